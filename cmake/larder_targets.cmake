@@ -1,0 +1,133 @@
+# How folders become targets. A folder without .cc files becomes an INTERFACE library, so that the tree configures
+# at every stage of its growth.
+
+# Sources of a folder without its tests, into OUT. Pass GLOB_RECURSE or GLOB.
+function(larder_sources out mode folder)
+  file(${mode} found CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cc)
+  list(FILTER found EXCLUDE REGEX "_test\\.cc$")
+  set(${out} ${found} PARENT_SCOPE)
+endfunction()
+
+# Adds static library NAME of SOURCES (or an interface library), linked to the rest of the arguments.
+function(larder_add_library name sources)
+  if(sources)
+    add_library(${name} STATIC ${sources})
+    target_compile_options(${name} PRIVATE ${larder_strict_warnings})
+    target_link_libraries(${name} PUBLIC ${ARGN})
+  else()
+    add_library(${name} INTERFACE)
+    target_link_libraries(${name} INTERFACE ${ARGN})
+  endif()
+endfunction()
+
+# larder_<folder> for each folder that exists, each linked to the one before it.
+function(larder_add_chain)
+  set(left larder_flags larder_core_libs)
+  foreach(folder IN LISTS ARGN)
+    larder_sources(sources GLOB_RECURSE src/${folder})
+    larder_add_library(larder_${folder} "${sources}" ${left})
+    set(left larder_${folder})
+  endforeach()
+endfunction()
+
+# target_link_libraries / target_compile_options that also fit a folder that is still an INTERFACE library.
+function(larder_link folder visibility)
+  get_target_property(type larder_${folder} TYPE)
+  if(type STREQUAL "INTERFACE_LIBRARY")
+    set(visibility INTERFACE)
+  endif()
+  target_link_libraries(larder_${folder} ${visibility} ${ARGN})
+endfunction()
+
+function(larder_compile_options folder)
+  get_target_property(type larder_${folder} TYPE)
+  if(NOT type STREQUAL "INTERFACE_LIBRARY")
+    target_compile_options(larder_${folder} PRIVATE ${ARGN})
+  endif()
+endfunction()
+
+# sim/ is linked to base only, and always stands *before* the libraries it simulates on a link line: a simulated device
+# needs larder_transfer only in a test that has it. So the test of a left folder does not wait for a right one.
+function(larder_add_sim)
+  larder_sources(sources GLOB_RECURSE sim)
+  larder_add_library(larder_sim "${sources}" larder_base)
+endfunction()
+
+function(larder_add_bench)
+  larder_sources(sources GLOB bench)
+  larder_add_library(larder_bench "${sources}" larder_server)
+  target_link_libraries(larder_bench INTERFACE larder_sim)
+endfunction()
+
+# src/cli/*.cc -> the `larder` executable at the top of the build folder.
+function(larder_add_cli)
+  larder_sources(sources GLOB_RECURSE src/cli)
+  if(sources)
+    add_executable(larder ${sources})
+    set_target_properties(larder PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+    target_link_libraries(larder PRIVATE larder_bench larder_sim larder_server)
+  endif()
+endfunction()
+
+function(larder_add_examples)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/examples/*.cc)
+  foreach(source IN LISTS sources)
+    get_filename_component(name ${source} NAME_WE)
+    add_executable(example_${name} ${source})
+    target_link_libraries(example_${name} PRIVATE larder_sim larder_server)
+  endforeach()
+endfunction()
+
+# One gtest executable NAME; the libraries follow the label ("slow" or "fast").
+function(larder_add_test name label sources)
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(${name} ${sources})
+  target_link_libraries(${name} PRIVATE ${ARGN} GTest::gtest GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE LARDER_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  set(seconds 120)
+  if(label STREQUAL "slow")
+    set(seconds 900)
+  endif()
+  gtest_discover_tests(${name} TEST_PREFIX "${name}/" DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+    WORKING_DIRECTORY ${CMAKE_BINARY_DIR}
+    PROPERTIES LABELS ${label} TIMEOUT ${seconds})
+  set_property(GLOBAL APPEND PROPERTY larder_tests ${name})
+endfunction()
+
+function(larder_add_unit_tests)
+  foreach(folder IN LISTS ARGN)
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*_test.cc)
+    set(library larder_${folder})
+    if(folder STREQUAL "cli")
+      set(library larder_bench)
+    endif()
+    larder_add_test(larder_${folder}_test fast "${sources}" larder_sim ${library})
+  endforeach()
+endfunction()
+
+function(larder_add_sim_tests)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/sim/*_test.cc)
+  larder_add_test(larder_sim_test fast "${sources}" larder_sim larder_base)
+endfunction()
+
+function(larder_add_cross_tests)
+  file(GLOB folders CONFIGURE_DEPENDS LIST_DIRECTORIES true ${CMAKE_SOURCE_DIR}/tests/*)
+  foreach(path IN LISTS folders)
+    if(IS_DIRECTORY ${path})
+      get_filename_component(name ${path} NAME)
+      file(GLOB sources CONFIGURE_DEPENDS ${path}/*.cc)
+      file(GLOB slow CONFIGURE_DEPENDS ${path}/LABEL_SLOW)
+      set(label fast)
+      if(slow)
+        set(label slow)
+      endif()
+      set(libraries larder_sim larder_engine)
+      if(name STREQUAL "server")
+        set(libraries larder_sim larder_server)
+      endif()
+      larder_add_test(larder_tests_${name} ${label} "${sources}" ${libraries})
+    endif()
+  endforeach()
+endfunction()

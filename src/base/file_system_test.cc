@@ -1,0 +1,83 @@
+#include "base/file_system.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace larder {
+namespace {
+
+// A fresh directory under the system's temporary one, removed at the end.
+class RealFiles : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+    root_ = testing::TempDir() + "larder_files_" + std::to_string(getpid()) + test->name();
+    std::filesystem::remove_all(root_);
+    ASSERT_TRUE(files_.make_dirs(join_path(root_, "a/b")).is_ok());
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+
+  FileSystem& files_ = real_file_system();
+  std::string root_;
+};
+
+TEST_F(RealFiles, WritesReadsSyncsRenamesRemoves) {
+  const std::string path = join_path(root_, "a/b/f.tmp");
+  auto file = files_.open(path, {.write = true, .create = true, .exclusive = true});
+  ASSERT_TRUE(file.is_ok()) << file.status().to_string();
+  const std::vector<std::byte> data(1000, std::byte{9});
+  ASSERT_TRUE((*file)->allocate(0, 2000).is_ok());
+  ASSERT_TRUE(write_fully(**file, data, 10).is_ok());
+  ASSERT_TRUE((*file)->sync_data().is_ok());
+  std::vector<std::byte> first(10);
+  std::vector<std::byte> second(1000);
+  const std::span<std::byte> parts[] = {first, second};
+  EXPECT_EQ((*file)->readv_at(parts, 0).value(), 1010u);
+  EXPECT_EQ(second, data);
+  EXPECT_EQ(*(*file)->size_bytes(), 2000u);
+  EXPECT_GE((*file)->native_handle(), 0);
+  const std::string target = join_path(root_, "a/b/f");
+  ASSERT_TRUE(files_.rename(path, target).is_ok());
+  ASSERT_TRUE(files_.sync_dir(parent_path(target)).is_ok());
+  EXPECT_EQ(*files_.list(join_path(root_, "a/b")), std::vector<std::string>{"f"});
+  EXPECT_EQ(read_exactly(**file, second, 1500).code(), StatusCode::kCorrupt);
+  ASSERT_TRUE(files_.remove(target).is_ok());
+  ASSERT_TRUE(files_.remove(join_path(root_, "a/b")).is_ok());
+  EXPECT_GT(files_.space(root_)->total_bytes, 0u);
+}
+
+TEST_F(RealFiles, SaysWhatWentWrongAndWhere) {
+  const std::string path = join_path(root_, "none");
+  const Status status = files_.open(path, {}).status();
+  EXPECT_EQ(status.code(), StatusCode::kNotFound);
+  EXPECT_NE(status.message().find(path), std::string::npos);
+  EXPECT_NE(status.message().find("No such file"), std::string::npos);
+  EXPECT_EQ(files_.make_dirs("/proc/none/none").code(), StatusCode::kNotFound);
+  EXPECT_EQ(status_from_errno(ENOSPC, "write", "f").code(), StatusCode::kOverloaded);
+  EXPECT_EQ(status_from_errno(EIO, "write", "f").code(), StatusCode::kUnavailable);
+}
+
+TEST_F(RealFiles, ALockExcludesUntilItEnds) {
+  const std::string path = join_path(root_, "lock");
+  auto held = files_.lock(path);
+  ASSERT_TRUE(held.is_ok());
+  EXPECT_EQ(files_.lock(path).status().code(), StatusCode::kConflict);
+  held->reset();
+  EXPECT_TRUE(files_.lock(path).is_ok());
+}
+
+TEST(Paths, SplitAndJoin) {
+  EXPECT_EQ(parent_path("a/b/c"), "a/b");
+  EXPECT_EQ(parent_path("c"), ".");
+  EXPECT_EQ(parent_path("/c"), "/");
+  EXPECT_EQ(join_path("/a/", "b"), "/a/b");
+  EXPECT_EQ(join_path("/a", "b"), "/a/b");
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,167 @@
+#include "base/metrics.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace larder {
+namespace {
+
+constexpr double kLatencyBounds[] = {1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2,
+                                     2e-2, 5e-2, 0.1,  0.2,  0.5,  1.0,  2.0,  5.0,  10.0};
+
+// Backslash and newline everywhere; the quote in label values only.
+void append_escaped(std::string& out, std::string_view text, bool in_label) {
+  for (const char c : text) {
+    if (c == '\\') {
+      out += "\\\\";
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '"' && in_label) {
+      out += "\\\"";
+    } else {
+      out += c;
+    }
+  }
+}
+
+// `a="x",b="y"`, sorted by name; empty without labels.
+std::string label_text(Labels labels) {
+  std::sort(labels.begin(), labels.end());
+  std::string text;
+  for (const auto& [name, value] : labels) {
+    if (!text.empty()) text += ',';
+    text += name;
+    text += "=\"";
+    append_escaped(text, value, true);
+    text += '"';
+  }
+  return text;
+}
+
+std::string number_text(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  return fmt::format("{}", value);
+}
+
+void append_sample(std::string& out, std::string_view name, std::string_view labels, std::string_view value) {
+  out += name;
+  if (!labels.empty()) {
+    out += '{';
+    out += labels;
+    out += '}';
+  }
+  out += ' ';
+  out += value;
+  out += '\n';
+}
+
+void append_header(std::string& out, std::string_view name, std::string_view help, std::string_view type) {
+  out += fmt::format("# HELP {} ", name);
+  append_escaped(out, help, false);
+  out += fmt::format("\n# TYPE {} {}\n", name, type);
+}
+
+void append_histogram(std::string& out, const std::string& name, const std::string& labels,
+                      const Histogram& histogram) {
+  const std::string prefix = labels.empty() ? std::string{} : labels + ",";
+  std::uint64_t cumulative = 0;
+  for (std::size_t i = 0; i <= histogram.bounds().size(); ++i) {
+    cumulative += histogram.bucket(i);
+    const std::string bound = i < histogram.bounds().size() ? number_text(histogram.bounds()[i]) : "+Inf";
+    append_sample(out, name + "_bucket", prefix + "le=\"" + bound + "\"", std::to_string(cumulative));
+  }
+  append_sample(out, name + "_sum", labels, number_text(histogram.sum()));
+  append_sample(out, name + "_count", labels, std::to_string(cumulative));
+}
+
+}  // namespace
+
+std::span<const double> latency_bounds_seconds() { return kLatencyBounds; }
+
+Histogram::Histogram(std::span<const double> bounds)
+    : bounds_(bounds.begin(), bounds.end()), buckets_(bounds.size() + 1) {}
+
+void Histogram::observe(double value) {
+  std::size_t i = 0;
+  while (i < bounds_.size() && value > bounds_[i]) ++i;
+  buckets_[i].fetch_add(1, std::memory_order_relaxed);
+  count_.fetch_add(1, std::memory_order_relaxed);
+  sum_.fetch_add(value, std::memory_order_relaxed);
+}
+
+MetricsRegistry::MetricsRegistry() {
+  LockGuard guard(mutex_);
+  refused_series_[0].counter = std::make_unique<Counter>();
+  refused_series_[1].gauge = std::make_unique<Gauge>();
+  refused_series_[2].histogram = std::make_unique<Histogram>(std::span<const double>{});
+}
+
+MetricsRegistry::~MetricsRegistry() = default;
+
+MetricsRegistry::Series& MetricsRegistry::find_or_add(Kind kind, std::string_view name, std::string_view help,
+                                                      const Labels& labels) {
+  auto family = families_.find(name);
+  if (family == families_.end() && series_count_ < kMaxSeries) {
+    family = families_.emplace(std::string(name), Family{kind, std::string(help), {}}).first;
+  }
+  const bool fits = family != families_.end() && family->second.kind == kind;
+  if (fits) {
+    const std::string text = label_text(labels);
+    const auto known = family->second.series.find(text);
+    if (known != family->second.series.end()) return known->second;
+    if (series_count_ < kMaxSeries) {
+      ++series_count_;
+      return family->second.series[text];
+    }
+  }
+  refused_.increment();
+  return refused_series_[static_cast<std::size_t>(kind)];
+}
+
+Counter& MetricsRegistry::counter(std::string_view name, std::string_view help, const Labels& labels) {
+  LockGuard guard(mutex_);
+  Series& series = find_or_add(Kind::kCounter, name, help, labels);
+  if (!series.counter) series.counter = std::make_unique<Counter>();
+  return *series.counter;
+}
+
+Gauge& MetricsRegistry::gauge(std::string_view name, std::string_view help, const Labels& labels) {
+  LockGuard guard(mutex_);
+  Series& series = find_or_add(Kind::kGauge, name, help, labels);
+  if (!series.gauge) series.gauge = std::make_unique<Gauge>();
+  return *series.gauge;
+}
+
+Histogram& MetricsRegistry::histogram(std::string_view name, std::string_view help, std::span<const double> bounds,
+                                      const Labels& labels) {
+  LockGuard guard(mutex_);
+  Series& series = find_or_add(Kind::kHistogram, name, help, labels);
+  if (!series.histogram) series.histogram = std::make_unique<Histogram>(bounds);
+  return *series.histogram;
+}
+
+void MetricsRegistry::render_series(std::string& out, const std::string& name, const std::string& labels,
+                                    const Series& series) {
+  if (series.counter) append_sample(out, name, labels, std::to_string(series.counter->value()));
+  if (series.gauge) append_sample(out, name, labels, number_text(series.gauge->value()));
+  if (series.histogram) append_histogram(out, name, labels, *series.histogram);
+}
+
+std::string MetricsRegistry::render() const {
+  static constexpr std::string_view kTypes[] = {"counter", "gauge", "histogram"};
+  std::string out;
+  LockGuard guard(mutex_);
+  for (const auto& [name, family] : families_) {
+    append_header(out, name, family.help, kTypes[static_cast<std::size_t>(family.kind)]);
+    for (const auto& [labels, series] : family.series) render_series(out, name, labels, series);
+  }
+  const std::string_view refused_name = "larder_metrics_refused_total";
+  append_header(out, refused_name, "Series refused: the limit was reached, or the name has another kind.", "counter");
+  append_sample(out, refused_name, "", std::to_string(refused_.value()));
+  return out;
+}
+
+}  // namespace larder

@@ -1,0 +1,67 @@
+// A mutex that knows its place in the lock order (base/lock_rank.h) and aborts when the order is broken.
+//
+// Purpose: a wrong order is found the first time the path runs, not the first time two threads meet.
+// The check is on in every build: it costs one thread-local compare (~1 ns). An abort prints both ranks to stderr.
+// Threads: as std::mutex. A thread holds at most kMaxHeldLocks ranked locks.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+
+#include "base/lock_rank.h"
+#include "base/thread_annotations.h"
+
+namespace larder {
+
+inline constexpr int kMaxHeldLocks = 8;
+
+class LARDER_CAPABILITY("mutex") RankedMutex {
+ public:
+  explicit RankedMutex(LockRank rank) : rank_(rank) {}
+  RankedMutex(const RankedMutex&) = delete;
+  RankedMutex& operator=(const RankedMutex&) = delete;
+
+  // Aborts if this thread holds a lock of this or a higher rank.
+  void lock() LARDER_ACQUIRE();
+  [[nodiscard]] bool try_lock() LARDER_TRY_ACQUIRE(true);
+  void unlock() LARDER_RELEASE();
+
+  [[nodiscard]] LockRank rank() const { return rank_; }
+
+ private:
+  const LockRank rank_;
+  std::mutex mutex_;
+};
+
+// Holds a RankedMutex for a scope.
+class LARDER_SCOPED_CAPABILITY LockGuard {
+ public:
+  explicit LockGuard(RankedMutex& mutex) LARDER_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  ~LockGuard() LARDER_RELEASE() { mutex_.unlock(); }
+  LockGuard(const LockGuard&) = delete;
+  LockGuard& operator=(const LockGuard&) = delete;
+
+ private:
+  RankedMutex& mutex_;
+};
+
+// A condition variable for RankedMutex. Write the wait as a loop around wait_for / wait, under a LockGuard of `mutex`:
+//   LockGuard guard(mutex_);
+//   while (!ready_) changed_.wait(mutex_);
+class RankedCondition {
+ public:
+  void notify_one() { condition_.notify_one(); }
+  void notify_all() { condition_.notify_all(); }
+  // Releases `mutex` while it waits; may wake without cause.
+  void wait(RankedMutex& mutex) LARDER_REQUIRES(mutex) LARDER_NO_THREAD_SAFETY { condition_.wait(mutex); }
+  // False if `duration` ended first. Real time: code that runs under simulation does not come here.
+  template <class Duration>
+  bool wait_for(RankedMutex& mutex, Duration duration) LARDER_REQUIRES(mutex) LARDER_NO_THREAD_SAFETY {
+    return condition_.wait_for(mutex, duration) == std::cv_status::no_timeout;
+  }
+
+ private:
+  std::condition_variable_any condition_;
+};
+
+}  // namespace larder

@@ -1,0 +1,65 @@
+// `larder bench NAME`: the benchmarks that this build has.
+
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bench/bench_multiturn.h"
+#include "cli/commands.h"
+#include "server/json_reader.h"
+#if __has_include("bench/bench_tree.h")
+#include "bench/bench_tree.h"
+#define LARDER_HAVE_BENCH_TREE 1
+#endif
+#if __has_include("bench/bench_transfer.h")
+#include "bench/bench_transfer.h"
+#define LARDER_HAVE_BENCH_TRANSFER 1
+#endif
+
+namespace larder {
+namespace {
+
+struct Bench {
+  const char* name;
+  const char* help;
+  int (*run)(int argc, char** argv);
+};
+
+constexpr Bench kBenches[] = {
+    {"multiturn", "conversations through HTTP: hit rate and time to first token (needs a running server)", bench_multiturn},
+#ifdef LARDER_HAVE_BENCH_TREE
+    {"tree", "match, insert, evict and lock of the radix tree, in this process", bench_tree},
+#endif
+#ifdef LARDER_HAVE_BENCH_TRANSFER
+    {"transfer", "copies between device and host, per layout [MEBIBYTES]", bench_transfer},
+#endif
+};
+
+void print_help(std::FILE* out) {
+  std::fputs("usage: larder bench NAME [OPTIONS]\n\n", out);
+  for (const Bench& bench : kBenches) std::fprintf(out, "  %-12s %s\n", bench.name, bench.help);
+  std::fputs("\nlarder bench NAME --help lists the options of one.\n", out);
+}
+
+}  // namespace
+
+int bench_command(int argc, char** argv) {
+  const std::string_view name = argc > 1 ? argv[1] : "";
+  if (name.empty() || name == "--help" || name == "-h") {
+    print_help(name.empty() ? stderr : stdout);
+    return name.empty() ? 2 : 0;
+  }
+  std::vector<std::string> known;
+  for (const Bench& bench : kBenches) {
+    if (name == bench.name) return bench.run(argc - 1, argv + 1);
+    known.emplace_back(bench.name);
+  }
+  const std::string nearest = nearest_word(name, known);
+  std::fprintf(stderr, "larder bench: unknown benchmark '%s'%s\n", argv[1],
+               nearest.empty() ? "" : ("; did you mean '" + nearest + "'?").c_str());
+  print_help(stderr);
+  return 2;
+}
+
+}  // namespace larder

@@ -1,0 +1,15 @@
+// The subcommands of `larder`. argv[0] is the subcommand's name; the answer is the process's exit code:
+// 0 done, 1 failed, 2 usage.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace larder {
+
+int serve_command(int argc, char** argv);
+int explain_command(int argc, char** argv);
+int bench_command(int argc, char** argv);
+int quickstart_command(int argc, char** argv);
+
+}  // namespace larder

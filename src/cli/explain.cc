@@ -1,0 +1,152 @@
+// `larder explain`: why does a prompt hit what it hits? A client of POST /explain.
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/file_system.h"
+#include "cli/commands.h"
+#include "server/http_client.h"
+#include "server/json_reader.h"
+#include "server/text_table.h"
+
+namespace larder {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::uint64_t kMaxInputBytes = 64ull << 20;
+
+struct ExplainOptions {
+  std::string url = "http://127.0.0.1:30000";
+  std::string api_key, text, input_ids, adapter, salt;
+  bool as_json = false;
+};
+
+Result<std::string> read_file(const std::string& path) {
+  auto file = real_file_system().open(path, {});
+  if (!file.is_ok()) return file.status();
+  const Result<std::uint64_t> size = (*file)->size_bytes();
+  if (!size.is_ok()) return size.status();
+  if (*size > kMaxInputBytes) return invalid_argument(path + " is larger than 64 MiB");
+  std::string text(static_cast<std::size_t>(*size), '\0');
+  LARDER_RETURN_IF_ERROR(read_exactly(**file, std::as_writable_bytes(std::span(text)), 0));
+  return text;
+}
+
+// "@path" -> the file's text; anything else is itself.
+Result<std::string> text_or_file(const std::string& value) {
+  return value.starts_with('@') ? read_file(value.substr(1)) : Result<std::string>(value);
+}
+
+// "[1, 2, 3]", "1,2,3" or "1 2 3".
+Result<Json> parse_ids(std::string text) {
+  if (text.find('[') == std::string::npos) {
+    for (char& c : text) {
+      if (c == ' ' || c == '\n' || c == '\t' || c == '\r') c = ',';
+    }
+    std::string joined;
+    for (const char c : text) {
+      if (c != ',' || (!joined.empty() && joined.back() != ',')) joined += c;
+    }
+    while (!joined.empty() && joined.back() == ',') joined.pop_back();
+    text = "[" + joined + "]";
+  }
+  Json ids = Json::parse(text, nullptr, false);
+  if (!ids.is_array()) return invalid_argument("--input-ids: an array of token ids is expected, as [1, 2, 3] or 1,2,3");
+  return ids;
+}
+
+Result<Json> request_of(const ExplainOptions& o) {
+  Json body = Json::object();
+  if (o.text.empty() == o.input_ids.empty()) return invalid_argument("give --text or --input-ids (either as @file, too)");
+  const Result<std::string> input = text_or_file(o.text.empty() ? o.input_ids : o.text);
+  if (!input.is_ok()) return input.status();
+  if (o.text.empty()) {
+    Result<Json> ids = parse_ids(*input);
+    if (!ids.is_ok()) return ids.status();
+    body["input_ids"] = std::move(*ids);
+  } else {
+    body["text"] = *input;
+  }
+  if (!o.adapter.empty()) body["lora_path"] = o.adapter;
+  if (!o.salt.empty()) body["cache_salt"] = o.salt;
+  return body;
+}
+
+void print_explanation(const Json& e) {
+  const std::uint64_t page = e.at("page_size").get<std::uint64_t>();
+  std::printf("prompt: %s tokens, %s whole pages of %s\n\n", count_text(e.at("prompt_tokens")).c_str(),
+              count_text(e.at("prompt_pages")).c_str(), count_text(page).c_str());
+  TextTable tiers({"up to tier", "pages", "tokens", "it ends there because"});
+  for (const char* tier : {"device", "host", "storage"}) {
+    const Json& point = e.at("restore").at(tier);
+    const auto pages = point.at("pages").get<std::uint64_t>();
+    tiers.add_row({tier, count_text(pages), count_text(pages * page), point.at("reason").get<std::string>()});
+  }
+  std::printf("%s\n", tiers.text().c_str());
+  TextTable pools({"pool", "component", "on device", "on host", "in storage", "alone it would reach"});
+  for (const Json& pool : e.at("pools")) {
+    pools.add_row({pool.at("pool"), pool.at("component"), count_text(pool.at("device_pages")),
+                   count_text(pool.at("host_pages")), count_text(pool.at("storage_pages")),
+                   count_text(pool.at("restore_pages"))});
+  }
+  std::printf("%s\n%s\n", pools.text().c_str(), e.at("why").get<std::string>().c_str());
+  if (e.at("storage_status") != "ok") {
+    std::printf("storage could not be asked: %s\n", e.at("storage_status").get<std::string>().c_str());
+  }
+}
+
+Status explain(const ExplainOptions& o) {
+  const Result<Json> body = request_of(o);
+  if (!body.is_ok()) return body.status();
+  const Result<HttpUrl> url = parse_http_url(o.url);
+  if (!url.is_ok()) return url.status();
+  HttpClient client(*url, std::chrono::seconds(60), o.api_key);
+  const Result<HttpReply> reply =
+      client.request("POST", "/explain", body->dump(-1, ' ', false, Json::error_handler_t::replace));
+  if (!reply.is_ok()) return reply.status();
+  const Json answer = Json::parse(reply->body, nullptr, false);
+  if (reply->status != 200 || !answer.is_object()) {
+    return unavailable(fmt::format("HTTP {}: {}", reply->status, reply->body.substr(0, 1000)));
+  }
+  if (o.as_json) {
+    std::printf("%s\n", answer.dump(2).c_str());
+    return Status::ok();
+  }
+  try {
+    print_explanation(answer);
+  } catch (const Json::exception& error) {
+    return corrupt(fmt::format("the server's explanation has another shape: {}", error.what()));
+  }
+  return Status::ok();
+}
+
+}  // namespace
+
+int explain_command(int argc, char** argv) {
+  CLI::App app("Asks a running server what a prompt would hit now, in which tier, and why it stops there.",
+               "larder explain");
+  app.get_formatter()->column_width(30);
+  ExplainOptions o;
+  app.add_option("--url", o.url, "server to ask")->type_name("URL")->capture_default_str();
+  app.add_option("--api-key", o.api_key, "bearer key, if the server wants one")->type_name("KEY");
+  app.add_option("--text", o.text, "the prompt as text, or @file")->type_name("TEXT|@FILE");
+  app.add_option("--input-ids", o.input_ids, "the prompt as token ids, [1,2,3] or 1,2,3, or @file")->type_name("IDS|@FILE");
+  app.add_option("--lora-path", o.adapter, "adapter of the request")->type_name("NAME");
+  app.add_option("--cache-salt", o.salt, "tenant salt of the request")->type_name("SALT");
+  app.add_flag("--json", o.as_json, "print the server's JSON");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  const Status status = explain(o);
+  if (status.is_ok()) return 0;
+  std::fprintf(stderr, "larder explain: %s\n", status.message().c_str());
+  return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
+}
+
+}  // namespace larder

@@ -1,0 +1,89 @@
+// `larder`: one executable, a handful of subcommands.
+
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/commands.h"
+#include "server/json_reader.h"
+#include "server/version.h"
+
+namespace larder {
+namespace {
+
+constexpr const char* kHelp =
+    "Larder: a three-tier prefix cache for LLM inference, with a reference engine and server.\n"
+    "\n"
+    "usage: larder COMMAND [OPTIONS]\n"
+    "\n"
+    "  serve            serve a model over HTTP (the reference system's API)\n"
+    "  bench NAME       measure: multiturn (through HTTP), tree, transfer\n"
+    "  explain          why does a prompt hit what it hits? Asks a running server\n"
+    "  quickstart       conversations, a flush and a restart, beside the ideal: in one command\n"
+    "  version          print the version\n"
+    "  help [COMMAND]   this text, or a command's options\n"
+    "\n"
+    "examples:\n"
+    "  larder quickstart\n"
+    "  larder serve --model gdn-tiny --hicache-storage-backend file \\\n"
+    "      --hicache-storage-backend-extra-config '{\"directory\": \"/var/tmp/larder\"}'\n"
+    "  larder bench multiturn --url http://127.0.0.1:30000 --num-rounds 6\n"
+    "  larder explain --text 'Once upon a time'\n";
+
+struct Command {
+  const char* name;
+  int (*run)(int argc, char** argv);
+};
+constexpr Command kCommands[] = {
+    {"serve", serve_command},
+    {"bench", bench_command},
+    {"explain", explain_command},
+    {"quickstart", quickstart_command},
+};
+
+int unknown_command(std::string_view name) {
+  std::vector<std::string> known = {"version", "help"};
+  for (const Command& command : kCommands) known.emplace_back(command.name);
+  const std::string nearest = nearest_word(name, known);
+  std::fprintf(stderr, "larder: unknown command '%.*s'%s; larder help lists the commands\n",
+               static_cast<int>(name.size()), name.data(),
+               nearest.empty() ? "" : ("; did you mean '" + nearest + "'?").c_str());
+  return 2;
+}
+
+int run(int argc, char** argv) {
+  const std::string_view name = argc > 1 ? argv[1] : "";
+  if (name.empty()) {
+    std::fputs(kHelp, stderr);
+    return 2;
+  }
+  if (name == "version" || name == "--version") {
+    std::printf("larder %.*s\n", static_cast<int>(kLarderVersion.size()), kLarderVersion.data());
+    return 0;
+  }
+  const bool is_help = name == "help" || name == "--help" || name == "-h";
+  if (is_help && argc < 3) {
+    std::fputs(kHelp, stdout);
+    return 0;
+  }
+  std::string help = "--help";
+  char* help_arguments[] = {argv[is_help ? 2 : 1], help.data(), nullptr};
+  const std::string_view wanted = is_help ? argv[2] : argv[1];
+  for (const Command& command : kCommands) {
+    if (wanted == command.name) return is_help ? command.run(2, help_arguments) : command.run(argc - 1, argv + 1);
+  }
+  return unknown_command(wanted);
+}
+
+}  // namespace
+}  // namespace larder
+
+int main(int argc, char** argv) {
+  try {
+    return larder::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "larder: %s\n", error.what());
+    return 1;
+  }
+}

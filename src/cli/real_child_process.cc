@@ -1,0 +1,163 @@
+#include "cli/real_child_process.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+namespace larder {
+namespace {
+
+constexpr auto kKillAfter = std::chrono::seconds(20);
+
+Status system_error(std::string_view what) {
+  return unavailable(fmt::format("{}: {}", what, std::strerror(errno)));
+}
+
+// In the child, between fork and exec: async-signal-safe calls only.
+[[noreturn]] void become(const std::vector<char*>& arguments, int output, const char* error_path, int parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (::getppid() != parent) ::_exit(127);  // it died before prctl
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::dup2(output, STDOUT_FILENO);
+  if (error_path != nullptr) {
+    const int errors = ::open(error_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (errors >= 0) ::dup2(errors, STDERR_FILENO);
+  }
+  ::execv(arguments[0], arguments.data());
+  ::_exit(127);
+}
+
+}  // namespace
+
+ChildProcess::~ChildProcess() {
+  if (is_running()) (void)stop(kKillAfter);
+}
+
+Status ChildProcess::start(const std::vector<std::string>& arguments, const std::string& error_path) {
+  int ends[2] = {-1, -1};
+  if (::pipe2(ends, O_CLOEXEC) != 0) return system_error("pipe");
+  std::vector<char*> raw;
+  for (const std::string& argument : arguments) raw.push_back(const_cast<char*>(argument.c_str()));
+  raw.push_back(nullptr);
+  const int parent = ::getpid();
+  const int pid = ::fork();
+  if (pid < 0) {
+    const Status status = system_error("fork");
+    ::close(ends[0]);
+    ::close(ends[1]);
+    return status;
+  }
+  if (pid == 0) become(raw, ends[1], error_path.empty() ? nullptr : error_path.c_str(), parent);
+  ::close(ends[1]);
+  pid_ = pid;
+  output_ = ends[0];
+  buffer_.clear();
+  return Status::ok();
+}
+
+Status ChildProcess::read_more(Nanos limit) {
+  if (output_ < 0) return unavailable("the process has no open output");
+  const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
+  pollfd wanted{output_, POLLIN, 0};
+  const int ready = ::poll(&wanted, 1, static_cast<int>(std::clamp<long long>(millis, 0, 1'000'000)));
+  if (ready < 0 && errno == EINTR) return Status::ok();
+  if (ready < 0) return system_error("poll");
+  if (ready == 0) return deadline_exceeded("the process said nothing in time");
+  char piece[4096];
+  const ssize_t got = ::read(output_, piece, sizeof piece);
+  if (got < 0 && errno == EINTR) return Status::ok();
+  if (got <= 0) {
+    ::close(output_);
+    output_ = -1;
+    return unavailable("the process has closed its output");
+  }
+  buffer_.append(piece, static_cast<std::size_t>(got));
+  return Status::ok();
+}
+
+Result<std::string> ChildProcess::read_line(Nanos limit) {
+  const TimePoint end = real_clock().now() + limit;
+  for (;;) {
+    const std::size_t newline = buffer_.find('\n');
+    if (newline != std::string::npos) {
+      std::string line = buffer_.substr(0, newline);
+      buffer_.erase(0, newline + 1);
+      return line;
+    }
+    const Nanos left = end - real_clock().now();
+    LARDER_RETURN_IF_ERROR(left > Nanos{0} ? read_more(left) : deadline_exceeded("the process said nothing in time"));
+  }
+}
+
+int ChildProcess::reap() {
+  int state = 0;
+  while (::waitpid(pid_, &state, 0) < 0 && errno == EINTR) {
+  }
+  pid_ = -1;
+  if (output_ >= 0) ::close(output_);
+  output_ = -1;
+  return WIFSIGNALED(state) ? 128 + WTERMSIG(state) : WEXITSTATUS(state);
+}
+
+Result<int> ChildProcess::stop(Nanos limit) {
+  if (!is_running()) return unavailable("the process is not running");
+  ::kill(pid_, SIGTERM);
+  const TimePoint end = real_clock().now() + limit;
+  for (;;) {  // its output closes when it ends
+    const Nanos left = end - real_clock().now();
+    const Status status = read_more(std::max(left, Nanos{0}));
+    buffer_.clear();
+    if (status.code() == StatusCode::kUnavailable) return reap();
+    if (left > Nanos{0} && status.is_ok()) continue;
+    ::kill(pid_, SIGKILL);
+    (void)reap();
+    return deadline_exceeded("the process did not end in time and was killed");
+  }
+}
+
+Result<std::string> own_executable_path() {
+  char path[4096];
+  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path);
+  if (length <= 0) return system_error("readlink /proc/self/exe");
+  return std::string(path, static_cast<std::size_t>(length));
+}
+
+Result<std::string> make_temporary_directory(const std::string& prefix) {
+  const char* base = std::getenv("TMPDIR");
+  std::string path = fmt::format("{}/{}XXXXXX", base != nullptr && *base != '\0' ? base : "/tmp", prefix);
+  if (::mkdtemp(path.data()) == nullptr) return system_error("making a directory " + path);
+  return path;
+}
+
+void remove_directory_tree(const std::string& path) {
+  std::error_code ignored;
+  std::filesystem::remove_all(path, ignored);
+}
+
+std::string tail_of_file(const std::string& path, std::size_t lines) {
+  std::ifstream in(path);
+  std::vector<std::string> all;
+  std::string line;
+  while (std::getline(in, line)) {
+    all.push_back(line);
+    if (all.size() > lines) all.erase(all.begin());
+  }
+  std::string out;
+  for (const std::string& kept : all) out += "  " + kept + "\n";
+  return out;
+}
+
+}  // namespace larder

@@ -1,0 +1,48 @@
+// A child process whose output is read line by line: how quickstart runs `larder serve`.
+//
+// Threads: confined. Lifetime: the destructor ends the child (SIGTERM, then SIGKILL after a bounded wait); a child also
+// ends when its parent dies.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace larder {
+
+class ChildProcess {
+ public:
+  ChildProcess() = default;
+  ~ChildProcess();
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+
+  // arguments[0] is the executable's path. Standard error goes to `error_path` (appended) unless it is empty.
+  // kUnavailable: the system refuses.
+  [[nodiscard]] Status start(const std::vector<std::string>& arguments, const std::string& error_path);
+  // The next line of its standard output. kDeadlineExceeded after `limit`; kUnavailable: it has closed its output.
+  [[nodiscard]] Result<std::string> read_line(Nanos limit);
+  // Asks it to end and waits. Its exit code; 128 + signal if one ended it. kDeadlineExceeded: it had to be killed.
+  [[nodiscard]] Result<int> stop(Nanos limit);
+  [[nodiscard]] bool is_running() const { return pid_ > 0; }
+
+ private:
+  [[nodiscard]] Status read_more(Nanos limit);  // appends to buffer_
+  [[nodiscard]] int reap();
+
+  int pid_ = -1;
+  int output_ = -1;
+  std::string buffer_;
+};
+
+// The path of the running executable. kUnavailable: the system does not tell.
+[[nodiscard]] Result<std::string> own_executable_path();
+// A fresh empty directory under $TMPDIR or /tmp, and its removal with everything in it.
+[[nodiscard]] Result<std::string> make_temporary_directory(const std::string& prefix);
+void remove_directory_tree(const std::string& path);
+// The last `lines` lines of a text file; "" if it cannot be read.
+[[nodiscard]] std::string tail_of_file(const std::string& path, std::size_t lines);
+
+}  // namespace larder

@@ -1,0 +1,33 @@
+#include "cli/real_signals.h"
+
+#include <csignal>
+
+namespace larder {
+namespace {
+
+sigset_t stop_set() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  return set;
+}
+
+}  // namespace
+
+StopSignals::StopSignals() {
+  const sigset_t set = stop_set();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+int StopSignals::wait() {
+  const sigset_t set = stop_set();
+  int signal = 0;
+  while (sigwait(&set, &signal) != 0) {
+  }
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  return signal;
+}
+
+}  // namespace larder

@@ -1,0 +1,16 @@
+// SIGINT and SIGTERM as something to wait for.
+//
+// Threads: made in main() before any other thread (they inherit the blocked set); wait() on one thread.
+#pragma once
+
+namespace larder {
+
+class StopSignals {
+ public:
+  // Blocks both signals, and ignores SIGPIPE.
+  StopSignals();
+  // Waits for one of them; its number. From then on a second one ends the process at once.
+  int wait();
+};
+
+}  // namespace larder

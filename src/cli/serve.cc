@@ -1,0 +1,190 @@
+// `larder serve`: options, scheduler, HTTP; and an orderly stop.
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <map>
+
+#include "base/file_system.h"
+#include "base/log.h"
+#include "cli/commands.h"
+#include "cli/real_signals.h"
+#include "engine/options.h"
+#include "engine/scheduler.h"
+#include "server/api_info.h"
+#include "server/api_server.h"
+#include "server/text_table.h"
+#include "server/version.h"
+
+namespace larder {
+namespace {
+
+constexpr Nanos kDrainLimit = std::chrono::seconds(10);    // for open requests, at a stop
+constexpr Nanos kBackupLimit = std::chrono::seconds(60);   // for what is not in storage yet
+
+// Headings of --help; options that are not named here come under "Other".
+std::string group_of(std::string_view name) {
+  static const std::map<std::string_view, const char*, std::less<>> kGroups = {
+      {"model", "Model"},
+      {"page-size", "Model"},
+      {"context-length", "Model"},
+      {"max-running-requests", "Engine"},
+      {"max-queued-requests", "Engine"},
+      {"chunked-prefill-size", "Engine"},
+      {"threads", "Engine"},
+      {"random-seed", "Engine"},
+      {"max-total-tokens", "Device tier (L1)"},
+      {"max-mamba-cache-size", "Device tier (L1)"},
+      {"swa-full-tokens-ratio", "Device tier (L1)"},
+      {"radix-eviction-policy", "Device tier (L1)"},
+      {"disable-radix-cache", "Device tier (L1)"},
+      {"enable-hierarchical-cache", "Host tier (L2)"},
+      {"disable-hierarchical-cache", "Host tier (L2)"},
+      {"hicache-ratio", "Host tier (L2)"},
+      {"hicache-size", "Host tier (L2)"},
+      {"hicache-write-policy", "Host tier (L2)"},
+      {"hicache-mem-layout", "Host tier (L2)"},
+      {"hicache-storage-backend", "Storage tier (L3)"},
+      {"hicache-storage-prefetch-policy", "Storage tier (L3)"},
+      {"hicache-storage-backend-extra-config", "Storage tier (L3)"},
+      {"host", "Server"},
+      {"port", "Server"},
+      {"api-key", "Server"},
+      {"admin-api-key", "Server"},
+      {"served-model-name", "Server"},
+      {"hicache-state-on-device-only", "Control runs (what is a tier worth?)"},
+      {"hicache-kv-on-device-only", "Control runs (what is a tier worth?)"},
+  };
+  const auto found = kGroups.find(name);
+  return found == kGroups.end() ? "Other" : found->second;
+}
+
+struct CommandLine {
+  std::vector<std::pair<std::string, std::string>> given;  // name, text; in the order of the command line's parser
+  std::string config_path;
+  std::string log_level = "warning";
+};
+
+void add_options(CLI::App& app, CommandLine& line) {
+  app.add_option("--config", line.config_path, "options from a .toml or .json file; the command line wins")
+      ->type_name("FILE");
+  app.add_option("--log-level", line.log_level, "debug, info, warning, error or off (warning)")->type_name("LEVEL");
+  for (const OptionInfo& info : option_infos()) {
+    const std::string name(info.name);
+    const std::string help(info.help);
+    if (info.value.empty()) {
+      app.add_flag_callback("--" + name, [&line, name] { line.given.emplace_back(name, "true"); }, help)
+          ->group(group_of(info.name));
+    } else {
+      app.add_option_function<std::string>(
+             "--" + name, [&line, name](const std::string& text) { line.given.emplace_back(name, text); }, help)
+          ->type_name(std::string(info.value))
+          ->group(group_of(info.name))
+          ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    }
+  }
+}
+
+// The file first, then the command line, then the checks.
+Status fill_options(const CommandLine& line, Options& options) {
+  if (!line.config_path.empty()) LARDER_RETURN_IF_ERROR(set_options_from_file(options, line.config_path));
+  for (const auto& [name, text] : line.given) LARDER_RETURN_IF_ERROR(set_option(options, name, text));
+  return validate_options(options);
+}
+
+Status set_log(const std::string& name) {
+  for (const LogLevel level :
+       {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError, LogLevel::kOff}) {
+    if (log_level_name(level) != name) continue;
+    set_log_level(level);
+    return Status::ok();
+  }
+  return invalid_argument(fmt::format("--log-level is '{}': it must be debug, info, warning, error or off", name));
+}
+
+// Arguments that the parser did not know: named by set_option(), which also suggests.
+Status leftover_error(const std::string& argument) {
+  if (!argument.starts_with("--")) return invalid_argument(fmt::format("unexpected argument '{}'", argument));
+  Options scratch;
+  const std::string name = argument.substr(2, argument.find('=') == std::string::npos ? std::string::npos
+                                                                                     : argument.find('=') - 2);
+  return set_option(scratch, name, "");
+}
+
+std::string capacity_table(const SchedulerStats& stats) {
+  TextTable table({"tier", "component", "slots", "capacity"});
+  for (const TierUsage& tier : stats.tiers) {
+    if (tier.capacity == 0 && tier.capacity_bytes == 0 && tier.tier != "storage") continue;
+    table.add_row({tier.tier, tier.component, tier.capacity == 0 ? "" : count_text(tier.capacity),
+                   tier.capacity_bytes == 0 ? "" : bytes_text(tier.capacity_bytes)});
+  }
+  if (stats.storage) {
+    table.add_row({"storage", "", count_text(stats.storage->pages) + " pages",
+                   bytes_text(stats.storage->physical_bytes) + " used"});
+  }
+  return table.text(2);
+}
+
+int fail(const Status& status) {
+  std::fprintf(stderr, "larder serve: %s\n", status.message().c_str());
+  return 1;
+}
+
+int serve(const Options& options) {
+  StopSignals signals;  // before any thread
+  MetricsRegistry metrics;
+  auto scheduler = Scheduler::create(options, real_file_system(), real_clock(), metrics);
+  if (!scheduler.is_ok()) return fail(scheduler.status());
+  auto api = ApiServer::create({scheduler->get(), &real_clock(), &metrics, {}});
+  if (!api.is_ok()) return fail(api.status());
+
+  const ModelSpec& model = (*scheduler)->model();
+  std::printf("larder %s listening on %s (model %s, page %u tokens, context %u tokens)\n",
+              std::string(kLarderVersion).c_str(), (*api)->url().c_str(), served_name(options, model).c_str(),
+              model.page_size, model.context_length);
+  std::printf("%s", capacity_table((*scheduler)->stats()).c_str());
+  std::fflush(stdout);
+
+  (void)signals.wait();
+  std::printf("stopping: open requests have %lld s, backups %lld s; a second signal ends at once\n",
+              static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(kDrainLimit).count()),
+              static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(kBackupLimit).count()));
+  std::fflush(stdout);
+  (*api)->stop_accepting();
+  if (!(*api)->wait_drained(kDrainLimit)) std::fprintf(stderr, "larder serve: open requests were cut off\n");
+  api->reset();
+  const Status backups = (*scheduler)->quiesce(kBackupLimit);
+  if (!backups.is_ok()) std::fprintf(stderr, "larder serve: backups: %s\n", backups.to_string().c_str());
+  scheduler->reset();
+  std::printf("stopped\n");
+  return 0;
+}
+
+}  // namespace
+
+int serve_command(int argc, char** argv) {
+  CLI::App app("Serves a model over HTTP: /generate, /v1/completions, /v1/chat/completions, /v1/models, /server_info,\n"
+               "/metrics, /health, /flush_cache, /quiesce, /explain. Defaults stand in (parentheses).",
+               "larder serve");
+  app.get_formatter()->column_width(56);
+  app.allow_extras();
+  CommandLine line;
+  add_options(app, line);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  Status status = app.remaining().empty() ? Status::ok() : leftover_error(app.remaining().front());
+  if (status.is_ok()) status = set_log(line.log_level);
+  Options options;
+  if (status.is_ok()) status = fill_options(line, options);
+  if (!status.is_ok()) {
+    std::fprintf(stderr, "larder serve: %s\n", status.message().c_str());
+    return 2;
+  }
+  return serve(options);
+}
+
+}  // namespace larder

@@ -1,0 +1,251 @@
+// Device -> host -> storage (step 6 of a prefix's life): parents before children, sidecars before the anchor.
+#include <algorithm>
+
+#include "controller/cache_impl.h"
+
+namespace larder {
+
+namespace {
+constexpr std::size_t kComponentMamba = static_cast<std::size_t>(ComponentKind::kMamba);
+}  // namespace
+
+ComponentCounts CacheImpl::missing_on_host(const NodeView& view) const {
+  ComponentCounts counts{};
+  const std::size_t full = index_of(ComponentKind::kFull);
+  const bool has_full = !view.host[full].empty() || (!view.device[full].empty() && !view.device_pending[full]);
+  if (!has_full) return counts;   // nothing may be on the host without full
+  for (const ComponentKind c : kAllComponents) {
+    const std::size_t i = index_of(c);
+    if (!tier_keeps(c) || view.device[i].empty() || view.device_pending[i] || !view.host[i].empty()) continue;
+    counts[i] = static_cast<std::uint32_t>(view.device[i].size());
+  }
+  return counts;
+}
+
+// Nodes of the path to `node` that lack a host copy, ending with `node` itself; appended parents first, once each.
+void CacheImpl::append_unbacked_path(NodeId node, bool by_policy, std::vector<NodeId>& out) const {
+  std::vector<NodeId> path;
+  for (NodeId at = node;;) {
+    const NodeView view = tree_.view(at);
+    if (view.end == 0) break;
+    const bool any = missing_on_host(view) != ComponentCounts{};
+    // Everything above a node with a complete copy was looked at when that copy was made.
+    if (!any && !view.host[0].empty()) break;
+    const bool selective = by_policy && config_.write_policy == WritePolicy::kWriteThroughSelective;
+    if (any && (!selective || view.hits >= config_.selective_hits)) path.push_back(at);
+    at = view.parent;
+  }
+  for (auto it = path.rbegin(); it != path.rend(); ++it) {
+    if (std::find(out.begin(), out.end(), *it) == out.end()) out.push_back(*it);
+  }
+}
+
+void CacheImpl::maybe_backup(NodeId node) {
+  if (!host_ || config_.write_policy == WritePolicy::kWriteBack) return;
+  std::vector<NodeId> nodes;
+  append_unbacked_path(node, true, nodes);
+  (void)start_backup(nodes);
+}
+
+bool CacheImpl::backup_victims(const std::vector<NodeId>& victims) {
+  std::vector<NodeId> nodes;
+  for (const NodeId node : victims) append_unbacked_path(node, false, nodes);
+  return start_backup(nodes);
+}
+
+bool CacheImpl::start_backup(const std::vector<NodeId>& nodes) {
+  if (!host_ || nodes.empty() || !has_room_for_op()) return false;
+  Op& op = new_op(OpKind::kBackup);
+  TransferRequest copy;
+  copy.id = op.id;
+  copy.direction = CopyDirection::kDeviceToHost;
+  for (const NodeId node : nodes) {
+    // The children of a node that found no room must not go before it.
+    if (!attach_backup(op, node, copy)) break;
+  }
+  if (std::all_of(copy.pairs.begin(), copy.pairs.end(), [](const auto& v) { return v.empty(); })) {
+    (void)tree_.finish_op(op.id, false);
+    ops_.erase(op.id.v);
+    return false;
+  }
+  submit_transfer(op, std::move(copy));
+  return true;
+}
+
+// Takes host slots for what the node lacks and lists the copies. False: no room.
+bool CacheImpl::attach_backup(Op& op, NodeId node, TransferRequest& copy) {
+  if (!tree_.exists(node)) return true;
+  const NodeView before = tree_.view(node);
+  const ComponentCounts counts = missing_on_host(before);
+  if (counts == ComponentCounts{}) return true;
+  // Making room must take neither the node (the pin) nor its parent's host copy (the lock).
+  tree_.pin(op.id, node);
+  LockHandle parent = tree_.lock(before.parent, Tier::kHost, LockParts{.full = true, .swa = false, .mamba = false});
+  std::array<std::vector<HostSlot>, kComponentCount> slots;
+  const NodeView above = tree_.view(before.parent);
+  const bool parent_on_host = above.end == 0 || !above.host[0].empty();
+  const bool room = (parent_on_host || config_.write_policy == WritePolicy::kWriteBack) && make_host_room(counts) &&
+                    host_->reserve(counts, slots);
+  tree_.unlock(parent);
+  if (!room) {
+    ++counters_.backup_no_room;
+    return false;
+  }
+  const NodeView view = tree_.view(node);
+  for (const ComponentKind c : kAllComponents) {
+    const std::size_t i = index_of(c);
+    if (slots[i].empty()) continue;
+    if (!tree_.attach_host(op.id, node, c, slots[i]).is_ok()) {
+      return_host(c, slots[i]);
+      continue;
+    }
+    for (std::size_t k = 0; k < slots[i].size(); ++k) copy.pairs[i].push_back({view.device[i][k], slots[i][k], {}});
+    if (c == ComponentKind::kFull) counters_.backed_up += slots[i].size();
+  }
+  return true;
+}
+
+void CacheImpl::backup_done(Op& op, bool ok) {
+  const std::uint64_t evicted = counters_.host_evicted;
+  const std::vector<NodeId> nodes = tree_.finish_op(op.id, ok);
+  if (!ok) {
+    // What the tree gave back never held bytes: lost, not evicted.
+    counters_.host_lost += counters_.host_evicted - evicted;
+    counters_.host_evicted = evicted;
+    return;
+  }
+  if (storage_) enqueue_store(nodes);
+}
+
+void CacheImpl::enqueue_store(const std::vector<NodeId>& nodes) {
+  auto store = std::make_unique<Store>();
+  for (const NodeId node : nodes) {
+    const NodeView view = tree_.view(node);
+    if (view.end > 0 && !view.host[0].empty() && !view.host_pending[0]) store->nodes.push_back(node);
+  }
+  if (store->nodes.empty()) return;
+  if (!has_room_for_op()) {
+    unstored_hint_ = true;   // store_unstored() finds them again
+    return;
+  }
+  store->epoch = storage_epoch_;
+  Op& op = new_op(OpKind::kStore);
+  for (const NodeId node : store->nodes) tree_.pin(op.id, node);
+  op.store = std::move(store);
+  store_queue_.push_back(op.id);
+  pump_stores();
+}
+
+PageGroup CacheImpl::build_group(NodeId node, Store& store) {
+  PageGroup group;
+  const NodeView view = tree_.view(node);
+  const std::span<const PageKey> keys = tree_.page_keys(node);
+  // What an earlier write stored need not be written again; a state that came later must.
+  const bool full_stored = view.stored_epoch == store.epoch;
+  const auto add = [&](ComponentKind c, HostSlot slot, const PageKey& key) {
+    for (const PoolSpec* pool : model_.pools_of(c)) {   // sidecars first, the anchor last
+      WriteItem item{pool->name, key, {}};
+      host_->append_page(pool->name, slot, item.payload);
+      group.items.push_back(std::move(item));
+    }
+    if (host_->add_lease(c, slot).is_ok()) store.leases.push_back({c, slot.v, host_->generation(c, slot)});
+  };
+  const auto published = [&](ComponentKind c) {
+    const std::size_t i = index_of(c);
+    return model_.has(c) && !view.host[i].empty() && !view.host_pending[i];
+  };
+  if (published(ComponentKind::kSwa)) {
+    const auto slots = view.host[index_of(ComponentKind::kSwa)];
+    for (std::size_t i = 0; i < slots.size(); ++i) add(ComponentKind::kSwa, slots[i], keys[i]);
+  }
+  if (published(ComponentKind::kMamba)) add(ComponentKind::kMamba, view.host[kComponentMamba].front(), keys.back());
+  if (published(ComponentKind::kFull) && !full_stored) {
+    const auto slots = view.host[index_of(ComponentKind::kFull)];
+    for (std::size_t i = 0; i < slots.size(); ++i) add(ComponentKind::kFull, slots[i], keys[i]);
+    store.pages += slots.size();
+  }
+  return group;
+}
+
+void CacheImpl::submit_store(Op& op) {
+  Store& store = *op.store;
+  const OpId id = op.id;
+  WriteRequest request;
+  request.durable = config_.storage_durable;
+  store.pages = 0;
+  for (const NodeId node : store.nodes) {
+    request.scope = store_scopes_[tree_.view(node).space.v];
+    PageGroup group = build_group(node, store);
+    if (!group.items.empty()) request.groups.push_back(std::move(group));
+  }
+  ++store.attempts;
+  ++stores_in_flight_;
+  auto complete = completion_for(id);
+  if (request.groups.empty()) {
+    complete(WriteResult{{Status::ok()}});
+    return;
+  }
+  const Status submitted =
+      storage_ ? storage_->submit_write(std::move(request), [complete](WriteResult done) { complete(std::move(done)); })
+               : cancelled("storage was detached");
+  if (!submitted.is_ok()) complete(WriteResult{{submitted}});
+}
+
+void CacheImpl::store_done(Op& op, const OutcomeBits& bits) {
+  std::unique_ptr<Store> store = std::move(op.store);
+  const bool ok = !bits.empty() && (bits[0] & 1);
+  drop_host_leases(store->leases);
+  store->leases.clear();
+  --stores_in_flight_;
+  const bool current = storage_ && store->epoch == storage_epoch_;
+  if (!ok && current && store->attempts <= config_.backup_retries) {
+    // The pages stay pinned under the next attempt; a sick disk costs host memory for a bounded time only.
+    Op& again = new_op(OpKind::kStore);
+    store->nodes = tree_.finish_op(op.id, true);
+    for (const NodeId node : store->nodes) tree_.pin(again.id, node);
+    store->not_before = clock_.now() + config_.backup_retry_delay * (1 << (store->attempts - 1));
+    again.store = std::move(store);
+    store_queue_.push_back(again.id);
+    return;
+  }
+  const std::vector<NodeId> nodes = tree_.finish_op(op.id, true);
+  if (!ok) {
+    counters_.store_failed += store->pages;
+    return;
+  }
+  counters_.stored += store->pages;
+  if (current) {
+    for (const NodeId node : nodes) tree_.set_stored(node, store->epoch);
+  }
+}
+
+// Keeps a bounded number of writes in flight, in order; retries wait for their time.
+void CacheImpl::pump_stores() {
+  const TimePoint now = clock_.now();
+  for (std::size_t i = store_queue_.size(); i > 0 && stores_in_flight_ < kStoresInFlight; --i) {
+    const OpId id = store_queue_.front();
+    store_queue_.pop_front();
+    const auto it = ops_.find(id.v);
+    if (it == ops_.end()) continue;
+    if (it->second.store->not_before > now) {
+      store_queue_.push_back(id);
+      continue;
+    }
+    submit_store(it->second);
+  }
+  if (store_queue_.empty()) store_unstored();
+}
+
+// Prefixes that reached the host while no storage was attached, or while too much was in flight.
+void CacheImpl::store_unstored() {
+  if (!storage_ || !unstored_hint_ || stores_in_flight_ > 0 || !has_room_for_op()) return;
+  constexpr std::size_t kBatch = 64;
+  const std::vector<NodeId> nodes = tree_.unstored(storage_epoch_, kBatch);
+  if (nodes.empty()) {
+    unstored_hint_ = false;
+    return;
+  }
+  enqueue_store(nodes);
+}
+
+}  // namespace larder

@@ -1,0 +1,346 @@
+#include <algorithm>
+
+#include "controller/cache_impl.h"
+
+namespace larder {
+
+namespace {
+
+constexpr Nanos kShutdownWait = std::chrono::seconds(10);
+
+Status check_parts(const CacheConfig& config, const CacheParts& parts) {
+  if (!parts.model || !parts.device || !parts.clock) return invalid_argument("cache: model, device and clock are required");
+  if (parts.host != nullptr && parts.transfer == nullptr) {
+    return invalid_argument("cache: host pools need a transfer engine");
+  }
+  if (parts.transfer == nullptr && config.enabled && parts.model->has(ComponentKind::kMamba)) {
+    return invalid_argument("cache: recurrent checkpoints are copied on the device, which needs a transfer engine "
+                            "(one without host pools will do)");
+  }
+  LARDER_RETURN_IF_ERROR(validate_config(config));
+  const ModelSpec& model = *parts.model;
+  const std::uint32_t chunk = (config.chunked_prefill_tokens + model.page_size - 1) / model.page_size;
+  if (model.has(ComponentKind::kSwa)) {
+    const std::uint32_t least = 2 * model.window_pages() + chunk + 3;
+    if (parts.device->slots(ComponentKind::kSwa).capacity() < least) {
+      return invalid_argument("cache: the device needs at least " + std::to_string(least) + " window pages (" +
+                              std::to_string(least * model.page_size) + " tokens) for one request; give it more tokens " +
+                              "(max-total-tokens, swa-full-tokens-ratio) or shorten chunked-prefill-size");
+    }
+  }
+  if (model.has(ComponentKind::kMamba) && parts.device->slots(ComponentKind::kMamba).capacity() < 3) {
+    return invalid_argument("cache: the device needs at least 3 recurrent states for one request; "
+                            "raise max-mamba-cache-size");
+  }
+  return Status::ok();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Cache>> Cache::create(const CacheConfig& config, const CacheParts& parts) {
+  LARDER_RETURN_IF_ERROR(check_parts(config, parts));
+  return std::unique_ptr<Cache>(std::make_unique<CacheImpl>(config, parts));
+}
+
+CacheImpl::CacheImpl(const CacheConfig& config, const CacheParts& parts)
+    : config_(config),
+      model_(*parts.model),
+      device_(*parts.device),
+      host_(parts.host),
+      transfer_(parts.transfer),
+      clock_(*parts.clock),
+      ranks_(parts.ranks),
+      scope_(parts.scope),
+      chunk_pages_((config.chunked_prefill_tokens + parts.model->page_size - 1) / parts.model->page_size),
+      tree_(tree_config_for(*parts.model, config.eviction_policy, config.write_policy == WritePolicy::kWriteBack),
+            *this),
+      inbox_(config.max_operations + 1) {}
+
+CacheImpl::~CacheImpl() {
+  std::vector<RequestId> left;
+  for (const auto& [id, request] : requests_) left.push_back(request.id);
+  for (const RequestId id : left) abort(id);
+  store_queue_.clear();
+  const TimePoint deadline = clock_.now() + kShutdownWait;
+  while (transfer_ && transfer_->in_flight() > 0 && clock_.now() < deadline) {
+    (void)poll(std::chrono::milliseconds(20));
+  }
+}
+
+Request* CacheImpl::find(RequestId id) {
+  const auto it = requests_.find(id.v);
+  return it == requests_.end() ? nullptr : &it->second;
+}
+
+const Request* CacheImpl::find(RequestId id) const {
+  const auto it = requests_.find(id.v);
+  return it == requests_.end() ? nullptr : &it->second;
+}
+
+// The last sampled token is never fed to the model, so its page need not exist.
+std::uint64_t CacheImpl::final_tokens(const Request& r) const {
+  return r.max_new > 0 ? r.prompt + r.max_new - 1 : r.prompt;
+}
+
+Result<NamespaceId> CacheImpl::space_for(const std::string& adapter, const std::string& salt) {
+  const auto key = std::make_pair(adapter, salt);
+  if (const auto it = spaces_.find(key); it != spaces_.end()) return it->second;
+  if (spaces_.size() >= config_.max_namespaces) {
+    return overloaded("cache: " + std::to_string(spaces_.size()) + " adapters and salts are known, which is the limit");
+  }
+  NamespaceScope scope = scope_;
+  scope.adapter = adapter;
+  scope.salt = salt;
+  const NamespaceId id = tree_.open_namespace(namespace_digest(model_, scope));
+  spaces_.emplace(key, id);
+  store_scopes_.emplace(id.v, std::make_shared<const StoreScope>(make_store_scope(model_, scope)));
+  return id;
+}
+
+Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
+  if (request.tokens.empty()) return invalid_argument("the prompt is empty; send at least one token");
+  if (requests_.size() >= config_.max_requests) {
+    return overloaded("cache: " + std::to_string(requests_.size()) + " requests are under way, which is the limit");
+  }
+  Request r;
+  r.prompt = request.tokens.size();
+  r.max_new = request.max_new_tokens;
+  const std::uint64_t pages = (final_tokens(r) + page_size() - 1) / page_size();
+  const std::uint32_t capacity = device_.slots(ComponentKind::kFull).capacity();
+  if (pages > capacity) {
+    return invalid_argument("prompt of " + std::to_string(r.prompt) + " + " + std::to_string(r.max_new) +
+                            " new tokens needs " + std::to_string(pages) + " device pages; the device has " +
+                            std::to_string(capacity) + " (raise max-total-tokens)");
+  }
+  Result<NamespaceId> space = space_for(request.adapter, request.salt);
+  if (!space.is_ok()) return space.status();
+  r.id = RequestId(next_request_++);
+  r.space = *space;
+  r.priority = request.priority;
+  r.tokens.assign(request.tokens.begin(), request.tokens.end());
+  r.cached.prompt = r.prompt;
+  const auto [it, added] = requests_.emplace(r.id.v, std::move(r));
+  (void)added;
+  if (storage_ && host_ && config_.enabled) maybe_prefetch(it->second, false);
+  return it->second.id;
+}
+
+RequestPhase CacheImpl::phase(RequestId id) const {
+  const Request* r = find(id);
+  return r ? r->phase : RequestPhase::kReady;
+}
+
+std::uint64_t CacheImpl::computed_tokens(RequestId id) const {
+  const Request* r = find(id);
+  return r ? r->computed : 0;
+}
+
+// Gives back everything the request holds; what is still being copied goes to quarantine by its leases.
+void CacheImpl::release(Request& r) {
+  drop_hold(r);
+  if (r.phase != RequestPhase::kLoading && r.phase != RequestPhase::kRunning) return;
+  tree_.unlock(r.lock);
+  const auto give_back = [&](ComponentKind c, DeviceSlot slot) {
+    if (slot.valid()) return_device(c, std::span<const DeviceSlot>(&slot, 1));
+  };
+  for (std::uint64_t i = r.committed; i < r.table.full.size(); ++i) give_back(ComponentKind::kFull, r.table.full[i]);
+  for (std::uint64_t i = r.committed; i < r.table.swa.size(); ++i) give_back(ComponentKind::kSwa, r.table.swa[i]);
+  give_back(ComponentKind::kMamba, r.table.state);
+  for (const Checkpoint& c : r.taken) give_back(ComponentKind::kMamba, c.slot);
+  give_back(ComponentKind::kMamba, r.tracked.slot);
+  for (const StateSnapshotSlot& s : r.granted) {
+    if (s.slot != r.tracked.slot) give_back(ComponentKind::kMamba, s.slot);
+  }
+  r.table = PageTable{};
+  r.taken.clear();
+  r.granted.clear();
+  r.tracked = Checkpoint{};
+  r.committed = 0;
+  r.computed = 0;
+  r.gate.reset();
+  r.load = r.state_copy = OpId{};   // a late completion finds no one waiting
+  --running_;
+}
+
+void CacheImpl::finish(RequestId id) {
+  Request* r = find(id);
+  if (!r) return;
+  if (r->phase == RequestPhase::kRunning && config_.enabled) {
+    // A conflict (the same pages are being loaded by another request) only costs the tail: they are there already.
+    (void)commit(*r, r->computed / page_size());
+  }
+  release(*r);
+  requests_.erase(id.v);
+}
+
+void CacheImpl::abort(RequestId id) {
+  Request* r = find(id);
+  if (!r) return;
+  release(*r);
+  requests_.erase(id.v);
+}
+
+Status CacheImpl::restart(RequestId id) {
+  Request* r = find(id);
+  if (!r) return not_found("restart: no such request");
+  const std::vector<TokenId> prompt(r->tokens.begin(), r->tokens.begin() + static_cast<std::ptrdiff_t>(r->prompt));
+  release(*r);
+  r->tokens = prompt;
+  r->device_only = true;
+  r->phase = RequestPhase::kReady;
+  return Status::ok();
+}
+
+Op& CacheImpl::new_op(OpKind kind) {
+  const OpId id(next_op_++);
+  Op op;
+  op.id = id;
+  op.kind = kind;
+  return ops_.emplace(id.v, std::move(op)).first->second;
+}
+
+std::function<void(Completion)> CacheImpl::completion_for(OpId id) {
+  Result<Inbox<Arrival>::Ticket> ticket = inbox_.reserve();
+  // Cannot fail: the inbox has a place for each of max_operations. If it did, the completion would be dropped and the
+  // operation would stay in flight, its buffers quarantined: never wrong, only lost.
+  auto place = std::make_shared<Inbox<Arrival>::Ticket>(ticket.is_ok() ? std::move(ticket).value()
+                                                                      : Inbox<Arrival>::Ticket{});
+  return [id, place](Completion completion) {
+    if (place->valid()) Inbox<Arrival>::push(std::move(*place), Arrival{id, std::move(completion)});
+  };
+}
+
+bool CacheImpl::apply_arrivals() {
+  arrivals_.clear();
+  if (inbox_.drain(arrivals_) == 0) return false;
+  for (Arrival& arrival : arrivals_) {
+    const auto it = ops_.find(arrival.op.v);
+    if (it == ops_.end()) continue;
+    it->second.completion = std::move(arrival.completion);
+    report(it->second);
+  }
+  return true;
+}
+
+// One rank applies at once; several agree first.
+void CacheImpl::report(Op& op) {
+  if (op.reported) return;
+  op.reported = true;
+  OutcomeBits bits = outcome_of(op);
+  const bool local = !ranks_ || op.kind == OpKind::kExplain;
+  if (local) {
+    agreed_.push_back({op.id, std::move(bits)});
+    return;
+  }
+  // kOverloaded cannot happen: the group's limit is at least max_operations.
+  (void)ranks_->report(op.id, std::move(bits));
+}
+
+OutcomeBits CacheImpl::outcome_of(Op& op) {
+  switch (op.kind) {
+    case OpKind::kLoad:
+    case OpKind::kStateCopy:
+    case OpKind::kBackup: {
+      const auto* done = std::get_if<TransferDone>(&op.completion);
+      return {done && done->status.is_ok() ? 1u : 0u};
+    }
+    case OpKind::kExists:
+    case OpKind::kRead: return read_outcome(op);
+    case OpKind::kStore: {
+      const auto* done = std::get_if<WriteResult>(&op.completion);
+      const bool ok = done && !done->groups.empty() &&
+                      std::all_of(done->groups.begin(), done->groups.end(), [](const Status& s) { return s.is_ok(); });
+      return {ok ? 1u : 0u};
+    }
+    case OpKind::kTimer:
+    case OpKind::kExplain: return {1};
+  }
+  return {0};
+}
+
+void CacheImpl::apply(OpId id, const OutcomeBits& bits) {
+  const auto it = ops_.find(id.v);
+  if (it == ops_.end()) return;
+  Op& op = it->second;
+  const bool ok = !bits.empty() && (bits[0] & 1);
+  // Leases end when the event counts, not when it arrived here: which slots are free must be the same on every rank.
+  if (const auto* done = std::get_if<TransferDone>(&op.completion)) drop_leases(*done);
+  switch (op.kind) {
+    case OpKind::kLoad: load_done(op, ok); break;
+    case OpKind::kStateCopy: state_copy_done(op, ok); break;
+    case OpKind::kBackup: backup_done(op, ok); break;
+    case OpKind::kExists: exists_done(op, bits); break;
+    case OpKind::kRead: read_done(op, bits); break;
+    case OpKind::kStore: store_done(op, bits); break;
+    case OpKind::kTimer: timer_done(op); break;
+    case OpKind::kExplain: explain_done(op); break;
+  }
+  ops_.erase(id.v);
+}
+
+bool CacheImpl::poll(Nanos wait) {
+  bool changed = apply_arrivals();
+  check_timers();
+  if (!changed && agreed_.empty() && wait > Nanos::zero()) {
+    (void)inbox_.wait_for(wait);
+    changed = apply_arrivals();
+    check_timers();
+  }
+  if (ranks_) take_agreed();
+  std::vector<AgreedEvent> events;
+  events.swap(agreed_);
+  for (const AgreedEvent& event : events) apply(event.op, event.bits);
+  pump_stores();
+  return changed || !events.empty();
+}
+
+// A follower must not act on this step before it knows what the leader applied in it, or the ranks part for good.
+void CacheImpl::take_agreed() {
+  const bool pending =
+      std::any_of(ops_.begin(), ops_.end(), [](const auto& entry) { return entry.second.kind != OpKind::kExplain; });
+  const TimePoint give_up = clock_.now() + config_.rank_plan_limit;
+  while (true) {
+    const Status taken = ranks_->take(step_, pending, config_.rank_plan_wait, agreed_);
+    if (taken.is_ok()) break;
+    const bool leader_is_ahead = taken.code() == StatusCode::kOverloaded;
+    if (leader_is_ahead) (void)inbox_.wait_for(config_.rank_plan_wait);
+    if (clock_.now() >= give_up || (!leader_is_ahead && taken.code() != StatusCode::kDeadlineExceeded)) {
+      ++counters_.rank_timeouts;   // the leader is gone: this rank goes on alone, the engine sees the counter
+      break;
+    }
+    (void)apply_arrivals();        // what the leader waits for may be this rank's report
+  }
+  ++step_;
+}
+
+void CacheImpl::drop_leases(const TransferDone& done) {
+  for (const LeasedSlot& l : done.device_leases) {
+    (void)device_.drop_lease(l.component, DeviceSlot(l.slot), l.generation);
+  }
+  drop_host_leases(done.host_leases);
+}
+
+void CacheImpl::drop_host_leases(const std::vector<LeasedSlot>& leases) {
+  for (const LeasedSlot& l : leases) (void)host_->drop_lease(l.component, HostSlot(l.slot), l.generation);
+}
+
+void CacheImpl::return_device(ComponentKind c, std::span<const DeviceSlot> slots) {
+  for (const DeviceSlot slot : slots) {
+    if (!device_.free(c, slot).is_ok()) ++counters_.internal_errors;
+  }
+}
+
+void CacheImpl::return_host(ComponentKind c, std::span<const HostSlot> slots) {
+  for (const HostSlot slot : slots) {
+    if (!host_->free(c, slot).is_ok()) ++counters_.internal_errors;
+  }
+}
+
+void CacheImpl::free_device(ComponentKind c, std::span<const DeviceSlot> slots) { return_device(c, slots); }
+
+void CacheImpl::free_host(ComponentKind c, std::span<const HostSlot> slots) {
+  if (c == ComponentKind::kFull) counters_.host_evicted += slots.size();
+  return_host(c, slots);
+}
+
+}  // namespace larder

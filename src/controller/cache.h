@@ -1,0 +1,161 @@
+// The cache: what an engine talks to.
+//
+// Purpose: match -> prefetch -> load-back -> (the engine computes) -> insert -> backup, for requests; attach, detach,
+// flush, explain for operators. A state machine: calls and completions go in, transfers and storage operations go out.
+// It does no I/O and copies no bytes itself.
+//
+// A request:
+//      begin ──► kPrefetching ──► kReady ──start──► kLoading ──► kRunning ──finish / abort──► gone
+//                (storage reads)           (reserve device slots, copy host -> device)
+//   start() may answer kOverloaded: call it again after poll() reported progress.
+//   While kRunning, each engine step is: prepare_step (slots for the tokens to come) -> engine -> complete_step (what was
+//   computed is handed to the tree as soon as whole pages are there, so that others can share it at once).
+//
+// Threads: every method on the cache thread (the engine's scheduler thread). Workers post completions into a bounded
+// inbox that poll() drains. Nothing here blocks except poll(wait > 0).
+// Degradation (rule 5): an error of a tier becomes a miss and a counter; only the caller's own mistakes come back.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/metrics.h"
+#include "base/status.h"
+#include "base/strong.h"
+#include "controller/config.h"
+#include "model/model_spec.h"
+#include "pool/device_pools.h"
+#include "pool/host_pools.h"
+#include "pool/page_table.h"
+#include "storage/backend.h"
+#include "transfer/layer_gate.h"
+#include "transfer/transfer.h"
+#include "tree/tree.h"
+
+namespace larder {
+
+class RankGroup;   // controller/rank_group.h
+
+// What the cache works with; everything outlives it. host: none is a device-only cache; transfer: needed with
+// a host or with recurrent layers (their checkpoints are copied on the device).
+struct CacheParts {
+  const ModelSpec* model = nullptr;
+  DevicePools* device = nullptr;
+  HostPools* host = nullptr;
+  TransferEngine* transfer = nullptr;
+  Clock* clock = nullptr;
+  MetricsRegistry* metrics = nullptr;   // may be null
+  RankGroup* ranks = nullptr;           // null: one rank
+  NamespaceScope scope;                 // layout and rank; adapter and salt come with each request
+};
+
+struct BeginRequest {
+  std::span<const TokenId> tokens;      // the prompt; copied
+  std::uint64_t max_new_tokens = 0;     // slots for prompt + new tokens are reserved at start
+  std::string adapter;                  // LoRA id
+  std::string salt;                     // tenant salt
+  std::int32_t priority = 0;
+};
+
+enum class RequestPhase : std::uint8_t { kPrefetching, kReady, kLoading, kRunning };
+
+// Where the reused tokens came from. All in tokens; device + host + storage = cached.
+struct CachedTokens {
+  std::uint64_t prompt = 0;
+  std::uint64_t device = 0, host = 0, storage = 0;
+  [[nodiscard]] std::uint64_t cached() const { return device + host + storage; }
+  StopReason reason = StopReason::kNone;                // why not more (rule 8)
+  ComponentKind component = ComponentKind::kFull;
+};
+
+struct StateSnapshotSlot {
+  std::uint64_t position = 0;   // tokens
+  DeviceSlot slot;
+};
+struct StepGrant {
+  const PageTable* pages = nullptr;              // valid until the next call for this request
+  std::vector<StateSnapshotSlot> snapshots;      // the engine copies its working state there on the way
+  std::shared_ptr<LayerGate> gate;               // load-back still arriving; may be null
+};
+
+// One tier's or component's share of an explanation.
+struct ExplainLine {
+  std::string component;                         // "full", "swa", "mamba"
+  std::string pool;                              // anchor or sidecar
+  std::uint64_t device_pages = 0, host_pages = 0, storage_pages = 0;   // of the prompt's pages, wherever they are
+  std::uint64_t restore_pages = 0;               // best restore point if this pool alone counted, over all tiers
+};
+struct Explanation {
+  std::uint64_t prompt_tokens = 0, prompt_pages = 0;
+  std::uint64_t device_restore_pages = 0, host_restore_pages = 0, storage_restore_pages = 0;   // joint, cumulative
+  std::string device_reason, host_reason, storage_reason;   // one sentence each: why it stops there
+  std::vector<ExplainLine> pools;
+  Status storage_status;
+};
+
+struct CacheCounters {   // pages; conservation: backed_up + prefetched == host_resident + host_evicted + host_lost
+  // backed_up counts from the moment the host slots are taken; host_resident includes copies under way.
+  std::uint64_t backed_up = 0, host_resident = 0, host_evicted = 0, host_lost = 0;
+  std::uint64_t prefetched = 0, loaded_back = 0, stored = 0, store_failed = 0;
+  std::uint64_t prefetch_late = 0, prefetch_partial = 0, prefetch_refused = 0, backup_no_room = 0, corrupt = 0;
+  std::uint64_t rank_timeouts = 0;     // steps that a rank took without its leader's plan
+  std::uint64_t internal_errors = 0;   // refused double frees and the like: any is a defect worth a report
+};
+
+class Cache {
+ public:
+  [[nodiscard]] static Result<std::unique_ptr<Cache>> create(const CacheConfig& config, const CacheParts& parts);
+  virtual ~Cache() = default;   // waits for what is in flight
+
+  // kInvalidArgument: empty prompt, longer than the device pool can ever hold. kOverloaded: max_requests.
+  [[nodiscard]] virtual Result<RequestId> begin(const BeginRequest& request) = 0;
+  [[nodiscard]] virtual RequestPhase phase(RequestId id) const = 0;
+  // Decides the restore point, locks it, reserves slots for prompt + max_new_tokens, starts the load-back.
+  // On ok: cached tokens; the phase is kLoading or kRunning. kOverloaded: not now, nothing is held; try after progress.
+  [[nodiscard]] virtual Result<CachedTokens> start(RequestId id) = 0;
+  // Tokens whose pages and state are in place: where the engine begins.
+  [[nodiscard]] virtual std::uint64_t computed_tokens(RequestId id) const = 0;
+  // Slots and snapshot places for tokens up to `until` (a position). kOverloaded: skip this request in this step.
+  [[nodiscard]] virtual Result<StepGrant> prepare_step(RequestId id, std::uint64_t until) = 0;
+  // The engine has processed `tokens` (all from position 0 on). Whole pages go to the tree.
+  [[nodiscard]] virtual Status complete_step(RequestId id, std::span<const TokenId> tokens) = 0;
+  // The load-back failed: gives everything back and restarts from what is on the device (phase kReady).
+  [[nodiscard]] virtual Status restart(RequestId id) = 0;
+  // The request is over; its pages up to the last whole one and its last state stay cached.
+  virtual void finish(RequestId id) = 0;
+  // The same without caching the unfinished part.
+  virtual void abort(RequestId id) = 0;
+
+  // Applies completions that arrived, retries what is due. Waits up to `wait` for the first. True: something changed.
+  virtual bool poll(Nanos wait) = 0;
+  // Ends a wait in poll() from another thread.
+  virtual void wake() = 0;
+  // Nothing in flight and no request begun.
+  [[nodiscard]] virtual bool idle() const = 0;
+  // Copies and storage operations in flight (backups included).
+  [[nodiscard]] virtual std::size_t operations_in_flight() const = 0;
+
+  // Drops device and host content that no request holds. Storage is untouched. Returns pages dropped.
+  virtual std::uint64_t flush() = 0;
+  // The backend must outlive the detach. Prefixes cached before get their keys completed and are backed up.
+  // kConflict: one is attached.
+  [[nodiscard]] virtual Status attach_storage(StorageBackend& backend) = 0;
+  // No new operations; those in flight finish as usual (poll until storage_idle()).
+  virtual void detach_storage() = 0;
+  [[nodiscard]] virtual bool storage_idle() const = 0;
+
+  // Explains what `tokens` would hit now. `done` runs inside a later poll() (or at once without storage).
+  virtual void explain(const BeginRequest& request, std::function<void(Explanation)> done) = 0;
+
+  [[nodiscard]] virtual const RadixTree& tree() const = 0;
+  [[nodiscard]] virtual CacheCounters counters() const = 0;
+  // Tree and pools agree: every slot is in the tree, in a request, in an operation, or free. O(everything).
+  [[nodiscard]] virtual Status check_invariants() const = 0;
+};
+
+}  // namespace larder

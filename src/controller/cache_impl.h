@@ -1,0 +1,292 @@
+// Inside of the cache: requests, operations, and the parts of the state machine. Included by controller/*.cc only.
+//
+//   cache.cc       create, begin, phase, poll, finish, abort        prefetch.cc  storage -> host
+//   start.cc       restore point, reservation, load-back            backup.cc    device -> host -> storage
+//   step.cc        prepare_step, complete_step, commit to the tree  operator.cc  flush, attach, explain, invariants
+//   room.cc        making room on device and host
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/inbox.h"
+#include "controller/cache.h"
+#include "controller/checkpoint_plan.h"
+#include "controller/rank_group.h"
+
+namespace larder {
+
+// Everything a request holds. Owned by the cache thread.
+struct Request {
+  RequestId id;
+  NamespaceId space;
+  std::int32_t priority = 0;
+  std::vector<TokenId> tokens;          // prompt, then what was computed beyond it
+  std::uint64_t prompt = 0;             // tokens
+  std::uint64_t max_new = 0;            // tokens
+  RequestPhase phase = RequestPhase::kReady;
+
+  OpId waits_for;                       // prefetch that the request still waits for; 0: none
+  std::uint64_t fetched_from = 0, fetched_to = 0;   // pages that its prefetch brought to the host
+  std::uint64_t known = 0;              // pages: best restore point seen in any tier
+  bool fetch_refused = false;           // a prefetch was wanted and there was no capacity
+  std::uint32_t fetches = 0;            // prefetches made; bounded by kMaxFetches
+  LockHandle hold;                      // host: what was prefetched stays until start()
+  std::uint64_t hold_blocks = 0;        // of it, counted against the prefetch capacity
+  bool device_only = false;             // after restart(): the host copy could not be loaded
+
+  // While running.
+  PageTable table;
+  LockHandle lock;                      // device, at `committed`
+  std::uint64_t committed = 0;          // pages that are the tree's; entries of `table` beyond are the request's own
+  std::uint64_t computed = 0;           // tokens
+  std::vector<PlannedCheckpoint> plan;  // ascending; front: the next one
+  std::vector<Checkpoint> taken;        // computed, not yet given to the tree
+  Checkpoint tracked;                   // last page boundary reached beyond the plan; slot reused at the next one
+  std::vector<StateSnapshotSlot> granted;   // of the step that is under way
+  std::shared_ptr<LayerGate> gate;
+  OpId load, state_copy;                // 0: none in flight
+  CachedTokens cached;
+};
+
+enum class OpKind : std::uint8_t { kLoad, kStateCopy, kBackup, kExists, kRead, kStore, kTimer, kExplain };
+
+// A prefetch from its existence query to its adoption. Outlives its request (rule 3: buffers belong to the operation).
+struct Prefetch {
+  RequestId request;
+  NamespaceId space;
+  std::vector<TokenId> tokens;          // whole pages, up to the last that may be reused
+  std::vector<PageKey> keys;            // of pages [key_from, pages)
+  std::uint64_t key_from = 0;
+  std::uint64_t pages = 0;
+  std::uint64_t base = 0;               // best restore point of the tree when it began
+  std::uint64_t full_from = 0;          // pages of full the tree had
+  std::uint64_t target = 0;             // restore point being fetched
+  std::uint64_t swa_from = 0;           // first window page fetched
+  LockHandle device_lock, host_lock;    // keep [0, full_from) in place
+  std::vector<PoolPresence> presence;   // tree and storage together
+  std::array<std::vector<HostSlot>, kComponentCount> slots;
+  std::vector<LeasedSlot> leases;
+  std::vector<std::pair<PoolName, std::uint64_t>> items;   // (pool, page) of each read item
+  std::uint64_t blocks = 0;             // host blocks held, for the capacity limit
+  TimePoint begun;
+  OpId timer;
+};
+
+struct Store {                          // a write to storage
+  std::vector<NodeId> nodes;            // parents first, at submit
+  std::vector<LeasedSlot> leases;
+  std::uint64_t pages = 0;
+  std::uint32_t attempts = 0;
+  std::uint32_t epoch = 0;
+  TimePoint not_before;                 // retry back-off
+};
+
+struct ExplainOp {
+  std::function<void(Explanation)> done;
+  Explanation report;
+  std::vector<PoolPresence> presence;
+  std::uint64_t pages = 0;
+};
+
+using Completion = std::variant<std::monostate, TransferDone, ExistsResult, ReadResult, WriteResult>;
+
+struct Op {
+  OpId id;
+  OpKind kind = OpKind::kLoad;
+  RequestId request;                    // kLoad, kStateCopy, kTimer
+  LockHandle host_lock;                 // kLoad: keeps the source
+  std::unique_ptr<Prefetch> prefetch;   // kExists, kRead
+  std::unique_ptr<Store> store;
+  std::unique_ptr<ExplainOp> explain;
+  Completion completion;                // this rank's, once it arrived
+  TimePoint due;                        // kTimer
+  bool reported = false;
+  std::uint64_t pages = 0;              // kLoad: full pages, for the counter
+};
+
+struct Arrival {
+  OpId op;
+  Completion completion;
+};
+
+class CacheImpl final : public Cache, private SlotSink {
+ public:
+  CacheImpl(const CacheConfig& config, const CacheParts& parts);
+  ~CacheImpl() override;
+
+  Result<RequestId> begin(const BeginRequest& request) override;
+  RequestPhase phase(RequestId id) const override;
+  Result<CachedTokens> start(RequestId id) override;
+  std::uint64_t computed_tokens(RequestId id) const override;
+  Result<StepGrant> prepare_step(RequestId id, std::uint64_t until) override;
+  Status complete_step(RequestId id, std::span<const TokenId> tokens) override;
+  Status restart(RequestId id) override;
+  void finish(RequestId id) override;
+  void abort(RequestId id) override;
+  bool poll(Nanos wait) override;
+  void wake() override { inbox_.wake(); }
+  bool idle() const override { return ops_.empty() && requests_.empty(); }
+  std::size_t operations_in_flight() const override { return ops_.size(); }
+  std::uint64_t flush() override;
+  Status attach_storage(StorageBackend& backend) override;
+  void detach_storage() override;
+  bool storage_idle() const override;
+  void explain(const BeginRequest& request, std::function<void(Explanation)> done) override;
+  const RadixTree& tree() const override { return tree_; }
+  CacheCounters counters() const override;
+  Status check_invariants() const override;
+
+ private:
+  // ---- cache.cc
+  Request* find(RequestId id);
+  [[nodiscard]] const Request* find(RequestId id) const;
+  [[nodiscard]] Result<NamespaceId> space_for(const std::string& adapter, const std::string& salt);
+  [[nodiscard]] std::uint32_t page_size() const { return model_.page_size; }
+  [[nodiscard]] std::uint64_t reusable_pages(const Request& r) const { return (r.prompt - 1) / page_size(); }
+  [[nodiscard]] std::uint64_t final_tokens(const Request& r) const;
+  void release(Request& r);
+  // Registers an operation; the caller checked has_room_for_op(). Its id is the same on every rank.
+  Op& new_op(OpKind kind);
+  [[nodiscard]] bool has_room_for_op() const { return ops_.size() < config_.max_operations; }
+  // A place in the inbox for the op's completion, shared because callbacks must be copyable.
+  [[nodiscard]] std::function<void(Completion)> completion_for(OpId id);
+  bool apply_arrivals();
+  void take_agreed();
+  void report(Op& op);
+  [[nodiscard]] OutcomeBits outcome_of(Op& op);
+  void apply(OpId id, const OutcomeBits& bits);
+  void drop_leases(const TransferDone& done);
+  void drop_host_leases(const std::vector<LeasedSlot>& leases);
+
+  // ---- start.cc
+  struct Restore {                      // what start() decided
+    std::uint64_t pages = 0;            // resume here
+    std::uint64_t device_pages = 0;     // of full, already on the device
+    std::uint64_t window_from = 0;      // first page of the window
+    std::vector<PageLocation> full, window;   // [0, pages), [window_from, pages)
+    PageLocation state;
+    StopReason reason = StopReason::kNone;
+    ComponentKind component = ComponentKind::kFull;
+    std::uint64_t fork = 0;
+    [[nodiscard]] bool loads() const;
+  };
+  [[nodiscard]] Result<Restore> choose_restore(Request& r, NodeId& node);
+  [[nodiscard]] bool fetch_again(Request& r, std::uint64_t found);
+  [[nodiscard]] ComponentCounts slots_to_start(const Request& r, const Restore& restore) const;
+  [[nodiscard]] Status admit(Request& r, NodeId node, const Restore& restore);
+  [[nodiscard]] Status attach_loads(Op& op, NodeId node, const Restore& restore,
+                                    std::array<std::vector<DeviceSlot>, kComponentCount>& slots, TransferRequest& out);
+  void fill_table(Request& r, const Restore& restore, const TransferRequest& load,
+                  std::array<std::vector<DeviceSlot>, kComponentCount>& slots);
+  void copy_state(Request& r, const Restore& restore, Op* load_op, TransferRequest& load);
+  [[nodiscard]] Status check_admission() const;
+  void submit_transfer(Op& op, TransferRequest request);
+  void account_start(Request& r, const Restore& restore);
+  void load_done(Op& op, bool ok);
+  void state_copy_done(Op& op, bool ok);
+
+  // ---- step.cc
+  [[nodiscard]] Status grant_window(Request& r, std::uint64_t until);
+  [[nodiscard]] Status grant_snapshots(Request& r, std::uint64_t until);
+  [[nodiscard]] Result<DeviceSlot> snapshot_slot(bool weak);
+  void collect_snapshots(Request& r);
+  // Gives whole pages [committed, pages) and taken checkpoints to the tree. kConflict: met a copy under way; later.
+  [[nodiscard]] Status commit(Request& r, std::uint64_t pages);
+  void drop_window(Request& r);
+  void refresh_table(Request& r, NodeId node, std::uint64_t from, std::uint64_t to);
+
+  // ---- room.cc
+  [[nodiscard]] Status make_device_room(const ComponentCounts& counts);
+  [[nodiscard]] Status make_device_room_for(ComponentKind c, std::uint32_t count);
+  [[nodiscard]] bool make_host_room(const ComponentCounts& counts);
+  [[nodiscard]] std::size_t copies_in_flight() const;
+  [[nodiscard]] bool tier_keeps(ComponentKind c) const;   // may this component have host copies?
+
+  // ---- prefetch.cc
+  // forced: at start(), when the request has its turn; the capacity limit is for those that still queue.
+  void maybe_prefetch(Request& r, bool forced);
+  void drop_hold(Request& r);
+  [[nodiscard]] TreePosition position_at(NodeId node, std::uint64_t pages) const;
+  void collect_keys(Prefetch& p, const TreePosition& walked);
+  void add_tree_presence(Prefetch& p, NodeId node);
+  void submit_exists(Op& op);
+  void exists_done(Op& op, const OutcomeBits& bits);
+  [[nodiscard]] bool reserve_prefetch(Prefetch& p, const OutcomeBits& bits);
+  [[nodiscard]] ComponentCounts prefetch_counts(Prefetch& p) const;
+  [[nodiscard]] ReadRequest build_read(Prefetch& p);
+  void submit_read(Op& op);
+  [[nodiscard]] OutcomeBits read_outcome(Op& op);
+  void read_done(Op& op, const OutcomeBits& bits);
+  void adopt(Prefetch& p, std::uint64_t pages);
+  void end_prefetch(Prefetch& p);
+  void timer_done(Op& op);
+  void check_timers();
+
+  // ---- backup.cc
+  void maybe_backup(NodeId node);                                        // as the write policy says
+  [[nodiscard]] bool backup_victims(const std::vector<NodeId>& victims);   // true: a copy was started
+  [[nodiscard]] bool start_backup(const std::vector<NodeId>& nodes);       // parents first
+  [[nodiscard]] bool attach_backup(Op& op, NodeId node, TransferRequest& copy);
+  void append_unbacked_path(NodeId node, bool by_policy, std::vector<NodeId>& out) const;
+  [[nodiscard]] ComponentCounts missing_on_host(const NodeView& view) const;
+  void backup_done(Op& op, bool ok);
+  void enqueue_store(const std::vector<NodeId>& nodes);
+  void submit_store(Op& op);
+  [[nodiscard]] PageGroup build_group(NodeId node, Store& store);
+  void store_done(Op& op, const OutcomeBits& bits);
+  void pump_stores();
+  void store_unstored();
+
+  // ---- operator.cc
+  void explain_done(Op& op);
+  void add_tier_lines(Explanation& report, NodeId node, std::uint64_t pages) const;
+
+  void return_device(ComponentKind c, std::span<const DeviceSlot> slots);
+  void return_host(ComponentKind c, std::span<const HostSlot> slots);
+  // SlotSink: what the tree lets go
+  void free_device(ComponentKind c, std::span<const DeviceSlot> slots) override;
+  void free_host(ComponentKind c, std::span<const HostSlot> slots) override;
+
+  // const after create
+  const CacheConfig config_;
+  const ModelSpec& model_;
+  DevicePools& device_;
+  HostPools* const host_;
+  TransferEngine* const transfer_;
+  Clock& clock_;
+  RankGroup* const ranks_;
+  const NamespaceScope scope_;
+  const std::uint32_t chunk_pages_;
+
+  // owned by the cache thread
+  RadixTree tree_;
+  std::unordered_map<std::uint64_t, Request> requests_;
+  std::map<std::uint64_t, Op> ops_;     // ordered: ranks iterate alike
+  std::uint64_t next_request_ = 1, next_op_ = 1, step_ = 0;
+  std::uint32_t running_ = 0;           // requests in kLoading or kRunning
+  std::map<std::pair<std::string, std::string>, NamespaceId> spaces_;
+  std::map<std::uint32_t, std::shared_ptr<const StoreScope>> store_scopes_;   // by NamespaceId
+  std::uint64_t prefetch_blocks_ = 0;
+  std::deque<OpId> store_queue_;        // waiting to be submitted, in order
+  std::size_t stores_in_flight_ = 0;
+  bool unstored_hint_ = false;          // the tree may hold host pages that storage lacks
+  std::size_t loads_in_flight_ = 0;
+  StorageBackend* storage_ = nullptr;
+  std::uint32_t storage_epoch_ = 0;
+  CacheCounters counters_;
+  std::vector<Arrival> arrivals_;       // scratch of poll()
+  std::vector<AgreedEvent> agreed_;     // scratch of poll()
+  Inbox<Arrival> inbox_;
+};
+
+inline constexpr std::uint32_t kMaxFetches = 8;        // prefetches of one request: what it fetched may be evicted again
+inline constexpr std::size_t kStoresInFlight = 16;   // storage writes at once; the rest waits in store_queue_
+
+}  // namespace larder

@@ -1,0 +1,69 @@
+// Policies and limits of a cache. Names and defaults are the field's (SGLang HiCache flags) where they exist.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "tree/tree.h"
+
+namespace larder {
+
+// When a device page gets a host copy, and a host page a storage copy.
+enum class WritePolicy : std::uint8_t { kWriteThrough, kWriteThroughSelective, kWriteBack };
+[[nodiscard]] std::string_view write_policy_name(WritePolicy p);
+[[nodiscard]] std::optional<WritePolicy> parse_write_policy(std::string_view s);
+
+// How long a request waits for a storage read. In every policy a read that the request no longer waits for goes on and
+// is adopted into the host tier when it arrives (rule 3: its buffers stay its own).
+//   best_effort   does not wait: takes what has arrived when the engine first asks
+//   wait_complete waits for all of it
+//   timeout       waits until timeout_base + timeout_per_ki_token * tokens / 1024, at most timeout_max
+enum class PrefetchPolicy : std::uint8_t { kBestEffort, kWaitComplete, kTimeout };
+[[nodiscard]] std::string_view prefetch_policy_name(PrefetchPolicy p);
+[[nodiscard]] std::optional<PrefetchPolicy> parse_prefetch_policy(std::string_view s);
+
+// Which tiers may hold a component: the control experiments of the main job switch one off.
+struct TierMask {
+  bool host = true;
+  bool storage = true;
+};
+
+struct CacheConfig {
+  bool enabled = true;                        // false: every lookup misses, nothing is kept (--disable-radix-cache)
+  EvictionPolicy eviction_policy = EvictionPolicy::kLru;
+  WritePolicy write_policy = WritePolicy::kWriteThrough;
+  std::uint32_t selective_hits = 2;           // write_through_selective: hits before a backup
+
+  PrefetchPolicy prefetch_policy = PrefetchPolicy::kTimeout;
+  std::uint32_t prefetch_threshold = 256;     // tokens; a shorter storage gain is not fetched
+  double prefetch_capacity = 0.5;             // share of host blocks that running prefetches may hold
+  Nanos prefetch_timeout_base = std::chrono::seconds(1);
+  Nanos prefetch_timeout_per_ki_token = std::chrono::milliseconds(250);
+  Nanos prefetch_timeout_max = std::chrono::seconds(30);
+
+  std::uint32_t load_back_threshold = 10;     // tokens of full; fewer are recomputed
+  std::uint32_t chunked_prefill_tokens = 1024;  // the engine's longest chunk: bounds window slots per request
+  std::uint32_t checkpoint_grid = 8192;       // tokens between weak checkpoints of recurrent state; 0: none
+  std::uint32_t max_requests = 1024;          // begun and not finished
+  std::uint32_t max_operations = 1024;        // transfers + storage operations in flight (inbox places)
+  std::uint32_t max_namespaces = 65536;       // adapters x salts seen
+  std::uint32_t backup_retries = 3;           // of a storage write that failed, before the pages count as lost
+  Nanos backup_retry_delay = std::chrono::milliseconds(100);   // doubles with each retry
+  bool host_tier_for_state = true;            // false: recurrent checkpoints stay on the device only (control run)
+  bool host_tier_for_full = true;             // false: KV stays on the device only (control run)
+  Nanos rank_plan_wait = std::chrono::milliseconds(2);   // followers: one wait for the leader's plan of a step
+  Nanos rank_plan_limit = std::chrono::seconds(30);         // ... and how often it is repeated before going on alone
+  bool storage_durable = false;               // wait for fsync before a page counts as stored
+};
+
+// kInvalidArgument names the field and its range.
+[[nodiscard]] Status validate_config(const CacheConfig& config);
+
+// Pure: how long to wait for a prefetch that is known to bring `tokens` (0 while the existence query runs).
+[[nodiscard]] Nanos prefetch_deadline(const CacheConfig& config, std::uint64_t tokens);
+
+}  // namespace larder

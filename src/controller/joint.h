@@ -1,0 +1,20 @@
+// Restore points as bit strings, so that ranks can agree on them (rule 7): bit p-1 is set when page boundary p is a joint
+// restore point. AND over ranks is then "a restore point on every rank"; a minimum over ranks would not be one.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "controller/rank_group.h"
+#include "model/restore_point.h"
+
+namespace larder {
+
+// Bits for p in (from, to]. Cost O(to x pools), one pass.
+[[nodiscard]] OutcomeBits restore_candidates(const ModelSpec& model, std::span<const PoolPresence> presence,
+                                             std::uint64_t from, std::uint64_t to);
+
+// Largest p in (from, to] whose bit is set, or `from` if there is none.
+[[nodiscard]] std::uint64_t largest_candidate(const OutcomeBits& bits, std::uint64_t from, std::uint64_t to);
+
+}  // namespace larder

@@ -1,0 +1,353 @@
+// Storage -> host (step 2 of a prefix's life): which pages exist jointly, read them, adopt the largest restore point that
+// fully arrived. A prefetch owns its slots from reservation to adoption and outlives the request that asked for it.
+#include <algorithm>
+
+#include "controller/cache_impl.h"
+#include "controller/joint.h"
+#include "key/page_key.h"
+
+namespace larder {
+
+TreePosition CacheImpl::position_at(NodeId node, std::uint64_t pages) const {
+  while (pages > 0 && tree_.view(node).begin >= pages) node = tree_.view(node).parent;
+  return {node, pages};
+}
+
+void CacheImpl::maybe_prefetch(Request& r, bool forced) {
+  r.fetch_refused = false;
+  const std::uint64_t limit = reusable_pages(r);
+  const std::span<const TokenId> tokens = std::span<const TokenId>(r.tokens).first(limit * page_size());
+  const MatchResult match = tree_.match(r.space, tokens);
+  const std::uint64_t base = match.any.at.pages;
+  r.known = std::max(r.known, base);
+  if ((limit - base) * page_size() < std::max<std::uint64_t>(config_.prefetch_threshold, page_size())) return;
+  const auto allowed = static_cast<std::uint64_t>(config_.prefetch_capacity * static_cast<double>(host_->total_blocks()));
+  if ((!forced && prefetch_blocks_ >= allowed) || ops_.size() + 3 > config_.max_operations) {
+    r.fetch_refused = true;
+    ++counters_.prefetch_refused;
+    return;
+  }
+  ++r.fetches;
+  auto p = std::make_unique<Prefetch>();
+  p->request = r.id;
+  p->space = r.space;
+  p->tokens.assign(tokens.begin(), tokens.end());
+  p->pages = limit;
+  p->base = base;
+  p->full_from = std::min(match.full_any_pages, limit);
+  p->key_from = base - std::min<std::uint64_t>(base, model_.window_pages());
+  p->begun = clock_.now();
+  collect_keys(*p, match.walked);
+  const NodeId held = tree_.settle(position_at(match.walked.node, p->full_from));
+  p->device_lock = tree_.lock(held, Tier::kDevice, LockParts{.full = true, .swa = false, .mamba = false});
+  p->host_lock = tree_.lock(held, Tier::kHost, LockParts{.full = true, .swa = false, .mamba = false});
+
+  Op& op = new_op(OpKind::kExists);
+  if (config_.prefetch_policy != PrefetchPolicy::kBestEffort) {
+    r.waits_for = op.id;
+    r.phase = RequestPhase::kPrefetching;
+  }
+  if (config_.prefetch_policy == PrefetchPolicy::kTimeout) {
+    Op& timer = new_op(OpKind::kTimer);
+    timer.request = r.id;
+    timer.due = p->begun + prefetch_deadline(config_, 0);
+    p->timer = timer.id;
+  }
+  op.prefetch = std::move(p);
+  submit_exists(op);
+}
+
+// Keys of the walked path come from the tree (hashed once per node), the rest continues its chain.
+void CacheImpl::collect_keys(Prefetch& p, const TreePosition& walked) {
+  const std::uint64_t known = std::min(walked.pages, p.pages);
+  std::vector<PageKey> path(known > p.key_from ? known - p.key_from : 0);
+  std::optional<PageKey> last;
+  NodeId node = walked.node;
+  for (std::uint64_t end = known; end > 0;) {
+    const NodeView view = tree_.view(node);
+    const std::span<const PageKey> keys = tree_.page_keys(node);
+    if (end == known) last = keys[end - 1 - view.begin];
+    for (std::uint64_t i = std::max(view.begin, p.key_from); i < end; ++i) path[i - p.key_from] = keys[i - view.begin];
+    if (view.begin <= p.key_from) break;
+    end = view.begin;
+    node = view.parent;
+  }
+  if (known == 0) last = tree_.last_key(tree_.root(p.space));
+  PageKeyChain rest(page_size(), last);
+  rest.append_pages(std::span<const TokenId>(p.tokens).subspan(known * page_size()));
+  p.keys = std::move(path);
+  // key_from <= base <= known: the chain's keys follow the path's without a gap.
+  p.keys.insert(p.keys.end(), rest.keys().begin(), rest.keys().end());
+}
+
+void CacheImpl::submit_exists(Op& op) {
+  ExistsRequest request;
+  request.scope = store_scopes_[op.prefetch->space.v];
+  request.keys = op.prefetch->keys;
+  for (const PoolSpec& pool : model_.pools) request.pools.push_back(pool.name);
+  auto complete = completion_for(op.id);
+  const Status submitted =
+      storage_->submit_exists(std::move(request), [complete](ExistsResult done) { complete(std::move(done)); });
+  if (!submitted.is_ok()) complete(ExistsResult{submitted, {}});
+}
+
+// The tree's own pages count, too: a state may be in storage while its KV is on the host.
+void CacheImpl::add_tree_presence(Prefetch& p, NodeId node) {
+  for (const PoolSpec& pool : model_.pools) {
+    auto it = std::find_if(p.presence.begin(), p.presence.end(), [&](const auto& x) { return x.pool == pool.name; });
+    if (it == p.presence.end()) it = p.presence.insert(it, PoolPresence{pool.name, {}});
+    it->present.resize(p.pages, false);
+    if (pool.component != ComponentKind::kFull) continue;
+    for (std::uint64_t i = 0; i < p.full_from; ++i) it->present[i] = true;
+  }
+  const auto set = [&](ComponentKind c, std::uint64_t page) {
+    for (PoolPresence& x : p.presence) {
+      if (model_.find_pool(x.pool)->component == c) x.present[page] = true;
+    }
+  };
+  for (NodeId at = node; at != tree_.root(p.space);) {
+    const NodeView view = tree_.view(at);
+    const auto published = [&](ComponentKind c) {
+      const std::size_t i = index_of(c);
+      return (!view.device[i].empty() && !view.device_pending[i]) || (!view.host[i].empty() && !view.host_pending[i]);
+    };
+    if (published(ComponentKind::kMamba)) set(ComponentKind::kMamba, view.end - 1);
+    if (published(ComponentKind::kSwa)) {
+      for (std::uint64_t i = view.begin; i < view.end; ++i) set(ComponentKind::kSwa, i);
+    }
+    at = view.parent;
+  }
+}
+
+// This rank's answer to an existence query or a read: the restore points that are possible.
+OutcomeBits CacheImpl::read_outcome(Op& op) {
+  Prefetch& p = *op.prefetch;
+  if (op.kind == OpKind::kExists) {
+    const auto* done = std::get_if<ExistsResult>(&op.completion);
+    if (!done || !done->status.is_ok()) return {};
+    p.presence.clear();
+    for (const PoolPresence& found : done->presence) {
+      PoolPresence absolute{found.pool, Presence(p.pages, false)};
+      for (std::size_t i = 0; i < found.present.size() && p.key_from + i < p.pages; ++i) {
+        absolute.present[p.key_from + i] = found.present[i];
+      }
+      p.presence.push_back(std::move(absolute));
+    }
+    add_tree_presence(p, p.device_lock.node);
+    return restore_candidates(model_, p.presence, p.base, p.pages);
+  }
+  const auto* done = std::get_if<ReadResult>(&op.completion);
+  if (!done || done->items.size() != p.items.size()) return {};
+  // What was read decides now, not what was promised.
+  for (std::size_t i = 0; i < p.items.size(); ++i) {
+    if (done->items[i].is_ok()) continue;
+    if (done->items[i].code() == StatusCode::kCorrupt) ++counters_.corrupt;
+    const auto it = std::find_if(p.presence.begin(), p.presence.end(),
+                                 [&](const PoolPresence& x) { return x.pool == p.items[i].first; });
+    it->present[p.items[i].second] = false;
+  }
+  OutcomeBits bits = restore_candidates(model_, p.presence, p.base, p.target);
+  // Window pages before swa_from and states other than the target's were not fetched: only the tree could have them.
+  if (model_.has(ComponentKind::kMamba) && !p.slots[index_of(ComponentKind::kMamba)].empty()) {
+    const std::uint64_t best = largest_candidate(bits, p.base, p.target);
+    if (best != p.target) bits.clear();
+  }
+  return bits;
+}
+
+ComponentCounts CacheImpl::prefetch_counts(Prefetch& p) const {
+  ComponentCounts counts{};
+  if (p.target > p.full_from) counts[index_of(ComponentKind::kFull)] = static_cast<std::uint32_t>(p.target - p.full_from);
+  // Window: from its first page that the tree lacks to its end, in one run.
+  p.swa_from = p.target;
+  if (model_.has(ComponentKind::kSwa)) {
+    const std::uint64_t window = p.target - model_.window_pages_at(p.target);
+    std::vector<PageLocation> have;
+    if (window < p.full_from) {
+      const std::uint64_t end = std::min(p.full_from, p.target);
+      tree_.locate(p.device_lock.node, ComponentKind::kSwa, window, end, have);
+    }
+    std::uint64_t i = 0;
+    while (i < have.size() && (have[i].device.valid() || have[i].host.valid())) ++i;
+    p.swa_from = window + i;
+    counts[index_of(ComponentKind::kSwa)] = static_cast<std::uint32_t>(p.target - p.swa_from);
+  }
+  if (model_.has(ComponentKind::kMamba)) {
+    bool have = false;
+    if (p.target <= p.full_from) {
+      const NodeView view = tree_.view(position_at(p.device_lock.node, p.target).node);
+      const std::size_t m = index_of(ComponentKind::kMamba);
+      have = view.end == p.target && (!view.device[m].empty() || !view.host[m].empty());
+    }
+    counts[index_of(ComponentKind::kMamba)] = have ? 0 : 1;
+  }
+  return counts;
+}
+
+// Takes host slots for the largest restore point that fits. False: none does.
+bool CacheImpl::reserve_prefetch(Prefetch& p, const OutcomeBits& bits) {
+  constexpr int kTries = 8;   // each evicts; a host that is this full is better left alone
+  std::uint64_t upto = p.pages;
+  for (int i = 0; i < kTries; ++i) {
+    p.target = largest_candidate(bits, p.base, upto);
+    const std::uint64_t gain = (p.target - p.base) * page_size();
+    if (p.target <= p.base || gain < std::max<std::uint64_t>(config_.prefetch_threshold, page_size())) return false;
+    const ComponentCounts counts = prefetch_counts(p);
+    std::uint64_t blocks = 0;
+    for (const ComponentKind c : kAllComponents) blocks += std::uint64_t{counts[index_of(c)]} * host_->blocks_per_slot(c);
+    if (blocks <= host_->total_blocks() && make_host_room(counts) && host_->reserve(counts, p.slots)) {
+      p.blocks = blocks;
+      prefetch_blocks_ += blocks;
+      return true;
+    }
+    upto = p.base + (p.target - p.base) / 2;
+  }
+  return false;
+}
+
+void CacheImpl::exists_done(Op& op, const OutcomeBits& bits) {
+  std::unique_ptr<Prefetch> p = std::move(op.prefetch);
+  Request* r = find(p->request);
+  if (r) r->known = std::max(r->known, largest_candidate(bits, p->base, p->pages));
+  if (!storage_ || !reserve_prefetch(*p, bits)) {
+    // A host full of pages on their way to storage will have room soon: start() asks again.
+    if (r && copies_in_flight() == 0) r->fetches = kMaxFetches;
+    end_prefetch(*p);
+    return;
+  }
+  Op& read = new_op(OpKind::kRead);
+  if (r && r->waits_for == op.id) {
+    r->waits_for = read.id;
+    if (const auto timer = ops_.find(p->timer.v); timer != ops_.end()) {
+      timer->second.due = p->begun + prefetch_deadline(config_, (p->target - p->base) * page_size());
+    }
+  }
+  read.prefetch = std::move(p);
+  submit_read(read);
+}
+
+ReadRequest CacheImpl::build_read(Prefetch& p) {
+  ReadRequest request;
+  request.scope = store_scopes_[p.space.v];
+  const auto add = [&](const PoolSpec& pool, std::uint64_t page, HostSlot slot) {
+    ReadItem item{pool.name, p.keys[page - p.key_from], {}};
+    host_->append_page(pool.name, slot, item.payload);
+    request.items.push_back(std::move(item));
+    p.items.emplace_back(pool.name, page);
+  };
+  const std::array<std::uint64_t, kComponentCount> first = {p.full_from, p.swa_from, p.target - 1};
+  for (const ComponentKind c : kAllComponents) {
+    const std::vector<HostSlot>& slots = p.slots[index_of(c)];
+    for (const PoolSpec* pool : model_.has(c) ? model_.pools_of(c) : std::vector<const PoolSpec*>{}) {
+      for (std::size_t i = 0; i < slots.size(); ++i) add(*pool, first[index_of(c)] + i, slots[i]);
+    }
+    for (const HostSlot slot : slots) {
+      if (host_->add_lease(c, slot).is_ok()) p.leases.push_back({c, slot.v, host_->generation(c, slot)});
+    }
+  }
+  return request;
+}
+
+void CacheImpl::submit_read(Op& op) {
+  ReadRequest request = build_read(*op.prefetch);
+  auto complete = completion_for(op.id);
+  const Status submitted =
+      storage_->submit_read(std::move(request), [complete](ReadResult done) { complete(std::move(done)); });
+  if (!submitted.is_ok()) complete(ReadResult{});
+}
+
+void CacheImpl::read_done(Op& op, const OutcomeBits& bits) {
+  Prefetch& p = *op.prefetch;
+  drop_host_leases(p.leases);
+  p.leases.clear();
+  const std::uint64_t pages = largest_candidate(bits, p.base, p.target);
+  if (pages < p.target) ++counters_.prefetch_partial;
+  adopt(p, pages);
+  // A request that still waits keeps what came for it on the host until it starts, within the same capacity.
+  Request* r = find(p.request);
+  if (r && r->phase == RequestPhase::kPrefetching && pages > p.base) {
+    drop_hold(*r);
+    const MatchResult match = tree_.match(p.space, std::span<const TokenId>(p.tokens).first(pages * page_size()));
+    r->hold = tree_.lock(tree_.settle(match.any.at), Tier::kHost, LockParts{});
+    r->hold_blocks = p.blocks;
+  } else {
+    prefetch_blocks_ -= p.blocks;
+  }
+  p.blocks = 0;
+  end_prefetch(p);
+}
+
+// Hands [.., pages) to the tree and frees the rest.
+void CacheImpl::adopt(Prefetch& p, std::uint64_t pages) {
+  const std::array<std::uint64_t, kComponentCount> first = {p.full_from, p.swa_from, p.target - 1};
+  HostInsertRequest insert;
+  insert.space = p.space;
+  insert.tokens = std::span<const TokenId>(p.tokens).first(pages * page_size());
+  insert.from = std::min(p.full_from, pages);
+  std::array<std::uint64_t, kComponentCount> kept{};   // slots [0, kept) of each component go to the tree
+  if (pages > p.base) {
+    for (const ComponentKind c : kAllComponents) {
+      const std::size_t i = index_of(c);
+      const std::uint64_t from = first[i];
+      kept[i] = pages > from ? std::min<std::uint64_t>(pages - from, p.slots[i].size()) : 0;
+    }
+    const auto head = [&](ComponentKind c) {
+      return std::span<const HostSlot>(p.slots[index_of(c)]).first(kept[index_of(c)]);
+    };
+    insert.full = head(ComponentKind::kFull);
+    insert.swa = head(ComponentKind::kSwa);
+    if (kept[index_of(ComponentKind::kMamba)] == 1) insert.state = p.slots[index_of(ComponentKind::kMamba)].front();
+    const std::uint64_t evicted = counters_.host_evicted;
+    if (tree_.insert_host(insert).is_ok()) {
+      // Duplicates of what others brought meanwhile come back through the sink: not evictions.
+      counters_.prefetched += kept[index_of(ComponentKind::kFull)] - (counters_.host_evicted - evicted);
+      counters_.host_evicted = evicted;
+      if (Request* r = find(p.request)) {
+        r->fetched_from = p.full_from;
+        r->fetched_to = pages;
+      }
+    } else {
+      kept = {};
+      ++counters_.internal_errors;
+    }
+  }
+  for (const ComponentKind c : kAllComponents) {
+    return_host(c, std::span<const HostSlot>(p.slots[index_of(c)]).subspan(kept[index_of(c)]));
+    p.slots[index_of(c)].clear();
+  }
+}
+
+void CacheImpl::drop_hold(Request& r) {
+  tree_.unlock(r.hold);
+  prefetch_blocks_ -= r.hold_blocks;
+  r.hold_blocks = 0;
+}
+
+void CacheImpl::end_prefetch(Prefetch& p) {
+  tree_.unlock(p.device_lock);
+  tree_.unlock(p.host_lock);
+  if (Request* r = find(p.request); r && r->phase == RequestPhase::kPrefetching) {
+    r->phase = RequestPhase::kReady;
+    r->waits_for = OpId{};
+  }
+  // The deadline has nothing left to guard. Every rank gets here by the same event, so every rank reports it.
+  if (const auto timer = ops_.find(p.timer.v); timer != ops_.end()) report(timer->second);
+}
+
+void CacheImpl::timer_done(Op& op) {
+  Request* r = find(op.request);
+  if (!r || r->phase != RequestPhase::kPrefetching) return;
+  ++counters_.prefetch_late;
+  r->phase = RequestPhase::kReady;   // the read goes on and will be adopted for the next request
+  r->waits_for = OpId{};
+  r->fetches = kMaxFetches;          // it has waited long enough
+}
+
+void CacheImpl::check_timers() {
+  const TimePoint now = clock_.now();
+  for (auto& [id, op] : ops_) {
+    if (op.kind == OpKind::kTimer && !op.reported && op.due <= now) report(op);
+  }
+}
+
+}  // namespace larder

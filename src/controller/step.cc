@@ -1,0 +1,179 @@
+// A running request, step by step: slots for the tokens to come, snapshots of recurrent state, and handing whole pages to
+// the tree (steps 4 and 5 of a prefix's life).
+#include <algorithm>
+
+#include "controller/cache_impl.h"
+
+namespace larder {
+
+Result<StepGrant> CacheImpl::prepare_step(RequestId id, std::uint64_t until) {
+  Request* r = find(id);
+  if (!r) return not_found("prepare_step: no such request");
+  if (r->phase == RequestPhase::kLoading) return overloaded("prepare_step: the checkpoint is still being copied");
+  if (r->phase != RequestPhase::kRunning) return invalid_argument("prepare_step: the request has not started");
+  if (until <= r->computed || until > r->table.full.size() * page_size()) {
+    return invalid_argument("prepare_step: position " + std::to_string(until) + " is not within (" +
+                            std::to_string(r->computed) + ", " + std::to_string(r->table.full.size() * page_size()) + "]");
+  }
+  LARDER_RETURN_IF_ERROR(grant_window(*r, until));
+  LARDER_RETURN_IF_ERROR(grant_snapshots(*r, until));
+  StepGrant grant;
+  grant.pages = &r->table;
+  grant.snapshots = r->granted;
+  grant.gate = r->gate;
+  return grant;
+}
+
+Status CacheImpl::grant_window(Request& r, std::uint64_t until) {
+  if (!model_.has(ComponentKind::kSwa)) return Status::ok();
+  const std::uint64_t first = r.computed / page_size();
+  const std::uint64_t end = (until + page_size() - 1) / page_size();
+  std::uint32_t missing = 0;
+  for (std::uint64_t i = first; i < end; ++i) missing += r.table.swa[i].valid() ? 0 : 1;
+  LARDER_RETURN_IF_ERROR(make_device_room_for(ComponentKind::kSwa, missing));
+  for (std::uint64_t i = first; i < end; ++i) {
+    if (r.table.swa[i].valid()) continue;
+    const std::optional<DeviceSlot> slot = device_.allocate(ComponentKind::kSwa);
+    if (!slot) return overloaded("prepare_step: no window page is free");   // what was taken stays in the table
+    r.table.swa[i] = *slot;
+  }
+  return Status::ok();
+}
+
+Result<DeviceSlot> CacheImpl::snapshot_slot(bool weak) {
+  if (!weak) LARDER_RETURN_IF_ERROR(make_device_room_for(ComponentKind::kMamba, 1));
+  const std::optional<DeviceSlot> slot = device_.allocate(ComponentKind::kMamba);
+  if (!slot) return overloaded("prepare_step: no recurrent state is free");
+  return *slot;
+}
+
+Status CacheImpl::grant_snapshots(Request& r, std::uint64_t until) {
+  if (!model_.has(ComponentKind::kMamba) || !config_.enabled) return Status::ok();
+  // A step that was prepared and not run: its places are asked for anew.
+  for (const StateSnapshotSlot& s : r.granted) {
+    if (s.slot != r.tracked.slot) return_device(ComponentKind::kMamba, std::span<const DeviceSlot>(&s.slot, 1));
+  }
+  r.granted.clear();
+  for (const PlannedCheckpoint& planned : r.plan) {
+    const std::uint64_t position = planned.page * page_size();
+    if (position > until) break;
+    if (position <= r.computed) continue;
+    Result<DeviceSlot> slot = snapshot_slot(planned.weak);
+    if (slot.is_ok()) {
+      r.granted.push_back({position, *slot});
+    } else if (!planned.weak) {
+      return slot.status();
+    }
+  }
+  // The end of the output: the last page boundary beyond the plan, in one slot that is used again and again.
+  const std::uint64_t boundary = until / page_size() * page_size();
+  const std::uint64_t plan_end = (r.prompt - 1) / page_size() * page_size();
+  if (boundary > r.computed && boundary > plan_end) {
+    if (!r.tracked.slot.valid()) {
+      Result<DeviceSlot> slot = snapshot_slot(false);
+      if (!slot.is_ok()) return slot.status();
+      r.tracked.slot = *slot;
+    }
+    r.granted.push_back({boundary, r.tracked.slot});
+  }
+  return Status::ok();
+}
+
+void CacheImpl::collect_snapshots(Request& r) {
+  for (const StateSnapshotSlot& s : r.granted) {
+    if (s.slot == r.tracked.slot) {
+      r.tracked.page = s.position / page_size();
+    } else {
+      r.taken.push_back({s.position / page_size(), s.slot});
+    }
+  }
+  r.granted.clear();
+  while (!r.plan.empty() && r.plan.front().page * page_size() <= r.computed) r.plan.erase(r.plan.begin());
+}
+
+Status CacheImpl::complete_step(RequestId id, std::span<const TokenId> tokens) {
+  Request* r = find(id);
+  if (!r) return not_found("complete_step: no such request");
+  if (r->phase != RequestPhase::kRunning) return invalid_argument("complete_step: the request is not running");
+  if (tokens.size() <= r->computed || tokens.size() > r->table.full.size() * page_size()) {
+    return invalid_argument("complete_step: " + std::to_string(tokens.size()) + " tokens are not within (" +
+                            std::to_string(r->computed) + ", " + std::to_string(r->table.full.size() * page_size()) + "]");
+  }
+  if (tokens.size() > r->tokens.size()) {
+    r->tokens.insert(r->tokens.end(), tokens.begin() + static_cast<std::ptrdiff_t>(r->tokens.size()), tokens.end());
+  }
+  r->computed = tokens.size();
+  collect_snapshots(*r);
+  if (r->gate && r->gate->finished()) r->gate.reset();
+  if (!config_.enabled) {
+    drop_window(*r);
+    return Status::ok();
+  }
+  const std::uint64_t pages = r->computed / page_size();
+  const bool in_prompt = r->committed * page_size() < r->prompt;
+  const bool window_waits = model_.has(ComponentKind::kSwa) && pages >= r->committed + chunk_pages_;
+  if (pages > r->committed && (in_prompt || window_waits)) {
+    // A conflict only postpones: the pages stay the request's own until the next step.
+    (void)commit(*r, pages);
+  }
+  return Status::ok();
+}
+
+// With the cache off nothing takes the pages over, so those that left the window are freed here.
+void CacheImpl::drop_window(Request& r) {
+  if (!model_.has(ComponentKind::kSwa)) return;
+  const std::uint64_t pages = r.computed / page_size();
+  const std::uint64_t keep = pages - model_.window_pages_at(pages);
+  for (std::uint64_t i = keep; i-- > 0 && r.table.swa[i].valid();) {
+    return_device(ComponentKind::kSwa, std::span<const DeviceSlot>(&r.table.swa[i], 1));
+    r.table.swa[i] = DeviceSlot{};
+  }
+}
+
+Status CacheImpl::commit(Request& r, std::uint64_t pages) {
+  std::vector<Checkpoint> checkpoints;
+  for (const Checkpoint& c : r.taken) {
+    if (c.page <= pages) checkpoints.push_back(c);
+  }
+  const bool with_tracked = r.tracked.slot.valid() && r.tracked.page == pages && pages > 0;
+  if (with_tracked) checkpoints.push_back(r.tracked);
+  if (pages <= r.committed) return Status::ok();
+  InsertRequest request;
+  request.space = r.space;
+  request.tokens = std::span<const TokenId>(r.tokens).first(pages * page_size());
+  request.owned_from = r.committed;
+  request.full = std::span<const DeviceSlot>(r.table.full).first(pages);
+  if (model_.has(ComponentKind::kSwa)) request.swa = std::span<const DeviceSlot>(r.table.swa).first(pages);
+  request.checkpoints = checkpoints;
+  request.priority = r.priority;
+  Result<InsertResult> inserted = tree_.insert(request);
+  if (!inserted.is_ok()) return inserted.status();
+  std::erase_if(r.taken, [&](const Checkpoint& c) { return c.page <= pages; });
+  if (with_tracked) r.tracked = Checkpoint{};
+  const NodeId node = inserted->node;
+  LockHandle next = tree_.lock(node, Tier::kDevice, LockParts{.full = true, .swa = true, .mamba = false});
+  tree_.unlock(r.lock);
+  r.lock = next;
+  refresh_table(r, node, r.committed, pages);
+  r.committed = pages;
+  maybe_backup(node);
+  return Status::ok();
+}
+
+// The tree may have kept its own pages instead of the request's: the same bytes, by exactness of the engine.
+void CacheImpl::refresh_table(Request& r, NodeId node, std::uint64_t from, std::uint64_t to) {
+  std::vector<PageLocation> at;
+  tree_.locate(node, ComponentKind::kFull, from, to, at);
+  for (std::uint64_t i = 0; i < at.size(); ++i) r.table.full[from + i] = at[i].device;
+  if (!model_.has(ComponentKind::kSwa)) return;
+  const std::uint64_t window = to - model_.window_pages_at(to);
+  for (std::uint64_t i = 0; i < window; ++i) r.table.swa[i] = DeviceSlot{};
+  at.clear();
+  tree_.locate(node, ComponentKind::kSwa, window, to, at);
+  for (std::uint64_t i = 0; i < at.size(); ++i) {
+    // Pages before `from` may still be loading: the table has them from the load already.
+    if (window + i >= from || at[i].device.valid()) r.table.swa[window + i] = at[i].device;
+  }
+}
+
+}  // namespace larder

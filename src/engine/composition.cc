@@ -1,0 +1,122 @@
+#include "engine/composition.h"
+
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "storage/file/file_backend.h"
+#include "storage/memory/memory_backend.h"
+
+namespace larder {
+namespace {
+
+// Two copy threads: one direction's memcpy leaves most of the memory bandwidth unused, three are no faster than two.
+constexpr std::size_t kCopyThreads = 2;
+// Deep enough for three full streams (make_cpu_device: 4096 steps each) with room to spare.
+constexpr std::size_t kCopyQueue = 16'384;
+constexpr std::size_t kStorageThreads = 4;
+constexpr std::size_t kStorageQueue = 16'384;
+constexpr double kBytesPerGigabyte = 1e9;
+
+Status with_place(const Status& status, std::string_view place) {
+  return Status(status.code(), std::string(place) + ": " + status.message());
+}
+
+}  // namespace
+
+Status register_backends(BackendFactory& factory) {
+  LARDER_RETURN_IF_ERROR(register_memory_backend(factory));
+  return register_file_backend(factory);
+}
+
+ComponentCounts device_slots(const Options& options, const ModelSpec& model) {
+  ComponentCounts slots{};
+  const auto pages = static_cast<std::uint32_t>(options.max_total_tokens / model.page_size);
+  if (model.has(ComponentKind::kFull)) slots[index_of(ComponentKind::kFull)] = pages;
+  if (model.has(ComponentKind::kSwa)) {
+    slots[index_of(ComponentKind::kSwa)] =
+        static_cast<std::uint32_t>(std::ceil(static_cast<double>(pages) * options.swa_full_tokens_ratio));
+  }
+  if (model.has(ComponentKind::kMamba)) slots[index_of(ComponentKind::kMamba)] = options.max_mamba_cache_size;
+  return slots;
+}
+
+std::size_t host_bytes(const Options& options, std::size_t device_bytes) {
+  const double bytes = options.hicache_size_gb > 0 ? options.hicache_size_gb * kBytesPerGigabyte
+                                                   : options.hicache_ratio * static_cast<double>(device_bytes);
+  constexpr double kMost = 1e18;   // what no machine has: the pools say so, and the conversion stays defined
+  return static_cast<std::size_t>(std::min(bytes, kMost));
+}
+
+Result<std::unique_ptr<Composition>> Composition::create(const Options& options, FileSystem& files, Clock& clock,
+                                                         MetricsRegistry& metrics) {
+  LARDER_RETURN_IF_ERROR(validate_options(options));
+  Result<ModelSpec> model = load_model(options, files);
+  if (!model.is_ok()) return model.status();
+  LARDER_RETURN_IF_ERROR(validate_options_for(options, *model));
+  const Result<CacheConfig> config = cache_config(options, files);
+  if (!config.is_ok()) return config.status();
+  const Result<ExtraConfig> extra = parse_extra_config(options.hicache_storage_backend_extra_config, files);
+  if (!extra.is_ok()) return extra.status();
+
+  std::unique_ptr<Composition> out(new Composition());
+  out->options = options;
+  out->model = std::move(*model);
+  out->config = *config;
+  out->files = &files;
+  out->clock = &clock;
+  LARDER_RETURN_IF_ERROR(register_backends(out->factory));
+  LARDER_RETURN_IF_ERROR(out->build_pools());
+  LARDER_RETURN_IF_ERROR(out->build_cache(*extra, metrics));
+  return out;
+}
+
+Status Composition::build_pools() {
+  copy_threads = std::make_unique<ThreadPoolExecutor>("copy", kCopyThreads, kCopyQueue);
+  storage_threads = std::make_unique<ThreadPoolExecutor>("storage", kStorageThreads, kStorageQueue);
+  device = make_cpu_device(*copy_threads);
+  Result<std::unique_ptr<DevicePools>> on_device =
+      DevicePools::create(model, device_slots(options, model), device->memory());
+  if (!on_device.is_ok()) return with_place(on_device.status(), "device pools (--max-total-tokens, --max-mamba-cache-size)");
+  device_pools = std::move(on_device).value();
+  if (options.enable_hierarchical_cache && !options.disable_radix_cache) {
+    const HostLayout layout = parse_host_layout(options.hicache_mem_layout).value_or(HostLayout::kPageFirst);
+    Result<std::unique_ptr<HostPools>> on_host =
+        HostPools::create(model, layout, host_bytes(options, device_pools->bytes()), host_memory_source());
+    if (!on_host.is_ok()) return with_place(on_host.status(), "host pools (--hicache-ratio, --hicache-size)");
+    host_pools = std::move(on_host).value();
+  }
+  Result<std::unique_ptr<TransferEngine>> copies =
+      TransferEngine::create(*device, *device_pools, host_pools.get(), config.max_operations);
+  if (!copies.is_ok()) return copies.status();
+  transfer = std::move(copies).value();
+  return Status::ok();
+}
+
+Status Composition::build_cache(const ExtraConfig& extra, MetricsRegistry& metrics) {
+  CacheParts parts;
+  parts.model = &model;
+  parts.device = device_pools.get();
+  parts.host = host_pools.get();
+  parts.transfer = transfer.get();
+  parts.clock = clock;
+  parts.metrics = &metrics;
+  parts.scope.layout = parse_host_layout(options.hicache_mem_layout).value_or(HostLayout::kPageFirst);
+  Result<std::unique_ptr<Cache>> made = Cache::create(config, parts);
+  if (!made.is_ok()) return made.status();
+  cache = std::move(made).value();
+  if (options.hicache_storage_backend.empty()) return Status::ok();
+  Result<std::unique_ptr<StorageBackend>> backend = make_backend(options.hicache_storage_backend, extra.backend);
+  if (!backend.is_ok()) {
+    return with_place(backend.status(), "Failed to create storage backend (--hicache-storage-backend)");
+  }
+  storage = std::move(backend).value();
+  return cache->attach_storage(*storage);
+}
+
+Result<std::unique_ptr<StorageBackend>> Composition::make_backend(std::string_view name,
+                                                                  const BackendOptions& backend_options) const {
+  return factory.create(name, backend_options, BackendEnvironment{files, clock, storage_threads.get()});
+}
+
+}  // namespace larder

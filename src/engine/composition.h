@@ -1,0 +1,73 @@
+// Everything between an engine and its bytes, built from options: the one place that names storage backends.
+//
+// Picture (an arrow: needs; members stand in the order of construction, and die in the reverse one):
+//
+//   copy_threads ◄─ device ◄─ device_pools ◄─┬─ transfer ◄─ cache
+//                             host_pools  ◄──┤              │
+//   storage_threads ◄──────── storage ◄──────┴──────────────┘
+//
+// Threads: create() on any one thread; afterwards the cache and both pools belong to the cache thread, the rest is used
+// through them. attach and detach at run time replace `storage` (engine/storage_admin.h).
+// Lifetime: on the heap, because members point at each other; files, clock and metrics outlive it. The destructor waits
+// for copies and storage operations in flight (rule 3: their buffers are in host_pools).
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/file_system.h"
+#include "base/metrics.h"
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "controller/cache.h"
+#include "engine/options.h"
+#include "model/model_spec.h"
+#include "pool/device_pools.h"
+#include "pool/host_pools.h"
+#include "storage/factory.h"
+#include "transfer/device.h"
+#include "transfer/transfer.h"
+
+namespace larder {
+
+// Registers every backend that this build has.
+[[nodiscard]] Status register_backends(BackendFactory& factory);
+
+// Device slots that the options ask for. Components that the model lacks get 0.
+[[nodiscard]] ComponentCounts device_slots(const Options& options, const ModelSpec& model);
+// Host bytes that the options ask for: --hicache-size, or the ratio of what the device holds.
+[[nodiscard]] std::size_t host_bytes(const Options& options, std::size_t device_bytes);
+
+struct Composition {
+  // Errors: as the parts say; messages name the options. Allocates and touches all memory: seconds for many GiB.
+  [[nodiscard]] static Result<std::unique_ptr<Composition>> create(const Options& options, FileSystem& files,
+                                                                   Clock& clock, MetricsRegistry& metrics);
+  // A backend of this process. Opening a persistent one reads its disk: not on the cache thread.
+  [[nodiscard]] Result<std::unique_ptr<StorageBackend>> make_backend(std::string_view name,
+                                                                     const BackendOptions& options) const;
+
+  // const after create
+  Options options;
+  ModelSpec model;
+  CacheConfig config;
+  FileSystem* files = nullptr;
+  Clock* clock = nullptr;
+  BackendFactory factory;
+  // the stage's parts
+  std::unique_ptr<ThreadPoolExecutor> copy_threads;
+  std::unique_ptr<ThreadPoolExecutor> storage_threads;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<DevicePools> device_pools;
+  std::unique_ptr<HostPools> host_pools;      // null: no host tier
+  std::unique_ptr<StorageBackend> storage;    // null: none attached; owned by the cache thread once it runs
+  std::unique_ptr<TransferEngine> transfer;
+  std::unique_ptr<Cache> cache;
+
+ private:
+  Composition() = default;
+  [[nodiscard]] Status build_pools();
+  [[nodiscard]] Status build_cache(const ExtraConfig& extra, MetricsRegistry& metrics);
+};
+
+}  // namespace larder

@@ -1,0 +1,119 @@
+// --hicache-storage-backend-extra-config: which keys are the cache's own, and which are the backend's.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "engine/options.h"
+#include "engine/text_file.h"
+
+namespace larder {
+namespace {
+
+constexpr double kMaxSeconds = 86'400;
+
+// The kind of a value, in the words of the reference's messages.
+std::string kind_of(const Tree& value) {
+  if (value.as<std::string>()) return "text";
+  if (value.as<double>()) return "a fraction";
+  if (value.as<bool>()) return "a switch";
+  if (value.as<Tree::List>()) return "a list";
+  if (value.as<Tree::Table>()) return "an object";
+  return value.as<std::monostate>() ? "null" : "a number";
+}
+
+Result<Nanos> seconds_of(const std::string& key, const Tree& value) {
+  double seconds = 0;
+  if (const auto* whole = value.as<std::uint64_t>()) {
+    seconds = static_cast<double>(*whole);
+  } else if (const auto* fraction = value.as<double>()) {
+    seconds = *fraction;
+  } else if (!value.as<std::int64_t>()) {
+    return invalid_argument(key + " must be number, got " + kind_of(value));
+  } else {
+    seconds = -1;
+  }
+  if (!(seconds >= 0 && seconds <= kMaxSeconds)) {
+    return invalid_argument(fmt::format("{} must be 0 to {} seconds", key, kMaxSeconds));
+  }
+  return Nanos(std::llround(seconds * 1e9));
+}
+
+Status set_seconds(const std::string& key, const Tree& value, std::optional<Nanos>& out) {
+  const Result<Nanos> seconds = seconds_of(key, value);
+  if (!seconds.is_ok()) return seconds.status();
+  out = *seconds;
+  return Status::ok();
+}
+
+// True: `key` was one of the cache's own.
+Result<bool> take_own_key(const std::string& key, const Tree& value, ExtraConfig& out) {
+  if (key == "prefetch_threshold" || key == "tp_lcm_size") {
+    const auto* number = value.as<std::uint64_t>();
+    if (!number) return invalid_argument(key + " must be int, got " + kind_of(value));
+    if (*number > std::numeric_limits<std::uint32_t>::max()) return invalid_argument(key + " must be below 2^32");
+    if (key == "prefetch_threshold") out.prefetch_threshold = static_cast<std::uint32_t>(*number);
+    return true;
+  }
+  if (key == "hicache_storage_pass_prefix_keys") {
+    if (!value.as<bool>()) return invalid_argument(key + " must be bool, got " + kind_of(value));
+    return true;
+  }
+  std::optional<Nanos>* wait = key == "prefetch_timeout_base"           ? &out.prefetch_timeout_base
+                               : key == "prefetch_timeout_per_ki_token" ? &out.prefetch_timeout_per_ki_token
+                               : key == "prefetch_timeout_max"          ? &out.prefetch_timeout_max
+                                                                        : nullptr;
+  if (wait == nullptr) return false;
+  LARDER_RETURN_IF_ERROR(set_seconds(key, value, *wait));
+  return true;
+}
+
+Status set_backend_key(const std::string& key, const Tree& value, ExtraConfig& out) {
+  std::string text;
+  if (const auto* given = value.as<std::string>()) {
+    text = *given;
+  } else if (const auto* number = value.as<std::uint64_t>()) {
+    text = std::to_string(*number);
+  } else if (const auto* negative = value.as<std::int64_t>()) {
+    text = std::to_string(*negative);
+  } else if (const auto* fraction = value.as<double>()) {
+    text = fmt::format("{}", *fraction);
+  } else if (const auto* truth = value.as<bool>()) {
+    text = *truth ? "true" : "false";
+  } else {
+    return invalid_argument("'" + key + "' is " + kind_of(value) + ": text, a number or a switch is expected");
+  }
+  out.backend.insert_or_assign(key, std::move(text));
+  return Status::ok();
+}
+
+Result<Tree> parse_source(std::string_view text, FileSystem& files) {
+  if (!text.starts_with('@')) return parse_json_tree(text, "extra config");
+  const std::string path(text.substr(1));
+  const Result<std::string> content = read_text_file(files, path);
+  if (!content.is_ok()) return content.status();
+  return parse_config_text(*content, path);
+}
+
+}  // namespace
+
+Result<ExtraConfig> parse_extra_config(std::string_view text, FileSystem& files) {
+  ExtraConfig out;
+  if (text.empty()) return out;
+  const std::string place = "--hicache-storage-backend-extra-config: ";
+  const Result<Tree> tree = parse_source(text, files);
+  if (!tree.is_ok()) return Status(tree.status().code(), place + tree.status().message());
+  const auto* table = tree->as<Tree::Table>();
+  if (table == nullptr) return invalid_argument(place + "a JSON object is expected, for example {\"max_size\": \"10G\"}");
+  for (const auto& [key, value] : *table) {
+    const Result<bool> is_own = take_own_key(key, value, out);
+    if (!is_own.is_ok()) return invalid_argument(place + is_own.status().message());
+    if (*is_own) continue;
+    const Status status = set_backend_key(key, value, out);
+    if (!status.is_ok()) return invalid_argument(place + status.message());
+  }
+  return out;
+}
+
+}  // namespace larder

@@ -1,0 +1,211 @@
+#include "engine/option_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <vector>
+
+namespace larder {
+namespace {
+
+constexpr std::array<std::string_view, 3> kWritePolicies = {"write_through", "write_through_selective", "write_back"};
+constexpr std::array<std::string_view, 3> kPrefetchPolicies = {"best_effort", "wait_complete", "timeout"};
+constexpr std::array<std::string_view, 4> kLayouts = {"page_first", "page_first_direct", "page_head", "layer_first"};
+constexpr std::array<std::string_view, 7> kEvictionPolicies = {"lru", "lfu", "slru", "fifo", "mru", "filo", "priority"};
+
+// What a table of this process may be asked to hold. Far above any machine; low enough that no product overflows.
+constexpr double kMaxTokens = 1e9;
+constexpr double kMaxRequests = 65'536;
+constexpr double kMaxThreads = 1'024;
+constexpr double kMaxGigabytes = 1e6;
+constexpr double kMaxU64 = 18'446'744'073'709'551'615.0;
+
+using O = Options;
+
+const std::array kTable = {
+    OptionEntry{{"model", "NAME|FILE", "preset name, or a .toml / .json model file (gdn-tiny)"}, &O::model},
+    OptionEntry{{"page-size", "TOKENS", "tokens per page (the model's)"}, &O::page_size, 0, 65'536},
+    OptionEntry{{"context-length", "TOKENS", "longest prompt with its output (the model's)"},
+                &O::context_length, 0, kMaxTokens},
+    OptionEntry{{"max-total-tokens", "TOKENS", "device KV, in tokens (32768)"}, &O::max_total_tokens, 1, kMaxTokens},
+    OptionEntry{{"max-mamba-cache-size", "COUNT", "recurrent states on the device (64)"},
+                &O::max_mamba_cache_size, 1, kMaxTokens},
+    OptionEntry{{"swa-full-tokens-ratio", "RATIO", "window tokens / KV tokens on the device (0.8)"},
+                &O::swa_full_tokens_ratio, 0, 1, true},
+    OptionEntry{{"max-running-requests", "COUNT", "requests that run at once (8)"},
+                &O::max_running_requests, 1, kMaxRequests},
+    OptionEntry{{"max-queued-requests", "COUNT", "requests that wait; more are refused (1024)"},
+                &O::max_queued_requests, 1, kMaxRequests},
+    OptionEntry{{"chunked-prefill-size", "TOKENS", "prompt tokens per engine step (1024)"},
+                &O::chunked_prefill_size, 1, 1e6},
+    OptionEntry{{"threads", "COUNT", "compute threads; 0: one per core (0)"}, &O::threads, 0, kMaxThreads},
+    OptionEntry{{"disable-radix-cache", "", "keep nothing: every prompt is computed"}, &O::disable_radix_cache},
+    OptionEntry{{"enable-hierarchical-cache", "", "host tier behind the device (on)"}, &O::enable_hierarchical_cache},
+    OptionEntry{{"disable-hierarchical-cache", "", "device tier only"}, Negated{&O::enable_hierarchical_cache}},
+    OptionEntry{{"hicache-ratio", "RATIO", "host bytes / device bytes (2.0)"}, &O::hicache_ratio, 0, 1e6, true},
+    OptionEntry{{"hicache-size", "GB", "host memory in GB (1e9 bytes); above 0 it overrides the ratio (0)"},
+                &O::hicache_size_gb, 0, kMaxGigabytes},
+    OptionEntry{{"hicache-write-policy", "POLICY", "when device pages get a host copy (write_through)"},
+                &O::hicache_write_policy, 0, 0, false, kWritePolicies},
+    OptionEntry{{"hicache-mem-layout", "LAYOUT", "order of bytes inside a host page (page_first)"},
+                &O::hicache_mem_layout, 0, 0, false, kLayouts},
+    OptionEntry{{"radix-eviction-policy", "POLICY", "who leaves a full tier first (lru)"},
+                &O::radix_eviction_policy, 0, 0, false, kEvictionPolicies},
+    OptionEntry{{"hicache-storage-backend", "NAME", "storage tier: memory, file (none)"}, &O::hicache_storage_backend},
+    OptionEntry{{"hicache-storage-prefetch-policy", "POLICY", "how long a request waits for storage (timeout)"},
+                &O::hicache_storage_prefetch_policy, 0, 0, false, kPrefetchPolicies},
+    OptionEntry{{"hicache-storage-backend-extra-config", "JSON|@FILE", "options of the backend, JSON or @x.json, @x.toml"},
+                &O::hicache_storage_backend_extra_config},
+    OptionEntry{{"hicache-state-on-device-only", "", "control run: recurrent states get no host copy"},
+                &O::hicache_state_on_device_only},
+    OptionEntry{{"hicache-kv-on-device-only", "", "control run: KV gets no host copy"}, &O::hicache_kv_on_device_only},
+    OptionEntry{{"host", "ADDRESS", "address to listen on (127.0.0.1)"}, &O::host},
+    OptionEntry{{"port", "PORT", "port to listen on; 0: any free one (30000)"}, &O::port, 0, 65'535},
+    OptionEntry{{"admin-api-key", "KEY", "key that administrative requests need (none)"}, &O::admin_api_key},
+    OptionEntry{{"api-key", "KEY", "key that all requests need (none)"}, &O::api_key},
+    OptionEntry{{"served-model-name", "NAME", "name of the model in answers (the model's id)"}, &O::served_model_name},
+    OptionEntry{{"random-seed", "SEED", "seed of sampling (1)"}, &O::seed, 0, kMaxU64},
+};
+
+std::string joined(std::span<const std::string_view> words) {
+  std::string out;
+  for (const std::string_view word : words) out += (out.empty() ? "" : ", ") + std::string(word);
+  return out;
+}
+
+Status range_error(const OptionEntry& entry, std::string_view shown) {
+  const std::string high = entry.high == kMaxU64 ? "2^64 - 1" : fmt::format("{}", entry.high);
+  return invalid_argument(fmt::format("--{} is {}: it must be {} {} and at most {}", entry.info.name, shown,
+                                      entry.is_low_open ? "above" : "at least", entry.low, high));
+}
+
+bool is_in_range(const OptionEntry& entry, double value) {
+  if (std::isnan(value)) return false;
+  return (entry.is_low_open ? value > entry.low : value >= entry.low) && value <= entry.high;
+}
+
+Status check_words(const OptionEntry& entry, std::string_view text) {
+  if (entry.words.empty() || std::find(entry.words.begin(), entry.words.end(), text) != entry.words.end()) {
+    return Status::ok();
+  }
+  return invalid_argument(fmt::format("--{} is '{}': it must be one of {}", entry.info.name, text, joined(entry.words)));
+}
+
+struct RangeCheck {
+  const OptionEntry& entry;
+  const Options& options;
+
+  Status operator()(std::string O::*m) const { return check_words(entry, options.*m); }
+  Status operator()(bool O::*) const { return Status::ok(); }
+  Status operator()(Negated) const { return Status::ok(); }
+  template <class Number>
+  Status operator()(Number O::*m) const {
+    if (is_in_range(entry, static_cast<double>(options.*m))) return Status::ok();
+    return range_error(entry, fmt::format("{}", options.*m));
+  }
+};
+
+Result<bool> parse_switch(const OptionEntry& entry, std::string_view text) {
+  if (text.empty() || text == "true" || text == "1") return true;
+  if (text == "false" || text == "0") return false;
+  return invalid_argument(fmt::format("--{} is '{}': it is a switch, give nothing, true or false", entry.info.name, text));
+}
+
+struct Setter {
+  const OptionEntry& entry;
+  Options& options;
+  std::string_view text;
+
+  Status operator()(std::string O::*m) const {
+    LARDER_RETURN_IF_ERROR(check_words(entry, text));
+    options.*m = std::string(text);
+    return Status::ok();
+  }
+  Status operator()(bool O::*m) const { return set_switch(m, false); }
+  Status operator()(Negated n) const { return set_switch(n.member, true); }
+  template <class Number>
+  Status operator()(Number O::*m) const {
+    Number value{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error == std::errc::result_out_of_range) return range_error(entry, text);
+    if (error != std::errc{} || end != text.data() + text.size()) {
+      return invalid_argument(fmt::format("--{} is '{}': it must be a {}number", entry.info.name, text,
+                                          std::is_integral_v<Number> ? "whole " : ""));
+    }
+    if (!is_in_range(entry, static_cast<double>(value))) return range_error(entry, text);
+    options.*m = value;
+    return Status::ok();
+  }
+  Status set_switch(bool O::*m, bool is_negated) const {
+    const Result<bool> value = parse_switch(entry, text);
+    if (!value.is_ok()) return value.status();
+    options.*m = *value != is_negated;
+    return Status::ok();
+  }
+};
+
+// Longest common subsequence: good enough to find the name that was meant.
+std::size_t common_letters(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (const char letter : a) {
+    std::size_t diagonal = 0;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t above = row[j];
+      row[j] = letter == b[j - 1] ? diagonal + 1 : std::max(row[j], row[j - 1]);
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+Status unknown_option(std::string_view name) {
+  constexpr std::size_t kShownMax = 60;
+  const std::string_view shown = name.substr(0, kShownMax);
+  const auto distance = [&](const OptionEntry& e) {
+    return shown.size() + e.info.name.size() - 2 * common_letters(shown, e.info.name);
+  };
+  const auto nearest = std::min_element(kTable.begin(), kTable.end(), [&](const OptionEntry& a, const OptionEntry& b) {
+    return distance(a) < distance(b);
+  });
+  return invalid_argument(fmt::format("unknown option --{}; the nearest one is --{} (see --help for all)", shown,
+                                      nearest->info.name));
+}
+
+}  // namespace
+
+std::span<const OptionEntry> option_table() { return kTable; }
+
+std::span<const OptionInfo> option_infos() {
+  static const std::vector<OptionInfo> infos = [] {
+    std::vector<OptionInfo> all;
+    for (const OptionEntry& entry : kTable) all.push_back(entry.info);
+    return all;
+  }();
+  return infos;
+}
+
+Status set_option(Options& options, std::string_view name, std::string_view text) {
+  std::string plain(name);
+  std::replace(plain.begin(), plain.end(), '_', '-');
+  const auto entry =
+      std::find_if(kTable.begin(), kTable.end(), [&](const OptionEntry& e) { return e.info.name == plain; });
+  if (entry == kTable.end()) return unknown_option(plain);
+  if (plain == "page-size" && text == "0") {
+    return invalid_argument("--page-size is 0: a page has at least one token; leave the option out for the model's own");
+  }
+  LARDER_RETURN_IF_ERROR(std::visit(Setter{*entry, options, text}, entry->field));
+  options.given.insert(plain);
+  return Status::ok();
+}
+
+Status check_ranges(const Options& options) {
+  for (const OptionEntry& entry : kTable) {
+    LARDER_RETURN_IF_ERROR(std::visit(RangeCheck{entry, options}, entry.field));
+  }
+  return Status::ok();
+}
+
+}  // namespace larder

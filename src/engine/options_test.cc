@@ -1,0 +1,226 @@
+#include "engine/options.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "engine/option_table.h"
+#include "sim/sim_file_system.h"
+
+namespace larder {
+namespace {
+
+void expect_refused(const Status& status, const std::vector<std::string>& parts) {
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  for (const std::string& part : parts) {
+    EXPECT_NE(status.message().find(part), std::string::npos) << "'" << part << "' is not in: " << status.message();
+  }
+}
+
+void write_file(FileSystem& files, const std::string& path, std::string_view text) {
+  auto file = files.open(path, {.write = true, .create = true, .truncate = true});
+  ASSERT_TRUE(file.is_ok()) << file.status().to_string();
+  ASSERT_TRUE(write_fully(**file, std::as_bytes(std::span(text)), 0));
+}
+
+TEST(Options, DefaultsAreValidForEveryPreset) {
+  Options options;
+  EXPECT_TRUE(validate_options(options));
+  for (const char* model : {"gqa-tiny", "gdn-tiny", "dsv4-tiny+draft", "swa-tiny"}) {
+    options.model = model;
+    const Result<ModelSpec> spec = load_model(options);
+    ASSERT_TRUE(spec.is_ok()) << spec.status().to_string();
+    EXPECT_TRUE(validate_options_for(options, *spec));
+  }
+  const Result<CacheConfig> config = cache_config(options);
+  ASSERT_TRUE(config.is_ok());
+  EXPECT_EQ(config->write_policy, WritePolicy::kWriteThrough);
+  EXPECT_EQ(config->max_requests, 8u + 1024u);
+}
+
+TEST(Options, TableNamesEveryOptionOnceAndSetsIt) {
+  std::set<std::string_view> names;
+  for (const OptionInfo& info : option_infos()) {
+    EXPECT_TRUE(names.insert(info.name).second) << info.name;
+    EXPECT_FALSE(info.help.empty());
+  }
+  Options o;
+  EXPECT_TRUE(set_option(o, "hicache-ratio", "3.5"));
+  EXPECT_TRUE(set_option(o, "max_total_tokens", "4096"));   // either spelling
+  EXPECT_TRUE(set_option(o, "disable-hierarchical-cache", ""));
+  EXPECT_TRUE(set_option(o, "hicache-state-on-device-only", "true"));
+  EXPECT_TRUE(set_option(o, "radix-eviction-policy", "slru"));
+  EXPECT_TRUE(set_option(o, "port", "0"));
+  EXPECT_TRUE(set_option(o, "random-seed", "18446744073709551615"));
+  EXPECT_EQ(o.hicache_ratio, 3.5);
+  EXPECT_EQ(o.max_total_tokens, 4096u);
+  EXPECT_FALSE(o.enable_hierarchical_cache);
+  EXPECT_TRUE(o.hicache_state_on_device_only);
+  EXPECT_EQ(o.radix_eviction_policy, "slru");
+  EXPECT_EQ(o.seed, std::numeric_limits<std::uint64_t>::max());
+  EXPECT_TRUE(o.given.contains("max-total-tokens"));
+}
+
+TEST(Options, SettingRefusesWithNameValueAndRange) {
+  Options o;
+  expect_refused(set_option(o, "hicache-rato", "2"), {"unknown option --hicache-rato", "--hicache-ratio"});
+  expect_refused(set_option(o, "", "2"), {"unknown option"});
+  expect_refused(set_option(o, "page-size", "0"), {"--page-size is 0", "leave the option out"});
+  expect_refused(set_option(o, "page-size", "-1"), {"--page-size is '-1'", "whole number"});
+  expect_refused(set_option(o, "page-size", "64x"), {"--page-size is '64x'"});
+  expect_refused(set_option(o, "page-size", ""), {"--page-size is ''"});
+  expect_refused(set_option(o, "hicache-ratio", "0"), {"--hicache-ratio is 0", "above 0"});
+  expect_refused(set_option(o, "hicache-ratio", "nan"), {"--hicache-ratio is nan"});
+  expect_refused(set_option(o, "port", "70000"), {"--port is 70000", "at most 65535"});
+  expect_refused(set_option(o, "max-running-requests", "0"), {"--max-running-requests is 0", "at least 1"});
+  expect_refused(set_option(o, "hicache-write-policy", "lazy"), {"'lazy'", "write_through_selective", "write_back"});
+  expect_refused(set_option(o, "radix-eviction-policy", "arc"), {"'arc'", "lru, lfu, slru"});
+  expect_refused(set_option(o, "hicache-storage-prefetch-policy", "x"), {"best_effort, wait_complete, timeout"});
+  expect_refused(set_option(o, "hicache-mem-layout", "x"), {"page_first_direct", "layer_first"});
+  expect_refused(set_option(o, "disable-radix-cache", "maybe"), {"'maybe'", "true or false"});
+  EXPECT_TRUE(o.given.empty());
+}
+
+TEST(Options, WordsOfTheTableAreThoseOfTheirParsers) {
+  for (const OptionEntry& entry : option_table()) {
+    for (const std::string_view word : entry.words) {
+      EXPECT_TRUE(parse_write_policy(word) || parse_prefetch_policy(word) || parse_host_layout(word) ||
+                  parse_eviction_policy(word))
+          << word;
+    }
+  }
+  Options o;
+  o.hicache_write_policy = "sometimes";
+  expect_refused(validate_options(o), {"--hicache-write-policy is 'sometimes'"});
+}
+
+TEST(Options, ContradictionsAreNamedWithTheWayOut) {
+  Options o;
+  o.disable_radix_cache = true;
+  EXPECT_TRUE(validate_options(o));   // the host tier's default is simply without work
+  o.hicache_storage_backend = "file";
+  expect_refused(validate_options(o), {"--disable-radix-cache", "--hicache-storage-backend 'file'", "drop one"});
+  o = {};
+  o.enable_hierarchical_cache = false;
+  o.hicache_storage_backend = "memory";
+  expect_refused(validate_options(o), {"--hicache-storage-backend 'memory'", "drop --disable-hierarchical-cache"});
+  o = {};
+  ASSERT_TRUE(set_option(o, "enable-hierarchical-cache", ""));
+  ASSERT_TRUE(set_option(o, "disable-radix-cache", ""));
+  expect_refused(validate_options(o), {"contradict"});
+  o = {};
+  ASSERT_TRUE(set_option(o, "enable-hierarchical-cache", ""));
+  ASSERT_TRUE(set_option(o, "disable-hierarchical-cache", ""));
+  expect_refused(validate_options(o), {"contradict"});
+  o = {};
+  o.hicache_storage_backend_extra_config = "{}";
+  expect_refused(validate_options(o), {"needs --hicache-storage-backend"});
+  o = {};
+  o.hicache_state_on_device_only = o.hicache_kv_on_device_only = true;
+  expect_refused(validate_options(o), {"--hicache-state-on-device-only", "--hicache-kv-on-device-only"});
+  o = {};
+  o.hicache_kv_on_device_only = true;
+  o.enable_hierarchical_cache = false;
+  expect_refused(validate_options(o), {"--hicache-kv-on-device-only", "drop --disable-hierarchical-cache"});
+  o = {};
+  o.hicache_ratio = -1;
+  expect_refused(validate_options(o), {"--hicache-ratio is -1"});
+  o = {};
+  o.page_size = 64;
+  o.max_total_tokens = 63;
+  expect_refused(validate_options(o), {"--max-total-tokens is 63", "--page-size 64"});
+}
+
+TEST(Options, ModelChecksNameModelAndFlag) {
+  Options o;
+  o.model = "gqa-tiny";
+  o.hicache_state_on_device_only = true;
+  expect_refused(validate_options_for(o, load_model(o).value()), {"--hicache-state-on-device-only", "gqa-tiny"});
+  o.model = "gdn-tiny";
+  EXPECT_TRUE(validate_options_for(o, load_model(o).value()));
+  o.max_total_tokens = 63;
+  expect_refused(validate_options_for(o, load_model(o).value()), {"--max-total-tokens is 63", "64 tokens"});
+  o = {};
+  o.model = "dsv4-tiny";
+  o.page_size = 100;
+  expect_refused(load_model(o).status(), {"--page-size 100", "dsv4-tiny", "128"});
+  o.page_size = 256;
+  o.context_length = 512;
+  EXPECT_EQ(load_model(o)->page_size, 256u);
+  EXPECT_EQ(load_model(o)->context_length, 512u);
+  o.model = "gpt-5";
+  expect_refused(load_model(o).status(), {"--model", "gpt-5", "gdn-tiny"});
+}
+
+TEST(Options, ComeFromFilesToo) {
+  sim::SimFileSystem files(1);
+  write_file(files, "larder.toml", "model = 'swa-tiny'\nhicache-ratio = 4\nport = 0\ndisable_radix_cache = true\n");
+  Options o;
+  ASSERT_TRUE(set_options_from_file(o, "larder.toml", files));
+  EXPECT_EQ(o.model, "swa-tiny");
+  EXPECT_EQ(o.hicache_ratio, 4);
+  EXPECT_TRUE(o.disable_radix_cache);
+  write_file(files, "bad.json", R"({"hicache-ratio": [1]})");
+  expect_refused(set_options_from_file(o, "bad.json", files), {"bad.json", "hicache-ratio"});
+  write_file(files, "bad2.json", R"({"hicache-ratios": 1})");
+  expect_refused(set_options_from_file(o, "bad2.json", files), {"bad2.json", "--hicache-ratio"});
+  write_file(files, "list.json", "[]");
+  expect_refused(set_options_from_file(o, "list.json", files), {"list.json"});
+  write_file(files, "x.yaml", "a: 1");
+  expect_refused(set_options_from_file(o, "x.yaml", files), {"Unsupported config file x.yaml", ".toml"});
+  EXPECT_EQ(set_options_from_file(o, "none.toml", files).code(), StatusCode::kNotFound);
+  write_file(files, "m.json", R"({"id": "mine", "layers": ["attention"]})");
+  o = {};
+  o.model = "m.json";
+  EXPECT_EQ(load_model(o, files)->id, "mine");
+}
+
+TEST(ExtraConfig, SplitsTheCachesOwnKeysFromTheBackends) {
+  const Result<ExtraConfig> extra = parse_extra_config(
+      R"({"directory": "/var/x", "max_size": 1000, "ratio": 0.5, "direct": true, "offset": -3, "prefetch_threshold": 32,
+          "prefetch_timeout_base": 2, "prefetch_timeout_per_ki_token": 0.125, "prefetch_timeout_max": 60,
+          "hicache_storage_pass_prefix_keys": false, "tp_lcm_size": 4})");
+  ASSERT_TRUE(extra.is_ok()) << extra.status().to_string();
+  EXPECT_EQ(extra->backend, (BackendOptions{{"directory", "/var/x"}, {"max_size", "1000"}, {"ratio", "0.5"},
+                                            {"direct", "true"}, {"offset", "-3"}}));
+  Options o;
+  o.hicache_storage_backend = "file";
+  o.hicache_storage_backend_extra_config = R"({"prefetch_threshold": 32, "prefetch_timeout_max": 60})";
+  const Result<CacheConfig> config = cache_config(o);
+  ASSERT_TRUE(config.is_ok());
+  EXPECT_EQ(config->prefetch_threshold, 32u);
+  EXPECT_EQ(config->prefetch_timeout_max, std::chrono::seconds(60));
+  EXPECT_EQ(config->prefetch_timeout_base, std::chrono::seconds(1));
+  EXPECT_TRUE(parse_extra_config("")->backend.empty());
+}
+
+TEST(ExtraConfig, RefusalsNameTheKey) {
+  const auto refused = [](std::string_view text) { return parse_extra_config(text).status(); };
+  expect_refused(refused("{"), {"extra-config", "1:"});
+  expect_refused(refused("[1]"), {"object is expected"});
+  expect_refused(refused(R"({"plugin": {"a": 1}})"), {"'plugin' is an object"});
+  expect_refused(refused(R"({"disks": ["a"]})"), {"'disks' is a list"});
+  expect_refused(refused(R"({"x": null})"), {"'x' is null"});
+  expect_refused(refused(R"({"prefetch_threshold": "a"})"), {"prefetch_threshold must be int, got text"});
+  expect_refused(refused(R"({"prefetch_threshold": 1.5})"), {"prefetch_threshold must be int"});
+  expect_refused(refused(R"({"prefetch_timeout_base": "a"})"), {"prefetch_timeout_base must be number"});
+  expect_refused(refused(R"({"prefetch_timeout_base": -1})"), {"prefetch_timeout_base must be 0 to"});
+  expect_refused(refused(R"({"prefetch_timeout_max": 1e300})"), {"prefetch_timeout_max must be 0 to"});
+  expect_refused(refused(R"({"hicache_storage_pass_prefix_keys": 1})"), {"must be bool"});
+  expect_refused(refused(R"({"a": 1, "a": 2})"), {"a"});
+}
+
+TEST(ExtraConfig, ComesFromFilesToo) {
+  sim::SimFileSystem files(1);
+  write_file(files, "x.toml", "max_size = '1G'\nprefetch_timeout_base = 0.5\n");
+  write_file(files, "x.json", R"({"max_size": "1G"})");
+  EXPECT_EQ(parse_extra_config("@x.toml", files)->backend.at("max_size"), "1G");
+  EXPECT_EQ(parse_extra_config("@x.toml", files)->prefetch_timeout_base, std::chrono::milliseconds(500));
+  EXPECT_EQ(parse_extra_config("@x.json", files)->backend.at("max_size"), "1G");
+  EXPECT_EQ(parse_extra_config("@y.json", files).status().code(), StatusCode::kNotFound);
+  write_file(files, "x.yaml", "a: 1");
+  expect_refused(parse_extra_config("@x.yaml", files).status(), {"Unsupported config file x.yaml"});
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,7 @@
+// Kernels for AVX2: 8 floats at a time. No FMA: a fused product rounds once and would change the bits.
+#if defined(__x86_64__)
+#define LARDER_KERNEL_WIDTH 8
+#define LARDER_KERNEL_TABLE kAvx2Kernels
+#define LARDER_KERNEL_NAME "avx2"
+#include "engine/reference/kernels_impl.h"
+#endif

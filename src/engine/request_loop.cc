@@ -1,0 +1,340 @@
+#include "engine/request_loop.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "engine/reference/sampler.h"
+#include "engine/tokenizer.h"
+
+namespace larder {
+namespace {
+
+// While a request waits for storage its deadline may pass at any time, and the cache looks at deadlines in poll().
+constexpr Nanos kDeadlineLook = std::chrono::milliseconds(5);
+// While operations are in flight: retries of backups become due without an announcement.
+constexpr Nanos kRetryLook = std::chrono::milliseconds(20);
+constexpr Nanos kIdleLook = std::chrono::seconds(1);
+
+double seconds(Nanos duration) { return std::chrono::duration<double>(duration).count(); }
+
+bool contains(const std::vector<TokenId>& tokens, TokenId token) {
+  return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
+}
+
+}  // namespace
+
+RequestLoop::RequestLoop(const LoopLimits& limits, const LoopParts& parts) : limits_(limits), parts_(parts) {}
+
+void RequestLoop::add(std::unique_ptr<Sequence> sequence) { line_.add(std::move(sequence)); }
+
+void RequestLoop::cancel(Scheduler::Ticket ticket) {
+  const Status status = cancelled("the client ended the request");
+  if (const std::unique_ptr<Sequence> waiting = line_.take(ticket)) {
+    end(*waiting, FinishReason::kAbort, status, false);
+    return;
+  }
+  const auto at = std::find_if(running_.begin(), running_.end(),
+                               [&](const std::unique_ptr<Sequence>& s) { return s->ticket == ticket; });
+  if (at == running_.end()) return;
+  // What it has computed is right, and a client that comes back will ask for the same prefix.
+  end(**at, FinishReason::kAbort, status, true);
+  over_.push_back(at->get());
+  sweep();
+}
+
+void RequestLoop::abort_all(const Status& status) {
+  for (const std::unique_ptr<Sequence>& s : line_.take_all()) end(*s, FinishReason::kAbort, status, false);
+  for (const std::unique_ptr<Sequence>& s : running_) end(*s, FinishReason::kAbort, status, true);
+  running_.clear();
+}
+
+bool RequestLoop::turn() {
+  bool moved = parts_.cache->poll(Nanos{0});
+  begin_waiting();
+  moved |= admit();
+  moved |= step();
+  if (moved) {
+    stalled_turns_ = 0;
+    return true;
+  }
+  return relieve_stall();
+}
+
+Nanos RequestLoop::wait_hint() const {
+  if (line_.size() > 0) return kDeadlineLook;
+  return running_.empty() && parts_.cache->operations_in_flight() == 0 ? kIdleLook : kRetryLook;
+}
+
+void RequestLoop::begin_waiting() {
+  std::size_t begun = 0;
+  std::vector<Scheduler::Ticket> failed;
+  for (const std::unique_ptr<Sequence>& s : line_.sequences()) {
+    if (begun >= kMaxBegunWaiting) break;
+    if (!s->id) {
+      const Status status = begin(*s);
+      if (!status.is_ok()) {
+        end(*s, FinishReason::kAbort, status, false);
+        failed.push_back(s->ticket);
+        continue;
+      }
+    }
+    ++begun;
+  }
+  for (const Scheduler::Ticket ticket : failed) (void)line_.take(ticket);
+}
+
+Status RequestLoop::begin(Sequence& sequence) {
+  BeginRequest request;
+  request.tokens = std::span<const TokenId>(sequence.tokens).first(sequence.prompt);
+  request.max_new_tokens = sequence.request.max_new_tokens;
+  request.adapter = sequence.request.adapter;
+  request.salt = sequence.request.salt;
+  request.priority = sequence.request.priority;
+  const Result<RequestId> id = parts_.cache->begin(request);
+  if (!id.is_ok()) return id.status();
+  sequence.id = *id;
+  return Status::ok();
+}
+
+bool RequestLoop::admit() {
+  if (running_.size() >= limits_.running || line_.size() == 0) {
+    last_admission_ = {};
+    return false;
+  }
+  WaitingLine::Outcome outcome =
+      line_.admit(limits_.running - running_.size(), [&](Sequence& s) { return try_start(s); });
+  const bool moved = !outcome.started.empty() || !outcome.failed.empty();
+  std::move(outcome.started.begin(), outcome.started.end(), std::back_inserter(running_));
+  outcome.started.clear();
+  outcome.failed.clear();   // try_start told them
+  last_admission_ = std::move(outcome);
+  return moved;
+}
+
+StartAnswer RequestLoop::try_start(Sequence& sequence) {
+  if (!sequence.id) return StartAnswer::kWaitsForStorage;   // beyond kMaxBegunWaiting: its turn to begin will come
+  if (parts_.cache->phase(*sequence.id) == RequestPhase::kPrefetching) return StartAnswer::kWaitsForStorage;
+  const Result<CachedTokens> started = parts_.cache->start(*sequence.id);
+  if (!started.is_ok() && started.status().code() == StatusCode::kOverloaded) {
+    if (parts_.cache->phase(*sequence.id) == RequestPhase::kPrefetching) return StartAnswer::kWaitsForStorage;
+    last_refusal_ = started.status();
+    return StartAnswer::kNoRoom;
+  }
+  if (!started.is_ok()) {
+    end(sequence, FinishReason::kAbort, started.status(), false);
+    return StartAnswer::kFailed;
+  }
+  sequence.cached = *started;
+  sequence.computed = parts_.cache->computed_tokens(*sequence.id);
+  if (sequence.start_order == 0) {
+    sequence.queue_seconds = seconds(parts_.clock->now() - sequence.submitted);
+    totals_.prompt_tokens += sequence.prompt;
+    totals_.cached.prompt += started->prompt;
+    totals_.cached.device += started->device;
+    totals_.cached.host += started->host;
+    totals_.cached.storage += started->storage;
+    if (parts_.metrics != nullptr) parts_.metrics->started(*started, sequence.queue_seconds);
+  }
+  sequence.start_order = next_start_++;
+  return StartAnswer::kStarted;
+}
+
+std::vector<RequestLoop::Share> RequestLoop::plan_step() {
+  std::vector<Share> shares;
+  shares.reserve(running_.size());
+  std::uint64_t budget = limits_.chunk_tokens;
+  for (const bool is_decode : {true, false}) {   // decodes first: prefill never holds them up
+    for (const std::unique_ptr<Sequence>& s : running_) {
+      if ((s->unfed() == 1 && s->computed >= s->prompt) != is_decode) continue;
+      const std::uint64_t chunk = is_decode ? 1 : std::min(s->unfed(), budget);
+      // A sliver of a chunk costs a whole pass over the weights; it waits for the next step, which it will lead.
+      const bool is_sliver = chunk < std::min<std::uint64_t>(s->unfed(), parts_.model->page_size);
+      if (chunk == 0 || (!is_decode && is_sliver && budget < limits_.chunk_tokens)) continue;
+      if (prepare(*s, chunk, shares) == Prepared::kYes && !is_decode) budget -= chunk;
+    }
+  }
+  sweep();
+  return shares;
+}
+
+RequestLoop::Prepared RequestLoop::prepare(Sequence& sequence, std::uint64_t chunk, std::vector<Share>& shares) {
+  Result<StepGrant> grant = parts_.cache->prepare_step(*sequence.id, sequence.computed + chunk);
+  if (!grant.is_ok()) {
+    if (grant.status().code() == StatusCode::kOverloaded) {
+      last_refusal_ = grant.status();
+      return Prepared::kSkipped;
+    }
+    end(sequence, FinishReason::kAbort, grant.status(), false);
+    over_.push_back(&sequence);
+    return Prepared::kFailed;
+  }
+  Share share;
+  share.sequence = &sequence;
+  share.chunk = chunk;
+  share.grant = std::move(grant).value();
+  for (const StateSnapshotSlot& s : share.grant.snapshots) share.snapshots.push_back({s.position, s.slot});
+  shares.push_back(std::move(share));
+  return Prepared::kYes;
+}
+
+bool RequestLoop::step() {
+  std::vector<Share> shares = plan_step();
+  if (shares.empty()) return false;
+  std::vector<SequenceStep> steps;
+  steps.reserve(shares.size());
+  for (const Share& share : shares) {
+    SequenceStep s;
+    s.tokens = std::span<const TokenId>(share.sequence->tokens).subspan(share.sequence->computed, share.chunk);
+    s.start = share.sequence->computed;
+    s.pages = share.grant.pages;
+    s.snapshots = share.snapshots;
+    s.gate = share.grant.gate.get();
+    steps.push_back(s);
+  }
+  const std::vector<StepResult> results = parts_.engine->step(steps);
+  ++totals_.steps;
+  for (std::size_t i = 0; i < shares.size(); ++i) apply(shares[i], results[i]);
+  sweep();
+  return true;
+}
+
+void RequestLoop::apply(Share& share, const StepResult& result) {
+  Sequence& s = *share.sequence;
+  if (!result.status.is_ok()) {
+    restart(s, result.status);
+    return;
+  }
+  s.computed += share.chunk;
+  const Status completed =
+      parts_.cache->complete_step(*s.id, std::span<const TokenId>(s.tokens).first(s.computed));
+  if (!completed.is_ok()) {
+    end(s, FinishReason::kAbort, completed, false);
+    over_.push_back(&s);
+    return;
+  }
+  if (s.unfed() > 0) return;   // a chunk of the prompt: nothing to sample yet
+  if (s.request.max_new_tokens == 0) {
+    end(s, FinishReason::kLength, Status::ok(), true);
+    over_.push_back(&s);
+    return;
+  }
+  sample(s, result);
+}
+
+void RequestLoop::sample(Sequence& s, const StepResult& result) {
+  SamplingParams params;
+  params.temperature = s.request.temperature;
+  params.top_p = s.request.top_p;
+  params.top_k = s.request.top_k;
+  params.seed = s.request.seed.value_or(limits_.seed + s.ticket);
+  const TokenId token = sample_token(result.logits, params, s.tokens.size());
+  s.tokens.push_back(token);
+  ++totals_.completion_tokens;
+  const TimePoint now = parts_.clock->now();
+  if (s.completion() == 1) s.ttft_seconds = seconds(now - s.submitted);
+  if (parts_.metrics != nullptr) {
+    parts_.metrics->token(s.completion() == 1, s.completion() == 1 ? s.ttft_seconds : seconds(now - s.last_token));
+  }
+  s.last_token = now;
+
+  const bool is_stop = (token == TokenizerSpec::kEos && !s.request.ignore_eos) || contains(s.request.stop_tokens, token);
+  if (is_stop || s.completion() >= s.request.max_new_tokens) {
+    end(s, is_stop ? FinishReason::kStop : FinishReason::kLength, Status::ok(), true);
+    over_.push_back(&s);
+    return;
+  }
+  GenerateUpdate update;
+  update.new_tokens = {token};
+  send(s, std::move(update));
+}
+
+// A load-back that failed costs a recomputation; an engine that refuses the sequence, or fails it again and again, ends it.
+void RequestLoop::restart(Sequence& s, const Status& why) {
+  ++totals_.restarts;
+  ++s.restarts;
+  Status status = why;
+  if (why.code() != StatusCode::kInvalidArgument && s.restarts <= kMaxRestarts) status = parts_.cache->restart(*s.id);
+  if (status.is_ok()) {
+    s.computed = 0;
+    back_.push_back(&s);
+    return;
+  }
+  end(s, FinishReason::kAbort, status, false);
+  over_.push_back(&s);
+}
+
+bool RequestLoop::relieve_stall() {
+  const bool something_will_come = parts_.cache->operations_in_flight() > 0 || last_admission_.any_waits_for_storage;
+  const bool has_work = !running_.empty() || last_admission_.refused != nullptr;
+  if (something_will_come || !has_work) {
+    stalled_turns_ = 0;
+    return false;
+  }
+  if (++stalled_turns_ < kStalledTurns) return false;
+  stalled_turns_ = 0;
+  ++totals_.stalls;
+  // Every running request was skipped, or the first in line does not fit although nothing runs.
+  Sequence* victim = last_admission_.refused;
+  for (const std::unique_ptr<Sequence>& s : running_) {
+    if (running_.front() == s || s->start_order > victim->start_order) victim = s.get();
+  }
+  const Status status = overloaded("the device has no room for this request and nothing is left that could free some: " +
+                                   last_refusal_.message() + " (raise --max-total-tokens or --max-mamba-cache-size)");
+  end(*victim, FinishReason::kAbort, status, true);
+  if (!running_.empty()) {
+    over_.push_back(victim);
+    sweep();
+  } else {
+    (void)line_.take(victim->ticket);
+  }
+  return true;
+}
+
+void RequestLoop::end(Sequence& s, FinishReason reason, Status status, bool keep) {
+  if (s.id) {
+    if (keep) {
+      parts_.cache->finish(*s.id);
+    } else {
+      parts_.cache->abort(*s.id);
+    }
+    s.id.reset();
+  }
+  const bool is_failed = !status.is_ok();
+  GenerateUpdate update;
+  if (!is_failed && s.completion() > 0) update.new_tokens = {s.tokens.back()};
+  update.finish = reason;
+  update.status = std::move(status);
+  if (parts_.metrics != nullptr) parts_.metrics->ended(is_failed, seconds(parts_.clock->now() - s.submitted));
+  send(s, std::move(update));
+}
+
+void RequestLoop::send(Sequence& s, GenerateUpdate update) {
+  update.cached = s.cached;
+  update.completion_tokens = s.completion();
+  update.ttft_seconds = s.ttft_seconds;
+  update.queue_seconds = s.queue_seconds;
+  if (!s.update) return;
+  try {
+    s.update(update);
+  } catch (...) {   // the server's own code: it must not end the loop for everybody else
+    if (parts_.metrics != nullptr) parts_.metrics->callback_threw();
+  }
+}
+
+void RequestLoop::sweep() {
+  for (const std::vector<Sequence*>* gone : {&over_, &back_}) {
+    for (Sequence* s : *gone) {
+      const auto at = std::find_if(running_.begin(), running_.end(),
+                                   [&](const std::unique_ptr<Sequence>& r) { return r.get() == s; });
+      if (at == running_.end()) continue;
+      std::unique_ptr<Sequence> owned = std::move(*at);
+      running_.erase(at);
+      if (gone == &back_) line_.add_first(std::move(owned));
+    }
+  }
+  over_.clear();
+  back_.clear();
+}
+
+}  // namespace larder

@@ -1,0 +1,112 @@
+// The request loop without its thread: admission, steps, sampling, ends (internal to engine/).
+//
+// Purpose: one turn() = completions applied -> requests begun and started -> one engine step -> tokens out. A class of its
+// own, so that tests drive it turn by turn with fakes.
+// Step: every sequence that decodes (one token each), and prefill chunks of together at most `chunk_tokens`, in the order
+// in which requests started.
+// Progress: each turn moves something, or something is in flight that will (a copy, a storage operation, a deadline). If
+// neither is so for kStalledTurns turns, one request is failed with kOverloaded: rather an error than a hang.
+//
+// Threads: confined to the loop thread. Callbacks of requests run inside its methods and must not call it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "controller/cache.h"
+#include "engine/reference/reference_engine.h"
+#include "engine/request_metrics.h"
+#include "engine/sequence.h"
+#include "engine/waiting_line.h"
+
+namespace larder {
+
+struct LoopParts {                        // all outlive the loop
+  Cache* cache = nullptr;
+  ReferenceEngine* engine = nullptr;
+  const ModelSpec* model = nullptr;
+  Clock* clock = nullptr;
+  RequestMetrics* metrics = nullptr;      // may be null
+};
+struct LoopLimits {
+  std::uint32_t running = 8;              // requests
+  std::uint32_t chunk_tokens = 1024;      // prefill per step
+  std::uint64_t seed = 1;                 // of requests that name none
+};
+
+class RequestLoop {
+ public:
+  // Begun in the cache while they wait, so that their prefetch runs: enough to keep storage busy, few enough that what is
+  // fetched is still there when their turn comes.
+  static constexpr std::size_t kMaxBegunWaiting = 64;
+  static constexpr std::uint32_t kMaxRestarts = 3;
+  static constexpr std::uint32_t kStalledTurns = 3;
+
+  RequestLoop(const LoopLimits& limits, const LoopParts& parts);
+
+  void add(std::unique_ptr<Sequence> sequence);
+  // The request's last update says kAbort. Unknown tickets (already over) are ignored.
+  void cancel(Scheduler::Ticket ticket);
+  // Every request ends with `status`.
+  void abort_all(const Status& status);
+  // True: something moved, call again at once. False: wait in cache.poll(wait_hint()) first.
+  bool turn();
+  // How long nothing can become due that a completion or wake() would not announce.
+  [[nodiscard]] Nanos wait_hint() const;
+
+  [[nodiscard]] std::size_t running() const { return running_.size(); }
+  [[nodiscard]] std::size_t waiting() const { return line_.size(); }
+  struct Totals {                         // since the start
+    std::uint64_t prompt_tokens = 0, completion_tokens = 0;
+    CachedTokens cached;
+    std::uint64_t steps = 0, restarts = 0, stalls = 0;
+  };
+  [[nodiscard]] const Totals& totals() const { return totals_; }
+
+ private:
+  struct Share {                          // one sequence's part of a step
+    Sequence* sequence = nullptr;
+    std::uint64_t chunk = 0;              // tokens
+    StepGrant grant;
+    std::vector<StateSnapshot> snapshots;
+  };
+  enum class Prepared : std::uint8_t { kYes, kSkipped, kFailed };
+
+  void begin_waiting();
+  [[nodiscard]] Status begin(Sequence& sequence);
+  bool admit();
+  [[nodiscard]] StartAnswer try_start(Sequence& sequence);
+  [[nodiscard]] std::vector<Share> plan_step();
+  [[nodiscard]] Prepared prepare(Sequence& sequence, std::uint64_t chunk, std::vector<Share>& shares);
+  bool step();
+  void apply(Share& share, const StepResult& result);
+  void sample(Sequence& sequence, const StepResult& result);
+  void restart(Sequence& sequence, const Status& why);
+  bool relieve_stall();
+  // The request is over: tells it, and forgets it in the cache. `keep`: what it computed stays cached.
+  void end(Sequence& sequence, FinishReason reason, Status status, bool keep);
+  void send(Sequence& sequence, GenerateUpdate update);
+  // Drops the sequences of running_ that ended or go back to the line.
+  void sweep();
+
+  // const after construction
+  const LoopLimits limits_;
+  const LoopParts parts_;
+
+  // owned by the loop thread
+  WaitingLine line_;
+  std::vector<std::unique_ptr<Sequence>> running_;   // in the order of their start
+  std::vector<Sequence*> over_;                      // of running_: ended in this turn
+  std::vector<Sequence*> back_;                      // of running_: to be started again
+  WaitingLine::Outcome last_admission_;              // only its flags are used
+  std::uint64_t next_start_ = 1;
+  std::uint32_t stalled_turns_ = 0;
+  Status last_refusal_;                              // why the head could not start
+  Totals totals_;
+};
+
+}  // namespace larder

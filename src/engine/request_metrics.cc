@@ -1,0 +1,142 @@
+#include "engine/request_metrics.h"
+
+#include <string_view>
+
+namespace larder {
+namespace {
+
+constexpr std::string_view kCachedHelp = "Prompt tokens that were not computed, by where they were";
+
+}  // namespace
+
+Labels RequestMetrics::with(std::string_view name, std::string_view value) const {
+  Labels labels = labels_;
+  labels.emplace_back(name, value);
+  return labels;
+}
+
+RequestMetrics::RequestMetrics(MetricsRegistry& m, const std::string& model_name)
+    : metrics_(m),
+      labels_{{"model_name", model_name}},
+      prompt_tokens_(m.counter("sglang:prompt_tokens_total", "Prompt tokens of started requests", labels_)),
+      generation_tokens_(m.counter("sglang:generation_tokens_total", "Tokens sampled", labels_)),
+      requests_(m.counter("sglang:num_requests_total", "Requests that ended", labels_)),
+      aborted_(m.counter("sglang:num_aborted_requests_total", "Requests that failed or were cancelled", labels_)),
+      callbacks_threw_(m.counter("larder_callbacks_threw_total", "Update callbacks that threw", labels_)),
+      cached_device_(m.counter("sglang:cached_tokens_total", kCachedHelp, with("cache_source", "device"))),
+      cached_host_(m.counter("sglang:cached_tokens_total", kCachedHelp, with("cache_source", "host"))),
+      cached_total_(m.counter("sglang:cached_tokens_total", kCachedHelp, with("cache_source", "total"))),
+      ttft_(m.histogram("sglang:time_to_first_token_seconds", "From submit to the first token",
+                        latency_bounds_seconds(), labels_)),
+      inter_token_(m.histogram("sglang:inter_token_latency_seconds", "Between two tokens of a request",
+                               latency_bounds_seconds(), labels_)),
+      end_to_end_(m.histogram("sglang:e2e_request_latency_seconds", "From submit to the last token",
+                              latency_bounds_seconds(), labels_)),
+      queue_time_(m.histogram("sglang:queue_time_seconds", "From submit to the start", latency_bounds_seconds(), labels_)),
+      running_(m.gauge("sglang:num_running_reqs", "Requests running", labels_)),
+      queued_(m.gauge("sglang:num_queue_reqs", "Requests waiting", labels_)),
+      used_tokens_(m.gauge("sglang:num_used_tokens", "Device KV in use, tokens", labels_)),
+      token_usage_(m.gauge("sglang:token_usage", "Share of the device KV in use", labels_)),
+      hit_rate_(m.gauge("sglang:cache_hit_rate", "Share of prompt tokens that were cached, since the start", labels_)),
+      host_used_(m.gauge("sglang:hicache_host_used_tokens", "Tokens of KV on the host", labels_)),
+      host_total_(m.gauge("sglang:hicache_host_total_tokens", "Tokens of KV that fit on the host", labels_)),
+      prefetched_(m.counter("sglang:prefetched_tokens_total", "Tokens read from storage to the host", labels_)),
+      backed_up_(m.counter("sglang:backuped_tokens_total", "Tokens written from the host to storage", labels_)),
+      loaded_back_(m.counter("sglang:load_back_tokens_total", "Tokens copied from the host to the device", labels_)),
+      evicted_(m.counter("larder_host_evicted_pages_total", "KV pages that left the host", labels_)),
+      late_(m.counter("larder_prefetch_late_total", "Requests that stopped waiting for storage", labels_)),
+      partial_(m.counter("larder_prefetch_partial_total", "Prefetches of which less arrived than storage had", labels_)),
+      refused_(m.counter("larder_prefetch_refused_total", "Prefetches refused for want of host capacity", labels_)),
+      corrupt_(m.counter("larder_corrupt_pages_total", "Stored pages that failed verification", labels_)),
+      stored_(m.counter("larder_stored_pages_total", "KV pages written to storage", labels_)),
+      store_failed_(m.counter("larder_store_failed_pages_total", "KV pages that storage did not take", labels_)),
+      lost_(m.counter("larder_host_lost_pages_total", "Host pages lost to failures", labels_)),
+      internal_errors_(m.counter("larder_internal_errors_total", "Refused internal calls: defects", labels_)),
+      storage_reads_(m.counter("larder_storage_reads_total", "Pages asked of storage", labels_)),
+      storage_read_errors_(m.counter("larder_storage_read_errors_total", "Reads that storage failed", labels_)),
+      storage_writes_(m.counter("larder_storage_writes_total", "Pages given to storage", labels_)),
+      storage_write_errors_(m.counter("larder_storage_write_errors_total", "Writes that storage failed", labels_)),
+      storage_corrupt_(m.counter("larder_storage_corrupt_total", "Pages that storage dropped as corrupt", labels_)) {}
+
+void RequestMetrics::set_storage(const std::string& backend) {
+  if (backend.empty()) return;   // what a detached backend brought to the host is still its own
+  cached_storage_ = &metrics_.counter("sglang:cached_tokens_total", kCachedHelp, with("cache_source", "storage_" + backend));
+}
+
+void RequestMetrics::started(const CachedTokens& cached, double queue_seconds) {
+  prompt_tokens_.increment(cached.prompt);
+  cached_device_.increment(cached.device);
+  cached_host_.increment(cached.host);
+  if (cached_storage_ != nullptr) cached_storage_->increment(cached.storage);
+  cached_total_.increment(cached.cached());
+  queue_time_.observe(queue_seconds);
+}
+
+void RequestMetrics::token(bool is_first, double gap_seconds) {
+  generation_tokens_.increment();
+  (is_first ? ttft_ : inter_token_).observe(gap_seconds);
+}
+
+void RequestMetrics::ended(bool is_failed, double total_seconds) {
+  requests_.increment();
+  if (is_failed) {
+    aborted_.increment();
+  } else {
+    end_to_end_.observe(total_seconds);
+  }
+}
+
+void RequestMetrics::publish(const SchedulerStats& stats, std::uint32_t page_size) {
+  running_.set(static_cast<double>(stats.running));
+  queued_.set(static_cast<double>(stats.queued));
+  if (stats.cached.prompt > 0) {
+    hit_rate_.set(static_cast<double>(stats.cached.cached()) / static_cast<double>(stats.cached.prompt));
+  }
+  publish_cache(stats, page_size);
+  publish_tiers(stats, page_size);
+}
+
+void RequestMetrics::publish_cache(const SchedulerStats& stats, std::uint32_t page_size) {
+  const CacheCounters& c = stats.cache;
+  prefetched_.follow(c.prefetched * page_size);
+  backed_up_.follow(c.stored * page_size);
+  loaded_back_.follow(c.loaded_back * page_size);
+  evicted_.follow(c.host_evicted);
+  late_.follow(c.prefetch_late);
+  partial_.follow(c.prefetch_partial);
+  refused_.follow(c.prefetch_refused);
+  corrupt_.follow(c.corrupt);
+  stored_.follow(c.stored);
+  store_failed_.follow(c.store_failed);
+  lost_.follow(c.host_lost);
+  internal_errors_.follow(c.internal_errors);
+  if (!stats.storage) return;
+  storage_reads_.follow(stats.storage->reads);
+  storage_read_errors_.follow(stats.storage->read_errors);
+  storage_writes_.follow(stats.storage->writes);
+  storage_write_errors_.follow(stats.storage->write_errors);
+  storage_corrupt_.follow(stats.storage->corrupt);
+}
+
+void RequestMetrics::publish_tiers(const SchedulerStats& stats, std::uint32_t page_size) {
+  for (const TierUsage& usage : stats.tiers) {
+    Labels labels = with("tier", usage.tier);
+    labels.emplace_back("component", usage.component.empty() ? "all" : usage.component);
+    metrics_.gauge("larder_tier_used_bytes", "Bytes in use, by tier and component", labels)
+        .set(static_cast<double>(usage.bytes));
+    metrics_.gauge("larder_tier_capacity_bytes", "Bytes there are (host: shared by its components)", labels)
+        .set(static_cast<double>(usage.capacity_bytes));
+    if (usage.component != "full") continue;
+    const auto used = static_cast<double>(usage.slots * page_size);
+    const auto total = static_cast<double>(usage.capacity * page_size);
+    if (usage.tier == "device") {
+      used_tokens_.set(used);
+      token_usage_.set(total > 0 ? used / total : 0);
+    } else if (usage.tier == "host") {
+      host_used_.set(used);
+      host_total_.set(total);
+    }
+  }
+}
+
+}  // namespace larder

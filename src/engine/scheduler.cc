@@ -1,0 +1,216 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+#include <utility>
+
+#include "engine/scheduler_impl.h"
+#include "engine/tokenizer.h"
+
+namespace larder {
+namespace {
+
+// Admin calls waiting for the loop. Each is a person or a probe; more means that nobody answers them.
+constexpr std::size_t kMaxCommands = 256;
+// How long a stopping scheduler waits for backups under way: they are worth having, but a stop must end.
+constexpr Nanos kShutdownLimit = std::chrono::seconds(10);
+constexpr Nanos kPublishInterval = std::chrono::milliseconds(250);
+
+std::uint32_t compute_threads(const Options& options) {
+  if (options.threads > 0) return options.threads;
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Scheduler>> Scheduler::create(const Options& options, FileSystem& files, Clock& clock,
+                                                     MetricsRegistry& metrics) {
+  Result<std::unique_ptr<Composition>> parts = Composition::create(options, files, clock, metrics);
+  if (!parts.is_ok()) return parts.status();
+  LARDER_RETURN_IF_ERROR(check_tokenizer((*parts)->model));
+  Result<std::unique_ptr<ReferenceEngine>> engine =
+      ReferenceEngine::create((*parts)->model, *(*parts)->device_pools, compute_threads(options));
+  if (!engine.is_ok()) return engine.status();
+  auto scheduler =
+      std::make_unique<SchedulerImpl>(std::move(parts).value(), std::move(engine).value(), clock, metrics);
+  LARDER_RETURN_IF_ERROR(scheduler->start_thread());
+  return std::unique_ptr<Scheduler>(std::move(scheduler));
+}
+
+SchedulerImpl::SchedulerImpl(std::unique_ptr<Composition> parts, std::unique_ptr<ReferenceEngine> engine, Clock& clock,
+                             MetricsRegistry& metrics)
+    : clock_(clock),
+      device_pages_(parts->device_pools->slots(ComponentKind::kFull).capacity()),
+      parts_(std::move(parts)),
+      engine_(std::move(engine)),
+      metrics_(metrics, parts_->options.served_model_name.empty() ? parts_->model.id : parts_->options.served_model_name),
+      loop_(LoopLimits{parts_->options.max_running_requests, parts_->options.chunked_prefill_size, parts_->options.seed},
+            LoopParts{parts_->cache.get(), engine_.get(), &parts_->model, &clock_, &metrics_}),
+      extra_config_(parts_->options.hicache_storage_backend_extra_config),
+      next_publish_(clock.now()) {
+  metrics_.set_storage(parts_->options.hicache_storage_backend);
+}
+
+Status SchedulerImpl::start_thread() {
+  thread_ = std::make_unique<ThreadPoolExecutor>("scheduler", 1, 1);
+  return thread_->post([this] { run(); });
+}
+
+SchedulerImpl::~SchedulerImpl() {
+  {
+    LockGuard guard(mutex_);
+    is_stopping_ = true;
+  }
+  parts_->cache->wake();
+  thread_.reset();   // joins
+}
+
+Status SchedulerImpl::check_request(const GenerateRequest& r) const {
+  const ModelSpec& model = parts_->model;
+  if (r.tokens.empty()) return invalid_argument("the prompt is empty; send at least one token");
+  const auto out_of_range = std::find_if(r.tokens.begin(), r.tokens.end(),
+                                         [&](TokenId token) { return token >= model.vocab_size; });
+  if (out_of_range != r.tokens.end()) {
+    return invalid_argument("token id " + std::to_string(*out_of_range) + " at position " +
+                            std::to_string(out_of_range - r.tokens.begin()) + " is not below the vocabulary size " +
+                            std::to_string(model.vocab_size));
+  }
+  const std::uint64_t context = model.context_length;
+  if (r.tokens.size() > context || r.max_new_tokens > context - r.tokens.size()) {
+    return invalid_argument("prompt of " + std::to_string(r.tokens.size()) + " + " + std::to_string(r.max_new_tokens) +
+                            " new tokens is longer than the context of " + std::to_string(context) + " tokens");
+  }
+  const std::uint64_t fed = r.tokens.size() + (r.max_new_tokens > 0 ? r.max_new_tokens - 1 : 0);
+  const std::uint64_t pages = (fed + model.page_size - 1) / model.page_size;
+  if (pages > device_pages_) {
+    return invalid_argument("prompt of " + std::to_string(r.tokens.size()) + " + " + std::to_string(r.max_new_tokens) +
+                            " new tokens needs " + std::to_string(pages) + " device pages; there are " +
+                            std::to_string(device_pages_) + " (raise --max-total-tokens)");
+  }
+  if (!(r.temperature >= 0 && std::isfinite(r.temperature))) {
+    return invalid_argument("temperature must be a number of at least 0");
+  }
+  if (!(r.top_p > 0 && r.top_p <= 1)) return invalid_argument("top_p must be above 0 and at most 1");
+  return Status::ok();
+}
+
+Result<Scheduler::Ticket> SchedulerImpl::submit(GenerateRequest request, Update update) {
+  LARDER_RETURN_IF_ERROR(check_request(request));
+  auto sequence = std::make_unique<Sequence>();
+  sequence->tokens = std::move(request.tokens);
+  sequence->prompt = sequence->tokens.size();
+  sequence->cached.prompt = sequence->prompt;
+  sequence->request = std::move(request);
+  sequence->update = std::move(update);
+  sequence->submitted = clock_.now();
+  Ticket ticket = 0;
+  {
+    LockGuard guard(mutex_);
+    if (is_stopping_) return cancelled("the scheduler is stopping");
+    if (submitted_.size() + waiting_ >= parts_->options.max_queued_requests) {
+      return overloaded(std::to_string(submitted_.size() + waiting_) +
+                        " requests are waiting, which is the limit (--max-queued-requests)");
+    }
+    ticket = sequence->ticket = next_ticket_++;
+    submitted_.push_back(std::move(sequence));
+  }
+  parts_->cache->wake();
+  return ticket;
+}
+
+void SchedulerImpl::cancel(Ticket ticket) {
+  {
+    LockGuard guard(mutex_);
+    if (is_stopping_) return;
+    cancelled_.push_back(ticket);
+  }
+  parts_->cache->wake();
+}
+
+Status SchedulerImpl::post(Command command) {
+  {
+    LockGuard guard(mutex_);
+    if (is_stopping_) return cancelled("the scheduler is stopping");
+    if (commands_.size() >= kMaxCommands) return overloaded("too many administrative calls are waiting");
+    commands_.push_back(std::move(command));
+  }
+  parts_->cache->wake();
+  return Status::ok();
+}
+
+void SchedulerImpl::run() {
+  while (take_mail()) {
+    const bool moved = loop_.turn();
+    check_waiters();
+    publish(!moved);
+    if (!moved) (void)parts_->cache->poll(wait_time());
+  }
+  shut_down();
+}
+
+bool SchedulerImpl::take_mail() {
+  std::vector<std::unique_ptr<Sequence>> submitted;
+  std::vector<Ticket> ended;
+  std::vector<Command> commands;
+  {
+    LockGuard guard(mutex_);
+    if (is_stopping_) return false;
+    submitted.swap(submitted_);
+    ended.swap(cancelled_);
+    commands.swap(commands_);
+    waiting_ = loop_.waiting() + submitted.size();
+  }
+  for (std::unique_ptr<Sequence>& sequence : submitted) loop_.add(std::move(sequence));
+  for (const Ticket ticket : ended) loop_.cancel(ticket);
+  for (const Command& command : commands) command();
+  return true;
+}
+
+void SchedulerImpl::check_waiters() {
+  const TimePoint now = clock_.now();
+  std::erase_if(waiters_, [&](const Waiter& waiter) {
+    if (waiter.try_now()) return true;
+    if (now < waiter.deadline) return false;
+    waiter.expire();
+    return true;
+  });
+}
+
+Nanos SchedulerImpl::wait_time() const {
+  Nanos wait = loop_.wait_hint();
+  const TimePoint now = clock_.now();
+  for (const Waiter& waiter : waiters_) wait = std::min(wait, std::max(waiter.deadline - now, Nanos{0}));
+  return std::max(wait, Nanos(std::chrono::microseconds(100)));
+}
+
+// Often enough for a dashboard while busy, and once more with the last numbers when work ends.
+void SchedulerImpl::publish(bool is_at_rest) {
+  const bool just_stopped = is_at_rest && !was_at_rest_;
+  was_at_rest_ = is_at_rest;
+  if (!just_stopped && clock_.now() < next_publish_) return;
+  next_publish_ = clock_.now() + kPublishInterval;
+  metrics_.publish(snapshot(), parts_->model.page_size);
+}
+
+void SchedulerImpl::shut_down() {
+  std::vector<std::unique_ptr<Sequence>> submitted;
+  std::vector<Command> dropped;
+  {
+    LockGuard guard(mutex_);
+    submitted.swap(submitted_);
+    dropped.swap(commands_);
+  }
+  dropped.clear();    // outside the lock: each ends a caller's wait
+  waiters_.clear();
+  for (std::unique_ptr<Sequence>& sequence : submitted) loop_.add(std::move(sequence));
+  loop_.abort_all(cancelled("the server is shutting down"));
+  const TimePoint give_up = clock_.now() + kShutdownLimit;
+  (void)parts_->cache->poll(Nanos{0});
+  while (parts_->cache->operations_in_flight() > 0 && clock_.now() < give_up) {
+    (void)parts_->cache->poll(std::chrono::milliseconds(20));
+  }
+  metrics_.publish(snapshot(), parts_->model.page_size);
+}
+
+}  // namespace larder

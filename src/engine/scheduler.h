@@ -1,0 +1,116 @@
+// Continuous batching over the cache and the reference engine: chunked prefill, decode, sampling.
+//
+// Purpose: the request loop. One thread owns cache, pools and engine: it admits requests (prefetching ones wait aside,
+// woken by the cache), builds steps, samples, streams tokens.
+// Threads: submit, cancel and the admin calls from any thread; callbacks run on the scheduler thread and must not block.
+// Limits: max_queued_requests waiting, max_running_requests running; more: kOverloaded.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/metrics.h"
+#include "base/status.h"
+#include "controller/cache.h"
+#include "engine/options.h"
+#include "engine/reference/reference_engine.h"
+#include "engine/reference/sampler.h"
+
+namespace larder {
+
+struct GenerateRequest {
+  std::vector<TokenId> tokens;
+  std::uint64_t max_new_tokens = 128;
+  bool ignore_eos = false;
+  double temperature = 0;                 // 0: greedy
+  double top_p = 1;
+  std::uint32_t top_k = 0;                // 0: all
+  std::optional<std::uint64_t> seed;
+  std::vector<TokenId> stop_tokens;
+  std::string adapter, salt;
+  std::int32_t priority = 0;
+};
+
+enum class FinishReason : std::uint8_t { kRunning, kLength, kStop, kAbort };
+
+// A request ends with exactly one update whose `finish` is not kRunning.
+struct GenerateUpdate {
+  std::vector<TokenId> new_tokens;        // since the last update; the end-of-sequence or stop token is one of them
+  CachedTokens cached;
+  std::uint64_t completion_tokens = 0;
+  FinishReason finish = FinishReason::kRunning;
+  Status status;                          // not ok: the request failed; last update
+  double ttft_seconds = 0;                // from submit to the first token; valid once completion_tokens > 0
+  double queue_seconds = 0;               // of that, before start() succeeded
+};
+
+struct TierUsage {
+  std::string tier;                       // "device", "host", "storage"
+  std::string component;                  // "full", ...; "" for storage totals
+  std::uint64_t slots = 0, capacity = 0, bytes = 0, capacity_bytes = 0;
+};
+struct SchedulerStats {
+  std::uint64_t running = 0, queued = 0;
+  std::uint64_t prompt_tokens = 0, completion_tokens = 0;
+  CachedTokens cached;                    // sums
+  std::vector<TierUsage> tiers;
+  CacheCounters cache;
+  std::optional<BackendStats> storage;
+};
+
+// A storage backend attached while the server runs. Empty policies keep what the process was started with.
+struct AttachRequest {
+  std::string backend;                    // as --hicache-storage-backend
+  std::string extra_config;               // as --hicache-storage-backend-extra-config
+  std::string prefetch_policy, write_policy;
+};
+struct StorageView {
+  std::string backend;                    // "": none
+  std::string extra_config, prefetch_policy, write_policy;
+  bool is_detaching = false;              // operations of a detached backend are still in flight
+};
+
+class Scheduler {
+ public:
+  using Update = std::function<void(const GenerateUpdate&)>;
+  using Ticket = std::uint64_t;
+
+  // Builds model, pools, device, transfer, cache, engine and storage from the options and starts the loop.
+  // files/clock: injected; both outlive the scheduler.
+  [[nodiscard]] static Result<std::unique_ptr<Scheduler>> create(const Options& options, FileSystem& files, Clock& clock,
+                                                                 MetricsRegistry& metrics);
+  virtual ~Scheduler() = default;         // stops the loop, aborts what runs, flushes backups for a bounded time
+
+  // kInvalidArgument: empty prompt, token id >= vocab, prompt + max_new_tokens beyond the context. kOverloaded: full.
+  [[nodiscard]] virtual Result<Ticket> submit(GenerateRequest request, Update update) = 0;
+  virtual void cancel(Ticket ticket) = 0;
+
+  // Drops device and host content; waits until no request runs or `limit` is over (kDeadlineExceeded: nothing done).
+  [[nodiscard]] virtual Status flush(Nanos limit) = 0;
+  // Waits until all backups have reached storage (or limit).
+  [[nodiscard]] virtual Status quiesce(Nanos limit) = 0;
+  // Attach and detach work under load: no request waits for them. They block the caller, at most for `limit` and what it
+  // takes to open or close the backend.
+  // kInvalidArgument: no host tier, unknown backend or option. kConflict: another one is attached, or still detaching.
+  // kUnsupported: a policy that differs from the process's.
+  [[nodiscard]] virtual Status attach_storage(const AttachRequest& request, Nanos limit) = 0;
+  // Ok also if none is attached. kDeadlineExceeded: it serves no request any more, but operations are in flight; call
+  // again.
+  [[nodiscard]] virtual Status detach_storage(Nanos limit) = 0;
+  // Drops every page of the attached store. kInvalidArgument: none is attached.
+  [[nodiscard]] virtual Status clear_storage(Nanos limit) = 0;
+  [[nodiscard]] virtual StorageView storage() = 0;
+  [[nodiscard]] virtual Result<Explanation> explain(const GenerateRequest& request, Nanos limit) = 0;
+  // Never blocks for long: when the loop is busy with a long step, the answer is that of an earlier call.
+  [[nodiscard]] virtual SchedulerStats stats() = 0;
+
+  [[nodiscard]] virtual const ModelSpec& model() const = 0;
+  [[nodiscard]] virtual const Options& options() const = 0;
+};
+
+}  // namespace larder

@@ -1,0 +1,261 @@
+// What operators ask of the scheduler.
+#include <algorithm>
+#include <utility>
+
+#include "engine/scheduler_impl.h"
+
+namespace larder {
+namespace {
+
+// stats() asks this often at most; then the last answer must do.
+constexpr Nanos kStatsWait = std::chrono::seconds(1);
+
+}  // namespace
+
+Status SchedulerImpl::call_status(std::function<void(Promise<Done>)> ask, Nanos limit) {
+  Result<Done> answer = call<Done>(std::move(ask), limit);
+  return answer.is_ok() ? std::move(answer).value().status : answer.status();
+}
+
+bool SchedulerImpl::is_idle() const {
+  return loop_.running() == 0 && loop_.waiting() == 0 && parts_->cache->operations_in_flight() == 0;
+}
+
+Status SchedulerImpl::flush(Nanos limit) {
+  const TimePoint deadline = clock_.now() + limit;
+  return call_status(
+      [this, deadline](const Promise<Done>& promise) {
+        if (is_flushing_) return promise->set_value({conflict("Another flush_cache is already in progress.")});
+        is_flushing_ = true;
+        const auto try_now = [this, promise] {
+          if (!is_idle()) return false;
+          (void)parts_->cache->flush();
+          is_flushing_ = false;
+          promise->set_value({});
+          return true;
+        };
+        const auto expire = [this, promise] {
+          is_flushing_ = false;
+          promise->set_value({deadline_exceeded(
+              "Timed out waiting for idle state. #running-req=" + std::to_string(loop_.running()) +
+              " #queue-req=" + std::to_string(loop_.waiting()) +
+              " #operations=" + std::to_string(parts_->cache->operations_in_flight()))});
+        };
+        waiters_.push_back({deadline, try_now, expire});
+      },
+      limit);
+}
+
+Status SchedulerImpl::quiesce(Nanos limit) {
+  const TimePoint deadline = clock_.now() + limit;
+  return call_status(
+      [this, deadline](const Promise<Done>& promise) {
+        const auto try_now = [this, promise] {
+          if (parts_->cache->operations_in_flight() > 0) return false;
+          promise->set_value({});
+          return true;
+        };
+        const auto expire = [this, promise] {
+          promise->set_value({deadline_exceeded(std::to_string(parts_->cache->operations_in_flight()) +
+                                                " copies and storage operations are still in flight")});
+        };
+        waiters_.push_back({deadline, try_now, expire});
+      },
+      limit);
+}
+
+Result<Explanation> SchedulerImpl::explain(const GenerateRequest& request, Nanos limit) {
+  if (request.tokens.empty()) return invalid_argument("the prompt is empty; send at least one token");
+  return call<Explanation>(
+      [this, tokens = request.tokens, adapter = request.adapter,
+       salt = request.salt](const Promise<Explanation>& promise) {
+        BeginRequest begin;
+        begin.tokens = tokens;
+        begin.adapter = adapter;
+        begin.salt = salt;
+        parts_->cache->explain(begin, [promise](Explanation e) { promise->set_value(std::move(e)); });
+      },
+      limit);
+}
+
+SchedulerStats SchedulerImpl::stats() {
+  Result<SchedulerStats> fresh =
+      call<SchedulerStats>([this](const Promise<SchedulerStats>& promise) { promise->set_value(snapshot()); },
+                           kStatsWait);
+  if (fresh.is_ok()) return std::move(fresh).value();
+  LockGuard guard(mutex_);
+  return last_stats_;
+}
+
+SchedulerStats SchedulerImpl::snapshot() {
+  SchedulerStats stats;
+  stats.running = loop_.running();
+  stats.queued = loop_.waiting();
+  stats.prompt_tokens = loop_.totals().prompt_tokens;
+  stats.completion_tokens = loop_.totals().completion_tokens;
+  stats.cached = loop_.totals().cached;
+  stats.cache = parts_->cache->counters();
+  add_device_usage(stats);
+  add_host_usage(stats);
+  if (parts_->storage) {
+    stats.storage = parts_->storage->stats();
+    TierUsage usage;
+    usage.tier = "storage";
+    usage.slots = stats.storage->pages;
+    usage.bytes = stats.storage->bytes;
+    stats.tiers.push_back(std::move(usage));
+  }
+  LockGuard guard(mutex_);
+  last_stats_ = stats;
+  return stats;
+}
+
+void SchedulerImpl::add_device_usage(SchedulerStats& stats) const {
+  const ModelSpec& model = parts_->model;
+  for (const ComponentKind c : kAllComponents) {
+    if (!model.has(c)) continue;
+    TierUsage usage;
+    usage.tier = "device";
+    usage.component = component_name(c);
+    usage.capacity = parts_->device_pools->slots(c).capacity();
+    usage.slots = usage.capacity - parts_->device_pools->free_slots(c);
+    usage.bytes = usage.slots * model.slot_bytes(c);
+    usage.capacity_bytes = usage.capacity * model.slot_bytes(c);
+    stats.tiers.push_back(std::move(usage));
+  }
+}
+
+// The host's bytes are shared: each component's capacity is what it could have if it had all of them.
+void SchedulerImpl::add_host_usage(SchedulerStats& stats) const {
+  const HostPools* host = parts_->host_pools.get();
+  if (host == nullptr) return;
+  for (const ComponentKind c : kAllComponents) {
+    if (!parts_->model.has(c) || host->blocks_per_slot(c) == 0) continue;
+    const SlotTable::Counts counts = host->counts(c);
+    TierUsage usage;
+    usage.tier = "host";
+    usage.component = component_name(c);
+    usage.slots = counts.live + counts.quarantined;
+    usage.capacity = host->total_blocks() / host->blocks_per_slot(c);
+    usage.bytes = host->used_bytes(c);
+    usage.capacity_bytes = host->total_blocks() * host->block_bytes();
+    stats.tiers.push_back(std::move(usage));
+  }
+}
+
+StorageView SchedulerImpl::view_storage() const {
+  StorageView view;
+  view.prefetch_policy = prefetch_policy_name(parts_->config.prefetch_policy);
+  view.write_policy = write_policy_name(parts_->config.write_policy);
+  view.is_detaching = is_detaching_;
+  if (parts_->storage && !is_detaching_) {
+    view.backend = parts_->storage->info().name;
+    view.extra_config = extra_config_;
+  }
+  return view;
+}
+
+StorageView SchedulerImpl::storage() {
+  Result<StorageView> view =
+      call<StorageView>([this](const Promise<StorageView>& promise) { promise->set_value(view_storage()); }, kStatsWait);
+  return view.is_ok() ? std::move(view).value() : StorageView{};
+}
+
+Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) {
+  if (parts_->host_pools == nullptr) return invalid_argument("Hierarchical cache is not enabled.");
+  const auto check_policy = [](std::string_view field, const std::string& asked, std::string_view current, bool known,
+                               std::string_view words) {
+    if (asked.empty() || asked == current) return Status::ok();
+    if (!known) {
+      return invalid_argument("Invalid " + std::string(field) + ": '" + asked + "'. Expected one of " +
+                              std::string(words) + ".");
+    }
+    return unsupported(std::string(field) + " is '" + std::string(current) +
+                       "' for the life of this process; restart with the other policy, or leave the field out");
+  };
+  LARDER_RETURN_IF_ERROR(check_policy("hicache_storage_prefetch_policy", request.prefetch_policy,
+                                      prefetch_policy_name(parts_->config.prefetch_policy),
+                                      parse_prefetch_policy(request.prefetch_policy).has_value(),
+                                      "['best_effort', 'wait_complete', 'timeout']"));
+  LARDER_RETURN_IF_ERROR(check_policy("hicache_write_policy", request.write_policy,
+                                      write_policy_name(parts_->config.write_policy),
+                                      parse_write_policy(request.write_policy).has_value(),
+                                      "['write_back', 'write_through', 'write_through_selective']"));
+  const Result<ExtraConfig> extra = parse_extra_config(request.extra_config, *parts_->files);
+  if (!extra.is_ok()) {
+    return invalid_argument("Failed to parse storage_backend_extra_config_json '" + request.extra_config +
+                            "': " + extra.status().message());
+  }
+  const StorageView now = storage();
+  if (now.is_detaching) return conflict("HiCache storage backend is being detached. Try again later.");
+  if (now.backend == request.backend) return Status::ok();   // as the reference: already enabled with the same backend
+  if (!now.backend.empty()) {
+    return conflict("HiCache storage backend is already enabled with backend '" + now.backend +
+                    "'. Cannot attach different backend '" + request.backend + "'. Detach first.");
+  }
+  // Here and not on the loop thread: opening a large store takes seconds.
+  Result<std::unique_ptr<StorageBackend>> made = parts_->make_backend(request.backend, extra->backend);
+  if (!made.is_ok()) {
+    return Status(made.status().code(),
+                  "Failed to attach storage backend '" + request.backend + "': " + made.status().message());
+  }
+  // Shared, so that a backend that could not be attached dies on this thread, whoever was first.
+  auto backend = std::make_shared<std::unique_ptr<StorageBackend>>(std::move(made).value());
+  return call_status([this, backend, request](const Promise<Done>& promise) {
+    promise->set_value({attach_now(*backend, request)});
+  }, limit);
+}
+
+Status SchedulerImpl::attach_now(std::unique_ptr<StorageBackend>& backend, const AttachRequest& request) {
+  if (parts_->storage) return conflict("HiCache storage backend is already enabled. Detach first.");
+  LARDER_RETURN_IF_ERROR(parts_->cache->attach_storage(*backend));
+  parts_->storage = std::move(backend);
+  extra_config_ = request.extra_config;
+  metrics_.set_storage(request.backend);
+  return Status::ok();
+}
+
+Status SchedulerImpl::detach_storage(Nanos limit) {
+  using Owned = std::shared_ptr<std::unique_ptr<StorageBackend>>;
+  const TimePoint deadline = clock_.now() + limit;
+  Result<Owned> detached = call<Owned>(
+      [this, deadline](const Promise<Owned>& promise) {
+        if (!parts_->storage) return promise->set_value(nullptr);
+        if (!is_detaching_) parts_->cache->detach_storage();
+        is_detaching_ = true;
+        const auto try_now = [this, promise] {
+          if (parts_->storage && !parts_->cache->storage_idle()) return false;
+          is_detaching_ = false;
+          promise->set_value(std::make_shared<std::unique_ptr<StorageBackend>>(std::move(parts_->storage)));
+          return true;
+        };
+        // An empty holder: still detaching.
+        const auto expire = [promise] {
+          promise->set_value(std::make_shared<std::unique_ptr<StorageBackend>>());
+        };
+        waiters_.push_back({deadline, try_now, expire});
+      },
+      limit);
+  if (!detached.is_ok()) return detached.status();
+  const StorageView now = storage();
+  if (now.is_detaching) {
+    return deadline_exceeded("HiCache storage backend is detached, but operations are still in flight; "
+                             "call again before attaching another one");
+  }
+  return Status::ok();   // what was detached closes here, on the caller's thread
+}
+
+Status SchedulerImpl::clear_storage(Nanos limit) {
+  return call_status(
+      [this](const Promise<Done>& promise) {
+        if (!parts_->storage || is_detaching_) {
+          return promise->set_value({invalid_argument("no storage backend is attached")});
+        }
+        const Status submitted =
+            parts_->storage->submit_clear(nullptr, [promise](Status status) { promise->set_value({std::move(status)}); });
+        if (!submitted.is_ok()) promise->set_value({submitted});
+      },
+      limit);
+}
+
+}  // namespace larder

@@ -1,0 +1,132 @@
+// Inside of the scheduler: its thread, and how other threads reach it. Included by engine/scheduler*.cc only.
+//
+//   scheduler.cc        create, submit, the loop            scheduler_admin.cc  flush, quiesce, explain, stats, storage
+//
+// Picture: everything that another thread wants goes through one mailbox; the loop empties it between two turns.
+//
+//   submit ──► submitted_ ─┐
+//   cancel ──► cancelled_ ─┼──► take_mail() ──► loop_.turn() ──► waiters ──► cache.poll(wait)
+//   admin  ──► commands_  ─┘
+//
+// A command answers through a promise. When the loop ends, commands that it did not run are dropped: their callers get
+// kCancelled. A waiter is a command that cannot be answered yet; it is looked at after each turn until its deadline.
+#pragma once
+
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/ranked_mutex.h"
+#include "base/thread_pool.h"
+#include "engine/composition.h"
+#include "engine/request_loop.h"
+#include "engine/request_metrics.h"
+#include "engine/scheduler.h"
+
+namespace larder {
+
+class SchedulerImpl final : public Scheduler {
+ public:
+  SchedulerImpl(std::unique_ptr<Composition> parts, std::unique_ptr<ReferenceEngine> engine, Clock& clock,
+                MetricsRegistry& metrics);
+  ~SchedulerImpl() override;
+  // Begins the loop. Once, before anything else.
+  [[nodiscard]] Status start_thread();
+
+  [[nodiscard]] Result<Ticket> submit(GenerateRequest request, Update update) override;
+  void cancel(Ticket ticket) override;
+  [[nodiscard]] Status flush(Nanos limit) override;
+  [[nodiscard]] Status quiesce(Nanos limit) override;
+  [[nodiscard]] Status attach_storage(const AttachRequest& request, Nanos limit) override;
+  [[nodiscard]] Status detach_storage(Nanos limit) override;
+  [[nodiscard]] Status clear_storage(Nanos limit) override;
+  [[nodiscard]] StorageView storage() override;
+  [[nodiscard]] Result<Explanation> explain(const GenerateRequest& request, Nanos limit) override;
+  [[nodiscard]] SchedulerStats stats() override;
+  [[nodiscard]] const ModelSpec& model() const override { return parts_->model; }
+  [[nodiscard]] const Options& options() const override { return parts_->options; }
+
+ private:
+  using Command = std::function<void()>;
+  struct Waiter {
+    TimePoint deadline;
+    std::function<bool()> try_now;      // true: answered
+    std::function<void()> expire;
+  };
+  struct Done {
+    Status status;
+  };
+  template <class T>
+  using Promise = std::shared_ptr<std::promise<T>>;   // shared: std::function wants copies
+
+  [[nodiscard]] Status check_request(const GenerateRequest& request) const;
+  [[nodiscard]] Status post(Command command) LARDER_EXCLUDES(mutex_);
+  // Runs `ask` on the loop thread and waits for what it sets; kCancelled, kOverloaded, kDeadlineExceeded otherwise.
+  template <class T>
+  [[nodiscard]] Result<T> call(std::function<void(Promise<T>)> ask, Nanos limit);
+  [[nodiscard]] Status call_status(std::function<void(Promise<Done>)> ask, Nanos limit);
+
+  // ---- on the loop thread
+  void run();
+  bool take_mail() LARDER_EXCLUDES(mutex_);   // false: the scheduler is stopping
+  void check_waiters();
+  [[nodiscard]] Nanos wait_time() const;
+  void publish(bool is_at_rest);
+  void shut_down();
+  [[nodiscard]] SchedulerStats snapshot();
+  void add_device_usage(SchedulerStats& stats) const;
+  void add_host_usage(SchedulerStats& stats) const;
+  [[nodiscard]] bool is_idle() const;
+  [[nodiscard]] StorageView view_storage() const;
+  [[nodiscard]] Status attach_now(std::unique_ptr<StorageBackend>& backend, const AttachRequest& request);
+
+  // const after construction
+  Clock& clock_;
+  std::uint64_t device_pages_ = 0;      // of component full
+  std::unique_ptr<Composition> parts_;
+  std::unique_ptr<ReferenceEngine> engine_;
+
+  // owned by the loop thread
+  RequestMetrics metrics_;
+  RequestLoop loop_;
+  std::vector<Waiter> waiters_;
+  bool is_flushing_ = false;
+  bool is_detaching_ = false;
+  std::string extra_config_;            // of the attached backend
+  TimePoint next_publish_;
+  bool was_at_rest_ = false;
+
+  mutable RankedMutex mutex_{LockRank::kEngine};
+  std::vector<std::unique_ptr<Sequence>> submitted_ LARDER_GUARDED_BY(mutex_);
+  std::vector<Ticket> cancelled_ LARDER_GUARDED_BY(mutex_);
+  std::vector<Command> commands_ LARDER_GUARDED_BY(mutex_);
+  std::size_t waiting_ LARDER_GUARDED_BY(mutex_) = 0;   // in the loop's line, as of its last look at the mailbox
+  Ticket next_ticket_ LARDER_GUARDED_BY(mutex_) = 1;
+  bool is_stopping_ LARDER_GUARDED_BY(mutex_) = false;
+  SchedulerStats last_stats_ LARDER_GUARDED_BY(mutex_);
+
+  std::unique_ptr<ThreadPoolExecutor> thread_;   // last: it ends before what it uses
+};
+
+template <class T>
+Result<T> SchedulerImpl::call(std::function<void(Promise<T>)> ask, Nanos limit) {
+  // The loop may be in the middle of a long step when the limit ends: its answer is worth a little more time.
+  constexpr Nanos kAnswerGrace = std::chrono::seconds(5);
+  auto promise = std::make_shared<std::promise<T>>();
+  std::future<T> answer = promise->get_future();
+  // Moved in: the promise must die with the command when that is dropped unrun, so that the wait ends.
+  LARDER_RETURN_IF_ERROR(post([ask = std::move(ask), promise = std::move(promise)] { ask(promise); }));
+  const Nanos most = std::min(limit, Nanos(std::chrono::hours(24)));
+  if (answer.wait_for(most + kAnswerGrace) != std::future_status::ready) {
+    return deadline_exceeded("the scheduler is busy; the request may still be carried out");
+  }
+  try {
+    return answer.get();
+  } catch (const std::future_error&) {   // the command was dropped
+    return cancelled("the scheduler is stopping");
+  }
+}
+
+}  // namespace larder

@@ -1,0 +1,30 @@
+#include "engine/text_file.h"
+
+#include <span>
+
+namespace larder {
+namespace {
+constexpr std::uint64_t kTextBytesMax = 1u << 20;
+}  // namespace
+
+Result<std::string> read_text_file(FileSystem& files, const std::string& path) {
+  Result<std::unique_ptr<File>> file = files.open(path, OpenOptions{});
+  if (!file.is_ok()) return file.status();
+  const Result<std::uint64_t> size = (*file)->size_bytes();
+  if (!size.is_ok()) return size.status();
+  if (*size > kTextBytesMax) {
+    return invalid_argument(path + " has " + std::to_string(*size) + " bytes; a configuration has at most " +
+                            std::to_string(kTextBytesMax));
+  }
+  std::string text(*size, '\0');
+  LARDER_RETURN_IF_ERROR(read_exactly(**file, std::as_writable_bytes(std::span<char>(text)), 0));
+  return text;
+}
+
+Result<Tree> parse_config_text(std::string_view text, const std::string& path) {
+  if (path.ends_with(".json")) return parse_json_tree(text, path);
+  if (path.ends_with(".toml")) return parse_toml_tree(text, path);
+  return invalid_argument("Unsupported config file " + path + ": it must end in .json or .toml");
+}
+
+}  // namespace larder

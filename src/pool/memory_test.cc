@@ -1,0 +1,34 @@
+#include "pool/memory.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+namespace larder {
+namespace {
+
+TEST(HostMemory, IsAlignedAndWritableToItsEnd) {
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{4096}, std::size_t{4097}, (std::size_t{2} << 20) + 1}) {
+    auto memory = host_memory_source().allocate(bytes);
+    ASSERT_TRUE(memory.is_ok()) << memory.status().to_string();
+    EXPECT_EQ((*memory)->size(), bytes);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>((*memory)->data()) % 4096, 0u);
+    (*memory)->data()[0] = std::byte{1};
+    (*memory)->data()[bytes - 1] = std::byte{2};
+  }
+}
+
+TEST(HostMemory, NothingIsAnInvalidArgument) {
+  EXPECT_EQ(host_memory_source().allocate(0).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(HostMemory, MoreThanTheMachineHasIsRefusedWithWhatItHas) {
+  for (const std::size_t bytes : {SIZE_MAX, SIZE_MAX - 4095, std::size_t{1} << 50}) {
+    const auto memory = host_memory_source().allocate(bytes);
+    EXPECT_EQ(memory.status().code(), StatusCode::kOverloaded);
+    EXPECT_NE(memory.status().message().find("available"), std::string::npos) << memory.status().message();
+  }
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,123 @@
+#include "pool/slot_table.h"
+
+#include <string>
+
+namespace larder {
+namespace {
+
+Status refused(const char* what, std::uint32_t slot) {
+  return internal_error(std::string(what) + ": slot " + std::to_string(slot));
+}
+
+}  // namespace
+
+SlotTable::SlotTable(std::uint32_t capacity) : slots_(capacity) {
+  free_.reserve(capacity);
+  // Lowest index on top: a fresh pool hands out ascending, hence adjacent, slots, and their copies merge.
+  for (std::uint32_t i = capacity; i > 0; --i) free_.push_back(i - 1);
+  counts_.free = capacity;
+}
+
+std::optional<std::uint32_t> SlotTable::allocate() {
+  if (free_.empty()) return std::nullopt;
+  const std::uint32_t slot = free_.back();
+  free_.pop_back();
+  Entry& entry = slots_[slot];
+  entry.state = State::kLive;
+  // 0 stays reserved for "never given out", so a zeroed lease never matches.
+  if (++entry.generation == 0) entry.generation = 1;
+  --counts_.free;
+  ++counts_.live;
+  return slot;
+}
+
+Result<bool> SlotTable::free(std::uint32_t slot) {
+  if (!is_live(slot)) {
+    ++refusals_.double_frees;
+    return refused("free of a slot that is not live", slot);
+  }
+  Entry& entry = slots_[slot];
+  --counts_.live;
+  if (entry.leases > 0) {
+    entry.state = State::kQuarantined;
+    ++counts_.quarantined;
+    return false;
+  }
+  put_back(slot);
+  return true;
+}
+
+Status SlotTable::add_lease(std::uint32_t slot) {
+  if (!is_live(slot)) {
+    ++refusals_.illegal_leases;
+    return refused("lease of a slot that is not live", slot);
+  }
+  Entry& entry = slots_[slot];
+  if (entry.leases >= kMaxLeasesPerSlot) {
+    return overloaded("slot " + std::to_string(slot) + " has the most leases a slot can have");
+  }
+  ++entry.leases;
+  ++counts_.leases;
+  return Status::ok();
+}
+
+Result<bool> SlotTable::drop_lease(std::uint32_t slot, Generation generation) {
+  if (slot >= slots_.size()) {
+    ++refusals_.illegal_leases;
+    return refused("drop of a lease on a slot that does not exist", slot);
+  }
+  Entry& entry = slots_[slot];
+  if (entry.generation != generation) {
+    ++refusals_.stale_leases;
+    return conflict("lease of slot " + std::to_string(slot) + " names generation " + std::to_string(generation) +
+                    ", the slot is at " + std::to_string(entry.generation));
+  }
+  if (entry.leases == 0) {
+    ++refusals_.illegal_leases;
+    return refused("drop of a lease that is not held", slot);
+  }
+  --entry.leases;
+  --counts_.leases;
+  if (entry.state != State::kQuarantined || entry.leases > 0) return false;
+  --counts_.quarantined;
+  put_back(slot);
+  return true;
+}
+
+void SlotTable::put_back(std::uint32_t slot) {
+  slots_[slot].state = State::kFree;
+  free_.push_back(slot);  // capacity was reserved at construction
+  ++counts_.free;
+}
+
+bool SlotTable::is_live(std::uint32_t slot) const { return slot < slots_.size() && slots_[slot].state == State::kLive; }
+
+bool SlotTable::is_free(std::uint32_t slot) const {
+  return slot >= slots_.size() || slots_[slot].state == State::kFree;
+}
+
+Status SlotTable::check_invariants() const {
+  Counts seen;
+  for (const Entry& entry : slots_) {
+    switch (entry.state) {
+      case State::kFree: ++seen.free; break;
+      case State::kLive: ++seen.live; break;
+      case State::kQuarantined: ++seen.quarantined; break;
+    }
+    seen.leases += entry.leases;
+    if (entry.state == State::kFree && entry.leases != 0) return internal_error("a free slot is leased");
+    if (entry.state == State::kQuarantined && entry.leases == 0) return internal_error("quarantine without a lease");
+  }
+  if (!(seen == counts_)) return internal_error("slot counts differ from the slots");
+  if (free_.size() != counts_.free) return internal_error("the free stack differs from the free count");
+  std::vector<bool> on_stack(slots_.size(), false);
+  for (const std::uint32_t slot : free_) {
+    if (slot >= slots_.size() || slots_[slot].state != State::kFree)
+      return internal_error("free stack holds a used slot");
+    if (on_stack[slot]) return internal_error("a slot is twice on the free stack");
+    on_stack[slot] = true;
+  }
+  return Status::ok();
+}
+
+}  // namespace larder

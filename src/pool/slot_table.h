@@ -1,0 +1,76 @@
+// The life of a slot: generations, leases, quarantine (rule 3).
+//
+// State machine of one slot (test data in slot_table_test.cc):
+//   state        | allocate | lease      | release lease        | free
+//   free         | live     | illegal    | illegal              | illegal
+//   live         | –        | leases+1   | leases-1             | leases==0 ? free : quarantined
+//   quarantined  | –        | illegal    | last one: free       | illegal
+// A slot that an operation may still read or write (a lease) is never handed out again, also after time-out, cancel,
+// abort, flush and shutdown. A lease names the generation it was taken at; a stale one is refused and counted.
+//
+// Threads: confined to the cache thread. Cost: O(1) each, no allocation after construction.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/status.h"
+#include "base/strong.h"
+
+namespace larder {
+
+class SlotTable {
+ public:
+  struct Counts {
+    std::uint32_t free = 0, live = 0, quarantined = 0, leases = 0;
+    friend bool operator==(const Counts&, const Counts&) = default;
+  };
+  // Refused calls since construction. Each one is a bug of the caller, except stale leases after a late completion.
+  struct Refusals {
+    std::uint64_t double_frees = 0, stale_leases = 0, illegal_leases = 0;
+    friend bool operator==(const Refusals&, const Refusals&) = default;
+  };
+  static constexpr std::uint32_t kMaxLeasesPerSlot = 65'535;
+
+  // capacity < 2^32 - 1: the last index means "no slot".
+  explicit SlotTable(std::uint32_t capacity);
+
+  // Most recently freed first (warm lines). nullopt: full.
+  [[nodiscard]] std::optional<std::uint32_t> allocate();
+  // kInternal on a double free (counted, refused). Returns true if the slot is free now, false if it is quarantined.
+  [[nodiscard]] Result<bool> free(std::uint32_t slot);
+  // 0 for a slot that was never given out or does not exist.
+  [[nodiscard]] Generation generation(std::uint32_t slot) const {
+    return slot < slots_.size() ? slots_[slot].generation : 0;
+  }
+  // kInternal: the slot is not live. kOverloaded: kMaxLeasesPerSlot reached. Nothing changes.
+  [[nodiscard]] Status add_lease(std::uint32_t slot);
+  // Returns true if this freed a quarantined slot. kConflict: stale generation. kInternal: no lease is held. Nothing
+  // changes on an error.
+  [[nodiscard]] Result<bool> drop_lease(std::uint32_t slot, Generation generation);
+
+  [[nodiscard]] bool is_live(std::uint32_t slot) const;
+  [[nodiscard]] bool is_free(std::uint32_t slot) const;  // true also for a slot that does not exist
+  [[nodiscard]] std::uint32_t capacity() const { return static_cast<std::uint32_t>(slots_.size()); }
+  [[nodiscard]] Counts counts() const { return counts_; }
+  [[nodiscard]] Refusals refusals() const { return refusals_; }
+  [[nodiscard]] Status check_invariants() const;  // O(capacity)
+
+ private:
+  enum class State : std::uint8_t { kFree, kLive, kQuarantined };
+  struct Entry {
+    Generation generation = 0;
+    std::uint16_t leases = 0;
+    State state = State::kFree;
+  };
+  static_assert(sizeof(Entry) == 8);
+  void put_back(std::uint32_t slot);
+
+  std::vector<Entry> slots_;         // owned by the cache thread
+  std::vector<std::uint32_t> free_;  // stack
+  Counts counts_;
+  Refusals refusals_;
+};
+
+}  // namespace larder

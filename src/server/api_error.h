@@ -1,0 +1,20 @@
+// The one shape of a failed answer: {"error": {"message", "type", "param", "code"}}. docs/errors.md has the mapping.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "server/http_message.h"
+
+namespace larder {
+
+// The HTTP status that tells an HTTP client the same next step as `code` tells a caller.
+[[nodiscard]] unsigned http_status_of(StatusCode code);
+
+// JSON text of the error object; any bytes in `message` become valid UTF-8.
+[[nodiscard]] std::string error_body(unsigned status, std::string_view message, std::string_view param = {});
+[[nodiscard]] HttpResponse error_response(unsigned status, std::string_view message, std::string_view param = {});
+[[nodiscard]] HttpResponse error_response(const Status& status);
+
+}  // namespace larder

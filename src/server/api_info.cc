@@ -1,0 +1,183 @@
+#include "server/api_info.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/option_table.h"
+#include "server/version.h"
+
+namespace larder {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json cached_json(const CachedTokens& cached) {
+  return {{"device", cached.device}, {"host", cached.host}, {"storage", cached.storage}, {"total", cached.cached()}};
+}
+
+Json counters_json(const CacheCounters& c) {
+  return {{"backed_up_pages", c.backed_up},
+          {"host_resident_pages", c.host_resident},
+          {"host_evicted_pages", c.host_evicted},
+          {"host_lost_pages", c.host_lost},
+          {"prefetched_pages", c.prefetched},
+          {"loaded_back_pages", c.loaded_back},
+          {"stored_pages", c.stored},
+          {"store_failed_pages", c.store_failed},
+          {"prefetch_late", c.prefetch_late},
+          {"prefetch_partial", c.prefetch_partial},
+          {"corrupt_pages", c.corrupt}};
+}
+
+Json storage_json(const BackendStats& s) {
+  return {{"pages", s.pages},
+          {"bytes", s.bytes},
+          {"physical_bytes", s.physical_bytes},
+          {"reads", s.reads},
+          {"read_hits", s.read_hits},
+          {"read_misses", s.read_misses},
+          {"read_errors", s.read_errors},
+          {"writes", s.writes},
+          {"write_errors", s.write_errors},
+          {"duplicate_writes", s.duplicate_writes},
+          {"corrupt", s.corrupt},
+          {"evicted", s.evicted},
+          {"torn_tails", s.torn_tails},
+          {"queued", s.queued}};
+}
+
+Json tiers_json(const SchedulerStats& stats) {
+  Json tiers = Json::array();
+  for (const TierUsage& tier : stats.tiers) {
+    tiers.push_back({{"tier", tier.tier},
+                     {"component", tier.component},
+                     {"slots", tier.slots},
+                     {"capacity", tier.capacity},
+                     {"bytes", tier.bytes},
+                     {"capacity_bytes", tier.capacity_bytes}});
+  }
+  return tiers;
+}
+
+// Every option under its field name; keys only say whether they are set.
+void add_options(const Options& options, Json& out) {
+  for (const OptionEntry& entry : option_table()) {
+    if (std::holds_alternative<Negated>(entry.field)) continue;
+    std::string name(entry.info.name);
+    std::replace(name.begin(), name.end(), '-', '_');
+    std::visit(
+        [&](auto member) {
+          if constexpr (!std::is_same_v<decltype(member), Negated>) out[name] = options.*member;
+        },
+        entry.field);
+    if (name.ends_with("api_key")) out[name] = out[name] == "" ? Json(nullptr) : Json("***");
+  }
+}
+
+Json pools_json(const ModelSpec& model) {
+  Json pools = Json::array();
+  for (const PoolSpec& pool : model.pools) {
+    pools.push_back({{"name", pool_name(pool.name)},
+                     {"component", component_name(pool.component)},
+                     {"is_anchor", pool.is_anchor},
+                     {"hit_policy", hit_policy_name(pool.hit_policy)},
+                     {"page_bytes", pool.page_bytes()}});
+  }
+  return pools;
+}
+
+}  // namespace
+
+std::string served_name(const Options& options, const ModelSpec& model) {
+  return options.served_model_name.empty() ? model.id : options.served_model_name;
+}
+
+std::string storage_class_name(std::string_view backend) {
+  if (backend == "file") return "HiCacheFile";
+  if (backend == "hf3fs") return "HiCacheHF3FS";
+  if (backend == "mooncake") return "MooncakeStore";
+  if (backend == "nixl") return "HiCacheNixl";
+  return std::string(backend);
+}
+
+Json models_json(const Options& options, const ModelSpec& model, std::int64_t created) {
+  Json entry = {{"id", served_name(options, model)},
+                {"object", "model"},
+                {"created", created},
+                {"owned_by", "larder"},
+                {"root", model.id},
+                {"max_model_len", model.context_length}};
+  return {{"object", "list"}, {"data", Json::array({std::move(entry)})}};
+}
+
+Json model_info_json(const Options& options, const ModelSpec& model) {
+  return {{"model_path", options.model},
+          {"tokenizer_path", "bytes"},
+          {"served_model_name", served_name(options, model)},
+          {"is_generation", true},
+          {"preferred_sampling_params", nullptr},
+          {"weight_version", model.revision},
+          {"vocab_size", model.vocab_size},
+          {"context_length", model.context_length},
+          {"page_size", model.page_size},
+          {"pools", pools_json(model)}};
+}
+
+Json server_info_json(const Options& options, const ModelSpec& model, const SchedulerStats& stats) {
+  Json info;
+  add_options(options, info);
+  info["page_size"] = model.page_size;
+  info["context_length"] = model.context_length;
+  info["served_model_name"] = served_name(options, model);
+  if (options.hicache_storage_backend.empty()) info["hicache_storage_backend"] = nullptr;
+  info["version"] = kLarderVersion;
+  Json state = {{"num_running_reqs", stats.running},
+                {"num_queue_reqs", stats.queued},
+                {"prompt_tokens", stats.prompt_tokens},
+                {"completion_tokens", stats.completion_tokens},
+                {"cached_tokens", cached_json(stats.cached)},
+                {"tiers", tiers_json(stats)},
+                {"cache", counters_json(stats.cache)},
+                {"storage", stats.storage ? storage_json(*stats.storage) : Json(nullptr)}};
+  info["internal_states"] = Json::array({std::move(state)});
+  info["kv_events"] = nullptr;
+  return info;
+}
+
+std::string explain_sentence(const Explanation& e, std::uint32_t page_size) {
+  const std::uint64_t device = e.device_restore_pages;
+  const std::uint64_t host = std::max(device, e.host_restore_pages);
+  const std::uint64_t storage = std::max(host, e.storage_restore_pages);
+  std::string out = fmt::format("{} of {} prompt tokens can be reused: {} from the device", storage * page_size,
+                                e.prompt_tokens, device * page_size);
+  out += fmt::format(", {} more from the host, {} more from storage.", (host - device) * page_size,
+                     (storage - host) * page_size);
+  const std::string& reason = storage > host || !e.storage_reason.empty() ? e.storage_reason
+                              : host > device || !e.host_reason.empty()   ? e.host_reason
+                                                                          : e.device_reason;
+  if (!reason.empty() && storage < e.prompt_pages) out += " It ends there because " + reason;
+  if (!out.ends_with('.')) out += '.';
+  return out;
+}
+
+Json explain_json(const Explanation& e, std::uint32_t page_size) {
+  Json pools = Json::array();
+  for (const ExplainLine& line : e.pools) {
+    pools.push_back({{"component", line.component},
+                     {"pool", line.pool},
+                     {"device_pages", line.device_pages},
+                     {"host_pages", line.host_pages},
+                     {"storage_pages", line.storage_pages},
+                     {"restore_pages", line.restore_pages}});
+  }
+  Json restore = {{"device", {{"pages", e.device_restore_pages}, {"reason", e.device_reason}}},
+                  {"host", {{"pages", e.host_restore_pages}, {"reason", e.host_reason}}},
+                  {"storage", {{"pages", e.storage_restore_pages}, {"reason", e.storage_reason}}}};
+  return {{"prompt_tokens", e.prompt_tokens}, {"prompt_pages", e.prompt_pages},
+          {"page_size", page_size},           {"restore", std::move(restore)},
+          {"pools", std::move(pools)},        {"storage_status", e.storage_status.to_string()},
+          {"why", explain_sentence(e, page_size)}};
+}
+
+}  // namespace larder

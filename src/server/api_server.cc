@@ -1,0 +1,408 @@
+#include "server/api_server.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <atomic>
+
+#include "base/ranked_mutex.h"
+#include "base/thread_pool.h"
+#include "server/api_error.h"
+#include "server/api_info.h"
+#include "server/auth.h"
+#include "server/completion.h"
+#include "server/completion_body.h"
+#include "server/json_reader.h"
+#include "server/reply_format.h"
+
+namespace larder {
+namespace {
+
+constexpr double kMaxWaitSeconds = 3600;              // of ?timeout=
+constexpr Nanos kWaitSlice = std::chrono::seconds(1);  // the longest wait inside the scheduler, so that a stop is prompt
+constexpr Nanos kExplainLimit = std::chrono::seconds(30);
+constexpr std::size_t kAdminThreads = 4;
+constexpr std::size_t kAdminQueue = 64;
+constexpr std::string_view kFlushed =
+    "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the "
+    "operation will not be performed.)\n";
+
+constexpr std::string_view kNoAdminKey =
+    "This endpoint requires admin API key, but this server was started without one (admin-api-key). Restart with "
+    "--admin-api-key to enable.";
+constexpr Nanos kStorageLimit = std::chrono::seconds(60);   // for opening, draining or clearing a backend
+
+HttpResponse text_response(unsigned status, std::string_view text) {
+  HttpResponse response;
+  response.status = status;
+  response.content_type = "text/plain; charset=utf-8";
+  response.body = std::string(text);
+  return response;
+}
+
+HttpResponse json_response(const nlohmann::ordered_json& body) {
+  HttpResponse response;
+  response.body = dump_json(body);
+  return response;
+}
+
+Nanos nanos_of(double seconds) { return std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(seconds)); }
+
+// /health_generate: any answer will do.
+class HealthFormat final : public ReplyFormat {
+ public:
+  void append_event(CompletionState& state, std::string&) override { state.is_end_sent = state.is_ended(); }
+  void append_end(std::span<const CompletionState>, std::string&) override {}
+  std::string body(std::span<const CompletionState>) override { return "{\"status\":\"ok\"}"; }
+};
+
+class Api final : public ApiServer {
+ public:
+  explicit Api(const ApiParts& parts)
+      : scheduler_(*parts.scheduler),
+        clock_(*parts.clock),
+        registry_(*parts.metrics),
+        options_(scheduler_.options()),
+        model_(scheduler_.model()),
+        next_id_(std::make_shared<std::atomic<std::uint64_t>>(1)),
+        started_unix_seconds_(clock_.wall_unix_seconds()),
+        admin_(std::make_unique<ThreadPoolExecutor>("admin", kAdminThreads, kAdminQueue, OnShutdown::kDrop)) {
+    set_storage_name(options_.hicache_storage_backend);
+  }
+
+  ~Api() override {
+    is_stopping_.store(true, std::memory_order_relaxed);
+    listener_.reset();  // no handler runs from here on; answers of the admin threads are dropped
+    admin_.reset();
+  }
+
+  Status listen(const ListenOptions& given) {
+    ListenOptions listen = given;
+    listen.host = options_.host;
+    listen.port = options_.port;
+    auto listener = HttpListener::create(
+        listen,
+        [this](HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+          handle(std::move(request), std::move(exchange));
+        },
+        registry_);
+    if (!listener.is_ok()) return listener.status();
+    listener_ = std::move(*listener);
+    port_.store(listener_->port(), std::memory_order_relaxed);
+    return Status::ok();
+  }
+
+  std::uint16_t port() const override { return port_.load(std::memory_order_relaxed); }
+  std::string url() const override {
+    const bool is_v6 = options_.host.find(':') != std::string::npos;
+    return fmt::format("http://{}:{}", is_v6 ? "[" + options_.host + "]" : options_.host, port());
+  }
+  void stop_accepting() override { listener_->stop_accepting(); }
+  bool wait_drained(Nanos limit) override { return listener_->wait_drained(limit); }
+
+ private:
+  using Exchange = std::shared_ptr<HttpExchange>;
+  using Quick = void (Api::*)(const HttpRequest&, const Exchange&);
+  using Blocking = HttpResponse (Api::*)(const HttpRequest&);
+  struct Route {
+    std::string_view path;
+    std::string_view methods;  // "GET|POST"
+    AuthLevel level = AuthLevel::kNormal;
+    Quick quick = nullptr;     // runs on the strand; exactly one of the two is set
+    Blocking blocking = nullptr;
+    bool needs_admin_key = false;  // refused when the server was started without one
+  };
+
+  static std::span<const Route> routes() {
+    static constexpr AuthLevel kOpen = AuthLevel::kOpen;
+    static constexpr AuthLevel kNormal = AuthLevel::kNormal;
+    static constexpr AuthLevel kAdmin = AuthLevel::kAdminOptional;
+    static constexpr Route kRoutes[] = {
+        {"/generate", "POST", kNormal, &Api::generate, nullptr},
+        {"/v1/completions", "POST", kNormal, &Api::completions, nullptr},
+        {"/v1/chat/completions", "POST", kNormal, &Api::chat, nullptr},
+        {"/v1/models", "GET", kNormal, &Api::models, nullptr},
+        {"/model_info", "GET", kNormal, &Api::model_info, nullptr},
+        {"/get_model_info", "GET", kNormal, &Api::model_info, nullptr},
+        {"/server_info", "GET", kNormal, nullptr, &Api::server_info},
+        {"/get_server_info", "GET", kNormal, nullptr, &Api::server_info},
+        {"/explain", "POST", kNormal, nullptr, &Api::explain},
+        {"/flush_cache", "GET|POST", kAdmin, nullptr, &Api::flush},
+        {"/quiesce", "GET|POST", kAdmin, nullptr, &Api::quiesce},
+        {"/hicache/storage-backend", "GET|PUT|DELETE", kAdmin, nullptr, &Api::storage_backend, true},
+        {"/hicache/storage-backend/clear", "POST", kAdmin, nullptr, &Api::clear_storage},
+        {"/clear_hicache_storage_backend", "GET|POST", kAdmin, nullptr, &Api::clear_storage},
+        {"/health", "GET", kOpen, &Api::health, nullptr},
+        {"/health_generate", "GET", kOpen, &Api::health_generate, nullptr},
+        {"/metrics", "GET", kOpen, &Api::metrics, nullptr},
+    };
+    return kRoutes;
+  }
+
+  void count_route(std::string_view route) {
+    registry_.counter("larder_http_requests_total", "HTTP requests by route.", {{"route", std::string(route)}})
+        .increment();
+  }
+
+  void handle(HttpRequest request, Exchange exchange) {
+    const Route* route = nullptr;
+    for (const Route& candidate : routes()) {
+      if (candidate.path == request.path) route = &candidate;
+    }
+    if (!route) {
+      count_route("unknown");
+      const std::string message = fmt::format("no route {} {}; see GET /v1/models, POST /generate", request.method,
+                                              request.path.substr(0, 200));
+      return exchange->respond(error_response(404, message));
+    }
+    count_route(route->path);
+    if (request.method == "OPTIONS") return exchange->respond(with_allow(204, *route));
+    if (route->methods.find(request.method) == std::string_view::npos || request.method.empty()) {
+      return exchange->respond(with_allow(405, *route));
+    }
+    if (route->needs_admin_key && options_.admin_api_key.empty()) {
+      HttpResponse refused;
+      refused.status = 400;
+      refused.body = dump_json({{"error", kNoAdminKey}});
+      return exchange->respond(std::move(refused));
+    }
+    if (!is_authorized(options_, route->level, request.authorization)) {
+      HttpResponse denied;
+      denied.status = 401;
+      denied.body = "{\"error\":\"Unauthorized\"}";
+      denied.headers.emplace_back("WWW-Authenticate", "Bearer");
+      return exchange->respond(std::move(denied));
+    }
+    if (route->quick) return (this->*route->quick)(request, exchange);
+    run_blocking(route->blocking, std::move(request), exchange);
+  }
+
+  static HttpResponse with_allow(unsigned status, const Route& route) {
+    HttpResponse response;
+    if (status == 405) response = error_response(405, fmt::format("{} takes {}", route.path, route.methods));
+    response.status = status;
+    std::string allow(route.methods);
+    for (std::size_t bar = allow.find('|'); bar != std::string::npos; bar = allow.find('|')) allow.replace(bar, 1, ", ");
+    response.headers.emplace_back("Allow", allow);
+    return response;
+  }
+
+  void run_blocking(Blocking handler, HttpRequest request, const Exchange& exchange) {
+    const Status posted = admin_->post([this, handler, request = std::move(request), exchange] {
+      try {
+        exchange->respond((this->*handler)(request));
+      } catch (const std::exception& error) {  // out of memory: this request fails, the server lives on
+        exchange->respond(error_response(500, error.what()));
+      }
+    });
+    if (!posted.is_ok()) exchange->respond(error_response(503, "too many administrative requests are waiting"));
+  }
+
+  // --- completions ---
+
+  CompletionContext completion_context() const { return {&scheduler_, &clock_, next_id_}; }
+
+  void start_completion(CompletionBody body, std::unique_ptr<ReplyFormat> format, const Exchange& exchange) {
+    auto completion =
+        std::make_shared<Completion>(completion_context(), exchange, std::move(format), body.is_stream);
+    completion->start(std::move(body.prompts));
+  }
+
+  void generate(const HttpRequest& request, const Exchange& exchange) {
+    Result<CompletionBody> body = parse_generate_body(request.body, model_);
+    if (!body.is_ok()) return exchange->respond(error_response(body.status()));
+    GenerateFormatOptions format;
+    format.storage_backend = storage_name();
+    format.is_batch = body->is_batch;
+    start_completion(std::move(*body), make_generate_format(std::move(format)), exchange);
+  }
+
+  void completions(const HttpRequest& request, const Exchange& exchange) {
+    start_openai(parse_completions_body(request.body, model_), false, exchange);
+  }
+
+  void chat(const HttpRequest& request, const Exchange& exchange) {
+    start_openai(parse_chat_body(request.body, model_), true, exchange);
+  }
+
+  void start_openai(Result<CompletionBody> body, bool is_chat, const Exchange& exchange) {
+    if (!body.is_ok()) return exchange->respond(error_response(body.status()));
+    OpenAiFormatOptions format;
+    format.model = served_name(options_, model_);
+    format.created_unix_seconds = clock_.wall_unix_seconds();
+    format.is_chat = is_chat;
+    format.include_usage = body->include_usage;
+    start_completion(std::move(*body), make_openai_format(std::move(format)), exchange);
+  }
+
+  void health_generate(const HttpRequest&, const Exchange& exchange) {
+    CompletionBody body;
+    PromptRequest prompt;
+    prompt.generate.tokens = {0};
+    prompt.generate.max_new_tokens = 1;
+    prompt.generate.ignore_eos = true;
+    body.prompts.push_back(std::move(prompt));
+    start_completion(std::move(body), std::make_unique<HealthFormat>(), exchange);
+  }
+
+  // --- what the server says about itself ---
+
+  void health(const HttpRequest&, const Exchange& exchange) { exchange->respond(text_response(200, "")); }
+
+  void models(const HttpRequest&, const Exchange& exchange) {
+    exchange->respond(json_response(models_json(options_, model_, started_unix_seconds_)));
+  }
+
+  void model_info(const HttpRequest&, const Exchange& exchange) {
+    exchange->respond(json_response(model_info_json(options_, model_)));
+  }
+
+  HttpResponse server_info(const HttpRequest&) {
+    nlohmann::ordered_json info = server_info_json(options_, model_, scheduler_.stats());
+    info["port"] = port();
+    return json_response(info);
+  }
+
+  void metrics(const HttpRequest&, const Exchange& exchange) {
+    HttpResponse response;
+    response.content_type = std::string(MetricsRegistry::content_type());
+    response.body = registry_.render();
+    exchange->respond(std::move(response));
+  }
+
+  HttpResponse explain(const HttpRequest& request) {
+    Result<CompletionBody> body = parse_generate_body(request.body, model_);
+    if (!body.is_ok()) return error_response(body.status());
+    if (body->is_batch) return error_response(400, "/explain takes one prompt, not a list of prompts");
+    Result<Explanation> explanation = scheduler_.explain(body->prompts[0].generate, kExplainLimit);
+    if (!explanation.is_ok()) return error_response(explanation.status());
+    return json_response(explain_json(*explanation, model_.page_size));
+  }
+
+  // --- flush and quiesce ---
+
+  // Calls `attempt(limit)` in slices until it is not kDeadlineExceeded, `seconds` are over, or the server stops.
+  template <class Attempt>
+  Status wait_in_slices(double seconds, const Attempt& attempt) {
+    const TimePoint end = clock_.now() + nanos_of(seconds);
+    for (bool is_first = true;; is_first = false) {
+      const Nanos left = end - clock_.now();
+      const Status status = attempt(std::clamp(left, Nanos{0}, kWaitSlice));
+      // A conflict with the slice before, which a busy scheduler has not ended yet, is a wait like any other.
+      const bool is_waiting = status.code() == StatusCode::kDeadlineExceeded ||
+                              (!is_first && status.code() == StatusCode::kConflict);
+      if (!is_waiting || left <= kWaitSlice) return status;
+      if (is_stopping_.load(std::memory_order_relaxed)) return cancelled("the server is stopping");
+    }
+  }
+
+  HttpResponse flush(const HttpRequest& request) {
+    const Result<double> seconds = query_seconds(request, "timeout", 0, kMaxWaitSeconds);
+    if (!seconds.is_ok()) return error_response(seconds.status());
+    if (is_flushing_.exchange(true)) return text_response(400, "Another flush_cache is already in progress.");
+    const Status status = wait_in_slices(*seconds, [&](Nanos limit) { return scheduler_.flush(limit); });
+    is_flushing_.store(false);
+    if (status.is_ok()) return text_response(200, kFlushed);
+    if (status.code() != StatusCode::kDeadlineExceeded) return text_response(400, status.message());
+    return text_response(400, *seconds > 0 ? "Timed out waiting for idle state." : "Flush cache failed.\n");
+  }
+
+  // --- the storage tier, at run time ---
+
+  HttpResponse storage_backend(const HttpRequest& request) {
+    if (request.method == "PUT") return attach(request);
+    if (request.method == "DELETE") return detach();
+    const StorageView view = scheduler_.storage();
+    const auto text_or_null = [](const std::string& text) {
+      return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
+    };
+    return json_response({{"hicache_storage_backend", text_or_null(view.backend)},
+                          {"hicache_storage_backend_extra_config", text_or_null(view.extra_config)},
+                          {"hicache_storage_prefetch_policy", view.prefetch_policy},
+                          {"hicache_write_policy", view.write_policy}});
+  }
+
+  HttpResponse attach(const HttpRequest& request) {
+    Result<nlohmann::json> document = parse_json_object(request.body);
+    if (!document.is_ok()) return error_response(document.status());
+    JsonReader in(*document);
+    AttachRequest wanted;
+    in.read("hicache_storage_backend", wanted.backend);
+    in.read("hicache_storage_backend_extra_config_json", wanted.extra_config);
+    in.read("hicache_storage_prefetch_policy", wanted.prefetch_policy);
+    in.read("hicache_write_policy", wanted.write_policy);
+    if (in.is_ok() && wanted.backend.empty()) in.fail_type("hicache_storage_backend", "the name of a backend");
+    if (!in.is_ok()) return error_response(in.status());
+    const Status status = scheduler_.attach_storage(wanted, kStorageLimit);
+    if (!status.is_ok()) {
+      return text_response(400, fmt::format("Failed to attach HiCache storage backend.\n{}\n", status.message()));
+    }
+    set_storage_name(wanted.backend);
+    return text_response(
+        200, "HiCache storage backend attached.\nAttached HiCache storage backend successfully.\n");
+  }
+
+  HttpResponse detach() {
+    const Status status = scheduler_.detach_storage(kStorageLimit);
+    if (!status.is_ok()) {
+      return text_response(400, fmt::format("Failed to detach HiCache storage backend.\n{}\n", status.message()));
+    }
+    set_storage_name("");
+    return text_response(
+        200, "HiCache storage backend detached.\nDetached HiCache storage backend successfully.\n");
+  }
+
+  HttpResponse clear_storage(const HttpRequest&) {
+    const Status status = scheduler_.clear_storage(kStorageLimit);
+    if (!status.is_ok()) return text_response(400, status.message() + "\n");
+    return text_response(200, "Hierarchical cache storage backend cleared.\n");
+  }
+
+  void set_storage_name(const std::string& backend) {
+    LockGuard guard(storage_mutex_);
+    storage_name_ = backend.empty() ? std::string{} : storage_class_name(backend);
+  }
+  std::string storage_name() {
+    LockGuard guard(storage_mutex_);
+    return storage_name_;
+  }
+
+  HttpResponse quiesce(const HttpRequest& request) {
+    const Result<double> seconds = query_seconds(request, "timeout", 60, kMaxWaitSeconds);
+    if (!seconds.is_ok()) return error_response(seconds.status());
+    if (is_quiescing_.exchange(true)) return error_response(409, "another quiesce is in progress");
+    const Status status = wait_in_slices(*seconds, [&](Nanos limit) { return scheduler_.quiesce(limit); });
+    is_quiescing_.store(false);
+    if (!status.is_ok()) return error_response(status);
+    return json_response({{"status", "ok"}});
+  }
+
+  // constant after construction
+  Scheduler& scheduler_;
+  Clock& clock_;
+  MetricsRegistry& registry_;
+  const Options& options_;
+  const ModelSpec& model_;
+  const std::shared_ptr<std::atomic<std::uint64_t>> next_id_;
+  const std::int64_t started_unix_seconds_;
+
+  std::atomic<bool> is_stopping_{false};   // relaxed: ends waits a little early
+  std::atomic<bool> is_flushing_{false};   // sequentially consistent: a try-lock
+  std::atomic<bool> is_quiescing_{false};
+  std::atomic<std::uint16_t> port_{0};
+  RankedMutex storage_mutex_{LockRank::kServer};
+  std::string storage_name_ LARDER_GUARDED_BY(storage_mutex_);  // class name of the attached backend
+  std::unique_ptr<ThreadPoolExecutor> admin_;
+  std::unique_ptr<HttpListener> listener_;  // last: its handler uses the rest
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ApiServer>> ApiServer::create(const ApiParts& parts) {
+  auto api = std::make_unique<Api>(parts);
+  const Status status = api->listen(parts.listen);
+  if (!status.is_ok()) return status;
+  return std::unique_ptr<ApiServer>(std::move(api));
+}
+
+}  // namespace larder

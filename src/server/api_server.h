@@ -1,0 +1,45 @@
+// The HTTP surface: the reference system's routes, and a few of our own, over a Scheduler.
+//
+// Purpose: parses, authorizes, routes, and answers. No state of its own but counters; everything it says comes from the
+// scheduler. Routes and bodies: docs/ARCHITECTURE.md ("HTTP"), errors: docs/errors.md.
+// Threads: requests arrive on the listener's I/O threads; what blocks (flush, quiesce, stats, explain) runs on a small
+// executor of its own. create(), stop_accepting(), wait_drained() and the destructor from one thread.
+// Lifetime: scheduler, clock and metrics outlive it. The destructor ends open requests and joins its threads; calls that
+// wait inside the scheduler end within a second.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/file_system.h"
+#include "base/metrics.h"
+#include "base/status.h"
+#include "engine/scheduler.h"
+#include "server/http_listener.h"
+
+namespace larder {
+
+struct ApiParts {
+  Scheduler* scheduler = nullptr;
+  Clock* clock = nullptr;
+  MetricsRegistry* metrics = nullptr;
+  ListenOptions listen;   // host and port are taken from the scheduler's options
+};
+
+class ApiServer {
+ public:
+  // Listens from now on. Errors: as HttpListener::create.
+  [[nodiscard]] static Result<std::unique_ptr<ApiServer>> create(const ApiParts& parts);
+  virtual ~ApiServer() = default;
+
+  [[nodiscard]] virtual std::uint16_t port() const = 0;
+  [[nodiscard]] virtual std::string url() const = 0;   // "http://127.0.0.1:30000"
+  // First step of an orderly stop; open requests go on.
+  virtual void stop_accepting() = 0;
+  // Waits until no connection is left; false if `limit` ended first.
+  virtual bool wait_drained(Nanos limit) = 0;
+};
+
+}  // namespace larder

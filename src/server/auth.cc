@@ -1,0 +1,40 @@
+#include "server/auth.h"
+
+#include <cstddef>
+#include <string>
+
+namespace larder {
+namespace {
+
+// The key behind "Bearer "; empty if there is none.
+std::string_view bearer_of(std::string_view authorization) {
+  constexpr std::string_view kScheme = "bearer ";
+  if (authorization.size() < kScheme.size()) return {};
+  for (std::size_t i = 0; i < kScheme.size(); ++i) {
+    const char c = authorization[i];
+    if ((c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c) != kScheme[i]) return {};
+  }
+  authorization.remove_prefix(kScheme.size());
+  while (authorization.starts_with(' ')) authorization.remove_prefix(1);
+  return authorization;
+}
+
+// Time depends on the length of `given` only.
+bool is_equal_in_constant_time(std::string_view given, std::string_view key) {
+  unsigned char difference = given.size() == key.size() ? 0 : 1;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    difference |= static_cast<unsigned char>(given[i] ^ key[i % key.size()]);
+  }
+  return difference == 0;
+}
+
+}  // namespace
+
+bool is_authorized(const Options& options, AuthLevel level, std::string_view authorization) {
+  std::string_view key;
+  if (level == AuthLevel::kNormal) key = options.api_key;
+  if (level == AuthLevel::kAdminOptional) key = options.admin_api_key.empty() ? options.api_key : options.admin_api_key;
+  return key.empty() || is_equal_in_constant_time(bearer_of(authorization), key);
+}
+
+}  // namespace larder

@@ -1,0 +1,22 @@
+// Who may call what: bearer keys, as the reference checks them.
+//
+// | level           | admin key set          | only api key set   | neither |
+// |-----------------|------------------------|--------------------|---------|
+// | kOpen           | open                   | open               | open    |
+// | kNormal         | api key, if one is set | api key            | open    |
+// | kAdminOptional  | admin key              | api key            | open    |
+// Threads: pure.
+#pragma once
+
+#include <string_view>
+
+#include "engine/options.h"
+
+namespace larder {
+
+enum class AuthLevel : unsigned char { kOpen, kNormal, kAdminOptional };
+
+// authorization: the header's value, "Bearer <key>" (scheme in any case). Keys are compared in constant time.
+[[nodiscard]] bool is_authorized(const Options& options, AuthLevel level, std::string_view authorization);
+
+}  // namespace larder

@@ -1,0 +1,77 @@
+// The HTTP/1.1 front: sockets in, HttpRequest out; answers whole or in chunks.
+//
+// Purpose: hides the HTTP library behind a port that handlers and tests can do without. Keep-alive, chunked answers,
+// "Expect: 100-continue", limits and timeouts live here; routes and JSON do not.
+//
+// Picture, of one request:
+//   read ──► handler(request, exchange) ──► respond()                          one whole answer
+//                                       └─► begin_stream(), write()..., write(last)
+//   The client may leave at any time: then the on_gone function runs once, and further answers are dropped.
+//
+// Threads: the handler runs on an I/O thread and must not block: work that waits goes to another executor and answers
+// from there. respond() and post() may be called from any thread; begin_stream(), write() and on_gone() only inside the
+// handler or a posted function (the connection's strand), where they never overlap.
+// Lifetime: an exchange may outlive the listener; its answers are then dropped.
+// Limits (ListenOptions): connections, header and body bytes, and a time for every wait.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/metrics.h"
+#include "base/status.h"
+#include "server/http_message.h"
+
+namespace larder {
+
+struct ListenOptions {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 0;                      // 0: any free one
+  std::uint32_t io_threads = 2;
+  std::uint32_t max_connections = 512;         // further ones get 503 and are closed
+  std::uint64_t max_body_bytes = 64ull << 20;  // longer: 413
+  std::uint32_t max_header_bytes = 64u << 10;  // longer: 431
+  Nanos idle_limit = std::chrono::seconds(120);   // between requests of a connection
+  Nanos read_limit = std::chrono::seconds(60);    // from the head of a request to the end of its body
+  Nanos write_limit = std::chrono::seconds(60);   // for one write: a client that does not read is dropped
+};
+
+class HttpExchange {
+ public:
+  virtual ~HttpExchange() = default;
+  // The whole answer. The first answer of an exchange counts; later ones are dropped.
+  virtual void respond(HttpResponse response) = 0;
+  // Runs `task` on the connection's strand. After the connection is gone it still runs, so that it can clean up.
+  virtual void post(std::function<void()> task) = 0;
+
+  // Strand only. Sends the head of a 200 answer whose body follows in pieces.
+  virtual void begin_stream(std::string content_type) = 0;
+  // Strand only, one at a time: `written` runs on the strand when the piece is out. `last` ends the answer.
+  virtual void write(std::string bytes, bool last, std::function<void()> written) = 0;
+  // Strand only. `gone` runs at most once, on the strand, if the connection ends before the answer is complete.
+  virtual void on_gone(std::function<void()> gone) = 0;
+};
+
+class HttpListener {
+ public:
+  using Handler = std::function<void(HttpRequest, std::shared_ptr<HttpExchange>)>;
+
+  // Binds and starts to serve. kConflict: the port is in use; kInvalidArgument: no such address; kUnavailable: the
+  // system refuses (privileged port, no descriptors). `metrics` outlives the listener.
+  [[nodiscard]] static Result<std::unique_ptr<HttpListener>> create(const ListenOptions& options, Handler handler,
+                                                                    MetricsRegistry& metrics);
+  // Closes every connection (on_gone runs) and joins the I/O threads. The handler is not called afterwards.
+  virtual ~HttpListener() = default;
+
+  [[nodiscard]] virtual std::uint16_t port() const = 0;
+  [[nodiscard]] virtual std::size_t connections() const = 0;
+  // No new connections; idle ones are closed, the others after their answer. Returns at once.
+  virtual void stop_accepting() = 0;
+  // Waits until no connection is left; false if `limit` ended first.
+  virtual bool wait_drained(Nanos limit) = 0;
+};
+
+}  // namespace larder

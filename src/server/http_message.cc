@@ -1,0 +1,104 @@
+#include "server/http_message.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+
+namespace larder {
+namespace {
+
+int hex_value(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+Status parse_query(std::string_view text, std::map<std::string, std::string>& out) {
+  while (!text.empty()) {
+    const std::size_t end = text.find('&');
+    const std::string_view pair = text.substr(0, end);
+    text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
+    if (pair.empty()) continue;
+    const std::size_t equals = pair.find('=');
+    const auto name = percent_decode(pair.substr(0, equals), true);
+    const auto value =
+        percent_decode(equals == std::string_view::npos ? std::string_view{} : pair.substr(equals + 1), true);
+    if (!name || !value) return invalid_argument("the query has a '%' without two hex digits");
+    out[*name] = *value;
+  }
+  return Status::ok();
+}
+
+}  // namespace
+
+std::string_view http_reason(unsigned status) {
+  switch (status) {
+    case 100: return "Continue";
+    case 200: return "OK";
+    case 204: return "No Content";
+    case 400: return "Bad Request";
+    case 401: return "Unauthorized";
+    case 403: return "Forbidden";
+    case 404: return "Not Found";
+    case 405: return "Method Not Allowed";
+    case 408: return "Request Timeout";
+    case 409: return "Conflict";
+    case 413: return "Payload Too Large";
+    case 431: return "Request Header Fields Too Large";
+    case 499: return "Client Closed Request";
+    case 500: return "Internal Server Error";
+    case 501: return "Not Implemented";
+    case 503: return "Service Unavailable";
+    case 504: return "Gateway Timeout";
+    default: return "Status";
+  }
+}
+
+std::optional<std::string> percent_decode(std::string_view text, bool plus_is_space) {
+  std::string out;
+  out.reserve(text.size());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '+' && plus_is_space) {
+      out += ' ';
+    } else if (text[i] != '%') {
+      out += text[i];
+    } else {
+      if (i + 2 >= text.size()) return std::nullopt;
+      const int high = hex_value(text[i + 1]);
+      const int low = hex_value(text[i + 2]);
+      if (high < 0 || low < 0) return std::nullopt;
+      out += static_cast<char>(high * 16 + low);
+      i += 2;
+    }
+  }
+  return out;
+}
+
+Status parse_target(std::string_view target, HttpRequest& out) {
+  if (target.empty() || target.front() != '/') return invalid_argument("the request target must begin with '/'");
+  const std::size_t question = target.find('?');
+  const auto path = percent_decode(target.substr(0, question), false);
+  if (!path) return invalid_argument("the path has a '%' without two hex digits");
+  out.path = *path;
+  if (question == std::string_view::npos) return Status::ok();
+  return parse_query(target.substr(question + 1), out.query);
+}
+
+Result<double> query_seconds(const HttpRequest& request, const std::string& name, double fallback,
+                             double max_seconds) {
+  const auto found = request.query.find(name);
+  if (found == request.query.end()) return fallback;
+  const std::string& text = found->second;
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool is_number = error == std::errc{} && end == text.data() + text.size() && std::isfinite(value);
+  if (!is_number || value < 0 || value > max_seconds) {
+    return invalid_argument(
+        fmt::format("query parameter '{}' must be a number of seconds in [0, {}], got '{}'", name, max_seconds, text));
+  }
+  return value;
+}
+
+}  // namespace larder

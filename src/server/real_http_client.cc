@@ -1,0 +1,307 @@
+#include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <optional>
+
+#include "server/http_client.h"
+
+namespace larder {
+namespace {
+
+constexpr std::size_t kMaxHeadBytes = 64u << 10;
+constexpr std::uint64_t kMaxBodyBytes = 1ull << 30;
+constexpr std::size_t kMaxLineBytes = 16u << 20;
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return out;
+}
+
+std::string_view trim(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t' || text.back() == '\r')) text.remove_suffix(1);
+  return text;
+}
+
+template <class T>
+std::optional<T> parse_number(std::string_view text, int base = 10) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  if (error != std::errc{} || end != text.data() + text.size() || text.empty()) return std::nullopt;
+  return value;
+}
+
+// Cuts a byte stream into lines.
+class LineCutter {
+ public:
+  explicit LineCutter(const std::function<bool(std::string_view)>& sink) : sink_(sink) {}
+
+  Status push(std::string_view bytes) {
+    rest_ += bytes;
+    std::size_t begin = 0;
+    for (;;) {
+      const std::size_t end = rest_.find('\n', begin);
+      if (end == std::string::npos) break;
+      std::string_view line(rest_.data() + begin, end - begin);
+      if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+      if (!sink_(line)) return cancelled("the caller ended the stream");
+      begin = end + 1;
+    }
+    rest_.erase(0, begin);
+    return rest_.size() > kMaxLineBytes ? corrupt("a line of the answer is longer than 16 MiB") : Status::ok();
+  }
+
+ private:
+  const std::function<bool(std::string_view)>& sink_;
+  std::string rest_;
+};
+
+}  // namespace
+
+struct HttpClient::Head {
+  unsigned status = 0;
+  std::string content_type;
+  std::optional<std::uint64_t> length;
+  bool is_chunked = false;
+  bool keep_alive = true;
+};
+
+Result<HttpUrl> parse_http_url(std::string_view text) {
+  std::string_view rest = text;
+  if (rest.starts_with("https://")) return invalid_argument(fmt::format("'{}': https is not supported", text));
+  if (rest.starts_with("http://")) rest.remove_prefix(7);
+  HttpUrl url;
+  const std::size_t slash = rest.find('/');
+  if (slash != std::string_view::npos) {
+    url.base = std::string(rest.substr(slash));
+    while (!url.base.empty() && url.base.back() == '/') url.base.pop_back();
+    rest = rest.substr(0, slash);
+  }
+  const std::size_t colon = rest.rfind(':');
+  if (colon != std::string_view::npos && !rest.ends_with(']')) {
+    const auto port = parse_number<std::uint16_t>(rest.substr(colon + 1));
+    if (!port || *port == 0) return invalid_argument(fmt::format("'{}': the port must be 1..65535", text));
+    url.port = *port;
+    rest = rest.substr(0, colon);
+  }
+  if (rest.starts_with('[') && rest.ends_with(']')) rest = rest.substr(1, rest.size() - 2);  // IPv6
+  if (rest.empty()) return invalid_argument(fmt::format("'{}': no host; write http://host:port", text));
+  url.host = std::string(rest);
+  return url;
+}
+
+HttpClient::HttpClient(HttpUrl url, Nanos timeout, std::string bearer)
+    : url_(std::move(url)), timeout_(timeout), bearer_(std::move(bearer)) {}
+
+HttpClient::~HttpClient() { disconnect(); }
+
+void HttpClient::disconnect() {
+  if (socket_ >= 0) ::close(socket_);
+  socket_ = -1;
+  buffer_.clear();
+}
+
+Status HttpClient::connect() {
+  disconnect();
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const std::string where = fmt::format("{}:{}", url_.host, url_.port);
+  const int failed = ::getaddrinfo(url_.host.c_str(), std::to_string(url_.port).c_str(), &hints, &found);
+  if (failed != 0) return unavailable(fmt::format("cannot connect to {}: {}", where, ::gai_strerror(failed)));
+  int error = ECONNREFUSED;
+  for (const addrinfo* at = found; at != nullptr && socket_ < 0; at = at->ai_next) {
+    const int fd = ::socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol);
+    if (fd < 0) continue;
+    const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(timeout_).count();
+    timeval limit{};
+    limit.tv_sec = static_cast<time_t>(micros / 1'000'000);
+    limit.tv_usec = static_cast<suseconds_t>(micros % 1'000'000);
+    ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    const int on = 1;
+    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (::connect(fd, at->ai_addr, at->ai_addrlen) == 0) {
+      socket_ = fd;
+    } else {
+      error = errno;
+      ::close(fd);
+    }
+  }
+  ::freeaddrinfo(found);
+  if (socket_ < 0) return unavailable(fmt::format("cannot connect to {}: {}", where, std::strerror(error)));
+  return Status::ok();
+}
+
+Status HttpClient::send_all(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && errno == EAGAIN) return deadline_exceeded("the server does not read the request");
+    if (sent <= 0) return unavailable(fmt::format("sending the request: {}", std::strerror(errno)));
+    bytes.remove_prefix(static_cast<std::size_t>(sent));
+  }
+  return Status::ok();
+}
+
+Status HttpClient::receive() {
+  char piece[16384];
+  for (;;) {
+    const ssize_t got = ::recv(socket_, piece, sizeof piece, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      return deadline_exceeded(
+          fmt::format("no byte from the server for {} s", std::chrono::duration_cast<std::chrono::seconds>(timeout_).count()));
+    }
+    if (got < 0) return unavailable(fmt::format("reading the answer: {}", std::strerror(errno)));
+    if (got == 0) return unavailable("the server closed the connection");
+    buffer_.append(piece, static_cast<std::size_t>(got));
+    return Status::ok();
+  }
+}
+
+Result<std::string> HttpClient::read_line() {
+  for (;;) {
+    const std::size_t end = buffer_.find('\n');
+    if (end != std::string::npos) {
+      std::string line(trim(std::string_view(buffer_).substr(0, end)));
+      buffer_.erase(0, end + 1);
+      return line;
+    }
+    if (buffer_.size() > kMaxHeadBytes) return corrupt("the head of the answer is longer than 64 KiB");
+    LARDER_RETURN_IF_ERROR(receive());
+  }
+}
+
+Result<HttpClient::Head> HttpClient::read_head() {
+  Head head;
+  do {  // passes over "100 Continue"
+    head = Head{};
+    Result<std::string> status_line = read_line();
+    if (!status_line.is_ok()) return status_line.status();
+    const std::string_view text = *status_line;
+    const auto status = text.size() >= 12 ? parse_number<unsigned>(text.substr(9, 3)) : std::nullopt;
+    if (!text.starts_with("HTTP/1.") || !status) return corrupt("the answer is not HTTP/1.1");
+    head.status = *status;
+    head.keep_alive = text.starts_with("HTTP/1.1");
+    for (;;) {
+      Result<std::string> line = read_line();
+      if (!line.is_ok()) return line.status();
+      if (line->empty()) break;
+      const std::size_t colon = line->find(':');
+      if (colon == std::string::npos) return corrupt("the answer has a header line without ':'");
+      const std::string name = lower(std::string_view(*line).substr(0, colon));
+      const std::string_view value = trim(std::string_view(*line).substr(colon + 1));
+      if (name == "content-length") head.length = parse_number<std::uint64_t>(value);
+      if (name == "content-type") head.content_type = std::string(value);
+      if (name == "transfer-encoding") head.is_chunked = lower(value) == "chunked";
+      if (name == "connection" && lower(value) == "close") head.keep_alive = false;
+    }
+  } while (head.status == 100);
+  return head;
+}
+
+Status HttpClient::read_counted(std::uint64_t size_bytes, const std::function<Status(std::string_view)>& sink) {
+  while (size_bytes > 0) {
+    if (buffer_.empty()) LARDER_RETURN_IF_ERROR(receive());
+    const std::size_t take = static_cast<std::size_t>(std::min<std::uint64_t>(size_bytes, buffer_.size()));
+    const std::string piece = buffer_.substr(0, take);
+    buffer_.erase(0, take);
+    size_bytes -= take;
+    LARDER_RETURN_IF_ERROR(sink(piece));
+  }
+  return Status::ok();
+}
+
+Status HttpClient::read_chunked(const std::function<Status(std::string_view)>& sink) {
+  for (;;) {
+    Result<std::string> line = read_line();
+    if (!line.is_ok()) return line.status();
+    const auto size_bytes = parse_number<std::uint64_t>(trim(std::string_view(*line).substr(0, line->find(';'))), 16);
+    if (!size_bytes) return corrupt("the answer has a broken chunk");
+    if (*size_bytes > 0) LARDER_RETURN_IF_ERROR(read_counted(*size_bytes, sink));
+    Result<std::string> end = read_line();  // after the data, or after the last chunk (we expect no trailers)
+    if (!end.is_ok()) return end.status();
+    if (*size_bytes == 0) return Status::ok();
+  }
+}
+
+Status HttpClient::read_body(const Head& head, const std::function<Status(std::string_view)>& sink) {
+  if (head.status == 204) return Status::ok();
+  if (head.is_chunked) return read_chunked(sink);
+  if (head.length) return read_counted(*head.length, sink);
+  for (;;) {  // to the end of the connection
+    if (!buffer_.empty()) {
+      const std::string piece = std::move(buffer_);
+      buffer_.clear();
+      LARDER_RETURN_IF_ERROR(sink(piece));
+    }
+    const Status status = receive();
+    if (status.code() == StatusCode::kUnavailable) return Status::ok();
+    LARDER_RETURN_IF_ERROR(status);
+  }
+}
+
+Result<HttpReply> HttpClient::exchange(std::string_view bytes, const LineSink* on_line) {
+  const bool was_open = socket_ >= 0;
+  if (!was_open) LARDER_RETURN_IF_ERROR(connect());
+  Status sent = send_all(bytes);
+  Result<Head> head = sent.is_ok() ? read_head() : Result<Head>(sent);
+  const bool was_stale = was_open && !head.is_ok() && head.status().code() == StatusCode::kUnavailable && buffer_.empty();
+  if (was_stale) {  // the server had closed the idle connection: nothing was done, so once more on a new one
+    LARDER_RETURN_IF_ERROR(connect());
+    sent = send_all(bytes);
+    head = sent.is_ok() ? read_head() : Result<Head>(sent);
+  }
+  if (!head.is_ok()) {
+    disconnect();
+    return head.status();
+  }
+  HttpReply reply;
+  reply.status = head->status;
+  reply.content_type = head->content_type;
+  LineSink ignore = [](std::string_view) { return true; };
+  LineCutter lines(on_line ? *on_line : ignore);
+  const bool by_line = on_line && head->status == 200;
+  const Status status = read_body(*head, [&](std::string_view piece) -> Status {
+    if (by_line) return lines.push(piece);
+    reply.body += piece;
+    return reply.body.size() > kMaxBodyBytes ? corrupt("the answer is larger than 1 GiB") : Status::ok();
+  });
+  if (!status.is_ok() || !head->keep_alive || (!head->is_chunked && !head->length && head->status != 204)) disconnect();
+  if (!status.is_ok()) return status;
+  return reply;
+}
+
+std::string HttpClient::request_text(std::string_view method, std::string_view target, std::string_view body) const {
+  std::string text = fmt::format("{} {}{} HTTP/1.1\r\nHost: {}:{}\r\n", method, url_.base, target, url_.host, url_.port);
+  if (!bearer_.empty()) text += fmt::format("Authorization: Bearer {}\r\n", bearer_);
+  if (!body.empty()) text += "Content-Type: application/json\r\n";
+  text += fmt::format("Content-Length: {}\r\n\r\n", body.size());
+  text += body;
+  return text;
+}
+
+Result<HttpReply> HttpClient::request(std::string_view method, std::string_view target, std::string_view body) {
+  return exchange(request_text(method, target, body), nullptr);
+}
+
+Result<HttpReply> HttpClient::stream(std::string_view method, std::string_view target, std::string_view body,
+                                     const std::function<bool(std::string_view line)>& on_line) {
+  return exchange(request_text(method, target, body), &on_line);
+}
+
+Result<HttpReply> HttpClient::raw(std::string_view bytes) { return exchange(bytes, nullptr); }
+
+}  // namespace larder

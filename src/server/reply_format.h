@@ -1,0 +1,34 @@
+// The answers of /generate, /v1/completions and /v1/chat/completions.
+//
+// A line of an event stream stays under 128 KiB (clients' line buffers): cumulative events of /generate that would grow
+// beyond it carry only their tail, with "output_ids_offset" and "text_offset" saying where it belongs.
+// Threads: strand only, as their Completion.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "server/completion.h"
+
+namespace larder {
+
+inline constexpr std::size_t kMaxCumulativeBytes = 96u << 10;  // of output_ids and text in one event
+inline constexpr std::size_t kTailTokens = 8192;               // of one event beyond that
+inline constexpr std::size_t kTailTextBytes = 10u << 10;       // at most six times that in JSON
+
+struct GenerateFormatOptions {
+  std::string storage_backend;  // class name for cached_tokens_details; "": no storage tier
+  bool is_batch = false;        // the answer is an array, events carry "index"
+};
+[[nodiscard]] std::unique_ptr<ReplyFormat> make_generate_format(GenerateFormatOptions options);
+
+struct OpenAiFormatOptions {
+  std::string model;
+  std::int64_t created_unix_seconds = 0;
+  bool is_chat = false;
+  bool include_usage = false;   // a last chunk with usage; the others carry null
+};
+[[nodiscard]] std::unique_ptr<ReplyFormat> make_openai_format(OpenAiFormatOptions options);
+
+}  // namespace larder

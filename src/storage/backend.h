@@ -1,0 +1,130 @@
+// The storage port (L3): what every backend must do, and nothing about how.
+//
+// Contract
+//  - submit_*() never blocks and does no I/O. On ok, `done` runs exactly once, on any thread, also after cancel, close
+//    and failure. On error (kOverloaded: the bounded queue is full; kUnavailable: closed or sick) nothing was taken and
+//    `done` is dropped unrun. `done` may run on the calling thread before submit_*() returns (an exists that is only an
+//    index lookup does): call no submit_*() with a lock held that `done` takes. Do not call close() from `done`.
+//  - From submit to `done` the segments belong to the backend (rule 3), whatever the caller's deadline says.
+//  - One status per item. A miss is kNotFound; bytes that fail verification are kCorrupt, counted, and the page is
+//    dropped by the backend. No exception crosses this port; no callback is made under a lock.
+//  - A PageGroup commits atomically: after a crash all of its items are there, or none (atomic_groups capability);
+//    a reader never sees an item of a group before its anchor. Writing a page that is there already is ok and cheap.
+//  - read() returns only bytes verified by verify_page().
+//  - A store is bound to nothing: pages of many models, layouts and tenants live side by side and never meet, because
+//    the key chain is seeded with the namespace digest and the envelope is checked.
+//
+// Threads: all methods from any thread. Every backend passes tests/conformance.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/status.h"
+#include "base/strong.h"
+#include "key/page_key.h"
+#include "model/model_spec.h"
+#include "model/restore_point.h"
+#include "pool/host_pools.h"
+#include "storage/envelope.h"
+
+namespace larder {
+
+// The identity under which a rank's pages are stored: one per (model, layout, rank, adapter, tenant).
+struct StoreScope {
+  Digest256 namespace_digest;
+  std::array<Digest256, kPoolNameCount> layout_fingerprints{};  // all-zero: the model has no such pool
+  [[nodiscard]] const Digest256& fingerprint(PoolName pool) const {
+    return layout_fingerprints[static_cast<std::size_t>(pool)];
+  }
+};
+[[nodiscard]] StoreScope make_store_scope(const ModelSpec& model, const NamespaceScope& scope);
+// Sum of the pieces' sizes.
+[[nodiscard]] std::size_t payload_bytes(std::span<const Segment> payload);
+
+struct ExistsRequest {
+  std::shared_ptr<const StoreScope> scope;
+  std::vector<PageKey> keys;    // chain order
+  std::vector<PoolName> pools;  // every pool whose presence matters
+};
+struct ExistsResult {
+  Status status;                       // not ok: `presence` is empty
+  std::vector<PoolPresence> presence;  // one per requested pool, present[i] <-> keys[i]
+};
+
+struct ReadItem {
+  PoolName pool;
+  PageKey key;
+  std::vector<Segment> payload;  // where the bytes go; total size = the pool's page_bytes()
+};
+struct ReadRequest {
+  std::shared_ptr<const StoreScope> scope;
+  std::vector<ReadItem> items;
+};
+struct ReadResult {
+  std::vector<Status> items;  // one per item; payload of a failed item is undefined
+};
+
+struct WriteItem {
+  PoolName pool;
+  PageKey key;
+  std::vector<Segment> payload;
+};
+// Commits as a whole. Items in order: sidecars before their anchor; the last item is the commit mark.
+struct PageGroup {
+  std::vector<WriteItem> items;
+};
+struct WriteRequest {
+  std::shared_ptr<const StoreScope> scope;
+  std::vector<PageGroup> groups;  // parents before children; a failed group does not stop the next
+  bool durable = false;           // acknowledge only when it survives a power cut (fsync)
+};
+struct WriteResult {
+  std::vector<Status> groups;  // one per group: kOk = whole group visible
+};
+
+struct BackendInfo {
+  std::string name;            // "memory", "file"
+  bool persistent = false;     // survives a restart
+  bool atomic_groups = false;  // all-or-none after a crash
+  bool zero_copy = false;      // moves segments without a staging copy
+  std::size_t alignment = 1;   // preferred alignment of segments, bytes
+};
+
+struct BackendStats {
+  std::uint64_t pages = 0, bytes = 0, physical_bytes = 0;
+  std::uint64_t reads = 0, read_hits = 0, read_misses = 0, read_errors = 0;
+  std::uint64_t writes = 0, write_errors = 0, duplicate_writes = 0;
+  std::uint64_t corrupt = 0, evicted = 0;
+  std::uint64_t torn_tails = 0;  // unfinished groups cut off at open (persistent backends)
+  std::uint64_t queued = 0;      // operations taken and not yet done
+};
+
+class StorageBackend {
+ public:
+  using ExistsDone = std::function<void(ExistsResult)>;
+  using ReadDone = std::function<void(ReadResult)>;
+  using WriteDone = std::function<void(WriteResult)>;
+  using ClearDone = std::function<void(Status)>;
+
+  virtual ~StorageBackend() = default;  // = close() with no wait limit for what is in flight
+  [[nodiscard]] virtual const BackendInfo& info() const = 0;
+  [[nodiscard]] virtual Status submit_exists(ExistsRequest request, ExistsDone done) = 0;
+  [[nodiscard]] virtual Status submit_read(ReadRequest request, ReadDone done) = 0;
+  [[nodiscard]] virtual Status submit_write(WriteRequest request, WriteDone done) = 0;
+  // Drops every page of the scope (null: of the whole store, other files untouched).
+  [[nodiscard]] virtual Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) = 0;
+  [[nodiscard]] virtual BackendStats stats() const = 0;
+  // Refuses new operations and waits for those in flight. kDeadlineExceeded: some still run; their buffers stay theirs
+  // and close() may be called again. Idempotent.
+  [[nodiscard]] virtual Status close(std::chrono::nanoseconds limit) = 0;
+};
+
+}  // namespace larder

@@ -1,0 +1,73 @@
+// What a device must be able to do so that pages can be copied to and from it. Shaped after CUDA streams and events
+// (a CUDA device fits without change: enqueue = cudaMemcpy2DAsync / a gather kernel, record = cudaEventRecord, query =
+// cudaEventQuery, on_complete = cudaLaunchHostFunc); the CPU device runs each stream as a serial queue on an executor.
+//
+// Threads: all calls from one thread (the cache thread) except where noted. Errors: kUnavailable when the device is
+// gone; an error of a copy surfaces at its event.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "base/executor.h"
+#include "base/status.h"
+#include "pool/memory.h"
+
+namespace larder {
+
+enum class CopyDirection : std::uint8_t { kDeviceToHost, kHostToDevice, kDeviceToDevice };
+
+// `rows` pieces of `width` bytes; consecutive pieces are a pitch apart (pitch == width: one contiguous copy).
+struct CopyOp {
+  std::byte* dst = nullptr;
+  const std::byte* src = nullptr;
+  std::size_t width = 0;
+  std::size_t rows = 1;
+  std::size_t dst_pitch = 0;
+  std::size_t src_pitch = 0;
+};
+
+using StreamId = std::uint32_t;
+inline constexpr std::size_t kMaxStreams = 16;
+
+// One entry of a stream: copies, then a callback. Either function may be empty.
+struct StreamStep {
+  // Appends the copies. Called once, when the step's turn comes, on the thread that runs the stream: the list of a
+  // large batch is made where it is used, in warm memory, and not on the cache thread. What it reads must stay
+  // unchanged until `done` (leased slots do).
+  std::function<void(std::vector<CopyOp>&)> make_ops;
+  // Called once the copies of this step, hence of all steps before it, have completed (or failed: its status). On any
+  // thread; must be short; must not call the device.
+  std::function<void(Status)> done;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  [[nodiscard]] virtual std::string_view name() const = 0;  // "cpu", "cuda:0"
+  [[nodiscard]] virtual MemorySource& memory() = 0;
+  // Streams are ordered queues; work of different streams runs concurrently. At most 16.
+  [[nodiscard]] virtual Result<StreamId> create_stream() = 0;
+  // Enqueues the steps in order, all or nothing. kOverloaded: the stream's bounded queue has no room for all of them,
+  // or the executor refused; nothing was enqueued and no callback will run.
+  [[nodiscard]] virtual Status enqueue_steps(StreamId stream, CopyDirection direction,
+                                             std::vector<StreamStep> steps) = 0;
+  // One step of copies that are already listed. The memory belongs to the stream until a later callback ran.
+  [[nodiscard]] virtual Status enqueue(StreamId stream, CopyDirection direction, std::vector<CopyOp> ops);
+  // Runs `done` once everything enqueued before it has completed (or failed: its status). On any thread; must be short.
+  [[nodiscard]] virtual Status on_complete(StreamId stream, std::function<void(Status)> done);
+  // Blocks until all streams are idle. For shutdown and tests; not from a callback of this device.
+  virtual void synchronize() = 0;
+};
+
+// Copies with memcpy on `executor`, which outlives the device. A stream posts one task per step, so streams share the
+// executor's threads fairly. synchronize() and the destructor run what no thread has begun themselves: they return also
+// when the executor is a ManualExecutor that nobody runs, or has dropped its tasks.
+// stream_queue_limit: steps per stream; at least one transfer's worth (ModelSpec::layer_count()).
+[[nodiscard]] std::unique_ptr<Device> make_cpu_device(Executor& executor, std::size_t stream_queue_limit = 4096);
+
+}  // namespace larder

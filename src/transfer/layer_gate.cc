@@ -1,0 +1,51 @@
+#include "transfer/layer_gate.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace larder {
+
+void LayerGate::arrive(std::uint32_t layer) {
+  {
+    const std::lock_guard lock(mutex_);
+    arrived_ = std::max(arrived_, layer >= layers_ ? layers_ : layer + 1);
+  }
+  changed_.notify_all();
+}
+
+void LayerGate::fail(Status status) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_.is_ok()) return;
+    failure_ = status.is_ok() ? internal_error("a layer gate was failed with an ok status") : std::move(status);
+  }
+  changed_.notify_all();
+}
+
+Status LayerGate::wait(std::uint32_t layer, std::chrono::nanoseconds limit) const {
+  if (layer >= layers_) {
+    return invalid_argument("layer " + std::to_string(layer) + " of a gate of " + std::to_string(layers_) + " layers");
+  }
+  // now + limit must not overflow inside wait_for.
+  const auto bounded = std::min<std::chrono::nanoseconds>(limit, std::chrono::hours(24 * 365));
+  std::unique_lock lock(mutex_);
+  const auto settled = [&] { return !failure_.is_ok() || arrived_ > layer; };
+  if (!changed_.wait_for(lock, bounded, settled)) {
+    return deadline_exceeded("layer " + std::to_string(layer) + " has not arrived: " + std::to_string(arrived_) +
+                             " of " + std::to_string(layers_) + " layers have");
+  }
+  return failure_;
+}
+
+bool LayerGate::ready(std::uint32_t layer) const {
+  const std::lock_guard lock(mutex_);
+  return failure_.is_ok() && layer < layers_ && arrived_ > layer;
+}
+
+bool LayerGate::finished() const {
+  const std::lock_guard lock(mutex_);
+  return !failure_.is_ok() || arrived_ >= layers_;
+}
+
+}  // namespace larder

@@ -1,0 +1,261 @@
+#include "transfer/transfer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <utility>
+
+namespace larder {
+namespace {
+
+// Steps without a gate gather layers until they are worth a trip through the executor (a step costs 1-2 us, as long as
+// copying some 10 KiB). With a gate each layer is a step: the next one shall not delay it.
+constexpr std::size_t kStepBytes = std::size_t{1} << 20;
+
+struct LayerRange {
+  std::uint32_t first = 0;
+  std::uint32_t end = 0;
+};
+
+// One submitted transfer. The cache thread fills it; then the stream's steps, one at a time, own it.
+class Transfer {
+ public:
+  Transfer(const DevicePools& device, const HostPools* host, TransferRequest request, TransferEngine::Done done,
+           std::shared_ptr<std::atomic<std::size_t>> in_flight)
+      : device_(device),
+        host_(host),
+        request_(std::move(request)),
+        done_(std::move(done)),
+        in_flight_(std::move(in_flight)) {}
+  Transfer(const Transfer&) = delete;
+  Transfer& operator=(const Transfer&) = delete;
+  // A device that drops an accepted transfer unrun still leads to one completion: the leases must come back.
+  ~Transfer() {
+    if (is_accepted_) finish(cancelled("the device dropped the transfer"));
+  }
+
+  [[nodiscard]] const TransferRequest& request() const { return request_; }
+  [[nodiscard]] std::vector<LeasedSlot>& device_leases() { return device_leases_; }
+  [[nodiscard]] std::vector<LeasedSlot>& host_leases() { return host_leases_; }
+  void accept() { is_accepted_ = true; }
+  void refuse() { is_accepted_ = false; }
+
+  void append_copies(LayerRange layers, std::vector<CopyOp>& out) const {
+    for (std::uint32_t layer = layers.first; layer < layers.end; ++layer) {
+      for (const ComponentKind c : kAllComponents) {
+        const auto& pairs = request_.pairs[index_of(c)];
+        if (!pairs.empty()) append_layer_copies(device_, host_, c, pairs, request_.direction, layer, out);
+      }
+    }
+  }
+
+  // Layers below `end` have been copied, or not: `status`.
+  void arrive(std::uint32_t end, Status status) {
+    if (!status.is_ok()) {
+      if (request_.gate) request_.gate->fail(status);
+      if (failure_.is_ok()) failure_ = std::move(status);
+    } else if (failure_.is_ok() && request_.gate && end > 0) {
+      request_.gate->arrive(end - 1);
+    }
+  }
+
+  void finish_last(std::uint32_t end, Status status) {
+    arrive(end, std::move(status));
+    finish(std::move(failure_));
+  }
+
+ private:
+  void finish(Status status) {
+    is_accepted_ = false;
+    if (!status.is_ok() && request_.gate) request_.gate->fail(status);
+    // Before done_: whoever it wakes may submit at once. release pairs with the acquire in in_flight().
+    in_flight_->fetch_sub(1, std::memory_order_release);
+    done_({request_.id, std::move(status), std::move(device_leases_), std::move(host_leases_)});
+  }
+
+  const DevicePools& device_;
+  const HostPools* const host_;
+  const TransferRequest request_;
+  const TransferEngine::Done done_;
+  const std::shared_ptr<std::atomic<std::size_t>> in_flight_;
+  std::vector<LeasedSlot> device_leases_;
+  std::vector<LeasedSlot> host_leases_;
+  Status failure_;
+  bool is_accepted_ = false;
+};
+
+class StreamTransferEngine final : public TransferEngine {
+ public:
+  StreamTransferEngine(Device& device, DevicePools& pools, HostPools* host, std::size_t max_in_flight)
+      : device_(device), pools_(pools), host_(host), max_in_flight_(max_in_flight) {
+    const ModelSpec& model = pools.model();
+    for (auto& bytes : layer_bytes_) bytes.resize(model.layer_count(), 0);
+    for (const PoolSpec& pool : model.pools) {
+      for (const std::uint32_t layer : pool.layers) layer_bytes_[index_of(pool.component)][layer] += pool.layer_bytes();
+    }
+  }
+  StreamTransferEngine(const StreamTransferEngine&) = delete;
+  StreamTransferEngine& operator=(const StreamTransferEngine&) = delete;
+  ~StreamTransferEngine() override { device_.synchronize(); }
+
+  Status create_streams() {
+    for (StreamId& stream : streams_) {
+      auto created = device_.create_stream();
+      if (!created) return created.status();
+      stream = *created;
+    }
+    return Status::ok();
+  }
+
+  Status submit(TransferRequest request, Done done) override;
+  std::size_t in_flight() const override { return in_flight_->load(std::memory_order_acquire); }
+
+ private:
+  [[nodiscard]] Status check(const TransferRequest& request) const;
+  [[nodiscard]] Status take_leases(Transfer& transfer);
+  void drop_leases(Transfer& transfer);
+  [[nodiscard]] std::vector<LayerRange> plan_steps(const TransferRequest& request) const;
+
+  // constant after creation
+  Device& device_;
+  DevicePools& pools_;
+  HostPools* const host_;
+  const std::size_t max_in_flight_;
+  std::array<StreamId, 3> streams_{};                                  // [CopyDirection]
+  std::array<std::vector<std::size_t>, kComponentCount> layer_bytes_;  // [component][model layer], of one pair
+
+  // atomic: up by the cache thread, down by a device thread. Shared, so that a late transfer may outlive the engine.
+  const std::shared_ptr<std::atomic<std::size_t>> in_flight_ = std::make_shared<std::atomic<std::size_t>>(0);
+};
+
+Status StreamTransferEngine::check(const TransferRequest& request) const {
+  const bool is_device_only = request.direction == CopyDirection::kDeviceToDevice;
+  for (const ComponentKind c : kAllComponents) {
+    const auto& pairs = request.pairs[index_of(c)];
+    if (pairs.empty()) continue;
+    if (!pools_.model().has(c)) {
+      return invalid_argument("transfer of component " + std::string(component_name(c)) + ", which the model lacks");
+    }
+    if (!is_device_only && host_ == nullptr) return invalid_argument("transfer to or from the host without host pools");
+    if (!is_device_only) continue;
+    // Merged copies run in no order between pairs: a slot that is read and written would give either content.
+    std::vector<DeviceSlot> sources;
+    sources.reserve(pairs.size());
+    for (const SlotPair& pair : pairs) sources.push_back(pair.source);
+    std::sort(sources.begin(), sources.end());
+    for (const SlotPair& pair : pairs) {
+      if (std::binary_search(sources.begin(), sources.end(), pair.device)) {
+        return invalid_argument("device slot " + std::to_string(pair.device.v) +
+                                " is source and destination of one transfer");
+      }
+    }
+  }
+  return Status::ok();
+}
+
+Status StreamTransferEngine::take_leases(Transfer& transfer) {
+  const auto lease_device = [&](ComponentKind c, DeviceSlot slot) {
+    LARDER_RETURN_IF_ERROR(pools_.add_lease(c, slot));
+    transfer.device_leases().push_back({c, slot.v, pools_.generation(c, slot)});
+    return Status::ok();
+  };
+  const bool is_device_only = transfer.request().direction == CopyDirection::kDeviceToDevice;
+  for (const ComponentKind c : kAllComponents) {
+    for (const SlotPair& pair : transfer.request().pairs[index_of(c)]) {
+      LARDER_RETURN_IF_ERROR(lease_device(c, pair.device));
+      if (is_device_only) {
+        LARDER_RETURN_IF_ERROR(lease_device(c, pair.source));
+        continue;
+      }
+      LARDER_RETURN_IF_ERROR(host_->add_lease(c, pair.host));
+      transfer.host_leases().push_back({c, pair.host.v, host_->generation(c, pair.host)});
+    }
+  }
+  return Status::ok();
+}
+
+// Takes back what take_leases() took. The slots were live a moment ago, on this thread, so no drop can be refused.
+void StreamTransferEngine::drop_leases(Transfer& transfer) {
+  for (const LeasedSlot& lease : transfer.device_leases()) {
+    (void)pools_.drop_lease(lease.component, DeviceSlot(lease.slot), lease.generation);
+  }
+  for (const LeasedSlot& lease : transfer.host_leases()) {
+    (void)host_->drop_lease(lease.component, HostSlot(lease.slot), lease.generation);
+  }
+}
+
+// Ranges that end after a layer with bytes; the last one takes the layers without bytes that follow. Never empty: the
+// last step carries the completion.
+std::vector<LayerRange> StreamTransferEngine::plan_steps(const TransferRequest& request) const {
+  const std::size_t enough = request.gate ? 1 : kStepBytes;
+  const std::uint32_t layers = pools_.model().layer_count();
+  std::vector<LayerRange> steps;
+  LayerRange range;
+  std::size_t bytes = 0;
+  for (std::uint32_t layer = 0; layer < layers; ++layer) {
+    for (std::size_t c = 0; c < kComponentCount; ++c) bytes += request.pairs[c].size() * layer_bytes_[c][layer];
+    range.end = layer + 1;
+    if (bytes < enough) continue;
+    steps.push_back(range);
+    range.first = range.end;
+    bytes = 0;
+  }
+  if (bytes > 0 || steps.empty()) {
+    steps.push_back(range);
+  } else {
+    steps.back().end = layers;
+  }
+  return steps;
+}
+
+Status StreamTransferEngine::submit(TransferRequest request, Done done) {
+  if (in_flight() >= max_in_flight_) {
+    return overloaded("transfers: " + std::to_string(max_in_flight_) + " are in flight already");
+  }
+  LARDER_RETURN_IF_ERROR(check(request));
+  const std::vector<LayerRange> ranges = plan_steps(request);
+  const CopyDirection direction = request.direction;
+  auto transfer = std::make_shared<Transfer>(pools_, host_, std::move(request), std::move(done), in_flight_);
+  if (Status leased = take_leases(*transfer); !leased.is_ok()) {
+    drop_leases(*transfer);
+    return leased;
+  }
+  // Steps of a stream run in order, so the last one, which owns the transfer, outlives the raw pointers of the others
+  // (which then fit into a std::function without an allocation).
+  std::vector<StreamStep> steps(ranges.size());
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    Transfer* raw = transfer.get();
+    const LayerRange range = ranges[i];
+    steps[i].make_ops = [raw, range](std::vector<CopyOp>& out) { raw->append_copies(range, out); };
+    steps[i].done = [raw, end = range.end](Status status) { raw->arrive(end, std::move(status)); };
+  }
+  steps.back().done = [transfer, end = ranges.back().end](Status status) {
+    transfer->finish_last(end, std::move(status));
+  };
+  // Before the enqueue: it may complete inside it.
+  transfer->accept();
+  in_flight_->fetch_add(1, std::memory_order_relaxed);
+  Status enqueued = device_.enqueue_steps(streams_[static_cast<std::size_t>(direction)], direction, std::move(steps));
+  if (!enqueued.is_ok()) {
+    transfer->refuse();
+    in_flight_->fetch_sub(1, std::memory_order_relaxed);
+    drop_leases(*transfer);
+  }
+  return enqueued;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TransferEngine>> TransferEngine::create(Device& device, DevicePools& pools, HostPools* host,
+                                                               std::size_t max_in_flight) {
+  if (max_in_flight == 0) return invalid_argument("a transfer engine needs room for at least one transfer");
+  if (host != nullptr && host->model().pools != pools.model().pools) {
+    return conflict("host pools of model " + host->model().id + " and device pools of model " + pools.model().id +
+                    " differ in geometry");
+  }
+  auto engine = std::make_unique<StreamTransferEngine>(device, pools, host, max_in_flight);
+  LARDER_RETURN_IF_ERROR(engine->create_streams());
+  return std::unique_ptr<TransferEngine>(std::move(engine));
+}
+
+}  // namespace larder

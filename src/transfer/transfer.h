@@ -1,0 +1,79 @@
+// Copies of pages between device and host (and device to device), layer by layer.
+//
+// Purpose: turns slot pairs into strided copies for any host layout, keeps the slots leased while they are in flight,
+// and reports completion. One transfer = one OpId = one completion, whatever happens.
+//
+// Threads: submit() from the cache thread. Completions are handed to `done` on a device thread: the controller's `done`
+// only pushes into its inbox. Leases are taken at submit and dropped by the controller when it drains the completion
+// (TransferDone carries slots and generations), so that all bookkeeping stays on the cache thread.
+// Limits: `max_in_flight` transfers; more: kOverloaded, nothing taken.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "base/strong.h"
+#include "pool/device_pools.h"
+#include "pool/host_pools.h"
+#include "transfer/device.h"
+#include "transfer/layer_gate.h"
+
+namespace larder {
+
+struct SlotPair {
+  DeviceSlot device;  // D->H: source; H->D: destination; D->D: destination
+  HostSlot host;      // unused for D->D
+  DeviceSlot source;  // D->D only
+};
+
+struct TransferRequest {
+  OpId id;
+  CopyDirection direction = CopyDirection::kDeviceToHost;
+  std::array<std::vector<SlotPair>, kComponentCount> pairs;  // by component; all pools of the component are copied
+  std::shared_ptr<LayerGate> gate;                           // H->D (and D->D): arrives layer by layer; may be null
+};
+
+struct LeasedSlot {
+  ComponentKind component;
+  std::uint32_t slot;
+  Generation generation;
+};
+
+struct TransferDone {
+  OpId id;
+  Status status;
+  std::vector<LeasedSlot> device_leases;  // to be dropped by the cache thread
+  std::vector<LeasedSlot> host_leases;
+};
+
+class TransferEngine {
+ public:
+  using Done = std::function<void(TransferDone)>;
+
+  // device, pools, host outlive the engine. One stream per direction. host may be null: device to device only.
+  // Errors: kInvalidArgument (max_in_flight 0), kConflict (host and device pools of different models), kOverloaded
+  // (no stream left).
+  [[nodiscard]] static Result<std::unique_ptr<TransferEngine>> create(Device& device, DevicePools& pools,
+                                                                      HostPools* host, std::size_t max_in_flight);
+  // Waits until every transfer's `done` has returned. Not from a `done`.
+  virtual ~TransferEngine() = default;
+
+  // On ok: leases are held and `done` will be called exactly once, possibly before submit() returns. On error nothing
+  // was taken, the gate is as it was and `done` is dropped. kInvalidArgument: a component the model lacks, no host
+  // pools, a D->D destination that is also a source; kInternal: a slot that is not live; kOverloaded: try again later.
+  [[nodiscard]] virtual Status submit(TransferRequest request, Done done) = 0;
+  [[nodiscard]] virtual std::size_t in_flight() const = 0;
+};
+
+// Pure: the copies of one component's pairs in one model layer (all its pools and planes), merged where both sides are
+// contiguous. Exposed for tests and for a CUDA gather kernel. model_layer < ModelSpec::layer_count(); slots are leased
+// or otherwise kept by the caller. Any thread. Cost O(pages * planes), times heads for page_head, plus blocks touched.
+void append_layer_copies(const DevicePools& device, const HostPools* host, ComponentKind component,
+                         std::span<const SlotPair> pairs, CopyDirection direction, std::uint32_t model_layer,
+                         std::vector<CopyOp>& out);
+
+}  // namespace larder

@@ -1,0 +1,237 @@
+#include <algorithm>
+#include <cassert>
+
+#include "tree/tree_impl.h"
+
+namespace larder {
+
+using namespace tree;  // NOLINT: internal names of this folder
+
+EvictResult RadixTree::Impl::evict_device(ComponentKind c, std::uint64_t slots, VictimRule rule) {
+  EvictResult out;
+  if (c == ComponentKind::kFull) {
+    evict_device_leaves(slots, rule, out);
+  } else {
+    evict_aux(c, Tier::kDevice, slots, rule, out);
+  }
+  return out;
+}
+
+EvictResult RadixTree::Impl::evict_host(ComponentKind c, std::uint64_t slots) {
+  EvictResult out;
+  if (c == ComponentKind::kFull) {
+    evict_host_leaves(slots, out);
+  } else {
+    evict_aux(c, Tier::kHost, slots, VictimRule::kDrop, out);
+  }
+  return out;
+}
+
+// ---- full: leaves, by policy
+
+RadixTree::Impl::Id RadixTree::Impl::next_device_leaf(VictimRule rule) const {
+  if (rule == VictimRule::kBackUpFirst || device_unbacked.empty()) return device_backed.top();
+  if (device_backed.empty()) return device_unbacked.top();
+  return device_unbacked.top_key() < device_backed.top_key() ? device_unbacked.top() : device_backed.top();
+}
+
+// Leaves at most `pages` in the leaf; the rest becomes its parent and stays.
+void RadixTree::Impl::trim_leaf(Id id, std::uint64_t pages) {
+  if (node(id).pages > pages) split(id, node(id).end() - pages);
+}
+
+void RadixTree::Impl::evict_device_leaves(std::uint64_t slots, VictimRule rule, EvictResult& out) {
+  std::vector<Id> refused;
+  while (out.freed < slots) {
+    const Id id = next_device_leaf(rule);
+    if (id == kNoNode) break;
+    trim_leaf(id, slots - out.freed);
+    const std::uint64_t pages = node(id).pages;
+    const bool demoted = node(id).has(kFullHost);
+    if (!evict_device_leaf(id)) {
+      device_unbacked.remove(id);
+      refused.push_back(id);
+      continue;
+    }
+    out.freed += pages;
+    (demoted ? out.demoted : out.dropped) += pages;
+  }
+  for (const Id id : refused) refresh_leaf(id);
+  if (rule == VictimRule::kBackUpFirst && out.freed < slots) out.needs_backup = oldest_unbacked(slots - out.freed);
+}
+
+// False: beneath it is host data that is in use, which would lose its prefix.
+bool RadixTree::Impl::evict_device_leaf(Id id) {
+  if (node(id).has(kFullHost)) {
+    drop_tier(id, Tier::kDevice);
+    absorb_into_only_child(id);
+    return true;
+  }
+  if (node(id).first_child != kNoNode && !remove_host_descendants(id)) return false;
+  drop_tier(id, Tier::kDevice);
+  remove_node(id);
+  return true;
+}
+
+// Only where the host has gaps (I2): everything beneath a device-only leaf is host-only and useless without it.
+bool RadixTree::Impl::remove_host_descendants(Id id) {
+  std::vector<Id> below;
+  for (Id child = node(id).first_child; child != kNoNode; child = node(child).next_sibling) below.push_back(child);
+  for (std::size_t i = 0; i < below.size(); ++i) {
+    const Node& n = node(below[i]);
+    if (n.is_pinned() || n.claimed(Tier::kDevice) || n.claimed(Tier::kHost)) return false;
+    for (Id child = n.first_child; child != kNoNode; child = node(child).next_sibling) below.push_back(child);
+  }
+  for (std::size_t i = below.size(); i-- > 0;) {  // children come after their parents in the list
+    drop_tier(below[i], Tier::kHost);
+    remove_node(below[i]);
+  }
+  return true;
+}
+
+std::vector<NodeId> RadixTree::Impl::oldest_unbacked(std::uint64_t pages) {
+  std::vector<NodeId> oldest;
+  for (std::uint64_t covered = 0; covered < pages && !device_unbacked.empty();) {
+    const Id id = device_unbacked.top();
+    covered += node(id).pages;
+    device_unbacked.remove(id);
+    oldest.emplace_back(id);
+  }
+  for (const NodeId id : oldest) refresh_leaf(id.v);
+  return oldest;
+}
+
+void RadixTree::Impl::evict_host_leaves(std::uint64_t slots, EvictResult& out) {
+  while (out.freed < slots && !host_leaves.empty()) {
+    const Id id = host_leaves.top();
+    trim_leaf(id, slots - out.freed);
+    const std::uint64_t pages = node(id).pages;
+    (node(id).has(kFullDevice) ? out.demoted : out.dropped) += pages;
+    out.freed += pages;
+    evict_host_leaf(id);
+  }
+}
+
+void RadixTree::Impl::evict_host_leaf(Id id) {
+  drop_tier(id, Tier::kHost);
+  if (node(id).present == 0) {
+    remove_node(id);
+  } else {
+    absorb_into_only_child(id);
+  }
+}
+
+// ---- window and state: least recently used, tombstones inside
+
+void RadixTree::Impl::evict_aux(ComponentKind c, Tier t, std::uint64_t slots, VictimRule rule, EvictResult& out) {
+  LruList& list = list_of(c, t);
+  std::vector<Id> unbacked;
+  std::uint64_t unbacked_slots = 0;
+  Id next = list.oldest();
+  for (std::size_t left = list.size(); left > 0 && next != kNoNode && out.freed < slots; --left) {
+    const Id id = next;
+    next = list.newer_than(id);
+    const Node& n = node(id);
+    if (n.lock_count(c, t) != 0 || n.is_pinned()) {
+      // In use: it is not the oldest any more. Moving it keeps the next eviction from looking at it again.
+      list.remove(id);
+      list.push_newest(id);
+      node(id).aux_tick[aux_of(c)][tree::index_of(t)] = ++tick;
+      if (next == kNoNode) break;
+      continue;
+    }
+    if (rule == VictimRule::kBackUpFirst && !n.has(bit_of(c, other_tier(t)))) {
+      if (unbacked_slots < slots - out.freed) unbacked.push_back(id);
+      unbacked_slots += n.units(c);
+      continue;
+    }
+    evict_aux_of(id, c, t, slots - out.freed, out);
+  }
+  std::uint64_t covered = 0;
+  for (const Id id : unbacked) {
+    if (out.freed + covered >= slots) break;
+    covered += node(id).units(c);
+    out.needs_backup.emplace_back(id);
+  }
+}
+
+// Evicts one victim. A leaf whose restore point goes for good goes altogether: what is left of it would serve nobody.
+void RadixTree::Impl::evict_aux_of(Id id, ComponentKind c, Tier t, std::uint64_t need, EvictResult& out) {
+  // A long stretch of window loses its head first, so that the restore point at its end survives.
+  if (c == ComponentKind::kSwa && node(id).pages > need && node(id).pages - need >= window_pages) {
+    id = split(id, node(id).begin + need);
+  }
+  const Node& n = node(id);
+  const std::uint64_t units = n.units(c);
+  const bool copy_remains = n.has(bit_of(c, other_tier(t)));
+  const bool is_leaf = n.heap_at[tree::index_of(t)] != kNotInHeap;
+  out.freed += units;
+  (copy_remains ? out.demoted : out.dropped) += units;
+  if (is_leaf && !copy_remains && t == Tier::kDevice && (n.has(kFullHost) || n.first_child == kNoNode)) {
+    (void)evict_device_leaf(id);  // not refused: nothing hangs on it
+  } else if (is_leaf && !copy_remains && t == Tier::kHost && !n.has(kFullDevice)) {
+    evict_host_leaf(id);
+  } else {
+    tombstone(id, c, t);
+  }
+}
+
+void RadixTree::Impl::tombstone(Id id, ComponentKind c, Tier t) {
+  drop(id, c, t);
+  if (c != ComponentKind::kSwa) return;
+  // Without its window in any tier the node's state can serve no restore point.
+  const Node& n = node(id);
+  const bool window_elsewhere = n.has(bit_of(ComponentKind::kSwa, other_tier(t)));
+  if (window_elsewhere || !n.has(bit_of(ComponentKind::kMamba, t))) return;
+  if (n.lock_count(ComponentKind::kMamba, t) == 0 && !n.is_pinned()) drop(id, ComponentKind::kMamba, t);
+}
+
+std::optional<std::uint64_t> RadixTree::Impl::next_host_victim_tick(ComponentKind c) const {
+  if (c == ComponentKind::kFull) {
+    if (host_leaves.empty()) return std::nullopt;
+    return node(host_leaves.top()).full_tick;
+  }
+  const LruList& list = lists[aux_of(c)][tree::index_of(Tier::kHost)];
+  for (Id id = list.oldest(); id != kNoNode; id = list.newer_than(id)) {
+    const Node& n = node(id);
+    if (n.lock_count(c, Tier::kHost) == 0 && !n.is_pinned()) return n.aux_tick[aux_of(c)][tree::index_of(Tier::kHost)];
+  }
+  return std::nullopt;
+}
+
+// ---- flush
+
+std::uint64_t RadixTree::Impl::flush() {
+  std::vector<Id> order;
+  order.reserve(nodes.live());
+  for (Id id = 0; id < nodes.end_id(); ++id) {
+    if (nodes.exists(id) && !node(id).is_root()) order.push_back(id);
+  }
+  // A child begins after its parent: from the deepest upwards.
+  std::sort(order.begin(), order.end(), [&](Id a, Id b) { return node(a).begin > node(b).begin; });
+  for (const Id id : order) flush_node(id);
+  return nodes.live() - spaces.size();
+}
+
+void RadixTree::Impl::flush_node(Id id) {
+  const Node& n = node(id);
+  if (n.is_pinned()) return;
+  for (const Tier t : kAllTiers) {
+    for (const ComponentKind c : {ComponentKind::kMamba, ComponentKind::kSwa}) {
+      if (n.has(bit_of(c, t)) && n.lock_count(c, t) == 0) drop(id, c, t);
+    }
+  }
+  const auto needed = [&](Tier t) {
+    const Bits aux = static_cast<Bits>(bit_of(ComponentKind::kSwa, t) | bit_of(ComponentKind::kMamba, t));
+    return n.lock_count(ComponentKind::kFull, t) != 0 || n.full_children[tree::index_of(t)] != 0 || n.has_some(aux);
+  };
+  const bool stays = n.first_child != kNoNode || n.claimed(Tier::kDevice) || n.claimed(Tier::kHost);
+  bool keeps_device = n.has(kFullDevice) && needed(Tier::kDevice);
+  const bool keeps_host = n.has(kFullHost) && (needed(Tier::kHost) || (stays && !keeps_device && !n.has(kFullDevice)));
+  if (stays && !keeps_device && !keeps_host) keeps_device = true;
+  if (n.has(kFullDevice) && !keeps_device) drop(id, ComponentKind::kFull, Tier::kDevice);
+  if (n.has(kFullHost) && !keeps_host) drop(id, ComponentKind::kFull, Tier::kHost);
+  if (!stays) remove_node(id);
+}
+
+}  // namespace larder

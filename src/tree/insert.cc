@@ -1,0 +1,262 @@
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "tree/tree_impl.h"
+
+namespace larder {
+
+using namespace tree;  // NOLINT: internal names of this folder
+
+namespace {
+
+constexpr std::uint64_t kPagesMax = std::numeric_limits<std::uint32_t>::max() / 2;  // of one insertion
+
+template <class Slot>
+std::span<const std::uint32_t> plain(std::span<const Slot> slots) {
+  return {reinterpret_cast<const std::uint32_t*>(slots.data()), slots.size()};
+}
+
+template <class Slot>
+bool all_valid(std::span<const Slot> slots) {
+  return std::all_of(slots.begin(), slots.end(), [](Slot slot) { return slot.valid(); });
+}
+
+}  // namespace
+
+Status RadixTree::Impl::check_insert(const InsertRequest& request) const {
+  const std::uint64_t pages = pages_in(request.tokens);
+  if (root_of(request.space) == kNoNode) return invalid_argument("insert: unknown namespace");
+  if (request.tokens.size() % page_size != 0 || pages > kPagesMax) {
+    return invalid_argument("insert: " + std::to_string(request.tokens.size()) + " tokens are not whole pages");
+  }
+  if (request.full.size() != pages || (!request.swa.empty() && request.swa.size() != pages)) {
+    return invalid_argument("insert: full and swa need one slot per page");
+  }
+  if (request.owned_from > pages) return invalid_argument("insert: owned_from is beyond the tokens");
+  if (!all_valid(request.full.subspan(request.owned_from))) return invalid_argument("insert: invalid full slot");
+  if (!request.swa.empty() && window_pages == 0) return invalid_argument("insert: the model has no window");
+  if (!request.checkpoints.empty() && !config.has_mamba) return invalid_argument("insert: the model has no state");
+  std::uint64_t last = request.owned_from;
+  for (const Checkpoint& checkpoint : request.checkpoints) {
+    if (checkpoint.page <= last || checkpoint.page > pages || !checkpoint.slot.valid()) {
+      return invalid_argument("insert: checkpoints must ascend within (owned_from, pages]");
+    }
+    last = checkpoint.page;
+  }
+  return Status::ok();
+}
+
+// What the new pages were computed from must be there and verified: full of the whole path, the window before
+// owned_from and the state at it. While one of them is under way, the outcome of its copy decides whether the new pages
+// are right, so the insertion has to wait for it (rule 2).
+Status RadixTree::Impl::check_insert_path(const TreePosition& walked, const InsertRequest& request) const {
+  const std::uint64_t owned_from = request.owned_from;
+  if (walked.pages < owned_from) return internal_error("insert: the tree does not have the pages before owned_from");
+  for (Id id = walked.node.v; !node(id).is_root(); id = node(id).parent) {
+    const Node& n = node(id);
+    const bool in_window = n.end() > window_begin(owned_from);
+    if ((n.pending & kFullDevice) != 0 || (in_window && (n.pending & kSwaDevice) != 0) ||
+        (n.end() == owned_from && (n.pending & kMambaDevice) != 0)) {
+      return conflict("insert: data on the path is under way, finish its operation first");
+    }
+    if (n.begin < owned_from && !n.has(kFullDevice)) {
+      return internal_error("insert: pages before owned_from are not on the device");
+    }
+  }
+  return Status::ok();
+}
+
+RadixTree::Impl::Id RadixTree::Impl::add_full_leaf(Id parent, Tier t, std::span<const TokenId> tokens,
+                                                   std::span<const std::uint32_t> slots, std::int32_t priority) {
+  const Id id = add_leaf(parent, tokens);
+  node(id).priority = priority;
+  set_slots(id, ComponentKind::kFull, t, SlotRun::copy_of(slots));
+  add_published(id, ComponentKind::kFull, t);
+  return id;
+}
+
+void RadixTree::Impl::fill_full(Id id, Tier t, std::uint64_t from, std::span<const std::uint32_t> slots,
+                                InsertTally& tally) {
+  const std::uint64_t to = from + slots.size();
+  const Bits bit = bit_of(ComponentKind::kFull, t);
+  SlotRun run;  // made when the first gap is met
+  for (; !node(id).is_root() && node(id).end() > from; id = node(id).parent) {
+    const std::uint64_t low = std::max(from, node(id).begin), high = std::min(to, node(id).end());
+    if (low >= high) continue;
+    const auto given = slots.subspan(low - from, high - low);
+    if ((node(id).present & bit) != 0) {
+      const std::uint32_t* own = node(id).slot_data(ComponentKind::kFull, t) + (low - node(id).begin);
+      give_back_duplicates(ComponentKind::kFull, t, given, own);
+      tally.duplicate += given.size();
+      continue;
+    }
+    if (node(id).begin < low) split(id, low);
+    if (!run) run = SlotRun::copy_of(slots);
+    set_slots(id, ComponentKind::kFull, t, run.share(low - from));
+    if (t == Tier::kHost) {  // a parent above `from` stays as it is, and one whose backup is under way may yet lose it
+      const Node& parent = node(node(id).parent);
+      const bool is_settled = low == from || (parent.present & bit) != 0;
+      node(id).host_gap = !parent.is_root() && is_settled && !parent.has(bit);
+    }
+    add_published(id, ComponentKind::kFull, t);
+    tally.recovered += given.size();
+  }
+}
+
+RadixTree::Impl::Id RadixTree::Impl::fill_window(Id id, Tier t, std::uint64_t from,
+                                                 std::span<const std::uint32_t> slots, InsertTally& tally) {
+  const std::uint64_t to = from + slots.size();
+  const Bits bit = bit_of(ComponentKind::kSwa, t), full = bit_of(ComponentKind::kFull, t);
+  SlotRun run;
+  for (; !node(id).is_root() && node(id).end() > from; id = node(id).parent) {
+    const std::uint64_t low = std::max(from, node(id).begin), high = std::min(to, node(id).end());
+    if (low >= high) continue;
+    const auto given = slots.subspan(low - from, high - low);
+    if ((node(id).present & bit) != 0) {
+      const std::uint32_t* own = node(id).slot_data(ComponentKind::kSwa, t) + (low - node(id).begin);
+      give_back_duplicates(ComponentKind::kSwa, t, given, own);
+      continue;
+    }
+    if (!node(id).has(full)) {  // a window stands on full of its tier
+      give_back(ComponentKind::kSwa, t, given);
+      continue;
+    }
+    if (high < node(id).end()) id = split(id, high);
+    if (low > node(id).begin) split(id, low);
+    if (!run) run = SlotRun::copy_of(slots);
+    set_slots(id, ComponentKind::kSwa, t, run.share(low - from));
+    add_published(id, ComponentKind::kSwa, t);
+    tally.recovered += std::min(high, tally.known_pages) - std::min(low, tally.known_pages);
+  }
+  return id;
+}
+
+// Fills each stretch of valid slots; invalid entries are out of the window and leave what is there.
+void RadixTree::Impl::fill_windows(Id id, std::uint64_t from, std::span<const DeviceSlot> slots, InsertTally& tally) {
+  std::size_t high = slots.size();
+  while (high > 0) {
+    if (!slots[high - 1].valid()) {
+      --high;
+      continue;
+    }
+    std::size_t low = high - 1;
+    while (low > 0 && slots[low - 1].valid()) --low;
+    id = fill_window(id, Tier::kDevice, from + low, plain(slots.subspan(low, high - low)), tally);
+    high = low;
+  }
+}
+
+// Puts a checkpoint at `page`, on the path above `cursor`, which moves up to it. False: there is one, or nothing to
+// stand on; the slot went back.
+bool RadixTree::Impl::add_checkpoint(Id& cursor, Tier t, std::uint64_t page, std::uint32_t slot) {
+  cursor = settle({NodeId(cursor), page});
+  const Node& n = node(cursor);
+  if ((n.present & bit_of(ComponentKind::kMamba, t)) != 0) {
+    give_back_duplicates(ComponentKind::kMamba, t, {&slot, 1}, n.slot_data(ComponentKind::kMamba, t));
+    return false;
+  }
+  if (!n.has(bit_of(ComponentKind::kFull, t))) {
+    give_back(ComponentKind::kMamba, t, {&slot, 1});
+    return false;
+  }
+  node(cursor).state[tree::index_of(t)] = slot;
+  add_published(cursor, ComponentKind::kMamba, t);
+  return true;
+}
+
+std::uint32_t RadixTree::Impl::add_checkpoints(Id end, std::span<const Checkpoint> checkpoints) {
+  path.clear();
+  Id cursor = end;
+  for (std::size_t i = checkpoints.size(); i-- > 0;) {
+    if (add_checkpoint(cursor, Tier::kDevice, checkpoints[i].page, checkpoints[i].slot.v)) path.push_back(cursor);
+  }
+  // Deeper ones are worth more to the conversation that made them: make them the newest.
+  LruList& list = list_of(ComponentKind::kMamba, Tier::kDevice);
+  for (auto at = path.rbegin(); at != path.rend(); ++at) {
+    list.remove(*at);
+    list.push_newest(*at);
+  }
+  return static_cast<std::uint32_t>(path.size());
+}
+
+Result<InsertResult> RadixTree::Impl::insert(const InsertRequest& request) {
+  LARDER_RETURN_IF_ERROR(check_insert(request));
+  const std::uint64_t pages = pages_in(request.tokens), owned_from = request.owned_from;
+  const TreePosition walked = walk(root_of(request.space), request.tokens);
+  LARDER_RETURN_IF_ERROR(check_insert_path(walked, request));
+
+  ++tick;
+  InsertTally tally{walked.pages};
+  const auto slots = plain(request.full);
+  Id end = settle(walked);
+  if (walked.pages > owned_from) {
+    fill_full(end, Tier::kDevice, owned_from, slots.subspan(owned_from, walked.pages - owned_from), tally);
+  }
+  if (walked.pages < pages) {
+    end = add_full_leaf(end, Tier::kDevice, request.tokens.subspan(walked.pages * page_size),
+                        slots.subspan(walked.pages), request.priority);
+    tally.fresh = pages - walked.pages;
+  }
+  if (!request.swa.empty()) fill_windows(end, owned_from, request.swa.subspan(owned_from), tally);
+  InsertResult result{NodeId(end), tally.fresh, tally.duplicate, tally.recovered, 0};
+  result.checkpoints_kept = add_checkpoints(end, request.checkpoints);
+  for (Id id = end; !node(id).is_root(); id = node(id).parent) {
+    node(id).priority = std::max(node(id).priority, request.priority);
+  }
+  touch_window(end, false);
+  touch_state(end);
+  touch_path(end, 0);
+  return result;
+}
+
+Status RadixTree::Impl::check_insert_host(const HostInsertRequest& request) const {
+  const std::uint64_t pages = pages_in(request.tokens);
+  if (root_of(request.space) == kNoNode) return invalid_argument("insert_host: unknown namespace");
+  if (request.tokens.size() % page_size != 0 || pages > kPagesMax) {
+    return invalid_argument("insert_host: " + std::to_string(request.tokens.size()) + " tokens are not whole pages");
+  }
+  if (request.from > pages || request.full.size() != pages - request.from || request.swa.size() > pages) {
+    return invalid_argument("insert_host: full needs one slot per page from `from`, swa at most one per page");
+  }
+  if (!all_valid(request.full) || !all_valid(request.swa)) return invalid_argument("insert_host: invalid slot");
+  if (!request.swa.empty() && window_pages == 0) return invalid_argument("insert_host: the model has no window");
+  if (request.state.valid() && (!config.has_mamba || pages == 0)) {
+    return invalid_argument("insert_host: no place for a checkpoint");
+  }
+  return Status::ok();
+}
+
+Result<InsertResult> RadixTree::Impl::insert_host(const HostInsertRequest& request) {
+  LARDER_RETURN_IF_ERROR(check_insert_host(request));
+  const std::uint64_t pages = pages_in(request.tokens), from = request.from;
+  const TreePosition walked = walk(root_of(request.space), request.tokens);
+  if (walked.pages < from) return internal_error("insert_host: the tree does not have the pages before `from`");
+
+  ++tick;
+  InsertTally tally{walked.pages};
+  const auto slots = plain(request.full);
+  Id end = settle(walked);
+  if (walked.pages > from) fill_full(end, Tier::kHost, from, slots.first(walked.pages - from), tally);
+  if (walked.pages < pages) {
+    const Id parent = end;
+    end = add_full_leaf(parent, Tier::kHost, request.tokens.subspan(walked.pages * page_size),
+                        slots.subspan(walked.pages - from), 0);
+    node(end).host_gap = !node(parent).is_root() && !node(parent).has(kFullHost);
+    tally.fresh = pages - walked.pages;
+  }
+  if (!request.swa.empty()) {
+    (void)fill_window(end, Tier::kHost, pages - request.swa.size(), plain(request.swa), tally);
+  }
+  InsertResult result{NodeId(end), tally.fresh, tally.duplicate, tally.recovered, 0};
+  if (request.state.valid()) {
+    Id cursor = end;
+    if (add_checkpoint(cursor, Tier::kHost, pages, request.state.v)) result.checkpoints_kept = 1;
+  }
+  touch_window(end, false);
+  touch_state(end);
+  touch_path(end, 0);
+  return result;
+}
+
+}  // namespace larder

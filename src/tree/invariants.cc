@@ -1,0 +1,200 @@
+#include <string>
+#include <unordered_set>
+
+#include "tree/tree_impl.h"
+
+namespace larder {
+
+using namespace tree;  // NOLINT: internal names of this folder
+
+namespace {
+
+std::string_view tier_name(Tier t) { return t == Tier::kDevice ? "device" : "host"; }
+
+Status broken(const char* invariant, Id id, const std::string& what) {
+  return internal_error(std::string(invariant) + ", node " + std::to_string(id) + ": " + what);
+}
+
+std::string numbers(std::uint64_t have, std::uint64_t want) {
+  return std::to_string(have) + " instead of " + std::to_string(want);
+}
+
+}  // namespace
+
+// Sums over all nodes, and what has been seen. One pass fills it; the end compares it with the tree's own counters.
+struct RadixTree::Impl::Census {
+  struct Lists {
+    std::uint64_t aux[kAuxCount][kTierCount] = {};
+    std::uint64_t device_backed = 0, device_unbacked = 0, host = 0;
+  };
+  TierCounts counts[kComponentCount][kTierCount] = {};
+  std::unordered_set<std::uint32_t> slots[kComponentCount][kTierCount];
+  Lists expected;
+  std::uint64_t nodes = 0, links = 0, waiting = 0;
+};
+
+// Parent, edge, children, child table: I9 and the shape of the tree.
+Status RadixTree::Impl::check_shape(Id id) const {
+  const Node& n = node(id);
+  std::array<std::uint32_t, kTierCount> full_children{};
+  std::uint64_t child_locks = 0;
+  for (Id at = n.first_child, before = kNoNode; at != kNoNode; before = at, at = node(at).next_sibling) {
+    const Node& child = node(at);
+    if (!nodes.exists(at) || child.parent != id || child.prev_sibling != before || child.is_root()) {
+      return broken("links", at, "is no proper child of " + std::to_string(id));
+    }
+    if (child.begin != n.end()) return broken("edges", at, "begins at " + numbers(child.begin, n.end()));
+    if (child.space != n.space) return broken("namespaces", at, "differs from its parent's");
+    if (find_child(id, child.tokens.data()) != at) return broken("I9", at, "is not found by its first page");
+    if (child.edge_hash != edge_hash(id, child.tokens.data(), page_size)) return broken("I9", at, "stale hash");
+    full_children[0] += (child.present & kFullDevice) != 0;
+    full_children[1] += (child.present & kFullHost) != 0;
+    child_locks += child.lock_count(ComponentKind::kFull, Tier::kDevice);
+  }
+  if (full_children != n.full_children) return broken("I6", id, "full_children are wrong");
+  if (!n.is_root() && n.lock_count(ComponentKind::kFull, Tier::kDevice) < child_locks) {
+    return broken("I5", id, "full lock " + numbers(n.lock_count(ComponentKind::kFull, Tier::kDevice), child_locks));
+  }
+  return Status::ok();
+}
+
+// I1 to I4: what stands on what.
+Status RadixTree::Impl::check_residency(Id id) const {
+  const Node& n = node(id);
+  const Node& parent = node(n.parent);
+  if ((n.pending & ~n.present) != 0 || (n.complete & ~n.pending) != 0) return broken("bits", id, "not nested");
+  if (n.has(kFullDevice) && !parent.is_root() && !parent.has(kFullDevice)) {
+    return broken("I1", id, "full on the device, its parent's is not");
+  }
+  if (n.has(kFullHost) && !parent.is_root() && !parent.has(kFullHost) && !config.allow_host_gaps && !n.host_gap) {
+    return broken("I2", id, "full on the host, its parent's is not");
+  }
+  for (const Tier t : kAllTiers) {
+    const bool has_full = n.has(bit_of(ComponentKind::kFull, t));
+    for (const ComponentKind c : {ComponentKind::kSwa, ComponentKind::kMamba}) {
+      if (n.has(bit_of(c, t)) && !has_full) return broken("I3", id, std::string(component_name(c)) + " without full");
+    }
+  }
+  if (!n.has_some(kFullDevice | kFullHost)) return broken("I4", id, "no full data in any tier");
+  for (const ComponentKind c : kAllComponents) {
+    for (const Tier t : kAllTiers) {
+      if ((n.complete & bit_of(c, t)) != 0 && readiness(n, c, t) != Readiness::kWait) {
+        return broken("waiting", id, "a complete copy waits for nothing");
+      }
+    }
+  }
+  return Status::ok();
+}
+
+// I6: leaves and lists, seen from the node.
+Status RadixTree::Impl::check_queues(Id id, Census& census) const {
+  const Node& n = node(id);
+  if (is_device_leaf(n) != (n.heap_at[0] != kNotInHeap)) return broken("I6", id, "wrong in the device leaf heaps");
+  if (is_host_leaf(n) != (n.heap_at[1] != kNotInHeap)) return broken("I6", id, "wrong in the host leaf heap");
+  if (is_device_leaf(n)) {
+    if (n.in_backed_heap != n.has(kFullHost)) return broken("I6", id, "in the wrong device leaf heap");
+    if (!(n.in_backed_heap ? device_backed : device_unbacked).holds(id)) return broken("I6", id, "not where it says");
+    ++(n.in_backed_heap ? census.expected.device_backed : census.expected.device_unbacked);
+  }
+  if (is_host_leaf(n)) {
+    if (!host_leaves.holds(id)) return broken("I6", id, "not where it says in the host heap");
+    ++census.expected.host;
+  }
+  for (const ComponentKind c : {ComponentKind::kSwa, ComponentKind::kMamba}) {
+    for (const Tier t : kAllTiers) census.expected.aux[aux_of(c)][tree::index_of(t)] += n.has(bit_of(c, t));
+  }
+  return Status::ok();
+}
+
+// I7 and I8: counters and slots.
+Status RadixTree::Impl::count_node(Id id, Census& census) const {
+  const Node& n = node(id);
+  for (const ComponentKind c : kAllComponents) {
+    for (const Tier t : kAllTiers) {
+      const Bits bit = bit_of(c, t);
+      if ((n.present & bit) == 0) continue;
+      TierCounts& count = census.counts[index_of(c)][tree::index_of(t)];
+      if ((n.pending & bit) != 0) {
+        count.pending += n.units(c);
+      } else {
+        count.resident += n.units(c);
+        if (n.lock_count(c, t) != 0 || n.is_pinned()) count.locked += n.units(c);
+      }
+      for (std::uint32_t i = 0; i < n.units(c); ++i) {
+        const std::uint32_t slot = n.slot_data(c, t)[i];
+        if (slot == DeviceSlot::kNone) return broken("slots", id, "an invalid slot is attached");
+        if (!census.slots[index_of(c)][tree::index_of(t)].insert(slot).second) {
+          return broken("I8", id,
+                        std::string(component_name(c)) + " slot " + std::to_string(slot) + " twice on the " +
+                            std::string(tier_name(t)));
+        }
+      }
+    }
+  }
+  census.waiting += static_cast<std::uint64_t>(__builtin_popcount(n.complete));
+  ops.for_each_of(id, [&](const OpRegistry::Link&) { ++census.links; });
+  ++census.nodes;
+  return Status::ok();
+}
+
+Status RadixTree::Impl::check_lists(const Census& census) const {
+  for (const ComponentKind c : {ComponentKind::kSwa, ComponentKind::kMamba}) {
+    for (const Tier t : kAllTiers) {
+      const LruList& list = lists[aux_of(c)][tree::index_of(t)];
+      const std::uint64_t expected = census.expected.aux[aux_of(c)][tree::index_of(t)];
+      std::uint64_t seen = 0;
+      std::uint64_t last = 0;
+      for (Id id = list.oldest(); id != kNoNode; id = list.newer_than(id), ++seen) {
+        if (!node(id).has(bit_of(c, t)) || seen > expected) return broken("I6", id, "in an LRU list without data");
+        if (node(id).aux_tick[aux_of(c)][tree::index_of(t)] < last) return broken("I6", id, "LRU list out of order");
+        last = node(id).aux_tick[aux_of(c)][tree::index_of(t)];
+      }
+      if (seen != expected || list.size() != expected)
+        return broken("I6", 0, "LRU list has " + numbers(seen, expected));
+    }
+  }
+  const bool heaps_hold = device_backed.is_sound() && device_unbacked.is_sound() && host_leaves.is_sound() &&
+                          device_backed.size() == census.expected.device_backed &&
+                          device_unbacked.size() == census.expected.device_unbacked &&
+                          host_leaves.size() == census.expected.host;
+  return heaps_hold ? Status::ok() : broken("I6", 0, "a leaf heap is out of order or has strangers");
+}
+
+Status RadixTree::Impl::check_totals(const Census& census) const {
+  for (const ComponentKind c : kAllComponents) {
+    for (const Tier t : kAllTiers) {
+      const TierCounts& have = counts[index_of(c)][tree::index_of(t)];
+      const TierCounts& want = census.counts[index_of(c)][tree::index_of(t)];
+      const std::string where = std::string(component_name(c)) + " on the " + std::string(tier_name(t)) + ": ";
+      if (have.resident != want.resident)
+        return broken("I7", 0, where + "resident " + numbers(have.resident, want.resident));
+      if (have.locked != want.locked) return broken("I7", 0, where + "locked " + numbers(have.locked, want.locked));
+      if (have.pending != want.pending)
+        return broken("I7", 0, where + "pending " + numbers(have.pending, want.pending));
+    }
+  }
+  if (census.nodes + spaces.size() != nodes.live()) return broken("nodes", 0, "some are not reachable");
+  if (census.nodes != table.size()) return broken("I9", 0, "child table has " + numbers(table.size(), census.nodes));
+  if (census.links != ops.link_count()) return broken("ops", 0, "links " + numbers(ops.link_count(), census.links));
+  if (census.waiting != waiting) return broken("waiting", 0, numbers(waiting, census.waiting));
+  return Status::ok();
+}
+
+Status RadixTree::Impl::check_invariants() const {
+  Census census;
+  for (Id id = 0; id < nodes.end_id(); ++id) {
+    if (!nodes.exists(id)) continue;
+    LARDER_RETURN_IF_ERROR(check_shape(id));
+    if (node(id).is_root()) {
+      ops.for_each_of(id, [&](const OpRegistry::Link&) { ++census.links; });
+      continue;
+    }
+    LARDER_RETURN_IF_ERROR(check_residency(id));
+    LARDER_RETURN_IF_ERROR(check_queues(id, census));
+    LARDER_RETURN_IF_ERROR(count_node(id, census));
+  }
+  LARDER_RETURN_IF_ERROR(check_lists(census));
+  return check_totals(census);
+}
+
+}  // namespace larder

@@ -1,0 +1,95 @@
+#include "tree/leaf_heap.h"
+
+#include <algorithm>
+#include <cassert>
+
+namespace larder::tree {
+
+PolicyKey policy_key(const Node& node, EvictionPolicy policy, std::uint32_t slru_protected_hits) {
+  switch (policy) {
+    case EvictionPolicy::kLru: return {node.full_tick, 0};
+    case EvictionPolicy::kLfu: return {node.hits, node.full_tick};
+    case EvictionPolicy::kSlru: return {node.hits >= slru_protected_hits ? 1u : 0u, node.full_tick};
+    case EvictionPolicy::kFifo: return {node.created, node.full_tick};
+    case EvictionPolicy::kMru: return {~node.full_tick, 0};
+    case EvictionPolicy::kFilo: return {~node.created, node.full_tick};
+    case EvictionPolicy::kPriority:  // signed order as unsigned
+      return {static_cast<std::uint32_t>(node.priority) ^ 0x80000000u, node.full_tick};
+  }
+  return {};
+}
+
+void LeafHeap::place(std::size_t at, const Entry& entry) {
+  entries_[at] = entry;
+  nodes_.at(entry.id).heap_at[tier_] = static_cast<std::uint32_t>(at);
+}
+
+void LeafHeap::sift_up(std::size_t at, Entry entry) {
+  while (at > 0) {
+    const std::size_t parent = (at - 1) / kArity;
+    if (entries_[parent].key <= entry.key) break;
+    place(at, entries_[parent]);
+    at = parent;
+  }
+  place(at, entry);
+}
+
+void LeafHeap::sift_down(std::size_t at, Entry entry) {
+  for (;;) {
+    const std::size_t first = at * kArity + 1;
+    if (first >= entries_.size()) break;
+    const std::size_t last = std::min(first + kArity, entries_.size());
+    std::size_t least = first;
+    for (std::size_t i = first + 1; i < last; ++i) {
+      if (entries_[i].key < entries_[least].key) least = i;
+    }
+    if (entry.key <= entries_[least].key) break;
+    place(at, entries_[least]);
+    at = least;
+  }
+  place(at, entry);
+}
+
+void LeafHeap::push(Id id, const PolicyKey& key) {
+  entries_.push_back({key, id});
+  sift_up(entries_.size() - 1, {key, id});
+}
+
+void LeafHeap::remove(Id id) {
+  const std::size_t at = nodes_.at(id).heap_at[tier_];
+  assert(holds(id));
+  nodes_.at(id).heap_at[tier_] = kNotInHeap;
+  const Entry moved = entries_.back();
+  entries_.pop_back();
+  if (at == entries_.size()) return;
+  if (at > 0 && moved.key < entries_[(at - 1) / kArity].key) {
+    sift_up(at, moved);
+  } else {
+    sift_down(at, moved);
+  }
+}
+
+void LeafHeap::update(Id id, const PolicyKey& key) {
+  const std::size_t at = nodes_.at(id).heap_at[tier_];
+  assert(holds(id));
+  if (key < entries_[at].key) {
+    sift_up(at, {key, id});
+  } else {
+    sift_down(at, {key, id});
+  }
+}
+
+bool LeafHeap::holds(Id id) const {
+  const std::size_t at = nodes_.at(id).heap_at[tier_];
+  return at < entries_.size() && entries_[at].id == id;
+}
+
+bool LeafHeap::is_sound() const {
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    if (!nodes_.exists(entries_[i].id) || !holds(entries_[i].id)) return false;
+    if (i > 0 && entries_[i].key < entries_[(i - 1) / kArity].key) return false;
+  }
+  return true;
+}
+
+}  // namespace larder::tree

@@ -1,0 +1,70 @@
+#include <cassert>
+
+#include "tree/tree_impl.h"
+
+namespace larder {
+
+using namespace tree;  // NOLINT: internal names of this folder
+
+// A lock is a claim on *pages*: it counts on nodes whether or not they hold data now. What is absent is simply not
+// protected, and what arrives later comes under the claim; so unlock needs no list of what lock skipped. A claimed node
+// is never removed, which keeps the handle's NodeId good.
+
+void RadixTree::Impl::add_lock(Id id, ComponentKind c, Tier t) {
+  Node& n = node(id);
+  if (n.locks[index_of(c)][tree::index_of(t)]++ != 0) return;
+  if (n.has(bit_of(c, t)) && !n.is_pinned()) counts_of(c, t).locked += n.units(c);
+  if (n.heap_at[0] != kNotInHeap || n.heap_at[1] != kNotInHeap) refresh_leaf(id);  // a lock only ever removes leaves
+}
+
+void RadixTree::Impl::drop_lock(Id id, ComponentKind c, Tier t) {
+  Node& n = node(id);
+  std::uint32_t& count = n.locks[index_of(c)][tree::index_of(t)];
+  assert(count > 0);
+  if (count == 0 || --count != 0) return;
+  if (n.has(bit_of(c, t)) && !n.is_pinned()) counts_of(c, t).locked -= n.units(c);
+  if (n.full_children[0] == 0 || n.full_children[1] == 0) refresh_leaf(id);
+}
+
+LockHandle RadixTree::Impl::lock(Id id, Tier t, LockParts parts) {
+  LockHandle handle{NodeId(id), t, parts, 0, false};
+  if (!nodes.exists(id)) return handle;
+  handle.parts.swa = parts.swa && window_pages != 0;
+  handle.parts.mamba = parts.mamba && config.has_mamba;
+  handle.window_from = window_begin(node(id).end());
+  handle.held = true;
+  if (handle.parts.swa) {
+    for (Id at = id; node(at).end() > handle.window_from; at = node(at).parent) {
+      if (node(at).begin < handle.window_from) split(at, handle.window_from);
+      add_lock(at, ComponentKind::kSwa, t);
+    }
+  }
+  if (handle.parts.full) {
+    for (Id at = id; !node(at).is_root(); at = node(at).parent) {
+      add_lock(at, ComponentKind::kFull, t);
+      if (t == Tier::kHost) break;
+    }
+  }
+  if (handle.parts.mamba && !node(id).is_root()) add_lock(id, ComponentKind::kMamba, t);
+  return handle;
+}
+
+void RadixTree::Impl::unlock(LockHandle& handle) {
+  if (!handle.held) return;
+  handle.held = false;
+  const Id id = handle.node.v;
+  const Tier t = handle.tier;
+  if (!nodes.exists(id)) return;  // cannot happen to a handle that lock() made
+  if (handle.parts.swa) {
+    for (Id at = id; node(at).end() > handle.window_from; at = node(at).parent) drop_lock(at, ComponentKind::kSwa, t);
+  }
+  if (handle.parts.full) {
+    for (Id at = id; !node(at).is_root(); at = node(at).parent) {
+      drop_lock(at, ComponentKind::kFull, t);
+      if (t == Tier::kHost) break;
+    }
+  }
+  if (handle.parts.mamba && !node(id).is_root()) drop_lock(id, ComponentKind::kMamba, t);
+}
+
+}  // namespace larder

@@ -1,0 +1,150 @@
+// One node of the radix tree, and the pool it lives in. Internal to src/tree.
+//
+// Layout: four cache lines. A walk reads line 0; recency and locks live in line 1; slots in lines 2 and 3.
+// Threads: confined to the cache thread. Ids are u32 indices; 0 is "no node". References stay valid until release().
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/strong.h"
+#include "key/page_key.h"
+#include "model/pool_spec.h"
+#include "tree/run.h"
+#include "tree/tree.h"
+
+namespace larder::tree {
+
+using Id = std::uint32_t;
+inline constexpr Id kNoNode = 0;
+inline constexpr std::uint32_t kNotInHeap = 0xffffffffu;
+inline constexpr std::uint32_t kNoLink = 0;
+
+[[nodiscard]] constexpr std::size_t index_of(Tier t) { return static_cast<std::size_t>(t); }
+using larder::index_of;
+
+// One bit per (component, tier).
+using Bits = std::uint8_t;
+[[nodiscard]] constexpr Bits bit_of(ComponentKind c, Tier t) {
+  return static_cast<Bits>(1u << (index_of(t) * kComponentCount + index_of(c)));
+}
+inline constexpr Bits kFullDevice = bit_of(ComponentKind::kFull, Tier::kDevice);
+inline constexpr Bits kSwaDevice = bit_of(ComponentKind::kSwa, Tier::kDevice);
+inline constexpr Bits kMambaDevice = bit_of(ComponentKind::kMamba, Tier::kDevice);
+inline constexpr Bits kFullHost = bit_of(ComponentKind::kFull, Tier::kHost);
+inline constexpr Bits kSwaHost = bit_of(ComponentKind::kSwa, Tier::kHost);
+inline constexpr Bits kMambaHost = bit_of(ComponentKind::kMamba, Tier::kHost);
+inline constexpr Bits kMambaBits = kMambaDevice | kMambaHost;
+[[nodiscard]] constexpr Bits clear_bits(Bits from, Bits bits) { return static_cast<Bits>(from & ~bits); }
+
+inline constexpr std::array<Tier, kTierCount> kAllTiers = {Tier::kDevice, Tier::kHost};
+[[nodiscard]] constexpr Tier other_tier(Tier t) { return t == Tier::kDevice ? Tier::kHost : Tier::kDevice; }
+
+struct LruLink {
+  Id older = kNoNode, newer = kNoNode;
+};
+
+// Index of swa / mamba among the components that have LRU lists.
+inline constexpr std::size_t kAuxCount = 2;
+[[nodiscard]] constexpr std::size_t aux_of(ComponentKind c) { return index_of(c) - 1; }
+
+struct alignas(64) Node {
+  // Line 0: read by every walk.
+  Run<TokenId> tokens;          // of the edge: pages * page_size
+  std::uint64_t begin = 0;      // pages from the root
+  std::uint64_t edge_hash = 0;  // key in the child table
+  std::uint32_t pages = 0;      // of the edge; 0 only for roots
+  Id parent = kNoNode;          // kNoNode only for roots
+  Bits present = 0;             // data attached, pending or published
+  Bits pending = 0;             // subset of present: not published yet
+  Bits complete = 0;            // subset of pending: its copy is done, it waits for what it stands on
+  bool alive = false;
+  bool host_gap = false;        // adopted on the host beneath a parent without host data (see I2)
+  bool in_backed_heap = false;  // which device heap holds it, if any
+  Id first_child = kNoNode, next_sibling = kNoNode, prev_sibling = kNoNode;
+
+  // Line 1: recency, locks, leaves.
+  std::uint64_t full_tick = 0;
+  std::uint64_t created = 0;
+  std::uint32_t hits = 0;
+  std::int32_t priority = 0;
+  std::array<std::array<std::uint32_t, kTierCount>, kComponentCount> locks{};  // claims on the edge's pages
+  std::array<std::uint32_t, kTierCount> heap_at = {kNotInHeap, kNotInHeap};    // place in a leaf heap of the tier
+  std::array<std::uint32_t, kTierCount> full_children{};                       // children with full (or pending) there
+
+  // Lines 2 and 3: data.
+  std::array<std::array<Run<std::uint32_t>, kTierCount>, 2> slots;  // [full, swa][tier]: one slot per page
+  std::array<std::uint32_t, kTierCount> state = {DeviceSlot::kNone, DeviceSlot::kNone};  // mamba, by tier
+  std::array<std::array<std::uint64_t, kTierCount>, kAuxCount> aux_tick{};
+  std::array<std::array<LruLink, kTierCount>, kAuxCount> lru;
+  Run<PageKey> keys;                   // empty until asked for
+  std::uint32_t first_link = kNoLink;  // operations that cover the node (op_registry.h)
+  std::uint32_t stored_epoch = 0;
+  std::uint32_t space = 0;
+
+  [[nodiscard]] std::uint64_t end() const { return begin + pages; }
+  [[nodiscard]] bool is_root() const { return pages == 0; }
+  [[nodiscard]] Bits published() const { return clear_bits(present, pending); }
+  [[nodiscard]] bool has(Bits bits) const { return (published() & bits) == bits; }
+  [[nodiscard]] bool has_some(Bits bits) const { return (published() & bits) != 0; }
+  [[nodiscard]] std::uint32_t lock_count(ComponentKind c, Tier t) const { return locks[index_of(c)][index_of(t)]; }
+  [[nodiscard]] bool claimed(Tier t) const {
+    const std::size_t i = index_of(t);
+    return (locks[0][i] | locks[1][i] | locks[2][i]) != 0;
+  }
+  [[nodiscard]] bool is_pinned() const { return first_link != kNoLink || pending != 0; }
+  // Slots of a component in a tier: one per page, or one for mamba.
+  [[nodiscard]] std::uint32_t units(ComponentKind c) const { return c == ComponentKind::kMamba ? 1 : pages; }
+  [[nodiscard]] const std::uint32_t* slot_data(ComponentKind c, Tier t) const {
+    return c == ComponentKind::kMamba ? &state[index_of(t)] : slots[index_of(c)][index_of(t)].data();
+  }
+};
+
+// Chunked, so that nodes never move and growth copies nothing.
+class NodePool {
+ public:
+  NodePool() { (void)take(); }  // node 0 is "no node" and stays dead
+
+  [[nodiscard]] Id allocate() {
+    const Id id = take();
+    at(id).alive = true;
+    ++live_;
+    return id;
+  }
+  void release(Id id) {
+    at(id) = Node{};
+    at(id).next_sibling = free_;
+    free_ = id;
+    --live_;
+  }
+  [[nodiscard]] Node& at(Id id) { return chunks_[id >> kChunkBits][id & kChunkMask]; }
+  [[nodiscard]] const Node& at(Id id) const { return chunks_[id >> kChunkBits][id & kChunkMask]; }
+  [[nodiscard]] bool exists(Id id) const { return id < next_ && at(id).alive; }
+  [[nodiscard]] std::uint64_t live() const { return live_; }
+  [[nodiscard]] Id end_id() const { return next_; }  // ids are below it
+
+ private:
+  static constexpr unsigned kChunkBits = 9;
+  static constexpr Id kChunkMask = (1u << kChunkBits) - 1;
+
+  [[nodiscard]] Id take() {
+    if (free_ != kNoNode) {
+      const Id id = free_;
+      free_ = at(id).next_sibling;
+      at(id).next_sibling = kNoNode;
+      return id;
+    }
+    if ((next_ & kChunkMask) == 0) chunks_.push_back(std::make_unique<Node[]>(kChunkMask + 1));
+    return next_++;
+  }
+
+  std::vector<std::unique_ptr<Node[]>> chunks_;
+  Id next_ = 0;
+  Id free_ = kNoNode;
+  std::uint64_t live_ = 0;
+};
+
+}  // namespace larder::tree

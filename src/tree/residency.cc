@@ -1,0 +1,191 @@
+#include <cassert>
+
+#include "tree/tree_impl.h"
+
+namespace larder {
+
+using namespace tree;  // NOLINT: internal names of this folder
+
+namespace {
+
+// Slots are kept as plain numbers inside, so that both tiers share their code; at the border they get their type back.
+static_assert(sizeof(DeviceSlot) == sizeof(std::uint32_t) && sizeof(HostSlot) == sizeof(std::uint32_t));
+
+template <class Slot>
+std::span<const Slot> typed(std::span<const std::uint32_t> slots) {
+  return {reinterpret_cast<const Slot*>(slots.data()), slots.size()};
+}
+
+}  // namespace
+
+void RadixTree::Impl::give_back(ComponentKind c, Tier t, std::span<const std::uint32_t> slots) {
+  if (slots.empty()) return;
+  if (t == Tier::kDevice) {
+    sink.free_device(c, typed<DeviceSlot>(slots));
+  } else {
+    sink.free_host(c, typed<HostSlot>(slots));
+  }
+}
+
+void RadixTree::Impl::give_back_duplicates(ComponentKind c, Tier t, std::span<const std::uint32_t> given,
+                                           const std::uint32_t* own) {
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i <= given.size(); ++i) {
+    if (i < given.size() && given[i] != own[i]) continue;
+    give_back(c, t, given.subspan(begin, i - begin));
+    begin = i + 1;
+  }
+}
+
+void RadixTree::Impl::set_slots(Id id, ComponentKind c, Tier t, SlotRun run) {
+  if (c == ComponentKind::kMamba) {
+    node(id).state[tree::index_of(t)] = *run.data();
+  } else {
+    run.add_used(node(id).pages);
+    node(id).slots[index_of(c)][tree::index_of(t)] = std::move(run);
+  }
+}
+
+void RadixTree::Impl::add_published(Id id, ComponentKind c, Tier t) {
+  Node& n = node(id);
+  n.present = static_cast<Bits>(n.present | bit_of(c, t));
+  TierCounts& count = counts_of(c, t);
+  count.resident += n.units(c);
+  if (n.lock_count(c, t) != 0 || n.is_pinned()) count.locked += n.units(c);
+  if (c == ComponentKind::kFull) {
+    ++node(n.parent).full_children[tree::index_of(t)];
+    refresh_leaf(n.parent);
+  } else {
+    n.aux_tick[aux_of(c)][tree::index_of(t)] = tick;
+    list_of(c, t).push_newest(id);
+  }
+  refresh_leaf(id);
+}
+
+void RadixTree::Impl::add_pending(Id id, ComponentKind c, Tier t) {
+  Node& n = node(id);
+  assert(n.is_pinned());  // put_under() comes first
+  n.present = static_cast<Bits>(n.present | bit_of(c, t));
+  n.pending = static_cast<Bits>(n.pending | bit_of(c, t));
+  counts_of(c, t).pending += n.units(c);
+  if (c == ComponentKind::kFull) {
+    ++node(n.parent).full_children[tree::index_of(t)];
+    refresh_leaf(n.parent);
+  }
+}
+
+void RadixTree::Impl::publish(Id id, ComponentKind c, Tier t) {
+  Node& n = node(id);
+  const Bits bit = bit_of(c, t);
+  if ((n.complete & bit) != 0) --waiting;
+  n.pending = clear_bits(n.pending, bit);
+  n.complete = clear_bits(n.complete, bit);
+  TierCounts& count = counts_of(c, t);
+  count.pending -= n.units(c);
+  count.resident += n.units(c);
+  count.locked += n.units(c);  // pinned until now; repin() corrects it
+  if (c != ComponentKind::kFull) {
+    n.aux_tick[aux_of(c)][tree::index_of(t)] = ++tick;
+    list_of(c, t).push_newest(id);
+  }
+  repin(id, true);
+  refresh_leaf(id);  // the other tier's heap may depend on this copy
+}
+
+void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t) {
+  Node& n = node(id);
+  const Bits bit = bit_of(c, t);
+  TierCounts& count = counts_of(c, t);
+  const bool was_pinned = n.is_pinned();
+  if ((n.pending & bit) != 0) {
+    count.pending -= n.units(c);
+    if ((n.complete & bit) != 0) --waiting;
+  } else {
+    count.resident -= n.units(c);
+    if (n.lock_count(c, t) != 0 || was_pinned) count.locked -= n.units(c);
+    if (c != ComponentKind::kFull) list_of(c, t).remove(id);
+  }
+  n.present = clear_bits(n.present, bit);
+  n.pending = clear_bits(n.pending, bit);
+  n.complete = clear_bits(n.complete, bit);
+  give_back(c, t, {n.slot_data(c, t), n.units(c)});
+  if (c == ComponentKind::kMamba) {
+    n.state[tree::index_of(t)] = DeviceSlot::kNone;
+  } else {
+    release_slots(id, c, t);
+  }
+  repin(id, was_pinned);
+  if (c == ComponentKind::kFull) {
+    if (t == Tier::kHost) n.host_gap = false;
+    --node(n.parent).full_children[tree::index_of(t)];
+    refresh_leaf(n.parent);
+  }
+  refresh_leaf(id);
+}
+
+void RadixTree::Impl::drop_tier(Id id, Tier t) {
+  // Full last: state and window of a tier stand on it.
+  for (const ComponentKind c : {ComponentKind::kMamba, ComponentKind::kSwa, ComponentKind::kFull}) {
+    if ((node(id).present & bit_of(c, t)) != 0) drop(id, c, t);
+  }
+}
+
+void RadixTree::Impl::repin(Id id, bool was_pinned) {
+  Node& n = node(id);
+  const bool is_pinned = n.is_pinned();
+  if (was_pinned == is_pinned) return;
+  for (const ComponentKind c : kAllComponents) {
+    for (const Tier t : kAllTiers) {
+      if (!n.has(bit_of(c, t)) || n.lock_count(c, t) != 0) continue;
+      TierCounts& count = counts_of(c, t);
+      if (is_pinned) {
+        count.locked += n.units(c);
+      } else {
+        count.locked -= n.units(c);
+      }
+    }
+  }
+  refresh_leaf(id);
+}
+
+// A leaf without a host copy leaves the tree when it is evicted, so claims on the host keep it as well.
+bool RadixTree::Impl::is_device_leaf(const Node& n) const {
+  return n.has(kFullDevice) && n.full_children[0] == 0 && !n.claimed(Tier::kDevice) && !n.is_pinned() &&
+         (n.has(kFullHost) || !n.claimed(Tier::kHost));
+}
+
+bool RadixTree::Impl::is_host_leaf(const Node& n) const {
+  return n.has(kFullHost) && n.full_children[1] == 0 && !n.claimed(Tier::kHost) && !n.is_pinned() &&
+         (n.has(kFullDevice) || !n.claimed(Tier::kDevice));
+}
+
+void RadixTree::Impl::refresh_leaf(Id id) {
+  Node& n = node(id);
+  if (n.is_root()) return;
+  const bool backed = n.has(kFullHost);
+  const bool device_leaf = is_device_leaf(n);
+  if (n.heap_at[0] != kNotInHeap && (!device_leaf || n.in_backed_heap != backed)) {
+    (n.in_backed_heap ? device_backed : device_unbacked).remove(id);
+  }
+  const bool host_leaf = is_host_leaf(n);
+  if (n.heap_at[1] != kNotInHeap && !host_leaf) host_leaves.remove(id);
+  const bool joins_device = device_leaf && n.heap_at[0] == kNotInHeap;
+  const bool joins_host = host_leaf && n.heap_at[1] == kNotInHeap;
+  if (!joins_device && !joins_host) return;
+  const PolicyKey key = policy_key(n, config.policy, config.slru_protected_hits);
+  if (joins_device) {
+    n.in_backed_heap = backed;
+    (backed ? device_backed : device_unbacked).push(id, key);
+  }
+  if (joins_host) host_leaves.push(id, key);
+}
+
+void RadixTree::Impl::refresh_leaf_key(Id id) {
+  const Node& n = node(id);
+  if (n.heap_at[0] == kNotInHeap && n.heap_at[1] == kNotInHeap) return;
+  const PolicyKey key = policy_key(n, config.policy, config.slru_protected_hits);
+  if (n.heap_at[0] != kNotInHeap) (n.in_backed_heap ? device_backed : device_unbacked).update(id, key);
+  if (n.heap_at[1] != kNotInHeap) host_leaves.update(id, key);
+}
+
+}  // namespace larder

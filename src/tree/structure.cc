@@ -1,0 +1,223 @@
+#include <algorithm>
+#include <cassert>
+
+#include "tree/tree_impl.h"
+
+namespace larder {
+
+using namespace tree;  // NOLINT: internal names of this folder
+
+RadixTree::Impl::Id RadixTree::Impl::make_root(std::uint32_t space) {
+  const Id id = nodes.allocate();
+  node(id).space = space;
+  return id;
+}
+
+void RadixTree::Impl::link_child(Id parent, Id child) {
+  Node& p = node(parent);
+  Node& c = node(child);
+  c.parent = parent;
+  c.prev_sibling = kNoNode;
+  c.next_sibling = p.first_child;
+  if (p.first_child != kNoNode) node(p.first_child).prev_sibling = child;
+  p.first_child = child;
+}
+
+void RadixTree::Impl::unlink_child(Id child) {
+  Node& c = node(child);
+  if (c.prev_sibling == kNoNode) {
+    node(c.parent).first_child = c.next_sibling;
+  } else {
+    node(c.prev_sibling).next_sibling = c.next_sibling;
+  }
+  if (c.next_sibling != kNoNode) node(c.next_sibling).prev_sibling = c.prev_sibling;
+  c.prev_sibling = c.next_sibling = kNoNode;
+}
+
+RadixTree::Impl::Id RadixTree::Impl::add_leaf(Id parent, std::span<const TokenId> tokens) {
+  const Id id = nodes.allocate();
+  Node& n = node(id);
+  n.begin = node(parent).end();
+  n.space = node(parent).space;
+  n.pages = static_cast<std::uint32_t>(pages_in(tokens));
+  n.tokens = Run<TokenId>::copy_of(tokens);
+  n.tokens.add_used(tokens.size());
+  n.edge_hash = edge_hash(parent, tokens.data(), page_size);
+  n.created = n.full_tick = tick;
+  link_child(parent, id);
+  table.insert(n.edge_hash, id);
+  return id;
+}
+
+RadixTree::Impl::Id RadixTree::Impl::split(Id id, std::uint64_t page) {
+  const Id head_id = nodes.allocate();
+  Node& n = node(id);
+  Node& head = node(head_id);
+  assert(page > n.begin && page < n.end());
+  head.begin = n.begin;
+  head.pages = static_cast<std::uint32_t>(page - n.begin);
+  head.space = n.space;
+  head.tokens = n.tokens.share();
+  head.edge_hash = n.edge_hash;
+  table.replace(n.edge_hash, id, head_id);
+  const Id parent = n.parent;
+  unlink_child(id);
+  link_child(parent, head_id);
+  link_child(head_id, id);
+
+  split_residency(head_id, id);
+  n.begin = page;
+  n.pages -= head.pages;
+  n.tokens.advance(static_cast<std::size_t>(head.pages) * page_size);
+  n.edge_hash = edge_hash(head_id, n.tokens.data(), page_size);
+  table.insert(n.edge_hash, id);
+  return head_id;
+}
+
+// Everything but the shape. Page counters do not change, except that a host lock of full stays with the tail: the head
+// is safe without it, because leaves go first.
+void RadixTree::Impl::split_residency(Id head_id, Id tail_id) {
+  Node& tail = node(tail_id);
+  Node& head = node(head_id);
+  head.full_tick = tail.full_tick;
+  head.created = tail.created;
+  head.hits = tail.hits;
+  head.priority = tail.priority;
+  head.stored_epoch = tail.stored_epoch;
+  head.aux_tick = tail.aux_tick;
+  head.host_gap = std::exchange(tail.host_gap, false);
+  head.present = clear_bits(tail.present, kMambaBits);
+  head.pending = clear_bits(tail.pending, kMambaBits);
+  head.complete = clear_bits(tail.complete, kMambaBits);
+  waiting += static_cast<std::uint64_t>(__builtin_popcount(head.complete));
+  ops.split(head_id, tail_id);
+
+  head.locks[index_of(ComponentKind::kFull)][0] = tail.locks[index_of(ComponentKind::kFull)][0];
+  head.locks[index_of(ComponentKind::kSwa)] = tail.locks[index_of(ComponentKind::kSwa)];
+  if (tail.has(kFullHost) && tail.lock_count(ComponentKind::kFull, Tier::kHost) != 0 && !head.is_pinned()) {
+    counts_of(ComponentKind::kFull, Tier::kHost).locked -= head.pages;
+  }
+  for (const ComponentKind c : {ComponentKind::kFull, ComponentKind::kSwa}) {
+    for (const Tier t : kAllTiers) {
+      const std::size_t i = tree::index_of(t);
+      if ((tail.present & bit_of(c, t)) == 0) continue;
+      head.slots[index_of(c)][i] = tail.slots[index_of(c)][i].share();
+      tail.slots[index_of(c)][i].advance(head.pages);
+      if (c == ComponentKind::kFull) {
+        head.full_children[i] = 1;
+      } else if (tail.has(bit_of(c, t))) {
+        list_of(c, t).insert_before(head_id, tail_id);
+      }
+    }
+  }
+  if (tail.keys) {
+    head.keys = tail.keys.share();
+    tail.keys.advance(head.pages);
+  }
+}
+
+void RadixTree::Impl::remove_node(Id id) {
+  Node& n = node(id);
+  assert(n.first_child == kNoNode && n.present == 0 && !n.is_pinned());
+  const Id parent = n.parent;
+  table.erase(n.edge_hash, id);
+  unlink_child(id);
+  n.tokens.remove_used(static_cast<std::size_t>(n.pages) * page_size);
+  n.keys.remove_used(n.pages);
+  if (n.tokens.is_sparse()) {
+    compact_ancestors(
+        id, [](Node& at) -> Run<TokenId>& { return at.tokens; }, page_size);
+  }
+  if (n.keys.is_sparse())
+    compact_ancestors(
+        id, [](Node& at) -> Run<PageKey>& { return at.keys; }, 1);
+  nodes.release(id);
+  refresh_leaf(parent);
+}
+
+void RadixTree::Impl::release_slots(Id id, ComponentKind c, Tier t) {
+  const auto run_of = [c, t](Node& at) -> SlotRun& { return at.slots[index_of(c)][tree::index_of(t)]; };
+  SlotRun& run = run_of(node(id));
+  run.remove_used(node(id).pages);
+  if (run.is_sparse()) compact_ancestors(id, run_of, 1);
+  run.reset();
+}
+
+// An array shared by a chain of nodes is let go from the tail as a rule, so what remains of it are ancestors. Without
+// this, a head of one page would keep the array of 131,072 pages. Copies less than a quarter of what was let go before,
+// so the cost per page is constant.
+template <class RunOf>
+void RadixTree::Impl::compact_ancestors(Id id, RunOf run_of, std::uint64_t items_per_page) {
+  using Items = std::remove_reference_t<decltype(run_of(node(id)))>;
+  const Items old = run_of(node(id)).share();
+  std::uint64_t items = 0;
+  path.clear();
+  for (Id at = node(id).parent; !node(at).is_root() && run_of(node(at)).same_array(old); at = node(at).parent) {
+    path.push_back(at);
+    items += node(at).pages * items_per_page;
+  }
+  if (path.empty()) return;
+  Items fresh = Items::with_room_for(items);
+  std::uint64_t filled = 0;
+  for (auto at = path.rbegin(); at != path.rend(); ++at) {
+    Items& run = run_of(node(*at));
+    const std::uint64_t count = node(*at).pages * items_per_page;
+    std::copy_n(run.data(), count, fresh.mutable_data() + filled);
+    run.remove_used(count);
+    run = fresh.share(filled);
+    run.add_used(count);
+    filled += count;
+  }
+}
+
+bool RadixTree::Impl::may_absorb(const Node& upper, const Node& lower) const {
+  const bool quiet = !upper.is_pinned() && !lower.is_pinned() && !upper.claimed(Tier::kDevice) &&
+                     !upper.claimed(Tier::kHost) && !lower.claimed(Tier::kDevice) && !lower.claimed(Tier::kHost);
+  const bool same_data = upper.present == clear_bits(lower.present, kMambaBits);  // so the upper one has no state
+  const bool same_use = upper.full_tick == lower.full_tick && upper.hits == lower.hits &&
+                        upper.priority == lower.priority && upper.created == lower.created &&
+                        upper.stored_epoch == lower.stored_epoch && upper.aux_tick[0] == lower.aux_tick[0];
+  if (!quiet || !same_data || !same_use) return false;
+  const std::size_t pages = upper.pages;
+  if (!upper.tokens.continues_in(lower.tokens, pages * page_size) || !upper.keys.continues_in(lower.keys, pages)) {
+    return false;
+  }
+  for (std::size_t c = 0; c < 2; ++c) {
+    for (std::size_t t = 0; t < kTierCount; ++t) {
+      if (!upper.slots[c][t].continues_in(lower.slots[c][t], pages)) return false;
+    }
+  }
+  return true;
+}
+
+void RadixTree::Impl::absorb_into_only_child(Id id) {
+  Node& upper = node(id);
+  const Id child = upper.first_child;
+  if (upper.is_root() || child == kNoNode || node(child).next_sibling != kNoNode) return;
+  Node& lower = node(child);
+  if (!may_absorb(upper, lower)) return;
+
+  table.erase(lower.edge_hash, child);
+  table.replace(upper.edge_hash, id, child);
+  unlink_child(child);
+  const Id parent = upper.parent;
+  unlink_child(id);
+  link_child(parent, child);
+  lower.edge_hash = upper.edge_hash;
+  lower.begin = upper.begin;
+  lower.pages += upper.pages;
+  lower.host_gap = upper.host_gap;
+  lower.tokens = std::move(upper.tokens);
+  lower.keys = std::move(upper.keys);
+  for (std::size_t c = 0; c < 2; ++c) {
+    for (std::size_t t = 0; t < kTierCount; ++t) lower.slots[c][t] = std::move(upper.slots[c][t]);
+  }
+  for (const Tier t : kAllTiers) {
+    if (upper.has(bit_of(ComponentKind::kSwa, t))) list_of(ComponentKind::kSwa, t).remove(id);
+  }
+  nodes.release(id);
+  refresh_leaf(parent);
+  refresh_leaf(child);
+}
+
+}  // namespace larder

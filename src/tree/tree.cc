@@ -1,0 +1,143 @@
+#include "tree/tree.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "tree/tree_impl.h"
+
+namespace larder {
+
+using namespace tree;  // NOLINT: internal names of this folder
+
+namespace {
+
+constexpr std::array<std::string_view, 7> kPolicyNames = {"lru", "lfu", "slru", "fifo", "mru", "filo", "priority"};
+
+template <class Slot>
+std::span<const Slot> slots_of(const Node& node, ComponentKind c, Tier t) {
+  if ((node.present & bit_of(c, t)) == 0) return {};
+  return {reinterpret_cast<const Slot*>(node.slot_data(c, t)), node.units(c)};
+}
+
+}  // namespace
+
+std::string_view eviction_policy_name(EvictionPolicy p) {
+  const auto i = static_cast<std::size_t>(p);
+  return i < kPolicyNames.size() ? kPolicyNames[i] : std::string_view("?");
+}
+
+std::optional<EvictionPolicy> parse_eviction_policy(std::string_view s) {
+  const auto found = std::find(kPolicyNames.begin(), kPolicyNames.end(), s);
+  if (found == kPolicyNames.end()) return std::nullopt;
+  return static_cast<EvictionPolicy>(found - kPolicyNames.begin());
+}
+
+RadixTree::Impl::Impl(const TreeConfig& given, SlotSink& slot_sink)
+    : config(given),
+      page_size(std::max(1u, given.page_size)),
+      window_pages((given.window_tokens + std::uint64_t{page_size} - 1) / page_size),
+      sink(slot_sink),
+      device_backed(nodes, Tier::kDevice),
+      device_unbacked(nodes, Tier::kDevice),
+      host_leaves(nodes, Tier::kHost),
+      lists{
+          {{LruList(nodes, ComponentKind::kSwa, Tier::kDevice), LruList(nodes, ComponentKind::kSwa, Tier::kHost)},
+           {LruList(nodes, ComponentKind::kMamba, Tier::kDevice), LruList(nodes, ComponentKind::kMamba, Tier::kHost)}}},
+      ops(nodes) {}
+
+RadixTree::RadixTree(const TreeConfig& config, SlotSink& sink) : impl_(std::make_unique<Impl>(config, sink)) {}
+RadixTree::~RadixTree() = default;
+
+NamespaceId RadixTree::open_namespace(const std::optional<PageKey>& seed) {
+  Impl& tree = *impl_;
+  const auto next = static_cast<std::uint32_t>(tree.spaces.size());
+  if (seed) {
+    const auto [known, is_new] = tree.space_of_seed.try_emplace(*seed, next);
+    if (!is_new) return NamespaceId(known->second);
+  } else if (tree.unseeded_space) {
+    return NamespaceId(*tree.unseeded_space);
+  } else {
+    tree.unseeded_space = next;
+  }
+  tree.spaces.push_back({seed, tree.make_root(next)});
+  return NamespaceId(next);
+}
+
+MatchResult RadixTree::match(NamespaceId space, std::span<const TokenId> tokens) const {
+  return impl_->match(space, tokens);
+}
+void RadixTree::touch(const TreePosition& at, bool count_hit) { impl_->touch(at, count_hit); }
+NodeId RadixTree::settle(const TreePosition& at) { return NodeId(impl_->settle(at)); }
+NodeId RadixTree::root(NamespaceId space) const { return NodeId(impl_->root_of(space)); }
+void RadixTree::locate(NodeId node, ComponentKind c, std::uint64_t from, std::uint64_t to,
+                       std::vector<PageLocation>& out) const {
+  impl_->locate(node.v, c, from, to, out);
+}
+
+NodeView RadixTree::view(NodeId id) const {
+  NodeView view;
+  if (!exists(id)) return view;
+  const Node& node = impl_->node(id.v);
+  view.parent = NodeId(node.parent);
+  view.space = NamespaceId(node.space);
+  view.begin = node.begin;
+  view.end = node.end();
+  view.tokens = {node.tokens.data(), static_cast<std::size_t>(node.pages) * impl_->page_size};
+  for (const ComponentKind c : kAllComponents) {
+    const std::size_t i = larder::index_of(c);
+    view.device[i] = slots_of<DeviceSlot>(node, c, Tier::kDevice);
+    view.host[i] = slots_of<HostSlot>(node, c, Tier::kHost);
+    view.device_pending[i] = (node.pending & bit_of(c, Tier::kDevice)) != 0;
+    view.host_pending[i] = (node.pending & bit_of(c, Tier::kHost)) != 0;
+  }
+  view.hits = node.hits;
+  view.stored_epoch = node.stored_epoch;
+  view.has_children = node.first_child != kNoNode;
+  return view;
+}
+
+bool RadixTree::exists(NodeId node) const { return impl_->nodes.exists(node.v); }
+std::span<const PageKey> RadixTree::page_keys(NodeId node) { return impl_->page_keys(node.v); }
+std::optional<PageKey> RadixTree::last_key(NodeId node) { return impl_->last_key(node.v); }
+
+LockHandle RadixTree::lock(NodeId node, Tier tier, LockParts parts) { return impl_->lock(node.v, tier, parts); }
+void RadixTree::unlock(LockHandle& handle) { impl_->unlock(handle); }
+
+Result<InsertResult> RadixTree::insert(const InsertRequest& request) { return impl_->insert(request); }
+Result<InsertResult> RadixTree::insert_host(const HostInsertRequest& request) { return impl_->insert_host(request); }
+
+Status RadixTree::attach_device(OpId op, NodeId node, ComponentKind c, std::uint64_t from,
+                                std::span<const DeviceSlot> slots) {
+  return impl_->attach_device(op, node.v, c, from, slots);
+}
+Status RadixTree::attach_host(OpId op, NodeId node, ComponentKind c, std::span<const HostSlot> slots) {
+  return impl_->attach_host(op, node.v, c, slots);
+}
+void RadixTree::pin(OpId op, NodeId node) { impl_->pin(op, node.v); }
+std::vector<NodeId> RadixTree::finish_op(OpId op, bool ok) { return impl_->finish_op(op, ok); }
+
+void RadixTree::set_stored(NodeId node, std::uint32_t epoch) {
+  if (exists(node)) impl_->node(node.v).stored_epoch = epoch;
+}
+
+EvictResult RadixTree::evict_device(ComponentKind c, std::uint64_t slots, VictimRule rule) {
+  return impl_->evict_device(c, slots, rule);
+}
+EvictResult RadixTree::evict_host(ComponentKind c, std::uint64_t slots) { return impl_->evict_host(c, slots); }
+std::optional<std::uint64_t> RadixTree::next_host_victim_tick(ComponentKind c) const {
+  return impl_->next_host_victim_tick(c);
+}
+std::uint64_t RadixTree::flush() { return impl_->flush(); }
+
+const TierCounts& RadixTree::counts(ComponentKind c, Tier t) const {
+  return impl_->counts[larder::index_of(c)][tree::index_of(t)];
+}
+std::uint64_t RadixTree::node_count() const { return impl_->nodes.live() - impl_->spaces.size(); }
+std::vector<NodeId> RadixTree::unstored(std::uint32_t epoch, std::size_t limit) const {
+  return impl_->unstored(epoch, limit);
+}
+std::vector<NodeId> RadixTree::unbacked(std::size_t limit) const { return impl_->unbacked(limit); }
+Status RadixTree::check_invariants() const { return impl_->check_invariants(); }
+
+}  // namespace larder

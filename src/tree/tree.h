@@ -1,0 +1,249 @@
+// The unified radix tree: where each component of each cached prefix is.
+//
+// Purpose: turns token sequences into positions, and positions into slots. It knows the device and host tiers; storage
+// is asked by key (page_keys). It moves no bytes and frees slots only through SlotSink.
+//
+// Picture: an edge is a run of whole pages; a node stands at the end of its edge and owns, per component and tier,
+//   full  one slot per page of the edge, or nothing          (the backbone: a node without full in any tier is deleted)
+//   swa   one slot per page of the edge, or nothing          (nothing = tombstone; the edge is split so that it is
+//   uniform) mamba one slot: the checkpoint at the node's end, or nothing
+// Residency is uniform over an edge; wherever it would not be, the edge is split at a page boundary. A split makes a
+// new *parent* for the head; the old NodeId keeps the tail, so a NodeId always names the same end position. Tokens and
+// slots of an edge live in shared immutable-size buffers, so a split moves no tokens and no slots.
+//
+// Invariants (check_invariants; after every step in tests):
+//   I1 full on device  => parent's full on device;  I2 full on host => parent's full on host (host-only: parent in some
+//   tier) I3 swa / mamba in a tier => full in that tier at that node I4 every node except roots holds full data in some
+//   tier (pending counts) I5 locks: full lock of a node >= sum over children; a locked (component, tier) has data there
+//   or is a recorded tombstone I6 leaf heaps hold exactly the evictable leaves; LRU lists hold exactly the nodes with
+//   swa / mamba data of that tier I7 page counters per component and tier equal the sums over nodes; evictable + locked
+//   = resident I8 no slot appears twice in a tier I9 children are found through the child table from their first page;
+//   nothing else is in it
+// I2 is strict for write_through; with `allow_host_gaps` (write_back) a host child may have a parent that is on device
+// only.
+//
+// Threads: confined to the cache thread. No recursion on depth. Clock-free: recency is a logical tick.
+// Cost: match O(pages walked) with one 64-bit hash per *node* and a memcmp of the tokens; insert O(new pages + nodes
+// walked); split O(1); evict O(log leaves) per node and O(1) per page; lock O(nodes on the path).
+// Source: SGLang's UnifiedRadixCache (components, tombstones, two anchors); ours differs in the joint restore point, in
+// read-only matching, and in page-exact trimming of victims.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "base/strong.h"
+#include "key/page_key.h"
+#include "model/model_spec.h"
+#include "model/restore_point.h"
+
+namespace larder {
+
+enum class Tier : std::uint8_t { kDevice = 0, kHost = 1 };
+inline constexpr std::size_t kTierCount = 2;
+
+enum class EvictionPolicy : std::uint8_t { kLru, kLfu, kSlru, kFifo, kMru, kFilo, kPriority };
+[[nodiscard]] std::string_view eviction_policy_name(EvictionPolicy p);
+[[nodiscard]] std::optional<EvictionPolicy> parse_eviction_policy(std::string_view s);
+
+// Gets back every slot the tree lets go. Called inside tree operations; must not call the tree.
+class SlotSink {
+ public:
+  virtual ~SlotSink() = default;
+  virtual void free_device(ComponentKind c, std::span<const DeviceSlot> slots) = 0;
+  virtual void free_host(ComponentKind c, std::span<const HostSlot> slots) = 0;
+};
+
+struct TreeConfig {
+  std::uint32_t page_size = 64;     // tokens
+  std::uint32_t window_tokens = 0;  // of the swa component; 0: the model has none
+  bool has_mamba = false;
+  EvictionPolicy policy = EvictionPolicy::kLru;
+  bool allow_host_gaps = false;           // write_back
+  std::uint32_t slru_protected_hits = 2;  // slru: this many hits make a node protected
+};
+[[nodiscard]] TreeConfig tree_config_for(const ModelSpec& model, EvictionPolicy policy, bool write_back);
+
+// A place on a path: `pages` from the root; inside the edge of `node` when it is less than the node's end.
+struct TreePosition {
+  NodeId node;
+  std::uint64_t pages = 0;
+};
+
+struct TierMatch {
+  TreePosition at;                                 // the largest joint restore point of this tier view
+  StopReason reason = StopReason::kNone;           // why not longer, relative to `walked`
+  ComponentKind component = ComponentKind::kFull;  // the component that stopped it
+};
+struct MatchResult {
+  TreePosition walked;  // longest path of the tree that equals the tokens (ends inside an edge or at a node)
+  TierMatch device;     // every component on the device (pending data does not count)
+  TierMatch any;        // every component on device or host (rule 2: published copies only)
+  // Pages of full that are on device / on device or host from 0, regardless of window and state: where they part from
+  // the restore points is where recurrent state or window is missing (the branch position of a fork checkpoint).
+  std::uint64_t full_device_pages = 0;
+  std::uint64_t full_any_pages = 0;
+  bool meets_pending = false;  // the walk met data whose copy is under way: waiting may lengthen the match
+};
+
+struct PageLocation {
+  DeviceSlot device;  // valid: published on the device
+  HostSlot host;      // valid: published on the host
+};
+
+struct Checkpoint {
+  std::uint64_t page = 0;  // the state after page*page_size tokens; > owned_from
+  DeviceSlot slot;
+};
+struct InsertRequest {
+  NamespaceId space;
+  std::span<const TokenId> tokens{};   // whole pages
+  std::uint64_t owned_from = 0;        // pages before it are the tree's already (the caller holds a lock on them)
+  std::span<const DeviceSlot> full{};  // one per page; entries >= owned_from are given to the tree
+  std::span<const DeviceSlot> swa{};   // one per page or empty; invalid entries: out of window
+  std::span<const Checkpoint> checkpoints{};  // ascending by page
+  std::int32_t priority = 0;                  // node priority becomes the maximum
+};
+struct InsertResult {
+  NodeId node;                        // stands at the end of `tokens`
+  std::uint64_t new_pages = 0;        // full pages that became the tree's
+  std::uint64_t duplicate_pages = 0;  // full pages that the tree had: the given slots went to the sink
+  std::uint64_t recovered_pages = 0;  // swa tombstones and evicted full pages filled again
+  std::uint32_t checkpoints_kept = 0;
+};
+
+struct HostInsertRequest {  // adoption of a prefetch: bytes are on the host, verified
+  NamespaceId space;
+  std::span<const TokenId> tokens{};  // whole pages, from position 0
+  std::uint64_t from = 0;             // pages [0, from) are in the tree already (kInternal otherwise)
+  std::span<const HostSlot> full{};   // pages from, from+1, ... to the end of tokens
+  std::span<const HostSlot> swa{};  // the trailing pages: the last swa.size() pages of tokens (may start before `from`)
+  HostSlot state;                   // checkpoint at the end of tokens; invalid: none
+};
+
+struct LockParts {
+  bool full = true, swa = true, mamba = true;
+};
+// What unlock needs. Trivially copyable; use it exactly once.
+struct LockHandle {
+  NodeId node;
+  Tier tier = Tier::kDevice;
+  LockParts parts;
+  std::uint64_t window_from = 0;  // first page whose swa is locked
+  bool held = false;
+};
+
+struct NodeView {
+  NodeId parent;
+  NamespaceId space;
+  std::uint64_t begin = 0, end = 0;                                 // pages from the root
+  std::span<const TokenId> tokens;                                  // of the edge
+  std::array<std::span<const DeviceSlot>, kComponentCount> device;  // empty: not there. mamba: one entry
+  std::array<std::span<const HostSlot>, kComponentCount> host;
+  std::array<bool, kComponentCount> device_pending{}, host_pending{};
+  std::uint32_t hits = 0;
+  std::uint32_t stored_epoch = 0;  // attach epoch of the storage that has this edge; 0: none
+  bool has_children = false;
+};
+
+struct TierCounts {  // pages (checkpoints for mamba)
+  std::uint64_t resident = 0, locked = 0, pending = 0;
+  [[nodiscard]] std::uint64_t evictable() const { return resident - locked; }
+};
+
+enum class VictimRule : std::uint8_t {
+  kDrop,         // a victim without a host copy is deleted
+  kBackUpFirst,  // ... is returned in needs_backup instead and stays (write_back; or a backup still to be made)
+};
+struct EvictResult {
+  std::uint64_t freed = 0;                 // slots of the asked component
+  std::uint64_t demoted = 0, dropped = 0;  // of those: a host copy remains / nothing remains
+  std::vector<NodeId> needs_backup;        // oldest first, at most as many as would cover the shortfall
+};
+
+class RadixTree {
+ public:
+  RadixTree(const TreeConfig& config, SlotSink& sink);
+  ~RadixTree();
+  RadixTree(const RadixTree&) = delete;
+  RadixTree& operator=(const RadixTree&) = delete;
+
+  // Interns a namespace; `seed` starts its key chain (nullopt: the reference's unseeded chain). Same seed, same id.
+  [[nodiscard]] NamespaceId open_namespace(const std::optional<PageKey>& seed);
+
+  // ---- lookup. Read-only: no split, no recency. `tokens` may end inside a page; only whole pages count.
+  [[nodiscard]] MatchResult match(NamespaceId space, std::span<const TokenId> tokens) const;
+  // Marks the use of a restore point: full of the path, swa of its window, the checkpoint at it, and nothing else.
+  void touch(const TreePosition& at, bool count_hit);
+  // Splits so that a node stands exactly at the position; returns it (the root for 0 pages).
+  [[nodiscard]] NodeId settle(const TreePosition& at);
+  [[nodiscard]] NodeId root(NamespaceId space) const;
+
+  // Locations of pages [from, to) of the path that ends at `node` (to <= node's end). mamba: from/to ignored, one
+  // entry.
+  void locate(NodeId node, ComponentKind c, std::uint64_t from, std::uint64_t to, std::vector<PageLocation>& out) const;
+  [[nodiscard]] NodeView view(NodeId node) const;
+  [[nodiscard]] bool exists(NodeId node) const;
+  // Keys of the edge's pages, hashed on first use and kept; hashes missing ancestors first. Never re-hashes.
+  [[nodiscard]] std::span<const PageKey> page_keys(NodeId node);
+  // Last key at or above the node (nullopt: the namespace seed is absent and the node is the root).
+  [[nodiscard]] std::optional<PageKey> last_key(NodeId node);
+
+  // ---- locks of requests. Locked data is never evicted; splits keep locks exact.
+  // device: full on the whole path, swa of the window before node, mamba of the node (absent data is simply not
+  // locked). host: full, swa of the window, mamba of the node itself (leaf-first eviction protects what is above).
+  [[nodiscard]] LockHandle lock(NodeId node, Tier tier, LockParts parts);
+  void unlock(LockHandle& handle);  // clears held; a second call is a no-op
+
+  // ---- insertion (step 5 of a prefix's life). kInvalidArgument: not whole pages, spans of the wrong length.
+  [[nodiscard]] Result<InsertResult> insert(const InsertRequest& request);
+  [[nodiscard]] Result<InsertResult> insert_host(const HostInsertRequest& request);
+
+  // ---- copies under way. Attached slots are owned by the tree at once but *published* only by finish_op(ok).
+  // A pending node is pinned in both tiers. A split while pending keeps both halves under the op.
+  // Attaches device slots to pages [from, from + slots.size()) of the path to `node` (load-back); splits as needed.
+  // kConflict: some of it is there already or pending: nothing was attached.
+  [[nodiscard]] Status attach_device(OpId op, NodeId node, ComponentKind c, std::uint64_t from,
+                                     std::span<const DeviceSlot> slots);
+  // Attaches host slots to one node's edge (backup): slots.size() == its pages (1 for mamba). kConflict as above.
+  [[nodiscard]] Status attach_host(OpId op, NodeId node, ComponentKind c, std::span<const HostSlot> slots);
+  // Keeps a node's data where it is while an operation reads it (storage write).
+  void pin(OpId op, NodeId node);
+  // Ends the op: publishes (ok) or detaches and frees (not ok) what it attached, and unpins. Returns the nodes that it
+  // covers now (both halves after splits), parents before children. Unknown op: empty.
+  std::vector<NodeId> finish_op(OpId op, bool ok);
+
+  void set_stored(NodeId node, std::uint32_t epoch);
+
+  // ---- eviction
+  // Frees at least `slots` device slots of the component if it can, oldest by policy first. full: leaves, trimmed from
+  // their tail page-exactly; a node's other components on the device go with its full. swa / mamba: LRU order;
+  // inner nodes become tombstones (evicting swa takes that node's mamba along, whose restore point it was).
+  [[nodiscard]] EvictResult evict_device(ComponentKind c, std::uint64_t slots, VictimRule rule);
+  // The same on the host; what is also on the device stays there; a node left with nothing is deleted.
+  [[nodiscard]] EvictResult evict_host(ComponentKind c, std::uint64_t slots);
+  // Recency tick of the next host victim of a component, to choose across components in a shared budget.
+  [[nodiscard]] std::optional<std::uint64_t> next_host_victim_tick(ComponentKind c) const;
+  // Drops everything that is neither locked nor pinned, in both tiers. Returns nodes left.
+  std::uint64_t flush();
+
+  [[nodiscard]] const TierCounts& counts(ComponentKind c, Tier t) const;
+  [[nodiscard]] std::uint64_t node_count() const;
+  // Nodes published on the host and not stored under `epoch`, parents before children, at most `limit` (for attach).
+  [[nodiscard]] std::vector<NodeId> unstored(std::uint32_t epoch, std::size_t limit) const;
+  // Nodes with data on the device and none on the host, unpinned, parents before children, at most `limit`.
+  [[nodiscard]] std::vector<NodeId> unbacked(std::size_t limit) const;
+  // Walks everything; kInternal names the invariant, the node and the values. O(tree).
+  [[nodiscard]] Status check_invariants() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace larder

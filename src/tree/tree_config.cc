@@ -1,0 +1,15 @@
+#include "tree/tree.h"
+
+namespace larder {
+
+TreeConfig tree_config_for(const ModelSpec& model, EvictionPolicy policy, bool write_back) {
+  TreeConfig config;
+  config.page_size = model.page_size;
+  config.window_tokens = model.has(ComponentKind::kSwa) ? model.dims.window : 0;
+  config.has_mamba = model.has(ComponentKind::kMamba);
+  config.policy = policy;
+  config.allow_host_gaps = write_back;
+  return config;
+}
+
+}  // namespace larder

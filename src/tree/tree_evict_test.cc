@@ -1,0 +1,384 @@
+// Eviction: policies, trimming, tombstones, demotion, flush; and what "use" refreshes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tree/tree_test_support.h"
+
+namespace larder::tree_test {
+namespace {
+
+const Tokens kA = iota_tokens(2, 100), kB = iota_tokens(2, 200), kC = iota_tokens(2, 300);
+
+// Which of a, b, c is the first to go.
+char first_victim(Fixture& f) {
+  (void)f.tree.evict_device(kFull, 2, VictimRule::kDrop);
+  f.check();
+  const bool gone[] = {f.device_pages(kA) == 0, f.device_pages(kB) == 0, f.device_pages(kC) == 0};
+  EXPECT_EQ(std::count(std::begin(gone), std::end(gone), true), 1);
+  return gone[0] ? 'a' : gone[1] ? 'b' : 'c';
+}
+
+void use(Fixture& f, const Tokens& tokens) { f.tree.touch(f.match(tokens).device.at, true); }
+
+class TreePolicy : public testing::TestWithParam<std::pair<EvictionPolicy, char>> {};
+
+// Inserted a, b, c; then used: a twice, c once, b three times long ago... so each policy picks its own victim.
+TEST_P(TreePolicy, PicksItsVictim) {
+  const auto [policy, victim] = GetParam();
+  Fixture f(config_of(1, 0, false, policy));
+  f.insert(kA, {.priority = 2});
+  f.insert(kB, {.priority = 3});
+  f.insert(kC, {.priority = 1});
+  for (const Tokens* tokens : {&kB, &kB, &kB, &kA, &kC, &kA}) use(f, *tokens);
+  // last use: b, c, a.  hits: a 2, b 3, c 1.  made: a, b, c.
+  EXPECT_EQ(first_victim(f), victim);
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, TreePolicy,
+                         testing::Values(std::pair(EvictionPolicy::kLru, 'b'), std::pair(EvictionPolicy::kLfu, 'c'),
+                                         std::pair(EvictionPolicy::kSlru, 'c'), std::pair(EvictionPolicy::kFifo, 'a'),
+                                         std::pair(EvictionPolicy::kMru, 'a'), std::pair(EvictionPolicy::kFilo, 'c'),
+                                         std::pair(EvictionPolicy::kPriority, 'c')),
+                         [](const auto& named) { return std::string(eviction_policy_name(named.param.first)); });
+
+TEST(TreePolicyNames, RoundTrip) {
+  for (int i = 0; i < 7; ++i) {
+    const auto policy = static_cast<EvictionPolicy>(i);
+    EXPECT_EQ(parse_eviction_policy(eviction_policy_name(policy)), policy);
+  }
+  EXPECT_EQ(parse_eviction_policy("arc"), std::nullopt);
+}
+
+TEST(TreePolicySlru, ProbationBeforeProtectedThenByAge) {
+  Fixture f(config_of(1, 0, false, EvictionPolicy::kSlru));
+  f.insert(kA);
+  f.insert(kB);
+  f.insert(kC);
+  use(f, kA);
+  use(f, kA);
+  use(f, kB);
+  EXPECT_EQ(first_victim(f), 'c') << "never used";
+  (void)f.tree.evict_device(kFull, 2, VictimRule::kDrop);
+  EXPECT_EQ(f.device_pages(kB), 0u) << "used once: still on probation";
+  EXPECT_EQ(f.device_pages(kA), 2u);
+}
+
+TEST(TreePolicyLru, TouchWithoutCountingRefreshesRecencyOnly) {
+  Fixture f(config_of(1, 0, false, EvictionPolicy::kLfu));
+  f.insert(kA);
+  f.insert(kB);
+  f.insert(kC);
+  use(f, kB);
+  use(f, kC);
+  for (int i = 0; i < 5; ++i) f.tree.touch(f.match(kA).device.at, false);
+  EXPECT_EQ(first_victim(f), 'a');
+}
+
+TEST(TreeTrim, TakesExactlyTheTailThatIsNeeded) {
+  Fixture f(config_of(4));
+  const Tokens tokens = iota_tokens(400);
+  f.insert(tokens);
+  const EvictResult out = f.tree.evict_device(kFull, 7, VictimRule::kDrop);
+  EXPECT_EQ(out.freed, 7u);
+  EXPECT_EQ(out.dropped, 7u);
+  EXPECT_EQ(f.device_pages(tokens), 93u);
+  EXPECT_EQ(f.tree.node_count(), 1u);
+  f.check();
+}
+
+TEST(TreeTrim, RepeatedDemotionDoesNotShredTheHostCopy) {
+  Fixture f(config_of(1, 2));
+  const Tokens tokens = iota_tokens(200);
+  const NodeId node = f.insert(tokens).node;
+  f.back_up(node);
+  (void)f.tree.page_keys(node);
+  for (int i = 0; i < 150; ++i) {
+    EXPECT_EQ(f.tree.evict_device(kFull, 1, VictimRule::kBackUpFirst).demoted, 1u);
+    f.check();
+  }
+  EXPECT_EQ(f.match(tokens).full_device_pages, 50u);
+  EXPECT_EQ(f.any_pages(tokens), 200u);
+  EXPECT_LE(f.tree.node_count(), 4u) << "demoted tails join again";
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(f.tree.evict_host(kFull, 1).freed, 1u);
+  f.check();
+  EXPECT_EQ(f.any_pages(tokens), 100u);
+  EXPECT_LE(f.tree.node_count(), 4u);
+}
+
+TEST(TreeTrim, LetsGoOfMemoryWithTheTail) {
+  // Contents survive when the arrays of a long edge are replaced by smaller ones.
+  Fixture f(config_of(2));
+  const Tokens tokens = iota_tokens(4000);
+  const NodeId node = f.insert(tokens).node;
+  (void)f.tree.settle({node, 5});
+  (void)f.tree.settle({node, 11});
+  (void)f.tree.page_keys(node);
+  const TokenId* before = f.tree.view(f.match(iota_tokens(10)).walked.node).tokens.data();
+  const PageKey key_before = *f.tree.last_key(f.match(iota_tokens(20)).walked.node);
+  for (std::uint64_t left = 2000; left > 8; left -= 83) {
+    (void)f.tree.evict_device(kFull, 83, VictimRule::kDrop);
+    ASSERT_EQ(f.device_pages(tokens), left - 83);
+    f.check();
+  }
+  (void)key_before;
+  const NodeId rest = f.match(iota_tokens(10)).walked.node;
+  EXPECT_NE(f.tree.view(rest).tokens.data(), before) << "moved to a smaller array";
+  std::vector<PageLocation> where;
+  f.tree.locate(rest, kFull, 0, 5, where);
+  for (std::uint32_t i = 0; i < 5; ++i) EXPECT_EQ(where[i].device, DeviceSlot(i));
+  std::optional<PageKey> prior;
+  for (std::size_t i = 0; i < 5; ++i) prior = page_key(std::span(tokens).subspan(i * 2, 2), prior);
+  EXPECT_EQ(f.tree.last_key(rest), prior);
+}
+
+TEST(TreeEvict, NothingToEvict) {
+  Fixture f(config_of(1, 4, true));
+  for (const ComponentKind c : kAllComponents) {
+    EXPECT_EQ(f.tree.evict_device(c, 5, VictimRule::kDrop).freed, 0u);
+    EXPECT_EQ(f.tree.evict_host(c, 5).freed, 0u);
+    EXPECT_EQ(f.tree.next_host_victim_tick(c), std::nullopt);
+  }
+  f.insert(iota_tokens(4));
+  EXPECT_EQ(f.tree.evict_device(kFull, 0, VictimRule::kDrop).freed, 0u);
+}
+
+TEST(TreeEvict, LeavesBeforeParents) {
+  Fixture f(config_of(1));
+  const Tokens trunk = iota_tokens(3), left = trunk + kA, right = trunk + kB;
+  f.insert(left);
+  f.insert(right);
+  (void)f.tree.evict_device(kFull, 2, VictimRule::kDrop);
+  EXPECT_EQ(f.device_pages(left), 3u);
+  EXPECT_EQ(f.device_pages(right), 5u);
+  EXPECT_EQ(f.tree.evict_device(kFull, 100, VictimRule::kDrop).freed, 5u);
+  EXPECT_EQ(f.tree.node_count(), 0u);
+  f.check();
+}
+
+TEST(TreeEvict, BackUpFirstNamesTheOldestAndGoesOnToThoseWithACopy) {
+  Fixture f(config_of(1));
+  const NodeId a = f.insert(kA).node, b = f.insert(kB).node, c = f.insert(kC).node;
+  f.back_up(c);
+  const EvictResult out = f.tree.evict_device(kFull, 3, VictimRule::kBackUpFirst);
+  EXPECT_EQ(out.freed, 2u) << "c has a copy";
+  EXPECT_EQ(out.demoted, 2u);
+  EXPECT_EQ(out.needs_backup, std::vector<NodeId>{a}) << "one page short: the oldest is enough";
+  EXPECT_EQ(f.device_pages(kA), 2u) << "it stays";
+  f.check();
+  const EvictResult more = f.tree.evict_device(kFull, 3, VictimRule::kBackUpFirst);
+  EXPECT_EQ(more.needs_backup, (std::vector<NodeId>{a, b}));
+  f.back_up(a);
+  f.back_up(b);
+  EXPECT_EQ(f.tree.evict_device(kFull, 3, VictimRule::kBackUpFirst).demoted, 3u);
+  f.check();
+}
+
+TEST(TreeEvict, FullTakesWindowAndStateOfTheSamePages) {
+  Fixture f(config_of(1, 2, true));
+  const Tokens tokens = iota_tokens(8);
+  f.insert(tokens, {.checkpoints = {4, 8}});
+  EXPECT_EQ(f.tree.evict_device(kFull, 1, VictimRule::kDrop).freed, 1u);
+  EXPECT_EQ(f.counts(kSwa, kDev).resident, 7u);
+  EXPECT_EQ(f.counts(kMamba, kDev).resident, 1u);
+  EXPECT_EQ(f.device_pages(tokens), 4u);
+  f.check();
+}
+
+TEST(TreeEvictWindow, InnerNodesBecomeTombstonesOldestFirst) {
+  Fixture f(config_of(1, 2));
+  const Tokens trunk = iota_tokens(4), left = trunk + kA, right = trunk + kB;
+  f.insert(left);
+  f.insert(right);
+  use(f, left);  // refreshes the window of left (its own two pages) and nothing of the trunk's
+  EXPECT_EQ(f.tree.evict_device(kSwa, 2, VictimRule::kDrop).freed, 2u);
+  f.check();
+  EXPECT_EQ(f.device_pages(left), 6u);
+  EXPECT_EQ(f.device_pages(right), 6u);
+  EXPECT_EQ(f.tree.evict_device(kSwa, 2, VictimRule::kDrop).freed, 2u);
+  EXPECT_EQ(f.device_pages(trunk), 0u) << "the trunk's window is gone, full is not";
+  EXPECT_EQ(f.match(trunk).full_device_pages, 4u);
+  EXPECT_EQ(f.tree.evict_device(kSwa, 1, VictimRule::kDrop).freed, 2u);
+  EXPECT_EQ(f.device_pages(right), 0u) << "a leaf without its window goes altogether";
+  EXPECT_EQ(f.match(right).walked.pages, 4u);
+  EXPECT_EQ(f.device_pages(left), 6u);
+  f.check();
+}
+
+TEST(TreeEvictWindow, LongStretchesLoseTheirHeadFirst) {
+  Fixture f(config_of(1, 3));
+  const Tokens tokens = iota_tokens(20);
+  f.insert(tokens);
+  EXPECT_EQ(f.tree.evict_device(kSwa, 5, VictimRule::kDrop).freed, 5u);
+  f.check();
+  EXPECT_EQ(f.device_pages(tokens), 20u);
+  EXPECT_EQ(f.device_pages(iota_tokens(8)), 8u);
+  EXPECT_EQ(f.device_pages(iota_tokens(7)), 0u);
+}
+
+TEST(TreeEvictWindow, TakesTheStateThatNeededIt) {
+  Fixture f(config_of(1, 2, true));
+  const Tokens inner = iota_tokens(2), tokens = iota_tokens(6);
+  f.insert(tokens, {.checkpoints = {2, 6}});
+  EXPECT_EQ(f.tree.evict_device(kSwa, 2, VictimRule::kDrop).freed, 2u);
+  f.check();
+  EXPECT_EQ(f.counts(kMamba, kDev).resident, 1u);
+  EXPECT_EQ(f.device_pages(inner), 0u);
+  EXPECT_EQ(f.device_pages(tokens), 6u);
+}
+
+TEST(TreeEvictWindow, AHostCopyOfTheWindowKeepsTheStateUseful) {
+  Fixture f(config_of(1, 2, true));
+  const NodeId inner = f.insert(iota_tokens(2), {.checkpoints = {2}}).node;
+  f.insert(iota_tokens(6), {.checkpoints = {6}});
+  f.back_up(inner);
+  use(f, iota_tokens(6));
+  EXPECT_EQ(f.tree.evict_device(kSwa, 2, VictimRule::kDrop).demoted, 2u);
+  f.check();
+  EXPECT_EQ(f.device_pages(iota_tokens(2)), 0u);
+  EXPECT_EQ(f.any_pages(iota_tokens(2)), 2u);
+  EXPECT_EQ(f.counts(kMamba, kDev).resident, 2u);
+}
+
+TEST(TreeEvictState, LeastRecentlyUsedCheckpointFirst) {
+  Fixture f(config_of(1, 0, true));
+  const Tokens tokens = iota_tokens(9);
+  f.insert(tokens, {.checkpoints = {3, 6, 9}});
+  // Using 3 refreshes the state at 3 and not those further down the path.
+  use(f, iota_tokens(3));
+  EXPECT_EQ(f.tree.evict_device(kMamba, 1, VictimRule::kDrop).freed, 1u);
+  EXPECT_EQ(f.device_pages(iota_tokens(8)), 3u) << "6 was the oldest";
+  EXPECT_EQ(f.device_pages(tokens), 9u) << "of one insertion the deepest is the newest";
+  EXPECT_EQ(f.tree.evict_device(kMamba, 1, VictimRule::kDrop).freed, 1u);
+  EXPECT_EQ(f.match(tokens).walked.pages, 6u) << "a leaf without its state goes altogether";
+  EXPECT_EQ(f.device_pages(tokens), 3u);
+  f.check();
+}
+
+TEST(TreeEvictState, UsingAPathDoesNotRefreshItsStates) {
+  Fixture f(config_of(1, 0, true));
+  f.insert(iota_tokens(6), {.checkpoints = {3, 6}});
+  f.insert(kA, {.checkpoints = {2}});
+  use(f, iota_tokens(6));  // the state at 3 is on this path, and was not used
+  (void)f.tree.evict_device(kMamba, 1, VictimRule::kDrop);
+  EXPECT_EQ(f.device_pages(iota_tokens(5)), 0u);
+  EXPECT_EQ(f.device_pages(iota_tokens(6)), 6u);
+  EXPECT_EQ(f.device_pages(kA), 2u);
+}
+
+TEST(TreeEvictState, WithACopyItOnlyLeavesTheDevice) {
+  Fixture f(config_of(1, 0, true));
+  const NodeId node = f.insert(iota_tokens(4), {.checkpoints = {4}}).node;
+  EXPECT_EQ(f.tree.evict_device(kMamba, 1, VictimRule::kBackUpFirst).needs_backup, std::vector<NodeId>{node});
+  f.back_up(node);
+  EXPECT_EQ(f.tree.evict_device(kMamba, 1, VictimRule::kBackUpFirst).demoted, 1u);
+  EXPECT_EQ(f.match(iota_tokens(4)).full_device_pages, 4u);
+  EXPECT_EQ(f.any_pages(iota_tokens(4)), 4u);
+  f.check();
+}
+
+TEST(TreeEvictState, LockedOnesArePassedOverOnce) {
+  Fixture f(config_of(1, 0, true));
+  const NodeId a = f.insert(kA, {.checkpoints = {2}}).node;
+  f.insert(kB, {.checkpoints = {2}});
+  f.insert(kC, {.checkpoints = {2}});
+  LockHandle handle = f.lock(a);
+  EXPECT_EQ(f.tree.evict_device(kMamba, 1, VictimRule::kDrop).freed, 1u);
+  EXPECT_EQ(f.device_pages(kB), 0u);
+  f.tree.unlock(handle);
+  f.check();
+  EXPECT_EQ(f.tree.evict_device(kMamba, 1, VictimRule::kDrop).freed, 1u);
+  EXPECT_EQ(f.device_pages(kC), 0u) << "a was in use when the eviction met it";
+  EXPECT_EQ(f.device_pages(kA), 2u);
+}
+
+TEST(TreeEvictHost, LeavesFirstAndWhatIsOnTheDeviceStays) {
+  Fixture f(config_of(1, 2, true));
+  const NodeId head = f.insert(iota_tokens(4), {.checkpoints = {4}}).node;
+  const NodeId tail = f.insert(iota_tokens(8), {.checkpoints = {8}}).node;
+  f.back_up(head);
+  f.back_up(tail);
+  EXPECT_TRUE(f.tree.next_host_victim_tick(kFull).has_value());
+  const EvictResult out = f.tree.evict_host(kFull, 6);
+  EXPECT_EQ(out.freed, 6u);
+  EXPECT_EQ(out.demoted, 6u) << "a copy remains on the device";
+  f.check();
+  EXPECT_EQ(f.counts(kFull, kHst).resident, 2u);
+  EXPECT_EQ(f.counts(kSwa, kHst).resident, 2u);
+  EXPECT_EQ(f.counts(kMamba, kHst).resident, 0u);
+  EXPECT_EQ(f.device_pages(iota_tokens(8)), 8u);
+}
+
+TEST(TreeEvictHost, HostOnlyNodesVanish) {
+  Fixture f(config_of(1, 2, true));
+  f.adopt(iota_tokens(6), 0, 2, true);
+  f.adopt(kA, 0, 2, true);
+  const auto tick_of_a = f.tree.next_host_victim_tick(kMamba);
+  EXPECT_EQ(f.tree.evict_host(kMamba, 1).dropped, 1u);
+  EXPECT_EQ(f.match(iota_tokens(6)).walked.pages, 4u) << "the leaf whose state it was: from the window's begin";
+  EXPECT_GT(f.tree.next_host_victim_tick(kMamba), tick_of_a);
+  EXPECT_EQ(f.any_pages(kA), 2u);
+  f.check();
+  EXPECT_EQ(f.tree.evict_host(kFull, 100).dropped, 6u);
+  EXPECT_EQ(f.tree.node_count(), 0u);
+}
+
+TEST(TreeTouch, SplitsSoThatTheUnusedRestStaysOld) {
+  Fixture f(config_of(1));
+  const Tokens tokens = iota_tokens(10);
+  f.insert(tokens);
+  f.insert(kA);
+  f.tree.touch({f.match(tokens).walked.node, 4}, true);
+  EXPECT_EQ(f.tree.evict_device(kFull, 8, VictimRule::kDrop).freed, 8u);
+  EXPECT_EQ(f.device_pages(tokens), 4u);
+  EXPECT_EQ(f.device_pages(kA), 0u);
+  EXPECT_EQ(f.tree.view(f.match(tokens).walked.node).hits, 1u);
+  f.check();
+}
+
+TEST(TreeTouch, OfNothingIsHarmless) {
+  Fixture f(config_of(1));
+  f.tree.touch({NodeId(400), 3}, true);
+  f.tree.touch({f.tree.root(f.space), 0}, true);
+  f.check();
+}
+
+TEST(TreeFlush, DropsAllButWhatIsLockedOrPinned) {
+  Fixture f(config_of(1, 2, true));
+  const NodeId locked = f.insert(iota_tokens(4), {.checkpoints = {4}}).node;
+  const NodeId deeper = f.insert(iota_tokens(9), {.checkpoints = {9}}).node;
+  const NodeId pinned = f.insert(kA, {.checkpoints = {2}}).node;
+  f.insert(kB, {.checkpoints = {2}});
+  f.back_up(locked);
+  f.back_up(deeper);
+  f.adopt(kC, 0);
+  LockHandle handle = f.lock(locked);
+  f.tree.pin(OpId(1), pinned);
+  // Four pages under the lock, as two edges where the window begins, and the pinned node.
+  EXPECT_EQ(f.tree.flush(), 3u);
+  f.check();
+  EXPECT_EQ(f.device_pages(iota_tokens(9)), 4u);
+  EXPECT_EQ(f.device_pages(kA), 2u);
+  EXPECT_EQ(f.match(kB).walked.pages, 0u);
+  EXPECT_EQ(f.match(kC).walked.pages, 0u);
+  EXPECT_EQ(f.counts(kFull, kHst).resident, 0u);
+  f.tree.unlock(handle);
+  (void)f.tree.finish_op(OpId(1), true);
+  EXPECT_EQ(f.tree.flush(), 0u);
+  for (const ComponentKind c : kAllComponents) EXPECT_TRUE(f.ledger.out(c, kDev).empty());
+  EXPECT_EQ(f.tree.root(f.space), f.match(kA).walked.node) << "namespaces stay";
+}
+
+TEST(TreeFlush, KeepsOneCopyOfAClaimedNode) {
+  Fixture f(config_of(1));
+  f.adopt(iota_tokens(4), 0);
+  LockHandle handle = f.lock(f.match(iota_tokens(4)).walked.node);  // claims the device, where nothing is
+  EXPECT_EQ(f.tree.flush(), 1u);
+  EXPECT_EQ(f.any_pages(iota_tokens(4)), 4u);
+  f.tree.unlock(handle);
+  EXPECT_EQ(f.tree.flush(), 0u);
+  f.check();
+}
+
+}  // namespace
+}  // namespace larder::tree_test

@@ -1,0 +1,212 @@
+// The inside of the radix tree. Internal to src/tree; tree.h is the contract.
+//
+// Where things are done:
+//   tree.cc          façade, namespaces, views           walk.cc    match, locate, settle, touch
+//   residency.cc     data of a node and its counters     lock.cc    locks, pins of requests
+//   structure.cc     making, splitting, removing nodes   ops.cc     attach, pin, finish_op
+//   insert.cc        insert, insert_host                 evict.cc   eviction, flush
+//   keys.cc          page keys, unstored, unbacked       invariants.cc  check_invariants
+//
+// One rule keeps the rest simple: data enters and leaves a node only through residency.cc, which keeps the page
+// counters, the LRU lists, the leaf heaps and full_children right. Everybody else speaks in splits and attachments.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "tree/child_table.h"
+#include "tree/leaf_heap.h"
+#include "tree/lru_list.h"
+#include "tree/node.h"
+#include "tree/op_registry.h"
+#include "tree/tree.h"
+
+namespace larder {
+
+struct RadixTree::Impl {
+  using Id = tree::Id;
+  using Node = tree::Node;
+  using Bits = tree::Bits;
+  using SlotRun = tree::Run<std::uint32_t>;
+
+  struct Space {
+    std::optional<PageKey> seed;
+    Id root = tree::kNoNode;
+  };
+
+  Impl(const TreeConfig& config, SlotSink& sink);
+
+  // ---- walk.cc
+  [[nodiscard]] MatchResult match(NamespaceId space, std::span<const TokenId> tokens) const;
+  // The longest path that equals the tokens, regardless of data.
+  [[nodiscard]] TreePosition walk(Id root, std::span<const TokenId> tokens) const;
+  [[nodiscard]] Id find_child(Id parent, const TokenId* page) const;
+  [[nodiscard]] std::uint64_t matched_pages(const Node& node, const TokenId* tokens, std::uint64_t pages) const;
+  void touch(const TreePosition& at, bool count_hit);
+  void touch_window(Id node, bool exactly);
+  void touch_state(Id node);
+  void touch_path(Id node, std::uint32_t hits);
+  [[nodiscard]] Id settle(const TreePosition& at);
+  void locate(Id node, ComponentKind c, std::uint64_t from, std::uint64_t to, std::vector<PageLocation>& out) const;
+  // First page whose window data is needed to resume at page `end`.
+  [[nodiscard]] std::uint64_t window_begin(std::uint64_t end) const { return end - std::min(end, window_pages); }
+
+  // ---- residency.cc
+  // The slots are in the node already; these make them count.
+  void add_published(Id id, ComponentKind c, Tier t);
+  void add_pending(Id id, ComponentKind c, Tier t);
+  void publish(Id id, ComponentKind c, Tier t);
+  // Gives the slots to the sink and forgets them, pending or published.
+  void drop(Id id, ComponentKind c, Tier t);
+  // Everything of the node in the tier.
+  void drop_tier(Id id, Tier t);
+  void set_slots(Id id, ComponentKind c, Tier t, SlotRun run);
+  void give_back(ComponentKind c, Tier t, std::span<const std::uint32_t> slots);
+  // Gives back those of `given` that are not the tree's own already (a caller that hands in a slot twice must not make
+  // us free it under a reader).
+  void give_back_duplicates(ComponentKind c, Tier t, std::span<const std::uint32_t> given, const std::uint32_t* own);
+  [[nodiscard]] TierCounts& counts_of(ComponentKind c, Tier t) { return counts[index_of(c)][tree::index_of(t)]; }
+  // Corrects `locked` after the node became pinned or unpinned.
+  void repin(Id id, bool was_pinned);
+  [[nodiscard]] bool is_device_leaf(const Node& node) const;
+  [[nodiscard]] bool is_host_leaf(const Node& node) const;
+  void refresh_leaf(Id id);      // membership in the leaf heaps
+  void refresh_leaf_key(Id id);  // place in them, after the policy's inputs changed
+  [[nodiscard]] tree::LruList& list_of(ComponentKind c, Tier t) { return lists[tree::aux_of(c)][tree::index_of(t)]; }
+
+  // ---- structure.cc
+  [[nodiscard]] Id make_root(std::uint32_t space);
+  [[nodiscard]] Id add_leaf(Id parent, std::span<const TokenId> tokens);
+  // Cuts the edge at `page` (inside it). Returns the new parent, which has the head; `id` keeps the tail.
+  Id split(Id id, std::uint64_t page);
+  void split_residency(Id head, Id tail);
+  // Precondition: no children, no data, no claims.
+  void remove_node(Id id);
+  void link_child(Id parent, Id child);
+  void unlink_child(Id child);
+  // Empties a run of the node. If that leaves its array sparse, the ancestors that share it move to a smaller one.
+  void release_slots(Id id, ComponentKind c, Tier t);
+  template <class RunOf>
+  void compact_ancestors(Id id, RunOf run_of, std::uint64_t items_per_page);
+  // Undoes a split that trimming made, if nothing has told the two halves apart since. Keeps `id`'s only child.
+  void absorb_into_only_child(Id id);
+  [[nodiscard]] bool may_absorb(const Node& upper, const Node& lower) const;
+
+  // ---- lock.cc
+  [[nodiscard]] LockHandle lock(Id id, Tier t, LockParts parts);
+  void unlock(LockHandle& handle);
+  void add_lock(Id id, ComponentKind c, Tier t);
+  void drop_lock(Id id, ComponentKind c, Tier t);
+
+  // ---- insert.cc
+  struct InsertTally {
+    std::uint64_t known_pages = 0;  // of the path, before the insertion
+    std::uint64_t fresh = 0, duplicate = 0, recovered = 0;
+  };
+  [[nodiscard]] Result<InsertResult> insert(const InsertRequest& request);
+  [[nodiscard]] Result<InsertResult> insert_host(const HostInsertRequest& request);
+  [[nodiscard]] Status check_insert(const InsertRequest& request) const;
+  [[nodiscard]] Status check_insert_path(const TreePosition& walked, const InsertRequest& request) const;
+  [[nodiscard]] Status check_insert_host(const HostInsertRequest& request) const;
+  // Fills full of pages [from, from + slots.size()) of the path to `node` where it is missing.
+  void fill_full(Id node, Tier t, std::uint64_t from, std::span<const std::uint32_t> slots, InsertTally& tally);
+  // The same for swa tombstones; returns the node to go on from, upwards.
+  Id fill_window(Id node, Tier t, std::uint64_t from, std::span<const std::uint32_t> slots, InsertTally& tally);
+  void fill_windows(Id node, std::uint64_t from, std::span<const DeviceSlot> slots, InsertTally& tally);
+  [[nodiscard]] bool add_checkpoint(Id& cursor, Tier t, std::uint64_t page, std::uint32_t slot);
+  [[nodiscard]] std::uint32_t add_checkpoints(Id end, std::span<const Checkpoint> checkpoints);
+  // New leaf below `parent` with full data in the tier; slots are one per page of tokens.
+  [[nodiscard]] Id add_full_leaf(Id parent, Tier t, std::span<const TokenId> tokens,
+                                 std::span<const std::uint32_t> slots, std::int32_t priority);
+
+  // ---- ops.cc
+  [[nodiscard]] Status attach_device(OpId op, Id node, ComponentKind c, std::uint64_t from,
+                                     std::span<const DeviceSlot> slots);
+  [[nodiscard]] Status check_attach_device(Id node, ComponentKind c, std::uint64_t from, std::uint64_t to) const;
+  [[nodiscard]] Status attach_host(OpId op, Id node, ComponentKind c, std::span<const HostSlot> slots);
+  void attach_pending(OpId op, Id node, ComponentKind c, Tier t, SlotRun run);
+  void put_under(OpId op, Id node, Bits bits);
+  void pin(OpId op, Id node);
+  [[nodiscard]] std::vector<NodeId> finish_op(OpId op, bool ok);
+  enum class Readiness : std::uint8_t { kPublish, kWait, kDiscard };
+  // May a completed copy be published, given what it stands on (its parent, or full of its own node)?
+  [[nodiscard]] Readiness readiness(const Node& node, ComponentKind c, Tier t) const;
+  void finish_data(Id id, ComponentKind c, Tier t, bool ok);
+  void resolve_all(Tier t);
+  void push_dependents(Id id, Tier t);
+
+  // ---- evict.cc
+  [[nodiscard]] EvictResult evict_device(ComponentKind c, std::uint64_t slots, VictimRule rule);
+  [[nodiscard]] EvictResult evict_host(ComponentKind c, std::uint64_t slots);
+  void evict_device_leaves(std::uint64_t slots, VictimRule rule, EvictResult& out);
+  void evict_host_leaves(std::uint64_t slots, EvictResult& out);
+  void evict_aux(ComponentKind c, Tier t, std::uint64_t slots, VictimRule rule, EvictResult& out);
+  void evict_aux_of(Id id, ComponentKind c, Tier t, std::uint64_t need, EvictResult& out);
+  [[nodiscard]] Id next_device_leaf(VictimRule rule) const;
+  void trim_leaf(Id id, std::uint64_t pages);
+  [[nodiscard]] bool evict_device_leaf(Id id);
+  void evict_host_leaf(Id id);
+  [[nodiscard]] bool remove_host_descendants(Id id);
+  void tombstone(Id id, ComponentKind c, Tier t);
+  [[nodiscard]] std::vector<NodeId> oldest_unbacked(std::uint64_t pages);
+  [[nodiscard]] std::optional<std::uint64_t> next_host_victim_tick(ComponentKind c) const;
+  std::uint64_t flush();
+  void flush_node(Id id);
+
+  // ---- keys.cc
+  [[nodiscard]] std::span<const PageKey> page_keys(Id id);
+  [[nodiscard]] std::optional<PageKey> last_key(Id id);
+  void hash_edge(Id id);
+  // Nodes for which `wanted(node)`, parents before children, at most `limit`.
+  template <class Wanted>
+  [[nodiscard]] std::vector<NodeId> collect(std::size_t limit, Wanted wanted) const;
+  [[nodiscard]] std::vector<NodeId> unstored(std::uint32_t epoch, std::size_t limit) const;
+  [[nodiscard]] std::vector<NodeId> unbacked(std::size_t limit) const;
+
+  // ---- invariants.cc
+  struct Census;
+  [[nodiscard]] Status check_invariants() const;
+  [[nodiscard]] Status check_shape(Id id) const;
+  [[nodiscard]] Status check_residency(Id id) const;
+  [[nodiscard]] Status check_queues(Id id, Census& census) const;
+  [[nodiscard]] Status count_node(Id id, Census& census) const;
+  [[nodiscard]] Status check_lists(const Census& census) const;
+  [[nodiscard]] Status check_totals(const Census& census) const;
+
+  [[nodiscard]] Node& node(Id id) { return nodes.at(id); }
+  [[nodiscard]] const Node& node(Id id) const { return nodes.at(id); }
+  [[nodiscard]] Id root_of(NamespaceId space) const {
+    return space.v < spaces.size() ? spaces[space.v].root : tree::kNoNode;
+  }
+  [[nodiscard]] std::uint64_t pages_in(std::span<const TokenId> tokens) const { return tokens.size() / page_size; }
+
+  // constant after construction
+  const TreeConfig config;
+  const std::uint32_t page_size;     // tokens
+  const std::uint64_t window_pages;  // of swa; 0: the model has none
+  SlotSink& sink;
+
+  // owned by the cache thread
+  tree::NodePool nodes;
+  tree::ChildTable table;
+  tree::LeafHeap device_backed, device_unbacked, host_leaves;  // device leaves with and without a host copy
+  std::array<std::array<tree::LruList, kTierCount>, tree::kAuxCount> lists;
+  tree::OpRegistry ops;
+  std::array<std::array<TierCounts, kTierCount>, kComponentCount> counts{};
+  std::vector<Space> spaces;
+  std::unordered_map<PageKey, std::uint32_t> space_of_seed;
+  std::optional<std::uint32_t> unseeded_space;
+  std::uint64_t tick = 0;     // logical time; grows with every use
+  std::uint64_t waiting = 0;  // (node, component, tier) that are complete but not published
+
+  // scratch, so that hot paths do not allocate; each is used by one function at a time
+  std::vector<Id> path;
+  std::vector<std::pair<Id, Bits>> to_resolve;
+};
+
+}  // namespace larder

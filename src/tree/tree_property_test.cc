@@ -1,0 +1,18 @@
+// A short run of the property test; tests/model has the long one.
+#include <gtest/gtest.h>
+
+#include "tree/tree_property_support.h"
+
+namespace larder::tree_test {
+namespace {
+
+TEST(TreeProperty, AgreesWithTheNaiveModel) {
+  for (const PropertyConfig& config : property_configs()) {
+    SCOPED_TRACE(config.name);
+    check_property(config, 1, 800);
+    if (HasFatalFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace larder::tree_test

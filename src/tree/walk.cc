@@ -1,0 +1,229 @@
+#include <algorithm>
+#include <cstring>
+
+#include "tree/tree_impl.h"
+
+namespace larder {
+
+using namespace tree;  // NOLINT: internal names of this folder
+
+namespace {
+
+constexpr std::size_t kCompareBlock = 4096;  // bytes; memcmp at full speed, then one block searched for the difference
+
+// Leading equal bytes of two ranges.
+std::size_t equal_bytes(const std::byte* a, const std::byte* b, std::size_t size) {
+  std::size_t at = 0;
+  while (at < size) {
+    const std::size_t block = std::min(kCompareBlock, size - at);
+    if (std::memcmp(a + at, b + at, block) != 0) break;
+    at += block;
+  }
+  const std::size_t stop = std::min(size, at + kCompareBlock);
+  while (at + 64 <= stop && std::memcmp(a + at, b + at, 64) == 0) at += 64;
+  while (at < stop && a[at] == b[at]) ++at;
+  return at;
+}
+
+// What one view of the tiers (device, or device and host) has seen so far on a walk.
+struct View {
+  TreePosition best;              // largest joint restore point
+  std::uint64_t full_pages = 0;   // full is there from 0
+  std::uint64_t window_run = 0;   // pages with swa up to here, without a gap
+  std::uint64_t window_best = 0;  // largest position whose window is there, state or not
+  bool ended = false;             // a page of full was missing: nothing further right can be a restore point
+};
+
+struct Presence3 {
+  bool full, swa, mamba;
+};
+
+Presence3 presence_in(Bits published, bool host_too) {
+  const Bits bits = host_too ? static_cast<Bits>(published | (published >> kComponentCount)) : published;
+  return {(bits & kFullDevice) != 0, (bits & kSwaDevice) != 0, (bits & kMambaDevice) != 0};
+}
+
+// Extends a view by the pages of one edge up to position `to`; `whole`: the node's end was reached.
+// Checking only the last page of the stretch is enough: inside an edge the window run grows as fast as the position, so
+// if the window is short at the end, it is short everywhere before, and checkpoints stand only at ends.
+void extend(View& view, Presence3 has, TreePosition to, std::uint64_t pages, bool whole, std::uint64_t window_pages,
+            bool has_mamba) {
+  if (view.ended) return;
+  if (!has.full) {
+    view.ended = true;
+    return;
+  }
+  view.full_pages = to.pages;
+  if (window_pages != 0) {
+    view.window_run = has.swa ? view.window_run + pages : 0;
+    if (view.window_run < std::min(to.pages, window_pages)) return;
+  }
+  view.window_best = to.pages;
+  if (has_mamba && !(whole && has.mamba)) return;
+  view.best = to;
+}
+
+TierMatch summarize(const View& view, std::uint64_t walked) {
+  TierMatch match{view.best};
+  if (view.best.pages == walked) return match;
+  if (view.best.pages == view.full_pages) {
+    match.reason = StopReason::kFullMissing;
+  } else if (view.window_best > view.best.pages) {  // the window would have allowed more
+    match.reason = StopReason::kStateMissing;
+    match.component = ComponentKind::kMamba;
+  } else {
+    match.reason = StopReason::kWindowMissing;
+    match.component = ComponentKind::kSwa;
+  }
+  return match;
+}
+
+}  // namespace
+
+RadixTree::Impl::Id RadixTree::Impl::find_child(Id parent, const TokenId* page) const {
+  const std::size_t page_bytes = page_size * sizeof(TokenId);
+  return table.find(edge_hash(parent, page, page_size), [&](Id id) {
+    const Node& child = node(id);
+    return child.parent == parent && std::memcmp(child.tokens.data(), page, page_bytes) == 0;
+  });
+}
+
+// Pages of the edge that equal `tokens` (of which there are `pages`); the first is known to be equal.
+std::uint64_t RadixTree::Impl::matched_pages(const Node& edge, const TokenId* tokens, std::uint64_t pages) const {
+  const std::uint64_t limit = std::min<std::uint64_t>(edge.pages, pages);
+  const std::size_t page_bytes = page_size * sizeof(TokenId);
+  const auto* own = reinterpret_cast<const std::byte*>(edge.tokens.data() + page_size);
+  const auto* given = reinterpret_cast<const std::byte*>(tokens + page_size);
+  return 1 + equal_bytes(own, given, (limit - 1) * page_bytes) / page_bytes;
+}
+
+MatchResult RadixTree::Impl::match(NamespaceId space, std::span<const TokenId> tokens) const {
+  MatchResult result;
+  Id at = root_of(space);
+  if (at == kNoNode) return result;
+  const std::uint64_t total = pages_in(tokens);
+  View device{{NodeId(at), 0}}, any{{NodeId(at), 0}};
+  TreePosition to{NodeId(at), 0};
+  while (to.pages < total) {
+    const TokenId* rest = tokens.data() + to.pages * page_size;
+    const Id child = find_child(at, rest);
+    if (child == kNoNode) break;
+    const Node& edge = node(child);
+    const std::uint64_t pages = matched_pages(edge, rest, total - to.pages);
+    const bool whole = pages == edge.pages;
+    to = {NodeId(child), to.pages + pages};
+    const Bits published = edge.published();
+    extend(device, presence_in(published, false), to, pages, whole, window_pages, config.has_mamba);
+    extend(any, presence_in(published, true), to, pages, whole, window_pages, config.has_mamba);
+    result.meets_pending |= (whole ? edge.pending : clear_bits(edge.pending, kMambaBits)) != 0;
+    at = child;
+    if (!whole) break;
+  }
+  result.walked = to;
+  result.device = summarize(device, to.pages);
+  result.any = summarize(any, to.pages);
+  result.full_device_pages = device.full_pages;
+  result.full_any_pages = any.full_pages;
+  return result;
+}
+
+TreePosition RadixTree::Impl::walk(Id root, std::span<const TokenId> tokens) const {
+  const std::uint64_t total = pages_in(tokens);
+  TreePosition to{NodeId(root), 0};
+  while (to.pages < total) {
+    const TokenId* rest = tokens.data() + to.pages * page_size;
+    const Id child = find_child(to.node.v, rest);
+    if (child == kNoNode) break;
+    const std::uint64_t pages = matched_pages(node(child), rest, total - to.pages);
+    to = {NodeId(child), to.pages + pages};
+    if (pages != node(child).pages) break;
+  }
+  return to;
+}
+
+RadixTree::Impl::Id RadixTree::Impl::settle(const TreePosition& at) {
+  Id id = at.node.v;
+  if (!nodes.exists(id)) return kNoNode;
+  // The position may have been taken before a split: then it lies at or above the head that the split made.
+  while (!node(id).is_root() && at.pages <= node(id).begin) id = node(id).parent;
+  if (at.pages >= node(id).end()) return id;
+  return split(id, at.pages);
+}
+
+void RadixTree::Impl::touch(const TreePosition& at, bool count_hit) {
+  const Id id = settle(at);  // so that the rest of the edge, which was not used, stays as old as it is
+  if (id == kNoNode || node(id).is_root()) return;
+  ++tick;
+  touch_window(id, true);
+  touch_state(id);
+  touch_path(id, count_hit ? 1 : 0);
+}
+
+void RadixTree::Impl::touch_state(Id id) {
+  for (const Tier t : kAllTiers) {
+    if (!node(id).has(bit_of(ComponentKind::kMamba, t))) continue;
+    list_of(ComponentKind::kMamba, t).remove(id);
+    list_of(ComponentKind::kMamba, t).push_newest(id);
+    node(id).aux_tick[aux_of(ComponentKind::kMamba)][tree::index_of(t)] = tick;
+  }
+}
+
+// Refreshes swa of the window that ends at `id`; `exactly`: of no page before it, for which an edge may be split. Pages
+// nearer to the end become newer: the next turn of the same conversation needs them, the farther ones only a return to
+// this very point.
+void RadixTree::Impl::touch_window(Id id, bool exactly) {
+  if (window_pages == 0) return;
+  const std::uint64_t from = window_begin(node(id).end());
+  std::array<Id, kTierCount> newer{kNoNode, kNoNode};
+  for (Id at = id; !node(at).is_root() && node(at).end() > from; at = node(at).parent) {
+    if (!node(at).has_some(kSwaDevice | kSwaHost)) continue;
+    if (exactly && node(at).begin < from) split(at, from);
+    for (const Tier t : kAllTiers) {
+      if (!node(at).has(bit_of(ComponentKind::kSwa, t))) continue;
+      LruList& list = list_of(ComponentKind::kSwa, t);
+      list.remove(at);
+      Id& after = newer[tree::index_of(t)];
+      after == kNoNode ? list.push_newest(at) : list.insert_before(at, after);
+      after = at;
+      node(at).aux_tick[aux_of(ComponentKind::kSwa)][tree::index_of(t)] = tick;
+    }
+  }
+}
+
+void RadixTree::Impl::touch_path(Id id, std::uint32_t hits) {
+  for (; !node(id).is_root(); id = node(id).parent) {
+    Node& n = node(id);
+    n.full_tick = tick;
+    n.hits += hits;
+    refresh_leaf_key(id);
+  }
+}
+
+void RadixTree::Impl::locate(Id id, ComponentKind c, std::uint64_t from, std::uint64_t to,
+                             std::vector<PageLocation>& out) const {
+  if (!nodes.exists(id)) return;
+  if (c == ComponentKind::kMamba) {
+    const Node& n = node(id);
+    PageLocation location;
+    if (n.has(kMambaDevice)) location.device = DeviceSlot(n.state[0]);
+    if (n.has(kMambaHost)) location.host = HostSlot(n.state[1]);
+    out.push_back(location);
+    return;
+  }
+  to = std::min(to, node(id).end());
+  if (from >= to) return;
+  const std::size_t base = out.size();
+  out.resize(base + (to - from));
+  for (; !node(id).is_root() && node(id).end() > from; id = node(id).parent) {
+    const Node& n = node(id);
+    const bool on_device = n.has(bit_of(c, Tier::kDevice)), on_host = n.has(bit_of(c, Tier::kHost));
+    const std::uint64_t low = std::max(from, n.begin), high = std::min(to, n.end());
+    for (std::uint64_t page = low; page < high; ++page) {
+      PageLocation& location = out[base + (page - from)];
+      if (on_device) location.device = DeviceSlot(n.slot_data(c, Tier::kDevice)[page - n.begin]);
+      if (on_host) location.host = HostSlot(n.slot_data(c, Tier::kHost)[page - n.begin]);
+    }
+  }
+}
+
+}  // namespace larder

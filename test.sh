@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Everything that must hold before a commit.
+#   ./test.sh --fast   the rules of the tree, the release build, all tests but the slow ones (minutes)
+#   ./test.sh          in addition the slow tests, the tests under AddressSanitizer + UBSan, and clang's thread-safety
+#                      analysis with warnings as errors (under half an hour on two cores)
+# Ends with 1 at the first stage that fails. ctest's output of each stage is kept in build/test_<stage>.log.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+jobs="$(nproc)"
+# The last stage is left out, aloud, when it would begin later than this.
+readonly clang_latest_start_seconds=1320
+
+stage() { printf '\n== %s (%ds)\n' "$*" "$SECONDS"; }
+
+# build PRESET [cmake options]
+build() {
+  local preset="$1"
+  shift
+  cmake --preset "$preset" "$@" >/dev/null
+  cmake --build --preset "$preset" -- --quiet
+}
+
+# run_tests PRESET NAME [ctest options]
+run_tests() {
+  local preset="$1" log="build/test_$2.log"
+  shift 2
+  if ! ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j "$jobs" "$@" >"$log" 2>&1; then
+    cat "$log"
+    return 1
+  fi
+  tail -n 12 "$log"
+}
+
+main() {
+  local fast=0
+  case "${1:-}" in
+    --fast) fast=1 ;;
+    "") ;;
+    *) echo "usage: $0 [--fast]" >&2; return 2 ;;
+  esac
+
+  stage "packages"
+  if [ "$fast" = 1 ]; then tools/install_deps.sh; else tools/install_deps.sh --full; fi
+  rm -f build/test_*.log
+
+  stage "rules of the tree"
+  tools/check_all.sh
+
+  stage "release build"
+  build release
+  stage "tests"
+  run_tests release fast -LE slow
+  if [ "$fast" = 1 ]; then return 0; fi
+
+  stage "slow tests"
+  if ctest --test-dir build/release -N -L slow | grep -q '^Total Tests: 0$'; then
+    echo "none"
+  else
+    run_tests release slow -L slow
+  fi
+
+  stage "build with AddressSanitizer and UBSan"
+  build asan
+  stage "tests with AddressSanitizer and UBSan"
+  run_tests asan asan -LE slow
+
+  if [ "$SECONDS" -gt "$clang_latest_start_seconds" ]; then
+    stage "clang thread-safety analysis: LEFT OUT, no time; run: cmake --preset clang && cmake --build --preset clang"
+    return 0
+  fi
+  stage "clang thread-safety analysis"
+  build clang -DLARDER_BUILD_TESTS=OFF
+}
+
+main "$@"
+printf '\nall ok (%ds)\n' "$SECONDS"

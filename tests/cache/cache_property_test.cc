@@ -1,0 +1,259 @@
+// Random requests, tenants, copies, storage operations, aborts, flushes, attach and detach, in random order, against the
+// only model that matters: every restored byte is what the tokens say, every slot is accounted for, everyone finishes.
+//
+// LARDER_PROPERTY_OPS sets the number of operations per configuration; a failure prints the seed and the shortest number
+// of operations that shows it.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/cache/harness.h"
+
+namespace larder::test {
+namespace {
+
+struct Case {
+  Shape shape;
+  WritePolicy write;
+  PrefetchPolicy prefetch;
+  std::uint64_t seed;
+};
+
+std::string describe(const Case& c) {
+  return shape_name(c.shape) + "_" + std::string(write_policy_name(c.write)) + "_" +
+         std::string(prefetch_policy_name(c.prefetch)) + "_seed" + std::to_string(c.seed);
+}
+
+// What the random walks reached, over all cases: a path that nobody took was not tested.
+struct Reached {
+  std::uint64_t operations = 0, started = 0, finished = 0, device = 0, host = 0, storage = 0;
+  CacheCounters cache;
+};
+Reached& reached() {
+  static Reached all;
+  return all;
+}
+
+class World {
+ public:
+  explicit World(const Case& c) : rng_(c.seed), harness_(options_for(c, rng_)) {}
+
+  // Empty while all is well.
+  std::string step() {
+    const std::uint64_t pick = rng_.below(100);
+    if (pick < 12 && jobs_.size() < 6) {
+      begin();
+    } else if (pick < 60 && !jobs_.empty()) {
+      move_job(rng_.below(jobs_.size()));
+    } else if (pick < 85) {
+      (void)harness_.run_background(1 + rng_.below(6));
+    } else if (pick < 90) {
+      harness_.clock.advance(std::chrono::milliseconds(rng_.below(400)));
+    } else if (pick < 92 && !jobs_.empty()) {
+      drop(rng_.below(jobs_.size()));
+    } else if (pick == 92) {
+      (void)harness_.cache->flush();
+    } else if (pick == 93 && rng_.below(4) == 0) {
+      toggle_storage();
+    } else {
+      (void)harness_.cache->poll(Nanos::zero());
+    }
+    if (!harness_.failure.empty()) return harness_.failure;
+    if (rng_.below(16) == 0) {
+      const Status s = harness_.cache->check_invariants();
+      if (!s.is_ok()) return s.to_string();
+    }
+    return "";
+  }
+
+  // Everyone gets to the end: nothing starves once the background runs.
+  std::string drain() {
+    for (int rounds = 0; !jobs_.empty(); ++rounds) {
+      if (rounds > 100'000) return "requests never finish: " + std::to_string(jobs_.size()) + " left";
+      for (std::size_t i = jobs_.size(); i-- > 0;) move_job(i);
+      (void)harness_.run_background(50);
+      harness_.clock.advance(std::chrono::milliseconds(20));
+      if (!harness_.failure.empty()) return harness_.failure;
+    }
+    harness_.settle();
+    if (!harness_.failure.empty()) return harness_.failure;
+    const Status s = harness_.cache->check_invariants();
+    if (!s.is_ok()) return s.to_string();
+    count();
+    (void)harness_.cache->flush();
+    for (const ComponentKind c : kAllComponents) {
+      if (harness_.device->slots(c).counts().live + harness_.device->slots(c).counts().quarantined != 0) {
+        return "device slots leaked after flush: " + std::string(component_name(c));
+      }
+      if (harness_.model.has(c) && harness_.host->counts(c).live + harness_.host->counts(c).quarantined != 0) {
+        return "host slots leaked after flush: " + std::string(component_name(c));
+      }
+    }
+    return "";
+  }
+
+ private:
+  void count() {
+    const CacheCounters c = harness_.cache->counters();
+    CacheCounters& all = reached().cache;
+    all.backed_up += c.backed_up;
+    all.host_evicted += c.host_evicted;
+    all.prefetched += c.prefetched;
+    all.loaded_back += c.loaded_back;
+    all.stored += c.stored;
+    all.prefetch_late += c.prefetch_late;
+    all.prefetch_refused += c.prefetch_refused;
+    all.backup_no_room += c.backup_no_room;
+    all.store_failed += c.store_failed;
+    all.prefetch_partial += c.prefetch_partial;
+  }
+
+  static HarnessOptions options_for(const Case& c, Rng& rng) {
+    HarnessOptions o;
+    o.shape = c.shape;
+    o.layout = kAllHostLayouts[rng.below(4)];
+    o.device = {static_cast<std::uint32_t>(40 + rng.below(40)), static_cast<std::uint32_t>(40 + rng.below(20)),
+                static_cast<std::uint32_t>(6 + rng.below(10))};
+    o.host_slots = 60 + rng.below(200);
+    o.seed = c.seed;
+    o.backend_options = {{"max_size", std::to_string(200'000 + rng.below(2'000'000))}};
+    o.config.write_policy = c.write;
+    o.config.prefetch_policy = c.prefetch;
+    o.config.prefetch_threshold = static_cast<std::uint32_t>(4 + rng.below(16));
+    o.config.load_back_threshold = static_cast<std::uint32_t>(rng.below(12));
+    o.config.chunked_prefill_tokens = 16;
+    o.config.checkpoint_grid = static_cast<std::uint32_t>(rng.below(2) * 16);
+    o.config.eviction_policy = static_cast<EvictionPolicy>(rng.below(7));
+    o.config.max_operations = static_cast<std::uint32_t>(8 + rng.below(64));
+    return o;
+  }
+
+  void begin() {
+    std::vector<TokenId> prompt;
+    if (!history_.empty() && rng_.below(4) != 0) {
+      prompt = history_[rng_.below(history_.size())];
+      prompt.resize(rng_.below(prompt.size() + 1));
+    }
+    const std::size_t more = 1 + rng_.below(30);
+    for (std::size_t i = 0; i < more; ++i) prompt.push_back(static_cast<TokenId>(rng_.below(3)));
+    if (prompt.size() > 100) prompt.resize(100);
+    const std::string salt = rng_.below(5) == 0 ? "tenant" : "";
+    jobs_.push_back(harness_.begin(prompt, rng_.below(20), salt));
+  }
+
+  void move_job(std::size_t i) {
+    Harness::Job& job = jobs_[i];
+    const bool before = job.started;
+    (void)harness_.advance(job, 1 + rng_.below(16));
+    if (job.started && !before) {
+      ++reached().started;
+      reached().device += job.cached.device;
+      reached().host += job.cached.host;
+      reached().storage += job.cached.storage;
+    }
+    if (!harness_.done(job)) return;
+    ++reached().finished;
+    if (history_.size() < 40) {
+      history_.push_back(job.tokens);
+    } else {
+      history_[rng_.below(history_.size())] = job.tokens;
+    }
+    harness_.finish(job);
+    jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+
+  void drop(std::size_t i) {
+    harness_.cache->abort(jobs_[i].id);
+    jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+
+  void toggle_storage() {
+    if (attached_) {
+      harness_.cache->detach_storage();
+    } else if (!harness_.cache->attach_storage(*harness_.backend).is_ok()) {
+      harness_.failure = "attach";
+    }
+    attached_ = !attached_;
+  }
+
+  Rng rng_;
+  Harness harness_;
+  std::vector<Harness::Job> jobs_;
+  std::vector<std::vector<TokenId>> history_;
+  bool attached_ = true;
+};
+
+// Runs up to `ops` operations; empty or the failure, and how many operations it took.
+std::string run_case(const Case& c, std::size_t ops, std::size_t& took) {
+  World world(c);
+  for (took = 0; took < ops; ++took) {
+    ++reached().operations;
+    if (std::string failure = world.step(); !failure.empty()) return failure;
+  }
+  return world.drain();
+}
+
+std::size_t ops_per_case() {
+  const char* env = std::getenv("LARDER_PROPERTY_OPS");
+  return env ? std::strtoull(env, nullptr, 10) : 3'000;
+}
+
+class CacheProperty : public ::testing::TestWithParam<Case> {};
+
+// Named so that it runs after the seeds when the whole suite runs in one process.
+class CachePropertyZReached : public ::testing::Test {};
+
+TEST_P(CacheProperty, EveryByteIsRightAndEverySlotIsKept) {
+  std::size_t took = 0;
+  const std::string failure = run_case(GetParam(), ops_per_case(), took);
+  EXPECT_EQ(failure, "") << "replay: " << describe(GetParam()) << ", fails after operation " << took;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  std::uint64_t seed = 1;
+  for (const Shape shape : {Shape::kFull, Shape::kFullSwa, Shape::kFullMamba, Shape::kAll, Shape::kFullSidecar}) {
+    for (const WritePolicy w :
+         {WritePolicy::kWriteThrough, WritePolicy::kWriteThroughSelective, WritePolicy::kWriteBack}) {
+      for (const PrefetchPolicy p :
+           {PrefetchPolicy::kBestEffort, PrefetchPolicy::kWaitComplete, PrefetchPolicy::kTimeout}) {
+        for (int i = 0; i < 2; ++i) all.push_back({shape, w, p, seed++});
+      }
+    }
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, CacheProperty, ::testing::ValuesIn(cases()),
+                         [](const auto& param_info) { return describe(param_info.param); });
+
+TEST_F(CachePropertyZReached, EveryRoadWasTaken) {
+  std::size_t took = 0;
+  for (const Case& c : cases()) {
+    if (c.seed % 2 == 0) EXPECT_EQ(run_case(c, 4'000, took), "") << describe(c);
+  }
+  const Reached& r = reached();
+  const CacheCounters& c = r.cache;
+  std::printf("operations %llu, started %llu, finished %llu, tokens hit: device %llu host %llu storage %llu\n"
+              "pages: backed up %llu, evicted %llu, prefetched %llu, loaded back %llu, stored %llu; prefetches late %llu, "
+              "refused %llu, partial %llu; backups without room %llu\n",
+              static_cast<unsigned long long>(r.operations), static_cast<unsigned long long>(r.started),
+              static_cast<unsigned long long>(r.finished), static_cast<unsigned long long>(r.device),
+              static_cast<unsigned long long>(r.host), static_cast<unsigned long long>(r.storage),
+              static_cast<unsigned long long>(c.backed_up), static_cast<unsigned long long>(c.host_evicted),
+              static_cast<unsigned long long>(c.prefetched), static_cast<unsigned long long>(c.loaded_back),
+              static_cast<unsigned long long>(c.stored), static_cast<unsigned long long>(c.prefetch_late),
+              static_cast<unsigned long long>(c.prefetch_refused), static_cast<unsigned long long>(c.prefetch_partial),
+              static_cast<unsigned long long>(c.backup_no_room));
+  for (const std::uint64_t reached_count :
+       {r.started, r.finished, r.device, r.host, r.storage, c.backed_up, c.host_evicted, c.prefetched, c.loaded_back,
+        c.stored, c.prefetch_late, c.prefetch_refused, c.backup_no_room}) {
+    EXPECT_GT(reached_count, 0u);
+  }
+}
+
+}  // namespace
+}  // namespace larder::test

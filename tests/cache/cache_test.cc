@@ -1,0 +1,156 @@
+// The life of a prefix, tier by tier, on a model of every shape.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "tests/cache/harness.h"
+
+namespace larder::test {
+namespace {
+
+std::vector<TokenId> prompt_of(std::size_t n, TokenId first = 0) {
+  std::vector<TokenId> tokens(n);
+  for (std::size_t i = 0; i < n; ++i) tokens[i] = static_cast<TokenId>((first + i * 7 + i / 5) % 64);
+  return tokens;
+}
+
+class CacheShapes : public ::testing::TestWithParam<Shape> {
+ protected:
+  HarnessOptions options() const {
+    HarnessOptions o;
+    o.shape = GetParam();
+    o.config.prefetch_policy = PrefetchPolicy::kWaitComplete;
+    o.config.prefetch_threshold = 4;
+    o.config.load_back_threshold = 0;
+    o.config.chunked_prefill_tokens = 16;
+    return o;
+  }
+};
+
+TEST_P(CacheShapes, ColdThenDevice) {
+  Harness h(options());
+  EXPECT_EQ(h.run(prompt_of(41), 8).cached(), 0u);
+  const CachedTokens again = h.run(prompt_of(41), 8);
+  EXPECT_EQ(again.device, 40u);
+  EXPECT_EQ(again.cached(), 40u);
+  h.settle();
+  EXPECT_EQ(h.cache->check_invariants().to_string(), "ok");
+  EXPECT_EQ(h.failure, "");
+}
+
+TEST_P(CacheShapes, NextTurnHitsPromptAndOutput) {
+  Harness h(options());
+  Harness::Job job = h.begin(prompt_of(40), 24);
+  while (!h.done(job)) {
+    if (!h.advance(job, 16)) h.run_background(100);
+    ASSERT_EQ(h.failure, "");
+  }
+  std::vector<TokenId> next = job.tokens;   // prompt and all outputs
+  h.finish(job);
+  next.resize(next.size() + 20, 3);
+  // 40 + 24 - 1 tokens were computed: 15 whole pages.
+  EXPECT_EQ(h.run(next, 4).cached(), 60u);
+  EXPECT_EQ(h.failure, "");
+}
+
+TEST_P(CacheShapes, HostThenStorage) {
+  HarnessOptions o = options();
+  o.device = {32, 32, 4};
+  o.host_slots = 400;
+  Harness h(o);
+  EXPECT_EQ(h.run(prompt_of(60), 4).cached(), 0u);
+  h.settle();
+  for (TokenId i = 1; i < 4; ++i) {   // other prompts push it off the device
+    (void)h.run(prompt_of(100, i * 9 + 1), 4);
+    h.settle();
+  }
+  const CachedTokens from_host = h.run(prompt_of(60), 4);
+  EXPECT_GT(from_host.host, 0u);
+  EXPECT_EQ(from_host.cached(), 56u);
+  h.settle();
+  (void)h.cache->flush();
+  const CachedTokens from_storage = h.run(prompt_of(60), 4);
+  EXPECT_EQ(from_storage.storage, 56u);
+  h.settle();
+  EXPECT_EQ(h.cache->check_invariants().to_string(), "ok");
+  EXPECT_EQ(h.failure, "");
+}
+
+TEST_P(CacheShapes, TenantsDoNotMeet) {
+  Harness h(options());
+  (void)h.run(prompt_of(40), 4, "alice");
+  h.settle();
+  EXPECT_EQ(h.run(prompt_of(40), 4, "bob").cached(), 0u);
+  h.settle();
+  (void)h.cache->flush();
+  EXPECT_EQ(h.run(prompt_of(40), 4, "carol").cached(), 0u);
+  EXPECT_EQ(h.run(prompt_of(40), 4, "alice").cached(), 36u);
+  EXPECT_EQ(h.failure, "");
+}
+
+TEST_P(CacheShapes, CacheOffMissesAndLeaksNothing) {
+  HarnessOptions o = options();
+  o.config.enabled = false;
+  Harness h(o);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(h.run(prompt_of(50), 8).cached(), 0u);
+  EXPECT_EQ(h.cache->check_invariants().to_string(), "ok");
+  EXPECT_EQ(h.device->slots(ComponentKind::kFull).counts().live, 0u);
+  EXPECT_EQ(h.failure, "");
+}
+
+TEST_P(CacheShapes, BackupOfWhatWasCachedBeforeAttach) {
+  HarnessOptions o = options();
+  o.storage = true;
+  Harness h(o);
+  h.cache->detach_storage();
+  (void)h.run(prompt_of(60), 4);
+  h.settle();
+  ASSERT_TRUE(h.cache->attach_storage(*h.backend).is_ok());
+  h.settle();
+  (void)h.cache->flush();
+  EXPECT_EQ(h.run(prompt_of(60), 4).storage, 56u);
+  EXPECT_EQ(h.failure, "");
+}
+
+TEST_P(CacheShapes, WriteBackDemotesOnEviction) {
+  HarnessOptions o = options();
+  o.config.write_policy = WritePolicy::kWriteBack;
+  o.device = {32, 32, 4};
+  o.host_slots = 400;
+  Harness h(o);
+  (void)h.run(prompt_of(60), 4);
+  h.settle();
+  EXPECT_EQ(h.cache->counters().backed_up, 0u);
+  for (TokenId i = 1; i < 4; ++i) (void)h.run(prompt_of(100, i * 9 + 1), 4);
+  h.settle();
+  EXPECT_GT(h.cache->counters().backed_up, 0u);
+  EXPECT_EQ(h.run(prompt_of(60), 4).cached(), 56u);
+  h.settle();
+  EXPECT_EQ(h.cache->check_invariants().to_string(), "ok");
+  EXPECT_EQ(h.failure, "");
+}
+
+TEST_P(CacheShapes, ExplainNamesTiersAndReasons) {
+  Harness h(options());
+  (void)h.run(prompt_of(60), 4);
+  h.settle();
+  (void)h.cache->flush();
+  std::optional<Explanation> got;
+  const std::vector<TokenId> prompt = prompt_of(60);
+  BeginRequest request;
+  request.tokens = prompt;
+  h.cache->explain(request, [&](Explanation e) { got = std::move(e); });
+  h.settle();
+  ASSERT_TRUE(got.has_value());
+  EXPECT_EQ(got->device_restore_pages, 0u);
+  EXPECT_EQ(got->storage_restore_pages, 14u);
+  EXPECT_FALSE(got->device_reason.empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, CacheShapes,
+                         ::testing::Values(Shape::kFull, Shape::kFullSwa, Shape::kFullMamba, Shape::kAll,
+                                           Shape::kFullSidecar),
+                         [](const auto& param_info) { return shape_name(param_info.param); });
+
+}  // namespace
+}  // namespace larder::test

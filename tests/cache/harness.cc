@@ -1,0 +1,270 @@
+#include "tests/cache/harness.h"
+
+#include <cstring>
+
+#include "base/file_system.h"
+
+#include "key/page_key.h"
+#include "storage/file/file_backend.h"
+#include "storage/memory/memory_backend.h"
+
+namespace larder::test {
+
+ModelSpec small_model(Shape shape) {
+  ModelSpec m;
+  m.id = "small-" + shape_name(shape);
+  m.page_size = 4;
+  m.vocab_size = 64;
+  m.dims.hidden = 8;
+  m.dims.ffn = 8;
+  m.dims.q_heads = 2;
+  m.dims.kv_heads = 1;
+  m.dims.head_dim = 2;
+  m.layers = {LayerKind::kAttention};
+  if (shape == Shape::kFullSwa || shape == Shape::kAll) {
+    m.layers.push_back(LayerKind::kSlidingAttention);
+    m.dims.window = 10;   // three pages, not page aligned
+  }
+  if (shape == Shape::kFullMamba || shape == Shape::kAll) {
+    m.layers.push_back(LayerKind::kGatedDeltaNet);
+    m.dims.ssm_heads = 2;
+    m.dims.ssm_key_heads = 1;
+    m.dims.ssm_head_dim = 4;
+    m.dims.ssm_state_dim = 4;
+    m.dims.conv_kernel = 2;
+  }
+  if (shape == Shape::kFullSidecar) m.draft.layers = 1;
+  const Status ok = finalize_model(m);
+  if (!ok.is_ok()) std::abort();
+  return m;
+}
+
+std::string shape_name(Shape shape) {
+  switch (shape) {
+    case Shape::kFull: return "full";
+    case Shape::kFullSwa: return "full_swa";
+    case Shape::kFullMamba: return "full_mamba";
+    case Shape::kAll: return "full_swa_mamba";
+    case Shape::kFullSidecar: return "full_sidecar";
+  }
+  return "";
+}
+
+Harness::Harness(const HarnessOptions& o)
+    : model(small_model(o.shape)), options(o), executor(1 << 20, o.seed) {
+  ComponentCounts slots = o.device;
+  for (const ComponentKind c : kAllComponents) {
+    if (!model.has(c)) slots[index_of(c)] = 0;
+  }
+  device_api = make_cpu_device(executor, 1 << 16);
+  device = std::move(DevicePools::create(model, slots, device_api->memory())).value();
+  if (o.host_slots > 0) {
+    const std::size_t bytes = o.host_slots * std::max<std::size_t>(64, model.slot_bytes(ComponentKind::kFull));
+    host = std::move(HostPools::create(model, o.layout, bytes, host_memory_source())).value();
+    transfer = std::move(TransferEngine::create(*device_api, *device, host.get(), o.config.max_operations)).value();
+  }
+  CacheParts parts;
+  parts.model = &model;
+  parts.device = device.get();
+  parts.host = host.get();
+  parts.transfer = transfer.get();
+  parts.clock = &clock;
+  parts.ranks = o.ranks;
+  parts.scope.layout = o.layout;
+  Result<std::unique_ptr<Cache>> made = Cache::create(o.config, parts);
+  if (!made.is_ok()) {
+    failure = made.status().to_string();
+    return;
+  }
+  cache = std::move(made).value();
+  if (o.storage && host) {
+    if (!register_memory_backend(factory).is_ok() || !register_file_backend(factory).is_ok()) failure = "register_backends";
+    const BackendEnvironment env{&real_file_system(), &clock, &executor};
+    Result<std::unique_ptr<StorageBackend>> b = factory.create(o.backend, o.backend_options, env);
+    if (!b.is_ok()) {
+      failure = b.status().to_string();
+      return;
+    }
+    backend = std::move(b).value();
+    if (const Status s = cache->attach_storage(*backend); !s.is_ok()) failure = s.to_string();
+  }
+}
+
+Harness::~Harness() {
+  if (cache) settle();
+  cache.reset();
+}
+
+Harness::Job Harness::begin(std::vector<TokenId> prompt, std::uint64_t new_tokens, std::string salt) {
+  Job job;
+  job.prompt = std::move(prompt);
+  job.new_tokens = new_tokens;
+  job.salt = std::move(salt);
+  job.tokens = job.prompt;
+  BeginRequest request;
+  request.tokens = job.prompt;
+  request.max_new_tokens = new_tokens;
+  request.salt = job.salt;
+  const Result<RequestId> id = cache->begin(request);
+  if (!id.is_ok()) {
+    failure = "begin: " + id.status().to_string();
+  } else {
+    job.id = *id;
+  }
+  return job;
+}
+
+// The "model": generated token i depends on everything before it.
+static TokenId next_token(const std::vector<TokenId>& tokens, std::uint32_t vocab) {
+  std::uint64_t h = 1469598103934665603ull;
+  for (const TokenId t : tokens) h = (h ^ t) * 1099511628211ull;
+  return static_cast<TokenId>((h >> 20) % vocab);
+}
+
+bool Harness::wait_for_gate(const StepGrant& grant) {
+  if (!grant.gate) return true;
+  for (int i = 0; i < 1'000'000 && !grant.gate->finished(); ++i) {
+    if (!executor.run_one()) break;
+  }
+  for (std::uint32_t layer = 0; layer < model.layer_count(); ++layer) {
+    if (!grant.gate->wait(layer, std::chrono::nanoseconds(1)).is_ok()) return false;
+  }
+  return true;
+}
+
+bool Harness::advance(Job& job, std::uint64_t chunk) {
+  if (!job.started) {
+    if (cache->phase(job.id) == RequestPhase::kPrefetching) return false;
+    const Result<CachedTokens> cached = cache->start(job.id);
+    if (!cached.is_ok()) {
+      if (cached.status().code() != StatusCode::kOverloaded) failure = "start: " + cached.status().to_string();
+      return false;
+    }
+    job.cached = *cached;
+    job.started = true;
+    job.computed = cache->computed_tokens(job.id);
+    if (job.computed != job.cached.cached()) failure = "computed and cached tokens differ";
+    return true;
+  }
+  const std::uint64_t prompt = job.prompt.size();
+  const std::uint64_t until = job.computed < prompt ? std::min(prompt, job.computed + chunk) : job.computed + 1;
+  const Result<StepGrant> grant = cache->prepare_step(job.id, until);
+  if (!grant.is_ok()) {
+    if (grant.status().code() != StatusCode::kOverloaded) failure = "prepare_step: " + grant.status().to_string();
+    return false;
+  }
+  if (!wait_for_gate(*grant)) {
+    if (!cache->restart(job.id).is_ok()) failure = "restart";
+    job.started = false;
+    job.tokens = job.prompt;
+    return true;
+  }
+  if (job.computed == job.cached.cached()) check_restored(job, *grant);
+  const std::uint32_t ps = model.page_size;
+  for (std::uint64_t page = job.computed / ps; page * ps < until; ++page) {
+    write_page(job, ComponentKind::kFull, page, grant->pages->full[page]);
+    if (model.has(ComponentKind::kSwa)) write_page(job, ComponentKind::kSwa, page, grant->pages->swa[page]);
+  }
+  if (model.has(ComponentKind::kMamba)) {
+    for (const StateSnapshotSlot& s : grant->snapshots) write_state(job, s.position, s.slot);
+    write_state(job, until, grant->pages->state);
+  }
+  job.computed = until;
+  const Status completed = cache->complete_step(job.id, std::span<const TokenId>(job.tokens).first(until));
+  if (!completed.is_ok()) failure = "complete_step: " + completed.to_string();
+  if (job.computed >= prompt && job.tokens.size() == job.computed) {
+    job.tokens.push_back(next_token(job.tokens, model.vocab_size));
+  }
+  return true;
+}
+
+// Seeds a pattern from what the bytes stand for; writes it, or compares.
+void Harness::fill(const Job& job, ComponentKind c, std::uint64_t tokens, DeviceSlot slot, bool check) {
+  const PageKey key = page_key(std::span<const TokenId>(job.tokens).first(std::min<std::uint64_t>(tokens, job.tokens.size())),
+                               std::nullopt);
+  std::uint64_t base = std::hash<std::string>{}(job.salt) ^ (tokens * 0x9e3779b97f4a7c15ull);
+  for (int i = 0; i < 8; ++i) base = base * 257 + key.bytes[static_cast<std::size_t>(i)];
+  for (const PoolSpec* pool : model.pools_of(c)) {
+    for (std::size_t layer = 0; layer < pool->layers.size(); ++layer) {
+      for (std::size_t plane = 0; plane < pool->planes.size(); ++plane) {
+        std::byte* at = device->page(pool->name, layer, plane, slot);
+        Rng rng(base ^ (static_cast<std::uint64_t>(pool->name) << 40) ^ (layer << 20) ^ (plane << 8));
+        for (std::size_t i = 0; i < pool->planes[plane].layer_bytes(); i += 8) {
+          const std::uint64_t word = rng.next_u64();
+          const std::size_t n = std::min<std::size_t>(8, pool->planes[plane].layer_bytes() - i);
+          if (!check) {
+            std::memcpy(at + i, &word, n);
+          } else if (std::memcmp(at + i, &word, n) != 0 && failure.empty()) {
+            failure = "wrong bytes in pool " + std::string(pool_name(pool->name)) + ", layer " + std::to_string(layer) +
+                      ", after " + std::to_string(tokens) + " tokens, slot " + std::to_string(slot.v);
+          }
+        }
+      }
+    }
+  }
+}
+
+void Harness::write_page(const Job& job, ComponentKind c, std::uint64_t page, DeviceSlot slot) {
+  if (!slot.valid()) {
+    failure = "the page table has no slot of " + std::string(component_name(c)) + " for page " + std::to_string(page);
+    return;
+  }
+  fill(job, c, (page + 1) * model.page_size, slot, false);
+}
+
+void Harness::write_state(const Job& job, std::uint64_t position, DeviceSlot slot) {
+  fill(job, ComponentKind::kMamba, position, slot, false);
+}
+
+void Harness::check_restored(const Job& job, const StepGrant& grant) {
+  const std::uint64_t pages = job.computed / model.page_size;
+  for (std::uint64_t i = 0; i < pages; ++i) {
+    fill(job, ComponentKind::kFull, (i + 1) * model.page_size, grant.pages->full[i], true);
+  }
+  if (pages == 0) return;
+  if (model.has(ComponentKind::kSwa)) {
+    for (std::uint64_t i = pages - model.window_pages_at(pages); i < pages; ++i) {
+      if (!grant.pages->swa[i].valid()) {
+        failure = "window page " + std::to_string(i) + " is missing";
+        return;
+      }
+      fill(job, ComponentKind::kSwa, (i + 1) * model.page_size, grant.pages->swa[i], true);
+    }
+  }
+  if (model.has(ComponentKind::kMamba)) fill(job, ComponentKind::kMamba, job.computed, grant.pages->state, true);
+}
+
+bool Harness::run_background(std::size_t tasks) {
+  bool any = false;
+  for (std::size_t i = 0; i < tasks && executor.run_one(); ++i) any = true;
+  return cache->poll(Nanos::zero()) || any;
+}
+
+void Harness::settle() {
+  for (int i = 0; i < 100'000; ++i) {
+    const bool ran = executor.run_all() > 0;
+    const bool polled = cache->poll(Nanos::zero());
+    if (!ran && !polled) {
+      if (cache->operations_in_flight() == 0) return;
+      clock.advance(std::chrono::milliseconds(50));   // timers and retries
+    }
+  }
+  failure = "settle: " + std::to_string(cache->operations_in_flight()) + " operations never end";
+}
+
+CachedTokens Harness::run(std::vector<TokenId> prompt, std::uint64_t new_tokens, std::string salt, std::uint64_t chunk) {
+  Job job = begin(std::move(prompt), new_tokens, std::move(salt));
+  for (int stuck = 0; !done(job) && failure.empty();) {
+    if (advance(job, chunk)) {
+      stuck = 0;
+      continue;
+    }
+    run_background(1000);
+    if (++stuck > 10'000) failure = "a request never makes progress";
+    if (stuck > 10) clock.advance(std::chrono::milliseconds(10));
+  }
+  finish(job);
+  return job.cached;
+}
+
+}  // namespace larder::test

@@ -1,0 +1,95 @@
+// A cache with everything under it, and an engine that does not compute but knows what every byte must be.
+//
+// Each page's bytes are a pattern of (tokens up to its end, namespace, pool, layer, plane): when a request resumes, the
+// harness checks every restored byte against the pattern, so a wrong page, a stale slot or a half-done copy is seen at
+// once. Time, threads and I/O are under the test's control: copies and storage run on a ManualExecutor.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/executor.h"
+#include "base/rng.h"
+#include "controller/cache.h"
+#include "storage/factory.h"
+
+namespace larder::test {
+
+// A model small enough for a million operations: page size 4, a few dozen bytes per page and layer.
+enum class Shape { kFull, kFullSwa, kFullMamba, kAll, kFullSidecar };
+[[nodiscard]] ModelSpec small_model(Shape shape);
+[[nodiscard]] std::string shape_name(Shape shape);
+
+struct HarnessOptions {
+  Shape shape = Shape::kFullMamba;
+  HostLayout layout = HostLayout::kPageFirst;
+  ComponentCounts device = {64, 64, 16};
+  std::size_t host_slots = 128;        // full pages' worth of host bytes; 0: no host tier
+  bool storage = true;
+  std::string backend = "memory";
+  BackendOptions backend_options;
+  CacheConfig config;
+  std::optional<std::uint64_t> seed;   // order of background tasks; nullopt: first in, first out
+  RankGroup* ranks = nullptr;
+};
+
+class Harness {
+ public:
+  explicit Harness(const HarnessOptions& options);
+  ~Harness();
+
+  struct Job {
+    RequestId id;
+    std::vector<TokenId> prompt;
+    std::uint64_t new_tokens = 0;
+    std::string salt;
+    bool started = false;
+    CachedTokens cached;
+    std::vector<TokenId> tokens;        // prompt + "generated" so far
+    std::uint64_t computed = 0;
+  };
+
+  // Begins a request; the job is driven by advance().
+  [[nodiscard]] Job begin(std::vector<TokenId> prompt, std::uint64_t new_tokens, std::string salt = "");
+  // One move: start it, or one step of up to `chunk` tokens. False: could not move now (kOverloaded, prefetching).
+  [[nodiscard]] bool advance(Job& job, std::uint64_t chunk);
+  [[nodiscard]] bool done(const Job& job) const { return job.started && job.computed == last_token(job); }
+  void finish(Job& job) { cache->finish(job.id); }
+  // Runs a job from begin to finish, running background tasks as needed.
+  CachedTokens run(std::vector<TokenId> prompt, std::uint64_t new_tokens, std::string salt = "",
+                   std::uint64_t chunk = 16);
+  // Runs all background tasks and polls until nothing is in flight.
+  void settle();
+  bool run_background(std::size_t tasks);
+  // First broken expectation, empty if none. Checked by tests after each step.
+  std::string failure;
+
+  ModelSpec model;
+  HarnessOptions options;
+  ManualClock clock;
+  ManualExecutor executor;
+  std::unique_ptr<Device> device_api;
+  std::unique_ptr<DevicePools> device;
+  std::unique_ptr<HostPools> host;
+  std::unique_ptr<TransferEngine> transfer;
+  BackendFactory factory;
+  std::unique_ptr<StorageBackend> backend;
+  std::unique_ptr<Cache> cache;
+
+ private:
+  [[nodiscard]] static std::uint64_t last_token(const Job& job) {
+    return job.new_tokens ? job.prompt.size() + job.new_tokens - 1 : job.prompt.size();
+  }
+  [[nodiscard]] bool wait_for_gate(const StepGrant& grant);
+  void write_page(const Job& job, ComponentKind c, std::uint64_t page, DeviceSlot slot);
+  void write_state(const Job& job, std::uint64_t position, DeviceSlot slot);
+  void check_restored(const Job& job, const StepGrant& grant);
+  void fill(const Job& job, ComponentKind c, std::uint64_t tokens, DeviceSlot slot, bool check);
+};
+
+}  // namespace larder::test

@@ -1,0 +1,170 @@
+// Four ranks in one process, each with its own tree, pools, storage and order of completions: they must take identical
+// decisions, and nobody may hang. Storage of each rank fails and delays on its own.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <sstream>
+
+#include "base/thread_pool.h"
+#include "controller/rank_group.h"
+#include "tests/cache/harness.h"
+
+namespace larder::test {
+namespace {
+
+constexpr std::uint32_t kRanks = 4;
+
+// Ranks of a real engine stay within a step of each other, because they compute together. Here: within kLead steps.
+class Pace {
+ public:
+  void arrive(std::uint32_t rank, int step) {
+    std::unique_lock<std::mutex> guard(mutex_);
+    steps_[rank] = step;
+    moved_.notify_all();
+    moved_.wait(guard, [&] { return step <= *std::min_element(steps_.begin(), steps_.end()) + kLead; });
+  }
+
+ private:
+  static constexpr int kLead = 3;
+  std::mutex mutex_;
+  std::condition_variable moved_;
+  std::vector<int> steps_ = std::vector<int>(kRanks, 0);
+};
+
+// One rank's life: the same script of requests on every rank; copies complete when this rank's own dice say so.
+class RankLife {
+ public:
+  RankLife(RankGroup& group, Pace& pace, Shape shape, std::uint64_t seed)
+      : rank_(group.rank()), pace_(pace), script_(seed), dice_(seed * 1000 + group.rank()), harness_(options_for(group, shape, seed)) {}
+
+  std::string run(int steps) {
+    for (int i = 0; i < steps; ++i) {
+      pace_.arrive(rank_, i);
+      step(i);
+    }
+    // Every rank drains for the same number of steps: the group counts steps.
+    for (int i = 0; i < kDrainSteps; ++i) {
+      pace_.arrive(rank_, steps + i);
+      (void)harness_.run_background(64);
+      move_all(i);
+    }
+    log_ << "left " << jobs_.size();
+    if (!harness_.failure.empty()) log_ << " FAILURE " << harness_.failure;
+    const Status s = harness_.cache->check_invariants();
+    if (!s.is_ok()) log_ << " INVARIANT " << s.to_string();
+    if (harness_.cache->counters().rank_timeouts > 0) log_ << " TIMEOUTS";
+    return log_.str();
+  }
+
+  std::size_t left() const { return jobs_.size(); }
+
+ private:
+  static constexpr int kDrainSteps = 600;
+
+  static HarnessOptions options_for(RankGroup& group, Shape shape, std::uint64_t seed) {
+    HarnessOptions o;
+    o.shape = shape;
+    o.ranks = &group;
+    o.seed = seed * 77 + group.rank();
+    o.device = {48, 48, 10};
+    o.host_slots = 120;
+    o.config.prefetch_policy = PrefetchPolicy::kWaitComplete;
+    o.config.prefetch_threshold = 4;
+    o.config.chunked_prefill_tokens = 16;
+    // A rank that lost pages the others have: its storage is smaller than theirs.
+    o.backend_options = {{"max_size", std::to_string(100'000 + 150'000 * group.rank())}};
+    return o;
+  }
+
+  void step(int i) {
+    if (jobs_.size() < 4 && script_.below(3) == 0) begin();
+    (void)harness_.run_background(dice_.below(8));   // one poll per step on every rank
+    move_all(i);
+    if (script_.below(97) == 0) log_ << "flush " << harness_.cache->flush() << "\n";
+  }
+
+  void begin() {
+    std::vector<TokenId> prompt;
+    if (!history_.empty() && script_.below(3) != 0) {
+      prompt = history_[script_.below(history_.size())];
+      prompt.resize(script_.below(prompt.size() + 1));
+    }
+    const std::size_t more = 1 + script_.below(30);
+    for (std::size_t k = 0; k < more; ++k) prompt.push_back(static_cast<TokenId>(script_.below(3)));
+    if (prompt.size() > 90) prompt.resize(90);
+    jobs_.push_back(harness_.begin(prompt, script_.below(12)));
+  }
+
+  void move_all(int step) {
+    for (std::size_t k = 0; k < jobs_.size();) {
+      Harness::Job& job = jobs_[k];
+      const bool was_started = job.started;
+      const bool moved = harness_.advance(job, 16);
+      log_ << step << ":" << job.id.v << (moved ? "+" : "-");
+      if (job.started && !was_started) log_ << " hit " << job.cached.device << "/" << job.cached.host << "/" << job.cached.storage;
+      log_ << "\n";
+      if (harness_.done(job)) {
+        history_.push_back(job.tokens);
+        harness_.finish(job);
+        jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(k));
+      } else {
+        ++k;
+      }
+    }
+  }
+
+  const std::uint32_t rank_;
+  Pace& pace_;
+  Rng script_;   // the same numbers on every rank
+  Rng dice_;     // this rank's delays
+  Harness harness_;
+  std::vector<Harness::Job> jobs_;
+  std::vector<std::vector<TokenId>> history_;
+  std::ostringstream log_;
+};
+
+class Ranks : public ::testing::TestWithParam<Shape> {};
+
+TEST_P(Ranks, DecideAlikeWhateverTheirDelays) {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    auto groups = make_in_process_rank_group(kRanks, real_clock(), 4096);
+    std::vector<std::string> logs(kRanks);
+    std::mutex mutex;
+    std::condition_variable all_done;
+    std::uint32_t done = 0;
+    Pace pace;
+    {
+      ThreadPoolExecutor pool("ranks", kRanks, kRanks);
+      for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+        ASSERT_TRUE(pool.post([&, rank] {
+                          {
+                            RankLife life(*groups[rank], pace, GetParam(), seed);
+                            logs[rank] = life.run(400);
+                          }
+                          const std::lock_guard<std::mutex> guard(mutex);
+                          ++done;
+                          all_done.notify_one();
+                        }).is_ok());
+      }
+      std::unique_lock<std::mutex> guard(mutex);
+      ASSERT_TRUE(all_done.wait_for(guard, std::chrono::seconds(120), [&] { return done == kRanks; })) << "seed " << seed;
+    }
+    for (std::uint32_t rank = 1; rank < kRanks; ++rank) {
+      ASSERT_EQ(logs[rank], logs[0]) << "rank " << rank << " differs, seed " << seed;
+    }
+    EXPECT_EQ(logs[0].find("FAILURE"), std::string::npos) << logs[0].substr(logs[0].size() - 300) << " seed " << seed;
+    EXPECT_EQ(logs[0].find("INVARIANT"), std::string::npos) << logs[0].substr(logs[0].size() - 300) << " seed " << seed;
+    EXPECT_EQ(logs[0].find("TIMEOUTS"), std::string::npos) << "seed " << seed;
+    EXPECT_NE(logs[0].find("left 0"), std::string::npos) << "requests starve, seed " << seed << logs[0].substr(0, 600) << "..." << logs[0].substr(logs[0].size() - 200);
+    EXPECT_NE(logs[0].find("hit"), std::string::npos);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, Ranks,
+                         ::testing::Values(Shape::kFull, Shape::kFullSwa, Shape::kFullMamba, Shape::kAll),
+                         [](const auto& param_info) { return shape_name(param_info.param); });
+
+}  // namespace
+}  // namespace larder::test

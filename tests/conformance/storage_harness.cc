@@ -1,0 +1,122 @@
+#include "tests/conformance/storage_harness.h"
+
+#include <cstdlib>
+
+#include "storage/file/file_backend.h"
+#include "storage/memory/memory_backend.h"
+
+namespace larder::conformance {
+namespace {
+
+// Not a hash: only bytes that differ wherever anything differs.
+std::byte content_byte(const PageKey& key, PoolName pool, std::uint64_t salt, std::size_t i) {
+  const auto word = key.prefix64() ^ (salt * 0x9e3779b97f4a7c15ull) ^ (static_cast<std::uint64_t>(pool) << 56);
+  const std::uint64_t mixed = (word + i / 8) * 0xbf58476d1ce4e5b9ull;
+  return static_cast<std::byte>(mixed >> (8 * (i % 8)));
+}
+
+template <class Result, class Submit>
+Result run(StorageHarness& harness, const Submit& submit) {
+  auto promise = std::make_shared<std::promise<Result>>();
+  std::future<Result> future = promise->get_future();
+  const Status submitted = submit([promise](Result result) { promise->set_value(std::move(result)); });
+  EXPECT_TRUE(submitted.is_ok()) << submitted.to_string();
+  if (!submitted.is_ok()) return {};
+  promise.reset();
+  harness.drain();
+  return future.get();  // throws, and so fails the test, if the callback was dropped unrun
+}
+
+}  // namespace
+
+HarnessBase::HarnessBase(std::size_t threads, std::uint64_t seed) : clock_(Nanos(1'000'000'000)) {
+  if (threads == 0) {
+    manual_ = std::make_unique<ManualExecutor>(100'000, seed);
+  } else {
+    pool_ = std::make_unique<ThreadPoolExecutor>("storage", threads, 100'000);
+  }
+  EXPECT_TRUE(register_memory_backend(factory_).is_ok());
+  EXPECT_TRUE(register_file_backend(factory_).is_ok());
+}
+
+void HarnessBase::drain() {
+  if (manual_) manual_->run_all();
+}
+
+Result<std::unique_ptr<StorageBackend>> HarnessBase::create(std::string_view name, BackendOptions options,
+                                                            const BackendOptions& extra, FileSystem* files) {
+  for (const auto& [key, value] : extra) options[key] = value;
+  Executor* executor = manual_ ? static_cast<Executor*>(manual_.get()) : pool_.get();
+  return factory_.create(name, options, {files, &clock_, executor});
+}
+
+PageBuffer::PageBuffer(std::size_t bytes, std::size_t pieces, Rng& rng) {
+  for (std::size_t i = 0; i < pieces; ++i) {
+    const bool is_last = i + 1 == pieces;
+    const std::size_t size = is_last ? bytes : static_cast<std::size_t>(rng.below(bytes + 1));
+    bytes -= size;
+    pieces_.emplace_back(size);
+  }
+  for (auto& piece : pieces_) segments_.push_back({piece.data(), piece.size()});
+}
+
+void PageBuffer::fill(const PageKey& key, PoolName pool, std::uint64_t salt) {
+  std::size_t i = 0;
+  for (auto& piece : pieces_) {
+    for (std::byte& b : piece) b = content_byte(key, pool, salt, i++);
+  }
+}
+
+bool PageBuffer::holds(const PageKey& key, PoolName pool, std::uint64_t salt) const {
+  std::size_t i = 0;
+  for (const auto& piece : pieces_) {
+    for (const std::byte b : piece) {
+      if (b != content_byte(key, pool, salt, i++)) return false;
+    }
+  }
+  return true;
+}
+
+PageKey test_key(std::uint64_t number) {
+  Rng rng(number + 77);
+  PageKey key;
+  for (auto& b : key.bytes) b = static_cast<std::uint8_t>(rng.below(256));
+  return key;
+}
+
+std::shared_ptr<const StoreScope> test_scope(std::uint64_t number) {
+  auto scope = std::make_shared<StoreScope>();
+  scope->namespace_digest = test_key(1'000'000 + number);
+  for (const PoolName pool :
+       {PoolName::kKv, PoolName::kSwa, PoolName::kMamba, PoolName::kIndexer, PoolName::kDeepseekV4C4}) {
+    scope->layout_fingerprints[static_cast<std::size_t>(pool)] =
+        test_key(2'000'000 + 100 * number + static_cast<std::uint64_t>(pool));
+  }
+  return scope;
+}
+
+ExistsResult exists(StorageHarness& harness, StorageBackend& backend, ExistsRequest request) {
+  return run<ExistsResult>(harness, [&](StorageBackend::ExistsDone done) {
+    return backend.submit_exists(std::move(request), std::move(done));
+  });
+}
+ReadResult read(StorageHarness& harness, StorageBackend& backend, ReadRequest request) {
+  return run<ReadResult>(
+      harness, [&](StorageBackend::ReadDone done) { return backend.submit_read(std::move(request), std::move(done)); });
+}
+WriteResult write(StorageHarness& harness, StorageBackend& backend, WriteRequest request) {
+  return run<WriteResult>(harness, [&](StorageBackend::WriteDone done) {
+    return backend.submit_write(std::move(request), std::move(done));
+  });
+}
+Status clear(StorageHarness& harness, StorageBackend& backend, std::shared_ptr<const StoreScope> scope) {
+  return run<Status>(
+      harness, [&](StorageBackend::ClearDone done) { return backend.submit_clear(std::move(scope), std::move(done)); });
+}
+
+std::uint64_t test_seed() {
+  const char* const text = std::getenv("LARDER_TEST_SEED");
+  return text == nullptr ? 20240607 : std::strtoull(text, nullptr, 10);
+}
+
+}  // namespace larder::conformance

@@ -1,0 +1,39 @@
+// The long run of the tree's property test: at least 1,000,000 operations over seeds and model shapes.
+//
+// LARDER_PROPERTY_OPERATIONS: operations per shape of model (default 40,000; 28 shapes).
+// LARDER_PROPERTY_SEED: the first seed (default 1000). A failure prints its seed and a shrunk list of operations.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "tree/tree_property_support.h"
+
+namespace larder::tree_test {
+namespace {
+
+std::uint64_t setting(const char* name, std::uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+class TreePropertyLong : public testing::TestWithParam<PropertyConfig> {};
+
+TEST_P(TreePropertyLong, AgreesWithTheNaiveModel) {
+  const std::uint64_t seed = setting("LARDER_PROPERTY_SEED", 1000);
+  const std::uint64_t operations = setting("LARDER_PROPERTY_OPERATIONS", 40'000);
+  check_property(GetParam(), seed, operations / 2);
+  if (HasFatalFailure()) return;
+  check_property(GetParam(), seed, operations / 4, 5'000);  // long lives of one tree
+  if (HasFatalFailure()) return;
+  PropertyConfig deeper = GetParam();  // fewer forks, longer edges
+  deeper.pages_max = 30;
+  deeper.vocabulary = 2;
+  check_property(deeper, seed, operations / 4, 1'000);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, TreePropertyLong, testing::ValuesIn(property_configs()),
+                         [](const auto& named) { return named.param.name; });
+
+}  // namespace
+}  // namespace larder::tree_test

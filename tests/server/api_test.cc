@@ -1,0 +1,350 @@
+// The routes and bodies of the HTTP surface, over a fake scheduler.
+#include "engine/tokenizer.h"
+#include "tests/server/server_fixture.h"
+
+namespace larder {
+namespace {
+
+using ApiTest = ServerFixture;
+
+Json generate_body(std::vector<int> ids, int new_tokens) {
+  return {{"input_ids", std::move(ids)}, {"sampling_params", {{"max_new_tokens", new_tokens}, {"temperature", 0.0}}}};
+}
+
+TEST_F(ApiTest, GenerateAnswersTokensTextAndMeta) {
+  const Json reply = call_json("POST", "/generate", generate_body({60, 5}, 3));
+  EXPECT_EQ(reply["output_ids"], Json({65, 66, 67}));
+  EXPECT_EQ(reply["text"], "ABC");
+  const Json& meta = reply["meta_info"];
+  EXPECT_EQ(meta["prompt_tokens"], 2);
+  EXPECT_EQ(meta["completion_tokens"], 3);
+  EXPECT_EQ(meta["cached_tokens"], 6);
+  EXPECT_EQ(meta["cached_tokens_details"],
+            Json({{"device", 3}, {"host", 2}, {"storage", 1}, {"storage_backend", "HiCacheFile"}}));
+  EXPECT_EQ(meta["finish_reason"], Json({{"type", "length"}, {"length", 3}}));
+  EXPECT_GE(meta["e2e_latency"].get<double>(), 0);
+  EXPECT_EQ(meta["ttft"], 0.5);
+  EXPECT_FALSE(meta["id"].get<std::string>().empty());
+}
+
+TEST_F(ApiTest, GenerateTakesTextAndIdentity) {
+  Json body = {{"text", "\x01"}, {"lora_path", "legal"}, {"cache_salt", "tenant"}, {"rid", "mine"}, {"priority", -3},
+               {"sampling_params",
+                {{"max_new_tokens", 1}, {"temperature", 0.7}, {"top_p", 0.9}, {"top_k", 5}, {"sampling_seed", 9},
+                 {"ignore_eos", true}}}};
+  const Json reply = call_json("POST", "/generate", body);
+  EXPECT_EQ(reply["output_ids"], Json({1}));
+  EXPECT_EQ(reply["meta_info"]["id"], "mine");
+  const GenerateRequest seen = scheduler_->last_request();
+  EXPECT_EQ(seen.tokens, std::vector<TokenId>{1});
+  EXPECT_EQ(seen.adapter, "legal");
+  EXPECT_EQ(seen.salt, "tenant");
+  EXPECT_EQ(seen.priority, -3);
+  EXPECT_EQ(seen.temperature, 0.7);
+  EXPECT_EQ(seen.top_p, 0.9);
+  EXPECT_EQ(seen.top_k, 5u);
+  EXPECT_EQ(seen.seed, 9u);
+  EXPECT_TRUE(seen.ignore_eos);
+}
+
+TEST_F(ApiTest, SaltAndExtraKeyTogetherNeverMeetEitherAlone) {
+  Json body = generate_body({1}, 1);
+  body["cache_salt"] = "a";
+  body["extra_key"] = "b";
+  (void)call_json("POST", "/generate", body);
+  EXPECT_EQ(scheduler_->last_request().salt, "1:ab");
+}
+
+TEST_F(ApiTest, GenerateStreamsCumulativeEvents) {
+  scheduler_->hold();
+  Json body = generate_body({60, 5}, 3);
+  body["stream"] = true;
+  body["stream_options"] = {{"include_usage", true}};
+  body["lora_path"] = "";
+  body["return_logprob"] = false;
+  body["logprob_start_len"] = -1;
+  ThreadPoolExecutor driver("driver", 1, 8);
+  ASSERT_TRUE(driver.post([&] {
+    scheduler_->wait_open(1);
+    for (int i = 0; i < 3; ++i) scheduler_->step();
+  }).is_ok());
+  const std::vector<Json> events = stream("/generate", body);
+  ASSERT_FALSE(events.empty());
+  std::size_t before = 0;
+  for (const Json& event : events) {
+    EXPECT_GT(event["output_ids"].size(), before);
+    before = event["output_ids"].size();
+    EXPECT_EQ(event["meta_info"]["prompt_tokens"], 2);
+    EXPECT_EQ(event["meta_info"]["cached_tokens"], 6);
+    EXPECT_EQ(event["meta_info"]["finish_reason"].is_null(), &event != &events.back());
+  }
+  EXPECT_EQ(events.back()["output_ids"], Json({65, 66, 67}));
+  EXPECT_EQ(events.back()["text"], "ABC");
+}
+
+TEST_F(ApiTest, AStreamedLineStaysShort) {
+  Json body = generate_body({60, 5}, 40'000);
+  body["stream"] = true;
+  std::vector<TokenId> joined;
+  for (const Json& event : stream("/generate", body)) {
+    const std::size_t offset = event.value("output_ids_offset", std::size_t{0});
+    ASSERT_LE(offset, joined.size());
+    joined.resize(offset);
+    for (const Json& id : event["output_ids"]) joined.push_back(id.get<TokenId>());
+  }
+  ASSERT_EQ(joined.size(), 40'000u);
+  for (std::size_t i = 0; i < joined.size(); ++i) ASSERT_EQ(joined[i], (65 + i) % 256);
+}
+
+TEST_F(ApiTest, ABatchAnswersInOrder) {
+  Json body = generate_body({}, 1);
+  body["input_ids"] = {{1}, {2}, {3}};
+  const Json reply = call_json("POST", "/generate", body);
+  ASSERT_EQ(reply.size(), 3u);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(reply[i]["index"], i);
+    EXPECT_EQ(reply[i]["output_ids"], Json({i + 1}));
+  }
+  body["stream"] = true;
+  std::map<int, Json> last;
+  for (const Json& event : stream("/generate", body)) last[event["index"].get<int>()] = event;
+  EXPECT_EQ(last.size(), 3u);
+}
+
+TEST_F(ApiTest, StopStringsEndTheTextBeforeThem) {
+  Json body = generate_body({60, 5}, 100);
+  body["sampling_params"]["stop"] = {"zzz", "FG"};
+  const Json reply = call_json("POST", "/generate", body);
+  EXPECT_EQ(reply["text"], "ABCDE");
+  EXPECT_EQ(reply["output_ids"].size(), 7u);
+  EXPECT_EQ(reply["meta_info"]["finish_reason"], Json({{"type", "stop"}, {"matched", "FG"}}));
+}
+
+TEST_F(ApiTest, StopTokensEndTheRequest) {
+  Json body = generate_body({60, 5}, 100);
+  body["sampling_params"]["stop_token_ids"] = {67};
+  EXPECT_EQ(call_json("POST", "/generate", body)["meta_info"]["finish_reason"], Json({{"type", "stop"}, {"matched", 67}}));
+}
+
+TEST_F(ApiTest, CompletionsHaveTheirShape) {
+  const Json body = {{"model", "fake"}, {"prompt", {60, 5}}, {"max_tokens", 3}, {"temperature", 0}};
+  const Json reply = call_json("POST", "/v1/completions", body);
+  EXPECT_EQ(reply["object"], "text_completion");
+  EXPECT_EQ(reply["choices"][0]["text"], "ABC");
+  EXPECT_EQ(reply["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(reply["usage"]["prompt_tokens"], 2);
+  EXPECT_EQ(reply["usage"]["completion_tokens"], 3);
+  EXPECT_EQ(reply["usage"]["total_tokens"], 5);
+  EXPECT_EQ(reply["usage"]["prompt_tokens_details"]["cached_tokens"], 6);
+}
+
+TEST_F(ApiTest, ChatHasItsShape) {
+  const Json body = {{"messages", {{{"role", "user"}, {"content", "hi"}}}}, {"max_tokens", 2}};
+  const Json reply = call_json("POST", "/v1/chat/completions", body);
+  EXPECT_EQ(reply["object"], "chat.completion");
+  EXPECT_EQ(reply["choices"][0]["message"]["role"], "assistant");
+  using T = TokenizerSpec;
+  EXPECT_EQ(scheduler_->last_request().tokens,
+            (std::vector<TokenId>{T::kBos, T::kUser, 'h', 'i', T::kEos, T::kAssistant}));
+}
+
+TEST_F(ApiTest, AChatStreamHasUsageInEveryChunk) {
+  const Json body = {{"messages", {{{"role", "user"}, {"content", Json::array({{{"type", "text"}, {"text", "hi"}}})}}}},
+                     {"max_tokens", 2},
+                     {"stream", true},
+                     {"stream_options", {{"include_usage", true}}}};
+  const std::vector<Json> chunks = stream("/v1/chat/completions", body);
+  ASSERT_GE(chunks.size(), 3u);
+  for (const Json& chunk : chunks) {
+    EXPECT_TRUE(chunk.contains("usage"));
+    EXPECT_EQ(chunk["object"], "chat.completion.chunk");
+    EXPECT_EQ(chunk["id"], chunks[0]["id"]);
+    EXPECT_EQ(chunk["usage"].is_null(), &chunk != &chunks.back());
+  }
+  EXPECT_EQ(chunks[0]["choices"][0]["delta"]["role"], "assistant");
+  EXPECT_EQ(chunks[chunks.size() - 2]["choices"][0]["finish_reason"], "length");
+  EXPECT_TRUE(chunks.back()["choices"].empty());
+  EXPECT_EQ(chunks.back()["usage"]["completion_tokens"], 2);
+}
+
+TEST_F(ApiTest, TheServerDescribesItself) {
+  EXPECT_EQ(call_json("GET", "/v1/models", {})["data"][0]["id"], "fake");
+  EXPECT_EQ(call_json("GET", "/model_info", {})["vocab_size"], 300);
+  const Json info = call_json("GET", "/server_info", {});
+  EXPECT_EQ(info["page_size"], 64);
+  EXPECT_EQ(info["hicache_write_policy"], "write_through");
+  EXPECT_TRUE(info["kv_events"].is_null());
+  EXPECT_EQ(info["internal_states"][0]["tiers"].size(), 2u);
+  EXPECT_EQ(call("GET", "/health").status, 200u);
+  EXPECT_EQ(call("GET", "/health_generate").status, 200u);
+}
+
+TEST_F(ApiTest, MetricsCountRequestsAndAnswers) {
+  (void)call_json("POST", "/generate", generate_body({60, 5}, 3));
+  const HttpReply reply = call("GET", "/metrics");
+  EXPECT_EQ(reply.status, 200u);
+  for (const char* line :
+       {"larder_http_requests_total{route=\"/generate\"} 1\n", "larder_http_responses_total{code=\"200\"} 1\n"}) {
+    EXPECT_NE(reply.body.find(line), std::string::npos) << line << "\n" << reply.body;
+  }
+}
+
+TEST_F(ApiTest, FlushSpeaksTheReferencesTexts) {
+  HttpReply reply = call("POST", "/flush_cache");
+  EXPECT_EQ(reply.status, 200u);
+  EXPECT_TRUE(reply.body.starts_with("Cache flushed.\nPlease check backend logs")) << reply.body;
+  EXPECT_EQ(call("GET", "/flush_cache?timeout=0.5").status, 200u);
+  scheduler_->set_flush_status(deadline_exceeded("busy"));
+  reply = call("POST", "/flush_cache");
+  EXPECT_EQ(reply.status, 400u);
+  EXPECT_EQ(reply.body, "Flush cache failed.\n");
+  EXPECT_EQ(call("POST", "/flush_cache?timeout=0.01").body, "Timed out waiting for idle state.");
+  EXPECT_EQ(call("POST", "/flush_cache?timeout=-1").status, 400u);
+  EXPECT_EQ(call("POST", "/flush_cache?timeout=soon").status, 400u);
+}
+
+TEST_F(ApiTest, QuiesceAndExplainAnswer) {
+  EXPECT_EQ(call_json("POST", "/quiesce?timeout=1", Json::object())["status"], "ok");
+  std::vector<int> ids(200, 7);
+  const Json reply = call_json("POST", "/explain", {{"input_ids", ids}});
+  EXPECT_EQ(reply["prompt_pages"], 3);
+  EXPECT_EQ(reply["restore"]["host"]["pages"], 2);
+  EXPECT_EQ(reply["why"],
+            "128 of 200 prompt tokens can be reused: 64 from the device, 64 more from the host, 0 more from storage. It "
+            "ends there because page 2 of kv is absent on the host.");
+  EXPECT_EQ(reply["pools"][0]["pool"], "kv");
+}
+
+TEST_F(ApiTest, FailuresBecomeStatusCodes) {
+  scheduler_->fail_next_submit(overloaded("1024 requests wait already"));
+  HttpReply reply = call("POST", "/generate", generate_body({1}, 1).dump());
+  EXPECT_EQ(reply.status, 503u);
+  EXPECT_EQ(Json::parse(reply.body)["error"]["message"], "1024 requests wait already");
+  scheduler_->fail_next_request(internal_error("a broken invariant"));
+  EXPECT_EQ(call("POST", "/generate", generate_body({1}, 1).dump()).status, 500u);
+  scheduler_->fail_next_request(unavailable("gone"));
+  Json body = generate_body({1}, 1);
+  body["stream"] = true;  // nothing has been sent yet: a proper status is still possible
+  EXPECT_EQ(call("POST", "/generate", body.dump()).status, 503u);
+}
+
+TEST_F(ApiTest, AClientThatLeavesCancelsItsRequest) {
+  scheduler_->hold();
+  Json body = generate_body({1}, 100);
+  body["stream"] = true;
+  for (const bool is_stream : {false, true}) {
+    body["stream"] = is_stream;
+    auto leaver = client();
+    ThreadPoolExecutor driver("driver", 1, 8);
+    ASSERT_TRUE(driver.post([&] {
+      scheduler_->wait_open(1);
+      scheduler_->step();
+    }).is_ok());
+    if (is_stream) {
+      const auto reply = leaver->stream("POST", "/generate", body.dump(), [](std::string_view) { return false; });
+      EXPECT_EQ(reply.status().code(), StatusCode::kCancelled);
+      scheduler_->wait_cancelled(2);
+    } else {
+      HttpClient impatient(url(), std::chrono::milliseconds(50));
+      EXPECT_EQ(impatient.request("POST", "/generate", body.dump()).status().code(), StatusCode::kDeadlineExceeded);
+      impatient.disconnect();
+      scheduler_->wait_cancelled(1);
+    }
+  }
+  scheduler_->release();
+  EXPECT_EQ(call("GET", "/health").status, 200u);
+}
+
+TEST_F(ApiTest, ManyClientsAreServedAtOnce) {
+  std::atomic<int> right{0};
+  {
+    ThreadPoolExecutor clients("clients", 16, 64);
+    for (int c = 0; c < 16; ++c) {
+      ASSERT_TRUE(clients.post([&, c] {
+        auto connection = client();
+        for (int i = 0; i < 20; ++i) {
+          const auto reply = connection->request("POST", "/generate", generate_body({c, i}, 4).dump());
+          if (!reply.is_ok() || reply->status != 200) continue;
+          const Json answer = Json::parse(reply->body);
+          if (answer["output_ids"] == Json({c + i, c + i + 1, c + i + 2, c + i + 3})) ++right;
+        }
+      }).is_ok());
+    }
+  }
+  EXPECT_EQ(right.load(), 16 * 20);
+}
+
+TEST_F(ApiTest, AStopEndsOpenRequests) {
+  scheduler_->hold();
+  ThreadPoolExecutor clients("clients", 1, 8);
+  ASSERT_TRUE(clients.post([&] {
+    EXPECT_FALSE(client()->request("POST", "/generate", generate_body({1}, 4).dump()).is_ok());
+  }).is_ok());
+  scheduler_->wait_open(1);
+  api_->stop_accepting();
+  EXPECT_FALSE(api_->wait_drained(std::chrono::milliseconds(10)));
+  api_.reset();
+  scheduler_->wait_cancelled(1);
+}
+
+TEST_F(ApiTest, KeysGuardTheRoutes) {
+  Options options;
+  options.api_key = "user-key";
+  start(options);
+  const std::string body = generate_body({1}, 1).dump();
+  EXPECT_EQ(call("GET", "/health").status, 200u);
+  EXPECT_EQ(call("GET", "/metrics").status, 200u);
+  HttpReply reply = call("POST", "/generate", body);
+  EXPECT_EQ(reply.status, 401u);
+  EXPECT_EQ(reply.body, "{\"error\":\"Unauthorized\"}");
+  EXPECT_EQ(client("wrong")->request("POST", "/generate", body)->status, 401u);
+  EXPECT_EQ(client("user-key")->request("POST", "/generate", body)->status, 200u);
+  EXPECT_EQ(client("user-key")->request("POST", "/flush_cache")->status, 200u);
+  options.admin_api_key = "admin-key";
+  start(options);
+  EXPECT_EQ(client("user-key")->request("POST", "/flush_cache")->status, 401u);
+  EXPECT_EQ(client("admin-key")->request("POST", "/flush_cache")->status, 200u);
+  EXPECT_EQ(client("admin-key")->request("GET", "/v1/models")->status, 401u);
+}
+
+TEST_F(ApiTest, StorageIsAttachedAndDetachedAtRunTime) {
+  for (const char* method : {"GET", "PUT", "DELETE"}) {
+    const HttpReply reply = call(method, "/hicache/storage-backend", "{}");
+    EXPECT_EQ(reply.status, 400u);
+    EXPECT_NE(reply.body.find("Restart with --admin-api-key"), std::string::npos);
+  }
+  Options options;
+  options.admin_api_key = "admin";
+  start(options);
+  EXPECT_EQ(call("GET", "/hicache/storage-backend").status, 401u);
+  auto admin = client("admin");
+  EXPECT_EQ(Json::parse(admin->request("GET", "/hicache/storage-backend")->body)["hicache_storage_backend"], "file");
+  const auto refused = admin->request("PUT", "/hicache/storage-backend", R"({"hicache_storage_backend":"memory"})");
+  EXPECT_EQ(refused->status, 400u);
+  EXPECT_EQ(refused->body, "Failed to attach HiCache storage backend.\nDetach first.\n");
+  EXPECT_EQ(admin->request("DELETE", "/hicache/storage-backend")->status, 200u);
+  EXPECT_FALSE(call_json("POST", "/generate", generate_body({1}, 1))["meta_info"]["cached_tokens_details"].contains("storage"));
+  EXPECT_EQ(admin->request("POST", "/hicache/storage-backend/clear")->status, 400u);
+  EXPECT_EQ(admin->request("PUT", "/hicache/storage-backend", "{}")->status, 400u);
+  EXPECT_EQ(admin->request("PUT", "/hicache/storage-backend", R"({"hicache_storage_backend":"memory"})")->status, 200u);
+  EXPECT_EQ(call_json("POST", "/generate", generate_body({1}, 1))["meta_info"]["cached_tokens_details"]["storage_backend"],
+            "memory");
+  EXPECT_EQ(admin->request("POST", "/hicache/storage-backend/clear")->status, 200u);
+}
+
+TEST_F(ApiTest, APortInUseIsAClearConflict) {
+  Options options;
+  options.port = api_->port();
+  FakeScheduler other(options);
+  const auto second = ApiServer::create({&other, &real_clock(), &metrics_, {}});
+  ASSERT_FALSE(second.is_ok());
+  EXPECT_EQ(second.status().code(), StatusCode::kConflict);
+  EXPECT_NE(second.status().message().find("the port is in use"), std::string::npos);
+  options.host = "256.1.1.1";
+  options.port = 0;
+  FakeScheduler nowhere(options);
+  EXPECT_FALSE(ApiServer::create({&nowhere, &real_clock(), &metrics_, {}}).is_ok());
+}
+
+}  // namespace
+}  // namespace larder

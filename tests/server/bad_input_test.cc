@@ -1,0 +1,154 @@
+// Bad input of every kind: a clear error, and a server that lives on.
+#include "tests/server/server_fixture.h"
+
+namespace larder {
+namespace {
+
+using BadInputTest = ServerFixture;
+
+struct BadBody {
+  const char* target;
+  const char* body;
+  const char* must_say;
+};
+
+const BadBody kBadBodies[] = {
+    {"/generate", "", "the body is empty"},
+    {"/generate", "{\"text\": \"a\",}", "malformed JSON at byte 13 (line 1, column 14)"},
+    {"/generate", "{\"text\": \"a\"", "malformed JSON at byte"},
+    {"/generate", "{\"text\": \"\xff\"}", "malformed JSON at byte"},
+    {"/generate", "[1,2]", "the body must be a JSON object, got an array of 2"},
+    {"/generate", "{\"x\": 1e999}", "malformed JSON"},
+    {"/generate", "{}", "send 'text' (a string) or 'input_ids'"},
+    {"/generate", "{\"text\": \"\"}", "'text' is empty"},
+    {"/generate", "{\"input_ids\": []}", "'input_ids' is empty"},
+    {"/generate", "{\"input_ids\": [[1], []]}", "'input_ids[1]' is empty"},
+    {"/generate", "{\"text\": \"a\", \"input_ids\": [1]}", "not both"},
+    {"/generate", "{\"text\": 5}", "'text' must be a string or an array of strings, got the number 5"},
+    {"/generate", "{\"input_ids\": \"abc\"}", "'input_ids' must be an array of token ids, got the string \"abc\""},
+    {"/generate", "{\"input_ids\": [1, 300]}", "'input_ids[1]' is out of range: the number 300; token ids are integers in "
+                                               "[0, 299] (vocabulary of 300)"},
+    {"/generate", "{\"input_ids\": [1, -1]}", "'input_ids[1]' is out of range"},
+    {"/generate", "{\"input_ids\": [1.5]}", "'input_ids[0]' is no token id: the number 1.5"},
+    {"/generate", "{\"input_ids\": [99999999999999999999]}", "'input_ids[0]'"},
+    {"/generate", "{\"input_ids\": [[1], [2, \"x\"]]}", "'input_ids[1][1]' is no token id: the string \"x\""},
+    {"/generate", "{\"text\": \"a\", \"stream\": 1}", "'stream' must be a boolean, got the number 1"},
+    {"/generate", "{\"text\": \"a\", \"sampling_params\": []}", "'sampling_params' must be an object"},
+    {"/generate", "{\"text\": \"a\", \"sampling_params\": {\"temperature\": \"hot\"}}",
+     "'sampling_params.temperature' must be a number >= 0, got the string \"hot\""},
+    {"/generate", "{\"text\": \"a\", \"sampling_params\": {\"temperature\": -1}}", "'sampling_params.temperature'"},
+    {"/generate", "{\"text\": \"a\", \"sampling_params\": {\"top_p\": 0}}", "must be a number in (0, 1]"},
+    {"/generate", "{\"text\": \"a\", \"sampling_params\": {\"max_new_tokens\": 0}}", "must be an integer in [1, "},
+    {"/generate", "{\"text\": \"a\", \"sampling_params\": {\"max_new_tokens\": 2.5}}", "must be an integer in [1, "},
+    {"/generate", "{\"text\": \"a\", \"sampling_params\": {\"max_new_token\": 1}}", "did you mean 'max_new_tokens'?"},
+    {"/generate", "{\"text\": \"a\", \"sampling_params\": {\"stop\": [1]}}", "'sampling_params.stop[0]' must be a string"},
+    {"/generate", "{\"text\": \"a\", \"sampling_params\": {\"stop\": \"\"}}", "a stop string has 1 to 1024 bytes"},
+    {"/generate", "{\"text\": \"a\", \"sampling_params\": {\"stop_token_ids\": [300]}}", "stop_token_ids[0]' is out of range"},
+    {"/generate", "{\"text\": \"a\", \"sampling_params\": {\"regex\": \"a\"}}", "'sampling_params.regex' is not supported"},
+    {"/generate", "{\"text\": \"a\", \"sampling_params\": {\"n\": 2}}", "leave it out or send 1"},
+    {"/generate", "{\"text\": \"a\", \"return_logprob\": true}", "'return_logprob' is not supported"},
+    {"/generate", "{\"text\": \"a\", \"lora_path\": 7}", "'lora_path' must be a string, got the number 7"},
+    {"/generate", "{\"text\": \"a\", \"sampling_params\": {\"max_new_tokens\": 200000}}", "beyond the context"},
+    {"/v1/completions", "{}", "send 'prompt'"},
+    {"/v1/completions", "{\"prompt\": null}", "send 'prompt'"},
+    {"/v1/completions", "{\"prompt\": {}}", "'prompt' must be a string or an array of token ids, got an object"},
+    {"/v1/completions", "{\"prompt\": \"a\", \"max_tokens\": \"5\"}", "'max_tokens' must be an integer"},
+    {"/v1/completions", "{\"prompt\": \"a\", \"stream_options\": 3}", "'stream_options' must be an object"},
+    {"/v1/chat/completions", "{}", "no 'messages'"},
+    {"/v1/chat/completions", "{\"messages\": []}", "'messages' must be a non-empty array"},
+    {"/v1/chat/completions", "{\"messages\": [5]}", "'messages[0]' must be an object, got the number 5"},
+    {"/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": 5}]}", "'messages[0].content' must be"},
+    {"/v1/chat/completions", "{\"messages\": [{\"content\": \"x\"}]}", "'messages[0].role' must be"},
+    {"/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]}",
+     "'messages[0].content[0]' must be {\"type\": \"text\""},
+    {"/explain", "{\"input_ids\": [[1],[2]]}", "one prompt"},
+};
+
+TEST_F(BadInputTest, EveryBadBodyIsRefusedClearly) {
+  auto connection = client();
+  for (const BadBody& bad : kBadBodies) {
+    const auto reply = connection->request("POST", bad.target, bad.body);
+    ASSERT_TRUE(reply.is_ok()) << bad.body << ": " << reply.status().to_string();
+    EXPECT_EQ(reply->status, 400u) << bad.body << " -> " << reply->body;
+    const Json body = Json::parse(reply->body, nullptr, false);
+    ASSERT_FALSE(body.is_discarded()) << reply->body;
+    const std::string message = body["error"]["message"];
+    EXPECT_NE(message.find(bad.must_say), std::string::npos) << bad.body << "\n  says: " << message;
+    EXPECT_EQ(body["error"]["code"], 400);
+  }
+  EXPECT_EQ(connection->request("GET", "/health")->status, 200u);
+}
+
+TEST_F(BadInputTest, UnknownFieldsAreIgnoredAtTheTop) {
+  EXPECT_EQ(call("POST", "/generate", R"({"text":"a","best_of":1,"bootstrap_room":5,"logprob_start_len":-1})").status, 200u);
+}
+
+TEST_F(BadInputTest, DeepJsonIsRefusedWithoutMemory) {
+  const HttpReply reply = call("POST", "/generate", std::string(1u << 20, '['));
+  EXPECT_EQ(reply.status, 400u);
+  EXPECT_NE(reply.body.find("nested deeper than 64"), std::string::npos);
+}
+
+TEST_F(BadInputTest, RoutesAndMethods) {
+  HttpReply reply = call("GET", "/nope");
+  EXPECT_EQ(reply.status, 404u);
+  EXPECT_EQ(Json::parse(reply.body)["error"]["type"], "NotFoundError");
+  reply = call("GET", "/generate");
+  EXPECT_EQ(reply.status, 405u);
+  EXPECT_EQ(Json::parse(reply.body)["error"]["message"], "/generate takes POST");
+  EXPECT_EQ(call("DELETE", "/health").status, 405u);
+  EXPECT_EQ(call("OPTIONS", "/generate").status, 204u);
+  EXPECT_EQ(call("GET", "/health?x=%zz").status, 400u);
+}
+
+TEST_F(BadInputTest, OversizedBodiesAndHeads) {
+  ListenOptions listen;
+  listen.max_body_bytes = 1000;
+  listen.max_header_bytes = 2000;
+  start({}, listen);
+  const HttpReply reply = call("POST", "/generate", std::string(5000, ' '));
+  EXPECT_EQ(reply.status, 413u);
+  EXPECT_NE(reply.body.find("larger than 1000 bytes"), std::string::npos);
+  const auto head = client()->raw("GET /health HTTP/1.1\r\nX: " + std::string(5000, 'x') + "\r\n\r\n");
+  ASSERT_TRUE(head.is_ok());
+  EXPECT_EQ(head->status, 431u);
+  const auto chunked =
+      client()->raw("POST /generate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n" + std::string(2000, ' '));
+  ASSERT_TRUE(chunked.is_ok());
+  EXPECT_EQ(chunked->status, 413u);
+  EXPECT_EQ(call("GET", "/health").status, 200u);
+}
+
+TEST_F(BadInputTest, BrokenHttpIsAnswered) {
+  for (const char* bytes : {"HELLO\r\n\r\n", "GET /health\r\n\r\n", "GET /health HTTP/9.9\r\n\r\n", "GET /h HTTP/1.1\r\nbad header\r\n\r\n",
+                            "POST /generate HTTP/1.1\r\nContent-Length: x\r\n\r\n"}) {
+    const auto reply = client()->raw(bytes);
+    ASSERT_TRUE(reply.is_ok()) << bytes << ": " << reply.status().to_string();
+    EXPECT_EQ(reply->status, 400u) << bytes;
+  }
+  EXPECT_EQ(call("GET", "/health").status, 200u);
+}
+
+TEST_F(BadInputTest, ExpectContinueIsAnswered) {
+  const auto reply = client()->raw("POST /quiesce HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n{}");
+  ASSERT_TRUE(reply.is_ok());
+  EXPECT_EQ(reply->status, 200u);
+}
+
+TEST_F(BadInputTest, ConnectionsBeyondTheLimitAreToldSo) {
+  ListenOptions listen;
+  listen.max_connections = 2;
+  start({}, listen);
+  auto first = client();
+  auto second = client();
+  EXPECT_EQ(first->request("GET", "/health")->status, 200u);
+  EXPECT_EQ(second->request("GET", "/health")->status, 200u);
+  const auto third = client()->request("GET", "/health");
+  ASSERT_TRUE(third.is_ok()) << third.status().to_string();
+  EXPECT_EQ(third->status, 503u);
+  EXPECT_NE(third->body.find("too many connections"), std::string::npos);
+  EXPECT_EQ(first->request("GET", "/health")->status, 200u);
+}
+
+}  // namespace
+}  // namespace larder

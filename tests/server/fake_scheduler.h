@@ -1,0 +1,209 @@
+// A Scheduler without a model: answers at once, or when told to, from a thread of its own.
+//
+// Token i of an answer is (sum of the prompt + i) % 256, so that a test can say what must come. Stricter than the real
+// one where it can be: it calls back from another thread, token by token, and counts what it was asked.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/file_system.h"
+#include "base/ranked_mutex.h"
+#include "base/thread_pool.h"
+#include "engine/scheduler.h"
+
+namespace larder {
+
+class FakeScheduler final : public Scheduler {
+ public:
+  explicit FakeScheduler(Options options) : options_(std::move(options)), thread_("fake", 1, 4096) {
+    model_.id = "fake";
+    model_.vocab_size = 300;
+    model_.context_length = 100'000;
+  }
+
+  // While held, requests wait for step().
+  void hold() {
+    LockGuard guard(mutex_);
+    is_held_ = true;
+  }
+  // Gives each open request one token.
+  void step() {
+    (void)thread_.post([this] { give_tokens(1); });
+  }
+  void release() {
+    {
+      LockGuard guard(mutex_);
+      is_held_ = false;
+    }
+    (void)thread_.post([this] { give_tokens(~0ull); });
+  }
+  void fail_next_submit(Status status) {
+    LockGuard guard(mutex_);
+    next_submit_ = std::move(status);
+  }
+  void fail_next_request(Status status) {
+    LockGuard guard(mutex_);
+    next_request_ = std::move(status);
+  }
+  void set_flush_status(Status status) {
+    LockGuard guard(mutex_);
+    flush_ = std::move(status);
+  }
+  // Waits until `count` requests have been cancelled.
+  void wait_cancelled(std::size_t count) {
+    LockGuard guard(mutex_);
+    while (cancelled_ < count) changed_.wait(mutex_);
+  }
+  void wait_open(std::size_t count) {
+    LockGuard guard(mutex_);
+    while (open_.size() < count) changed_.wait(mutex_);
+  }
+  GenerateRequest last_request() {
+    LockGuard guard(mutex_);
+    return last_;
+  }
+
+  Result<Ticket> submit(GenerateRequest request, Update update) override {
+    LockGuard guard(mutex_);
+    if (!next_submit_.is_ok()) return std::exchange(next_submit_, Status{});
+    if (request.tokens.size() + request.max_new_tokens > model_.context_length) {
+      return invalid_argument("prompt and max_new_tokens go beyond the context");
+    }
+    const Ticket ticket = ++last_ticket_;
+    last_ = request;
+    open_[ticket] = {std::move(request), std::move(update), 0, std::exchange(next_request_, Status{})};
+    changed_.notify_all();
+    if (!is_held_) (void)thread_.post([this] { give_tokens(~0ull); });
+    return ticket;
+  }
+
+  void cancel(Ticket ticket) override {
+    Open dropped;
+    LockGuard guard(mutex_);
+    ++cancelled_;
+    const auto found = open_.find(ticket);
+    if (found != open_.end()) {
+      dropped = std::move(found->second);
+      open_.erase(found);
+    }
+    changed_.notify_all();
+  }
+
+  Status flush(Nanos) override {
+    LockGuard guard(mutex_);
+    return flush_;
+  }
+  Status quiesce(Nanos) override { return Status::ok(); }
+  Status attach_storage(const AttachRequest& request, Nanos) override {
+    LockGuard guard(mutex_);
+    if (!storage_.backend.empty() && storage_.backend != request.backend) return conflict("Detach first.");
+    storage_ = {request.backend, request.extra_config, "timeout", "write_through", false};
+    return Status::ok();
+  }
+  Status detach_storage(Nanos) override {
+    LockGuard guard(mutex_);
+    storage_ = {"", "", "timeout", "write_through", false};
+    return Status::ok();
+  }
+  Status clear_storage(Nanos) override { return storage().backend.empty() ? invalid_argument("none") : Status::ok(); }
+  StorageView storage() override {
+    LockGuard guard(mutex_);
+    return storage_;
+  }
+  Result<Explanation> explain(const GenerateRequest& request, Nanos) override {
+    Explanation e;
+    e.prompt_tokens = request.tokens.size();
+    e.prompt_pages = request.tokens.size() / model_.page_size;
+    e.device_restore_pages = 1;
+    e.host_restore_pages = 2;
+    e.storage_restore_pages = 2;
+    e.host_reason = "page 2 of kv is absent on the host";
+    e.pools.push_back({"full", "kv", 1, 2, 2, 2});
+    return e;
+  }
+  SchedulerStats stats() override {
+    SchedulerStats stats;
+    stats.tiers.push_back({"device", "full", 3, 10, 300, 1000});
+    stats.tiers.push_back({"host", "full", 4, 20, 400, 2000});
+    stats.storage = BackendStats{};
+    return stats;
+  }
+  const ModelSpec& model() const override { return model_; }
+  const Options& options() const override { return options_; }
+
+ private:
+  struct Open {
+    GenerateRequest request;
+    Update update;
+    std::uint64_t done = 0;
+    Status failure;
+  };
+
+  void give_tokens(std::uint64_t most) {
+    std::vector<Ticket> tickets;
+    {
+      LockGuard guard(mutex_);
+      for (const auto& [ticket, open] : open_) tickets.push_back(ticket);
+    }
+    for (const Ticket ticket : tickets) {
+      for (std::uint64_t i = 0; i < most && give_one(ticket); ++i) {
+      }
+    }
+  }
+
+  // False when the request is over.
+  bool give_one(Ticket ticket) {
+    GenerateUpdate update;
+    Update call;
+    {
+      LockGuard guard(mutex_);
+      const auto found = open_.find(ticket);
+      if (found == open_.end()) return false;
+      Open& open = found->second;
+      update = next_update(open);
+      call = open.update;
+      if (update.finish != FinishReason::kRunning || !update.status.is_ok()) open_.erase(found);
+    }
+    call(update);
+    return update.finish == FinishReason::kRunning && update.status.is_ok();
+  }
+
+  static GenerateUpdate next_update(Open& open) {
+    GenerateUpdate update;
+    update.cached = {open.request.tokens.size(), 3, 2, 1};
+    update.status = open.failure;
+    if (!update.status.is_ok()) return update;
+    std::uint64_t sum = 0;
+    for (const TokenId token : open.request.tokens) sum += token;
+    const auto token = static_cast<TokenId>((sum + open.done) % 256);
+    update.new_tokens = {token};
+    update.completion_tokens = ++open.done;
+    update.ttft_seconds = 0.5;
+    for (const TokenId stop : open.request.stop_tokens) {
+      if (stop == token) update.finish = FinishReason::kStop;
+    }
+    if (open.done == open.request.max_new_tokens) update.finish = FinishReason::kLength;
+    return update;
+  }
+
+  ModelSpec model_;
+  const Options options_;
+  RankedMutex mutex_{LockRank::kEngine};
+  RankedCondition changed_;
+  std::map<Ticket, Open> open_;
+  Ticket last_ticket_ = 0;
+  std::size_t cancelled_ = 0;
+  bool is_held_ = false;
+  Status next_submit_, next_request_, flush_;
+  GenerateRequest last_;
+  StorageView storage_{"file", "", "timeout", "write_through", false};
+  ThreadPoolExecutor thread_;
+};
+
+}  // namespace larder

@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""Includes point left, data moves right. No exceptions list.
+
+A file of src/X includes its own folder, base/ and folders left of X. src/ includes nothing of sim/, tests/, bench/ and
+examples/ (src/cli may include bench/). src/controller names no storage backend. The core's headers stay free of JSON,
+HTTP and logging libraries. A test beside the code may use sim/, and otherwise obeys the rule of its folder.
+"""
+
+import re
+
+import source_tree
+
+ORDER = ("base", "key", "model", "pool", "tree", "transfer", "storage", "metadata", "controller", "engine", "server",
+         "cli")
+BESIDE = ("sim", "tests", "bench", "examples", "fuzz", "python", "tools")
+CORE = ORDER[:ORDER.index("controller") + 1]
+BANNED_IN_CORE_HEADERS = re.compile(r"^(nlohmann|boost|spdlog|httplib|toml|yaml-cpp|simdjson|CLI|fmt)\b")
+BACKEND = re.compile(r"storage/(memory|file|hf3fs|mooncake|nixl|object|redis|s3)\b")
+INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]')
+
+
+def include_problem(path, target):
+    """Why a file of src/ may not include `target`; None if it may."""
+    folder, first = path.parts[1], target.split("/")[0]
+    is_test = path.name.endswith("_test.cc")
+    if first in BESIDE:
+        allowed = (is_test and first in ("sim", "tests")) or (folder == "cli" and first == "bench")
+        return None if allowed else f"src/{folder} must not include {first}/"
+    if first in ORDER and ORDER.index(first) > ORDER.index(folder):
+        return f"{folder}/ must not include {first}/, which is to its right ({target})"
+    if "/" not in target or first not in ORDER:
+        return f'"{target}": write project includes from src/ ("{folder}/...")'
+    return None
+
+
+def file_problems(path):
+    folder = path.parts[1]
+    if folder not in ORDER:
+        return [(path, 1, f"folder src/{folder} is not in the order {' '.join(ORDER)}")]
+    problems = []
+    for number, line in enumerate(source_tree.text_of(path).splitlines(), 1):
+        if folder == "controller" and BACKEND.search(line):
+            problems.append((path, number, "controller/ must not name a storage backend"))
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        quote, target = match.groups()
+        if quote == '"':
+            problem = include_problem(path, target)
+            if problem:
+                problems.append((path, number, problem))
+        elif path.suffix == ".h" and folder in CORE and BANNED_IN_CORE_HEADERS.match(target):
+            problems.append((path, number, f"a core header must not include <{target}>"))
+    return problems
+
+
+def main():
+    problems = []
+    for path in source_tree.files(source_tree.CPP_SUFFIXES, ("src",)):
+        problems += file_problems(path)
+    source_tree.report("layering", problems)
+
+
+main()

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Formats all C++ of the tree in place (.clang-format), or only the files named.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if [ "$#" -gt 0 ]; then
+  clang-format -i "$@"
+else
+  find . -path ./build -prune -o -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cu' \) -print |
+    xargs -r -n 16 -P "$(nproc)" clang-format -i
+fi
