@@ -126,8 +126,8 @@ Status send_turn(HttpClient& client, const std::vector<TokenId>& prompt, std::ui
   const auto elapsed = [&] { return std::chrono::duration<double>(real_clock().now() - begin).count(); };
   std::string problem;
   bool is_done = false;
-  const auto reply = client.stream(
-      "POST", "/generate", request_body(prompt, output_length), [&](std::string_view line) {
+  const auto reply =
+      client.stream("POST", "/generate", request_body(prompt, output_length), [&](std::string_view line) {
         if (!line.starts_with("data: ")) return true;
         if (line == "data: [DONE]") {
           is_done = true;
@@ -252,7 +252,9 @@ Result<MultiturnResult> run_queue(const MultiturnOptions& options, const HttpUrl
 }
 
 Status check_options(const MultiturnOptions& o) {
-  const auto in = [](std::uint64_t value, std::uint64_t low, std::uint64_t high) { return value >= low && value <= high; };
+  const auto in = [](std::uint64_t value, std::uint64_t low, std::uint64_t high) {
+    return value >= low && value <= high;
+  };
   if (!in(o.num_clients, 1, 10'000)) return invalid_argument("--num-clients must be in [1, 10000]");
   if (!in(o.num_rounds, 1, 10'000)) return invalid_argument("--num-rounds must be in [1, 10000]");
   if (!in(o.request_length, 1, 1'000'000)) return invalid_argument("--request-length must be in [1, 1000000]");

@@ -32,11 +32,11 @@ struct MultiturnOptions {
   std::uint32_t output_length = 256;
   std::uint32_t max_parallel = 4;
   std::uint64_t seed = 1;
-  std::uint32_t vocab_size = 0;        // random tokens are below it; 0: the server's, or 256
-  std::uint32_t page_size = 0;         // of the ideal; 0: the server's
-  double timeout_seconds = 600;        // without a byte from the server
-  bool show_progress = true;           // a bar on standard error, if that is a terminal
-  std::string label;                   // in front of the bar
+  std::uint32_t vocab_size = 0;  // random tokens are below it; 0: the server's, or 256
+  std::uint32_t page_size = 0;   // of the ideal; 0: the server's
+  double timeout_seconds = 600;  // without a byte from the server
+  bool show_progress = true;     // a bar on standard error, if that is a terminal
+  std::string label;             // in front of the bar
 };
 
 // One request and its answer. Times in seconds.

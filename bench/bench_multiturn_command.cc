@@ -29,16 +29,23 @@ void add_options(CLI::App& app, CommandOptions& o) {
   number("--request-length", o.run.request_length, "TOKENS", "new prompt tokens of a turn");
   number("--output-length", o.run.output_length, "TOKENS", "tokens of an answer");
   number("--max-parallel", o.run.max_parallel, "REQUESTS", "turns under way at once");
-  app.add_option("--seed", o.run.seed, "of the random prompt tokens")->type_name("NUMBER")->capture_default_str()->group(load);
+  app.add_option("--seed", o.run.seed, "of the random prompt tokens")
+      ->type_name("NUMBER")
+      ->capture_default_str()
+      ->group(load);
   number("--vocab-size", o.run.vocab_size, "TOKENS", "random tokens are below it; 0: ask the server");
   number("--page-size", o.run.page_size, "TOKENS", "granularity of the ideal; 0: ask the server");
   app.add_option("--timeout", o.run.timeout_seconds, "give up after this long without a byte")
-      ->type_name("SECONDS")->capture_default_str();
+      ->type_name("SECONDS")
+      ->capture_default_str();
   const std::string output = "Output";
   app.add_flag("--json", o.as_json, "print JSON instead of the table")->group(output);
-  app.add_option("--save-outputs", o.save_outputs, "write all output tokens there, as JSON")->type_name("FILE")->group(output);
+  app.add_option("--save-outputs", o.save_outputs, "write all output tokens there, as JSON")
+      ->type_name("FILE")
+      ->group(output);
   app.add_option("--compare-outputs", o.compare_outputs, "fail unless the output tokens equal those of this file")
-      ->type_name("FILE")->group(output);
+      ->type_name("FILE")
+      ->group(output);
 }
 
 Status write_file(const std::string& path, const std::string& text) {

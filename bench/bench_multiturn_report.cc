@@ -12,9 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-double ratio(std::uint64_t a, std::uint64_t b) {
-  return b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b);
-}
+double ratio(std::uint64_t a, std::uint64_t b) { return b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b); }
 
 // Nearest rank. `sorted` ascends.
 double percentile(const std::vector<double>& sorted, double p) {
@@ -122,9 +120,12 @@ std::string multiturn_total_line(const MultiturnResult& result) {
 Json multiturn_json(const MultiturnOptions& options, const MultiturnResult& result) {
   Json rounds = Json::array();
   for (int round = 0; round <= last_round(result); ++round) rounds.push_back(summary_json(summarize(result, round)));
-  Json settings = {{"num_clients", options.num_clients},       {"num_rounds", options.num_rounds},
-                   {"request_length", options.request_length}, {"output_length", options.output_length},
-                   {"max_parallel", options.max_parallel},     {"seed", options.seed},
+  Json settings = {{"num_clients", options.num_clients},
+                   {"num_rounds", options.num_rounds},
+                   {"request_length", options.request_length},
+                   {"output_length", options.output_length},
+                   {"max_parallel", options.max_parallel},
+                   {"seed", options.seed},
                    {"page_size", result.page_size}};
   Json summary = summary_json(summarize(result, -1));
   summary["wall_seconds"] = result.wall_seconds;

@@ -18,13 +18,13 @@
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/rng.h"
 #include "tree/tree.h"
 
 namespace larder {
 namespace {
 
-using SteadyClock = std::chrono::steady_clock;
 constexpr std::uint32_t kWindowTokens = 128;
 constexpr std::size_t kLongTokens = 131'072, kLongNew = 512, kLongNodes = 256;
 
@@ -56,9 +56,9 @@ class Samples {
  public:
   template <class Call>
   void time(Call call) {
-    const auto start = SteadyClock::now();
+    const auto start = real_clock().now();
     call();
-    const auto stop = SteadyClock::now();
+    const auto stop = real_clock().now();
     ns_.push_back(std::chrono::duration<double, std::nano>(stop - start).count());
   }
   [[nodiscard]] double quantile_us(double q, double overhead_ns) {

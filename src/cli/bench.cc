@@ -27,7 +27,8 @@ struct Bench {
 };
 
 constexpr Bench kBenches[] = {
-    {"multiturn", "conversations through HTTP: hit rate and time to first token (needs a running server)", bench_multiturn},
+    {"multiturn", "conversations through HTTP: hit rate and time to first token (needs a running server)",
+     bench_multiturn},
 #ifdef LARDER_HAVE_BENCH_TREE
     {"tree", "match, insert, evict and lock of the radix tree, in this process", bench_tree},
 #endif

@@ -61,7 +61,8 @@ Result<Json> parse_ids(std::string text) {
 
 Result<Json> request_of(const ExplainOptions& o) {
   Json body = Json::object();
-  if (o.text.empty() == o.input_ids.empty()) return invalid_argument("give --text or --input-ids (either as @file, too)");
+  if (o.text.empty() == o.input_ids.empty())
+    return invalid_argument("give --text or --input-ids (either as @file, too)");
   const Result<std::string> input = text_or_file(o.text.empty() ? o.input_ids : o.text);
   if (!input.is_ok()) return input.status();
   if (o.text.empty()) {
@@ -80,13 +81,18 @@ void print_explanation(const Json& e) {
   const std::uint64_t page = e.at("page_size").get<std::uint64_t>();
   std::printf("prompt: %s tokens, %s whole pages of %s\n\n", count_text(e.at("prompt_tokens")).c_str(),
               count_text(e.at("prompt_pages")).c_str(), count_text(page).c_str());
-  TextTable tiers({"up to tier", "pages", "tokens", "it ends there because"});
+  TextTable tiers({"restore point", "pages", "tokens"});
+  std::string reasons;
   for (const char* tier : {"device", "host", "storage"}) {
     const Json& point = e.at("restore").at(tier);
     const auto pages = point.at("pages").get<std::uint64_t>();
-    tiers.add_row({tier, count_text(pages), count_text(pages * page), point.at("reason").get<std::string>()});
+    tiers.add_row({tier == std::string_view("device") ? "device" : fmt::format("... and {}", tier), count_text(pages),
+                   count_text(pages * page)});
+    const auto reason = point.at("reason").get<std::string>();
+    if (!reason.empty()) reasons += fmt::format("  {:<8} {}\n", tier, reason);
   }
   std::printf("%s\n", tiers.text().c_str());
+  if (!reasons.empty()) std::printf("why it ends there:\n%s\n", reasons.c_str());
   TextTable pools({"pool", "component", "on device", "on host", "in storage", "alone it would reach"});
   for (const Json& pool : e.at("pools")) {
     pools.add_row({pool.at("pool"), pool.at("component"), count_text(pool.at("device_pages")),
@@ -134,7 +140,8 @@ int explain_command(int argc, char** argv) {
   app.add_option("--url", o.url, "server to ask")->type_name("URL")->capture_default_str();
   app.add_option("--api-key", o.api_key, "bearer key, if the server wants one")->type_name("KEY");
   app.add_option("--text", o.text, "the prompt as text, or @file")->type_name("TEXT|@FILE");
-  app.add_option("--input-ids", o.input_ids, "the prompt as token ids, [1,2,3] or 1,2,3, or @file")->type_name("IDS|@FILE");
+  app.add_option("--input-ids", o.input_ids, "the prompt as token ids, [1,2,3] or 1,2,3, or @file")
+      ->type_name("IDS|@FILE");
   app.add_option("--lora-path", o.adapter, "adapter of the request")->type_name("NAME");
   app.add_option("--cache-salt", o.salt, "tenant salt of the request")->type_name("SALT");
   app.add_flag("--json", o.as_json, "print the server's JSON");

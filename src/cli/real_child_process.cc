@@ -20,9 +20,7 @@ namespace {
 
 constexpr auto kKillAfter = std::chrono::seconds(20);
 
-Status system_error(std::string_view what) {
-  return unavailable(fmt::format("{}: {}", what, std::strerror(errno)));
-}
+Status system_error(std::string_view what) { return unavailable(fmt::format("{}: {}", what, std::strerror(errno))); }
 
 // In the child, between fork and exec: async-signal-safe calls only.
 [[noreturn]] void become(const std::vector<char*>& arguments, int output, const char* error_path, int parent) {
@@ -102,10 +100,14 @@ Result<std::string> ChildProcess::read_line(Nanos limit) {
   }
 }
 
+void ChildProcess::kill_now() const {
+  const int pid = pid_;
+  if (pid > 0) ::kill(pid, SIGKILL);
+}
+
 int ChildProcess::reap() {
   int state = 0;
-  while (::waitpid(pid_, &state, 0) < 0 && errno == EINTR) {
-  }
+  while (::waitpid(pid_, &state, 0) < 0 && errno == EINTR) {}
   pid_ = -1;
   if (output_ >= 0) ::close(output_);
   output_ = -1;

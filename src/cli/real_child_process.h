@@ -4,6 +4,7 @@
 // ends when its parent dies.
 #pragma once
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -27,12 +28,14 @@ class ChildProcess {
   // Asks it to end and waits. Its exit code; 128 + signal if one ended it. kDeadlineExceeded: it had to be killed.
   [[nodiscard]] Result<int> stop(Nanos limit);
   [[nodiscard]] bool is_running() const { return pid_ > 0; }
+  // Ends it at once (SIGKILL), without waiting. Any thread.
+  void kill_now() const;
 
  private:
   [[nodiscard]] Status read_more(Nanos limit);  // appends to buffer_
   [[nodiscard]] int reap();
 
-  int pid_ = -1;
+  std::atomic<int> pid_{-1};  // relaxed: kill_now() is for a process that ends anyway
   int output_ = -1;
   std::string buffer_;
 };

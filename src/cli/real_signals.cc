@@ -1,5 +1,7 @@
 #include "cli/real_signals.h"
 
+#include <unistd.h>
+
 #include <csignal>
 
 namespace larder {
@@ -24,10 +26,11 @@ StopSignals::StopSignals() {
 int StopSignals::wait() {
   const sigset_t set = stop_set();
   int signal = 0;
-  while (sigwait(&set, &signal) != 0) {
-  }
+  while (sigwait(&set, &signal) != 0) {}
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
   return signal;
 }
+
+void StopSignals::wake() { ::kill(::getpid(), SIGTERM); }
 
 }  // namespace larder

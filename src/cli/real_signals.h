@@ -1,6 +1,6 @@
 // SIGINT and SIGTERM as something to wait for.
 //
-// Threads: made in main() before any other thread (they inherit the blocked set); wait() on one thread.
+// Threads: made in main() before any other thread (they inherit the blocked set); wait() on one thread at a time.
 #pragma once
 
 namespace larder {
@@ -11,6 +11,8 @@ class StopSignals {
   StopSignals();
   // Waits for one of them; its number. From then on a second one ends the process at once.
   int wait();
+  // Makes a wait() on another thread return, as if SIGTERM had come.
+  void wake();
 };
 
 }  // namespace larder

@@ -20,8 +20,8 @@
 namespace larder {
 namespace {
 
-constexpr Nanos kDrainLimit = std::chrono::seconds(10);    // for open requests, at a stop
-constexpr Nanos kBackupLimit = std::chrono::seconds(60);   // for what is not in storage yet
+constexpr Nanos kDrainLimit = std::chrono::seconds(10);   // for open requests, at a stop
+constexpr Nanos kBackupLimit = std::chrono::seconds(60);  // for what is not in storage yet
 
 // Headings of --help; options that are not named here come under "Other".
 std::string group_of(std::string_view name) {
@@ -74,7 +74,8 @@ void add_options(CLI::App& app, CommandLine& line) {
     const std::string name(info.name);
     const std::string help(info.help);
     if (info.value.empty()) {
-      app.add_flag_callback("--" + name, [&line, name] { line.given.emplace_back(name, "true"); }, help)
+      app.add_flag_callback(
+             "--" + name, [&line, name] { line.given.emplace_back(name, "true"); }, help)
           ->group(group_of(info.name));
     } else {
       app.add_option_function<std::string>(
@@ -107,20 +108,19 @@ Status set_log(const std::string& name) {
 Status leftover_error(const std::string& argument) {
   if (!argument.starts_with("--")) return invalid_argument(fmt::format("unexpected argument '{}'", argument));
   Options scratch;
-  const std::string name = argument.substr(2, argument.find('=') == std::string::npos ? std::string::npos
-                                                                                     : argument.find('=') - 2);
+  const std::string name =
+      argument.substr(2, argument.find('=') == std::string::npos ? std::string::npos : argument.find('=') - 2);
   return set_option(scratch, name, "");
 }
 
 std::string capacity_table(const SchedulerStats& stats) {
   TextTable table({"tier", "component", "slots", "capacity"});
   for (const TierUsage& tier : stats.tiers) {
-    if (tier.capacity == 0 && tier.capacity_bytes == 0 && tier.tier != "storage") continue;
-    table.add_row({tier.tier, tier.component, tier.capacity == 0 ? "" : count_text(tier.capacity),
-                   tier.capacity_bytes == 0 ? "" : bytes_text(tier.capacity_bytes)});
+    if (tier.tier == "storage") continue;
+    table.add_row({tier.tier, tier.component, count_text(tier.capacity), bytes_text(tier.capacity_bytes)});
   }
-  if (stats.storage) {
-    table.add_row({"storage", "", count_text(stats.storage->pages) + " pages",
+  if (stats.storage) {  // no fixed size: what is there already
+    table.add_row({"storage", "", count_text(stats.storage->pages) + " pages found",
                    bytes_text(stats.storage->physical_bytes) + " used"});
   }
   return table.text(2);
@@ -164,9 +164,10 @@ int serve(const Options& options) {
 }  // namespace
 
 int serve_command(int argc, char** argv) {
-  CLI::App app("Serves a model over HTTP: /generate, /v1/completions, /v1/chat/completions, /v1/models, /server_info,\n"
-               "/metrics, /health, /flush_cache, /quiesce, /explain. Defaults stand in (parentheses).",
-               "larder serve");
+  CLI::App app(
+      "Serves a model over HTTP: /generate, /v1/completions, /v1/chat/completions, /v1/models, /server_info,\n"
+      "/metrics, /health, /flush_cache, /quiesce, /explain. Defaults stand in (parentheses).",
+      "larder serve");
   app.get_formatter()->column_width(56);
   app.allow_extras();
   CommandLine line;

@@ -6,7 +6,8 @@ namespace larder {
 
 namespace {
 
-constexpr Nanos kShutdownWait = std::chrono::seconds(10);
+constexpr Nanos kShutdownLook = std::chrono::milliseconds(20);
+constexpr int kShutdownLooks = 500;   // ten seconds
 
 Status check_parts(const CacheConfig& config, const CacheParts& parts) {
   if (!parts.model || !parts.device || !parts.clock) return invalid_argument("cache: model, device and clock are required");
@@ -54,16 +55,22 @@ CacheImpl::CacheImpl(const CacheConfig& config, const CacheParts& parts)
       chunk_pages_((config.chunked_prefill_tokens + parts.model->page_size - 1) / parts.model->page_size),
       tree_(tree_config_for(*parts.model, config.eviction_policy, config.write_policy == WritePolicy::kWriteBack),
             *this),
-      inbox_(config.max_operations + 1) {}
+      inbox_(config.max_operations + kMaxExplains + 1) {}
 
+// Only copies are waited for, in real time, and nothing new starts: no write, no read, no step of the rank group.
+// Storage operations end in their backend; their buffers are the host pools', which outlive it.
 CacheImpl::~CacheImpl() {
+  storage_ = nullptr;
   std::vector<RequestId> left;
   for (const auto& [id, request] : requests_) left.push_back(request.id);
   for (const RequestId id : left) abort(id);
-  store_queue_.clear();
-  const TimePoint deadline = clock_.now() + kShutdownWait;
-  while (transfer_ && transfer_->in_flight() > 0 && clock_.now() < deadline) {
-    (void)poll(std::chrono::milliseconds(20));
+  for (int i = 0; i < kShutdownLooks && transfer_ && transfer_->in_flight() > 0; ++i) {
+    (void)inbox_.wait_for(kShutdownLook);
+    arrivals_.clear();
+    (void)inbox_.drain(arrivals_);
+    for (const Arrival& arrival : arrivals_) {
+      if (const auto* done = std::get_if<TransferDone>(&arrival.completion)) drop_leases(*done);
+    }
   }
 }
 
@@ -121,7 +128,7 @@ Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
   r.cached.prompt = r.prompt;
   const auto [it, added] = requests_.emplace(r.id.v, std::move(r));
   (void)added;
-  if (storage_ && host_ && config_.enabled) maybe_prefetch(it->second, false);
+  if (may_prefetch()) maybe_prefetch(it->second, false);
   return it->second.id;
 }
 
@@ -152,6 +159,8 @@ void CacheImpl::release(Request& r) {
     if (s.slot != r.tracked.slot) give_back(ComponentKind::kMamba, s.slot);
   }
   r.table = PageTable{};
+  r.prepared = 0;
+  r.failed = false;
   r.taken.clear();
   r.granted.clear();
   r.tracked = Checkpoint{};
@@ -165,7 +174,8 @@ void CacheImpl::release(Request& r) {
 void CacheImpl::finish(RequestId id) {
   Request* r = find(id);
   if (!r) return;
-  if (r->phase == RequestPhase::kRunning && config_.enabled) {
+  if (r->phase == RequestPhase::kRunning && config_.enabled && !r->failed) {
+    drop_granted(*r);   // a step that was prepared and did not complete may have written there
     // A conflict (the same pages are being loaded by another request) only costs the tail: they are there already.
     (void)commit(*r, r->computed / page_size());
   }
@@ -186,22 +196,32 @@ Status CacheImpl::restart(RequestId id) {
   const std::vector<TokenId> prompt(r->tokens.begin(), r->tokens.begin() + static_cast<std::ptrdiff_t>(r->prompt));
   release(*r);
   r->tokens = prompt;
-  r->device_only = true;
+  ++r->restarts;
   r->phase = RequestPhase::kReady;
+  r->waits_for = OpId{};
   return Status::ok();
 }
 
 Op& CacheImpl::new_op(OpKind kind) {
-  const OpId id(next_op_++);
+  const OpId id(kind == OpKind::kExplain ? kFirstExplainId + next_explain_++ : next_op_++);
   Op op;
   op.id = id;
   op.kind = kind;
+  ++open_[static_cast<std::size_t>(kind)];
   return ops_.emplace(id.v, std::move(op)).first->second;
+}
+
+void CacheImpl::erase_op(OpId id) {
+  const auto it = ops_.find(id.v);
+  if (it == ops_.end()) return;
+  --open_[static_cast<std::size_t>(it->second.kind)];
+  ops_.erase(it);
 }
 
 std::function<void(Completion)> CacheImpl::completion_for(OpId id) {
   Result<Inbox<Arrival>::Ticket> ticket = inbox_.reserve();
-  // Cannot fail: the inbox has a place for each of max_operations. If it did, the completion would be dropped and the
+  // Cannot fail: the inbox has a place for each of max_operations, and one for the operation that follows another while
+  // that is still counted. If it did, the completion would be dropped and the
   // operation would stay in flight, its buffers quarantined: never wrong, only lost.
   auto place = std::make_shared<Inbox<Arrival>::Ticket>(ticket.is_ok() ? std::move(ticket).value()
                                                                       : Inbox<Arrival>::Ticket{});
@@ -232,8 +252,19 @@ void CacheImpl::report(Op& op) {
     agreed_.push_back({op.id, std::move(bits)});
     return;
   }
-  // kOverloaded cannot happen: the group's limit is at least max_operations.
-  (void)ranks_->report(op.id, std::move(bits));
+  refused_.push_back({op.id, std::move(bits)});
+  report_refused();
+}
+
+// The group is full while a slow rank has not applied what the others have; a lost report would leave the operation open
+// on every rank for ever.
+void CacheImpl::report_refused() {
+  std::size_t taken = 0;
+  while (taken < refused_.size() &&
+         ranks_->report(refused_[taken].op, refused_[taken].bits).code() != StatusCode::kOverloaded) {
+    ++taken;
+  }
+  refused_.erase(refused_.begin(), refused_.begin() + static_cast<std::ptrdiff_t>(taken));
 }
 
 OutcomeBits CacheImpl::outcome_of(Op& op) {
@@ -244,14 +275,9 @@ OutcomeBits CacheImpl::outcome_of(Op& op) {
       const auto* done = std::get_if<TransferDone>(&op.completion);
       return {done && done->status.is_ok() ? 1u : 0u};
     }
-    case OpKind::kExists:
+    case OpKind::kExists: return exists_outcome(op);
     case OpKind::kRead: return read_outcome(op);
-    case OpKind::kStore: {
-      const auto* done = std::get_if<WriteResult>(&op.completion);
-      const bool ok = done && !done->groups.empty() &&
-                      std::all_of(done->groups.begin(), done->groups.end(), [](const Status& s) { return s.is_ok(); });
-      return {ok ? 1u : 0u};
-    }
+    case OpKind::kStore: return store_outcome(op);
     case OpKind::kTimer:
     case OpKind::kExplain: return {1};
   }
@@ -275,7 +301,7 @@ void CacheImpl::apply(OpId id, const OutcomeBits& bits) {
     case OpKind::kTimer: timer_done(op); break;
     case OpKind::kExplain: explain_done(op); break;
   }
-  ops_.erase(id.v);
+  erase_op(id);
 }
 
 bool CacheImpl::poll(Nanos wait) {
@@ -286,7 +312,10 @@ bool CacheImpl::poll(Nanos wait) {
     changed = apply_arrivals();
     check_timers();
   }
-  if (ranks_) take_agreed();
+  if (ranks_) {
+    report_refused();
+    take_agreed();
+  }
   std::vector<AgreedEvent> events;
   events.swap(agreed_);
   for (const AgreedEvent& event : events) apply(event.op, event.bits);
@@ -296,8 +325,7 @@ bool CacheImpl::poll(Nanos wait) {
 
 // A follower must not act on this step before it knows what the leader applied in it, or the ranks part for good.
 void CacheImpl::take_agreed() {
-  const bool pending =
-      std::any_of(ops_.begin(), ops_.end(), [](const auto& entry) { return entry.second.kind != OpKind::kExplain; });
+  const bool pending = ops_.size() > open(OpKind::kExplain);
   const TimePoint give_up = clock_.now() + config_.rank_plan_limit;
   while (true) {
     const Status taken = ranks_->take(step_, pending, config_.rank_plan_wait, agreed_);
@@ -309,6 +337,7 @@ void CacheImpl::take_agreed() {
       break;
     }
     (void)apply_arrivals();        // what the leader waits for may be this rank's report
+    report_refused();
   }
   ++step_;
 }

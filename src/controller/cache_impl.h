@@ -6,6 +6,8 @@
 //   room.cc        making room on device and host
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -39,7 +41,7 @@ struct Request {
   std::uint32_t fetches = 0;            // prefetches made; bounded by kMaxFetches
   LockHandle hold;                      // host: what was prefetched stays until start()
   std::uint64_t hold_blocks = 0;        // of it, counted against the prefetch capacity
-  bool device_only = false;             // after restart(): the host copy could not be loaded
+  std::uint32_t restarts = 0;           // 1: uses the device only, its host copy could not be loaded; more: nothing
 
   // While running.
   PageTable table;
@@ -50,12 +52,15 @@ struct Request {
   std::vector<Checkpoint> taken;        // computed, not yet given to the tree
   Checkpoint tracked;                   // last page boundary reached beyond the plan; slot reused at the next one
   std::vector<StateSnapshotSlot> granted;   // of the step that is under way
+  std::uint64_t prepared = 0;           // tokens: how far prepare_step() gave slots
   std::shared_ptr<LayerGate> gate;
   OpId load, state_copy;                // 0: none in flight
+  bool failed = false;                  // one of the two failed: nothing it computes may be kept, restart() is due
   CachedTokens cached;
 };
 
 enum class OpKind : std::uint8_t { kLoad, kStateCopy, kBackup, kExists, kRead, kStore, kTimer, kExplain };
+inline constexpr std::size_t kOpKindCount = 8;
 
 // A prefetch from its existence query to its adoption. Outlives its request (rule 3: buffers belong to the operation).
 struct Prefetch {
@@ -69,8 +74,7 @@ struct Prefetch {
   std::uint64_t full_from = 0;          // pages of full the tree had
   std::uint64_t target = 0;             // restore point being fetched
   std::uint64_t swa_from = 0;           // first window page fetched
-  LockHandle device_lock, host_lock;    // keep [0, full_from) in place
-  std::vector<PoolPresence> presence;   // tree and storage together
+  LockHandle device_lock, host_lock;    // keep [0, full_from) in place; given up when the wait is over (timer_done)
   std::array<std::vector<HostSlot>, kComponentCount> slots;
   std::vector<LeasedSlot> leases;
   std::vector<std::pair<PoolName, std::uint64_t>> items;   // (pool, page) of each read item
@@ -80,9 +84,11 @@ struct Prefetch {
 };
 
 struct Store {                          // a write to storage
-  std::vector<NodeId> nodes;            // parents first, at submit
+  std::vector<NodeId> nodes;            // parents first, of one namespace
+  std::vector<NodeId> groups;           // those of them that have a group in the write under way
   std::vector<LeasedSlot> leases;
-  std::uint64_t pages = 0;
+  std::uint64_t pages = 0;              // of full, in the write under way
+  std::uint64_t pinned = 0;             // pages of `nodes`, counted in pinned_by_stores_
   std::uint32_t attempts = 0;
   std::uint32_t epoch = 0;
   TimePoint not_before;                 // retry back-off
@@ -107,6 +113,7 @@ struct Op {
   std::unique_ptr<ExplainOp> explain;
   Completion completion;                // this rank's, once it arrived
   TimePoint due;                        // kTimer
+  OpId guards;                          // kTimer: the query or read whose wait it bounds
   bool reported = false;
   std::uint64_t pages = 0;              // kLoad: full pages, for the counter
 };
@@ -152,15 +159,30 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] std::uint64_t reusable_pages(const Request& r) const { return (r.prompt - 1) / page_size(); }
   [[nodiscard]] std::uint64_t final_tokens(const Request& r) const;
   void release(Request& r);
-  // Registers an operation; the caller checked has_room_for_op(). Its id is the same on every rank.
+  // Registers an operation; the caller checked that there is room. Its id is the same on every rank, but for kExplain,
+  // which is one rank's own.
   Op& new_op(OpKind kind);
-  [[nodiscard]] bool has_room_for_op() const { return ops_.size() < config_.max_operations; }
+  void erase_op(OpId id);
+  [[nodiscard]] std::size_t open(OpKind kind) const { return open_[static_cast<std::size_t>(kind)]; }
+  // Timers complete nowhere and explanations have places of their own: neither may change what other ranks decide.
+  [[nodiscard]] std::size_t open_ops() const { return ops_.size() - open(OpKind::kTimer) - open(OpKind::kExplain); }
+  [[nodiscard]] bool has_room_for_op() const { return open_ops() < config_.max_operations; }
+  // Storage may hang. Stores and prefetches each have a quarter of the places, so that copies always find some.
+  [[nodiscard]] std::size_t storage_share() const { return std::max<std::size_t>(1, config_.max_operations / 4); }
+  [[nodiscard]] bool has_room_for_store() const {
+    return has_room_for_op() && open(OpKind::kStore) < storage_share();
+  }
+  [[nodiscard]] bool has_room_for_prefetch() const {
+    return has_room_for_op() && open(OpKind::kExists) + open(OpKind::kRead) < storage_share();
+  }
   // A place in the inbox for the op's completion, shared because callbacks must be copyable.
   [[nodiscard]] std::function<void(Completion)> completion_for(OpId id);
   bool apply_arrivals();
   void take_agreed();
   void report(Op& op);
+  void report_refused();
   [[nodiscard]] OutcomeBits outcome_of(Op& op);
+  [[nodiscard]] OutcomeBits store_outcome(const Op& op) const;
   void apply(OpId id, const OutcomeBits& bits);
   void drop_leases(const TransferDone& done);
   void drop_host_leases(const std::vector<LeasedSlot>& leases);
@@ -191,12 +213,17 @@ class CacheImpl final : public Cache, private SlotSink {
   void account_start(Request& r, const Restore& restore);
   void load_done(Op& op, bool ok);
   void state_copy_done(Op& op, bool ok);
+  void fail_request(Request& r, const std::string& why);
 
   // ---- step.cc
   [[nodiscard]] Status grant_window(Request& r, std::uint64_t until);
   [[nodiscard]] Status grant_snapshots(Request& r, std::uint64_t until);
+  [[nodiscard]] Status grant_planned(Request& r, std::uint64_t until, bool weak);
+  void grant_tracked(Request& r, std::uint64_t until);
+  void drop_granted(Request& r);
   [[nodiscard]] Result<DeviceSlot> snapshot_slot(bool weak);
   void collect_snapshots(Request& r);
+  void commit_due(Request& r);
   // Gives whole pages [committed, pages) and taken checkpoints to the tree. kConflict: met a copy under way; later.
   [[nodiscard]] Status commit(Request& r, std::uint64_t pages);
   void drop_window(Request& r);
@@ -206,38 +233,48 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] Status make_device_room(const ComponentCounts& counts);
   [[nodiscard]] Status make_device_room_for(ComponentKind c, std::uint32_t count);
   [[nodiscard]] bool make_host_room(const ComponentCounts& counts);
-  [[nodiscard]] std::size_t copies_in_flight() const;
+  [[nodiscard]] bool could_make_device_room(ComponentKind c, std::uint32_t count) const;
+  [[nodiscard]] std::size_t copies_in_flight() const {
+    return open(OpKind::kLoad) + open(OpKind::kStateCopy) + open(OpKind::kBackup);
+  }
   [[nodiscard]] bool tier_keeps(ComponentKind c) const;   // may this component have host copies?
 
   // ---- prefetch.cc
   // forced: at start(), when the request has its turn; the capacity limit is for those that still queue.
   void maybe_prefetch(Request& r, bool forced);
+  [[nodiscard]] bool may_prefetch() const;
+  [[nodiscard]] Nanos wait_limit(std::uint64_t tokens) const;
   void drop_hold(Request& r);
   [[nodiscard]] TreePosition position_at(NodeId node, std::uint64_t pages) const;
   void collect_keys(Prefetch& p, const TreePosition& walked);
-  void add_tree_presence(Prefetch& p, NodeId node);
-  void submit_exists(Op& op);
+  void add_tree_presence(const Prefetch& p, NodeId node, std::vector<PoolPresence>& presence) const;
+  void submit_exists(Op& op, std::shared_ptr<const StoreScope> scope);
   void exists_done(Op& op, const OutcomeBits& bits);
   [[nodiscard]] bool reserve_prefetch(Prefetch& p, const OutcomeBits& bits);
   [[nodiscard]] ComponentCounts prefetch_counts(Prefetch& p) const;
   [[nodiscard]] ReadRequest build_read(Prefetch& p);
   void submit_read(Op& op);
-  [[nodiscard]] OutcomeBits read_outcome(Op& op);
+  [[nodiscard]] OutcomeBits exists_outcome(const Op& op) const;
+  [[nodiscard]] OutcomeBits read_outcome(const Op& op);
   void read_done(Op& op, const OutcomeBits& bits);
+  [[nodiscard]] bool still_has_path(const Prefetch& p) const;
   void adopt(Prefetch& p, std::uint64_t pages);
-  void end_prefetch(Prefetch& p);
+  void end_prefetch(OpId id, Prefetch& p);
   void timer_done(Op& op);
   void check_timers();
 
   // ---- backup.cc
-  void maybe_backup(NodeId node);                                        // as the write policy says
+  // As the write policy says. What stands at or after page `from` is looked at also beneath a complete copy.
+  void maybe_backup(NodeId node, std::uint64_t from);
   [[nodiscard]] bool backup_victims(const std::vector<NodeId>& victims);   // true: a copy was started
   [[nodiscard]] bool start_backup(const std::vector<NodeId>& nodes);       // parents first
   [[nodiscard]] bool attach_backup(Op& op, NodeId node, TransferRequest& copy);
-  void append_unbacked_path(NodeId node, bool by_policy, std::vector<NodeId>& out) const;
+  void append_unbacked_path(NodeId node, bool by_policy, std::uint64_t from, std::vector<NodeId>& out) const;
   [[nodiscard]] ComponentCounts missing_on_host(const NodeView& view) const;
   void backup_done(Op& op, bool ok);
   void enqueue_store(const std::vector<NodeId>& nodes);
+  void enqueue_store_of(std::vector<NodeId> nodes);   // one namespace
+  void cancel_store(Op& op);
   void submit_store(Op& op);
   [[nodiscard]] PageGroup build_group(NodeId node, Store& store);
   void store_done(Op& op, const OutcomeBits& bits);
@@ -246,6 +283,9 @@ class CacheImpl final : public Cache, private SlotSink {
 
   // ---- operator.cc
   void explain_done(Op& op);
+  void explain_pools(Explanation& report, const std::vector<PoolPresence>& presence, std::uint64_t pages) const;
+  [[nodiscard]] Status check_device_slots() const;
+  [[nodiscard]] Status check_host_slots() const;
   void add_tier_lines(Explanation& report, NodeId node, std::uint64_t pages) const;
 
   void return_device(ComponentKind c, std::span<const DeviceSlot> slots);
@@ -269,24 +309,31 @@ class CacheImpl final : public Cache, private SlotSink {
   RadixTree tree_;
   std::unordered_map<std::uint64_t, Request> requests_;
   std::map<std::uint64_t, Op> ops_;     // ordered: ranks iterate alike
-  std::uint64_t next_request_ = 1, next_op_ = 1, step_ = 0;
+  std::array<std::size_t, kOpKindCount> open_{};   // of ops_, by kind
+  std::uint64_t next_request_ = 1, next_op_ = 1, next_explain_ = 1, step_ = 0;
   std::uint32_t running_ = 0;           // requests in kLoading or kRunning
   std::map<std::pair<std::string, std::string>, NamespaceId> spaces_;
   std::map<std::uint32_t, std::shared_ptr<const StoreScope>> store_scopes_;   // by NamespaceId
   std::uint64_t prefetch_blocks_ = 0;
   std::deque<OpId> store_queue_;        // waiting to be submitted, in order
   std::size_t stores_in_flight_ = 0;
+  std::uint64_t pinned_by_stores_ = 0;  // pages that stores keep where they are, in both tiers
   bool unstored_hint_ = false;          // the tree may hold host pages that storage lacks
+  bool store_again_ = false;            // storage lost pages: look for them again once it takes some
   std::size_t loads_in_flight_ = 0;
   StorageBackend* storage_ = nullptr;
   std::uint32_t storage_epoch_ = 0;
   CacheCounters counters_;
   std::vector<Arrival> arrivals_;       // scratch of poll()
   std::vector<AgreedEvent> agreed_;     // scratch of poll()
+  std::vector<AgreedEvent> refused_;    // outcomes that the rank group had no room for: reported again, in order
   Inbox<Arrival> inbox_;
 };
 
 inline constexpr std::uint32_t kMaxFetches = 8;        // prefetches of one request: what it fetched may be evicted again
 inline constexpr std::size_t kStoresInFlight = 16;   // storage writes at once; the rest waits in store_queue_
+inline constexpr std::size_t kMaxExplains = 16;      // explanations that wait for storage
+// Ids of explanations: apart from those that all ranks must give alike.
+inline constexpr std::uint64_t kFirstExplainId = std::uint64_t{1} << 63;
 
 }  // namespace larder

@@ -27,7 +27,7 @@ constexpr std::array<std::pair<PrefetchPolicy, std::string_view>, 3> kPrefetchPo
 constexpr std::uint32_t kMaxTableEntries = 1'000'000;
 // A transfer in each direction and a storage operation of each kind: with fewer, nothing can overlap.
 constexpr std::uint32_t kMinOperations = 4;
-constexpr std::uint32_t kMaxBackupRetries = 32;   // the delay doubles: 100 ms x 2^32 is more than ten years
+constexpr std::uint32_t kMaxBackupRetries = 32;  // the delay doubles: 100 ms x 2^32 is more than ten years
 constexpr Nanos kMaxConfiguredWait = std::chrono::hours(24);
 
 template <class Value, class Table>
@@ -54,7 +54,8 @@ Status check_count(std::string_view field, std::uint32_t value, std::uint32_t lo
 Status check_wait(std::string_view field, Nanos value, Nanos low) {
   if (value >= low && value <= kMaxConfiguredWait) return Status::ok();
   return invalid_argument(fmt::format("cache config: {} is {} s, must be {} to {} s", field,
-                                      static_cast<double>(value.count()) * 1e-9, static_cast<double>(low.count()) * 1e-9,
+                                      static_cast<double>(value.count()) * 1e-9,
+                                      static_cast<double>(low.count()) * 1e-9,
                                       std::chrono::duration_cast<std::chrono::seconds>(kMaxConfiguredWait).count()));
 }
 
@@ -70,16 +71,21 @@ std::optional<PrefetchPolicy> parse_prefetch_policy(std::string_view s) {
 Status validate_config(const CacheConfig& config) {
   LARDER_RETURN_IF_ERROR(check_count("selective_hits", config.selective_hits, 1, kMaxTableEntries));
   if (!(config.prefetch_capacity > 0 && config.prefetch_capacity <= 1)) {
-    return invalid_argument(fmt::format("cache config: prefetch_capacity is {}, must be above 0 and at most 1 (a share "
-                                        "of the host blocks)", config.prefetch_capacity));
+    return invalid_argument(
+        fmt::format("cache config: prefetch_capacity is {}, must be above 0 and at most 1 (a share "
+                    "of the host blocks)",
+                    config.prefetch_capacity));
   }
   LARDER_RETURN_IF_ERROR(check_wait("prefetch_timeout_base", config.prefetch_timeout_base, Nanos{0}));
   LARDER_RETURN_IF_ERROR(check_wait("prefetch_timeout_per_ki_token", config.prefetch_timeout_per_ki_token, Nanos{0}));
   LARDER_RETURN_IF_ERROR(check_wait("prefetch_timeout_max", config.prefetch_timeout_max, config.prefetch_timeout_base));
+  LARDER_RETURN_IF_ERROR(check_wait("prefetch_wait_limit", config.prefetch_wait_limit, Nanos{0}));
   LARDER_RETURN_IF_ERROR(check_count("chunked_prefill_tokens", config.chunked_prefill_tokens, 1, kMaxTableEntries));
   LARDER_RETURN_IF_ERROR(check_count("max_requests", config.max_requests, 1, kMaxTableEntries));
   LARDER_RETURN_IF_ERROR(check_count("max_operations", config.max_operations, kMinOperations, kMaxTableEntries));
   LARDER_RETURN_IF_ERROR(check_count("max_namespaces", config.max_namespaces, 1, kMaxTableEntries));
+  LARDER_RETURN_IF_ERROR(check_wait("rank_plan_wait", config.rank_plan_wait, Nanos{0}));
+  LARDER_RETURN_IF_ERROR(check_wait("rank_plan_limit", config.rank_plan_limit, config.rank_plan_wait));
   LARDER_RETURN_IF_ERROR(check_count("backup_retries", config.backup_retries, 0, kMaxBackupRetries));
   return check_wait("backup_retry_delay", config.backup_retry_delay, Nanos{0});
 }
@@ -92,8 +98,8 @@ Nanos prefetch_deadline(const CacheConfig& config, std::uint64_t tokens) {
   }
   // In floating point: a huge token count must end at the maximum, not overflow below it.
   const double base = static_cast<double>(config.prefetch_timeout_base.count());
-  const double wait = base + static_cast<double>(config.prefetch_timeout_per_ki_token.count()) *
-                                 (static_cast<double>(tokens) / 1024.0);
+  const double wait =
+      base + static_cast<double>(config.prefetch_timeout_per_ki_token.count()) * (static_cast<double>(tokens) / 1024.0);
   const double most = static_cast<double>(config.prefetch_timeout_max.count());
   return wait >= most ? config.prefetch_timeout_max : Nanos(std::llround(wait));
 }

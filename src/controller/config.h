@@ -20,7 +20,7 @@ enum class WritePolicy : std::uint8_t { kWriteThrough, kWriteThroughSelective, k
 // How long a request waits for a storage read. In every policy a read that the request no longer waits for goes on and
 // is adopted into the host tier when it arrives (rule 3: its buffers stay its own).
 //   best_effort   does not wait: takes what has arrived when the engine first asks
-//   wait_complete waits for all of it
+//   wait_complete waits for all of it, at most prefetch_wait_limit (a storage that hangs must not hang its requests)
 //   timeout       waits until timeout_base + timeout_per_ki_token * tokens / 1024, at most timeout_max
 enum class PrefetchPolicy : std::uint8_t { kBestEffort, kWaitComplete, kTimeout };
 [[nodiscard]] std::string_view prefetch_policy_name(PrefetchPolicy p);
@@ -44,6 +44,7 @@ struct CacheConfig {
   Nanos prefetch_timeout_base = std::chrono::seconds(1);
   Nanos prefetch_timeout_per_ki_token = std::chrono::milliseconds(250);
   Nanos prefetch_timeout_max = std::chrono::seconds(30);
+  Nanos prefetch_wait_limit = std::chrono::minutes(5);   // wait_complete: the end of "all of it"
 
   std::uint32_t load_back_threshold = 10;     // tokens of full; fewer are recomputed
   std::uint32_t chunked_prefill_tokens = 1024;  // the engine's longest chunk: bounds window slots per request

@@ -13,10 +13,12 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 TEST(CacheConfig, PolicyNamesGoBothWays) {
-  for (const WritePolicy p : {WritePolicy::kWriteThrough, WritePolicy::kWriteThroughSelective, WritePolicy::kWriteBack}) {
+  for (const WritePolicy p :
+       {WritePolicy::kWriteThrough, WritePolicy::kWriteThroughSelective, WritePolicy::kWriteBack}) {
     EXPECT_EQ(parse_write_policy(write_policy_name(p)), p);
   }
-  for (const PrefetchPolicy p : {PrefetchPolicy::kBestEffort, PrefetchPolicy::kWaitComplete, PrefetchPolicy::kTimeout}) {
+  for (const PrefetchPolicy p :
+       {PrefetchPolicy::kBestEffort, PrefetchPolicy::kWaitComplete, PrefetchPolicy::kTimeout}) {
     EXPECT_EQ(parse_prefetch_policy(prefetch_policy_name(p)), p);
   }
   EXPECT_EQ(write_policy_name(WritePolicy::kWriteThroughSelective), "write_through_selective");
@@ -46,7 +48,7 @@ TEST(CacheConfig, RefusalNamesTheFieldAndItsRange) {
   c.prefetch_timeout_base = seconds(-1);
   expect_refused(c, "prefetch_timeout_base");
   c = {};
-  c.prefetch_timeout_max = milliseconds(10);   // below the base
+  c.prefetch_timeout_max = milliseconds(10);  // below the base
   expect_refused(c, "prefetch_timeout_max is 0.01 s, must be 1 to");
   c = {};
   c.chunked_prefill_tokens = 0;

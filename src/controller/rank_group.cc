@@ -33,8 +33,7 @@ void and_into(OutcomeBits& sum, const OutcomeBits& bits) {
 // Threads: all methods, any thread. Limits: max_outstanding events per rank, kMaxPlansAhead plans.
 class GroupState {
  public:
-  GroupState(std::uint32_t ranks, std::size_t max_outstanding)
-      : max_outstanding_(max_outstanding), members_(ranks) {}
+  GroupState(std::uint32_t ranks, std::size_t max_outstanding) : max_outstanding_(max_outstanding), members_(ranks) {}
 
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(members_.size()); }
 
@@ -97,14 +96,14 @@ class GroupState {
 
  private:
   struct OpenEvent {
-    OutcomeBits bits;              // AND of the reports so far
-    std::vector<bool> reported;    // by rank
+    OutcomeBits bits;            // AND of the reports so far
+    std::vector<bool> reported;  // by rank
     std::uint32_t reports = 0;
   };
   struct Member {
-    std::size_t outstanding = 0;   // reported, and not yet applied by every rank
-    std::uint64_t applied = 0;     // events of the agreed list that it took
-    std::uint64_t next_step = 0;   // plans below it are of no use to it
+    std::size_t outstanding = 0;  // reported, and not yet applied by every rank
+    std::uint64_t applied = 0;    // events of the agreed list that it took
+    std::uint64_t next_step = 0;  // plans below it are of no use to it
   };
 
   void promote_agreed() LARDER_REQUIRES(mutex_) {
@@ -134,7 +133,7 @@ class GroupState {
     std::uint64_t oldest_step = step + 1;
     for (std::size_t r = 0; r < members_.size(); ++r) {
       everywhere = std::min(everywhere, members_[r].applied);
-      if (r > 0) oldest_step = std::min(oldest_step, members_[r].next_step);   // the leader reads no plans
+      if (r > 0) oldest_step = std::min(oldest_step, members_[r].next_step);  // the leader reads no plans
     }
     for (; first_agreed_ < everywhere; ++first_agreed_) {
       agreed_.pop_front();
@@ -147,13 +146,13 @@ class GroupState {
   const std::size_t max_outstanding_;
 
   RankedMutex mutex_{LockRank::kController};
-  RankedCondition changed_;   // a plan was added
-  std::vector<Member> members_;   // guarded by mutex_, but for its length, which is const
+  RankedCondition changed_;      // a plan was added
+  std::vector<Member> members_;  // guarded by mutex_, but for its length, which is const
   std::unordered_map<OpId, OpenEvent> open_ LARDER_GUARDED_BY(mutex_);
-  std::deque<OpId> leader_order_ LARDER_GUARDED_BY(mutex_);       // open events that the leader reported
-  std::deque<AgreedEvent> agreed_ LARDER_GUARDED_BY(mutex_);      // events first_agreed_, first_agreed_ + 1, ...
+  std::deque<OpId> leader_order_ LARDER_GUARDED_BY(mutex_);   // open events that the leader reported
+  std::deque<AgreedEvent> agreed_ LARDER_GUARDED_BY(mutex_);  // events first_agreed_, first_agreed_ + 1, ...
   std::uint64_t first_agreed_ LARDER_GUARDED_BY(mutex_) = 0;
-  std::map<std::uint64_t, std::uint64_t> plans_ LARDER_GUARDED_BY(mutex_);   // step -> events to have applied before it
+  std::map<std::uint64_t, std::uint64_t> plans_ LARDER_GUARDED_BY(mutex_);  // step -> events to have applied before it
 };
 
 class InProcessRank final : public RankGroup {
@@ -172,18 +171,17 @@ class InProcessRank final : public RankGroup {
                               " again, the next one is " + std::to_string(next_step_));
     }
     if (pending) {
-      LARDER_RETURN_IF_ERROR(rank_ == 0 ? group_->plan(step, out)
-                                        : group_->follow(rank_, step, clock_, deadline, out));
+      LARDER_RETURN_IF_ERROR(rank_ == 0 ? group_->plan(step, out) : group_->follow(rank_, step, clock_, deadline, out));
     }
     next_step_ = step + 1;
     return Status::ok();
   }
 
  private:
-  const std::shared_ptr<GroupState> group_;   // shared: members may die in any order
+  const std::shared_ptr<GroupState> group_;  // shared: members may die in any order
   const std::uint32_t rank_;
   Clock& clock_;
-  std::uint64_t next_step_ = 0;               // owned by this rank's cache thread
+  std::uint64_t next_step_ = 0;  // owned by this rank's cache thread
 };
 
 }  // namespace

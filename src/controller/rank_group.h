@@ -2,9 +2,9 @@
 //
 // Requests reach every rank in the same order, so the only nondeterminism is *when* a copy or a storage operation
 // completes, what storage answered, and clocks. Each such event is reported here with its outcome as a bit string;
-// the outcome that counts is the AND over ranks (a page is there if it is there on every rank). The leader (rank 0) fixes
-// the order: its plan for step s says "apply the first n agreed events". Every rank applies the same events in the same
-// order before the same step, so trees, pools and decisions stay identical.
+// the outcome that counts is the AND over ranks (a page is there if it is there on every rank). The leader (rank 0)
+// fixes the order: its plan for step s says "apply the first n agreed events". Every rank applies the same events in
+// the same order before the same step, so trees, pools and decisions stay identical.
 //
 //   rank r: report(op, bits) ──► reduction (asynchronous, pipelined) ──► agreed list, in the leader's order
 //   leader: plan(step, n) ─────► followers: take(step) returns events [applied, n)
@@ -25,11 +25,11 @@
 
 namespace larder {
 
-using OutcomeBits = std::vector<std::uint64_t>;   // reduced with AND; a shorter one is padded with zeros
+using OutcomeBits = std::vector<std::uint64_t>;  // reduced with AND; a shorter one is padded with zeros
 
 struct AgreedEvent {
-  OpId op;             // the same on all ranks: operations are numbered in request order
-  OutcomeBits bits;    // AND over ranks
+  OpId op;           // the same on all ranks: operations are numbered in request order
+  OutcomeBits bits;  // AND over ranks
 };
 
 class RankGroup {
@@ -38,15 +38,19 @@ class RankGroup {
   [[nodiscard]] virtual std::uint32_t rank() const = 0;
   [[nodiscard]] virtual std::uint32_t size() const = 0;
   // This rank's outcome of `op`. Never blocks. kOverloaded: more than the group's limit of events is outstanding.
+  // kInvalidArgument: this rank reported the operation already.
   [[nodiscard]] virtual Status report(OpId op, OutcomeBits bits) = 0;
   // Events to apply before `step` (steps count up by one, from 0, on every rank). `pending`: this rank has operations
   // outstanding (the same on all ranks). kDeadlineExceeded: the leader's plan did not come in time; nothing is lost,
-  // the next call with the same step goes on.
-  [[nodiscard]] virtual Status take(std::uint64_t step, bool pending, Nanos deadline, std::vector<AgreedEvent>& out) = 0;
+  // the next call with the same step goes on, and one with a later step makes up for those left out. kOverloaded, leader
+  // only: a follower is thousands of steps behind. kInvalidArgument: a step that was taken already.
+  [[nodiscard]] virtual Status take(std::uint64_t step, bool pending, Nanos deadline,
+                                    std::vector<AgreedEvent>& out) = 0;
 };
 
-// `ranks` members in one process, for tests and for several replicas in one server. Members outlive nothing; each may be
-// used from its own thread. max_outstanding: events reported and not yet applied everywhere, per rank.
+// `ranks` members in one process, for tests and for several replicas in one server. Members outlive nothing; each may
+// be used from its own thread. max_outstanding: events reported and not yet applied everywhere, per rank;
+// at least the operations that can be in flight, or two ranks whose events differ may wait for each other's room.
 [[nodiscard]] std::vector<std::unique_ptr<RankGroup>> make_in_process_rank_group(std::uint32_t ranks, Clock& clock,
                                                                                  std::size_t max_outstanding);
 

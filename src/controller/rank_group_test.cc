@@ -50,21 +50,21 @@ struct Progress {
 };
 
 struct RankLog {
-  std::vector<std::pair<std::uint64_t, AgreedEvent>> events;   // with the step before which they were applied
+  std::vector<std::pair<std::uint64_t, AgreedEvent>> events;  // with the step before which they were applied
   std::uint64_t deadlines = 0;
   std::uint64_t idle_steps = 0;
   bool failed = false;
 };
 
-// One rank's life: operations start at steps that are the same everywhere, and complete here when this rank's dice say so.
-// Every third dozen of steps starts nothing, so that the group is idle now and then.
+// One rank's life: operations start at steps that are the same everywhere, and complete here when this rank's dice say
+// so. Every third dozen of steps starts nothing, so that the group is idle now and then.
 RankLog run_rank(RankGroup& group, Progress& progress, std::uint64_t seed, std::uint64_t operations) {
   constexpr std::size_t kWindow = 12;
   RankLog log;
   Rng rng(seed * 31 + group.rank());
   std::uint64_t started = 0;
   std::set<std::uint64_t> running, reported;
-  std::size_t waiting = 0;   // started and not applied: the same on all ranks
+  std::size_t waiting = 0;  // started and not applied: the same on all ranks
   for (std::uint64_t step = 0; log.events.size() < operations && !log.failed; ++step) {
     progress.steps[group.rank()] = step;
     if (group.rank() == 0) progress.leader_waits_at(step);
@@ -153,7 +153,7 @@ TEST(RankGroup, StepThatWasGivenUpIsMadeUpForByTheNext) {
   for (auto& member : members) ASSERT_TRUE(member->report(OpId(2), {1}));
   ASSERT_TRUE(members[0]->take(1, true, kLong, events));
   events.clear();
-  ASSERT_TRUE(members[1]->take(1, true, kLong, events));   // never asked for step 0
+  ASSERT_TRUE(members[1]->take(1, true, kLong, events));  // never asked for step 0
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(events[0].op, OpId(1));
   EXPECT_EQ(events[1].op, OpId(2));
@@ -179,11 +179,11 @@ TEST(RankGroup, DeadlineIsKeptAndTheSameStepGoesOn) {
     std::this_thread::yield();
   }
   thread.wait_idle();
-  EXPECT_GE(advances, 5000u);   // not before the injected clock said so
+  EXPECT_GE(advances, 5000u);  // not before the injected clock said so
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_TRUE(events.empty());
 
-  ASSERT_TRUE(members[0]->take(0, true, Nanos{0}, events));   // the leader waits for nobody
+  ASSERT_TRUE(members[0]->take(0, true, Nanos{0}, events));  // the leader waits for nobody
   ASSERT_TRUE(members[1]->take(0, true, Nanos{0}, events));
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(events[1].op, OpId(7));
@@ -197,12 +197,12 @@ TEST(RankGroup, OutcomesAreTheAndOverRanksPaddedWithZeros) {
   ASSERT_TRUE(members[0]->report(OpId(1), {1}));
   std::vector<AgreedEvent> events;
   ASSERT_TRUE(members[0]->take(0, true, kLong, events));
-  EXPECT_TRUE(events.empty());   // rank 2 has not spoken
+  EXPECT_TRUE(events.empty());  // rank 2 has not spoken
   ASSERT_TRUE(members[2]->report(OpId(1), {3}));
   ASSERT_TRUE(members[1]->report(OpId(1), {1}));
   ASSERT_TRUE(members[2]->report(OpId(2), {0b1111, ~0ull}));
   ASSERT_TRUE(members[0]->take(1, true, kLong, events));
-  ASSERT_EQ(events.size(), 2u);   // in the leader's order, not in the order of completion
+  ASSERT_EQ(events.size(), 2u);  // in the leader's order, not in the order of completion
   EXPECT_EQ(events[0].op, OpId(2));
   EXPECT_EQ(events[0].bits, (OutcomeBits{0b0101, 0}));
   EXPECT_EQ(events[1].op, OpId(1));
@@ -224,7 +224,7 @@ TEST(RankGroup, IsBoundedAndRefusesWhatItCannotMean) {
   ASSERT_TRUE(members[1]->take(0, true, kLong, events));
   EXPECT_TRUE(members[0]->report(OpId(3), {1}));
 
-  EXPECT_EQ(members[0]->take(0, true, kLong, events).code(), StatusCode::kInvalidArgument);   // steps only count up
+  EXPECT_EQ(members[0]->take(0, true, kLong, events).code(), StatusCode::kInvalidArgument);  // steps only count up
 
   // A leader whose follower stopped is refused at some point instead of eating memory.
   Status status;

@@ -16,12 +16,24 @@ bool CacheImpl::tier_keeps(ComponentKind c) const {
 }
 
 Status CacheImpl::make_device_room(const ComponentCounts& counts) {
+  for (const ComponentKind c : kAllComponents) {   // before anything is evicted for a component that does fit
+    if (!could_make_device_room(c, counts[index_of(c)])) {
+      return overloaded("the device has no room for " + std::to_string(counts[index_of(c)]) + " slots of " +
+                        std::string(component_name(c)) + " now: the rest is in use");
+    }
+  }
   for (const ComponentKind c : kAllComponents) LARDER_RETURN_IF_ERROR(make_device_room_for(c, counts[index_of(c)]));
   return Status::ok();
 }
 
-// Prefers victims with a host copy. For the rest: back up and wait while that makes progress, and drop only when nothing
-// is in flight that could free memory: a full host tier must never stop the engine for good.
+// Would evicting everything do? What is locked or pinned now comes free in its own time.
+bool CacheImpl::could_make_device_room(ComponentKind c, std::uint32_t count) const {
+  return count <= device_.free_slots(c) + tree_.counts(c, Tier::kDevice).evictable();
+}
+
+// Prefers victims with a host copy. For the rest: back up and wait while copies are under way, and drop only when none
+// is: a full host tier must never stop the engine for good. Writes to storage are not waited for, although they keep host
+// pages in place: a storage that is slow or hangs costs cached pages, not time.
 Status CacheImpl::make_device_room_for(ComponentKind c, std::uint32_t count) {
   const auto missing = [&] {
     const std::uint32_t free = device_.free_slots(c);
@@ -32,11 +44,7 @@ Status CacheImpl::make_device_room_for(ComponentKind c, std::uint32_t count) {
     return overloaded("the device has no room for " + std::to_string(count) + " slots of " +
                       std::string(component_name(c)) + " now");
   };
-  // Not worth evicting anything if even everything would not do.
-  if (tree_.counts(c, Tier::kDevice).evictable() < missing() && device_.slots(c).counts().quarantined == 0 &&
-      ops_.empty()) {
-    return no_room();
-  }
+  if (!could_make_device_room(c, count)) return no_room();
   if (tier_keeps(c)) {
     const EvictResult gentle = tree_.evict_device(c, missing(), VictimRule::kBackUpFirst);
     if (missing() == 0) return Status::ok();
@@ -47,15 +55,14 @@ Status CacheImpl::make_device_room_for(ComponentKind c, std::uint32_t count) {
   return missing() == 0 ? Status::ok() : no_room();
 }
 
-std::size_t CacheImpl::copies_in_flight() const {
-  return static_cast<std::size_t>(std::count_if(ops_.begin(), ops_.end(), [](const auto& entry) {
-    const OpKind kind = entry.second.kind;
-    return kind == OpKind::kLoad || kind == OpKind::kBackup || kind == OpKind::kStore || kind == OpKind::kStateCopy;
-  }));
-}
-
-// One byte budget: the least recently used victim goes first, whatever its component.
+// One byte budget: the least recently used victim goes first, whatever its component. Evicts nothing if everything would
+// not do.
 bool CacheImpl::make_host_room(const ComponentCounts& counts) {
+  std::uint64_t evictable = 0;
+  for (const ComponentKind c : kAllComponents) {
+    evictable += tree_.counts(c, Tier::kHost).evictable() * host_->blocks_per_slot(c);
+  }
+  if (host_->blocks_missing(counts) > evictable) return false;
   while (true) {
     const std::uint64_t missing = host_->blocks_missing(counts);
     if (missing == 0) return true;

@@ -14,19 +14,21 @@ bool CacheImpl::Restore::loads() const {
 Result<CacheImpl::Restore> CacheImpl::choose_restore(Request& r, NodeId& node) {
   Restore restore;
   node = tree_.root(r.space);
-  if (!config_.enabled) return restore;
+  // Neither host nor device could give it its prefix intact: it computes all of it.
+  if (!config_.enabled || r.restarts > 1) return restore;
+  const bool device_only = r.restarts > 0;
   const std::uint64_t limit = reusable_pages(r);
   const MatchResult match = tree_.match(r.space, std::span<const TokenId>(r.tokens).first(limit * page_size()));
   if (match.meets_pending && loads_in_flight_ > 0) return overloaded("start: this prefix is being loaded; wait for it");
   if (fetch_again(r, match.any.at.pages)) return overloaded("start: waiting for storage");
-  const TierMatch* best = host_ && !r.device_only ? &match.any : &match.device;
+  const TierMatch* best = host_ && !device_only ? &match.any : &match.device;
   const std::uint64_t on_device = std::min(match.full_device_pages, best->at.pages);
   const bool only_full = !model_.has(ComponentKind::kSwa) && !model_.has(ComponentKind::kMamba);
   if (only_full && (best->at.pages - on_device) * page_size() < config_.load_back_threshold) best = &match.device;
   restore.pages = best->at.pages;
   restore.reason = best->reason;
   restore.component = best->component;
-  restore.fork = std::min(r.device_only ? match.full_device_pages : match.full_any_pages, limit);
+  restore.fork = std::min(device_only ? match.full_device_pages : match.full_any_pages, limit);
   if (restore.pages == 0) return restore;
 
   node = tree_.settle(best->at);
@@ -48,7 +50,7 @@ Result<CacheImpl::Restore> CacheImpl::choose_restore(Request& r, NodeId& node) {
 
 // While the request queued, what it could have used was evicted, or its prefetch found no capacity. True: it waits.
 bool CacheImpl::fetch_again(Request& r, std::uint64_t found) {
-  if (!storage_ || !host_ || r.device_only || r.fetches >= kMaxFetches) return false;
+  if (!may_prefetch() || r.restarts > 0 || r.fetches >= kMaxFetches) return false;
   if (!r.fetch_refused && found >= r.known) return false;
   maybe_prefetch(r, true);
   return r.phase == RequestPhase::kPrefetching;
@@ -86,7 +88,7 @@ Result<CachedTokens> CacheImpl::start(RequestId id) {
   if (!r) return not_found("start: no such request");
   if (r->phase == RequestPhase::kPrefetching) return overloaded("start: waiting for storage");
   if (r->phase != RequestPhase::kReady) return invalid_argument("start: the request has started already");
-  if (ops_.size() + 2 > config_.max_operations) return overloaded("start: too many copies in flight");
+  if (open_ops() + 2 > config_.max_operations) return overloaded("start: too many copies in flight");
   LARDER_RETURN_IF_ERROR(check_admission());
   NodeId node;
   Result<Restore> restore = choose_restore(*r, node);
@@ -125,11 +127,10 @@ Status CacheImpl::admit(Request& r, NodeId node, const Restore& restore) {
       tree_.unlock(device_lock);
       for (const ComponentKind c : kAllComponents) return_device(c, slots[index_of(c)]);
       --loads_in_flight_;
-      ops_.erase(op->id.v);
+      erase_op(op->id);
       return overloaded("start: " + attached.message());
     }
   }
-  r.lock = device_lock;
   fill_table(r, restore, load, slots);
   copy_state(r, restore, op, load);
   ++running_;
@@ -139,6 +140,10 @@ Status CacheImpl::admit(Request& r, NodeId node, const Restore& restore) {
     r.load = op->id;
     submit_transfer(*op, std::move(load));
   }
+  // The checkpoint is leased by the copy that reads it. Locked, too, it would take one of the states that
+  // check_admission() promised to the request.
+  r.lock = tree_.lock(node, Tier::kDevice, LockParts{.full = true, .swa = true, .mamba = false});
+  tree_.unlock(device_lock);
   r.phase = r.state_copy.v != 0 && op ? RequestPhase::kLoading : RequestPhase::kRunning;
   return Status::ok();
 }
@@ -244,7 +249,7 @@ void CacheImpl::account_start(Request& r, const Restore& restore) {
   r.cached.component = restore.component;
   if (restore.pages > 0) {
     tree_.touch({r.lock.node, restore.pages}, true);
-    if (config_.write_policy == WritePolicy::kWriteThroughSelective) maybe_backup(r.lock.node);
+    if (config_.write_policy == WritePolicy::kWriteThroughSelective) maybe_backup(r.lock.node, restore.pages);
   }
 }
 
@@ -254,17 +259,24 @@ void CacheImpl::load_done(Op& op, bool ok) {
   --loads_in_flight_;
   if (ok) counters_.loaded_back += op.pages;
   Request* r = find(op.request);
-  if (r && r->load == op.id) r->load = OpId{};
+  if (!r || r->load != op.id) return;
+  r->load = OpId{};
+  if (!ok) fail_request(*r, "the load-back failed");
+}
+
+// The engine learns of it at the gate, also if its own copy came and that of another rank did not: the pages are gone.
+void CacheImpl::fail_request(Request& r, const std::string& why) {
+  r.failed = true;
+  if (!r.gate) r.gate = std::make_shared<LayerGate>(model_.layer_count());
+  r.gate->fail(unavailable(why));
 }
 
 void CacheImpl::state_copy_done(Op& op, bool ok) {
   Request* r = find(op.request);
   if (!r || r->state_copy != op.id) return;
   r->state_copy = OpId{};
-  if (r->phase != RequestPhase::kLoading) return;
   r->phase = RequestPhase::kRunning;
-  // The engine learns of the failure where it learns of failed loads: at the gate.
-  if (!ok && r->gate) r->gate->fail(unavailable("the checkpoint could not be copied on the device"));
+  if (!ok) fail_request(*r, "the checkpoint could not be copied on the device");
 }
 
 }  // namespace larder

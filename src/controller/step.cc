@@ -15,8 +15,11 @@ Result<StepGrant> CacheImpl::prepare_step(RequestId id, std::uint64_t until) {
     return invalid_argument("prepare_step: position " + std::to_string(until) + " is not within (" +
                             std::to_string(r->computed) + ", " + std::to_string(r->table.full.size() * page_size()) + "]");
   }
+  // What a conflict kept from the tree is the request's own until it is handed over, and may be just what is missing now.
+  commit_due(*r);
   LARDER_RETURN_IF_ERROR(grant_window(*r, until));
   LARDER_RETURN_IF_ERROR(grant_snapshots(*r, until));
+  r->prepared = until;
   StepGrant grant;
   grant.pages = &r->table;
   grant.snapshots = r->granted;
@@ -49,45 +52,73 @@ Result<DeviceSlot> CacheImpl::snapshot_slot(bool weak) {
 
 Status CacheImpl::grant_snapshots(Request& r, std::uint64_t until) {
   if (!model_.has(ComponentKind::kMamba) || !config_.enabled) return Status::ok();
-  // A step that was prepared and not run: its places are asked for anew.
-  for (const StateSnapshotSlot& s : r.granted) {
-    if (s.slot != r.tracked.slot) return_device(ComponentKind::kMamba, std::span<const DeviceSlot>(&s.slot, 1));
+  drop_granted(r);   // a step that was prepared and did not complete: its places are asked for anew
+  const Status planned = grant_planned(r, until, false);
+  if (!planned.is_ok()) {
+    drop_granted(r);   // all or nothing: two requests that each kept a part could wait for each other
+    return planned;
   }
-  r.granted.clear();
+  (void)grant_planned(r, until, true);
+  grant_tracked(r, until);
+  std::sort(r.granted.begin(), r.granted.end(), [](const auto& a, const auto& b) { return a.position < b.position; });
+  return Status::ok();
+}
+
+// Strong checkpoints are worth waiting for a copy that frees a slot; when none is under way they are skipped like weak
+// ones, because a checkpoint is a gain and the request must go on.
+Status CacheImpl::grant_planned(Request& r, std::uint64_t until, bool weak) {
   for (const PlannedCheckpoint& planned : r.plan) {
     const std::uint64_t position = planned.page * page_size();
     if (position > until) break;
-    if (position <= r.computed) continue;
-    Result<DeviceSlot> slot = snapshot_slot(planned.weak);
+    if (position <= r.computed || planned.weak != weak) continue;
+    Result<DeviceSlot> slot = snapshot_slot(weak);
     if (slot.is_ok()) {
       r.granted.push_back({position, *slot});
-    } else if (!planned.weak) {
+    } else if (!weak && copies_in_flight() > 0) {
       return slot.status();
     }
-  }
-  // The end of the output: the last page boundary beyond the plan, in one slot that is used again and again.
-  const std::uint64_t boundary = until / page_size() * page_size();
-  const std::uint64_t plan_end = (r.prompt - 1) / page_size() * page_size();
-  if (boundary > r.computed && boundary > plan_end) {
-    if (!r.tracked.slot.valid()) {
-      Result<DeviceSlot> slot = snapshot_slot(false);
-      if (!slot.is_ok()) return slot.status();
-      r.tracked.slot = *slot;
-    }
-    r.granted.push_back({boundary, r.tracked.slot});
   }
   return Status::ok();
 }
 
-void CacheImpl::collect_snapshots(Request& r) {
+// The end of the output: the last page boundary beyond the plan, in one slot that is used again and again. No token waits
+// for it.
+void CacheImpl::grant_tracked(Request& r, std::uint64_t until) {
+  const std::uint64_t boundary = until / page_size() * page_size();
+  const std::uint64_t plan_end = (r.prompt - 1) / page_size() * page_size();
+  if (boundary <= r.computed || boundary <= plan_end) return;
+  if (!r.tracked.slot.valid()) {
+    // check_admission() promised three states: the working one and two more.
+    Result<DeviceSlot> slot = snapshot_slot(!r.taken.empty() || !r.granted.empty());
+    if (!slot.is_ok()) return;
+    r.tracked.slot = *slot;
+  }
+  r.granted.push_back({boundary, r.tracked.slot});
+}
+
+void CacheImpl::drop_granted(Request& r) {
   for (const StateSnapshotSlot& s : r.granted) {
+    if (s.slot == r.tracked.slot) {
+      r.tracked.page = 0;   // the step may have written its state there, or a part of it
+    } else {
+      return_device(ComponentKind::kMamba, std::span<const DeviceSlot>(&s.slot, 1));
+    }
+  }
+  r.granted.clear();
+}
+
+// Only what the engine got to: a step may compute less than was prepared.
+void CacheImpl::collect_snapshots(Request& r) {
+  std::erase_if(r.granted, [&](const StateSnapshotSlot& s) {
+    if (s.position > r.computed) return false;
     if (s.slot == r.tracked.slot) {
       r.tracked.page = s.position / page_size();
     } else {
       r.taken.push_back({s.position / page_size(), s.slot});
     }
-  }
-  r.granted.clear();
+    return true;
+  });
+  drop_granted(r);
   while (!r.plan.empty() && r.plan.front().page * page_size() <= r.computed) r.plan.erase(r.plan.begin());
 }
 
@@ -95,28 +126,35 @@ Status CacheImpl::complete_step(RequestId id, std::span<const TokenId> tokens) {
   Request* r = find(id);
   if (!r) return not_found("complete_step: no such request");
   if (r->phase != RequestPhase::kRunning) return invalid_argument("complete_step: the request is not running");
-  if (tokens.size() <= r->computed || tokens.size() > r->table.full.size() * page_size()) {
+  if (tokens.size() <= r->computed || tokens.size() > r->prepared) {
     return invalid_argument("complete_step: " + std::to_string(tokens.size()) + " tokens are not within (" +
-                            std::to_string(r->computed) + ", " + std::to_string(r->table.full.size() * page_size()) + "]");
+                            std::to_string(r->computed) + ", " + std::to_string(r->prepared) + "], what was prepared");
   }
   if (tokens.size() > r->tokens.size()) {
     r->tokens.insert(r->tokens.end(), tokens.begin() + static_cast<std::ptrdiff_t>(r->tokens.size()), tokens.end());
   }
   r->computed = tokens.size();
   collect_snapshots(*r);
-  if (r->gate && r->gate->finished()) r->gate.reset();
-  if (!config_.enabled) {
-    drop_window(*r);
-    return Status::ok();
+  if (r->gate && r->gate->finished()) {
+    // An engine that goes on after a failed load has computed from anything: its pages are kept from the tree.
+    r->failed = r->failed || !r->gate->ready(model_.layer_count() - 1);
+    if (!r->failed) r->gate.reset();
   }
-  const std::uint64_t pages = r->computed / page_size();
-  const bool in_prompt = r->committed * page_size() < r->prompt;
-  const bool window_waits = model_.has(ComponentKind::kSwa) && pages >= r->committed + chunk_pages_;
-  if (pages > r->committed && (in_prompt || window_waits)) {
-    // A conflict only postpones: the pages stay the request's own until the next step.
-    (void)commit(*r, pages);
+  if (config_.enabled) {
+    commit_due(*r);
+  } else {
+    drop_window(*r);
   }
   return Status::ok();
+}
+
+// A conflict only postpones: the pages stay the request's own until the next step.
+void CacheImpl::commit_due(Request& r) {
+  if (!config_.enabled || r.failed) return;
+  const std::uint64_t pages = r.computed / page_size();
+  const bool in_prompt = r.committed * page_size() < r.prompt;
+  const bool window_waits = model_.has(ComponentKind::kSwa) && pages >= r.committed + chunk_pages_;
+  if (pages > r.committed && (in_prompt || window_waits)) (void)commit(r, pages);
 }
 
 // With the cache off nothing takes the pages over, so those that left the window are freed here.
@@ -147,7 +185,10 @@ Status CacheImpl::commit(Request& r, std::uint64_t pages) {
   request.checkpoints = checkpoints;
   request.priority = r.priority;
   Result<InsertResult> inserted = tree_.insert(request);
-  if (!inserted.is_ok()) return inserted.status();
+  if (!inserted.is_ok()) {
+    if (inserted.status().code() != StatusCode::kConflict) ++counters_.internal_errors;
+    return inserted.status();
+  }
   std::erase_if(r.taken, [&](const Checkpoint& c) { return c.page <= pages; });
   if (with_tracked) r.tracked = Checkpoint{};
   const NodeId node = inserted->node;
@@ -155,8 +196,7 @@ Status CacheImpl::commit(Request& r, std::uint64_t pages) {
   tree_.unlock(r.lock);
   r.lock = next;
   refresh_table(r, node, r.committed, pages);
-  r.committed = pages;
-  maybe_backup(node);
+  maybe_backup(node, std::exchange(r.committed, pages));
   return Status::ok();
 }
 

@@ -44,7 +44,7 @@ ComponentCounts device_slots(const Options& options, const ModelSpec& model) {
 std::size_t host_bytes(const Options& options, std::size_t device_bytes) {
   const double bytes = options.hicache_size_gb > 0 ? options.hicache_size_gb * kBytesPerGigabyte
                                                    : options.hicache_ratio * static_cast<double>(device_bytes);
-  constexpr double kMost = 1e18;   // what no machine has: the pools say so, and the conversion stays defined
+  constexpr double kMost = 1e18;  // what no machine has: the pools say so, and the conversion stays defined
   return static_cast<std::size_t>(std::min(bytes, kMost));
 }
 
@@ -77,7 +77,8 @@ Status Composition::build_pools() {
   device = make_cpu_device(*copy_threads);
   Result<std::unique_ptr<DevicePools>> on_device =
       DevicePools::create(model, device_slots(options, model), device->memory());
-  if (!on_device.is_ok()) return with_place(on_device.status(), "device pools (--max-total-tokens, --max-mamba-cache-size)");
+  if (!on_device.is_ok())
+    return with_place(on_device.status(), "device pools (--max-total-tokens, --max-mamba-cache-size)");
   device_pools = std::move(on_device).value();
   if (options.enable_hierarchical_cache && !options.disable_radix_cache) {
     const HostLayout layout = parse_host_layout(options.hicache_mem_layout).value_or(HostLayout::kPageFirst);

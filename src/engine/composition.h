@@ -59,8 +59,8 @@ struct Composition {
   std::unique_ptr<ThreadPoolExecutor> storage_threads;
   std::unique_ptr<Device> device;
   std::unique_ptr<DevicePools> device_pools;
-  std::unique_ptr<HostPools> host_pools;      // null: no host tier
-  std::unique_ptr<StorageBackend> storage;    // null: none attached; owned by the cache thread once it runs
+  std::unique_ptr<HostPools> host_pools;    // null: no host tier
+  std::unique_ptr<StorageBackend> storage;  // null: none attached; owned by the cache thread once it runs
   std::unique_ptr<TransferEngine> transfer;
   std::unique_ptr<Cache> cache;
 

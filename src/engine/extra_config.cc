@@ -105,7 +105,8 @@ Result<ExtraConfig> parse_extra_config(std::string_view text, FileSystem& files)
   const Result<Tree> tree = parse_source(text, files);
   if (!tree.is_ok()) return Status(tree.status().code(), place + tree.status().message());
   const auto* table = tree->as<Tree::Table>();
-  if (table == nullptr) return invalid_argument(place + "a JSON object is expected, for example {\"max_size\": \"10G\"}");
+  if (table == nullptr)
+    return invalid_argument(place + "a JSON object is expected, for example {\"max_size\": \"10G\"}");
   for (const auto& [key, value] : *table) {
     const Result<bool> is_own = take_own_key(key, value, out);
     if (!is_own.is_ok()) return invalid_argument(place + is_own.status().message());

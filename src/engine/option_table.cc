@@ -19,7 +19,7 @@ constexpr std::array<std::string_view, 7> kEvictionPolicies = {"lru", "lfu", "sl
 // What a table of this process may be asked to hold. Far above any machine; low enough that no product overflows.
 constexpr double kMaxTokens = 1e9;
 constexpr double kMaxRequests = 65'536;
-constexpr double kMaxThreads = 1'024;
+constexpr double kMaxThreads = 256;
 constexpr double kMaxGigabytes = 1e6;
 constexpr double kMaxU64 = 18'446'744'073'709'551'615.0;
 
@@ -29,36 +29,64 @@ const std::array kTable = {
     OptionEntry{{"model", "NAME|FILE", "preset name, or a .toml / .json model file (gdn-tiny)"}, &O::model},
     OptionEntry{{"page-size", "TOKENS", "tokens per page (the model's)"}, &O::page_size, 0, 65'536},
     OptionEntry{{"context-length", "TOKENS", "longest prompt with its output (the model's)"},
-                &O::context_length, 0, kMaxTokens},
+                &O::context_length,
+                0,
+                kMaxTokens},
     OptionEntry{{"max-total-tokens", "TOKENS", "device KV, in tokens (32768)"}, &O::max_total_tokens, 1, kMaxTokens},
     OptionEntry{{"max-mamba-cache-size", "COUNT", "recurrent states on the device (64)"},
-                &O::max_mamba_cache_size, 1, kMaxTokens},
+                &O::max_mamba_cache_size,
+                1,
+                kMaxTokens},
     OptionEntry{{"swa-full-tokens-ratio", "RATIO", "window tokens / KV tokens on the device (0.8)"},
-                &O::swa_full_tokens_ratio, 0, 1, true},
-    OptionEntry{{"max-running-requests", "COUNT", "requests that run at once (8)"},
-                &O::max_running_requests, 1, kMaxRequests},
+                &O::swa_full_tokens_ratio,
+                0,
+                1,
+                true},
+    OptionEntry{
+        {"max-running-requests", "COUNT", "requests that run at once (8)"}, &O::max_running_requests, 1, kMaxRequests},
     OptionEntry{{"max-queued-requests", "COUNT", "requests that wait; more are refused (1024)"},
-                &O::max_queued_requests, 1, kMaxRequests},
-    OptionEntry{{"chunked-prefill-size", "TOKENS", "prompt tokens per engine step (1024)"},
-                &O::chunked_prefill_size, 1, 1e6},
+                &O::max_queued_requests,
+                1,
+                kMaxRequests},
+    OptionEntry{
+        {"chunked-prefill-size", "TOKENS", "prompt tokens per engine step (1024)"}, &O::chunked_prefill_size, 1, 1e6},
     OptionEntry{{"threads", "COUNT", "compute threads; 0: one per core (0)"}, &O::threads, 0, kMaxThreads},
     OptionEntry{{"disable-radix-cache", "", "keep nothing: every prompt is computed"}, &O::disable_radix_cache},
     OptionEntry{{"enable-hierarchical-cache", "", "host tier behind the device (on)"}, &O::enable_hierarchical_cache},
     OptionEntry{{"disable-hierarchical-cache", "", "device tier only"}, Negated{&O::enable_hierarchical_cache}},
     OptionEntry{{"hicache-ratio", "RATIO", "host bytes / device bytes (2.0)"}, &O::hicache_ratio, 0, 1e6, true},
     OptionEntry{{"hicache-size", "GB", "host memory in GB (1e9 bytes); above 0 it overrides the ratio (0)"},
-                &O::hicache_size_gb, 0, kMaxGigabytes},
+                &O::hicache_size_gb,
+                0,
+                kMaxGigabytes},
     OptionEntry{{"hicache-write-policy", "POLICY", "when device pages get a host copy (write_through)"},
-                &O::hicache_write_policy, 0, 0, false, kWritePolicies},
+                &O::hicache_write_policy,
+                0,
+                0,
+                false,
+                kWritePolicies},
     OptionEntry{{"hicache-mem-layout", "LAYOUT", "order of bytes inside a host page (page_first)"},
-                &O::hicache_mem_layout, 0, 0, false, kLayouts},
+                &O::hicache_mem_layout,
+                0,
+                0,
+                false,
+                kLayouts},
     OptionEntry{{"radix-eviction-policy", "POLICY", "who leaves a full tier first (lru)"},
-                &O::radix_eviction_policy, 0, 0, false, kEvictionPolicies},
+                &O::radix_eviction_policy,
+                0,
+                0,
+                false,
+                kEvictionPolicies},
     OptionEntry{{"hicache-storage-backend", "NAME", "storage tier: memory, file (none)"}, &O::hicache_storage_backend},
     OptionEntry{{"hicache-storage-prefetch-policy", "POLICY", "how long a request waits for storage (timeout)"},
-                &O::hicache_storage_prefetch_policy, 0, 0, false, kPrefetchPolicies},
-    OptionEntry{{"hicache-storage-backend-extra-config", "JSON|@FILE", "options of the backend, JSON or @x.json, @x.toml"},
-                &O::hicache_storage_backend_extra_config},
+                &O::hicache_storage_prefetch_policy,
+                0,
+                0,
+                false,
+                kPrefetchPolicies},
+    OptionEntry{
+        {"hicache-storage-backend-extra-config", "JSON|@FILE", "options of the backend, JSON or @x.json, @x.toml"},
+        &O::hicache_storage_backend_extra_config},
     OptionEntry{{"hicache-state-on-device-only", "", "control run: recurrent states get no host copy"},
                 &O::hicache_state_on_device_only},
     OptionEntry{{"hicache-kv-on-device-only", "", "control run: KV gets no host copy"}, &O::hicache_kv_on_device_only},
@@ -91,7 +119,8 @@ Status check_words(const OptionEntry& entry, std::string_view text) {
   if (entry.words.empty() || std::find(entry.words.begin(), entry.words.end(), text) != entry.words.end()) {
     return Status::ok();
   }
-  return invalid_argument(fmt::format("--{} is '{}': it must be one of {}", entry.info.name, text, joined(entry.words)));
+  return invalid_argument(
+      fmt::format("--{} is '{}': it must be one of {}", entry.info.name, text, joined(entry.words)));
 }
 
 struct RangeCheck {
@@ -111,7 +140,8 @@ struct RangeCheck {
 Result<bool> parse_switch(const OptionEntry& entry, std::string_view text) {
   if (text.empty() || text == "true" || text == "1") return true;
   if (text == "false" || text == "0") return false;
-  return invalid_argument(fmt::format("--{} is '{}': it is a switch, give nothing, true or false", entry.info.name, text));
+  return invalid_argument(
+      fmt::format("--{} is '{}': it is a switch, give nothing, true or false", entry.info.name, text));
 }
 
 struct Setter {
@@ -170,8 +200,8 @@ Status unknown_option(std::string_view name) {
   const auto nearest = std::min_element(kTable.begin(), kTable.end(), [&](const OptionEntry& a, const OptionEntry& b) {
     return distance(a) < distance(b);
   });
-  return invalid_argument(fmt::format("unknown option --{}; the nearest one is --{} (see --help for all)", shown,
-                                      nearest->info.name));
+  return invalid_argument(
+      fmt::format("unknown option --{}; the nearest one is --{} (see --help for all)", shown, nearest->info.name));
 }
 
 }  // namespace
@@ -194,7 +224,8 @@ Status set_option(Options& options, std::string_view name, std::string_view text
       std::find_if(kTable.begin(), kTable.end(), [&](const OptionEntry& e) { return e.info.name == plain; });
   if (entry == kTable.end()) return unknown_option(plain);
   if (plain == "page-size" && text == "0") {
-    return invalid_argument("--page-size is 0: a page has at least one token; leave the option out for the model's own");
+    return invalid_argument(
+        "--page-size is 0: a page has at least one token; leave the option out for the model's own");
   }
   LARDER_RETURN_IF_ERROR(std::visit(Setter{*entry, options, text}, entry->field));
   options.given.insert(plain);

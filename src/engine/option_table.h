@@ -24,9 +24,9 @@ using OptionField = std::variant<std::string Options::*, std::uint16_t Options::
 struct OptionEntry {
   OptionInfo info;
   OptionField field;
-  double low = 0, high = 0;                       // numbers: both ends included unless `is_low_open`
-  bool is_low_open = false;                       // the value must be above `low`
-  std::span<const std::string_view> words = {};   // texts: the words allowed; empty: any text
+  double low = 0, high = 0;                      // numbers: both ends included unless `is_low_open`
+  bool is_low_open = false;                      // the value must be above `low`
+  std::span<const std::string_view> words = {};  // texts: the words allowed; empty: any text
 };
 
 [[nodiscard]] std::span<const OptionEntry> option_table();

@@ -28,7 +28,8 @@ Status check_tiers(const Options& o) {
                             "' reads and writes through the host tier: drop --disable-hierarchical-cache");
   }
   if (o.given.contains("enable-hierarchical-cache") && o.given.contains("disable-hierarchical-cache")) {
-    return invalid_argument("--enable-hierarchical-cache and --disable-hierarchical-cache contradict each other: drop one");
+    return invalid_argument(
+        "--enable-hierarchical-cache and --disable-hierarchical-cache contradict each other: drop one");
   }
   if (o.hicache_storage_backend.empty() && !o.hicache_storage_backend_extra_config.empty()) {
     return invalid_argument("--hicache-storage-backend-extra-config needs --hicache-storage-backend: name the backend");
@@ -48,8 +49,9 @@ Status check_control_runs(const Options& o) {
                             " or this option");
   }
   if (o.hicache_state_on_device_only && o.hicache_kv_on_device_only) {
-    return invalid_argument("--hicache-state-on-device-only with --hicache-kv-on-device-only leaves the host tier empty: "
-                            "drop one, or use --disable-hierarchical-cache");
+    return invalid_argument(
+        "--hicache-state-on-device-only with --hicache-kv-on-device-only leaves the host tier empty: "
+        "drop one, or use --disable-hierarchical-cache");
   }
   return Status::ok();
 }
@@ -64,8 +66,7 @@ std::string value_text(const Tree& tree) {
 }
 
 bool is_flat(const Tree& tree) {
-  return tree.as<Tree::List>() == nullptr && tree.as<Tree::Table>() == nullptr &&
-         tree.as<std::monostate>() == nullptr;
+  return tree.as<Tree::List>() == nullptr && tree.as<Tree::Table>() == nullptr && tree.as<std::monostate>() == nullptr;
 }
 
 }  // namespace

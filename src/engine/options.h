@@ -20,45 +20,45 @@
 namespace larder {
 
 struct Options {
-  std::string model = "gdn-tiny";            // --model: preset name, or path of a TOML/JSON model file
-  std::uint32_t page_size = 0;               // --page-size: tokens; 0: the model's
-  std::uint32_t context_length = 0;          // --context-length; 0: the model's
-  std::uint64_t max_total_tokens = 32768;    // --max-total-tokens: device KV slots, in tokens
-  std::uint32_t max_mamba_cache_size = 64;   // --max-mamba-cache-size: device recurrent states
-  double swa_full_tokens_ratio = 0.8;        // --swa-full-tokens-ratio: device swa tokens / full tokens
-  std::uint32_t max_running_requests = 8;    // --max-running-requests
-  std::uint32_t max_queued_requests = 1024;  // --max-queued-requests
-  std::uint32_t chunked_prefill_size = 1024; // --chunked-prefill-size: tokens
-  std::uint32_t threads = 0;                 // --threads: compute threads; 0: one per core
+  std::string model = "gdn-tiny";             // --model: preset name, or path of a TOML/JSON model file
+  std::uint32_t page_size = 0;                // --page-size: tokens; 0: the model's
+  std::uint32_t context_length = 0;           // --context-length; 0: the model's
+  std::uint64_t max_total_tokens = 32768;     // --max-total-tokens: device KV slots, in tokens
+  std::uint32_t max_mamba_cache_size = 64;    // --max-mamba-cache-size: device recurrent states
+  double swa_full_tokens_ratio = 0.8;         // --swa-full-tokens-ratio: device swa tokens / full tokens
+  std::uint32_t max_running_requests = 8;     // --max-running-requests
+  std::uint32_t max_queued_requests = 1024;   // --max-queued-requests
+  std::uint32_t chunked_prefill_size = 1024;  // --chunked-prefill-size: tokens
+  std::uint32_t threads = 0;                  // --threads: compute threads; 0: one per core
 
-  bool disable_radix_cache = false;          // --disable-radix-cache
-  bool enable_hierarchical_cache = true;     // --enable-hierarchical-cache / --disable-hierarchical-cache
-  double hicache_ratio = 2.0;                // --hicache-ratio: host bytes / device bytes
-  double hicache_size_gb = 0;                // --hicache-size: GB (1e9), overrides the ratio when > 0
+  bool disable_radix_cache = false;       // --disable-radix-cache
+  bool enable_hierarchical_cache = true;  // --enable-hierarchical-cache / --disable-hierarchical-cache
+  double hicache_ratio = 2.0;             // --hicache-ratio: host bytes / device bytes
+  double hicache_size_gb = 0;             // --hicache-size: GB (1e9), overrides the ratio when > 0
   std::string hicache_write_policy = "write_through";
   std::string hicache_mem_layout = "page_first";
   std::string radix_eviction_policy = "lru";
-  std::string hicache_storage_backend;       // --hicache-storage-backend: "", "memory", "file"
+  std::string hicache_storage_backend;  // --hicache-storage-backend: "", "memory", "file"
   std::string hicache_storage_prefetch_policy = "timeout";
-  std::string hicache_storage_backend_extra_config;   // JSON object text, or @path.{json,toml}
+  std::string hicache_storage_backend_extra_config;  // JSON object text, or @path.{json,toml}
   // Control runs (issue: "kept on the device only").
-  bool hicache_state_on_device_only = false; // --hicache-state-on-device-only
-  bool hicache_kv_on_device_only = false;    // --hicache-kv-on-device-only
+  bool hicache_state_on_device_only = false;  // --hicache-state-on-device-only
+  bool hicache_kv_on_device_only = false;     // --hicache-kv-on-device-only
 
-  std::string host = "127.0.0.1";            // --host
-  std::uint16_t port = 30000;                // --port; 0: any free one, printed
-  std::string admin_api_key, api_key;        // --admin-api-key, --api-key
-  std::string served_model_name;             // --served-model-name; default: the model's id
-  std::uint64_t seed = 1;                    // --random-seed: sampling
+  std::string host = "127.0.0.1";      // --host
+  std::uint16_t port = 30000;          // --port; 0: any free one, printed
+  std::string admin_api_key, api_key;  // --admin-api-key, --api-key
+  std::string served_model_name;       // --served-model-name; default: the model's id
+  std::uint64_t seed = 1;              // --random-seed: sampling
 
   std::set<std::string, std::less<>> given;  // names of the options that set_option() set
 };
 
 // One option as a command line or a configuration file names it.
 struct OptionInfo {
-  std::string_view name;    // "hicache-ratio"
-  std::string_view value;   // what follows it ("TOKENS"); empty: a switch
-  std::string_view help;    // one line, with the default
+  std::string_view name;   // "hicache-ratio"
+  std::string_view value;  // what follows it ("TOKENS"); empty: a switch
+  std::string_view help;   // one line, with the default
 };
 // All options, in the order of Options.
 [[nodiscard]] std::span<const OptionInfo> option_infos();
@@ -85,8 +85,8 @@ struct OptionInfo {
 
 // --hicache-storage-backend-extra-config, taken apart.
 struct ExtraConfig {
-  BackendOptions backend;                            // what the backend's creator gets
-  std::optional<std::uint32_t> prefetch_threshold;   // tokens
+  BackendOptions backend;                           // what the backend's creator gets
+  std::optional<std::uint32_t> prefetch_threshold;  // tokens
   std::optional<Nanos> prefetch_timeout_base, prefetch_timeout_per_ki_token, prefetch_timeout_max;
 };
 // text: "" (nothing), a JSON object, or @path of a .json or .toml file. Values are text, numbers and switches; a nested

@@ -46,7 +46,7 @@ TEST(Options, TableNamesEveryOptionOnceAndSetsIt) {
   }
   Options o;
   EXPECT_TRUE(set_option(o, "hicache-ratio", "3.5"));
-  EXPECT_TRUE(set_option(o, "max_total_tokens", "4096"));   // either spelling
+  EXPECT_TRUE(set_option(o, "max_total_tokens", "4096"));  // either spelling
   EXPECT_TRUE(set_option(o, "disable-hierarchical-cache", ""));
   EXPECT_TRUE(set_option(o, "hicache-state-on-device-only", "true"));
   EXPECT_TRUE(set_option(o, "radix-eviction-policy", "slru"));
@@ -97,7 +97,7 @@ TEST(Options, WordsOfTheTableAreThoseOfTheirParsers) {
 TEST(Options, ContradictionsAreNamedWithTheWayOut) {
   Options o;
   o.disable_radix_cache = true;
-  EXPECT_TRUE(validate_options(o));   // the host tier's default is simply without work
+  EXPECT_TRUE(validate_options(o));  // the host tier's default is simply without work
   o.hicache_storage_backend = "file";
   expect_refused(validate_options(o), {"--disable-radix-cache", "--hicache-storage-backend 'file'", "drop one"});
   o = {};
@@ -181,8 +181,10 @@ TEST(ExtraConfig, SplitsTheCachesOwnKeysFromTheBackends) {
           "prefetch_timeout_base": 2, "prefetch_timeout_per_ki_token": 0.125, "prefetch_timeout_max": 60,
           "hicache_storage_pass_prefix_keys": false, "tp_lcm_size": 4})");
   ASSERT_TRUE(extra.is_ok()) << extra.status().to_string();
-  EXPECT_EQ(extra->backend, (BackendOptions{{"directory", "/var/x"}, {"max_size", "1000"}, {"ratio", "0.5"},
-                                            {"direct", "true"}, {"offset", "-3"}}));
+  EXPECT_EQ(
+      extra->backend,
+      (BackendOptions{
+          {"directory", "/var/x"}, {"max_size", "1000"}, {"ratio", "0.5"}, {"direct", "true"}, {"offset", "-3"}}));
   Options o;
   o.hicache_storage_backend = "file";
   o.hicache_storage_backend_extra_config = R"({"prefetch_threshold": 32, "prefetch_timeout_max": 60})";

@@ -107,13 +107,13 @@ bool RequestLoop::admit() {
   const bool moved = !outcome.started.empty() || !outcome.failed.empty();
   std::move(outcome.started.begin(), outcome.started.end(), std::back_inserter(running_));
   outcome.started.clear();
-  outcome.failed.clear();   // try_start told them
+  outcome.failed.clear();  // try_start told them
   last_admission_ = std::move(outcome);
   return moved;
 }
 
 StartAnswer RequestLoop::try_start(Sequence& sequence) {
-  if (!sequence.id) return StartAnswer::kWaitsForStorage;   // beyond kMaxBegunWaiting: its turn to begin will come
+  if (!sequence.id) return StartAnswer::kWaitsForStorage;  // beyond kMaxBegunWaiting: its turn to begin will come
   if (parts_.cache->phase(*sequence.id) == RequestPhase::kPrefetching) return StartAnswer::kWaitsForStorage;
   const Result<CachedTokens> started = parts_.cache->start(*sequence.id);
   if (!started.is_ok() && started.status().code() == StatusCode::kOverloaded) {
@@ -144,7 +144,7 @@ std::vector<RequestLoop::Share> RequestLoop::plan_step() {
   std::vector<Share> shares;
   shares.reserve(running_.size());
   std::uint64_t budget = limits_.chunk_tokens;
-  for (const bool is_decode : {true, false}) {   // decodes first: prefill never holds them up
+  for (const bool is_decode : {true, false}) {  // decodes first: prefill never holds them up
     for (const std::unique_ptr<Sequence>& s : running_) {
       if ((s->unfed() == 1 && s->computed >= s->prompt) != is_decode) continue;
       const std::uint64_t chunk = is_decode ? 1 : std::min(s->unfed(), budget);
@@ -206,14 +206,13 @@ void RequestLoop::apply(Share& share, const StepResult& result) {
     return;
   }
   s.computed += share.chunk;
-  const Status completed =
-      parts_.cache->complete_step(*s.id, std::span<const TokenId>(s.tokens).first(s.computed));
+  const Status completed = parts_.cache->complete_step(*s.id, std::span<const TokenId>(s.tokens).first(s.computed));
   if (!completed.is_ok()) {
     end(s, FinishReason::kAbort, completed, false);
     over_.push_back(&s);
     return;
   }
-  if (s.unfed() > 0) return;   // a chunk of the prompt: nothing to sample yet
+  if (s.unfed() > 0) return;  // a chunk of the prompt: nothing to sample yet
   if (s.request.max_new_tokens == 0) {
     end(s, FinishReason::kLength, Status::ok(), true);
     over_.push_back(&s);
@@ -238,7 +237,8 @@ void RequestLoop::sample(Sequence& s, const StepResult& result) {
   }
   s.last_token = now;
 
-  const bool is_stop = (token == TokenizerSpec::kEos && !s.request.ignore_eos) || contains(s.request.stop_tokens, token);
+  const bool is_stop =
+      (token == TokenizerSpec::kEos && !s.request.ignore_eos) || contains(s.request.stop_tokens, token);
   if (is_stop || s.completion() >= s.request.max_new_tokens) {
     end(s, is_stop ? FinishReason::kStop : FinishReason::kLength, Status::ok(), true);
     over_.push_back(&s);
@@ -249,7 +249,8 @@ void RequestLoop::sample(Sequence& s, const StepResult& result) {
   send(s, std::move(update));
 }
 
-// A load-back that failed costs a recomputation; an engine that refuses the sequence, or fails it again and again, ends it.
+// A load-back that failed costs a recomputation; an engine that refuses the sequence, or fails it again and again, ends
+// it.
 void RequestLoop::restart(Sequence& s, const Status& why) {
   ++totals_.restarts;
   ++s.restarts;
@@ -279,8 +280,9 @@ bool RequestLoop::relieve_stall() {
   for (const std::unique_ptr<Sequence>& s : running_) {
     if (running_.front() == s || s->start_order > victim->start_order) victim = s.get();
   }
-  const Status status = overloaded("the device has no room for this request and nothing is left that could free some: " +
-                                   last_refusal_.message() + " (raise --max-total-tokens or --max-mamba-cache-size)");
+  const Status status = overloaded(
+      "the device has no room for this request and nothing is left that could free some: " + last_refusal_.message() +
+      " (raise --max-total-tokens or --max-mamba-cache-size)");
   end(*victim, FinishReason::kAbort, status, true);
   if (!running_.empty()) {
     over_.push_back(victim);
@@ -317,7 +319,7 @@ void RequestLoop::send(Sequence& s, GenerateUpdate update) {
   if (!s.update) return;
   try {
     s.update(update);
-  } catch (...) {   // the server's own code: it must not end the loop for everybody else
+  } catch (...) {  // the server's own code: it must not end the loop for everybody else
     if (parts_.metrics != nullptr) parts_.metrics->callback_threw();
   }
 }

@@ -1,11 +1,10 @@
 // The request loop without its thread: admission, steps, sampling, ends (internal to engine/).
 //
-// Purpose: one turn() = completions applied -> requests begun and started -> one engine step -> tokens out. A class of its
-// own, so that tests drive it turn by turn with fakes.
-// Step: every sequence that decodes (one token each), and prefill chunks of together at most `chunk_tokens`, in the order
-// in which requests started.
-// Progress: each turn moves something, or something is in flight that will (a copy, a storage operation, a deadline). If
-// neither is so for kStalledTurns turns, one request is failed with kOverloaded: rather an error than a hang.
+// Purpose: one turn() = completions applied -> requests begun and started -> one engine step -> tokens out. A class of
+// its own, so that tests drive it turn by turn with fakes. Step: every sequence that decodes (one token each), and
+// prefill chunks of together at most `chunk_tokens`, in the order in which requests started. Progress: each turn moves
+// something, or something is in flight that will (a copy, a storage operation, a deadline). If neither is so for
+// kStalledTurns turns, one request is failed with kOverloaded: rather an error than a hang.
 //
 // Threads: confined to the loop thread. Callbacks of requests run inside its methods and must not call it.
 #pragma once
@@ -25,23 +24,23 @@
 
 namespace larder {
 
-struct LoopParts {                        // all outlive the loop
+struct LoopParts {  // all outlive the loop
   Cache* cache = nullptr;
   ReferenceEngine* engine = nullptr;
   const ModelSpec* model = nullptr;
   Clock* clock = nullptr;
-  RequestMetrics* metrics = nullptr;      // may be null
+  RequestMetrics* metrics = nullptr;  // may be null
 };
 struct LoopLimits {
-  std::uint32_t running = 8;              // requests
-  std::uint32_t chunk_tokens = 1024;      // prefill per step
-  std::uint64_t seed = 1;                 // of requests that name none
+  std::uint32_t running = 8;          // requests
+  std::uint32_t chunk_tokens = 1024;  // prefill per step
+  std::uint64_t seed = 1;             // of requests that name none
 };
 
 class RequestLoop {
  public:
-  // Begun in the cache while they wait, so that their prefetch runs: enough to keep storage busy, few enough that what is
-  // fetched is still there when their turn comes.
+  // Begun in the cache while they wait, so that their prefetch runs: enough to keep storage busy, few enough that what
+  // is fetched is still there when their turn comes.
   static constexpr std::size_t kMaxBegunWaiting = 64;
   static constexpr std::uint32_t kMaxRestarts = 3;
   static constexpr std::uint32_t kStalledTurns = 3;
@@ -60,7 +59,7 @@ class RequestLoop {
 
   [[nodiscard]] std::size_t running() const { return running_.size(); }
   [[nodiscard]] std::size_t waiting() const { return line_.size(); }
-  struct Totals {                         // since the start
+  struct Totals {  // since the start
     std::uint64_t prompt_tokens = 0, completion_tokens = 0;
     CachedTokens cached;
     std::uint64_t steps = 0, restarts = 0, stalls = 0;
@@ -68,9 +67,9 @@ class RequestLoop {
   [[nodiscard]] const Totals& totals() const { return totals_; }
 
  private:
-  struct Share {                          // one sequence's part of a step
+  struct Share {  // one sequence's part of a step
     Sequence* sequence = nullptr;
-    std::uint64_t chunk = 0;              // tokens
+    std::uint64_t chunk = 0;  // tokens
     StepGrant grant;
     std::vector<StateSnapshot> snapshots;
   };
@@ -99,13 +98,13 @@ class RequestLoop {
 
   // owned by the loop thread
   WaitingLine line_;
-  std::vector<std::unique_ptr<Sequence>> running_;   // in the order of their start
-  std::vector<Sequence*> over_;                      // of running_: ended in this turn
-  std::vector<Sequence*> back_;                      // of running_: to be started again
-  WaitingLine::Outcome last_admission_;              // only its flags are used
+  std::vector<std::unique_ptr<Sequence>> running_;  // in the order of their start
+  std::vector<Sequence*> over_;                     // of running_: ended in this turn
+  std::vector<Sequence*> back_;                     // of running_: to be started again
+  WaitingLine::Outcome last_admission_;             // only its flags are used
   std::uint64_t next_start_ = 1;
   std::uint32_t stalled_turns_ = 0;
-  Status last_refusal_;                              // why the head could not start
+  Status last_refusal_;  // why the head could not start
   Totals totals_;
 };
 

@@ -32,7 +32,8 @@ RequestMetrics::RequestMetrics(MetricsRegistry& m, const std::string& model_name
                                latency_bounds_seconds(), labels_)),
       end_to_end_(m.histogram("sglang:e2e_request_latency_seconds", "From submit to the last token",
                               latency_bounds_seconds(), labels_)),
-      queue_time_(m.histogram("sglang:queue_time_seconds", "From submit to the start", latency_bounds_seconds(), labels_)),
+      queue_time_(
+          m.histogram("sglang:queue_time_seconds", "From submit to the start", latency_bounds_seconds(), labels_)),
       running_(m.gauge("sglang:num_running_reqs", "Requests running", labels_)),
       queued_(m.gauge("sglang:num_queue_reqs", "Requests waiting", labels_)),
       used_tokens_(m.gauge("sglang:num_used_tokens", "Device KV in use, tokens", labels_)),
@@ -45,7 +46,8 @@ RequestMetrics::RequestMetrics(MetricsRegistry& m, const std::string& model_name
       loaded_back_(m.counter("sglang:load_back_tokens_total", "Tokens copied from the host to the device", labels_)),
       evicted_(m.counter("larder_host_evicted_pages_total", "KV pages that left the host", labels_)),
       late_(m.counter("larder_prefetch_late_total", "Requests that stopped waiting for storage", labels_)),
-      partial_(m.counter("larder_prefetch_partial_total", "Prefetches of which less arrived than storage had", labels_)),
+      partial_(
+          m.counter("larder_prefetch_partial_total", "Prefetches of which less arrived than storage had", labels_)),
       refused_(m.counter("larder_prefetch_refused_total", "Prefetches refused for want of host capacity", labels_)),
       corrupt_(m.counter("larder_corrupt_pages_total", "Stored pages that failed verification", labels_)),
       stored_(m.counter("larder_stored_pages_total", "KV pages written to storage", labels_)),
@@ -59,8 +61,9 @@ RequestMetrics::RequestMetrics(MetricsRegistry& m, const std::string& model_name
       storage_corrupt_(m.counter("larder_storage_corrupt_total", "Pages that storage dropped as corrupt", labels_)) {}
 
 void RequestMetrics::set_storage(const std::string& backend) {
-  if (backend.empty()) return;   // what a detached backend brought to the host is still its own
-  cached_storage_ = &metrics_.counter("sglang:cached_tokens_total", kCachedHelp, with("cache_source", "storage_" + backend));
+  if (backend.empty()) return;  // what a detached backend brought to the host is still its own
+  cached_storage_ =
+      &metrics_.counter("sglang:cached_tokens_total", kCachedHelp, with("cache_source", "storage_" + backend));
 }
 
 void RequestMetrics::started(const CachedTokens& cached, double queue_seconds) {

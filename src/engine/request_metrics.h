@@ -34,7 +34,7 @@ class RequestMetrics {
     explicit Follower(Counter& counter) : counter_(counter) {}
     void follow(std::uint64_t total) {
       if (total > seen_) counter_.increment(total - seen_);
-      seen_ = total;   // a smaller one is a new source (another backend): it starts from there
+      seen_ = total;  // a smaller one is a new source (another backend): it starts from there
     }
 
    private:
@@ -49,7 +49,7 @@ class RequestMetrics {
   const Labels labels_;
   Counter &prompt_tokens_, &generation_tokens_, &requests_, &aborted_, &callbacks_threw_;
   Counter &cached_device_, &cached_host_, &cached_total_;
-  Counter* cached_storage_ = nullptr;   // of the backend attached now or last; null: there was none
+  Counter* cached_storage_ = nullptr;  // of the backend attached now or last; null: there was none
   Histogram &ttft_, &inter_token_, &end_to_end_, &queue_time_;
   Gauge &running_, &queued_, &used_tokens_, &token_usage_, &hit_rate_, &host_used_, &host_total_;
   Follower prefetched_, backed_up_, loaded_back_, evicted_;

@@ -19,7 +19,8 @@ constexpr Nanos kPublishInterval = std::chrono::milliseconds(250);
 
 std::uint32_t compute_threads(const Options& options) {
   if (options.threads > 0) return options.threads;
-  return std::max(1u, std::thread::hardware_concurrency());
+  constexpr std::uint32_t kMost = 64;   // a step of a small model has no work for more
+  return std::clamp(std::thread::hardware_concurrency(), 1u, kMost);
 }
 
 }  // namespace
@@ -32,8 +33,7 @@ Result<std::unique_ptr<Scheduler>> Scheduler::create(const Options& options, Fil
   Result<std::unique_ptr<ReferenceEngine>> engine =
       ReferenceEngine::create((*parts)->model, *(*parts)->device_pools, compute_threads(options));
   if (!engine.is_ok()) return engine.status();
-  auto scheduler =
-      std::make_unique<SchedulerImpl>(std::move(parts).value(), std::move(engine).value(), clock, metrics);
+  auto scheduler = std::make_unique<SchedulerImpl>(std::move(parts).value(), std::move(engine).value(), clock, metrics);
   LARDER_RETURN_IF_ERROR(scheduler->start_thread());
   return std::unique_ptr<Scheduler>(std::move(scheduler));
 }
@@ -44,9 +44,11 @@ SchedulerImpl::SchedulerImpl(std::unique_ptr<Composition> parts, std::unique_ptr
       device_pages_(parts->device_pools->slots(ComponentKind::kFull).capacity()),
       parts_(std::move(parts)),
       engine_(std::move(engine)),
-      metrics_(metrics, parts_->options.served_model_name.empty() ? parts_->model.id : parts_->options.served_model_name),
-      loop_(LoopLimits{parts_->options.max_running_requests, parts_->options.chunked_prefill_size, parts_->options.seed},
-            LoopParts{parts_->cache.get(), engine_.get(), &parts_->model, &clock_, &metrics_}),
+      metrics_(metrics,
+               parts_->options.served_model_name.empty() ? parts_->model.id : parts_->options.served_model_name),
+      loop_(
+          LoopLimits{parts_->options.max_running_requests, parts_->options.chunked_prefill_size, parts_->options.seed},
+          LoopParts{parts_->cache.get(), engine_.get(), &parts_->model, &clock_, &metrics_}),
       extra_config_(parts_->options.hicache_storage_backend_extra_config),
       next_publish_(clock.now()) {
   metrics_.set_storage(parts_->options.hicache_storage_backend);
@@ -63,14 +65,14 @@ SchedulerImpl::~SchedulerImpl() {
     is_stopping_ = true;
   }
   parts_->cache->wake();
-  thread_.reset();   // joins
+  thread_.reset();  // joins
 }
 
 Status SchedulerImpl::check_request(const GenerateRequest& r) const {
   const ModelSpec& model = parts_->model;
   if (r.tokens.empty()) return invalid_argument("the prompt is empty; send at least one token");
-  const auto out_of_range = std::find_if(r.tokens.begin(), r.tokens.end(),
-                                         [&](TokenId token) { return token >= model.vocab_size; });
+  const auto out_of_range =
+      std::find_if(r.tokens.begin(), r.tokens.end(), [&](TokenId token) { return token >= model.vocab_size; });
   if (out_of_range != r.tokens.end()) {
     return invalid_argument("token id " + std::to_string(*out_of_range) + " at position " +
                             std::to_string(out_of_range - r.tokens.begin()) + " is not below the vocabulary size " +
@@ -201,7 +203,7 @@ void SchedulerImpl::shut_down() {
     submitted.swap(submitted_);
     dropped.swap(commands_);
   }
-  dropped.clear();    // outside the lock: each ends a caller's wait
+  dropped.clear();  // outside the lock: each ends a caller's wait
   waiters_.clear();
   for (std::unique_ptr<Sequence>& sequence : submitted) loop_.add(std::move(sequence));
   loop_.abort_all(cancelled("the server is shutting down"));

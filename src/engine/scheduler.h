@@ -2,8 +2,8 @@
 //
 // Purpose: the request loop. One thread owns cache, pools and engine: it admits requests (prefetching ones wait aside,
 // woken by the cache), builds steps, samples, streams tokens.
-// Threads: submit, cancel and the admin calls from any thread; callbacks run on the scheduler thread and must not block.
-// Limits: max_queued_requests waiting, max_running_requests running; more: kOverloaded.
+// Threads: submit, cancel and the admin calls from any thread; callbacks run on the scheduler thread and must not
+// block. Limits: max_queued_requests waiting, max_running_requests running; more: kOverloaded.
 #pragma once
 
 #include <atomic>
@@ -27,9 +27,9 @@ struct GenerateRequest {
   std::vector<TokenId> tokens;
   std::uint64_t max_new_tokens = 128;
   bool ignore_eos = false;
-  double temperature = 0;                 // 0: greedy
+  double temperature = 0;  // 0: greedy
   double top_p = 1;
-  std::uint32_t top_k = 0;                // 0: all
+  std::uint32_t top_k = 0;  // 0: all
   std::optional<std::uint64_t> seed;
   std::vector<TokenId> stop_tokens;
   std::string adapter, salt;
@@ -40,24 +40,24 @@ enum class FinishReason : std::uint8_t { kRunning, kLength, kStop, kAbort };
 
 // A request ends with exactly one update whose `finish` is not kRunning.
 struct GenerateUpdate {
-  std::vector<TokenId> new_tokens;        // since the last update; the end-of-sequence or stop token is one of them
+  std::vector<TokenId> new_tokens;  // since the last update; the end-of-sequence or stop token is one of them
   CachedTokens cached;
   std::uint64_t completion_tokens = 0;
   FinishReason finish = FinishReason::kRunning;
-  Status status;                          // not ok: the request failed; last update
-  double ttft_seconds = 0;                // from submit to the first token; valid once completion_tokens > 0
-  double queue_seconds = 0;               // of that, before start() succeeded
+  Status status;             // not ok: the request failed; last update
+  double ttft_seconds = 0;   // from submit to the first token; valid once completion_tokens > 0
+  double queue_seconds = 0;  // of that, before start() succeeded
 };
 
 struct TierUsage {
-  std::string tier;                       // "device", "host", "storage"
-  std::string component;                  // "full", ...; "" for storage totals
+  std::string tier;       // "device", "host", "storage"
+  std::string component;  // "full", ...; "" for storage totals
   std::uint64_t slots = 0, capacity = 0, bytes = 0, capacity_bytes = 0;
 };
 struct SchedulerStats {
   std::uint64_t running = 0, queued = 0;
   std::uint64_t prompt_tokens = 0, completion_tokens = 0;
-  CachedTokens cached;                    // sums
+  CachedTokens cached;  // sums
   std::vector<TierUsage> tiers;
   CacheCounters cache;
   std::optional<BackendStats> storage;
@@ -65,14 +65,14 @@ struct SchedulerStats {
 
 // A storage backend attached while the server runs. Empty policies keep what the process was started with.
 struct AttachRequest {
-  std::string backend;                    // as --hicache-storage-backend
-  std::string extra_config;               // as --hicache-storage-backend-extra-config
+  std::string backend;       // as --hicache-storage-backend
+  std::string extra_config;  // as --hicache-storage-backend-extra-config
   std::string prefetch_policy, write_policy;
 };
 struct StorageView {
-  std::string backend;                    // "": none
+  std::string backend;  // "": none
   std::string extra_config, prefetch_policy, write_policy;
-  bool is_detaching = false;              // operations of a detached backend are still in flight
+  bool is_detaching = false;  // operations of a detached backend are still in flight
 };
 
 class Scheduler {
@@ -82,9 +82,9 @@ class Scheduler {
 
   // Builds model, pools, device, transfer, cache, engine and storage from the options and starts the loop.
   // files/clock: injected; both outlive the scheduler.
-  [[nodiscard]] static Result<std::unique_ptr<Scheduler>> create(const Options& options, FileSystem& files, Clock& clock,
-                                                                 MetricsRegistry& metrics);
-  virtual ~Scheduler() = default;         // stops the loop, aborts what runs, flushes backups for a bounded time
+  [[nodiscard]] static Result<std::unique_ptr<Scheduler>> create(const Options& options, FileSystem& files,
+                                                                 Clock& clock, MetricsRegistry& metrics);
+  virtual ~Scheduler() = default;  // stops the loop, aborts what runs, flushes backups for a bounded time
 
   // kInvalidArgument: empty prompt, token id >= vocab, prompt + max_new_tokens beyond the context. kOverloaded: full.
   [[nodiscard]] virtual Result<Ticket> submit(GenerateRequest request, Update update) = 0;
@@ -94,10 +94,9 @@ class Scheduler {
   [[nodiscard]] virtual Status flush(Nanos limit) = 0;
   // Waits until all backups have reached storage (or limit).
   [[nodiscard]] virtual Status quiesce(Nanos limit) = 0;
-  // Attach and detach work under load: no request waits for them. They block the caller, at most for `limit` and what it
-  // takes to open or close the backend.
-  // kInvalidArgument: no host tier, unknown backend or option. kConflict: another one is attached, or still detaching.
-  // kUnsupported: a policy that differs from the process's.
+  // Attach and detach work under load: no request waits for them. They block the caller, at most for `limit` and what
+  // it takes to open or close the backend. kInvalidArgument: no host tier, unknown backend or option. kConflict:
+  // another one is attached, or still detaching. kUnsupported: a policy that differs from the process's.
   [[nodiscard]] virtual Status attach_storage(const AttachRequest& request, Nanos limit) = 0;
   // Ok also if none is attached. kDeadlineExceeded: it serves no request any more, but operations are in flight; call
   // again.

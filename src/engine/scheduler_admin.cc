@@ -36,10 +36,10 @@ Status SchedulerImpl::flush(Nanos limit) {
         };
         const auto expire = [this, promise] {
           is_flushing_ = false;
-          promise->set_value({deadline_exceeded(
-              "Timed out waiting for idle state. #running-req=" + std::to_string(loop_.running()) +
-              " #queue-req=" + std::to_string(loop_.waiting()) +
-              " #operations=" + std::to_string(parts_->cache->operations_in_flight()))});
+          promise->set_value(
+              {deadline_exceeded("Timed out waiting for idle state. #running-req=" + std::to_string(loop_.running()) +
+                                 " #queue-req=" + std::to_string(loop_.waiting()) +
+                                 " #operations=" + std::to_string(parts_->cache->operations_in_flight()))});
         };
         waiters_.push_back({deadline, try_now, expire});
       },
@@ -79,9 +79,8 @@ Result<Explanation> SchedulerImpl::explain(const GenerateRequest& request, Nanos
 }
 
 SchedulerStats SchedulerImpl::stats() {
-  Result<SchedulerStats> fresh =
-      call<SchedulerStats>([this](const Promise<SchedulerStats>& promise) { promise->set_value(snapshot()); },
-                           kStatsWait);
+  Result<SchedulerStats> fresh = call<SchedulerStats>(
+      [this](const Promise<SchedulerStats>& promise) { promise->set_value(snapshot()); }, kStatsWait);
   if (fresh.is_ok()) return std::move(fresh).value();
   LockGuard guard(mutex_);
   return last_stats_;
@@ -156,8 +155,8 @@ StorageView SchedulerImpl::view_storage() const {
 }
 
 StorageView SchedulerImpl::storage() {
-  Result<StorageView> view =
-      call<StorageView>([this](const Promise<StorageView>& promise) { promise->set_value(view_storage()); }, kStatsWait);
+  Result<StorageView> view = call<StorageView>(
+      [this](const Promise<StorageView>& promise) { promise->set_value(view_storage()); }, kStatsWait);
   return view.is_ok() ? std::move(view).value() : StorageView{};
 }
 
@@ -173,10 +172,9 @@ Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) 
     return unsupported(std::string(field) + " is '" + std::string(current) +
                        "' for the life of this process; restart with the other policy, or leave the field out");
   };
-  LARDER_RETURN_IF_ERROR(check_policy("hicache_storage_prefetch_policy", request.prefetch_policy,
-                                      prefetch_policy_name(parts_->config.prefetch_policy),
-                                      parse_prefetch_policy(request.prefetch_policy).has_value(),
-                                      "['best_effort', 'wait_complete', 'timeout']"));
+  LARDER_RETURN_IF_ERROR(check_policy(
+      "hicache_storage_prefetch_policy", request.prefetch_policy, prefetch_policy_name(parts_->config.prefetch_policy),
+      parse_prefetch_policy(request.prefetch_policy).has_value(), "['best_effort', 'wait_complete', 'timeout']"));
   LARDER_RETURN_IF_ERROR(check_policy("hicache_write_policy", request.write_policy,
                                       write_policy_name(parts_->config.write_policy),
                                       parse_write_policy(request.write_policy).has_value(),
@@ -188,7 +186,7 @@ Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) 
   }
   const StorageView now = storage();
   if (now.is_detaching) return conflict("HiCache storage backend is being detached. Try again later.");
-  if (now.backend == request.backend) return Status::ok();   // as the reference: already enabled with the same backend
+  if (now.backend == request.backend) return Status::ok();  // as the reference: already enabled with the same backend
   if (!now.backend.empty()) {
     return conflict("HiCache storage backend is already enabled with backend '" + now.backend +
                     "'. Cannot attach different backend '" + request.backend + "'. Detach first.");
@@ -201,9 +199,9 @@ Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) 
   }
   // Shared, so that a backend that could not be attached dies on this thread, whoever was first.
   auto backend = std::make_shared<std::unique_ptr<StorageBackend>>(std::move(made).value());
-  return call_status([this, backend, request](const Promise<Done>& promise) {
-    promise->set_value({attach_now(*backend, request)});
-  }, limit);
+  return call_status(
+      [this, backend, request](const Promise<Done>& promise) { promise->set_value({attach_now(*backend, request)}); },
+      limit);
 }
 
 Status SchedulerImpl::attach_now(std::unique_ptr<StorageBackend>& backend, const AttachRequest& request) {
@@ -230,19 +228,18 @@ Status SchedulerImpl::detach_storage(Nanos limit) {
           return true;
         };
         // An empty holder: still detaching.
-        const auto expire = [promise] {
-          promise->set_value(std::make_shared<std::unique_ptr<StorageBackend>>());
-        };
+        const auto expire = [promise] { promise->set_value(std::make_shared<std::unique_ptr<StorageBackend>>()); };
         waiters_.push_back({deadline, try_now, expire});
       },
       limit);
   if (!detached.is_ok()) return detached.status();
   const StorageView now = storage();
   if (now.is_detaching) {
-    return deadline_exceeded("HiCache storage backend is detached, but operations are still in flight; "
-                             "call again before attaching another one");
+    return deadline_exceeded(
+        "HiCache storage backend is detached, but operations are still in flight; "
+        "call again before attaching another one");
   }
-  return Status::ok();   // what was detached closes here, on the caller's thread
+  return Status::ok();  // what was detached closes here, on the caller's thread
 }
 
 Status SchedulerImpl::clear_storage(Nanos limit) {
@@ -251,8 +248,8 @@ Status SchedulerImpl::clear_storage(Nanos limit) {
         if (!parts_->storage || is_detaching_) {
           return promise->set_value({invalid_argument("no storage backend is attached")});
         }
-        const Status submitted =
-            parts_->storage->submit_clear(nullptr, [promise](Status status) { promise->set_value({std::move(status)}); });
+        const Status submitted = parts_->storage->submit_clear(
+            nullptr, [promise](Status status) { promise->set_value({std::move(status)}); });
         if (!submitted.is_ok()) promise->set_value({submitted});
       },
       limit);

@@ -52,14 +52,14 @@ class SchedulerImpl final : public Scheduler {
   using Command = std::function<void()>;
   struct Waiter {
     TimePoint deadline;
-    std::function<bool()> try_now;      // true: answered
+    std::function<bool()> try_now;  // true: answered
     std::function<void()> expire;
   };
   struct Done {
     Status status;
   };
   template <class T>
-  using Promise = std::shared_ptr<std::promise<T>>;   // shared: std::function wants copies
+  using Promise = std::shared_ptr<std::promise<T>>;  // shared: std::function wants copies
 
   [[nodiscard]] Status check_request(const GenerateRequest& request) const;
   [[nodiscard]] Status post(Command command) LARDER_EXCLUDES(mutex_);
@@ -70,7 +70,7 @@ class SchedulerImpl final : public Scheduler {
 
   // ---- on the loop thread
   void run();
-  bool take_mail() LARDER_EXCLUDES(mutex_);   // false: the scheduler is stopping
+  bool take_mail() LARDER_EXCLUDES(mutex_);  // false: the scheduler is stopping
   void check_waiters();
   [[nodiscard]] Nanos wait_time() const;
   void publish(bool is_at_rest);
@@ -84,7 +84,7 @@ class SchedulerImpl final : public Scheduler {
 
   // const after construction
   Clock& clock_;
-  std::uint64_t device_pages_ = 0;      // of component full
+  std::uint64_t device_pages_ = 0;  // of component full
   std::unique_ptr<Composition> parts_;
   std::unique_ptr<ReferenceEngine> engine_;
 
@@ -94,7 +94,7 @@ class SchedulerImpl final : public Scheduler {
   std::vector<Waiter> waiters_;
   bool is_flushing_ = false;
   bool is_detaching_ = false;
-  std::string extra_config_;            // of the attached backend
+  std::string extra_config_;  // of the attached backend
   TimePoint next_publish_;
   bool was_at_rest_ = false;
 
@@ -102,12 +102,12 @@ class SchedulerImpl final : public Scheduler {
   std::vector<std::unique_ptr<Sequence>> submitted_ LARDER_GUARDED_BY(mutex_);
   std::vector<Ticket> cancelled_ LARDER_GUARDED_BY(mutex_);
   std::vector<Command> commands_ LARDER_GUARDED_BY(mutex_);
-  std::size_t waiting_ LARDER_GUARDED_BY(mutex_) = 0;   // in the loop's line, as of its last look at the mailbox
+  std::size_t waiting_ LARDER_GUARDED_BY(mutex_) = 0;  // in the loop's line, as of its last look at the mailbox
   Ticket next_ticket_ LARDER_GUARDED_BY(mutex_) = 1;
   bool is_stopping_ LARDER_GUARDED_BY(mutex_) = false;
   SchedulerStats last_stats_ LARDER_GUARDED_BY(mutex_);
 
-  std::unique_ptr<ThreadPoolExecutor> thread_;   // last: it ends before what it uses
+  std::unique_ptr<ThreadPoolExecutor> thread_;  // last: it ends before what it uses
 };
 
 template <class T>
@@ -124,7 +124,7 @@ Result<T> SchedulerImpl::call(std::function<void(Promise<T>)> ask, Nanos limit) 
   }
   try {
     return answer.get();
-  } catch (const std::future_error&) {   // the command was dropped
+  } catch (const std::future_error&) {  // the command was dropped
     return cancelled("the scheduler is stopping");
   }
 }

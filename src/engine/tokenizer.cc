@@ -55,11 +55,16 @@ bool take_escape(std::string_view text, TokenId& id) {
 }
 
 bool role_token(std::string_view role, TokenId& id) {
-  if (role == "system" || role == "developer") id = TokenizerSpec::kSystem;
-  else if (role == "user") id = TokenizerSpec::kUser;
-  else if (role == "assistant") id = TokenizerSpec::kAssistant;
-  else if (role == "tool") id = TokenizerSpec::kTool;
-  else return false;
+  if (role == "system" || role == "developer")
+    id = TokenizerSpec::kSystem;
+  else if (role == "user")
+    id = TokenizerSpec::kUser;
+  else if (role == "assistant")
+    id = TokenizerSpec::kAssistant;
+  else if (role == "tool")
+    id = TokenizerSpec::kTool;
+  else
+    return false;
   return true;
 }
 
@@ -127,7 +132,7 @@ void TextDecoder::push_byte(std::uint8_t byte, std::string& out) {
   if (waiting_.size() < character_bytes(static_cast<std::uint8_t>(waiting_[0]))) return;
   TokenId id = 0;
   if (take_escape(waiting_, id)) {
-    escape_waiting(out);   // its plain bytes would read as an escape: escape them, too
+    escape_waiting(out);  // its plain bytes would read as an escape: escape them, too
   } else {
     out += waiting_;
     waiting_.clear();

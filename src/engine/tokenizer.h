@@ -27,20 +27,20 @@
 namespace larder {
 
 struct TokenizerSpec {
-  static constexpr TokenId kBytes = 256;       // ids below are bytes
+  static constexpr TokenId kBytes = 256;  // ids below are bytes
   static constexpr TokenId kBos = 256;
-  static constexpr TokenId kEos = 257;         // end of a turn, end of the answer
+  static constexpr TokenId kEos = 257;  // end of a turn, end of the answer
   static constexpr TokenId kSystem = 258;
   static constexpr TokenId kUser = 259;
   static constexpr TokenId kAssistant = 260;
   static constexpr TokenId kTool = 261;
-  static constexpr std::uint32_t kVocabMin = 262;   // vocab_size of a model must be at least this
+  static constexpr std::uint32_t kVocabMin = 262;  // vocab_size of a model must be at least this
 };
 // kInvalidArgument: the vocabulary has no room for the specials.
 [[nodiscard]] Status check_tokenizer(const ModelSpec& model);
 
-inline constexpr std::uint32_t kEscapeBase = 0x100000;       // code point of id 0's escape
-inline constexpr std::uint32_t kEscapedIdsEnd = 0xfffe;      // ids from here on have no text and no escape
+inline constexpr std::uint32_t kEscapeBase = 0x100000;   // code point of id 0's escape
+inline constexpr std::uint32_t kEscapedIdsEnd = 0xfffe;  // ids from here on have no text and no escape
 
 // One token per byte; an escape is one token. Ill-formed bytes are themselves.
 [[nodiscard]] std::vector<TokenId> encode(std::string_view text);
@@ -48,13 +48,14 @@ inline constexpr std::uint32_t kEscapedIdsEnd = 0xfffe;      // ids from here on
 [[nodiscard]] std::string decode(std::span<const TokenId> tokens);
 
 struct ChatMessage {
-  std::string role;      // system (or developer), user, assistant, tool
+  std::string role;  // system (or developer), user, assistant, tool
   std::string content;
 };
 // The prompt of a conversation; the model goes on as the assistant. kInvalidArgument: no message, unknown role.
 [[nodiscard]] Result<std::vector<TokenId>> encode_chat(std::span<const ChatMessage> messages);
 
-// decode() of a stream: the text comes out as soon as it is certain, so that the pieces add up to decode() of the whole.
+// decode() of a stream: the text comes out as soon as it is certain, so that the pieces add up to decode() of the
+// whole.
 class TextDecoder {
  public:
   // Text that `tokens` make certain; a character that is not whole yet waits (at most 3 bytes).
@@ -66,7 +67,7 @@ class TextDecoder {
   void push_byte(std::uint8_t byte, std::string& out);
   void escape_waiting(std::string& out);
 
-  std::string waiting_;   // a proper beginning of a well-formed character
+  std::string waiting_;  // a proper beginning of a well-formed character
 };
 
 }  // namespace larder

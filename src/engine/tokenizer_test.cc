@@ -10,7 +10,8 @@ namespace {
 // Random ids with whole characters among them, so that valid, cut and invalid sequences all come up.
 std::vector<TokenId> random_ids(Rng& rng) {
   std::vector<TokenId> ids;
-  const std::vector<std::string> pieces = {"a", "é", "€", "𝄞", "\xf4\x80\x80\x81", "\xed\xa0\x80", "\xc0\x80", "\xf4\x8f\xbf\xbf"};
+  const std::vector<std::string> pieces = {
+      "a", "é", "€", "𝄞", "\xf4\x80\x80\x81", "\xed\xa0\x80", "\xc0\x80", "\xf4\x8f\xbf\xbf"};
   for (std::uint64_t n = rng.below(40); n > 0; --n) {
     if (rng.chance(1, 2)) {
       ids.push_back(static_cast<TokenId>(rng.below(512)));
@@ -51,7 +52,7 @@ TEST(Tokenizer, EveryTokenSequenceSurvivesItsText) {
 TEST(Tokenizer, TextIsWellFormedWhateverTheTokens) {
   EXPECT_EQ(decode(std::vector<TokenId>{0xff}), "\xf4\x80\x83\xbf");
   EXPECT_EQ(decode(std::vector<TokenId>{'h', TokenizerSpec::kEos, 'i'}), "h\xf4\x80\x84\x81i");
-  EXPECT_EQ(decode(std::vector<TokenId>{'h', 1'000'000, 'i'}), "hi");   // beyond all escapes
+  EXPECT_EQ(decode(std::vector<TokenId>{'h', 1'000'000, 'i'}), "hi");  // beyond all escapes
   TextDecoder decoder;
   EXPECT_EQ(decoder.push(std::vector<TokenId>{0xe2, 0x82}), "");
   EXPECT_EQ(decoder.push(std::vector<TokenId>{0xac}), "€");
@@ -65,7 +66,7 @@ TEST(Tokenizer, ATurnIsAPrefixOfTheNextOne) {
   EXPECT_EQ(tokens.back(), TokenizerSpec::kAssistant);
   const std::vector<TokenId> answer = {'o', 'k', 300, 0xc3, TokenizerSpec::kEos};
   tokens.insert(tokens.end(), answer.begin(), answer.end());
-  for (const bool with_end : {true, false}) {   // some clients drop the end-of-sequence text, others do not
+  for (const bool with_end : {true, false}) {  // some clients drop the end-of-sequence text, others do not
     std::vector<ChatMessage> next = first;
     next.push_back({"assistant", decode(std::span(answer).first(answer.size() - (with_end ? 0 : 1)))});
     next.push_back({"user", "more"});

@@ -20,8 +20,8 @@ void WaitingLine::add_first(std::unique_ptr<Sequence> sequence) {
 }
 
 std::unique_ptr<Sequence> WaitingLine::take(Scheduler::Ticket ticket) {
-  const auto at = std::find_if(line_.begin(), line_.end(),
-                               [&](const std::unique_ptr<Sequence>& s) { return s->ticket == ticket; });
+  const auto at =
+      std::find_if(line_.begin(), line_.end(), [&](const std::unique_ptr<Sequence>& s) { return s->ticket == ticket; });
   if (at == line_.end()) return nullptr;
   std::unique_ptr<Sequence> sequence = std::move(*at);
   line_.erase(at);

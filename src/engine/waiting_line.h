@@ -1,11 +1,12 @@
 // Who starts next (internal to engine/).
 //
-// Purpose: first come, first served among equal priorities, without letting one that cannot start now hold up those that
-// can. Rules:
+// Purpose: first come, first served among equal priorities, without letting one that cannot start now hold up those
+// that can. Rules:
 //  - Higher priority first, then arrival.
 //  - A request that still waits for storage is passed over: the wait is bounded by its prefetch policy, and holding the
 //    others up would not make storage faster.
-//  - A request for which the device has no room is passed over at most kMaxOvertakes times; then nobody behind it starts
+//  - A request for which the device has no room is passed over at most kMaxOvertakes times; then nobody behind it
+//  starts
 //    before it does. Running requests end, so it starts in the end: no starvation among equals.
 //  - One turn looks at kLookAhead requests and meets at most kMaxRefusals refusals: a turn's cost is bounded.
 //
@@ -32,7 +33,7 @@ class WaitingLine {
 
   struct Outcome {
     std::vector<std::unique_ptr<Sequence>> started, failed;
-    Sequence* refused = nullptr;   // the first for which there was no room
+    Sequence* refused = nullptr;  // the first for which there was no room
     bool any_waits_for_storage = false;
   };
 

@@ -174,9 +174,12 @@ Json explain_json(const Explanation& e, std::uint32_t page_size) {
   Json restore = {{"device", {{"pages", e.device_restore_pages}, {"reason", e.device_reason}}},
                   {"host", {{"pages", e.host_restore_pages}, {"reason", e.host_reason}}},
                   {"storage", {{"pages", e.storage_restore_pages}, {"reason", e.storage_reason}}}};
-  return {{"prompt_tokens", e.prompt_tokens}, {"prompt_pages", e.prompt_pages},
-          {"page_size", page_size},           {"restore", std::move(restore)},
-          {"pools", std::move(pools)},        {"storage_status", e.storage_status.to_string()},
+  return {{"prompt_tokens", e.prompt_tokens},
+          {"prompt_pages", e.prompt_pages},
+          {"page_size", page_size},
+          {"restore", std::move(restore)},
+          {"pools", std::move(pools)},
+          {"storage_status", e.storage_status.to_string()},
           {"why", explain_sentence(e, page_size)}};
 }
 

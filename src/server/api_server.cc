@@ -18,8 +18,9 @@
 namespace larder {
 namespace {
 
-constexpr double kMaxWaitSeconds = 3600;              // of ?timeout=
-constexpr Nanos kWaitSlice = std::chrono::seconds(1);  // the longest wait inside the scheduler, so that a stop is prompt
+constexpr double kMaxWaitSeconds = 3600;  // of ?timeout=
+constexpr Nanos kWaitSlice =
+    std::chrono::seconds(1);  // the longest wait inside the scheduler, so that a stop is prompt
 constexpr Nanos kExplainLimit = std::chrono::seconds(30);
 constexpr std::size_t kAdminThreads = 4;
 constexpr std::size_t kAdminQueue = 64;
@@ -30,7 +31,7 @@ constexpr std::string_view kFlushed =
 constexpr std::string_view kNoAdminKey =
     "This endpoint requires admin API key, but this server was started without one (admin-api-key). Restart with "
     "--admin-api-key to enable.";
-constexpr Nanos kStorageLimit = std::chrono::seconds(60);   // for opening, draining or clearing a backend
+constexpr Nanos kStorageLimit = std::chrono::seconds(60);  // for opening, draining or clearing a backend
 
 HttpResponse text_response(unsigned status, std::string_view text) {
   HttpResponse response;
@@ -108,7 +109,7 @@ class Api final : public ApiServer {
     std::string_view path;
     std::string_view methods;  // "GET|POST"
     AuthLevel level = AuthLevel::kNormal;
-    Quick quick = nullptr;     // runs on the strand; exactly one of the two is set
+    Quick quick = nullptr;  // runs on the strand; exactly one of the two is set
     Blocking blocking = nullptr;
     bool needs_admin_key = false;  // refused when the server was started without one
   };
@@ -182,7 +183,8 @@ class Api final : public ApiServer {
     if (status == 405) response = error_response(405, fmt::format("{} takes {}", route.path, route.methods));
     response.status = status;
     std::string allow(route.methods);
-    for (std::size_t bar = allow.find('|'); bar != std::string::npos; bar = allow.find('|')) allow.replace(bar, 1, ", ");
+    for (std::size_t bar = allow.find('|'); bar != std::string::npos; bar = allow.find('|'))
+      allow.replace(bar, 1, ", ");
     response.headers.emplace_back("Allow", allow);
     return response;
   }
@@ -203,8 +205,7 @@ class Api final : public ApiServer {
   CompletionContext completion_context() const { return {&scheduler_, &clock_, next_id_}; }
 
   void start_completion(CompletionBody body, std::unique_ptr<ReplyFormat> format, const Exchange& exchange) {
-    auto completion =
-        std::make_shared<Completion>(completion_context(), exchange, std::move(format), body.is_stream);
+    auto completion = std::make_shared<Completion>(completion_context(), exchange, std::move(format), body.is_stream);
     completion->start(std::move(body.prompts));
   }
 
@@ -289,8 +290,8 @@ class Api final : public ApiServer {
       const Nanos left = end - clock_.now();
       const Status status = attempt(std::clamp(left, Nanos{0}, kWaitSlice));
       // A conflict with the slice before, which a busy scheduler has not ended yet, is a wait like any other.
-      const bool is_waiting = status.code() == StatusCode::kDeadlineExceeded ||
-                              (!is_first && status.code() == StatusCode::kConflict);
+      const bool is_waiting =
+          status.code() == StatusCode::kDeadlineExceeded || (!is_first && status.code() == StatusCode::kConflict);
       if (!is_waiting || left <= kWaitSlice) return status;
       if (is_stopping_.load(std::memory_order_relaxed)) return cancelled("the server is stopping");
     }
@@ -338,8 +339,7 @@ class Api final : public ApiServer {
       return text_response(400, fmt::format("Failed to attach HiCache storage backend.\n{}\n", status.message()));
     }
     set_storage_name(wanted.backend);
-    return text_response(
-        200, "HiCache storage backend attached.\nAttached HiCache storage backend successfully.\n");
+    return text_response(200, "HiCache storage backend attached.\nAttached HiCache storage backend successfully.\n");
   }
 
   HttpResponse detach() {
@@ -348,8 +348,7 @@ class Api final : public ApiServer {
       return text_response(400, fmt::format("Failed to detach HiCache storage backend.\n{}\n", status.message()));
     }
     set_storage_name("");
-    return text_response(
-        200, "HiCache storage backend detached.\nDetached HiCache storage backend successfully.\n");
+    return text_response(200, "HiCache storage backend detached.\nDetached HiCache storage backend successfully.\n");
   }
 
   HttpResponse clear_storage(const HttpRequest&) {
@@ -386,8 +385,8 @@ class Api final : public ApiServer {
   const std::shared_ptr<std::atomic<std::uint64_t>> next_id_;
   const std::int64_t started_unix_seconds_;
 
-  std::atomic<bool> is_stopping_{false};   // relaxed: ends waits a little early
-  std::atomic<bool> is_flushing_{false};   // sequentially consistent: a try-lock
+  std::atomic<bool> is_stopping_{false};  // relaxed: ends waits a little early
+  std::atomic<bool> is_flushing_{false};  // sequentially consistent: a try-lock
   std::atomic<bool> is_quiescing_{false};
   std::atomic<std::uint16_t> port_{0};
   RankedMutex storage_mutex_{LockRank::kServer};

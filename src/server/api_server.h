@@ -4,8 +4,8 @@
 // scheduler. Routes and bodies: docs/ARCHITECTURE.md ("HTTP"), errors: docs/errors.md.
 // Threads: requests arrive on the listener's I/O threads; what blocks (flush, quiesce, stats, explain) runs on a small
 // executor of its own. create(), stop_accepting(), wait_drained() and the destructor from one thread.
-// Lifetime: scheduler, clock and metrics outlive it. The destructor ends open requests and joins its threads; calls that
-// wait inside the scheduler end within a second.
+// Lifetime: scheduler, clock and metrics outlive it. The destructor ends open requests and joins its threads; calls
+// that wait inside the scheduler end within a second.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct ApiParts {
   Scheduler* scheduler = nullptr;
   Clock* clock = nullptr;
   MetricsRegistry* metrics = nullptr;
-  ListenOptions listen;   // host and port are taken from the scheduler's options
+  ListenOptions listen;  // host and port are taken from the scheduler's options
 };
 
 class ApiServer {
@@ -35,7 +35,7 @@ class ApiServer {
   virtual ~ApiServer() = default;
 
   [[nodiscard]] virtual std::uint16_t port() const = 0;
-  [[nodiscard]] virtual std::string url() const = 0;   // "http://127.0.0.1:30000"
+  [[nodiscard]] virtual std::string url() const = 0;  // "http://127.0.0.1:30000"
   // First step of an orderly stop; open requests go on.
   virtual void stop_accepting() = 0;
   // Waits until no connection is left; false if `limit` ended first.

@@ -33,23 +33,23 @@ namespace larder {
 struct PromptRequest {
   GenerateRequest generate;
   std::vector<std::string> stop_strings;
-  std::string id;                   // the client's own name for it; empty: we make one
+  std::string id;  // the client's own name for it; empty: we make one
 };
 
 // How far one prompt has come. Owned by the strand.
 struct CompletionState {
-  std::size_t index = 0;            // of the prompt in its HTTP request
+  std::size_t index = 0;  // of the prompt in its HTTP request
   std::string id;
   std::uint64_t prompt_tokens = 0;
   std::uint64_t completion_tokens = 0;
-  std::vector<TokenId> tokens;      // all of them
-  std::string ids_json;             // "1,2,3": tokens, ready for a cumulative event
-  std::string text;                 // all of it, valid UTF-8
-  std::string text_json;            // text, escaped
+  std::vector<TokenId> tokens;  // all of them
+  std::string ids_json;         // "1,2,3": tokens, ready for a cumulative event
+  std::string text;             // all of it, valid UTF-8
+  std::string text_json;        // text, escaped
   CachedTokens cached;
   FinishReason finish = FinishReason::kRunning;
-  std::string matched_stop;         // the stop string that ended it
-  Status status;                    // not ok: it failed
+  std::string matched_stop;  // the stop string that ended it
+  Status status;             // not ok: it failed
   double ttft_seconds = 0, queue_seconds = 0, e2e_seconds = 0;
 
   // What a stream has sent.
@@ -77,7 +77,7 @@ class ReplyFormat {
 struct CompletionContext {
   Scheduler* scheduler = nullptr;
   Clock* clock = nullptr;
-  std::shared_ptr<std::atomic<std::uint64_t>> next_id;   // relaxed: only unique
+  std::shared_ptr<std::atomic<std::uint64_t>> next_id;  // relaxed: only unique
 };
 
 class Completion : public std::enable_shared_from_this<Completion> {
@@ -96,7 +96,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   struct Prompt {  // strand; beside its CompletionState
     std::optional<Scheduler::Ticket> ticket;
     std::vector<std::string> stop_strings;
-    std::string held;        // text not passed on yet: may be the beginning of a stop string
+    std::string held;  // text not passed on yet: may be the beginning of a stop string
     TextDecoder decoder;
   };
 
@@ -122,9 +122,9 @@ class Completion : public std::enable_shared_from_this<Completion> {
   std::unique_ptr<ReplyFormat> format_;
   std::vector<CompletionState> states_;
   std::vector<Prompt> prompts_;
-  bool is_begun_ = false;    // the stream's head is out
+  bool is_begun_ = false;  // the stream's head is out
   bool is_writing_ = false;
-  bool is_over_ = false;     // answered, failed or gone: nothing more is sent
+  bool is_over_ = false;  // answered, failed or gone: nothing more is sent
 
   RankedMutex mutex_{LockRank::kServer};
   std::vector<Item> inbox_ LARDER_GUARDED_BY(mutex_);  // bounded by the tokens asked for

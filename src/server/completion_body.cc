@@ -17,7 +17,7 @@ constexpr std::uint64_t kMaxNewTokens = std::numeric_limits<std::uint32_t>::max(
 
 // What all prompts of a request share.
 struct Shared {
-  GenerateRequest generate;                     // without tokens
+  GenerateRequest generate;  // without tokens
   std::vector<std::string> stop_strings;
   std::optional<std::uint64_t> max_new_tokens;  // absent: the default, as far as the context has room
   std::string id;
@@ -103,8 +103,8 @@ Result<std::vector<TokenId>> prompt_of(const json& value, const std::string& pat
     if (!read.is_ok()) return read.status();
     tokens = std::move(*read);
   } else {
-    return invalid_argument(fmt::format("'{}' must be a string or an array of token ids, got {}", path,
-                                        describe_json(value)));
+    return invalid_argument(
+        fmt::format("'{}' must be a string or an array of token ids, got {}", path, describe_json(value)));
   }
   if (tokens.empty()) return invalid_argument(fmt::format("'{}' is empty: a prompt has at least one token", path));
   return tokens;
@@ -144,11 +144,31 @@ Status add_prompts(const json& value, const std::string& path, const ModelSpec& 
 
 // --- /generate ---
 
-constexpr const char* kSamplingNames[] = {
-    "max_new_tokens", "stop", "stop_token_ids", "stop_regex", "temperature", "top_p", "top_k", "min_p",
-    "frequency_penalty", "presence_penalty", "repetition_penalty", "min_new_tokens", "n", "json_schema", "regex", "ebnf",
-    "structural_tag", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim",
-    "custom_params", "stream_interval", "logit_bias", "sampling_seed"};
+constexpr const char* kSamplingNames[] = {"max_new_tokens",
+                                          "stop",
+                                          "stop_token_ids",
+                                          "stop_regex",
+                                          "temperature",
+                                          "top_p",
+                                          "top_k",
+                                          "min_p",
+                                          "frequency_penalty",
+                                          "presence_penalty",
+                                          "repetition_penalty",
+                                          "min_new_tokens",
+                                          "n",
+                                          "json_schema",
+                                          "regex",
+                                          "ebnf",
+                                          "structural_tag",
+                                          "ignore_eos",
+                                          "skip_special_tokens",
+                                          "spaces_between_special_tokens",
+                                          "no_stop_trim",
+                                          "custom_params",
+                                          "stream_interval",
+                                          "logit_bias",
+                                          "sampling_seed"};
 
 void refuse_unknown_sampling(JsonReader& in, const json& params) {
   const std::vector<std::string> known(std::begin(kSamplingNames), std::end(kSamplingNames));
@@ -182,8 +202,8 @@ Result<std::string> content_of(const json& value, const std::string& path) {
   std::string out;
   for (std::size_t i = 0; i < value.size(); ++i) {
     const json& part = value[i];
-    const bool is_text = part.is_object() && part.value("type", json()) == "text" && part.contains("text") &&
-                         part["text"].is_string();
+    const bool is_text =
+        part.is_object() && part.value("type", json()) == "text" && part.contains("text") && part["text"].is_string();
     if (!is_text) {
       return invalid_argument(fmt::format("'{}[{}]' must be {{\"type\": \"text\", \"text\": string}}", path, i));
     }
@@ -264,8 +284,8 @@ Result<CompletionBody> parse_generate_body(std::string_view text, const ModelSpe
   if (prompt_ids && !prompt_ids->is_array()) {
     return invalid_argument("'input_ids' must be an array of token ids, got " + describe_json(*prompt_ids));
   }
-  LARDER_RETURN_IF_ERROR(add_prompts(prompt_text ? *prompt_text : *prompt_ids, prompt_text ? "text" : "input_ids", model,
-                                     shared, kDefaultNewTokens, out));
+  LARDER_RETURN_IF_ERROR(add_prompts(prompt_text ? *prompt_text : *prompt_ids, prompt_text ? "text" : "input_ids",
+                                     model, shared, kDefaultNewTokens, out));
   return out;
 }
 

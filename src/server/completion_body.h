@@ -1,9 +1,8 @@
 // From the JSON of /generate, /v1/completions and /v1/chat/completions to prompts.
 //
 // Errors (kInvalidArgument) name the field, what was expected and what came. Fields we do not know are ignored at the
-// top level, as the reference does; inside sampling_params they are refused, with the nearest known name. Fields we know
-// and do not implement are accepted only with the value that changes nothing.
-// Threads: pure.
+// top level, as the reference does; inside sampling_params they are refused, with the nearest known name. Fields we
+// know and do not implement are accepted only with the value that changes nothing. Threads: pure.
 #pragma once
 
 #include <string>
@@ -19,8 +18,8 @@ namespace larder {
 inline constexpr std::size_t kMaxPromptsPerRequest = 256;
 inline constexpr std::size_t kMaxStopStrings = 16;
 inline constexpr std::size_t kMaxStopStringBytes = 1024;
-inline constexpr std::uint64_t kDefaultNewTokens = 128;           // /generate and chat, when the context has room
-inline constexpr std::uint64_t kDefaultCompletionTokens = 16;     // /v1/completions
+inline constexpr std::uint64_t kDefaultNewTokens = 128;        // /generate and chat, when the context has room
+inline constexpr std::uint64_t kDefaultCompletionTokens = 16;  // /v1/completions
 
 struct CompletionBody {
   std::vector<PromptRequest> prompts;  // at least one

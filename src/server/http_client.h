@@ -68,7 +68,7 @@ class HttpClient {
   const Nanos timeout_;
   const std::string bearer_;
   int socket_ = -1;
-  std::string buffer_;     // received, not consumed
+  std::string buffer_;  // received, not consumed
 };
 
 }  // namespace larder

@@ -29,14 +29,14 @@ namespace larder {
 
 struct ListenOptions {
   std::string host = "127.0.0.1";
-  std::uint16_t port = 0;                      // 0: any free one
+  std::uint16_t port = 0;  // 0: any free one
   std::uint32_t io_threads = 2;
-  std::uint32_t max_connections = 512;         // further ones get 503 and are closed
-  std::uint64_t max_body_bytes = 64ull << 20;  // longer: 413
-  std::uint32_t max_header_bytes = 64u << 10;  // longer: 431
-  Nanos idle_limit = std::chrono::seconds(120);   // between requests of a connection
-  Nanos read_limit = std::chrono::seconds(60);    // from the head of a request to the end of its body
-  Nanos write_limit = std::chrono::seconds(60);   // for one write: a client that does not read is dropped
+  std::uint32_t max_connections = 512;           // further ones get 503 and are closed
+  std::uint64_t max_body_bytes = 64ull << 20;    // longer: 413
+  std::uint32_t max_header_bytes = 64u << 10;    // longer: 431
+  Nanos idle_limit = std::chrono::seconds(120);  // between requests of a connection
+  Nanos read_limit = std::chrono::seconds(60);   // from the head of a request to the end of its body
+  Nanos write_limit = std::chrono::seconds(60);  // for one write: a client that does not read is dropped
 };
 
 class HttpExchange {

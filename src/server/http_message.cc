@@ -86,8 +86,7 @@ Status parse_target(std::string_view target, HttpRequest& out) {
   return parse_query(target.substr(question + 1), out.query);
 }
 
-Result<double> query_seconds(const HttpRequest& request, const std::string& name, double fallback,
-                             double max_seconds) {
+Result<double> query_seconds(const HttpRequest& request, const std::string& name, double fallback, double max_seconds) {
   const auto found = request.query.find(name);
   if (found == request.query.end()) return fallback;
   const std::string& text = found->second;

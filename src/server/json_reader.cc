@@ -146,8 +146,8 @@ void JsonReader::read_int(std::string_view name, std::int64_t& out, std::int64_t
 void JsonReader::read_number(std::string_view name, double& out, double min, double max) {
   const json* value = find(name);
   if (!is_ok() || !value) return;
-  const std::string expected = std::isinf(max) ? fmt::format("a number >= {}", min)
-                                               : fmt::format("a number in [{}, {}]", min, max);
+  const std::string expected =
+      std::isinf(max) ? fmt::format("a number >= {}", min) : fmt::format("a number in [{}, {}]", min, max);
   if (!value->is_number()) return fail_type(name, expected);
   const double number = value->get<double>();
   if (!std::isfinite(number) || number < min || number > max) return fail_type(name, expected);
@@ -175,8 +175,8 @@ void JsonReader::read_strings(std::string_view name, std::vector<std::string>& o
   for (std::size_t i = 0; i < value->size(); ++i) {
     const json& item = (*value)[i];
     if (!item.is_string()) {
-      return fail(invalid_argument(
-          fmt::format("'{}[{}]' must be a string, got {}", path_of(name), i, describe_json(item))));
+      return fail(
+          invalid_argument(fmt::format("'{}[{}]' must be a string, got {}", path_of(name), i, describe_json(item))));
     }
     strings.push_back(item.get<std::string>());
   }
@@ -188,7 +188,8 @@ void JsonReader::refuse_unless(std::string_view name, const json& neutral) {
   if (!is_ok() || !value || *value == neutral) return;
   const bool is_empty = value->is_array() || value->is_object() ? value->empty() : false;
   if (is_empty) return;
-  const std::string allowed = neutral.is_null() ? "leave it out" : fmt::format("leave it out or send {}", neutral.dump());
+  const std::string allowed =
+      neutral.is_null() ? "leave it out" : fmt::format("leave it out or send {}", neutral.dump());
   fail(invalid_argument(fmt::format("'{}' is not supported: {}", path_of(name), allowed)));
 }
 
@@ -199,8 +200,8 @@ Result<std::vector<TokenId>> tokens_of(const json& array, std::string_view path,
     const json& item = array[i];
     if (!item.is_number_unsigned() || item.get<std::uint64_t>() >= vocab_size) {
       const std::string_view problem = item.is_number_integer() ? "is out of range" : "is no token id";
-      return invalid_argument(fmt::format("'{}[{}]' {}: {}; token ids are integers in [0, {}] (vocabulary of {})", path, i,
-                                          problem, describe_json(item), vocab_size - 1, vocab_size));
+      return invalid_argument(fmt::format("'{}[{}]' {}: {}; token ids are integers in [0, {}] (vocabulary of {})", path,
+                                          i, problem, describe_json(item), vocab_size - 1, vocab_size));
     }
     tokens.push_back(item.get<TokenId>());
   }

@@ -1,7 +1,7 @@
 // Reads typed fields out of a JSON request and says exactly what is wrong with it.
 //
-// Purpose: every error names the field by its path ("sampling_params.top_p", "input_ids[3]"), the type or range that was
-// expected, and what came instead. The first error counts; later reads are no-ops, so a parser reads like a list.
+// Purpose: every error names the field by its path ("sampling_params.top_p", "input_ids[3]"), the type or range that
+// was expected, and what came instead. The first error counts; later reads are no-ops, so a parser reads like a list.
 // null counts as absent, as in the reference's API.
 // Threads: confined. Lifetime: the document outlives the reader.
 #pragma once

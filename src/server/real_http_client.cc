@@ -161,8 +161,8 @@ Status HttpClient::receive() {
     const ssize_t got = ::recv(socket_, piece, sizeof piece, 0);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      return deadline_exceeded(
-          fmt::format("no byte from the server for {} s", std::chrono::duration_cast<std::chrono::seconds>(timeout_).count()));
+      return deadline_exceeded(fmt::format("no byte from the server for {} s",
+                                           std::chrono::duration_cast<std::chrono::seconds>(timeout_).count()));
     }
     if (got < 0) return unavailable(fmt::format("reading the answer: {}", std::strerror(errno)));
     if (got == 0) return unavailable("the server closed the connection");
@@ -258,7 +258,8 @@ Result<HttpReply> HttpClient::exchange(std::string_view bytes, const LineSink* o
   if (!was_open) LARDER_RETURN_IF_ERROR(connect());
   Status sent = send_all(bytes);
   Result<Head> head = sent.is_ok() ? read_head() : Result<Head>(sent);
-  const bool was_stale = was_open && !head.is_ok() && head.status().code() == StatusCode::kUnavailable && buffer_.empty();
+  const bool was_stale =
+      was_open && !head.is_ok() && head.status().code() == StatusCode::kUnavailable && buffer_.empty();
   if (was_stale) {  // the server had closed the idle connection: nothing was done, so once more on a new one
     LARDER_RETURN_IF_ERROR(connect());
     sent = send_all(bytes);
@@ -285,7 +286,8 @@ Result<HttpReply> HttpClient::exchange(std::string_view bytes, const LineSink* o
 }
 
 std::string HttpClient::request_text(std::string_view method, std::string_view target, std::string_view body) const {
-  std::string text = fmt::format("{} {}{} HTTP/1.1\r\nHost: {}:{}\r\n", method, url_.base, target, url_.host, url_.port);
+  std::string text =
+      fmt::format("{} {}{} HTTP/1.1\r\nHost: {}:{}\r\n", method, url_.base, target, url_.host, url_.port);
   if (!bearer_.empty()) text += fmt::format("Authorization: Bearer {}\r\n", bearer_);
   if (!body.empty()) text += "Content-Type: application/json\r\n";
   text += fmt::format("Content-Length: {}\r\n\r\n", body.size());

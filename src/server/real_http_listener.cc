@@ -53,7 +53,8 @@ struct Core {
         registry(metrics) {}
 
   void count_response(unsigned status) {
-    registry.counter("larder_http_responses_total", "Answers by status.", {{"code", std::to_string(status)}}).increment();
+    registry.counter("larder_http_responses_total", "Answers by status.", {{"code", std::to_string(status)}})
+        .increment();
   }
 
   const ListenOptions options;
@@ -169,9 +170,8 @@ class Session : public std::enable_shared_from_this<Session> {
     parser_->header_limit(core_->options.max_header_bytes);
     parser_->body_limit(core_->options.max_body_bytes);
     stream_.expires_after(core_->options.idle_limit);
-    http::async_read_header(stream_, buffer_, *parser_, [self = shared_from_this()](ErrorCode error, std::size_t) {
-      self->on_head(error);
-    });
+    http::async_read_header(stream_, buffer_, *parser_,
+                            [self = shared_from_this()](ErrorCode error, std::size_t) { self->on_head(error); });
   }
 
   void on_head(ErrorCode error) {
@@ -189,9 +189,8 @@ class Session : public std::enable_shared_from_this<Session> {
 
   void read_body() {
     stream_.expires_after(core_->options.read_limit);
-    http::async_read(stream_, buffer_, *parser_, [self = shared_from_this()](ErrorCode error, std::size_t) {
-      self->on_request(error);
-    });
+    http::async_read(stream_, buffer_, *parser_,
+                     [self = shared_from_this()](ErrorCode error, std::size_t) { self->on_request(error); });
   }
 
   void read_failed(ErrorCode error) {
@@ -202,8 +201,8 @@ class Session : public std::enable_shared_from_this<Session> {
       return fail_request(431, fmt::format("the head is larger than {} bytes", core_->options.max_header_bytes));
     }
     const bool is_quiet_end = error == http::error::end_of_stream || error == http::error::partial_message ||
-                              error == beast::error::timeout || error.category() == asio::error::get_system_category() ||
-                              error == asio::error::eof;
+                              error == beast::error::timeout ||
+                              error.category() == asio::error::get_system_category() || error == asio::error::eof;
     if (is_quiet_end) return close();
     fail_request(400, fmt::format("malformed HTTP: {}", error.message()));
   }
@@ -234,10 +233,9 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // Notices that the client has left while its answer is being made. Bytes of a pipelined request end the watch.
   void watch() {
-    stream_.socket().async_wait(Tcp::socket::wait_read,
-                                [self = shared_from_this(), serial = serial_](ErrorCode error) {
-                                  if (!error && serial == self->serial_ && self->in_request_) self->peek();
-                                });
+    stream_.socket().async_wait(Tcp::socket::wait_read, [self = shared_from_this(), serial = serial_](ErrorCode error) {
+      if (!error && serial == self->serial_ && self->in_request_) self->peek();
+    });
   }
 
   void peek() {
@@ -455,21 +453,23 @@ class BeastListener final : public HttpListener {
   Status listen_error(const ErrorCode& error) const {
     const std::string where = fmt::format("{}:{}", core_->options.host, core_->options.port);
     if (error == asio::error::address_in_use) {
-      return conflict(fmt::format("cannot listen on {}: the port is in use; choose another with --port, or --port 0 "
-                                  "for any free one", where));
+      return conflict(
+          fmt::format("cannot listen on {}: the port is in use; choose another with --port, or --port 0 "
+                      "for any free one",
+                      where));
     }
     return unavailable(fmt::format("cannot listen on {}: {}", where, error.message()));
   }
 
   void accept_next() {
     if (!acceptor_.is_open()) return;
-    acceptor_.async_accept(asio::make_strand(core_->io), asio::bind_executor(strand_, [this](ErrorCode error,
-                                                                                            Tcp::socket socket) {
-      if (error == asio::error::operation_aborted || !acceptor_.is_open()) return;
-      if (error) return accept_later(error);
-      admit(std::move(socket));
-      accept_next();
-    }));
+    acceptor_.async_accept(asio::make_strand(core_->io),
+                           asio::bind_executor(strand_, [this](ErrorCode error, Tcp::socket socket) {
+                             if (error == asio::error::operation_aborted || !acceptor_.is_open()) return;
+                             if (error) return accept_later(error);
+                             admit(std::move(socket));
+                             accept_next();
+                           }));
   }
 
   // Out of descriptors or memory: what is open goes on, and accepting waits a little.
@@ -515,11 +515,11 @@ class BeastListener final : public HttpListener {
 
   const std::shared_ptr<Core> core_;
   asio::strand<asio::io_context::executor_type> strand_;
-  Tcp::acceptor acceptor_;     // owned by strand_
-  asio::steady_timer retry_;   // owned by strand_
+  Tcp::acceptor acceptor_;    // owned by strand_
+  asio::steady_timer retry_;  // owned by strand_
   asio::executor_work_guard<asio::io_context::executor_type> work_;
-  std::uint16_t port_ = 0;     // constant after listen()
-  ThreadPoolExecutor pool_;    // last: its threads use the rest
+  std::uint16_t port_ = 0;   // constant after listen()
+  ThreadPoolExecutor pool_;  // last: its threads use the rest
 };
 
 }  // namespace

@@ -27,7 +27,7 @@ struct OpenAiFormatOptions {
   std::string model;
   std::int64_t created_unix_seconds = 0;
   bool is_chat = false;
-  bool include_usage = false;   // a last chunk with usage; the others carry null
+  bool include_usage = false;  // a last chunk with usage; the others carry null
 };
 [[nodiscard]] std::unique_ptr<ReplyFormat> make_openai_format(OpenAiFormatOptions options);
 

@@ -7,6 +7,12 @@ namespace larder {
 
 using namespace tree;  // NOLINT: internal names of this folder
 
+namespace {
+
+constexpr std::uint64_t kPassedOverMax = 1024;  // nodes without a copy that one eviction looks past
+
+}  // namespace
+
 EvictResult RadixTree::Impl::evict_device(ComponentKind c, std::uint64_t slots, VictimRule rule) {
   EvictResult out;
   if (c == ComponentKind::kFull) {
@@ -126,7 +132,7 @@ void RadixTree::Impl::evict_host_leaf(Id id) {
 void RadixTree::Impl::evict_aux(ComponentKind c, Tier t, std::uint64_t slots, VictimRule rule, EvictResult& out) {
   LruList& list = list_of(c, t);
   std::vector<Id> unbacked;
-  std::uint64_t unbacked_slots = 0;
+  std::uint64_t unbacked_slots = 0, passed_over = 0;
   Id next = list.oldest();
   for (std::size_t left = list.size(); left > 0 && next != kNoNode && out.freed < slots; --left) {
     const Id id = next;
@@ -141,8 +147,12 @@ void RadixTree::Impl::evict_aux(ComponentKind c, Tier t, std::uint64_t slots, Vi
       continue;
     }
     if (rule == VictimRule::kBackUpFirst && !n.has(bit_of(c, other_tier(t)))) {
-      if (unbacked_slots < slots - out.freed) unbacked.push_back(id);
-      unbacked_slots += n.units(c);
+      if (unbacked_slots < slots - out.freed) {
+        unbacked.push_back(id);
+        unbacked_slots += n.units(c);
+      } else if (++passed_over > kPassedOverMax) {
+        break;  // enough is named for backup; the next call finds it done
+      }
       continue;
     }
     evict_aux_of(id, c, t, slots - out.freed, out);

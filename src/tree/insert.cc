@@ -47,9 +47,10 @@ Status RadixTree::Impl::check_insert(const InsertRequest& request) const {
   return Status::ok();
 }
 
-// What the new pages were computed from must be there and verified: full of the whole path, the window before
-// owned_from and the state at it. While one of them is under way, the outcome of its copy decides whether the new pages
-// are right, so the insertion has to wait for it (rule 2).
+// What the new pages were computed from must be there and verified: full of the path, the window before owned_from and
+// the state at it. While one of them is under way, the outcome of its copy decides whether the new pages are right, so
+// the insertion has to wait for it (rule 2). Full and window under way further on would leave the caller, whose slots
+// would go back as duplicates, with pages that are not there yet.
 Status RadixTree::Impl::check_insert_path(const TreePosition& walked, const InsertRequest& request) const {
   const std::uint64_t owned_from = request.owned_from;
   if (walked.pages < owned_from) return internal_error("insert: the tree does not have the pages before owned_from");

@@ -1,6 +1,6 @@
 // One node of the radix tree, and the pool it lives in. Internal to src/tree.
 //
-// Layout: four cache lines. A walk reads line 0; recency and locks live in line 1; slots in lines 2 and 3.
+// Layout: five cache lines. A walk reads line 0; recency and locks live in line 1; slots in line 2.
 // Threads: confined to the cache thread. Ids are u32 indices; 0 is "no node". References stay valid until release().
 #pragma once
 
@@ -75,7 +75,7 @@ struct alignas(64) Node {
   std::array<std::uint32_t, kTierCount> heap_at = {kNotInHeap, kNotInHeap};    // place in a leaf heap of the tier
   std::array<std::uint32_t, kTierCount> full_children{};                       // children with full (or pending) there
 
-  // Lines 2 and 3: data.
+  // Lines 2 to 4: data.
   std::array<std::array<Run<std::uint32_t>, kTierCount>, 2> slots;  // [full, swa][tier]: one slot per page
   std::array<std::uint32_t, kTierCount> state = {DeviceSlot::kNone, DeviceSlot::kNone};  // mamba, by tier
   std::array<std::array<std::uint64_t, kTierCount>, kAuxCount> aux_tick{};

@@ -52,6 +52,7 @@ void RadixTree::Impl::add_published(Id id, ComponentKind c, Tier t) {
   TierCounts& count = counts_of(c, t);
   count.resident += n.units(c);
   if (n.lock_count(c, t) != 0 || n.is_pinned()) count.locked += n.units(c);
+  if (t == Tier::kHost) n.stored_epoch = 0;  // storage does not have this part
   if (c == ComponentKind::kFull) {
     ++node(n.parent).full_children[tree::index_of(t)];
     refresh_leaf(n.parent);
@@ -84,6 +85,7 @@ void RadixTree::Impl::publish(Id id, ComponentKind c, Tier t) {
   count.pending -= n.units(c);
   count.resident += n.units(c);
   count.locked += n.units(c);  // pinned until now; repin() corrects it
+  if (t == Tier::kHost) n.stored_epoch = 0;
   if (c != ComponentKind::kFull) {
     n.aux_tick[aux_of(c)][tree::index_of(t)] = ++tick;
     list_of(c, t).push_newest(id);

@@ -4,29 +4,35 @@
 // is asked by key (page_keys). It moves no bytes and frees slots only through SlotSink.
 //
 // Picture: an edge is a run of whole pages; a node stands at the end of its edge and owns, per component and tier,
-//   full  one slot per page of the edge, or nothing          (the backbone: a node without full in any tier is deleted)
-//   swa   one slot per page of the edge, or nothing          (nothing = tombstone; the edge is split so that it is
-//   uniform) mamba one slot: the checkpoint at the node's end, or nothing
+//   full   one slot per page of the edge, or nothing: the backbone, a node without full in any tier is deleted
+//   swa    one slot per page of the edge, or nothing: a tombstone
+//   mamba  one slot, the checkpoint at the node's end, or nothing
 // Residency is uniform over an edge; wherever it would not be, the edge is split at a page boundary. A split makes a
 // new *parent* for the head; the old NodeId keeps the tail, so a NodeId always names the same end position. Tokens and
-// slots of an edge live in shared immutable-size buffers, so a split moves no tokens and no slots.
+// slots of an edge live in shared arrays, so a split moves no tokens and no slots. NodeId{} (0) names no node.
+// A NodeId is good as long as its node is locked, pinned or pending; otherwise any eviction may end it.
 //
 // Invariants (check_invariants; after every step in tests):
-//   I1 full on device  => parent's full on device;  I2 full on host => parent's full on host (host-only: parent in some
-//   tier) I3 swa / mamba in a tier => full in that tier at that node I4 every node except roots holds full data in some
-//   tier (pending counts) I5 locks: full lock of a node >= sum over children; a locked (component, tier) has data there
-//   or is a recorded tombstone I6 leaf heaps hold exactly the evictable leaves; LRU lists hold exactly the nodes with
-//   swa / mamba data of that tier I7 page counters per component and tier equal the sums over nodes; evictable + locked
-//   = resident I8 no slot appears twice in a tier I9 children are found through the child table from their first page;
-//   nothing else is in it
-// I2 is strict for write_through; with `allow_host_gaps` (write_back) a host child may have a parent that is on device
-// only.
+//   I1 full on the device => parent's full on the device
+//   I2 full on the host => parent's full on the host, except with `allow_host_gaps` (write_back), and where a prefetch
+//      was adopted beneath a parent that was on the device only
+//   I3 swa / mamba in a tier => full in that tier at that node
+//   I4 every node except roots holds published full data in some tier
+//   I5 full lock of a node on the device >= sum over its children. A lock is a claim on pages: it counts whether or not
+//      data is there, data that arrives comes under it, and a claimed node is never deleted
+//   I6 leaf heaps hold exactly the evictable leaves; LRU lists exactly the nodes with swa / mamba data of that tier
+//   I7 page counters per component and tier equal the sums over nodes
+//   I8 no slot appears twice in a tier
+//   I9 children are found through the child table from their first page; nothing else is in it
+// I1 to I3 speak of published data; pending data is published only when it would keep them (see finish_op).
 //
 // Threads: confined to the cache thread. No recursion on depth. Clock-free: recency is a logical tick.
 // Cost: match O(pages walked) with one 64-bit hash per *node* and a memcmp of the tokens; insert O(new pages + nodes
 // walked); split O(1); evict O(log leaves) per node and O(1) per page; lock O(nodes on the path).
 // Source: SGLang's UnifiedRadixCache (components, tombstones, two anchors); ours differs in the joint restore point, in
 // read-only matching, and in page-exact trimming of victims.
+// Limits: 2^31 pages per insertion; nodes <= pages held; about 320 bytes per node, 4 bytes per token and per slot, 32
+// bytes per page whose key was asked for. Namespaces are never closed.
 #pragma once
 
 #include <array>
@@ -34,6 +40,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -76,14 +83,16 @@ struct TreePosition {
 };
 
 struct TierMatch {
-  TreePosition at;                                 // the largest joint restore point of this tier view
-  StopReason reason = StopReason::kNone;           // why not longer, relative to `walked`
+  TreePosition at;  // the largest joint restore point of this tier view
+  // Why not longer, relative to `walked`: full ends here; or the window alone would have allowed more, so the state is
+  // missing; or else the window is.
+  StopReason reason = StopReason::kNone;
   ComponentKind component = ComponentKind::kFull;  // the component that stopped it
 };
 struct MatchResult {
   TreePosition walked;  // longest path of the tree that equals the tokens (ends inside an edge or at a node)
   TierMatch device;     // every component on the device (pending data does not count)
-  TierMatch any;        // every component on device or host (rule 2: published copies only)
+  TierMatch any;        // every component on device or host, page by page (rule 2: published copies only)
   // Pages of full that are on device / on device or host from 0, regardless of window and state: where they part from
   // the restore points is where recurrent state or window is missing (the branch position of a fork checkpoint).
   std::uint64_t full_device_pages = 0;
@@ -105,7 +114,7 @@ struct InsertRequest {
   std::span<const TokenId> tokens{};   // whole pages
   std::uint64_t owned_from = 0;        // pages before it are the tree's already (the caller holds a lock on them)
   std::span<const DeviceSlot> full{};  // one per page; entries >= owned_from are given to the tree
-  std::span<const DeviceSlot> swa{};   // one per page or empty; invalid entries: out of window
+  std::span<const DeviceSlot> swa{};   // one per page or empty; entries >= owned_from are given; invalid: out of window
   std::span<const Checkpoint> checkpoints{};  // ascending by page
   std::int32_t priority = 0;                  // node priority becomes the maximum
 };
@@ -122,8 +131,9 @@ struct HostInsertRequest {  // adoption of a prefetch: bytes are on the host, ve
   std::span<const TokenId> tokens{};  // whole pages, from position 0
   std::uint64_t from = 0;             // pages [0, from) are in the tree already (kInternal otherwise)
   std::span<const HostSlot> full{};   // pages from, from+1, ... to the end of tokens
-  std::span<const HostSlot> swa{};  // the trailing pages: the last swa.size() pages of tokens (may start before `from`)
-  HostSlot state;                   // checkpoint at the end of tokens; invalid: none
+  // The last swa.size() pages of tokens; may start before `from`. Pages without full on the host take none.
+  std::span<const HostSlot> swa{};
+  HostSlot state;  // checkpoint at the end of tokens; invalid: none
 };
 
 struct LockParts {
@@ -138,6 +148,7 @@ struct LockHandle {
   bool held = false;
 };
 
+// Spans are good until the next call that is not const. Data under way is in them, marked pending.
 struct NodeView {
   NodeId parent;
   NamespaceId space;
@@ -147,22 +158,24 @@ struct NodeView {
   std::array<std::span<const HostSlot>, kComponentCount> host;
   std::array<bool, kComponentCount> device_pending{}, host_pending{};
   std::uint32_t hits = 0;
-  std::uint32_t stored_epoch = 0;  // attach epoch of the storage that has this edge; 0: none
+  std::uint32_t stored_epoch = 0;  // attach epoch of the storage that has what is on the host; 0: none
   bool has_children = false;
 };
 
-struct TierCounts {  // pages (checkpoints for mamba)
+// Pages (checkpoints for mamba). resident: published; locked: of those, locked or pinned themselves; pending: attached,
+// not published. What is above a locked or pinned leaf counts as evictable although it has to wait for the leaf.
+struct TierCounts {
   std::uint64_t resident = 0, locked = 0, pending = 0;
   [[nodiscard]] std::uint64_t evictable() const { return resident - locked; }
 };
 
 enum class VictimRule : std::uint8_t {
-  kDrop,         // a victim without a host copy is deleted
+  kDrop,         // a victim without a host copy is deleted (with what only the host has beneath it, if nobody uses it)
   kBackUpFirst,  // ... is returned in needs_backup instead and stays (write_back; or a backup still to be made)
 };
 struct EvictResult {
   std::uint64_t freed = 0;                 // slots of the asked component
-  std::uint64_t demoted = 0, dropped = 0;  // of those: a host copy remains / nothing remains
+  std::uint64_t demoted = 0, dropped = 0;  // of those: a copy remains in the other tier / nothing remains
   std::vector<NodeId> needs_backup;        // oldest first, at most as many as would cover the shortfall
 };
 
@@ -176,16 +189,19 @@ class RadixTree {
   // Interns a namespace; `seed` starts its key chain (nullopt: the reference's unseeded chain). Same seed, same id.
   [[nodiscard]] NamespaceId open_namespace(const std::optional<PageKey>& seed);
 
-  // ---- lookup. Read-only: no split, no recency. `tokens` may end inside a page; only whole pages count.
+  // ---- lookup. Read-only: no split, no recency. `tokens` may end inside a page; only whole pages count. An unknown
+  // namespace matches nothing, at NodeId{}. No allocation.
   [[nodiscard]] MatchResult match(NamespaceId space, std::span<const TokenId> tokens) const;
   // Marks the use of a restore point: full of the path, swa of its window, the checkpoint at it, and nothing else.
+  // Splits there and where the window begins, so that what was not used stays as old as it is.
   void touch(const TreePosition& at, bool count_hit);
-  // Splits so that a node stands exactly at the position; returns it (the root for 0 pages).
+  // Splits so that a node stands exactly at the position; returns it (the root for 0 pages). A position taken before
+  // other splits still works. NodeId{}: the position's node is gone.
   [[nodiscard]] NodeId settle(const TreePosition& at);
   [[nodiscard]] NodeId root(NamespaceId space) const;
 
-  // Locations of pages [from, to) of the path that ends at `node` (to <= node's end). mamba: from/to ignored, one
-  // entry.
+  // Appends the locations of pages [from, to) of the path that ends at `node` (to <= node's end). mamba: from/to
+  // ignored, one entry.
   void locate(NodeId node, ComponentKind c, std::uint64_t from, std::uint64_t to, std::vector<PageLocation>& out) const;
   [[nodiscard]] NodeView view(NodeId node) const;
   [[nodiscard]] bool exists(NodeId node) const;
@@ -195,45 +211,58 @@ class RadixTree {
   [[nodiscard]] std::optional<PageKey> last_key(NodeId node);
 
   // ---- locks of requests. Locked data is never evicted; splits keep locks exact.
-  // device: full on the whole path, swa of the window before node, mamba of the node (absent data is simply not
-  // locked). host: full, swa of the window, mamba of the node itself (leaf-first eviction protects what is above).
+  // device: full on the whole path, swa of the window before node, mamba of the node (absent data is simply not locked,
+  // until it arrives).
+  // host: full, swa of the window, mamba of the node itself (leaf-first eviction protects what is above).
   [[nodiscard]] LockHandle lock(NodeId node, Tier tier, LockParts parts);
   void unlock(LockHandle& handle);  // clears held; a second call is a no-op
 
-  // ---- insertion (step 5 of a prefix's life). kInvalidArgument: not whole pages, spans of the wrong length.
+  // ---- insertion (step 5 of a prefix's life). Not ok: nothing was taken, the slots are still the caller's.
+  // kInvalidArgument: not whole pages, spans of the wrong length, an unknown namespace.
+  // kInternal: the tree does not have the pages before owned_from / from.
+  // kConflict (insert only): full on the path, or the window from the one before owned_from on, or the state at
+  // owned_from is pending on the device. The new pages were computed from it, or would be duplicates of it: finish its
+  // op first. Recency: the path, the window and the state at the end become the newest.
   [[nodiscard]] Result<InsertResult> insert(const InsertRequest& request);
   [[nodiscard]] Result<InsertResult> insert_host(const HostInsertRequest& request);
 
   // ---- copies under way. Attached slots are owned by the tree at once but *published* only by finish_op(ok).
   // A pending node is pinned in both tiers. A split while pending keeps both halves under the op.
   // Attaches device slots to pages [from, from + slots.size()) of the path to `node` (load-back); splits as needed.
-  // kConflict: some of it is there already or pending: nothing was attached.
+  // mamba: `from` is ignored, one slot. kConflict: some of it is there already or pending, or what it stands on is
+  // neither (full before `from`; full of the same pages): nothing was attached. kNotFound, kInvalidArgument: the same.
   [[nodiscard]] Status attach_device(OpId op, NodeId node, ComponentKind c, std::uint64_t from,
                                      std::span<const DeviceSlot> slots);
-  // Attaches host slots to one node's edge (backup): slots.size() == its pages (1 for mamba). kConflict as above.
+  // Attaches host slots to one node's edge (backup): slots.size() == its pages (1 for mamba). kConflict as above; full
+  // stands on the parent's full on the host, unless gaps are allowed.
   [[nodiscard]] Status attach_host(OpId op, NodeId node, ComponentKind c, std::span<const HostSlot> slots);
   // Keeps a node's data where it is while an operation reads it (storage write).
   void pin(OpId op, NodeId node);
   // Ends the op: publishes (ok) or detaches and frees (not ok) what it attached, and unpins. Returns the nodes that it
   // covers now (both halves after splits), parents before children. Unknown op: empty.
+  // Data whose base (I1 to I3) is still pending under another op stays pending and pinned until that one ends, and is
+  // then published or freed with it. So a node returned by finish_op(ok) may still be pending: ask view().
   std::vector<NodeId> finish_op(OpId op, bool ok);
 
+  // Storage has everything that the node has on the host. Forgotten when more is published there.
   void set_stored(NodeId node, std::uint32_t epoch);
 
   // ---- eviction
-  // Frees at least `slots` device slots of the component if it can, oldest by policy first. full: leaves, trimmed from
-  // their tail page-exactly; a node's other components on the device go with its full. swa / mamba: LRU order;
-  // inner nodes become tombstones (evicting swa takes that node's mamba along, whose restore point it was).
+  // Frees at least `slots` device slots of the component if it can, oldest by policy first.
+  // full: leaves, trimmed from their tail page-exactly; a node's other components on the device go with its full.
+  // swa / mamba: LRU order. Inner nodes become tombstones; if the window has no copy on the host, the node's state,
+  // whose restore point it was, goes along. A leaf whose swa / mamba has no copy is evicted altogether: without it, it
+  // serves nobody. A stretch of swa longer than window + needed loses its head only.
   [[nodiscard]] EvictResult evict_device(ComponentKind c, std::uint64_t slots, VictimRule rule);
-  // The same on the host; what is also on the device stays there; a node left with nothing is deleted.
+  // The same on the host; what is also on the device stays there (demoted); a node left with nothing is deleted.
   [[nodiscard]] EvictResult evict_host(ComponentKind c, std::uint64_t slots);
   // Recency tick of the next host victim of a component, to choose across components in a shared budget.
   [[nodiscard]] std::optional<std::uint64_t> next_host_victim_tick(ComponentKind c) const;
-  // Drops everything that is neither locked nor pinned, in both tiers. Returns nodes left.
+  // Drops everything that is neither locked nor pinned, nor needed by what is. Returns nodes left (roots not counted).
   std::uint64_t flush();
 
   [[nodiscard]] const TierCounts& counts(ComponentKind c, Tier t) const;
-  [[nodiscard]] std::uint64_t node_count() const;
+  [[nodiscard]] std::uint64_t node_count() const;  // without roots
   // Nodes published on the host and not stored under `epoch`, parents before children, at most `limit` (for attach).
   [[nodiscard]] std::vector<NodeId> unstored(std::uint32_t epoch, std::size_t limit) const;
   // Nodes with data on the device and none on the host, unpinned, parents before children, at most `limit`.

@@ -323,6 +323,36 @@ TEST(TreeEvictHost, HostOnlyNodesVanish) {
   EXPECT_EQ(f.tree.node_count(), 0u);
 }
 
+TEST(TreeEvict, AHostClaimKeepsADeviceOnlyNode) {
+  Fixture f(config_of(1));
+  const NodeId node = f.insert(kA).node;
+  LockHandle handle = f.lock(node, kHst);  // claims the host, where nothing is
+  EXPECT_EQ(f.tree.evict_device(kFull, 2, VictimRule::kDrop).freed, 0u) << "the handle names the node";
+  EXPECT_TRUE(f.tree.exists(node));
+  f.back_up(node);
+  EXPECT_EQ(f.counts(kFull, kHst).locked, 2u);
+  EXPECT_EQ(f.tree.evict_device(kFull, 2, VictimRule::kDrop).demoted, 2u);
+  f.tree.unlock(handle);
+  f.check();
+}
+
+TEST(TreeEvictState, ALeafWithHostChildrenInUseOnlyLosesItsState) {
+  TreeConfig config = config_of(1, 0, true);
+  config.allow_host_gaps = true;
+  Fixture f(config);
+  f.insert(iota_tokens(2), {.checkpoints = {2}});
+  const NodeId child = f.insert(iota_tokens(4), {.checkpoints = {4}}).node;
+  f.back_up(child);
+  (void)f.tree.evict_device(kFull, 2, VictimRule::kBackUpFirst);
+  LockHandle reader = f.lock(child, kHst);
+  const EvictResult out = f.tree.evict_device(kMamba, 1, VictimRule::kDrop);
+  EXPECT_EQ(out.freed, 1u);
+  EXPECT_TRUE(f.ledger.out(kMamba, kDev).empty());
+  EXPECT_EQ(f.any_pages(iota_tokens(4)), 4u) << "full of the parent stays under its reader's path";
+  f.tree.unlock(reader);
+  f.check();
+}
+
 TEST(TreeTouch, SplitsSoThatTheUnusedRestStaysOld) {
   Fixture f(config_of(1));
   const Tokens tokens = iota_tokens(10);

@@ -190,26 +190,6 @@ struct NaiveTree {
     sweep();
     return {};
   }
-  // Could an eviction have freed more of (c, t)? Leaves for full; anything unlocked for the others.
-  bool more_to_evict(std::size_t c, std::size_t t) {
-    for (const auto& [path, p] : pages) {
-      if (!published(&p, c, t) || p.locks[c][t] != 0 || pinned(p)) continue;
-      if (c != 0 || is_free_leaf(path, p, t)) return true;
-    }
-    return false;
-  }
-  bool is_free_leaf(const Path& path, const Page& p, std::size_t t) {
-    const auto claimed = [](const Page& at, std::size_t tier) {
-      return at.locks[0][tier] != 0 || at.locks[1][tier] != 0 || at.locks[2][tier] != 0;
-    };
-    if (claimed(p, t) || (!published(&p, 0, 1 - t) && claimed(p, 1 - t))) return false;
-    for (auto below = pages.upper_bound(path); below != pages.end() && below->first.starts_with(path); ++below) {
-      if (below->first.size() == path.size() + 1 && present(&below->second, 0, t)) return false;
-      const bool in_use = pinned(below->second) || claimed(below->second, 0) || claimed(below->second, 1);
-      if (t == 0 && !published(&p, 0, 1) && in_use) return false;  // would take the path of a user
-    }
-    return true;
-  }
 };
 
 }  // namespace larder::tree_test

@@ -411,12 +411,33 @@ class PropertyRun {
     if (rule == VictimRule::kBackUpFirst && t == kDev && out.dropped != 0 && component == 0) return "evict dropped";
     if (std::string error = take_evicted(); !error.empty()) return error;
     const bool must_reach = t == kHst || rule == VictimRule::kDrop;
-    if (must_reach && out.freed < want && model_.more_to_evict(component, t == kDev ? 0 : 1))
-      return "evict gave up early";
-    if (!must_reach && out.freed < want && out.needs_backup.empty() && model_.more_to_evict(component, 0)) {
+    if (must_reach && out.freed < want && more_to_evict(component, t == kDev ? 0 : 1)) return "evict gave up early";
+    if (!must_reach && out.freed < want && out.needs_backup.empty() && more_to_evict(component, 0)) {
       return "evict names nothing to back up";
     }
     return {};
+  }
+
+  // Could an eviction have freed more of (c, t)? Leaves for full; anything unlocked for the others.
+  bool more_to_evict(std::size_t c, std::size_t t) {
+    for (const auto& [path, p] : model_.pages) {
+      if (!NaiveTree::published(&p, c, t) || p.locks[c][t] != 0 || NaiveTree::pinned(p)) continue;
+      if (c != 0 || is_free_leaf(path, p, t)) return true;
+    }
+    return false;
+  }
+  bool is_free_leaf(const Path& path, const NaiveTree::Page& p, std::size_t t) {
+    const auto claimed = [](const NaiveTree::Page& at, std::size_t tier) {
+      return at.locks[0][tier] != 0 || at.locks[1][tier] != 0 || at.locks[2][tier] != 0;
+    };
+    if (claimed(p, t) || (!NaiveTree::published(&p, 0, 1 - t) && claimed(p, 1 - t))) return false;
+    for (auto below = model_.pages.upper_bound(path); below != model_.pages.end() && below->first.starts_with(path);
+         ++below) {
+      if (below->first.size() == path.size() + 1 && NaiveTree::present(&below->second, 0, t)) return false;
+      const bool in_use = NaiveTree::pinned(below->second) || claimed(below->second, 0) || claimed(below->second, 1);
+      if (t == 0 && !NaiveTree::published(&p, 0, 1) && in_use) return false;  // would take the path of a user
+    }
+    return true;
   }
 
   void drain() {
@@ -450,8 +471,19 @@ class PropertyRun {
     }
     const Tokens tokens = tokens_of(path);
     const std::size_t size = config_.tree.page_size;
-    for (std::uint64_t i = 0; i < pages; ++i) expected = page_key(std::span(tokens).subspan(i * size, size), expected);
-    return tree_->last_key(node) == expected ? "" : "last key differs";
+    std::vector<PageKey> chain;
+    for (std::uint64_t i = 0; i < pages; ++i) {
+      expected = page_key(std::span(tokens).subspan(i * size, size), expected);
+      chain.push_back(*expected);
+    }
+    if (tree_->last_key(node) != expected) return "last key differs";
+    for (NodeId at = node; tree_->view(at).end != 0; at = tree_->view(at).parent) {
+      const std::span<const PageKey> keys = tree_->page_keys(at);
+      if (!std::equal(keys.begin(), keys.end(), chain.begin() + static_cast<std::ptrdiff_t>(tree_->view(at).begin))) {
+        return "page keys differ";
+      }
+    }
+    return {};
   }
 
   std::string compare_path(const Path& path) {
@@ -528,76 +560,5 @@ class PropertyRun {
   std::uint64_t next_op_ = 1;
   NaiveTree::Freed came_back_;
 };
-
-// Empty: no failure. Else the step and what differed.
-inline std::string replay(const PropertyConfig& config, const std::vector<Op>& ops) {
-  PropertyRun run(config);
-  for (std::size_t i = 0; i < ops.size(); ++i) {
-    if (std::string error = run.step(ops[i]); !error.empty()) return "step " + std::to_string(i) + ": " + error;
-  }
-  return run.finish();
-}
-
-// Drops stretches of operations, halving their length, as long as some failure stays.
-inline std::vector<Op> shrink(const PropertyConfig& config, std::vector<Op> ops) {
-  for (std::size_t length = ops.size() / 2; length > 0; length /= 2) {
-    for (std::size_t at = 0; at + length <= ops.size();) {
-      std::vector<Op> fewer(ops.begin(), ops.begin() + static_cast<std::ptrdiff_t>(at));
-      fewer.insert(fewer.end(), ops.begin() + static_cast<std::ptrdiff_t>(at + length), ops.end());
-      if (replay(config, fewer).empty()) {
-        at += length;
-      } else {
-        ops = std::move(fewer);
-      }
-    }
-  }
-  return ops;
-}
-
-inline std::string describe(const std::vector<Op>& ops) {
-  std::string text;
-  for (const Op& op : ops) {
-    text += "  {OpKind(" + std::to_string(static_cast<int>(op.kind)) + "), {";
-    for (const std::uint64_t r : op.r) text += std::to_string(r) + "u, ";
-    text += "}},\n";
-  }
-  return text;
-}
-
-// Sequences of `length` operations from `seed` on, at least `operations` in all; each on a fresh tree.
-inline void check_property(const PropertyConfig& config, std::uint64_t seed, std::uint64_t operations,
-                           std::uint64_t length = 400) {
-  for (std::uint64_t done = 0; done < operations; done += length, ++seed) {
-    Rng rng(seed);
-    std::vector<Op> ops;
-    while (ops.size() < length) ops.push_back(PropertyRun::random_op(rng));
-    const std::string error = replay(config, ops);
-    if (error.empty()) continue;
-    const std::vector<Op> fewer = shrink(config, ops);
-    FAIL() << config.name << ", seed " << seed << ": " << error << "\nshrunk to " << fewer.size() << " operations ("
-           << replay(config, fewer) << "):\n"
-           << describe(fewer);
-  }
-}
-
-// The shapes of models that matter: page sizes 1, 4, 64; window below, at and above a page, and longer than any path;
-// state; every policy; gaps on the host.
-inline std::vector<PropertyConfig> property_configs() {
-  std::vector<PropertyConfig> configs;
-  for (const std::uint32_t page : {1u, 4u, 64u}) {
-    for (const std::uint32_t window : {0u, page / 2, page, page * 2 + 1, page * 20}) {
-      if (window == 0 && !configs.empty() && configs.back().tree.page_size == page) continue;  // half a token
-      for (const bool mamba : {false, true}) {
-        TreeConfig tree = config_of(page, window, mamba, static_cast<EvictionPolicy>(configs.size() % 7));
-        tree.allow_host_gaps = configs.size() % 3 == 2;
-        configs.push_back({"page" + std::to_string(page) + "_window" + std::to_string(window) +
-                               (mamba ? "_mamba" : "") + "_" + std::string(eviction_policy_name(tree.policy)) +
-                               (tree.allow_host_gaps ? "_gaps" : ""),
-                           tree});
-      }
-    }
-  }
-  return configs;
-}
 
 }  // namespace larder::tree_test

@@ -1,7 +1,7 @@
 // A short run of the property test; tests/model has the long one.
 #include <gtest/gtest.h>
 
-#include "tree/tree_property_support.h"
+#include "tree/tree_property_check.h"
 
 namespace larder::tree_test {
 namespace {

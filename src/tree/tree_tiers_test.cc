@@ -122,6 +122,18 @@ TEST(TreeBackup, PublishesOnlyWhenTheCopyIsDone) {
   f.check();
 }
 
+TEST(TreeBackup, WhatIsStoredIsForgottenWhenMoreArrives) {
+  Fixture f(config_of(1, 0, true));
+  const NodeId node = f.insert(iota_tokens(4)).node;
+  f.back_up(node);
+  f.tree.set_stored(node, 3);
+  const NodeId head = f.tree.settle({node, 2});
+  EXPECT_EQ(f.tree.view(head).stored_epoch, 3u);
+  f.insert(iota_tokens(4), {.checkpoints = {4}});
+  f.back_up(node);
+  EXPECT_EQ(f.tree.unstored(3, 10), std::vector<NodeId>{node}) << "its state is not in storage";
+}
+
 TEST(TreeBackup, AFailedCopyIsDetached) {
   Fixture f(config_of(1));
   const NodeId node = f.insert(iota_tokens(4)).node;
@@ -251,6 +263,24 @@ TEST_F(TreeLoad, PublishesAllComponentsAtTheEnd) {
   f.tree.locate(node, kMamba, 0, 0, where);
   ASSERT_EQ(where.size(), 1u);
   EXPECT_TRUE(where[0].device.valid());
+  f.check();
+}
+
+TEST_F(TreeLoad, AStateUnderWayStaysWithTheTailOfASplit) {
+  ASSERT_TRUE(f.tree.attach_device(OpId(1), node, kFull, 0, f.ledger.device(kFull, 8)).is_ok());
+  (void)f.tree.finish_op(OpId(1), true);
+  ASSERT_TRUE(f.tree.attach_device(OpId(2), node, kMamba, 0, f.ledger.device(kMamba, 1)).is_ok());
+  const NodeId head = f.tree.settle({node, 4});
+  // Another operation brings a state to the head; the first one ends badly and must not take it along.
+  const auto host_state = f.ledger.host(kMamba, 1);
+  ASSERT_TRUE(f.tree.attach_host(OpId(3), head, kMamba, host_state).is_ok());
+  ASSERT_TRUE(f.tree.attach_device(OpId(4), head, kMamba, 0, f.ledger.device(kMamba, 1)).is_ok());
+  EXPECT_EQ(f.tree.finish_op(OpId(2), false).size(), 2u);
+  f.check();
+  EXPECT_EQ(f.counts(kMamba, kDev).pending, 1u);
+  (void)f.tree.finish_op(OpId(3), true);
+  (void)f.tree.finish_op(OpId(4), true);
+  EXPECT_EQ(f.tree.view(head).device[index_of(kMamba)].size(), 1u);
   f.check();
 }
 

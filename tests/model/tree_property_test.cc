@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "tree/tree_property_support.h"
+#include "tree/tree_property_check.h"
 
 namespace larder::tree_test {
 namespace {

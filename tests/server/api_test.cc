@@ -28,9 +28,17 @@ TEST_F(ApiTest, GenerateAnswersTokensTextAndMeta) {
 }
 
 TEST_F(ApiTest, GenerateTakesTextAndIdentity) {
-  Json body = {{"text", "\x01"}, {"lora_path", "legal"}, {"cache_salt", "tenant"}, {"rid", "mine"}, {"priority", -3},
+  Json body = {{"text", "\x01"},
+               {"lora_path", "legal"},
+               {"cache_salt", "tenant"},
+               {"rid", "mine"},
+               {"priority", -3},
                {"sampling_params",
-                {{"max_new_tokens", 1}, {"temperature", 0.7}, {"top_p", 0.9}, {"top_k", 5}, {"sampling_seed", 9},
+                {{"max_new_tokens", 1},
+                 {"temperature", 0.7},
+                 {"top_p", 0.9},
+                 {"top_k", 5},
+                 {"sampling_seed", 9},
                  {"ignore_eos", true}}}};
   const Json reply = call_json("POST", "/generate", body);
   EXPECT_EQ(reply["output_ids"], Json({1}));
@@ -64,10 +72,12 @@ TEST_F(ApiTest, GenerateStreamsCumulativeEvents) {
   body["return_logprob"] = false;
   body["logprob_start_len"] = -1;
   ThreadPoolExecutor driver("driver", 1, 8);
-  ASSERT_TRUE(driver.post([&] {
-    scheduler_->wait_open(1);
-    for (int i = 0; i < 3; ++i) scheduler_->step();
-  }).is_ok());
+  ASSERT_TRUE(driver
+                  .post([&] {
+                    scheduler_->wait_open(1);
+                    for (int i = 0; i < 3; ++i) scheduler_->step();
+                  })
+                  .is_ok());
   const std::vector<Json> events = stream("/generate", body);
   ASSERT_FALSE(events.empty());
   std::size_t before = 0;
@@ -123,7 +133,8 @@ TEST_F(ApiTest, StopStringsEndTheTextBeforeThem) {
 TEST_F(ApiTest, StopTokensEndTheRequest) {
   Json body = generate_body({60, 5}, 100);
   body["sampling_params"]["stop_token_ids"] = {67};
-  EXPECT_EQ(call_json("POST", "/generate", body)["meta_info"]["finish_reason"], Json({{"type", "stop"}, {"matched", 67}}));
+  EXPECT_EQ(call_json("POST", "/generate", body)["meta_info"]["finish_reason"],
+            Json({{"type", "stop"}, {"matched", 67}}));
 }
 
 TEST_F(ApiTest, CompletionsHaveTheirShape) {
@@ -209,9 +220,10 @@ TEST_F(ApiTest, QuiesceAndExplainAnswer) {
   const Json reply = call_json("POST", "/explain", {{"input_ids", ids}});
   EXPECT_EQ(reply["prompt_pages"], 3);
   EXPECT_EQ(reply["restore"]["host"]["pages"], 2);
-  EXPECT_EQ(reply["why"],
-            "128 of 200 prompt tokens can be reused: 64 from the device, 64 more from the host, 0 more from storage. It "
-            "ends there because page 2 of kv is absent on the host.");
+  EXPECT_EQ(
+      reply["why"],
+      "128 of 200 prompt tokens can be reused: 64 from the device, 64 more from the host, 0 more from storage. It "
+      "ends there because page 2 of kv is absent on the host.");
   EXPECT_EQ(reply["pools"][0]["pool"], "kv");
 }
 
@@ -236,10 +248,12 @@ TEST_F(ApiTest, AClientThatLeavesCancelsItsRequest) {
     body["stream"] = is_stream;
     auto leaver = client();
     ThreadPoolExecutor driver("driver", 1, 8);
-    ASSERT_TRUE(driver.post([&] {
-      scheduler_->wait_open(1);
-      scheduler_->step();
-    }).is_ok());
+    ASSERT_TRUE(driver
+                    .post([&] {
+                      scheduler_->wait_open(1);
+                      scheduler_->step();
+                    })
+                    .is_ok());
     if (is_stream) {
       const auto reply = leaver->stream("POST", "/generate", body.dump(), [](std::string_view) { return false; });
       EXPECT_EQ(reply.status().code(), StatusCode::kCancelled);
@@ -260,15 +274,17 @@ TEST_F(ApiTest, ManyClientsAreServedAtOnce) {
   {
     ThreadPoolExecutor clients("clients", 16, 64);
     for (int c = 0; c < 16; ++c) {
-      ASSERT_TRUE(clients.post([&, c] {
-        auto connection = client();
-        for (int i = 0; i < 20; ++i) {
-          const auto reply = connection->request("POST", "/generate", generate_body({c, i}, 4).dump());
-          if (!reply.is_ok() || reply->status != 200) continue;
-          const Json answer = Json::parse(reply->body);
-          if (answer["output_ids"] == Json({c + i, c + i + 1, c + i + 2, c + i + 3})) ++right;
-        }
-      }).is_ok());
+      ASSERT_TRUE(clients
+                      .post([&, c] {
+                        auto connection = client();
+                        for (int i = 0; i < 20; ++i) {
+                          const auto reply = connection->request("POST", "/generate", generate_body({c, i}, 4).dump());
+                          if (!reply.is_ok() || reply->status != 200) continue;
+                          const Json answer = Json::parse(reply->body);
+                          if (answer["output_ids"] == Json({c + i, c + i + 1, c + i + 2, c + i + 3})) ++right;
+                        }
+                      })
+                      .is_ok());
     }
   }
   EXPECT_EQ(right.load(), 16 * 20);
@@ -277,9 +293,9 @@ TEST_F(ApiTest, ManyClientsAreServedAtOnce) {
 TEST_F(ApiTest, AStopEndsOpenRequests) {
   scheduler_->hold();
   ThreadPoolExecutor clients("clients", 1, 8);
-  ASSERT_TRUE(clients.post([&] {
-    EXPECT_FALSE(client()->request("POST", "/generate", generate_body({1}, 4).dump()).is_ok());
-  }).is_ok());
+  ASSERT_TRUE(
+      clients.post([&] { EXPECT_FALSE(client()->request("POST", "/generate", generate_body({1}, 4).dump()).is_ok()); })
+          .is_ok());
   scheduler_->wait_open(1);
   api_->stop_accepting();
   EXPECT_FALSE(api_->wait_drained(std::chrono::milliseconds(10)));
@@ -323,12 +339,14 @@ TEST_F(ApiTest, StorageIsAttachedAndDetachedAtRunTime) {
   EXPECT_EQ(refused->status, 400u);
   EXPECT_EQ(refused->body, "Failed to attach HiCache storage backend.\nDetach first.\n");
   EXPECT_EQ(admin->request("DELETE", "/hicache/storage-backend")->status, 200u);
-  EXPECT_FALSE(call_json("POST", "/generate", generate_body({1}, 1))["meta_info"]["cached_tokens_details"].contains("storage"));
+  EXPECT_FALSE(
+      call_json("POST", "/generate", generate_body({1}, 1))["meta_info"]["cached_tokens_details"].contains("storage"));
   EXPECT_EQ(admin->request("POST", "/hicache/storage-backend/clear")->status, 400u);
   EXPECT_EQ(admin->request("PUT", "/hicache/storage-backend", "{}")->status, 400u);
   EXPECT_EQ(admin->request("PUT", "/hicache/storage-backend", R"({"hicache_storage_backend":"memory"})")->status, 200u);
-  EXPECT_EQ(call_json("POST", "/generate", generate_body({1}, 1))["meta_info"]["cached_tokens_details"]["storage_backend"],
-            "memory");
+  EXPECT_EQ(
+      call_json("POST", "/generate", generate_body({1}, 1))["meta_info"]["cached_tokens_details"]["storage_backend"],
+      "memory");
   EXPECT_EQ(admin->request("POST", "/hicache/storage-backend/clear")->status, 200u);
 }
 

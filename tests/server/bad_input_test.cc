@@ -26,8 +26,9 @@ const BadBody kBadBodies[] = {
     {"/generate", "{\"text\": \"a\", \"input_ids\": [1]}", "not both"},
     {"/generate", "{\"text\": 5}", "'text' must be a string or an array of strings, got the number 5"},
     {"/generate", "{\"input_ids\": \"abc\"}", "'input_ids' must be an array of token ids, got the string \"abc\""},
-    {"/generate", "{\"input_ids\": [1, 300]}", "'input_ids[1]' is out of range: the number 300; token ids are integers in "
-                                               "[0, 299] (vocabulary of 300)"},
+    {"/generate", "{\"input_ids\": [1, 300]}",
+     "'input_ids[1]' is out of range: the number 300; token ids are integers in "
+     "[0, 299] (vocabulary of 300)"},
     {"/generate", "{\"input_ids\": [1, -1]}", "'input_ids[1]' is out of range"},
     {"/generate", "{\"input_ids\": [1.5]}", "'input_ids[0]' is no token id: the number 1.5"},
     {"/generate", "{\"input_ids\": [99999999999999999999]}", "'input_ids[0]'"},
@@ -41,10 +42,13 @@ const BadBody kBadBodies[] = {
     {"/generate", "{\"text\": \"a\", \"sampling_params\": {\"max_new_tokens\": 0}}", "must be an integer in [1, "},
     {"/generate", "{\"text\": \"a\", \"sampling_params\": {\"max_new_tokens\": 2.5}}", "must be an integer in [1, "},
     {"/generate", "{\"text\": \"a\", \"sampling_params\": {\"max_new_token\": 1}}", "did you mean 'max_new_tokens'?"},
-    {"/generate", "{\"text\": \"a\", \"sampling_params\": {\"stop\": [1]}}", "'sampling_params.stop[0]' must be a string"},
+    {"/generate", "{\"text\": \"a\", \"sampling_params\": {\"stop\": [1]}}",
+     "'sampling_params.stop[0]' must be a string"},
     {"/generate", "{\"text\": \"a\", \"sampling_params\": {\"stop\": \"\"}}", "a stop string has 1 to 1024 bytes"},
-    {"/generate", "{\"text\": \"a\", \"sampling_params\": {\"stop_token_ids\": [300]}}", "stop_token_ids[0]' is out of range"},
-    {"/generate", "{\"text\": \"a\", \"sampling_params\": {\"regex\": \"a\"}}", "'sampling_params.regex' is not supported"},
+    {"/generate", "{\"text\": \"a\", \"sampling_params\": {\"stop_token_ids\": [300]}}",
+     "stop_token_ids[0]' is out of range"},
+    {"/generate", "{\"text\": \"a\", \"sampling_params\": {\"regex\": \"a\"}}",
+     "'sampling_params.regex' is not supported"},
     {"/generate", "{\"text\": \"a\", \"sampling_params\": {\"n\": 2}}", "leave it out or send 1"},
     {"/generate", "{\"text\": \"a\", \"return_logprob\": true}", "'return_logprob' is not supported"},
     {"/generate", "{\"text\": \"a\", \"lora_path\": 7}", "'lora_path' must be a string, got the number 7"},
@@ -80,7 +84,8 @@ TEST_F(BadInputTest, EveryBadBodyIsRefusedClearly) {
 }
 
 TEST_F(BadInputTest, UnknownFieldsAreIgnoredAtTheTop) {
-  EXPECT_EQ(call("POST", "/generate", R"({"text":"a","best_of":1,"bootstrap_room":5,"logprob_start_len":-1})").status, 200u);
+  EXPECT_EQ(call("POST", "/generate", R"({"text":"a","best_of":1,"bootstrap_room":5,"logprob_start_len":-1})").status,
+            200u);
 }
 
 TEST_F(BadInputTest, DeepJsonIsRefusedWithoutMemory) {
@@ -112,16 +117,17 @@ TEST_F(BadInputTest, OversizedBodiesAndHeads) {
   const auto head = client()->raw("GET /health HTTP/1.1\r\nX: " + std::string(5000, 'x') + "\r\n\r\n");
   ASSERT_TRUE(head.is_ok());
   EXPECT_EQ(head->status, 431u);
-  const auto chunked =
-      client()->raw("POST /generate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n" + std::string(2000, ' '));
+  const auto chunked = client()->raw("POST /generate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n" +
+                                     std::string(2000, ' '));
   ASSERT_TRUE(chunked.is_ok());
   EXPECT_EQ(chunked->status, 413u);
   EXPECT_EQ(call("GET", "/health").status, 200u);
 }
 
 TEST_F(BadInputTest, BrokenHttpIsAnswered) {
-  for (const char* bytes : {"HELLO\r\n\r\n", "GET /health\r\n\r\n", "GET /health HTTP/9.9\r\n\r\n", "GET /h HTTP/1.1\r\nbad header\r\n\r\n",
-                            "POST /generate HTTP/1.1\r\nContent-Length: x\r\n\r\n"}) {
+  for (const char* bytes :
+       {"HELLO\r\n\r\n", "GET /health\r\n\r\n", "GET /health HTTP/9.9\r\n\r\n", "GET /h HTTP/1.1\r\nbad header\r\n\r\n",
+        "POST /generate HTTP/1.1\r\nContent-Length: x\r\n\r\n"}) {
     const auto reply = client()->raw(bytes);
     ASSERT_TRUE(reply.is_ok()) << bytes << ": " << reply.status().to_string();
     EXPECT_EQ(reply->status, 400u) << bytes;
@@ -130,7 +136,8 @@ TEST_F(BadInputTest, BrokenHttpIsAnswered) {
 }
 
 TEST_F(BadInputTest, ExpectContinueIsAnswered) {
-  const auto reply = client()->raw("POST /quiesce HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n{}");
+  const auto reply =
+      client()->raw("POST /quiesce HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n{}");
   ASSERT_TRUE(reply.is_ok());
   EXPECT_EQ(reply->status, 200u);
 }

@@ -152,8 +152,7 @@ class FakeScheduler final : public Scheduler {
       for (const auto& [ticket, open] : open_) tickets.push_back(ticket);
     }
     for (const Ticket ticket : tickets) {
-      for (std::uint64_t i = 0; i < most && give_one(ticket); ++i) {
-      }
+      for (std::uint64_t i = 0; i < most && give_one(ticket); ++i) {}
     }
   }
 

@@ -20,7 +20,7 @@ struct StoredPage {
 struct PageId {
   Digest256 namespace_digest, layout_fingerprint, key;
   PoolName pool;
-  friend auto operator<=>(const PageId&, const PageId&) = default;
+  friend bool operator==(const PageId&, const PageId&) = default;
 };
 struct PageIdHash {
   std::size_t operator()(const PageId& id) const noexcept {

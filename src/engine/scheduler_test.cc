@@ -1,0 +1,322 @@
+// The whole stack on real threads: options in, tokens out. Small models, short prompts.
+#include "engine/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "base/ranked_mutex.h"
+#include "base/rng.h"
+#include "engine/tokenizer.h"
+#include "sim/sim_file_system.h"
+
+namespace larder {
+namespace {
+
+constexpr Nanos kLimit = std::chrono::seconds(60);
+
+Options small_options(const std::string& model) {
+  Options options;
+  options.model = model;
+  options.max_total_tokens = 4096;
+  options.max_mamba_cache_size = 24;
+  options.chunked_prefill_size = 256;
+  options.max_running_requests = 4;
+  options.threads = 1;
+  return options;
+}
+
+std::vector<TokenId> random_prompt(std::uint64_t seed, std::size_t tokens) {
+  Rng rng(seed);
+  std::vector<TokenId> prompt(tokens);
+  for (TokenId& token : prompt) token = static_cast<TokenId>(rng.below(256));
+  return prompt;
+}
+
+GenerateRequest request_of(std::vector<TokenId> prompt, std::uint64_t max_new_tokens) {
+  GenerateRequest request;
+  request.tokens = std::move(prompt);
+  request.max_new_tokens = max_new_tokens;
+  request.ignore_eos = true;
+  return request;
+}
+
+// Collects a request's updates; the future is ready with the last one.
+struct Answer {
+  std::vector<TokenId> tokens;
+  GenerateUpdate last;
+  std::size_t updates = 0;
+};
+
+class Collector {
+ public:
+  Scheduler::Update update() {
+    return [state = state_](const GenerateUpdate& u) {
+      state->answer.tokens.insert(state->answer.tokens.end(), u.new_tokens.begin(), u.new_tokens.end());
+      ++state->answer.updates;
+      if (u.finish == FinishReason::kRunning) return;
+      state->answer.last = u;
+      state->done.set_value(state->answer);
+    };
+  }
+  // Fails the test instead of hanging it.
+  Answer wait() {
+    std::future<Answer> future = state_->done.get_future();
+    if (future.wait_for(kLimit) != std::future_status::ready) {
+      ADD_FAILURE() << "the request never ended";
+      return {};
+    }
+    return future.get();
+  }
+
+ private:
+  struct State {
+    Answer answer;
+    std::promise<Answer> done;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+class SchedulerTest : public ::testing::Test {
+ protected:
+  void start(const Options& options) {
+    scheduler_.reset();
+    Result<std::unique_ptr<Scheduler>> made = Scheduler::create(options, files_, real_clock(), metrics_);
+    ASSERT_TRUE(made.is_ok()) << made.status().to_string();
+    scheduler_ = std::move(made).value();
+  }
+  Answer generate(std::vector<TokenId> prompt, std::uint64_t max_new_tokens) {
+    return generate(request_of(std::move(prompt), max_new_tokens));
+  }
+  Answer generate(GenerateRequest request) {
+    Collector collector;
+    const Result<Scheduler::Ticket> ticket = scheduler_->submit(std::move(request), collector.update());
+    EXPECT_TRUE(ticket.is_ok()) << ticket.status().to_string();
+    return ticket.is_ok() ? collector.wait() : Answer{};
+  }
+
+  sim::SimFileSystem files_{1};
+  MetricsRegistry metrics_;
+  std::unique_ptr<Scheduler> scheduler_;
+};
+
+TEST_F(SchedulerTest, AnswersAndHitsWhatAConversationLeft) {
+  for (const char* model : {"gqa-tiny", "gdn-tiny", "swa-tiny", "dsv4-tiny"}) {
+    SCOPED_TRACE(model);
+    start(small_options(model));
+    const std::uint64_t page = scheduler_->model().page_size;
+    std::vector<TokenId> conversation = random_prompt(1, 150);
+    std::uint64_t reachable = 0;
+    for (int turn = 0; turn < 3; ++turn) {
+      const Answer answer = generate(conversation, 40);
+      ASSERT_TRUE(answer.last.status.is_ok()) << answer.last.status.to_string();
+      EXPECT_EQ(answer.tokens.size(), 40u);
+      EXPECT_EQ(answer.last.completion_tokens, 40u);
+      EXPECT_EQ(answer.last.finish, FinishReason::kLength);
+      EXPECT_EQ(answer.last.cached.cached(), reachable);
+      EXPECT_EQ(answer.last.cached.prompt, conversation.size());
+      EXPECT_GT(answer.last.ttft_seconds, 0);
+      conversation.insert(conversation.end(), answer.tokens.begin(), answer.tokens.end());
+      // The last token was never fed: prompt + output - 1 tokens are in pages.
+      reachable = (conversation.size() - 1) / page * page;
+      const std::vector<TokenId> question = random_prompt(2 + static_cast<std::uint64_t>(turn), 30);
+      conversation.insert(conversation.end(), question.begin(), question.end());
+    }
+  }
+}
+
+TEST_F(SchedulerTest, SameTokensWithAndWithoutTheCacheAlsoUnderLoad) {
+  std::vector<std::vector<TokenId>> prompts;
+  for (std::uint64_t i = 0; i < 10; ++i) {
+    prompts.push_back(random_prompt(i % 3, 100 + 37 * (i % 4)));
+    const std::vector<TokenId> tail = random_prompt(100 + i, i);
+    prompts.back().insert(prompts.back().end(), tail.begin(), tail.end());
+  }
+  for (const char* model : {"gdn-tiny+draft", "swa-tiny"}) {
+    std::vector<std::vector<TokenId>> expected;
+    for (const bool disabled : {true, false}) {
+      SCOPED_TRACE(std::string(model) + (disabled ? " without the cache" : " with it"));
+      Options options = small_options(model);
+      options.disable_radix_cache = disabled;
+      options.chunked_prefill_size = disabled ? 512 : 128;
+      start(options);
+      std::vector<Collector> collectors(prompts.size());
+      for (std::size_t i = 0; i < prompts.size(); ++i) {
+        GenerateRequest request = request_of(prompts[i], 12);
+        request.temperature = 0.8;
+        request.seed = 7 + i;
+        ASSERT_TRUE(scheduler_->submit(std::move(request), collectors[i].update()).is_ok());
+      }
+      std::uint64_t cached = 0;
+      for (std::size_t i = 0; i < prompts.size(); ++i) {
+        const Answer answer = collectors[i].wait();
+        ASSERT_TRUE(answer.last.status.is_ok()) << answer.last.status.to_string();
+        cached += answer.last.cached.cached();
+        if (disabled) {
+          expected.push_back(answer.tokens);
+        } else {
+          EXPECT_EQ(answer.tokens, expected[i]) << "request " << i;
+        }
+      }
+      EXPECT_EQ(cached > 0, !disabled);
+    }
+  }
+}
+
+TEST_F(SchedulerTest, StorageSurvivesFlushAndServesAgain) {
+  for (const char* backend : {"memory", "file"}) {
+    SCOPED_TRACE(backend);
+    Options options = small_options("gdn-tiny");
+    options.hicache_storage_backend = backend;
+    options.hicache_storage_prefetch_policy = "wait_complete";
+    options.hicache_storage_backend_extra_config =
+        std::string(R"({"prefetch_threshold": 64)") +
+        (backend == std::string("file") ? R"(, "directory": "/store"})" : "}");
+    start(options);
+    const std::vector<TokenId> prompt = random_prompt(5, 400);
+    const Answer first = generate(prompt, 5);
+    ASSERT_TRUE(scheduler_->quiesce(kLimit));
+    ASSERT_TRUE(scheduler_->flush(kLimit));
+    const Result<Explanation> why = scheduler_->explain(request_of(prompt, 0), kLimit);
+    ASSERT_TRUE(why.is_ok());
+    EXPECT_EQ(why->host_restore_pages, 0u);
+    EXPECT_EQ(why->storage_restore_pages, 6u);
+    const Answer second = generate(prompt, 5);
+    EXPECT_EQ(second.tokens, first.tokens);
+    EXPECT_EQ(second.last.cached.storage, 384u) << second.last.status.to_string();
+    const SchedulerStats stats = scheduler_->stats();
+    ASSERT_TRUE(stats.storage.has_value());
+    EXPECT_GT(stats.storage->pages, 0u);
+    EXPECT_NE(metrics_.render().find("sglang:cached_tokens_total{cache_source=\"storage_" + std::string(backend)),
+              std::string::npos);
+    ASSERT_TRUE(scheduler_->clear_storage(kLimit));
+    EXPECT_EQ(scheduler_->stats().storage->pages, 0u);
+  }
+}
+
+TEST_F(SchedulerTest, StorageIsAttachedAndDetachedWhileItRuns) {
+  start(small_options("gdn-tiny"));
+  EXPECT_EQ(scheduler_->storage().backend, "");
+  const std::vector<TokenId> prompt = random_prompt(5, 400);
+  (void)generate(prompt, 2);  // cached before the attach
+  AttachRequest attach{"memory", "", "", ""};
+  attach.prefetch_policy = "never";
+  EXPECT_EQ(scheduler_->attach_storage(attach, kLimit).code(), StatusCode::kInvalidArgument);
+  attach.prefetch_policy = "best_effort";
+  EXPECT_EQ(scheduler_->attach_storage(attach, kLimit).code(), StatusCode::kUnsupported);
+  attach.prefetch_policy = "timeout";
+  attach.extra_config = R"({"no_such": 1})";
+  EXPECT_EQ(scheduler_->attach_storage(attach, kLimit).code(), StatusCode::kInvalidArgument);
+  attach.extra_config = R"({"max_size": "1G"})";
+  ASSERT_TRUE(scheduler_->attach_storage(attach, kLimit));
+  EXPECT_EQ(scheduler_->storage().backend, "memory");
+  EXPECT_EQ(scheduler_->storage().extra_config, attach.extra_config);
+  EXPECT_TRUE(scheduler_->attach_storage(attach, kLimit));  // the same again
+  attach.backend = "file";
+  EXPECT_EQ(scheduler_->attach_storage(attach, kLimit).code(), StatusCode::kConflict);
+  ASSERT_TRUE(scheduler_->quiesce(kLimit));
+  EXPECT_GT(scheduler_->stats().storage->pages, 0u);  // what was cached before is there now
+  // Detach in the middle of requests.
+  std::vector<Collector> collectors(6);
+  for (std::size_t i = 0; i < collectors.size(); ++i) {
+    ASSERT_TRUE(scheduler_->submit(request_of(random_prompt(50 + i, 300), 8), collectors[i].update()).is_ok());
+  }
+  ASSERT_TRUE(scheduler_->detach_storage(kLimit));
+  EXPECT_EQ(scheduler_->storage().backend, "");
+  for (Collector& collector : collectors) EXPECT_TRUE(collector.wait().last.status.is_ok());
+  EXPECT_TRUE(scheduler_->detach_storage(kLimit));
+  EXPECT_EQ(scheduler_->clear_storage(kLimit).code(), StatusCode::kInvalidArgument);
+  EXPECT_FALSE(scheduler_->stats().storage.has_value());
+}
+
+TEST_F(SchedulerTest, RefusesWhatCannotRun) {
+  start(small_options("gqa-tiny"));
+  const auto refused = [&](GenerateRequest request, const std::string& part) {
+    const Result<Scheduler::Ticket> ticket = scheduler_->submit(std::move(request), {});
+    EXPECT_EQ(ticket.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(ticket.status().message().find(part), std::string::npos) << ticket.status().message();
+  };
+  refused(request_of({}, 4), "empty");
+  refused(request_of({1, 2, 512}, 4), "token id 512 at position 2");
+  refused(request_of({1}, 40'000), "context of 32768");
+  refused(request_of({1}, ~std::uint64_t{0}), "context of 32768");
+  refused(request_of({1}, 5'000), "raise --max-total-tokens");
+  GenerateRequest hot = request_of({1}, 4);
+  hot.temperature = -1;
+  refused(hot, "temperature");
+  hot.temperature = 1;
+  hot.top_p = 0;
+  refused(hot, "top_p");
+  EXPECT_EQ(generate({1}, 0).updates, 1u);  // prefill only
+  EXPECT_EQ(generate({1}, 1).tokens.size(), 1u);
+}
+
+TEST_F(SchedulerTest, CancelFlushAndShutdownEndEveryRequestOnce) {
+  Options options = small_options("gqa-tiny");
+  options.max_queued_requests = 6;
+  start(options);
+  std::vector<Collector> collectors(10);
+  std::vector<Scheduler::Ticket> tickets;
+  std::uint64_t refused = 0;
+  for (std::size_t i = 0; i < collectors.size(); ++i) {
+    const Result<Scheduler::Ticket> ticket =
+        scheduler_->submit(request_of(random_prompt(i, 200), 500), collectors[i].update());
+    if (ticket.is_ok()) {
+      tickets.push_back(*ticket);
+    } else {
+      EXPECT_EQ(ticket.status().code(), StatusCode::kOverloaded);
+      ++refused;
+    }
+  }
+  ASSERT_GE(tickets.size(), 6u);
+  EXPECT_EQ(scheduler_->flush(Nanos{0}).code(), StatusCode::kDeadlineExceeded);  // requests are there
+  scheduler_->cancel(tickets[0]);
+  scheduler_->cancel(tickets[5]);
+  scheduler_->cancel(12345);
+  const Answer cancelled_answer = collectors[0].wait();
+  EXPECT_EQ(cancelled_answer.last.finish, FinishReason::kAbort);
+  EXPECT_EQ(cancelled_answer.last.status.code(), StatusCode::kCancelled);
+  scheduler_.reset();
+  for (std::size_t i = 1; i < tickets.size(); ++i) {
+    const Answer answer = collectors[i].wait();
+    EXPECT_TRUE(answer.last.finish == FinishReason::kAbort || answer.last.finish == FinishReason::kLength);
+  }
+}
+
+TEST_F(SchedulerTest, StopsAtTheEndOfSequenceUnlessTold) {
+  start(small_options("gqa-tiny"));
+  const std::vector<TokenId> prompt = random_prompt(3, 80);
+  const Answer free_run = generate(prompt, 20);
+  GenerateRequest stopping = request_of(prompt, 20);
+  stopping.stop_tokens = {free_run.tokens[7]};
+  const Answer stopped = generate(stopping);
+  const auto first = std::find(free_run.tokens.begin(), free_run.tokens.end(), free_run.tokens[7]);
+  EXPECT_EQ(stopped.last.finish, FinishReason::kStop);
+  EXPECT_EQ(stopped.tokens.size(), static_cast<std::size_t>(first - free_run.tokens.begin()) + 1);
+  EXPECT_EQ(stopped.tokens.back(), free_run.tokens[7]);
+}
+
+TEST_F(SchedulerTest, CreateRefusesWithTheOptionsName) {
+  const auto refused = [&](const Options& options, const std::string& part) {
+    const Result<std::unique_ptr<Scheduler>> made = Scheduler::create(options, files_, real_clock(), metrics_);
+    ASSERT_FALSE(made.is_ok());
+    EXPECT_NE(made.status().message().find(part), std::string::npos) << made.status().to_string();
+  };
+  Options o = small_options("gqa-tiny");
+  o.hicache_storage_backend = "tape";
+  refused(o, "file, memory");
+  o = small_options("nope");
+  refused(o, "--model");
+  o = small_options("gdn-tiny");
+  o.max_mamba_cache_size = 1;
+  refused(o, "max-mamba-cache-size");
+  o = small_options("swa-tiny");
+  o.max_total_tokens = 128;
+  refused(o, "max-total-tokens");
+  o = small_options("gqa-tiny");
+  o.hicache_ratio = 1e-9;
+  refused(o, "--hicache-ratio");
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,325 @@
+// The server over the real scheduler, tiny models: what HTTP clients see of the three tiers.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/rng.h"
+#include "base/thread_pool.h"
+#include "engine/scheduler.h"
+#include "server/api_server.h"
+#include "server/http_client.h"
+
+namespace larder {
+namespace {
+
+using Json = nlohmann::json;
+
+class RealServerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char path[] = "/tmp/larder-server-test-XXXXXX";
+    ASSERT_NE(::mkdtemp(path), nullptr);
+    directory_ = path;
+    options_.model = "gdn-tiny";
+    options_.port = 0;
+    options_.threads = 1;
+    options_.max_total_tokens = 8192;
+    options_.max_mamba_cache_size = 16;
+    options_.max_running_requests = 4;
+  }
+  void TearDown() override {
+    stop();
+    std::filesystem::remove_all(directory_);
+  }
+
+  void use_files(const std::string& directory) {
+    options_.hicache_storage_backend = "file";
+    options_.hicache_storage_prefetch_policy = "wait_complete";
+    options_.hicache_storage_backend_extra_config = Json({{"directory", directory}, {"prefetch_threshold", 64}}).dump();
+  }
+  Status start() {
+    auto scheduler = Scheduler::create(options_, real_file_system(), real_clock(), metrics_);
+    if (!scheduler.is_ok()) return scheduler.status();
+    scheduler_ = std::move(*scheduler);
+    auto api = ApiServer::create({scheduler_.get(), &real_clock(), &metrics_, {}});
+    if (!api.is_ok()) return api.status();
+    api_ = std::move(*api);
+    return Status::ok();
+  }
+  void stop() {
+    api_.reset();
+    scheduler_.reset();
+  }
+
+  std::unique_ptr<HttpClient> client() const {
+    HttpUrl url;
+    url.host = "127.0.0.1";
+    url.port = api_->port();
+    return std::make_unique<HttpClient>(url, std::chrono::seconds(60));
+  }
+  HttpReply call(std::string_view method, std::string_view target, const Json& body = nullptr) const {
+    const auto reply = client()->request(method, target, body.is_null() ? std::string{} : body.dump());
+    EXPECT_TRUE(reply.is_ok()) << reply.status().to_string();
+    return reply.is_ok() ? *reply : HttpReply{};
+  }
+  Json generate(const std::vector<int>& ids, int new_tokens, const Json& more = Json::object()) const {
+    Json body = {{"input_ids", ids}, {"sampling_params", {{"max_new_tokens", new_tokens}, {"ignore_eos", true}}}};
+    body.update(more);
+    const HttpReply reply = call("POST", "/generate", body);
+    EXPECT_EQ(reply.status, 200u) << reply.body;
+    return Json::parse(reply.body, nullptr, false);
+  }
+  static std::vector<int> prompt_of(std::uint64_t seed, std::size_t tokens) {
+    Rng rng(seed);
+    std::vector<int> ids(tokens);
+    for (int& id : ids) id = static_cast<int>(rng.below(512));
+    return ids;
+  }
+  static std::uint64_t cached(const Json& reply, const char* tier) {
+    return reply["meta_info"]["cached_tokens_details"].value(tier, std::uint64_t{0});
+  }
+
+  Options options_;
+  MetricsRegistry metrics_;
+  std::string directory_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<ApiServer> api_;
+};
+
+TEST_F(RealServerTest, AStreamAddsUpToTheWholeAnswer) {
+  ASSERT_TRUE(start());
+  const std::vector<int> ids = prompt_of(1, 100);
+  const Json whole = generate(ids, 40);
+  ASSERT_EQ(whole["output_ids"].size(), 40u);
+  Json last;
+  const Json body = {
+      {"input_ids", ids}, {"stream", true}, {"sampling_params", {{"max_new_tokens", 40}, {"ignore_eos", true}}}};
+  const auto reply = client()->stream("POST", "/generate", body.dump(), [&](std::string_view line) {
+    if (line.starts_with("data: {")) last = Json::parse(line.substr(6));
+    return true;
+  });
+  ASSERT_TRUE(reply.is_ok());
+  EXPECT_EQ(last["output_ids"], whole["output_ids"]);
+  EXPECT_EQ(last["text"], whole["text"]);
+  EXPECT_EQ(last["meta_info"]["prompt_tokens"], 100);
+}
+
+TEST_F(RealServerTest, TheNextTurnHitsOnTheDevice) {
+  ASSERT_TRUE(start());
+  std::vector<int> ids = prompt_of(2, 128);
+  const Json first = generate(ids, 64);
+  EXPECT_EQ(first["meta_info"]["cached_tokens"], 0);
+  for (const Json& id : first["output_ids"]) ids.push_back(id.get<int>());
+  ids.push_back(7);
+  const Json second = generate(ids, 4);
+  EXPECT_EQ(second["meta_info"]["cached_tokens"], 128);  // 191 tokens were computed: two whole pages
+  EXPECT_EQ(cached(second, "device"), 128u);
+}
+
+TEST_F(RealServerTest, AConversationAsTextKeepsItsPrefix) {
+  ASSERT_TRUE(start());
+  Json messages = Json::array({{{"role", "user"}, {"content", std::string(200, 'a')}}});
+  const Json body = {{"messages", messages}, {"max_tokens", 32}, {"temperature", 0}, {"ignore_eos", true}};
+  const Json first = Json::parse(call("POST", "/v1/chat/completions", body).body);
+  messages.push_back(first["choices"][0]["message"]);
+  messages.push_back({{"role", "user"}, {"content", "go on"}});
+  const Json next = {{"messages", messages}, {"max_tokens", 4}, {"temperature", 0}};
+  const Json second = Json::parse(call("POST", "/v1/chat/completions", next).body);
+  EXPECT_GE(second["usage"]["prompt_tokens_details"]["cached_tokens"], 192);
+}
+
+TEST_F(RealServerTest, AfterAFlushAndARestartTheHitComesFromStorage) {
+  use_files(directory_ + "/store");
+  ASSERT_TRUE(start());
+  const std::vector<int> ids = prompt_of(3, 1000);
+  const Json first = generate(ids, 8);
+  EXPECT_EQ(call("POST", "/quiesce?timeout=30").status, 200u);
+  EXPECT_EQ(call("POST", "/flush_cache?timeout=30").status, 200u);
+  const Json flushed = generate(ids, 8);
+  EXPECT_EQ(cached(flushed, "storage"), 960u) << flushed["meta_info"];
+  EXPECT_EQ(flushed["output_ids"], first["output_ids"]);
+  stop();
+  ASSERT_TRUE(start());
+  const Json restarted = generate(ids, 8);
+  EXPECT_EQ(cached(restarted, "storage"), 960u) << restarted["meta_info"];
+  EXPECT_EQ(restarted["output_ids"], first["output_ids"]);
+  const Json explained = Json::parse(call("POST", "/explain", {{"input_ids", ids}}).body);
+  EXPECT_EQ(explained["restore"]["device"]["pages"], 15);
+}
+
+TEST_F(RealServerTest, ADirectoryOfAnotherModelIsShared) {
+  use_files(directory_ + "/store");
+  ASSERT_TRUE(start());
+  const std::vector<int> ids = prompt_of(4, 1000);
+  const Json first = generate(ids, 8);
+  stop();
+  options_.model = "mamba2-tiny";
+  ASSERT_TRUE(start());
+  EXPECT_EQ(generate(ids, 8)["meta_info"]["cached_tokens"], 0);  // its pages have other keys
+  stop();
+  options_.model = "gdn-tiny";
+  ASSERT_TRUE(start());
+  const Json again = generate(ids, 8);
+  EXPECT_EQ(cached(again, "storage"), 960u);
+  EXPECT_EQ(again["output_ids"], first["output_ids"]);
+}
+
+TEST_F(RealServerTest, ADirectoryThatIsNotOursIsRefused) {
+  std::filesystem::create_directory(directory_ + "/photos");
+  std::ofstream(directory_ + "/photos/holiday.jpg") << "not a segment";
+  use_files(directory_ + "/photos");
+  const Status status = start();
+  ASSERT_FALSE(status.is_ok());
+  EXPECT_NE(status.message().find("photos"), std::string::npos) << status.to_string();
+  EXPECT_TRUE(std::filesystem::exists(directory_ + "/photos/holiday.jpg"));
+}
+
+TEST_F(RealServerTest, AnUnwritableDirectoryIsRefusedClearly) {
+  std::ofstream(directory_ + "/file") << "in the way";
+  use_files(directory_ + "/file/store");
+  Status status = start();
+  ASSERT_FALSE(status.is_ok());
+  EXPECT_NE(status.message().find("file/store"), std::string::npos) << status.to_string();
+  use_files("/proc/larder");
+  status = start();
+  ASSERT_FALSE(status.is_ok());
+  EXPECT_NE(status.message().find("/proc/larder"), std::string::npos) << status.to_string();
+}
+
+TEST_F(RealServerTest, BadPromptsAreRefusedAndTheServerLivesOn) {
+  ASSERT_TRUE(start());
+  const struct {
+    Json body;
+    const char* must_say;
+  } bad[] = {
+      {{{"input_ids", {1, 512}}}, "'input_ids[1]' is out of range"},
+      {{{"input_ids", prompt_of(5, 32'768)}, {"sampling_params", {{"max_new_tokens", 1}}}}, "context"},
+      {{{"input_ids", prompt_of(5, 9000)}, {"sampling_params", {{"max_new_tokens", 1}}}}, "--max-total-tokens"},
+      {{{"text", "a"}, {"sampling_params", {{"max_new_tokens", 4'000'000'000u}}}}, "context"},
+  };
+  for (const auto& entry : bad) {
+    const HttpReply reply = call("POST", "/generate", entry.body);
+    EXPECT_EQ(reply.status, 400u);
+    EXPECT_NE(reply.body.find(entry.must_say), std::string::npos) << reply.body;
+  }
+  EXPECT_EQ(generate({1, 2, 3}, 2)["output_ids"].size(), 2u);
+}
+
+TEST_F(RealServerTest, TenantsAndAdaptersShareNothing) {
+  ASSERT_TRUE(start());
+  const std::vector<int> ids = prompt_of(6, 300);
+  (void)generate(ids, 2);
+  for (const Json& identity : {Json{{"cache_salt", "a"}}, Json{{"cache_salt", "b"}}, Json{{"lora_path", "a"}},
+                               Json{{"cache_salt", "a"}, {"lora_path", "a"}}}) {
+    EXPECT_EQ(generate(ids, 2, identity)["meta_info"]["cached_tokens"], 0) << identity;
+    EXPECT_EQ(generate(ids, 2, identity)["meta_info"]["cached_tokens"], 256) << identity;
+  }
+}
+
+TEST_F(RealServerTest, ConcurrentClientsGetWhatTheyWouldGetAlone) {
+  ASSERT_TRUE(start());
+  std::vector<Json> alone;
+  for (std::uint64_t c = 0; c < 8; ++c) alone.push_back(generate(prompt_of(100 + c, 150), 24)["output_ids"]);
+  EXPECT_EQ(call("POST", "/flush_cache?timeout=30").status, 200u);
+  std::atomic<int> right{0};
+  {
+    ThreadPoolExecutor clients("clients", 8, 8);
+    for (std::uint64_t c = 0; c < 8; ++c) {
+      ASSERT_TRUE(clients.post([&, c] {
+        for (int i = 0; i < 3; ++i) right += generate(prompt_of(100 + c, 150), 24)["output_ids"] == alone[c] ? 1 : 0;
+      }));
+    }
+  }
+  EXPECT_EQ(right.load(), 24);
+}
+
+TEST_F(RealServerTest, AClientThatLeavesFreesItsPlace) {
+  ASSERT_TRUE(start());
+  for (int i = 0; i < 8; ++i) {
+    const Json body = {{"input_ids", prompt_of(7, 100)},
+                       {"stream", true},
+                       {"sampling_params", {{"max_new_tokens", 8000}, {"ignore_eos", true}}}};
+    const auto reply = client()->stream("POST", "/generate", body.dump(), [](std::string_view) { return false; });
+    EXPECT_EQ(reply.status().code(), StatusCode::kCancelled);
+  }
+  EXPECT_EQ(call("POST", "/flush_cache?timeout=30").status, 200u);  // succeeds only when nothing runs
+  const Json info = Json::parse(call("GET", "/server_info").body);
+  EXPECT_EQ(info["internal_states"][0]["num_running_reqs"], 0);
+}
+
+// --- the executable; the tests run in the build folder ---
+
+class ExecutableTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (::access("./larder", X_OK) != 0) GTEST_SKIP() << "no ./larder here";
+  }
+  // Exit code and everything said.
+  static std::pair<int, std::string> run(const std::string& arguments) {
+    std::FILE* pipe = ::popen(("./larder " + arguments + " 2>&1").c_str(), "r");
+    if (pipe == nullptr) return {-1, {}};
+    std::string said;
+    char piece[1024];
+    while (std::fgets(piece, sizeof piece, pipe) != nullptr) said += piece;
+    const int state = ::pclose(pipe);
+    return {WIFEXITED(state) ? WEXITSTATUS(state) : -1, said};
+  }
+};
+
+TEST_F(ExecutableTest, UsageErrorsAreClear) {
+  const struct {
+    const char* arguments;
+    const char* must_say;
+  } bad[] = {
+      {"serv", "did you mean 'serve'"},
+      {"serve --page-size 0", "--page-size is 0"},
+      {"serve --page-size 63 --model dsv4-tiny", "page"},
+      {"serve --hicache-ratoi 2", "the nearest one is --hicache-ratio"},
+      {"serve --hicache-write-policy sometimes", "it must be one of"},
+      {"serve --disable-radix-cache --enable-hierarchical-cache", "contradict each other"},
+      {"serve --config /nonexistent.toml", "/nonexistent.toml"},
+      {"serve --model no-such-model", "no-such-model"},
+      {"serve surplus", "unexpected argument 'surplus'"},
+      {"bench multitrun", "did you mean 'multiturn'"},
+      {"bench multiturn --num-clients 0", "--num-clients must be"},
+      {"bench multiturn --url http://127.0.0.1:1", "cannot connect to 127.0.0.1:1"},
+      {"explain", "--text or --input-ids"},
+  };
+  for (const auto& entry : bad) {
+    const auto [code, said] = run(entry.arguments);
+    EXPECT_GT(code, 0) << entry.arguments << "\n" << said;
+    EXPECT_NE(said.find(entry.must_say), std::string::npos) << entry.arguments << "\n" << said;
+  }
+  EXPECT_EQ(run("help").first, 0);
+  EXPECT_EQ(run("serve --help").first, 0);
+  EXPECT_EQ(run("version").first, 0);
+}
+
+TEST_F(ExecutableTest, APortInUseEndsWithCodeOne) {
+  Options options;
+  options.port = 0;
+  options.threads = 1;
+  MetricsRegistry metrics;
+  auto scheduler = Scheduler::create(options, real_file_system(), real_clock(), metrics);
+  ASSERT_TRUE(scheduler.is_ok());
+  auto api = ApiServer::create({scheduler->get(), &real_clock(), &metrics, {}});
+  ASSERT_TRUE(api.is_ok());
+  const auto [code, said] = run("serve --port " + std::to_string((*api)->port()));
+  EXPECT_EQ(code, 1);
+  EXPECT_NE(said.find("the port is in use"), std::string::npos) << said;
+}
+
+TEST_F(ExecutableTest, ASmallQuickstartHolds) {
+  const auto [code, said] =
+      run("quickstart --num-clients 3 --num-rounds 3 --request-length 64 --output-length 64 --max-mamba-cache-size 8");
+  EXPECT_EQ(code, 0) << said;
+  EXPECT_NE(said.find("quickstart: everything held"), std::string::npos) << said;
+}
+
+}  // namespace
+}  // namespace larder
