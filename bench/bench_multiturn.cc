@@ -104,6 +104,7 @@ bool read_event(const Json& event, double elapsed, TurnRecord& record) {
   record.prompt_tokens = meta.value("prompt_tokens", std::uint64_t{0});
   record.completion_tokens = meta.value("completion_tokens", std::uint64_t{0});
   record.cached = meta.value("cached_tokens", std::uint64_t{0});
+  if (meta.contains("cached_tokens_stop")) record.stop = meta["cached_tokens_stop"].dump();
   if (!meta.contains("cached_tokens_details") || meta["cached_tokens_details"].is_null()) return true;
   const Json& details = meta["cached_tokens_details"];
   record.device = details.value("device", std::uint64_t{0});

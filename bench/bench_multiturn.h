@@ -46,6 +46,7 @@ struct TurnRecord {
   std::uint64_t cached = 0, device = 0, host = 0, storage = 0;
   std::uint64_t ideal_cached = 0;
   double ttft = 0, latency = 0;
+  std::string stop;  // why not more was cached, as the server says it; may be empty
   std::vector<TokenId> output;
 };
 

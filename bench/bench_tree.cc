@@ -26,6 +26,7 @@ namespace larder {
 namespace {
 
 constexpr std::uint32_t kWindowTokens = 128;
+constexpr const char* kShapes[] = {"full", "full+swa", "full+mamba"};
 constexpr std::size_t kLongTokens = 131'072, kLongNew = 512, kLongNodes = 256;
 
 struct Options {
@@ -210,6 +211,7 @@ class TreeBench {
       evict(ComponentKind::kMamba, 1, 500);
       add_row("evict 1 state", evictions);
     }
+    // What is left, from the leaves up.
     evictions = Samples();
     pages = 0;
     evict(ComponentKind::kFull, 256 / page_size_, 1'000'000);
@@ -321,25 +323,34 @@ bool parse(int argc, char** argv, Options& options) {
       return false;
     }
   }
-  return options.sequences > 0;
+  const bool known_shape =
+      options.shape.empty() || std::find(std::begin(kShapes), std::end(kShapes), options.shape) != std::end(kShapes);
+  return options.sequences > 0 && known_shape && (options.page_size == 0 || 64 % options.page_size == 0);
 }
 
 }  // namespace
 
 int bench_tree(int argc, char** argv) {
+  constexpr const char* kUsage =
+      "usage: larder bench tree [--sequences N] [--shape full|full+swa|full+mamba] [--page-size N] [--seed N] "
+      "[--json]\n"
+      "  --page-size: a divisor of 64; without it, 1 and 64\n";
+  if (argc > 1 && std::string_view(argv[1]) == "--help") {
+    std::fputs(kUsage, stdout);
+    return 0;
+  }
   Options options;
   if (!parse(argc, argv, options)) {
-    std::fprintf(stderr,
-                 "usage: bench tree [--sequences N] [--shape full|full+swa|full+mamba] [--page-size N] [--seed N]"
-                 " [--json]\n");
+    std::fputs(kUsage, stderr);
     return 2;
   }
   const double overhead_ns = clock_overhead_ns();
+  const std::vector<std::uint32_t> page_sizes =
+      options.page_size != 0 ? std::vector{options.page_size} : std::vector{1u, 64u};
   std::vector<Row> rows;
-  for (const char* shape : {"full", "full+swa", "full+mamba"}) {
+  for (const char* shape : kShapes) {
     if (!options.shape.empty() && options.shape != shape) continue;
-    for (const std::uint32_t page_size : {1u, 64u}) {
-      if (options.page_size != 0 && options.page_size != page_size) continue;
+    for (const std::uint32_t page_size : page_sizes) {
       for (Row& row : TreeBench(shape, page_size, options, overhead_ns).run()) rows.push_back(std::move(row));
     }
   }

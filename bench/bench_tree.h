@@ -3,7 +3,7 @@
 
 namespace larder {
 
-// Options: --sequences N (5000), --shape full|full+swa|full+mamba (all), --page-size 1|64 (both), --seed N, --json.
+// Options: --sequences N (5000), --shape full|full+swa|full+mamba (all), --page-size N (1 and 64), --seed N, --json.
 // Prints a table, or one JSON object. Returns 0, or 2 on wrong arguments.
 int bench_tree(int argc, char** argv);
 

@@ -1,6 +1,6 @@
-// Larder inside an engine: the ten lines of README.md, with a request that is not there yet and one that is.
+// Larder inside an engine: the ten lines of README.md, for a prompt that is not there yet and again when it is.
 //
-// The "engine" here computes nothing; a real one fills the device pages and states that each step grants.
+// The "engine" here computes nothing; a real one fills the device pages and checkpoints that each step grants.
 
 #include <cstdio>
 #include <numeric>
@@ -12,39 +12,24 @@
 
 using namespace larder;
 
-namespace {
-
-// One request from begin to finish; the tokens that need not be computed.
-CachedTokens serve(Cache& cache, const std::vector<TokenId>& prompt) {
-  const RequestId request = cache.begin({.tokens = prompt, .max_new_tokens = 1}).value();
-  while (cache.phase(request) == RequestPhase::kPrefetching) cache.poll(std::chrono::milliseconds(10));
-  const CachedTokens cached = cache.start(request).value();  // reuses, loads back, reserves
-  const Result<StepGrant> step = cache.prepare_step(request, prompt.size());
-  // ... here the engine computes tokens [computed_tokens(request), prompt.size()) into step->pages and step->snapshots
-  if (step.is_ok() && cache.complete_step(request, prompt).is_ok()) cache.finish(request);
-  return cached;
-}
-
-}  // namespace
-
 int main() {
-  const ModelSpec model = preset_model("gdn-tiny").value();  // 3 gated delta nets to 1 full attention
   ThreadPoolExecutor threads("copy", 2, 1024);
   const auto device = make_cpu_device(threads);
-  const auto pages = DevicePools::create(model, {256, 0, 16}, device->memory()).value();  // full, window, states
-  const auto host = HostPools::create(model, HostLayout::kPageFirst, 64u << 20, host_memory_source()).value();
-  const auto copies = TransferEngine::create(*device, *pages, host.get(), 64).value();
-  CacheParts parts;
-  parts.model = &model, parts.device = pages.get(), parts.host = host.get(), parts.transfer = copies.get();
-  parts.clock = &real_clock();
-  const auto cache = Cache::create(CacheConfig{}, parts).value();
-
   std::vector<TokenId> prompt(256);
   std::iota(prompt.begin(), prompt.end(), 0u);
-  for (int i = 0; i < 2; ++i) {
-    const CachedTokens cached = serve(*cache, prompt);
-    std::printf("%llu of %zu prompt tokens come from the cache\n", static_cast<unsigned long long>(cached.cached()),
-                prompt.size());
+
+  const ModelSpec model = preset_model("gdn-tiny").value();
+  const auto pages = DevicePools::create(model, {256, 0, 16}, device->memory()).value();  // full, window, states
+  const auto host = HostPools::create(model, HostLayout::kPageFirst, 64u << 20, host_memory_source()).value();
+  const auto copies = TransferEngine::create(*device, *pages, host.get(), 1024).value();
+  const CacheParts parts{&model, pages.get(), host.get(), copies.get(), &real_clock(), nullptr, nullptr, {}};
+  const auto cache = Cache::create(CacheConfig{}, parts).value();
+  for (int turn = 0; turn < 2; ++turn) {
+    const RequestId request = cache->begin({prompt, /*max_new_tokens=*/1, "adapter", "tenant", /*priority=*/0}).value();
+    const CachedTokens cached = cache->start(request).value();                   // match, load back, reserve
+    const Result<StepGrant> step = cache->prepare_step(request, prompt.size());  // ... the engine computes the rest
+    if (step.is_ok() && cache->complete_step(request, prompt).is_ok()) cache->finish(request);
+    std::printf("%d of %d tokens reused\n", static_cast<int>(cached.cached()), static_cast<int>(cached.prompt));
   }
   return 0;
 }

@@ -74,6 +74,7 @@ class Quickstart {
   Status converse(MultiturnResult& out, const std::string& label);
   Status send_last_prompts(MultiturnResult& out, const std::string& label);
   Status print_tiers() const;
+  void print_counters() const;
   void check_hit_rate();
   void check_resent();
   Status run_without_cache();
@@ -161,16 +162,25 @@ Status Quickstart::print_tiers() const {
   return Status::ok();
 }
 
+// What the cache counted, for a run that missed: without it nobody can tell why.
+void Quickstart::print_counters() const {
+  const Result<nlohmann::json> info = server_.get_json("/server_info");
+  if (!info.is_ok()) return say("   (no counters: " + info.status().message() + ")");
+  const nlohmann::json states = info->value("internal_states", nlohmann::json::array());
+  if (!states.empty() && states[0].is_object()) say("     cache: " + states[0].value("cache", nlohmann::json()).dump());
+}
+
 void Quickstart::check_hit_rate() {
   const RoundSummary all = summarize(first_, -1);
   std::string wrong;
   for (const TurnRecord& turn : first_.turns) {
     if (turn.cached == turn.ideal_cached || !wrong.empty()) continue;
-    wrong = fmt::format("; first miss: client {}, round {}: {} of {} ideal tokens", turn.client, turn.round,
-                        turn.cached, turn.ideal_cached);
+    wrong = fmt::format("; first miss: client {}, round {}: {} of {} ideal tokens, stop {}, TTFT {} ms", turn.client,
+                        turn.round, turn.cached, turn.ideal_cached, turn.stop, millis_text(turn.ttft));
   }
   promise(wrong.empty(), fmt::format("hit rate {:.6f}, the ideal of page granularity is {:.6f}{}", all.hit_rate(),
                                      all.ideal_rate(), wrong));
+  if (!wrong.empty()) print_counters();
 }
 
 void Quickstart::check_resent() {
@@ -333,7 +343,7 @@ void add_options(CLI::App& app, QuickstartOptions& o) {
 int quickstart_command(int argc, char** argv) {
   CLI::App app(
       "Conversations, a flush, a restart, and the same with the cache off: what the three tiers give, beside the\n"
-      "ideal. Starts servers of its own; needs no network, about 1 GB of disk for a moment.",
+      "ideal. Starts servers of its own; needs no network, and some 50 MB of disk for a moment.",
       "larder quickstart");
   app.get_formatter()->column_width(40);
   QuickstartOptions options;

@@ -7,6 +7,15 @@ namespace larder {
 
 namespace {
 constexpr std::size_t kComponentMamba = static_cast<std::size_t>(ComponentKind::kMamba);
+// Share of the host that stores may keep in place: what a storage that hangs can take from it.
+constexpr std::uint64_t kStoreShare = 4;
+constexpr Nanos kMaxRetryDelay = std::chrono::hours(1);
+
+Nanos retry_delay(Nanos first, std::uint32_t attempts) {
+  Nanos delay = first;
+  for (std::uint32_t i = 1; i < attempts && delay < kMaxRetryDelay; ++i) delay *= 2;
+  return std::max(first, std::min(delay, kMaxRetryDelay));
+}
 }  // namespace
 
 ComponentCounts CacheImpl::missing_on_host(const NodeView& view) const {
@@ -23,14 +32,15 @@ ComponentCounts CacheImpl::missing_on_host(const NodeView& view) const {
 }
 
 // Nodes of the path to `node` that lack a host copy, ending with `node` itself; appended parents first, once each.
-void CacheImpl::append_unbacked_path(NodeId node, bool by_policy, std::vector<NodeId>& out) const {
+void CacheImpl::append_unbacked_path(NodeId node, bool by_policy, std::uint64_t from, std::vector<NodeId>& out) const {
   std::vector<NodeId> path;
   for (NodeId at = node;;) {
     const NodeView view = tree_.view(at);
     if (view.end == 0) break;
     const bool any = missing_on_host(view) != ComponentCounts{};
-    // Everything above a node with a complete copy was looked at when that copy was made.
-    if (!any && !view.host[0].empty()) break;
+    // Everything above a node with a complete copy was looked at when that copy was made, but for the checkpoints that
+    // came after `from` since.
+    if (!any && !view.host[0].empty() && view.begin <= from) break;
     const bool selective = by_policy && config_.write_policy == WritePolicy::kWriteThroughSelective;
     if (any && (!selective || view.hits >= config_.selective_hits)) path.push_back(at);
     at = view.parent;
@@ -40,16 +50,16 @@ void CacheImpl::append_unbacked_path(NodeId node, bool by_policy, std::vector<No
   }
 }
 
-void CacheImpl::maybe_backup(NodeId node) {
+void CacheImpl::maybe_backup(NodeId node, std::uint64_t from) {
   if (!host_ || config_.write_policy == WritePolicy::kWriteBack) return;
   std::vector<NodeId> nodes;
-  append_unbacked_path(node, true, nodes);
+  append_unbacked_path(node, true, from, nodes);
   (void)start_backup(nodes);
 }
 
 bool CacheImpl::backup_victims(const std::vector<NodeId>& victims) {
   std::vector<NodeId> nodes;
-  for (const NodeId node : victims) append_unbacked_path(node, false, nodes);
+  for (const NodeId node : victims) append_unbacked_path(node, false, tree_.view(node).end, nodes);
   return start_backup(nodes);
 }
 
@@ -65,7 +75,7 @@ bool CacheImpl::start_backup(const std::vector<NodeId>& nodes) {
   }
   if (std::all_of(copy.pairs.begin(), copy.pairs.end(), [](const auto& v) { return v.empty(); })) {
     (void)tree_.finish_op(op.id, false);
-    ops_.erase(op.id.v);
+    erase_op(op.id);
     return false;
   }
   submit_transfer(op, std::move(copy));
@@ -108,6 +118,7 @@ bool CacheImpl::attach_backup(Op& op, NodeId node, TransferRequest& copy) {
 void CacheImpl::backup_done(Op& op, bool ok) {
   const std::uint64_t evicted = counters_.host_evicted;
   const std::vector<NodeId> nodes = tree_.finish_op(op.id, ok);
+  backup_failed_ = !ok;
   if (!ok) {
     // What the tree gave back never held bytes: lost, not evicted.
     counters_.host_lost += counters_.host_evicted - evicted;
@@ -117,23 +128,75 @@ void CacheImpl::backup_done(Op& op, bool ok) {
   if (storage_) enqueue_store(nodes);
 }
 
+// A write has one scope, so the nodes of each tenant and adapter go by themselves.
 void CacheImpl::enqueue_store(const std::vector<NodeId>& nodes) {
-  auto store = std::make_unique<Store>();
+  std::map<std::uint32_t, std::vector<NodeId>> by_space;
   for (const NodeId node : nodes) {
     const NodeView view = tree_.view(node);
-    if (view.end > 0 && !view.host[0].empty() && !view.host_pending[0]) store->nodes.push_back(node);
+    if (view.end == 0 || view.host[0].empty()) continue;
+    if (view.host_pending[0]) {
+      unstored_hint_ = true;   // its copy waits for that of its parent
+    } else {
+      by_space[view.space.v].push_back(node);
+    }
   }
-  if (store->nodes.empty()) return;
-  if (!has_room_for_op()) {
+  for (const auto& [space, group] : by_space) enqueue_store_of(group);
+  pump_stores();
+}
+
+void CacheImpl::enqueue_store_of(const std::vector<NodeId>& nodes) {
+  std::uint64_t pages = 0;
+  for (const NodeId node : nodes) pages += tree_.view(node).end - tree_.view(node).begin;
+  const std::uint64_t host_pages = host_->total_blocks() / std::max(1u, host_->blocks_per_slot(ComponentKind::kFull));
+  if (!has_room_for_store() || (locked_by_stores_ > 0 && locked_by_stores_ + pages > host_pages / kStoreShare)) {
     unstored_hint_ = true;   // store_unstored() finds them again
     return;
   }
+  auto store = std::make_unique<Store>();
   store->epoch = storage_epoch_;
+  store->locked = pages;
+  locked_by_stores_ += pages;
+  for (const NodeId node : nodes) {
+    // Not the window: its lock would split the node, and a window that is evicted before it is written need not be.
+    const LockParts parts{.full = true, .swa = false, .mamba = true};
+    store->pieces.push_back({node, tree_.view(node).begin, tree_.lock(node, Tier::kHost, parts)});
+  }
+  prepare_store(*store);
   Op& op = new_op(OpKind::kStore);
-  for (const NodeId node : store->nodes) tree_.pin(op.id, node);
   op.store = std::move(store);
   store_queue_.push_back(op.id);
-  pump_stores();
+}
+
+// Keys and leases are taken here and not when the write is submitted: what is hashed and what is leased decides what the
+// tree merges and what eviction frees, and the time of a retry is this rank's own.
+void CacheImpl::prepare_store(Store& store) {
+  store.request = WriteRequest{};
+  store.request.scope = store_scopes_[tree_.view(store.pieces.front().node).space.v];
+  store.request.durable = config_.storage_durable;
+  store.pages = 0;
+  store.groups.clear();
+  for (const NodeId node : nodes_of(store)) {
+    PageGroup group = build_group(node, store);
+    if (group.items.empty()) continue;
+    store.request.groups.push_back(std::move(group));
+    store.groups.push_back(node);
+  }
+}
+
+// The nodes of its pieces as they are now, parents before children.
+std::vector<NodeId> CacheImpl::nodes_of(const Store& store) const {
+  std::vector<NodeId> nodes;
+  for (const Store::Piece& piece : store.pieces) {
+    const auto first = static_cast<std::ptrdiff_t>(nodes.size());
+    for (NodeId at = piece.node; tree_.view(at).end > piece.begin; at = tree_.view(at).parent) nodes.push_back(at);
+    std::reverse(nodes.begin() + first, nodes.end());
+  }
+  return nodes;
+}
+
+void CacheImpl::release_store(Store& store) {
+  for (Store::Piece& piece : store.pieces) tree_.unlock(piece.lock);
+  locked_by_stores_ -= store.locked;
 }
 
 PageGroup CacheImpl::build_group(NodeId node, Store& store) {
@@ -169,26 +232,37 @@ PageGroup CacheImpl::build_group(NodeId node, Store& store) {
 
 void CacheImpl::submit_store(Op& op) {
   Store& store = *op.store;
-  const OpId id = op.id;
-  WriteRequest request;
-  request.durable = config_.storage_durable;
-  store.pages = 0;
-  for (const NodeId node : store.nodes) {
-    request.scope = store_scopes_[tree_.view(node).space.v];
-    PageGroup group = build_group(node, store);
-    if (!group.items.empty()) request.groups.push_back(std::move(group));
-  }
   ++store.attempts;
   ++stores_in_flight_;
-  auto complete = completion_for(id);
-  if (request.groups.empty()) {
+  auto complete = completion_for(op.id);
+  if (store.request.groups.empty()) {
     complete(WriteResult{{Status::ok()}});
     return;
   }
   const Status submitted =
-      storage_ ? storage_->submit_write(std::move(request), [complete](WriteResult done) { complete(std::move(done)); })
-               : cancelled("storage was detached");
+      storage_->submit_write(std::move(store.request), [complete](WriteResult done) { complete(std::move(done)); });
   if (!submitted.is_ok()) complete(WriteResult{{submitted}});
+}
+
+// Storage was detached before the write was submitted. Ends like any other write, by a completion: on another rank it may
+// have been submitted in time.
+void CacheImpl::cancel_store(Op& op) {
+  ++stores_in_flight_;
+  op.store->pages = 0;
+  completion_for(op.id)(WriteResult{{cancelled("storage was detached")}});
+}
+
+// Bit 0: all of it is stored. From bit 64 on: group by group, so that one page that cannot be stored costs only itself.
+OutcomeBits CacheImpl::store_outcome(const Op& op) const {
+  const auto* done = std::get_if<WriteResult>(&op.completion);
+  const std::size_t groups = op.store->groups.size();
+  OutcomeBits bits(1 + (groups + 63) / 64, 0);
+  if (!done || done->groups.size() < std::max<std::size_t>(groups, 1)) return bits;
+  bits[0] = std::all_of(done->groups.begin(), done->groups.end(), [](const Status& s) { return s.is_ok(); }) ? 1 : 0;
+  for (std::size_t i = 0; i < groups; ++i) {
+    if (done->groups[i].is_ok()) bits[1 + i / 64] |= std::uint64_t{1} << (i % 64);
+  }
+  return bits;
 }
 
 void CacheImpl::store_done(Op& op, const OutcomeBits& bits) {
@@ -199,23 +273,35 @@ void CacheImpl::store_done(Op& op, const OutcomeBits& bits) {
   --stores_in_flight_;
   const bool current = storage_ && store->epoch == storage_epoch_;
   if (!ok && current && store->attempts <= config_.backup_retries) {
-    // The pages stay pinned under the next attempt; a sick disk costs host memory for a bounded time only.
+    // The pages stay locked for the next attempt; a sick disk costs host memory for a bounded time only.
     Op& again = new_op(OpKind::kStore);
-    store->nodes = tree_.finish_op(op.id, true);
-    for (const NodeId node : store->nodes) tree_.pin(again.id, node);
-    store->not_before = clock_.now() + config_.backup_retry_delay * (1 << (store->attempts - 1));
+    store->not_before = clock_.now() + retry_delay(config_.backup_retry_delay, store->attempts);
+    prepare_store(*store);
     again.store = std::move(store);
     store_queue_.push_back(again.id);
     return;
   }
-  const std::vector<NodeId> nodes = tree_.finish_op(op.id, true);
-  if (!ok) {
-    counters_.store_failed += store->pages;
+  if (current) mark_stored(*store, ok, bits);
+  (ok ? counters_.stored : counters_.store_failed) += store->pages;
+  release_store(*store);
+}
+
+void CacheImpl::mark_stored(const Store& store, bool ok, const OutcomeBits& bits) {
+  if (ok) {
+    for (const NodeId node : nodes_of(store)) tree_.set_stored(node, store.epoch);
+    unstored_hint_ = unstored_hint_ || std::exchange(store_again_, false);
     return;
   }
-  counters_.stored += store->pages;
-  if (current) {
-    for (const NodeId node : nodes) tree_.set_stored(node, store->epoch);
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < store.groups.size(); ++i) {
+    if (1 + i / 64 >= bits.size() || ((bits[1 + i / 64] >> (i % 64)) & 1) == 0) continue;
+    tree_.set_stored(store.groups[i], store.epoch);
+    ++kept;
+  }
+  // A storage that takes nothing is not asked again and again: what it lost is looked for once it takes something.
+  if (kept == 0) {
+    unstored_hint_ = false;
+    store_again_ = true;
   }
 }
 
@@ -233,12 +319,13 @@ void CacheImpl::pump_stores() {
     }
     submit_store(it->second);
   }
-  if (store_queue_.empty()) store_unstored();
+  store_unstored();
 }
 
 // Prefixes that reached the host while no storage was attached, or while too much was in flight.
 void CacheImpl::store_unstored() {
-  if (!storage_ || !unstored_hint_ || stores_in_flight_ > 0 || !has_room_for_op()) return;
+  // No store at all, so that every rank gets here in the same step: when a retry is submitted depends on its clock.
+  if (!storage_ || !unstored_hint_ || open(OpKind::kStore) > 0 || !has_room_for_store()) return;
   constexpr std::size_t kBatch = 64;
   const std::vector<NodeId> nodes = tree_.unstored(storage_epoch_, kBatch);
   if (nodes.empty()) {

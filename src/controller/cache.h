@@ -140,7 +140,8 @@ class Cache {
   // Copies and storage operations in flight (backups included).
   [[nodiscard]] virtual std::size_t operations_in_flight() const = 0;
 
-  // Drops device and host content that no request holds. Storage is untouched. Returns pages dropped.
+  // Drops device and host content that no request holds. Storage is untouched. Returns pages of full dropped, one that
+  // was in both tiers twice.
   virtual std::uint64_t flush() = 0;
   // The backend must outlive the detach. Prefixes cached before get their keys completed and are backed up.
   // kConflict: one is attached.

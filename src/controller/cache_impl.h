@@ -83,12 +83,20 @@ struct Prefetch {
   OpId timer;
 };
 
-struct Store {                          // a write to storage
-  std::vector<NodeId> nodes;            // parents first, of one namespace
-  std::vector<NodeId> groups;           // those of them that have a group in the write under way
+// A write to storage, of one namespace. Its pages are kept on the host (locked and leased), but not on the device: a
+// storage that hangs must not take the device from the engine.
+struct Store {
+  struct Piece {                        // [begin, end of node) of a path; more than one node once it was split
+    NodeId node;
+    std::uint64_t begin = 0;
+    LockHandle lock;
+  };
+  std::vector<Piece> pieces;            // parents first
+  WriteRequest request;                 // until it is submitted
+  std::vector<NodeId> groups;           // the node of each of its groups
   std::vector<LeasedSlot> leases;
-  std::uint64_t pages = 0;              // of full, in the write under way
-  std::uint64_t pinned = 0;             // pages of `nodes`, counted in pinned_by_stores_
+  std::uint64_t pages = 0;              // of full, in the request
+  std::uint64_t locked = 0;             // pages of `pieces`, counted in locked_by_stores_
   std::uint32_t attempts = 0;
   std::uint32_t epoch = 0;
   TimePoint not_before;                 // retry back-off
@@ -273,11 +281,15 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] ComponentCounts missing_on_host(const NodeView& view) const;
   void backup_done(Op& op, bool ok);
   void enqueue_store(const std::vector<NodeId>& nodes);
-  void enqueue_store_of(std::vector<NodeId> nodes);   // one namespace
+  void enqueue_store_of(const std::vector<NodeId>& nodes);   // of one namespace
   void cancel_store(Op& op);
+  void prepare_store(Store& store);
   void submit_store(Op& op);
   [[nodiscard]] PageGroup build_group(NodeId node, Store& store);
+  [[nodiscard]] std::vector<NodeId> nodes_of(const Store& store) const;
+  void release_store(Store& store);
   void store_done(Op& op, const OutcomeBits& bits);
+  void mark_stored(const Store& store, bool ok, const OutcomeBits& bits);
   void pump_stores();
   void store_unstored();
 
@@ -317,7 +329,8 @@ class CacheImpl final : public Cache, private SlotSink {
   std::uint64_t prefetch_blocks_ = 0;
   std::deque<OpId> store_queue_;        // waiting to be submitted, in order
   std::size_t stores_in_flight_ = 0;
-  std::uint64_t pinned_by_stores_ = 0;  // pages that stores keep where they are, in both tiers
+  std::uint64_t locked_by_stores_ = 0;  // pages that stores keep on the host
+  bool backup_failed_ = false;          // the last one; the next victim is dropped instead of backed up
   bool unstored_hint_ = false;          // the tree may hold host pages that storage lacks
   bool store_again_ = false;            // storage lost pages: look for them again once it takes some
   std::size_t loads_in_flight_ = 0;

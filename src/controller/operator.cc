@@ -7,9 +7,13 @@
 namespace larder {
 
 std::uint64_t CacheImpl::flush() {
-  const std::uint64_t before = tree_.node_count();
-  const std::uint64_t left = tree_.flush();
-  return before - std::min(before, left);
+  const auto resident = [&] {
+    return tree_.counts(ComponentKind::kFull, Tier::kDevice).resident +
+           tree_.counts(ComponentKind::kFull, Tier::kHost).resident;
+  };
+  const std::uint64_t before = resident();
+  (void)tree_.flush();
+  return before - resident();
 }
 
 Status CacheImpl::attach_storage(StorageBackend& backend) {
@@ -25,8 +29,7 @@ Status CacheImpl::attach_storage(StorageBackend& backend) {
 void CacheImpl::detach_storage() {
   storage_ = nullptr;
   for (const OpId id : store_queue_) {
-    (void)tree_.finish_op(id, true);
-    ops_.erase(id.v);
+    if (const auto it = ops_.find(id.v); it != ops_.end()) cancel_store(it->second);
   }
   store_queue_.clear();
 }
@@ -47,10 +50,41 @@ CacheCounters CacheImpl::counters() const {
 
 Status CacheImpl::check_invariants() const {
   LARDER_RETURN_IF_ERROR(tree_.check_invariants());
-  if (host_) LARDER_RETURN_IF_ERROR(host_->check_invariants());
   if (counters_.internal_errors > 0) {
     return internal_error(std::to_string(counters_.internal_errors) + " refused slot operations");
   }
+  LARDER_RETURN_IF_ERROR(check_device_slots());
+  if (host_) LARDER_RETURN_IF_ERROR(check_host_slots());
+  const CacheCounters c = counters();
+  if (c.backed_up + c.prefetched != c.host_resident + c.host_evicted + c.host_lost) {
+    return internal_error("host pages are not conserved: " + std::to_string(c.backed_up) + " backed up + " +
+                          std::to_string(c.prefetched) + " prefetched != " + std::to_string(c.host_resident) +
+                          " resident + " + std::to_string(c.host_evicted) + " evicted + " +
+                          std::to_string(c.host_lost) + " lost");
+  }
+  return Status::ok();
+}
+
+Status CacheImpl::check_host_slots() const {
+  LARDER_RETURN_IF_ERROR(host_->check_invariants());
+  std::array<std::uint64_t, kComponentCount> reading{};   // slots that prefetches hold
+  for (const auto& [id, op] : ops_) {
+    for (const ComponentKind c : kAllComponents) {
+      if (op.prefetch) reading[index_of(c)] += op.prefetch->slots[index_of(c)].size();
+    }
+  }
+  for (const ComponentKind c : kAllComponents) {
+    const TierCounts& counts = tree_.counts(c, Tier::kHost);
+    const std::uint64_t tree = counts.resident + counts.pending;
+    if (host_->counts(c).live == tree + reading[index_of(c)]) continue;
+    return internal_error("host slots of " + std::string(component_name(c)) + ": " +
+                          std::to_string(host_->counts(c).live) + " live, but the tree holds " + std::to_string(tree) +
+                          " and prefetches " + std::to_string(reading[index_of(c)]));
+  }
+  return Status::ok();
+}
+
+Status CacheImpl::check_device_slots() const {
   ComponentCounts own{};   // device slots that requests hold beyond the tree
   for (const auto& [id, r] : requests_) {
     if (r.phase != RequestPhase::kLoading && r.phase != RequestPhase::kRunning) continue;
@@ -69,13 +103,6 @@ Status CacheImpl::check_invariants() const {
                             " live, but the tree holds " + std::to_string(tree) + " and requests " +
                             std::to_string(own[index_of(c)]));
     }
-  }
-  const CacheCounters c = counters();
-  if (c.backed_up + c.prefetched != c.host_resident + c.host_evicted + c.host_lost) {
-    return internal_error("host pages are not conserved: " + std::to_string(c.backed_up) + " backed up + " +
-                          std::to_string(c.prefetched) + " prefetched != " + std::to_string(c.host_resident) +
-                          " resident + " + std::to_string(c.host_evicted) + " evicted + " +
-                          std::to_string(c.host_lost) + " lost");
   }
   return Status::ok();
 }
@@ -115,44 +142,65 @@ void CacheImpl::add_tier_lines(Explanation& report, NodeId node, std::uint64_t p
   }
 }
 
+// The best restore point if one pool alone counted.
+void CacheImpl::explain_pools(Explanation& report, const std::vector<PoolPresence>& presence, std::uint64_t pages) const {
+  for (ExplainLine& line : report.pools) {
+    const auto have = std::find_if(presence.begin(), presence.end(),
+                                   [&](const PoolPresence& x) { return pool_name(x.pool) == line.pool; });
+    if (have == presence.end()) continue;
+    ModelSpec alone = model_;
+    std::erase_if(alone.pools, [&](const PoolSpec& pool) { return pool.name != have->pool; });
+    line.restore_pages = largest_candidate(restore_candidates(alone, presence, 0, pages), 0, pages);
+  }
+}
+
+// Touches nothing that another rank would have to do alike: an operator asks one of them. So the namespace is not opened,
+// the keys are not the tree's (hashed edges are merged differently), and the operation has an id and a place of its own.
 void CacheImpl::explain(const BeginRequest& request, std::function<void(Explanation)> done) {
   Explanation report;
   report.prompt_tokens = request.tokens.size();
   report.prompt_pages = request.tokens.empty() ? 0 : (request.tokens.size() - 1) / page_size();
-  const Result<NamespaceId> space = space_for(request.adapter, request.salt);
-  if (!space.is_ok()) {
-    report.storage_status = space.status();
-    done(std::move(report));
-    return;
-  }
   const std::span<const TokenId> tokens = request.tokens.first(report.prompt_pages * page_size());
-  const MatchResult match = tree_.match(*space, tokens);
+  NamespaceScope scope = scope_;
+  scope.adapter = request.adapter;
+  scope.salt = request.salt;
+  const auto space = spaces_.find(std::make_pair(request.adapter, request.salt));
+  Prefetch p;
+  p.tokens.assign(tokens.begin(), tokens.end());
+  p.pages = report.prompt_pages;
+  MatchResult match;
+  if (space != spaces_.end()) {
+    p.space = space->second;
+    match = tree_.match(p.space, tokens);
+    p.full_from = std::min(match.full_any_pages, p.pages);
+  }
+  PageKeyChain chain(page_size(), namespace_digest(model_, scope));
+  chain.append_pages(tokens);
+  p.keys.assign(chain.keys().begin(), chain.keys().end());
   report.device_restore_pages = match.device.at.pages;
   report.host_restore_pages = report.storage_restore_pages = match.any.at.pages;
   report.device_reason = sentence(match.device, report.prompt_pages, page_size(), "on the device");
   report.host_reason = sentence(match.any, report.prompt_pages, page_size(), "on device or host");
   add_tier_lines(report, match.walked.node, match.walked.pages);
-  if (!storage_ || report.prompt_pages == 0 || !has_room_for_op()) {
-    if (!storage_) report.storage_reason = "no storage backend is attached";
+  std::vector<PoolPresence> presence;
+  add_tree_presence(p, position_at(match.walked.node, p.full_from).node, presence);
+  explain_pools(report, presence, p.pages);
+  const bool is_busy = open(OpKind::kExplain) >= kMaxExplains;
+  if (!storage_ || p.pages == 0 || is_busy) {
+    report.storage_reason = !storage_    ? "no storage backend is attached"
+                            : p.pages == 0 ? "the prompt has no whole page to reuse"
+                                           : "too many explanations wait for storage: ask again";
     done(std::move(report));
     return;
   }
   Op& op = new_op(OpKind::kExplain);
   op.explain = std::make_unique<ExplainOp>();
-  auto p = std::make_unique<Prefetch>();
-  p->space = *space;
-  p->tokens.assign(tokens.begin(), tokens.end());
-  p->pages = report.prompt_pages;
-  p->full_from = std::min(match.full_any_pages, p->pages);
-  collect_keys(*p, match.walked);
-  p->device_lock.node = position_at(match.walked.node, p->full_from).node;
-  add_tree_presence(*p, p->device_lock.node);
-  op.explain->presence = p->presence;
-  op.explain->pages = p->pages;
+  op.explain->presence = std::move(presence);
+  op.explain->pages = p.pages;
   op.explain->report = std::move(report);
   op.explain->done = std::move(done);
-  op.prefetch = std::move(p);
-  submit_exists(op);
+  op.prefetch = std::make_unique<Prefetch>(std::move(p));
+  submit_exists(op, std::make_shared<const StoreScope>(make_store_scope(model_, scope)));
 }
 
 void CacheImpl::explain_done(Op& op) {
@@ -166,6 +214,7 @@ void CacheImpl::explain_done(Op& op) {
                                      [&](const ExplainLine& l) { return l.pool == pool_name(pool.pool); });
       const auto have = std::find_if(e.presence.begin(), e.presence.end(),
                                      [&](const PoolPresence& x) { return x.pool == pool.pool; });
+      if (line == report.pools.end() || have == e.presence.end()) continue;   // not asked for
       for (std::size_t i = 0; i < pool.present.size() && i < have->present.size(); ++i) {
         if (!pool.present[i]) continue;
         ++line->storage_pages;
@@ -174,6 +223,7 @@ void CacheImpl::explain_done(Op& op) {
     }
     const RestorePoint joint = largest_restore_point(model_, e.presence, e.pages);
     report.storage_restore_pages = joint.pages;
+    explain_pools(report, e.presence, e.pages);
     TierMatch view;
     view.at.pages = joint.pages;
     view.reason = joint.reason;

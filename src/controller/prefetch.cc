@@ -13,6 +13,22 @@ TreePosition CacheImpl::position_at(NodeId node, std::uint64_t pages) const {
   return {node, pages};
 }
 
+// A control run that keeps a component off the host must not get it from storage either.
+bool CacheImpl::may_prefetch() const {
+  const auto keeps = [&](ComponentKind c) { return !model_.has(c) || tier_keeps(c); };
+  return storage_ && config_.enabled && std::all_of(kAllComponents.begin(), kAllComponents.end(), keeps);
+}
+
+// Every policy has an end: a storage that hangs must neither hang a request nor keep its path in the tiers for good.
+Nanos CacheImpl::wait_limit(std::uint64_t tokens) const {
+  switch (config_.prefetch_policy) {
+    case PrefetchPolicy::kBestEffort: return config_.prefetch_timeout_max;   // nobody waits; the locks end
+    case PrefetchPolicy::kWaitComplete: return config_.prefetch_wait_limit;
+    case PrefetchPolicy::kTimeout: break;
+  }
+  return prefetch_deadline(config_, tokens);
+}
+
 void CacheImpl::maybe_prefetch(Request& r, bool forced) {
   r.fetch_refused = false;
   const std::uint64_t limit = reusable_pages(r);
@@ -22,7 +38,7 @@ void CacheImpl::maybe_prefetch(Request& r, bool forced) {
   r.known = std::max(r.known, base);
   if ((limit - base) * page_size() < std::max<std::uint64_t>(config_.prefetch_threshold, page_size())) return;
   const auto allowed = static_cast<std::uint64_t>(config_.prefetch_capacity * static_cast<double>(host_->total_blocks()));
-  if ((!forced && prefetch_blocks_ >= allowed) || ops_.size() + 3 > config_.max_operations) {
+  if ((!forced && prefetch_blocks_ >= allowed) || !has_room_for_prefetch()) {
     r.fetch_refused = true;
     ++counters_.prefetch_refused;
     return;
@@ -47,14 +63,13 @@ void CacheImpl::maybe_prefetch(Request& r, bool forced) {
     r.waits_for = op.id;
     r.phase = RequestPhase::kPrefetching;
   }
-  if (config_.prefetch_policy == PrefetchPolicy::kTimeout) {
-    Op& timer = new_op(OpKind::kTimer);
-    timer.request = r.id;
-    timer.due = p->begun + prefetch_deadline(config_, 0);
-    p->timer = timer.id;
-  }
+  Op& timer = new_op(OpKind::kTimer);
+  timer.request = r.id;
+  timer.guards = op.id;
+  timer.due = p->begun + wait_limit(0);
+  p->timer = timer.id;
   op.prefetch = std::move(p);
-  submit_exists(op);
+  submit_exists(op, store_scopes_[r.space.v]);
 }
 
 // Keys of the walked path come from the tree (hashed once per node), the rest continues its chain.
@@ -80,9 +95,9 @@ void CacheImpl::collect_keys(Prefetch& p, const TreePosition& walked) {
   p.keys.insert(p.keys.end(), rest.keys().begin(), rest.keys().end());
 }
 
-void CacheImpl::submit_exists(Op& op) {
+void CacheImpl::submit_exists(Op& op, std::shared_ptr<const StoreScope> scope) {
   ExistsRequest request;
-  request.scope = store_scopes_[op.prefetch->space.v];
+  request.scope = std::move(scope);
   request.keys = op.prefetch->keys;
   for (const PoolSpec& pool : model_.pools) request.pools.push_back(pool.name);
   auto complete = completion_for(op.id);
@@ -91,68 +106,75 @@ void CacheImpl::submit_exists(Op& op) {
   if (!submitted.is_ok()) complete(ExistsResult{submitted, {}});
 }
 
-// The tree's own pages count, too: a state may be in storage while its KV is on the host.
-void CacheImpl::add_tree_presence(Prefetch& p, NodeId node) {
+// The tree's own pages count, too: a state may be in storage while its KV is on the host. One entry per pool, p.pages
+// long. `node` may end beyond them.
+void CacheImpl::add_tree_presence(const Prefetch& p, NodeId node, std::vector<PoolPresence>& presence) const {
+  std::array<std::vector<std::size_t>, kComponentCount> of;   // entries of each component
   for (const PoolSpec& pool : model_.pools) {
-    auto it = std::find_if(p.presence.begin(), p.presence.end(), [&](const auto& x) { return x.pool == pool.name; });
-    if (it == p.presence.end()) it = p.presence.insert(it, PoolPresence{pool.name, {}});
+    auto it = std::find_if(presence.begin(), presence.end(), [&](const auto& x) { return x.pool == pool.name; });
+    if (it == presence.end()) it = presence.insert(it, PoolPresence{pool.name, {}});
     it->present.resize(p.pages, false);
-    if (pool.component != ComponentKind::kFull) continue;
-    for (std::uint64_t i = 0; i < p.full_from; ++i) it->present[i] = true;
+    of[index_of(pool.component)].push_back(static_cast<std::size_t>(it - presence.begin()));
   }
-  const auto set = [&](ComponentKind c, std::uint64_t page) {
-    for (PoolPresence& x : p.presence) {
-      if (model_.find_pool(x.pool)->component == c) x.present[page] = true;
+  const auto set = [&](ComponentKind c, std::uint64_t from, std::uint64_t to) {
+    to = std::min(to, p.pages);
+    for (const std::size_t entry : of[index_of(c)]) {
+      for (std::uint64_t i = from; i < to; ++i) presence[entry].present[i] = true;
     }
   };
-  for (NodeId at = node; at != tree_.root(p.space);) {
-    const NodeView view = tree_.view(at);
+  set(ComponentKind::kFull, 0, p.full_from);
+  for (NodeView view = tree_.view(node); view.end > 0; view = tree_.view(view.parent)) {
     const auto published = [&](ComponentKind c) {
       const std::size_t i = index_of(c);
       return (!view.device[i].empty() && !view.device_pending[i]) || (!view.host[i].empty() && !view.host_pending[i]);
     };
-    if (published(ComponentKind::kMamba)) set(ComponentKind::kMamba, view.end - 1);
-    if (published(ComponentKind::kSwa)) {
-      for (std::uint64_t i = view.begin; i < view.end; ++i) set(ComponentKind::kSwa, i);
-    }
-    at = view.parent;
+    if (published(ComponentKind::kMamba)) set(ComponentKind::kMamba, view.end - 1, view.end);
+    if (published(ComponentKind::kSwa)) set(ComponentKind::kSwa, view.begin, view.end);
   }
 }
 
-// This rank's answer to an existence query or a read: the restore points that are possible.
-OutcomeBits CacheImpl::read_outcome(Op& op) {
-  Prefetch& p = *op.prefetch;
-  if (op.kind == OpKind::kExists) {
-    const auto* done = std::get_if<ExistsResult>(&op.completion);
-    if (!done || !done->status.is_ok()) return {};
-    p.presence.clear();
-    for (const PoolPresence& found : done->presence) {
-      PoolPresence absolute{found.pool, Presence(p.pages, false)};
-      for (std::size_t i = 0; i < found.present.size() && p.key_from + i < p.pages; ++i) {
-        absolute.present[p.key_from + i] = found.present[i];
-      }
-      p.presence.push_back(std::move(absolute));
+// This rank's answer to an existence query: the restore points that are possible.
+OutcomeBits CacheImpl::exists_outcome(const Op& op) const {
+  const Prefetch& p = *op.prefetch;
+  const auto* done = std::get_if<ExistsResult>(&op.completion);
+  if (!done || !done->status.is_ok() || !p.device_lock.held) return {};
+  std::vector<PoolPresence> presence;
+  for (const PoolPresence& found : done->presence) {
+    PoolPresence absolute{found.pool, Presence(p.pages, false)};
+    for (std::size_t i = 0; i < found.present.size() && p.key_from + i < p.pages; ++i) {
+      absolute.present[p.key_from + i] = found.present[i];
     }
-    add_tree_presence(p, p.device_lock.node);
-    return restore_candidates(model_, p.presence, p.base, p.pages);
+    presence.push_back(std::move(absolute));
   }
+  add_tree_presence(p, p.device_lock.node, presence);
+  return restore_candidates(model_, presence, p.base, p.pages);
+}
+
+// This rank's answer to a read: the restore points that arrived. What storage promised and what was not read for want of
+// use (the window and the state of an earlier point) does not count.
+OutcomeBits CacheImpl::read_outcome(const Op& op) {
+  const Prefetch& p = *op.prefetch;
   const auto* done = std::get_if<ReadResult>(&op.completion);
   if (!done || done->items.size() != p.items.size()) return {};
-  // What was read decides now, not what was promised.
+  std::vector<PoolPresence> presence;
+  for (const PoolSpec& pool : model_.pools) {
+    PoolPresence& entry = presence.emplace_back(PoolPresence{pool.name, Presence(p.target, false)});
+    // What the tree had when the slots were reserved.
+    const std::uint64_t window = p.target - model_.window_pages_at(p.target);
+    const bool has_state = p.slots[index_of(ComponentKind::kMamba)].empty();
+    const std::array<std::uint64_t, kComponentCount> from = {0, window, p.target - 1};
+    const std::array<std::uint64_t, kComponentCount> to = {std::min(p.full_from, p.target), p.swa_from,
+                                                           p.target - (has_state ? 0 : 1)};
+    for (std::uint64_t i = from[index_of(pool.component)]; i < to[index_of(pool.component)]; ++i) entry.present[i] = true;
+  }
   for (std::size_t i = 0; i < p.items.size(); ++i) {
-    if (done->items[i].is_ok()) continue;
     if (done->items[i].code() == StatusCode::kCorrupt) ++counters_.corrupt;
-    const auto it = std::find_if(p.presence.begin(), p.presence.end(),
+    if (!done->items[i].is_ok()) continue;
+    const auto it = std::find_if(presence.begin(), presence.end(),
                                  [&](const PoolPresence& x) { return x.pool == p.items[i].first; });
-    it->present[p.items[i].second] = false;
+    it->present[p.items[i].second] = true;
   }
-  OutcomeBits bits = restore_candidates(model_, p.presence, p.base, p.target);
-  // Window pages before swa_from and states other than the target's were not fetched: only the tree could have them.
-  if (model_.has(ComponentKind::kMamba) && !p.slots[index_of(ComponentKind::kMamba)].empty()) {
-    const std::uint64_t best = largest_candidate(bits, p.base, p.target);
-    if (best != p.target) bits.clear();
-  }
-  return bits;
+  return restore_candidates(model_, presence, p.base, p.target);
 }
 
 ComponentCounts CacheImpl::prefetch_counts(Prefetch& p) const {
@@ -209,18 +231,18 @@ void CacheImpl::exists_done(Op& op, const OutcomeBits& bits) {
   std::unique_ptr<Prefetch> p = std::move(op.prefetch);
   Request* r = find(p->request);
   if (r) r->known = std::max(r->known, largest_candidate(bits, p->base, p->pages));
-  if (!storage_ || !reserve_prefetch(*p, bits)) {
+  // An answer that comes after the deadline finds its path unlocked: too late to build on.
+  if (!storage_ || !p->device_lock.held || !reserve_prefetch(*p, bits)) {
     // A host full of pages on their way to storage will have room soon: start() asks again.
-    if (r && copies_in_flight() == 0) r->fetches = kMaxFetches;
-    end_prefetch(*p);
+    if (r && copies_in_flight() + open(OpKind::kStore) == 0) r->fetches = kMaxFetches;
+    end_prefetch(op.id, *p);
     return;
   }
   Op& read = new_op(OpKind::kRead);
-  if (r && r->waits_for == op.id) {
-    r->waits_for = read.id;
-    if (const auto timer = ops_.find(p->timer.v); timer != ops_.end()) {
-      timer->second.due = p->begun + prefetch_deadline(config_, (p->target - p->base) * page_size());
-    }
+  if (r && r->waits_for == op.id) r->waits_for = read.id;
+  if (const auto timer = ops_.find(p->timer.v); timer != ops_.end()) {
+    timer->second.guards = read.id;
+    timer->second.due = p->begun + wait_limit((p->target - p->base) * page_size());
   }
   read.prefetch = std::move(p);
   submit_read(read);
@@ -260,12 +282,13 @@ void CacheImpl::read_done(Op& op, const OutcomeBits& bits) {
   Prefetch& p = *op.prefetch;
   drop_host_leases(p.leases);
   p.leases.clear();
-  const std::uint64_t pages = largest_candidate(bits, p.base, p.target);
+  std::uint64_t pages = largest_candidate(bits, p.base, p.target);
   if (pages < p.target) ++counters_.prefetch_partial;
+  if (!still_has_path(p)) pages = p.base;
   adopt(p, pages);
   // A request that still waits keeps what came for it on the host until it starts, within the same capacity.
   Request* r = find(p.request);
-  if (r && r->phase == RequestPhase::kPrefetching && pages > p.base) {
+  if (r && r->waits_for == op.id && pages > p.base) {
     drop_hold(*r);
     const MatchResult match = tree_.match(p.space, std::span<const TokenId>(p.tokens).first(pages * page_size()));
     r->hold = tree_.lock(tree_.settle(match.any.at), Tier::kHost, LockParts{});
@@ -274,7 +297,14 @@ void CacheImpl::read_done(Op& op, const OutcomeBits& bits) {
     prefetch_blocks_ -= p.blocks;
   }
   p.blocks = 0;
-  end_prefetch(p);
+  end_prefetch(op.id, p);
+}
+
+// What came late may have lost what it continues: its locks ended with the wait.
+bool CacheImpl::still_has_path(const Prefetch& p) const {
+  if (p.device_lock.held) return true;
+  const std::span<const TokenId> path = std::span<const TokenId>(p.tokens).first(p.full_from * page_size());
+  return tree_.match(p.space, path).full_any_pages == p.full_from;
 }
 
 // Hands [.., pages) to the tree and frees the rest.
@@ -323,10 +353,10 @@ void CacheImpl::drop_hold(Request& r) {
   r.hold_blocks = 0;
 }
 
-void CacheImpl::end_prefetch(Prefetch& p) {
+void CacheImpl::end_prefetch(OpId id, Prefetch& p) {
   tree_.unlock(p.device_lock);
   tree_.unlock(p.host_lock);
-  if (Request* r = find(p.request); r && r->phase == RequestPhase::kPrefetching) {
+  if (Request* r = find(p.request); r && r->waits_for == id) {
     r->phase = RequestPhase::kReady;
     r->waits_for = OpId{};
   }
@@ -335,8 +365,14 @@ void CacheImpl::end_prefetch(Prefetch& p) {
 }
 
 void CacheImpl::timer_done(Op& op) {
+  // From here on the operation owns its buffers and nothing else: what the device and the host hold is for those who run.
+  if (const auto late = ops_.find(op.guards.v); late != ops_.end() && late->second.prefetch) {
+    tree_.unlock(late->second.prefetch->device_lock);
+    tree_.unlock(late->second.prefetch->host_lock);
+  }
+  // The request may wait for another prefetch by now, which has a deadline of its own.
   Request* r = find(op.request);
-  if (!r || r->phase != RequestPhase::kPrefetching) return;
+  if (!r || op.guards == OpId{} || r->waits_for != op.guards) return;
   ++counters_.prefetch_late;
   r->phase = RequestPhase::kReady;   // the read goes on and will be adopted for the next request
   r->waits_for = OpId{};
@@ -344,6 +380,7 @@ void CacheImpl::timer_done(Op& op) {
 }
 
 void CacheImpl::check_timers() {
+  if (open(OpKind::kTimer) == 0) return;
   const TimePoint now = clock_.now();
   for (auto& [id, op] : ops_) {
     if (op.kind == OpKind::kTimer && !op.reported && op.due <= now) report(op);

@@ -48,8 +48,11 @@ Status CacheImpl::make_device_room_for(ComponentKind c, std::uint32_t count) {
   if (tier_keeps(c)) {
     const EvictResult gentle = tree_.evict_device(c, missing(), VictimRule::kBackUpFirst);
     if (missing() == 0) return Status::ok();
-    (void)backup_victims(gentle.needs_backup);
-    if (copies_in_flight() > 0) return no_room();
+    // After a copy that failed, one round goes without: a device that cannot copy must still compute.
+    if (!std::exchange(backup_failed_, false)) {
+      (void)backup_victims(gentle.needs_backup);
+      if (copies_in_flight() > 0) return no_room();
+    }
   }
   (void)tree_.evict_device(c, missing(), VictimRule::kDrop);
   return missing() == 0 ? Status::ok() : no_room();

@@ -15,6 +15,7 @@ Result<StepGrant> CacheImpl::prepare_step(RequestId id, std::uint64_t until) {
     return invalid_argument("prepare_step: position " + std::to_string(until) + " is not within (" +
                             std::to_string(r->computed) + ", " + std::to_string(r->table.full.size() * page_size()) + "]");
   }
+  drop_granted(*r);   // of a step that was prepared and did not complete
   // What a conflict kept from the tree is the request's own until it is handed over, and may be just what is missing now.
   commit_due(*r);
   LARDER_RETURN_IF_ERROR(grant_window(*r, until));
@@ -52,7 +53,6 @@ Result<DeviceSlot> CacheImpl::snapshot_slot(bool weak) {
 
 Status CacheImpl::grant_snapshots(Request& r, std::uint64_t until) {
   if (!model_.has(ComponentKind::kMamba) || !config_.enabled) return Status::ok();
-  drop_granted(r);   // a step that was prepared and did not complete: its places are asked for anew
   const Status planned = grant_planned(r, until, false);
   if (!planned.is_ok()) {
     drop_granted(r);   // all or nothing: two requests that each kept a part could wait for each other

@@ -27,6 +27,10 @@ Json counters_json(const CacheCounters& c) {
           {"store_failed_pages", c.store_failed},
           {"prefetch_late", c.prefetch_late},
           {"prefetch_partial", c.prefetch_partial},
+          {"prefetch_refused", c.prefetch_refused},
+          {"backup_no_room", c.backup_no_room},
+          {"rank_timeouts", c.rank_timeouts},
+          {"internal_errors", c.internal_errors},
           {"corrupt_pages", c.corrupt}};
 }
 

@@ -24,6 +24,12 @@ Json finish_json(const CompletionState& state) {
   return nullptr;
 }
 
+// Why not more was cached: null if the whole reusable prompt was.
+Json stop_json(const CachedTokens& cached) {
+  if (cached.reason == StopReason::kNone) return nullptr;
+  return {{"reason", stop_reason_name(cached.reason)}, {"component", component_name(cached.component)}};
+}
+
 std::string_view finish_name(FinishReason reason) {
   switch (reason) {
     case FinishReason::kRunning: return "";
@@ -73,6 +79,7 @@ class GenerateFormat final : public ReplyFormat {
                  {"completion_tokens", state.completion_tokens},
                  {"cached_tokens", state.cached.cached()},
                  {"cached_tokens_details", std::move(details)},
+                 {"cached_tokens_stop", stop_json(state.cached)},
                  {"e2e_latency", state.e2e_seconds}};
     if (state.completion_tokens > 0) {
       meta["ttft"] = state.ttft_seconds;

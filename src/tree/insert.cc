@@ -107,29 +107,36 @@ void RadixTree::Impl::fill_full(Id id, Tier t, std::uint64_t from, std::span<con
 
 RadixTree::Impl::Id RadixTree::Impl::fill_window(Id id, Tier t, std::uint64_t from,
                                                  std::span<const std::uint32_t> slots, InsertTally& tally) {
-  const std::uint64_t to = from + slots.size();
-  const Bits bit = bit_of(ComponentKind::kSwa, t), full = bit_of(ComponentKind::kFull, t);
-  SlotRun run;
-  for (; !node(id).is_root() && node(id).end() > from; id = node(id).parent) {
-    const std::uint64_t low = std::max(from, node(id).begin), high = std::min(to, node(id).end());
-    if (low >= high) continue;
-    const auto given = slots.subspan(low - from, high - low);
-    if ((node(id).present & bit) != 0) {
-      const std::uint32_t* own = node(id).slot_data(ComponentKind::kSwa, t) + (low - node(id).begin);
-      give_back_duplicates(ComponentKind::kSwa, t, given, own);
-      continue;
-    }
-    if (!node(id).has(full)) {  // a window stands on full of its tier
-      give_back(ComponentKind::kSwa, t, given);
-      continue;
-    }
-    if (high < node(id).end()) id = split(id, high);
-    if (low > node(id).begin) split(id, low);
-    if (!run) run = SlotRun::copy_of(slots);
-    set_slots(id, ComponentKind::kSwa, t, run.share(low - from));
-    add_published(id, ComponentKind::kSwa, t);
-    tally.recovered += std::min(high, tally.known_pages) - std::min(low, tally.known_pages);
+  SlotRun run;  // made when the first tombstone is met
+  while (!node(id).is_root() && node(id).end() > from) {
+    const std::uint64_t low = std::max(from, node(id).begin), high = std::min(from + slots.size(), node(id).end());
+    if (low < high) id = fill_window_edge(id, t, low, high, slots.subspan(low - from, high - low), run, slots, tally);
+    if (node(id).begin < from) break;  // the next stretch may begin in this very edge
+    id = node(id).parent;
   }
+  return id;
+}
+
+// One edge of fill_window(): pages [low, high) of it get `given`, a part of `all`, of which `run` is the tree's copy.
+// Returns the node that has them.
+RadixTree::Impl::Id RadixTree::Impl::fill_window_edge(Id id, Tier t, std::uint64_t low, std::uint64_t high,
+                                                      std::span<const std::uint32_t> given, SlotRun& run,
+                                                      std::span<const std::uint32_t> all, InsertTally& tally) {
+  const Node& n = node(id);
+  if ((n.present & bit_of(ComponentKind::kSwa, t)) != 0) {
+    give_back_duplicates(ComponentKind::kSwa, t, given, n.slot_data(ComponentKind::kSwa, t) + (low - n.begin));
+    return id;
+  }
+  if (!n.has(bit_of(ComponentKind::kFull, t))) {  // a window stands on full of its tier
+    give_back(ComponentKind::kSwa, t, given);
+    return id;
+  }
+  if (high < n.end()) id = split(id, high);
+  if (low > node(id).begin) split(id, low);
+  if (!run) run = SlotRun::copy_of(all);
+  set_slots(id, ComponentKind::kSwa, t, run.share(static_cast<std::size_t>(given.data() - all.data())));
+  add_published(id, ComponentKind::kSwa, t);
+  tally.recovered += std::min(high, tally.known_pages) - std::min(low, tally.known_pages);
   return id;
 }
 

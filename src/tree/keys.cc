@@ -35,6 +35,13 @@ void RadixTree::Impl::hash_edge(Id id) {
   n.keys = std::move(keys);
 }
 
+void RadixTree::Impl::set_stored(Id id, std::uint32_t epoch) {
+  Node& n = node(id);
+  if (n.stored_epoch != epoch) n.stored = 0;
+  n.stored_epoch = epoch;
+  n.stored = static_cast<Bits>(n.stored | (n.published() & (kFullHost | kSwaHost | kMambaHost)));
+}
+
 template <class Wanted>
 std::vector<NodeId> RadixTree::Impl::collect(std::size_t limit, Wanted wanted) const {
   std::vector<NodeId> found;

@@ -63,6 +63,7 @@ struct alignas(64) Node {
   Bits complete = 0;            // subset of pending: its copy is done, it waits for what it stands on
   bool alive = false;
   bool host_gap = false;        // adopted on the host beneath a parent without host data (see I2)
+  Bits stored = 0;              // of what was on the host: what storage has under stored_epoch
   bool in_backed_heap = false;  // which device heap holds it, if any
   Id first_child = kNoNode, next_sibling = kNoNode, prev_sibling = kNoNode;
 

@@ -46,13 +46,23 @@ void RadixTree::Impl::set_slots(Id id, ComponentKind c, Tier t, SlotRun run) {
   }
 }
 
+namespace {
+
+// Storage has the node only if it has every component that is on the host. A copy that comes back is the same bytes.
+void forget_stored_if_new(Node& n, Bits bit) {
+  const bool on_host = (bit & (kFullHost | kSwaHost | kMambaHost)) != 0;
+  if (on_host && (n.stored & bit) == 0) n.stored_epoch = 0;
+}
+
+}  // namespace
+
 void RadixTree::Impl::add_published(Id id, ComponentKind c, Tier t) {
   Node& n = node(id);
   n.present = static_cast<Bits>(n.present | bit_of(c, t));
   TierCounts& count = counts_of(c, t);
   count.resident += n.units(c);
   if (n.lock_count(c, t) != 0 || n.is_pinned()) count.locked += n.units(c);
-  if (t == Tier::kHost) n.stored_epoch = 0;  // storage does not have this part
+  forget_stored_if_new(n, bit_of(c, t));
   if (c == ComponentKind::kFull) {
     ++node(n.parent).full_children[tree::index_of(t)];
     refresh_leaf(n.parent);
@@ -85,7 +95,7 @@ void RadixTree::Impl::publish(Id id, ComponentKind c, Tier t) {
   count.pending -= n.units(c);
   count.resident += n.units(c);
   count.locked += n.units(c);  // pinned until now; repin() corrects it
-  if (t == Tier::kHost) n.stored_epoch = 0;
+  forget_stored_if_new(n, bit);
   if (c != ComponentKind::kFull) {
     n.aux_tick[aux_of(c)][tree::index_of(t)] = ++tick;
     list_of(c, t).push_newest(id);

@@ -84,6 +84,7 @@ void RadixTree::Impl::split_residency(Id head_id, Id tail_id) {
   head.hits = tail.hits;
   head.priority = tail.priority;
   head.stored_epoch = tail.stored_epoch;
+  head.stored = clear_bits(tail.stored, kMambaBits);
   head.aux_tick = tail.aux_tick;
   head.host_gap = std::exchange(tail.host_gap, false);
   head.present = clear_bits(tail.present, kMambaBits);
@@ -176,7 +177,8 @@ bool RadixTree::Impl::may_absorb(const Node& upper, const Node& lower) const {
   const bool same_data = upper.present == clear_bits(lower.present, kMambaBits);  // so the upper one has no state
   const bool same_use = upper.full_tick == lower.full_tick && upper.hits == lower.hits &&
                         upper.priority == lower.priority && upper.created == lower.created &&
-                        upper.stored_epoch == lower.stored_epoch && upper.aux_tick[0] == lower.aux_tick[0];
+                        upper.stored_epoch == lower.stored_epoch &&
+                        upper.stored == clear_bits(lower.stored, kMambaBits) && upper.aux_tick[0] == lower.aux_tick[0];
   if (!quiet || !same_data || !same_use) return false;
   const std::size_t pages = upper.pages;
   if (!upper.tokens.continues_in(lower.tokens, pages * page_size) || !upper.keys.continues_in(lower.keys, pages)) {

@@ -118,7 +118,7 @@ void RadixTree::pin(OpId op, NodeId node) { impl_->pin(op, node.v); }
 std::vector<NodeId> RadixTree::finish_op(OpId op, bool ok) { return impl_->finish_op(op, ok); }
 
 void RadixTree::set_stored(NodeId node, std::uint32_t epoch) {
-  if (exists(node)) impl_->node(node.v).stored_epoch = epoch;
+  if (exists(node)) impl_->set_stored(node.v, epoch);
 }
 
 EvictResult RadixTree::evict_device(ComponentKind c, std::uint64_t slots, VictimRule rule) {

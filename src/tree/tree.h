@@ -244,7 +244,8 @@ class RadixTree {
   // then published or freed with it. So a node returned by finish_op(ok) may still be pending: ask view().
   std::vector<NodeId> finish_op(OpId op, bool ok);
 
-  // Storage has everything that the node has on the host. Forgotten when more is published there.
+  // Storage has everything that the node has on the host now. Forgotten when a component is published there that was
+  // not there at the time; not when a copy comes back.
   void set_stored(NodeId node, std::uint32_t epoch);
 
   // ---- eviction

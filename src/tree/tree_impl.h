@@ -117,6 +117,8 @@ struct RadixTree::Impl {
   void fill_full(Id node, Tier t, std::uint64_t from, std::span<const std::uint32_t> slots, InsertTally& tally);
   // The same for swa tombstones; returns the node to go on from, upwards.
   Id fill_window(Id node, Tier t, std::uint64_t from, std::span<const std::uint32_t> slots, InsertTally& tally);
+  Id fill_window_edge(Id node, Tier t, std::uint64_t low, std::uint64_t high, std::span<const std::uint32_t> given,
+                      SlotRun& run, std::span<const std::uint32_t> all, InsertTally& tally);
   void fill_windows(Id node, std::uint64_t from, std::span<const DeviceSlot> slots, InsertTally& tally);
   [[nodiscard]] bool add_checkpoint(Id& cursor, Tier t, std::uint64_t page, std::uint32_t slot);
   [[nodiscard]] std::uint32_t add_checkpoints(Id end, std::span<const Checkpoint> checkpoints);
@@ -162,6 +164,7 @@ struct RadixTree::Impl {
   [[nodiscard]] std::span<const PageKey> page_keys(Id id);
   [[nodiscard]] std::optional<PageKey> last_key(Id id);
   void hash_edge(Id id);
+  void set_stored(Id id, std::uint32_t epoch);
   // Nodes for which `wanted(node)`, parents before children, at most `limit`.
   template <class Wanted>
   [[nodiscard]] std::vector<NodeId> collect(std::size_t limit, Wanted wanted) const;

@@ -11,6 +11,8 @@
 
 namespace larder::tree_test {
 
+inline void PrintTo(const PropertyConfig& config, std::ostream* out) { *out << config.name; }
+
 // Empty: no failure. Else the step and what differed.
 inline std::string replay(const PropertyConfig& config, const std::vector<Op>& ops) {
   PropertyRun run(config);

@@ -211,6 +211,7 @@ class PropertyRun {
   void count_lock(const Held& held, int by) {
     const std::size_t t = held.handle.tier == kDev ? 0 : 1;
     const LockParts& parts = held.handle.parts;
+    if (!parts.full && !parts.swa && !parts.mamba) return;  // claims nothing, so the pages may be gone by now
     for (std::uint64_t i = 0; i < held.pages; ++i) {
       NaiveTree::Page& page = *model_.page(held.path, i);
       const bool last = i + 1 == held.pages;

@@ -69,6 +69,18 @@ TEST(TreeJoint, InvalidWindowSlotsMakeTombstonesAndALaterInsertRecoversThem) {
   EXPECT_EQ(f.device_pages(tokens), 10u);
 }
 
+TEST(TreeJoint, SeveralStretchesOfAWindowMayLieInOneEdge) {
+  Fixture f(config_of(1, 3));
+  f.insert(iota_tokens(8), {.swa_from = 1});
+  // Found by the property test: stretches {1}, {3}, {6, 7}, {8} over the edge [1, 8) and a new page.
+  const Tokens tokens = iota_tokens(9);
+  std::vector<DeviceSlot> full = f.ledger.device(kFull, 9), swa(9);
+  for (const std::size_t i : {1u, 3u, 6u, 7u, 8u}) swa[i] = f.ledger.device(kSwa);
+  ASSERT_TRUE(f.tree.insert({f.space, tokens, 0, full, swa}).is_ok());
+  EXPECT_EQ(f.ledger.came_back(kSwa, kDev).size(), 4u);
+  f.check();
+}
+
 TEST(TreeJoint, RecoversTombstonesUnderALockedFull) {
   Fixture f(config_of(1, 2));
   const Tokens tokens = iota_tokens(6);
@@ -132,6 +144,11 @@ TEST(TreeBackup, WhatIsStoredIsForgottenWhenMoreArrives) {
   f.insert(iota_tokens(4), {.checkpoints = {4}});
   f.back_up(node);
   EXPECT_EQ(f.tree.unstored(3, 10), std::vector<NodeId>{node}) << "its state is not in storage";
+  f.tree.set_stored(node, 3);
+  EXPECT_EQ(f.tree.evict_host(kFull, 4).demoted, 4u);
+  f.back_up(head);
+  f.back_up(node);
+  EXPECT_TRUE(f.tree.unstored(3, 10).empty()) << "the same bytes came back";
 }
 
 TEST(TreeBackup, AFailedCopyIsDetached) {

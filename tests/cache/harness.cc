@@ -56,7 +56,7 @@ Harness::Harness(const HarnessOptions& o)
   for (const ComponentKind c : kAllComponents) {
     if (!model.has(c)) slots[index_of(c)] = 0;
   }
-  device_api = make_cpu_device(executor, 1 << 16);
+  device_api = std::make_unique<ScriptedDevice>(make_cpu_device(executor, 1 << 16));
   device = std::move(DevicePools::create(model, slots, device_api->memory())).value();
   if (o.host_slots > 0) {
     const std::size_t bytes = o.host_slots * std::max<std::size_t>(64, model.slot_bytes(ComponentKind::kFull));
@@ -85,7 +85,9 @@ Harness::Harness(const HarnessOptions& o)
       failure = b.status().to_string();
       return;
     }
-    backend = std::move(b).value();
+    std::unique_ptr<StorageBackend> inner = std::move(b).value();
+    if (o.wrap_backend) inner = o.wrap_backend(std::move(inner));
+    backend = std::make_unique<ScriptedBackend>(std::move(inner));
     if (const Status s = cache->attach_storage(*backend); !s.is_ok()) failure = s.to_string();
   }
 }
@@ -132,11 +134,13 @@ bool Harness::wait_for_gate(const StepGrant& grant) {
   return true;
 }
 
-bool Harness::advance(Job& job, std::uint64_t chunk) {
+bool Harness::advance(Job& job, std::uint64_t chunk, StepHabit habit) {
   if (!job.started) {
+    refusal = "prefetching";
     if (cache->phase(job.id) == RequestPhase::kPrefetching) return false;
     const Result<CachedTokens> cached = cache->start(job.id);
     if (!cached.is_ok()) {
+      refusal = cached.status().message();
       if (cached.status().code() != StatusCode::kOverloaded) failure = "start: " + cached.status().to_string();
       return false;
     }
@@ -147,28 +151,34 @@ bool Harness::advance(Job& job, std::uint64_t chunk) {
     return true;
   }
   const std::uint64_t prompt = job.prompt.size();
-  const std::uint64_t until = job.computed < prompt ? std::min(prompt, job.computed + chunk) : job.computed + 1;
+  std::uint64_t until = job.computed < prompt ? std::min(prompt, job.computed + chunk) : job.computed + 1;
   const Result<StepGrant> grant = cache->prepare_step(job.id, until);
   if (!grant.is_ok()) {
+    refusal = grant.status().message();
     if (grant.status().code() != StatusCode::kOverloaded) failure = "prepare_step: " + grant.status().to_string();
     return false;
   }
   if (!wait_for_gate(*grant)) {
     if (!cache->restart(job.id).is_ok()) failure = "restart";
+    if (++job.restarts > 10) failure = "a request restarts for ever";
     job.started = false;
     job.tokens = job.prompt;
     return true;
   }
   if (job.computed == job.cached.cached()) check_restored(job, *grant);
+  until -= std::min(habit.leave, until - job.computed - 1);
   const std::uint32_t ps = model.page_size;
   for (std::uint64_t page = job.computed / ps; page * ps < until; ++page) {
     write_page(job, ComponentKind::kFull, page, grant->pages->full[page]);
     if (model.has(ComponentKind::kSwa)) write_page(job, ComponentKind::kSwa, page, grant->pages->swa[page]);
   }
   if (model.has(ComponentKind::kMamba)) {
-    for (const StateSnapshotSlot& s : grant->snapshots) write_state(job, s.position, s.slot);
+    for (const StateSnapshotSlot& s : grant->snapshots) {
+      if (s.position <= until) write_state(job, s.position, s.slot);
+    }
     write_state(job, until, grant->pages->state);
   }
+  if (!habit.completes) return true;
   job.computed = until;
   const Status completed = cache->complete_step(job.id, std::span<const TokenId>(job.tokens).first(until));
   if (!completed.is_ok()) failure = "complete_step: " + completed.to_string();
@@ -250,6 +260,23 @@ void Harness::settle() {
     }
   }
   failure = "settle: " + std::to_string(cache->operations_in_flight()) + " operations never end";
+}
+
+std::string Harness::check_clean() {
+  if (!failure.empty()) return failure;
+  if (const Status s = cache->check_invariants(); !s.is_ok()) return s.to_string();
+  (void)cache->flush();
+  for (const ComponentKind c : kAllComponents) {
+    const SlotTable::Counts device_slots = device->slots(c).counts();
+    const SlotTable::Counts host_slots = host && model.has(c) ? host->counts(c) : SlotTable::Counts{};
+    if (device_slots.live + device_slots.quarantined + device_slots.leases != 0) {
+      return "device slots leaked after flush: " + std::string(component_name(c));
+    }
+    if (host_slots.live + host_slots.quarantined + host_slots.leases != 0) {
+      return "host slots leaked after flush: " + std::string(component_name(c));
+    }
+  }
+  return "";
 }
 
 CachedTokens Harness::run(std::vector<TokenId> prompt, std::uint64_t new_tokens, std::string salt, std::uint64_t chunk) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "base/rng.h"
 #include "controller/cache.h"
 #include "storage/factory.h"
+#include "tests/cache/faults.h"
 
 namespace larder::test {
 
@@ -36,6 +38,14 @@ struct HarnessOptions {
   CacheConfig config;
   std::optional<std::uint64_t> seed;   // order of background tasks; nullopt: first in, first out
   RankGroup* ranks = nullptr;
+  // Puts a faulty backend around the real one.
+  std::function<std::unique_ptr<StorageBackend>(std::unique_ptr<StorageBackend>)> wrap_backend;
+};
+
+// How the engine treats one step: computes only a part of what was prepared, or does not tell that it did.
+struct StepHabit {
+  std::uint64_t leave = 0;     // tokens at the end of the chunk that are not computed
+  bool completes = true;
 };
 
 class Harness {
@@ -52,12 +62,13 @@ class Harness {
     CachedTokens cached;
     std::vector<TokenId> tokens;        // prompt + "generated" so far
     std::uint64_t computed = 0;
+    int restarts = 0;
   };
 
   // Begins a request; the job is driven by advance().
   [[nodiscard]] Job begin(std::vector<TokenId> prompt, std::uint64_t new_tokens, std::string salt = "");
   // One move: start it, or one step of up to `chunk` tokens. False: could not move now (kOverloaded, prefetching).
-  [[nodiscard]] bool advance(Job& job, std::uint64_t chunk);
+  [[nodiscard]] bool advance(Job& job, std::uint64_t chunk, StepHabit habit = {});
   [[nodiscard]] bool done(const Job& job) const { return job.started && job.computed == last_token(job); }
   void finish(Job& job) { cache->finish(job.id); }
   // Runs a job from begin to finish, running background tasks as needed.
@@ -65,20 +76,23 @@ class Harness {
                    std::uint64_t chunk = 16);
   // Runs all background tasks and polls until nothing is in flight.
   void settle();
+  // Invariants hold, and after a flush no slot of any tier is taken, leased or in quarantine. Empty, or what is wrong.
+  std::string check_clean();
   bool run_background(std::size_t tasks);
   // First broken expectation, empty if none. Checked by tests after each step.
   std::string failure;
+  std::string refusal;   // why advance() could not move, the last time
 
   ModelSpec model;
   HarnessOptions options;
   ManualClock clock;
   ManualExecutor executor;
-  std::unique_ptr<Device> device_api;
+  std::unique_ptr<ScriptedDevice> device_api;
   std::unique_ptr<DevicePools> device;
   std::unique_ptr<HostPools> host;
   std::unique_ptr<TransferEngine> transfer;
   BackendFactory factory;
-  std::unique_ptr<StorageBackend> backend;
+  std::unique_ptr<ScriptedBackend> backend;
   std::unique_ptr<Cache> cache;
 
  private:

@@ -169,6 +169,17 @@ bool Rig::start(RequestId id, RunResult& result) {
   return false;
 }
 
+Result<StepGrant> Rig::prepare(RequestId id, std::uint64_t until) {
+  for (int i = 0; i < kMostPolls; ++i) {
+    Result<StepGrant> grant = cache_->prepare_step(id, until);
+    if (grant.is_ok() || grant.status().code() != StatusCode::kOverloaded) return grant;
+    (void)cache_->poll(Nanos{0});   // a backup must end first
+    clock_.advance(std::chrono::milliseconds(1));
+    std::this_thread::yield();
+  }
+  return cache_->prepare_step(id, until);
+}
+
 RunResult Rig::run(const Tokens& prompt, std::size_t max_new_tokens, const RunOptions& options) {
   RunResult result;
   BeginRequest begin;
@@ -185,7 +196,7 @@ RunResult Rig::run(const Tokens& prompt, std::size_t max_new_tokens, const RunOp
   bool is_first = true;
   while (result.output.size() < max_new_tokens) {
     const std::uint64_t until = std::min<std::uint64_t>(tokens.size(), computed + options.chunk);
-    const Result<StepGrant> grant = cache_->prepare_step(*id, until);
+    const Result<StepGrant> grant = prepare(*id, until);
     EXPECT_TRUE(grant.is_ok()) << grant.status().to_string();
     if (!grant.is_ok()) break;
     if (is_first && options.truth != nullptr) compare_restored(*grant, computed, *options.truth, result);
@@ -258,11 +269,24 @@ void Rig::spoil_restored(const StepGrant& grant, std::uint64_t restored, PoolNam
 }
 
 void Rig::press_device(std::uint64_t seed) {
-  // One request that needs all pages; a node's window pages and states leave the device with its KV.
+  // All pages of the device; a node's window pages and states leave with its KV.
   const std::uint64_t pages = device_pools_->slots(ComponentKind::kFull).capacity();
   const Tokens filler = random_tokens(seed, pages * model_.page_size, model_.vocab_size);
-  const RunResult result = run(filler, 1, {.adapter = "filler"});
-  EXPECT_EQ(result.output.size(), 1u);
+  BeginRequest begin;
+  begin.tokens = filler;
+  begin.adapter = "filler";
+  const Result<RequestId> id = cache_->begin(begin);
+  ASSERT_TRUE(id.is_ok()) << id.status().to_string();
+  RunResult result;
+  ASSERT_TRUE(start(*id, result));
+  for (std::uint64_t until = model_.page_size; until <= filler.size(); until += model_.page_size) {
+    const Result<StepGrant> grant = prepare(*id, until);
+    ASSERT_TRUE(grant.is_ok()) << grant.status().to_string();
+    ASSERT_TRUE(cache_->complete_step(*id, std::span<const TokenId>(filler).first(until)).is_ok());
+    (void)cache_->poll(Nanos{0});
+  }
+  cache_->finish(*id);
+  settle();
 }
 
 struct Stores::Parts {

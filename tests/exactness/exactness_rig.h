@@ -90,13 +90,15 @@ class Rig {
   RunResult run(const Tokens& prompt, std::size_t max_new_tokens, const RunOptions& options = {});
   // Applies completions until nothing is in flight.
   void settle();
-  // Pushes everything cached off the device with requests for other tokens.
+  // Pushes everything cached off the device with a request for other tokens. It is not computed: its pages hold whatever
+  // was there, and nobody asks for them again.
   void press_device(std::uint64_t seed);
   [[nodiscard]] Cache& cache() { return *cache_; }
   [[nodiscard]] const ModelSpec& model() const { return model_; }
 
  private:
   bool start(RequestId id, RunResult& result);
+  Result<StepGrant> prepare(RequestId id, std::uint64_t until);
   void spoil_restored(const StepGrant& grant, std::uint64_t restored, PoolName pool);
   void compare_restored(const StepGrant& grant, std::uint64_t restored, const Truth& truth, RunResult& result);
 

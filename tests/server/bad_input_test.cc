@@ -142,6 +142,28 @@ TEST_F(BadInputTest, ExpectContinueIsAnswered) {
   EXPECT_EQ(reply->status, 200u);
 }
 
+TEST_F(BadInputTest, PipelinedRequestsAreAnsweredInOrder) {
+  auto connection = client();
+  const auto first = connection->raw("GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /nope HTTP/1.1\r\nHost: x\r\n\r\n");
+  ASSERT_TRUE(first.is_ok());
+  EXPECT_EQ(first->status, 200u);
+  const auto second = connection->raw("");
+  ASSERT_TRUE(second.is_ok());
+  EXPECT_EQ(second->status, 404u);
+}
+
+TEST_F(BadInputTest, AHalfSentRequestIsDroppedInTime) {
+  ListenOptions listen;
+  listen.idle_limit = std::chrono::milliseconds(30);
+  listen.read_limit = std::chrono::milliseconds(30);
+  start({}, listen);
+  for (const char* bytes : {"GET /hea", "POST /generate HTTP/1.1\r\nContent-Length: 10\r\n\r\n{"}) {
+    const auto reply = client()->raw(bytes);
+    EXPECT_EQ(reply.status().code(), StatusCode::kUnavailable) << bytes;  // closed, without an answer
+  }
+  EXPECT_EQ(call("GET", "/health").status, 200u);
+}
+
 TEST_F(BadInputTest, ConnectionsBeyondTheLimitAreToldSo) {
   ListenOptions listen;
   listen.max_connections = 2;

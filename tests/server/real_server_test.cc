@@ -149,7 +149,7 @@ TEST_F(RealServerTest, AfterAFlushAndARestartTheHitComesFromStorage) {
   EXPECT_EQ(cached(restarted, "storage"), 960u) << restarted["meta_info"];
   EXPECT_EQ(restarted["output_ids"], first["output_ids"]);
   const Json explained = Json::parse(call("POST", "/explain", {{"input_ids", ids}}).body);
-  EXPECT_EQ(explained["restore"]["device"]["pages"], 15);
+  EXPECT_EQ(explained["restore"]["host"]["pages"], 15) << explained;
 }
 
 TEST_F(RealServerTest, ADirectoryOfAnotherModelIsShared) {
@@ -298,6 +298,31 @@ TEST_F(ExecutableTest, UsageErrorsAreClear) {
   EXPECT_EQ(run("help").first, 0);
   EXPECT_EQ(run("serve --help").first, 0);
   EXPECT_EQ(run("version").first, 0);
+}
+
+TEST_F(ExecutableTest, AnUnknownKeyInAFileIsNamed) {
+  char path[] = "/tmp/larder-config-XXXXXX.toml";
+  const int file = ::mkstemps(path, 5);
+  ASSERT_GE(file, 0);
+  const std::string text = "hicache_ration = 3.0\n";
+  ASSERT_EQ(::write(file, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  ::close(file);
+  const auto [code, said] = run(std::string("serve --config ") + path);
+  ::unlink(path);
+  EXPECT_EQ(code, 2);
+  EXPECT_NE(said.find("hicache-ratio"), std::string::npos) << said;
+}
+
+TEST_F(ExecutableTest, ASignalStopsItInGoodOrder) {
+  std::FILE* pipe = ::popen("timeout --preserve-status -s INT 1 ./larder serve --port 0 2>&1", "r");
+  ASSERT_NE(pipe, nullptr);
+  std::string said;
+  char piece[1024];
+  while (std::fgets(piece, sizeof piece, pipe) != nullptr) said += piece;
+  const int state = ::pclose(pipe);
+  EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0) << said;
+  EXPECT_NE(said.find("listening on http://127.0.0.1:"), std::string::npos) << said;
+  EXPECT_NE(said.find("stopped\n"), std::string::npos) << said;
 }
 
 TEST_F(ExecutableTest, APortInUseEndsWithCodeOne) {

@@ -1,0 +1,333 @@
+// Corners that a review found: each of these was wrong once.
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/cache/harness.h"
+
+namespace larder::test {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+
+std::vector<TokenId> prompt_of(std::size_t n, TokenId first = 0) {
+  std::vector<TokenId> tokens(n);
+  for (std::size_t i = 0; i < n; ++i) tokens[i] = static_cast<TokenId>((first + i * 7 + i / 5) % 64);
+  return tokens;
+}
+
+HarnessOptions options_for(Shape shape) {
+  HarnessOptions o;
+  o.shape = shape;
+  o.config.prefetch_policy = PrefetchPolicy::kTimeout;
+  o.config.prefetch_threshold = 4;
+  o.config.load_back_threshold = 0;
+  o.config.chunked_prefill_tokens = 16;
+  return o;
+}
+
+// ---- storage
+
+// Pages of several tenants that are stored in one go keep the identity of their own.
+TEST(CacheCorner, TenantsBackedUpTogetherAreFoundApart) {
+  Harness h(options_for(Shape::kFullMamba));
+  h.cache->detach_storage();
+  for (const char* tenant : {"alice", "bob", ""}) (void)h.run(prompt_of(40), 4, tenant);
+  h.settle();
+  ASSERT_TRUE(h.cache->attach_storage(*h.backend).is_ok());
+  h.settle();
+  (void)h.cache->flush();
+  for (const char* tenant : {"alice", "bob", ""}) {
+    EXPECT_EQ(h.run(prompt_of(40), 4, tenant).storage, 36u) << tenant;
+    h.settle();
+  }
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+// The deadline of a prefetch that is over does not end the wait for the next one.
+TEST(CacheCorner, StaleDeadlineEndsNoOtherWait) {
+  Harness h(options_for(Shape::kFull));
+  (void)h.run(prompt_of(60), 4);
+  h.settle();
+  (void)h.cache->flush();
+  h.backend->read_item = [](const ReadItem&, std::size_t i) { return i == 0 ? unavailable("x") : Status::ok(); };
+  Harness::Job job = h.begin(prompt_of(60), 4);
+  for (int i = 0; i < 100 && h.cache->phase(job.id) == RequestPhase::kPrefetching; ++i) (void)h.run_background(1);
+  EXPECT_FALSE(h.advance(job, 16));   // storage had more: asks again
+  ASSERT_EQ(h.cache->phase(job.id), RequestPhase::kPrefetching);
+  (void)h.cache->poll(Nanos::zero());
+  EXPECT_EQ(h.cache->phase(job.id), RequestPhase::kPrefetching);
+  EXPECT_EQ(h.cache->counters().prefetch_late, 0u);
+  h.settle();
+  EXPECT_TRUE(h.advance(job, 16));
+  EXPECT_EQ(job.cached.storage, 56u);
+  h.cache->abort(job.id);
+  h.settle();
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+// Many retries: the delay grows to its limit and does not overflow.
+TEST(CacheCorner, RetryDelayIsBounded) {
+  HarnessOptions o = options_for(Shape::kFull);
+  o.config.backup_retries = 32;
+  Harness h(o);
+  h.backend->script = [](Call c, std::size_t) { return c == Call::kWrite ? Fault::kFail : Fault::kNone; };
+  (void)h.run(prompt_of(15), 1);
+  for (int i = 0; i < 200 && !h.cache->idle(); ++i) {
+    (void)h.run_background(100);
+    h.clock.advance(hours(1));
+  }
+  EXPECT_TRUE(h.cache->idle());
+  EXPECT_EQ(h.backend->calls[static_cast<std::size_t>(Call::kWrite)], 33u);
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+// A storage that takes nothing is left alone after the retries; when it takes something again, it gets all of it.
+TEST(CacheCorner, SickStorageIsNotAskedForEverAndCatchesUp) {
+  Harness h(options_for(Shape::kFullMamba));
+  h.cache->detach_storage();
+  (void)h.run(prompt_of(60), 4);
+  (void)h.run(prompt_of(60, 9), 4);
+  h.settle();
+  h.backend->script = [](Call c, std::size_t) { return c == Call::kWrite ? Fault::kFail : Fault::kNone; };
+  ASSERT_TRUE(h.cache->attach_storage(*h.backend).is_ok());
+  h.settle();
+  EXPECT_EQ(h.failure, "");
+  EXPECT_GT(h.cache->counters().store_failed, 0u);
+  h.backend->script = {};
+  (void)h.run(prompt_of(20, 33), 4);
+  h.settle();
+  (void)h.cache->flush();
+  EXPECT_EQ(h.run(prompt_of(60), 4).storage, 56u);
+  EXPECT_EQ(h.run(prompt_of(60, 9), 4).storage, 56u);
+  h.settle();
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+// An edge that is split while its pages wait to be written is written whole.
+TEST(CacheCorner, SplitEdgeIsStoredWhole) {
+  HarnessOptions o = options_for(Shape::kFull);
+  o.config.chunked_prefill_tokens = 64;
+  Harness h(o);
+  h.backend->script = [](Call c, std::size_t i) { return c == Call::kWrite && i == 0 ? Fault::kFail : Fault::kNone; };
+  (void)h.run(prompt_of(60), 4, "", 64);
+  (void)h.executor.run_all();
+  (void)h.cache->poll(Nanos::zero());   // backed up; the write
+  (void)h.executor.run_all();
+  (void)h.cache->poll(Nanos::zero());   // failed; waits for its retry
+  std::vector<TokenId> other = prompt_of(60);
+  for (std::size_t i = 30; i < other.size(); ++i) other[i] = 1;
+  (void)h.run(other, 4, "", 64);        // splits the edge at page 7
+  h.settle();
+  (void)h.cache->flush();
+  EXPECT_EQ(h.run(prompt_of(60), 4).storage, 56u);
+  h.settle();
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+// Control runs: what a component must not have on the host it gets from nowhere.
+TEST(CacheCorner, ControlRunsKeepComponentsOnTheDevice) {
+  for (const bool keeps_full : {false, true}) {
+    for (const Shape shape : {Shape::kFullMamba, Shape::kAll}) {
+      HarnessOptions o = options_for(shape);
+      o.device = {64, 40, 6};
+      o.config.host_tier_for_full = keeps_full;
+      o.config.host_tier_for_state = false;
+      Harness h(o);
+      for (TokenId i = 0; i < 12; ++i) {
+        (void)h.run(prompt_of(60, i % 5), 4);
+        EXPECT_EQ(h.host->counts(ComponentKind::kMamba).live, 0u);
+        if (!keeps_full) {
+          EXPECT_EQ(h.host->counts(ComponentKind::kFull).live, 0u);
+        }
+      }
+      EXPECT_EQ(h.run(prompt_of(60, 1), 4).device, 56u);
+      EXPECT_EQ(h.backend->calls[static_cast<std::size_t>(Call::kExists)], 0u);
+      h.settle();
+      EXPECT_EQ(h.check_clean(), "");
+    }
+  }
+}
+
+// ---- explain
+
+TEST(CacheCorner, ExplainOfAPromptShorterThanTheEdge) {
+  for (const Shape shape : {Shape::kFullMamba, Shape::kAll}) {
+    HarnessOptions o = options_for(shape);
+    o.device = {512, 512, 8};
+    o.host_slots = 2000;
+    o.config.chunked_prefill_tokens = 1200;
+    Harness h(o);
+    (void)h.run(prompt_of(1200), 1, "", 1200);
+    h.settle();
+    std::optional<Explanation> got;
+    const std::vector<TokenId> prompt = prompt_of(33);
+    BeginRequest request;
+    request.tokens = prompt;
+    h.cache->explain(request, [&](Explanation e) { got = std::move(e); });
+    h.settle();
+    ASSERT_TRUE(got.has_value());
+    EXPECT_EQ(got->storage_restore_pages, 0u);   // no state that early
+    for (const ExplainLine& line : got->pools) {
+      if (line.component == "full") {
+        EXPECT_EQ(line.restore_pages, 8u);
+      }
+      if (line.component == "mamba") {
+        EXPECT_EQ(line.restore_pages, 0u);
+      }
+    }
+  }
+}
+
+TEST(CacheCorner, ExplainTakesNoNamespace) {
+  HarnessOptions o = options_for(Shape::kFullMamba);
+  o.config.max_namespaces = 1;
+  Harness h(o);
+  const std::vector<TokenId> prompt = prompt_of(33);
+  std::optional<Explanation> got;
+  for (const char* salt : {"a", "b", "c"}) {
+    BeginRequest request;
+    request.tokens = prompt;
+    request.salt = salt;
+    h.cache->explain(request, [&](Explanation e) { got = std::move(e); });
+  }
+  h.settle();
+  ASSERT_TRUE(got.has_value());
+  EXPECT_TRUE(got->storage_status.is_ok());
+  EXPECT_EQ(h.run(prompt_of(33), 2).cached(), 0u);
+  EXPECT_EQ(h.failure, "");
+}
+
+// ---- steps
+
+// The engine computes less than was prepared: what it did not get to holds no state.
+TEST(CacheCorner, StepThatEndsEarly) {
+  for (const Shape shape : {Shape::kFullMamba, Shape::kAll}) {
+    for (std::uint64_t leave = 1; leave < 12; ++leave) {
+      Harness h(options_for(shape));
+      Harness::Job job = h.begin(prompt_of(41), 8);
+      for (int i = 0; i < 100 && !job.started; ++i) {
+        if (!h.advance(job, 16)) (void)h.run_background(10);
+      }
+      for (std::uint64_t left = leave; !h.done(job) && h.failure.empty(); left = left > 0 ? left - 1 : 0) {
+        if (!h.advance(job, 16, {.leave = left})) (void)h.run_background(10);
+      }
+      h.finish(job);
+      EXPECT_EQ(h.run(prompt_of(41), 8).cached(), 40u) << shape_name(shape) << " leave " << leave;
+      h.settle();
+      EXPECT_EQ(h.check_clean(), "");
+    }
+  }
+}
+
+// A step ran, its outcome was thrown away, the request ends: the state it wrote is not that of the tokens before it.
+TEST(CacheCorner, StepThatDoesNotComplete) {
+  for (int steps = 1; steps < 24; ++steps) {
+    for (const bool again : {false, true}) {
+      Harness h(options_for(Shape::kFullMamba));
+      Harness::Job job = h.begin(prompt_of(41), 24);
+      for (int i = 0; (i < steps || !job.started) && h.failure.empty();) {
+        if (h.advance(job, 16)) {
+          ++i;
+        } else {
+          (void)h.run_background(10);
+        }
+      }
+      const std::vector<TokenId> tokens = job.tokens;
+      (void)h.advance(job, 16, {.leave = 0, .completes = false});
+      if (again) (void)h.cache->prepare_step(job.id, job.computed + 1);
+      h.finish(job);
+      std::vector<TokenId> next = tokens;
+      next.resize(std::max<std::size_t>(next.size(), 42), 5);
+      next.resize(next.size() + 8, 7);
+      (void)h.run(next, 2);   // checks each restored byte
+      h.settle();
+      ASSERT_EQ(h.check_clean(), "") << steps << " steps";
+    }
+  }
+}
+
+// As few states as create() takes: a fork, the end of the prompt and the last boundary fall into one step.
+TEST(CacheCorner, FewestStatesStillFinish) {
+  for (const Shape shape : {Shape::kFullMamba, Shape::kAll}) {
+    HarnessOptions o = options_for(shape);
+    o.device = {64, 64, 3};
+    o.config.chunked_prefill_tokens = 64;
+    o.config.checkpoint_grid = 16;
+    Harness h(o);
+    (void)h.run(prompt_of(24), 4, "", 64);
+    (void)h.run(prompt_of(44), 4, "", 64);
+    std::vector<TokenId> fork = prompt_of(48);
+    for (std::size_t i = 32; i < fork.size(); ++i) fork[i] = 2;
+    (void)h.run(fork, 8, "", 64);
+    EXPECT_EQ(h.failure, "") << shape_name(shape);
+    EXPECT_EQ(h.run(fork, 8, "", 64).cached(), 44u);
+    h.settle();
+    EXPECT_EQ(h.check_clean(), "");
+  }
+}
+
+// As few window pages as create() takes, and a commit that met the load it stands on: the step after the load must hand
+// over what is due, or it waits for ever for the pages that the request itself keeps.
+TEST(CacheCorner, CommitThatMetALoadIsTriedAgain) {
+  HarnessOptions o = options_for(Shape::kFullSwa);
+  o.config.chunked_prefill_tokens = 40;
+  o.device = {64, 19, 0};
+  o.host_slots = 400;
+  o.storage = false;
+  Harness h(o);
+  (void)h.run(prompt_of(60), 4, "", 40);
+  h.settle();
+  (void)h.run(prompt_of(200, 9), 4, "", 40);
+  h.settle();
+  const CachedTokens got = h.run(prompt_of(180), 4, "", 40);
+  EXPECT_GT(got.host, 0u);
+  EXPECT_EQ(got.cached(), 60u);
+  EXPECT_EQ(h.failure, "");
+  h.settle();
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+// ---- room
+
+// What cannot fit evicts nothing.
+TEST(CacheCorner, EdgeLargerThanTheHostEvictsNothingThere) {
+  HarnessOptions o = options_for(Shape::kFull);
+  o.storage = false;
+  o.host_slots = 20;
+  o.config.chunked_prefill_tokens = 400;
+  Harness h(o);
+  (void)h.run(prompt_of(40), 1, "", 400);
+  h.settle();
+  ASSERT_EQ(h.cache->counters().host_resident, 10u);
+  (void)h.run(prompt_of(200, 9), 1, "", 400);
+  h.settle();
+  EXPECT_EQ(h.cache->counters().host_evicted, 0u);
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+TEST(CacheCorner, RequestThatCannotStartYetEvictsNothing) {
+  HarnessOptions o = options_for(Shape::kFull);
+  o.storage = false;
+  Harness h(o);
+  (void)h.run(prompt_of(80), 1);
+  h.settle();
+  Harness::Job running = h.begin(prompt_of(120, 9), 1);
+  ASSERT_TRUE(h.advance(running, 16));
+  ASSERT_TRUE(h.advance(running, 16));
+  ASSERT_GT(h.cache->operations_in_flight(), 0u);   // its backup
+  const std::uint64_t before = h.device->free_slots(ComponentKind::kFull);
+  Harness::Job waiting = h.begin(prompt_of(200, 30), 1);
+  EXPECT_FALSE(h.advance(waiting, 16));
+  EXPECT_EQ(h.device->free_slots(ComponentKind::kFull), before);
+  h.cache->abort(running.id);
+  h.cache->abort(waiting.id);
+  h.settle();
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+}  // namespace
+}  // namespace larder::test
