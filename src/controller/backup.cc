@@ -7,8 +7,8 @@ namespace larder {
 
 namespace {
 constexpr std::size_t kComponentMamba = static_cast<std::size_t>(ComponentKind::kMamba);
-// Share of the host that stores may keep in place: what a storage that hangs can take from it.
-constexpr std::uint64_t kStoreShare = 4;
+// Percent of the host that stores may keep in place: what a storage that hangs can take from it.
+constexpr std::uint64_t kStorePercent = 60;
 constexpr Nanos kMaxRetryDelay = std::chrono::hours(1);
 
 Nanos retry_delay(Nanos first, std::uint32_t attempts) {
@@ -148,7 +148,7 @@ void CacheImpl::enqueue_store_of(const std::vector<NodeId>& nodes) {
   std::uint64_t pages = 0;
   for (const NodeId node : nodes) pages += tree_.view(node).end - tree_.view(node).begin;
   const std::uint64_t host_pages = host_->total_blocks() / std::max(1u, host_->blocks_per_slot(ComponentKind::kFull));
-  if (!has_room_for_store() || (locked_by_stores_ > 0 && locked_by_stores_ + pages > host_pages / kStoreShare)) {
+  if (!has_room_for_store() || (locked_by_stores_ > 0 && locked_by_stores_ + pages > host_pages * kStorePercent / 100)) {
     unstored_hint_ = true;   // store_unstored() finds them again
     return;
   }

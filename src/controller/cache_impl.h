@@ -258,6 +258,7 @@ class CacheImpl final : public Cache, private SlotSink {
   void add_tree_presence(const Prefetch& p, NodeId node, std::vector<PoolPresence>& presence) const;
   void submit_exists(Op& op, std::shared_ptr<const StoreScope> scope);
   void exists_done(Op& op, const OutcomeBits& bits);
+  [[nodiscard]] bool host_room_will_come() const;
   [[nodiscard]] bool reserve_prefetch(Prefetch& p, const OutcomeBits& bits);
   [[nodiscard]] ComponentCounts prefetch_counts(Prefetch& p) const;
   [[nodiscard]] ReadRequest build_read(Prefetch& p);

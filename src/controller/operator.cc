@@ -143,7 +143,8 @@ void CacheImpl::add_tier_lines(Explanation& report, NodeId node, std::uint64_t p
 }
 
 // The best restore point if one pool alone counted.
-void CacheImpl::explain_pools(Explanation& report, const std::vector<PoolPresence>& presence, std::uint64_t pages) const {
+void CacheImpl::explain_pools(Explanation& report, const std::vector<PoolPresence>& presence,
+                              std::uint64_t pages) const {
   for (ExplainLine& line : report.pools) {
     const auto have = std::find_if(presence.begin(), presence.end(),
                                    [&](const PoolPresence& x) { return pool_name(x.pool) == line.pool; });
@@ -154,8 +155,9 @@ void CacheImpl::explain_pools(Explanation& report, const std::vector<PoolPresenc
   }
 }
 
-// Touches nothing that another rank would have to do alike: an operator asks one of them. So the namespace is not opened,
-// the keys are not the tree's (hashed edges are merged differently), and the operation has an id and a place of its own.
+// Touches nothing that another rank would have to do alike: an operator asks one of them. So the namespace is not
+// opened, the keys are not the tree's (hashed edges are merged differently), and the operation has an id and a place of
+// its own.
 void CacheImpl::explain(const BeginRequest& request, std::function<void(Explanation)> done) {
   Explanation report;
   report.prompt_tokens = request.tokens.size();

@@ -150,8 +150,8 @@ OutcomeBits CacheImpl::exists_outcome(const Op& op) const {
   return restore_candidates(model_, presence, p.base, p.pages);
 }
 
-// This rank's answer to a read: the restore points that arrived. What storage promised and what was not read for want of
-// use (the window and the state of an earlier point) does not count.
+// This rank's answer to a read: the restore points that arrived. What storage promised and what was not read for want
+// of use (the window and the state of an earlier point) does not count.
 OutcomeBits CacheImpl::read_outcome(const Op& op) {
   const Prefetch& p = *op.prefetch;
   const auto* done = std::get_if<ReadResult>(&op.completion);
@@ -165,7 +165,8 @@ OutcomeBits CacheImpl::read_outcome(const Op& op) {
     const std::array<std::uint64_t, kComponentCount> from = {0, window, p.target - 1};
     const std::array<std::uint64_t, kComponentCount> to = {std::min(p.full_from, p.target), p.swa_from,
                                                            p.target - (has_state ? 0 : 1)};
-    for (std::uint64_t i = from[index_of(pool.component)]; i < to[index_of(pool.component)]; ++i) entry.present[i] = true;
+    const std::size_t c = index_of(pool.component);
+    for (std::uint64_t i = from[c]; i < to[c]; ++i) entry.present[i] = true;
   }
   for (std::size_t i = 0; i < p.items.size(); ++i) {
     if (done->items[i].code() == StatusCode::kCorrupt) ++counters_.corrupt;
@@ -206,6 +207,12 @@ ComponentCounts CacheImpl::prefetch_counts(Prefetch& p) const {
   return counts;
 }
 
+// A request that waits for all of its prefetch also waits for the host pages that running requests will give back,
+// rather than fetch a shorter prefix now.
+bool CacheImpl::host_room_will_come() const {
+  return config_.prefetch_policy == PrefetchPolicy::kWaitComplete && running_ > 0;
+}
+
 // Takes host slots for the largest restore point that fits. False: none does.
 bool CacheImpl::reserve_prefetch(Prefetch& p, const OutcomeBits& bits) {
   constexpr int kTries = 8;   // each evicts; a host that is this full is better left alone
@@ -222,6 +229,7 @@ bool CacheImpl::reserve_prefetch(Prefetch& p, const OutcomeBits& bits) {
       prefetch_blocks_ += blocks;
       return true;
     }
+    if (host_room_will_come()) return false;
     upto = p.base + (p.target - p.base) / 2;
   }
   return false;
@@ -233,8 +241,12 @@ void CacheImpl::exists_done(Op& op, const OutcomeBits& bits) {
   if (r) r->known = std::max(r->known, largest_candidate(bits, p->base, p->pages));
   // An answer that comes after the deadline finds its path unlocked: too late to build on.
   if (!storage_ || !p->device_lock.held || !reserve_prefetch(*p, bits)) {
-    // A host full of pages on their way to storage will have room soon: start() asks again.
-    if (r && copies_in_flight() + open(OpKind::kStore) == 0) r->fetches = kMaxFetches;
+    if (r && host_room_will_come()) {
+      r->fetch_refused = true;   // start() asks again, and this one does not count
+      --r->fetches;
+    } else if (r && copies_in_flight() + open(OpKind::kStore) == 0) {
+      r->fetches = kMaxFetches;
+    }
     end_prefetch(op.id, *p);
     return;
   }
@@ -365,7 +377,7 @@ void CacheImpl::end_prefetch(OpId id, Prefetch& p) {
 }
 
 void CacheImpl::timer_done(Op& op) {
-  // From here on the operation owns its buffers and nothing else: what the device and the host hold is for those who run.
+  // From here on the operation owns its buffers and nothing else: the tiers are for those who run.
   if (const auto late = ops_.find(op.guards.v); late != ops_.end() && late->second.prefetch) {
     tree_.unlock(late->second.prefetch->device_lock);
     tree_.unlock(late->second.prefetch->host_lock);

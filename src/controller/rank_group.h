@@ -42,8 +42,8 @@ class RankGroup {
   [[nodiscard]] virtual Status report(OpId op, OutcomeBits bits) = 0;
   // Events to apply before `step` (steps count up by one, from 0, on every rank). `pending`: this rank has operations
   // outstanding (the same on all ranks). kDeadlineExceeded: the leader's plan did not come in time; nothing is lost,
-  // the next call with the same step goes on, and one with a later step makes up for those left out. kOverloaded, leader
-  // only: a follower is thousands of steps behind. kInvalidArgument: a step that was taken already.
+  // the next call with the same step goes on, and one with a later step makes up for those left out. kOverloaded,
+  // leader only: a follower is thousands of steps behind. kInvalidArgument: a step that was taken already.
   [[nodiscard]] virtual Status take(std::uint64_t step, bool pending, Nanos deadline,
                                     std::vector<AgreedEvent>& out) = 0;
 };

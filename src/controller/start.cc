@@ -52,8 +52,10 @@ Result<CacheImpl::Restore> CacheImpl::choose_restore(Request& r, NodeId& node) {
 bool CacheImpl::fetch_again(Request& r, std::uint64_t found) {
   if (!may_prefetch() || r.restarts > 0 || r.fetches >= kMaxFetches) return false;
   if (!r.fetch_refused && found >= r.known) return false;
-  maybe_prefetch(r, true);
-  return r.phase == RequestPhase::kPrefetching;
+  // wait_complete takes its turn: fetches of everyone at once would only push each other out of the host.
+  const bool takes_turns = config_.prefetch_policy == PrefetchPolicy::kWaitComplete && running_ > 0;
+  maybe_prefetch(r, !takes_turns);
+  return r.phase == RequestPhase::kPrefetching || (takes_turns && r.fetch_refused);
 }
 
 ComponentCounts CacheImpl::slots_to_start(const Request& r, const Restore& restore) const {

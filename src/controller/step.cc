@@ -16,7 +16,7 @@ Result<StepGrant> CacheImpl::prepare_step(RequestId id, std::uint64_t until) {
                             std::to_string(r->computed) + ", " + std::to_string(r->table.full.size() * page_size()) + "]");
   }
   drop_granted(*r);   // of a step that was prepared and did not complete
-  // What a conflict kept from the tree is the request's own until it is handed over, and may be just what is missing now.
+  // What a conflict kept from the tree is the request's own until it is handed over, and may be what is missing now.
   commit_due(*r);
   LARDER_RETURN_IF_ERROR(grant_window(*r, until));
   LARDER_RETURN_IF_ERROR(grant_snapshots(*r, until));
@@ -81,8 +81,8 @@ Status CacheImpl::grant_planned(Request& r, std::uint64_t until, bool weak) {
   return Status::ok();
 }
 
-// The end of the output: the last page boundary beyond the plan, in one slot that is used again and again. No token waits
-// for it.
+// The end of the output: the last page boundary beyond the plan, in one slot that is used again and again. No token
+// waits for it.
 void CacheImpl::grant_tracked(Request& r, std::uint64_t until) {
   const std::uint64_t boundary = until / page_size() * page_size();
   const std::uint64_t plan_end = (r.prompt - 1) / page_size() * page_size();

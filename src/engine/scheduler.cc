@@ -19,7 +19,7 @@ constexpr Nanos kPublishInterval = std::chrono::milliseconds(250);
 
 std::uint32_t compute_threads(const Options& options) {
   if (options.threads > 0) return options.threads;
-  constexpr std::uint32_t kMost = 64;   // a step of a small model has no work for more
+  constexpr std::uint32_t kMost = 64;  // a step of a small model has no work for more
   return std::clamp(std::thread::hardware_concurrency(), 1u, kMost);
 }
 

@@ -96,7 +96,7 @@ class Scheduler {
   [[nodiscard]] virtual Status quiesce(Nanos limit) = 0;
   // Attach and detach work under load: no request waits for them. They block the caller, at most for `limit` and what
   // it takes to open or close the backend. kInvalidArgument: no host tier, unknown backend or option. kConflict:
-  // another one is attached, or still detaching. kUnsupported: a policy that differs from the process's.
+  // another one is attached, or still detaching. kUnsupported: a policy or prefetch limit other than the process's.
   [[nodiscard]] virtual Status attach_storage(const AttachRequest& request, Nanos limit) = 0;
   // Ok also if none is attached. kDeadlineExceeded: it serves no request any more, but operations are in flight; call
   // again.

@@ -160,8 +160,8 @@ StorageView SchedulerImpl::storage() {
   return view.is_ok() ? std::move(view).value() : StorageView{};
 }
 
-Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) {
-  if (parts_->host_pools == nullptr) return invalid_argument("Hierarchical cache is not enabled.");
+// Policies are const in a cache. A request that names the current ones is fine, another one is refused, not ignored.
+Status SchedulerImpl::check_attach(const AttachRequest& request, const ExtraConfig& extra) const {
   const auto check_policy = [](std::string_view field, const std::string& asked, std::string_view current, bool known,
                                std::string_view words) {
     if (asked.empty() || asked == current) return Status::ok();
@@ -172,18 +172,34 @@ Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) 
     return unsupported(std::string(field) + " is '" + std::string(current) +
                        "' for the life of this process; restart with the other policy, or leave the field out");
   };
+  const CacheConfig& config = parts_->config;
   LARDER_RETURN_IF_ERROR(check_policy(
-      "hicache_storage_prefetch_policy", request.prefetch_policy, prefetch_policy_name(parts_->config.prefetch_policy),
+      "hicache_storage_prefetch_policy", request.prefetch_policy, prefetch_policy_name(config.prefetch_policy),
       parse_prefetch_policy(request.prefetch_policy).has_value(), "['best_effort', 'wait_complete', 'timeout']"));
   LARDER_RETURN_IF_ERROR(check_policy("hicache_write_policy", request.write_policy,
-                                      write_policy_name(parts_->config.write_policy),
+                                      write_policy_name(config.write_policy),
                                       parse_write_policy(request.write_policy).has_value(),
                                       "['write_back', 'write_through', 'write_through_selective']"));
+  const bool is_same =
+      extra.prefetch_threshold.value_or(config.prefetch_threshold) == config.prefetch_threshold &&
+      extra.prefetch_timeout_base.value_or(config.prefetch_timeout_base) == config.prefetch_timeout_base &&
+      extra.prefetch_timeout_per_ki_token.value_or(config.prefetch_timeout_per_ki_token) ==
+          config.prefetch_timeout_per_ki_token &&
+      extra.prefetch_timeout_max.value_or(config.prefetch_timeout_max) == config.prefetch_timeout_max;
+  if (is_same) return Status::ok();
+  return unsupported(
+      "prefetch_threshold and prefetch_timeout_* are fixed for the life of this process; give them at "
+      "start (--hicache-storage-backend-extra-config), or leave them out");
+}
+
+Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) {
+  if (parts_->host_pools == nullptr) return invalid_argument("Hierarchical cache is not enabled.");
   const Result<ExtraConfig> extra = parse_extra_config(request.extra_config, *parts_->files);
   if (!extra.is_ok()) {
     return invalid_argument("Failed to parse storage_backend_extra_config_json '" + request.extra_config +
                             "': " + extra.status().message());
   }
+  LARDER_RETURN_IF_ERROR(check_attach(request, *extra));
   const StorageView now = storage();
   if (now.is_detaching) return conflict("HiCache storage backend is being detached. Try again later.");
   if (now.backend == request.backend) return Status::ok();  // as the reference: already enabled with the same backend

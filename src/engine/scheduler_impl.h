@@ -62,6 +62,7 @@ class SchedulerImpl final : public Scheduler {
   using Promise = std::shared_ptr<std::promise<T>>;  // shared: std::function wants copies
 
   [[nodiscard]] Status check_request(const GenerateRequest& request) const;
+  [[nodiscard]] Status check_attach(const AttachRequest& request, const ExtraConfig& extra) const;
   [[nodiscard]] Status post(Command command) LARDER_EXCLUDES(mutex_);
   // Runs `ask` on the loop thread and waits for what it sets; kCancelled, kOverloaded, kDeadlineExceeded otherwise.
   template <class T>

@@ -207,7 +207,9 @@ TEST_F(SchedulerTest, StorageIsAttachedAndDetachedWhileItRuns) {
   attach.prefetch_policy = "timeout";
   attach.extra_config = R"({"no_such": 1})";
   EXPECT_EQ(scheduler_->attach_storage(attach, kLimit).code(), StatusCode::kInvalidArgument);
-  attach.extra_config = R"({"max_size": "1G"})";
+  attach.extra_config = R"({"prefetch_threshold": 1})";
+  EXPECT_EQ(scheduler_->attach_storage(attach, kLimit).code(), StatusCode::kUnsupported);
+  attach.extra_config = R"({"max_size": "1G", "prefetch_threshold": 256, "prefetch_timeout_base": 1})";
   ASSERT_TRUE(scheduler_->attach_storage(attach, kLimit));
   EXPECT_EQ(scheduler_->storage().backend, "memory");
   EXPECT_EQ(scheduler_->storage().extra_config, attach.extra_config);
@@ -227,6 +229,83 @@ TEST_F(SchedulerTest, StorageIsAttachedAndDetachedWhileItRuns) {
   EXPECT_TRUE(scheduler_->detach_storage(kLimit));
   EXPECT_EQ(scheduler_->clear_storage(kLimit).code(), StatusCode::kInvalidArgument);
   EXPECT_FALSE(scheduler_->stats().storage.has_value());
+}
+
+// A device that holds two requests at a time, storage that comes and goes, clients that hang up: nobody hangs, and who
+// is answered is answered right.
+TEST_F(SchedulerTest, TroubleOfEveryKindChangesNoAnswer) {
+  Options options = small_options("gdn-tiny");
+  options.disable_radix_cache = true;
+  start(options);
+  constexpr std::size_t kPrompts = 6;
+  std::vector<std::vector<TokenId>> prompts, expected;
+  for (std::uint64_t i = 0; i < kPrompts; ++i) {
+    prompts.push_back(random_prompt(i % 2, 150 + 40 * i));
+    const std::vector<TokenId> tail = random_prompt(70 + i, 20);
+    prompts.back().insert(prompts.back().end(), tail.begin(), tail.end());
+    expected.push_back(generate(prompts.back(), 10).tokens);
+  }
+  options = small_options("gdn-tiny");
+  options.max_total_tokens = 1024;
+  options.max_mamba_cache_size = 7;
+  options.hicache_ratio = 1.5;
+  start(options);
+  Rng rng(4);
+  const AttachRequest attach{"memory", R"({"max_size": "2M"})", "", ""};
+  std::vector<Collector> collectors(60);
+  for (std::size_t i = 0; i < collectors.size(); ++i) {
+    const Result<Scheduler::Ticket> ticket =
+        scheduler_->submit(request_of(prompts[i % kPrompts], 10), collectors[i].update());
+    ASSERT_TRUE(ticket.is_ok());
+    if (rng.chance(1, 6)) scheduler_->cancel(*ticket);
+    if (i % 12 == 3) {
+      EXPECT_TRUE(scheduler_->attach_storage(attach, kLimit).is_ok());
+    } else if (i % 12 == 9) {
+      EXPECT_TRUE(scheduler_->detach_storage(kLimit).is_ok());
+    }
+  }
+  std::size_t answered = 0;
+  for (std::size_t i = 0; i < collectors.size(); ++i) {
+    const Answer answer = collectors[i].wait();
+    if (answer.last.status.code() == StatusCode::kCancelled) continue;
+    ASSERT_TRUE(answer.last.status.is_ok()) << answer.last.status.to_string();
+    EXPECT_EQ(answer.tokens, expected[i % kPrompts]) << "request " << i;
+    ++answered;
+  }
+  EXPECT_GT(answered, 30u);
+  ASSERT_TRUE(scheduler_->flush(kLimit));
+  const SchedulerStats stats = scheduler_->stats();
+  EXPECT_EQ(stats.cache.internal_errors, 0u);
+  for (const TierUsage& usage : stats.tiers) {
+    if (usage.tier == "storage") continue;
+    EXPECT_EQ(usage.slots, 0u) << usage.tier << " " << usage.component;
+  }
+}
+
+TEST_F(SchedulerTest, PublishesTheReferencesMetricNames) {
+  Options options = small_options("swa-tiny");
+  options.served_model_name = "my-model";
+  start(options);
+  const std::vector<TokenId> prompt = random_prompt(1, 200);
+  (void)generate(prompt, 3);
+  (void)generate(prompt, 3);
+  ASSERT_TRUE(scheduler_->quiesce(kLimit));
+  scheduler_.reset();  // publishes once more
+  const std::string text = metrics_.render();
+  for (const char* line :
+       {"sglang:prompt_tokens_total{model_name=\"my-model\"} 400",
+        "sglang:generation_tokens_total{model_name=\"my-model\"} 6",
+        "sglang:cached_tokens_total{cache_source=\"device\",model_name=\"my-model\"} 192",
+        "sglang:cached_tokens_total{cache_source=\"total\",model_name=\"my-model\"} 192",
+        "sglang:num_requests_total{model_name=\"my-model\"} 2",
+        "sglang:time_to_first_token_seconds_count{model_name=\"my-model\"} 2",
+        "sglang:inter_token_latency_seconds_count{model_name=\"my-model\"} 4",
+        "sglang:num_running_reqs{model_name=\"my-model\"} 0", "sglang:hicache_host_total_tokens",
+        "sglang:hicache_host_used_tokens", "sglang:prefetched_tokens_total", "sglang:backuped_tokens_total",
+        "sglang:load_back_tokens_total", "sglang:cache_hit_rate", "sglang:token_usage",
+        "larder_tier_used_bytes{component=\"swa\",model_name=\"my-model\",tier=\"host\"}"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line;
+  }
 }
 
 TEST_F(SchedulerTest, RefusesWhatCannotRun) {

@@ -1,5 +1,5 @@
-// Everything below the cache fails, at every call, in every way: each request still ends, with right bytes, and no slot is
-// lost. (Rules 1, 2, 3 and 5 of DESIGN.md section 3.)
+// Everything below the cache fails, at every call, in every way: each request still ends, with right bytes, and no slot
+// is lost. (Rules 1, 2, 3 and 5 of DESIGN.md section 3.)
 #include <gtest/gtest.h>
 
 #include <string>
@@ -31,7 +31,7 @@ HarnessOptions options_for(Shape shape) {
   return o;
 }
 
-// One prefix through all tiers: computed, pushed to the host, loaded back, read from storage, continued, of two tenants.
+// One prefix through all tiers: computed, pushed to the host, loaded back, read from storage, continued; two tenants.
 void live(Harness& h) {
   const auto settled_run = [&](std::vector<TokenId> prompt, const char* salt) {
     if (!h.failure.empty()) return;
@@ -365,8 +365,8 @@ TEST(PartialPrefetch, AdoptsTheLargestWholeRestorePoint) {
   }
 }
 
-// A window or a state that did not arrive leaves no earlier restore point, because only the last one's were read: nothing
-// is adopted that nobody could use.
+// A window or a state that did not arrive leaves no earlier restore point, because only the last one's were read:
+// nothing is adopted that nobody could use.
 TEST(PartialPrefetch, NothingIsAdoptedWithoutItsWindowAndState) {
   for (const Shape shape : {Shape::kFullSwa, Shape::kFullMamba, Shape::kAll}) {
     for (std::size_t n = 0; n < 14; ++n) {

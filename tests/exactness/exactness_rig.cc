@@ -173,7 +173,7 @@ Result<StepGrant> Rig::prepare(RequestId id, std::uint64_t until) {
   for (int i = 0; i < kMostPolls; ++i) {
     Result<StepGrant> grant = cache_->prepare_step(id, until);
     if (grant.is_ok() || grant.status().code() != StatusCode::kOverloaded) return grant;
-    (void)cache_->poll(Nanos{0});   // a backup must end first
+    (void)cache_->poll(Nanos{0});  // a backup must end first
     clock_.advance(std::chrono::milliseconds(1));
     std::this_thread::yield();
   }

@@ -90,8 +90,8 @@ class Rig {
   RunResult run(const Tokens& prompt, std::size_t max_new_tokens, const RunOptions& options = {});
   // Applies completions until nothing is in flight.
   void settle();
-  // Pushes everything cached off the device with a request for other tokens. It is not computed: its pages hold whatever
-  // was there, and nobody asks for them again.
+  // Pushes everything cached off the device with a request for other tokens. It is not computed: its pages hold
+  // whatever was there, and nobody asks for them again.
   void press_device(std::uint64_t seed);
   [[nodiscard]] Cache& cache() { return *cache_; }
   [[nodiscard]] const ModelSpec& model() const { return model_; }

@@ -23,6 +23,7 @@ TEST_F(ApiTest, GenerateAnswersTokensTextAndMeta) {
             Json({{"device", 3}, {"host", 2}, {"storage", 1}, {"storage_backend", "HiCacheFile"}}));
   EXPECT_EQ(meta["finish_reason"], Json({{"type", "length"}, {"length", 3}}));
   EXPECT_GE(meta["e2e_latency"].get<double>(), 0);
+  EXPECT_TRUE(meta["cached_tokens_stop"].is_null());
   EXPECT_EQ(meta["ttft"], 0.5);
   EXPECT_FALSE(meta["id"].get<std::string>().empty());
 }
