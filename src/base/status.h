@@ -66,8 +66,8 @@ class [[nodiscard]] Status {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}            // NOLINT: implicit on purpose, so that `return value;` works
-  Result(Status status) : status_(std::move(status)) {     // NOLINT: as above, for `return invalid_argument(...)`
+  Result(T value) : value_(std::move(value)) {}         // NOLINT: implicit on purpose, so that `return value;` works
+  Result(Status status) : status_(std::move(status)) {  // NOLINT: as above, for `return invalid_argument(...)`
     if (status_.is_ok()) status_ = internal_error("Result built from an ok Status without a value");
   }
 
@@ -75,9 +75,18 @@ class [[nodiscard]] Result {
   explicit operator bool() const { return is_ok(); }
   [[nodiscard]] const Status& status() const { return status_; }
   // Precondition: is_ok().
-  [[nodiscard]] T& value() & { assert(value_); return *value_; }
-  [[nodiscard]] const T& value() const& { assert(value_); return *value_; }
-  [[nodiscard]] T&& value() && { assert(value_); return std::move(*value_); }
+  [[nodiscard]] T& value() & {
+    assert(value_);
+    return *value_;
+  }
+  [[nodiscard]] const T& value() const& {
+    assert(value_);
+    return *value_;
+  }
+  [[nodiscard]] T&& value() && {
+    assert(value_);
+    return std::move(*value_);
+  }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
   T* operator->() { return &value(); }
@@ -92,8 +101,8 @@ class [[nodiscard]] Result {
 }  // namespace larder
 
 // Returns early with the Status of an expression that is not ok.
-#define LARDER_RETURN_IF_ERROR(expr)                      \
-  do {                                                    \
-    ::larder::Status larder_status_ = (expr);             \
-    if (!larder_status_.is_ok()) return larder_status_;   \
+#define LARDER_RETURN_IF_ERROR(expr)                    \
+  do {                                                  \
+    ::larder::Status larder_status_ = (expr);           \
+    if (!larder_status_.is_ok()) return larder_status_; \
   } while (false)

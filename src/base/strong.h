@@ -26,11 +26,17 @@ struct StrongCount : Strong<Tag, Rep> {
   friend constexpr auto operator<=>(const StrongCount&, const StrongCount&) = default;
   friend constexpr StrongCount operator+(StrongCount a, StrongCount b) { return StrongCount(a.v + b.v); }
   friend constexpr StrongCount operator-(StrongCount a, StrongCount b) { return StrongCount(a.v - b.v); }
-  constexpr StrongCount& operator+=(StrongCount b) { this->v += b.v; return *this; }
-  constexpr StrongCount& operator-=(StrongCount b) { this->v -= b.v; return *this; }
+  constexpr StrongCount& operator+=(StrongCount b) {
+    this->v += b.v;
+    return *this;
+  }
+  constexpr StrongCount& operator-=(StrongCount b) {
+    this->v -= b.v;
+    return *this;
+  }
 };
 
-using TokenId = std::uint32_t;   // a vocabulary index; hashed as little-endian u32
+using TokenId = std::uint32_t;  // a vocabulary index; hashed as little-endian u32
 
 // Index of a page slot inside one component's part of one tier. Slots of different tiers never mix.
 // kNoSlot marks "not there" (tombstone, out of window).
@@ -49,9 +55,10 @@ using HostSlot = SlotOf<HostTag>;
 
 using OpId = Strong<struct OpTag, std::uint64_t>;            // one submitted operation, unique in a process
 using RequestId = Strong<struct RequestTag, std::uint64_t>;  // one request of the engine
-using NamespaceId = Strong<struct NamespaceTag, std::uint32_t>;  // an interned namespace digest (model x adapter x salt)
-using NodeId = Strong<struct NodeTag, std::uint32_t>;        // a tree node; reused after the node is gone
-using Generation = std::uint32_t;                            // grows each time a slot is given out
+using NamespaceId =
+    Strong<struct NamespaceTag, std::uint32_t>;        // an interned namespace digest (model x adapter x salt)
+using NodeId = Strong<struct NodeTag, std::uint32_t>;  // a tree node; reused after the node is gone
+using Generation = std::uint32_t;                      // grows each time a slot is given out
 
 }  // namespace larder
 

@@ -22,7 +22,7 @@ ComponentCounts CacheImpl::missing_on_host(const NodeView& view) const {
   ComponentCounts counts{};
   const std::size_t full = index_of(ComponentKind::kFull);
   const bool has_full = !view.host[full].empty() || (!view.device[full].empty() && !view.device_pending[full]);
-  if (!has_full) return counts;   // nothing may be on the host without full
+  if (!has_full) return counts;  // nothing may be on the host without full
   for (const ComponentKind c : kAllComponents) {
     const std::size_t i = index_of(c);
     if (!tier_keeps(c) || view.device[i].empty() || view.device_pending[i] || !view.host[i].empty()) continue;
@@ -135,7 +135,7 @@ void CacheImpl::enqueue_store(const std::vector<NodeId>& nodes) {
     const NodeView view = tree_.view(node);
     if (view.end == 0 || view.host[0].empty()) continue;
     if (view.host_pending[0]) {
-      unstored_hint_ = true;   // its copy waits for that of its parent
+      unstored_hint_ = true;  // its copy waits for that of its parent
     } else {
       by_space[view.space.v].push_back(node);
     }
@@ -148,8 +148,9 @@ void CacheImpl::enqueue_store_of(const std::vector<NodeId>& nodes) {
   std::uint64_t pages = 0;
   for (const NodeId node : nodes) pages += tree_.view(node).end - tree_.view(node).begin;
   const std::uint64_t host_pages = host_->total_blocks() / std::max(1u, host_->blocks_per_slot(ComponentKind::kFull));
-  if (!has_room_for_store() || (locked_by_stores_ > 0 && locked_by_stores_ + pages > host_pages * kStorePercent / 100)) {
-    unstored_hint_ = true;   // store_unstored() finds them again
+  if (!has_room_for_store() ||
+      (locked_by_stores_ > 0 && locked_by_stores_ + pages > host_pages * kStorePercent / 100)) {
+    unstored_hint_ = true;  // store_unstored() finds them again
     return;
   }
   auto store = std::make_unique<Store>();
@@ -167,8 +168,8 @@ void CacheImpl::enqueue_store_of(const std::vector<NodeId>& nodes) {
   store_queue_.push_back(op.id);
 }
 
-// Keys and leases are taken here and not when the write is submitted: what is hashed and what is leased decides what the
-// tree merges and what eviction frees, and the time of a retry is this rank's own.
+// Keys and leases are taken here and not when the write is submitted: what is hashed and what is leased decides what
+// the tree merges and what eviction frees, and the time of a retry is this rank's own.
 void CacheImpl::prepare_store(Store& store) {
   store.request = WriteRequest{};
   store.request.scope = store_scopes_[tree_.view(store.pieces.front().node).space.v];
@@ -206,7 +207,7 @@ PageGroup CacheImpl::build_group(NodeId node, Store& store) {
   // What an earlier write stored need not be written again; a state that came later must.
   const bool full_stored = view.stored_epoch == store.epoch;
   const auto add = [&](ComponentKind c, HostSlot slot, const PageKey& key) {
-    for (const PoolSpec* pool : model_.pools_of(c)) {   // sidecars first, the anchor last
+    for (const PoolSpec* pool : model_.pools_of(c)) {  // sidecars first, the anchor last
       WriteItem item{pool->name, key, {}};
       host_->append_page(pool->name, slot, item.payload);
       group.items.push_back(std::move(item));
@@ -244,8 +245,8 @@ void CacheImpl::submit_store(Op& op) {
   if (!submitted.is_ok()) complete(WriteResult{{submitted}});
 }
 
-// Storage was detached before the write was submitted. Ends like any other write, by a completion: on another rank it may
-// have been submitted in time.
+// Storage was detached before the write was submitted. Ends like any other write, by a completion: on another rank it
+// may have been submitted in time.
 void CacheImpl::cancel_store(Op& op) {
   ++stores_in_flight_;
   op.store->pages = 0;

@@ -7,16 +7,18 @@ namespace larder {
 namespace {
 
 constexpr Nanos kShutdownLook = std::chrono::milliseconds(20);
-constexpr int kShutdownLooks = 500;   // ten seconds
+constexpr int kShutdownLooks = 500;  // ten seconds
 
 Status check_parts(const CacheConfig& config, const CacheParts& parts) {
-  if (!parts.model || !parts.device || !parts.clock) return invalid_argument("cache: model, device and clock are required");
+  if (!parts.model || !parts.device || !parts.clock)
+    return invalid_argument("cache: model, device and clock are required");
   if (parts.host != nullptr && parts.transfer == nullptr) {
     return invalid_argument("cache: host pools need a transfer engine");
   }
   if (parts.transfer == nullptr && config.enabled && parts.model->has(ComponentKind::kMamba)) {
-    return invalid_argument("cache: recurrent checkpoints are copied on the device, which needs a transfer engine "
-                            "(one without host pools will do)");
+    return invalid_argument(
+        "cache: recurrent checkpoints are copied on the device, which needs a transfer engine "
+        "(one without host pools will do)");
   }
   LARDER_RETURN_IF_ERROR(validate_config(config));
   const ModelSpec& model = *parts.model;
@@ -25,13 +27,15 @@ Status check_parts(const CacheConfig& config, const CacheParts& parts) {
     const std::uint32_t least = 2 * model.window_pages() + chunk + 3;
     if (parts.device->slots(ComponentKind::kSwa).capacity() < least) {
       return invalid_argument("cache: the device needs at least " + std::to_string(least) + " window pages (" +
-                              std::to_string(least * model.page_size) + " tokens) for one request; give it more tokens " +
+                              std::to_string(least * model.page_size) +
+                              " tokens) for one request; give it more tokens " +
                               "(max-total-tokens, swa-full-tokens-ratio) or shorten chunked-prefill-size");
     }
   }
   if (model.has(ComponentKind::kMamba) && parts.device->slots(ComponentKind::kMamba).capacity() < 3) {
-    return invalid_argument("cache: the device needs at least 3 recurrent states for one request; "
-                            "raise max-mamba-cache-size");
+    return invalid_argument(
+        "cache: the device needs at least 3 recurrent states for one request; "
+        "raise max-mamba-cache-size");
   }
   return Status::ok();
 }
@@ -167,7 +171,7 @@ void CacheImpl::release(Request& r) {
   r.committed = 0;
   r.computed = 0;
   r.gate.reset();
-  r.load = r.state_copy = OpId{};   // a late completion finds no one waiting
+  r.load = r.state_copy = OpId{};  // a late completion finds no one waiting
   --running_;
 }
 
@@ -175,7 +179,7 @@ void CacheImpl::finish(RequestId id) {
   Request* r = find(id);
   if (!r) return;
   if (r->phase == RequestPhase::kRunning && config_.enabled && !r->failed) {
-    drop_granted(*r);   // a step that was prepared and did not complete may have written there
+    drop_granted(*r);  // a step that was prepared and did not complete may have written there
     // A conflict (the same pages are being loaded by another request) only costs the tail: they are there already.
     (void)commit(*r, r->computed / page_size());
   }
@@ -223,8 +227,8 @@ std::function<void(Completion)> CacheImpl::completion_for(OpId id) {
   // Cannot fail: the inbox has a place for each of max_operations, and one for the operation that follows another while
   // that is still counted. If it did, the completion would be dropped and the
   // operation would stay in flight, its buffers quarantined: never wrong, only lost.
-  auto place = std::make_shared<Inbox<Arrival>::Ticket>(ticket.is_ok() ? std::move(ticket).value()
-                                                                      : Inbox<Arrival>::Ticket{});
+  auto place =
+      std::make_shared<Inbox<Arrival>::Ticket>(ticket.is_ok() ? std::move(ticket).value() : Inbox<Arrival>::Ticket{});
   return [id, place](Completion completion) {
     if (place->valid()) Inbox<Arrival>::push(std::move(*place), Arrival{id, std::move(completion)});
   };
@@ -256,8 +260,8 @@ void CacheImpl::report(Op& op) {
   report_refused();
 }
 
-// The group is full while a slow rank has not applied what the others have; a lost report would leave the operation open
-// on every rank for ever.
+// The group is full while a slow rank has not applied what the others have; a lost report would leave the operation
+// open on every rank for ever.
 void CacheImpl::report_refused() {
   std::size_t taken = 0;
   while (taken < refused_.size() &&
@@ -333,10 +337,10 @@ void CacheImpl::take_agreed() {
     const bool leader_is_ahead = taken.code() == StatusCode::kOverloaded;
     if (leader_is_ahead) (void)inbox_.wait_for(config_.rank_plan_wait);
     if (clock_.now() >= give_up || (!leader_is_ahead && taken.code() != StatusCode::kDeadlineExceeded)) {
-      ++counters_.rank_timeouts;   // the leader is gone: this rank goes on alone, the engine sees the counter
+      ++counters_.rank_timeouts;  // the leader is gone: this rank goes on alone, the engine sees the counter
       break;
     }
-    (void)apply_arrivals();        // what the leader waits for may be this rank's report
+    (void)apply_arrivals();  // what the leader waits for may be this rank's report
     report_refused();
   }
   ++step_;

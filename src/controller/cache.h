@@ -8,8 +8,8 @@
 //      begin ──► kPrefetching ──► kReady ──start──► kLoading ──► kRunning ──finish / abort──► gone
 //                (storage reads)           (reserve device slots, copy host -> device)
 //   start() may answer kOverloaded: call it again after poll() reported progress.
-//   While kRunning, each engine step is: prepare_step (slots for the tokens to come) -> engine -> complete_step (what was
-//   computed is handed to the tree as soon as whole pages are there, so that others can share it at once).
+//   While kRunning, each engine step is: prepare_step (slots for the tokens to come) -> engine -> complete_step (what
+//   was computed is handed to the tree as soon as whole pages are there, so that others can share it at once).
 //
 // Threads: every method on the cache thread (the engine's scheduler thread). Workers post completions into a bounded
 // inbox that poll() drains. Nothing here blocks except poll(wait > 0).
@@ -39,7 +39,7 @@
 
 namespace larder {
 
-class RankGroup;   // controller/rank_group.h
+class RankGroup;  // controller/rank_group.h
 
 // What the cache works with; everything outlives it. host: none is a device-only cache; transfer: needed with
 // a host or with recurrent layers (their checkpoints are copied on the device).
@@ -49,16 +49,16 @@ struct CacheParts {
   HostPools* host = nullptr;
   TransferEngine* transfer = nullptr;
   Clock* clock = nullptr;
-  MetricsRegistry* metrics = nullptr;   // may be null
-  RankGroup* ranks = nullptr;           // null: one rank
-  NamespaceScope scope;                 // layout and rank; adapter and salt come with each request
+  MetricsRegistry* metrics = nullptr;  // may be null
+  RankGroup* ranks = nullptr;          // null: one rank
+  NamespaceScope scope;                // layout and rank; adapter and salt come with each request
 };
 
 struct BeginRequest {
-  std::span<const TokenId> tokens;      // the prompt; copied
-  std::uint64_t max_new_tokens = 0;     // slots for prompt + new tokens are reserved at start
-  std::string adapter;                  // LoRA id
-  std::string salt;                     // tenant salt
+  std::span<const TokenId> tokens;   // the prompt; copied
+  std::uint64_t max_new_tokens = 0;  // slots for prompt + new tokens are reserved at start
+  std::string adapter;               // LoRA id
+  std::string salt;                  // tenant salt
   std::int32_t priority = 0;
 };
 
@@ -69,48 +69,48 @@ struct CachedTokens {
   std::uint64_t prompt = 0;
   std::uint64_t device = 0, host = 0, storage = 0;
   [[nodiscard]] std::uint64_t cached() const { return device + host + storage; }
-  StopReason reason = StopReason::kNone;                // why not more (rule 8)
+  StopReason reason = StopReason::kNone;  // why not more (rule 8)
   ComponentKind component = ComponentKind::kFull;
 };
 
 struct StateSnapshotSlot {
-  std::uint64_t position = 0;   // tokens
+  std::uint64_t position = 0;  // tokens
   DeviceSlot slot;
 };
 struct StepGrant {
-  const PageTable* pages = nullptr;              // valid until the next call for this request
-  std::vector<StateSnapshotSlot> snapshots;      // the engine copies its working state there on the way
-  std::shared_ptr<LayerGate> gate;               // load-back still arriving; may be null
+  const PageTable* pages = nullptr;          // valid until the next call for this request
+  std::vector<StateSnapshotSlot> snapshots;  // the engine copies its working state there on the way
+  std::shared_ptr<LayerGate> gate;           // load-back still arriving; may be null
 };
 
 // One tier's or component's share of an explanation.
 struct ExplainLine {
-  std::string component;                         // "full", "swa", "mamba"
-  std::string pool;                              // anchor or sidecar
-  std::uint64_t device_pages = 0, host_pages = 0, storage_pages = 0;   // of the prompt's pages, wherever they are
-  std::uint64_t restore_pages = 0;               // best restore point if this pool alone counted, over all tiers
+  std::string component;                                              // "full", "swa", "mamba"
+  std::string pool;                                                   // anchor or sidecar
+  std::uint64_t device_pages = 0, host_pages = 0, storage_pages = 0;  // of the prompt's pages, wherever they are
+  std::uint64_t restore_pages = 0;  // best restore point if this pool alone counted, over all tiers
 };
 struct Explanation {
   std::uint64_t prompt_tokens = 0, prompt_pages = 0;
-  std::uint64_t device_restore_pages = 0, host_restore_pages = 0, storage_restore_pages = 0;   // joint, cumulative
-  std::string device_reason, host_reason, storage_reason;   // one sentence each: why it stops there
+  std::uint64_t device_restore_pages = 0, host_restore_pages = 0, storage_restore_pages = 0;  // joint, cumulative
+  std::string device_reason, host_reason, storage_reason;  // one sentence each: why it stops there
   std::vector<ExplainLine> pools;
   Status storage_status;
 };
 
-struct CacheCounters {   // pages; conservation: backed_up + prefetched == host_resident + host_evicted + host_lost
+struct CacheCounters {  // pages; conservation: backed_up + prefetched == host_resident + host_evicted + host_lost
   // backed_up counts from the moment the host slots are taken; host_resident includes copies under way.
   std::uint64_t backed_up = 0, host_resident = 0, host_evicted = 0, host_lost = 0;
   std::uint64_t prefetched = 0, loaded_back = 0, stored = 0, store_failed = 0;
   std::uint64_t prefetch_late = 0, prefetch_partial = 0, prefetch_refused = 0, backup_no_room = 0, corrupt = 0;
-  std::uint64_t rank_timeouts = 0;     // steps that a rank took without its leader's plan
-  std::uint64_t internal_errors = 0;   // refused double frees and the like: any is a defect worth a report
+  std::uint64_t rank_timeouts = 0;    // steps that a rank took without its leader's plan
+  std::uint64_t internal_errors = 0;  // refused double frees and the like: any is a defect worth a report
 };
 
 class Cache {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Cache>> create(const CacheConfig& config, const CacheParts& parts);
-  virtual ~Cache() = default;   // waits for what is in flight
+  virtual ~Cache() = default;  // waits for what is in flight
 
   // kInvalidArgument: empty prompt, longer than the device pool can ever hold. kOverloaded: max_requests.
   [[nodiscard]] virtual Result<RequestId> begin(const BeginRequest& request) = 0;

@@ -29,33 +29,33 @@ struct Request {
   RequestId id;
   NamespaceId space;
   std::int32_t priority = 0;
-  std::vector<TokenId> tokens;          // prompt, then what was computed beyond it
-  std::uint64_t prompt = 0;             // tokens
-  std::uint64_t max_new = 0;            // tokens
+  std::vector<TokenId> tokens;  // prompt, then what was computed beyond it
+  std::uint64_t prompt = 0;     // tokens
+  std::uint64_t max_new = 0;    // tokens
   RequestPhase phase = RequestPhase::kReady;
 
-  OpId waits_for;                       // prefetch that the request still waits for; 0: none
-  std::uint64_t fetched_from = 0, fetched_to = 0;   // pages that its prefetch brought to the host
-  std::uint64_t known = 0;              // pages: best restore point seen in any tier
-  bool fetch_refused = false;           // a prefetch was wanted and there was no capacity
-  std::uint32_t fetches = 0;            // prefetches made; bounded by kMaxFetches
-  LockHandle hold;                      // host: what was prefetched stays until start()
-  std::uint64_t hold_blocks = 0;        // of it, counted against the prefetch capacity
-  std::uint32_t restarts = 0;           // 1: uses the device only, its host copy could not be loaded; more: nothing
+  OpId waits_for;                                  // prefetch that the request still waits for; 0: none
+  std::uint64_t fetched_from = 0, fetched_to = 0;  // pages that its prefetch brought to the host
+  std::uint64_t known = 0;                         // pages: best restore point seen in any tier
+  bool fetch_refused = false;                      // a prefetch was wanted and there was no capacity
+  std::uint32_t fetches = 0;                       // prefetches made; bounded by kMaxFetches
+  LockHandle hold;                                 // host: what was prefetched stays until start()
+  std::uint64_t hold_blocks = 0;                   // of it, counted against the prefetch capacity
+  std::uint32_t restarts = 0;  // 1: uses the device only, its host copy could not be loaded; more: nothing
 
   // While running.
   PageTable table;
-  LockHandle lock;                      // device, at `committed`
-  std::uint64_t committed = 0;          // pages that are the tree's; entries of `table` beyond are the request's own
-  std::uint64_t computed = 0;           // tokens
-  std::vector<PlannedCheckpoint> plan;  // ascending; front: the next one
-  std::vector<Checkpoint> taken;        // computed, not yet given to the tree
-  Checkpoint tracked;                   // last page boundary reached beyond the plan; slot reused at the next one
-  std::vector<StateSnapshotSlot> granted;   // of the step that is under way
-  std::uint64_t prepared = 0;           // tokens: how far prepare_step() gave slots
+  LockHandle lock;                         // device, at `committed`
+  std::uint64_t committed = 0;             // pages that are the tree's; entries of `table` beyond are the request's own
+  std::uint64_t computed = 0;              // tokens
+  std::vector<PlannedCheckpoint> plan;     // ascending; front: the next one
+  std::vector<Checkpoint> taken;           // computed, not yet given to the tree
+  Checkpoint tracked;                      // last page boundary reached beyond the plan; slot reused at the next one
+  std::vector<StateSnapshotSlot> granted;  // of the step that is under way
+  std::uint64_t prepared = 0;              // tokens: how far prepare_step() gave slots
   std::shared_ptr<LayerGate> gate;
-  OpId load, state_copy;                // 0: none in flight
-  bool failed = false;                  // one of the two failed: nothing it computes may be kept, restart() is due
+  OpId load, state_copy;  // 0: none in flight
+  bool failed = false;    // one of the two failed: nothing it computes may be kept, restart() is due
   CachedTokens cached;
 };
 
@@ -66,19 +66,19 @@ inline constexpr std::size_t kOpKindCount = 8;
 struct Prefetch {
   RequestId request;
   NamespaceId space;
-  std::vector<TokenId> tokens;          // whole pages, up to the last that may be reused
-  std::vector<PageKey> keys;            // of pages [key_from, pages)
+  std::vector<TokenId> tokens;  // whole pages, up to the last that may be reused
+  std::vector<PageKey> keys;    // of pages [key_from, pages)
   std::uint64_t key_from = 0;
   std::uint64_t pages = 0;
-  std::uint64_t base = 0;               // best restore point of the tree when it began
-  std::uint64_t full_from = 0;          // pages of full the tree had
-  std::uint64_t target = 0;             // restore point being fetched
-  std::uint64_t swa_from = 0;           // first window page fetched
-  LockHandle device_lock, host_lock;    // keep [0, full_from) in place; given up when the wait is over (timer_done)
+  std::uint64_t base = 0;             // best restore point of the tree when it began
+  std::uint64_t full_from = 0;        // pages of full the tree had
+  std::uint64_t target = 0;           // restore point being fetched
+  std::uint64_t swa_from = 0;         // first window page fetched
+  LockHandle device_lock, host_lock;  // keep [0, full_from) in place; given up when the wait is over (timer_done)
   std::array<std::vector<HostSlot>, kComponentCount> slots;
   std::vector<LeasedSlot> leases;
-  std::vector<std::pair<PoolName, std::uint64_t>> items;   // (pool, page) of each read item
-  std::uint64_t blocks = 0;             // host blocks held, for the capacity limit
+  std::vector<std::pair<PoolName, std::uint64_t>> items;  // (pool, page) of each read item
+  std::uint64_t blocks = 0;                               // host blocks held, for the capacity limit
   TimePoint begun;
   OpId timer;
 };
@@ -86,20 +86,20 @@ struct Prefetch {
 // A write to storage, of one namespace. Its pages are kept on the host (locked and leased), but not on the device: a
 // storage that hangs must not take the device from the engine.
 struct Store {
-  struct Piece {                        // [begin, end of node) of a path; more than one node once it was split
+  struct Piece {  // [begin, end of node) of a path; more than one node once it was split
     NodeId node;
     std::uint64_t begin = 0;
     LockHandle lock;
   };
-  std::vector<Piece> pieces;            // parents first
-  WriteRequest request;                 // until it is submitted
-  std::vector<NodeId> groups;           // the node of each of its groups
+  std::vector<Piece> pieces;   // parents first
+  WriteRequest request;        // until it is submitted
+  std::vector<NodeId> groups;  // the node of each of its groups
   std::vector<LeasedSlot> leases;
-  std::uint64_t pages = 0;              // of full, in the request
-  std::uint64_t locked = 0;             // pages of `pieces`, counted in locked_by_stores_
+  std::uint64_t pages = 0;   // of full, in the request
+  std::uint64_t locked = 0;  // pages of `pieces`, counted in locked_by_stores_
   std::uint32_t attempts = 0;
   std::uint32_t epoch = 0;
-  TimePoint not_before;                 // retry back-off
+  TimePoint not_before;  // retry back-off
 };
 
 struct ExplainOp {
@@ -114,16 +114,16 @@ using Completion = std::variant<std::monostate, TransferDone, ExistsResult, Read
 struct Op {
   OpId id;
   OpKind kind = OpKind::kLoad;
-  RequestId request;                    // kLoad, kStateCopy, kTimer
-  LockHandle host_lock;                 // kLoad: keeps the source
-  std::unique_ptr<Prefetch> prefetch;   // kExists, kRead
+  RequestId request;                   // kLoad, kStateCopy, kTimer
+  LockHandle host_lock;                // kLoad: keeps the source
+  std::unique_ptr<Prefetch> prefetch;  // kExists, kRead
   std::unique_ptr<Store> store;
   std::unique_ptr<ExplainOp> explain;
-  Completion completion;                // this rank's, once it arrived
-  TimePoint due;                        // kTimer
-  OpId guards;                          // kTimer: the query or read whose wait it bounds
+  Completion completion;  // this rank's, once it arrived
+  TimePoint due;          // kTimer
+  OpId guards;            // kTimer: the query or read whose wait it bounds
   bool reported = false;
-  std::uint64_t pages = 0;              // kLoad: full pages, for the counter
+  std::uint64_t pages = 0;  // kLoad: full pages, for the counter
 };
 
 struct Arrival {
@@ -177,9 +177,7 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] bool has_room_for_op() const { return open_ops() < config_.max_operations; }
   // Storage may hang. Stores and prefetches each have a quarter of the places, so that copies always find some.
   [[nodiscard]] std::size_t storage_share() const { return std::max<std::size_t>(1, config_.max_operations / 4); }
-  [[nodiscard]] bool has_room_for_store() const {
-    return has_room_for_op() && open(OpKind::kStore) < storage_share();
-  }
+  [[nodiscard]] bool has_room_for_store() const { return has_room_for_op() && open(OpKind::kStore) < storage_share(); }
   [[nodiscard]] bool has_room_for_prefetch() const {
     return has_room_for_op() && open(OpKind::kExists) + open(OpKind::kRead) < storage_share();
   }
@@ -196,11 +194,11 @@ class CacheImpl final : public Cache, private SlotSink {
   void drop_host_leases(const std::vector<LeasedSlot>& leases);
 
   // ---- start.cc
-  struct Restore {                      // what start() decided
-    std::uint64_t pages = 0;            // resume here
-    std::uint64_t device_pages = 0;     // of full, already on the device
-    std::uint64_t window_from = 0;      // first page of the window
-    std::vector<PageLocation> full, window;   // [0, pages), [window_from, pages)
+  struct Restore {                           // what start() decided
+    std::uint64_t pages = 0;                 // resume here
+    std::uint64_t device_pages = 0;          // of full, already on the device
+    std::uint64_t window_from = 0;           // first page of the window
+    std::vector<PageLocation> full, window;  // [0, pages), [window_from, pages)
     PageLocation state;
     StopReason reason = StopReason::kNone;
     ComponentKind component = ComponentKind::kFull;
@@ -245,7 +243,7 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] std::size_t copies_in_flight() const {
     return open(OpKind::kLoad) + open(OpKind::kStateCopy) + open(OpKind::kBackup);
   }
-  [[nodiscard]] bool tier_keeps(ComponentKind c) const;   // may this component have host copies?
+  [[nodiscard]] bool tier_keeps(ComponentKind c) const;  // may this component have host copies?
 
   // ---- prefetch.cc
   // forced: at start(), when the request has its turn; the capacity limit is for those that still queue.
@@ -275,14 +273,14 @@ class CacheImpl final : public Cache, private SlotSink {
   // ---- backup.cc
   // As the write policy says. What stands at or after page `from` is looked at also beneath a complete copy.
   void maybe_backup(NodeId node, std::uint64_t from);
-  [[nodiscard]] bool backup_victims(const std::vector<NodeId>& victims);   // true: a copy was started
-  [[nodiscard]] bool start_backup(const std::vector<NodeId>& nodes);       // parents first
+  [[nodiscard]] bool backup_victims(const std::vector<NodeId>& victims);  // true: a copy was started
+  [[nodiscard]] bool start_backup(const std::vector<NodeId>& nodes);      // parents first
   [[nodiscard]] bool attach_backup(Op& op, NodeId node, TransferRequest& copy);
   void append_unbacked_path(NodeId node, bool by_policy, std::uint64_t from, std::vector<NodeId>& out) const;
   [[nodiscard]] ComponentCounts missing_on_host(const NodeView& view) const;
   void backup_done(Op& op, bool ok);
   void enqueue_store(const std::vector<NodeId>& nodes);
-  void enqueue_store_of(const std::vector<NodeId>& nodes);   // of one namespace
+  void enqueue_store_of(const std::vector<NodeId>& nodes);  // of one namespace
   void cancel_store(Op& op);
   void prepare_store(Store& store);
   void submit_store(Op& op);
@@ -321,14 +319,14 @@ class CacheImpl final : public Cache, private SlotSink {
   // owned by the cache thread
   RadixTree tree_;
   std::unordered_map<std::uint64_t, Request> requests_;
-  std::map<std::uint64_t, Op> ops_;     // ordered: ranks iterate alike
-  std::array<std::size_t, kOpKindCount> open_{};   // of ops_, by kind
+  std::map<std::uint64_t, Op> ops_;               // ordered: ranks iterate alike
+  std::array<std::size_t, kOpKindCount> open_{};  // of ops_, by kind
   std::uint64_t next_request_ = 1, next_op_ = 1, next_explain_ = 1, step_ = 0;
-  std::uint32_t running_ = 0;           // requests in kLoading or kRunning
+  std::uint32_t running_ = 0;  // requests in kLoading or kRunning
   std::map<std::pair<std::string, std::string>, NamespaceId> spaces_;
-  std::map<std::uint32_t, std::shared_ptr<const StoreScope>> store_scopes_;   // by NamespaceId
+  std::map<std::uint32_t, std::shared_ptr<const StoreScope>> store_scopes_;  // by NamespaceId
   std::uint64_t prefetch_blocks_ = 0;
-  std::deque<OpId> store_queue_;        // waiting to be submitted, in order
+  std::deque<OpId> store_queue_;  // waiting to be submitted, in order
   std::size_t stores_in_flight_ = 0;
   std::uint64_t locked_by_stores_ = 0;  // pages that stores keep on the host
   bool backup_failed_ = false;          // the last one; the next victim is dropped instead of backed up
@@ -338,15 +336,15 @@ class CacheImpl final : public Cache, private SlotSink {
   StorageBackend* storage_ = nullptr;
   std::uint32_t storage_epoch_ = 0;
   CacheCounters counters_;
-  std::vector<Arrival> arrivals_;       // scratch of poll()
-  std::vector<AgreedEvent> agreed_;     // scratch of poll()
-  std::vector<AgreedEvent> refused_;    // outcomes that the rank group had no room for: reported again, in order
+  std::vector<Arrival> arrivals_;     // scratch of poll()
+  std::vector<AgreedEvent> agreed_;   // scratch of poll()
+  std::vector<AgreedEvent> refused_;  // outcomes that the rank group had no room for: reported again, in order
   Inbox<Arrival> inbox_;
 };
 
-inline constexpr std::uint32_t kMaxFetches = 8;        // prefetches of one request: what it fetched may be evicted again
-inline constexpr std::size_t kStoresInFlight = 16;   // storage writes at once; the rest waits in store_queue_
-inline constexpr std::size_t kMaxExplains = 16;      // explanations that wait for storage
+inline constexpr std::uint32_t kMaxFetches = 8;     // prefetches of one request: what it fetched may be evicted again
+inline constexpr std::size_t kStoresInFlight = 16;  // storage writes at once; the rest waits in store_queue_
+inline constexpr std::size_t kMaxExplains = 16;     // explanations that wait for storage
 // Ids of explanations: apart from those that all ranks must give alike.
 inline constexpr std::uint64_t kFirstExplainId = std::uint64_t{1} << 63;
 

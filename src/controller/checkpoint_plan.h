@@ -15,7 +15,7 @@ namespace larder {
 
 struct PlannedCheckpoint {
   std::uint64_t page = 0;
-  bool weak = false;      // may be skipped when no slot is free
+  bool weak = false;  // may be skipped when no slot is free
   friend bool operator==(const PlannedCheckpoint&, const PlannedCheckpoint&) = default;
 };
 

@@ -33,32 +33,32 @@ struct TierMask {
 };
 
 struct CacheConfig {
-  bool enabled = true;                        // false: every lookup misses, nothing is kept (--disable-radix-cache)
+  bool enabled = true;  // false: every lookup misses, nothing is kept (--disable-radix-cache)
   EvictionPolicy eviction_policy = EvictionPolicy::kLru;
   WritePolicy write_policy = WritePolicy::kWriteThrough;
-  std::uint32_t selective_hits = 2;           // write_through_selective: hits before a backup
+  std::uint32_t selective_hits = 2;  // write_through_selective: hits before a backup
 
   PrefetchPolicy prefetch_policy = PrefetchPolicy::kTimeout;
-  std::uint32_t prefetch_threshold = 256;     // tokens; a shorter storage gain is not fetched
-  double prefetch_capacity = 0.25;            // share of host blocks that running prefetches may hold
+  std::uint32_t prefetch_threshold = 256;  // tokens; a shorter storage gain is not fetched
+  double prefetch_capacity = 0.25;         // share of host blocks that running prefetches may hold
   Nanos prefetch_timeout_base = std::chrono::seconds(1);
   Nanos prefetch_timeout_per_ki_token = std::chrono::milliseconds(250);
   Nanos prefetch_timeout_max = std::chrono::seconds(30);
-  Nanos prefetch_wait_limit = std::chrono::minutes(5);   // wait_complete: the end of "all of it"
+  Nanos prefetch_wait_limit = std::chrono::minutes(5);  // wait_complete: the end of "all of it"
 
-  std::uint32_t load_back_threshold = 10;     // tokens of full; fewer are recomputed
+  std::uint32_t load_back_threshold = 10;       // tokens of full; fewer are recomputed
   std::uint32_t chunked_prefill_tokens = 1024;  // the engine's longest chunk: bounds window slots per request
-  std::uint32_t checkpoint_grid = 8192;       // tokens between weak checkpoints of recurrent state; 0: none
-  std::uint32_t max_requests = 1024;          // begun and not finished
-  std::uint32_t max_operations = 1024;        // transfers + storage operations in flight (inbox places)
-  std::uint32_t max_namespaces = 65536;       // adapters x salts seen
-  std::uint32_t backup_retries = 3;           // of a storage write that failed, before the pages count as lost
-  Nanos backup_retry_delay = std::chrono::milliseconds(100);   // doubles with each retry
-  bool host_tier_for_state = true;            // false: recurrent checkpoints stay on the device only (control run)
-  bool host_tier_for_full = true;             // false: KV stays on the device only (control run)
-  Nanos rank_plan_wait = std::chrono::milliseconds(2);   // followers: one wait for the leader's plan of a step
-  Nanos rank_plan_limit = std::chrono::seconds(30);         // ... and how often it is repeated before going on alone
-  bool storage_durable = false;               // wait for fsync before a page counts as stored
+  std::uint32_t checkpoint_grid = 8192;         // tokens between weak checkpoints of recurrent state; 0: none
+  std::uint32_t max_requests = 1024;            // begun and not finished
+  std::uint32_t max_operations = 1024;          // transfers + storage operations in flight (inbox places)
+  std::uint32_t max_namespaces = 65536;         // adapters x salts seen
+  std::uint32_t backup_retries = 3;             // of a storage write that failed, before the pages count as lost
+  Nanos backup_retry_delay = std::chrono::milliseconds(100);  // doubles with each retry
+  bool host_tier_for_state = true;  // false: recurrent checkpoints stay on the device only (control run)
+  bool host_tier_for_full = true;   // false: KV stays on the device only (control run)
+  Nanos rank_plan_wait = std::chrono::milliseconds(2);  // followers: one wait for the leader's plan of a step
+  Nanos rank_plan_limit = std::chrono::seconds(30);     // ... and how often it is repeated before going on alone
+  bool storage_durable = false;                         // wait for fsync before a page counts as stored
 };
 
 // kInvalidArgument names the field and its range.

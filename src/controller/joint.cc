@@ -8,9 +8,9 @@ namespace {
 
 // One pool's view while the boundary moves right.
 struct PoolScan {
-  const Presence* present = nullptr;   // null: absent everywhere
+  const Presence* present = nullptr;  // null: absent everywhere
   ComponentKind component = ComponentKind::kFull;
-  std::uint64_t run = 0;               // pages present without a gap, ending at the boundary
+  std::uint64_t run = 0;  // pages present without a gap, ending at the boundary
 
   [[nodiscard]] bool has(std::uint64_t page) const { return present && page < present->size() && (*present)[page]; }
 };

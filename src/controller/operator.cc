@@ -20,8 +20,8 @@ Status CacheImpl::attach_storage(StorageBackend& backend) {
   if (!host_) return invalid_argument("storage needs the host tier: enable the hierarchical cache");
   if (storage_) return conflict("storage backend '" + storage_->info().name + "' is attached; detach it first");
   storage_ = &backend;
-  ++storage_epoch_;          // what an earlier storage has says nothing about this one
-  unstored_hint_ = true;     // prefixes cached before get their keys completed and are backed up
+  ++storage_epoch_;       // what an earlier storage has says nothing about this one
+  unstored_hint_ = true;  // prefixes cached before get their keys completed and are backed up
   pump_stores();
   return Status::ok();
 }
@@ -67,7 +67,7 @@ Status CacheImpl::check_invariants() const {
 
 Status CacheImpl::check_host_slots() const {
   LARDER_RETURN_IF_ERROR(host_->check_invariants());
-  std::array<std::uint64_t, kComponentCount> reading{};   // slots that prefetches hold
+  std::array<std::uint64_t, kComponentCount> reading{};  // slots that prefetches hold
   for (const auto& [id, op] : ops_) {
     for (const ComponentKind c : kAllComponents) {
       if (op.prefetch) reading[index_of(c)] += op.prefetch->slots[index_of(c)].size();
@@ -85,7 +85,7 @@ Status CacheImpl::check_host_slots() const {
 }
 
 Status CacheImpl::check_device_slots() const {
-  ComponentCounts own{};   // device slots that requests hold beyond the tree
+  ComponentCounts own{};  // device slots that requests hold beyond the tree
   for (const auto& [id, r] : requests_) {
     if (r.phase != RequestPhase::kLoading && r.phase != RequestPhase::kRunning) continue;
     own[0] += static_cast<std::uint32_t>(r.table.full.size() - r.committed);
@@ -189,7 +189,7 @@ void CacheImpl::explain(const BeginRequest& request, std::function<void(Explanat
   explain_pools(report, presence, p.pages);
   const bool is_busy = open(OpKind::kExplain) >= kMaxExplains;
   if (!storage_ || p.pages == 0 || is_busy) {
-    report.storage_reason = !storage_    ? "no storage backend is attached"
+    report.storage_reason = !storage_      ? "no storage backend is attached"
                             : p.pages == 0 ? "the prompt has no whole page to reuse"
                                            : "too many explanations wait for storage: ask again";
     done(std::move(report));
@@ -216,7 +216,7 @@ void CacheImpl::explain_done(Op& op) {
                                      [&](const ExplainLine& l) { return l.pool == pool_name(pool.pool); });
       const auto have = std::find_if(e.presence.begin(), e.presence.end(),
                                      [&](const PoolPresence& x) { return x.pool == pool.pool; });
-      if (line == report.pools.end() || have == e.presence.end()) continue;   // not asked for
+      if (line == report.pools.end() || have == e.presence.end()) continue;  // not asked for
       for (std::size_t i = 0; i < pool.present.size() && i < have->present.size(); ++i) {
         if (!pool.present[i]) continue;
         ++line->storage_pages;

@@ -1,5 +1,6 @@
-// Storage -> host (step 2 of a prefix's life): which pages exist jointly, read them, adopt the largest restore point that
-// fully arrived. A prefetch owns its slots from reservation to adoption and outlives the request that asked for it.
+// Storage -> host (step 2 of a prefix's life): which pages exist jointly, read them, adopt the largest restore point
+// that fully arrived. A prefetch owns its slots from reservation to adoption and outlives the request that asked for
+// it.
 #include <algorithm>
 
 #include "controller/cache_impl.h"
@@ -22,7 +23,7 @@ bool CacheImpl::may_prefetch() const {
 // Every policy has an end: a storage that hangs must neither hang a request nor keep its path in the tiers for good.
 Nanos CacheImpl::wait_limit(std::uint64_t tokens) const {
   switch (config_.prefetch_policy) {
-    case PrefetchPolicy::kBestEffort: return config_.prefetch_timeout_max;   // nobody waits; the locks end
+    case PrefetchPolicy::kBestEffort: return config_.prefetch_timeout_max;  // nobody waits; the locks end
     case PrefetchPolicy::kWaitComplete: return config_.prefetch_wait_limit;
     case PrefetchPolicy::kTimeout: break;
   }
@@ -37,7 +38,8 @@ void CacheImpl::maybe_prefetch(Request& r, bool forced) {
   const std::uint64_t base = match.any.at.pages;
   r.known = std::max(r.known, base);
   if ((limit - base) * page_size() < std::max<std::uint64_t>(config_.prefetch_threshold, page_size())) return;
-  const auto allowed = static_cast<std::uint64_t>(config_.prefetch_capacity * static_cast<double>(host_->total_blocks()));
+  const auto allowed =
+      static_cast<std::uint64_t>(config_.prefetch_capacity * static_cast<double>(host_->total_blocks()));
   if ((!forced && prefetch_blocks_ >= allowed) || !has_room_for_prefetch()) {
     r.fetch_refused = true;
     ++counters_.prefetch_refused;
@@ -109,7 +111,7 @@ void CacheImpl::submit_exists(Op& op, std::shared_ptr<const StoreScope> scope) {
 // The tree's own pages count, too: a state may be in storage while its KV is on the host. One entry per pool, p.pages
 // long. `node` may end beyond them.
 void CacheImpl::add_tree_presence(const Prefetch& p, NodeId node, std::vector<PoolPresence>& presence) const {
-  std::array<std::vector<std::size_t>, kComponentCount> of;   // entries of each component
+  std::array<std::vector<std::size_t>, kComponentCount> of;  // entries of each component
   for (const PoolSpec& pool : model_.pools) {
     auto it = std::find_if(presence.begin(), presence.end(), [&](const auto& x) { return x.pool == pool.name; });
     if (it == presence.end()) it = presence.insert(it, PoolPresence{pool.name, {}});
@@ -180,7 +182,8 @@ OutcomeBits CacheImpl::read_outcome(const Op& op) {
 
 ComponentCounts CacheImpl::prefetch_counts(Prefetch& p) const {
   ComponentCounts counts{};
-  if (p.target > p.full_from) counts[index_of(ComponentKind::kFull)] = static_cast<std::uint32_t>(p.target - p.full_from);
+  if (p.target > p.full_from)
+    counts[index_of(ComponentKind::kFull)] = static_cast<std::uint32_t>(p.target - p.full_from);
   // Window: from its first page that the tree lacks to its end, in one run.
   p.swa_from = p.target;
   if (model_.has(ComponentKind::kSwa)) {
@@ -215,15 +218,19 @@ bool CacheImpl::host_room_will_come() const {
 
 // Takes host slots for the largest restore point that fits. False: none does.
 bool CacheImpl::reserve_prefetch(Prefetch& p, const OutcomeBits& bits) {
-  constexpr int kTries = 8;   // each evicts; a host that is this full is better left alone
+  constexpr int kTries = 8;  // each evicts; a host that is this full is better left alone
   std::uint64_t upto = p.pages;
   for (int i = 0; i < kTries; ++i) {
     p.target = largest_candidate(bits, p.base, upto);
     const std::uint64_t gain = (p.target - p.base) * page_size();
-    if (p.target <= p.base || gain < std::max<std::uint64_t>(config_.prefetch_threshold, page_size())) return false;
+    if (p.target <= p.base || gain < std::max<std::uint64_t>(config_.prefetch_threshold, page_size())) {
+      p.target = p.base;  // nothing worth fetching: not a lack of room
+      return false;
+    }
     const ComponentCounts counts = prefetch_counts(p);
     std::uint64_t blocks = 0;
-    for (const ComponentKind c : kAllComponents) blocks += std::uint64_t{counts[index_of(c)]} * host_->blocks_per_slot(c);
+    for (const ComponentKind c : kAllComponents)
+      blocks += std::uint64_t{counts[index_of(c)]} * host_->blocks_per_slot(c);
     if (blocks <= host_->total_blocks() && make_host_room(counts) && host_->reserve(counts, p.slots)) {
       p.blocks = blocks;
       prefetch_blocks_ += blocks;
@@ -241,10 +248,11 @@ void CacheImpl::exists_done(Op& op, const OutcomeBits& bits) {
   if (r) r->known = std::max(r->known, largest_candidate(bits, p->base, p->pages));
   // An answer that comes after the deadline finds its path unlocked: too late to build on.
   if (!storage_ || !p->device_lock.held || !reserve_prefetch(*p, bits)) {
-    if (r && host_room_will_come()) {
-      r->fetch_refused = true;   // start() asks again, and this one does not count
+    const bool wanted = p->target > p->base;  // there was something to fetch, and no room
+    if (r && wanted && host_room_will_come()) {
+      r->fetch_refused = true;  // start() asks again, and this one does not count
       --r->fetches;
-    } else if (r && copies_in_flight() + open(OpKind::kStore) == 0) {
+    } else if (r && wanted && copies_in_flight() + open(OpKind::kStore) == 0) {
       r->fetches = kMaxFetches;
     }
     end_prefetch(op.id, *p);
@@ -326,7 +334,7 @@ void CacheImpl::adopt(Prefetch& p, std::uint64_t pages) {
   insert.space = p.space;
   insert.tokens = std::span<const TokenId>(p.tokens).first(pages * page_size());
   insert.from = std::min(p.full_from, pages);
-  std::array<std::uint64_t, kComponentCount> kept{};   // slots [0, kept) of each component go to the tree
+  std::array<std::uint64_t, kComponentCount> kept{};  // slots [0, kept) of each component go to the tree
   if (pages > p.base) {
     for (const ComponentKind c : kAllComponents) {
       const std::size_t i = index_of(c);
@@ -345,8 +353,8 @@ void CacheImpl::adopt(Prefetch& p, std::uint64_t pages) {
       counters_.prefetched += kept[index_of(ComponentKind::kFull)] - (counters_.host_evicted - evicted);
       counters_.host_evicted = evicted;
       if (Request* r = find(p.request)) {
-        r->fetched_from = p.full_from;
-        r->fetched_to = pages;
+        r->fetched_from = r->fetched_to > 0 ? std::min(r->fetched_from, p.full_from) : p.full_from;
+        r->fetched_to = std::max(r->fetched_to, pages);
       }
     } else {
       kept = {};
@@ -386,9 +394,9 @@ void CacheImpl::timer_done(Op& op) {
   Request* r = find(op.request);
   if (!r || op.guards == OpId{} || r->waits_for != op.guards) return;
   ++counters_.prefetch_late;
-  r->phase = RequestPhase::kReady;   // the read goes on and will be adopted for the next request
+  r->phase = RequestPhase::kReady;  // the read goes on and will be adopted for the next request
   r->waits_for = OpId{};
-  r->fetches = kMaxFetches;          // it has waited long enough
+  r->fetches = kMaxFetches;  // it has waited long enough
 }
 
 void CacheImpl::check_timers() {

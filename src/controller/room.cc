@@ -11,12 +11,12 @@ constexpr std::uint64_t kHostVictimBatch = 16;
 }  // namespace
 
 bool CacheImpl::tier_keeps(ComponentKind c) const {
-  if (!host_ || !config_.host_tier_for_full) return false;   // full is the backbone: without it nothing can follow
+  if (!host_ || !config_.host_tier_for_full) return false;  // full is the backbone: without it nothing can follow
   return c != ComponentKind::kMamba || config_.host_tier_for_state;
 }
 
 Status CacheImpl::make_device_room(const ComponentCounts& counts) {
-  for (const ComponentKind c : kAllComponents) {   // before anything is evicted for a component that does fit
+  for (const ComponentKind c : kAllComponents) {  // before anything is evicted for a component that does fit
     if (!could_make_device_room(c, counts[index_of(c)])) {
       return overloaded("the device has no room for " + std::to_string(counts[index_of(c)]) + " slots of " +
                         std::string(component_name(c)) + " now: the rest is in use");
@@ -32,8 +32,8 @@ bool CacheImpl::could_make_device_room(ComponentKind c, std::uint32_t count) con
 }
 
 // Prefers victims with a host copy. For the rest: back up and wait while copies are under way, and drop only when none
-// is: a full host tier must never stop the engine for good. Writes to storage are not waited for, although they keep host
-// pages in place: a storage that is slow or hangs costs cached pages, not time.
+// is: a full host tier must never stop the engine for good. Writes to storage are not waited for, although they keep
+// host pages in place: a storage that is slow or hangs costs cached pages, not time.
 Status CacheImpl::make_device_room_for(ComponentKind c, std::uint32_t count) {
   const auto missing = [&] {
     const std::uint32_t free = device_.free_slots(c);
@@ -58,8 +58,8 @@ Status CacheImpl::make_device_room_for(ComponentKind c, std::uint32_t count) {
   return missing() == 0 ? Status::ok() : no_room();
 }
 
-// One byte budget: the least recently used victim goes first, whatever its component. Evicts nothing if everything would
-// not do.
+// One byte budget: the least recently used victim goes first, whatever its component. Evicts nothing if everything
+// would not do.
 bool CacheImpl::make_host_room(const ComponentCounts& counts) {
   std::uint64_t evictable = 0;
   for (const ComponentKind c : kAllComponents) {

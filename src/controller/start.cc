@@ -33,8 +33,8 @@ Result<CacheImpl::Restore> CacheImpl::choose_restore(Request& r, NodeId& node) {
 
   node = tree_.settle(best->at);
   tree_.locate(node, ComponentKind::kFull, 0, restore.pages, restore.full);
-  const auto first_off = std::find_if(restore.full.begin(), restore.full.end(),
-                                      [](const PageLocation& l) { return !l.device.valid(); });
+  const auto first_off =
+      std::find_if(restore.full.begin(), restore.full.end(), [](const PageLocation& l) { return !l.device.valid(); });
   restore.device_pages = static_cast<std::uint64_t>(first_off - restore.full.begin());
   if (model_.has(ComponentKind::kSwa)) {
     restore.window_from = restore.pages - model_.window_pages_at(restore.pages);
@@ -166,7 +166,7 @@ Status CacheImpl::attach_loads(Op& op, NodeId node, const Restore& restore,
   }
   auto& swa = slots[index_of(ComponentKind::kSwa)];
   for (std::uint64_t i = 0; i < restore.window.size();) {
-    std::uint64_t end = i;   // a run of window pages that are on the host only
+    std::uint64_t end = i;  // a run of window pages that are on the host only
     while (end < restore.window.size() && !restore.window[end].device.valid()) ++end;
     if (end == i) {
       ++i;
@@ -232,9 +232,9 @@ void CacheImpl::submit_transfer(Op& op, TransferRequest request) {
   const OpId id = op.id;
   std::shared_ptr<LayerGate> gate = request.gate;
   auto complete = completion_for(id);
-  Status submitted = transfer_ ? transfer_->submit(std::move(request),
-                                                   [complete](TransferDone done) { complete(std::move(done)); })
-                               : unsupported("this cache was made without a transfer engine");
+  Status submitted =
+      transfer_ ? transfer_->submit(std::move(request), [complete](TransferDone done) { complete(std::move(done)); })
+                : unsupported("this cache was made without a transfer engine");
   if (submitted.is_ok()) return;
   if (gate) gate->fail(submitted);
   complete(TransferDone{id, std::move(submitted), {}, {}});

@@ -1,5 +1,5 @@
-// A running request, step by step: slots for the tokens to come, snapshots of recurrent state, and handing whole pages to
-// the tree (steps 4 and 5 of a prefix's life).
+// A running request, step by step: slots for the tokens to come, snapshots of recurrent state, and handing whole pages
+// to the tree (steps 4 and 5 of a prefix's life).
 #include <algorithm>
 
 #include "controller/cache_impl.h"
@@ -13,9 +13,10 @@ Result<StepGrant> CacheImpl::prepare_step(RequestId id, std::uint64_t until) {
   if (r->phase != RequestPhase::kRunning) return invalid_argument("prepare_step: the request has not started");
   if (until <= r->computed || until > r->table.full.size() * page_size()) {
     return invalid_argument("prepare_step: position " + std::to_string(until) + " is not within (" +
-                            std::to_string(r->computed) + ", " + std::to_string(r->table.full.size() * page_size()) + "]");
+                            std::to_string(r->computed) + ", " + std::to_string(r->table.full.size() * page_size()) +
+                            "]");
   }
-  drop_granted(*r);   // of a step that was prepared and did not complete
+  drop_granted(*r);  // of a step that was prepared and did not complete
   // What a conflict kept from the tree is the request's own until it is handed over, and may be what is missing now.
   commit_due(*r);
   LARDER_RETURN_IF_ERROR(grant_window(*r, until));
@@ -38,7 +39,7 @@ Status CacheImpl::grant_window(Request& r, std::uint64_t until) {
   for (std::uint64_t i = first; i < end; ++i) {
     if (r.table.swa[i].valid()) continue;
     const std::optional<DeviceSlot> slot = device_.allocate(ComponentKind::kSwa);
-    if (!slot) return overloaded("prepare_step: no window page is free");   // what was taken stays in the table
+    if (!slot) return overloaded("prepare_step: no window page is free");  // what was taken stays in the table
     r.table.swa[i] = *slot;
   }
   return Status::ok();
@@ -55,7 +56,7 @@ Status CacheImpl::grant_snapshots(Request& r, std::uint64_t until) {
   if (!model_.has(ComponentKind::kMamba) || !config_.enabled) return Status::ok();
   const Status planned = grant_planned(r, until, false);
   if (!planned.is_ok()) {
-    drop_granted(r);   // all or nothing: two requests that each kept a part could wait for each other
+    drop_granted(r);  // all or nothing: two requests that each kept a part could wait for each other
     return planned;
   }
   (void)grant_planned(r, until, true);
@@ -99,7 +100,7 @@ void CacheImpl::grant_tracked(Request& r, std::uint64_t until) {
 void CacheImpl::drop_granted(Request& r) {
   for (const StateSnapshotSlot& s : r.granted) {
     if (s.slot == r.tracked.slot) {
-      r.tracked.page = 0;   // the step may have written its state there, or a part of it
+      r.tracked.page = 0;  // the step may have written its state there, or a part of it
     } else {
       return_device(ComponentKind::kMamba, std::span<const DeviceSlot>(&s.slot, 1));
     }

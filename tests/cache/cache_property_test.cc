@@ -1,8 +1,9 @@
-// Random requests, tenants, copies, storage operations, aborts, flushes, attach and detach, in random order, against the
-// only model that matters: every restored byte is what the tokens say, every slot is accounted for, everyone finishes.
+// Random requests, tenants, copies, storage operations, aborts, flushes, attach and detach, in random order, against
+// the only model that matters: every restored byte is what the tokens say, every slot is accounted for, everyone
+// finishes.
 //
-// A case is a list of operations, each a number from which everything it does follows, so a failing case can be shrunk by
-// leaving operations out. LARDER_PROPERTY_OPS sets their number per configuration; a failure prints the seed and the
+// A case is a list of operations, each a number from which everything it does follows, so a failing case can be shrunk
+// by leaving operations out. LARDER_PROPERTY_OPS sets their number per configuration; a failure prints the seed and the
 // shrunk list in words.
 #include <gtest/gtest.h>
 
@@ -190,13 +191,13 @@ class World {
   std::vector<std::vector<TokenId>> history_;
   bool attached_ = true;
   std::size_t steps_ = 0;
-  std::string last_;   // the operation in words
+  std::string last_;  // the operation in words
 };
 
 struct Outcome {
-  std::string failure;      // empty: all held
-  std::size_t took = 0;     // operations until it failed
-  std::string story;        // the operations in words, when asked for
+  std::string failure;   // empty: all held
+  std::size_t took = 0;  // operations until it failed
+  std::string story;     // the operations in words, when asked for
 };
 
 Outcome run_operations(const Case& c, const std::vector<std::uint64_t>& operations, bool tell) {
@@ -218,7 +219,8 @@ std::vector<std::uint64_t> shrink(const Case& c, std::vector<std::uint64_t> oper
   for (std::size_t run = operations.size() / 2; run > 0 && tries > 0; run /= 2) {
     for (std::size_t at = 0; at + run <= operations.size() && tries > 0; --tries) {
       std::vector<std::uint64_t> fewer = operations;
-      fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(at), fewer.begin() + static_cast<std::ptrdiff_t>(at + run));
+      fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(at),
+                  fewer.begin() + static_cast<std::ptrdiff_t>(at + run));
       const Outcome outcome = run_operations(c, fewer, false);
       if (outcome.failure.empty()) {
         at += run;
@@ -247,7 +249,7 @@ std::string run_case(const Case& c, std::size_t count) {
 
 std::size_t ops_per_case() {
   const char* env = std::getenv("LARDER_PROPERTY_OPS");
-  return env ? std::strtoull(env, nullptr, 10) : 12'000;   // 90 cases: more than a million
+  return env ? std::strtoull(env, nullptr, 10) : 12'000;  // 90 cases: more than a million
 }
 
 class CacheProperty : public ::testing::TestWithParam<Case> {};
@@ -285,17 +287,18 @@ TEST_F(CachePropertyZReached, EveryRoadWasTaken) {
   }
   const Reached& r = reached();
   const CacheCounters& c = r.cache;
-  std::printf("operations %llu, started %llu, finished %llu, tokens hit: device %llu host %llu storage %llu\n"
-              "pages: backed up %llu, evicted %llu, prefetched %llu, loaded back %llu, stored %llu; prefetches late %llu, "
-              "refused %llu, partial %llu; backups without room %llu\n",
-              static_cast<unsigned long long>(r.operations), static_cast<unsigned long long>(r.started),
-              static_cast<unsigned long long>(r.finished), static_cast<unsigned long long>(r.device),
-              static_cast<unsigned long long>(r.host), static_cast<unsigned long long>(r.storage),
-              static_cast<unsigned long long>(c.backed_up), static_cast<unsigned long long>(c.host_evicted),
-              static_cast<unsigned long long>(c.prefetched), static_cast<unsigned long long>(c.loaded_back),
-              static_cast<unsigned long long>(c.stored), static_cast<unsigned long long>(c.prefetch_late),
-              static_cast<unsigned long long>(c.prefetch_refused), static_cast<unsigned long long>(c.prefetch_partial),
-              static_cast<unsigned long long>(c.backup_no_room));
+  std::printf(
+      "operations %llu, started %llu, finished %llu, tokens hit: device %llu host %llu storage %llu\n"
+      "pages: backed up %llu, evicted %llu, prefetched %llu, loaded back %llu, stored %llu; prefetches late %llu, "
+      "refused %llu, partial %llu; backups without room %llu\n",
+      static_cast<unsigned long long>(r.operations), static_cast<unsigned long long>(r.started),
+      static_cast<unsigned long long>(r.finished), static_cast<unsigned long long>(r.device),
+      static_cast<unsigned long long>(r.host), static_cast<unsigned long long>(r.storage),
+      static_cast<unsigned long long>(c.backed_up), static_cast<unsigned long long>(c.host_evicted),
+      static_cast<unsigned long long>(c.prefetched), static_cast<unsigned long long>(c.loaded_back),
+      static_cast<unsigned long long>(c.stored), static_cast<unsigned long long>(c.prefetch_late),
+      static_cast<unsigned long long>(c.prefetch_refused), static_cast<unsigned long long>(c.prefetch_partial),
+      static_cast<unsigned long long>(c.backup_no_room));
   for (const std::uint64_t reached_count :
        {r.started, r.finished, r.device, r.host, r.storage, c.backed_up, c.host_evicted, c.prefetched, c.loaded_back,
         c.stored, c.prefetch_late, c.prefetch_refused, c.backup_no_room}) {

@@ -45,7 +45,7 @@ TEST_P(CacheShapes, NextTurnHitsPromptAndOutput) {
     if (!h.advance(job, 16)) h.run_background(100);
     ASSERT_EQ(h.failure, "");
   }
-  std::vector<TokenId> next = job.tokens;   // prompt and all outputs
+  std::vector<TokenId> next = job.tokens;  // prompt and all outputs
   h.finish(job);
   next.resize(next.size() + 20, 3);
   // 40 + 24 - 1 tokens were computed: 15 whole pages.
@@ -60,7 +60,7 @@ TEST_P(CacheShapes, HostThenStorage) {
   Harness h(o);
   EXPECT_EQ(h.run(prompt_of(60), 4).cached(), 0u);
   h.settle();
-  for (TokenId i = 1; i < 4; ++i) {   // other prompts push it off the device
+  for (TokenId i = 1; i < 4; ++i) {  // other prompts push it off the device
     (void)h.run(prompt_of(100, i * 9 + 1), 4);
     h.settle();
   }

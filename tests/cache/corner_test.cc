@@ -56,7 +56,7 @@ TEST(CacheCorner, StaleDeadlineEndsNoOtherWait) {
   h.backend->read_item = [](const ReadItem&, std::size_t i) { return i == 0 ? unavailable("x") : Status::ok(); };
   Harness::Job job = h.begin(prompt_of(60), 4);
   for (int i = 0; i < 100 && h.cache->phase(job.id) == RequestPhase::kPrefetching; ++i) (void)h.run_background(1);
-  EXPECT_FALSE(h.advance(job, 16));   // storage had more: asks again
+  EXPECT_FALSE(h.advance(job, 16));  // storage had more: asks again
   ASSERT_EQ(h.cache->phase(job.id), RequestPhase::kPrefetching);
   (void)h.cache->poll(Nanos::zero());
   EXPECT_EQ(h.cache->phase(job.id), RequestPhase::kPrefetching);
@@ -115,12 +115,12 @@ TEST(CacheCorner, SplitEdgeIsStoredWhole) {
   h.backend->script = [](Call c, std::size_t i) { return c == Call::kWrite && i == 0 ? Fault::kFail : Fault::kNone; };
   (void)h.run(prompt_of(60), 4, "", 64);
   (void)h.executor.run_all();
-  (void)h.cache->poll(Nanos::zero());   // backed up; the write
+  (void)h.cache->poll(Nanos::zero());  // backed up; the write
   (void)h.executor.run_all();
-  (void)h.cache->poll(Nanos::zero());   // failed; waits for its retry
+  (void)h.cache->poll(Nanos::zero());  // failed; waits for its retry
   std::vector<TokenId> other = prompt_of(60);
   for (std::size_t i = 30; i < other.size(); ++i) other[i] = 1;
-  (void)h.run(other, 4, "", 64);        // splits the edge at page 7
+  (void)h.run(other, 4, "", 64);  // splits the edge at page 7
   h.settle();
   (void)h.cache->flush();
   EXPECT_EQ(h.run(prompt_of(60), 4).storage, 56u);
@@ -170,7 +170,7 @@ TEST(CacheCorner, ExplainOfAPromptShorterThanTheEdge) {
     h.cache->explain(request, [&](Explanation e) { got = std::move(e); });
     h.settle();
     ASSERT_TRUE(got.has_value());
-    EXPECT_EQ(got->storage_restore_pages, 0u);   // no state that early
+    EXPECT_EQ(got->storage_restore_pages, 0u);  // no state that early
     for (const ExplainLine& line : got->pools) {
       if (line.component == "full") {
         EXPECT_EQ(line.restore_pages, 8u);
@@ -243,7 +243,7 @@ TEST(CacheCorner, StepThatDoesNotComplete) {
       std::vector<TokenId> next = tokens;
       next.resize(std::max<std::size_t>(next.size(), 42), 5);
       next.resize(next.size() + 8, 7);
-      (void)h.run(next, 2);   // checks each restored byte
+      (void)h.run(next, 2);  // checks each restored byte
       h.settle();
       ASSERT_EQ(h.check_clean(), "") << steps << " steps";
     }
@@ -318,7 +318,7 @@ TEST(CacheCorner, RequestThatCannotStartYetEvictsNothing) {
   Harness::Job running = h.begin(prompt_of(120, 9), 1);
   ASSERT_TRUE(h.advance(running, 16));
   ASSERT_TRUE(h.advance(running, 16));
-  ASSERT_GT(h.cache->operations_in_flight(), 0u);   // its backup
+  ASSERT_GT(h.cache->operations_in_flight(), 0u);  // its backup
   const std::uint64_t before = h.device->free_slots(ComponentKind::kFull);
   Harness::Job waiting = h.begin(prompt_of(200, 30), 1);
   EXPECT_FALSE(h.advance(waiting, 16));

@@ -171,7 +171,7 @@ TEST_P(Faults, AbortAtEveryMove) {
       Harness h(options_for(GetParam()));
       (void)h.run(prompt_of(60), 4);
       h.settle();
-      if (moves % 2 == 0) (void)h.cache->flush();   // from storage, else from the host
+      if (moves % 2 == 0) (void)h.cache->flush();  // from storage, else from the host
       (void)h.run(prompt_of(100, 10), 4);
       h.settle();
       Harness::Job job = h.begin(prompt_of(77), 4);
@@ -250,7 +250,7 @@ TEST_P(Faults, LateDataServesTheNextRequest) {
         h.cache->abort(job.id);
       } else {
         ASSERT_TRUE(h.advance(job, 16));
-        EXPECT_EQ(job.cached.cached(), 0u);   // without the data
+        EXPECT_EQ(job.cached.cached(), 0u);  // without the data
         h.cache->abort(job.id);
       }
       h.backend->script = {};
@@ -271,7 +271,7 @@ TEST_P(Faults, LateDataWithoutItsPathIsGivenUp) {
   (void)h.run(prompt_of(80), 4);
   h.settle();
   (void)h.cache->flush();
-  (void)h.run(prompt_of(40), 4);   // the first half only
+  (void)h.run(prompt_of(40), 4);  // the first half only
   h.settle();
   h.backend->script = [](Call c, std::size_t) { return c == Call::kRead ? Fault::kHold : Fault::kNone; };
   Harness::Job job = h.begin(prompt_of(80), 4);
@@ -281,7 +281,7 @@ TEST_P(Faults, LateDataWithoutItsPathIsGivenUp) {
   (void)h.run_background(100);
   h.cache->abort(job.id);
   (void)h.cache->flush();
-  EXPECT_EQ(h.cache->tree().node_count(), 0u);   // a read that hangs keeps no path in place
+  EXPECT_EQ(h.cache->tree().node_count(), 0u);  // a read that hangs keeps no path in place
   h.backend->script = {};
   (void)h.backend->release();
   h.settle();
@@ -305,7 +305,7 @@ TEST_P(Faults, StorageThatHangsStopsNobody) {
       h.backend->script = [&](Call c, std::size_t) { return c == call ? Fault::kHold : Fault::kNone; };
       for (TokenId i = 0; i < 30 && h.failure.empty(); ++i) {
         (void)h.run(prompt_of(60 + i % 3 * 20, i % 2 == 0 ? 0 : i), 4);
-        (void)h.run(prompt_of(120, i), 4);   // 31 of 32 device pages
+        (void)h.run(prompt_of(120, i), 4);  // 31 of 32 device pages
       }
       EXPECT_EQ(h.failure, "") << "policy " << static_cast<int>(policy) << " call " << static_cast<int>(call);
       EXPECT_EQ(h.cache->check_invariants().to_string(), "ok");
@@ -332,7 +332,7 @@ TEST_P(Faults, ShutdownWithReadsAndWritesInFlight) {
     const std::size_t submitted = h.backend->calls[0] + h.backend->calls[1] + h.backend->calls[2];
     h.cache.reset();
     EXPECT_EQ(h.backend->calls[0] + h.backend->calls[1] + h.backend->calls[2], submitted);
-    (void)h.backend->release();   // into host memory, which is still there
+    (void)h.backend->release();  // into host memory, which is still there
     (void)h.executor.run_all();
   }
 }
@@ -340,7 +340,8 @@ TEST_P(Faults, ShutdownWithReadsAndWritesInFlight) {
 // ---- partial arrivals
 
 TEST(PartialPrefetch, AdoptsTheLargestWholeRestorePoint) {
-  for (const auto& [shape, pool] : {std::pair{Shape::kFull, PoolName::kKv}, {Shape::kFullSidecar, PoolName::kKv},
+  for (const auto& [shape, pool] : {std::pair{Shape::kFull, PoolName::kKv},
+                                    {Shape::kFullSidecar, PoolName::kKv},
                                     {Shape::kFullSidecar, PoolName::kDraft}}) {
     for (std::uint64_t page = 0; page < 14; ++page) {
       Harness h(options_for(shape));

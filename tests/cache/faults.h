@@ -1,5 +1,5 @@
-// Faults by script: a storage backend and a device that do as they are told at the nth call. (sim/faulty_backend.h draws
-// its faults by a seed; here a test says which call fails and how, so that a loop over n reaches every one.)
+// Faults by script: a storage backend and a device that do as they are told at the nth call. (sim/faulty_backend.h
+// draws its faults by a seed; here a test says which call fails and how, so that a loop over n reaches every one.)
 //
 // Threads: confined to the test's thread, like the ManualExecutor they run on.
 #pragma once
@@ -18,10 +18,10 @@ namespace larder::test {
 enum class Call : std::uint8_t { kExists, kRead, kWrite };
 enum class Fault : std::uint8_t {
   kNone,
-  kRefuse,   // at submit: nothing was taken
-  kFail,     // every item, and the buffers of a read hold garbage
-  kHold,     // not even begun until release(); with the backend's end at the latest
-  kClear,    // somebody empties the store before the call
+  kRefuse,  // at submit: nothing was taken
+  kFail,    // every item, and the buffers of a read hold garbage
+  kHold,    // not even begun until release(); with the backend's end at the latest
+  kClear,   // somebody empties the store before the call
 };
 
 class ScriptedBackend final : public StorageBackend {
@@ -32,8 +32,8 @@ class ScriptedBackend final : public StorageBackend {
     release();
   }
 
-  std::function<Fault(Call, std::size_t)> script;                       // call and its number, from 0
-  std::function<Status(const ReadItem&, std::size_t)> read_item;        // item and its number over all reads
+  std::function<Fault(Call, std::size_t)> script;                 // call and its number, from 0
+  std::function<Status(const ReadItem&, std::size_t)> read_item;  // item and its number over all reads
   std::size_t calls[3] = {0, 0, 0};
   std::size_t items_read = 0, faults = 0;
 
@@ -119,7 +119,7 @@ class ScriptedDevice final : public Device {
  public:
   explicit ScriptedDevice(std::unique_ptr<Device> inner) : inner_(std::move(inner)) {}
 
-  std::function<Fault(CopyDirection, std::size_t)> script;   // direction and its transfer's number, from 0
+  std::function<Fault(CopyDirection, std::size_t)> script;  // direction and its transfer's number, from 0
   std::size_t transfers[3] = {0, 0, 0};
   std::size_t faults = 0;
 

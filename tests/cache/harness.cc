@@ -23,7 +23,7 @@ ModelSpec small_model(Shape shape) {
   m.layers = {LayerKind::kAttention};
   if (shape == Shape::kFullSwa || shape == Shape::kAll) {
     m.layers.push_back(LayerKind::kSlidingAttention);
-    m.dims.window = 10;   // three pages, not page aligned
+    m.dims.window = 10;  // three pages, not page aligned
   }
   if (shape == Shape::kFullMamba || shape == Shape::kAll) {
     m.layers.push_back(LayerKind::kGatedDeltaNet);
@@ -50,8 +50,7 @@ std::string shape_name(Shape shape) {
   return "";
 }
 
-Harness::Harness(const HarnessOptions& o)
-    : model(small_model(o.shape)), options(o), executor(1 << 20, o.seed) {
+Harness::Harness(const HarnessOptions& o) : model(small_model(o.shape)), options(o), executor(1 << 20, o.seed) {
   ComponentCounts slots = o.device;
   for (const ComponentKind c : kAllComponents) {
     if (!model.has(c)) slots[index_of(c)] = 0;
@@ -78,7 +77,8 @@ Harness::Harness(const HarnessOptions& o)
   }
   cache = std::move(made).value();
   if (o.storage && host) {
-    if (!register_memory_backend(factory).is_ok() || !register_file_backend(factory).is_ok()) failure = "register_backends";
+    if (!register_memory_backend(factory).is_ok() || !register_file_backend(factory).is_ok())
+      failure = "register_backends";
     const BackendEnvironment env{&real_file_system(), &clock, &executor};
     Result<std::unique_ptr<StorageBackend>> b = factory.create(o.backend, o.backend_options, env);
     if (!b.is_ok()) {
@@ -190,8 +190,8 @@ bool Harness::advance(Job& job, std::uint64_t chunk, StepHabit habit) {
 
 // Seeds a pattern from what the bytes stand for; writes it, or compares.
 void Harness::fill(const Job& job, ComponentKind c, std::uint64_t tokens, DeviceSlot slot, bool check) {
-  const PageKey key = page_key(std::span<const TokenId>(job.tokens).first(std::min<std::uint64_t>(tokens, job.tokens.size())),
-                               std::nullopt);
+  const PageKey key = page_key(
+      std::span<const TokenId>(job.tokens).first(std::min<std::uint64_t>(tokens, job.tokens.size())), std::nullopt);
   std::uint64_t base = std::hash<std::string>{}(job.salt) ^ (tokens * 0x9e3779b97f4a7c15ull);
   for (int i = 0; i < 8; ++i) base = base * 257 + key.bytes[static_cast<std::size_t>(i)];
   for (const PoolSpec* pool : model.pools_of(c)) {
@@ -256,7 +256,7 @@ void Harness::settle() {
     const bool polled = cache->poll(Nanos::zero());
     if (!ran && !polled) {
       if (cache->operations_in_flight() == 0) return;
-      clock.advance(std::chrono::milliseconds(50));   // timers and retries
+      clock.advance(std::chrono::milliseconds(50));  // timers and retries
     }
   }
   failure = "settle: " + std::to_string(cache->operations_in_flight()) + " operations never end";
@@ -279,7 +279,8 @@ std::string Harness::check_clean() {
   return "";
 }
 
-CachedTokens Harness::run(std::vector<TokenId> prompt, std::uint64_t new_tokens, std::string salt, std::uint64_t chunk) {
+CachedTokens Harness::run(std::vector<TokenId> prompt, std::uint64_t new_tokens, std::string salt,
+                          std::uint64_t chunk) {
   Job job = begin(std::move(prompt), new_tokens, std::move(salt));
   for (int stuck = 0; !done(job) && failure.empty();) {
     if (advance(job, chunk)) {

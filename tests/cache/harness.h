@@ -31,12 +31,12 @@ struct HarnessOptions {
   Shape shape = Shape::kFullMamba;
   HostLayout layout = HostLayout::kPageFirst;
   ComponentCounts device = {64, 64, 16};
-  std::size_t host_slots = 128;        // full pages' worth of host bytes; 0: no host tier
+  std::size_t host_slots = 128;  // full pages' worth of host bytes; 0: no host tier
   bool storage = true;
   std::string backend = "memory";
   BackendOptions backend_options;
   CacheConfig config;
-  std::optional<std::uint64_t> seed;   // order of background tasks; nullopt: first in, first out
+  std::optional<std::uint64_t> seed;  // order of background tasks; nullopt: first in, first out
   RankGroup* ranks = nullptr;
   // Puts a faulty backend around the real one.
   std::function<std::unique_ptr<StorageBackend>(std::unique_ptr<StorageBackend>)> wrap_backend;
@@ -44,7 +44,7 @@ struct HarnessOptions {
 
 // How the engine treats one step: computes only a part of what was prepared, or does not tell that it did.
 struct StepHabit {
-  std::uint64_t leave = 0;     // tokens at the end of the chunk that are not computed
+  std::uint64_t leave = 0;  // tokens at the end of the chunk that are not computed
   bool completes = true;
 };
 
@@ -60,7 +60,7 @@ class Harness {
     std::string salt;
     bool started = false;
     CachedTokens cached;
-    std::vector<TokenId> tokens;        // prompt + "generated" so far
+    std::vector<TokenId> tokens;  // prompt + "generated" so far
     std::uint64_t computed = 0;
     int restarts = 0;
   };
@@ -81,7 +81,7 @@ class Harness {
   bool run_background(std::size_t tasks);
   // First broken expectation, empty if none. Checked by tests after each step.
   std::string failure;
-  std::string refusal;   // why advance() could not move, the last time
+  std::string refusal;  // why advance() could not move, the last time
 
   ModelSpec model;
   HarnessOptions options;

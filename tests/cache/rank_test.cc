@@ -103,7 +103,7 @@ class RankLife {
   void step(int i) {
     if (jobs_.size() < 4 && script_.below(3) == 0) begin();
     harness_.clock.advance(std::chrono::milliseconds(dice_.below(40)));
-    (void)harness_.run_background(dice_.below(8));   // one poll per step on every rank
+    (void)harness_.run_background(dice_.below(8));  // one poll per step on every rank
     if (hard_ && script_.below(41) == 0) toggle_storage();
     if (hard_ && rank_ == 0 && dice_.below(5) == 0) explain();
     move_all(i);
@@ -159,7 +159,8 @@ class RankLife {
       const bool was_started = job.started;
       const bool moved = harness_.advance(job, 16);
       log_ << step << ":" << job.id.v << (moved ? "+" : "-" + harness_.refusal);
-      if (job.started && !was_started) log_ << " hit " << job.cached.device << "/" << job.cached.host << "/" << job.cached.storage;
+      if (job.started && !was_started)
+        log_ << " hit " << job.cached.device << "/" << job.cached.host << "/" << job.cached.storage;
       log_ << "\n";
       if (harness_.done(job)) {
         history_.push_back(job.tokens);
@@ -175,8 +176,8 @@ class RankLife {
   const bool hard_;
   bool is_attached_ = true;
   Pace& pace_;
-  Rng script_;   // the same numbers on every rank
-  Rng dice_;     // this rank's delays
+  Rng script_;  // the same numbers on every rank
+  Rng dice_;    // this rank's delays
   Harness harness_;
   std::vector<Harness::Job> jobs_;
   std::vector<std::vector<TokenId>> history_;
@@ -213,10 +214,12 @@ TEST_P(Ranks, DecideAlikeWhateverTheirDelays) {
                           const std::lock_guard<std::mutex> guard(mutex);
                           ++done;
                           all_done.notify_one();
-                        }).is_ok());
+                        })
+                        .is_ok());
       }
       std::unique_lock<std::mutex> guard(mutex);
-      ASSERT_TRUE(all_done.wait_for(guard, std::chrono::seconds(120), [&] { return done == kRanks; })) << "seed " << seed;
+      ASSERT_TRUE(all_done.wait_for(guard, std::chrono::seconds(120), [&] { return done == kRanks; }))
+          << "seed " << seed;
     }
     for (std::uint32_t rank = 1; rank < kRanks; ++rank) {
       ASSERT_EQ(difference(logs[rank], logs[0]), "") << "rank " << rank << " differs, seed " << seed;
@@ -224,7 +227,8 @@ TEST_P(Ranks, DecideAlikeWhateverTheirDelays) {
     EXPECT_EQ(logs[0].find("FAILURE"), std::string::npos) << logs[0].substr(logs[0].size() - 300) << " seed " << seed;
     EXPECT_EQ(logs[0].find("INVARIANT"), std::string::npos) << logs[0].substr(logs[0].size() - 300) << " seed " << seed;
     EXPECT_EQ(logs[0].find("TIMEOUTS"), std::string::npos) << "seed " << seed;
-    EXPECT_NE(logs[0].find("left 0"), std::string::npos) << "requests starve, seed " << seed << logs[0].substr(0, 600) << "..." << logs[0].substr(logs[0].size() - 200);
+    EXPECT_NE(logs[0].find("left 0"), std::string::npos)
+        << "requests starve, seed " << seed << logs[0].substr(0, 600) << "..." << logs[0].substr(logs[0].size() - 200);
     EXPECT_NE(logs[0].find("hit"), std::string::npos);
   }
 }

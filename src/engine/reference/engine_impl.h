@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "engine/reference/layers.h"
+#include "engine/reference/real_workers.h"
 #include "engine/reference/reference_engine.h"
-#include "engine/reference/workers.h"
 
 namespace larder::reference {
 

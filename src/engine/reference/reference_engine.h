@@ -1,5 +1,5 @@
-// A small CPU engine that computes every preset on the paged device pools, so that "is this restore right?" has an exact
-// answer: same tokens, same logits, bit for bit.
+// A small CPU engine that computes every preset on the paged device pools, so that "is this restore right?" has an
+// exact answer: same tokens, same logits, bit for bit.
 //
 // Exactness contract: the value written to a page, the recurrent state at a position, and the logits of a token depend
 // only on the tokens at and before that position: not on batch composition, chunk split, thread count, prefix hit or
@@ -25,23 +25,23 @@ namespace larder {
 
 // Copy the working state into `slot` when exactly `position` tokens of the sequence have been processed.
 struct StateSnapshot {
-  std::uint64_t position = 0;   // tokens; start < position <= start + tokens.size()
-  DeviceSlot slot;              // component mamba
+  std::uint64_t position = 0;  // tokens; start < position <= start + tokens.size()
+  DeviceSlot slot;             // component mamba
 };
 
 // One sequence's share of a step: a chunk of prefill, or one token of decode.
 struct SequenceStep {
-  std::span<const TokenId> tokens;            // never empty; positions start .. start + size
-  std::uint64_t start = 0;                    // tokens already in pages (full), window (swa) and state (mamba)
-  const PageTable* pages = nullptr;           // covers ceil((start + size) / page_size) pages; swa at least the window
-  std::span<const StateSnapshot> snapshots;   // ascending positions; ignored by models without recurrent layers
-  LayerGate* gate = nullptr;                  // load-back under way for this sequence: waited on layer by layer
+  std::span<const TokenId> tokens;           // never empty; positions start .. start + size
+  std::uint64_t start = 0;                   // tokens already in pages (full), window (swa) and state (mamba)
+  const PageTable* pages = nullptr;          // covers ceil((start + size) / page_size) pages; swa at least the window
+  std::span<const StateSnapshot> snapshots;  // ascending positions; ignored by models without recurrent layers
+  LayerGate* gate = nullptr;                 // load-back under way for this sequence: waited on layer by layer
 };
 
 struct StepResult {
-  Status status;                     // a failed gate fails only its own sequence
-  std::vector<float> logits;         // of the last token, [vocab_size]
-  std::vector<float> draft_logits;   // [vocab_size], models with a draft pool
+  Status status;                    // a failed gate fails only its own sequence
+  std::vector<float> logits;        // of the last token, [vocab_size]
+  std::vector<float> draft_logits;  // [vocab_size], models with a draft pool
 };
 
 class ReferenceEngine {

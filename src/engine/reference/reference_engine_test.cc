@@ -1,6 +1,6 @@
 // What a caller sees: prefix sensitivity, gates, errors, long runs.
-#include <thread>
 
+#include "base/thread_pool.h"
 #include "engine/reference/engine_test_util.h"
 #include "engine/reference/sampler.h"
 
@@ -74,11 +74,13 @@ TEST(ReferenceEngine, GateHoldsALayerBackAndFailsOnlyItsSequence) {
   LayerGate open(model.layer_count());
   TestSequence late = rig.sequence(tokens);
   late.gate = &open;
-  std::thread loader([&] {
-    for (std::uint32_t layer = 0; layer < model.layer_count(); ++layer) open.arrive(layer);
-  });
+  ThreadPoolExecutor loader("loader", 1, 1);
+  ASSERT_TRUE(loader
+                  .post([&] {
+                    for (std::uint32_t layer = 0; layer < model.layer_count(); ++layer) open.arrive(layer);
+                  })
+                  .is_ok());
   EXPECT_EQ(output_bytes(rig.run(late)), output_bytes(truth));
-  loader.join();
 
   LayerGate broken(model.layer_count());
   broken.arrive(1);

@@ -1,4 +1,4 @@
-#include "engine/reference/workers.h"
+#include "engine/reference/real_workers.h"
 
 namespace larder::reference {
 namespace {
