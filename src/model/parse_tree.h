@@ -16,9 +16,10 @@
 
 namespace larder {
 
+struct TreeEntry;
 struct Tree {
   using List = std::vector<Tree>;
-  using Table = std::vector<std::pair<std::string, Tree>>;  // in the order of the text; no key twice
+  using Table = std::vector<TreeEntry>;  // in the order of the text; no key twice
 
   // monostate: JSON null. Whole numbers are uint64_t unless they are negative.
   std::variant<std::monostate, bool, std::uint64_t, std::int64_t, double, std::string, List, Table> value;
@@ -27,6 +28,12 @@ struct Tree {
   [[nodiscard]] const T* as() const {
     return std::get_if<T>(&value);
   }
+};
+
+// Not a std::pair: that would have to know whether Tree can be made before Tree is complete (clang refuses it).
+struct TreeEntry {
+  std::string first;  // key
+  Tree second;
 };
 
 // Deeper nesting is an error; no model file needs more than 4.
