@@ -210,7 +210,7 @@ Result<FileInfo> SimFileSystem::stat(const std::string& path) {
   LockGuard guard(mutex_);
   const NodePtr node = find(path);
   if (!node) return status_from_errno(ENOENT, "stat", path);
-  return FileInfo{node->current.size(), node->is_directory};
+  return FileInfo{node->current.size(), node->is_directory, 1};
 }
 
 Result<SpaceInfo> SimFileSystem::space(const std::string& path) {

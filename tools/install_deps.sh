@@ -3,7 +3,7 @@
 #
 # Quick (no network) when everything is there. Needs root, or sudo. The package list lives here and nowhere else.
 #   tools/install_deps.sh            what a build and its tests need
-#   tools/install_deps.sh --full     in addition what the full check needs (clang)
+#   tools/install_deps.sh --full     in addition what the full check (clang) and `larder bench storage` (fio) need
 #   tools/install_deps.sh --list     prints the names instead
 set -euo pipefail
 
@@ -13,7 +13,7 @@ build_packages=(
   nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libboost1.81-dev liburing-dev
   clang-format universal-ctags
 )
-full_packages=(clang-16)
+full_packages=(clang-16 fio)
 
 main() {
   local packages=("${build_packages[@]}")

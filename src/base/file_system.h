@@ -72,6 +72,7 @@ class FileLock {
 struct FileInfo {
   std::uint64_t size_bytes = 0;
   bool is_directory = false;
+  std::uint64_t device_id = 0;  // of the file system it lies on: differs when a mount came or went
 };
 
 struct SpaceInfo {

@@ -195,7 +195,7 @@ class RealFileSystem final : public FileSystem {
   [[nodiscard]] Result<FileInfo> stat(const std::string& path) override {
     StatBuffer info{};
     if (::stat(path.c_str(), &info) != 0) return status_from_errno(errno, "stat", path);
-    return FileInfo{static_cast<std::uint64_t>(info.st_size), S_ISDIR(info.st_mode)};
+    return FileInfo{static_cast<std::uint64_t>(info.st_size), S_ISDIR(info.st_mode), info.st_dev};
   }
 
   [[nodiscard]] Result<SpaceInfo> space(const std::string& path) override {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bench/bench_multiturn.h"
+#include "bench/bench_storage.h"
 #include "cli/commands.h"
 #include "server/json_reader.h"
 #if __has_include("bench/bench_tree.h")
@@ -29,6 +30,7 @@ struct Bench {
 constexpr Bench kBenches[] = {
     {"multiturn", "conversations through HTTP: hit rate and time to first token (needs a running server)",
      bench_multiturn},
+    {"storage", "set, get and exists of a storage backend, beside fio in the same directory", bench_storage},
 #ifdef LARDER_HAVE_BENCH_TREE
     {"tree", "match, insert, evict and lock of the radix tree, in this process", bench_tree},
 #endif

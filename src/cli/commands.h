@@ -10,6 +10,8 @@ namespace larder {
 int serve_command(int argc, char** argv);
 int explain_command(int argc, char** argv);
 int bench_command(int argc, char** argv);
+int store_command(int argc, char** argv);
+int stat_command(int argc, char** argv);
 int quickstart_command(int argc, char** argv);
 
 }  // namespace larder

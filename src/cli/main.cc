@@ -18,7 +18,9 @@ constexpr const char* kHelp =
     "usage: larder COMMAND [OPTIONS]\n"
     "\n"
     "  serve            serve a model over HTTP (the reference system's API)\n"
-    "  bench NAME       measure: multiturn (through HTTP), tree, transfer\n"
+    "  bench NAME       measure: multiturn (through HTTP), storage, tree, transfer\n"
+    "  stat             the state of each tier, pool and backend of a running server\n"
+    "  store COMMAND    look into file stores: ls, stat, verify, fsck, export, import, clear\n"
     "  explain          why does a prompt hit what it hits? Asks a running server\n"
     "  quickstart       conversations, a flush and a restart, beside the ideal: in one command\n"
     "  version          print the version\n"
@@ -36,10 +38,8 @@ struct Command {
   int (*run)(int argc, char** argv);
 };
 constexpr Command kCommands[] = {
-    {"serve", serve_command},
-    {"bench", bench_command},
-    {"explain", explain_command},
-    {"quickstart", quickstart_command},
+    {"serve", serve_command}, {"bench", bench_command},     {"stat", stat_command},
+    {"store", store_command}, {"explain", explain_command}, {"quickstart", quickstart_command},
 };
 
 int unknown_command(std::string_view name) {

@@ -54,16 +54,16 @@ void CacheImpl::maybe_backup(NodeId node, std::uint64_t from) {
   if (!host_ || config_.write_policy == WritePolicy::kWriteBack) return;
   std::vector<NodeId> nodes;
   append_unbacked_path(node, true, from, nodes);
-  (void)start_backup(nodes);
+  (void)start_backup(nodes, true);
 }
 
-bool CacheImpl::backup_victims(const std::vector<NodeId>& victims) {
+bool CacheImpl::backup_victims(const std::vector<NodeId>& victims, bool gently) {
   std::vector<NodeId> nodes;
   for (const NodeId node : victims) append_unbacked_path(node, false, tree_.view(node).end, nodes);
-  return start_backup(nodes);
+  return start_backup(nodes, gently);
 }
 
-bool CacheImpl::start_backup(const std::vector<NodeId>& nodes) {
+bool CacheImpl::start_backup(const std::vector<NodeId>& nodes, bool gently) {
   if (!host_ || nodes.empty() || !has_room_for_op()) return false;
   Op& op = new_op(OpKind::kBackup);
   TransferRequest copy;
@@ -71,7 +71,7 @@ bool CacheImpl::start_backup(const std::vector<NodeId>& nodes) {
   copy.direction = CopyDirection::kDeviceToHost;
   for (const NodeId node : nodes) {
     // The children of a node that found no room must not go before it.
-    if (!attach_backup(op, node, copy)) break;
+    if (!attach_backup(op, node, copy, gently)) break;
   }
   if (std::all_of(copy.pairs.begin(), copy.pairs.end(), [](const auto& v) { return v.empty(); })) {
     (void)tree_.finish_op(op.id, false);
@@ -83,19 +83,19 @@ bool CacheImpl::start_backup(const std::vector<NodeId>& nodes) {
 }
 
 // Takes host slots for what the node lacks and lists the copies. False: no room.
-bool CacheImpl::attach_backup(Op& op, NodeId node, TransferRequest& copy) {
+bool CacheImpl::attach_backup(Op& op, NodeId node, TransferRequest& copy, bool gently) {
   if (!tree_.exists(node)) return true;
   const NodeView before = tree_.view(node);
   const ComponentCounts counts = missing_on_host(before);
   if (counts == ComponentCounts{}) return true;
-  // Making room must take neither the node (the pin) nor its parent's host copy (the lock).
-  tree_.pin(op.id, node);
+  // Making room must take neither the node (it is covered) nor its parent's host copy (the lock).
+  tree_.cover(op.id, node);
   LockHandle parent = tree_.lock(before.parent, Tier::kHost, LockParts{.full = true, .swa = false, .mamba = false});
   std::array<std::vector<HostSlot>, kComponentCount> slots;
   const NodeView above = tree_.view(before.parent);
   const bool parent_on_host = above.end == 0 || !above.host[0].empty();
-  const bool room = (parent_on_host || config_.write_policy == WritePolicy::kWriteBack) && make_host_room(counts) &&
-                    host_->reserve(counts, slots);
+  const bool room = (parent_on_host || config_.write_policy == WritePolicy::kWriteBack) &&
+                    make_host_room(counts, gently) && host_->reserve(counts, slots);
   tree_.unlock(parent);
   if (!room) {
     ++counters_.backup_no_room;
@@ -174,13 +174,12 @@ void CacheImpl::prepare_store(Store& store) {
   store.request = WriteRequest{};
   store.request.scope = store_scopes_[tree_.view(store.pieces.front().node).space.v];
   store.request.durable = config_.storage_durable;
-  store.pages = 0;
   store.groups.clear();
+  store.bytes = 0;
   for (const NodeId node : nodes_of(store)) {
     PageGroup group = build_group(node, store);
     if (group.items.empty()) continue;
     store.request.groups.push_back(std::move(group));
-    store.groups.push_back(node);
   }
 }
 
@@ -202,14 +201,19 @@ void CacheImpl::release_store(Store& store) {
 
 PageGroup CacheImpl::build_group(NodeId node, Store& store) {
   PageGroup group;
-  const NodeView view = tree_.view(node);
   const std::span<const PageKey> keys = tree_.page_keys(node);
+  const NodeView view = tree_.view(node);
+  if (view.declined_epoch == store.epoch) return group;
+  Store::Group covered{node, view.begin, 0};
   // What an earlier write stored need not be written again; a state that came later must.
   const bool full_stored = view.stored_epoch == store.epoch;
-  const auto add = [&](ComponentKind c, HostSlot slot, const PageKey& key) {
+  // The seed of the chain is no page.
+  const PageKey first_parent = view.begin > 0 ? tree_.last_key(view.parent).value_or(PageKey{}) : PageKey{};
+  const auto add = [&](ComponentKind c, HostSlot slot, std::size_t page) {
     for (const PoolSpec* pool : model_.pools_of(c)) {  // sidecars first, the anchor last
-      WriteItem item{pool->name, key, {}};
+      WriteItem item{pool->name, keys[page], {}, page > 0 ? keys[page - 1] : first_parent};
       host_->append_page(pool->name, slot, item.payload);
+      store.bytes += payload_bytes(item.payload);
       group.items.push_back(std::move(item));
     }
     if (host_->add_lease(c, slot).is_ok()) store.leases.push_back({c, slot.v, host_->generation(c, slot)});
@@ -220,20 +224,22 @@ PageGroup CacheImpl::build_group(NodeId node, Store& store) {
   };
   if (published(ComponentKind::kSwa)) {
     const auto slots = view.host[index_of(ComponentKind::kSwa)];
-    for (std::size_t i = 0; i < slots.size(); ++i) add(ComponentKind::kSwa, slots[i], keys[i]);
+    for (std::size_t i = 0; i < slots.size(); ++i) add(ComponentKind::kSwa, slots[i], i);
   }
-  if (published(ComponentKind::kMamba)) add(ComponentKind::kMamba, view.host[kComponentMamba].front(), keys.back());
+  if (published(ComponentKind::kMamba)) add(ComponentKind::kMamba, view.host[kComponentMamba].front(), keys.size() - 1);
   if (published(ComponentKind::kFull) && !full_stored) {
     const auto slots = view.host[index_of(ComponentKind::kFull)];
-    for (std::size_t i = 0; i < slots.size(); ++i) add(ComponentKind::kFull, slots[i], keys[i]);
-    store.pages += slots.size();
+    for (std::size_t i = 0; i < slots.size(); ++i) add(ComponentKind::kFull, slots[i], i);
+    covered.pages = slots.size();
   }
+  if (!group.items.empty()) store.groups.push_back(covered);
   return group;
 }
 
 void CacheImpl::submit_store(Op& op) {
   Store& store = *op.store;
   ++store.attempts;
+  store.submitted = clock_.now();
   ++stores_in_flight_;
   auto complete = completion_for(op.id);
   if (store.request.groups.empty()) {
@@ -249,22 +255,40 @@ void CacheImpl::submit_store(Op& op) {
 // may have been submitted in time.
 void CacheImpl::cancel_store(Op& op) {
   ++stores_in_flight_;
-  op.store->pages = 0;
+  for (Store::Group& group : op.store->groups) group.pages = 0;
   completion_for(op.id)(WriteResult{{cancelled("storage was detached")}});
 }
 
-// Bit 0: all of it is stored. From bit 64 on: group by group, so that one page that cannot be stored costs only itself.
+// Bit 0: nothing of it is left to do. From bit 64 on: which groups are stored, so that one page that cannot be stored
+// costs only itself; and after them, which are settled: stored, or declined by the storage's admission policy.
 OutcomeBits CacheImpl::store_outcome(const Op& op) const {
   const auto* done = std::get_if<WriteResult>(&op.completion);
   const std::size_t groups = op.store->groups.size();
-  OutcomeBits bits(1 + (groups + 63) / 64, 0);
+  const std::size_t words = (groups + 63) / 64;
+  OutcomeBits bits(1 + 2 * words, 0);
   if (!done || done->groups.size() < std::max<std::size_t>(groups, 1)) return bits;
-  bits[0] = std::all_of(done->groups.begin(), done->groups.end(), [](const Status& s) { return s.is_ok(); }) ? 1 : 0;
+  const auto is_settled = [](const Status& s) { return s.is_ok() || s.code() == StatusCode::kUnsupported; };
+  bits[0] = std::all_of(done->groups.begin(), done->groups.end(), is_settled) ? 1 : 0;
   for (std::size_t i = 0; i < groups; ++i) {
-    if (done->groups[i].is_ok()) bits[1 + i / 64] |= std::uint64_t{1} << (i % 64);
+    const std::uint64_t bit = std::uint64_t{1} << (i % 64);
+    if (done->groups[i].is_ok()) bits[1 + i / 64] |= bit;
+    if (is_settled(done->groups[i])) bits[1 + words + i / 64] |= bit;
   }
   return bits;
 }
+
+namespace {
+
+enum class GroupFate : std::uint8_t { kFailed, kDeclined, kStored };
+
+// What the ranks agreed on for group `i` of `groups`.
+GroupFate fate_of(const OutcomeBits& bits, std::size_t i, std::size_t groups) {
+  const auto has = [&](std::size_t word) { return word < bits.size() && ((bits[word] >> (i % 64)) & 1) != 0; };
+  if (has(1 + i / 64)) return GroupFate::kStored;
+  return has(1 + (groups + 63) / 64 + i / 64) ? GroupFate::kDeclined : GroupFate::kFailed;
+}
+
+}  // namespace
 
 void CacheImpl::store_done(Op& op, const OutcomeBits& bits) {
   std::unique_ptr<Store> store = std::move(op.store);
@@ -273,6 +297,7 @@ void CacheImpl::store_done(Op& op, const OutcomeBits& bits) {
   store->leases.clear();
   --stores_in_flight_;
   const bool current = storage_ && store->epoch == storage_epoch_;
+  mark_declined(*store, bits);
   if (!ok && current && store->attempts <= config_.backup_retries) {
     // The pages stay locked for the next attempt; a sick disk costs host memory for a bounded time only.
     Op& again = new_op(OpKind::kStore);
@@ -282,25 +307,52 @@ void CacheImpl::store_done(Op& op, const OutcomeBits& bits) {
     store_queue_.push_back(again.id);
     return;
   }
-  if (current) mark_stored(*store, ok, bits);
-  (ok ? counters_.stored : counters_.store_failed) += store->pages;
+  mark_stored(*store, ok, bits);
   release_store(*store);
 }
 
-void CacheImpl::mark_stored(const Store& store, bool ok, const OutcomeBits& bits) {
-  if (ok) {
-    for (const NodeId node : nodes_of(store)) tree_.set_stored(node, store.epoch);
-    unstored_hint_ = unstored_hint_ || std::exchange(store_again_, false);
-    return;
-  }
-  std::size_t kept = 0;
+// What storage declined is neither stored nor lost: it is not tried again, now or later.
+void CacheImpl::mark_declined(Store& store, const OutcomeBits& bits) {
+  const bool current = storage_ && store.epoch == storage_epoch_;
   for (std::size_t i = 0; i < store.groups.size(); ++i) {
-    if (1 + i / 64 >= bits.size() || ((bits[1 + i / 64] >> (i % 64)) & 1) == 0) continue;
-    tree_.set_stored(store.groups[i], store.epoch);
-    ++kept;
+    Store::Group& group = store.groups[i];
+    if (fate_of(bits, i, store.groups.size()) != GroupFate::kDeclined) continue;
+    counters_.store_declined += std::exchange(group.pages, 0);
+    if (!current) continue;
+    for (NodeId at = group.node; tree_.view(at).end > group.begin; at = tree_.view(at).parent) {
+      tree_.set_declined(at, store.epoch);
+    }
   }
-  // A storage that takes nothing is not asked again and again: what it lost is looked for once it takes something.
-  if (kept == 0) {
+}
+
+void CacheImpl::mark_stored(const Store& store, bool ok, const OutcomeBits& bits) {
+  const bool current = storage_ && store.epoch == storage_epoch_;
+  std::size_t kept = 0, declined = 0;
+  std::uint64_t pages = 0;
+  for (std::size_t i = 0; i < store.groups.size(); ++i) {
+    const Store::Group& group = store.groups[i];
+    const GroupFate fate = fate_of(bits, i, store.groups.size());
+    if (fate == GroupFate::kDeclined) ++declined;
+    if (fate == GroupFate::kFailed) counters_.store_failed += group.pages;
+    if (fate != GroupFate::kStored) continue;
+    ++kept;
+    pages += group.pages;
+    if (!current) continue;
+    for (NodeId at = group.node; tree_.view(at).end > group.begin; at = tree_.view(at).parent) {
+      tree_.set_stored(at, store.epoch);
+    }
+  }
+  counters_.stored += pages;
+  if (ok && declined == 0) metrics_.backed_up(pages, store.bytes, clock_.now() - store.submitted);
+  if (!current) return;
+  if (kept > 0) renew_store_patience();
+  if (ok) {
+    // Those without a group, too: they had nothing that was not stored.
+    for (const NodeId node : declined == 0 ? nodes_of(store) : std::vector<NodeId>{})
+      tree_.set_stored(node, store.epoch);
+    unstored_hint_ = unstored_hint_ || std::exchange(store_again_, false);
+  } else if (kept + declined == 0) {
+    // A storage that takes nothing is not asked again and again: what it lost is looked for once it takes something.
     unstored_hint_ = false;
     store_again_ = true;
   }

@@ -7,7 +7,8 @@ namespace larder {
 namespace {
 
 constexpr Nanos kShutdownLook = std::chrono::milliseconds(20);
-constexpr int kShutdownLooks = 500;  // ten seconds
+constexpr int kShutdownLooks = 500;               // ten seconds
+constexpr std::uint32_t kSpacesClosedShare = 16;  // one in so many namespaces is closed at once when there are too many
 
 Status check_parts(const CacheConfig& config, const CacheParts& parts) {
   if (!parts.model || !parts.device || !parts.clock)
@@ -59,15 +60,24 @@ CacheImpl::CacheImpl(const CacheConfig& config, const CacheParts& parts)
       chunk_pages_((config.chunked_prefill_tokens + parts.model->page_size - 1) / parts.model->page_size),
       tree_(tree_config_for(*parts.model, config.eviction_policy, config.write_policy == WritePolicy::kWriteBack),
             *this),
+      metrics_(parts.metrics),
       inbox_(config.max_operations + kMaxExplains + 1) {}
 
 // Only copies are waited for, in real time, and nothing new starts: no write, no read, no step of the rank group.
 // Storage operations end in their backend; their buffers are the host pools', which outlive it.
 CacheImpl::~CacheImpl() {
   storage_ = nullptr;
-  std::vector<RequestId> left;
-  for (const auto& [id, request] : requests_) left.push_back(request.id);
-  for (const RequestId id : left) abort(id);
+  for (auto& [id, op] : ops_) {
+    if (!op.explain || !op.explain->done) continue;
+    op.explain->report.storage_status = cancelled("the cache is closing");
+    op.explain->report.storage_reason = "storage did not answer: the cache is closing";
+    op.explain->done(std::move(op.explain->report));
+  }
+  for (auto& [id, request] : requests_) {
+    release(request);
+    leave_prefetch(request.id);
+  }
+  requests_.clear();
   for (int i = 0; i < kShutdownLooks && transfer_ && transfer_->in_flight() > 0; ++i) {
     (void)inbox_.wait_for(kShutdownLook);
     arrivals_.clear();
@@ -95,17 +105,50 @@ std::uint64_t CacheImpl::final_tokens(const Request& r) const {
 
 Result<NamespaceId> CacheImpl::space_for(const std::string& adapter, const std::string& salt) {
   const auto key = std::make_pair(adapter, salt);
-  if (const auto it = spaces_.find(key); it != spaces_.end()) return it->second;
+  if (const auto it = spaces_.find(key); it != spaces_.end()) {
+    it->second.used = next_request_;
+    return it->second.id;
+  }
+  if (spaces_.size() >= config_.max_namespaces) close_idle_spaces();
   if (spaces_.size() >= config_.max_namespaces) {
-    return overloaded("cache: " + std::to_string(spaces_.size()) + " adapters and salts are known, which is the limit");
+    return overloaded("cache: " + std::to_string(spaces_.size()) +
+                      " adapters and salts are in use, which is the limit");
   }
   NamespaceScope scope = scope_;
   scope.adapter = adapter;
   scope.salt = salt;
   const NamespaceId id = tree_.open_namespace(namespace_digest(model_, scope));
-  spaces_.emplace(key, id);
+  spaces_.emplace(key, Space{id, next_request_});
   store_scopes_.emplace(id.v, std::make_shared<const StoreScope>(make_store_scope(model_, scope)));
   return id;
+}
+
+// A namespace without pages is only a name. What may still hold a place of it, be it the root, are requests and
+// prefetches; every other operation has pages in it. An explanation keeps no place, and is one rank's own.
+void CacheImpl::close_idle_spaces() {
+  std::set<std::uint32_t> in_use;
+  for (const auto& [id, r] : requests_) in_use.insert(r.space.v);
+  for (const auto& [id, op] : ops_) {
+    if (op.prefetch && op.kind != OpKind::kExplain) in_use.insert(op.prefetch->space.v);
+  }
+  using Entry = decltype(spaces_)::iterator;
+  std::vector<Entry> idle;
+  for (Entry it = spaces_.begin(); it != spaces_.end(); ++it) {
+    const NamespaceId id = it->second.id;
+    if (!in_use.contains(id.v) && !tree_.view(tree_.root(id)).has_children) idle.push_back(it);
+  }
+  // Every request has used one, so the order is the same on every rank.
+  std::sort(idle.begin(), idle.end(), [](Entry a, Entry b) { return a->second.used < b->second.used; });
+  const std::size_t most = std::max(1u, config_.max_namespaces / kSpacesClosedShare);
+  for (std::size_t i = 0; i < std::min(idle.size(), most); ++i) {
+    const NamespaceId id = idle[i]->second.id;
+    if (!tree_.close_namespace(id).is_ok()) {
+      ++counters_.internal_errors;
+      continue;
+    }
+    store_scopes_.erase(id.v);
+    spaces_.erase(idle[i]);
+  }
 }
 
 Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
@@ -128,6 +171,7 @@ Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
   r.id = RequestId(next_request_++);
   r.space = *space;
   r.priority = request.priority;
+  r.begun = clock_.now();
   r.tokens.assign(request.tokens.begin(), request.tokens.end());
   r.cached.prompt = r.prompt;
   const auto [it, added] = requests_.emplace(r.id.v, std::move(r));
@@ -183,6 +227,7 @@ void CacheImpl::finish(RequestId id) {
     // A conflict (the same pages are being loaded by another request) only costs the tail: they are there already.
     (void)commit(*r, r->computed / page_size());
   }
+  end_turn_wait(*r);
   release(*r);
   requests_.erase(id.v);
 }
@@ -190,6 +235,8 @@ void CacheImpl::finish(RequestId id) {
 void CacheImpl::abort(RequestId id) {
   Request* r = find(id);
   if (!r) return;
+  end_turn_wait(*r);
+  leave_prefetch(id);
   release(*r);
   requests_.erase(id.v);
 }
@@ -320,6 +367,7 @@ bool CacheImpl::poll(Nanos wait) {
     report_refused();
     take_agreed();
   }
+  count_store_wait();
   std::vector<AgreedEvent> events;
   events.swap(agreed_);
   for (const AgreedEvent& event : events) apply(event.op, event.bits);

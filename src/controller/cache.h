@@ -51,14 +51,14 @@ struct CacheParts {
   Clock* clock = nullptr;
   MetricsRegistry* metrics = nullptr;  // may be null
   RankGroup* ranks = nullptr;          // null: one rank
-  NamespaceScope scope;                // layout and rank; adapter and salt come with each request
+  NamespaceScope scope{};              // layout and rank; adapter and salt come with each request
 };
 
 struct BeginRequest {
   std::span<const TokenId> tokens;   // the prompt; copied
   std::uint64_t max_new_tokens = 0;  // slots for prompt + new tokens are reserved at start
-  std::string adapter;               // LoRA id
-  std::string salt;                  // tenant salt
+  std::string adapter{};             // LoRA id
+  std::string salt{};                // tenant salt
   std::int32_t priority = 0;
 };
 
@@ -102,7 +102,10 @@ struct CacheCounters {  // pages; conservation: backed_up + prefetched == host_r
   // backed_up counts from the moment the host slots are taken; host_resident includes copies under way.
   std::uint64_t backed_up = 0, host_resident = 0, host_evicted = 0, host_lost = 0;
   std::uint64_t prefetched = 0, loaded_back = 0, stored = 0, store_failed = 0;
+  std::uint64_t store_declined = 0;  // the storage's admission policy did not want them: no failure, not tried again
   std::uint64_t prefetch_late = 0, prefetch_partial = 0, prefetch_refused = 0, backup_no_room = 0, corrupt = 0;
+  std::uint64_t prefetch_shared = 0;  // requests that waited for the read of another instead of one of their own
+  std::uint64_t store_waits = 0;      // polls for which room was refused, so that storage could take what would go
   std::uint64_t rank_timeouts = 0;    // steps that a rank took without its leader's plan
   std::uint64_t internal_errors = 0;  // refused double frees and the like: any is a defect worth a report
 };
@@ -112,7 +115,8 @@ class Cache {
   [[nodiscard]] static Result<std::unique_ptr<Cache>> create(const CacheConfig& config, const CacheParts& parts);
   virtual ~Cache() = default;  // waits for what is in flight
 
-  // kInvalidArgument: empty prompt, longer than the device pool can ever hold. kOverloaded: max_requests.
+  // kInvalidArgument: empty prompt, longer than the device pool can ever hold. kOverloaded: max_requests, or
+  // max_namespaces are in use.
   [[nodiscard]] virtual Result<RequestId> begin(const BeginRequest& request) = 0;
   [[nodiscard]] virtual RequestPhase phase(RequestId id) const = 0;
   // Decides the restore point, locks it, reserves slots for prompt + max_new_tokens, starts the load-back.
@@ -149,8 +153,15 @@ class Cache {
   // No new operations; those in flight finish as usual (poll until storage_idle()).
   virtual void detach_storage() = 0;
   [[nodiscard]] virtual bool storage_idle() const = 0;
+  // Somebody emptied the storage: nothing counts as stored any more, and what the host has is stored again. Call it
+  // once the clear is done, in the same step on every rank.
+  virtual void storage_cleared() = 0;
+  // From now on; waits and writes under way end as they began. In the same step on every rank. Copies that write_back
+  // did not make are made when their pages are used again or evicted.
+  virtual void set_policies(PrefetchPolicy prefetch, WritePolicy write) = 0;
 
-  // Explains what `tokens` would hit now. `done` runs inside a later poll() (or at once without storage).
+  // Explains what `tokens` would hit now. `done` runs inside a later poll() (or at once without storage), or in the
+  // destructor with kCancelled as storage_status; there it must not call the cache.
   virtual void explain(const BeginRequest& request, std::function<void(Explanation)> done) = 0;
 
   [[nodiscard]] virtual const RadixTree& tree() const = 0;

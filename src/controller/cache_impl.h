@@ -8,10 +8,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <utility>
 #include <variant>
@@ -19,6 +21,7 @@
 
 #include "base/inbox.h"
 #include "controller/cache.h"
+#include "controller/cache_metrics.h"
 #include "controller/checkpoint_plan.h"
 #include "controller/rank_group.h"
 
@@ -34,6 +37,8 @@ struct Request {
   std::uint64_t max_new = 0;    // tokens
   RequestPhase phase = RequestPhase::kReady;
 
+  TimePoint begun;                                 // begin(): where the time it may wait for storage starts
+  bool gave_up = false;                            // it waited as long as it may: it starts with what is there
   OpId waits_for;                                  // prefetch that the request still waits for; 0: none
   std::uint64_t fetched_from = 0, fetched_to = 0;  // pages that its prefetch brought to the host
   std::uint64_t known = 0;                         // pages: best restore point seen in any tier
@@ -41,7 +46,8 @@ struct Request {
   std::uint32_t fetches = 0;                       // prefetches made; bounded by kMaxFetches
   LockHandle hold;                                 // host: what was prefetched stays until start()
   std::uint64_t hold_blocks = 0;                   // of it, counted against the prefetch capacity
-  std::uint32_t restarts = 0;  // 1: uses the device only, its host copy could not be loaded; more: nothing
+  std::uint32_t store_waits = 0;  // times that room was refused to it so that storage could take what would go
+  std::uint32_t restarts = 0;     // 1: uses the device only, its host copy could not be loaded; more: nothing
 
   // While running.
   PageTable table;
@@ -64,7 +70,7 @@ inline constexpr std::size_t kOpKindCount = 8;
 
 // A prefetch from its existence query to its adoption. Outlives its request (rule 3: buffers belong to the operation).
 struct Prefetch {
-  RequestId request;
+  std::vector<RequestId> requests;  // who wants it, the one that began it first; empty: all of them were aborted
   NamespaceId space;
   std::vector<TokenId> tokens;  // whole pages, up to the last that may be reused
   std::vector<PageKey> keys;    // of pages [key_from, pages)
@@ -79,8 +85,14 @@ struct Prefetch {
   std::vector<LeasedSlot> leases;
   std::vector<std::pair<PoolName, std::uint64_t>> items;  // (pool, page) of each read item
   std::uint64_t blocks = 0;                               // host blocks held, for the capacity limit
-  TimePoint begun;
+  TimePoint begun;                                        // where the wait that `timer` bounds starts
   OpId timer;
+  Urgency urgency = Urgency::kWaiting;        // kSpeculative: nobody waits
+  TimePoint deadline = TimePoint::max();      // for the storage's queue: when those that wait go on without
+  std::shared_ptr<std::atomic<bool>> cancel;  // for the storage's queue: `requests` became empty
+  std::uint32_t epoch = 0;                    // of the storage it reads
+  TimePoint read_begun;                       // for the metrics
+  std::uint64_t bytes = 0;                    // of the read, for the metrics
 };
 
 // A write to storage, of one namespace. Its pages are kept on the host (locked and leased), but not on the device: a
@@ -91,15 +103,21 @@ struct Store {
     std::uint64_t begin = 0;
     LockHandle lock;
   };
-  std::vector<Piece> pieces;   // parents first
-  WriteRequest request;        // until it is submitted
-  std::vector<NodeId> groups;  // the node of each of its groups
+  std::vector<Piece> pieces;  // parents first
+  struct Group {              // of the request: [begin, end of node) of a path, more than one node once it was split
+    NodeId node;
+    std::uint64_t begin = 0;
+    std::uint64_t pages = 0;  // of full
+  };
+  WriteRequest request;  // until it is submitted
+  std::vector<Group> groups;
   std::vector<LeasedSlot> leases;
-  std::uint64_t pages = 0;   // of full, in the request
   std::uint64_t locked = 0;  // pages of `pieces`, counted in locked_by_stores_
   std::uint32_t attempts = 0;
   std::uint32_t epoch = 0;
   TimePoint not_before;  // retry back-off
+  TimePoint submitted;   // for the metrics
+  std::uint64_t bytes = 0;
 };
 
 struct ExplainOp {
@@ -114,16 +132,17 @@ using Completion = std::variant<std::monostate, TransferDone, ExistsResult, Read
 struct Op {
   OpId id;
   OpKind kind = OpKind::kLoad;
-  RequestId request;                   // kLoad, kStateCopy, kTimer
+  RequestId request;                   // kLoad, kStateCopy; kTimer: who waits for its turn to fetch
   LockHandle host_lock;                // kLoad: keeps the source
   std::unique_ptr<Prefetch> prefetch;  // kExists, kRead
   std::unique_ptr<Store> store;
   std::unique_ptr<ExplainOp> explain;
   Completion completion;  // this rank's, once it arrived
   TimePoint due;          // kTimer
-  OpId guards;            // kTimer: the query or read whose wait it bounds
+  OpId guards;            // kTimer: the query or read whose wait it bounds; 0: the wait of `request` for its turn
   bool reported = false;
   std::uint64_t pages = 0;  // kLoad: full pages, for the counter
+  TimePoint begun;          // kLoad: for the metrics
 };
 
 struct Arrival {
@@ -153,6 +172,8 @@ class CacheImpl final : public Cache, private SlotSink {
   Status attach_storage(StorageBackend& backend) override;
   void detach_storage() override;
   bool storage_idle() const override;
+  void storage_cleared() override;
+  void set_policies(PrefetchPolicy prefetch, WritePolicy write) override;
   void explain(const BeginRequest& request, std::function<void(Explanation)> done) override;
   const RadixTree& tree() const override { return tree_; }
   CacheCounters counters() const override;
@@ -163,6 +184,8 @@ class CacheImpl final : public Cache, private SlotSink {
   Request* find(RequestId id);
   [[nodiscard]] const Request* find(RequestId id) const;
   [[nodiscard]] Result<NamespaceId> space_for(const std::string& adapter, const std::string& salt);
+  // Closes namespaces that nothing refers to, least recently used first, a few at a time.
+  void close_idle_spaces();
   [[nodiscard]] std::uint32_t page_size() const { return model_.page_size; }
   [[nodiscard]] std::uint64_t reusable_pages(const Request& r) const { return (r.prompt - 1) / page_size(); }
   [[nodiscard]] std::uint64_t final_tokens(const Request& r) const;
@@ -207,6 +230,10 @@ class CacheImpl final : public Cache, private SlotSink {
   };
   [[nodiscard]] Result<Restore> choose_restore(Request& r, NodeId& node);
   [[nodiscard]] bool fetch_again(Request& r, std::uint64_t found);
+  // The wait for a turn to fetch, which one timer bounds: that of the request that began first.
+  void wait_for_turn(Request& r);
+  void end_turn_wait(const Request& r);
+  void arm_turn_timer();
   [[nodiscard]] ComponentCounts slots_to_start(const Request& r, const Restore& restore) const;
   [[nodiscard]] Status admit(Request& r, NodeId node, const Restore& restore);
   [[nodiscard]] Status attach_loads(Op& op, NodeId node, const Restore& restore,
@@ -227,7 +254,7 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] Status grant_planned(Request& r, std::uint64_t until, bool weak);
   void grant_tracked(Request& r, std::uint64_t until);
   void drop_granted(Request& r);
-  [[nodiscard]] Result<DeviceSlot> snapshot_slot(bool weak);
+  [[nodiscard]] Result<DeviceSlot> snapshot_slot(Request& r, bool weak);
   void collect_snapshots(Request& r);
   void commit_due(Request& r);
   // Gives whole pages [committed, pages) and taken checkpoints to the tree. kConflict: met a copy under way; later.
@@ -236,9 +263,15 @@ class CacheImpl final : public Cache, private SlotSink {
   void refresh_table(Request& r, NodeId node, std::uint64_t from, std::uint64_t to);
 
   // ---- room.cc
-  [[nodiscard]] Status make_device_room(const ComponentCounts& counts);
-  [[nodiscard]] Status make_device_room_for(ComponentKind c, std::uint32_t count);
-  [[nodiscard]] bool make_host_room(const ComponentCounts& counts);
+  [[nodiscard]] Status make_device_room(Request& r, const ComponentCounts& counts);
+  [[nodiscard]] Status make_device_room_for(Request& r, ComponentKind c, std::uint32_t count);
+  // gently: what storage lacks stays while storage is taking it.
+  [[nodiscard]] bool make_host_room(const ComponentCounts& counts, bool gently);
+  [[nodiscard]] std::uint64_t gentle_share(ComponentKind c, std::uint64_t want);
+  [[nodiscard]] bool may_wait_for_stores() const;
+  void renew_store_patience();
+  void count_store_wait();
+  EvictResult evict_device(ComponentKind c, std::uint32_t slots, VictimRule rule);
   [[nodiscard]] bool could_make_device_room(ComponentKind c, std::uint32_t count) const;
   [[nodiscard]] std::size_t copies_in_flight() const {
     return open(OpKind::kLoad) + open(OpKind::kStateCopy) + open(OpKind::kBackup);
@@ -248,6 +281,10 @@ class CacheImpl final : public Cache, private SlotSink {
   // ---- prefetch.cc
   // forced: at start(), when the request has its turn; the capacity limit is for those that still queue.
   void maybe_prefetch(Request& r, bool forced);
+  [[nodiscard]] bool join_prefetch(Request& r, std::span<const TokenId> tokens, std::uint64_t base);
+  void start_prefetch(Request& r, std::unique_ptr<Prefetch> p);
+  void leave_prefetch(RequestId id);
+  void prefetch_without_room(const Prefetch& p);
   [[nodiscard]] bool may_prefetch() const;
   [[nodiscard]] Nanos wait_limit(std::uint64_t tokens) const;
   void drop_hold(Request& r);
@@ -266,6 +303,7 @@ class CacheImpl final : public Cache, private SlotSink {
   void read_done(Op& op, const OutcomeBits& bits);
   [[nodiscard]] bool still_has_path(const Prefetch& p) const;
   void adopt(Prefetch& p, std::uint64_t pages);
+  void mark_adopted(NodeId node, const Prefetch& p, std::uint64_t pages);
   void end_prefetch(OpId id, Prefetch& p);
   void timer_done(Op& op);
   void check_timers();
@@ -273,9 +311,10 @@ class CacheImpl final : public Cache, private SlotSink {
   // ---- backup.cc
   // As the write policy says. What stands at or after page `from` is looked at also beneath a complete copy.
   void maybe_backup(NodeId node, std::uint64_t from);
-  [[nodiscard]] bool backup_victims(const std::vector<NodeId>& victims);  // true: a copy was started
-  [[nodiscard]] bool start_backup(const std::vector<NodeId>& nodes);      // parents first
-  [[nodiscard]] bool attach_backup(Op& op, NodeId node, TransferRequest& copy);
+  // gently: see make_host_room(). True: a copy was started.
+  [[nodiscard]] bool backup_victims(const std::vector<NodeId>& victims, bool gently);
+  [[nodiscard]] bool start_backup(const std::vector<NodeId>& nodes, bool gently);  // parents first
+  [[nodiscard]] bool attach_backup(Op& op, NodeId node, TransferRequest& copy, bool gently);
   void append_unbacked_path(NodeId node, bool by_policy, std::uint64_t from, std::vector<NodeId>& out) const;
   [[nodiscard]] ComponentCounts missing_on_host(const NodeView& view) const;
   void backup_done(Op& op, bool ok);
@@ -288,6 +327,7 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] std::vector<NodeId> nodes_of(const Store& store) const;
   void release_store(Store& store);
   void store_done(Op& op, const OutcomeBits& bits);
+  void mark_declined(Store& store, const OutcomeBits& bits);
   void mark_stored(const Store& store, bool ok, const OutcomeBits& bits);
   void pump_stores();
   void store_unstored();
@@ -305,8 +345,8 @@ class CacheImpl final : public Cache, private SlotSink {
   void free_device(ComponentKind c, std::span<const DeviceSlot> slots) override;
   void free_host(ComponentKind c, std::span<const HostSlot> slots) override;
 
-  // const after create
-  const CacheConfig config_;
+  // const after create, but the policies
+  CacheConfig config_;
   const ModelSpec& model_;
   DevicePools& device_;
   HostPools* const host_;
@@ -323,7 +363,13 @@ class CacheImpl final : public Cache, private SlotSink {
   std::array<std::size_t, kOpKindCount> open_{};  // of ops_, by kind
   std::uint64_t next_request_ = 1, next_op_ = 1, next_explain_ = 1, step_ = 0;
   std::uint32_t running_ = 0;  // requests in kLoading or kRunning
-  std::map<std::pair<std::string, std::string>, NamespaceId> spaces_;
+  struct Space {
+    NamespaceId id;
+    std::uint64_t used = 0;  // request that used it last
+  };
+  std::map<std::pair<std::string, std::string>, Space> spaces_;  // by adapter and salt
+  std::set<std::uint64_t> turn_waits_;                           // requests that wait for their turn to fetch
+  OpId turn_timer_;                                              // for the first of them; 0: none
   std::map<std::uint32_t, std::shared_ptr<const StoreScope>> store_scopes_;  // by NamespaceId
   std::uint64_t prefetch_blocks_ = 0;
   std::deque<OpId> store_queue_;  // waiting to be submitted, in order
@@ -332,10 +378,13 @@ class CacheImpl final : public Cache, private SlotSink {
   bool backup_failed_ = false;          // the last one; the next victim is dropped instead of backed up
   bool unstored_hint_ = false;          // the tree may hold host pages that storage lacks
   bool store_again_ = false;            // storage lost pages: look for them again once it takes some
+  std::uint32_t store_patience_ = 0;    // polls for which room may still be refused before storage takes something
+  bool refused_for_stores_ = false;     // room was, since the last poll
   std::size_t loads_in_flight_ = 0;
   StorageBackend* storage_ = nullptr;
   std::uint32_t storage_epoch_ = 0;
   CacheCounters counters_;
+  CacheMetrics metrics_;
   std::vector<Arrival> arrivals_;     // scratch of poll()
   std::vector<AgreedEvent> agreed_;   // scratch of poll()
   std::vector<AgreedEvent> refused_;  // outcomes that the rank group had no room for: reported again, in order

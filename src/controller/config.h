@@ -44,14 +44,14 @@ struct CacheConfig {
   Nanos prefetch_timeout_base = std::chrono::seconds(1);
   Nanos prefetch_timeout_per_ki_token = std::chrono::milliseconds(250);
   Nanos prefetch_timeout_max = std::chrono::seconds(30);
-  Nanos prefetch_wait_limit = std::chrono::minutes(5);  // wait_complete: the end of "all of it"
+  Nanos prefetch_wait_limit = std::chrono::minutes(5);  // wait_complete: from begin() to the end of "all of it"
 
   std::uint32_t load_back_threshold = 10;       // tokens of full; fewer are recomputed
   std::uint32_t chunked_prefill_tokens = 1024;  // the engine's longest chunk: bounds window slots per request
   std::uint32_t checkpoint_grid = 8192;         // tokens between weak checkpoints of recurrent state; 0: none
   std::uint32_t max_requests = 1024;            // begun and not finished
   std::uint32_t max_operations = 1024;          // transfers + storage operations in flight (inbox places)
-  std::uint32_t max_namespaces = 65536;         // adapters x salts seen
+  std::uint32_t max_namespaces = 65536;         // adapters x salts that have pages, requests or a prefetch
   std::uint32_t backup_retries = 3;             // of a storage write that failed, before the pages count as lost
   Nanos backup_retry_delay = std::chrono::milliseconds(100);  // doubles with each retry
   bool host_tier_for_state = true;  // false: recurrent checkpoints stay on the device only (control run)

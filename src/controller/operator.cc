@@ -20,10 +20,24 @@ Status CacheImpl::attach_storage(StorageBackend& backend) {
   if (!host_) return invalid_argument("storage needs the host tier: enable the hierarchical cache");
   if (storage_) return conflict("storage backend '" + storage_->info().name + "' is attached; detach it first");
   storage_ = &backend;
-  ++storage_epoch_;       // what an earlier storage has says nothing about this one
-  unstored_hint_ = true;  // prefixes cached before get their keys completed and are backed up
-  pump_stores();
+  metrics_.set_storage(backend.info().name);
+  renew_store_patience();  // it has not shown yet that it hangs
+  storage_cleared();
   return Status::ok();
+}
+
+void CacheImpl::storage_cleared() {
+  if (!storage_) return;
+  ++storage_epoch_;       // what was stored says nothing about what is there now
+  unstored_hint_ = true;  // prefixes cached before get their keys completed and are backed up
+  store_again_ = false;
+  pump_stores();
+}
+
+void CacheImpl::set_policies(PrefetchPolicy prefetch, WritePolicy write) {
+  if (write == WritePolicy::kWriteBack) tree_.allow_host_gaps();
+  config_.prefetch_policy = prefetch;
+  config_.write_policy = write;
 }
 
 void CacheImpl::detach_storage() {
@@ -172,7 +186,7 @@ void CacheImpl::explain(const BeginRequest& request, std::function<void(Explanat
   p.pages = report.prompt_pages;
   MatchResult match;
   if (space != spaces_.end()) {
-    p.space = space->second;
+    p.space = space->second.id;
     match = tree_.match(p.space, tokens);
     p.full_from = std::min(match.full_any_pages, p.pages);
   }

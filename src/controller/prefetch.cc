@@ -38,6 +38,7 @@ void CacheImpl::maybe_prefetch(Request& r, bool forced) {
   const std::uint64_t base = match.any.at.pages;
   r.known = std::max(r.known, base);
   if ((limit - base) * page_size() < std::max<std::uint64_t>(config_.prefetch_threshold, page_size())) return;
+  if (join_prefetch(r, tokens, base)) return;
   const auto allowed =
       static_cast<std::uint64_t>(config_.prefetch_capacity * static_cast<double>(host_->total_blocks()));
   if ((!forced && prefetch_blocks_ >= allowed) || !has_room_for_prefetch()) {
@@ -45,33 +46,80 @@ void CacheImpl::maybe_prefetch(Request& r, bool forced) {
     ++counters_.prefetch_refused;
     return;
   }
-  ++r.fetches;
   auto p = std::make_unique<Prefetch>();
-  p->request = r.id;
+  p->requests = {r.id};
   p->space = r.space;
   p->tokens.assign(tokens.begin(), tokens.end());
   p->pages = limit;
   p->base = base;
   p->full_from = std::min(match.full_any_pages, limit);
   p->key_from = base - std::min<std::uint64_t>(base, model_.window_pages());
-  p->begun = clock_.now();
+  p->epoch = storage_epoch_;
   collect_keys(*p, match.walked);
   const NodeId held = tree_.settle(position_at(match.walked.node, p->full_from));
   p->device_lock = tree_.lock(held, Tier::kDevice, LockParts{.full = true, .swa = false, .mamba = false});
   p->host_lock = tree_.lock(held, Tier::kHost, LockParts{.full = true, .swa = false, .mamba = false});
+  start_prefetch(r, std::move(p));
+}
 
+void CacheImpl::start_prefetch(Request& r, std::unique_ptr<Prefetch> p) {
+  ++r.fetches;
+  const bool waits = config_.prefetch_policy != PrefetchPolicy::kBestEffort;
+  // "All of it" has one limit for all fetches of a request.
+  p->begun = config_.prefetch_policy == PrefetchPolicy::kWaitComplete ? r.begun : clock_.now();
+  p->urgency = waits ? Urgency::kWaiting : Urgency::kSpeculative;
+  p->cancel = std::make_shared<std::atomic<bool>>(false);
   Op& op = new_op(OpKind::kExists);
-  if (config_.prefetch_policy != PrefetchPolicy::kBestEffort) {
+  if (waits) {
     r.waits_for = op.id;
     r.phase = RequestPhase::kPrefetching;
   }
   Op& timer = new_op(OpKind::kTimer);
-  timer.request = r.id;
   timer.guards = op.id;
   timer.due = p->begun + wait_limit(0);
+  if (waits) p->deadline = timer.due;
   p->timer = timer.id;
   op.prefetch = std::move(p);
   submit_exists(op, store_scopes_[r.space.v]);
+}
+
+// Another request is fetching the same pages: one read serves both. Only the same reusable prompt, or the head of it
+// where every page is a restore point: of a longer one, storage brings the state and the window of its own end.
+bool CacheImpl::join_prefetch(Request& r, std::span<const TokenId> tokens, std::uint64_t base) {
+  const bool any_head = !model_.has(ComponentKind::kSwa) && !model_.has(ComponentKind::kMamba);
+  const bool waits = config_.prefetch_policy != PrefetchPolicy::kBestEffort;
+  const std::uint64_t limit = tokens.size() / page_size();
+  for (auto& [id, op] : ops_) {
+    if ((op.kind != OpKind::kExists && op.kind != OpKind::kRead) || !op.prefetch) continue;
+    Prefetch& p = *op.prefetch;
+    const bool is_live = !p.requests.empty() && p.device_lock.held && p.epoch == storage_epoch_;
+    const bool serves = p.space == r.space && p.base <= base && (p.urgency == Urgency::kWaiting) == waits &&
+                        (p.pages == limit || (any_head && p.pages > limit)) &&
+                        (op.kind == OpKind::kExists || p.target > base);
+    if (!is_live || !serves || !std::equal(tokens.begin(), tokens.end(), p.tokens.begin())) continue;
+    ++r.fetches;
+    ++counters_.prefetch_shared;
+    p.requests.push_back(r.id);
+    if (op.kind == OpKind::kRead) r.known = std::max(r.known, std::min(p.target, limit));
+    if (waits) {
+      r.waits_for = op.id;
+      r.phase = RequestPhase::kPrefetching;
+    }
+    return true;
+  }
+  return false;
+}
+
+// An aborted request wants nothing any more. What storage has not begun it need not begin, if nobody else wants it; on
+// each rank it then answers as it may, and the ranks agree on what came.
+void CacheImpl::leave_prefetch(RequestId id) {
+  for (auto& [op_id, op] : ops_) {
+    if ((op.kind != OpKind::kExists && op.kind != OpKind::kRead) || !op.prefetch) continue;
+    Prefetch& p = *op.prefetch;
+    if (std::erase(p.requests, id) == 0 || !p.requests.empty()) continue;
+    // relaxed: a flag that carries nothing else.
+    p.cancel->store(true, std::memory_order_relaxed);
+  }
 }
 
 // Keys of the walked path come from the tree (hashed once per node), the rest continues its chain.
@@ -102,6 +150,7 @@ void CacheImpl::submit_exists(Op& op, std::shared_ptr<const StoreScope> scope) {
   request.scope = std::move(scope);
   request.keys = op.prefetch->keys;
   for (const PoolSpec& pool : model_.pools) request.pools.push_back(pool.name);
+  request.terms = {op.prefetch->urgency, op.prefetch->deadline, op.prefetch->cancel};
   auto complete = completion_for(op.id);
   const Status submitted =
       storage_->submit_exists(std::move(request), [complete](ExistsResult done) { complete(std::move(done)); });
@@ -231,7 +280,7 @@ bool CacheImpl::reserve_prefetch(Prefetch& p, const OutcomeBits& bits) {
     std::uint64_t blocks = 0;
     for (const ComponentKind c : kAllComponents)
       blocks += std::uint64_t{counts[index_of(c)]} * host_->blocks_per_slot(c);
-    if (blocks <= host_->total_blocks() && make_host_room(counts) && host_->reserve(counts, p.slots)) {
+    if (blocks <= host_->total_blocks() && make_host_room(counts, false) && host_->reserve(counts, p.slots)) {
       p.blocks = blocks;
       prefetch_blocks_ += blocks;
       return true;
@@ -244,36 +293,52 @@ bool CacheImpl::reserve_prefetch(Prefetch& p, const OutcomeBits& bits) {
 
 void CacheImpl::exists_done(Op& op, const OutcomeBits& bits) {
   std::unique_ptr<Prefetch> p = std::move(op.prefetch);
-  Request* r = find(p->request);
-  if (r) r->known = std::max(r->known, largest_candidate(bits, p->base, p->pages));
+  const std::uint64_t found = largest_candidate(bits, p->base, p->pages);
+  for (const RequestId id : p->requests) {
+    if (Request* r = find(id)) r->known = std::max(r->known, std::min(found, reusable_pages(*r)));
+  }
   // An answer that comes after the deadline finds its path unlocked: too late to build on.
-  if (!storage_ || !p->device_lock.held || !reserve_prefetch(*p, bits)) {
-    const bool wanted = p->target > p->base;  // there was something to fetch, and no room
-    if (r && wanted && host_room_will_come()) {
-      r->fetch_refused = true;  // start() asks again, and this one does not count
-      --r->fetches;
-    } else if (r && wanted && copies_in_flight() + open(OpKind::kStore) == 0) {
-      r->fetches = kMaxFetches;
-    }
+  const bool wanted = storage_ && !p->requests.empty() && p->device_lock.held;
+  if (!wanted || !reserve_prefetch(*p, bits)) {
+    if (wanted && p->target > p->base) prefetch_without_room(*p);
     end_prefetch(op.id, *p);
     return;
   }
   Op& read = new_op(OpKind::kRead);
-  if (r && r->waits_for == op.id) r->waits_for = read.id;
+  for (const RequestId id : p->requests) {
+    if (Request* r = find(id); r && r->waits_for == op.id) r->waits_for = read.id;
+  }
   if (const auto timer = ops_.find(p->timer.v); timer != ops_.end()) {
     timer->second.guards = read.id;
     timer->second.due = p->begun + wait_limit((p->target - p->base) * page_size());
+    if (p->urgency == Urgency::kWaiting) p->deadline = timer->second.due;
   }
   read.prefetch = std::move(p);
   submit_read(read);
 }
 
+// There was something to fetch, and no room for it.
+void CacheImpl::prefetch_without_room(const Prefetch& p) {
+  for (const RequestId id : p.requests) {
+    Request* r = find(id);
+    if (!r) continue;
+    if (host_room_will_come()) {
+      r->fetch_refused = true;  // start() asks again, and this one does not count
+      --r->fetches;
+    } else if (copies_in_flight() + open(OpKind::kStore) == 0) {
+      r->fetches = kMaxFetches;
+    }
+  }
+}
+
 ReadRequest CacheImpl::build_read(Prefetch& p) {
   ReadRequest request;
   request.scope = store_scopes_[p.space.v];
+  request.terms = {p.urgency, p.deadline, p.cancel};
   const auto add = [&](const PoolSpec& pool, std::uint64_t page, HostSlot slot) {
     ReadItem item{pool.name, p.keys[page - p.key_from], {}};
     host_->append_page(pool.name, slot, item.payload);
+    p.bytes += payload_bytes(item.payload);
     request.items.push_back(std::move(item));
     p.items.emplace_back(pool.name, page);
   };
@@ -291,6 +356,7 @@ ReadRequest CacheImpl::build_read(Prefetch& p) {
 }
 
 void CacheImpl::submit_read(Op& op) {
+  op.prefetch->read_begun = clock_.now();
   ReadRequest request = build_read(*op.prefetch);
   auto complete = completion_for(op.id);
   const Status submitted =
@@ -303,20 +369,22 @@ void CacheImpl::read_done(Op& op, const OutcomeBits& bits) {
   drop_host_leases(p.leases);
   p.leases.clear();
   std::uint64_t pages = largest_candidate(bits, p.base, p.target);
-  if (pages < p.target) ++counters_.prefetch_partial;
+  if (pages > p.base)
+    metrics_.prefetched(p.target - std::min(p.full_from, p.target), p.bytes, clock_.now() - p.read_begun);
+  if (pages < p.target && !p.requests.empty()) ++counters_.prefetch_partial;
   if (!still_has_path(p)) pages = p.base;
   adopt(p, pages);
   // A request that still waits keeps what came for it on the host until it starts, within the same capacity.
-  Request* r = find(p.request);
-  if (r && r->waits_for == op.id && pages > p.base) {
+  for (const RequestId id : p.requests) {
+    Request* r = find(id);
+    if (!r || r->waits_for != op.id || pages <= p.base) continue;
     drop_hold(*r);
-    const MatchResult match = tree_.match(p.space, std::span<const TokenId>(p.tokens).first(pages * page_size()));
+    const std::uint64_t own = std::min(pages, reusable_pages(*r));
+    const MatchResult match = tree_.match(p.space, std::span<const TokenId>(p.tokens).first(own * page_size()));
     r->hold = tree_.lock(tree_.settle(match.any.at), Tier::kHost, LockParts{});
-    r->hold_blocks = p.blocks;
-  } else {
-    prefetch_blocks_ -= p.blocks;
+    r->hold_blocks = std::exchange(p.blocks, 0);  // counted once, with the first of those that share it
   }
-  p.blocks = 0;
+  prefetch_blocks_ -= std::exchange(p.blocks, 0);
   end_prefetch(op.id, p);
 }
 
@@ -348,11 +416,14 @@ void CacheImpl::adopt(Prefetch& p, std::uint64_t pages) {
     insert.swa = head(ComponentKind::kSwa);
     if (kept[index_of(ComponentKind::kMamba)] == 1) insert.state = p.slots[index_of(ComponentKind::kMamba)].front();
     const std::uint64_t evicted = counters_.host_evicted;
-    if (tree_.insert_host(insert).is_ok()) {
+    if (const Result<InsertResult> inserted = tree_.insert_host(insert); inserted.is_ok()) {
       // Duplicates of what others brought meanwhile come back through the sink: not evictions.
       counters_.prefetched += kept[index_of(ComponentKind::kFull)] - (counters_.host_evicted - evicted);
       counters_.host_evicted = evicted;
-      if (Request* r = find(p.request)) {
+      mark_adopted(inserted->node, p, pages);
+      for (const RequestId id : p.requests) {
+        Request* r = find(id);
+        if (!r) continue;
         r->fetched_from = r->fetched_to > 0 ? std::min(r->fetched_from, p.full_from) : p.full_from;
         r->fetched_to = std::max(r->fetched_to, pages);
       }
@@ -367,6 +438,21 @@ void CacheImpl::adopt(Prefetch& p, std::uint64_t pages) {
   }
 }
 
+// What came from the storage that is attached need not be written there again.
+void CacheImpl::mark_adopted(NodeId node, const Prefetch& p, std::uint64_t pages) {
+  if (!storage_ || p.epoch != storage_epoch_) return;
+  const bool read_state = !p.slots[index_of(ComponentKind::kMamba)].empty() && pages == p.target;
+  for (NodeView view = tree_.view(node); view.end > 0 && view.begin >= p.full_from; view = tree_.view(node)) {
+    const bool has_window = !view.host[index_of(ComponentKind::kSwa)].empty();
+    const bool has_state = !view.host[index_of(ComponentKind::kMamba)].empty();
+    // What else the node has on the host was computed here, and storage may lack it.
+    const bool all_read =
+        (!has_window || view.begin >= p.swa_from) && (!has_state || (read_state && view.end == pages));
+    if (all_read) tree_.set_stored(node, storage_epoch_);
+    node = view.parent;
+  }
+}
+
 void CacheImpl::drop_hold(Request& r) {
   tree_.unlock(r.hold);
   prefetch_blocks_ -= r.hold_blocks;
@@ -376,7 +462,9 @@ void CacheImpl::drop_hold(Request& r) {
 void CacheImpl::end_prefetch(OpId id, Prefetch& p) {
   tree_.unlock(p.device_lock);
   tree_.unlock(p.host_lock);
-  if (Request* r = find(p.request); r && r->waits_for == id) {
+  for (const RequestId request : p.requests) {
+    Request* r = find(request);
+    if (!r || r->waits_for != id) continue;
     r->phase = RequestPhase::kReady;
     r->waits_for = OpId{};
   }
@@ -385,18 +473,29 @@ void CacheImpl::end_prefetch(OpId id, Prefetch& p) {
 }
 
 void CacheImpl::timer_done(Op& op) {
-  // From here on the operation owns its buffers and nothing else: the tiers are for those who run.
-  if (const auto late = ops_.find(op.guards.v); late != ops_.end() && late->second.prefetch) {
-    tree_.unlock(late->second.prefetch->device_lock);
-    tree_.unlock(late->second.prefetch->host_lock);
+  if (op.guards == OpId{}) {  // it waited for its turn, or for what it fetched in the end
+    Request* r = find(op.request);
+    if (!r || turn_timer_ != op.id) return;
+    if (r->waits_for == OpId{}) ++counters_.prefetch_late;  // else its prefetch has a deadline of its own
+    r->gave_up = true;
+    end_turn_wait(*r);
+    return;
   }
-  // The request may wait for another prefetch by now, which has a deadline of its own.
-  Request* r = find(op.request);
-  if (!r || op.guards == OpId{} || r->waits_for != op.guards) return;
-  ++counters_.prefetch_late;
-  r->phase = RequestPhase::kReady;  // the read goes on and will be adopted for the next request
-  r->waits_for = OpId{};
-  r->fetches = kMaxFetches;  // it has waited long enough
+  const auto late = ops_.find(op.guards.v);
+  if (late == ops_.end() || !late->second.prefetch) return;
+  // From here on the operation owns its buffers and nothing else: the tiers are for those who run.
+  Prefetch& p = *late->second.prefetch;
+  tree_.unlock(p.device_lock);
+  tree_.unlock(p.host_lock);
+  for (const RequestId id : p.requests) {
+    // The request may wait for another prefetch by now, which has a deadline of its own.
+    Request* r = find(id);
+    if (!r || r->waits_for != op.guards) continue;
+    ++counters_.prefetch_late;
+    r->phase = RequestPhase::kReady;  // the read goes on and will be adopted for the next request
+    r->waits_for = OpId{};
+    r->gave_up = true;
+  }
 }
 
 void CacheImpl::check_timers() {

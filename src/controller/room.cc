@@ -8,6 +8,10 @@ namespace larder {
 namespace {
 // Host victims are taken a few at a time, so that the choice between components follows recency.
 constexpr std::uint64_t kHostVictimBatch = 16;
+// For how many polls room is refused after storage took something, and how often to one request in its life: a storage
+// that is slow costs some time, one that hangs costs next to none.
+constexpr std::uint32_t kStorePatience = 32;
+constexpr std::uint32_t kMostStoreWaits = 128;
 }  // namespace
 
 bool CacheImpl::tier_keeps(ComponentKind c) const {
@@ -15,26 +19,34 @@ bool CacheImpl::tier_keeps(ComponentKind c) const {
   return c != ComponentKind::kMamba || config_.host_tier_for_state;
 }
 
-Status CacheImpl::make_device_room(const ComponentCounts& counts) {
+Status CacheImpl::make_device_room(Request& r, const ComponentCounts& counts) {
   for (const ComponentKind c : kAllComponents) {  // before anything is evicted for a component that does fit
     if (!could_make_device_room(c, counts[index_of(c)])) {
       return overloaded("the device has no room for " + std::to_string(counts[index_of(c)]) + " slots of " +
                         std::string(component_name(c)) + " now: the rest is in use");
     }
   }
-  for (const ComponentKind c : kAllComponents) LARDER_RETURN_IF_ERROR(make_device_room_for(c, counts[index_of(c)]));
+  for (const ComponentKind c : kAllComponents) LARDER_RETURN_IF_ERROR(make_device_room_for(r, c, counts[index_of(c)]));
   return Status::ok();
 }
 
-// Would evicting everything do? What is locked or pinned now comes free in its own time.
+EvictResult CacheImpl::evict_device(ComponentKind c, std::uint32_t slots, VictimRule rule) {
+  const TimePoint begun = clock_.now();
+  EvictResult evicted = tree_.evict_device(c, slots, rule);
+  const std::uint64_t tokens = c == ComponentKind::kFull ? evicted.freed * page_size() : 0;
+  if (evicted.freed > 0) metrics_.evicted(tokens, clock_.now() - begun);
+  return evicted;
+}
+
+// Would evicting everything do? What is locked or covered now comes free in its own time.
 bool CacheImpl::could_make_device_room(ComponentKind c, std::uint32_t count) const {
   return count <= device_.free_slots(c) + tree_.counts(c, Tier::kDevice).evictable();
 }
 
 // Prefers victims with a host copy. For the rest: back up and wait while copies are under way, and drop only when none
-// is: a full host tier must never stop the engine for good. Writes to storage are not waited for, although they keep
-// host pages in place: a storage that is slow or hangs costs cached pages, not time.
-Status CacheImpl::make_device_room_for(ComponentKind c, std::uint32_t count) {
+// is: a full host tier must never stop the engine for good. Writes to storage keep host pages in place: while storage
+// takes pages, they are waited for a little; a storage that hangs costs cached pages, not time.
+Status CacheImpl::make_device_room_for(Request& r, ComponentKind c, std::uint32_t count) {
   const auto missing = [&] {
     const std::uint32_t free = device_.free_slots(c);
     return count > free ? count - free : 0u;
@@ -46,26 +58,58 @@ Status CacheImpl::make_device_room_for(ComponentKind c, std::uint32_t count) {
   };
   if (!could_make_device_room(c, count)) return no_room();
   if (tier_keeps(c)) {
-    const EvictResult gentle = tree_.evict_device(c, missing(), VictimRule::kBackUpFirst);
+    const EvictResult gentle = evict_device(c, missing(), VictimRule::kBackUpFirst);
     if (missing() == 0) return Status::ok();
     // After a copy that failed, one round goes without: a device that cannot copy must still compute.
     if (!std::exchange(backup_failed_, false)) {
-      (void)backup_victims(gentle.needs_backup);
-      if (copies_in_flight() > 0) return no_room();
+      const bool refused_before = std::exchange(refused_for_stores_, false);
+      (void)backup_victims(gentle.needs_backup, r.store_waits < kMostStoreWaits);
+      const bool waits_for_stores = refused_for_stores_;
+      refused_for_stores_ = refused_before || waits_for_stores;
+      r.store_waits += waits_for_stores ? 1 : 0;
+      if (copies_in_flight() > 0 || waits_for_stores) return no_room();
     }
   }
-  (void)tree_.evict_device(c, missing(), VictimRule::kDrop);
+  (void)evict_device(c, missing(), VictimRule::kDrop);
   return missing() == 0 ? Status::ok() : no_room();
+}
+
+// Storage took something: it is worth waiting for.
+void CacheImpl::renew_store_patience() { store_patience_ = kStorePatience; }
+
+// Once per poll, which every rank makes in the same step.
+void CacheImpl::count_store_wait() {
+  if (std::exchange(refused_for_stores_, false)) {
+    ++counters_.store_waits;
+    if (store_patience_ > 0) --store_patience_;
+  }
+}
+
+bool CacheImpl::may_wait_for_stores() const { return storage_ && open(OpKind::kStore) > 0 && store_patience_ > 0; }
+
+// How much of the next victim may go now, at most `want`. 0: storage has yet to take it, and is taking pages.
+std::uint64_t CacheImpl::gentle_share(ComponentKind c, std::uint64_t want) {
+  if (!may_wait_for_stores() || !unstored_hint_) return want;
+  const NodeView victim = tree_.view(tree_.next_host_victim(c));
+  if (victim.stored_epoch != storage_epoch_ && victim.declined_epoch != storage_epoch_) {
+    refused_for_stores_ = true;
+    return 0;
+  }
+  return std::min(want, c == ComponentKind::kMamba ? 1 : victim.end - victim.begin);
 }
 
 // One byte budget: the least recently used victim goes first, whatever its component. Evicts nothing if everything
 // would not do.
-bool CacheImpl::make_host_room(const ComponentCounts& counts) {
+bool CacheImpl::make_host_room(const ComponentCounts& counts, bool gently) {
   std::uint64_t evictable = 0;
   for (const ComponentKind c : kAllComponents) {
     evictable += tree_.counts(c, Tier::kHost).evictable() * host_->blocks_per_slot(c);
   }
-  if (host_->blocks_missing(counts) > evictable) return false;
+  if (const std::uint64_t missing = host_->blocks_missing(counts); missing > evictable) {
+    const std::uint64_t stores = locked_by_stores_ * host_->blocks_per_slot(ComponentKind::kFull);
+    if (gently && may_wait_for_stores() && missing <= evictable + stores) refused_for_stores_ = true;
+    return false;
+  }
   while (true) {
     const std::uint64_t missing = host_->blocks_missing(counts);
     if (missing == 0) return true;
@@ -79,10 +123,15 @@ bool CacheImpl::make_host_room(const ComponentCounts& counts) {
         oldest = *tick;
       }
     }
-    if (!victim) return false;
+    if (!victim) {
+      // What is left stands beneath pages that are being written.
+      if (gently && may_wait_for_stores()) refused_for_stores_ = true;
+      return false;
+    }
     const std::uint64_t per_slot = host_->blocks_per_slot(*victim);
-    const std::uint64_t want = std::clamp<std::uint64_t>((missing + per_slot - 1) / per_slot, 1, kHostVictimBatch);
-    if (tree_.evict_host(*victim, want).freed == 0) return false;
+    std::uint64_t want = std::clamp<std::uint64_t>((missing + per_slot - 1) / per_slot, 1, kHostVictimBatch);
+    if (gently) want = gentle_share(*victim, want);
+    if (want == 0 || tree_.evict_host(*victim, want).freed == 0) return false;
   }
 }
 

@@ -50,12 +50,41 @@ Result<CacheImpl::Restore> CacheImpl::choose_restore(Request& r, NodeId& node) {
 
 // While the request queued, what it could have used was evicted, or its prefetch found no capacity. True: it waits.
 bool CacheImpl::fetch_again(Request& r, std::uint64_t found) {
-  if (!may_prefetch() || r.restarts > 0 || r.fetches >= kMaxFetches) return false;
+  if (!may_prefetch() || r.restarts > 0 || r.gave_up || r.fetches >= kMaxFetches) return false;
   if (!r.fetch_refused && found >= r.known) return false;
   // wait_complete takes its turn: fetches of everyone at once would only push each other out of the host.
   const bool takes_turns = config_.prefetch_policy == PrefetchPolicy::kWaitComplete && running_ > 0;
   maybe_prefetch(r, !takes_turns);
-  return r.phase == RequestPhase::kPrefetching || (takes_turns && r.fetch_refused);
+  if (r.phase == RequestPhase::kPrefetching) return true;
+  if (!takes_turns || !r.fetch_refused) return false;
+  wait_for_turn(r);
+  return true;
+}
+
+// When a request has waited for its turn long enough is said by a timer, which the ranks agree on: their clocks do not.
+void CacheImpl::wait_for_turn(Request& r) {
+  turn_waits_.insert(r.id.v);
+  if (turn_timer_ == OpId{} || turn_waits_.begin() == turn_waits_.find(r.id.v)) arm_turn_timer();
+}
+
+void CacheImpl::end_turn_wait(const Request& r) {
+  if (turn_waits_.erase(r.id.v) > 0) arm_turn_timer();
+}
+
+// Requests begin in the order of their ids, so the first is the first to give up.
+void CacheImpl::arm_turn_timer() {
+  const RequestId first(turn_waits_.empty() ? 0 : *turn_waits_.begin());
+  if (const auto old = ops_.find(turn_timer_.v); old != ops_.end()) {
+    if (old->second.request == first) return;
+    report(old->second);  // it guards nothing any more; every rank gets here by the same event
+  }
+  turn_timer_ = OpId{};
+  const Request* r = find(first);
+  if (!r) return;
+  Op& timer = new_op(OpKind::kTimer);
+  timer.request = first;
+  timer.due = r->begun + config_.prefetch_wait_limit;
+  turn_timer_ = timer.id;
 }
 
 ComponentCounts CacheImpl::slots_to_start(const Request& r, const Restore& restore) const {
@@ -97,6 +126,7 @@ Result<CachedTokens> CacheImpl::start(RequestId id) {
   if (!restore.is_ok()) return restore.status();
   LARDER_RETURN_IF_ERROR(admit(*r, node, *restore));
   drop_hold(*r);
+  end_turn_wait(*r);
   account_start(*r, *restore);
   return r->cached;
 }
@@ -107,7 +137,7 @@ Status CacheImpl::admit(Request& r, NodeId node, const Restore& restore) {
   if (restore.loads()) host_lock = tree_.lock(node, Tier::kHost, LockParts{});
   const ComponentCounts counts = slots_to_start(r, restore);
   std::array<std::vector<DeviceSlot>, kComponentCount> slots;
-  Status room = make_device_room(counts);
+  Status room = make_device_room(r, counts);
   if (room.is_ok() && !device_.reserve(counts, slots)) room = overloaded("start: the device is full");
   if (!room.is_ok()) {
     tree_.unlock(device_lock);
@@ -138,6 +168,7 @@ Status CacheImpl::admit(Request& r, NodeId node, const Restore& restore) {
   ++running_;
   if (op) {
     op->pages = restore.pages - restore.device_pages;
+    op->begun = clock_.now();
     load.gate = r.gate = std::make_shared<LayerGate>(model_.layer_count());
     r.load = op->id;
     submit_transfer(*op, std::move(load));
@@ -259,7 +290,10 @@ void CacheImpl::load_done(Op& op, bool ok) {
   (void)tree_.finish_op(op.id, ok);
   tree_.unlock(op.host_lock);
   --loads_in_flight_;
-  if (ok) counters_.loaded_back += op.pages;
+  if (ok) {
+    counters_.loaded_back += op.pages;
+    metrics_.loaded_back(clock_.now() - op.begun);
+  }
   Request* r = find(op.request);
   if (!r || r->load != op.id) return;
   r->load = OpId{};

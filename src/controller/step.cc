@@ -35,7 +35,7 @@ Status CacheImpl::grant_window(Request& r, std::uint64_t until) {
   const std::uint64_t end = (until + page_size() - 1) / page_size();
   std::uint32_t missing = 0;
   for (std::uint64_t i = first; i < end; ++i) missing += r.table.swa[i].valid() ? 0 : 1;
-  LARDER_RETURN_IF_ERROR(make_device_room_for(ComponentKind::kSwa, missing));
+  LARDER_RETURN_IF_ERROR(make_device_room_for(r, ComponentKind::kSwa, missing));
   for (std::uint64_t i = first; i < end; ++i) {
     if (r.table.swa[i].valid()) continue;
     const std::optional<DeviceSlot> slot = device_.allocate(ComponentKind::kSwa);
@@ -45,8 +45,8 @@ Status CacheImpl::grant_window(Request& r, std::uint64_t until) {
   return Status::ok();
 }
 
-Result<DeviceSlot> CacheImpl::snapshot_slot(bool weak) {
-  if (!weak) LARDER_RETURN_IF_ERROR(make_device_room_for(ComponentKind::kMamba, 1));
+Result<DeviceSlot> CacheImpl::snapshot_slot(Request& r, bool weak) {
+  if (!weak) LARDER_RETURN_IF_ERROR(make_device_room_for(r, ComponentKind::kMamba, 1));
   const std::optional<DeviceSlot> slot = device_.allocate(ComponentKind::kMamba);
   if (!slot) return overloaded("prepare_step: no recurrent state is free");
   return *slot;
@@ -72,7 +72,7 @@ Status CacheImpl::grant_planned(Request& r, std::uint64_t until, bool weak) {
     const std::uint64_t position = planned.page * page_size();
     if (position > until) break;
     if (position <= r.computed || planned.weak != weak) continue;
-    Result<DeviceSlot> slot = snapshot_slot(weak);
+    Result<DeviceSlot> slot = snapshot_slot(r, weak);
     if (slot.is_ok()) {
       r.granted.push_back({position, *slot});
     } else if (!weak && copies_in_flight() > 0) {
@@ -90,7 +90,7 @@ void CacheImpl::grant_tracked(Request& r, std::uint64_t until) {
   if (boundary <= r.computed || boundary <= plan_end) return;
   if (!r.tracked.slot.valid()) {
     // check_admission() promised three states: the working one and two more.
-    Result<DeviceSlot> slot = snapshot_slot(!r.taken.empty() || !r.granted.empty());
+    Result<DeviceSlot> slot = snapshot_slot(r, !r.taken.empty() || !r.granted.empty());
     if (!slot.is_ok()) return;
     r.tracked.slot = *slot;
   }

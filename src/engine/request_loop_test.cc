@@ -120,6 +120,8 @@ class FakeCache final : public Cache {
   Status attach_storage(StorageBackend&) override { return Status::ok(); }
   void detach_storage() override {}
   bool storage_idle() const override { return true; }
+  void storage_cleared() override {}
+  void set_policies(PrefetchPolicy, WritePolicy) override {}
   void explain(const BeginRequest&, std::function<void(Explanation)>) override {}
   const RadixTree& tree() const override { throw std::logic_error("no tree"); }
   CacheCounters counters() const override { return {}; }

@@ -1,13 +1,19 @@
 #include "engine/request_metrics.h"
 
-#include <string_view>
-
 namespace larder {
 namespace {
 
 constexpr std::string_view kCachedHelp = "Prompt tokens that were not computed, by where they were";
 
 }  // namespace
+
+std::string storage_class_name(std::string_view backend) {
+  if (backend == "file") return "HiCacheFile";
+  if (backend == "hf3fs") return "HiCacheHF3FS";
+  if (backend == "mooncake") return "MooncakeStore";
+  if (backend == "nixl") return "HiCacheNixl";
+  return std::string(backend);
+}
 
 Labels RequestMetrics::with(std::string_view name, std::string_view value) const {
   Labels labels = labels_;
@@ -49,9 +55,13 @@ RequestMetrics::RequestMetrics(MetricsRegistry& m, const std::string& model_name
       partial_(
           m.counter("larder_prefetch_partial_total", "Prefetches of which less arrived than storage had", labels_)),
       refused_(m.counter("larder_prefetch_refused_total", "Prefetches refused for want of host capacity", labels_)),
+      shared_(m.counter("larder_prefetch_shared_total", "Requests that shared the prefetch of another", labels_)),
       corrupt_(m.counter("larder_corrupt_pages_total", "Stored pages that failed verification", labels_)),
       stored_(m.counter("larder_stored_pages_total", "KV pages written to storage", labels_)),
       store_failed_(m.counter("larder_store_failed_pages_total", "KV pages that storage did not take", labels_)),
+      store_declined_(
+          m.counter("larder_store_declined_pages_total", "KV pages that storage's admission declined", labels_)),
+      store_waits_(m.counter("larder_store_waits_total", "Polls for which room waited for a slow storage", labels_)),
       lost_(m.counter("larder_host_lost_pages_total", "Host pages lost to failures", labels_)),
       internal_errors_(m.counter("larder_internal_errors_total", "Refused internal calls: defects", labels_)),
       storage_reads_(m.counter("larder_storage_reads_total", "Pages asked of storage", labels_)),
@@ -62,8 +72,8 @@ RequestMetrics::RequestMetrics(MetricsRegistry& m, const std::string& model_name
 
 void RequestMetrics::set_storage(const std::string& backend) {
   if (backend.empty()) return;  // what a detached backend brought to the host is still its own
-  cached_storage_ =
-      &metrics_.counter("sglang:cached_tokens_total", kCachedHelp, with("cache_source", "storage_" + backend));
+  cached_storage_ = &metrics_.counter("sglang:cached_tokens_total", kCachedHelp,
+                                      with("cache_source", "storage_" + storage_class_name(backend)));
 }
 
 void RequestMetrics::started(const CachedTokens& cached, double queue_seconds) {
@@ -108,9 +118,12 @@ void RequestMetrics::publish_cache(const SchedulerStats& stats, std::uint32_t pa
   late_.follow(c.prefetch_late);
   partial_.follow(c.prefetch_partial);
   refused_.follow(c.prefetch_refused);
+  shared_.follow(c.prefetch_shared);
   corrupt_.follow(c.corrupt);
   stored_.follow(c.stored);
   store_failed_.follow(c.store_failed);
+  store_declined_.follow(c.store_declined);
+  store_waits_.follow(c.store_waits);
   lost_.follow(c.host_lost);
   internal_errors_.follow(c.internal_errors);
   if (!stats.storage) return;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/metrics.h"
 #include "controller/cache.h"
@@ -12,12 +13,15 @@
 
 namespace larder {
 
+// The backend's name as the reference's meta_info and metrics spell it: "file" -> "HiCacheFile".
+[[nodiscard]] std::string storage_class_name(std::string_view backend);
+
 class RequestMetrics {
  public:
   // model_name: label of all series. metrics outlives this.
   RequestMetrics(MetricsRegistry& metrics, const std::string& model_name);
 
-  // The backend that cached tokens of storage are counted for ("file"); "": none is attached.
+  // The backend that cached tokens of storage are counted for ("file"), under its class name; "": none is attached.
   void set_storage(const std::string& backend);
   void started(const CachedTokens& cached, double queue_seconds);
   // gap_seconds: since the submit for the first token, since the token before for the rest.
@@ -53,7 +57,8 @@ class RequestMetrics {
   Histogram &ttft_, &inter_token_, &end_to_end_, &queue_time_;
   Gauge &running_, &queued_, &used_tokens_, &token_usage_, &hit_rate_, &host_used_, &host_total_;
   Follower prefetched_, backed_up_, loaded_back_, evicted_;
-  Follower late_, partial_, refused_, corrupt_, stored_, store_failed_, lost_, internal_errors_;
+  Follower late_, partial_, refused_, shared_, corrupt_, stored_, store_failed_, store_declined_, store_waits_;
+  Follower lost_, internal_errors_;
   Follower storage_reads_, storage_read_errors_, storage_writes_, storage_write_errors_, storage_corrupt_;
 };
 

@@ -50,6 +50,8 @@ SchedulerImpl::SchedulerImpl(std::unique_ptr<Composition> parts, std::unique_ptr
           LoopLimits{parts_->options.max_running_requests, parts_->options.chunked_prefill_size, parts_->options.seed},
           LoopParts{parts_->cache.get(), engine_.get(), &parts_->model, &clock_, &metrics_}),
       extra_config_(parts_->options.hicache_storage_backend_extra_config),
+      prefetch_policy_(parts_->config.prefetch_policy),
+      write_policy_(parts_->config.write_policy),
       next_publish_(clock.now()) {
   metrics_.set_storage(parts_->options.hicache_storage_backend);
 }

@@ -144,8 +144,8 @@ void SchedulerImpl::add_host_usage(SchedulerStats& stats) const {
 
 StorageView SchedulerImpl::view_storage() const {
   StorageView view;
-  view.prefetch_policy = prefetch_policy_name(parts_->config.prefetch_policy);
-  view.write_policy = write_policy_name(parts_->config.write_policy);
+  view.prefetch_policy = prefetch_policy_name(prefetch_policy_);
+  view.write_policy = write_policy_name(write_policy_);
   view.is_detaching = is_detaching_;
   if (parts_->storage && !is_detaching_) {
     view.backend = parts_->storage->info().name;
@@ -160,24 +160,19 @@ StorageView SchedulerImpl::storage() {
   return view.is_ok() ? std::move(view).value() : StorageView{};
 }
 
-// Policies are const in a cache. A request that names the current ones is fine, another one is refused, not ignored.
+// Thresholds and time-outs are const in a cache. A request that names the current ones is fine, another one is refused,
+// not ignored.
 Status SchedulerImpl::check_attach(const AttachRequest& request, const ExtraConfig& extra) const {
-  const auto check_policy = [](std::string_view field, const std::string& asked, std::string_view current, bool known,
-                               std::string_view words) {
-    if (asked.empty() || asked == current) return Status::ok();
-    if (!known) {
-      return invalid_argument("Invalid " + std::string(field) + ": '" + asked + "'. Expected one of " +
-                              std::string(words) + ".");
-    }
-    return unsupported(std::string(field) + " is '" + std::string(current) +
-                       "' for the life of this process; restart with the other policy, or leave the field out");
+  const auto check_policy = [](std::string_view field, const std::string& asked, bool known, std::string_view words) {
+    if (asked.empty() || known) return Status::ok();
+    return invalid_argument("Invalid " + std::string(field) + ": '" + asked + "'. Expected one of " +
+                            std::string(words) + ".");
   };
   const CacheConfig& config = parts_->config;
-  LARDER_RETURN_IF_ERROR(check_policy(
-      "hicache_storage_prefetch_policy", request.prefetch_policy, prefetch_policy_name(config.prefetch_policy),
-      parse_prefetch_policy(request.prefetch_policy).has_value(), "['best_effort', 'wait_complete', 'timeout']"));
+  LARDER_RETURN_IF_ERROR(check_policy("hicache_storage_prefetch_policy", request.prefetch_policy,
+                                      parse_prefetch_policy(request.prefetch_policy).has_value(),
+                                      "['best_effort', 'wait_complete', 'timeout']"));
   LARDER_RETURN_IF_ERROR(check_policy("hicache_write_policy", request.write_policy,
-                                      write_policy_name(config.write_policy),
                                       parse_write_policy(request.write_policy).has_value(),
                                       "['write_back', 'write_through', 'write_through_selective']"));
   const bool is_same =
@@ -202,7 +197,14 @@ Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) 
   LARDER_RETURN_IF_ERROR(check_attach(request, *extra));
   const StorageView now = storage();
   if (now.is_detaching) return conflict("HiCache storage backend is being detached. Try again later.");
-  if (now.backend == request.backend) return Status::ok();  // as the reference: already enabled with the same backend
+  if (now.backend == request.backend) {  // as the reference: the same backend again changes the policies only
+    return call_status(
+        [this, request](const Promise<Done>& promise) {
+          set_policies(request);
+          promise->set_value({});
+        },
+        limit);
+  }
   if (!now.backend.empty()) {
     return conflict("HiCache storage backend is already enabled with backend '" + now.backend +
                     "'. Cannot attach different backend '" + request.backend + "'. Detach first.");
@@ -226,7 +228,15 @@ Status SchedulerImpl::attach_now(std::unique_ptr<StorageBackend>& backend, const
   parts_->storage = std::move(backend);
   extra_config_ = request.extra_config;
   metrics_.set_storage(request.backend);
+  set_policies(request);  // last: an attach that fails changes nothing
   return Status::ok();
+}
+
+// Those that the request names; a detach keeps them.
+void SchedulerImpl::set_policies(const AttachRequest& request) {
+  prefetch_policy_ = parse_prefetch_policy(request.prefetch_policy).value_or(prefetch_policy_);
+  write_policy_ = parse_write_policy(request.write_policy).value_or(write_policy_);
+  parts_->cache->set_policies(prefetch_policy_, write_policy_);
 }
 
 Status SchedulerImpl::detach_storage(Nanos limit) {
@@ -259,7 +269,7 @@ Status SchedulerImpl::detach_storage(Nanos limit) {
 }
 
 Status SchedulerImpl::clear_storage(Nanos limit) {
-  return call_status(
+  const Status cleared = call_status(
       [this](const Promise<Done>& promise) {
         if (!parts_->storage || is_detaching_) {
           return promise->set_value({invalid_argument("no storage backend is attached")});
@@ -267,6 +277,14 @@ Status SchedulerImpl::clear_storage(Nanos limit) {
         const Status submitted = parts_->storage->submit_clear(
             nullptr, [promise](Status status) { promise->set_value({std::move(status)}); });
         if (!submitted.is_ok()) promise->set_value({submitted});
+      },
+      limit);
+  if (!cleared.is_ok()) return cleared;
+  // Only now: what was written during the clear may be gone, too.
+  return call_status(
+      [this](const Promise<Done>& promise) {
+        parts_->cache->storage_cleared();
+        promise->set_value({});
       },
       limit);
 }

@@ -82,6 +82,7 @@ class SchedulerImpl final : public Scheduler {
   [[nodiscard]] bool is_idle() const;
   [[nodiscard]] StorageView view_storage() const;
   [[nodiscard]] Status attach_now(std::unique_ptr<StorageBackend>& backend, const AttachRequest& request);
+  void set_policies(const AttachRequest& request);
 
   // const after construction
   Clock& clock_;
@@ -96,6 +97,8 @@ class SchedulerImpl final : public Scheduler {
   bool is_flushing_ = false;
   bool is_detaching_ = false;
   std::string extra_config_;  // of the attached backend
+  PrefetchPolicy prefetch_policy_;
+  WritePolicy write_policy_;
   TimePoint next_publish_;
   bool was_at_rest_ = false;
 

@@ -187,10 +187,22 @@ TEST_F(SchedulerTest, StorageSurvivesFlushAndServesAgain) {
     const SchedulerStats stats = scheduler_->stats();
     ASSERT_TRUE(stats.storage.has_value());
     EXPECT_GT(stats.storage->pages, 0u);
-    EXPECT_NE(metrics_.render().find("sglang:cached_tokens_total{cache_source=\"storage_" + std::string(backend)),
+    EXPECT_NE(metrics_.render().find("sglang:cached_tokens_total{cache_source=\"storage_" +
+                                     std::string(backend == std::string("file") ? "HiCacheFile" : "memory") + "\""),
+              std::string::npos);
+    for (const char* name : {"prefetch_pgs", "backup_pgs", "prefetch_bandwidth", "backup_bandwidth",
+                             "eviction_duration_seconds", "load_back_duration_seconds"}) {
+      EXPECT_NE(metrics_.render().find("sglang:" + std::string(name) + "_bucket{"), std::string::npos) << name;
+    }
+    EXPECT_NE(metrics_.render().find("sglang:prefetch_pgs_count{storage_backend=\"" + std::string(backend) + "\"} 1"),
               std::string::npos);
     ASSERT_TRUE(scheduler_->clear_storage(kLimit));
-    EXPECT_EQ(scheduler_->stats().storage->pages, 0u);
+    // What the host has goes there again.
+    ASSERT_TRUE(scheduler_->quiesce(kLimit));
+    ASSERT_TRUE(scheduler_->flush(kLimit));
+    const Answer third = generate(prompt, 5);
+    EXPECT_EQ(third.tokens, first.tokens);
+    EXPECT_EQ(third.last.cached.storage, 384u) << third.last.status.to_string();
   }
 }
 
@@ -203,17 +215,22 @@ TEST_F(SchedulerTest, StorageIsAttachedAndDetachedWhileItRuns) {
   attach.prefetch_policy = "never";
   EXPECT_EQ(scheduler_->attach_storage(attach, kLimit).code(), StatusCode::kInvalidArgument);
   attach.prefetch_policy = "best_effort";
-  EXPECT_EQ(scheduler_->attach_storage(attach, kLimit).code(), StatusCode::kUnsupported);
-  attach.prefetch_policy = "timeout";
   attach.extra_config = R"({"no_such": 1})";
   EXPECT_EQ(scheduler_->attach_storage(attach, kLimit).code(), StatusCode::kInvalidArgument);
   attach.extra_config = R"({"prefetch_threshold": 1})";
   EXPECT_EQ(scheduler_->attach_storage(attach, kLimit).code(), StatusCode::kUnsupported);
   attach.extra_config = R"({"max_size": "1G", "prefetch_threshold": 256, "prefetch_timeout_base": 1})";
+  EXPECT_EQ(scheduler_->storage().prefetch_policy, "timeout") << "a failed attach changes nothing";
   ASSERT_TRUE(scheduler_->attach_storage(attach, kLimit));
   EXPECT_EQ(scheduler_->storage().backend, "memory");
   EXPECT_EQ(scheduler_->storage().extra_config, attach.extra_config);
-  EXPECT_TRUE(scheduler_->attach_storage(attach, kLimit));  // the same again
+  EXPECT_EQ(scheduler_->storage().prefetch_policy, "best_effort");
+  EXPECT_EQ(scheduler_->storage().write_policy, "write_through");
+  attach.prefetch_policy = "wait_complete";
+  attach.write_policy = "write_through_selective";
+  EXPECT_TRUE(scheduler_->attach_storage(attach, kLimit));  // the same again, with other policies
+  EXPECT_EQ(scheduler_->storage().prefetch_policy, "wait_complete");
+  EXPECT_EQ(scheduler_->storage().write_policy, "write_through_selective");
   attach.backend = "file";
   EXPECT_EQ(scheduler_->attach_storage(attach, kLimit).code(), StatusCode::kConflict);
   ASSERT_TRUE(scheduler_->quiesce(kLimit));

@@ -25,9 +25,12 @@ Json counters_json(const CacheCounters& c) {
           {"loaded_back_pages", c.loaded_back},
           {"stored_pages", c.stored},
           {"store_failed_pages", c.store_failed},
+          {"store_declined_pages", c.store_declined},
+          {"store_waits", c.store_waits},
           {"prefetch_late", c.prefetch_late},
           {"prefetch_partial", c.prefetch_partial},
           {"prefetch_refused", c.prefetch_refused},
+          {"prefetch_shared", c.prefetch_shared},
           {"backup_no_room", c.backup_no_room},
           {"rank_timeouts", c.rank_timeouts},
           {"internal_errors", c.internal_errors},
@@ -95,14 +98,6 @@ Json pools_json(const ModelSpec& model) {
 
 std::string served_name(const Options& options, const ModelSpec& model) {
   return options.served_model_name.empty() ? model.id : options.served_model_name;
-}
-
-std::string storage_class_name(std::string_view backend) {
-  if (backend == "file") return "HiCacheFile";
-  if (backend == "hf3fs") return "HiCacheHF3FS";
-  if (backend == "mooncake") return "MooncakeStore";
-  if (backend == "nixl") return "HiCacheNixl";
-  return std::string(backend);
 }
 
 Json models_json(const Options& options, const ModelSpec& model, std::int64_t created) {

@@ -15,8 +15,6 @@
 namespace larder {
 
 [[nodiscard]] std::string served_name(const Options& options, const ModelSpec& model);
-// The backend's name as the reference's meta_info and metrics spell it: "file" -> "HiCacheFile".
-[[nodiscard]] std::string storage_class_name(std::string_view backend);
 [[nodiscard]] nlohmann::ordered_json models_json(const Options& options, const ModelSpec& model, std::int64_t created);
 [[nodiscard]] nlohmann::ordered_json model_info_json(const Options& options, const ModelSpec& model);
 // Options under their field names, with what was resolved (page_size, context_length), and internal_states[0].

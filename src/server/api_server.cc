@@ -7,6 +7,7 @@
 
 #include "base/ranked_mutex.h"
 #include "base/thread_pool.h"
+#include "engine/request_metrics.h"
 #include "server/api_error.h"
 #include "server/api_info.h"
 #include "server/auth.h"

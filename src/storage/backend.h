@@ -17,6 +17,7 @@
 // Threads: all methods from any thread. Every backend passes tests/conformance.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -27,6 +28,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/strong.h"
 #include "key/page_key.h"
@@ -49,10 +51,23 @@ struct StoreScope {
 // Sum of the pieces' sizes.
 [[nodiscard]] std::size_t payload_bytes(std::span<const Segment> payload);
 
+// Who waits for an operation. A queue serves the first that waits before the next kind.
+enum class Urgency : std::uint8_t { kWaiting, kSpeculative, kBackground };
+inline constexpr std::size_t kUrgencyCount = 3;
+
+// What an operation is worth to its caller while it waits for its turn. A backend may ignore it; the pipeline in front
+// of it (storage/pipeline) does not. It never ends an operation that has reached the device.
+struct OperationTerms {
+  Urgency urgency = Urgency::kWaiting;
+  TimePoint deadline = TimePoint::max();            // not begun by then: kDeadlineExceeded
+  std::shared_ptr<const std::atomic<bool>> cancel;  // true and not begun: kCancelled; null: never
+};
+
 struct ExistsRequest {
   std::shared_ptr<const StoreScope> scope;
   std::vector<PageKey> keys;    // chain order
   std::vector<PoolName> pools;  // every pool whose presence matters
+  OperationTerms terms{};
 };
 struct ExistsResult {
   Status status;                       // not ok: `presence` is empty
@@ -67,6 +82,7 @@ struct ReadItem {
 struct ReadRequest {
   std::shared_ptr<const StoreScope> scope;
   std::vector<ReadItem> items;
+  OperationTerms terms{};
 };
 struct ReadResult {
   std::vector<Status> items;  // one per item; payload of a failed item is undefined
@@ -76,6 +92,7 @@ struct WriteItem {
   PoolName pool;
   PageKey key;
   std::vector<Segment> payload;
+  PageKey parent{};  // key of the page before it in its chain: eviction takes tails before heads. Zero: none or unknown
 };
 // Commits as a whole. Items in order: sidecars before their anchor; the last item is the commit mark.
 struct PageGroup {
@@ -85,9 +102,12 @@ struct WriteRequest {
   std::shared_ptr<const StoreScope> scope;
   std::vector<PageGroup> groups;  // parents before children; a failed group does not stop the next
   bool durable = false;           // acknowledge only when it survives a power cut (fsync)
+  OperationTerms terms{Urgency::kBackground, TimePoint::max(), nullptr};
 };
 struct WriteResult {
-  std::vector<Status> groups;  // one per group: kOk = whole group visible
+  // One per group: kOk = whole group visible. kUnsupported: the backend's admission policy declines it; not a failure,
+  // and not worth a retry. kOverloaded, kUnavailable: perhaps later.
+  std::vector<Status> groups;
 };
 
 struct BackendInfo {
@@ -103,8 +123,14 @@ struct BackendStats {
   std::uint64_t reads = 0, read_hits = 0, read_misses = 0, read_errors = 0;
   std::uint64_t writes = 0, write_errors = 0, duplicate_writes = 0;
   std::uint64_t corrupt = 0, evicted = 0;
-  std::uint64_t torn_tails = 0;  // unfinished groups cut off at open (persistent backends)
-  std::uint64_t queued = 0;      // operations taken and not yet done
+  std::uint64_t torn_tails = 0;      // unfinished groups cut off at open (persistent backends)
+  std::uint64_t queued = 0;          // operations taken and not yet done
+  std::uint64_t declined = 0;        // groups that admission did not want
+  std::uint64_t moved = 0;           // pages that cleaning copied
+  std::uint64_t written_bytes = 0;   // to the device, all overheads counted
+  std::uint64_t capacity_bytes = 0;  // most physical_bytes; 0: no limit known
+  std::uint64_t segments = 0;
+  std::uint64_t suspended_volumes = 0;  // directories that take no writes now, after an error
 };
 
 class StorageBackend {
@@ -119,7 +145,8 @@ class StorageBackend {
   [[nodiscard]] virtual Status submit_exists(ExistsRequest request, ExistsDone done) = 0;
   [[nodiscard]] virtual Status submit_read(ReadRequest request, ReadDone done) = 0;
   [[nodiscard]] virtual Status submit_write(WriteRequest request, WriteDone done) = 0;
-  // Drops every page of the scope (null: of the whole store, other files untouched).
+  // Drops every page of the scope (null: of the whole store, other files untouched). A write of such pages that is
+  // under way happens after it, or ends kCancelled.
   [[nodiscard]] virtual Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) = 0;
   [[nodiscard]] virtual BackendStats stats() const = 0;
   // Refuses new operations and waits for those in flight. kDeadlineExceeded: some still run; their buffers stay theirs

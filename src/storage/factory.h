@@ -22,6 +22,8 @@ struct BackendEnvironment {
   FileSystem* files = nullptr;
   Clock* clock = nullptr;
   Executor* executor = nullptr;  // for I/O; bounded
+  // Memory that payloads mostly lie in (the host pool): a backend may register it with its device. May be empty.
+  std::vector<Segment> host_memory{};
 };
 
 // Flat key -> value text of the extra configuration ("directory" -> "/var/cache/larder", "max_size" -> "200G").

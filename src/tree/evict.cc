@@ -85,7 +85,7 @@ bool RadixTree::Impl::remove_host_descendants(Id id) {
   for (Id child = node(id).first_child; child != kNoNode; child = node(child).next_sibling) below.push_back(child);
   for (std::size_t i = 0; i < below.size(); ++i) {
     const Node& n = node(below[i]);
-    if (n.is_pinned() || n.claimed(Tier::kDevice) || n.claimed(Tier::kHost)) return false;
+    if (n.is_covered() || n.claimed(Tier::kDevice) || n.claimed(Tier::kHost)) return false;
     for (Id child = n.first_child; child != kNoNode; child = node(child).next_sibling) below.push_back(child);
   }
   for (std::size_t i = below.size(); i-- > 0;) {  // children come after their parents in the list
@@ -138,7 +138,7 @@ void RadixTree::Impl::evict_aux(ComponentKind c, Tier t, std::uint64_t slots, Vi
     const Id id = next;
     next = list.newer_than(id);
     const Node& n = node(id);
-    if (n.lock_count(c, t) != 0 || n.is_pinned()) {
+    if (n.lock_count(c, t) != 0 || n.is_covered()) {
       // In use: it is not the oldest any more. Moving it keeps the next eviction from looking at it again.
       list.remove(id);
       list.push_newest(id);
@@ -193,20 +193,23 @@ void RadixTree::Impl::tombstone(Id id, ComponentKind c, Tier t) {
   const Node& n = node(id);
   const bool window_elsewhere = n.has(bit_of(ComponentKind::kSwa, other_tier(t)));
   if (window_elsewhere || !n.has(bit_of(ComponentKind::kMamba, t))) return;
-  if (n.lock_count(ComponentKind::kMamba, t) == 0 && !n.is_pinned()) drop(id, ComponentKind::kMamba, t);
+  if (n.lock_count(ComponentKind::kMamba, t) == 0 && !n.is_covered()) drop(id, ComponentKind::kMamba, t);
+}
+
+RadixTree::Impl::Id RadixTree::Impl::next_host_victim(ComponentKind c) const {
+  if (c == ComponentKind::kFull) return host_leaves.top();
+  const LruList& list = lists[aux_of(c)][tree::index_of(Tier::kHost)];
+  for (Id id = list.oldest(); id != kNoNode; id = list.newer_than(id)) {
+    if (node(id).lock_count(c, Tier::kHost) == 0 && !node(id).is_covered()) return id;
+  }
+  return kNoNode;
 }
 
 std::optional<std::uint64_t> RadixTree::Impl::next_host_victim_tick(ComponentKind c) const {
-  if (c == ComponentKind::kFull) {
-    if (host_leaves.empty()) return std::nullopt;
-    return node(host_leaves.top()).full_tick;
-  }
-  const LruList& list = lists[aux_of(c)][tree::index_of(Tier::kHost)];
-  for (Id id = list.oldest(); id != kNoNode; id = list.newer_than(id)) {
-    const Node& n = node(id);
-    if (n.lock_count(c, Tier::kHost) == 0 && !n.is_pinned()) return n.aux_tick[aux_of(c)][tree::index_of(Tier::kHost)];
-  }
-  return std::nullopt;
+  const Id id = next_host_victim(c);
+  if (id == kNoNode) return std::nullopt;
+  const Node& n = node(id);
+  return c == ComponentKind::kFull ? n.full_tick : n.aux_tick[aux_of(c)][tree::index_of(Tier::kHost)];
 }
 
 // ---- flush
@@ -225,7 +228,7 @@ std::uint64_t RadixTree::Impl::flush() {
 
 void RadixTree::Impl::flush_node(Id id) {
   const Node& n = node(id);
-  if (n.is_pinned()) return;
+  if (n.is_covered()) return;
   for (const Tier t : kAllTiers) {
     for (const ComponentKind c : {ComponentKind::kMamba, ComponentKind::kSwa}) {
       if (n.has(bit_of(c, t)) && n.lock_count(c, t) == 0) drop(id, c, t);

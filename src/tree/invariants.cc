@@ -118,7 +118,7 @@ Status RadixTree::Impl::count_node(Id id, Census& census) const {
         count.pending += n.units(c);
       } else {
         count.resident += n.units(c);
-        if (n.lock_count(c, t) != 0 || n.is_pinned()) count.locked += n.units(c);
+        if (n.lock_count(c, t) != 0 || n.is_covered()) count.locked += n.units(c);
       }
       for (std::uint32_t i = 0; i < n.units(c); ++i) {
         const std::uint32_t slot = n.slot_data(c, t)[i];
@@ -173,7 +173,7 @@ Status RadixTree::Impl::check_totals(const Census& census) const {
         return broken("I7", 0, where + "pending " + numbers(have.pending, want.pending));
     }
   }
-  if (census.nodes + spaces.size() != nodes.live()) return broken("nodes", 0, "some are not reachable");
+  if (census.nodes + open_spaces() != nodes.live()) return broken("nodes", 0, "some are not reachable");
   if (census.nodes != table.size()) return broken("I9", 0, "child table has " + numbers(table.size(), census.nodes));
   if (census.links != ops.link_count()) return broken("ops", 0, "links " + numbers(ops.link_count(), census.links));
   if (census.waiting != waiting) return broken("waiting", 0, numbers(waiting, census.waiting));

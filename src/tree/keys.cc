@@ -35,10 +35,11 @@ void RadixTree::Impl::hash_edge(Id id) {
   n.keys = std::move(keys);
 }
 
-void RadixTree::Impl::set_stored(Id id, std::uint32_t epoch) {
+void RadixTree::Impl::set_stored(Id id, std::uint32_t epoch, bool declined) {
   Node& n = node(id);
-  if (n.stored_epoch != epoch) n.stored = 0;
+  if (n.stored_epoch != epoch || n.declined != declined) n.stored = 0;
   n.stored_epoch = epoch;
+  n.declined = declined;
   n.stored = static_cast<Bits>(n.stored | (n.published() & (kFullHost | kSwaHost | kMambaHost)));
 }
 
@@ -46,6 +47,7 @@ template <class Wanted>
 std::vector<NodeId> RadixTree::Impl::collect(std::size_t limit, Wanted wanted) const {
   std::vector<NodeId> found;
   for (const Space& space : spaces) {
+    if (space.root == kNoNode) continue;
     Id id = node(space.root).first_child;
     while (id != kNoNode && found.size() < limit) {  // pre-order along the links, without a stack
       const Node& n = node(id);
@@ -67,7 +69,7 @@ std::vector<NodeId> RadixTree::Impl::unstored(std::uint32_t epoch, std::size_t l
 
 std::vector<NodeId> RadixTree::Impl::unbacked(std::size_t limit) const {
   return collect(limit,
-                 [](const Node& n) { return n.has(kFullDevice) && (n.present & kFullHost) == 0 && !n.is_pinned(); });
+                 [](const Node& n) { return n.has(kFullDevice) && (n.present & kFullHost) == 0 && !n.is_covered(); });
 }
 
 }  // namespace larder

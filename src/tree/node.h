@@ -65,6 +65,7 @@ struct alignas(64) Node {
   bool host_gap = false;        // adopted on the host beneath a parent without host data (see I2)
   Bits stored = 0;              // of what was on the host: what storage has under stored_epoch
   bool in_backed_heap = false;  // which device heap holds it, if any
+  bool declined = false;        // stored_epoch and `stored` say what storage was asked to take, and it declined
   Id first_child = kNoNode, next_sibling = kNoNode, prev_sibling = kNoNode;
 
   // Line 1: recency, locks, leaves.
@@ -96,7 +97,7 @@ struct alignas(64) Node {
     const std::size_t i = index_of(t);
     return (locks[0][i] | locks[1][i] | locks[2][i]) != 0;
   }
-  [[nodiscard]] bool is_pinned() const { return first_link != kNoLink || pending != 0; }
+  [[nodiscard]] bool is_covered() const { return first_link != kNoLink || pending != 0; }
   // Slots of a component in a tier: one per page, or one for mamba.
   [[nodiscard]] std::uint32_t units(ComponentKind c) const { return c == ComponentKind::kMamba ? 1 : pages; }
   [[nodiscard]] const std::uint32_t* slot_data(ComponentKind c, Tier t) const {

@@ -1,8 +1,8 @@
 // Which operations cover which nodes. Internal.
 //
 // A link joins one op and one node, and is in both their lists: an op finds its nodes when it ends, a node finds its
-// ops when it splits. `owned` says which data of the node the op attached and must publish or detach; 0 is a pure pin.
-// Cost: O(links of the node) to link (a node is under a handful of ops at a time), O(1) per link to end an op.
+// ops when it splits. `owned` says which data of the node the op attached and must publish or detach; 0 is a pure
+// cover. Cost: O(links of the node) to link (a node is under a handful of ops at a time), O(1) per link to end an op.
 #pragma once
 
 #include <cstdint>

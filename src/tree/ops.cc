@@ -17,12 +17,12 @@ std::string pages_text(std::uint64_t from, std::uint64_t to) {
 }  // namespace
 
 void RadixTree::Impl::put_under(OpId op, Id id, Bits bits) {
-  const bool was_pinned = node(id).is_pinned();
+  const bool was_covered = node(id).is_covered();
   ops.link(op, id, bits);
-  repin(id, was_pinned);
+  recount_covered(id, was_covered);
 }
 
-void RadixTree::Impl::pin(OpId op, Id id) {
+void RadixTree::Impl::cover(OpId op, Id id) {
   if (nodes.exists(id)) put_under(op, id, 0);
 }
 
@@ -155,7 +155,7 @@ void RadixTree::Impl::finish_data(Id id, ComponentKind c, Tier t, bool ok) {
 
 std::vector<NodeId> RadixTree::Impl::finish_op(OpId op, bool ok) {
   std::vector<NodeId> covered;
-  // The op's links are gone from here on: its pending data keeps the nodes pinned until it is resolved below.
+  // The op's links are gone from here on: its pending data keeps the nodes covered until it is resolved below.
   std::vector<OpRegistry::Link> links = ops.take(op);
   std::sort(links.begin(), links.end(), [&](const auto& a, const auto& b) {
     return std::pair(node(a.node).begin, a.node) < std::pair(node(b.node).begin, b.node);
@@ -163,7 +163,7 @@ std::vector<NodeId> RadixTree::Impl::finish_op(OpId op, bool ok) {
   covered.reserve(links.size());
   for (const OpRegistry::Link& link : links) {
     covered.emplace_back(link.node);
-    repin(link.node, true);
+    recount_covered(link.node, true);
   }
   for (const OpRegistry::Link& link : links) {
     for (const Tier t : kAllTiers) {

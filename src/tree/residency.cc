@@ -51,7 +51,10 @@ namespace {
 // Storage has the node only if it has every component that is on the host. A copy that comes back is the same bytes.
 void forget_stored_if_new(Node& n, Bits bit) {
   const bool on_host = (bit & (kFullHost | kSwaHost | kMambaHost)) != 0;
-  if (on_host && (n.stored & bit) == 0) n.stored_epoch = 0;
+  if (on_host && (n.stored & bit) == 0) {
+    n.stored_epoch = 0;
+    n.declined = false;
+  }
 }
 
 }  // namespace
@@ -61,7 +64,7 @@ void RadixTree::Impl::add_published(Id id, ComponentKind c, Tier t) {
   n.present = static_cast<Bits>(n.present | bit_of(c, t));
   TierCounts& count = counts_of(c, t);
   count.resident += n.units(c);
-  if (n.lock_count(c, t) != 0 || n.is_pinned()) count.locked += n.units(c);
+  if (n.lock_count(c, t) != 0 || n.is_covered()) count.locked += n.units(c);
   forget_stored_if_new(n, bit_of(c, t));
   if (c == ComponentKind::kFull) {
     ++node(n.parent).full_children[tree::index_of(t)];
@@ -75,7 +78,7 @@ void RadixTree::Impl::add_published(Id id, ComponentKind c, Tier t) {
 
 void RadixTree::Impl::add_pending(Id id, ComponentKind c, Tier t) {
   Node& n = node(id);
-  assert(n.is_pinned());  // put_under() comes first
+  assert(n.is_covered());  // put_under() comes first
   n.present = static_cast<Bits>(n.present | bit_of(c, t));
   n.pending = static_cast<Bits>(n.pending | bit_of(c, t));
   counts_of(c, t).pending += n.units(c);
@@ -94,13 +97,13 @@ void RadixTree::Impl::publish(Id id, ComponentKind c, Tier t) {
   TierCounts& count = counts_of(c, t);
   count.pending -= n.units(c);
   count.resident += n.units(c);
-  count.locked += n.units(c);  // pinned until now; repin() corrects it
+  count.locked += n.units(c);  // covered until now; recount_covered() corrects it
   forget_stored_if_new(n, bit);
   if (c != ComponentKind::kFull) {
     n.aux_tick[aux_of(c)][tree::index_of(t)] = ++tick;
     list_of(c, t).push_newest(id);
   }
-  repin(id, true);
+  recount_covered(id, true);
   refresh_leaf(id);  // the other tier's heap may depend on this copy
 }
 
@@ -108,13 +111,13 @@ void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t) {
   Node& n = node(id);
   const Bits bit = bit_of(c, t);
   TierCounts& count = counts_of(c, t);
-  const bool was_pinned = n.is_pinned();
+  const bool was_covered = n.is_covered();
   if ((n.pending & bit) != 0) {
     count.pending -= n.units(c);
     if ((n.complete & bit) != 0) --waiting;
   } else {
     count.resident -= n.units(c);
-    if (n.lock_count(c, t) != 0 || was_pinned) count.locked -= n.units(c);
+    if (n.lock_count(c, t) != 0 || was_covered) count.locked -= n.units(c);
     if (c != ComponentKind::kFull) list_of(c, t).remove(id);
   }
   n.present = clear_bits(n.present, bit);
@@ -126,7 +129,7 @@ void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t) {
   } else {
     release_slots(id, c, t);
   }
-  repin(id, was_pinned);
+  recount_covered(id, was_covered);
   if (c == ComponentKind::kFull) {
     if (t == Tier::kHost) n.host_gap = false;
     --node(n.parent).full_children[tree::index_of(t)];
@@ -142,15 +145,15 @@ void RadixTree::Impl::drop_tier(Id id, Tier t) {
   }
 }
 
-void RadixTree::Impl::repin(Id id, bool was_pinned) {
+void RadixTree::Impl::recount_covered(Id id, bool was_covered) {
   Node& n = node(id);
-  const bool is_pinned = n.is_pinned();
-  if (was_pinned == is_pinned) return;
+  const bool is_covered = n.is_covered();
+  if (was_covered == is_covered) return;
   for (const ComponentKind c : kAllComponents) {
     for (const Tier t : kAllTiers) {
       if (!n.has(bit_of(c, t)) || n.lock_count(c, t) != 0) continue;
       TierCounts& count = counts_of(c, t);
-      if (is_pinned) {
+      if (is_covered) {
         count.locked += n.units(c);
       } else {
         count.locked -= n.units(c);
@@ -162,12 +165,12 @@ void RadixTree::Impl::repin(Id id, bool was_pinned) {
 
 // A leaf without a host copy leaves the tree when it is evicted, so claims on the host keep it as well.
 bool RadixTree::Impl::is_device_leaf(const Node& n) const {
-  return n.has(kFullDevice) && n.full_children[0] == 0 && !n.claimed(Tier::kDevice) && !n.is_pinned() &&
+  return n.has(kFullDevice) && n.full_children[0] == 0 && !n.claimed(Tier::kDevice) && !n.is_covered() &&
          (n.has(kFullHost) || !n.claimed(Tier::kHost));
 }
 
 bool RadixTree::Impl::is_host_leaf(const Node& n) const {
-  return n.has(kFullHost) && n.full_children[1] == 0 && !n.claimed(Tier::kHost) && !n.is_pinned() &&
+  return n.has(kFullHost) && n.full_children[1] == 0 && !n.claimed(Tier::kHost) && !n.is_covered() &&
          (n.has(kFullDevice) || !n.claimed(Tier::kDevice));
 }
 

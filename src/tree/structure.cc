@@ -84,6 +84,7 @@ void RadixTree::Impl::split_residency(Id head_id, Id tail_id) {
   head.hits = tail.hits;
   head.priority = tail.priority;
   head.stored_epoch = tail.stored_epoch;
+  head.declined = tail.declined;
   head.stored = clear_bits(tail.stored, kMambaBits);
   head.aux_tick = tail.aux_tick;
   head.host_gap = std::exchange(tail.host_gap, false);
@@ -95,7 +96,7 @@ void RadixTree::Impl::split_residency(Id head_id, Id tail_id) {
 
   head.locks[index_of(ComponentKind::kFull)][0] = tail.locks[index_of(ComponentKind::kFull)][0];
   head.locks[index_of(ComponentKind::kSwa)] = tail.locks[index_of(ComponentKind::kSwa)];
-  if (tail.has(kFullHost) && tail.lock_count(ComponentKind::kFull, Tier::kHost) != 0 && !head.is_pinned()) {
+  if (tail.has(kFullHost) && tail.lock_count(ComponentKind::kFull, Tier::kHost) != 0 && !head.is_covered()) {
     counts_of(ComponentKind::kFull, Tier::kHost).locked -= head.pages;
   }
   for (const ComponentKind c : {ComponentKind::kFull, ComponentKind::kSwa}) {
@@ -119,7 +120,7 @@ void RadixTree::Impl::split_residency(Id head_id, Id tail_id) {
 
 void RadixTree::Impl::remove_node(Id id) {
   Node& n = node(id);
-  assert(n.first_child == kNoNode && n.present == 0 && !n.is_pinned());
+  assert(n.first_child == kNoNode && n.present == 0 && !n.is_covered());
   const Id parent = n.parent;
   table.erase(n.edge_hash, id);
   unlink_child(id);
@@ -172,12 +173,12 @@ void RadixTree::Impl::compact_ancestors(Id id, RunOf run_of, std::uint64_t items
 }
 
 bool RadixTree::Impl::may_absorb(const Node& upper, const Node& lower) const {
-  const bool quiet = !upper.is_pinned() && !lower.is_pinned() && !upper.claimed(Tier::kDevice) &&
+  const bool quiet = !upper.is_covered() && !lower.is_covered() && !upper.claimed(Tier::kDevice) &&
                      !upper.claimed(Tier::kHost) && !lower.claimed(Tier::kDevice) && !lower.claimed(Tier::kHost);
   const bool same_data = upper.present == clear_bits(lower.present, kMambaBits);  // so the upper one has no state
   const bool same_use = upper.full_tick == lower.full_tick && upper.hits == lower.hits &&
                         upper.priority == lower.priority && upper.created == lower.created &&
-                        upper.stored_epoch == lower.stored_epoch &&
+                        upper.stored_epoch == lower.stored_epoch && upper.declined == lower.declined &&
                         upper.stored == clear_bits(lower.stored, kMambaBits) && upper.aux_tick[0] == lower.aux_tick[0];
   if (!quiet || !same_data || !same_use) return false;
   const std::size_t pages = upper.pages;

@@ -51,7 +51,8 @@ RadixTree::~RadixTree() = default;
 
 NamespaceId RadixTree::open_namespace(const std::optional<PageKey>& seed) {
   Impl& tree = *impl_;
-  const auto next = static_cast<std::uint32_t>(tree.spaces.size());
+  const auto next =
+      tree.closed_spaces.empty() ? static_cast<std::uint32_t>(tree.spaces.size()) : tree.closed_spaces.back();
   if (seed) {
     const auto [known, is_new] = tree.space_of_seed.try_emplace(*seed, next);
     if (!is_new) return NamespaceId(known->second);
@@ -60,9 +61,34 @@ NamespaceId RadixTree::open_namespace(const std::optional<PageKey>& seed) {
   } else {
     tree.unseeded_space = next;
   }
-  tree.spaces.push_back({seed, tree.make_root(next)});
+  if (tree.closed_spaces.empty()) {
+    tree.spaces.emplace_back();
+  } else {
+    tree.closed_spaces.pop_back();
+  }
+  tree.spaces[next] = {seed, tree.make_root(next)};
   return NamespaceId(next);
 }
+
+Status RadixTree::close_namespace(NamespaceId space) {
+  Impl& tree = *impl_;
+  const tree::Id root = tree.root_of(space);
+  if (root == kNoNode) return not_found("close_namespace: no such namespace");
+  const Node& node = tree.node(root);
+  if (node.first_child != kNoNode || node.is_covered()) return conflict("close_namespace: it is in use");
+  Impl::Space& closed = tree.spaces[space.v];
+  if (closed.seed) {
+    tree.space_of_seed.erase(*closed.seed);
+  } else {
+    tree.unseeded_space.reset();
+  }
+  tree.nodes.release(root);
+  closed = Impl::Space{};
+  tree.closed_spaces.push_back(static_cast<std::uint32_t>(space.v));
+  return Status::ok();
+}
+
+void RadixTree::allow_host_gaps() { impl_->config.allow_host_gaps = true; }
 
 MatchResult RadixTree::match(NamespaceId space, std::span<const TokenId> tokens) const {
   return impl_->match(space, tokens);
@@ -92,7 +118,7 @@ NodeView RadixTree::view(NodeId id) const {
     view.host_pending[i] = (node.pending & bit_of(c, Tier::kHost)) != 0;
   }
   view.hits = node.hits;
-  view.stored_epoch = node.stored_epoch;
+  (node.declined ? view.declined_epoch : view.stored_epoch) = node.stored_epoch;
   view.has_children = node.first_child != kNoNode;
   return view;
 }
@@ -114,11 +140,14 @@ Status RadixTree::attach_device(OpId op, NodeId node, ComponentKind c, std::uint
 Status RadixTree::attach_host(OpId op, NodeId node, ComponentKind c, std::span<const HostSlot> slots) {
   return impl_->attach_host(op, node.v, c, slots);
 }
-void RadixTree::pin(OpId op, NodeId node) { impl_->pin(op, node.v); }
+void RadixTree::cover(OpId op, NodeId node) { impl_->cover(op, node.v); }
 std::vector<NodeId> RadixTree::finish_op(OpId op, bool ok) { return impl_->finish_op(op, ok); }
 
 void RadixTree::set_stored(NodeId node, std::uint32_t epoch) {
-  if (exists(node)) impl_->set_stored(node.v, epoch);
+  if (exists(node)) impl_->set_stored(node.v, epoch, false);
+}
+void RadixTree::set_declined(NodeId node, std::uint32_t epoch) {
+  if (exists(node)) impl_->set_stored(node.v, epoch, true);
 }
 
 EvictResult RadixTree::evict_device(ComponentKind c, std::uint64_t slots, VictimRule rule) {
@@ -128,12 +157,13 @@ EvictResult RadixTree::evict_host(ComponentKind c, std::uint64_t slots) { return
 std::optional<std::uint64_t> RadixTree::next_host_victim_tick(ComponentKind c) const {
   return impl_->next_host_victim_tick(c);
 }
+NodeId RadixTree::next_host_victim(ComponentKind c) const { return NodeId(impl_->next_host_victim(c)); }
 std::uint64_t RadixTree::flush() { return impl_->flush(); }
 
 const TierCounts& RadixTree::counts(ComponentKind c, Tier t) const {
   return impl_->counts[larder::index_of(c)][tree::index_of(t)];
 }
-std::uint64_t RadixTree::node_count() const { return impl_->nodes.live() - impl_->spaces.size(); }
+std::uint64_t RadixTree::node_count() const { return impl_->nodes.live() - impl_->open_spaces(); }
 std::vector<NodeId> RadixTree::unstored(std::uint32_t epoch, std::size_t limit) const {
   return impl_->unstored(epoch, limit);
 }

@@ -10,7 +10,7 @@
 // Residency is uniform over an edge; wherever it would not be, the edge is split at a page boundary. A split makes a
 // new *parent* for the head; the old NodeId keeps the tail, so a NodeId always names the same end position. Tokens and
 // slots of an edge live in shared arrays, so a split moves no tokens and no slots. NodeId{} (0) names no node.
-// A NodeId is good as long as its node is locked, pinned or pending; otherwise any eviction may end it.
+// A NodeId is good as long as its node is locked, covered or pending; otherwise any eviction may end it.
 //
 // Invariants (check_invariants; after every step in tests):
 //   I1 full on the device => parent's full on the device
@@ -32,7 +32,7 @@
 // Source: SGLang's UnifiedRadixCache (components, tombstones, two anchors); ours differs in the joint restore point, in
 // read-only matching, and in page-exact trimming of victims.
 // Limits: 2^31 pages per insertion; nodes <= pages held; about 320 bytes per node, 4 bytes per token and per slot, 32
-// bytes per page whose key was asked for. Namespaces are never closed.
+// bytes per page whose key was asked for; namespaces until they are closed.
 #pragma once
 
 #include <array>
@@ -158,12 +158,14 @@ struct NodeView {
   std::array<std::span<const HostSlot>, kComponentCount> host;
   std::array<bool, kComponentCount> device_pending{}, host_pending{};
   std::uint32_t hits = 0;
-  std::uint32_t stored_epoch = 0;  // attach epoch of the storage that has what is on the host; 0: none
+  std::uint32_t stored_epoch = 0;    // attach epoch of the storage that has what is on the host; 0: none
+  std::uint32_t declined_epoch = 0;  // attach epoch of the storage that declined what is on the host; 0: none
   bool has_children = false;
 };
 
-// Pages (checkpoints for mamba). resident: published; locked: of those, locked or pinned themselves; pending: attached,
-// not published. What is above a locked or pinned leaf counts as evictable although it has to wait for the leaf.
+// Pages (checkpoints for mamba). resident: published; locked: of those, locked or covered themselves; pending:
+// attached, not published. What is above a locked or covered leaf counts as evictable although it has to wait for the
+// leaf.
 struct TierCounts {
   std::uint64_t resident = 0, locked = 0, pending = 0;
   [[nodiscard]] std::uint64_t evictable() const { return resident - locked; }
@@ -188,6 +190,13 @@ class RadixTree {
 
   // Interns a namespace; `seed` starts its key chain (nullopt: the reference's unseeded chain). Same seed, same id.
   [[nodiscard]] NamespaceId open_namespace(const std::optional<PageKey>& seed);
+  // Forgets a namespace without nodes; its id may name another one later. The caller holds no LockHandle, position or
+  // NodeId of it any more, not even of its root. kNotFound: no such namespace; kConflict: it has nodes.
+  [[nodiscard]] Status close_namespace(NamespaceId space);
+
+  // From here on the host may have gaps (I2), as with TreeConfig::allow_host_gaps: the write policy became write_back.
+  // For good, because gaps stay when the policy changes back.
+  void allow_host_gaps();
 
   // ---- lookup. Read-only: no split, no recency. `tokens` may end inside a page; only whole pages count. An unknown
   // namespace matches nothing, at NodeId{}. No allocation.
@@ -227,7 +236,7 @@ class RadixTree {
   [[nodiscard]] Result<InsertResult> insert_host(const HostInsertRequest& request);
 
   // ---- copies under way. Attached slots are owned by the tree at once but *published* only by finish_op(ok).
-  // A pending node is pinned in both tiers. A split while pending keeps both halves under the op.
+  // A pending node is covered in both tiers. A split while pending keeps both halves under the op.
   // Attaches device slots to pages [from, from + slots.size()) of the path to `node` (load-back); splits as needed.
   // mamba: `from` is ignored, one slot. kConflict: some of it is there already or pending, or what it stands on is
   // neither (full before `from`; full of the same pages): nothing was attached. kNotFound, kInvalidArgument: the same.
@@ -237,16 +246,19 @@ class RadixTree {
   // stands on the parent's full on the host, unless gaps are allowed.
   [[nodiscard]] Status attach_host(OpId op, NodeId node, ComponentKind c, std::span<const HostSlot> slots);
   // Keeps a node's data where it is while an operation reads it (storage write).
-  void pin(OpId op, NodeId node);
-  // Ends the op: publishes (ok) or detaches and frees (not ok) what it attached, and unpins. Returns the nodes that it
-  // covers now (both halves after splits), parents before children. Unknown op: empty.
-  // Data whose base (I1 to I3) is still pending under another op stays pending and pinned until that one ends, and is
-  // then published or freed with it. So a node returned by finish_op(ok) may still be pending: ask view().
+  void cover(OpId op, NodeId node);
+  // Ends the op: publishes (ok) or detaches and frees (not ok) what it attached, and uncovers. Returns the nodes that
+  // it covers now (both halves after splits), parents before children. Unknown op: empty. Data whose base (I1 to I3) is
+  // still pending under another op stays pending and covered until that one ends, and is then published or freed with
+  // it. So a node returned by finish_op(ok) may still be pending: ask view().
   std::vector<NodeId> finish_op(OpId op, bool ok);
 
   // Storage has everything that the node has on the host now. Forgotten when a component is published there that was
   // not there at the time; not when a copy comes back.
   void set_stored(NodeId node, std::uint32_t epoch);
+  // Storage was asked to take it and does not want it: unstored() passes it over, until a component comes to the host
+  // that storage was not asked about.
+  void set_declined(NodeId node, std::uint32_t epoch);
 
   // ---- eviction
   // Frees at least `slots` device slots of the component if it can, oldest by policy first.
@@ -259,14 +271,17 @@ class RadixTree {
   [[nodiscard]] EvictResult evict_host(ComponentKind c, std::uint64_t slots);
   // Recency tick of the next host victim of a component, to choose across components in a shared budget.
   [[nodiscard]] std::optional<std::uint64_t> next_host_victim_tick(ComponentKind c) const;
-  // Drops everything that is neither locked nor pinned, nor needed by what is. Returns nodes left (roots not counted).
+  // The node that it would be taken from. NodeId{}: there is none.
+  [[nodiscard]] NodeId next_host_victim(ComponentKind c) const;
+  // Drops everything that is neither locked nor covered, nor needed by what is. Returns nodes left (roots not counted).
   std::uint64_t flush();
 
   [[nodiscard]] const TierCounts& counts(ComponentKind c, Tier t) const;
   [[nodiscard]] std::uint64_t node_count() const;  // without roots
-  // Nodes published on the host and not stored under `epoch`, parents before children, at most `limit` (for attach).
+  // Nodes published on the host, neither stored nor declined under `epoch`, parents before children, at most `limit`
+  // (for attach).
   [[nodiscard]] std::vector<NodeId> unstored(std::uint32_t epoch, std::size_t limit) const;
-  // Nodes with data on the device and none on the host, unpinned, parents before children, at most `limit`.
+  // Nodes with data on the device and none on the host, not covered, parents before children, at most `limit`.
   [[nodiscard]] std::vector<NodeId> unbacked(std::size_t limit) const;
   // Walks everything; kInternal names the invariant, the node and the values. O(tree).
   [[nodiscard]] Status check_invariants() const;

@@ -373,18 +373,18 @@ TEST(TreeTouch, OfNothingIsHarmless) {
   f.check();
 }
 
-TEST(TreeFlush, DropsAllButWhatIsLockedOrPinned) {
+TEST(TreeFlush, DropsAllButWhatIsLockedOrCovered) {
   Fixture f(config_of(1, 2, true));
   const NodeId locked = f.insert(iota_tokens(4), {.checkpoints = {4}}).node;
   const NodeId deeper = f.insert(iota_tokens(9), {.checkpoints = {9}}).node;
-  const NodeId pinned = f.insert(kA, {.checkpoints = {2}}).node;
+  const NodeId covered = f.insert(kA, {.checkpoints = {2}}).node;
   f.insert(kB, {.checkpoints = {2}});
   f.back_up(locked);
   f.back_up(deeper);
   f.adopt(kC, 0);
   LockHandle handle = f.lock(locked);
-  f.tree.pin(OpId(1), pinned);
-  // Four pages under the lock, as two edges where the window begins, and the pinned node.
+  f.tree.cover(OpId(1), covered);
+  // Four pages under the lock, as two edges where the window begins, and the covered node.
   EXPECT_EQ(f.tree.flush(), 3u);
   f.check();
   EXPECT_EQ(f.device_pages(iota_tokens(9)), 4u);

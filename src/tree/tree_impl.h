@@ -2,8 +2,8 @@
 //
 // Where things are done:
 //   tree.cc          façade, namespaces, views           walk.cc    match, locate, settle, touch
-//   residency.cc     data of a node and its counters     lock.cc    locks, pins of requests
-//   structure.cc     making, splitting, removing nodes   ops.cc     attach, pin, finish_op
+//   residency.cc     data of a node and its counters     lock.cc    locks of requests
+//   structure.cc     making, splitting, removing nodes   ops.cc     attach, cover, finish_op
 //   insert.cc        insert, insert_host                 evict.cc   eviction, flush
 //   keys.cc          page keys, unstored, unbacked       invariants.cc  check_invariants
 //
@@ -36,7 +36,7 @@ struct RadixTree::Impl {
 
   struct Space {
     std::optional<PageKey> seed;
-    Id root = tree::kNoNode;
+    Id root = tree::kNoNode;  // kNoNode: closed, its number is in closed_spaces
   };
 
   Impl(const TreeConfig& config, SlotSink& sink);
@@ -71,8 +71,8 @@ struct RadixTree::Impl {
   // us free it under a reader).
   void give_back_duplicates(ComponentKind c, Tier t, std::span<const std::uint32_t> given, const std::uint32_t* own);
   [[nodiscard]] TierCounts& counts_of(ComponentKind c, Tier t) { return counts[index_of(c)][tree::index_of(t)]; }
-  // Corrects `locked` after the node became pinned or unpinned.
-  void repin(Id id, bool was_pinned);
+  // Corrects `locked` after the node came under its first operation or lost its last.
+  void recount_covered(Id id, bool was_covered);
   [[nodiscard]] bool is_device_leaf(const Node& node) const;
   [[nodiscard]] bool is_host_leaf(const Node& node) const;
   void refresh_leaf(Id id);      // membership in the leaf heaps
@@ -133,7 +133,7 @@ struct RadixTree::Impl {
   [[nodiscard]] Status attach_host(OpId op, Id node, ComponentKind c, std::span<const HostSlot> slots);
   void attach_pending(OpId op, Id node, ComponentKind c, Tier t, SlotRun run);
   void put_under(OpId op, Id node, Bits bits);
-  void pin(OpId op, Id node);
+  void cover(OpId op, Id node);
   [[nodiscard]] std::vector<NodeId> finish_op(OpId op, bool ok);
   enum class Readiness : std::uint8_t { kPublish, kWait, kDiscard };
   // May a completed copy be published, given what it stands on (its parent, or full of its own node)?
@@ -157,6 +157,7 @@ struct RadixTree::Impl {
   void tombstone(Id id, ComponentKind c, Tier t);
   [[nodiscard]] std::vector<NodeId> oldest_unbacked(std::uint64_t pages);
   [[nodiscard]] std::optional<std::uint64_t> next_host_victim_tick(ComponentKind c) const;
+  [[nodiscard]] Id next_host_victim(ComponentKind c) const;
   std::uint64_t flush();
   void flush_node(Id id);
 
@@ -164,7 +165,7 @@ struct RadixTree::Impl {
   [[nodiscard]] std::span<const PageKey> page_keys(Id id);
   [[nodiscard]] std::optional<PageKey> last_key(Id id);
   void hash_edge(Id id);
-  void set_stored(Id id, std::uint32_t epoch);
+  void set_stored(Id id, std::uint32_t epoch, bool declined);
   // Nodes for which `wanted(node)`, parents before children, at most `limit`.
   template <class Wanted>
   [[nodiscard]] std::vector<NodeId> collect(std::size_t limit, Wanted wanted) const;
@@ -186,10 +187,11 @@ struct RadixTree::Impl {
   [[nodiscard]] Id root_of(NamespaceId space) const {
     return space.v < spaces.size() ? spaces[space.v].root : tree::kNoNode;
   }
+  [[nodiscard]] std::uint64_t open_spaces() const { return spaces.size() - closed_spaces.size(); }
   [[nodiscard]] std::uint64_t pages_in(std::span<const TokenId> tokens) const { return tokens.size() / page_size; }
 
   // constant after construction
-  const TreeConfig config;
+  TreeConfig config;                 // but allow_host_gaps, which may become true
   const std::uint32_t page_size;     // tokens
   const std::uint64_t window_pages;  // of swa; 0: the model has none
   SlotSink& sink;
@@ -202,6 +204,7 @@ struct RadixTree::Impl {
   tree::OpRegistry ops;
   std::array<std::array<TierCounts, kTierCount>, kComponentCount> counts{};
   std::vector<Space> spaces;
+  std::vector<std::uint32_t> closed_spaces;  // numbers to use again, the last closed first
   std::unordered_map<PageKey, std::uint32_t> space_of_seed;
   std::optional<std::uint32_t> unseeded_space;
   std::uint64_t tick = 0;     // logical time; grows with every use

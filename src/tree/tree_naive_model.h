@@ -48,7 +48,7 @@ struct NaiveTree {
   }
   static bool present(const Page* p, std::size_t c, std::size_t t) { return p && p->cells[c][t].state != kNone; }
   static bool published(const Page* p, std::size_t c, std::size_t t) { return p && p->cells[c][t].state == kPublished; }
-  static bool pinned(const Page& p) {
+  static bool covered(const Page& p) {
     for (const auto& tiers : p.cells) {
       for (const Cell& cell : tiers) {
         if (cell.state == kPending || cell.state == kComplete) return true;
@@ -175,8 +175,8 @@ struct NaiveTree {
         for (std::size_t t = 0; t < 2; ++t) {
           if (p.cells[c][t].state == kNone || !given[c][t].contains(p.cells[c][t].slot)) continue;
           if (p.cells[c][t].state != kPublished) return "evicted a pending page";
-          if (p.locks[c][t] != 0 || pinned(p))
-            return "evicted a locked or pinned page at depth " + std::to_string(path.size() - 1);
+          if (p.locks[c][t] != 0 || covered(p))
+            return "evicted a locked or covered page at depth " + std::to_string(path.size() - 1);
           clear(p, c, t);
         }
       }

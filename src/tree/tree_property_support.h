@@ -29,7 +29,7 @@ enum class OpKind : std::uint8_t {
   kAttachDevice,
   kAttachHost,
   kFinish,
-  kPin,
+  kCover,
   kEvictDevice,
   kEvictHost,
   kSetStored,
@@ -73,7 +73,7 @@ class PropertyRun {
                                                                                    {OpKind::kAttachDevice, 10},
                                                                                    {OpKind::kAttachHost, 12},
                                                                                    {OpKind::kFinish, 16},
-                                                                                   {OpKind::kPin, 3},
+                                                                                   {OpKind::kCover, 3},
                                                                                    {OpKind::kEvictDevice, 10},
                                                                                    {OpKind::kEvictHost, 8},
                                                                                    {OpKind::kSetStored, 2},
@@ -175,7 +175,7 @@ class PropertyRun {
       case OpKind::kAttachDevice: return attach_device(path, op);
       case OpKind::kAttachHost: return attach_host(path, op);
       case OpKind::kFinish: return finish_op(op);
-      case OpKind::kPin: return pin(path, op);
+      case OpKind::kCover: return cover(path, op);
       case OpKind::kEvictDevice: return evict(Tier::kDevice, op);
       case OpKind::kEvictHost: return evict(Tier::kHost, op);
       case OpKind::kSetStored:
@@ -361,12 +361,12 @@ class PropertyRun {
     return {};
   }
 
-  std::string pin(const Path& path, const Op& op) {
+  std::string cover(const Path& path, const Op& op) {
     const std::uint64_t end = random_end(path, op.r[1]);
     if (end == 0) return {};
     const std::uint64_t id = new_or_known_op(op.r[3]);
     const NodeId node = node_at(path, end);
-    tree_->pin(OpId(id), node);
+    tree_->cover(OpId(id), node);
     return put_nodes_under(path, tree_->view(node).begin, end, id);
   }
 
@@ -422,7 +422,7 @@ class PropertyRun {
   // Could an eviction have freed more of (c, t)? Leaves for full; anything unlocked for the others.
   bool more_to_evict(std::size_t c, std::size_t t) {
     for (const auto& [path, p] : model_.pages) {
-      if (!NaiveTree::published(&p, c, t) || p.locks[c][t] != 0 || NaiveTree::pinned(p)) continue;
+      if (!NaiveTree::published(&p, c, t) || p.locks[c][t] != 0 || NaiveTree::covered(p)) continue;
       if (c != 0 || is_free_leaf(path, p, t)) return true;
     }
     return false;
@@ -435,7 +435,7 @@ class PropertyRun {
     for (auto below = model_.pages.upper_bound(path); below != model_.pages.end() && below->first.starts_with(path);
          ++below) {
       if (below->first.size() == path.size() + 1 && NaiveTree::present(&below->second, 0, t)) return false;
-      const bool in_use = NaiveTree::pinned(below->second) || claimed(below->second, 0) || claimed(below->second, 1);
+      const bool in_use = NaiveTree::covered(below->second) || claimed(below->second, 0) || claimed(below->second, 1);
       if (t == 0 && !NaiveTree::published(&p, 0, 1) && in_use) return false;  // would take the path of a user
     }
     return true;
@@ -538,7 +538,7 @@ class PropertyRun {
           want.pending += state == NaiveTree::kPending || state == NaiveTree::kComplete;
           if (state != NaiveTree::kPublished) continue;
           ++want.resident;
-          want.locked += page.locks[c][t] != 0 || NaiveTree::pinned(page);
+          want.locked += page.locks[c][t] != 0 || NaiveTree::covered(page);
         }
         const TierCounts& have = tree_->counts(kAllComponents[c], t == 0 ? kDev : kHst);
         if (have.resident != want.resident || have.pending != want.pending) return "resident or pending differ";

@@ -1,4 +1,4 @@
-// Two tiers: backup, load-back, adoption, pending data, pins; window and state beside full.
+// Two tiers: backup, load-back, adoption, pending data, covers; window and state beside full.
 #include <gtest/gtest.h>
 
 #include "tree/tree_test_support.h"
@@ -116,7 +116,7 @@ TEST(TreeBackup, PublishesOnlyWhenTheCopyIsDone) {
   EXPECT_TRUE(f.match(tokens).meets_pending);
   EXPECT_TRUE(f.tree.unbacked(10).empty()) << "on its way";
   EXPECT_TRUE(f.tree.unstored(1, 10).empty()) << "not there yet";
-  EXPECT_EQ(f.tree.evict_device(kFull, 4, VictimRule::kDrop).freed, 0u) << "pinned while it is read";
+  EXPECT_EQ(f.tree.evict_device(kFull, 4, VictimRule::kDrop).freed, 0u) << "covered while it is read";
   EXPECT_EQ(f.tree.finish_op(OpId(1), true), std::vector<NodeId>{node});
   f.check();
   EXPECT_FALSE(f.match(tokens).meets_pending);
@@ -269,7 +269,7 @@ TEST_F(TreeLoad, PublishesAllComponentsAtTheEnd) {
   EXPECT_EQ(f.device_pages(tokens), 0u);
   EXPECT_EQ(f.any_pages(tokens), 8u) << "the host copy still serves";
   EXPECT_TRUE(f.match(tokens).meets_pending);
-  EXPECT_EQ(f.tree.evict_host(kFull, 8).freed, 0u) << "pinned in both tiers";
+  EXPECT_EQ(f.tree.evict_host(kFull, 8).freed, 0u) << "covered in both tiers";
   std::vector<PageLocation> where;
   f.tree.locate(node, kFull, 0, 8, where);
   EXPECT_FALSE(where[3].device.valid()) << "not published";
@@ -391,8 +391,8 @@ TEST_F(TreeLoad, AHostLockProtectsAPartlyLoadedPath) {
 }
 
 TEST_F(TreeLoad, PinsKeepDataInBothTiersThroughSplits) {
-  f.tree.pin(OpId(3), node);
-  f.tree.pin(OpId(4), node);
+  f.tree.cover(OpId(3), node);
+  f.tree.cover(OpId(4), node);
   (void)f.tree.settle({node, 4});
   EXPECT_EQ(f.tree.evict_host(kFull, 100).freed, 0u);
   EXPECT_EQ(f.tree.flush(), 2u);

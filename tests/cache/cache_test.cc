@@ -8,12 +8,6 @@
 namespace larder::test {
 namespace {
 
-std::vector<TokenId> prompt_of(std::size_t n, TokenId first = 0) {
-  std::vector<TokenId> tokens(n);
-  for (std::size_t i = 0; i < n; ++i) tokens[i] = static_cast<TokenId>((first + i * 7 + i / 5) % 64);
-  return tokens;
-}
-
 class CacheShapes : public ::testing::TestWithParam<Shape> {
  protected:
   HarnessOptions options() const {

@@ -13,27 +13,11 @@ namespace {
 using std::chrono::hours;
 using std::chrono::milliseconds;
 
-std::vector<TokenId> prompt_of(std::size_t n, TokenId first = 0) {
-  std::vector<TokenId> tokens(n);
-  for (std::size_t i = 0; i < n; ++i) tokens[i] = static_cast<TokenId>((first + i * 7 + i / 5) % 64);
-  return tokens;
-}
-
-HarnessOptions options_for(Shape shape) {
-  HarnessOptions o;
-  o.shape = shape;
-  o.config.prefetch_policy = PrefetchPolicy::kTimeout;
-  o.config.prefetch_threshold = 4;
-  o.config.load_back_threshold = 0;
-  o.config.chunked_prefill_tokens = 16;
-  return o;
-}
-
 // ---- storage
 
 // Pages of several tenants that are stored in one go keep the identity of their own.
 TEST(CacheCorner, TenantsBackedUpTogetherAreFoundApart) {
-  Harness h(options_for(Shape::kFullMamba));
+  Harness h(eager_options(Shape::kFullMamba));
   h.cache->detach_storage();
   for (const char* tenant : {"alice", "bob", ""}) (void)h.run(prompt_of(40), 4, tenant);
   h.settle();
@@ -49,7 +33,7 @@ TEST(CacheCorner, TenantsBackedUpTogetherAreFoundApart) {
 
 // The deadline of a prefetch that is over does not end the wait for the next one.
 TEST(CacheCorner, StaleDeadlineEndsNoOtherWait) {
-  Harness h(options_for(Shape::kFull));
+  Harness h(eager_options(Shape::kFull));
   (void)h.run(prompt_of(60), 4);
   h.settle();
   (void)h.cache->flush();
@@ -71,7 +55,7 @@ TEST(CacheCorner, StaleDeadlineEndsNoOtherWait) {
 
 // Many retries: the delay grows to its limit and does not overflow.
 TEST(CacheCorner, RetryDelayIsBounded) {
-  HarnessOptions o = options_for(Shape::kFull);
+  HarnessOptions o = eager_options(Shape::kFull);
   o.config.backup_retries = 32;
   Harness h(o);
   h.backend->script = [](Call c, std::size_t) { return c == Call::kWrite ? Fault::kFail : Fault::kNone; };
@@ -87,7 +71,7 @@ TEST(CacheCorner, RetryDelayIsBounded) {
 
 // A storage that takes nothing is left alone after the retries; when it takes something again, it gets all of it.
 TEST(CacheCorner, SickStorageIsNotAskedForEverAndCatchesUp) {
-  Harness h(options_for(Shape::kFullMamba));
+  Harness h(eager_options(Shape::kFullMamba));
   h.cache->detach_storage();
   (void)h.run(prompt_of(60), 4);
   (void)h.run(prompt_of(60, 9), 4);
@@ -109,7 +93,7 @@ TEST(CacheCorner, SickStorageIsNotAskedForEverAndCatchesUp) {
 
 // An edge that is split while its pages wait to be written is written whole.
 TEST(CacheCorner, SplitEdgeIsStoredWhole) {
-  HarnessOptions o = options_for(Shape::kFull);
+  HarnessOptions o = eager_options(Shape::kFull);
   o.config.chunked_prefill_tokens = 64;
   Harness h(o);
   h.backend->script = [](Call c, std::size_t i) { return c == Call::kWrite && i == 0 ? Fault::kFail : Fault::kNone; };
@@ -132,7 +116,7 @@ TEST(CacheCorner, SplitEdgeIsStoredWhole) {
 TEST(CacheCorner, ControlRunsKeepComponentsOnTheDevice) {
   for (const bool keeps_full : {false, true}) {
     for (const Shape shape : {Shape::kFullMamba, Shape::kAll}) {
-      HarnessOptions o = options_for(shape);
+      HarnessOptions o = eager_options(shape);
       o.device = {64, 40, 6};
       o.config.host_tier_for_full = keeps_full;
       o.config.host_tier_for_state = false;
@@ -156,7 +140,7 @@ TEST(CacheCorner, ControlRunsKeepComponentsOnTheDevice) {
 
 TEST(CacheCorner, ExplainOfAPromptShorterThanTheEdge) {
   for (const Shape shape : {Shape::kFullMamba, Shape::kAll}) {
-    HarnessOptions o = options_for(shape);
+    HarnessOptions o = eager_options(shape);
     o.device = {512, 512, 8};
     o.host_slots = 2000;
     o.config.chunked_prefill_tokens = 1200;
@@ -183,7 +167,7 @@ TEST(CacheCorner, ExplainOfAPromptShorterThanTheEdge) {
 }
 
 TEST(CacheCorner, ExplainTakesNoNamespace) {
-  HarnessOptions o = options_for(Shape::kFullMamba);
+  HarnessOptions o = eager_options(Shape::kFullMamba);
   o.config.max_namespaces = 1;
   Harness h(o);
   const std::vector<TokenId> prompt = prompt_of(33);
@@ -207,7 +191,7 @@ TEST(CacheCorner, ExplainTakesNoNamespace) {
 TEST(CacheCorner, StepThatEndsEarly) {
   for (const Shape shape : {Shape::kFullMamba, Shape::kAll}) {
     for (std::uint64_t leave = 1; leave < 12; ++leave) {
-      Harness h(options_for(shape));
+      Harness h(eager_options(shape));
       Harness::Job job = h.begin(prompt_of(41), 8);
       for (int i = 0; i < 100 && !job.started; ++i) {
         if (!h.advance(job, 16)) (void)h.run_background(10);
@@ -227,7 +211,7 @@ TEST(CacheCorner, StepThatEndsEarly) {
 TEST(CacheCorner, StepThatDoesNotComplete) {
   for (int steps = 1; steps < 24; ++steps) {
     for (const bool again : {false, true}) {
-      Harness h(options_for(Shape::kFullMamba));
+      Harness h(eager_options(Shape::kFullMamba));
       Harness::Job job = h.begin(prompt_of(41), 24);
       for (int i = 0; (i < steps || !job.started) && h.failure.empty();) {
         if (h.advance(job, 16)) {
@@ -253,7 +237,7 @@ TEST(CacheCorner, StepThatDoesNotComplete) {
 // As few states as create() takes: a fork, the end of the prompt and the last boundary fall into one step.
 TEST(CacheCorner, FewestStatesStillFinish) {
   for (const Shape shape : {Shape::kFullMamba, Shape::kAll}) {
-    HarnessOptions o = options_for(shape);
+    HarnessOptions o = eager_options(shape);
     o.device = {64, 64, 3};
     o.config.chunked_prefill_tokens = 64;
     o.config.checkpoint_grid = 16;
@@ -273,7 +257,7 @@ TEST(CacheCorner, FewestStatesStillFinish) {
 // As few window pages as create() takes, and a commit that met the load it stands on: the step after the load must hand
 // over what is due, or it waits for ever for the pages that the request itself keeps.
 TEST(CacheCorner, CommitThatMetALoadIsTriedAgain) {
-  HarnessOptions o = options_for(Shape::kFullSwa);
+  HarnessOptions o = eager_options(Shape::kFullSwa);
   o.config.chunked_prefill_tokens = 40;
   o.device = {64, 19, 0};
   o.host_slots = 400;
@@ -295,7 +279,7 @@ TEST(CacheCorner, CommitThatMetALoadIsTriedAgain) {
 
 // What cannot fit evicts nothing.
 TEST(CacheCorner, EdgeLargerThanTheHostEvictsNothingThere) {
-  HarnessOptions o = options_for(Shape::kFull);
+  HarnessOptions o = eager_options(Shape::kFull);
   o.storage = false;
   o.host_slots = 20;
   o.config.chunked_prefill_tokens = 400;
@@ -310,7 +294,7 @@ TEST(CacheCorner, EdgeLargerThanTheHostEvictsNothingThere) {
 }
 
 TEST(CacheCorner, RequestThatCannotStartYetEvictsNothing) {
-  HarnessOptions o = options_for(Shape::kFull);
+  HarnessOptions o = eager_options(Shape::kFull);
   o.storage = false;
   Harness h(o);
   (void)h.run(prompt_of(80), 1);

@@ -13,21 +13,10 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-std::vector<TokenId> prompt_of(std::size_t n, TokenId first = 0) {
-  std::vector<TokenId> tokens(n);
-  for (std::size_t i = 0; i < n; ++i) tokens[i] = static_cast<TokenId>((first + i * 7 + i / 5) % 64);
-  return tokens;
-}
-
 HarnessOptions options_for(Shape shape) {
-  HarnessOptions o;
-  o.shape = shape;
+  HarnessOptions o = eager_options(shape);
   o.device = {32, 32, 4};
   o.host_slots = 400;
-  o.config.prefetch_policy = PrefetchPolicy::kTimeout;
-  o.config.prefetch_threshold = 4;
-  o.config.load_back_threshold = 0;
-  o.config.chunked_prefill_tokens = 16;
   return o;
 }
 

@@ -34,6 +34,11 @@ class ScriptedBackend final : public StorageBackend {
 
   std::function<Fault(Call, std::size_t)> script;                 // call and its number, from 0
   std::function<Status(const ReadItem&, std::size_t)> read_item;  // item and its number over all reads
+  std::function<Status(const PageGroup&)> write_group;            // group that the store took; not ok: it says so
+  // What the cache asked for, before anything is done about it.
+  std::function<void(const ExistsRequest&)> saw_exists;
+  std::function<void(const ReadRequest&)> saw_read;
+  std::function<void(const WriteRequest&)> saw_write;
   std::size_t calls[3] = {0, 0, 0};
   std::size_t items_read = 0, faults = 0;
 
@@ -51,6 +56,7 @@ class ScriptedBackend final : public StorageBackend {
   [[nodiscard]] Status close(std::chrono::nanoseconds limit) override { return inner_->close(limit); }
 
   [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
+    if (saw_exists) saw_exists(request);
     return take(Call::kExists, [this, request, done](bool fails) {
       const Status s = fails ? unavailable("scripted") : inner_->submit_exists(request, done);
       if (!s.is_ok()) done({s, {}});
@@ -58,6 +64,7 @@ class ScriptedBackend final : public StorageBackend {
   }
   [[nodiscard]] Status submit_read(ReadRequest request, ReadDone done) override {
     scribble(request);
+    if (saw_read) saw_read(request);
     return take(Call::kRead, [this, request, done](bool fails) {
       const auto ended = [this, request, done](ReadResult result) {
         for (std::size_t i = 0; i < result.items.size(); ++i) {
@@ -66,7 +73,7 @@ class ScriptedBackend final : public StorageBackend {
           if (injected.is_ok()) continue;
           ++faults;
           result.items[i] = injected;
-          scribble({request.scope, {request.items[i]}});
+          scribble({request.scope, {request.items[i]}, {}});
         }
         done(std::move(result));
       };
@@ -75,8 +82,15 @@ class ScriptedBackend final : public StorageBackend {
     });
   }
   [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override {
+    if (saw_write) saw_write(request);
     return take(Call::kWrite, [this, request, done](bool fails) {
-      const Status s = fails ? unavailable("scripted") : inner_->submit_write(request, done);
+      const auto ended = [this, request, done](WriteResult result) {
+        for (std::size_t i = 0; write_group && i < result.groups.size(); ++i) {
+          if (const Status said = write_group(request.groups[i]); !said.is_ok()) result.groups[i] = said;
+        }
+        done(std::move(result));
+      };
+      const Status s = fails ? unavailable("scripted") : inner_->submit_write(request, ended);
       if (!s.is_ok()) done({std::vector<Status>(request.groups.size(), s)});
     });
   }

@@ -50,6 +50,22 @@ std::string shape_name(Shape shape) {
   return "";
 }
 
+std::vector<TokenId> prompt_of(std::size_t n, TokenId first) {
+  std::vector<TokenId> tokens(n);
+  for (std::size_t i = 0; i < n; ++i) tokens[i] = static_cast<TokenId>((first + i * 7 + i / 5) % 64);
+  return tokens;
+}
+
+HarnessOptions eager_options(Shape shape) {
+  HarnessOptions o;
+  o.shape = shape;
+  o.config.prefetch_policy = PrefetchPolicy::kTimeout;
+  o.config.prefetch_threshold = 4;
+  o.config.load_back_threshold = 0;
+  o.config.chunked_prefill_tokens = 16;
+  return o;
+}
+
 Harness::Harness(const HarnessOptions& o) : model(small_model(o.shape)), options(o), executor(1 << 20, o.seed) {
   ComponentCounts slots = o.device;
   for (const ComponentKind c : kAllComponents) {

@@ -42,6 +42,11 @@ struct HarnessOptions {
   std::function<std::unique_ptr<StorageBackend>(std::unique_ptr<StorageBackend>)> wrap_backend;
 };
 
+// n tokens; different ones for different `first`.
+[[nodiscard]] std::vector<TokenId> prompt_of(std::size_t n, TokenId first = 0);
+// Fetches and loads back whatever is there, in small chunks.
+[[nodiscard]] HarnessOptions eager_options(Shape shape);
+
 // How the engine treats one step: computes only a part of what was prepared, or does not tell that it did.
 struct StepHabit {
   std::uint64_t leave = 0;  // tokens at the end of the chunk that are not computed

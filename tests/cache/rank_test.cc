@@ -121,7 +121,9 @@ class RankLife {
         log_ << ' ' << counts.resident << '/' << counts.locked << '/' << counts.pending;
       }
     }
-    log_ << " nodes " << harness_.cache->tree().node_count() << '\n';
+    const CacheCounters c = harness_.cache->counters();
+    log_ << " nodes " << harness_.cache->tree().node_count() << " waits " << c.store_waits << " shared "
+         << c.prefetch_shared << " stored " << c.stored << '\n';
   }
 
   void toggle_storage() {

@@ -10,8 +10,8 @@
 namespace larder::conformance {
 namespace {
 
-// Segments of 16 KiB, so that every test crosses several.
-const BackendOptions kSmall = {{"segment_size", "16Ki"}, {"max_size", "64Mi"}, {"open_files", "3"}};
+// Segments of 64 KiB, so that every test crosses several.
+const BackendOptions kSmall = {{"segment_size", "64Ki"}, {"max_size", "64Mi"}, {"open_files", "3"}};
 
 class SimFileHarness final : public HarnessBase {
  public:

@@ -23,7 +23,7 @@ class CrashHarness final : public HarnessBase {
  public:
   CrashHarness(std::uint64_t seed, const std::string& fsync) : HarnessBase(0, seed), files(seed), fsync_(fsync) {}
   [[nodiscard]] Result<std::unique_ptr<StorageBackend>> open(const BackendOptions& extra = {}) override {
-    return create("file", {{"directory", "/a/store"}, {"segment_size", "6Ki"}, {"fsync", fsync_}}, extra, &files);
+    return create("file", {{"directory", "/a/store"}, {"segment_size", "32Ki"}, {"fsync", fsync_}}, extra, &files);
   }
   sim::SimFileSystem files;
 

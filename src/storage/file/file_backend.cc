@@ -1,20 +1,25 @@
 #include "storage/file/file_backend.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
+#include "base/log.h"
 #include "storage/file/file_store.h"
 #include "storage/option_text.h"
 
 namespace larder {
 namespace {
 
+using file_store::Choice;
 using file_store::FileStoreOptions;
 using file_store::FsyncMode;
 
-constexpr std::uint64_t kLeastSegmentBytes = 4096;
+constexpr std::uint64_t kLeastSegmentBytes = std::uint64_t{16} << 10;
 constexpr std::uint64_t kMostSegmentBytes = std::uint64_t{64} << 30;
 constexpr std::uint64_t kDefaultSegmentBytes = std::uint64_t{64} << 20;
+// Segments that a budget must hold at least: one that is written, one to clean into, and some to choose from.
+constexpr std::uint64_t kLeastSegments = 8;
 
 Result<FsyncMode> parse_fsync(const std::string& text) {
   if (text == "off") return FsyncMode::kOff;
@@ -23,37 +28,114 @@ Result<FsyncMode> parse_fsync(const std::string& text) {
   return invalid_argument("option 'fsync': '" + text + "' is none of off, segment, group");
 }
 
+Status parse_choice(const BackendOptions& options, const char* key, Choice& out) {
+  const std::string text = text_option(options, key, "auto");
+  if (text != "auto" && text != "on" && text != "off") {
+    return invalid_argument(std::string("option '") + key + "': '" + text + "' is none of auto, on, off");
+  }
+  out = text == "auto" ? Choice::kAuto : text == "on" ? Choice::kOn : Choice::kOff;
+  return Status::ok();
+}
+
+// "/a:/b" names two volumes.
+Status read_directories(const BackendOptions& options, FileStoreOptions& out) {
+  const std::string text = text_option(options, "directory", "");
+  for (std::size_t from = 0; from < text.size();) {
+    const std::size_t end = std::min(text.find(':', from), text.size());
+    std::string directory = text.substr(from, end - from);
+    while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
+    if (directory.empty()) return invalid_argument("option 'directory': an empty name in '" + text + "'");
+    if (std::find(out.directories.begin(), out.directories.end(), directory) != out.directories.end()) {
+      return invalid_argument("option 'directory': " + directory + " is named twice");
+    }
+    out.directories.push_back(std::move(directory));
+    from = end + 1;
+  }
+  return Status::ok();
+}
+
 Status read_sizes(const BackendOptions& options, FileStoreOptions& out) {
+  const std::uint64_t volumes = std::max<std::uint64_t>(out.directories.size(), 1);
   const Result<std::uint64_t> max_size = size_option(options, "max_size", kUnlimitedBytes);
   if (!max_size.is_ok()) return max_size.status();
-  if (*max_size < 4 * kLeastSegmentBytes) return invalid_argument("option 'max_size': the least is 16Ki");
+  const std::uint64_t least = kLeastSegmentBytes * kLeastSegments * volumes;
+  if (*max_size < least) {
+    return invalid_argument("option 'max_size': the least is " + std::to_string(least) +
+                            " bytes (128Ki per directory)");
+  }
   const Result<std::uint64_t> segment_size = size_option(options, "segment_size", kDefaultSegmentBytes);
   if (!segment_size.is_ok()) return segment_size.status();
   if (*segment_size < kLeastSegmentBytes || *segment_size > kMostSegmentBytes) {
-    return invalid_argument("option 'segment_size': from 4Ki to 64Gi");
+    return invalid_argument("option 'segment_size': from 16Ki to 64Gi");
   }
   out.max_bytes = *max_size;
-  out.segment_bytes = std::min(*segment_size, out.max_bytes / 4);  // so that there is always one to drop
+  // So that there is always one to clean or drop.
+  out.segment_bytes = std::min(*segment_size, out.max_bytes / (kLeastSegments * volumes));
+  out.segment_bytes = out.segment_bytes / kDirectAlignment * kDirectAlignment;
+  return Status::ok();
+}
+
+Status read_admission(const BackendOptions& options, FileStoreOptions& out) {
+  const std::string text = text_option(options, "admission", "all");
+  if (text != "all" && text != "second_offer") {
+    return invalid_argument("option 'admission': '" + text + "' is none of all, second_offer");
+  }
+  out.admission.second_offer = text == "second_offer";
+  const Result<std::uint64_t> window = count_option(options, "admission_window", 1'000'000, 64, 1'000'000'000);
+  if (!window.is_ok()) return window.status();
+  out.admission.window = static_cast<std::size_t>(*window);
+  const Result<std::uint64_t> wear = size_option(options, "max_writes_per_day", kUnlimitedBytes);
+  if (!wear.is_ok()) return wear.status();
+  if (*wear == 0) return invalid_argument("option 'max_writes_per_day': 0 would never write; say unlimited or a size");
+  out.admission.bytes_per_day = *wear == kUnlimitedBytes ? 0 : *wear;
   return Status::ok();
 }
 
 Result<FileStoreOptions> read_options(const BackendOptions& options) {
   FileStoreOptions out;
-  out.directory = text_option(options, "directory", "");
-  while (out.directory.size() > 1 && out.directory.back() == '/') out.directory.pop_back();
+  LARDER_RETURN_IF_ERROR(read_directories(options, out));
   LARDER_RETURN_IF_ERROR(read_sizes(options, out));
+  LARDER_RETURN_IF_ERROR(read_admission(options, out));
+  LARDER_RETURN_IF_ERROR(parse_choice(options, "direct", out.direct));
+  LARDER_RETURN_IF_ERROR(parse_choice(options, "io_uring", out.uring));
   const Result<FsyncMode> fsync = parse_fsync(text_option(options, "fsync", "segment"));
   if (!fsync.is_ok()) return fsync.status();
   out.fsync = *fsync;
-  const auto count = [&](const char* key, std::size_t fallback, std::size_t high, std::size_t& to) -> Status {
-    const Result<std::uint64_t> value = count_option(options, key, fallback, 1, high);
-    if (value.is_ok()) to = static_cast<std::size_t>(*value);
+  const auto count = [&](const char* key, std::size_t fallback, std::size_t low, std::size_t high, auto& to) -> Status {
+    const Result<std::uint64_t> value = count_option(options, key, fallback, low, high);
+    if (value.is_ok()) to = static_cast<std::remove_reference_t<decltype(to)>>(*value);
     return value.status();
   };
-  LARDER_RETURN_IF_ERROR(count("threads", 4, 256, out.read_tasks));
-  LARDER_RETURN_IF_ERROR(count("queue_limit", 1024, 1'000'000, out.queue_limit));
-  LARDER_RETURN_IF_ERROR(count("open_files", 128, 100'000, out.open_files));
+  LARDER_RETURN_IF_ERROR(count("io_depth", 64, 1, 4096, out.io_depth));
+  LARDER_RETURN_IF_ERROR(count("queue_limit", 1024, 1, 1'000'000, out.queue_limit));
+  LARDER_RETURN_IF_ERROR(count("open_files", 128, 1, 100'000, out.open_files));
+  LARDER_RETURN_IF_ERROR(count("high_watermark", 95, 10, 100, out.high_percent));
+  LARDER_RETURN_IF_ERROR(count("low_watermark", 85, 5, 100, out.low_percent));
+  if (out.low_percent > out.high_percent) {
+    return invalid_argument("option 'low_watermark': above high_watermark; evicting would never end");
+  }
   return out;
+}
+
+// One queue per volume. io_uring only for the operating system's own files.
+Status add_queues(const FileStoreOptions& options, const BackendEnvironment& environment,
+                  std::vector<file_store::Volume>& volumes) {
+  const bool is_real = environment.files == &real_file_system();
+  if (options.uring == Choice::kOn && !is_real) return unsupported("file store: io_uring needs real files");
+  for (file_store::Volume& volume : volumes) {
+    if (is_real && options.uring != Choice::kOff) {
+      Result<std::unique_ptr<file_store::IoQueue>> ring = file_store::create_uring_queue(options.io_depth);
+      if (ring.is_ok()) {
+        volume.io = std::move(ring).value();
+        (void)volume.io->register_memory(environment.host_memory);
+        continue;
+      }
+      if (options.uring == Choice::kOn) return ring.status();
+      log_warning("storage/file", "threads instead of io_uring: " + ring.status().message());
+    }
+    volume.io = file_store::create_executor_queue(*environment.executor);
+  }
+  return Status::ok();
 }
 
 Result<std::unique_ptr<StorageBackend>> create_file(const BackendOptions& options,
@@ -66,6 +148,7 @@ Result<std::unique_ptr<StorageBackend>> create_file(const BackendOptions& option
   Result<std::unique_ptr<file_store::OpenedStore>> opened =
       file_store::open_store(*read, *environment.files, *environment.clock);
   if (!opened.is_ok()) return opened.status();
+  LARDER_RETURN_IF_ERROR(add_queues(*read, environment, (*opened)->volumes));
   return std::unique_ptr<StorageBackend>(
       std::make_unique<file_store::FileStore>(*read, environment, std::move(**opened)));
 }
@@ -74,13 +157,22 @@ Result<std::unique_ptr<StorageBackend>> create_file(const BackendOptions& option
 
 Status register_file_backend(BackendFactory& factory) {
   return factory.add("file",
-                     {{"directory", "", "where the files go; made if absent; it must hold nothing else. Required"},
-                      {"max_size", "unlimited", "bytes on disk; full: the segments used longest ago are dropped"},
-                      {"segment_size", "64Mi", "bytes per segment file; at most max_size / 4"},
+                     {{"directory", "",
+                       "where the files go, one directory per disk, ':' between them; made if absent; each "
+                       "must hold nothing else. Required"},
+                      {"max_size", "unlimited", "bytes on all disks together; full: what was used longest ago goes"},
+                      {"high_watermark", "95", "percent of max_size where eviction begins"},
+                      {"low_watermark", "85", "percent of max_size that may be alive after it"},
+                      {"segment_size", "64Mi", "bytes per segment file; at most max_size / 8 / directories"},
                       {"fsync", "segment", "off | segment | group: what reaches the disk without being asked to"},
-                      {"threads", "4", "executor tasks that one read request may use"},
+                      {"direct", "auto", "auto | on | off: past the page cache"},
+                      {"io_uring", "auto", "auto | on | off (threads instead)"},
+                      {"io_depth", "64", "reads and writes at once per directory"},
                       {"queue_limit", "1024", "operations in flight before submit refuses"},
-                      {"open_files", "128", "segment files kept open"}},
+                      {"open_files", "128", "segment files kept open"},
+                      {"admission", "all", "all | second_offer: write a page only when it is offered again"},
+                      {"admission_window", "1000000", "groups that second_offer remembers"},
+                      {"max_writes_per_day", "unlimited", "bytes; what is beyond is declined (disks wear out)"}},
                      create_file);
 }
 

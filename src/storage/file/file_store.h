@@ -1,60 +1,91 @@
-// The file backend itself. Options and defaults: file_backend.h; bytes: segment_format.h and docs/formats.md.
+// The file backend itself. Options and defaults: file_backend.h; bytes: docs/formats.md section 5.
 //
-// Threads: submit_*, stats, info, close from any thread. Reads run in parallel on the executor. Writes and clears are
-// prepared in parallel (checksums) and then done by one task at a time, the one with the *writer role*; the role is
-// handed over under the mutex. While one writes, others only queue: what has gathered is written as one batch with one
-// fdatasync.
+//   submit_read   -> look up -> runs of adjacent pages -> io queue -> verify -> done        file_store_read.cc
+//   submit_write  -> checksums -> plan -> place in a segment -> io queue -> publish -> done file_store_write.cc
+//                                            |                                  \-> sync -> done (durable)
+//                                            +-> no room: maintenance, then again
+//   roll, seal, sync, failures of a volume                                                  file_store_segments.cc
+//   evict, clean, remove: keeps the store below its budget                                  file_store_maintain.cc
+//   open, clear, close, stats                                                               file_store.cc
 //
-//   submit_write -> task: checksums -> jobs_ -> (role free?) take it -> plan, make room, append, publish, sync, done
+// A page is visible when publish() has put its group into the index, in one step. Nothing waits for the disk under the
+// mutex, and no task waits for another: each step ends by posting or submitting the next, so that the whole store runs
+// on one simulated thread as well as on many.
 //
-// A page is visible when publish() has put its group into the index, in one step.
+// Threads: the port's methods from any thread. Completions run on the io queues' threads; what may block (making,
+// sealing and removing files) runs on the executor.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/ranked_mutex.h"
 #include "storage/backend.h"
 #include "storage/factory.h"
+#include "storage/file/io_queue.h"
 #include "storage/file/page_index.h"
 #include "storage/file/segment_format.h"
-#include "storage/file/segment_table.h"
-#include "storage/file/segment_writer.h"
+#include "storage/file/volume.h"
+#include "storage/file/write_admission.h"
 #include "storage/operation.h"
 
 namespace larder::file_store {
 
 enum class FsyncMode : std::uint8_t { kOff, kSegment, kGroup };
+enum class Choice : std::uint8_t { kAuto, kOn, kOff };
 
 struct FileStoreOptions {
-  std::string directory;
-  std::uint64_t max_bytes = 0;
+  std::vector<std::string> directories;  // one volume each
+  std::uint64_t max_bytes = 0;           // of all volumes together, physical
   std::uint64_t segment_bytes = 0;
+  unsigned high_percent = 95, low_percent = 85;  // of max_bytes: when eviction begins, and how far live bytes go down
   FsyncMode fsync = FsyncMode::kSegment;
-  std::size_t read_tasks = 4;
+  Choice direct = Choice::kAuto;  // past the page cache
+  Choice uring = Choice::kAuto;
+  std::size_t io_depth = 64;  // operations at once per volume
   std::size_t queue_limit = 1024;
   std::size_t open_files = 128;
+  AdmissionOptions admission;
+};
+
+[[nodiscard]] inline PageIdentity identity_of(const StoreScope& scope, PoolName pool) {
+  return {scope.namespace_digest, scope.fingerprint(pool), pool};
+}
+
+// A segment that is on disk, active or not.
+struct SegmentInfo {
+  SegmentId id = 0;
+  unsigned volume = 0;               // index into the volumes
+  std::uint64_t physical_bytes = 0;  // of the file
+  std::uint64_t min_generation = 0;  // no page in it, dead or alive, is older
+  bool is_active = false;            // may be appended to, or is being sealed
+  bool is_synced = false;            // all of it is on disk
+  bool is_doubtful = false;          // an earlier process wrote it with fsync = off: what it lists may not be there
+  bool is_leaving = false;           // being cleaned or removed
+  std::uint64_t last_use = 0;        // for the bound on open files
+  FilePtr file;                      // null: closed
 };
 
 // What opening found (file_store_open.cc).
 struct OpenedStore {
-  explicit OpenedStore(std::size_t open_files) : segments(open_files) {}
-  std::unique_ptr<FileLock> lock;
   StoreId store{};
+  std::vector<Volume> volumes;
   PageIndex index;
-  SegmentTable segments;
+  std::map<SegmentId, SegmentInfo> segments;
   std::vector<Cleared> cleared;
   SegmentId next_segment = 1;
-  std::uint64_t next_generation = 1, next_group = 1;
+  std::uint64_t next_generation = 1;
   std::uint64_t torn_tails = 0, corrupt = 0;
 };
-// Checks the directory, locks it, reads FORMAT, CLEARED and the segments. Errors say what to do:
-// kInvalidArgument: foreign files, or no directory. kConflict: locked, or a segment of another store. kUnsupported: a
-// newer format. kUnavailable: not readable or writable.
+// Checks the directories, locks them, reads FORMAT, CLEARED and the segments; gives scanned segments their footers.
+// Errors say what to do. kInvalidArgument: foreign files, or no directory. kConflict: locked, or of another store.
+// kUnsupported: another format version. kUnavailable: not readable or writable.
 [[nodiscard]] Result<std::unique_ptr<OpenedStore>> open_store(const FileStoreOptions& options, FileSystem& files,
                                                               Clock& clock);
 
@@ -72,101 +103,162 @@ class FileStore final : public StorageBackend {
   [[nodiscard]] Status close(std::chrono::nanoseconds limit) override;
 
  private:
-  // A write with its checksums, or a clear.
-  struct Job {
-    std::shared_ptr<WriteOperation> write;
-    std::vector<std::vector<Checksum128>> checksums;  // [group][item]
-    std::shared_ptr<ClearOperation> clear;
+  // ---- reads
+  struct ReadRun;  // pages that one operation fetches
+  struct PlannedRead {
+    std::size_t item = 0;
+    PageLocation location;
+    unsigned volume = 0;
+    FilePtr file;  // null: its segment is closed
   };
-  struct PendingId {
-    PageIdentity identity;
-    PageKey key;
-    friend bool operator==(const PendingId&, const PendingId&) = default;
-  };
-  struct PendingHash {
-    std::size_t operator()(const PendingId& id) const noexcept {
-      return id.key.prefix64() ^ (id.identity.namespace_digest.prefix64() * 31) ^
-             static_cast<std::size_t>(id.identity.pool);
-    }
-  };
-  // A group of the batch: what was appended for it, and every segment its pages lie in.
-  struct BatchGroup {
-    Status* status;  // in the operation's result
-    bool is_durable;
-    std::vector<PageToAppend> pages;
-    std::vector<PageLocation> locations;
-    std::vector<SegmentId> touched;
-    std::uint64_t duplicates = 0;
-  };
-  struct Batch {
-    std::vector<BatchGroup> groups;  // appended, not yet published
-    std::unordered_map<PendingId, SegmentId, PendingHash> pending;
-  };
+  void start_read(const std::shared_ptr<ReadOperation>& op) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] std::vector<PlannedRead> plan_reads(ReadOperation& op) LARDER_EXCLUDES(mutex_);
+  void submit_plan(const std::shared_ptr<ReadOperation>& op, std::vector<PlannedRead> plan);
+  void add_to_runs(const std::shared_ptr<ReadOperation>& op, const PlannedRead& read,
+                   std::vector<std::shared_ptr<ReadRun>>& runs);
+  [[nodiscard]] bool needs_tail(const ReadRun& run) const;
+  [[nodiscard]] IoOperation make_io(ReadRun& run) const;
+  void submit_runs(std::vector<std::shared_ptr<ReadRun>> runs);
+  void finish_run(ReadRun& run, const Status& status) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] Result<FilePtr> open_segment(SegmentId segment) LARDER_EXCLUDES(mutex_);
+  void forget_segment(SegmentId segment, std::vector<FilePtr>& closed) LARDER_REQUIRES(mutex_);
+  void drop_page(const PageIdentity& identity, const PageKey& key, const PageLocation& location)
+      LARDER_EXCLUDES(mutex_);
 
-  // file_store.cc: reads and life cycle
-  void run_reads(ReadOperation& op, std::atomic<std::size_t>& next);
-  [[nodiscard]] Status read_item(const StoreScope& scope, const ReadItem& item) LARDER_EXCLUDES(mutex_);
-  [[nodiscard]] Result<FilePtr> open_for_read(SegmentId segment) LARDER_EXCLUDES(mutex_);
-  [[nodiscard]] Status read_page(File& file, const ExpectedPage& expected, const PageLocation& location,
-                                 std::span<const Segment> payload);
-  void drop_page(const PageIdentity& identity, const PageKey& key, std::uint64_t generation) LARDER_EXCLUDES(mutex_);
+  // ---- writes
+  struct GroupRef {  // a group of an operation, in a record
+    std::size_t group = 0;
+    std::size_t begin = 0, end = 0;  // of the record's pages; empty: all of it was here already
+  };
+  struct Record {                        // one append, from planning to its end
+    std::shared_ptr<WriteOperation> op;  // null: cleaning
+    std::vector<ListedPage> pages;
+    std::vector<std::vector<Segment>> payloads;  // one per page
+    std::vector<GroupRef> groups;
+    std::vector<SegmentId> duplicates_in;                          // segments that hold pages of the groups already
+    std::array<std::unordered_set<PageKey>, kPoolNameCount> seen;  // what `pages` holds already
+    bool is_durable = false;
+    std::vector<PageLocation> moved_from;  // cleaning: where each page was
+    std::shared_ptr<void> keep;            // cleaning: what the payloads lie in
+    std::function<void(bool)> moved;       // cleaning: called at the end
+    RecordLayout layout;
+    unsigned volume = 0;
+    std::shared_ptr<ActiveSegment> segment;
+    std::uint64_t start = 0, synced_bytes = 0;
+    AlignedBuffer staging;  // head, small payloads, padding
+    [[nodiscard]] LogKind log() const { return moved_from.empty() ? LogKind::kNew : LogKind::kMoved; }
+  };
+  using RecordPtr = std::shared_ptr<Record>;
+  enum class Placed : std::uint8_t { kPlaced, kWaits, kWaitsForRoll, kRoll, kRefused };
+  void prepare_write(const std::shared_ptr<WriteOperation>& op) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] Status plan_group(const WriteOperation& op, std::size_t group, Record& record) LARDER_EXCLUDES(mutex_);
+  void place(RecordPtr record) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] Placed try_place(Record& record, unsigned& volume, Status& why) LARDER_REQUIRES(mutex_);
+  void take_place(Record& record, unsigned volume) LARDER_REQUIRES(mutex_);
+  void write_record(const RecordPtr& record);
+  void record_written(const RecordPtr& record, const Status& status) LARDER_EXCLUDES(mutex_);
+  void publish(Record& record) LARDER_REQUIRES(mutex_);
+  [[nodiscard]] bool is_cleared(const ListedPage& page) const LARDER_REQUIRES(mutex_);
+  void record_published(const RecordPtr& record) LARDER_EXCLUDES(mutex_);
+  void finish_record(Record& record, const Status& synced);
+  void fail_record(Record& record, const Status& why);
+  void place_waiting() LARDER_EXCLUDES(mutex_);
+
+  // ---- segments
+  struct SyncWait {  // guarded by mutex_
+    RecordPtr record;
+    std::size_t left = 0;  // segments not synced yet
+    Status status;
+  };
+  struct SegmentSync {  // guarded by mutex_
+    bool is_running = false;
+    std::vector<std::shared_ptr<SyncWait>> covered, next;  // by the fdatasync under way; by the one after it
+  };
+  void post(Task task);
+  [[nodiscard]] static std::uint64_t segment_bytes_for(std::uint64_t record_bytes, std::size_t pages);
+  [[nodiscard]] std::uint64_t largest_record() const;
+  void roll(unsigned volume, LogKind log, std::uint64_t record_bytes, std::size_t pages) LARDER_EXCLUDES(mutex_);
+  void note_failure(unsigned volume, const Status& why, const std::shared_ptr<ActiveSegment>& segment)
+      LARDER_REQUIRES(mutex_);
+  void settle(const std::shared_ptr<ActiveSegment>& segment, unsigned volume) LARDER_EXCLUDES(mutex_);
+  void seal(const std::shared_ptr<ActiveSegment>& segment, unsigned volume) LARDER_EXCLUDES(mutex_);
+  void wait_for_sync(const RecordPtr& record) LARDER_EXCLUDES(mutex_);
+  void start_sync(SegmentId id) LARDER_EXCLUDES(mutex_);
+  void synced(SegmentId id, unsigned volume, std::uint64_t written, const Status& status) LARDER_EXCLUDES(mutex_);
+  void trim_open_files(std::vector<FilePtr>& closed) LARDER_REQUIRES(mutex_);
+  void forget_volume(unsigned volume, std::vector<FilePtr>& closed) LARDER_REQUIRES(mutex_);
+
+  // ---- maintenance
+  struct Cleaning;
+  [[nodiscard]] bool has_room(std::uint64_t bytes, bool for_cleaning) const LARDER_REQUIRES(mutex_);
+  [[nodiscard]] std::uint64_t bytes_ahead() const;
+  [[nodiscard]] std::uint64_t goal_bytes() const;
+  [[nodiscard]] std::uint64_t live_bytes() const LARDER_REQUIRES(mutex_);
+  [[nodiscard]] bool is_content() const LARDER_REQUIRES(mutex_);
+  [[nodiscard]] SegmentId emptiest_segment(std::uint64_t& live) const LARDER_REQUIRES(mutex_);
+  void start_maintenance() LARDER_EXCLUDES(mutex_);
+  void start_maintenance_if_high() LARDER_EXCLUDES(mutex_);
+  void maintain() LARDER_EXCLUDES(mutex_);
+  void end_maintenance(bool is_stuck) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] bool remove_dead() LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] bool evict_some() LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] bool drop_for_space() LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] bool evict_a_segments_worth() LARDER_REQUIRES(mutex_);
+  [[nodiscard]] bool clean_one() LARDER_EXCLUDES(mutex_);
+  void clean_next(const std::shared_ptr<Cleaning>& job) LARDER_EXCLUDES(mutex_);
+  void clean_write(const std::shared_ptr<Cleaning>& job) LARDER_EXCLUDES(mutex_);
+  void end_cleaning(const std::shared_ptr<Cleaning>& job, bool is_moved) LARDER_EXCLUDES(mutex_);
+  bool remove_segment(SegmentId segment) LARDER_EXCLUDES(mutex_);
+
+  // ---- life
+  void run_clears() LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] Status run_clear(const StoreScope* scope) LARDER_EXCLUDES(mutex_);
+  void forget_settled_clears() LARDER_REQUIRES(mutex_);
   void finish() LARDER_EXCLUDES(mutex_);
 
-  // file_store_write.cc: the writer role
-  void enqueue(Job job) LARDER_EXCLUDES(mutex_);
-  void run_writer() LARDER_EXCLUDES(mutex_);
-  void process(std::deque<Job>& jobs);
-  void append_write(Job& job, Batch& batch);
-  [[nodiscard]] Status append_group(const StoreScope& scope, const PageGroup& group,
-                                    std::span<const Checksum128> checksums, BatchGroup& out, Batch& batch);
-  void plan_group(const StoreScope& scope, const PageGroup& group, std::span<const Checksum128> checksums,
-                  BatchGroup& out, const Batch& batch) LARDER_EXCLUDES(mutex_);
-  [[nodiscard]] Status append_with_retry(BatchGroup& out, Batch& batch);
-  [[nodiscard]] Status need_active_segment(std::uint64_t bytes) LARDER_EXCLUDES(mutex_);
-  void note_end() LARDER_EXCLUDES(mutex_);
-  void seal_active() LARDER_EXCLUDES(mutex_);
-  void finish_batch(Batch& batch);
-  void publish(Batch& batch) LARDER_EXCLUDES(mutex_);
-  [[nodiscard]] Status sync_segment(SegmentId segment) LARDER_EXCLUDES(mutex_);
-  [[nodiscard]] bool fits(std::uint64_t bytes) const LARDER_EXCLUDES(mutex_);
-  bool evict_one() LARDER_EXCLUDES(mutex_);
-  [[nodiscard]] Status run_clear(const StoreScope* scope) LARDER_EXCLUDES(mutex_);
-  [[nodiscard]] Status remove_all_segments() LARDER_EXCLUDES(mutex_);
+  static constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
+  static constexpr std::size_t kMaxListed = std::size_t{1} << 26;
 
   // constant after construction
   const FileStoreOptions options_;
   FileSystem& files_;
   Clock& clock_;
   Executor& executor_;
+  const StoreId store_;
   BackendInfo info_;
 
   OperationGate gate_;  // synchronises itself
 
   mutable RankedMutex mutex_{LockRank::kStorage};
   PageIndex index_ LARDER_GUARDED_BY(mutex_);
-  SegmentTable segments_ LARDER_GUARDED_BY(mutex_);
-  std::deque<Job> jobs_ LARDER_GUARDED_BY(mutex_);
-  bool is_writer_busy_ LARDER_GUARDED_BY(mutex_) = false;
-  std::unique_ptr<FileLock> lock_ LARDER_GUARDED_BY(mutex_);  // null: finished
-
-  // owned by the writer role
-  SegmentWriter writer_;
-  std::vector<Cleared> cleared_;
-  SegmentId next_segment_;
+  std::map<SegmentId, SegmentInfo> segments_ LARDER_GUARDED_BY(mutex_);
+  std::uint64_t physical_bytes_ LARDER_GUARDED_BY(mutex_) = 0;  // of all segments
+  std::size_t open_files_ LARDER_GUARDED_BY(mutex_) = 0;
+  std::uint64_t uses_ LARDER_GUARDED_BY(mutex_) = 0;
+  SegmentId next_segment_ LARDER_GUARDED_BY(mutex_);
+  std::uint64_t next_generation_ LARDER_GUARDED_BY(mutex_);
+  std::vector<Cleared> cleared_ LARDER_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<ClearOperation>> clears_ LARDER_GUARDED_BY(mutex_);
+  bool is_clearing_ LARDER_GUARDED_BY(mutex_) = false;
+  std::deque<RecordPtr> waiting_ LARDER_GUARDED_BY(mutex_);  // for room
+  bool is_maintaining_ LARDER_GUARDED_BY(mutex_) = false;
+  bool is_in_maintain_ LARDER_GUARDED_BY(mutex_) = false, maintains_again_ LARDER_GUARDED_BY(mutex_) = false;
+  std::uint64_t least_physical_ LARDER_GUARDED_BY(mutex_) = 0;  // since maintenance began
+  unsigned vain_cleanings_ LARDER_GUARDED_BY(mutex_) = 0;       // in a row
+  bool wants_space_ LARDER_GUARDED_BY(mutex_) = false;          // the disk is full: a segment must go, alive or not
+  unsigned next_volume_ LARDER_GUARDED_BY(mutex_) = 0;
+  std::map<SegmentId, SegmentSync> syncs_ LARDER_GUARDED_BY(mutex_);
+  WriteAdmission admission_ LARDER_GUARDED_BY(mutex_);
+  bool is_finished_ LARDER_GUARDED_BY(mutex_) = false;
+  std::vector<Volume> volumes_;  // the vector is constant; see Volume for who guards what
 
   // relaxed atomics: statistics
   struct Counters {
     std::atomic<std::uint64_t> reads{0}, read_hits{0}, read_misses{0}, read_errors{0}, writes{0}, write_errors{0};
-    std::atomic<std::uint64_t> duplicate_writes{0}, corrupt{0}, evicted{0}, torn_tails{0};
+    std::atomic<std::uint64_t> duplicate_writes{0}, declined{0}, corrupt{0}, evicted{0}, moved{0}, torn_tails{0};
+    std::atomic<std::uint64_t> written_bytes{0};
   };
   Counters counters_;
 };
-
-// Writes `bytes` as `name` in the directory, so that a crash leaves the old or the new file, whole.
-[[nodiscard]] Status replace_file(FileSystem& files, const std::string& directory, std::string_view name,
-                                  std::span<const std::byte> bytes);
-
-inline constexpr std::uint64_t kMaxGroupBytes = std::uint64_t{64} << 30;
-inline constexpr std::size_t kMaxCleared = 4096;  // entries of CLEARED; more: kOverloaded until the store is reopened
 
 }  // namespace larder::file_store

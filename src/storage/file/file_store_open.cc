@@ -1,8 +1,10 @@
-// Opening a file store: directory, lock, FORMAT, CLEARED, segments.
+// Opening a file store: directories, locks, FORMAT, CLEARED, segments.
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
@@ -51,47 +53,116 @@ StoreId new_store_id(const std::string& directory, const Clock& clock) {
   return id;
 }
 
-Status read_or_make_format(FileSystem& files, const std::string& directory, const Clock& clock,
-                           const std::vector<std::string>& names, StoreId& store) {
-  const std::string path = join_path(directory, kFormatName);
-  const Result<std::vector<std::byte>> bytes = read_small_file(files, path, 4096);
+// A directory and what its FORMAT said; none: it is new.
+struct OpenedVolume {
+  Volume volume;
+  std::vector<std::string> names;
+  std::optional<VolumeFormat> format;
+};
+
+Result<OpenedVolume> open_directory(FileSystem& files, const std::string& directory) {
+  OpenedVolume out;
+  out.volume.directory = directory;
+  if (Status made = files.make_dirs(directory); !made.is_ok()) {
+    return with_advice(made, "name a directory that this user may write to");
+  }
+  // Before the lock is made: a directory of somebody else's stays exactly as it is.
+  const Result<std::vector<std::string>> before = list_own_files(files, directory);
+  if (!before.is_ok()) return before.status();
+  Result<std::unique_ptr<FileLock>> lock = files.lock(join_path(directory, kLockName));
+  if (!lock.is_ok()) {
+    const bool is_held = lock.status().code() == StatusCode::kConflict;
+    return with_advice(lock.status(), is_held ? "a store has one process; end the other or name another directory"
+                                              : "give this user the right to write in " + directory);
+  }
+  out.volume.lock = std::move(lock).value();
+  Result<std::vector<std::string>> names = list_own_files(files, directory);
+  if (!names.is_ok()) return names.status();
+  out.names = std::move(names).value();
+  const Result<FileInfo> info = files.stat(directory);
+  if (!info.is_ok()) return with_advice(info.status(), "is the disk in order?");
+  out.volume.device_id = info->device_id;
+  const Result<std::vector<std::byte>> bytes = read_small_file(files, join_path(directory, kFormatName), 4096);
   if (bytes.is_ok()) {
-    const auto* text = reinterpret_cast<const char*>(bytes->data());
-    const Result<StoreId> parsed = parse_format_text({text, bytes->size()});
+    const Result<VolumeFormat> parsed =
+        parse_format_text({reinterpret_cast<const char*>(bytes->data()), bytes->size()});
     if (!parsed.is_ok()) {
       return with_advice(parsed.status(), "use the build that wrote " + directory + ", or another directory");
     }
-    store = *parsed;
-    return Status::ok();
+    out.format = *parsed;
+    return out;
   }
   if (bytes.status().code() != StatusCode::kNotFound) return with_advice(bytes.status(), "repair or remove it");
-  for (const std::string& name : names) {
+  for (const std::string& name : out.names) {
     if (parse_segment_name(name)) {
       return conflict("file store: " + directory + " holds segments but no FORMAT; put FORMAT back, or empty it");
     }
   }
-  store = new_store_id(directory, clock);
-  const std::string text = format_text(store);
-  Status made = replace_file(files, directory, kFormatName, std::as_bytes(std::span(text)));
-  if (made.is_ok()) made = files.sync_dir(parent_path(directory));
-  return made.is_ok() ? made : with_advice(made, "is the disk full, or mounted read-only?");
+  return out;
 }
 
-// A damaged CLEARED cannot say which pages are gone, so all pages written so far are.
-Status read_cleared(FileSystem& files, const std::string& directory, std::vector<Cleared>& list, bool& is_damaged) {
-  const std::string path = join_path(directory, kClearedName);
-  const Result<std::vector<std::byte>> bytes = read_small_file(files, path, 40 * kMaxCleared + 4096);
-  is_damaged = false;
-  if (bytes.is_ok()) {
-    Result<std::vector<Cleared>> decoded = decode_cleared(*bytes);
-    is_damaged = !decoded.is_ok();
-    if (decoded.is_ok()) list = std::move(decoded).value();
-    return Status::ok();
+// One store id for all, a number for each; new directories join.
+Status agree_on_format(FileSystem& files, const Clock& clock, std::vector<OpenedVolume>& volumes, StoreId& store) {
+  bool is_known = false;
+  std::array<const std::string*, kMaxVolumes> taken{};
+  for (const OpenedVolume& v : volumes) {
+    if (!v.format) continue;
+    if (is_known && v.format->store != store) {
+      return conflict("file store: " + v.volume.directory +
+                      " belongs to another store than the directories named before it; name those of one store");
+    }
+    store = v.format->store;
+    is_known = true;
+    const std::string*& place = taken[v.format->volume];
+    if (place) {
+      return conflict("file store: " + *place + " and " + v.volume.directory + " are both volume " +
+                      std::to_string(v.format->volume) + " of the store; one is a copy: leave it out");
+    }
+    place = &v.volume.directory;
   }
-  const StatusCode code = bytes.status().code();
-  is_damaged = code == StatusCode::kCorrupt;
-  if (is_damaged || code == StatusCode::kNotFound) return Status::ok();
-  return with_advice(bytes.status(), "try again, or check the disk");  // unreadable is not damaged
+  if (!is_known) store = new_store_id(volumes.front().volume.directory, clock);
+  for (OpenedVolume& v : volumes) {
+    if (!v.format) {
+      const auto free = std::find(taken.begin(), taken.end(), nullptr);
+      if (free == taken.end()) return invalid_argument("file store: a store has at most 16 directories");
+      *free = &v.volume.directory;
+      v.format = VolumeFormat{store, static_cast<unsigned>(free - taken.begin())};
+      const std::string text = format_text(*v.format);
+      Status made = replace_file(files, v.volume.directory, kFormatName, std::as_bytes(std::span(text)));
+      if (made.is_ok()) made = files.sync_dir(parent_path(v.volume.directory));
+      if (!made.is_ok()) return with_advice(made, "is the disk full, or mounted read-only?");
+    }
+    v.volume.number = v.format->volume;
+  }
+  return Status::ok();
+}
+
+// The lists of all volumes, joined. A damaged one cannot say which pages are gone; if no volume has a whole one, all
+// pages written so far are.
+Status read_cleared(FileSystem& files, const std::vector<OpenedVolume>& volumes, std::vector<Cleared>& list,
+                    bool& is_damaged) {
+  bool any_damaged = false, any_whole = false;
+  for (const OpenedVolume& v : volumes) {
+    const std::string path = join_path(v.volume.directory, kClearedName);
+    const Result<std::vector<std::byte>> bytes = read_small_file(files, path, 40 * kMaxCleared + 4096);
+    if (bytes.is_ok()) {
+      const Result<std::vector<Cleared>> decoded = decode_cleared(*bytes);
+      (decoded.is_ok() ? any_whole : any_damaged) = true;
+      if (decoded.is_ok()) list.insert(list.end(), decoded->begin(), decoded->end());
+      continue;
+    }
+    const StatusCode code = bytes.status().code();
+    if (code == StatusCode::kCorrupt) any_damaged = true;
+    if (code == StatusCode::kCorrupt || code == StatusCode::kNotFound) continue;
+    return with_advice(bytes.status(), "try again, or check the disk");  // unreadable is not damaged
+  }
+  is_damaged = any_damaged && !any_whole;
+  std::sort(list.begin(), list.end(), [](const Cleared& a, const Cleared& b) {
+    return std::pair(a.namespace_digest, b.generation) < std::pair(b.namespace_digest, a.generation);
+  });
+  const auto same = [](const Cleared& a, const Cleared& b) { return a.namespace_digest == b.namespace_digest; };
+  list.erase(std::unique(list.begin(), list.end(), same), list.end());  // the highest generation of each
+  return Status::ok();
 }
 
 class Opener {
@@ -99,65 +170,85 @@ class Opener {
   Opener(const FileStoreOptions& options, FileSystem& files, OpenedStore& out)
       : options_(options), files_(files), out_(out) {}
 
-  Status run(const std::vector<std::string>& names) {
+  Status run(const std::vector<OpenedVolume>& volumes) {
     bool is_damaged = false;
-    LARDER_RETURN_IF_ERROR(read_cleared(files_, options_.directory, out_.cleared, is_damaged));
+    LARDER_RETURN_IF_ERROR(read_cleared(files_, volumes, out_.cleared, is_damaged));
     for (const Cleared& cleared : out_.cleared) {
       out_.next_generation = std::max(out_.next_generation, cleared.generation);
     }
-    for (const std::string& name : names) {
-      if (name.ends_with(kTemporarySuffix)) (void)files_.remove(join_path(options_.directory, name));
-      const std::optional<SegmentId> id = parse_segment_name(name);
-      if (!id) continue;
-      out_.next_segment = std::max(out_.next_segment, *id + 1);
-      LARDER_RETURN_IF_ERROR(read_segment(*id));
+    for (unsigned i = 0; i < volumes.size(); ++i) {
+      const std::string& directory = volumes[i].volume.directory;
+      for (const std::string& name : volumes[i].names) {
+        if (name.ends_with(kTemporarySuffix)) (void)files_.remove(join_path(directory, name));
+        const std::optional<SegmentId> id = parse_segment_name(name);
+        if (!id) continue;
+        out_.next_segment = std::max(out_.next_segment, *id + 1);
+        if (out_.segments.contains(*id)) {
+          return conflict("file store: segment " + std::to_string(*id) + " is in two directories; one is a copy");
+        }
+        LARDER_RETURN_IF_ERROR(read_segment(*id, i, directory));
+      }
     }
     if (is_damaged) {
-      log_warning("storage/file", "CLEARED of " + options_.directory + " is damaged: all stored pages are dropped");
+      log_warning("storage/file", "CLEARED is damaged: all stored pages are dropped");
       out_.cleared.assign(1, Cleared{Digest256{}, out_.next_generation});
       out_.index.clear();
       ++out_.corrupt;
     }
-    return drop_settled_clears(is_damaged);
+    return write_cleared(volumes, is_damaged);
   }
 
  private:
-  Status read_segment(SegmentId id) {
-    const std::string path = join_path(options_.directory, segment_name(id));
+  Status read_segment(SegmentId id, unsigned volume, const std::string& directory) {
+    const std::string path = join_path(directory, segment_name(id));
     Result<std::unique_ptr<File>> file = files_.open(path, {});
     if (!file.is_ok()) return with_advice(file.status(), "check the permissions of the store's files");
     const bool check = options_.fsync != FsyncMode::kOff;
-    const Result<ScanResult> scanned = scan_segment(**file, out_.store, id, check);
+    Result<ScanResult> scanned = scan_segment(**file, out_.store, id, check);
     if (!scanned.is_ok()) return refuse_or_drop(scanned.status(), path);
-    const ScanResult& found = *scanned;
+    ScanResult& found = *scanned;
     if (!found.io.is_ok()) log_warning("storage/file", "a part of a segment is left out: " + found.io.to_string());
     out_.corrupt += found.corrupt_groups;
     out_.next_generation = std::max(out_.next_generation, found.max_generation + 1);
-    out_.next_group = std::max(out_.next_group, found.max_group + 1);
-    std::uint64_t end = found.file_bytes;
-    if (found.io.is_ok() && found.end_bytes < found.file_bytes) {
-      ++out_.torn_tails;
-      end = cut(path, found.end_bytes) ? found.end_bytes : end;
+    if (found.io.is_ok() && !found.has_footer && !found.is_tail_zero) ++out_.torn_tails;
+    std::erase_if(found.pages, [this](const ListedPage& page) { return is_cleared(page); });
+    if (found.io.is_ok() && found.pages.empty() && files_.remove(path).is_ok()) return Status::ok();
+    SegmentInfo segment;
+    segment.id = id;
+    segment.volume = volume;
+    segment.min_generation = out_.next_generation;
+    for (const ListedPage& page : found.pages) {
+      segment.min_generation = std::min(segment.min_generation, page.location.generation);
+      LARDER_RETURN_IF_ERROR(out_.index.insert(page.identity, page.key, page.parent, page.location));
     }
-    const bool is_empty = std::all_of(found.pages.begin(), found.pages.end(),
-                                      [this](const ScannedPage& page) { return is_cleared(page); });
-    if (found.io.is_ok() && is_empty && files_.remove(path).is_ok()) return Status::ok();
-    SegmentTable::Segment segment;
-    segment.end_bytes = end;
-    segment.is_synced = found.io.is_ok() && found.synced_bytes + commit_bytes(0) >= found.end_bytes;
-    out_.segments.add(id, std::move(segment));
-    return add_pages(found);
-  }
-
-  Status add_pages(const ScanResult& found) {
-    for (const ScannedPage& page : found.pages) {
-      oldest_generation_ = std::min(oldest_generation_, page.location.generation);
-      if (!is_cleared(page)) LARDER_RETURN_IF_ERROR(out_.index.insert(page.identity, page.key, page.location));
-    }
+    segment.physical_bytes = found.file_bytes;
+    segment.is_synced = found.is_footer_synced;
+    segment.is_doubtful = found.has_footer && !found.is_footer_synced;
+    if (!found.io.is_ok()) segment.min_generation = 0;  // what it holds besides is not known
+    if (found.io.is_ok() && !found.has_footer) seal(path, id, found, segment);
+    out_.segments.emplace(id, std::move(segment));
     return Status::ok();
   }
 
-  bool is_cleared(const ScannedPage& page) const {
+  // So that the next opening need not scan it. If that does not succeed, the segment is as good as it was.
+  void seal(const std::string& path, SegmentId id, ScanResult& found, SegmentInfo& segment) {
+    OpenOptions options;
+    options.write = true;
+    const Result<std::unique_ptr<File>> file = files_.open(path, options);
+    if (!file.is_ok()) return;
+    const bool with_sync = options_.fsync != FsyncMode::kOff;
+    if (!(*file)->truncate(found.end_bytes).is_ok()) return;
+    Footer footer{out_.store, id, found.end_bytes, found.max_generation, found.records, std::move(found.pages), false};
+    const Result<std::uint64_t> end = seal_segment(**file, std::move(footer), with_sync);
+    if (!end.is_ok()) {
+      log_warning("storage/file", "a segment was not sealed: " + end.status().to_string());
+      return;
+    }
+    segment.physical_bytes = *end;
+    segment.is_synced = with_sync;
+  }
+
+  bool is_cleared(const ListedPage& page) const {
     for (const Cleared& cleared : out_.cleared) {
       if (page.location.generation >= cleared.generation) continue;
       if (cleared.namespace_digest.is_zero()) return true;
@@ -174,76 +265,55 @@ class Opener {
     return Status::ok();
   }
 
-  bool cut(const std::string& path, std::uint64_t end) {
-    OpenOptions options;
-    options.write = true;
-    const Result<std::unique_ptr<File>> file = files_.open(path, options);
-    return file.is_ok() && (*file)->truncate(end).is_ok();
-  }
-
   // Entries that no stored page is older than have done their work. Removed segments must stay removed before that.
-  Status drop_settled_clears(bool is_damaged) {
-    const Status synced = files_.sync_dir(options_.directory);
-    if (!synced.is_ok()) return with_advice(synced, "is the disk in order?");
-    const auto settled = [this](const Cleared& c) { return c.generation <= oldest_generation_; };
+  Status write_cleared(const std::vector<OpenedVolume>& volumes, bool is_damaged) {
+    std::uint64_t oldest = out_.next_generation;
+    for (const auto& [id, segment] : out_.segments) oldest = std::min(oldest, segment.min_generation);
     const std::size_t before = out_.cleared.size();
-    std::erase_if(out_.cleared, settled);
+    std::erase_if(out_.cleared, [oldest](const Cleared& c) { return c.generation <= oldest; });
+    for (const OpenedVolume& v : volumes) {
+      Status synced = files_.sync_dir(v.volume.directory);
+      if (!synced.is_ok()) return with_advice(synced, "is the disk in order?");
+    }
     if (out_.cleared.size() == before && !is_damaged) return Status::ok();
-    const Status written = replace_file(files_, options_.directory, kClearedName, encode_cleared(out_.cleared));
-    return written.is_ok() ? written : with_advice(written, "is the disk full, or mounted read-only?");
+    for (const OpenedVolume& v : volumes) {
+      const Status written = replace_file(files_, v.volume.directory, kClearedName, encode_cleared(out_.cleared));
+      if (!written.is_ok()) return with_advice(written, "is the disk full, or mounted read-only?");
+    }
+    return Status::ok();
   }
 
   const FileStoreOptions& options_;
   FileSystem& files_;
   OpenedStore& out_;
-  std::uint64_t oldest_generation_ = ~std::uint64_t{0};
 };
 
 }  // namespace
 
-Status replace_file(FileSystem& files, const std::string& directory, std::string_view name,
-                    std::span<const std::byte> bytes) {
-  const std::string path = join_path(directory, name);
-  const std::string temporary = path + std::string(kTemporarySuffix);
-  OpenOptions options;
-  options.write = options.create = options.truncate = true;
-  {
-    Result<std::unique_ptr<File>> file = files.open(temporary, options);
-    if (!file.is_ok()) return file.status();
-    Status written = write_fully(**file, bytes, 0);
-    if (written.is_ok()) written = (*file)->sync_all();
-    if (!written.is_ok()) {
-      (void)files.remove(temporary);
-      return written;
-    }
-  }
-  LARDER_RETURN_IF_ERROR(files.rename(temporary, path));
-  return files.sync_dir(directory);
-}
-
 Result<std::unique_ptr<OpenedStore>> open_store(const FileStoreOptions& options, FileSystem& files, Clock& clock) {
-  if (options.directory.empty()) {
+  if (options.directories.empty()) {
     return invalid_argument("file store: the option 'directory' is required: where shall the pages be kept?");
   }
-  const std::string& directory = options.directory;
-  if (Status made = files.make_dirs(directory); !made.is_ok()) {
-    return with_advice(made, "name a directory that this user may write to");
+  if (options.directories.size() > kMaxVolumes) {
+    return invalid_argument("file store: a store has at most 16 directories");
   }
-  // Before the lock is made: a directory of somebody else's stays exactly as it is.
-  const Result<std::vector<std::string>> before = list_own_files(files, directory);
-  if (!before.is_ok()) return before.status();
-  auto out = std::make_unique<OpenedStore>(options.open_files);
-  Result<std::unique_ptr<FileLock>> lock = files.lock(join_path(directory, kLockName));
-  if (!lock.is_ok()) {
-    const bool is_held = lock.status().code() == StatusCode::kConflict;
-    return with_advice(lock.status(), is_held ? "a store has one process; end the other or name another directory"
-                                              : "give this user the right to write in " + directory);
+  std::vector<OpenedVolume> volumes;
+  for (const std::string& directory : options.directories) {
+    Result<OpenedVolume> volume = open_directory(files, directory);
+    if (!volume.is_ok()) return volume.status();
+    volumes.push_back(std::move(volume).value());
   }
-  out->lock = std::move(lock).value();
-  const Result<std::vector<std::string>> names = list_own_files(files, directory);
-  if (!names.is_ok()) return names.status();
-  LARDER_RETURN_IF_ERROR(read_or_make_format(files, directory, clock, *names, out->store));
-  LARDER_RETURN_IF_ERROR(Opener(options, files, *out).run(*names));
+  auto out = std::make_unique<OpenedStore>();
+  LARDER_RETURN_IF_ERROR(agree_on_format(files, clock, volumes, out->store));
+  LARDER_RETURN_IF_ERROR(Opener(options, files, *out).run(volumes));
+  for (OpenedVolume& v : volumes) {
+    const bool works = options.direct != Choice::kOff && supports_direct(files, v.volume.directory);
+    if (options.direct == Choice::kOn && !works) {
+      return unsupported("file store: " + v.volume.directory + " does not take direct I/O; leave out direct = on");
+    }
+    v.volume.is_direct = works;
+    out->volumes.push_back(std::move(v.volume));
+  }
   return out;
 }
 

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <optional>
+
 #include "base/executor.h"
 #include "sim/sim_file_system.h"
 #include "storage/file/file_backend.h"
@@ -23,7 +26,7 @@ class FileStoreTest : public testing::Test {
   }
   Result<std::unique_ptr<StorageBackend>> open(BackendOptions options = {}) {
     options.try_emplace("directory", "/d");
-    return factory_.create("file", options, {&files_, &clock_, &executor_});
+    return factory_.create("file", options, {&files_, &clock_, &executor_, {}});
   }
   std::unique_ptr<StorageBackend> must_open(const BackendOptions& options = {}) {
     auto opened = open(options);
@@ -35,19 +38,29 @@ class FileStoreTest : public testing::Test {
     store_le<std::uint64_t>(k.bytes.data() + 8, i + 1);
     return k;
   }
-  Status put(StorageBackend& backend, std::uint64_t i, std::size_t bytes = 1000, bool durable = false) {
+  Status put(StorageBackend& backend, std::uint64_t i, std::size_t bytes = 1000, bool durable = false,
+             std::optional<std::uint64_t> parent = std::nullopt) {
     std::vector<std::byte> content(bytes, static_cast<std::byte>(i));
     Status status = internal_error("no callback");
-    const Status submitted =
-        backend.submit_write({scope_, {{{{PoolName::kKv, key(i), {{content.data(), content.size()}}}}}}, durable},
-                             [&](WriteResult r) { status = r.groups.at(0); });
+    WriteRequest request{scope_, {}, durable, {}};
+    request.groups.push_back({{{PoolName::kKv, key(i), {{content.data(), content.size()}}, PageKey{}}}});
+    if (parent) request.groups[0].items[0].parent = key(*parent);
+    const Status submitted = backend.submit_write(std::move(request), [&](WriteResult r) { status = r.groups.at(0); });
     return submitted.is_ok() ? status : submitted;
+  }
+  bool has(StorageBackend& backend, std::uint64_t i) {
+    bool present = false;
+    EXPECT_TRUE(backend
+                    .submit_exists({scope_, {key(i)}, {PoolName::kKv}, {}},
+                                   [&](ExistsResult r) { present = r.presence.at(0).present[0]; })
+                    .is_ok());
+    return present;
   }
   Status get(StorageBackend& backend, std::uint64_t i, std::size_t bytes = 1000) {
     std::vector<std::byte> content(bytes);
     Status status = internal_error("no callback");
     EXPECT_TRUE(backend
-                    .submit_read({scope_, {{PoolName::kKv, key(i), {{content.data(), content.size()}}}}},
+                    .submit_read({scope_, {{PoolName::kKv, key(i), {{content.data(), content.size()}}}}, {}},
                                  [&](ReadResult r) { status = r.items.at(0); })
                     .is_ok());
     EXPECT_TRUE(!status.is_ok() || content == std::vector<std::byte>(bytes, static_cast<std::byte>(i)));
@@ -60,9 +73,9 @@ class FileStoreTest : public testing::Test {
     ASSERT_TRUE(file.is_ok());
     ASSERT_TRUE(write_fully(**file, std::as_bytes(std::span(text)), 0).is_ok());
   }
-  std::size_t segments_on_disk() {
+  std::size_t segments_on_disk(const std::string& directory = "/d") {
     std::size_t count = 0;
-    const std::vector<std::string> names = files_.list("/d").value();
+    const std::vector<std::string> names = files_.list(directory).value();
     for (const std::string& name : names) count += file_store::parse_segment_name(name) ? 1 : 0;
     return count;
   }
@@ -127,29 +140,30 @@ TEST_F(FileStoreTest, ASegmentOfAnotherStoreIsRefused) {
   EXPECT_NE(status.message().find("move it away"), std::string::npos) << status.message();
 }
 
+// One page of 1000 bytes: a record of one block. The file is header | record | record | footer | trailer.
 TEST_F(FileStoreTest, TornTailsAreCutAndCounted) {
   {
     auto backend = must_open({{"fsync", "off"}});
     ASSERT_TRUE(put(*backend, 1).is_ok() && put(*backend, 2).is_ok());
   }
   const std::string path = "/d/" + segment_name(1);
+  EXPECT_EQ(files_.stat(path)->size_bytes, 5u * 4096) << "cut to its contents when it was sealed";
   OpenOptions options;
   options.write = true;
   auto file = files_.open(path, options);
   ASSERT_TRUE(file.is_ok());
-  const std::uint64_t size = (*file)->size_bytes().value();
-  ASSERT_TRUE((*file)->truncate(size - 100).is_ok());
+  ASSERT_TRUE((*file)->truncate(2 * 4096 + 500).is_ok());
   auto backend = must_open();
   EXPECT_EQ(backend->stats().torn_tails, 1u);
   EXPECT_EQ(backend->stats().pages, 1u);
-  EXPECT_EQ(files_.stat(path)->size_bytes, 64u + (size - 64) / 2) << "cut behind the last whole group";
+  EXPECT_EQ(files_.stat(path)->size_bytes, 4u * 4096) << "cut behind the last whole record, and sealed";
   EXPECT_TRUE(get(*backend, 1).is_ok());
   EXPECT_EQ(get(*backend, 2).code(), StatusCode::kNotFound);
   EXPECT_TRUE(put(*backend, 2).is_ok());
   EXPECT_TRUE(get(*backend, 2).is_ok());
 }
 
-// Two pages of equal length change places on the disk: both are whole, but neither is what the index says.
+// Two payloads of equal length change places on the disk: both are whole, but neither is what the index says.
 TEST_F(FileStoreTest, SwappedPagesAreNeverReturned) {
   auto backend = must_open();
   ASSERT_TRUE(put(*backend, 1).is_ok() && put(*backend, 2).is_ok());
@@ -157,10 +171,9 @@ TEST_F(FileStoreTest, SwappedPagesAreNeverReturned) {
   options.write = true;
   auto file = files_.open("/d/" + segment_name(1), options);
   ASSERT_TRUE(file.is_ok());
-  std::vector<std::byte> first(1160), second(1160);
-  const std::uint64_t second_at = 64 + file_store::record_bytes(1000) + file_store::commit_bytes(1);
-  ASSERT_TRUE(read_exactly(**file, first, 64).is_ok() && read_exactly(**file, second, second_at).is_ok());
-  ASSERT_TRUE(write_fully(**file, second, 64).is_ok() && write_fully(**file, first, second_at).is_ok());
+  std::vector<std::byte> first(4096), second(4096);
+  ASSERT_TRUE(read_exactly(**file, first, 4096).is_ok() && read_exactly(**file, second, 8192).is_ok());
+  ASSERT_TRUE(write_fully(**file, second, 4096).is_ok() && write_fully(**file, first, 8192).is_ok());
   EXPECT_EQ(get(*backend, 1).code(), StatusCode::kCorrupt);
   EXPECT_EQ(get(*backend, 2).code(), StatusCode::kCorrupt);
   EXPECT_EQ(get(*backend, 1).code(), StatusCode::kNotFound) << "dropped";
@@ -174,45 +187,57 @@ TEST_F(FileStoreTest, ATruncatedSegmentIsCorruptNotACrash) {
   OpenOptions options;
   options.write = true;
   auto file = files_.open("/d/" + segment_name(1), options);
-  ASSERT_TRUE(file.is_ok() && (*file)->truncate(500).is_ok());
+  ASSERT_TRUE(file.is_ok() && (*file)->truncate(4500).is_ok());
   EXPECT_EQ(get(*backend, 1).code(), StatusCode::kCorrupt);
   EXPECT_EQ(get(*backend, 1).code(), StatusCode::kNotFound);
 }
 
-TEST_F(FileStoreTest, AFullDiskDropsTheOldestSegmentAndGoesOn) {
-  sim::SimFileSystem small(1, 60'000);
-  const BackendEnvironment environment{&small, &clock_, &executor_};
-  auto opened = factory_.create("file", {{"directory", "/d"}, {"segment_size", "10Ki"}}, environment);
+TEST_F(FileStoreTest, AFullDiskDropsASegmentAndGoesOn) {
+  sim::SimFileSystem small(1, 1'000'000);
+  const BackendEnvironment environment{&small, &clock_, &executor_, {}};
+  auto opened = factory_.create("file", {{"directory", "/d"}, {"segment_size", "64Ki"}}, environment);
   ASSERT_TRUE(opened.is_ok()) << opened.status().to_string();
-  for (std::uint64_t i = 0; i < 200; ++i) {
+  for (std::uint64_t i = 0; i < 400; ++i) {
     ASSERT_TRUE(put(**opened, i).is_ok()) << i;
     EXPECT_TRUE(get(**opened, i).is_ok()) << i;
   }
   EXPECT_GT((*opened)->stats().evicted, 0u);
-  EXPECT_GT((*opened)->stats().pages, 20u);
-  EXPECT_EQ(put(**opened, 999, 100'000).code(), StatusCode::kOverloaded) << "larger than the disk";
+  EXPECT_GT((*opened)->stats().pages, 100u);
+  EXPECT_EQ(put(**opened, 999, 2'000'000).code(), StatusCode::kOverloaded) << "larger than the disk";
+  clock_.advance(std::chrono::seconds(2));
   EXPECT_TRUE(put(**opened, 1000).is_ok()) << "and it goes on";
 }
 
 TEST_F(FileStoreTest, AFailedWriteFailsOneGroupAndLeavesNoTrace) {
   auto backend = must_open();
   ASSERT_TRUE(put(*backend, 1).is_ok());
-  const std::uint64_t size = files_.stat("/d/" + segment_name(1))->size_bytes;
   files_.fail_nth(1, sim::FileFault::kWriteTorn);
   EXPECT_EQ(put(*backend, 2).code(), StatusCode::kUnavailable);
-  EXPECT_EQ(files_.stat("/d/" + segment_name(1))->size_bytes, size);
   EXPECT_EQ(get(*backend, 2).code(), StatusCode::kNotFound);
-  EXPECT_TRUE(put(*backend, 2).is_ok());
+  EXPECT_TRUE(put(*backend, 2).is_ok()) << "in a new segment";
   EXPECT_EQ(backend->stats().write_errors, 1u);
-  EXPECT_EQ(segments_on_disk(), 1u);
-  // If the tail cannot be cut either, the segment is given up and the next group gets a new one.
-  files_.fail_nth(1, sim::FileFault::kWriteTorn, 2);
-  EXPECT_EQ(put(*backend, 3).code(), StatusCode::kUnavailable);
-  EXPECT_TRUE(put(*backend, 3).is_ok());
   EXPECT_EQ(segments_on_disk(), 2u);
   backend.reset();
   backend = must_open();
-  for (std::uint64_t i = 1; i <= 3; ++i) EXPECT_TRUE(get(*backend, i).is_ok()) << i;
+  for (std::uint64_t i = 1; i <= 2; ++i) EXPECT_TRUE(get(*backend, i).is_ok()) << i;
+}
+
+// A disk that fails again and again is left alone for longer and longer; what it holds is still served.
+TEST_F(FileStoreTest, RepeatedFailuresSuspendWritesAndServiceResumes) {
+  auto backend = must_open();
+  ASSERT_TRUE(put(*backend, 1).is_ok());
+  files_.fail_nth(1, sim::FileFault::kIoError, 1'000'000);
+  EXPECT_EQ(put(*backend, 2).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(put(*backend, 2).code(), StatusCode::kUnavailable);
+  const std::uint64_t operations = files_.operations();
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(put(*backend, 2).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(files_.operations(), operations) << "not asked again before the back-off is over";
+  EXPECT_EQ(backend->stats().suspended_volumes, 1u);
+  files_.clear_fault();
+  EXPECT_TRUE(get(*backend, 1).is_ok());
+  clock_.advance(std::chrono::seconds(2));
+  EXPECT_TRUE(put(*backend, 2).is_ok());
+  EXPECT_EQ(backend->stats().suspended_volumes, 0u);
 }
 
 TEST_F(FileStoreTest, AFailedFsyncFailsDurableWritesOnly) {
@@ -225,21 +250,38 @@ TEST_F(FileStoreTest, AFailedFsyncFailsDurableWritesOnly) {
 }
 
 TEST_F(FileStoreTest, OpenFilesAreBounded) {
-  auto backend = must_open({{"segment_size", "4Ki"}, {"open_files", "2"}});
-  for (std::uint64_t i = 0; i < 30; ++i) ASSERT_TRUE(put(*backend, i, 3000).is_ok());
+  auto backend = must_open({{"segment_size", "64Ki"}, {"open_files", "2"}});
+  for (std::uint64_t i = 0; i < 30; ++i) ASSERT_TRUE(put(*backend, i, 50'000).is_ok());
   EXPECT_EQ(segments_on_disk(), 30u);
   for (std::uint64_t round = 0; round < 3; ++round) {
-    for (std::uint64_t i = 0; i < 30; ++i) EXPECT_TRUE(get(*backend, (i * 7) % 30, 3000).is_ok());
+    for (std::uint64_t i = 0; i < 30; ++i) EXPECT_TRUE(get(*backend, (i * 7) % 30, 50'000).is_ok());
   }
 }
 
 TEST_F(FileStoreTest, ADeletedSegmentIsAMiss) {
-  auto backend = must_open({{"segment_size", "4Ki"}, {"open_files", "1"}});
-  for (std::uint64_t i = 0; i < 4; ++i) ASSERT_TRUE(put(*backend, i, 3000).is_ok());
-  EXPECT_TRUE(get(*backend, 2, 3000).is_ok());  // so that segment 1's file is closed
+  auto backend = must_open({{"segment_size", "64Ki"}, {"open_files", "1"}});
+  for (std::uint64_t i = 0; i < 4; ++i) ASSERT_TRUE(put(*backend, i, 50'000).is_ok());
+  EXPECT_TRUE(get(*backend, 2, 50'000).is_ok());  // so that segment 1's file is closed
   ASSERT_TRUE(files_.remove("/d/" + segment_name(1)).is_ok());
-  EXPECT_EQ(get(*backend, 0, 3000).code(), StatusCode::kNotFound);
-  EXPECT_TRUE(get(*backend, 1, 3000).is_ok());
+  EXPECT_EQ(get(*backend, 0, 50'000).code(), StatusCode::kNotFound);
+  EXPECT_FALSE(has(*backend, 0)) << "the index knows it now";
+  EXPECT_TRUE(get(*backend, 1, 50'000).is_ok());
+}
+
+TEST_F(FileStoreTest, ADeletedDirectoryIsMadeAgain) {
+  auto backend = must_open({{"segment_size", "64Ki"}});
+  for (std::uint64_t i = 0; i < 4; ++i) ASSERT_TRUE(put(*backend, i, 50'000).is_ok());
+  const std::vector<std::string> names = files_.list("/d").value();
+  for (const std::string& name : names) ASSERT_TRUE(files_.remove("/d/" + name).is_ok());
+  ASSERT_TRUE(files_.remove("/d").is_ok());
+  Status status;
+  for (std::uint64_t i = 10; i < 14; ++i) status = put(*backend, i, 50'000);
+  EXPECT_TRUE(status.is_ok()) << status.to_string();
+  EXPECT_TRUE(get(*backend, 13, 50'000).is_ok());
+  EXPECT_FALSE(has(*backend, 0));
+  EXPECT_TRUE(files_.stat("/d/FORMAT").is_ok());
+  backend.reset();
+  EXPECT_TRUE(get(*must_open(), 13, 50'000).is_ok());
 }
 
 TEST_F(FileStoreTest, ClearLeavesOtherFilesAlone) {
@@ -270,17 +312,93 @@ TEST_F(FileStoreTest, ADamagedClearedListDropsEverything) {
   EXPECT_EQ(must_open()->stats().pages, 1u) << "and it works from there on";
 }
 
-TEST_F(FileStoreTest, ALowerMaxSizeIsReachedByTheNextWrites) {
+TEST_F(FileStoreTest, ALowerMaxSizeIsReachedAtOnce) {
   {
-    auto backend = must_open({{"segment_size", "16Ki"}});
-    for (std::uint64_t i = 0; i < 100; ++i) ASSERT_TRUE(put(*backend, i).is_ok());
+    auto backend = must_open({{"segment_size", "64Ki"}});
+    for (std::uint64_t i = 0; i < 100; ++i) ASSERT_TRUE(put(*backend, i, 50'000).is_ok());
   }
-  auto backend = must_open({{"max_size", "64Ki"}});
-  EXPECT_GT(backend->stats().physical_bytes, 100'000u);
-  ASSERT_TRUE(put(*backend, 1000).is_ok());
-  EXPECT_LE(backend->stats().physical_bytes, 64u * 1024);
-  EXPECT_TRUE(get(*backend, 99).is_ok()) << "the youngest stayed";
-  EXPECT_EQ(get(*backend, 0).code(), StatusCode::kNotFound);
+  auto backend = must_open({{"max_size", "640Ki"}});
+  EXPECT_LE(backend->stats().physical_bytes, 640u * 1024);
+  ASSERT_TRUE(put(*backend, 1000, 50'000).is_ok());
+  EXPECT_LE(backend->stats().physical_bytes, 640u * 1024);
+  EXPECT_TRUE(get(*backend, 99, 50'000).is_ok()) << "the youngest stayed";
+  EXPECT_EQ(get(*backend, 0, 50'000).code(), StatusCode::kNotFound);
+}
+
+// Prefixes lose their tails, not their heads: what is left of each conversation is a prefix of it.
+TEST_F(FileStoreTest, EvictionTakesTailsBeforeHeadsAndKeepsTheBudget) {
+  const BackendOptions options = {{"segment_size", "64Ki"}, {"max_size", "2Mi"}};
+  auto backend = must_open(options);
+  constexpr std::uint64_t kTurns = 24, kClients = 10;
+  const auto page = [](std::uint64_t client, std::uint64_t turn) { return client * 1000 + turn; };
+  for (std::uint64_t client = 0; client < kClients; ++client) {
+    for (std::uint64_t turn = 0; turn < kTurns; ++turn) {
+      const auto parent = turn == 0 ? std::nullopt : std::optional(page(client, turn - 1));
+      ASSERT_TRUE(put(*backend, page(client, turn), 20'000, false, parent).is_ok()) << turn << " " << client;
+      ASSERT_LE(backend->stats().physical_bytes, 2u << 20);
+      if (client > 0 && turn % 8 == 0) (void)get(*backend, page(0, turn / 4), 20'000);  // its head stays in use
+    }
+  }
+  EXPECT_GT(backend->stats().evicted, 0u);
+  EXPECT_GT(backend->stats().moved, 0u) << "segments were cleaned, too";
+  std::uint64_t left = 0;
+  for (std::uint64_t client = 0; client < kClients; ++client) {
+    bool ended = false;
+    for (std::uint64_t turn = 0; turn < kTurns; ++turn) {
+      const bool present = has(*backend, page(client, turn));
+      EXPECT_FALSE(present && ended) << "client " << client << ": a page behind a hole, turn " << turn;
+      ended = ended || !present;
+      left += present ? 1 : 0;
+      if (present) {
+        EXPECT_TRUE(get(*backend, page(client, turn), 20'000).is_ok());
+      }
+    }
+  }
+  EXPECT_TRUE(has(*backend, page(0, 0))) << "used all the time";
+  EXPECT_TRUE(has(*backend, page(kClients - 1, kTurns - 1))) << "the youngest";
+  EXPECT_GT(left * 20'000, (2u << 20) / 2) << "most of the budget is used";
+  const std::uint64_t pages = backend->stats().pages;
+  backend.reset();
+  EXPECT_GE(must_open(options)->stats().pages, pages) << "moved pages are found again";
+}
+
+TEST_F(FileStoreTest, AdmissionDeclinesWithoutFailing) {
+  auto backend = must_open({{"admission", "second_offer"}});
+  EXPECT_EQ(put(*backend, 1).code(), StatusCode::kUnsupported);
+  EXPECT_TRUE(put(*backend, 1).is_ok());
+  EXPECT_TRUE(get(*backend, 1).is_ok());
+  EXPECT_EQ(backend->stats().declined, 1u);
+  EXPECT_EQ(backend->stats().write_errors, 0u);
+}
+
+TEST_F(FileStoreTest, SeveralDirectoriesShareTheLoad) {
+  const BackendOptions options = {{"directory", "/d:/e:/f"}, {"segment_size", "64Ki"}};
+  {
+    auto backend = must_open(options);
+    for (std::uint64_t i = 0; i < 30; ++i) ASSERT_TRUE(put(*backend, i, 20'000, i % 3 == 0).is_ok());
+    for (std::uint64_t i = 0; i < 30; ++i) EXPECT_TRUE(get(*backend, i, 20'000).is_ok());
+  }
+  for (const char* directory : {"/d", "/e", "/f"}) EXPECT_GE(segments_on_disk(directory), 3u) << directory;
+  {
+    auto backend = must_open({{"directory", "/f:/d:/e"}});  // in any order
+    EXPECT_EQ(backend->stats().pages, 30u);
+    ASSERT_TRUE(backend->submit_clear(scope_, [](Status) {}).is_ok());
+    for (std::uint64_t i = 0; i < 30; ++i) ASSERT_TRUE(put(*backend, i, 20'000).is_ok());
+  }
+  ASSERT_TRUE(files_.corrupt_byte("/d/CLEARED", 30, 1).is_ok());
+  EXPECT_EQ(must_open(options)->stats().pages, 30u) << "one whole list of three is enough";
+  const auto half = must_open({{"directory", "/d:/e"}});  // a disk is missing: its pages are misses
+  EXPECT_EQ(half->stats().pages, 20u);
+}
+
+TEST_F(FileStoreTest, DirectoriesOfDifferentStoresAreNotJoined) {
+  { ASSERT_TRUE(put(*must_open(), 1).is_ok()); }
+  clock_.advance(std::chrono::seconds(5));
+  { ASSERT_TRUE(put(*must_open({{"directory", "/e"}}), 1).is_ok()); }
+  const Status status = open({{"directory", "/d:/e"}}).status();
+  EXPECT_EQ(status.code(), StatusCode::kConflict);
+  EXPECT_NE(status.message().find("another store"), std::string::npos) << status.message();
+  EXPECT_EQ(open({{"directory", "/d:/d"}}).status().code(), StatusCode::kInvalidArgument);
 }
 
 }  // namespace

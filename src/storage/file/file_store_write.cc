@@ -1,7 +1,6 @@
-// The file store's writer role: batches, groups, eviction, clear.
-//
-// One task at a time is here (is_writer_busy_); it alone touches writer_, cleared_ and next_segment_.
+// The file store's writes: plan (what is new), place (where), write, publish.
 #include <algorithm>
+#include <cstring>
 #include <unordered_set>
 #include <utility>
 
@@ -11,317 +10,395 @@ namespace larder::file_store {
 namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
-constexpr std::size_t kMaxBatchJobs = 32;
+// Groups of one operation share a record up to this size: few heads, but many records in flight.
+constexpr std::uint64_t kRecordTarget = std::uint64_t{4} << 20;
 
-void note_segment(std::vector<SegmentId>& touched, SegmentId segment) {
-  if (std::find(touched.begin(), touched.end(), segment) == touched.end()) touched.push_back(segment);
+bool is_block_aligned(std::span<const Segment> payload) {
+  for (std::size_t i = 0; i < payload.size(); ++i) {
+    if (reinterpret_cast<std::uintptr_t>(payload[i].data) % kBlockBytes != 0) return false;
+    if (i + 1 < payload.size() && payload[i].size % kBlockBytes != 0) return false;
+  }
+  return true;
+}
+
+// Lays a record's bytes out as pieces of memory, in file order: large payloads as they are, the rest copied into one
+// staging buffer whose pieces start and end at blocks.
+class PieceBuilder {
+ public:
+  PieceBuilder(std::uint64_t staged_bytes, std::uint64_t start) : staging_(staged_bytes), at_(start) {
+    std::memset(staging_.data(), 0, staging_.size());
+  }
+
+  // The next staged byte belongs at `offset` of the file; what lies between is zero.
+  void seek(std::uint64_t offset) {
+    used_ += offset - at_;
+    at_ = offset;
+  }
+  void stage(const void* bytes, std::size_t size) {
+    if (size > 0) std::memcpy(staging_.data() + used_, bytes, size);
+    used_ += size;
+    at_ += size;
+  }
+  void flush() {
+    if (used_ > flushed_) pieces_.push_back({staging_.data() + flushed_, used_ - flushed_});
+    flushed_ = used_;
+  }
+  void direct(const Segment& piece) {
+    if (piece.size > 0) pieces_.push_back(piece);
+    at_ += piece.size;
+  }
+  [[nodiscard]] std::vector<Segment> take_pieces() { return std::move(pieces_); }
+  [[nodiscard]] AlignedBuffer take_staging() { return std::move(staging_); }
+
+ private:
+  AlignedBuffer staging_;
+  std::uint64_t used_ = 0, flushed_ = 0;
+  std::uint64_t at_;  // of the file
+  std::vector<Segment> pieces_;
+};
+
+// Bytes of a payload that are written from where they are.
+std::uint64_t direct_bytes(const ListedPage& page, std::span<const Segment> payload) {
+  const std::uint64_t size = page.location.payload_bytes;
+  return size >= kBlockPayload && is_block_aligned(payload) ? size / kBlockBytes * kBlockBytes : 0;
+}
+
+void add_payload(PieceBuilder& out, std::span<const Segment> payload, std::uint64_t direct) {
+  if (direct > 0) out.flush();
+  for (const Segment& piece : payload) {
+    const std::size_t size = std::min<std::uint64_t>(direct, piece.size);
+    out.direct({piece.data, size});
+    out.stage(piece.data + size, piece.size - size);
+    direct -= size;
+  }
 }
 
 }  // namespace
 
-void FileStore::enqueue(Job job) {
-  {
-    LockGuard guard(mutex_);
-    jobs_.push_back(std::move(job));
-  }
-  run_writer();
+Status FileStore::submit_write(WriteRequest request, WriteDone done) {
+  LARDER_RETURN_IF_ERROR(check_request(request, done));
+  Result<OperationGate::Ticket> ticket = gate_.enter();
+  if (!ticket.is_ok()) return ticket.status();
+  auto op = std::make_shared<WriteOperation>(std::move(request), std::move(done), std::move(ticket).value());
+  preset_cancelled(*op);
+  const Status posted = executor_.post([this, op] { prepare_write(op); });
+  if (!posted.is_ok()) op->disarm();
+  return posted;
 }
 
-void FileStore::run_writer() {
-  const OperationGate::Ticket hold = gate_.hold();  // close() waits for the role, not only for the operations
+void FileStore::prepare_write(const std::shared_ptr<WriteOperation>& op) {
+  RecordPtr record;
+  std::uint64_t bytes = 0;
+  const auto send = [&] {
+    if (record && !record->groups.empty()) place(std::move(record));
+    record.reset();
+    bytes = 0;
+  };
+  for (std::size_t g = 0; g < op->request.groups.size(); ++g) {
+    counters_.writes.fetch_add(1, kRelaxed);
+    const PageGroup& group = op->request.groups[g];
+    std::uint64_t group_bytes = 0;
+    for (const WriteItem& item : group.items) group_bytes += larder::payload_bytes(item.payload);
+    if (bytes > 0 && bytes + group_bytes > kRecordTarget) send();
+    if (record && record->pages.size() + group.items.size() > kMaxRecordPages) send();
+    if (!record) {
+      record = std::make_shared<Record>();
+      record->op = op;
+      record->is_durable = op->request.durable || options_.fsync == FsyncMode::kGroup;
+    }
+    const Status planned = plan_group(*op, g, *record);
+    if (planned.is_ok()) {
+      bytes += group_bytes;
+      continue;
+    }
+    op->result.groups[g] = planned;
+    auto& counter = planned.code() == StatusCode::kUnsupported ? counters_.declined : counters_.write_errors;
+    counter.fetch_add(1, kRelaxed);
+  }
+  send();
+}
+
+// Adds what is new of the group to the record. On error nothing was added.
+Status FileStore::plan_group(const WriteOperation& op, std::size_t group, Record& record) {
+  const StoreScope& scope = *op.request.scope;
+  const std::vector<WriteItem>& items = op.request.groups[group].items;
+  LARDER_RETURN_IF_ERROR(check_group(scope, op.request.groups[group]));
+  if (items.size() > kMaxRecordPages) return invalid_argument("file store: a group of more than 65536 pages");
+  std::vector<std::size_t> missing;
+  std::vector<SegmentId> duplicates_in;
+  std::uint64_t new_bytes = 0;
   {
     LockGuard guard(mutex_);
-    if (is_writer_busy_) return;  // whoever has the role sees the new job before giving it back
-    is_writer_busy_ = true;
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const IdentityId identity = index_.find_identity(identity_of(scope, items[i].pool));
+      PageLocation at;
+      const bool is_here = index_.find(identity, items[i].key, at) &&
+                           at.payload_bytes == larder::payload_bytes(items[i].payload) &&
+                           !(record.is_durable && segments_.at(at.segment).is_doubtful);
+      if (is_here) {
+        index_.touch(identity, items[i].key);
+        duplicates_in.push_back(at.segment);
+      } else {
+        missing.push_back(i);
+        new_bytes += larder::payload_bytes(items[i].payload);
+      }
+    }
+    if (!missing.empty()) {
+      // The room of the record, and of its line in the footer.
+      const std::uint64_t most = largest_record();
+      if (new_bytes + missing.size() * 2 * kPageBytes > most) {
+        return invalid_argument("file store: a group of " + std::to_string(new_bytes) + " bytes is larger than " +
+                                std::to_string(most) + ", the most that max_size allows");
+      }
+      LARDER_RETURN_IF_ERROR(admission_.admit(items[missing.back()].key, new_bytes, clock_.now()));
+    }
   }
-  for (;;) {
-    std::deque<Job> jobs;
+  const std::uint32_t number = record.pages.empty() ? 0 : record.pages.back().group + 1;
+  GroupRef ref{group, record.pages.size(), record.pages.size()};
+  for (const std::size_t i : missing) {
+    if (!record.seen[static_cast<std::size_t>(items[i].pool)].insert(items[i].key).second) continue;
+    ListedPage page;
+    page.identity = identity_of(scope, items[i].pool);
+    page.key = items[i].key;
+    page.parent = items[i].parent;
+    page.group = number;
+    page.location.payload_bytes = static_cast<std::uint32_t>(larder::payload_bytes(items[i].payload));
+    page.location.checksum = payload_checksum(items[i].payload);
+    record.pages.push_back(page);
+    record.payloads.push_back(items[i].payload);
+  }
+  ref.end = record.pages.size();
+  record.groups.push_back(ref);
+  std::sort(duplicates_in.begin(), duplicates_in.end());
+  duplicates_in.erase(std::unique(duplicates_in.begin(), duplicates_in.end()), duplicates_in.end());
+  record.duplicates_in.insert(record.duplicates_in.end(), duplicates_in.begin(), duplicates_in.end());
+  counters_.duplicate_writes.fetch_add(items.size() - (ref.end - ref.begin), kRelaxed);
+  return Status::ok();
+}
+
+// Gives the record its place and writes it, or keeps it until there is room.
+void FileStore::place(RecordPtr record) {
+  if (record->pages.empty()) return record_published(record);
+  if (record->layout.record_bytes == 0) record->layout = lay_out_record(record->pages, 0);
+  for (bool has_rolled = false;; has_rolled = true) {
+    unsigned volume = 0;
+    Status why;
+    Placed placed;
     {
       LockGuard guard(mutex_);
-      if (jobs_.empty()) {
-        is_writer_busy_ = false;
+      placed = try_place(*record, volume, why);
+      if (placed == Placed::kWaits || placed == Placed::kWaitsForRoll) waiting_.push_back(record);
+    }
+    switch (placed) {
+      case Placed::kPlaced:
+        write_record(record);
+        // Not before: cleaning would take the room that was made for the record.
+        if (has_rolled) start_maintenance_if_high();
         return;
-      }
-      // One batch: enough to share an fdatasync, few enough that the first does not wait long for the last.
-      while (!jobs_.empty() && jobs.size() < kMaxBatchJobs) {
-        jobs.push_back(std::move(jobs_.front()));
-        jobs_.pop_front();
-      }
+      case Placed::kWaits: return start_maintenance();
+      case Placed::kWaitsForRoll: return;
+      case Placed::kRefused: return fail_record(*record, why);
+      case Placed::kRoll: break;
     }
-    try {
-      process(jobs);
-    } catch (...) {  // NOLINT: out of memory; what was not reported stays "cancelled", and the role must not be lost
-    }
-  }  // the operations end here, and with them run their callbacks
+    roll(volume, record->log(), record->layout.record_bytes, record->pages.size());
+  }
 }
 
-void FileStore::process(std::deque<Job>& jobs) {
-  Batch batch;
-  for (Job& job : jobs) {
-    if (job.write) {
-      append_write(job, batch);
+// Volumes take turns, so that a long prefix is read from all of them at once.
+FileStore::Placed FileStore::try_place(Record& record, unsigned& volume, Status& why) {
+  const std::uint64_t bytes = record.layout.record_bytes;
+  const TimePoint now = clock_.now();
+  bool is_rolling = false, lacks_room = false;
+  why = Status::ok();
+  if (wants_space_ && record.op) return Placed::kWaits;  // a segment is about to go
+  for (std::size_t i = 0; i < volumes_.size(); ++i) {
+    volume = static_cast<unsigned>((next_volume_ + i) % volumes_.size());
+    Volume& v = volumes_[volume];
+    if (v.suspended_until > now) {
+      why = v.last_error;
       continue;
     }
-    finish_batch(batch);
-    job.clear->result = run_clear(job.clear->request.get());
+    const Volume::Log& log = v.log(record.log());
+    if (log.is_rolling) {
+      is_rolling = true;
+      continue;
+    }
+    const ActiveSegment* active = log.active.get();
+    if (!active || !active->fits(bytes, record.pages.size())) {
+      if (has_room(std::max(options_.segment_bytes, segment_bytes_for(bytes, record.pages.size())), !record.op)) {
+        return Placed::kRoll;
+      }
+      lacks_room = true;
+      continue;
+    }
+    next_volume_ = volume + 1;
+    take_place(record, volume);
+    return Placed::kPlaced;
   }
-  finish_batch(batch);
+  if (is_rolling) return Placed::kWaitsForRoll;
+  if (lacks_room) {
+    if (record.op) return Placed::kWaits;
+    why = overloaded("file store: no room to move pages to");
+    return Placed::kRefused;
+  }
+  why = Status(why.code(), "file store: writing is suspended after an error, and tried again soon: " + why.message());
+  return Placed::kRefused;
 }
 
-void FileStore::append_write(Job& job, Batch& batch) {
-  WriteOperation& op = *job.write;
-  for (std::size_t g = 0; g < op.request.groups.size(); ++g) {
-    counters_.writes.fetch_add(1, kRelaxed);
-    BatchGroup out{&op.result.groups[g], op.request.durable || options_.fsync == FsyncMode::kGroup, {}, {}, {}, 0};
-    const Status status = append_group(*op.request.scope, op.request.groups[g], job.checksums[g], out, batch);
-    *out.status = status;
+void FileStore::take_place(Record& record, unsigned volume) {
+  const std::shared_ptr<ActiveSegment>& active = volumes_[volume].log(record.log()).active;
+  ActiveSegment& segment = *active;
+  record.volume = volume;
+  record.segment = active;
+  record.start = segment.end_bytes;
+  record.synced_bytes = segment.synced_bytes;
+  segment.end_bytes += record.layout.record_bytes;
+  segment.pages += record.pages.size();
+  segment.writing.push_back(record.start);
+  ++segment.records;
+  SegmentInfo& info = segments_.at(segment.id);
+  for (ListedPage& page : record.pages) {
+    page.location.segment = segment.id;
+    page.location.offset += record.start;
+    if (record.op) page.location.generation = next_generation_++;
+    segment.max_generation = std::max(segment.max_generation, page.location.generation);
+    info.min_generation = std::min(info.min_generation, page.location.generation);
+  }
+  if (!record.op) admission_.spend(record.layout.record_bytes, clock_.now());
+}
+
+void FileStore::write_record(const RecordPtr& record) {
+  RecordHead head;
+  head.store = store_;
+  head.segment = record->segment->id;
+  head.start = record->start;
+  head.record_bytes = record->layout.record_bytes;
+  head.synced_bytes = record->synced_bytes;
+  head.pages = std::move(record->pages);
+  const std::vector<std::byte> bytes = encode_record_head(head);
+  record->pages = std::move(head.pages);
+  std::uint64_t staged = record->layout.record_bytes;
+  for (std::size_t i = 0; i < record->pages.size(); ++i) staged -= direct_bytes(record->pages[i], record->payloads[i]);
+  PieceBuilder pieces(staged, record->start);
+  pieces.stage(bytes.data(), bytes.size());
+  for (std::size_t i = 0; i < record->pages.size(); ++i) {
+    const ListedPage& page = record->pages[i];
+    if (page.location.payload_bytes == 0) continue;
+    pieces.seek(page.location.offset);
+    add_payload(pieces, record->payloads[i], direct_bytes(page, record->payloads[i]));
+  }
+  pieces.seek(record->start + record->layout.record_bytes);
+  pieces.flush();
+  IoOperation io;
+  io.kind = IoOperation::Kind::kWrite;
+  io.file = record->segment->file;
+  io.offset = record->start;
+  io.buffers = pieces.take_pieces();
+  record->staging = pieces.take_staging();
+  io.done = [this, record](const Status& status) { record_written(record, status); };
+  counters_.written_bytes.fetch_add(record->layout.record_bytes, kRelaxed);
+  std::vector<IoOperation> batch;
+  batch.push_back(std::move(io));
+  const Status submitted = volumes_[record->volume].io->submit(std::move(batch));
+  if (!submitted.is_ok()) record_written(record, submitted);
+}
+
+void FileStore::record_written(const RecordPtr& record, const Status& status) {
+  record->staging = AlignedBuffer();
+  {
+    LockGuard guard(mutex_);
+    ActiveSegment& segment = *record->segment;
+    std::erase(segment.writing, record->start);
     if (status.is_ok()) {
-      counters_.duplicate_writes.fetch_add(out.duplicates, kRelaxed);
-      for (std::size_t i = 0; i < out.pages.size(); ++i) {
-        batch.pending.insert_or_assign({out.pages[i].identity, out.pages[i].key}, out.locations[i].segment);
-      }
-      batch.groups.push_back(std::move(out));
+      volumes_[record->volume].write_failures = 0;
+      volumes_[record->volume].back_off = Nanos(0);
+      publish(*record);
     } else {
-      counters_.write_errors.fetch_add(1, kRelaxed);
+      note_failure(record->volume, status, record->segment);
     }
   }
+  settle(record->segment, record->volume);
+  if (!status.is_ok()) return fail_record(*record, status);
+  record_published(record);
 }
 
-Status FileStore::append_group(const StoreScope& scope, const PageGroup& group, std::span<const Checksum128> checksums,
-                               BatchGroup& out, Batch& batch) {
-  LARDER_RETURN_IF_ERROR(check_group(scope, group));
-  if (group.items.size() > kMaxGroupRecords) return invalid_argument("file store: a group of more than 65536 pages");
-  for (;;) {
-    plan_group(scope, group, checksums, out, batch);
-    if (out.pages.empty()) return Status::ok();
-    const std::uint64_t bytes = SegmentWriter::group_bytes(out.pages);
-    if (bytes > kMaxGroupBytes) return invalid_argument("file store: a group of more than 64 GiB");
-    if (bytes > options_.max_bytes / 2) {
-      return invalid_argument("file store: a group of " + std::to_string(bytes) +
-                              " bytes is more than half of max_size");
-    }
-    if (fits(bytes)) break;
-    // Making room may take pages that this group counts on as duplicates: plan anew after it.
-    finish_batch(batch);
-    if (writer_.has_file() && writer_.end_bytes() + bytes > options_.segment_bytes) seal_active();
-    if (!evict_one()) return overloaded("file store: max_size is reached and no segment can be dropped");
-  }
-  return append_with_retry(out, batch);
-}
-
-void FileStore::plan_group(const StoreScope& scope, const PageGroup& group, std::span<const Checksum128> checksums,
-                           BatchGroup& out, const Batch& batch) {
-  out.pages.clear();
-  out.touched.clear();
-  out.duplicates = 0;
-  std::unordered_set<PendingId, PendingHash> own;
-  LockGuard guard(mutex_);
-  for (std::size_t i = 0; i < group.items.size(); ++i) {
-    const WriteItem& item = group.items[i];
-    const PageIdentity identity{scope.namespace_digest, scope.fingerprint(item.pool), item.pool};
-    const std::uint64_t bytes = larder::payload_bytes(item.payload);
-    PageLocation location;
-    if (index_.find(index_.find_identity(identity), item.key, location) && location.payload_bytes == bytes) {
-      ++out.duplicates;
-      note_segment(out.touched, location.segment);
-      segments_.touch(location.segment);
+// All groups of the record become visible at once. A group may count on a page of one before it.
+void FileStore::publish(Record& record) {
+  Status full;
+  for (const GroupRef& group : record.groups) {
+    Status& status = record.op->result.groups[group.group];
+    const std::span<const ListedPage> pages =
+        std::span<const ListedPage>(record.pages).subspan(group.begin, group.end - group.begin);
+    status = full;
+    bool any_cleared = false;
+    for (const ListedPage& page : pages) any_cleared = any_cleared || is_cleared(page);
+    if (any_cleared) {
+      status = cancelled("file store: its namespace was cleared meanwhile");
       continue;
     }
-    const PendingId id{identity, item.key};
-    if (const auto at = batch.pending.find(id); at != batch.pending.end()) {
-      ++out.duplicates;
-      note_segment(out.touched, at->second);
-      continue;
+    for (const ListedPage& page : pages) {
+      if (status.is_ok()) status = index_.insert(page.identity, page.key, page.parent, page.location);
     }
-    if (!own.insert(id).second) {
-      ++out.duplicates;
-      continue;
-    }
-    const bool is_last = i + 1 == group.items.size();
-    out.pages.push_back(
-        {identity, item.key, item.payload, bytes, checksums[i], is_last ? kEnvelopeCommitMark : std::uint8_t{0}});
+    full = status;
   }
-}
-
-// One retry after dropping a segment, if the disk is full: a cache yields its oldest bytes rather than stand still.
-Status FileStore::append_with_retry(BatchGroup& out, Batch& batch) {
-  for (int attempt = 0;; ++attempt) {
-    Status status = need_active_segment(SegmentWriter::group_bytes(out.pages));
-    if (status.is_ok()) {
-      const SegmentId segment = writer_.segment();
-      status = writer_.append_group(out.pages, out.locations);
-      if (status.is_ok()) {
-        note_segment(out.touched, segment);
-        note_end();
-        return status;
-      }
-      if (!writer_.has_file()) {  // given up: what it holds stays readable
-        LockGuard guard(mutex_);
-        if (SegmentTable::Segment* const given_up = segments_.find(segment)) given_up->is_active = false;
-      }
-    }
-    if (status.code() != StatusCode::kOverloaded || attempt > 0) return status;
-    finish_batch(batch);
-    if (!evict_one()) return status;
-  }
-}
-
-Status FileStore::need_active_segment(std::uint64_t bytes) {
-  const bool is_full = writer_.end_bytes() + bytes > options_.segment_bytes;
-  if (writer_.has_file() && is_full && writer_.end_bytes() > kSegmentHeaderBytes) seal_active();
-  if (writer_.has_file()) return Status::ok();
-  const SegmentId id = next_segment_++;
-  LARDER_RETURN_IF_ERROR(writer_.open_new(id, static_cast<std::uint64_t>(clock_.wall_unix_seconds())));
-  LockGuard guard(mutex_);
-  segments_.add(id, {kSegmentHeaderBytes, 0, true, false, writer_.file()});
-  return Status::ok();
-}
-
-void FileStore::note_end() {
-  LockGuard guard(mutex_);
-  segments_.set_end(writer_.segment(), writer_.end_bytes());
-}
-
-void FileStore::seal_active() {
-  if (!writer_.has_file()) return;
-  const SegmentId id = writer_.segment();
-  const bool is_synced = writer_.seal(options_.fsync != FsyncMode::kOff);
-  std::vector<FilePtr> closed;  // closes behind the lock
-  LockGuard guard(mutex_);
-  segments_.set_end(id, writer_.end_bytes());
-  if (SegmentTable::Segment* const segment = segments_.find(id)) {
-    segment->is_active = false;
-    segment->is_synced = is_synced;
-  }
-  segments_.close_extra(0, closed);
-}
-
-// Visible first, then on disk where it was asked for, then reported.
-void FileStore::finish_batch(Batch& batch) {
-  if (batch.groups.empty()) return;
-  publish(batch);
-  std::vector<SegmentId> failed, synced;
-  for (BatchGroup& group : batch.groups) {
-    if (!group.is_durable || !group.status->is_ok()) continue;
-    for (const SegmentId segment : group.touched) {
-      if (std::find(synced.begin(), synced.end(), segment) != synced.end()) continue;
-      const bool has_failed = std::find(failed.begin(), failed.end(), segment) != failed.end();
-      Status status =
-          has_failed ? unavailable("file store: the pages are written, but fsync failed") : sync_segment(segment);
-      if (status.is_ok()) {
-        synced.push_back(segment);
-        continue;
-      }
-      if (!has_failed) failed.push_back(segment);
-      *group.status = std::move(status);
-    }
-    if (!group.status->is_ok()) counters_.write_errors.fetch_add(1, kRelaxed);
-  }
-  batch.groups.clear();
-  batch.pending.clear();
-}
-
-void FileStore::publish(Batch& batch) {
-  LockGuard guard(mutex_);  // one lock for the batch: no reader sees a part of a group
-  for (BatchGroup& group : batch.groups) {
-    for (std::size_t i = 0; i < group.pages.size() && group.status->is_ok(); ++i) {
-      const PageToAppend& page = group.pages[i];
-      *group.status = index_.insert(page.identity, page.key, group.locations[i]);
-    }
-    if (group.status->is_ok()) continue;
-    counters_.write_errors.fetch_add(1, kRelaxed);  // the index is full: none of the group may show
-    for (std::size_t i = 0; i < group.pages.size(); ++i) {
-      const PageToAppend& page = group.pages[i];
-      (void)index_.erase(index_.find_identity(page.identity), page.key, group.locations[i].generation);
+  for (std::size_t i = 0; i < record.moved_from.size(); ++i) {
+    const ListedPage& page = record.pages[i];
+    if (is_cleared(page)) continue;
+    if (index_.move(page.identity, page.key, record.moved_from[i], page.location)) {
+      counters_.moved.fetch_add(1, kRelaxed);
     }
   }
 }
 
-Status FileStore::sync_segment(SegmentId segment) {
-  if (writer_.has_file() && writer_.segment() == segment) {
-    const Status status = writer_.sync();
-    if (!writer_.has_file()) {  // given up
-      LockGuard guard(mutex_);
-      if (SegmentTable::Segment* const given_up = segments_.find(segment)) given_up->is_active = false;
+bool FileStore::is_cleared(const ListedPage& page) const {
+  return std::any_of(cleared_.begin(), cleared_.end(), [&](const Cleared& cleared) {
+    return page.location.generation < cleared.generation &&
+           (cleared.namespace_digest.is_zero() || cleared.namespace_digest == page.identity.namespace_digest);
+  });
+}
+
+// What comes behind the write: the sync of a durable one, then the end of its operation.
+void FileStore::record_published(const RecordPtr& record) {
+  if (record->is_durable) return wait_for_sync(record);
+  finish_record(*record, Status::ok());
+}
+
+void FileStore::finish_record(Record& record, const Status& synced) {
+  if (record.op) {
+    for (const GroupRef& group : record.groups) {
+      Status& status = record.op->result.groups[group.group];
+      if (record.pages.empty()) status = Status::ok();  // all of it was here
+      if (status.is_ok()) status = synced;
+      if (!status.is_ok()) counters_.write_errors.fetch_add(1, kRelaxed);
     }
-    return status;
   }
+  if (record.moved) std::exchange(record.moved, nullptr)(synced.is_ok());
+  record.op.reset();
+}
+
+void FileStore::fail_record(Record& record, const Status& why) {
+  if (record.op) {
+    for (const GroupRef& group : record.groups) {
+      // A group that needed nothing new does not fail with its neighbours.
+      const bool is_here = group.begin == group.end && !record.is_durable;
+      record.op->result.groups[group.group] = is_here ? Status::ok() : why;
+      if (!is_here) counters_.write_errors.fetch_add(1, kRelaxed);
+    }
+  }
+  if (record.moved) std::exchange(record.moved, nullptr)(false);
+  record.op.reset();
+}
+
+void FileStore::place_waiting() {
+  std::deque<RecordPtr> records;
   {
     LockGuard guard(mutex_);
-    const SegmentTable::Segment* const known = segments_.find(segment);
-    if (known == nullptr) return unavailable("file store: the segment of a durable page is gone");
-    if (known->is_synced) return Status::ok();
+    records.swap(waiting_);
   }
-  OpenOptions options;
-  options.write = true;
-  const Result<std::unique_ptr<File>> file = files_.open(join_path(options_.directory, segment_name(segment)), options);
-  if (!file.is_ok()) return file.status();
-  LARDER_RETURN_IF_ERROR((*file)->sync_data());
-  LARDER_RETURN_IF_ERROR(files_.sync_dir(options_.directory));
-  LockGuard guard(mutex_);
-  if (SegmentTable::Segment* const known = segments_.find(segment)) known->is_synced = true;
-  return Status::ok();
-}
-
-bool FileStore::fits(std::uint64_t bytes) const {
-  LockGuard guard(mutex_);
-  // A new segment may be needed: its header and the old one's sync mark count too.
-  const std::uint64_t extra = kSegmentHeaderBytes + commit_bytes(0);
-  return segments_.total_bytes() + bytes + extra <= options_.max_bytes;
-}
-
-bool FileStore::evict_one() {
-  FilePtr file;  // closes behind the lock
-  SegmentId victim = 0;
-  {
-    LockGuard guard(mutex_);
-    victim = segments_.victim();
-    if (victim == 0) return false;
-    counters_.evicted.fetch_add(index_.drop_segment(victim), kRelaxed);
-    file = segments_.remove(victim);
-  }
-  // If this fails the file comes back at the next open, and leaves then.
-  (void)files_.remove(join_path(options_.directory, segment_name(victim)));
-  return true;
-}
-
-// The list on disk first: a crash in between must not bring cleared pages back. In memory they go in any case.
-Status FileStore::run_clear(const StoreScope* scope) {
-  const Cleared entry{scope == nullptr ? Digest256{} : scope->namespace_digest, writer_.next_generation()};
-  std::erase_if(cleared_, [&](const Cleared& c) { return c.namespace_digest == entry.namespace_digest; });
-  if (scope == nullptr) cleared_.clear();
-  Status status;
-  if (cleared_.size() < kMaxCleared) {
-    cleared_.push_back(entry);
-    status = replace_file(files_, options_.directory, kClearedName, encode_cleared(cleared_));
-  } else {
-    status = overloaded("file store: 4096 namespaces were cleared since it was opened; reopen it");
-  }
-  if (scope == nullptr) {
-    const Status removed = remove_all_segments();
-    return status.is_ok() ? removed : status;
-  }
-  LockGuard guard(mutex_);
-  (void)index_.drop_namespace(scope->namespace_digest);
-  return status;
-}
-
-Status FileStore::remove_all_segments() {
-  writer_.abandon();
-  std::vector<FilePtr> closed;
-  std::vector<SegmentId> ids;
-  {
-    LockGuard guard(mutex_);
-    index_.clear();
-    ids = segments_.ids();
-    for (const SegmentId id : ids) closed.push_back(segments_.remove(id));
-  }
-  Status status;
-  for (const SegmentId id : ids) {
-    Status removed = files_.remove(join_path(options_.directory, segment_name(id)));
-    if (!removed.is_ok() && removed.code() != StatusCode::kNotFound) status = std::move(removed);
-  }
-  return status;
+  if (records.empty()) return;
+  post([this, records = std::move(records)]() mutable {
+    for (RecordPtr& record : records) place(std::move(record));
+  });
 }
 
 }  // namespace larder::file_store

@@ -1,204 +1,259 @@
 #include "storage/file/page_index.h"
 
+#include <algorithm>
+#include <array>
 #include <cassert>
 
 namespace larder::file_store {
 namespace {
 
-// Keys are digests, but the identity must take part, and tests use keys that are not random.
-std::uint64_t mix(std::uint64_t x) {
-  x ^= x >> 32;
-  x *= 0x9e3779b97f4a7c15ull;
-  x ^= x >> 29;
-  x *= 0xbf58476d1ce4e5b9ull;
-  return x ^ (x >> 32);
+std::uint64_t aligned_bytes(std::uint32_t payload_bytes) {
+  return (payload_bytes + (kPayloadAlignment - 1)) / kPayloadAlignment * kPayloadAlignment;
 }
 
 }  // namespace
 
-std::size_t PageIndex::home(IdentityId identity, const PageKey& key) const {
-  return static_cast<std::size_t>(mix(key.prefix64() + identity * 0x94d049bb133111ebull)) & (table_.size() - 1);
+// --- looking up ---
+
+bool PageIndex::node_has(std::uint32_t node, IdentityId identity) const {
+  const std::uint32_t bit = identities_[identity - 1].bit;
+  if (((nodes_[node].present >> bit) & 1u) == 0) return false;
+  return bit != kSharedBit || page_of(node, identity) != kNone;
 }
 
-std::size_t PageIndex::probe(IdentityId identity, const PageKey& key) const {
-  std::size_t at = home(identity, key);
-  while (table_[at] != kNone) {
-    const Entry& e = entry(table_[at]);
-    if (e.identity == identity && e.key == key) break;
-    at = (at + 1) & (table_.size() - 1);
-  }
-  return at;
+std::uint32_t PageIndex::page_of(std::uint32_t node, IdentityId identity) const {
+  std::uint32_t number = nodes_[node].first_page;
+  while (number != kNone && pages_[number].identity != identity) number = pages_[number].next_in_node;
+  return number;
 }
 
-IdentityId PageIndex::find_identity(const PageIdentity& identity) const {
-  const auto at = identity_ids_.find(identity);
-  return at == identity_ids_.end() ? 0 : at->second;
+std::uint32_t PageIndex::find_page(IdentityId identity, const PageKey& key) const {
+  if (identity == 0) return kNone;
+  const std::uint32_t node = find_node(identities_[identity - 1].namespace_id, key);
+  return node == kNone || !node_has(node, identity) ? kNone : page_of(node, identity);
 }
 
 bool PageIndex::contains(IdentityId identity, const PageKey& key) const {
-  return identity != 0 && !table_.empty() && table_[probe(identity, key)] != kNone;
+  if (identity == 0) return false;
+  const std::uint32_t node = find_node(identities_[identity - 1].namespace_id, key);
+  return node != kNone && node_has(node, identity);
+}
+
+void PageIndex::contains(IdentityId identity, std::span<const PageKey> keys, Presence& present) const {
+  assert(present.size() >= keys.size());
+  if (identity == 0 || table_.empty()) {
+    std::fill_n(present.begin(), static_cast<std::ptrdiff_t>(keys.size()), false);
+    return;
+  }
+  const std::uint32_t namespace_id = identities_[identity - 1].namespace_id;
+  const std::size_t mask = table_.size() - 1;
+  std::array<std::uint64_t, kBatch> hashes;
+  std::array<std::size_t, kBatch> slots;
+  for (std::size_t begin = 0; begin < keys.size(); begin += kBatch) {
+    // All slots of the batch are on their way before the first is read, then all nodes.
+    const std::size_t count = std::min(kBatch, keys.size() - begin);
+    for (std::size_t i = 0; i < count; ++i) {
+      hashes[i] = hash_of(namespace_id, keys[begin + i]);
+      __builtin_prefetch(&table_[hashes[i] & mask]);
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      slots[i] = next_candidate(hashes[i], hashes[i] & mask);
+      if (table_[slots[i]] != kNone) __builtin_prefetch(&nodes_[number_at(slots[i])]);
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t slot = probe_from(slots[i], hashes[i], namespace_id, keys[begin + i]);
+      present[begin + i] = table_[slot] != kNone && node_has(number_at(slot), identity);
+    }
+  }
 }
 
 bool PageIndex::find(IdentityId identity, const PageKey& key, PageLocation& out) const {
-  if (identity == 0 || table_.empty()) return false;
-  const std::uint32_t number = table_[probe(identity, key)];
+  const std::uint32_t number = find_page(identity, key);
   if (number == kNone) return false;
-  const Entry& e = entry(number);
-  out = {e.segment, e.offset_units * kRecordAlignment, e.payload_bytes, e.generation};
+  out = location_of(pages_[number]);
   return true;
 }
 
-Result<IdentityId> PageIndex::intern(const PageIdentity& identity) {
-  if (const IdentityId known = find_identity(identity); known != 0) return known;
-  if (identity_ids_.size() >= kMaxIdentities) return overloaded("file store: too many namespaces at once");
-  IdentityId id = 0;
-  if (free_identities_.empty()) {
-    identities_.emplace_back();
-    id = static_cast<IdentityId>(identities_.size());
+void PageIndex::touch(IdentityId identity, const PageKey& key) {
+  if (identity == 0) return;
+  const std::uint32_t node = find_node(identities_[identity - 1].namespace_id, key);
+  if (node != kNone && node_has(node, identity)) nodes_[node].last_use = ++clock_;
+}
+
+PageLocation PageIndex::location_of(const Page& page) {
+  return {page.segment, page.offset_units * kPayloadAlignment, page.payload_bytes, page.generation, page.checksum};
+}
+
+// --- pages ---
+
+// Puts the page where `location` says, and into the list of that segment.
+void PageIndex::place(std::uint32_t number, const PageLocation& location) {
+  Page& page = pages_[number];
+  page.segment = location.segment;
+  page.offset_units = static_cast<std::uint32_t>(location.offset / kPayloadAlignment);
+  page.payload_bytes = location.payload_bytes;
+  page.generation = location.generation;
+  page.checksum = location.checksum;
+  SegmentPages& segment = segments_[location.segment];
+  page.previous = kNone;
+  page.next = segment.first;
+  if (page.next != kNone) pages_[page.next].previous = number;
+  segment.first = number;
+  ++segment.pages;
+  segment.live_bytes += aligned_bytes(page.payload_bytes);
+  payload_bytes_ += page.payload_bytes;
+}
+
+void PageIndex::unplace(std::uint32_t number) {
+  const Page& page = pages_[number];
+  const auto segment = segments_.find(page.segment);
+  if (page.next != kNone) pages_[page.next].previous = page.previous;
+  if (page.previous != kNone) {
+    pages_[page.previous].next = page.next;
   } else {
-    id = free_identities_.back();
-    free_identities_.pop_back();
+    segment->second.first = page.next;
   }
-  identities_[id - 1] = {identity, 0};
-  identity_ids_.emplace(identity, id);
-  return id;
+  segment->second.live_bytes -= aligned_bytes(page.payload_bytes);
+  payload_bytes_ -= page.payload_bytes;
+  if (--segment->second.pages == 0) segments_.erase(segment);
 }
 
-void PageIndex::release_identity(IdentityId id) {
-  Identity& identity = identities_[id - 1];
-  if (--identity.pages > 0) return;
-  identity_ids_.erase(identity.identity);
-  free_identities_.push_back(id);
+void PageIndex::add_page(std::uint32_t node, IdentityId identity, const PageLocation& location) {
+  const std::uint32_t number = pages_.take();
+  Page& page = pages_[number];
+  page.node = node;
+  page.identity = identity;
+  page.next_in_node = nodes_[node].first_page;
+  nodes_[node].first_page = number;
+  nodes_[node].present |= 1u << identities_[identity - 1].bit;
+  place(number, location);
+  ++identities_[identity - 1].pages;
+  ++page_count_;
 }
 
-std::uint32_t PageIndex::take_entry() {
-  if (free_entries_ != kNone) {
-    const std::uint32_t number = free_entries_;
-    free_entries_ = entry(number).next;
-    return number;
-  }
-  if (entries_made_ % kChunk == 0) chunks_.push_back(std::make_unique<Entry[]>(kChunk));
-  return entries_made_++;
-}
-
-void PageIndex::grow() {
-  std::vector<std::uint32_t> old(table_.empty() ? 1024 : table_.size() * 2, kNone);
-  old.swap(table_);
-  // In entry order, so that the entries are read one after the other and only the table is hit at random.
-  for (std::uint32_t number = 0; number < entries_made_; ++number) {
-    const Entry& e = entry(number);
-    if (e.identity == 0) continue;
-    std::size_t at = home(e.identity, e.key);
-    while (table_[at] != kNone) at = (at + 1) & (table_.size() - 1);
-    table_[at] = number;
+void PageIndex::remove_from_node(std::uint32_t number) {
+  Node& node = nodes_[pages_[number].node];
+  std::uint32_t* link = &node.first_page;
+  while (*link != number) link = &pages_[*link].next_in_node;
+  *link = pages_[number].next_in_node;
+  const std::uint32_t bit = identities_[pages_[number].identity - 1].bit;
+  node.present &= ~(1u << bit);
+  if (bit != kSharedBit) return;
+  for (std::uint32_t at = node.first_page; at != kNone; at = pages_[at].next_in_node) {
+    node.present |= 1u << identities_[pages_[at].identity - 1].bit;
   }
 }
 
-void PageIndex::link(std::uint32_t number) {
-  Entry& e = entry(number);
-  const auto [head, is_new] = segment_heads_.try_emplace(e.segment, kNone);
-  e.previous = kNone;
-  e.next = head->second;
-  if (e.next != kNone) entry(e.next).previous = number;
-  head->second = number;
+// Also the node, if this was its last page and it has no children.
+void PageIndex::remove_page(std::uint32_t number) {
+  Page& page = pages_[number];
+  const std::uint32_t node = page.node;
+  unplace(number);
+  remove_from_node(number);
+  release_identity(page.identity);
+  page.identity = 0;
+  pages_.give(number);
+  --page_count_;
+  if (nodes_[node].first_page == kNone) node_emptied(node);
 }
 
-void PageIndex::unlink(std::uint32_t number) {
-  Entry& e = entry(number);
-  if (e.next != kNone) entry(e.next).previous = e.previous;
-  if (e.previous != kNone) {
-    entry(e.previous).next = e.next;
-  } else if (e.next != kNone) {
-    segment_heads_[e.segment] = e.next;
+Status PageIndex::insert(const PageIdentity& identity, const PageKey& key, const PageKey& parent,
+                         const PageLocation& location) {
+  assert(location.offset % kPayloadAlignment == 0 && location.offset <= kMaxPayloadOffset);
+  IdentityId id = find_identity(identity);
+  std::uint32_t node = kNone;
+  if (const std::uint32_t number = find_page(id, key); number != kNone) {
+    if (pages_[number].generation >= location.generation) return Status::ok();
+    unplace(number);
+    place(number, location);
+    node = pages_[number].node;
   } else {
-    segment_heads_.erase(e.segment);
+    if (page_count_ >= kMaxPages) return overloaded("file store: the index is full");
+    if (id == 0 && identities() >= kMaxIdentities) return overloaded("file store: too many namespaces at once");
+    if (id == 0) id = make_identity(identity);
+    node = find_or_make_node(identities_[id - 1].namespace_id, key);
+    add_page(node, id, location);
   }
-}
-
-void PageIndex::place(Entry& e, const PageLocation& location) {
-  e.segment = location.segment;
-  e.offset_units = static_cast<std::uint32_t>(location.offset / kRecordAlignment);
-  e.payload_bytes = location.payload_bytes;
-  e.generation = location.generation;
-  payload_bytes_ += location.payload_bytes;
-}
-
-Status PageIndex::insert(const PageIdentity& identity, const PageKey& key, const PageLocation& location) {
-  assert(location.offset % kRecordAlignment == 0 && location.offset <= kMaxRecordOffset);
-  const Result<IdentityId> id = intern(identity);
-  if (!id.is_ok()) return id.status();
-  if (table_.empty() || (count_ + 1) * 4 > table_.size() * 3) grow();
-  const std::size_t at = probe(*id, key);
-  if (table_[at] != kNone) {
-    const std::uint32_t number = table_[at];
-    Entry& e = entry(number);
-    if (e.generation >= location.generation) return Status::ok();
-    unlink(number);
-    payload_bytes_ -= e.payload_bytes;
-    place(e, location);
-    link(number);
-    return Status::ok();
-  }
-  if (count_ >= kMaxPages) return overloaded("file store: the index is full");
-  const std::uint32_t number = take_entry();
-  Entry& e = entry(number);
-  e.key = key;
-  e.identity = *id;
-  place(e, location);
-  link(number);
-  table_[at] = number;
-  ++identities_[*id - 1].pages;
-  ++count_;
+  nodes_[node].last_use = ++clock_;
+  set_parent(node, parent);
+  if (nodes_[node].is_leaf()) push_candidate(node);
+  last_node_ = node;
   return Status::ok();
 }
 
-void PageIndex::erase_at(std::size_t position) {
-  const std::uint32_t number = table_[position];
-  Entry& e = entry(number);
-  unlink(number);
-  payload_bytes_ -= e.payload_bytes;
-  --count_;
-  release_identity(e.identity);
-  e.identity = 0;
-  e.next = free_entries_;
-  free_entries_ = number;
-  // Close the gap: move back each follower whose home is not behind the hole.
-  const std::size_t mask = table_.size() - 1;
-  std::size_t hole = position;
-  for (std::size_t at = (hole + 1) & mask; table_[at] != kNone; at = (at + 1) & mask) {
-    const Entry& follower = entry(table_[at]);
-    const std::size_t from_home = (at - home(follower.identity, follower.key)) & mask;
-    if (from_home < ((at - hole) & mask)) continue;
-    table_[hole] = table_[at];
-    hole = at;
-  }
-  table_[hole] = kNone;
+bool PageIndex::move(const PageIdentity& identity, const PageKey& key, const PageLocation& from,
+                     const PageLocation& to) {
+  assert(to.offset % kPayloadAlignment == 0 && to.offset <= kMaxPayloadOffset);
+  const std::uint32_t number = find_page(find_identity(identity), key);
+  if (number == kNone) return false;
+  PageLocation location = location_of(pages_[number]);
+  if (location.segment != from.segment || location.offset != from.offset) return false;
+  location.segment = to.segment;
+  location.offset = to.offset;
+  unplace(number);
+  place(number, location);
+  return true;
 }
 
 bool PageIndex::erase(IdentityId identity, const PageKey& key, std::uint64_t generation) {
-  if (identity == 0 || table_.empty()) return false;
-  const std::size_t at = probe(identity, key);
-  if (table_[at] == kNone || entry(table_[at]).generation != generation) return false;
-  erase_at(at);
+  const std::uint32_t number = find_page(identity, key);
+  if (number == kNone || pages_[number].generation != generation) return false;
+  remove_page(number);
   return true;
+}
+
+// --- many pages ---
+
+PageIndex::Listed PageIndex::listed(const Page& page) const {
+  const Node& node = nodes_[page.node];
+  const PageKey parent = node.parent == kNone ? PageKey{} : nodes_[node.parent].key;
+  return {identities_[page.identity - 1].identity, node.key, parent, location_of(page)};
+}
+
+void PageIndex::list_segment(SegmentId segment, std::size_t limit, std::vector<Listed>& out) const {
+  const auto found = segments_.find(segment);
+  if (found == segments_.end()) return;
+  std::uint32_t number = found->second.first;
+  for (std::size_t i = 0; i < limit && number != kNone; ++i) {
+    out.push_back(listed(pages_[number]));
+    number = pages_[number].next;
+  }
+}
+
+void PageIndex::for_each(const std::function<void(const Listed&)>& visit) const {
+  for (std::uint32_t number = 0; number < pages_.made(); ++number) {
+    if (pages_[number].identity != 0) visit(listed(pages_[number]));
+  }
+}
+
+std::uint64_t PageIndex::live_bytes(SegmentId segment) const {
+  const auto found = segments_.find(segment);
+  return found == segments_.end() ? 0 : found->second.live_bytes;
+}
+
+std::uint64_t PageIndex::live_pages(SegmentId segment) const {
+  const auto found = segments_.find(segment);
+  return found == segments_.end() ? 0 : found->second.pages;
 }
 
 std::uint64_t PageIndex::drop_segment(SegmentId segment) {
   std::uint64_t dropped = 0;
-  for (auto head = segment_heads_.find(segment); head != segment_heads_.end(); head = segment_heads_.find(segment)) {
-    const Entry& e = entry(head->second);
-    erase_at(probe(e.identity, e.key));
+  for (auto found = segments_.find(segment); found != segments_.end(); found = segments_.find(segment)) {
+    remove_page(found->second.first);
     ++dropped;
   }
   return dropped;
 }
 
 std::uint64_t PageIndex::drop_namespace(const Digest256& namespace_digest) {
+  const auto found = namespace_ids_.find(namespace_digest);
+  if (found == namespace_ids_.end()) return 0;
+  const std::uint32_t namespace_id = found->second;
   std::uint64_t dropped = 0;
-  for (std::uint32_t number = 0; number < entries_made_; ++number) {
-    const Entry& e = entry(number);
-    if (e.identity == 0 || identities_[e.identity - 1].identity.namespace_digest != namespace_digest) continue;
-    erase_at(probe(e.identity, e.key));
+  for (std::uint32_t number = 0; number < pages_.made(); ++number) {
+    const Page& page = pages_[number];
+    if (page.identity == 0 || identities_[page.identity - 1].namespace_id != namespace_id) continue;
+    remove_page(number);
     ++dropped;
   }
   return dropped;
@@ -207,7 +262,17 @@ std::uint64_t PageIndex::drop_namespace(const Digest256& namespace_digest) {
 void PageIndex::clear() { *this = PageIndex(); }
 
 std::size_t PageIndex::memory_bytes() const {
-  return table_.capacity() * sizeof(std::uint32_t) + chunks_.size() * kChunk * sizeof(Entry);
+  return table_.capacity() * sizeof(std::uint32_t) + nodes_.memory_bytes() + pages_.memory_bytes() +
+         heap_.capacity() * sizeof(Candidate);
+}
+
+void PageIndex::reserve(std::uint64_t pages) {
+  pages = std::min(pages, kMaxPages);
+  std::size_t slots = std::max(kMinTable, table_.size());
+  while (pages * 4 > slots * 3) slots *= 2;
+  if (slots > table_.size()) resize_table(slots);
+  nodes_.reserve(pages);
+  pages_.reserve(pages);
 }
 
 }  // namespace larder::file_store

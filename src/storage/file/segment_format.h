@@ -1,14 +1,17 @@
-// The bytes of the file store that are not page envelopes: segment header, commit record, file names, FORMAT, CLEARED.
+// The bytes of the file store: segment header, records, footer, trailer, file names, FORMAT, CLEARED.
 //
-// docs/formats.md has every byte; segment_format_test.cc has golden ones. All numbers little-endian.
+// docs/formats.md section 5 has every byte; tests/golden/file_store_v2 has golden ones. All numbers little-endian.
 //
-//   segment file:  header (64) | group | group | ...
-//   group:         record | record | ... | commit record         each starts at a multiple of kRecordAlignment
-//   record:        envelope (160) | payload | zero padding
-//   commit record: header (64) | 32 bytes per record of the group | zero padding
+//   segment file:  header (4096) | record | record | ... | [footer | trailer (4096)]
+//   record:        head | payloads | zeros to the next block
 //
-// A commit record without records is a *sync mark*: it says only how much of the file was on disk when it was written.
-// Threads: pure.
+// Payloads of kBlockPayload bytes or more start at a block, so that direct I/O moves them straight from and to the
+// caller's memory; smaller ones are packed at multiples of kPayloadAlignment.
+//
+// Every decode function takes any bytes: it refuses what the encoder would not write, allocates no more than the bytes
+// given warrant, and encoding what it returned gives the same bytes again. Bytes behind the structure are let be (but
+// for CLEARED and FORMAT, which are whole files).
+// Threads: pure. Cost: no allocation and no lookup per page; a footer is decoded at more than 1 GB/s.
 #pragma once
 
 #include <array>
@@ -26,11 +29,16 @@
 
 namespace larder::file_store {
 
-inline constexpr std::uint16_t kStoreFormatVersion = 1;
-inline constexpr std::size_t kSegmentHeaderBytes = 64;
-inline constexpr std::size_t kCommitHeaderBytes = 64;
-inline constexpr std::size_t kCommitEntryBytes = 32;
-inline constexpr std::size_t kMaxGroupRecords = 65'536;
+inline constexpr std::uint16_t kStoreFormatVersion = 2;
+inline constexpr std::uint64_t kBlockBytes = 4096;
+inline constexpr std::uint64_t kBlockPayload = 16384;
+inline constexpr std::size_t kRecordHeaderBytes = 128;  // of a record and of a footer
+inline constexpr std::size_t kIdentityBytes = 80;
+inline constexpr std::size_t kPageBytes = 128;
+inline constexpr std::size_t kMaxRecordPages = 65'536;
+inline constexpr std::uint64_t kMaxRecordBytes = std::uint64_t{64} << 30;
+inline constexpr std::size_t kMaxCleared = 4096;
+inline constexpr unsigned kMaxVolumes = 16;
 
 inline constexpr std::string_view kFormatName = "FORMAT";
 inline constexpr std::string_view kLockName = "LOCK";
@@ -39,53 +47,79 @@ inline constexpr std::string_view kTemporarySuffix = ".tmp";
 
 using StoreId = std::array<std::uint8_t, 16>;
 
-[[nodiscard]] constexpr std::uint64_t align_record(std::uint64_t n) {
-  return (n + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
-}
-// Bytes of a record on disk.
-[[nodiscard]] constexpr std::uint64_t record_bytes(std::uint64_t payload_bytes) {
-  return align_record(kEnvelopeBytes + payload_bytes);
-}
-[[nodiscard]] constexpr std::uint64_t commit_bytes(std::size_t records) {
-  return align_record(kCommitHeaderBytes + records * kCommitEntryBytes);
-}
+[[nodiscard]] constexpr std::uint64_t align_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; }
 
 struct SegmentHeader {
   StoreId store{};
   SegmentId segment = 0;
   std::uint64_t created_unix_seconds = 0;
-  std::uint64_t first_generation = 0;  // no page of the segment has a lower one
+  std::uint64_t first_generation = 0;
 };
-[[nodiscard]] std::array<std::byte, kSegmentHeaderBytes> encode_segment_header(const SegmentHeader& header);
-// kCorrupt: magic, checksum. kUnsupported: another version.
+// One block.
+[[nodiscard]] std::vector<std::byte> encode_segment_header(const SegmentHeader& header);
+// From the first 128 bytes. kCorrupt: magic, checksum, or fields that cannot be. kUnsupported: another version.
 [[nodiscard]] Result<SegmentHeader> decode_segment_header(std::span<const std::byte> bytes);
 
-struct CommitEntry {
-  std::uint64_t offset = 0;  // of the envelope in the segment
-  std::uint64_t payload_bytes = 0;
-  std::uint64_t generation = 0;
-  std::uint32_t envelope_checksum = 0;  // the envelope's own header checksum
-  PoolName pool = PoolName::kKv;
+// A page as a record or a footer lists it.
+struct ListedPage {
+  PageIdentity identity;
+  PageKey key;
+  PageKey parent;           // all zero: none, or unknown
+  PageLocation location;    // place, size, generation, checksum
+  std::uint32_t group = 0;  // within its record: 0, then the same or one more; in a footer: 0
 };
-struct CommitRecord {
-  std::uint64_t store_low = 0;  // first 8 bytes of the store id
-  SegmentId segment = 0;
-  std::uint64_t group = 0;
-  std::uint64_t group_start = 0;   // offset of the first record; its own offset when there is none
-  std::uint64_t offset = 0;        // of this record
-  std::uint64_t synced_bytes = 0;  // [0, synced_bytes) of the file was on disk when this was written
-  std::vector<CommitEntry> entries;
-};
-// Padded to kRecordAlignment.
-[[nodiscard]] std::vector<std::byte> encode_commit(const CommitRecord& record);
-// Do these bytes begin with the magic of a commit record? Needs 8 bytes.
-[[nodiscard]] bool is_commit_magic(std::span<const std::byte> bytes);
-// Whole length on disk that a commit header announces, from its first 64 bytes; kCorrupt: not a commit header.
-[[nodiscard]] Result<std::uint64_t> commit_length(std::span<const std::byte> header);
-// kCorrupt: magic, version, checksum, or entries that do not lie one after the other between group_start and offset.
-[[nodiscard]] Result<CommitRecord> decode_commit(std::span<const std::byte> bytes);
 
-[[nodiscard]] std::uint64_t store_low(const StoreId& store);
+// Where things go: fills location.offset of each page for a record that starts at `start`, and says how long its head
+// and the record are. Reads identity (to count the distinct ones) and location.payload_bytes.
+// Precondition: 1 to kMaxRecordPages pages, `start` at a block. A record whose record_bytes come out at kMaxRecordBytes
+// or more, or with an offset behind kMaxPayloadOffset, must not be written: no reader would take it.
+struct RecordLayout {
+  std::uint64_t head_bytes = 0;
+  std::uint64_t record_bytes = 0;
+};
+[[nodiscard]] RecordLayout lay_out_record(std::span<ListedPage> pages, std::uint64_t start);
+
+struct RecordHead {
+  StoreId store{};
+  SegmentId segment = 0;
+  std::uint64_t start = 0;  // offset of the record in the segment
+  std::uint64_t record_bytes = 0;
+  std::uint64_t synced_bytes = 0;  // [0, this) of the file is on disk; at most `start`
+  std::vector<ListedPage> pages;
+};
+// head_bytes long, as lay_out_record() said. Takes offsets, groups and record_bytes as they are.
+[[nodiscard]] std::vector<std::byte> encode_record_head(const RecordHead& head);
+// Does the block begin with the magic of a record? Needs 8 bytes.
+[[nodiscard]] bool is_record_magic(std::span<const std::byte> bytes);
+// Bytes of the whole head (below 14 MiB), from its first kRecordHeaderBytes bytes. kCorrupt: not a record of this
+// version, or impossible counts, sizes or places. The checksum is not looked at.
+[[nodiscard]] Result<std::uint64_t> record_head_bytes(std::span<const std::byte> header);
+// kCorrupt: magic, version, checksum, counts, or pages that do not lie as lay_out_record() would lay them. Sets
+// location.segment from the head's.
+[[nodiscard]] Result<RecordHead> decode_record_head(std::span<const std::byte> bytes);
+
+struct Footer {
+  StoreId store{};
+  SegmentId segment = 0;
+  std::uint64_t start = 0;           // where the footer starts
+  std::uint64_t max_generation = 0;  // no page listed has a higher one
+  std::uint64_t records = 0;
+  std::vector<ListedPage> pages;
+  bool is_synced = false;  // all that it lists was on disk before it was written
+};
+// Footer, padding and trailer: a multiple of kBlockBytes.
+[[nodiscard]] std::vector<std::byte> encode_footer(const Footer& footer);
+struct Trailer {
+  StoreId store{};
+  SegmentId segment = 0;
+  std::uint64_t footer_start = 0;
+  std::uint64_t footer_bytes = 0;  // without padding
+};
+// From the first 128 bytes of the last block. kCorrupt, kUnsupported: as for the segment header.
+[[nodiscard]] Result<Trailer> decode_trailer(std::span<const std::byte> bytes);
+// As above; kCorrupt also for pages that do not lie between header and footer, or are not aligned. Pages come in the
+// order in which they were given to encode_footer(); whether they overlap is not checked.
+[[nodiscard]] Result<Footer> decode_footer(std::span<const std::byte> bytes);
 
 // "segment-000000000000002a.larder", and back.
 [[nodiscard]] std::string segment_name(SegmentId segment);
@@ -93,9 +127,13 @@ struct CommitRecord {
 // Is this a name that a file store makes (or a mount point's lost+found)?
 [[nodiscard]] bool is_store_name(std::string_view name);
 
-[[nodiscard]] std::string format_text(const StoreId& store);
+struct VolumeFormat {
+  StoreId store{};
+  unsigned volume = 0;
+};
+[[nodiscard]] std::string format_text(const VolumeFormat& format);
 // kCorrupt: no FORMAT of a file store. kUnsupported: a version this build cannot read.
-[[nodiscard]] Result<StoreId> parse_format_text(std::string_view text);
+[[nodiscard]] Result<VolumeFormat> parse_format_text(std::string_view text);
 
 // Namespaces cleared while older segments still hold their pages: pages of the namespace with a generation below
 // `generation` do not exist. All-zero digest: every namespace.
@@ -103,7 +141,9 @@ struct Cleared {
   Digest256 namespace_digest;
   std::uint64_t generation = 0;
 };
+// Precondition: at most kMaxCleared entries.
 [[nodiscard]] std::vector<std::byte> encode_cleared(std::span<const Cleared> list);
+// The whole file. kCorrupt, kUnsupported: as for the segment header.
 [[nodiscard]] Result<std::vector<Cleared>> decode_cleared(std::span<const std::byte> bytes);
 
 }  // namespace larder::file_store

@@ -1,229 +1,230 @@
 #include "storage/file/segment_scan.h"
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <utility>
+
+#include "storage/file/segment_frame.h"
 
 namespace larder::file_store {
 namespace {
 
-constexpr std::size_t kWindowBytes = 4096;  // small reads are served from the last window
-constexpr std::size_t kSearchBytes = std::size_t{1} << 20;
+constexpr std::size_t kHeadWindowBytes = std::size_t{64} << 10;  // most heads, and several small records, at once
+constexpr std::size_t kSearchBytes = std::size_t{1} << 20;       // search, payloads
+constexpr std::size_t kFooterReadBytes = std::size_t{4} << 20;
+// What a segment that cannot be read may add to the known generations: more pages than any store writes while one
+// segment is open, and still only a sliver of 64 bits.
+constexpr std::uint64_t kUnknownGenerations = std::uint64_t{1} << 40;
 
-// One envelope found, not yet committed.
-struct Candidate {
-  Envelope envelope;
-  std::uint64_t offset;
-  std::uint32_t header_checksum;
-};
-struct Group {
-  std::uint64_t end;       // behind its commit record
-  std::size_t first_page;  // into ScanResult::pages
-  std::vector<Checksum128> checksums;
+// A stretch of the file, read ahead. Small neighbouring reads cost one system call.
+class Window {
+ public:
+  Window(File& file, std::uint64_t file_bytes, std::size_t read_ahead)
+      : file_(file), file_bytes_(file_bytes), read_ahead_(read_ahead) {}
+
+  // Bytes [at, at + size), valid until the next call. Empty: they are not all in the file, or reading failed (then
+  // `io` says why).
+  std::span<const std::byte> view(std::uint64_t at, std::size_t size, Status& io) {
+    if (at > file_bytes_ || size > file_bytes_ - at) return {};
+    if (at < at_ || at + size > at_ + bytes_.size()) {
+      bytes_.resize(static_cast<std::size_t>(std::min<std::uint64_t>(std::max(size, read_ahead_), file_bytes_ - at)));
+      at_ = at;
+      io = read_exactly(file_, bytes_, at);
+      if (!io.is_ok()) bytes_.clear();
+    }
+    if (bytes_.empty()) return {};
+    return std::span(bytes_).subspan(static_cast<std::size_t>(at - at_), size);
+  }
+
+ private:
+  File& file_;
+  const std::uint64_t file_bytes_;
+  const std::size_t read_ahead_;
+  std::uint64_t at_ = 0;
+  std::vector<std::byte> bytes_;
 };
 
 class Scanner {
  public:
   Scanner(File& file, const StoreId& store, SegmentId segment, std::uint64_t file_bytes)
-      : file_(file), store_low_(store_low(store)), segment_(segment) {
+      : file_(file), store_(store), segment_(segment), heads_(file, file_bytes, kHeadWindowBytes) {
     out_.file_bytes = file_bytes;
-    out_.end_bytes = kSegmentHeaderBytes;
+    out_.end_bytes = kBlockBytes;
   }
 
-  ScanResult run(bool check_unsynced_payloads) {
-    std::uint64_t at = kSegmentHeaderBytes;
-    while (at < out_.file_bytes && out_.io.is_ok()) {
-      if (step(at)) continue;
-      if (!out_.io.is_ok() || !resume_behind_damage(at)) break;
+  // The segment as its footer lists it. Nothing: there is none, or not a whole one of this segment. An I/O error counts
+  // as none: the scan that follows comes by the same place.
+  std::optional<ScanResult> read_footer() {
+    const std::optional<Trailer> trailer = read_trailer();
+    if (!trailer) return std::nullopt;
+    // Not a vector: it may have hundreds of megabytes, which need not be zeroed first.
+    const auto size = static_cast<std::size_t>(trailer->footer_bytes);
+    const auto memory = std::make_unique_for_overwrite<std::byte[]>(size);
+    const std::span<std::byte> bytes(memory.get(), size);
+    for (std::size_t done = 0; done < size; done += kFooterReadBytes) {
+      const std::span<std::byte> piece = bytes.subspan(done, std::min(kFooterReadBytes, size - done));
+      if (!read_exactly(file_, piece, trailer->footer_start + done).is_ok()) return std::nullopt;
     }
-    if (check_unsynced_payloads && out_.io.is_ok()) drop_unwritten_groups();
+    Result<Footer> footer = decode_footer(bytes);
+    if (!footer.is_ok() || footer->store != store_ || footer->segment != segment_) return std::nullopt;
+    if (footer->start != trailer->footer_start) return std::nullopt;
+    ScanResult found;
+    found.has_footer = true;
+    found.is_footer_synced = footer->is_synced;
+    found.end_bytes = footer->start;
+    found.file_bytes = out_.file_bytes;
+    found.records = footer->records;
+    found.max_generation = footer->max_generation;
+    found.pages = std::move(footer->pages);
+    return found;
+  }
+
+  ScanResult scan(bool check_unsynced_payloads) {
+    std::optional<RecordHead> head = read_head(out_.end_bytes);
+    while (out_.io.is_ok()) {
+      if (!head) {
+        head = find_head(out_.end_bytes);
+        if (!head) break;
+        ++out_.corrupt_groups;  // at least one: how many lay in the damaged stretch is not known
+      }
+      keep(*head);
+      head = read_head(out_.end_bytes);
+    }
+    if (check_unsynced_payloads) drop_unwritten_groups();
     return std::move(out_);
   }
 
  private:
-  // Bytes [at, at + size), from the window if they are there; empty behind the end of the file or on an I/O error.
-  std::span<const std::byte> view(std::uint64_t at, std::size_t size) {
-    if (at + size > out_.file_bytes) return {};
-    if (at < window_at_ || at + size > window_at_ + window_.size()) {
-      const std::uint64_t wanted = std::max<std::uint64_t>(size, kWindowBytes);
-      window_.resize(static_cast<std::size_t>(std::min(wanted, out_.file_bytes - at)));
-      window_at_ = at;
-      if (!read_whole(window_, at)) window_.clear();
+  // A record that was found: its pages are those from first_page on, up to the next record's.
+  struct Record {
+    std::size_t first_page;
+    std::uint64_t end;
+  };
+
+  // The trailer in the file's last block, if it is whole, of this segment, and fits the file.
+  std::optional<Trailer> read_trailer() {
+    const std::uint64_t size = out_.file_bytes;
+    if (size % kBlockBytes != 0 || size < 3 * kBlockBytes) return std::nullopt;
+    const std::uint64_t footer_end = size - kBlockBytes;
+    std::vector<std::byte> block(kBlockBytes);
+    if (!read_exactly(file_, block, footer_end).is_ok()) return std::nullopt;
+    const Result<Trailer> trailer = decode_trailer(block);
+    if (!trailer.is_ok() || trailer->store != store_ || trailer->segment != segment_) return std::nullopt;
+    if (trailer->footer_start > footer_end || trailer->footer_bytes > footer_end - trailer->footer_start ||
+        trailer->footer_start + align_up(trailer->footer_bytes, kBlockBytes) != footer_end) {
+      return std::nullopt;
     }
-    if (window_.empty()) return {};
-    return std::span(window_).subspan(static_cast<std::size_t>(at - window_at_), size);
+    return *trailer;
   }
 
-  bool read_whole(std::span<std::byte> into, std::uint64_t at) {
-    const Status status = read_exactly(file_, into, at);
-    if (!status.is_ok()) out_.io = status;
-    return status.is_ok();
+  // The record that starts at `at`: its head is whole and names this place, and the file does not end before it does.
+  std::optional<RecordHead> read_head(std::uint64_t at) {
+    const std::span<const std::byte> header = heads_.view(at, kRecordHeaderBytes, out_.io);
+    const Result<std::uint64_t> head_bytes = record_head_bytes(header);
+    if (!head_bytes.is_ok()) return std::nullopt;
+    Result<RecordHead> head = decode_record_head(heads_.view(at, static_cast<std::size_t>(*head_bytes), out_.io));
+    if (!head.is_ok() || head->store != store_ || head->segment != segment_ || head->start != at) return std::nullopt;
+    if (head->record_bytes > out_.file_bytes - at) return std::nullopt;
+    return std::move(head).value();
   }
 
-  // Takes one record or commit record at `at` and moves on; false at damage.
-  bool step(std::uint64_t& at) {
-    if (is_commit_magic(view(at, std::min<std::uint64_t>(8, out_.file_bytes - at)))) return take_commit(at);
-    const std::span<const std::byte> bytes = view(at, kEnvelopeBytes);
-    if (bytes.empty()) return false;
-    const Result<Envelope> envelope = decode_envelope(bytes);
-    if (!envelope.is_ok() || envelope->payload_bytes > out_.file_bytes - at) return false;
-    if (candidates_.size() >= kMaxGroupRecords || at > kMaxRecordOffset) return false;
-    candidates_.push_back({*envelope, at, load_le<std::uint32_t>(bytes.data() + 12)});
-    at += record_bytes(envelope->payload_bytes);
-    return true;
-  }
-
-  // The commit record at `at`, if it is whole and says where it is.
-  bool read_commit(std::uint64_t at, CommitRecord& commit, std::uint64_t& length) {
-    const Result<std::uint64_t> announced = commit_length(view(at, kCommitHeaderBytes));
-    if (!announced.is_ok() || *announced > out_.file_bytes - at) return false;
-    Result<CommitRecord> decoded = decode_commit(view(at, static_cast<std::size_t>(*announced)));
-    if (!decoded.is_ok() || decoded->offset != at || decoded->segment != segment_) return false;
-    if (decoded->store_low != store_low_) return false;
-    commit = std::move(decoded).value();
-    length = *announced;
-    return true;
-  }
-
-  bool take_commit(std::uint64_t& at) {
-    CommitRecord commit;
-    std::uint64_t length = 0;
-    if (!read_commit(at, commit, length)) return false;
-    if (!candidates_match(commit)) return false;
-    at += length;
-    keep_group(commit, at);
-    return true;
-  }
-
-  bool candidates_match(const CommitRecord& commit) const {
-    if (candidates_.size() != commit.entries.size()) return false;
-    for (std::size_t i = 0; i < candidates_.size(); ++i) {
-      const Candidate& found = candidates_[i];
-      const CommitEntry& listed = commit.entries[i];
-      if (found.offset != listed.offset || found.header_checksum != listed.envelope_checksum) return false;
-      if (found.envelope.generation != listed.generation || found.envelope.pool != listed.pool) return false;
-      if (found.envelope.payload_bytes != listed.payload_bytes || found.envelope.group != commit.group) return false;
-    }
-    return true;
-  }
-
-  void keep_group(const CommitRecord& commit, std::uint64_t end) {
-    groups_.push_back({end, out_.pages.size(), {}});
-    for (const Candidate& found : candidates_) {
-      const Envelope& e = found.envelope;
-      out_.pages.push_back({{e.namespace_digest, e.layout_fingerprint, e.pool},
-                            e.key,
-                            {segment_, found.offset, static_cast<std::uint32_t>(e.payload_bytes), e.generation}});
-      groups_.back().checksums.push_back(e.checksum);
-      out_.max_generation = std::max(out_.max_generation, e.generation);
-    }
-    if (!candidates_.empty()) ++out_.groups;
-    out_.max_group = std::max(out_.max_group, commit.group);
-    out_.synced_bytes = std::max(out_.synced_bytes, std::min(commit.synced_bytes, end));
-    out_.end_bytes = end;
-    candidates_.clear();
-  }
-
-  // Finds the next commit record behind `at` that is whole, and sets `at` to where to go on. False: there is none.
-  bool resume_behind_damage(std::uint64_t& at) {
-    const std::uint64_t damaged_from = candidates_.empty() ? at : candidates_.front().offset;
-    candidates_.clear();
-    std::uint64_t search = damaged_from;
-    CommitRecord commit;
-    std::uint64_t length = 0;
-    while (find_commit(search, commit, length)) {
-      if (commit.group_start > damaged_from && !commit.entries.empty()) {
-        at = commit.group_start;  // the damage lies before this group, which gets its own chance
-        ++out_.corrupt_groups;
-        return true;
+  // The first record at or behind `from`, a block. Nothing: there is none, and is_tail_zero says what there is instead;
+  // or reading failed.
+  std::optional<RecordHead> find_head(std::uint64_t from) {
+    bool is_zero_so_far = true;
+    std::vector<std::byte> chunk;
+    for (std::uint64_t at = from; at < out_.file_bytes; at += chunk.size()) {
+      chunk.resize(static_cast<std::size_t>(std::min<std::uint64_t>(kSearchBytes, out_.file_bytes - at)));
+      if (out_.io = read_exactly(file_, chunk, at); !out_.io.is_ok()) return std::nullopt;
+      if (is_zero_so_far && is_zero(chunk)) continue;
+      is_zero_so_far = false;
+      for (std::size_t i = 0; i < chunk.size(); i += kBlockBytes) {
+        const std::span<const std::byte> block = std::span(chunk).subspan(i);
+        if (!is_record_magic(block) || !record_head_bytes(block).is_ok()) continue;
+        std::optional<RecordHead> head = read_head(at + i);
+        if (head || !out_.io.is_ok()) return head;
       }
-      if (commit.offset > damaged_from) {
-        skip_group(commit, search + length);
-        at = out_.end_bytes;
-        return true;
-      }
-      search += kRecordAlignment;
     }
-    return false;
+    out_.is_tail_zero = is_zero_so_far;
+    return std::nullopt;
   }
 
-  // A damaged group (or a sync mark behind damage): its pages are lost, its numbers still count.
-  void skip_group(const CommitRecord& commit, std::uint64_t end) {
-    ++out_.corrupt_groups;
-    out_.synced_bytes = std::max(out_.synced_bytes, std::min(commit.synced_bytes, end));
-    out_.max_group = std::max(out_.max_group, commit.group);
-    for (const CommitEntry& e : commit.entries) out_.max_generation = std::max(out_.max_generation, e.generation);
-    out_.end_bytes = end;
-  }
-
-  // From `at` on, in steps of kRecordAlignment.
-  bool find_commit(std::uint64_t& at, CommitRecord& commit, std::uint64_t& length) {
-    std::vector<std::byte> buffer;
-    for (at = align_record(at); at + kCommitHeaderBytes <= out_.file_bytes;) {
-      buffer.resize(static_cast<std::size_t>(std::min<std::uint64_t>(kSearchBytes, out_.file_bytes - at)));
-      if (!read_whole(buffer, at)) return false;
-      for (std::size_t i = 0; i + kCommitHeaderBytes <= buffer.size(); i += kRecordAlignment) {
-        if (!is_commit_magic(std::span(buffer).subspan(i)) || !read_commit(at + i, commit, length)) continue;
-        at += i;
-        return true;
-      }
-      if (!out_.io.is_ok()) return false;
-      at += align_record(buffer.size());
+  void keep(const RecordHead& head) {
+    out_.end_bytes = head.start + head.record_bytes;
+    records_.push_back({out_.pages.size(), out_.end_bytes});
+    out_.pages.insert(out_.pages.end(), head.pages.begin(), head.pages.end());
+    for (const ListedPage& page : head.pages) {
+      out_.max_generation = std::max(out_.max_generation, page.location.generation);
     }
-    return false;
+    out_.synced_bytes = std::max(out_.synced_bytes, head.synced_bytes);
+    ++out_.records;
   }
 
-  // Groups behind the last synced byte may have their commit record on disk, but not their payloads.
+  // Groups behind the last synced byte may have their head on disk, but not their payloads.
   void drop_unwritten_groups() {
-    std::vector<ScannedPage> kept;
-    for (std::size_t g = 0; g < groups_.size(); ++g) {
-      const Group& group = groups_[g];
-      const auto first = out_.pages.begin() + static_cast<std::ptrdiff_t>(group.first_page);
-      const auto last = first + static_cast<std::ptrdiff_t>(group.checksums.size());
-      if (group.end > out_.synced_bytes && !are_payloads_whole(std::span(first, last), group.checksums)) {
-        if (!out_.io.is_ok()) return;  // unreadable is not unwritten: reads will tell
-        ++out_.corrupt_groups;
-        --out_.groups;
-        continue;
+    Window payloads(file_, out_.file_bytes, kSearchBytes);
+    std::vector<ListedPage>& pages = out_.pages;
+    std::size_t kept = 0;
+    for (std::size_t r = 0; r < records_.size(); ++r) {
+      const std::size_t record_end = r + 1 < records_.size() ? records_[r + 1].first_page : pages.size();
+      for (std::size_t first = records_[r].first_page; first < record_end;) {
+        std::size_t last = first;
+        while (last < record_end && pages[last].group == pages[first].group) ++last;
+        const bool is_whole = records_[r].end <= out_.synced_bytes ||
+                              are_payloads_whole(std::span(pages).subspan(first, last - first), payloads);
+        if (!is_whole) ++out_.corrupt_groups;
+        for (; first < last; ++first) {
+          if (is_whole) pages[kept++] = pages[first];
+        }
       }
-      kept.insert(kept.end(), std::make_move_iterator(first), std::make_move_iterator(last));
     }
-    out_.pages = std::move(kept);
+    pages.resize(kept);
   }
 
-  bool are_payloads_whole(std::span<const ScannedPage> pages, std::span<const Checksum128> checksums) {
-    std::vector<std::byte> buffer;
-    for (std::size_t i = 0; i < pages.size(); ++i) {
+  // True also if that cannot be known: unreadable is not unwritten, and a read will tell. After one I/O error nothing
+  // more is read, because a dying disk takes its time for each.
+  bool are_payloads_whole(std::span<const ListedPage> pages, Window& payloads) {
+    for (const ListedPage& page : pages) {
       PayloadHasher hasher;
-      std::uint64_t at = pages[i].location.offset + kEnvelopeBytes;
-      for (std::uint64_t left = pages[i].location.payload_bytes; left > 0;) {
-        buffer.resize(static_cast<std::size_t>(std::min<std::uint64_t>(kSearchBytes, left)));
-        if (!read_whole(buffer, at)) return false;
-        hasher.update(buffer);
-        at += buffer.size();
-        left -= buffer.size();
+      std::uint64_t at = page.location.offset;
+      for (std::uint64_t left = page.location.payload_bytes; left > 0;) {
+        if (!out_.io.is_ok()) return true;
+        const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(kSearchBytes, left));
+        const std::span<const std::byte> piece = payloads.view(at, size, out_.io);
+        if (piece.empty()) return true;
+        hasher.update(piece);
+        at += size;
+        left -= size;
       }
-      if (hasher.finish() != checksums[i]) return false;
+      if (hasher.finish() != page.location.checksum) return false;
     }
     return true;
   }
 
   File& file_;
-  const std::uint64_t store_low_;
+  const StoreId store_;
   const SegmentId segment_;
   ScanResult out_;
-  std::vector<std::byte> window_;
-  std::uint64_t window_at_ = 0;
-  std::vector<Candidate> candidates_;  // of the group being read
-  std::vector<Group> groups_;
+  Window heads_;
+  std::vector<Record> records_;
 };
+
+// No lower generation than `first` was given out when the segment was made, so all below it were.
+void raise_generation(ScanResult& found, std::uint64_t first) {
+  if (first > 0) found.max_generation = std::max(found.max_generation, first - 1);
+  if (found.io.is_ok()) return;
+  const std::uint64_t room = ~std::uint64_t{0} - found.max_generation;
+  found.max_generation += std::min(room, kUnknownGenerations);
+}
 
 }  // namespace
 
 Result<ScanResult> scan_segment(File& file, const StoreId& store, SegmentId segment, bool check_unsynced_payloads) {
   const Result<std::uint64_t> size = file.size_bytes();
   if (!size.is_ok()) return size.status();
-  if (*size < kSegmentHeaderBytes) return corrupt(file.path() + ": shorter than a segment header");
-  std::array<std::byte, kSegmentHeaderBytes> bytes;
+  if (*size < kBlockBytes) return corrupt(file.path() + ": shorter than a segment header");
+  std::array<std::byte, kHeaderBytes> bytes;
   LARDER_RETURN_IF_ERROR(read_exactly(file, bytes, 0));
   const Result<SegmentHeader> header = decode_segment_header(bytes);
   if (!header.is_ok() && header.status().code() != StatusCode::kCorrupt) {
@@ -232,15 +233,15 @@ Result<ScanResult> scan_segment(File& file, const StoreId& store, SegmentId segm
   if (header.is_ok() && (header->store != store || header->segment != segment)) {
     return conflict(file.path() + ": belongs to another store or carries another number; move it away");
   }
-  // A damaged header costs nothing else: each commit record names the store, the segment and its own place too.
-  ScanResult found = Scanner(file, store, segment, *size).run(check_unsynced_payloads);
-  if (found.io.is_ok()) return found;
-  if (!header.is_ok()) return found.io;
-  // What could not be read may be readable next time. Its generations must not come again: a page written from now on
-  // is newer, and a clear from now on covers it.
-  const std::uint64_t most_pages = *size / record_bytes(0);
-  found.max_generation = std::max(found.max_generation, header->first_generation + most_pages);
-  return found;
+  Scanner scanner(file, store, segment, *size);
+  std::optional<ScanResult> found = scanner.read_footer();
+  if (!found) found = scanner.scan(check_unsynced_payloads);
+  // A damaged header costs nothing else: the footer and each record name the store, the segment and their place, too.
+  const bool is_anything_there = found->has_footer || found->records > 0;
+  if (!header.is_ok() && !found->io.is_ok() && !is_anything_there) return found->io;
+  if (!header.is_ok() && !is_anything_there) return corrupt(file.path() + ": " + header.status().message());
+  raise_generation(*found, header.is_ok() ? header->first_generation : 0);
+  return std::move(*found);
 }
 
 }  // namespace larder::file_store

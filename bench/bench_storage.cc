@@ -1,0 +1,266 @@
+#include "bench/bench_storage.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+
+#include "base/file_system.h"
+#include "server/json_reader.h"
+#include "server/text_table.h"
+#include "storage/option_text.h"
+
+namespace larder {
+namespace {
+
+constexpr const char* kFolder = "larder-bench-storage";  // under --directory; made and removed here
+constexpr std::uint64_t kLeastPage = 4096, kMostPage = std::uint64_t{1} << 30;
+constexpr std::uint32_t kMostDepth = 1024;
+constexpr std::uint64_t kLeastBytes = 1 << 20;
+
+struct Places {
+  std::string folder, store, fio_file;
+};
+
+// How fio can be run here.
+struct FioPlan {
+  bool is_there = false, is_tuned = true;
+  std::string text;  // for the header
+};
+
+FioPlan plan_fio(const StorageBenchOptions& options, const Places& places) {
+  if (!options.with_fio || !options.with_cells) return {false, false, "not asked for"};
+  const std::uint64_t page = *std::max_element(options.page_sizes.begin(), options.page_sizes.end());
+  const std::uint32_t depth = *std::max_element(options.depths.begin(), options.depths.end());
+  FioRun trial{places.fio_file, true, page, page, depth, 1, true};  // with as much memory as any run will have
+  Result<StorageRun> run = run_fio(trial);
+  if (run.is_ok()) return {true, true, "io_uring, direct, registered buffers and file, huge pages"};
+  trial.is_tuned = false;
+  if (run.status().code() != StatusCode::kNotFound) run = run_fio(trial);
+  if (run.is_ok()) {
+    return {true, false, "io_uring, direct; plain buffers, because registering them failed (ulimit -l): not its best"};
+  }
+  const bool is_absent = run.status().code() == StatusCode::kNotFound;
+  return {false, false,
+          is_absent ? "not installed (apt-get install fio): no ratios" : "no ratios: " + run.status().message()};
+}
+
+// One cell's runs, own and fio's by turns.
+class CellBench {
+ public:
+  CellBench(const StorageBenchOptions& options, const Places& places, StorageRunner& runner, FioPlan fio)
+      : options_(options), places_(places), runner_(runner), fio_(std::move(fio)) {}
+
+  [[nodiscard]] Status run(std::uint64_t page_bytes, std::uint32_t depth, std::vector<StorageCell>& cells) {
+    StorageCell set{"set", page_bytes, depth, {}, {}};
+    StorageCell get{"get", page_bytes, depth, {}, {}};
+    for (std::uint32_t i = 0; i < options_.repeat; ++i) {
+      note(fmt::format("{} pages, depth {}, run {} of {}", bytes_text(page_bytes), depth, i + 1, options_.repeat));
+      const bool is_own_first = i % 2 == 0;  // who goes first may find the disk in another state
+      for (const bool is_own : {is_own_first, !is_own_first}) {
+        LARDER_RETURN_IF_ERROR(is_own ? keep(runner_.set(page_bytes, depth), set.own) : fio_write(set));
+      }
+      for (const bool is_own : {is_own_first, !is_own_first}) {
+        LARDER_RETURN_IF_ERROR(is_own ? keep(runner_.get(page_bytes, depth), get.own) : fio_read(set, get));
+      }
+    }
+    note("");
+    cells.push_back(std::move(set));
+    cells.push_back(std::move(get));
+    return Status::ok();
+  }
+
+  static void note(const std::string& text) {
+    if (::isatty(STDERR_FILENO) == 1) std::fprintf(stderr, "\r%s\x1b[K", text.c_str());
+  }
+
+ private:
+  static Status keep(const Result<StorageRun>& run, std::vector<StorageRun>& runs) {
+    if (run.is_ok()) runs.push_back(*run);
+    return run.status();
+  }
+
+  [[nodiscard]] Status fio_write(StorageCell& set) const {
+    if (!fio_.is_there) return Status::ok();
+    (void)real_file_system().remove(places_.fio_file);  // an old file would be written faster than a new one
+    const std::uint64_t bytes = options_.bytes / set.page_bytes * set.page_bytes;
+    return keep(run_fio({places_.fio_file, true, set.page_bytes, bytes, set.depth, options_.seconds, fio_.is_tuned}),
+                set.fio);
+  }
+  [[nodiscard]] Status fio_read(const StorageCell& set, StorageCell& get) const {
+    if (!fio_.is_there) return Status::ok();
+    // What is behind the written bytes was reserved and reads as zeros, without the disk.
+    const std::uint64_t bytes = set.fio.back().pages * set.page_bytes;
+    LARDER_RETURN_IF_ERROR(drop_page_cache(places_.folder));
+    return keep(run_fio({places_.fio_file, false, set.page_bytes, bytes, set.depth, options_.seconds, fio_.is_tuned}),
+                get.fio);
+  }
+
+  const StorageBenchOptions& options_;
+  const Places& places_;
+  StorageRunner& runner_;
+  const FioPlan fio_;
+};
+
+// Fewer bytes where the disk has no room for them: the store and fio's file, and as much again.
+Status fit_to_disk(StorageBenchOptions& options) {
+  const Result<SpaceInfo> space = real_file_system().space(options.directory);
+  if (!space.is_ok()) return space.status();
+  const std::uint64_t most = space->free_bytes / 4;
+  if (most < kLeastBytes) return overloaded(options.directory + ": the disk is full");
+  if (options.bytes > most) {
+    std::fprintf(stderr, "larder bench storage: runs of %s instead of %s: the disk has no more room\n",
+                 bytes_text(most).c_str(), bytes_text(options.bytes).c_str());
+    options.bytes = most;
+  }
+  return Status::ok();
+}
+
+Status run_bench(StorageBenchOptions options) {
+  FileSystem& files = real_file_system();
+  LARDER_RETURN_IF_ERROR(files.make_dirs(options.directory));
+  LARDER_RETURN_IF_ERROR(fit_to_disk(options));
+  Places places;
+  places.folder = join_path(options.directory, kFolder);
+  places.store = join_path(places.folder, "store");
+  places.fio_file = join_path(places.folder, "fio.data");
+  remove_bench_directory(places.folder);  // of a run that was ended
+  LARDER_RETURN_IF_ERROR(files.make_dirs(places.folder));
+  const MachineInfo machine = machine_info(options.directory);
+  Result<std::unique_ptr<StorageRunner>> runner = StorageRunner::create(options, places.store);
+  if (!runner.is_ok()) return runner.status();
+  const FioPlan fio = plan_fio(options, places);
+  if (!options.as_json) std::printf("%s\n", storage_header(options, machine, fio.text).c_str());
+  std::fflush(stdout);
+  CellBench bench(options, places, **runner, fio);
+  std::vector<StorageCell> cells;
+  if (options.with_cells) {
+    for (const std::uint64_t page_bytes : options.page_sizes) {
+      for (const std::uint32_t depth : options.depths) LARDER_RETURN_IF_ERROR(bench.run(page_bytes, depth, cells));
+    }
+    std::stable_sort(cells.begin(), cells.end(), [](const StorageCell& a, const StorageCell& b) {
+      return a.operation > b.operation;  // set before get
+    });
+  }
+  if (!options.as_json && !cells.empty()) std::printf("%s\n", storage_table(cells).c_str());
+  Result<ExistsFigures> exists = ExistsFigures{};
+  if (options.exists_pages > 0) {
+    CellBench::note("existence");
+    exists = (*runner)->exists();
+    CellBench::note("");
+    if (!exists.is_ok()) return exists.status();
+    if (!options.as_json) std::printf("%s", exists_text(*exists).c_str());
+  }
+  if (options.as_json) {
+    const auto* figures = options.exists_pages > 0 ? &*exists : nullptr;
+    std::printf("%s\n", dump_json(storage_json(options, machine, fio.text, cells, figures), 2).c_str());
+  }
+  runner->reset();
+  remove_bench_directory(places.folder);
+  return Status::ok();
+}
+
+// "64Ki", "2MiB", "1G".
+std::string read_size(const std::string& text, std::uint64_t& out) {
+  const Result<std::uint64_t> size = parse_size_bytes(text);
+  if (size.is_ok()) out = *size;
+  return size.status().message();
+}
+
+struct Typed {
+  std::vector<std::string> page_sizes;
+  std::string bytes;
+  bool quick = false, no_fio = false, only_exists = false;
+};
+
+void add_options(CLI::App& app, StorageBenchOptions& o, Typed& typed) {
+  app.add_option("--directory", o.directory, "where to write; a folder is made there and removed")
+      ->type_name("PATH")
+      ->capture_default_str();
+  app.add_option("--backend", o.backend, "backend to measure")->type_name("NAME")->capture_default_str();
+  app.add_option("--extra", o.extra, "option of the backend, as io_depth=128 (may be given again)")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  app.add_option("--page-sizes", typed.page_sizes, "bytes per page, as 64Ki,512Ki,2Mi (these are the default)")
+      ->type_name("SIZES")
+      ->delimiter(',');
+  app.add_option("--depths", o.depths, "requests in flight")
+      ->type_name("NUMBERS")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--bytes", typed.bytes, "of one run, as 4Gi; default 1Gi, less on a small disk")->type_name("SIZE");
+  app.add_option("--seconds", o.seconds, "most of one run")->type_name("SECONDS")->capture_default_str();
+  app.add_option("--repeat", o.repeat, "runs of each kind")->type_name("TIMES")->capture_default_str();
+  app.add_option("--exists-pages", o.exists_pages, "stored pages of the existence test; 0: leave it out")
+      ->type_name("PAGES")
+      ->capture_default_str();
+  app.add_option("--seed", o.seed, "of contents and order")->type_name("NUMBER")->capture_default_str();
+  app.add_flag("--quick", typed.quick, "depths 1 and 16, 128Mi, one run each, 100,000 pages for existence");
+  app.add_flag("--only-exists", typed.only_exists, "only the existence test");
+  app.add_flag("--no-fio", typed.no_fio, "without fio");
+  app.add_flag("--json", o.as_json, "print JSON");
+}
+
+Status settle(StorageBenchOptions& o, const Typed& typed) {
+  if (typed.quick) {
+    o.depths = {1, 16};
+    o.bytes = std::uint64_t{128} << 20;
+    o.repeat = 1;
+    o.exists_pages = std::min<std::uint64_t>(o.exists_pages, 100'000);
+  }
+  if (!typed.bytes.empty()) {
+    const std::string problem = read_size(typed.bytes, o.bytes);
+    if (!problem.empty()) return invalid_argument("--bytes: " + problem);
+  }
+  if (!typed.page_sizes.empty()) o.page_sizes.clear();
+  for (const std::string& text : typed.page_sizes) {
+    const std::string problem = read_size(text, o.page_sizes.emplace_back());
+    if (!problem.empty()) return invalid_argument("--page-sizes: " + problem);
+  }
+  o.with_fio = !typed.no_fio;
+  o.with_cells = !typed.only_exists;
+  return check_options(o);
+}
+
+}  // namespace
+
+Status check_options(const StorageBenchOptions& o) {
+  if (o.page_sizes.empty() || o.depths.empty()) return invalid_argument("--page-sizes, --depths: one at least");
+  for (const std::uint64_t size : o.page_sizes) {
+    if (size < kLeastPage || size > kMostPage || size % kLeastPage != 0) {
+      return invalid_argument(fmt::format("--page-sizes: {} is not a multiple of 4096 from 4Ki to 1Gi", size));
+    }
+    if (size > o.bytes) return invalid_argument(fmt::format("--bytes: less than one page of {} bytes", size));
+  }
+  for (const std::uint32_t depth : o.depths) {
+    if (depth == 0 || depth > kMostDepth) return invalid_argument(fmt::format("--depths: {} is not in 1..1024", depth));
+  }
+  if (o.bytes < kLeastBytes) return invalid_argument("--bytes: the least is 1Mi");
+  if (!(o.seconds > 0 && o.seconds <= 3600)) return invalid_argument("--seconds: above 0, at most 3600");
+  if (o.repeat == 0 || o.repeat > 1000) return invalid_argument("--repeat: from 1 to 1000");
+  if (o.exists_pages > 1'000'000'000) return invalid_argument("--exists-pages: at most 1,000,000,000");
+  return Status::ok();
+}
+
+int bench_storage(int argc, char** argv) {
+  CLI::App app("Speed of a storage backend beside fio in the same directory, and of its existence queries.",
+               "larder bench storage");
+  app.get_formatter()->column_width(34);
+  StorageBenchOptions options;
+  Typed typed;
+  add_options(app, options, typed);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  Status status = settle(options, typed);
+  if (status.is_ok()) status = run_bench(options);
+  if (status.is_ok()) return 0;
+  std::fprintf(stderr, "larder bench storage: %s\n", status.message().c_str());
+  return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
+}
+
+}  // namespace larder

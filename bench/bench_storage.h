@@ -1,0 +1,127 @@
+// `larder bench storage`: a backend beside fio, in the same directory and the same run.
+//
+// For each page size and queue depth, `repeat` times, by turns so that noise hits both (fio goes first every other
+// time):
+//   set    pages of new content through the storage port into a fresh store, up to its close() (everything is on disk)
+//   fio    sequential write of as many bytes to a fresh file, direct, io_uring, ended by an fsync
+//   get    the store opened again; each page once, in random order, into other memory
+//   fio    random reads of the file it wrote
+// A run ends after its bytes or after `seconds`, whichever comes first. One page is one group and one request; the
+// queue depth is the number of requests in flight. Memory is page aligned and touched before, as a host pool's is.
+// Reads are cold: the files are taken out of the page cache before (and a backend with direct I/O does not use it).
+// Every page read is verified by the backend; the last ones of a run are compared byte by byte here, too.
+//
+// Then existence: `exists_pages` pages of 64 bytes; queries of `exists_keys` keys, hits and misses mixed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "bench/real_storage_machine.h"
+#include "pool/memory.h"
+#include "storage/factory.h"
+
+namespace larder {
+
+struct StorageBenchOptions {
+  std::string backend = "file";
+  std::vector<std::string> extra;  // KEY=VALUE
+  std::string directory = ".";
+  std::vector<std::uint64_t> page_sizes = {64u << 10, 512u << 10, 2u << 20};
+  std::vector<std::uint32_t> depths = {1, 4, 16, 64};
+  std::uint64_t bytes = std::uint64_t{1} << 30;  // of a run
+  double seconds = 5;                            // of a run
+  std::uint32_t repeat = 3;
+  std::uint64_t exists_pages = 1'000'000;
+  std::uint32_t exists_keys = 128, exists_queries = 20'000;
+  std::uint64_t seed = 1;
+  bool with_fio = true, with_cells = true, as_json = false;
+};
+// kInvalidArgument: names the option.
+[[nodiscard]] Status check_options(const StorageBenchOptions& options);
+
+struct StorageRun {
+  double bytes_per_second = 0;
+  double cpu_us_per_page = 0;  // user and system
+  std::uint64_t pages = 0;
+};
+struct StorageCell {
+  std::string operation;  // "set", "get"
+  std::uint64_t page_bytes = 0;
+  std::uint32_t depth = 0;
+  std::vector<StorageRun> own, fio;  // fio: empty if there is none
+};
+struct Spread {
+  double low = 0, median = 0, high = 0;
+};
+[[nodiscard]] Spread spread_of(std::vector<double> values);
+// Of own run i to fio run i; all zero without fio.
+[[nodiscard]] Spread ratio_of(const StorageCell& cell);
+// The best own run to the best fio run.
+[[nodiscard]] double best_ratio(const StorageCell& cell);
+
+struct ExistsFigures {
+  std::uint64_t pages = 0, queries = 0;
+  std::uint32_t keys = 0;
+  double p50_us = 0, p99_us = 0, max_us = 0;
+  double writes_per_second = 0;  // while the pages were stored
+};
+
+// --- the backend's runs (bench_storage_run.cc)
+
+// Threads: confined. Lifetime: the backends it opens end inside the calls.
+class StorageRunner {
+ public:
+  // kInvalidArgument: unknown backend or option. kOverloaded: no memory.
+  [[nodiscard]] static Result<std::unique_ptr<StorageRunner>> create(const StorageBenchOptions& options,
+                                                                     const std::string& store_directory);
+  ~StorageRunner();
+  // Into a fresh store. Afterwards the pages are there for get().
+  [[nodiscard]] Result<StorageRun> set(std::uint64_t page_bytes, std::uint32_t depth);
+  // kCorrupt: wrong bytes came back.
+  [[nodiscard]] Result<StorageRun> get(std::uint64_t page_bytes, std::uint32_t depth);
+  [[nodiscard]] Result<ExistsFigures> exists();
+
+ private:
+  struct Parts;
+  explicit StorageRunner(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+// --- fio (bench_storage_fio.cc)
+
+struct FioRun {
+  std::string file;
+  bool is_write = false;
+  std::uint64_t block_bytes = 0, bytes = 0;
+  std::uint32_t depth = 0;
+  double seconds = 0;
+  // Registered buffers and file, and huge pages: what the store's memory has, and a good deal faster with large blocks.
+  // Registering may be forbidden (ulimit -l).
+  bool is_tuned = true;
+};
+[[nodiscard]] std::vector<std::string> fio_arguments(const FioRun& run);
+// From fio's JSON. kUnavailable: fio reports an error; kCorrupt: not its JSON.
+[[nodiscard]] Result<StorageRun> parse_fio(const std::string& text, bool is_write, std::uint64_t block_bytes);
+// kNotFound: fio is not installed.
+[[nodiscard]] Result<StorageRun> run_fio(const FioRun& run);
+
+// --- report (bench_storage_report.cc)
+
+// `fio`: how it runs, in words.
+[[nodiscard]] std::string storage_header(const StorageBenchOptions& options, const MachineInfo& machine,
+                                         const std::string& fio);
+[[nodiscard]] std::string storage_table(const std::vector<StorageCell>& cells);
+[[nodiscard]] std::string exists_text(const ExistsFigures& figures);
+[[nodiscard]] nlohmann::ordered_json storage_json(const StorageBenchOptions& options, const MachineInfo& machine,
+                                                  const std::string& fio, const std::vector<StorageCell>& cells,
+                                                  const ExistsFigures* exists);
+
+// argv[0] is the command's name. 0: done; 1: failed; 2: usage.
+int bench_storage(int argc, char** argv);
+
+}  // namespace larder

@@ -1,0 +1,151 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "bench/bench_storage.h"
+#include "server/text_table.h"
+#include "server/version.h"
+
+namespace larder {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kMiB = 1024.0 * 1024.0;
+
+std::vector<double> speeds_of(const std::vector<StorageRun>& runs) {
+  std::vector<double> out;
+  for (const StorageRun& run : runs) out.push_back(run.bytes_per_second);
+  return out;
+}
+std::vector<double> cpu_of(const std::vector<StorageRun>& runs) {
+  std::vector<double> out;
+  for (const StorageRun& run : runs) out.push_back(run.cpu_us_per_page);
+  return out;
+}
+
+std::string speed_text(const Spread& speed) {
+  return fmt::format("{:.0f} [{:.0f}..{:.0f}]", speed.median / kMiB, speed.low / kMiB, speed.high / kMiB);
+}
+
+Json runs_json(const std::vector<StorageRun>& runs) {
+  Json out = Json::array();
+  for (const StorageRun& run : runs) {
+    out.push_back(
+        {{"bytes_per_second", run.bytes_per_second}, {"cpu_us_per_page", run.cpu_us_per_page}, {"pages", run.pages}});
+  }
+  return out;
+}
+
+Json spread_json(const Spread& spread) {
+  return {{"low", spread.low}, {"median", spread.median}, {"high", spread.high}};
+}
+
+}  // namespace
+
+Spread spread_of(std::vector<double> values) {
+  if (values.empty()) return {};
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  const double median = values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+  return {values.front(), median, values.back()};
+}
+
+Spread ratio_of(const StorageCell& cell) {
+  std::vector<double> ratios;
+  for (std::size_t i = 0; i < std::min(cell.own.size(), cell.fio.size()); ++i) {
+    if (cell.fio[i].bytes_per_second > 0) {
+      ratios.push_back(cell.own[i].bytes_per_second / cell.fio[i].bytes_per_second);
+    }
+  }
+  return spread_of(std::move(ratios));
+}
+
+double best_ratio(const StorageCell& cell) {
+  const double fio = spread_of(speeds_of(cell.fio)).high;
+  return fio > 0 ? spread_of(speeds_of(cell.own)).high / fio : 0;
+}
+
+std::string storage_header(const StorageBenchOptions& options, const MachineInfo& machine, const std::string& fio) {
+  std::string extra;
+  for (const std::string& text : options.extra) extra += " " + text;
+  return fmt::format(
+      "larder {} bench storage, {} UTC\n{}, {} cores; {}; {}\nbackend {}{}; runs of {} or {} s, {} of each; seed {}\n"
+      "cold reads: the files are taken out of the page cache before each run (posix_fadvise), and the store is opened "
+      "again\nfio: {}\n",
+      kLarderVersion, machine.date, machine.cpu, machine.cores, machine.kernel, machine.file_system, options.backend,
+      extra, bytes_text(options.bytes), options.seconds, options.repeat, options.seed, fio);
+}
+
+std::string storage_table(const std::vector<StorageCell>& cells) {
+  TextTable table({"operation", "page", "depth", "MiB/s [spread]", "fio MiB/s [spread]", "ratio [spread]", "best/best",
+                   "CPU us/page", "fio CPU us/page"});
+  std::string last;
+  for (const StorageCell& cell : cells) {
+    if (!last.empty() && last != cell.operation + bytes_text(cell.page_bytes)) table.add_rule();
+    last = cell.operation + bytes_text(cell.page_bytes);
+    const bool has_fio = !cell.fio.empty();
+    const Spread ratio = ratio_of(cell);
+    table.add_row({cell.operation, bytes_text(cell.page_bytes), std::to_string(cell.depth),
+                   speed_text(spread_of(speeds_of(cell.own))),
+                   has_fio ? speed_text(spread_of(speeds_of(cell.fio))) : "-",
+                   has_fio ? fmt::format("{:.3f} [{:.3f}..{:.3f}]", ratio.median, ratio.low, ratio.high) : "-",
+                   has_fio ? fmt::format("{:.3f}", best_ratio(cell)) : "-",
+                   fmt::format("{:.1f}", spread_of(cpu_of(cell.own)).median),
+                   has_fio ? fmt::format("{:.1f}", spread_of(cpu_of(cell.fio)).median) : "-"});
+  }
+  return table.text();
+}
+
+std::string exists_text(const ExistsFigures& figures) {
+  return fmt::format(
+      "existence of {} keys (hits and misses mixed) among {} stored pages, {} queries: p50 {:.1f} us, p99 {:.1f} us, "
+      "max {:.1f} us\n{:.0f} small pages stored per second\n",
+      figures.keys, count_text(figures.pages), count_text(figures.queries), figures.p50_us, figures.p99_us,
+      figures.max_us, figures.writes_per_second);
+}
+
+Json storage_json(const StorageBenchOptions& options, const MachineInfo& machine, const std::string& fio,
+                  const std::vector<StorageCell>& cells, const ExistsFigures* exists) {
+  Json out = {{"benchmark", "storage"},
+              {"version", kLarderVersion},
+              {"date", machine.date},
+              {"machine",
+               {{"cpu", machine.cpu},
+                {"cores", machine.cores},
+                {"kernel", machine.kernel},
+                {"file_system", machine.file_system}}},
+              {"settings",
+               {{"backend", options.backend},
+                {"extra", options.extra},
+                {"bytes", options.bytes},
+                {"seconds", options.seconds},
+                {"repeat", options.repeat},
+                {"seed", options.seed},
+                {"fio", fio}}},
+              {"cells", Json::array()}};
+  for (const StorageCell& cell : cells) {
+    Json entry = {{"operation", cell.operation},
+                  {"page_bytes", cell.page_bytes},
+                  {"depth", cell.depth},
+                  {"own", runs_json(cell.own)},
+                  {"fio", runs_json(cell.fio)}};
+    if (!cell.fio.empty()) {
+      entry["ratio"] = spread_json(ratio_of(cell));
+      entry["best_ratio"] = best_ratio(cell);
+    }
+    out["cells"].push_back(std::move(entry));
+  }
+  if (exists != nullptr) {
+    out["exists"] = {{"pages", exists->pages},
+                     {"keys", exists->keys},
+                     {"queries", exists->queries},
+                     {"p50_us", exists->p50_us},
+                     {"p99_us", exists->p99_us},
+                     {"max_us", exists->max_us},
+                     {"writes_per_second", exists->writes_per_second}};
+  }
+  return out;
+}
+
+}  // namespace larder

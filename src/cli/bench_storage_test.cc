@@ -1,0 +1,103 @@
+// The parts of `larder bench storage` that do no measuring, and one small run on the memory backend.
+#include "bench/bench_storage.h"
+
+#include <gtest/gtest.h>
+
+namespace larder {
+namespace {
+
+constexpr const char* kFioJson = R"(note: both iodepth >= 1 and synchronous I/O engine are selected
+{"fio version": "fio-3.33", "jobs": [{"jobname": "larder", "error": 0, "job_runtime": 2000, "usr_cpu": 10.0,
+ "sys_cpu": 15.0, "read": {"io_bytes": 0, "bw_bytes": 0}, "write": {"io_bytes": 1048576, "bw_bytes": 524288}}]})";
+
+TEST(BenchStorage, ReadsFio) {
+  const Result<StorageRun> run = parse_fio(kFioJson, true, 65536);
+  ASSERT_TRUE(run.is_ok()) << run.status().to_string();
+  EXPECT_EQ(run->bytes_per_second, 524288);
+  EXPECT_EQ(run->pages, 16u);
+  EXPECT_DOUBLE_EQ(run->cpu_us_per_page, 0.25 * 2e6 / 16);
+  EXPECT_EQ(parse_fio("fio: no", true, 65536).status().code(), StatusCode::kCorrupt);
+  EXPECT_EQ(parse_fio("{\"jobs\": [{\"error\": 5}]}", true, 65536).status().code(), StatusCode::kUnavailable);
+}
+
+TEST(BenchStorage, AsksFioForTheSameThing) {
+  const auto has = [](const std::vector<std::string>& arguments, const std::string& wanted) {
+    return std::find(arguments.begin(), arguments.end(), wanted) != arguments.end();
+  };
+  const auto write = fio_arguments({"/d/f", true, 65536, 1 << 20, 16, 1.5, true});
+  for (const char* wanted : {"--rw=write", "--bs=65536", "--size=1048576", "--iodepth=16", "--runtime=1500ms",
+                             "--direct=1", "--ioengine=io_uring", "--end_fsync=1", "--filename=/d/f"}) {
+    EXPECT_TRUE(has(write, wanted)) << wanted;
+  }
+  EXPECT_TRUE(has(write, "--fixedbufs=1"));
+  const auto read = fio_arguments({"/d/f", false, 65536, 1 << 20, 16, 1.5, false});
+  EXPECT_FALSE(has(read, "--fixedbufs=1"));
+  EXPECT_TRUE(has(read, "--rw=randread"));
+  EXPECT_FALSE(has(read, "--end_fsync=1"));
+}
+
+TEST(BenchStorage, MediansRatiosAndTheTable) {
+  EXPECT_EQ(spread_of({3, 1, 2}).median, 2);
+  EXPECT_EQ(spread_of({4, 1, 2, 3}).median, 2.5);
+  EXPECT_EQ(spread_of({}).median, 0);
+  StorageCell cell{"set",
+                   65536,
+                   4,
+                   {{100e6, 5, 10}, {80e6, 7, 10}, {120e6, 6, 10}},
+                   {{100e6, 1, 10}, {100e6, 1, 10}, {100e6, 1, 10}}};
+  EXPECT_DOUBLE_EQ(ratio_of(cell).median, 1.0);
+  EXPECT_DOUBLE_EQ(ratio_of(cell).low, 0.8);
+  EXPECT_DOUBLE_EQ(best_ratio(cell), 1.2);
+  EXPECT_NE(storage_table({cell}).find("1.000 [0.800..1.200]"), std::string::npos) << storage_table({cell});
+  cell.fio.clear();
+  EXPECT_EQ(ratio_of(cell).median, 0);
+  const auto json = storage_json({}, {}, "", {cell}, nullptr);
+  EXPECT_FALSE(json.at("cells").at(0).contains("ratio"));
+  EXPECT_EQ(json.at("cells").at(0).at("own").size(), 3u);
+}
+
+TEST(BenchStorage, NamesTheWrongOption) {
+  const auto message = [](auto change) {
+    StorageBenchOptions options;
+    change(options);
+    return check_options(options).message();
+  };
+  EXPECT_EQ(message([](auto&) {}), "");
+  EXPECT_NE(message([](auto& o) { o.page_sizes = {5000}; }).find("--page-sizes"), std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.page_sizes.clear(); }).find("--page-sizes"), std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.depths = {0}; }).find("--depths"), std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.bytes = 1000; }).find("--bytes"), std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.seconds = 0; }).find("--seconds"), std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.repeat = 0; }).find("--repeat"), std::string::npos);
+}
+
+TEST(BenchStorage, ASmallRunOnTheMemoryBackend) {
+  StorageBenchOptions options;
+  options.backend = "memory";
+  options.page_sizes = {65536};
+  options.depths = {4};
+  options.bytes = 4 << 20;
+  options.exists_pages = 5000;
+  options.exists_queries = 50;
+  const std::string nowhere = testing::TempDir() + "larder-bench-storage-none";
+  auto runner = StorageRunner::create(options, nowhere);
+  ASSERT_TRUE(runner.is_ok()) << runner.status().to_string();
+  const auto set = (*runner)->set(65536, 4);
+  ASSERT_TRUE(set.is_ok()) << set.status().to_string();
+  EXPECT_EQ(set->pages, 64u);
+  EXPECT_GT(set->bytes_per_second, 0);
+  const auto get = (*runner)->get(65536, 4);
+  ASSERT_TRUE(get.is_ok()) << get.status().to_string();
+  EXPECT_EQ(get->pages, 64u);
+  const auto exists = (*runner)->exists();
+  ASSERT_TRUE(exists.is_ok()) << exists.status().to_string();
+  EXPECT_EQ(exists->queries, 50u);
+  EXPECT_LE(exists->p50_us, exists->p99_us);
+  options.backend = "memorie";
+  auto unknown = StorageRunner::create(options, nowhere);
+  ASSERT_TRUE(unknown.is_ok());  // it is opened by the first run
+  EXPECT_EQ((*unknown)->set(65536, 4).status().code(), StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,105 @@
+// `larder stat`: the state of each tier, pool and backend of a running server. A client of /server_info and /metrics.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/commands.h"
+#include "cli/real_interval.h"
+#include "server/http_client.h"
+#include "server/json_reader.h"
+#include "server/stat_report.h"
+
+namespace larder {
+namespace {
+
+constexpr auto kTimeout = std::chrono::seconds(30);
+
+struct StatOptions {
+  std::string url = "http://127.0.0.1:30000";
+  std::string api_key;
+  bool as_json = false;
+  double watch_seconds = 0;  // 0: once
+};
+
+Result<std::string> get(HttpClient& client, const char* target) {
+  const Result<HttpReply> reply = client.request("GET", target);
+  if (!reply.is_ok()) return reply.status();
+  if (reply->status == 200) return reply->body;
+  const char* hint = reply->status == 401 ? "; give the server's key with --api-key" : "";
+  return unavailable(fmt::format("GET {}: HTTP {}: {}{}", target, reply->status, reply->body.substr(0, 300), hint));
+}
+
+Result<StatSample> take_sample(HttpClient& client) {
+  const Result<std::string> info = get(client, "/server_info");
+  if (!info.is_ok()) return info.status();
+  StatSample sample;
+  sample.info = nlohmann::json::parse(*info, nullptr, false);
+  if (!sample.info.is_object()) return corrupt("GET /server_info: the answer is not a JSON object");
+  const Result<std::string> metrics = get(client, "/metrics");
+  // A server may have its metrics switched off; the rest is worth showing.
+  if (metrics.is_ok()) {
+    sample.metrics = parse_metrics_text(*metrics);
+  } else {
+    std::fprintf(stderr, "larder stat: without metrics: %s\n", metrics.status().message().c_str());
+  }
+  return sample;
+}
+
+void print_sample(const StatOptions& o, const StatSample& now, const StatSample* before) {
+  if (o.as_json) {
+    std::printf("%s\n", dump_json(stat_json(now), o.watch_seconds > 0 ? -1 : 2).c_str());  // watched: a line each
+  } else {
+    if (o.watch_seconds > 0 && ::isatty(STDOUT_FILENO) == 1) std::printf("\x1b[H\x1b[2J");
+    std::printf("%s", stat_text(now, before, o.watch_seconds).c_str());
+  }
+  std::fflush(stdout);
+}
+
+Status run_stat(const StatOptions& o) {
+  const Result<HttpUrl> url = parse_http_url(o.url);
+  if (!url.is_ok()) return url.status();
+  HttpClient client(*url, kTimeout, o.api_key);
+  std::optional<Interval> interval;
+  if (o.watch_seconds > 0) interval.emplace();
+  std::optional<StatSample> before;
+  for (;;) {
+    Result<StatSample> now = take_sample(client);
+    if (!now.is_ok()) return now.status();
+    print_sample(o, *now, before ? &*before : nullptr);
+    if (!interval) return Status::ok();
+    before = std::move(*now);
+    const auto pause = std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(o.watch_seconds));
+    if (!interval->wait(pause)) return Status::ok();
+  }
+}
+
+}  // namespace
+
+int stat_command(int argc, char** argv) {
+  CLI::App app("Shows the state of each tier, pool and storage backend of a running server.", "larder stat");
+  app.get_formatter()->column_width(30);
+  StatOptions o;
+  app.add_option("--url", o.url, "server to ask")->type_name("URL")->capture_default_str();
+  app.add_option("--api-key", o.api_key, "bearer key, if the server wants one")->type_name("KEY");
+  app.add_flag("--json", o.as_json, "print JSON; with --watch one line each time");
+  app.add_option("--watch", o.watch_seconds, "again every so often, with rates, until interrupted")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.1, 86400.0));
+  app.footer("\nExit codes: 0 done; 1 the server cannot be asked; 2 wrong arguments.");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  const Status status = run_stat(o);
+  if (status.is_ok()) return 0;
+  std::fprintf(stderr, "larder stat: %s\n", status.message().c_str());
+  return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
+}
+
+}  // namespace larder

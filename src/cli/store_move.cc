@@ -1,0 +1,216 @@
+// `larder store export`, `import` and `clear`: pages out of a store, into one, and away.
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "base/inbox.h"
+#include "cli/store.h"
+#include "server/text_table.h"
+#include "storage/file/store_archive.h"
+
+namespace larder {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using file_store::ExportResult;
+using file_store::ImportResult;
+using file_store::StoreReport;
+
+struct MoveOptions {
+  StoreArguments store;
+  std::string archive;
+  std::vector<std::string> extra;
+  bool overwrite = false, dry_run = false;
+};
+
+// Written beside its place and renamed when it is whole.
+Result<ExportResult> write_archive(const MoveOptions& o, const StoreReport& report,
+                                   const file_store::ExportPlan& plan) {
+  FileSystem& files = real_file_system();
+  if (!o.overwrite && files.stat(o.archive).is_ok()) {
+    return conflict(o.archive + ": is there already; --overwrite replaces it");
+  }
+  const std::string temporary = o.archive + ".tmp";
+  Result<std::unique_ptr<File>> file = files.open(temporary, {.write = true, .create = true, .truncate = true});
+  if (!file.is_ok()) return file.status();
+  Result<ExportResult> result = internal_error("not run");
+  {
+    ProgressBar bar("export");
+    const auto now = static_cast<std::uint64_t>(real_clock().wall_unix_seconds());
+    result = file_store::export_archive(files, report, plan, now, **file, bar.sink());
+  }
+  const Status renamed = result.is_ok() ? files.rename(temporary, o.archive) : result.status();
+  if (!renamed.is_ok()) {
+    (void)files.remove(temporary);
+    return renamed;
+  }
+  LARDER_RETURN_IF_ERROR(files.sync_dir(parent_path(o.archive)));
+  return result;
+}
+
+int run_export(const MoveOptions& o) {
+  const Result<file_store::PageSelection> selection = selection_of(o.store);
+  if (!selection.is_ok()) return store_failure("export", selection.status());
+  const Result<StoreReport> report = read_store(o.store);
+  if (!report.is_ok()) return store_failure("export", report.status());
+  const file_store::ExportPlan plan = file_store::plan_export(*report, *selection);
+  const Result<ExportResult> result = write_archive(o, *report, plan);
+  if (!result.is_ok()) return store_failure("export", result.status());
+  if (o.store.as_json) {
+    print_json({{"archive", o.archive},
+                {"groups", result->groups},
+                {"pages", result->pages},
+                {"payload_bytes", result->payload_bytes},
+                {"archive_bytes", result->archive_bytes},
+                {"left_out_groups", result->left_out_groups},
+                {"first_problem", result->first_problem.message()}});
+  } else {
+    std::printf("%s: %s pages in %s groups, %s\n", o.archive.c_str(), count_text(result->pages).c_str(),
+                count_text(result->groups).c_str(), bytes_text(result->archive_bytes).c_str());
+  }
+  if (result->left_out_groups == 0) return kStoreDone;
+  std::fprintf(stderr, "larder store export: %s groups left out; the first: %s\n",
+               count_text(result->left_out_groups).c_str(), result->first_problem.message().c_str());
+  return kStoreDamage;
+}
+
+// Imports and closes: then everything is on disk.
+Result<ImportResult> read_archive(const MoveOptions& o, const file_store::ImportOptions& options) {
+  Result<std::unique_ptr<File>> file = real_file_system().open(o.archive, {});
+  if (!file.is_ok()) return file.status();
+  if (o.dry_run) return file_store::import_archive(**file, nullptr, options);
+  const Result<file_store::ArchiveReader> reader = file_store::ArchiveReader::open(**file);  // before a store is made
+  if (!reader.is_ok()) return reader.status();
+  Result<std::unique_ptr<OpenedBackend>> opened = OpenedBackend::open(o.store.directories, o.extra);
+  if (!opened.is_ok()) return opened.status();
+  Result<ImportResult> result = file_store::import_archive(**file, &(*opened)->backend(), options);
+  const Status closed = (*opened)->close();
+  if (result.is_ok() && !closed.is_ok()) return closed;
+  return result;
+}
+
+int run_import(const MoveOptions& o) {
+  const Result<file_store::PageSelection> selection = selection_of(o.store);
+  if (!selection.is_ok()) return store_failure("import", selection.status());
+  Result<ImportResult> result = internal_error("not run");
+  {
+    ProgressBar bar("import");
+    result = read_archive(o, {.selection = *selection, .dry_run = o.dry_run, .progress = bar.sink()});
+  }
+  if (!result.is_ok()) return store_failure("import", result.status());
+  if (o.store.as_json) {
+    print_json({{"groups", result->groups},
+                {"pages", result->pages},
+                {"payload_bytes", result->payload_bytes},
+                {"damaged_groups", result->damaged_groups},
+                {"refused_groups", result->refused_groups},
+                {"unselected_groups", result->unselected_groups},
+                {"first_problem", result->first_problem.message()},
+                {"end", result->end.to_string()}});
+  } else {
+    std::printf("%s: %s pages in %s groups, %s%s\n", o.archive.c_str(), count_text(result->pages).c_str(),
+                count_text(result->groups).c_str(), bytes_text(result->payload_bytes).c_str(),
+                o.dry_run ? ": right; nothing was written" : "");
+  }
+  if (!result->first_problem.is_ok()) {
+    std::fprintf(stderr,
+                 "larder store import: %s groups damaged in the archive, %s refused by the store; the first: %s\n",
+                 count_text(result->damaged_groups).c_str(), count_text(result->refused_groups).c_str(),
+                 result->first_problem.message().c_str());
+  }
+  if (!result->end.is_ok()) {
+    std::fprintf(stderr, "larder store import: stopped: %s. What came before is imported\n",
+                 result->end.message().c_str());
+  }
+  return result->first_problem.is_ok() && result->end.is_ok() ? kStoreDone : kStoreDamage;
+}
+
+// The namespace to clear; null: all.
+Result<std::shared_ptr<const StoreScope>> scope_of(const StoreArguments& arguments, const StoreReport& report) {
+  if (arguments.space.empty()) return std::shared_ptr<const StoreScope>();
+  const Result<std::string> prefix = file_store::parse_digest_prefix("--namespace", arguments.space);
+  if (!prefix.is_ok()) return prefix.status();
+  const Result<Digest256> digest =
+      prefix->size() == 64 ? Digest256::from_hex(*prefix) : file_store::find_namespace(report, *prefix);
+  if (!digest.is_ok()) return digest.status();
+  auto scope = std::make_shared<StoreScope>();
+  scope->namespace_digest = *digest;
+  return std::shared_ptr<const StoreScope>(scope);
+}
+
+Status clear_through(StorageBackend& backend, std::shared_ptr<const StoreScope> scope) {
+  Inbox<Status> answers(1);
+  auto ticket = answers.reserve();
+  if (!ticket.is_ok()) return ticket.status();
+  const auto shared = std::make_shared<Inbox<Status>::Ticket>(std::move(*ticket));
+  LARDER_RETURN_IF_ERROR(backend.submit_clear(
+      std::move(scope), [shared](Status status) { Inbox<Status>::push(std::move(*shared), std::move(status)); }));
+  std::vector<Status> got;
+  while (answers.drain(got) == 0) (void)answers.wait_for(std::chrono::seconds(1));
+  return got.front();
+}
+
+int run_clear(const StoreArguments& arguments) {
+  const Result<StoreReport> report = read_store(arguments);  // so that no store is made where none is
+  if (!report.is_ok()) return store_failure("clear", report.status());
+  const Result<std::shared_ptr<const StoreScope>> scope = scope_of(arguments, *report);
+  if (!scope.is_ok()) return store_failure("clear", scope.status());
+  Result<std::unique_ptr<OpenedBackend>> opened = OpenedBackend::open(arguments.directories, {});
+  if (!opened.is_ok()) return store_failure("clear", opened.status());
+  const std::uint64_t before = (*opened)->backend().stats().pages;
+  Status status = clear_through((*opened)->backend(), *scope);
+  const std::uint64_t after = (*opened)->backend().stats().pages;
+  const Status closed = (*opened)->close();
+  if (status.is_ok()) status = closed;
+  if (!status.is_ok()) return store_failure("clear", status);
+  const std::string name = *scope ? (*scope)->namespace_digest.hex() : "all";
+  if (arguments.as_json) {
+    print_json({{"namespace", name}, {"cleared_pages", before - std::min(before, after)}, {"pages", after}});
+  } else {
+    std::printf("namespace %s: %s pages cleared, %s left in the store\n", name.c_str(),
+                count_text(before - std::min(before, after)).c_str(), count_text(after).c_str());
+  }
+  return kStoreDone;
+}
+
+}  // namespace
+
+int store_export(int argc, char** argv) {
+  CLI::App app("Writes pages of a file store to an archive: one portable, checksummed file.", "larder store export");
+  MoveOptions o;
+  app.add_option("archive", o.archive, "the file to write")->type_name("FILE")->required();
+  add_store_arguments(app, o.store,
+                      "Pages that a selected one hangs on (those before it in its chain) are written, too.\n"
+                      "May run beside a server that has the store open: pages that go away meanwhile are left out.");
+  add_selection(app, o.store, true);
+  app.add_flag("--overwrite", o.overwrite, "replace the file if it is there");
+  int exit_code = kStoreDone;
+  return parse_store_arguments(app, argc, argv, exit_code) ? run_export(o) : exit_code;
+}
+
+int store_import(int argc, char** argv) {
+  CLI::App app("Reads pages from an archive into a file store; pages that are there already are kept.",
+               "larder store import");
+  MoveOptions o;
+  app.add_option("archive", o.archive, "the file to read")->type_name("FILE")->required();
+  add_store_arguments(app, o.store, kNeedsStore);
+  add_selection(app, o.store, true);
+  app.add_option("--extra", o.extra, "option of the file backend, as max_size=200G (may be given again)")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  app.add_flag("--dry-run", o.dry_run, "only check the archive");
+  int exit_code = kStoreDone;
+  return parse_store_arguments(app, argc, argv, exit_code) ? run_import(o) : exit_code;
+}
+
+int store_clear(int argc, char** argv) {
+  CLI::App app("Drops the pages of one namespace, or all pages, of a file store.", "larder store clear");
+  StoreArguments arguments;
+  add_store_arguments(app, arguments, kNeedsStore);
+  app.add_option("--namespace", arguments.space, "only this namespace: its first hex digits, or all 64")
+      ->type_name("HEX");
+  int exit_code = kStoreDone;
+  return parse_store_arguments(app, argc, argv, exit_code) ? run_clear(arguments) : exit_code;
+}
+
+}  // namespace larder

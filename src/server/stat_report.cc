@@ -1,0 +1,240 @@
+#include "server/stat_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "server/text_table.h"
+
+namespace larder {
+namespace {
+
+using Json = nlohmann::json;
+using Ordered = nlohmann::ordered_json;
+
+// Families that are shown, by a word in their names; the first that fits names the section.
+struct Section {
+  const char* word;
+  const char* title;
+};
+constexpr Section kSections[] = {{"storage", "storage"},
+                                 {"breaker", "storage"},
+                                 {"pool_", "host"},
+                                 {"prefetch", "prefetch and backup"},
+                                 {"backup", "prefetch and backup"},
+                                 {"stored_pages", "prefetch and backup"},
+                                 {"store_failed", "prefetch and backup"},
+                                 {"corrupt", "prefetch and backup"},
+                                 {"host", "host"},
+                                 {"evict", "host"},
+                                 {"load_back", "host"},
+                                 {"cached_tokens", "requests"},
+                                 {"time_to_first", "requests"},
+                                 {"queue", "requests"},
+                                 {"e2e_request", "requests"}};
+constexpr std::array<const char*, 4> kTitles = {"requests", "host", "prefetch and backup", "storage"};
+
+const char* title_of(const std::string& family) {
+  for (const Section& section : kSections) {
+    if (family.find(section.word) != std::string::npos) return section.title;
+  }
+  return nullptr;
+}
+
+// A member of the first (and only) internal state; null if it is not there.
+const Json& state_of(const Json& info, const char* name) {
+  static const Json kNone;
+  const auto states = info.find("internal_states");
+  if (states == info.end() || !states->is_array() || states->empty()) return kNone;
+  const auto found = states->front().find(name);
+  return found == states->front().end() ? kNone : *found;
+}
+
+std::uint64_t number_at(const Json& object, const char* name) {
+  const auto found = object.is_object() ? object.find(name) : object.end();
+  return object.is_object() && found != object.end() && found->is_number() ? found->get<std::uint64_t>() : 0;
+}
+
+std::string text_at(const Json& object, const char* name) {
+  const auto found = object.is_object() ? object.find(name) : object.end();
+  if (!object.is_object() || found == object.end() || found->is_null()) return "-";
+  return found->is_string() ? found->get<std::string>() : found->dump();
+}
+
+std::string share_text(std::uint64_t part, std::uint64_t whole) {
+  return whole == 0 ? "-" : fmt::format("{:.1f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+}
+
+std::string value_text(const std::string& name, double value) {
+  if (std::isnan(value)) return "NaN";
+  const bool is_whole = value == std::floor(value) && value >= 0 && value < 1e15;
+  if (name.find("bytes") != std::string::npos && is_whole) return bytes_text(static_cast<std::uint64_t>(value));
+  return is_whole ? count_text(static_cast<std::uint64_t>(value)) : fmt::format("{:.4g}", value);
+}
+
+std::string labels_text(const MetricLabels& labels) {
+  std::string out;
+  for (const auto& [name, value] : labels) {
+    if (name == "model_name") continue;  // one server, one model
+    out += (out.empty() ? "" : ", ") + name + "=" + value;
+  }
+  return out;
+}
+
+std::string seconds_text(double seconds) {
+  if (seconds < 1e-3) return fmt::format("{:.0f} us", seconds * 1e6);
+  if (seconds < 1) return fmt::format("{:.1f} ms", seconds * 1e3);
+  return fmt::format("{:.2f} s", seconds);
+}
+
+// Of histograms: in seconds as times, else as numbers.
+std::string observation_text(const std::string& family, double value) {
+  return family.find("seconds") != std::string::npos ? seconds_text(value) : value_text(family, value);
+}
+
+const MetricSeries* same_series(const StatSample* sample, const MetricFamily& family, const MetricSeries& series) {
+  const MetricFamily* other = sample == nullptr ? nullptr : sample->metrics.find(family.name);
+  if (other == nullptr) return nullptr;
+  const auto found = std::find_if(other->series.begin(), other->series.end(),
+                                  [&](const MetricSeries& s) { return s.labels == series.labels; });
+  return found == other->series.end() ? nullptr : &*found;
+}
+
+std::string rate_text(const StatSample* before, double seconds, const MetricFamily& family,
+                      const MetricSeries& series) {
+  const MetricSeries* earlier = same_series(before, family, series);
+  if (earlier == nullptr || seconds <= 0 || family.type == "gauge") return "";
+  const double change = family.type == "histogram" ? series.count - earlier->count : series.value - earlier->value;
+  return fmt::format("{:.1f}", change / seconds);
+}
+
+std::string head_text(const Json& info) {
+  std::string out =
+      fmt::format("model {}, larder {}; backend {}; write policy {}, prefetch {}\n", text_at(info, "served_model_name"),
+                  text_at(info, "version"), text_at(info, "hicache_storage_backend"),
+                  text_at(info, "hicache_write_policy"), text_at(info, "hicache_storage_prefetch_policy"));
+  const Json& cached = state_of(info, "cached_tokens");
+  const std::uint64_t prompt =
+      state_of(info, "prompt_tokens").is_number() ? state_of(info, "prompt_tokens").get<std::uint64_t>() : 0;
+  const auto state_number = [&](const char* name) {
+    const Json& value = state_of(info, name);
+    return value.is_number() ? count_text(value.get<std::uint64_t>()) : std::string("-");
+  };
+  out +=
+      fmt::format("requests: {} running, {} waiting; prompt tokens {}, of these from device {}, host {}, storage {}\n",
+                  state_number("num_running_reqs"), state_number("num_queue_reqs"), count_text(prompt),
+                  share_text(number_at(cached, "device"), prompt), share_text(number_at(cached, "host"), prompt),
+                  share_text(number_at(cached, "storage"), prompt));
+  return out;
+}
+
+std::string tiers_text(const Json& tiers) {
+  if (!tiers.is_array() || tiers.empty()) return {};
+  TextTable table({"tier", "component", "slots", "of", "bytes", "of", "used"});
+  for (const Json& tier : tiers) {
+    const std::uint64_t capacity = number_at(tier, "capacity_bytes");
+    table.add_row({text_at(tier, "tier"), text_at(tier, "component"), count_text(number_at(tier, "slots")),
+                   count_text(number_at(tier, "capacity")), bytes_text(number_at(tier, "bytes")), bytes_text(capacity),
+                   share_text(number_at(tier, "bytes"), capacity)});
+  }
+  return "\n" + table.text();
+}
+
+// An object of numbers as one table, a row per member.
+std::string counters_text(const char* title, const Json& object) {
+  if (!object.is_object() || object.empty()) return {};
+  TextTable table({title, ""});
+  for (const auto& [name, value] : object.items()) {
+    table.add_row({name, value.is_number()   ? value_text(name, value.get<double>())
+                         : value.is_string() ? value.get<std::string>()
+                                             : value.dump()});
+  }
+  return "\n" + table.text();
+}
+
+std::string values_text(const StatSample& now, const StatSample* before, double seconds, const char* title) {
+  TextTable table(before == nullptr ? std::vector<std::string>{title, "labels", "value"}
+                                    : std::vector<std::string>{title, "labels", "value", "per s"});
+  bool any = false;
+  for (const auto& [name, family] : now.metrics.families) {
+    const char* section = title_of(name);
+    if (section == nullptr || section != std::string_view(title) || family.type == "histogram") continue;
+    for (const MetricSeries& series : family.series) {
+      any = true;
+      table.add_row({name, labels_text(series.labels), value_text(name, series.value),
+                     rate_text(before, seconds, family, series)});
+    }
+  }
+  return any ? "\n" + table.text() : std::string();
+}
+
+std::string histograms_text(const StatSample& now, const StatSample* before, double seconds) {
+  std::vector<std::string> head = {"histogram", "labels", "count", "mean", "p50", "p99"};
+  if (before != nullptr) head.emplace_back("per s");
+  TextTable table(head);
+  bool any = false;
+  for (const auto& [name, family] : now.metrics.families) {
+    if (family.type != "histogram") continue;
+    for (const MetricSeries& series : family.series) {
+      if (series.count <= 0) continue;
+      any = true;
+      table.add_row(
+          {name, labels_text(series.labels), value_text("", series.count),
+           observation_text(name, series.sum / series.count), observation_text(name, histogram_quantile(series, 0.5)),
+           observation_text(name, histogram_quantile(series, 0.99)), rate_text(before, seconds, family, series)});
+    }
+  }
+  return any ? "\n" + table.text() : std::string();
+}
+
+Ordered series_json(const MetricFamily& family, const MetricSeries& series) {
+  Ordered labels = Ordered::object();
+  for (const auto& [name, value] : series.labels) labels[name] = value;
+  Ordered out = {{"labels", std::move(labels)}};
+  if (family.type != "histogram") {
+    out["value"] = std::isfinite(series.value) ? Ordered(series.value) : Ordered(nullptr);
+    return out;
+  }
+  out["count"] = series.count;
+  out["sum"] = series.sum;
+  out["p50"] = histogram_quantile(series, 0.5);
+  out["p99"] = histogram_quantile(series, 0.99);
+  return out;
+}
+
+}  // namespace
+
+std::string stat_text(const StatSample& now, const StatSample* before, double seconds) {
+  std::string out = head_text(now.info);
+  out += tiers_text(state_of(now.info, "tiers"));
+  out += counters_text("cache", state_of(now.info, "cache"));
+  out += counters_text("storage backend", state_of(now.info, "storage"));
+  for (const char* title : kTitles) out += values_text(now, before, seconds, title);
+  out += histograms_text(now, before, seconds);
+  return out;
+}
+
+Ordered stat_json(const StatSample& now) {
+  Ordered metrics = Ordered::object();
+  for (const auto& [name, family] : now.metrics.families) {
+    Ordered series = Ordered::array();
+    for (const MetricSeries& one : family.series) series.push_back(series_json(family, one));
+    metrics[name] = {{"type", family.type}, {"series", std::move(series)}};
+  }
+  const auto state = [&](const char* name) { return Ordered::parse(state_of(now.info, name).dump()); };
+  return {{"model", text_at(now.info, "served_model_name")},
+          {"version", text_at(now.info, "version")},
+          {"backend", text_at(now.info, "hicache_storage_backend")},
+          {"running", state("num_running_reqs")},
+          {"queued", state("num_queue_reqs")},
+          {"prompt_tokens", state("prompt_tokens")},
+          {"cached_tokens", state("cached_tokens")},
+          {"tiers", state("tiers")},
+          {"cache", state("cache")},
+          {"storage", state("storage")},
+          {"metrics", std::move(metrics)}};
+}
+
+}  // namespace larder

@@ -1,0 +1,25 @@
+// What `larder stat` shows of a server: the tables, from the answers of GET /server_info and GET /metrics.
+//
+// Metrics are taken generically: every family whose name says storage (or prefetch, backup, breaker, host, pool, ...)
+// is shown, histograms with their quantiles, so that a new metric of the server is seen without a change here. Threads:
+// pure.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "server/metrics_text.h"
+
+namespace larder {
+
+struct StatSample {
+  nlohmann::json info;  // of /server_info
+  MetricsText metrics;
+};
+
+// For people. `before`: an earlier sample, `seconds` ago, for rates per second; null: none.
+[[nodiscard]] std::string stat_text(const StatSample& now, const StatSample* before, double seconds);
+// The same as one document: {"model", ..., "tiers": [...], "cache": {...}, "storage": {...}, "metrics": {name: {...}}}.
+[[nodiscard]] nlohmann::ordered_json stat_json(const StatSample& now);
+
+}  // namespace larder

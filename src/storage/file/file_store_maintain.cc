@@ -1,0 +1,353 @@
+// The file store's maintenance: keeps the bytes on disk below the budget.
+//
+//   dead segment     -> removed
+//   too much alive   -> the nodes used longest ago go, tails before heads (page_index.h)
+//   else             -> the segment with the least alive in it is cleaned: what lives is appended anew, synced, and the
+//                       segment removed
+//   nothing gained   -> more of the oldest goes
+//   the disk itself is full -> the emptiest segment is dropped with what lives in it
+//
+// One step at a time, by one chain of tasks; reads and writes go on meanwhile. One segment's worth of the budget is
+// kept for cleaning. Cost: cleaning copies at most what lives, about (low / high) of what it frees in the worst case.
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "storage/file/file_store.h"
+
+namespace larder::file_store {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr std::size_t kEvictBatch = 256;  // nodes per hold of the mutex
+constexpr std::uint64_t kMoveBytes = std::uint64_t{4} << 20;
+constexpr std::size_t kMovePages = 512;
+// A segment fuller than this is not worth cleaning: first something must be evicted.
+constexpr std::uint64_t kCleanBelowPercent = 90;
+// So many in a row that left as much on disk as there was: enough.
+constexpr unsigned kVainCleanings = 3;
+
+}  // namespace
+
+struct FileStore::Cleaning {
+  SegmentId segment = 0;
+  unsigned volume = 0;
+  FilePtr file;
+  std::vector<PageIndex::Listed> pages;
+  std::size_t next = 0;  // of `pages`
+  // The chunk under way: pages [begin, next).
+  std::size_t begin = 0;
+  std::vector<AlignedBuffer> buffers;
+  std::vector<Status> statuses;
+  std::atomic<std::size_t> reading{0};  // release / acquire: the last one to end sees what the others read
+};
+
+bool FileStore::has_room(std::uint64_t bytes, bool for_cleaning) const {
+  if (options_.max_bytes == kUnlimited) return true;  // the disk says when it is full
+  const std::uint64_t reserve = for_cleaning ? 0 : options_.segment_bytes;
+  return physical_bytes_ + bytes + reserve <= options_.max_bytes;
+}
+
+// Room for one more segment per volume, and the reserve for cleaning. At most a quarter of max_size.
+std::uint64_t FileStore::bytes_ahead() const { return options_.segment_bytes * (volumes_.size() + 1); }
+
+// Bytes that segments may hold when maintenance is content.
+std::uint64_t FileStore::goal_bytes() const {
+  if (options_.max_bytes == kUnlimited) return kUnlimited;
+  return std::min(options_.max_bytes / 100 * options_.high_percent, options_.max_bytes - bytes_ahead());
+}
+
+void FileStore::start_maintenance_if_high() {
+  {
+    LockGuard guard(mutex_);
+    if (is_finished_ || (physical_bytes_ <= goal_bytes() && !wants_space_)) return;
+  }
+  start_maintenance();
+}
+
+void FileStore::start_maintenance() {
+  {
+    LockGuard guard(mutex_);
+    if (is_maintaining_ || is_finished_) return;
+    is_maintaining_ = true;
+    least_physical_ = physical_bytes_;
+    vain_cleanings_ = 0;
+  }
+  post([this] { maintain(); });
+}
+
+// Called again when a cleaning has ended, perhaps before the call that began it has returned: then that one goes on.
+void FileStore::maintain() {
+  {
+    LockGuard guard(mutex_);
+    if (is_in_maintain_) {
+      maintains_again_ = true;
+      return;
+    }
+    is_in_maintain_ = true;
+  }
+  for (;;) {
+    if (remove_dead()) continue;
+    {
+      LockGuard guard(mutex_);
+      if (is_content()) break;
+    }
+    if (evict_some()) continue;
+    if (drop_for_space()) continue;
+    if (!clean_one()) return end_maintenance(true);
+    LockGuard guard(mutex_);
+    if (std::exchange(maintains_again_, false)) continue;
+    is_in_maintain_ = false;
+    return;
+  }
+  end_maintenance(false);
+}
+
+bool FileStore::is_content() const {
+  if (wants_space_) return false;
+  if (waiting_.empty()) return physical_bytes_ <= goal_bytes();
+  const Record& first = *waiting_.front();
+  const std::uint64_t own = segment_bytes_for(first.layout.record_bytes, first.pages.size());
+  return has_room(std::max(options_.segment_bytes, own), false);
+}
+
+void FileStore::end_maintenance(bool is_stuck) {
+  std::deque<RecordPtr> refused;
+  {
+    LockGuard guard(mutex_);
+    is_maintaining_ = is_in_maintain_ = maintains_again_ = false;
+    wants_space_ = false;
+    if (is_stuck) refused.swap(waiting_);
+  }
+  for (const RecordPtr& record : refused) {
+    fail_record(*record, overloaded("file store: max_size is reached and nothing can be evicted now"));
+  }
+  place_waiting();
+}
+
+bool FileStore::remove_dead() {
+  std::vector<SegmentId> dead;
+  {
+    LockGuard guard(mutex_);
+    for (auto& [id, segment] : segments_) {
+      if (segment.is_active || segment.is_leaving || index_.live_pages(id) > 0) continue;
+      segment.is_leaving = true;
+      dead.push_back(id);
+    }
+  }
+  bool any = false;
+  for (const SegmentId id : dead) any = remove_segment(id) || any;
+  return any;
+}
+
+// True: something went, so look again. Evicts only what is too much to live.
+bool FileStore::evict_some() {
+  LockGuard guard(mutex_);
+  if (options_.max_bytes == kUnlimited) return false;
+  const std::uint64_t target =
+      std::min(options_.max_bytes / 100 * options_.low_percent, options_.max_bytes - bytes_ahead());
+  if (live_bytes() <= target) return false;
+  for (std::size_t i = 0; i < kEvictBatch && live_bytes() > target; ++i) {
+    const PageIndex::Evicted evicted = index_.evict_coldest();
+    if (evicted.pages == 0) return i > 0;
+    counters_.evicted.fetch_add(evicted.pages, kRelaxed);
+  }
+  return true;
+}
+
+// What the pages in the index take on disk, about: payloads, and their lines in heads and footers.
+std::uint64_t FileStore::live_bytes() const { return index_.payload_bytes() + index_.size() * 2 * kPageBytes; }
+
+// The sealed segment with the least alive in it; 0: there is none.
+SegmentId FileStore::emptiest_segment(std::uint64_t& live) const {
+  SegmentId best = 0;
+  double least = 0;
+  for (const auto& [id, segment] : segments_) {
+    if (segment.is_active || segment.is_leaving || segment.physical_bytes == 0) continue;
+    const double share = static_cast<double>(index_.live_bytes(id)) / static_cast<double>(segment.physical_bytes);
+    if (best != 0 && share >= least) continue;
+    best = id;
+    least = share;
+    live = index_.live_bytes(id);
+  }
+  return best;
+}
+
+// The disk is full: nothing can be moved, so the emptiest segment goes with what lives in it.
+bool FileStore::drop_for_space() {
+  SegmentId victim = 0;
+  {
+    LockGuard guard(mutex_);
+    if (!wants_space_) return false;
+    wants_space_ = false;
+    std::uint64_t live = 0;
+    victim = emptiest_segment(live);
+    if (victim == 0) return false;
+    segments_.at(victim).is_leaving = true;
+    counters_.evicted.fetch_add(index_.drop_segment(victim), kRelaxed);
+  }
+  return remove_segment(victim);
+}
+
+// Nothing is to be gained by moving (pages that fill their segments badly, too): the coldest go until something is.
+bool FileStore::evict_a_segments_worth() {
+  vain_cleanings_ = 0;
+  // What a segment holds of it on the average: padding and dead pages take the rest.
+  const double share =
+      static_cast<double>(live_bytes()) / static_cast<double>(std::max<std::uint64_t>(physical_bytes_, 1));
+  const auto enough = static_cast<std::uint64_t>(static_cast<double>(options_.segment_bytes) * std::min(share, 1.0));
+  for (std::uint64_t freed = 0; freed <= enough;) {
+    const PageIndex::Evicted evicted = index_.evict_coldest();
+    if (evicted.pages == 0) return freed > 0;
+    counters_.evicted.fetch_add(evicted.pages, kRelaxed);
+    freed += evicted.payload_bytes + evicted.pages * 2 * kPageBytes;
+  }
+  return true;
+}
+
+bool FileStore::clean_one() {
+  auto job = std::make_shared<Cleaning>();
+  {
+    LockGuard guard(mutex_);
+    std::uint64_t live = 0;
+    job->segment = emptiest_segment(live);
+    if (job->segment == 0) return false;
+    SegmentInfo& info = segments_.at(job->segment);
+    if (live > info.physical_bytes / 100 * kCleanBelowPercent || vain_cleanings_ > kVainCleanings) {
+      if (!evict_a_segments_worth()) return false;
+      job = nullptr;
+    } else {
+      info.is_leaving = true;
+      job->volume = info.volume;
+      index_.list_segment(job->segment, kMaxListed, job->pages);
+    }
+  }
+  if (!job) {
+    post([this] { maintain(); });
+    return true;
+  }
+  std::sort(job->pages.begin(), job->pages.end(), [](const PageIndex::Listed& a, const PageIndex::Listed& b) {
+    return a.location.offset < b.location.offset;
+  });
+  Result<FilePtr> file = open_segment(job->segment);
+  if (!file.is_ok()) return end_cleaning(job, file.status().code() == StatusCode::kNotFound), true;
+  job->file = std::move(file).value();
+  clean_next(job);
+  return true;
+}
+
+// Reads the next pages of the segment; all of it moved: removes it.
+void FileStore::clean_next(const std::shared_ptr<Cleaning>& job) {
+  if (job->next == job->pages.size()) return end_cleaning(job, true);
+  job->begin = job->next;
+  std::vector<IoOperation> batch;
+  std::uint64_t bytes = 0;
+  while (job->next < job->pages.size() && bytes < kMoveBytes && job->next - job->begin < kMovePages) {
+    bytes += job->pages[job->next++].location.payload_bytes;
+  }
+  const std::size_t count = job->next - job->begin;
+  job->buffers.clear();
+  job->buffers.resize(count);
+  job->statuses.assign(count, Status::ok());
+  auto hold = std::make_shared<OperationGate::Ticket>(gate_.hold());
+  for (std::size_t i = 0; i < count; ++i) {
+    const PageLocation& at = job->pages[job->begin + i].location;
+    if (at.payload_bytes == 0) continue;
+    const std::uint64_t from = at.offset / kBlockBytes * kBlockBytes;
+    job->buffers[i] = AlignedBuffer(align_up(at.offset + at.payload_bytes, kBlockBytes) - from);
+    IoOperation io;
+    io.file = job->file;
+    io.offset = from;
+    io.buffers.push_back({job->buffers[i].data(), job->buffers[i].size()});
+    io.done = [this, job, i, hold](const Status& status) {
+      job->statuses[i] = status;
+      if (job->reading.fetch_sub(1, std::memory_order_acq_rel) == 1) post([this, job] { clean_write(job); });
+    };
+    batch.push_back(std::move(io));
+  }
+  if (batch.empty()) return clean_write(job);
+  job->reading.store(batch.size(), std::memory_order_release);
+  if (!volumes_[job->volume].io->submit(std::move(batch)).is_ok()) end_cleaning(job, false);
+}
+
+// Appends what was read. Pages that are damaged are dropped; that nothing else changed is checked by publish().
+void FileStore::clean_write(const std::shared_ptr<Cleaning>& job) {
+  auto record = std::make_shared<Record>();
+  auto buffers = std::make_shared<std::vector<AlignedBuffer>>(std::move(job->buffers));
+  for (std::size_t i = 0; i < job->statuses.size(); ++i) {
+    const PageIndex::Listed& from = job->pages[job->begin + i];
+    if (!job->statuses[i].is_ok()) {  // a page that cannot be read is worth nothing
+      counters_.read_errors.fetch_add(1, kRelaxed);
+      drop_page(from.identity, from.key, from.location);
+      continue;
+    }
+    std::vector<Segment> payload;
+    if (from.location.payload_bytes > 0) {
+      payload.push_back({(*buffers)[i].data() + from.location.offset % kBlockBytes, from.location.payload_bytes});
+    }
+    if (payload_checksum(payload) != from.location.checksum) {
+      counters_.corrupt.fetch_add(1, kRelaxed);
+      drop_page(from.identity, from.key, from.location);
+      continue;
+    }
+    ListedPage page{from.identity, from.key, from.parent, from.location,
+                    static_cast<std::uint32_t>(record->pages.size())};
+    record->moved_from.push_back(from.location);
+    record->pages.push_back(page);
+    record->payloads.push_back(std::move(payload));
+  }
+  if (record->pages.empty()) return clean_next(job);
+  record->keep = buffers;
+  record->is_durable = options_.fsync != FsyncMode::kOff;
+  auto hold = std::make_shared<OperationGate::Ticket>(gate_.hold());
+  record->moved = [this, job, hold](bool is_moved) {
+    post([this, job, is_moved] {
+      if (is_moved) return clean_next(job);
+      end_cleaning(job, false);
+    });
+  };
+  place(std::move(record));
+}
+
+void FileStore::end_cleaning(const std::shared_ptr<Cleaning>& job, bool is_moved) {
+  bool is_empty = false, is_gone = false;
+  {
+    LockGuard guard(mutex_);
+    is_empty = index_.live_pages(job->segment) == 0;
+    const auto info = segments_.find(job->segment);
+    is_gone = info == segments_.end();
+    if (!is_gone && !is_empty) info->second.is_leaving = false;
+  }
+  if (!is_gone && is_empty) is_gone = remove_segment(job->segment);
+  {
+    LockGuard guard(mutex_);
+    if (physical_bytes_ >= least_physical_) ++vain_cleanings_;
+    if (!is_moved) vain_cleanings_ = kVainCleanings + 1;  // there was no room to move to: evict instead
+    least_physical_ = std::min(least_physical_, physical_bytes_);
+  }
+  if (is_moved && !is_gone) return end_maintenance(true);
+  post([this] { maintain(); });
+}
+
+// Takes the file away. False: it would not go; it is counted, and not tried again before the store is opened anew.
+bool FileStore::remove_segment(SegmentId id) {
+  std::string path;
+  {
+    LockGuard guard(mutex_);
+    const auto segment = segments_.find(id);
+    if (segment == segments_.end()) return false;
+    segment->second.is_leaving = true;
+    path = join_path(volumes_[segment->second.volume].directory, segment_name(id));
+  }
+  const Status removed = files_.remove(path);
+  if (!removed.is_ok() && removed.code() != StatusCode::kNotFound) {
+    log_warning("storage/file", "a segment that holds nothing cannot be removed: " + removed.to_string());
+    return false;
+  }
+  std::vector<FilePtr> closed;
+  LockGuard guard(mutex_);
+  forget_segment(id, closed);
+  return true;
+}
+
+}  // namespace larder::file_store

@@ -1,0 +1,272 @@
+// The file store's segments: making, sealing and syncing them, and what happens when a volume fails.
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "storage/file/file_store.h"
+
+namespace larder::file_store {
+
+// Runs a step where it may block; the store does not close before it ended.
+void FileStore::post(Task task) {
+  auto hold = std::make_shared<OperationGate::Ticket>(gate_.hold());
+  auto step = std::make_shared<Task>(std::move(task));
+  const auto run = [hold, step] { (*step)(); };
+  if (!executor_.post(run).is_ok()) run();  // a full executor: better late than never
+}
+
+std::uint64_t FileStore::segment_bytes_for(std::uint64_t record_bytes, std::size_t pages) {
+  return kBlockBytes + record_bytes + ActiveSegment::footer_room(pages);
+}
+
+// What a group may weigh so that the budget always has room for it and for cleaning.
+std::uint64_t FileStore::largest_record() const {
+  const std::uint64_t most = options_.max_bytes == kUnlimited ? kMaxRecordBytes : options_.max_bytes / 4;
+  return std::min(most, kMaxRecordBytes / 2);
+}
+
+// Makes the volume's next segment; the one before is sealed when its writes have ended. May block.
+void FileStore::roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, std::size_t pages) {
+  Volume& v = volumes_[volume];
+  Volume::Log& log = v.log(kind);
+  std::shared_ptr<ActiveSegment> old;
+  SegmentHeader header;
+  bool after_failure = false;
+  {
+    LockGuard guard(mutex_);
+    if (log.is_rolling || v.suspended_until > clock_.now()) return;
+    if (log.active && log.active->fits(record_bytes, pages)) return;  // somebody was faster
+    log.is_rolling = true;
+    old = std::exchange(log.active, nullptr);
+    if (old) old->is_full = true;
+    header = {store_, next_segment_++, static_cast<std::uint64_t>(clock_.wall_unix_seconds()), next_generation_};
+    after_failure = v.write_failures > 0;
+  }
+  const std::uint64_t capacity = std::max(options_.segment_bytes, segment_bytes_for(record_bytes, pages));
+  bool was_lost = false;
+  Status status = after_failure ? restore_directory(files_, v, store_, was_lost) : Status::ok();
+  std::shared_ptr<ActiveSegment> made;
+  if (status.is_ok()) {
+    Result<std::shared_ptr<ActiveSegment>> created = create_segment(files_, v, header, capacity);
+    status = created.status();
+    if (created.is_ok()) made = std::move(created).value();
+  }
+  std::vector<FilePtr> closed;
+  {
+    LockGuard guard(mutex_);
+    log.is_rolling = false;
+    if (was_lost) forget_volume(volume, closed);
+    if (made) {
+      log.active = made;
+      SegmentInfo info;
+      info.id = made->id;
+      info.volume = volume;
+      info.physical_bytes = capacity;
+      info.min_generation = header.first_generation;
+      info.is_active = true;
+      info.file = made->file;
+      segments_.emplace(made->id, std::move(info));
+      physical_bytes_ += capacity;
+      ++open_files_;
+      trim_open_files(closed);
+    } else {
+      note_failure(volume, status, nullptr);
+    }
+  }
+  if (old) settle(old, volume);
+  place_waiting();
+}
+
+// A write, a sync or a new file failed. What was written before stays readable.
+void FileStore::note_failure(unsigned volume, const Status& why, const std::shared_ptr<ActiveSegment>& segment) {
+  Volume& v = volumes_[volume];
+  const TimePoint now = clock_.now();
+  if (segment) {
+    segment->is_broken = segment->is_full = true;
+    for (Volume::Log& log : v.logs) {
+      if (log.active == segment) log.active = nullptr;
+    }
+  }
+  v.last_error = why;
+  if (v.suspended_until > now) return;  // one failure, many writes
+  if (why.code() == StatusCode::kOverloaded) wants_space_ = true;
+  // The first failure in a row is answered by a new segment at once; the next ones wait longer and longer.
+  if (++v.write_failures < 2) return;
+  v.back_off = v.back_off == Nanos(0) ? kFirstBackOff : std::min(v.back_off * 2, kLongestBackOff);
+  v.suspended_until = now + v.back_off;
+  log_warning("storage/file", "writing to " + v.directory + " is suspended: " + why.to_string());
+}
+
+// A full segment whose last write has ended is sealed; if nothing in it is alive, it goes.
+void FileStore::settle(const std::shared_ptr<ActiveSegment>& segment, unsigned volume) {
+  {
+    LockGuard guard(mutex_);
+    if (!segment->is_full || segment->is_sealing || !segment->writing.empty()) return;
+    segment->is_sealing = true;
+  }
+  post([this, segment, volume] { seal(segment, volume); });
+}
+
+void FileStore::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned volume) {
+  Footer footer;
+  footer.store = store_;
+  footer.segment = segment->id;
+  std::vector<PageIndex::Listed> listed;
+  {
+    LockGuard guard(mutex_);
+    footer.start = segment->end_bytes;
+    footer.max_generation = segment->max_generation;
+    footer.records = segment->records;
+    index_.list_segment(segment->id, kMaxListed, listed);
+  }
+  const bool with_sync = options_.fsync != FsyncMode::kOff;
+  Result<std::uint64_t> end = segment->end_bytes;
+  if (!listed.empty() && !segment->is_broken && listed.size() < kMaxListed) {
+    footer.pages.reserve(listed.size());
+    for (const PageIndex::Listed& page : listed) {
+      footer.pages.push_back({page.identity, page.key, page.parent, page.location, 0});
+    }
+    std::sort(footer.pages.begin(), footer.pages.end(),
+              [](const ListedPage& a, const ListedPage& b) { return a.location.offset < b.location.offset; });
+    end = seal_segment(*segment->file, std::move(footer), with_sync);
+  } else {
+    // Without a footer the next opening scans it. A file whose sync failed promises nothing.
+    (void)segment->file->truncate(segment->end_bytes);
+  }
+  {
+    LockGuard guard(mutex_);
+    if (!end.is_ok()) note_failure(volume, end.status(), segment);
+    const auto info = segments_.find(segment->id);
+    if (info != segments_.end()) {
+      const std::uint64_t bytes = end.is_ok() ? *end : std::max(segment->capacity_bytes, segment->end_bytes);
+      physical_bytes_ -= info->second.physical_bytes;
+      physical_bytes_ += bytes;
+      info->second.physical_bytes = bytes;
+      info->second.is_active = false;
+      info->second.is_synced = end.is_ok() && with_sync && !segment->is_broken;
+      segment->synced_bytes = info->second.is_synced ? segment->end_bytes : segment->synced_bytes;
+    }
+  }
+  if (listed.empty()) remove_segment(segment->id);
+  place_waiting();
+}
+
+// ---- syncing: one fdatasync of a segment serves all who wait for it
+
+void FileStore::wait_for_sync(const RecordPtr& record) {
+  auto wait = std::make_shared<SyncWait>();
+  wait->record = record;
+  std::vector<SegmentId> segments = record->duplicates_in;
+  if (record->segment) segments.push_back(record->segment->id);
+  std::sort(segments.begin(), segments.end());
+  segments.erase(std::unique(segments.begin(), segments.end()), segments.end());
+  std::vector<SegmentId> to_start;
+  bool is_waiting = false;
+  {
+    LockGuard guard(mutex_);
+    for (const SegmentId id : segments) {
+      const auto info = segments_.find(id);
+      if (info == segments_.end() || info->second.is_synced) continue;
+      ++wait->left;
+      SegmentSync& sync = syncs_[id];
+      sync.next.push_back(wait);
+      if (!sync.is_running) {
+        sync.is_running = true;
+        to_start.push_back(id);
+      }
+    }
+    is_waiting = wait->left > 0;
+  }
+  if (!is_waiting) return finish_record(*record, Status::ok());
+  for (const SegmentId id : to_start) start_sync(id);
+}
+
+void FileStore::start_sync(SegmentId id) {
+  IoOperation io;
+  io.kind = IoOperation::Kind::kSyncData;
+  unsigned volume = 0;
+  std::uint64_t written = 0;
+  {
+    LockGuard guard(mutex_);
+    SegmentSync& sync = syncs_[id];
+    sync.covered = std::move(sync.next);
+    sync.next.clear();
+    const auto info = segments_.find(id);
+    if (info != segments_.end()) {
+      volume = info->second.volume;
+      io.file = info->second.file;
+      if (const std::shared_ptr<ActiveSegment> active = volumes_[volume].find_active(id)) {
+        written = active->written_bytes();
+      }
+    }
+  }
+  if (!io.file) {  // closed, or evicted meanwhile
+    Result<FilePtr> opened = open_segment(id);
+    if (opened.status().code() == StatusCode::kNotFound) {
+      return synced(id, volume, 0, cancelled("file store: its segment was evicted or cleared before it was synced"));
+    }
+    if (!opened.is_ok()) return synced(id, volume, 0, opened.status());
+    io.file = std::move(opened).value();
+  }
+  io.done = [this, id, volume, written](const Status& status) { synced(id, volume, written, status); };
+  std::vector<IoOperation> batch;
+  batch.push_back(std::move(io));
+  auto hold = std::make_shared<OperationGate::Ticket>(gate_.hold());
+  batch.front().done = [hold, done = std::move(batch.front().done)](const Status& status) { done(status); };
+  const Status submitted = volumes_[volume].io->submit(std::move(batch));
+  if (!submitted.is_ok()) synced(id, volume, written, submitted);
+}
+
+void FileStore::synced(SegmentId id, unsigned volume, std::uint64_t written, const Status& status) {
+  std::vector<std::shared_ptr<SyncWait>> done;
+  std::shared_ptr<ActiveSegment> broken;
+  bool again = false;
+  {
+    LockGuard guard(mutex_);
+    const auto sync = syncs_.find(id);
+    if (sync == syncs_.end()) return;
+    const std::shared_ptr<ActiveSegment> active = volumes_[volume].find_active(id);
+    const auto info = segments_.find(id);
+    if (status.is_ok() && info != segments_.end() && !info->second.is_active) info->second.is_synced = true;
+    if (status.is_ok() && active) active->synced_bytes = std::max(active->synced_bytes, written);
+    if (!status.is_ok() && status.code() != StatusCode::kCancelled) {
+      broken = active;
+      note_failure(volume, status, broken);
+    }
+    for (const std::shared_ptr<SyncWait>& wait : sync->second.covered) {
+      if (!status.is_ok()) wait->status = status;
+      if (--wait->left == 0) done.push_back(wait);
+    }
+    sync->second.covered.clear();
+    again = !sync->second.next.empty();
+    if (!again) syncs_.erase(sync);
+  }
+  if (broken) settle(broken, volume);
+  for (const std::shared_ptr<SyncWait>& wait : done) finish_record(*wait->record, wait->status);
+  if (again) start_sync(id);
+}
+
+// ---- segments that are gone
+
+void FileStore::forget_segment(SegmentId id, std::vector<FilePtr>& closed) {
+  const auto segment = segments_.find(id);
+  if (segment == segments_.end()) return;
+  (void)index_.drop_segment(id);
+  physical_bytes_ -= segment->second.physical_bytes;
+  if (segment->second.file) {
+    closed.push_back(std::move(segment->second.file));
+    --open_files_;
+  }
+  segments_.erase(segment);
+}
+
+void FileStore::forget_volume(unsigned volume, std::vector<FilePtr>& closed) {
+  std::vector<SegmentId> ids;
+  for (const auto& [id, segment] : segments_) {
+    if (segment.volume == volume) ids.push_back(id);
+  }
+  for (const SegmentId id : ids) forget_segment(id, closed);
+  log_warning("storage/file", volumes_[volume].directory + " was deleted and made again; its pages are lost");
+}
+
+}  // namespace larder::file_store

@@ -1,0 +1,117 @@
+// Links between nodes, and who is evicted next. Nothing here walks along a chain.
+#include <algorithm>
+#include <cassert>
+
+#include "storage/file/page_index.h"
+
+namespace larder::file_store {
+
+// --- links ---
+
+// The first link stays: a key is a digest over its parent's, so another parent would be wrong.
+void PageIndex::set_parent(std::uint32_t node, const PageKey& parent) {
+  const std::uint32_t namespace_id = nodes_[node].namespace_id;
+  if (nodes_[node].parent != kNone || parent.is_zero() || parent == nodes_[node].key) return;
+  const bool guessed =
+      last_node_ != kNone && nodes_[last_node_].namespace_id == namespace_id && nodes_[last_node_].key == parent;
+  const std::uint32_t number = guessed ? last_node_ : find_or_make_node(namespace_id, parent);
+  nodes_[node].parent = number;
+  ++nodes_[number].children;
+}
+
+// The parent may become a leaf; a ghost goes with its last child.
+void PageIndex::leave_parent(std::uint32_t node) {
+  const std::uint32_t number = nodes_[node].parent;
+  if (number == kNone) return;
+  nodes_[node].parent = kNone;
+  Node& parent = nodes_[number];
+  if (--parent.children > 0) return;
+  if (parent.first_page == kNone) {
+    free_node(number);
+  } else {
+    push_candidate(number);
+  }
+}
+
+// The node has no pages any more: a ghost if it has children (what is before it is of no use to them now), else it
+// goes.
+void PageIndex::node_emptied(std::uint32_t node) {
+  const Node& gone = nodes_[node];
+  if (gone.parent != kNone) {
+    Node& parent = nodes_[gone.parent];
+    parent.last_use = std::max(parent.last_use, gone.last_use);
+    leave_parent(node);
+  }
+  if (gone.children == 0) free_node(node);
+}
+
+// --- victims ---
+//
+// Each leaf has one entry in the heap, which is no younger than its last use. So the top, once its entry is up to date,
+// is the leaf used longest ago. A node number has at most one entry (Node::in_heap), also over the lives of several
+// nodes: the clock only goes forward, so what a former life left is no younger either.
+
+void PageIndex::push_candidate(std::uint32_t node) {
+  assert(nodes_[node].is_leaf());
+  if (nodes_[node].in_heap != 0) return;
+  if (heap_.size() >= heap_limit_) prune_heap();
+  nodes_[node].in_heap = 1;
+  heap_.emplace_back(node, nodes_[node].last_use);
+  std::push_heap(heap_.begin(), heap_.end());
+}
+
+// Growing chains leave void entries behind. Half of the heap's limit is pushed between two calls.
+void PageIndex::prune_heap() {
+  std::size_t kept = 0;
+  for (const Candidate& candidate : heap_) {
+    Node& node = nodes_[candidate.node];
+    node.in_heap = node.is_leaf() ? 1 : 0;
+    if (node.in_heap != 0) heap_[kept++] = Candidate(candidate.node, node.last_use);
+  }
+  heap_.resize(kept);
+  std::make_heap(heap_.begin(), heap_.end());
+  heap_limit_ = std::max(kMinHeapLimit, 2 * heap_.size());
+}
+
+// kNone: there are no pages.
+std::uint32_t PageIndex::pop_victim() {
+  for (;;) {
+    if (heap_.empty()) cut_cycle();
+    if (heap_.empty()) return kNone;
+    const Candidate top = heap_.front();
+    std::pop_heap(heap_.begin(), heap_.end());
+    heap_.pop_back();
+    Node& node = nodes_[top.node];
+    node.in_heap = 0;
+    if (!node.is_leaf()) continue;
+    if (top.use() == node.last_use) return top.node;
+    push_candidate(top.node);
+  }
+}
+
+// There are pages but no leaf: so each node has a child, and as ghosts have no parent, a child with pages. Then each
+// node has exactly one child and one parent: all are on cycles, and cutting anywhere makes a leaf.
+void PageIndex::cut_cycle() {
+  for (std::uint32_t passed = 0; passed < nodes_.made(); ++passed) {
+    const std::uint32_t number = cut_cursor_ < nodes_.made() ? cut_cursor_ : 0;
+    cut_cursor_ = number + 1;
+    if (nodes_[number].namespace_id == 0 || nodes_[number].parent == kNone) continue;
+    leave_parent(number);
+    return;
+  }
+}
+
+PageIndex::Evicted PageIndex::evict_coldest() {
+  Evicted out;
+  const std::uint32_t number = page_count_ == 0 ? kNone : pop_victim();
+  if (number == kNone) return out;
+  const Node& victim = nodes_[number];
+  while (victim.first_page != kNone) {
+    ++out.pages;
+    out.payload_bytes += pages_[victim.first_page].payload_bytes;
+    remove_page(victim.first_page);
+  }
+  return out;
+}
+
+}  // namespace larder::file_store

@@ -1,0 +1,270 @@
+#include "storage/file/segment_rewrite.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+
+namespace larder::file_store {
+namespace {
+
+using Group = std::vector<ListedPage>;
+using GroupList = std::vector<Group>;
+
+// What tells one listed page of a segment from another.
+using PageId = std::tuple<PageKey, PoolName, Digest256, Digest256, std::uint64_t>;
+PageId id_of(const ListedPage& page) {
+  return {page.key, page.identity.pool, page.identity.namespace_digest, page.identity.layout_fingerprint,
+          page.location.generation};
+}
+
+// The whole head at `at`, if there is one that names its place; of any store.
+Result<RecordHead> read_any_head(File& file, std::uint64_t at) {
+  std::array<std::byte, kRecordHeaderBytes> start;
+  LARDER_RETURN_IF_ERROR(read_exactly(file, start, at));
+  const Result<std::uint64_t> length = record_head_bytes(start);
+  if (!length.is_ok()) return length.status();
+  std::vector<std::byte> bytes(static_cast<std::size_t>(*length));
+  LARDER_RETURN_IF_ERROR(read_exactly(file, bytes, at));
+  Result<RecordHead> head = decode_record_head(bytes);
+  if (head.is_ok() && head->start != at) return corrupt("a record of another place");
+  return head;
+}
+
+Result<RecordHead> read_head(File& file, const StoreId& store, SegmentId segment, std::uint64_t at) {
+  Result<RecordHead> head = read_any_head(file, at);
+  if (head.is_ok() && (head->store != store || head->segment != segment)) return corrupt("a record of another segment");
+  return head;
+}
+
+// The first whole head in the file, of any store. kCorrupt: none.
+Result<RecordHead> find_any_head(File& file, std::uint64_t size) {
+  for (std::uint64_t at = kBlockBytes; at + kRecordHeaderBytes <= size; at += kBlockBytes) {
+    Result<RecordHead> head = read_any_head(file, at);
+    if (head.status().code() != StatusCode::kCorrupt) return head;
+  }
+  return corrupt("no record");
+}
+
+void append_groups(const RecordHead& head, GroupList& out) {
+  for (std::size_t i = 0; i < head.pages.size(); ++i) {
+    if (i == 0 || head.pages[i].group != head.pages[i - 1].group) out.emplace_back();
+    out.back().push_back(head.pages[i]);
+  }
+}
+
+// The pages that the report lists for the segment, as groups. Pages that only the footer knows make one group with
+// their neighbours of the same kind: their heads are gone, and a group must not be torn.
+GroupList listed_groups(const StoreReport& report, const SegmentReport& segment, const GroupList& by_heads) {
+  std::map<PageId, std::size_t> group_of;
+  for (std::size_t g = 0; g < by_heads.size(); ++g) {
+    for (const ListedPage& page : by_heads[g]) group_of.emplace(id_of(page), g);
+  }
+  constexpr std::size_t kFooterOnly = ~std::size_t{0};
+  GroupList out;
+  std::size_t last = 0;
+  for (std::uint32_t i = segment.first_page; i < segment.first_page + segment.pages; ++i) {
+    const ListedPage& page = report.pages[i].page;
+    const auto found = group_of.find(id_of(page));
+    const std::size_t group = found == group_of.end() ? kFooterOnly : found->second;
+    if (out.empty() || group != last || out.back().size() == kMaxRecordPages) out.emplace_back();
+    out.back().push_back(page);
+    last = group;
+  }
+  return out;
+}
+
+// Writes records one after the other.
+class SegmentCopy {
+ public:
+  SegmentCopy(FileSystem& files, const std::string& from, File& to, const StoreId& store, SegmentId number)
+      : reader_(files), from_(from), to_(to) {
+    footer_.store = store;
+    footer_.segment = number;
+  }
+
+  [[nodiscard]] Status begin(const SegmentHeader& header) { return append(encode_segment_header(header)); }
+
+  // One record with one group. The pages' locations say where they are in the old file.
+  [[nodiscard]] Status add(const Group& group) {
+    Group placed = group;
+    for (ListedPage& page : placed) page.group = 0;
+    RecordHead head;
+    head.store = footer_.store;
+    head.segment = footer_.segment;
+    head.start = end_;
+    const RecordLayout layout = lay_out_record(placed, end_);
+    head.record_bytes = layout.record_bytes;
+    for (ListedPage& page : placed) page.location.segment = footer_.segment;
+    head.pages = placed;
+    const std::uint64_t record_end = end_ + layout.record_bytes;
+    LARDER_RETURN_IF_ERROR(append(encode_record_head(head)));
+    for (std::size_t i = 0; i < group.size(); ++i) LARDER_RETURN_IF_ERROR(copy(group[i].location, placed[i].location));
+    LARDER_RETURN_IF_ERROR(pad_to(record_end));
+    ++footer_.records;
+    for (ListedPage& page : placed) {
+      footer_.max_generation = std::max(footer_.max_generation, page.location.generation);
+      footer_.pages.push_back(std::move(page));
+    }
+    return Status::ok();
+  }
+
+  // The footer goes in only when everything before it is on disk.
+  [[nodiscard]] Status finish() {
+    LARDER_RETURN_IF_ERROR(to_.sync_data());
+    footer_.start = end_;
+    footer_.is_synced = true;
+    LARDER_RETURN_IF_ERROR(append(encode_footer(footer_)));
+    return to_.sync_all();
+  }
+
+ private:
+  [[nodiscard]] Status append(std::span<const std::byte> bytes) {
+    LARDER_RETURN_IF_ERROR(write_fully(to_, bytes, end_));
+    end_ += bytes.size();
+    return Status::ok();
+  }
+  [[nodiscard]] Status pad_to(std::uint64_t offset) {
+    const std::vector<std::byte> zeros(static_cast<std::size_t>(offset - end_));
+    return append(zeros);
+  }
+  [[nodiscard]] Status copy(const PageLocation& from, const PageLocation& to) {
+    LARDER_RETURN_IF_ERROR(pad_to(to.offset));
+    Status written;
+    LARDER_RETURN_IF_ERROR(reader_.read(from_, from.offset, from.payload_bytes, [&](std::span<const std::byte> bytes) {
+      if (written.is_ok()) written = append(bytes);
+    }));
+    return written;
+  }
+
+  PayloadReader reader_;
+  const std::string from_;
+  File& to_;
+  Footer footer_;
+  std::uint64_t end_ = 0;
+};
+
+Status copy_groups(FileSystem& files, const GroupList& groups, const std::string& from, const std::string& to,
+                   const SegmentHeader& header) {
+  Result<std::unique_ptr<File>> file = files.open(to, {.write = true, .create = true, .truncate = true});
+  if (!file.is_ok()) return file.status();
+  SegmentCopy copy(files, from, **file, header.store, header.segment);
+  LARDER_RETURN_IF_ERROR(copy.begin(header));
+  for (const Group& group : groups) LARDER_RETURN_IF_ERROR(copy.add(group));
+  return copy.finish();
+}
+
+// What the old header says of generations; 0 promises nothing.
+std::uint64_t first_generation_of(FileSystem& files, const std::string& path) {
+  const Result<std::unique_ptr<File>> file = files.open(path, {});
+  std::array<std::byte, 128> bytes;
+  if (!file.is_ok() || !read_exactly(**file, bytes, 0).is_ok()) return 0;
+  const Result<SegmentHeader> header = decode_segment_header(bytes);
+  return header.is_ok() ? header->first_generation : 0;
+}
+
+}  // namespace
+
+Result<std::vector<std::vector<ListedPage>>> read_groups(File& file, const StoreId& store, SegmentId segment,
+                                                         std::uint64_t end_bytes) {
+  GroupList groups;
+  std::uint64_t at = kBlockBytes;
+  while (at + kRecordHeaderBytes <= end_bytes) {
+    const Result<RecordHead> head = read_head(file, store, segment, at);
+    if (head.is_ok()) {
+      append_groups(*head, groups);
+      at += head->record_bytes;
+    } else if (head.status().code() == StatusCode::kCorrupt) {
+      at += kBlockBytes;
+    } else {
+      return head.status();
+    }
+  }
+  return groups;
+}
+
+Status restore_header(FileSystem& files, const std::string& path, const StoreId& store, SegmentId segment,
+                      std::uint64_t now) {
+  Result<std::unique_ptr<File>> file = files.open(path, {.write = true});
+  if (!file.is_ok()) return file.status();
+  const Result<std::uint64_t> size = (*file)->size_bytes();
+  if (!size.is_ok()) return size.status();
+  const Result<RecordHead> head = find_any_head(**file, *size);
+  if (head.status().code() == StatusCode::kCorrupt) {
+    LARDER_RETURN_IF_ERROR(files.remove(path));
+    return files.sync_dir(parent_path(path));
+  }
+  if (!head.is_ok()) return head.status();
+  if (head->store != store || head->segment != segment) {
+    return conflict(path + ": its records are another store's, or carry another number; move it away");
+  }
+  const SegmentHeader header{store, segment, now, 0};
+  LARDER_RETURN_IF_ERROR(write_fully(**file, encode_segment_header(header), 0));
+  return (*file)->sync_all();
+}
+
+Status seal_segment(FileSystem& files, const StoreReport& report, const SegmentReport& segment) {
+  Result<std::unique_ptr<File>> file = files.open(segment.path, {.write = true});
+  if (!file.is_ok()) return file.status();
+  Footer footer;
+  footer.store = report.store;
+  footer.segment = segment.number;
+  footer.start = segment.scan.end_bytes;
+  footer.max_generation = segment.scan.max_generation;
+  footer.records = segment.scan.records;
+  footer.is_synced = true;
+  for (std::uint32_t i = segment.first_page; i < segment.first_page + segment.pages; ++i) {
+    footer.pages.push_back(report.pages[i].page);
+    footer.pages.back().group = 0;
+  }
+  LARDER_RETURN_IF_ERROR((*file)->truncate(footer.start));
+  LARDER_RETURN_IF_ERROR((*file)->sync_data());
+  LARDER_RETURN_IF_ERROR(write_fully(**file, encode_footer(footer), footer.start));
+  return (*file)->sync_all();
+}
+
+Result<RewriteResult> rewrite_segment(FileSystem& files, const StoreReport& report, const SegmentReport& segment,
+                                      const std::set<std::uint32_t>& damaged, std::uint64_t now) {
+  GroupList by_heads;
+  {
+    const Result<std::unique_ptr<File>> file = files.open(segment.path, {});
+    if (!file.is_ok()) return file.status();
+    Result<GroupList> read = read_groups(**file, report.store, segment.number, segment.scan.end_bytes);
+    if (!read.is_ok()) return read.status();
+    by_heads = std::move(*read);
+  }
+  std::set<PageId> bad;
+  for (const std::uint32_t page : damaged) bad.insert(id_of(report.pages[page].page));
+  GroupList kept;
+  RewriteResult result;
+  for (Group& group : listed_groups(report, segment, by_heads)) {
+    const bool is_bad =
+        std::any_of(group.begin(), group.end(), [&](const ListedPage& page) { return bad.contains(id_of(page)); });
+    (is_bad ? result.removed_pages : result.kept_pages) += group.size();
+    if (is_bad) {
+      ++result.removed_groups;
+    } else {
+      kept.push_back(std::move(group));
+    }
+  }
+  const std::string directory = parent_path(segment.path);
+  if (kept.empty()) {
+    LARDER_RETURN_IF_ERROR(files.remove(segment.path));
+  } else {
+    // A temporary name that opening a store knows and removes.
+    const std::string temporary = join_path(directory, std::string(kFormatName) + std::string(kTemporarySuffix));
+    const SegmentHeader header{report.store, segment.number, now, first_generation_of(files, segment.path)};
+    Status status = copy_groups(files, kept, segment.path, temporary, header);
+    if (status.is_ok()) status = files.rename(temporary, segment.path);
+    if (!status.is_ok()) {
+      (void)files.remove(temporary);
+      return status;
+    }
+  }
+  LARDER_RETURN_IF_ERROR(files.sync_dir(directory));
+  return result;
+}
+
+}  // namespace larder::file_store

@@ -1,0 +1,315 @@
+#include "storage/file/store_inspect.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <tuple>
+#include <utility>
+
+namespace larder::file_store {
+namespace {
+
+constexpr std::uint64_t kMaxSmallFileBytes = 1 << 20;  // FORMAT and CLEARED are smaller
+constexpr std::size_t kShownDigits = 16;
+
+Result<std::vector<std::byte>> read_small_file(FileSystem& files, const std::string& path) {
+  Result<std::unique_ptr<File>> file = files.open(path, {});
+  if (!file.is_ok()) return file.status();
+  const Result<std::uint64_t> size = (*file)->size_bytes();
+  if (!size.is_ok()) return size.status();
+  if (*size > kMaxSmallFileBytes) return corrupt(path + ": larger than any such file is");
+  std::vector<std::byte> bytes(static_cast<std::size_t>(*size));
+  LARDER_RETURN_IF_ERROR(read_exactly(**file, bytes, 0));
+  return bytes;
+}
+
+Status at_path(const std::string& path, const Status& status) {
+  if (status.message().find(path) != std::string::npos) return status;
+  return Status(status.code(), path + ": " + status.message());
+}
+
+void read_format(FileSystem& files, VolumeReport& volume) {
+  const std::string path = join_path(volume.directory, kFormatName);
+  const Result<std::vector<std::byte>> bytes = read_small_file(files, path);
+  if (!bytes.is_ok()) {
+    volume.format_status = at_path(path, bytes.status());
+    return;
+  }
+  const Result<VolumeFormat> format = parse_format_text({reinterpret_cast<const char*>(bytes->data()), bytes->size()});
+  if (format.is_ok()) {
+    volume.format = *format;
+  } else {
+    volume.format_status = at_path(path, format.status());
+  }
+}
+
+// A CLEARED that cannot be read is not a damaged one: nobody knows what it says, and nobody may guess.
+Status read_cleared(FileSystem& files, VolumeReport& volume) {
+  const std::string path = join_path(volume.directory, kClearedName);
+  const Result<std::vector<std::byte>> bytes = read_small_file(files, path);
+  if (bytes.status().code() == StatusCode::kNotFound) return Status::ok();
+  if (!bytes.is_ok() && bytes.status().code() != StatusCode::kCorrupt) return bytes.status();
+  volume.has_cleared = true;
+  Result<std::vector<Cleared>> list = bytes.is_ok() ? decode_cleared(*bytes) : bytes.status();
+  if (list.is_ok()) {
+    volume.cleared = std::move(*list);
+  } else if (list.status().code() == StatusCode::kUnsupported) {
+    return at_path(path, list.status());
+  } else {
+    volume.cleared_status = at_path(path, list.status());
+  }
+  return Status::ok();
+}
+
+// Reads what the volume's directory holds; the numbers of its segments.
+Result<std::vector<SegmentId>> read_volume(FileSystem& files, VolumeReport& volume) {
+  const Result<std::vector<std::string>> names = files.list(volume.directory);
+  if (!names.is_ok()) return names.status();
+  std::vector<SegmentId> segments;
+  for (const std::string& name : *names) {
+    if (const auto number = parse_segment_name(name)) {
+      segments.push_back(*number);
+    } else if (name == kLockName) {
+      volume.has_lock_file = true;
+    } else if (name.ends_with(kTemporarySuffix) && is_store_name(name)) {
+      volume.temporary.push_back(name);
+    } else if (!is_store_name(name)) {
+      volume.foreign.push_back(name);
+    }
+  }
+  std::sort(segments.begin(), segments.end());
+  read_format(files, volume);
+  LARDER_RETURN_IF_ERROR(read_cleared(files, volume));
+  return segments;
+}
+
+// The store's id: of a FORMAT, or else of a segment that can be read.
+StoreId find_store_id(FileSystem& files, const StoreReport& report,
+                      const std::vector<std::vector<SegmentId>>& segments) {
+  for (const VolumeReport& volume : report.volumes) {
+    if (volume.format_status.is_ok()) return volume.format.store;
+  }
+  for (std::size_t v = 0; v < segments.size(); ++v) {
+    for (const SegmentId number : segments[v]) {
+      const auto file = files.open(join_path(report.volumes[v].directory, segment_name(number)), {});
+      std::byte bytes[128];
+      if (!file.is_ok() || !read_exactly(**file, bytes, 0).is_ok()) continue;
+      const Result<SegmentHeader> header = decode_segment_header(bytes);
+      if (header.is_ok()) return header->store;
+    }
+  }
+  return {};
+}
+
+void scan_one(FileSystem& files, StoreReport& report, std::uint32_t volume, SegmentId number,
+              const InspectOptions& options) {
+  SegmentReport out;
+  out.number = number;
+  out.volume = volume;
+  out.path = join_path(report.volumes[volume].directory, segment_name(number));
+  out.first_page = static_cast<std::uint32_t>(report.pages.size());
+  const Result<std::unique_ptr<File>> file = files.open(out.path, {});
+  if (file.status().code() == StatusCode::kNotFound) {
+    ++report.volumes[volume].vanished;
+    return;
+  }
+  const StoreId& store =
+      report.volumes[volume].format_status.is_ok() ? report.volumes[volume].format.store : report.store;
+  Result<ScanResult> scan =
+      file.is_ok() ? scan_segment(**file, store, number, options.check_unsynced_payloads) : file.status();
+  if (!scan.is_ok()) {
+    out.status = at_path(out.path, scan.status());
+  } else {
+    const auto index = static_cast<std::uint32_t>(report.segments.size());
+    for (ListedPage& page : scan->pages) report.pages.push_back({std::move(page), index, PageState::kLive});
+    out.scan = std::move(*scan);
+    out.scan.pages.clear();
+    out.pages = static_cast<std::uint32_t>(report.pages.size()) - out.first_page;
+  }
+  report.segments.push_back(std::move(out));
+}
+
+void join_cleared(StoreReport& report) {
+  bool any_whole = false;
+  bool any_damaged = false;
+  for (const VolumeReport& volume : report.volumes) {
+    if (!volume.has_cleared) continue;
+    (volume.cleared_status.is_ok() ? any_whole : any_damaged) = true;
+    for (const Cleared& entry : volume.cleared) {
+      const auto same = std::find_if(report.cleared.begin(), report.cleared.end(),
+                                     [&](const Cleared& c) { return c.namespace_digest == entry.namespace_digest; });
+      if (same == report.cleared.end()) {
+        report.cleared.push_back(entry);
+      } else {
+        same->generation = std::max(same->generation, entry.generation);
+      }
+    }
+  }
+  report.is_all_dropped = any_damaged && !any_whole;
+}
+
+bool is_cleared(const StoreReport& report, const ListedPage& page) {
+  if (report.is_all_dropped) return true;
+  return std::any_of(report.cleared.begin(), report.cleared.end(), [&](const Cleared& entry) {
+    return (entry.namespace_digest.is_zero() || entry.namespace_digest == page.identity.namespace_digest) &&
+           page.location.generation < entry.generation;
+  });
+}
+
+auto page_id(const ListedPage& page) {
+  return std::tie(page.key, page.identity.pool, page.identity.namespace_digest, page.identity.layout_fingerprint);
+}
+
+void set_states(StoreReport& report) {
+  std::vector<std::uint32_t> order(report.pages.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    const ListedPage& left = report.pages[a].page;
+    const ListedPage& right = report.pages[b].page;
+    if (page_id(left) != page_id(right)) return page_id(left) < page_id(right);
+    return std::pair(right.location.generation, a) < std::pair(left.location.generation, b);  // the newest first
+  });
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    InspectedPage& page = report.pages[order[i]];
+    if (is_cleared(report, page.page)) {
+      page.state = PageState::kCleared;
+    } else if (i > 0 && page_id(report.pages[order[i - 1]].page) == page_id(page.page)) {
+      page.state = PageState::kSuperseded;
+    }
+  }
+}
+
+}  // namespace
+
+std::string_view page_state_name(PageState state) {
+  switch (state) {
+    case PageState::kLive: return "live";
+    case PageState::kSuperseded: return "superseded";
+    case PageState::kCleared: return "cleared";
+  }
+  return "unknown";
+}
+
+bool StoreReport::is_unfinished(const InspectedPage& page) const {
+  const ScanResult& scan = segments[page.segment].scan;
+  return !scan.has_footer && page.page.location.offset + page.page.location.payload_bytes > scan.synced_bytes;
+}
+
+Result<StoreReport> inspect_store(FileSystem& files, std::span<const std::string> directories,
+                                  const InspectOptions& options) {
+  if (directories.empty()) return invalid_argument("no directory given: a store is one or more directories");
+  std::set<std::string> seen;
+  StoreReport report;
+  std::vector<std::vector<SegmentId>> segments;
+  for (std::string directory : directories) {
+    while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
+    if (!seen.insert(directory).second) return invalid_argument("the directory " + directory + " is given twice");
+    VolumeReport volume;
+    volume.directory = directory;
+    Result<std::vector<SegmentId>> numbers = read_volume(files, volume);
+    if (!numbers.is_ok()) return numbers.status();
+    segments.push_back(std::move(*numbers));
+    report.volumes.push_back(std::move(volume));
+  }
+  report.store = find_store_id(files, report, segments);
+  for (std::uint32_t v = 0; v < report.volumes.size(); ++v) {
+    for (const SegmentId number : segments[v]) scan_one(files, report, v, number, options);
+  }
+  join_cleared(report);
+  set_states(report);
+  return report;
+}
+
+Status check_volumes(const StoreReport& report) {
+  const VolumeReport* first = nullptr;
+  std::set<unsigned> numbers;
+  for (const VolumeReport& volume : report.volumes) {
+    if (volume.format_status.code() == StatusCode::kNotFound) {
+      return not_found(volume.directory + ": no file store is there (it has no file FORMAT)");
+    }
+    LARDER_RETURN_IF_ERROR(volume.format_status);
+    if (first == nullptr) first = &volume;
+    if (volume.format.store != first->format.store) {
+      return conflict(volume.directory + " and " + first->directory + " are volumes of two different stores");
+    }
+    if (!numbers.insert(volume.format.volume).second) {
+      return conflict(volume.directory + ": a second directory with volume number " +
+                      std::to_string(volume.format.volume) + "; is it a copy of another one?");
+    }
+  }
+  return Status::ok();
+}
+
+VerifyReport verify_pages(FileSystem& files, const StoreReport& report, const ProgressSink& progress) {
+  VerifyReport out;
+  PayloadReader reader(files);
+  std::uint64_t total = 0, done = 0;
+  for (const InspectedPage& page : report.pages) total += page.page.location.payload_bytes;
+  for (std::uint32_t i = 0; i < report.pages.size(); ++i) {
+    const InspectedPage& page = report.pages[i];
+    const Status status = reader.read_page(report.path_of(page), page.page.location, nullptr);
+    done += page.page.location.payload_bytes;
+    if (progress) progress(done, total);
+    if (status.is_ok()) {
+      ++out.pages;
+      out.bytes += page.page.location.payload_bytes;
+    } else if (status.code() == StatusCode::kNotFound) {
+      ++out.vanished;
+    } else if (status.code() == StatusCode::kCorrupt && report.is_unfinished(page)) {
+      ++out.unfinished;
+    } else {
+      out.damaged.push_back({i, status});
+    }
+  }
+  // A segment that was being taken out (cut, then removed) while it was read is no damage.
+  const std::size_t before = out.damaged.size();
+  std::erase_if(out.damaged, [&](const DamagedPage& damaged) {
+    return files.stat(report.path_of(report.pages[damaged.page])).status().code() == StatusCode::kNotFound;
+  });
+  out.vanished += before - out.damaged.size();
+  return out;
+}
+
+Result<std::string> parse_digest_prefix(std::string_view what, std::string_view text) {
+  std::string digits(text);
+  for (char& c : digits) {
+    if (c >= 'A' && c <= 'F') c = static_cast<char>(c - 'A' + 'a');
+  }
+  const bool is_hex = digits.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (!is_hex || digits.size() < 4 || digits.size() > 64) {
+    return invalid_argument(std::string(what) + ": 4 to 64 hex digits are expected (the first ones are enough), not '" +
+                            std::string(text) + "'");
+  }
+  return digits;
+}
+
+bool is_selected(const PageSelection& selection, const ListedPage& page) {
+  if (!selection.namespace_prefix.empty() &&
+      !page.identity.namespace_digest.hex().starts_with(selection.namespace_prefix)) {
+    return false;
+  }
+  if (!selection.pools.empty() &&
+      std::find(selection.pools.begin(), selection.pools.end(), page.identity.pool) == selection.pools.end()) {
+    return false;
+  }
+  if (selection.key_prefixes.empty()) return true;
+  const std::string key = page.key.hex();
+  return std::any_of(selection.key_prefixes.begin(), selection.key_prefixes.end(),
+                     [&](const std::string& prefix) { return key.starts_with(prefix); });
+}
+
+Result<Digest256> find_namespace(const StoreReport& report, const std::string& prefix) {
+  std::set<Digest256> found;
+  for (const InspectedPage& page : report.pages) {
+    const Digest256& digest = page.page.identity.namespace_digest;
+    if (!found.contains(digest) && digest.hex().starts_with(prefix)) found.insert(digest);
+  }
+  if (found.empty()) return not_found("no page of a namespace " + prefix + " is stored");
+  if (found.size() == 1) return *found.begin();
+  std::string names;
+  for (const Digest256& digest : found) names += " " + digest.hex().substr(0, kShownDigits);
+  return conflict(std::to_string(found.size()) + " namespaces start with " + prefix + ":" + names +
+                  "; give more digits");
+}
+
+}  // namespace larder::file_store

@@ -1,0 +1,113 @@
+// A volume: one directory of a file store, usually one disk; its lock, its segments' numbers, its health.
+//
+// State machine of its health, as writes see it:
+//
+//    healthy --a write, sync or create fails--> healthy, with a new segment --fails again--> suspended (1 s)
+//       ^                                                                                       |
+//       +----- a record is written -----  back-off over, the next append tries  <---------------+ fails: twice as long
+//
+// Reads are not stopped by it: what can be read is read. A directory that was deleted is made again when the next
+// append tries; one whose mount went away is left alone until that comes back (the device number tells them apart).
+//
+// Threads: confined: the file store's mutex guards the mutable part; the file functions below block and take none.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/file_system.h"
+#include "base/status.h"
+#include "storage/file/io_queue.h"
+#include "storage/file/segment_format.h"
+
+namespace larder::file_store {
+
+using FilePtr = std::shared_ptr<File>;
+
+// A segment file that takes appends.
+struct ActiveSegment {
+  SegmentId id = 0;
+  FilePtr file;
+  std::uint64_t capacity_bytes = 0;    // reserved, with room for the footer
+  std::uint64_t end_bytes = 0;         // where the next record goes
+  std::uint64_t synced_bytes = 0;      // [0, this) is on disk
+  std::vector<std::uint64_t> writing;  // starts of records under way, ascending
+  std::uint64_t records = 0, pages = 0;
+  std::uint64_t max_generation = 0;
+  bool is_full = false;  // takes no more; sealed when `writing` is empty
+  bool is_sealing = false;
+  bool is_broken = false;  // a write or sync of it failed: no footer, no promise
+  // [0, this) has been written, as far as the file is concerned.
+  [[nodiscard]] std::uint64_t written_bytes() const { return writing.empty() ? end_bytes : writing.front(); }
+  // What a footer over this many pages may take, the trailer included.
+  [[nodiscard]] static std::uint64_t footer_room(std::uint64_t pages) {
+    const std::uint64_t identities = std::min<std::uint64_t>(pages, 1024);
+    return align_up(kRecordHeaderBytes + pages * kPageBytes + identities * kIdentityBytes, kBlockBytes) + kBlockBytes;
+  }
+  [[nodiscard]] bool fits(std::uint64_t record_bytes, std::uint64_t more_pages) const {
+    return !is_full && end_bytes + record_bytes + footer_room(pages + more_pages) <= capacity_bytes;
+  }
+};
+
+// New pages and pages that cleaning moves go to different segments: what survived once lives longer, and the room that
+// is kept for cleaning is not taken by others.
+enum class LogKind : std::uint8_t { kNew, kMoved };
+inline constexpr std::size_t kLogs = 2;
+
+struct Volume {
+  std::string directory;
+  unsigned number = 0;
+  std::uint64_t device_id = 0;
+  bool is_direct = false;
+  std::unique_ptr<FileLock> lock;  // null: closed
+  std::unique_ptr<IoQueue> io;
+
+  // guarded by the store's mutex
+  struct Log {
+    std::shared_ptr<ActiveSegment> active;  // null: the next append makes one
+    bool is_rolling = false;                // somebody is making the next segment
+  };
+  std::array<Log, kLogs> logs;
+  [[nodiscard]] Log& log(LogKind kind) { return logs[static_cast<std::size_t>(kind)]; }
+  // The active segment of that number; null: none.
+  [[nodiscard]] std::shared_ptr<ActiveSegment> find_active(SegmentId id) const {
+    for (const Log& log : logs) {
+      if (log.active && log.active->id == id) return log.active;
+    }
+    return nullptr;
+  }
+  TimePoint suspended_until{};
+  Nanos back_off{};
+  Status last_error;
+  std::uint64_t write_failures = 0;
+};
+
+inline constexpr Nanos kFirstBackOff = std::chrono::seconds(1);
+inline constexpr Nanos kLongestBackOff = std::chrono::seconds(60);
+
+// Writes `bytes` as `name` in the directory, so that a crash leaves the old or the new file, whole.
+[[nodiscard]] Status replace_file(FileSystem& files, const std::string& directory, std::string_view name,
+                                  std::span<const std::byte> bytes);
+
+// Can files in `directory` be opened and read and written past the page cache? Tries it on a file of its own.
+[[nodiscard]] bool supports_direct(FileSystem& files, const std::string& directory);
+
+// The directory is there and holds the FORMAT of this volume; made again if it was deleted and its parent still lies on
+// the same device. kUnavailable: it is not to be had now. `was_lost`: it was made again, and its segments are gone.
+[[nodiscard]] Status restore_directory(FileSystem& files, Volume& volume, const StoreId& store, bool& was_lost);
+
+// Makes the file of a new segment: header written, space reserved, name synced. On error there is no file. kConflict:
+// one of that name is there.
+[[nodiscard]] Result<std::shared_ptr<ActiveSegment>> create_segment(FileSystem& files, const Volume& volume,
+                                                                    const SegmentHeader& header,
+                                                                    std::uint64_t capacity_bytes);
+
+// Writes footer and trailer behind the records and cuts the file to its length. Bytes of the file then.
+[[nodiscard]] Result<std::uint64_t> seal_segment(File& file, Footer footer, bool with_sync);
+
+}  // namespace larder::file_store

@@ -1,0 +1,108 @@
+#include "storage/pipeline/negative_cache.h"
+
+#include <gtest/gtest.h>
+
+#include "storage/pipeline/pipeline_test_util.h"
+
+namespace larder {
+namespace {
+
+using pipeline_test::make_key;
+using pipeline_test::make_scope;
+using std::chrono::seconds;
+
+constexpr TimePoint kStart{seconds(50)};
+
+// "101": which of the keys 0, 1, 2 survive the mask in a pool.
+std::string survivors(NegativeCache& cache, const StoreScope& scope, TimePoint now, PoolName pool = PoolName::kKv) {
+  const std::vector<PageKey> keys{make_key(0), make_key(1), make_key(2)};
+  std::vector<PoolPresence> presence{{pool, {true, true, true}}};
+  (void)cache.mask(scope, keys, presence, now);
+  std::string out;
+  for (const bool is_present : presence[0].present) out += is_present ? '1' : '0';
+  return out;
+}
+
+TEST(NegativeCacheTest, MasksUntilTheTtlIsOver) {
+  NegativeCache cache(seconds(30), 10);
+  const auto scope = make_scope();
+  cache.add(*scope, PoolName::kKv, make_key(1), cache.stamp(), kStart);
+  EXPECT_EQ(survivors(cache, *scope, kStart), "101");
+  cache.add(*scope, PoolName::kKv, make_key(1), cache.stamp(), kStart + seconds(20));
+  EXPECT_EQ(cache.size(), 1u);
+  EXPECT_EQ(survivors(cache, *scope, kStart + seconds(29)), "101");
+  EXPECT_EQ(survivors(cache, *scope, kStart + seconds(30)), "111") << "from the first failure on";
+  EXPECT_EQ(cache.size(), 0u);
+  EXPECT_EQ(cache.hits(), 2u);
+}
+
+TEST(NegativeCacheTest, IdentityIsComplete) {
+  NegativeCache cache(seconds(30), 10);
+  const auto scope = make_scope(1), other = make_scope(2);
+  cache.add(*scope, PoolName::kKv, make_key(1), cache.stamp(), kStart);
+  EXPECT_EQ(survivors(cache, *other, kStart), "111") << "another namespace";
+  EXPECT_EQ(survivors(cache, *scope, kStart, PoolName::kSwa), "111") << "another pool";
+  StoreScope other_layout = *scope;
+  other_layout.layout_fingerprints[0].bytes[7] = 9;
+  EXPECT_EQ(survivors(cache, other_layout, kStart), "111") << "another layout";
+}
+
+TEST(NegativeCacheTest, AWriteForgetsAndOutweighsAReadThatBeganBefore) {
+  NegativeCache cache(seconds(30), 10);
+  const auto scope = make_scope();
+  cache.add(*scope, PoolName::kKv, make_key(1), cache.stamp(), kStart);
+  const std::uint64_t before = cache.stamp();
+  cache.remove(*scope, PoolName::kKv, make_key(1));
+  EXPECT_EQ(survivors(cache, *scope, kStart), "111");
+  cache.add(*scope, PoolName::kKv, make_key(1), before, kStart);
+  EXPECT_EQ(survivors(cache, *scope, kStart), "111") << "the read saw what was there before the write";
+  cache.add(*scope, PoolName::kKv, make_key(1), cache.stamp(), kStart);
+  EXPECT_EQ(survivors(cache, *scope, kStart), "101");
+}
+
+TEST(NegativeCacheTest, BoundedOldestLeaves) {
+  NegativeCache cache(seconds(30), 3);
+  const auto scope = make_scope();
+  for (int tag = 0; tag < 200; ++tag) {
+    cache.add(*scope, PoolName::kKv, make_key(static_cast<std::uint8_t>(tag)), cache.stamp(), kStart);
+    EXPECT_LE(cache.size(), 3u);
+  }
+  EXPECT_EQ(survivors(cache, *scope, kStart), "111");
+  cache.add(*scope, PoolName::kKv, make_key(1), cache.stamp(), kStart);
+  EXPECT_EQ(survivors(cache, *scope, kStart), "101");
+}
+
+TEST(NegativeCacheTest, ClearByNamespace) {
+  NegativeCache cache(seconds(30), 10);
+  const auto scope = make_scope(1), other = make_scope(2);
+  cache.add(*scope, PoolName::kKv, make_key(1), cache.stamp(), kStart);
+  cache.add(*other, PoolName::kKv, make_key(2), cache.stamp(), kStart);
+  cache.clear(scope.get());
+  EXPECT_EQ(survivors(cache, *scope, kStart), "111");
+  EXPECT_EQ(survivors(cache, *other, kStart), "110");
+  cache.clear(nullptr);
+  EXPECT_EQ(cache.size(), 0u);
+}
+
+TEST(NegativeCacheTest, ZeroTurnsItOff) {
+  NegativeCache no_ttl(Nanos(0), 10), no_room(seconds(30), 0);
+  const auto scope = make_scope();
+  for (NegativeCache* cache : {&no_ttl, &no_room}) {
+    cache->add(*scope, PoolName::kKv, make_key(1), cache->stamp(), kStart);
+    EXPECT_FALSE(cache->is_enabled());
+    EXPECT_EQ(survivors(*cache, *scope, kStart), "111");
+  }
+}
+
+TEST(NegativeCacheTest, AShortAnswerIsNotReadBeyondItsEnd) {
+  NegativeCache cache(seconds(30), 10);
+  const auto scope = make_scope();
+  cache.add(*scope, PoolName::kKv, make_key(0), cache.stamp(), kStart);
+  const std::vector<PageKey> keys{make_key(0), make_key(1)};
+  std::vector<PoolPresence> presence{{PoolName::kKv, {true}}, {PoolName::kSwa, {}}};
+  EXPECT_EQ(cache.mask(*scope, keys, presence, kStart), 1u);
+  EXPECT_EQ(presence[0].present, Presence{false});
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,405 @@
+#include "storage/pipeline/pipeline_core.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace larder {
+namespace {
+
+// A queue's share, rounded up so that a limit of 1 stays 1.
+std::size_t three_quarters(std::size_t of) { return of - of / 4; }
+
+CircuitBreaker::Weight weight_of(Lane lane) {
+  return lane == Lane::kExists ? CircuitBreaker::Weight::kHint : CircuitBreaker::Weight::kDecisive;
+}
+
+std::string seconds_text(Nanos duration) {
+  const auto tenths = std::max<std::int64_t>(duration / std::chrono::milliseconds(100), 0);
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+// The sorted sample's value below which `percent` of it lie.
+Nanos percentile(const std::vector<Nanos>& sorted, std::size_t percent) {
+  if (sorted.empty()) return Nanos(0);
+  return sorted[std::min(sorted.size() * percent / 100, sorted.size() - 1)];
+}
+
+}  // namespace
+
+CompletionToken::~CompletionToken() { core_->dropped(operation_); }
+void CompletionToken::finish() { core_->finish(operation_); }
+
+PipelineCore::PipelineCore(StorageBackend& inner, const PipelineOptions& options, Clock& clock,
+                           MetricsRegistry* metrics, std::uint64_t seed)
+    : inner_(inner),
+      options_(options),
+      clock_(clock),
+      name_(inner.info().name),
+      metrics_(metrics, name_),
+      negative_(options.negative_ttl, options.negative_entries),
+      directions_{DirectionState(options.breaker, seed), DirectionState(options.breaker, seed + 1)} {
+  LockGuard guard(mutex_);
+  const auto set = [this](Lane lane, std::size_t operations, std::uint64_t bytes) LARDER_REQUIRES(mutex_) {
+    lanes_[index_of(lane)].max_operations = std::max<std::size_t>(operations, 1);
+    lanes_[index_of(lane)].max_bytes = bytes;
+  };
+  set(Lane::kExists, options.max_exists_in_flight, 0);
+  set(Lane::kRead, options.max_reads_in_flight, options.max_read_bytes_in_flight);
+  set(Lane::kWrite, options.max_writes_in_flight, options.max_write_bytes_in_flight);
+  set(Lane::kClear, 1, 0);
+}
+
+Status PipelineCore::submit(OperationPtr op) {
+  Status status;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    {
+      LockGuard guard(mutex_);
+      status = check_taken(*op, clock_.now());
+      LaneState& lane = lanes_[index_of(op->lane)];
+      if (status.is_ok()) {
+        metrics_.queued(op->lane, op->terms.urgency, 1);
+        ++waiting_;
+        ++unfinished_;
+        lane.queue.push(std::move(op));
+      } else if (status.code() == StatusCode::kOverloaded && attempt == 0) {
+        is_sweep_forced_ = true;  // perhaps what fills the queue need not wait any more
+      } else {
+        ++lane.refused;
+        metrics_.ended(op->lane, OperationResult::kRefused);
+        return status;
+      }
+    }
+    pump();
+    if (status.is_ok()) break;
+  }
+  return status;
+}
+
+Status PipelineCore::check_taken(const QueuedOperation& op, TimePoint now) {
+  if (is_closed_) return unavailable("storage backend '" + name_ + "' is closed");
+  notice_slow(now);
+  const Direction direction = direction_of(op.lane);
+  if (!directions_[index_of(direction)].breaker.would_admit(weight_of(op.lane), now)) {
+    return open_status(direction, now);
+  }
+  if (has_queue_room(op)) return Status::ok();
+  return overloaded("storage backend '" + name_ + "': " + std::to_string(waiting_) +
+                    " operations wait for their turn, no more are taken");
+}
+
+bool PipelineCore::has_queue_room(const QueuedOperation& op) const {
+  const std::size_t limit = std::max<std::size_t>(options_.queue_limit, 1);
+  const std::size_t share = three_quarters(limit);
+  const std::size_t in_lane = lanes_[index_of(op.lane)].queue.size();
+  if (waiting_ >= limit || in_lane >= share) return false;
+  return op.terms.urgency == Urgency::kWaiting || in_lane < three_quarters(share);
+}
+
+void PipelineCore::tick() {
+  {
+    LockGuard guard(mutex_);
+    is_sweep_forced_ = true;
+  }
+  pump();
+  negative_.expire(clock_.now());
+  metrics_.negative_entries(negative_.size());
+}
+
+void PipelineCore::pump() {
+  {
+    LockGuard guard(mutex_);
+    if (is_pumping_) return;
+    is_pumping_ = true;
+  }
+  for (;;) {
+    Batch batch;
+    {
+      LockGuard guard(mutex_);
+      collect(clock_.now(), batch);
+      if (batch.ended.empty() && batch.begun.empty()) {
+        is_pumping_ = false;  // what comes from here on finds no pump and starts one
+        changed_.notify_all();
+        return;
+      }
+    }
+    for (const auto& [op, status] : batch.ended) end_waiting(op, status);
+    for (const OperationPtr& op : batch.begun) begin(op);
+  }
+}
+
+void PipelineCore::collect(TimePoint now, Batch& batch) {
+  notice_slow(now);
+  for (const Lane lane : kLanes) collect_lane(lane, now, batch);
+  is_sweep_forced_ = false;
+  for (const auto& [op, status] : batch.ended) metrics_.queued(op->lane, op->terms.urgency, -1);
+  for (const OperationPtr& op : batch.begun) {
+    metrics_.queued(op->lane, op->terms.urgency, -1);
+    metrics_.begun(op->lane, op->terms.urgency, op->bytes, now - op->queued_at);
+  }
+}
+
+void PipelineCore::collect_lane(Lane lane, TimePoint now, Batch& batch) {
+  LaneState& state = lanes_[index_of(lane)];
+  const std::size_t before = state.queue.size();
+  if (before == 0) return;
+  const Direction direction = direction_of(lane);
+  CircuitBreaker& breaker = directions_[index_of(direction)].breaker;
+  state.queue.sweep(now, is_sweep_forced_, batch.ended);
+  if (is_drained_) {
+    state.queue.end_all(cancelled("storage backend '" + name_ + "' is closing"), batch.ended);
+  }
+  while (const QueuedOperation* next = state.queue.front()) {
+    Status expiry = LaneQueue::expiry(*next, now);
+    if (!expiry.is_ok()) {
+      batch.ended.emplace_back(state.queue.take(), std::move(expiry));
+      continue;
+    }
+    if (!breaker.would_admit(weight_of(lane), now)) {
+      state.queue.end_all(open_status(direction, now), batch.ended);
+      break;
+    }
+    const bool is_probe = breaker.is_probe_due(now);
+    if (!has_place(state, *next, is_probe)) {
+      if (!is_stuck(state)) break;
+      // Hung operations fill every place: nobody is to wait for those, whatever the count of failures.
+      breaker.trip(now);
+      publish(direction);
+      state.queue.end_all(open_status(direction, now), batch.ended);
+      break;
+    }
+    const auto pass = breaker.admit(weight_of(lane), now);
+    publish(direction);
+    OperationPtr op = state.queue.take();
+    op->flight.begun = now;
+    op->flight.pass = *pass;
+    op->flight.place = state.flights.insert(state.flights.end(), op);
+    state.bytes += op->bytes;
+    batch.begun.push_back(std::move(op));
+  }
+  waiting_ -= before - state.queue.size();
+}
+
+bool PipelineCore::has_place(const LaneState& lane, const QueuedOperation& op, bool is_probe) const {
+  if (is_probe) return lane.flights.size() < lane.max_operations + kProbePlaces;
+  if (lane.flights.size() >= lane.max_operations) return false;
+  return lane.max_bytes == 0 || lane.bytes == 0 || lane.bytes + op.bytes <= lane.max_bytes;
+}
+
+bool PipelineCore::is_stuck(const LaneState& lane) {
+  // The last one is the youngest: if it is slow, all are.
+  return !lane.flights.empty() && lane.flights.back()->flight.is_slow;
+}
+
+void PipelineCore::notice_slow(TimePoint now) {
+  for (const Lane lane : {Lane::kExists, Lane::kRead, Lane::kWrite}) {  // a clear may take long
+    for (const OperationPtr& op : lanes_[index_of(lane)].flights) {
+      if (op->flight.is_slow) continue;
+      if (now - op->flight.begun <= options_.slow_limit) break;  // the later ones are younger
+      op->flight.is_slow = true;
+      metrics_.slow(lane);
+      record(direction_of(lane), op->flight.pass, CircuitBreaker::Outcome::kFailed,
+             deadline_exceeded("no answer to a storage operation (" + std::string(lane_name(lane)) + ") for " +
+                               seconds_text(now - op->flight.begun)),
+             now);
+    }
+  }
+}
+
+void PipelineCore::record(Direction direction, const CircuitBreaker::Pass& pass, CircuitBreaker::Outcome outcome,
+                          const Status& cause, TimePoint now) {
+  DirectionState& state = directions_[index_of(direction)];
+  if (outcome == CircuitBreaker::Outcome::kFailed) state.last_failure = cause;
+  state.breaker.record(pass, outcome, now);
+  publish(direction);
+}
+
+void PipelineCore::publish(Direction direction) {
+  DirectionState& state = directions_[index_of(direction)];
+  const std::uint64_t opens = state.breaker.opens();
+  metrics_.breaker(direction, state.breaker.state(), opens - state.published_opens);
+  state.published_opens = opens;
+}
+
+Status PipelineCore::open_status(Direction direction, TimePoint now) const {
+  const DirectionState& state = directions_[index_of(direction)];
+  std::string text = "storage backend '" + name_ + "' is not asked for " + std::string(direction_name(direction)) +
+                     "s since it failed (" + state.last_failure.to_string() + "); ";
+  const Nanos left = state.breaker.next_probe() - now;
+  if (state.breaker.state() == CircuitBreaker::State::kOpen && left > Nanos(0)) {
+    text += "next try in " + seconds_text(left);
+  } else {
+    text += "operations that it has not answered are waited for";
+  }
+  return unavailable(std::move(text));
+}
+
+void PipelineCore::begin(const OperationPtr& op) {
+  using Stage = QueuedOperation::Stage;
+  const Status status = op->begin(inner_, services(), std::make_shared<CompletionToken>(shared_from_this(), op));
+  Status forced;
+  if (!status.is_ok()) {
+    if (!op->claim()) return;  // it ran `done`, too
+    forced = status;
+  } else {
+    Stage expected = Stage::kSubmitting;
+    if (op->stage.compare_exchange_strong(expected, Stage::kAccepted)) return;
+    if (!op->claim()) return;
+    forced = internal_error("storage backend '" + name_ + "' dropped a callback unrun; this is a defect of it");
+  }
+  op->fill(forced);
+  StatusTally tally;
+  tally.add(forced);
+  OperationVerdict verdict = tally.verdict();
+  if (!status.is_ok()) verdict.result = OperationResult::kRefused;
+  finish_with(op, verdict);
+}
+
+void PipelineCore::dropped(const OperationPtr& op) {
+  const auto before = op->stage.exchange(QueuedOperation::Stage::kDropped);
+  if (before != QueuedOperation::Stage::kAccepted || !op->claim()) return;  // begin() will see it, or it ended well
+  const Status status =
+      internal_error("storage backend '" + name_ + "' dropped a callback unrun; this is a defect of it");
+  op->fill(status);
+  StatusTally tally;
+  tally.add(status);
+  finish_with(op, tally.verdict());
+}
+
+void PipelineCore::end_waiting(const OperationPtr& op, const Status& status) {
+  OperationResult result = OperationResult::kRefused;
+  if (status.code() == StatusCode::kDeadlineExceeded) result = OperationResult::kDeadline;
+  if (status.code() == StatusCode::kCancelled) result = OperationResult::kCancelled;
+  {
+    LockGuard guard(mutex_);
+    LaneState& lane = lanes_[index_of(op->lane)];
+    ++(result == OperationResult::kRefused ? lane.refused : lane.ended);
+  }
+  metrics_.ended(op->lane, result);
+  op->fill(status);
+  op->deliver();
+  settle();
+}
+
+void PipelineCore::finish(const OperationPtr& op) { finish_with(op, op->examine(services(), clock_.now())); }
+
+void PipelineCore::finish_with(const OperationPtr& op, const OperationVerdict& verdict) {
+  const TimePoint now = clock_.now();
+  const Nanos served = now - op->flight.begun;
+  metrics_.ended(op->lane, verdict.result);
+  metrics_.left(op->lane, op->terms.urgency, op->bytes, served);
+  metrics_.negative_entries(negative_.size());
+  {
+    LockGuard guard(mutex_);
+    LaneState& lane = lanes_[index_of(op->lane)];
+    lane.flights.erase(op->flight.place);  // the caller holds the operation, too: it does not die here
+    lane.bytes -= op->bytes;
+    lane.service[lane.served++ % kSamples] = served;
+    ++lane.ended;
+    if (verdict.result == OperationResult::kError) ++lane.failed;
+    if (!op->flight.is_slow) record(direction_of(op->lane), op->flight.pass, verdict.outcome, verdict.cause, now);
+  }
+  op->deliver();
+  settle();
+  pump();
+}
+
+void PipelineCore::settle() {
+  LockGuard guard(mutex_);
+  --unfinished_;
+  changed_.notify_all();
+}
+
+void PipelineCore::begin_close(Nanos limit) {
+  {
+    LockGuard guard(mutex_);
+    is_closed_ = true;
+  }
+  pump();  // what has a place is begun, so that the order of submit and close() is kept where it can be
+  wait_pump(limit);
+  {
+    LockGuard guard(mutex_);
+    is_drained_ = true;
+  }
+  pump();
+  wait_pump(limit);
+}
+
+void PipelineCore::wait_pump(Nanos limit) {
+  LockGuard guard(mutex_);
+  while (is_pumping_) {
+    if (limit < Nanos(0)) {
+      changed_.wait(mutex_);
+    } else if (limit == Nanos(0) || !changed_.wait_for(mutex_, limit)) {
+      return;
+    }
+  }
+}
+
+bool PipelineCore::wait_settled(Nanos limit) {
+  LockGuard guard(mutex_);
+  // Each change restarts the wait: the limit bounds a stall, and nothing new is taken.
+  while (unfinished_ > 0 || is_pumping_) {
+    if (limit < Nanos(0)) {
+      changed_.wait(mutex_);
+    } else if (limit == Nanos(0) || !changed_.wait_for(mutex_, limit)) {
+      break;
+    }
+  }
+  return unfinished_ == 0 && !is_pumping_;
+}
+
+std::uint64_t PipelineCore::waiting() const {
+  LockGuard guard(mutex_);
+  return waiting_;
+}
+
+PipelineHealth PipelineCore::health() const {
+  PipelineHealth out;
+  out.backend = name_;
+  out.negative_entries = negative_.size();
+  out.negative_hits = negative_.hits();
+  std::array<std::vector<Nanos>, kLaneCount> samples;
+  {
+    LockGuard guard(mutex_);
+    const TimePoint now = clock_.now();
+    out.is_closed = is_closed_;
+    for (const Direction direction : {Direction::kRead, Direction::kWrite}) {
+      const DirectionState& state = directions_[index_of(direction)];
+      PipelineHealth::Breaker& to = out.breakers[index_of(direction)];
+      to.state = state.breaker.state();
+      to.consecutive_failures = state.breaker.consecutive_failures();
+      to.opens = state.breaker.opens();
+      if (to.state == CircuitBreaker::State::kOpen) {
+        to.until_probe = std::max<Nanos>(state.breaker.next_probe() - now, Nanos(0));
+      }
+      if (!state.last_failure.is_ok()) to.last_error = state.last_failure.to_string();
+    }
+    for (const Lane lane : kLanes) {
+      const LaneState& state = lanes_[index_of(lane)];
+      fill_health(state, now, out.lanes[index_of(lane)]);
+      const std::size_t sampled = std::min(state.served, kSamples);
+      samples[index_of(lane)].assign(state.service.begin(), state.service.begin() + static_cast<long>(sampled));
+    }
+  }
+  for (const Lane lane : kLanes) {
+    std::vector<Nanos>& sample = samples[index_of(lane)];
+    std::sort(sample.begin(), sample.end());
+    out.lanes[index_of(lane)].service_p50 = percentile(sample, 50);
+    out.lanes[index_of(lane)].service_p99 = percentile(sample, 99);
+  }
+  return out;
+}
+
+void PipelineCore::fill_health(const LaneState& state, TimePoint now, PipelineHealth::LaneState& out) {
+  for (std::size_t i = 0; i < kUrgencyCount; ++i) out.queued[i] = state.queue.size(static_cast<Urgency>(i));
+  out.in_flight = state.flights.size();
+  out.in_flight_bytes = state.bytes;
+  out.slow = static_cast<std::size_t>(
+      std::count_if(state.flights.begin(), state.flights.end(), [](const auto& op) { return op->flight.is_slow; }));
+  if (!state.flights.empty()) out.oldest_in_flight = now - state.flights.front()->flight.begun;
+  out.ended = state.ended;
+  out.failed = state.failed;
+  out.refused = state.refused;
+}
+
+}  // namespace larder

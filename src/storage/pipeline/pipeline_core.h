@@ -1,0 +1,118 @@
+// The working part of a StoragePipeline (internal to storage/pipeline/): queues, limits, breakers, bookkeeping.
+//
+// The pump. One thread at a time moves operations: it collects under the lock what may begin or must end, and begins
+// and ends it without the lock, until nothing is left. Who finds the pump running goes away: the running one looks
+// again before it stops. So a backend that completes inline, and callbacks that submit, are a loop and no recursion.
+//
+// Threads: any. One lock, rank kStorage, never held over a call to the backend, a callback, or the end of an operation.
+// Lifetime: shared with the completions of operations in flight. The backend outlives the last begin().
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/ranked_mutex.h"
+#include "storage/pipeline/lane_queue.h"
+#include "storage/pipeline/negative_cache.h"
+#include "storage/pipeline/pipeline_metrics.h"
+#include "storage/pipeline/queued_operation.h"
+#include "storage/pipeline/storage_pipeline.h"
+
+namespace larder {
+
+class PipelineCore : public std::enable_shared_from_this<PipelineCore> {
+ public:
+  PipelineCore(StorageBackend& inner, const PipelineOptions& options, Clock& clock, MetricsRegistry* metrics,
+               std::uint64_t seed);
+
+  [[nodiscard]] Status submit(OperationPtr op) LARDER_EXCLUDES(mutex_);
+  void tick() LARDER_EXCLUDES(mutex_);
+  // Refuses what comes, begins what has a place, ends the rest with kCancelled. limit: for the pump of another thread;
+  // negative: without end.
+  void begin_close(Nanos limit) LARDER_EXCLUDES(mutex_);
+  // False: operations, or their callbacks, still run after `limit` (negative: without end).
+  [[nodiscard]] bool wait_settled(Nanos limit) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] PipelineHealth health() const LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] std::uint64_t waiting() const LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] TimePoint now() const { return clock_.now(); }
+  [[nodiscard]] bool keeps_keys() const { return negative_.is_enabled(); }
+
+  // From CompletionToken: the operation is claimed and has its result.
+  void finish(const OperationPtr& op) LARDER_EXCLUDES(mutex_);
+  // From CompletionToken: the backend dropped the callback unrun.
+  void dropped(const OperationPtr& op);
+
+ private:
+  static constexpr std::size_t kSamples = 256;
+  static constexpr std::size_t kProbePlaces = 2;  // above a lane's limit, for when hung operations fill it
+
+  struct LaneState {
+    std::size_t max_operations = 1;  // constant after construction
+    std::uint64_t max_bytes = 0;     // constant after construction
+    LaneQueue queue;
+    std::list<OperationPtr> flights;        // in the order in which they began
+    std::uint64_t bytes = 0;                // of flights
+    std::array<Nanos, kSamples> service{};  // ring
+    std::size_t served = 0;                 // ever put into it
+    std::uint64_t ended = 0, failed = 0, refused = 0;
+  };
+  struct DirectionState {
+    explicit DirectionState(const BreakerOptions& options, std::uint64_t seed) : breaker(options, seed) {}
+    CircuitBreaker breaker;
+    std::uint64_t published_opens = 0;
+    Status last_failure;
+  };
+  struct Batch {
+    EndedOperations ended;
+    std::vector<OperationPtr> begun;
+  };
+
+  void pump() LARDER_EXCLUDES(mutex_);
+  void begin(const OperationPtr& op) LARDER_EXCLUDES(mutex_);
+  void end_waiting(const OperationPtr& op, const Status& status) LARDER_EXCLUDES(mutex_);
+  void finish_with(const OperationPtr& op, const OperationVerdict& verdict) LARDER_EXCLUDES(mutex_);
+  void settle() LARDER_EXCLUDES(mutex_);
+
+  void collect(TimePoint now, Batch& batch) LARDER_REQUIRES(mutex_);
+  void collect_lane(Lane lane, TimePoint now, Batch& batch) LARDER_REQUIRES(mutex_);
+  [[nodiscard]] Status check_taken(const QueuedOperation& op, TimePoint now) LARDER_REQUIRES(mutex_);
+  [[nodiscard]] bool has_queue_room(const QueuedOperation& op) const LARDER_REQUIRES(mutex_);
+  [[nodiscard]] bool has_place(const LaneState& lane, const QueuedOperation& op, bool is_probe) const
+      LARDER_REQUIRES(mutex_);
+  // Are all operations in flight slow?
+  [[nodiscard]] static bool is_stuck(const LaneState& lane);
+  void notice_slow(TimePoint now) LARDER_REQUIRES(mutex_);
+  void record(Direction direction, const CircuitBreaker::Pass& pass, CircuitBreaker::Outcome outcome,
+              const Status& cause, TimePoint now) LARDER_REQUIRES(mutex_);
+  void publish(Direction direction) LARDER_REQUIRES(mutex_);
+  [[nodiscard]] Status open_status(Direction direction, TimePoint now) const LARDER_REQUIRES(mutex_);
+  static void fill_health(const LaneState& state, TimePoint now, PipelineHealth::LaneState& out);
+  void wait_pump(Nanos limit) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] OperationServices services() { return {negative_, metrics_}; }
+
+  // constant after construction
+  StorageBackend& inner_;
+  const PipelineOptions options_;
+  Clock& clock_;
+  const std::string name_;
+
+  PipelineMetrics metrics_;  // synchronises itself
+  NegativeCache negative_;   // synchronises itself
+
+  mutable RankedMutex mutex_{LockRank::kStorage};
+  RankedCondition changed_;  // is_pumping_ or unfinished_ fell
+  std::array<LaneState, kLaneCount> lanes_ LARDER_GUARDED_BY(mutex_);
+  std::array<DirectionState, kDirectionCount> directions_ LARDER_GUARDED_BY(mutex_);
+  std::size_t waiting_ LARDER_GUARDED_BY(mutex_) = 0;     // in all queues
+  std::size_t unfinished_ LARDER_GUARDED_BY(mutex_) = 0;  // taken, and `done` has not returned
+  bool is_pumping_ LARDER_GUARDED_BY(mutex_) = false;
+  bool is_sweep_forced_ LARDER_GUARDED_BY(mutex_) = false;
+  bool is_closed_ LARDER_GUARDED_BY(mutex_) = false;   // nothing is taken any more
+  bool is_drained_ LARDER_GUARDED_BY(mutex_) = false;  // nothing begins any more
+};
+
+}  // namespace larder

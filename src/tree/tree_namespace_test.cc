@@ -1,0 +1,84 @@
+// Namespaces that are opened and closed, and what storage declined.
+#include <gtest/gtest.h>
+
+#include "tree/tree_test_support.h"
+
+namespace larder::tree_test {
+namespace {
+
+PageKey seed_of(std::uint8_t n) {
+  PageKey seed;
+  seed.bytes[0] = n;
+  return seed;
+}
+
+TEST(TreeNamespace, ClosedOneIsForgottenAndItsNumberUsedAgain) {
+  Fixture f(config_of(2));
+  const NamespaceId a = f.tree.open_namespace(seed_of(1));
+  const NamespaceId b = f.tree.open_namespace(seed_of(2));
+  f.space = a;
+  const Tokens tokens = iota_tokens(8);
+  (void)f.insert(tokens);
+  EXPECT_EQ(f.tree.close_namespace(a).code(), StatusCode::kConflict);
+  EXPECT_TRUE(f.tree.close_namespace(b).is_ok());
+  EXPECT_EQ(f.tree.close_namespace(b).code(), StatusCode::kNotFound);
+  EXPECT_EQ(f.tree.match(b, tokens).walked.pages, 0u);
+  EXPECT_EQ(f.tree.check_invariants().to_string(), "ok");
+  EXPECT_EQ(f.tree.node_count(), 1u);
+
+  const NamespaceId c = f.tree.open_namespace(seed_of(3));
+  EXPECT_EQ(c, b);
+  EXPECT_EQ(f.tree.match(c, tokens).walked.pages, 0u);
+  EXPECT_EQ(f.tree.last_key(f.tree.root(c)), seed_of(3));
+  EXPECT_NE(f.tree.open_namespace(seed_of(2)), c) << "the seed of the closed one names a new one";
+  EXPECT_EQ(f.tree.open_namespace(seed_of(1)), a);
+  EXPECT_EQ(f.tree.match(a, tokens).walked.pages, 4u);
+  EXPECT_EQ(f.tree.flush(), 0u);
+  EXPECT_TRUE(f.tree.close_namespace(a).is_ok());
+  EXPECT_EQ(f.tree.check_invariants().to_string(), "ok");
+  EXPECT_TRUE(f.tree.unstored(1, 100).empty());
+}
+
+TEST(TreeNamespace, UnseededOneComesBackEmpty) {
+  Fixture f(config_of(2));
+  const NamespaceId first = f.space;
+  (void)f.insert(iota_tokens(4));
+  (void)f.tree.flush();
+  EXPECT_TRUE(f.tree.close_namespace(first).is_ok());
+  EXPECT_EQ(f.tree.close_namespace(NamespaceId(77)).code(), StatusCode::kNotFound);
+  f.space = f.tree.open_namespace({});
+  EXPECT_EQ(f.tree.last_key(f.tree.root(f.space)), std::nullopt);
+  (void)f.insert(iota_tokens(4));
+  EXPECT_EQ(f.tree.check_invariants().to_string(), "ok");
+}
+
+// Passed over under the epoch it was asked in, until something comes that storage was not asked about.
+TEST(TreeDeclined, IsNotUnstoredAndNotStored) {
+  Fixture f(config_of(2, 0, true));
+  const NodeId node = f.insert(iota_tokens(8), {.checkpoints = {4}}).node;
+  ASSERT_TRUE(f.tree.attach_host(OpId(1), node, kFull, f.ledger.host(kFull, 4)).is_ok());
+  (void)f.tree.finish_op(OpId(1), true);
+  EXPECT_EQ(f.tree.unstored(3, 100).size(), 1u);
+  EXPECT_EQ(f.tree.next_host_victim(kFull), node);
+  f.tree.set_declined(node, 3);
+  EXPECT_TRUE(f.tree.unstored(3, 100).empty());
+  EXPECT_EQ(f.tree.unstored(4, 100).size(), 1u);
+  EXPECT_EQ(f.tree.view(node).stored_epoch, 0u);
+  EXPECT_EQ(f.tree.view(node).declined_epoch, 3u);
+  // Both halves of a split are declined.
+  const NodeId head = f.tree.settle({node, 2});
+  EXPECT_EQ(f.tree.view(head).declined_epoch, 3u);
+  EXPECT_TRUE(f.tree.unstored(3, 100).empty());
+  ASSERT_TRUE(f.tree.attach_host(OpId(2), node, kMamba, f.ledger.host(kMamba, 1)).is_ok());
+  (void)f.tree.finish_op(OpId(2), true);
+  EXPECT_EQ(f.tree.unstored(3, 100), std::vector<NodeId>{node});
+  f.tree.set_stored(node, 3);
+  EXPECT_EQ(f.tree.view(node).stored_epoch, 3u);
+  EXPECT_EQ(f.tree.view(node).declined_epoch, 0u);
+  EXPECT_EQ(f.tree.next_host_victim(kMamba), node);
+  EXPECT_EQ(f.tree.next_host_victim(kSwa), NodeId{});
+  EXPECT_EQ(f.tree.check_invariants().to_string(), "ok");
+}
+
+}  // namespace
+}  // namespace larder::tree_test

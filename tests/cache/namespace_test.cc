@@ -1,0 +1,126 @@
+// Namespaces come and go: the limit is on those in use, not on those ever seen.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "controller/rank_group.h"
+#include "tests/cache/harness.h"
+
+namespace larder::test {
+namespace {
+
+std::string tenant(int i) { return "tenant " + std::to_string(i); }
+
+HarnessOptions few_namespaces(Shape shape) {
+  HarnessOptions o = eager_options(shape);
+  o.config.max_namespaces = 4;
+  return o;
+}
+
+TEST(Namespaces, IdleOnesMakeRoomForOthers) {
+  for (const Shape shape : {Shape::kFull, Shape::kAll}) {
+    Harness h(few_namespaces(shape));
+    for (int i = 0; i < 20; ++i) {
+      (void)h.run(prompt_of(40), 4, tenant(i));
+      h.settle();
+      ASSERT_EQ(h.failure, "") << i;
+      (void)h.cache->flush();
+    }
+    // Their pages are in storage, each under its own name.
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_EQ(h.run(prompt_of(40), 4, tenant(i)).storage, 36u) << i;
+      h.settle();
+      (void)h.cache->flush();
+    }
+    EXPECT_EQ(h.check_clean(), "");
+  }
+}
+
+TEST(Namespaces, ThoseInUseCount) {
+  Harness h(few_namespaces(Shape::kFullMamba));
+  const std::vector<TokenId> prompt = prompt_of(40);
+  const auto begin = [&](int i) {
+    const std::string salt = tenant(i);
+    BeginRequest request;
+    request.tokens = prompt;
+    request.salt = salt;
+    return h.cache->begin(request);
+  };
+  std::vector<RequestId> begun;
+  for (int i = 0; i < 4; ++i) begun.push_back(begin(i).value());
+  EXPECT_EQ(begin(4).status().code(), StatusCode::kOverloaded) << "four have a request";
+  h.cache->abort(begun[2]);
+  EXPECT_EQ(begin(4).status().code(), StatusCode::kOverloaded) << "its query is still under way";
+  h.settle();
+  const Result<RequestId> fifth = begin(4);
+  ASSERT_TRUE(fifth.is_ok()) << fifth.status().to_string();
+  for (const RequestId id : {begun[0], begun[1], begun[3], *fifth}) h.cache->abort(id);
+  h.settle();
+  for (int i = 10; i < 14; ++i) (void)h.run(prompt, 4, tenant(i));  // with pages
+  h.settle();
+  EXPECT_EQ(begin(20).status().code(), StatusCode::kOverloaded) << "four have pages";
+  (void)h.cache->flush();
+  EXPECT_TRUE(begin(20).is_ok());
+  EXPECT_EQ(h.failure, "");
+}
+
+// The number of a closed namespace is used again: nothing of the old one may be met in the new one.
+TEST(Namespaces, NumbersUsedAgainKeepTenantsApart) {
+  for (const Shape shape : {Shape::kFull, Shape::kAll}) {
+    HarnessOptions o = few_namespaces(shape);
+    o.storage = false;
+    Harness h(o);
+    for (int i = 0; i < 12; ++i) {
+      EXPECT_EQ(h.run(prompt_of(40), 4, tenant(i)).cached(), 0u) << i;
+      EXPECT_EQ(h.run(prompt_of(40), 4, tenant(i)).cached(), 36u) << i;
+      h.settle();
+      if (i % 2 == 1) (void)h.cache->flush();
+      ASSERT_EQ(h.cache->check_invariants().to_string(), "ok");
+      ASSERT_EQ(h.failure, "") << i;
+    }
+    EXPECT_EQ(h.check_clean(), "");
+  }
+}
+
+TEST(Namespaces, RanksCloseTheSame) {
+  ManualClock clock;
+  const auto groups = make_in_process_rank_group(2, clock, 64);
+  HarnessOptions o = few_namespaces(Shape::kFull);
+  o.ranks = groups[0].get();
+  Harness a(o);
+  o.ranks = groups[1].get();
+  Harness b(o);
+  const std::vector<TokenId> prompt = prompt_of(40);
+  for (int i = 0; i < 20; ++i) {
+    // An operator who asks one rank changes nothing there.
+    BeginRequest explained;
+    explained.tokens = prompt;
+    const std::string salt = tenant(i / 2);
+    explained.salt = salt;
+    a.cache->explain(explained, [](Explanation) {});
+    Harness::Job ja = a.begin(prompt, 4, tenant(i)), jb = b.begin(prompt, 4, tenant(i));
+    for (int step = 0; step < 1000 && !(a.done(ja) && b.done(jb)); ++step) {
+      const bool moved = a.advance(ja, 16);
+      ASSERT_EQ(moved, b.advance(jb, 16));
+      if (moved) continue;
+      (void)a.run_background(3);
+      (void)b.run_background(100);
+    }
+    a.finish(ja);
+    b.finish(jb);
+    for (int step = 0; step < 20; ++step) {
+      (void)a.run_background(100);
+      (void)b.run_background(100);
+    }
+    if (i % 3 == 2) {
+      (void)a.cache->flush();
+      (void)b.cache->flush();
+    }
+    ASSERT_EQ(a.failure + b.failure, "") << i;
+    ASSERT_EQ(a.cache->tree().node_count(), b.cache->tree().node_count());
+  }
+}
+
+}  // namespace
+}  // namespace larder::test
