@@ -49,7 +49,7 @@ std::size_t host_bytes(const Options& options, std::size_t device_bytes) {
 }
 
 Result<std::unique_ptr<Composition>> Composition::create(const Options& options, FileSystem& files, Clock& clock,
-                                                         MetricsRegistry& metrics) {
+                                                         MetricsRegistry& metrics, const MoreBackends& more) {
   LARDER_RETURN_IF_ERROR(validate_options(options));
   Result<ModelSpec> model = load_model(options, files);
   if (!model.is_ok()) return model.status();
@@ -65,9 +65,11 @@ Result<std::unique_ptr<Composition>> Composition::create(const Options& options,
   out->config = *config;
   out->files = &files;
   out->clock = &clock;
+  out->metrics = &metrics;
   LARDER_RETURN_IF_ERROR(register_backends(out->factory));
+  if (more) LARDER_RETURN_IF_ERROR(more(out->factory));
   LARDER_RETURN_IF_ERROR(out->build_pools());
-  LARDER_RETURN_IF_ERROR(out->build_cache(*extra, metrics));
+  LARDER_RETURN_IF_ERROR(out->build_cache(*extra));
   return out;
 }
 
@@ -94,20 +96,20 @@ Status Composition::build_pools() {
   return Status::ok();
 }
 
-Status Composition::build_cache(const ExtraConfig& extra, MetricsRegistry& metrics) {
+Status Composition::build_cache(const ExtraConfig& extra) {
   CacheParts parts;
   parts.model = &model;
   parts.device = device_pools.get();
   parts.host = host_pools.get();
   parts.transfer = transfer.get();
   parts.clock = clock;
-  parts.metrics = &metrics;
+  parts.metrics = metrics;
   parts.scope.layout = parse_host_layout(options.hicache_mem_layout).value_or(HostLayout::kPageFirst);
   Result<std::unique_ptr<Cache>> made = Cache::create(config, parts);
   if (!made.is_ok()) return made.status();
   cache = std::move(made).value();
   if (options.hicache_storage_backend.empty()) return Status::ok();
-  Result<std::unique_ptr<StorageBackend>> backend = make_backend(options.hicache_storage_backend, extra.backend);
+  Result<std::unique_ptr<StoragePipeline>> backend = make_backend(options.hicache_storage_backend, extra.backend);
   if (!backend.is_ok()) {
     return with_place(backend.status(), "Failed to create storage backend (--hicache-storage-backend)");
   }
@@ -115,9 +117,35 @@ Status Composition::build_cache(const ExtraConfig& extra, MetricsRegistry& metri
   return cache->attach_storage(*storage);
 }
 
-Result<std::unique_ptr<StorageBackend>> Composition::make_backend(std::string_view name,
-                                                                  const BackendOptions& backend_options) const {
-  return factory.create(name, backend_options, BackendEnvironment{files, clock, storage_threads.get()});
+Result<std::unique_ptr<StoragePipeline>> Composition::make_backend(std::string_view name,
+                                                                   const BackendOptions& backend_options) const {
+  BackendEnvironment environment{files, clock, storage_threads.get(), {}};
+  if (host_pools) environment.host_memory.push_back(host_pools->memory());
+  Result<std::unique_ptr<StorageBackend>> made = factory.create(name, backend_options, environment);
+  if (!made.is_ok()) return made.status();
+  const auto seed = static_cast<std::uint64_t>(clock->now().time_since_epoch().count());
+  return make_pipeline(std::move(made).value(), PipelineOptions{}, *clock, metrics, seed);
+}
+
+void Composition::retire(std::unique_ptr<StorageBackend> backend) {
+  retired.push_back(std::make_shared<RetiredBackend>());
+  retired.back()->backend = std::move(backend);
+  close_retired();
+}
+
+void Composition::close_retired() {
+  std::erase_if(retired, [](const auto& one) { return one->is_gone.load(std::memory_order_acquire); });
+  for (const std::shared_ptr<RetiredBackend>& one : retired) {
+    if (one->is_closing.exchange(true, std::memory_order_acq_rel)) continue;
+    const Status posted = storage_threads->post([one] {
+      // Closing may write to the disk; what is still in flight keeps it open.
+      const bool is_closed = one->backend->close(Nanos(0)).is_ok();
+      if (is_closed) one->backend.reset();
+      one->is_gone.store(is_closed, std::memory_order_release);
+      one->is_closing.store(false, std::memory_order_release);
+    });
+    if (!posted.is_ok()) one->is_closing.store(false, std::memory_order_release);
+  }
 }
 
 }  // namespace larder

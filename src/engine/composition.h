@@ -4,16 +4,19 @@
 //
 //   copy_threads ◄─ device ◄─ device_pools ◄─┬─ transfer ◄─ cache
 //                             host_pools  ◄──┤              │
-//   storage_threads ◄──────── storage ◄──────┴──────────────┘
+//   storage_threads ◄── storage (pipeline) ◄─┴──────────────┘
 //
 // Threads: create() on any one thread; afterwards the cache and both pools belong to the cache thread, the rest is used
-// through them. attach and detach at run time replace `storage` (engine/storage_admin.h).
+// through them. attach and detach at run time replace `storage` (scheduler_admin.cc).
 // Lifetime: on the heap, because members point at each other; files, clock and metrics outlive it. The destructor waits
 // for copies and storage operations in flight (rule 3: their buffers are in host_pools).
 #pragma once
 
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/file_system.h"
@@ -26,6 +29,7 @@
 #include "pool/device_pools.h"
 #include "pool/host_pools.h"
 #include "storage/factory.h"
+#include "storage/pipeline/storage_pipeline.h"
 #include "transfer/device.h"
 #include "transfer/transfer.h"
 
@@ -33,6 +37,15 @@ namespace larder {
 
 // Registers every backend that this build has.
 [[nodiscard]] Status register_backends(BackendFactory& factory);
+// Registers those of a host program (or of a test) besides.
+using MoreBackends = std::function<Status(BackendFactory&)>;
+
+// A backend that was detached while operations of it were in flight. Its buffers and itself live until they have ended.
+struct RetiredBackend {
+  std::unique_ptr<StorageBackend> backend;
+  std::atomic<bool> is_closing{false};  // a task tries to close it
+  std::atomic<bool> is_gone{false};     // set last by that task, with release
+};
 
 // Device slots that the options ask for. Components that the model lacks get 0.
 [[nodiscard]] ComponentCounts device_slots(const Options& options, const ModelSpec& model);
@@ -42,10 +55,16 @@ namespace larder {
 struct Composition {
   // Errors: as the parts say; messages name the options. Allocates and touches all memory: seconds for many GiB.
   [[nodiscard]] static Result<std::unique_ptr<Composition>> create(const Options& options, FileSystem& files,
-                                                                   Clock& clock, MetricsRegistry& metrics);
-  // A backend of this process. Opening a persistent one reads its disk: not on the cache thread.
-  [[nodiscard]] Result<std::unique_ptr<StorageBackend>> make_backend(std::string_view name,
-                                                                     const BackendOptions& options) const;
+                                                                   Clock& clock, MetricsRegistry& metrics,
+                                                                   const MoreBackends& more = nullptr);
+  // A backend of this process, behind a pipeline. Opening a persistent one reads its disk: not on the cache thread.
+  [[nodiscard]] Result<std::unique_ptr<StoragePipeline>> make_backend(std::string_view name,
+                                                                      const BackendOptions& options) const;
+  // Takes a detached backend that may have operations in flight. Cache thread.
+  void retire(std::unique_ptr<StorageBackend> backend);
+  // Closes, on the storage threads, those whose operations have ended; forgets those that are closed. Cache thread;
+  // cheap when there are none.
+  void close_retired();
 
   // const after create
   Options options;
@@ -53,21 +72,23 @@ struct Composition {
   CacheConfig config;
   FileSystem* files = nullptr;
   Clock* clock = nullptr;
+  MetricsRegistry* metrics = nullptr;
   BackendFactory factory;
   // the stage's parts
   std::unique_ptr<ThreadPoolExecutor> copy_threads;
   std::unique_ptr<ThreadPoolExecutor> storage_threads;
   std::unique_ptr<Device> device;
   std::unique_ptr<DevicePools> device_pools;
-  std::unique_ptr<HostPools> host_pools;    // null: no host tier
-  std::unique_ptr<StorageBackend> storage;  // null: none attached; owned by the cache thread once it runs
+  std::unique_ptr<HostPools> host_pools;     // null: no host tier
+  std::unique_ptr<StoragePipeline> storage;  // null: none attached; owned by the cache thread once it runs
+  std::vector<std::shared_ptr<RetiredBackend>> retired;
   std::unique_ptr<TransferEngine> transfer;
   std::unique_ptr<Cache> cache;
 
  private:
   Composition() = default;
   [[nodiscard]] Status build_pools();
-  [[nodiscard]] Status build_cache(const ExtraConfig& extra, MetricsRegistry& metrics);
+  [[nodiscard]] Status build_cache(const ExtraConfig& extra);
 };
 
 }  // namespace larder

@@ -68,7 +68,13 @@ RequestMetrics::RequestMetrics(MetricsRegistry& m, const std::string& model_name
       storage_read_errors_(m.counter("larder_storage_read_errors_total", "Reads that storage failed", labels_)),
       storage_writes_(m.counter("larder_storage_writes_total", "Pages given to storage", labels_)),
       storage_write_errors_(m.counter("larder_storage_write_errors_total", "Writes that storage failed", labels_)),
-      storage_corrupt_(m.counter("larder_storage_corrupt_total", "Pages that storage dropped as corrupt", labels_)) {}
+      storage_corrupt_(m.counter("larder_storage_corrupt_total", "Pages that storage dropped as corrupt", labels_)),
+      storage_duplicates_(m.counter("larder_storage_duplicate_pages_total", "Pages that storage had already", labels_)),
+      storage_declined_(m.counter("larder_storage_declined_groups_total", "Groups that admission declined", labels_)),
+      storage_evicted_(m.counter("larder_storage_evicted_pages_total", "Pages that storage evicted for room", labels_)),
+      storage_moved_(m.counter("larder_storage_moved_pages_total", "Pages that cleaning copied", labels_)),
+      storage_written_bytes_(
+          m.counter("larder_storage_device_written_bytes_total", "Bytes written, all overheads counted", labels_)) {}
 
 void RequestMetrics::set_storage(const std::string& backend) {
   if (backend.empty()) return;  // what a detached backend brought to the host is still its own
@@ -106,6 +112,7 @@ void RequestMetrics::publish(const SchedulerStats& stats, std::uint32_t page_siz
     hit_rate_.set(static_cast<double>(stats.cached.cached()) / static_cast<double>(stats.cached.prompt));
   }
   publish_cache(stats, page_size);
+  publish_storage(stats);
   publish_tiers(stats, page_size);
 }
 
@@ -132,6 +139,26 @@ void RequestMetrics::publish_cache(const SchedulerStats& stats, std::uint32_t pa
   storage_writes_.follow(stats.storage->writes);
   storage_write_errors_.follow(stats.storage->write_errors);
   storage_corrupt_.follow(stats.storage->corrupt);
+  storage_duplicates_.follow(stats.storage->duplicate_writes);
+  storage_declined_.follow(stats.storage->declined);
+  storage_evicted_.follow(stats.storage->evicted);
+  storage_moved_.follow(stats.storage->moved);
+  storage_written_bytes_.follow(stats.storage->written_bytes);
+}
+
+void RequestMetrics::publish_storage(const SchedulerStats& stats) {
+  metrics_.gauge("larder_storage_retired_backends", "Detached backends with operations in flight", labels_)
+      .set(static_cast<double>(stats.storage_retired));
+  if (!stats.storage) return;
+  const auto set = [&](const char* name, const char* help, std::uint64_t value) {
+    metrics_.gauge(name, help, labels_).set(static_cast<double>(value));
+  };
+  set("larder_storage_pages", "Pages in storage", stats.storage->pages);
+  set("larder_storage_physical_bytes", "Bytes on disk", stats.storage->physical_bytes);
+  set("larder_storage_capacity_bytes", "Most bytes on disk; 0: no limit set", stats.storage->capacity_bytes);
+  set("larder_storage_segments", "Segment files", stats.storage->segments);
+  set("larder_storage_suspended_volumes", "Directories that take no writes after errors",
+      stats.storage->suspended_volumes);
 }
 
 void RequestMetrics::publish_tiers(const SchedulerStats& stats, std::uint32_t page_size) {

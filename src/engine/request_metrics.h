@@ -47,6 +47,7 @@ class RequestMetrics {
   };
   [[nodiscard]] Labels with(std::string_view name, std::string_view value) const;
   void publish_cache(const SchedulerStats& stats, std::uint32_t page_size);
+  void publish_storage(const SchedulerStats& stats);
   void publish_tiers(const SchedulerStats& stats, std::uint32_t page_size);
 
   MetricsRegistry& metrics_;
@@ -60,6 +61,7 @@ class RequestMetrics {
   Follower late_, partial_, refused_, shared_, corrupt_, stored_, store_failed_, store_declined_, store_waits_;
   Follower lost_, internal_errors_;
   Follower storage_reads_, storage_read_errors_, storage_writes_, storage_write_errors_, storage_corrupt_;
+  Follower storage_duplicates_, storage_declined_, storage_evicted_, storage_moved_, storage_written_bytes_;
 };
 
 }  // namespace larder

@@ -26,8 +26,8 @@ std::uint32_t compute_threads(const Options& options) {
 }  // namespace
 
 Result<std::unique_ptr<Scheduler>> Scheduler::create(const Options& options, FileSystem& files, Clock& clock,
-                                                     MetricsRegistry& metrics) {
-  Result<std::unique_ptr<Composition>> parts = Composition::create(options, files, clock, metrics);
+                                                     MetricsRegistry& metrics, const MoreBackends& more) {
+  Result<std::unique_ptr<Composition>> parts = Composition::create(options, files, clock, metrics, more);
   if (!parts.is_ok()) return parts.status();
   LARDER_RETURN_IF_ERROR(check_tokenizer((*parts)->model));
   Result<std::unique_ptr<ReferenceEngine>> engine =
@@ -185,6 +185,8 @@ Nanos SchedulerImpl::wait_time() const {
   Nanos wait = loop_.wait_hint();
   const TimePoint now = clock_.now();
   for (const Waiter& waiter : waiters_) wait = std::min(wait, std::max(waiter.deadline - now, Nanos{0}));
+  // Storage has no timers of its own: what waits there is looked at by publish().
+  if (parts_->cache->operations_in_flight() > 0 || !parts_->retired.empty()) wait = std::min(wait, kPublishInterval);
   return std::max(wait, Nanos(std::chrono::microseconds(100)));
 }
 
@@ -194,6 +196,8 @@ void SchedulerImpl::publish(bool is_at_rest) {
   was_at_rest_ = is_at_rest;
   if (!just_stopped && clock_.now() < next_publish_) return;
   next_publish_ = clock_.now() + kPublishInterval;
+  if (parts_->storage) parts_->storage->tick();
+  parts_->close_retired();
   metrics_.publish(snapshot(), parts_->model.page_size);
 }
 

@@ -17,6 +17,7 @@
 #include "base/metrics.h"
 #include "base/status.h"
 #include "controller/cache.h"
+#include "engine/composition.h"
 #include "engine/options.h"
 #include "engine/reference/reference_engine.h"
 #include "engine/reference/sampler.h"
@@ -61,6 +62,8 @@ struct SchedulerStats {
   std::vector<TierUsage> tiers;
   CacheCounters cache;
   std::optional<BackendStats> storage;
+  std::optional<PipelineHealth> storage_health;
+  std::uint64_t storage_retired = 0;  // detached backends that wait for their last operations
 };
 
 // A storage backend attached while the server runs. Empty policies keep what the process was started with.
@@ -68,11 +71,21 @@ struct AttachRequest {
   std::string backend;       // as --hicache-storage-backend
   std::string extra_config;  // as --hicache-storage-backend-extra-config
   std::string prefetch_policy, write_policy;
+  bool replace = false;  // another backend is attached: this one takes its place, then that one is detached
+  bool probe = true;     // write, read back and compare a few pages before it is used
 };
 struct StorageView {
   std::string backend;  // "": none
   std::string extra_config, prefetch_policy, write_policy;
-  bool is_detaching = false;  // operations of a detached backend are still in flight
+  bool is_detaching = false;  // a detach waits for operations in flight
+  std::uint64_t retired = 0;  // detached backends with operations in flight, nobody waits for
+};
+
+// A backend that is open and has passed its probe, and is not in use (yet, or any more). Dropping it closes it, and
+// waits for operations in flight. Null: none.
+struct PreparedStorage {
+  AttachRequest request;
+  std::unique_ptr<StoragePipeline> backend;
 };
 
 class Scheduler {
@@ -83,7 +96,8 @@ class Scheduler {
   // Builds model, pools, device, transfer, cache, engine and storage from the options and starts the loop.
   // files/clock: injected; both outlive the scheduler.
   [[nodiscard]] static Result<std::unique_ptr<Scheduler>> create(const Options& options, FileSystem& files,
-                                                                 Clock& clock, MetricsRegistry& metrics);
+                                                                 Clock& clock, MetricsRegistry& metrics,
+                                                                 const MoreBackends& more = nullptr);
   virtual ~Scheduler() = default;  // stops the loop, aborts what runs, flushes backups for a bounded time
 
   // kInvalidArgument: empty prompt, token id >= vocab, prompt + max_new_tokens beyond the context. kOverloaded: full.
@@ -95,12 +109,20 @@ class Scheduler {
   // Waits until all backups have reached storage (or limit).
   [[nodiscard]] virtual Status quiesce(Nanos limit) = 0;
   // Attach and detach work under load: no request waits for them. They block the caller, at most for `limit` and what
-  // it takes to open or close the backend. kInvalidArgument: no host tier, unknown backend or option. kConflict:
-  // another one is attached, or still detaching. kUnsupported: a policy or prefetch limit other than the process's.
+  // it takes to open or close the backend. An attach that fails changes nothing. kInvalidArgument: no host tier,
+  // unknown backend or option. kConflict: another one is attached (and not to be replaced), or still detaching.
+  // kUnsupported: a prefetch limit other than the process's. Else why the backend could not be opened, or failed its
+  // probe.
   [[nodiscard]] virtual Status attach_storage(const AttachRequest& request, Nanos limit) = 0;
-  // Ok also if none is attached. kDeadlineExceeded: it serves no request any more, but operations are in flight; call
-  // again.
+  // Ok also if none is attached. Waits for operations in flight until `limit`; what is in flight then keeps its buffers
+  // and its backend until it ends (StorageView::retired), and another backend can be attached at once.
   [[nodiscard]] virtual Status detach_storage(Nanos limit) = 0;
+  // The steps of an attach, for those who switch several schedulers at once (engine/storage_switch.h): open and probe;
+  // switch to it (or to none), which gives back what was attached, with operations of it perhaps in flight; let go of
+  // that without waiting for them.
+  [[nodiscard]] virtual Result<PreparedStorage> prepare_storage(const AttachRequest& request, Nanos limit) = 0;
+  [[nodiscard]] virtual Result<PreparedStorage> switch_storage(PreparedStorage next, Nanos limit) = 0;
+  virtual void retire_storage(PreparedStorage previous) = 0;
   // Drops every page of the attached store. kInvalidArgument: none is attached.
   [[nodiscard]] virtual Status clear_storage(Nanos limit) = 0;
   [[nodiscard]] virtual StorageView storage() = 0;

@@ -2,13 +2,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "engine/scheduler_impl.h"
+#include "storage/pipeline/probe.h"
 
 namespace larder {
 namespace {
 
 // stats() asks this often at most; then the last answer must do.
 constexpr Nanos kStatsWait = std::chrono::seconds(1);
+// A backend that needs longer for a few pages is none that a request should wait for.
+constexpr Nanos kProbeLimit = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -98,12 +102,14 @@ SchedulerStats SchedulerImpl::snapshot() {
   add_host_usage(stats);
   if (parts_->storage) {
     stats.storage = parts_->storage->stats();
+    stats.storage_health = parts_->storage->health();
     TierUsage usage;
     usage.tier = "storage";
     usage.slots = stats.storage->pages;
     usage.bytes = stats.storage->bytes;
     stats.tiers.push_back(std::move(usage));
   }
+  stats.storage_retired = parts_->retired.size();
   LockGuard guard(mutex_);
   last_stats_ = stats;
   return stats;
@@ -147,6 +153,7 @@ StorageView SchedulerImpl::view_storage() const {
   view.prefetch_policy = prefetch_policy_name(prefetch_policy_);
   view.write_policy = write_policy_name(write_policy_);
   view.is_detaching = is_detaching_;
+  view.retired = parts_->retired.size();
   if (parts_->storage && !is_detaching_) {
     view.backend = parts_->storage->info().name;
     view.extra_config = extra_config_;
@@ -188,16 +195,12 @@ Status SchedulerImpl::check_attach(const AttachRequest& request, const ExtraConf
 }
 
 Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) {
-  if (parts_->host_pools == nullptr) return invalid_argument("Hierarchical cache is not enabled.");
-  const Result<ExtraConfig> extra = parse_extra_config(request.extra_config, *parts_->files);
-  if (!extra.is_ok()) {
-    return invalid_argument("Failed to parse storage_backend_extra_config_json '" + request.extra_config +
-                            "': " + extra.status().message());
-  }
-  LARDER_RETURN_IF_ERROR(check_attach(request, *extra));
   const StorageView now = storage();
   if (now.is_detaching) return conflict("HiCache storage backend is being detached. Try again later.");
-  if (now.backend == request.backend) {  // as the reference: the same backend again changes the policies only
+  if (now.backend == request.backend && !request.replace && parts_->host_pools != nullptr) {
+    // As the reference: the same backend again changes the policies only.
+    const Result<ExtraConfig> extra = parse_attach(request);
+    if (!extra.is_ok()) return extra.status();
     return call_status(
         [this, request](const Promise<Done>& promise) {
           set_policies(request);
@@ -205,31 +208,100 @@ Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) 
         },
         limit);
   }
-  if (!now.backend.empty()) {
+  if (!now.backend.empty() && !request.replace) {
     return conflict("HiCache storage backend is already enabled with backend '" + now.backend +
                     "'. Cannot attach different backend '" + request.backend + "'. Detach first.");
   }
-  // Here and not on the loop thread: opening a large store takes seconds.
-  Result<std::unique_ptr<StorageBackend>> made = parts_->make_backend(request.backend, extra->backend);
-  if (!made.is_ok()) {
-    return Status(made.status().code(),
-                  "Failed to attach storage backend '" + request.backend + "': " + made.status().message());
-  }
-  // Shared, so that a backend that could not be attached dies on this thread, whoever was first.
-  auto backend = std::make_shared<std::unique_ptr<StorageBackend>>(std::move(made).value());
-  return call_status(
-      [this, backend, request](const Promise<Done>& promise) { promise->set_value({attach_now(*backend, request)}); },
-      limit);
+  Result<PreparedStorage> prepared = prepare_storage(request, limit);
+  if (!prepared.is_ok()) return prepared.status();
+  Result<PreparedStorage> previous = switch_storage(std::move(prepared).value(), limit);
+  if (previous.is_ok()) retire_storage(std::move(previous).value());
+  return previous.status();
 }
 
-Status SchedulerImpl::attach_now(std::unique_ptr<StorageBackend>& backend, const AttachRequest& request) {
-  if (parts_->storage) return conflict("HiCache storage backend is already enabled. Detach first.");
-  LARDER_RETURN_IF_ERROR(parts_->cache->attach_storage(*backend));
-  parts_->storage = std::move(backend);
-  extra_config_ = request.extra_config;
-  metrics_.set_storage(request.backend);
-  set_policies(request);  // last: an attach that fails changes nothing
-  return Status::ok();
+// The extra configuration, after every check that needs no backend.
+Result<ExtraConfig> SchedulerImpl::parse_attach(const AttachRequest& request) const {
+  if (parts_->host_pools == nullptr) return invalid_argument("Hierarchical cache is not enabled.");
+  Result<ExtraConfig> extra = parse_extra_config(request.extra_config, *parts_->files);
+  if (!extra.is_ok()) {
+    return invalid_argument("Failed to parse storage_backend_extra_config_json '" + request.extra_config +
+                            "': " + extra.status().message());
+  }
+  LARDER_RETURN_IF_ERROR(check_attach(request, *extra));
+  return extra;
+}
+
+// On the caller's thread and not on the loop's: opening a large store takes seconds.
+Result<PreparedStorage> SchedulerImpl::prepare_storage(const AttachRequest& request, Nanos limit) {
+  const Result<ExtraConfig> extra = parse_attach(request);
+  if (!extra.is_ok()) return extra.status();
+  const auto failed = [&](const Status& why) {
+    return Status(why.code(), "Failed to attach storage backend '" + request.backend + "': " + why.message());
+  };
+  Result<std::unique_ptr<StoragePipeline>> made = parts_->make_backend(request.backend, extra->backend);
+  if (!made.is_ok()) return failed(made.status());
+  PreparedStorage prepared{request, std::move(made).value()};
+  if (!request.probe) return prepared;
+  const auto seed = static_cast<std::uint64_t>(clock_.now().time_since_epoch().count());
+  const Status probed = probe_backend(*prepared.backend, clock_, std::min(limit, kProbeLimit), seed);
+  // Declined by its admission policy: nothing is wrong with it.
+  if (probed.is_ok() || probed.code() == StatusCode::kUnsupported) return prepared;
+  retire_storage(std::move(prepared));  // an operation may hang: it must not take this caller with it
+  return failed(probed);
+}
+
+Result<PreparedStorage> SchedulerImpl::switch_storage(PreparedStorage next, Nanos limit) {
+  // Shared, so that a backend that could not be attached dies on this thread, whoever was first.
+  auto shared = std::make_shared<PreparedStorage>(std::move(next));
+  auto previous = std::make_shared<PreparedStorage>();
+  const Status switched = call_status(
+      [this, shared, previous](const Promise<Done>& promise) {
+        Result<PreparedStorage> before = switch_now(*shared);
+        const Status status = before.status();
+        if (before.is_ok()) *previous = std::move(before).value();
+        promise->set_value({status});
+      },
+      limit);
+  if (!switched.is_ok()) return switched;
+  return std::move(*previous);
+}
+
+Result<PreparedStorage> SchedulerImpl::switch_now(PreparedStorage& next) {
+  if (is_detaching_) return conflict("HiCache storage backend is being detached. Try again later.");
+  if (parts_->storage && next.backend && !next.request.replace) {
+    return conflict("HiCache storage backend is already enabled. Detach first.");
+  }
+  PreparedStorage previous;
+  previous.request.backend = parts_->storage ? parts_->storage->info().name : "";
+  previous.request.extra_config = extra_config_;
+  previous.request.prefetch_policy = prefetch_policy_name(prefetch_policy_);
+  previous.request.write_policy = write_policy_name(write_policy_);
+  previous.request.replace = true;
+  if (parts_->storage) parts_->cache->detach_storage();
+  if (next.backend) {
+    const Status attached = parts_->cache->attach_storage(*next.backend);
+    if (!attached.is_ok()) {
+      if (parts_->storage) (void)parts_->cache->attach_storage(*parts_->storage);
+      return attached;
+    }
+  }
+  previous.backend = std::exchange(parts_->storage, std::move(next.backend));
+  extra_config_ = next.request.extra_config;
+  metrics_.set_storage(next.request.backend);
+  set_policies(next.request);  // last: an attach that fails changes nothing
+  return previous;
+}
+
+// Closes it here if nothing of it is in flight, else on the storage threads, later.
+void SchedulerImpl::retire_storage(PreparedStorage previous) {
+  if (!previous.backend || previous.backend->close(Nanos(0)).is_ok()) return;
+  auto shared = std::make_shared<PreparedStorage>(std::move(previous));
+  (void)call_status(
+      [this, shared](const Promise<Done>& promise) {
+        parts_->retire(std::move(shared->backend));
+        promise->set_value({});
+      },
+      kStatsWait);
 }
 
 // Those that the request names; a detach keeps them.
@@ -253,19 +325,17 @@ Status SchedulerImpl::detach_storage(Nanos limit) {
           promise->set_value(std::make_shared<std::unique_ptr<StorageBackend>>(std::move(parts_->storage)));
           return true;
         };
-        // An empty holder: still detaching.
-        const auto expire = [promise] { promise->set_value(std::make_shared<std::unique_ptr<StorageBackend>>()); };
+        const auto expire = [this, promise] {
+          is_detaching_ = false;
+          if (!parts_->storage) return promise->set_value(nullptr);
+          log_warning("engine/storage", "detached with operations in flight; they keep their buffers until they end");
+          parts_->retire(std::move(parts_->storage));
+          promise->set_value(nullptr);
+        };
         waiters_.push_back({deadline, try_now, expire});
       },
       limit);
-  if (!detached.is_ok()) return detached.status();
-  const StorageView now = storage();
-  if (now.is_detaching) {
-    return deadline_exceeded(
-        "HiCache storage backend is detached, but operations are still in flight; "
-        "call again before attaching another one");
-  }
-  return Status::ok();  // what was detached closes here, on the caller's thread
+  return detached.status();  // what was detached closes here, on the caller's thread
 }
 
 Status SchedulerImpl::clear_storage(Nanos limit) {

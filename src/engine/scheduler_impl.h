@@ -41,6 +41,9 @@ class SchedulerImpl final : public Scheduler {
   [[nodiscard]] Status quiesce(Nanos limit) override;
   [[nodiscard]] Status attach_storage(const AttachRequest& request, Nanos limit) override;
   [[nodiscard]] Status detach_storage(Nanos limit) override;
+  [[nodiscard]] Result<PreparedStorage> prepare_storage(const AttachRequest& request, Nanos limit) override;
+  [[nodiscard]] Result<PreparedStorage> switch_storage(PreparedStorage next, Nanos limit) override;
+  void retire_storage(PreparedStorage previous) override;
   [[nodiscard]] Status clear_storage(Nanos limit) override;
   [[nodiscard]] StorageView storage() override;
   [[nodiscard]] Result<Explanation> explain(const GenerateRequest& request, Nanos limit) override;
@@ -62,6 +65,7 @@ class SchedulerImpl final : public Scheduler {
   using Promise = std::shared_ptr<std::promise<T>>;  // shared: std::function wants copies
 
   [[nodiscard]] Status check_request(const GenerateRequest& request) const;
+  [[nodiscard]] Result<ExtraConfig> parse_attach(const AttachRequest& request) const;
   [[nodiscard]] Status check_attach(const AttachRequest& request, const ExtraConfig& extra) const;
   [[nodiscard]] Status post(Command command) LARDER_EXCLUDES(mutex_);
   // Runs `ask` on the loop thread and waits for what it sets; kCancelled, kOverloaded, kDeadlineExceeded otherwise.
@@ -81,7 +85,7 @@ class SchedulerImpl final : public Scheduler {
   void add_host_usage(SchedulerStats& stats) const;
   [[nodiscard]] bool is_idle() const;
   [[nodiscard]] StorageView view_storage() const;
-  [[nodiscard]] Status attach_now(std::unique_ptr<StorageBackend>& backend, const AttachRequest& request);
+  [[nodiscard]] Result<PreparedStorage> switch_now(PreparedStorage& next);
   void set_policies(const AttachRequest& request);
 
   // const after construction

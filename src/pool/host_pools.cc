@@ -88,6 +88,8 @@ HostPools::HostPools(const ModelSpec& model, HostLayout layout, std::size_t bloc
   for (std::uint64_t b = blocks; b > 0; --b) free_blocks_.push_back(static_cast<std::uint32_t>(b - 1));
 }
 
+Segment HostPools::memory() const { return {memory_->data(), memory_->size()}; }
+
 Result<std::unique_ptr<HostPools>> HostPools::create(const ModelSpec& model, HostLayout layout,
                                                      std::size_t budget_bytes, MemorySource& memory) {
   std::array<std::size_t, kComponentCount> slot_bytes{};

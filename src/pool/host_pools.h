@@ -56,6 +56,8 @@ class HostPools {
   [[nodiscard]] const ModelSpec& model() const { return model_; }
   [[nodiscard]] HostLayout layout() const { return layout_; }
   [[nodiscard]] std::size_t block_bytes() const { return block_bytes_; }
+  // All of it: what a device or a storage backend may register once.
+  [[nodiscard]] Segment memory() const;
   [[nodiscard]] std::uint32_t blocks_per_slot(ComponentKind c) const { return per_slot_[index_of(c)]; }
 
   [[nodiscard]] std::optional<HostSlot> allocate(ComponentKind c);

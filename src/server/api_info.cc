@@ -51,7 +51,52 @@ Json storage_json(const BackendStats& s) {
           {"corrupt", s.corrupt},
           {"evicted", s.evicted},
           {"torn_tails", s.torn_tails},
-          {"queued", s.queued}};
+          {"queued", s.queued},
+          {"declined", s.declined},
+          {"moved", s.moved},
+          {"written_bytes", s.written_bytes},
+          {"capacity_bytes", s.capacity_bytes},
+          {"segments", s.segments},
+          {"suspended_volumes", s.suspended_volumes}};
+}
+
+Json health_json(const PipelineHealth& health) {
+  const auto seconds = [](Nanos time) { return std::chrono::duration<double>(time).count(); };
+  Json breakers = Json::object(), lanes = Json::object();
+  for (std::size_t i = 0; i < health.breakers.size(); ++i) {
+    const PipelineHealth::Breaker& b = health.breakers[i];
+    const bool is_closed = b.state == CircuitBreaker::State::kClosed;
+    breakers[std::string(direction_name(static_cast<Direction>(i)))] = {
+        {"state", is_closed                                 ? "closed"
+                  : b.state == CircuitBreaker::State::kOpen ? "open"
+                                                            : "half_open"},
+        {"consecutive_failures", b.consecutive_failures},
+        {"opens", b.opens},
+        {"seconds_until_probe", seconds(b.until_probe)},
+        {"last_error", b.last_error}};
+  }
+  for (std::size_t i = 0; i < health.lanes.size(); ++i) {
+    const PipelineHealth::LaneState& lane = health.lanes[i];
+    Json queued = Json::object();
+    for (std::size_t u = 0; u < lane.queued.size(); ++u) {
+      queued[std::string(urgency_name(static_cast<Urgency>(u)))] = lane.queued[u];
+    }
+    lanes[std::string(lane_name(static_cast<Lane>(i)))] = {{"queued", std::move(queued)},
+                                                           {"in_flight", lane.in_flight},
+                                                           {"in_flight_bytes", lane.in_flight_bytes},
+                                                           {"slow", lane.slow},
+                                                           {"oldest_seconds", seconds(lane.oldest_in_flight)},
+                                                           {"service_p50_seconds", seconds(lane.service_p50)},
+                                                           {"service_p99_seconds", seconds(lane.service_p99)},
+                                                           {"ended", lane.ended},
+                                                           {"failed", lane.failed},
+                                                           {"refused", lane.refused}};
+  }
+  return {{"backend", health.backend},
+          {"breakers", std::move(breakers)},
+          {"lanes", std::move(lanes)},
+          {"negative_entries", health.negative_entries},
+          {"negative_hits", health.negative_hits}};
 }
 
 Json tiers_json(const SchedulerStats& stats) {
@@ -138,7 +183,9 @@ Json server_info_json(const Options& options, const ModelSpec& model, const Sche
                 {"cached_tokens", cached_json(stats.cached)},
                 {"tiers", tiers_json(stats)},
                 {"cache", counters_json(stats.cache)},
-                {"storage", stats.storage ? storage_json(*stats.storage) : Json(nullptr)}};
+                {"storage", stats.storage ? storage_json(*stats.storage) : Json(nullptr)},
+                {"storage_health", stats.storage_health ? health_json(*stats.storage_health) : Json(nullptr)},
+                {"storage_retired", stats.storage_retired}};
   info["internal_states"] = Json::array({std::move(state)});
   info["kv_events"] = nullptr;
   return info;

@@ -333,6 +333,8 @@ class Api final : public ApiServer {
     in.read("hicache_storage_backend_extra_config_json", wanted.extra_config);
     in.read("hicache_storage_prefetch_policy", wanted.prefetch_policy);
     in.read("hicache_write_policy", wanted.write_policy);
+    in.read("hicache_storage_replace", wanted.replace);
+    in.read("hicache_storage_probe", wanted.probe);
     if (in.is_ok() && wanted.backend.empty()) in.fail_type("hicache_storage_backend", "the name of a backend");
     if (!in.is_ok()) return error_response(in.status());
     const Status status = scheduler_.attach_storage(wanted, kStorageLimit);

@@ -111,6 +111,9 @@ class FakeScheduler final : public Scheduler {
     storage_ = {"", "", "timeout", "write_through", false};
     return Status::ok();
   }
+  Result<PreparedStorage> prepare_storage(const AttachRequest&, Nanos) override { return unsupported("fake"); }
+  Result<PreparedStorage> switch_storage(PreparedStorage, Nanos) override { return unsupported("fake"); }
+  void retire_storage(PreparedStorage) override {}
   Status clear_storage(Nanos) override { return storage().backend.empty() ? invalid_argument("none") : Status::ok(); }
   StorageView storage() override {
     LockGuard guard(mutex_);

@@ -14,7 +14,7 @@
 namespace larder {
 namespace {
 
-constexpr std::array<std::size_t, 4> kSizes{1, 4095, std::size_t{64} << 10, std::size_t{1} << 20};
+constexpr std::array<std::size_t, 4> kSizes{1, 4095, std::size_t{16} << 10, std::size_t{64} << 10};
 constexpr std::array<PoolName, 2> kPools{PoolName::kIndexer, PoolName::kKv};  // the anchor last
 constexpr std::size_t kGuard = 64;                                            // bytes beside what is read
 constexpr std::byte kGuardByte{0xa5};

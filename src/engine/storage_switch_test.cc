@@ -1,0 +1,189 @@
+// Attaching to several schedulers at once, and backends that must not be attached or do not let go.
+#include "engine/storage_switch.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "base/rng.h"
+#include "sim/faulty_backend.h"
+#include "sim/sim_file_system.h"
+
+namespace larder {
+namespace {
+
+constexpr Nanos kLimit = std::chrono::seconds(60);
+
+Options small_options() {
+  Options options;
+  options.model = "gqa-tiny";
+  options.max_total_tokens = 2048;
+  options.chunked_prefill_size = 256;
+  options.max_running_requests = 2;
+  options.threads = 1;
+  return options;
+}
+
+// A memory backend that flips a bit in what it reads, as bad memory or a wrong driver would.
+class LyingBackend final : public StorageBackend {
+ public:
+  explicit LyingBackend(std::unique_ptr<StorageBackend> inner) : inner_(std::move(inner)) {}
+  [[nodiscard]] const BackendInfo& info() const override { return inner_->info(); }
+  [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
+    return inner_->submit_exists(std::move(request), std::move(done));
+  }
+  [[nodiscard]] Status submit_read(ReadRequest request, ReadDone done) override {
+    std::vector<Segment> firsts;
+    for (const ReadItem& item : request.items) firsts.push_back(item.payload.front());
+    return inner_->submit_read(std::move(request), [firsts, done](ReadResult result) {
+      for (const Segment& piece : firsts) piece.data[piece.size / 2] ^= std::byte{4};
+      done(std::move(result));
+    });
+  }
+  [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override {
+    return inner_->submit_write(std::move(request), std::move(done));
+  }
+  [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override {
+    return inner_->submit_clear(std::move(scope), std::move(done));
+  }
+  [[nodiscard]] BackendStats stats() const override { return inner_->stats(); }
+  [[nodiscard]] Status close(std::chrono::nanoseconds limit) override { return inner_->close(limit); }
+
+ private:
+  const std::unique_ptr<StorageBackend> inner_;
+};
+
+class StorageSwitchTest : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(register_backends(plain_).is_ok()); }
+  Status more_backends(BackendFactory& factory) {
+    const auto memory = [this](const BackendEnvironment& environment) {
+      return plain_.create("memory", {}, environment);
+    };
+    LARDER_RETURN_IF_ERROR(factory.add("lying", {}, [memory](const BackendOptions&, const BackendEnvironment& e) {
+      Result<std::unique_ptr<StorageBackend>> inner = memory(e);
+      if (!inner.is_ok()) return inner;
+      return Result<std::unique_ptr<StorageBackend>>(std::make_unique<LyingBackend>(std::move(inner).value()));
+    }));
+    return factory.add("hanging", {}, [this, memory](const BackendOptions&, const BackendEnvironment& e) {
+      Result<std::unique_ptr<StorageBackend>> inner = memory(e);
+      if (!inner.is_ok()) return inner;
+      auto faulty = std::make_unique<sim::FaultyBackend>(std::move(inner).value(), 7);
+      hanging_ = faulty.get();
+      return Result<std::unique_ptr<StorageBackend>>(std::move(faulty));
+    });
+  }
+  Scheduler& add() {
+    metrics_.push_back(std::make_unique<MetricsRegistry>());
+    Result<std::unique_ptr<Scheduler>> made =
+        Scheduler::create(small_options(), files_, real_clock(), *metrics_.back(),
+                          [this](BackendFactory& factory) { return more_backends(factory); });
+    if (!made.is_ok()) throw std::runtime_error(made.status().to_string());
+    schedulers_.push_back(std::move(made).value());
+    return *schedulers_.back();
+  }
+  std::vector<Scheduler*> all() {
+    std::vector<Scheduler*> out;
+    for (const auto& one : schedulers_) out.push_back(one.get());
+    return out;
+  }
+  std::vector<std::string> attached() {
+    std::vector<std::string> out;
+    for (const auto& one : schedulers_) out.push_back(one->storage().backend);
+    return out;
+  }
+  static AttachRequest file_in(const std::string& directory) {
+    AttachRequest request;
+    request.backend = "file";
+    request.extra_config = R"({"directory": ")" + directory + R"("})";
+    return request;
+  }
+  bool generate(Scheduler& scheduler, std::uint64_t seed) {
+    GenerateRequest request;
+    Rng rng(seed);
+    for (int i = 0; i < 300; ++i) request.tokens.push_back(static_cast<TokenId>(rng.below(256)));
+    request.max_new_tokens = 4;
+    request.ignore_eos = true;
+    auto done = std::make_shared<std::promise<bool>>();
+    std::future<bool> answer = done->get_future();
+    const auto ticket = scheduler.submit(request, [done](const GenerateUpdate& update) {
+      if (update.finish != FinishReason::kRunning) done->set_value(update.status.is_ok());
+    });
+    return ticket.is_ok() && answer.wait_for(kLimit) == std::future_status::ready && answer.get();
+  }
+
+  sim::SimFileSystem files_{1};
+  BackendFactory plain_;
+  sim::FaultyBackend* hanging_ = nullptr;  // the last one made; its scheduler's
+  std::vector<std::unique_ptr<MetricsRegistry>> metrics_;
+  std::vector<std::unique_ptr<Scheduler>> schedulers_;
+};
+
+TEST_F(StorageSwitchTest, AllOrNone) {
+  for (int i = 0; i < 3; ++i) add();
+  const std::vector<std::string> none(3), file(3, "file"), memory(3, "memory");
+  // Two replicas in one directory: the second cannot open it, so the first does not get it either.
+  const std::vector<AttachRequest> clash = {file_in("/a"), file_in("/b"), file_in("/b")};
+  const Status refused = attach_all(all(), clash, kLimit);
+  EXPECT_EQ(refused.code(), StatusCode::kConflict) << refused.to_string();
+  EXPECT_EQ(refused.message().rfind("scheduler 2: ", 0), 0u) << refused.message();
+  EXPECT_EQ(attached(), none);
+  const std::vector<AttachRequest> good = {file_in("/a"), file_in("/b"), file_in("/c")};
+  ASSERT_TRUE(attach_all(all(), good, kLimit).is_ok());
+  EXPECT_EQ(attached(), file);
+  // The last one does not say `replace`: those that had switched switch back.
+  std::vector<AttachRequest> other(3);
+  for (AttachRequest& request : other) request.backend = "memory";
+  other[0].replace = other[1].replace = true;
+  other[0].prefetch_policy = "best_effort";
+  EXPECT_EQ(attach_all(all(), other, kLimit).code(), StatusCode::kConflict);
+  EXPECT_EQ(attached(), file);
+  EXPECT_EQ(schedulers_[0]->storage().prefetch_policy, "timeout") << "the policies, too";
+  EXPECT_TRUE(generate(*schedulers_[0], 1));
+  EXPECT_TRUE(schedulers_[0]->quiesce(kLimit).is_ok());
+  EXPECT_GT(schedulers_[0]->stats().storage->pages, 0u) << "the old one works on";
+  other[2].replace = true;
+  ASSERT_TRUE(attach_all(all(), other, kLimit).is_ok());
+  EXPECT_EQ(attached(), memory);
+  EXPECT_EQ(attach_all(all(), std::vector<AttachRequest>(2), kLimit).code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(StorageSwitchTest, ABackendThatReturnsOtherBytesIsNotAttached) {
+  Scheduler& scheduler = add();
+  AttachRequest request;
+  request.backend = "lying";
+  request.write_policy = "write_back";
+  const Status status = scheduler.attach_storage(request, kLimit);
+  EXPECT_EQ(status.code(), StatusCode::kCorrupt) << status.to_string();
+  EXPECT_NE(status.message().find("Failed to attach storage backend 'lying'"), std::string::npos) << status.message();
+  EXPECT_EQ(scheduler.storage().backend, "");
+  EXPECT_EQ(scheduler.storage().write_policy, "write_through") << "a failed attach changes nothing";
+}
+
+TEST_F(StorageSwitchTest, ABackendThatHangsIsDetachedAndReplaced) {
+  Scheduler& scheduler = add();
+  AttachRequest request;
+  request.backend = "hanging";
+  ASSERT_TRUE(scheduler.attach_storage(request, kLimit).is_ok());
+  sim::FaultyBackend* const hanging = hanging_;
+  sim::FaultPlan plan;
+  plan.hang_percent = 100;
+  hanging->set_plan(plan);
+  EXPECT_TRUE(generate(scheduler, 1));
+  ASSERT_TRUE(scheduler.detach_storage(std::chrono::milliseconds(50)).is_ok());
+  EXPECT_EQ(scheduler.storage().backend, "");
+  EXPECT_EQ(scheduler.storage().retired, 1u);
+  request.backend = "memory";
+  ASSERT_TRUE(scheduler.attach_storage(request, kLimit).is_ok()) << "at once";
+  EXPECT_TRUE(generate(scheduler, 2));
+  EXPECT_GT(hanging->release_hung(), 0u);
+  hanging->set_plan({});
+  (void)hanging->release_all();
+  ASSERT_TRUE(scheduler.quiesce(kLimit).is_ok());
+  const TimePoint give_up = real_clock().now() + kLimit;
+  while (scheduler.storage().retired > 0 && real_clock().now() < give_up) EXPECT_TRUE(generate(scheduler, 3));
+  EXPECT_EQ(scheduler.storage().retired, 0u) << "it dies when its operations have ended";
+}
+
+}  // namespace
+}  // namespace larder
