@@ -1,6 +1,6 @@
 # Third-party libraries, all from Debian 12 (tools/install_deps.sh has the list). Grouped by who may see them:
 #   larder_core_libs    every folder: SHA-256, xxHash, fmt, threads
-#   larder_config_libs  src/model/*.cc: JSON and TOML
+#   larder_config_libs  src/model/*.cc: JSON, TOML and YAML
 #   larder_io_libs      src/storage: io_uring where it is there (then LARDER_HAVE_URING=1)
 #   larder_server_libs  src/server and src/cli: JSON, TOML, CLI11, Boost.Beast
 
@@ -12,6 +12,8 @@ find_library(LARDER_XXHASH_LIBRARY xxhash REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
 find_path(LARDER_TOML_INCLUDE toml++/toml.h REQUIRED)
+find_path(LARDER_YAML_INCLUDE yaml-cpp/yaml.h REQUIRED)
+find_library(LARDER_YAML_LIBRARY yaml-cpp REQUIRED)
 set(Boost_NO_WARN_NEW_VERSIONS ON)
 find_package(Boost 1.81 REQUIRED)
 
@@ -21,9 +23,9 @@ target_link_libraries(larder_core_libs INTERFACE
   fmt::fmt OpenSSL::Crypto ${LARDER_XXHASH_LIBRARY} Threads::Threads ${CMAKE_DL_LIBS})
 
 add_library(larder_config_libs INTERFACE)
-target_include_directories(larder_config_libs SYSTEM INTERFACE ${LARDER_TOML_INCLUDE})
+target_include_directories(larder_config_libs SYSTEM INTERFACE ${LARDER_TOML_INCLUDE} ${LARDER_YAML_INCLUDE})
 target_compile_definitions(larder_config_libs INTERFACE TOML_HEADER_ONLY=1)
-target_link_libraries(larder_config_libs INTERFACE nlohmann_json::nlohmann_json)
+target_link_libraries(larder_config_libs INTERFACE nlohmann_json::nlohmann_json ${LARDER_YAML_LIBRARY})
 
 add_library(larder_io_libs INTERFACE)
 find_library(LARDER_URING_LIBRARY uring)

@@ -67,7 +67,7 @@ struct CommandLine {
 };
 
 void add_options(CLI::App& app, CommandLine& line) {
-  app.add_option("--config", line.config_path, "options from a .toml or .json file; the command line wins")
+  app.add_option("--config", line.config_path, "options from a .toml, .yaml or .json file; the command line wins")
       ->type_name("FILE");
   app.add_option("--log-level", line.log_level, "debug, info, warning, error or off (warning)")->type_name("LEVEL");
   for (const OptionInfo& info : option_infos()) {

@@ -84,9 +84,9 @@ const std::array kTable = {
                 0,
                 false,
                 kPrefetchPolicies},
-    OptionEntry{
-        {"hicache-storage-backend-extra-config", "JSON|@FILE", "options of the backend, JSON or @x.json, @x.toml"},
-        &O::hicache_storage_backend_extra_config},
+    OptionEntry{{"hicache-storage-backend-extra-config", "JSON|@FILE",
+                 "options of the backend, JSON or @x.json, @x.toml, @x.yaml"},
+                &O::hicache_storage_backend_extra_config},
     OptionEntry{{"hicache-state-on-device-only", "", "control run: recurrent states get no host copy"},
                 &O::hicache_state_on_device_only},
     OptionEntry{{"hicache-kv-on-device-only", "", "control run: KV gets no host copy"}, &O::hicache_kv_on_device_only},

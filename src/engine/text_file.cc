@@ -24,7 +24,8 @@ Result<std::string> read_text_file(FileSystem& files, const std::string& path) {
 Result<Tree> parse_config_text(std::string_view text, const std::string& path) {
   if (path.ends_with(".json")) return parse_json_tree(text, path);
   if (path.ends_with(".toml")) return parse_toml_tree(text, path);
-  return invalid_argument("Unsupported config file " + path + ": it must end in .json or .toml");
+  if (path.ends_with(".yaml") || path.ends_with(".yml")) return parse_yaml_tree(text, path);
+  return invalid_argument("Unsupported config file " + path + ": it must end in .json, .toml, .yaml or .yml");
 }
 
 }  // namespace larder

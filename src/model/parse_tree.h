@@ -1,7 +1,7 @@
-// JSON or TOML text to one tree, with positions in syntax errors (internal to model/).
+// JSON, TOML or YAML text to one tree, with positions in syntax errors (internal to model/).
 //
-// Both formats become the same Tree, so that one reader with one set of messages serves them, and no header of the core
-// includes a JSON or TOML library. Threads: pure functions and values.
+// All formats become the same Tree, so that one reader with one set of messages serves them, and no header of the core
+// includes their libraries. Threads: pure functions and values.
 #pragma once
 
 #include <cstddef>
@@ -44,5 +44,7 @@ inline constexpr std::size_t kTreeDepthMax = 16;
 [[nodiscard]] Result<Tree> parse_json_tree(std::string_view text, std::string_view source);
 // As above. TOML's dates and times are refused.
 [[nodiscard]] Result<Tree> parse_toml_tree(std::string_view text, std::string_view source);
+// As above. Anchors, aliases and several documents are refused. An empty text is null.
+[[nodiscard]] Result<Tree> parse_yaml_tree(std::string_view text, std::string_view source);
 
 }  // namespace larder

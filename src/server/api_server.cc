@@ -112,7 +112,7 @@ class Api final : public ApiServer {
     AuthLevel level = AuthLevel::kNormal;
     Quick quick = nullptr;  // runs on the strand; exactly one of the two is set
     Blocking blocking = nullptr;
-    bool needs_admin_key = false;  // refused when the server was started without one
+    bool wants_admin_key = false;  // without one: this machine only, whatever other key there is
   };
 
   static std::span<const Route> routes() {
@@ -162,7 +162,7 @@ class Api final : public ApiServer {
     if (route->methods.find(request.method) == std::string_view::npos || request.method.empty()) {
       return exchange->respond(with_allow(405, *route));
     }
-    if (route->needs_admin_key && options_.admin_api_key.empty()) {
+    if (is_for_loopback_only(options_, route->level, route->wants_admin_key) && !request.is_loopback) {
       HttpResponse refused;
       refused.status = 400;
       refused.body = dump_json({{"error", kNoAdminKey}});

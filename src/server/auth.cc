@@ -37,4 +37,9 @@ bool is_authorized(const Options& options, AuthLevel level, std::string_view aut
   return key.empty() || is_equal_in_constant_time(bearer_of(authorization), key);
 }
 
+bool is_for_loopback_only(const Options& options, AuthLevel level, bool wants_admin_key) {
+  if (level != AuthLevel::kAdminOptional || !options.admin_api_key.empty()) return false;
+  return wants_admin_key || options.api_key.empty();
+}
+
 }  // namespace larder

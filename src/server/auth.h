@@ -4,7 +4,9 @@
 // |-----------------|------------------------|--------------------|---------|
 // | kOpen           | open                   | open               | open    |
 // | kNormal         | api key, if one is set | api key            | open    |
-// | kAdminOptional  | admin key              | api key            | open    |
+// | kAdminOptional  | admin key              | api key            | open, to this machine only |
+//
+// Attaching and detaching storage can name directories to write to: without an admin key only this machine may, too.
 // Threads: pure.
 #pragma once
 
@@ -18,5 +20,8 @@ enum class AuthLevel : unsigned char { kOpen, kNormal, kAdminOptional };
 
 // authorization: the header's value, "Bearer <key>" (scheme in any case). Keys are compared in constant time.
 [[nodiscard]] bool is_authorized(const Options& options, AuthLevel level, std::string_view authorization);
+
+// Nobody holds a key that would let them: then only requests from this machine are answered.
+[[nodiscard]] bool is_for_loopback_only(const Options& options, AuthLevel level, bool wants_admin_key);
 
 }  // namespace larder

@@ -19,6 +19,7 @@ struct HttpRequest {
   std::string path;                          // percent-decoded, without the query: "/flush_cache"
   std::map<std::string, std::string> query;  // percent-decoded; the last of a name counts
   std::string authorization;                 // the header's value, or empty
+  bool is_loopback = false;                  // the peer is on this machine
   std::string body;
 };
 

@@ -222,6 +222,9 @@ class Session : public std::enable_shared_from_this<Session> {
     HttpRequest request;
     request.method = std::string(message.method_string());
     request.authorization = std::string(message[http::field::authorization]);
+    ErrorCode unknown;  // then it is not on this machine
+    const auto peer = stream_.socket().remote_endpoint(unknown);
+    request.is_loopback = !unknown && peer.address().is_loopback();
     const auto target = message.target();
     const Status parsed = parse_target({target.data(), target.size()}, request);
     request.body = std::move(message.body());

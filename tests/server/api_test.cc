@@ -325,11 +325,7 @@ TEST_F(ApiTest, KeysGuardTheRoutes) {
 }
 
 TEST_F(ApiTest, StorageIsAttachedAndDetachedAtRunTime) {
-  for (const char* method : {"GET", "PUT", "DELETE"}) {
-    const HttpReply reply = call(method, "/hicache/storage-backend", "{}");
-    EXPECT_EQ(reply.status, 400u);
-    EXPECT_NE(reply.body.find("Restart with --admin-api-key"), std::string::npos);
-  }
+  EXPECT_EQ(call("GET", "/hicache/storage-backend").status, 200u) << "no key, but from this machine";
   Options options;
   options.admin_api_key = "admin";
   start(options);
