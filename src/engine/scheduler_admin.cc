@@ -107,6 +107,7 @@ SchedulerStats SchedulerImpl::snapshot() {
     usage.tier = "storage";
     usage.slots = stats.storage->pages;
     usage.bytes = stats.storage->bytes;
+    usage.capacity_bytes = stats.storage->capacity_bytes;
     stats.tiers.push_back(std::move(usage));
   }
   stats.storage_retired = parts_->retired.size();
