@@ -1,5 +1,7 @@
 #include "engine/request_metrics.h"
 
+#include "model/restore_point.h"
+
 namespace larder {
 namespace {
 
@@ -88,6 +90,10 @@ void RequestMetrics::started(const CachedTokens& cached, double queue_seconds) {
   cached_host_.increment(cached.host);
   if (cached_storage_ != nullptr) cached_storage_->increment(cached.storage);
   cached_total_.increment(cached.cached());
+  Labels why = with("reason", stop_reason_name(cached.reason));
+  why.emplace_back("component", cached.reason == StopReason::kNone ? "none" : component_name(cached.component));
+  metrics_.counter("larder_lookups_total", "Lookups by why they hit no more (none: all that may be reused)", why)
+      .increment();
   queue_time_.observe(queue_seconds);
 }
 
