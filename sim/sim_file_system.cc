@@ -37,9 +37,26 @@ bool SimFileSystem::touches(const NameChange& change, const std::string& directo
                      [&](const auto& entry) { return parent_path(entry.first) == directory; });
 }
 
-void SimFileSystem::change_names(NameChange change) {
+void SimFileSystem::add_disk(const std::string& path) {
+  LockGuard guard(mutex_);
+  auto node = std::make_shared<Node>();
+  node->is_directory = true;
+  names_[path] = node;
+  durable_names_[path] = node;
+  disks_.push_back(path);
+}
+
+std::size_t SimFileSystem::disk_of(const std::string& path) const {
+  for (std::size_t i = disks_.size(); i > 0; --i) {
+    const std::string& disk = disks_[i - 1];
+    if (path == disk || path.starts_with(disk + "/")) return i;
+  }
+  return 0;
+}
+
+void SimFileSystem::change_names(std::size_t disk, NameChange change) {
   apply(names_, change);
-  pending_names_.push_back(std::move(change));
+  pending_names_.push_back({disk, std::move(change)});
 }
 
 SimFileSystem::NodePtr SimFileSystem::find(const std::string& path) const {
@@ -122,7 +139,7 @@ Result<std::unique_ptr<File>> SimFileSystem::open(const std::string& path, const
     if (!options.create) return status_from_errno(ENOENT, "open", path);
     LARDER_RETURN_IF_ERROR(check_parent(path));
     node = std::make_shared<Node>();
-    change_names({{path, node}});
+    change_names(disk_of(path), {{path, node}});
   }
   if (options.write && options.truncate) resize(*node, 0);
   return std::unique_ptr<File>(std::make_unique<SimFile>(*this, std::move(node), path, options, epoch_));
@@ -135,6 +152,7 @@ Status SimFileSystem::rename(const std::string& from, const std::string& to) {
   if (!node) return status_from_errno(ENOENT, "rename", from);
   LARDER_RETURN_IF_ERROR(check_parent(to));
   if (from == to) return Status::ok();
+  if (disk_of(from) != disk_of(to)) return status_from_errno(EXDEV, "rename", from);
   const NodePtr target = find(to);
   if (target && target->is_directory != node->is_directory) {
     return status_from_errno(target->is_directory ? EISDIR : ENOTDIR, "rename", to);
@@ -147,7 +165,7 @@ Status SimFileSystem::rename(const std::string& from, const std::string& to) {
     change.emplace_back(path, nullptr);
     change.emplace_back(to + "/" + path.substr(prefix.size()), child);
   }
-  change_names(std::move(change));
+  change_names(disk_of(from), std::move(change));
   return Status::ok();
 }
 
@@ -157,7 +175,7 @@ Status SimFileSystem::remove(const std::string& path) {
   const NodePtr node = find(path);
   if (!node) return status_from_errno(ENOENT, "remove", path);
   if (node->is_directory && has_children(path)) return status_from_errno(ENOTEMPTY, "remove", path);
-  change_names({{path, nullptr}});
+  change_names(disk_of(path), {{path, nullptr}});
   return Status::ok();
 }
 
@@ -187,7 +205,7 @@ Status SimFileSystem::make_dirs(const std::string& directory) {
     if (known) continue;
     auto made = std::make_shared<Node>();
     made->is_directory = true;
-    change_names({{prefix, std::move(made)}});
+    change_names(disk_of(prefix), {{prefix, std::move(made)}});
   }
   return Status::ok();
 }
@@ -197,12 +215,20 @@ Status SimFileSystem::sync_dir(const std::string& directory) {
   if (counts_and_fails()) return fault_status("fsync", directory);
   const NodePtr node = find(directory);
   if (!node || !node->is_directory) return status_from_errno(node ? ENOTDIR : ENOENT, "fsync", directory);
-  std::size_t synced = 0;  // a journal: everything before the last change in this directory goes along
+  const std::size_t disk = disk_of(directory);
+  std::size_t synced = 0;  // a journal: everything on the disk before the last change in this directory goes along
   for (std::size_t i = 0; i < pending_names_.size(); ++i) {
-    if (touches(pending_names_[i], directory)) synced = i + 1;
+    if (pending_names_[i].disk == disk && touches(pending_names_[i].change, directory)) synced = i + 1;
   }
-  for (std::size_t i = 0; i < synced; ++i) apply(durable_names_, pending_names_[i]);
-  pending_names_.erase(pending_names_.begin(), pending_names_.begin() + static_cast<std::ptrdiff_t>(synced));
+  std::vector<PendingNames> left;
+  for (std::size_t i = 0; i < pending_names_.size(); ++i) {
+    if (i < synced && pending_names_[i].disk == disk) {
+      apply(durable_names_, pending_names_[i].change);
+    } else {
+      left.push_back(std::move(pending_names_[i]));
+    }
+  }
+  pending_names_ = std::move(left);
   return Status::ok();
 }
 
@@ -210,7 +236,7 @@ Result<FileInfo> SimFileSystem::stat(const std::string& path) {
   LockGuard guard(mutex_);
   const NodePtr node = find(path);
   if (!node) return status_from_errno(ENOENT, "stat", path);
-  return FileInfo{node->current.size(), node->is_directory, 1};
+  return FileInfo{node->current.size(), node->is_directory, 1 + disk_of(path)};
 }
 
 Result<SpaceInfo> SimFileSystem::space(const std::string& path) {
@@ -225,7 +251,7 @@ Result<std::unique_ptr<FileLock>> SimFileSystem::lock(const std::string& path) {
   LockGuard guard(mutex_);
   if (counts_and_fails()) return fault_status("lock", path);
   LARDER_RETURN_IF_ERROR(check_parent(path));
-  if (!find(path)) change_names({{path, std::make_shared<Node>()}});
+  if (!find(path)) change_names(disk_of(path), {{path, std::make_shared<Node>()}});
   if (!locks_.insert(path).second) return conflict("lock " + path + ": held by another process or backend");
   return std::unique_ptr<FileLock>(std::make_unique<SimFileLock>(*this, path, epoch_));
 }
@@ -259,8 +285,14 @@ void SimFileSystem::crash() {
   LockGuard guard(mutex_);
   ++epoch_;
   locks_.clear();
-  const std::uint64_t kept = rng_.below(pending_names_.size() + 1);
-  for (std::size_t i = 0; i < kept; ++i) apply(durable_names_, pending_names_[i]);
+  for (std::size_t disk = 0; disk <= disks_.size(); ++disk) {
+    std::vector<const NameChange*> changes;
+    for (const PendingNames& pending : pending_names_) {
+      if (pending.disk == disk) changes.push_back(&pending.change);
+    }
+    const std::uint64_t kept = rng_.below(changes.size() + 1);
+    for (std::size_t i = 0; i < kept; ++i) apply(durable_names_, *changes[i]);
+  }
   pending_names_.clear();
   names_ = durable_names_;
   for (auto& [path, node] : names_) {

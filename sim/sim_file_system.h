@@ -6,8 +6,8 @@
 // | a 512-byte sector is written whole or not | a crash applies each sector of an unsynced write, or not, by chance |
 // | unsynced writes have no order             | each one is kept, dropped or torn on its own                       |
 // | sync_data / sync_all of a file            | all its earlier writes and truncations survive                     |
-// | names change in order (a journal)         | a crash keeps a random prefix of the unsynced name changes         |
-// | sync_dir                                  | all name changes up to the last one in that directory survive      |
+// | names change in order (a journal per disk)| a crash keeps a random prefix of each disk's unsynced name changes |
+// | sync_dir                                  | all its disk's name changes up to the last one in it survive       |
 // | sync of a file makes its *name* durable   | not promised: that takes sync_dir                                  |
 //
 // Threads: all calls, any thread (one lock, rank kFileSystem); the seed replays only if calls come in one order.
@@ -57,6 +57,10 @@ class SimFileSystem final : public FileSystem {
   [[nodiscard]] Result<SpaceInfo> space(const std::string& path) override;
   [[nodiscard]] Result<std::unique_ptr<FileLock>> lock(const std::string& path) override;
 
+  // `path` is a disk of its own from now on, with a journal and a device number of its own: an empty directory that
+  // survives every crash. A path belongs to the disk that was added last of those it lies on. Before any other call.
+  void add_disk(const std::string& path);
+
   // Power loss: unsynced writes and names are kept, dropped or torn as the table says; locks end; open Files are dead
   // (kUnavailable from every call). The file system itself goes on, as after a restart.
   void crash();
@@ -96,12 +100,18 @@ class SimFileSystem final : public FileSystem {
   using Names = std::map<std::string, NodePtr>;
   // Names set to a node, or removed (null), at once.
   using NameChange = std::vector<std::pair<std::string, NodePtr>>;
+  struct PendingNames {
+    std::size_t disk = 0;
+    NameChange change;
+  };
 
   static void apply(Names& names, const NameChange& change);
   static bool touches(const NameChange& change, const std::string& directory);
   static void crash_file(Node& node, Rng& rng);
 
-  void change_names(NameChange change) LARDER_REQUIRES(mutex_);
+  // 0: none of those that add_disk() made.
+  [[nodiscard]] std::size_t disk_of(const std::string& path) const LARDER_REQUIRES(mutex_);
+  void change_names(std::size_t disk, NameChange change) LARDER_REQUIRES(mutex_);
   [[nodiscard]] NodePtr find(const std::string& path) const LARDER_REQUIRES(mutex_);
   [[nodiscard]] Status check_parent(const std::string& path) const LARDER_REQUIRES(mutex_);
   [[nodiscard]] bool has_children(const std::string& directory) const LARDER_REQUIRES(mutex_);
@@ -116,7 +126,8 @@ class SimFileSystem final : public FileSystem {
   Rng rng_ LARDER_GUARDED_BY(mutex_);
   Names names_ LARDER_GUARDED_BY(mutex_);          // as the program sees them
   Names durable_names_ LARDER_GUARDED_BY(mutex_);  // as a crash would leave them at least
-  std::vector<NameChange> pending_names_ LARDER_GUARDED_BY(mutex_);
+  std::vector<PendingNames> pending_names_ LARDER_GUARDED_BY(mutex_);
+  std::vector<std::string> disks_ LARDER_GUARDED_BY(mutex_);
   std::set<std::string> locks_ LARDER_GUARDED_BY(mutex_);
   std::uint64_t epoch_ LARDER_GUARDED_BY(mutex_) = 0;  // grows at each crash
   std::uint64_t operations_ LARDER_GUARDED_BY(mutex_) = 0;

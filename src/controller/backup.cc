@@ -196,7 +196,7 @@ std::vector<NodeId> CacheImpl::nodes_of(const Store& store) const {
 
 void CacheImpl::release_store(Store& store) {
   for (Store::Piece& piece : store.pieces) tree_.unlock(piece.lock);
-  locked_by_stores_ -= store.locked;
+  locked_by_stores_ -= std::exchange(store.locked, 0);
 }
 
 PageGroup CacheImpl::build_group(NodeId node, Store& store) {
@@ -254,7 +254,6 @@ void CacheImpl::submit_store(Op& op) {
 // Storage was detached before the write was submitted. Ends like any other write, by a completion: on another rank it
 // may have been submitted in time.
 void CacheImpl::cancel_store(Op& op) {
-  ++stores_in_flight_;
   for (Store::Group& group : op.store->groups) group.pages = 0;
   completion_for(op.id)(WriteResult{{cancelled("storage was detached")}});
 }
@@ -295,7 +294,7 @@ void CacheImpl::store_done(Op& op, const OutcomeBits& bits) {
   const bool ok = !bits.empty() && (bits[0] & 1);
   drop_host_leases(store->leases);
   store->leases.clear();
-  --stores_in_flight_;
+  if (!op.is_abandoned) --stores_in_flight_;
   const bool current = storage_ && store->epoch == storage_epoch_;
   mark_declined(*store, bits);
   if (!ok && current && store->attempts <= config_.backup_retries) {
@@ -358,6 +357,17 @@ void CacheImpl::mark_stored(const Store& store, bool ok, const OutcomeBits& bits
   }
 }
 
+// Storage was detached. What it still writes keeps its buffers by its leases; the tree may let go of the pages, and
+// the next storage gets all the places. All stores, not only those that were submitted: that is each rank's own.
+void CacheImpl::abandon_stores() {
+  for (auto& [id, op] : ops_) {
+    if (op.kind != OpKind::kStore || op.is_abandoned) continue;
+    release_store(*op.store);
+    abandon(op);
+  }
+  stores_in_flight_ = 0;
+}
+
 // Keeps a bounded number of writes in flight, in order; retries wait for their time.
 void CacheImpl::pump_stores() {
   const TimePoint now = clock_.now();
@@ -378,7 +388,7 @@ void CacheImpl::pump_stores() {
 // Prefixes that reached the host while no storage was attached, or while too much was in flight.
 void CacheImpl::store_unstored() {
   // No store at all, so that every rank gets here in the same step: when a retry is submitted depends on its clock.
-  if (!storage_ || !unstored_hint_ || open(OpKind::kStore) > 0 || !has_room_for_store()) return;
+  if (!storage_ || !unstored_hint_ || live_stores() > 0 || !has_room_for_store()) return;
   constexpr std::size_t kBatch = 64;
   const std::vector<NodeId> nodes = tree_.unstored(storage_epoch_, kBatch);
   if (nodes.empty()) {

@@ -258,6 +258,7 @@ Op& CacheImpl::new_op(OpKind kind) {
   Op op;
   op.id = id;
   op.kind = kind;
+  op.attachment = attachment_;
   ++open_[static_cast<std::size_t>(kind)];
   return ops_.emplace(id.v, std::move(op)).first->second;
 }
@@ -266,7 +267,19 @@ void CacheImpl::erase_op(OpId id) {
   const auto it = ops_.find(id.v);
   if (it == ops_.end()) return;
   --open_[static_cast<std::size_t>(it->second.kind)];
+  if (it->second.is_abandoned) --abandoned_[static_cast<std::size_t>(it->second.kind)];
   ops_.erase(it);
+}
+
+void CacheImpl::abandon(Op& op) {
+  if (std::exchange(op.is_abandoned, true)) return;
+  ++abandoned_[static_cast<std::size_t>(op.kind)];
+}
+
+std::size_t CacheImpl::operations_in_flight() const {
+  std::size_t count = ops_.size();
+  for (const std::size_t abandoned : abandoned_) count -= abandoned;
+  return count;
 }
 
 std::function<void(Completion)> CacheImpl::completion_for(OpId id) {

@@ -141,7 +141,8 @@ class Cache {
   virtual void wake() = 0;
   // Nothing in flight and no request begun.
   [[nodiscard]] virtual bool idle() const = 0;
-  // Copies and storage operations in flight (backups included).
+  // Copies and storage operations in flight (backups included). Not those of a storage that was detached, once nobody
+  // waits for them: they have their buffers, and may hang for ever.
   [[nodiscard]] virtual std::size_t operations_in_flight() const = 0;
 
   // Drops device and host content that no request holds. Storage is untouched. Returns pages of full dropped, one that
@@ -150,8 +151,11 @@ class Cache {
   // The backend must outlive the detach. Prefixes cached before get their keys completed and are backed up.
   // kConflict: one is attached.
   [[nodiscard]] virtual Status attach_storage(StorageBackend& backend) = 0;
-  // No new operations; those in flight finish as usual (poll until storage_idle()).
+  // No new operations; those in flight finish as usual (poll until storage_idle()). Requests that wait for one wait a
+  // second more at most, and another backend may be attached at once, whatever hangs in this one. In the same step on
+  // every rank.
   virtual void detach_storage() = 0;
+  // No operation of the backend that was attached last is in flight. Those of earlier ones: ask them (close()).
   [[nodiscard]] virtual bool storage_idle() const = 0;
   // Somebody emptied the storage: nothing counts as stored any more, and what the host has is stored again. Call it
   // once the clear is done, in the same step on every rank.

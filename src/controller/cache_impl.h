@@ -141,8 +141,10 @@ struct Op {
   TimePoint due;          // kTimer
   OpId guards;            // kTimer: the query or read whose wait it bounds; 0: the wait of `request` for its turn
   bool reported = false;
-  std::uint64_t pages = 0;  // kLoad: full pages, for the counter
-  TimePoint begun;          // kLoad: for the metrics
+  bool is_abandoned = false;     // its storage was detached, and nobody waits for it: it holds its buffers, no more
+  std::uint32_t attachment = 0;  // which attach gave it its storage
+  std::uint64_t pages = 0;       // kLoad: full pages, for the counter
+  TimePoint begun;               // kLoad: for the metrics
 };
 
 struct Arrival {
@@ -167,7 +169,7 @@ class CacheImpl final : public Cache, private SlotSink {
   bool poll(Nanos wait) override;
   void wake() override { inbox_.wake(); }
   bool idle() const override { return ops_.empty() && requests_.empty(); }
-  std::size_t operations_in_flight() const override { return ops_.size(); }
+  std::size_t operations_in_flight() const override;
   std::uint64_t flush() override;
   Status attach_storage(StorageBackend& backend) override;
   void detach_storage() override;
@@ -195,6 +197,11 @@ class CacheImpl final : public Cache, private SlotSink {
   Op& new_op(OpKind kind);
   void erase_op(OpId id);
   [[nodiscard]] std::size_t open(OpKind kind) const { return open_[static_cast<std::size_t>(kind)]; }
+  void abandon(Op& op);
+  // Writes to the storage that is attached: those to one that was detached may hang for ever.
+  [[nodiscard]] std::size_t live_stores() const {
+    return open(OpKind::kStore) - abandoned_[static_cast<std::size_t>(OpKind::kStore)];
+  }
   // Timers complete nowhere and explanations have places of their own: neither may change what other ranks decide.
   [[nodiscard]] std::size_t open_ops() const { return ops_.size() - open(OpKind::kTimer) - open(OpKind::kExplain); }
   [[nodiscard]] bool has_room_for_op() const { return open_ops() < config_.max_operations; }
@@ -331,6 +338,7 @@ class CacheImpl final : public Cache, private SlotSink {
   void mark_stored(const Store& store, bool ok, const OutcomeBits& bits);
   void pump_stores();
   void store_unstored();
+  void abandon_stores();
 
   // ---- operator.cc
   void explain_done(Op& op);
@@ -359,8 +367,9 @@ class CacheImpl final : public Cache, private SlotSink {
   // owned by the cache thread
   RadixTree tree_;
   std::unordered_map<std::uint64_t, Request> requests_;
-  std::map<std::uint64_t, Op> ops_;               // ordered: ranks iterate alike
-  std::array<std::size_t, kOpKindCount> open_{};  // of ops_, by kind
+  std::map<std::uint64_t, Op> ops_;                    // ordered: ranks iterate alike
+  std::array<std::size_t, kOpKindCount> open_{};       // of ops_, by kind
+  std::array<std::size_t, kOpKindCount> abandoned_{};  // of those, Op::is_abandoned
   std::uint64_t next_request_ = 1, next_op_ = 1, next_explain_ = 1, step_ = 0;
   std::uint32_t running_ = 0;  // requests in kLoading or kRunning
   struct Space {
@@ -383,6 +392,7 @@ class CacheImpl final : public Cache, private SlotSink {
   std::size_t loads_in_flight_ = 0;
   StorageBackend* storage_ = nullptr;
   std::uint32_t storage_epoch_ = 0;
+  std::uint32_t attachment_ = 0;  // counts attaches
   CacheCounters counters_;
   CacheMetrics metrics_;
   std::vector<Arrival> arrivals_;     // scratch of poll()

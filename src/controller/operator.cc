@@ -6,6 +6,11 @@
 
 namespace larder {
 
+namespace {
+// What is on its way from a storage that was detached is waited for so long, whatever the policy says.
+constexpr Nanos kDetachedWait = std::chrono::seconds(1);
+}  // namespace
+
 std::uint64_t CacheImpl::flush() {
   const auto resident = [&] {
     return tree_.counts(ComponentKind::kFull, Tier::kDevice).resident +
@@ -20,6 +25,7 @@ Status CacheImpl::attach_storage(StorageBackend& backend) {
   if (!host_) return invalid_argument("storage needs the host tier: enable the hierarchical cache");
   if (storage_) return conflict("storage backend '" + storage_->info().name + "' is attached; detach it first");
   storage_ = &backend;
+  ++attachment_;
   metrics_.set_storage(backend.info().name);
   renew_store_patience();  // it has not shown yet that it hangs
   storage_cleared();
@@ -46,11 +52,18 @@ void CacheImpl::detach_storage() {
     if (const auto it = ops_.find(id.v); it != ops_.end()) cancel_store(it->second);
   }
   store_queue_.clear();
+  abandon_stores();
+  const TimePoint due = clock_.now() + kDetachedWait;
+  for (auto& [id, op] : ops_) {
+    if (op.kind == OpKind::kTimer && op.guards != OpId{}) op.due = std::min(op.due, due);
+    if (op.kind == OpKind::kExplain) abandon(op);
+  }
 }
 
 bool CacheImpl::storage_idle() const {
-  return std::none_of(ops_.begin(), ops_.end(), [](const auto& entry) {
+  return std::none_of(ops_.begin(), ops_.end(), [this](const auto& entry) {
     const OpKind kind = entry.second.kind;
+    if (entry.second.attachment != attachment_) return false;
     return kind == OpKind::kExists || kind == OpKind::kRead || kind == OpKind::kStore || kind == OpKind::kExplain;
   });
 }

@@ -325,7 +325,7 @@ void CacheImpl::prefetch_without_room(const Prefetch& p) {
     if (host_room_will_come()) {
       r->fetch_refused = true;  // start() asks again, and this one does not count
       --r->fetches;
-    } else if (copies_in_flight() + open(OpKind::kStore) == 0) {
+    } else if (copies_in_flight() + live_stores() == 0) {
       r->fetches = kMaxFetches;
     }
   }
@@ -485,6 +485,7 @@ void CacheImpl::timer_done(Op& op) {
   if (late == ops_.end() || !late->second.prefetch) return;
   // From here on the operation owns its buffers and nothing else: the tiers are for those who run.
   Prefetch& p = *late->second.prefetch;
+  if (!storage_ || late->second.attachment != attachment_) abandon(late->second);
   tree_.unlock(p.device_lock);
   tree_.unlock(p.host_lock);
   for (const RequestId id : p.requests) {

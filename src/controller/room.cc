@@ -85,7 +85,7 @@ void CacheImpl::count_store_wait() {
   }
 }
 
-bool CacheImpl::may_wait_for_stores() const { return storage_ && open(OpKind::kStore) > 0 && store_patience_ > 0; }
+bool CacheImpl::may_wait_for_stores() const { return storage_ && live_stores() > 0 && store_patience_ > 0; }
 
 // How much of the next victim may go now, at most `want`. 0: storage has yet to take it, and is taking pages.
 std::uint64_t CacheImpl::gentle_share(ComponentKind c, std::uint64_t want) {

@@ -166,8 +166,8 @@ TEST(Options, ComeFromFilesToo) {
   expect_refused(set_options_from_file(o, "bad2.json", files), {"bad2.json", "--hicache-ratio"});
   write_file(files, "list.json", "[]");
   expect_refused(set_options_from_file(o, "list.json", files), {"list.json"});
-  write_file(files, "x.yaml", "a: 1");
-  expect_refused(set_options_from_file(o, "x.yaml", files), {"Unsupported config file x.yaml", ".toml"});
+  write_file(files, "x.ini", "a: 1");
+  expect_refused(set_options_from_file(o, "x.ini", files), {"Unsupported config file x.ini", ".toml", ".yaml"});
   EXPECT_EQ(set_options_from_file(o, "none.toml", files).code(), StatusCode::kNotFound);
   write_file(files, "m.json", R"({"id": "mine", "layers": ["attention"]})");
   o = {};
@@ -220,8 +220,11 @@ TEST(ExtraConfig, ComesFromFilesToo) {
   EXPECT_EQ(parse_extra_config("@x.toml", files)->prefetch_timeout_base, std::chrono::milliseconds(500));
   EXPECT_EQ(parse_extra_config("@x.json", files)->backend.at("max_size"), "1G");
   EXPECT_EQ(parse_extra_config("@y.json", files).status().code(), StatusCode::kNotFound);
-  write_file(files, "x.yaml", "a: 1");
-  expect_refused(parse_extra_config("@x.yaml", files).status(), {"Unsupported config file x.yaml"});
+  write_file(files, "x.yaml", "max_size: 1G  # bytes\nprefetch_timeout_base: 0.5\n");
+  EXPECT_EQ(parse_extra_config("@x.yaml", files)->backend.at("max_size"), "1G");
+  EXPECT_EQ(parse_extra_config("@x.yaml", files)->prefetch_timeout_base, std::chrono::milliseconds(500));
+  write_file(files, "x.ini", "a: 1");
+  expect_refused(parse_extra_config("@x.ini", files).status(), {"Unsupported config file x.ini"});
 }
 
 }  // namespace

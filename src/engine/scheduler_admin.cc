@@ -13,6 +13,8 @@ namespace {
 constexpr Nanos kStatsWait = std::chrono::seconds(1);
 // A backend that needs longer for a few pages is none that a request should wait for.
 constexpr Nanos kProbeLimit = std::chrono::seconds(10);
+// How long a switch waits for the operations of what it replaced.
+constexpr Nanos kDrainLimit = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -216,8 +218,11 @@ Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) 
   Result<PreparedStorage> prepared = prepare_storage(request, limit);
   if (!prepared.is_ok()) return prepared.status();
   Result<PreparedStorage> previous = switch_storage(std::move(prepared).value(), limit);
-  if (previous.is_ok()) retire_storage(std::move(previous).value());
-  return previous.status();
+  if (!previous.is_ok()) return previous.status();
+  // As in a detach: what is in flight is waited for, so that who switches back finds the store closed.
+  if (previous->backend) (void)previous->backend->close(std::min(limit, kDrainLimit));
+  retire_storage(std::move(previous).value());
+  return Status::ok();
 }
 
 // The extra configuration, after every check that needs no backend.

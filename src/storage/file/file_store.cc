@@ -149,7 +149,7 @@ Status FileStore::run_clear(const StoreScope* scope) {
       return overloaded("file store: " + std::to_string(kMaxCleared) +
                         " namespaces are cleared and still on disk; clear the whole store instead");
     }
-    cleared_.push_back({which, next_generation_});
+    cleared_.push_back({which, ++next_generation_});  // above the first generation of every segment that is there
     if (scope) {
       (void)index_.drop_namespace(which);
     } else {
@@ -170,11 +170,11 @@ Status FileStore::run_clear(const StoreScope* scope) {
     if (!written.is_ok()) status = written;
   }
   for (const auto& [segment, volume] : full) settle(segment, volume);
-  (void)remove_dead();
+  (void)remove_dead();  // what would not go is tried again
   return status;
 }
 
-// Entries that no stored page is older than have done their work.
+// Entries that no segment is older than have done their work.
 void FileStore::forget_settled_clears() {
   std::uint64_t oldest = next_generation_;
   for (const auto& [id, segment] : segments_) oldest = std::min(oldest, segment.min_generation);

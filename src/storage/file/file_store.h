@@ -63,13 +63,19 @@ struct SegmentInfo {
   SegmentId id = 0;
   unsigned volume = 0;               // index into the volumes
   std::uint64_t physical_bytes = 0;  // of the file
-  std::uint64_t min_generation = 0;  // no page in it, dead or alive, is older
-  bool is_active = false;            // may be appended to, or is being sealed
-  bool is_synced = false;            // all of it is on disk
-  bool is_doubtful = false;          // an earlier process wrote it with fsync = off: what it lists may not be there
-  bool is_leaving = false;           // being cleaned or removed
-  std::uint64_t last_use = 0;        // for the bound on open files
-  FilePtr file;                      // null: closed
+  // No page in it, dead or alive, is older; but for pages that cleaning moved and that died before the store was
+  // opened. Those were alive when the segment was made (see first_generation in docs/formats.md 5.2).
+  std::uint64_t min_generation = 0;
+  bool is_active = false;  // may be appended to, or is being sealed
+  bool is_synced = false;  // all of it is on disk
+  // An earlier process wrote it with fsync = off, or a sync of it failed (a later one proves nothing): what it lists
+  // may not be on disk. A durable write does not count on it.
+  bool is_doubtful = false;
+  unsigned holds = 0;          // durable writes of pages of it that are not synced yet: it stays until then
+  bool is_leaving = false;     // being cleaned or removed
+  TimePoint remove_again{};    // leaving, and its file would not go: tried again then
+  std::uint64_t last_use = 0;  // for the bound on open files
+  FilePtr file;                // null: closed
 };
 
 // What opening found (file_store_open.cc).
@@ -122,6 +128,8 @@ class FileStore final : public StorageBackend {
   void finish_run(ReadRun& run, const Status& status) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Result<FilePtr> open_segment(SegmentId segment) LARDER_EXCLUDES(mutex_);
   void forget_segment(SegmentId segment, std::vector<FilePtr>& closed) LARDER_REQUIRES(mutex_);
+  void close_segment(const FilePtr& file, SegmentId segment) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] Status check_here(unsigned volume) LARDER_EXCLUDES(mutex_);
   void drop_page(const PageIdentity& identity, const PageKey& key, const PageLocation& location)
       LARDER_EXCLUDES(mutex_);
 
@@ -136,11 +144,13 @@ class FileStore final : public StorageBackend {
     std::vector<std::vector<Segment>> payloads;  // one per page
     std::vector<GroupRef> groups;
     std::vector<SegmentId> duplicates_in;                          // segments that hold pages of the groups already
+    std::vector<SegmentId> holds;                                  // segments whose doubtful pages it replaces
     std::array<std::unordered_set<PageKey>, kPoolNameCount> seen;  // what `pages` holds already
     bool is_durable = false;
     std::vector<PageLocation> moved_from;  // cleaning: where each page was
     std::shared_ptr<void> keep;            // cleaning: what the payloads lie in
     std::function<void(bool)> moved;       // cleaning: called at the end
+    bool is_cleared = false;               // cleaning: not written, because some of it was cleared meanwhile
     RecordLayout layout;
     unsigned volume = 0;
     std::shared_ptr<ActiveSegment> segment;
@@ -152,6 +162,9 @@ class FileStore final : public StorageBackend {
   enum class Placed : std::uint8_t { kPlaced, kWaits, kWaitsForRoll, kRoll, kRefused };
   void prepare_write(const std::shared_ptr<WriteOperation>& op) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Status plan_group(const WriteOperation& op, std::size_t group, Record& record) LARDER_EXCLUDES(mutex_);
+  // The page is in the index, and good enough for the write: of a durable one, a sync of its segment makes it durable.
+  [[nodiscard]] bool is_here(IdentityId identity, const PageKey& key, std::uint64_t bytes, bool is_durable,
+                             PageLocation& at) const LARDER_REQUIRES(mutex_);
   void place(RecordPtr record) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Placed try_place(Record& record, unsigned& volume, Status& why) LARDER_REQUIRES(mutex_);
   void take_place(Record& record, unsigned volume) LARDER_REQUIRES(mutex_);
@@ -160,7 +173,7 @@ class FileStore final : public StorageBackend {
   void publish(Record& record) LARDER_REQUIRES(mutex_);
   [[nodiscard]] bool is_cleared(const ListedPage& page) const LARDER_REQUIRES(mutex_);
   void record_published(const RecordPtr& record) LARDER_EXCLUDES(mutex_);
-  void finish_record(Record& record, const Status& synced);
+  void finish_record(Record& record, const Status& synced) LARDER_EXCLUDES(mutex_);
   void fail_record(Record& record, const Status& why);
   void place_waiting() LARDER_EXCLUDES(mutex_);
 
@@ -200,7 +213,8 @@ class FileStore final : public StorageBackend {
   void start_maintenance_if_high() LARDER_EXCLUDES(mutex_);
   void maintain() LARDER_EXCLUDES(mutex_);
   void end_maintenance(bool is_stuck) LARDER_EXCLUDES(mutex_);
-  [[nodiscard]] bool remove_dead() LARDER_EXCLUDES(mutex_);
+  enum class Removal : std::uint8_t { kNothing, kSome, kFailed };
+  [[nodiscard]] Removal remove_dead() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] bool evict_some() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] bool drop_for_space() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] bool evict_a_segments_worth() LARDER_REQUIRES(mutex_);

@@ -22,10 +22,18 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::size_t kEvictBatch = 256;  // nodes per hold of the mutex
 constexpr std::uint64_t kMoveBytes = std::uint64_t{4} << 20;
 constexpr std::size_t kMovePages = 512;
+// A file that would not go is tried again after so long.
+constexpr Nanos kRemoveAgain = std::chrono::seconds(5);
 // A segment fuller than this is not worth cleaning: first something must be evicted.
 constexpr std::uint64_t kCleanBelowPercent = 90;
 // So many in a row that left as much on disk as there was: enough.
 constexpr unsigned kVainCleanings = 3;
+
+// Of two pages of a segment, the second right behind the first.
+template <class Page>
+bool is_one_group(const Page& first, const Page& second) {
+  return first.key == second.key && first.identity.namespace_digest == second.identity.namespace_digest;
+}
 
 }  // namespace
 
@@ -87,11 +95,14 @@ void FileStore::maintain() {
     is_in_maintain_ = true;
   }
   for (;;) {
-    if (remove_dead()) continue;
+    const Removal removed = remove_dead();
+    if (removed == Removal::kSome) continue;
     {
       LockGuard guard(mutex_);
       if (is_content()) break;
     }
+    // Evicting more frees nothing while files do not go.
+    if (removed == Removal::kFailed) return end_maintenance(true);
     if (evict_some()) continue;
     if (drop_for_space()) continue;
     if (!clean_one()) return end_maintenance(true);
@@ -125,19 +136,23 @@ void FileStore::end_maintenance(bool is_stuck) {
   place_waiting();
 }
 
-bool FileStore::remove_dead() {
+FileStore::Removal FileStore::remove_dead() {
   std::vector<SegmentId> dead;
   {
     LockGuard guard(mutex_);
+    const TimePoint now = clock_.now();
     for (auto& [id, segment] : segments_) {
-      if (segment.is_active || segment.is_leaving || index_.live_pages(id) > 0) continue;
+      const bool is_due = segment.remove_again != TimePoint{} && segment.remove_again <= now;
+      if (segment.is_active || segment.holds > 0 || (segment.is_leaving && !is_due)) continue;
+      if (index_.live_pages(id) > 0) continue;
       segment.is_leaving = true;
       dead.push_back(id);
     }
   }
   bool any = false;
   for (const SegmentId id : dead) any = remove_segment(id) || any;
-  return any;
+  if (any) return Removal::kSome;
+  return dead.empty() ? Removal::kNothing : Removal::kFailed;
 }
 
 // True: something went, so look again. Evicts only what is too much to live.
@@ -163,7 +178,7 @@ SegmentId FileStore::emptiest_segment(std::uint64_t& live) const {
   SegmentId best = 0;
   double least = 0;
   for (const auto& [id, segment] : segments_) {
-    if (segment.is_active || segment.is_leaving || segment.physical_bytes == 0) continue;
+    if (segment.is_active || segment.is_leaving || segment.holds > 0 || segment.physical_bytes == 0) continue;
     const double share = static_cast<double>(index_.live_bytes(id)) / static_cast<double>(segment.physical_bytes);
     if (best != 0 && share >= least) continue;
     best = id;
@@ -227,7 +242,8 @@ bool FileStore::clean_one() {
     return true;
   }
   std::sort(job->pages.begin(), job->pages.end(), [](const PageIndex::Listed& a, const PageIndex::Listed& b) {
-    return a.location.offset < b.location.offset;
+    // Pages of 0 bytes have the place of the page behind them.
+    return std::pair(a.location.offset, a.location.generation) < std::pair(b.location.offset, b.location.generation);
   });
   Result<FilePtr> file = open_segment(job->segment);
   if (!file.is_ok()) return end_cleaning(job, file.status().code() == StatusCode::kNotFound), true;
@@ -242,7 +258,12 @@ void FileStore::clean_next(const std::shared_ptr<Cleaning>& job) {
   job->begin = job->next;
   std::vector<IoOperation> batch;
   std::uint64_t bytes = 0;
-  while (job->next < job->pages.size() && bytes < kMoveBytes && job->next - job->begin < kMovePages) {
+  while (job->next < job->pages.size()) {
+    const std::size_t taken = job->next - job->begin;
+    const bool is_enough = bytes >= kMoveBytes || taken >= kMovePages;
+    // A group stays together: of half a moved group, the rest would be elsewhere after a crash, and go at another time.
+    if (is_enough && (taken >= 2 * kMovePages || !is_one_group(job->pages[job->next - 1], job->pages[job->next])))
+      break;
     bytes += job->pages[job->next++].location.payload_bytes;
   }
   const std::size_t count = job->next - job->begin;
@@ -274,8 +295,13 @@ void FileStore::clean_next(const std::shared_ptr<Cleaning>& job) {
 void FileStore::clean_write(const std::shared_ptr<Cleaning>& job) {
   auto record = std::make_shared<Record>();
   auto buffers = std::make_shared<std::vector<AlignedBuffer>>(std::move(job->buffers));
+  const std::vector<Cleared> cleared = [this] {
+    LockGuard guard(mutex_);
+    return cleared_;
+  }();
   for (std::size_t i = 0; i < job->statuses.size(); ++i) {
     const PageIndex::Listed& from = job->pages[job->begin + i];
+    if (is_in(cleared, from.identity.namespace_digest, from.location.generation)) continue;
     if (!job->statuses[i].is_ok()) {  // a page that cannot be read is worth nothing
       counters_.read_errors.fetch_add(1, kRelaxed);
       drop_page(from.identity, from.key, from.location);
@@ -290,19 +316,23 @@ void FileStore::clean_write(const std::shared_ptr<Cleaning>& job) {
       drop_page(from.identity, from.key, from.location);
       continue;
     }
-    ListedPage page{from.identity, from.key, from.parent, from.location,
-                    static_cast<std::uint32_t>(record->pages.size())};
+    ListedPage page{from.identity, from.key, from.parent, from.location, 0};
+    if (!record->pages.empty()) {
+      const ListedPage& last = record->pages.back();
+      page.group = last.group + (is_one_group(last, page) ? 0 : 1);
+    }
     record->moved_from.push_back(from.location);
     record->pages.push_back(page);
     record->payloads.push_back(std::move(payload));
   }
   if (record->pages.empty()) return clean_next(job);
   record->keep = buffers;
-  record->is_durable = options_.fsync != FsyncMode::kOff;
+  record->is_durable = true;  // with fsync = off, too: some of the pages may be, and their segment goes
   auto hold = std::make_shared<OperationGate::Ticket>(gate_.hold());
-  record->moved = [this, job, hold](bool is_moved) {
-    post([this, job, is_moved] {
-      if (is_moved) return clean_next(job);
+  record->moved = [this, job, hold, of = record.get()](bool is_moved) {  // the record calls it, and so is there
+    post([this, job, is_moved, again = of->is_cleared] {
+      if (again) job->next = job->begin;  // without what was cleared
+      if (is_moved || again) return clean_next(job);
       end_cleaning(job, false);
     });
   };
@@ -329,19 +359,27 @@ void FileStore::end_cleaning(const std::shared_ptr<Cleaning>& job, bool is_moved
   post([this] { maintain(); });
 }
 
-// Takes the file away. False: it would not go; it is counted, and not tried again before the store is opened anew.
+// Takes the file away. False: it would not go; it is counted until it does (remove_dead).
 bool FileStore::remove_segment(SegmentId id) {
   std::string path;
+  unsigned volume = 0;
   {
     LockGuard guard(mutex_);
     const auto segment = segments_.find(id);
     if (segment == segments_.end()) return false;
     segment->second.is_leaving = true;
-    path = join_path(volumes_[segment->second.volume].directory, segment_name(id));
+    segment->second.remove_again = TimePoint{};
+    volume = segment->second.volume;
+    path = join_path(volumes_[volume].directory, segment_name(id));
   }
-  const Status removed = files_.remove(path);
-  if (!removed.is_ok() && removed.code() != StatusCode::kNotFound) {
-    log_warning("storage/file", "a segment that holds nothing cannot be removed: " + removed.to_string());
+  Status removed = files_.remove(path);
+  if (removed.code() == StatusCode::kNotFound) removed = check_here(volume);
+  if (!removed.is_ok()) {
+    log_warning("storage/file", "a segment that holds nothing cannot be removed now: " + removed.to_string());
+    LockGuard guard(mutex_);
+    const auto segment = segments_.find(id);
+    if (segment != segments_.end()) segment->second.remove_again = clock_.now() + kRemoveAgain;
+    note_failure(volume, removed, nullptr);
     return false;
   }
   std::vector<FilePtr> closed;

@@ -203,31 +203,46 @@ class Opener {
     const std::string path = join_path(directory, segment_name(id));
     Result<std::unique_ptr<File>> file = files_.open(path, {});
     if (!file.is_ok()) return with_advice(file.status(), "check the permissions of the store's files");
-    const bool check = options_.fsync != FsyncMode::kOff;
-    Result<ScanResult> scanned = scan_segment(**file, out_.store, id, check);
+    Result<ScanResult> scanned = scan_segment(**file, out_.store, id, true);
     if (!scanned.is_ok()) return refuse_or_drop(scanned.status(), path);
     ScanResult& found = *scanned;
     if (!found.io.is_ok()) log_warning("storage/file", "a part of a segment is left out: " + found.io.to_string());
     out_.corrupt += found.corrupt_groups;
     out_.next_generation = std::max(out_.next_generation, found.max_generation + 1);
     if (found.io.is_ok() && !found.has_footer && !found.is_tail_zero) ++out_.torn_tails;
-    std::erase_if(found.pages, [this](const ListedPage& page) { return is_cleared(page); });
-    if (found.io.is_ok() && found.pages.empty() && files_.remove(path).is_ok()) return Status::ok();
     SegmentInfo segment;
     segment.id = id;
     segment.volume = volume;
-    segment.min_generation = out_.next_generation;
-    for (const ListedPage& page : found.pages) {
-      segment.min_generation = std::min(segment.min_generation, page.location.generation);
-      LARDER_RETURN_IF_ERROR(out_.index.insert(page.identity, page.key, page.parent, page.location));
-    }
-    segment.physical_bytes = found.file_bytes;
     segment.is_synced = found.is_footer_synced;
     segment.is_doubtful = found.has_footer && !found.is_footer_synced;
+    // Cleared pages count: they are in the file, and a damaged footer would bring them back without their entry.
+    segment.min_generation = found.first_generation;
+    for (const ListedPage& page : found.pages) {
+      segment.min_generation = std::min(segment.min_generation, page.location.generation);
+    }
+    std::erase_if(found.pages, [this](const ListedPage& page) { return is_cleared(page); });
+    if (found.io.is_ok() && found.pages.empty() && files_.remove(path).is_ok()) return Status::ok();
+    for (const ListedPage& page : found.pages) {
+      if (!gives_way(page, segment.is_doubtful)) {
+        LARDER_RETURN_IF_ERROR(out_.index.insert(page.identity, page.key, page.parent, page.location));
+      }
+    }
+    segment.physical_bytes = found.file_bytes;
     if (!found.io.is_ok()) segment.min_generation = 0;  // what it holds besides is not known
     if (found.io.is_ok() && !found.has_footer) seal(path, id, found, segment);
     out_.segments.emplace(id, std::move(segment));
     return Status::ok();
+  }
+
+  // Of two copies of a page, one that may not be there does not count before one that is, whatever their generations.
+  bool gives_way(const ListedPage& page, bool is_doubtful) {
+    const IdentityId identity = out_.index.find_identity(page.identity);
+    PageLocation other;
+    if (!out_.index.find(identity, page.key, other) || other.checksum != page.location.checksum) return false;
+    const auto segment = out_.segments.find(other.segment);  // else it is this one
+    const bool is_other_doubtful = segment == out_.segments.end() ? is_doubtful : segment->second.is_doubtful;
+    if (is_other_doubtful && !is_doubtful) (void)out_.index.erase(identity, page.key, other.generation);
+    return is_doubtful && !is_other_doubtful;
   }
 
   // So that the next opening need not scan it. If that does not succeed, the segment is as good as it was.
@@ -236,25 +251,20 @@ class Opener {
     options.write = true;
     const Result<std::unique_ptr<File>> file = files_.open(path, options);
     if (!file.is_ok()) return;
-    const bool with_sync = options_.fsync != FsyncMode::kOff;
     if (!(*file)->truncate(found.end_bytes).is_ok()) return;
     Footer footer{out_.store, id, found.end_bytes, found.max_generation, found.records, std::move(found.pages), false};
-    const Result<std::uint64_t> end = seal_segment(**file, std::move(footer), with_sync);
+    // With fsync = off, too: durable writes may count on it, and its payloads were just found to be there.
+    const Result<std::uint64_t> end = seal_segment(**file, std::move(footer), true);
     if (!end.is_ok()) {
       log_warning("storage/file", "a segment was not sealed: " + end.status().to_string());
       return;
     }
     segment.physical_bytes = *end;
-    segment.is_synced = with_sync;
+    segment.is_synced = true;
   }
 
   bool is_cleared(const ListedPage& page) const {
-    for (const Cleared& cleared : out_.cleared) {
-      if (page.location.generation >= cleared.generation) continue;
-      if (cleared.namespace_digest.is_zero()) return true;
-      if (cleared.namespace_digest == page.identity.namespace_digest) return true;
-    }
-    return false;
+    return is_in(out_.cleared, page.identity.namespace_digest, page.location.generation);
   }
 
   // A segment without a whole header was being made when the power went: nothing is lost with it.
@@ -265,7 +275,7 @@ class Opener {
     return Status::ok();
   }
 
-  // Entries that no stored page is older than have done their work. Removed segments must stay removed before that.
+  // Entries that no segment is older than have done their work. Removed segments must stay removed before that.
   Status write_cleared(const std::vector<OpenedVolume>& volumes, bool is_damaged) {
     std::uint64_t oldest = out_.next_generation;
     for (const auto& [id, segment] : out_.segments) oldest = std::min(oldest, segment.min_generation);

@@ -250,25 +250,51 @@ void FileStore::finish_run(ReadRun& run, const Status& status) {
       drop_page(identity_of(*run.op->request.scope, wanted.pool), wanted.key, item.location);
     } else {
       counters_.read_errors.fetch_add(1, kRelaxed);
+      close_segment(run.file, item.location.segment);
     }
     run.op->result.items[item.index] = std::move(result);
   }
   run.op.reset();
 }
 
+// A read of it failed. A file that was open when its disk went away never works again; one that is opened anew may.
+void FileStore::close_segment(const FilePtr& file, SegmentId id) {
+  FilePtr closed;  // closes behind the lock
+  LockGuard guard(mutex_);
+  const auto segment = segments_.find(id);
+  if (segment == segments_.end() || segment->second.is_active || segment->second.file != file) return;
+  closed = std::move(segment->second.file);
+  --open_files_;
+}
+
+// Not ok: the volume is not where it should be, and what is not found there says nothing.
+Status FileStore::check_here(unsigned volume) {
+  const Volume& v = volumes_[volume];
+  std::uint64_t device_id = 0;
+  {
+    LockGuard guard(mutex_);
+    device_id = v.device_id;
+  }
+  const Whereabouts found = find_volume(files_, v.directory, {store_, v.number}, device_id);
+  return found.state == Whereabouts::State::kAway ? found.why : Status::ok();
+}
+
 Result<FilePtr> FileStore::open_segment(SegmentId id) {
   std::string path;
   OpenOptions options;
+  unsigned number = 0;
   {
     LockGuard guard(mutex_);
     const auto segment = segments_.find(id);
     if (segment == segments_.end()) return not_found("page is not in the file store");  // evicted meanwhile
     if (segment->second.file) return segment->second.file;
-    const Volume& volume = volumes_[segment->second.volume];
+    number = segment->second.volume;
+    const Volume& volume = volumes_[number];
     path = join_path(volume.directory, segment_name(id));
     options.direct = volume.is_direct;
   }
   Result<std::unique_ptr<File>> opened = files_.open(path, options);
+  if (opened.status().code() == StatusCode::kNotFound) LARDER_RETURN_IF_ERROR(check_here(number));
   std::vector<FilePtr> closed;  // closes behind the lock
   LockGuard guard(mutex_);
   const auto segment = segments_.find(id);

@@ -31,20 +31,23 @@ void FileStore::roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, 
   Volume::Log& log = v.log(kind);
   std::shared_ptr<ActiveSegment> old;
   SegmentHeader header;
-  bool after_failure = false;
+  std::uint64_t device_id = 0;
+  std::unique_ptr<FileLock> lock;
   {
     LockGuard guard(mutex_);
-    if (log.is_rolling || v.suspended_until > clock_.now()) return;
+    if (v.is_rolling() || v.suspended_until > clock_.now()) return;
     if (log.active && log.active->fits(record_bytes, pages)) return;  // somebody was faster
     log.is_rolling = true;
     old = std::exchange(log.active, nullptr);
     if (old) old->is_full = true;
     header = {store_, next_segment_++, static_cast<std::uint64_t>(clock_.wall_unix_seconds()), next_generation_};
-    after_failure = v.write_failures > 0;
+    device_id = v.device_id;
+    lock = std::move(v.lock);  // nobody else rolls, and the store does not close meanwhile
   }
   const std::uint64_t capacity = std::max(options_.segment_bytes, segment_bytes_for(record_bytes, pages));
-  bool was_lost = false;
-  Status status = after_failure ? restore_directory(files_, v, store_, was_lost) : Status::ok();
+  // Each time: a directory below an empty mount point would take the segment, and fill the wrong disk.
+  Result<Restored> restored = restore_directory(files_, v.directory, {store_, v.number}, device_id, lock);
+  Status status = restored.status();
   std::shared_ptr<ActiveSegment> made;
   if (status.is_ok()) {
     Result<std::shared_ptr<ActiveSegment>> created = create_segment(files_, v, header, capacity);
@@ -55,7 +58,12 @@ void FileStore::roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, 
   {
     LockGuard guard(mutex_);
     log.is_rolling = false;
-    if (was_lost) forget_volume(volume, closed);
+    v.lock = std::move(lock);
+    if (restored.is_ok()) {
+      v.device_id = restored->device_id;
+      if (restored->lock) v.lock = std::move(restored->lock);
+      if (restored->was_lost) forget_volume(volume, closed);
+    }
     if (made) {
       log.active = made;
       SegmentInfo info;
@@ -112,14 +120,15 @@ void FileStore::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vol
   footer.store = store_;
   footer.segment = segment->id;
   std::vector<PageIndex::Listed> listed;
+  bool with_sync = options_.fsync != FsyncMode::kOff;
   {
     LockGuard guard(mutex_);
     footer.start = segment->end_bytes;
     footer.max_generation = segment->max_generation;
     footer.records = segment->records;
     index_.list_segment(segment->id, kMaxListed, listed);
+    with_sync = with_sync || segment->has_durable;
   }
-  const bool with_sync = options_.fsync != FsyncMode::kOff;
   Result<std::uint64_t> end = segment->end_bytes;
   if (!listed.empty() && !segment->is_broken && listed.size() < kMaxListed) {
     footer.pages.reserve(listed.size());
@@ -186,6 +195,7 @@ void FileStore::start_sync(SegmentId id) {
   io.kind = IoOperation::Kind::kSyncData;
   unsigned volume = 0;
   std::uint64_t written = 0;
+  bool is_doubtful = false;
   {
     LockGuard guard(mutex_);
     SegmentSync& sync = syncs_[id];
@@ -195,11 +205,13 @@ void FileStore::start_sync(SegmentId id) {
     if (info != segments_.end()) {
       volume = info->second.volume;
       io.file = info->second.file;
+      is_doubtful = info->second.is_doubtful;
       if (const std::shared_ptr<ActiveSegment> active = volumes_[volume].find_active(id)) {
         written = active->written_bytes();
       }
     }
   }
+  if (is_doubtful) return synced(id, volume, 0, cancelled("file store: an earlier sync of its segment failed"));
   if (!io.file) {  // closed, or evicted meanwhile
     Result<FilePtr> opened = open_segment(id);
     if (opened.status().code() == StatusCode::kNotFound) {
@@ -230,6 +242,7 @@ void FileStore::synced(SegmentId id, unsigned volume, std::uint64_t written, con
     if (status.is_ok() && info != segments_.end() && !info->second.is_active) info->second.is_synced = true;
     if (status.is_ok() && active) active->synced_bytes = std::max(active->synced_bytes, written);
     if (!status.is_ok() && status.code() != StatusCode::kCancelled) {
+      if (info != segments_.end()) info->second.is_doubtful = true;
       broken = active;
       note_failure(volume, status, broken);
     }
@@ -266,6 +279,10 @@ void FileStore::forget_volume(unsigned volume, std::vector<FilePtr>& closed) {
     if (segment.volume == volume) ids.push_back(id);
   }
   for (const SegmentId id : ids) forget_segment(id, closed);
+  for (Volume::Log& log : volumes_[volume].logs) {  // what is still written to it is lost, too
+    if (log.active) log.active->is_full = log.active->is_broken = true;
+    log.active = nullptr;
+  }
   log_warning("storage/file", volumes_[volume].directory + " was deleted and made again; its pages are lost");
 }
 

@@ -132,10 +132,7 @@ Status FileStore::plan_group(const WriteOperation& op, std::size_t group, Record
     for (std::size_t i = 0; i < items.size(); ++i) {
       const IdentityId identity = index_.find_identity(identity_of(scope, items[i].pool));
       PageLocation at;
-      const bool is_here = index_.find(identity, items[i].key, at) &&
-                           at.payload_bytes == larder::payload_bytes(items[i].payload) &&
-                           !(record.is_durable && segments_.at(at.segment).is_doubtful);
-      if (is_here) {
+      if (is_here(identity, items[i].key, larder::payload_bytes(items[i].payload), record.is_durable, at)) {
         index_.touch(identity, items[i].key);
         duplicates_in.push_back(at.segment);
       } else {
@@ -176,6 +173,18 @@ Status FileStore::plan_group(const WriteOperation& op, std::size_t group, Record
   return Status::ok();
 }
 
+bool FileStore::is_here(IdentityId identity, const PageKey& key, std::uint64_t bytes, bool is_durable,
+                        PageLocation& at) const {
+  if (!index_.find(identity, key, at) || at.payload_bytes != bytes) return false;
+  if (!is_durable) return true;
+  const SegmentInfo& segment = segments_.at(at.segment);
+  if (segment.is_synced) return true;
+  // With fsync = off, a segment is sealed unsynced if no durable write counts on it; then it is too late for one.
+  const std::shared_ptr<ActiveSegment> active = volumes_[segment.volume].find_active(at.segment);
+  if (active) active->has_durable = true;
+  return active || (!segment.is_doubtful && options_.fsync != FsyncMode::kOff);
+}
+
 // Gives the record its place and writes it, or keeps it until there is room.
 void FileStore::place(RecordPtr record) {
   if (record->pages.empty()) return record_published(record);
@@ -211,6 +220,13 @@ FileStore::Placed FileStore::try_place(Record& record, unsigned& volume, Status&
   bool is_rolling = false, lacks_room = false;
   why = Status::ok();
   if (wants_space_ && record.op) return Placed::kWaits;  // a segment is about to go
+  // What a clear has removed is not written again: a segment that is made after it holds nothing of it.
+  if (!record.op &&
+      std::any_of(record.pages.begin(), record.pages.end(), [&](const auto& p) { return is_cleared(p); })) {
+    record.is_cleared = true;
+    why = cancelled("file store: its namespace was cleared meanwhile");
+    return Placed::kRefused;
+  }
   for (std::size_t i = 0; i < volumes_.size(); ++i) {
     volume = static_cast<unsigned>((next_volume_ + i) % volumes_.size());
     Volume& v = volumes_[volume];
@@ -226,7 +242,9 @@ FileStore::Placed FileStore::try_place(Record& record, unsigned& volume, Status&
     const ActiveSegment* active = log.active.get();
     if (!active || !active->fits(bytes, record.pages.size())) {
       if (has_room(std::max(options_.segment_bytes, segment_bytes_for(bytes, record.pages.size())), !record.op)) {
-        return Placed::kRoll;
+        if (!v.is_rolling()) return Placed::kRoll;
+        is_rolling = true;  // that of the other log
+        continue;
       }
       lacks_room = true;
       continue;
@@ -255,6 +273,7 @@ void FileStore::take_place(Record& record, unsigned volume) {
   segment.end_bytes += record.layout.record_bytes;
   segment.pages += record.pages.size();
   segment.writing.push_back(record.start);
+  segment.has_durable = segment.has_durable || record.is_durable;
   ++segment.records;
   SegmentInfo& info = segments_.at(segment.id);
   for (ListedPage& page : record.pages) {
@@ -323,8 +342,12 @@ void FileStore::record_written(const RecordPtr& record, const Status& status) {
 }
 
 // All groups of the record become visible at once. A group may count on a page of one before it.
+// Two writes of a page may have been under way at once. The copy that came first stays, and a durable write waits for
+// its segment, too: a footer lists the copy that the index has, and no other.
 void FileStore::publish(Record& record) {
   Status full;
+  const bool is_lost = !segments_.contains(record.segment->id);  // its directory was deleted
+  if (is_lost) full = unavailable("file store: its segment was deleted meanwhile");
   for (const GroupRef& group : record.groups) {
     Status& status = record.op->result.groups[group.group];
     const std::span<const ListedPage> pages =
@@ -337,11 +360,22 @@ void FileStore::publish(Record& record) {
       continue;
     }
     for (const ListedPage& page : pages) {
-      if (status.is_ok()) status = index_.insert(page.identity, page.key, page.parent, page.location);
+      PageLocation at;
+      const IdentityId identity = index_.find_identity(page.identity);
+      if (is_here(identity, page.key, page.location.payload_bytes, record.is_durable, at)) {
+        record.duplicates_in.push_back(at.segment);
+      } else if (status.is_ok()) {
+        if (record.is_durable && at.segment != 0) {  // that copy may be what an earlier durable write counts on
+          ++segments_.at(at.segment).holds;
+          record.holds.push_back(at.segment);
+          if (at.generation > page.location.generation) (void)index_.erase(identity, page.key, at.generation);
+        }
+        status = index_.insert(page.identity, page.key, page.parent, page.location);
+      }
     }
     full = status;
   }
-  for (std::size_t i = 0; i < record.moved_from.size(); ++i) {
+  for (std::size_t i = 0; i < record.moved_from.size() && !is_lost; ++i) {
     const ListedPage& page = record.pages[i];
     if (is_cleared(page)) continue;
     if (index_.move(page.identity, page.key, record.moved_from[i], page.location)) {
@@ -351,10 +385,7 @@ void FileStore::publish(Record& record) {
 }
 
 bool FileStore::is_cleared(const ListedPage& page) const {
-  return std::any_of(cleared_.begin(), cleared_.end(), [&](const Cleared& cleared) {
-    return page.location.generation < cleared.generation &&
-           (cleared.namespace_digest.is_zero() || cleared.namespace_digest == page.identity.namespace_digest);
-  });
+  return is_in(cleared_, page.identity.namespace_digest, page.location.generation);
 }
 
 // What comes behind the write: the sync of a durable one, then the end of its operation.
@@ -364,6 +395,13 @@ void FileStore::record_published(const RecordPtr& record) {
 }
 
 void FileStore::finish_record(Record& record, const Status& synced) {
+  if (!record.holds.empty() && synced.is_ok()) {  // else the copies stay: who knows what the disk has of the new ones
+    LockGuard guard(mutex_);
+    for (const SegmentId id : record.holds) {
+      const auto segment = segments_.find(id);
+      if (segment != segments_.end()) --segment->second.holds;
+    }
+  }
   if (record.op) {
     for (const GroupRef& group : record.groups) {
       Status& status = record.op->result.groups[group.group];

@@ -2,6 +2,7 @@
 
 #define XXH_STATIC_LINKING_ONLY  // XXH3_state_t on the stack
 #include <xxhash.h>
+#include <algorithm>
 
 #include <charconv>
 #include <cstring>
@@ -147,6 +148,13 @@ Result<VolumeFormat> parse_format_text(std::string_view text) {
   }
   if (text != format_text(format)) return corrupt("FORMAT has other lines than a file store writes");
   return format;
+}
+
+bool is_in(std::span<const Cleared> list, const Digest256& namespace_digest, std::uint64_t generation) {
+  return std::any_of(list.begin(), list.end(), [&](const Cleared& cleared) {
+    return generation < cleared.generation &&
+           (cleared.namespace_digest.is_zero() || cleared.namespace_digest == namespace_digest);
+  });
 }
 
 std::vector<std::byte> encode_cleared(std::span<const Cleared> list) {

@@ -141,6 +141,8 @@ struct Cleared {
   Digest256 namespace_digest;
   std::uint64_t generation = 0;
 };
+// Is a page of that namespace and generation cleared by one of them?
+[[nodiscard]] bool is_in(std::span<const Cleared> list, const Digest256& namespace_digest, std::uint64_t generation);
 // Precondition: at most kMaxCleared entries.
 [[nodiscard]] std::vector<std::byte> encode_cleared(std::span<const Cleared> list);
 // The whole file. kCorrupt, kUnsupported: as for the segment header.

@@ -212,6 +212,7 @@ class Scanner {
 
 // No lower generation than `first` was given out when the segment was made, so all below it were.
 void raise_generation(ScanResult& found, std::uint64_t first) {
+  found.first_generation = first;
   if (first > 0) found.max_generation = std::max(found.max_generation, first - 1);
   if (found.io.is_ok()) return;
   const std::uint64_t room = ~std::uint64_t{0} - found.max_generation;

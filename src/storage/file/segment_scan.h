@@ -36,6 +36,7 @@ struct ScanResult {
   std::uint64_t corrupt_groups = 0;  // (scan) unsynced ones with a payload that is not there, and one per damaged place
   std::uint64_t max_generation = 0;  // of listed and dropped pages, and at least one less than the header's first. If
                                      // `io` is not ok: 2^40 more, for the pages that may be readable next time
+  std::uint64_t first_generation = 0;  // as the header says; 0: it is damaged
   // Not ok: reading failed, at end_bytes (what lies behind is unknown, not torn) or in payloads that were to be checked
   // (their groups are kept, a read will tell). Such a segment must not be cut or sealed.
   Status io;

@@ -149,11 +149,7 @@ void join_cleared(StoreReport& report) {
 }
 
 bool is_cleared(const StoreReport& report, const ListedPage& page) {
-  if (report.is_all_dropped) return true;
-  return std::any_of(report.cleared.begin(), report.cleared.end(), [&](const Cleared& entry) {
-    return (entry.namespace_digest.is_zero() || entry.namespace_digest == page.identity.namespace_digest) &&
-           page.location.generation < entry.generation;
-  });
+  return report.is_all_dropped || is_in(report.cleared, page.identity.namespace_digest, page.location.generation);
 }
 
 auto page_id(const ListedPage& page) {

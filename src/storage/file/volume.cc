@@ -20,6 +20,18 @@ Status write_block_file(FileSystem& files, const std::string& path) {
   return std::memcmp(out.data(), in.data(), in.size()) == 0 ? Status::ok() : corrupt("direct I/O returned other bytes");
 }
 
+// Is this the FORMAT of that volume? kUnavailable: of another one, or of something else.
+Status check_format(FileSystem& files, const std::string& path, const VolumeFormat& format) {
+  const Result<std::unique_ptr<File>> file = files.open(path, {});
+  if (!file.is_ok()) return file.status();
+  std::string text(format_text(format).size() + 1, '\0');  // one more: a longer one is another one
+  const Result<std::size_t> size = (*file)->read_at(std::as_writable_bytes(std::span(text)), 0);
+  if (!size.is_ok()) return size.status();
+  text.resize(*size);
+  if (text == format_text(format)) return Status::ok();
+  return unavailable("file store: another store lies in " + parent_path(path) + "; is the right disk mounted?");
+}
+
 AlignedBuffer aligned_copy(std::span<const std::byte> bytes) {
   AlignedBuffer out(bytes.size());
   std::memcpy(out.data(), bytes.data(), bytes.size());
@@ -55,27 +67,55 @@ bool supports_direct(FileSystem& files, const std::string& directory) {
   return works;
 }
 
-Status restore_directory(FileSystem& files, Volume& volume, const StoreId& store, bool& was_lost) {
-  was_lost = false;
-  const std::string path = join_path(volume.directory, kFormatName);
+Whereabouts find_volume(FileSystem& files, const std::string& directory, const VolumeFormat& format,
+                        std::uint64_t device_id) {
+  Whereabouts out;
+  const std::string path = join_path(directory, kFormatName);
   const Result<FileInfo> found = files.stat(path);
-  if (found.is_ok()) return Status::ok();
-  if (found.status().code() != StatusCode::kNotFound) return found.status();
-  // A directory under an empty mount point would fill the wrong disk.
-  const Result<FileInfo> parent = files.stat(parent_path(volume.directory));
-  if (!parent.is_ok()) return unavailable("file store: " + volume.directory + " is gone: " + parent.status().message());
-  if (parent->device_id != volume.device_id) {
-    return unavailable("file store: " + volume.directory + " is gone; is its disk mounted?");
+  if (found.is_ok()) {
+    // A disk may be back under another number; but something else may lie there, too.
+    const Status ours = found->device_id == device_id ? Status::ok() : check_format(files, path, format);
+    out.state = ours.is_ok() ? Whereabouts::State::kHere : Whereabouts::State::kAway;
+    out.device_id = found->device_id;
+    out.why = ours;
+    return out;
   }
-  LARDER_RETURN_IF_ERROR(files.make_dirs(volume.directory));
-  volume.lock.reset();  // of a file that is gone
-  Result<std::unique_ptr<FileLock>> lock = files.lock(join_path(volume.directory, kLockName));
+  out.why = found.status();
+  if (found.status().code() != StatusCode::kNotFound) return out;
+  // What is left of the path. A directory under an empty mount point would fill the wrong disk.
+  std::string left = directory;
+  Result<FileInfo> info = files.stat(left);
+  while (!info.is_ok() && info.status().code() == StatusCode::kNotFound && parent_path(left) != left) {
+    left = parent_path(left);
+    info = files.stat(left);
+  }
+  out.why = info.status();
+  if (info.is_ok() && info->device_id == device_id) {
+    out.state = Whereabouts::State::kDeleted;
+  } else if (info.is_ok()) {
+    out.why = unavailable("file store: " + directory + " is gone; is its disk mounted?");
+  }
+  return out;
+}
+
+Result<Restored> restore_directory(FileSystem& files, const std::string& directory, const VolumeFormat& format,
+                                   std::uint64_t device_id, std::unique_ptr<FileLock>& old_lock) {
+  const Whereabouts found = find_volume(files, directory, format, device_id);
+  Restored out;
+  out.device_id = found.state == Whereabouts::State::kHere ? found.device_id : device_id;
+  if (found.state == Whereabouts::State::kAway) return found.why;
+  if (found.state == Whereabouts::State::kHere && found.device_id == device_id && old_lock) return out;
+  out.was_lost = found.state == Whereabouts::State::kDeleted;
+  if (out.was_lost) LARDER_RETURN_IF_ERROR(files.make_dirs(directory));
+  old_lock.reset();  // of a file that is gone, or of a mount that was
+  Result<std::unique_ptr<FileLock>> lock = files.lock(join_path(directory, kLockName));
   if (!lock.is_ok()) return lock.status();
-  const std::string text = format_text({store, volume.number});
-  LARDER_RETURN_IF_ERROR(replace_file(files, volume.directory, kFormatName, std::as_bytes(std::span(text))));
-  volume.lock = std::move(lock).value();
-  was_lost = true;
-  return files.sync_dir(parent_path(volume.directory));
+  out.lock = std::move(lock).value();
+  if (!out.was_lost) return out;
+  const std::string text = format_text(format);
+  LARDER_RETURN_IF_ERROR(replace_file(files, directory, kFormatName, std::as_bytes(std::span(text))));
+  (void)files.sync_dir(parent_path(directory));  // if a crash takes it away again, nothing is lost
+  return out;
 }
 
 Result<std::shared_ptr<ActiveSegment>> create_segment(FileSystem& files, const Volume& volume,

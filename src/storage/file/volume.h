@@ -6,8 +6,9 @@
 //       ^                                                                                       |
 //       +----- a record is written -----  back-off over, the next append tries  <---------------+ fails: twice as long
 //
-// Reads are not stopped by it: what can be read is read. A directory that was deleted is made again when the next
-// append tries; one whose mount went away is left alone until that comes back (the device number tells them apart).
+// Reads are not stopped by it: what can be read is read. Before each new segment somebody looks whether the directory
+// is still there: one that was deleted is made again, one whose mount went away is left alone until that comes back
+// (the device number tells them apart, and FORMAT tells a disk that is back under another number).
 //
 // Threads: confined: the file store's mutex guards the mutable part; the file functions below block and take none.
 #pragma once
@@ -39,6 +40,8 @@ struct ActiveSegment {
   std::vector<std::uint64_t> writing;  // starts of records under way, ascending
   std::uint64_t records = 0, pages = 0;
   std::uint64_t max_generation = 0;
+  bool has_durable =
+      false;             // a durable write counts on something in it: synced before it is sealed, whatever `fsync` is
   bool is_full = false;  // takes no more; sealed when `writing` is empty
   bool is_sealing = false;
   bool is_broken = false;  // a write or sync of it failed: no footer, no promise
@@ -74,6 +77,10 @@ struct Volume {
   };
   std::array<Log, kLogs> logs;
   [[nodiscard]] Log& log(LogKind kind) { return logs[static_cast<std::size_t>(kind)]; }
+  // One segment is made at a time: restoring a directory is nothing for two.
+  [[nodiscard]] bool is_rolling() const {
+    return std::any_of(logs.begin(), logs.end(), [](const Log& log) { return log.is_rolling; });
+  }
   // The active segment of that number; null: none.
   [[nodiscard]] std::shared_ptr<ActiveSegment> find_active(SegmentId id) const {
     for (const Log& log : logs) {
@@ -97,9 +104,32 @@ inline constexpr Nanos kLongestBackOff = std::chrono::seconds(60);
 // Can files in `directory` be opened and read and written past the page cache? Tries it on a file of its own.
 [[nodiscard]] bool supports_direct(FileSystem& files, const std::string& directory);
 
-// The directory is there and holds the FORMAT of this volume; made again if it was deleted and its parent still lies on
-// the same device. kUnavailable: it is not to be had now. `was_lost`: it was made again, and its segments are gone.
-[[nodiscard]] Status restore_directory(FileSystem& files, Volume& volume, const StoreId& store, bool& was_lost);
+// What is to be found where a volume should be.
+struct Whereabouts {
+  enum class State : std::uint8_t {
+    kHere,
+    kDeleted,  // the directory or its FORMAT is gone, the disk is there
+    kAway,     // another disk lies there, or it cannot be said
+  };
+  State state = State::kAway;
+  std::uint64_t device_id = 0;  // here: of the directory
+  Status why;                   // away
+};
+// `device_id`: of the volume when it was last seen. Cost: one stat if all is well.
+[[nodiscard]] Whereabouts find_volume(FileSystem& files, const std::string& directory, const VolumeFormat& format,
+                                      std::uint64_t device_id);
+
+// What restore_directory() did, if anything.
+struct Restored {
+  bool was_lost = false;  // the directory was made again, and its segments are gone
+  std::uint64_t device_id = 0;
+  std::unique_ptr<FileLock> lock;  // instead of the volume's; null: that one goes on
+};
+// The directory is there and holds the FORMAT of this volume; made again if it was deleted. kUnavailable: it is not to
+// be had now. kConflict: another process has it. `old_lock` is let go where a new one is taken; one caller at a time.
+[[nodiscard]] Result<Restored> restore_directory(FileSystem& files, const std::string& directory,
+                                                 const VolumeFormat& format, std::uint64_t device_id,
+                                                 std::unique_ptr<FileLock>& old_lock);
 
 // Makes the file of a new segment: header written, space reserved, name synced. On error there is no file. kConflict:
 // one of that name is there.
