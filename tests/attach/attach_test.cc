@@ -14,7 +14,7 @@
 namespace larder::attach {
 namespace {
 
-constexpr std::size_t kRounds = 60;
+constexpr std::size_t kRounds = 24;
 
 TEST(AttachRounds, HealthyBackendsComeAndGoWithStates) { run_rounds({"gdn-tiny", kRounds, test_seed(), false}); }
 TEST(AttachRounds, HealthyBackendsComeAndGoWithWindows) { run_rounds({"swa-tiny", kRounds, test_seed(), false}); }
