@@ -11,10 +11,10 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "base/http_client.h"
 #include "base/ranked_mutex.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
-#include "server/http_client.h"
 
 namespace larder {
 namespace {

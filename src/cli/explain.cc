@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file_system.h"
+#include "base/http_client.h"
 #include "cli/commands.h"
-#include "server/http_client.h"
 #include "server/json_reader.h"
 #include "server/text_table.h"
 

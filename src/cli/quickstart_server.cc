@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "server/http_client.h"
+#include "base/http_client.h"
 
 namespace larder {
 namespace {

@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/http_client.h"
 #include "cli/commands.h"
 #include "cli/real_interval.h"
-#include "server/http_client.h"
 #include "server/json_reader.h"
 #include "server/stat_report.h"
 

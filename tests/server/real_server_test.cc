@@ -9,11 +9,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/http_client.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "engine/scheduler.h"
 #include "server/api_server.h"
-#include "server/http_client.h"
 
 namespace larder {
 namespace {

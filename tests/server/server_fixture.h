@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/http_client.h"
 #include "server/api_server.h"
-#include "server/http_client.h"
 #include "tests/server/fake_scheduler.h"
 
 namespace larder {

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <optional>
 
-#include "server/http_client.h"
+#include "base/http_client.h"
 
 namespace larder {
 namespace {
