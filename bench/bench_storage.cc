@@ -118,6 +118,27 @@ Status fit_to_disk(StorageBenchOptions& options) {
   return Status::ok();
 }
 
+Status run_restart(const StorageBenchOptions& options) {
+  Places places;
+  places.folder = join_path(options.directory, kFolder);
+  remove_bench_directory(places.folder);
+  LARDER_RETURN_IF_ERROR(real_file_system().make_dirs(places.folder));
+  const MachineInfo machine = machine_info(options.directory);
+  CellBench::note("restart");
+  const Result<RestartFigures> figures = measure_restart(options, join_path(places.folder, "store"));
+  CellBench::note("");
+  remove_bench_directory(places.folder);
+  if (!figures.is_ok()) return figures.status();
+  if (options.as_json) {
+    nlohmann::ordered_json out = storage_json(options, machine, "", {}, nullptr);
+    out["restart"] = restart_json(*figures);
+    std::printf("%s\n", dump_json(out, 2).c_str());
+  } else {
+    std::printf("%s\n%s", storage_header(options, machine, "not asked for").c_str(), restart_text(*figures).c_str());
+  }
+  return Status::ok();
+}
+
 Status run_bench(StorageBenchOptions options) {
   FileSystem& files = real_file_system();
   LARDER_RETURN_IF_ERROR(files.make_dirs(options.directory));
@@ -171,7 +192,7 @@ std::string read_size(const std::string& text, std::uint64_t& out) {
 
 struct Typed {
   std::vector<std::string> page_sizes;
-  std::string bytes;
+  std::string bytes, restart_page;
   bool quick = false, no_fio = false, only_exists = false;
 };
 
@@ -199,6 +220,9 @@ void add_options(CLI::App& app, StorageBenchOptions& o, Typed& typed) {
   app.add_option("--seed", o.seed, "of contents and order")->type_name("NUMBER")->capture_default_str();
   app.add_flag("--quick", typed.quick, "depths 1 and 16, 128Mi, one run each, 100,000 pages for existence");
   app.add_flag("--only-exists", typed.only_exists, "only the existence test");
+  app.add_flag("--restart", o.with_restart, "only: open a store of many pages (its payloads are holes), cold");
+  app.add_option("--restart-pages", o.restart_pages, "its pages")->type_name("PAGES")->capture_default_str();
+  app.add_option("--restart-page-size", typed.restart_page, "bytes of each (default 16Ki)")->type_name("SIZE");
   app.add_flag("--no-fio", typed.no_fio, "without fio");
   app.add_flag("--json", o.as_json, "print JSON");
 }
@@ -213,6 +237,10 @@ Status settle(StorageBenchOptions& o, const Typed& typed) {
   if (!typed.bytes.empty()) {
     const std::string problem = read_size(typed.bytes, o.bytes);
     if (!problem.empty()) return invalid_argument("--bytes: " + problem);
+  }
+  if (!typed.restart_page.empty()) {
+    const std::string problem = read_size(typed.restart_page, o.restart_page_bytes);
+    if (!problem.empty()) return invalid_argument("--restart-page-size: " + problem);
   }
   if (!typed.page_sizes.empty()) o.page_sizes.clear();
   for (const std::string& text : typed.page_sizes) {
@@ -240,6 +268,12 @@ Status check_options(const StorageBenchOptions& o) {
   if (o.bytes < kLeastBytes) return invalid_argument("--bytes: the least is 1Mi");
   if (!(o.seconds > 0 && o.seconds <= 3600)) return invalid_argument("--seconds: above 0, at most 3600");
   if (o.repeat == 0 || o.repeat > 1000) return invalid_argument("--repeat: from 1 to 1000");
+  if (o.restart_pages == 0 || o.restart_pages > 1'000'000'000) {
+    return invalid_argument("--restart-pages: from 1 to 1,000,000,000");
+  }
+  if (o.restart_page_bytes < kLeastPage || o.restart_page_bytes > kMostPage || o.restart_page_bytes % kLeastPage != 0) {
+    return invalid_argument("--restart-page-size: a multiple of 4096 from 4Ki to 1Gi");
+  }
   if (o.exists_pages > 1'000'000'000) return invalid_argument("--exists-pages: at most 1,000,000,000");
   return Status::ok();
 }
@@ -257,7 +291,7 @@ int bench_storage(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   Status status = settle(options, typed);
-  if (status.is_ok()) status = run_bench(options);
+  if (status.is_ok()) status = options.with_restart ? run_restart(options) : run_bench(options);
   if (status.is_ok()) return 0;
   std::fprintf(stderr, "larder bench storage: %s\n", status.message().c_str());
   return status.code() == StatusCode::kInvalidArgument ? 2 : 1;

@@ -12,6 +12,9 @@
 // Every page read is verified by the backend; the last ones of a run are compared byte by byte here, too.
 //
 // Then existence: `exists_pages` pages of 64 bytes; queries of `exists_keys` keys, hits and misses mixed.
+//
+// Restart (with_restart, instead of all that): a file store of `restart_pages` pages whose payloads are holes, opened
+// cold `repeat` times; what it answers right after that is checked.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +43,8 @@ struct StorageBenchOptions {
   std::uint32_t exists_keys = 128, exists_queries = 20'000;
   std::uint64_t seed = 1;
   bool with_fio = true, with_cells = true, as_json = false;
+  bool with_restart = false;
+  std::uint64_t restart_pages = 6'553'600, restart_page_bytes = 16u << 10;  // 100 GiB
 };
 // kInvalidArgument: names the option.
 [[nodiscard]] Status check_options(const StorageBenchOptions& options);
@@ -71,6 +76,14 @@ struct ExistsFigures {
   double writes_per_second = 0;  // while the pages were stored
 };
 
+struct RestartFigures {
+  std::uint64_t pages = 0, page_bytes = 0, segments = 0;
+  std::uint64_t index_bytes = 0;             // of footers and trailers, on disk
+  std::vector<double> seconds, cpu_seconds;  // of each opening
+  std::uint64_t memory_bytes = 0;            // by which the process had grown when it was open: the most
+  std::uint64_t exists_checked = 0, holes_checked = 0;
+};
+
 // --- the backend's runs (bench_storage_run.cc)
 
 // Threads: confined. Lifetime: the backends it opens end inside the calls.
@@ -91,6 +104,14 @@ class StorageRunner {
   explicit StorageRunner(std::unique_ptr<Parts> parts);
   std::unique_ptr<Parts> parts_;
 };
+
+// --- restart (bench_storage_restart.cc)
+
+// Makes the store in `directory`, and opens it. kCorrupt: it gave a wrong answer. kInvalidArgument: another backend
+// than `file`, or a wrong option.
+[[nodiscard]] Result<RestartFigures> measure_restart(const StorageBenchOptions& options, const std::string& directory);
+[[nodiscard]] std::string restart_text(const RestartFigures& figures);
+[[nodiscard]] nlohmann::ordered_json restart_json(const RestartFigures& figures);
 
 // --- fio (bench_storage_fio.cc)
 

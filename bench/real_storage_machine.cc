@@ -133,6 +133,13 @@ double process_cpu_seconds() {
   return seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime);
 }
 
+std::uint64_t process_resident_bytes() {
+  std::ifstream in("/proc/self/statm");
+  std::uint64_t total = 0, resident = 0;
+  in >> total >> resident;
+  return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
 Status drop_page_cache(const std::string& directory) {
   const Result<std::vector<std::string>> names = real_file_system().list(directory);
   if (!names.is_ok()) return names.status();

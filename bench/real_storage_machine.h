@@ -3,6 +3,7 @@
 // Threads: any; run_process() waits for the program.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,9 @@ struct ProcessOutput {
 
 // User and system time of this process so far, all threads.
 [[nodiscard]] double process_cpu_seconds();
+
+// Memory of this process that is resident now. 0: not known.
+[[nodiscard]] std::uint64_t process_resident_bytes();
 
 // Writes the files of a directory (not of those in it) to disk and takes them out of the page cache.
 [[nodiscard]] Status drop_page_cache(const std::string& directory);

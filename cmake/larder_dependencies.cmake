@@ -2,6 +2,7 @@
 #   larder_core_libs    every folder: SHA-256, xxHash, fmt, threads
 #   larder_config_libs  src/model/*.cc: JSON, TOML and YAML
 #   larder_io_libs      src/storage: io_uring where it is there (then LARDER_HAVE_URING=1)
+#   larder_metadata_libs  src/metadata: RocksDB, hiredis
 #   larder_server_libs  src/server and src/cli: JSON, TOML, CLI11, Boost.Beast
 
 find_package(Threads REQUIRED)
@@ -35,6 +36,16 @@ if(LARDER_URING_LIBRARY AND LARDER_URING_INCLUDE)
   target_include_directories(larder_io_libs SYSTEM INTERFACE ${LARDER_URING_INCLUDE})
   target_link_libraries(larder_io_libs INTERFACE ${LARDER_URING_LIBRARY})
 endif()
+
+add_library(larder_metadata_libs INTERFACE)
+find_path(LARDER_ROCKSDB_INCLUDE rocksdb/db.h REQUIRED)
+find_library(LARDER_ROCKSDB_LIBRARY rocksdb REQUIRED)
+target_include_directories(larder_metadata_libs SYSTEM INTERFACE ${LARDER_ROCKSDB_INCLUDE})
+target_link_libraries(larder_metadata_libs INTERFACE ${LARDER_ROCKSDB_LIBRARY})
+find_path(LARDER_HIREDIS_INCLUDE hiredis/hiredis.h REQUIRED)
+find_library(LARDER_HIREDIS_LIBRARY hiredis REQUIRED)
+target_include_directories(larder_metadata_libs SYSTEM INTERFACE ${LARDER_HIREDIS_INCLUDE})
+target_link_libraries(larder_metadata_libs INTERFACE ${LARDER_HIREDIS_LIBRARY})
 
 add_library(larder_server_libs INTERFACE)
 target_link_libraries(larder_server_libs INTERFACE larder_config_libs CLI11::CLI11 Boost::headers)

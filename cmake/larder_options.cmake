@@ -16,7 +16,11 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
 endif()
 # -g1: line numbers in stack traces, at a third of the link time and disk of -g.
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
+# With a sanitizer the libraries are optimised a little, or the tests take several times as long.
 set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g")
+if(LARDER_SANITIZE)
+  set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")
+endif()
 
 find_program(LARDER_CCACHE ccache)
 if(LARDER_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)

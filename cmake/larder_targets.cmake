@@ -69,6 +69,18 @@ function(larder_add_cli)
   endif()
 endfunction()
 
+# fakes/<x>: libraries that stand in for foreign ones in tests, demos and benches. They show the foreign symbols only.
+function(larder_add_fakes)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/fakes/hf3fs/*.cc)
+  add_library(larder_fake_hf3fs SHARED ${sources})
+  set_target_properties(larder_fake_hf3fs PROPERTIES
+    OUTPUT_NAME hf3fs_api_shared LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
+    CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  target_compile_options(larder_fake_hf3fs PRIVATE ${larder_strict_warnings})
+  target_link_options(larder_fake_hf3fs PRIVATE LINKER:--version-script=${CMAKE_SOURCE_DIR}/fakes/hf3fs/exports.map)
+  target_link_libraries(larder_fake_hf3fs PRIVATE larder_flags nlohmann_json::nlohmann_json Threads::Threads)
+endfunction()
+
 function(larder_add_examples)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/examples/*.cc)
   foreach(source IN LISTS sources)
@@ -85,7 +97,10 @@ function(larder_add_test name label sources)
   endif()
   add_executable(${name} ${sources})
   target_link_libraries(${name} PRIVATE ${ARGN} GTest::gtest GTest::gtest_main)
-  target_compile_definitions(${name} PRIVATE LARDER_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  target_compile_definitions(${name} PRIVATE LARDER_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+    LARDER_FAKE_HF3FS="${CMAKE_BINARY_DIR}/libhf3fs_api_shared.so")
+  add_dependencies(${name} larder_fake_hf3fs)
+  target_compile_options(${name} PRIVATE -O0)  # compiling the tests takes longer than running them
   set(seconds 120)
   if(label STREQUAL "slow")
     set(seconds 900)
@@ -136,6 +151,10 @@ function(larder_add_cross_test path)
     set(libraries larder_tests_${name}_shared ${libraries})
   elseif(name MATCHES "^(.+)_slow$" AND EXISTS ${CMAKE_SOURCE_DIR}/tests/${CMAKE_MATCH_1})
     set(libraries larder_tests_${CMAKE_MATCH_1}_shared ${libraries})
+  endif()
+  if(name STREQUAL "metadata_http")  # the suite of tests/metadata, through HTTP
+    list(APPEND sources ${CMAKE_SOURCE_DIR}/tests/metadata/metadata_conformance_test.cc)
+    set(libraries larder_tests_metadata_shared larder_sim larder_server)
   endif()
   set(label fast)
   if(EXISTS ${path}/LABEL_SLOW)

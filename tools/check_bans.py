@@ -3,6 +3,7 @@
 
 Sleeping is banned everywhere: waiting is a condition, an inbox, an event or an injected clock. Files called
 real_*.{h,cc} are the documented adapters to the operating system (a device driver, a network library, io_uring).
+fakes/ stand in for foreign libraries below those adapters: they have threads, time and files of their own.
 """
 
 import re
@@ -30,7 +31,7 @@ OUTSIDE_REAL = (
 
 
 def is_real(path):
-    return path.parts[:2] == ("src", "base") or path.name.startswith("real_")
+    return path.parts[:2] == ("src", "base") or path.parts[0] == "fakes" or path.name.startswith("real_")
 
 
 def main():

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Includes point left, data moves right. No exceptions list.
 
-A file of src/X includes its own folder, base/ and folders left of X. src/ includes nothing of sim/, tests/, bench/ and
-examples/ (src/cli may include bench/). src/controller names no storage backend. The core's headers stay free of JSON,
+A file of src/X includes its own folder, base/ and folders left of X. src/ includes nothing of sim/, tests/, bench/,
+fakes/ and examples/ (src/cli may include bench/). A fake library includes itself, base/ and the headers *_abi.h that
+say what it stands in for. src/controller names no storage backend. The core's headers stay free of JSON,
 HTTP and logging libraries. A test beside the code may use sim/, and otherwise obeys the rule of its folder.
 """
 
@@ -12,7 +13,7 @@ import source_tree
 
 ORDER = ("base", "key", "model", "pool", "tree", "transfer", "storage", "metadata", "controller", "engine", "server",
          "cli")
-BESIDE = ("sim", "tests", "bench", "examples", "fuzz", "python", "tools")
+BESIDE = ("sim", "fakes", "tests", "bench", "examples", "fuzz", "python", "tools")
 CORE = ORDER[:ORDER.index("controller") + 1]
 BANNED_IN_CORE_HEADERS = re.compile(r"^(nlohmann|boost|spdlog|httplib|toml|yaml-cpp|simdjson|CLI|fmt)\b")
 BACKEND = re.compile(r"storage/(memory|file|hf3fs|mooncake|nixl|object|redis|s3)\b")
@@ -54,8 +55,22 @@ def file_problems(path):
     return problems
 
 
+def fake_problems(path):
+    problems = []
+    for number, line in enumerate(source_tree.text_of(path).splitlines(), 1):
+        match = INCLUDE.match(line)
+        if not match or match.group(1) != '"':
+            continue
+        target = match.group(2)
+        if not target.startswith(("/".join(path.parts[:2]) + "/", "base/")) and not target.endswith("_abi.h"):
+            problems.append((path, number, f"a fake must not include {target}"))
+    return problems
+
+
 def main():
     problems = []
+    for path in source_tree.files(source_tree.CPP_SUFFIXES, ("fakes",)):
+        problems += fake_problems(path)
     for path in source_tree.files(source_tree.CPP_SUFFIXES, ("src",)):
         problems += file_problems(path)
     source_tree.report("layering", problems)

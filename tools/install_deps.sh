@@ -11,6 +11,8 @@ build_packages=(
   g++ cmake ninja-build ccache python3
   libssl-dev libxxhash-dev libfmt-dev libgtest-dev
   nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libyaml-cpp-dev libboost1.81-dev liburing-dev
+  librocksdb-dev
+  libhiredis-dev redis-server  # redis-server: tests start their own
   clang-format universal-ctags
 )
 full_packages=(clang-16 fio)

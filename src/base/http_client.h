@@ -39,8 +39,9 @@ class HttpClient {
   HttpClient& operator=(const HttpClient&) = delete;
 
   // Any status is an answer. kUnavailable: no connection, or it broke; kDeadlineExceeded: nothing came for `timeout`;
-  // kCorrupt: not HTTP.
-  [[nodiscard]] Result<HttpReply> request(std::string_view method, std::string_view target, std::string_view body = {});
+  // kCorrupt: not HTTP. `media_type` is the body's.
+  [[nodiscard]] Result<HttpReply> request(std::string_view method, std::string_view target, std::string_view body = {},
+                                          std::string_view media_type = "application/json");
   // As request(), but lines (without their end) of a 200 answer go to `on_line` as they arrive; false from it ends the
   // call (kCancelled) and closes the connection. Another status: the whole body comes back.
   [[nodiscard]] Result<HttpReply> stream(std::string_view method, std::string_view target, std::string_view body,
@@ -62,7 +63,8 @@ class HttpClient {
   [[nodiscard]] Status read_counted(std::uint64_t size_bytes, const std::function<Status(std::string_view)>& sink);
   [[nodiscard]] Status read_chunked(const std::function<Status(std::string_view)>& sink);
   [[nodiscard]] Result<std::string> read_line();
-  [[nodiscard]] std::string request_text(std::string_view method, std::string_view target, std::string_view body) const;
+  [[nodiscard]] std::string request_text(std::string_view method, std::string_view target, std::string_view body,
+                                         std::string_view media_type) const;
 
   const HttpUrl url_;
   const Nanos timeout_;

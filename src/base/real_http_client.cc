@@ -285,23 +285,25 @@ Result<HttpReply> HttpClient::exchange(std::string_view bytes, const LineSink* o
   return reply;
 }
 
-std::string HttpClient::request_text(std::string_view method, std::string_view target, std::string_view body) const {
+std::string HttpClient::request_text(std::string_view method, std::string_view target, std::string_view body,
+                                     std::string_view media_type) const {
   std::string text =
       fmt::format("{} {}{} HTTP/1.1\r\nHost: {}:{}\r\n", method, url_.base, target, url_.host, url_.port);
   if (!bearer_.empty()) text += fmt::format("Authorization: Bearer {}\r\n", bearer_);
-  if (!body.empty()) text += "Content-Type: application/json\r\n";
+  if (!body.empty()) text += fmt::format("Content-Type: {}\r\n", media_type);
   text += fmt::format("Content-Length: {}\r\n\r\n", body.size());
   text += body;
   return text;
 }
 
-Result<HttpReply> HttpClient::request(std::string_view method, std::string_view target, std::string_view body) {
-  return exchange(request_text(method, target, body), nullptr);
+Result<HttpReply> HttpClient::request(std::string_view method, std::string_view target, std::string_view body,
+                                      std::string_view media_type) {
+  return exchange(request_text(method, target, body, media_type), nullptr);
 }
 
 Result<HttpReply> HttpClient::stream(std::string_view method, std::string_view target, std::string_view body,
                                      const std::function<bool(std::string_view line)>& on_line) {
-  return exchange(request_text(method, target, body), &on_line);
+  return exchange(request_text(method, target, body, "application/json"), &on_line);
 }
 
 Result<HttpReply> HttpClient::raw(std::string_view bytes) { return exchange(bytes, nullptr); }

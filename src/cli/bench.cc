@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/bench_metadata.h"
+#include "bench/bench_metadata_http.h"
 #include "bench/bench_multiturn.h"
 #include "bench/bench_storage.h"
 #include "cli/commands.h"
@@ -27,7 +29,17 @@ struct Bench {
   int (*run)(int argc, char** argv);
 };
 
+// `--http` makes it a benchmark of its own, with options of its own.
+int bench_metadata_or_http(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "--http") return bench_metadata_http(argc, argv);
+  }
+  return bench_metadata(argc, argv);
+}
+
 constexpr Bench kBenches[] = {
+    {"metadata", "the page-index service: in this process, with and without a journal; --http: the server",
+     bench_metadata_or_http},
     {"multiturn", "conversations through HTTP: hit rate and time to first token (needs a running server)",
      bench_multiturn},
     {"storage", "set, get and exists of a storage backend, beside fio in the same directory", bench_storage},

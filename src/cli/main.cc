@@ -21,6 +21,7 @@ constexpr const char* kHelp =
     "  bench NAME       measure: multiturn (through HTTP), storage, tree, transfer\n"
     "  stat             the state of each tier, pool and backend of a running server\n"
     "  store COMMAND    look into file stores: ls, stat, verify, fsck, export, import, clear\n"
+    "  metadata-server  the page index of shared 3FS files, over HTTP (the reference's protocol, and our own)\n"
     "  explain          why does a prompt hit what it hits? Asks a running server\n"
     "  quickstart       conversations, a flush and a restart, beside the ideal: in one command\n"
     "  version          print the version\n"
@@ -38,8 +39,13 @@ struct Command {
   int (*run)(int argc, char** argv);
 };
 constexpr Command kCommands[] = {
-    {"serve", serve_command}, {"bench", bench_command},     {"stat", stat_command},
-    {"store", store_command}, {"explain", explain_command}, {"quickstart", quickstart_command},
+    {"serve", serve_command},
+    {"bench", bench_command},
+    {"stat", stat_command},
+    {"store", store_command},
+    {"explain", explain_command},
+    {"quickstart", quickstart_command},
+    {"metadata-server", metadata_server_command},
 };
 
 int unknown_command(std::string_view name) {

@@ -4,7 +4,9 @@
 #include <string>
 #include <utility>
 
+#include "metadata/open_metadata.h"
 #include "storage/file/file_backend.h"
+#include "storage/hf3fs/hf3fs_factory.h"
 #include "storage/memory/memory_backend.h"
 
 namespace larder {
@@ -26,7 +28,8 @@ Status with_place(const Status& status, std::string_view place) {
 
 Status register_backends(BackendFactory& factory) {
   LARDER_RETURN_IF_ERROR(register_memory_backend(factory));
-  return register_file_backend(factory);
+  LARDER_RETURN_IF_ERROR(register_file_backend(factory));
+  return register_hf3fs_backend(factory);
 }
 
 ComponentCounts device_slots(const Options& options, const ModelSpec& model) {
@@ -120,6 +123,7 @@ Status Composition::build_cache(const ExtraConfig& extra) {
 Result<std::unique_ptr<StoragePipeline>> Composition::make_backend(std::string_view name,
                                                                    const BackendOptions& backend_options) const {
   BackendEnvironment environment{files, clock, storage_threads.get(), {}};
+  environment.open_metadata = [this](const MetadataOptions& wanted) { return open_metadata(wanted, *clock); };
   if (host_pools) environment.host_memory.push_back(host_pools->memory());
   Result<std::unique_ptr<StorageBackend>> made = factory.create(name, backend_options, environment);
   if (!made.is_ok()) return made.status();

@@ -74,8 +74,10 @@ struct Core {
 };
 
 std::string head_text(unsigned status, std::string_view content_type, bool keep_alive) {
-  return fmt::format("HTTP/1.1 {} {}\r\nServer: larder\r\nContent-Type: {}\r\nConnection: {}\r\n", status,
-                     http_reason(status), content_type, keep_alive ? "keep-alive" : "close");
+  std::string text = fmt::format("HTTP/1.1 {} {}\r\nServer: larder\r\nConnection: {}\r\n", status, http_reason(status),
+                                 keep_alive ? "keep-alive" : "close");
+  if (status != 204) text += fmt::format("Content-Type: {}\r\n", content_type);
+  return text;
 }
 
 // One connection. All members are owned by its strand, but for what is marked otherwise.
@@ -112,8 +114,10 @@ class Session : public std::enable_shared_from_this<Session> {
     keep_alive_ = keep_alive_ && !core_->stopping.load(std::memory_order_relaxed);
     std::string bytes = head_text(response.status, response.content_type, keep_alive_);
     for (const auto& [name, value] : response.headers) bytes += fmt::format("{}: {}\r\n", name, value);
-    bytes += fmt::format("Content-Length: {}\r\n\r\n", response.body.size());
-    if (!is_head_) bytes += response.body;
+    const bool has_body = response.status != 204;  // which has no length either (RFC 9110)
+    if (has_body) bytes += fmt::format("Content-Length: {}\r\n", response.body.size());
+    bytes += "\r\n";
+    if (!is_head_ && has_body) bytes += response.body;
     send(std::move(bytes), [this](bool) { finish(); });
   }
 

@@ -17,6 +17,9 @@
 
 namespace larder {
 
+class MetadataService;   // storage/hf3fs/metadata_service.h
+struct MetadataOptions;  // likewise
+
 // What a backend may use; all outlive it.
 struct BackendEnvironment {
   FileSystem* files = nullptr;
@@ -24,6 +27,8 @@ struct BackendEnvironment {
   Executor* executor = nullptr;  // for I/O; bounded
   // Memory that payloads mostly lie in (the host pool): a backend may register it with its device. May be empty.
   std::vector<Segment> host_memory{};
+  // Opens or reaches a page-index service, for backends that keep their pages in shared files. Empty: there is none.
+  std::function<Result<std::shared_ptr<MetadataService>>(const MetadataOptions&)> open_metadata{};
 };
 
 // Flat key -> value text of the extra configuration ("directory" -> "/var/cache/larder", "max_size" -> "200G").

@@ -242,8 +242,9 @@ TEST_P(StorageConformance, BoundedQueueAndCloseWithWorkInFlight) {
   PageBuffer buffer(100, 1, rng);
   buffer.fill(test_key(80), PoolName::kKv);
   int done = 0;
+  std::uint64_t next = 80;  // a page that is there already may end inside submit
   const auto submit = [&] {
-    WriteRequest request{test_scope(1), {{{{PoolName::kKv, test_key(80), buffer.segments()}}}}};
+    WriteRequest request{test_scope(1), {{{{PoolName::kKv, test_key(next++), buffer.segments()}}}}};
     return backend_->submit_write(std::move(request), [&](WriteResult) { ++done; });
   };
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(submit().is_ok());
@@ -339,6 +340,7 @@ TEST_P(StorageConformance, BoundedSize) {
   EXPECT_GT(backend_->stats().evicted, 0u);
   EXPECT_EQ(presence(PoolName::kKv, {0, 60, 599}), "101") << "what is used stays, what is not leaves";
   EXPECT_FALSE(write_groups({{{PoolName::kKv, 5000, 1'000'000}}}).groups.at(0).is_ok()) << "larger than the store";
+  if (!harness_->evicts_whole_groups()) return;
   for (std::uint64_t key = 0; key < 600; ++key) {
     const std::string swa = presence(PoolName::kSwa, {key}), kv = presence(PoolName::kKv, {key});
     EXPECT_EQ(swa, kv) << "a group leaves as a whole, key " << key;

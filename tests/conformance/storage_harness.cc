@@ -2,7 +2,9 @@
 
 #include <cstdlib>
 
+#include "metadata/open_metadata.h"
 #include "storage/file/file_backend.h"
+#include "storage/hf3fs/hf3fs_factory.h"
 #include "storage/memory/memory_backend.h"
 
 namespace larder::conformance {
@@ -37,6 +39,7 @@ HarnessBase::HarnessBase(std::size_t threads, std::uint64_t seed) : clock_(Nanos
   }
   EXPECT_TRUE(register_memory_backend(factory_).is_ok());
   EXPECT_TRUE(register_file_backend(factory_).is_ok());
+  EXPECT_TRUE(register_hf3fs_backend(factory_).is_ok());
 }
 
 void HarnessBase::drain() {
@@ -47,7 +50,9 @@ Result<std::unique_ptr<StorageBackend>> HarnessBase::create(std::string_view nam
                                                             const BackendOptions& extra, FileSystem* files) {
   for (const auto& [key, value] : extra) options[key] = value;
   Executor* executor = manual_ ? static_cast<Executor*>(manual_.get()) : pool_.get();
-  return factory_.create(name, options, {files, &clock_, executor});
+  BackendEnvironment environment{files, &clock_, executor};
+  environment.open_metadata = [this](const MetadataOptions& wanted) { return open_metadata(wanted, clock_); };
+  return factory_.create(name, options, environment);
 }
 
 PageBuffer::PageBuffer(std::size_t bytes, std::size_t pieces, Rng& rng) {

@@ -30,6 +30,8 @@ class StorageHarness {
   virtual void drain() = 0;
   // Does drain() decide when tasks run? Then tests can look at the state in between.
   [[nodiscard]] virtual bool is_manual() const = 0;
+  // Does a group that is evicted leave as a whole? Not if its pools have budgets of their own.
+  [[nodiscard]] virtual bool evicts_whole_groups() const { return true; }
   // Flips bits in stored bytes; returns how many. 0: this backend has nothing to flip bits in.
   virtual std::size_t flip_stored_bits(Rng& rng, std::size_t flips) {
     (void)rng, (void)flips;

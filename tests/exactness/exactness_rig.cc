@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <future>
 #include <thread>
 
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "engine/composition.h"
 #include "engine/reference/sampler.h"
+#include "metadata/open_metadata.h"
 #include "model/presets.h"
 #include "sim/sim_file_system.h"
 
@@ -27,6 +30,40 @@ T must(Result<T> result) {
   }
   return std::move(result).value();
 }
+
+// A backend with threads of its own, made to end each operation inside submit: the rig's clock runs with its polls, and
+// must not run away from real threads.
+class InlineBackend final : public StorageBackend {
+ public:
+  explicit InlineBackend(std::unique_ptr<StorageBackend> inner) : inner_(std::move(inner)) {}
+  [[nodiscard]] const BackendInfo& info() const override { return inner_->info(); }
+  [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
+    return wait_for(done, [&](ExistsDone then) { return inner_->submit_exists(std::move(request), std::move(then)); });
+  }
+  [[nodiscard]] Status submit_read(ReadRequest request, ReadDone done) override {
+    return wait_for(done, [&](ReadDone then) { return inner_->submit_read(std::move(request), std::move(then)); });
+  }
+  [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override {
+    return wait_for(done, [&](WriteDone then) { return inner_->submit_write(std::move(request), std::move(then)); });
+  }
+  [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override {
+    return wait_for(done, [&](ClearDone then) { return inner_->submit_clear(std::move(scope), std::move(then)); });
+  }
+  [[nodiscard]] BackendStats stats() const override { return inner_->stats(); }
+  [[nodiscard]] Status close(std::chrono::nanoseconds limit) override { return inner_->close(limit); }
+
+ private:
+  template <class Outcome, class Submit>
+  static Status wait_for(const std::function<void(Outcome)>& done, const Submit& submit) {
+    std::promise<Outcome> promise;
+    std::future<Outcome> outcome = promise.get_future();
+    const Status submitted = submit([&promise](Outcome result) { promise.set_value(std::move(result)); });
+    if (submitted.is_ok()) done(outcome.get());
+    return submitted;
+  }
+
+  const std::unique_ptr<StorageBackend> inner_;
+};
 
 StepLogits logits_of(const StepResult& result) { return {result.logits, result.draft_logits}; }
 
@@ -290,7 +327,11 @@ void Rig::press_device(std::uint64_t seed) {
 }
 
 struct Stores::Parts {
+  ~Parts() {
+    if (!mount.empty()) std::filesystem::remove_all(mount);
+  }
   sim::SimFileSystem files{7};
+  std::string mount;  // of the fake 3FS; made when it is first wanted
   ManualClock clock;
   InlineExecutor executor;
   BackendFactory factory;
@@ -299,12 +340,29 @@ struct Stores::Parts {
 Stores::Stores() : parts_(std::make_unique<Parts>()) { EXPECT_TRUE(register_backends(parts_->factory).is_ok()); }
 Stores::~Stores() = default;
 
+// A directory that the fake 3FS takes for a mount.
+void Stores::name_files_on_mount(BackendOptions& options) {
+  if (parts_->mount.empty()) {
+    char path[] = "/tmp/larder-exactness-XXXXXX";
+    if (::mkdtemp(path) == nullptr) return;
+    parts_->mount = path;
+    std::filesystem::create_directories(parts_->mount + "/3fs-virt/iovs");
+  }
+  options["file_path_prefix"] = parts_->mount + "/pages";
+  options["file_size"] = "1Gi";
+  options["library"] = LARDER_FAKE_HF3FS;
+}
+
 std::unique_ptr<StorageBackend> Stores::open(const std::string& name, BackendOptions options) {
   if (name == "file") options["directory"] = "/store";
-  const BackendEnvironment environment{&parts_->files, &parts_->clock, &parts_->executor};
+  if (name == "hf3fs") name_files_on_mount(options);
+  BackendEnvironment environment{&parts_->files, &parts_->clock, &parts_->executor};
+  environment.open_metadata = [this](const MetadataOptions& wanted) { return open_metadata(wanted, parts_->clock); };
   Result<std::unique_ptr<StorageBackend>> backend = parts_->factory.create(name, options, environment);
   EXPECT_TRUE(backend.is_ok()) << backend.status().to_string();
-  return backend.is_ok() ? std::move(backend).value() : nullptr;
+  if (!backend.is_ok()) return nullptr;
+  if (name == "hf3fs") return std::make_unique<InlineBackend>(std::move(backend).value());
+  return std::move(backend).value();
 }
 
 }  // namespace larder::exactness

@@ -118,10 +118,12 @@ class Stores {
  public:
   Stores();
   ~Stores();
-  // "memory" or "file"; the file backend reopens what an earlier one left. nullptr: the test has failed.
+  // "memory", "file" or "hf3fs" (on the fake library, with a journal); the latter two reopen what an earlier one left.
+  // nullptr: the test has failed.
   [[nodiscard]] std::unique_ptr<StorageBackend> open(const std::string& name, BackendOptions options = {});
 
  private:
+  void name_files_on_mount(BackendOptions& options);
   struct Parts;
   std::unique_ptr<Parts> parts_;
 };

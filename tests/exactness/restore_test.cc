@@ -8,10 +8,12 @@
 namespace larder::exactness {
 namespace {
 
-enum class From { kDevice, kHost, kMemoryStore, kFileStore };
+enum class From { kDevice, kHost, kMemoryStore, kFileStore, kHf3fsStore };
+
+bool is_store(From from) { return from >= From::kMemoryStore; }
 
 std::string_view from_name(From from) {
-  constexpr std::array<std::string_view, 4> kNames = {"device", "host", "memory", "file"};
+  constexpr std::array<std::string_view, 5> kNames = {"device", "host", "memory", "file", "hf3fs"};
   return kNames[static_cast<std::size_t>(from)];
 }
 
@@ -48,7 +50,7 @@ class Restore : public ::testing::TestWithParam<std::string> {};
 void expect_from(const CachedTokens& cached, From from, std::uint64_t tokens) {
   EXPECT_EQ(cached.device, from == From::kDevice ? tokens : 0u);
   EXPECT_EQ(cached.host, from == From::kHost ? tokens : 0u);
-  EXPECT_EQ(cached.storage, from == From::kMemoryStore || from == From::kFileStore ? tokens : 0u);
+  EXPECT_EQ(cached.storage, is_store(from) ? tokens : 0u);
 }
 
 // Puts what the rig cached where the next request must fetch it from.
@@ -65,7 +67,7 @@ void check_road(const Script& script, const ModelSpec& model, HostLayout layout,
   SCOPED_TRACE(model.id + ", " + std::string(host_layout_name(layout)) + ", from " + std::string(from_name(from)));
   Stores stores;
   std::unique_ptr<StorageBackend> backend;
-  if (from == From::kMemoryStore || from == From::kFileStore) backend = stores.open(std::string(from_name(from)));
+  if (is_store(from)) backend = stores.open(std::string(from_name(from)));
   RigOptions options;
   options.layout = layout;
   options.storage = backend.get();
@@ -112,11 +114,12 @@ TEST_P(Restore, IsBitIdenticalFromEveryTierInEveryLayout) {
       if (HasFailure()) return;
     }
   }
+  check_road(script, model, HostLayout::kPageFirst, From::kHf3fsStore);  // copies through staging in all layouts
 }
 
 // A store outlives the process: a second one, with the same model, goes on where the first one left.
-TEST_P(Restore, SurvivesARestartInTheFileStore) {
-  const ModelSpec model = preset_model(GetParam()).value();
+void check_restart(const std::string& preset, From from) {
+  const ModelSpec model = preset_model(preset).value();
   const Script script(model);
   Stores stores;
   RigOptions options;
@@ -124,7 +127,7 @@ TEST_P(Restore, SurvivesARestartInTheFileStore) {
   options.config.prefetch_policy = PrefetchPolicy::kWaitComplete;
   options.config.chunked_prefill_tokens = 8 * model.page_size;
   for (const bool is_second_process : {false, true}) {
-    const std::unique_ptr<StorageBackend> backend = stores.open("file");
+    const std::unique_ptr<StorageBackend> backend = stores.open(std::string(from_name(from)));
     ASSERT_NE(backend, nullptr);
     options.storage = backend.get();
     Rig rig(model, options);
@@ -133,12 +136,13 @@ TEST_P(Restore, SurvivesARestartInTheFileStore) {
       continue;
     }
     const RunResult second = rig.run(script.second, kOutputs, {.truth = &script.turns});
-    expect_from(second.cached, From::kFileStore,
-                (script.first.size() + kOutputs - 1) / model.page_size * model.page_size);
+    expect_from(second.cached, from, (script.first.size() + kOutputs - 1) / model.page_size * model.page_size);
     EXPECT_EQ(second.output, script.second_output);
     EXPECT_TRUE(second.logits == script.second_logits);
   }
 }
+TEST_P(Restore, SurvivesARestartInTheFileStore) { check_restart(GetParam(), From::kFileStore); }
+TEST_P(Restore, SurvivesARestartInTheHf3fsStore) { check_restart(GetParam(), From::kHf3fsStore); }
 
 // The engine begins while layers are still on their way, and gets what it would have got.
 TEST_P(Restore, IsBitIdenticalWhileLayersStillArrive) {

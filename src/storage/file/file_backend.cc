@@ -146,7 +146,7 @@ Result<std::unique_ptr<StorageBackend>> create_file(const BackendOptions& option
   const Result<FileStoreOptions> read = read_options(options);
   if (!read.is_ok()) return read.status();
   Result<std::unique_ptr<file_store::OpenedStore>> opened =
-      file_store::open_store(*read, *environment.files, *environment.clock);
+      file_store::open_store(*read, *environment.files, *environment.clock, environment.executor);
   if (!opened.is_ok()) return opened.status();
   LARDER_RETURN_IF_ERROR(add_queues(*read, environment, (*opened)->volumes));
   return std::unique_ptr<StorageBackend>(

@@ -336,7 +336,7 @@ void FileStore::clean_write(const std::shared_ptr<Cleaning>& job) {
       end_cleaning(job, false);
     });
   };
-  place(std::move(record));
+  place(std::move(record), true);
 }
 
 void FileStore::end_cleaning(const std::shared_ptr<Cleaning>& job, bool is_moved) {

@@ -5,14 +5,19 @@
 #include <array>
 #include <cstring>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 
 #include "base/log.h"
 #include "storage/file/file_store.h"
+#include "storage/file/scan_ahead.h"
 #include "storage/file/segment_scan.h"
 
 namespace larder::file_store {
 namespace {
+
+constexpr std::size_t kPrefetch = 8;           // pages ahead
+constexpr std::size_t kSegmentsThatShow = 16;  // how many pages the others will hold, about
 
 Status with_advice(const Status& status, const std::string& advice) {
   return {status.code(), "file store: " + status.message() + "; " + advice};
@@ -167,8 +172,7 @@ Status read_cleared(FileSystem& files, const std::vector<OpenedVolume>& volumes,
 
 class Opener {
  public:
-  Opener(const FileStoreOptions& options, FileSystem& files, OpenedStore& out)
-      : options_(options), files_(files), out_(out) {}
+  Opener(FileSystem& files, Executor* executor, OpenedStore& out) : files_(files), executor_(executor), out_(out) {}
 
   Status run(const std::vector<OpenedVolume>& volumes) {
     bool is_damaged = false;
@@ -176,19 +180,8 @@ class Opener {
     for (const Cleared& cleared : out_.cleared) {
       out_.next_generation = std::max(out_.next_generation, cleared.generation);
     }
-    for (unsigned i = 0; i < volumes.size(); ++i) {
-      const std::string& directory = volumes[i].volume.directory;
-      for (const std::string& name : volumes[i].names) {
-        if (name.ends_with(kTemporarySuffix)) (void)files_.remove(join_path(directory, name));
-        const std::optional<SegmentId> id = parse_segment_name(name);
-        if (!id) continue;
-        out_.next_segment = std::max(out_.next_segment, *id + 1);
-        if (out_.segments.contains(*id)) {
-          return conflict("file store: segment " + std::to_string(*id) + " is in two directories; one is a copy");
-        }
-        LARDER_RETURN_IF_ERROR(read_segment(*id, i, directory));
-      }
-    }
+    LARDER_RETURN_IF_ERROR(find_segments(volumes));
+    LARDER_RETURN_IF_ERROR(read_segments());
     if (is_damaged) {
       log_warning("storage/file", "CLEARED is damaged: all stored pages are dropped");
       out_.cleared.assign(1, Cleared{Digest256{}, out_.next_generation});
@@ -199,11 +192,49 @@ class Opener {
   }
 
  private:
-  Status read_segment(SegmentId id, unsigned volume, const std::string& directory) {
-    const std::string path = join_path(directory, segment_name(id));
-    Result<std::unique_ptr<File>> file = files_.open(path, {});
-    if (!file.is_ok()) return with_advice(file.status(), "check the permissions of the store's files");
-    Result<ScanResult> scanned = scan_segment(**file, out_.store, id, true);
+  struct Segment {
+    SegmentId id = 0;
+    unsigned volume = 0;
+    std::string path;
+  };
+
+  // Removes what was left half-made.
+  Status find_segments(const std::vector<OpenedVolume>& volumes) {
+    std::unordered_set<SegmentId> ids;
+    for (unsigned i = 0; i < volumes.size(); ++i) {
+      for (const std::string& name : volumes[i].names) {
+        const std::string path = join_path(volumes[i].volume.directory, name);
+        if (name.ends_with(kTemporarySuffix)) (void)files_.remove(path);
+        const std::optional<SegmentId> id = parse_segment_name(name);
+        if (!id) continue;
+        out_.next_segment = std::max(out_.next_segment, *id + 1);
+        if (!ids.insert(*id).second) {
+          return conflict("file store: segment " + std::to_string(*id) + " is in two directories; one is a copy");
+        }
+        segments_.push_back({*id, i, path});
+      }
+    }
+    return Status::ok();
+  }
+
+  // Oldest first, so that a page's use is about as old as the page; on several disks at once.
+  Status read_segments() {
+    std::sort(segments_.begin(), segments_.end(), [](const Segment& a, const Segment& b) { return a.id < b.id; });
+    std::vector<ScanAhead::Wanted> wanted;
+    for (const Segment& segment : segments_) wanted.push_back({segment.id, segment.path});
+    ScanAhead scans(files_, out_.store, std::move(wanted), executor_);
+    for (std::size_t i = 0; i < segments_.size(); ++i) {
+      ScanAhead::Found found = scans.take();
+      if (!found.opened.is_ok()) return with_advice(found.opened, "check the permissions of the store's files");
+      LARDER_RETURN_IF_ERROR(take_segment(segments_[i], std::move(found.scan)));
+      // The table grows by doubling, which moves all of it: so it is made as large as it will be, as far as that shows.
+      if (i + 1 == kSegmentsThatShow) out_.index.reserve(out_.index.size() / kSegmentsThatShow * segments_.size());
+    }
+    return Status::ok();
+  }
+
+  Status take_segment(const Segment& from, Result<ScanResult> scanned) {
+    const auto& [id, volume, path] = from;
     if (!scanned.is_ok()) return refuse_or_drop(scanned.status(), path);
     ScanResult& found = *scanned;
     if (!found.io.is_ok()) log_warning("storage/file", "a part of a segment is left out: " + found.io.to_string());
@@ -214,15 +245,22 @@ class Opener {
     segment.id = id;
     segment.volume = volume;
     segment.is_synced = found.is_footer_synced;
+    segment.is_listed = true;
     segment.is_doubtful = found.has_footer && !found.is_footer_synced;
     // Cleared pages count: they are in the file, and a damaged footer would bring them back without their entry.
     segment.min_generation = found.first_generation;
     for (const ListedPage& page : found.pages) {
       segment.min_generation = std::min(segment.min_generation, page.location.generation);
     }
-    std::erase_if(found.pages, [this](const ListedPage& page) { return is_cleared(page); });
+    if (!out_.cleared.empty()) {
+      std::erase_if(found.pages, [this](const ListedPage& page) { return is_cleared(page); });
+    }
     if (found.io.is_ok() && found.pages.empty() && files_.remove(path).is_ok()) return Status::ok();
-    for (const ListedPage& page : found.pages) {
+    for (std::size_t i = 0; i < found.pages.size(); ++i) {
+      const ListedPage& page = found.pages[i];
+      if (i + kPrefetch < found.pages.size()) {
+        out_.index.prefetch(page.identity, found.pages[i + kPrefetch].key);  // mostly of the same identity
+      }
       if (!gives_way(page, segment.is_doubtful)) {
         LARDER_RETURN_IF_ERROR(out_.index.insert(page.identity, page.key, page.parent, page.location));
       }
@@ -257,6 +295,7 @@ class Opener {
     const Result<std::uint64_t> end = seal_segment(**file, std::move(footer), true);
     if (!end.is_ok()) {
       log_warning("storage/file", "a segment was not sealed: " + end.status().to_string());
+      segment.is_doubtful = true;  // perhaps it was the sync
       return;
     }
     segment.physical_bytes = *end;
@@ -293,14 +332,16 @@ class Opener {
     return Status::ok();
   }
 
-  const FileStoreOptions& options_;
   FileSystem& files_;
+  Executor* const executor_;
   OpenedStore& out_;
+  std::vector<Segment> segments_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<OpenedStore>> open_store(const FileStoreOptions& options, FileSystem& files, Clock& clock) {
+Result<std::unique_ptr<OpenedStore>> open_store(const FileStoreOptions& options, FileSystem& files, Clock& clock,
+                                                Executor* executor) {
   if (options.directories.empty()) {
     return invalid_argument("file store: the option 'directory' is required: where shall the pages be kept?");
   }
@@ -315,7 +356,7 @@ Result<std::unique_ptr<OpenedStore>> open_store(const FileStoreOptions& options,
   }
   auto out = std::make_unique<OpenedStore>();
   LARDER_RETURN_IF_ERROR(agree_on_format(files, clock, volumes, out->store));
-  LARDER_RETURN_IF_ERROR(Opener(options, files, *out).run(volumes));
+  LARDER_RETURN_IF_ERROR(Opener(files, executor, *out).run(volumes));
   for (OpenedVolume& v : volumes) {
     const bool works = options.direct != Choice::kOff && supports_direct(files, v.volume.directory);
     if (options.direct == Choice::kOn && !works) {

@@ -25,8 +25,24 @@ std::uint64_t FileStore::largest_record() const {
   return std::min(most, kMaxRecordBytes / 2);
 }
 
-// Makes the volume's next segment; the one before is sealed when its writes have ended. May block.
-void FileStore::roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, std::size_t pages) {
+// Only where room for it would not be made first.
+bool FileStore::may_roll_ahead(unsigned volume) const {
+  const ActiveSegment* const active = volumes_[volume].log(LogKind::kNew).active.get();
+  return active && active->is_nearly_full() && has_room(options_.segment_bytes, false);
+}
+
+// While the next segment is made, nothing can be written; so it is made while there is still room in this one.
+void FileStore::roll_ahead(unsigned volume) {
+  auto hold = std::make_shared<OperationGate::Ticket>(gate_.hold());
+  (void)executor_.post([this, volume, hold] {  // a full executor: then when it is needed
+    roll(volume, LogKind::kNew, 0, 0, true);
+    start_maintenance_if_high();
+  });
+}
+
+// Makes the volume's next segment; the one before is sealed when its writes have ended. May block. Ahead: that one
+// takes appends meanwhile, and goes on if there comes no other.
+void FileStore::roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, std::size_t pages, bool is_ahead) {
   Volume& v = volumes_[volume];
   Volume::Log& log = v.log(kind);
   std::shared_ptr<ActiveSegment> old;
@@ -36,10 +52,12 @@ void FileStore::roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, 
   {
     LockGuard guard(mutex_);
     if (v.is_rolling() || v.suspended_until > clock_.now()) return;
-    if (log.active && log.active->fits(record_bytes, pages)) return;  // somebody was faster
+    if (is_ahead && !may_roll_ahead(volume)) return;
+    if (!is_ahead && log.active && log.active->fits(record_bytes, pages)) return;  // somebody was faster
     log.is_rolling = true;
-    old = std::exchange(log.active, nullptr);
-    if (old) old->is_full = true;
+    old = log.active;
+    if (!is_ahead) log.active = nullptr;
+    if (!is_ahead && old) old->is_full = true;
     header = {store_, next_segment_++, static_cast<std::uint64_t>(clock_.wall_unix_seconds()), next_generation_};
     device_id = v.device_id;
     lock = std::move(v.lock);  // nobody else rolls, and the store does not close meanwhile
@@ -65,6 +83,7 @@ void FileStore::roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, 
       if (restored->was_lost) forget_volume(volume, closed);
     }
     if (made) {
+      if (old) old->is_full = true;
       log.active = made;
       SegmentInfo info;
       info.id = made->id;
@@ -77,7 +96,7 @@ void FileStore::roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, 
       physical_bytes_ += capacity;
       ++open_files_;
       trim_open_files(closed);
-    } else {
+    } else if (!is_ahead) {
       note_failure(volume, status, nullptr);
     }
   }
@@ -127,7 +146,11 @@ void FileStore::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vol
     footer.max_generation = segment->max_generation;
     footer.records = segment->records;
     index_.list_segment(segment->id, kMaxListed, listed);
-    with_sync = with_sync || segment->has_durable;
+    const auto info = segments_.find(segment->id);
+    if (info != segments_.end()) {
+      info->second.is_listed = true;
+      with_sync = with_sync || info->second.has_durable;
+    }
   }
   Result<std::uint64_t> end = segment->end_bytes;
   if (!listed.empty() && !segment->is_broken && listed.size() < kMaxListed) {
@@ -152,6 +175,7 @@ void FileStore::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vol
       physical_bytes_ += bytes;
       info->second.physical_bytes = bytes;
       info->second.is_active = false;
+      if (!end.is_ok()) info->second.is_doubtful = true;  // perhaps it was the sync
       info->second.is_synced = end.is_ok() && with_sync && !segment->is_broken;
       segment->synced_bytes = info->second.is_synced ? segment->end_bytes : segment->synced_bytes;
     }

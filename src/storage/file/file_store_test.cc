@@ -249,6 +249,24 @@ TEST_F(FileStoreTest, AFailedFsyncFailsDurableWritesOnly) {
   EXPECT_EQ(segments_on_disk(), 2u);
 }
 
+TEST_F(FileStoreTest, AGroupThatIsNamedTwiceFailsTwice) {
+  auto backend = must_open();
+  ASSERT_TRUE(put(*backend, 1).is_ok());
+  std::vector<std::byte> content(1000, std::byte{2});
+  const auto group = [&](std::uint64_t i) -> PageGroup {
+    return {{{PoolName::kKv, key(i), {{content.data(), content.size()}}, PageKey{}}}};
+  };
+  WriteRequest request{scope_, {group(2), group(2), group(1)}, false, {}};
+  files_.fail_nth(1, sim::FileFault::kIoError);
+  std::vector<Status> results;
+  ASSERT_TRUE(backend->submit_write(std::move(request), [&](WriteResult r) { results = r.groups; }).is_ok());
+  ASSERT_EQ(results.size(), 3u);
+  EXPECT_EQ(results[0].code(), StatusCode::kUnavailable);
+  EXPECT_EQ(results[1].code(), StatusCode::kUnavailable) << "its only copy was not written";
+  EXPECT_TRUE(results[2].is_ok()) << "it was there before";
+  EXPECT_FALSE(has(*backend, 2));
+}
+
 TEST_F(FileStoreTest, OpenFilesAreBounded) {
   auto backend = must_open({{"segment_size", "64Ki"}, {"open_files", "2"}});
   for (std::uint64_t i = 0; i < 30; ++i) ASSERT_TRUE(put(*backend, i, 50'000).is_ok());

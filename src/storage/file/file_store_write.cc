@@ -25,12 +25,11 @@ bool is_block_aligned(std::span<const Segment> payload) {
 // staging buffer whose pieces start and end at blocks.
 class PieceBuilder {
  public:
-  PieceBuilder(std::uint64_t staged_bytes, std::uint64_t start) : staging_(staged_bytes), at_(start) {
-    std::memset(staging_.data(), 0, staging_.size());
-  }
+  PieceBuilder(std::uint64_t staged_bytes, std::uint64_t start) : staging_(staged_bytes), at_(start) {}
 
   // The next staged byte belongs at `offset` of the file; what lies between is zero.
   void seek(std::uint64_t offset) {
+    if (offset > at_) std::memset(staging_.data() + used_, 0, offset - at_);
     used_ += offset - at_;
     at_ = offset;
   }
@@ -81,16 +80,20 @@ Status FileStore::submit_write(WriteRequest request, WriteDone done) {
   if (!ticket.is_ok()) return ticket.status();
   auto op = std::make_shared<WriteOperation>(std::move(request), std::move(done), std::move(ticket).value());
   preset_cancelled(*op);
-  const Status posted = executor_.post([this, op] { prepare_write(op); });
+  if (is_quick(op->request)) {
+    prepare_write(op, false);
+    return Status::ok();
+  }
+  const Status posted = executor_.post([this, op] { prepare_write(op, true); });
   if (!posted.is_ok()) op->disarm();
   return posted;
 }
 
-void FileStore::prepare_write(const std::shared_ptr<WriteOperation>& op) {
+void FileStore::prepare_write(const std::shared_ptr<WriteOperation>& op, bool may_block) {
   RecordPtr record;
   std::uint64_t bytes = 0;
   const auto send = [&] {
-    if (record && !record->groups.empty()) place(std::move(record));
+    if (record && !record->groups.empty()) place_or_gather(std::move(record), may_block);
     record.reset();
     bytes = 0;
   };
@@ -106,7 +109,7 @@ void FileStore::prepare_write(const std::shared_ptr<WriteOperation>& op) {
       record->op = op;
       record->is_durable = op->request.durable || options_.fsync == FsyncMode::kGroup;
     }
-    const Status planned = plan_group(*op, g, *record);
+    const Status planned = plan_group(op, g, *record);
     if (planned.is_ok()) {
       bytes += group_bytes;
       continue;
@@ -119,10 +122,10 @@ void FileStore::prepare_write(const std::shared_ptr<WriteOperation>& op) {
 }
 
 // Adds what is new of the group to the record. On error nothing was added.
-Status FileStore::plan_group(const WriteOperation& op, std::size_t group, Record& record) {
-  const StoreScope& scope = *op.request.scope;
-  const std::vector<WriteItem>& items = op.request.groups[group].items;
-  LARDER_RETURN_IF_ERROR(check_group(scope, op.request.groups[group]));
+Status FileStore::plan_group(const std::shared_ptr<WriteOperation>& op, std::size_t group, Record& record) {
+  const StoreScope& scope = *op->request.scope;
+  const std::vector<WriteItem>& items = op->request.groups[group].items;
+  LARDER_RETURN_IF_ERROR(check_group(scope, op->request.groups[group]));
   if (items.size() > kMaxRecordPages) return invalid_argument("file store: a group of more than 65536 pages");
   std::vector<std::size_t> missing;
   std::vector<SegmentId> duplicates_in;
@@ -151,7 +154,7 @@ Status FileStore::plan_group(const WriteOperation& op, std::size_t group, Record
     }
   }
   const std::uint32_t number = record.pages.empty() ? 0 : record.pages.back().group + 1;
-  GroupRef ref{group, record.pages.size(), record.pages.size()};
+  GroupRef ref{op, group, record.pages.size(), record.pages.size(), missing.empty()};
   for (const std::size_t i : missing) {
     if (!record.seen[static_cast<std::size_t>(items[i].pool)].insert(items[i].key).second) continue;
     ListedPage page;
@@ -174,43 +177,58 @@ Status FileStore::plan_group(const WriteOperation& op, std::size_t group, Record
 }
 
 bool FileStore::is_here(IdentityId identity, const PageKey& key, std::uint64_t bytes, bool is_durable,
-                        PageLocation& at) const {
+                        PageLocation& at) {
   if (!index_.find(identity, key, at) || at.payload_bytes != bytes) return false;
   if (!is_durable) return true;
-  const SegmentInfo& segment = segments_.at(at.segment);
+  SegmentInfo& segment = segments_.at(at.segment);
   if (segment.is_synced) return true;
-  // With fsync = off, a segment is sealed unsynced if no durable write counts on it; then it is too late for one.
-  const std::shared_ptr<ActiveSegment> active = volumes_[segment.volume].find_active(at.segment);
-  if (active) active->has_durable = true;
-  return active || (!segment.is_doubtful && options_.fsync != FsyncMode::kOff);
+  if (segment.is_doubtful) return false;
+  // With fsync = off, a segment is sealed unsynced if no durable write counts on it; then it is too late for one. Up to
+  // then it never is: an earlier durable write may count on this copy, and the footer would not list it any more if
+  // the index had another one, which is not synced yet.
+  if (!segment.is_listed) segment.has_durable = true;
+  return segment.has_durable || options_.fsync != FsyncMode::kOff;
 }
 
-// Gives the record its place and writes it, or keeps it until there is room.
-void FileStore::place(RecordPtr record) {
+// Gives the record its place and writes it, or keeps it until there is room. A thread that must not block leaves the
+// making of a segment to the executor.
+void FileStore::place(RecordPtr record, bool may_block) {
   if (record->pages.empty()) return record_published(record);
   if (record->layout.record_bytes == 0) record->layout = lay_out_record(record->pages, 0);
   for (bool has_rolled = false;; has_rolled = true) {
     unsigned volume = 0;
     Status why;
     Placed placed;
+    bool is_ahead = false;
     {
       LockGuard guard(mutex_);
       placed = try_place(*record, volume, why);
+      is_ahead = placed == Placed::kPlaced && record->op && !record->segment->has_asked && may_roll_ahead(volume);
+      if (is_ahead) record->segment->has_asked = true;
       if (placed == Placed::kWaits || placed == Placed::kWaitsForRoll) waiting_.push_back(record);
     }
     switch (placed) {
       case Placed::kPlaced:
         write_record(record);
+        if (is_ahead) roll_ahead(volume);
         // Not before: cleaning would take the room that was made for the record.
         if (has_rolled) start_maintenance_if_high();
         return;
       case Placed::kWaits: return start_maintenance();
       case Placed::kWaitsForRoll: return;
       case Placed::kRefused: return fail_record(*record, why);
-      case Placed::kRoll: break;
+      case Placed::kRoll:
+        if (!may_block) return place_later(std::move(record));
+        break;
     }
     roll(volume, record->log(), record->layout.record_bytes, record->pages.size());
   }
+}
+
+// The record keeps the store open: unlike post(), this takes no place of the queue.
+void FileStore::place_later(RecordPtr record) {
+  const auto run = [this, record = std::move(record)] { place(record, true); };
+  if (!executor_.post(run).is_ok()) run();  // a full executor: better late than never
 }
 
 // Volumes take turns, so that a long prefix is read from all of them at once.
@@ -221,8 +239,8 @@ FileStore::Placed FileStore::try_place(Record& record, unsigned& volume, Status&
   why = Status::ok();
   if (wants_space_ && record.op) return Placed::kWaits;  // a segment is about to go
   // What a clear has removed is not written again: a segment that is made after it holds nothing of it.
-  if (!record.op &&
-      std::any_of(record.pages.begin(), record.pages.end(), [&](const auto& p) { return is_cleared(p); })) {
+  for (const ListedPage& page : record.pages) {
+    if (record.op || !is_cleared(page)) continue;
     record.is_cleared = true;
     why = cancelled("file store: its namespace was cleared meanwhile");
     return Placed::kRefused;
@@ -235,12 +253,12 @@ FileStore::Placed FileStore::try_place(Record& record, unsigned& volume, Status&
       continue;
     }
     const Volume::Log& log = v.log(record.log());
-    if (log.is_rolling) {
-      is_rolling = true;
-      continue;
-    }
     const ActiveSegment* active = log.active.get();
     if (!active || !active->fits(bytes, record.pages.size())) {
+      if (log.is_rolling) {
+        is_rolling = true;
+        continue;
+      }
       if (has_room(std::max(options_.segment_bytes, segment_bytes_for(bytes, record.pages.size())), !record.op)) {
         if (!v.is_rolling()) return Placed::kRoll;
         is_rolling = true;  // that of the other log
@@ -273,9 +291,10 @@ void FileStore::take_place(Record& record, unsigned volume) {
   segment.end_bytes += record.layout.record_bytes;
   segment.pages += record.pages.size();
   segment.writing.push_back(record.start);
-  segment.has_durable = segment.has_durable || record.is_durable;
   ++segment.records;
+  if (record.op) ++writes_in_flight_;
   SegmentInfo& info = segments_.at(segment.id);
+  info.has_durable = info.has_durable || record.is_durable;
   for (ListedPage& page : record.pages) {
     page.location.segment = segment.id;
     page.location.offset += record.start;
@@ -319,7 +338,9 @@ void FileStore::write_record(const RecordPtr& record) {
   std::vector<IoOperation> batch;
   batch.push_back(std::move(io));
   const Status submitted = volumes_[record->volume].io->submit(std::move(batch));
-  if (!submitted.is_ok()) record_written(record, submitted);
+  if (submitted.is_ok()) return;
+  const bool is_full = submitted.code() == StatusCode::kOverloaded;  // the queue; the disk would be meant below
+  record_written(record, is_full ? unavailable("file store: " + submitted.message()) : submitted);
 }
 
 void FileStore::record_written(const RecordPtr& record, const Status& status) {
@@ -328,6 +349,7 @@ void FileStore::record_written(const RecordPtr& record, const Status& status) {
     LockGuard guard(mutex_);
     ActiveSegment& segment = *record->segment;
     std::erase(segment.writing, record->start);
+    if (record->op) --writes_in_flight_;
     if (status.is_ok()) {
       volumes_[record->volume].write_failures = 0;
       volumes_[record->volume].back_off = Nanos(0);
@@ -337,6 +359,7 @@ void FileStore::record_written(const RecordPtr& record, const Status& status) {
     }
   }
   settle(record->segment, record->volume);
+  place_gathered();  // first: the disk is faster than the callbacks
   if (!status.is_ok()) return fail_record(*record, status);
   record_published(record);
 }
@@ -349,7 +372,7 @@ void FileStore::publish(Record& record) {
   const bool is_lost = !segments_.contains(record.segment->id);  // its directory was deleted
   if (is_lost) full = unavailable("file store: its segment was deleted meanwhile");
   for (const GroupRef& group : record.groups) {
-    Status& status = record.op->result.groups[group.group];
+    Status& status = group.op->result.groups[group.group];
     const std::span<const ListedPage> pages =
         std::span<const ListedPage>(record.pages).subspan(group.begin, group.end - group.begin);
     status = full;
@@ -404,13 +427,14 @@ void FileStore::finish_record(Record& record, const Status& synced) {
   }
   if (record.op) {
     for (const GroupRef& group : record.groups) {
-      Status& status = record.op->result.groups[group.group];
+      Status& status = group.op->result.groups[group.group];
       if (record.pages.empty()) status = Status::ok();  // all of it was here
       if (status.is_ok()) status = synced;
       if (!status.is_ok()) counters_.write_errors.fetch_add(1, kRelaxed);
     }
   }
   if (record.moved) std::exchange(record.moved, nullptr)(synced.is_ok());
+  record.groups.clear();  // with the operations that have ended
   record.op.reset();
 }
 
@@ -418,12 +442,13 @@ void FileStore::fail_record(Record& record, const Status& why) {
   if (record.op) {
     for (const GroupRef& group : record.groups) {
       // A group that needed nothing new does not fail with its neighbours.
-      const bool is_here = group.begin == group.end && !record.is_durable;
-      record.op->result.groups[group.group] = is_here ? Status::ok() : why;
+      const bool is_here = group.is_here && !record.is_durable;
+      group.op->result.groups[group.group] = is_here ? Status::ok() : why;
       if (!is_here) counters_.write_errors.fetch_add(1, kRelaxed);
     }
   }
   if (record.moved) std::exchange(record.moved, nullptr)(false);
+  record.groups.clear();  // with the operations that have ended
   record.op.reset();
 }
 
@@ -435,7 +460,7 @@ void FileStore::place_waiting() {
   }
   if (records.empty()) return;
   post([this, records = std::move(records)]() mutable {
-    for (RecordPtr& record : records) place(std::move(record));
+    for (RecordPtr& record : records) place(std::move(record), true);
   });
 }
 

@@ -79,6 +79,8 @@ class PageIndex {
 
   // 0: no page has this identity. The number is good until the last page of the identity goes.
   [[nodiscard]] IdentityId find_identity(const PageIdentity& identity) const;
+  // The key is looked up or inserted soon. Only a hint.
+  void prefetch(const PageIdentity& identity, const PageKey& key) const;
   // False if absent.
   [[nodiscard]] bool find(IdentityId identity, const PageKey& key, PageLocation& out) const;
   [[nodiscard]] bool contains(IdentityId identity, const PageKey& key) const;

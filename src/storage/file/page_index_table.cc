@@ -49,6 +49,12 @@ std::uint32_t PageIndex::find_node(std::uint32_t namespace_id, const PageKey& ke
   return table_[slot] == kNone ? kNone : number_at(slot);
 }
 
+void PageIndex::prefetch(const PageIdentity& identity, const PageKey& key) const {
+  const IdentityId id = find_identity(identity);
+  if (id == 0 || table_.empty()) return;
+  __builtin_prefetch(&table_[hash_of(identities_[id - 1].namespace_id, key) & (table_.size() - 1)]);
+}
+
 std::uint32_t PageIndex::find_or_make_node(std::uint32_t namespace_id, const PageKey& key) {
   if ((node_count_ + 1) * 4 > table_.size() * 3) resize_table(table_.empty() ? kMinTable : table_.size() * 2);
   const std::uint64_t hash = hash_of(namespace_id, key);

@@ -40,9 +40,8 @@ struct ActiveSegment {
   std::vector<std::uint64_t> writing;  // starts of records under way, ascending
   std::uint64_t records = 0, pages = 0;
   std::uint64_t max_generation = 0;
-  bool has_durable =
-      false;             // a durable write counts on something in it: synced before it is sealed, whatever `fsync` is
-  bool is_full = false;  // takes no more; sealed when `writing` is empty
+  bool has_asked = false;  // for the segment behind it, ahead of time
+  bool is_full = false;    // takes no more; sealed when `writing` is empty
   bool is_sealing = false;
   bool is_broken = false;  // a write or sync of it failed: no footer, no promise
   // [0, this) has been written, as far as the file is concerned.
@@ -52,6 +51,11 @@ struct ActiveSegment {
     const std::uint64_t identities = std::min<std::uint64_t>(pages, 1024);
     return align_up(kRecordHeaderBytes + pages * kPageBytes + identities * kIdentityBytes, kBlockBytes) + kBlockBytes;
   }
+  // So little is left that the next segment should be made, if it is worth it.
+  [[nodiscard]] bool is_nearly_full() const {
+    return capacity_bytes >= kLeastMadeAhead && end_bytes + capacity_bytes / 8 >= capacity_bytes;
+  }
+  static constexpr std::uint64_t kLeastMadeAhead = std::uint64_t{16} << 20;
   [[nodiscard]] bool fits(std::uint64_t record_bytes, std::uint64_t more_pages) const {
     return !is_full && end_bytes + record_bytes + footer_room(pages + more_pages) <= capacity_bytes;
   }
@@ -77,6 +81,7 @@ struct Volume {
   };
   std::array<Log, kLogs> logs;
   [[nodiscard]] Log& log(LogKind kind) { return logs[static_cast<std::size_t>(kind)]; }
+  [[nodiscard]] const Log& log(LogKind kind) const { return logs[static_cast<std::size_t>(kind)]; }
   // One segment is made at a time: restoring a directory is nothing for two.
   [[nodiscard]] bool is_rolling() const {
     return std::any_of(logs.begin(), logs.end(), [](const Log& log) { return log.is_rolling; });

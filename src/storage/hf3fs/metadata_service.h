@@ -24,7 +24,8 @@
 //   whose reservation was released by its writer (nothing of it is in flight) or that has no lease is free at once; an
 //   expired one waits `max_io_lifetime` (its writer may still write), a leased one until its lease ends.
 //   Reserving with no page free evicts the least recently used stored pages without stored children and without lease,
-//   so tails go before heads. A full namespace whose pages are all reserved, leased or quarantined: kFull, per item.
+//   so tails go before heads; never what the same request found stored, nor the parents it named: a chain longer than
+//   the namespace keeps its beginning. All pages reserved, leased or quarantined: kFull, per item.
 //
 // Threads: every method from any thread; each blocks for at most the implementation's time-out.
 // Errors of a call: kUnavailable, kDeadlineExceeded: the service was not reached, or no answer came; what it did is
@@ -115,8 +116,9 @@ struct ConfirmRequest {
 struct NamespaceStats {
   std::uint64_t pages = 0;  // all of the namespace; = free + reserved + stored + quarantined
   std::uint64_t free = 0, reserved = 0, stored = 0, quarantined = 0;
-  std::uint64_t leased = 0;                             // of the stored and the quarantined
-  std::uint64_t evicted = 0, expired = 0, refused = 0;  // counts since the service began
+  std::uint64_t leased = 0;  // of the stored and the quarantined
+  // Counts since the service began: pages evicted, reservations expired, items answered kFull.
+  std::uint64_t evicted = 0, expired = 0, refused = 0;
 };
 
 class MetadataService {
@@ -128,17 +130,26 @@ class MetadataService {
   // One vector per entry of `wanted`. A lease above 0 refreshes the recency of what it finds.
   [[nodiscard]] virtual Result<std::vector<std::vector<std::optional<PageRef>>>> find(
       std::span<const MetadataKeys> wanted, Nanos lease) = 0;
-  // Keys in chain order. Repeated with the same session: the same pages. `ttl` is cut to the service's own limit.
+  // Keys in chain order. Repeated with the same session: the same pages, and their deadline is never earlier. `ttl` is
+  // cut to the service's own limit. What is found stored, and stored parents that are named, become recent.
   [[nodiscard]] virtual Result<std::vector<std::vector<Reserved>>> reserve(const MetadataSession& session,
                                                                            std::span<const ReserveItems> wanted,
                                                                            Nanos ttl) = 0;
-  // One status per group. Repeated: the same answers.
+  // One status per group. Repeated: the same answers (as long as what was confirmed is still stored).
   [[nodiscard]] virtual Result<std::vector<Status>> confirm(const ConfirmRequest& request) = 0;
   // Drops stored keys. With a generation: only if the key is still at that page and generation. Gives how many.
   [[nodiscard]] virtual Result<std::uint64_t> remove(std::span<const ConfirmItem> items) = 0;
   // Drops every stored key that begins with `prefix`, and refuses the confirmation of those now reserved.
   [[nodiscard]] virtual Result<std::uint64_t> clear(const MetadataNamespace& name_space, std::string_view prefix) = 0;
   [[nodiscard]] virtual Result<std::map<MetadataNamespace, NamespaceStats>> stats() = 0;
+};
+
+// Which service, and how it is reached. metadata/open_metadata.h makes it.
+struct MetadataOptions {
+  std::string url;        // "" : in this process; "http://host:port"; "redis://host:port[/database]"
+  std::string directory;  // in this process: where its journal is kept; empty: nowhere, all is forgotten at the end
+  std::string api_key;    // of the server; empty: none
+  Nanos timeout = std::chrono::seconds(5);  // of one call
 };
 
 }  // namespace larder

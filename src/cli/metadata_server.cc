@@ -1,0 +1,250 @@
+// `larder metadata-server`: options, journal, import, HTTP; and an orderly stop.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <cmath>
+#include <cstdio>
+
+#include "base/file_system.h"
+#include "base/log.h"
+#include "cli/commands.h"
+#include "cli/real_signals.h"
+#include "key/sha256.h"
+#include "metadata/embedded_metadata.h"
+#include "metadata/real_rocksdb_journal.h"
+#include "server/metadata_import.h"
+#include "server/metadata_server.h"
+#include "server/text_table.h"
+#include "server/version.h"
+
+namespace larder {
+namespace {
+
+constexpr Nanos kDrainLimit = std::chrono::seconds(10);  // for open requests, at a stop
+constexpr std::uint64_t kMaxImportBytes = std::uint64_t{1} << 30;
+constexpr double kMaxSeconds = 86400;
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 18000;
+  std::string api_key, directory, import_path;
+  double max_lease = 120, max_reservation = 120, max_io_lifetime = 120;
+  double client_lease = 60, client_reservation = 60;
+  std::size_t max_namespaces = 1024;
+  std::uint64_t max_pages = kMaxNamespacePages;
+  std::uint32_t io_threads = 4, max_connections = 1024;
+  std::string log_level = "warning";
+};
+
+void add_options(CLI::App& app, ServerOptions& o) {
+  app.add_option("--host", o.host, "address to listen on; other than loopback needs --api-key")->capture_default_str();
+  app.add_option("--port", o.port, "0: any free one")->capture_default_str();
+  app.add_option("--api-key", o.api_key,
+                 "clients must send it: as a bearer, or as the password in http://larder:KEY@host:port")
+      ->envname("LARDER_METADATA_API_KEY");
+  app.add_option("--directory", o.directory, "journal: what is answered survives; without one all is in memory")
+      ->type_name("PATH");
+  app.add_option("--import", o.import_path, "the reference server's persisted JSON, into an empty journal")
+      ->type_name("FILE");
+  app.add_option("--max-lease", o.max_lease, "seconds that a page found stays where it is, at most")
+      ->capture_default_str();
+  app.add_option("--max-reservation", o.max_reservation, "seconds from reserve to confirm, at most")
+      ->capture_default_str();
+  app.add_option("--max-io-lifetime", o.max_io_lifetime, "seconds that a write given up may still take")
+      ->capture_default_str();
+  app.add_option("--client-lease", o.client_lease, "as --max-lease, of the reference's clients, which ask for none")
+      ->capture_default_str();
+  app.add_option("--client-reservation", o.client_reservation, "as --max-reservation, of the reference's clients")
+      ->capture_default_str();
+  app.add_option("--max-namespaces", o.max_namespaces, "rank and pool make one")->capture_default_str();
+  app.add_option("--max-pages", o.max_pages, "of a namespace: nobody gets more")->capture_default_str();
+  app.add_option("--io-threads", o.io_threads, "that serve connections")->capture_default_str();
+  app.add_option("--max-connections", o.max_connections, "further ones get 503")->capture_default_str();
+  app.add_option("--log-level", o.log_level, "debug, info, warning, error or off")->capture_default_str();
+}
+
+Status check_seconds(std::string_view name, double seconds, double limit) {
+  if (std::isfinite(seconds) && seconds >= 0 && seconds <= limit) return Status::ok();
+  return invalid_argument(fmt::format("{} is {}: it must be a number of seconds in [0, {}]", name, seconds, limit));
+}
+
+Status check_options(const ServerOptions& o) {
+  if (!is_loopback_host(o.host) && o.api_key.empty()) {
+    return invalid_argument(
+        fmt::format("--host {} can be reached from other machines, and whoever reaches the index can make every cache "
+                    "read wrong pages: give --api-key, or stay on 127.0.0.1",
+                    o.host));
+  }
+  LARDER_RETURN_IF_ERROR(check_seconds("--max-lease", o.max_lease, kMaxSeconds));
+  LARDER_RETURN_IF_ERROR(check_seconds("--max-reservation", o.max_reservation, kMaxSeconds));
+  LARDER_RETURN_IF_ERROR(check_seconds("--max-io-lifetime", o.max_io_lifetime, kMaxSeconds));
+  LARDER_RETURN_IF_ERROR(check_seconds("--client-lease", o.client_lease, o.max_lease));
+  LARDER_RETURN_IF_ERROR(check_seconds("--client-reservation", o.client_reservation, o.max_reservation));
+  if (o.max_namespaces < 1) return invalid_argument("--max-namespaces must be at least 1");
+  if (o.max_pages < 1 || o.max_pages > kMaxNamespacePages) {
+    return invalid_argument(fmt::format("--max-pages must be in [1, {}]", kMaxNamespacePages));
+  }
+  if (o.io_threads < 1 || o.io_threads > 256) return invalid_argument("--io-threads must be in [1, 256]");
+  if (o.max_connections < 1) return invalid_argument("--max-connections must be at least 1");
+  return Status::ok();
+}
+
+Status set_log(const std::string& name) {
+  for (const LogLevel level :
+       {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError, LogLevel::kOff}) {
+    if (log_level_name(level) != name) continue;
+    set_log_level(level);
+    return Status::ok();
+  }
+  return invalid_argument(fmt::format("--log-level is '{}': it must be debug, info, warning, error or off", name));
+}
+
+Nanos nanos_of(double seconds) { return std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(seconds)); }
+
+Result<std::string> read_file(const std::string& path) {
+  auto file = real_file_system().open(path, {});
+  if (!file.is_ok()) return file.status();
+  const Result<std::uint64_t> size = (*file)->size_bytes();
+  if (!size.is_ok()) return size.status();
+  if (*size > kMaxImportBytes) return invalid_argument(path + " is larger than 1 GiB");
+  std::string text(static_cast<std::size_t>(*size), '\0');
+  LARDER_RETURN_IF_ERROR(read_exactly(**file, std::as_writable_bytes(std::span(text)), 0));
+  return text;
+}
+
+// The records of --import; `report` says what they are.
+Result<metadata::JournalBatch> read_import(const std::string& path, std::string& report) {
+  const Result<std::string> text = read_file(path);
+  if (!text.is_ok()) return text.status();
+  const auto imported = parse_reference_state(*text);
+  if (!imported.is_ok()) return invalid_argument(fmt::format("--import {}: {}", path, imported.status().message()));
+  metadata::JournalBatch batch;
+  record_import(*imported, batch);
+  report = import_report(*imported);
+  return batch;
+}
+
+// Null: there is none.
+Result<std::unique_ptr<metadata::Journal>> open_journal(const ServerOptions& o) {
+  std::string report;
+  metadata::JournalBatch batch;
+  if (!o.import_path.empty()) {
+    Result<metadata::JournalBatch> records = read_import(o.import_path, report);
+    if (!records.is_ok()) return records.status();
+    batch = std::move(*records);
+  }
+  std::unique_ptr<metadata::Journal> journal;
+  if (!o.directory.empty()) {
+    if (!o.import_path.empty()) {
+      const auto fresh = metadata::open_rocksdb_journal(o.directory);
+      if (!fresh.is_ok()) return fresh.status();
+      const Status imported = import_into(**fresh, batch);
+      if (!imported.is_ok()) {
+        return Status(imported.code(), fmt::format("--import into {}: {}", o.directory, imported.message()));
+      }
+    }
+    auto opened = metadata::open_rocksdb_journal(o.directory);  // a journal is read before it is written, so anew
+    if (!opened.is_ok()) return opened.status();
+    journal = std::move(*opened);
+  } else if (!o.import_path.empty()) {
+    journal = make_imported_journal(batch);
+  }
+  if (!report.empty()) std::printf("imported from %s\n%s", o.import_path.c_str(), report.c_str());
+  return journal;
+}
+
+Result<std::unique_ptr<EmbeddedMetadata>> open_service(const ServerOptions& o) {
+  auto journal = open_journal(o);
+  if (!journal.is_ok()) return journal.status();
+  EmbeddedMetadataOptions options;
+  options.max_lease = nanos_of(o.max_lease);
+  options.max_ttl = nanos_of(o.max_reservation);
+  options.max_io_lifetime = nanos_of(o.max_io_lifetime);
+  options.max_namespaces = o.max_namespaces;
+  options.max_pages = o.max_pages;
+  return EmbeddedMetadata::create(options, real_clock(), std::move(*journal));
+}
+
+// Sets the sessions of this process apart from those of others.
+std::array<std::uint64_t, 2> process_name() {
+  const std::int64_t parts[] = {real_clock().now().time_since_epoch().count(), real_clock().wall_unix_seconds(),
+                                static_cast<std::int64_t>(::getpid())};
+  const Digest256 digest = sha256({reinterpret_cast<const std::uint8_t*>(parts), sizeof parts});
+  return {digest.prefix64(), load_le<std::uint64_t>(digest.bytes.data() + 8)};
+}
+
+int fail(const Status& status) {
+  std::fprintf(stderr, "larder metadata-server: %s\n", status.message().c_str());
+  return 1;
+}
+
+int serve(const ServerOptions& o) {
+  StopSignals signals;  // before any thread
+  MetricsRegistry metrics;
+  auto service = open_service(o);
+  if (!service.is_ok()) return fail(service.status());
+  MetadataServerParts parts;
+  parts.service = service->get();
+  parts.clock = &real_clock();
+  parts.metrics = &metrics;
+  parts.listen.host = o.host;
+  parts.listen.port = o.port;
+  parts.listen.io_threads = o.io_threads;
+  parts.listen.max_connections = o.max_connections;
+  parts.api_key = o.api_key;
+  parts.changes_wait = !o.directory.empty();
+  parts.reference = {process_name(), nanos_of(o.client_reservation), nanos_of(o.client_lease)};
+  auto server = MetadataServer::create(parts);
+  if (!server.is_ok()) return fail(server.status());
+  const auto stats = (*service)->stats();
+  std::uint64_t stored = 0;
+  if (stats.is_ok()) {
+    for (const auto& [name, figures] : *stats) stored += figures.stored;
+  }
+  std::printf("larder %s metadata server listening on %s (%s keys stored, %s)\n", std::string(kLarderVersion).c_str(),
+              (*server)->url().c_str(), count_text(stored).c_str(),
+              o.directory.empty() ? "in memory: a restart forgets everything" : ("journal " + o.directory).c_str());
+  std::fflush(stdout);
+
+  (void)signals.wait();
+  std::printf("stopping: open requests have %lld s; a second signal ends at once\n",
+              static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(kDrainLimit).count()));
+  std::fflush(stdout);
+  (*server)->stop_accepting();
+  if (!(*server)->wait_drained(kDrainLimit)) {
+    std::fprintf(stderr, "larder metadata-server: open requests were cut off\n");
+  }
+  server->reset();
+  service->reset();
+  std::printf("stopped\n");
+  return 0;
+}
+
+}  // namespace
+
+int metadata_server_command(int argc, char** argv) {
+  CLI::App app(
+      "Serves the page index of shared 3FS files over HTTP: the reference system's metadata protocol\n"
+      "(POST /{rank}/exists, ...), POST /v1/metadata for Larder's own client, /v1/stats, /metrics, /health.",
+      "larder metadata-server");
+  app.get_formatter()->column_width(40);
+  ServerOptions options;
+  add_options(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  Status status = check_options(options);
+  if (status.is_ok()) status = set_log(options.log_level);
+  if (!status.is_ok()) {
+    std::fprintf(stderr, "larder metadata-server: %s\n", status.message().c_str());
+    return 2;
+  }
+  return serve(options);
+}
+
+}  // namespace larder

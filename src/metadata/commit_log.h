@@ -1,0 +1,61 @@
+// The queue between the tables and the journal: order, group commit, and what to do when the disk refuses.
+//
+// Purpose: a change is applied to its table and append()ed here under the table's lock, so that the journal's order is
+// the tables' order. No call answers before its changes are written: commit(), without any lock. Whoever commits first
+// writes for all that wait; the others sleep until theirs is in.
+// When the journal refuses: the changes stay queued, in order, and every commit fails with kUnavailable until they are
+// in. admit() keeps new changes away meanwhile, so the queue holds no more than what the callers of that moment had;
+// the tables are ahead of the journal by exactly the queue. Each admit() tries again. Threads: all methods from any
+// thread. append() takes rank kInbox and may be called under a table's lock. Cost: append copies; commit one write of
+// the journal per group of callers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/ranked_mutex.h"
+#include "base/status.h"
+#include "metadata/journal.h"
+
+namespace larder::metadata {
+
+// The number of an append. 0: nothing.
+using Ticket = std::uint64_t;
+
+class CommitLog {
+ public:
+  // Without a journal everything is written and synced at once.
+  explicit CommitLog(std::unique_ptr<Journal> journal) : journal_(std::move(journal)) {}
+
+  [[nodiscard]] bool has_journal() const { return journal_ != nullptr; }
+  [[nodiscard]] Journal* journal() { return journal_.get(); }
+
+  // Atomic: all of the batch is in the journal, or nothing. An empty one is the last ticket.
+  Ticket append(const JournalBatch& batch) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] Ticket last() const LARDER_EXCLUDES(mutex_);
+  // Returns when all up to `written` is written, and all up to `synced` survives a power cut.
+  [[nodiscard]] Status commit(Ticket written, Ticket synced) LARDER_EXCLUDES(mutex_);
+  // May something new be appended? After a failure: tries to write what is queued.
+  [[nodiscard]] Status admit() LARDER_EXCLUDES(mutex_);
+
+ private:
+  // True: this thread writes now, `upto` and `with_sync` say what.
+  [[nodiscard]] bool begin(Ticket& upto, bool& with_sync) LARDER_REQUIRES(mutex_);
+  void end(const Status& status, Ticket upto, bool with_sync) LARDER_REQUIRES(mutex_);
+
+  const std::unique_ptr<Journal> journal_;
+
+  mutable RankedMutex mutex_{LockRank::kInbox};
+  RankedCondition changed_;
+  JournalBatch queued_ LARDER_GUARDED_BY(mutex_);
+  JournalBatch writing_;  // of the thread that has is_writing_; what failed stays in it
+  bool is_writing_ LARDER_GUARDED_BY(mutex_) = false;
+  Ticket appended_ LARDER_GUARDED_BY(mutex_) = 0;
+  Ticket written_ LARDER_GUARDED_BY(mutex_) = 0;
+  Ticket synced_ LARDER_GUARDED_BY(mutex_) = 0;
+  Ticket wanted_synced_ LARDER_GUARDED_BY(mutex_) = 0;
+  Status failure_ LARDER_GUARDED_BY(mutex_);  // of the last write
+  std::uint64_t failures_ LARDER_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace larder::metadata

@@ -1,0 +1,100 @@
+// EmbeddedMetadata::confirm: groups over several namespaces, whole or not at all, with one lock at a time.
+//
+//   1  each namespace, under its lock: mark what can be confirmed. A marked page neither expires nor goes to others.
+//   2  one batch into the journal's queue for all groups that are whole.
+//   3  each namespace, under its lock: publish the items of those, give up those of the others, release.
+// Nothing waits between these, so pages are marked for microseconds. Then the call waits for the journal.
+#include <algorithm>
+
+#include "metadata/embedded_impl.h"
+
+namespace larder {
+
+using metadata::Marked;
+
+Status EmbeddedMetadata::plan_confirm(const ConfirmRequest& request, ConfirmWork& work) {
+  const MetadataNamespace* last = nullptr;
+  std::size_t last_space = 0;
+  const auto add = [&](const ConfirmItem& item, std::size_t group, std::vector<ConfirmWork::Item>& items) -> Status {
+    LARDER_RETURN_IF_ERROR(check_key(item.key));
+    if (item.name_space == nullptr || item.name_space != last) {
+      const Result<Space*> space = space_of(item.name_space);
+      if (!space) return space.status();
+      const auto found = std::find(work.spaces.begin(), work.spaces.end(), *space);
+      last_space = static_cast<std::size_t>(found - work.spaces.begin());
+      if (found == work.spaces.end()) work.spaces.push_back(*space);
+      last = item.name_space;
+    }
+    items.push_back({&item, last_space, group, item.ref, Marked::kRefused});
+    return Status::ok();
+  };
+  for (std::size_t group = 0; group < request.groups.size(); ++group) {
+    for (const ConfirmItem& item : request.groups[group]) LARDER_RETURN_IF_ERROR(add(item, group, work.items));
+  }
+  for (const ConfirmItem& item : request.release) LARDER_RETURN_IF_ERROR(add(item, 0, work.releases));
+  work.refused.assign(request.groups.size(), false);
+  return Status::ok();
+}
+
+void EmbeddedMetadata::mark(const ConfirmRequest& request, ConfirmWork& work) {
+  for (std::size_t i = 0; i < work.spaces.size(); ++i) {
+    Space& space = *work.spaces[i];
+    LockGuard guard(space.mutex);
+    space.table.advance(clock_.now());
+    for (ConfirmWork::Item& item : work.items) {
+      if (item.space != i) continue;
+      item.marked = space.table.mark(request.session, item.item->key, item.ref);
+      if (item.marked == Marked::kRefused) work.refused[item.group] = true;
+    }
+  }
+}
+
+void EmbeddedMetadata::publish(const ConfirmRequest& request, const ConfirmWork& work) {
+  for (std::size_t i = 0; i < work.spaces.size(); ++i) {
+    Space& space = *work.spaces[i];
+    LockGuard guard(space.mutex);
+    for (const ConfirmWork::Item& item : work.items) {
+      if (item.space != i || item.marked != Marked::kMarked) continue;
+      if (work.refused[item.group]) {
+        space.table.give_up(request.session, item.item->key, item.ref);
+      } else {
+        space.table.publish(request.session, item.item->key, item.ref);
+      }
+    }
+    for (const ConfirmWork::Item& item : work.releases) {
+      if (item.space == i) space.table.release(request.session, item.item->key, item.ref);
+    }
+    // What was cleared meanwhile is refused, but still reserved: its writer has just said that it is done.
+    for (const ConfirmWork::Item& item : work.items) {
+      if (item.space != i || item.marked != Marked::kRefused) continue;
+      space.table.release(request.session, item.item->key, item.ref);
+    }
+  }
+}
+
+Result<std::vector<Status>> EmbeddedMetadata::confirm(const ConfirmRequest& request) {
+  ConfirmWork work;
+  LARDER_RETURN_IF_ERROR(plan_confirm(request, work));
+  LARDER_RETURN_IF_ERROR(log_.admit());
+  mark(request, work);
+  if (log_.has_journal()) {
+    metadata::JournalBatch batch;
+    for (const ConfirmWork::Item& item : work.items) {
+      if (item.marked != Marked::kMarked || work.refused[item.group]) continue;
+      metadata::record_confirmed(batch, work.spaces[item.space]->id, item.ref);
+    }
+    (void)log_.append(batch);
+  }
+  publish(request, work);
+  // Up to the last: what was confirmed before, by the same request sent twice, may still be on its way to the journal.
+  const metadata::Ticket last = log_.last();
+  LARDER_RETURN_IF_ERROR(log_.commit(last, request.durable ? last : 0));
+  std::vector<Status> answer;
+  for (std::size_t group = 0; group < request.groups.size(); ++group) {
+    answer.push_back(work.refused[group] ? not_found("a page of the group is not reserved by this session (any more)")
+                                         : Status::ok());
+  }
+  return answer;
+}
+
+}  // namespace larder

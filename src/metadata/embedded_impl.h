@@ -1,0 +1,46 @@
+// Parts of EmbeddedMetadata that its sources share.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "metadata/embedded_metadata.h"
+
+namespace larder {
+
+struct EmbeddedMetadata::Space {
+  Space(metadata::NamespaceId number, const MetadataNamespace& named, std::uint64_t pages_given,
+        const metadata::PageTableLimits& limits)
+      : id(number), name(named), pages(pages_given), table(pages_given, limits) {}
+
+  const metadata::NamespaceId id;
+  const MetadataNamespace name;
+  const std::uint64_t pages;
+  metadata::Ticket defined = 0;  // constant once it is in the registry
+
+  RankedMutex mutex{LockRank::kMetadata};
+  metadata::PageTable table LARDER_GUARDED_BY(mutex);
+  std::uint64_t generation_end LARDER_GUARDED_BY(mutex) = 0;        // the journal allows those below it
+  metadata::Ticket generation_ticket LARDER_GUARDED_BY(mutex) = 0;  // must be synced before they are given out
+};
+
+// One confirm(): its items in one row, those of the groups first.
+struct EmbeddedMetadata::ConfirmWork {
+  struct Item {
+    const ConfirmItem* item = nullptr;
+    std::size_t space = 0;
+    std::size_t group = 0;
+    PageRef ref;
+    metadata::Marked marked = metadata::Marked::kRefused;
+  };
+  std::vector<Space*> spaces;  // each once
+  std::vector<Item> items;
+  std::vector<Item> releases;
+  std::vector<bool> refused;  // per group
+};
+
+// Of a namespace's name or a key that comes from a caller.
+[[nodiscard]] Status check_namespace(const MetadataNamespace& name_space);
+[[nodiscard]] Status check_key(std::string_view key);
+
+}  // namespace larder

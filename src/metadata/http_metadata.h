@@ -1,0 +1,72 @@
+// MetadataService over HTTP: the client of `larder metadata-server`.
+//
+// Purpose: each call is one POST /v1/metadata with a message of metadata/metadata_wire.h, on one of a few connections
+// that are kept alive.
+// Threads: any. A call waits for a free connection, and has it to itself until its answer is there.
+// Time: a call fails with kDeadlineExceeded when nothing moves for `timeout`, or no connection becomes free in it.
+// Retries: once, on a new connection, when the connection breaks before the whole answer is there: what the first
+// request did is unknown, and its session makes the second one answer the same. (remove() and clear() then count what
+// the second one still found.) An answer is never asked for twice, nor a silent server.
+// Errors: as MetadataService; besides kInvalidArgument: the server wants another key, or a call is larger than a
+// message can be; kUnsupported: it is no metadata server, or of another version; kCorrupt: the answer is broken.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/http_client.h"
+#include "base/ranked_mutex.h"
+#include "metadata/metadata_wire.h"
+#include "storage/hf3fs/metadata_service.h"
+
+namespace larder {
+
+struct HttpMetadataOptions {
+  std::string url;      // http://host:port
+  std::string api_key;  // bearer; empty: none
+  Nanos timeout = std::chrono::seconds(5);
+  std::size_t connections = 8;  // at most so many calls at a time; the others wait
+};
+
+class HttpMetadata final : public MetadataService {
+ public:
+  // Does not connect yet. kInvalidArgument: an option. `clock` is the process's: it only measures waits.
+  [[nodiscard]] static Result<std::unique_ptr<HttpMetadata>> create(const HttpMetadataOptions& options, Clock& clock);
+  ~HttpMetadata() override;
+
+  [[nodiscard]] Result<std::uint64_t> initialize(const MetadataNamespace& name_space, std::uint64_t pages) override;
+  [[nodiscard]] Result<std::vector<std::vector<std::optional<PageRef>>>> find(std::span<const MetadataKeys> wanted,
+                                                                              Nanos lease) override;
+  [[nodiscard]] Result<std::vector<std::vector<Reserved>>> reserve(const MetadataSession& session,
+                                                                   std::span<const ReserveItems> wanted,
+                                                                   Nanos ttl) override;
+  [[nodiscard]] Result<std::vector<Status>> confirm(const ConfirmRequest& request) override;
+  [[nodiscard]] Result<std::uint64_t> remove(std::span<const ConfirmItem> items) override;
+  [[nodiscard]] Result<std::uint64_t> clear(const MetadataNamespace& name_space, std::string_view prefix) override;
+  [[nodiscard]] Result<std::map<MetadataNamespace, NamespaceStats>> stats() override;
+
+ private:
+  HttpMetadata(const HttpMetadataOptions& options, HttpUrl url, Clock& clock);
+  [[nodiscard]] Result<std::unique_ptr<HttpClient>> take_client() LARDER_EXCLUDES(mutex_);
+  void give_back(std::unique_ptr<HttpClient> client) LARDER_EXCLUDES(mutex_);
+  // The answer's bytes.
+  [[nodiscard]] Result<std::string> exchange(const std::string& message);
+  // A message out, the payload of its answer through `decode` in.
+  template <class T, class Decode>
+  [[nodiscard]] Result<T> call(metadata::WireOperation operation, const Result<std::string>& message, Decode decode);
+
+  // constant after construction
+  const HttpMetadataOptions options_;
+  const HttpUrl url_;
+  Clock& clock_;
+
+  RankedMutex mutex_{LockRank::kMetadata};
+  RankedCondition returned_;
+  std::vector<std::unique_ptr<HttpClient>> idle_ LARDER_GUARDED_BY(mutex_);  // the last one used first
+  std::size_t in_use_ LARDER_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace larder

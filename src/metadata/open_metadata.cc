@@ -1,0 +1,55 @@
+#include "metadata/open_metadata.h"
+
+#include <string_view>
+#include <utility>
+
+#include "metadata/embedded_metadata.h"
+#include "metadata/http_metadata.h"
+#include "metadata/real_rocksdb_journal.h"
+#include "metadata/redis_metadata.h"
+
+namespace larder {
+namespace {
+
+Result<std::shared_ptr<MetadataService>> open_embedded(const MetadataOptions& options, Clock& clock) {
+  std::unique_ptr<metadata::Journal> journal;
+  if (!options.directory.empty()) {
+    Result<std::unique_ptr<metadata::Journal>> opened = metadata::open_rocksdb_journal(options.directory);
+    if (!opened.is_ok()) return opened.status();
+    journal = std::move(opened).value();
+  }
+  Result<std::unique_ptr<EmbeddedMetadata>> made = EmbeddedMetadata::create({}, clock, std::move(journal));
+  if (!made.is_ok()) return made.status();
+  return std::shared_ptr<MetadataService>(std::move(made).value());
+}
+
+Result<std::shared_ptr<MetadataService>> open_http(const MetadataOptions& options, Clock& clock) {
+  HttpMetadataOptions http;
+  http.url = options.url;
+  http.api_key = options.api_key;
+  http.timeout = options.timeout;
+  Result<std::unique_ptr<HttpMetadata>> made = HttpMetadata::create(http, clock);
+  if (!made.is_ok()) return made.status();
+  return std::shared_ptr<MetadataService>(std::move(made).value());
+}
+
+Result<std::shared_ptr<MetadataService>> open_redis(const MetadataOptions& options) {
+  RedisMetadataOptions redis;
+  redis.url = options.url;
+  redis.timeout = options.timeout;
+  Result<std::unique_ptr<RedisMetadata>> made = RedisMetadata::create(redis);
+  if (!made.is_ok()) return made.status();
+  return std::shared_ptr<MetadataService>(std::move(made).value());
+}
+
+}  // namespace
+
+Result<std::shared_ptr<MetadataService>> open_metadata(const MetadataOptions& options, Clock& clock) {
+  const std::string_view url = options.url;
+  if (url.empty()) return open_embedded(options, clock);
+  if (url.starts_with("http://")) return open_http(options, clock);
+  if (url.starts_with("redis://")) return open_redis(options);
+  return invalid_argument("metadata service '" + options.url + "': write http://host:port or redis://host:port");
+}
+
+}  // namespace larder

@@ -1,0 +1,21 @@
+// The journal on RocksDB.
+//
+// Purpose: one directory holds all namespaces of a service. A write goes to RocksDB's log with one system call (kill -9
+// loses nothing), a synced one is followed by fdatasync. The log is bounded, so that opening takes seconds.
+// Threads: as Journal; RocksDB has background threads of its own.
+// Errors of open: kConflict: another process (or another journal of this one) has the directory. kCorrupt: RocksDB
+// cannot read it. kUnavailable: the disk refuses.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "metadata/journal.h"
+
+namespace larder::metadata {
+
+// Makes the directory if it is absent.
+[[nodiscard]] Result<std::unique_ptr<Journal>> open_rocksdb_journal(const std::string& directory);
+
+}  // namespace larder::metadata

@@ -1,0 +1,92 @@
+#include "metadata/redis_address.h"
+
+#include <array>
+#include <charconv>
+#include <optional>
+
+#include "base/bytes.h"
+
+namespace larder::metadata {
+namespace {
+
+constexpr std::string_view kScheme = "redis://";
+
+template <class T>
+std::optional<T> parse_number(std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+Status bad(std::string_view why) {
+  return invalid_argument("a Redis URL is redis://[:password@]host[:port][/database]: " + std::string(why));
+}
+
+Result<std::string> decode_percent(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      out += text[i];
+      continue;
+    }
+    std::array<std::uint8_t, 1> byte{};
+    if (!hex_decode(text.substr(i + 1, 2), byte).is_ok()) return bad("a '%' in the password without two hex digits");
+    out += static_cast<char>(byte[0]);
+    i += 2;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string RedisAddress::text() const {
+  const bool is_ipv6 = host.find(':') != std::string::npos;
+  return (is_ipv6 ? '[' + host + ']' : host) + ':' + std::to_string(port) + '/' + std::to_string(database);
+}
+
+Result<RedisAddress> parse_redis_url(std::string_view url) {
+  RedisAddress address;
+  if (!url.starts_with(kScheme)) return bad("it does not begin with redis://");
+  std::string_view rest = url.substr(kScheme.size());
+  if (const std::size_t at = rest.rfind('@'); at != std::string_view::npos) {
+    if (rest[0] != ':') return bad("in front of '@' stands a ':' and the password, no user");
+    Result<std::string> password = decode_percent(rest.substr(1, at - 1));
+    if (!password.is_ok()) return password.status();
+    address.password = std::move(password).value();
+    rest = rest.substr(at + 1);
+  }
+  if (const std::size_t slash = rest.find('/'); slash != std::string_view::npos) {
+    const std::string_view database = rest.substr(slash + 1);
+    const auto number = parse_number<std::uint32_t>(database);
+    if (!number && !database.empty()) return bad("the database is a number");
+    address.database = number.value_or(0);
+    rest = rest.substr(0, slash);
+  }
+  std::string_view port;
+  bool has_port = false;
+  if (rest.starts_with('[')) {
+    const std::size_t end = rest.find(']');
+    if (end == std::string_view::npos) return bad("a '[' without ']'");
+    address.host = rest.substr(1, end - 1);
+    rest = rest.substr(end + 1);
+    has_port = rest.starts_with(':');
+    if (!rest.empty() && !has_port) return bad("after ']' stands ':' and the port");
+    port = has_port ? rest.substr(1) : std::string_view();
+  } else {
+    const std::size_t colon = rest.find(':');
+    has_port = colon != std::string_view::npos;
+    address.host = rest.substr(0, colon);
+    port = has_port ? rest.substr(colon + 1) : std::string_view();
+  }
+  if (address.host.empty()) return bad("the host is missing");
+  if (address.host.find('\0') != std::string::npos) return bad("a host has no zero bytes");
+  if (has_port) {
+    const auto number = parse_number<std::uint16_t>(port);
+    if (!number || *number == 0) return bad("the port is a number from 1 to 65535");
+    address.port = *number;
+  }
+  return address;
+}
+
+}  // namespace larder::metadata

@@ -1,0 +1,264 @@
+#include "server/reference_routes.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "base/log.h"
+#include "server/api_error.h"
+#include "server/json_text.h"
+#include "server/reference_body.h"
+
+namespace larder {
+namespace {
+
+struct NamedCall {
+  std::string_view name;
+  ReferenceRoutes::Call call;
+};
+constexpr NamedCall kCalls[] = {
+    {"exists", ReferenceRoutes::Call::kExists},
+    {"get_page_indices", ReferenceRoutes::Call::kGet},
+    {"reserve_and_allocate_page_indices", ReferenceRoutes::Call::kReserve},
+    {"confirm_write", ReferenceRoutes::Call::kConfirm},
+    {"delete_keys", ReferenceRoutes::Call::kDelete},
+    {"initialize", ReferenceRoutes::Call::kInitialize},
+    {"clear", ReferenceRoutes::Call::kClear},
+};
+
+HttpResponse json(unsigned status, std::string body) {
+  HttpResponse response;
+  response.status = status;
+  response.body = std::move(body);
+  return response;
+}
+
+HttpResponse no_content() { return json(204, {}); }
+
+// {"detail": text}, as FastAPI says it. The text may hold pieces of the request: it is UTF-8, as that was checked.
+HttpResponse detail(unsigned status, std::string_view text) {
+  std::string body = "{\"detail\":\"";
+  append_json_escaped(text, body);
+  body += "\"}";
+  return json(status, std::move(body));
+}
+
+HttpResponse bad_rank(std::string_view rank) {
+  std::string body =
+      "{\"detail\":[{\"type\":\"int_parsing\",\"loc\":[\"path\",\"rank\"],\"msg\":\"Input should be a valid integer, "
+      "unable to parse string as an integer\",\"input\":\"";
+  for (const char c : rank.substr(0, 200)) {  // percent-decoded: any bytes
+    const char shown = static_cast<unsigned char>(c) < 0x80 ? c : '?';
+    append_json_escaped({&shown, 1}, body);
+  }
+  body += "\"}]}";
+  return json(422, std::move(body));
+}
+
+std::optional<std::int64_t> parse_rank(std::string_view text) {
+  std::int64_t rank = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rank);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return rank;
+}
+
+}  // namespace
+
+std::optional<ReferenceRoutes::Route> ReferenceRoutes::route_of(std::string_view path) {
+  if (!path.starts_with('/')) return std::nullopt;
+  path.remove_prefix(1);
+  const std::size_t slash = path.find('/');
+  if (slash == std::string_view::npos) return std::nullopt;
+  for (const NamedCall& named : kCalls) {
+    if (path.substr(slash + 1) == named.name) return Route{named.call, path.substr(0, slash)};
+  }
+  return std::nullopt;
+}
+
+std::string_view ReferenceRoutes::name_of(Call call) {
+  for (const NamedCall& named : kCalls) {
+    if (named.call == call) return named.name;
+  }
+  return "unknown";
+}
+
+HttpResponse ReferenceRoutes::answer(const Route& route, std::string_view text, std::uint64_t& keys) {
+  const std::optional<std::int64_t> rank = parse_rank(route.rank);
+  if (!rank) return bad_rank(route.rank);
+  ReferenceBody body(text);
+  const Status read = read_reference_body(route.call, body);
+  if (!read.is_ok()) return detail(body.scanner.is_malformed() ? 400 : 422, read.message());
+  const MetadataNamespace name_space{*rank, std::string(body.name_space)};
+  keys = body.keys.size() + body.wishes.size() + body.written.size() + body.released.size();
+  switch (route.call) {
+    case Call::kInitialize: {
+      const std::uint64_t wanted = body.num_pages < 0 ? 0 : static_cast<std::uint64_t>(body.num_pages);
+      const Result<std::uint64_t> pages = service_.initialize(name_space, wanted);
+      if (!pages.is_ok()) return error(name_space, pages.status());
+      if (*pages != wanted) {
+        log_warning("server", fmt::format("{} is initialised with {} pages; it has {} and keeps them",
+                                          name_space.text(), wanted, *pages));
+      }
+      return no_content();
+    }
+    case Call::kExists: return find(name_space, body, false);
+    case Call::kGet: return find(name_space, body, true);
+    case Call::kReserve: return reserve(name_space, body);
+    case Call::kConfirm: return confirm(name_space, body);
+    case Call::kDelete: return remove(name_space, body);
+    case Call::kClear: {
+      const Result<std::uint64_t> cleared = service_.clear(name_space, {});
+      return cleared.is_ok() ? no_content() : error(name_space, cleared.status());
+    }
+  }
+  return detail(404, "Not Found");
+}
+
+HttpResponse ReferenceRoutes::error(const MetadataNamespace& name_space, const Status& status) const {
+  if (status.code() == StatusCode::kNotFound) {
+    return detail(404, fmt::format("Rank {} namespace '{}' not initialized. Please call /{}/initialize first.",
+                                   name_space.rank, name_space.name, name_space.rank));
+  }
+  if (status.code() == StatusCode::kInvalidArgument) return detail(422, status.message());
+  return detail(http_status_of(status.code()), status.message());
+}
+
+HttpResponse ReferenceRoutes::find(const MetadataNamespace& name_space, ReferenceBody& body, bool for_reading) {
+  const MetadataKeys wanted{&name_space, std::move(body.keys)};
+  const auto found = service_.find({&wanted, 1}, for_reading ? options_.lease : Nanos{0});
+  if (!found.is_ok()) return error(name_space, found.status());
+  std::string out = for_reading ? "{\"indices\":[" : "{\"exists\":[";
+  const auto& refs = found->front();
+  out.reserve(out.size() + refs.size() * 8 + 2);
+  for (std::size_t i = 0; i < refs.size(); ++i) {
+    if (i > 0) out += ',';
+    if (!for_reading) {
+      out += refs[i] ? "true" : "false";
+    } else {
+      out += refs[i] ? std::to_string(refs[i]->page) : "null";
+    }
+  }
+  out += "]}";
+  return json(200, std::move(out));
+}
+
+HttpResponse ReferenceRoutes::reserve(const MetadataNamespace& name_space, ReferenceBody& body) {
+  const std::uint64_t operation = next_operation_.fetch_add(1, std::memory_order_relaxed);
+  const ReserveItems wanted{&name_space, std::move(body.wishes)};
+  const auto given = service_.reserve({options_.process, operation}, {&wanted, 1}, options_.ttl);
+  if (!given.is_ok()) return error(name_space, given.status());
+  remember(name_space, operation, wanted.items, given->front());
+  std::string out = "{\"indices\":[";
+  out.reserve(out.size() + given->front().size() * 16 + 2);
+  bool is_first = true;
+  for (const Reserved& one : given->front()) {
+    if (!is_first) out += ',';
+    is_first = false;
+    switch (one.outcome) {
+      case ReserveOutcome::kReserved: out += "[false," + std::to_string(one.ref.page) + ']'; break;
+      case ReserveOutcome::kStored: out += "[true," + std::to_string(one.ref.page) + ']'; break;
+      case ReserveOutcome::kBusy: out += "[true,-1]"; break;
+      case ReserveOutcome::kFull: out += "[false,-1]"; break;
+    }
+  }
+  out += "]}";
+  return json(200, std::move(out));
+}
+
+HttpResponse ReferenceRoutes::confirm(const MetadataNamespace& name_space, ReferenceBody& body) {
+  std::deque<std::string> place;
+  for (const ConfirmRequest& request : plan(name_space, body, place)) {
+    // Their statuses are not told: what cannot be confirmed any more is not there, which the client will see.
+    const auto done = service_.confirm(request);
+    if (!done.is_ok()) return error(name_space, done.status());
+    forget(request);
+  }
+  const MetadataKeys nothing{&name_space, {}};
+  const auto known = service_.find({&nothing, 1}, Nanos{0});  // is the namespace there?
+  return known.is_ok() ? no_content() : error(name_space, known.status());
+}
+
+HttpResponse ReferenceRoutes::remove(const MetadataNamespace& name_space, ReferenceBody& body) {
+  if (body.keys.empty()) {  // only whether the namespace is there
+    HttpResponse known = find(name_space, body, false);
+    return known.status == 200 ? no_content() : known;
+  }
+  std::vector<ConfirmItem> items;
+  items.reserve(body.keys.size());
+  for (const std::string_view key : body.keys) items.push_back({&name_space, key, {}});
+  const auto removed = service_.remove(items);
+  return removed.is_ok() ? no_content() : error(name_space, removed.status());
+}
+
+void ReferenceRoutes::remember(const MetadataNamespace& name_space, std::uint64_t operation,
+                               const std::vector<ReserveItem>& items, const std::vector<Reserved>& given) {
+  const TimePoint now = clock_.now();
+  LockGuard guard(mutex_);
+  forget_expired(now);
+  Pages* pages = nullptr;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (given[i].outcome != ReserveOutcome::kReserved) continue;
+    if (pages == nullptr) pages = &writes_[name_space];
+    const PageRef& ref = given[i].ref;
+    pages->insert_or_assign(ref.page, Write{operation, ref.generation, std::string(items[i].key)});
+    deadlines_.push_back({now + options_.ttl, name_space, ref.page, operation});
+  }
+}
+
+void ReferenceRoutes::forget_expired(TimePoint now) {
+  while (!deadlines_.empty() && deadlines_.front().at < now) {
+    const Deadline& due = deadlines_.front();
+    const auto pages = writes_.find(due.name_space);
+    if (pages != writes_.end()) {
+      const auto write = pages->second.find(due.page);
+      const bool is_same = write != pages->second.end() && write->second.operation == due.operation;
+      if (is_same) pages->second.erase(write);
+    }
+    deadlines_.pop_front();
+  }
+}
+
+std::vector<ConfirmRequest> ReferenceRoutes::plan(const MetadataNamespace& name_space, const ReferenceBody& body,
+                                                  std::deque<std::string>& place) {
+  std::map<std::uint64_t, ConfirmRequest> by_operation;
+  LockGuard guard(mutex_);
+  const auto pages = writes_.find(name_space);
+  if (pages == writes_.end()) return {};
+  const auto write_at = [&](std::int64_t page) -> const Write* {
+    const auto found = page < 0 ? pages->second.end() : pages->second.find(static_cast<std::uint64_t>(page));
+    return found == pages->second.end() ? nullptr : &found->second;
+  };
+  const auto request_of = [&](const Write& write) -> ConfirmRequest& {
+    ConfirmRequest& request = by_operation[write.operation];
+    request.session = {options_.process, write.operation};
+    return request;
+  };
+  for (const auto& [key, page] : body.written) {
+    const Write* write = write_at(page);
+    if (write == nullptr || write->key != key) continue;
+    request_of(*write).groups.push_back({{&name_space, key, {static_cast<std::uint64_t>(page), write->generation}}});
+  }
+  for (const std::int64_t page : body.released) {
+    const Write* write = write_at(page);
+    if (write == nullptr) continue;
+    request_of(*write).release.push_back(
+        {&name_space, place.emplace_back(write->key), {static_cast<std::uint64_t>(page), write->generation}});
+  }
+  std::vector<ConfirmRequest> requests;
+  for (auto& [operation, request] : by_operation) requests.push_back(std::move(request));
+  return requests;
+}
+
+void ReferenceRoutes::forget(const ConfirmRequest& done) {
+  std::vector<ConfirmItem> items = done.release;
+  for (const auto& group : done.groups) items.push_back(group.front());
+  LockGuard guard(mutex_);
+  for (const ConfirmItem& item : items) {
+    const auto pages = writes_.find(*item.name_space);
+    if (pages == writes_.end()) continue;
+    const auto write = pages->second.find(item.ref.page);
+    if (write != pages->second.end() && write->second.operation == done.session.operation) pages->second.erase(write);
+  }
+}
+
+}  // namespace larder

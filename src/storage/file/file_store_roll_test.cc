@@ -1,0 +1,134 @@
+// The next segment is made while the one before still takes appends.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "base/executor.h"
+#include "sim/sim_file_system.h"
+#include "storage/file/file_backend.h"
+#include "storage/file/segment_format.h"
+
+namespace larder {
+namespace {
+
+constexpr std::size_t kPage = std::size_t{1} << 20;
+constexpr std::size_t kUntilNearlyFull = 14;  // pages of a segment of 16 MiB: an eighth is left behind them
+
+PageKey key_of(std::uint64_t i) {
+  PageKey key;
+  store_le<std::uint64_t>(key.bytes.data() + 8, i + 1);
+  return key;
+}
+
+class RollAheadTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(register_file_backend(factory_).is_ok());
+    scope_ = std::make_shared<StoreScope>();
+    scope_->namespace_digest.bytes[0] = 1;
+    scope_->layout_fingerprints[0].bytes[0] = 2;
+  }
+  void TearDown() override {
+    executor_.run_all();
+    backend_.reset();
+  }
+  void open(const std::string& max_size = "0") {
+    BackendOptions options{{"directory", "/d"}, {"segment_size", "16Mi"}};
+    if (max_size != "0") options["max_size"] = max_size;
+    auto opened = factory_.create("file", options, {&files_, &clock_, &executor_, {}});
+    ASSERT_TRUE(opened.is_ok()) << opened.status().to_string();
+    backend_ = std::move(opened).value();
+  }
+  void submit(std::uint64_t i) {
+    content_.assign(kPage, std::byte{7});
+    status_of_[i] = internal_error("not done");
+    WriteRequest request{scope_, {}, false, {}};
+    request.groups.push_back({{{PoolName::kKv, key_of(i), {{content_.data(), kPage}}, {}}}});
+    ASSERT_TRUE(
+        backend_
+            ->submit_write(std::move(request), [this, i](WriteResult result) { status_of_[i] = result.groups.at(0); })
+            .is_ok());
+  }
+  void write(std::uint64_t from, std::uint64_t to) {
+    for (std::uint64_t i = from; i < to; ++i) {
+      submit(i);
+      executor_.run_all();
+    }
+  }
+  [[nodiscard]] std::size_t segments_on_disk() {
+    std::size_t count = 0;
+    const std::vector<std::string> names = files_.list("/d").value();
+    for (const std::string& name : names) count += file_store::parse_segment_name(name) ? 1 : 0;
+    return count;
+  }
+  [[nodiscard]] std::size_t stored() const {
+    std::size_t count = 0;
+    for (const auto& [i, status] : status_of_) count += status.is_ok() ? 1 : 0;
+    return count;
+  }
+
+  sim::SimFileSystem files_{3};
+  ManualClock clock_;
+  ManualExecutor executor_;
+  BackendFactory factory_;
+  std::shared_ptr<StoreScope> scope_;
+  std::unique_ptr<StorageBackend> backend_;
+  std::vector<std::byte> content_;
+  std::map<std::uint64_t, Status> status_of_;
+};
+
+TEST_F(RollAheadTest, IsMadeBeforeItIsNeeded) {
+  open();
+  write(0, kUntilNearlyFull - 1);
+  EXPECT_EQ(segments_on_disk(), 1u);
+  write(kUntilNearlyFull - 1, kUntilNearlyFull);
+  EXPECT_EQ(segments_on_disk(), 2u);
+  EXPECT_EQ(backend_->stats().segments, 2u);
+  write(kUntilNearlyFull, kUntilNearlyFull + 3);
+  EXPECT_EQ(segments_on_disk(), 2u);
+  EXPECT_EQ(stored(), kUntilNearlyFull + 3);
+  ASSERT_TRUE(backend_->close(std::chrono::nanoseconds(0)).is_ok());
+  backend_.reset();
+  open();
+  EXPECT_EQ(backend_->stats().pages, kUntilNearlyFull + 3);
+}
+
+// One that nobody needed leaves nothing behind.
+TEST_F(RollAheadTest, AnEmptyOneGoesAtTheEnd) {
+  open();
+  write(0, kUntilNearlyFull);
+  ASSERT_TRUE(backend_->close(std::chrono::nanoseconds(0)).is_ok());
+  backend_.reset();
+  EXPECT_EQ(segments_on_disk(), 1u);
+}
+
+// It fails, and nothing comes of that: the one before is filled, and then it is made after all.
+TEST_F(RollAheadTest, AFailureIsNoFailure) {
+  open();
+  write(0, kUntilNearlyFull - 1);
+  const std::uint64_t before = files_.operations();
+  submit(kUntilNearlyFull - 1);
+  while (status_of_[kUntilNearlyFull - 1].code() == StatusCode::kInternal) ASSERT_TRUE(executor_.run_one());
+  ASSERT_GT(files_.operations(), before);
+  EXPECT_EQ(segments_on_disk(), 1u) << "its making still waits for a thread";
+  files_.fail_nth(1, sim::FileFault::kIoError, 5);
+  executor_.run_all();
+  files_.clear_fault();
+  EXPECT_EQ(segments_on_disk(), 1u);
+  EXPECT_EQ(backend_->stats().suspended_volumes, 0u);
+  write(kUntilNearlyFull, kUntilNearlyFull + 3);
+  EXPECT_EQ(stored(), kUntilNearlyFull + 3);
+  EXPECT_EQ(segments_on_disk(), 2u);
+}
+
+// Where the budget has no room for it, room is made when it is needed.
+TEST_F(RollAheadTest, KeepsTheBudget) {
+  open("128Mi");  // eight segments, of which one is kept for cleaning
+  write(0, 200);
+  EXPECT_EQ(stored(), 200u);
+  EXPECT_LE(backend_->stats().physical_bytes, std::uint64_t{128} << 20);
+  EXPECT_GT(backend_->stats().pages, 60u);
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,140 @@
+#include "storage/hf3fs/hf3fs_backend.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "storage/hf3fs/hf3fs_jobs.h"
+
+namespace larder::hf3fs {
+
+Hf3fsBackend::Hf3fsBackend(const Hf3fsOptions& options, std::shared_ptr<MetadataService> service,
+                           std::unique_ptr<PageStore> store, Executor& executor, Clock& clock,
+                           std::array<std::uint64_t, 2> seed)
+    : options_(options),
+      service_(std::move(service)),
+      store_(std::move(store)),
+      executor_(executor),
+      clock_(clock),
+      process_(seed),
+      gate_("hf3fs", options.queue_limit) {
+  info_.name = "hf3fs";
+  info_.persistent = true;
+  info_.atomic_groups = true;
+}
+
+Hf3fsBackend::~Hf3fsBackend() {
+  gate_.close();
+  (void)gate_.wait_idle(Nanos(-1));
+}
+
+template <class Op, class Request, class Done>
+Status Hf3fsBackend::submit(Request request, Done done, void (Hf3fsBackend::*run)(const std::shared_ptr<Op>&)) {
+  Result<OperationGate::Ticket> ticket = gate_.enter();
+  if (!ticket.is_ok()) return ticket.status();
+  auto op = std::make_shared<Op>(std::move(request), std::move(done), std::move(ticket).value());
+  preset_cancelled(*op);
+  const Status posted = executor_.post([this, run, op] { (this->*run)(op); });
+  if (!posted.is_ok()) op->disarm();
+  return posted;
+}
+
+Status Hf3fsBackend::submit_exists(ExistsRequest request, ExistsDone done) {
+  LARDER_RETURN_IF_ERROR(check_request(request, done));
+  return submit<ExistsOperation>(std::move(request), std::move(done), &Hf3fsBackend::run_exists);
+}
+Status Hf3fsBackend::submit_read(ReadRequest request, ReadDone done) {
+  LARDER_RETURN_IF_ERROR(check_request(request, done));
+  return submit<ReadOperation>(std::move(request), std::move(done), &Hf3fsBackend::run_read);
+}
+Status Hf3fsBackend::submit_write(WriteRequest request, WriteDone done) {
+  LARDER_RETURN_IF_ERROR(check_request(request, done));
+  return submit<WriteOperation>(std::move(request), std::move(done), &Hf3fsBackend::run_write);
+}
+Status Hf3fsBackend::submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) {
+  if (!done) return invalid_argument("storage request without a callback");
+  return submit<ClearOperation>(std::move(scope), std::move(done), &Hf3fsBackend::run_clear);
+}
+
+Status Hf3fsBackend::close(std::chrono::nanoseconds limit) {
+  gate_.close();
+  if (!gate_.wait_idle(std::max(limit, std::chrono::nanoseconds(0)))) {
+    return deadline_exceeded("storage backend 'hf3fs': operations are still in flight");
+  }
+  return store_->close(limit);
+}
+
+void Hf3fsBackend::post_finish(std::function<void()> task) {
+  if (!executor_.post(task).is_ok()) task();
+}
+
+void Hf3fsBackend::run_exists(const std::shared_ptr<ExistsOperation>& op) {
+  const ExistsRequest& request = op->request;
+  std::vector<std::array<char, 64>> keys;
+  for (const PageKey& key : request.keys) keys.push_back(metadata_key(request.scope->namespace_digest, key));
+  std::vector<MetadataKeys> wanted;
+  std::vector<SpacePtr> kept;            // whose names `wanted` points to
+  std::vector<std::size_t> pool_number;  // of each entry of `wanted`
+  ExistsResult result;
+  for (std::size_t i = 0; i < request.pools.size(); ++i) {
+    result.presence.push_back({request.pools[i], std::vector<bool>(keys.size(), false)});
+    for (SpacePtr& space : spaces_of(*request.scope, request.pools[i])) {
+      MetadataKeys& part = wanted.emplace_back();
+      part.name_space = &space->name;
+      for (const auto& key : keys) part.keys.push_back(view_of(key));
+      pool_number.push_back(i);
+      kept.push_back(std::move(space));
+    }
+  }
+  if (wanted.empty()) {
+    op->result = std::move(result);
+    return;
+  }
+  const auto found = call_service([&] { return service_->find(wanted, Nanos(0)); });
+  const Status status = found.is_ok()
+                            ? check_shape(*found, wanted, [](const MetadataKeys& part) { return part.keys.size(); })
+                            : found.status();
+  if (!status.is_ok()) {
+    op->result = {status, {}};
+    return;
+  }
+  for (std::size_t part = 0; part < wanted.size(); ++part) {
+    auto& present = result.presence[pool_number[part]].present;
+    for (std::size_t i = 0; i < keys.size(); ++i) present[i] = present[i] || (*found)[part][i].has_value();
+  }
+  op->result = std::move(result);
+}
+
+void Hf3fsBackend::run_clear(const std::shared_ptr<ClearOperation>& op) {
+  (void)look_for_spaces();  // what is not found now holds nothing that this process has written
+  Status worst;
+  for (const SpacePtr& space : all_spaces()) {
+    const std::string_view prefix = op->request ? view_of(op->request->namespace_digest) : std::string_view();
+    const auto cleared = call_service([&] { return service_->clear(space->name, prefix); });
+    if (!cleared.is_ok()) worst = cleared.status();
+  }
+  op->result = worst;
+}
+
+BackendStats Hf3fsBackend::stats() const {
+  BackendStats out;
+  {
+    LockGuard guard(mutex_);
+    out = stats_;
+  }
+  out.queued = gate_.in_flight();
+  out.suspended_volumes = store_->stats().is_down ? 1 : 0;
+  const auto counted = service_->stats();
+  if (!counted.is_ok()) return out;
+  for (const auto& [name, numbers] : *counted) {
+    const Result<NamedGeometry> geometry = parse_namespace_name(name.name);
+    if (name.rank != options_.rank || !geometry.is_ok()) continue;
+    out.pages += numbers.stored;
+    out.bytes += numbers.stored * geometry->payload_bytes;
+    out.physical_bytes += numbers.stored * geometry->slots.slot_bytes;
+    out.capacity_bytes += numbers.pages * geometry->slots.slot_bytes;
+    out.evicted += numbers.evicted;
+  }
+  return out;
+}
+
+}  // namespace larder::hf3fs

@@ -1,0 +1,129 @@
+// Storage backend "hf3fs": pages in large shared files on 3FS, found through the page-index service.
+//
+//   write   reserve pages ──► transfer each ──► confirm whole groups, release what failed       (blocking calls of the
+//   read    find with a lease ──► transfer each, verified ──► drop what was wrong                 service run on the
+//   exists  find                                                                                  executor's threads)
+//
+// One namespace of the service, and one set of files, per (rank, pool, layout fingerprint, slot geometry); scopes
+// (models, adapters, tenants) share them, since the service's keys are namespace digest + page key. A group is visible
+// when the service has confirmed it, in one step for all its pools; what a page then holds is proven by its envelope
+// and the generation in it, whatever the service says (rule 1).
+//
+// Threads: any (storage/backend.h). Locks: one for the tables here; never during I/O or a call of the service.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/ranked_mutex.h"
+#include "storage/backend.h"
+#include "storage/factory.h"
+#include "storage/hf3fs/metadata_service.h"
+#include "storage/hf3fs/page_store.h"
+#include "storage/operation.h"
+
+namespace larder::hf3fs {
+
+struct Hf3fsOptions {
+  std::string file_path_prefix;                      // required; on the mount
+  std::uint64_t file_size = std::uint64_t{1} << 40;  // of one namespace's files together, bytes (sparse)
+  std::uint32_t files = 1;                           // per namespace
+  std::uint64_t chunk_bytes = 0;
+  std::int64_t rank = 0;
+  std::size_t queue_limit = 1024;
+  Nanos client_timeout = std::chrono::seconds(5);  // of one transfer
+};
+
+class Hf3fsBackend final : public StorageBackend {
+ public:
+  // All but the options are kept. `seed`: random bits, for the sessions of this process.
+  Hf3fsBackend(const Hf3fsOptions& options, std::shared_ptr<MetadataService> service, std::unique_ptr<PageStore> store,
+               Executor& executor, Clock& clock, std::array<std::uint64_t, 2> seed);
+  ~Hf3fsBackend() override;
+
+  [[nodiscard]] const BackendInfo& info() const override { return info_; }
+  [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override;
+  [[nodiscard]] Status submit_read(ReadRequest request, ReadDone done) override;
+  [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override;
+  [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override;
+  [[nodiscard]] BackendStats stats() const override LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] Status close(std::chrono::nanoseconds limit) override;
+
+ private:
+  // A namespace that this process has met. Never removed.
+  struct Space {
+    MetadataNamespace name;
+    SlotGeometry slots;
+    std::uint64_t payload_bytes = 0;
+    PoolName pool = PoolName::kKv;
+    std::string base;  // path of its files
+  };
+  using SpacePtr = std::shared_ptr<const Space>;
+  using PageName = std::pair<const Space*, std::array<char, 64>>;
+  struct ReadJob;
+  struct WriteJob;
+
+  template <class Op, class Request, class Done>
+  [[nodiscard]] Status submit(Request request, Done done, void (Hf3fsBackend::*run)(const std::shared_ptr<Op>&));
+  void run_exists(const std::shared_ptr<ExistsOperation>& op);
+  void run_read(const std::shared_ptr<ReadOperation>& op);
+  void run_write(const std::shared_ptr<WriteOperation>& op);
+  void run_clear(const std::shared_ptr<ClearOperation>& op);
+
+  // hf3fs_spaces.cc
+  [[nodiscard]] Result<SpacePtr> space_for(const StoreScope& scope, PoolName pool, std::uint64_t payload_bytes)
+      LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] std::vector<SpacePtr> spaces_of(const StoreScope& scope, PoolName pool) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] std::vector<SpacePtr> all_spaces() LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] Status look_for_spaces() LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] Status initialize_again() LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] Result<std::shared_ptr<PageFiles>> files_of(const Space& space, PageTransfer::Kind purpose);
+  // Calls the service; if it has lost its namespaces, makes them anew and calls once more.
+  template <class Call>
+  [[nodiscard]] auto call_service(const Call& call) -> decltype(call());
+
+  // hf3fs_write.cc
+  // False: another write of this process has one of the pages in hand; the operation is put off until that has ended.
+  [[nodiscard]] bool claim_pages(const WriteJob& job) LARDER_EXCLUDES(mutex_);
+  void end_write(WriteJob& job) LARDER_EXCLUDES(mutex_);
+  void plan_write(WriteJob& job);
+  [[nodiscard]] Status reserve_pages(WriteJob& job);
+  void judge_group(WriteJob& job, std::size_t group);
+  void start_transfers(const std::shared_ptr<WriteJob>& job);
+  void start_transfer(const std::shared_ptr<WriteJob>& job, std::size_t item);
+  void finish_write(WriteJob& job);
+  void confirm(WriteJob& job, const ConfirmRequest& request, const std::vector<std::size_t>& groups);
+  void remove_other_lengths(const WriteJob& job) LARDER_EXCLUDES(mutex_);
+
+  // hf3fs_read.cc
+  [[nodiscard]] Status find_pages(ReadJob& job);
+  void start_read(const std::shared_ptr<ReadJob>& job, std::size_t item);
+  void finish_read(ReadJob& job);
+
+  // Runs on an executor thread, or here if the executor is full: what finishes must not be lost.
+  void post_finish(std::function<void()> task);
+
+  // constant after construction
+  const Hf3fsOptions options_;
+  const std::shared_ptr<MetadataService> service_;
+  const std::unique_ptr<PageStore> store_;
+  Executor& executor_;
+  Clock& clock_;
+  const std::array<std::uint64_t, 2> process_;
+  BackendInfo info_;
+
+  std::atomic<std::uint64_t> next_operation_{1};
+  OperationGate gate_;  // synchronises itself
+  mutable RankedMutex mutex_{LockRank::kStorage};
+  std::map<std::string, SpacePtr> spaces_ LARDER_GUARDED_BY(mutex_);  // by the namespace's name
+  TimePoint next_look_ LARDER_GUARDED_BY(mutex_){};                   // spaces of others: not before this
+  std::set<PageName> being_written_ LARDER_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<WriteOperation>> put_off_ LARDER_GUARDED_BY(mutex_);  // bounded by the gate
+  BackendStats stats_ LARDER_GUARDED_BY(mutex_);
+};
+
+}  // namespace larder::hf3fs

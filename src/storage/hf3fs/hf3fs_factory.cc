@@ -1,0 +1,146 @@
+#include "storage/hf3fs/hf3fs_factory.h"
+
+#include <openssl/rand.h>
+
+#include <bit>
+#include <utility>
+
+#include "storage/hf3fs/hf3fs_backend.h"
+#include "storage/hf3fs/usrbio_page_store.h"
+#include "storage/option_text.h"
+
+namespace larder {
+namespace {
+
+using hf3fs::Hf3fsOptions;
+using hf3fs::UsrbioStoreOptions;
+
+struct AllOptions {
+  Hf3fsOptions backend;
+  UsrbioStoreOptions store;
+  MetadataOptions metadata;
+};
+
+// "/mnt/3fs/larder/pages" -> "/mnt/3fs/larder".
+Status read_prefix(const BackendOptions& options, AllOptions& out) {
+  const std::string prefix = text_option(options, "file_path_prefix", "");
+  const std::size_t slash = prefix.rfind('/');
+  if (prefix.empty() || prefix[0] != '/' || slash + 1 == prefix.size()) {
+    return invalid_argument("option 'file_path_prefix': '" + prefix +
+                            "' is no absolute path of files to be; write for example /mnt/3fs/larder/pages");
+  }
+  out.backend.file_path_prefix = prefix;
+  out.store.directory = slash == 0 ? "/" : prefix.substr(0, slash);
+  return Status::ok();
+}
+
+Status read_sizes(const BackendOptions& options, AllOptions& out) {
+  const Result<std::uint64_t> file_size = size_option(options, "file_size", std::uint64_t{1} << 40);
+  if (!file_size.is_ok()) return file_size.status();
+  if (*file_size == kUnlimitedBytes) return invalid_argument("option 'file_size': a size; the files are that large");
+  out.backend.file_size = *file_size;
+  const Result<std::uint64_t> chunk = size_option(options, "chunk_size", 0);
+  if (!chunk.is_ok()) return chunk.status();
+  const bool is_chunk = *chunk >= hf3fs::kSlotAlignment && std::has_single_bit(*chunk);
+  if (*chunk != 0 && !is_chunk) {
+    return invalid_argument("option 'chunk_size': the chunk size of the directory's layout, a power of two from 4Ki");
+  }
+  out.backend.chunk_bytes = *chunk;
+  const Result<std::uint64_t> staging = size_option(options, "staging_size", std::uint64_t{32} << 20);
+  if (!staging.is_ok()) return staging.status();
+  if (*staging < hf3fs::transfer_bytes(1) || *staging > std::uint64_t{64} << 30) {
+    return invalid_argument("option 'staging_size': from 8Ki to 64Gi; at least one page with its head of 4 KiB");
+  }
+  out.store.ring.staging_bytes = static_cast<std::size_t>(*staging / hf3fs::kSlotAlignment * hf3fs::kSlotAlignment);
+  return Status::ok();
+}
+
+Status read_counts(const BackendOptions& options, AllOptions& out) {
+  const auto count = [&](const char* key, std::uint64_t fallback, std::uint64_t low, std::uint64_t high,
+                         std::uint64_t& to) -> Status {
+    const Result<std::uint64_t> value = count_option(options, key, fallback, low, high);
+    if (value.is_ok()) to = *value;
+    return value.status();
+  };
+  std::uint64_t files = 0, rank = 0, rings = 0, entries = 0, queue = 0, timeout = 0, dead = 0;
+  LARDER_RETURN_IF_ERROR(count("files", 4, 1, 1024, files));
+  LARDER_RETURN_IF_ERROR(count("rank", 0, 0, 1'000'000, rank));
+  LARDER_RETURN_IF_ERROR(count("numjobs", 2, 1, 64, rings));
+  LARDER_RETURN_IF_ERROR(count("entries", 64, 1, 4096, entries));
+  LARDER_RETURN_IF_ERROR(count("queue_limit", 1024, 1, 1'000'000, queue));
+  LARDER_RETURN_IF_ERROR(count("client_timeout", 5, 1, 3600, timeout));
+  LARDER_RETURN_IF_ERROR(count("dead_after", 90, 1, 3600, dead));
+  out.backend.files = static_cast<std::uint32_t>(files);
+  out.backend.rank = static_cast<std::int64_t>(rank);
+  out.backend.queue_limit = static_cast<std::size_t>(queue);
+  out.backend.client_timeout = std::chrono::seconds(timeout);
+  out.store.rings = static_cast<unsigned>(rings);
+  out.store.ring.entries = static_cast<unsigned>(entries);
+  out.store.ring.client_timeout = std::chrono::seconds(timeout);
+  out.store.ring.dead_after = std::chrono::seconds(dead);
+  return Status::ok();
+}
+
+Result<AllOptions> read_options(const BackendOptions& options) {
+  AllOptions out;
+  LARDER_RETURN_IF_ERROR(read_prefix(options, out));
+  LARDER_RETURN_IF_ERROR(read_sizes(options, out));
+  LARDER_RETURN_IF_ERROR(read_counts(options, out));
+  out.store.library.path = text_option(options, "library", "");
+  out.metadata.url = text_option(options, "metadata_server_url", "");
+  out.metadata.api_key = text_option(options, "metadata_api_key", "");
+  out.metadata.timeout = out.backend.client_timeout;
+  const std::string beside = out.backend.file_path_prefix + '.' + std::to_string(out.backend.rank) + ".metadata";
+  out.metadata.directory = text_option(options, "metadata_directory", beside);
+  if (out.metadata.directory == "none") out.metadata.directory.clear();
+  if (!out.metadata.url.empty() && !text_option(options, "metadata_directory", "").empty()) {
+    return invalid_argument("option 'metadata_directory': the service at metadata_server_url keeps its own");
+  }
+  return out;
+}
+
+Result<std::unique_ptr<StorageBackend>> create_hf3fs(const BackendOptions& options,
+                                                     const BackendEnvironment& environment) {
+  if (environment.executor == nullptr || environment.clock == nullptr || !environment.open_metadata) {
+    return invalid_argument("hf3fs backend: needs a clock, an executor and a metadata service");
+  }
+  const Result<AllOptions> read = read_options(options);
+  if (!read.is_ok()) return read.status();
+  auto store = hf3fs::UsrbioPageStore::create(read->store, *environment.clock);
+  if (!store.is_ok()) return store.status();
+  Result<std::shared_ptr<MetadataService>> service = environment.open_metadata(read->metadata);
+  if (!service.is_ok()) return service.status();
+  // Names this process's writes at the service: must differ from all others, ever.
+  std::array<std::uint64_t, 2> process{};
+  if (::RAND_bytes(reinterpret_cast<unsigned char*>(process.data()), sizeof process) != 1) {
+    return unavailable("hf3fs backend: no random numbers from the system");
+  }
+  return std::unique_ptr<StorageBackend>(
+      std::make_unique<hf3fs::Hf3fsBackend>(read->backend, std::move(service).value(), std::move(store).value(),
+                                            *environment.executor, *environment.clock, process));
+}
+
+}  // namespace
+
+Status register_hf3fs_backend(BackendFactory& factory) {
+  return factory.add(
+      "hf3fs",
+      {{"file_path_prefix", "", "path in front of the data files, on a 3FS mount. Required"},
+       {"file_size", "1Ti", "bytes for each kind of page (sparse); full: what was used longest ago goes"},
+       {"files", "4", "data files per kind of page; pages are spread over them"},
+       {"chunk_size", "0", "chunk size of the directory's layout, so that pages fit chunks; 0: not known"},
+       {"rank", "0", "number of this rank's files; ranks that hold the same bytes give the same"},
+       {"numjobs", "2", "rings, and threads, for reads, and as many for writes"},
+       {"entries", "64", "pages at once per ring"},
+       {"staging_size", "32Mi", "registered memory per ring; at least one page"},
+       {"client_timeout", "5", "seconds for one page, and for one call of the metadata service"},
+       {"dead_after", "90", "seconds without any completion before the mount counts as dead"},
+       {"queue_limit", "1024", "operations in flight before submit refuses"},
+       {"library", "", "the 3FS client library; else LARDER_HF3FS_LIBRARY, else libhf3fs_api_shared.so"},
+       {"metadata_server_url", "", "http://host:port or redis://host:port; empty: a service in this process"},
+       {"metadata_directory", "", "journal of the service in this process; default <prefix>.<rank>.metadata; none"},
+       {"metadata_api_key", "", "bearer key of the metadata server"}},
+      create_hf3fs);
+}
+
+}  // namespace larder

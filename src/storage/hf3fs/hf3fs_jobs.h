@@ -1,0 +1,101 @@
+// State of the backend's operations while their pages move. Internal to hf3fs_*.cc.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "storage/hf3fs/hf3fs_backend.h"
+
+namespace larder::hf3fs {
+
+// The service's key of a page: namespace digest, then page key.
+inline std::array<char, 64> metadata_key(const Digest256& namespace_digest, const PageKey& key) {
+  std::array<char, 64> out;
+  std::memcpy(out.data(), namespace_digest.bytes.data(), 32);
+  std::memcpy(out.data() + 32, key.bytes.data(), 32);
+  return out;
+}
+inline std::string_view view_of(const std::array<char, 64>& key) { return {key.data(), key.size()}; }
+inline std::string_view view_of(const Digest256& digest) {
+  return {reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size()};
+}
+
+struct Hf3fsBackend::ReadJob {
+  struct Item {
+    SpacePtr space;  // null: it has failed already
+    std::array<char, 64> key{};
+    PageRef ref;
+    bool is_wrong = false;  // what lies there is not what the service says
+  };
+  std::shared_ptr<ReadOperation> op;
+  std::vector<Item> items;           // as in the request
+  std::atomic<std::size_t> left{1};  // transfers, and whoever starts them
+};
+
+struct Hf3fsBackend::WriteJob {
+  struct Item {
+    std::size_t group = 0;
+    const WriteItem* page = nullptr;
+    SpacePtr space;
+    std::array<char, 64> key{}, parent{};
+    Reserved reserved;
+    std::size_t twin = kNone;  // an item of this job that writes the same page
+    TransferEnd end;           // of its transfer, if it has one
+    bool is_moved = false;     // it has one
+  };
+  static constexpr std::size_t kNone = ~std::size_t{0};
+  std::shared_ptr<WriteOperation> op;
+  MetadataSession session;
+  std::vector<Item> items;              // of all groups, in order
+  std::vector<std::size_t> group_ends;  // index behind the group's last item
+  std::atomic<std::size_t> left{1};
+
+  [[nodiscard]] std::size_t group_begin(std::size_t group) const { return group == 0 ? 0 : group_ends[group - 1]; }
+  [[nodiscard]] Status& status(std::size_t group) const { return op->result.groups[group]; }
+};
+
+// Batches of one call of the service: one part per namespace, and where each item's answer will be.
+template <class Part>
+class Parts {
+ public:
+  struct Place {
+    std::size_t part = 0, index = 0;
+  };
+  // The part of `name_space`; a new one if there is none.
+  Part& part_of(const MetadataNamespace& name_space, std::size_t& number) {
+    for (number = 0; number < parts_.size(); ++number) {
+      if (parts_[number].name_space == &name_space) return parts_[number];
+    }
+    parts_.emplace_back();
+    parts_.back().name_space = &name_space;
+    return parts_.back();
+  }
+  [[nodiscard]] const std::vector<Part>& all() const { return parts_; }
+
+ private:
+  std::vector<Part> parts_;  // few: one per pool
+};
+
+// An answer of the service that has not one entry per item is no answer.
+template <class Answers, class Wanted, class SizeOf>
+[[nodiscard]] Status check_shape(const Answers& answers, const Wanted& wanted, const SizeOf& size_of) {
+  bool fits = answers.size() == wanted.size();
+  for (std::size_t i = 0; fits && i < wanted.size(); ++i) fits = answers[i].size() == size_of(wanted[i]);
+  return fits ? Status::ok() : unavailable("hf3fs: the metadata service's answer does not fit the question");
+}
+
+template <class Call>
+auto Hf3fsBackend::call_service(const Call& call) -> decltype(call()) {
+  auto answer = call();
+  if (answer.status().code() != StatusCode::kNotFound) return answer;
+  const Status again = initialize_again();
+  if (!again.is_ok()) return again;
+  return call();
+}
+
+}  // namespace larder::hf3fs

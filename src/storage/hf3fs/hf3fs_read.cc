@@ -1,0 +1,129 @@
+// Reads: find with a lease, move, verify, drop what was wrong.
+#include <utility>
+
+#include "storage/hf3fs/hf3fs_jobs.h"
+
+namespace larder::hf3fs {
+namespace {
+
+// A lease ends after the transfer that it is for, whatever became of it.
+Nanos lease_for(Nanos client_timeout) { return 2 * client_timeout + std::chrono::seconds(1); }
+
+}  // namespace
+
+void Hf3fsBackend::run_read(const std::shared_ptr<ReadOperation>& op) {
+  auto job = std::make_shared<ReadJob>();
+  job->op = op;
+  job->items.resize(op->request.items.size());
+  const Status found = find_pages(*job);
+  if (!found.is_ok()) {
+    op->result.items.assign(job->items.size(), found);
+    LockGuard guard(mutex_);
+    stats_.reads += job->items.size();
+    stats_.read_errors += job->items.size();
+    return;
+  }
+  for (std::size_t i = 0; i < job->items.size(); ++i) {
+    if (job->items[i].space) start_read(job, i);
+  }
+  if (job->left.fetch_sub(1, std::memory_order_acq_rel) == 1) finish_read(*job);
+}
+
+// Fills in where each page is; those that are nowhere have their status.
+Status Hf3fsBackend::find_pages(ReadJob& job) {
+  const ReadRequest& request = job.op->request;
+  Parts<MetadataKeys> wanted;
+  std::vector<Parts<MetadataKeys>::Place> places(job.items.size());
+  for (std::size_t i = 0; i < job.items.size(); ++i) {
+    const ReadItem& asked = request.items[i];
+    ReadJob::Item& item = job.items[i];
+    job.op->result.items[i] = not_found("page is not in the hf3fs backend");
+    if (request.scope->fingerprint(asked.pool).is_zero()) continue;
+    Result<SpacePtr> space = space_for(*request.scope, asked.pool, payload_bytes(asked.payload));
+    if (!space.is_ok()) {
+      job.op->result.items[i] = space.status();
+      continue;
+    }
+    item.space = std::move(space).value();
+    item.key = metadata_key(request.scope->namespace_digest, asked.key);
+    MetadataKeys& part = wanted.part_of(item.space->name, places[i].part);
+    places[i].index = part.keys.size();
+    part.keys.push_back(view_of(item.key));
+  }
+  if (wanted.all().empty()) return Status::ok();
+  const auto found = call_service([&] { return service_->find(wanted.all(), lease_for(options_.client_timeout)); });
+  if (!found.is_ok()) return found.status();
+  LARDER_RETURN_IF_ERROR(check_shape(*found, wanted.all(), [](const MetadataKeys& part) { return part.keys.size(); }));
+  for (std::size_t i = 0; i < job.items.size(); ++i) {
+    if (!job.items[i].space) continue;
+    const std::optional<PageRef>& ref = (*found)[places[i].part][places[i].index];
+    if (ref) {
+      job.items[i].ref = *ref;
+    } else {
+      job.items[i].space = nullptr;
+    }
+  }
+  return Status::ok();
+}
+
+void Hf3fsBackend::start_read(const std::shared_ptr<ReadJob>& job, std::size_t number) {
+  ReadJob::Item& item = job->items[number];
+  const ReadRequest& request = job->op->request;
+  const ReadItem& asked = request.items[number];
+  Status& status = job->op->result.items[number];
+  Result<std::shared_ptr<PageFiles>> files = files_of(*item.space, PageTransfer::Kind::kRead);
+  if (!files.is_ok()) {
+    status = files.status();
+    return;
+  }
+  PageTransfer transfer;
+  transfer.kind = PageTransfer::Kind::kRead;
+  transfer.files = std::move(files).value();
+  transfer.address = item.space->slots.address_of(item.ref.page);
+  transfer.envelope = {asked.pool,
+                       0,
+                       asked.key,
+                       request.scope->namespace_digest,
+                       request.scope->fingerprint(asked.pool),
+                       item.ref.generation,
+                       payload_bytes(asked.payload),
+                       {},
+                       0};
+  transfer.payload = asked.payload;
+  transfer.done = [this, job, number](const TransferEnd& end) {
+    job->op->result.items[number] = end.status;
+    const StatusCode code = end.status.code();
+    job->items[number].is_wrong = code == StatusCode::kCorrupt || code == StatusCode::kNotFound;
+    if (job->left.fetch_sub(1, std::memory_order_acq_rel) == 1) post_finish([this, job] { finish_read(*job); });
+  };
+  job->left.fetch_add(1, std::memory_order_relaxed);
+  const Status submitted = store_->submit(std::move(transfer));
+  if (submitted.is_ok()) return;
+  status = submitted;
+  job->left.fetch_sub(1, std::memory_order_relaxed);  // never the last: run_read() holds one
+}
+
+void Hf3fsBackend::finish_read(ReadJob& job) {
+  std::vector<ConfirmItem> wrong;
+  BackendStats seen;
+  for (std::size_t i = 0; i < job.items.size(); ++i) {
+    const ReadJob::Item& item = job.items[i];
+    switch (job.op->result.items[i].code()) {
+      case StatusCode::kOk: ++seen.read_hits; break;
+      case StatusCode::kNotFound: ++seen.read_misses; break;
+      case StatusCode::kCorrupt: ++seen.corrupt; break;
+      default: ++seen.read_errors; break;
+    }
+    if (item.is_wrong) wrong.push_back({&item.space->name, view_of(item.key), item.ref});
+  }
+  // Only while the key is still at that page and generation: what was written anew meanwhile stays.
+  if (!wrong.empty()) (void)service_->remove(wrong);
+  LockGuard guard(mutex_);
+  stats_.reads += job.items.size();
+  stats_.read_hits += seen.read_hits;
+  stats_.read_misses += seen.read_misses;
+  stats_.corrupt += seen.corrupt;
+  stats_.read_errors += seen.read_errors;
+}
+
+}  // namespace larder::hf3fs

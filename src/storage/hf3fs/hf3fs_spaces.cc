@@ -1,0 +1,102 @@
+// Which namespaces there are: of this process's own making, and of others that work on the same files.
+#include <utility>
+
+#include "storage/hf3fs/hf3fs_backend.h"
+
+namespace larder::hf3fs {
+namespace {
+
+// How often the service is asked whether others have made namespaces that this process knows not.
+constexpr auto kLookEvery = std::chrono::seconds(1);
+
+}  // namespace
+
+Result<Hf3fsBackend::SpacePtr> Hf3fsBackend::space_for(const StoreScope& scope, PoolName pool,
+                                                       std::uint64_t payload_bytes) {
+  const SlotGeometry slots = make_slot_geometry(payload_bytes, options_.chunk_bytes, options_.files);
+  const std::string name = namespace_name(pool, scope.fingerprint(pool), {payload_bytes, slots});
+  {
+    LockGuard guard(mutex_);
+    const auto known = spaces_.find(name);
+    if (known != spaces_.end()) return known->second;
+  }
+  const std::uint64_t pages = std::min(slots.pages_in(options_.file_size), kMaxNamespacePages);
+  if (pages == 0) {
+    return invalid_argument("hf3fs: a page of " + std::to_string(slots.slot_bytes) +
+                            " bytes does not fit option "
+                            "'file_size' (" +
+                            std::to_string(options_.file_size) + " bytes in " + std::to_string(slots.files) +
+                            " files)");
+  }
+  auto space = std::make_shared<Space>();
+  space->name = {options_.rank, name};
+  space->slots = slots;
+  space->payload_bytes = payload_bytes;
+  space->pool = pool;
+  space->base = options_.file_path_prefix + '.' + std::to_string(options_.rank) + '.' + name;
+  const Result<std::uint64_t> made = service_->initialize(space->name, pages);
+  if (!made.is_ok()) return made.status();
+  LockGuard guard(mutex_);
+  return spaces_.emplace(name, std::move(space)).first->second;
+}
+
+std::vector<Hf3fsBackend::SpacePtr> Hf3fsBackend::spaces_of(const StoreScope& scope, PoolName pool) {
+  if (scope.fingerprint(pool).is_zero()) return {};  // the model has no such pool
+  const std::string prefix = namespace_prefix(pool, scope.fingerprint(pool));
+  std::vector<SpacePtr> out;
+  for (int round = 0; round < 2 && out.empty(); ++round) {
+    if (round == 1 && !look_for_spaces().is_ok()) break;
+    LockGuard guard(mutex_);
+    for (auto at = spaces_.lower_bound(prefix); at != spaces_.end() && at->first.starts_with(prefix); ++at) {
+      out.push_back(at->second);
+    }
+  }
+  return out;
+}
+
+std::vector<Hf3fsBackend::SpacePtr> Hf3fsBackend::all_spaces() {
+  LockGuard guard(mutex_);
+  std::vector<SpacePtr> out;
+  for (const auto& [name, space] : spaces_) out.push_back(space);
+  return out;
+}
+
+Status Hf3fsBackend::look_for_spaces() {
+  {
+    LockGuard guard(mutex_);
+    if (clock_.now() < next_look_) return Status::ok();
+    next_look_ = clock_.now() + kLookEvery;
+  }
+  const auto found = service_->stats();
+  if (!found.is_ok()) return found.status();
+  LockGuard guard(mutex_);
+  for (const auto& [name, numbers] : *found) {
+    const Result<NamedGeometry> geometry = parse_namespace_name(name.name);
+    const auto pool = parse_pool_name(std::string_view(name.name).substr(0, name.name.find('-')));
+    if (name.rank != options_.rank || !geometry.is_ok() || !pool || spaces_.contains(name.name)) continue;
+    auto space = std::make_shared<Space>();
+    space->name = name;
+    space->slots = geometry->slots;
+    space->payload_bytes = geometry->payload_bytes;
+    space->pool = *pool;
+    space->base = options_.file_path_prefix + '.' + std::to_string(name.rank) + '.' + name.name;
+    spaces_.emplace(name.name, std::move(space));
+  }
+  return Status::ok();
+}
+
+// The service has lost its memory: to it, nothing is stored any more, which is true as soon as it says so.
+Status Hf3fsBackend::initialize_again() {
+  for (const SpacePtr& space : all_spaces()) {
+    const std::uint64_t pages = std::min(space->slots.pages_in(options_.file_size), kMaxNamespacePages);
+    const Result<std::uint64_t> made = service_->initialize(space->name, pages);
+    if (!made.is_ok()) return made.status();
+  }
+  return Status::ok();
+}
+
+Result<std::shared_ptr<PageFiles>> Hf3fsBackend::files_of(const Space& space, PageTransfer::Kind purpose) {
+  return store_->open_files(space.base, space.slots.files, purpose);
+}
+
+}  // namespace larder::hf3fs

@@ -1,0 +1,383 @@
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <deque>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/ranked_mutex.h"
+#include "storage/hf3fs/ring_worker.h"
+#include "storage/hf3fs/staging_area.h"
+
+namespace larder::hf3fs {
+namespace {
+
+// One wait for completions: a transfer that is submitted meanwhile waits no longer than this.
+constexpr auto kOneWait = std::chrono::milliseconds(2);
+constexpr auto kBetweenProbes = std::chrono::milliseconds(100);
+constexpr std::size_t kReapedAtOnce = 64;
+// CQEs of a job come together: small jobs, so that early pages do not wait for late ones.
+constexpr int kIoDepth = -8;
+
+timespec realtime_in(Nanos from_now) {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  const std::int64_t nanos = now.tv_nsec + from_now.count();
+  now.tv_sec += nanos / 1'000'000'000;
+  now.tv_nsec = nanos % 1'000'000'000;
+  return now;
+}
+
+// The bytes of a page as they lie in its slot.
+void fill_slot(const PageTransfer& transfer, std::byte* slot, std::uint64_t slot_bytes) {
+  Envelope envelope = transfer.envelope;
+  envelope.checksum = payload_checksum(transfer.payload);
+  const EnvelopeBytes head = encode_envelope(envelope);
+  std::memcpy(slot, head.data(), head.size());
+  std::memset(slot + head.size(), 0, kHeadBytes - head.size());
+  std::byte* at = slot + kHeadBytes;
+  for (const Segment& piece : transfer.payload) {
+    if (piece.size != 0) std::memcpy(at, piece.data, piece.size);
+    at += piece.size;
+  }
+  std::memset(at, 0, static_cast<std::size_t>(slot + slot_bytes - at));
+}
+
+// Copies the payload out if the slot holds the page that was asked for.
+Status take_out(const PageTransfer& transfer, std::byte* slot) {
+  const Envelope& wanted = transfer.envelope;
+  const std::span<const std::byte> head(slot, kEnvelopeBytes);
+  const Result<Envelope> found = decode_envelope(head);
+  if (!found.is_ok()) return found.status();
+  if (found->generation != wanted.generation) {
+    return not_found("hf3fs: the slot holds generation " + std::to_string(found->generation) + ", not " +
+                     std::to_string(wanted.generation));
+  }
+  const ExpectedPage expected{wanted.pool, wanted.key, wanted.namespace_digest, wanted.layout_fingerprint,
+                              wanted.payload_bytes};
+  const Segment staged{slot + kHeadBytes, wanted.payload_bytes};
+  LARDER_RETURN_IF_ERROR(verify_page(expected, head, {&staged, 1}));
+  const std::byte* from = staged.data;
+  for (const Segment& piece : transfer.payload) {
+    if (piece.size != 0) std::memcpy(piece.data, from, piece.size);
+    from += piece.size;
+  }
+  return Status::ok();
+}
+
+}  // namespace
+
+class RingWorker::Loop {
+ public:
+  Loop(std::shared_ptr<UsrbioLibrary> library, const RingWorkerOptions& options, std::shared_ptr<MountHealth> health)
+      : library_(std::move(library)),
+        options_(options),
+        health_(std::move(health)),
+        staging_(options.staging_bytes),
+        slots_(options.entries) {
+    for (unsigned i = options.entries; i > 0; --i) free_slots_.push_back(i - 1);
+  }
+  ~Loop();
+  [[nodiscard]] Status open();
+  void start() {
+    thread_ = std::thread([this] { run(); });
+  }
+  [[nodiscard]] Status submit(PageTransfer transfer) LARDER_EXCLUDES(mutex_);
+  void stop() LARDER_EXCLUDES(mutex_);
+
+  std::atomic<std::uint64_t> in_flight{0}, abandoned{0}, late{0};
+
+ private:
+  enum class SlotState : std::uint8_t { kFree, kMoving, kAbandoned };
+  struct Slot {
+    SlotState state = SlotState::kFree;
+    std::uint32_t generation = 0;
+    std::size_t offset = 0;   // in staging
+    std::uint64_t bytes = 0;  // in staging, and of the I/O
+    TimePoint deadline{};
+    PageTransfer transfer;
+  };
+  struct Waiting {
+    PageTransfer transfer;
+    TimePoint deadline;
+  };
+
+  [[nodiscard]] static const void* userdata_of(std::size_t slot, std::uint32_t generation) {
+    return reinterpret_cast<const void*>((std::uint64_t{generation} << 16) | (slot + 1));
+  }
+  void run();
+  [[nodiscard]] bool take_work() LARDER_EXCLUDES(mutex_);
+  void begin_waiting();
+  [[nodiscard]] bool begin(Waiting& next);
+  void reap();
+  void complete(const Hf3fsCqe& cqe);
+  void expire();
+  void check_mount();
+  void end_all(const Status& status);
+  void end(PageTransfer& transfer, TransferEnd how);
+
+  // constant after open()
+  const std::shared_ptr<UsrbioLibrary> library_;
+  const RingWorkerOptions options_;
+  const std::shared_ptr<MountHealth> health_;
+  Clock& clock_ = real_clock();
+  Hf3fsIov iov_{};
+  Hf3fsIor ring_{};
+  bool has_iov_ = false, has_ring_ = false;
+  std::thread thread_;
+
+  // the thread's
+  StagingArea staging_;
+  std::vector<Slot> slots_;
+  std::vector<std::size_t> free_slots_;
+  std::deque<Waiting> waiting_;
+  std::size_t in_ring_ = 0;
+  bool is_unsent_ = false;
+  TimePoint last_sign_{}, next_probe_{};
+
+  RankedMutex mutex_{LockRank::kStorage};
+  RankedCondition changed_;
+  std::deque<Waiting> inbox_ LARDER_GUARDED_BY(mutex_);
+  std::size_t queued_ LARDER_GUARDED_BY(mutex_) = 0;  // inbox and waiting
+  bool is_stopping_ LARDER_GUARDED_BY(mutex_) = false;
+  bool has_ended_ LARDER_GUARDED_BY(mutex_) = false;
+};
+
+Status RingWorker::Loop::open() {
+  LARDER_RETURN_IF_ERROR(library_->create_iov(iov_, options_.mount_point, options_.staging_bytes, 0, options_.numa));
+  has_iov_ = true;
+  const bool reads = options_.direction == PageTransfer::Kind::kRead;
+  RingOptions ring;
+  ring.mount_point = options_.mount_point;
+  ring.entries = static_cast<int>(options_.entries);
+  ring.for_read = reads;
+  ring.io_depth = kIoDepth;
+  ring.numa = options_.numa;
+  ring.flags = reads ? kForbidReadHoles : 0;
+  LARDER_RETURN_IF_ERROR(library_->create_ring(ring_, ring));
+  has_ring_ = true;
+  return Status::ok();
+}
+
+RingWorker::Loop::~Loop() {
+  if (thread_.joinable()) thread_.join();
+  // Memory that an I/O may still use is left as it is.
+  if (in_ring_ > 0) return;
+  if (has_ring_) library_->destroy_ring(ring_);
+  if (has_iov_) library_->destroy_iov(iov_);
+}
+
+Status RingWorker::Loop::submit(PageTransfer transfer) {
+  if (transfer_bytes(transfer.envelope.payload_bytes) > options_.staging_bytes) {
+    return invalid_argument("hf3fs: a page of " + std::to_string(transfer.envelope.payload_bytes) +
+                            " bytes is larger than option 'staging_size' (" + std::to_string(options_.staging_bytes) +
+                            ")");
+  }
+  Waiting entry{std::move(transfer), clock_.now() + options_.client_timeout};
+  LockGuard guard(mutex_);
+  if (is_stopping_ || has_ended_) return unavailable("hf3fs: the mount is down, or the backend is closed");
+  if (queued_ >= options_.queue_limit) return overloaded("hf3fs: " + std::to_string(queued_) + " pages are waiting");
+  ++queued_;
+  in_flight.fetch_add(1, std::memory_order_relaxed);
+  inbox_.push_back(std::move(entry));
+  changed_.notify_one();
+  return Status::ok();
+}
+
+void RingWorker::Loop::stop() {
+  LockGuard guard(mutex_);
+  is_stopping_ = true;
+  changed_.notify_one();
+}
+
+void RingWorker::Loop::run() {
+  last_sign_ = clock_.now();
+  while (take_work()) {
+    begin_waiting();
+    if (in_ring_ > 0) reap();
+    expire();
+    check_mount();
+    if (health_->is_dead.load(std::memory_order_acquire)) break;
+  }
+  {
+    LockGuard guard(mutex_);
+    has_ended_ = true;
+    for (Waiting& entry : inbox_) waiting_.push_back(std::move(entry));
+    inbox_.clear();
+  }
+  end_all(unavailable("hf3fs: the mount is down"));
+}
+
+// Sleeps while there is nothing to do. False: it is over.
+bool RingWorker::Loop::take_work() {
+  LockGuard guard(mutex_);
+  while (inbox_.empty() && waiting_.empty() && in_ring_ == 0 && !is_stopping_) changed_.wait(mutex_);
+  for (Waiting& entry : inbox_) waiting_.push_back(std::move(entry));
+  inbox_.clear();
+  // Abandoned I/O alone keeps nobody: its memory is left behind.
+  return !is_stopping_ || !waiting_.empty() || in_ring_ > abandoned.load(std::memory_order_relaxed);
+}
+
+void RingWorker::Loop::begin_waiting() {
+  std::size_t begun = 0;
+  while (!waiting_.empty() && begin(waiting_.front())) {
+    waiting_.pop_front();
+    ++begun;
+  }
+  if (begun > 0) {
+    LockGuard guard(mutex_);
+    queued_ -= begun;
+  }
+  if (is_unsent_ && library_->submit(ring_).is_ok()) is_unsent_ = false;
+}
+
+// False: no room now. A transfer that cannot begin at all ends.
+bool RingWorker::Loop::begin(Waiting& next) {
+  if (free_slots_.empty()) return false;
+  const std::uint64_t bytes = transfer_bytes(next.transfer.envelope.payload_bytes);
+  const std::optional<std::size_t> offset = staging_.take(bytes);
+  if (!offset) return false;
+  const auto* const files = static_cast<const UsrbioFiles*>(next.transfer.files.get());
+  const bool reads = options_.direction == PageTransfer::Kind::kRead;
+  std::byte* const memory = reinterpret_cast<std::byte*>(iov_.base) + *offset;
+  if (!reads) fill_slot(next.transfer, memory, bytes);
+  const std::size_t number = free_slots_.back();
+  Slot& slot = slots_[number];
+  ++slot.generation;
+  PreparedIo io;
+  io.read = reads;
+  io.data = memory;
+  io.fd = files->descriptor(options_.direction, next.transfer.address.file);
+  io.offset = next.transfer.address.offset;
+  io.length = bytes;
+  io.userdata = userdata_of(number, slot.generation);
+  const Result<int> prepared = library_->prep(ring_, iov_, io);
+  if (!prepared.is_ok()) {
+    staging_.give_back(*offset, bytes);
+    if (prepared.status().code() == StatusCode::kOverloaded) return false;  // completions that are not reaped yet
+    end(next.transfer, {prepared.status(), false});
+    return true;
+  }
+  free_slots_.pop_back();
+  slot.state = SlotState::kMoving;
+  slot.offset = *offset;
+  slot.bytes = bytes;
+  slot.deadline = next.deadline;
+  slot.transfer = std::move(next.transfer);
+  if (in_ring_++ == 0) last_sign_ = clock_.now();
+  is_unsent_ = true;
+  return true;
+}
+
+void RingWorker::Loop::reap() {
+  std::array<Hf3fsCqe, kReapedAtOnce> cqes;
+  const Result<std::size_t> got = library_->wait(ring_, cqes, 1, realtime_in(kOneWait));
+  if (!got.is_ok()) {
+    health_->is_dead.store(true, std::memory_order_release);
+    return;
+  }
+  if (*got > 0) last_sign_ = clock_.now();
+  for (std::size_t i = 0; i < *got; ++i) complete(cqes[i]);
+}
+
+void RingWorker::Loop::complete(const Hf3fsCqe& cqe) {
+  const auto tag = reinterpret_cast<std::uint64_t>(cqe.userdata);
+  const std::size_t number = static_cast<std::size_t>(tag & 0xffff) - 1;
+  if (number >= slots_.size()) return;
+  Slot& slot = slots_[number];
+  if (slot.state == SlotState::kFree || slot.generation != static_cast<std::uint32_t>(tag >> 16)) return;
+  if (slot.state == SlotState::kMoving) {
+    const Result<std::uint64_t> moved = completion_result(cqe.result);
+    Status status = moved.status();
+    const bool reads = options_.direction == PageTransfer::Kind::kRead;
+    if (status.is_ok() && *moved != slot.bytes) {
+      const std::string counts = std::to_string(*moved) + " of " + std::to_string(slot.bytes) + " bytes";
+      status =
+          reads ? not_found("hf3fs: the file ends there: " + counts) : unavailable("hf3fs: a short write: " + counts);
+    }
+    if (status.is_ok() && reads) {
+      status = take_out(slot.transfer, reinterpret_cast<std::byte*>(iov_.base) + slot.offset);
+    }
+    end(slot.transfer, {std::move(status), false});
+  } else {
+    abandoned.fetch_sub(1, std::memory_order_relaxed);
+    late.fetch_add(1, std::memory_order_relaxed);
+  }
+  staging_.give_back(slot.offset, slot.bytes);
+  slot.state = SlotState::kFree;
+  slot.transfer = {};
+  free_slots_.push_back(number);
+  --in_ring_;
+}
+
+void RingWorker::Loop::expire() {
+  if (in_ring_ == 0 && waiting_.empty()) return;
+  const TimePoint now = clock_.now();
+  for (Slot& slot : slots_) {
+    if (slot.state != SlotState::kMoving || slot.deadline > now) continue;
+    slot.state = SlotState::kAbandoned;
+    abandoned.fetch_add(1, std::memory_order_relaxed);
+    const bool writes = options_.direction == PageTransfer::Kind::kWrite;
+    end(slot.transfer, {deadline_exceeded("hf3fs: no completion in time"), writes});
+  }
+  while (!waiting_.empty() && waiting_.front().deadline <= now) {  // in order of their deadlines
+    end(waiting_.front().transfer, {deadline_exceeded("hf3fs: no room in the ring in time"), false});
+    waiting_.pop_front();
+    LockGuard guard(mutex_);
+    --queued_;
+  }
+}
+
+void RingWorker::Loop::check_mount() {
+  if (in_ring_ == 0) return;
+  const TimePoint now = clock_.now();
+  if (now - last_sign_ < kBetweenProbes || now < next_probe_) return;
+  next_probe_ = now + kBetweenProbes;
+  const bool is_silent = now - last_sign_ > options_.dead_after;
+  if (is_silent || !library_->is_hf3fs(health_->probe_descriptor)) {
+    health_->is_dead.store(true, std::memory_order_release);
+  }
+}
+
+void RingWorker::Loop::end_all(const Status& status) {
+  for (Slot& slot : slots_) {
+    if (slot.state != SlotState::kMoving) continue;
+    slot.state = SlotState::kAbandoned;
+    abandoned.fetch_add(1, std::memory_order_relaxed);
+    end(slot.transfer, {status, options_.direction == PageTransfer::Kind::kWrite});
+  }
+  for (Waiting& entry : waiting_) end(entry.transfer, {status, false});
+  waiting_.clear();
+}
+
+void RingWorker::Loop::end(PageTransfer& transfer, TransferEnd how) {
+  const std::function<void(TransferEnd)> done = std::move(transfer.done);
+  transfer.done = nullptr;
+  transfer.files = nullptr;
+  transfer.payload = {};
+  in_flight.fetch_sub(1, std::memory_order_relaxed);
+  done(std::move(how));
+}
+
+Result<std::unique_ptr<RingWorker>> RingWorker::create(std::shared_ptr<UsrbioLibrary> library,
+                                                       const RingWorkerOptions& options,
+                                                       std::shared_ptr<MountHealth> health) {
+  if (options.entries == 0 || options.entries > 4096) return invalid_argument("hf3fs: option 'entries': 1 to 4096");
+  auto loop = std::make_unique<Loop>(std::move(library), options, std::move(health));
+  LARDER_RETURN_IF_ERROR(loop->open());
+  loop->start();
+  return std::unique_ptr<RingWorker>(new RingWorker(std::move(loop)));
+}
+
+RingWorker::RingWorker(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
+RingWorker::~RingWorker() { stop(); }
+Status RingWorker::submit(PageTransfer transfer) { return loop_->submit(std::move(transfer)); }
+void RingWorker::stop() { loop_->stop(); }
+std::uint64_t RingWorker::in_flight() const { return loop_->in_flight.load(std::memory_order_relaxed); }
+std::uint64_t RingWorker::abandoned() const { return loop_->abandoned.load(std::memory_order_relaxed); }
+std::uint64_t RingWorker::late() const { return loop_->late.load(std::memory_order_relaxed); }
+
+}  // namespace larder::hf3fs

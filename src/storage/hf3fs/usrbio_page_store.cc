@@ -1,0 +1,284 @@
+#include "storage/hf3fs/usrbio_page_store.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <utility>
+
+#include "base/log.h"
+#include "base/rng.h"
+
+namespace larder::hf3fs {
+namespace {
+
+constexpr std::size_t kProbePayload = 64;
+// Sessions that died and could not give all of their memory back. More than these: the mount is given up.
+constexpr std::size_t kMaxDeadSessions = 32;
+
+Digest256 probe_digest(std::uint64_t seed) {
+  Rng rng(seed);
+  Digest256 out;
+  for (auto& byte : out.bytes) byte = static_cast<std::uint8_t>(rng.below(256));
+  return out;
+}
+
+}  // namespace
+
+// Open and registered; closed in the order that the library needs: deregister, then close.
+class UsrbioPageStore::Files final : public UsrbioFiles {
+ public:
+  explicit Files(std::shared_ptr<UsrbioLibrary> library) : library_(std::move(library)) {}
+  ~Files() override {
+    for (const std::vector<int>* side : {&read_, &write_}) {
+      for (const int fd : *side) {
+        library_->deregister_fd(fd);
+        (void)library_->close(fd);
+      }
+    }
+  }
+  [[nodiscard]] int descriptor(PageTransfer::Kind direction, std::uint32_t file) const override {
+    const std::vector<int>& side = direction == PageTransfer::Kind::kRead ? read_ : write_;
+    return file < side.size() ? side[file] : -1;
+  }
+  Status open(const std::string& path, int flags, PageTransfer::Kind direction) {
+    const Result<int> fd = library_->open(path, flags);
+    if (!fd.is_ok()) return fd.status();
+    const Status registered = library_->register_fd(*fd);
+    if (!registered.is_ok()) {
+      (void)library_->close(*fd);
+      return registered;
+    }
+    (direction == PageTransfer::Kind::kRead ? read_ : write_).push_back(*fd);
+    return Status::ok();
+  }
+  // A reader keeps no write session at the file system's metadata server.
+  Status open_all(const std::string& base, std::uint32_t count, PageTransfer::Kind purpose) {
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const std::string path = base + '.' + std::to_string(i) + ".bin";
+      const bool writes = purpose == PageTransfer::Kind::kWrite;
+      LARDER_RETURN_IF_ERROR(open(path, writes ? O_RDWR | O_CREAT : O_RDONLY, purpose));
+    }
+    return Status::ok();
+  }
+
+ private:
+  const std::shared_ptr<UsrbioLibrary> library_;
+  std::vector<int> read_, write_;
+};
+
+class UsrbioPageStore::Session {
+ public:
+  Session(std::shared_ptr<UsrbioLibrary> library, const UsrbioStoreOptions& options)
+      : library_(std::move(library)), options_(options) {}
+  ~Session() {
+    stop();
+    workers_.clear();
+    files_.clear();
+    probe_.reset();
+  }
+  Status open();
+  [[nodiscard]] bool is_dead() const { return health_->is_dead.load(std::memory_order_acquire); }
+  Result<std::shared_ptr<PageFiles>> open_files(const std::string& base, std::uint32_t count,
+                                                PageTransfer::Kind purpose) LARDER_EXCLUDES(mutex_);
+  Status submit(PageTransfer transfer) {
+    const bool reads = transfer.kind == PageTransfer::Kind::kRead;
+    const std::size_t first = reads ? 0 : options_.rings;
+    const std::size_t turn = next_.fetch_add(1, std::memory_order_relaxed) % options_.rings;
+    return workers_[first + turn]->submit(std::move(transfer));
+  }
+  void stop() {
+    for (const auto& worker : workers_) worker->stop();
+  }
+  void add_to(PageStoreStats& out) const {
+    for (const auto& worker : workers_) {
+      out.in_flight += worker->in_flight();
+      out.abandoned += worker->abandoned();
+      out.late += worker->late();
+    }
+  }
+
+ private:
+  Status make_workers(const std::string& mount_point);
+  Status test_rings(const std::shared_ptr<Files>& files);
+  Status test_ring(std::size_t worker, const std::shared_ptr<Files>& files, std::size_t slot);
+
+  const std::shared_ptr<UsrbioLibrary> library_;
+  const UsrbioStoreOptions options_;
+  const std::shared_ptr<MountHealth> health_ = std::make_shared<MountHealth>();
+  std::shared_ptr<Files> probe_;                      // keeps the probe's descriptor open
+  std::vector<std::unique_ptr<RingWorker>> workers_;  // of reads, then of writes
+  std::atomic<std::size_t> next_{0};
+  RankedMutex mutex_{LockRank::kStorage};
+  std::map<std::pair<std::string, PageTransfer::Kind>, std::shared_ptr<PageFiles>> files_ LARDER_GUARDED_BY(mutex_);
+};
+
+Status UsrbioPageStore::Session::open() {
+  const Result<std::string> mount = library_->mount_point_of(options_.directory);
+  if (!mount.is_ok()) {
+    return invalid_argument("hf3fs: " + options_.directory + " is not a directory on a 3FS mount: " +
+                            mount.status().message() + "; see option 'file_path_prefix'");
+  }
+  // Every session tests with a file of its own: other processes do so at the same time.
+  static std::atomic<std::uint64_t> number{0};
+  const std::uint64_t seed = static_cast<std::uint64_t>(real_clock().now().time_since_epoch().count());
+  const std::string path = options_.directory + "/.larder-probe-" + probe_digest(seed + number++).hex().substr(0, 16);
+  probe_ = std::make_shared<Files>(library_);
+  Status status = probe_->open(path, O_RDWR | O_CREAT | O_EXCL, PageTransfer::Kind::kWrite);
+  if (!status.is_ok()) return status;
+  status = probe_->open(path, O_RDONLY, PageTransfer::Kind::kRead);
+  health_->probe_descriptor = probe_->descriptor(PageTransfer::Kind::kWrite, 0);
+  if (status.is_ok()) status = make_workers(*mount);
+  if (status.is_ok()) status = test_rings(probe_);
+  (void)library_->unlink(path);  // the descriptor stays good for the liveness probe
+  return status;
+}
+
+Status UsrbioPageStore::Session::make_workers(const std::string& mount_point) {
+  for (const auto direction : {PageTransfer::Kind::kRead, PageTransfer::Kind::kWrite}) {
+    for (unsigned i = 0; i < options_.rings; ++i) {
+      RingWorkerOptions ring = options_.ring;
+      ring.mount_point = mount_point;
+      ring.direction = direction;
+      Result<std::unique_ptr<RingWorker>> worker = RingWorker::create(library_, ring, health_);
+      if (!worker.is_ok()) return worker.status();
+      workers_.push_back(std::move(worker).value());
+    }
+  }
+  return Status::ok();
+}
+
+// Each writing ring writes a page, then each reading one reads one of them.
+Status UsrbioPageStore::Session::test_rings(const std::shared_ptr<Files>& files) {
+  for (std::size_t i = 0; i < options_.rings; ++i) {
+    LARDER_RETURN_IF_ERROR(test_ring(options_.rings + i, files, i));
+  }
+  for (std::size_t i = 0; i < options_.rings; ++i) LARDER_RETURN_IF_ERROR(test_ring(i, files, i));
+  return Status::ok();
+}
+
+Status UsrbioPageStore::Session::test_ring(std::size_t worker, const std::shared_ptr<Files>& files, std::size_t slot) {
+  std::vector<std::byte> bytes(kProbePayload, std::byte{0});
+  const bool reads = worker < options_.rings;
+  for (std::size_t i = 0; i < bytes.size() && !reads; ++i) bytes[i] = static_cast<std::byte>(i + slot);
+  const Segment payload{bytes.data(), bytes.size()};
+  PageTransfer transfer;
+  transfer.kind = reads ? PageTransfer::Kind::kRead : PageTransfer::Kind::kWrite;
+  transfer.files = files;
+  transfer.address = {0, slot * transfer_bytes(kProbePayload)};
+  transfer.envelope.key = probe_digest(slot);
+  transfer.envelope.generation = slot + 1;
+  transfer.envelope.payload_bytes = bytes.size();
+  transfer.payload = {&payload, 1};
+  std::promise<Status> promise;
+  std::future<Status> ended = promise.get_future();
+  transfer.done = [&promise](TransferEnd end) { promise.set_value(std::move(end.status)); };
+  Status status = workers_[worker]->submit(std::move(transfer));
+  if (status.is_ok()) status = ended.get();  // ends by the transfer's own deadline
+  for (std::size_t i = 0; i < bytes.size() && reads && status.is_ok(); ++i) {
+    if (bytes[i] != static_cast<std::byte>(i + slot)) status = corrupt("wrong bytes");
+  }
+  if (status.is_ok()) return status;
+  return unavailable("hf3fs: the mount's rings failed their test (a " + std::string(reads ? "read" : "write") +
+                     " of one page in " + options_.directory + "): " + status.message());
+}
+
+Result<std::shared_ptr<PageFiles>> UsrbioPageStore::Session::open_files(const std::string& base, std::uint32_t count,
+                                                                        PageTransfer::Kind purpose) {
+  const std::pair<std::string, PageTransfer::Kind> name{base, purpose};
+  {
+    LockGuard guard(mutex_);
+    const auto known = files_.find(name);
+    if (known != files_.end()) return known->second;
+  }
+  auto files = std::make_shared<Files>(library_);
+  LARDER_RETURN_IF_ERROR(files->open_all(base, count, purpose));
+  LockGuard guard(mutex_);
+  return files_.try_emplace(name, std::move(files)).first->second;
+}
+
+UsrbioPageStore::UsrbioPageStore(const UsrbioStoreOptions& options, std::shared_ptr<UsrbioLibrary> library,
+                                 Clock& clock)
+    : options_(options), library_(std::move(library)), clock_(clock) {}
+
+Result<std::unique_ptr<UsrbioPageStore>> UsrbioPageStore::create(const UsrbioStoreOptions& options, Clock& clock) {
+  Result<std::shared_ptr<UsrbioLibrary>> library = UsrbioLibrary::load(options.library);
+  if (!library.is_ok()) return library.status();
+  std::unique_ptr<UsrbioPageStore> out(new UsrbioPageStore(options, std::move(library).value(), clock));
+  auto session = std::make_shared<Session>(out->library_, options);
+  LARDER_RETURN_IF_ERROR(session->open());
+  LockGuard guard(out->mutex_);
+  out->session_ = std::move(session);
+  return out;
+}
+
+UsrbioPageStore::~UsrbioPageStore() = default;  // each session waits for its workers
+
+Result<std::shared_ptr<UsrbioPageStore::Session>> UsrbioPageStore::session() {
+  const Status down = unavailable("hf3fs: the mount of " + options_.directory + " is down");
+  {
+    LockGuard guard(mutex_);
+    if (is_closed_) return unavailable("hf3fs: closed");
+    if (session_ && !session_->is_dead()) return session_;
+    if (session_) {
+      log_warning("storage/hf3fs", "the mount of " + options_.directory + " does not answer any more");
+      next_try_ = clock_.now() + options_.retry_after;
+      dead_.push_back(std::move(session_));
+      session_ = nullptr;
+    }
+    if (is_opening_ || clock_.now() < next_try_ || dead_.size() > kMaxDeadSessions) return down;
+    is_opening_ = true;
+  }
+  auto fresh = std::make_shared<Session>(library_, options_);
+  const Status opened = fresh->open();
+  LockGuard guard(mutex_);
+  is_opening_ = false;
+  next_try_ = clock_.now() + options_.retry_after;
+  if (!opened.is_ok()) return Status(StatusCode::kUnavailable, opened.message());
+  if (is_closed_) return unavailable("hf3fs: closed");
+  log_info("storage/hf3fs", "the mount of " + options_.directory + " is back");
+  session_ = std::move(fresh);
+  return session_;
+}
+
+Result<std::shared_ptr<PageFiles>> UsrbioPageStore::open_files(const std::string& base, std::uint32_t count,
+                                                               PageTransfer::Kind purpose) {
+  const Result<std::shared_ptr<Session>> now = session();
+  if (!now.is_ok()) return now.status();
+  return (*now)->open_files(base, count, purpose);
+}
+
+Status UsrbioPageStore::submit(PageTransfer transfer) {
+  std::shared_ptr<Session> now;
+  {
+    LockGuard guard(mutex_);
+    now = session_;
+  }
+  if (!now || now->is_dead()) return unavailable("hf3fs: the mount of " + options_.directory + " is down");
+  return now->submit(std::move(transfer));
+}
+
+PageStoreStats UsrbioPageStore::stats() const {
+  LockGuard guard(mutex_);
+  PageStoreStats out;
+  if (session_) session_->add_to(out);
+  for (const auto& session : dead_) session->add_to(out);
+  out.remounts = dead_.size();
+  out.is_down = !session_ || session_->is_dead();
+  return out;
+}
+
+Status UsrbioPageStore::close(std::chrono::nanoseconds limit) {
+  std::shared_ptr<Session> last;
+  {
+    LockGuard guard(mutex_);
+    is_closed_ = true;
+    last = session_;
+  }
+  (void)limit;  // the backend's gate has waited for every transfer's end already
+  if (last) last->stop();
+  return stats().in_flight == 0 ? Status::ok() : deadline_exceeded("hf3fs: pages are still in flight");
+}
+
+}  // namespace larder::hf3fs

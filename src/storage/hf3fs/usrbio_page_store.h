@@ -1,0 +1,69 @@
+// Pages in files of 3FS, moved by its rings (page_store.h has the contract).
+//
+//   session   everything that hangs on one life of the mount's daemon: rings with their staging memory (ring_worker.h),
+//             and registered files. Tested by a page written and read through every ring before it is used, because a
+//             registration of memory can fail unseen.
+//
+// When the mount dies the session ends, and open_files() makes a new one when the mount is back, at most every
+// `retry_after`. What the old one had in flight stays quarantined with it: its memory is never reused.
+//
+// Threads: any. Locks: one for the session and the tables of files; opening files happens under none.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ranked_mutex.h"
+#include "storage/hf3fs/page_store.h"
+#include "storage/hf3fs/ring_worker.h"
+#include "storage/hf3fs/usrbio_library.h"
+
+namespace larder::hf3fs {
+
+struct UsrbioStoreOptions {
+  LibraryOptions library;
+  std::string directory;     // that all files lie in: tells the mount
+  unsigned rings = 2;        // of each direction
+  RingWorkerOptions ring{};  // mount point and direction are filled in
+  Nanos retry_after = std::chrono::seconds(2);
+};
+
+class UsrbioPageStore final : public PageStore {
+ public:
+  // Loads the library, finds the mount and tests it. kInvalidArgument: the directory is not on a 3FS mount;
+  // kUnavailable: it does not answer; others as the library says.
+  [[nodiscard]] static Result<std::unique_ptr<UsrbioPageStore>> create(const UsrbioStoreOptions& options, Clock& clock);
+  ~UsrbioPageStore() override;
+
+  [[nodiscard]] Result<std::shared_ptr<PageFiles>> open_files(const std::string& base, std::uint32_t count,
+                                                              PageTransfer::Kind purpose) override
+      LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] Status submit(PageTransfer transfer) override LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] PageStoreStats stats() const override LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] Status close(std::chrono::nanoseconds limit) override LARDER_EXCLUDES(mutex_);
+
+ private:
+  class Files;
+  class Session;
+  UsrbioPageStore(const UsrbioStoreOptions& options, std::shared_ptr<UsrbioLibrary> library, Clock& clock);
+  // The living session; a new one if the last has died and it is time to try again.
+  [[nodiscard]] Result<std::shared_ptr<Session>> session() LARDER_EXCLUDES(mutex_);
+
+  // constant after construction
+  const UsrbioStoreOptions options_;
+  const std::shared_ptr<UsrbioLibrary> library_;
+  Clock& clock_;
+
+  mutable RankedMutex mutex_{LockRank::kStorage};
+  std::shared_ptr<Session> session_ LARDER_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Session>> dead_ LARDER_GUARDED_BY(mutex_);
+  TimePoint next_try_ LARDER_GUARDED_BY(mutex_){};
+  bool is_opening_ LARDER_GUARDED_BY(mutex_) = false;
+  bool is_closed_ LARDER_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace larder::hf3fs

@@ -1,0 +1,47 @@
+// RedisMetadata under the conformance suite: on a server that keeps nothing, and on one with an append-only file.
+#include "tests/metadata/metadata_conformance.h"
+#include "tests/metadata/redis_harness.h"
+
+namespace larder::conformance {
+namespace {
+
+// One server for all tests of a process; each begins with an empty one.
+RedisServer& shared_server(bool is_durable) {
+  static const std::unique_ptr<RedisServer> kVolatile = RedisServer::start();
+  static const std::unique_ptr<RedisServer> kDurable =
+      RedisServer::start({"--appendonly", "yes", "--appendfsync", "always"});
+  return is_durable ? *kDurable : *kVolatile;
+}
+
+class OnRedis final : public MetadataHarness {
+ public:
+  explicit OnRedis(bool is_durable) : is_durable_(is_durable), server_(shared_server(is_durable)) {
+    (void)server_.command({"FLUSHALL"});
+    RedisMetadataOptions options = redis_test_options(server_);
+    options.test_clock = &clock_;
+    service_ = open_redis(options);
+  }
+  [[nodiscard]] MetadataService& service() override { return *service_; }
+  void advance(Nanos by) override { clock_.advance(by); }
+  [[nodiscard]] bool restart() override { return is_durable_ && server_.restart(); }
+  [[nodiscard]] Status check() override { return check_redis_tables(server_); }
+
+ private:
+  const bool is_durable_;
+  RedisServer& server_;
+  ManualClock clock_;
+  std::unique_ptr<RedisMetadata> service_;
+};
+
+std::vector<MetadataUnderTest> services() {
+  if (!RedisServer::is_installed()) return {};
+  return {{"Redis", [] { return std::make_unique<OnRedis>(false); }},
+          {"RedisWithAppendOnlyFile", [] { return std::make_unique<OnRedis>(true); }}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Redis, MetadataConformance, testing::ValuesIn(services()), test_name);
+
+TEST(RedisConformanceTest, RedisIsThere) { LARDER_NEEDS_REDIS(); }
+
+}  // namespace
+}  // namespace larder::conformance

@@ -1,0 +1,30 @@
+// A fresh empty directory, and its removal with everything in it.
+#pragma once
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+namespace larder::conformance {
+
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    const char* const base = std::getenv("TMPDIR");
+    path_ = std::string(base != nullptr && *base != '\0' ? base : "/tmp") + "/larder_metadata_XXXXXX";
+    if (::mkdtemp(path_.data()) == nullptr) path_.clear();
+  }
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace larder::conformance

@@ -1,0 +1,289 @@
+// The client: keys, broken connections, servers that are none, are silent, or come and go; many threads.
+#include "metadata/http_metadata.h"
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "base/thread_pool.h"
+#include "server/http_listener.h"
+#include "tests/metadata_http/http_harness.h"
+
+namespace larder::conformance {
+namespace {
+
+const MetadataNamespace kKv{0, "kv"};
+
+std::unique_ptr<HttpMetadata> client_of(const std::string& url, Nanos timeout = std::chrono::seconds(20),
+                                        std::size_t connections = 8) {
+  HttpMetadataOptions options;
+  options.url = url;
+  options.timeout = timeout;
+  options.connections = connections;
+  auto made = HttpMetadata::create(options, real_clock());
+  EXPECT_TRUE(made.is_ok()) << made.status().to_string();
+  return std::move(*made);
+}
+
+TEST(HttpMetadataTest, WithoutTheKeyNothingIsAnswered) {
+  HttpServerUnderTest server("secret");
+  EXPECT_EQ(server.client()->initialize(kKv, 8).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(server.client("wrong")->stats().status().code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(server.client("secret")->initialize(kKv, 8).is_ok());
+  for (const char* target : {"/0/exists", "/v1/metadata", "/v1/stats", "/nothing"}) {
+    const HttpReply reply = server.post(target, R"({"keys":[]})");
+    EXPECT_EQ(reply.status, 401u) << target;
+    EXPECT_EQ(reply.body, R"({"error":"Unauthorized"})");
+  }
+  EXPECT_EQ(server.call("POST", "/0/exists", R"({"keys":[]})", "secret").status, 200u);
+  EXPECT_EQ(server.call("GET", "/health").status, 200u);
+  EXPECT_EQ(server.call("GET", "/metrics").status, 200u);
+}
+
+// What requests.Session sends for http://larder:secret@host: the reference's client knows no other key.
+TEST(HttpMetadataTest, TheKeyMayBeThePasswordOfTheUrl) {
+  HttpServerUnderTest server("secret");
+  const auto ask = [&](const std::string& authorization) {
+    HttpClient client(server.http_url(), std::chrono::seconds(20));
+    const auto reply = client.raw("POST /0/initialize HTTP/1.1\r\nHost: x\r\nAuthorization: " + authorization +
+                                  "\r\nContent-Length: 15\r\n\r\n{\"num_pages\":8}");
+    return reply.is_ok() ? reply->status : 0u;
+  };
+  EXPECT_EQ(ask("Basic bGFyZGVyOnNlY3JldA=="), 204u);  // larder:secret
+  EXPECT_EQ(ask("Basic OnNlY3JldA"), 204u);            // :secret
+  EXPECT_EQ(ask("Basic bGFyZGVyOnNlY3JlVA=="), 401u);  // larder:secreT
+  EXPECT_EQ(ask("Basic c2VjcmV0"), 401u);              // secret, without a user
+  EXPECT_EQ(ask("Basic bGFyZGVyOg=="), 401u);          // no password
+  EXPECT_EQ(ask("Basic ***"), 401u);
+  EXPECT_EQ(ask("Basic"), 401u);
+}
+
+TEST(HttpMetadataTest, TheServerMayGoAndComeBack) {
+  HttpServerUnderTest server;
+  const auto client = server.client();
+  ASSERT_TRUE(client->initialize(kKv, 8).is_ok());
+  const std::vector<ReserveItems> wanted{{&kKv, {{"a", ""}}}};
+  const auto given = client->reserve(session_of(1), wanted, kMaxTtl);
+  ASSERT_TRUE(given.is_ok());
+  server.close();
+  EXPECT_EQ(client->stats().status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(client->find({}, Nanos{0}).status().code(), StatusCode::kUnavailable);
+  server.open();
+  EXPECT_TRUE(client->stats().is_ok());
+}
+
+// Does what it is asked, but ends the connection without an answer as often as it was told; one connection at a time.
+class LossyServer {
+ public:
+  LossyServer(MetadataService& service, int losses) : service_(service), losses_(losses) {
+    socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    EXPECT_EQ(::bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(::listen(socket_, 8), 0);
+    EXPECT_EQ(::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    url_ = "http://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+    (void)thread_.post([this] { serve(); });
+  }
+  ~LossyServer() {
+    ::shutdown(socket_, SHUT_RDWR);  // ends accept()
+    thread_.wait_idle();
+    ::close(socket_);
+  }
+  [[nodiscard]] const std::string& url() const { return url_; }
+  [[nodiscard]] int requests() const { return requests_.load(); }
+
+ private:
+  void serve() {
+    for (;;) {
+      const int peer = ::accept(socket_, nullptr, nullptr);
+      if (peer < 0) return;
+      serve_peer(peer);
+      ::close(peer);
+    }
+  }
+  void serve_peer(int peer) {
+    std::string bytes;
+    char piece[4096];
+    for (;;) {
+      const std::size_t end = bytes.find("\r\n\r\n");
+      const std::size_t length = bytes.find("Content-Length: ");
+      if (end != std::string::npos && length != std::string::npos) {
+        const std::size_t size = std::strtoul(bytes.c_str() + length + 16, nullptr, 10);
+        if (bytes.size() >= end + 4 + size) {
+          const std::string answer =
+              metadata::answer_wire_request(service_, std::string_view(bytes).substr(end + 4, size)).bytes;
+          if (requests_.fetch_add(1) < losses_) return;
+          const std::string whole =
+              "HTTP/1.1 200 OK\r\nContent-Length: " + std::to_string(answer.size()) + "\r\n\r\n" + answer;
+          (void)!::send(peer, whole.data(), whole.size(), MSG_NOSIGNAL);
+          bytes.clear();
+        }
+      }
+      const ssize_t got = ::recv(peer, piece, sizeof piece, 0);
+      if (got <= 0) return;
+      bytes.append(piece, static_cast<std::size_t>(got));
+    }
+  }
+
+  MetadataService& service_;
+  const int losses_;
+  int socket_ = -1;
+  std::string url_;
+  std::atomic<int> requests_{0};
+  ThreadPoolExecutor thread_{"lossy", 1, 4};
+};
+
+TEST(HttpMetadataTest, ALostAnswerIsAskedForOnceMoreAndIsTheSame) {
+  auto service = EmbeddedMetadata::create(embedded_test_options(), real_clock());
+  ASSERT_TRUE(service.is_ok());
+  ASSERT_TRUE((*service)->initialize(kKv, 4).is_ok());
+  const std::vector<ReserveItems> wanted{{&kKv, {{"a", ""}, {"b", "a"}}}};
+  {
+    LossyServer server(**service, 1);
+    const auto given = client_of(server.url())->reserve(session_of(1), wanted, kMaxTtl);
+    ASSERT_TRUE(given.is_ok()) << given.status().to_string();
+    EXPECT_EQ(outcomes(given->front()), "RR");
+    EXPECT_EQ(server.requests(), 2);
+    EXPECT_EQ((*service)->stats()->at(kKv).reserved, 2u) << "asked twice, reserved once";
+    const auto same = (*service)->reserve(session_of(1), wanted, kMaxTtl);
+    ASSERT_TRUE(same.is_ok());
+    EXPECT_EQ(same->front()[0].ref, given->front()[0].ref);
+  }
+  LossyServer server(**service, 2);
+  const auto lost = client_of(server.url())->reserve(session_of(2), wanted, kMaxTtl);
+  EXPECT_EQ(lost.status().code(), StatusCode::kUnavailable) << "once more, not for ever";
+}
+
+TEST(HttpMetadataTest, WhatIsNoMetadataServerIsUnsupported) {
+  MetricsRegistry metrics;
+  std::atomic<unsigned> status{404};
+  auto listener = HttpListener::create(
+      {},
+      [&](const HttpRequest&, const std::shared_ptr<HttpExchange>& exchange) {
+        HttpResponse response;
+        response.status = status.load();
+        response.body = "<html>";
+        exchange->respond(std::move(response));
+      },
+      metrics);
+  ASSERT_TRUE(listener.is_ok());
+  const auto client = client_of("127.0.0.1:" + std::to_string((*listener)->port()));
+  const std::pair<unsigned, StatusCode> expected[] = {
+      {200, StatusCode::kUnsupported},      {404, StatusCode::kUnsupported}, {403, StatusCode::kInvalidArgument},
+      {413, StatusCode::kInvalidArgument},  {500, StatusCode::kUnavailable}, {503, StatusCode::kUnavailable},
+      {504, StatusCode::kDeadlineExceeded}, {501, StatusCode::kUnsupported}};
+  for (const auto& [answered, code] : expected) {
+    status = answered;
+    EXPECT_EQ(client->stats().status().code(), code) << answered;
+    EXPECT_NE(client->stats().status().code(), StatusCode::kNotFound) << "that would mean: initialise it";
+  }
+}
+
+TEST(HttpMetadataTest, ASilentServerEndsByTheTimeOutAndAFullPoolToo) {
+  MetricsRegistry metrics;
+  RankedMutex mutex{LockRank::kServer};
+  std::vector<std::shared_ptr<HttpExchange>> held;
+  auto listener = HttpListener::create(
+      {},
+      [&](const HttpRequest&, std::shared_ptr<HttpExchange> exchange) {
+        LockGuard guard(mutex);
+        held.push_back(std::move(exchange));
+      },
+      metrics);
+  ASSERT_TRUE(listener.is_ok());
+  const auto client = client_of("127.0.0.1:" + std::to_string((*listener)->port()), std::chrono::milliseconds(200), 1);
+  ThreadPoolExecutor threads("ask", 3, 8);
+  std::atomic<int> timed_out{0};
+  const TimePoint begin = real_clock().now();
+  for (int i = 0; i < 3; ++i) {
+    (void)threads.post([&] {
+      if (client->stats().status().code() == StatusCode::kDeadlineExceeded) timed_out.fetch_add(1);
+    });
+  }
+  threads.wait_idle();
+  EXPECT_EQ(timed_out.load(), 3);
+  EXPECT_LT(real_clock().now() - begin, std::chrono::seconds(10));
+  std::vector<std::shared_ptr<HttpExchange>> asked;
+  {
+    LockGuard guard(mutex);
+    asked.swap(held);
+  }
+  EXPECT_GE(asked.size(), 1u);
+}
+
+TEST(HttpMetadataTest, ManyThreadsShareFewConnections) {
+  HttpServerUnderTest server({}, true);
+  const auto client = client_of(server.url(), std::chrono::seconds(20), 3);
+  ASSERT_TRUE(client->initialize(kKv, 4096).is_ok());
+  ThreadPoolExecutor threads("ask", 8, 64);
+  std::atomic<int> wrong{0};
+  for (std::uint64_t writer = 1; writer <= 8; ++writer) {
+    (void)threads.post([&, writer] {
+      for (std::uint64_t round = 0; round < 40; ++round) {
+        const std::string key = std::to_string(writer) + "/" + std::to_string(round);
+        const std::vector<ReserveItems> wanted{{&kKv, {{key, ""}}}};
+        const auto given = client->reserve(session_of(writer, round), wanted, kMaxTtl);
+        if (!given.is_ok() || given->front().front().outcome != ReserveOutcome::kReserved) {
+          wrong.fetch_add(1);
+          continue;
+        }
+        const PageRef ref = given->front().front().ref;
+        const auto done = client->confirm({session_of(writer, round), {{{&kKv, key, ref}}}, {}, round % 2 == 0});
+        const std::vector<MetadataKeys> keys{{&kKv, {key}}};
+        const auto found = client->find(keys, kSecond);
+        const bool is_right = done.is_ok() && done->front().is_ok() && found.is_ok() && found->front().front() == ref;
+        if (!is_right) wrong.fetch_add(1);
+      }
+    });
+  }
+  threads.wait_idle();
+  EXPECT_EQ(wrong.load(), 0);
+  EXPECT_EQ(server.service().stats()->at(kKv).stored, 320u);
+}
+
+TEST(HttpMetadataTest, OptionsAndCallsAreChecked) {
+  const auto code = [](const HttpMetadataOptions& options) {
+    return HttpMetadata::create(options, real_clock()).status().code();
+  };
+  EXPECT_EQ(code({"https://x", "", kSecond, 1}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({"http://x:99999", "", kSecond, 1}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({"http://x", "", Nanos{0}, 1}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({"http://x", "", kSecond, 0}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({"http://x", "a\r\nb: c", kSecond, 1}), StatusCode::kInvalidArgument);
+  HttpServerUnderTest server;
+  const auto client = server.client();
+  const std::vector<MetadataKeys> nameless{{nullptr, {"a"}}};
+  EXPECT_EQ(client->find(nameless, Nanos{0}).status().code(), StatusCode::kInvalidArgument);
+  const std::vector<MetadataKeys> many{{&kKv, std::vector<std::string_view>(metadata::kMaxWireItems, "k")}};
+  EXPECT_EQ(client->find(many, Nanos{0}).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(HttpMetadataTest, StatsAndMetricsSayTheSameAsTheService) {
+  HttpServerUnderTest server;
+  (void)server.post("/2/initialize", R"({"num_pages":10,"namespace":"swa"})");
+  (void)server.post("/2/reserve_and_allocate_page_indices", R"({"keys":[["a",""],["b",""]],"namespace":"swa"})");
+  (void)server.post("/2/confirm_write", R"({"written_keys_to_confirm":[["a",0]],"namespace":"swa"})");
+  const HttpReply reply = server.call("GET", "/v1/stats");
+  EXPECT_EQ(reply.status, 200u);
+  const auto json = nlohmann::json::parse(reply.body, nullptr, false);
+  const nlohmann::json expected = {{"pages", 10}, {"free", 8},    {"reserved", 1}, {"stored", 1}, {"quarantined", 0},
+                                   {"leased", 0}, {"evicted", 0}, {"expired", 0},  {"refused", 0}};
+  EXPECT_EQ(json["namespaces"]["2:swa"], expected) << reply.body;
+  const std::string metrics = server.call("GET", "/metrics").body;
+  EXPECT_NE(metrics.find("larder_metadata_pages{namespace=\"2:swa\",state=\"stored\"} 1"), std::string::npos)
+      << metrics;
+  EXPECT_NE(metrics.find("larder_metadata_requests_total{route=\"confirm_write\"} 1"), std::string::npos) << metrics;
+  EXPECT_EQ(server.call("POST", "/v1/stats").status, 405u);
+  EXPECT_EQ(server.call("GET", "/v1/metadata").status, 405u);
+}
+
+}  // namespace
+}  // namespace larder::conformance

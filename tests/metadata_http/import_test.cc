@@ -1,0 +1,124 @@
+// The reference server's persisted state, from golden files in its own form and from broken ones.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/file_system.h"
+#include "metadata/memory_journal.h"
+#include "server/metadata_import.h"
+#include "tests/metadata/embedded_harness.h"
+
+namespace larder::conformance {
+namespace {
+
+std::string golden(const std::string& name) {
+  const std::string path = std::string(LARDER_SOURCE_DIR) + "/tests/golden/metadata_reference/" + name;
+  auto file = real_file_system().open(path, {});
+  EXPECT_TRUE(file.is_ok()) << path;
+  if (!file.is_ok()) return {};
+  std::string text(static_cast<std::size_t>(*(*file)->size_bytes()), '\0');
+  EXPECT_TRUE(read_exactly(**file, std::as_writable_bytes(std::span(text)), 0).is_ok());
+  return text;
+}
+
+class ImportTest : public testing::Test {
+ protected:
+  void import(const std::string& text) {
+    const auto imported = parse_reference_state(text);
+    ASSERT_TRUE(imported.is_ok()) << imported.status().to_string();
+    report_ = import_report(*imported);
+    record_import(*imported, batch_);
+    auto opened = EmbeddedMetadata::create(embedded_test_options(), clock_, make_imported_journal(batch_));
+    ASSERT_TRUE(opened.is_ok()) << opened.status().to_string();
+    service_ = std::move(*opened);
+    EXPECT_TRUE(service_->check().is_ok());
+  }
+  // Pages, or -1.
+  std::vector<int> pages(const MetadataNamespace& name_space, const std::vector<std::string>& keys) {
+    std::vector<int> out;
+    for (const auto& ref : Talker(*service_, name_space).find(keys))
+      out.push_back(ref ? static_cast<int>(ref->page) : -1);
+    return out;
+  }
+
+  ManualClock clock_;
+  metadata::JournalBatch batch_;
+  std::unique_ptr<EmbeddedMetadata> service_;
+  std::string report_;
+};
+
+TEST_F(ImportTest, NamespacesPagesAndKeysAreThere) {
+  import(golden("with_namespaces.json"));
+  EXPECT_EQ(report_,
+            "0:kv: 3 keys in 8 pages (1 were neither free nor mapped)\n0:mamba: 1 keys in 4 pages\n"
+            "1:kv: 0 keys in 8 pages\n");
+  EXPECT_EQ(pages({0, "kv"}, {"new", "older", "oldest", "new_mamba"}), (std::vector<int>{6, 5, 7, -1}));
+  EXPECT_EQ(pages({0, "mamba"}, {"new", "new_mamba"}), (std::vector<int>{-1, 3}));
+  EXPECT_EQ(Talker(*service_, {1, "kv"}).stats().free, 8u);
+  EXPECT_EQ(service_->initialize({0, "kv"}, 100).value_or(0), 8u) << "the size of the files is known";
+}
+
+TEST_F(ImportTest, KeysOfBeforeNamespacesAreKv) {
+  import(golden("before_namespaces.json"));
+  EXPECT_EQ(report_, "0:kv: 3 keys in 6 pages\n3:kv: 2 keys in 2 pages\n");
+  EXPECT_EQ(pages({0, "kv"}, {"a", "b", "c"}), (std::vector<int>{5, 4, 3}));
+  EXPECT_EQ(pages({3, "kv"}, {"x", "y"}), (std::vector<int>{1, 0}));
+}
+
+TEST_F(ImportTest, TheOrderOfUseIsTheOrderOfEviction) {
+  import(golden("before_namespaces.json"));
+  clock_.advance(std::max(kMaxLease, kMaxIoLifetime) + kSecond);  // what may be read or written after a restart
+  Talker kv(*service_, {0, "kv"});
+  EXPECT_EQ(outcomes(kv.reserve(session_of(1), {"n1", "n2", "n3", "n4"})), "RRRR");
+  EXPECT_EQ(kv.presence({"a", "b", "c"}), "011");
+  EXPECT_EQ(outcomes(kv.reserve(session_of(2), {"n5"})), "R");
+  EXPECT_EQ(kv.presence({"a", "b", "c"}), "001");
+}
+
+TEST_F(ImportTest, AnImportIsWrittenOnceAndOnlyIntoAnEmptyJournal) {
+  import(golden("with_namespaces.json"));
+  const auto disk = std::make_shared<metadata::MemoryDisk>();
+  ASSERT_TRUE(import_into(*metadata::open_memory_journal(disk), batch_).is_ok());
+  EXPECT_EQ(import_into(*metadata::open_memory_journal(disk), batch_).code(), StatusCode::kConflict);
+  disk->cut_power(0);
+  auto opened = EmbeddedMetadata::create(embedded_test_options(), clock_, metadata::open_memory_journal(disk));
+  ASSERT_TRUE(opened.is_ok()) << opened.status().to_string();
+  EXPECT_EQ(Talker(**opened, {0, "kv"}).presence({"new", "older", "oldest"}), "111");
+}
+
+TEST_F(ImportTest, WhatIsInconsistentIsRefusedByName) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"([1])", "JSON object"},
+      {R"({"0:kv":)", "malformed JSON"},
+      {R"({"x:kv":{}})", "'x:kv'"},
+      {R"({"0:":{}})", "'0:'"},
+      {R"({"0:a:b":{}})", "'0:a:b'"},
+      {R"({"0:kv":[]})", "'0:kv' must be an object"},
+      {R"({"0:kv":{"num_pages":2,"free_pages":[]}})", "'0:kv' must have num_pages, free_pages and key_to_index"},
+      {R"({"0:kv":{"num_pages":0,"free_pages":[],"key_to_index":[]}})", "'0:kv': num_pages"},
+      {R"({"0:kv":{"num_pages":-1,"free_pages":[],"key_to_index":[]}})", "'0:kv': num_pages"},
+      {R"({"0:kv":{"num_pages":1e9,"free_pages":[],"key_to_index":[]}})", "'0:kv': num_pages"},
+      {R"({"0:kv":{"num_pages":2,"free_pages":{},"key_to_index":[]}})", "must be arrays"},
+      {R"({"0:kv":{"num_pages":2,"free_pages":[2],"key_to_index":[]}})", "free_pages[0] is page 2, but there are 2"},
+      {R"({"0:kv":{"num_pages":2,"free_pages":[1,1],"key_to_index":[]}})", "page 1 is there twice"},
+      {R"({"0:kv":{"num_pages":2,"free_pages":[1],"key_to_index":[["a",1]]}})", "page 1 is there twice"},
+      {R"({"0:kv":{"num_pages":2,"free_pages":[],"key_to_index":[["a",1],["b",1]]}})", "key_to_index[1]"},
+      {R"({"0:kv":{"num_pages":2,"free_pages":[],"key_to_index":[["a",1],["a",0]]}})", "a key that was there before"},
+      {R"({"0:kv":{"num_pages":2,"free_pages":[],"key_to_index":[["a"]]}})", "must be [key, page]"},
+      {R"({"0:kv":{"num_pages":2,"free_pages":[],"key_to_index":[[1,1]]}})", "must be [key, page]"},
+      {R"({"0:kv":{"num_pages":2,"free_pages":[],"key_to_index":[["a",-1]]}})", "must be a page"},
+      {R"({"0:kv":{"num_pages":2,"free_pages":[],"key_to_index":[["a",0.5]]}})", "must be a page"},
+      {R"({"0":{"num_pages":2,"free_pages":[],"key_to_index":[]},"0:kv":{"num_pages":2,"free_pages":[],)"
+       R"("key_to_index":[]}})",
+       "'0:kv' is there twice"},
+  };
+  for (const auto& [text, part] : cases) {
+    const auto imported = parse_reference_state(text);
+    EXPECT_EQ(imported.status().code(), StatusCode::kInvalidArgument) << text;
+
+    EXPECT_NE(imported.status().message().find(part), std::string::npos) << text << "\n" << imported.status().message();
+  }
+}
+
+}  // namespace
+}  // namespace larder::conformance
