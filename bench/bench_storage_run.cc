@@ -9,6 +9,7 @@
 #include "base/thread_pool.h"
 #include "bench/bench_storage.h"
 #include "engine/composition.h"
+#include "metadata/open_metadata.h"
 
 namespace larder {
 namespace {
@@ -102,11 +103,13 @@ struct StorageRunner::Parts {
   std::unique_ptr<StorageBackend> backend;
 
   [[nodiscard]] Status open() {
+    LARDER_RETURN_IF_ERROR(real_file_system().make_dirs(directory));
     BackendEnvironment environment;
     environment.files = &real_file_system();
     environment.clock = &real_clock();
     environment.executor = threads.get();
     environment.host_memory = {{source->data(), source->size()}, {target->data(), target->size()}};
+    environment.open_metadata = [](const MetadataOptions& wanted) { return open_metadata(wanted, real_clock()); };
     Result<std::unique_ptr<StorageBackend>> made = factory.create(options.backend, backend_options, environment);
     if (!made.is_ok()) return made.status();
     backend = std::move(made).value();
@@ -216,9 +219,13 @@ Result<std::unique_ptr<StorageRunner>> StorageRunner::create(const StorageBenchO
   parts->directory = store_directory;
   LARDER_RETURN_IF_ERROR(register_backends(parts->factory));
   const std::vector<BackendOptionHelp>* known = parts->factory.options_of(options.backend);
-  if (known != nullptr && std::any_of(known->begin(), known->end(),
-                                      [](const BackendOptionHelp& option) { return option.key == "directory"; })) {
-    parts->backend_options["directory"] = store_directory;
+  const auto has_option = [known](std::string_view key) {
+    return known != nullptr &&
+           std::any_of(known->begin(), known->end(), [key](const auto& option) { return option.key == key; });
+  };
+  if (has_option("directory")) parts->backend_options["directory"] = store_directory;
+  if (has_option("file_path_prefix")) {  // hf3fs: on a mount, or under a directory that the fake library takes for one
+    parts->backend_options["file_path_prefix"] = store_directory + "/pages";
   }
   for (const std::string& text : options.extra) {
     const std::size_t equals = text.find('=');

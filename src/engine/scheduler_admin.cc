@@ -12,7 +12,7 @@ namespace {
 // stats() asks this often at most; then the last answer must do.
 constexpr Nanos kStatsWait = std::chrono::seconds(1);
 // A backend that needs longer for a few pages is none that a request should wait for.
-constexpr Nanos kProbeLimit = std::chrono::seconds(10);
+constexpr Nanos kProbeLimit = std::chrono::seconds(30);
 // How long a switch waits for the operations of what it replaced.
 constexpr Nanos kDrainLimit = std::chrono::seconds(1);
 
