@@ -156,6 +156,11 @@ function(larder_add_cross_test path)
     list(APPEND sources ${CMAKE_SOURCE_DIR}/tests/metadata/metadata_conformance_test.cc)
     set(libraries larder_tests_metadata_shared larder_sim larder_server)
   endif()
+  if(name STREQUAL "hf3fs_services")  # the suite of tests/conformance, with the servers of tests/metadata
+    list(APPEND sources ${CMAKE_SOURCE_DIR}/tests/conformance/storage_conformance.cc
+      ${CMAKE_SOURCE_DIR}/tests/conformance/storage_harness.cc)
+    set(libraries larder_tests_metadata_shared larder_sim larder_server)
+  endif()
   set(label fast)
   if(EXISTS ${path}/LABEL_SLOW)
     set(label slow)

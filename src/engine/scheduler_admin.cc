@@ -1,4 +1,6 @@
 // What operators ask of the scheduler.
+#include <openssl/rand.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -248,7 +250,10 @@ Result<PreparedStorage> SchedulerImpl::prepare_storage(const AttachRequest& requ
   if (!made.is_ok()) return failed(made.status());
   PreparedStorage prepared{request, std::move(made).value()};
   if (!request.probe) return prepared;
-  const auto seed = static_cast<std::uint64_t>(clock_.now().time_since_epoch().count());
+  std::uint64_t seed = 0;  // others may probe the same store at the same moment
+  if (::RAND_bytes(reinterpret_cast<unsigned char*>(&seed), sizeof seed) != 1) {
+    return failed(unavailable("no random numbers from the system"));
+  }
   const Status probed = probe_backend(*prepared.backend, clock_, std::min(limit, kProbeLimit), seed);
   // Declined by its admission policy: nothing is wrong with it.
   if (probed.is_ok() || probed.code() == StatusCode::kUnsupported) return prepared;

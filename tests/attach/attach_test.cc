@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "base/sanitized.h"
 #include "tests/attach/attach_rig.h"
 #include "tests/attach/moody_backend.h"
 #include "tests/attach/rounds.h"
@@ -15,7 +14,7 @@
 namespace larder::attach {
 namespace {
 
-constexpr std::size_t kRounds = kIsSanitized ? 8 : 24;
+constexpr std::size_t kRounds = 24;
 
 TEST(AttachRounds, HealthyBackendsComeAndGoWithStates) { run_rounds({"gdn-tiny", kRounds, test_seed(), false}); }
 TEST(AttachRounds, HealthyBackendsComeAndGoWithWindows) { run_rounds({"swa-tiny", kRounds, test_seed(), false}); }

@@ -51,8 +51,12 @@ Result<std::unique_ptr<StorageBackend>> HarnessBase::create(std::string_view nam
   for (const auto& [key, value] : extra) options[key] = value;
   Executor* executor = manual_ ? static_cast<Executor*>(manual_.get()) : pool_.get();
   BackendEnvironment environment{files, &clock_, executor};
-  environment.open_metadata = [this](const MetadataOptions& wanted) { return open_metadata(wanted, clock_); };
+  environment.open_metadata = [this](const MetadataOptions& wanted) { return open_service(wanted); };
   return factory_.create(name, options, environment);
+}
+
+Result<std::shared_ptr<MetadataService>> HarnessBase::open_service(const MetadataOptions& options) {
+  return open_metadata(options, clock_);
 }
 
 PageBuffer::PageBuffer(std::size_t bytes, std::size_t pieces, Rng& rng) {

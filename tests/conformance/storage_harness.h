@@ -50,6 +50,8 @@ class HarnessBase : public StorageHarness {
  protected:
   [[nodiscard]] Result<std::unique_ptr<StorageBackend>> create(std::string_view name, BackendOptions options,
                                                                const BackendOptions& extra, FileSystem* files);
+  // Of backends that want one: as their options say.
+  [[nodiscard]] virtual Result<std::shared_ptr<MetadataService>> open_service(const MetadataOptions& options);
   BackendFactory factory_;
   ManualClock clock_;
   std::unique_ptr<ManualExecutor> manual_;

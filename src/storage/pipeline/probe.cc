@@ -301,7 +301,10 @@ void Probe::clean_up(bool is_answering) {
 }  // namespace
 
 Status probe_backend(StorageBackend& backend, Clock& clock, Nanos limit, std::uint64_t seed) {
-  Rng rng(seed ^ static_cast<std::uint64_t>(clock.now().time_since_epoch().count()) ^
+  // Two probes of one store must not meet, also not those of two processes: the seed is stirred before time is added,
+  // or a seed that was made of the same clock would cancel it.
+  Rng stirred(seed);
+  Rng rng(stirred.next_u64() + static_cast<std::uint64_t>(clock.now().time_since_epoch().count()) +
           (static_cast<std::uint64_t>(clock.wall_unix_seconds()) << 32));
   return Probe(backend, clock, limit, rng).run();
 }
