@@ -11,7 +11,9 @@
 #include "base/file_system.h"
 #include "base/log.h"
 #include "cli/commands.h"
+#include "cli/log_option.h"
 #include "cli/real_signals.h"
+#include "engine/text_file.h"
 #include "key/sha256.h"
 #include "metadata/embedded_metadata.h"
 #include "metadata/real_rocksdb_journal.h"
@@ -92,32 +94,11 @@ Status check_options(const ServerOptions& o) {
   return Status::ok();
 }
 
-Status set_log(const std::string& name) {
-  for (const LogLevel level :
-       {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError, LogLevel::kOff}) {
-    if (log_level_name(level) != name) continue;
-    set_log_level(level);
-    return Status::ok();
-  }
-  return invalid_argument(fmt::format("--log-level is '{}': it must be debug, info, warning, error or off", name));
-}
-
 Nanos nanos_of(double seconds) { return std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(seconds)); }
-
-Result<std::string> read_file(const std::string& path) {
-  auto file = real_file_system().open(path, {});
-  if (!file.is_ok()) return file.status();
-  const Result<std::uint64_t> size = (*file)->size_bytes();
-  if (!size.is_ok()) return size.status();
-  if (*size > kMaxImportBytes) return invalid_argument(path + " is larger than 1 GiB");
-  std::string text(static_cast<std::size_t>(*size), '\0');
-  LARDER_RETURN_IF_ERROR(read_exactly(**file, std::as_writable_bytes(std::span(text)), 0));
-  return text;
-}
 
 // The records of --import; `report` says what they are.
 Result<metadata::JournalBatch> read_import(const std::string& path, std::string& report) {
-  const Result<std::string> text = read_file(path);
+  const Result<std::string> text = read_text_file(real_file_system(), path, kMaxImportBytes);
   if (!text.is_ok()) return text.status();
   const auto imported = parse_reference_state(*text);
   if (!imported.is_ok()) return invalid_argument(fmt::format("--import {}: {}", path, imported.status().message()));
@@ -239,7 +220,7 @@ int metadata_server_command(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   Status status = check_options(options);
-  if (status.is_ok()) status = set_log(options.log_level);
+  if (status.is_ok()) status = set_log_option(options.log_level);
   if (!status.is_ok()) {
     std::fprintf(stderr, "larder metadata-server: %s\n", status.message().c_str());
     return 2;

@@ -9,6 +9,7 @@
 #include "base/file_system.h"
 #include "base/log.h"
 #include "cli/commands.h"
+#include "cli/log_option.h"
 #include "cli/real_signals.h"
 #include "engine/options.h"
 #include "engine/scheduler.h"
@@ -94,16 +95,6 @@ Status fill_options(const CommandLine& line, Options& options) {
   return validate_options(options);
 }
 
-Status set_log(const std::string& name) {
-  for (const LogLevel level :
-       {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError, LogLevel::kOff}) {
-    if (log_level_name(level) != name) continue;
-    set_log_level(level);
-    return Status::ok();
-  }
-  return invalid_argument(fmt::format("--log-level is '{}': it must be debug, info, warning, error or off", name));
-}
-
 // Arguments that the parser did not know: named by set_option(), which also suggests.
 Status leftover_error(const std::string& argument) {
   if (!argument.starts_with("--")) return invalid_argument(fmt::format("unexpected argument '{}'", argument));
@@ -178,7 +169,7 @@ int serve_command(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   Status status = app.remaining().empty() ? Status::ok() : leftover_error(app.remaining().front());
-  if (status.is_ok()) status = set_log(line.log_level);
+  if (status.is_ok()) status = set_log_option(line.log_level);
   Options options;
   if (status.is_ok()) status = fill_options(line, options);
   if (!status.is_ok()) {

@@ -3,20 +3,17 @@
 #include <span>
 
 namespace larder {
-namespace {
-constexpr std::uint64_t kTextBytesMax = 1u << 20;
-}  // namespace
 
-Result<std::string> read_text_file(FileSystem& files, const std::string& path) {
+Result<std::string> read_text_file(FileSystem& files, const std::string& path, std::uint64_t max_bytes) {
   Result<std::unique_ptr<File>> file = files.open(path, OpenOptions{});
   if (!file.is_ok()) return file.status();
   const Result<std::uint64_t> size = (*file)->size_bytes();
   if (!size.is_ok()) return size.status();
-  if (*size > kTextBytesMax) {
-    return invalid_argument(path + " has " + std::to_string(*size) + " bytes; a configuration has at most " +
-                            std::to_string(kTextBytesMax));
+  if (*size > max_bytes) {
+    return invalid_argument(path + " has " + std::to_string(*size) + " bytes; such a file has at most " +
+                            std::to_string(max_bytes));
   }
-  std::string text(*size, '\0');
+  std::string text(static_cast<std::size_t>(*size), '\0');
   LARDER_RETURN_IF_ERROR(read_exactly(**file, std::as_writable_bytes(std::span<char>(text)), 0));
   return text;
 }

@@ -1,6 +1,7 @@
-// Small text files of configuration (internal to engine/).
+// Text files of configuration and of state that is imported.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -10,8 +11,11 @@
 
 namespace larder {
 
-// The whole file. kNotFound, kUnavailable: as the file system says. kInvalidArgument: more than 1 MiB. May block.
-[[nodiscard]] Result<std::string> read_text_file(FileSystem& files, const std::string& path);
+inline constexpr std::uint64_t kConfigBytesMax = std::uint64_t{1} << 20;
+
+// The whole file. kNotFound, kUnavailable: as the file system says. kInvalidArgument: more than `max_bytes`. May block.
+[[nodiscard]] Result<std::string> read_text_file(FileSystem& files, const std::string& path,
+                                                 std::uint64_t max_bytes = kConfigBytesMax);
 
 // JSON or TOML, by the end of the name. kInvalidArgument: another ending, or a syntax error with its place.
 [[nodiscard]] Result<Tree> parse_config_text(std::string_view text, const std::string& path);

@@ -37,6 +37,7 @@ class HttpMetadata final : public MetadataService {
   [[nodiscard]] static Result<std::unique_ptr<HttpMetadata>> create(const HttpMetadataOptions& options, Clock& clock);
   ~HttpMetadata() override;
 
+  [[nodiscard]] bool is_remote() const override { return true; }
   [[nodiscard]] Result<std::uint64_t> initialize(const MetadataNamespace& name_space, std::uint64_t pages) override;
   [[nodiscard]] Result<std::vector<std::vector<std::optional<PageRef>>>> find(std::span<const MetadataKeys> wanted,
                                                                               Nanos lease) override;

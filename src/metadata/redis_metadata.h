@@ -73,6 +73,7 @@ class RedisMetadata final : public MetadataService {
   [[nodiscard]] static Result<std::unique_ptr<RedisMetadata>> create(const RedisMetadataOptions& options);
   ~RedisMetadata() override;
 
+  [[nodiscard]] bool is_remote() const override { return true; }
   [[nodiscard]] Result<std::uint64_t> initialize(const MetadataNamespace& name_space, std::uint64_t pages) override;
   [[nodiscard]] Result<std::vector<std::vector<std::optional<PageRef>>>> find(std::span<const MetadataKeys> wanted,
                                                                               Nanos lease) override;

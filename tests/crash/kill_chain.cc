@@ -7,8 +7,9 @@
 #include "base/thread_pool.h"
 #include "storage/file/store_check.h"
 #include "tests/crash/killed_writer.h"
-#include "tests/crash/real_killed_process.h"
 #include "tests/crash/store_client.h"
+#include "tests/support/real_killed_process.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder::crash {
 namespace {
@@ -52,12 +53,12 @@ class Chain {
  private:
   void kill_one(std::uint64_t number) {
     const WriterPlan plan{seed_ * 100 + number, options_};
-    KilledProcess child;
+    support::KilledProcess child;
     ASSERT_TRUE(child.start(plan.arguments("killed_writer")).is_ok()) << where_;
     if (rng_.chance(1, 8)) {  // while it opens the store
       child.read_for(std::chrono::microseconds(rng_.below(30'000)));
     } else {
-      child.read_lines('A', static_cast<std::size_t>(rng_.below(60)), kPatience);
+      child.read_lines(static_cast<std::size_t>(rng_.below(60)), kPatience, 'A');
       child.read_for(std::chrono::microseconds(rng_.below(2'000)));
     }
     const Status killed = child.kill();
@@ -102,7 +103,7 @@ class Chain {
 
   const std::uint64_t seed_;
   Rng rng_;
-  TemporaryDirectory directory_;
+  support::TemporaryDirectory directory_;
   std::vector<std::string> directories_;
   BackendOptions options_;
   Promises promises_;

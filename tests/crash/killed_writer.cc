@@ -11,8 +11,8 @@
 #include "base/ranked_mutex.h"
 #include "base/thread_pool.h"
 #include "storage/backend.h"
-#include "tests/crash/real_killed_process.h"
 #include "tests/crash/store_client.h"
+#include "tests/support/real_killed_process.h"
 
 namespace larder::crash {
 namespace {
@@ -71,7 +71,7 @@ class Writer {
       request.groups.push_back(buffers->back().write_group());
       line += text(group.number);
     }
-    say(line + "\n");
+    support::say(line + "\n");
     check(store_.submit_write(std::move(request), [this, write, buffers](const WriteResult& result) {
       std::string lines;
       for (std::size_t i = 0; i < result.groups.size(); ++i) {
@@ -81,7 +81,7 @@ class Writer {
         if (!is_expected) lines += "! " + status.to_string() + "\n";
         lines += (status.is_ok() ? "A" : "F") + text(write) + text(i) + "\n";
       }
-      say(lines);
+      support::say(lines);
       leave();
     }));
   }
@@ -94,7 +94,7 @@ class Writer {
       for (std::size_t i = 0; i < result.items.size(); ++i) {
         const Status& status = result.items[i];
         const bool is_good = status.is_ok() ? buffers->is_right(i) : status.code() == StatusCode::kNotFound;
-        if (!is_good) say("! read: " + status.to_string() + "\n");
+        if (!is_good) support::say("! read: " + status.to_string() + "\n");
       }
       leave();
     }));
@@ -109,10 +109,10 @@ class Writer {
       }
       is_clearing_ = true;
     }
-    say("B" + text(scope) + "\n");
+    support::say("B" + text(scope) + "\n");
     check(store_.submit_clear(scope == 0 ? nullptr : scope_of(scope), [this, scope](const Status& status) {
-      say((status.is_ok() ? "" : "! clear: " + status.to_string() + "\n") + "C" + text(scope) + text(status.is_ok()) +
-          "\n");
+      support::say((status.is_ok() ? "" : "! clear: " + status.to_string() + "\n") + "C" + text(scope) +
+                   text(status.is_ok()) + "\n");
       {
         LockGuard guard(mutex_);
         is_clearing_ = false;
@@ -122,7 +122,7 @@ class Writer {
   }
 
   static void check(const Status& submitted) {
-    if (!submitted.is_ok()) say("! submit: " + submitted.to_string() + "\n");
+    if (!submitted.is_ok()) support::say("! submit: " + submitted.to_string() + "\n");
   }
 
   StorageBackend& store_;
@@ -154,10 +154,10 @@ int run_writer(const std::vector<std::string>& arguments) {
   ThreadPoolExecutor executor("storage", 3, 100'000);
   auto store = open_file_store(options, real_file_system(), real_clock(), executor);
   if (!store.is_ok()) {
-    say("! open: " + store.status().to_string() + "\n");
+    support::say("! open: " + store.status().to_string() + "\n");
     return 1;
   }
-  say("O\n");
+  support::say("O\n");
   Writer(**store, std::stoull(arguments.at(2))).run();
   return 0;
 }

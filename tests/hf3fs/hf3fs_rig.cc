@@ -95,9 +95,9 @@ Status Rig::try_open(const BackendOptions& extra) {
                             {"staging_size", "1Mi"},
                             {"client_timeout", "1"}};
   for (const auto& [key, value] : extra) options[key] = value;
-  BackendEnvironment environment{&real_file_system(), &real_clock(), threads_.get()};
+  BackendEnvironment environment{&real_file_system(), &real_clock(), executor_ != nullptr ? executor_ : threads_.get()};
   environment.open_metadata = [this](const MetadataOptions&) {
-    return Result<std::shared_ptr<MetadataService>>(service_);
+    return Result<std::shared_ptr<MetadataService>>(reached_through_ ? reached_through_ : service_);
   };
   backend_.reset();
   Result<std::unique_ptr<StorageBackend>> made = factory_.create("hf3fs", options, environment);

@@ -50,7 +50,9 @@ class Rig : public ::testing::Test {
   hf3fs::FakeControl fake_;
   ManualClock clock_{std::chrono::seconds(1000)};  // the service's
   std::shared_ptr<EmbeddedMetadata> service_;
+  std::shared_ptr<MetadataService> reached_through_;  // what the backend gets instead of service_
   std::unique_ptr<ThreadPoolExecutor> threads_;
+  Executor* executor_ = nullptr;  // instead of threads_
   BackendFactory factory_;
   std::unique_ptr<StorageBackend> backend_;
 };

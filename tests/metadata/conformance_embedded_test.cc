@@ -1,7 +1,7 @@
 // EmbeddedMetadata under the conformance suite: without a journal, with one in memory, and with one on RocksDB.
 #include "tests/metadata/embedded_harness.h"
 #include "tests/metadata/metadata_conformance.h"
-#include "tests/metadata/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder::conformance {
 namespace {
@@ -31,7 +31,7 @@ class OnRocksdb final : public EmbeddedHarness {
   }
 
  private:
-  TemporaryDirectory directory_;
+  support::TemporaryDirectory directory_;
 };
 
 const MetadataUnderTest kMemory{"NoJournal", [] { return std::make_unique<EmbeddedHarness>(); }};

@@ -10,8 +10,8 @@
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "tests/metadata/embedded_harness.h"
-#include "tests/metadata/real_killed_child.h"
-#include "tests/metadata/temporary_directory.h"
+#include "tests/support/real_killed_process.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder::conformance {
 namespace {
@@ -69,17 +69,17 @@ class Client {
       confirmed_text += "C" + rest;
     }
     if (said.empty()) return;
-    say(said);
+    support::say(said);
     if (rng_.chance(1, 20)) return;  // never confirmed
     const auto confirmed = service_.confirm(request);
-    if (confirmed && confirmed->at(0).is_ok()) say(confirmed_text);
+    if (confirmed && confirmed->at(0).is_ok()) support::say(confirmed_text);
   }
 
   void remove() {
     const std::string key = any_key();
     const std::vector<ConfirmItem> items{{&kBig, key, {}}};
-    say("X " + key + "\n");
-    if (service_.remove(items).is_ok()) say("x " + key + "\n");
+    support::say("X " + key + "\n");
+    if (service_.remove(items).is_ok()) support::say("x " + key + "\n");
   }
 
   MetadataService& service_;
@@ -173,7 +173,7 @@ class Promises {
 int run_crash_child(const std::string& directory, std::uint64_t seed) {
   auto service = open_service(directory, real_clock(), std::chrono::milliseconds(1));
   if (!service) {
-    say("E " + service.status().to_string() + "\n");
+    support::say("E " + service.status().to_string() + "\n");
     return 1;
   }
   std::vector<std::unique_ptr<Client>> clients;
@@ -190,10 +190,10 @@ void run_crash_rounds(std::uint64_t seed, int kills) {
   Rng rng(seed);
   std::uint64_t confirmed = 0;
   for (int kill = 0; kill < kills;) {
-    TemporaryDirectory directory;
+    support::TemporaryDirectory directory;
     Promises promises;
     for (int i = 0; i < kKillsPerDirectory && kill < kills; ++i, ++kill) {
-      KilledChild child;
+      support::KilledProcess child;
       ASSERT_TRUE(
           child.start({"metadata_crash", kCrashChild, directory.path(), std::to_string(rng.next_u64())}).is_ok());
       child.read_lines(1 + rng.below(rng.chance(1, 4) ? 10 : 1500), std::chrono::seconds(30));

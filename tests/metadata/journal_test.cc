@@ -4,7 +4,7 @@
 #include "base/bytes.h"
 #include "metadata/journal_records.h"
 #include "tests/metadata/embedded_harness.h"
-#include "tests/metadata/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder::conformance {
 namespace {
@@ -191,7 +191,7 @@ TEST(MetadataJournalTest, TheRecordsHaveTheBytesOfTheFormat) {
 }
 
 TEST(MetadataJournalTest, OneProcessHasTheDirectory) {
-  TemporaryDirectory directory;
+  support::TemporaryDirectory directory;
   const auto first = metadata::open_rocksdb_journal(directory.path() + "/deep/journal");
   ASSERT_TRUE(first.is_ok()) << first.status().to_string();
   const auto second = metadata::open_rocksdb_journal(directory.path() + "/deep/journal");
@@ -205,7 +205,7 @@ TEST(MetadataJournalTest, ADirectoryThatIsNoneIsUnavailable) {
 }
 
 TEST(MetadataJournalTest, ARottenDirectoryIsCorruptAndNoCrash) {
-  TemporaryDirectory directory;
+  support::TemporaryDirectory directory;
   ManualClock clock;
   {
     auto journal = metadata::open_rocksdb_journal(directory.path());

@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "metadata/real_redis_connection.h"
-#include "tests/metadata/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder::conformance {
 
@@ -41,7 +41,7 @@ class RedisServer {
   [[nodiscard]] bool wait_until_ready();
 
   const std::vector<std::string> settings_;
-  TemporaryDirectory directory_;
+  support::TemporaryDirectory directory_;
   std::string said_;  // what it wrote since the start
   std::uint16_t port_ = 0;
   int process_ = -1;

@@ -16,7 +16,8 @@ Hf3fsBackend::Hf3fsBackend(const Hf3fsOptions& options, std::shared_ptr<Metadata
       executor_(executor),
       clock_(clock),
       process_(seed),
-      gate_("hf3fs", options.queue_limit) {
+      gate_("hf3fs", options.queue_limit),
+      counts_(service_, executor) {
   info_.name = "hf3fs";
   info_.persistent = true;
   info_.atomic_groups = true;
@@ -123,11 +124,9 @@ BackendStats Hf3fsBackend::stats() const {
   }
   out.queued = gate_.in_flight();
   out.suspended_volumes = store_->stats().is_down ? 1 : 0;
-  const auto counted = service_->stats();
-  if (!counted.is_ok()) return out;
-  for (const auto& [name, numbers] : *counted) {
-    const Result<NamedGeometry> geometry = parse_namespace_name(name.name);
-    if (name.rank != options_.rank || !geometry.is_ok()) continue;
+  for (const auto& [name, numbers] : counts_.read()) {
+    const std::optional<NamedGeometry> geometry = readable(name);
+    if (!geometry) continue;
     out.pages += numbers.stored;
     out.bytes += numbers.stored * geometry->payload_bytes;
     out.physical_bytes += numbers.stored * geometry->slots.slot_bytes;

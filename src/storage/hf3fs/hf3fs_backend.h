@@ -15,6 +15,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -23,7 +24,9 @@
 #include "storage/backend.h"
 #include "storage/factory.h"
 #include "storage/hf3fs/metadata_service.h"
+#include "storage/hf3fs/page_slots.h"
 #include "storage/hf3fs/page_store.h"
+#include "storage/hf3fs/service_counts.h"
 #include "storage/operation.h"
 
 namespace larder::hf3fs {
@@ -80,6 +83,8 @@ class Hf3fsBackend final : public StorageBackend {
   [[nodiscard]] std::vector<SpacePtr> spaces_of(const StoreScope& scope, PoolName pool) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] std::vector<SpacePtr> all_spaces() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Status look_for_spaces() LARDER_EXCLUDES(mutex_);
+  // Of this process's rank and geometry: what others keep there, this process can read.
+  [[nodiscard]] std::optional<NamedGeometry> readable(const MetadataNamespace& name) const;
   [[nodiscard]] Status initialize_again() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Result<std::shared_ptr<PageFiles>> files_of(const Space& space, PageTransfer::Kind purpose);
   // Calls the service; if it has lost its namespaces, makes them anew and calls once more.
@@ -97,6 +102,7 @@ class Hf3fsBackend final : public StorageBackend {
   void start_transfer(const std::shared_ptr<WriteJob>& job, std::size_t item);
   void finish_write(WriteJob& job);
   void confirm(WriteJob& job, const ConfirmRequest& request, const std::vector<std::size_t>& groups);
+  static void take_status_of_twins(WriteJob& job, std::size_t group);
   void remove_other_lengths(const WriteJob& job) LARDER_EXCLUDES(mutex_);
 
   // hf3fs_read.cc
@@ -117,7 +123,8 @@ class Hf3fsBackend final : public StorageBackend {
   BackendInfo info_;
 
   std::atomic<std::uint64_t> next_operation_{1};
-  OperationGate gate_;  // synchronises itself
+  OperationGate gate_;            // synchronises itself
+  mutable ServiceCounts counts_;  // the same
   mutable RankedMutex mutex_{LockRank::kStorage};
   std::map<std::string, SpacePtr> spaces_ LARDER_GUARDED_BY(mutex_);  // by the namespace's name
   TimePoint next_look_ LARDER_GUARDED_BY(mutex_){};                   // spaces of others: not before this

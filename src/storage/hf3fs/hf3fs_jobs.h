@@ -52,11 +52,11 @@ struct Hf3fsBackend::WriteJob {
   std::shared_ptr<WriteOperation> op;
   MetadataSession session;
   std::vector<Item> items;              // of all groups, in order
+  std::vector<Status> groups;           // so far; the operation's result says "cancelled" until all is confirmed
   std::vector<std::size_t> group_ends;  // index behind the group's last item
   std::atomic<std::size_t> left{1};
 
   [[nodiscard]] std::size_t group_begin(std::size_t group) const { return group == 0 ? 0 : group_ends[group - 1]; }
-  [[nodiscard]] Status& status(std::size_t group) const { return op->result.groups[group]; }
 };
 
 // Batches of one call of the service: one part per namespace, and where each item's answer will be.

@@ -71,9 +71,9 @@ Status Hf3fsBackend::look_for_spaces() {
   if (!found.is_ok()) return found.status();
   LockGuard guard(mutex_);
   for (const auto& [name, numbers] : *found) {
-    const Result<NamedGeometry> geometry = parse_namespace_name(name.name);
+    const std::optional<NamedGeometry> geometry = readable(name);
     const auto pool = parse_pool_name(std::string_view(name.name).substr(0, name.name.find('-')));
-    if (name.rank != options_.rank || !geometry.is_ok() || !pool || spaces_.contains(name.name)) continue;
+    if (!geometry || !pool || spaces_.contains(name.name)) continue;
     auto space = std::make_shared<Space>();
     space->name = name;
     space->slots = geometry->slots;
@@ -83,6 +83,14 @@ Status Hf3fsBackend::look_for_spaces() {
     spaces_.emplace(name.name, std::move(space));
   }
   return Status::ok();
+}
+
+// Others may have chosen other chunks or another number of files: their pages lie where this process does not look.
+std::optional<NamedGeometry> Hf3fsBackend::readable(const MetadataNamespace& name) const {
+  const Result<NamedGeometry> geometry = parse_namespace_name(name.name);
+  if (name.rank != options_.rank || !geometry.is_ok()) return std::nullopt;
+  const bool is_ours = geometry->slots.chunk_bytes == options_.chunk_bytes && geometry->slots.files == options_.files;
+  return is_ours ? std::optional(*geometry) : std::nullopt;
 }
 
 // The service has lost its memory: to it, nothing is stored any more, which is true as soon as it says so.

@@ -19,13 +19,13 @@ void Hf3fsBackend::run_write(const std::shared_ptr<WriteOperation>& op) {
   plan_write(*job);
   if (!claim_pages(*job)) return;
   if (const Status reserved = reserve_pages(*job); !reserved.is_ok()) {
-    for (std::size_t group = 0; group < job->group_ends.size(); ++group) {
-      if (job->status(group).is_ok()) job->status(group) = reserved;
+    for (Status& status : job->groups) {
+      if (status.is_ok()) status = reserved;
     }
     end_write(*job);
     return;
   }
-  for (std::size_t group = 0; group < job->group_ends.size(); ++group) judge_group(*job, group);
+  for (std::size_t group = 0; group < job->groups.size(); ++group) judge_group(*job, group);
   start_transfers(job);
   if (job->left.fetch_sub(1, std::memory_order_acq_rel) == 1) end_write(*job);
 }
@@ -74,7 +74,7 @@ void Hf3fsBackend::plan_write(WriteJob& job) {
     }
     if (!status.is_ok()) job.items.resize(begin);
     job.group_ends.push_back(job.items.size());
-    job.status(group) = std::move(status);
+    job.groups.push_back(std::move(status));
   }
 }
 
@@ -107,14 +107,12 @@ Status Hf3fsBackend::reserve_pages(WriteJob& job) {
 
 // Can the group be written now?
 void Hf3fsBackend::judge_group(WriteJob& job, std::size_t group) {
-  Status& status = job.status(group);
+  Status& status = job.groups[group];
   for (std::size_t i = job.group_begin(group); i < job.group_ends[group] && status.is_ok(); ++i) {
     const WriteJob::Item& item = job.items[i];
     switch (item.reserved.outcome) {
       case ReserveOutcome::kReserved:
-        if (item.twin != WriteJob::kNone && item.reserved.outcome == ReserveOutcome::kReserved) {
-          status = job.status(job.items[item.twin].group);
-        }
+        if (item.twin != WriteJob::kNone) status = job.groups[job.items[item.twin].group];
         break;
       case ReserveOutcome::kStored: break;
       case ReserveOutcome::kBusy: status = overloaded("hf3fs: the page is being written by another process"); break;
@@ -129,7 +127,7 @@ void Hf3fsBackend::start_transfers(const std::shared_ptr<WriteJob>& job) {
   for (std::size_t i = 0; i < job->items.size(); ++i) {
     const WriteJob::Item& item = job->items[i];
     const bool is_mine = item.reserved.outcome == ReserveOutcome::kReserved && item.twin == WriteJob::kNone;
-    if (is_mine && job->status(item.group).is_ok()) start_transfer(job, i);
+    if (is_mine && job->groups[item.group].is_ok()) start_transfer(job, i);
   }
 }
 
@@ -171,13 +169,12 @@ void Hf3fsBackend::finish_write(WriteJob& job) {
   ConfirmRequest request{job.session, {}, {}, job.op->request.durable};
   std::vector<std::size_t> numbers;  // of the groups in `request`
   std::uint64_t duplicates = 0, written_bytes = 0;
-  for (std::size_t group = 0; group < job.group_ends.size(); ++group) {
-    Status& status = job.status(group);
+  for (std::size_t group = 0; group < job.groups.size(); ++group) {
+    Status& status = job.groups[group];
     const std::size_t begin = job.group_begin(group), end = job.group_ends[group];
+    take_status_of_twins(job, group);
     for (std::size_t i = begin; i < end && status.is_ok(); ++i) {
-      const WriteJob::Item& item = job.items[i];
-      if (item.twin != WriteJob::kNone) status = job.status(job.items[item.twin].group);
-      if (item.is_moved && status.is_ok()) status = item.end.status;
+      if (job.items[i].is_moved) status = job.items[i].end.status;
     }
     std::vector<ConfirmItem> confirmed;
     for (std::size_t i = begin; i < end; ++i) {
@@ -197,9 +194,11 @@ void Hf3fsBackend::finish_write(WriteJob& job) {
     numbers.push_back(group);
   }
   if (!request.groups.empty() || !request.release.empty()) confirm(job, request, numbers);
+  for (std::size_t group = 0; group < job.groups.size(); ++group) take_status_of_twins(job, group);
   remove_other_lengths(job);
+  job.op->result.groups = job.groups;
   LockGuard guard(mutex_);
-  for (const Status& status : job.op->result.groups) ++(status.is_ok() ? stats_.writes : stats_.write_errors);
+  for (const Status& status : job.groups) ++(status.is_ok() ? stats_.writes : stats_.write_errors);
   stats_.duplicate_writes += duplicates;
   stats_.written_bytes += written_bytes;
 }
@@ -207,7 +206,7 @@ void Hf3fsBackend::finish_write(WriteJob& job) {
 void Hf3fsBackend::confirm(WriteJob& job, const ConfirmRequest& request, const std::vector<std::size_t>& groups) {
   const Result<std::vector<Status>> answer = service_->confirm(request);
   for (std::size_t i = 0; i < groups.size(); ++i) {
-    Status& status = job.status(groups[i]);
+    Status& status = job.groups[groups[i]];
     if (!answer.is_ok()) {
       status = answer.status();
     } else if (i >= answer->size()) {
@@ -219,20 +218,34 @@ void Hf3fsBackend::confirm(WriteJob& job, const ConfirmRequest& request, const s
   }
 }
 
+// A page that another group of this request writes: without it, this group is not there either.
+void Hf3fsBackend::take_status_of_twins(WriteJob& job, std::size_t group) {
+  Status& status = job.groups[group];
+  for (std::size_t i = job.group_begin(group); i < job.group_ends[group] && status.is_ok(); ++i) {
+    const std::size_t twin = job.items[i].twin;
+    if (twin != WriteJob::kNone) status = job.groups[job.items[twin].group];
+  }
+}
+
 // One layout has one length of pages, so there is nothing to do; but a caller who gives another length replaces.
 void Hf3fsBackend::remove_other_lengths(const WriteJob& job) {
-  std::vector<SpacePtr> others;
+  std::map<const Space*, std::vector<SpacePtr>> others;
+  {
+    LockGuard guard(mutex_);
+    for (const WriteJob::Item& item : job.items) {
+      const auto [entry, is_new] = others.try_emplace(item.space.get());
+      if (!is_new) continue;
+      const std::string prefix =
+          namespace_prefix(item.space->pool, job.op->request.scope->fingerprint(item.space->pool));
+      for (auto at = spaces_.lower_bound(prefix); at != spaces_.end() && at->first.starts_with(prefix); ++at) {
+        if (at->second != item.space) entry->second.push_back(at->second);
+      }
+    }
+  }
   std::vector<ConfirmItem> old;
   for (const WriteJob::Item& item : job.items) {
-    if (!job.status(item.group).is_ok()) continue;
-    const std::string& name = item.space->name.name;
-    const std::string prefix = namespace_prefix(item.space->pool, job.op->request.scope->fingerprint(item.space->pool));
-    LockGuard guard(mutex_);
-    for (auto at = spaces_.lower_bound(prefix); at != spaces_.end() && at->first.starts_with(prefix); ++at) {
-      if (at->first == name) continue;
-      others.push_back(at->second);
-      old.push_back({&others.back()->name, view_of(item.key), PageRef{}});
-    }
+    if (!job.groups[item.group].is_ok()) continue;
+    for (const SpacePtr& other : others[item.space.get()]) old.push_back({&other->name, view_of(item.key), PageRef{}});
   }
   if (!old.empty()) (void)service_->remove(old);
 }

@@ -11,10 +11,11 @@
 
 #include "base/status.h"
 
-namespace larder::crash {
+namespace larder::support {
 
 class KilledProcess {
  public:
+  static constexpr char kAnyKind = '\0';
   KilledProcess() = default;
   ~KilledProcess();
   KilledProcess(const KilledProcess&) = delete;
@@ -22,10 +23,10 @@ class KilledProcess {
 
   // Runs this program with these arguments; its standard output is read here.
   [[nodiscard]] Status start(const std::vector<std::string>& arguments);
-  // Reads until `lines` lines that begin with `kind` are there, or the output ends; at most `limit`.
-  void read_lines(char kind, std::size_t lines, std::chrono::nanoseconds limit);
+  // Reads until `lines` lines (that begin with `kind`) are there, or the output ends; at most `limit`.
+  void read_lines(std::size_t lines, std::chrono::nanoseconds limit, char kind = kAnyKind);
   // Reads on for that long.
-  void read_for(std::chrono::nanoseconds time) { read_lines('\n', 1, time); }
+  void read_for(std::chrono::nanoseconds time) { read_lines(1, time, '\n'); }
   // SIGKILL; waits until it is gone and reads what it had said. kConflict: it had ended before.
   [[nodiscard]] Status kill();
   // All whole lines so far.
@@ -40,20 +41,7 @@ class KilledProcess {
   std::vector<std::string> lines_;
 };
 
-// A fresh empty directory, and its removal with everything in it.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory();
-  ~TemporaryDirectory();
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-// Writes all of it to standard output in one piece.
+// Writes all of it to standard output in one piece; ends the process if nobody listens.
 void say(const std::string& line);
 
-}  // namespace larder::crash
+}  // namespace larder::support

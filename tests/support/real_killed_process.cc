@@ -1,4 +1,4 @@
-#include "tests/metadata/real_killed_child.h"
+#include "tests/support/real_killed_process.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -6,11 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 
-namespace larder::conformance {
+namespace larder::support {
 namespace {
 
 Status system_error(const std::string& what) { return unavailable(what + ": " + std::strerror(errno)); }
@@ -26,9 +27,9 @@ Status system_error(const std::string& what) { return unavailable(what + ": " + 
 
 }  // namespace
 
-KilledChild::~KilledChild() { (void)kill(); }
+KilledProcess::~KilledProcess() { (void)kill(); }
 
-Status KilledChild::start(const std::vector<std::string>& arguments) {
+Status KilledProcess::start(const std::vector<std::string>& arguments) {
   int ends[2] = {-1, -1};
   if (::pipe2(ends, O_CLOEXEC) != 0) return system_error("pipe");
   std::vector<char*> raw;
@@ -45,9 +46,11 @@ Status KilledChild::start(const std::vector<std::string>& arguments) {
   return status;
 }
 
-bool KilledChild::read_some(std::chrono::milliseconds limit) {
+bool KilledProcess::read_some(std::chrono::nanoseconds limit) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit);
+  const timespec time{seconds.count(), (limit - seconds).count()};
   pollfd wanted{output_, POLLIN, 0};
-  if (::poll(&wanted, 1, static_cast<int>(limit.count())) <= 0) return false;
+  if (::ppoll(&wanted, 1, &time, nullptr) <= 0) return false;
   char piece[16384];
   const ssize_t got = ::read(output_, piece, sizeof piece);
   if (got <= 0) return false;
@@ -60,11 +63,19 @@ bool KilledChild::read_some(std::chrono::milliseconds limit) {
   return true;
 }
 
-void KilledChild::read_lines(std::size_t count, std::chrono::seconds limit) {
-  while (lines_.size() < count && read_some(limit)) {}
+void KilledProcess::read_lines(std::size_t lines, std::chrono::nanoseconds limit, char kind) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  std::size_t seen = 0;
+  for (std::size_t at = 0;;) {
+    for (; at < lines_.size(); ++at) {
+      if (kind == kAnyKind || lines_[at].starts_with(kind)) ++seen;
+    }
+    const auto left = end - std::chrono::steady_clock::now();
+    if (seen >= lines || left <= std::chrono::nanoseconds(0) || !read_some(left)) return;
+  }
 }
 
-Status KilledChild::kill() {
+Status KilledProcess::kill() {
   if (pid_ <= 0) return conflict("no process");
   ::kill(pid_, SIGKILL);
   int state = 0;
@@ -77,13 +88,13 @@ Status KilledChild::kill() {
   return is_killed ? Status::ok() : conflict("the process ended by itself, with state " + std::to_string(state));
 }
 
-void say(const std::string& text) {
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t wrote = ::write(STDOUT_FILENO, text.data() + done, text.size() - done);
+void say(const std::string& line) {
+  for (std::size_t done = 0; done < line.size();) {
+    const ssize_t wrote = ::write(STDOUT_FILENO, line.data() + done, line.size() - done);
     if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) ::_exit(1);
+    if (wrote <= 0) ::_exit(1);  // nobody listens any more
     done += static_cast<std::size_t>(wrote);
   }
 }
 
-}  // namespace larder::conformance
+}  // namespace larder::support

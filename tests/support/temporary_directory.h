@@ -6,13 +6,13 @@
 #include <string>
 #include <system_error>
 
-namespace larder::conformance {
+namespace larder::support {
 
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
     const char* const base = std::getenv("TMPDIR");
-    path_ = std::string(base != nullptr && *base != '\0' ? base : "/tmp") + "/larder_metadata_XXXXXX";
+    path_ = std::string(base != nullptr && *base != '\0' ? base : "/tmp") + "/larder_test_XXXXXX";
     if (::mkdtemp(path_.data()) == nullptr) path_.clear();
   }
   ~TemporaryDirectory() {
@@ -27,4 +27,4 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-}  // namespace larder::conformance
+}  // namespace larder::support

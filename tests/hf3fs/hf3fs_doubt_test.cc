@@ -1,0 +1,84 @@
+// What the backend may say when it does not know: a service that hangs or is not reached, an executor that ends.
+#include <thread>
+
+#include "tests/hf3fs/doubtful_service.h"
+#include "tests/hf3fs/hf3fs_rig.h"
+
+namespace larder::hf3fs_test {
+namespace {
+
+using Doubt = Rig;
+
+TEST_F(Doubt, AGroupIsAcknowledgedOnlyWhenItIsConfirmed) {
+  auto line = std::make_shared<DoubtfulService>(service_);
+  reached_through_ = line;
+  open();
+  line->confirm_is_lost = true;
+  // The second group has nothing of its own: its page is the first one's.
+  const std::vector<Status> lost = write({{{PoolName::kKv, 1}, {PoolName::kKv, 2}}, {{PoolName::kKv, 2}}});
+  EXPECT_EQ(lost.at(0).code(), StatusCode::kUnavailable) << lost.at(0).to_string();
+  EXPECT_EQ(lost.at(1).code(), StatusCode::kUnavailable) << lost.at(1).to_string();
+  EXPECT_EQ(presence(PoolName::kKv, {1, 2}), "00");
+  line->confirm_is_lost = false;
+  clock_.advance(std::chrono::hours(1));  // what was reserved comes back
+  for (const Status& status : write({{{PoolName::kKv, 1}, {PoolName::kKv, 2}}, {{PoolName::kKv, 2}}})) {
+    EXPECT_TRUE(status.is_ok()) << status.to_string();
+  }
+  EXPECT_EQ(presence(PoolName::kKv, {1, 2}), "11");
+}
+
+// Takes tasks and, from one on, drops them: an executor that is shut down.
+class EndingExecutor final : public Executor {
+ public:
+  EndingExecutor(Executor& inner, int runs) : inner_(inner), left_(runs) {}
+  [[nodiscard]] Status post(Task task) override {
+    return left_.fetch_sub(1) > 0 ? inner_.post(std::move(task)) : Status::ok();
+  }
+
+ private:
+  Executor& inner_;
+  std::atomic<int> left_;
+};
+
+TEST_F(Doubt, WhatAnEndingExecutorDropsIsNotAcknowledged) {
+  EndingExecutor ending(*threads_, 1);  // the write begins; its end, after the transfer, is dropped
+  executor_ = &ending;
+  open();
+  EXPECT_EQ(write({{{PoolName::kKv, 1}}}).at(0).code(), StatusCode::kCancelled);
+  EXPECT_EQ(totals().stored, 0u);
+  backend_.reset();
+}
+
+TEST_F(Doubt, StatisticsDoNotWaitForAServiceThatHangs) {
+  std::promise<void> release;
+  auto line = std::make_shared<DoubtfulService>(service_);
+  reached_through_ = line;
+  open();
+  ASSERT_TRUE(write({{{PoolName::kKv, 1}}}).at(0).is_ok());
+  line->stats_wait_until = release.get_future().share();
+  EXPECT_EQ(backend_->stats().pages, 0u) << "nothing is known yet";
+  EXPECT_EQ(backend_->stats().writes, 1u) << "what is counted here is told at once";
+  release.set_value();
+  for (int tries = 0; tries < 10'000 && backend_->stats().pages == 0; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // that answer, then the next
+  }
+  EXPECT_EQ(backend_->stats().pages, 1u);
+}
+
+// Pages of another geometry lie in files that this process does not read: they are neither promised nor counted.
+TEST_F(Doubt, PagesOfAnotherGeometryAreNotPromised) {
+  open({{"files", "2"}});
+  ASSERT_TRUE(write({{{PoolName::kKv, 1}}}).at(0).is_ok());
+  open({{"files", "4"}});
+  EXPECT_EQ(presence(PoolName::kKv, {1}), "0");
+  EXPECT_EQ(backend_->stats().pages, 0u);
+  open({{"files", "2"}, {"chunk_size", "64Ki"}});
+  EXPECT_EQ(presence(PoolName::kKv, {1}), "0");
+  open({{"files", "2"}});
+  EXPECT_EQ(presence(PoolName::kKv, {1}), "1");
+  EXPECT_EQ(backend_->stats().pages, 1u);
+  EXPECT_TRUE(read_one({PoolName::kKv, 1}).is_ok());
+}
+
+}  // namespace
+}  // namespace larder::hf3fs_test
