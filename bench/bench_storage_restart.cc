@@ -22,7 +22,7 @@ constexpr std::size_t kThreads = 4, kQueue = 16'384;
 constexpr std::uint64_t kChain = 128;  // pages of a conversation: each names the one before as its parent
 constexpr std::size_t kAskedAtOnce = 128;
 constexpr std::uint64_t kSampledPages = 1 << 16, kSampledReads = 256;
-constexpr std::uint64_t kDefaultSegmentBytes = std::uint64_t{64} << 20;  // the backend's
+constexpr std::uint64_t kDefaultSegmentBytes = std::uint64_t{512} << 20;  // the backend's, without a budget
 constexpr auto kLook = std::chrono::seconds(1);
 
 double seconds_since(TimePoint begin) { return std::chrono::duration<double>(real_clock().now() - begin).count(); }

@@ -50,6 +50,11 @@ bool RankedMutex::try_lock() {
   return true;
 }
 
+void RankedMutex::check_last() const {
+  const bool is_last = held.count > 0 && held.ranks[held.count - 1] == rank_;
+  if (!is_last) fail("a wait on a lock that is not the last one taken", static_cast<int>(rank_), held.count);
+}
+
 void RankedMutex::unlock() {
   forget(rank_);
   mutex_.unlock();

@@ -29,6 +29,10 @@ class LARDER_CAPABILITY("mutex") RankedMutex {
   [[nodiscard]] LockRank rank() const { return rank_; }
 
  private:
+  friend class RankedCondition;
+  // Aborts unless this lock is the last one that this thread took: a wait gives up no other.
+  void check_last() const;
+
   const LockRank rank_;
   std::mutex mutex_;
 };
@@ -48,20 +52,32 @@ class LARDER_SCOPED_CAPABILITY LockGuard {
 // A condition variable for RankedMutex. Write the wait as a loop around wait_for / wait, under a LockGuard of `mutex`:
 //   LockGuard guard(mutex_);
 //   while (!ready_) changed_.wait(mutex_);
+// Aborts if the thread has taken another ranked lock since.
+// (std::condition_variable_any has a mutex of its own and holds it while it notifies: the thread that wakes blocks on
+// it at once, which costs each hand-over two more changes of threads.)
 class RankedCondition {
  public:
   void notify_one() { condition_.notify_one(); }
   void notify_all() { condition_.notify_all(); }
   // Releases `mutex` while it waits; may wake without cause.
-  void wait(RankedMutex& mutex) LARDER_REQUIRES(mutex) LARDER_NO_THREAD_SAFETY { condition_.wait(mutex); }
+  void wait(RankedMutex& mutex) LARDER_REQUIRES(mutex) LARDER_NO_THREAD_SAFETY {
+    mutex.check_last();
+    std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
+    condition_.wait(lock);
+    (void)lock.release();
+  }
   // False if `duration` ended first. Real time: code that runs under simulation does not come here.
   template <class Duration>
   bool wait_for(RankedMutex& mutex, Duration duration) LARDER_REQUIRES(mutex) LARDER_NO_THREAD_SAFETY {
-    return condition_.wait_for(mutex, duration) == std::cv_status::no_timeout;
+    mutex.check_last();
+    std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
+    const bool is_in_time = condition_.wait_for(lock, duration) == std::cv_status::no_timeout;
+    (void)lock.release();
+    return is_in_time;
   }
 
  private:
-  std::condition_variable_any condition_;
+  std::condition_variable condition_;
 };
 
 }  // namespace larder

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 namespace larder {
 namespace {
 
@@ -32,6 +35,40 @@ TEST(RankedMutexDeathTest, DownwardAndEqualAbort) {
   RankedMutex other_storage(LockRank::kStorage);
   EXPECT_DEATH(lock_both(inbox, storage), "lock order");
   EXPECT_DEATH(lock_both(storage, other_storage), "lock order");
+}
+
+TEST(RankedCondition, WaitsUntilItIsTold) {
+  RankedMutex mutex(LockRank::kInbox);
+  RankedCondition changed;
+  int turn = 0;  // of the threads, by turns
+  const auto play = [&](int me) {
+    for (int round = 0; round < 1000; ++round) {
+      LockGuard guard(mutex);
+      while (turn % 2 != me) changed.wait(mutex);
+      ++turn;
+      changed.notify_one();
+    }
+  };
+  std::thread other([&] { play(1); });
+  play(0);
+  other.join();
+  EXPECT_EQ(turn, 2000);
+  LockGuard guard(mutex);
+  EXPECT_FALSE(changed.wait_for(mutex, std::chrono::milliseconds(1))) << "nobody told";
+}
+
+void wait_with_another(RankedMutex& waited, RankedMutex& taken_later) {
+  RankedCondition never;
+  LockGuard outer(waited);
+  LockGuard inner(taken_later);
+  never.wait(waited);
+}
+
+TEST(RankedConditionDeathTest, AWaitThatKeepsALaterLockAborts) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  RankedMutex storage(LockRank::kStorage);
+  RankedMutex inbox(LockRank::kInbox);
+  EXPECT_DEATH(wait_with_another(storage, inbox), "lock order");
 }
 
 }  // namespace

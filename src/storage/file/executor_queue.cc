@@ -33,18 +33,6 @@ Result<std::size_t> transfer(IoOperation& operation, const IoCursor& cursor) {
   return operation.file->writev_at(from, cursor.offset());
 }
 
-Status run_operation(IoOperation& operation) {
-  if (operation.kind == IoOperation::Kind::kSyncData) return operation.file->sync_data();
-  IoCursor cursor(operation);
-  Status status;
-  while (cursor.left() > 0) {
-    const Result<std::size_t> moved = transfer(operation, cursor);
-    if (!moved.is_ok()) return moved.status();
-    if (!cursor.take(*moved, status)) return status;
-  }
-  return Status::ok();
-}
-
 // The operations of one submit(). All fields belong to the mutex of the queue's State.
 struct Batch {
   std::uint64_t number = 0;                    // set when the executor took its first task
@@ -255,6 +243,18 @@ AlignedBuffer& AlignedBuffer::operator=(AlignedBuffer&& other) noexcept {
   data_ = std::exchange(other.data_, nullptr);
   size_ = std::exchange(other.size_, 0);
   return *this;
+}
+
+Status run_operation(IoOperation& operation) {
+  if (operation.kind == IoOperation::Kind::kSyncData) return operation.file->sync_data();
+  IoCursor cursor(operation);
+  Status status;
+  while (cursor.left() > 0) {
+    const Result<std::size_t> moved = transfer(operation, cursor);
+    if (!moved.is_ok()) return moved.status();
+    if (!cursor.take(*moved, status)) return status;
+  }
+  return Status::ok();
 }
 
 std::unique_ptr<IoQueue> create_executor_queue(Executor& executor) { return std::make_unique<ExecutorQueue>(executor); }

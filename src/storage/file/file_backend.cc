@@ -17,7 +17,10 @@ using file_store::FsyncMode;
 
 constexpr std::uint64_t kLeastSegmentBytes = std::uint64_t{16} << 10;
 constexpr std::uint64_t kMostSegmentBytes = std::uint64_t{64} << 30;
-constexpr std::uint64_t kDefaultSegmentBytes = std::uint64_t{64} << 20;
+// Made by itself: a 64th of the budget, so that dropping one loses little, within these. Each segment costs two syncs
+// of the disk, during which its writes are slower: fewer, larger ones are faster.
+constexpr std::uint64_t kLeastAutoBytes = file_store::kModestSegmentBytes, kMostAutoBytes = std::uint64_t{512} << 20;
+constexpr std::uint64_t kAutoShare = 64;
 // Segments that a budget must hold at least: one that is written, one to clean into, and some to choose from.
 constexpr std::uint64_t kLeastSegments = 8;
 
@@ -63,10 +66,12 @@ Status read_sizes(const BackendOptions& options, FileStoreOptions& out) {
     return invalid_argument("option 'max_size': the least is " + std::to_string(least) +
                             " bytes (128Ki per directory)");
   }
-  const Result<std::uint64_t> segment_size = size_option(options, "segment_size", kDefaultSegmentBytes);
+  const std::uint64_t auto_size = std::clamp(*max_size / (kAutoShare * volumes), kLeastAutoBytes, kMostAutoBytes);
+  const bool is_auto = text_option(options, "segment_size", "auto") == "auto";
+  const Result<std::uint64_t> segment_size = is_auto ? auto_size : size_option(options, "segment_size", auto_size);
   if (!segment_size.is_ok()) return segment_size.status();
   if (*segment_size < kLeastSegmentBytes || *segment_size > kMostSegmentBytes) {
-    return invalid_argument("option 'segment_size': from 16Ki to 64Gi");
+    return invalid_argument("option 'segment_size': auto, or from 16Ki to 64Gi");
   }
   out.max_bytes = *max_size;
   // So that there is always one to clean or drop.
@@ -163,7 +168,8 @@ Status register_file_backend(BackendFactory& factory) {
                       {"max_size", "unlimited", "bytes on all disks together; full: what was used longest ago goes"},
                       {"high_watermark", "95", "percent of max_size where eviction begins"},
                       {"low_watermark", "85", "percent of max_size that may be alive after it"},
-                      {"segment_size", "64Mi", "bytes per segment file; at most max_size / 8 / directories"},
+                      {"segment_size", "auto",
+                       "bytes per segment file; at most max_size / 8 / directories; auto: a 64th, from 64Mi to 512Mi"},
                       {"fsync", "segment", "off | segment | group: what reaches the disk without being asked to"},
                       {"direct", "auto", "auto | on | off: past the page cache"},
                       {"io_uring", "auto", "auto | on | off (threads instead)"},

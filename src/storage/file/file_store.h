@@ -38,6 +38,9 @@
 
 namespace larder::file_store {
 
+// Where there is no room for a larger segment, one of this size is tried.
+inline constexpr std::uint64_t kModestSegmentBytes = std::uint64_t{64} << 20;
+
 enum class FsyncMode : std::uint8_t { kOff, kSegment, kGroup };
 enum class Choice : std::uint8_t { kAuto, kOn, kOff };
 
@@ -155,6 +158,8 @@ class FileStore final : public StorageBackend {
     std::vector<SegmentId> holds;                                  // segments whose doubtful pages it replaces
     std::array<std::unordered_set<PageKey>, kPoolNameCount> seen;  // what `pages` holds already
     bool is_durable = false;
+    bool may_wait = false;                 // all of its operation, on a thread that may wait for the disk
+    bool is_alone = false;                 // and nothing else is being written: so that thread does write it
     std::vector<PageLocation> moved_from;  // cleaning: where each page was
     std::shared_ptr<void> keep;            // cleaning: what the payloads lie in
     std::function<void(bool)> moved;       // cleaning: called at the end

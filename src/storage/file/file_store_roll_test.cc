@@ -6,6 +6,7 @@
 #include "base/executor.h"
 #include "sim/sim_file_system.h"
 #include "storage/file/file_backend.h"
+#include "storage/file/file_store.h"
 #include "storage/file/segment_format.h"
 
 namespace larder {
@@ -128,6 +129,19 @@ TEST_F(RollAheadTest, KeepsTheBudget) {
   EXPECT_EQ(stored(), 200u);
   EXPECT_LE(backend_->stats().physical_bytes, std::uint64_t{128} << 20);
   EXPECT_GT(backend_->stats().pages, 60u);
+}
+
+// A disk too small for the size that is right elsewhere.
+TEST_F(RollAheadTest, ASmallDiskGetsModestSegments) {
+  sim::SimFileSystem small(5, std::uint64_t{200} << 20);
+  auto opened = factory_.create("file", {{"directory", "/d"}}, {&small, &clock_, &executor_, {}});
+  ASSERT_TRUE(opened.is_ok()) << opened.status().to_string();
+  backend_ = std::move(opened).value();
+  write(0, 4);
+  EXPECT_EQ(stored(), 4u);
+  EXPECT_EQ(backend_->stats().physical_bytes, file_store::kModestSegmentBytes);
+  EXPECT_TRUE(backend_->close(std::chrono::seconds(1)).is_ok());
+  backend_.reset();
 }
 
 }  // namespace

@@ -62,13 +62,18 @@ void FileStore::roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, 
     device_id = v.device_id;
     lock = std::move(v.lock);  // nobody else rolls, and the store does not close meanwhile
   }
-  const std::uint64_t capacity = std::max(options_.segment_bytes, segment_bytes_for(record_bytes, pages));
+  std::uint64_t capacity = std::max(options_.segment_bytes, segment_bytes_for(record_bytes, pages));
   // Each time: a directory below an empty mount point would take the segment, and fill the wrong disk.
   Result<Restored> restored = restore_directory(files_, v.directory, {store_, v.number}, device_id, lock);
   Status status = restored.status();
   std::shared_ptr<ActiveSegment> made;
   if (status.is_ok()) {
     Result<std::shared_ptr<ActiveSegment>> created = create_segment(files_, v, header, capacity);
+    const std::uint64_t modest = std::max(kModestSegmentBytes, segment_bytes_for(record_bytes, pages));
+    if (created.status().code() == StatusCode::kOverloaded && capacity > modest) {  // the disk has not that much
+      capacity = modest;
+      created = create_segment(files_, v, header, capacity);
+    }
     status = created.status();
     if (created.is_ok()) made = std::move(created).value();
   }

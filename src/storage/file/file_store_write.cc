@@ -92,7 +92,9 @@ Status FileStore::submit_write(WriteRequest request, WriteDone done) {
 void FileStore::prepare_write(const std::shared_ptr<WriteOperation>& op, bool may_block) {
   RecordPtr record;
   std::uint64_t bytes = 0;
+  bool is_first = true;
   const auto send = [&] {
+    is_first = false;
     if (record && !record->groups.empty()) place_or_gather(std::move(record), may_block);
     record.reset();
     bytes = 0;
@@ -118,6 +120,7 @@ void FileStore::prepare_write(const std::shared_ptr<WriteOperation>& op, bool ma
     auto& counter = planned.code() == StatusCode::kUnsupported ? counters_.declined : counters_.write_errors;
     counter.fetch_add(1, kRelaxed);
   }
+  if (record) record->may_wait = may_block && is_first;
   send();
 }
 
@@ -293,6 +296,7 @@ void FileStore::take_place(Record& record, unsigned volume) {
   segment.writing.push_back(record.start);
   ++segment.records;
   if (record.op) ++writes_in_flight_;
+  record.is_alone = record.may_wait && writes_in_flight_ == 1;
   SegmentInfo& info = segments_.at(segment.id);
   info.has_durable = info.has_durable || record.is_durable;
   for (ListedPage& page : record.pages) {
@@ -335,6 +339,8 @@ void FileStore::write_record(const RecordPtr& record) {
   record->staging = pieces.take_staging();
   io.done = [this, record](const Status& status) { record_written(record, status); };
   counters_.written_bytes.fetch_add(record->layout.record_bytes, kRelaxed);
+  // Nothing else is under way, and this thread may wait: two changes of threads less than through the queue.
+  if (record->is_alone) return record_written(record, run_operation(io));
   std::vector<IoOperation> batch;
   batch.push_back(std::move(io));
   const Status submitted = volumes_[record->volume].io->submit(std::move(batch));

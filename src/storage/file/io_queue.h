@@ -59,6 +59,9 @@ class IoQueue {
 // The executor outlives the queue.
 [[nodiscard]] std::unique_ptr<IoQueue> create_executor_queue(Executor& executor);
 
+// The operation on this thread, which waits for the disk; `done` is not called. As whole as one of a queue.
+[[nodiscard]] Status run_operation(IoOperation& operation);
+
 // Memory for direct I/O whose caller's memory is not aligned: `bytes` rounded up to kDirectAlignment, aligned so.
 class AlignedBuffer {
  public:

@@ -414,5 +414,15 @@ TEST(UringQueueTest, RefusesSimulatedFiles) {
   EXPECT_EQ(answers.count(), 0u);
 }
 
+// The wake-up may come before the thread waits, while it looks for completions, or while it sleeps.
+TEST(UringQueueTest, EndsAtAnyMoment) {
+  if (!create_uring_queue(1).is_ok()) GTEST_SKIP() << "no io_uring here";
+  for (int i = 0; i < 500; ++i) {
+    auto queue = create_uring_queue(1);
+    ASSERT_TRUE(queue.is_ok()) << queue.status().to_string();
+    for (int spins = 0; spins < (i % 50) * 400; ++spins) std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
+}
+
 }  // namespace
 }  // namespace larder::file_store

@@ -193,7 +193,8 @@ class UringQueue final : public IoQueue {
   // True: `op` goes on. False: it has ended, and its status is set.
   [[nodiscard]] static bool judge(UringOperation& op, int result);
   [[nodiscard]] static bool judge_error(UringOperation& op, int error);
-  std::size_t reap(std::array<Completion, kReapBatch>& into);
+  // False: the ring has nothing new. The wake-up is no completion.
+  [[nodiscard]] bool reap(std::array<Completion, kReapBatch>& into, std::size_t& count);
   void settle(std::span<const Completion> completions) LARDER_EXCLUDES(mutex_);
   // Any thread, without the lock: calls `done` of each.
   void finish(OperationList& ended);
@@ -399,10 +400,10 @@ void UringQueue::run_completions() {
   pthread_setname_np(pthread_self(), "larder-uring");
   std::array<Completion, kReapBatch> completions;
   while (!ending_.load() || in_flight_.load() > 0) {
-    const std::size_t count = reap(completions);
-    if (count == 0) {
+    std::size_t count = 0;
+    if (!reap(completions, count)) {
       wait_for_completion();
-    } else {
+    } else if (count > 0) {  // else it was the wake-up: the loop looks whether to end
       settle(std::span(completions).first(count));
     }
   }
@@ -414,16 +415,16 @@ void UringQueue::wait_for_completion() {
   if (io_uring_wait_cqe(ring_.get(), &completion) < 0) std::this_thread::yield();
 }
 
-std::size_t UringQueue::reap(std::array<Completion, kReapBatch>& into) {
+bool UringQueue::reap(std::array<Completion, kReapBatch>& into, std::size_t& count) {
   std::array<io_uring_cqe*, kReapBatch> entries;
   const unsigned found = io_uring_peek_batch_cqe(ring_.get(), entries.data(), kReapBatch);
-  std::size_t count = 0;
+  count = 0;
   for (unsigned i = 0; i < found; ++i) {
     if (io_uring_cqe_get_data64(entries[i]) == kWakeTag) continue;
     into[count++] = {static_cast<UringOperation*>(io_uring_cqe_get_data(entries[i])), entries[i]->res};
   }
   io_uring_cq_advance(ring_.get(), found);
-  return count;
+  return found > 0;
 }
 
 bool UringQueue::judge(UringOperation& op, int result) {
