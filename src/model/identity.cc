@@ -110,6 +110,11 @@ Digest256 layout_fingerprint(const ModelSpec& spec, const PoolSpec& pool, HostLa
   return sha256(text);
 }
 
+Digest256 rank_fingerprint(const Digest256& layout_fingerprint, const NamespaceScope& scope) {
+  return sha256("larder.rank.v1\nlayout " + layout_fingerprint.hex() + "\ntp " + std::to_string(scope.tp_rank) + " " +
+                std::to_string(scope.tp_size) + "\n");
+}
+
 Digest256 namespace_digest(const ModelSpec& spec, const NamespaceScope& scope) {
   assert(!spec.pools.empty() && "finalize_model first");
   FieldHasher hash;
@@ -117,10 +122,10 @@ Digest256 namespace_digest(const ModelSpec& spec, const NamespaceScope& scope) {
   add_model(hash, spec);
   hash.number(spec.pools.size());
   for (const PoolSpec& pool : spec.pools) hash.digest(layout_fingerprint(spec, pool, scope.layout));
-  const bool replicated = spec.is_rank_replicated();
-  hash.text(replicated ? "replicated" : "per_rank");
-  hash.number(replicated ? 0 : scope.tp_rank);
-  hash.number(replicated ? 0 : scope.tp_size);
+  const bool is_shared = spec.is_rank_replicated() || spec.is_rank_mixed();
+  hash.text(spec.is_rank_mixed() ? "mixed" : is_shared ? "replicated" : "per_rank");
+  hash.number(is_shared ? 0 : scope.tp_rank);
+  hash.number(is_shared ? 0 : scope.tp_size);
   for (const std::uint32_t rank : {scope.pp_rank, scope.pp_size, scope.cp_rank, scope.cp_size}) hash.number(rank);
   hash.text(scope.adapter);
   hash.text(scope.salt);

@@ -87,7 +87,7 @@ TEST(NamespaceDigestTest, Golden) {
   const NamespaceScope rank_1_of_4 = {
       .layout = HostLayout::kLayerFirst, .tp_rank = 1, .tp_size = 4, .adapter = "lora", .salt = "tenant"};
   EXPECT_EQ(namespace_digest(preset("dsv4-tiny+draft"), rank_1_of_4).hex(),
-            "2467ce3da331ee9f59f97d88f78146ebd61356aff34603ed11d3c3a97eabd4f6");
+            "9f7e56c18c80742c6896cce06d86936fccc6074b87a29eaf73b6804eef01fcdd");
 }
 
 using Change = std::function<void(ModelSpec&, NamespaceScope&)>;
@@ -164,9 +164,23 @@ TEST(NamespaceDigestTest, ReplicatedModelsShareAcrossTensorRanksOnly) {
   EXPECT_EQ(rank0, namespace_digest(mla, {}));
   EXPECT_NE(rank0, namespace_digest(mla, {.pp_rank = 1, .pp_size = 2}));
   EXPECT_NE(rank0, namespace_digest(mla, {.cp_rank = 1, .cp_size = 2}));
+}
+
+// Some pools of the ranks are the same, some are not: one key chain for all, and fingerprints that tell the ranks
+// apart.
+TEST(NamespaceDigestTest, RanksOfMixedModelsShareTheChain) {
   const ModelSpec with_draft = preset("mla-tiny+draft");
-  EXPECT_NE(namespace_digest(with_draft, {.tp_rank = 0, .tp_size = 8}),
+  ASSERT_TRUE(with_draft.is_rank_mixed());
+  EXPECT_FALSE(preset("mla-tiny").is_rank_mixed());
+  EXPECT_FALSE(preset("gqa-tiny").is_rank_mixed());
+  EXPECT_EQ(namespace_digest(with_draft, {.tp_rank = 0, .tp_size = 8}),
             namespace_digest(with_draft, {.tp_rank = 5, .tp_size = 8}));
+  const Digest256 layout =
+      layout_fingerprint(with_draft, *with_draft.find_pool(PoolName::kDraft), HostLayout::kPageFirst);
+  EXPECT_EQ(rank_fingerprint(layout, {.tp_rank = 5, .tp_size = 8}),
+            sha256("larder.rank.v1\nlayout " + layout.hex() + "\ntp 5 8\n"));
+  EXPECT_NE(rank_fingerprint(layout, {.tp_rank = 0, .tp_size = 8}),
+            rank_fingerprint(layout, {.tp_rank = 0, .tp_size = 4}));
 }
 
 TEST(NamespaceDigestTest, ContextLengthDoesNotSeparate) {

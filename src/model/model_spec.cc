@@ -72,4 +72,9 @@ bool ModelSpec::is_rank_replicated() const {
                      [](const PoolSpec& pool) { return pool.scope == RankScope::kReplicated; });
 }
 
+bool ModelSpec::is_rank_mixed() const {
+  const auto is_replicated = [](const PoolSpec& pool) { return pool.scope == RankScope::kReplicated; };
+  return !is_rank_replicated() && std::any_of(pools.begin(), pools.end(), is_replicated);
+}
+
 }  // namespace larder

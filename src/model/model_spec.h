@@ -97,6 +97,9 @@ struct ModelSpec {
   // Every pool is rank-replicated (MLA, DeepSeek-V4 without a draft): all TP ranks hold the same bytes, so they share
   // one namespace and only rank 0 needs to store. False as soon as one pool is per rank.
   [[nodiscard]] bool is_rank_replicated() const;
+  // Some pools are replicated and some per rank (MLA beside recurrent states, DeepSeek-V4 with a draft): the ranks
+  // share one namespace, and the per-rank pools have fingerprints of their own (rank_fingerprint).
+  [[nodiscard]] bool is_rank_mixed() const;
 };
 
 // Checks dimensions and page size, fills spec.pools. Errors (kInvalidArgument) name the field and how to mend it:
@@ -117,6 +120,8 @@ struct NamespaceScope {
   std::string adapter{};  // LoRA id; empty: base model
   std::string salt{};     // tenant salt; empty: none
 };
+// What a per-rank pool of a mixed model has for a layout fingerprint: differs for each tensor-parallel rank and size.
+[[nodiscard]] Digest256 rank_fingerprint(const Digest256& layout_fingerprint, const NamespaceScope& scope);
 // Length-prefixed, domain-separated SHA-256: seed of the page-key chain. Never all-zero.
 [[nodiscard]] Digest256 namespace_digest(const ModelSpec& spec, const NamespaceScope& scope);
 

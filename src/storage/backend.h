@@ -43,8 +43,16 @@ namespace larder {
 struct StoreScope {
   Digest256 namespace_digest;
   std::array<Digest256, kPoolNameCount> layout_fingerprints{};  // all-zero: the model has no such pool
+  // Pools whose pages are the same on all tensor-parallel ranks. Where ranks share a store, `rank` of `ranks` writes
+  // its share of them: is_writer().
+  std::array<bool, kPoolNameCount> is_replicated{};
+  std::uint32_t rank = 0, ranks = 1;
   [[nodiscard]] const Digest256& fingerprint(PoolName pool) const {
     return layout_fingerprints[static_cast<std::size_t>(pool)];
+  }
+  // True for exactly one rank for each page of a replicated pool, and for every rank for pages of its own.
+  [[nodiscard]] bool is_writer(PoolName pool, const PageKey& key) const {
+    return !is_replicated[static_cast<std::size_t>(pool)] || ranks <= 1 || key.prefix64() % ranks == rank;
   }
 };
 [[nodiscard]] StoreScope make_store_scope(const ModelSpec& model, const NamespaceScope& scope);

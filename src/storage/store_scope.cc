@@ -5,8 +5,14 @@ namespace larder {
 StoreScope make_store_scope(const ModelSpec& model, const NamespaceScope& scope) {
   StoreScope out;
   out.namespace_digest = namespace_digest(model, scope);
+  out.rank = scope.tp_rank;
+  out.ranks = scope.tp_size;
   for (const PoolSpec& pool : model.pools) {
-    out.layout_fingerprints[static_cast<std::size_t>(pool.name)] = layout_fingerprint(model, pool, scope.layout);
+    const auto at = static_cast<std::size_t>(pool.name);
+    out.is_replicated[at] = pool.scope == RankScope::kReplicated;
+    const Digest256 layout = layout_fingerprint(model, pool, scope.layout);
+    const bool has_rank = model.is_rank_mixed() && !out.is_replicated[at];
+    out.layout_fingerprints[at] = has_rank ? rank_fingerprint(layout, scope) : layout;
   }
   return out;
 }

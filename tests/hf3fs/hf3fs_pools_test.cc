@@ -1,4 +1,5 @@
 // The published scenarios of the reference's 3FS backend, in this one's terms.
+#include "tests/hf3fs/doubtful_service.h"
 #include "tests/hf3fs/hf3fs_rig.h"
 
 namespace larder::hf3fs_test {
@@ -85,6 +86,56 @@ TEST_F(Pools, RanksHaveFilesOfTheirOwn) {
   open({{"rank", "0"}});
   EXPECT_EQ(presence(PoolName::kKv, {1}), "1");
   EXPECT_TRUE(read_one({PoolName::kKv, 1}).is_ok());
+}
+
+// A model with KV that is the same on all ranks and states that are not: the ranks divide the writing of KV, each page
+// is stored once, and every rank finds all of it beside its own states.
+TEST_F(Pools, ReplicatedPagesAreWrittenOnceAndStatesByEachRank) {
+  reached_through_ = std::make_shared<DoubtfulService>(service_);
+  ranks_ = 2;
+  const auto state = [&](std::uint64_t key) { return Page{PoolName::kMamba, 100 * rank_ + key, 9000}; };
+  for (rank_ = 0; rank_ < ranks_; ++rank_) {
+    open({{"rank", std::to_string(rank_)}});
+    for (std::uint64_t key = 0; key < 20; ++key) {
+      ASSERT_TRUE(write({{{PoolName::kKv, key}, state(key)}}).at(0).is_ok());
+    }
+    EXPECT_EQ(backend_->stats().duplicate_writes, 0u) << "nobody writes what another one does";
+  }
+  std::uint64_t kv = 0, states = 0;
+  const auto spaces = service_->stats();
+  for (const auto& [name, numbers] : spaces.value()) {
+    (name.name.starts_with("kv-") ? kv : states) += numbers.stored;
+    EXPECT_EQ(numbers.stored, 20u) << name.text();
+  }
+  EXPECT_EQ(kv, 20u);
+  EXPECT_EQ(states, 40u);
+  for (rank_ = 0; rank_ < ranks_; ++rank_) {
+    open({{"rank", std::to_string(rank_)}});
+    EXPECT_EQ(presence(PoolName::kKv, {0, 1, 2, 3, 18, 19, 20}), "1111110");
+    EXPECT_EQ(presence(PoolName::kMamba, {100 * rank_, 100 * rank_ + 19}), "11");
+    EXPECT_EQ(presence(PoolName::kMamba, {100 * (1 - rank_)}), "0") << "the other rank's state";
+    for (std::uint64_t key = 0; key < 20; ++key) {
+      EXPECT_TRUE(read_one({PoolName::kKv, key}).is_ok()) << key;
+      EXPECT_TRUE(read_one(state(key)).is_ok()) << key;
+    }
+    EXPECT_EQ(backend_->stats().pages, 40u) << "the shared ones and its own";
+  }
+  rank_ = 1;
+  for (const Status& status : write({{{PoolName::kKv, 100}}, {{PoolName::kKv, 101}}, {{PoolName::kKv, 102}}})) {
+    EXPECT_TRUE(status.is_ok()) << "also what is left to the other one: " << status.to_string();
+  }
+}
+
+// A service in the process knows nothing of the other ranks, so each of them stores all that it has.
+TEST_F(Pools, WithoutACommonServiceEachRankStoresEverything) {
+  ranks_ = 2;
+  rank_ = 1;
+  open({{"rank", "1"}});
+  for (std::uint64_t key = 0; key < 8; ++key) ASSERT_TRUE(write({{{PoolName::kKv, key}}}).at(0).is_ok());
+  EXPECT_EQ(presence(PoolName::kKv, {0, 1, 2, 3, 4, 5, 6, 7}), "11111111");
+  const auto spaces = service_->stats();
+  ASSERT_EQ(spaces.value().size(), 1u);
+  EXPECT_EQ(spaces.value().begin()->first.rank, 1);
 }
 
 // The service has lost everything: the backend makes its namespaces anew, and what was stored is a miss.

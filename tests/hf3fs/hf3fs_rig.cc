@@ -20,14 +20,23 @@ PageKey key_of(std::uint64_t number) {
   return key;
 }
 
-std::shared_ptr<const StoreScope> scope_of(std::uint64_t number) {
+}  // namespace
+
+std::shared_ptr<const StoreScope> Rig::scope_of(std::uint64_t number) const {
   auto scope = std::make_shared<StoreScope>();
   scope->namespace_digest = key_of(1'000'000 + number);
   for (const PoolName pool : {PoolName::kKv, PoolName::kSwa, PoolName::kMamba, PoolName::kIndexer}) {
-    scope->layout_fingerprints[static_cast<std::size_t>(pool)] = key_of(2'000'000 + static_cast<std::uint64_t>(pool));
+    const std::uint64_t own = ranks_ > 1 && pool != PoolName::kKv ? 100 * (rank_ + 1) : 0;
+    scope->layout_fingerprints[static_cast<std::size_t>(pool)] =
+        key_of(2'000'000 + static_cast<std::uint64_t>(pool) + own);
   }
+  scope->rank = rank_;
+  scope->ranks = ranks_;
+  scope->is_replicated[static_cast<std::size_t>(PoolName::kKv)] = ranks_ > 1;
   return scope;
 }
+
+namespace {
 
 std::vector<std::byte> content_of(const Page& page, std::uint64_t scope) {
   Rng rng(page.key * 131 + static_cast<std::uint64_t>(page.pool) * 7 + scope * 1'000'003);

@@ -42,6 +42,7 @@ class Rig : public ::testing::Test {
   // "101" for keys of a pool.
   std::string presence(PoolName pool, const std::vector<std::uint64_t>& keys, std::uint64_t scope = 1);
   [[nodiscard]] NamespaceStats totals();
+  [[nodiscard]] std::shared_ptr<const StoreScope> scope_of(std::uint64_t number) const;
   void fault(const std::string& json);
   void config(const std::string& json);
 
@@ -53,6 +54,8 @@ class Rig : public ::testing::Test {
   std::shared_ptr<MetadataService> reached_through_;  // what the backend gets instead of service_
   std::unique_ptr<ThreadPoolExecutor> threads_;
   Executor* executor_ = nullptr;  // instead of threads_
+  // Of the scopes: the next calls are those of this rank. More than one: the KV pool is the same on all ranks.
+  std::uint32_t rank_ = 0, ranks_ = 1;
   BackendFactory factory_;
   std::unique_ptr<StorageBackend> backend_;
 };

@@ -116,6 +116,13 @@ void Hf3fsBackend::run_clear(const std::shared_ptr<ClearOperation>& op) {
   op->result = worst;
 }
 
+bool Hf3fsBackend::is_counted(const MetadataNamespace& name) const {
+  if (name.rank == options_.rank) return true;
+  LockGuard guard(mutex_);
+  const auto known = spaces_.find(name);
+  return known != spaces_.end() && known->second->is_used;
+}
+
 BackendStats Hf3fsBackend::stats() const {
   BackendStats out;
   {
@@ -126,7 +133,7 @@ BackendStats Hf3fsBackend::stats() const {
   out.suspended_volumes = store_->stats().is_down ? 1 : 0;
   for (const auto& [name, numbers] : counts_.read()) {
     const std::optional<NamedGeometry> geometry = readable(name);
-    if (!geometry) continue;
+    if (!geometry || !is_counted(name)) continue;
     out.pages += numbers.stored;
     out.bytes += numbers.stored * geometry->payload_bytes;
     out.physical_bytes += numbers.stored * geometry->slots.slot_bytes;

@@ -5,9 +5,11 @@
 //   exists  find                                                                                  executor's threads)
 //
 // One namespace of the service, and one set of files, per (rank, pool, layout fingerprint, slot geometry); scopes
-// (models, adapters, tenants) share them, since the service's keys are namespace digest + page key. A group is visible
-// when the service has confirmed it, in one step for all its pools; what a page then holds is proven by its envelope
-// and the generation in it, whatever the service says (rule 1).
+// (models, adapters, tenants) share them, since the service's keys are namespace digest + page key. Pools that are the
+// same on all ranks (MLA's KV) have one for all of them, if the ranks have one service: each page is written by the
+// rank whose turn it is by its key, and the others take it as written. A group is visible when the service has
+// confirmed it, in one step for all its pools; what a page then holds is proven by its envelope and the generation in
+// it, whatever the service says (rule 1).
 //
 // Threads: any (storage/backend.h). Locks: one for the tables here; never during I/O or a call of the service.
 #pragma once
@@ -64,6 +66,8 @@ class Hf3fsBackend final : public StorageBackend {
     std::uint64_t payload_bytes = 0;
     PoolName pool = PoolName::kKv;
     std::string base;  // path of its files
+    // Met in a request, not only at the service.
+    mutable std::atomic<bool> is_used{false};
   };
   using SpacePtr = std::shared_ptr<const Space>;
   using PageName = std::pair<const Space*, std::array<char, 64>>;
@@ -81,10 +85,16 @@ class Hf3fsBackend final : public StorageBackend {
   [[nodiscard]] Result<SpacePtr> space_for(const StoreScope& scope, PoolName pool, std::uint64_t payload_bytes)
       LARDER_EXCLUDES(mutex_);
   [[nodiscard]] std::vector<SpacePtr> spaces_of(const StoreScope& scope, PoolName pool) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] std::vector<SpacePtr> spaces_from(const MetadataNamespace& first) const LARDER_REQUIRES(mutex_);
+  // Those that hold pages of this rank's.
   [[nodiscard]] std::vector<SpacePtr> all_spaces() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Status look_for_spaces() LARDER_EXCLUDES(mutex_);
-  // Of this process's rank and geometry: what others keep there, this process can read.
+  // Of this process's rank, or shared, and of its geometry: what others keep there, this process can read.
   [[nodiscard]] std::optional<NamedGeometry> readable(const MetadataNamespace& name) const;
+  // The ranks have one array of the pool's pages, and divide the writing between them.
+  [[nodiscard]] bool is_shared(const StoreScope& scope, PoolName pool) const;
+  // Under which rank the pool's namespaces are kept: kSharedRank if the ranks share them.
+  [[nodiscard]] std::int64_t rank_of(const StoreScope& scope, PoolName pool) const;
   [[nodiscard]] Status initialize_again() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Result<std::shared_ptr<PageFiles>> files_of(const Space& space, PageTransfer::Kind purpose);
   // Calls the service; if it has lost its namespaces, makes them anew and calls once more.
@@ -110,6 +120,8 @@ class Hf3fsBackend final : public StorageBackend {
   void start_read(const std::shared_ptr<ReadJob>& job, std::size_t item);
   void finish_read(ReadJob& job);
 
+  [[nodiscard]] bool is_counted(const MetadataNamespace& name) const LARDER_EXCLUDES(mutex_);
+
   // Runs on an executor thread, or here if the executor is full: what finishes must not be lost.
   void post_finish(std::function<void()> task);
 
@@ -126,8 +138,8 @@ class Hf3fsBackend final : public StorageBackend {
   OperationGate gate_;            // synchronises itself
   mutable ServiceCounts counts_;  // the same
   mutable RankedMutex mutex_{LockRank::kStorage};
-  std::map<std::string, SpacePtr> spaces_ LARDER_GUARDED_BY(mutex_);  // by the namespace's name
-  TimePoint next_look_ LARDER_GUARDED_BY(mutex_){};                   // spaces of others: not before this
+  std::map<MetadataNamespace, SpacePtr> spaces_ LARDER_GUARDED_BY(mutex_);
+  TimePoint next_look_ LARDER_GUARDED_BY(mutex_){};  // spaces of others: not before this
   std::set<PageName> being_written_ LARDER_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<WriteOperation>> put_off_ LARDER_GUARDED_BY(mutex_);  // bounded by the gate
   BackendStats stats_ LARDER_GUARDED_BY(mutex_);

@@ -8,17 +8,23 @@ namespace {
 
 // How often the service is asked whether others have made namespaces that this process knows not.
 constexpr auto kLookEvery = std::chrono::seconds(1);
+// As the reference has it: its replicated ranks all use the table and the file of rank 0.
+constexpr std::int64_t kSharedRank = 0;
 
 }  // namespace
 
 Result<Hf3fsBackend::SpacePtr> Hf3fsBackend::space_for(const StoreScope& scope, PoolName pool,
                                                        std::uint64_t payload_bytes) {
   const SlotGeometry slots = make_slot_geometry(payload_bytes, options_.chunk_bytes, options_.files);
-  const std::string name = namespace_name(pool, scope.fingerprint(pool), {payload_bytes, slots});
+  const MetadataNamespace name{rank_of(scope, pool),
+                               namespace_name(pool, scope.fingerprint(pool), {payload_bytes, slots})};
   {
     LockGuard guard(mutex_);
     const auto known = spaces_.find(name);
-    if (known != spaces_.end()) return known->second;
+    if (known != spaces_.end()) {
+      known->second->is_used = true;
+      return known->second;
+    }
   }
   const std::uint64_t pages = std::min(slots.pages_in(options_.file_size), kMaxNamespacePages);
   if (pages == 0) {
@@ -29,11 +35,12 @@ Result<Hf3fsBackend::SpacePtr> Hf3fsBackend::space_for(const StoreScope& scope, 
                             " files)");
   }
   auto space = std::make_shared<Space>();
-  space->name = {options_.rank, name};
+  space->name = name;
   space->slots = slots;
   space->payload_bytes = payload_bytes;
   space->pool = pool;
-  space->base = options_.file_path_prefix + '.' + std::to_string(options_.rank) + '.' + name;
+  space->base = options_.file_path_prefix + '.' + std::to_string(name.rank) + '.' + name.name;
+  space->is_used = true;
   const Result<std::uint64_t> made = service_->initialize(space->name, pages);
   if (!made.is_ok()) return made.status();
   LockGuard guard(mutex_);
@@ -42,14 +49,23 @@ Result<Hf3fsBackend::SpacePtr> Hf3fsBackend::space_for(const StoreScope& scope, 
 
 std::vector<Hf3fsBackend::SpacePtr> Hf3fsBackend::spaces_of(const StoreScope& scope, PoolName pool) {
   if (scope.fingerprint(pool).is_zero()) return {};  // the model has no such pool
-  const std::string prefix = namespace_prefix(pool, scope.fingerprint(pool));
+  const MetadataNamespace first{rank_of(scope, pool), namespace_prefix(pool, scope.fingerprint(pool))};
   std::vector<SpacePtr> out;
   for (int round = 0; round < 2 && out.empty(); ++round) {
     if (round == 1 && !look_for_spaces().is_ok()) break;
     LockGuard guard(mutex_);
-    for (auto at = spaces_.lower_bound(prefix); at != spaces_.end() && at->first.starts_with(prefix); ++at) {
-      out.push_back(at->second);
-    }
+    out = spaces_from(first);
+  }
+  for (const SpacePtr& space : out) space->is_used = true;
+  return out;
+}
+
+// Those of its rank whose names begin with its name.
+std::vector<Hf3fsBackend::SpacePtr> Hf3fsBackend::spaces_from(const MetadataNamespace& first) const {
+  std::vector<SpacePtr> out;
+  for (auto at = spaces_.lower_bound(first);
+       at != spaces_.end() && at->first.rank == first.rank && at->first.name.starts_with(first.name); ++at) {
+    out.push_back(at->second);
   }
   return out;
 }
@@ -57,7 +73,9 @@ std::vector<Hf3fsBackend::SpacePtr> Hf3fsBackend::spaces_of(const StoreScope& sc
 std::vector<Hf3fsBackend::SpacePtr> Hf3fsBackend::all_spaces() {
   LockGuard guard(mutex_);
   std::vector<SpacePtr> out;
-  for (const auto& [name, space] : spaces_) out.push_back(space);
+  for (const auto& [name, space] : spaces_) {  // those that only other ranks use are theirs
+    if (name.rank == options_.rank || space->is_used) out.push_back(space);
+  }
   return out;
 }
 
@@ -73,14 +91,14 @@ Status Hf3fsBackend::look_for_spaces() {
   for (const auto& [name, numbers] : *found) {
     const std::optional<NamedGeometry> geometry = readable(name);
     const auto pool = parse_pool_name(std::string_view(name.name).substr(0, name.name.find('-')));
-    if (!geometry || !pool || spaces_.contains(name.name)) continue;
+    if (!geometry || !pool || spaces_.contains(name)) continue;
     auto space = std::make_shared<Space>();
     space->name = name;
     space->slots = geometry->slots;
     space->payload_bytes = geometry->payload_bytes;
     space->pool = *pool;
     space->base = options_.file_path_prefix + '.' + std::to_string(name.rank) + '.' + name.name;
-    spaces_.emplace(name.name, std::move(space));
+    spaces_.emplace(name, std::move(space));
   }
   return Status::ok();
 }
@@ -88,9 +106,18 @@ Status Hf3fsBackend::look_for_spaces() {
 // Others may have chosen other chunks or another number of files: their pages lie where this process does not look.
 std::optional<NamedGeometry> Hf3fsBackend::readable(const MetadataNamespace& name) const {
   const Result<NamedGeometry> geometry = parse_namespace_name(name.name);
-  if (name.rank != options_.rank || !geometry.is_ok()) return std::nullopt;
+  if ((name.rank != options_.rank && name.rank != kSharedRank) || !geometry.is_ok()) return std::nullopt;
   const bool is_ours = geometry->slots.chunk_bytes == options_.chunk_bytes && geometry->slots.files == options_.files;
   return is_ours ? std::optional(*geometry) : std::nullopt;
+}
+
+// A service in this process knows of no other rank: two of them over the same files would overwrite each other's pages.
+bool Hf3fsBackend::is_shared(const StoreScope& scope, PoolName pool) const {
+  return service_->is_remote() && scope.is_replicated[static_cast<std::size_t>(pool)];
+}
+
+std::int64_t Hf3fsBackend::rank_of(const StoreScope& scope, PoolName pool) const {
+  return is_shared(scope, pool) ? kSharedRank : options_.rank;
 }
 
 // The service has lost its memory: to it, nothing is stored any more, which is true as soon as it says so.

@@ -62,6 +62,7 @@ void Hf3fsBackend::plan_write(WriteJob& job) {
     Status status = check_group(*request.scope, request.groups[group]);
     for (const WriteItem& page : request.groups[group].items) {
       if (!status.is_ok()) break;
+      if (is_shared(*request.scope, page.pool) && !request.scope->is_writer(page.pool, page.key)) continue;
       Result<SpacePtr> space = space_for(*request.scope, page.pool, payload_bytes(page.payload));
       status = space.status();
       if (!status.is_ok()) break;
@@ -235,11 +236,9 @@ void Hf3fsBackend::remove_other_lengths(const WriteJob& job) {
     for (const WriteJob::Item& item : job.items) {
       const auto [entry, is_new] = others.try_emplace(item.space.get());
       if (!is_new) continue;
-      const std::string prefix =
-          namespace_prefix(item.space->pool, job.op->request.scope->fingerprint(item.space->pool));
-      for (auto at = spaces_.lower_bound(prefix); at != spaces_.end() && at->first.starts_with(prefix); ++at) {
-        if (at->second != item.space) entry->second.push_back(at->second);
-      }
+      const Digest256& fingerprint = job.op->request.scope->fingerprint(item.space->pool);
+      entry->second = spaces_from({item.space->name.rank, namespace_prefix(item.space->pool, fingerprint)});
+      std::erase(entry->second, item.space);
     }
   }
   std::vector<ConfirmItem> old;
