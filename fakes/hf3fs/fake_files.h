@@ -43,8 +43,8 @@ using ChunkFilter = std::function<bool(std::uint64_t chunk_of_io)>;
 
 class FakeFile {
  public:
-  // Takes `fd`, open for reading and writing.
-  FakeFile(int fd, std::uint64_t chunk_bytes, FakeSpace& space);
+  // Takes `fd`, open for reading and writing, and `direct_fd`, the same for reading past the page cache, or -1.
+  FakeFile(int fd, int direct_fd, std::uint64_t chunk_bytes, FakeSpace& space);
   ~FakeFile();
   FakeFile(const FakeFile&) = delete;
   FakeFile& operator=(const FakeFile&) = delete;
@@ -85,8 +85,11 @@ class FakeFile {
   void set_length(std::uint64_t chunk, std::optional<std::uint64_t> length);
   void forget_from(std::uint64_t first_chunk);
 
+  // Whole blocks are read past the page cache: a client of 3FS has none.
+  [[nodiscard]] bool is_direct(std::uint64_t bytes, std::uint64_t offset) const;
+
   // constant after construction
-  const int fd_;
+  const int fd_, direct_fd_;
   const std::uint64_t chunk_bytes_;
   FakeSpace& space_;
 

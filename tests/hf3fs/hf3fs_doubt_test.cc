@@ -44,6 +44,7 @@ TEST_F(Doubt, WhatAnEndingExecutorDropsIsNotAcknowledged) {
   EndingExecutor ending(*threads_, 1);  // the write begins; its end, after the transfer, is dropped
   executor_ = &ending;
   open();
+  fault(R"({"op": "write", "count": 1, "delay_ms": 200})");  // so that the end is a task of its own
   EXPECT_EQ(write({{{PoolName::kKv, 1}}}).at(0).code(), StatusCode::kCancelled);
   EXPECT_EQ(totals().stored, 0u);
   backend_.reset();

@@ -41,7 +41,14 @@ Status Hf3fsBackend::submit(Request request, Done done, void (Hf3fsBackend::*run
 
 Status Hf3fsBackend::submit_exists(ExistsRequest request, ExistsDone done) {
   LARDER_RETURN_IF_ERROR(check_request(request, done));
-  return submit<ExistsOperation>(std::move(request), std::move(done), &Hf3fsBackend::run_exists);
+  if (service_->is_remote()) {
+    return submit<ExistsOperation>(std::move(request), std::move(done), &Hf3fsBackend::run_exists);
+  }
+  // A look-up in this process's memory: done here, sooner than a thread would wake.
+  Result<OperationGate::Ticket> ticket = gate_.enter_inline();
+  if (!ticket.is_ok()) return ticket.status();
+  run_exists(std::make_shared<ExistsOperation>(std::move(request), std::move(done), std::move(ticket).value()));
+  return Status::ok();
 }
 Status Hf3fsBackend::submit_read(ReadRequest request, ReadDone done) {
   LARDER_RETURN_IF_ERROR(check_request(request, done));
