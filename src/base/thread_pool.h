@@ -41,9 +41,13 @@ class ThreadPoolExecutor final : public Executor {
   void wait_idle() LARDER_EXCLUDES(mutex_);
 
  private:
+  struct Worker {
+    RankedCondition called;
+    bool is_called = false;  // guarded by mutex_
+  };
   void run_worker(std::size_t index);
   // Waits for a task; false when the worker must end.
-  bool take(Task& task) LARDER_EXCLUDES(mutex_);
+  bool take(Worker& me, Task& task) LARDER_EXCLUDES(mutex_);
 
   // constant after construction
   const std::string name_;
@@ -51,14 +55,16 @@ class ThreadPoolExecutor final : public Executor {
   const OnShutdown on_shutdown_;
 
   mutable RankedMutex mutex_{LockRank::kExecutor};
-  RankedCondition changed_;  // a task came, or stopping_
-  RankedCondition idle_;     // busy_ fell to 0 with an empty queue
+  RankedCondition idle_;  // busy_ fell to 0 with an empty queue
   std::deque<Task> tasks_ LARDER_GUARDED_BY(mutex_);
+  // Workers that wait. The last to come is the first to be called: its core is awake, and its caches are warm.
+  std::vector<Worker*> waiting_workers_ LARDER_GUARDED_BY(mutex_);
   std::size_t busy_ LARDER_GUARDED_BY(mutex_) = 0;
   bool stopping_ LARDER_GUARDED_BY(mutex_) = false;
 
   std::atomic<std::uint64_t> failed_{0};  // relaxed: a statistic
-  std::vector<std::jthread> threads_;     // last, so that they end before what they use
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::jthread> threads_;  // last, so that they end before what they use
 };
 
 }  // namespace larder

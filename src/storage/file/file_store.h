@@ -194,6 +194,7 @@ class FileStore final : public StorageBackend {
 
   // ---- small writes
   [[nodiscard]] static bool is_quick(const WriteRequest& request);
+  [[nodiscard]] bool claim_idle_disk() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] std::uint64_t gathered_limit() const;
   void place_or_gather(RecordPtr record, bool may_block) LARDER_EXCLUDES(mutex_);
   void place_gathered() LARDER_EXCLUDES(mutex_);
@@ -285,6 +286,7 @@ class FileStore final : public StorageBackend {
   std::deque<RecordPtr> gathered_ LARDER_GUARDED_BY(mutex_);    // for a write to end; see file_store_gather.cc
   std::uint64_t gathered_bytes_ LARDER_GUARDED_BY(mutex_) = 0;  // of their records
   std::size_t writes_in_flight_ LARDER_GUARDED_BY(mutex_) = 0;
+  bool is_lone_coming_ LARDER_GUARDED_BY(mutex_) = false;  // on its way to the executor
   bool is_placing_gathered_ LARDER_GUARDED_BY(mutex_) = false;
   bool is_maintaining_ LARDER_GUARDED_BY(mutex_) = false;
   bool is_in_maintain_ LARDER_GUARDED_BY(mutex_) = false, maintains_again_ LARDER_GUARDED_BY(mutex_) = false;

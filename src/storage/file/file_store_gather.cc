@@ -1,5 +1,8 @@
 // The file store's small writes: they do not change threads, and go together when the disk is busy.
 //
+// But a lone one on an idle disk changes threads once, to one that may wait for the disk: it writes and ends there,
+// which is a change less than through the queue.
+//
 // A record costs a head of a block, a system call and a wake-up, whatever it carries. While enough writes are under
 // way, a further small record gains nothing by going alone, so it waits; when a write ends, what has gathered becomes
 // one record. Nothing waits for more to come: an idle disk gets each record at once.
@@ -33,6 +36,14 @@ bool FileStore::is_quick(const WriteRequest& request) {
   std::uint64_t bytes = 0;
   for (const WriteItem& item : request.groups[0].items) bytes += larder::payload_bytes(item.payload);
   return bytes <= kQuickBytes;
+}
+
+// True: nothing is being written, and the caller's write is the one to go alone.
+bool FileStore::claim_idle_disk() {
+  LockGuard guard(mutex_);
+  if (writes_in_flight_ > 0 || !gathered_.empty() || is_lone_coming_) return false;
+  is_lone_coming_ = true;
+  return true;
 }
 
 // What has gathered goes in records of at most this size. A small part of a segment, so that its end is used well.

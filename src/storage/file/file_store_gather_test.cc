@@ -105,8 +105,8 @@ TEST_F(GatherTest, WritesOfABusyDiskGoTogether) {
 TEST_F(GatherTest, AnIdleDiskGetsEachAtOnce) {
   for (std::uint64_t i = 1; i <= 10; ++i) {
     write(i);
+    run();  // of the write: one task, which waits for the disk
     EXPECT_EQ(written(), i * 4096);
-    run();
   }
 }
 

@@ -80,13 +80,21 @@ Status FileStore::submit_write(WriteRequest request, WriteDone done) {
   if (!ticket.is_ok()) return ticket.status();
   auto op = std::make_shared<WriteOperation>(std::move(request), std::move(done), std::move(ticket).value());
   preset_cancelled(*op);
-  if (is_quick(op->request)) {
-    prepare_write(op, false);
-    return Status::ok();
+  const bool is_small = is_quick(op->request);
+  if (!is_small || claim_idle_disk()) {
+    const Status posted = executor_.post([this, op] {
+      prepare_write(op, true);
+      LockGuard guard(mutex_);
+      is_lone_coming_ = false;  // nothing of it was new
+    });
+    if (posted.is_ok()) return posted;
+    if (!is_small) {
+      op->disarm();
+      return posted;
+    }
   }
-  const Status posted = executor_.post([this, op] { prepare_write(op, true); });
-  if (!posted.is_ok()) op->disarm();
-  return posted;
+  prepare_write(op, false);
+  return Status::ok();
 }
 
 void FileStore::prepare_write(const std::shared_ptr<WriteOperation>& op, bool may_block) {
@@ -296,6 +304,7 @@ void FileStore::take_place(Record& record, unsigned volume) {
   segment.writing.push_back(record.start);
   ++segment.records;
   if (record.op) ++writes_in_flight_;
+  is_lone_coming_ = false;
   record.is_alone = record.may_wait && writes_in_flight_ == 1;
   SegmentInfo& info = segments_.at(segment.id);
   info.has_durable = info.has_durable || record.is_durable;
