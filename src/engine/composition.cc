@@ -59,7 +59,8 @@ Result<std::unique_ptr<Composition>> Composition::create(const Options& options,
   LARDER_RETURN_IF_ERROR(validate_options_for(options, *model));
   const Result<CacheConfig> config = cache_config(options, files);
   if (!config.is_ok()) return config.status();
-  const Result<ExtraConfig> extra = parse_extra_config(options.hicache_storage_backend_extra_config, files);
+  const Result<ExtraConfig> extra = parse_extra_config(
+      extra_config_source(options.hicache_storage_backend, options.hicache_storage_backend_extra_config), files);
   if (!extra.is_ok()) return extra.status();
 
   std::unique_ptr<Composition> out(new Composition());

@@ -1,5 +1,6 @@
 // --hicache-storage-backend-extra-config: which keys are the cache's own, and which are the backend's.
 #include <fmt/format.h>
+#include <cstdlib>
 
 #include <cmath>
 #include <limits>
@@ -97,6 +98,12 @@ Result<Tree> parse_source(std::string_view text, FileSystem& files) {
 }
 
 }  // namespace
+
+std::string extra_config_source(std::string_view backend, std::string_view text) {
+  const char* const path = std::getenv("SGLANG_HICACHE_HF3FS_CONFIG_PATH");
+  const bool is_named = backend == "hf3fs" && text.empty() && path != nullptr && *path != '\0';
+  return is_named ? std::string("@") + path : std::string(text);
+}
 
 Result<ExtraConfig> parse_extra_config(std::string_view text, FileSystem& files) {
   ExtraConfig out;

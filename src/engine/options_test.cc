@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <limits>
 
+#include "engine/composition.h"
 #include "engine/option_table.h"
 #include "sim/sim_file_system.h"
 
@@ -225,6 +228,29 @@ TEST(ExtraConfig, ComesFromFilesToo) {
   EXPECT_EQ(parse_extra_config("@x.yaml", files)->prefetch_timeout_base, std::chrono::milliseconds(500));
   write_file(files, "x.ini", "a: 1");
   expect_refused(parse_extra_config("@x.ini", files).status(), {"Unsupported config file x.ini"});
+}
+
+TEST(ExtraConfig, TheReferencesVariableNamesTheFileOfHf3fs) {
+  constexpr const char* kVariable = "SGLANG_HICACHE_HF3FS_CONFIG_PATH";
+  ASSERT_EQ(::unsetenv(kVariable), 0);
+  EXPECT_EQ(extra_config_source("hf3fs", ""), "");
+  ASSERT_EQ(::setenv(kVariable, "/etc/hf3fs.json", 1), 0);
+  EXPECT_EQ(extra_config_source("hf3fs", ""), "@/etc/hf3fs.json");
+  EXPECT_EQ(extra_config_source("hf3fs", "{}"), "{}") << "what is given counts";
+  EXPECT_EQ(extra_config_source("file", ""), "") << "of another backend";
+  ASSERT_EQ(::unsetenv(kVariable), 0);
+  // The keys of the reference's own example are known here.
+  sim::SimFileSystem files(1);
+  write_file(files, "hf3fs.json", R"({"file_path_prefix": "/data/hicache", "file_size": 1099511627776, "numjobs": 16,
+                                      "entries": 8, "metadata_server_url": "http://127.0.0.1:18000"})");
+  const Result<ExtraConfig> extra = parse_extra_config("@hf3fs.json", files);
+  ASSERT_TRUE(extra.is_ok()) << extra.status().to_string();
+  BackendFactory factory;
+  ASSERT_TRUE(register_backends(factory).is_ok());
+  for (const auto& [key, value] : extra->backend) {
+    const std::vector<BackendOptionHelp>& known = *factory.options_of("hf3fs");
+    EXPECT_TRUE(std::any_of(known.begin(), known.end(), [&](const auto& option) { return option.key == key; })) << key;
+  }
 }
 
 }  // namespace

@@ -230,7 +230,8 @@ Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) 
 // The extra configuration, after every check that needs no backend.
 Result<ExtraConfig> SchedulerImpl::parse_attach(const AttachRequest& request) const {
   if (parts_->host_pools == nullptr) return invalid_argument("Hierarchical cache is not enabled.");
-  Result<ExtraConfig> extra = parse_extra_config(request.extra_config, *parts_->files);
+  Result<ExtraConfig> extra =
+      parse_extra_config(extra_config_source(request.backend, request.extra_config), *parts_->files);
   if (!extra.is_ok()) {
     return invalid_argument("Failed to parse storage_backend_extra_config_json '" + request.extra_config +
                             "': " + extra.status().message());
