@@ -144,6 +144,8 @@ function(larder_add_cross_test path)
   set(libraries larder_tests_support larder_sim larder_engine)
   if(name STREQUAL "server")
     set(libraries larder_tests_support larder_sim larder_server)
+  elseif(name MATCHES "^(metadata_http|metadata_http_slow|hf3fs_services)$")  # with the servers of tests/metadata
+    set(libraries larder_tests_metadata_shared larder_sim larder_server)
   endif()
   file(GLOB sources CONFIGURE_DEPENDS ${path}/*.cc)
   if(EXISTS ${path}_slow)
@@ -156,12 +158,10 @@ function(larder_add_cross_test path)
   endif()
   if(name STREQUAL "metadata_http")  # the suite of tests/metadata, through HTTP
     list(APPEND sources ${CMAKE_SOURCE_DIR}/tests/metadata/metadata_conformance_test.cc)
-    set(libraries larder_tests_metadata_shared larder_sim larder_server)
   endif()
-  if(name STREQUAL "hf3fs_services")  # the suite of tests/conformance, with the servers of tests/metadata
+  if(name STREQUAL "hf3fs_services")  # the suite of tests/conformance, with other services
     list(APPEND sources ${CMAKE_SOURCE_DIR}/tests/conformance/storage_conformance.cc
       ${CMAKE_SOURCE_DIR}/tests/conformance/storage_harness.cc)
-    set(libraries larder_tests_metadata_shared larder_sim larder_server)
   endif()
   set(label fast)
   if(EXISTS ${path}/LABEL_SLOW)
