@@ -159,9 +159,11 @@ function(larder_add_cross_test path)
   if(name STREQUAL "metadata_http")  # the suite of tests/metadata, through HTTP
     list(APPEND sources ${CMAKE_SOURCE_DIR}/tests/metadata/metadata_conformance_test.cc)
   endif()
-  if(name STREQUAL "hf3fs_services")  # the suite of tests/conformance, with other services
-    list(APPEND sources ${CMAKE_SOURCE_DIR}/tests/conformance/storage_conformance.cc
-      ${CMAKE_SOURCE_DIR}/tests/conformance/storage_harness.cc)
+  if(name STREQUAL "hf3fs_services")  # what backends are tested with elsewhere, with other services
+    foreach(file conformance/storage_conformance conformance/storage_harness exactness/exactness_rig exactness/restore_road)
+      list(APPEND sources ${CMAKE_SOURCE_DIR}/tests/${file}.cc)
+    endforeach()
+    list(APPEND libraries larder_bench)
   endif()
   set(label fast)
   if(EXISTS ${path}/LABEL_SLOW)

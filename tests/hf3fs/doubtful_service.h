@@ -16,6 +16,7 @@ class DoubtfulService final : public MetadataService {
 
   std::atomic<bool> confirm_is_lost{false};   // before it arrives
   std::shared_future<void> stats_wait_until;  // set before the backend is opened
+  std::atomic<int> stats_asked{0};
 
   [[nodiscard]] bool is_remote() const override { return true; }
   [[nodiscard]] Result<std::uint64_t> initialize(const MetadataNamespace& name_space, std::uint64_t pages) override {
@@ -41,6 +42,7 @@ class DoubtfulService final : public MetadataService {
     return inner_->clear(name_space, prefix);
   }
   [[nodiscard]] Result<std::map<MetadataNamespace, NamespaceStats>> stats() override {
+    ++stats_asked;
     if (stats_wait_until.valid()) stats_wait_until.wait();
     return inner_->stats();
   }

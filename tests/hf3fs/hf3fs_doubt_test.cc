@@ -1,4 +1,5 @@
 // What the backend may say when it does not know: a service that hangs or is not reached, an executor that ends.
+#include <array>
 #include <thread>
 
 #include "tests/hf3fs/doubtful_service.h"
@@ -64,6 +65,34 @@ TEST_F(Doubt, StatisticsDoNotWaitForAServiceThatHangs) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));  // that answer, then the next
   }
   EXPECT_EQ(backend_->stats().pages, 1u);
+}
+
+// A new process asks the service once what namespaces there are; who asks meanwhile waits for that answer.
+TEST_F(Doubt, NobodySaysAbsentBeforeTheServiceHasSpoken) {
+  open();
+  ASSERT_TRUE(write({{{PoolName::kKv, 1}}}).at(0).is_ok());
+  std::promise<void> release, answered;
+  auto line = std::make_shared<DoubtfulService>(service_);
+  line->stats_wait_until = release.get_future().share();
+  reached_through_ = line;
+  open();
+  std::array<std::string, 2> said;
+  {
+    std::atomic<int> first{0};
+    ThreadPoolExecutor clients("clients", 2, 2);
+    for (std::string& answer : said) {
+      const Status posted = clients.post([&] {
+        answer = presence(PoolName::kKv, {1});
+        if (first++ == 0) answered.set_value();
+      });
+      EXPECT_TRUE(posted.is_ok()) << posted.to_string();
+    }
+    // With the service silent, whoever answers has made it up.
+    EXPECT_EQ(answered.get_future().wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+    release.set_value();
+  }
+  EXPECT_EQ(said[0] + said[1], "11");
+  EXPECT_EQ(line->stats_asked, 1);
 }
 
 // Pages of another geometry lie in files that this process does not read: they are neither promised nor counted.

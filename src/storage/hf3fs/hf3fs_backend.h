@@ -140,6 +140,8 @@ class Hf3fsBackend final : public StorageBackend {
   mutable RankedMutex mutex_{LockRank::kStorage};
   std::map<MetadataNamespace, SpacePtr> spaces_ LARDER_GUARDED_BY(mutex_);
   TimePoint next_look_ LARDER_GUARDED_BY(mutex_){};  // spaces of others: not before this
+  bool is_looking_ LARDER_GUARDED_BY(mutex_) = false;
+  RankedCondition looked_;
   std::set<PageName> being_written_ LARDER_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<WriteOperation>> put_off_ LARDER_GUARDED_BY(mutex_);  // bounded by the gate
   BackendStats stats_ LARDER_GUARDED_BY(mutex_);

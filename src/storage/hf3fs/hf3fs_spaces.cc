@@ -82,12 +82,16 @@ std::vector<Hf3fsBackend::SpacePtr> Hf3fsBackend::all_spaces() {
 Status Hf3fsBackend::look_for_spaces() {
   {
     LockGuard guard(mutex_);
+    while (is_looking_) looked_.wait(mutex_);  // for the time-out of a call at most; that answer is this caller's, too
     if (clock_.now() < next_look_) return Status::ok();
     next_look_ = clock_.now() + kLookEvery;
+    is_looking_ = true;
   }
   const auto found = service_->stats();
-  if (!found.is_ok()) return found.status();
   LockGuard guard(mutex_);
+  is_looking_ = false;
+  looked_.notify_all();
+  if (!found.is_ok()) return found.status();
   for (const auto& [name, numbers] : *found) {
     const std::optional<NamedGeometry> geometry = readable(name);
     const auto pool = parse_pool_name(std::string_view(name.name).substr(0, name.name.find('-')));

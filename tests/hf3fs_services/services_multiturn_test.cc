@@ -1,0 +1,118 @@
+// Conversations through the whole server with backend `hf3fs` on the fake library, with each page-index service: what
+// they say does not depend on storage, and what a new engine finds does not depend on where the index is.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/metrics.h"
+#include "bench/bench_multiturn.h"
+#include "engine/scheduler.h"
+#include "server/api_server.h"
+#include "tests/hf3fs_services/services_under_test.h"
+#include "tests/support/temporary_directory.h"
+
+namespace larder::conformance {
+namespace {
+
+constexpr Nanos kPatience = std::chrono::seconds(60);
+
+MultiturnOptions conversations() {
+  MultiturnOptions options;
+  options.num_clients = 3;
+  options.num_rounds = 4;
+  options.request_length = 100;
+  options.output_length = 40;
+  options.max_parallel = 2;
+  options.show_progress = false;
+  return options;
+}
+
+// One life of an engine: all conversations from their beginning. `storage` empty: none is attached.
+MultiturnResult talk(const std::string& model, const nlohmann::json& storage) {
+  Options options;
+  options.model = model;
+  options.port = 0;
+  options.threads = 1;
+  options.max_total_tokens = 8192;
+  options.max_mamba_cache_size = 32;
+  options.max_running_requests = 4;
+  if (!storage.empty()) {
+    options.hicache_storage_backend = "hf3fs";
+    options.hicache_storage_prefetch_policy = "wait_complete";
+    options.hicache_storage_backend_extra_config = storage.dump();
+  }
+  MetricsRegistry metrics;
+  auto scheduler = Scheduler::create(options, real_file_system(), real_clock(), metrics);
+  EXPECT_TRUE(scheduler.is_ok()) << scheduler.status().to_string();
+  if (!scheduler.is_ok()) return {};
+  auto api = ApiServer::create({scheduler->get(), &real_clock(), &metrics, {}});
+  EXPECT_TRUE(api.is_ok()) << api.status().to_string();
+  if (!api.is_ok()) return {};
+  MultiturnOptions wanted = conversations();
+  wanted.url = (*api)->url();
+  auto result = run_multiturn(wanted);
+  EXPECT_TRUE(result.is_ok()) << result.status().to_string();
+  const Status written = (*scheduler)->quiesce(kPatience);
+  EXPECT_TRUE(written.is_ok()) << written.to_string();
+  return result.is_ok() ? std::move(*result) : MultiturnResult{};
+}
+
+// Two engines after each other on one mount and one service; gives what the second one found.
+RoundSummary talk_twice(const std::string& model, ServiceKind kind, const MultiturnResult& truth) {
+  const support::TemporaryDirectory mount;
+  std::filesystem::create_directories(mount.path() + "/3fs-virt/iovs");
+  const ServiceUnderTest service(kind);
+  nlohmann::json storage = {{"file_path_prefix", mount.path() + "/pages"},
+                            {"file_size", "256Mi"},
+                            {"library", LARDER_FAKE_HF3FS},
+                            {"staging_size", "4Mi"},
+                            {"prefetch_threshold", 64}};
+  if (!service.url().empty()) storage["metadata_server_url"] = service.url();
+  RoundSummary found;
+  for (const bool is_new_engine : {false, true}) {
+    SCOPED_TRACE(service_name(kind) + (is_new_engine ? ", a new engine" : ", the first engine"));
+    const MultiturnResult said = talk(model, storage);
+    EXPECT_EQ(first_difference(said, truth), "") << "storage changes what the model says";
+    found = summarize(said, -1);
+    if (!is_new_engine) {
+      EXPECT_EQ(found.storage, 0u) << "there was nothing yet";
+    }
+  }
+  if (kind != ServiceKind::kEmbedded) {
+    EXPECT_GT(service.stored(), 0u) << "the pages' keys were kept somewhere else";
+  }
+  return found;
+}
+
+class ServicesMultiturn : public testing::TestWithParam<const char*> {};
+
+TEST_P(ServicesMultiturn, SayWhatTheyWouldAndFindTheSameAfterARestart) {
+  const MultiturnResult truth = talk(GetParam(), {});
+  const RoundSummary alone = summarize(truth, -1);
+  ASSERT_EQ(alone.storage, 0u);
+  std::map<ServiceKind, RoundSummary> found;
+  for (const ServiceKind kind : {ServiceKind::kEmbedded, ServiceKind::kHttp, ServiceKind::kRedis}) {
+    if (!why_not_here(kind).empty()) continue;
+    found[kind] = talk_twice(GetParam(), kind, truth);
+    EXPECT_GT(found[kind].storage, 0u) << service_name(kind);
+    EXPECT_GT(found[kind].hit_rate(), alone.hit_rate()) << service_name(kind);
+    EXPECT_EQ(found[kind].storage, found[ServiceKind::kEmbedded].storage) << service_name(kind);
+    EXPECT_EQ(found[kind].cached, found[ServiceKind::kEmbedded].cached) << service_name(kind);
+  }
+  if (!found.contains(ServiceKind::kRedis)) GTEST_SKIP() << "on Redis: " << why_not_here(ServiceKind::kRedis);
+}
+
+std::string test_name(const testing::TestParamInfo<const char*>& info) {
+  std::string name = info.param;
+  for (char& c : name) c = c == '-' ? '_' : c;
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ServicesMultiturn, testing::Values("gdn-tiny", "dsv4-tiny"), test_name);
+
+}  // namespace
+}  // namespace larder::conformance
