@@ -14,7 +14,8 @@ class DoubtfulService final : public MetadataService {
  public:
   explicit DoubtfulService(std::shared_ptr<MetadataService> inner) : inner_(std::move(inner)) {}
 
-  std::atomic<bool> confirm_is_lost{false};   // before it arrives
+  std::atomic<bool> confirm_is_lost{false};  // before it arrives
+  std::atomic<bool> stats_are_lost{false};
   std::shared_future<void> stats_wait_until;  // set before the backend is opened
   std::atomic<int> stats_asked{0};
 
@@ -44,6 +45,7 @@ class DoubtfulService final : public MetadataService {
   [[nodiscard]] Result<std::map<MetadataNamespace, NamespaceStats>> stats() override {
     ++stats_asked;
     if (stats_wait_until.valid()) stats_wait_until.wait();
+    if (stats_are_lost) return unavailable("the line is down");
     return inner_->stats();
   }
 

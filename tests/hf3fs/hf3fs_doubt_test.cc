@@ -95,6 +95,17 @@ TEST_F(Doubt, NobodySaysAbsentBeforeTheServiceHasSpoken) {
   EXPECT_EQ(line->stats_asked, 1);
 }
 
+// Whoever has not been told of any namespace does not know that there is none.
+TEST_F(Doubt, AServiceThatIsNotReachedIsAnErrorAndNoAbsence) {
+  open();
+  ASSERT_TRUE(write({{{PoolName::kKv, 1}}}).at(0).is_ok());
+  auto line = std::make_shared<DoubtfulService>(service_);
+  reached_through_ = line;
+  open();
+  line->stats_are_lost = true;
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(presence_status(PoolName::kKv, {1}).code(), StatusCode::kUnavailable) << i;
+}
+
 // Pages of another geometry lie in files that this process does not read: they are neither promised nor counted.
 TEST_F(Doubt, PagesOfAnotherGeometryAreNotPromised) {
   open({{"files", "2"}});

@@ -157,11 +157,19 @@ std::vector<Status> Rig::read(const std::vector<Page>& pages, std::uint64_t scop
   return result.items;
 }
 
-std::string Rig::presence(PoolName pool, const std::vector<std::uint64_t>& keys, std::uint64_t scope) {
+Status Rig::presence_status(PoolName pool, const std::vector<std::uint64_t>& keys) {
+  return exists(pool, keys, 1).status;
+}
+
+ExistsResult Rig::exists(PoolName pool, const std::vector<std::uint64_t>& keys, std::uint64_t scope) {
   ExistsRequest request{scope_of(scope), {}, {pool}};
   for (const std::uint64_t key : keys) request.keys.push_back(key_of(key));
-  const auto result = run<ExistsResult>(
+  return run<ExistsResult>(
       [&](StorageBackend::ExistsDone done) { return backend_->submit_exists(std::move(request), std::move(done)); });
+}
+
+std::string Rig::presence(PoolName pool, const std::vector<std::uint64_t>& keys, std::uint64_t scope) {
+  const ExistsResult result = exists(pool, keys, scope);
   EXPECT_TRUE(result.status.is_ok()) << result.status.to_string();
   std::string out;
   for (std::size_t i = 0; i < keys.size() && result.status.is_ok(); ++i) {

@@ -41,7 +41,9 @@ class Rig : public ::testing::Test {
   Status read_one(const Page& page, std::uint64_t scope = 1) { return read({page}, scope).at(0); }
   // "101" for keys of a pool.
   std::string presence(PoolName pool, const std::vector<std::uint64_t>& keys, std::uint64_t scope = 1);
+  Status presence_status(PoolName pool, const std::vector<std::uint64_t>& keys);
   [[nodiscard]] NamespaceStats totals();
+  ExistsResult exists(PoolName pool, const std::vector<std::uint64_t>& keys, std::uint64_t scope);
   [[nodiscard]] std::shared_ptr<const StoreScope> scope_of(std::uint64_t number) const;
   void fault(const std::string& json);
   void config(const std::string& json);

@@ -85,7 +85,12 @@ void Hf3fsBackend::run_exists(const std::shared_ptr<ExistsOperation>& op) {
   ExistsResult result;
   for (std::size_t i = 0; i < request.pools.size(); ++i) {
     result.presence.push_back({request.pools[i], std::vector<bool>(keys.size(), false)});
-    for (SpacePtr& space : spaces_of(*request.scope, request.pools[i])) {
+    Result<std::vector<SpacePtr>> spaces = spaces_of(*request.scope, request.pools[i]);
+    if (!spaces.is_ok()) {
+      op->result = {spaces.status(), {}};
+      return;
+    }
+    for (SpacePtr& space : *spaces) {
       MetadataKeys& part = wanted.emplace_back();
       part.name_space = &space->name;
       for (const auto& key : keys) part.keys.push_back(view_of(key));
@@ -113,8 +118,7 @@ void Hf3fsBackend::run_exists(const std::shared_ptr<ExistsOperation>& op) {
 }
 
 void Hf3fsBackend::run_clear(const std::shared_ptr<ClearOperation>& op) {
-  (void)look_for_spaces();  // what is not found now holds nothing that this process has written
-  Status worst;
+  Status worst = look_for_spaces();
   for (const SpacePtr& space : all_spaces()) {
     const std::string_view prefix = op->request ? view_of(op->request->namespace_digest) : std::string_view();
     const auto cleared = call_service([&] { return service_->clear(space->name, prefix); });

@@ -84,7 +84,8 @@ class Hf3fsBackend final : public StorageBackend {
   // hf3fs_spaces.cc
   [[nodiscard]] Result<SpacePtr> space_for(const StoreScope& scope, PoolName pool, std::uint64_t payload_bytes)
       LARDER_EXCLUDES(mutex_);
-  [[nodiscard]] std::vector<SpacePtr> spaces_of(const StoreScope& scope, PoolName pool) LARDER_EXCLUDES(mutex_);
+  // An error: it is not known whether there are any.
+  [[nodiscard]] Result<std::vector<SpacePtr>> spaces_of(const StoreScope& scope, PoolName pool) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] std::vector<SpacePtr> spaces_from(const MetadataNamespace& first) const LARDER_REQUIRES(mutex_);
   // Those that hold pages of this rank's.
   [[nodiscard]] std::vector<SpacePtr> all_spaces() LARDER_EXCLUDES(mutex_);
@@ -140,6 +141,7 @@ class Hf3fsBackend final : public StorageBackend {
   mutable RankedMutex mutex_{LockRank::kStorage};
   std::map<MetadataNamespace, SpacePtr> spaces_ LARDER_GUARDED_BY(mutex_);
   TimePoint next_look_ LARDER_GUARDED_BY(mutex_){};  // spaces of others: not before this
+  Status last_look_ LARDER_GUARDED_BY(mutex_);       // how it ended
   bool is_looking_ LARDER_GUARDED_BY(mutex_) = false;
   RankedCondition looked_;
   std::set<PageName> being_written_ LARDER_GUARDED_BY(mutex_);

@@ -47,12 +47,12 @@ Result<Hf3fsBackend::SpacePtr> Hf3fsBackend::space_for(const StoreScope& scope, 
   return spaces_.emplace(name, std::move(space)).first->second;
 }
 
-std::vector<Hf3fsBackend::SpacePtr> Hf3fsBackend::spaces_of(const StoreScope& scope, PoolName pool) {
-  if (scope.fingerprint(pool).is_zero()) return {};  // the model has no such pool
+Result<std::vector<Hf3fsBackend::SpacePtr>> Hf3fsBackend::spaces_of(const StoreScope& scope, PoolName pool) {
+  if (scope.fingerprint(pool).is_zero()) return std::vector<SpacePtr>();  // the model has no such pool
   const MetadataNamespace first{rank_of(scope, pool), namespace_prefix(pool, scope.fingerprint(pool))};
   std::vector<SpacePtr> out;
   for (int round = 0; round < 2 && out.empty(); ++round) {
-    if (round == 1 && !look_for_spaces().is_ok()) break;
+    if (round == 1) LARDER_RETURN_IF_ERROR(look_for_spaces());
     LockGuard guard(mutex_);
     out = spaces_from(first);
   }
@@ -83,7 +83,7 @@ Status Hf3fsBackend::look_for_spaces() {
   {
     LockGuard guard(mutex_);
     while (is_looking_) looked_.wait(mutex_);  // for the time-out of a call at most; that answer is this caller's, too
-    if (clock_.now() < next_look_) return Status::ok();
+    if (clock_.now() < next_look_) return last_look_;
     next_look_ = clock_.now() + kLookEvery;
     is_looking_ = true;
   }
@@ -91,6 +91,7 @@ Status Hf3fsBackend::look_for_spaces() {
   LockGuard guard(mutex_);
   is_looking_ = false;
   looked_.notify_all();
+  last_look_ = found.status();
   if (!found.is_ok()) return found.status();
   for (const auto& [name, numbers] : *found) {
     const std::optional<NamedGeometry> geometry = readable(name);
