@@ -236,9 +236,11 @@ void FileStore::place(RecordPtr record, bool may_block) {
   }
 }
 
-// The record keeps the store open: unlike post(), this takes no place of the queue.
+// The operation keeps the store open until all of this is over, also when its write ends before place() does: unlike
+// post(), this takes no place of the queue. (Only operations come here: cleaning may block where it is.)
 void FileStore::place_later(RecordPtr record) {
-  const auto run = [this, record = std::move(record)] { place(record, true); };
+  std::shared_ptr<WriteOperation> op = record->op;
+  const auto run = [this, op = std::move(op), record = std::move(record)] { place(record, true); };
   if (!executor_.post(run).is_ok()) run();  // a full executor: better late than never
 }
 
