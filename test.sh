@@ -9,7 +9,7 @@ cd "$(dirname "$0")"
 
 jobs="$(nproc)"
 # The last stage is left out, aloud, when it would begin later than this.
-readonly clang_latest_start_seconds=1600
+readonly clang_latest_start_seconds=1680
 
 stage() { printf '\n== %s (%ds)\n' "$*" "$SECONDS"; }
 
