@@ -149,6 +149,20 @@ Status Stage::check_invariants() {
   return answer.is_ok() ? found : answer.status();
 }
 
+namespace {
+
+Status check_nothing_taken(const SchedulerStats& stats) {
+  for (const TierUsage& usage : stats.tiers) {
+    if (usage.tier == "storage" || usage.slots == 0) continue;
+    return internal_error(std::to_string(usage.slots) + " slots of " + usage.tier + " " + usage.component +
+                          " are taken after a flush: leaked");
+  }
+  const bool is_busy = stats.storage && stats.storage->queued > 0;
+  return is_busy ? internal_error("storage has operations in flight") : Status::ok();
+}
+
+}  // namespace
+
 Status Stage::check_empty() {
   LARDER_RETURN_IF_ERROR(scheduler_->quiesce(kPatience));
   LARDER_RETURN_IF_ERROR(check_invariants());
@@ -160,17 +174,12 @@ Status Stage::check_empty() {
   if (c.backed_up + c.prefetched != c.host_resident + c.host_evicted + c.host_lost) {
     return internal_error("host pages are not conserved");
   }
-  for (const TierUsage& usage : stats.tiers) {
-    if (usage.tier == "storage" || usage.slots == 0) continue;
-    return internal_error(std::to_string(usage.slots) + " slots of " + usage.tier + " " + usage.component +
-                          " are taken after a flush: leaked");
-  }
-  // A backend counts an operation until its callback has returned, which is a moment after the cache knows.
+  // A moment may pass until the slots of a detached backend's operations are back, and until a backend, whose callback
+  // the cache has seen, counts its operation as ended.
   const TimePoint deadline = real_clock().now() + kPatience;
   while (true) {
-    const SchedulerStats now = scheduler_->stats();
-    if (!now.storage || now.storage->queued == 0) return Status::ok();
-    if (real_clock().now() > deadline) return internal_error("storage has operations in flight");
+    const Status empty = check_nothing_taken(scheduler_->stats());
+    if (empty.is_ok() || real_clock().now() > deadline) return empty;
   }
 }
 
