@@ -140,7 +140,8 @@ Result<ModelSpec> load_model(const Options& options, FileSystem& files) {
 
 Result<CacheConfig> cache_config(const Options& options, FileSystem& files) {
   LARDER_RETURN_IF_ERROR(validate_options(options));
-  const Result<ExtraConfig> extra = parse_extra_config(options.hicache_storage_backend_extra_config, files);
+  const Result<ExtraConfig> extra = parse_extra_config(
+      extra_config_source(options.hicache_storage_backend, options.hicache_storage_backend_extra_config), files);
   if (!extra.is_ok()) return extra.status();
   CacheConfig config;
   config.enabled = !options.disable_radix_cache;

@@ -55,6 +55,7 @@ void FileStore::place_or_gather(RecordPtr record, bool may_block) {
   if (record->layout.record_bytes <= gathered_limit() / 2) {
     LockGuard guard(mutex_);
     if (!gathered_.empty() || writes_in_flight_ >= kEnoughWrites * volumes_.size()) {
+      record->may_wait = false;  // the thread that ends another write will place it
       gathered_bytes_ += record->layout.record_bytes;
       gathered_.push_back(std::move(record));
       return;

@@ -82,7 +82,10 @@ std::vector<Hf3fsBackend::SpacePtr> Hf3fsBackend::all_spaces() {
 Status Hf3fsBackend::look_for_spaces() {
   {
     LockGuard guard(mutex_);
-    while (is_looking_) looked_.wait(mutex_);  // for the time-out of a call at most; that answer is this caller's, too
+    while (is_looking_) {  // that answer is this caller's, too
+      if (looked_.wait_for(mutex_, 2 * options_.client_timeout)) continue;
+      return deadline_exceeded("hf3fs: the metadata service does not say which namespaces it has");
+    }
     if (clock_.now() < next_look_) return last_look_;
     next_look_ = clock_.now() + kLookEvery;
     is_looking_ = true;
