@@ -134,20 +134,22 @@ struct StorageRunner::Parts {
            std::memcmp(got + 16, source->data() + source_of[number] + 16, page_bytes - 24) == 0;
   }
 
-  [[nodiscard]] Status submit_set(std::uint64_t number, std::byte* content, std::uint64_t bytes,
+  [[nodiscard]] Status submit_set(std::uint64_t number, std::byte* content, std::uint64_t bytes, bool is_alone,
                                   std::function<void(Status)> done) {
     WriteRequest request;
     request.scope = scope;
+    request.terms.caller_waits = is_alone;
     request.groups.resize(1);
     request.groups[0].items.push_back({PoolName::kKv, key_of(run, number), {{content, bytes}}});
     return backend->submit_write(std::move(request), [done = std::move(done)](const WriteResult& result) {
       done(result.groups.empty() ? internal_error("no answer") : result.groups[0]);
     });
   }
-  [[nodiscard]] Status submit_get(std::uint64_t number, std::byte* into, std::uint64_t bytes,
+  [[nodiscard]] Status submit_get(std::uint64_t number, std::byte* into, std::uint64_t bytes, bool is_alone,
                                   std::function<void(Status)> done) {
     ReadRequest request;
     request.scope = scope;
+    request.terms.caller_waits = is_alone;
     request.items.push_back({PoolName::kKv, key_of(run, number), {{into, bytes}}});
     return backend->submit_read(std::move(request), [done = std::move(done)](const ReadResult& result) {
       done(result.items.empty() ? internal_error("no answer") : result.items[0]);
@@ -269,7 +271,7 @@ Result<StorageRun> StorageRunner::set(std::uint64_t page_bytes, std::uint32_t de
     const std::uint64_t at = (lane * per_lane + uses[lane]++ % per_lane) * page_bytes;  // no other lane's content
     p.source_of.push_back(at);
     p.stamp(p.source->data() + at, page_bytes, number);
-    const Status taken = p.submit_set(number, p.source->data() + at, page_bytes, lanes.finisher(lane));
+    const Status taken = p.submit_set(number, p.source->data() + at, page_bytes, depth == 1, lanes.finisher(lane));
     return taken.is_ok() ? Result<bool>(true) : Result<bool>(taken);
   });
   const bool is_persistent = p.keeps_pages();
@@ -302,7 +304,7 @@ Result<StorageRun> StorageRunner::get(std::uint64_t page_bytes, std::uint32_t de
     if (next == order.size() || seconds_since(begin) > p.options.seconds) return false;
     held[lane] = order[next++];
     const Status taken =
-        p.submit_get(held[lane], p.target->data() + lane * page_bytes, page_bytes, lanes.finisher(lane));
+        p.submit_get(held[lane], p.target->data() + lane * page_bytes, page_bytes, depth == 1, lanes.finisher(lane));
     return taken.is_ok() ? Result<bool>(true) : Result<bool>(taken);
   });
   const double seconds = seconds_since(begin);

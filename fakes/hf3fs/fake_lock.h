@@ -16,6 +16,7 @@ class LARDER_CAPABILITY("mutex") FakeMutex {
   void unlock() LARDER_RELEASE() { mutex_.unlock(); }
 
  private:
+  friend class FakeCondition;
   std::mutex mutex_;
 };
 
@@ -35,15 +36,22 @@ class FakeCondition {
  public:
   void notify_all() { condition_.notify_all(); }
   void notify_one() { condition_.notify_one(); }
-  void wait(FakeMutex& mutex) LARDER_REQUIRES(mutex) LARDER_NO_THREAD_SAFETY { condition_.wait(mutex); }
+  void wait(FakeMutex& mutex) LARDER_REQUIRES(mutex) LARDER_NO_THREAD_SAFETY {
+    std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
+    condition_.wait(lock);
+    (void)lock.release();
+  }
   // False when `when` has come.
   template <class Time>
   bool wait_until(FakeMutex& mutex, Time when) LARDER_REQUIRES(mutex) LARDER_NO_THREAD_SAFETY {
-    return condition_.wait_until(mutex, when) == std::cv_status::no_timeout;
+    std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
+    const bool is_in_time = condition_.wait_until(lock, when) == std::cv_status::no_timeout;
+    (void)lock.release();
+    return is_in_time;
   }
 
  private:
-  std::condition_variable_any condition_;
+  std::condition_variable condition_;
 };
 
 }  // namespace larder::hf3fs

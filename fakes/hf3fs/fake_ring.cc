@@ -111,9 +111,11 @@ std::optional<std::uint64_t> FakeRing::next_timeout_ms(bool d1) const {
 }
 
 void FakeRing::post(const std::vector<int>& slots) {
-  const FakeGuard guard(mutex_);
-  running_ -= slots.size();
-  done_.insert(done_.end(), slots.begin(), slots.end());
+  {
+    const FakeGuard guard(mutex_);
+    running_ -= slots.size();
+    done_.insert(done_.end(), slots.begin(), slots.end());
+  }
   completed_.notify_all();
 }
 

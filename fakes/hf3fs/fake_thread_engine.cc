@@ -10,6 +10,7 @@ namespace larder::hf3fs {
 namespace {
 
 constexpr std::size_t kPickAmong = 8;  // ready jobs, when jobs are permuted
+constexpr std::size_t kWriters = 4;    // a chunk takes one write after another: more threads would only wait for it
 
 }  // namespace
 
@@ -28,15 +29,21 @@ void ThreadEngine::place(JobPtr job) {
     const std::uint64_t due_ms = job->due_ms;
     later_.insert(Later{due_ms, order_++, std::move(job), nullptr});
   } else {
-    ready_.push_back(std::move(job));
+    add_ready(std::move(job));
   }
 }
 
 void ThreadEngine::push(std::vector<JobPtr> jobs) {
-  if (jobs.empty()) return;
-  const FakeGuard guard(mutex_);
-  for (JobPtr& job : jobs) place(std::move(job));
-  changed_.notify_all();
+  std::size_t tasks = 0;  // each wakes a worker: all of them would wake for nothing
+  {
+    const FakeGuard guard(mutex_);
+    for (JobPtr& job : jobs) {
+      tasks += job->slots.size();
+      place(std::move(job));
+    }
+    tasks = std::min(tasks, workers_.size());
+  }
+  for (; tasks > 0; --tasks) changed_.notify_one();
 }
 
 void ThreadEngine::scan_later(std::shared_ptr<FakeRing> ring, std::uint64_t due_ms) {
@@ -75,7 +82,8 @@ void ThreadEngine::wake() {
 
 void ThreadEngine::drop_all() {
   const FakeGuard guard(mutex_);
-  ready_.clear();
+  reads_.clear();
+  writes_.clear();
   later_.clear();
   held_.clear();
   if (running_ == 0) idle_.notify_all();
@@ -83,7 +91,7 @@ void ThreadEngine::drop_all() {
 
 void ThreadEngine::wait_idle() {
   const FakeGuard guard(mutex_);
-  while (running_ != 0 || !ready_.empty()) idle_.wait(mutex_);
+  while (running_ != 0 || has_ready()) idle_.wait(mutex_);
 }
 
 void ThreadEngine::stop() {
@@ -105,7 +113,7 @@ std::vector<std::shared_ptr<FakeRing>> ThreadEngine::take_due() {
   while (!later_.empty() && later_.begin()->due_ms <= now_ms) {
     Later item = std::move(later_.extract(later_.begin()).value());
     if (item.job != nullptr) {
-      ready_.push_back(std::move(item.job));
+      add_ready(std::move(item.job));
     } else {
       rings.push_back(std::move(item.ring));
     }
@@ -113,14 +121,23 @@ std::vector<std::shared_ptr<FakeRing>> ThreadEngine::take_due() {
   return rings;
 }
 
-void ThreadEngine::run_next_io() {
+std::deque<JobPtr>* ThreadEngine::next_queue() {
+  const bool may_write = !writes_.empty() && writing_ < kWriters;
+  is_reads_turn_ = !is_reads_turn_;
+  if (!reads_.empty() && (is_reads_turn_ || !may_write)) return &reads_;
+  return may_write ? &writes_ : nullptr;
+}
+
+void ThreadEngine::run_next_io(std::deque<JobPtr>& queue) {
   std::size_t pick = 0;
-  if (world_.config().shuffle && ready_.size() > 1) {
-    pick = static_cast<std::size_t>(rng_.below(std::min(ready_.size(), kPickAmong)));
+  if (world_.config().shuffle && queue.size() > 1) {
+    pick = static_cast<std::size_t>(rng_.below(std::min(queue.size(), kPickAmong)));
   }
-  const JobPtr job = ready_[pick];
+  const JobPtr job = queue[pick];
   const std::size_t index = job->next++;
-  if (job->next == job->slots.size()) ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(pick));
+  if (job->next == job->slots.size()) queue.erase(queue.begin() + static_cast<std::ptrdiff_t>(pick));
+  const std::size_t writes = &queue == &writes_ ? 1 : 0;
+  writing_ += writes;
   ++running_;
   mutex_.unlock();
   execute_io(world_, *job, index);
@@ -134,7 +151,8 @@ void ThreadEngine::run_next_io() {
   }
   if (dies) world_.set_daemon(false);
   mutex_.lock();
-  if (--running_ == 0 && ready_.empty()) idle_.notify_all();
+  writing_ -= writes;
+  if (--running_ == 0 && !has_ready()) idle_.notify_all();
 }
 
 void ThreadEngine::work_once() {
@@ -147,9 +165,9 @@ void ThreadEngine::work_once() {
       world_.scan(ring);
     }
     mutex_.lock();
-    if (--running_ == 0 && ready_.empty()) idle_.notify_all();
-  } else if (!ready_.empty()) {
-    run_next_io();
+    if (--running_ == 0 && !has_ready()) idle_.notify_all();
+  } else if (std::deque<JobPtr>* const queue = next_queue(); queue != nullptr) {
+    run_next_io(*queue);
   } else if (later_.empty()) {
     changed_.wait(mutex_);
   } else {

@@ -49,7 +49,14 @@ class ThreadEngine {
   void run_worker();
   // Does one thing, or waits for one.
   void work_once() LARDER_REQUIRES(mutex_);
-  void run_next_io() LARDER_REQUIRES(mutex_);
+  [[nodiscard]] bool has_ready() const LARDER_REQUIRES(mutex_) { return !reads_.empty() || !writes_.empty(); }
+  // Where the next I/O comes from; null: none may begin now.
+  [[nodiscard]] std::deque<JobPtr>* next_queue() LARDER_REQUIRES(mutex_);
+  void run_next_io(std::deque<JobPtr>& queue) LARDER_REQUIRES(mutex_);
+  void add_ready(JobPtr job) LARDER_REQUIRES(mutex_) {
+    std::deque<JobPtr>& queue = job->ring->settings.for_read ? reads_ : writes_;
+    queue.push_back(std::move(job));
+  }
   void place(JobPtr job) LARDER_REQUIRES(mutex_);
   // Moves what is due; rings to be scanned are given back.
   [[nodiscard]] std::vector<std::shared_ptr<FakeRing>> take_due() LARDER_REQUIRES(mutex_);
@@ -57,7 +64,9 @@ class ThreadEngine {
   World& world_;
   FakeMutex mutex_;
   FakeCondition changed_, idle_;
-  std::deque<JobPtr> ready_ LARDER_GUARDED_BY(mutex_);
+  std::deque<JobPtr> reads_ LARDER_GUARDED_BY(mutex_), writes_ LARDER_GUARDED_BY(mutex_);  // ready
+  bool is_reads_turn_ LARDER_GUARDED_BY(mutex_) = false;
+  std::size_t writing_ LARDER_GUARDED_BY(mutex_) = 0;  // of running_
   std::multiset<Later> later_ LARDER_GUARDED_BY(mutex_);
   std::vector<JobPtr> held_ LARDER_GUARDED_BY(mutex_);
   std::vector<std::thread> workers_ LARDER_GUARDED_BY(mutex_);

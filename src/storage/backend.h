@@ -1,7 +1,8 @@
 // The storage port (L3): what every backend must do, and nothing about how.
 //
 // Contract
-//  - submit_*() never blocks and does no I/O. On ok, `done` runs exactly once, on any thread, also after cancel, close
+//  - submit_*() never blocks and does no I/O, unless the request says that its caller waits. On ok, `done` runs exactly
+//  once, on any thread, also after cancel, close
 //    and failure. On error (kOverloaded: the bounded queue is full; kUnavailable: closed or sick) nothing was taken and
 //    `done` is dropped unrun. `done` may run on the calling thread before submit_*() returns (an exists that is only an
 //    index lookup does): call no submit_*() with a lock held that `done` takes. Do not call close() from `done`.
@@ -69,6 +70,11 @@ struct OperationTerms {
   Urgency urgency = Urgency::kWaiting;
   TimePoint deadline = TimePoint::max();            // not begun by then: kDeadlineExceeded
   std::shared_ptr<const std::atomic<bool>> cancel;  // true and not begun: kCancelled; null: never
+  // Reads and writes: the caller has nothing to do until the answer, so submit_*() may do the work on its thread, and
+  // block on the disk. For one small page at a time, where changes of threads cost as much as the disk. Not from a
+  // `done`, which may run on the thread that would have to end the operation. A pipeline ignores it: its callers do
+  // not wait, and it starts operations on threads of others.
+  bool caller_waits = false;
 };
 
 struct ExistsRequest {

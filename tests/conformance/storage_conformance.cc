@@ -30,6 +30,7 @@ WriteResult StorageConformance::write_groups(const std::vector<std::vector<Spec>
                                              bool durable) {
   std::vector<std::unique_ptr<PageBuffer>> buffers;
   WriteRequest request{test_scope(scope), {}, durable};
+  request.terms.caller_waits = rng_.chance(1, 3);
   for (const auto& group : groups) {
     PageGroup& out = request.groups.emplace_back();
     for (const Spec& page : group) {
@@ -44,6 +45,7 @@ WriteResult StorageConformance::write_groups(const std::vector<std::vector<Spec>
 std::vector<Status> StorageConformance::read_pages(const std::vector<Spec>& pages, std::uint64_t scope) {
   std::vector<std::unique_ptr<PageBuffer>> buffers;
   ReadRequest request{test_scope(scope), {}};
+  request.terms.caller_waits = rng_.chance(1, 3);
   for (const Spec& page : pages) {
     buffers.push_back(std::make_unique<PageBuffer>(page.bytes, 1 + rng_.below(4), rng_));
     request.items.push_back({page.pool, test_key(page.key), buffers.back()->segments()});

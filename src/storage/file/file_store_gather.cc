@@ -23,8 +23,9 @@ namespace {
 // Planned by the caller's thread: about 10 us of checksum and copies.
 constexpr std::size_t kQuickItems = 4;
 constexpr std::uint64_t kQuickBytes = std::uint64_t{128} << 10;
-// Writes under way per volume before small ones gather.
-constexpr std::size_t kEnoughWrites = 4;
+// Writes under way per volume before small ones gather. Two keep the disk busy while one of them ends; more make the
+// gathered ones smaller, and each costs a head, a wake-up and a submission.
+constexpr std::size_t kEnoughWrites = 2;
 // What has gathered is cut into about as many writes, each between these: none so large that the others end long
 // before it, and the disk has too little to do.
 constexpr std::uint64_t kLeastJoined = std::uint64_t{320} << 10, kMostJoined = std::uint64_t{1} << 20;

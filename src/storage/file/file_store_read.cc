@@ -66,6 +66,10 @@ Status FileStore::submit_read(ReadRequest request, ReadDone done) {
   if (!ticket.is_ok()) return ticket.status();
   auto op = std::make_shared<ReadOperation>(std::move(request), std::move(done), std::move(ticket).value());
   preset_cancelled(*op);
+  if (op->request.terms.caller_waits) {
+    start_read(op);
+    return Status::ok();
+  }
   if (op->request.items.size() <= kInlineItems) {
     std::vector<PlannedRead> plan = plan_reads(*op);
     const bool all_open = std::all_of(plan.begin(), plan.end(), [](const PlannedRead& p) { return p.file != nullptr; });
@@ -203,6 +207,10 @@ IoOperation FileStore::make_io(ReadRun& run) const {
 }
 
 void FileStore::submit_runs(std::vector<std::shared_ptr<ReadRun>> runs) {
+  if (runs.size() == 1 && runs[0]->op->request.terms.caller_waits) {  // more than one: they had better go together
+    IoOperation io = make_io(*runs[0]);
+    return finish_run(*runs[0], run_operation(io));
+  }
   std::map<unsigned, std::vector<IoOperation>> by_volume;
   std::map<unsigned, std::vector<std::shared_ptr<ReadRun>>> of_volume;
   for (std::shared_ptr<ReadRun>& run : runs) {

@@ -80,6 +80,10 @@ Status FileStore::submit_write(WriteRequest request, WriteDone done) {
   if (!ticket.is_ok()) return ticket.status();
   auto op = std::make_shared<WriteOperation>(std::move(request), std::move(done), std::move(ticket).value());
   preset_cancelled(*op);
+  if (op->request.terms.caller_waits) {
+    prepare_write(op, true);
+    return Status::ok();
+  }
   const bool is_small = is_quick(op->request);
   if (!is_small || claim_idle_disk()) {
     const Status posted = executor_.post([this, op] {

@@ -6,6 +6,12 @@
 #include "storage/hf3fs/hf3fs_jobs.h"
 
 namespace larder::hf3fs {
+namespace {
+
+// More pages than these are looked up by a task, not by the caller.
+constexpr std::size_t kQuickItems = 4;
+
+}  // namespace
 
 Hf3fsBackend::Hf3fsBackend(const Hf3fsOptions& options, std::shared_ptr<MetadataService> service,
                            std::unique_ptr<PageStore> store, Executor& executor, Clock& clock,
@@ -29,11 +35,16 @@ Hf3fsBackend::~Hf3fsBackend() {
 }
 
 template <class Op, class Request, class Done>
-Status Hf3fsBackend::submit(Request request, Done done, void (Hf3fsBackend::*run)(const std::shared_ptr<Op>&)) {
+Status Hf3fsBackend::submit(Request request, Done done, void (Hf3fsBackend::*run)(const std::shared_ptr<Op>&),
+                            bool is_here) {
   Result<OperationGate::Ticket> ticket = gate_.enter();
   if (!ticket.is_ok()) return ticket.status();
   auto op = std::make_shared<Op>(std::move(request), std::move(done), std::move(ticket).value());
   preset_cancelled(*op);
+  if (is_here) {
+    (this->*run)(op);
+    return Status::ok();
+  }
   const Status posted = executor_.post([this, run, op] { (this->*run)(op); });
   if (!posted.is_ok()) op->disarm();
   return posted;
@@ -42,7 +53,7 @@ Status Hf3fsBackend::submit(Request request, Done done, void (Hf3fsBackend::*run
 Status Hf3fsBackend::submit_exists(ExistsRequest request, ExistsDone done) {
   LARDER_RETURN_IF_ERROR(check_request(request, done));
   if (service_->is_remote()) {
-    return submit<ExistsOperation>(std::move(request), std::move(done), &Hf3fsBackend::run_exists);
+    return submit<ExistsOperation>(std::move(request), std::move(done), &Hf3fsBackend::run_exists, false);
   }
   // A look-up in this process's memory: done here, sooner than a thread would wake.
   Result<OperationGate::Ticket> ticket = gate_.enter_inline();
@@ -52,15 +63,17 @@ Status Hf3fsBackend::submit_exists(ExistsRequest request, ExistsDone done) {
 }
 Status Hf3fsBackend::submit_read(ReadRequest request, ReadDone done) {
   LARDER_RETURN_IF_ERROR(check_request(request, done));
-  return submit<ReadOperation>(std::move(request), std::move(done), &Hf3fsBackend::run_read);
+  const bool is_here = request.terms.caller_waits || is_quick(request);
+  return submit<ReadOperation>(std::move(request), std::move(done), &Hf3fsBackend::run_read, is_here);
 }
 Status Hf3fsBackend::submit_write(WriteRequest request, WriteDone done) {
   LARDER_RETURN_IF_ERROR(check_request(request, done));
-  return submit<WriteOperation>(std::move(request), std::move(done), &Hf3fsBackend::run_write);
+  const bool is_here = request.terms.caller_waits || is_quick(request);
+  return submit<WriteOperation>(std::move(request), std::move(done), &Hf3fsBackend::run_write, is_here);
 }
 Status Hf3fsBackend::submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) {
   if (!done) return invalid_argument("storage request without a callback");
-  return submit<ClearOperation>(std::move(scope), std::move(done), &Hf3fsBackend::run_clear);
+  return submit<ClearOperation>(std::move(scope), std::move(done), &Hf3fsBackend::run_clear, false);
 }
 
 Status Hf3fsBackend::close(std::chrono::nanoseconds limit) {
@@ -69,6 +82,22 @@ Status Hf3fsBackend::close(std::chrono::nanoseconds limit) {
     return deadline_exceeded("storage backend 'hf3fs': operations are still in flight");
   }
   return store_->close(limit);
+}
+
+bool Hf3fsBackend::is_quick(const ReadRequest& request) const {
+  const std::vector<ReadItem>& items = request.items;
+  if (service_->is_remote() || items.size() > kQuickItems) return false;
+  return std::all_of(items.begin(), items.end(), [&](const ReadItem& item) {
+    return is_known(*request.scope, item.pool, payload_bytes(item.payload), PageTransfer::Kind::kRead);
+  });
+}
+
+bool Hf3fsBackend::is_quick(const WriteRequest& request) const {
+  if (service_->is_remote() || request.groups.size() != 1) return false;
+  const std::vector<WriteItem>& items = request.groups[0].items;
+  return items.size() <= kQuickItems && std::all_of(items.begin(), items.end(), [&](const WriteItem& item) {
+           return is_known(*request.scope, item.pool, payload_bytes(item.payload), PageTransfer::Kind::kWrite);
+         });
 }
 
 void Hf3fsBackend::post_finish(std::function<void()> task) {

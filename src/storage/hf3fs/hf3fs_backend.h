@@ -74,8 +74,16 @@ class Hf3fsBackend final : public StorageBackend {
   struct ReadJob;
   struct WriteJob;
 
+  // `is_here`: on this thread; else on one of the executor's.
   template <class Op, class Request, class Done>
-  [[nodiscard]] Status submit(Request request, Done done, void (Hf3fsBackend::*run)(const std::shared_ptr<Op>&));
+  [[nodiscard]] Status submit(Request request, Done done, void (Hf3fsBackend::*run)(const std::shared_ptr<Op>&),
+                              bool is_here);
+  // Few pages, and nothing that blocks before their transfers: the service is in this process, namespaces and files are
+  // known.
+  [[nodiscard]] bool is_quick(const ReadRequest& request) const;
+  [[nodiscard]] bool is_quick(const WriteRequest& request) const;
+  [[nodiscard]] bool is_known(const StoreScope& scope, PoolName pool, std::uint64_t payload_bytes,
+                              PageTransfer::Kind purpose) const LARDER_EXCLUDES(mutex_);
   void run_exists(const std::shared_ptr<ExistsOperation>& op);
   void run_read(const std::shared_ptr<ReadOperation>& op);
   void run_write(const std::shared_ptr<WriteOperation>& op);
@@ -84,6 +92,8 @@ class Hf3fsBackend final : public StorageBackend {
   // hf3fs_spaces.cc
   [[nodiscard]] Result<SpacePtr> space_for(const StoreScope& scope, PoolName pool, std::uint64_t payload_bytes)
       LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] MetadataNamespace space_name(const StoreScope& scope, PoolName pool,
+                                             const NamedGeometry& geometry) const;
   // An error: it is not known whether there are any.
   [[nodiscard]] Result<std::vector<SpacePtr>> spaces_of(const StoreScope& scope, PoolName pool) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] std::vector<SpacePtr> spaces_from(const MetadataNamespace& first) const LARDER_REQUIRES(mutex_);

@@ -25,6 +25,27 @@ inline std::string_view view_of(const Digest256& digest) {
   return {reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size()};
 }
 
+// A caller that waits for its job's transfers, to finish the job on its own thread.
+class WaitingCaller {
+ public:
+  void wait() LARDER_EXCLUDES(mutex_) {
+    LockGuard guard(mutex_);
+    while (!has_ended_) ended_.wait(mutex_);
+  }
+  void wake() LARDER_EXCLUDES(mutex_) {
+    {
+      LockGuard guard(mutex_);
+      has_ended_ = true;
+    }
+    ended_.notify_one();
+  }
+
+ private:
+  RankedMutex mutex_{LockRank::kStorage};
+  RankedCondition ended_;
+  bool has_ended_ LARDER_GUARDED_BY(mutex_) = false;
+};
+
 struct Hf3fsBackend::ReadJob {
   struct Item {
     SpacePtr space;  // null: it has failed already
@@ -35,6 +56,7 @@ struct Hf3fsBackend::ReadJob {
   std::shared_ptr<ReadOperation> op;
   std::vector<Item> items;           // as in the request
   std::atomic<std::size_t> left{1};  // transfers, and whoever starts them
+  std::optional<WaitingCaller> caller;
 };
 
 struct Hf3fsBackend::WriteJob {
@@ -55,6 +77,7 @@ struct Hf3fsBackend::WriteJob {
   std::vector<Status> groups;           // so far; the operation's result says "cancelled" until all is confirmed
   std::vector<std::size_t> group_ends;  // index behind the group's last item
   std::atomic<std::size_t> left{1};
+  std::optional<WaitingCaller> caller;
 
   [[nodiscard]] std::size_t group_begin(std::size_t group) const { return group == 0 ? 0 : group_ends[group - 1]; }
 };

@@ -1,4 +1,5 @@
 // Reads: find with a lease, move, verify, drop what was wrong.
+#include <algorithm>
 #include <utility>
 
 #include "storage/hf3fs/hf3fs_jobs.h"
@@ -14,6 +15,7 @@ Nanos lease_for(Nanos client_timeout) { return 2 * client_timeout + std::chrono:
 void Hf3fsBackend::run_read(const std::shared_ptr<ReadOperation>& op) {
   auto job = std::make_shared<ReadJob>();
   job->op = op;
+  if (op->request.terms.caller_waits) job->caller.emplace();
   job->items.resize(op->request.items.size());
   const Status found = find_pages(*job);
   if (!found.is_ok()) {
@@ -26,7 +28,10 @@ void Hf3fsBackend::run_read(const std::shared_ptr<ReadOperation>& op) {
   for (std::size_t i = 0; i < job->items.size(); ++i) {
     if (job->items[i].space) start_read(job, i);
   }
-  if (job->left.fetch_sub(1, std::memory_order_acq_rel) == 1) finish_read(*job);
+  if (job->left.fetch_sub(1, std::memory_order_acq_rel) == 1) return finish_read(*job);
+  if (!job->caller) return;
+  job->caller->wait();
+  finish_read(*job);
 }
 
 // Fills in where each page is; those that are nowhere have their status.
@@ -94,7 +99,11 @@ void Hf3fsBackend::start_read(const std::shared_ptr<ReadJob>& job, std::size_t n
     job->op->result.items[number] = end.status;
     const StatusCode code = end.status.code();
     job->items[number].is_wrong = code == StatusCode::kCorrupt || code == StatusCode::kNotFound;
-    if (job->left.fetch_sub(1, std::memory_order_acq_rel) == 1) post_finish([this, job] { finish_read(*job); });
+    if (job->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    if (job->caller) return job->caller->wake();
+    const bool any_wrong = std::any_of(job->items.begin(), job->items.end(), [](const auto& i) { return i.is_wrong; });
+    if (!any_wrong) return finish_read(*job);  // asks the service nothing
+    post_finish([this, job] { finish_read(*job); });
   };
   job->left.fetch_add(1, std::memory_order_relaxed);
   const Status submitted = store_->submit(std::move(transfer));

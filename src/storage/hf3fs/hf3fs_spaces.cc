@@ -13,11 +13,29 @@ constexpr std::int64_t kSharedRank = 0;
 
 }  // namespace
 
+MetadataNamespace Hf3fsBackend::space_name(const StoreScope& scope, PoolName pool,
+                                           const NamedGeometry& geometry) const {
+  return {rank_of(scope, pool), namespace_name(pool, scope.fingerprint(pool), geometry)};
+}
+
+bool Hf3fsBackend::is_known(const StoreScope& scope, PoolName pool, std::uint64_t payload_bytes,
+                            PageTransfer::Kind purpose) const {
+  const SlotGeometry slots = make_slot_geometry(payload_bytes, options_.chunk_bytes, options_.files);
+  const MetadataNamespace name = space_name(scope, pool, {payload_bytes, slots});
+  SpacePtr space;
+  {
+    LockGuard guard(mutex_);
+    const auto known = spaces_.find(name);
+    if (known == spaces_.end()) return false;
+    space = known->second;
+  }
+  return store_->has_open(space->base, purpose);
+}
+
 Result<Hf3fsBackend::SpacePtr> Hf3fsBackend::space_for(const StoreScope& scope, PoolName pool,
                                                        std::uint64_t payload_bytes) {
   const SlotGeometry slots = make_slot_geometry(payload_bytes, options_.chunk_bytes, options_.files);
-  const MetadataNamespace name{rank_of(scope, pool),
-                               namespace_name(pool, scope.fingerprint(pool), {payload_bytes, slots})};
+  const MetadataNamespace name = space_name(scope, pool, {payload_bytes, slots});
   {
     LockGuard guard(mutex_);
     const auto known = spaces_.find(name);

@@ -15,6 +15,7 @@ Nanos time_to_confirm(Nanos client_timeout) { return 4 * client_timeout + std::c
 void Hf3fsBackend::run_write(const std::shared_ptr<WriteOperation>& op) {
   auto job = std::make_shared<WriteJob>();
   job->op = op;
+  if (op->request.terms.caller_waits) job->caller.emplace();
   job->session = {process_, next_operation_.fetch_add(1, std::memory_order_relaxed)};
   plan_write(*job);
   if (!claim_pages(*job)) return;
@@ -27,13 +28,17 @@ void Hf3fsBackend::run_write(const std::shared_ptr<WriteOperation>& op) {
   }
   for (std::size_t group = 0; group < job->groups.size(); ++group) judge_group(*job, group);
   start_transfers(job);
-  if (job->left.fetch_sub(1, std::memory_order_acq_rel) == 1) end_write(*job);
+  if (job->left.fetch_sub(1, std::memory_order_acq_rel) == 1) return end_write(*job);
+  if (!job->caller) return;
+  job->caller->wait();
+  end_write(*job);
 }
 
 bool Hf3fsBackend::claim_pages(const WriteJob& job) {
   LockGuard guard(mutex_);
   for (const WriteJob::Item& item : job.items) {
     if (!being_written_.contains({item.space.get(), item.key})) continue;
+    job.op->request.terms.caller_waits = false;  // it goes on on another thread
     put_off_.push_back(job.op);
     return false;
   }
@@ -156,7 +161,9 @@ void Hf3fsBackend::start_transfer(const std::shared_ptr<WriteJob>& job, std::siz
   transfer.payload = item.page->payload;
   transfer.done = [this, job, number](TransferEnd end) {
     job->items[number].end = std::move(end);
-    if (job->left.fetch_sub(1, std::memory_order_acq_rel) == 1) post_finish([this, job] { end_write(*job); });
+    if (job->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    if (job->caller) return job->caller->wake();
+    post_finish([this, job] { end_write(*job); });
   };
   job->left.fetch_add(1, std::memory_order_relaxed);
   const Status submitted = store_->submit(std::move(transfer));

@@ -65,6 +65,8 @@ class PageStore {
   // that is. For reading only: kNotFound if one is not there.
   [[nodiscard]] virtual Result<std::shared_ptr<PageFiles>> open_files(const std::string& base, std::uint32_t count,
                                                                       PageTransfer::Kind purpose) = 0;
+  // True: open_files() does not block now. A hint: the mount may die in between.
+  [[nodiscard]] virtual bool has_open(const std::string& base, PageTransfer::Kind purpose) const = 0;
   // kOverloaded: the queue is full; kUnavailable: closed, or the mount is down. Then `done` does not run.
   [[nodiscard]] virtual Status submit(PageTransfer transfer) = 0;
   [[nodiscard]] virtual PageStoreStats stats() const = 0;

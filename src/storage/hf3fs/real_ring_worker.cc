@@ -142,6 +142,7 @@ class RingWorker::Loop {
   RankedCondition changed_;
   std::deque<Waiting> inbox_ LARDER_GUARDED_BY(mutex_);
   std::size_t queued_ LARDER_GUARDED_BY(mutex_) = 0;  // inbox and waiting
+  bool is_asleep_ LARDER_GUARDED_BY(mutex_) = false;  // the thread, in changed_
   bool is_stopping_ LARDER_GUARDED_BY(mutex_) = false;
   bool has_ended_ LARDER_GUARDED_BY(mutex_) = false;
 };
@@ -177,13 +178,17 @@ Status RingWorker::Loop::submit(PageTransfer transfer) {
                             ")");
   }
   Waiting entry{std::move(transfer), clock_.now() + options_.client_timeout};
-  LockGuard guard(mutex_);
-  if (is_stopping_ || has_ended_) return unavailable("hf3fs: the mount is down, or the backend is closed");
-  if (queued_ >= options_.queue_limit) return overloaded("hf3fs: " + std::to_string(queued_) + " pages are waiting");
-  ++queued_;
-  in_flight.fetch_add(1, std::memory_order_relaxed);
-  inbox_.push_back(std::move(entry));
-  changed_.notify_one();
+  bool sleeps = false;
+  {
+    LockGuard guard(mutex_);
+    if (is_stopping_ || has_ended_) return unavailable("hf3fs: the mount is down, or the backend is closed");
+    if (queued_ >= options_.queue_limit) return overloaded("hf3fs: " + std::to_string(queued_) + " pages are waiting");
+    ++queued_;
+    in_flight.fetch_add(1, std::memory_order_relaxed);
+    inbox_.push_back(std::move(entry));
+    sleeps = is_asleep_;
+  }
+  if (sleeps) changed_.notify_one();
   return Status::ok();
 }
 
@@ -214,7 +219,11 @@ void RingWorker::Loop::run() {
 // Sleeps while there is nothing to do. False: it is over.
 bool RingWorker::Loop::take_work() {
   LockGuard guard(mutex_);
-  while (inbox_.empty() && waiting_.empty() && in_ring_ == 0 && !is_stopping_) changed_.wait(mutex_);
+  while (inbox_.empty() && waiting_.empty() && in_ring_ == 0 && !is_stopping_) {
+    is_asleep_ = true;
+    changed_.wait(mutex_);
+    is_asleep_ = false;
+  }
   for (Waiting& entry : inbox_) waiting_.push_back(std::move(entry));
   inbox_.clear();
   // Abandoned I/O alone keeps nobody: its memory is left behind.

@@ -82,6 +82,10 @@ class UsrbioPageStore::Session {
   [[nodiscard]] bool is_dead() const { return health_->is_dead.load(std::memory_order_acquire); }
   Result<std::shared_ptr<PageFiles>> open_files(const std::string& base, std::uint32_t count,
                                                 PageTransfer::Kind purpose) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] bool has_open(const std::string& base, PageTransfer::Kind purpose) const LARDER_EXCLUDES(mutex_) {
+    LockGuard guard(mutex_);
+    return files_.contains({base, purpose});
+  }
   Status submit(PageTransfer transfer) {
     const bool reads = transfer.kind == PageTransfer::Kind::kRead;
     const std::size_t first = reads ? 0 : options_.rings;
@@ -110,7 +114,7 @@ class UsrbioPageStore::Session {
   std::shared_ptr<Files> probe_;                      // keeps the probe's descriptor open
   std::vector<std::unique_ptr<RingWorker>> workers_;  // of reads, then of writes
   std::atomic<std::size_t> next_{0};
-  RankedMutex mutex_{LockRank::kStorage};
+  mutable RankedMutex mutex_{LockRank::kStorage};
   std::map<std::pair<std::string, PageTransfer::Kind>, std::shared_ptr<PageFiles>> files_ LARDER_GUARDED_BY(mutex_);
 };
 
@@ -247,6 +251,15 @@ Result<std::shared_ptr<PageFiles>> UsrbioPageStore::open_files(const std::string
   const Result<std::shared_ptr<Session>> now = session();
   if (!now.is_ok()) return now.status();
   return (*now)->open_files(base, count, purpose);
+}
+
+bool UsrbioPageStore::has_open(const std::string& base, PageTransfer::Kind purpose) const {
+  std::shared_ptr<Session> now;
+  {
+    LockGuard guard(mutex_);
+    now = session_;
+  }
+  return now && !now->is_dead() && now->has_open(base, purpose);
 }
 
 Status UsrbioPageStore::submit(PageTransfer transfer) {

@@ -39,6 +39,8 @@ class UsrbioPageStore final : public PageStore {
   [[nodiscard]] static Result<std::unique_ptr<UsrbioPageStore>> create(const UsrbioStoreOptions& options, Clock& clock);
   ~UsrbioPageStore() override;
 
+  [[nodiscard]] bool has_open(const std::string& base, PageTransfer::Kind purpose) const override
+      LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Result<std::shared_ptr<PageFiles>> open_files(const std::string& base, std::uint32_t count,
                                                               PageTransfer::Kind purpose) override
       LARDER_EXCLUDES(mutex_);

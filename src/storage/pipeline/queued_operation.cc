@@ -155,6 +155,7 @@ class QueuedRead final : public TypedOperation<ReadRequest, ReadResult> {
                std::shared_ptr<CompletionToken> token) override {
     scope_ = request_.scope;
     stamp_ = services.negative.stamp();
+    request_.terms.caller_waits = false;  // this thread is not the caller's
     return inner.submit_read(std::move(request_), completion(std::move(token)));
   }
   void fill(const Status& status) override { result_.items.assign(pages_.size(), status); }
@@ -196,6 +197,7 @@ class QueuedWrite final : public TypedOperation<WriteRequest, WriteResult> {
 
   Status begin(StorageBackend& inner, const OperationServices&, std::shared_ptr<CompletionToken> token) override {
     scope_ = request_.scope;
+    request_.terms.caller_waits = false;  // this thread is not the caller's
     return inner.submit_write(std::move(request_), completion(std::move(token)));
   }
   void fill(const Status& status) override { result_.groups.assign(ends_.size(), status); }
