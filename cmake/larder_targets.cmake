@@ -49,8 +49,11 @@ endfunction()
 # sim/ is linked to base only, and always stands *before* the libraries it simulates on a link line: a simulated device
 # needs larder_transfer only in a test that has it. So the test of a left folder does not wait for a right one.
 function(larder_add_sim)
-  larder_sources(sources GLOB_RECURSE sim)
+  larder_sources(sources GLOB sim)
   larder_add_library(larder_sim "${sources}" larder_base)
+  # Whole worlds of them: what `larder sim` runs.
+  larder_sources(sources GLOB sim/world)
+  larder_add_library(larder_sim_world "${sources}" larder_sim larder_controller)
 endfunction()
 
 function(larder_add_bench)
@@ -65,7 +68,7 @@ function(larder_add_cli)
   if(sources)
     add_executable(larder ${sources})
     set_target_properties(larder PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
-    target_link_libraries(larder PRIVATE larder_bench larder_sim larder_server)
+    target_link_libraries(larder PRIVATE larder_bench larder_sim_world larder_sim larder_server)
   endif()
 endfunction()
 

@@ -13,6 +13,7 @@ bool SimClock::run_next() {
   if (events_.empty()) return false;
   auto node = events_.extract(events_.begin());
   now_ = node.key().first;
+  ++ran_;
   node.mapped()();
   return true;
 }

@@ -36,12 +36,14 @@ class SimClock final : public Clock {
   // Runs until no event is left, or `limit` ran. The number run.
   std::size_t run_all(std::size_t limit = 1'000'000);
   [[nodiscard]] std::size_t waiting() const { return events_.size(); }
+  // Events run so far.
+  [[nodiscard]] std::uint64_t ran() const { return ran_; }
   // Destroys all waiting events unrun: what a crash does to timers.
   void drop_all() { events_.clear(); }
 
  private:
   TimePoint now_{};
-  std::uint64_t next_order_ = 0;
+  std::uint64_t next_order_ = 0, ran_ = 0;
   std::map<std::pair<TimePoint, std::uint64_t>, Task> events_;  // by time, then by order given
 };
 

@@ -14,5 +14,6 @@ int store_command(int argc, char** argv);
 int metadata_server_command(int argc, char** argv);
 int stat_command(int argc, char** argv);
 int quickstart_command(int argc, char** argv);
+int sim_command(int argc, char** argv);
 
 }  // namespace larder

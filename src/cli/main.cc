@@ -23,6 +23,7 @@ constexpr const char* kHelp =
     "  store COMMAND    look into file stores: ls, stat, verify, fsck, export, import, clear\n"
     "  metadata-server  the page index of shared 3FS files, over HTTP (the reference's protocol, and our own)\n"
     "  explain          why does a prompt hit what it hits? Asks a running server\n"
+    "  sim              the whole cache in a simulated world, from a seed: faults, crashes, operators\n"
     "  quickstart       conversations, a flush and a restart, beside the ideal: in one command\n"
     "  version          print the version\n"
     "  help [COMMAND]   this text, or a command's options\n"
@@ -46,6 +47,7 @@ constexpr Command kCommands[] = {
     {"explain", explain_command},
     {"quickstart", quickstart_command},
     {"metadata-server", metadata_server_command},
+    {"sim", sim_command},
 };
 
 int unknown_command(std::string_view name) {

@@ -1,6 +1,7 @@
 // Device -> host -> storage (step 6 of a prefix's life): parents before children, sidecars before the anchor.
 #include <algorithm>
 
+#include "base/probe.h"
 #include "controller/cache_impl.h"
 
 namespace larder {
@@ -98,6 +99,7 @@ bool CacheImpl::attach_backup(Op& op, NodeId node, TransferRequest& copy, bool g
                     make_host_room(counts, gently) && host_->reserve(counts, slots);
   tree_.unlock(parent);
   if (!room) {
+    probe(Probe::kBackupNoRoom);
     ++counters_.backup_no_room;
     return false;
   }
@@ -298,6 +300,7 @@ void CacheImpl::store_done(Op& op, const OutcomeBits& bits) {
   const bool current = storage_ && store->epoch == storage_epoch_;
   mark_declined(*store, bits);
   if (!ok && current && store->attempts <= config_.backup_retries) {
+    probe(Probe::kBackupRetried);
     // The pages stay locked for the next attempt; a sick disk costs host memory for a bounded time only.
     Op& again = new_op(OpKind::kStore);
     store->not_before = clock_.now() + retry_delay(config_.backup_retry_delay, store->attempts);
@@ -331,8 +334,8 @@ void CacheImpl::mark_stored(const Store& store, bool ok, const OutcomeBits& bits
   for (std::size_t i = 0; i < store.groups.size(); ++i) {
     const Store::Group& group = store.groups[i];
     const GroupFate fate = fate_of(bits, i, store.groups.size());
-    if (fate == GroupFate::kDeclined) ++declined;
-    if (fate == GroupFate::kFailed) counters_.store_failed += group.pages;
+    if (fate == GroupFate::kDeclined) ++declined, probe(Probe::kBackupDeclined);
+    if (fate == GroupFate::kFailed) counters_.store_failed += group.pages, probe(Probe::kBackupLost);
     if (fate != GroupFate::kStored) continue;
     ++kept;
     pages += group.pages;

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/probe.h"
 #include "controller/cache_impl.h"
 
 namespace larder {
@@ -235,6 +236,7 @@ void CacheImpl::finish(RequestId id) {
 void CacheImpl::abort(RequestId id) {
   Request* r = find(id);
   if (!r) return;
+  if (r->phase == RequestPhase::kPrefetching || r->phase == RequestPhase::kLoading) probe(Probe::kAbortedInFlight);
   end_turn_wait(*r);
   leave_prefetch(id);
   release(*r);
@@ -244,6 +246,7 @@ void CacheImpl::abort(RequestId id) {
 Status CacheImpl::restart(RequestId id) {
   Request* r = find(id);
   if (!r) return not_found("restart: no such request");
+  probe(Probe::kLoadBackFailed);
   const std::vector<TokenId> prompt(r->tokens.begin(), r->tokens.begin() + static_cast<std::ptrdiff_t>(r->prompt));
   release(*r);
   r->tokens = prompt;

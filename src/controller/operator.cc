@@ -1,6 +1,7 @@
 // What operators ask of a cache: flush, attach and detach, explain, counters, invariants.
 #include <algorithm>
 
+#include "base/probe.h"
 #include "controller/cache_impl.h"
 #include "controller/joint.h"
 
@@ -17,6 +18,7 @@ std::uint64_t CacheImpl::flush() {
            tree_.counts(ComponentKind::kFull, Tier::kHost).resident;
   };
   const std::uint64_t before = resident();
+  if (!ops_.empty()) probe(Probe::kFlushedInFlight);
   (void)tree_.flush();
   return before - resident();
 }
@@ -47,6 +49,7 @@ void CacheImpl::set_policies(PrefetchPolicy prefetch, WritePolicy write) {
 }
 
 void CacheImpl::detach_storage() {
+  if (!storage_idle()) probe(Probe::kDetachedInFlight);
   storage_ = nullptr;
   for (const OpId id : store_queue_) {
     if (const auto it = ops_.find(id.v); it != ops_.end()) cancel_store(it->second);

@@ -3,6 +3,7 @@
 // it.
 #include <algorithm>
 
+#include "base/probe.h"
 #include "controller/cache_impl.h"
 #include "controller/joint.h"
 #include "key/page_key.h"
@@ -43,6 +44,7 @@ void CacheImpl::maybe_prefetch(Request& r, bool forced) {
       static_cast<std::uint64_t>(config_.prefetch_capacity * static_cast<double>(host_->total_blocks()));
   if ((!forced && prefetch_blocks_ >= allowed) || !has_room_for_prefetch()) {
     r.fetch_refused = true;
+    probe(Probe::kPrefetchRefused);
     ++counters_.prefetch_refused;
     return;
   }
@@ -98,6 +100,7 @@ bool CacheImpl::join_prefetch(Request& r, std::span<const TokenId> tokens, std::
                         (op.kind == OpKind::kExists || p.target > base);
     if (!is_live || !serves || !std::equal(tokens.begin(), tokens.end(), p.tokens.begin())) continue;
     ++r.fetches;
+    probe(Probe::kPrefetchShared);
     ++counters_.prefetch_shared;
     p.requests.push_back(r.id);
     if (op.kind == OpKind::kRead) r.known = std::max(r.known, std::min(p.target, limit));
@@ -220,7 +223,7 @@ OutcomeBits CacheImpl::read_outcome(const Op& op) {
     for (std::uint64_t i = from[c]; i < to[c]; ++i) entry.present[i] = true;
   }
   for (std::size_t i = 0; i < p.items.size(); ++i) {
-    if (done->items[i].code() == StatusCode::kCorrupt) ++counters_.corrupt;
+    if (done->items[i].code() == StatusCode::kCorrupt) ++counters_.corrupt, probe(Probe::kPrefetchCorrupt);
     if (!done->items[i].is_ok()) continue;
     const auto it = std::find_if(presence.begin(), presence.end(),
                                  [&](const PoolPresence& x) { return x.pool == p.items[i].first; });
@@ -371,7 +374,7 @@ void CacheImpl::read_done(Op& op, const OutcomeBits& bits) {
   std::uint64_t pages = largest_candidate(bits, p.base, p.target);
   if (pages > p.base)
     metrics_.prefetched(p.target - std::min(p.full_from, p.target), p.bytes, clock_.now() - p.read_begun);
-  if (pages < p.target && !p.requests.empty()) ++counters_.prefetch_partial;
+  if (pages < p.target && !p.requests.empty()) ++counters_.prefetch_partial, probe(Probe::kPrefetchPartial);
   if (!still_has_path(p)) pages = p.base;
   adopt(p, pages);
   // A request that still waits keeps what came for it on the host until it starts, within the same capacity.
@@ -418,6 +421,7 @@ void CacheImpl::adopt(Prefetch& p, std::uint64_t pages) {
     const std::uint64_t evicted = counters_.host_evicted;
     if (const Result<InsertResult> inserted = tree_.insert_host(insert); inserted.is_ok()) {
       // Duplicates of what others brought meanwhile come back through the sink: not evictions.
+      probe(Probe::kPrefetchAdopted);
       counters_.prefetched += kept[index_of(ComponentKind::kFull)] - (counters_.host_evicted - evicted);
       counters_.host_evicted = evicted;
       mark_adopted(inserted->node, p, pages);
@@ -493,6 +497,7 @@ void CacheImpl::timer_done(Op& op) {
     Request* r = find(id);
     if (!r || r->waits_for != op.guards) continue;
     ++counters_.prefetch_late;
+    probe(Probe::kPrefetchLate);
     r->phase = RequestPhase::kReady;  // the read goes on and will be adopted for the next request
     r->waits_for = OpId{};
     r->gave_up = true;

@@ -1,6 +1,7 @@
 // Making room: who is evicted when a tier is full (step 7 of a prefix's life).
 #include <algorithm>
 
+#include "base/probe.h"
 #include "controller/cache_impl.h"
 
 namespace larder {
@@ -35,6 +36,7 @@ EvictResult CacheImpl::evict_device(ComponentKind c, std::uint32_t slots, Victim
   EvictResult evicted = tree_.evict_device(c, slots, rule);
   const std::uint64_t tokens = c == ComponentKind::kFull ? evicted.freed * page_size() : 0;
   if (evicted.freed > 0) metrics_.evicted(tokens, clock_.now() - begun);
+  if (evicted.freed > 0) probe(Probe::kEvictedToHost);
   return evicted;
 }
 
@@ -80,6 +82,7 @@ void CacheImpl::renew_store_patience() { store_patience_ = kStorePatience; }
 // Once per poll, which every rank makes in the same step.
 void CacheImpl::count_store_wait() {
   if (std::exchange(refused_for_stores_, false)) {
+    probe(Probe::kBackupWaits);
     ++counters_.store_waits;
     if (store_patience_ > 0) --store_patience_;
   }

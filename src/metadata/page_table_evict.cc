@@ -1,4 +1,5 @@
 // Recency, parents and children, and which page is given up for another key.
+#include "base/probe.h"
 #include "metadata/page_table.h"
 
 namespace larder::metadata {
@@ -72,6 +73,7 @@ PageNumber PageTable::take_page() {
   leases_.remove(entry.lease_until);
   entry.lease_until = kNoLease;
   ++stats_.evicted;
+  probe(Probe::kMetadataEvicted);
   return page;
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "base/probe.h"
 #include "metadata/page_table.h"
 
 namespace larder::metadata {
@@ -21,7 +22,10 @@ ReserveAnswer PageTable::reserve_one(const MetadataSession& session, const Reser
   const PageRef ref{page, entry.generation};
   if (entry.state == PageState::kStored) return {{ReserveOutcome::kStored, ref}, false};
   const Reservation& reservation = reservations_[entry.count];
-  if (!(reservation.session == session)) return {{ReserveOutcome::kBusy, {}}, false};
+  if (!(reservation.session == session)) {
+    probe(Probe::kMetadataBusy);
+    return {{ReserveOutcome::kBusy, {}}, false};
+  }
   if (reservation.marks == 0) {
     const std::int64_t later = std::max(deadline, times_.items()[entry.previous].order);
     times_.erase(page);
@@ -123,6 +127,7 @@ void PageTable::expire(PageNumber page, std::int64_t deadline) {
   entry.drop_key();
   entry.state = PageState::kQuarantined;
   ++stats_.quarantined;
+  probe(Probe::kMetadataQuarantined);
   times_.push(page, until);
 }
 
@@ -170,6 +175,7 @@ void PageTable::rest(PageNumber page) {
   entry.drop_key();
   entry.state = PageState::kQuarantined;
   ++stats_.quarantined;
+  probe(Probe::kMetadataQuarantined);
   times_.push(page, entry.lease_until);
 }
 

@@ -15,6 +15,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/probe.h"
 #include "storage/file/file_store.h"
 
 namespace larder::file_store {
@@ -116,6 +117,7 @@ std::vector<FileStore::RecordPtr> FileStore::take_gathered() {
 FileStore::RecordPtr FileStore::join(std::vector<RecordPtr> parts) {
   RecordPtr all = std::move(parts.front());
   if (parts.size() == 1) return all;
+  probe(Probe::kFileGathered);
   for (std::size_t i = 1; i < parts.size(); ++i) {
     Record& part = *parts[i];
     const std::size_t first_page = all->pages.size();

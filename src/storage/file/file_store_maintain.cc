@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/probe.h"
 #include "storage/file/file_store.h"
 
 namespace larder::file_store {
@@ -166,6 +167,7 @@ bool FileStore::evict_some() {
     const PageIndex::Evicted evicted = index_.evict_coldest();
     if (evicted.pages == 0) return i > 0;
     counters_.evicted.fetch_add(evicted.pages, kRelaxed);
+    probe(Probe::kFileEvicted);
   }
   return true;
 }

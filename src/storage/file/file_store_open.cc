@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/probe.h"
 #include "storage/file/file_store.h"
 #include "storage/file/scan_ahead.h"
 #include "storage/file/segment_scan.h"
@@ -240,7 +241,7 @@ class Opener {
     if (!found.io.is_ok()) log_warning("storage/file", "a part of a segment is left out: " + found.io.to_string());
     out_.corrupt += found.corrupt_groups;
     out_.next_generation = std::max(out_.next_generation, found.max_generation + 1);
-    if (found.io.is_ok() && !found.has_footer && !found.is_tail_zero) ++out_.torn_tails;
+    if (found.io.is_ok() && !found.has_footer && !found.is_tail_zero) ++out_.torn_tails, probe(Probe::kFileTornTail);
     SegmentInfo segment;
     segment.id = id;
     segment.volume = volume;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/probe.h"
 #include "storage/file/file_store.h"
 
 namespace larder::file_store {
@@ -240,6 +241,7 @@ void FileStore::finish_run(ReadRun& run, const Status& status) {
       one->items.push_back({item.index, item.location, 0, item.location.payload_bytes});
       alone.push_back(std::move(one));
     }
+    probe(Probe::kFileSplitRead);
     return submit_runs(std::move(alone));
   }
   for (const ReadRun::Item& item : run.items) {
@@ -249,6 +251,7 @@ void FileStore::finish_run(ReadRun& run, const Status& status) {
       copy_into(wanted.payload, item.copy_at,
                 {run.bounce.data() + item.copy_from, item.location.payload_bytes - item.copy_at});
       const bool is_right = payload_checksum(wanted.payload) == item.location.checksum;
+      if (!is_right) probe(Probe::kFileChecksum);
       if (!is_right) result = corrupt("file store: the payload's checksum differs from the record's");
     }
     if (result.is_ok()) {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/probe.h"
 #include "storage/file/file_store.h"
 
 namespace larder::file_store {
@@ -56,6 +57,7 @@ void FileStore::roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, 
     if (!is_ahead && log.active && log.active->fits(record_bytes, pages)) return;  // somebody was faster
     log.is_rolling = true;
     old = log.active;
+    if (old) probe(Probe::kFileRolled);
     if (!is_ahead) log.active = nullptr;
     if (!is_ahead && old) old->is_full = true;
     header = {store_, next_segment_++, static_cast<std::uint64_t>(clock_.wall_unix_seconds()), next_generation_};
@@ -124,6 +126,7 @@ void FileStore::note_failure(unsigned volume, const Status& why, const std::shar
   if (why.code() == StatusCode::kOverloaded) wants_space_ = true;
   // The first failure in a row is answered by a new segment at once; the next ones wait longer and longer.
   if (++v.write_failures < 2) return;
+  probe(Probe::kFileSuspended);
   v.back_off = v.back_off == Nanos(0) ? kFirstBackOff : std::min(v.back_off * 2, kLongestBackOff);
   v.suspended_until = now + v.back_off;
   log_warning("storage/file", "writing to " + v.directory + " is suspended: " + why.to_string());

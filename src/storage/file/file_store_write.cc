@@ -4,6 +4,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/probe.h"
 #include "storage/file/file_store.h"
 
 namespace larder::file_store {
@@ -229,7 +230,7 @@ void FileStore::place(RecordPtr record, bool may_block) {
         // Not before: cleaning would take the room that was made for the record.
         if (has_rolled) start_maintenance_if_high();
         return;
-      case Placed::kWaits: return start_maintenance();
+      case Placed::kWaits: probe(Probe::kFileWaitedForRoom); return start_maintenance();
       case Placed::kWaitsForRoll: return;
       case Placed::kRefused: return fail_record(*record, why);
       case Placed::kRoll:
@@ -400,6 +401,7 @@ void FileStore::publish(Record& record) {
     bool any_cleared = false;
     for (const ListedPage& page : pages) any_cleared = any_cleared || is_cleared(page);
     if (any_cleared) {
+      probe(Probe::kFileCleared);
       status = cancelled("file store: its namespace was cleared meanwhile");
       continue;
     }
@@ -424,6 +426,7 @@ void FileStore::publish(Record& record) {
     if (is_cleared(page)) continue;
     if (index_.move(page.identity, page.key, record.moved_from[i], page.location)) {
       counters_.moved.fetch_add(1, kRelaxed);
+      probe(Probe::kFileCleaned);
     }
   }
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/probe.h"
 #include "storage/hf3fs/hf3fs_jobs.h"
 
 namespace larder::hf3fs {
@@ -123,6 +124,7 @@ void Hf3fsBackend::finish_read(ReadJob& job) {
       case StatusCode::kCorrupt: ++seen.corrupt; break;
       default: ++seen.read_errors; break;
     }
+    if (item.is_wrong) probe(Probe::kHf3fsWrongPage);
     if (item.is_wrong) wrong.push_back({&item.space->name, view_of(item.key), item.ref});
   }
   // Only while the key is still at that page and generation: what was written anew meanwhile stays.

@@ -2,6 +2,7 @@
 #include <map>
 #include <utility>
 
+#include "base/probe.h"
 #include "storage/hf3fs/hf3fs_jobs.h"
 
 namespace larder::hf3fs {
@@ -40,6 +41,7 @@ bool Hf3fsBackend::claim_pages(const WriteJob& job) {
     if (!being_written_.contains({item.space.get(), item.key})) continue;
     job.op->request.terms.caller_waits = false;  // it goes on on another thread
     put_off_.push_back(job.op);
+    probe(Probe::kHf3fsPutOff);
     return false;
   }
   for (const WriteJob::Item& item : job.items) being_written_.insert({item.space.get(), item.key});
@@ -195,6 +197,9 @@ void Hf3fsBackend::finish_write(WriteJob& job) {
         written_bytes += transfer_bytes(payload_bytes(item.page->payload));
       } else if (!item.end.may_land_later) {  // else the service frees it when it cannot land any more
         request.release.push_back(entry);
+        probe(Probe::kHf3fsGroupFailed);
+      } else {
+        probe(Probe::kHf3fsLateWrite);
       }
     }
     if (confirmed.empty()) continue;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/probe.h"
+
 namespace larder {
 
 CircuitBreaker::CircuitBreaker(const BreakerOptions& options, std::uint64_t seed) : options_(options), rng_(seed) {
@@ -22,6 +24,7 @@ std::optional<CircuitBreaker::Pass> CircuitBreaker::admit(Weight weight, TimePoi
   if (!would_admit(weight, now)) return std::nullopt;
   if (state_ == State::kOpen) {
     if (weight == Weight::kDecisive) {
+      probe(Probe::kBreakerProbed);
       enter(State::kHalfOpen);
     } else {
       is_hint_out_ = true;
@@ -39,6 +42,7 @@ void CircuitBreaker::record(const Pass& pass, Outcome outcome, TimePoint now) {
       return;
     case State::kHalfOpen:  // only the probe carries this epoch
       if (outcome == Outcome::kServed) {
+        probe(Probe::kBreakerClosed);
         enter(State::kClosed);
       } else {
         if (outcome == Outcome::kFailed) ++failed_in_row_;
@@ -78,6 +82,7 @@ bool CircuitBreaker::is_rate_too_high(TimePoint now) {
 }
 
 void CircuitBreaker::open(Nanos backoff, TimePoint now) {
+  probe(Probe::kBreakerOpened);
   enter(State::kOpen);
   backoff_ = backoff;
   const std::uint64_t percent = 100 - options_.jitter_percent + rng_.below(2 * options_.jitter_percent + 1);

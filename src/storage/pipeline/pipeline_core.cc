@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/probe.h"
+
 namespace larder {
 namespace {
 
@@ -83,6 +85,7 @@ Status PipelineCore::check_taken(const QueuedOperation& op, TimePoint now) {
     return open_status(direction, now);
   }
   if (has_queue_room(op)) return Status::ok();
+  probe(Probe::kPipelineRefused);
   return overloaded("storage backend '" + name_ + "': " + std::to_string(waiting_) +
                     " operations wait for their turn, no more are taken");
 }

@@ -3,6 +3,8 @@
 #include <string>
 #include <utility>
 
+#include "base/probe.h"
+
 namespace larder {
 
 bool is_backend_failure(StatusCode code) {
@@ -115,7 +117,9 @@ class QueuedExists final : public TypedOperation<ExistsRequest, ExistsResult> {
                           std::to_string(pools_) + " pools; this is a defect of it"));
     }
     if (result_.status.is_ok() && keeps_keys_) {
-      services.metrics.negative_hits(services.negative.mask(*scope_, keys_, result_.presence, now));
+      const std::uint64_t known = services.negative.mask(*scope_, keys_, result_.presence, now);
+      if (known > 0) probe(Probe::kNegativeHit);
+      services.metrics.negative_hits(known);
     }
     StatusTally tally;
     tally.add(result_.status);

@@ -1,0 +1,246 @@
+#include "sim/world/sim_rank.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "pool/memory.h"
+#include "sim/world/sim_page_store.h"
+#include "storage/file/file_backend.h"
+#include "storage/hf3fs/hf3fs_backend.h"
+#include "storage/memory/memory_backend.h"
+
+namespace larder::sim {
+
+class FailingDevice final : public Device {
+ public:
+  explicit FailingDevice(std::unique_ptr<Device> inner) : inner_(std::move(inner)) {}
+  // after = 1: the next one.
+  void fail(CopyDirection direction, std::uint64_t after) { left_[static_cast<std::size_t>(direction)] = after; }
+
+  [[nodiscard]] std::string_view name() const override { return inner_->name(); }
+  [[nodiscard]] MemorySource& memory() override { return inner_->memory(); }
+  [[nodiscard]] Result<StreamId> create_stream() override { return inner_->create_stream(); }
+  [[nodiscard]] Status enqueue_steps(StreamId stream, CopyDirection direction, std::vector<StreamStep> steps) override {
+    std::uint64_t& left = left_[static_cast<std::size_t>(direction)];
+    if (left > 0 && --left == 0) {
+      for (StreamStep& step : steps) spoil(step);
+    }
+    return inner_->enqueue_steps(stream, direction, std::move(steps));
+  }
+  void synchronize() override { inner_->synchronize(); }
+
+ private:
+  static void spoil(StreamStep& step) {
+    step.make_ops = [make = std::move(step.make_ops)](std::vector<CopyOp>& out) {
+      if (make) make(out);
+      for (const CopyOp& op : out) {
+        for (std::size_t row = 0; row < op.rows; ++row) {
+          std::fill_n(op.dst + row * op.dst_pitch, op.width, std::byte{0xA7});
+        }
+      }
+      out.clear();
+    };
+    step.done = [done = std::move(step.done)](const Status&) {
+      if (done) done(unavailable("simulated: the copy failed"));
+    };
+  }
+
+  const std::unique_ptr<Device> inner_;
+  std::array<std::uint64_t, 4> left_{};
+};
+
+SimRank::SimRank(const WorldSpec& world, const ModelSpec& model, std::uint32_t number, SimClock& clock,
+                 std::shared_ptr<MetadataService> service)
+    : world_(world),
+      model_(model),
+      number_(number),
+      clock_(clock),
+      service_(std::move(service)),
+      disk_(world.seed * 31 + number, std::uint64_t{4} << 20) {
+  (void)register_memory_backend(factory_);
+  (void)register_file_backend(factory_);
+}
+
+SimRank::~SimRank() { end(); }
+
+CacheConfig SimRank::config() const {
+  const std::uint32_t page = model_.page_size;
+  CacheConfig config;
+  config.write_policy = parse_write_policy(world_.write).value_or(WritePolicy::kWriteThrough);
+  config.prefetch_policy = parse_prefetch_policy(world_.prefetch).value_or(PrefetchPolicy::kTimeout);
+  config.eviction_policy = parse_eviction_policy(world_.eviction).value_or(EvictionPolicy::kLru);
+  config.prefetch_threshold = page;
+  config.prefetch_timeout_base = std::chrono::milliseconds(300);
+  config.load_back_threshold = static_cast<std::uint32_t>(world_.seed % 2) * page;
+  config.chunked_prefill_tokens = 4 * page;
+  config.checkpoint_grid = static_cast<std::uint32_t>(world_.seed / 2 % 2) * 4 * page;
+  config.max_operations = static_cast<std::uint32_t>(world_.operations);
+  return config;
+}
+
+Status SimRank::start(RankGroup* group) {
+  ++lives_;
+  executor_ = std::make_unique<SimExecutor>(clock_, world_.seed * 977 + number_ * 13 + lives_,
+                                            std::chrono::microseconds(world_.least_us),
+                                            std::chrono::microseconds(world_.most_us), std::size_t{1} << 20);
+  auto failing = std::make_unique<FailingDevice>(make_cpu_device(*executor_, 1 << 16));
+  failing_ = failing.get();
+  device_ = std::move(failing);
+  ComponentCounts slots = {world_.device_pages, world_.device_pages, world_.device_states};
+  for (const ComponentKind c : kAllComponents) {
+    if (!model_.has(c)) slots[index_of(c)] = 0;
+  }
+  Result<std::unique_ptr<DevicePools>> pools = DevicePools::create(model_, slots, device_->memory());
+  if (!pools.is_ok()) return pools.status();
+  pools_ = std::move(pools).value();
+  pattern_ = std::make_unique<Pattern>(model_, *pools_);
+  const HostLayout layout = parse_host_layout(world_.layout).value_or(HostLayout::kPageFirst);
+  const std::size_t bytes = world_.host_pages * std::max<std::size_t>(64, model_.slot_bytes(ComponentKind::kFull));
+  Result<std::unique_ptr<HostPools>> host = HostPools::create(model_, layout, bytes, host_memory_source());
+  if (!host.is_ok()) return host.status();
+  host_ = std::move(host).value();
+  Result<std::unique_ptr<TransferEngine>> transfer =
+      TransferEngine::create(*device_, *pools_, host_.get(), static_cast<std::uint32_t>(world_.operations));
+  if (!transfer.is_ok()) return transfer.status();
+  transfer_ = std::move(transfer).value();
+  CacheParts parts;
+  parts.model = &model_;
+  parts.device = pools_.get();
+  parts.host = host_.get();
+  parts.transfer = transfer_.get();
+  parts.clock = &clock_;
+  parts.ranks = group;
+  parts.scope.layout = layout;
+  parts.scope.tp_rank = number_;
+  parts.scope.tp_size = static_cast<std::uint32_t>(world_.ranks);
+  Result<std::unique_ptr<Cache>> cache = Cache::create(config(), parts);
+  if (!cache.is_ok()) return cache.status();
+  cache_ = std::move(cache).value();
+  return Status::ok();
+}
+
+// The storage first: that ends its operations, whose buffers are in the pools. Copies that nobody runs any more are
+// ended by synchronize(): the cache waits for them.
+void SimRank::end() {
+  if (cache_) cache_->detach_storage();
+  opened_ = {};
+  storage_ = {};
+  retired_.clear();
+  if (device_) device_->synchronize();
+  cache_.reset();
+  transfer_.reset();
+  pattern_.reset();
+  host_.reset();
+  pools_.reset();
+  device_.reset();
+  executor_.reset();
+}
+
+Result<std::unique_ptr<StorageBackend>> SimRank::make_backend(std::uint64_t which) {
+  const std::string size = std::to_string(world_.disk_kib) + "Ki";
+  BackendEnvironment environment{&disk_, &clock_, executor_.get()};
+  const std::string directory = "/cache" + std::to_string(which);
+  if (world_.storage == "memory") return factory_.create("memory", {{"max_size", size}}, environment);
+  if (world_.storage == "file") {
+    return factory_.create("file", {{"directory", directory}, {"max_size", size}, {"segment_size", "64Ki"}},
+                           environment);
+  }
+  if (world_.storage != "hf3fs") return not_found("no simulated storage is called '" + world_.storage + "'");
+  hf3fs::Hf3fsOptions options;
+  options.file_path_prefix = directory + "/pages";
+  options.file_size = world_.disk_kib << 10;
+  options.rank = static_cast<std::int64_t>(number_);
+  const std::uint64_t session = world_.seed * 1000 + number_ * 100 + lives_;
+  Result<std::unique_ptr<SimPageStore>> store = SimPageStore::create(disk_, directory, *executor_, clock_, session);
+  if (!store.is_ok()) return store.status();
+  return std::unique_ptr<StorageBackend>(std::make_unique<hf3fs::Hf3fsBackend>(
+      options, service_, std::move(store).value(), *executor_, clock_, std::array<std::uint64_t, 2>{session, which}));
+}
+
+Status SimRank::open_storage(std::uint64_t which) {
+  Result<std::unique_ptr<StorageBackend>> made = make_backend(which);
+  if (!made.is_ok()) return made.status();
+  auto faults = std::make_unique<FaultyBackend>(std::move(made).value(), world_.seed * 7 + number_ + lives_, plan_);
+  opened_.faults = faults.get();
+  opened_.pipeline = make_pipeline(std::move(faults), PipelineOptions{}, clock_, nullptr, world_.seed);
+  return Status::ok();
+}
+
+Status SimRank::attach_opened() {
+  if (storage_.pipeline) detach();
+  storage_ = std::exchange(opened_, {});
+  return cache_->attach_storage(*storage_.pipeline);
+}
+
+// It may have begun something already: it closes when that is over.
+void SimRank::drop_opened() {
+  if (opened_.pipeline) retired_.push_back(std::exchange(opened_, {}));
+  close_retired();
+}
+
+void SimRank::detach() {
+  cache_->detach_storage();
+  retired_.push_back(std::exchange(storage_, {}));
+  close_retired();
+}
+
+void SimRank::close_retired() {
+  std::erase_if(retired_, [](SimStorage& one) { return one.pipeline->close(Nanos(0)).is_ok(); });
+}
+
+void SimRank::set_plan(const FaultPlan& plan) {
+  plan_ = plan;
+  if (storage_.faults != nullptr) storage_.faults->set_plan(plan);
+}
+
+void SimRank::release_hung() {
+  const auto release = [](const SimStorage& one) {
+    if (one.faults == nullptr) return;
+    (void)one.faults->release_hung();
+    (void)one.faults->release_all();
+  };
+  release(storage_);
+  for (const SimStorage& one : retired_) release(one);
+}
+
+void SimRank::heal() {
+  disk_.clear_fault();
+  set_plan({});
+  for (CopyDirection direction : {CopyDirection::kDeviceToHost, CopyDirection::kHostToDevice}) fail_copy(direction, 0);
+  release_hung();
+}
+
+void SimRank::fail_copy(CopyDirection direction, std::uint64_t after) { failing_->fail(direction, after); }
+
+std::string SimRank::leaks() const {
+  for (const ComponentKind c : kAllComponents) {
+    if (!model_.has(c)) continue;
+    for (const auto& [counts, tier] :
+         {std::pair(pools_->slots(c).counts(), "device"), std::pair(host_->counts(c), "host")}) {
+      if (counts.live + counts.quarantined + counts.leases == 0) continue;
+      return "rank " + std::to_string(number_) + ": after a flush " + std::to_string(counts.live) + " slots of " +
+             tier + " component " + std::string(component_name(c)) + " are taken, " +
+             std::to_string(counts.quarantined) + " in quarantine, " + std::to_string(counts.leases) + " leases";
+    }
+  }
+  return "";
+}
+
+std::string SimRank::outline() const {
+  std::string out;
+  for (const ComponentKind c : kAllComponents) {
+    const SlotTable::Counts slots = pools_->slots(c).counts();
+    out += std::to_string(slots.free) + '/' + std::to_string(slots.live) + ' ';
+    for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+      const TierCounts& counts = cache_->tree().counts(c, tier);
+      out += std::to_string(counts.resident) + '/' + std::to_string(counts.locked) + '/' +
+             std::to_string(counts.pending) + ' ';
+    }
+  }
+  const CacheCounters counters = cache_->counters();
+  return out + "nodes " + std::to_string(cache_->tree().node_count()) + " stored " + std::to_string(counters.stored) +
+         " prefetched " + std::to_string(counters.prefetched);
+}
+
+}  // namespace larder::sim

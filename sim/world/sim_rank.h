@@ -1,0 +1,102 @@
+// One rank of a simulated world: a cache with everything under it, on simulated time and a simulated disk.
+//
+//   disk (lives through crashes) ◄─ storage: pipeline ► faults ► file | hf3fs | memory
+//   clock, background tasks      ◄─ device, pools, transfers ◄─ cache
+//
+// Threads: confined to one thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "controller/cache.h"
+#include "controller/rank_group.h"
+#include "sim/faulty_backend.h"
+#include "sim/sim_clock.h"
+#include "sim/sim_file_system.h"
+#include "sim/world/pattern.h"
+#include "sim/world/story.h"
+#include "storage/factory.h"
+#include "storage/hf3fs/metadata_service.h"
+#include "storage/pipeline/storage_pipeline.h"
+#include "transfer/transfer.h"
+
+namespace larder::sim {
+
+// Passes copies on; the n-th one of a direction fails, its destination full of garbage.
+class FailingDevice;
+
+// A storage that was opened, and what has to live as long.
+struct SimStorage {
+  std::unique_ptr<StoragePipeline> pipeline;
+  FaultyBackend* faults = nullptr;  // inside
+};
+
+class SimRank {
+ public:
+  // All outlive the rank. `service` null: no hf3fs in this world.
+  SimRank(const WorldSpec& world, const ModelSpec& model, std::uint32_t number, SimClock& clock,
+          std::shared_ptr<MetadataService> service);
+  ~SimRank();
+
+  // The process begins; `group` null: it is the only rank. No storage yet.
+  [[nodiscard]] Status start(RankGroup* group);
+  // ... ends. Its storages are closed already; copies that are under way are ended.
+  void end();
+
+  // Storage number `which` of this rank's disk (a directory of its own).
+  [[nodiscard]] Status open_storage(std::uint64_t which);  // not attached yet
+  void drop_opened();
+  [[nodiscard]] Status attach_opened();
+  void detach();
+  [[nodiscard]] bool has_storage() const { return storage_.pipeline != nullptr; }
+  [[nodiscard]] SimStorage& storage() { return storage_; }
+  // Closes detached storages whose operations have ended.
+  void close_retired();
+  [[nodiscard]] std::size_t retired() const { return retired_.size(); }
+  // What hangs in a storage, attached or detached, goes on.
+  void release_hung();
+  // From now on no operation fails or hangs; what hung goes on.
+  void heal();
+  void set_plan(const FaultPlan& plan);
+
+  [[nodiscard]] Cache& cache() { return *cache_; }
+  [[nodiscard]] SimFileSystem& disk() { return disk_; }
+  [[nodiscard]] Pattern& pattern() { return *pattern_; }
+  void fail_copy(CopyDirection direction, std::uint64_t after);
+  // Empty; or after a flush, which slots are still taken.
+  [[nodiscard]] std::string leaks() const;
+  // What all ranks must agree on, in a line.
+  [[nodiscard]] std::string outline() const;
+
+ private:
+  [[nodiscard]] Result<std::unique_ptr<StorageBackend>> make_backend(std::uint64_t which);
+  [[nodiscard]] CacheConfig config() const;
+
+  const WorldSpec& world_;
+  const ModelSpec& model_;
+  const std::uint32_t number_;
+  SimClock& clock_;
+  const std::shared_ptr<MetadataService> service_;
+  SimFileSystem disk_;
+  BackendFactory factory_;
+  std::uint64_t lives_ = 0;
+  FaultPlan plan_;
+
+  // Of one life; in this order, and ended in the reverse one.
+  std::unique_ptr<SimExecutor> executor_;
+  std::unique_ptr<Device> device_;
+  FailingDevice* failing_ = nullptr;  // device_
+  std::unique_ptr<DevicePools> pools_;
+  std::unique_ptr<HostPools> host_;
+  std::unique_ptr<Pattern> pattern_;
+  std::unique_ptr<TransferEngine> transfer_;
+  std::vector<SimStorage> retired_;
+  SimStorage storage_, opened_;
+  std::unique_ptr<Cache> cache_;
+};
+
+}  // namespace larder::sim

@@ -1,0 +1,501 @@
+#include "sim/world/sim_world.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "metadata/embedded_metadata.h"
+#include "sim/world/small_models.h"
+
+namespace larder::sim {
+namespace {
+
+constexpr std::size_t kMostJobs = 6, kMostHistory = 40;
+constexpr std::uint64_t kMostUnits = 100;  // quarter pages of a prompt
+constexpr std::size_t kMostGateEvents = 200'000;
+constexpr int kMostRestarts = 20;          // of one request, whose load-back failed
+constexpr std::uint64_t kDirectories = 2;  // storages take turns, so that a switch has two at once
+
+}  // namespace
+
+void SimTotals::add(const SimTotals& other) {
+  stories += other.stories, events += other.events;
+  begun += other.begun, finished += other.finished, aborted += other.aborted, dropped += other.dropped;
+  prompt_tokens += other.prompt_tokens, device_tokens += other.device_tokens;
+  host_tokens += other.host_tokens, storage_tokens += other.storage_tokens;
+  restarts += other.restarts, crashes += other.crashes;
+  attaches += other.attaches, failed_attaches += other.failed_attaches, checked_pages += other.checked_pages;
+}
+
+SimWorld::SimWorld(const WorldSpec& spec, std::uint64_t check_every)
+    : spec_(spec), check_every_(std::max<std::uint64_t>(check_every, 1)) {}
+
+// Events first: they hold operations, whose callbacks want the ranks.
+SimWorld::~SimWorld() { clock_.drop_all(); }
+
+void SimWorld::fail(const std::string& what) {
+  if (failure_.empty()) failure_ = what;
+}
+
+std::string SimWorld::begin() {
+  ++totals_.stories;
+  Result<ModelSpec> model = simulated_model(spec_.model);
+  if (!model.is_ok()) return model.status().to_string();
+  model_ = std::move(model).value();
+  if (spec_.ranks == 0 || spec_.ranks > 8) return "world: ranks: 1 to 8";
+  if (spec_.storage == "hf3fs") {
+    Result<std::unique_ptr<EmbeddedMetadata>> service = EmbeddedMetadata::create({}, clock_);
+    if (!service.is_ok()) return service.status().to_string();
+    service_ = std::move(service).value();
+  }
+  for (std::uint32_t r = 0; r < spec_.ranks; ++r) {
+    ranks_.push_back(std::make_unique<SimRank>(spec_, model_, r, clock_, service_));
+  }
+  start_processes();
+  return failure_;
+}
+
+void SimWorld::start_processes() {
+  groups_.clear();
+  if (spec_.ranks > 1) {
+    groups_ = make_in_process_rank_group(static_cast<std::uint32_t>(spec_.ranks), clock_, 4096);
+  }
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    const Status started = ranks_[r]->start(groups_.empty() ? nullptr : groups_[r].get());
+    if (!started.is_ok()) return fail("start: " + started.to_string());
+  }
+  attach();
+}
+
+std::string SimWorld::apply(const Event& event) {
+  const Arguments& a = event.arguments;
+  const std::uint64_t before = clock_.ran();
+  switch (event.verb) {
+    case Verb::kBegin: begin_request(a); break;
+    case Verb::kMove: {
+      if (jobs_.empty()) break;
+      const std::size_t number = a[0] % jobs_.size();
+      (void)move(jobs_[number], std::max<std::uint64_t>(a[1], 1), a[2]);
+      end_if_done(number);
+      break;
+    }
+    case Verb::kAbort: {
+      if (jobs_.empty()) break;
+      const std::size_t number = a[0] % jobs_.size();
+      for (std::size_t r = 0; r < ranks_.size(); ++r) ranks_[r]->cache().abort(jobs_[number].ids[r]);
+      jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(number));
+      ++totals_.aborted;
+      break;
+    }
+    case Verb::kTime: pass_time(std::chrono::microseconds(a[0])); break;
+    case Verb::kRestart: restart(false); break;
+    case Verb::kCrash: restart(true); break;
+    case Verb::kFileFault:
+    case Verb::kRot:
+    case Verb::kCopyFault:
+    case Verb::kStoragePlan:
+    case Verb::kReleaseHung: damage(event); break;
+    default: operate(event);
+  }
+  totals_.events += 1 + clock_.ran() - before;
+  check(totals_.events % check_every_ == 0);
+  return failure_;
+}
+
+// ---- clients
+
+std::vector<TokenId> SimWorld::prompt_of(const Arguments& a) const {
+  const std::uint64_t unit = std::max<std::uint64_t>(model_.page_size / 4, 1);
+  std::vector<TokenId> prompt;
+  if (a[1] > 0 && !history_.empty()) {
+    prompt = history_[a[0] % history_.size()];
+    prompt.resize(a[1] * unit % (prompt.size() + 1));
+  }
+  // The same words begin alike: shared system prompts, and branches where a conversation is continued differently.
+  for (std::uint64_t i = 0; i < a[2] * unit; ++i) {
+    prompt.push_back(static_cast<TokenId>((a[3] * 7 + i * (a[3] + 1) + i / 5) % std::min(model_.vocab_size, 64u)));
+  }
+  prompt.resize(std::clamp<std::size_t>(prompt.size(), 1, kMostUnits * unit));
+  return prompt;
+}
+
+void SimWorld::begin_request(const Arguments& a) {
+  if (jobs_.size() >= kMostJobs) return;
+  Job job;
+  job.prompt = prompt_of(a);
+  job.tokens = job.prompt;
+  job.new_tokens = a[4];
+  if (a[5] > 0) job.tenant = "tenant " + std::to_string(a[5]);
+  BeginRequest request;
+  request.tokens = job.prompt;
+  request.max_new_tokens = job.new_tokens;
+  request.salt = job.tenant;
+  for (const auto& rank : ranks_) {
+    const Result<RequestId> id = rank->cache().begin(request);
+    if (!id.is_ok()) return fail("begin: " + id.status().to_string());
+    job.ids.push_back(*id);
+  }
+  ++totals_.begun;
+  totals_.prompt_tokens += job.prompt.size();
+  jobs_.push_back(std::move(job));
+}
+
+std::uint64_t SimWorld::last_token(const Job& job) {
+  return job.new_tokens > 0 ? job.prompt.size() + job.new_tokens - 1 : job.prompt.size();
+}
+
+bool SimWorld::start(Job& job) {
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    if (ranks_[r]->cache().phase(job.ids[r]) == RequestPhase::kPrefetching) return false;
+  }
+  StatusCode first = StatusCode::kOk;
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    const Result<CachedTokens> cached = ranks_[r]->cache().start(job.ids[r]);
+    const StatusCode code = cached.status().code();
+    if (code != StatusCode::kOk && code != StatusCode::kOverloaded) fail("start: " + cached.status().to_string());
+    if (r == 0) first = code;
+    if (code != first) fail("ranks disagree: whether a request may start");
+    if (!cached.is_ok()) continue;
+    if (r == 0) job.cached = *cached;
+    if (cached->device != job.cached.device || cached->host != job.cached.host ||
+        cached->storage != job.cached.storage) {
+      fail("ranks disagree: what a request has found");
+    }
+    job.computed = ranks_[r]->cache().computed_tokens(job.ids[r]);
+    if (job.computed != cached->cached()) fail("computed and cached tokens differ");
+  }
+  if (first != StatusCode::kOk) return false;
+  job.is_started = true;
+  totals_.device_tokens += job.cached.device;
+  totals_.host_tokens += job.cached.host;
+  totals_.storage_tokens += job.cached.storage;
+  return true;
+}
+
+bool SimWorld::prepare(Job& job, std::uint64_t until, std::vector<StepGrant>& grants) {
+  StatusCode first = StatusCode::kOk;
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    Result<StepGrant> grant = ranks_[r]->cache().prepare_step(job.ids[r], until);
+    const StatusCode code = grant.status().code();
+    if (code != StatusCode::kOk && code != StatusCode::kOverloaded) fail("prepare_step: " + grant.status().to_string());
+    if (r == 0) first = code;
+    if (code != first) fail("ranks disagree: whether a request may go on");
+    if (grant.is_ok()) grants.push_back(std::move(grant).value());
+  }
+  return grants.size() == ranks_.size();
+}
+
+// The engine waits for what is being loaded back: time passes. False: some of it failed, on some rank.
+bool SimWorld::wait_for_gates(const std::vector<StepGrant>& grants) {
+  bool is_loaded = true;
+  for (const StepGrant& grant : grants) {
+    if (!grant.gate) continue;
+    for (std::size_t i = 0; i < kMostGateEvents && !grant.gate->finished(); ++i) {
+      if (!clock_.run_next()) break;
+    }
+    if (!grant.gate->finished()) fail("a load-back never ends");
+    for (std::uint32_t layer = 0; layer < model_.layer_count() && is_loaded; ++layer) {
+      is_loaded = grant.gate->wait(layer, std::chrono::nanoseconds(1)).is_ok();
+    }
+  }
+  return is_loaded;
+}
+
+bool SimWorld::move(Job& job, std::uint64_t chunk, std::uint64_t leave) {
+  if (!job.is_started) return start(job);
+  const std::uint64_t unit = std::max<std::uint64_t>(model_.page_size / 4, 1);
+  const std::uint64_t prompt = job.prompt.size();
+  std::uint64_t until = job.computed < prompt
+                            ? std::min(prompt, job.computed + std::min<std::uint64_t>(chunk, 16) * unit)
+                            : job.computed + 1;
+  std::vector<StepGrant> grants;
+  if (!prepare(job, until, grants)) return false;
+  if (!wait_for_gates(grants)) {
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      if (const Status s = ranks_[r]->cache().restart(job.ids[r]); !s.is_ok()) fail("restart: " + s.to_string());
+    }
+    if (++job.restarts > kMostRestarts) fail("a request restarts for ever");
+    job.is_started = false;
+    job.tokens = job.prompt;
+    return true;
+  }
+  until -= std::min(leave, until - job.computed - 1);
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    if (job.computed == job.cached.cached()) check_restored(job, grants[r], *ranks_[r]);
+    compute(job, until, grants[r], *ranks_[r]);
+    const Status done = ranks_[r]->cache().complete_step(job.ids[r], std::span<const TokenId>(job.tokens).first(until));
+    if (!done.is_ok()) fail("complete_step: " + done.to_string());
+  }
+  job.computed = until;
+  if (job.computed >= prompt && job.tokens.size() == job.computed) {
+    job.tokens.push_back(next_token(job.tokens, model_.vocab_size));
+  }
+  return true;
+}
+
+void SimWorld::compute(const Job& job, std::uint64_t until, const StepGrant& grant, SimRank& rank) {
+  const Pattern& pattern = rank.pattern();
+  for (std::uint64_t page = job.computed / model_.page_size; page * model_.page_size < until; ++page) {
+    const std::uint64_t tokens = (page + 1) * model_.page_size;
+    pattern.write(ComponentKind::kFull, job.tokens, tokens, job.tenant, grant.pages->full[page]);
+    if (model_.has(ComponentKind::kSwa)) {
+      pattern.write(ComponentKind::kSwa, job.tokens, tokens, job.tenant, grant.pages->swa[page]);
+    }
+  }
+  if (!model_.has(ComponentKind::kMamba)) return;
+  for (const StateSnapshotSlot& snapshot : grant.snapshots) {
+    if (snapshot.position > until) continue;
+    pattern.write(ComponentKind::kMamba, job.tokens, snapshot.position, job.tenant, snapshot.slot);
+  }
+  pattern.write(ComponentKind::kMamba, job.tokens, until, job.tenant, grant.pages->state);
+}
+
+void SimWorld::check_page(const Job& job, ComponentKind c, std::uint64_t tokens, DeviceSlot slot, SimRank& rank) {
+  ++totals_.checked_pages;
+  if (!slot.valid()) return fail("a restored page of " + std::string(component_name(c)) + " has no slot");
+  const std::string wrong = rank.pattern().check(c, job.tokens, tokens, job.tenant, slot);
+  if (!wrong.empty()) fail(wrong);
+}
+
+void SimWorld::check_restored(const Job& job, const StepGrant& grant, SimRank& rank) {
+  const std::uint64_t pages = job.computed / model_.page_size;
+  if (pages == 0) return;
+  for (std::uint64_t i = 0; i < pages; ++i) {
+    check_page(job, ComponentKind::kFull, (i + 1) * model_.page_size, grant.pages->full[i], rank);
+  }
+  for (std::uint64_t i = pages - model_.window_pages_at(pages); model_.has(ComponentKind::kSwa) && i < pages; ++i) {
+    check_page(job, ComponentKind::kSwa, (i + 1) * model_.page_size, grant.pages->swa[i], rank);
+  }
+  if (model_.has(ComponentKind::kMamba)) {
+    check_page(job, ComponentKind::kMamba, job.computed, grant.pages->state, rank);
+  }
+}
+
+void SimWorld::end_if_done(std::size_t number) {
+  Job& job = jobs_[number];
+  if (!job.is_started || job.computed != last_token(job)) return;
+  const std::size_t place = history_.size() < kMostHistory ? history_.size() : totals_.finished % kMostHistory;
+  if (place == history_.size()) history_.emplace_back();
+  history_[place] = job.tokens;
+  for (std::size_t r = 0; r < ranks_.size(); ++r) ranks_[r]->cache().finish(job.ids[r]);
+  jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(number));
+  ++totals_.finished;
+}
+
+void SimWorld::drop_jobs() {
+  totals_.dropped += jobs_.size();
+  jobs_.clear();
+}
+
+// ---- time
+
+void SimWorld::pass_time(Nanos by) {
+  clock_.advance(by);
+  end_clears();
+  for (const auto& rank : ranks_) {  // the leader first: the others have its plan when they ask
+    if (rank->has_storage()) rank->storage().pipeline->tick();
+    (void)rank->cache().poll(Nanos::zero());
+    rank->close_retired();
+  }
+}
+
+// ---- operators
+
+// Two phases: every rank opens one, or none gets it.
+void SimWorld::attach() {
+  const std::uint64_t which = attaches_++ % kDirectories;
+  bool is_open = true;
+  for (const auto& rank : ranks_) is_open = is_open && rank->open_storage(which).is_ok();
+  for (const auto& rank : ranks_) {
+    if (!is_open) {
+      rank->drop_opened();
+    } else if (const Status s = rank->attach_opened(); !s.is_ok()) {
+      fail("attach: " + s.to_string());
+    }
+  }
+  ++(is_open ? totals_.attaches : totals_.failed_attaches);
+}
+
+void SimWorld::detach() {
+  for (const auto& rank : ranks_) {
+    if (rank->has_storage()) rank->detach();
+  }
+}
+
+void SimWorld::clear() {
+  std::vector<std::shared_ptr<bool>> flags;
+  for (const auto& rank : ranks_) {
+    auto is_done = std::make_shared<bool>(!rank->has_storage());
+    flags.push_back(is_done);
+    if (*is_done) continue;
+    const Status taken = rank->storage().pipeline->submit_clear(nullptr, [is_done](const Status&) { *is_done = true; });
+    if (!taken.is_ok()) *is_done = true;
+  }
+  clears_.push_back(std::move(flags));
+}
+
+void SimWorld::end_clears() {
+  std::erase_if(clears_, [this](const std::vector<std::shared_ptr<bool>>& flags) {
+    if (!std::all_of(flags.begin(), flags.end(), [](const auto& flag) { return *flag; })) return false;
+    for (const auto& rank : ranks_) rank->cache().storage_cleared();
+    return true;
+  });
+}
+
+void SimWorld::operate(const Event& event) {
+  const Arguments& a = event.arguments;
+  switch (event.verb) {
+    case Verb::kFlush:
+      for (const auto& rank : ranks_) (void)rank->cache().flush();
+      break;
+    case Verb::kExplain: {
+      const std::vector<TokenId> prompt = prompt_of({a[0], a[1] + 1, 1, 0, 0, 0});
+      BeginRequest request;
+      request.tokens = prompt;
+      ranks_[0]->cache().explain(request, [](const Explanation&) {});
+      break;
+    }
+    case Verb::kDetach: detach(); break;
+    case Verb::kAttach: attach(); break;
+    case Verb::kClear: clear(); break;
+    case Verb::kPolicies:
+      for (const auto& rank : ranks_) {
+        rank->cache().set_policies(static_cast<PrefetchPolicy>(a[0] % 3), static_cast<WritePolicy>(a[1] % 3));
+      }
+      break;
+    default: fail("the world does not know what to do about: " + to_text(event));
+  }
+}
+
+// ---- what goes wrong
+
+void SimWorld::damage(const Event& event) {
+  const Arguments& a = event.arguments;
+  SimRank& rank = *ranks_[a[0] % ranks_.size()];
+  switch (event.verb) {
+    case Verb::kFileFault:
+      rank.disk().fail_nth(a[1], static_cast<FileFault>(a[3] % 4), std::max<std::uint64_t>(a[2], 1));
+      break;
+    case Verb::kRot: {
+      const std::string directory = "/cache" + std::to_string(a[1] % kDirectories);
+      const Result<std::vector<std::string>> names = rank.disk().list(directory);
+      if (!names.is_ok() || names->empty()) break;
+      const std::string path = join_path(directory, (*names)[a[1] / kDirectories % names->size()]);
+      const Result<FileInfo> info = rank.disk().stat(path);
+      if (!info.is_ok() || info->is_directory || info->size_bytes == 0) break;
+      (void)rank.disk().corrupt_byte(path, a[2] % info->size_bytes, static_cast<std::uint8_t>(1u << a[3] % 8));
+      break;
+    }
+    case Verb::kCopyFault:
+      for (const auto& each : ranks_) each->fail_copy(static_cast<CopyDirection>(a[0] % 2), 1 + a[1] % 8);
+      break;
+    case Verb::kStoragePlan: {
+      const auto percent = [&](std::size_t i) { return static_cast<unsigned>(a[i] % 100); };
+      rank.set_plan({.refuse_percent = percent(1),
+                     .hang_percent = percent(2),
+                     .fail_percent = percent(3),
+                     .partial_percent = percent(4)});
+      break;
+    }
+    default:
+      for (const auto& each : ranks_) each->release_hung();
+  }
+}
+
+// Clients see errors and come again; what was cached in memory is gone. After a crash the process lives on for a while
+// on files that are dead: nothing that it does then reaches the disk.
+void SimWorld::restart(bool is_crash) {
+  constexpr std::uint64_t kForEver = std::uint64_t{1} << 60;
+  ++(is_crash ? totals_.crashes : totals_.restarts);
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    if (is_crash) {
+      ranks_[r]->disk().crash();
+      ranks_[r]->disk().fail_nth(1, FileFault::kIoError, kForEver);
+    }
+    for (Job& job : jobs_) ranks_[r]->cache().abort(job.ids[r]);
+  }
+  drop_jobs();
+  detach();
+  const auto are_open = [this] {
+    return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return rank->retired() > 0; });
+  };
+  for (int i = 0; i < 6000 && are_open(); ++i) {
+    for (const auto& rank : ranks_) rank->release_hung();
+    pass_time(std::chrono::milliseconds(100));
+  }
+  if (are_open()) return fail("a storage never closes before a restart");
+  clears_.clear();
+  for (const auto& rank : ranks_) {
+    rank->end();
+    if (is_crash) rank->disk().clear_fault();
+  }
+  clock_.drop_all();
+  start_processes();
+}
+
+// ---- rules
+
+void SimWorld::check(bool is_full) {
+  if (!failure_.empty()) return;
+  for (const auto& rank : ranks_) {
+    if (rank->cache().counters().internal_errors > 0) return fail("the cache refused something as impossible");
+    if (!is_full) continue;
+    if (const Status s = rank->cache().check_invariants(); !s.is_ok()) return fail(s.to_string());
+  }
+  if (ranks_.size() == 1 || !is_full) return;
+  const std::string first = ranks_[0]->outline();
+  for (const auto& rank : ranks_) {
+    if (rank->outline() != first) return fail("ranks disagree: " + first + " | " + rank->outline());
+  }
+}
+
+std::string SimWorld::finish() {
+  const std::uint64_t before = clock_.ran();
+  for (const auto& rank : ranks_) rank->heal();
+  drain_jobs();
+  drain_storage();
+  check(true);
+  if (failure_.empty()) {
+    for (const auto& rank : ranks_) (void)rank->cache().flush();
+    for (const auto& rank : ranks_) {
+      const std::string leaks = rank->leaks();
+      if (!leaks.empty()) fail(leaks);
+    }
+  }
+  totals_.events += clock_.ran() - before;
+  return failure_;
+}
+
+// Ten minutes in which nothing moves are too many: the longest wait of a request is half of that.
+void SimWorld::drain_jobs() {
+  constexpr int kMostIdleRounds = 12'000;
+  for (int idle = 0; !jobs_.empty() && failure_.empty();) {
+    bool any = false;
+    for (std::size_t i = jobs_.size(); i > 0; --i) {
+      any = move(jobs_[i - 1], 16, 0) || any;
+      end_if_done(i - 1);
+    }
+    idle = any ? 0 : idle + 1;
+    if (idle > kMostIdleRounds) fail(std::to_string(jobs_.size()) + " requests make no progress");
+    pass_time(std::chrono::milliseconds(idle < 20 ? 2 : 50));
+  }
+}
+
+void SimWorld::drain_storage() {
+  constexpr int kMostRounds = 12'000;
+  const auto busy = [this] {
+    std::size_t count = 0;
+    for (const auto& rank : ranks_) count += rank->cache().operations_in_flight() + rank->retired();
+    return count;
+  };
+  for (int i = 0; i < kMostRounds && failure_.empty() && (busy() > 0 || i < 100); ++i) {
+    pass_time(std::chrono::milliseconds(50));
+  }
+  detach();
+  for (int i = 0; i < kMostRounds && failure_.empty() && busy() > 0; ++i) {
+    for (const auto& rank : ranks_) rank->heal();
+    pass_time(std::chrono::milliseconds(50));
+  }
+  if (busy() > 0) fail(std::to_string(busy()) + " operations or detached storages never end");
+}
+
+}  // namespace larder::sim

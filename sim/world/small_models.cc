@@ -1,0 +1,66 @@
+#include "sim/world/small_models.h"
+
+#include <algorithm>
+
+#include "model/presets.h"
+
+namespace larder::sim {
+namespace {
+
+struct Small {
+  std::string_view name;
+  bool has_window, has_state, has_draft;
+};
+constexpr Small kSmall[] = {
+    {"full", false, false, false},         {"full_swa", true, false, false},   {"full_mamba", false, true, false},
+    {"full_swa_mamba", true, true, false}, {"full_draft", false, false, true},
+};
+
+// The larger pages of these take most of a simulation's time; the small models have the same kinds of pools.
+constexpr std::string_view kPresets[] = {"mla-tiny", "dsa-tiny", "dsv4-tiny", "gdn-tiny+draft"};
+
+Result<ModelSpec> make_small(const Small& small) {
+  ModelSpec m;
+  m.id = "small-" + std::string(small.name);
+  m.page_size = 4;
+  m.vocab_size = 64;
+  m.dims.hidden = 8;
+  m.dims.ffn = 8;
+  m.dims.q_heads = 2;
+  m.dims.kv_heads = 1;
+  m.dims.head_dim = 2;
+  m.layers = {LayerKind::kAttention};
+  if (small.has_window) {
+    m.layers.push_back(LayerKind::kSlidingAttention);
+    m.dims.window = 10;  // three pages, not page aligned
+  }
+  if (small.has_state) {
+    m.layers.push_back(LayerKind::kGatedDeltaNet);
+    m.dims.ssm_heads = 2;
+    m.dims.ssm_key_heads = 1;
+    m.dims.ssm_head_dim = 4;
+    m.dims.ssm_state_dim = 4;
+    m.dims.conv_kernel = 2;
+  }
+  if (small.has_draft) m.draft.layers = 1;
+  LARDER_RETURN_IF_ERROR(finalize_model(m));
+  return m;
+}
+
+}  // namespace
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const Small& small : kSmall) names.emplace_back(small.name);
+  names.insert(names.end(), std::begin(kPresets), std::end(kPresets));
+  return names;
+}
+
+Result<ModelSpec> simulated_model(std::string_view name) {
+  for (const Small& small : kSmall) {
+    if (small.name == name) return make_small(small);
+  }
+  return preset_model(name);
+}
+
+}  // namespace larder::sim

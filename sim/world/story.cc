@@ -1,0 +1,258 @@
+#include "sim/world/story.h"
+
+#include <algorithm>
+#include <charconv>
+#include <sstream>
+
+#include "sim/world/small_models.h"
+
+namespace larder::sim {
+namespace {
+
+constexpr std::array<VerbInfo, kVerbCount> kVerbs = {{
+    {"begin", {"history", "keep", "more", "words", "new", "tenant"}},
+    {"move", {"job", "chunk", "leave"}},
+    {"abort", {"job"}},
+    {"time", {"us"}},
+    {"flush", {}},
+    {"explain", {"history", "keep"}},
+    {"detach", {}},
+    {"attach", {}},
+    {"clear", {}},
+    {"policies", {"prefetch", "write"}},
+    {"file-fault", {"rank", "after", "count", "kind"}},
+    {"rot", {"rank", "file", "offset", "bit"}},
+    {"copy-fault", {"direction", "after"}},
+    {"storage-plan", {"rank", "refuse", "hang", "fail", "partial"}},
+    {"release-hung", {}},
+    {"restart", {}},
+    {"crash", {}},
+}};
+
+// How often each verb is drawn, of 1000; the rest is "move".
+struct Weight {
+  Verb verb;
+  unsigned permille;
+};
+constexpr Weight kWeights[] = {
+    {Verb::kBegin, 110},     {Verb::kTime, 330},      {Verb::kAbort, 12},  {Verb::kFlush, 6},
+    {Verb::kExplain, 5},     {Verb::kDetach, 4},      {Verb::kAttach, 8},  {Verb::kClear, 3},
+    {Verb::kPolicies, 5},    {Verb::kFileFault, 6},   {Verb::kRot, 4},     {Verb::kCopyFault, 4},
+    {Verb::kStoragePlan, 5}, {Verb::kReleaseHung, 6}, {Verb::kRestart, 2}, {Verb::kCrash, 2},
+};
+
+// What a calm world has less of.
+bool is_trouble(Verb verb) {
+  switch (verb) {
+    case Verb::kBegin:
+    case Verb::kMove:
+    case Verb::kTime:
+    case Verb::kExplain:
+    case Verb::kReleaseHung: return false;
+    default: return true;
+  }
+}
+
+struct Setting {
+  std::string_view name;
+  std::string WorldSpec::*text = nullptr;
+  std::uint64_t WorldSpec::*number = nullptr;
+};
+constexpr Setting kSettings[] = {
+    {"model", &WorldSpec::model, nullptr},
+    {"storage", &WorldSpec::storage, nullptr},
+    {"write", &WorldSpec::write, nullptr},
+    {"prefetch", &WorldSpec::prefetch, nullptr},
+    {"layout", &WorldSpec::layout, nullptr},
+    {"eviction", &WorldSpec::eviction, nullptr},
+    {"seed", nullptr, &WorldSpec::seed},
+    {"ranks", nullptr, &WorldSpec::ranks},
+    {"device-pages", nullptr, &WorldSpec::device_pages},
+    {"device-states", nullptr, &WorldSpec::device_states},
+    {"host-pages", nullptr, &WorldSpec::host_pages},
+    {"disk-kib", nullptr, &WorldSpec::disk_kib},
+    {"operations", nullptr, &WorldSpec::operations},
+    {"least-us", nullptr, &WorldSpec::least_us},
+    {"most-us", nullptr, &WorldSpec::most_us},
+    {"trouble", nullptr, &WorldSpec::trouble},
+};
+
+template <class Item, std::size_t kCount>
+const std::string& pick(Rng& rng, const std::array<Item, kCount>& from) {
+  return from[rng.below(kCount)];
+}
+
+Status at_line(std::size_t line, const std::string& what) {
+  return invalid_argument("story, line " + std::to_string(line) + ": " + what);
+}
+
+Status parse_number(std::string_view text, std::uint64_t& out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  if (error == std::errc() && end == text.data() + text.size()) return Status::ok();
+  return invalid_argument("'" + std::string(text) + "' is not a whole number");
+}
+
+Status set_world(WorldSpec& world, std::string_view name, std::string_view value) {
+  for (const Setting& setting : kSettings) {
+    if (setting.name != name) continue;
+    if (setting.number != nullptr) return parse_number(value, world.*setting.number);
+    world.*setting.text = std::string(value);
+    return Status::ok();
+  }
+  std::string known;
+  for (const Setting& setting : kSettings) known += " " + std::string(setting.name);
+  return invalid_argument("a world has no '" + std::string(name) + "'; it has" + known);
+}
+
+Status set_argument(Event& event, std::string_view name, std::string_view value) {
+  const VerbInfo& info = info_of(event.verb);
+  for (std::size_t i = 0; i < kMaxArguments; ++i) {
+    if (!name.empty() && info.arguments[i] == name) return parse_number(value, event.arguments[i]);
+  }
+  return invalid_argument("'" + std::string(info.name) + "' has no '" + std::string(name) + "'");
+}
+
+// The verb of the line, or an error that lists them.
+Result<Verb> parse_verb(const std::string& word) {
+  std::string known = "world";
+  for (std::size_t i = 0; i < kVerbCount; ++i) {
+    if (kVerbs[i].name == word) return static_cast<Verb>(i);
+    known += ", " + std::string(kVerbs[i].name);
+  }
+  return invalid_argument("'" + word + "' is not one of " + known);
+}
+
+Status parse_line(const std::string& line, Story& story) {
+  std::istringstream words(line);
+  std::string word;
+  if (!(words >> word)) return Status::ok();
+  const bool is_world = word == "world";
+  Event event;
+  if (!is_world) {
+    const Result<Verb> verb = parse_verb(word);
+    if (!verb.is_ok()) return verb.status();
+    event.verb = *verb;
+  }
+  while (words >> word) {
+    const std::size_t equals = word.find('=');
+    if (equals == std::string::npos) return invalid_argument("NAME=VALUE is expected, not '" + word + "'");
+    const std::string_view name = std::string_view(word).substr(0, equals);
+    const std::string_view value = std::string_view(word).substr(equals + 1);
+    LARDER_RETURN_IF_ERROR(is_world ? set_world(story.world, name, value) : set_argument(event, name, value));
+  }
+  if (!is_world) story.events.push_back(event);
+  return Status::ok();
+}
+
+}  // namespace
+
+const VerbInfo& info_of(Verb verb) { return kVerbs[static_cast<std::size_t>(verb)]; }
+
+WorldSpec draw_world(std::uint64_t seed) {
+  static const std::array<std::string, 3> kWrites = {"write_through", "write_through_selective", "write_back"};
+  static const std::array<std::string, 3> kPrefetches = {"best_effort", "wait_complete", "timeout"};
+  static const std::array<std::string, 3> kLayouts = {"page_first", "page_first_direct", "layer_first"};
+  static const std::array<std::string, 4> kEvictions = {"lru", "lfu", "slru", "fifo"};
+  static const std::array<std::string, 4> kStorages = {"file", "file", "hf3fs", "memory"};
+  Rng rng(seed * 0x9e3779b97f4a7c15ull + 1);
+  WorldSpec world;
+  world.seed = seed;
+  const std::vector<std::string> models = model_names();
+  world.model = models[rng.below(models.size())];
+  world.storage = pick(rng, kStorages);
+  world.write = pick(rng, kWrites);
+  world.prefetch = pick(rng, kPrefetches);
+  world.layout = pick(rng, kLayouts);
+  world.eviction = pick(rng, kEvictions);
+  world.ranks = rng.below(4) == 0 ? 2 : 1;
+  world.device_pages = 48 + rng.below(32);
+  world.device_states = 8 + rng.below(10);
+  world.host_pages = 40 + rng.below(160);
+  world.disk_kib = rng.below(3) == 0 ? 192 : 1024;
+  world.operations = 8 + rng.below(64);
+  world.most_us = 200 + rng.below(6000);
+  world.trouble = std::array<std::uint64_t, 4>{0, 10, 40, 100}[rng.below(4)];
+  return world;
+}
+
+Event draw_event(Rng& rng, const WorldSpec& world) {
+  Event event;
+  event.verb = Verb::kMove;
+  std::uint64_t at = rng.below(1000);
+  for (const Weight& weight : kWeights) {
+    if (at < weight.permille) {
+      event.verb = weight.verb;
+      break;
+    }
+    at -= weight.permille;
+  }
+  if (is_trouble(event.verb) && rng.below(100) >= world.trouble) event.verb = Verb::kMove;
+  auto& a = event.arguments;
+  switch (event.verb) {
+    case Verb::kBegin:
+      a = {rng.below(64), rng.below(4) == 0 ? 0 : 1 + rng.below(100), 1 + rng.below(30), rng.below(6),
+           rng.below(20), rng.below(5) == 0 ? 1 : std::uint64_t{0}};
+      break;
+    case Verb::kMove: a = {rng.below(64), 1 + rng.below(16), rng.below(8) == 0 ? rng.below(4) : 0}; break;
+    case Verb::kTime: a[0] = rng.below(12) == 0 ? rng.below(2'000'000) : rng.below(8000); break;
+    case Verb::kFileFault: a = {rng.below(world.ranks), 1 + rng.below(40), 1 + rng.below(6), rng.below(4)}; break;
+    case Verb::kStoragePlan: {
+      const bool heals = rng.below(3) == 0;
+      a = {rng.below(world.ranks), heals ? 0 : rng.below(10), heals ? 0 : rng.below(6), heals ? 0 : rng.below(30),
+           heals ? 0 : rng.below(30)};
+      break;
+    }
+    case Verb::kRot: a = {rng.below(world.ranks), rng.below(64), rng.below(1 << 20), rng.below(8)}; break;
+    default:
+      for (std::uint64_t& argument : a) argument = rng.below(64);
+  }
+  for (std::size_t i = 0; i < kMaxArguments; ++i) {
+    if (info_of(event.verb).arguments[i].empty()) a[i] = 0;
+  }
+  return event;
+}
+
+std::string to_text(const WorldSpec& world) {
+  std::string out = "world";
+  for (const Setting& setting : kSettings) {
+    out += ' ';
+    out += setting.name;
+    out += '=';
+    out += setting.number != nullptr ? std::to_string(world.*setting.number) : world.*setting.text;
+  }
+  return out;
+}
+
+std::string to_text(const Event& event) {
+  const VerbInfo& info = info_of(event.verb);
+  std::string out(info.name);
+  for (std::size_t i = 0; i < kMaxArguments && !info.arguments[i].empty(); ++i) {
+    if (event.arguments[i] == 0) continue;
+    out += ' ';
+    out += info.arguments[i];
+    out += '=' + std::to_string(event.arguments[i]);
+  }
+  return out;
+}
+
+std::string to_text(const Story& story) {
+  std::string out = to_text(story.world) + "\n";
+  for (const Event& event : story.events) out += to_text(event) + "\n";
+  return out;
+}
+
+Result<Story> parse_story(std::string_view text) {
+  Story story;
+  std::size_t line = 0;
+  while (!text.empty()) {
+    ++line;
+    const std::size_t end = text.find('\n');
+    std::string one(text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    one.resize(std::min(one.size(), one.find('#')));
+    if (const Status parsed = parse_line(one, story); !parsed.is_ok()) return at_line(line, parsed.message());
+  }
+  return story;
+}
+
+}  // namespace larder::sim

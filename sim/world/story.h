@@ -1,0 +1,91 @@
+// A simulated run as text: what the world is made of, then what happens in it, a line each.
+//
+//   world model=full_swa_mamba ranks=2 storage=file write=write_through prefetch=timeout seed=7
+//   begin history=0 keep=0 more=24 words=3 new=8 tenant=0      # a request; its prompt follows from the numbers
+//   move job=0 chunk=16 leave=0                                # the engine takes one step of it
+//   time us=20000
+//   crash
+//
+// Numbers are taken modulo what there is (job=7 of three running requests is the second), so that a story stays one
+// when lines are left out: that is how a failing run is shrunk. '#' starts a comment; empty lines are skipped; an
+// argument that is left out is 0. A story replays exactly: all chance comes from the numbers in it.
+//
+// Threads: values; no shared state.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/rng.h"
+#include "base/status.h"
+
+namespace larder::sim {
+
+enum class Verb : std::uint8_t {
+  kBegin,        // a request; continues an earlier conversation if keep > 0
+  kMove,         // start it, or one engine step of it
+  kAbort,        // the client goes away
+  kTime,         // simulated time passes; then every rank polls once
+  kFlush,        // an operator empties device and host
+  kExplain,      // an operator asks
+  kDetach,       // an operator takes the storage away
+  kAttach,       // ... gives a new one, over the same files; a switch if one is there
+  kClear,        // ... empties the storage
+  kPolicies,     // ... changes when to write and how long to wait
+  kFileFault,    // the n-th file operation of a rank's disk fails
+  kRot,          // a bit on a rank's disk flips
+  kCopyFault,    // the n-th copy of one direction fails on every rank
+  kStoragePlan,  // how often a rank's storage refuses, hangs, fails, answers in part: percentages
+  kReleaseHung,  // what hung in the storage goes on
+  kRestart,      // the process ends in order, and starts again
+  kCrash,        // the power goes, and comes back
+};
+inline constexpr std::size_t kVerbCount = 17;
+inline constexpr std::size_t kMaxArguments = 6;
+
+struct VerbInfo {
+  std::string_view name;
+  std::array<std::string_view, kMaxArguments> arguments;  // empty: no more
+};
+[[nodiscard]] const VerbInfo& info_of(Verb verb);
+
+struct Event {
+  Verb verb = Verb::kTime;
+  std::array<std::uint64_t, kMaxArguments> arguments{};
+};
+
+// What there is. Drawn from a seed, or written down.
+struct WorldSpec {
+  std::string model = "full";    // a small shape (model_names()), or a tiny preset
+  std::string storage = "file";  // memory | file | hf3fs
+  std::string write = "write_through", prefetch = "timeout", layout = "page_first", eviction = "lru";
+  std::uint64_t seed = 1;  // of delays, faults and contents
+  std::uint64_t ranks = 1;
+  std::uint64_t device_pages = 64, device_states = 16;  // slots: full and window; recurrent state
+  std::uint64_t host_pages = 128;
+  std::uint64_t disk_kib = 64;                  // what a rank's storage may take
+  std::uint64_t operations = 32;                // in flight at most
+  std::uint64_t least_us = 10, most_us = 3000;  // a background task takes
+  std::uint64_t trouble = 100;  // percent of what goes wrong, and of what operators do; for draw_event()
+};
+
+struct Story {
+  WorldSpec world;
+  std::vector<Event> events;
+};
+
+// Everything of it follows from the seed.
+[[nodiscard]] WorldSpec draw_world(std::uint64_t seed);
+[[nodiscard]] Event draw_event(Rng& rng, const WorldSpec& world);
+
+[[nodiscard]] std::string to_text(const WorldSpec& world);
+[[nodiscard]] std::string to_text(const Event& event);
+[[nodiscard]] std::string to_text(const Story& story);
+// kInvalidArgument says which line, which word, and what is known.
+[[nodiscard]] Result<Story> parse_story(std::string_view text);
+
+}  // namespace larder::sim

@@ -1,0 +1,155 @@
+// `larder sim`: the production cache in simulated worlds, each of which follows from a seed.
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/probe.h"
+#include "cli/commands.h"
+#include "sim/world/simulate.h"
+#include "sim/world/small_models.h"
+
+namespace larder {
+namespace {
+
+struct SimOptions {
+  std::uint64_t seeds = 200, first = 1;
+  std::size_t events = 600;
+  std::uint64_t check_every = 64;
+  std::string scenario, write_to;
+  std::string model, storage;
+  bool tell = false, probes = false;
+};
+
+struct Progress {
+  TimePoint begin = real_clock().now(), last = begin;
+  sim::SimTotals totals;
+};
+
+double seconds_since(TimePoint begin) { return std::chrono::duration<double>(real_clock().now() - begin).count(); }
+
+void print_totals(const sim::SimTotals& t, double seconds) {
+  const auto share = [&](std::uint64_t tokens) {
+    return t.prompt_tokens == 0 ? 0.0 : 100.0 * static_cast<double>(tokens) / static_cast<double>(t.prompt_tokens);
+  };
+  fmt::print("{} worlds, {} events in {:.1f} s: {:.0f} events per second\n", t.stories, t.events, seconds,
+             static_cast<double>(t.events) / seconds);
+  fmt::print("requests: {} begun, {} finished, {} aborted, {} cut off by a restart or a crash\n", t.begun, t.finished,
+             t.aborted, t.dropped);
+  fmt::print(
+      "of {} prompt tokens, found on device {:.1f} %, host {:.1f} %, storage {:.1f} %; {} restored pages compared\n",
+      t.prompt_tokens, share(t.device_tokens), share(t.host_tokens), share(t.storage_tokens), t.checked_pages);
+  fmt::print("{} crashes, {} restarts, {} attaches, {} attaches that failed\n", t.crashes, t.restarts, t.attaches,
+             t.failed_attaches);
+}
+
+// Which rare branches were reached. How many never were.
+std::size_t print_probes() {
+  std::size_t missing = 0;
+  for (std::size_t i = 0; i < kProbeCount; ++i) {
+    const std::uint64_t count = probe_counts[i].load(std::memory_order_relaxed);
+    fmt::print("{:>12}  {}\n", count == 0 ? "never" : std::to_string(count), kProbeWords[i]);
+    missing += count == 0 ? 1 : 0;
+  }
+  return missing;
+}
+
+int report_failure(const sim::Story& story, const sim::SimOutcome& outcome, const SimOptions& options) {
+  fmt::print(stderr, "\nFAILED after {} events: {}\n", outcome.took, outcome.failure);
+  const sim::Story small = sim::shrink(story, options.check_every);
+  const sim::SimOutcome again = sim::run_story(small, options.check_every);
+  const std::string path =
+      options.write_to.empty() ? fmt::format("sim-failure-{}.txt", story.world.seed) : options.write_to;
+  std::ofstream(path) << "# " << again.failure << "\n" << sim::to_text(small);
+  fmt::print(stderr, "shrunk to {} events: {}\nreplay: larder sim --scenario {}\n", small.events.size(), again.failure,
+             path);
+  return 1;
+}
+
+int run_scenario(const SimOptions& options) {
+  std::ifstream file(options.scenario);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (!file) {
+    fmt::print(stderr, "larder sim: cannot read {}\n", options.scenario);
+    return 2;
+  }
+  const Result<sim::Story> story = sim::parse_story(text.str());
+  if (!story.is_ok()) {
+    fmt::print(stderr, "larder sim: {}: {}\n", options.scenario, story.status().message());
+    return 2;
+  }
+  const TimePoint begin = real_clock().now();
+  const sim::SimOutcome outcome = sim::run_story(*story, options.check_every);
+  print_totals(outcome.totals, seconds_since(begin));
+  if (outcome.failure.empty()) return 0;
+  fmt::print(stderr, "FAILED after {} events: {}\n", outcome.took, outcome.failure);
+  return 1;
+}
+
+sim::Story story_of(std::uint64_t seed, const SimOptions& options) {
+  sim::Story story = sim::draw_story(seed, options.events);
+  if (!options.model.empty()) story.world.model = options.model;
+  if (!options.storage.empty()) story.world.storage = options.storage;
+  return story;
+}
+
+int run_seeds(const SimOptions& options) {
+  Progress progress;
+  for (std::uint64_t seed = options.first; seed < options.first + options.seeds; ++seed) {
+    const sim::Story story = story_of(seed, options);
+    if (options.tell) fmt::print("{}", sim::to_text(story));
+    const sim::SimOutcome outcome = sim::run_story(story, options.check_every);
+    progress.totals.add(outcome.totals);
+    if (!outcome.failure.empty()) {
+      fmt::print(stderr, "\nseed {}: {}\n", seed, sim::to_text(story.world));
+      return report_failure(story, outcome, options);
+    }
+    if (seconds_since(progress.last) < 5) continue;
+    progress.last = real_clock().now();
+    fmt::print(stderr, "{} of {} worlds, {:.0f} events per second\n", seed - options.first + 1, options.seeds,
+               static_cast<double>(progress.totals.events) / seconds_since(progress.begin));
+  }
+  print_totals(progress.totals, seconds_since(progress.begin));
+  if (!options.probes) return 0;
+  const std::size_t missing = print_probes();
+  if (missing == 0) return 0;
+  fmt::print(stderr, "{} probes were never reached: run more worlds, or find out what keeps them away\n", missing);
+  return 1;
+}
+
+}  // namespace
+
+int sim_command(int argc, char** argv) {
+  SimOptions options;
+  CLI::App app{
+      "The production cache, storage and metadata service in simulated worlds: time, disks, copies, ranks, clients\n"
+      "and operators in one thread, each world from a seed. Every restored byte is compared; slots are counted."};
+  app.name("larder sim");
+  app.add_option("--seeds", options.seeds, "worlds to run")->capture_default_str();
+  app.add_option("--first", options.first, "seed of the first one")->capture_default_str();
+  app.add_option("--events", options.events, "events of each world")->capture_default_str();
+  app.add_option("--check-every", options.check_every, "events between two full comparisons of tree and pools")
+      ->capture_default_str();
+  app.add_option("--scenario", options.scenario, "run this story instead of seeds");
+  app.add_option("--model", options.model, "in every world this model: a small one, or a tiny preset");
+  app.add_option("--storage", options.storage, "in every world this storage: memory, file or hf3fs");
+  app.add_option("--write-failure", options.write_to, "where a shrunk failing story goes (sim-failure-SEED.txt)");
+  app.add_flag("--probes", options.probes, "print which rare branches were reached; 1 if one never was");
+  app.add_flag("--tell", options.tell, "print the stories");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  set_log_level(options.tell ? LogLevel::kInfo : LogLevel::kOff);  // injected faults make thousands of warnings
+  return options.scenario.empty() ? run_seeds(options) : run_scenario(options);
+}
+
+}  // namespace larder
