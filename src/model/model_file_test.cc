@@ -207,6 +207,14 @@ TEST(ModelFileTest, ErrorsSayWhereAndWhat) {
   }
 }
 
+// Found by fuzzing: to the JSON parser below, a NUL is the end of the text.
+TEST(ModelFileTest, NothingHidesBehindANul) {
+  const std::string text = R"({"id": "m", "layers": ["attention"]})" + std::string("\n\0 hidden", 9);
+  const auto model = load_model_file(text, ModelFileFormat::kJson, "m.json");
+  EXPECT_EQ(model.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(model.status().message().rfind("m.json:2:1: ", 0), 0u) << model.status().message();
+}
+
 TEST(ModelFileTest, BoundsAreKept) {
   EXPECT_FALSE(load_model_file(std::string((1u << 20) + 1, ' '), kJson, "big").is_ok());
   EXPECT_FALSE(load_model_file(std::string(100000, '['), kJson, "deep").is_ok());

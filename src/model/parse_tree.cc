@@ -155,6 +155,10 @@ Result<Tree> tree_of(const toml::node& node, std::string_view source, std::size_
 }  // namespace
 
 Result<Tree> parse_json_tree(std::string_view text, std::string_view source) {
+  // To the parser a NUL is the end of the text; to JSON it is nothing that may stand anywhere.
+  if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    return invalid_argument(at_byte(text, source, nul + 1) + "syntax error: a NUL");
+  }
   TreeBuilder builder(text, source);
   nlohmann::json::sax_parse(text, &builder);
   return builder.take();
