@@ -176,7 +176,8 @@ endfunction()
 # fuzz_<name> each. Else all in one, larder_fuzz_replay, which runs corpora and mutations: one link instead of a dozen.
 function(larder_add_fuzz)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/fuzz/*_fuzz.cc)
-  set(libraries larder_sim larder_server)
+  find_package(GTest REQUIRED)  # headers of tests that are used here, too, name it
+  set(libraries larder_sim larder_server GTest::gtest)
   set(support ${CMAKE_SOURCE_DIR}/tests/cache/harness.cc)  # the cache with an engine that knows every byte
   if(LARDER_FUZZ)
     larder_add_library(larder_fuzz_support "${support}" ${libraries})

@@ -10,6 +10,7 @@
 
 #include "base/file_system.h"
 #include "base/rng.h"
+#include "metadata/metadata_wire.h"
 #include "storage/envelope.h"
 #include "storage/file/segment_format.h"
 #include "storage/file/store_archive.h"
@@ -127,12 +128,62 @@ void add_segments(Corpus& corpus) {
   corpus.add("segment", "name", behind({5, 0}, std::as_bytes(std::span(name))));
 }
 
+// An archive of two groups, and one of none.
+void add_archives(Corpus& corpus) {
+  ArchiveGroup group;
+  group.namespace_digest = digest_of(1);
+  group.pages.resize(2);
+  group.pages[1].pool = PoolName::kMamba;
+  const Bytes head = encode_archive_group(group);
+  corpus.add("archive", "header", behind({0, 0, 1}, encode_archive_header({{1}, 7})));
+  corpus.add("archive", "group", behind({0, 1, 1}, head));
+  corpus.add("archive", "end", behind({0, 2, 1}, encode_archive_end({2, 4, 8, 9})));
+  Bytes file;
+  for (const auto& piece : {Bytes(), head}) {
+    const auto header = encode_archive_header({{1}, 7});
+    const auto end = encode_archive_end({});
+    file.assign(header.begin(), header.end());
+    file.insert(file.end(), piece.begin(), piece.end());
+    file.insert(file.end(), end.begin(), end.end());
+    corpus.add("archive", piece.empty() ? "file_empty" : "file_of_one", behind({1}, file));
+  }
+}
+
+void add_messages(Corpus& corpus) {
+  using namespace larder::metadata;
+  const MetadataNamespace name;
+  const std::vector<MetadataKeys> found = {{&name, {"a", "b"}}};
+  const std::vector<ReserveItems> wanted = {{&name, {{"a"}, {"b", "a"}, {"c", "z"}}}};
+  const std::vector<ConfirmItem> items = {{&name, "a", {1, 2}}};
+  const ConfirmRequest request{{{1, 2}, 3}, {items, {}}, items, true};
+  const auto add = [&](std::string_view what, const Result<std::string>& message) {
+    if (message.is_ok()) corpus.add("metadata_wire", what, behind({0, 0, 0}, std::as_bytes(std::span(*message))));
+  };
+  add("initialize", encode_initialize(name, 8));
+  add("find", encode_find(found, Nanos(5)));
+  add("reserve", encode_reserve({{1, 2}, 3}, wanted, Nanos(5)));
+  add("confirm", encode_confirm(request));
+  add("remove", encode_remove(items));
+  add("clear", encode_clear(name, "a"));
+  add("stats", encode_stats());
+}
+
 Status make(const std::string& folder) {
   Corpus corpus(folder);
   add_envelopes(corpus);
   add_segments(corpus);
   add_choices(corpus, "page_key", 6, 1024);
   add_choices(corpus, "journal", 8, 1536);
+  add_choices(corpus, "segment_scan", 12, 256);
+  add_archives(corpus);
+  add_choices(corpus, "archive", 6, 128);
+  add_messages(corpus);
+  add_choices(corpus, "metadata_wire", 8, 1024);
+  add_choices(corpus, "metadata_http", 8, 1024);
+  add_choices(corpus, "restore_point", 9, 64);
+  add_choices(corpus, "layer_copies", 6, 64);
+  add_choices(corpus, "tree", 9, 1024);
+  add_choices(corpus, "cache", 9, 512);
   return corpus.status();
 }
 
