@@ -172,13 +172,16 @@ function(larder_add_cross_test path)
   larder_add_test(larder_tests_${name} ${label} "${sources}" ${libraries})
 endfunction()
 
+set(larder_fuzz_support cache/harness.cc crash/crash_pages.cc crash/promises.cc crash/store_client.cc)
+
 # fuzz/<name>_fuzz.cc, each an LLVMFuzzerTestOneInput(). With LARDER_FUZZ (preset fuzz) one libFuzzer executable
 # fuzz_<name> each. Else all in one, larder_fuzz_replay, which runs corpora and mutations: one link instead of a dozen.
 function(larder_add_fuzz)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/fuzz/*_fuzz.cc)
   find_package(GTest REQUIRED)  # headers of tests that are used here, too, name it
   set(libraries larder_sim larder_server GTest::gtest)
-  set(support ${CMAKE_SOURCE_DIR}/tests/cache/harness.cc)  # the cache with an engine that knows every byte
+  # The cache with an engine that knows every byte; what a file store has promised.
+  list(TRANSFORM larder_fuzz_support PREPEND ${CMAKE_SOURCE_DIR}/tests/ OUTPUT_VARIABLE support)
   if(LARDER_FUZZ)
     larder_add_library(larder_fuzz_support "${support}" ${libraries})
     foreach(source IN LISTS sources)
@@ -216,8 +219,11 @@ endfunction()
 # The smoke run of one target: its corpus and some mutations, a second or less.
 function(larder_add_fuzz_test name)
   set(mutations 2000)
+  if(name MATCHES "^(cache|file_store|tree)$")  # whole worlds: milliseconds each
+    set(mutations 200)
+  endif()
   if(LARDER_SANITIZE)
-    set(mutations 400)
+    math(EXPR mutations "${mutations} / 5")
   endif()
   add_test(NAME fuzz_${name} WORKING_DIRECTORY ${CMAKE_BINARY_DIR}
     COMMAND larder_fuzz_replay ${name} --mutations ${mutations} ${CMAKE_SOURCE_DIR}/fuzz/corpus/${name})

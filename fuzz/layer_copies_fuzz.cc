@@ -4,6 +4,7 @@
 // pages. Checked: the copies of all layers together move every byte of every page exactly once: down to where
 // chunk_offset() says, up again into other slots, and from device to device; copies of one direction alone touch what
 // belongs to the given slots.
+#include "fuzz/expectations.h"
 #include "fuzz/fuzz_input.h"
 #include "transfer/transfer_test_util.h"
 
@@ -72,6 +73,7 @@ void run_copies(const std::vector<CopyOp>& ops, std::size_t bytes) {
 }
 
 void run(FuzzInput input) {
+  end_at_failed_expectations();
   const ModelSpec model = make_model(input);
   const HostLayout layout = kAllHostLayouts[static_cast<std::size_t>(input.below(kAllHostLayouts.size()))];
   const auto pages = static_cast<std::uint32_t>(1 + input.below(3));
