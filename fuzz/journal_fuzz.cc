@@ -4,7 +4,8 @@
 // Checked: reading ends with ok, or with kCorrupt or kUnsupported and a reason. What was read, written again with the
 // record_ functions, is read as the same. A batch gives back what was put into it. A service recovers from what can be
 // read, or says kCorrupt; recovered, its invariants hold, it holds exactly the stored pages that were read (of two with
-// one key the newer), gives out no generation that the journal has seen, and a second recovery finds the same.
+// one key the newer), gives out no generation that the journal has seen, and a second recovery finds the same. What is
+// stored in a new namespace then is there after a third.
 #include <algorithm>
 #include <map>
 
@@ -154,6 +155,28 @@ void check_generation(EmbeddedMetadata& service, const MetadataNamespace& name, 
   fuzz_check(!heard.ends.contains(id) || heard.ends.at(id) <= generation, "a promised generation is given out again");
 }
 
+// What is made and stored after a recovery is there after the next one, beside all that was there before.
+void check_going_on(const std::shared_ptr<MemoryDisk>& disk, Clock& clock) {
+  const MetadataNamespace name{99, "new"};
+  std::size_t spaces = 0;
+  {
+    auto service = EmbeddedMetadata::create({}, clock, metadata::open_memory_journal(disk));
+    fuzz_check(service.is_ok() && (*service)->initialize(name, 3).is_ok(), "a recovered service takes no namespace");
+    ReserveItems wanted{&name, {{"a"}}};
+    const auto given = (*service)->reserve({{8, 8}, 8}, {&wanted, 1}, std::chrono::seconds(1));
+    fuzz_check(given.is_ok() && (*given)[0][0].outcome == ReserveOutcome::kReserved, "a new namespace has no page");
+    const auto done = (*service)->confirm({{{8, 8}, 8}, {{{&name, "a", (*given)[0][0].ref}}}, {}, true});
+    fuzz_check(done.is_ok() && done->front().is_ok(), "a page is not confirmed");
+    spaces = (*service)->stats()->size();
+  }
+  auto service = EmbeddedMetadata::create({}, clock, metadata::open_memory_journal(disk));
+  fuzz_check(service.is_ok(), "what a service wrote is refused: " + service.status().to_string());
+  const MetadataKeys wanted{&name, {"a"}};
+  const auto found = (*service)->find({&wanted, 1}, Nanos(0));
+  fuzz_check(found.is_ok() && (*found)[0][0].has_value(), "a confirmed page is forgotten");
+  fuzz_check((*service)->stats()->size() == spaces && (*service)->check().is_ok(), "a namespace is forgotten");
+}
+
 void check_recovery(const std::shared_ptr<MemoryDisk>& disk, const Heard& heard) {
   // Memory follows the highest page in use, which a made-up record can put anywhere.
   for (const auto& [id, page] : heard.pages) {
@@ -174,6 +197,7 @@ void check_recovery(const std::shared_ptr<MemoryDisk>& disk, const Heard& heard)
     }
     fuzz_check((*service)->check().is_ok(), "invariants are broken by use");
   }
+  check_going_on(disk, clock);
 }
 
 void run(FuzzInput input) {
