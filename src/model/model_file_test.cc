@@ -207,6 +207,13 @@ TEST(ModelFileTest, ErrorsSayWhereAndWhat) {
   }
 }
 
+// Found by fuzzing: an assertion of the TOML parser did not hold.
+TEST(ModelFileTest, ATableWithAStrangeNameIsRefused) {
+  for (const std::string_view text : {"[[: ", "[[:]]", "[:]", "[[=]]\n", "a.: = 1"}) {
+    EXPECT_EQ(load_model_file(text, ModelFileFormat::kToml, "m").status().code(), StatusCode::kInvalidArgument);
+  }
+}
+
 // Found by fuzzing: these characters led the TOML parser where UBSan says that nothing leads.
 TEST(ModelFileTest, ArabicFormsAndVariationSelectorsAreCharactersLikeOthers) {
   for (const std::string_view character : {"\xef\xb0\xb6", "\xef\xb3\xbf", "\xef\xb8\x8f"}) {  // U+FC36, FCFF, FE0F
