@@ -220,7 +220,7 @@ endfunction()
 function(larder_add_fuzz_test name)
   set(mutations 2000)
   if(name MATCHES "^(cache|file_store|tree)$")  # whole worlds: milliseconds each
-    set(mutations 200)
+    set(mutations 100)
   endif()
   if(LARDER_SANITIZE)
     math(EXPR mutations "${mutations} / 5")

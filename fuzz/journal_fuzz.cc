@@ -58,8 +58,19 @@ Result<bool> listen(const std::shared_ptr<MemoryDisk>& disk, Heard& heard) {
 
 std::string key_of(std::uint64_t number) { return "key " + std::to_string(number); }
 
-void record_page(JournalBatch& batch, FuzzInput& input) {
-  const auto id = static_cast<RecordId>(input.below(4));
+// How far the records are from what a service writes.
+struct Manner {
+  std::uint64_t spaces = 0;  // that are written down as they should be
+  bool is_honest = false;    // everything else is, too
+};
+
+RecordId read_id(FuzzInput& input, const Manner& manner) {
+  const bool is_any = manner.spaces == 0 || (!manner.is_honest && input.below(16) == 0);
+  return static_cast<RecordId>(input.below(is_any ? 4 : manner.spaces));
+}
+
+void record_page(JournalBatch& batch, FuzzInput& input, const Manner& manner) {
+  const RecordId id = read_id(input, manner);
   const PageRef ref{input.below(kPages), 1 + input.below(12)};
   switch (input.below(4)) {
     case 0: return metadata::record_confirmed(batch, id, ref);
@@ -70,9 +81,9 @@ void record_page(JournalBatch& batch, FuzzInput& input) {
   if (input.flag()) metadata::record_confirmed(batch, id, ref);
 }
 
-void add_record(JournalBatch& batch, FuzzInput& input) {
-  const auto id = static_cast<RecordId>(input.below(4));
-  switch (input.below(8)) {
+void add_record(JournalBatch& batch, FuzzInput& input, const Manner& manner) {
+  const RecordId id = read_id(input, manner);
+  switch (manner.is_honest ? 1 + 3 * input.below(4) : input.below(16)) {
     case 0: {  // any bytes
       const std::string_view key = input.text(static_cast<std::size_t>(input.below(16)));
       return batch.put(key, input.text(static_cast<std::size_t>(input.below(40))));
@@ -83,7 +94,7 @@ void add_record(JournalBatch& batch, FuzzInput& input) {
       return metadata::record_namespace(batch, id, {rank, input.flag() ? "kv" : "swa"}, 1 + input.below(kPages));
     }
     case 3: return batch.erase(input.text(static_cast<std::size_t>(input.below(11))));
-    default: return record_page(batch, input);
+    default: return record_page(batch, input, manner);
   }
 }
 
@@ -204,7 +215,13 @@ void run(FuzzInput input) {
   auto disk = std::make_shared<MemoryDisk>();
   JournalBatch batch;
   if (input.below(8) != 0) metadata::record_format(batch);
-  for (int i = 0; i < 200 && !input.empty(); ++i) add_record(batch, input);
+  // As many namespaces as a service would have written down; the rest may contradict them.
+  Manner manner{input.below(4), false};
+  manner.is_honest = manner.spaces > 0 && input.flag();
+  for (std::uint64_t id = 0; id < manner.spaces; ++id) {
+    metadata::record_namespace(batch, static_cast<RecordId>(id), {static_cast<std::int64_t>(id), "kv"}, kPages);
+  }
+  for (int i = 0; i < 200 && !input.empty(); ++i) add_record(batch, input, manner);
   check_batch(batch);
   fuzz_check(disk->write(batch, true).is_ok(), "the memory disk refuses");
   Heard heard;

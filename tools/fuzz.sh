@@ -56,8 +56,17 @@ run_target() {
   [ "$result" = ok ]
 }
 
+# For readable stacks: what clang calls it differs from package to package.
+find_symbolizer() {
+  local found
+  for found in /usr/lib/llvm-*/bin/llvm-symbolizer; do
+    if [ -x "$found" ]; then export ASAN_SYMBOLIZER_PATH="$found"; fi
+  done
+}
+
 main() {
   read_arguments "$@"
+  find_symbolizer
   tools/install_deps.sh --fuzz
   cmake --preset fuzz >/dev/null
   cmake --build --preset fuzz --target "${targets[@]/#/fuzz_}" -- --quiet
