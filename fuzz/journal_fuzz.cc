@@ -60,13 +60,13 @@ std::string key_of(std::uint64_t number) { return "key " + std::to_string(number
 
 // How far the records are from what a service writes.
 struct Manner {
-  std::uint64_t spaces = 0;  // that are written down as they should be
-  bool is_honest = false;    // everything else is, too
+  std::uint64_t first = 0, spaces = 0;  // namespaces [first, spaces) are written down as they should be
+  bool is_honest = false;               // everything else is, too
 };
 
 RecordId read_id(FuzzInput& input, const Manner& manner) {
-  const bool is_any = manner.spaces == 0 || (!manner.is_honest && input.below(16) == 0);
-  return static_cast<RecordId>(input.below(is_any ? 4 : manner.spaces));
+  const bool is_any = manner.spaces <= manner.first || (!manner.is_honest && input.below(16) == 0);
+  return static_cast<RecordId>(is_any ? input.below(4) : manner.first + input.below(manner.spaces - manner.first));
 }
 
 void record_page(JournalBatch& batch, FuzzInput& input, const Manner& manner) {
@@ -215,10 +215,10 @@ void run(FuzzInput input) {
   auto disk = std::make_shared<MemoryDisk>();
   JournalBatch batch;
   if (input.below(8) != 0) metadata::record_format(batch);
-  // As many namespaces as a service would have written down; the rest may contradict them.
-  Manner manner{input.below(4), false};
-  manner.is_honest = manner.spaces > 0 && input.flag();
-  for (std::uint64_t id = 0; id < manner.spaces; ++id) {
+  // Anything; or as a service writes it, but for a namespace that is not named; or just so.
+  const std::uint64_t kind = input.below(4);
+  const Manner manner{kind == 1 ? 1u : 0u, input.below(4), kind != 0};
+  for (std::uint64_t id = manner.first; id < manner.spaces; ++id) {
     metadata::record_namespace(batch, static_cast<RecordId>(id), {static_cast<std::int64_t>(id), "kv"}, kPages);
   }
   for (int i = 0; i < 200 && !input.empty(); ++i) add_record(batch, input, manner);

@@ -183,7 +183,7 @@ Status make(const std::string& folder) {
   add_choices(corpus, "restore_point", 9, 64);
   add_choices(corpus, "layer_copies", 6, 64);
   add_choices(corpus, "tree", 9, 1024);
-  add_choices(corpus, "cache", 9, 512);
+  add_choices(corpus, "cache", 9, 768);
   add_choices(corpus, "file_store", 9, 512);
   return corpus.status();
 }
