@@ -80,7 +80,7 @@ class World {
   void write(FuzzInput& input) {
     const std::uint64_t scope = 1 + input.below(3);
     std::vector<GroupId> groups;
-    for (std::uint64_t left = 1 + input.below(3); left > 0; --left) groups.push_back({scope, input.below(24)});
+    for (std::uint64_t left = 1 + input.below(3); left > 0; --left) groups.push_back({scope, input.below(12)});
     WriteRequest request{scope_of(scope), {}, input.flag()};
     auto buffers = std::make_shared<std::vector<GroupBuffers>>();
     for (const GroupId& group : groups) {
@@ -106,7 +106,7 @@ class World {
     fuzz_check(submitted.is_ok(), "a clear is refused: " + submitted.to_string());
   }
   void read(FuzzInput& input) {
-    const GroupId group{1 + input.below(3), input.below(24)};
+    const GroupId group{1 + input.below(3), input.below(12)};
     (void)read_pages(
         *store_, group, [this] { drain(); }, rng_, "while it runs");
   }
@@ -163,7 +163,7 @@ void run(FuzzInput input) {
   static const QuietLog kQuiet;
   end_at_failed_expectations();
   World world(input);
-  for (int i = 0; i < 60 && !input.empty(); ++i) world.step(input);
+  for (int i = 0; i < 40 && !input.empty(); ++i) world.step(input);
   world.end();
 }
 

@@ -175,6 +175,7 @@ Status make(const std::string& folder) {
   add_choices(corpus, "page_key", 6, 1024);
   add_choices(corpus, "journal", 8, 1536);
   add_choices(corpus, "segment_scan", 12, 256);
+  add_choices(corpus, "store_check", 12, 256);
   add_archives(corpus);
   add_choices(corpus, "archive", 6, 128);
   add_messages(corpus);

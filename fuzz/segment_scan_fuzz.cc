@@ -6,123 +6,14 @@
 // place, once, inside of the file; every record that is whole is still listed, up to its groups whose unsynced payloads
 // were damaged, and such a group is not; only a damaged header makes the whole file unreadable. Errors say why.
 #include "fuzz/fuzz_input.h"
+#include "fuzz/segment_image.h"
 #include "sim/sim_file_system.h"
 #include "storage/file/segment_scan.h"
 
 namespace larder::fuzz {
 namespace {
 
-using namespace larder::file_store;
-
-constexpr StoreId kStore{9, 8, 7};
 constexpr SegmentId kSegment = 5;
-constexpr std::uint64_t kFirstGeneration = 100;
-
-struct Record {
-  RecordHead head;
-  std::uint64_t head_bytes = 0;
-  [[nodiscard]] std::uint64_t end() const { return head.start + head.record_bytes; }
-};
-
-struct Image {
-  std::vector<std::byte> bytes;
-  std::vector<Record> records;
-  std::uint64_t records_end = kBlockBytes;
-  bool has_footer = false;
-  std::vector<std::uint64_t> damaged;  // places of changed bytes
-  std::uint64_t whole_bytes = 0;       // before the file was cut
-
-  [[nodiscard]] bool is_whole(std::uint64_t from, std::uint64_t to) const {
-    return to <= bytes.size() &&
-           std::none_of(damaged.begin(), damaged.end(), [&](std::uint64_t at) { return at >= from && at < to; });
-  }
-  [[nodiscard]] bool is_untouched() const { return damaged.empty() && bytes.size() == whole_bytes; }
-};
-
-Digest256 digest_of(std::uint64_t number) {
-  Digest256 digest;
-  store_le<std::uint64_t>(digest.bytes.data(), number + 1);
-  return digest;
-}
-
-std::uint32_t payload_size(FuzzInput& input) {
-  static constexpr std::uint32_t kSizes[] = {0, 1, 64, 100, 700, 4096, 16383, 16384};
-  return kSizes[input.below(8)];
-}
-
-// The payload of the page with this generation.
-void write_payload(std::span<std::byte> to, std::uint64_t generation) {
-  for (std::size_t i = 0; i < to.size(); ++i) to[i] = static_cast<std::byte>(generation * 31 + i * 7 + (i >> 8));
-}
-
-void add_record(Image& image, FuzzInput& input, std::uint64_t& generation) {
-  Record record;
-  RecordHead& head = record.head;
-  head.store = kStore;
-  head.segment = kSegment;
-  head.start = image.records_end;
-  head.pages.resize(static_cast<std::size_t>(1 + input.below(5)));
-  std::uint32_t group = 0;
-  for (ListedPage& page : head.pages) {
-    if (&page != head.pages.data() && input.flag()) ++group;
-    page.group = group;
-    const std::uint64_t identity = input.below(3);
-    page.identity = {digest_of(identity), digest_of(identity), static_cast<PoolName>(identity)};
-    page.key = digest_of(generation);
-    if (input.flag()) page.parent = digest_of(generation - 1);
-    page.location.payload_bytes = payload_size(input);
-    page.location.generation = generation++;
-  }
-  const RecordLayout layout = lay_out_record(head.pages, head.start);
-  head.record_bytes = layout.record_bytes;
-  record.head_bytes = layout.head_bytes;
-  head.synced_bytes = input.flag() ? head.start : 0;
-  image.records_end = record.end();
-  image.bytes.resize(static_cast<std::size_t>(image.records_end));
-  for (ListedPage& page : head.pages) {
-    PageLocation& at = page.location;
-    at.segment = kSegment;
-    const std::span<std::byte> payload = std::span(image.bytes).subspan(at.offset, at.payload_bytes);
-    write_payload(payload, at.generation);
-    const Segment piece{payload.data(), payload.size()};
-    at.checksum = payload_checksum({&piece, 1});
-  }
-  const std::vector<std::byte> encoded = encode_record_head(head);
-  std::copy(encoded.begin(), encoded.end(), image.bytes.begin() + static_cast<std::ptrdiff_t>(head.start));
-  image.records.push_back(std::move(record));
-}
-
-void add_footer(Image& image, std::uint64_t last_generation) {
-  Footer footer{kStore, kSegment, image.records_end, last_generation, image.records.size(), {}, true};
-  for (const Record& record : image.records) {
-    for (ListedPage page : record.head.pages) {
-      page.group = 0;
-      footer.pages.push_back(page);
-    }
-  }
-  const std::vector<std::byte> encoded = encode_footer(footer);
-  image.bytes.insert(image.bytes.end(), encoded.begin(), encoded.end());
-  image.has_footer = true;
-}
-
-Image make_image(FuzzInput& input) {
-  Image image;
-  image.bytes = encode_segment_header({kStore, kSegment, 0, kFirstGeneration});
-  std::uint64_t generation = kFirstGeneration;
-  for (std::uint64_t left = input.below(6); left > 0; --left) add_record(image, input, generation);
-  const std::uint64_t tail = input.below(4);
-  if (tail == 1) add_footer(image, generation);
-  if (tail == 2) image.bytes.resize(image.bytes.size() + static_cast<std::size_t>(1 + input.below(3)) * kBlockBytes);
-  image.whole_bytes = image.bytes.size();
-  if (input.below(4) == 0) image.bytes.resize(static_cast<std::size_t>(input.below(image.bytes.size() + 1)));
-  // One byte at a time: so no damage can make a right checksum for itself.
-  for (std::uint64_t left = input.below(8); left > 0 && !image.bytes.empty(); --left) {
-    const std::uint64_t at = input.number<std::uint32_t>() % image.bytes.size();
-    image.bytes[static_cast<std::size_t>(at)] ^= static_cast<std::byte>(1 + input.below(255));
-    image.damaged.push_back(at);
-  }
-  return image;
-}
 
 Result<ScanResult> scan(std::span<const std::byte> bytes, bool check_payloads) {
   sim::SimFileSystem files(1);
@@ -189,7 +80,8 @@ void check_untouched(const Image& image, const ScanResult& found) {
 
 void check_image(FuzzInput& input) {
   const bool check_payloads = input.flag();
-  const Image image = make_image(input);
+  std::uint64_t generation = kFirstGeneration;
+  const Image image = make_image(input, kSegment, generation);
   const Result<ScanResult> found = scan(image.bytes, check_payloads);
   if (!found.is_ok()) {
     check_explains(found.status(), "scan_segment");
