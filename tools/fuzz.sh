@@ -69,7 +69,8 @@ main() {
   find_symbolizer
   tools/install_deps.sh --fuzz
   cmake --preset fuzz >/dev/null
-  cmake --build --preset fuzz --target "${targets[@]/#/fuzz_}" -- --quiet
+  cmake --build --preset fuzz --target "${targets[@]/#/fuzz_}" >build/fuzz/build.log 2>&1 ||
+    { cat build/fuzz/build.log; return 1; }
   local failed=0 name
   printf '%-16s %10s %8s %7s %9s %14s  %s\n' target runs runs/s edges features corpus result
   for name in "${targets[@]}"; do run_target "$name" || failed=1; done
