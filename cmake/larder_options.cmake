@@ -3,6 +3,7 @@
 option(LARDER_BUILD_TESTS "Build unit and cross-folder tests" ON)
 option(LARDER_WERROR "Warnings are errors (CI and development presets)" OFF)
 option(LARDER_THREAD_SAFETY "clang: check the thread-safety annotations" OFF)
+option(LARDER_FUZZ "clang: libFuzzer executables of fuzz/ instead of tests" OFF)
 set(LARDER_SANITIZE "" CACHE STRING "Sanitizers, comma separated: address,undefined or thread")
 
 set(CMAKE_CXX_STANDARD 20)
@@ -45,6 +46,9 @@ if(LARDER_SANITIZE)
   target_compile_options(larder_flags INTERFACE
     -fsanitize=${LARDER_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(larder_flags INTERFACE -fsanitize=${LARDER_SANITIZE})
+endif()
+if(LARDER_FUZZ)
+  target_compile_options(larder_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
 # Library code narrows only on purpose (as gcc sees it; clang's reading is wider); tests and tools are spared.

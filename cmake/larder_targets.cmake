@@ -174,3 +174,61 @@ function(larder_add_cross_test path)
   endif()
   larder_add_test(larder_tests_${name} ${label} "${sources}" ${libraries})
 endfunction()
+
+set(larder_fuzz_support cache/harness.cc crash/crash_pages.cc crash/promises.cc crash/store_client.cc)
+
+# fuzz/<name>_fuzz.cc, each an LLVMFuzzerTestOneInput(). With LARDER_FUZZ (preset fuzz) one libFuzzer executable
+# fuzz_<name> each. Else all in one, larder_fuzz_replay, which runs corpora and mutations: one link instead of a dozen.
+function(larder_add_fuzz)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/fuzz/*_fuzz.cc)
+  find_package(GTest REQUIRED)  # headers of tests that are used here, too, name it
+  set(libraries larder_sim larder_server GTest::gtest)
+  # The cache with an engine that knows every byte; what a file store has promised.
+  list(TRANSFORM larder_fuzz_support PREPEND ${CMAKE_SOURCE_DIR}/tests/ OUTPUT_VARIABLE support)
+  if(LARDER_FUZZ)
+    larder_add_library(larder_fuzz_support "${support}" ${libraries})
+    foreach(source IN LISTS sources)
+      get_filename_component(name ${source} NAME_WE)
+      string(REGEX REPLACE "(.*)_fuzz" "fuzz_\\1" name ${name})
+      add_executable(${name} ${source})
+      target_link_libraries(${name} PRIVATE larder_fuzz_support)
+      target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+    endforeach()
+    return()
+  endif()
+  set(listed "")
+  foreach(source IN LISTS sources)
+    get_filename_component(name ${source} NAME_WE)
+    string(REGEX REPLACE "_fuzz$" "" name ${name})
+    string(APPEND listed "LARDER_FUZZ_TARGET(${name})\n")
+    set_source_files_properties(${source} PROPERTIES COMPILE_DEFINITIONS LLVMFuzzerTestOneInput=fuzz_${name})
+    larder_add_fuzz_test(${name})
+  endforeach()
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/fuzz/fuzz_targets.inc CONTENT "${listed}")
+  file(GLOB replay CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/fuzz/replay_*.cc)
+  add_executable(larder_fuzz_replay ${sources} ${replay} ${support})
+  target_include_directories(larder_fuzz_replay PRIVATE ${CMAKE_BINARY_DIR}/fuzz)
+  target_link_libraries(larder_fuzz_replay PRIVATE ${libraries})
+  target_compile_options(larder_fuzz_replay PRIVATE -O0)
+  add_executable(larder_fuzz_corpus EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/fuzz/make_corpus.cc)
+  target_link_libraries(larder_fuzz_corpus PRIVATE ${libraries})
+  # The replay sees a failure, and keeps what failed.
+  add_test(NAME fuzz_replay_sees_failures COMMAND larder_fuzz_replay broken --mutations 1000
+           WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  set_tests_properties(fuzz_replay_sees_failures PROPERTIES LABELS fast TIMEOUT 120
+    PASS_REGULAR_EXPRESSION "failed at mutation [0-9]+ of seed 1 .*the input is in broken.crash")
+endfunction()
+
+# The smoke run of one target: its corpus and some mutations, a second or less.
+function(larder_add_fuzz_test name)
+  set(mutations 2000)
+  if(name MATCHES "^(cache|file_store|tree)$")  # whole worlds: milliseconds each
+    set(mutations 100)
+  endif()
+  if(LARDER_SANITIZE)
+    math(EXPR mutations "${mutations} / 5")
+  endif()
+  add_test(NAME fuzz_${name} WORKING_DIRECTORY ${CMAKE_BINARY_DIR}
+    COMMAND larder_fuzz_replay ${name} --mutations ${mutations} ${CMAKE_SOURCE_DIR}/fuzz/corpus/${name})
+  set_tests_properties(fuzz_${name} PROPERTIES LABELS fast TIMEOUT 120)
+endfunction()

@@ -12,8 +12,9 @@ TYPE_KINDS = ("class", "struct", "enum", "union")
 # Spellings that the language or a library asks for.
 LANGUAGE_NAMES = re.compile(r"^(operator|~|__anon|main$)")
 STANDARD_TYPES = {"hash", "formatter", "numeric_limits", "rep", "type", "result_type", "value_type", "adl_serializer"}
-GTEST_SCOPES = re.compile(r"^(SetUp|TearDown|SetUpTestSuite|TearDownTestSuite|TestBody|TEST|TEST_F|TEST_P|TYPED_TEST|"
-                          r"INSTANTIATE_TEST_SUITE_P|BENCHMARK|PrintTo|LLVMFuzzer\w+)$")
+LIBRARY_NAMES = re.compile(r"^(SetUp|TearDown|SetUpTestSuite|TearDownTestSuite|TestBody|TEST|TEST_F|TEST_P|TYPED_TEST|"
+                          r"INSTANTIATE_TEST_SUITE_P|BENCHMARK|PrintTo|LLVMFuzzer\w+|"
+                          r"On(Null|Alias|Scalar|(Document|Sequence|Map)(Start|End)))$")
 
 
 def file_problems(path):
@@ -24,7 +25,7 @@ def file_problems(path):
 
 def tag_problem(tag):
     name, kind = tag["name"], tag["kind"]
-    if LANGUAGE_NAMES.match(name) or GTEST_SCOPES.match(name):
+    if LANGUAGE_NAMES.match(name) or LIBRARY_NAMES.match(name):
         return None
     if kind in TYPE_KINDS and not PASCAL.match(name) and name not in STANDARD_TYPES:
         return f"type '{name}' is not PascalCase"

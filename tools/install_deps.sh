@@ -4,6 +4,7 @@
 # Quick (no network) when everything is there. Needs root, or sudo. The package list lives here and nowhere else.
 #   tools/install_deps.sh            what a build and its tests need
 #   tools/install_deps.sh --full     in addition what the full check (clang) and `larder bench storage` (fio) need
+#   tools/install_deps.sh --fuzz     in addition what tools/fuzz.sh needs: clang, libFuzzer and the sanitizers for it
 #   tools/install_deps.sh --list     prints the names instead
 set -euo pipefail
 
@@ -16,14 +17,16 @@ build_packages=(
   clang-format universal-ctags
 )
 full_packages=(clang-16 fio)
+fuzz_packages=(clang-16 libclang-rt-16-dev)
 
 main() {
   local packages=("${build_packages[@]}")
   case "${1:-}" in
     --full) packages+=("${full_packages[@]}") ;;
-    --list) printf '%s\n' "${build_packages[@]}" "${full_packages[@]}"; return 0 ;;
+    --fuzz) packages+=("${fuzz_packages[@]}") ;;
+    --list) printf '%s\n' "${build_packages[@]}" "${full_packages[@]}" "${fuzz_packages[@]}" | sort -u; return 0 ;;
     "") ;;
-    *) echo "usage: $0 [--full|--list]" >&2; return 2 ;;
+    *) echo "usage: $0 [--full|--fuzz|--list]" >&2; return 2 ;;
   esac
 
   local missing=() package

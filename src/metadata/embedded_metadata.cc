@@ -70,6 +70,8 @@ Status EmbeddedMetadata::recover() {
   };
   reader.on_namespace = [&](metadata::NamespaceId id, const MetadataNamespace& name_space, std::uint64_t pages) {
     LockGuard guard(registry_mutex_);
+    // Numbers are given out without gaps, and records come in their order.
+    if (id != by_id.size()) return corrupt("the metadata journal lacks namespace " + std::to_string(by_id.size()));
     if (pages == 0 || pages > kMaxNamespacePages || !check_namespace(name_space).is_ok() ||
         spaces_.contains(name_space)) {
       return corrupt("the metadata journal has a strange namespace '" + name_space.text() + "'");

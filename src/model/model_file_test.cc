@@ -207,6 +207,35 @@ TEST(ModelFileTest, ErrorsSayWhereAndWhat) {
   }
 }
 
+// Found by fuzzing: an assertion of the TOML parser did not hold.
+TEST(ModelFileTest, ATableWithAStrangeNameIsRefused) {
+  for (const std::string_view text : {"[[: ", "[[:]]", "[:]", "[[=]]\n", "a.: = 1"}) {
+    EXPECT_EQ(load_model_file(text, ModelFileFormat::kToml, "m").status().code(), StatusCode::kInvalidArgument);
+  }
+}
+
+// Found by fuzzing: these characters led the TOML parser where UBSan says that nothing leads.
+TEST(ModelFileTest, ArabicFormsAndVariationSelectorsAreCharactersLikeOthers) {
+  for (const std::string_view character : {"\xef\xb0\xb6", "\xef\xb3\xbf", "\xef\xb8\x8f"}) {  // U+FC36, FCFF, FE0F
+    const std::string text(character);
+    for (const std::string& bare : {text, "id" + text, "id = " + text, "id = \"m\" " + text, "[" + text + "]"}) {
+      EXPECT_EQ(load_model_file(bare, ModelFileFormat::kToml, "m").status().code(), StatusCode::kInvalidArgument);
+    }
+    const auto model =
+        load_model_file("id = \"" + text + "\" # " + text + "\nlayers = [\"attention\"]", ModelFileFormat::kToml, "m");
+    ASSERT_TRUE(model.is_ok()) << model.status().to_string();
+    EXPECT_EQ(model->id, text);
+  }
+}
+
+// Found by fuzzing: to the JSON parser below, a NUL is the end of the text.
+TEST(ModelFileTest, NothingHidesBehindANul) {
+  const std::string text = R"({"id": "m", "layers": ["attention"]})" + std::string("\n\0 hidden", 9);
+  const auto model = load_model_file(text, ModelFileFormat::kJson, "m.json");
+  EXPECT_EQ(model.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(model.status().message().rfind("m.json:2:1: ", 0), 0u) << model.status().message();
+}
+
 TEST(ModelFileTest, BoundsAreKept) {
   EXPECT_FALSE(load_model_file(std::string((1u << 20) + 1, ' '), kJson, "big").is_ok());
   EXPECT_FALSE(load_model_file(std::string(100000, '['), kJson, "deep").is_ok());

@@ -43,6 +43,8 @@ TEST(ParseYaml, ErrorsSayWhere) {
   EXPECT_NE(message("a: 1\na: 2\n").find("x.yaml:2:1: key 'a' is there twice"), std::string::npos);
   EXPECT_NE(message("a: &x 1\nb: *x\n").find("anchors"), std::string::npos);
   EXPECT_NE(message("a: 1\n---\nb: 2\n").find("more than one"), std::string::npos);
+  EXPECT_NE(message("a: !!str 1\n").find("tags"), std::string::npos);
+  EXPECT_NE(message("~: 1\n").find("plain text"), std::string::npos);
   EXPECT_NE(message("? [1]\n: 2\n").find("plain text"), std::string::npos);
   std::string deep = "a: ";
   for (int i = 0; i < 40; ++i) deep += "[";
@@ -50,9 +52,27 @@ TEST(ParseYaml, ErrorsSayWhere) {
   EXPECT_NE(message(deep).find("nested deeper"), std::string::npos);
 }
 
+// Found by fuzzing: the parser never came back from these, and took memory all the while.
+TEST(ParseYaml, ATextThatBeginsWithACommaEnds) {
+  for (const std::string_view text : {",", ", a", ",]\n", "[1], 2"}) {
+    EXPECT_EQ(parse_yaml_tree(text, "x").status().code(), StatusCode::kInvalidArgument) << text;
+  }
+}
+
+// However it is dressed, an alias does not make much out of little.
+TEST(ParseYaml, NoAliasIsTaken) {
+  for (const std::string_view text : {"[\"\\\\\", &x [1], *x]", "{&x a: 1, *x : 2}", "a: &x 1", "- 'it''s'\n- &x 1\n",
+                                      "# '\na: \"\\\\\"\nb: &x [1]\nc: [*x, *x]\n"}) {
+    const auto tree = parse_yaml_tree(text, "x");
+    EXPECT_NE(tree.status().message().find("anchors"), std::string::npos) << text << tree.status().to_string();
+  }
+  const auto quoted = parse_yaml_tree("a: \"&x\"\nb: '*x'\nc: x*y&z\n", "x");
+  EXPECT_TRUE(quoted.is_ok()) << quoted.status().to_string();
+}
+
 TEST(ParseYaml, AnyTextIsTakenOrRefused) {
   Rng rng(11);
-  constexpr std::string_view kPieces[] = {"a", ": ", "\n", "- ", "[", "]", "{", "}",  "\"",
+  constexpr std::string_view kPieces[] = {"a", ": ", "\n", "- ", "[", "]", "{", "}",  "\"",  ",",
                                           "'", "#",  "  ", "1",  "~", "|", ">", "\t", "\xff"};
   for (int i = 0; i < 3000; ++i) {
     std::string text;

@@ -54,6 +54,10 @@ std::string place_of(std::string_view text, std::size_t offset) {
 
 Result<json> parse_json_object(std::string_view text) {
   if (text.empty()) return invalid_argument("the body is empty; a JSON object is expected");
+  // To the parser a NUL is the end of the text; to JSON it is nothing that may stand anywhere.
+  if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    return invalid_argument(fmt::format("malformed JSON at {}: a NUL", place_of(text, nul)));
+  }
   if (is_too_deep(text)) return invalid_argument(fmt::format("JSON nested deeper than {} levels", kMaxJsonDepth));
   try {
     json document = json::parse(text);

@@ -162,6 +162,10 @@ TEST(MetadataJournalTest, StrangeRecordsAreCorruptAndOtherFormatsUnsupported) {
       << "a page behind the end";
   EXPECT_EQ(opening_with("p" + zero + '\7' + zero + '\0' + '\0', std::string(20, 'x')), StatusCode::kCorrupt)
       << "a namespace that nobody named";
+  // Found by fuzzing: the next namespace got the number behind the gap, and took over what was there.
+  const std::string four_pages_of_swa = '\4' + std::string(15, '\0') + "swa";
+  EXPECT_EQ(opening_with("n" + zero + '\2', four_pages_of_swa), StatusCode::kCorrupt) << "numbers with a gap";
+  EXPECT_EQ(opening_with("n" + zero + '\1', four_pages_of_swa), StatusCode::kOk);
 }
 
 // The bytes of docs/formats.md, section 7, written by hand.

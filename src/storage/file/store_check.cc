@@ -186,7 +186,9 @@ class Mender {
   [[nodiscard]] Status mend(const Finding& finding) {
     const auto now = static_cast<std::uint64_t>(clock_.wall_unix_seconds());
     switch (finding.kind) {
-      case FindingKind::kTemporary: return files_.remove(finding.path);
+      case FindingKind::kTemporary:
+        LARDER_RETURN_IF_ERROR(files_.remove(finding.path));
+        return files_.sync_dir(parent_path(finding.path));
       case FindingKind::kCleared: return write_cleared(finding.path);
       case FindingKind::kHeader: {
         const SegmentReport& segment = pass_.store.segments[finding.segment];

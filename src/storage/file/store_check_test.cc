@@ -150,6 +150,15 @@ TEST_F(StoreCheck, HeadersHeadsAndFootersAreWrittenAgain) {
   EXPECT_EQ(keys_present(5).size(), 5u);
 }
 
+// Found by fuzzing: the power went, and it was back.
+TEST_F(StoreCheck, ALeftOverFileIsGoneForGood) {
+  write_test_file(files_, "/a/FORMAT.tmp", test_payload(1, 10));
+  ASSERT_TRUE(files_.sync_dir("/a").is_ok());
+  expect_mended(FindingKind::kTemporary);
+  files_.crash();
+  EXPECT_TRUE(check(false).findings.empty());
+}
+
 TEST_F(StoreCheck, SeveralKindsOfDamageInOneSegment) {
   SegmentBuilder segment(files_, "/a", store_, 1);
   const auto places = write_groups(segment);

@@ -1,0 +1,203 @@
+// Writes the seeds of fuzz/corpus that are not text: larder_fuzz_corpus FOLDER (fuzz/corpus).
+//
+// Seeds of formats come from the encoders, behind the few bytes that a target reads as choices; seeds of targets that
+// read nothing but choices are numbers from a seed, small ones more often than large ones. Seeds that are text are
+// written by hand, beside these. The same bytes on every machine.
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file_system.h"
+#include "base/rng.h"
+#include "metadata/metadata_wire.h"
+#include "storage/envelope.h"
+#include "storage/file/segment_format.h"
+#include "storage/file/store_archive.h"
+
+namespace larder::fuzz {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+using namespace larder::file_store;
+
+class Corpus {
+ public:
+  explicit Corpus(std::string folder) : folder_(std::move(folder)) {}
+  void add(std::string_view target, std::string_view name, std::span<const std::byte> bytes) {
+    if (!status_.is_ok()) return;
+    const std::string folder = join_path(folder_, target);
+    status_ = real_file_system().make_dirs(folder);
+    if (!status_.is_ok()) return;
+    auto file = real_file_system().open(join_path(folder, name), {.write = true, .create = true, .truncate = true});
+    status_ = file.is_ok() ? write_fully(**file, bytes, 0) : file.status();
+  }
+  [[nodiscard]] const Status& status() const { return status_; }
+
+ private:
+  const std::string folder_;
+  Status status_;
+};
+
+Bytes behind(std::initializer_list<unsigned> choices, std::span<const std::byte> bytes) {
+  Bytes out;
+  for (const unsigned choice : choices) out.push_back(static_cast<std::byte>(choice));
+  out.insert(out.end(), bytes.begin(), bytes.end());
+  return out;
+}
+
+Digest256 digest_of(std::uint8_t first) {
+  Digest256 digest;
+  digest.bytes[0] = first;
+  digest.bytes[31] = 0xee;
+  return digest;
+}
+
+// Numbers for a target that makes choices. One in three is small, so that the first of several cases come often.
+void add_choices(Corpus& corpus, std::string_view target, std::uint64_t files, std::size_t bytes) {
+  for (std::uint64_t i = 0; i < files; ++i) {
+    Rng rng(i + 1);
+    Bytes out(bytes >> (i % 3));
+    for (std::byte& byte : out) byte = static_cast<std::byte>(rng.below(rng.chance(1, 3) ? 8 : 256));
+    corpus.add(target, "choices_" + std::to_string(i), out);
+  }
+}
+
+void add_envelopes(Corpus& corpus) {
+  Bytes payload(96, std::byte{0x5a});
+  const Segment piece{payload.data(), payload.size()};
+  Envelope e;
+  e.key = digest_of(1);
+  e.namespace_digest = digest_of(2);
+  e.layout_fingerprint = digest_of(3);
+  e.generation = 7;
+  e.payload_bytes = payload.size();
+  e.checksum = payload_checksum({&piece, 1});
+  const EnvelopeBytes encoded = encode_envelope(e);
+  Bytes page = behind({0, 1, 2, 3, 4, 5, 6, 7}, encoded);
+  page.insert(page.end(), payload.begin(), payload.end());
+  for (const unsigned mode : {0u, 1u, 2u}) {
+    corpus.add("envelope", "page_mode_" + std::to_string(mode), behind({mode}, page));
+  }
+  Envelope logical;
+  logical.pool = PoolName::kDraft;
+  logical.flags = kEnvelopeCommitMark;
+  corpus.add("envelope", "logical", behind({1, 9, 9, 9, 9, 9, 9, 9, 9}, encode_envelope(logical)));
+}
+
+std::vector<ListedPage> listed_pages(std::size_t count) {
+  std::vector<ListedPage> pages(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    ListedPage& page = pages[i];
+    page.identity = {digest_of(1), digest_of(static_cast<std::uint8_t>(i % 2)),
+                     i % 2 ? PoolName::kKv : PoolName::kMamba};
+    page.key = digest_of(static_cast<std::uint8_t>(10 + i));
+    page.parent = i == 0 ? Digest256{} : pages[i - 1].key;
+    page.location = {3, 0, i == 2 ? 20'000u : 100u, 5 + i, {i, i}};
+    page.group = static_cast<std::uint32_t>(i / 2);
+  }
+  return pages;
+}
+
+void add_segments(Corpus& corpus) {
+  const StoreId store{1, 2, 3};
+  const Bytes header = encode_segment_header({store, 3, 1'700'000'000, 5});
+  corpus.add("segment", "header", behind({0, 1}, std::span(header).first(kRecordHeaderBytes)));
+  for (const std::size_t count : {std::size_t{1}, std::size_t{4}}) {
+    RecordHead head{store, 3, kBlockBytes, 0, kBlockBytes, listed_pages(count)};
+    head.record_bytes = lay_out_record(head.pages, head.start).record_bytes;
+    corpus.add("segment", "record_" + std::to_string(count), behind({1, 1}, encode_record_head(head)));
+    Footer footer{store, 3, head.start + head.record_bytes, 20, 1, head.pages, count == 4};
+    for (ListedPage& page : footer.pages) page.group = 0;
+    const Bytes encoded = encode_footer(footer);
+    const Trailer trailer = decode_trailer(std::span(encoded).last(kBlockBytes)).value_or({});
+    corpus.add("segment", "footer_" + std::to_string(count),
+               behind({2, 1}, std::span(encoded).first(static_cast<std::size_t>(trailer.footer_bytes))));
+    corpus.add("segment", "trailer_" + std::to_string(count),
+               behind({3, 1}, std::span(encoded).last(kBlockBytes).first(kRecordHeaderBytes)));
+  }
+  Footer empty;
+  empty.segment = 1;
+  empty.start = kBlockBytes;
+  const Bytes encoded = encode_footer(empty);
+  corpus.add("segment", "trailer_0", behind({3, 1}, std::span(encoded).last(kBlockBytes).first(kRecordHeaderBytes)));
+  const std::vector<Cleared> cleared = {{digest_of(1), 9}, {Digest256{}, 4}};
+  corpus.add("segment", "cleared", behind({4, 1}, encode_cleared(cleared)));
+  const std::string format = format_text({store, 2}), name = segment_name(42);
+  corpus.add("segment", "format", behind({5, 0}, std::as_bytes(std::span(format))));
+  corpus.add("segment", "name", behind({5, 0}, std::as_bytes(std::span(name))));
+}
+
+// An archive of two groups, and one of none.
+void add_archives(Corpus& corpus) {
+  ArchiveGroup group;
+  group.namespace_digest = digest_of(1);
+  group.pages.resize(2);
+  group.pages[1].pool = PoolName::kMamba;
+  const Bytes head = encode_archive_group(group);
+  corpus.add("archive", "header", behind({0, 0, 1}, encode_archive_header({{1}, 7})));
+  corpus.add("archive", "group", behind({0, 1, 1}, head));
+  corpus.add("archive", "end", behind({0, 2, 1}, encode_archive_end({2, 4, 8, 9})));
+  Bytes file;
+  for (const auto& piece : {Bytes(), head}) {
+    const auto header = encode_archive_header({{1}, 7});
+    const auto end = encode_archive_end({});
+    file.assign(header.begin(), header.end());
+    file.insert(file.end(), piece.begin(), piece.end());
+    file.insert(file.end(), end.begin(), end.end());
+    corpus.add("archive", piece.empty() ? "file_empty" : "file_of_one", behind({1}, file));
+  }
+}
+
+void add_messages(Corpus& corpus) {
+  using namespace larder::metadata;
+  const MetadataNamespace name;
+  const std::vector<MetadataKeys> found = {{&name, {"a", "b"}}};
+  const std::vector<ReserveItems> wanted = {{&name, {{"a"}, {"b", "a"}, {"c", "z"}}}};
+  const std::vector<ConfirmItem> items = {{&name, "a", {1, 2}}};
+  const ConfirmRequest request{{{1, 2}, 3}, {items, {}}, items, true};
+  const auto add = [&](std::string_view what, const Result<std::string>& message) {
+    if (message.is_ok()) corpus.add("metadata_wire", what, behind({0, 0, 0}, std::as_bytes(std::span(*message))));
+  };
+  add("initialize", encode_initialize(name, 8));
+  add("find", encode_find(found, Nanos(5)));
+  add("reserve", encode_reserve({{1, 2}, 3}, wanted, Nanos(5)));
+  add("confirm", encode_confirm(request));
+  add("remove", encode_remove(items));
+  add("clear", encode_clear(name, "a"));
+  add("stats", encode_stats());
+}
+
+Status make(const std::string& folder) {
+  Corpus corpus(folder);
+  add_envelopes(corpus);
+  add_segments(corpus);
+  add_choices(corpus, "page_key", 6, 1024);
+  add_choices(corpus, "journal", 8, 1536);
+  add_choices(corpus, "segment_scan", 12, 256);
+  add_choices(corpus, "store_check", 12, 256);
+  add_archives(corpus);
+  add_choices(corpus, "archive", 6, 128);
+  add_messages(corpus);
+  add_choices(corpus, "metadata_wire", 8, 1024);
+  add_choices(corpus, "metadata_http", 8, 1024);
+  add_choices(corpus, "restore_point", 9, 64);
+  add_choices(corpus, "layer_copies", 6, 64);
+  add_choices(corpus, "tree", 9, 1024);
+  add_choices(corpus, "cache", 9, 768);
+  add_choices(corpus, "file_store", 9, 512);
+  return corpus.status();
+}
+
+}  // namespace
+}  // namespace larder::fuzz
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: larder_fuzz_corpus FOLDER\n");
+    return 2;
+  }
+  const larder::Status status = larder::fuzz::make(argv[1]);
+  if (!status.is_ok()) std::fprintf(stderr, "%s\n", status.to_string().c_str());
+  return status.is_ok() ? 0 : 1;
+}
