@@ -21,10 +21,8 @@ std::uint64_t hash_of(std::span<const TokenId> content, std::uint64_t tokens, st
   return hash;
 }
 
-// Eight bytes of the pattern. A plain function of its place, so that pages can be compared from anywhere.
-std::uint64_t word_at(std::uint64_t seed, std::uint64_t number) {
-  return mix(seed + number * 0xd1342543de82ef95ull, number);
-}
+// Eight bytes of the pattern follow from the eight before them: an addition, so that a page is written in a breath.
+constexpr std::uint64_t kStep = 0xd1342543de82ef95ull;
 
 // Calls use(bytes, size, seed, pool, layer) for each piece of the slot; stops when that returns false.
 template <class Use>
@@ -46,11 +44,10 @@ void for_each_piece(const ModelSpec& model, DevicePools& pools, ComponentKind c,
 void Pattern::write(ComponentKind c, std::span<const TokenId> content, std::uint64_t tokens, std::string_view tenant,
                     DeviceSlot slot) const {
   for_each_piece(model_, pools_, c, slot, hash_of(content, tokens, tenant),
-                 [](std::byte* at, std::size_t size, std::uint64_t seed, const PoolSpec&, std::size_t) {
-                   for (std::size_t i = 0; i < size; i += 8) {
-                     const std::uint64_t word = word_at(seed, i);
-                     std::memcpy(at + i, &word, std::min<std::size_t>(8, size - i));
-                   }
+                 [](std::byte* at, std::size_t size, std::uint64_t word, const PoolSpec&, std::size_t) {
+                   std::size_t i = 0;
+                   for (; i + 8 <= size; i += 8, word += kStep) std::memcpy(at + i, &word, 8);
+                   std::memcpy(at + i, &word, size - i);
                    return true;
                  });
 }
@@ -60,9 +57,8 @@ std::string Pattern::check(ComponentKind c, std::span<const TokenId> content, st
   std::string wrong;
   for_each_piece(
       model_, pools_, c, slot, hash_of(content, tokens, tenant),
-      [&](const std::byte* at, std::size_t size, std::uint64_t seed, const PoolSpec& pool, std::size_t layer) {
-        for (std::size_t i = 0; i < size; i += 8) {
-          const std::uint64_t word = word_at(seed, i);
+      [&](const std::byte* at, std::size_t size, std::uint64_t word, const PoolSpec& pool, std::size_t layer) {
+        for (std::size_t i = 0; i < size; i += 8, word += kStep) {
           if (std::memcmp(at + i, &word, std::min<std::size_t>(8, size - i)) == 0) continue;
           wrong = "wrong bytes in pool " + std::string(pool_name(pool.name)) + ", layer " + std::to_string(layer) +
                   ", offset " + std::to_string(i) + ", of the page after " + std::to_string(tokens) +

@@ -143,8 +143,12 @@ Result<std::unique_ptr<StorageBackend>> SimRank::make_backend(std::uint64_t whic
   const std::string directory = "/cache" + std::to_string(which);
   if (world_.storage == "memory") return factory_.create("memory", {{"max_size", size}}, environment);
   if (world_.storage == "file") {
-    return factory_.create("file", {{"directory", directory}, {"max_size", size}, {"segment_size", "64Ki"}},
-                           environment);
+    // Small segments are rolled and cleaned often; large ones let small writes go together.
+    const bool is_large = world_.disk_kib >= 1024;
+    BackendOptions options = {
+        {"directory", directory}, {"max_size", size}, {"segment_size", is_large ? "256Ki" : "64Ki"}};
+    if (world_.seed % 5 == 0) options["admission"] = "second_offer";
+    return factory_.create("file", options, environment);
   }
   if (world_.storage != "hf3fs") return not_found("no simulated storage is called '" + world_.storage + "'");
   hf3fs::Hf3fsOptions options;
@@ -163,7 +167,9 @@ Status SimRank::open_storage(std::uint64_t which) {
   if (!made.is_ok()) return made.status();
   auto faults = std::make_unique<FaultyBackend>(std::move(made).value(), world_.seed * 7 + number_ + lives_, plan_);
   opened_.faults = faults.get();
-  opened_.pipeline = make_pipeline(std::move(faults), PipelineOptions{}, clock_, nullptr, world_.seed);
+  PipelineOptions pipeline;
+  if (world_.seed % 7 == 0) pipeline.queue_limit = 1, pipeline.max_reads_in_flight = pipeline.max_writes_in_flight = 1;
+  opened_.pipeline = make_pipeline(std::move(faults), pipeline, clock_, nullptr, world_.seed);
   return Status::ok();
 }
 

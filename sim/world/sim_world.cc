@@ -13,6 +13,7 @@ constexpr std::size_t kMostJobs = 6, kMostHistory = 40;
 constexpr std::uint64_t kMostUnits = 100;  // quarter pages of a prompt
 constexpr std::size_t kMostGateEvents = 200'000;
 constexpr int kMostRestarts = 20;          // of one request, whose load-back failed
+constexpr std::uint64_t kRotEvery = 6000;  // bytes, from the first one on
 constexpr std::uint64_t kDirectories = 2;  // storages take turns, so that a switch has two at once
 
 }  // namespace
@@ -382,7 +383,9 @@ void SimWorld::damage(const Event& event) {
       const std::string path = join_path(directory, (*names)[a[1] / kDirectories % names->size()]);
       const Result<FileInfo> info = rank.disk().stat(path);
       if (!info.is_ok() || info->is_directory || info->size_bytes == 0) break;
-      (void)rank.disk().corrupt_byte(path, a[2] % info->size_bytes, static_cast<std::uint8_t>(1u << a[3] % 8));
+      for (std::uint64_t at = a[2] % info->size_bytes; at < info->size_bytes; at += kRotEvery) {
+        (void)rank.disk().corrupt_byte(path, at, static_cast<std::uint8_t>(1u << a[3] % 8));
+      }
       break;
     }
     case Verb::kCopyFault:

@@ -37,7 +37,7 @@ enum class Verb : std::uint8_t {
   kClear,        // ... empties the storage
   kPolicies,     // ... changes when to write and how long to wait
   kFileFault,    // the n-th file operation of a rank's disk fails
-  kRot,          // a bit on a rank's disk flips
+  kRot,          // bits in a file of a rank flip
   kCopyFault,    // the n-th copy of one direction fails on every rank
   kStoragePlan,  // how often a rank's storage refuses, hangs, fails, answers in part: percentages
   kReleaseHung,  // what hung in the storage goes on

@@ -2,16 +2,17 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
-#include <sstream>
+#include <span>
 #include <string>
 
 #include <fmt/format.h>
 
 #include "base/clock.h"
+#include "base/file_system.h"
 #include "base/log.h"
 #include "base/probe.h"
 #include "cli/commands.h"
+#include "engine/text_file.h"
 #include "sim/world/simulate.h"
 #include "sim/world/small_models.h"
 
@@ -66,21 +67,26 @@ int report_failure(const sim::Story& story, const sim::SimOutcome& outcome, cons
   const sim::SimOutcome again = sim::run_story(small, options.check_every);
   const std::string path =
       options.write_to.empty() ? fmt::format("sim-failure-{}.txt", story.world.seed) : options.write_to;
-  std::ofstream(path) << "# " << again.failure << "\n" << sim::to_text(small);
+  OpenOptions fresh;
+  fresh.write = fresh.create = fresh.truncate = true;
+  Result<std::unique_ptr<File>> file = real_file_system().open(path, fresh);
+  const std::string text = "# " + again.failure + "\n" + sim::to_text(small);
+  Status written = file.status();
+  if (written.is_ok()) written = write_fully(**file, std::as_bytes(std::span(text)), 0);
+  if (!written.is_ok()) fmt::print(stderr, "it could not be written: {}\n{}", written.message(), text);
   fmt::print(stderr, "shrunk to {} events: {}\nreplay: larder sim --scenario {}\n", small.events.size(), again.failure,
              path);
   return 1;
 }
 
 int run_scenario(const SimOptions& options) {
-  std::ifstream file(options.scenario);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) {
-    fmt::print(stderr, "larder sim: cannot read {}\n", options.scenario);
+  constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
+  const Result<std::string> text = read_text_file(real_file_system(), options.scenario, kMostBytes);
+  if (!text.is_ok()) {
+    fmt::print(stderr, "larder sim: {}\n", text.status().message());
     return 2;
   }
-  const Result<sim::Story> story = sim::parse_story(text.str());
+  const Result<sim::Story> story = sim::parse_story(*text);
   if (!story.is_ok()) {
     fmt::print(stderr, "larder sim: {}: {}\n", options.scenario, story.status().message());
     return 2;
