@@ -118,8 +118,10 @@ function(larder_add_test name label sources)
     LARDER_FAKE_HF3FS="${CMAKE_BINARY_DIR}/libhf3fs_api_shared.so")
   if(name STREQUAL "larder_tests_conformance")
     target_compile_definitions(${name} PRIVATE
-      LARDER_EXAMPLE_BACKEND="${CMAKE_BINARY_DIR}/liblarder_directory_backend.so")
-    add_dependencies(${name} larder_directory_backend)
+      LARDER_EXAMPLE_BACKEND="${CMAKE_BINARY_DIR}/liblarder_directory_backend.so"
+      LARDER_BAD_BACKEND="${CMAKE_BINARY_DIR}/liblarder_bad_backend.so")
+    larder_add_backend_library(larder_bad_backend ${CMAKE_SOURCE_DIR}/tests/conformance/bad_backend.c)
+    add_dependencies(${name} larder_directory_backend larder_bad_backend)
   endif()
   add_dependencies(${name} larder_fake_hf3fs)
   target_compile_options(${name} PRIVATE -O0)  # compiling the tests takes longer than running them
