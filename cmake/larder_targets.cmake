@@ -151,6 +151,19 @@ function(larder_add_sim_tests)
   larder_add_test(larder_sim_test fast "${sources}" larder_sim larder_base)
 endfunction()
 
+# The command against the example library, and against one with a defect.
+function(larder_add_command_tests)
+  set(plugin larder conformance --backend plugin --destructive --seed 7)
+  add_test(NAME larder_conformance/example COMMAND ${plugin}
+    --extra library=$<TARGET_FILE:larder_directory_backend> --directory ${CMAKE_BINARY_DIR}/conformance_example)
+  add_test(NAME larder_conformance/defect COMMAND ${plugin}
+    --extra library=$<TARGET_FILE:larder_bad_backend> --extra defect=short_reads --extra store=1)
+  set_tests_properties(larder_conformance/example larder_conformance/defect PROPERTIES LABELS fast TIMEOUT 120)
+  set_tests_properties(larder_conformance/example PROPERTIES PASS_REGULAR_EXPRESSION "16 ok, 0 failed, 3 skipped")
+  set_tests_properties(larder_conformance/defect PROPERTIES PASS_REGULAR_EXPRESSION
+    "FAILED   round_trip_per_pool.*bytes for 293, and called it OK.*again: --seed 7")
+endfunction()
+
 function(larder_add_cross_tests)
   larder_sources(support GLOB tests/support)  # what several of them use
   larder_add_library(larder_tests_support "${support}" larder_base)

@@ -51,9 +51,9 @@ class PageBuffer {
   std::vector<Segment> segments_;
 };
 
-// Keys and scopes of checks follow from `base` (a run's seed and a check's name) and a number. A scope has the pools kv,
-// swa, mamba, indexer and deepseek_v4_c4. Scopes of one base differ in their namespace only, so that a backend that tells
-// pages apart by their layout alone is found out.
+// Keys and scopes of checks follow from `base` (a run's seed and a check's name) and a number. A scope has the pools
+// kv, swa, mamba, indexer and deepseek_v4_c4. Scopes of one base differ in their namespace only, so that a backend that
+// tells pages apart by their layout alone is found out.
 [[nodiscard]] PageKey check_key(std::uint64_t base, std::uint64_t number);
 [[nodiscard]] std::shared_ptr<const StoreScope> check_scope(std::uint64_t base, std::uint64_t number);
 
