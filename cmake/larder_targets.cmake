@@ -158,10 +158,15 @@ function(larder_add_command_tests)
     --extra library=$<TARGET_FILE:larder_directory_backend> --directory ${CMAKE_BINARY_DIR}/conformance_example)
   add_test(NAME larder_conformance/defect COMMAND ${plugin}
     --extra library=$<TARGET_FILE:larder_bad_backend> --extra defect=short_reads --extra store=1)
-  set_tests_properties(larder_conformance/example larder_conformance/defect PROPERTIES LABELS fast TIMEOUT 120)
+  add_test(NAME larder_conformance/hang COMMAND ${plugin} --timeout 1
+    --extra library=$<TARGET_FILE:larder_bad_backend> --extra defect=hangs --extra store=1)
+  set_tests_properties(larder_conformance/example larder_conformance/defect larder_conformance/hang
+    PROPERTIES LABELS fast TIMEOUT 120)
   set_tests_properties(larder_conformance/example PROPERTIES PASS_REGULAR_EXPRESSION "16 ok, 0 failed, 3 skipped")
   set_tests_properties(larder_conformance/defect PROPERTIES PASS_REGULAR_EXPRESSION
     "FAILED   round_trip_per_pool.*bytes for 293, and called it OK.*again: --seed 7")
+  set_tests_properties(larder_conformance/hang PROPERTIES PASS_REGULAR_EXPRESSION
+    "FAILED   zero_length_anchor.*exists: no answer within 1 s.*stopped: an operation was never answered")
 endfunction()
 
 function(larder_add_cross_tests)

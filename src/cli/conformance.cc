@@ -52,13 +52,17 @@ struct ConformanceOptions {
   std::vector<std::string> extra;
   bool is_destructive = false, as_json = false, is_list = false;
   std::uint64_t seed = 0;
+  unsigned timeout_seconds = 60;
 };
 
 // A backend of this build, by name, with real files, threads and clock.
 class NamedHarness final : public conformance::StorageHarness {
  public:
   NamedHarness(const ConformanceOptions& o, BackendOptions options)
-      : name_(o.backend), options_(std::move(options)), is_own_(o.is_destructive || o.backend == "memory") {}
+      : name_(o.backend),
+        options_(std::move(options)),
+        is_own_(o.is_destructive || o.backend == "memory"),
+        answer_limit_(o.timeout_seconds) {}
   [[nodiscard]] Status prepare() {
     LARDER_RETURN_IF_ERROR(register_backends(factory_));
     const std::vector<BackendOptionHelp>* const known = factory_.options_of(name_);
@@ -82,12 +86,14 @@ class NamedHarness final : public conformance::StorageHarness {
   [[nodiscard]] bool is_manual() const override { return false; }
   [[nodiscard]] bool is_own_store() const override { return is_own_; }
   [[nodiscard]] bool is_bounded() const override { return is_bounded_; }
+  [[nodiscard]] std::chrono::seconds answer_limit() const override { return answer_limit_; }
   [[nodiscard]] bool evicts_whole_groups() const override { return name_ != "hf3fs"; }  // each pool has its own files
 
  private:
   const std::string name_;
   const BackendOptions options_;
   const bool is_own_;
+  const std::chrono::seconds answer_limit_;
   bool is_bounded_ = false;
   BackendFactory factory_;
   ThreadPoolExecutor threads_{"storage", kThreads, kQueue};
@@ -230,6 +236,10 @@ int conformance_command(int argc, char** argv) {
   app.add_option("--filter", o.filter, "only checks with this text in their names")->type_name("TEXT");
   app.add_flag("--list", o.is_list, "only name the checks");
   app.add_flag("--json", o.as_json, "print JSON");
+  app.add_option("--timeout", o.timeout_seconds, "after so long without an answer the backend is stuck")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(1, 3600))
+      ->capture_default_str();
   const CLI::Option* const seed =
       app.add_option("--seed", o.seed, "of keys, namespaces and sizes (random)")->type_name("NUMBER");
   app.footer(kFooter);

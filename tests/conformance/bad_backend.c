@@ -1,6 +1,7 @@
 /* A backend library that is wrong in one way at a time: option defect=NAME. For the test that the conformance checks
  * find each defect. Objects lie in this process's memory and stay there over close() (option store=NUMBER tells stores
- * apart), so that it counts as persistent. One lock; lists; no speed. */
+ * apart), so that it counts as persistent. One lock; lists; no speed. Defect "hangs" is for the command only, which can
+ * end although a call does not. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <pthread.h>
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "larder_backend.h"
 
@@ -67,6 +69,7 @@ static void remove_at(Object** at) {
 
 static int32_t exists_pages(LarderBackend* b, LarderBackendCall* call, LarderBackendPage* pages, uint64_t count) {
   (void)call;
+  while (has(b, "hangs")) pause();
   pthread_mutex_lock(&lock);
   for (uint64_t i = 0; i < count; ++i) {
     int is_there = *find(b, &pages[i]) != NULL;

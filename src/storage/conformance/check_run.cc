@@ -61,9 +61,9 @@ void CheckRun::drop_own_pages() {
       return;
     promise.reset();
     harness_.drain();
-    if (future.wait_for(kAnswerLimit) == std::future_status::ready) continue;
+    if (future.wait_for(harness_.answer_limit()) == std::future_status::ready) continue;
     outcome_.is_stuck = true;
-    return fail("clear: no answer within " + std::to_string(kAnswerLimit.count()) + " s");
+    return fail("clear: no answer within " + std::to_string(harness_.answer_limit().count()) + " s");
   }
 }
 
@@ -141,9 +141,9 @@ bool CheckRun::run(const Submit& submit, std::shared_ptr<void> buffers, std::str
   if (!expect_ok(submitted, "submitting " + place)) return false;
   promise.reset();
   harness_.drain();
-  if (future.wait_for(kAnswerLimit) != std::future_status::ready) {
+  if (future.wait_for(harness_.answer_limit()) != std::future_status::ready) {
     outcome_.is_stuck = true;
-    fail(place + ": no answer within " + std::to_string(kAnswerLimit.count()) + " s");
+    fail(place + ": no answer within " + std::to_string(harness_.answer_limit().count()) + " s");
     return false;
   }
   try {

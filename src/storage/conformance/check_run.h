@@ -1,12 +1,11 @@
 // One conformance check at work: a backend, ways to talk to it, and what was found.
 //
 // A check says what it expects; what differs is noted as "what: expected X, saw Y", and the check goes on or returns as
-// it likes. Every wait has a limit: a backend that does not answer within kAnswerLimit is stuck, and each further
-// operation of the check fails at once. The buffers of an operation live until its callback has run, however long.
-// Threads: confined to the checking thread, but for key(), scope(), seed() and backend().
+// it likes. Every wait has a limit: a backend that does not answer within the harness's answer_limit() is stuck, and
+// each further operation of the check fails at once. The buffers of an operation live until its callback has run,
+// however long. Threads: confined to the checking thread, but for key(), scope(), seed() and backend().
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -19,8 +18,6 @@
 #include "storage/conformance/harness.h"
 
 namespace larder::conformance {
-
-inline constexpr std::chrono::seconds kAnswerLimit{60};
 
 enum class Verdict : std::uint8_t { kOk, kFailed, kSkipped };
 
@@ -99,7 +96,7 @@ class CheckRun {
   [[nodiscard]] std::uint64_t seed() const { return base_; }
   [[nodiscard]] Rng& rng() { return rng_; }
   [[nodiscard]] bool is_stuck() const { return outcome_.is_stuck; }
-  // Operations are in flight that do not end.
+  // Operations are in flight that do not end: nothing is closed or freed any more.
   void set_stuck() { outcome_.is_stuck = true; }
 
  private:

@@ -35,7 +35,7 @@ bool run_threads(CheckRun& run, std::size_t count, const Work& work) {
 
 // Submits and waits. False: refused, dropped or not in time, which is noted.
 template <class ResultType, class Submit>
-bool answer_of(const std::shared_ptr<Tally>& tally, std::shared_ptr<void> buffers, const Submit& submit,
+bool answer_of(CheckRun& run, const std::shared_ptr<Tally>& tally, std::shared_ptr<void> buffers, const Submit& submit,
                ResultType& out) {
   auto promise = std::make_shared<std::promise<ResultType>>();
   std::future<ResultType> future = promise->get_future();
@@ -45,7 +45,7 @@ bool answer_of(const std::shared_ptr<Tally>& tally, std::shared_ptr<void> buffer
     return false;
   }
   promise.reset();
-  if (future.wait_for(kAnswerLimit) != std::future_status::ready) {
+  if (future.wait_for(run.harness().answer_limit()) != std::future_status::ready) {
     tally->is_stuck.store(true);
     tally->note_odd(deadline_exceeded("no answer"));
     return false;
@@ -74,7 +74,7 @@ void write_one_by_one(CheckRun& run, const std::shared_ptr<Tally>& tally, std::a
                          {{{{PoolName::kSwa, key, swa->segments()}, {PoolName::kKv, key, kv->segments()}}}}};
     WriteResult result;
     const bool is_done = answer_of(
-        tally, std::make_shared<std::pair<decltype(swa), decltype(kv)>>(swa, kv),
+        run, tally, std::make_shared<std::pair<decltype(swa), decltype(kv)>>(swa, kv),
         [&](StorageBackend::WriteDone done) { return run.backend().submit_write(std::move(request), std::move(done)); },
         result);
     if (!is_done) break;
@@ -96,7 +96,7 @@ void look_at_groups(CheckRun& run, const std::shared_ptr<Tally>& tally, const st
     if (is_anchor_first) std::swap(request.items[0], request.items[1]);
     ReadResult result;
     const bool is_done = answer_of(
-        tally, std::make_shared<std::pair<decltype(swa), decltype(kv)>>(swa, kv),
+        run, tally, std::make_shared<std::pair<decltype(swa), decltype(kv)>>(swa, kv),
         [&](StorageBackend::ReadDone done) { return run.backend().submit_read(std::move(request), std::move(done)); },
         result);
     if (!is_done || result.items.size() != 2) return;
@@ -208,7 +208,7 @@ void check_concurrent_readers_and_writers(CheckRun& run) {
   const bool has_run =
       run_threads(run, kThreads, [&](std::size_t thread) { submit_many(run, tally, run.seed() + thread); });
   if (!has_run) return;
-  if (!run.expect_ok(run.backend().close(kAnswerLimit), "close, which waits for all operations"))
+  if (!run.expect_ok(run.backend().close(run.harness().answer_limit()), "close, which waits for all operations"))
     return run.set_stuck();
   run.expect_equal(tally->completed, tally->submitted, "callbacks, one for each operation that was taken");
   run.expect(tally->submitted >= kThreads * kRounds / 4, "most operations are taken, not refused as too many");

@@ -4,6 +4,7 @@
 // ones. Threads: the checking thread; callbacks may come from elsewhere.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -31,6 +32,8 @@ class StorageHarness {
   [[nodiscard]] virtual bool is_bounded() const { return true; }
   // Does a group that is evicted leave as a whole? Not if its pools have budgets of their own.
   [[nodiscard]] virtual bool evicts_whole_groups() const { return true; }
+  // How long an operation may take before the backend counts as stuck. Real time.
+  [[nodiscard]] virtual std::chrono::seconds answer_limit() const { return std::chrono::seconds(60); }
   // Flips bits in stored bytes; returns how many. 0: there is nothing that it could flip bits in.
   virtual std::size_t flip_stored_bits(Rng& rng, std::size_t flips) {
     (void)rng, (void)flips;
