@@ -84,7 +84,24 @@ function(larder_add_fakes)
   target_link_libraries(larder_fake_hf3fs PRIVATE larder_flags nlohmann_json::nlohmann_json Threads::Threads)
 endfunction()
 
+# A backend library in C: what someone else would build against larder_backend.h, and with nothing else of this project.
+function(larder_add_backend_library name source)
+  add_library(${name} SHARED ${source})
+  set_target_properties(${name} PROPERTIES C_VISIBILITY_PRESET hidden LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src/storage/plugin)
+  target_compile_options(${name} PRIVATE -O2 -Wall -Wextra)
+  if(LARDER_WERROR)
+    target_compile_options(${name} PRIVATE -Werror)
+  endif()
+  if(LARDER_SANITIZE)
+    target_compile_options(${name} PRIVATE -fsanitize=${LARDER_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    target_link_options(${name} PRIVATE -fsanitize=${LARDER_SANITIZE})
+  endif()
+  target_link_libraries(${name} PRIVATE Threads::Threads)
+endfunction()
+
 function(larder_add_examples)
+  larder_add_backend_library(larder_directory_backend ${CMAKE_SOURCE_DIR}/examples/plugin_backend/directory_backend.c)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/examples/*.cc)
   foreach(source IN LISTS sources)
     get_filename_component(name ${source} NAME_WE)
@@ -102,6 +119,13 @@ function(larder_add_test name label sources)
   target_link_libraries(${name} PRIVATE ${ARGN} GTest::gtest GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE LARDER_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
     LARDER_FAKE_HF3FS="${CMAKE_BINARY_DIR}/libhf3fs_api_shared.so")
+  if(name STREQUAL "larder_tests_conformance")
+    target_compile_definitions(${name} PRIVATE
+      LARDER_EXAMPLE_BACKEND="${CMAKE_BINARY_DIR}/liblarder_directory_backend.so"
+      LARDER_BAD_BACKEND="${CMAKE_BINARY_DIR}/liblarder_bad_backend.so")
+    larder_add_backend_library(larder_bad_backend ${CMAKE_SOURCE_DIR}/tests/conformance/bad_backend.c)
+    add_dependencies(${name} larder_directory_backend larder_bad_backend)
+  endif()
   add_dependencies(${name} larder_fake_hf3fs)
   target_compile_options(${name} PRIVATE -O0)  # compiling the tests takes longer than running them
   set(seconds 120)
@@ -130,6 +154,24 @@ function(larder_add_sim_tests)
   larder_add_test(larder_sim_test fast "${sources}" larder_sim larder_base)
 endfunction()
 
+# The command against the example library, and against one with a defect.
+function(larder_add_command_tests)
+  set(plugin larder conformance --backend plugin --destructive --seed 7)
+  add_test(NAME larder_conformance/example COMMAND ${plugin}
+    --extra library=$<TARGET_FILE:larder_directory_backend> --directory ${CMAKE_BINARY_DIR}/conformance_example)
+  add_test(NAME larder_conformance/defect COMMAND ${plugin}
+    --extra library=$<TARGET_FILE:larder_bad_backend> --extra defect=short_reads --extra store=1)
+  add_test(NAME larder_conformance/hang COMMAND ${plugin} --timeout 1
+    --extra library=$<TARGET_FILE:larder_bad_backend> --extra defect=hangs --extra store=1)
+  set_tests_properties(larder_conformance/example larder_conformance/defect larder_conformance/hang
+    PROPERTIES LABELS fast TIMEOUT 120)
+  set_tests_properties(larder_conformance/example PROPERTIES PASS_REGULAR_EXPRESSION "16 ok, 0 failed, 3 skipped")
+  set_tests_properties(larder_conformance/defect PROPERTIES PASS_REGULAR_EXPRESSION
+    "FAILED   round_trip_per_pool.*bytes for 293, and called it OK.*again: --seed 7")
+  set_tests_properties(larder_conformance/hang PROPERTIES PASS_REGULAR_EXPRESSION
+    "FAILED   zero_length_anchor.*exists: no answer within 1 s.*stopped: an operation was never answered")
+endfunction()
+
 function(larder_add_cross_tests)
   larder_sources(support GLOB tests/support)  # what several of them use
   larder_add_library(larder_tests_support "${support}" larder_base)
@@ -147,6 +189,8 @@ function(larder_add_cross_test path)
   set(libraries larder_tests_support larder_sim larder_engine)
   if(name STREQUAL "server")
     set(libraries larder_tests_support larder_sim larder_server)
+  elseif(name STREQUAL "sim")
+    set(libraries larder_tests_support larder_sim_world larder_engine)
   elseif(name MATCHES "^(metadata_http|metadata_http_slow|hf3fs_services)$")  # with the servers of tests/metadata
     set(libraries larder_tests_metadata_shared larder_sim larder_server)
   endif()

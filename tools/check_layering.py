@@ -4,7 +4,8 @@
 A file of src/X includes its own folder, base/ and folders left of X. src/ includes nothing of sim/, tests/, bench/,
 fakes/ and examples/ (src/cli may include bench/ and sim/). A fake library includes itself, base/ and the headers
 *_abi.h that say what it stands in for. src/controller names no storage backend. The core's headers stay free of JSON,
-HTTP and logging libraries. A test beside the code may use sim/, and otherwise obeys the rule of its folder. """
+HTTP and logging libraries. A test beside the code may use sim/, and otherwise obeys the rule of its folder.
+"""
 
 import re
 

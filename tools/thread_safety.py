@@ -32,6 +32,7 @@ def main():
     subprocess.run(["cmake", "--preset", "clang", "-DLARDER_BUILD_TESTS=OFF"], cwd=ROOT, check=True,
                    stdout=subprocess.DEVNULL)
     entries = json.loads((ROOT / "build/clang/compile_commands.json").read_text(encoding="utf-8"))
+    entries = [entry for entry in entries if not entry["file"].endswith(".c")]  # C has no annotations
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for entry, said in zip(entries, pool.map(check, entries)):

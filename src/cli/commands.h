@@ -11,6 +11,7 @@ int serve_command(int argc, char** argv);
 int explain_command(int argc, char** argv);
 int bench_command(int argc, char** argv);
 int store_command(int argc, char** argv);
+int conformance_command(int argc, char** argv);
 int metadata_server_command(int argc, char** argv);
 int stat_command(int argc, char** argv);
 int quickstart_command(int argc, char** argv);

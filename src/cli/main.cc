@@ -21,6 +21,7 @@ constexpr const char* kHelp =
     "  bench NAME       measure: multiturn (through HTTP), storage, tree, transfer\n"
     "  stat             the state of each tier, pool and backend of a running server\n"
     "  store COMMAND    look into file stores: ls, stat, verify, fsck, export, import, clear\n"
+    "  conformance      check a storage backend, also one from a shared library, against the port's contract\n"
     "  metadata-server  the page index of shared 3FS files, over HTTP (the reference's protocol, and our own)\n"
     "  explain          why does a prompt hit what it hits? Asks a running server\n"
     "  sim              the whole cache in a simulated world, from a seed: faults, crashes, operators\n"
@@ -44,6 +45,7 @@ constexpr Command kCommands[] = {
     {"bench", bench_command},
     {"stat", stat_command},
     {"store", store_command},
+    {"conformance", conformance_command},
     {"explain", explain_command},
     {"quickstart", quickstart_command},
     {"metadata-server", metadata_server_command},

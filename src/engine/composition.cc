@@ -8,6 +8,7 @@
 #include "storage/file/file_backend.h"
 #include "storage/hf3fs/hf3fs_factory.h"
 #include "storage/memory/memory_backend.h"
+#include "storage/plugin/plugin_backend.h"
 
 namespace larder {
 namespace {
@@ -29,7 +30,8 @@ Status with_place(const Status& status, std::string_view place) {
 Status register_backends(BackendFactory& factory) {
   LARDER_RETURN_IF_ERROR(register_memory_backend(factory));
   LARDER_RETURN_IF_ERROR(register_file_backend(factory));
-  return register_hf3fs_backend(factory);
+  LARDER_RETURN_IF_ERROR(register_hf3fs_backend(factory));
+  return register_plugin_backend(factory);
 }
 
 ComponentCounts device_slots(const Options& options, const ModelSpec& model) {

@@ -130,6 +130,8 @@ struct BackendInfo {
   bool atomic_groups = false;  // all-or-none after a crash
   bool zero_copy = false;      // moves segments without a staging copy
   std::size_t alignment = 1;   // preferred alignment of segments, bytes
+  bool counts_pages = true;    // stats() knows pages, bytes and physical_bytes
+  bool supports_clear = true;  // else submit_clear() gives kUnsupported
 };
 
 struct BackendStats {

@@ -13,7 +13,7 @@ std::string joined(const std::vector<std::string>& words) {
 
 bool is_known(const std::vector<BackendOptionHelp>& options, const std::string& key) {
   for (const BackendOptionHelp& option : options) {
-    if (option.key == key) return true;
+    if (option.key == key || option.key == kAnyOption) return true;
   }
   return false;
 }

@@ -34,6 +34,9 @@ struct BackendEnvironment {
 // Flat key -> value text of the extra configuration ("directory" -> "/var/cache/larder", "max_size" -> "200G").
 using BackendOptions = std::map<std::string, std::string>;
 
+// As the key of an option's help: the backend takes any key, and refuses unknown ones itself.
+inline constexpr std::string_view kAnyOption = "*";
+
 struct BackendOptionHelp {
   std::string key, default_text, help;
 };

@@ -81,7 +81,7 @@ class RealFileHarness final : public HarnessBase {
 const BackendUnderTest kSim{"Sim", [](std::uint64_t seed) { return std::make_unique<SimFileHarness>(seed); }};
 const BackendUnderTest kReal{"Real", [](std::uint64_t seed) { return std::make_unique<RealFileHarness>(seed); }};
 
-INSTANTIATE_TEST_SUITE_P(File, StorageConformance, testing::Values(kSim, kReal), test_name);
+INSTANTIATE_TEST_SUITE_P(File, StorageConformance, each_check({kSim, kReal}), test_name);
 
 }  // namespace
 }  // namespace larder::conformance

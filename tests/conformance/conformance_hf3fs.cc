@@ -7,7 +7,7 @@ namespace {
 
 const BackendUnderTest kEmbedded{"Embedded", [](std::uint64_t seed) { return std::make_unique<Hf3fsHarness>(seed); }};
 
-INSTANTIATE_TEST_SUITE_P(Hf3fs, StorageConformance, testing::Values(kEmbedded), test_name);
+INSTANTIATE_TEST_SUITE_P(Hf3fs, StorageConformance, each_check({kEmbedded}), test_name);
 
 }  // namespace
 }  // namespace larder::conformance

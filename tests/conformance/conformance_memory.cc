@@ -15,7 +15,7 @@ class MemoryHarness final : public HarnessBase {
 const BackendUnderTest kManual{"Manual", [](std::uint64_t seed) { return std::make_unique<MemoryHarness>(0, seed); }};
 const BackendUnderTest kThreads{"Threads", [](std::uint64_t seed) { return std::make_unique<MemoryHarness>(3, seed); }};
 
-INSTANTIATE_TEST_SUITE_P(Memory, StorageConformance, testing::Values(kManual, kThreads), test_name);
+INSTANTIATE_TEST_SUITE_P(Memory, StorageConformance, each_check({kManual, kThreads}), test_name);
 
 }  // namespace
 }  // namespace larder::conformance

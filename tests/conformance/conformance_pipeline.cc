@@ -48,9 +48,9 @@ BackendUnderTest variant(std::string name, std::size_t threads, bool is_narrow, 
 }
 
 INSTANTIATE_TEST_SUITE_P(Pipeline, StorageConformance,
-                         testing::Values(variant("Manual", 0, false, false), variant("Narrow", 0, true, false),
-                                         variant("Threads", 3, false, false), variant("Wrapped", 0, false, true),
-                                         variant("WrappedThreads", 3, false, true)),
+                         each_check({variant("Manual", 0, false, false), variant("Narrow", 0, true, false),
+                                     variant("Threads", 3, false, false), variant("Wrapped", 0, false, true),
+                                     variant("WrappedThreads", 3, false, true)}),
                          test_name);
 
 }  // namespace

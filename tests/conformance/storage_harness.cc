@@ -6,16 +6,10 @@
 #include "storage/file/file_backend.h"
 #include "storage/hf3fs/hf3fs_factory.h"
 #include "storage/memory/memory_backend.h"
+#include "storage/plugin/plugin_backend.h"
 
 namespace larder::conformance {
 namespace {
-
-// Not a hash: only bytes that differ wherever anything differs.
-std::byte content_byte(const PageKey& key, PoolName pool, std::uint64_t salt, std::size_t i) {
-  const auto word = key.prefix64() ^ (salt * 0x9e3779b97f4a7c15ull) ^ (static_cast<std::uint64_t>(pool) << 56);
-  const std::uint64_t mixed = (word + i / 8) * 0xbf58476d1ce4e5b9ull;
-  return static_cast<std::byte>(mixed >> (8 * (i % 8)));
-}
 
 template <class Result, class Submit>
 Result run(StorageHarness& harness, const Submit& submit) {
@@ -40,6 +34,7 @@ HarnessBase::HarnessBase(std::size_t threads, std::uint64_t seed) : clock_(Nanos
   EXPECT_TRUE(register_memory_backend(factory_).is_ok());
   EXPECT_TRUE(register_file_backend(factory_).is_ok());
   EXPECT_TRUE(register_hf3fs_backend(factory_).is_ok());
+  EXPECT_TRUE(register_plugin_backend(factory_).is_ok());
 }
 
 void HarnessBase::drain() {
@@ -57,51 +52,6 @@ Result<std::unique_ptr<StorageBackend>> HarnessBase::create(std::string_view nam
 
 Result<std::shared_ptr<MetadataService>> HarnessBase::open_service(const MetadataOptions& options) {
   return open_metadata(options, clock_);
-}
-
-PageBuffer::PageBuffer(std::size_t bytes, std::size_t pieces, Rng& rng) {
-  for (std::size_t i = 0; i < pieces; ++i) {
-    const bool is_last = i + 1 == pieces;
-    const std::size_t size = is_last ? bytes : static_cast<std::size_t>(rng.below(bytes + 1));
-    bytes -= size;
-    pieces_.emplace_back(size);
-  }
-  for (auto& piece : pieces_) segments_.push_back({piece.data(), piece.size()});
-}
-
-void PageBuffer::fill(const PageKey& key, PoolName pool, std::uint64_t salt) {
-  std::size_t i = 0;
-  for (auto& piece : pieces_) {
-    for (std::byte& b : piece) b = content_byte(key, pool, salt, i++);
-  }
-}
-
-bool PageBuffer::holds(const PageKey& key, PoolName pool, std::uint64_t salt) const {
-  std::size_t i = 0;
-  for (const auto& piece : pieces_) {
-    for (const std::byte b : piece) {
-      if (b != content_byte(key, pool, salt, i++)) return false;
-    }
-  }
-  return true;
-}
-
-PageKey test_key(std::uint64_t number) {
-  Rng rng(number + 77);
-  PageKey key;
-  for (auto& b : key.bytes) b = static_cast<std::uint8_t>(rng.below(256));
-  return key;
-}
-
-std::shared_ptr<const StoreScope> test_scope(std::uint64_t number) {
-  auto scope = std::make_shared<StoreScope>();
-  scope->namespace_digest = test_key(1'000'000 + number);
-  for (const PoolName pool :
-       {PoolName::kKv, PoolName::kSwa, PoolName::kMamba, PoolName::kIndexer, PoolName::kDeepseekV4C4}) {
-    scope->layout_fingerprints[static_cast<std::size_t>(pool)] =
-        test_key(2'000'000 + 100 * number + static_cast<std::uint64_t>(pool));
-  }
-  return scope;
 }
 
 ExistsResult exists(StorageHarness& harness, StorageBackend& backend, ExistsRequest request) {

@@ -1,7 +1,6 @@
-// What the storage conformance suite needs from a backend under test, and helpers to talk to it.
+// Harnesses of this project's backends for the conformance suite, and helpers for other tests to talk to a backend.
 //
-// A harness owns the environment (executor, files, clock) and opens the backend in it, again and again for persistent
-// ones. Threads: the test's thread; with a thread pool the callbacks come from elsewhere, which the helpers wait for.
+// Threads: the test's thread; with a thread pool the callbacks come from elsewhere, which the helpers wait for.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,27 +16,10 @@
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "storage/backend.h"
+#include "storage/conformance/harness.h"
 #include "storage/factory.h"
 
 namespace larder::conformance {
-
-class StorageHarness {
- public:
-  virtual ~StorageHarness() = default;
-  // Opens the store (of a persistent backend: with what earlier ones left). `extra` overrides the harness's options.
-  [[nodiscard]] virtual Result<std::unique_ptr<StorageBackend>> open(const BackendOptions& extra = {}) = 0;
-  // Runs what was posted, if the harness's executor must be told to. With threads: nothing.
-  virtual void drain() = 0;
-  // Does drain() decide when tasks run? Then tests can look at the state in between.
-  [[nodiscard]] virtual bool is_manual() const = 0;
-  // Does a group that is evicted leave as a whole? Not if its pools have budgets of their own.
-  [[nodiscard]] virtual bool evicts_whole_groups() const { return true; }
-  // Flips bits in stored bytes; returns how many. 0: this backend has nothing to flip bits in.
-  virtual std::size_t flip_stored_bits(Rng& rng, std::size_t flips) {
-    (void)rng, (void)flips;
-    return 0;
-  }
-};
 
 // Executor, clock and factory for harnesses.
 class HarnessBase : public StorageHarness {
@@ -64,22 +46,11 @@ struct BackendUnderTest {
   friend void PrintTo(const BackendUnderTest& backend, std::ostream* out) { *out << backend.name; }
 };
 
-// A page's content, cut into odd pieces; the bytes follow from (key, pool, generation), so a mix-up shows.
-class PageBuffer {
- public:
-  PageBuffer(std::size_t bytes, std::size_t pieces, Rng& rng);
-  [[nodiscard]] const std::vector<Segment>& segments() const { return segments_; }
-  void fill(const PageKey& key, PoolName pool, std::uint64_t salt = 0);
-  [[nodiscard]] bool holds(const PageKey& key, PoolName pool, std::uint64_t salt = 0) const;
-
- private:
-  std::vector<std::vector<std::byte>> pieces_;
-  std::vector<Segment> segments_;
-};
-
-// A scope with the pools kv, swa, mamba, indexer and deepseek_v4_c4, made of `number`.
-[[nodiscard]] std::shared_ptr<const StoreScope> test_scope(std::uint64_t number);
-[[nodiscard]] PageKey test_key(std::uint64_t number);
+// Fixed ones, for tests that are no checks.
+[[nodiscard]] inline std::shared_ptr<const StoreScope> test_scope(std::uint64_t number) {
+  return check_scope(0, number);
+}
+[[nodiscard]] inline PageKey test_key(std::uint64_t number) { return check_key(0, number); }
 
 // Submit, drain, wait. A refused submit is a test failure.
 [[nodiscard]] ExistsResult exists(StorageHarness& harness, StorageBackend& backend, ExistsRequest request);

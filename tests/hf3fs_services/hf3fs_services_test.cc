@@ -68,7 +68,7 @@ std::vector<BackendUnderTest> backends() {
   return out;
 }
 
-INSTANTIATE_TEST_SUITE_P(Hf3fs, StorageConformance, testing::ValuesIn(backends()), test_name);
+INSTANTIATE_TEST_SUITE_P(Hf3fs, StorageConformance, each_check(backends()), test_name);
 
 }  // namespace
 }  // namespace larder::conformance

@@ -153,6 +153,7 @@ class Hf3fsBackend final : public StorageBackend {
   TimePoint next_look_ LARDER_GUARDED_BY(mutex_){};  // spaces of others: not before this
   Status last_look_ LARDER_GUARDED_BY(mutex_);       // how it ended
   bool is_looking_ LARDER_GUARDED_BY(mutex_) = false;
+  bool has_looked_ LARDER_GUARDED_BY(mutex_) = false;  // at least once, with success
   RankedCondition looked_;
   std::set<PageName> being_written_ LARDER_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<WriteOperation>> put_off_ LARDER_GUARDED_BY(mutex_);  // bounded by the gate

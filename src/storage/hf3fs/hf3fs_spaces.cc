@@ -69,8 +69,16 @@ Result<std::vector<Hf3fsBackend::SpacePtr>> Hf3fsBackend::spaces_of(const StoreS
   if (scope.fingerprint(pool).is_zero()) return std::vector<SpacePtr>();  // the model has no such pool
   const MetadataNamespace first{rank_of(scope, pool), namespace_prefix(pool, scope.fingerprint(pool))};
   std::vector<SpacePtr> out;
-  for (int round = 0; round < 2 && out.empty(); ++round) {
-    if (round == 1) LARDER_RETURN_IF_ERROR(look_for_spaces());
+  bool has_looked = false;
+  {
+    LockGuard guard(mutex_);
+    out = spaces_from(first);
+    has_looked = has_looked_;
+  }
+  // What is known at first are those that this process has read or written itself, perhaps not all of them.
+  if (out.empty() || !has_looked) {
+    const Status looked = look_for_spaces();
+    if (out.empty()) LARDER_RETURN_IF_ERROR(looked);
     LockGuard guard(mutex_);
     out = spaces_from(first);
   }
@@ -113,6 +121,7 @@ Status Hf3fsBackend::look_for_spaces() {
   is_looking_ = false;
   looked_.notify_all();
   last_look_ = found.status();
+  has_looked_ = has_looked_ || found.is_ok();
   if (!found.is_ok()) return found.status();
   for (const auto& [name, numbers] : *found) {
     const std::optional<NamedGeometry> geometry = readable(name);

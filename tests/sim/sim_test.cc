@@ -1,0 +1,126 @@
+// The simulator itself: stories are text, replay exactly, and end well; and it sees what it is there to see.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "base/file_system.h"
+#include "base/log.h"
+#include "base/sanitized.h"
+#include "engine/text_file.h"
+#include "sim/world/simulate.h"
+#include "sim/world/small_models.h"
+
+namespace larder::sim {
+namespace {
+
+class Sim : public ::testing::Test {
+ protected:
+  void SetUp() override { set_log_level(LogLevel::kOff); }  // injected faults make thousands of warnings
+  void TearDown() override { set_log_level(LogLevel::kInfo); }
+};
+
+TEST_F(Sim, StoriesAreText) {
+  const Story story = draw_story(3, 200);
+  const Result<Story> parsed = parse_story(to_text(story));
+  ASSERT_TRUE(parsed.is_ok()) << parsed.status().to_string();
+  EXPECT_EQ(to_text(*parsed), to_text(story));
+  EXPECT_EQ(parsed->events.size(), 200u);
+}
+
+TEST_F(Sim, BadStoriesAreRefusedByLineAndWord) {
+  const struct {
+    const char* text;
+    const char* says;
+  } kBad[] = {
+      {"world model=full\nbegin\njump", "line 3: 'jump' is not one of world, begin, move"},
+      {"begin more=few", "line 1: 'few' is not a whole number"},
+      {"begin more", "line 1: NAME=VALUE is expected, not 'more'"},
+      {"flush job=1", "line 1: 'flush' has no 'job'"},
+      {"world wheels=4", "a world has no 'wheels'"},
+      {"time us=99999999999999999999999", "is not a whole number"},
+  };
+  for (const auto& bad : kBad) {
+    const Result<Story> parsed = parse_story(bad.text);
+    ASSERT_FALSE(parsed.is_ok()) << bad.text;
+    EXPECT_NE(parsed.status().message().find(bad.says), std::string::npos) << parsed.status().message();
+  }
+  WorldSpec world;
+  world.model = "no-such-model";
+  EXPECT_NE(run_story({world, {}}).failure, "");
+  world.model = "full";
+  world.ranks = 0;
+  EXPECT_NE(run_story({world, {}}).failure, "");
+}
+
+// The same story, the same run: event for event.
+TEST_F(Sim, RunsReplay) {
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    const Story story = draw_story(seed, 400);
+    const SimOutcome first = run_story(story), second = run_story(story);
+    EXPECT_EQ(first.failure, second.failure) << "seed " << seed;
+    EXPECT_EQ(first.totals.events, second.totals.events) << "seed " << seed;
+    EXPECT_EQ(first.totals.device_tokens, second.totals.device_tokens) << "seed " << seed;
+    EXPECT_EQ(first.totals.storage_tokens, second.totals.storage_tokens) << "seed " << seed;
+    EXPECT_EQ(first.totals.checked_pages, second.totals.checked_pages) << "seed " << seed;
+  }
+}
+
+TEST_F(Sim, WorldsOfManySeedsEndWell) {
+  const std::uint64_t worlds = kIsSanitized ? 60 : 200;
+  SimTotals totals;
+  for (std::uint64_t seed = 1; seed <= worlds; ++seed) {
+    const SimOutcome outcome = run_story(draw_story(seed, 600));
+    ASSERT_EQ(outcome.failure, "") << "replay: larder sim --first " << seed << " --seeds 1 --events 600";
+    totals.add(outcome.totals);
+  }
+  std::printf("%llu worlds, %llu events\n", static_cast<unsigned long long>(totals.stories),
+              static_cast<unsigned long long>(totals.events));
+  EXPECT_GT(totals.finished, worlds);
+  EXPECT_GT(totals.device_tokens, 0u);
+  EXPECT_GT(totals.host_tokens, 0u);
+  EXPECT_GT(totals.storage_tokens, 0u);
+  EXPECT_GT(totals.crashes, 0u);
+  EXPECT_GT(totals.checked_pages, worlds);
+}
+
+// Stories that were worth keeping: tests/sim/scenario/*.txt.
+TEST_F(Sim, ScenariosEndWell) {
+  const std::string directory = std::string(LARDER_SOURCE_DIR) + "/tests/sim/scenario";
+  const Result<std::vector<std::string>> names = real_file_system().list(directory);
+  ASSERT_TRUE(names.is_ok()) << names.status().to_string();
+  ASSERT_FALSE(names->empty());
+  for (const std::string& name : *names) {
+    const Result<std::string> text = read_text_file(real_file_system(), join_path(directory, name));
+    ASSERT_TRUE(text.is_ok()) << text.status().to_string();
+    const Result<Story> story = parse_story(*text);
+    ASSERT_TRUE(story.is_ok()) << name << ": " << story.status().to_string();
+    const SimOutcome outcome = run_story(*story, 1);
+    EXPECT_EQ(outcome.failure, "") << "replay: larder sim --scenario tests/sim/scenario/" << name;
+    EXPECT_GT(outcome.totals.finished, 0u) << name << ": nobody finished, so it shows nothing";
+  }
+}
+
+TEST_F(Sim, APatternTellsPagesApart) {
+  const ModelSpec model = simulated_model("full_swa_mamba").value();
+  const std::unique_ptr<DevicePools> pools = DevicePools::create(model, {4, 4, 4}, host_memory_source()).value();
+  const Pattern pattern(model, *pools);
+  const std::vector<TokenId> tokens = {1, 2, 3, 4, 5, 6, 7, 8}, other = {1, 2, 3, 9, 5, 6, 7, 8};
+  const DeviceSlot slot(1);
+  for (const ComponentKind c : kAllComponents) {
+    pattern.write(c, tokens, 4, "", slot);
+    EXPECT_EQ(pattern.check(c, tokens, 4, "", slot), "");
+    EXPECT_NE(pattern.check(c, tokens, 8, "", slot), "") << "another length";
+    EXPECT_NE(pattern.check(c, other, 4, "", slot), "") << "other tokens";
+    EXPECT_NE(pattern.check(c, tokens, 4, "tenant 1", slot), "") << "another tenant";
+    const PoolSpec& pool = *model.pools_of(c).back();
+    std::byte* const last = pools->page(pool.name, 0, 0, slot) + pool.planes[0].layer_bytes() - 1;
+    *last ^= std::byte{1};
+    EXPECT_NE(pattern.check(c, tokens, 4, "", slot), "") << "one bit, at the end";
+  }
+}
+
+}  // namespace
+}  // namespace larder::sim
