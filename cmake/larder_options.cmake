@@ -28,7 +28,8 @@ endif()
 find_program(LARDER_CCACHE ccache)
 if(LARDER_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_C_COMPILER_LAUNCHER ${LARDER_CCACHE})
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${LARDER_CCACHE})
+  # Precompiled headers are cached, too.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${LARDER_CCACHE})
 endif()
 
 # Include roots: "base/status.h" from src/, "sim/..." and "tests/..." from the top. Used by every target.

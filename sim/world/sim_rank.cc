@@ -87,7 +87,8 @@ Status SimRank::start(RankGroup* group) {
   auto failing = std::make_unique<FailingDevice>(make_cpu_device(*executor_, 1 << 16));
   failing_ = failing.get();
   device_ = std::move(failing);
-  ComponentCounts slots = {world_.device_pages, world_.device_pages, world_.device_states};
+  const auto pages = static_cast<std::uint32_t>(world_.device_pages);
+  ComponentCounts slots = {pages, pages, static_cast<std::uint32_t>(world_.device_states)};
   for (const ComponentKind c : kAllComponents) {
     if (!model_.has(c)) slots[index_of(c)] = 0;
   }
