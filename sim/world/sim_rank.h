@@ -63,6 +63,7 @@ class SimRank {
   void heal();
   void set_plan(const FaultPlan& plan);
 
+  [[nodiscard]] bool is_started() const { return cache_ != nullptr; }
   [[nodiscard]] Cache& cache() { return *cache_; }
   [[nodiscard]] SimFileSystem& disk() { return disk_; }
   [[nodiscard]] Pattern& pattern() { return *pattern_; }

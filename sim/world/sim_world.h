@@ -74,6 +74,7 @@ class SimWorld {
   void operate(const Event& event);
   void damage(const Event& event);
   void restart(bool is_crash);
+  [[nodiscard]] bool end_processes(bool is_crash);
   void check(bool is_full);
   void drain_jobs();
   void drain_storage();

@@ -25,7 +25,7 @@ struct SimOptions {
   std::uint64_t check_every = 64;
   std::string scenario, write_to;
   std::string model, storage;
-  bool tell = false, probes = false;
+  bool tell = false, probes = false, keeps_long = false;
 };
 
 struct Progress {
@@ -63,6 +63,7 @@ std::size_t print_probes() {
 
 int report_failure(const sim::Story& story, const sim::SimOutcome& outcome, const SimOptions& options) {
   fmt::print(stderr, "\nFAILED after {} events: {}\n", outcome.took, outcome.failure);
+  if (options.keeps_long) return 1;
   const sim::Story small = sim::shrink(story, options.check_every);
   const sim::SimOutcome again = sim::run_story(small, options.check_every);
   const std::string path =
@@ -148,6 +149,7 @@ int sim_command(int argc, char** argv) {
   app.add_option("--storage", options.storage, "in every world this storage: memory, file or hf3fs");
   app.add_option("--write-failure", options.write_to, "where a shrunk failing story goes (sim-failure-SEED.txt)");
   app.add_flag("--probes", options.probes, "print which rare branches were reached; 1 if one never was");
+  app.add_flag("--no-shrink", options.keeps_long, "do not make a failing story short");
   app.add_flag("--tell", options.tell, "print the stories");
   try {
     app.parse(argc, argv);

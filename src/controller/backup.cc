@@ -1,6 +1,7 @@
 // Device -> host -> storage (step 6 of a prefix's life): parents before children, sidecars before the anchor.
 #include <algorithm>
 
+#include "base/defect.h"
 #include "base/probe.h"
 #include "controller/cache_impl.h"
 
@@ -218,6 +219,7 @@ PageGroup CacheImpl::build_group(NodeId node, Store& store) {
       store.bytes += payload_bytes(item.payload);
       group.items.push_back(std::move(item));
     }
+    if (defect(Defect::kWriteWithoutLease)) return;
     if (host_->add_lease(c, slot).is_ok()) store.leases.push_back({c, slot.v, host_->generation(c, slot)});
   };
   const auto published = [&](ComponentKind c) {

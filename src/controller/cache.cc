@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/defect.h"
 #include "base/probe.h"
 #include "controller/cache_impl.h"
 
@@ -199,7 +200,9 @@ void CacheImpl::release(Request& r) {
   const auto give_back = [&](ComponentKind c, DeviceSlot slot) {
     if (slot.valid()) return_device(c, std::span<const DeviceSlot>(&slot, 1));
   };
-  for (std::uint64_t i = r.committed; i < r.table.full.size(); ++i) give_back(ComponentKind::kFull, r.table.full[i]);
+  if (!defect(Defect::kLoadedSlotsLeak) || r.restarts > 0) {
+    for (std::uint64_t i = r.committed; i < r.table.full.size(); ++i) give_back(ComponentKind::kFull, r.table.full[i]);
+  }
   for (std::uint64_t i = r.committed; i < r.table.swa.size(); ++i) give_back(ComponentKind::kSwa, r.table.swa[i]);
   give_back(ComponentKind::kMamba, r.table.state);
   for (const Checkpoint& c : r.taken) give_back(ComponentKind::kMamba, c.slot);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/defect.h"
+
 namespace larder {
 
 namespace {
@@ -18,6 +20,7 @@ struct PoolScan {
 std::vector<PoolScan> make_scans(const ModelSpec& model, std::span<const PoolPresence> presence) {
   std::vector<PoolScan> scans;
   for (const PoolSpec& pool : model.pools) {
+    if (defect(Defect::kSidecarHoleIgnored) && !pool.is_anchor) continue;
     PoolScan scan;
     scan.component = pool.component;
     const auto it = std::find_if(presence.begin(), presence.end(), [&](const auto& p) { return p.pool == pool.name; });
@@ -40,8 +43,12 @@ OutcomeBits restore_candidates(const ModelSpec& model, std::span<const PoolPrese
       scan.run = here ? scan.run + 1 : 0;
       switch (scan.component) {
         case ComponentKind::kFull: satisfied = satisfied && scan.run == p; break;
-        case ComponentKind::kSwa: satisfied = satisfied && scan.run >= model.window_pages_at(p); break;
-        case ComponentKind::kMamba: satisfied = satisfied && here; break;
+        case ComponentKind::kSwa:
+          satisfied = satisfied && scan.run + (defect(Defect::kWindowOffByOne) ? 1 : 0) >= model.window_pages_at(p);
+          break;
+        case ComponentKind::kMamba:
+          satisfied = satisfied && (here || (defect(Defect::kStateHoleIgnored) && p > 1));
+          break;
       }
     }
     if (satisfied && p > from) bits[(p - 1) / 64] |= std::uint64_t{1} << ((p - 1) % 64);

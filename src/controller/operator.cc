@@ -1,6 +1,7 @@
 // What operators ask of a cache: flush, attach and detach, explain, counters, invariants.
 #include <algorithm>
 
+#include "base/defect.h"
 #include "base/probe.h"
 #include "controller/cache_impl.h"
 #include "controller/joint.h"
@@ -35,7 +36,7 @@ Status CacheImpl::attach_storage(StorageBackend& backend) {
 }
 
 void CacheImpl::storage_cleared() {
-  if (!storage_) return;
+  if (!storage_ || defect(Defect::kClearForgotten)) return;
   ++storage_epoch_;       // what was stored says nothing about what is there now
   unstored_hint_ = true;  // prefixes cached before get their keys completed and are backed up
   store_again_ = false;

@@ -3,6 +3,7 @@
 // it.
 #include <algorithm>
 
+#include "base/defect.h"
 #include "base/probe.h"
 #include "controller/cache_impl.h"
 #include "controller/joint.h"
@@ -224,7 +225,10 @@ OutcomeBits CacheImpl::read_outcome(const Op& op) {
   }
   for (std::size_t i = 0; i < p.items.size(); ++i) {
     if (done->items[i].code() == StatusCode::kCorrupt) ++counters_.corrupt, probe(Probe::kPrefetchCorrupt);
-    if (!done->items[i].is_ok()) continue;
+    const bool is_missed = !done->items[i].is_ok();
+    if (is_missed &&
+        !(defect(Defect::kSidecarMissIgnored) && p.items[i].first != model_.anchor(ComponentKind::kFull).name))
+      continue;
     const auto it = std::find_if(presence.begin(), presence.end(),
                                  [&](const PoolPresence& x) { return x.pool == p.items[i].first; });
     it->present[p.items[i].second] = true;
@@ -352,6 +356,7 @@ ReadRequest CacheImpl::build_read(Prefetch& p) {
       for (std::size_t i = 0; i < slots.size(); ++i) add(*pool, first[index_of(c)] + i, slots[i]);
     }
     for (const HostSlot slot : slots) {
+      if (defect(Defect::kReadWithoutLease)) continue;
       if (host_->add_lease(c, slot).is_ok()) p.leases.push_back({c, slot.v, host_->generation(c, slot)});
     }
   }
@@ -375,6 +380,7 @@ void CacheImpl::read_done(Op& op, const OutcomeBits& bits) {
   if (pages > p.base)
     metrics_.prefetched(p.target - std::min(p.full_from, p.target), p.bytes, clock_.now() - p.read_begun);
   if (pages < p.target && !p.requests.empty()) ++counters_.prefetch_partial, probe(Probe::kPrefetchPartial);
+  if (defect(Defect::kPartialFetchIsWhole) && pages > p.base) pages = p.target;
   if (!still_has_path(p)) pages = p.base;
   adopt(p, pages);
   // A request that still waits keeps what came for it on the host until it starts, within the same capacity.
@@ -437,6 +443,7 @@ void CacheImpl::adopt(Prefetch& p, std::uint64_t pages) {
     }
   }
   for (const ComponentKind c : kAllComponents) {
+    if (defect(Defect::kPrefetchLeaks)) continue;
     return_host(c, std::span<const HostSlot>(p.slots[index_of(c)]).subspan(kept[index_of(c)]));
     p.slots[index_of(c)].clear();
   }

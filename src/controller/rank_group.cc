@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/defect.h"
 #include "base/ranked_mutex.h"
 
 namespace larder {
@@ -50,7 +51,7 @@ class GroupState {
       return invalid_argument("rank group: rank " + std::to_string(rank) + " reported operation " +
                               std::to_string(op.v) + " twice");
     }
-    if (!added) and_into(event.bits, bits);
+    if (!added && !defect(Defect::kRanksDecideAlone)) and_into(event.bits, bits);
     event.reported[rank] = true;
     ++event.reports;
     ++member.outstanding;

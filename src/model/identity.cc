@@ -43,6 +43,7 @@
 #include <cassert>
 #include <string>
 
+#include "base/defect.h"
 #include "key/sha256.h"
 #include "model/model_limits.h"
 #include "model/model_spec.h"
@@ -124,11 +125,11 @@ Digest256 namespace_digest(const ModelSpec& spec, const NamespaceScope& scope) {
   for (const PoolSpec& pool : spec.pools) hash.digest(layout_fingerprint(spec, pool, scope.layout));
   const bool is_shared = spec.is_rank_replicated() || spec.is_rank_mixed();
   hash.text(spec.is_rank_mixed() ? "mixed" : is_shared ? "replicated" : "per_rank");
-  hash.number(is_shared ? 0 : scope.tp_rank);
+  hash.number(is_shared || defect(Defect::kRankIgnored) ? 0 : scope.tp_rank);
   hash.number(is_shared ? 0 : scope.tp_size);
   for (const std::uint32_t rank : {scope.pp_rank, scope.pp_size, scope.cp_rank, scope.cp_size}) hash.number(rank);
   hash.text(scope.adapter);
-  hash.text(scope.salt);
+  hash.text(defect(Defect::kTenantIgnored) ? std::string() : scope.salt);
   Digest256 digest = hash.finish();
   // All zero means "no digest" elsewhere; a real one is that with probability 2^-256, and then moves by one bit.
   if (digest.is_zero()) digest.bytes[0] = 1;

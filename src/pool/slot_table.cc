@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "base/defect.h"
+
 namespace larder {
 namespace {
 
@@ -38,7 +40,7 @@ Result<bool> SlotTable::free(std::uint32_t slot) {
   }
   Entry& entry = slots_[slot];
   --counts_.live;
-  if (entry.leases > 0) {
+  if (entry.leases > 0 && !defect(Defect::kSlotFreedUnderCopy)) {
     entry.state = State::kQuarantined;
     ++counts_.quarantined;
     return false;

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "base/defect.h"
 #include "transfer/transfer.h"
 
 namespace larder {
@@ -139,6 +140,7 @@ void append_layer_copies(const DevicePools& device, const HostPools* host, Compo
   OpList ops(direction, out);
   for (const PoolSpec& pool : device.model().pools) {
     if (pool.component != component) continue;
+    if (defect(Defect::kSidecarNotCopied) && !pool.is_anchor && direction != CopyDirection::kDeviceToDevice) continue;
     const auto found = std::lower_bound(pool.layers.begin(), pool.layers.end(), model_layer);
     if (found == pool.layers.end() || *found != model_layer) continue;
     const auto layer_index = static_cast<std::size_t>(found - pool.layers.begin());

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "base/defect.h"
 #include "tree/tree_impl.h"
 
 namespace larder {
@@ -231,7 +232,7 @@ void RadixTree::Impl::flush_node(Id id) {
   if (n.is_covered()) return;
   for (const Tier t : kAllTiers) {
     for (const ComponentKind c : {ComponentKind::kMamba, ComponentKind::kSwa}) {
-      if (n.has(bit_of(c, t)) && n.lock_count(c, t) == 0) drop(id, c, t);
+      if (n.has(bit_of(c, t)) && (n.lock_count(c, t) == 0 || defect(Defect::kFlushDropsInUse))) drop(id, c, t);
     }
   }
   const auto needed = [&](Tier t) {

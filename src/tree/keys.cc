@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/defect.h"
 #include "tree/tree_impl.h"
 
 namespace larder {
@@ -26,6 +27,7 @@ void RadixTree::Impl::hash_edge(Id id) {
   const Node& parent = node(n.parent);
   std::optional<PageKey> prior =
       parent.is_root() ? spaces[n.space].seed : std::optional(parent.keys.data()[parent.pages - 1]);
+  if (defect(Defect::kChainRestarted) && !parent.is_root()) prior = std::nullopt;
   Run<PageKey> keys = Run<PageKey>::with_room_for(n.pages);
   for (std::uint32_t i = 0; i < n.pages; ++i) {
     prior = page_key({n.tokens.data() + static_cast<std::size_t>(i) * page_size, page_size}, prior);

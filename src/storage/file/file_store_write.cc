@@ -4,6 +4,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/defect.h"
 #include "base/probe.h"
 #include "storage/file/file_store.h"
 
@@ -372,7 +373,7 @@ void FileStore::record_written(const RecordPtr& record, const Status& status) {
     ActiveSegment& segment = *record->segment;
     std::erase(segment.writing, record->start);
     if (record->op) --writes_in_flight_;
-    if (status.is_ok()) {
+    if (status.is_ok() || defect(Defect::kFailedWriteVisible)) {
       volumes_[record->volume].write_failures = 0;
       volumes_[record->volume].back_off = Nanos(0);
       publish(*record);
@@ -382,7 +383,7 @@ void FileStore::record_written(const RecordPtr& record, const Status& status) {
   }
   settle(record->segment, record->volume);
   place_gathered();  // first: the disk is faster than the callbacks
-  if (!status.is_ok()) return fail_record(*record, status);
+  if (!status.is_ok() && !defect(Defect::kFailedWriteVisible)) return fail_record(*record, status);
   record_published(record);
 }
 
@@ -437,7 +438,7 @@ bool FileStore::is_cleared(const ListedPage& page) const {
 
 // What comes behind the write: the sync of a durable one, then the end of its operation.
 void FileStore::record_published(const RecordPtr& record) {
-  if (record->is_durable) return wait_for_sync(record);
+  if (record->is_durable && !defect(Defect::kDurableWithoutSync)) return wait_for_sync(record);
   finish_record(*record, Status::ok());
 }
 

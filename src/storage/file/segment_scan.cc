@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/defect.h"
 #include "storage/file/segment_frame.h"
 
 namespace larder::file_store {
@@ -171,7 +172,7 @@ class Scanner {
       for (std::size_t first = records_[r].first_page; first < record_end;) {
         std::size_t last = first;
         while (last < record_end && pages[last].group == pages[first].group) ++last;
-        const bool is_whole = records_[r].end <= out_.synced_bytes ||
+        const bool is_whole = records_[r].end <= out_.synced_bytes || defect(Defect::kTornRecordTaken) ||
                               are_payloads_whole(std::span(pages).subspan(first, last - first), payloads);
         if (!is_whole) ++out_.corrupt_groups;
         for (; first < last; ++first) {

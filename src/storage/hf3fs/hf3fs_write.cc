@@ -2,6 +2,7 @@
 #include <map>
 #include <utility>
 
+#include "base/defect.h"
 #include "base/probe.h"
 #include "storage/hf3fs/hf3fs_jobs.h"
 
@@ -184,7 +185,7 @@ void Hf3fsBackend::finish_write(WriteJob& job) {
     const std::size_t begin = job.group_begin(group), end = job.group_ends[group];
     take_status_of_twins(job, group);
     for (std::size_t i = begin; i < end && status.is_ok(); ++i) {
-      if (job.items[i].is_moved) status = job.items[i].end.status;
+      if (job.items[i].is_moved && !defect(Defect::kFailedTransferConfirmed)) status = job.items[i].end.status;
     }
     std::vector<ConfirmItem> confirmed;
     for (std::size_t i = begin; i < end; ++i) {
@@ -195,7 +196,8 @@ void Hf3fsBackend::finish_write(WriteJob& job) {
       if (status.is_ok()) {
         confirmed.push_back(entry);
         written_bytes += transfer_bytes(payload_bytes(item.page->payload));
-      } else if (!item.end.may_land_later) {  // else the service frees it when it cannot land any more
+      } else if (!item.end.may_land_later ||
+                 defect(Defect::kLateWriteReleased)) {  // else the service frees it when it cannot land any more
         request.release.push_back(entry);
         probe(Probe::kHf3fsGroupFailed);
       } else {

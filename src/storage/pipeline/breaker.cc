@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/defect.h"
 #include "base/probe.h"
 
 namespace larder {
@@ -41,7 +42,7 @@ void CircuitBreaker::record(const Pass& pass, Outcome outcome, TimePoint now) {
       if (outcome != Outcome::kNoVerdict) record_closed(pass, outcome == Outcome::kFailed, now);
       return;
     case State::kHalfOpen:  // only the probe carries this epoch
-      if (outcome == Outcome::kServed) {
+      if (outcome == Outcome::kServed && !defect(Defect::kBreakerStaysOpen)) {
         probe(Probe::kBreakerClosed);
         enter(State::kClosed);
       } else {

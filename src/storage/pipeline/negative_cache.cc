@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/defect.h"
+
 namespace larder {
 
 Checksum128 NegativeCache::id_of(const StoreScope& scope, PoolName pool, const PageKey& key) {
@@ -29,7 +31,7 @@ void NegativeCache::add(const StoreScope& scope, PoolName pool, const PageKey& k
 }
 
 void NegativeCache::remove(const StoreScope& scope, PoolName pool, const PageKey& key) {
-  if (!is_enabled()) return;
+  if (!is_enabled() || defect(Defect::kNegativeForever)) return;
   const Checksum128 id = id_of(scope, pool, key);
   LockGuard guard(mutex_);
   last_write_[id.high % kWriteStamps] = writes_.fetch_add(1, std::memory_order_acq_rel) + 1;

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Shows that the tests see what they are there to see: switches on one deliberate defect after another.
+
+Builds with -DLARDER_DEFECTS=ON (build/defects), runs the simulator against each defect of src/base/defect.h, and the
+suites where the simulator has seen nothing, and prints a table: defect, what caught it, after how many worlds.
+Ends with 1 if a defect was not caught by anything.
+
+  tools/defects.py [--worlds 2000] [--only NAME ...]
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "defects"
+# Quick ones first. Those that take minutes are not needed: what they see, these or the simulator see.
+SUITES = ["larder_key_test", "larder_pool_test", "larder_model_test", "larder_transfer_test", "larder_controller_test",
+          "larder_tests_hf3fs", "larder_tests_metadata", "larder_tests_conformance", "larder_storage_test",
+          "larder_tests_cache", "larder_tests_crash"]
+WORLD_SECONDS = 120
+SUITE_SECONDS = 300
+
+
+def defects():
+    text = (ROOT / "src" / "base" / "defect.h").read_text()
+    return re.findall(r'X\((k\w+), "([^"]*)"\)', text)
+
+
+def build():
+    subprocess.run(["cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
+                    "-DLARDER_DEFECTS=ON"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["cmake", "--build", BUILD, "--target", "larder", *SUITES, "--", "--quiet"], check=True)
+
+
+def run(command, name, seconds):
+    """Exit status (None: it hung), and what it printed."""
+    environment = dict(os.environ, LARDER_DEFECT=name)
+    try:
+        done = subprocess.run(command, env=environment, cwd=BUILD, timeout=seconds, text=True, errors="replace",
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    except subprocess.TimeoutExpired as late:
+        return None, (late.stdout or b"").decode(errors="replace")
+    return done.returncode, done.stdout
+
+
+def by_simulator(name, worlds):
+    status, text = run(["./larder", "sim", "--seeds", str(worlds), "--events", "1000", "--no-shrink"], name,
+                       WORLD_SECONDS)
+    if status == 0:
+        return None
+    seed = re.search(r"seed (\d+):", text)
+    what = re.search(r"FAILED after \d+ events: (.*)", text)
+    number = seed.group(1) if seed else "?"
+    if status is None:
+        return "simulator: does not end", "-"
+    if what:
+        return "simulator: " + re.sub(r"\d+", "N", what.group(1))[:70], number
+    return "simulator: the process died", number
+
+
+def by_suites(name):
+    for suite in SUITES:
+        status, text = run(["./" + suite, "--gtest_brief=1"], name, SUITE_SECONDS)
+        if status == 0:
+            continue
+        failed = re.findall(r"\[  FAILED  \] (\S+?)[, \n]", text)
+        return f"{suite}: {failed[0] if failed else 'the process died' if status is not None else 'does not end'}", "-"
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--worlds", type=int, default=2000, help="of the simulator, per defect")
+    parser.add_argument("--only", nargs="*", help="names of defects")
+    options = parser.parse_args()
+    build()
+    for suite in [None, *SUITES]:  # without a defect nothing fails, or the table says nothing
+        command = ["./larder", "sim", "--seeds", "100"] if suite is None else ["./" + suite, "--gtest_brief=1"]
+        status, text = run(command, "none", SUITE_SECONDS)
+        if status != 0:
+            print(f"without a defect, {command} fails:\n{text[-2000:]}", file=sys.stderr)
+            return 1
+    print("| defect | what it is | caught by | world |\n|---|---|---|---|")
+    missed = 0
+    for name, words in defects():
+        if options.only and name not in options.only:
+            continue
+        caught = by_simulator(name, options.worlds) or by_suites(name)
+        missed += caught is None
+        who, when = caught or ("**nothing**", "-")
+        print(f"| {name[1:]} | {words} | {who} | {when} |", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
