@@ -51,7 +51,6 @@ class SimWorld {
   };
 
   void fail(const std::string& what);
-  // Empty, or how the ranks' answers differ.
   void start_processes();
   void drop_jobs();
   void begin_request(const Arguments& a);

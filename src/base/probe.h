@@ -16,7 +16,7 @@ namespace larder {
 
 // name, words
 #define LARDER_PROBES(X)                                                            \
-  X(kEvictedToHost, "cache: device pages evicted, their host copies stay")          \
+  X(kEvictedToHost, "cache: device pages were evicted")                             \
   X(kBackupNoRoom, "cache: a host copy found no room")                              \
   X(kBackupWaits, "cache: room refused so that storage can take what would go")     \
   X(kBackupRetried, "cache: a storage write failed and is tried again")             \

@@ -1,7 +1,9 @@
 // What the backend may say when it does not know: a service that hangs or is not reached, an executor that ends.
 #include <array>
 #include <future>
+#include <utility>
 
+#include "storage/hf3fs/hf3fs_backend.h"
 #include "tests/hf3fs/doubtful_service.h"
 #include "tests/hf3fs/hf3fs_rig.h"
 
@@ -65,6 +67,59 @@ TEST_F(Doubt, StatisticsDoNotWaitForAServiceThatHangs) {
     (void)std::promise<void>().get_future().wait_for(std::chrono::milliseconds(1));  // that answer, then the next
   }
   EXPECT_EQ(backend_->stats().pages, 1u);
+}
+
+// Breaks a promise: its transfers do not end by their deadlines.
+class HoldingStore final : public hf3fs::PageStore {
+ public:
+  [[nodiscard]] Result<std::shared_ptr<hf3fs::PageFiles>> open_files(const std::string&, std::uint32_t,
+                                                                     hf3fs::PageTransfer::Kind) override {
+    return std::make_shared<hf3fs::PageFiles>();
+  }
+  [[nodiscard]] bool has_open(const std::string&, hf3fs::PageTransfer::Kind) const override { return true; }
+  [[nodiscard]] Status submit(hf3fs::PageTransfer transfer) override {
+    held_.push_back(std::move(transfer));
+    return Status::ok();
+  }
+  [[nodiscard]] hf3fs::PageStoreStats stats() const override { return {}; }
+  [[nodiscard]] Status close(std::chrono::nanoseconds) override { return Status::ok(); }
+  void release() {
+    for (hf3fs::PageTransfer& transfer : std::exchange(held_, {})) transfer.done({});
+  }
+
+ private:
+  std::vector<hf3fs::PageTransfer> held_;
+};
+
+TEST_F(Doubt, ACallerThatWaitsDoesNotWaitForEver) {
+  hf3fs::Hf3fsOptions options;
+  options.file_path_prefix = mount_ + "/pages";
+  options.file_size = 1 << 20;
+  options.client_timeout = std::chrono::milliseconds(5);
+  auto store = std::make_unique<HoldingStore>();
+  HoldingStore& held = *store;
+  hf3fs::Hf3fsBackend backend(options, service_, std::move(store), *threads_, real_clock(), {1, 2});
+  std::vector<std::byte> bytes(100);
+  PageKey key;
+  key.bytes[0] = 1;
+  WriteRequest write{scope_of(1), {{{{PoolName::kKv, key, {{bytes.data(), bytes.size()}}, {}}}}}, false, {}};
+  write.terms.caller_waits = true;
+  std::promise<Status> written;
+  ASSERT_TRUE(
+      backend.submit_write(std::move(write), [&](WriteResult r) { written.set_value(r.groups.at(0)); }).is_ok());
+  std::future<Status> answer = written.get_future();
+  EXPECT_EQ(answer.wait_for(std::chrono::seconds(0)), std::future_status::timeout) << "its transfer has not ended";
+  held.release();
+  EXPECT_TRUE(answer.get().is_ok()) << "it ended without the caller";
+
+  ReadRequest read{scope_of(1), {{PoolName::kKv, key, {{bytes.data(), bytes.size()}}}}, {}};
+  read.terms.caller_waits = true;
+  std::promise<Status> came;
+  ASSERT_TRUE(backend.submit_read(std::move(read), [&](ReadResult r) { came.set_value(r.items.at(0)); }).is_ok());
+  answer = came.get_future();
+  EXPECT_EQ(answer.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  held.release();
+  EXPECT_TRUE(answer.get().is_ok());
 }
 
 // A new process asks the service once what namespaces there are; who asks meanwhile waits for that answer.

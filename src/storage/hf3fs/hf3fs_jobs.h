@@ -25,25 +25,33 @@ inline std::string_view view_of(const Digest256& digest) {
   return {reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size()};
 }
 
-// A caller that waits for its job's transfers, to finish the job on its own thread.
+// A caller that waits for its job's transfers, to finish the job on its own thread. Transfers end by their deadlines; a
+// caller whose page store breaks that promise leaves, and the job is finished without it.
 class WaitingCaller {
  public:
-  void wait() LARDER_EXCLUDES(mutex_) {
+  // True: the transfers have ended, and the caller finishes the job. False: `limit` is over, and it must not.
+  [[nodiscard]] bool wait(Nanos limit) LARDER_EXCLUDES(mutex_) {
+    const TimePoint until = real_clock().now() + limit;
     LockGuard guard(mutex_);
-    while (!has_ended_) ended_.wait(mutex_);
+    while (!has_ended_ && real_clock().now() < until) (void)ended_.wait_for(mutex_, until - real_clock().now());
+    has_left_ = !has_ended_;
+    return has_ended_;
   }
-  void wake() LARDER_EXCLUDES(mutex_) {
+  // The transfers have ended. False: the caller has left.
+  [[nodiscard]] bool wake() LARDER_EXCLUDES(mutex_) {
     {
       LockGuard guard(mutex_);
+      if (has_left_) return false;
       has_ended_ = true;
     }
     ended_.notify_one();
+    return true;
   }
 
  private:
   RankedMutex mutex_{LockRank::kStorage};
   RankedCondition ended_;
-  bool has_ended_ LARDER_GUARDED_BY(mutex_) = false;
+  bool has_ended_ LARDER_GUARDED_BY(mutex_) = false, has_left_ LARDER_GUARDED_BY(mutex_) = false;
 };
 
 struct Hf3fsBackend::ReadJob {

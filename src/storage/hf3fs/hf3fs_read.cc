@@ -30,9 +30,7 @@ void Hf3fsBackend::run_read(const std::shared_ptr<ReadOperation>& op) {
     if (job->items[i].space) start_read(job, i);
   }
   if (job->left.fetch_sub(1, std::memory_order_acq_rel) == 1) return finish_read(*job);
-  if (!job->caller) return;
-  job->caller->wait();
-  finish_read(*job);
+  if (job->caller && job->caller->wait(2 * options_.client_timeout)) finish_read(*job);
 }
 
 // Fills in where each page is; those that are nowhere have their status.
@@ -101,7 +99,7 @@ void Hf3fsBackend::start_read(const std::shared_ptr<ReadJob>& job, std::size_t n
     const StatusCode code = end.status.code();
     job->items[number].is_wrong = code == StatusCode::kCorrupt || code == StatusCode::kNotFound;
     if (job->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-    if (job->caller) return job->caller->wake();
+    if (job->caller && job->caller->wake()) return;
     const bool any_wrong = std::any_of(job->items.begin(), job->items.end(), [](const auto& i) { return i.is_wrong; });
     if (!any_wrong) return finish_read(*job);  // asks the service nothing
     post_finish([this, job] { finish_read(*job); });

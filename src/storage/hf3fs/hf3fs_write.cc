@@ -31,9 +31,7 @@ void Hf3fsBackend::run_write(const std::shared_ptr<WriteOperation>& op) {
   for (std::size_t group = 0; group < job->groups.size(); ++group) judge_group(*job, group);
   start_transfers(job);
   if (job->left.fetch_sub(1, std::memory_order_acq_rel) == 1) return end_write(*job);
-  if (!job->caller) return;
-  job->caller->wait();
-  end_write(*job);
+  if (job->caller && job->caller->wait(2 * options_.client_timeout)) end_write(*job);
 }
 
 bool Hf3fsBackend::claim_pages(const WriteJob& job) {
@@ -165,7 +163,7 @@ void Hf3fsBackend::start_transfer(const std::shared_ptr<WriteJob>& job, std::siz
   transfer.done = [this, job, number](TransferEnd end) {
     job->items[number].end = std::move(end);
     if (job->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-    if (job->caller) return job->caller->wake();
+    if (job->caller && job->caller->wake()) return;
     post_finish([this, job] { end_write(*job); });
   };
   job->left.fetch_add(1, std::memory_order_relaxed);
