@@ -216,11 +216,9 @@ endfunction()
 # tests/<x>_slow runs what tests/<x> has, for longer: both link the sources of tests/<x> that are no tests.
 function(larder_add_cross_test path)
   get_filename_component(name ${path} NAME)
-  set(libraries larder_tests_support larder_sim larder_engine)
+  set(libraries larder_tests_support larder_sim_world larder_engine)
   if(name STREQUAL "server")
     set(libraries larder_tests_support larder_sim larder_server)
-  elseif(name STREQUAL "sim")
-    set(libraries larder_tests_support larder_sim_world larder_engine)
   elseif(name MATCHES "^(metadata_http|metadata_http_slow|hf3fs_services)$")  # with the servers of tests/metadata
     set(libraries larder_tests_metadata_shared larder_sim larder_server)
   endif()
@@ -256,7 +254,7 @@ set(larder_fuzz_support cache/harness.cc crash/crash_pages.cc crash/promises.cc 
 function(larder_add_fuzz)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/fuzz/*_fuzz.cc)
   find_package(GTest REQUIRED)  # headers of tests that are used here, too, name it
-  set(libraries larder_sim larder_server GTest::gtest)
+  set(libraries larder_sim_world larder_server GTest::gtest)
   # The cache with an engine that knows every byte; what a file store has promised.
   list(TRANSFORM larder_fuzz_support PREPEND ${CMAKE_SOURCE_DIR}/tests/ OUTPUT_VARIABLE support)
   if(LARDER_FUZZ)

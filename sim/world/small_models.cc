@@ -12,8 +12,8 @@ struct Small {
   bool has_window, has_state, has_draft;
 };
 constexpr Small kSmall[] = {
-    {"full", false, false, false},         {"full_swa", true, false, false},   {"full_mamba", false, true, false},
-    {"full_swa_mamba", true, true, false}, {"full_draft", false, false, true},
+    {"full", false, false, false},         {"full_swa", true, false, false},     {"full_mamba", false, true, false},
+    {"full_swa_mamba", true, true, false}, {"full_sidecar", false, false, true},
 };
 
 // The larger pages of these take most of a simulation's time; the small models have the same kinds of pools.

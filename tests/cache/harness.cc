@@ -1,43 +1,14 @@
 #include "tests/cache/harness.h"
 
-#include <cstring>
-
 #include "base/file_system.h"
-
-#include "key/page_key.h"
+#include "sim/world/pattern.h"
+#include "sim/world/small_models.h"
 #include "storage/file/file_backend.h"
 #include "storage/memory/memory_backend.h"
 
 namespace larder::test {
 
-ModelSpec small_model(Shape shape) {
-  ModelSpec m;
-  m.id = "small-" + shape_name(shape);
-  m.page_size = 4;
-  m.vocab_size = 64;
-  m.dims.hidden = 8;
-  m.dims.ffn = 8;
-  m.dims.q_heads = 2;
-  m.dims.kv_heads = 1;
-  m.dims.head_dim = 2;
-  m.layers = {LayerKind::kAttention};
-  if (shape == Shape::kFullSwa || shape == Shape::kAll) {
-    m.layers.push_back(LayerKind::kSlidingAttention);
-    m.dims.window = 10;  // three pages, not page aligned
-  }
-  if (shape == Shape::kFullMamba || shape == Shape::kAll) {
-    m.layers.push_back(LayerKind::kGatedDeltaNet);
-    m.dims.ssm_heads = 2;
-    m.dims.ssm_key_heads = 1;
-    m.dims.ssm_head_dim = 4;
-    m.dims.ssm_state_dim = 4;
-    m.dims.conv_kernel = 2;
-  }
-  if (shape == Shape::kFullSidecar) m.draft.layers = 1;
-  const Status ok = finalize_model(m);
-  if (!ok.is_ok()) std::abort();
-  return m;
-}
+ModelSpec small_model(Shape shape) { return sim::simulated_model(shape_name(shape)).value(); }
 
 std::string shape_name(Shape shape) {
   switch (shape) {
@@ -132,13 +103,6 @@ Harness::Job Harness::begin(std::vector<TokenId> prompt, std::uint64_t new_token
   return job;
 }
 
-// The "model": generated token i depends on everything before it.
-static TokenId next_token(const std::vector<TokenId>& tokens, std::uint32_t vocab) {
-  std::uint64_t h = 1469598103934665603ull;
-  for (const TokenId t : tokens) h = (h ^ t) * 1099511628211ull;
-  return static_cast<TokenId>((h >> 20) % vocab);
-}
-
 bool Harness::wait_for_gate(const StepGrant& grant) {
   if (!grant.gate) return true;
   for (int i = 0; i < 1'000'000 && !grant.gate->finished(); ++i) {
@@ -199,35 +163,16 @@ bool Harness::advance(Job& job, std::uint64_t chunk, StepHabit habit) {
   const Status completed = cache->complete_step(job.id, std::span<const TokenId>(job.tokens).first(until));
   if (!completed.is_ok()) failure = "complete_step: " + completed.to_string();
   if (job.computed >= prompt && job.tokens.size() == job.computed) {
-    job.tokens.push_back(next_token(job.tokens, model.vocab_size));
+    job.tokens.push_back(sim::next_token(job.tokens, model.vocab_size));
   }
   return true;
 }
 
-// Seeds a pattern from what the bytes stand for; writes it, or compares.
 void Harness::fill(const Job& job, ComponentKind c, std::uint64_t tokens, DeviceSlot slot, bool check) {
-  const PageKey key = page_key(
-      std::span<const TokenId>(job.tokens).first(std::min<std::uint64_t>(tokens, job.tokens.size())), std::nullopt);
-  std::uint64_t base = std::hash<std::string>{}(job.salt) ^ (tokens * 0x9e3779b97f4a7c15ull);
-  for (int i = 0; i < 8; ++i) base = base * 257 + key.bytes[static_cast<std::size_t>(i)];
-  for (const PoolSpec* pool : model.pools_of(c)) {
-    for (std::size_t layer = 0; layer < pool->layers.size(); ++layer) {
-      for (std::size_t plane = 0; plane < pool->planes.size(); ++plane) {
-        std::byte* at = device->page(pool->name, layer, plane, slot);
-        Rng rng(base ^ (static_cast<std::uint64_t>(pool->name) << 40) ^ (layer << 20) ^ (plane << 8));
-        for (std::size_t i = 0; i < pool->planes[plane].layer_bytes(); i += 8) {
-          const std::uint64_t word = rng.next_u64();
-          const std::size_t n = std::min<std::size_t>(8, pool->planes[plane].layer_bytes() - i);
-          if (!check) {
-            std::memcpy(at + i, &word, n);
-          } else if (std::memcmp(at + i, &word, n) != 0 && failure.empty()) {
-            failure = "wrong bytes in pool " + std::string(pool_name(pool->name)) + ", layer " + std::to_string(layer) +
-                      ", after " + std::to_string(tokens) + " tokens, slot " + std::to_string(slot.v);
-          }
-        }
-      }
-    }
-  }
+  const sim::Pattern pattern(model, *device);
+  if (!check) return pattern.write(c, job.tokens, tokens, job.salt, slot);
+  const std::string wrong = pattern.check(c, job.tokens, tokens, job.salt, slot);
+  if (failure.empty()) failure = wrong;
 }
 
 void Harness::write_page(const Job& job, ComponentKind c, std::uint64_t page, DeviceSlot slot) {

@@ -108,6 +108,7 @@ class Harness {
   void write_page(const Job& job, ComponentKind c, std::uint64_t page, DeviceSlot slot);
   void write_state(const Job& job, std::uint64_t position, DeviceSlot slot);
   void check_restored(const Job& job, const StepGrant& grant);
+  // Writes what the slot must hold, or compares.
   void fill(const Job& job, ComponentKind c, std::uint64_t tokens, DeviceSlot slot, bool check);
 };
 
