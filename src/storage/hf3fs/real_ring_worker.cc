@@ -11,6 +11,7 @@
 #include "storage/hf3fs/ring_worker.h"
 #include "storage/hf3fs/slot_bytes.h"
 #include "storage/hf3fs/staging_area.h"
+#include "storage/hf3fs/waiting_line.h"
 
 namespace larder::hf3fs {
 namespace {
@@ -19,8 +20,9 @@ namespace {
 constexpr auto kOneWait = std::chrono::milliseconds(2);
 constexpr auto kBetweenProbes = std::chrono::milliseconds(100);
 constexpr std::size_t kReapedAtOnce = 64;
-// CQEs of a job come together: small jobs, so that early pages do not wait for late ones.
-constexpr int kIoDepth = -8;
+// I/Os of one job, at most: their completions come together. Few for reads, so that the disk goes on while pages are
+// verified and copied out; more for writes, where only the answer is left to do.
+constexpr int kReadsPerJob = 2, kWritesPerJob = 8;
 
 timespec realtime_in(Nanos from_now) {
   timespec now{};
@@ -40,7 +42,8 @@ class RingWorker::Loop {
         options_(options),
         health_(std::move(health)),
         staging_(options.staging_bytes),
-        slots_(options.entries) {
+        slots_(options.entries),
+        waiting_(options.client_timeout / 4) {
     for (unsigned i = options.entries; i > 0; --i) free_slots_.push_back(i - 1);
   }
   ~Loop();
@@ -60,12 +63,10 @@ class RingWorker::Loop {
     std::uint32_t generation = 0;
     std::size_t offset = 0;   // in staging
     std::uint64_t bytes = 0;  // in staging, and of the I/O
-    TimePoint deadline{};
-    PageTransfer transfer;
-  };
-  struct Waiting {
-    PageTransfer transfer;
-    TimePoint deadline;
+    TimePoint begun{};
+    TimePoint deadline{};  // the first of its transfers'
+    GatherWindow window;
+    std::vector<WaitingTransfer> transfers;  // neighbours, one after another
   };
 
   [[nodiscard]] static const void* userdata_of(std::size_t slot, std::uint32_t generation) {
@@ -74,9 +75,12 @@ class RingWorker::Loop {
   void run();
   [[nodiscard]] bool take_work() LARDER_EXCLUDES(mutex_);
   void begin_waiting();
-  [[nodiscard]] bool begin(Waiting& next);
+  [[nodiscard]] bool begin(const std::vector<WaitingLine::Entry>& run);
+  [[nodiscard]] Result<bool> prepare(const std::vector<WaitingLine::Entry>& run, Slot& slot, std::size_t number);
+  [[nodiscard]] bool is_busy(const GatherWindow& window, TimePoint now) const;
   void reap();
   void complete(const Hf3fsCqe& cqe);
+  void end_moved(Slot& slot, const Status& status);
   void expire();
   void check_mount();
   void end_all(const Status& status);
@@ -96,14 +100,14 @@ class RingWorker::Loop {
   StagingArea staging_;
   std::vector<Slot> slots_;
   std::vector<std::size_t> free_slots_;
-  std::deque<Waiting> waiting_;
+  WaitingLine waiting_;
   std::size_t in_ring_ = 0;
   bool is_unsent_ = false;
   TimePoint last_sign_{}, next_probe_{};
 
   RankedMutex mutex_{LockRank::kStorage};
   RankedCondition changed_;
-  std::deque<Waiting> inbox_ LARDER_GUARDED_BY(mutex_);
+  std::deque<WaitingTransfer> inbox_ LARDER_GUARDED_BY(mutex_);
   std::size_t queued_ LARDER_GUARDED_BY(mutex_) = 0;  // inbox and waiting
   bool is_asleep_ LARDER_GUARDED_BY(mutex_) = false;  // the thread, in changed_
   bool is_stopping_ LARDER_GUARDED_BY(mutex_) = false;
@@ -118,7 +122,7 @@ Status RingWorker::Loop::open() {
   ring.mount_point = options_.mount_point;
   ring.entries = static_cast<int>(options_.entries);
   ring.for_read = reads;
-  ring.io_depth = kIoDepth;
+  ring.io_depth = -(reads ? kReadsPerJob : kWritesPerJob);  // negative: at most, not exactly
   ring.numa = options_.numa;
   ring.flags = reads ? kForbidReadHoles : 0;
   LARDER_RETURN_IF_ERROR(library_->create_ring(ring_, ring));
@@ -140,7 +144,7 @@ Status RingWorker::Loop::submit(PageTransfer transfer) {
                             " bytes is larger than option 'staging_size' (" + std::to_string(options_.staging_bytes) +
                             ")");
   }
-  Waiting entry{std::move(transfer), clock_.now() + options_.client_timeout};
+  WaitingTransfer entry{std::move(transfer), clock_.now() + options_.client_timeout};
   bool sleeps = false;
   {
     LockGuard guard(mutex_);
@@ -173,7 +177,7 @@ void RingWorker::Loop::run() {
   {
     LockGuard guard(mutex_);
     has_ended_ = true;
-    for (Waiting& entry : inbox_) waiting_.push_back(std::move(entry));
+    for (WaitingTransfer& entry : inbox_) waiting_.push(std::move(entry));
     inbox_.clear();
   }
   end_all(unavailable("hf3fs: the mount is down"));
@@ -187,61 +191,90 @@ bool RingWorker::Loop::take_work() {
     changed_.wait(mutex_);
     is_asleep_ = false;
   }
-  for (Waiting& entry : inbox_) waiting_.push_back(std::move(entry));
+  for (WaitingTransfer& entry : inbox_) waiting_.push(std::move(entry));
   inbox_.clear();
   // Abandoned I/O alone keeps nobody: its memory is left behind.
   return !is_stopping_ || !waiting_.empty() || in_ring_ > abandoned.load(std::memory_order_relaxed);
 }
 
 void RingWorker::Loop::begin_waiting() {
-  std::size_t begun = 0;
-  while (!waiting_.empty() && begin(waiting_.front())) {
-    waiting_.pop_front();
-    ++begun;
+  const std::size_t before = waiting_.size();
+  const bool writes = options_.direction == PageTransfer::Kind::kWrite;
+  const TimePoint now = clock_.now();
+  const auto is_busy_write = [&](const GatherWindow& window) { return writes && is_busy(window, now); };
+  while (!waiting_.empty() && !free_slots_.empty()) {
+    const std::vector<WaitingLine::Entry> run = waiting_.first(is_busy_write);
+    // Where there is no room for all of them, there may be for one.
+    if (run.empty() || (!begin(run) && (run.size() == 1 || !begin({run.front()})))) break;
   }
-  if (begun > 0) {
+  if (const std::size_t begun = before - waiting_.size(); begun > 0) {
     LockGuard guard(mutex_);
     queued_ -= begun;
   }
   if (is_unsent_ && library_->submit(ring_).is_ok()) is_unsent_ = false;
 }
 
-// False: no room now. A transfer that cannot begin at all ends.
-bool RingWorker::Loop::begin(Waiting& next) {
-  if (free_slots_.empty()) return false;
-  const std::uint64_t bytes = transfer_bytes(next.transfer.envelope.payload_bytes);
-  const std::optional<std::size_t> offset = staging_.take(bytes);
-  if (!offset) return false;
-  const auto* const files = static_cast<const UsrbioFiles*>(next.transfer.files.get());
-  const bool reads = options_.direction == PageTransfer::Kind::kRead;
-  std::byte* const memory = reinterpret_cast<std::byte*>(iov_.base) + *offset;
-  if (!reads) fill_slot(next.transfer, memory, bytes);
+// Has the window an I/O under way? One that takes long keeps nobody.
+bool RingWorker::Loop::is_busy(const GatherWindow& window, TimePoint now) const {
+  if (in_ring_ == 0) return false;
+  const TimePoint recent = now - options_.client_timeout / 8;
+  return std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) {
+    return slot.state == SlotState::kMoving && slot.begun > recent && slot.window == window;
+  });
+}
+
+// False: no room now, and all of the run still waits. A run that cannot begin at all ends.
+bool RingWorker::Loop::begin(const std::vector<WaitingLine::Entry>& run) {
   const std::size_t number = free_slots_.back();
   Slot& slot = slots_[number];
-  ++slot.generation;
-  PreparedIo io;
-  io.read = reads;
-  io.data = memory;
-  io.fd = files->descriptor(options_.direction, next.transfer.address.file);
-  io.offset = next.transfer.address.offset;
-  io.length = bytes;
-  io.userdata = userdata_of(number, slot.generation);
-  const Result<int> prepared = library_->prep(ring_, iov_, io);
-  if (!prepared.is_ok()) {
-    staging_.give_back(*offset, bytes);
-    if (prepared.status().code() == StatusCode::kOverloaded) return false;  // completions that are not reaped yet
-    end(next.transfer, {prepared.status(), false});
+  const Result<bool> has_room = prepare(run, slot, number);
+  if (has_room.is_ok() && !*has_room) return false;
+  for (const WaitingLine::Entry entry : run) {
+    slot.transfers.push_back(waiting_.take(entry));
+    slot.deadline = slot.transfers.size() == 1 ? slot.transfers.back().deadline
+                                               : std::min(slot.deadline, slot.transfers.back().deadline);
+  }
+  if (!has_room.is_ok()) {
+    for (WaitingTransfer& entry : slot.transfers) end(entry.transfer, {has_room.status(), false});
+    slot.transfers.clear();
     return true;
   }
   free_slots_.pop_back();
   slot.state = SlotState::kMoving;
-  slot.offset = *offset;
-  slot.bytes = bytes;
-  slot.deadline = next.deadline;
-  slot.transfer = std::move(next.transfer);
-  if (in_ring_++ == 0) last_sign_ = clock_.now();
+  slot.window = window_of(slot.transfers.front().transfer);
+  slot.begun = clock_.now();
+  if (in_ring_++ == 0) last_sign_ = slot.begun;
   is_unsent_ = true;
   return true;
+}
+
+// Fills staging memory and gives the I/O to the ring. False: no room in one of them.
+Result<bool> RingWorker::Loop::prepare(const std::vector<WaitingLine::Entry>& run, Slot& slot, std::size_t number) {
+  const PageTransfer& first = run.front()->transfer;
+  const std::uint64_t bytes = run.back()->end() - first.address.offset;
+  const std::optional<std::size_t> offset = staging_.take(bytes);
+  if (!offset) return false;
+  const bool reads = options_.direction == PageTransfer::Kind::kRead;
+  std::byte* const memory = reinterpret_cast<std::byte*>(iov_.base) + *offset;
+  for (const WaitingLine::Entry entry : run) {
+    if (!reads)
+      fill_slot(entry->transfer, memory + (entry->transfer.address.offset - first.address.offset), entry->bytes());
+  }
+  ++slot.generation;
+  slot.offset = *offset;
+  slot.bytes = bytes;
+  PreparedIo io;
+  io.read = reads;
+  io.data = memory;
+  io.fd = static_cast<const UsrbioFiles*>(first.files.get())->descriptor(options_.direction, first.address.file);
+  io.offset = first.address.offset;
+  io.length = bytes;
+  io.userdata = userdata_of(number, slot.generation);
+  const Result<int> prepared = library_->prep(ring_, iov_, io);
+  if (prepared.is_ok()) return true;
+  staging_.give_back(*offset, bytes);
+  if (prepared.status().code() == StatusCode::kOverloaded) return false;  // completions that are not reaped yet
+  return prepared.status();
 }
 
 void RingWorker::Loop::reap() {
@@ -264,25 +297,42 @@ void RingWorker::Loop::complete(const Hf3fsCqe& cqe) {
   if (slot.state == SlotState::kMoving) {
     const Result<std::uint64_t> moved = completion_result(cqe.result);
     Status status = moved.status();
-    const bool reads = options_.direction == PageTransfer::Kind::kRead;
     if (status.is_ok() && *moved != slot.bytes) {
       const std::string counts = std::to_string(*moved) + " of " + std::to_string(slot.bytes) + " bytes";
-      status =
-          reads ? not_found("hf3fs: the file ends there: " + counts) : unavailable("hf3fs: a short write: " + counts);
+      status = options_.direction == PageTransfer::Kind::kRead ? not_found("hf3fs: the file ends there: " + counts)
+                                                               : unavailable("hf3fs: a short write: " + counts);
     }
-    if (status.is_ok() && reads) {
-      status = take_out(slot.transfer, reinterpret_cast<std::byte*>(iov_.base) + slot.offset);
-    }
-    end(slot.transfer, {std::move(status), false});
+    end_moved(slot, status);
   } else {
     abandoned.fetch_sub(1, std::memory_order_relaxed);
     late.fetch_add(1, std::memory_order_relaxed);
   }
   staging_.give_back(slot.offset, slot.bytes);
   slot.state = SlotState::kFree;
-  slot.transfer = {};
+  slot.transfers.clear();
   free_slots_.push_back(number);
   --in_ring_;
+}
+
+// `status` is the I/O's. Neighbours that failed together are tried once more, each alone: one hole between them, or one
+// chunk that is not to be had, is not the fault of the others.
+void RingWorker::Loop::end_moved(Slot& slot, const Status& status) {
+  if (!status.is_ok() && slot.transfers.size() > 1) {
+    for (WaitingTransfer& entry : slot.transfers) entry.goes_alone = true;
+    {
+      LockGuard guard(mutex_);
+      queued_ += slot.transfers.size();
+    }
+    waiting_.put_back(std::move(slot.transfers));
+    return;
+  }
+  std::byte* memory = reinterpret_cast<std::byte*>(iov_.base) + slot.offset;
+  for (WaitingTransfer& entry : slot.transfers) {
+    Status own = status;
+    if (own.is_ok() && options_.direction == PageTransfer::Kind::kRead) own = take_out(entry.transfer, memory);
+    memory += entry.bytes();
+    end(entry.transfer, {std::move(own), false});
+  }
 }
 
 void RingWorker::Loop::expire() {
@@ -293,11 +343,13 @@ void RingWorker::Loop::expire() {
     slot.state = SlotState::kAbandoned;
     abandoned.fetch_add(1, std::memory_order_relaxed);
     const bool writes = options_.direction == PageTransfer::Kind::kWrite;
-    end(slot.transfer, {deadline_exceeded("hf3fs: no completion in time"), writes});
+    for (WaitingTransfer& entry : slot.transfers) {
+      end(entry.transfer, {deadline_exceeded("hf3fs: no completion in time"), writes});
+    }
+    slot.transfers.clear();
   }
-  while (!waiting_.empty() && waiting_.front().deadline <= now) {  // in order of their deadlines
-    end(waiting_.front().transfer, {deadline_exceeded("hf3fs: no room in the ring in time"), false});
-    waiting_.pop_front();
+  for (WaitingTransfer expired; waiting_.take_expired(now, expired);) {
+    end(expired.transfer, {deadline_exceeded("hf3fs: no room in the ring in time"), false});
     LockGuard guard(mutex_);
     --queued_;
   }
@@ -319,10 +371,12 @@ void RingWorker::Loop::end_all(const Status& status) {
     if (slot.state != SlotState::kMoving) continue;
     slot.state = SlotState::kAbandoned;
     abandoned.fetch_add(1, std::memory_order_relaxed);
-    end(slot.transfer, {status, options_.direction == PageTransfer::Kind::kWrite});
+    for (WaitingTransfer& entry : slot.transfers) {
+      end(entry.transfer, {status, options_.direction == PageTransfer::Kind::kWrite});
+    }
+    slot.transfers.clear();
   }
-  for (Waiting& entry : waiting_) end(entry.transfer, {status, false});
-  waiting_.clear();
+  for (WaitingTransfer last; waiting_.take_expired(TimePoint::max(), last);) end(last.transfer, {status, false});
 }
 
 void RingWorker::Loop::end(PageTransfer& transfer, TransferEnd how) {

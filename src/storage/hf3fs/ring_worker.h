@@ -3,6 +3,9 @@
 //   submit() ──► queue ──► [ copy into staging, prepare, send ]──► file system ──► [ reap, verify, copy out, done ]
 //                                        the worker's thread: nobody else touches the ring
 //
+// Neighbours in a file that wait together go as one I/O (waiting_line.h); if that fails, each is tried once more,
+// alone.
+//
 // Payloads are copied into and out of registered memory here, so a payload is never touched by the file system: `done`
 // may come before the file system has finished. What it may still read or write, stays quarantined until its completion
 // arrives (the real one comes up to a minute late), and is never used for anything else. Completions are matched by

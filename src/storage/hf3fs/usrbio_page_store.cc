@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/rng.h"
+#include "storage/hf3fs/waiting_line.h"
 
 namespace larder::hf3fs {
 namespace {
@@ -89,7 +90,9 @@ class UsrbioPageStore::Session {
   Status submit(PageTransfer transfer) {
     const bool reads = transfer.kind == PageTransfer::Kind::kRead;
     const std::size_t first = reads ? 0 : options_.rings;
-    const std::size_t turn = next_.fetch_add(1, std::memory_order_relaxed) % options_.rings;
+    // Neighbours meet in one ring.
+    const std::uint64_t window = transfer.address.offset / kGatherBytes;
+    const auto turn = static_cast<std::size_t>((transfer.address.file + window) % options_.rings);
     return workers_[first + turn]->submit(std::move(transfer));
   }
   void stop() {
@@ -113,7 +116,6 @@ class UsrbioPageStore::Session {
   const std::shared_ptr<MountHealth> health_ = std::make_shared<MountHealth>();
   std::shared_ptr<Files> probe_;                      // keeps the probe's descriptor open
   std::vector<std::unique_ptr<RingWorker>> workers_;  // of reads, then of writes
-  std::atomic<std::size_t> next_{0};
   mutable RankedMutex mutex_{LockRank::kStorage};
   std::map<std::pair<std::string, PageTransfer::Kind>, std::shared_ptr<PageFiles>> files_ LARDER_GUARDED_BY(mutex_);
 };
