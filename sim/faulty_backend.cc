@@ -37,6 +37,13 @@ void FaultyBackend::set_plan(const FaultPlan& plan) {
   plan_ = plan;
 }
 
+void FaultyBackend::fail_nth(std::uint64_t n, StorageFault fault, std::function<void()> fired) {
+  LockGuard guard(mutex_);
+  until_fault_ = n;
+  fault_ = fault;
+  fired_ = std::move(fired);
+}
+
 bool FaultyBackend::release_one() {
   Held held;
   {
@@ -90,6 +97,15 @@ FaultyBackend::Fate FaultyBackend::draw_fate() {
     draw -= percent;
     return false;
   };
+  if (until_fault_ > 0 && --until_fault_ == 0) {
+    if (fired_) fired_();
+    switch (fault_) {
+      case StorageFault::kRefused: return ++injected_.refused, Fate::kRefused;
+      case StorageFault::kHung: return ++injected_.hung, Fate::kHung;
+      case StorageFault::kFailed: return ++injected_.failed, Fate::kFailed;
+      case StorageFault::kPartial: return ++injected_.partial, Fate::kPartial;
+    }
+  }
   if (hits(plan_.refuse_percent)) return ++injected_.refused, Fate::kRefused;
   if (hits(plan_.hang_percent)) return ++injected_.hung, Fate::kHung;
   if (hits(plan_.fail_percent)) return ++injected_.failed, Fate::kFailed;

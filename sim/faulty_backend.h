@@ -26,6 +26,8 @@
 
 namespace larder::sim {
 
+enum class StorageFault : unsigned char { kRefused, kHung, kFailed, kPartial };
+
 struct FaultPlan {
   unsigned refuse_percent = 0;
   unsigned hang_percent = 0;
@@ -41,6 +43,8 @@ class FaultyBackend final : public StorageBackend {
   ~FaultyBackend() override;
 
   void set_plan(const FaultPlan& plan);
+  // The n-th operation from now (1: the next) has this fate, whatever the plan says; then `fired` runs. 0: none has.
+  void fail_nth(std::uint64_t n, StorageFault fault, std::function<void()> fired = nullptr);
   // Lets one held operation go, chosen by the seed; false if none is held.
   bool release_one();
   // Until none is held, those submitted meanwhile by callbacks included. The number let go.
@@ -84,6 +88,9 @@ class FaultyBackend final : public StorageBackend {
   mutable RankedMutex mutex_{LockRank::kStorage};  // never held over a call
   Rng rng_ LARDER_GUARDED_BY(mutex_);
   FaultPlan plan_ LARDER_GUARDED_BY(mutex_);
+  std::uint64_t until_fault_ LARDER_GUARDED_BY(mutex_) = 0;
+  StorageFault fault_ LARDER_GUARDED_BY(mutex_) = StorageFault::kRefused;
+  std::function<void()> fired_ LARDER_GUARDED_BY(mutex_);
   std::vector<Held> held_ LARDER_GUARDED_BY(mutex_), hung_ LARDER_GUARDED_BY(mutex_);
   Injected injected_ LARDER_GUARDED_BY(mutex_);
   bool is_closed_ LARDER_GUARDED_BY(mutex_) = false;

@@ -112,6 +112,7 @@ void SimFileSystem::clear_fault() {
   LockGuard guard(mutex_);
   fail_from_ = 0;
   fail_until_ = 0;
+  fault_fired_ = false;
 }
 
 bool SimFileSystem::fault_fired() const {

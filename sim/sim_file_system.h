@@ -70,6 +70,7 @@ class SimFileSystem final : public FileSystem {
   // The Nth-failure loop: for n = 1, 2, ...: fail_nth(n), run the scenario, check; stop when fault_fired() stays false.
   void fail_nth(std::uint64_t n, FileFault fault, std::uint64_t count = 1);
   void clear_fault();
+  // Has the last fail_nth() struck? False after clear_fault().
   [[nodiscard]] bool fault_fired() const;
   // Operations counted so far.
   [[nodiscard]] std::uint64_t operations() const;

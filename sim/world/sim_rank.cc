@@ -14,9 +14,8 @@ namespace larder::sim {
 
 class FailingDevice final : public Device {
  public:
-  explicit FailingDevice(std::unique_ptr<Device> inner) : inner_(std::move(inner)) {}
-  // after = 1: the next one.
-  void fail(CopyDirection direction, std::uint64_t after) { left_[static_cast<std::size_t>(direction)] = after; }
+  FailingDevice(std::unique_ptr<Device> inner, std::uint64_t& struck) : inner_(std::move(inner)), struck_(struck) {}
+  void fail(CopyDirection direction, std::uint64_t n) { left_[static_cast<std::size_t>(direction)] = n; }
 
   [[nodiscard]] std::string_view name() const override { return inner_->name(); }
   [[nodiscard]] MemorySource& memory() override { return inner_->memory(); }
@@ -24,6 +23,7 @@ class FailingDevice final : public Device {
   [[nodiscard]] Status enqueue_steps(StreamId stream, CopyDirection direction, std::vector<StreamStep> steps) override {
     std::uint64_t& left = left_[static_cast<std::size_t>(direction)];
     if (left > 0 && --left == 0) {
+      ++struck_;
       for (StreamStep& step : steps) spoil(step);
     }
     return inner_->enqueue_steps(stream, direction, std::move(steps));
@@ -47,17 +47,20 @@ class FailingDevice final : public Device {
   }
 
   const std::unique_ptr<Device> inner_;
+  std::uint64_t& struck_;
   std::array<std::uint64_t, 4> left_{};
 };
 
 SimRank::SimRank(const WorldSpec& world, const ModelSpec& model, std::uint32_t number, SimClock& clock,
-                 std::shared_ptr<MetadataService> service)
+                 SimService* service, SimFileSystem* mount)
     : world_(world),
       model_(model),
       number_(number),
       clock_(clock),
-      service_(std::move(service)),
+      service_(service),
+      mount_(mount),
       disk_(world.seed * 31 + number, std::uint64_t{4} << 20) {
+  if (service_ != nullptr && world.service == "remote") line_ = std::make_shared<ServiceLine>(*service_, struck_);
   (void)register_memory_backend(factory_);
   (void)register_file_backend(factory_);
 }
@@ -84,7 +87,7 @@ Status SimRank::start(RankGroup* group) {
   executor_ = std::make_unique<SimExecutor>(clock_, world_.seed * 977 + number_ * 13 + lives_,
                                             std::chrono::microseconds(world_.least_us),
                                             std::chrono::microseconds(world_.most_us), std::size_t{1} << 20);
-  auto failing = std::make_unique<FailingDevice>(make_cpu_device(*executor_, 1 << 16));
+  auto failing = std::make_unique<FailingDevice>(make_cpu_device(*executor_, 1 << 16), struck_);
   failing_ = failing.get();
   device_ = std::move(failing);
   const auto pages = static_cast<std::uint32_t>(world_.device_pages);
@@ -140,7 +143,7 @@ void SimRank::end() {
 
 Result<std::unique_ptr<StorageBackend>> SimRank::make_backend(std::uint64_t which) {
   const std::string size = std::to_string(world_.disk_kib) + "Ki";
-  BackendEnvironment environment{&disk_, &clock_, executor_.get()};
+  BackendEnvironment environment{&disk(), &clock_, executor_.get()};
   const std::string directory = "/cache" + std::to_string(which);
   if (world_.storage == "memory") return factory_.create("memory", {{"max_size", size}}, environment);
   if (world_.storage == "file") {
@@ -157,10 +160,11 @@ Result<std::unique_ptr<StorageBackend>> SimRank::make_backend(std::uint64_t whic
   options.file_size = world_.disk_kib << 10;
   options.rank = static_cast<std::int64_t>(number_);
   const std::uint64_t session = world_.seed * 1000 + number_ * 100 + lives_;
-  Result<std::unique_ptr<SimPageStore>> store = SimPageStore::create(disk_, directory, *executor_, clock_, session);
+  Result<std::unique_ptr<SimPageStore>> store = SimPageStore::create(disk(), directory, *executor_, clock_, session);
   if (!store.is_ok()) return store.status();
-  return std::unique_ptr<StorageBackend>(std::make_unique<hf3fs::Hf3fsBackend>(
-      options, service_, std::move(store).value(), *executor_, clock_, std::array<std::uint64_t, 2>{session, which}));
+  return std::unique_ptr<StorageBackend>(
+      std::make_unique<hf3fs::Hf3fsBackend>(options, line_ ? line_ : service_->shared(), std::move(store).value(),
+                                            *executor_, clock_, std::array<std::uint64_t, 2>{session, which}));
 }
 
 Status SimRank::open_storage(std::uint64_t which) {
@@ -212,13 +216,23 @@ void SimRank::release_hung() {
 }
 
 void SimRank::heal() {
-  disk_.clear_fault();
+  disk().clear_fault();
   set_plan({});
+  fail_operation(0, StorageFault::kRefused);
+  if (line_) line_->clear_fault();
   for (CopyDirection direction : {CopyDirection::kDeviceToHost, CopyDirection::kHostToDevice}) fail_copy(direction, 0);
   release_hung();
 }
 
-void SimRank::fail_copy(CopyDirection direction, std::uint64_t after) { failing_->fail(direction, after); }
+void SimRank::fail_copy(CopyDirection direction, std::uint64_t n) { failing_->fail(direction, n); }
+
+void SimRank::fail_operation(std::uint64_t n, StorageFault fault) {
+  if (storage_.faults != nullptr) storage_.faults->fail_nth(n, fault, [this] { ++struck_; });
+}
+
+void SimRank::fail_call(std::uint64_t n, LineFault fault, std::uint64_t count) {
+  if (line_) line_->fail_nth(n, fault, count);
+}
 
 std::string SimRank::leaks() const {
   for (const ComponentKind c : kAllComponents) {

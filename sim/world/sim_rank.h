@@ -18,6 +18,7 @@
 #include "sim/sim_clock.h"
 #include "sim/sim_file_system.h"
 #include "sim/world/pattern.h"
+#include "sim/world/service_line.h"
 #include "sim/world/story.h"
 #include "storage/factory.h"
 #include "storage/hf3fs/metadata_service.h"
@@ -37,9 +38,10 @@ struct SimStorage {
 
 class SimRank {
  public:
-  // All outlive the rank. `service` null: no hf3fs in this world.
-  SimRank(const WorldSpec& world, const ModelSpec& model, std::uint32_t number, SimClock& clock,
-          std::shared_ptr<MetadataService> service);
+  // All outlive the rank. `service` null: no hf3fs in this world. `mount`: files that it shares with the other ranks;
+  // null: its storage lies on its own disk.
+  SimRank(const WorldSpec& world, const ModelSpec& model, std::uint32_t number, SimClock& clock, SimService* service,
+          SimFileSystem* mount);
   ~SimRank();
 
   // The process begins; `group` null: it is the only rank. No storage yet.
@@ -65,9 +67,15 @@ class SimRank {
 
   [[nodiscard]] bool is_started() const { return cache_ != nullptr; }
   [[nodiscard]] Cache& cache() { return *cache_; }
-  [[nodiscard]] SimFileSystem& disk() { return disk_; }
+  // Where its storage lies.
+  [[nodiscard]] SimFileSystem& disk() { return mount_ != nullptr ? *mount_ : disk_; }
   [[nodiscard]] Pattern& pattern() { return *pattern_; }
-  void fail_copy(CopyDirection direction, std::uint64_t after);
+  // The n-th from now (1: the next) fails; 0: none does.
+  void fail_copy(CopyDirection direction, std::uint64_t n);
+  void fail_operation(std::uint64_t n, StorageFault fault);
+  void fail_call(std::uint64_t n, LineFault fault, std::uint64_t count);  // to a remote service
+  // How many of these have struck.
+  [[nodiscard]] std::uint64_t struck() const { return struck_; }
   // Empty; or after a flush, which slots are still taken.
   [[nodiscard]] std::string leaks() const;
   // What all ranks must agree on, in a line.
@@ -81,8 +89,11 @@ class SimRank {
   const ModelSpec& model_;
   const std::uint32_t number_;
   SimClock& clock_;
-  const std::shared_ptr<MetadataService> service_;
+  SimService* const service_;
+  SimFileSystem* const mount_;
   SimFileSystem disk_;
+  std::uint64_t struck_ = 0;
+  std::shared_ptr<ServiceLine> line_;  // null: the service is inside, or there is none
   BackendFactory factory_;
   std::uint64_t lives_ = 0;
   FaultPlan plan_;

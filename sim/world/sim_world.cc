@@ -49,12 +49,17 @@ std::string SimWorld::begin() {
   model_ = std::move(model).value();
   if (spec_.ranks == 0 || spec_.ranks > 8) return "world: ranks: 1 to 8";
   if (spec_.storage == "hf3fs") {
-    Result<std::unique_ptr<EmbeddedMetadata>> service = EmbeddedMetadata::create({}, clock_);
-    if (!service.is_ok()) return service.status().to_string();
-    service_ = std::move(service).value();
+    // Without a journal nothing can fail here.
+    service_ = std::make_unique<SimService>(
+        [this] { return std::shared_ptr<MetadataService>(EmbeddedMetadata::create({}, clock_).value()); });
+    if (spec_.service == "remote") {
+      mount_ = std::make_unique<SimFileSystem>(spec_.seed * 31 + 17, std::uint64_t{16} << 20);
+    } else if (spec_.service != "inside") {
+      return "world: service: inside or remote";
+    }
   }
   for (std::uint32_t r = 0; r < spec_.ranks; ++r) {
-    ranks_.push_back(std::make_unique<SimRank>(spec_, model_, r, clock_, service_));
+    ranks_.push_back(std::make_unique<SimRank>(spec_, model_, r, clock_, service_.get(), mount_.get()));
   }
   start_processes();
   return failure_;
@@ -99,6 +104,8 @@ std::string SimWorld::apply(const Event& event) {
     case Verb::kRot:
     case Verb::kCopyFault:
     case Verb::kStoragePlan:
+    case Verb::kStorageFault:
+    case Verb::kServiceFault:
     case Verb::kReleaseHung: damage(event); break;
     default: operate(event);
   }
@@ -394,7 +401,7 @@ void SimWorld::damage(const Event& event) {
       break;
     }
     case Verb::kCopyFault:
-      for (const auto& each : ranks_) each->fail_copy(static_cast<CopyDirection>(a[0] % 2), 1 + a[1] % 8);
+      for (const auto& each : ranks_) each->fail_copy(static_cast<CopyDirection>(a[0] % 2), a[1]);
       break;
     case Verb::kStoragePlan: {
       const auto percent = [&](std::size_t i) { return static_cast<unsigned>(a[i] % 100); };
@@ -404,6 +411,10 @@ void SimWorld::damage(const Event& event) {
                      .partial_percent = percent(4)});
       break;
     }
+    case Verb::kStorageFault: rank.fail_operation(a[1], static_cast<StorageFault>(a[2] % 4)); break;
+    case Verb::kServiceFault:
+      rank.fail_call(a[1], static_cast<LineFault>(a[3] % kLineFaultCount), std::max<std::uint64_t>(a[2], 1));
+      break;
     default:
       for (const auto& each : ranks_) each->release_hung();
   }
@@ -411,6 +422,7 @@ void SimWorld::damage(const Event& event) {
 
 // Clients see errors and come again; what was cached in memory is gone.
 void SimWorld::restart(bool is_crash) {
+  if (is_crash) struck_on_disks_ += struck_disks();
   ++(is_crash ? totals_.crashes : totals_.restarts);
   if (!end_processes(is_crash)) return fail("a storage never closes before a restart");
   start_processes();
@@ -447,6 +459,20 @@ bool SimWorld::end_processes(bool is_crash) {
   return true;
 }
 
+std::uint64_t SimWorld::struck_disks() const {
+  std::uint64_t disks = 0;
+  for (const auto& rank : ranks_) {
+    if (rank == ranks_.front() || mount_ == nullptr) disks += rank->disk().fault_fired() ? 1 : 0;
+  }
+  return disks;
+}
+
+std::uint64_t SimWorld::struck() const {
+  std::uint64_t all = struck_on_disks_ + struck_disks();
+  for (const auto& rank : ranks_) all += rank->struck();
+  return all;
+}
+
 // ---- rules
 
 void SimWorld::check(bool is_full) {
@@ -465,6 +491,7 @@ void SimWorld::check(bool is_full) {
 
 std::string SimWorld::finish() {
   const std::uint64_t before = clock_.ran();
+  struck_on_disks_ += struck_disks();
   for (const auto& rank : ranks_) rank->heal();
   drain_jobs();
   drain_storage();

@@ -37,6 +37,8 @@ class SimWorld {
   [[nodiscard]] std::string apply(const Event& event);
   [[nodiscard]] std::string finish();
   [[nodiscard]] const SimTotals& totals() const { return totals_; }
+  // Faults of the story that have struck.
+  [[nodiscard]] std::uint64_t struck() const;
 
  private:
   using Arguments = std::array<std::uint64_t, kMaxArguments>;
@@ -74,6 +76,7 @@ class SimWorld {
   void damage(const Event& event);
   void restart(bool is_crash);
   [[nodiscard]] bool end_processes(bool is_crash);
+  [[nodiscard]] std::uint64_t struck_disks() const;
   void check(bool is_full);
   void drain_jobs();
   void drain_storage();
@@ -82,13 +85,14 @@ class SimWorld {
   const std::uint64_t check_every_;
   ModelSpec model_;
   SimClock clock_;
-  std::shared_ptr<MetadataService> service_;
+  std::unique_ptr<SimService> service_;
+  std::unique_ptr<SimFileSystem> mount_;            // of hf3fs with a remote service: one for all ranks
   std::vector<std::unique_ptr<RankGroup>> groups_;  // of this life; empty: one rank
   std::vector<std::unique_ptr<SimRank>> ranks_;
   std::vector<Job> jobs_;
   std::vector<std::vector<TokenId>> history_;
   std::vector<std::vector<std::shared_ptr<bool>>> clears_;  // under way, one flag per rank
-  std::uint64_t attaches_ = 0;
+  std::uint64_t attaches_ = 0, struck_on_disks_ = 0;
   std::string failure_;
   SimTotals totals_;
 };

@@ -14,6 +14,29 @@ Story draw_story(std::uint64_t seed, std::size_t events) {
   return story;
 }
 
+Story draw_calm_story(std::uint64_t seed, std::size_t events) {
+  Story story;
+  story.world = draw_world(seed);
+  story.world.trouble = 0;
+  story.world.device_pages = 48;
+  story.world.device_states = 8;
+  if (seed % 4 != 0) story.world.write = "write_through", story.world.prefetch = "wait_complete";
+  Rng rng(seed * 0xbf58476d1ce4e5b9ull + 7);
+  std::vector<Event> part;
+  for (std::size_t i = 0; i < events / 3; ++i) {
+    part.push_back(draw_event(rng, story.world));
+    Event& event = part.back();
+    if (event.verb == Verb::kBegin && i % 2 == 0) event.arguments[1] = 0;  // the same prompt each time it comes
+  }
+  const Event rest{Verb::kTime, {2'000'000}};
+  for (const Verb verb : {Verb::kFlush, Verb::kCrash, Verb::kRestart}) {
+    story.events.insert(story.events.end(), part.begin(), part.end());
+    for (int i = 0; i < 40; ++i) story.events.push_back({Verb::kMove, {static_cast<std::uint64_t>(i), 16}});
+    story.events.insert(story.events.end(), {rest, {verb, {}}});
+  }
+  return story;
+}
+
 SimOutcome run_story(const Story& story, std::uint64_t check_every) {
   SimOutcome out;
   SimWorld world(story.world, check_every);
@@ -21,6 +44,53 @@ SimOutcome run_story(const Story& story, std::uint64_t check_every) {
   while (out.failure.empty() && out.took < story.events.size()) out.failure = world.apply(story.events[out.took++]);
   if (out.failure.empty()) out.failure = world.finish();
   out.totals = world.totals();
+  out.struck = world.struck();
+  return out;
+}
+
+namespace {
+
+// The story with one fault in front: the n-th call of `site` fails in way `kind`. Disks fail from opening on: the
+// storage is taken away first, and attached twice, so that there is one also when opening it has failed.
+Story with_fault(const Story& story, FaultSite site, std::uint64_t rank, std::uint64_t n, std::uint64_t kind) {
+  Story out = story;
+  std::vector<Event> front;
+  switch (site) {
+    case FaultSite::kFile:
+      front = {{Verb::kDetach, {}}, {Verb::kFileFault, {rank, n, 1, kind}}, {Verb::kAttach, {}}, {Verb::kAttach, {}}};
+      break;
+    case FaultSite::kCopyOut: front = {{Verb::kCopyFault, {0, n}}}; break;
+    case FaultSite::kCopyIn: front = {{Verb::kCopyFault, {1, n}}}; break;
+    case FaultSite::kStorage: front = {{Verb::kStorageFault, {rank, n, kind}}}; break;
+    case FaultSite::kService: front = {{Verb::kServiceFault, {rank, n, 1, kind}}}; break;
+  }
+  out.events.insert(out.events.begin(), front.begin(), front.end());
+  return out;
+}
+
+}  // namespace
+
+EveryFault run_every_fault(const Story& story, std::uint64_t check_every) {
+  constexpr std::array<std::uint64_t, kFaultSiteCount> kKinds = {4, 1, 1, 4, 4};
+  constexpr std::array<bool, kFaultSiteCount> kIsPerRank = {true, false, false, true, true};
+  EveryFault out;
+  for (std::size_t site = 0; site < kFaultSiteCount; ++site) {
+    const std::uint64_t ranks = kIsPerRank[site] ? story.world.ranks : 1;
+    for (std::uint64_t choice = 0; choice < ranks * kKinds[site]; ++choice) {
+      for (std::uint64_t n = 1;; ++n) {
+        Story one = with_fault(story, static_cast<FaultSite>(site), choice % ranks, n, choice / ranks);
+        const SimOutcome outcome = run_story(one, check_every);
+        out.totals.add(outcome.totals);
+        if (!outcome.failure.empty()) {
+          out.failure = outcome.failure;
+          out.story = std::move(one);
+          return out;
+        }
+        if (outcome.struck == 0) break;  // the story makes fewer calls than n
+        ++out.runs[site];
+      }
+    }
+  }
   return out;
 }
 

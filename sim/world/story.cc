@@ -24,6 +24,8 @@ constexpr std::array<VerbInfo, kVerbCount> kVerbs = {{
     {"rot", {"rank", "file", "offset", "bit"}},
     {"copy-fault", {"direction", "after"}},
     {"storage-plan", {"rank", "refuse", "hang", "fail", "partial"}},
+    {"storage-fault", {"rank", "after", "kind"}},
+    {"service-fault", {"rank", "after", "count", "kind"}},
     {"release-hung", {}},
     {"restart", {}},
     {"crash", {}},
@@ -35,10 +37,11 @@ struct Weight {
   unsigned permille;
 };
 constexpr Weight kWeights[] = {
-    {Verb::kBegin, 110},     {Verb::kTime, 330},      {Verb::kAbort, 12},  {Verb::kFlush, 6},
-    {Verb::kExplain, 5},     {Verb::kDetach, 4},      {Verb::kAttach, 8},  {Verb::kClear, 3},
-    {Verb::kPolicies, 5},    {Verb::kFileFault, 6},   {Verb::kRot, 4},     {Verb::kCopyFault, 4},
-    {Verb::kStoragePlan, 5}, {Verb::kReleaseHung, 6}, {Verb::kRestart, 2}, {Verb::kCrash, 2},
+    {Verb::kBegin, 110},      {Verb::kTime, 330},       {Verb::kAbort, 12},  {Verb::kFlush, 6},
+    {Verb::kExplain, 5},      {Verb::kDetach, 4},       {Verb::kAttach, 8},  {Verb::kClear, 3},
+    {Verb::kPolicies, 5},     {Verb::kFileFault, 6},    {Verb::kRot, 4},     {Verb::kCopyFault, 4},
+    {Verb::kStoragePlan, 5},  {Verb::kReleaseHung, 6},  {Verb::kRestart, 2}, {Verb::kCrash, 2},
+    {Verb::kStorageFault, 3}, {Verb::kServiceFault, 4},
 };
 
 // What a calm world has less of.
@@ -61,6 +64,7 @@ struct Setting {
 constexpr Setting kSettings[] = {
     {"model", &WorldSpec::model, nullptr},
     {"storage", &WorldSpec::storage, nullptr},
+    {"service", &WorldSpec::service, nullptr},
     {"write", &WorldSpec::write, nullptr},
     {"prefetch", &WorldSpec::prefetch, nullptr},
     {"layout", &WorldSpec::layout, nullptr},
@@ -172,6 +176,7 @@ WorldSpec draw_world(std::uint64_t seed) {
   world.operations = 8 + rng.below(64);
   world.most_us = 200 + rng.below(6000);
   world.trouble = std::array<std::uint64_t, 4>{0, 10, 40, 100}[rng.below(4)];
+  if (world.storage == "hf3fs" && rng.below(2) == 0) world.service = "remote";
   return world;
 }
 
@@ -196,6 +201,9 @@ Event draw_event(Rng& rng, const WorldSpec& world) {
     case Verb::kMove: a = {rng.below(64), 1 + rng.below(16), rng.below(8) == 0 ? rng.below(4) : 0}; break;
     case Verb::kTime: a[0] = rng.below(12) == 0 ? rng.below(2'000'000) : rng.below(8000); break;
     case Verb::kFileFault: a = {rng.below(world.ranks), 1 + rng.below(40), 1 + rng.below(6), rng.below(4)}; break;
+    case Verb::kCopyFault: a = {rng.below(2), 1 + rng.below(8)}; break;
+    case Verb::kStorageFault: a = {rng.below(world.ranks), 1 + rng.below(20), rng.below(4)}; break;
+    case Verb::kServiceFault: a = {rng.below(world.ranks), 1 + rng.below(20), 1 + rng.below(4), rng.below(4)}; break;
     case Verb::kStoragePlan: {
       const bool heals = rng.below(3) == 0;
       a = {rng.below(world.ranks), heals ? 0 : rng.below(10), heals ? 0 : rng.below(6), heals ? 0 : rng.below(30),

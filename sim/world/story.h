@@ -26,25 +26,28 @@
 namespace larder::sim {
 
 enum class Verb : std::uint8_t {
-  kBegin,        // a request; continues an earlier conversation if keep > 0
-  kMove,         // start it, or one engine step of it
-  kAbort,        // the client goes away
-  kTime,         // simulated time passes; then every rank polls once
-  kFlush,        // an operator empties device and host
-  kExplain,      // an operator asks
-  kDetach,       // an operator takes the storage away
-  kAttach,       // ... gives a new one, over the same files; a switch if one is there
-  kClear,        // ... empties the storage
-  kPolicies,     // ... changes when to write and how long to wait
-  kFileFault,    // the n-th file operation of a rank's disk fails
-  kRot,          // bits in a file of a rank flip
-  kCopyFault,    // the n-th copy of one direction fails on every rank
-  kStoragePlan,  // how often a rank's storage refuses, hangs, fails, answers in part: percentages
-  kReleaseHung,  // what hung in the storage goes on
-  kRestart,      // the process ends in order, and starts again
-  kCrash,        // the power goes, and comes back
+  kBegin,         // a request; continues an earlier conversation if keep > 0
+  kMove,          // start it, or one engine step of it
+  kAbort,         // the client goes away
+  kTime,          // simulated time passes; then every rank polls once
+  kFlush,         // an operator empties device and host
+  kExplain,       // an operator asks
+  kDetach,        // an operator takes the storage away
+  kAttach,        // ... gives a new one, over the same files; a switch if one is there
+  kClear,         // ... empties the storage
+  kPolicies,      // ... changes when to write and how long to wait
+  kFileFault,     // the n-th file operation of a rank's disk fails
+  kRot,           // bits in a file of a rank flip
+  kCopyFault,     // the n-th copy of one direction fails on every rank
+  kStoragePlan,   // how often a rank's storage refuses, hangs, fails, answers in part: percentages
+  kStorageFault,  // the n-th operation of a rank's storage is refused, hangs, fails, or fails in part
+  kServiceFault,  // the n-th call of a rank to a remote metadata service is lost, or its answer, or it comes twice; or
+                  // the service has forgotten everything
+  kReleaseHung,   // what hung in the storage goes on
+  kRestart,       // the process ends in order, and starts again
+  kCrash,         // the power goes, and comes back
 };
-inline constexpr std::size_t kVerbCount = 17;
+inline constexpr std::size_t kVerbCount = 19;
 inline constexpr std::size_t kMaxArguments = 6;
 
 struct VerbInfo {
@@ -60,8 +63,9 @@ struct Event {
 
 // What there is. Drawn from a seed, or written down.
 struct WorldSpec {
-  std::string model = "full";    // a small shape (model_names()), or a tiny preset
-  std::string storage = "file";  // memory | file | hf3fs
+  std::string model = "full";      // a small shape (model_names()), or a tiny preset
+  std::string storage = "file";    // memory | file | hf3fs
+  std::string service = "inside";  // of hf3fs; remote: behind a line, and all ranks write into the same files
   std::string write = "write_through", prefetch = "timeout", layout = "page_first", eviction = "lru";
   std::uint64_t seed = 1;  // of delays, faults and contents
   std::uint64_t ranks = 1;

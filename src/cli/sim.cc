@@ -1,5 +1,6 @@
 // `larder sim`: the production cache in simulated worlds, each of which follows from a seed.
 #include <CLI/CLI.hpp>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <span>
@@ -25,7 +26,7 @@ struct SimOptions {
   std::uint64_t check_every = 64;
   std::string scenario, write_to;
   std::string model, storage;
-  bool tell = false, probes = false, keeps_long = false;
+  bool tell = false, probes = false, keeps_long = false, every_fault = false;
 };
 
 struct Progress {
@@ -80,6 +81,23 @@ int report_failure(const sim::Story& story, const sim::SimOutcome& outcome, cons
   return 1;
 }
 
+// Every call of each story fails once, in each way. `totals`, `runs`: sums over stories.
+int fail_everywhere(const sim::Story& story, const SimOptions& options, sim::SimTotals& totals,
+                    std::array<std::uint64_t, sim::kFaultSiteCount>& runs) {
+  const sim::EveryFault every = sim::run_every_fault(story, options.check_every);
+  totals.add(every.totals);
+  for (std::size_t site = 0; site < runs.size(); ++site) runs[site] += every.runs[site];
+  if (every.failure.empty()) return 0;
+  fmt::print(stderr, "\nseed {}: {}\n", story.world.seed, sim::to_text(story.world));
+  return report_failure(every.story, sim::run_story(every.story, options.check_every), options);
+}
+
+void print_runs(const std::array<std::uint64_t, sim::kFaultSiteCount>& runs) {
+  for (std::size_t site = 0; site < runs.size(); ++site) {
+    fmt::print("{:>12}  runs in which one of the {} failed\n", runs[site], sim::kFaultSiteWords[site]);
+  }
+}
+
 int run_scenario(const SimOptions& options) {
   constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
   const Result<std::string> text = read_text_file(real_file_system(), options.scenario, kMostBytes);
@@ -93,6 +111,13 @@ int run_scenario(const SimOptions& options) {
     return 2;
   }
   const TimePoint begin = real_clock().now();
+  if (options.every_fault) {
+    sim::SimTotals totals;
+    std::array<std::uint64_t, sim::kFaultSiteCount> runs{};
+    const int failed = fail_everywhere(*story, options, totals, runs);
+    if (failed == 0) print_totals(totals, seconds_since(begin)), print_runs(runs);
+    return failed;
+  }
   const sim::SimOutcome outcome = sim::run_story(*story, options.check_every);
   print_totals(outcome.totals, seconds_since(begin));
   if (outcome.failure.empty()) return 0;
@@ -101,7 +126,8 @@ int run_scenario(const SimOptions& options) {
 }
 
 sim::Story story_of(std::uint64_t seed, const SimOptions& options) {
-  sim::Story story = sim::draw_story(seed, options.events);
+  sim::Story story =
+      options.every_fault ? sim::draw_calm_story(seed, options.events) : sim::draw_story(seed, options.events);
   if (!options.model.empty()) story.world.model = options.model;
   if (!options.storage.empty()) story.world.storage = options.storage;
   return story;
@@ -109,9 +135,14 @@ sim::Story story_of(std::uint64_t seed, const SimOptions& options) {
 
 int run_seeds(const SimOptions& options) {
   Progress progress;
+  std::array<std::uint64_t, sim::kFaultSiteCount> runs{};
   for (std::uint64_t seed = options.first; seed < options.first + options.seeds; ++seed) {
     const sim::Story story = story_of(seed, options);
     if (options.tell) fmt::print("{}", sim::to_text(story));
+    if (options.every_fault) {
+      if (const int failed = fail_everywhere(story, options, progress.totals, runs); failed != 0) return failed;
+      continue;
+    }
     const sim::SimOutcome outcome = sim::run_story(story, options.check_every);
     progress.totals.add(outcome.totals);
     if (!outcome.failure.empty()) {
@@ -124,6 +155,7 @@ int run_seeds(const SimOptions& options) {
                static_cast<double>(progress.totals.events) / seconds_since(progress.begin));
   }
   print_totals(progress.totals, seconds_since(progress.begin));
+  if (options.every_fault) print_runs(runs);
   if (!options.probes) return 0;
   const std::size_t missing = print_probes();
   if (missing == 0) return 0;
@@ -148,6 +180,9 @@ int sim_command(int argc, char** argv) {
   app.add_option("--model", options.model, "in every world this model: a small one, or a tiny preset");
   app.add_option("--storage", options.storage, "in every world this storage: memory, file or hf3fs");
   app.add_option("--write-failure", options.write_to, "where a shrunk failing story goes (sim-failure-SEED.txt)");
+  app.add_flag("--every-fault", options.every_fault,
+               "run each story once for each call it makes of disks, copies, storage and metadata service, with that\n"
+               "call failing; for short stories without other trouble: --seeds 20 --events 60");
   app.add_flag("--probes", options.probes, "print which rare branches were reached; 1 if one never was");
   app.add_flag("--no-shrink", options.keeps_long, "do not make a failing story short");
   app.add_flag("--tell", options.tell, "print the stories");

@@ -98,6 +98,32 @@ TEST(StorageWait, WaitForATurnEnds) {
   EXPECT_EQ(h.check_clean(), "");
 }
 
+// Host slots that storage reads from, or writes into, are leased until it is done, also when nobody wants them any
+// more.
+TEST(StorageLeases, SlotsAreLeasedWhileStorageHasThem) {
+  for (const Call call : {Call::kWrite, Call::kRead}) {
+    HarnessOptions options = eager_options(Shape::kAll);
+    options.config.prefetch_policy = PrefetchPolicy::kWaitComplete;
+    Harness h(options);
+    if (call == Call::kRead) store_only(h, prompt_of(60));
+    h.backend->script = [call](Call c, std::size_t) { return hold(c, call); };
+    Harness::Job job = h.begin(prompt_of(60), 4);
+    for (int i = 0; i < 100 && h.backend->held() == 0; ++i) {
+      if (h.done(job) || !h.advance(job, 16)) look(h);
+    }
+    ASSERT_GT(h.backend->held(), 0u);
+    h.cache->abort(job.id);
+    look(h);
+    for (const ComponentKind c : {ComponentKind::kFull, ComponentKind::kSwa, ComponentKind::kMamba}) {
+      EXPECT_GT(h.host->counts(c).leases, 0u) << component_name(c) << ", call " << static_cast<int>(call);
+    }
+    h.backend->script = {};
+    (void)h.backend->release();
+    h.settle();
+    EXPECT_EQ(h.check_clean(), "");
+  }
+}
+
 // An aborted request takes its deadline along, and the next one gets its own.
 TEST(StorageWait, TurnTimerFollowsTheFirstThatWaits) {
   TurnWait t;

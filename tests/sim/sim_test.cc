@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -84,6 +85,28 @@ TEST_F(Sim, WorldsOfManySeedsEndWell) {
   EXPECT_GT(totals.storage_tokens, 0u);
   EXPECT_GT(totals.crashes, 0u);
   EXPECT_GT(totals.checked_pages, worlds);
+}
+
+// The n-th call of everything fails, for each n: disks, copies, storage operations, calls to a remote service.
+TEST_F(Sim, AnyCallMayFail) {
+  std::array<std::uint64_t, kFaultSiteCount> runs{};
+  const std::uint64_t stories = kIsSanitized ? 1 : 3;
+  for (const std::string storage : {"file", "hf3fs"}) {
+    for (std::uint64_t seed = 1; seed <= stories; ++seed) {
+      Story story = draw_calm_story(seed, 60);
+      story.world.storage = storage;
+      story.world.service = "remote";
+      const EveryFault every = run_every_fault(story);
+      ASSERT_EQ(every.failure, "") << to_text(every.story);
+      for (std::size_t site = 0; site < runs.size(); ++site) runs[site] += every.runs[site];
+    }
+  }
+  for (std::size_t site = 0; site < runs.size(); ++site) {
+    const bool is_rare = static_cast<FaultSite>(site) == FaultSite::kCopyIn;
+    EXPECT_GT(runs[site], is_rare ? 0u : 10u) << kFaultSiteWords[site];
+    std::printf("%llu runs: one of the %s failed\n", static_cast<unsigned long long>(runs[site]),
+                std::string(kFaultSiteWords[site]).c_str());
+  }
 }
 
 // Stories that were worth keeping: tests/sim/scenario/*.txt.

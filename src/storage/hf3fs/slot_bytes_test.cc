@@ -1,0 +1,86 @@
+#include "storage/hf3fs/slot_bytes.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "storage/hf3fs/page_slots.h"
+
+namespace larder::hf3fs {
+namespace {
+
+constexpr std::size_t kPayload = 5000;
+
+class SlotBytes : public ::testing::Test {
+ protected:
+  SlotBytes() : slot_(transfer_bytes(kPayload), std::byte{0x77}) {
+    for (std::size_t i = 0; i < kPayload; ++i) bytes_[i] = static_cast<std::byte>(i * 7);
+    PageTransfer transfer = transfer_of(pieces_);
+    fill_slot(transfer, slot_.data(), slot_.size());
+  }
+  PageTransfer transfer_of(std::span<const Segment> pieces) const {
+    PageTransfer transfer;
+    transfer.envelope.key.bytes.fill(3);
+    transfer.envelope.namespace_digest.bytes.fill(4);
+    transfer.envelope.layout_fingerprint.bytes.fill(5);
+    transfer.envelope.generation = 9;
+    transfer.envelope.payload_bytes = kPayload;
+    transfer.payload = pieces;
+    return transfer;
+  }
+  // What a reader finds who expects `transfer`; nothing may be copied unless it is ok.
+  StatusCode take(PageTransfer transfer) {
+    std::vector<std::byte> out(kPayload, std::byte{0xEE});
+    const Segment pieces[] = {{out.data(), 17}, {out.data() + 17, 0}, {out.data() + 17, kPayload - 17}};
+    transfer.payload = pieces;
+    const Status status = take_out(transfer, slot_.data());
+    EXPECT_EQ(out, status.is_ok() ? bytes_ : std::vector<std::byte>(kPayload, std::byte{0xEE}));
+    return status.code();
+  }
+
+  std::vector<std::byte> bytes_ = std::vector<std::byte>(kPayload);
+  const std::vector<Segment> pieces_ = {{bytes_.data(), 1000}, {bytes_.data() + 1000, kPayload - 1000}};
+  std::vector<std::byte> slot_;
+};
+
+TEST_F(SlotBytes, WhatWasPutInComesOut) {
+  EXPECT_EQ(take(transfer_of(pieces_)), StatusCode::kOk);
+  for (std::size_t i = kHeadBytes + kPayload; i < slot_.size(); ++i) ASSERT_EQ(slot_[i], std::byte{0}) << i;
+}
+
+// The page of an earlier or later use of the slot is no error of the disk.
+TEST_F(SlotBytes, AnotherGenerationIsAMiss) {
+  for (const std::uint64_t generation : {8u, 10u}) {
+    PageTransfer transfer = transfer_of(pieces_);
+    transfer.envelope.generation = generation;
+    EXPECT_EQ(take(transfer), StatusCode::kNotFound);
+  }
+}
+
+TEST_F(SlotBytes, AnyOtherDifferenceIsCorrupt) {
+  PageTransfer transfer = transfer_of(pieces_);
+  transfer.envelope.pool = PoolName::kMamba;
+  EXPECT_EQ(take(transfer), StatusCode::kCorrupt);
+  transfer = transfer_of(pieces_);
+  transfer.envelope.key.bytes[31] ^= 1;
+  EXPECT_EQ(take(transfer), StatusCode::kCorrupt);
+  transfer = transfer_of(pieces_);
+  transfer.envelope.namespace_digest.bytes[0] ^= 1;
+  EXPECT_EQ(take(transfer), StatusCode::kCorrupt);
+  transfer = transfer_of(pieces_);
+  transfer.envelope.layout_fingerprint.bytes[0] ^= 1;
+  EXPECT_EQ(take(transfer), StatusCode::kCorrupt);
+}
+
+TEST_F(SlotBytes, AnyBitOfHeadOrPayloadIsSeen) {
+  for (std::size_t at = 0; at < kHeadBytes + kPayload; at += at < kEnvelopeBytes ? 1 : 97) {
+    if (at >= kEnvelopeBytes && at < kHeadBytes) continue;  // padding
+    slot_[at] ^= std::byte{0x10};
+    EXPECT_EQ(take(transfer_of(pieces_)), StatusCode::kCorrupt) << "byte " << at;
+    slot_[at] ^= std::byte{0x10};
+  }
+  EXPECT_EQ(take(transfer_of(pieces_)), StatusCode::kOk);
+}
+
+}  // namespace
+}  // namespace larder::hf3fs
