@@ -19,6 +19,7 @@ namespace {
 constexpr std::uint64_t kChain = 128;  // pages of one sequence
 constexpr std::size_t kBodies = 64;    // prepared requests of a connection
 const MetadataNamespace kSpace{0, "kv"};
+const MetadataNamespace kStoreSpace{0, "kv-store"};  // of stores, which evict: nothing in it is leased
 
 // 64 characters, as the reference's keys.
 std::string key_of(std::uint64_t number) {
@@ -26,11 +27,17 @@ std::string key_of(std::uint64_t number) {
 }
 
 // Some requests in a row; gives false when an answer was wrong.
-using Call = std::function<bool()>;
+using Call = std::function<Status()>;
+
+Status check_reply(const Result<HttpReply>& reply) {
+  if (!reply.is_ok()) return reply.status();
+  if (reply->status == 200) return Status::ok();
+  return internal_error("the server answers " + std::to_string(reply->status) + ": " + reply->body.substr(0, 200));
+}
 
 struct Part {  // of one connection
   std::vector<double> micros;
-  bool is_wrong = false;
+  Status status;  // of its last call
 };
 
 double percentile(std::vector<double>& sorted, double q) {
@@ -53,7 +60,8 @@ class HttpBench {
     auto server = MetadataServer::create(parts);
     if (!server.is_ok()) return server.status();
     server_ = std::move(*server);
-    return fill();
+    LARDER_RETURN_IF_ERROR(fill(kSpace));
+    return fill(kStoreSpace);
   }
 
   Result<std::vector<MetadataHttpCell>> run() {
@@ -77,21 +85,22 @@ class HttpBench {
   }
 
  private:
-  Status fill() {
-    const auto given = service_->initialize(kSpace, options_.stored);
+  Status fill(const MetadataNamespace& space) {
+    const auto given = service_->initialize(space, options_.stored);
     if (!given.is_ok()) return given.status();
     for (std::uint64_t first = 0; first < options_.stored; first += kChain) {
       const std::uint64_t end = std::min(first + kChain, options_.stored);
       std::vector<std::string> keys;
       for (std::uint64_t i = first; i < end; ++i) keys.push_back(key_of(i));
-      LARDER_RETURN_IF_ERROR(store(*service_, keys, first));
+      LARDER_RETURN_IF_ERROR(store(*service_, space, keys, first));
     }
     next_key_ = options_.stored;
     return Status::ok();
   }
 
-  static Status store(MetadataService& service, const std::vector<std::string>& keys, std::uint64_t operation) {
-    ReserveItems wanted{&kSpace, {}};
+  static Status store(MetadataService& service, const MetadataNamespace& space, const std::vector<std::string>& keys,
+                      std::uint64_t operation) {
+    ReserveItems wanted{&space, {}};
     for (std::size_t i = 0; i < keys.size(); ++i) {
       wanted.items.push_back({keys[i], i == 0 ? std::string_view{} : std::string_view(keys[i - 1])});
     }
@@ -102,7 +111,7 @@ class HttpBench {
     for (std::size_t i = 0; i < keys.size(); ++i) {
       const Reserved& one = given->front()[i];
       if (one.outcome != ReserveOutcome::kReserved) return internal_error("a key got no page");
-      request.groups[0].push_back({&kSpace, keys[i], one.ref});
+      request.groups[0].push_back({&space, keys[i], one.ref});
     }
     const auto done = service.confirm(request);
     if (!done.is_ok()) return done.status();
@@ -141,10 +150,7 @@ class HttpBench {
   }
 
   Call floor_call() const {
-    return [client = connect()] {
-      const auto reply = client->raw("GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
-      return reply.is_ok() && reply->status == 200;
-    };
+    return [client = connect()] { return check_reply(client->raw("GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")); };
   }
 
   Call call_of(const MetadataHttpCell& cell) {
@@ -152,8 +158,7 @@ class HttpBench {
     std::vector<std::string> requests;
     for (std::size_t i = 0; i < kBodies; ++i) requests.push_back(lookup_request(cell));
     return [client = connect(), requests = std::move(requests), next = std::size_t{0}]() mutable {
-      const auto reply = client->raw(requests[next++ % kBodies]);
-      return reply.is_ok() && reply->status == 200;
+      return check_reply(client->raw(requests[next++ % kBodies]));
     };
   }
 
@@ -167,7 +172,7 @@ class HttpBench {
       const std::uint64_t first = next_key_.fetch_add(count, std::memory_order_relaxed);
       std::vector<std::string> keys;
       for (std::uint32_t i = 0; i < count; ++i) keys.push_back(key_of(first + i));
-      return client && store(*client, keys, first).is_ok();
+      return client ? store(*client, kStoreSpace, keys, first) : unavailable("no connection to the server");
     };
   }
 
@@ -175,15 +180,15 @@ class HttpBench {
   Result<MetadataHttpRun> measure(std::vector<Call> calls, double requests_per_call) const {
     std::vector<Part> parts(calls.size());
     for (Call& call : calls) {
-      if (!call()) return internal_error("the metadata server answers wrong");  // and connects
+      LARDER_RETURN_IF_ERROR(call());  // and connects
     }
     ThreadPoolExecutor threads("bench", calls.size(), calls.size());
     const TimePoint begin = real_clock().now();
     const TimePoint end = begin + Nanos(static_cast<std::int64_t>(options_.seconds * 1e9));
     for (std::size_t i = 0; i < calls.size(); ++i) {
       LARDER_RETURN_IF_ERROR(threads.post([&call = calls[i], &part = parts[i], end] {
-        for (TimePoint now = real_clock().now(); now < end && !part.is_wrong;) {
-          part.is_wrong = !call();
+        for (TimePoint now = real_clock().now(); now < end && part.status.is_ok();) {
+          part.status = call();
           const TimePoint after = real_clock().now();
           part.micros.push_back(static_cast<double>((after - now).count()) / 1e3);
           now = after;
@@ -194,7 +199,7 @@ class HttpBench {
     const double seconds = static_cast<double>((real_clock().now() - begin).count()) / 1e9;
     std::vector<double> all;
     for (const Part& part : parts) {
-      if (part.is_wrong) return internal_error("the metadata server answers wrong");
+      LARDER_RETURN_IF_ERROR(part.status);
       all.insert(all.end(), part.micros.begin(), part.micros.end());
     }
     std::sort(all.begin(), all.end());

@@ -184,6 +184,17 @@ function(larder_add_sim_tests)
   larder_add_test(larder_sim_test fast "${sources}" larder_sim larder_base)
 endfunction()
 
+# The benchmarks run, and find what they measure in order. Their numbers are not looked at.
+function(larder_add_bench_tests)
+  foreach(bench "metadata --quick" "metadata --http --quick" "storage --quick --no-fio" "transfer 1"
+      "tree --sequences 2000")
+    string(REPLACE " " "_" name "${bench}")
+    separate_arguments(words UNIX_COMMAND "${bench}")
+    add_test(NAME larder_bench/${name} COMMAND larder bench ${words} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+    set_tests_properties(larder_bench/${name} PROPERTIES LABELS slow TIMEOUT 300)
+  endforeach()
+endfunction()
+
 # The command against the example library, and against one with a defect.
 function(larder_add_command_tests)
   set(plugin larder conformance --backend plugin --destructive --seed 7)

@@ -5,6 +5,7 @@
 #   tools/install_deps.sh            what a build and its tests need
 #   tools/install_deps.sh --full     in addition what the full check (clang) and `larder bench storage` (fio) need
 #   tools/install_deps.sh --fuzz     in addition what tools/fuzz.sh needs: clang, libFuzzer and the sanitizers for it
+#   tools/install_deps.sh --tidy     in addition what tools/tidy.py needs
 #   tools/install_deps.sh --list     prints the names instead
 set -euo pipefail
 
@@ -18,15 +19,20 @@ build_packages=(
 )
 full_packages=(clang-16 fio)
 fuzz_packages=(clang-16 libclang-rt-16-dev)
+tidy_packages=(clang-16 clang-tidy-16)
 
 main() {
   local packages=("${build_packages[@]}")
   case "${1:-}" in
     --full) packages+=("${full_packages[@]}") ;;
     --fuzz) packages+=("${fuzz_packages[@]}") ;;
-    --list) printf '%s\n' "${build_packages[@]}" "${full_packages[@]}" "${fuzz_packages[@]}" | sort -u; return 0 ;;
+    --tidy) packages+=("${tidy_packages[@]}") ;;
+    --list)
+      printf '%s\n' "${build_packages[@]}" "${full_packages[@]}" "${fuzz_packages[@]}" "${tidy_packages[@]}" | sort -u
+      return 0
+      ;;
     "") ;;
-    *) echo "usage: $0 [--full|--fuzz|--list]" >&2; return 2 ;;
+    *) echo "usage: $0 [--full|--fuzz|--tidy|--list]" >&2; return 2 ;;
   esac
 
   local missing=() package
