@@ -37,7 +37,7 @@ struct Weight {
   unsigned permille;
 };
 constexpr Weight kWeights[] = {
-    {Verb::kBegin, 110},      {Verb::kTime, 330},       {Verb::kAbort, 12},  {Verb::kFlush, 6},
+    {Verb::kBegin, 110},      {Verb::kTime, 330},       {Verb::kAbort, 12},  {Verb::kFlush, 10},
     {Verb::kExplain, 5},      {Verb::kDetach, 4},       {Verb::kAttach, 8},  {Verb::kClear, 3},
     {Verb::kPolicies, 5},     {Verb::kFileFault, 6},    {Verb::kRot, 4},     {Verb::kCopyFault, 4},
     {Verb::kStoragePlan, 5},  {Verb::kReleaseHung, 6},  {Verb::kRestart, 2}, {Verb::kCrash, 2},
@@ -171,7 +171,7 @@ WorldSpec draw_world(std::uint64_t seed) {
   world.ranks = rng.below(4) == 0 ? 2 : 1;
   world.device_pages = 48 + rng.below(32);
   world.device_states = 8 + rng.below(10);
-  world.host_pages = 40 + rng.below(160);
+  world.host_pages = 24 + rng.below(rng.below(2) == 0 ? 40 : 160);
   world.disk_kib = rng.below(3) == 0 ? 192 : 1024;
   world.operations = 8 + rng.below(64);
   world.most_us = 200 + rng.below(6000);
@@ -195,11 +195,16 @@ Event draw_event(Rng& rng, const WorldSpec& world) {
   auto& a = event.arguments;
   switch (event.verb) {
     case Verb::kBegin:
-      a = {rng.below(64), rng.below(4) == 0 ? 0 : 1 + rng.below(100), 1 + rng.below(30), rng.below(6),
-           rng.below(20), rng.below(5) == 0 ? 1 : std::uint64_t{0}};
+      a = {rng.below(64),     rng.below(4) == 0 ? 0 : 1 + rng.below(100),
+           1 + rng.below(30), rng.below(rng.below(3) == 0 ? 6 : 40),
+           rng.below(20),     rng.below(5) == 0 ? 1 : std::uint64_t{0}};
       break;
     case Verb::kMove: a = {rng.below(64), 1 + rng.below(16), rng.below(8) == 0 ? rng.below(4) : 0}; break;
-    case Verb::kTime: a[0] = rng.below(12) == 0 ? rng.below(2'000'000) : rng.below(8000); break;
+    case Verb::kTime:
+      a[0] = rng.below(12) == 0 ? rng.below(2'000'000) : rng.below(8000);
+      // The machine slept, or the process was stopped: every deadline and lease is over at once.
+      if (rng.below(400) == 0) a[0] = rng.below(7'200) * 1'000'000;
+      break;
     case Verb::kFileFault: a = {rng.below(world.ranks), 1 + rng.below(40), 1 + rng.below(6), rng.below(4)}; break;
     case Verb::kCopyFault: a = {rng.below(2), 1 + rng.below(8)}; break;
     case Verb::kStorageFault: a = {rng.below(world.ranks), 1 + rng.below(20), rng.below(4)}; break;
