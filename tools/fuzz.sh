@@ -5,8 +5,8 @@
 #
 # Installs clang's runtime if it is missing and builds preset `fuzz`. Each target starts from fuzz/corpus/TARGET. What
 # it finds goes to build/fuzz/findings/TARGET, its log to build/fuzz/TARGET.log. New inputs are dropped; with --keep
-# they stay in build/fuzz/corpus/TARGET, and later runs start from them as well. Prints a table; ends with 1 if any
-# target has a finding.
+# they stay in build/fuzz/corpus/TARGET, and later runs start from them as well: an hour may be made of many runs, and
+# the column "seconds" says how long such runs took in all. Prints a table; ends with 1 if any target has a finding.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -41,18 +41,20 @@ read_arguments() {
 # run_target NAME: prints its line of the table; 1 if it has a finding.
 run_target() {
   local name="$1" log="build/fuzz/$1.log" corpus="build/fuzz/corpus/$1" found="build/fuzz/findings/$1" result=ok
-  [ "$keep" = 1 ] || rm -rf "$corpus"
+  [ "$keep" = 1 ] || rm -rf "$corpus" "$corpus.seconds"
   mkdir -p "$corpus" "$found"
   # A gigabyte, and a minute for one input, are findings too.
   "build/fuzz/fuzz_$name" "$corpus" "fuzz/corpus/$name" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=1024 \
     -max_len=16384 -print_final_stats=1 -artifact_prefix="$found/" >"$log" 2>&1 || result="FINDING: $log"
-  local last runs rate
+  local last runs rate total
+  total=$(("$(cat "$corpus.seconds" 2>/dev/null || echo 0)" + seconds))
+  echo "$total" >"$corpus.seconds"
   last="$(grep -E '^#[0-9]+.*cov: ' "$log" | tail -n 1 || true)"
   runs="$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")"
   rate="$(sed -n 's/^stat::average_exec_per_sec: *//p' "$log")"
   field() { sed -n "s/.* $1: \([0-9][^ ]*\).*/\1/p" <<<"$last"; }
-  printf '%-16s %10s %8s %7s %9s %14s  %s\n' \
-    "$name" "${runs:-?}" "${rate:-?}" "$(field cov)" "$(field ft)" "$(field corp)" "$result"
+  printf '%-16s %8s %10s %8s %7s %9s %14s  %s\n' \
+    "$name" "$total" "${runs:-?}" "${rate:-?}" "$(field cov)" "$(field ft)" "$(field corp)" "$result"
   [ "$result" = ok ]
 }
 
@@ -72,7 +74,7 @@ main() {
   cmake --build --preset fuzz --target "${targets[@]/#/fuzz_}" >build/fuzz/build.log 2>&1 ||
     { cat build/fuzz/build.log; return 1; }
   local failed=0 name
-  printf '%-16s %10s %8s %7s %9s %14s  %s\n' target runs runs/s edges features corpus result
+  printf '%-16s %8s %10s %8s %7s %9s %14s  %s\n' target seconds runs runs/s edges features corpus result
   for name in "${targets[@]}"; do run_target "$name" || failed=1; done
   return "$failed"
 }
