@@ -5,7 +5,7 @@
 namespace larder::differential {
 namespace {
 
-constexpr DifferencePart kRestore = DifferencePart::kRestorePoint;
+constexpr DifferencePart kRestore = DifferencePart::kRestorePoint, kTree = DifferencePart::kTree;
 
 constexpr std::array<DifferenceEntry, kDifferenceCount> kTable = {{
     {Difference::kJointPoint, kRestore, "joint_point",
@@ -33,6 +33,45 @@ constexpr std::array<DifferenceEntry, kDifferenceCount> kTable = {{
     {Difference::kForkAtPage, kRestore, "fork_at_page",
      "the checkpoint of a fork stands at a multiple of the kernel's chunk, at or below the fork",
      "it stands at the fork's page, and a chunk is cut there", "what lies between is not computed again"},
+    {Difference::kLookupChangesNothing, kTree, "lookup_changes_nothing",
+     "a lookup cuts the node in which it ends, and the piece before the cut is as new as one that was used",
+     "a lookup changes nothing; only using what it found does", "what nobody could use need not be kept"},
+    {Difference::kCopyUnderWay, kTree, "copy_under_way",
+     "data is found as soon as its copy was submitted; kernels wait for it, layer by layer",
+     "data is found when its copy is done and was right", "a copy may fail, and nobody else must have built on it"},
+    {Difference::kRecoveryKeepsFull, kTree, "recovery_keeps_full",
+     "a window is filled again by taking the new pages of full as well, for its slots hang on theirs",
+     "window and full have slots of their own: the new pages of full are duplicates",
+     "pages that others read from do not move"},
+    {Difference::kUseExactWindow, kTree, "use_exact_window",
+     "using a restore point makes the nodes new that reach into its window and the page before that",
+     "it makes the pages of the window new", "what was not used goes first"},
+    {Difference::kLockExactWindow, kTree, "lock_exact_window",
+     "a lock holds the nodes that reach into the window; a new leaf is cut, so that this is not much more",
+     "a lock holds the pages of the window", "an unused page of a locked node is room for another request"},
+    {Difference::kClaimPages, kTree, "claim_pages", "a lock holds what is there, and lists what it skipped",
+     "a lock is a claim on pages: what arrives later comes under it, and the node stays",
+     "a request whose pages come back from the host needs them as much as those that were there"},
+    {Difference::kHostLockSplits, kTree, "host_lock_splits",
+     "when a node is cut, a lock of its window on the host stays with the end alone", "both pieces stay locked",
+     "storage may be reading from the other one"},
+    {Difference::kEvictPages, kTree, "evict_pages", "leaves are evicted whole, so more may go than was asked for",
+     "a leaf gives as many pages as are needed, from its end", "a long leaf is not lost for a page"},
+    {Difference::kWindowHeadFirst, kTree, "window_head_first", "a node's window is evicted whole",
+     "of a stretch longer than a window its head goes first, while a window remains",
+     "the restore point at its end survives"},
+    {Difference::kLeafKeepsFull, kTree, "leaf_keeps_full", "a leaf whose window or state is evicted goes altogether",
+     "if the other tier has a copy of that, only that goes", "the copy makes it a restore point as before"},
+    {Difference::kStateWithWindowCopy, kTree, "state_with_window_copy",
+     "inside the tree a window takes the state of its node along", "not if the other tier has the window",
+     "the restore point is still there"},
+    {Difference::kHostCopyEvictable, kTree, "host_copy_evictable",
+     "the host evicts what is only there, in the order in which it came to be so",
+     "host copies of what is also on the device may go, too, in the order of their last use",
+     "host memory is one budget for all pools: what the device has as well is the first to spare"},
+    {Difference::kLockedIsRecent, kTree, "locked_is_recent",
+     "an eviction steps over what is locked and leaves it where it is in the order",
+     "what is locked becomes the newest", "it is in use; and the next eviction need not step over it again"},
 }};
 
 }  // namespace

@@ -25,8 +25,22 @@ enum class Difference : std::uint8_t {
   kDraftCounts,
   kForkBesideHost,
   kForkAtPage,
+  // the tree
+  kLookupChangesNothing,
+  kCopyUnderWay,
+  kRecoveryKeepsFull,
+  kUseExactWindow,
+  kLockExactWindow,
+  kClaimPages,
+  kHostLockSplits,
+  kEvictPages,
+  kWindowHeadFirst,
+  kLeafKeepsFull,
+  kStateWithWindowCopy,
+  kHostCopyEvictable,
+  kLockedIsRecent,
 };
-inline constexpr std::size_t kDifferenceCount = 7;
+inline constexpr std::size_t kDifferenceCount = 20;
 
 // Which differential test meets an entry.
 enum class DifferencePart : std::uint8_t { kRestorePoint, kTree };
