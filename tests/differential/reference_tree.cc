@@ -187,16 +187,27 @@ void ReferenceTree::take_shape(ReferenceNode& leaf, const std::set<std::size_t>&
   }
   for (Node* node = &leaf; !node->is_root() && !node->parent->is_root();) {
     Node* const upper = node->parent;
-    bool alike = upper->children.size() == 1 && std::abs(upper->used - node->used) < 0.5 && !upper->has_any(kStatePart);
-    for (const std::size_t part : {kFullPart, kWindowPart}) {
-      for (std::size_t tier = 0; tier < 2; ++tier) alike = alike && upper->has(part, tier) == node->has(part, tier);
-    }
-    if (alike && !ends.contains(upper->end()) && !upper->is_locked(kOnDevice) && !upper->is_locked(kOnHost)) {
+    if (!ends.contains(upper->end()) && are_alike(*upper, *node)) {
       merge_into_child(upper);
     } else {
       node = upper;
     }
   }
+}
+
+// Could the two be one node? The same data, used at the same time, by nobody now, and next to each other in the order.
+bool ReferenceTree::are_alike(const Node& upper, const Node& lower) const {
+  bool alike = upper.children.size() == 1 && std::abs(upper.used - lower.used) < 0.5 && !upper.has_any(kStatePart) &&
+               !upper.is_locked(kOnDevice) && !upper.is_locked(kOnHost);
+  for (const std::size_t part : {kFullPart, kWindowPart}) {
+    for (std::size_t tier = 0; tier < 2; ++tier) {
+      alike = alike && upper.has(part, tier) == lower.has(part, tier);
+      const Lru& list = lru_[part][tier];
+      const auto at = std::find(list.begin(), list.end(), &upper);
+      alike = alike && (at == list.end() || (std::next(at) != list.end() && *std::next(at) == &lower));
+    }
+  }
+  return alike;
 }
 
 ReferenceNode* ReferenceTree::add_leaf(Node* parent, const std::string& extra, Key key) {
@@ -280,8 +291,8 @@ void ReferenceTree::refresh_windows_of(const std::vector<Node*>& upwards) {
   }
 }
 
-// A window, and a page more, in whole nodes. Production: the pages of the window; after an insertion, what else the
-// insertion met of the same nodes is older than those.
+// A window, and a page more, in whole nodes. Production: the pages of the window. An insertion that nobody has used yet
+// refreshes the nodes that reach into the window.
 void ReferenceTree::refresh_window(Node* node, bool inserted) {
   if (shape_.window_tokens == 0) return;
   const auto reach = [](const std::vector<Node*>& nodes) {
@@ -295,10 +306,9 @@ void ReferenceTree::refresh_window(Node* node, bool inserted) {
   const std::size_t bound = (shape_.window_tokens + shape_.page_size - 1) / shape_.page_size + 1;
   const std::vector<Node*> whole = nodes_in_last(node, bound);
   if (reach(whole) >= from || !differs(Difference::kUseExactWindow)) return refresh_windows_of(whole);
-  std::vector<Node*> window = nodes_in_last(node, node->end() - from);
-  if (inserted) refresh_windows_of(window);
+  const std::vector<Node*> window = nodes_in_last(node, node->end() - from);
   Node* const top = window.back();
-  if (top->begin() < from && top->has_any(kWindowPart)) split(top, from - top->begin());
+  if (!inserted && top->begin() < from && top->has_any(kWindowPart)) split(top, from - top->begin());
   refresh_windows_of(window);
 }
 

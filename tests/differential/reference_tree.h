@@ -88,6 +88,7 @@ struct ReferenceInsert {
   Slots window;                       // one per page
   std::optional<Slot> state;          // at the end
   int priority = 0;
+  bool used = false;  // production was told that the request will use it; the reference takes that for granted
 };
 struct ReferenceInserted {
   std::size_t fresh = 0, duplicate = 0, recovered = 0;  // pages
@@ -112,7 +113,7 @@ class ReferenceTree {
   ReferenceInserted insert(const ReferenceInsert& request);
   // Pages [from, from + full.size()) of the path, which end at a node of it before; the window's last pages; the state.
   void insert_host(const std::string& extra, const std::vector<std::uint32_t>& tokens, std::size_t from,
-                   const Slots& full, const Slots& window, std::optional<Slot> state);
+                   const Slots& full, const Slots& window, std::optional<Slot> state, bool used);
 
   // Device to host, parents first: everything on the path to `end` that no copy of full stands beneath. Calls for a
   // slot of (part) once per page or state, in the order of the path.
@@ -142,8 +143,7 @@ class ReferenceTree {
   [[nodiscard]] std::vector<ReferenceNode*> nodes() const;
   // The tokens of the path that ends at the node.
   [[nodiscard]] std::vector<std::uint32_t> tokens_to(const ReferenceNode& node) const;
-  // Cuts the path to `leaf` at exactly these positions (pages), its end among them. Whatever is not cut there is alike
-  // in both pieces.
+  // Cuts the path to `leaf` at these positions (pages), its end among them, and nowhere else if the pieces are alike.
   void take_shape(ReferenceNode& leaf, const std::set<std::size_t>& ends);
   // A node's data is uniform over its pages and stands on what it needs; empty: all is well.
   [[nodiscard]] std::string broken_invariant() const;
@@ -181,6 +181,7 @@ class ReferenceTree {
   void split_locks(Node* head, Node* child);
   void hold(Lock& lock, Node* node, std::size_t part);
   void merge_into_child(Node* upper);
+  [[nodiscard]] bool are_alike(const Node& upper, const Node& lower) const;
   Node* add_leaf(Node* parent, const std::string& extra, Key key);
   void remove(Node* node);
 
@@ -207,7 +208,7 @@ class ReferenceTree {
   void insert_over(Node* node, const Slice& slice, ReferenceInserted& result);
   void recover_window(Node* node, const Slice& slice, ReferenceInserted& result);
   Node* insert_rest(Node* parent, const ReferenceInsert& request, const Key& key);
-  bool finish_insert(Node* end, std::optional<Slot> state, std::size_t tier);
+  bool finish_insert(Node* end, std::optional<Slot> state, std::size_t tier, bool used);
   void fill_host_window(Node* end, std::size_t from, const Slots& window);
 
   // copies_too: host copies of what the device has may be leaves as well.

@@ -32,7 +32,7 @@ ReferenceInserted ReferenceTree::insert(const ReferenceInsert& request) {
     node->used = std::max(node->used, now_);
     node->priority = std::max(node->priority, request.priority);
   }
-  result.took_state = finish_insert(at, request.state, kOnDevice);
+  result.took_state = finish_insert(at, request.state, kOnDevice, request.used);
   return result;
 }
 
@@ -98,26 +98,27 @@ ReferenceNode* ReferenceTree::insert_rest(Node* parent, const ReferenceInsert& r
   return leaf;
 }
 
-bool ReferenceTree::finish_insert(Node* end, std::optional<Slot> state, std::size_t tier) {
+bool ReferenceTree::finish_insert(Node* end, std::optional<Slot> state, std::size_t tier, bool used) {
   bool took_state = false;
   if (state) {
     took_state = !end->has(kStatePart, tier);
     took_state ? set(end, kStatePart, tier, {*state}) : free(kStatePart, tier, {*state});
   }
   refresh_window(end, true);
+  if (used) refresh_window(end, false);
   refresh_state(end);
   return took_state;
 }
 
 void ReferenceTree::insert_host(const std::string& extra, const std::vector<std::uint32_t>& tokens, std::size_t from,
-                                const Slots& full, const Slots& window, std::optional<Slot> state) {
+                                const Slots& full, const Slots& window, std::optional<Slot> state, bool used) {
   ++now_;
   const Key key = pages_of(tokens);
   Node* const parent = node_at(extra, tokens, from);
   Node* const leaf = add_leaf(parent, extra, {key.begin() + static_cast<std::ptrdiff_t>(from), key.end()});
   set(leaf, kFullPart, kOnHost, full);
   fill_host_window(leaf, key.size() - window.size(), window);
-  (void)finish_insert(leaf, state, kOnHost);
+  (void)finish_insert(leaf, state, kOnHost, used);
   refresh_path(leaf);
 }
 

@@ -166,7 +166,10 @@ std::string TreePair::insert(const Path& path, const PairStep& step) {
   const auto done =
       tree_.insert({spaces_[path.space], wanted.tokens, owned, full, window, checkpoints, wanted.priority});
   if (!done.is_ok()) return "insert says " + done.status().to_string();
-  tree_.touch({done->node, pages}, true);
+  // The reference counts a hit; production is told of one.
+  const bool counts_hits = config_.tree.policy == EvictionPolicy::kLfu || config_.tree.policy == EvictionPolicy::kSlru;
+  wanted.used = counts_hits || step.r[2] % 2 == 0;
+  if (wanted.used) tree_.touch({done->node, pages}, true);
   const ReferenceInserted want = reference_.insert(wanted);
   if (done->new_pages != want.fresh) return "insert: new pages " + numbers(done->new_pages, want.fresh);
   if (done->duplicate_pages != want.duplicate) {
@@ -193,12 +196,13 @@ std::string TreePair::adopt(const Path& path, const PairStep& step) {
   const auto tokens = path.first(pages, config_.tree.page_size);
   const auto done = tree_.insert_host({spaces_[path.space], tokens, from, full, window, state});
   if (!done.is_ok()) return "insert_host says " + done.status().to_string();
-  tree_.touch({done->node, pages}, false);
+  const bool used = step.r[2] % 2 == 0;
+  if (used) tree_.touch({done->node, pages}, false);
   Slots full_slots, window_slots;
   for (const HostSlot slot : full) full_slots.push_back(slot.v);
   for (const HostSlot slot : window) window_slots.push_back(slot.v);
   reference_.insert_host(extra_of(path), tokens, from, full_slots, window_slots,
-                         state.valid() ? std::optional<Slot>(state.v) : std::nullopt);
+                         state.valid() ? std::optional<Slot>(state.v) : std::nullopt, used);
   return done->new_pages == pages - from ? "" : "insert_host: new pages " + numbers(done->new_pages, pages - from);
 }
 
