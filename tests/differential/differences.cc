@@ -39,6 +39,10 @@ constexpr std::array<DifferenceEntry, kDifferenceCount> kTable = {{
     {Difference::kCopyUnderWay, kTree, "copy_under_way",
      "data is found as soon as its copy was submitted; kernels wait for it, layer by layer",
      "data is found when its copy is done and was right", "a copy may fail, and nobody else must have built on it"},
+    {Difference::kInsertWaits, kTree, "insert_waits",
+     "pages are inserted over others whose copy to the device is under way, and go back as duplicates of them",
+     "such an insertion is refused until the copy has ended",
+     "were the copy to fail, the request would be left without pages"},
     {Difference::kRecoveryKeepsFull, kTree, "recovery_keeps_full",
      "a window is filled again by taking the new pages of full as well, for its slots hang on theirs",
      "window and full have slots of their own: the new pages of full are duplicates",
@@ -72,6 +76,9 @@ constexpr std::array<DifferenceEntry, kDifferenceCount> kTable = {{
     {Difference::kLockedIsRecent, kTree, "locked_is_recent",
      "an eviction steps over what is locked and leaves it where it is in the order",
      "what is locked becomes the newest", "it is in use; and the next eviction need not step over it again"},
+    {Difference::kKeysKnowTenant, kTree, "keys_know_tenant",
+     "page keys know tokens only: what salts and adapters keep apart in the tree meets in storage",
+     "the chain of keys begins with a digest of model, adapter and tenant", "nobody gets another tenant's pages"},
 }};
 
 }  // namespace

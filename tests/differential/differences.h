@@ -28,6 +28,7 @@ enum class Difference : std::uint8_t {
   // the tree
   kLookupChangesNothing,
   kCopyUnderWay,
+  kInsertWaits,
   kRecoveryKeepsFull,
   kUseExactWindow,
   kLockExactWindow,
@@ -39,8 +40,9 @@ enum class Difference : std::uint8_t {
   kStateWithWindowCopy,
   kHostCopyEvictable,
   kLockedIsRecent,
+  kKeysKnowTenant,
 };
-inline constexpr std::size_t kDifferenceCount = 20;
+inline constexpr std::size_t kDifferenceCount = 22;
 
 // Which differential test meets an entry.
 enum class DifferencePart : std::uint8_t { kRestorePoint, kTree };

@@ -74,9 +74,8 @@ TreePair::TreePair(const PairConfig& config, const Rules& rules, DifferenceCount
       counts_(counts),
       reference_(shape_of(config.tree), rules, counts) {
   spaces_[0] = tree_.open_namespace(std::nullopt);
-  PageKey seed;
-  seed.bytes[3] = 1;
-  spaces_[1] = tree_.open_namespace(seed);
+  seed_.bytes[3] = 1;
+  spaces_[1] = tree_.open_namespace(seed_);
 }
 
 std::string TreePair::step(const PairStep& step) {
@@ -110,7 +109,7 @@ NodeId TreePair::node_at(const Path& path, std::uint64_t pages) {
 
 std::string TreePair::apply(const PairStep& step, const Path& path) {
   switch (step.kind) {
-    case StepKind::kLookup: return use(path);
+    case StepKind::kLookup: return step.r[1] % 4 == 0 ? compare_keys(path) : use(path);
     case StepKind::kInsert: return insert(path, step);
     case StepKind::kAdopt: return adopt(path, step);
     case StepKind::kBackUp: return back_up(path, step);
@@ -134,10 +133,11 @@ std::string TreePair::use(const Path& path) {
 
 // As a request does it that looked its path up, resumed where it may without copies, and computed the rest.
 std::string TreePair::insert(const Path& path, const PairStep& step) {
-  if (std::string error = use(path); !error.empty()) return error;
+  const bool looked_up = step.r[1] % 4 != 0;  // else it was begun when nothing was there
+  if (std::string error = looked_up ? use(path) : ""; !error.empty()) return error;
   const MatchResult found = match(path);
   const std::uint64_t pages = path.tokens.size() / config_.tree.page_size;
-  const bool resumes = found.device.at.pages == found.any.at.pages && step.r[1] % 4 != 0;
+  const bool resumes = looked_up && found.device.at.pages == found.any.at.pages;
   const std::uint64_t owned = resumes ? found.device.at.pages : 0;
   const std::uint64_t window_pages = shape_of(config_.tree).window_pages();
   const std::uint64_t window_begin = pages - std::min(pages, window_pages);
@@ -262,7 +262,9 @@ std::string TreePair::load_back(const Path& path, const PairStep& step) {
   const OpId op(next_op_++);
   if (std::string error = attach(op, path, end, plan, slots); !error.empty()) return error;
   const std::uint64_t under_way = match(path).device.at.pages;
+  const std::string refused = insert_under_way(path, plan);
   (void)tree_.finish_op(op, true);
+  if (!refused.empty()) return refused;
 
   std::uint64_t want = reference_.answer(extra, path.tokens).device;
   reference_.load_back(extra, path.tokens, end, slots);
@@ -287,6 +289,23 @@ std::string TreePair::attach(OpId op, const Path& path, std::uint64_t end, const
       const Status status = tree_.attach_device(op, node_at(path, end), c, pages[i], run);
       if (!status.is_ok()) return "attach_device says " + status.to_string();
     }
+  }
+  return {};
+}
+
+// Somebody has computed the whole path meanwhile.
+std::string TreePair::insert_under_way(const Path& path, const ReferenceTree::LoadPlan& plan) {
+  if (plan.pages[kFullPart].empty() && plan.pages[kWindowPart].empty()) return {};
+  counts_.meet(Difference::kInsertWaits);
+  const std::uint64_t pages = path.tokens.size() / config_.tree.page_size;
+  const auto tokens = path.first(pages, config_.tree.page_size);
+  const auto full = ledger_.device(ComponentKind::kFull, pages);
+  const auto done = tree_.insert({spaces_[path.space], tokens, 0, full});
+  const StatusCode want = rules_.contains(Difference::kInsertWaits) ? StatusCode::kConflict : StatusCode::kOk;
+  if (done.status().code() != want) return "insert over a copy under way says " + done.status().to_string();
+  if (!done.is_ok()) {
+    ledger_.free_device(ComponentKind::kFull, full);
+    (void)ledger_.came_back(ComponentKind::kFull, Tier::kDevice);
   }
   return {};
 }
@@ -335,6 +354,29 @@ std::string TreePair::compare_answer(const Path& path, const ReferenceAnswer& wa
   if (have.device.at.pages != want.device)
     return "resumes on the device at " + numbers(have.device.at.pages, want.device);
   return have.any.at.pages == want.any ? "" : "resumes at " + numbers(have.any.at.pages, want.any);
+}
+
+// The key of each page goes over the key before it and the page's tokens; where it begins is the question.
+std::string TreePair::compare_keys(const Path& path) {
+  const std::uint64_t page_size = config_.tree.page_size;
+  std::optional<PageKey> key;
+  if (path.space == 1) {
+    counts_.meet(Difference::kKeysKnowTenant);
+    if (rules_.contains(Difference::kKeysKnowTenant)) key = seed_;
+  }
+  std::vector<PageKey> want;
+  for (std::uint64_t page = 0; page < match(path).walked.pages; ++page) {
+    key = page_key(std::span(path.tokens).subspan(page * page_size, page_size), key);
+    want.push_back(*key);
+  }
+  for (NodeId at = match(path).walked.node; tree_.view(at).end != 0; at = tree_.view(at).parent) {
+    const std::span<const PageKey> have = tree_.page_keys(at);
+    const std::uint64_t begin = tree_.view(at).begin, end = std::min<std::uint64_t>(tree_.view(at).end, want.size());
+    for (std::uint64_t page = begin; page < end; ++page) {
+      if (have[page - begin] != want[page]) return "the key of page " + std::to_string(page) + " differs";
+    }
+  }
+  return {};
 }
 
 std::string TreePair::compare_freed() {

@@ -79,11 +79,13 @@ class TreePair {
   std::string load_back(const Path& path, const PairStep& step);
   std::string attach(OpId op, const Path& path, std::uint64_t end, const ReferenceTree::LoadPlan& plan,
                      const std::array<Slots, 3>& slots);
+  std::string insert_under_way(const Path& path, const ReferenceTree::LoadPlan& plan);
   std::string lock(const Path& path, const PairStep& step);
   std::string unlock(const PairStep& step);
   std::string evict(const PairStep& step, Tier tier);
 
   std::string compare_answer(const Path& path, const ReferenceAnswer& want) const;
+  std::string compare_keys(const Path& path);
   std::string compare_freed();
   std::string compare_contents();
   std::string compare_path(ReferenceNode& leaf);
@@ -95,6 +97,7 @@ class TreePair {
   DifferenceCounts& counts_;
   ReferenceTree reference_;
   std::array<NamespaceId, 2> spaces_;
+  PageKey seed_;  // of the second
   std::vector<Held> held_;
   std::uint64_t next_op_ = 1;
 };
