@@ -329,35 +329,6 @@ void compare_forks(DifferenceCounts& counts) {
   }
 }
 
-TEST(ReferenceRules, WorkedExamplesOfTheExistenceQuery) {
-  const auto bits = [](std::string_view text) {
-    std::vector<bool> v;
-    for (const char c : text) v.push_back(c == '1');
-    return v;
-  };
-  const ReferenceTransfer indexer{"indexer", false, 0}, mamba{"mamba", true, 1}, swa{"swa", true, 3};
-  const std::string all = "11111111";
-  const auto answer = [&](const std::string& kv, const std::vector<std::pair<ReferenceTransfer, std::string>>& pools) {
-    ReferencePages pages{{"kv", bits(kv)}};
-    std::vector<ReferenceTransfer> transfers;
-    for (const auto& [transfer, present] : pools) {
-      pages[transfer.pool] = bits(present);
-      transfers.push_back(transfer);
-    }
-    return existing_pages(pages, transfers, 8);
-  };
-  EXPECT_EQ(answer("11110111", {}), 4u);
-  EXPECT_EQ(answer(all, {{indexer, "11111011"}}), 5u);
-  EXPECT_EQ(answer(all, {{mamba, "00010001"}}), 8u);
-  EXPECT_EQ(answer("11111110", {{mamba, "00010001"}}), 4u);
-  EXPECT_EQ(answer(all, {{swa, "00111011"}}), 5u);
-  EXPECT_EQ(answer(all, {{swa, "11000000"}}), 2u);
-  EXPECT_EQ(answer(all, {{mamba, "00010001"}, {swa, "00001110"}}), 7u);
-  EXPECT_EQ(answer(all, {{indexer, "11111000"}, {mamba, "00010001"}}), 5u);
-  EXPECT_EQ(answer("01111111", {{mamba, all}}), 0u);
-  EXPECT_EQ(answer(all, {{mamba, "00000000"}}), 0u);
-}
-
 TEST(RestorePointsBesideTheReference, DifferOnlyWhereTheTableSaysSo) {
   DifferenceCounts counts;
   compare_models(first_seed(1), counts);
