@@ -40,9 +40,11 @@ enum class Difference : std::uint8_t {
   kStateWithWindowCopy,
   kHostCopyEvictable,
   kLockedIsRecent,
+  kBackedFirst,
+  kInnerBackedUp,
   kKeysKnowTenant,
 };
-inline constexpr std::size_t kDifferenceCount = 22;
+inline constexpr std::size_t kDifferenceCount = 24;
 
 // Which differential test meets an entry.
 enum class DifferencePart : std::uint8_t { kRestorePoint, kTree };

@@ -65,6 +65,7 @@ struct ReferenceShape {
   std::size_t window_tokens = 0;  // 0: no window
   bool has_state = false;
   ReferencePolicy policy = ReferencePolicy::kLru;
+  bool write_back = false;  // nothing is backed up before it is evicted
 
   [[nodiscard]] std::size_t window_pages() const { return (window_tokens + page_size - 1) / page_size; }
 };
@@ -97,6 +98,7 @@ struct ReferenceInserted {
 
 struct ReferenceEvicted {
   std::size_t freed = 0, demoted = 0, dropped = 0;  // slots of the component that was asked for
+  std::vector<ReferenceNode*> needs_backup;         // write_back: what would cover the rest; good until the next call
 };
 
 // What went back to the pools: [part][tier].
@@ -120,6 +122,10 @@ class ReferenceTree {
   template <class NewSlot>
   void back_up(const std::string& extra, const std::vector<std::uint32_t>& tokens, std::size_t end, NewSlot new_slot);
 
+  // One node: the parts of it that have no copy, with new slots.
+  template <class NewSlot>
+  void back_up_node(ReferenceNode& node, NewSlot new_slot);
+
   // Host to device, for what a request needs that resumes at `end`: pages by part that are loaded, in order. The slots
   // come in the same shape. (The reference loads whole nodes of a window. Which of its pages are loaded is for the
   // caller of production's tree to say, so there is nothing to compare: here they are those of the window.)
@@ -130,7 +136,9 @@ class ReferenceTree {
   void load_back(const std::string& extra, const std::vector<std::uint32_t>& tokens, std::size_t end,
                  const std::array<Slots, 3>& slots);
 
-  ReferenceEvicted evict(std::size_t part, std::size_t tier, std::size_t count);
+  // Where the host has gaps (write_back), two pieces of one path may be leaves of the same age, and nobody promises an
+  // order: `others` says in which order production gave slots back.
+  ReferenceEvicted evict(std::size_t part, std::size_t tier, std::size_t count, Slots others = {});
 
   // Protects what a request that resumes at `end` pages of the path uses. Names the lock.
   std::size_t lock(const std::string& extra, const std::vector<std::uint32_t>& tokens, std::size_t end,
@@ -214,7 +222,10 @@ class ReferenceTree {
   // copies_too: host copies of what the device has may be leaves as well.
   [[nodiscard]] bool is_leaf(const Node& node, std::size_t tier, bool copies_too) const;
   [[nodiscard]] std::vector<double> policy_key(const Node& node) const;
-  [[nodiscard]] Node* oldest_leaf(std::size_t tier, bool copies_too) const;
+  [[nodiscard]] std::vector<Node*> leaves(std::size_t tier, bool copies_too) const;  // oldest first
+  [[nodiscard]] Node* next_leaf(std::size_t tier);
+  [[nodiscard]] bool waits_for_backup(Node* node, std::size_t part, std::size_t tier);
+  void back_up_for_reference(Node* node);
   void evict_full(std::size_t tier, std::size_t count, ReferenceEvicted& out);
   void evict_listed(std::size_t part, std::size_t tier, std::size_t count, ReferenceEvicted& out);
   void evict_one_listed(Node* node, std::size_t part, std::size_t tier, std::size_t need, ReferenceEvicted& out);
@@ -230,6 +241,8 @@ class ReferenceTree {
   std::size_t next_lock_ = 1;
   double now_ = 0;
   FreedSlots freed_;
+  Slots others_;
+  Slot own_slot_ = 1'000'000'000;  // of copies that the reference makes by itself
 };
 
 template <class NewSlot>
@@ -238,13 +251,17 @@ void ReferenceTree::back_up(const std::string& extra, const std::vector<std::uin
   std::vector<Node*> path;
   for (Node* node = node_at(extra, tokens, end); !node->is_root(); node = node->parent) path.push_back(node);
   for (auto at = path.rbegin(); at != path.rend(); ++at) {
-    if ((*at)->has(kFullPart, kOnHost)) continue;
-    for (std::size_t part = 0; part < 3; ++part) {
-      if (!(*at)->has(part, kOnDevice)) continue;
-      Slots slots;
-      for (std::size_t i = 0; i < (*at)->parts[part].slots[kOnDevice]->size(); ++i) slots.push_back(new_slot(part));
-      set(*at, part, kOnHost, slots);
-    }
+    if (!(*at)->has(kFullPart, kOnHost)) back_up_node(**at, new_slot);
+  }
+}
+
+template <class NewSlot>
+void ReferenceTree::back_up_node(ReferenceNode& node, NewSlot new_slot) {
+  for (std::size_t part = 0; part < 3; ++part) {
+    if (!node.has(part, kOnDevice) || node.has(part, kOnHost)) continue;
+    Slots slots;
+    for (std::size_t i = 0; i < node.parts[part].slots[kOnDevice]->size(); ++i) slots.push_back(new_slot(part));
+    set(&node, part, kOnHost, slots);
   }
 }
 

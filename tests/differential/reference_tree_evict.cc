@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "tests/differential/reference_tree.h"
 
@@ -18,47 +19,82 @@ bool ReferenceTree::is_leaf(const Node& node, std::size_t tier, bool copies_too)
 
 std::vector<double> ReferenceTree::policy_key(const Node& node) const {
   const auto hits = static_cast<double>(node.hits);
+  const double used = std::round(node.used);  // a path is of one age
   switch (shape_.policy) {
-    case ReferencePolicy::kLru: return {node.used};
-    case ReferencePolicy::kLfu: return {hits, node.used};
-    case ReferencePolicy::kSlru: return {hits >= 2 ? 1.0 : 0.0, node.used};
-    case ReferencePolicy::kFifo: return {node.created};
-    case ReferencePolicy::kMru: return {-node.used};
-    case ReferencePolicy::kFilo: return {-node.created};
-    case ReferencePolicy::kPriority: return {static_cast<double>(node.priority), node.used};
+    case ReferencePolicy::kLru: return {used};
+    case ReferencePolicy::kLfu: return {hits, used};
+    case ReferencePolicy::kSlru: return {hits >= 2 ? 1.0 : 0.0, used};
+    case ReferencePolicy::kFifo: return {node.created, used};
+    case ReferencePolicy::kMru: return {-used};
+    case ReferencePolicy::kFilo: return {-node.created, used};
+    case ReferencePolicy::kPriority: return {static_cast<double>(node.priority), used};
   }
   return {};
 }
 
-ReferenceNode* ReferenceTree::oldest_leaf(std::size_t tier, bool copies_too) const {
-  Node* oldest = nullptr;
+std::vector<ReferenceNode*> ReferenceTree::leaves(std::size_t tier, bool copies_too) const {
+  std::vector<Node*> found;
   for (Node* node : nodes()) {
-    if (is_leaf(*node, tier, copies_too) && (oldest == nullptr || policy_key(*node) < policy_key(*oldest)))
-      oldest = node;
+    if (is_leaf(*node, tier, copies_too)) found.push_back(node);
   }
-  return oldest;
+  const auto key_of = [&](const Node& node) {
+    std::vector<double> key = policy_key(node);
+    const Slot last = node.parts[kFullPart].slots[tier]->back();
+    const auto place = std::find(others_.begin(), others_.end(), last) - others_.begin();
+    if (shape_.write_back && tier == kOnHost) key.push_back(static_cast<double>(place));
+    return key;
+  };
+  const auto older = [&](const Node* a, const Node* b) { return key_of(*a) < key_of(*b); };
+  std::stable_sort(found.begin(), found.end(), older);
+  return found;
 }
 
-ReferenceEvicted ReferenceTree::evict(std::size_t part, std::size_t tier, std::size_t count) {
+ReferenceEvicted ReferenceTree::evict(std::size_t part, std::size_t tier, std::size_t count, Slots others) {
   ReferenceEvicted out;
+  others_ = std::move(others);
   part == kFullPart ? evict_full(tier, count, out) : evict_listed(part, tier, count, out);
   return out;
 }
 
+void ReferenceTree::back_up_for_reference(Node* node) {
+  back_up_node(*node, [&](std::size_t) { return own_slot_++; });
+}
+
+// nullptr: none.
+ReferenceNode* ReferenceTree::next_leaf(std::size_t tier) {
+  const std::vector<Node*> all = leaves(tier, false);
+  Node* leaf = all.empty() ? nullptr : all.front();
+  if (tier == kOnHost) {
+    const std::vector<Node*> with_copies = leaves(tier, true);
+    Node* const first = with_copies.empty() ? nullptr : with_copies.front();
+    return first != leaf && differs(Difference::kHostCopyEvictable) ? first : leaf;
+  }
+  if (!shape_.write_back || leaf == nullptr || leaf->has(kFullPart, kOnHost)) return leaf;
+  if (!differs(Difference::kBackedFirst)) {
+    back_up_for_reference(leaf);
+    return leaf;
+  }
+  const auto backed = std::find_if(all.begin(), all.end(), [](const Node* at) { return at->has(kFullPart, kOnHost); });
+  return backed == all.end() ? nullptr : *backed;
+}
+
 void ReferenceTree::evict_full(std::size_t tier, std::size_t count, ReferenceEvicted& out) {
   while (out.freed < count) {
-    Node* leaf = oldest_leaf(tier, false);
-    if (tier == kOnHost) {
-      Node* const with_copies = oldest_leaf(tier, true);
-      if (with_copies != leaf && differs(Difference::kHostCopyEvictable)) leaf = with_copies;
-    }
-    if (leaf == nullptr) return;
+    Node* const leaf = next_leaf(tier);
+    if (leaf == nullptr) break;
     const std::size_t need = count - out.freed;
     if (leaf->key.size() > need && differs(Difference::kEvictPages)) split(leaf, leaf->key.size() - need);
     const std::size_t pages = leaf->key.size();
     out.freed += pages;
     (leaf->has(kFullPart, 1 - tier) ? out.demoted : out.dropped) += pages;
     evict_leaf(leaf, tier);
+  }
+  if (!shape_.write_back || tier == kOnHost) return;
+  std::size_t covered = out.freed;
+  for (Node* leaf : leaves(tier, false)) {  // those that are left have no copy
+    if (covered >= count) break;
+    covered += leaf->key.size();
+    out.needs_backup.push_back(leaf);
   }
 }
 
@@ -73,15 +109,37 @@ void ReferenceTree::evict_leaf(Node* leaf, std::size_t tier) {
 // Window and state: the least recently used first, leaves as a whole, tombstones inside.
 void ReferenceTree::evict_listed(std::size_t part, std::size_t tier, std::size_t count, ReferenceEvicted& out) {
   const Lru order = lru(part, tier);
+  std::vector<Node*> named;
+  std::size_t named_slots = 0;
   for (Node* node : order) {
-    if (out.freed >= count) return;
+    if (out.freed >= count) break;
     if (node->parts[part].locks[tier] > 0) {
       if (lru(part, tier).back() != node && differs(Difference::kLockedIsRecent)) make_newest(node, part, tier);
+      continue;
+    }
+    if (waits_for_backup(node, part, tier)) {
+      if (named_slots < count - out.freed) {
+        named.push_back(node);
+        named_slots += node->parts[part].slots[tier]->size();
+      }
       continue;
     }
     if (tier == kOnHost && node->has(part, kOnDevice)) counts_.meet(Difference::kHostCopyEvictable);
     evict_one_listed(node, part, tier, count - out.freed, out);
   }
+  std::size_t covered = out.freed;
+  for (Node* node : named) {
+    if (covered >= count) break;
+    covered += node->parts[part].slots[tier]->size();
+    out.needs_backup.push_back(node);
+  }
+}
+
+bool ReferenceTree::waits_for_backup(Node* node, std::size_t part, std::size_t tier) {
+  if (!shape_.write_back || tier == kOnHost || node->has(part, kOnHost)) return false;
+  if (differs(Difference::kInnerBackedUp)) return true;
+  if (is_leaf(*node, tier, false)) back_up_for_reference(node);
+  return false;
 }
 
 void ReferenceTree::evict_one_listed(Node* node, std::size_t part, std::size_t tier, std::size_t need,

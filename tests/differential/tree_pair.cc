@@ -17,7 +17,8 @@ constexpr std::array<std::pair<StepKind, std::uint32_t>, 9> kWeights = {{{StepKi
                                                                          {StepKind::kEvictHost, 8}}};
 
 ReferenceShape shape_of(const TreeConfig& config) {
-  return {config.page_size, config.window_tokens, config.has_mamba, static_cast<ReferencePolicy>(config.policy)};
+  return {config.page_size, config.window_tokens, config.has_mamba, static_cast<ReferencePolicy>(config.policy),
+          config.allow_host_gaps};
 }
 
 std::size_t tier_index(Tier tier) { return tier == Tier::kDevice ? kOnDevice : kOnHost; }
@@ -58,9 +59,12 @@ std::vector<PairConfig> pair_configs() {
     for (const std::uint32_t window : {0u, page, page * 2, page * 2 + page / 2 + 1, page * 30}) {
       for (const bool state : {false, true}) {
         const auto policy = static_cast<EvictionPolicy>(configs.size() % 7);
+        TreeConfig tree = tree_test::config_of(page, window, state, policy);
+        tree.allow_host_gaps = configs.size() % 3 == 2;  // write_back
         configs.push_back({"page " + std::to_string(page) + ", window " + std::to_string(window) +
-                               (state ? ", state, " : ", ") + std::string(eviction_policy_name(policy)),
-                           tree_test::config_of(page, window, state, policy)});
+                               (state ? ", state, " : ", ") + std::string(eviction_policy_name(policy)) +
+                               (tree.allow_host_gaps ? ", write_back" : ""),
+                           tree});
       }
     }
   }
@@ -211,10 +215,12 @@ std::string TreePair::adopt(const Path& path, const PairStep& step) {
 std::uint64_t TreePair::adoptable_window(const Path& path, std::uint64_t from, std::uint64_t pages) const {
   const std::uint64_t window = shape_of(config_.tree).window_pages();
   if (pages < window) return 0;
-  std::vector<PageLocation> above;
+  std::vector<PageLocation> above, full;
   if (pages - window < from) {
     tree_.locate(match(path).walked.node, ComponentKind::kSwa, pages - window, from, above);
+    tree_.locate(match(path).walked.node, ComponentKind::kFull, pages - window, from, full);
   }
+  if (std::any_of(full.begin(), full.end(), [](const PageLocation& at) { return !at.host.valid(); })) return 0;
   const bool clear = std::none_of(above.begin(), above.end(),
                                   [](const PageLocation& at) { return at.device.valid() && !at.host.valid(); });
   return clear ? window : 0;
@@ -335,15 +341,57 @@ std::string TreePair::evict(const PairStep& step, Tier tier) {
   const bool in_model = c == ComponentKind::kFull || (c == ComponentKind::kSwa && config_.tree.window_tokens != 0) ||
                         (c == ComponentKind::kMamba && config_.tree.has_mamba);
   if (!in_model) return {};
-  const std::uint64_t count = 1 + step.r[2] % (tier == Tier::kDevice ? 9 : 5);
-  const EvictResult have =
-      tier == Tier::kDevice ? tree_.evict_device(c, count, VictimRule::kDrop) : tree_.evict_host(c, count);
-  const ReferenceEvicted want = reference_.evict(index_of(c), tier_index(tier), count);
+  std::uint64_t count = 1 + step.r[2] % (tier == Tier::kDevice ? 9 : 5);
+  for (bool has_named = true; has_named && count > 0;) {
+    if (std::string error = evict_once(c, tier, count, has_named); !error.empty()) return error;
+  }
+  return {};
+}
+
+std::string TreePair::evict_once(ComponentKind c, Tier tier, std::uint64_t& count, bool& has_named) {
+  const VictimRule rule = config_.tree.allow_host_gaps ? VictimRule::kBackUpFirst : VictimRule::kDrop;
+  const EvictResult have = tier == Tier::kDevice ? tree_.evict_device(c, count, rule) : tree_.evict_host(c, count);
+  collect_freed();
+  const ReferenceEvicted want =
+      reference_.evict(index_of(c), tier_index(tier), count, freed_[kFullPart][tier_index(tier)]);
   const std::string what = std::string("evict ") + std::string(component_name(c)) +
                            (tier == Tier::kDevice ? " from the device" : " from the host");
   if (have.freed != want.freed) return what + ": freed " + numbers(have.freed, want.freed);
   if (have.demoted != want.demoted) return what + ": demoted " + numbers(have.demoted, want.demoted);
-  return have.dropped == want.dropped ? "" : what + ": dropped " + numbers(have.dropped, want.dropped);
+  if (have.dropped != want.dropped) return what + ": dropped " + numbers(have.dropped, want.dropped);
+  count -= std::min(count, have.freed);
+  has_named = !have.needs_backup.empty();
+  if (std::string error = back_up_named(have.needs_backup, want.needs_backup); !error.empty()) return what + error;
+  if (std::string error = compare_freed(); !error.empty()) return what + ", " + error;
+  return compare_contents();
+}
+
+// The same nodes are named, in the same order. They get their copies.
+std::string TreePair::back_up_named(const std::vector<NodeId>& have, const std::vector<ReferenceNode*>& want) {
+  if (have.size() != want.size()) return ": nodes to back up " + numbers(have.size(), want.size());
+  for (std::size_t i = 0; i < have.size(); ++i) {
+    std::vector<TokenId> tokens;
+    for (NodeView view = tree_.view(have[i]); view.end != 0; view = tree_.view(view.parent)) {
+      tokens.insert(tokens.begin(), view.tokens.begin(), view.tokens.end());
+    }
+    const bool in_first = tree_.view(have[i]).space == spaces_[0];
+    if (tokens != reference_.tokens_to(*want[i]) || in_first != want[i]->extra.empty()) return ": names another node";
+    const OpId op(next_op_++);
+    std::array<Slots, 3> given;
+    for (const ComponentKind c : kAllComponents) {
+      if (!tree_.view(have[i]).host[index_of(c)].empty()) continue;
+      const auto slots = ledger_.host(c, tree_.view(have[i]).device[index_of(c)].size());
+      if (slots.empty()) continue;
+      if (const Status status = tree_.attach_host(op, have[i], c, slots); !status.is_ok()) return status.to_string();
+      for (const HostSlot slot : slots) given[index_of(c)].push_back(slot.v);
+    }
+    (void)tree_.finish_op(op, true);
+    std::array<std::size_t, 3> taken{};
+    reference_.back_up_node(*want[i], [&](std::size_t part) {
+      return taken[part] < given[part].size() ? given[part][taken[part]++] : Slot{0};
+    });
+  }
+  return {};
 }
 
 // ---- comparison
@@ -379,15 +427,26 @@ std::string TreePair::compare_keys(const Path& path) {
   return {};
 }
 
-std::string TreePair::compare_freed() {
-  const FreedSlots want = reference_.take_freed();
+void TreePair::collect_freed() {
   for (const ComponentKind c : kAllComponents) {
     for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
       const std::vector<std::uint32_t> back = ledger_.came_back(c, tier);
-      const std::multiset<Slot> have(back.begin(), back.end());
-      if (have == want[index_of(c)][tier_index(tier)]) continue;
-      return "other slots of " + std::string(component_name(c)) +
-             " came back: " + numbers(have.size(), want[index_of(c)][tier_index(tier)].size());
+      Slots& freed = freed_[index_of(c)][tier_index(tier)];
+      freed.insert(freed.end(), back.begin(), back.end());
+    }
+  }
+}
+
+std::string TreePair::compare_freed() {
+  collect_freed();
+  const auto have = std::exchange(freed_, {});
+  const FreedSlots want = reference_.take_freed();
+  for (const ComponentKind c : kAllComponents) {
+    for (std::size_t tier = 0; tier < 2; ++tier) {
+      const Slots& back = have[index_of(c)][tier];
+      const std::multiset<Slot> own(back.begin(), back.end()), &other = want[index_of(c)][tier];
+      if (own == other) continue;
+      return "other slots of " + std::string(component_name(c)) + " came back: " + numbers(own.size(), other.size());
     }
   }
   return {};

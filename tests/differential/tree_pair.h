@@ -83,9 +83,12 @@ class TreePair {
   std::string lock(const Path& path, const PairStep& step);
   std::string unlock(const PairStep& step);
   std::string evict(const PairStep& step, Tier tier);
+  std::string evict_once(ComponentKind c, Tier tier, std::uint64_t& count, bool& has_named);
+  std::string back_up_named(const std::vector<NodeId>& have, const std::vector<ReferenceNode*>& want);
 
   std::string compare_answer(const Path& path, const ReferenceAnswer& want) const;
   std::string compare_keys(const Path& path);
+  void collect_freed();
   std::string compare_freed();
   std::string compare_contents();
   std::string compare_path(ReferenceNode& leaf);
@@ -99,6 +102,7 @@ class TreePair {
   std::array<NamespaceId, 2> spaces_;
   PageKey seed_;  // of the second
   std::vector<Held> held_;
+  std::array<std::array<Slots, 2>, 3> freed_;  // by production, in order, since the last comparison
   std::uint64_t next_op_ = 1;
 };
 
