@@ -525,4 +525,27 @@ std::vector<PairStep> shrink(const PairConfig& config, const Rules& rules, std::
   return steps;
 }
 
+std::vector<PairStep> random_history(std::uint64_t seed, std::uint64_t steps) {
+  Rng rng(seed);
+  std::vector<PairStep> history;
+  while (history.size() < steps) history.push_back(random_step(rng));
+  return history;
+}
+
+std::string compare_histories(const HistoryRange& range, DifferenceCounts& counts) {
+  for (const PairConfig& config : pair_configs()) {
+    for (std::uint64_t seed = range.first_seed; seed < range.first_seed + range.count; ++seed) {
+      const std::vector<PairStep> history = random_history(seed, range.steps);
+      const std::string error = run_history(config, all_rules(), history, counts);
+      if (error.empty()) continue;
+      const std::vector<PairStep> fewer = shrink(config, all_rules(), history);
+      DifferenceCounts unused;
+      return config.name + ": " + error + "; replay: LARDER_TEST_SEED=" + std::to_string(seed) + "\nshrunk to " +
+             std::to_string(fewer.size()) + " steps (" + run_history(config, all_rules(), fewer, unused) + "):\n" +
+             describe(fewer);
+    }
+  }
+  return {};
+}
+
 }  // namespace larder::differential

@@ -109,6 +109,14 @@ class TreePair {
 // Runs a history on fresh trees. Empty: they agreed. Else the step and what differed.
 [[nodiscard]] std::string run_history(const PairConfig& config, const Rules& rules, const std::vector<PairStep>& steps,
                                       DifferenceCounts& counts);
+[[nodiscard]] std::vector<PairStep> random_history(std::uint64_t seed, std::uint64_t steps);
+
+struct HistoryRange {
+  std::uint64_t first_seed = 1, count = 0;  // of histories, for each of pair_configs()
+  std::uint64_t steps = 0;                  // of each
+};
+// With all rules of ours. Empty: production and reference agreed. Else what failed, its seed, and a shrunk history.
+[[nodiscard]] std::string compare_histories(const HistoryRange& range, DifferenceCounts& counts);
 // Leaves out what is not needed for some disagreement.
 [[nodiscard]] std::vector<PairStep> shrink(const PairConfig& config, const Rules& rules, std::vector<PairStep> steps);
 

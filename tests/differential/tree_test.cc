@@ -8,30 +8,11 @@
 namespace larder::differential {
 namespace {
 
-constexpr std::uint64_t kSteps = 150, kHistories = 16;
-
-std::vector<PairStep> history(std::uint64_t seed) {
-  Rng rng(seed);
-  std::vector<PairStep> steps;
-  while (steps.size() < kSteps) steps.push_back(random_step(rng));
-  return steps;
-}
+constexpr std::uint64_t kSteps = 150, kHistories = 40;
 
 TEST(TreeBesideTheReference, DiffersOnlyWhereTheTableSaysSo) {
   DifferenceCounts counts;
-  const std::uint64_t seed = first_seed(1);
-  for (const PairConfig& config : pair_configs()) {
-    for (std::uint64_t i = 0; i < kHistories; ++i) {
-      const std::vector<PairStep> steps = history(seed + i);
-      const std::string error = run_history(config, all_rules(), steps, counts);
-      if (error.empty()) continue;
-      const std::vector<PairStep> fewer = shrink(config, all_rules(), steps);
-      DifferenceCounts unused;
-      FAIL() << config.name << ": " << error << "; replay: LARDER_TEST_SEED=" << seed + i << "\nshrunk to "
-             << fewer.size() << " steps (" << run_history(config, all_rules(), fewer, unused) << "):\n"
-             << describe(fewer);
-    }
-  }
+  ASSERT_EQ(compare_histories({first_seed(1), kHistories, kSteps}, counts), "");
   EXPECT_EQ(counts.dead_entries(DifferencePart::kTree), "") << counts.to_string(DifferencePart::kTree);
   printf("%s", counts.to_string(DifferencePart::kTree).c_str());
 }
@@ -46,7 +27,7 @@ TEST(TreeBesideTheReference, EveryEntryIsNeeded) {
     for (std::uint64_t i = 0; i < kHistories && found.empty(); ++i) {
       for (const PairConfig& config : pair_configs()) {
         DifferenceCounts unused;
-        found = run_history(config, rules, history(1 + i), unused);
+        found = run_history(config, rules, random_history(1 + i, kSteps), unused);
         if (found.empty()) continue;
         printf("  %s: %s, seed %d: %s\n", std::string(entry.name).c_str(), config.name.c_str(), static_cast<int>(1 + i),
                found.c_str());
