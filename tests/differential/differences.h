@@ -40,11 +40,12 @@ enum class Difference : std::uint8_t {
   kStateWithWindowCopy,
   kHostCopyEvictable,
   kLockedIsRecent,
+  kAdoptBeneathDevice,
   kBackedFirst,
   kInnerBackedUp,
   kKeysKnowTenant,
 };
-inline constexpr std::size_t kDifferenceCount = 24;
+inline constexpr std::size_t kDifferenceCount = 25;
 
 // Which differential test meets an entry.
 enum class DifferencePart : std::uint8_t { kRestorePoint, kTree };

@@ -342,7 +342,7 @@ std::string ReferenceTree::broken_invariant() const {
   for (const ReferenceNode* node : nodes()) {
     if (!node->has_any(kFullPart)) return "a dead node";
     for (std::size_t tier = 0; tier < 2; ++tier) {
-      const bool may_hang = shape_.write_back && tier == kOnHost;
+      const bool may_hang = may_have_gaps() && tier == kOnHost;
       const bool above = may_hang || node->parent->is_root() || node->parent->has(kFullPart, tier);
       if (node->has(kFullPart, tier) && !above) return "full without its parent's";
       for (std::size_t part = 0; part < 3; ++part) {

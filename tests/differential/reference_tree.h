@@ -136,7 +136,7 @@ class ReferenceTree {
   void load_back(const std::string& extra, const std::vector<std::uint32_t>& tokens, std::size_t end,
                  const std::array<Slots, 3>& slots);
 
-  // Where the host has gaps (write_back), two pieces of one path may be leaves of the same age, and nobody promises an
+  // Where the host has gaps, two pieces of one path may be leaves of the same age, and nobody promises an
   // order: `others` says in which order production gave slots back.
   ReferenceEvicted evict(std::size_t part, std::size_t tier, std::size_t count, Slots others = {});
 
@@ -144,6 +144,7 @@ class ReferenceTree {
   std::size_t lock(const std::string& extra, const std::vector<std::uint32_t>& tokens, std::size_t end,
                    std::size_t tier);
   void unlock(std::size_t id);
+  void release_window(std::size_t id);  // and the state; full stays locked
 
   FreedSlots take_freed() { return std::exchange(freed_, {}); }
 
@@ -172,6 +173,8 @@ class ReferenceTree {
   };
 
   [[nodiscard]] bool ours(Difference d) const { return rules_.contains(d); }
+  // On the host: a piece of a path may be there, and what is above it not.
+  [[nodiscard]] bool may_have_gaps() const { return shape_.write_back || ours(Difference::kAdoptBeneathDevice); }
   // The outcomes of the two rules differ; true: do as production.
   bool differs(Difference d) {
     counts_.meet(d);
@@ -224,6 +227,9 @@ class ReferenceTree {
   [[nodiscard]] std::vector<double> policy_key(const Node& node) const;
   [[nodiscard]] std::vector<Node*> leaves(std::size_t tier, bool copies_too) const;  // oldest first
   [[nodiscard]] Node* next_leaf(std::size_t tier);
+  // What hangs on a leaf of the device that has no copy, and is on the host: empty as a rule.
+  [[nodiscard]] std::vector<Node*> hanging(const Node& leaf) const;
+  [[nodiscard]] bool may_go(const Node& leaf) const;
   [[nodiscard]] bool waits_for_backup(Node* node, std::size_t part, std::size_t tier);
   void back_up_for_reference(Node* node);
   void evict_full(std::size_t tier, std::size_t count, ReferenceEvicted& out);

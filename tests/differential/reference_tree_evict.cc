@@ -41,7 +41,7 @@ std::vector<ReferenceNode*> ReferenceTree::leaves(std::size_t tier, bool copies_
     std::vector<double> key = policy_key(node);
     const Slot last = node.parts[kFullPart].slots[tier]->back();
     const auto place = std::find(others_.begin(), others_.end(), last) - others_.begin();
-    if (shape_.write_back && tier == kOnHost) key.push_back(static_cast<double>(place));
+    if (may_have_gaps() && tier == kOnHost) key.push_back(static_cast<double>(place));
     return key;
   };
   const auto older = [&](const Node* a, const Node* b) { return key_of(*a) < key_of(*b); };
@@ -62,7 +62,8 @@ void ReferenceTree::back_up_for_reference(Node* node) {
 
 // nullptr: none.
 ReferenceNode* ReferenceTree::next_leaf(std::size_t tier) {
-  const std::vector<Node*> all = leaves(tier, false);
+  std::vector<Node*> all = leaves(tier, false);
+  if (tier == kOnDevice) std::erase_if(all, [&](const Node* at) { return !may_go(*at); });
   Node* leaf = all.empty() ? nullptr : all.front();
   if (tier == kOnHost) {
     const std::vector<Node*> with_copies = leaves(tier, true);
@@ -98,8 +99,29 @@ void ReferenceTree::evict_full(std::size_t tier, std::size_t count, ReferenceEvi
   }
 }
 
+std::vector<ReferenceNode*> ReferenceTree::hanging(const Node& leaf) const {
+  std::vector<Node*> found;
+  for (const auto& [key, child] : leaf.children) found.push_back(child.get());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    for (const auto& [key, child] : found[i]->children) found.push_back(child.get());
+  }
+  return found;
+}
+
+// Without a copy it takes along what hangs on it, unless somebody uses that.
+bool ReferenceTree::may_go(const Node& leaf) const {
+  const std::vector<Node*> below = hanging(leaf);
+  return shape_.write_back || leaf.has(kFullPart, kOnHost) ||
+         std::none_of(below.begin(), below.end(),
+                      [](const Node* at) { return at->is_locked(kOnDevice) || at->is_locked(kOnHost); });
+}
+
 // All components of the tier at once. What the other tier has stays; without that the node goes.
 void ReferenceTree::evict_leaf(Node* leaf, std::size_t tier) {
+  if (tier == kOnDevice && !leaf->has(kFullPart, kOnHost)) {
+    const std::vector<Node*> below = hanging(*leaf);
+    for (auto at = below.rbegin(); at != below.rend(); ++at) evict_leaf(*at, kOnHost);
+  }
   for (std::size_t part = 3; part-- > 0;) {
     if (leaf->has(part, tier)) drop(leaf, part, tier);
   }
@@ -154,6 +176,7 @@ void ReferenceTree::evict_one_listed(Node* node, std::size_t part, std::size_t t
   (copy_remains ? out.demoted : out.dropped) += slots;
   bool whole = is_leaf(*node, tier, false);
   if (whole && copy_remains && differs(Difference::kLeafKeepsFull)) whole = false;
+  if (tier == kOnDevice && !node->has(kFullPart, kOnHost) && !node->children.empty()) whole = false;
   whole ? evict_leaf(node, tier) : tombstone(node, part, tier);
 }
 

@@ -228,4 +228,13 @@ void ReferenceTree::unlock(std::size_t id) {
   locks_.erase(found);
 }
 
+void ReferenceTree::release_window(std::size_t id) {
+  Lock& lock = locks_[id];
+  std::erase_if(lock.held, [&](const auto& entry) {
+    if (entry.second == kFullPart) return false;
+    --entry.first->parts[entry.second].locks[lock.tier];
+    return true;
+  });
+}
+
 }  // namespace larder::differential

@@ -6,15 +6,16 @@ namespace larder::differential {
 
 namespace {
 
-constexpr std::array<std::pair<StepKind, std::uint32_t>, 9> kWeights = {{{StepKind::kLookup, 8},
-                                                                         {StepKind::kInsert, 16},
-                                                                         {StepKind::kAdopt, 6},
-                                                                         {StepKind::kBackUp, 20},
-                                                                         {StepKind::kLoadBack, 20},
-                                                                         {StepKind::kLock, 12},
-                                                                         {StepKind::kUnlock, 8},
-                                                                         {StepKind::kEvictDevice, 18},
-                                                                         {StepKind::kEvictHost, 8}}};
+constexpr std::array<std::pair<StepKind, std::uint32_t>, 10> kWeights = {{{StepKind::kLookup, 8},
+                                                                          {StepKind::kInsert, 16},
+                                                                          {StepKind::kAdopt, 6},
+                                                                          {StepKind::kBackUp, 20},
+                                                                          {StepKind::kLoadBack, 20},
+                                                                          {StepKind::kLock, 12},
+                                                                          {StepKind::kUnlock, 8},
+                                                                          {StepKind::kRelease, 4},
+                                                                          {StepKind::kEvictDevice, 18},
+                                                                          {StepKind::kEvictHost, 8}}};
 
 ReferenceShape shape_of(const TreeConfig& config) {
   return {config.page_size, config.window_tokens, config.has_mamba, static_cast<ReferencePolicy>(config.policy),
@@ -120,6 +121,7 @@ std::string TreePair::apply(const PairStep& step, const Path& path) {
     case StepKind::kLoadBack: return load_back(path, step);
     case StepKind::kLock: return lock(path, step);
     case StepKind::kUnlock: return unlock(step);
+    case StepKind::kRelease: return release(step);
     case StepKind::kEvictDevice: return evict(step, Tier::kDevice);
     case StepKind::kEvictHost: return evict(step, Tier::kHost);
   }
@@ -185,14 +187,18 @@ std::string TreePair::insert(const Path& path, const PairStep& step) {
   return (done->checkpoints_kept == 1) == want.took_state ? "" : "insert: only one of them took the state";
 }
 
-// A prefetch that arrived whole: beneath what is on the host, or from the root.
+// A prefetch that arrived whole.
 std::string TreePair::adopt(const Path& path, const PairStep& step) {
   const MatchResult found = match(path);
   const std::uint64_t pages = path.tokens.size() / config_.tree.page_size, from = found.walked.pages;
   if (from == pages) return {};
   std::vector<PageLocation> above;
   tree_.locate(found.walked.node, ComponentKind::kFull, 0, from, above);
-  if (!above.empty() && !above.back().host.valid()) return {};
+  bool reference_adopts = true;
+  if (!above.empty() && !above.back().host.valid()) {
+    counts_.meet(Difference::kAdoptBeneathDevice);
+    reference_adopts = rules_.contains(Difference::kAdoptBeneathDevice);
+  }
   const auto full = ledger_.host(ComponentKind::kFull, pages - from);
   const auto window = ledger_.host(ComponentKind::kSwa, adoptable_window(path, from, pages));
   HostSlot state;
@@ -205,6 +211,7 @@ std::string TreePair::adopt(const Path& path, const PairStep& step) {
   Slots full_slots, window_slots;
   for (const HostSlot slot : full) full_slots.push_back(slot.v);
   for (const HostSlot slot : window) window_slots.push_back(slot.v);
+  if (!reference_adopts) return {};
   reference_.insert_host(extra_of(path), tokens, from, full_slots, window_slots,
                          state.valid() ? std::optional<Slot>(state.v) : std::nullopt, used);
   return done->new_pages == pages - from ? "" : "insert_host: new pages " + numbers(done->new_pages, pages - from);
@@ -322,15 +329,26 @@ std::string TreePair::lock(const Path& path, const PairStep& step) {
   const bool resident = tier == Tier::kDevice && step.r[2] % 4 != 0;
   const std::uint64_t end = resident ? found.device.at.pages : found.any.at.pages;
   if (held_.size() == 4 || end == 0) return {};
-  held_.push_back({tree_.lock(node_at(path, end), tier, LockParts{}),
+  const NodeId node = node_at(path, end);
+  held_.push_back({tree_.lock(node, tier, {true, false, false}), tree_.lock(node, tier, {false, true, true}),
                    reference_.lock(extra_of(path), path.tokens, end, tier_index(tier))});
+  return {};
+}
+
+// Decoding has passed the window, so what the request resumed from is needed as pages of full only.
+std::string TreePair::release(const PairStep& step) {
+  if (held_.empty()) return {};
+  Held& held = held_[step.r[1] % held_.size()];
+  tree_.unlock(held.rest);
+  reference_.release_window(held.reference);
   return {};
 }
 
 std::string TreePair::unlock(const PairStep& step) {
   if (held_.empty()) return {};
   std::swap(held_[step.r[1] % held_.size()], held_.back());
-  tree_.unlock(held_.back().handle);
+  tree_.unlock(held_.back().full);
+  tree_.unlock(held_.back().rest);
   reference_.unlock(held_.back().reference);
   held_.pop_back();
   return {};

@@ -25,6 +25,7 @@ enum class StepKind : std::uint8_t {
   kLoadBack,
   kLock,
   kUnlock,
+  kRelease,
   kEvictDevice,
   kEvictHost,
 };
@@ -61,7 +62,7 @@ class TreePair {
     }
   };
   struct Held {
-    LockHandle handle;
+    LockHandle full, rest;
     std::size_t reference = 0;
   };
 
@@ -82,6 +83,7 @@ class TreePair {
   std::string insert_under_way(const Path& path, const ReferenceTree::LoadPlan& plan);
   std::string lock(const Path& path, const PairStep& step);
   std::string unlock(const PairStep& step);
+  std::string release(const PairStep& step);
   std::string evict(const PairStep& step, Tier tier);
   std::string evict_once(ComponentKind c, Tier tier, std::uint64_t& count, bool& has_named);
   std::string back_up_named(const std::vector<NodeId>& have, const std::vector<ReferenceNode*>& want);
