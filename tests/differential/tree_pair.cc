@@ -86,6 +86,7 @@ TreePair::TreePair(const PairConfig& config, const Rules& rules, DifferenceCount
 std::string TreePair::step(const PairStep& step) {
   const Path path = path_of(step.r[0]);
   std::string error = apply(step, path);
+  if (step.kind == StepKind::kInsert || step.kind == StepKind::kAdopt) remember(path);
   if (error.empty()) error = compare_freed();
   if (error.empty()) error = compare_contents();
   if (error.empty()) error = compare_answer(path, reference_.answer(extra_of(path), path.tokens));
@@ -93,9 +94,17 @@ std::string TreePair::step(const PairStep& step) {
   return error;
 }
 
-// Pages differ in their last token only; some paths end inside a page.
+void TreePair::remember(const Path& path) {
+  constexpr std::size_t kRecent = 4;
+  if (recent_.size() == kRecent) recent_.erase(recent_.begin());
+  recent_.push_back(path);
+}
+
+// Often one that was inserted lately. Pages differ in their last token only; some paths end inside a page.
 TreePair::Path TreePair::path_of(std::uint64_t r) const {
   const std::uint64_t page_size = config_.tree.page_size;
+  if (r % 3 == 0 && !recent_.empty()) return recent_[r / 3 % recent_.size()];
+  r /= 3;
   Path path{(r & 7) == 7 ? 1u : 0u, {}};
   r >>= 3;
   const std::uint64_t pages = 1 + r % config_.pages_max;
@@ -139,7 +148,7 @@ std::string TreePair::use(const Path& path) {
 
 // As a request does it that looked its path up, resumed where it may without copies, and computed the rest.
 std::string TreePair::insert(const Path& path, const PairStep& step) {
-  const bool looked_up = step.r[1] % 4 != 0;  // else it was begun when nothing was there
+  const bool looked_up = step.r[1] % 3 != 0;  // else it was begun when nothing was there
   if (std::string error = looked_up ? use(path) : ""; !error.empty()) return error;
   const MatchResult found = match(path);
   const std::uint64_t pages = path.tokens.size() / config_.tree.page_size;

@@ -67,6 +67,7 @@ class TreePair {
   };
 
   [[nodiscard]] Path path_of(std::uint64_t r) const;
+  void remember(const Path& path);
   [[nodiscard]] std::string extra_of(const Path& path) const { return path.space == 0 ? "" : "tenant"; }
   [[nodiscard]] MatchResult match(const Path& path) const { return tree_.match(spaces_[path.space], path.tokens); }
   [[nodiscard]] NodeId node_at(const Path& path, std::uint64_t pages);
@@ -103,6 +104,7 @@ class TreePair {
   ReferenceTree reference_;
   std::array<NamespaceId, 2> spaces_;
   PageKey seed_;  // of the second
+  std::vector<Path> recent_;
   std::vector<Held> held_;
   std::array<std::array<Slots, 2>, 3> freed_;  // by production, in order, since the last comparison
   std::uint64_t next_op_ = 1;

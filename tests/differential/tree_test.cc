@@ -12,7 +12,8 @@ constexpr std::uint64_t kSteps = 150, kHistories = 40;
 
 TEST(TreeBesideTheReference, DiffersOnlyWhereTheTableSaysSo) {
   DifferenceCounts counts;
-  ASSERT_EQ(compare_histories({first_seed(1), kHistories, kSteps}, counts), "");
+  const std::string error = compare_histories({first_seed(1), kHistories, kSteps}, counts);
+  ASSERT_TRUE(error.empty()) << error;
   EXPECT_EQ(counts.dead_entries(DifferencePart::kTree), "") << counts.to_string(DifferencePart::kTree);
   printf("%s", counts.to_string(DifferencePart::kTree).c_str());
 }
