@@ -3,12 +3,13 @@
 // LARDER_TEST_SEED: the first seed. A failure prints its seed and a shrunk history.
 #include <gtest/gtest.h>
 
+#include "base/sanitized.h"
 #include "tests/differential/tree_pair.h"
 
 namespace larder::differential {
 namespace {
 
-constexpr std::uint64_t kSteps = 150, kHistories = 40;
+constexpr std::uint64_t kSteps = 150, kHistories = kIsSanitized ? 20 : 40, kTries = 60;
 
 TEST(TreeBesideTheReference, DiffersOnlyWhereTheTableSaysSo) {
   DifferenceCounts counts;
@@ -25,7 +26,7 @@ TEST(TreeBesideTheReference, EveryEntryIsNeeded) {
     Rules rules = all_rules();
     rules.erase(entry.id);
     std::string found;
-    for (std::uint64_t i = 0; i < kHistories && found.empty(); ++i) {
+    for (std::uint64_t i = 0; i < kTries && found.empty(); ++i) {
       for (const PairConfig& config : pair_configs()) {
         DifferenceCounts unused;
         found = run_history(config, rules, random_history(1 + i, kSteps), unused);
