@@ -18,6 +18,7 @@ namespace {
 template <class Value>
 Spread spread_over(const MetadataHttpCell& cell, Value value) {
   std::vector<double> values;
+  values.reserve(cell.runs.size());
   for (const MetadataHttpRun& run : cell.runs) values.push_back(value(run));
   return spread_of(std::move(values));
 }

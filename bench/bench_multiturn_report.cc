@@ -147,7 +147,7 @@ std::string first_difference(const MultiturnResult& a, const MultiturnResult& b)
   for (std::size_t i = 0; i < a.turns.size(); ++i) {
     const TurnRecord& other = b.turns[i];
     if (a.turns[i].client != other.client || a.turns[i].round != other.round) return "the runs have different turns";
-    const std::string found = difference(a.turns[i], other.output);
+    std::string found = difference(a.turns[i], other.output);
     if (!found.empty()) return found;
   }
   return {};

@@ -38,6 +38,7 @@ namespace larder {
   X(kEnvelopeSkipped, "hf3fs: the envelope of a page is not verified")                     \
   X(kGenerationIgnored, "hf3fs: a page of another generation is taken")                    \
   X(kFailedTransferConfirmed, "hf3fs: a group is confirmed whose pages were not written")  \
+  X(kGatherFailureIgnored, "hf3fs: neighbours that failed as one I/O count as moved")      \
   X(kLateWriteReleased, "hf3fs: a page is given back while a write may still land in it")  \
   X(kConfirmOfOthers, "metadata: a confirmation counts, whoever holds the reservation")    \
   X(kClearForgotten, "after a clear, prefixes still count as stored")                      \

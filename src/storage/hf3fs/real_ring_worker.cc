@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/defect.h"
 #include "base/ranked_mutex.h"
 #include "storage/hf3fs/ring_worker.h"
 #include "storage/hf3fs/slot_bytes.h"
@@ -317,7 +318,7 @@ void RingWorker::Loop::complete(const Hf3fsCqe& cqe) {
 // `status` is the I/O's. Neighbours that failed together are tried once more, each alone: one hole between them, or one
 // chunk that is not to be had, is not the fault of the others.
 void RingWorker::Loop::end_moved(Slot& slot, const Status& status) {
-  if (!status.is_ok() && slot.transfers.size() > 1) {
+  if (!status.is_ok() && slot.transfers.size() > 1 && !defect(Defect::kGatherFailureIgnored)) {
     for (WaitingTransfer& entry : slot.transfers) entry.goes_alone = true;
     {
       LockGuard guard(mutex_);
@@ -328,7 +329,7 @@ void RingWorker::Loop::end_moved(Slot& slot, const Status& status) {
   }
   std::byte* memory = reinterpret_cast<std::byte*>(iov_.base) + slot.offset;
   for (WaitingTransfer& entry : slot.transfers) {
-    Status own = status;
+    Status own = defect(Defect::kGatherFailureIgnored) ? Status::ok() : status;
     if (own.is_ok() && options_.direction == PageTransfer::Kind::kRead) own = take_out(entry.transfer, memory);
     memory += entry.bytes();
     end(entry.transfer, {std::move(own), false});
