@@ -12,13 +12,46 @@
 
 namespace larder::sim {
 
+namespace {
+
+// From the heap, without asking the machine how much it has: a world needs little, and there are thousands of them.
+class HeapSource final : public MemorySource {
+ public:
+  [[nodiscard]] Result<std::unique_ptr<Memory>> allocate(std::size_t bytes) override {
+    if (bytes == 0) return invalid_argument("a memory region of 0 bytes was asked for");
+    return std::unique_ptr<Memory>(std::make_unique<HeapMemory>(bytes));
+  }
+  static HeapSource& instance() {
+    static HeapSource source;
+    return source;
+  }
+
+ private:
+  class HeapMemory final : public Memory {
+   public:
+    explicit HeapMemory(std::size_t bytes) : size_(bytes), data_(new (kPage) std::byte[bytes]) {}
+    HeapMemory(const HeapMemory&) = delete;
+    HeapMemory& operator=(const HeapMemory&) = delete;
+    ~HeapMemory() override { ::operator delete[](data_, kPage); }
+    [[nodiscard]] std::byte* data() const override { return data_; }
+    [[nodiscard]] std::size_t size() const override { return size_; }
+
+   private:
+    static constexpr std::align_val_t kPage{4096};
+    const std::size_t size_;
+    std::byte* const data_;
+  };
+};
+
+}  // namespace
+
 class FailingDevice final : public Device {
  public:
   FailingDevice(std::unique_ptr<Device> inner, std::uint64_t& struck) : inner_(std::move(inner)), struck_(struck) {}
   void fail(CopyDirection direction, std::uint64_t n) { left_[static_cast<std::size_t>(direction)] = n; }
 
   [[nodiscard]] std::string_view name() const override { return inner_->name(); }
-  [[nodiscard]] MemorySource& memory() override { return inner_->memory(); }
+  [[nodiscard]] MemorySource& memory() override { return HeapSource::instance(); }
   [[nodiscard]] Result<StreamId> create_stream() override { return inner_->create_stream(); }
   [[nodiscard]] Status enqueue_steps(StreamId stream, CopyDirection direction, std::vector<StreamStep> steps) override {
     std::uint64_t& left = left_[static_cast<std::size_t>(direction)];
@@ -101,7 +134,7 @@ Status SimRank::start(RankGroup* group) {
   pattern_ = std::make_unique<Pattern>(model_, *pools_);
   const HostLayout layout = parse_host_layout(world_.layout).value_or(HostLayout::kPageFirst);
   const std::size_t bytes = world_.host_pages * std::max<std::size_t>(64, model_.slot_bytes(ComponentKind::kFull));
-  Result<std::unique_ptr<HostPools>> host = HostPools::create(model_, layout, bytes, host_memory_source());
+  Result<std::unique_ptr<HostPools>> host = HostPools::create(model_, layout, bytes, HeapSource::instance());
   if (!host.is_ok()) return host.status();
   host_ = std::move(host).value();
   Result<std::unique_ptr<TransferEngine>> transfer =
