@@ -111,7 +111,7 @@ std::int64_t run_io(World& world, FakeJob& job, FakeIo& io, const IoPlan& plan) 
   }
   const std::optional<FaultEffect>& effect = plan.effect;
   const int error = effect ? effect->error : 0;
-  if (error != 0 && (io.read || !effect->has_chunks)) return -error;
+  if (effect && error != 0 && (io.read || !effect->has_chunks)) return -error;
   const std::int64_t moved = io.read ? run_read(world, *job.ring, io, effect) : run_write(world, *job.ring, io, effect);
   return error != 0 ? -error : moved;
 }

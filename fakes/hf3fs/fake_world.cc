@@ -153,7 +153,8 @@ int World::create_ring(RingSettings settings, Hf3fsIor& ring) {
   ring.flags = settings.flags;
   ring.iorh = reinterpret_cast<void*>(settings.number);
   if (settings.mode == FakeMode::kThreads) threads.start(config.workers, config.seed);
-  rings_[settings.number] = std::make_shared<FakeRing>(std::move(settings));
+  const std::uint64_t number = settings.number;
+  rings_[number] = std::make_shared<FakeRing>(std::move(settings));
   return 0;
 }
 

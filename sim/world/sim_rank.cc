@@ -117,7 +117,7 @@ CacheConfig SimRank::config() const {
 
 Status SimRank::start(RankGroup* group) {
   ++lives_;
-  executor_ = std::make_unique<SimExecutor>(clock_, world_.seed * 977 + number_ * 13 + lives_,
+  executor_ = std::make_unique<SimExecutor>(clock_, world_.seed * 977 + std::uint64_t{13} * number_ + lives_,
                                             std::chrono::microseconds(world_.least_us),
                                             std::chrono::microseconds(world_.most_us), std::size_t{1} << 20);
   auto failing = std::make_unique<FailingDevice>(make_cpu_device(*executor_, 1 << 16), struck_);
@@ -192,7 +192,7 @@ Result<std::unique_ptr<StorageBackend>> SimRank::make_backend(std::uint64_t whic
   options.file_path_prefix = directory + "/pages";
   options.file_size = world_.disk_kib << 10;
   options.rank = static_cast<std::int64_t>(number_);
-  const std::uint64_t session = world_.seed * 1000 + number_ * 100 + lives_;
+  const std::uint64_t session = world_.seed * 1000 + std::uint64_t{100} * number_ + lives_;
   Result<std::unique_ptr<SimPageStore>> store = SimPageStore::create(disk(), directory, *executor_, clock_, session);
   if (!store.is_ok()) return store.status();
   return std::unique_ptr<StorageBackend>(

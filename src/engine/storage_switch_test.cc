@@ -129,7 +129,8 @@ TEST_F(StorageSwitchTest, AllOrNone) {
   EXPECT_EQ(refused.message().rfind("scheduler 2: ", 0), 0u) << refused.message();
   EXPECT_EQ(attached(), none);
   const std::vector<AttachRequest> good = {file_in("/a"), file_in("/b"), file_in("/c")};
-  ASSERT_TRUE(attach_all(all(), good, kLimit).is_ok());
+  const Status taken = attach_all(all(), good, kLimit);
+  ASSERT_TRUE(taken.is_ok()) << taken.to_string();
   EXPECT_EQ(attached(), file);
   // The last one does not say `replace`: those that had switched switch back.
   std::vector<AttachRequest> other(3);
