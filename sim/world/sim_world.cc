@@ -121,7 +121,7 @@ std::vector<TokenId> SimWorld::prompt_of(const Arguments& a) const {
   std::vector<TokenId> prompt;
   if (a[1] > 0 && !history_.empty()) {
     prompt = history_[a[0] % history_.size()];
-    prompt.resize(a[1] * unit % (prompt.size() + 1));
+    if (a[1] < kKeepsAll) prompt.resize(a[1] * unit % (prompt.size() + 1));
   }
   // The same words begin alike: shared system prompts, and branches where a conversation is continued differently.
   for (std::uint64_t i = 0; i < a[2] * unit; ++i) {
@@ -301,7 +301,15 @@ void SimWorld::drop_jobs() {
 
 // ---- time
 
+// An idle engine looks at its cache now and then, unless the machine sleeps for hours.
 void SimWorld::pass_time(Nanos by) {
+  constexpr int kLooks = 16;
+  constexpr Nanos kLongPause = std::chrono::milliseconds(20), kSleep = std::chrono::seconds(60);
+  const int looks = by >= kLongPause && by < kSleep ? kLooks : 1;
+  for (int i = 0; i < looks; ++i) pass_time_and_poll(by / looks);
+}
+
+void SimWorld::pass_time_and_poll(Nanos by) {
   clock_.advance(by);
   end_clears();
   for (const auto& rank : ranks_) {  // the leader first: the others have its plan when they ask

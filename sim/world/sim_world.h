@@ -41,6 +41,7 @@ class SimWorld {
   [[nodiscard]] std::uint64_t struck() const;
 
  private:
+  static constexpr std::uint64_t kKeepsAll = 1000;  // `keep` of a conversation that goes on where it ended
   using Arguments = std::array<std::uint64_t, kMaxArguments>;
   struct Job {
     std::vector<RequestId> ids;           // one per rank
@@ -68,6 +69,7 @@ class SimWorld {
   [[nodiscard]] static std::uint64_t last_token(const Job& job);
   void end_if_done(std::size_t number);
   void pass_time(Nanos by);
+  void pass_time_and_poll(Nanos by);
   void attach();
   void detach();
   void clear();

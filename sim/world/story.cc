@@ -37,10 +37,10 @@ struct Weight {
   unsigned permille;
 };
 constexpr Weight kWeights[] = {
-    {Verb::kBegin, 110},      {Verb::kTime, 330},       {Verb::kAbort, 12},  {Verb::kFlush, 10},
+    {Verb::kBegin, 110},      {Verb::kTime, 330},       {Verb::kAbort, 12},  {Verb::kFlush, 25},
     {Verb::kExplain, 5},      {Verb::kDetach, 4},       {Verb::kAttach, 8},  {Verb::kClear, 3},
     {Verb::kPolicies, 5},     {Verb::kFileFault, 6},    {Verb::kRot, 4},     {Verb::kCopyFault, 4},
-    {Verb::kStoragePlan, 5},  {Verb::kReleaseHung, 6},  {Verb::kRestart, 2}, {Verb::kCrash, 2},
+    {Verb::kStoragePlan, 5},  {Verb::kReleaseHung, 6},  {Verb::kRestart, 4}, {Verb::kCrash, 4},
     {Verb::kStorageFault, 3}, {Verb::kServiceFault, 4},
 };
 
@@ -153,8 +153,10 @@ Status parse_line(const std::string& line, Story& story) {
 const VerbInfo& info_of(Verb verb) { return kVerbs[static_cast<std::size_t>(verb)]; }
 
 WorldSpec draw_world(std::uint64_t seed) {
-  static const std::array<std::string, 3> kWrites = {"write_through", "write_through_selective", "write_back"};
-  static const std::array<std::string, 3> kPrefetches = {"best_effort", "wait_complete", "timeout"};
+  static const std::array<std::string, 4> kWrites = {"write_through", "write_through", "write_through_selective",
+                                                     "write_back"};
+  static const std::array<std::string, 5> kPrefetches = {"best_effort", "wait_complete", "wait_complete", "timeout",
+                                                         "timeout"};
   static const std::array<std::string, 3> kLayouts = {"page_first", "page_first_direct", "layer_first"};
   static const std::array<std::string, 4> kEvictions = {"lru", "lfu", "slru", "fifo"};
   static const std::array<std::string, 4> kStorages = {"file", "file", "hf3fs", "memory"};
@@ -195,7 +197,8 @@ Event draw_event(Rng& rng, const WorldSpec& world) {
   auto& a = event.arguments;
   switch (event.verb) {
     case Verb::kBegin:
-      a = {rng.below(64),     rng.below(4) == 0 ? 0 : 1 + rng.below(100),
+      // A new conversation, one that goes on where it ended, or one that is continued differently from somewhere.
+      a = {rng.below(64),     std::array<std::uint64_t, 4>{0, 1000, 1000, 1 + rng.below(100)}[rng.below(4)],
            1 + rng.below(30), rng.below(rng.below(3) == 0 ? 6 : 40),
            rng.below(20),     rng.below(5) == 0 ? 1 : std::uint64_t{0}};
       break;

@@ -2,6 +2,7 @@
 //
 //   world model=full_swa_mamba ranks=2 storage=file write=write_through prefetch=timeout seed=7
 //   begin history=0 keep=0 more=24 words=3 new=8 tenant=0      # a request; its prompt follows from the numbers
+//                                                              # (keep: so much of an earlier one; 1000: all of it)
 //   move job=0 chunk=16 leave=0                                # the engine takes one step of it
 //   time us=20000
 //   crash
