@@ -169,7 +169,8 @@ class TreeBench {
       const std::uint64_t owned = tree.match(space, tokens).full_device_pages;
       const Slots slots = slots_for(tokens, owned);
       inserts.time([&] { keep(insert(tree, space, tokens, slots, owned)); });
-      insert_pages += static_cast<double>(tokens.size() / page_size_) - static_cast<double>(owned);
+      const std::uint64_t new_pages = tokens.size() / page_size_ - owned;
+      insert_pages += static_cast<double>(new_pages);
     }
     add_row("insert", inserts, insert_pages);
 
