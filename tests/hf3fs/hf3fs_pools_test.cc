@@ -1,4 +1,5 @@
 // The published scenarios of the reference's 3FS backend, in this one's terms.
+#include "storage/pipeline/probe.h"
 #include "tests/hf3fs/doubtful_service.h"
 #include "tests/hf3fs/hf3fs_rig.h"
 
@@ -63,6 +64,23 @@ TEST_F(Pools, OnePoolOutOfCapacityFailsItsGroupsOnly) {
 }
 
 // Two processes with one service: what one writes the other reads, and what one is writing the other leaves alone.
+// Files and namespaces are for ever: each attach tries the store out, and must not leave more of them.
+TEST_F(Pools, TryingItOutAgainLeavesNothingNew) {
+  open({{"file_size", "1Mi"}});
+  ASSERT_TRUE(write({{{PoolName::kKv, 1}}}).at(0).is_ok());
+  std::size_t spaces = 0;
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    const Status tried = probe_backend(*backend_, real_clock(), std::chrono::seconds(60), seed);
+    ASSERT_TRUE(tried.is_ok()) << tried.to_string();
+    const auto now = service_->stats();
+    ASSERT_TRUE(now.is_ok());
+    if (seed == 1) spaces = now->size();
+    EXPECT_EQ(now->size(), spaces) << "after probe " << seed;
+    EXPECT_EQ(totals().stored, 1u);
+    EXPECT_EQ(totals().reserved, 0u);
+  }
+}
+
 TEST_F(Pools, TwoBackendsShareWhatTheServiceSays) {
   open();
   ASSERT_TRUE(write({{{PoolName::kMamba, 1, 9000}, {PoolName::kKv, 1}}}).at(0).is_ok());

@@ -19,6 +19,7 @@ constexpr std::array<PoolName, 2> kPools{PoolName::kIndexer, PoolName::kKv};  //
 constexpr std::size_t kGuard = 64;                                            // bytes beside what is read
 constexpr std::byte kGuardByte{0xa5};
 constexpr int kOffers = 3;
+constexpr std::uint64_t kLayoutSeed = 0x70726f6265;
 
 struct ProbePage {
   PoolName pool;
@@ -47,7 +48,11 @@ std::shared_ptr<ProbeBuffers> make_buffers(Rng& rng) {
   auto out = std::make_shared<ProbeBuffers>();
   auto scope = std::make_shared<StoreScope>();
   scope->namespace_digest = random_digest(rng);
-  for (const PoolName pool : kPools) scope->layout_fingerprints[static_cast<std::size_t>(pool)] = random_digest(rng);
+  // The same in every probe: a store may keep something for each layout for ever, as files of 3FS.
+  Rng layouts(kLayoutSeed);
+  for (const PoolName pool : kPools) {
+    scope->layout_fingerprints[static_cast<std::size_t>(pool)] = random_digest(layouts);
+  }
   out->scope = std::move(scope);
   out->absent_key = random_digest(rng);
   out->odd.resize(kSizes.back() + 1);

@@ -10,7 +10,7 @@
 namespace larder {
 
 // Writes four groups of two pages (pools kv and indexer; 1 byte, 4 KiB - 1, 16 KiB, 64 KiB; about 170 KB in all, so
-// that a small store holds them) under a throw-away namespace, and checks, step by step:
+// that a small store holds them) under a throw-away namespace of one and the same layout, and checks, step by step:
 //   exists   nothing of it is there before, all of it after the write, nothing after the clear
 //   read     each page comes back byte for byte, nothing is written beside its segments; a page of another length and
 //            a key that was never written are misses
