@@ -2,6 +2,7 @@
 
     settings   what is asked for, and the servers that stand for it
     children   processes: starting, signals, health, logs, memory that 3FS leaves behind
+    clock      time, but not while the whole machine stands still
     http       the requests
     prompts    conversations, and what the answers must be
     ledger     what happened: requests, windows in which they may fail, failures

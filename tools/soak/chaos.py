@@ -10,11 +10,15 @@ import threading
 import time
 
 from soak import children, http, watch
+from soak.clock import CLOCK
 
 FLUSH_SECONDS = 3
+ADMIN_SECONDS = 150  # the server gives a switch 60 s
 ATTACH_LIMIT_SECONDS = 60
+METADATA_SHARE = 4  # a trouble of the metadata server for so many of the others
 METADATA_GRACE_SECONDS = 15  # a breaker may be open for a while after the metadata server is back
-SERVER_DECK = ("kill", "kill", "terminate", "switch storage", "switch storage", "flush", "pause", "clear storage")
+SERVER_DECK = ("kill", "kill", "terminate", "switch storage", "switch storage", "flush", "pause")
+CLEARED = (0, 2)  # servers whose storage is cleared, once in a deck: what two servers share, and what one has alone
 ENDING = ("kill", "terminate")
 METADATA_DECK = ("kill", "kill", "terminate", "pause", "pause")
 
@@ -50,13 +54,15 @@ class Chaos:
     def __init__(self, options, ledger, servers, metadata, mount):
         self._ledger, self._servers, self._metadata, self._mount = ledger, servers, metadata, mount
         self._seconds = options.minutes * 60
+        self._with_probe = not options.no_probe
         self._children = [child for child, _ in servers] + [metadata]
         everybody = range(len(servers))
         deck = [(what, number) for what in SERVER_DECK for number in everybody]
+        deck += [("clear storage", number) for number in CLEARED]
         self.hands = [
             Hand("trouble of servers", options.seed, options.trouble, ledger, [("kill", n) for n in everybody], deck,
                  self._play_server),
-            Hand("trouble of metadata", options.seed, 2.5 * options.trouble, ledger, [],
+            Hand("trouble of metadata", options.seed, METADATA_SHARE * options.trouble, ledger, [],
                  [(what, 0) for what in METADATA_DECK], self._play_metadata),
         ]
 
@@ -109,16 +115,16 @@ class Chaos:
         window = self._ledger.open_window(child.name, "end")
         end()
         self._ledger.is_over.wait(down_seconds)
-        limit = time.monotonic() + children.START_SECONDS
+        limit = CLOCK.now() + children.START_SECONDS
         while True:
-            begun = time.monotonic()
+            begun = CLOCK.now()
             try:
                 child.start()
                 self._ledger.count(child.name, "restarts")
                 break
             except children.DidNotStart as error:
                 # A server may say that its metadata server is not there; then it is started again.
-                if self._is_metadata_away(begun) and child is not self._metadata and time.monotonic() < limit:
+                if self._is_metadata_away(begun) and child is not self._metadata and CLOCK.now() < limit:
                     self._ledger.count(child.name, "starts refused")
                     time.sleep(0.5)
                     continue
@@ -140,23 +146,27 @@ class Chaos:
             self._ledger.fail(f"{child.name} ended after SIGTERM, and left {left} files in /dev/shm")
 
     def _is_metadata_away(self, begun):
-        return self._ledger.is_excused(self._metadata.name, begun, time.monotonic(), METADATA_GRACE_SECONDS)
+        return self._ledger.is_excused(self._metadata.name, begun, CLOCK.now(), METADATA_GRACE_SECONDS)
 
     def _switch_storage(self, child, plan, away_seconds):
-        self._admin(child, "DELETE", "/hicache/storage-backend")
+        while not self._admin(child, "DELETE", "/hicache/storage-backend"):
+            time.sleep(0.5)
         self._ledger.is_over.wait(away_seconds)
-        limit = time.monotonic() + ATTACH_LIMIT_SECONDS
-        while not self._admin(child, "PUT", "/hicache/storage-backend", plan.attach_body(),
-                              may_fail=plan.uses_metadata and time.monotonic() < limit):
+        limit = CLOCK.now() + ATTACH_LIMIT_SECONDS
+        while not self._admin(child, "PUT", "/hicache/storage-backend", plan.attach_body(self._with_probe),
+                              may_fail=plan.uses_metadata and CLOCK.now() < limit):
             self._ledger.count(child.name, "attaches refused")
             time.sleep(0.5)
         child.life.attached()
 
     def _flush(self, child):
-        status, text = http.call(child.port, "POST", f"/flush_cache?timeout={FLUSH_SECONDS}")
+        begun = CLOCK.now()
+        status, text = self._call(child, "POST", f"/flush_cache?timeout={FLUSH_SECONDS}")
         if status == 200:
             self._ledger.event("flush done")
-        elif "Timed out waiting for idle" not in text:  # under load that is an honest answer
+        elif "Timed out waiting for idle" in text:
+            pass  # under load that is an honest answer
+        elif not self._ledger.stood_still(begun, CLOCK.now()):
             self._ledger.fail(f"{child.name}: flush: HTTP {status}: {text[:300]}")
 
     def _clear_storage(self, child):
@@ -164,15 +174,20 @@ class Chaos:
         self._admin(child, "POST", "/hicache/storage-backend/clear", may_fail=True)
 
     def _admin(self, child, method, target, body=None, may_fail=False):
-        """True: done. With `may_fail` it may fail while the metadata server is away."""
-        begun = time.monotonic()
-        try:
-            status, text = http.call(child.port, method, target, body, timeout=150)
-        except http.Failed as error:
-            status, text = 0, str(error)
+        """True: done, or failed for good. With `may_fail` it may fail while the metadata server is away (False)."""
+        begun = CLOCK.now()
+        status, text = self._call(child, method, target, body)
         if status == 200:
             return True
-        if may_fail and self._is_metadata_away(begun):
+        if self._ledger.stood_still(begun, CLOCK.now()) or (may_fail and self._is_metadata_away(begun)):
             return False
         self._ledger.fail(f"{child.name}: {method} {target}: HTTP {status}: {text[:300]}")
-        return status != 0 or not may_fail
+        return True
+
+    @staticmethod
+    def _call(child, method, target, body=None):
+        """(status, text); status 0: no answer."""
+        try:
+            return http.call(child.port, method, target, body, timeout=ADMIN_SECONDS)
+        except http.Failed as error:
+            return 0, str(error)

@@ -15,6 +15,7 @@ import threading
 import time
 
 from soak import http
+from soak.clock import CLOCK
 
 START_SECONDS = 60
 STOP_SECONDS = 100  # serve itself gives open requests 10 s and backups 60 s
@@ -81,7 +82,7 @@ class Life:
 
     def __init__(self, number, process):
         self.number, self.process = number, process
-        self.judged_from = time.monotonic()  # later once storage has been attached (watch.py)
+        self.judged_from = CLOCK.now()  # later once storage has been attached (watch.py)
         self.attaches = 0
         self.ended = None
         self.samples = []  # watch.Sample
@@ -98,7 +99,7 @@ class Life:
         """Storage was attached to it while it ran."""
         self.attaches += 1
         if self.attaches == 1:
-            self.judged_from = time.monotonic() + SETTLE_SECONDS
+            self.judged_from = CLOCK.now() + SETTLE_SECONDS
 
 
 class Child:
@@ -121,10 +122,10 @@ class Child:
             log.flush()
             life = Life(len(self.lives) + 1, self._spawner.spawn(self.command, log))
         self.lives.append(life)
-        limit = time.monotonic() + START_SECONDS
-        while time.monotonic() < limit:
+        limit = CLOCK.now() + START_SECONDS
+        while CLOCK.now() < limit:
             if not life.is_alive():
-                life.ended = time.monotonic()
+                life.ended = CLOCK.now()
                 raise DidNotStart(f"{self.name} ended with {life.process.returncode} while starting")
             if self.is_healthy():
                 self.is_meant_to_run = True
@@ -146,19 +147,20 @@ class Child:
             self.life.process.kill()
             self.life.process.wait()
         if self.life and self.life.ended is None:
-            self.life.ended = time.monotonic()
+            self.life.ended = CLOCK.now()
 
     def terminate(self):
         """SIGTERM; returns the exit code, or None if it did not end in time (it is killed then)."""
         self.is_meant_to_run = False
         self.life.process.send_signal(signal.SIGTERM)
-        try:
-            code = self.life.process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            code = None
-            self.kill()
-        self.life.ended = time.monotonic()
-        return code
+        limit = CLOCK.now() + STOP_SECONDS
+        while self.life.is_alive():
+            if CLOCK.now() > limit:
+                self.kill()
+                return None
+            time.sleep(0.02)
+        self.life.ended = CLOCK.now()
+        return self.life.process.returncode
 
     def pause(self, is_paused):
         self.life.process.send_signal(signal.SIGSTOP if is_paused else signal.SIGCONT)

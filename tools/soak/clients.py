@@ -7,9 +7,9 @@ streams; some streams are abandoned half way. What fails inside a window is aske
 
 import random
 import threading
-import time
 
 from soak import http, prompts
+from soak.clock import CLOCK
 
 SCRIPTS_PER_SALT = 30
 OLD_SALTS = 5
@@ -82,7 +82,7 @@ class Client(threading.Thread):
         is_stream = self._draw.random() < 0.5
         if is_stream and self._draw.random() < 0.2:
             leave_after = self._draw.randint(1, prompts.ANSWER_TOKENS - 1)
-        begun = time.monotonic()
+        begun = CLOCK.now()
         what = f"{child.name}: {script.model}, script {script.number}, turn {turn}, salt {salt}"
         try:
             connection = self._connection(child)
@@ -98,7 +98,7 @@ class Client(threading.Thread):
             if self._ledger.request_failed(child.name, begun, f"{what}: {failed}"):
                 self._ledger.is_over.wait(RETRY_SECONDS)
             return False
-        self._ledger.request_done(time.monotonic() - begun)
+        self._ledger.request_done(CLOCK.now() - begun)
         self._ledger.count(child.name, "requests")
         self._check(child, what + f", cached {answer['meta_info'].get('cached_tokens_details')}", expected,
                     answer["output_ids"], True)

@@ -8,9 +8,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 
 from soak import chaos, children, clients, http, judgements_test, ledger, prompts, report, settings, watch
+from soak.clock import CLOCK
 
 SKIPPED = 77
 PROGRESS_SECONDS = 10
@@ -64,13 +64,13 @@ class Soak:
 
     def run(self):
         """Returns when it is over. DidNotStart, KeyboardInterrupt."""
-        begun = time.monotonic()
+        begun = CLOCK.now()
         groups = self.groups()
         say(f"{sum(len(s.answers) for _, scripts in groups for s in scripts)} answers learned from servers that keep "
-            f"nothing, in {time.monotonic() - begun:.1f} s")
+            f"nothing, in {CLOCK.now() - begun:.1f} s")
         for child in [self.metadata, *self.servers]:
             child.start()
-        self.ledger.begun = time.monotonic()
+        self.ledger.begun = CLOCK.now()
         trouble = chaos.Chaos(self.options, self.ledger, list(zip(self.servers, self.plans)), self.metadata, self.mount)
         load = clients.Load(self.options, self.ledger, groups)
         watcher = watch.Watch(self.ledger, self.children)
@@ -84,7 +84,7 @@ class Soak:
             self._end_in_order(trouble, watcher)
         watcher.stop()
         if not self.ledger.failures or self.options.keep_going:
-            report.judge(self.ledger, self.servers, self.children, time.monotonic())
+            report.judge(self.ledger, self.servers, self.children, CLOCK.now())
 
     def _wait(self):
         line = ProgressLine()
@@ -96,9 +96,9 @@ class Soak:
         line.end()
 
     def _join(self, threads):
-        limit = time.monotonic() + END_SECONDS
+        limit = CLOCK.now() + END_SECONDS
         for thread in threads:
-            thread.join(max(0, limit - time.monotonic()))
+            thread.join(max(0, limit - CLOCK.now()))
             if thread.is_alive():
                 self.ledger.fail(f"{thread.name} did not end: it waits for a server")
 
@@ -159,7 +159,8 @@ def processor_seconds():
 
 
 def run(options, directory):
-    begun = time.monotonic()
+    CLOCK.start()
+    begun = CLOCK.now()
     soak = Soak(options, directory)
     interrupted = False
     try:
@@ -172,7 +173,7 @@ def run(options, directory):
         say("\ninterrupted")
     finally:
         soak.end_children()
-    print("\n" + report.full(soak.ledger, soak.servers, soak.children, processor_seconds(), time.monotonic() - begun))
+    print("\n" + report.full(soak.ledger, soak.servers, soak.children, processor_seconds(), CLOCK.now() - begun))
     print(f"\nseed {options.seed}, {soak.ledger.seconds():.0f} s, {options.binary}")
     if soak.ledger.failures:
         soak.print_failures()
@@ -184,13 +185,13 @@ def run(options, directory):
 
 
 def prepare():
-    """Signals end the soak as Ctrl-C does; no more open files than the 3FS library takes."""
+    """Signals end the soak, also in the background, as Ctrl-C does; no more open files than the 3FS library takes."""
 
     def interrupt(*_):
         raise KeyboardInterrupt
 
     assert threading.current_thread() is threading.main_thread()
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)

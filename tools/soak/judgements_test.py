@@ -2,15 +2,18 @@
 
 import unittest
 
-from soak import ledger, prompts, report, settings, watch
+from soak import clock, ledger, prompts, report, settings, watch
 
 
-class Clock:
+class FakeClock:
+    """Of a ledger."""
+
     def __init__(self):
-        self.now = 100.0
+        self.seconds = 100.0
+        self.still_moments = []
 
-    def __call__(self):
-        return self.now
+    def now(self):
+        return self.seconds
 
 
 class FakeLife:
@@ -56,17 +59,17 @@ class Tokens(unittest.TestCase):
 
 class Windows(unittest.TestCase):
     def setUp(self):
-        self.clock = Clock()
+        self.clock = FakeClock()
         self.ledger = ledger.Ledger(clock=self.clock)
 
     def window(self, begun, ended):
-        self.clock.now = begun
+        self.clock.seconds = begun
         window = self.ledger.open_window("gdn", "kill")
-        self.clock.now = ended
+        self.clock.seconds = ended
         self.ledger.close_window(window)
 
     def failed(self, begun, ended, server="gdn"):
-        self.clock.now = ended
+        self.clock.seconds = ended
         return self.ledger.request_failed(server, begun, "refused")
 
     def test_a_failure_without_a_window_ends_the_soak(self):
@@ -82,7 +85,7 @@ class Windows(unittest.TestCase):
         self.assertEqual(self.ledger.counts["gdn"]["failed in windows"], 4)
 
     def test_an_open_window_excuses_what_ends_after_its_begin(self):
-        self.clock.now = 110
+        self.clock.seconds = 110
         self.ledger.open_window("gdn", "kill")
         self.assertTrue(self.failed(105, 500))
         self.assertFalse(self.failed(105, 109))
@@ -92,6 +95,19 @@ class Windows(unittest.TestCase):
         self.assertFalse(self.failed(105, 109))
         self.assertFalse(self.failed(121, 122))
         self.assertFalse(self.failed(112, 113, "swa"))
+
+    def test_what_fails_while_or_just_after_the_machine_stood_still_is_excused(self):
+        self.clock.still_moments.append(115)
+        self.assertTrue(self.failed(110, 116))
+        self.assertTrue(self.failed(118, 119))
+        self.assertFalse(self.failed(110, 114))
+        self.assertFalse(self.failed(115 + ledger.STILL_GRACE_SECONDS + 1, 130))
+
+    def test_the_clock_does_not_count_stillness(self):
+        times = iter([0.0, 1.0, 3.0, 103.0, 104.0])
+        one = clock.Clock(lambda: next(times))
+        self.assertEqual([one.now() for _ in range(4)], [1.0, 3.0, 3.0, 4.0])
+        self.assertEqual((one.still_seconds, one.still_moments), (100.0, [3.0]))
 
     def test_keep_going(self):
         going = ledger.Ledger(keeps_going=True, clock=self.clock)
@@ -179,7 +195,7 @@ class Verdict(unittest.TestCase):
         self.assertIn("no token was checked", " ".join(book.failures))
 
     def test_the_command_that_replays_parses_to_the_same(self):
-        options = settings.parse(["--seed", "7", "--minutes", "0.5", "--rate", "3.5", "--corrupt-token"])
+        options = settings.parse(["--seed", "7", "--minutes", "0.5", "--rate", "3.5", "--no-probe", "--corrupt-token"])
         again = settings.parse(settings.replay(options).split()[1:])
         self.assertEqual(vars(options), vars(again))
 

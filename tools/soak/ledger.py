@@ -2,9 +2,11 @@
 
 import collections
 import threading
-import time
+
+from soak.clock import CLOCK
 
 GRACE_SECONDS = 0.25  # a connection that was opened before the process was gone
+STILL_GRACE_SECONDS = 10  # after the whole machine stood still
 
 
 class Window:
@@ -15,12 +17,13 @@ class Window:
 class Ledger:
     """The first failure ends the soak, unless `keeps_going`."""
 
-    def __init__(self, keeps_going=False, clock=time.monotonic):
-        self._clock = clock
+    def __init__(self, keeps_going=False, clock=CLOCK):
+        self._clock = clock.now
+        self._still_moments = clock.still_moments
         self._lock = threading.Lock()
         self._keeps_going = keeps_going
         self._windows = []
-        self.begun = clock()
+        self.begun = self._clock()
         self.is_over = threading.Event()
         self.counts = collections.defaultdict(collections.Counter)  # server -> what -> how often
         self.events = collections.Counter()
@@ -57,8 +60,14 @@ class Ledger:
     def close_window(self, window):
         window.ended = self._clock()
 
+    def stood_still(self, begun, ended):
+        """Did the whole machine stand still at some time from `begun` to `ended`, or just before?"""
+        return any(at <= ended and at + STILL_GRACE_SECONDS >= begun for at in list(self._still_moments))
+
     def is_excused(self, server, begun, ended, grace=GRACE_SECONDS):
         """Was there a window of `server` at some time from `begun` to `ended`?"""
+        if self.stood_still(begun, ended):
+            return True
         with self._lock:
             return any(w.server == server and w.begun <= ended and (w.ended is None or w.ended + grace >= begun)
                        for w in self._windows)

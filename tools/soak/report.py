@@ -1,6 +1,7 @@
 """The table at the end, the line meanwhile, and what is judged when all is over."""
 
 from soak import watch
+from soak.clock import CLOCK
 
 
 def text_table(head, rows):
@@ -88,6 +89,14 @@ def events_table(ledger):
     return text_table(["trouble", *names], rows)
 
 
+def index_text(metadata):
+    """The page index, as it was last seen."""
+    figures = metadata.life.counters.values() if metadata.life else []
+    return "the index at the end: " + ", ".join(
+        [f"{len(figures)} namespaces"]
+        + [f"{sum(one[name] for one in figures):,} {name}" for name in ("pages", "stored", "quarantined", "leased")])
+
+
 def judge(ledger, servers, children, ended):
     """What can be said only at the end: fails the ledger."""
     for child in children:
@@ -113,7 +122,11 @@ def full(ledger, servers, children, processor_seconds, seconds):
     for what in ("starts refused", "attaches refused"):
         if ledger.total(what):
             notes.append(f"{ledger.total(what)} {what} while the metadata server was away")
+    if CLOCK.still_moments:
+        notes.append(f"the machine stood still {len(CLOCK.still_moments)} times, for {CLOCK.still_seconds:.0f} s in "
+                     "all, which did not count")
     return "\n\n".join([
         requests_table(ledger, servers), hits_table(servers), events_table(ledger), memory_table(children),
+        index_text(children[-1]) + "\n"
         f"{'; '.join(notes)}; the slowest request took {ledger.slowest_seconds:.2f} s; "
         f"{processor_seconds / seconds:.2f} cores used"])

@@ -48,6 +48,7 @@ def parse(arguments):
         "short soak, so that everything happens)")
     add("--conversations", type=int, default=12, help="scripts per model; each is held again and again (12)")
     add("--turns", type=int, default=6, help="turns of a conversation (6)")
+    add("--no-probe", action="store_true", help="attach storage without trying it out first")
     add("--keep-going", action="store_true", help="go on after a failure")
     add("--corrupt-token", action="store_true", help="expect one token that is wrong: the soak must fail")
     add("--self-test", action="store_true", help="only check the soak's own judgements; starts no server")
@@ -69,8 +70,9 @@ def replay(options):
     for name in ("clients", "rate", "trouble", "conversations", "turns"):
         words.append(f"--{name} {getattr(options, name):g}")
     words += ["--binary", str(options.binary), "--library", str(options.library)]
-    if options.corrupt_token:
-        words.append("--corrupt-token")
+    for name in ("no_probe", "corrupt_token"):
+        if getattr(options, name):
+            words.append("--" + name.replace("_", "-"))
     return " ".join(words)
 
 
@@ -85,8 +87,9 @@ class ServerPlan:
     def uses_metadata(self):
         return self.backend == "hf3fs"
 
-    def attach_body(self):
+    def attach_body(self, with_probe):
         return {"hicache_storage_backend": self.backend, "hicache_storage_prefetch_policy": self.policy,
+                "hicache_storage_probe": with_probe,
                 "hicache_storage_backend_extra_config_json": json.dumps(self.extra)}
 
     def command(self, binary, port):
@@ -112,9 +115,14 @@ def plans(options, directory, metadata_port):
 
 
 def metadata_command(binary, port, directory):
+    """After a restart every page is leased for the longest lease, and what was reserved rests for the longest time of a
+    write: short ones, or an index that is restarted twice a minute has no page to give."""
+    limits = []
+    for name, seconds in (("max-lease", 6), ("client-lease", 6), ("max-reservation", 10), ("client-reservation", 10),
+                          ("max-io-lifetime", 6)):
+        limits += [f"--{name}", str(seconds)]
     return [str(binary), "metadata-server", "--port", str(port), "--api-key", METADATA_KEY,
-            "--directory", str(directory / "metadata"), "--max-reservation", "20", "--client-reservation", "20",
-            "--max-io-lifetime", "20"]
+            "--directory", str(directory / "metadata"), *limits]
 
 
 def reference_command(binary, port, model):

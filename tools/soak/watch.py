@@ -10,9 +10,9 @@ import collections
 import pathlib
 import statistics
 import threading
-import time
 
 from soak import http
+from soak.clock import CLOCK
 
 SAMPLE_SECONDS = 1.0
 LONG_ENOUGH_SECONDS = 60
@@ -122,7 +122,7 @@ class Watch(threading.Thread):
                 child.is_meant_to_run = False
                 self._ledger.fail(f"{child.name} ended by itself with {life.process.returncode}\n{child.log_tail()}")
             return
-        sample = take_sample(life.pid, time.monotonic())
+        sample = take_sample(life.pid, CLOCK.now())
         if sample:
             life.samples.append(sample)
         if child.is_meant_to_run:
