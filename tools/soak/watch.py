@@ -111,6 +111,8 @@ class Watch(threading.Thread):
     def stop(self):
         self._is_over.set()
         self.join()
+        for child in self._children:
+            self._look_at(child)
 
     def _look_at(self, child):
         life = child.life
