@@ -134,16 +134,20 @@ class Chaos:
 
     def _kill(self, child):
         child.kill()
-        children.remove_unused_memory(self._mount, self._children)
+        self._remove_memory(child)
 
     def terminate(self, child):
         """Must end with 0, and leave no memory of 3FS."""
         code = child.terminate()
         if code != 0:
             self._ledger.fail(f"{child.name} ended with {code} after SIGTERM\n{child.log_tail()}")
-        left = children.remove_unused_memory(self._mount, self._children)
+        left = self._remove_memory(child)
         if left:
             self._ledger.fail(f"{child.name} ended after SIGTERM, and left {left} files in /dev/shm")
+
+    def _remove_memory(self, ended):
+        """Of a server that has ended. The metadata server has none, and its hand must not look while others detach."""
+        return 0 if ended is self._metadata else children.remove_unused_memory(self._mount, self._children)
 
     def _is_metadata_away(self, begun):
         return self._ledger.is_excused(self._metadata.name, begun, CLOCK.now(), METADATA_GRACE_SECONDS)
