@@ -1,8 +1,14 @@
 """The soak's own judgements: each is shown something bad and something good. `tools/soak.py --self-test`."""
 
+import mmap
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
 import unittest
 
-from soak import clock, ledger, prompts, report, settings, watch
+from soak import children, clock, ledger, prompts, report, settings, watch
 
 
 class FakeClock:
@@ -165,6 +171,38 @@ class Flatness(unittest.TestCase):
         self.assertIn("peak", watch.why_peaks_grow(lives(lambda n: 50_000 + 2000 * n), 0, 1200)[0])
 
 
+class SharedMemory(unittest.TestCase):
+    """Of 3FS: a file in /dev/shm with a link under the mount."""
+
+    def setUp(self):
+        self.mount = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.mount)
+        links = self.mount / "3fs-virt" / "iovs"
+        links.mkdir(parents=True)
+        self.name = f"{children.SHARED_MEMORY}self-test-{os.getpid()}"
+        with open(self.name, "wb+") as file:
+            file.truncate(4096)
+            self.mapped = mmap.mmap(file.fileno(), 4096)
+        self.addCleanup(lambda: os.path.exists(self.name) and os.unlink(self.name))
+        (links / "one").symlink_to(self.name)
+
+    @staticmethod
+    def living_process():
+        child, child.life = FakeChild([]), FakeLife(1)
+        child.life.pid, child.life.is_alive = os.getpid(), lambda: True
+        return child
+
+    def test_what_a_living_process_has_mapped_stays(self):
+        self.assertEqual(children.remove_unused_memory(self.mount, [self.living_process()]), 0)
+        self.assertTrue(os.path.exists(self.name))
+
+    def test_what_nobody_has_mapped_is_counted_and_removed(self):
+        self.mapped.close()
+        self.assertEqual(children.remove_unused_memory(self.mount, [self.living_process()]), 1)
+        self.assertFalse(os.path.exists(self.name))
+        self.assertEqual(children.remove_unused_memory(self.mount, []), 0)
+
+
 class Verdict(unittest.TestCase):
     def judge(self, lives):
         book = ledger.Ledger(keeps_going=True)
@@ -202,5 +240,5 @@ class Verdict(unittest.TestCase):
 
 def run():
     """0: all judgements are as they should be."""
-    suite = unittest.defaultTestLoader.loadTestsFromModule(__import__("sys").modules[__name__])
+    suite = unittest.defaultTestLoader.loadTestsFromModule(sys.modules[__name__])
     return 0 if unittest.TextTestRunner(verbosity=1).run(suite).wasSuccessful() else 1
