@@ -123,6 +123,15 @@ class Soak:
             child.kill()
         children.remove_unused_memory(self.mount, self.children)
 
+    def write_samples(self):
+        with open(self.directory / "samples.txt", "w", encoding="utf-8") as out:
+            out.write("process life seconds rss_kib descriptors threads\n")
+            for child in self.children:
+                for life in child.lives:
+                    for s in life.samples:
+                        out.write(f"{child.name} {life.number} {s.seconds - self.ledger.begun:.1f} {s.rss_kib} "
+                                  f"{s.descriptors} {s.threads}\n")
+
     def print_failures(self):
         for text in self.ledger.failures:
             print(f"FAIL {text}")
@@ -173,6 +182,7 @@ def run(options, directory):
         say("\ninterrupted")
     finally:
         soak.end_children()
+        soak.write_samples()
     print("\n" + report.full(soak.ledger, soak.servers, soak.children, processor_seconds(), CLOCK.now() - begun))
     print(f"\nseed {options.seed}, {soak.ledger.seconds():.0f} s, {options.binary}")
     if soak.ledger.failures:

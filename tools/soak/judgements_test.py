@@ -125,10 +125,10 @@ class Windows(unittest.TestCase):
 class Flatness(unittest.TestCase):
     SECONDS = int(4 * watch.LONG_ENOUGH_SECONDS)
 
-    def why(self, rss, descriptors=lambda t: 20, threads=lambda t: 30, seconds=SECONDS, judged_from=0):
+    def why(self, rss, descriptors=lambda t: 20, threads=lambda t: 30, seconds=SECONDS, judged_from=0, earlier=0):
         life = FakeLife(1, [watch.Sample(t, rss(t), descriptors(t), threads(t)) for t in range(seconds)])
         life.judged_from = judged_from
-        return watch.why_not_flat(life)
+        return watch.why_not_flat(life, earlier)
 
     @staticmethod
     def flat(t):
@@ -143,6 +143,14 @@ class Flatness(unittest.TestCase):
             found = self.why(lambda t, rise=rise: self.flat(t) + rise * t)
             self.assertEqual(len(found), 1)
             self.assertIn("more KiB of memory", found[0])
+
+    def test_memory_that_grows_to_what_earlier_lives_had_is_a_warm_up(self):
+        def rss(t):
+            return 50_000 + 100 * t
+
+        most = rss(self.SECONDS)
+        self.assertEqual(self.why(rss, earlier=most), [])
+        self.assertEqual(len(self.why(rss, earlier=most - 1000)), 1)
 
     def test_memory_that_shrinks_is_not(self):
         self.assertEqual(self.why(lambda t: 90_000 - 100 * t), [])

@@ -100,8 +100,8 @@ def index_text(metadata):
 def judge(ledger, servers, children, ended):
     """What can be said only at the end: fails the ledger."""
     for child in children:
-        for life in child.lives:
-            for text in watch.why_not_flat(life):
+        for number, life in enumerate(child.lives):
+            for text in watch.why_not_flat(life, watch.most_memory(child.lives[:number])):
                 ledger.fail(f"{child.name}, life {life.number}: {text}")
         for text in watch.why_peaks_grow([life.samples for life in child.lives], ledger.begun, ended):
             ledger.fail(f"{child.name}: {text}")

@@ -101,7 +101,7 @@ class ServerPlan:
 
 def plans(options, directory, metadata_port):
     """Device and host hold a few conversations, so that storage is needed; storage is small, so that it evicts."""
-    files = {"directory": str(directory / "store"), "max_size": "48Mi", "segment_size": "4Mi"}
+    files = {"directory": str(directory / "store"), "max_size": "20Mi", "segment_size": "2Mi"}
     shared = {"file_path_prefix": str(directory / "mount" / "pages"), "library": str(options.library),
               "metadata_server_url": f"http://127.0.0.1:{metadata_port}", "metadata_api_key": METADATA_KEY,
               "client_timeout": 2, "staging_size": "1Mi", "files": 2}

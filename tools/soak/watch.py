@@ -15,7 +15,7 @@ from soak import http
 from soak.clock import CLOCK
 
 SAMPLE_SECONDS = 1.0
-LONG_ENOUGH_SECONDS = 60
+LONG_ENOUGH_SECONDS = 120
 MOST_GROWTH_KIB = 4096  # over the second half of a life
 MOST_GROWTH_SHARE = 0.06
 MOST_PEAK_GROWTH_KIB = 8192  # from the first third of a soak to the last
@@ -58,8 +58,15 @@ def judged_samples(life):
     return second_half(samples)
 
 
-def why_not_flat(life):
-    """What grows, in words; [] if nothing does, or if the life was too short to say."""
+def most_memory(lives):
+    """KiB; 0 if nothing was seen."""
+    return max((s.rss_kib for life in lives for s in life.samples), default=0)
+
+
+def why_not_flat(life, earlier_kib=0):
+    """What grows, in words; [] if nothing does, or if the life was too short to say. earlier_kib: the most memory of
+    earlier lives of this process. A life that grows up to that is still warming up (a file store that was cleared takes
+    minutes until it cleans segments)."""
     samples = judged_samples(life)
     if not samples:
         return []
@@ -69,7 +76,8 @@ def why_not_flat(life):
                                ("descriptors", "descriptors", MOST_MORE_DESCRIPTORS),
                                ("threads", "threads", MOST_MORE_THREADS)):
         rise = growth([getattr(s, name) for s in samples])
-        if rise > limit:
+        is_warming_up = name == "rss_kib" and samples[-1].rss_kib <= earlier_kib
+        if rise > limit and not is_warming_up:
             found.append(f"{rise:.0f} more {words} in the last {samples[-1].seconds - samples[0].seconds:.0f} s of "
                          f"{life.samples[-1].seconds - life.samples[0].seconds:.0f} s; {limit:.0f} are allowed")
     return found
@@ -78,7 +86,7 @@ def why_not_flat(life):
 def why_peaks_grow(lives, begun, ended):
     """Of all lives of a process: [] or words. lives: lists of samples."""
     samples = [s for life in lives for s in life]
-    if ended - begun < 10 * LONG_ENOUGH_SECONDS:
+    if ended - begun < 5 * LONG_ENOUGH_SECONDS:
         return []
     third = (ended - begun) / 3
     early = [s.rss_kib for s in samples if s.seconds < begun + third]
