@@ -17,6 +17,7 @@ ADMIN_SECONDS = 150  # the server gives a switch 60 s
 ATTACH_LIMIT_SECONDS = 60
 METADATA_SHARE = 4  # a trouble of the metadata server for so many of the others
 METADATA_GRACE_SECONDS = 3  # a call that waits for its time-out, and is told then
+BREAKER_GRACE_SECONDS = 20  # an attached storage is asked again after at most twice the time that it was away
 SERVER_DECK = ("kill", "kill", "terminate", "switch storage", "switch storage", "flush", "pause")
 CLEARED = (0, 2)  # servers whose storage is cleared, once in a deck: what two servers share, and what one has alone
 ENDING = ("kill", "terminate")
@@ -149,8 +150,8 @@ class Chaos:
         """Of a server that has ended. The metadata server has none, and its hand must not look while others detach."""
         return 0 if ended is self._metadata else children.remove_unused_memory(self._mount, self._children)
 
-    def _is_metadata_away(self, begun):
-        return self._ledger.is_excused(self._metadata.name, begun, CLOCK.now(), METADATA_GRACE_SECONDS)
+    def _is_metadata_away(self, begun, grace=METADATA_GRACE_SECONDS):
+        return self._ledger.is_excused(self._metadata.name, begun, CLOCK.now(), grace)
 
     def _switch_storage(self, child, plan, away_seconds):
         while not self._admin(child, "DELETE", "/hicache/storage-backend"):
@@ -174,16 +175,16 @@ class Chaos:
             self._ledger.fail(f"{child.name}: flush: HTTP {status}: {text[:300]}")
 
     def _clear_storage(self, child):
-        # Through the index: it may fail while that is away.
-        self._admin(child, "POST", "/hicache/storage-backend/clear", may_fail=True)
+        # Through the index: it may fail while that is away, or while the breaker believes so.
+        self._admin(child, "POST", "/hicache/storage-backend/clear", may_fail=True, grace=BREAKER_GRACE_SECONDS)
 
-    def _admin(self, child, method, target, body=None, may_fail=False):
+    def _admin(self, child, method, target, body=None, may_fail=False, grace=METADATA_GRACE_SECONDS):
         """True: done, or failed for good. With `may_fail` it may fail while the metadata server is away (False)."""
         begun = CLOCK.now()
         status, text = self._call(child, method, target, body)
         if status == 200:
             return True
-        if self._ledger.stood_still(begun, CLOCK.now()) or (may_fail and self._is_metadata_away(begun)):
+        if self._ledger.stood_still(begun, CLOCK.now()) or (may_fail and self._is_metadata_away(begun, grace)):
             return False
         self._ledger.fail(f"{child.name}: {method} {target}: HTTP {status}: {text[:300]}")
         return True
