@@ -213,6 +213,21 @@ function(larder_add_command_tests)
     "FAILED   zero_length_anchor.*exists: no answer within 1 s.*stopped: an operation was never answered")
 endfunction()
 
+# Real processes, for half a minute (docs/testing.md); and that the soak sees what it is there to see.
+function(larder_add_soak_tests)
+  set(soak ${CMAKE_SOURCE_DIR}/tools/soak.py)
+  set(processes --binary $<TARGET_FILE:larder> --library $<TARGET_FILE:larder_fake_hf3fs>)
+  add_test(NAME soak_judgements COMMAND ${soak} --self-test)
+  add_test(NAME soak_short COMMAND ${soak} --minutes 0.5 ${processes})
+  add_test(NAME soak_sees_wrong_tokens COMMAND ${soak} --minutes 0.2 --corrupt-token ${processes})
+  set_tests_properties(soak_judgements PROPERTIES LABELS fast TIMEOUT 60)
+  set_tests_properties(soak_short soak_sees_wrong_tokens PROPERTIES LABELS slow TIMEOUT 600 SKIP_RETURN_CODE 77)
+  set_tests_properties(soak_judgements soak_short soak_sees_wrong_tokens
+    PROPERTIES ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
+  set_tests_properties(soak_sees_wrong_tokens PROPERTIES PASS_REGULAR_EXPRESSION
+    "FAIL [^\n]*WRONG TOKEN from [a-z0-9]+: [^\n]* of the answer is [0-9]+, and must be [0-9]+")
+endfunction()
+
 function(larder_add_cross_tests)
   larder_sources(support GLOB tests/support)  # what several of them use
   larder_add_library(larder_tests_support "${support}" larder_base)
