@@ -1,7 +1,7 @@
 // The long run of tests/differential: more histories, and longer ones.
 //
 // LARDER_TEST_SEED: the first seed (default 100,000). LARDER_DIFFERENTIAL_HISTORIES: histories of each kind of tree
-// (default 500). A failure prints its seed and a shrunk history.
+// (default 150). A failure prints its seed and a shrunk history.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -13,7 +13,7 @@ namespace {
 
 TEST(TreeBesideTheReferenceLong, DiffersOnlyWhereTheTableSaysSo) {
   const char* const text = std::getenv("LARDER_DIFFERENTIAL_HISTORIES");
-  const std::uint64_t histories = text == nullptr ? 500 : std::strtoull(text, nullptr, 10);
+  const std::uint64_t histories = text == nullptr ? 150 : std::strtoull(text, nullptr, 10);
   DifferenceCounts counts;
   for (const HistoryRange& range :
        {HistoryRange{first_seed(100'000), histories, 150}, HistoryRange{first_seed(100'000), histories / 10, 1'000}}) {
