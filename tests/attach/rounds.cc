@@ -22,6 +22,7 @@ constexpr std::uint64_t kAnswersWhileIll = 8;
 constexpr std::size_t kRoundsPerCheck = 8;
 constexpr std::size_t kRoundsThatShow = 24;  // fewer may by chance never read from storage
 constexpr std::size_t kTriesOfProbe = 4;
+constexpr std::size_t kMostStalls = 2;
 
 // Where an operator can attach to.
 struct Place {
@@ -92,6 +93,7 @@ class Operator {
   std::string last_miss_;
   struct Done {
     std::size_t attached = 0, switched = 0, detached = 0, refused = 0, probed = 0, starved = 0, checked = 0;
+    std::size_t stood_still = 0;  // attaches that a disk kept from being tried out
   } done_;
 };
 
@@ -215,7 +217,13 @@ std::string Operator::attach(const Place& place, Mood mood) {
     (void)ward_.let_all_go();
     if (!wait_for_retired()) return "a detached backend is never closed";
   }
-  const Status status = scheduler().attach_storage(request, mood == Mood::kFine ? kPatience : Nanos(20'000'000));
+  Status status = scheduler().attach_storage(request, mood == Mood::kFine ? kPatience : Nanos(20'000'000));
+  // A disk on which others write much may stand still for longer than a probe waits; a store that hangs does so again.
+  while (mood == Mood::kFine && status.code() == StatusCode::kDeadlineExceeded && done_.stood_still < kMostStalls) {
+    ++done_.stood_still;
+    if (!wait_for_retired()) return "a backend that was tried out in vain is never closed";
+    status = scheduler().attach_storage(request, kPatience);
+  }
   const StorageView view = scheduler().storage();
   if (mood != Mood::kFine) {
     ++done_.refused;

@@ -11,6 +11,7 @@ import time
 
 from soak import children, http, watch
 from soak.clock import CLOCK
+from soak.ledger import DISK_STOOD_STILL
 
 FLUSH_SECONDS = 3
 ADMIN_SECONDS = 150  # the server gives a switch 60 s
@@ -18,6 +19,9 @@ ATTACH_LIMIT_SECONDS = 60
 METADATA_SHARE = 4  # a trouble of the metadata server for so many of the others
 METADATA_GRACE_SECONDS = 3  # a call that waits for its time-out, and is told then
 BREAKER_GRACE_SECONDS = 20  # an attached storage is asked again after at most twice the time that it was away
+DISK_IS_SLOW = "the medium hangs or is very slow"  # what a storage probe says
+MOST_STALLS = 2
+STALL_GRACE_SECONDS = 60
 SERVER_DECK = ("kill", "kill", "terminate", "switch storage", "switch storage", "flush", "pause")
 CLEARED = (0, 2)  # servers whose storage is cleared, once in a deck: what two servers share, and what one has alone
 ENDING = ("kill", "terminate")
@@ -56,6 +60,7 @@ class Chaos:
         self._ledger, self._servers, self._metadata, self._mount = ledger, servers, metadata, mount
         self._seconds = options.minutes * 60
         self._with_probe = not options.no_probe
+        self._slow_until = 0.0
         self._children = [child for child, _ in servers] + [metadata]
         everybody = range(len(servers))
         deck = [(what, number) for what in SERVER_DECK for number in everybody]
@@ -185,6 +190,14 @@ class Chaos:
         if status == 200:
             return True
         if self._ledger.stood_still(begun, CLOCK.now()) or (may_fail and self._is_metadata_away(begun, grace)):
+            return False
+        # A disk on which others write much may stand still for half a minute, and the store's directory is taken until
+        # it moves again; a store that hangs does so each time.
+        if DISK_IS_SLOW in text and self._ledger.total(DISK_STOOD_STILL) < MOST_STALLS:
+            self._ledger.count(child.name, DISK_STOOD_STILL)
+            self._slow_until = CLOCK.now() + STALL_GRACE_SECONDS
+            return False
+        if method == "PUT" and CLOCK.now() < self._slow_until:
             return False
         self._ledger.fail(f"{child.name}: {method} {target}: HTTP {status}: {text[:300]}")
         return True

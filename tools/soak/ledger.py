@@ -8,6 +8,8 @@ from soak.clock import CLOCK
 GRACE_SECONDS = 0.25  # a connection that was opened before the process was gone
 STILL_GRACE_SECONDS = 10  # after the whole machine stood still
 
+DISK_STOOD_STILL = "attaches for which the disk was too slow"
+
 
 class Window:
     def __init__(self, server, what, begun):

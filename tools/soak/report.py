@@ -2,6 +2,7 @@
 
 from soak import watch
 from soak.clock import CLOCK
+from soak.ledger import DISK_STOOD_STILL
 
 
 def text_table(head, rows):
@@ -122,6 +123,8 @@ def full(ledger, servers, children, processor_seconds, seconds):
     for what in ("starts refused", "attaches refused"):
         if ledger.total(what):
             notes.append(f"{ledger.total(what)} {what} while the metadata server was away")
+    if ledger.total(DISK_STOOD_STILL):
+        notes.append(f"{ledger.total(DISK_STOOD_STILL)} {DISK_STOOD_STILL}, and which were tried again")
     if CLOCK.still_moments:
         notes.append(f"the machine stood still {len(CLOCK.still_moments)} times, for {CLOCK.still_seconds:.0f} s in "
                      "all, which did not count")
