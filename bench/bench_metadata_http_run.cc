@@ -26,7 +26,7 @@ std::string key_of(std::uint64_t number) {
   return fmt::format("{:048x}{:016x}", number * 0x9E3779B97F4A7C15ull, number);
 }
 
-// Some requests in a row; gives false when an answer was wrong.
+// Some requests in a row; not ok when one got no answer, or a wrong one.
 using Call = std::function<Status()>;
 
 Status check_reply(const Result<HttpReply>& reply) {

@@ -90,6 +90,13 @@ Status FaultyBackend::check_open() const {
 }
 
 FaultyBackend::Fate FaultyBackend::draw_fate() {
+  std::function<void()> fired;
+  const Fate fate = draw_fate(fired);
+  if (fired) fired();
+  return fate;
+}
+
+FaultyBackend::Fate FaultyBackend::draw_fate(std::function<void()>& fired) {
   LockGuard guard(mutex_);
   auto draw = static_cast<unsigned>(rng_.below(100));
   const auto hits = [&draw](unsigned percent) {
@@ -98,7 +105,7 @@ FaultyBackend::Fate FaultyBackend::draw_fate() {
     return false;
   };
   if (until_fault_ > 0 && --until_fault_ == 0) {
-    if (fired_) fired_();
+    fired.swap(fired_);
     switch (fault_) {
       case StorageFault::kRefused: return ++injected_.refused, Fate::kRefused;
       case StorageFault::kHung: return ++injected_.hung, Fate::kHung;

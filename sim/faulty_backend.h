@@ -75,6 +75,8 @@ class FaultyBackend final : public StorageBackend {
   enum class Fate : unsigned char { kRefused, kHung, kFailed, kPartial, kDone };
 
   [[nodiscard]] Fate draw_fate() LARDER_EXCLUDES(mutex_);
+  // `fired`: what is to be called, without the lock, because of it.
+  [[nodiscard]] Fate draw_fate(std::function<void()>& fired) LARDER_EXCLUDES(mutex_);
   // For each of `count` items: ok, or the failure to inject. Never all ok.
   [[nodiscard]] std::vector<Status> draw_item_failures(std::size_t count) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] std::vector<Status> failures_of(Fate fate, std::size_t count) LARDER_EXCLUDES(mutex_);
