@@ -3,7 +3,7 @@
 
 # Sources of a folder without its tests, into OUT. Pass GLOB_RECURSE or GLOB.
 function(larder_sources out mode folder)
-  file(${mode} found CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cc)
+  file(${mode} found CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cc)
   list(FILTER found EXCLUDE REGEX "_test\\.cc$")
   set(${out} ${found} PARENT_SCOPE)
 endfunction()
@@ -81,28 +81,28 @@ function(larder_add_cli)
   if(sources)
     add_executable(larder ${sources})
     larder_compile_quickly("${sources}")
-    set_target_properties(larder PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+    set_target_properties(larder PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
     target_link_libraries(larder PRIVATE larder_bench larder_sim_world larder_sim larder_server)
   endif()
 endfunction()
 
 # fakes/<x>: libraries that stand in for foreign ones in tests, demos and benches. They show the foreign symbols only.
 function(larder_add_fakes)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/fakes/hf3fs/*.cc)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/fakes/hf3fs/*.cc)
   add_library(larder_fake_hf3fs SHARED ${sources})
   set_target_properties(larder_fake_hf3fs PROPERTIES
-    OUTPUT_NAME hf3fs_api_shared LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
+    OUTPUT_NAME hf3fs_api_shared LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_compile_options(larder_fake_hf3fs PRIVATE ${larder_strict_warnings})
-  target_link_options(larder_fake_hf3fs PRIVATE LINKER:--version-script=${CMAKE_SOURCE_DIR}/fakes/hf3fs/exports.map)
+  target_link_options(larder_fake_hf3fs PRIVATE LINKER:--version-script=${PROJECT_SOURCE_DIR}/fakes/hf3fs/exports.map)
   target_link_libraries(larder_fake_hf3fs PRIVATE larder_flags nlohmann_json::nlohmann_json Threads::Threads)
 endfunction()
 
 # A backend library in C: what someone else would build against larder_backend.h, and with nothing else of this project.
 function(larder_add_backend_library name source)
   add_library(${name} SHARED ${source})
-  set_target_properties(${name} PROPERTIES C_VISIBILITY_PRESET hidden LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
-  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src/storage/plugin)
+  set_target_properties(${name} PROPERTIES C_VISIBILITY_PRESET hidden LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src/storage/plugin)
   target_compile_options(${name} PRIVATE -O2 -Wall -Wextra)
   if(LARDER_WERROR)
     target_compile_options(${name} PRIVATE -Werror)
@@ -115,8 +115,8 @@ function(larder_add_backend_library name source)
 endfunction()
 
 function(larder_add_examples)
-  larder_add_backend_library(larder_directory_backend ${CMAKE_SOURCE_DIR}/examples/plugin_backend/directory_backend.c)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/examples/*.cc)
+  larder_add_backend_library(larder_directory_backend ${PROJECT_SOURCE_DIR}/examples/plugin_backend/directory_backend.c)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.cc)
   foreach(source IN LISTS sources)
     get_filename_component(name ${source} NAME_WE)
     add_executable(example_${name} ${source})
@@ -126,8 +126,8 @@ endfunction()
 
 # What every test includes, parsed once: half of the time that a test takes to compile.
 function(larder_add_test_headers)
-  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/test_headers.cc CONTENT "int main() {}\n")
-  add_executable(larder_test_headers ${CMAKE_BINARY_DIR}/test_headers.cc)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/test_headers.cc CONTENT "int main() {}\n")
+  add_executable(larder_test_headers ${PROJECT_BINARY_DIR}/test_headers.cc)
   target_link_libraries(larder_test_headers PRIVATE larder_flags larder_core_libs GTest::gtest GTest::gtest_main)
   larder_set_test_options(larder_test_headers)
   target_precompile_headers(larder_test_headers PRIVATE
@@ -136,8 +136,8 @@ endfunction()
 
 # The same for all tests, or they could not share the headers.
 function(larder_set_test_options name)
-  target_compile_definitions(${name} PRIVATE LARDER_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
-    LARDER_FAKE_HF3FS="${CMAKE_BINARY_DIR}/libhf3fs_api_shared.so")
+  target_compile_definitions(${name} PRIVATE LARDER_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+    LARDER_FAKE_HF3FS="${PROJECT_BINARY_DIR}/libhf3fs_api_shared.so")
   target_compile_options(${name} PRIVATE -O0)  # compiling the tests takes longer than running them
 endfunction()
 
@@ -152,9 +152,9 @@ function(larder_add_test name label sources)
   target_precompile_headers(${name} REUSE_FROM larder_test_headers)
   if(name STREQUAL "larder_tests_conformance")
     target_compile_definitions(${name} PRIVATE
-      LARDER_EXAMPLE_BACKEND="${CMAKE_BINARY_DIR}/liblarder_directory_backend.so"
-      LARDER_BAD_BACKEND="${CMAKE_BINARY_DIR}/liblarder_bad_backend.so")
-    larder_add_backend_library(larder_bad_backend ${CMAKE_SOURCE_DIR}/tests/conformance/bad_backend.c)
+      LARDER_EXAMPLE_BACKEND="${PROJECT_BINARY_DIR}/liblarder_directory_backend.so"
+      LARDER_BAD_BACKEND="${PROJECT_BINARY_DIR}/liblarder_bad_backend.so")
+    larder_add_backend_library(larder_bad_backend ${PROJECT_SOURCE_DIR}/tests/conformance/bad_backend.c)
     add_dependencies(${name} larder_directory_backend larder_bad_backend)
   endif()
   add_dependencies(${name} larder_fake_hf3fs)
@@ -163,14 +163,14 @@ function(larder_add_test name label sources)
     set(seconds 900)
   endif()
   gtest_discover_tests(${name} TEST_PREFIX "${name}/" DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-    WORKING_DIRECTORY ${CMAKE_BINARY_DIR}
+    WORKING_DIRECTORY ${PROJECT_BINARY_DIR}
     PROPERTIES LABELS ${label} TIMEOUT ${seconds})
   set_property(GLOBAL APPEND PROPERTY larder_tests ${name})
 endfunction()
 
 function(larder_add_unit_tests)
   foreach(folder IN LISTS ARGN)
-    file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*_test.cc)
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${folder}/*_test.cc)
     set(library larder_${folder})
     if(folder STREQUAL "cli")
       set(library larder_bench)
@@ -180,17 +180,17 @@ function(larder_add_unit_tests)
 endfunction()
 
 function(larder_add_sim_tests)
-  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/sim/*_test.cc)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/sim/*_test.cc)
   larder_add_test(larder_sim_test fast "${sources}" larder_sim larder_base)
 endfunction()
 
 # The benchmarks run, and find what they measure in order. Their numbers are not looked at.
 function(larder_add_bench_tests)
-  foreach(bench "metadata --quick" "metadata --http --quick" "storage --quick --no-fio" "transfer 1"
+  foreach(bench "metadata --quick" "metadata --http --quick" "storage --quick --no-fio" "transfer 16"
       "tree --sequences 2000")
     string(REPLACE " " "_" name "${bench}")
     separate_arguments(words UNIX_COMMAND "${bench}")
-    add_test(NAME larder_bench/${name} COMMAND larder bench ${words} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+    add_test(NAME larder_bench/${name} COMMAND larder bench ${words} WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
     set_tests_properties(larder_bench/${name} PROPERTIES LABELS slow TIMEOUT 300)
   endforeach()
 endfunction()
@@ -199,7 +199,7 @@ endfunction()
 function(larder_add_command_tests)
   set(plugin larder conformance --backend plugin --destructive --seed 7)
   add_test(NAME larder_conformance/example COMMAND ${plugin}
-    --extra library=$<TARGET_FILE:larder_directory_backend> --directory ${CMAKE_BINARY_DIR}/conformance_example)
+    --extra library=$<TARGET_FILE:larder_directory_backend> --directory ${PROJECT_BINARY_DIR}/conformance_example)
   add_test(NAME larder_conformance/defect COMMAND ${plugin}
     --extra library=$<TARGET_FILE:larder_bad_backend> --extra defect=short_reads --extra store=1)
   add_test(NAME larder_conformance/hang COMMAND ${plugin} --timeout 1
@@ -215,7 +215,7 @@ endfunction()
 
 # Real processes, for half a minute (docs/testing.md); and that the soak sees what it is there to see.
 function(larder_add_soak_tests)
-  set(soak ${CMAKE_SOURCE_DIR}/tools/soak.py)
+  set(soak ${PROJECT_SOURCE_DIR}/tools/soak.py)
   set(processes --binary $<TARGET_FILE:larder> --library $<TARGET_FILE:larder_fake_hf3fs>)
   add_test(NAME soak_judgements COMMAND ${soak} --self-test)
   add_test(NAME soak_short COMMAND ${soak} --minutes 0.5 ${processes})
@@ -231,7 +231,7 @@ endfunction()
 function(larder_add_cross_tests)
   larder_sources(support GLOB tests/support)  # what several of them use
   larder_add_library(larder_tests_support "${support}" larder_base)
-  file(GLOB folders CONFIGURE_DEPENDS LIST_DIRECTORIES true ${CMAKE_SOURCE_DIR}/tests/*)
+  file(GLOB folders CONFIGURE_DEPENDS LIST_DIRECTORIES true ${PROJECT_SOURCE_DIR}/tests/*)
   foreach(path IN LISTS folders)
     if(IS_DIRECTORY ${path} AND NOT path MATCHES "/support$")
       larder_add_cross_test(${path})
@@ -254,15 +254,15 @@ function(larder_add_cross_test path)
     list(FILTER sources INCLUDE REGEX "_test\\.cc$")
     larder_add_library(larder_tests_${name}_shared "${shared}" ${libraries} GTest::gtest)
     set(libraries larder_tests_${name}_shared ${libraries})
-  elseif(name MATCHES "^(.+)_slow$" AND EXISTS ${CMAKE_SOURCE_DIR}/tests/${CMAKE_MATCH_1})
+  elseif(name MATCHES "^(.+)_slow$" AND EXISTS ${PROJECT_SOURCE_DIR}/tests/${CMAKE_MATCH_1})
     set(libraries larder_tests_${CMAKE_MATCH_1}_shared ${libraries})
   endif()
   if(name STREQUAL "metadata_http")  # the suite of tests/metadata, through HTTP
-    list(APPEND sources ${CMAKE_SOURCE_DIR}/tests/metadata/metadata_conformance_test.cc)
+    list(APPEND sources ${PROJECT_SOURCE_DIR}/tests/metadata/metadata_conformance_test.cc)
   endif()
   if(name STREQUAL "hf3fs_services")  # what backends are tested with elsewhere, with other services
     foreach(file conformance/storage_conformance conformance/storage_harness exactness/exactness_rig exactness/restore_road)
-      list(APPEND sources ${CMAKE_SOURCE_DIR}/tests/${file}.cc)
+      list(APPEND sources ${PROJECT_SOURCE_DIR}/tests/${file}.cc)
     endforeach()
     list(APPEND libraries larder_bench)
   endif()
@@ -278,11 +278,11 @@ set(larder_fuzz_support cache/harness.cc crash/crash_pages.cc crash/promises.cc 
 # fuzz/<name>_fuzz.cc, each an LLVMFuzzerTestOneInput(). With LARDER_FUZZ (preset fuzz) one libFuzzer executable
 # fuzz_<name> each. Else all in one, larder_fuzz_replay, which runs corpora and mutations: one link instead of a dozen.
 function(larder_add_fuzz)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/fuzz/*_fuzz.cc)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/fuzz/*_fuzz.cc)
   find_package(GTest REQUIRED)  # headers of tests that are used here, too, name it
   set(libraries larder_sim_world larder_server GTest::gtest)
   # The cache with an engine that knows every byte; what a file store has promised.
-  list(TRANSFORM larder_fuzz_support PREPEND ${CMAKE_SOURCE_DIR}/tests/ OUTPUT_VARIABLE support)
+  list(TRANSFORM larder_fuzz_support PREPEND ${PROJECT_SOURCE_DIR}/tests/ OUTPUT_VARIABLE support)
   if(LARDER_FUZZ)
     larder_add_library(larder_fuzz_support "${support}" ${libraries})
     foreach(source IN LISTS sources)
@@ -302,17 +302,17 @@ function(larder_add_fuzz)
     set_source_files_properties(${source} PROPERTIES COMPILE_DEFINITIONS LLVMFuzzerTestOneInput=fuzz_${name})
     larder_add_fuzz_test(${name})
   endforeach()
-  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/fuzz/fuzz_targets.inc CONTENT "${listed}")
-  file(GLOB replay CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/fuzz/replay_*.cc)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/fuzz/fuzz_targets.inc CONTENT "${listed}")
+  file(GLOB replay CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/fuzz/replay_*.cc)
   add_executable(larder_fuzz_replay ${sources} ${replay} ${support})
-  target_include_directories(larder_fuzz_replay PRIVATE ${CMAKE_BINARY_DIR}/fuzz)
+  target_include_directories(larder_fuzz_replay PRIVATE ${PROJECT_BINARY_DIR}/fuzz)
   target_link_libraries(larder_fuzz_replay PRIVATE ${libraries})
   target_compile_options(larder_fuzz_replay PRIVATE -O0)
-  add_executable(larder_fuzz_corpus EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/fuzz/make_corpus.cc)
+  add_executable(larder_fuzz_corpus EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/fuzz/make_corpus.cc)
   target_link_libraries(larder_fuzz_corpus PRIVATE ${libraries})
   # The replay sees a failure, and keeps what failed.
   add_test(NAME fuzz_replay_sees_failures COMMAND larder_fuzz_replay broken --mutations 1000
-           WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+           WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
   set_tests_properties(fuzz_replay_sees_failures PROPERTIES LABELS fast TIMEOUT 120
     PASS_REGULAR_EXPRESSION "failed at mutation [0-9]+ of seed 1 .*the input is in broken.crash")
 endfunction()
@@ -326,7 +326,7 @@ function(larder_add_fuzz_test name)
   if(LARDER_SANITIZE)
     math(EXPR mutations "${mutations} / 5")
   endif()
-  add_test(NAME fuzz_${name} WORKING_DIRECTORY ${CMAKE_BINARY_DIR}
-    COMMAND larder_fuzz_replay ${name} --mutations ${mutations} ${CMAKE_SOURCE_DIR}/fuzz/corpus/${name})
+  add_test(NAME fuzz_${name} WORKING_DIRECTORY ${PROJECT_BINARY_DIR}
+    COMMAND larder_fuzz_replay ${name} --mutations ${mutations} ${PROJECT_SOURCE_DIR}/fuzz/corpus/${name})
   set_tests_properties(fuzz_${name} PROPERTIES LABELS fast TIMEOUT 120)
 endfunction()

@@ -12,7 +12,7 @@ void SimClock::after(Nanos delay, Task event) {
 bool SimClock::run_next() {
   if (events_.empty()) return false;
   auto node = events_.extract(events_.begin());
-  now_ = node.key().first;
+  now_ = std::max(now_, node.key().first);
   ++ran_;
   node.mapped()();
   return true;
@@ -21,7 +21,7 @@ bool SimClock::run_next() {
 void SimClock::advance(Nanos by) {
   const TimePoint end = now_ + by;
   while (!events_.empty() && events_.begin()->first.first <= end) run_next();
-  now_ = end;
+  now_ = std::max(now_, end);
 }
 
 std::size_t SimClock::run_all(std::size_t limit) {

@@ -31,7 +31,8 @@ class SimClock final : public Clock {
   void after(Nanos delay, Task event);
   // Jumps to the earliest event and runs it; false if there is none. An event may add events.
   bool run_next();
-  // Runs all events up to now() + by, in order, then stands there.
+  // Runs all events up to now() + by, in order, then stands there. An event may call it: that is a thread that sleeps
+  // while others go on; what it lets run may in turn do so, and then ends first.
   void advance(Nanos by);
   // Runs until no event is left, or `limit` ran. The number run.
   std::size_t run_all(std::size_t limit = 1'000'000);

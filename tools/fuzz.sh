@@ -6,7 +6,8 @@
 # Installs clang's runtime if it is missing and builds preset `fuzz`. Each target starts from fuzz/corpus/TARGET. What
 # it finds goes to build/fuzz/findings/TARGET, its log to build/fuzz/TARGET.log. New inputs are dropped; with --keep
 # they stay in build/fuzz/corpus/TARGET, and later runs start from them as well: an hour may be made of many runs, and
-# the column "seconds" says how long such runs took in all. Prints a table; ends with 1 if any target has a finding.
+# the column "cpu s" says how many seconds of a core such runs have had in all (on a busy machine less than N each).
+# Prints a table; ends with 1 if any target has a finding.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -41,14 +42,17 @@ read_arguments() {
 # run_target NAME: prints its line of the table; 1 if it has a finding.
 run_target() {
   local name="$1" log="build/fuzz/$1.log" corpus="build/fuzz/corpus/$1" found="build/fuzz/findings/$1" result=ok
-  [ "$keep" = 1 ] || rm -rf "$corpus" "$corpus.seconds"
+  local spent="$corpus.cpu"
+  [ "$keep" = 1 ] || rm -rf "$corpus" "$spent"
   mkdir -p "$corpus" "$found"
   # A gigabyte, and a minute for one input, are findings too.
-  "build/fuzz/fuzz_$name" "$corpus" "fuzz/corpus/$name" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=1024 \
-    -max_len=16384 -print_final_stats=1 -artifact_prefix="$found/" >"$log" 2>&1 || result="FINDING: $log"
+  TIMEFORMAT='%U %S'
+  { time "build/fuzz/fuzz_$name" "$corpus" "fuzz/corpus/$name" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=1024 \
+    -max_len=16384 -print_final_stats=1 -artifact_prefix="$found/" >"$log" 2>&1; } 2>"$spent.run" ||
+    result="FINDING: $log"
   local last runs rate total
-  total=$(("$(cat "$corpus.seconds" 2>/dev/null || echo 0)" + seconds))
-  echo "$total" >"$corpus.seconds"
+  total="$(cat "$spent" "$spent.run" 2>/dev/null | awk '{ s += $1 + $2 } END { printf "%d", s }')"
+  echo "$total" >"$spent"
   last="$(grep -E '^#[0-9]+.*cov: ' "$log" | tail -n 1 || true)"
   runs="$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")"
   rate="$(sed -n 's/^stat::average_exec_per_sec: *//p' "$log")"
@@ -74,7 +78,7 @@ main() {
   cmake --build --preset fuzz --target "${targets[@]/#/fuzz_}" >build/fuzz/build.log 2>&1 ||
     { cat build/fuzz/build.log; return 1; }
   local failed=0 name
-  printf '%-16s %8s %10s %8s %7s %9s %14s  %s\n' target seconds runs runs/s edges features corpus result
+  printf '%-16s %8s %10s %8s %7s %9s %14s  %s\n' target 'cpu s' runs runs/s edges features corpus result
   for name in "${targets[@]}"; do run_target "$name" || failed=1; done
   return "$failed"
 }

@@ -93,7 +93,10 @@ SimRank::SimRank(const WorldSpec& world, const ModelSpec& model, std::uint32_t n
       service_(service),
       mount_(mount),
       disk_(world.seed * 31 + number, std::uint64_t{4} << 20) {
-  if (service_ != nullptr && world.service == "remote") line_ = std::make_shared<ServiceLine>(*service_, struck_);
+  if (service_ != nullptr && world.service == "remote") {
+    line_ = std::make_shared<ServiceLine>(*service_, clock_, world.seed * 131 + number,
+                                          std::chrono::microseconds(world.service_us), struck_);
+  }
   (void)register_memory_backend(factory_);
   (void)register_file_backend(factory_);
 }

@@ -44,18 +44,16 @@ void SimWorld::fail(const std::string& what) {
 
 std::string SimWorld::begin() {
   ++totals_.stories;
+  if (const Status fits = check_world(spec_); !fits.is_ok()) return fits.message();
   Result<ModelSpec> model = simulated_model(spec_.model);
   if (!model.is_ok()) return model.status().to_string();
   model_ = std::move(model).value();
-  if (spec_.ranks == 0 || spec_.ranks > 8) return "world: ranks: 1 to 8";
   if (spec_.storage == "hf3fs") {
     // Without a journal nothing can fail here.
     service_ = std::make_unique<SimService>(
         [this] { return std::shared_ptr<MetadataService>(EmbeddedMetadata::create({}, clock_).value()); });
     if (spec_.service == "remote") {
       mount_ = std::make_unique<SimFileSystem>(spec_.seed * 31 + 17, std::uint64_t{16} << 20);
-    } else if (spec_.service != "inside") {
-      return "world: service: inside or remote";
     }
   }
   for (std::uint32_t r = 0; r < spec_.ranks; ++r) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "sim/world/service_line.h"
+
 namespace larder::sim {
 
 Story draw_story(std::uint64_t seed, std::size_t events) {
@@ -71,7 +73,7 @@ Story with_fault(const Story& story, FaultSite site, std::uint64_t rank, std::ui
 }  // namespace
 
 EveryFault run_every_fault(const Story& story, std::uint64_t check_every) {
-  constexpr std::array<std::uint64_t, kFaultSiteCount> kKinds = {4, 1, 1, 4, 4};
+  constexpr std::array<std::uint64_t, kFaultSiteCount> kKinds = {4, 1, 1, 4, kLineFaultCount};
   constexpr std::array<bool, kFaultSiteCount> kIsPerRank = {true, false, false, true, true};
   EveryFault out;
   for (std::size_t site = 0; site < kFaultSiteCount; ++site) {

@@ -60,15 +60,16 @@ struct Setting {
   std::string_view name;
   std::string WorldSpec::*text = nullptr;
   std::uint64_t WorldSpec::*number = nullptr;
+  std::string_view words = {};  // of a text: those allowed, a space between them
 };
 constexpr Setting kSettings[] = {
-    {"model", &WorldSpec::model, nullptr},
-    {"storage", &WorldSpec::storage, nullptr},
-    {"service", &WorldSpec::service, nullptr},
-    {"write", &WorldSpec::write, nullptr},
-    {"prefetch", &WorldSpec::prefetch, nullptr},
-    {"layout", &WorldSpec::layout, nullptr},
-    {"eviction", &WorldSpec::eviction, nullptr},
+    {"model", &WorldSpec::model, nullptr},  // simulated_model() knows them
+    {"storage", &WorldSpec::storage, nullptr, "memory file hf3fs"},
+    {"service", &WorldSpec::service, nullptr, "inside remote"},
+    {"write", &WorldSpec::write, nullptr, "write_through write_through_selective write_back"},
+    {"prefetch", &WorldSpec::prefetch, nullptr, "best_effort wait_complete timeout"},
+    {"layout", &WorldSpec::layout, nullptr, "page_first page_first_direct page_head layer_first"},
+    {"eviction", &WorldSpec::eviction, nullptr, "lru lfu slru fifo mru filo priority"},
     {"seed", nullptr, &WorldSpec::seed},
     {"ranks", nullptr, &WorldSpec::ranks},
     {"device-pages", nullptr, &WorldSpec::device_pages},
@@ -78,6 +79,7 @@ constexpr Setting kSettings[] = {
     {"operations", nullptr, &WorldSpec::operations},
     {"least-us", nullptr, &WorldSpec::least_us},
     {"most-us", nullptr, &WorldSpec::most_us},
+    {"service-us", nullptr, &WorldSpec::service_us},
     {"trouble", nullptr, &WorldSpec::trouble},
 };
 
@@ -96,12 +98,20 @@ Status parse_number(std::string_view text, std::uint64_t& out) {
   return invalid_argument("'" + std::string(text) + "' is not a whole number");
 }
 
+Status check_text(const Setting& setting, const std::string& value) {
+  if (setting.words.empty()) return simulated_model(value).status();
+  const std::string among = " " + std::string(setting.words) + " ";
+  if (value.find(' ') == std::string::npos && among.find(" " + value + " ") != std::string::npos) return Status::ok();
+  return invalid_argument("'" + std::string(setting.name) + "=" + value + "' is not one of " +
+                          std::string(setting.words));
+}
+
 Status set_world(WorldSpec& world, std::string_view name, std::string_view value) {
   for (const Setting& setting : kSettings) {
     if (setting.name != name) continue;
     if (setting.number != nullptr) return parse_number(value, world.*setting.number);
     world.*setting.text = std::string(value);
-    return Status::ok();
+    return check_text(setting, world.*setting.text);
   }
   std::string known;
   for (const Setting& setting : kSettings) known += " " + std::string(setting.name);
@@ -152,6 +162,21 @@ Status parse_line(const std::string& line, Story& story) {
 
 const VerbInfo& info_of(Verb verb) { return kVerbs[static_cast<std::size_t>(verb)]; }
 
+Status check_world(const WorldSpec& world) {
+  constexpr std::uint64_t kMostRanks = 8, kMostServiceUs = 60'000'000;
+  for (const Setting& setting : kSettings) {
+    if (setting.text == nullptr) continue;
+    if (const Status fits = check_text(setting, world.*setting.text); !fits.is_ok()) {
+      return invalid_argument("world: " + fits.message());
+    }
+  }
+  if (world.ranks == 0 || world.ranks > kMostRanks) return invalid_argument("world: ranks: 1 to 8");
+  if (world.service_us > kMostServiceUs) {
+    return invalid_argument("world: service-us: at most " + std::to_string(kMostServiceUs));
+  }
+  return Status::ok();
+}
+
 WorldSpec draw_world(std::uint64_t seed) {
   static const std::array<std::string, 4> kWrites = {"write_through", "write_through", "write_through_selective",
                                                      "write_back"};
@@ -179,6 +204,9 @@ WorldSpec draw_world(std::uint64_t seed) {
   world.most_us = 200 + rng.below(6000);
   world.trouble = std::array<std::uint64_t, 4>{0, 10, 40, 100}[rng.below(4)];
   if (world.storage == "hf3fs" && rng.below(2) == 0) world.service = "remote";
+  if (world.service == "remote") {
+    world.service_us = std::array<std::uint64_t, 4>{0, 500, 30'000, 1'500'000}[rng.below(4)];
+  }
   return world;
 }
 
@@ -211,7 +239,7 @@ Event draw_event(Rng& rng, const WorldSpec& world) {
     case Verb::kFileFault: a = {rng.below(world.ranks), 1 + rng.below(40), 1 + rng.below(6), rng.below(4)}; break;
     case Verb::kCopyFault: a = {rng.below(2), 1 + rng.below(8)}; break;
     case Verb::kStorageFault: a = {rng.below(world.ranks), 1 + rng.below(20), rng.below(4)}; break;
-    case Verb::kServiceFault: a = {rng.below(world.ranks), 1 + rng.below(20), 1 + rng.below(4), rng.below(4)}; break;
+    case Verb::kServiceFault: a = {rng.below(world.ranks), 1 + rng.below(20), 1 + rng.below(4), rng.below(5)}; break;
     case Verb::kStoragePlan: {
       const bool heals = rng.below(3) == 0;
       a = {rng.below(world.ranks), heals ? 0 : rng.below(10), heals ? 0 : rng.below(6), heals ? 0 : rng.below(30),

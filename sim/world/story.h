@@ -42,8 +42,8 @@ enum class Verb : std::uint8_t {
   kCopyFault,     // the n-th copy of one direction fails on every rank
   kStoragePlan,   // how often a rank's storage refuses, hangs, fails, answers in part: percentages
   kStorageFault,  // the n-th operation of a rank's storage is refused, hangs, fails, or fails in part
-  kServiceFault,  // the n-th call of a rank to a remote metadata service is lost, or its answer, or it comes twice; or
-                  // the service has forgotten everything
+  kServiceFault,  // the n-th call of a rank to a remote metadata service is lost, or its answer, or it comes twice, or
+                  // late; or the service has forgotten everything
   kReleaseHung,   // what hung in the storage goes on
   kRestart,       // the process ends in order, and starts again
   kCrash,         // the power goes, and comes back
@@ -75,6 +75,7 @@ struct WorldSpec {
   std::uint64_t disk_kib = 64;                  // what a rank's storage may take
   std::uint64_t operations = 32;                // in flight at most
   std::uint64_t least_us = 10, most_us = 3000;  // a background task takes
+  std::uint64_t service_us = 0;                 // a message to or from a remote service takes at most
   std::uint64_t trouble = 100;  // percent of what goes wrong, and of what operators do; for draw_event()
 };
 
@@ -86,6 +87,9 @@ struct Story {
 // Everything of it follows from the seed.
 [[nodiscard]] WorldSpec draw_world(std::uint64_t seed);
 [[nodiscard]] Event draw_event(Rng& rng, const WorldSpec& world);
+
+// kInvalidArgument: a text that is none of the known words, or a number out of its range.
+[[nodiscard]] Status check_world(const WorldSpec& world);
 
 [[nodiscard]] std::string to_text(const WorldSpec& world);
 [[nodiscard]] std::string to_text(const Event& event);

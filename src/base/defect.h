@@ -40,6 +40,7 @@ namespace larder {
   X(kFailedTransferConfirmed, "hf3fs: a group is confirmed whose pages were not written")  \
   X(kGatherFailureIgnored, "hf3fs: neighbours that failed as one I/O count as moved")      \
   X(kLateWriteReleased, "hf3fs: a page is given back while a write may still land in it")  \
+  X(kOldReservationWritten, "hf3fs: a page is written, however old its reservation is")    \
   X(kConfirmOfOthers, "metadata: a confirmation counts, whoever holds the reservation")    \
   X(kClearForgotten, "after a clear, prefixes still count as stored")                      \
   X(kPrefetchLeaks, "host slots of pages that did not arrive are not given back")          \

@@ -51,6 +51,7 @@ namespace larder {
   X(kHf3fsWrongPage, "hf3fs: a slot did not hold what the service said")            \
   X(kHf3fsPutOff, "hf3fs: a write was put off, because another has its page")       \
   X(kHf3fsGroupFailed, "hf3fs: a group failed, and its reservations were released") \
+  X(kHf3fsOldReservation, "hf3fs: a reservation came too late to be used")          \
   X(kMetadataEvicted, "metadata: a page was taken from its key")                    \
   X(kMetadataQuarantined, "metadata: a page rests until a late write cannot land")  \
   X(kMetadataBusy, "metadata: a key was being written by another")

@@ -18,7 +18,7 @@ constexpr const char* kHelp =
     "usage: larder COMMAND [OPTIONS]\n"
     "\n"
     "  serve            serve a model over HTTP (the reference system's API)\n"
-    "  bench NAME       measure: multiturn (through HTTP), storage, tree, transfer\n"
+    "  bench NAME       measure: multiturn (through HTTP), storage, metadata, tree, transfer\n"
     "  stat             the state of each tier, pool and backend of a running server\n"
     "  store COMMAND    look into file stores: ls, stat, verify, fsck, export, import, clear\n"
     "  conformance      check a storage backend, also one from a shared library, against the port's contract\n"

@@ -76,8 +76,8 @@ int report_failure(const sim::Story& story, const sim::SimOutcome& outcome, cons
   Status written = file.status();
   if (written.is_ok()) written = write_fully(**file, std::as_bytes(std::span(text)), 0);
   if (!written.is_ok()) fmt::print(stderr, "it could not be written: {}\n{}", written.message(), text);
-  fmt::print(stderr, "shrunk to {} events: {}\nreplay: larder sim --scenario {}\n", small.events.size(), again.failure,
-             path);
+  fmt::print(stderr, "shrunk to {} events: {}\nreplay: larder sim --scenario {} --check-every {}\n",
+             small.events.size(), again.failure, path, options.check_every);
   return 1;
 }
 
@@ -118,8 +118,10 @@ int run_scenario(const SimOptions& options) {
     if (failed == 0) print_totals(totals, seconds_since(begin)), print_runs(runs);
     return failed;
   }
+  if (options.tell) fmt::print("{}", sim::to_text(*story));
   const sim::SimOutcome outcome = sim::run_story(*story, options.check_every);
   print_totals(outcome.totals, seconds_since(begin));
+  if (options.probes) (void)print_probes();  // one story need not reach all of them
   if (outcome.failure.empty()) return 0;
   fmt::print(stderr, "FAILED after {} events: {}\n", outcome.took, outcome.failure);
   return 1;
@@ -183,13 +185,21 @@ int sim_command(int argc, char** argv) {
   app.add_flag("--every-fault", options.every_fault,
                "run each story once for each call it makes of disks, copies, storage and metadata service, with that\n"
                "call failing; for short stories without other trouble: --seeds 20 --events 60");
-  app.add_flag("--probes", options.probes, "print which rare branches were reached; 1 if one never was");
+  app.add_flag("--probes", options.probes,
+               "print which rare branches were reached; 1 if one never was (with --scenario: not)");
   app.add_flag("--no-shrink", options.keeps_long, "do not make a failing story short");
   app.add_flag("--tell", options.tell, "print the stories");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
+  }
+  sim::WorldSpec wanted;
+  if (!options.model.empty()) wanted.model = options.model;
+  if (!options.storage.empty()) wanted.storage = options.storage;
+  if (const Status fits = sim::check_world(wanted); !fits.is_ok()) {
+    fmt::print(stderr, "larder sim: {}\n", fits.message());
+    return 2;
   }
   set_log_level(options.tell ? LogLevel::kInfo : LogLevel::kOff);  // injected faults make thousands of warnings
   return options.scenario.empty() ? run_seeds(options) : run_scenario(options);

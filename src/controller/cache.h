@@ -113,7 +113,10 @@ struct CacheCounters {  // pages; conservation: backed_up + prefetched == host_r
 class Cache {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Cache>> create(const CacheConfig& config, const CacheParts& parts);
-  virtual ~Cache() = default;  // waits for what is in flight
+  // Waits for copies in flight, 10 s at most, and not for storage, which goes on using the host pools. So an engine
+  // ends in this order: detach_storage(), the cache, the TransferEngine; close() and end every backend, the detached
+  // ones too; then host pools, device pools, device.
+  virtual ~Cache() = default;
 
   // kInvalidArgument: empty prompt, longer than the device pool can ever hold. kOverloaded: max_requests, or
   // max_namespaces are in use.

@@ -211,8 +211,14 @@ std::span<const OptionEntry> option_table() { return kTable; }
 
 std::span<const OptionInfo> option_infos() {
   static const std::vector<OptionInfo> infos = [] {
+    static std::vector<std::string> texts;  // that the infos point into
+    texts.reserve(kTable.size());
     std::vector<OptionInfo> all;
-    for (const OptionEntry& entry : kTable) all.push_back(entry.info);
+    for (const OptionEntry& entry : kTable) {
+      all.push_back(entry.info);
+      if (entry.words.empty()) continue;
+      all.back().help = texts.emplace_back(fmt::format("{}: {}", entry.info.help, joined(entry.words)));
+    }
     return all;
   }();
   return infos;

@@ -206,6 +206,13 @@ Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) 
     // As the reference: the same backend again changes the policies only.
     const Result<ExtraConfig> extra = parse_attach(request);
     if (!extra.is_ok()) return extra.status();
+    const Result<ExtraConfig> attached =
+        parse_extra_config(extra_config_source(now.backend, now.extra_config), *parts_->files);
+    if (!request.extra_config.empty() && attached.is_ok() && extra->backend != attached->backend) {
+      return conflict("HiCache storage backend '" + now.backend +
+                      "' is attached already, with another extra configuration. To move it or to change its size, give "
+                      "\"hicache_storage_replace\": true; to change policies only, leave the extra configuration out.");
+    }
     return call_status(
         [this, request](const Promise<Done>& promise) {
           set_policies(request);

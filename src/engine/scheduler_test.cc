@@ -231,6 +231,11 @@ TEST_F(SchedulerTest, StorageIsAttachedAndDetachedWhileItRuns) {
   EXPECT_TRUE(scheduler_->attach_storage(attach, kLimit));  // the same again, with other policies
   EXPECT_EQ(scheduler_->storage().prefetch_policy, "wait_complete");
   EXPECT_EQ(scheduler_->storage().write_policy, "write_through_selective");
+  attach.extra_config.clear();
+  EXPECT_TRUE(scheduler_->attach_storage(attach, kLimit)) << "nothing is said about its options";
+  attach.extra_config = R"({"max_size": "2G"})";
+  EXPECT_EQ(scheduler_->attach_storage(attach, kLimit).code(), StatusCode::kConflict)
+      << "other options would need another store";
   attach.backend = "file";
   EXPECT_EQ(scheduler_->attach_storage(attach, kLimit).code(), StatusCode::kConflict);
   ASSERT_TRUE(scheduler_->quiesce(kLimit));

@@ -7,8 +7,8 @@
 // Retries: once, on a new connection, when the connection breaks before the whole answer is there: what the first
 // request did is unknown, and its session makes the second one answer the same. (remove() and clear() then count what
 // the second one still found.) An answer is never asked for twice, nor a silent server.
-// Errors: as MetadataService; besides kInvalidArgument: the server wants another key, or a call is larger than a
-// message can be; kUnsupported: it is no metadata server, or of another version; kCorrupt: the answer is broken.
+// Errors: as WireMetadata; besides kInvalidArgument: the server wants another key; kUnsupported: it is no metadata
+// server, or of another version.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,7 @@
 #include "base/clock.h"
 #include "base/http_client.h"
 #include "base/ranked_mutex.h"
-#include "metadata/metadata_wire.h"
-#include "storage/hf3fs/metadata_service.h"
+#include "metadata/wire_metadata.h"
 
 namespace larder {
 
@@ -31,33 +30,17 @@ struct HttpMetadataOptions {
   std::size_t connections = 8;  // at most so many calls at a time; the others wait
 };
 
-class HttpMetadata final : public MetadataService {
+class HttpMetadata final : public WireMetadata {
  public:
   // Does not connect yet. kInvalidArgument: an option. `clock` is the process's: it only measures waits.
   [[nodiscard]] static Result<std::unique_ptr<HttpMetadata>> create(const HttpMetadataOptions& options, Clock& clock);
   ~HttpMetadata() override;
 
-  [[nodiscard]] bool is_remote() const override { return true; }
-  [[nodiscard]] Result<std::uint64_t> initialize(const MetadataNamespace& name_space, std::uint64_t pages) override;
-  [[nodiscard]] Result<std::vector<std::vector<std::optional<PageRef>>>> find(std::span<const MetadataKeys> wanted,
-                                                                              Nanos lease) override;
-  [[nodiscard]] Result<std::vector<std::vector<Reserved>>> reserve(const MetadataSession& session,
-                                                                   std::span<const ReserveItems> wanted,
-                                                                   Nanos ttl) override;
-  [[nodiscard]] Result<std::vector<Status>> confirm(const ConfirmRequest& request) override;
-  [[nodiscard]] Result<std::uint64_t> remove(std::span<const ConfirmItem> items) override;
-  [[nodiscard]] Result<std::uint64_t> clear(const MetadataNamespace& name_space, std::string_view prefix) override;
-  [[nodiscard]] Result<std::map<MetadataNamespace, NamespaceStats>> stats() override;
-
  private:
   HttpMetadata(const HttpMetadataOptions& options, HttpUrl url, Clock& clock);
   [[nodiscard]] Result<std::unique_ptr<HttpClient>> take_client() LARDER_EXCLUDES(mutex_);
   void give_back(std::unique_ptr<HttpClient> client) LARDER_EXCLUDES(mutex_);
-  // The answer's bytes.
-  [[nodiscard]] Result<std::string> exchange(const std::string& message);
-  // A message out, the payload of its answer through `decode` in.
-  template <class T, class Decode>
-  [[nodiscard]] Result<T> call(metadata::WireOperation operation, const Result<std::string>& message, Decode decode);
+  [[nodiscard]] Result<std::string> exchange(const std::string& message) override;
 
   // constant after construction
   const HttpMetadataOptions options_;

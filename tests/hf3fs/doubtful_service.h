@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <future>
 #include <memory>
 #include <utility>
@@ -19,6 +20,8 @@ class DoubtfulService final : public MetadataService {
   std::shared_future<void> stats_wait_until;  // set before the backend is opened
   std::atomic<int> stats_asked{0};
 
+  std::function<void()> before_reserve_answers;
+
   [[nodiscard]] bool is_remote() const override { return true; }
   [[nodiscard]] Result<std::uint64_t> initialize(const MetadataNamespace& name_space, std::uint64_t pages) override {
     return inner_->initialize(name_space, pages);
@@ -30,7 +33,9 @@ class DoubtfulService final : public MetadataService {
   [[nodiscard]] Result<std::vector<std::vector<Reserved>>> reserve(const MetadataSession& session,
                                                                    std::span<const ReserveItems> wanted,
                                                                    Nanos ttl) override {
-    return inner_->reserve(session, wanted, ttl);
+    auto answer = inner_->reserve(session, wanted, ttl);
+    if (before_reserve_answers) before_reserve_answers();
+    return answer;
   }
   [[nodiscard]] Result<std::vector<Status>> confirm(const ConfirmRequest& request) override {
     if (confirm_is_lost) return unavailable("the line is down");

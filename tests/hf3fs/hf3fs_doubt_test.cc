@@ -78,17 +78,34 @@ class HoldingStore final : public hf3fs::PageStore {
   }
   [[nodiscard]] bool has_open(const std::string&, hf3fs::PageTransfer::Kind) const override { return true; }
   [[nodiscard]] Status submit(hf3fs::PageTransfer transfer) override {
+    LockGuard guard(mutex_);
+    ++ever_;
     held_.push_back(std::move(transfer));
     return Status::ok();
   }
   [[nodiscard]] hf3fs::PageStoreStats stats() const override { return {}; }
   [[nodiscard]] Status close(std::chrono::nanoseconds) override { return Status::ok(); }
   void release() {
-    for (hf3fs::PageTransfer& transfer : std::exchange(held_, {})) transfer.done({});
+    std::vector<hf3fs::PageTransfer> held;
+    {
+      LockGuard guard(mutex_);
+      held.swap(held_);
+    }
+    for (hf3fs::PageTransfer& transfer : held) transfer.done({});
+  }
+  [[nodiscard]] std::size_t count() const {
+    LockGuard guard(mutex_);
+    return held_.size();
+  }
+  [[nodiscard]] std::size_t ever() const {
+    LockGuard guard(mutex_);
+    return ever_;
   }
 
  private:
-  std::vector<hf3fs::PageTransfer> held_;
+  mutable RankedMutex mutex_{LockRank::kStorage};
+  std::vector<hf3fs::PageTransfer> held_ LARDER_GUARDED_BY(mutex_);
+  std::size_t ever_ LARDER_GUARDED_BY(mutex_) = 0;
 };
 
 TEST_F(Doubt, ACallerThatWaitsDoesNotWaitForEver) {
@@ -120,6 +137,41 @@ TEST_F(Doubt, ACallerThatWaitsDoesNotWaitForEver) {
   EXPECT_EQ(answer.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
   held.release();
   EXPECT_TRUE(answer.get().is_ok());
+}
+
+// The page of an old reservation may be another's by now, and that one's bytes may be there.
+TEST_F(Doubt, AnOldReservationIsNotUsed) {
+  ManualClock clock{std::chrono::seconds(1000)};
+  auto line = std::make_shared<DoubtfulService>(service_);
+  auto store = std::make_unique<HoldingStore>();
+  HoldingStore& held = *store;
+  hf3fs::Hf3fsOptions options;
+  options.file_path_prefix = mount_ + "/pages";
+  options.file_size = 1 << 20;
+  std::vector<std::byte> bytes(100);
+  PageKey key;
+  key.bytes[0] = 1;
+  hf3fs::Hf3fsBackend backend(options, line, std::move(store), *threads_, clock, {1, 2});
+  const auto write = [&] {
+    WriteRequest request{scope_of(1), {{{{PoolName::kKv, key, {{bytes.data(), bytes.size()}}, {}}}}}, false, {}};
+    std::promise<Status> written;
+    std::future<Status> answer = written.get_future();
+    EXPECT_TRUE(
+        backend.submit_write(std::move(request), [&](WriteResult r) { written.set_value(r.groups.at(0)); }).is_ok());
+    for (int tries = 0; tries < 10'000 && held.count() == 0; ++tries) {
+      if (answer.wait_for(std::chrono::milliseconds(1)) == std::future_status::ready) break;
+    }
+    held.release();
+    return answer.get();
+  };
+  line->before_reserve_answers = [&] { clock.advance(std::chrono::seconds(20)); };
+  EXPECT_EQ(write().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(held.ever(), 0u) << "no byte was written";
+  EXPECT_EQ(totals().reserved + totals().stored, 0u) << "what was reserved is given back";
+  line->before_reserve_answers = [&] { clock.advance(std::chrono::seconds(5)); };
+  EXPECT_TRUE(write().is_ok());
+  EXPECT_EQ(held.ever(), 1u);
+  EXPECT_EQ(totals().stored, 1u);
 }
 
 // A new process asks the service once what namespaces there are; who asks meanwhile waits for that answer.

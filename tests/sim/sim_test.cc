@@ -41,6 +41,8 @@ TEST_F(Sim, BadStoriesAreRefusedByLineAndWord) {
       {"begin more", "line 1: NAME=VALUE is expected, not 'more'"},
       {"flush job=1", "line 1: 'flush' has no 'job'"},
       {"world wheels=4", "a world has no 'wheels'"},
+      {"begin\nworld storage=files", "line 2: 'storage=files' is not one of memory file hf3fs"},
+      {"world model=huge", "line 1: "},
       {"time us=99999999999999999999999", "is not a whole number"},
   };
   for (const auto& bad : kBad) {
@@ -54,6 +56,9 @@ TEST_F(Sim, BadStoriesAreRefusedByLineAndWord) {
   world.model = "full";
   world.ranks = 0;
   EXPECT_NE(run_story({world, {}}).failure, "");
+  world.ranks = 1;
+  world.eviction = "arc";
+  EXPECT_NE(run_story({world, {}}).failure.find("'eviction=arc' is not one of"), std::string::npos);
 }
 
 // The same story, the same run: event for event.

@@ -11,6 +11,8 @@ namespace {
 
 // Long enough for the transfer and its confirmation; who is slower than that has lost the page.
 Nanos time_to_confirm(Nanos client_timeout) { return 4 * client_timeout + std::chrono::seconds(5); }
+// A reservation whose answer took longer is not used: before it is written, the page may have become another's.
+Nanos time_to_begin(Nanos client_timeout) { return time_to_confirm(client_timeout) / 2; }
 
 }  // namespace
 
@@ -95,6 +97,7 @@ Status Hf3fsBackend::reserve_pages(WriteJob& job) {
     places[i].index = part.items.size();
     part.items.push_back({view_of(item.key), item.page->parent.is_zero() ? std::string_view() : view_of(item.parent)});
   }
+  const TimePoint asked = clock_.now();
   const auto answer = call_service(
       [&] { return service_->reserve(job.session, wanted.all(), time_to_confirm(options_.client_timeout)); });
   if (!answer.is_ok()) return answer.status();
@@ -109,7 +112,11 @@ Status Hf3fsBackend::reserve_pages(WriteJob& job) {
     const auto [writer, is_first] = writers.try_emplace({item.space.get(), item.reserved.ref.page}, i);
     if (!is_first) item.twin = writer->second;
   }
-  return Status::ok();
+  if (clock_.now() - asked <= time_to_begin(options_.client_timeout) || defect(Defect::kOldReservationWritten)) {
+    return Status::ok();
+  }
+  probe(Probe::kHf3fsOldReservation);
+  return deadline_exceeded("hf3fs: the metadata service took too long to reserve pages");  // which are released
 }
 
 // Can the group be written now?
