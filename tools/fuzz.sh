@@ -47,8 +47,8 @@ run_target() {
   mkdir -p "$corpus" "$found"
   # A gigabyte, and a minute for one input, are findings too.
   TIMEFORMAT='%U %S'
-  { time "build/fuzz/fuzz_$name" "$corpus" "fuzz/corpus/$name" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=1024 \
-    -max_len=16384 -print_final_stats=1 -artifact_prefix="$found/" >"$log" 2>&1; } 2>"$spent.run" ||
+  { time "build/fuzz/fuzz_$name" "$corpus" "fuzz/corpus/$name" -max_total_time="$seconds" -timeout=60 \
+    -rss_limit_mb=1024 -max_len=16384 -print_final_stats=1 -artifact_prefix="$found/" >"$log" 2>&1; } 2>"$spent.run" ||
     result="FINDING: $log"
   local last runs rate total
   total="$(cat "$spent" "$spent.run" 2>/dev/null | awk '{ s += $1 + $2 } END { printf "%d", s }')"

@@ -207,7 +207,7 @@ PageGroup CacheImpl::build_group(NodeId node, Store& store) {
   const std::span<const PageKey> keys = tree_.page_keys(node);
   const NodeView view = tree_.view(node);
   if (view.declined_epoch == store.epoch) return group;
-  Store::Group covered{node, view.begin, 0};
+  Store::Group covered{node, view.begin};
   // What an earlier write stored need not be written again; a state that came later must.
   const bool full_stored = view.stored_epoch == store.epoch;
   // The seed of the chain is no page.
@@ -229,8 +229,12 @@ PageGroup CacheImpl::build_group(NodeId node, Store& store) {
   if (published(ComponentKind::kSwa)) {
     const auto slots = view.host[index_of(ComponentKind::kSwa)];
     for (std::size_t i = 0; i < slots.size(); ++i) add(ComponentKind::kSwa, slots[i], i);
+    covered.has_window = true;
   }
-  if (published(ComponentKind::kMamba)) add(ComponentKind::kMamba, view.host[kComponentMamba].front(), keys.size() - 1);
+  if (published(ComponentKind::kMamba)) {
+    add(ComponentKind::kMamba, view.host[kComponentMamba].front(), keys.size() - 1);
+    covered.has_state = true;
+  }
   if (published(ComponentKind::kFull) && !full_stored) {
     const auto slots = view.host[index_of(ComponentKind::kFull)];
     for (std::size_t i = 0; i < slots.size(); ++i) add(ComponentKind::kFull, slots[i], i);
@@ -315,6 +319,21 @@ void CacheImpl::store_done(Op& op, const OutcomeBits& bits) {
   release_store(*store);
 }
 
+// Is all that the node has on the host now in the group's request, or stored before? What came to the host since (a
+// state at a fork, for one) is looked for again.
+bool CacheImpl::was_asked(const Store::Group& group, NodeId at) {
+  const NodeView view = tree_.view(at);
+  const auto is_on_host = [&](ComponentKind c) {
+    return !view.host[index_of(c)].empty() && !view.host_pending[index_of(c)];
+  };
+  const bool window = !is_on_host(ComponentKind::kSwa) || group.has_window;
+  const bool state = !is_on_host(ComponentKind::kMamba) || (group.has_state && at == group.node);
+  if (window && state) return true;
+  unstored_hint_ = true;
+  probe(Probe::kBackupOutrun);
+  return false;
+}
+
 // What storage declined is neither stored nor lost: it is not tried again, now or later.
 void CacheImpl::mark_declined(Store& store, const OutcomeBits& bits) {
   const bool current = storage_ && store.epoch == storage_epoch_;
@@ -324,7 +343,7 @@ void CacheImpl::mark_declined(Store& store, const OutcomeBits& bits) {
     counters_.store_declined += std::exchange(group.pages, 0);
     if (!current) continue;
     for (NodeId at = group.node; tree_.view(at).end > group.begin; at = tree_.view(at).parent) {
-      tree_.set_declined(at, store.epoch);
+      if (was_asked(group, at)) tree_.set_declined(at, store.epoch);
     }
   }
 }
@@ -343,7 +362,7 @@ void CacheImpl::mark_stored(const Store& store, bool ok, const OutcomeBits& bits
     pages += group.pages;
     if (!current) continue;
     for (NodeId at = group.node; tree_.view(at).end > group.begin; at = tree_.view(at).parent) {
-      tree_.set_stored(at, store.epoch);
+      if (was_asked(group, at)) tree_.set_stored(at, store.epoch);
     }
   }
   counters_.stored += pages;
@@ -351,9 +370,6 @@ void CacheImpl::mark_stored(const Store& store, bool ok, const OutcomeBits& bits
   if (!current) return;
   if (kept > 0) renew_store_patience();
   if (ok) {
-    // Those without a group, too: they had nothing that was not stored.
-    for (const NodeId node : declined == 0 ? nodes_of(store) : std::vector<NodeId>{})
-      tree_.set_stored(node, store.epoch);
     unstored_hint_ = unstored_hint_ || std::exchange(store_again_, false);
   } else if (kept + declined == 0) {
     // A storage that takes nothing is not asked again and again: what it lost is looked for once it takes something.

@@ -108,6 +108,8 @@ struct Store {
     NodeId node;
     std::uint64_t begin = 0;
     std::uint64_t pages = 0;  // of full
+    bool has_window = false;  // of all its pages
+    bool has_state = false;   // at its end
   };
   WriteRequest request;  // until it is submitted
   std::vector<Group> groups;
@@ -334,6 +336,7 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] std::vector<NodeId> nodes_of(const Store& store) const;
   void release_store(Store& store);
   void store_done(Op& op, const OutcomeBits& bits);
+  [[nodiscard]] bool was_asked(const Store::Group& group, NodeId at);
   void mark_declined(Store& store, const OutcomeBits& bits);
   void mark_stored(const Store& store, bool ok, const OutcomeBits& bits);
   void pump_stores();

@@ -61,6 +61,8 @@ void CacheImpl::detach_storage() {
   for (auto& [id, op] : ops_) {
     if (op.kind == OpKind::kTimer && op.guards != OpId{}) op.due = std::min(op.due, due);
     if (op.kind == OpKind::kExplain) abandon(op);
+    // Its deadline is over (that is alike on all ranks): no timer is left that would do this.
+    if (op.prefetch && !op.prefetch->device_lock.held) abandon(op);
   }
 }
 

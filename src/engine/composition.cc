@@ -134,25 +134,58 @@ Result<std::unique_ptr<StoragePipeline>> Composition::make_backend(std::string_v
   return make_pipeline(std::move(made).value(), PipelineOptions{}, *clock, metrics, seed);
 }
 
+// False: another has it, or it is gone.
+bool RetiredBackend::take(bool waits) {
+  LockGuard guard(mutex_);
+  while (is_taken_ && waits) given_back_.wait(mutex_);
+  if (is_taken_ || is_gone_) return false;
+  is_taken_ = true;
+  return true;
+}
+
+void RetiredBackend::give_back() {
+  LockGuard guard(mutex_);
+  is_taken_ = false;
+  is_gone_ = backend_ == nullptr;
+  given_back_.notify_all();
+}
+
+void RetiredBackend::try_to_close() {
+  if (!take(false)) return;
+  if (backend_->close(Nanos(0)).is_ok()) backend_.reset();
+  give_back();
+}
+
+void RetiredBackend::end() {
+  if (!take(true)) return;
+  backend_.reset();
+  give_back();
+}
+
 void Composition::retire(std::unique_ptr<StorageBackend> backend) {
-  retired.push_back(std::make_shared<RetiredBackend>());
-  retired.back()->backend = std::move(backend);
+  retired.push_back(std::make_shared<RetiredBackend>(std::move(backend)));
   close_retired();
 }
 
 void Composition::close_retired() {
-  std::erase_if(retired, [](const auto& one) { return one->is_gone.load(std::memory_order_acquire); });
+  std::erase_if(retired, [](const auto& one) { return one->is_gone(); });
   for (const std::shared_ptr<RetiredBackend>& one : retired) {
-    if (one->is_closing.exchange(true, std::memory_order_acq_rel)) continue;
+    if (one->is_posted.exchange(true, std::memory_order_acq_rel)) continue;
     const Status posted = storage_threads->post([one] {
-      // Closing may write to the disk; what is still in flight keeps it open.
-      const bool is_closed = one->backend->close(Nanos(0)).is_ok();
-      if (is_closed) one->backend.reset();
-      one->is_gone.store(is_closed, std::memory_order_release);
-      one->is_closing.store(false, std::memory_order_release);
+      one->try_to_close();
+      one->is_posted.store(false, std::memory_order_release);
     });
-    if (!posted.is_ok()) one->is_closing.store(false, std::memory_order_release);
+    if (!posted.is_ok()) one->is_posted.store(false, std::memory_order_release);
   }
+}
+
+// A task may still hold a retired backend, in the queue of threads that hang: the backend is taken from it here, so
+// that it ends before the memory that its operations use.
+Composition::~Composition() {
+  cache.reset();
+  transfer.reset();
+  for (const std::shared_ptr<RetiredBackend>& one : retired) one->end();
+  storage.reset();
 }
 
 }  // namespace larder

@@ -16,11 +16,13 @@
 #include <functional>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/file_system.h"
 #include "base/metrics.h"
+#include "base/ranked_mutex.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "controller/cache.h"
@@ -41,10 +43,28 @@ namespace larder {
 using MoreBackends = std::function<Status(BackendFactory&)>;
 
 // A backend that was detached while operations of it were in flight. Its buffers and itself live until they have ended.
-struct RetiredBackend {
-  std::unique_ptr<StorageBackend> backend;
-  std::atomic<bool> is_closing{false};  // a task tries to close it
-  std::atomic<bool> is_gone{false};     // set last by that task, with release
+// Threads: any.
+class RetiredBackend {
+ public:
+  explicit RetiredBackend(std::unique_ptr<StorageBackend> backend) : backend_(std::move(backend)) {}
+  // Closes it, which may write to a disk, if nothing of it is in flight.
+  void try_to_close() LARDER_EXCLUDES(mutex_);
+  // Waits for what is in flight, then closes it.
+  void end() LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] bool is_gone() const LARDER_EXCLUDES(mutex_) {
+    LockGuard guard(mutex_);
+    return is_gone_;
+  }
+  std::atomic<bool> is_posted{false};  // somebody will try to close it
+
+ private:
+  [[nodiscard]] bool take(bool waits) LARDER_EXCLUDES(mutex_);
+  void give_back() LARDER_EXCLUDES(mutex_);
+
+  std::unique_ptr<StorageBackend> backend_;  // of who has taken it; null: gone
+  mutable RankedMutex mutex_{LockRank::kEngine};
+  RankedCondition given_back_;
+  bool is_taken_ LARDER_GUARDED_BY(mutex_) = false, is_gone_ LARDER_GUARDED_BY(mutex_) = false;
 };
 
 // Device slots that the options ask for. Components that the model lacks get 0.
@@ -53,6 +73,11 @@ struct RetiredBackend {
 [[nodiscard]] std::size_t host_bytes(const Options& options, std::size_t device_bytes);
 
 struct Composition {
+  // Waits for every operation in flight, those of retired backends too: they use the host pools. A storage that hangs
+  // for ever keeps it for ever.
+  ~Composition();
+  Composition(const Composition&) = delete;
+  Composition& operator=(const Composition&) = delete;
   // Errors: as the parts say; messages name the options. Allocates and touches all memory: seconds for many GiB.
   [[nodiscard]] static Result<std::unique_ptr<Composition>> create(const Options& options, FileSystem& files,
                                                                    Clock& clock, MetricsRegistry& metrics,

@@ -147,6 +147,7 @@ void SchedulerImpl::run() {
   while (take_mail()) {
     const bool moved = loop_.turn();
     check_waiters();
+    end_clears();
     publish(!moved);
     if (!moved) (void)parts_->cache->poll(wait_time());
   }
@@ -186,7 +187,8 @@ Nanos SchedulerImpl::wait_time() const {
   const TimePoint now = clock_.now();
   for (const Waiter& waiter : waiters_) wait = std::min(wait, std::max(waiter.deadline - now, Nanos{0}));
   // Storage has no timers of its own: what waits there is looked at by publish().
-  if (parts_->cache->operations_in_flight() > 0 || !parts_->retired.empty()) wait = std::min(wait, kPublishInterval);
+  const bool waits_for_storage = !parts_->retired.empty() || !clears_.empty();
+  if (parts_->cache->operations_in_flight() > 0 || waits_for_storage) wait = std::min(wait, kPublishInterval);
   return std::max(wait, Nanos(std::chrono::microseconds(100)));
 }
 

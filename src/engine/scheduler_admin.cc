@@ -2,6 +2,8 @@
 #include <openssl/rand.h>
 
 #include <algorithm>
+#include <atomic>
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
@@ -269,20 +271,67 @@ Result<PreparedStorage> SchedulerImpl::prepare_storage(const AttachRequest& requ
   return failed(probed);
 }
 
+namespace {
+
+// A switch between the thread that asked for it and the loop's: when its caller has given up, it does not happen any
+// more. Backends that are not used die on the caller's thread, as the loop must not wait for a disk.
+class PendingSwitch {
+ public:
+  explicit PendingSwitch(PreparedStorage wanted) : next(std::move(wanted)) {}
+
+  // The loop. False: nobody waits any more.
+  [[nodiscard]] bool begin() LARDER_EXCLUDES(mutex_) {
+    LockGuard guard(mutex_);
+    has_begun_ = !has_left_;
+    return has_begun_;
+  }
+  // The loop: what was replaced, or why nothing was.
+  void end(Result<PreparedStorage> previous) LARDER_EXCLUDES(mutex_) {
+    LockGuard guard(mutex_);
+    answer_ = std::move(previous);
+    ended_.notify_all();
+  }
+  // The loop will not run it any more.
+  void drop() LARDER_EXCLUDES(mutex_) {
+    LockGuard guard(mutex_);
+    if (has_begun_ || answer_) return;
+    answer_ = cancelled("the scheduler is stopping");
+    ended_.notify_all();
+  }
+  // The caller. What has begun ends at once: the loop does no I/O in it.
+  [[nodiscard]] Result<PreparedStorage> wait(Nanos limit) LARDER_EXCLUDES(mutex_) {
+    const TimePoint until = real_clock().now() + limit;
+    PreparedStorage unused;
+    LockGuard guard(mutex_);
+    while (!answer_ && (has_begun_ || real_clock().now() < until)) {
+      (void)ended_.wait_for(mutex_, has_begun_ ? kLook : until - real_clock().now());
+    }
+    unused = std::move(next);
+    if (answer_) return std::move(*answer_);
+    has_left_ = true;
+    return deadline_exceeded("the scheduler is busy: nothing was changed");
+  }
+
+  PreparedStorage next;  // its caller's until it is posted, the loop's from begin() on
+
+ private:
+  static constexpr Nanos kLook = std::chrono::seconds(1);
+  RankedMutex mutex_{LockRank::kEngine};
+  RankedCondition ended_;
+  bool has_begun_ LARDER_GUARDED_BY(mutex_) = false, has_left_ LARDER_GUARDED_BY(mutex_) = false;
+  std::optional<Result<PreparedStorage>> answer_ LARDER_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
 Result<PreparedStorage> SchedulerImpl::switch_storage(PreparedStorage next, Nanos limit) {
-  // Shared, so that a backend that could not be attached dies on this thread, whoever was first.
-  auto shared = std::make_shared<PreparedStorage>(std::move(next));
-  auto previous = std::make_shared<PreparedStorage>();
-  const Status switched = call_status(
-      [this, shared, previous](const Promise<Done>& promise) {
-        Result<PreparedStorage> before = switch_now(*shared);
-        const Status status = before.status();
-        if (before.is_ok()) *previous = std::move(before).value();
-        promise->set_value({status});
-      },
-      limit);
-  if (!switched.is_ok()) return switched;
-  return std::move(*previous);
+  const auto pending = std::make_shared<PendingSwitch>(std::move(next));
+  // Dies with the command, also when that is dropped unrun, so that the wait ends.
+  std::shared_ptr<PendingSwitch> run(pending.get(), [pending](PendingSwitch* one) { one->drop(); });
+  LARDER_RETURN_IF_ERROR(post([this, run = std::move(run)] {
+    if (run->begin()) run->end(switch_now(run->next));
+  }));
+  return pending->wait(std::min(limit, kLongestWait) + kAnswerGrace);
 }
 
 Result<PreparedStorage> SchedulerImpl::switch_now(PreparedStorage& next) {
@@ -357,25 +406,35 @@ Status SchedulerImpl::detach_storage(Nanos limit) {
   return detached.status();  // what was detached closes here, on the caller's thread
 }
 
+// Whatever the clear says, and whenever: what was stored may be gone, and what was written meanwhile, too.
 Status SchedulerImpl::clear_storage(Nanos limit) {
   const Status cleared = call_status(
       [this](const Promise<Done>& promise) {
         if (!parts_->storage || is_detaching_) {
           return promise->set_value({invalid_argument("no storage backend is attached")});
         }
-        const Status submitted = parts_->storage->submit_clear(
-            nullptr, [promise](Status status) { promise->set_value({std::move(status)}); });
-        if (!submitted.is_ok()) promise->set_value({submitted});
+        auto has_ended = std::make_shared<std::atomic<bool>>(false);
+        const Status submitted = parts_->storage->submit_clear(nullptr, [promise, has_ended](Status status) {
+          has_ended->store(true, std::memory_order_release);
+          promise->set_value({std::move(status)});
+        });
+        if (!submitted.is_ok()) return promise->set_value({submitted});
+        clears_.push_back(std::move(has_ended));
       },
       limit);
-  if (!cleared.is_ok()) return cleared;
-  // Only now: what was written during the clear may be gone, too.
-  return call_status(
+  // The loop has seen its end when this returns.
+  (void)call_status(
       [this](const Promise<Done>& promise) {
-        parts_->cache->storage_cleared();
+        end_clears();
         promise->set_value({});
       },
       limit);
+  return cleared;
+}
+
+void SchedulerImpl::end_clears() {
+  const auto has_ended = [](const auto& clear) { return clear->load(std::memory_order_acquire); };
+  if (std::erase_if(clears_, has_ended) > 0) parts_->cache->storage_cleared();
 }
 
 }  // namespace larder

@@ -12,6 +12,7 @@
 // kCancelled. A waiter is a command that cannot be answered yet; it is looked at after each turn until its deadline.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <future>
 #include <memory>
@@ -53,6 +54,8 @@ class SchedulerImpl final : public Scheduler {
 
  private:
   using Command = std::function<void()>;
+  // The loop may be in the middle of a long step when a limit ends: its answer is worth a little more time.
+  static constexpr Nanos kAnswerGrace = std::chrono::seconds(5), kLongestWait = std::chrono::hours(24);
   struct Waiter {
     TimePoint deadline;
     std::function<bool()> try_now;  // true: answered
@@ -77,6 +80,7 @@ class SchedulerImpl final : public Scheduler {
   void run();
   bool take_mail() LARDER_EXCLUDES(mutex_);  // false: the scheduler is stopping
   void check_waiters();
+  void end_clears();
   [[nodiscard]] Nanos wait_time() const;
   void publish(bool is_at_rest);
   void shut_down();
@@ -98,6 +102,7 @@ class SchedulerImpl final : public Scheduler {
   RequestMetrics metrics_;
   RequestLoop loop_;
   std::vector<Waiter> waiters_;
+  std::vector<std::shared_ptr<std::atomic<bool>>> clears_;  // of storage, under way; true: ended
   bool is_flushing_ = false;
   bool is_detaching_ = false;
   std::string extra_config_;  // of the attached backend
@@ -120,14 +125,11 @@ class SchedulerImpl final : public Scheduler {
 
 template <class T>
 Result<T> SchedulerImpl::call(std::function<void(Promise<T>)> ask, Nanos limit) {
-  // The loop may be in the middle of a long step when the limit ends: its answer is worth a little more time.
-  constexpr Nanos kAnswerGrace = std::chrono::seconds(5);
   auto promise = std::make_shared<std::promise<T>>();
   std::future<T> answer = promise->get_future();
   // Moved in: the promise must die with the command when that is dropped unrun, so that the wait ends.
   LARDER_RETURN_IF_ERROR(post([ask = std::move(ask), promise = std::move(promise)] { ask(promise); }));
-  const Nanos most = std::min(limit, Nanos(std::chrono::hours(24)));
-  if (answer.wait_for(most + kAnswerGrace) != std::future_status::ready) {
+  if (answer.wait_for(std::min(limit, kLongestWait) + kAnswerGrace) != std::future_status::ready) {
     return deadline_exceeded("the scheduler is busy; the request may still be carried out");
   }
   try {

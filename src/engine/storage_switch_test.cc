@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 
 #include "base/rng.h"
+#include "base/thread_pool.h"
 #include "sim/faulty_backend.h"
 #include "sim/sim_file_system.h"
+#include "storage/operation.h"
 
 namespace larder {
 namespace {
@@ -24,21 +27,16 @@ Options small_options() {
   return options;
 }
 
-// A memory backend that flips a bit in what it reads, as bad memory or a wrong driver would.
-class LyingBackend final : public StorageBackend {
+// Passes everything on.
+class PassingBackend : public StorageBackend {
  public:
-  explicit LyingBackend(std::unique_ptr<StorageBackend> inner) : inner_(std::move(inner)) {}
+  explicit PassingBackend(std::unique_ptr<StorageBackend> inner) : inner_(std::move(inner)) {}
   [[nodiscard]] const BackendInfo& info() const override { return inner_->info(); }
   [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
     return inner_->submit_exists(std::move(request), std::move(done));
   }
   [[nodiscard]] Status submit_read(ReadRequest request, ReadDone done) override {
-    std::vector<Segment> firsts;
-    for (const ReadItem& item : request.items) firsts.push_back(item.payload.front());
-    return inner_->submit_read(std::move(request), [firsts, done](ReadResult result) {
-      for (const Segment& piece : firsts) piece.data[piece.size / 2] ^= std::byte{4};
-      done(std::move(result));
-    });
+    return inner_->submit_read(std::move(request), std::move(done));
   }
   [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override {
     return inner_->submit_write(std::move(request), std::move(done));
@@ -49,8 +47,65 @@ class LyingBackend final : public StorageBackend {
   [[nodiscard]] BackendStats stats() const override { return inner_->stats(); }
   [[nodiscard]] Status close(std::chrono::nanoseconds limit) override { return inner_->close(limit); }
 
- private:
+ protected:
   const std::unique_ptr<StorageBackend> inner_;
+};
+
+// Flips a bit in what it reads, as bad memory or a wrong driver would.
+class LyingBackend final : public PassingBackend {
+ public:
+  using PassingBackend::PassingBackend;
+  [[nodiscard]] Status submit_read(ReadRequest request, ReadDone done) override {
+    std::vector<Segment> firsts;
+    for (const ReadItem& item : request.items) firsts.push_back(item.payload.front());
+    return inner_->submit_read(std::move(request), [firsts, done](ReadResult result) {
+      for (const Segment& piece : firsts) piece.data[piece.size / 2] ^= std::byte{4};
+      done(std::move(result));
+    });
+  }
+};
+
+// Empties itself, and says that it could not.
+class ForgetfulBackend final : public PassingBackend {
+ public:
+  using PassingBackend::PassingBackend;
+  [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override {
+    return inner_->submit_clear(std::move(scope), [done](const Status&) { done(unavailable("no room for a note")); });
+  }
+};
+
+// Looks at what it writes on a storage thread, as a backend does that computes checksums there.
+class QueueingBackend final : public PassingBackend {
+ public:
+  QueueingBackend(std::unique_ptr<StorageBackend> inner, Executor& threads)
+      : PassingBackend(std::move(inner)), threads_(threads) {}
+  ~QueueingBackend() override {
+    gate_.close();
+    (void)gate_.wait_idle(Nanos(-1));
+  }
+  [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override {
+    Result<OperationGate::Ticket> ticket = gate_.enter();
+    if (!ticket.is_ok()) return ticket.status();
+    using WriteOperation = Operation<WriteRequest, WriteResult>;
+    auto op = std::make_shared<WriteOperation>(std::move(request), std::move(done), std::move(ticket).value());
+    return threads_.post([op] {
+      std::size_t sum = 0;
+      for (const PageGroup& group : op->request.groups) {
+        for (const WriteItem& item : group.items) {
+          for (const Segment& piece : item.payload) sum += static_cast<std::size_t>(piece.data[piece.size / 2]);
+        }
+      }
+      op->result.groups.assign(op->request.groups.size(), sum > 0 ? Status::ok() : unavailable("all zeros"));
+    });
+  }
+  [[nodiscard]] Status close(std::chrono::nanoseconds limit) override {
+    gate_.close();
+    return gate_.wait_idle(limit) ? Status::ok() : deadline_exceeded("in flight");
+  }
+
+ private:
+  Executor& threads_;
+  OperationGate gate_{"queueing", 1024};
 };
 
 class StorageSwitchTest : public ::testing::Test {
@@ -60,11 +115,22 @@ class StorageSwitchTest : public ::testing::Test {
     const auto memory = [this](const BackendEnvironment& environment) {
       return plain_.create("memory", {}, environment);
     };
+    using Made = Result<std::unique_ptr<StorageBackend>>;
     LARDER_RETURN_IF_ERROR(factory.add("lying", {}, [memory](const BackendOptions&, const BackendEnvironment& e) {
-      Result<std::unique_ptr<StorageBackend>> inner = memory(e);
-      if (!inner.is_ok()) return inner;
-      return Result<std::unique_ptr<StorageBackend>>(std::make_unique<LyingBackend>(std::move(inner).value()));
+      Made inner = memory(e);
+      return inner.is_ok() ? Made(std::make_unique<LyingBackend>(std::move(inner).value())) : std::move(inner);
     }));
+    LARDER_RETURN_IF_ERROR(factory.add("forgetful", {}, [memory](const BackendOptions&, const BackendEnvironment& e) {
+      Made inner = memory(e);
+      return inner.is_ok() ? Made(std::make_unique<ForgetfulBackend>(std::move(inner).value())) : std::move(inner);
+    }));
+    LARDER_RETURN_IF_ERROR(
+        factory.add("queueing", {}, [this, memory](const BackendOptions&, const BackendEnvironment& e) {
+          threads_ = e.executor;
+          Made inner = memory(e);
+          if (!inner.is_ok()) return inner;
+          return Made(std::make_unique<QueueingBackend>(std::move(inner).value(), *e.executor));
+        }));
     return factory.add("hanging", {}, [this, memory](const BackendOptions&, const BackendEnvironment& e) {
       Result<std::unique_ptr<StorageBackend>> inner = memory(e);
       if (!inner.is_ok()) return inner;
@@ -115,6 +181,7 @@ class StorageSwitchTest : public ::testing::Test {
   sim::SimFileSystem files_{1};
   BackendFactory plain_;
   sim::FaultyBackend* hanging_ = nullptr;  // the last one made; its scheduler's
+  Executor* threads_ = nullptr;            // of the last scheduler that made a queueing backend
   std::vector<std::unique_ptr<MetricsRegistry>> metrics_;
   std::vector<std::unique_ptr<Scheduler>> schedulers_;
 };
@@ -184,6 +251,80 @@ TEST_F(StorageSwitchTest, ABackendThatHangsIsDetachedAndReplaced) {
   const TimePoint give_up = real_clock().now() + kLimit;
   while (scheduler.storage().retired > 0 && real_clock().now() < give_up) EXPECT_TRUE(generate(scheduler, 3));
   EXPECT_EQ(scheduler.storage().retired, 0u) << "it dies when its operations have ended";
+}
+
+// A clear that fails may have emptied the store: what it had is written there again.
+TEST_F(StorageSwitchTest, AStoreThatWasClearedWithAnErrorIsFilledAgain) {
+  Scheduler& scheduler = add();
+  AttachRequest request;
+  request.backend = "forgetful";
+  request.probe = false;  // which clears
+  ASSERT_TRUE(scheduler.attach_storage(request, kLimit).is_ok());
+  ASSERT_TRUE(generate(scheduler, 1));
+  ASSERT_TRUE(scheduler.quiesce(kLimit).is_ok());
+  const std::uint64_t pages = scheduler.stats().storage->pages;
+  ASSERT_GT(pages, 0u);
+  EXPECT_EQ(scheduler.clear_storage(kLimit).code(), StatusCode::kUnavailable);
+  ASSERT_TRUE(scheduler.quiesce(kLimit).is_ok());
+  EXPECT_EQ(scheduler.stats().storage->pages, pages);
+}
+
+// The last operations of a detached backend wait behind a disk that hangs when the process ends: the memory that they
+// use is there until they have ended.
+TEST_F(StorageSwitchTest, RetiredBackendsEndBeforeTheHostPools) {
+  Scheduler& scheduler = add();
+  AttachRequest request;
+  request.backend = "queueing";
+  request.probe = false;
+  ASSERT_TRUE(scheduler.attach_storage(request, kLimit).is_ok());
+  std::promise<void> disk;
+  const std::shared_future<void> comes_back = disk.get_future().share();
+  for (int i = 0; i < 16; ++i) ASSERT_TRUE(threads_->post([comes_back] { comes_back.wait(); }).is_ok());
+  ASSERT_TRUE(generate(scheduler, 1));
+  ASSERT_TRUE(scheduler.detach_storage(std::chrono::milliseconds(20)).is_ok());
+  EXPECT_EQ(scheduler.storage().retired, 1u);
+  std::promise<void> began;
+  ThreadPoolExecutor other("other", 1, 1);
+  ASSERT_TRUE(other
+                  .post([&] {
+                    began.set_value();
+                    (void)comes_back.wait_for(std::chrono::milliseconds(100));
+                    disk.set_value();
+                  })
+                  .is_ok());
+  began.get_future().wait();
+  schedulers_.clear();  // under AddressSanitizer, what is read of freed memory is seen
+}
+
+// A caller that was told "not carried out" must be able to count on it.
+TEST_F(StorageSwitchTest, ASwitchWhoseCallerHasGivenUpDoesNotHappen) {
+  Scheduler& scheduler = add();
+  AttachRequest request;
+  request.backend = "memory";
+  ASSERT_TRUE(scheduler.attach_storage(request, kLimit).is_ok());
+  request.backend = "forgetful";
+  request.replace = true;
+  request.probe = false;
+  Result<PreparedStorage> prepared = scheduler.prepare_storage(request, kLimit);
+  ASSERT_TRUE(prepared.is_ok()) << prepared.status().to_string();
+  std::promise<void> hold, held;
+  const std::shared_future<void> go_on = hold.get_future().share();
+  GenerateRequest prompt;
+  prompt.tokens = {1, 2, 3};
+  prompt.max_new_tokens = 1;
+  auto is_first = std::make_shared<std::atomic<bool>>(true);
+  const auto ticket = scheduler.submit(prompt, [&held, go_on, is_first](const GenerateUpdate&) {
+    if (!is_first->exchange(false)) return;
+    held.set_value();
+    go_on.wait();  // on the loop's thread, against its rules
+  });
+  ASSERT_TRUE(ticket.is_ok());
+  held.get_future().wait();
+  const Result<PreparedStorage> switched = scheduler.switch_storage(std::move(prepared).value(), Nanos(0));
+  EXPECT_EQ(switched.status().code(), StatusCode::kDeadlineExceeded) << switched.status().to_string();
+  hold.set_value();
+  EXPECT_TRUE(generate(scheduler, 1));
+  EXPECT_EQ(scheduler.storage().backend, "memory");
 }
 
 }  // namespace

@@ -472,53 +472,6 @@ TEST(StorageSlow, StorageThatStopsIsWaitedForOnce) {
   EXPECT_EQ(h.check_clean(), "");
 }
 
-// ---- attach, clear, explain
-
-TEST(StorageMarks, WhatCameFromStorageIsNotWrittenThere) {
-  for (const Shape shape : {Shape::kFull, Shape::kFullSidecar, Shape::kFullSwa, Shape::kFullMamba, Shape::kAll}) {
-    HarnessOptions o = eager_options(shape);
-    o.host_slots = 400;
-    Harness h(o);
-    store_only(h, prompt_of(60));
-    EXPECT_EQ(h.run(prompt_of(60), 4).storage, 56u);
-    h.settle();
-    EXPECT_TRUE(h.cache->tree().unstored(1, 100).empty()) << shape_name(shape);
-    EXPECT_EQ(h.check_clean(), "");
-  }
-}
-
-TEST(StorageMarks, EmptiedStorageIsFilledAgain) {
-  Harness h(eager_options(Shape::kFullMamba));
-  (void)h.run(prompt_of(60), 4);
-  h.settle();
-  ASSERT_TRUE(h.backend->submit_clear(nullptr, [](Status) {}).is_ok());
-  (void)h.executor.run_all();
-  h.cache->storage_cleared();
-  h.settle();
-  (void)h.cache->flush();
-  EXPECT_EQ(h.run(prompt_of(60), 4).storage, 56u);
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
-}
-
-TEST(StorageMarks, ExplanationEndsWithTheCache) {
-  Harness h(eager_options(Shape::kFull));
-  h.backend->script = [](Call c, std::size_t) { return hold(c, Call::kExists); };
-  std::optional<Explanation> got;
-  const std::vector<TokenId> prompt = prompt_of(60);
-  BeginRequest request;
-  request.tokens = prompt;
-  h.cache->explain(request, [&](Explanation e) { got = std::move(e); });
-  look(h);
-  EXPECT_FALSE(got.has_value());
-  h.cache.reset();
-  ASSERT_TRUE(got.has_value());
-  EXPECT_EQ(got->storage_status.code(), StatusCode::kCancelled);
-  EXPECT_EQ(got->prompt_pages, 14u);
-  (void)h.backend->release();
-  (void)h.executor.run_all();
-}
-
 // ---- policies
 
 TEST(Policies, ChangeUnderWay) {

@@ -1,0 +1,127 @@
+// What the cache remembers of a storage: which pages it has, when it was emptied or taken away.
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <vector>
+
+#include "tests/cache/harness.h"
+
+namespace larder::test {
+namespace {
+
+using std::chrono::seconds;
+
+// Stored, and nowhere else.
+void store_only(Harness& h, const std::vector<TokenId>& prompt) {
+  (void)h.run(prompt, 4);
+  h.settle();
+  (void)h.cache->flush();
+}
+
+Fault hold(Call call, Call held) { return call == held ? Fault::kHold : Fault::kNone; }
+
+// Polls until the request has its answer, as far as it gets without any time passing.
+void look(Harness& h) {
+  for (int i = 0; i < 20; ++i) (void)h.run_background(100);
+}
+
+TEST(StorageMarks, WhatCameFromStorageIsNotWrittenThere) {
+  for (const Shape shape : {Shape::kFull, Shape::kFullSidecar, Shape::kFullSwa, Shape::kFullMamba, Shape::kAll}) {
+    HarnessOptions o = eager_options(shape);
+    o.host_slots = 400;
+    Harness h(o);
+    store_only(h, prompt_of(60));
+    EXPECT_EQ(h.run(prompt_of(60), 4).storage, 56u);
+    h.settle();
+    EXPECT_TRUE(h.cache->tree().unstored(1, 100).empty()) << shape_name(shape);
+    EXPECT_EQ(h.check_clean(), "");
+  }
+}
+
+TEST(StorageMarks, EmptiedStorageIsFilledAgain) {
+  Harness h(eager_options(Shape::kFullMamba));
+  (void)h.run(prompt_of(60), 4);
+  h.settle();
+  ASSERT_TRUE(h.backend->submit_clear(nullptr, [](Status) {}).is_ok());
+  (void)h.executor.run_all();
+  h.cache->storage_cleared();
+  h.settle();
+  (void)h.cache->flush();
+  EXPECT_EQ(h.run(prompt_of(60), 4).storage, 56u);
+  h.settle();
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+// A fork's checkpoint reaches the host while the node that it lies in is being written, and the write of its own fails
+// for good: it is written later, not taken for stored with the rest.
+TEST(StorageMarks, StateThatCameDuringAWriteIsWrittenToo) {
+  Harness h(eager_options(Shape::kFullMamba));
+  const auto with_tail = [](TokenId tail) {
+    std::vector<TokenId> prompt = prompt_of(20);
+    for (TokenId i = 0; i < 12; ++i) prompt.push_back(tail + i);
+    return prompt;
+  };
+  h.backend->script = [](Call c, std::size_t number) {
+    return c != Call::kWrite ? Fault::kNone : number == 0 ? Fault::kHold : Fault::kFail;
+  };
+  (void)h.run(prompt_of(40), 1, "", 40);
+  (void)h.run(with_tail(30), 1);
+  for (int i = 0; i < 20; ++i) {
+    look(h);
+    h.clock.advance(seconds(100));
+  }
+  ASSERT_EQ(h.cache->operations_in_flight(), 1u) << "the first write";
+  h.backend->script = {};
+  (void)h.backend->release();
+  h.settle();
+  (void)h.cache->flush();
+  EXPECT_EQ(h.run(with_tail(45), 1).storage, 20u);
+  h.settle();
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+// A read that hung until its request gave up: after a detach nobody waits for it any more.
+TEST(StorageMarks, DetachLeavesNoReadThatWasGivenUp) {
+  HarnessOptions o = eager_options(Shape::kFullMamba);
+  o.config.prefetch_policy = PrefetchPolicy::kTimeout;
+  Harness h(o);
+  store_only(h, prompt_of(60));
+  h.backend->script = [](Call c, std::size_t) { return hold(c, Call::kRead); };
+  Harness::Job job = h.begin(prompt_of(60), 1);
+  look(h);
+  h.clock.advance(seconds(100));
+  look(h);
+  while (!h.done(job) && h.failure.empty()) {
+    if (!h.advance(job, 16)) look(h);
+  }
+  h.finish(job);
+  look(h);
+  EXPECT_GT(h.cache->operations_in_flight(), 0u) << "the read may still be used";
+  h.cache->detach_storage();
+  EXPECT_EQ(h.cache->operations_in_flight(), 0u);
+  h.backend->script = {};
+  (void)h.backend->release();
+  h.settle();
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+TEST(StorageMarks, ExplanationEndsWithTheCache) {
+  Harness h(eager_options(Shape::kFull));
+  h.backend->script = [](Call c, std::size_t) { return hold(c, Call::kExists); };
+  std::optional<Explanation> got;
+  const std::vector<TokenId> prompt = prompt_of(60);
+  BeginRequest request;
+  request.tokens = prompt;
+  h.cache->explain(request, [&](Explanation e) { got = std::move(e); });
+  look(h);
+  EXPECT_FALSE(got.has_value());
+  h.cache.reset();
+  ASSERT_TRUE(got.has_value());
+  EXPECT_EQ(got->storage_status.code(), StatusCode::kCancelled);
+  EXPECT_EQ(got->prompt_pages, 14u);
+  (void)h.backend->release();
+  (void)h.executor.run_all();
+}
+
+}  // namespace
+}  // namespace larder::test
