@@ -35,7 +35,10 @@ endif()
 # Include roots: "base/status.h" from src/, "sim/..." and "tests/..." from the top. Used by every target.
 add_library(larder_flags INTERFACE)
 target_include_directories(larder_flags INTERFACE ${CMAKE_CURRENT_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR})
-target_compile_options(larder_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wvla)
+target_compile_features(larder_flags INTERFACE cxx_std_20)
+if(PROJECT_IS_TOP_LEVEL)  # whoever embeds Larder has warnings of their own
+  target_compile_options(larder_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wvla)
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # gcc 12 at -O2 reports these inside its own headers (std::string, std::optional); the sanitizers look for the real ones.
   target_compile_options(larder_flags INTERFACE -Wno-restrict -Wno-maybe-uninitialized)

@@ -382,14 +382,16 @@ void SchedulerImpl::set_policies(const AttachRequest& request) {
 Status SchedulerImpl::detach_storage(Nanos limit) {
   using Owned = std::shared_ptr<std::unique_ptr<StorageBackend>>;
   const TimePoint deadline = clock_.now() + limit;
+  const auto has_left = std::make_shared<std::atomic<bool>>(false);  // the caller
   Result<Owned> detached = call<Owned>(
-      [this, deadline](const Promise<Owned>& promise) {
+      [this, deadline, has_left](const Promise<Owned>& promise) {
         if (!parts_->storage) return promise->set_value(nullptr);
         if (!is_detaching_) parts_->cache->detach_storage();
         is_detaching_ = true;
-        const auto try_now = [this, promise] {
+        const auto try_now = [this, promise, has_left] {
           if (parts_->storage && !parts_->cache->storage_idle()) return false;
           is_detaching_ = false;
+          if (parts_->storage && has_left->load()) parts_->retire(std::move(parts_->storage));
           promise->set_value(std::make_shared<std::unique_ptr<StorageBackend>>(std::move(parts_->storage)));
           return true;
         };
@@ -403,6 +405,7 @@ Status SchedulerImpl::detach_storage(Nanos limit) {
         waiters_.push_back({deadline, try_now, expire});
       },
       limit);
+  has_left->store(!detached.is_ok());
   return detached.status();  // what was detached closes here, on the caller's thread
 }
 
