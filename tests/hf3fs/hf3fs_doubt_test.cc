@@ -72,8 +72,10 @@ TEST_F(Doubt, StatisticsDoNotWaitForAServiceThatHangs) {
 // Breaks a promise: its transfers do not end by their deadlines.
 class HoldingStore final : public hf3fs::PageStore {
  public:
+  std::function<void()> before_open_answers;
   [[nodiscard]] Result<std::shared_ptr<hf3fs::PageFiles>> open_files(const std::string&, std::uint32_t,
                                                                      hf3fs::PageTransfer::Kind) override {
+    if (before_open_answers) before_open_answers();
     return std::make_shared<hf3fs::PageFiles>();
   }
   [[nodiscard]] bool has_open(const std::string&, hf3fs::PageTransfer::Kind) const override { return true; }
@@ -169,6 +171,11 @@ TEST_F(Doubt, AnOldReservationIsNotUsed) {
   EXPECT_EQ(held.ever(), 0u) << "no byte was written";
   EXPECT_EQ(totals().reserved + totals().stored, 0u) << "what was reserved is given back";
   line->before_reserve_answers = [&] { clock.advance(std::chrono::seconds(5)); };
+  held.before_open_answers = [&] { clock.advance(std::chrono::seconds(20)); };  // files that open slowly: the same
+  EXPECT_EQ(write().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(held.ever(), 0u);
+  EXPECT_EQ(totals().reserved + totals().stored, 0u);
+  held.before_open_answers = nullptr;
   EXPECT_TRUE(write().is_ok());
   EXPECT_EQ(held.ever(), 1u);
   EXPECT_EQ(totals().stored, 1u);

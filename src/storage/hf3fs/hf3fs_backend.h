@@ -118,6 +118,8 @@ class Hf3fsBackend final : public StorageBackend {
   void end_write(WriteJob& job) LARDER_EXCLUDES(mutex_);
   void plan_write(WriteJob& job);
   [[nodiscard]] Status reserve_pages(WriteJob& job);
+  // Do its reservations last long enough to begin a transfer now?
+  [[nodiscard]] Status check_age(const WriteJob& job) const;
   void judge_group(WriteJob& job, std::size_t group);
   void start_transfers(const std::shared_ptr<WriteJob>& job);
   void start_transfer(const std::shared_ptr<WriteJob>& job, std::size_t item);

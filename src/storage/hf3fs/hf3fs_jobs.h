@@ -81,6 +81,7 @@ struct Hf3fsBackend::WriteJob {
   static constexpr std::size_t kNone = ~std::size_t{0};
   std::shared_ptr<WriteOperation> op;
   MetadataSession session;
+  TimePoint asked{};                    // when the service was asked for pages
   std::vector<Item> items;              // of all groups, in order
   std::vector<Status> groups;           // so far; the operation's result says "cancelled" until all is confirmed
   std::vector<std::size_t> group_ends;  // index behind the group's last item

@@ -97,7 +97,7 @@ Status Hf3fsBackend::reserve_pages(WriteJob& job) {
     places[i].index = part.items.size();
     part.items.push_back({view_of(item.key), item.page->parent.is_zero() ? std::string_view() : view_of(item.parent)});
   }
-  const TimePoint asked = clock_.now();
+  job.asked = clock_.now();
   const auto answer = call_service(
       [&] { return service_->reserve(job.session, wanted.all(), time_to_confirm(options_.client_timeout)); });
   if (!answer.is_ok()) return answer.status();
@@ -112,11 +112,14 @@ Status Hf3fsBackend::reserve_pages(WriteJob& job) {
     const auto [writer, is_first] = writers.try_emplace({item.space.get(), item.reserved.ref.page}, i);
     if (!is_first) item.twin = writer->second;
   }
-  if (clock_.now() - asked <= time_to_begin(options_.client_timeout) || defect(Defect::kOldReservationWritten)) {
-    return Status::ok();
-  }
+  return check_age(job);  // too old: they are released
+}
+
+Status Hf3fsBackend::check_age(const WriteJob& job) const {
+  const Nanos age = clock_.now() - job.asked;
+  if (age <= time_to_begin(options_.client_timeout) || defect(Defect::kOldReservationWritten)) return Status::ok();
   probe(Probe::kHf3fsOldReservation);
-  return deadline_exceeded("hf3fs: the metadata service took too long to reserve pages");  // which are released
+  return deadline_exceeded("hf3fs: reserving pages and opening their files took too long");
 }
 
 // Can the group be written now?
@@ -150,8 +153,8 @@ void Hf3fsBackend::start_transfer(const std::shared_ptr<WriteJob>& job, std::siz
   const StoreScope& scope = *job->op->request.scope;
   Result<std::shared_ptr<PageFiles>> files = files_of(*item.space, PageTransfer::Kind::kWrite);
   item.is_moved = true;
-  item.end = {files.status(), false};
-  if (!files.is_ok()) return;
+  item.end = {files.is_ok() ? check_age(*job) : files.status(), false};  // opening may have taken long
+  if (!item.end.status.is_ok()) return;
   const bool is_last = number + 1 == job->group_ends[item.group];
   PageTransfer transfer;
   transfer.kind = PageTransfer::Kind::kWrite;

@@ -82,7 +82,8 @@ class RingWorker::Loop {
   void reap();
   void complete(const Hf3fsCqe& cqe);
   void end_moved(Slot& slot, const Status& status);
-  void expire();
+  void expire_moving();
+  void expire_waiting() LARDER_EXCLUDES(mutex_);
   void check_mount();
   void end_all(const Status& status);
   void end(PageTransfer& transfer, TransferEnd how);
@@ -169,9 +170,9 @@ void RingWorker::Loop::stop() {
 void RingWorker::Loop::run() {
   last_sign_ = clock_.now();
   while (take_work()) {
+    expire_moving();
     begin_waiting();
     if (in_ring_ > 0) reap();
-    expire();
     check_mount();
     if (health_->is_dead.load(std::memory_order_acquire)) break;
   }
@@ -198,17 +199,20 @@ bool RingWorker::Loop::take_work() {
   return !is_stopping_ || !waiting_.empty() || in_ring_ > abandoned.load(std::memory_order_relaxed);
 }
 
+// Only what is in time: a page whose transfer has ended may be another's.
 void RingWorker::Loop::begin_waiting() {
-  const std::size_t before = waiting_.size();
+  std::size_t begun = 0;
   const bool writes = options_.direction == PageTransfer::Kind::kWrite;
   const TimePoint now = clock_.now();
   const auto is_busy_write = [&](const GatherWindow& window) { return writes && is_busy(window, now); };
-  while (!waiting_.empty() && !free_slots_.empty()) {
+  for (expire_waiting(); !waiting_.empty() && !free_slots_.empty(); expire_waiting()) {
+    const std::size_t before = waiting_.size();
     const std::vector<WaitingLine::Entry> run = waiting_.first(is_busy_write);
     // Where there is no room for all of them, there may be for one.
     if (run.empty() || (!begin(run) && (run.size() == 1 || !begin({run.front()})))) break;
+    begun += before - waiting_.size();
   }
-  if (const std::size_t begun = before - waiting_.size(); begun > 0) {
+  if (begun > 0) {
     LockGuard guard(mutex_);
     queued_ -= begun;
   }
@@ -336,8 +340,8 @@ void RingWorker::Loop::end_moved(Slot& slot, const Status& status) {
   }
 }
 
-void RingWorker::Loop::expire() {
-  if (in_ring_ == 0 && waiting_.empty()) return;
+void RingWorker::Loop::expire_moving() {
+  if (in_ring_ == 0) return;
   const TimePoint now = clock_.now();
   for (Slot& slot : slots_) {
     if (slot.state != SlotState::kMoving || slot.deadline > now) continue;
@@ -349,6 +353,11 @@ void RingWorker::Loop::expire() {
     }
     slot.transfers.clear();
   }
+}
+
+void RingWorker::Loop::expire_waiting() {
+  if (waiting_.empty()) return;
+  const TimePoint now = clock_.now();
   for (WaitingTransfer expired; waiting_.take_expired(now, expired);) {
     end(expired.transfer, {deadline_exceeded("hf3fs: no room in the ring in time"), false});
     LockGuard guard(mutex_);

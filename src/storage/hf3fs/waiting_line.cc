@@ -6,8 +6,20 @@
 
 namespace larder::hf3fs {
 
+void WaitingLine::push(WaitingTransfer entry) {
+  Entry place = line_.end();
+  while (place != line_.begin() && std::prev(place)->deadline > entry.deadline) --place;
+  line_.insert(place, std::move(entry));
+}
+
 void WaitingLine::put_back(std::vector<WaitingTransfer> entries) {
-  line_.insert(line_.begin(), std::make_move_iterator(entries.begin()), std::make_move_iterator(entries.end()));
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const WaitingTransfer& a, const WaitingTransfer& b) { return a.deadline < b.deadline; });
+  Entry place = line_.begin();
+  for (WaitingTransfer& entry : entries) {
+    while (place != line_.end() && place->deadline < entry.deadline) ++place;
+    line_.insert(place, std::move(entry));
+  }
 }
 
 std::vector<WaitingLine::Entry> WaitingLine::first(const IsBusy& is_busy, std::uint64_t limit) {

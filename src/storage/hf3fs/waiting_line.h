@@ -8,6 +8,8 @@
 // under way wait here, and go with their neighbours when it ends; others pass them. Nothing waits for neighbours that
 // have not come.
 //
+// The line is in the order of deadlines, so what is over stands in front.
+//
 // Threads: confined. Cost: first() looks at kLookedThrough entries at most.
 #pragma once
 
@@ -52,8 +54,9 @@ class WaitingLine {
   // `close_deadlines`: transfers go together whose deadlines lie no further apart.
   explicit WaitingLine(Nanos close_deadlines) : close_deadlines_(close_deadlines) {}
 
-  void push(WaitingTransfer entry) { line_.push_back(std::move(entry)); }
-  // In front of all, in their order.
+  // Behind those with the same deadline. Cheap for the last deadline of all.
+  void push(WaitingTransfer entry);
+  // In front of those with the same deadline, in their order. Cheap for the first deadlines.
   void put_back(std::vector<WaitingTransfer> entries);
   [[nodiscard]] bool empty() const { return line_.empty(); }
   [[nodiscard]] std::size_t size() const { return line_.size(); }
@@ -63,7 +66,7 @@ class WaitingLine {
   // line until taken.
   [[nodiscard]] std::vector<Entry> first(const IsBusy& is_busy, std::uint64_t limit = kGatherBytes);
   [[nodiscard]] WaitingTransfer take(Entry entry);
-  // Takes the foremost if its deadline is over. Deadlines are in order, as all have the same time.
+  // Takes the foremost if its deadline is over.
   [[nodiscard]] bool take_expired(TimePoint now, WaitingTransfer& out);
 
  private:

@@ -87,6 +87,23 @@ TEST_F(WaitingLineTest, DeadlinesFarApartPartNeighbours) {
   EXPECT_TRUE(line_.empty());
 }
 
+// What is put back has the oldest deadlines, whatever came since; among its like it keeps its place.
+TEST_F(WaitingLineTest, WhatIsOverIsFoundBehindWhatIsNot) {
+  const auto at = [](int seconds) { return TimePoint(std::chrono::seconds(seconds)); };
+  for (const int deadline : {10, 11, 12, 30}) push(static_cast<std::uint64_t>(deadline), 0, at(deadline));
+  std::vector<WaitingTransfer> failed;
+  for (int i = 0; i < 3; ++i) failed.push_back(line_.take(line_.first(kNobody, 1).front()));
+  std::swap(failed[0], failed[2]);  // as in the file, which is not the order of their deadlines
+  line_.put_back(std::move(failed));
+  push(31, 0, at(29));  // its submitter was slow
+  std::string over;
+  for (WaitingTransfer out; line_.take_expired(at(29), out);) {
+    over += std::to_string(out.transfer.address.offset / kSlot) + ' ';
+  }
+  EXPECT_EQ(over, "10 11 12 31 ");
+  EXPECT_EQ(line_.size(), 1u);
+}
+
 // Whatever waits: each transfer goes once, runs have no gap, and the first of the line is never left behind.
 TEST_F(WaitingLineTest, AnyLineIsTakenWholeInRunsWithoutGaps) {
   for (std::uint64_t seed = 0; seed < 500; ++seed) {
