@@ -47,6 +47,7 @@ class EmbeddedMetadata final : public MetadataService {
       const EmbeddedMetadataOptions& options, Clock& clock, std::unique_ptr<metadata::Journal> journal = nullptr);
   ~EmbeddedMetadata() override;
 
+  [[nodiscard]] bool changes_may_wait() const override { return log_.has_journal(); }
   [[nodiscard]] Result<std::uint64_t> initialize(const MetadataNamespace& name_space, std::uint64_t pages) override;
   [[nodiscard]] Result<std::vector<std::vector<std::optional<PageRef>>>> find(std::span<const MetadataKeys> wanted,
                                                                               Nanos lease) override;

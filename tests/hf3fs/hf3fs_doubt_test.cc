@@ -3,6 +3,7 @@
 #include <future>
 #include <utility>
 
+#include "metadata/memory_journal.h"
 #include "storage/hf3fs/hf3fs_backend.h"
 #include "tests/hf3fs/doubtful_service.h"
 #include "tests/hf3fs/hf3fs_rig.h"
@@ -179,6 +180,52 @@ TEST_F(Doubt, AnOldReservationIsNotUsed) {
   EXPECT_TRUE(write().is_ok());
   EXPECT_EQ(held.ever(), 1u);
   EXPECT_EQ(totals().stored, 1u);
+}
+
+// A disk that takes its time.
+class SlowJournal final : public metadata::Journal {
+ public:
+  std::shared_future<void> write_waits_until;  // set while nobody writes
+  [[nodiscard]] Status replay(const Visitor& each) override { return disk_.replay(each); }
+  [[nodiscard]] Status write(const metadata::JournalBatch& batch, bool synced) override {
+    if (write_waits_until.valid()) write_waits_until.wait();
+    return disk_.write(batch, synced);
+  }
+  [[nodiscard]] Status sync() override { return disk_.sync(); }
+
+ private:
+  metadata::MemoryDisk disk_;
+};
+
+TEST_F(Doubt, SubmitDoesNotWaitForTheJournal) {
+  auto journal = std::make_unique<SlowJournal>();
+  SlowJournal& slow = *journal;
+  auto made = EmbeddedMetadata::create({}, clock_, std::move(journal));
+  ASSERT_TRUE(made.is_ok()) << made.status().to_string();
+  service_ = std::move(made).value();
+  open();
+  ASSERT_TRUE(write({{{PoolName::kKv, 1}}}).at(0).is_ok());  // namespace and files are known now
+  ASSERT_TRUE(read_one({PoolName::kKv, 1}).is_ok());
+  std::promise<void> release, returned;
+  slow.write_waits_until = release.get_future().share();
+  std::vector<std::byte> bytes(5000);
+  std::promise<Status> written;
+  {
+    ThreadPoolExecutor caller("caller", 1, 1);
+    PageKey key;
+    key.bytes[0] = 9;
+    const Status posted = caller.post([&] {
+      WriteRequest request{scope_of(1), {{{{PoolName::kKv, key, {{bytes.data(), bytes.size()}}, {}}}}}, false, {}};
+      EXPECT_TRUE(
+          backend_->submit_write(std::move(request), [&](WriteResult r) { written.set_value(r.groups.at(0)); }).is_ok());
+      returned.set_value();
+    });
+    EXPECT_TRUE(posted.is_ok());
+    EXPECT_EQ(returned.get_future().wait_for(std::chrono::seconds(5)), std::future_status::ready);
+    release.set_value();
+  }
+  const Status status = written.get_future().get();
+  EXPECT_TRUE(status.is_ok()) << status.to_string();
 }
 
 // A new process asks the service once what namespaces there are; who asks meanwhile waits for that answer.

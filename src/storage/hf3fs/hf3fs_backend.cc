@@ -93,7 +93,7 @@ bool Hf3fsBackend::is_quick(const ReadRequest& request) const {
 }
 
 bool Hf3fsBackend::is_quick(const WriteRequest& request) const {
-  if (service_->is_remote() || request.groups.size() != 1) return false;
+  if (service_->changes_may_wait() || request.groups.size() != 1) return false;
   const std::vector<WriteItem>& items = request.groups[0].items;
   return items.size() <= kQuickItems && std::all_of(items.begin(), items.end(), [&](const WriteItem& item) {
            return is_known(*request.scope, item.pool, payload_bytes(item.payload), PageTransfer::Kind::kWrite);

@@ -78,8 +78,8 @@ class Hf3fsBackend final : public StorageBackend {
   template <class Op, class Request, class Done>
   [[nodiscard]] Status submit(Request request, Done done, void (Hf3fsBackend::*run)(const std::shared_ptr<Op>&),
                               bool is_here);
-  // Few pages, and nothing that blocks before their transfers: the service is in this process, namespaces and files are
-  // known.
+  // Few pages, and nothing that blocks before their transfers: the service answers from this process's memory (a write:
+  // and keeps no journal), namespaces and files are known.
   [[nodiscard]] bool is_quick(const ReadRequest& request) const;
   [[nodiscard]] bool is_quick(const WriteRequest& request) const;
   [[nodiscard]] bool is_known(const StoreScope& scope, PoolName pool, std::uint64_t payload_bytes,
@@ -131,6 +131,8 @@ class Hf3fsBackend final : public StorageBackend {
   // hf3fs_read.cc
   [[nodiscard]] Status find_pages(ReadJob& job);
   void start_read(const std::shared_ptr<ReadJob>& job, std::size_t item);
+  // The last transfer has ended. Finishes the job here, unless the service is to be told: that may take long.
+  void end_read(const std::shared_ptr<ReadJob>& job);
   void finish_read(ReadJob& job);
 
   [[nodiscard]] bool is_counted(const MetadataNamespace& name) const LARDER_EXCLUDES(mutex_);

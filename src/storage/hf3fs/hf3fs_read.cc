@@ -29,7 +29,7 @@ void Hf3fsBackend::run_read(const std::shared_ptr<ReadOperation>& op) {
   for (std::size_t i = 0; i < job->items.size(); ++i) {
     if (job->items[i].space) start_read(job, i);
   }
-  if (job->left.fetch_sub(1, std::memory_order_acq_rel) == 1) return finish_read(*job);
+  if (job->left.fetch_sub(1, std::memory_order_acq_rel) == 1) return end_read(job);
   if (job->caller && job->caller->wait(2 * options_.client_timeout)) finish_read(*job);
 }
 
@@ -100,15 +100,19 @@ void Hf3fsBackend::start_read(const std::shared_ptr<ReadJob>& job, std::size_t n
     job->items[number].is_wrong = code == StatusCode::kCorrupt || code == StatusCode::kNotFound;
     if (job->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     if (job->caller && job->caller->wake()) return;
-    const bool any_wrong = std::any_of(job->items.begin(), job->items.end(), [](const auto& i) { return i.is_wrong; });
-    if (!any_wrong) return finish_read(*job);  // asks the service nothing
-    post_finish([this, job] { finish_read(*job); });
+    end_read(job);
   };
   job->left.fetch_add(1, std::memory_order_relaxed);
   const Status submitted = store_->submit(std::move(transfer));
   if (submitted.is_ok()) return;
   status = submitted;
   job->left.fetch_sub(1, std::memory_order_relaxed);  // never the last: run_read() holds one
+}
+
+void Hf3fsBackend::end_read(const std::shared_ptr<ReadJob>& job) {
+  const bool any_wrong = std::any_of(job->items.begin(), job->items.end(), [](const auto& i) { return i.is_wrong; });
+  if (!any_wrong) return finish_read(*job);
+  post_finish([this, job] { finish_read(*job); });
 }
 
 void Hf3fsBackend::finish_read(ReadJob& job) {

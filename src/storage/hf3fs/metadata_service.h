@@ -126,6 +126,9 @@ class MetadataService {
   virtual ~MetadataService() = default;
   // True: calls leave the process, and may take as long as the time-out.
   [[nodiscard]] virtual bool is_remote() const { return false; }
+  // True: initialize(), reserve(), confirm(), remove() and clear() may wait, for a line or for a disk. False: memory
+  // only.
+  [[nodiscard]] virtual bool changes_may_wait() const { return true; }
   // Makes the namespace, or checks it. Gives its number of pages: that of the first who came (a later, different number
   // changes nothing). kInvalidArgument: 0 pages, more than kMaxNamespacePages, a bad name.
   [[nodiscard]] virtual Result<std::uint64_t> initialize(const MetadataNamespace& name_space, std::uint64_t pages) = 0;
