@@ -40,6 +40,7 @@ struct FakeConfig {
   std::uint64_t max_fds = 0;
   std::vector<std::int64_t> fail_registration;
   std::uint64_t die_after_events = 0;
+  bool probe_blocks = false;
   bool d1_partial_batch_stays = true, d2_ring_link_stays = true, d4_semaphore_unchecked = false;
   bool d8_bounds_of_first_only = false;
   bool semaphores_fail = false;

@@ -27,6 +27,8 @@
 //   capacity_bytes          0: no limit; read_only; max_fds: registered and opened, 0: no limit
 //   fail_registration       [block numbers] whose registration fails in iovs created afterwards; [-1]: all
 //   die_after_events        the daemon dies after so many executed I/Os; 0: does not
+//   probe_blocks            the daemon is stopped: calls that ask the mount about a descriptor (is_hf3fs, reg_fd,
+//                           dereg_fd) wait until this is false again
 //   defects                 list of "D1" "D2" "D4" "D8" (3FS's own; default: D1 and D2)
 //   semaphores_fail         rings cannot have their semaphore: -EIO, or with D4 a ring that never does anything
 //   entry_bytes             what a ring entry takes, to look like another version

@@ -11,7 +11,6 @@
 namespace larder::hf3fs {
 
 int FakeFdTable::add(int fd, std::uint64_t chunk_bytes, std::uint64_t daemon_life, std::uint64_t max_fds) {
-  if (fd < 0 || !is_on_fake_mount(fd)) return EBADF;
   const std::unique_lock lock(mutex_);
   if (registered_.count(fd) != 0) return EINVAL;
   if (max_fds != 0 && registered_.size() / 2 >= max_fds) return EMFILE;
@@ -32,7 +31,6 @@ int FakeFdTable::add(int fd, std::uint64_t chunk_bytes, std::uint64_t daemon_lif
 }
 
 void FakeFdTable::remove(int fd) {
-  if (fd < 0 || !is_on_fake_mount(fd)) return;
   const std::unique_lock lock(mutex_);
   const auto found = registered_.find(fd);
   if (found == registered_.end() || found->second->fd != fd) return;

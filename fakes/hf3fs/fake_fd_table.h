@@ -27,9 +27,9 @@ class FakeFdTable {
  public:
   explicit FakeFdTable(FakeFiles& files) : files_(files) {}
 
-  // As hf3fs_reg_fd: minus the duplicate (<= 0), or +errno. `max_fds` 0: no limit.
+  // As hf3fs_reg_fd, of a descriptor on the mount: minus the duplicate (<= 0), or +errno. `max_fds` 0: no limit.
   [[nodiscard]] int add(int fd, std::uint64_t chunk_bytes, std::uint64_t daemon_life, std::uint64_t max_fds);
-  // As hf3fs_dereg_fd: nothing for a closed, foreign or unregistered descriptor.
+  // As hf3fs_dereg_fd, of a descriptor on the mount: nothing for an unregistered one.
   void remove(int fd);
   // By the original number or the duplicate's; nullptr if it is not registered.
   [[nodiscard]] std::shared_ptr<const RegisteredFd> find(int fd) const;

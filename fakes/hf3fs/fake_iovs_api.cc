@@ -44,7 +44,7 @@ int check_daemon(const World& world) { return world.alive() ? 0 : -ENOTCONN; }
 
 }  // namespace
 
-LARDER_FAKE_EXPORT bool hf3fs_is_hf3fs(int fd) { return World::get().alive() && is_on_fake_mount(fd); }
+LARDER_FAKE_EXPORT bool hf3fs_is_hf3fs(int fd) { return World::get().answers_for(fd); }
 
 LARDER_FAKE_EXPORT int hf3fs_extract_mount_point(char* buffer, int size, const char* path) {
   World& world = World::get();
@@ -126,14 +126,14 @@ LARDER_FAKE_EXPORT void hf3fs_iovdestroy(Hf3fsIov* iov) {
 LARDER_FAKE_EXPORT int hf3fs_reg_fd(int fd, std::uint64_t flags) {
   (void)flags;
   World& world = World::get();
-  if (!world.alive()) return EBADF;
+  if (!world.answers_for(fd)) return EBADF;
   const FakeConfig& config = world.config();
   return world.fds.add(fd, config.chunk_bytes, world.daemon_life(), config.max_fds);
 }
 
 LARDER_FAKE_EXPORT void hf3fs_dereg_fd(int fd) {
   World& world = World::get();
-  if (world.alive()) world.fds.remove(fd);
+  if (world.answers_for(fd)) world.fds.remove(fd);
 }
 
 LARDER_FAKE_EXPORT int hf3fs_hardlink(const char* target, const char* link_name) {

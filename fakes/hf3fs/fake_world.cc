@@ -40,6 +40,7 @@ World::World() : process_(::getpid()) { reset(); }
 void World::publish(const FakeConfig& config) {
   configs_.push_back(std::make_unique<const FakeConfig>(config));
   config_.store(configs_.back().get(), std::memory_order_release);
+  published_.notify_all();
 }
 
 std::string World::change_config(const char* json) {
@@ -118,6 +119,14 @@ void World::set_daemon(bool alive) {
   }
   steps.drop_all(true);
   threads.drop_all();
+}
+
+bool World::answers_for(int fd) {
+  if (config().probe_blocks) {
+    const FakeGuard guard(config_mutex_);
+    while (config().probe_blocks) published_.wait(config_mutex_);
+  }
+  return alive() && is_on_fake_mount(fd);
 }
 
 IovRequest World::iov_request(std::string mount, std::size_t size, std::size_t block_size) const {

@@ -38,10 +38,10 @@ timespec realtime_in(Nanos from_now) {
 
 class RingWorker::Loop {
  public:
-  Loop(std::shared_ptr<UsrbioLibrary> library, const RingWorkerOptions& options, std::shared_ptr<MountHealth> health)
+  Loop(std::shared_ptr<UsrbioLibrary> library, const RingWorkerOptions& options, std::shared_ptr<MountWatch> watch)
       : library_(std::move(library)),
         options_(options),
-        health_(std::move(health)),
+        watch_(std::move(watch)),
         staging_(options.staging_bytes),
         slots_(options.entries),
         waiting_(options.client_timeout / 4) {
@@ -54,6 +54,10 @@ class RingWorker::Loop {
   }
   [[nodiscard]] Status submit(PageTransfer transfer) LARDER_EXCLUDES(mutex_);
   void stop() LARDER_EXCLUDES(mutex_);
+  void join() {
+    stop();
+    if (thread_.joinable()) thread_.join();
+  }
 
   std::atomic<std::uint64_t> in_flight{0}, abandoned{0}, late{0};
 
@@ -91,7 +95,7 @@ class RingWorker::Loop {
   // constant after open()
   const std::shared_ptr<UsrbioLibrary> library_;
   const RingWorkerOptions options_;
-  const std::shared_ptr<MountHealth> health_;
+  const std::shared_ptr<MountWatch> watch_;
   Clock& clock_ = real_clock();
   Hf3fsIov iov_{};
   Hf3fsIor ring_{};
@@ -133,7 +137,7 @@ Status RingWorker::Loop::open() {
 }
 
 RingWorker::Loop::~Loop() {
-  if (thread_.joinable()) thread_.join();
+  join();
   // Memory that an I/O may still use is left as it is.
   if (in_ring_ > 0) return;
   if (has_ring_) library_->destroy_ring(ring_);
@@ -174,7 +178,7 @@ void RingWorker::Loop::run() {
     begin_waiting();
     if (in_ring_ > 0) reap();
     check_mount();
-    if (health_->is_dead.load(std::memory_order_acquire)) break;
+    if (watch_->is_dead()) break;
   }
   {
     LockGuard guard(mutex_);
@@ -286,7 +290,7 @@ void RingWorker::Loop::reap() {
   std::array<Hf3fsCqe, kReapedAtOnce> cqes;
   const Result<std::size_t> got = library_->wait(ring_, cqes, 1, realtime_in(kOneWait));
   if (!got.is_ok()) {
-    health_->is_dead.store(true, std::memory_order_release);
+    watch_->set_dead();
     return;
   }
   if (*got > 0) last_sign_ = clock_.now();
@@ -370,10 +374,7 @@ void RingWorker::Loop::check_mount() {
   const TimePoint now = clock_.now();
   if (now - last_sign_ < kBetweenProbes || now < next_probe_) return;
   next_probe_ = now + kBetweenProbes;
-  const bool is_silent = now - last_sign_ > options_.dead_after;
-  if (is_silent || !library_->is_hf3fs(health_->probe_descriptor)) {
-    health_->is_dead.store(true, std::memory_order_release);
-  }
+  now - last_sign_ > options_.dead_after ? watch_->set_dead() : watch_->ask();
 }
 
 void RingWorker::Loop::end_all(const Status& status) {
@@ -400,18 +401,19 @@ void RingWorker::Loop::end(PageTransfer& transfer, TransferEnd how) {
 
 Result<std::unique_ptr<RingWorker>> RingWorker::create(std::shared_ptr<UsrbioLibrary> library,
                                                        const RingWorkerOptions& options,
-                                                       std::shared_ptr<MountHealth> health) {
+                                                       std::shared_ptr<MountWatch> watch) {
   if (options.entries == 0 || options.entries > 4096) return invalid_argument("hf3fs: option 'entries': 1 to 4096");
-  auto loop = std::make_unique<Loop>(std::move(library), options, std::move(health));
+  auto loop = std::make_unique<Loop>(std::move(library), options, std::move(watch));
   LARDER_RETURN_IF_ERROR(loop->open());
   loop->start();
   return std::unique_ptr<RingWorker>(new RingWorker(std::move(loop)));
 }
 
 RingWorker::RingWorker(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
-RingWorker::~RingWorker() { stop(); }
+RingWorker::~RingWorker() = default;
 Status RingWorker::submit(PageTransfer transfer) { return loop_->submit(std::move(transfer)); }
 void RingWorker::stop() { loop_->stop(); }
+void RingWorker::join() { loop_->join(); }
 std::uint64_t RingWorker::in_flight() const { return loop_->in_flight.load(std::memory_order_relaxed); }
 std::uint64_t RingWorker::abandoned() const { return loop_->abandoned.load(std::memory_order_relaxed); }
 std::uint64_t RingWorker::late() const { return loop_->late.load(std::memory_order_relaxed); }

@@ -11,14 +11,14 @@
 // arrives (the real one comes up to a minute late), and is never used for anything else. Completions are matched by
 // their userdata (slot and generation), never by order; results are compared with the length that was asked for.
 //
-// The mount is dead when its liveness probe says so while completions are missing, or when none came for `dead_after`.
+// The mount is dead when its watch (mount_watch.h) says so, which is asked while completions are missing, or when none
+// came for `dead_after`. The thread itself never asks the mount anything: it would wait for a daemon that is stopped.
 // Then every transfer ends kUnavailable, the thread ends, and ring and staging are left as they are: a daemon may still
 // know them. So they are when the worker is destroyed with I/O abandoned.
 //
 // Threads: submit() and stats from any; the rest from the owner's. Cost per page: one copy, one pass of XXH3.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -27,6 +27,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "storage/hf3fs/mount_watch.h"
 #include "storage/hf3fs/page_store.h"
 #include "storage/hf3fs/usrbio_library.h"
 
@@ -50,20 +51,15 @@ class UsrbioFiles : public PageFiles {
   [[nodiscard]] virtual int descriptor(PageTransfer::Kind direction, std::uint32_t file) const = 0;
 };
 
-// Shared by the workers of one mount: the first that finds it dead says so to all.
-struct MountHealth {
-  std::atomic<bool> is_dead{false};
-  // For the liveness probe: a descriptor on the mount, not closed while a worker lives.
-  int probe_descriptor = -1;
-};
-
 class RingWorker {
  public:
-  // Creates ring and staging, and starts the thread. The library outlives the worker.
+  // Creates ring and staging, and starts the thread. The library outlives the worker. `watch`: of all workers of one
+  // mount; the first that finds it dead says so to all.
   [[nodiscard]] static Result<std::unique_ptr<RingWorker>> create(std::shared_ptr<UsrbioLibrary> library,
                                                                   const RingWorkerOptions& options,
-                                                                  std::shared_ptr<MountHealth> health);
-  ~RingWorker();  // stop() and join
+                                                                  std::shared_ptr<MountWatch> watch);
+  // join(); then destroys ring and staging, which talks to the mount.
+  ~RingWorker();
   RingWorker(const RingWorker&) = delete;
   RingWorker& operator=(const RingWorker&) = delete;
 
@@ -71,6 +67,8 @@ class RingWorker {
   [[nodiscard]] Status submit(PageTransfer transfer);
   // No new transfers. Those taken end as they end, at the latest by their deadlines.
   void stop();
+  // stop(), and returns when its thread has ended: by the last deadline.
+  void join();
   [[nodiscard]] std::uint64_t in_flight() const;
   [[nodiscard]] std::uint64_t abandoned() const;
   [[nodiscard]] std::uint64_t late() const;

@@ -72,15 +72,10 @@ class UsrbioPageStore::Files final : public UsrbioFiles {
 class UsrbioPageStore::Session {
  public:
   Session(std::shared_ptr<UsrbioLibrary> library, const UsrbioStoreOptions& options)
-      : library_(std::move(library)), options_(options) {}
-  ~Session() {
-    stop();
-    workers_.clear();
-    files_.clear();
-    probe_.reset();
-  }
+      : library_(library), options_(options), watch_(std::make_shared<MountWatch>(std::move(library))) {}
+  ~Session();
   Status open();
-  [[nodiscard]] bool is_dead() const { return health_->is_dead.load(std::memory_order_acquire); }
+  [[nodiscard]] bool is_dead() const { return watch_->is_dead(); }
   Result<std::shared_ptr<PageFiles>> open_files(const std::string& base, std::uint32_t count,
                                                 PageTransfer::Kind purpose) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] bool has_open(const std::string& base, PageTransfer::Kind purpose) const LARDER_EXCLUDES(mutex_) {
@@ -113,12 +108,32 @@ class UsrbioPageStore::Session {
 
   const std::shared_ptr<UsrbioLibrary> library_;
   const UsrbioStoreOptions options_;
-  const std::shared_ptr<MountHealth> health_ = std::make_shared<MountHealth>();
-  std::shared_ptr<Files> probe_;                      // keeps the probe's descriptor open
+  const std::shared_ptr<MountWatch> watch_;
+  std::shared_ptr<Files> probe_;                      // keeps the watch's descriptor open
   std::vector<std::unique_ptr<RingWorker>> workers_;  // of reads, then of writes
   mutable RankedMutex mutex_{LockRank::kStorage};
   std::map<std::pair<std::string, PageTransfer::Kind>, std::shared_ptr<PageFiles>> files_ LARDER_GUARDED_BY(mutex_);
 };
+
+// Rings, memory and files are given back where a mount that does not answer holds up nobody else.
+UsrbioPageStore::Session::~Session() {
+  for (const auto& worker : workers_) worker->stop();
+  for (const auto& worker : workers_) worker->join();
+  struct Remains {
+    std::vector<std::unique_ptr<RingWorker>> workers;
+    std::map<std::pair<std::string, PageTransfer::Kind>, std::shared_ptr<PageFiles>> files;
+    std::shared_ptr<Files> probe;
+  };
+  auto remains = std::make_shared<Remains>(Remains{std::move(workers_), std::move(files_), std::move(probe_)});
+  const auto give_back = [remains = std::move(remains)] {
+    remains->workers.clear();
+    remains->files.clear();
+    remains->probe.reset();
+  };
+  if (watch_->end(give_back, 2 * options_.ring.client_timeout)) return;
+  log_warning("storage/hf3fs", "the mount of " + options_.directory +
+                                   " does not answer: rings, memory and files of it are given back when it does");
+}
 
 Status UsrbioPageStore::Session::open() {
   const Result<std::string> mount = library_->mount_point_of(options_.directory);
@@ -134,10 +149,10 @@ Status UsrbioPageStore::Session::open() {
   Status status = probe_->open(path, O_RDWR | O_CREAT | O_EXCL, PageTransfer::Kind::kWrite);
   if (!status.is_ok()) return status;
   status = probe_->open(path, O_RDONLY, PageTransfer::Kind::kRead);
-  health_->probe_descriptor = probe_->descriptor(PageTransfer::Kind::kWrite, 0);
+  watch_->set_descriptor(probe_->descriptor(PageTransfer::Kind::kWrite, 0));
   if (status.is_ok()) status = make_workers(*mount);
   if (status.is_ok()) status = test_rings(probe_);
-  (void)library_->unlink(path);  // the descriptor stays good for the liveness probe
+  (void)library_->unlink(path);  // the descriptor stays good for the watch
   return status;
 }
 
@@ -147,7 +162,7 @@ Status UsrbioPageStore::Session::make_workers(const std::string& mount_point) {
       RingWorkerOptions ring = options_.ring;
       ring.mount_point = mount_point;
       ring.direction = direction;
-      Result<std::unique_ptr<RingWorker>> worker = RingWorker::create(library_, ring, health_);
+      Result<std::unique_ptr<RingWorker>> worker = RingWorker::create(library_, ring, watch_);
       if (!worker.is_ok()) return worker.status();
       workers_.push_back(std::move(worker).value());
     }

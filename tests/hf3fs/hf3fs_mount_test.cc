@@ -1,0 +1,49 @@
+// A mount whose daemon dies, again and again, or is stopped and answers nothing.
+#include "tests/hf3fs/store_rig.h"
+
+namespace larder::hf3fs_test {
+namespace {
+
+using Mount = StoreRig;
+
+Page kv(std::uint64_t key) { return {PoolName::kKv, key}; }
+
+// SIGSTOP, or a mount that hangs: the question whether it lives gets no answer, neither does the close of a file.
+TEST_F(Mount, AStoppedDaemonKeepsNobody) {
+  open();
+  ASSERT_TRUE(write({{kv(1)}}).at(0).is_ok());
+  ASSERT_TRUE(read_one(kv(1)).is_ok());  // opening files may wait for the mount
+  const TimePoint begun = real_clock().now();
+  config(R"({"probe_blocks": true})");
+  fault(R"({"op": "read", "count": 1, "hold": "before"})");
+  EXPECT_EQ(read_one(kv(1)).code(), StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(read_one(kv(1)).is_ok()) << "the ring goes on";
+  EXPECT_EQ(fake_.release(), 1u);
+  fake_.idle();
+  EXPECT_TRUE(backend_->close(std::chrono::seconds(10)).is_ok());
+  backend_.reset();
+  EXPECT_LT(real_clock().now() - begun, std::chrono::seconds(20));
+  EXPECT_GT(fake_.read_stats().live_registered_fds, 0u) << "that needs the mount";
+  config(R"({"probe_blocks": false})");
+  const auto is_left = [&] {
+    const hf3fs::FakeStats now = fake_.read_stats();
+    return now.live_iovs + now.live_rings + now.live_registered_fds + now.live_write_sessions > 0;
+  };
+  for (int tries = 0; tries < 10'000 && is_left(); ++tries) pass(std::chrono::milliseconds(1));
+  EXPECT_FALSE(is_left()) << "when the mount answers again, everything is given back";
+}
+
+TEST_F(Mount, SilenceIsNoticedWhileTheProbeHangs) {
+  open({{"client_timeout", "20"}, {"dead_after", "1"}});
+  ASSERT_TRUE(write({{kv(1)}}).at(0).is_ok());
+  ASSERT_TRUE(read_one(kv(1)).is_ok());
+  config(R"({"probe_blocks": true})");
+  fault(R"({"op": "read", "count": 1, "hold": "before"})");
+  const TimePoint begun = real_clock().now();
+  EXPECT_EQ(read_one(kv(1)).code(), StatusCode::kUnavailable);
+  EXPECT_LT(real_clock().now() - begun, std::chrono::seconds(15));
+  config(R"({"probe_blocks": false})");
+}
+
+}  // namespace
+}  // namespace larder::hf3fs_test
