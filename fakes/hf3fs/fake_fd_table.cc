@@ -25,6 +25,10 @@ int FakeFdTable::add(int fd, std::uint64_t chunk_bytes, std::uint64_t daemon_lif
   if (entry->file == nullptr) return errno;
   entry->duplicate = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (entry->duplicate < 0) return errno;
+  if (registered_.count(entry->duplicate) != 0) {  // a number that was closed without deregistration
+    ::close(entry->duplicate);
+    return EINVAL;
+  }
   registered_[fd] = entry;
   registered_[entry->duplicate] = entry;
   return -entry->duplicate;
@@ -51,9 +55,15 @@ std::size_t FakeFdTable::size() const {
   return registered_.size() / 2;
 }
 
-void FakeFdTable::note_open(int fd, bool writable, std::shared_ptr<FakeFile> file) {
+void FakeFdTable::note_open(int fd, bool writable, std::uint64_t daemon_life, std::shared_ptr<FakeFile> file) {
   const std::unique_lock lock(mutex_);
-  opened_[fd] = {writable, std::move(file)};
+  opened_[fd] = {writable, daemon_life, std::move(file)};
+}
+
+std::optional<std::uint64_t> FakeFdTable::opened_life(int fd) const {
+  const std::shared_lock lock(mutex_);
+  const auto found = opened_.find(fd);
+  return found == opened_.end() ? std::nullopt : std::optional(found->second.daemon_life);
 }
 
 std::pair<std::shared_ptr<FakeFile>, bool> FakeFdTable::note_close(int fd) {

@@ -170,7 +170,7 @@ LARDER_FAKE_EXPORT int larder_hf3fs_posix_open(const char* path, int flags, mode
   if (fd < 0) return -errno;
   std::shared_ptr<FakeFile> file = is_on_fake_mount(fd) ? world.files.of_fd(fd, config.chunk_bytes) : nullptr;
   if (file != nullptr && (flags & O_TRUNC) != 0) (void)file->truncate(0);
-  if (file != nullptr) world.fds.note_open(fd, writable, std::move(file));
+  if (file != nullptr) world.fds.note_open(fd, writable, world.daemon_life(), std::move(file));
   return fd;
 }
 

@@ -126,7 +126,7 @@ bool World::answers_for(int fd) {
     const FakeGuard guard(config_mutex_);
     while (config().probe_blocks) published_.wait(config_mutex_);
   }
-  return alive() && is_on_fake_mount(fd);
+  return alive() && is_on_fake_mount(fd) && fds.opened_life(fd).value_or(daemon_life()) == daemon_life();
 }
 
 IovRequest World::iov_request(std::string mount, std::size_t size, std::size_t block_size) const {

@@ -79,7 +79,8 @@ class World {
   [[nodiscard]] std::uint64_t daemon_life() const { return life_.load(std::memory_order_acquire); }
   [[nodiscard]] bool serves(std::uint64_t life) const { return alive() && life == daemon_life(); }
   void set_daemon(bool alive);
-  // As the ioctl on a descriptor of the mount: waits while the daemon is stopped (probe_blocks).
+  // As the ioctl on a descriptor of the mount: waits while the daemon is stopped (probe_blocks); false for one that was
+  // opened under an earlier daemon.
   [[nodiscard]] bool answers_for(int fd) LARDER_EXCLUDES(config_mutex_);
   // Counts an executed I/O towards die_after_events; true: the daemon dies of it (the caller calls set_daemon).
   [[nodiscard]] bool note_executed();

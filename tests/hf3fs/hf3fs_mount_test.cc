@@ -1,4 +1,8 @@
 // A mount whose daemon dies, again and again, or is stopped and answers nothing.
+#include <unistd.h>
+
+#include <filesystem>
+
 #include "tests/hf3fs/store_rig.h"
 
 namespace larder::hf3fs_test {
@@ -7,6 +11,14 @@ namespace {
 using Mount = StoreRig;
 
 Page kv(std::uint64_t key) { return {PoolName::kKv, key}; }
+
+std::size_t probe_files(const std::string& directory) {
+  std::size_t found = 0;
+  for (const auto& file : std::filesystem::directory_iterator(directory)) {
+    found += file.path().filename().string().starts_with(".larder-probe") ? 1 : 0;
+  }
+  return found;
+}
 
 // SIGSTOP, or a mount that hangs: the question whether it lives gets no answer, neither does the close of a file.
 TEST_F(Mount, AStoppedDaemonKeepsNobody) {
@@ -43,6 +55,31 @@ TEST_F(Mount, SilenceIsNoticedWhileTheProbeHangs) {
   EXPECT_EQ(read_one(kv(1)).code(), StatusCode::kUnavailable);
   EXPECT_LT(real_clock().now() - begun, std::chrono::seconds(15));
   config(R"({"probe_blocks": false})");
+}
+
+// What was registered under a daemon that is dead cannot be deregistered, and its number not be registered again.
+TEST_F(Mount, FilesOpenAgainAfterADaemonsDeath) {
+  std::vector<int> holes;
+  for (int round = 0; round < 3; ++round) {
+    holes.push_back(::dup(2));  // a number below those of the files
+    open();
+    ASSERT_NE(backend_, nullptr) << "round " << round;
+    EXPECT_EQ(probe_files(mount_ + "/larder"), 0u) << "round " << round;
+    ASSERT_TRUE(write({{kv(1)}, {kv(static_cast<std::uint64_t>(round) + 10)}}).at(1).is_ok());
+    EXPECT_TRUE(read_one(kv(1)).is_ok());
+    fake_.daemon(false);
+    backend_.reset();
+    fake_.daemon(true);
+    if (round == 1) {  // now free: files get numbers that are good, and their duplicates such that are not
+      for (const int hole : holes) ::close(hole);
+      holes.clear();
+    }
+  }
+  for (const int hole : holes) ::close(hole);
+  open();
+  ASSERT_NE(backend_, nullptr);
+  EXPECT_TRUE(read_one(kv(12)).is_ok());
+  EXPECT_EQ(probe_files(mount_ + "/larder"), 0u);
 }
 
 }  // namespace

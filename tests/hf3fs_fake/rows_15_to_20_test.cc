@@ -43,7 +43,7 @@ TEST_F(Rows15To20, Row15DeadDaemonCompletesNothingAndOnlyNewRingsLive) {
   EXPECT_EQ(library_->open(mount_ + "/f", O_RDONLY).status().code(), StatusCode::kUnavailable);
 
   fake_.daemon(true);
-  EXPECT_TRUE(library_->is_hf3fs(fd));
+  EXPECT_FALSE(library_->is_hf3fs(fd)) << "its connection is gone for ever";
   EXPECT_EQ(reap(ring, 1, 5).size(), 0u) << "the old ring stays dead";
   const Hf3fsIor again = make_ring(false);
   const int again_fd = open_file("f");
@@ -51,6 +51,32 @@ TEST_F(Rows15To20, Row15DeadDaemonCompletesNothingAndOnlyNewRingsLive) {
   const Hf3fsIov again_iov = make_iov();
   EXPECT_EQ(transfer(again, again_iov, 0, fd, 0, 4096), -EBADF) << "nor the old file";
   EXPECT_EQ(transfer(again, again_iov, 0, again_fd, 0, 4096), 4096);
+  EXPECT_TRUE(library_->is_hf3fs(again_fd));
+}
+
+TEST_F(Rows15To20, Row15AFileOfADeadDaemonCannotBeDeregistered) {
+  const int fd = open_file("f");
+  fake_.daemon(false);
+  library_->deregister_fd(fd);
+  fake_.daemon(true);
+  library_->deregister_fd(fd);
+  EXPECT_EQ(stats().live_registered_fds, 1u) << "the probe of its descriptor fails";
+  close_file(fd);
+  const int reused = open_file("g", O_RDWR | O_CREAT, false);
+  ASSERT_EQ(reused, fd);
+  EXPECT_EQ(library_->register_fd(reused).code(), StatusCode::kInvalidArgument);
+  library_->deregister_fd(reused);
+  EXPECT_EQ(stats().live_registered_fds, 0u);
+  expect_ok(library_->register_fd(reused));
+}
+
+TEST_F(Rows15To20, Row17ANumberThatIsTakenCannotBeADuplicates) {
+  const int low = open_file("low", O_RDWR | O_CREAT, false), fd = open_file("old");
+  close_file(fd);  // still registered
+  EXPECT_EQ(library_->register_fd(low).code(), StatusCode::kInvalidArgument) << "its duplicate gets that number";
+  const int reused = open_file("new", O_RDWR | O_CREAT, false);
+  ASSERT_EQ(reused, fd);
+  expect_ok(library_->register_fd(low));
 }
 
 TEST_F(Rows15To20, Row15DiesAfterAChosenNumberOfEvents) {

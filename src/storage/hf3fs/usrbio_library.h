@@ -113,7 +113,9 @@ class UsrbioLibrary {
   // Frees the chunks of [start, end), both multiples of the chunk size. kUnsupported without the symbol.
   [[nodiscard]] Status punch_hole(int fd, std::uint64_t start, std::uint64_t end) const;
 
-  // Registers before use and deregisters before close, or the library keeps a duplicate open for ever.
+  // Register before use and deregister before close, or the library keeps a duplicate open, and the number cannot be
+  // registered again (kInvalidArgument), nor be that of a new duplicate. The same when the daemon has died meanwhile:
+  // then deregister_fd() does nothing. When the number is that of an open file again, deregister_fd() mends it.
   [[nodiscard]] Status register_fd(int fd) const;
   void deregister_fd(int fd) const;
 

@@ -17,6 +17,8 @@ namespace {
 constexpr std::size_t kProbePayload = 64;
 // Sessions that died and could not give all of their memory back. More than these: the mount is given up.
 constexpr std::size_t kMaxDeadSessions = 32;
+// Of opening one file, when the numbers of descriptors are still those of files of a dead daemon.
+constexpr int kMaxOpenTries = 1024;
 
 Digest256 probe_digest(std::uint64_t seed) {
   Rng rng(seed);
@@ -44,13 +46,10 @@ class UsrbioPageStore::Files final : public UsrbioFiles {
     return file < side.size() ? side[file] : -1;
   }
   Status open(const std::string& path, int flags, PageTransfer::Kind direction) {
-    const Result<int> fd = library_->open(path, flags);
+    std::vector<int> put_aside;
+    const Result<int> fd = open_registered(path, flags, put_aside);
+    for (const int other : put_aside) (void)library_->close(other);
     if (!fd.is_ok()) return fd.status();
-    const Status registered = library_->register_fd(*fd);
-    if (!registered.is_ok()) {
-      (void)library_->close(*fd);
-      return registered;
-    }
     (direction == PageTransfer::Kind::kRead ? read_ : write_).push_back(*fd);
     return Status::ok();
   }
@@ -65,6 +64,28 @@ class UsrbioPageStore::Files final : public UsrbioFiles {
   }
 
  private:
+  // The library knows files by the numbers of their descriptors, and cannot forget one whose daemon has died before it
+  // was closed. When that number is used again, now by us, it can: it looks at the number only. It may be the number of
+  // the duplicate that the library makes, the lowest that is free; then the next descriptor opened here has it. So each
+  // try frees one number. Those that do not get registered are put aside meanwhile, for the caller to close.
+  Result<int> open_registered(const std::string& path, int flags, std::vector<int>& put_aside) {
+    Status registered;
+    for (int tries = 0; tries < kMaxOpenTries; ++tries) {
+      Result<int> fd = library_->open(path, flags);
+      if (!fd.is_ok()) return fd;
+      flags &= ~(O_CREAT | O_EXCL);  // it is there now
+      registered = library_->register_fd(*fd);
+      if (registered.code() == StatusCode::kInvalidArgument) {
+        library_->deregister_fd(*fd);
+        registered = library_->register_fd(*fd);
+      }
+      if (registered.is_ok()) return fd;
+      put_aside.push_back(*fd);
+      if (registered.code() != StatusCode::kInvalidArgument || !library_->is_hf3fs(*fd)) break;
+    }
+    return registered;
+  }
+
   const std::shared_ptr<UsrbioLibrary> library_;
   std::vector<int> read_, write_;
 };
@@ -147,8 +168,7 @@ Status UsrbioPageStore::Session::open() {
   const std::string path = options_.directory + "/.larder-probe-" + probe_digest(seed + number++).hex().substr(0, 16);
   probe_ = std::make_shared<Files>(library_);
   Status status = probe_->open(path, O_RDWR | O_CREAT | O_EXCL, PageTransfer::Kind::kWrite);
-  if (!status.is_ok()) return status;
-  status = probe_->open(path, O_RDONLY, PageTransfer::Kind::kRead);
+  if (status.is_ok()) status = probe_->open(path, O_RDONLY, PageTransfer::Kind::kRead);
   watch_->set_descriptor(probe_->descriptor(PageTransfer::Kind::kWrite, 0));
   if (status.is_ok()) status = make_workers(*mount);
   if (status.is_ok()) status = test_rings(probe_);
