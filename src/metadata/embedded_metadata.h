@@ -33,7 +33,7 @@ namespace larder {
 
 struct EmbeddedMetadataOptions {
   Nanos max_lease = std::chrono::seconds(120);
-  Nanos max_ttl = std::chrono::seconds(120);          // of a reservation
+  Nanos max_ttl = kUsualMaxReservation;               // of a reservation
   Nanos max_io_lifetime = std::chrono::seconds(120);  // the longest that a write takes after its process gave it up
   std::size_t max_namespaces = 1024;
   std::uint64_t max_pages = kMaxNamespacePages;  // the quota of each namespace: initialize() gives no more

@@ -57,7 +57,7 @@ struct RedisMetadataOptions {
   Nanos timeout = std::chrono::seconds(2);         // of a call
   Nanos clear_timeout = std::chrono::seconds(60);  // of clear()
   Nanos max_lease = std::chrono::seconds(120);
-  Nanos max_ttl = std::chrono::seconds(120);          // of a reservation
+  Nanos max_ttl = kUsualMaxReservation;               // of a reservation
   Nanos max_io_lifetime = std::chrono::seconds(120);  // the longest that a write takes after its process gave it up
   std::size_t max_namespaces = 1024;
   // Tests only: the time instead of Redis's own, the same for all clients. Outlives the service.

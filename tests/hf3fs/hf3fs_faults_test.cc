@@ -122,6 +122,17 @@ TEST_F(Faults, NoLibrarySaysSo) {
   EXPECT_NE(opened.message().find("/nowhere/libhf3fs_api_shared.so"), std::string::npos) << opened.message();
 }
 
+// A reservation lasts no longer than the service's own limit, whatever the client asks for.
+TEST_F(Faults, ATimeOutThatNoReservationCoversIsRefused) {
+  for (const char* const seconds : {"29", "300"}) {
+    const Status opened = try_open({{"client_timeout", seconds}});
+    EXPECT_EQ(opened.code(), StatusCode::kInvalidArgument) << seconds;
+    EXPECT_NE(opened.message().find("client_timeout"), std::string::npos) << opened.message();
+    EXPECT_NE(opened.message().find("28"), std::string::npos) << opened.message();
+  }
+  EXPECT_TRUE(try_open({{"client_timeout", "28"}}).is_ok());
+}
+
 // The daemon dies with I/O in flight: everything ends, soon, and nothing hangs. When it is back, so are the pages.
 TEST_F(Faults, ADeadDaemonEndsEverythingAndComesBack) {
   open();

@@ -43,6 +43,11 @@ struct Hf3fsOptions {
   Nanos client_timeout = std::chrono::seconds(5);  // of one transfer
 };
 
+// How long a write's reservation lasts: enough for its transfer and its confirmation. Who is slower has lost the page.
+[[nodiscard]] constexpr Nanos time_to_confirm(Nanos client_timeout) {
+  return 4 * client_timeout + std::chrono::seconds(5);
+}
+
 class Hf3fsBackend final : public StorageBackend {
  public:
   // All but the options are kept. `seed`: random bits, for the sessions of this process.

@@ -55,6 +55,17 @@ Status read_sizes(const BackendOptions& options, AllOptions& out) {
   return Status::ok();
 }
 
+// A service cuts reservations to its own limit: a writer with more patience would use pages that are another's by then.
+Status check_timeout(std::uint64_t seconds) {
+  if (hf3fs::time_to_confirm(std::chrono::seconds(seconds)) <= kUsualMaxReservation) return Status::ok();
+  std::uint64_t most = seconds;
+  while (hf3fs::time_to_confirm(std::chrono::seconds(most)) > kUsualMaxReservation) --most;
+  const auto limit = std::chrono::duration_cast<std::chrono::seconds>(kUsualMaxReservation).count();
+  return invalid_argument("option 'client_timeout': " + std::to_string(seconds) +
+                          " s needs reservations of four times that and 5 s, and a metadata service gives " +
+                          std::to_string(limit) + " s at most: choose 1 to " + std::to_string(most));
+}
+
 Status read_counts(const BackendOptions& options, AllOptions& out) {
   const auto count = [&](const char* key, std::uint64_t fallback, std::uint64_t low, std::uint64_t high,
                          std::uint64_t& to) -> Status {
@@ -69,6 +80,7 @@ Status read_counts(const BackendOptions& options, AllOptions& out) {
   LARDER_RETURN_IF_ERROR(count("entries", 64, 1, 4096, entries));
   LARDER_RETURN_IF_ERROR(count("queue_limit", 1024, 1, 1'000'000, queue));
   LARDER_RETURN_IF_ERROR(count("client_timeout", 5, 1, 3600, timeout));
+  LARDER_RETURN_IF_ERROR(check_timeout(timeout));
   LARDER_RETURN_IF_ERROR(count("dead_after", 90, 1, 3600, dead));
   out.backend.files = static_cast<std::uint32_t>(files);
   out.backend.rank = static_cast<std::int64_t>(rank);
@@ -133,7 +145,7 @@ Status register_hf3fs_backend(BackendFactory& factory) {
        {"numjobs", "2", "rings, and threads, for reads, and as many for writes"},
        {"entries", "64", "pages at once per ring"},
        {"staging_size", "32Mi", "registered memory per ring; at least one page"},
-       {"client_timeout", "5", "seconds for one page, and for one call of the metadata service"},
+       {"client_timeout", "5", "seconds for one page, and for one call of the metadata service; at most 28"},
        {"dead_after", "90", "seconds without any completion before the mount counts as dead"},
        {"queue_limit", "1024", "operations in flight before submit refuses"},
        {"library", "", "the 3FS client library; else LARDER_HF3FS_LIBRARY, else libhf3fs_api_shared.so"},

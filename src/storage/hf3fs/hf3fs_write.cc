@@ -9,8 +9,6 @@
 namespace larder::hf3fs {
 namespace {
 
-// Long enough for the transfer and its confirmation; who is slower than that has lost the page.
-Nanos time_to_confirm(Nanos client_timeout) { return 4 * client_timeout + std::chrono::seconds(5); }
 // A reservation whose answer took longer is not used: before it is written, the page may have become another's.
 Nanos time_to_begin(Nanos client_timeout) { return time_to_confirm(client_timeout) / 2; }
 

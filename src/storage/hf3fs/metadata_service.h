@@ -52,6 +52,8 @@ namespace larder {
 
 inline constexpr std::size_t kMaxKeyBytes = 512;
 inline constexpr std::size_t kMaxNamespaceBytes = 128;
+// How long a reservation may be, unless a service is told otherwise.
+inline constexpr Nanos kUsualMaxReservation = std::chrono::seconds(120);
 inline constexpr std::uint64_t kMaxNamespacePages = std::uint64_t{1} << 31;
 
 struct MetadataNamespace {
