@@ -123,6 +123,9 @@ void read_fault(const Json& json, FaultRule& rule) {
       effect.hold = one_of<HoldPoint>(value, {{"before", HoldPoint::kBefore}, {"after", HoldPoint::kAfter}});
     } else if (key == "drop") {
       effect.drop = value.get<bool>();
+    } else if (key == "lands_late") {
+      effect.lands_late = value.get<bool>();
+      if (effect.error == 0) effect.error = EIO;
     } else {
       throw std::invalid_argument("unknown key " + key);
     }

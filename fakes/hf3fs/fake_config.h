@@ -59,6 +59,7 @@ struct FaultEffect {
   std::uint64_t delay_ms = 0;
   HoldPoint hold = HoldPoint::kNone;
   bool drop = false;
+  bool lands_late = false;
 };
 
 struct FaultRule {

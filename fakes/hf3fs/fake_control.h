@@ -40,10 +40,12 @@
 // Faults (JSON object; rules are tried in order, an I/O takes the first that fits)
 //   op "read" | "write" | "any"; skip, count: pass over the first `skip` that fit, then hit `count`
 //   error          errno of the completion
-//   chunks         [numbers within the I/O] or "random": a write stores these chunks only, and then fails (error or
-//   EIO) short_bytes    move only so many bytes, and say so delay_ms       of the whole job hold           "before":
-//   the job stops before bytes move; "after": before its completions; until release() drop           true: the job
-//   never completes
+//   chunks         [numbers within the I/O] or "random": a write stores these chunks only, then fails (error or EIO)
+//   short_bytes    move only so many bytes, and say so
+//   delay_ms       of the whole job
+//   hold           "before": the job stops before bytes move; "after": before its completions; until release()
+//   drop           true: the job never completes
+//   lands_late     true: a write fails at once (error or EIO); its bytes, as they are then, land at release()
 #pragma once
 
 #include <cstddef>
@@ -82,7 +84,7 @@ using fake_fault_fn = int(const char* json);
 using fake_error_fn = const char*();
 // Sim: does at most `max_events`; returns how many there were. 0: nothing can happen.
 using fake_step_fn = std::uint64_t(std::uint64_t max_events);
-// Lets held jobs go on; returns how many. Later jobs are held only by rules that are still there.
+// Lets held jobs go on and late bytes land; returns how many. Later jobs are held only by rules that are still there.
 using fake_release_fn = std::uint64_t();
 // false: the daemon dies, with all rings, iovs and open files. true: a new one comes.
 using fake_daemon_fn = void(bool alive);

@@ -48,7 +48,7 @@ LARDER_FAKE_EXPORT std::uint64_t larder_fake_hf3fs_step(std::uint64_t max_events
 
 LARDER_FAKE_EXPORT std::uint64_t larder_fake_hf3fs_release() {
   World& world = World::get();
-  return world.threads.release() + world.steps.release();
+  return world.threads.release() + world.steps.release() + world.land_late();
 }
 
 LARDER_FAKE_EXPORT void larder_fake_hf3fs_daemon(bool alive) { World::get().set_daemon(alive); }

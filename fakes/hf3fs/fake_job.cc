@@ -91,6 +91,10 @@ std::int64_t run_write(World& world, FakeRing& ring, FakeIo& io, const std::opti
   if (config.read_only) return -EROFS;
   std::uint64_t length = io.length;
   if (effect && effect->short_bytes) length = std::min(length, *effect->short_bytes);
+  if (effect && effect->lands_late) {
+    world.keep_late({io.fd->file, io.offset, {io.data, io.data + io.length}});
+    return -effect->error;
+  }
   const ChunkFilter filter = effect ? filter_of(*effect, ring) : nullptr;
   const std::int64_t moved = io.fd->file->write(io.data, io.offset, length, filter, config.capacity_bytes);
   if (moved <= 0) return moved;
@@ -111,7 +115,7 @@ std::int64_t run_io(World& world, FakeJob& job, FakeIo& io, const IoPlan& plan) 
   }
   const std::optional<FaultEffect>& effect = plan.effect;
   const int error = effect ? effect->error : 0;
-  if (effect && error != 0 && (io.read || !effect->has_chunks)) return -error;
+  if (effect && error != 0 && (io.read || !(effect->has_chunks || effect->lands_late))) return -error;
   const std::int64_t moved = io.read ? run_read(world, *job.ring, io, effect) : run_write(world, *job.ring, io, effect);
   return error != 0 ? -error : moved;
 }

@@ -129,6 +129,23 @@ bool World::answers_for(int fd) {
   return alive() && is_on_fake_mount(fd) && fds.opened_life(fd).value_or(daemon_life()) == daemon_life();
 }
 
+void World::keep_late(LateWrite write) {
+  const FakeGuard guard(late_mutex_);
+  late_.push_back(std::move(write));
+}
+
+std::uint64_t World::land_late() {
+  std::vector<LateWrite> now;
+  {
+    const FakeGuard guard(late_mutex_);
+    now.swap(late_);
+  }
+  for (const LateWrite& write : now) {
+    (void)write.file->write(write.bytes.data(), write.offset, write.bytes.size(), nullptr, config().capacity_bytes);
+  }
+  return now.size();
+}
+
 IovRequest World::iov_request(std::string mount, std::size_t size, std::size_t block_size) const {
   return {std::move(mount), size, block_size, daemon_life(), config().fail_registration};
 }
@@ -266,6 +283,10 @@ void World::reset_tables() {
   iovs.reset();
   fds.reset();
   files.space().reset();
+  {
+    const FakeGuard guard(late_mutex_);
+    late_.clear();
+  }
 #define LARDER_FAKE_CLEAR(name) counters.name.store(0, std::memory_order_relaxed);
   LARDER_FAKE_COUNTERS(LARDER_FAKE_CLEAR)
 #undef LARDER_FAKE_CLEAR

@@ -58,6 +58,12 @@ inline void count(FakeCounters::Count& counter, std::uint64_t by = 1) {
 
 enum class TraceEvent : std::uint8_t { kPrep = 1, kSubmit, kJob, kExecute, kPost, kReap, kTime, kDeath };
 
+struct LateWrite {
+  std::shared_ptr<FakeFile> file;
+  std::uint64_t offset = 0;
+  std::vector<std::uint8_t> bytes;
+};
+
 class World {
  public:
   // Made at the first call, never destroyed.
@@ -84,6 +90,10 @@ class World {
   [[nodiscard]] bool answers_for(int fd) LARDER_EXCLUDES(config_mutex_);
   // Counts an executed I/O towards die_after_events; true: the daemon dies of it (the caller calls set_daemon).
   [[nodiscard]] bool note_executed();
+
+  // A write that has failed: its bytes are stored at the next release.
+  void keep_late(LateWrite write) LARDER_EXCLUDES(late_mutex_);
+  [[nodiscard]] std::uint64_t land_late() LARDER_EXCLUDES(late_mutex_);
 
   // What an iov gets that is made or found now.
   [[nodiscard]] IovRequest iov_request(std::string mount, std::size_t size, std::size_t block_size) const;
@@ -133,6 +143,9 @@ class World {
   std::map<std::uint64_t, std::shared_ptr<FakeRing>> rings_ LARDER_GUARDED_BY(rings_mutex_);  // by number
   std::uint64_t next_ring_ LARDER_GUARDED_BY(rings_mutex_) = 1;
   std::uint64_t first_ring_ LARDER_GUARDED_BY(rings_mutex_) = 1;  // since reset
+
+  FakeMutex late_mutex_;
+  std::vector<LateWrite> late_ LARDER_GUARDED_BY(late_mutex_);
 
   mutable FakeMutex trace_mutex_;
   std::uint64_t trace_hash_ LARDER_GUARDED_BY(trace_mutex_) = 0;

@@ -180,7 +180,8 @@ TEST_F(Faults, WhateverHappensNoWrongBytesAndNoLeak) {
     for (const Status& status : read({kv(key), {PoolName::kMamba, key, 9000}, kv(key + 100), kv(999)})) {
       came += status.is_ok() ? 1 : 0;
     }
-    EXPECT_EQ(totals().reserved, 0u);
+    clock_.advance(std::chrono::minutes(5));  // what may have landed late has
+    EXPECT_EQ(totals().reserved + totals().quarantined, 0u);
   }
   EXPECT_GT(came, 30u);
   EXPECT_GT(stored, 20u);

@@ -29,5 +29,60 @@ TEST_F(Late, ATransferWhoseDeadlineIsOverIsNotSent) {
   EXPECT_TRUE(first->ended.get().status.is_ok());
 }
 
+// What a storage server has done with a write that failed is not known. Its page is nobody's until it cannot land.
+TEST_F(Late, AWriteThatFailedWithoutAReasonKeepsItsPage) {
+  open({{"file_size", "64Ki"}, {"files", "1"}});
+  fault(R"({"op": "write", "count": 1, "error": 110, "lands_late": true})");  // ETIMEDOUT
+  EXPECT_FALSE(write({{{PoolName::kKv, 1}}}).at(0).is_ok());
+  EXPECT_EQ(totals().reserved, 1u) << "not released: its bytes may still come";
+  EXPECT_TRUE(write({{{PoolName::kKv, 2}}}).at(0).is_ok());
+  EXPECT_EQ(fake_.release(), 1u);
+  EXPECT_TRUE(read_one({PoolName::kKv, 2}).is_ok()) << "the first write has landed in its page";
+  clock_.advance(std::chrono::minutes(5));
+  EXPECT_EQ(totals().reserved + totals().quarantined, 0u) << "in the end the page comes back";
+}
+
+TEST_F(Late, WhichErrorsLeaveAWriteInDoubt) {
+  make_store(store_options());
+  auto files = open_files();
+  ASSERT_TRUE(files.is_ok()) << files.status().to_string();
+  const auto in_doubt = [&](int error) {
+    fault(R"({"op": "write", "count": 1, "error": )" + std::to_string(error) + "}");
+    const hf3fs::TransferEnd end = start(*files, 1)->ended.get();
+    EXPECT_FALSE(end.status.is_ok());
+    return end.may_land_later;
+  };
+  for (const int unknown : {EIO, EREMOTEIO, ETIMEDOUT, EINTR, ECANCELED}) EXPECT_TRUE(in_doubt(unknown)) << unknown;
+  for (const int refused : {ENOSPC, EINVAL, EBADF, EROFS, EACCES, ENODATA}) EXPECT_FALSE(in_doubt(refused)) << refused;
+  fault(R"({"op": "write", "count": 1, "short_bytes": 4096})");
+  EXPECT_FALSE(start(*files, 1)->ended.get().may_land_later) << "the server has told what it did";
+}
+
+// Neighbours failed together, in doubt. One of them, tried again alone, is refused: the first try may still land.
+TEST_F(Late, ADoubtOutlivesTheSecondTry) {
+  hf3fs::UsrbioStoreOptions options = store_options();
+  options.ring.entries = 1;  // while one I/O is held, the others wait together
+  make_store(options);
+  auto files = open_files();
+  ASSERT_TRUE(files.is_ok()) << files.status().to_string();
+  fault(R"({"op": "write", "count": 1, "hold": "before"})");
+  fault(R"({"op": "write", "count": 1, "error": 5})");
+  fault(R"({"op": "write", "count": 1, "error": 28})");  // ENOSPC
+  const auto stopper = start(*files, 1000);
+  std::vector<std::unique_ptr<Moving>> pages;
+  for (std::uint64_t page = 0; page < 3; ++page) pages.push_back(start(*files, page));
+  while (fake_.release() == 0) fake_.idle();
+  EXPECT_TRUE(stopper->ended.get().status.is_ok());
+  std::size_t refused = 0;
+  for (const auto& page : pages) {
+    const hf3fs::TransferEnd end = page->ended.get();
+    if (end.status.is_ok()) continue;
+    ++refused;
+    EXPECT_EQ(end.status.code(), StatusCode::kOverloaded) << end.status.to_string();
+    EXPECT_TRUE(end.may_land_later);
+  }
+  EXPECT_EQ(refused, 1u);
+}
+
 }  // namespace
 }  // namespace larder::hf3fs_test

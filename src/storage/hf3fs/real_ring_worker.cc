@@ -85,7 +85,7 @@ class RingWorker::Loop {
   [[nodiscard]] bool is_busy(const GatherWindow& window, TimePoint now) const;
   void reap();
   void complete(const Hf3fsCqe& cqe);
-  void end_moved(Slot& slot, const Status& status);
+  void end_moved(Slot& slot, const Status& status, bool may_land_later);
   void expire_moving();
   void expire_waiting() LARDER_EXCLUDES(mutex_);
   void check_mount();
@@ -244,7 +244,7 @@ bool RingWorker::Loop::begin(const std::vector<WaitingLine::Entry>& run) {
                                                : std::min(slot.deadline, slot.transfers.back().deadline);
   }
   if (!has_room.is_ok()) {
-    for (WaitingTransfer& entry : slot.transfers) end(entry.transfer, {has_room.status(), false});
+    for (WaitingTransfer& entry : slot.transfers) end(entry.transfer, {has_room.status(), entry.may_land_later});
     slot.transfers.clear();
     return true;
   }
@@ -311,7 +311,7 @@ void RingWorker::Loop::complete(const Hf3fsCqe& cqe) {
       status = options_.direction == PageTransfer::Kind::kRead ? not_found("hf3fs: the file ends there: " + counts)
                                                                : unavailable("hf3fs: a short write: " + counts);
     }
-    end_moved(slot, status);
+    end_moved(slot, status, options_.direction == PageTransfer::Kind::kWrite && leaves_open(cqe.result));
   } else {
     abandoned.fetch_sub(1, std::memory_order_relaxed);
     late.fetch_add(1, std::memory_order_relaxed);
@@ -323,11 +323,14 @@ void RingWorker::Loop::complete(const Hf3fsCqe& cqe) {
   --in_ring_;
 }
 
-// `status` is the I/O's. Neighbours that failed together are tried once more, each alone: one hole between them, or one
+// `status` is the I/O's; `may_land_later`: what it does to the file may come yet. Neighbours that failed together are tried once more, each alone: one hole between them, or one
 // chunk that is not to be had, is not the fault of the others.
-void RingWorker::Loop::end_moved(Slot& slot, const Status& status) {
+void RingWorker::Loop::end_moved(Slot& slot, const Status& status, bool may_land_later) {
   if (!status.is_ok() && slot.transfers.size() > 1 && !defect(Defect::kGatherFailureIgnored)) {
-    for (WaitingTransfer& entry : slot.transfers) entry.goes_alone = true;
+    for (WaitingTransfer& entry : slot.transfers) {
+      entry.goes_alone = true;
+      entry.may_land_later = may_land_later;
+    }
     {
       LockGuard guard(mutex_);
       queued_ += slot.transfers.size();
@@ -340,7 +343,8 @@ void RingWorker::Loop::end_moved(Slot& slot, const Status& status) {
     Status own = defect(Defect::kGatherFailureIgnored) ? Status::ok() : status;
     if (own.is_ok() && options_.direction == PageTransfer::Kind::kRead) own = take_out(entry.transfer, memory);
     memory += entry.bytes();
-    end(entry.transfer, {std::move(own), false});
+    const bool is_open = !own.is_ok() && (may_land_later || entry.may_land_later);
+    end(entry.transfer, {std::move(own), is_open});
   }
 }
 
@@ -363,7 +367,7 @@ void RingWorker::Loop::expire_waiting() {
   if (waiting_.empty()) return;
   const TimePoint now = clock_.now();
   for (WaitingTransfer expired; waiting_.take_expired(now, expired);) {
-    end(expired.transfer, {deadline_exceeded("hf3fs: no room in the ring in time"), false});
+    end(expired.transfer, {deadline_exceeded("hf3fs: no room in the ring in time"), expired.may_land_later});
     LockGuard guard(mutex_);
     --queued_;
   }
@@ -387,7 +391,9 @@ void RingWorker::Loop::end_all(const Status& status) {
     }
     slot.transfers.clear();
   }
-  for (WaitingTransfer last; waiting_.take_expired(TimePoint::max(), last);) end(last.transfer, {status, false});
+  for (WaitingTransfer last; waiting_.take_expired(TimePoint::max(), last);) {
+    end(last.transfer, {status, last.may_land_later});
+  }
 }
 
 void RingWorker::Loop::end(PageTransfer& transfer, TransferEnd how) {

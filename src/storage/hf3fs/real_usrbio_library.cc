@@ -181,6 +181,17 @@ Result<std::uint64_t> completion_result(std::int64_t result) {
   return Status(code_of(error, StatusCode::kUnavailable), "3FS I/O: " + errno_text(error));
 }
 
+bool leaves_open(std::int64_t result) {
+  if (result >= 0) return false;
+  const int error = static_cast<int>(-result);
+  switch (code_of(error, StatusCode::kInvalidArgument)) {
+    case StatusCode::kUnavailable:
+    case StatusCode::kDeadlineExceeded:
+    case StatusCode::kCancelled: return true;
+    default: return false;
+  }
+}
+
 UsrbioLibrary::UsrbioLibrary(std::string path, std::unique_ptr<FunctionTable> table)
     : path_(std::move(path)),
       table_(std::move(table)),

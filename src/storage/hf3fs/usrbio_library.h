@@ -78,6 +78,9 @@ struct FunctionTable;  // the loaded symbols; real_usrbio_library.cc
 [[nodiscard]] Status check_file_limit(std::uint64_t hard_limit);
 // What a completion's result says: bytes, or an error by the table above. Says nothing about short counts.
 [[nodiscard]] Result<std::uint64_t> completion_result(std::int64_t result);
+// Of a write's completion: is it open what a storage server has done, and may it do it later? No for counts, short ones
+// too, and for what was refused: no space, no such file or memory, not allowed.
+[[nodiscard]] bool leaves_open(std::int64_t result);
 
 class UsrbioLibrary {
  public:
