@@ -133,6 +133,27 @@ TEST_F(Faults, ATimeOutThatNoReservationCoversIsRefused) {
   EXPECT_TRUE(try_open({{"client_timeout", "28"}}).is_ok());
 }
 
+// The journal remembers keys whose files are gone.
+TEST_F(Faults, KeysWithoutFilesAreDroppedAndWrittenAgain) {
+  open();
+  ASSERT_TRUE(write({{kv(1)}}).at(0).is_ok());
+  backend_.reset();
+  for (const auto& file : std::filesystem::directory_iterator(mount_ + "/larder")) std::filesystem::remove(file.path());
+  open();
+  EXPECT_EQ(presence(PoolName::kKv, {1}), "1") << "nobody has noticed";
+  EXPECT_EQ(read_one(kv(1)).code(), StatusCode::kNotFound);
+  EXPECT_EQ(presence(PoolName::kKv, {1}), "0");
+  EXPECT_TRUE(write({{kv(1)}}).at(0).is_ok());
+  EXPECT_TRUE(read_one(kv(1)).is_ok());
+  // Without the mount nothing is known of its files.
+  ASSERT_TRUE(write({{{PoolName::kMamba, 2}}}).at(0).is_ok());
+  open();
+  std::filesystem::rename(mount_ + "/larder", mount_ + "/elsewhere");
+  EXPECT_EQ(read_one({PoolName::kMamba, 2}).code(), StatusCode::kUnavailable);
+  std::filesystem::rename(mount_ + "/elsewhere", mount_ + "/larder");
+  EXPECT_TRUE(read_one({PoolName::kMamba, 2}).is_ok());
+}
+
 // The daemon dies with I/O in flight: everything ends, soon, and nothing hangs. When it is back, so are the pages.
 TEST_F(Faults, ADeadDaemonEndsEverythingAndComesBack) {
   open();

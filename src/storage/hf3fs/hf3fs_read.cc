@@ -78,6 +78,7 @@ void Hf3fsBackend::start_read(const std::shared_ptr<ReadJob>& job, std::size_t n
   Result<std::shared_ptr<PageFiles>> files = files_of(*item.space, PageTransfer::Kind::kRead);
   if (!files.is_ok()) {
     status = files.status();
+    item.is_wrong = status.code() == StatusCode::kNotFound;  // a key without a file
     return;
   }
   PageTransfer transfer;

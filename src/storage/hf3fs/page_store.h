@@ -63,7 +63,7 @@ class PageStore {
  public:
   virtual ~PageStore() = default;  // = close() without a limit
   // `base`: path in front of ".<i>.bin". For writing: makes files that are not there; never changes the length of one
-  // that is. For reading only: kNotFound if one is not there.
+  // that is. For reading only: kNotFound if one is not there, though the mount is.
   [[nodiscard]] virtual Result<std::shared_ptr<PageFiles>> open_files(const std::string& base, std::uint32_t count,
                                                                       PageTransfer::Kind purpose) = 0;
   // True: open_files() does not block now. A hint: the mount may die in between.

@@ -287,7 +287,11 @@ Result<std::shared_ptr<PageFiles>> UsrbioPageStore::open_files(const std::string
                                                                PageTransfer::Kind purpose) {
   const Result<std::shared_ptr<Session>> now = session();
   if (!now.is_ok()) return now.status();
-  return (*now)->open_files(base, count, purpose);
+  Result<std::shared_ptr<PageFiles>> files = (*now)->open_files(base, count, purpose);
+  if (files.status().code() != StatusCode::kNotFound || library_->mount_point_of(options_.directory).is_ok()) {
+    return files;
+  }
+  return unavailable("hf3fs: " + options_.directory + " is not there: is 3FS mounted?");
 }
 
 bool UsrbioPageStore::has_open(const std::string& base, PageTransfer::Kind purpose) const {
