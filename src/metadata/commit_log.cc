@@ -1,6 +1,8 @@
 #include "metadata/commit_log.h"
 
 #include <algorithm>
+#include <exception>
+#include <string>
 
 namespace larder::metadata {
 
@@ -19,8 +21,8 @@ Ticket CommitLog::last() const {
 
 bool CommitLog::begin(Ticket& upto, bool& with_sync) {
   if (is_writing_) return false;
-  is_writing_ = true;
   writing_.append(queued_);
+  is_writing_ = true;  // from here to end(), whatever happens
   queued_.clear();
   upto = appended_;
   with_sync = wanted_synced_ > synced_;
@@ -38,6 +40,14 @@ void CommitLog::end(const Status& status, Ticket upto, bool with_sync) {
     ++failures_;
   }
   changed_.notify_all();
+}
+
+Status CommitLog::write_journal(bool with_sync) {
+  try {
+    return writing_.empty() ? journal_->sync() : journal_->write(writing_, with_sync);
+  } catch (const std::exception& error) {  // out of memory: whoever waits must be told, and the next one may write
+    return Status(StatusCode::kUnavailable, std::string("the journal failed: ") + error.what());
+  }
 }
 
 Status CommitLog::commit(Ticket written, Ticket synced) {
@@ -61,7 +71,7 @@ Status CommitLog::commit(Ticket written, Ticket synced) {
         continue;
       }
     }
-    const Status status = writing_.empty() ? journal_->sync() : journal_->write(writing_, with_sync);
+    const Status status = write_journal(with_sync);
     LockGuard guard(mutex_);
     end(status, upto, with_sync);
   }

@@ -41,6 +41,8 @@ class CommitLog {
  private:
   // True: this thread writes now, `upto` and `with_sync` say what.
   [[nodiscard]] bool begin(Ticket& upto, bool& with_sync) LARDER_REQUIRES(mutex_);
+  // What it throws is a refusal.
+  [[nodiscard]] Status write_journal(bool with_sync);
   void end(const Status& status, Ticket upto, bool with_sync) LARDER_REQUIRES(mutex_);
 
   const std::unique_ptr<Journal> journal_;

@@ -78,6 +78,7 @@ class EmbeddedMetadata final : public MetadataService {
                                             std::vector<Reserved>& answer);
   [[nodiscard]] Status plan_confirm(const ConfirmRequest& request, ConfirmWork& work);
   void mark(const ConfirmRequest& request, ConfirmWork& work);
+  void record(const ConfirmWork& work);
   void publish(const ConfirmRequest& request, const ConfirmWork& work);
 
   // constant after construction

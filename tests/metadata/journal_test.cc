@@ -1,5 +1,7 @@
 // What outlives the service, and what happens when the journal refuses.
 #include <filesystem>
+#include <new>
+#include <utility>
 
 #include "base/bytes.h"
 #include "metadata/journal_records.h"
@@ -126,6 +128,66 @@ TEST(MetadataJournalTest, ADiskThatRefusesIsUnavailableAndMends) {
     (void)rig.restart();
     EXPECT_EQ(Talker(rig.service(), {0, "kv"}).presence({"a", "b", "c"}), "111");
   }
+}
+
+class ThrowsOnce final : public metadata::Journal {
+ public:
+  bool is_armed = false;
+  [[nodiscard]] Status replay(const Visitor& each) override { return disk_.replay(each); }
+  [[nodiscard]] Status write(const metadata::JournalBatch& batch, bool synced) override {
+    if (std::exchange(is_armed, false)) throw std::bad_alloc();
+    return disk_.write(batch, synced);
+  }
+  [[nodiscard]] Status sync() override { return disk_.sync(); }
+
+ private:
+  MemoryDisk disk_;
+};
+
+TEST(MetadataJournalTest, AJournalThatThrowsIsUnavailableOnce) {
+  ManualClock clock;
+  auto journal = std::make_unique<ThrowsOnce>();
+  ThrowsOnce& throws = *journal;
+  auto service = EmbeddedMetadata::create(embedded_test_options(), clock, std::move(journal));
+  ASSERT_TRUE(service.is_ok()) << service.status().to_string();
+  ASSERT_TRUE((*service)->initialize({0, "kv"}, 4).is_ok());
+  Talker kv(**service, {0, "kv"});
+  const std::vector<ReserveItems> items{{&kv.space(), {{"a"}}}};
+  throws.is_armed = true;
+  EXPECT_EQ((*service)->reserve(session_of(1), items, kMaxTtl).status().code(), StatusCode::kUnavailable);
+  const auto pages = kv.reserve(session_of(1), {"a"});
+  EXPECT_EQ(outcomes(pages), "R") << "the next one writes both";
+  EXPECT_TRUE(kv.confirm(session_of(1), {"a"}, pages).is_ok());
+}
+
+class ThrowingClock final : public Clock {
+ public:
+  mutable int left = 0;  // the n-th look from now throws; 0: none
+  ManualClock clock;
+  [[nodiscard]] TimePoint now() const override {
+    if (left > 0 && --left == 0) throw std::bad_alloc();
+    return clock.now();
+  }
+  [[nodiscard]] std::int64_t wall_unix_seconds() const override { return clock.wall_unix_seconds(); }
+};
+
+// Between marking and publishing: what is marked would neither expire nor be confirmed, ever.
+TEST(MetadataJournalTest, AConfirmationThatBreaksOffLeavesNoMark) {
+  ThrowingClock clock;
+  auto service = EmbeddedMetadata::create(embedded_test_options(), clock);
+  ASSERT_TRUE(service.is_ok()) << service.status().to_string();
+  Talker kv(**service, {0, "kv"}), swa(**service, {0, "swa"});
+  for (const Talker* talker : {&kv, &swa}) ASSERT_TRUE((*service)->initialize(talker->space(), 4).is_ok());
+  const PageRef first = kv.reserve(session_of(1), {"a"})[0].ref, second = swa.reserve(session_of(1), {"b"})[0].ref;
+  const ConfirmRequest request{
+      session_of(1), {{{&kv.space(), "a", first}}, {{&swa.space(), "b", second}}}, {}, false};
+  clock.left = 2;  // in the second namespace
+  EXPECT_EQ((*service)->confirm(request).status().code(), StatusCode::kUnavailable);
+  clock.left = 0;
+  clock.clock.advance(kMaxTtl + kMaxIoLifetime + kSecond);
+  EXPECT_EQ(kv.stats().free, 4u);
+  EXPECT_EQ(swa.stats().free, 4u);
+  EXPECT_TRUE((*service)->check().is_ok()) << (*service)->check().to_string();
 }
 
 TEST(MetadataJournalTest, NoKeyComesBackAfterARefusedEviction) {
