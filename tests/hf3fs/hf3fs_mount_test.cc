@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "base/log.h"
 #include "tests/hf3fs/store_rig.h"
 
 namespace larder::hf3fs_test {
@@ -80,6 +81,63 @@ TEST_F(Mount, FilesOpenAgainAfterADaemonsDeath) {
   ASSERT_NE(backend_, nullptr);
   EXPECT_TRUE(read_one(kv(12)).is_ok());
   EXPECT_EQ(probe_files(mount_ + "/larder"), 0u);
+}
+
+TEST_F(Mount, ManyDeathsLeaveNothingBehind) {
+  make_store(store_options());
+  auto files = open_files();
+  ASSERT_TRUE(files.is_ok()) << files.status().to_string();
+  for (int death = 1; death <= 40; ++death) {
+    fake_.daemon(false);
+    EXPECT_EQ(start(*files, 1)->ended.get().status.code(), StatusCode::kUnavailable);
+    fake_.daemon(true);
+    for (int tries = 0; tries < 5'000; ++tries) {
+      files = open_files();
+      if (files.is_ok()) break;
+      pass(std::chrono::milliseconds(1));
+    }
+    ASSERT_TRUE(files.is_ok()) << "death " << death << ": " << files.status().to_string();
+    ASSERT_TRUE(start(*files, 1)->ended.get().status.is_ok()) << "death " << death;
+    ASSERT_LE(fake_.read_stats().live_iovs, 2u) << "death " << death;
+    ASSERT_LE(fake_.read_stats().live_rings, 2u) << "death " << death;
+    EXPECT_EQ(store_->stats().remounts, static_cast<std::uint64_t>(death));
+  }
+}
+
+// A daemon that lives and says nothing may still write into the memory of its rings: that is never given back. There is
+// a limit to it, and whoever meets it says so.
+TEST_F(Mount, ItIsSaidWhenTheMountIsGivenUp) {
+  std::atomic<int> said{0};
+  set_log_sink([&](LogLevel level, std::string_view component, std::string_view message) {
+    const bool is_ours = component == "storage/hf3fs" && message.find("given up") != std::string_view::npos;
+    if (level == LogLevel::kError && is_ours) ++said;
+  });
+  hf3fs::UsrbioStoreOptions options = store_options();
+  options.ring.dead_after = std::chrono::milliseconds(1);
+  make_store(options);
+  int sessions = 0;
+  for (auto files = open_files(); files.is_ok() && sessions < 100; ++sessions) {
+    fault(R"({"op": "write", "count": 1, "drop": true})");
+    EXPECT_EQ(start(*files, 1)->ended.get().status.code(), StatusCode::kUnavailable);
+    for (int tries = 0; tries < 20; ++tries) {
+      files = open_files();
+      if (files.is_ok()) break;
+      pass(std::chrono::milliseconds(1));
+    }
+  }
+  for (int tries = 0; tries < 10; ++tries) EXPECT_EQ(open_files().status().code(), StatusCode::kUnavailable);
+  set_log_sink({});
+  EXPECT_GT(sessions, 30);
+  EXPECT_LT(sessions, 40);
+  EXPECT_EQ(said, 1);
+  fake_.daemon(false);
+  fake_.daemon(true);
+  auto files = open_files();
+  for (int tries = 0; tries < 5'000 && !files.is_ok(); ++tries) {
+    pass(std::chrono::milliseconds(1));
+    files = open_files();
+  }
+  ASSERT_TRUE(files.is_ok()) << "a new daemon: " << files.status().to_string();
 }
 
 }  // namespace

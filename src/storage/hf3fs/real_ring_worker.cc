@@ -139,7 +139,7 @@ Status RingWorker::Loop::open() {
 RingWorker::Loop::~Loop() {
   join();
   // Memory that an I/O may still use is left as it is.
-  if (in_ring_ > 0) return;
+  if (in_ring_ > 0 && !watch_->is_gone()) return;
   if (has_ring_) library_->destroy_ring(ring_);
   if (has_iov_) library_->destroy_iov(iov_);
 }

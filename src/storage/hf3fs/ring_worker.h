@@ -13,8 +13,8 @@
 //
 // The mount is dead when its watch (mount_watch.h) says so, which is asked while completions are missing, or when none
 // came for `dead_after`. The thread itself never asks the mount anything: it would wait for a daemon that is stopped.
-// Then every transfer ends kUnavailable, the thread ends, and ring and staging are left as they are: a daemon may still
-// know them. So they are when the worker is destroyed with I/O abandoned.
+// Then every transfer ends kUnavailable, and the thread ends. A worker that is destroyed with I/O abandoned leaves ring
+// and staging as they are, as a daemon may still use them; unless that daemon is gone (MountWatch::is_gone()).
 //
 // Threads: submit() and stats from any; the rest from the owner's. Cost per page: one copy, one pass of XXH3.
 #pragma once

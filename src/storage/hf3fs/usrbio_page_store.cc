@@ -15,7 +15,7 @@ namespace larder::hf3fs {
 namespace {
 
 constexpr std::size_t kProbePayload = 64;
-// Sessions that died and could not give all of their memory back. More than these: the mount is given up.
+// Sessions that died with I/O that may still be served, and keep their memory. More than these: the mount is given up.
 constexpr std::size_t kMaxDeadSessions = 32;
 // Of opening one file, when the numbers of descriptors are still those of files of a dead daemon.
 constexpr int kMaxOpenTries = 1024;
@@ -97,6 +97,13 @@ class UsrbioPageStore::Session {
   ~Session();
   Status open();
   [[nodiscard]] bool is_dead() const { return watch_->is_dead(); }
+  void ask() const { watch_->ask(); }
+  // Has its end nothing to wait for, nor to leave behind?
+  [[nodiscard]] bool can_end() const {
+    PageStoreStats now;
+    add_to(now);
+    return now.in_flight == 0 && (now.abandoned == 0 || watch_->is_gone());
+  }
   Result<std::shared_ptr<PageFiles>> open_files(const std::string& base, std::uint32_t count,
                                                 PageTransfer::Kind purpose) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] bool has_open(const std::string& base, PageTransfer::Kind purpose) const LARDER_EXCLUDES(mutex_) {
@@ -258,6 +265,8 @@ UsrbioPageStore::~UsrbioPageStore() = default;  // each session waits for its wo
 
 Result<std::shared_ptr<UsrbioPageStore::Session>> UsrbioPageStore::session() {
   const Status down = unavailable("hf3fs: the mount of " + options_.directory + " is down");
+  std::vector<std::shared_ptr<Session>> ended, stuck;  // for both no lock may be held
+  bool may_open = false;
   {
     LockGuard guard(mutex_);
     if (is_closed_) return unavailable("hf3fs: closed");
@@ -267,10 +276,17 @@ Result<std::shared_ptr<UsrbioPageStore::Session>> UsrbioPageStore::session() {
       next_try_ = clock_.now() + options_.retry_after;
       dead_.push_back(std::move(session_));
       session_ = nullptr;
+      ++deaths_;
     }
-    if (is_opening_ || clock_.now() < next_try_ || dead_.size() > kMaxDeadSessions) return down;
-    is_opening_ = true;
+    if (is_opening_ || clock_.now() < next_try_) return down;
+    part_dead(ended, stuck);
+    may_open = is_opening_ = has_room();
+    next_try_ = clock_.now() + options_.retry_after;
   }
+  ended.clear();
+  for (const auto& session : stuck) session->ask();  // is its daemon gone by now?
+  stuck.clear();
+  if (!may_open) return down;
   auto fresh = std::make_shared<Session>(library_, options_);
   const Status opened = fresh->open();
   LockGuard guard(mutex_);
@@ -281,6 +297,32 @@ Result<std::shared_ptr<UsrbioPageStore::Session>> UsrbioPageStore::session() {
   log_info("storage/hf3fs", "the mount of " + options_.directory + " is back");
   session_ = std::move(fresh);
   return session_;
+}
+
+void UsrbioPageStore::part_dead(std::vector<std::shared_ptr<Session>>& ended,
+                                std::vector<std::shared_ptr<Session>>& stuck) {
+  for (auto at = dead_.begin(); at != dead_.end();) {
+    // Nobody gets hold of a dead one any more; who still has it, must not be the one to end it.
+    if (!(*at)->can_end() || at->use_count() > 1) {
+      stuck.push_back(*at++);
+      continue;
+    }
+    PageStoreStats last;
+    (*at)->add_to(last);
+    late_ += last.late;
+    ended.push_back(std::move(*at));
+    at = dead_.erase(at);
+  }
+}
+
+bool UsrbioPageStore::has_room() {
+  const bool was_given_up = std::exchange(is_given_up_, dead_.size() > kMaxDeadSessions);
+  if (is_given_up_ && !was_given_up) {
+    log_error("storage/hf3fs",
+              "the mount of " + options_.directory + " is given up until its daemon is started anew: " +
+                  std::to_string(dead_.size()) + " times it fell silent with pages in flight, and kept their memory");
+  }
+  return !is_given_up_;
 }
 
 Result<std::shared_ptr<PageFiles>> UsrbioPageStore::open_files(const std::string& base, std::uint32_t count,
@@ -318,7 +360,8 @@ PageStoreStats UsrbioPageStore::stats() const {
   PageStoreStats out;
   if (session_) session_->add_to(out);
   for (const auto& session : dead_) session->add_to(out);
-  out.remounts = dead_.size();
+  out.late += late_;
+  out.remounts = deaths_;
   out.is_down = !session_ || session_->is_dead();
   return out;
 }

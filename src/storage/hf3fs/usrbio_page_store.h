@@ -5,7 +5,9 @@
 //             registration of memory can fail unseen.
 //
 // When the mount dies the session ends, and open_files() makes a new one when the mount is back, at most every
-// `retry_after`. What the old one had in flight stays quarantined with it: its memory is never reused.
+// `retry_after`. The old one is given back, if it has nothing in flight that a daemon may still serve; otherwise its memory
+// stays, never to be used again, until that daemon is known to be gone. Of such sessions there are only so many: then the
+// mount is given up until its daemon is started anew, and the log says so.
 //
 // Threads: any. Locks: one for the session and the tables of files; opening files happens under none.
 #pragma once
@@ -54,6 +56,11 @@ class UsrbioPageStore final : public PageStore {
   UsrbioPageStore(const UsrbioStoreOptions& options, std::shared_ptr<UsrbioLibrary> library, Clock& clock);
   // The living session; a new one if the last has died and it is time to try again.
   [[nodiscard]] Result<std::shared_ptr<Session>> session() LARDER_EXCLUDES(mutex_);
+  // Parts dead_: those that can be given back are taken out; `stuck`: the others.
+  void part_dead(std::vector<std::shared_ptr<Session>>& ended, std::vector<std::shared_ptr<Session>>& stuck)
+      LARDER_REQUIRES(mutex_);
+  // May one more session come to life? Says once that none may.
+  [[nodiscard]] bool has_room() LARDER_REQUIRES(mutex_);
 
   // constant after construction
   const UsrbioStoreOptions options_;
@@ -62,7 +69,10 @@ class UsrbioPageStore final : public PageStore {
 
   mutable RankedMutex mutex_{LockRank::kStorage};
   std::shared_ptr<Session> session_ LARDER_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<Session>> dead_ LARDER_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Session>> dead_ LARDER_GUARDED_BY(mutex_);  // not yet given back
+  std::uint64_t deaths_ LARDER_GUARDED_BY(mutex_) = 0;
+  std::uint64_t late_ LARDER_GUARDED_BY(mutex_) = 0;  // pages, of sessions that were given back
+  bool is_given_up_ LARDER_GUARDED_BY(mutex_) = false;
   TimePoint next_try_ LARDER_GUARDED_BY(mutex_){};
   bool is_opening_ LARDER_GUARDED_BY(mutex_) = false;
   bool is_closed_ LARDER_GUARDED_BY(mutex_) = false;
