@@ -2,9 +2,8 @@
 //
 // Registration remembers inode and access mode, as they are then, and keeps a duplicate. A descriptor that is closed
 // without deregistration keeps its entry: its number cannot be registered again, nor be the duplicate of another. So it
-// is with one whose daemon has died, which cannot be deregistered (World::answers_for). A new descriptor with its number
-// can, and takes the old entry away.
-// Threads: all methods from any thread; lookups share a lock.
+// is with one whose daemon has died, which cannot be deregistered (World::answers_for). A new descriptor with its
+// number can, and takes the old entry away. Threads: all methods from any thread; lookups share a lock.
 #pragma once
 
 #include <cstdint>

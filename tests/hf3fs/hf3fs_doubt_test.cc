@@ -216,8 +216,8 @@ TEST_F(Doubt, SubmitDoesNotWaitForTheJournal) {
     key.bytes[0] = 9;
     const Status posted = caller.post([&] {
       WriteRequest request{scope_of(1), {{{{PoolName::kKv, key, {{bytes.data(), bytes.size()}}, {}}}}}, false, {}};
-      EXPECT_TRUE(
-          backend_->submit_write(std::move(request), [&](WriteResult r) { written.set_value(r.groups.at(0)); }).is_ok());
+      EXPECT_TRUE(backend_->submit_write(std::move(request), [&](WriteResult r) { written.set_value(r.groups.at(0)); })
+                      .is_ok());
       returned.set_value();
     });
     EXPECT_TRUE(posted.is_ok());

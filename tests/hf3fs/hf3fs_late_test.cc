@@ -6,8 +6,8 @@ namespace {
 
 using Late = StoreRig;
 
-// The ring's thread was kept longer than a deadline, here by a callback. What has waited meanwhile is over: its page may
-// be another's by now.
+// The ring's thread was kept longer than a deadline, here by a callback. What has waited meanwhile is over: its page
+// may be another's by now.
 TEST_F(Late, ATransferWhoseDeadlineIsOverIsNotSent) {
   hf3fs::UsrbioStoreOptions options = store_options();
   options.ring.client_timeout = std::chrono::milliseconds(300);

@@ -179,8 +179,7 @@ TEST(MetadataJournalTest, AConfirmationThatBreaksOffLeavesNoMark) {
   Talker kv(**service, {0, "kv"}), swa(**service, {0, "swa"});
   for (const Talker* talker : {&kv, &swa}) ASSERT_TRUE((*service)->initialize(talker->space(), 4).is_ok());
   const PageRef first = kv.reserve(session_of(1), {"a"})[0].ref, second = swa.reserve(session_of(1), {"b"})[0].ref;
-  const ConfirmRequest request{
-      session_of(1), {{{&kv.space(), "a", first}}, {{&swa.space(), "b", second}}}, {}, false};
+  const ConfirmRequest request{session_of(1), {{{&kv.space(), "a", first}}, {{&swa.space(), "b", second}}}, {}, false};
   clock.left = 2;  // in the second namespace
   EXPECT_EQ((*service)->confirm(request).status().code(), StatusCode::kUnavailable);
   clock.left = 0;

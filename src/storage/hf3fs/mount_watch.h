@@ -3,9 +3,10 @@
 //   ring's thread ── ask() ──► watch's thread: is_hf3fs(descriptor) ──► is_dead() ──► ring's thread
 //
 // A FUSE daemon that is stopped, not dead, answers nothing: the question waits as long as it is stopped, and so do
-// closing a file and removing a link. So whoever has a deadline does not talk to the mount: it asks here, and reads what
-// is known. At a session's end its remains are given back here as well (end()); who waits for that, waits for a limited
-// time. A thread that hangs then is left, with all that it needs, and joined by a later end() when it has come back.
+// closing a file and removing a link. So whoever has a deadline does not talk to the mount: it asks here, and reads
+// what is known. At a session's end its remains are given back here as well (end()); who waits for that, waits for a
+// limited time. A thread that hangs then is left, with all that it needs, and joined by a later end() when it has come
+// back.
 //
 // Threads: any. Locks: one, never while the mount is asked.
 #pragma once

@@ -13,8 +13,8 @@
 //  of
 //    another generation. kCorrupt: anything else in the slot. kDeadlineExceeded, kUnavailable: no answer.
 //  - A write that ends otherwise than ok says whether its bytes may still land later: it took too long, or the file
-//    system cannot say what became of it. Such a slot must not be given to another page before the file system has given
-//    up on it.
+//    system cannot say what became of it. Such a slot must not be given to another page before the file system has
+//    given up on it.
 #pragma once
 
 #include <chrono>

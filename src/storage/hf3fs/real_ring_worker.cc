@@ -323,8 +323,9 @@ void RingWorker::Loop::complete(const Hf3fsCqe& cqe) {
   --in_ring_;
 }
 
-// `status` is the I/O's; `may_land_later`: what it does to the file may come yet. Neighbours that failed together are tried once more, each alone: one hole between them, or one
-// chunk that is not to be had, is not the fault of the others.
+// `status` is the I/O's; `may_land_later`: what it does to the file may come yet. Neighbours that failed together are
+// tried once more, each alone: one hole between them, or one chunk that is not to be had, is not the fault of the
+// others.
 void RingWorker::Loop::end_moved(Slot& slot, const Status& status, bool may_land_later) {
   if (!status.is_ok() && slot.transfers.size() > 1 && !defect(Defect::kGatherFailureIgnored)) {
     for (WaitingTransfer& entry : slot.transfers) {

@@ -318,9 +318,9 @@ void UsrbioPageStore::part_dead(std::vector<std::shared_ptr<Session>>& ended,
 bool UsrbioPageStore::has_room() {
   const bool was_given_up = std::exchange(is_given_up_, dead_.size() > kMaxDeadSessions);
   if (is_given_up_ && !was_given_up) {
-    log_error("storage/hf3fs",
-              "the mount of " + options_.directory + " is given up until its daemon is started anew: " +
-                  std::to_string(dead_.size()) + " times it fell silent with pages in flight, and kept their memory");
+    log_error("storage/hf3fs", "the mount of " + options_.directory +
+                                   " is given up until its daemon is started anew: " + std::to_string(dead_.size()) +
+                                   " times it fell silent with pages in flight, and kept their memory");
   }
   return !is_given_up_;
 }

@@ -5,9 +5,9 @@
 //             registration of memory can fail unseen.
 //
 // When the mount dies the session ends, and open_files() makes a new one when the mount is back, at most every
-// `retry_after`. The old one is given back, if it has nothing in flight that a daemon may still serve; otherwise its memory
-// stays, never to be used again, until that daemon is known to be gone. Of such sessions there are only so many: then the
-// mount is given up until its daemon is started anew, and the log says so.
+// `retry_after`. The old one is given back, if it has nothing in flight that a daemon may still serve; otherwise its
+// memory stays, never to be used again, until that daemon is known to be gone. Of such sessions there are only so many:
+// then the mount is given up until its daemon is started anew, and the log says so.
 //
 // Threads: any. Locks: one for the session and the tables of files; opening files happens under none.
 #pragma once

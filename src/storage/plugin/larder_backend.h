@@ -57,6 +57,7 @@ extern "C" {
 #endif
 
 /* Answers, of a call and of an item. They name the host's next step. */
+/* NOLINTBEGIN(readability-identifier-naming): names as C has them */
 enum LarderBackendCode {
   LARDER_BACKEND_NOT_ANSWERED = -1, /* preset by the host; never an answer */
   LARDER_BACKEND_OK = 0,            /* exists: it is there; read: all bytes are in the segments; write: stored */
@@ -69,6 +70,7 @@ enum LarderBackendCode {
   LARDER_BACKEND_UNSUPPORTED = 7,   /* cannot be done; a write group: declined, and not a failure */
   LARDER_BACKEND_INTERNAL = 8       /* a defect of the library */
 };
+/* NOLINTEND(readability-identifier-naming) */
 
 /* Bits of LarderBackendTable.flags. */
 #define LARDER_BACKEND_PERSISTENT 1u    /* objects are there again after close() and create() with the same options */
