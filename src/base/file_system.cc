@@ -15,11 +15,7 @@ StatusCode code_from_errno(int error) {
     case ENOTDIR:
     case EISDIR: return StatusCode::kInvalidArgument;
     case ENOSPC:
-    case EDQUOT:
-    case EMFILE:
-    case ENFILE:
-    case ENOMEM:
-    case EAGAIN: return StatusCode::kOverloaded;
+    case EDQUOT: return StatusCode::kOverloaded;
     case ENOTSUP:
     case ENOSYS: return StatusCode::kUnsupported;
     default: return StatusCode::kUnavailable;

@@ -7,8 +7,8 @@
 // Buffers belong to the caller and are used only during the call.
 // Errors: the message holds the operation, the path and the system's text. Codes, by what the caller does next:
 //   ENOENT -> kNotFound            EEXIST, lock held -> kConflict      EINVAL, ENAMETOOLONG -> kInvalidArgument
-//   ENOSPC, EDQUOT, EMFILE, ENFILE, ENOMEM, EAGAIN -> kOverloaded      ENOTSUP, ENOSYS -> kUnsupported
-//   EIO, EACCES, EROFS and the rest -> kUnavailable
+//   ENOSPC, EDQUOT -> kOverloaded, and nothing else: for it, data may be dropped      ENOTSUP, ENOSYS -> kUnsupported
+//   EIO, EACCES, EROFS, EMFILE, ENOMEM and the rest -> kUnavailable
 // Durability: a write survives a crash only after sync_data() or sync_all() of its File; a created, renamed or removed
 // name only after sync_dir() of its directory. Until then any part of it may be there or not.
 #pragma once

@@ -58,8 +58,12 @@ TEST_F(RealFiles, SaysWhatWentWrongAndWhere) {
   EXPECT_NE(status.message().find(path), std::string::npos);
   EXPECT_NE(status.message().find("No such file"), std::string::npos);
   EXPECT_EQ(files_.make_dirs("/proc/none/none").code(), StatusCode::kNotFound);
-  EXPECT_EQ(status_from_errno(ENOSPC, "write", "f").code(), StatusCode::kOverloaded);
-  EXPECT_EQ(status_from_errno(EIO, "write", "f").code(), StatusCode::kUnavailable);
+  for (const int full : {ENOSPC, EDQUOT}) {
+    EXPECT_EQ(status_from_errno(full, "write", "f").code(), StatusCode::kOverloaded) << full;
+  }
+  for (const int other : {EIO, EROFS, EFBIG, EMFILE, ENFILE, ENOMEM, EAGAIN}) {
+    EXPECT_EQ(status_from_errno(other, "write", "f").code(), StatusCode::kUnavailable) << other;
+  }
 }
 
 TEST_F(RealFiles, ALockExcludesUntilItEnds) {

@@ -226,6 +226,7 @@ class FileStore final : public StorageBackend {
   void wait_for_sync(const RecordPtr& record) LARDER_EXCLUDES(mutex_);
   void start_sync(SegmentId id) LARDER_EXCLUDES(mutex_);
   void synced(SegmentId id, unsigned volume, std::uint64_t written, const Status& status) LARDER_EXCLUDES(mutex_);
+  void end_sync(SegmentId id, const Status& status) LARDER_EXCLUDES(mutex_);
   void trim_open_files(std::vector<FilePtr>& closed) LARDER_REQUIRES(mutex_);
   void forget_volume(unsigned volume, std::vector<FilePtr>& closed) LARDER_REQUIRES(mutex_);
 

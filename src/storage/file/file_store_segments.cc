@@ -122,8 +122,8 @@ void FileStore::note_failure(unsigned volume, const Status& why, const std::shar
     }
   }
   v.last_error = why;
-  if (v.suspended_until > now) return;  // one failure, many writes
-  if (why.code() == StatusCode::kOverloaded) wants_space_ = true;
+  if (v.suspended_until > now) return;                             // one failure, many writes
+  if (why.code() == StatusCode::kOverloaded) wants_space_ = true;  // the disk is full, and nothing else (file_system.h)
   // The first failure in a row is answered by a new segment at once; the next ones wait longer and longer.
   if (++v.write_failures < 2) return;
   probe(Probe::kFileSuspended);
@@ -243,13 +243,13 @@ void FileStore::start_sync(SegmentId id) {
       }
     }
   }
-  if (is_doubtful) return synced(id, volume, 0, cancelled("file store: an earlier sync of its segment failed"));
+  if (is_doubtful) return end_sync(id, cancelled("file store: an earlier sync of its segment failed"));
   if (!io.file) {  // closed, or evicted meanwhile
     Result<FilePtr> opened = open_segment(id);
     if (opened.status().code() == StatusCode::kNotFound) {
-      return synced(id, volume, 0, cancelled("file store: its segment was evicted or cleared before it was synced"));
+      return end_sync(id, cancelled("file store: its segment was evicted or cleared before it was synced"));
     }
-    if (!opened.is_ok()) return synced(id, volume, 0, opened.status());
+    if (!opened.is_ok()) return end_sync(id, opened.status());
     io.file = std::move(opened).value();
   }
   io.done = [this, id, volume, written](const Status& status) { synced(id, volume, written, status); };
@@ -258,17 +258,14 @@ void FileStore::start_sync(SegmentId id) {
   auto hold = std::make_shared<OperationGate::Ticket>(gate_.hold());
   batch.front().done = [hold, done = std::move(batch.front().done)](const Status& status) { done(status); };
   const Status submitted = volumes_[volume].io->submit(std::move(batch));
-  if (!submitted.is_ok()) synced(id, volume, written, submitted);
+  if (!submitted.is_ok()) end_sync(id, submitted);
 }
 
+// The fdatasync has ended.
 void FileStore::synced(SegmentId id, unsigned volume, std::uint64_t written, const Status& status) {
-  std::vector<std::shared_ptr<SyncWait>> done;
   std::shared_ptr<ActiveSegment> broken;
-  bool again = false;
   {
     LockGuard guard(mutex_);
-    const auto sync = syncs_.find(id);
-    if (sync == syncs_.end()) return;
     const std::shared_ptr<ActiveSegment> active = volumes_[volume].find_active(id);
     const auto info = segments_.find(id);
     if (status.is_ok() && info != segments_.end() && !info->second.is_active) info->second.is_synced = true;
@@ -278,6 +275,20 @@ void FileStore::synced(SegmentId id, unsigned volume, std::uint64_t written, con
       broken = active;
       note_failure(volume, status, broken);
     }
+  }
+  if (broken) settle(broken, volume);
+  end_sync(id, status);
+}
+
+// Tells those who wait. Comes without synced() where there was no fdatasync: then nothing is known about the segment
+// that was not known before, and a later sync of it counts.
+void FileStore::end_sync(SegmentId id, const Status& status) {
+  std::vector<std::shared_ptr<SyncWait>> done;
+  bool again = false;
+  {
+    LockGuard guard(mutex_);
+    const auto sync = syncs_.find(id);
+    if (sync == syncs_.end()) return;
     for (const std::shared_ptr<SyncWait>& wait : sync->second.covered) {
       if (!status.is_ok()) wait->status = status;
       if (--wait->left == 0) done.push_back(wait);
@@ -286,7 +297,6 @@ void FileStore::synced(SegmentId id, unsigned volume, std::uint64_t written, con
     again = !sync->second.next.empty();
     if (!again) syncs_.erase(sync);
   }
-  if (broken) settle(broken, volume);
   for (const std::shared_ptr<SyncWait>& wait : done) finish_record(*wait->record, wait->status);
   if (again) start_sync(id);
 }

@@ -1,0 +1,81 @@
+// Simulated files, of which single operations can be made to fail by what they are and what they are done to.
+//
+// Threads: confined to one.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "sim/sim_file_system.h"
+
+namespace larder::sim {
+
+class HookedFiles final : public FileSystem {
+ public:
+  explicit HookedFiles(std::uint64_t seed) : inner(seed) {}
+  SimFileSystem inner;
+  // Asked before a file is made, and before one is synced. Not ok: the operation ends so, and nothing happened.
+  std::function<Status(const std::string&path)> before_create, before_sync;
+
+  [[nodiscard]] Result<std::unique_ptr<File>> open(const std::string& path, const OpenOptions& options) override {
+    if (options.create && before_create) LARDER_RETURN_IF_ERROR(before_create(path));
+    Result<std::unique_ptr<File>> file = inner.open(path, options);
+    if (!file.is_ok()) return file;
+    return std::unique_ptr<File>(std::make_unique<HookedFile>(*this, std::move(file).value()));
+  }
+  [[nodiscard]] Status rename(const std::string& from, const std::string& to) override {
+    return inner.rename(from, to);
+  }
+  [[nodiscard]] Status remove(const std::string& path) override { return inner.remove(path); }
+  [[nodiscard]] Result<std::vector<std::string>> list(const std::string& directory) override {
+    return inner.list(directory);
+  }
+  [[nodiscard]] Status make_dirs(const std::string& directory) override { return inner.make_dirs(directory); }
+  [[nodiscard]] Status sync_dir(const std::string& directory) override { return inner.sync_dir(directory); }
+  [[nodiscard]] Result<FileInfo> stat(const std::string& path) override { return inner.stat(path); }
+  [[nodiscard]] Result<SpaceInfo> space(const std::string& path) override { return inner.space(path); }
+  [[nodiscard]] Result<std::unique_ptr<FileLock>> lock(const std::string& path) override { return inner.lock(path); }
+
+ private:
+  class HookedFile final : public File {
+   public:
+    HookedFile(HookedFiles& files, std::unique_ptr<File> file) : files_(files), file_(std::move(file)) {}
+    [[nodiscard]] Result<std::size_t> read_at(std::span<std::byte> into, std::uint64_t offset) override {
+      return file_->read_at(into, offset);
+    }
+    [[nodiscard]] Result<std::size_t> readv_at(std::span<const std::span<std::byte>> into,
+                                               std::uint64_t offset) override {
+      return file_->readv_at(into, offset);
+    }
+    [[nodiscard]] Result<std::size_t> write_at(std::span<const std::byte> from, std::uint64_t offset) override {
+      return file_->write_at(from, offset);
+    }
+    [[nodiscard]] Result<std::size_t> writev_at(std::span<const std::span<const std::byte>> from,
+                                                std::uint64_t offset) override {
+      return file_->writev_at(from, offset);
+    }
+    [[nodiscard]] Status sync_data() override {
+      if (files_.before_sync) LARDER_RETURN_IF_ERROR(files_.before_sync(path()));
+      return file_->sync_data();
+    }
+    [[nodiscard]] Status sync_all() override {
+      if (files_.before_sync) LARDER_RETURN_IF_ERROR(files_.before_sync(path()));
+      return file_->sync_all();
+    }
+    [[nodiscard]] Status truncate(std::uint64_t size_bytes) override { return file_->truncate(size_bytes); }
+    [[nodiscard]] Status allocate(std::uint64_t offset, std::uint64_t length_bytes) override {
+      return file_->allocate(offset, length_bytes);
+    }
+    [[nodiscard]] Result<std::uint64_t> size_bytes() const override { return file_->size_bytes(); }
+    [[nodiscard]] const std::string& path() const override { return file_->path(); }
+    [[nodiscard]] int native_handle() const override { return file_->native_handle(); }
+
+   private:
+    HookedFiles& files_;
+    const std::unique_ptr<File> file_;
+  };
+};
+
+}  // namespace larder::sim

@@ -1,0 +1,145 @@
+// What the file store gives up when something fails, and what it must not: pages that were acknowledged as durable.
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <map>
+#include <optional>
+
+#include "base/executor.h"
+#include "sim/hooked_files.h"
+#include "storage/file/file_backend.h"
+#include "storage/file/segment_format.h"
+
+namespace larder::file_store {
+namespace {
+
+// Runs tasks at once, but for those that it refuses.
+class RefusingExecutor final : public Executor {
+ public:
+  std::optional<unsigned> refuse_after;  // so many tasks, one is refused
+  [[nodiscard]] Status post(Task task) override {
+    if (refuse_after && (*refuse_after)-- == 0) {
+      refuse_after.reset();
+      return overloaded("the executor's queue is full");
+    }
+    return inner_.post(std::move(task));
+  }
+
+ private:
+  InlineExecutor inner_;
+};
+
+class FailureTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(register_file_backend(factory_).is_ok());
+    scope_ = std::make_shared<StoreScope>();
+    scope_->namespace_digest.bytes[0] = 1;
+    scope_->layout_fingerprints[0].bytes[0] = 2;
+  }
+  void TearDown() override { backend_.reset(); }
+  void open(Executor& executor, BackendOptions options = {}) {
+    options.insert({{"directory", "/d"}, {"segment_size", "64Ki"}});
+    auto opened = factory_.create("file", options, {&files_, &clock_, &executor, {}});
+    ASSERT_TRUE(opened.is_ok()) << opened.status().to_string();
+    backend_ = std::move(opened).value();
+  }
+  static PageKey key(std::uint64_t i) {
+    PageKey k;
+    store_le<std::uint64_t>(k.bytes.data() + 8, i + 1);
+    return k;
+  }
+  static std::vector<std::byte> content_of(std::uint64_t i, std::size_t bytes) {
+    return std::vector<std::byte>(bytes, static_cast<std::byte>(i));
+  }
+  // A page's bytes are of its number. kInternal: it has not ended.
+  std::shared_ptr<Status> begin_put(std::uint64_t i, std::size_t bytes, bool is_durable = false) {
+    auto status = std::make_shared<Status>(internal_error("no callback"));
+    auto content = std::make_shared<std::vector<std::byte>>(content_of(i, bytes));
+    WriteRequest request{scope_, {}, is_durable, {}};
+    request.groups.push_back({{{PoolName::kKv, key(i), {{content->data(), content->size()}}, PageKey{}}}});
+    const Status taken = backend_->submit_write(std::move(request),
+                                                [status, content](const WriteResult& r) { *status = r.groups.at(0); });
+    if (!taken.is_ok()) *status = taken;
+    return status;
+  }
+  Status put(std::uint64_t i, std::size_t bytes, bool is_durable = false) { return *begin_put(i, bytes, is_durable); }
+  std::shared_ptr<Status> begin_get(std::uint64_t i, std::size_t bytes) {
+    auto status = std::make_shared<Status>(internal_error("no callback"));
+    auto content = std::make_shared<std::vector<std::byte>>(bytes);
+    const Status taken = backend_->submit_read(
+        {scope_, {{PoolName::kKv, key(i), {{content->data(), content->size()}}}}, {}},
+        [status, content, i](const ReadResult& r) {
+          *status = r.items.at(0);
+          EXPECT_TRUE(!status->is_ok() || *content == content_of(i, content->size())) << "wrong bytes of page " << i;
+        });
+    if (!taken.is_ok()) *status = taken;
+    return status;
+  }
+  Status get(std::uint64_t i, std::size_t bytes) { return *begin_get(i, bytes); }
+  std::size_t segments_on_disk() {
+    std::size_t count = 0;
+    const std::vector<std::string> names = files_.list("/d").value();
+    for (const std::string& name : names) count += parse_segment_name(name) ? 1 : 0;
+    return count;
+  }
+
+  sim::HookedFiles files_{3};
+  ManualClock clock_;
+  BackendFactory factory_;
+  std::shared_ptr<StoreScope> scope_;
+  std::unique_ptr<StorageBackend> backend_;
+};
+
+// A process that has used up its descriptors, or a machine short of memory, has no full disk.
+TEST_F(FailureTest, AnythingButAFullDiskDropsNothing) {
+  constexpr std::size_t kPage = 50'000;  // one per segment
+  InlineExecutor executor;
+  open(executor);
+  std::uint64_t stored = 0;
+  for (; stored < 6; ++stored) ASSERT_TRUE(put(stored, kPage).is_ok()) << stored;
+  for (const int error : {EMFILE, ENFILE, ENOMEM, EAGAIN, EIO}) {
+    SCOPED_TRACE("errno " + std::to_string(error));
+    int left = 4;
+    files_.before_create = [&](const std::string& path) {
+      return left-- > 0 ? status_from_errno(error, "open", path) : Status::ok();
+    };
+    Status status = unavailable("not tried");
+    for (int tries = 0; tries < 10 && !status.is_ok(); ++tries) {
+      status = put(stored, kPage);
+      EXPECT_TRUE(status.is_ok() || status.code() == StatusCode::kUnavailable) << status.to_string();
+      clock_.advance(std::chrono::minutes(2));
+    }
+    EXPECT_TRUE(status.is_ok()) << "it never writes again: " << status.to_string();
+    EXPECT_LT(left, 0) << "nothing failed";
+    ++stored;
+    EXPECT_EQ(backend_->stats().evicted, 0u);
+    EXPECT_EQ(segments_on_disk(), stored);
+    for (std::uint64_t i = 0; i < stored; ++i) EXPECT_TRUE(get(i, kPage).is_ok()) << i;
+  }
+}
+
+// A sync that never began says nothing about the disk: the next one counts.
+TEST_F(FailureTest, ASyncThatIsRefusedAPlaceLeavesTheSegmentGood) {
+  RefusingExecutor executor;
+  open(executor);
+  ASSERT_TRUE(put(1, 50'000).is_ok());
+  ASSERT_TRUE(put(2, 1000).is_ok());
+  unsigned refused = 0;
+  for (unsigned after = 0; after < 4; ++after) {  // one of these tasks is the sync
+    executor.refuse_after = after;
+    const std::uint64_t page = 3 + after;
+    const bool is_ok = put(page, 1000, true).is_ok();
+    executor.refuse_after.reset();
+    refused += is_ok ? 0 : 1;
+    EXPECT_TRUE(put(page, 1000, true).is_ok()) << after;
+    EXPECT_EQ(backend_->stats().evicted, 0u) << after;
+    EXPECT_EQ(segments_on_disk(), 2u) << after;
+    EXPECT_EQ(backend_->stats().suspended_volumes, 0u) << after;
+  }
+  EXPECT_GT(refused, 0u);
+  EXPECT_TRUE(get(1, 50'000).is_ok());
+}
+
+}  // namespace
+}  // namespace larder::file_store
