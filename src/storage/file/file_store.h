@@ -186,6 +186,7 @@ class FileStore final : public StorageBackend {
   void write_record(const RecordPtr& record);
   void record_written(const RecordPtr& record, const Status& status) LARDER_EXCLUDES(mutex_);
   void publish(Record& record) LARDER_REQUIRES(mutex_);
+  void take_back(const Record& record) LARDER_REQUIRES(mutex_);
   [[nodiscard]] bool is_cleared(const ListedPage& page) const LARDER_REQUIRES(mutex_);
   void record_published(const RecordPtr& record) LARDER_EXCLUDES(mutex_);
   void finish_record(Record& record, const Status& synced) LARDER_EXCLUDES(mutex_);
@@ -221,6 +222,7 @@ class FileStore final : public StorageBackend {
   void roll_ahead(unsigned volume) LARDER_EXCLUDES(mutex_);
   void note_failure(unsigned volume, const Status& why, const std::shared_ptr<ActiveSegment>& segment)
       LARDER_REQUIRES(mutex_);
+  void doubt(SegmentInfo& segment) LARDER_REQUIRES(mutex_);
   void settle(const std::shared_ptr<ActiveSegment>& segment, unsigned volume) LARDER_EXCLUDES(mutex_);
   void seal(const std::shared_ptr<ActiveSegment>& segment, unsigned volume) LARDER_EXCLUDES(mutex_);
   void wait_for_sync(const RecordPtr& record) LARDER_EXCLUDES(mutex_);
@@ -296,6 +298,7 @@ class FileStore final : public StorageBackend {
   bool wants_space_ LARDER_GUARDED_BY(mutex_) = false;          // the disk is full: a segment must go, alive or not
   unsigned next_volume_ LARDER_GUARDED_BY(mutex_) = 0;
   std::map<SegmentId, SegmentSync> syncs_ LARDER_GUARDED_BY(mutex_);
+  std::weak_ptr<Record> moving_ LARDER_GUARDED_BY(mutex_);  // cleaning: published, and not known to be on disk
   WriteAdmission admission_ LARDER_GUARDED_BY(mutex_);
   bool is_finished_ LARDER_GUARDED_BY(mutex_) = false;
   std::vector<Volume> volumes_;  // the vector is constant; see Volume for who guards what

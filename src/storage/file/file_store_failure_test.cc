@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
-#include <map>
+#include <functional>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "base/executor.h"
 #include "sim/hooked_files.h"
@@ -38,9 +40,16 @@ class FailureTest : public testing::Test {
     scope_->layout_fingerprints[0].bytes[0] = 2;
   }
   void TearDown() override { backend_.reset(); }
+  // Without a seal or a sync.
+  void cut_power() {
+    files_->inner.fail_nth(1, sim::FileFault::kIoError, 1'000'000'000);
+    backend_.reset();
+    files_->inner.clear_fault();
+    files_->inner.crash();
+  }
   void open(Executor& executor, BackendOptions options = {}) {
     options.insert({{"directory", "/d"}, {"segment_size", "64Ki"}});
-    auto opened = factory_.create("file", options, {&files_, &clock_, &executor, {}});
+    auto opened = factory_.create("file", options, {files_.get(), &clock_, &executor, {}});
     ASSERT_TRUE(opened.is_ok()) << opened.status().to_string();
     backend_ = std::move(opened).value();
   }
@@ -79,12 +88,12 @@ class FailureTest : public testing::Test {
   Status get(std::uint64_t i, std::size_t bytes) { return *begin_get(i, bytes); }
   std::size_t segments_on_disk() {
     std::size_t count = 0;
-    const std::vector<std::string> names = files_.list("/d").value();
+    const std::vector<std::string> names = files_->list("/d").value();
     for (const std::string& name : names) count += parse_segment_name(name) ? 1 : 0;
     return count;
   }
 
-  sim::HookedFiles files_{3};
+  std::unique_ptr<sim::HookedFiles> files_ = std::make_unique<sim::HookedFiles>(3);
   ManualClock clock_;
   BackendFactory factory_;
   std::shared_ptr<StoreScope> scope_;
@@ -101,7 +110,7 @@ TEST_F(FailureTest, AnythingButAFullDiskDropsNothing) {
   for (const int error : {EMFILE, ENFILE, ENOMEM, EAGAIN, EIO}) {
     SCOPED_TRACE("errno " + std::to_string(error));
     int left = 4;
-    files_.before_create = [&](const std::string& path) {
+    files_->before_create = [&](const std::string& path) {
       return left-- > 0 ? status_from_errno(error, "open", path) : Status::ok();
     };
     Status status = unavailable("not tried");
@@ -139,6 +148,72 @@ TEST_F(FailureTest, ASyncThatIsRefusedAPlaceLeavesTheSegmentGood) {
   }
   EXPECT_GT(refused, 0u);
   EXPECT_TRUE(get(1, 50'000).is_ok());
+}
+
+// A store that holds a few pages for good among many that come and go, so that what it cleans is the former.
+class CleaningTest : public FailureTest {
+ protected:
+  static constexpr std::size_t kPage = 8000;
+  static constexpr std::uint64_t kKept = 12, kSteps = 600;
+
+  void reopen() { open(executor_, {{"max_size", "1Mi"}}); }
+  // Whether the next sync is the first one behind a move.
+  bool has_just_moved() {
+    const std::uint64_t before = std::exchange(moved_, backend_->stats().moved);
+    return moved_ > before;
+  }
+  // Writes until `until` holds. False: it never did.
+  bool churn(const std::function<bool()>& until) {
+    for (std::uint64_t step = 0; step < kSteps; ++step) {
+      (void)put(1000 + next_++, kPage);
+      clock_.advance(std::chrono::seconds(1));  // a back-off ends
+      if (step % 7 == 0 && kept_ < kKept) {
+        EXPECT_TRUE(put(kept_, kPage, true).is_ok()) << kept_;
+        ++kept_;
+      }
+      touch_kept();  // they are never the coldest
+      if (until()) return true;
+    }
+    return false;
+  }
+  void touch_kept() {
+    for (std::uint64_t i = 0; i < kept_; ++i) ASSERT_TRUE(get(i, kPage).is_ok()) << i;
+  }
+  std::string lost() {
+    std::string out;
+    for (std::uint64_t i = 0; i < kept_; ++i) {
+      if (!get(i, kPage).is_ok()) out += " " + std::to_string(i);
+    }
+    return out;
+  }
+
+  InlineExecutor executor_;
+  std::uint64_t next_ = 0, kept_ = 0, moved_ = 0;
+};
+
+TEST_F(CleaningTest, AFailedSyncLosesNoOldCopy) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    backend_.reset();
+    files_ = std::make_unique<sim::HookedFiles>(seed);
+    next_ = kept_ = moved_ = 0;
+    reopen();
+    bool has_failed = false;
+    files_->before_sync = [&](const std::string& path) {
+      if (!backend_ || !has_just_moved() || kept_ < kKept || has_failed) return Status::ok();
+      has_failed = true;
+      return status_from_errno(EIO, "fdatasync", path);
+    };
+    ASSERT_TRUE(churn([&] { return has_failed; })) << "nothing was cleaned";
+    const std::uint64_t moved = backend_->stats().moved;
+    if (seed % 2 == 0) {  // what could not be cleaned is cleaned later
+      ASSERT_TRUE(churn([&] { return backend_->stats().moved > moved + kKept; }));
+      EXPECT_LE(backend_->stats().physical_bytes, std::uint64_t{1} << 20);
+    }
+    cut_power();
+    reopen();
+    EXPECT_EQ(lost(), "") << "durable pages are gone, of " << kKept;
+  }
 }
 
 }  // namespace

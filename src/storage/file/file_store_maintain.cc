@@ -3,7 +3,8 @@
 //   dead segment     -> removed
 //   too much alive   -> the nodes used longest ago go, tails before heads (page_index.h)
 //   else             -> the segment with the least alive in it is cleaned: what lives is appended anew, synced, and the
-//                       segment removed
+//                       segment removed; if the sync fails, the index goes back to the old copies, and the segment
+//                       stays
 //   nothing gained   -> more of the oldest goes
 //   the disk itself is full -> the emptiest segment is dropped with what lives in it
 //

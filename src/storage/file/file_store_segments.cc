@@ -132,6 +132,14 @@ void FileStore::note_failure(unsigned volume, const Status& why, const std::shar
   log_warning("storage/file", "writing to " + v.directory + " is suspended: " + why.to_string());
 }
 
+// A sync of the segment failed. What cleaning was moving to it is where it was again, in the same step: a durable write
+// that replaces a page then makes the good copy stay until it is synced itself, not the doubtful one.
+void FileStore::doubt(SegmentInfo& segment) {
+  segment.is_doubtful = true;
+  const RecordPtr moving = moving_.lock();
+  if (moving && moving->segment->id == segment.id) take_back(*moving);
+}
+
 // A full segment whose last write has ended is sealed; if nothing in it is alive, it goes.
 void FileStore::settle(const std::shared_ptr<ActiveSegment>& segment, unsigned volume) {
   {
@@ -183,7 +191,7 @@ void FileStore::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vol
       physical_bytes_ += bytes;
       info->second.physical_bytes = bytes;
       info->second.is_active = false;
-      if (!end.is_ok()) info->second.is_doubtful = true;  // perhaps it was the sync
+      if (!end.is_ok()) doubt(info->second);  // perhaps it was the sync
       info->second.is_synced = end.is_ok() && with_sync && !segment->is_broken;
       segment->synced_bytes = info->second.is_synced ? segment->end_bytes : segment->synced_bytes;
     }
@@ -271,7 +279,7 @@ void FileStore::synced(SegmentId id, unsigned volume, std::uint64_t written, con
     if (status.is_ok() && info != segments_.end() && !info->second.is_active) info->second.is_synced = true;
     if (status.is_ok() && active) active->synced_bytes = std::max(active->synced_bytes, written);
     if (!status.is_ok() && status.code() != StatusCode::kCancelled) {
-      if (info != segments_.end()) info->second.is_doubtful = true;
+      if (info != segments_.end()) doubt(info->second);
       broken = active;
       note_failure(volume, status, broken);
     }

@@ -377,6 +377,7 @@ void FileStore::record_written(const RecordPtr& record, const Status& status) {
       volumes_[record->volume].write_failures = 0;
       volumes_[record->volume].back_off = Nanos(0);
       publish(*record);
+      if (!record->moved_from.empty()) moving_ = record;
     } else {
       note_failure(record->volume, status, record->segment);
     }
@@ -422,13 +423,24 @@ void FileStore::publish(Record& record) {
     }
     full = status;
   }
-  for (std::size_t i = 0; i < record.moved_from.size() && !is_lost; ++i) {
+  const bool takes_pages = !is_lost && !segments_.at(record.segment->id).is_doubtful;
+  for (std::size_t i = 0; i < record.moved_from.size() && takes_pages; ++i) {
     const ListedPage& page = record.pages[i];
     if (is_cleared(page)) continue;
     if (index_.move(page.identity, page.key, record.moved_from[i], page.location)) {
       counters_.moved.fetch_add(1, kRelaxed);
       probe(Probe::kFileCleaned);
     }
+  }
+}
+
+// What was moved lies where it was, too, as long as that segment is not removed. A page that went or was written anew
+// meanwhile stays as it is.
+void FileStore::take_back(const Record& record) {
+  for (std::size_t i = 0; i < record.moved_from.size(); ++i) {
+    const ListedPage& page = record.pages[i];
+    if (!segments_.contains(record.moved_from[i].segment)) continue;  // its directory was deleted
+    (void)index_.move(page.identity, page.key, page.location, record.moved_from[i]);
   }
 }
 
@@ -457,6 +469,11 @@ void FileStore::finish_record(Record& record, const Status& synced) {
       if (status.is_ok()) status = synced;
       if (!status.is_ok()) counters_.write_errors.fetch_add(1, kRelaxed);
     }
+  }
+  if (record.moved) {
+    LockGuard guard(mutex_);
+    if (!synced.is_ok()) take_back(record);
+    moving_.reset();
   }
   if (record.moved) std::exchange(record.moved, nullptr)(synced.is_ok());
   record.groups.clear();  // with the operations that have ended
