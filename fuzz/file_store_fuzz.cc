@@ -142,8 +142,8 @@ class World {
   // a full disk makes the store drop a segment: so not with a budget, and not for lack of room.
   void fail_once(FuzzInput& input) {
     static constexpr sim::FileFault kFaults[] = {sim::FileFault::kIoError, sim::FileFault::kShort,
-                                                 sim::FileFault::kWriteTorn};
-    if (!has_budget_) files_.fail_nth(1 + input.below(30), kFaults[input.below(3)]);
+                                                 sim::FileFault::kWriteTorn, sim::FileFault::kSyncLost};
+    if (!has_budget_) files_.fail_nth(1 + input.below(30), kFaults[input.below(std::size(kFaults))]);
   }
 
   const std::uint64_t seed_;

@@ -95,6 +95,9 @@ Status SimFile::sync_data() {
   LockGuard guard(files_.mutex_);
   bool faulted = false;
   LARDER_RETURN_IF_ERROR(admit("fsync", false, faulted));
+  if (faulted && files_.fault_ == FileFault::kSyncLost) {
+    std::erase_if(node_->pending, [](const SimFileSystem::PendingWrite& write) { return !write.is_resize; });
+  }
   if (faulted) return files_.fault_status("fsync", path_);
   for (const SimFileSystem::PendingWrite& write : node_->pending) {  // costs what was written, not the file's size
     const std::size_t end = static_cast<std::size_t>(write.offset) + write.bytes.size();

@@ -40,6 +40,9 @@ enum class FileFault : unsigned char {
   kNoSpace,    // ENOSPC; nothing happened
   kShort,      // reads and writes move half of the bytes and say so; other operations: EIO
   kWriteTorn,  // writes move half of the bytes and end with EIO; other operations: EIO
+  // A sync ends with EIO and forgets what it should have written, as Linux does: reads find it up to the next crash,
+  // and the next sync, which succeeds, does not bring it to the disk. Other operations: EIO.
+  kSyncLost,
 };
 
 class SimFileSystem final : public FileSystem {

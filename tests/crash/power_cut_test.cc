@@ -4,7 +4,7 @@
 // Power cut: from the nth file operation on nothing reaches the disks; then each simulated disk keeps, drops or tears
 // on its own what was not synced, in any order. After the restart promises.h says what must be there. Then the store
 // is written to, and the power goes again. Failure: the nth operation alone fails; what was acknowledged is there at
-// once and after a restart.
+// once and after a restart, and what was durable after a power cut, too.
 // (file_crash.cc in tests/conformance does the same with one volume and small pages, one operation at a time.)
 #include <algorithm>
 #include <span>
@@ -197,8 +197,8 @@ class PowerCut : public testing::TestWithParam<Scenario> {
     return std::move(store).value();
   }
 
-  // The nth operation alone fails. False: there were fewer.
-  bool fail_at(std::uint64_t n, sim::FileFault fault) {
+  // The nth operation alone fails, and later the process or the power ends. False: there were fewer.
+  bool fail_at(std::uint64_t n, sim::FileFault fault, Ending ending = Ending::kKilled) {
     const std::string where = "operation " + std::to_string(n) + " fault " + std::to_string(static_cast<int>(fault));
     Disks disks(scenario_, seed_ + n);
     Promises promises;
@@ -221,8 +221,11 @@ class PowerCut : public testing::TestWithParam<Scenario> {
       Promises now = promises;
       (void)check_promises(life.store(), now, disks.drain(), disks.rng(), where + ", at once", tolerated);
     }
+    if (ending == Ending::kPowerCut) disks.files.fail_nth(1, sim::FileFault::kIoError, kForEver);  // no seal, no sync
     life.end();
-    promises.ended(Ending::kKilled);
+    disks.files.clear_fault();
+    if (ending == Ending::kPowerCut) disks.files.crash();
+    promises.ended(ending);
     auto store = disks.open();
     EXPECT_TRUE(store.is_ok()) << where << ": " << store.status().to_string();
     if (!store.is_ok()) return false;
@@ -247,7 +250,8 @@ class PowerCut : public testing::TestWithParam<Scenario> {
   static constexpr GroupId kProbe = {1, 1'000'001};  // two pages, one of them direct
   static constexpr std::uint64_t kForEver = 1'000'000'000;
   static constexpr sim::FileFault kFaults[] = {sim::FileFault::kIoError, sim::FileFault::kNoSpace,
-                                               sim::FileFault::kShort, sim::FileFault::kWriteTorn};
+                                               sim::FileFault::kShort, sim::FileFault::kWriteTorn,
+                                               sim::FileFault::kSyncLost};
   QuietLog quiet_;
   const Scenario scenario_ = GetParam();
   const std::uint64_t seed_ = test_seed();
@@ -268,8 +272,14 @@ TEST_P(PowerCut, AtEveryFileOperation) {
 
 TEST_P(PowerCut, EveryFileOperationFailsOnce) {
   SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(seed_));
-  for (std::uint64_t n = first_; fail_at(n, kFaults[n % 4]);) n += stride_;
+  for (std::uint64_t n = first_; fail_at(n, kFaults[n % std::size(kFaults)]);) n += stride_;
   if (!HasFailure()) expect_deeds();
+}
+
+TEST_P(PowerCut, OneFailureAndThenThePowerGoes) {
+  SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(seed_));
+  const auto fault = [](std::uint64_t n) { return n % 2 == 0 ? sim::FileFault::kIoError : sim::FileFault::kSyncLost; };
+  for (std::uint64_t n = first_; fail_at(n, fault(n), Ending::kPowerCut);) n += 3 * stride_;
 }
 
 // As above, with every kind of crash and of failure at every operation. Minutes: --gtest_also_run_disabled_tests.
@@ -283,8 +293,10 @@ TEST_P(PowerCut, DISABLED_SlowAtEveryFileOperation) {
 TEST_P(PowerCut, DISABLED_SlowEveryFileOperationFailsOnce) {
   SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(seed_));
   for (const sim::FileFault fault : kFaults) {
-    for (std::uint64_t n = 1; fail_at(n, fault);) ++n;
-    if (HasFailure()) return;
+    for (const Ending ending : {Ending::kKilled, Ending::kPowerCut}) {
+      for (std::uint64_t n = 1; fail_at(n, fault, ending);) ++n;
+      if (HasFailure()) return;
+    }
   }
 }
 

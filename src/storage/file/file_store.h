@@ -70,11 +70,11 @@ struct SegmentInfo {
   // No page in it, dead or alive, is older; but for pages that cleaning moved and that died before the store was
   // opened. Those were alive when the segment was made (see first_generation in docs/formats.md 5.2).
   std::uint64_t min_generation = 0;
-  bool is_active = false;  // may be appended to, or is being sealed
+  std::shared_ptr<ActiveSegment> active;  // may be appended to, waits for its seal, or is being sealed; else null
   // A durable write counts on something in it: synced before it is sealed, whatever `fsync` is.
   bool has_durable = false;
   bool is_listed = false;  // what its footer says is settled, and whether it is synced first
-  bool is_synced = false;  // all of it is on disk
+  bool is_synced = false;  // all of it is on disk; never if it is doubtful
   // An earlier process wrote it with fsync = off, or a sync of it failed (a later one proves nothing): what it lists
   // may not be on disk. A durable write does not count on it.
   bool is_doubtful = false;
@@ -209,8 +209,9 @@ class FileStore final : public StorageBackend {
     std::size_t left = 0;  // segments not synced yet
     Status status;
   };
-  struct SegmentSync {  // guarded by mutex_
-    bool is_running = false;
+  // There as long as somebody syncs or seals the segment: one at a time, for the system tells an error only once, and
+  // of two it would tell one. Guarded by mutex_.
+  struct SegmentSync {
     std::vector<std::shared_ptr<SyncWait>> covered, next;  // by the fdatasync under way; by the one after it
   };
   void post(Task task);

@@ -3,11 +3,13 @@
 
 #include <cerrno>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "base/executor.h"
+#include "base/rng.h"
 #include "sim/hooked_files.h"
 #include "storage/file/file_backend.h"
 #include "storage/file/segment_format.h"
@@ -214,6 +216,70 @@ TEST_F(CleaningTest, AFailedSyncLosesNoOldCopy) {
     reopen();
     EXPECT_EQ(lost(), "") << "durable pages are gone, of " << kKept;
   }
+}
+
+// Durable writes under way at once, across segments, in orders that follow from the seed.
+class SyncLostTest : public FailureTest {
+ protected:
+  static constexpr std::size_t kPage = 12'000;
+  static constexpr std::uint64_t kPages = 30;
+
+  void TearDown() override { finish(); }
+  void finish() {
+    if (backend_) executor_->run_all();
+    backend_.reset();
+  }
+  void start(std::uint64_t seed, const std::string& fsync) {
+    finish();
+    files_ = std::make_unique<sim::HookedFiles>(seed);
+    executor_ = std::make_unique<ManualExecutor>(4096, seed);
+    open(*executor_, {{"fsync", fsync}});
+  }
+  void write_all(std::map<std::uint64_t, std::shared_ptr<Status>>& status_of, Rng& rng) {
+    for (std::uint64_t i = 0; i < kPages; ++i) {
+      if (status_of.contains(i) && status_of[i]->is_ok()) continue;
+      status_of[i] = begin_put(i, kPage, true);
+      for (std::uint64_t tasks = rng.below(6); tasks > 0; --tasks) (void)executor_->run_one();
+    }
+    executor_->run_all();
+  }
+
+  std::unique_ptr<ManualExecutor> executor_;
+};
+
+// One sync fails, and the system tells it once: whoever asks next hears that all is well. Clients write again what
+// failed. What they were told is durable is there when the power is back.
+TEST_F(SyncLostTest, WhatIsAcknowledgedIsOnTheDisk) {
+  std::uint64_t fired = 0;
+  for (const char* fsync : {"segment", "group", "off"}) {
+    for (std::uint64_t seed = 1; seed <= 150; ++seed) {
+      SCOPED_TRACE("fsync " + std::string(fsync) + ", seed " + std::to_string(seed));
+      start(seed, fsync);
+      Rng rng(seed);
+      std::uint64_t until_it_fails = 1 + rng.below(12);
+      files_->before_sync = [&](const std::string&) {
+        if (until_it_fails > 0 && --until_it_fails == 0) files_->inner.fail_nth(1, sim::FileFault::kSyncLost);
+        return Status::ok();
+      };
+      std::map<std::uint64_t, std::shared_ptr<Status>> status_of;
+      for (int round = 0; round < 4; ++round) {
+        write_all(status_of, rng);
+        clock_.advance(std::chrono::minutes(2));
+      }
+      files_->before_sync = nullptr;
+      fired += files_->inner.fault_fired() ? 1 : 0;
+      cut_power();
+      open(*executor_, {{"fsync", fsync}});
+      for (const auto& [page, status] : status_of) {
+        EXPECT_TRUE(status->is_ok()) << page << " could never be written: " << status->to_string();
+        const std::shared_ptr<Status> read = begin_get(page, kPage);
+        executor_->run_all();
+        EXPECT_TRUE(read->is_ok()) << "durable page " << page << " is gone: " << read->to_string();
+      }
+      if (HasFailure()) return;
+    }
+  }
+  EXPECT_GT(fired, 300u) << "so many syncs failed";
 }
 
 }  // namespace

@@ -145,7 +145,7 @@ FileStore::Removal FileStore::remove_dead() {
     const TimePoint now = clock_.now();
     for (auto& [id, segment] : segments_) {
       const bool is_due = segment.remove_again != TimePoint{} && segment.remove_again <= now;
-      if (segment.is_active || segment.holds > 0 || (segment.is_leaving && !is_due)) continue;
+      if (segment.active || segment.holds > 0 || (segment.is_leaving && !is_due)) continue;
       if (index_.live_pages(id) > 0) continue;
       segment.is_leaving = true;
       dead.push_back(id);
@@ -181,7 +181,7 @@ SegmentId FileStore::emptiest_segment(std::uint64_t& live) const {
   SegmentId best = 0;
   double least = 0;
   for (const auto& [id, segment] : segments_) {
-    if (segment.is_active || segment.is_leaving || segment.holds > 0 || segment.physical_bytes == 0) continue;
+    if (segment.active || segment.is_leaving || segment.holds > 0 || segment.physical_bytes == 0) continue;
     const double share = static_cast<double>(index_.live_bytes(id)) / static_cast<double>(segment.physical_bytes);
     if (best != 0 && share >= least) continue;
     best = id;

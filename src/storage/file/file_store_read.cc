@@ -275,7 +275,7 @@ void FileStore::close_segment(const FilePtr& file, SegmentId id) {
   FilePtr closed;  // closes behind the lock
   LockGuard guard(mutex_);
   const auto segment = segments_.find(id);
-  if (segment == segments_.end() || segment->second.is_active || segment->second.file != file) return;
+  if (segment == segments_.end() || segment->second.active || segment->second.file != file) return;
   closed = std::move(segment->second.file);
   --open_files_;
 }
@@ -337,7 +337,7 @@ void FileStore::trim_open_files(std::vector<FilePtr>& closed) {
   while (open_files_ > options_.open_files) {
     SegmentInfo* oldest = nullptr;
     for (auto& [id, segment] : segments_) {
-      if (!segment.file || segment.is_active) continue;
+      if (!segment.file || segment.active) continue;
       if (!oldest || segment.last_use < oldest->last_use) oldest = &segment;
     }
     if (!oldest) return;

@@ -7,6 +7,11 @@
 #include "storage/file/file_store.h"
 
 namespace larder::file_store {
+namespace {
+
+Status earlier_sync_failed() { return cancelled("file store: an earlier sync of its segment failed"); }
+
+}  // namespace
 
 // Runs a step where it may block; the store does not close before it ended.
 void FileStore::post(Task task) {
@@ -97,7 +102,7 @@ void FileStore::roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, 
       info.volume = volume;
       info.physical_bytes = capacity;
       info.min_generation = header.first_generation;
-      info.is_active = true;
+      info.active = made;
       info.file = made->file;
       segments_.emplace(made->id, std::move(info));
       physical_bytes_ += capacity;
@@ -140,11 +145,12 @@ void FileStore::doubt(SegmentInfo& segment) {
   if (moving && moving->segment->id == segment.id) take_back(*moving);
 }
 
-// A full segment whose last write has ended is sealed; if nothing in it is alive, it goes.
+// A full segment whose last write has ended is sealed; if nothing in it is alive, it goes. While it is synced it waits:
+// end_sync() goes on then.
 void FileStore::settle(const std::shared_ptr<ActiveSegment>& segment, unsigned volume) {
   {
     LockGuard guard(mutex_);
-    if (!segment->is_full || segment->is_sealing || !segment->writing.empty()) return;
+    if (!segment->is_due() || !syncs_.try_emplace(segment->id).second) return;
     segment->is_sealing = true;
   }
   post([this, segment, volume] { seal(segment, volume); });
@@ -155,9 +161,10 @@ void FileStore::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vol
   footer.store = store_;
   footer.segment = segment->id;
   std::vector<PageIndex::Listed> listed;
-  bool with_sync = options_.fsync != FsyncMode::kOff;
+  bool with_sync = options_.fsync != FsyncMode::kOff, is_broken = false;
   {
     LockGuard guard(mutex_);
+    is_broken = segment->is_broken;
     footer.start = segment->end_bytes;
     footer.max_generation = segment->max_generation;
     footer.records = segment->records;
@@ -166,10 +173,12 @@ void FileStore::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vol
     if (info != segments_.end()) {
       info->second.is_listed = true;
       with_sync = with_sync || info->second.has_durable;
+      is_broken = is_broken || info->second.is_doubtful;
     }
   }
   Result<std::uint64_t> end = segment->end_bytes;
-  if (!listed.empty() && !segment->is_broken && listed.size() < kMaxListed) {
+  const bool gets_footer = !listed.empty() && !is_broken && listed.size() < kMaxListed;
+  if (gets_footer) {
     footer.pages.reserve(listed.size());
     for (const PageIndex::Listed& page : listed) {
       footer.pages.push_back({page.identity, page.key, page.parent, page.location, 0});
@@ -181,6 +190,7 @@ void FileStore::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vol
     // Without a footer the next opening scans it. A file whose sync failed promises nothing.
     (void)segment->file->truncate(segment->end_bytes);
   }
+  bool is_dead = false;
   {
     LockGuard guard(mutex_);
     if (!end.is_ok()) note_failure(volume, end.status(), segment);
@@ -190,13 +200,16 @@ void FileStore::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vol
       physical_bytes_ -= info->second.physical_bytes;
       physical_bytes_ += bytes;
       info->second.physical_bytes = bytes;
-      info->second.is_active = false;
+      info->second.active = nullptr;
       if (!end.is_ok()) doubt(info->second);  // perhaps it was the sync
-      info->second.is_synced = end.is_ok() && with_sync && !segment->is_broken;
-      segment->synced_bytes = info->second.is_synced ? segment->end_bytes : segment->synced_bytes;
+      info->second.is_synced = gets_footer && with_sync && end.is_ok() && !info->second.is_doubtful;
+      is_dead = listed.empty() && info->second.holds == 0;
+      const auto sync = syncs_.find(segment->id);
+      if (sync != syncs_.end() && info->second.is_synced) sync->second.covered.swap(sync->second.next);
     }
   }
-  if (listed.empty()) remove_segment(segment->id);
+  if (is_dead) remove_segment(segment->id);
+  end_sync(segment->id, Status::ok());
   place_waiting();
 }
 
@@ -217,12 +230,9 @@ void FileStore::wait_for_sync(const RecordPtr& record) {
       const auto info = segments_.find(id);
       if (info == segments_.end() || info->second.is_synced) continue;
       ++wait->left;
-      SegmentSync& sync = syncs_[id];
-      sync.next.push_back(wait);
-      if (!sync.is_running) {
-        sync.is_running = true;
-        to_start.push_back(id);
-      }
+      const auto [sync, is_first] = syncs_.try_emplace(id);
+      sync->second.next.push_back(wait);
+      if (is_first) to_start.push_back(id);
     }
     is_waiting = wait->left > 0;
   }
@@ -246,12 +256,10 @@ void FileStore::start_sync(SegmentId id) {
       volume = info->second.volume;
       io.file = info->second.file;
       is_doubtful = info->second.is_doubtful;
-      if (const std::shared_ptr<ActiveSegment> active = volumes_[volume].find_active(id)) {
-        written = active->written_bytes();
-      }
+      if (info->second.active) written = info->second.active->written_bytes();
     }
   }
-  if (is_doubtful) return end_sync(id, cancelled("file store: an earlier sync of its segment failed"));
+  if (is_doubtful) return end_sync(id, earlier_sync_failed());
   if (!io.file) {  // closed, or evicted meanwhile
     Result<FilePtr> opened = open_segment(id);
     if (opened.status().code() == StatusCode::kNotFound) {
@@ -271,27 +279,33 @@ void FileStore::start_sync(SegmentId id) {
 
 // The fdatasync has ended.
 void FileStore::synced(SegmentId id, unsigned volume, std::uint64_t written, const Status& status) {
-  std::shared_ptr<ActiveSegment> broken;
+  Status outcome = status;
   {
     LockGuard guard(mutex_);
-    const std::shared_ptr<ActiveSegment> active = volumes_[volume].find_active(id);
     const auto info = segments_.find(id);
-    if (status.is_ok() && info != segments_.end() && !info->second.is_active) info->second.is_synced = true;
-    if (status.is_ok() && active) active->synced_bytes = std::max(active->synced_bytes, written);
     if (!status.is_ok() && status.code() != StatusCode::kCancelled) {
       if (info != segments_.end()) doubt(info->second);
-      broken = active;
-      note_failure(volume, status, broken);
+      note_failure(volume, status, info != segments_.end() ? info->second.active : nullptr);
+    } else if (status.is_ok() && info != segments_.end()) {
+      SegmentInfo& segment = info->second;
+      if (segment.is_doubtful) {
+        outcome = earlier_sync_failed();
+      } else if (segment.active) {
+        segment.active->synced_bytes = std::max(segment.active->synced_bytes, written);
+      } else {
+        segment.is_synced = true;
+      }
     }
   }
-  if (broken) settle(broken, volume);
-  end_sync(id, status);
+  end_sync(id, outcome);
 }
 
-// Tells those who wait. Comes without synced() where there was no fdatasync: then nothing is known about the segment
-// that was not known before, and a later sync of it counts.
+// Tells those who wait, and goes on to the segment's seal or its next sync. Comes without synced() where there was no
+// fdatasync: then nothing is known about the segment that was not known before, and a later sync of it counts.
 void FileStore::end_sync(SegmentId id, const Status& status) {
   std::vector<std::shared_ptr<SyncWait>> done;
+  std::shared_ptr<ActiveSegment> due;
+  unsigned volume = 0;
   bool again = false;
   {
     LockGuard guard(mutex_);
@@ -302,9 +316,17 @@ void FileStore::end_sync(SegmentId id, const Status& status) {
       if (--wait->left == 0) done.push_back(wait);
     }
     sync->second.covered.clear();
-    again = !sync->second.next.empty();
-    if (!again) syncs_.erase(sync);
+    const auto info = segments_.find(id);
+    if (info != segments_.end() && info->second.active && info->second.active->is_due()) {
+      due = info->second.active;
+      due->is_sealing = true;
+      volume = info->second.volume;
+    } else {
+      again = !sync->second.next.empty();
+      if (!again) syncs_.erase(sync);
+    }
   }
+  if (due) post([this, due, volume] { seal(due, volume); });  // first: those below may be what keeps the store open
   for (const std::shared_ptr<SyncWait>& wait : done) finish_record(*wait->record, wait->status);
   if (again) start_sync(id);
 }

@@ -198,8 +198,8 @@ bool FileStore::is_here(IdentityId identity, const PageKey& key, std::uint64_t b
   if (!index_.find(identity, key, at) || at.payload_bytes != bytes) return false;
   if (!is_durable) return true;
   SegmentInfo& segment = segments_.at(at.segment);
-  if (segment.is_synced) return true;
   if (segment.is_doubtful) return false;
+  if (segment.is_synced) return true;
   // With fsync = off, a segment is sealed unsynced if no durable write counts on it; then it is too late for one. Up to
   // then it never is: an earlier durable write may count on this copy, and the footer would not list it any more if
   // the index had another one, which is not synced yet.

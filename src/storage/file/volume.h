@@ -44,6 +44,8 @@ struct ActiveSegment {
   bool is_full = false;    // takes no more; sealed when `writing` is empty
   bool is_sealing = false;
   bool is_broken = false;  // a write or sync of it failed: no footer, no promise
+  // Takes no more, and its last write has ended.
+  [[nodiscard]] bool is_due() const { return is_full && !is_sealing && writing.empty(); }
   // [0, this) has been written, as far as the file is concerned.
   [[nodiscard]] std::uint64_t written_bytes() const { return writing.empty() ? end_bytes : writing.front(); }
   // What a footer over this many pages may take, the trailer included.
@@ -85,13 +87,6 @@ struct Volume {
   // One segment is made at a time: restoring a directory is nothing for two.
   [[nodiscard]] bool is_rolling() const {
     return std::any_of(logs.begin(), logs.end(), [](const Log& log) { return log.is_rolling; });
-  }
-  // The active segment of that number; null: none.
-  [[nodiscard]] std::shared_ptr<ActiveSegment> find_active(SegmentId id) const {
-    for (const Log& log : logs) {
-      if (log.active && log.active->id == id) return log.active;
-    }
-    return nullptr;
   }
   TimePoint suspended_until{};
   Nanos back_off{};
