@@ -268,7 +268,10 @@ class Opener {
     }
     segment.physical_bytes = found.file_bytes;
     if (!found.io.is_ok()) segment.min_generation = 0;  // what it holds besides is not known
-    if (found.io.is_ok() && !found.has_footer) seal(path, id, found, segment);
+    if (!found.has_footer) {
+      // Who knows what became of its last syncs?
+      segment.is_doubtful = !found.io.is_ok() || !seal(path, id, found, segment);
+    }
     out_.segments.emplace(id, std::move(segment));
     return Status::ok();
   }
@@ -284,23 +287,24 @@ class Opener {
     return is_doubtful && !is_other_doubtful;
   }
 
-  // So that the next opening need not scan it. If that does not succeed, the segment is as good as it was.
-  void seal(const std::string& path, SegmentId id, ScanResult& found, SegmentInfo& segment) {
+  // So that the next opening need not scan it, and that all of it is on disk. False: that did not succeed; what the
+  // segment holds may be read as before.
+  bool seal(const std::string& path, SegmentId id, ScanResult& found, SegmentInfo& segment) {
     OpenOptions options;
     options.write = true;
     const Result<std::unique_ptr<File>> file = files_.open(path, options);
-    if (!file.is_ok()) return;
-    if (!(*file)->truncate(found.end_bytes).is_ok()) return;
+    if (!file.is_ok()) return false;
+    if (!(*file)->truncate(found.end_bytes).is_ok()) return false;
+    if (!write_again(**file, found.synced_bytes, found.end_bytes).is_ok()) return false;
     Footer footer{out_.store, id, found.end_bytes, found.max_generation, found.records, std::move(found.pages), false};
     // With fsync = off, too: durable writes may count on it, and its payloads were just found to be there.
     const Result<std::uint64_t> end = seal_segment(**file, std::move(footer), true);
     if (!end.is_ok()) {
       log_warning("storage/file", "a segment was not sealed: " + end.status().to_string());
-      segment.is_doubtful = true;  // perhaps it was the sync
-      return;
+      return false;
     }
     segment.physical_bytes = *end;
-    segment.is_synced = true;
+    return segment.is_synced = true;
   }
 
   bool is_cleared(const ListedPage& page) const {

@@ -7,6 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include "storage/file/volume.h"
+
 namespace larder::file_store {
 namespace {
 
@@ -220,6 +222,7 @@ Status seal_segment(FileSystem& files, const StoreReport& report, const SegmentR
     footer.pages.back().group = 0;
   }
   LARDER_RETURN_IF_ERROR((*file)->truncate(footer.start));
+  LARDER_RETURN_IF_ERROR(write_again(**file, segment.scan.synced_bytes, footer.start));
   LARDER_RETURN_IF_ERROR((*file)->sync_data());
   LARDER_RETURN_IF_ERROR(write_fully(**file, encode_footer(footer), footer.start));
   return (*file)->sync_all();

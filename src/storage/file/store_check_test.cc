@@ -134,6 +134,32 @@ TEST_F(StoreCheck, TailsAreCutAndFootersWritten) {
   EXPECT_EQ(keys_present(6).size(), 6u);
 }
 
+// The server was told of a failed sync and ended. What its file reads as is on the disk nowhere, until it is written
+// once more: only then may a footer say that it is there.
+TEST_F(StoreCheck, WhatAFooterSaysIsOnTheDisk) {
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    SimFileSystem files(seed);
+    make_test_volume(files, "/a", store_, 0);
+    SegmentBuilder segment(files, "/a", store_, 1);
+    write_groups(segment);
+    auto file = files.open(segment.path(), {.write = true});
+    ASSERT_TRUE(file.is_ok() && files.sync_dir("/a").is_ok());
+    files.fail_nth(1, sim::FileFault::kSyncLost);
+    EXPECT_FALSE((*file)->sync_data().is_ok());
+    const auto report = check_store(files, clock_, kOne, {.repair = true, .progress = {}});
+    ASSERT_TRUE(report.is_ok()) << report.status().to_string();
+    files.crash();
+    const auto store = inspect_store(files, kOne, {});
+    ASSERT_TRUE(store.is_ok()) << store.status().to_string();
+    ASSERT_EQ(store->segments.size(), 1u);
+    EXPECT_TRUE(store->segments[0].scan.has_footer);
+    const VerifyReport verified = verify_pages(files, *store, {});
+    EXPECT_EQ(verified.pages, 5u);
+    EXPECT_TRUE(verified.damaged.empty());
+  }
+}
+
 TEST_F(StoreCheck, HeadersHeadsAndFootersAreWrittenAgain) {
   SegmentBuilder segment(files_, "/a", store_, 1);
   write_groups(segment);

@@ -7,6 +7,8 @@
 namespace larder::file_store {
 namespace {
 
+constexpr std::uint64_t kWriteAgainBytes = std::uint64_t{4} << 20;
+
 Status write_block_file(FileSystem& files, const std::string& path) {
   OpenOptions options;
   options.write = options.create = options.truncate = options.direct = true;
@@ -143,6 +145,17 @@ Result<std::shared_ptr<ActiveSegment>> create_segment(FileSystem& files, const V
   segment->capacity_bytes = capacity_bytes;
   segment->end_bytes = kBlockBytes;
   return segment;
+}
+
+Status write_again(File& file, std::uint64_t begin, std::uint64_t end) {
+  AlignedBuffer buffer(static_cast<std::size_t>(std::min(kWriteAgainBytes, end - std::min(begin, end))));
+  while (begin < end) {
+    const std::span<std::byte> piece(buffer.data(), static_cast<std::size_t>(std::min(kWriteAgainBytes, end - begin)));
+    LARDER_RETURN_IF_ERROR(read_exactly(file, piece, begin));
+    LARDER_RETURN_IF_ERROR(write_fully(file, piece, begin));
+    begin += piece.size();
+  }
+  return Status::ok();
 }
 
 Result<std::uint64_t> seal_segment(File& file, Footer footer, bool with_sync) {

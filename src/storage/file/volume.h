@@ -137,6 +137,11 @@ struct Restored {
                                                                     const SegmentHeader& header,
                                                                     std::uint64_t capacity_bytes);
 
+// Writes [begin, end) of a segment once more, as it reads. Where a sync failed, what the file reads as may not be on
+// the disk, and no later sync brings it there, because the system counts it as written; and a process that did not see
+// the failure cannot know. Before a file that another process left without a footer is called synced.
+[[nodiscard]] Status write_again(File& file, std::uint64_t begin, std::uint64_t end);
+
 // Writes footer and trailer behind the records and cuts the file to its length. Bytes of the file then.
 [[nodiscard]] Result<std::uint64_t> seal_segment(File& file, Footer footer, bool with_sync);
 
