@@ -343,22 +343,23 @@ void FileStore::clean_write(const std::shared_ptr<Cleaning>& job) {
 }
 
 void FileStore::end_cleaning(const std::shared_ptr<Cleaning>& job, bool is_moved) {
-  bool is_empty = false, is_gone = false;
+  bool is_dead = false, is_gone = false, is_held = false;
   {
     LockGuard guard(mutex_);
-    is_empty = index_.live_pages(job->segment) == 0;
     const auto info = segments_.find(job->segment);
     is_gone = info == segments_.end();
-    if (!is_gone && !is_empty) info->second.is_leaving = false;
+    is_held = !is_gone && info->second.holds > 0;  // since cleaning began; remove_dead() looks at it again
+    is_dead = !is_gone && !is_held && index_.live_pages(job->segment) == 0;
+    if (!is_gone && !is_dead) info->second.is_leaving = false;
   }
-  if (!is_gone && is_empty) is_gone = remove_segment(job->segment);
+  if (is_dead) is_gone = remove_segment(job->segment);
   {
     LockGuard guard(mutex_);
     if (physical_bytes_ >= least_physical_) ++vain_cleanings_;
     if (!is_moved) vain_cleanings_ = kVainCleanings + 1;  // there was no room to move to: evict instead
     least_physical_ = std::min(least_physical_, physical_bytes_);
   }
-  if (is_moved && !is_gone) return end_maintenance(true);
+  if (is_moved && !is_gone && !is_held) return end_maintenance(true);
   post([this] { maintain(); });
 }
 
