@@ -10,7 +10,7 @@ using Late = StoreRig;
 // may be another's by now.
 TEST_F(Late, ATransferWhoseDeadlineIsOverIsNotSent) {
   hf3fs::UsrbioStoreOptions options = store_options();
-  options.ring.client_timeout = std::chrono::milliseconds(300);
+  options.ring.client_timeout = std::chrono::seconds(1);
   make_store(options);
   auto files = open_files();
   ASSERT_TRUE(files.is_ok()) << files.status().to_string();
@@ -19,7 +19,7 @@ TEST_F(Late, ATransferWhoseDeadlineIsOverIsNotSent) {
   while (fake_.read_stats().reaped < 3) pass(std::chrono::milliseconds(1));  // two of the ring's own test
   const auto second = start(*files, 2);
   ASSERT_TRUE(second->submitted.is_ok());
-  pass(std::chrono::milliseconds(400));
+  pass(std::chrono::milliseconds(1200));
   const std::uint64_t before = fake_.read_stats().prepared;
   go_on.set_value();
   const hf3fs::TransferEnd end = second->ended.get();
