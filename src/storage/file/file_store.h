@@ -100,7 +100,8 @@ struct OpenedStore {
 // Errors say what to do. kInvalidArgument: foreign files, or no directory. kConflict: locked, or of another store.
 // kUnsupported: another format version. kUnavailable: not readable or writable.
 // `executor` (may be null) reads segments ahead; nothing depends on its running anything. Time: about 0.2 us per page
-// and core, once the page tables (128 bytes per page) have been read.
+// and core, once the page tables (128 bytes per page) have been read; a segment that a killed process left unsealed is
+// read, and what was not synced of it written once more.
 [[nodiscard]] Result<std::unique_ptr<OpenedStore>> open_store(const FileStoreOptions& options, FileSystem& files,
                                                               Clock& clock, Executor* executor);
 
