@@ -35,6 +35,7 @@ namespace larder {
   X(kChecksumSkipped, "file store: payloads are not verified when they are read")          \
   X(kDurableWithoutSync, "file store: durable writes are acknowledged before the sync")    \
   X(kTornRecordTaken, "file store: payloads of unsynced records are not verified at open") \
+  X(kFailedSyncForgotten, "file store: a segment counts on after a sync of it has failed") \
   X(kEnvelopeSkipped, "hf3fs: the envelope of a page is not verified")                     \
   X(kGenerationIgnored, "hf3fs: a page of another generation is taken")                    \
   X(kFailedTransferConfirmed, "hf3fs: a group is confirmed whose pages were not written")  \
@@ -43,6 +44,7 @@ namespace larder {
   X(kOldReservationWritten, "hf3fs: a page is written, however old its reservation is")    \
   X(kConfirmOfOthers, "metadata: a confirmation counts, whoever holds the reservation")    \
   X(kClearForgotten, "after a clear, prefixes still count as stored")                      \
+  X(kOutrunStateStored, "a state that came while its node was written counts as stored")   \
   X(kPrefetchLeaks, "host slots of pages that did not arrive are not given back")          \
   X(kLoadedSlotsLeak, "device slots of a request that ends are not given back")            \
   X(kFlushDropsInUse, "a flush drops pages that a request holds")                          \

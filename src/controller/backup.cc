@@ -328,7 +328,7 @@ bool CacheImpl::was_asked(const Store::Group& group, NodeId at) {
   };
   const bool window = !is_on_host(ComponentKind::kSwa) || group.has_window;
   const bool state = !is_on_host(ComponentKind::kMamba) || (group.has_state && at == group.node);
-  if (window && state) return true;
+  if ((window && state) || defect(Defect::kOutrunStateStored)) return true;
   unstored_hint_ = true;
   probe(Probe::kBackupOutrun);
   return false;

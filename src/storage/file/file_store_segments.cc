@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/defect.h"
 #include "base/log.h"
 #include "base/probe.h"
 #include "storage/file/file_store.h"
@@ -140,6 +141,7 @@ void FileStore::note_failure(unsigned volume, const Status& why, const std::shar
 // A sync of the segment failed. What cleaning was moving to it is where it was again, in the same step: a durable write
 // that replaces a page then makes the good copy stay until it is synced itself, not the doubtful one.
 void FileStore::doubt(SegmentInfo& segment) {
+  if (defect(Defect::kFailedSyncForgotten)) return;
   segment.is_doubtful = true;
   const RecordPtr moving = moving_.lock();
   if (moving && moving->segment->id == segment.id) take_back(*moving);
