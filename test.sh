@@ -61,7 +61,7 @@ main() {
   fi
 
   stage "build with AddressSanitizer and UBSan"
-  build asan
+  build asan -DLARDER_SLOW_TESTS=OFF
   stage "tests with AddressSanitizer and UBSan"
   run_tests asan asan -LE slow
 

@@ -1,6 +1,7 @@
 # Switches, language level, warnings and sanitizers. Presets (CMakePresets.json) combine them.
 
 option(LARDER_BUILD_TESTS "Build unit and cross-folder tests" ON)
+option(LARDER_SLOW_TESTS "... and the suites that take minutes" ON)
 option(LARDER_WERROR "Warnings are errors (CI and development presets)" OFF)
 option(LARDER_THREAD_SAFETY "clang: check the thread-safety annotations" OFF)
 option(LARDER_FUZZ "clang: libFuzzer executables of fuzz/ instead of tests" OFF)
