@@ -195,11 +195,16 @@ Status restore_header(FileSystem& files, const std::string& path, const StoreId&
   if (!size.is_ok()) return size.status();
   const Result<RecordHead> head = find_any_head(**file, *size);
   if (head.status().code() == StatusCode::kCorrupt) {
-    LARDER_RETURN_IF_ERROR(files.remove(path));
-    return files.sync_dir(parent_path(path));
-  }
-  if (!head.is_ok()) return head.status();
-  if (head->store != store || head->segment != segment) {
+    // Without heads, a footer may still list what can be read. It names the store and the segment, too.
+    const Result<ScanResult> listed = scan_segment(**file, store, segment, false);
+    if (!listed.is_ok() && listed.status().code() != StatusCode::kCorrupt) return listed.status();
+    if (!listed.is_ok() || !listed->has_footer) {
+      LARDER_RETURN_IF_ERROR(files.remove(path));
+      return files.sync_dir(parent_path(path));
+    }
+  } else if (!head.is_ok()) {
+    return head.status();
+  } else if (head->store != store || head->segment != segment) {
     return conflict(path + ": its records are another store's, or carry another number; move it away");
   }
   const SegmentHeader header{store, segment, now, 0};

@@ -15,8 +15,8 @@ namespace larder::file_store {
 [[nodiscard]] Result<std::vector<std::vector<ListedPage>>> read_groups(File& file, const StoreId& store,
                                                                        SegmentId segment, std::uint64_t end_bytes);
 
-// Writes the header block again. A file without any whole record is removed: nothing in it can be read. kConflict: its
-// records are another store's, or carry another number. `now`: seconds since 1970.
+// Writes the header block again. A file without a whole head or footer is removed: nothing in it can be read.
+// kConflict: its records are another store's, or carry another number. `now`: seconds since 1970.
 [[nodiscard]] Status restore_header(FileSystem& files, const std::string& path, const StoreId& store, SegmentId segment,
                                     std::uint64_t now);
 

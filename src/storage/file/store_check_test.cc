@@ -176,6 +176,18 @@ TEST_F(StoreCheck, HeadersHeadsAndFootersAreWrittenAgain) {
   EXPECT_EQ(keys_present(5).size(), 5u);
 }
 
+// Found by fuzzing: without its header and every head, a segment was removed. Its footer lists it all.
+TEST_F(StoreCheck, AFooterAloneKeepsASegment) {
+  SegmentBuilder segment(files_, "/a", store_, 1);
+  segment.record({{.key = 1, .bytes = 100, .generation = 1}, {.key = 2, .parent = 1, .bytes = 3000, .generation = 2}});
+  segment.seal();
+  ASSERT_TRUE(files_.corrupt_byte(segment.path(), 30, 4).is_ok());
+  ASSERT_TRUE(files_.corrupt_byte(segment.path(), kBlockBytes + 60, 4).is_ok());
+  EXPECT_EQ(keys_present(2).size(), 2u) << "that is how it is read, too";
+  expect_mended(FindingKind::kHeader);
+  EXPECT_EQ(keys_present(2).size(), 2u);
+}
+
 // Found by fuzzing: the power went, and it was back.
 TEST_F(StoreCheck, ALeftOverFileIsGoneForGood) {
   write_test_file(files_, "/a/FORMAT.tmp", test_payload(1, 10));
