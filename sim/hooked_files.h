@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "sim/passing_file.h"
 #include "sim/sim_file_system.h"
 
 namespace larder::sim {
@@ -39,42 +40,20 @@ class HookedFiles final : public FileSystem {
   [[nodiscard]] Result<std::unique_ptr<FileLock>> lock(const std::string& path) override { return inner.lock(path); }
 
  private:
-  class HookedFile final : public File {
+  class HookedFile final : public PassingFile {
    public:
-    HookedFile(HookedFiles& files, std::unique_ptr<File> file) : files_(files), file_(std::move(file)) {}
-    [[nodiscard]] Result<std::size_t> read_at(std::span<std::byte> into, std::uint64_t offset) override {
-      return file_->read_at(into, offset);
-    }
-    [[nodiscard]] Result<std::size_t> readv_at(std::span<const std::span<std::byte>> into,
-                                               std::uint64_t offset) override {
-      return file_->readv_at(into, offset);
-    }
-    [[nodiscard]] Result<std::size_t> write_at(std::span<const std::byte> from, std::uint64_t offset) override {
-      return file_->write_at(from, offset);
-    }
-    [[nodiscard]] Result<std::size_t> writev_at(std::span<const std::span<const std::byte>> from,
-                                                std::uint64_t offset) override {
-      return file_->writev_at(from, offset);
-    }
+    HookedFile(HookedFiles& files, std::unique_ptr<File> file) : PassingFile(std::move(file)), files_(files) {}
     [[nodiscard]] Status sync_data() override {
       if (files_.before_sync) LARDER_RETURN_IF_ERROR(files_.before_sync(path()));
-      return file_->sync_data();
+      return PassingFile::sync_data();
     }
     [[nodiscard]] Status sync_all() override {
       if (files_.before_sync) LARDER_RETURN_IF_ERROR(files_.before_sync(path()));
-      return file_->sync_all();
+      return PassingFile::sync_all();
     }
-    [[nodiscard]] Status truncate(std::uint64_t size_bytes) override { return file_->truncate(size_bytes); }
-    [[nodiscard]] Status allocate(std::uint64_t offset, std::uint64_t length_bytes) override {
-      return file_->allocate(offset, length_bytes);
-    }
-    [[nodiscard]] Result<std::uint64_t> size_bytes() const override { return file_->size_bytes(); }
-    [[nodiscard]] const std::string& path() const override { return file_->path(); }
-    [[nodiscard]] int native_handle() const override { return file_->native_handle(); }
 
    private:
     HookedFiles& files_;
-    const std::unique_ptr<File> file_;
   };
 };
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "sim/passing_file.h"
 #include "sim/sim_file_system.h"
 
 namespace larder::disk {
@@ -68,45 +69,32 @@ class MountedFiles final : public FileSystem {
   std::atomic<std::uint64_t> disk_device{2};  // a network disk may have another number after each mount
 
  private:
-  class MountedFile final : public File {
+  class MountedFile final : public sim::PassingFile {
    public:
-    MountedFile(MountedFiles& files, std::unique_ptr<File> file) : files_(files), file_(std::move(file)) {}
-    [[nodiscard]] Result<std::size_t> read_at(std::span<std::byte> into, std::uint64_t offset) override {
-      return file_->read_at(into, offset);
-    }
-    [[nodiscard]] Result<std::size_t> readv_at(std::span<const std::span<std::byte>> into,
-                                               std::uint64_t offset) override {
-      return file_->readv_at(into, offset);
-    }
+    MountedFile(MountedFiles& files, std::unique_ptr<File> file) : PassingFile(std::move(file)), files_(files) {}
     [[nodiscard]] Result<std::size_t> write_at(std::span<const std::byte> from, std::uint64_t offset) override {
       LARDER_RETURN_IF_ERROR(check("write"));
-      return file_->write_at(from, offset);
+      return PassingFile::write_at(from, offset);
     }
     [[nodiscard]] Result<std::size_t> writev_at(std::span<const std::span<const std::byte>> from,
                                                 std::uint64_t offset) override {
       LARDER_RETURN_IF_ERROR(check("write"));
-      return file_->writev_at(from, offset);
+      return PassingFile::writev_at(from, offset);
     }
-    [[nodiscard]] Status sync_data() override { return file_->sync_data(); }
-    [[nodiscard]] Status sync_all() override { return file_->sync_all(); }
     [[nodiscard]] Status truncate(std::uint64_t size_bytes) override {
       LARDER_RETURN_IF_ERROR(check("truncate"));
-      return file_->truncate(size_bytes);
+      return PassingFile::truncate(size_bytes);
     }
     [[nodiscard]] Status allocate(std::uint64_t offset, std::uint64_t length_bytes) override {
       LARDER_RETURN_IF_ERROR(check("allocate"));
-      return file_->allocate(offset, length_bytes);
+      return PassingFile::allocate(offset, length_bytes);
     }
-    [[nodiscard]] Result<std::uint64_t> size_bytes() const override { return file_->size_bytes(); }
-    [[nodiscard]] const std::string& path() const override { return file_->path(); }
-    [[nodiscard]] int native_handle() const override { return file_->native_handle(); }
 
    private:
     [[nodiscard]] Status check(const char* operation) const {
       return files_.is_read_only ? status_from_errno(EROFS, operation, path()) : Status::ok();
     }
     MountedFiles& files_;
-    const std::unique_ptr<File> file_;
   };
 
   [[nodiscard]] bool is_on_disk(const std::string& path) const {
