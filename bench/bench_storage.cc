@@ -20,38 +20,103 @@ constexpr std::uint64_t kLeastPage = 4096, kMostPage = std::uint64_t{1} << 30;
 constexpr std::uint32_t kMostDepth = 1024;
 constexpr std::uint64_t kLeastBytes = 1 << 20;
 
+constexpr const char* kFio = "fio";
+constexpr const char* kNone = "none";
+
 struct Places {
-  std::string folder, store, fio_file;
+  std::string folder, store, other_store, fio_file;
 };
 
-// How fio can be run here.
-struct FioPlan {
-  bool is_there = false, is_tuned = true;
-  std::string text;  // for the header
+// What a cell's own runs are measured beside.
+class Beside {
+ public:
+  virtual ~Beside() = default;
+  [[nodiscard]] virtual Result<StorageRun> set(std::uint64_t page_bytes, std::uint32_t depth) = 0;
+  [[nodiscard]] virtual Result<StorageRun> get(std::uint64_t page_bytes, std::uint32_t depth) = 0;
 };
 
-FioPlan plan_fio(const StorageBenchOptions& options, const Places& places) {
-  if (!options.with_fio || !options.with_cells) return {false, false, "not asked for"};
+class BesideBackend final : public Beside {
+ public:
+  explicit BesideBackend(std::unique_ptr<StorageRunner> runner) : runner_(std::move(runner)) {}
+  Result<StorageRun> set(std::uint64_t page_bytes, std::uint32_t depth) override {
+    return runner_->set(page_bytes, depth);
+  }
+  Result<StorageRun> get(std::uint64_t page_bytes, std::uint32_t depth) override {
+    return runner_->get(page_bytes, depth);
+  }
+
+ private:
+  const std::unique_ptr<StorageRunner> runner_;
+};
+
+class BesideFio final : public Beside {
+ public:
+  BesideFio(const StorageBenchOptions& options, const Places& places, bool is_tuned)
+      : options_(options), places_(places), is_tuned_(is_tuned) {}
+  Result<StorageRun> set(std::uint64_t page_bytes, std::uint32_t depth) override {
+    (void)real_file_system().remove(places_.fio_file);  // an old file would be written faster than a new one
+    const std::uint64_t bytes = options_.bytes / page_bytes * page_bytes;
+    Result<StorageRun> run = run_fio({places_.fio_file, true, page_bytes, bytes, depth, options_.seconds, is_tuned_});
+    // What is behind the written bytes was reserved and reads as zeros, without the disk.
+    written_ = run.is_ok() ? run->pages * page_bytes : 0;
+    return run;
+  }
+  Result<StorageRun> get(std::uint64_t page_bytes, std::uint32_t depth) override {
+    LARDER_RETURN_IF_ERROR(drop_page_cache(places_.folder));
+    return run_fio({places_.fio_file, false, page_bytes, written_, depth, options_.seconds, is_tuned_});
+  }
+
+ private:
+  const StorageBenchOptions& options_;
+  const Places& places_;
+  const bool is_tuned_;
+  std::uint64_t written_ = 0;
+};
+
+struct BesidePlan {
+  std::unique_ptr<Beside> other;  // may be nullptr
+  std::string text;               // for the header
+};
+
+BesidePlan plan_fio(const StorageBenchOptions& options, const Places& places) {
   const std::uint64_t page = *std::max_element(options.page_sizes.begin(), options.page_sizes.end());
   const std::uint32_t depth = *std::max_element(options.depths.begin(), options.depths.end());
   FioRun trial{places.fio_file, true, page, page, depth, 1, true};  // with as much memory as any run will have
   Result<StorageRun> run = run_fio(trial);
-  if (run.is_ok()) return {true, true, "io_uring, direct, registered buffers and file, huge pages"};
+  if (run.is_ok()) {
+    return {std::make_unique<BesideFio>(options, places, true),
+            "fio: io_uring, direct, registered buffers and file, huge pages"};
+  }
   trial.is_tuned = false;
   if (run.status().code() != StatusCode::kNotFound) run = run_fio(trial);
   if (run.is_ok()) {
-    return {true, false, "io_uring, direct; plain buffers, because registering them failed (ulimit -l): not its best"};
+    return {std::make_unique<BesideFio>(options, places, false),
+            "fio: io_uring, direct; plain buffers, because registering them failed (ulimit -l): not its best"};
   }
   const bool is_absent = run.status().code() == StatusCode::kNotFound;
-  return {false, false,
-          is_absent ? "not installed (apt-get install fio): no ratios" : "no ratios: " + run.status().message()};
+  return {nullptr, is_absent ? "fio is not installed (apt-get install fio): no ratios"
+                             : "no ratios: fio: " + run.status().message()};
 }
 
-// One cell's runs, own and fio's by turns.
+Result<BesidePlan> plan_beside(const StorageBenchOptions& options, const Places& places) {
+  if (options.beside == kNone || !options.with_cells) return BesidePlan{nullptr, "nothing"};
+  if (options.beside == kFio) return plan_fio(options, places);
+  StorageBenchOptions own = options;
+  own.backend = options.beside;
+  own.extra = options.beside_extra;
+  Result<std::unique_ptr<StorageRunner>> runner = StorageRunner::create(own, places.other_store);
+  if (!runner.is_ok()) return Status(runner.status().code(), "--beside: " + runner.status().message());
+  std::string text = "backend " + options.beside;
+  for (const std::string& extra : options.beside_extra) text += " " + extra;
+  return BesidePlan{std::make_unique<BesideBackend>(std::move(runner).value()), text};
+}
+
+// One cell's runs, own and the other's by turns.
 class CellBench {
  public:
-  CellBench(const StorageBenchOptions& options, const Places& places, StorageRunner& runner, FioPlan fio)
-      : options_(options), places_(places), runner_(runner), fio_(std::move(fio)) {}
+  // `other` may be nullptr.
+  CellBench(const StorageBenchOptions& options, StorageRunner& runner, Beside* other)
+      : options_(options), runner_(runner), other_(other) {}
 
   [[nodiscard]] Status run(std::uint64_t page_bytes, std::uint32_t depth, std::vector<StorageCell>& cells) {
     StorageCell set{"set", page_bytes, depth, {}, {}};
@@ -59,12 +124,8 @@ class CellBench {
     for (std::uint32_t i = 0; i < options_.repeat; ++i) {
       note(fmt::format("{} pages, depth {}, run {} of {}", bytes_text(page_bytes), depth, i + 1, options_.repeat));
       const bool is_own_first = i % 2 == 0;  // who goes first may find the disk in another state
-      for (const bool is_own : {is_own_first, !is_own_first}) {
-        LARDER_RETURN_IF_ERROR(is_own ? keep(runner_.set(page_bytes, depth), set.own) : fio_write(set));
-      }
-      for (const bool is_own : {is_own_first, !is_own_first}) {
-        LARDER_RETURN_IF_ERROR(is_own ? keep(runner_.get(page_bytes, depth), get.own) : fio_read(set, get));
-      }
+      for (const bool is_own : {is_own_first, !is_own_first}) LARDER_RETURN_IF_ERROR(run_set(set, is_own));
+      for (const bool is_own : {is_own_first, !is_own_first}) LARDER_RETURN_IF_ERROR(run_get(get, is_own));
     }
     note("");
     cells.push_back(std::move(set));
@@ -81,30 +142,21 @@ class CellBench {
     if (run.is_ok()) runs.push_back(*run);
     return run.status();
   }
-
-  [[nodiscard]] Status fio_write(StorageCell& set) const {
-    if (!fio_.is_there) return Status::ok();
-    (void)real_file_system().remove(places_.fio_file);  // an old file would be written faster than a new one
-    const std::uint64_t bytes = options_.bytes / set.page_bytes * set.page_bytes;
-    return keep(run_fio({places_.fio_file, true, set.page_bytes, bytes, set.depth, options_.seconds, fio_.is_tuned}),
-                set.fio);
+  [[nodiscard]] Status run_set(StorageCell& cell, bool is_own) {
+    if (is_own) return keep(runner_.set(cell.page_bytes, cell.depth), cell.own);
+    return other_ == nullptr ? Status::ok() : keep(other_->set(cell.page_bytes, cell.depth), cell.other);
   }
-  [[nodiscard]] Status fio_read(const StorageCell& set, StorageCell& get) const {
-    if (!fio_.is_there) return Status::ok();
-    // What is behind the written bytes was reserved and reads as zeros, without the disk.
-    const std::uint64_t bytes = set.fio.back().pages * set.page_bytes;
-    LARDER_RETURN_IF_ERROR(drop_page_cache(places_.folder));
-    return keep(run_fio({places_.fio_file, false, set.page_bytes, bytes, set.depth, options_.seconds, fio_.is_tuned}),
-                get.fio);
+  [[nodiscard]] Status run_get(StorageCell& cell, bool is_own) {
+    if (is_own) return keep(runner_.get(cell.page_bytes, cell.depth), cell.own);
+    return other_ == nullptr ? Status::ok() : keep(other_->get(cell.page_bytes, cell.depth), cell.other);
   }
 
   const StorageBenchOptions& options_;
-  const Places& places_;
   StorageRunner& runner_;
-  const FioPlan fio_;
+  Beside* const other_;
 };
 
-// Fewer bytes where the disk has no room for them: the store and fio's file, and as much again.
+// Fewer bytes where the disk has no room for them: the store and the other's, and as much again.
 Status fit_to_disk(StorageBenchOptions& options) {
   const Result<SpaceInfo> space = real_file_system().space(options.directory);
   if (!space.is_ok()) return space.status();
@@ -134,7 +186,7 @@ Status run_restart(const StorageBenchOptions& options) {
     out["restart"] = restart_json(*figures);
     std::printf("%s\n", dump_json(out, 2).c_str());
   } else {
-    std::printf("%s\n%s", storage_header(options, machine, "not asked for").c_str(), restart_text(*figures).c_str());
+    std::printf("%s\n%s", storage_header(options, machine, "nothing").c_str(), restart_text(*figures).c_str());
   }
   return Status::ok();
 }
@@ -146,16 +198,18 @@ Status run_bench(StorageBenchOptions options) {
   Places places;
   places.folder = join_path(options.directory, kFolder);
   places.store = join_path(places.folder, "store");
+  places.other_store = join_path(places.folder, "other");
   places.fio_file = join_path(places.folder, "fio.data");
   remove_bench_directory(places.folder);  // of a run that was ended
   LARDER_RETURN_IF_ERROR(files.make_dirs(places.folder));
   const MachineInfo machine = machine_info(options.directory);
   Result<std::unique_ptr<StorageRunner>> runner = StorageRunner::create(options, places.store);
   if (!runner.is_ok()) return runner.status();
-  const FioPlan fio = plan_fio(options, places);
-  if (!options.as_json) std::printf("%s\n", storage_header(options, machine, fio.text).c_str());
+  Result<BesidePlan> beside = plan_beside(options, places);
+  if (!beside.is_ok()) return beside.status();
+  if (!options.as_json) std::printf("%s\n", storage_header(options, machine, beside->text).c_str());
   std::fflush(stdout);
-  CellBench bench(options, places, **runner, fio);
+  CellBench bench(options, **runner, beside->other.get());
   std::vector<StorageCell> cells;
   if (options.with_cells) {
     for (const std::uint64_t page_bytes : options.page_sizes) {
@@ -165,7 +219,10 @@ Status run_bench(StorageBenchOptions options) {
       return a.operation > b.operation;  // set before get
     });
   }
-  if (!options.as_json && !cells.empty()) std::printf("%s\n", storage_table(cells).c_str());
+  if (!options.as_json && !cells.empty()) {
+    std::printf("%s\n%s\n", storage_table(cells, options.beside).c_str(),
+                throughput_table(cells, options.beside).c_str());
+  }
   Result<ExistsFigures> exists = ExistsFigures{};
   if (options.exists_pages > 0) {
     CellBench::note("existence");
@@ -176,8 +233,9 @@ Status run_bench(StorageBenchOptions options) {
   }
   if (options.as_json) {
     const auto* figures = options.exists_pages > 0 ? &*exists : nullptr;
-    std::printf("%s\n", dump_json(storage_json(options, machine, fio.text, cells, figures), 2).c_str());
+    std::printf("%s\n", dump_json(storage_json(options, machine, beside->text, cells, figures), 2).c_str());
   }
+  beside->other.reset();
   runner->reset();
   remove_bench_directory(places.folder);
   return Status::ok();
@@ -193,7 +251,7 @@ std::string read_size(const std::string& text, std::uint64_t& out) {
 struct Typed {
   std::vector<std::string> page_sizes;
   std::string bytes, restart_page;
-  bool quick = false, no_fio = false, only_exists = false;
+  bool quick = false, only_exists = false;
 };
 
 void add_options(CLI::App& app, StorageBenchOptions& o, Typed& typed) {
@@ -223,7 +281,12 @@ void add_options(CLI::App& app, StorageBenchOptions& o, Typed& typed) {
   app.add_flag("--restart", o.with_restart, "only: open a store of many pages (its payloads are holes), cold");
   app.add_option("--restart-pages", o.restart_pages, "its pages")->type_name("PAGES")->capture_default_str();
   app.add_option("--restart-page-size", typed.restart_page, "bytes of each (default 16Ki)")->type_name("SIZE");
-  app.add_flag("--no-fio", typed.no_fio, "without fio");
+  app.add_option("--beside", o.beside, "what to compare with, run by turns: fio, a backend, or none")
+      ->type_name("NAME")
+      ->capture_default_str();
+  app.add_option("--beside-extra", o.beside_extra, "option of that backend (may be given again)")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
   app.add_flag("--json", o.as_json, "print JSON");
 }
 
@@ -247,7 +310,6 @@ Status settle(StorageBenchOptions& o, const Typed& typed) {
     const std::string problem = read_size(text, o.page_sizes.emplace_back());
     if (!problem.empty()) return invalid_argument("--page-sizes: " + problem);
   }
-  o.with_fio = !typed.no_fio;
   o.with_cells = !typed.only_exists;
   return check_options(o);
 }
@@ -279,8 +341,9 @@ Status check_options(const StorageBenchOptions& o) {
 }
 
 int bench_storage(int argc, char** argv) {
-  CLI::App app("Speed of a storage backend beside fio in the same directory, and of its existence queries.",
-               "larder bench storage");
+  CLI::App app(
+      "Speed of a storage backend beside fio or another backend in the same directory, and of its existence queries.",
+      "larder bench storage");
   app.get_formatter()->column_width(34);
   StorageBenchOptions options;
   Typed typed;

@@ -1,11 +1,12 @@
-// `larder bench storage`: a backend beside fio, in the same directory and the same run.
+// `larder bench storage`: a backend beside fio or another backend, in the same directory and the same run.
 //
-// For each page size and queue depth, `repeat` times, by turns so that noise hits both (fio goes first every other
-// time):
+// For each page size and queue depth, `repeat` times, by turns so that noise hits both (the other goes first every
+// second time):
 //   set    pages of new content through the storage port into a fresh store, up to its close() (everything is on disk)
 //   fio    sequential write of as many bytes to a fresh file, direct, io_uring, ended by an fsync
 //   get    the store opened again; each page once, in random order, into other memory
 //   fio    random reads of the file it wrote
+// or, beside another backend, its set and get in the places of fio's.
 // A run ends after its bytes or after `seconds`, whichever comes first. One page is one group and one request; the
 // queue depth is the number of requests in flight. Memory is page aligned and touched before, as a host pool's is.
 // Reads are cold: the files are taken out of the page cache before (and a backend with direct I/O does not use it).
@@ -32,7 +33,9 @@ namespace larder {
 
 struct StorageBenchOptions {
   std::string backend = "file";
-  std::vector<std::string> extra;  // KEY=VALUE
+  std::vector<std::string> extra;         // KEY=VALUE
+  std::string beside = "fio";             // or a backend's name, or "none"
+  std::vector<std::string> beside_extra;  // of that backend
   std::string directory = ".";
   std::vector<std::uint64_t> page_sizes = {64u << 10, 512u << 10, 2u << 20};
   std::vector<std::uint32_t> depths = {1, 4, 16, 64};
@@ -42,7 +45,7 @@ struct StorageBenchOptions {
   std::uint64_t exists_pages = 1'000'000;
   std::uint32_t exists_keys = 128, exists_queries = 20'000;
   std::uint64_t seed = 1;
-  bool with_fio = true, with_cells = true, as_json = false;
+  bool with_cells = true, as_json = false;
   bool with_restart = false;
   std::uint64_t restart_pages = 6'553'600, restart_page_bytes = 16u << 10;  // 100 GiB
 };
@@ -58,16 +61,26 @@ struct StorageCell {
   std::string operation;  // "set", "get"
   std::uint64_t page_bytes = 0;
   std::uint32_t depth = 0;
-  std::vector<StorageRun> own, fio;  // fio: empty if there is none
+  std::vector<StorageRun> own, other;  // other: what it is measured beside; empty if there is nothing
 };
 struct Spread {
   double low = 0, median = 0, high = 0;
 };
 [[nodiscard]] Spread spread_of(std::vector<double> values);
-// Of own run i to fio run i; all zero without fio.
+// Of own run i to the other's run i; all zero if there is none.
 [[nodiscard]] Spread ratio_of(const StorageCell& cell);
-// The best own run to the best fio run.
+// The best own run to the other's best.
 [[nodiscard]] double best_ratio(const StorageCell& cell);
+
+// The throughput of a page size: the median at the depth that is best for it.
+struct Throughput {
+  std::string operation;
+  std::uint64_t page_bytes = 0;
+  double own = 0, other = 0;  // bytes per second
+  std::uint32_t own_depth = 0, other_depth = 0;
+};
+// In the order of the cells.
+[[nodiscard]] std::vector<Throughput> throughput_of(const std::vector<StorageCell>& cells);
 
 struct ExistsFigures {
   std::uint64_t pages = 0, queries = 0;
@@ -133,13 +146,15 @@ struct FioRun {
 
 // --- report (bench_storage_report.cc)
 
-// `fio`: how it runs, in words.
+// `other`: what it is measured beside and how that runs, in words.
 [[nodiscard]] std::string storage_header(const StorageBenchOptions& options, const MachineInfo& machine,
-                                         const std::string& fio);
-[[nodiscard]] std::string storage_table(const std::vector<StorageCell>& cells);
+                                         const std::string& other);
+// `other`: its name, for the heads of columns.
+[[nodiscard]] std::string storage_table(const std::vector<StorageCell>& cells, const std::string& other);
+[[nodiscard]] std::string throughput_table(const std::vector<StorageCell>& cells, const std::string& other);
 [[nodiscard]] std::string exists_text(const ExistsFigures& figures);
 [[nodiscard]] nlohmann::ordered_json storage_json(const StorageBenchOptions& options, const MachineInfo& machine,
-                                                  const std::string& fio, const std::vector<StorageCell>& cells,
+                                                  const std::string& other, const std::vector<StorageCell>& cells,
                                                   const ExistsFigures* exists);
 
 // argv[0] is the command's name. 0: done; 1: failed; 2: usage.

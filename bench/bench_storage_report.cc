@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "bench/bench_storage.h"
 #include "server/text_table.h"
@@ -53,48 +54,74 @@ Spread spread_of(std::vector<double> values) {
 
 Spread ratio_of(const StorageCell& cell) {
   std::vector<double> ratios;
-  for (std::size_t i = 0; i < std::min(cell.own.size(), cell.fio.size()); ++i) {
-    if (cell.fio[i].bytes_per_second > 0) {
-      ratios.push_back(cell.own[i].bytes_per_second / cell.fio[i].bytes_per_second);
+  for (std::size_t i = 0; i < std::min(cell.own.size(), cell.other.size()); ++i) {
+    if (cell.other[i].bytes_per_second > 0) {
+      ratios.push_back(cell.own[i].bytes_per_second / cell.other[i].bytes_per_second);
     }
   }
   return spread_of(std::move(ratios));
 }
 
 double best_ratio(const StorageCell& cell) {
-  const double fio = spread_of(speeds_of(cell.fio)).high;
-  return fio > 0 ? spread_of(speeds_of(cell.own)).high / fio : 0;
+  const double other = spread_of(speeds_of(cell.other)).high;
+  return other > 0 ? spread_of(speeds_of(cell.own)).high / other : 0;
 }
 
-std::string storage_header(const StorageBenchOptions& options, const MachineInfo& machine, const std::string& fio) {
+std::vector<Throughput> throughput_of(const std::vector<StorageCell>& cells) {
+  std::vector<Throughput> out;
+  for (const StorageCell& cell : cells) {
+    const auto same = [&cell](const Throughput& t) {
+      return t.operation == cell.operation && t.page_bytes == cell.page_bytes;
+    };
+    auto at = std::find_if(out.begin(), out.end(), same);
+    if (at == out.end()) at = out.insert(out.end(), {cell.operation, cell.page_bytes, 0, 0, 0, 0});
+    const double own = spread_of(speeds_of(cell.own)).median;
+    const double other = spread_of(speeds_of(cell.other)).median;
+    if (own > at->own) std::tie(at->own, at->own_depth) = std::pair(own, cell.depth);
+    if (other > at->other) std::tie(at->other, at->other_depth) = std::pair(other, cell.depth);
+  }
+  return out;
+}
+
+std::string storage_header(const StorageBenchOptions& options, const MachineInfo& machine, const std::string& other) {
   std::string extra;
   for (const std::string& text : options.extra) extra += " " + text;
   return fmt::format(
       "larder {} bench storage, {} UTC\n{}, {} cores; {}; {}\nbackend {}{}; runs of {} or {} s, {} of each; seed {}\n"
       "cold reads: the files are taken out of the page cache before each run (posix_fadvise), and the store is opened "
-      "again\nfio: {}\n",
+      "again\nbeside: {}\n",
       kLarderVersion, machine.date, machine.cpu, machine.cores, machine.kernel, machine.file_system, options.backend,
-      extra, bytes_text(options.bytes), options.seconds, options.repeat, options.seed, fio);
+      extra, bytes_text(options.bytes), options.seconds, options.repeat, options.seed, other);
 }
 
-std::string storage_table(const std::vector<StorageCell>& cells) {
-  TextTable table({"operation", "page", "depth", "MiB/s [spread]", "fio MiB/s [spread]", "ratio [spread]", "best/best",
-                   "CPU us/page", "fio CPU us/page"});
+std::string storage_table(const std::vector<StorageCell>& cells, const std::string& other) {
+  TextTable table({"operation", "page", "depth", "MiB/s [spread]", other + " MiB/s [spread]", "ratio [spread]",
+                   "best/best", "CPU us/page", other + " CPU us/page"});
   std::string last;
   for (const StorageCell& cell : cells) {
     if (!last.empty() && last != cell.operation + bytes_text(cell.page_bytes)) table.add_rule();
     last = cell.operation + bytes_text(cell.page_bytes);
-    const bool has_fio = !cell.fio.empty();
+    const bool has_other = !cell.other.empty();
     const Spread ratio = ratio_of(cell);
     table.add_row({cell.operation, bytes_text(cell.page_bytes), std::to_string(cell.depth),
                    speed_text(spread_of(speeds_of(cell.own))),
-                   has_fio ? speed_text(spread_of(speeds_of(cell.fio))) : "-",
-                   has_fio ? fmt::format("{:.3f} [{:.3f}..{:.3f}]", ratio.median, ratio.low, ratio.high) : "-",
-                   has_fio ? fmt::format("{:.3f}", best_ratio(cell)) : "-",
+                   has_other ? speed_text(spread_of(speeds_of(cell.other))) : "-",
+                   has_other ? fmt::format("{:.3f} [{:.3f}..{:.3f}]", ratio.median, ratio.low, ratio.high) : "-",
+                   has_other ? fmt::format("{:.3f}", best_ratio(cell)) : "-",
                    fmt::format("{:.1f}", spread_of(cpu_of(cell.own)).median),
-                   has_fio ? fmt::format("{:.1f}", spread_of(cpu_of(cell.fio)).median) : "-"});
+                   has_other ? fmt::format("{:.1f}", spread_of(cpu_of(cell.other)).median) : "-"});
   }
   return table.text();
+}
+
+std::string throughput_table(const std::vector<StorageCell>& cells, const std::string& other) {
+  TextTable table({"operation", "page", "MiB/s", "at depth", other + " MiB/s", "at depth", "ratio"});
+  for (const Throughput& t : throughput_of(cells)) {
+    table.add_row({t.operation, bytes_text(t.page_bytes), fmt::format("{:.0f}", t.own / kMiB),
+                   std::to_string(t.own_depth), fmt::format("{:.0f}", t.other / kMiB), std::to_string(t.other_depth),
+                   t.other > 0 ? fmt::format("{:.3f}", t.own / t.other) : "-"});
+  }
+  return "throughput of each page size: the median at its best depth\n" + table.text();
 }
 
 std::string exists_text(const ExistsFigures& figures) {
@@ -105,7 +132,7 @@ std::string exists_text(const ExistsFigures& figures) {
       figures.max_us, figures.writes_per_second);
 }
 
-Json storage_json(const StorageBenchOptions& options, const MachineInfo& machine, const std::string& fio,
+Json storage_json(const StorageBenchOptions& options, const MachineInfo& machine, const std::string& other,
                   const std::vector<StorageCell>& cells, const ExistsFigures* exists) {
   Json out = {{"benchmark", "storage"},
               {"version", kLarderVersion},
@@ -122,15 +149,17 @@ Json storage_json(const StorageBenchOptions& options, const MachineInfo& machine
                 {"seconds", options.seconds},
                 {"repeat", options.repeat},
                 {"seed", options.seed},
-                {"fio", fio}}},
+                {"beside", options.beside},
+                {"beside_extra", options.beside_extra},
+                {"beside_how", other}}},
               {"cells", Json::array()}};
   for (const StorageCell& cell : cells) {
     Json entry = {{"operation", cell.operation},
                   {"page_bytes", cell.page_bytes},
                   {"depth", cell.depth},
                   {"own", runs_json(cell.own)},
-                  {"fio", runs_json(cell.fio)}};
-    if (!cell.fio.empty()) {
+                  {"other", runs_json(cell.other)}};
+    if (!cell.other.empty()) {
       entry["ratio"] = spread_json(ratio_of(cell));
       entry["best_ratio"] = best_ratio(cell);
     }

@@ -48,12 +48,29 @@ TEST(BenchStorage, MediansRatiosAndTheTable) {
   EXPECT_DOUBLE_EQ(ratio_of(cell).median, 1.0);
   EXPECT_DOUBLE_EQ(ratio_of(cell).low, 0.8);
   EXPECT_DOUBLE_EQ(best_ratio(cell), 1.2);
-  EXPECT_NE(storage_table({cell}).find("1.000 [0.800..1.200]"), std::string::npos) << storage_table({cell});
-  cell.fio.clear();
+  EXPECT_NE(storage_table({cell}, "fio").find("1.000 [0.800..1.200]"), std::string::npos)
+      << storage_table({cell}, "fio");
+  cell.other.clear();
   EXPECT_EQ(ratio_of(cell).median, 0);
   const auto json = storage_json({}, {}, "", {cell}, nullptr);
   EXPECT_FALSE(json.at("cells").at(0).contains("ratio"));
   EXPECT_EQ(json.at("cells").at(0).at("own").size(), 3u);
+}
+
+TEST(BenchStorage, ThroughputIsTheBestDepthsOfEach) {
+  const auto runs = [](double speed) { return std::vector<StorageRun>{{speed, 1, 1}}; };
+  const std::vector<StorageCell> cells = {{"set", 65536, 1, runs(10e6), runs(40e6)},
+                                          {"set", 65536, 16, runs(90e6), runs(30e6)},
+                                          {"get", 65536, 1, runs(7e6), {}}};
+  const std::vector<Throughput> found = throughput_of(cells);
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].own, 90e6);
+  EXPECT_EQ(found[0].own_depth, 16u);
+  EXPECT_EQ(found[0].other, 40e6);
+  EXPECT_EQ(found[0].other_depth, 1u);
+  EXPECT_EQ(found[1].operation, "get");
+  EXPECT_EQ(found[1].other, 0);
+  EXPECT_NE(throughput_table(cells, "file").find("2.250"), std::string::npos) << throughput_table(cells, "file");
 }
 
 TEST(BenchStorage, NamesTheWrongOption) {

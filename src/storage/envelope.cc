@@ -102,8 +102,7 @@ Result<Envelope> decode_envelope(std::span<const std::byte> bytes) {
   return e;
 }
 
-Status verify_page(const ExpectedPage& expected, std::span<const std::byte> envelope,
-                   std::span<const Segment> payload) {
+Result<Checksum128> verify_head(const ExpectedPage& expected, std::span<const std::byte> envelope) {
   const Result<Envelope> decoded = decode_envelope(envelope);
   if (!decoded.is_ok()) return decoded.status();
   if (decoded->pool != expected.pool) return differs("pool");
@@ -111,11 +110,21 @@ Status verify_page(const ExpectedPage& expected, std::span<const std::byte> enve
   if (decoded->namespace_digest != expected.namespace_digest) return differs("namespace digest");
   if (decoded->layout_fingerprint != expected.layout_fingerprint) return differs("layout fingerprint");
   if (decoded->payload_bytes != expected.payload_bytes) return differs("payload length");
+  return decoded->checksum;
+}
+
+Status verify_payload(const Checksum128& expected, const Checksum128& found) {
+  return found == expected ? Status::ok() : differs("payload checksum");
+}
+
+Status verify_page(const ExpectedPage& expected, std::span<const std::byte> envelope,
+                   std::span<const Segment> payload) {
+  const Result<Checksum128> checksum = verify_head(expected, envelope);
+  if (!checksum.is_ok()) return checksum.status();
   std::size_t given = 0;
   for (const Segment& piece : payload) given += piece.size;
   if (given != expected.payload_bytes) return differs("length of the buffers");
-  if (payload_checksum(payload) != decoded->checksum) return differs("payload checksum");
-  return Status::ok();
+  return verify_payload(*checksum, payload_checksum(payload));
 }
 
 }  // namespace larder

@@ -84,6 +84,9 @@ struct ExpectedPage {
   Digest256 layout_fingerprint;
   std::uint64_t payload_bytes;
 };
+// All but the payload; gives the checksum that the payload must have. kCorrupt names the first field that differs.
+[[nodiscard]] Result<Checksum128> verify_head(const ExpectedPage& expected, std::span<const std::byte> envelope);
+[[nodiscard]] Status verify_payload(const Checksum128& expected, const Checksum128& found);
 // Full verification of a loaded page: every field and the payload checksum. kCorrupt names the first that differs.
 [[nodiscard]] Status verify_page(const ExpectedPage& expected, std::span<const std::byte> envelope,
                                  std::span<const Segment> payload);

@@ -21,9 +21,9 @@ namespace {
 constexpr auto kOneWait = std::chrono::milliseconds(2);
 constexpr auto kBetweenProbes = std::chrono::milliseconds(100);
 constexpr std::size_t kReapedAtOnce = 64;
-// I/Os of one job, at most: their completions come together. Few for reads, so that the disk goes on while pages are
+// I/Os of one job, at most: their completions come together. One for reads, so that none waits for another before it is
 // verified and copied out; more for writes, where only the answer is left to do.
-constexpr int kReadsPerJob = 2, kWritesPerJob = 8;
+constexpr int kReadsPerJob = 1, kWritesPerJob = 8;
 
 timespec realtime_in(Nanos from_now) {
   timespec now{};

@@ -1,11 +1,31 @@
 #include "storage/hf3fs/slot_bytes.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
 #include "base/defect.h"
 
 namespace larder::hf3fs {
+namespace {
+
+constexpr std::uint64_t kBlock = std::uint64_t{32} << 10;  // copied and hashed at once: fits the first-level cache
+
+// The checksum that the payload must have.
+Result<Checksum128> check_head(const Envelope& wanted, const std::byte* slot) {
+  const std::span<const std::byte> head(slot, kEnvelopeBytes);
+  const Result<Envelope> found = decode_envelope(head);
+  if (!found.is_ok()) return found.status();
+  if (found->generation != wanted.generation && !defect(Defect::kGenerationIgnored)) {
+    return not_found("hf3fs: the slot holds generation " + std::to_string(found->generation) + ", not " +
+                     std::to_string(wanted.generation));
+  }
+  if (defect(Defect::kEnvelopeSkipped)) return found->checksum;
+  return verify_head(
+      {wanted.pool, wanted.key, wanted.namespace_digest, wanted.layout_fingerprint, wanted.payload_bytes}, head);
+}
+
+}  // namespace
 
 void fill_slot(const PageTransfer& transfer, std::byte* slot, std::uint64_t slot_bytes) {
   Envelope envelope = transfer.envelope;
@@ -21,25 +41,21 @@ void fill_slot(const PageTransfer& transfer, std::byte* slot, std::uint64_t slot
   std::memset(at, 0, static_cast<std::size_t>(slot + slot_bytes - at));
 }
 
-Status take_out(const PageTransfer& transfer, std::byte* slot) {
-  const Envelope& wanted = transfer.envelope;
-  const std::span<const std::byte> head(slot, kEnvelopeBytes);
-  const Result<Envelope> found = decode_envelope(head);
-  if (!found.is_ok()) return found.status();
-  if (found->generation != wanted.generation && !defect(Defect::kGenerationIgnored)) {
-    return not_found("hf3fs: the slot holds generation " + std::to_string(found->generation) + ", not " +
-                     std::to_string(wanted.generation));
-  }
-  const ExpectedPage expected{wanted.pool, wanted.key, wanted.namespace_digest, wanted.layout_fingerprint,
-                              wanted.payload_bytes};
-  const Segment staged{slot + kHeadBytes, wanted.payload_bytes};
-  if (!defect(Defect::kEnvelopeSkipped)) LARDER_RETURN_IF_ERROR(verify_page(expected, head, {&staged, 1}));
-  const std::byte* from = staged.data;
+Status take_out(const PageTransfer& transfer, const std::byte* slot) {
+  const Result<Checksum128> checksum = check_head(transfer.envelope, slot);
+  if (!checksum.is_ok()) return checksum.status();
+  const std::byte* from = slot + kHeadBytes;
+  PayloadHasher hasher;
   for (const Segment& piece : transfer.payload) {
-    if (piece.size != 0) std::memcpy(piece.data, from, piece.size);
-    from += piece.size;
+    for (std::uint64_t done = 0; done < piece.size;) {
+      const std::uint64_t block = std::min(piece.size - done, kBlock);
+      std::memcpy(piece.data + done, from, block);
+      hasher.update({piece.data + done, block});
+      done += block;
+      from += block;
+    }
   }
-  return Status::ok();
+  return defect(Defect::kEnvelopeSkipped) ? Status::ok() : verify_payload(*checksum, hasher.finish());
 }
 
 }  // namespace larder::hf3fs

@@ -10,6 +10,7 @@ namespace larder::hf3fs {
 namespace {
 
 constexpr std::size_t kPayload = 5000;
+constexpr std::byte kUntouched{0xEE};
 
 class SlotBytes : public ::testing::Test {
  protected:
@@ -28,19 +29,23 @@ class SlotBytes : public ::testing::Test {
     transfer.payload = pieces;
     return transfer;
   }
-  // What a reader finds who expects `transfer`; nothing may be copied unless it is ok.
+  // What a reader finds who expects `transfer`. Nothing behind its memory may be touched.
   StatusCode take(PageTransfer transfer) {
-    std::vector<std::byte> out(kPayload, std::byte{0xEE});
+    std::vector<std::byte> out(kPayload + 1, kUntouched);
     const Segment pieces[] = {{out.data(), 17}, {out.data() + 17, 0}, {out.data() + 17, kPayload - 17}};
     transfer.payload = pieces;
     const Status status = take_out(transfer, slot_.data());
-    EXPECT_EQ(out, status.is_ok() ? bytes_ : std::vector<std::byte>(kPayload, std::byte{0xEE}));
+    EXPECT_EQ(out.back(), kUntouched);
+    out.pop_back();
+    EXPECT_TRUE(!status.is_ok() || out == bytes_);
+    was_touched_ = out != std::vector<std::byte>(kPayload, kUntouched);
     return status.code();
   }
 
   std::vector<std::byte> bytes_ = std::vector<std::byte>(kPayload);
   const std::vector<Segment> pieces_ = {{bytes_.data(), 1000}, {bytes_.data() + 1000, kPayload - 1000}};
   std::vector<std::byte> slot_;
+  bool was_touched_ = false;  // by the last take()
 };
 
 TEST_F(SlotBytes, WhatWasPutInComesOut) {
@@ -54,6 +59,7 @@ TEST_F(SlotBytes, AnotherGenerationIsAMiss) {
     PageTransfer transfer = transfer_of(pieces_);
     transfer.envelope.generation = generation;
     EXPECT_EQ(take(transfer), StatusCode::kNotFound);
+    EXPECT_FALSE(was_touched_);
   }
 }
 
@@ -70,6 +76,7 @@ TEST_F(SlotBytes, AnyOtherDifferenceIsCorrupt) {
   transfer = transfer_of(pieces_);
   transfer.envelope.layout_fingerprint.bytes[0] ^= 1;
   EXPECT_EQ(take(transfer), StatusCode::kCorrupt);
+  EXPECT_FALSE(was_touched_);
 }
 
 TEST_F(SlotBytes, AnyBitOfHeadOrPayloadIsSeen) {
