@@ -241,7 +241,9 @@ class FileStore final : public StorageBackend {
   [[nodiscard]] std::uint64_t goal_bytes() const;
   [[nodiscard]] std::uint64_t live_bytes() const LARDER_REQUIRES(mutex_);
   [[nodiscard]] bool is_content() const LARDER_REQUIRES(mutex_);
-  [[nodiscard]] SegmentId emptiest_segment(std::uint64_t& live) const LARDER_REQUIRES(mutex_);
+  // Of one volume, or of all. 0: none that may go.
+  [[nodiscard]] SegmentId emptiest_segment(std::optional<unsigned> volume, std::uint64_t& live) const
+      LARDER_REQUIRES(mutex_);
   void start_maintenance() LARDER_EXCLUDES(mutex_);
   void start_maintenance_if_high() LARDER_EXCLUDES(mutex_);
   void maintain() LARDER_EXCLUDES(mutex_);
@@ -297,7 +299,8 @@ class FileStore final : public StorageBackend {
   bool is_in_maintain_ LARDER_GUARDED_BY(mutex_) = false, maintains_again_ LARDER_GUARDED_BY(mutex_) = false;
   std::uint64_t least_physical_ LARDER_GUARDED_BY(mutex_) = 0;  // since maintenance began
   unsigned vain_cleanings_ LARDER_GUARDED_BY(mutex_) = 0;       // in a row
-  bool wants_space_ LARDER_GUARDED_BY(mutex_) = false;          // the disk is full: a segment must go, alive or not
+  // The disk of this volume is full: a segment of it must go, alive or not.
+  std::optional<unsigned> full_volume_ LARDER_GUARDED_BY(mutex_);
   unsigned next_volume_ LARDER_GUARDED_BY(mutex_) = 0;
   std::map<SegmentId, SegmentSync> syncs_ LARDER_GUARDED_BY(mutex_);
   std::weak_ptr<Record> moving_ LARDER_GUARDED_BY(mutex_);  // cleaning: published, and not known to be on disk

@@ -1,6 +1,7 @@
 // What the file store gives up when something fails, and what it must not: pages that were acknowledged as durable.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
@@ -133,6 +134,67 @@ TEST_F(FailureTest, AnythingButAFullDiskDropsNothing) {
     EXPECT_EQ(segments_on_disk(), stored);
     for (std::uint64_t i = 0; i < stored; ++i) EXPECT_TRUE(get(i, kPage).is_ok()) << i;
   }
+}
+
+// Two disks that take turns, a page per segment; those of the other disk fill theirs less.
+class TwoDisks : public FailureTest {
+ protected:
+  static constexpr std::size_t kOnFull = 55'000, kOnOther = 40'000;
+  static constexpr std::uint64_t kStored = 8;
+  void fill() {
+    open(executor_, {{"directory", "/full:/other"}});
+    for (std::uint64_t i = 0; i < kStored; ++i) {
+      const bool goes_to_full = segments_in("/full") <= segments_in("/other");
+      ASSERT_TRUE(put(i, goes_to_full ? kOnFull : kOnOther).is_ok()) << i;
+      if (!goes_to_full) on_other_.push_back(i);
+    }
+    ASSERT_EQ(segments_in("/full"), kStored / 2);
+    ASSERT_EQ(segments_in("/other"), kStored / 2);
+  }
+  // No more segments than that have room on the full disk.
+  void limit_full(std::size_t segments) {
+    files_->before_create = [this, segments](const std::string& path) {
+      const bool is_full = path.rfind("/full/", 0) == 0 && segments_in("/full") >= segments;
+      return is_full ? status_from_errno(ENOSPC, "open", path) : Status::ok();
+    };
+  }
+  void put_more(std::uint64_t pages) {
+    for (std::uint64_t i = 0; i < pages; ++i) {
+      (void)put(100 + i, 50'000);
+      clock_.advance(std::chrono::minutes(2));
+    }
+  }
+  void expect_others_pages() {
+    for (const std::uint64_t page : on_other_) EXPECT_TRUE(get(page, kOnOther).is_ok()) << page;
+  }
+  std::size_t segments_in(const std::string& directory) {
+    const std::vector<std::string> names = files_->list(directory).value();
+    return static_cast<std::size_t>(
+        std::count_if(names.begin(), names.end(), [](const auto& name) { return bool(parse_segment_name(name)); }));
+  }
+
+  InlineExecutor executor_;
+  std::vector<std::uint64_t> on_other_;  // pages
+};
+
+// A segment of another disk would make no room on the one that is full.
+TEST_F(TwoDisks, TheFullOneDropsItsOwnSegments) {
+  fill();
+  limit_full(kStored / 2);
+  put_more(6);
+  EXPECT_GT(backend_->stats().evicted, 0u) << "it never was full";
+  EXPECT_EQ(segments_in("/full"), kStored / 2) << "it is used on";
+  expect_others_pages();
+}
+
+// It has given all it had, and is full all the same.
+TEST_F(TwoDisks, OneThatOthersFillTakesNothingFromTheOther) {
+  fill();
+  limit_full(0);
+  put_more(20);
+  EXPECT_LE(segments_in("/full"), 1u) << "but for the one that is written";
+  expect_others_pages();
+  EXPECT_TRUE(put(200, kOnOther).is_ok()) << "the other disk goes on";
 }
 
 // A sync that never began says nothing about the disk: the next one counts.

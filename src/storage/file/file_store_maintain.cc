@@ -70,7 +70,7 @@ std::uint64_t FileStore::goal_bytes() const {
 void FileStore::start_maintenance_if_high() {
   {
     LockGuard guard(mutex_);
-    if (is_finished_ || (physical_bytes_ <= goal_bytes() && !wants_space_)) return;
+    if (is_finished_ || (physical_bytes_ <= goal_bytes() && !full_volume_)) return;
   }
   start_maintenance();
 }
@@ -117,7 +117,7 @@ void FileStore::maintain() {
 }
 
 bool FileStore::is_content() const {
-  if (wants_space_) return false;
+  if (full_volume_) return false;
   if (waiting_.empty()) return physical_bytes_ <= goal_bytes();
   const Record& first = *waiting_.front();
   const std::uint64_t own = segment_bytes_for(first.layout.record_bytes, first.pages.size());
@@ -129,7 +129,7 @@ void FileStore::end_maintenance(bool is_stuck) {
   {
     LockGuard guard(mutex_);
     is_maintaining_ = is_in_maintain_ = maintains_again_ = false;
-    wants_space_ = false;
+    full_volume_.reset();
     if (is_stuck) refused.swap(waiting_);
   }
   for (const RecordPtr& record : refused) {
@@ -177,11 +177,12 @@ bool FileStore::evict_some() {
 std::uint64_t FileStore::live_bytes() const { return index_.payload_bytes() + index_.size() * 2 * kPageBytes; }
 
 // The sealed segment with the least alive in it; 0: there is none.
-SegmentId FileStore::emptiest_segment(std::uint64_t& live) const {
+SegmentId FileStore::emptiest_segment(std::optional<unsigned> volume, std::uint64_t& live) const {
   SegmentId best = 0;
   double least = 0;
   for (const auto& [id, segment] : segments_) {
     if (segment.active || segment.is_leaving || segment.holds > 0 || segment.physical_bytes == 0) continue;
+    if (volume && segment.volume != *volume) continue;
     const double share = static_cast<double>(index_.live_bytes(id)) / static_cast<double>(segment.physical_bytes);
     if (best != 0 && share >= least) continue;
     best = id;
@@ -191,20 +192,22 @@ SegmentId FileStore::emptiest_segment(std::uint64_t& live) const {
   return best;
 }
 
-// The disk is full: nothing can be moved, so the emptiest segment goes with what lives in it.
+// The disk of a volume is full: nothing can be moved, so its emptiest segment goes with what lives in it. If it has
+// none, others fill the disk: then the volume's writes wait until that ends, and other volumes keep what they have.
+// False: no disk is full.
 bool FileStore::drop_for_space() {
   SegmentId victim = 0;
   {
     LockGuard guard(mutex_);
-    if (!wants_space_) return false;
-    wants_space_ = false;
+    if (!full_volume_) return false;
     std::uint64_t live = 0;
-    victim = emptiest_segment(live);
-    if (victim == 0) return false;
+    victim = emptiest_segment(std::exchange(full_volume_, std::nullopt), live);
+    if (victim == 0) return true;
     segments_.at(victim).is_leaving = true;
     counters_.evicted.fetch_add(index_.drop_segment(victim), kRelaxed);
   }
-  return remove_segment(victim);
+  (void)remove_segment(victim);
+  return true;
 }
 
 // Nothing is to be gained by moving (pages that fill their segments badly, too): the coldest go until something is.
@@ -228,7 +231,7 @@ bool FileStore::clean_one() {
   {
     LockGuard guard(mutex_);
     std::uint64_t live = 0;
-    job->segment = emptiest_segment(live);
+    job->segment = emptiest_segment(std::nullopt, live);
     if (job->segment == 0) return false;
     SegmentInfo& info = segments_.at(job->segment);
     if (live > info.physical_bytes / 100 * kCleanBelowPercent || vain_cleanings_ > kVainCleanings) {

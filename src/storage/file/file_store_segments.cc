@@ -128,8 +128,9 @@ void FileStore::note_failure(unsigned volume, const Status& why, const std::shar
     }
   }
   v.last_error = why;
-  if (v.suspended_until > now) return;                             // one failure, many writes
-  if (why.code() == StatusCode::kOverloaded) wants_space_ = true;  // the disk is full, and nothing else (file_system.h)
+  if (v.suspended_until > now) return;  // one failure, many writes
+  if (why.code() == StatusCode::kOverloaded)
+    full_volume_ = volume;  // the disk is full, and nothing else (file_system.h)
   // The first failure in a row is answered by a new segment at once; the next ones wait longer and longer.
   if (++v.write_failures < 2) return;
   probe(Probe::kFileSuspended);

@@ -256,7 +256,7 @@ FileStore::Placed FileStore::try_place(Record& record, unsigned& volume, Status&
   const TimePoint now = clock_.now();
   bool is_rolling = false, lacks_room = false;
   why = Status::ok();
-  if (wants_space_ && record.op) return Placed::kWaits;  // a segment is about to go
+  if (full_volume_ && record.op) return Placed::kWaits;  // a segment is about to go
   // What a clear has removed is not written again: a segment that is made after it holds nothing of it.
   for (const ListedPage& page : record.pages) {
     if (record.op || !is_cleared(page)) continue;
