@@ -35,17 +35,26 @@ class Beside {
   [[nodiscard]] virtual Result<StorageRun> get(std::uint64_t page_bytes, std::uint32_t depth) = 0;
 };
 
+// Its own, as --backend's do not say so.
+Status of_beside(const Status& status) {
+  return status.is_ok() ? status : Status(status.code(), "--beside: " + status.message());
+}
+
 class BesideBackend final : public Beside {
  public:
   explicit BesideBackend(std::unique_ptr<StorageRunner> runner) : runner_(std::move(runner)) {}
   Result<StorageRun> set(std::uint64_t page_bytes, std::uint32_t depth) override {
-    return runner_->set(page_bytes, depth);
+    return named(runner_->set(page_bytes, depth));
   }
   Result<StorageRun> get(std::uint64_t page_bytes, std::uint32_t depth) override {
-    return runner_->get(page_bytes, depth);
+    return named(runner_->get(page_bytes, depth));
   }
 
  private:
+  static Result<StorageRun> named(Result<StorageRun> run) {
+    if (!run.is_ok()) return of_beside(run.status());
+    return run;
+  }
   const std::unique_ptr<StorageRunner> runner_;
 };
 
@@ -105,7 +114,7 @@ Result<BesidePlan> plan_beside(const StorageBenchOptions& options, const Places&
   own.backend = options.beside;
   own.extra = options.beside_extra;
   Result<std::unique_ptr<StorageRunner>> runner = StorageRunner::create(own, places.other_store);
-  if (!runner.is_ok()) return Status(runner.status().code(), "--beside: " + runner.status().message());
+  if (!runner.is_ok()) return of_beside(runner.status());
   std::string text = "backend " + options.beside;
   for (const std::string& extra : options.beside_extra) text += " " + extra;
   return BesidePlan{std::make_unique<BesideBackend>(std::move(runner).value()), text};
@@ -191,6 +200,18 @@ Status run_restart(const StorageBenchOptions& options) {
   return Status::ok();
 }
 
+// Declared before what writes into the folder, so that it goes last.
+class FolderGuard {
+ public:
+  explicit FolderGuard(const std::string& folder) : folder_(folder) { remove_bench_directory(folder_); }
+  ~FolderGuard() { remove_bench_directory(folder_); }
+  FolderGuard(const FolderGuard&) = delete;
+  FolderGuard& operator=(const FolderGuard&) = delete;
+
+ private:
+  const std::string folder_;
+};
+
 Status run_bench(StorageBenchOptions options) {
   FileSystem& files = real_file_system();
   LARDER_RETURN_IF_ERROR(files.make_dirs(options.directory));
@@ -200,11 +221,11 @@ Status run_bench(StorageBenchOptions options) {
   places.store = join_path(places.folder, "store");
   places.other_store = join_path(places.folder, "other");
   places.fio_file = join_path(places.folder, "fio.data");
-  remove_bench_directory(places.folder);  // of a run that was ended
+  const FolderGuard folder(places.folder);  // removes one of a run that was ended, too
   LARDER_RETURN_IF_ERROR(files.make_dirs(places.folder));
   const MachineInfo machine = machine_info(options.directory);
   Result<std::unique_ptr<StorageRunner>> runner = StorageRunner::create(options, places.store);
-  if (!runner.is_ok()) return runner.status();
+  if (!runner.is_ok()) return Status(runner.status().code(), "--backend, --extra: " + runner.status().message());
   Result<BesidePlan> beside = plan_beside(options, places);
   if (!beside.is_ok()) return beside.status();
   if (!options.as_json) std::printf("%s\n", storage_header(options, machine, beside->text).c_str());
@@ -235,9 +256,6 @@ Status run_bench(StorageBenchOptions options) {
     const auto* figures = options.exists_pages > 0 ? &*exists : nullptr;
     std::printf("%s\n", dump_json(storage_json(options, machine, beside->text, cells, figures), 2).c_str());
   }
-  beside->other.reset();
-  runner->reset();
-  remove_bench_directory(places.folder);
   return Status::ok();
 }
 
@@ -326,6 +344,9 @@ Status check_options(const StorageBenchOptions& o) {
   }
   for (const std::uint32_t depth : o.depths) {
     if (depth == 0 || depth > kMostDepth) return invalid_argument(fmt::format("--depths: {} is not in 1..1024", depth));
+  }
+  if (!o.beside_extra.empty() && (o.beside == kFio || o.beside == kNone)) {
+    return invalid_argument("--beside-extra: needs --beside with the name of a backend");
   }
   if (o.bytes < kLeastBytes) return invalid_argument("--bytes: the least is 1Mi");
   if (!(o.seconds > 0 && o.seconds <= 3600)) return invalid_argument("--seconds: above 0, at most 3600");

@@ -2,7 +2,7 @@
 //
 // For each page size and queue depth, `repeat` times, by turns so that noise hits both (the other goes first every
 // second time):
-//   set    pages of new content through the storage port into a fresh store, up to its close() (everything is on disk)
+//   set    pages of new content through the storage port into a fresh store, up to its close() and a sync of its files
 //   fio    sequential write of as many bytes to a fresh file, direct, io_uring, ended by an fsync
 //   get    the store opened again; each page once, in random order, into other memory
 //   fio    random reads of the file it wrote

@@ -42,6 +42,10 @@ Json spread_json(const Spread& spread) {
   return {{"low", spread.low}, {"median", spread.median}, {"high", spread.high}};
 }
 
+bool has_others(const std::vector<StorageCell>& cells) {
+  return std::any_of(cells.begin(), cells.end(), [](const StorageCell& cell) { return !cell.other.empty(); });
+}
+
 }  // namespace
 
 Spread spread_of(std::vector<double> values) {
@@ -95,31 +99,50 @@ std::string storage_header(const StorageBenchOptions& options, const MachineInfo
 }
 
 std::string storage_table(const std::vector<StorageCell>& cells, const std::string& other) {
-  TextTable table({"operation", "page", "depth", "MiB/s [spread]", other + " MiB/s [spread]", "ratio [spread]",
-                   "best/best", "CPU us/page", other + " CPU us/page"});
+  const bool has_other = has_others(cells);
+  std::vector<std::string> heads = {"operation", "page", "depth", "MiB/s [spread]", "CPU us/page"};
+  if (has_other) {
+    for (const char* head : {" MiB/s [spread]", " CPU us/page"}) heads.push_back(other + head);
+    for (const char* head : {"ratio [spread]", "best/best"}) heads.emplace_back(head);
+  }
+  TextTable table(heads);
   std::string last;
   for (const StorageCell& cell : cells) {
     if (!last.empty() && last != cell.operation + bytes_text(cell.page_bytes)) table.add_rule();
     last = cell.operation + bytes_text(cell.page_bytes);
-    const bool has_other = !cell.other.empty();
-    const Spread ratio = ratio_of(cell);
-    table.add_row({cell.operation, bytes_text(cell.page_bytes), std::to_string(cell.depth),
-                   speed_text(spread_of(speeds_of(cell.own))),
-                   has_other ? speed_text(spread_of(speeds_of(cell.other))) : "-",
-                   has_other ? fmt::format("{:.3f} [{:.3f}..{:.3f}]", ratio.median, ratio.low, ratio.high) : "-",
-                   has_other ? fmt::format("{:.3f}", best_ratio(cell)) : "-",
-                   fmt::format("{:.1f}", spread_of(cpu_of(cell.own)).median),
-                   has_other ? fmt::format("{:.1f}", spread_of(cpu_of(cell.other)).median) : "-"});
+    std::vector<std::string> row = {cell.operation, bytes_text(cell.page_bytes), std::to_string(cell.depth),
+                                    speed_text(spread_of(speeds_of(cell.own))),
+                                    fmt::format("{:.1f}", spread_of(cpu_of(cell.own)).median)};
+    if (has_other) {
+      const Spread ratio = ratio_of(cell);
+      row.push_back(speed_text(spread_of(speeds_of(cell.other))));
+      row.push_back(fmt::format("{:.1f}", spread_of(cpu_of(cell.other)).median));
+      row.push_back(fmt::format("{:.3f} [{:.3f}..{:.3f}]", ratio.median, ratio.low, ratio.high));
+      row.push_back(fmt::format("{:.3f}", best_ratio(cell)));
+    }
+    table.add_row(std::move(row));
   }
   return table.text();
 }
 
 std::string throughput_table(const std::vector<StorageCell>& cells, const std::string& other) {
-  TextTable table({"operation", "page", "MiB/s", "at depth", other + " MiB/s", "at depth", "ratio"});
+  const bool has_other = has_others(cells);
+  std::vector<std::string> heads = {"operation", "page", "MiB/s", "at depth"};
+  if (has_other) {
+    for (const std::string& head : {other + " MiB/s", std::string("at depth"), std::string("ratio")}) {
+      heads.push_back(head);
+    }
+  }
+  TextTable table(heads);
   for (const Throughput& t : throughput_of(cells)) {
-    table.add_row({t.operation, bytes_text(t.page_bytes), fmt::format("{:.0f}", t.own / kMiB),
-                   std::to_string(t.own_depth), fmt::format("{:.0f}", t.other / kMiB), std::to_string(t.other_depth),
-                   t.other > 0 ? fmt::format("{:.3f}", t.own / t.other) : "-"});
+    std::vector<std::string> row = {t.operation, bytes_text(t.page_bytes), fmt::format("{:.0f}", t.own / kMiB),
+                                    std::to_string(t.own_depth)};
+    if (has_other) {
+      row.push_back(fmt::format("{:.0f}", t.other / kMiB));
+      row.push_back(std::to_string(t.other_depth));
+      row.push_back(t.other > 0 ? fmt::format("{:.3f}", t.own / t.other) : "-");
+    }
+    table.add_row(std::move(row));
   }
   return "throughput of each page size: the median at its best depth\n" + table.text();
 }
@@ -149,7 +172,7 @@ Json storage_json(const StorageBenchOptions& options, const MachineInfo& machine
                 {"seconds", options.seconds},
                 {"repeat", options.repeat},
                 {"seed", options.seed},
-                {"beside", options.beside},
+                {"beside", has_others(cells) ? options.beside : "none"},
                 {"beside_extra", options.beside_extra},
                 {"beside_how", other}}},
               {"cells", Json::array()}};

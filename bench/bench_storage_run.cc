@@ -221,9 +221,9 @@ Result<std::unique_ptr<StorageRunner>> StorageRunner::create(const StorageBenchO
   parts->directory = store_directory;
   LARDER_RETURN_IF_ERROR(register_backends(parts->factory));
   const std::vector<BackendOptionHelp>* known = parts->factory.options_of(options.backend);
+  if (known == nullptr) return invalid_argument("there is no storage backend '" + options.backend + "'");
   const auto has_option = [known](std::string_view key) {
-    return known != nullptr &&
-           std::any_of(known->begin(), known->end(), [key](const auto& option) { return option.key == key; });
+    return std::any_of(known->begin(), known->end(), [key](const auto& option) { return option.key == key; });
   };
   if (has_option("directory")) parts->backend_options["directory"] = store_directory;
   if (has_option("file_path_prefix")) {  // hf3fs: on a mount, or under a directory that the fake library takes for one
@@ -232,7 +232,10 @@ Result<std::unique_ptr<StorageRunner>> StorageRunner::create(const StorageBenchO
   for (const std::string& text : options.extra) {
     const std::size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0) {
-      return invalid_argument("--extra: KEY=VALUE is expected, not '" + text + "'");
+      return invalid_argument("KEY=VALUE is expected, not '" + text + "'");
+    }
+    if (!has_option(text.substr(0, equals))) {
+      return invalid_argument("backend '" + options.backend + "' has no option '" + text.substr(0, equals) + "'");
     }
     parts->backend_options[text.substr(0, equals)] = text.substr(equals + 1);
   }
@@ -276,7 +279,8 @@ Result<StorageRun> StorageRunner::set(std::uint64_t page_bytes, std::uint32_t de
   });
   const bool is_persistent = p.keeps_pages();
   if (is_persistent) {  // closing writes and syncs what is left
-    const Status closed = p.close();
+    Status closed = p.close();
+    if (closed.is_ok()) closed = drop_page_cache(p.directory);  // what it left to the operating system
     if (status.is_ok()) status = closed;
   }
   const double seconds = seconds_since(begin);

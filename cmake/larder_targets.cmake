@@ -186,7 +186,8 @@ endfunction()
 
 # The benchmarks run, and find what they measure in order. Their numbers are not looked at.
 function(larder_add_bench_tests)
-  foreach(bench "metadata --quick" "metadata --http --quick" "storage --quick --no-fio" "transfer 16"
+  foreach(bench "metadata --quick" "metadata --http --quick" "storage --quick --beside none"
+      "storage --quick --backend memory --beside file" "transfer 16"
       "tree --sequences 2000")
     string(REPLACE " " "_" name "${bench}")
     separate_arguments(words UNIX_COMMAND "${bench}")

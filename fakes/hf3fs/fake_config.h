@@ -19,7 +19,7 @@ inline constexpr std::uint8_t kPoisonByte = 0xd5;
 struct FakeConfig {
   FakeMode mode = FakeMode::kThreads;
   std::uint64_t seed = 1;
-  std::uint32_t workers = 32;  // pages moved at once: a real daemon has coroutines
+  std::uint32_t workers = 32;  // I/Os of reads at once: a real daemon has coroutines
   std::uint64_t chunk_bytes = std::uint64_t{1} << 20;
   std::uint32_t start_at_prep_permille = 100;
   bool shuffle = true;

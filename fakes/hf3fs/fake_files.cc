@@ -200,13 +200,19 @@ std::optional<std::uint64_t> FakeFile::chunk_length(std::uint64_t chunk, std::ui
 std::int64_t FakeFile::read(std::uint8_t* to, std::uint64_t offset, std::uint64_t length, bool forbid_holes) {
   std::uint64_t filled = 0;  // everything before is delivered
   for (std::uint64_t at = 0; at < length;) {
-    const std::uint64_t chunk = (offset + at) / chunk_bytes_;
-    const std::uint64_t in_chunk = (offset + at) % chunk_bytes_;
-    const std::uint64_t want = std::min(chunk_bytes_ - in_chunk, length - at);
-    const std::shared_lock lock(lock_of(chunk));
-    const std::uint64_t has = chunk_length(chunk, in_chunk + want).value_or(0);
-    if (has > in_chunk) {
-      const std::uint64_t bytes = std::min(has - in_chunk, want);
+    // Neighbouring chunks in one read, up to the first that is not all there.
+    std::array<std::shared_lock<std::shared_mutex>, kChunksAtOnce> locks;
+    std::uint64_t wanted = 0, bytes = 0;
+    for (auto lock = locks.begin(); lock != locks.end() && wanted == bytes && at + wanted < length; ++lock) {
+      const std::uint64_t chunk = (offset + at + wanted) / chunk_bytes_;
+      const std::uint64_t in_chunk = (offset + at + wanted) % chunk_bytes_;
+      const std::uint64_t want = std::min(chunk_bytes_ - in_chunk, length - at - wanted);
+      *lock = std::shared_lock(lock_of(chunk));
+      const std::uint64_t has = chunk_length(chunk, in_chunk + want).value_or(0);
+      wanted += want;
+      bytes += has > in_chunk ? std::min(has - in_chunk, want) : 0;
+    }
+    if (bytes > 0) {
       if (at > filled) {
         if (forbid_holes) return -ENODATA;
         std::memset(to + filled, 0, at - filled);
@@ -216,7 +222,7 @@ std::int64_t FakeFile::read(std::uint8_t* to, std::uint64_t offset, std::uint64_
       if (moved < 0) return moved;
       if (moved > 0) filled = at + static_cast<std::uint64_t>(moved);  // fewer: another process cut the file
     }
-    at += want;
+    at += wanted;
   }
   return static_cast<std::int64_t>(filled);
 }

@@ -69,6 +69,7 @@ class FakeFile {
 
  private:
   static constexpr std::size_t kLocks = 64;
+  static constexpr std::size_t kChunksAtOnce = 8;  // of a read; each has a lock of its own
   static constexpr std::size_t kChunksPerSegment = 4096;
   static constexpr std::size_t kSegments = 8192;
   // A chunk's length + 2; 0: not looked at yet, 1: not there.

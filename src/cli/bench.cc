@@ -42,7 +42,7 @@ constexpr Bench kBenches[] = {
      bench_metadata_or_http},
     {"multiturn", "conversations through HTTP: hit rate and time to first token (needs a running server)",
      bench_multiturn},
-    {"storage", "set, get and exists of a storage backend, beside fio in the same directory", bench_storage},
+    {"storage", "set, get and exists of a storage backend, beside fio or another backend", bench_storage},
 #ifdef LARDER_HAVE_BENCH_TREE
     {"tree", "match, insert, evict and lock of the radix tree, in this process", bench_tree},
 #endif

@@ -70,6 +70,8 @@ TEST(BenchStorage, ThroughputIsTheBestDepthsOfEach) {
   EXPECT_EQ(found[0].other_depth, 1u);
   EXPECT_EQ(found[1].operation, "get");
   EXPECT_EQ(found[1].other, 0);
+  EXPECT_EQ(throughput_table({cells[2]}, "fio").find("fio"), std::string::npos) << "nothing to compare with";
+  EXPECT_EQ(storage_table({cells[2]}, "fio").find("best/best"), std::string::npos);
   EXPECT_NE(throughput_table(cells, "file").find("2.250"), std::string::npos) << throughput_table(cells, "file");
 }
 
@@ -86,6 +88,12 @@ TEST(BenchStorage, NamesTheWrongOption) {
   EXPECT_NE(message([](auto& o) { o.bytes = 1000; }).find("--bytes"), std::string::npos);
   EXPECT_NE(message([](auto& o) { o.seconds = 0; }).find("--seconds"), std::string::npos);
   EXPECT_NE(message([](auto& o) { o.repeat = 0; }).find("--repeat"), std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.beside_extra = {"io_depth=8"}; }).find("--beside-extra"), std::string::npos);
+  EXPECT_EQ(message([](auto& o) {
+              o.beside = "file";
+              o.beside_extra = {"io_depth=8"};
+            }),
+            "");
 }
 
 TEST(BenchStorage, ASmallRunOnTheMemoryBackend) {
@@ -111,9 +119,10 @@ TEST(BenchStorage, ASmallRunOnTheMemoryBackend) {
   EXPECT_EQ(exists->queries, 50u);
   EXPECT_LE(exists->p50_us, exists->p99_us);
   options.backend = "memorie";
-  auto unknown = StorageRunner::create(options, nowhere);
-  ASSERT_TRUE(unknown.is_ok());  // it is opened by the first run
-  EXPECT_EQ((*unknown)->set(65536, 4).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(StorageRunner::create(options, nowhere).status().code(), StatusCode::kInvalidArgument);
+  options.backend = "memory";
+  options.extra = {"no_such_option=1"};
+  EXPECT_EQ(StorageRunner::create(options, nowhere).status().code(), StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 //    dropped by the backend. No exception crosses this port; no callback is made under a lock.
 //  - A PageGroup commits atomically: after a crash all of its items are there, or none (atomic_groups capability);
 //    a reader never sees an item of a group before its anchor. Writing a page that is there already is ok and cheap.
-//  - read() returns only bytes verified by verify_page().
+//  - read() returns only bytes verified as verify_page() does.
 //  - A store is bound to nothing: pages of many models, layouts and tenants live side by side and never meet, because
 //    the key chain is seeded with the namespace digest and the envelope is checked.
 //

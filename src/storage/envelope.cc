@@ -1,6 +1,6 @@
 #include "storage/envelope.h"
 
-#define XXH_STATIC_LINKING_ONLY  // XXH3_state_t on the stack: no allocation per page
+#define XXH_STATIC_LINKING_ONLY  // for XXH3_state_t on the stack
 #include <xxhash.h>
 
 #include <cstring>

@@ -9,11 +9,12 @@
 namespace larder::hf3fs {
 namespace {
 
-constexpr std::uint64_t kBlock = std::uint64_t{32} << 10;  // copied and hashed at once: fits the first-level cache
+constexpr std::uint64_t kBlock = std::uint64_t{16} << 10;  // copied, then hashed: two fit the first-level cache
 
 // The checksum that the payload must have.
 Result<Checksum128> check_head(const Envelope& wanted, const std::byte* slot) {
-  const std::span<const std::byte> head(slot, kEnvelopeBytes);
+  EnvelopeBytes head;
+  std::memcpy(head.data(), slot, head.size());
   const Result<Envelope> found = decode_envelope(head);
   if (!found.is_ok()) return found.status();
   if (found->generation != wanted.generation && !defect(Defect::kGenerationIgnored)) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <vector>
 
 #include "storage/hf3fs/page_slots.h"
@@ -64,19 +65,39 @@ TEST_F(SlotBytes, AnotherGenerationIsAMiss) {
 }
 
 TEST_F(SlotBytes, AnyOtherDifferenceIsCorrupt) {
-  PageTransfer transfer = transfer_of(pieces_);
-  transfer.envelope.pool = PoolName::kMamba;
-  EXPECT_EQ(take(transfer), StatusCode::kCorrupt);
-  transfer = transfer_of(pieces_);
-  transfer.envelope.key.bytes[31] ^= 1;
-  EXPECT_EQ(take(transfer), StatusCode::kCorrupt);
-  transfer = transfer_of(pieces_);
-  transfer.envelope.namespace_digest.bytes[0] ^= 1;
-  EXPECT_EQ(take(transfer), StatusCode::kCorrupt);
-  transfer = transfer_of(pieces_);
-  transfer.envelope.layout_fingerprint.bytes[0] ^= 1;
-  EXPECT_EQ(take(transfer), StatusCode::kCorrupt);
-  EXPECT_FALSE(was_touched_);
+  const std::function<void(Envelope&)> changes[] = {
+      [](Envelope& e) { e.pool = PoolName::kMamba; },
+      [](Envelope& e) { e.key.bytes[31] ^= 1; },
+      [](Envelope& e) { e.namespace_digest.bytes[0] ^= 1; },
+      [](Envelope& e) { e.layout_fingerprint.bytes[0] ^= 1; },
+      [](Envelope& e) { e.payload_bytes -= 1; },
+  };
+  for (const auto& change : changes) {
+    PageTransfer transfer = transfer_of(pieces_);
+    change(transfer.envelope);
+    EXPECT_EQ(take(transfer), StatusCode::kCorrupt);
+    EXPECT_FALSE(was_touched_);
+  }
+}
+
+// Pieces and the blocks they are copied in have borders of their own.
+TEST_F(SlotBytes, LaterBlocksAreVerifiedToo) {
+  constexpr std::size_t kLarge = 100'000;
+  std::vector<std::byte> content(kLarge), out(kLarge), slot(transfer_bytes(kLarge));
+  for (std::size_t i = 0; i < kLarge; ++i) content[i] = static_cast<std::byte>(i * 7 + i / 1000);
+  const std::vector<Segment> from = {{content.data(), kLarge}};
+  const std::vector<Segment> to = {{out.data(), 20'001}, {out.data() + 20'001, 50'000}, {out.data() + 70'001, 29'999}};
+  PageTransfer transfer = transfer_of(from);
+  transfer.envelope.payload_bytes = kLarge;
+  fill_slot(transfer, slot.data(), slot.size());
+  transfer.payload = to;
+  ASSERT_TRUE(take_out(transfer, slot.data()).is_ok());
+  EXPECT_EQ(out, content);
+  for (const std::size_t at : {0u, 17'000u, 20'001u, 40'000u, 99'999u}) {
+    slot[kHeadBytes + at] ^= std::byte{1};
+    EXPECT_EQ(take_out(transfer, slot.data()).code(), StatusCode::kCorrupt) << at;
+    slot[kHeadBytes + at] ^= std::byte{1};
+  }
 }
 
 TEST_F(SlotBytes, AnyBitOfHeadOrPayloadIsSeen) {
