@@ -47,23 +47,22 @@ int pwrite_all(int fd, const std::uint8_t* from, std::uint64_t bytes, std::uint6
   return 0;
 }
 
-// Memory for direct reads, huge pages of each thread. An iov lies in small pages, of which a disk takes only a part at
-// once; a copy is faster than that. Room for a page of 2 MiB and its head: in two reads it would take twice as long.
+// Memory for direct I/O, one huge page of each thread. An iov lies in small pages, of which a disk takes only a part
+// at once; a copy is faster than that.
 class Bounce {
  public:
-  static constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
-  static constexpr std::uint64_t kBytes = 2 * kHugePage;
+  static constexpr std::uint64_t kBytes = std::uint64_t{2} << 20;
   Bounce() {
     void* const made =
-        ::mmap(nullptr, kBytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        ::mmap(nullptr, 2 * kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (made == MAP_FAILED) return;
     mapping_ = made;
     const auto address = reinterpret_cast<std::uintptr_t>(made);
-    data_ = reinterpret_cast<std::uint8_t*>(round_up(address, kHugePage));
+    data_ = reinterpret_cast<std::uint8_t*>(round_up(address, kBytes));
     (void)::madvise(data_, kBytes, MADV_HUGEPAGE);
   }
   ~Bounce() {
-    if (mapping_ != nullptr) ::munmap(mapping_, kBytes + kHugePage);
+    if (mapping_ != nullptr) ::munmap(mapping_, 2 * kBytes);
   }
   Bounce(const Bounce&) = delete;
   Bounce& operator=(const Bounce&) = delete;
@@ -91,6 +90,18 @@ std::int64_t pread_direct(int fd, std::uint8_t* to, std::uint64_t bytes, std::ui
     if (static_cast<std::uint64_t>(moved) < part) break;
   }
   return static_cast<std::int64_t>(done);
+}
+
+int pwrite_direct(int fd, const std::uint8_t* from, std::uint64_t bytes, std::uint64_t offset) {
+  std::uint8_t* const memory = Bounce::mine().data();
+  for (std::uint64_t done = 0; done < bytes;) {
+    const std::uint64_t part = std::min(bytes - done, Bounce::kBytes);
+    std::memcpy(memory, from + done, part);
+    const int failed = pwrite_all(fd, memory, part, offset + done);
+    if (failed != 0) return failed;
+    done += part;
+  }
+  return 0;
 }
 
 std::uint64_t size_of(int fd) {
@@ -200,19 +211,13 @@ std::optional<std::uint64_t> FakeFile::chunk_length(std::uint64_t chunk, std::ui
 std::int64_t FakeFile::read(std::uint8_t* to, std::uint64_t offset, std::uint64_t length, bool forbid_holes) {
   std::uint64_t filled = 0;  // everything before is delivered
   for (std::uint64_t at = 0; at < length;) {
-    // Neighbouring chunks in one read, up to the first that is not all there.
-    std::array<std::shared_lock<std::shared_mutex>, kChunksAtOnce> locks;
-    std::uint64_t wanted = 0, bytes = 0;
-    for (auto lock = locks.begin(); lock != locks.end() && wanted == bytes && at + wanted < length; ++lock) {
-      const std::uint64_t chunk = (offset + at + wanted) / chunk_bytes_;
-      const std::uint64_t in_chunk = (offset + at + wanted) % chunk_bytes_;
-      const std::uint64_t want = std::min(chunk_bytes_ - in_chunk, length - at - wanted);
-      *lock = std::shared_lock(lock_of(chunk));
-      const std::uint64_t has = chunk_length(chunk, in_chunk + want).value_or(0);
-      wanted += want;
-      bytes += has > in_chunk ? std::min(has - in_chunk, want) : 0;
-    }
-    if (bytes > 0) {
+    const std::uint64_t chunk = (offset + at) / chunk_bytes_;
+    const std::uint64_t in_chunk = (offset + at) % chunk_bytes_;
+    const std::uint64_t want = std::min(chunk_bytes_ - in_chunk, length - at);
+    const std::shared_lock lock(lock_of(chunk));
+    const std::uint64_t has = chunk_length(chunk, in_chunk + want).value_or(0);
+    if (has > in_chunk) {
+      const std::uint64_t bytes = std::min(has - in_chunk, want);
       if (at > filled) {
         if (forbid_holes) return -ENODATA;
         std::memset(to + filled, 0, at - filled);
@@ -222,7 +227,7 @@ std::int64_t FakeFile::read(std::uint8_t* to, std::uint64_t offset, std::uint64_
       if (moved < 0) return moved;
       if (moved > 0) filled = at + static_cast<std::uint64_t>(moved);  // fewer: another process cut the file
     }
-    at += wanted;
+    at += want;
   }
   return static_cast<std::int64_t>(filled);
 }
@@ -234,7 +239,14 @@ int FakeFile::write_chunk(const std::uint8_t* from, std::uint64_t chunk, std::ui
   const std::uint64_t before = chunk_length(chunk, in_chunk + bytes).value_or(0);
   const std::uint64_t after = std::max(before, in_chunk + bytes);
   if (!space_.take(after - before, capacity)) return -ENOSPC;
-  const int failed = pwrite_all(fd_, from, bytes, chunk * chunk_bytes_ + in_chunk);
+  const std::uint64_t offset = chunk * chunk_bytes_ + in_chunk;
+  const bool goes_direct = is_direct(bytes, offset);
+  if (goes_direct && before == 0) {  // a place for all of the chunk at once; it reads as a hole until it is written
+    (void)::fallocate(fd_, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset - in_chunk),
+                      static_cast<off_t>(chunk_bytes_));
+  }
+  const int failed =
+      goes_direct ? pwrite_direct(direct_fd_, from, bytes, offset) : pwrite_all(fd_, from, bytes, offset);
   if (failed != 0) {
     space_.give(after - before);
     return failed;
@@ -345,7 +357,7 @@ std::shared_ptr<FakeFile> FakeFiles::of_fd(int fd, std::uint64_t chunk_bytes) {
   const std::string path = "/proc/self/fd/" + std::to_string(fd);
   const int own = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (own < 0) return nullptr;
-  const int direct = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);  // -1: not on this file system
+  const int direct = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_DIRECT);  // -1: not on this file system
   auto file = std::make_shared<FakeFile>(own, direct, chunk_bytes, space_);
   known = file;
   return file;

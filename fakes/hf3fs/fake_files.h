@@ -43,7 +43,7 @@ using ChunkFilter = std::function<bool(std::uint64_t chunk_of_io)>;
 
 class FakeFile {
  public:
-  // Takes `fd`, open for reading and writing, and `direct_fd`, the same for reading past the page cache, or -1.
+  // Takes `fd`, open for reading and writing, and `direct_fd`, the same past the page cache, or -1.
   FakeFile(int fd, int direct_fd, std::uint64_t chunk_bytes, FakeSpace& space);
   ~FakeFile();
   FakeFile(const FakeFile&) = delete;
@@ -69,7 +69,6 @@ class FakeFile {
 
  private:
   static constexpr std::size_t kLocks = 64;
-  static constexpr std::size_t kChunksAtOnce = 8;  // of a read; each has a lock of its own
   static constexpr std::size_t kChunksPerSegment = 4096;
   static constexpr std::size_t kSegments = 8192;
   // A chunk's length + 2; 0: not looked at yet, 1: not there.
@@ -86,7 +85,7 @@ class FakeFile {
   void set_length(std::uint64_t chunk, std::optional<std::uint64_t> length);
   void forget_from(std::uint64_t first_chunk);
 
-  // Whole blocks are read past the page cache: a client of 3FS has none.
+  // Whole blocks go past the page cache: a client of 3FS has none, and its servers have what they acknowledge on disk.
   [[nodiscard]] bool is_direct(std::uint64_t bytes, std::uint64_t offset) const;
 
   // constant after construction

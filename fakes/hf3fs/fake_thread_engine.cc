@@ -10,7 +10,7 @@ namespace larder::hf3fs {
 namespace {
 
 constexpr std::size_t kPickAmong = 8;  // ready jobs, when jobs are permuted
-constexpr std::size_t kWriters = 4;    // a chunk takes one write after another: more threads would only wait for it
+constexpr std::size_t kWriters = 16;   // a chunk takes one write after another: more threads would only wait for it
 
 }  // namespace
 

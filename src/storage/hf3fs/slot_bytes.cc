@@ -29,17 +29,23 @@ Result<Checksum128> check_head(const Envelope& wanted, const std::byte* slot) {
 }  // namespace
 
 void fill_slot(const PageTransfer& transfer, std::byte* slot, std::uint64_t slot_bytes) {
+  PayloadHasher hasher;
+  std::byte* to = slot + kHeadBytes;
+  for (const Segment& piece : transfer.payload) {
+    for (std::uint64_t done = 0; done < piece.size;) {
+      const std::uint64_t block = std::min(piece.size - done, kBlock);
+      std::memcpy(to, piece.data + done, block);
+      hasher.update({to, block});
+      done += block;
+      to += block;
+    }
+  }
+  std::memset(to, 0, static_cast<std::size_t>(slot + slot_bytes - to));
   Envelope envelope = transfer.envelope;
-  envelope.checksum = payload_checksum(transfer.payload);
+  envelope.checksum = hasher.finish();
   const EnvelopeBytes head = encode_envelope(envelope);
   std::memcpy(slot, head.data(), head.size());
   std::memset(slot + head.size(), 0, kHeadBytes - head.size());
-  std::byte* at = slot + kHeadBytes;
-  for (const Segment& piece : transfer.payload) {
-    if (piece.size != 0) std::memcpy(at, piece.data, piece.size);
-    at += piece.size;
-  }
-  std::memset(at, 0, static_cast<std::size_t>(slot + slot_bytes - at));
 }
 
 Status take_out(const PageTransfer& transfer, const std::byte* slot) {

@@ -10,7 +10,7 @@
 
 namespace larder::hf3fs {
 
-// `slot`: transfer_bytes(payload) of them, or more.
+// `slot`: transfer_bytes(payload) of them, or more. The checksum is that of the copy.
 void fill_slot(const PageTransfer& transfer, std::byte* slot, std::uint64_t slot_bytes);
 
 // Copies the payload out of a slot that was read into `slot`, transfer_bytes(payload) or more. The transfer's segments
