@@ -97,7 +97,8 @@ class Routes {
     fuzz_check(is_known, "status " + std::to_string(response.status) + ": " + response.body);
     if (response.status == 400) {
       const bool is_deep = std::count(body.begin(), body.end(), '[') + std::count(body.begin(), body.end(), '{') > 64;
-      fuzz_check(is_deep || !json::accept(body), "JSON is called malformed: " + response.body);
+      const bool has_nul = body.find('\0') != std::string::npos;  // never JSON; to the parser it is the end
+      fuzz_check(is_deep || has_nul || !json::accept(body), "JSON is called malformed: " + response.body);
     }
     if (response.status == 204) return fuzz_check(response.body.empty(), "204 with a body");
     const json answer = json::parse(response.body, nullptr, false);
