@@ -241,9 +241,9 @@ class FileStore final : public StorageBackend {
   [[nodiscard]] std::uint64_t goal_bytes() const;
   [[nodiscard]] std::uint64_t live_bytes() const LARDER_REQUIRES(mutex_);
   [[nodiscard]] bool is_content() const LARDER_REQUIRES(mutex_);
-  // Of one volume, or of all. 0: none that may go.
-  [[nodiscard]] SegmentId emptiest_segment(std::optional<unsigned> volume, std::uint64_t& live) const
-      LARDER_REQUIRES(mutex_);
+  // Of one volume, or of any. 0: none that may go.
+  static constexpr unsigned kAnyVolume = ~0u;
+  [[nodiscard]] SegmentId emptiest_segment(unsigned volume, std::uint64_t& live) const LARDER_REQUIRES(mutex_);
   void start_maintenance() LARDER_EXCLUDES(mutex_);
   void start_maintenance_if_high() LARDER_EXCLUDES(mutex_);
   void maintain() LARDER_EXCLUDES(mutex_);

@@ -177,12 +177,12 @@ bool FileStore::evict_some() {
 std::uint64_t FileStore::live_bytes() const { return index_.payload_bytes() + index_.size() * 2 * kPageBytes; }
 
 // The sealed segment with the least alive in it; 0: there is none.
-SegmentId FileStore::emptiest_segment(std::optional<unsigned> volume, std::uint64_t& live) const {
+SegmentId FileStore::emptiest_segment(unsigned volume, std::uint64_t& live) const {
   SegmentId best = 0;
   double least = 0;
   for (const auto& [id, segment] : segments_) {
     if (segment.active || segment.is_leaving || segment.holds > 0 || segment.physical_bytes == 0) continue;
-    if (volume && segment.volume != *volume) continue;
+    if (volume != kAnyVolume && segment.volume != volume) continue;
     const double share = static_cast<double>(index_.live_bytes(id)) / static_cast<double>(segment.physical_bytes);
     if (best != 0 && share >= least) continue;
     best = id;
@@ -201,7 +201,8 @@ bool FileStore::drop_for_space() {
     LockGuard guard(mutex_);
     if (!full_volume_) return false;
     std::uint64_t live = 0;
-    victim = emptiest_segment(std::exchange(full_volume_, std::nullopt), live);
+    victim = emptiest_segment(*full_volume_, live);
+    full_volume_.reset();
     if (victim == 0) return true;
     segments_.at(victim).is_leaving = true;
     counters_.evicted.fetch_add(index_.drop_segment(victim), kRelaxed);
@@ -231,7 +232,7 @@ bool FileStore::clean_one() {
   {
     LockGuard guard(mutex_);
     std::uint64_t live = 0;
-    job->segment = emptiest_segment(std::nullopt, live);
+    job->segment = emptiest_segment(kAnyVolume, live);
     if (job->segment == 0) return false;
     SegmentInfo& info = segments_.at(job->segment);
     if (live > info.physical_bytes / 100 * kCleanBelowPercent || vain_cleanings_ > kVainCleanings) {
