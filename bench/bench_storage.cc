@@ -179,27 +179,6 @@ Status fit_to_disk(StorageBenchOptions& options) {
   return Status::ok();
 }
 
-Status run_restart(const StorageBenchOptions& options) {
-  Places places;
-  places.folder = join_path(options.directory, kFolder);
-  remove_bench_directory(places.folder);
-  LARDER_RETURN_IF_ERROR(real_file_system().make_dirs(places.folder));
-  const MachineInfo machine = machine_info(options.directory);
-  CellBench::note("restart");
-  const Result<RestartFigures> figures = measure_restart(options, join_path(places.folder, "store"));
-  CellBench::note("");
-  remove_bench_directory(places.folder);
-  if (!figures.is_ok()) return figures.status();
-  if (options.as_json) {
-    nlohmann::ordered_json out = storage_json(options, machine, "", {}, nullptr);
-    out["restart"] = restart_json(*figures);
-    std::printf("%s\n", dump_json(out, 2).c_str());
-  } else {
-    std::printf("%s\n%s", storage_header(options, machine, "nothing").c_str(), restart_text(*figures).c_str());
-  }
-  return Status::ok();
-}
-
 // Declared before what writes into the folder, so that it goes last.
 class FolderGuard {
  public:
@@ -211,6 +190,26 @@ class FolderGuard {
  private:
   const std::string folder_;
 };
+
+Status run_restart(const StorageBenchOptions& options) {
+  Places places;
+  places.folder = join_path(options.directory, kFolder);
+  const FolderGuard folder(places.folder);
+  LARDER_RETURN_IF_ERROR(real_file_system().make_dirs(places.folder));
+  const MachineInfo machine = machine_info(options.directory);
+  CellBench::note("restart");
+  const Result<RestartFigures> figures = measure_restart(options, join_path(places.folder, "store"));
+  CellBench::note("");
+  if (!figures.is_ok()) return figures.status();
+  if (options.as_json) {
+    nlohmann::ordered_json out = storage_json(options, machine, "", {}, nullptr);
+    out["restart"] = restart_json(*figures);
+    std::printf("%s\n", dump_json(out, 2).c_str());
+  } else {
+    std::printf("%s\n%s", storage_header(options, machine, "nothing").c_str(), restart_text(*figures).c_str());
+  }
+  return Status::ok();
+}
 
 Status run_bench(StorageBenchOptions options) {
   FileSystem& files = real_file_system();

@@ -102,8 +102,7 @@ std::string storage_table(const std::vector<StorageCell>& cells, const std::stri
   const bool has_other = has_others(cells);
   std::vector<std::string> heads = {"operation", "page", "depth", "MiB/s [spread]", "CPU us/page"};
   if (has_other) {
-    for (const char* head : {" MiB/s [spread]", " CPU us/page"}) heads.push_back(other + head);
-    for (const char* head : {"ratio [spread]", "best/best"}) heads.emplace_back(head);
+    heads.insert(heads.end(), {other + " MiB/s [spread]", other + " CPU us/page", "ratio [spread]", "best/best"});
   }
   TextTable table(heads);
   std::string last;
@@ -128,11 +127,7 @@ std::string storage_table(const std::vector<StorageCell>& cells, const std::stri
 std::string throughput_table(const std::vector<StorageCell>& cells, const std::string& other) {
   const bool has_other = has_others(cells);
   std::vector<std::string> heads = {"operation", "page", "MiB/s", "at depth"};
-  if (has_other) {
-    for (const std::string& head : {other + " MiB/s", std::string("at depth"), std::string("ratio")}) {
-      heads.push_back(head);
-    }
-  }
+  if (has_other) heads.insert(heads.end(), {other + " MiB/s", "at depth", "ratio"});
   TextTable table(heads);
   for (const Throughput& t : throughput_of(cells)) {
     std::vector<std::string> row = {t.operation, bytes_text(t.page_bytes), fmt::format("{:.0f}", t.own / kMiB),

@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <cstring>
+#include <new>
 #include <string>
 
 namespace larder {
@@ -31,22 +32,25 @@ Digest256 load_digest(const std::byte* from) {
 
 Checksum128 from_canonical(XXH128_hash_t hash) { return {hash.low64, hash.high64}; }
 
+XXH3_state_t* state_of(std::byte* bytes) { return std::launder(reinterpret_cast<XXH3_state_t*>(bytes)); }
+const XXH3_state_t* state_of(const std::byte* bytes) {
+  return std::launder(reinterpret_cast<const XXH3_state_t*>(bytes));
+}
+
 Status differs(const char* field) { return corrupt(std::string("page envelope: ") + field + " differs"); }
 
 }  // namespace
 
-struct PayloadHasher::State {
-  XXH3_state_t xxh;
-};
-
-PayloadHasher::PayloadHasher() : state_(std::make_unique<State>()) { XXH3_128bits_reset(&state_->xxh); }
-PayloadHasher::~PayloadHasher() = default;
-
-void PayloadHasher::update(std::span<const std::byte> bytes) {
-  if (!bytes.empty()) XXH3_128bits_update(&state_->xxh, bytes.data(), bytes.size());
+PayloadHasher::PayloadHasher() {
+  static_assert(sizeof state_ == sizeof(XXH3_state_t) && alignof(PayloadHasher) >= alignof(XXH3_state_t));
+  XXH3_128bits_reset(new (state_) XXH3_state_t);
 }
 
-Checksum128 PayloadHasher::finish() const { return from_canonical(XXH3_128bits_digest(&state_->xxh)); }
+void PayloadHasher::update(std::span<const std::byte> bytes) {
+  if (!bytes.empty()) XXH3_128bits_update(state_of(state_), bytes.data(), bytes.size());
+}
+
+Checksum128 PayloadHasher::finish() const { return from_canonical(XXH3_128bits_digest(state_of(state_))); }
 
 Checksum128 payload_checksum(std::span<const Segment> payload) {
   // One piece is the common case, and the one-shot call is faster for small pages.
@@ -102,29 +106,28 @@ Result<Envelope> decode_envelope(std::span<const std::byte> bytes) {
   return e;
 }
 
-Result<Checksum128> verify_head(const ExpectedPage& expected, std::span<const std::byte> envelope) {
-  const Result<Envelope> decoded = decode_envelope(envelope);
-  if (!decoded.is_ok()) return decoded.status();
-  if (decoded->pool != expected.pool) return differs("pool");
-  if (decoded->key != expected.key) return differs("page key");
-  if (decoded->namespace_digest != expected.namespace_digest) return differs("namespace digest");
-  if (decoded->layout_fingerprint != expected.layout_fingerprint) return differs("layout fingerprint");
-  if (decoded->payload_bytes != expected.payload_bytes) return differs("payload length");
-  return decoded->checksum;
+Status verify_fields(const ExpectedPage& expected, const Envelope& found) {
+  if (found.pool != expected.pool) return differs("pool");
+  if (found.key != expected.key) return differs("page key");
+  if (found.namespace_digest != expected.namespace_digest) return differs("namespace digest");
+  if (found.layout_fingerprint != expected.layout_fingerprint) return differs("layout fingerprint");
+  if (found.payload_bytes != expected.payload_bytes) return differs("payload length");
+  return Status::ok();
 }
 
-Status verify_payload(const Checksum128& expected, const Checksum128& found) {
-  return found == expected ? Status::ok() : differs("payload checksum");
+Status verify_checksum(const Envelope& found, const Checksum128& payload) {
+  return payload == found.checksum ? Status::ok() : differs("payload checksum");
 }
 
 Status verify_page(const ExpectedPage& expected, std::span<const std::byte> envelope,
                    std::span<const Segment> payload) {
-  const Result<Checksum128> checksum = verify_head(expected, envelope);
-  if (!checksum.is_ok()) return checksum.status();
+  const Result<Envelope> found = decode_envelope(envelope);
+  if (!found.is_ok()) return found.status();
+  LARDER_RETURN_IF_ERROR(verify_fields(expected, *found));
   std::size_t given = 0;
   for (const Segment& piece : payload) given += piece.size;
   if (given != expected.payload_bytes) return differs("length of the buffers");
-  return verify_payload(*checksum, payload_checksum(payload));
+  return verify_checksum(*found, payload_checksum(payload));
 }
 
 }  // namespace larder
