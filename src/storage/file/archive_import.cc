@@ -114,9 +114,13 @@ Result<ImportResult> import_archive(File& file, StorageBackend* backend, const I
   Batch batch;
   for (;;) {
     Result<std::optional<ArchiveReader::Group>> next = reader->next();
-    if (!next.is_ok()) result.end = next.status();
-    if (!next.is_ok() || !next->has_value()) break;
-    ArchiveReader::Group& group = **next;
+    if (!next.is_ok()) {
+      result.end = next.status();
+      break;
+    }
+    std::optional<ArchiveReader::Group>& found = *next;
+    if (!found) break;
+    ArchiveReader::Group& group = *found;
     if (options.progress) options.progress(reader->position(), reader->file_bytes());
     if (!group.status.is_ok()) {
       if (result.damaged_groups++ == 0) result.first_problem = group.status;

@@ -127,8 +127,9 @@ void State::run_task(Batch& batch, std::size_t index) {
     LockGuard guard(mutex_);
     --batch.pending_tasks;
   }
-  auto operation = take(batch, index);
-  for (; operation; operation = take(batch, std::nullopt)) run(std::move(*operation));
+  for (std::optional<std::size_t> own = index; auto operation = take(batch, own); own.reset()) {
+    run(std::move(*operation));
+  }
 }
 
 void State::drop_task(Batch& batch, std::size_t index) {
@@ -136,8 +137,7 @@ void State::drop_task(Batch& batch, std::size_t index) {
     LockGuard guard(mutex_);
     --batch.pending_tasks;
   }
-  auto operation = take(batch, index);
-  for (; operation; operation = take(batch, std::nullopt)) {
+  for (std::optional<std::size_t> own = index; auto operation = take(batch, own); own.reset()) {
     finish_operation(std::move(*operation), cancelled("I/O queue: the executor dropped the operation"));
     count_out(1);
   }
