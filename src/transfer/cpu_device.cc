@@ -18,12 +18,6 @@ Status Device::enqueue(StreamId stream, CopyDirection direction, std::vector<Cop
   return enqueue_steps(stream, direction, std::move(steps));
 }
 
-Status Device::on_complete(StreamId stream, std::function<void(Status)> done) {
-  std::vector<StreamStep> steps(1);
-  steps[0].done = std::move(done);
-  return enqueue_steps(stream, CopyDirection::kDeviceToHost, std::move(steps));
-}
-
 namespace {
 
 void copy(const CopyOp& op) {

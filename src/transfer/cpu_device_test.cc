@@ -42,7 +42,9 @@ TEST(CpuDevice, CopiesPitchedAndPlain) {
       device->enqueue(stream, kDown, {{dst.data(), src.data(), 2, 3, 5, 4}, {dst.data() + 15, src.data(), 5, 1, 5, 5}})
           .is_ok());
   Status seen = internal_error("not called");
-  ASSERT_TRUE(device->on_complete(stream, [&](Status status) { seen = status; }).is_ok());
+  std::vector<StreamStep> last(1);
+  last[0].done = [&](Status status) { seen = std::move(status); };
+  ASSERT_TRUE(device->enqueue_steps(stream, kDown, std::move(last)).is_ok());
   EXPECT_EQ(dst[0], std::byte{0xff});  // nothing runs inside enqueue
   executor.run_all();
   EXPECT_EQ(seen.to_string(), "ok");

@@ -1,6 +1,6 @@
 // What a device must be able to do so that pages can be copied to and from it. Shaped after CUDA streams and events
 // (a CUDA device fits without change: enqueue = cudaMemcpy2DAsync / a gather kernel, record = cudaEventRecord, query =
-// cudaEventQuery, on_complete = cudaLaunchHostFunc); the CPU device runs each stream as a serial queue on an executor.
+// cudaEventQuery, done = cudaLaunchHostFunc); the CPU device runs each stream as a serial queue on an executor.
 //
 // Threads: all calls from one thread (the cache thread) except where noted. Errors: kUnavailable when the device is
 // gone; an error of a copy surfaces at its event.
@@ -58,8 +58,6 @@ class Device {
                                              std::vector<StreamStep> steps) = 0;
   // One step of copies that are already listed. The memory belongs to the stream until a later callback ran.
   [[nodiscard]] virtual Status enqueue(StreamId stream, CopyDirection direction, std::vector<CopyOp> ops);
-  // Runs `done` once everything enqueued before it has completed (or failed: its status). On any thread; must be short.
-  [[nodiscard]] virtual Status on_complete(StreamId stream, std::function<void(Status)> done);
   // Blocks until all streams are idle. For shutdown and tests; not from a callback of this device.
   virtual void synchronize() = 0;
 };

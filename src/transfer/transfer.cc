@@ -40,7 +40,7 @@ class Transfer {
   [[nodiscard]] std::vector<LeasedSlot>& device_leases() { return device_leases_; }
   [[nodiscard]] std::vector<LeasedSlot>& host_leases() { return host_leases_; }
   void accept() { is_accepted_ = true; }
-  void refuse() { is_accepted_ = false; }
+  void refuse(Status status) { finish(std::move(status)); }
 
   void append_copies(LayerRange layers, std::vector<CopyOp>& out) const {
     for (std::uint32_t layer = layers.first; layer < layers.end; ++layer) {
@@ -239,12 +239,8 @@ Status StreamTransferEngine::submit(TransferRequest request, Done done) {
   transfer->accept();
   in_flight_->fetch_add(1, std::memory_order_relaxed);
   Status enqueued = device_.enqueue_steps(streams_[static_cast<std::size_t>(direction)], direction, std::move(steps));
-  if (!enqueued.is_ok()) {
-    transfer->refuse();
-    in_flight_->fetch_sub(1, std::memory_order_relaxed);
-    drop_leases(*transfer);
-  }
-  return enqueued;
+  if (!enqueued.is_ok()) transfer->refuse(std::move(enqueued));
+  return Status::ok();
 }
 
 }  // namespace

@@ -62,9 +62,11 @@ class TransferEngine {
   // Waits until every transfer's `done` has returned. Not from a `done`.
   virtual ~TransferEngine() = default;
 
-  // On ok: leases are held and `done` will be called exactly once, possibly before submit() returns. On error nothing
-  // was taken, the gate is as it was and `done` is dropped. kInvalidArgument: a component the model lacks, no host
-  // pools, a D->D destination that is also a source; kInternal: a slot that is not live; kOverloaded: try again later.
+  // On ok: leases are held and `done` will be called exactly once, possibly before submit() returns. A device that
+  // refuses is a copy that failed, leases and all: devices of other ranks may take the same copy, and what a slot does
+  // must not depend on that. On error nothing was taken, the gate is as it was and `done` is dropped. kInvalidArgument:
+  // a component the model lacks, no host pools, a D->D destination that is also a source; kInternal: a slot that is not
+  // live; kOverloaded: max_in_flight.
   [[nodiscard]] virtual Status submit(TransferRequest request, Done done) = 0;
   [[nodiscard]] virtual std::size_t in_flight() const = 0;
 };

@@ -174,19 +174,24 @@ TEST_F(TransferTest, MoreThanTheLimitIsRefusedWithNothingTaken) {
   EXPECT_TRUE(engine->submit(request(3, CopyDirection::kDeviceToHost, fixture->pairs), inbox.done()).is_ok());
 }
 
-TEST_F(TransferTest, AFullStreamQueueRefusesTheWholeTransfer) {
+// As on ranks whose devices take it: the slots are leased until the completion counts.
+TEST_F(TransferTest, ATransferThatTheDeviceRefusesFailsWithItsLeases) {
   make(pool_test::preset("gqa-tiny"), 2, 8, 6);  // 4 steps per gated transfer
   const auto gate = std::make_shared<LayerGate>(4);
   const auto second = std::make_shared<LayerGate>(4);
   ASSERT_TRUE(engine->submit(request(1, CopyDirection::kHostToDevice, fixture->pairs, gate), inbox.done()).is_ok());
   const std::uint32_t leases = fixture->leases();
-  EXPECT_EQ(engine->submit(request(2, CopyDirection::kHostToDevice, fixture->pairs, second), inbox.done()).code(),
-            StatusCode::kOverloaded);
-  EXPECT_EQ(fixture->leases(), leases);
+  ASSERT_TRUE(engine->submit(request(2, CopyDirection::kHostToDevice, fixture->pairs, second), inbox.done()).is_ok());
   EXPECT_EQ(engine->in_flight(), 1u);
+  EXPECT_EQ(second->wait(0, std::chrono::nanoseconds(0)).code(), StatusCode::kOverloaded);
+  const auto refused = inbox.drain();
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_EQ(refused[0].status.code(), StatusCode::kOverloaded);
+  EXPECT_EQ(fixture->leases(), 2 * leases);
+  fixture->drop(refused[0]);
+  EXPECT_EQ(fixture->leases(), leases);
   executor.run_all();
   EXPECT_TRUE(gate->finished());
-  EXPECT_FALSE(second->finished());  // untouched: the caller may try again with it
   EXPECT_EQ(inbox.drain().size(), 1u);
 }
 
@@ -318,7 +323,8 @@ TEST_F(TransferTest, AFailedCopyFailsTheGateAndTheTransfer) {
   EXPECT_EQ(fixture->leases(), 0u);
 }
 
-// The n-th post of the executor fails, for every n: each submit is refused with nothing taken, or completes once.
+// The n-th post of the executor fails, for every n: each transfer completes once, and one that was refused
+// gives back its leases only then.
 TEST(TransferFailures, EveryPostMayFail) {
   const ModelSpec model = pool_test::preset("gdn-tiny+draft");
   std::uint64_t n = 1;
@@ -337,26 +343,17 @@ TEST(TransferFailures, EveryPostMayFail) {
       const std::array<CopyDirection, 3> directions = {CopyDirection::kDeviceToHost, CopyDirection::kHostToDevice,
                                                        CopyDirection::kDeviceToDevice};
       for (std::uint64_t id = 1; id <= 6; ++id) {
-        const std::uint32_t leases = f.leases();
-        const std::size_t in_flight = engine->in_flight();
         const CopyDirection direction = directions[id % 3];
         const auto gate = std::make_shared<LayerGate>(model.layer_count());
-        const Status status = engine->submit(request(id, direction, f.pairs, gate), inbox.done());
-        if (status.is_ok()) {
-          accepted[id] = 0;
-        } else {
-          EXPECT_EQ(status.code(), StatusCode::kOverloaded);
-          EXPECT_EQ(f.leases(), leases);
-          EXPECT_EQ(engine->in_flight(), in_flight);
-          EXPECT_FALSE(gate->finished());
-        }
+        accepted[id] = 0;
+        ASSERT_TRUE(engine->submit(request(id, direction, f.pairs, gate), inbox.done()).is_ok());
         for (std::uint64_t i = rng.below(8); i > 0; --i) manual.run_one();
       }
       if (n % 2 == 0) manual.run_all();  // else the destructors do the rest
     }
     has_failed = executor.has_failed();
     for (const TransferDone& done : inbox.drain()) {
-      EXPECT_EQ(done.status.to_string(), "ok");
+      EXPECT_TRUE(done.status.is_ok() || done.status.code() == StatusCode::kOverloaded) << done.status.to_string();
       ++accepted.at(done.id.v);
       f.drop(done);
     }
