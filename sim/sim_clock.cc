@@ -38,6 +38,11 @@ SimExecutor::SimExecutor(SimClock& clock, std::uint64_t seed, Nanos min_delay, N
       queue_limit_(queue_limit) {}
 
 Status SimExecutor::post(Task task) {
+  ++posts_;
+  if (refuse_from_ > 0 && posts_ >= refuse_from_ && posts_ < refuse_until_) {
+    ++refused_;
+    return overloaded("simulated executor: refused");
+  }
   if (waiting_ >= queue_limit_) return overloaded("simulated executor: task queue is full");
   const auto span = static_cast<std::uint64_t>((max_delay_ - min_delay_).count());
   const Nanos delay = min_delay_ + Nanos(static_cast<std::int64_t>(rng_.below(span + 1)));

@@ -54,6 +54,11 @@ class SimExecutor final : public Executor {
  public:
   SimExecutor(SimClock& clock, std::uint64_t seed, Nanos min_delay, Nanos max_delay, std::size_t queue_limit = 4096);
   [[nodiscard]] Status post(Task task) override;
+  // The n-th task from now (1: the next), and the `count` - 1 after it, are refused: kOverloaded. 0: none is.
+  void refuse_nth(std::uint64_t n, std::uint64_t count = 1) {
+    refuse_from_ = n == 0 ? 0 : posts_ + n, refuse_until_ = refuse_from_ + count;
+  }
+  [[nodiscard]] std::uint64_t refused() const { return refused_; }  // because of that
   [[nodiscard]] std::size_t waiting() const { return waiting_; }
   [[nodiscard]] std::uint64_t failed_tasks() const { return failed_; }
 
@@ -63,6 +68,7 @@ class SimExecutor final : public Executor {
   const Nanos min_delay_;
   const Nanos max_delay_;
   const std::size_t queue_limit_;
+  std::uint64_t posts_ = 0, refuse_from_ = 0, refuse_until_ = 0, refused_ = 0;
   std::size_t waiting_ = 0;
   std::uint64_t failed_ = 0;
 };

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <string>
 #include <vector>
 
 namespace larder::sim {
@@ -47,6 +48,19 @@ TEST(SimExecutor, IsBounded) {
   EXPECT_TRUE(executor.post([] {}).is_ok());
   EXPECT_EQ(executor.post([] {}).code(), StatusCode::kOverloaded);
   clock.run_all();
+  EXPECT_TRUE(executor.post([] {}).is_ok());
+}
+
+TEST(SimExecutor, RefusesWhenTold) {
+  SimClock clock;
+  SimExecutor executor(clock, 1, 1us, 1us);
+  executor.refuse_nth(2, 2);
+  std::string taken;
+  for (int i = 0; i < 5; ++i) taken += executor.post([] {}).is_ok() ? '+' : '-';
+  EXPECT_EQ(taken, "+--++");
+  EXPECT_EQ(executor.refused(), 2u);
+  executor.refuse_nth(1);
+  executor.refuse_nth(0);
   EXPECT_TRUE(executor.post([] {}).is_ok());
 }
 

@@ -44,6 +44,7 @@ enum class FileFault : unsigned char {
   // and the next sync, which succeeds, does not bring it to the disk. Other operations: EIO.
   kSyncLost,
 };
+inline constexpr std::size_t kFileFaultCount = 5;
 
 class SimFileSystem final : public FileSystem {
  public:

@@ -10,6 +10,38 @@ constexpr std::uint64_t kMostLateSeconds = 60;
 
 }  // namespace
 
+// The old one stays if the new one does not come up: check() tells.
+void SimService::begin() {
+  std::unique_ptr<metadata::Journal> journal;
+  if (has_journal_) journal = metadata::open_memory_journal(disk_);
+  Result<std::unique_ptr<EmbeddedMetadata>> made = EmbeddedMetadata::create({}, clock_, std::move(journal));
+  begun_ = made.status();
+  if (made.is_ok()) now_ = std::move(made).value();
+}
+
+void SimService::forget() {
+  disk_ = std::make_shared<metadata::MemoryDisk>();
+  begin();
+}
+
+void SimService::lose_power(std::size_t kept) {
+  disk_->cut_power(kept);
+  restart();
+}
+
+void SimService::restart() {
+  if (!has_journal_) return;
+  disk_->set_mood(metadata::MemoryDisk::Mood::kWell);
+  begin();
+}
+
+void SimService::set_mood(metadata::MemoryDisk::Mood mood) { disk_->set_mood(mood); }
+
+Status SimService::check() const {
+  if (!begun_.is_ok()) return internal_error("the metadata service does not come up: " + begun_.message());
+  return now_->check();
+}
+
 std::string SimService::answer(const std::string& message, TimePoint now) {
   while (!late_.empty() && late_.begin()->first <= now) {
     const auto late = late_.extract(late_.begin());

@@ -7,6 +7,8 @@
 //   forgotten      the service began anew with nothing, before this call
 //   late           the caller waits in vain; up to a minute after it has given up, the request arrives
 //
+// The service itself may have a journal, whose disk has moods and loses power (metadata/memory_journal.h).
+//
 // A call that waits lets other events of the clock run inside it: its caller is a thread that sleeps, and the other
 // threads go on. A call that they make meanwhile ends before it. Only stats() takes no time.
 //
@@ -14,13 +16,14 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "base/rng.h"
+#include "metadata/embedded_metadata.h"
+#include "metadata/memory_journal.h"
 #include "metadata/wire_metadata.h"
 #include "sim/sim_clock.h"
 
@@ -32,17 +35,30 @@ inline constexpr std::size_t kLineFaultCount = 5;
 // Where the lines of all ranks end.
 class SimService {
  public:
-  using Make = std::function<std::shared_ptr<MetadataService>()>;
-  explicit SimService(Make make) : make_(std::move(make)), now_(make_()) {}
-  [[nodiscard]] const std::shared_ptr<MetadataService>& shared() const { return now_; }
-  void forget() { now_ = make_(); }
+  SimService(SimClock& clock, bool has_journal) : clock_(clock), has_journal_(has_journal) { forget(); }
+  [[nodiscard]] std::shared_ptr<MetadataService> shared() const { return now_; }
+  // It begins anew with nothing.
+  void forget();
+  // Its machine loses power and comes back: of what was not synced, the first `kept` writes are in the journal. Without
+  // a journal nothing happens.
+  void lose_power(std::size_t kept);
+  // It is killed and comes back: what was written is there.
+  void restart();
+  void set_mood(metadata::MemoryDisk::Mood mood);
+  // kInternal: an invariant of its tables is broken, or it did not come back.
+  [[nodiscard]] Status check() const;
   // It arrives with the first message that comes at `when` or after it, before that one.
   void keep_late(TimePoint when, std::string message) { late_.emplace(when, std::move(message)); }
   [[nodiscard]] std::string answer(const std::string& message, TimePoint now);
 
  private:
-  const Make make_;
-  std::shared_ptr<MetadataService> now_;
+  void begin();
+
+  SimClock& clock_;
+  const bool has_journal_;
+  std::shared_ptr<metadata::MemoryDisk> disk_;
+  std::shared_ptr<EmbeddedMetadata> now_;
+  Status begun_;
   std::multimap<TimePoint, std::string> late_;
 };
 

@@ -134,7 +134,7 @@ Status SimRank::start(RankGroup* group) {
   Result<std::unique_ptr<DevicePools>> pools = DevicePools::create(model_, slots, device_->memory());
   if (!pools.is_ok()) return pools.status();
   pools_ = std::move(pools).value();
-  pattern_ = std::make_unique<Pattern>(model_, *pools_);
+  pattern_ = std::make_unique<Pattern>(model_, *pools_, number_);
   const HostLayout layout = parse_host_layout(world_.layout).value_or(HostLayout::kPageFirst);
   const std::size_t bytes = world_.host_pages * std::max<std::size_t>(64, model_.slot_bytes(ComponentKind::kFull));
   Result<std::unique_ptr<HostPools>> host = HostPools::create(model_, layout, bytes, HeapSource::instance());
@@ -174,6 +174,7 @@ void SimRank::end() {
   host_.reset();
   pools_.reset();
   device_.reset();
+  if (executor_) struck_ += executor_->refused();
   executor_.reset();
 }
 
@@ -255,6 +256,7 @@ void SimRank::heal() {
   disk().clear_fault();
   set_plan({});
   fail_operation(0, StorageFault::kRefused);
+  fail_post(0, 0);
   if (line_) line_->clear_fault();
   for (CopyDirection direction : {CopyDirection::kDeviceToHost, CopyDirection::kHostToDevice}) fail_copy(direction, 0);
   release_hung();
@@ -265,6 +267,8 @@ void SimRank::fail_copy(CopyDirection direction, std::uint64_t n) { failing_->fa
 void SimRank::fail_operation(std::uint64_t n, StorageFault fault) {
   if (storage_.faults != nullptr) storage_.faults->fail_nth(n, fault, [this] { ++struck_; });
 }
+
+void SimRank::fail_post(std::uint64_t n, std::uint64_t count) { executor_->refuse_nth(n, count); }
 
 void SimRank::fail_call(std::uint64_t n, LineFault fault, std::uint64_t count) {
   if (line_) line_->fail_nth(n, fault, count);

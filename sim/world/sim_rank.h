@@ -74,8 +74,9 @@ class SimRank {
   void fail_copy(CopyDirection direction, std::uint64_t n);
   void fail_operation(std::uint64_t n, StorageFault fault);
   void fail_call(std::uint64_t n, LineFault fault, std::uint64_t count);  // to a remote service
+  void fail_post(std::uint64_t n, std::uint64_t count);                   // to the executor
   // How many of these have struck.
-  [[nodiscard]] std::uint64_t struck() const { return struck_; }
+  [[nodiscard]] std::uint64_t struck() const { return struck_ + (executor_ ? executor_->refused() : 0); }
   // Empty; or after a flush, which slots are still taken.
   [[nodiscard]] std::string leaks() const;
   // What all ranks must agree on, in a line.

@@ -3,18 +3,16 @@
 #include <algorithm>
 #include <utility>
 
-#include "metadata/embedded_metadata.h"
 #include "sim/world/small_models.h"
 
 namespace larder::sim {
 namespace {
 
 constexpr std::size_t kMostJobs = 6, kMostHistory = 40;
-constexpr std::uint64_t kMostUnits = 100;  // quarter pages of a prompt
 constexpr std::size_t kMostGateEvents = 200'000;
 constexpr int kMostRestarts = 20;          // of one request, whose load-back failed
 constexpr std::uint64_t kRotEvery = 6000;  // bytes, from the first one on
-constexpr std::uint64_t kDirectories = 2;  // storages take turns, so that a switch has two at once
+constexpr std::uint64_t kDirectories = 2;  // a switch goes to the other one
 
 }  // namespace
 
@@ -49,9 +47,7 @@ std::string SimWorld::begin() {
   if (!model.is_ok()) return model.status().to_string();
   model_ = std::move(model).value();
   if (spec_.storage == "hf3fs") {
-    // Without a journal nothing can fail here.
-    service_ = std::make_unique<SimService>(
-        [this] { return std::shared_ptr<MetadataService>(EmbeddedMetadata::create({}, clock_).value()); });
+    service_ = std::make_unique<SimService>(clock_, spec_.journal > 0);
     if (spec_.service == "remote") {
       mount_ = std::make_unique<SimFileSystem>(spec_.seed * 31 + 17, std::uint64_t{16} << 20);
     }
@@ -72,7 +68,7 @@ void SimWorld::start_processes() {
     const Status started = ranks_[r]->start(groups_.empty() ? nullptr : groups_[r].get());
     if (!started.is_ok()) return fail("start: " + started.to_string());
   }
-  attach();
+  attach(directory_);
 }
 
 std::string SimWorld::apply(const Event& event) {
@@ -96,14 +92,18 @@ std::string SimWorld::apply(const Event& event) {
       break;
     }
     case Verb::kTime: pass_time(std::chrono::microseconds(a[0])); break;
-    case Verb::kRestart: restart(false); break;
-    case Verb::kCrash: restart(true); break;
+    case Verb::kRestart: restart(false, 0); break;
+    case Verb::kCrash: restart(true, a[0]); break;
+    case Verb::kExpect: expect(a); break;
     case Verb::kFileFault:
     case Verb::kRot:
     case Verb::kCopyFault:
     case Verb::kStoragePlan:
     case Verb::kStorageFault:
     case Verb::kServiceFault:
+    case Verb::kPostFault:
+    case Verb::kJournalMood:
+    case Verb::kServiceCrash:
     case Verb::kReleaseHung: damage(event); break;
     default: operate(event);
   }
@@ -125,7 +125,7 @@ std::vector<TokenId> SimWorld::prompt_of(const Arguments& a) const {
   for (std::uint64_t i = 0; i < a[2] * unit; ++i) {
     prompt.push_back(static_cast<TokenId>((a[3] * 7 + i * (a[3] + 1) + i / 5) % std::min(model_.vocab_size, 64u)));
   }
-  prompt.resize(std::clamp<std::size_t>(prompt.size(), 1, kMostUnits * unit));
+  prompt.resize(std::clamp<std::size_t>(prompt.size(), 1, spec_.prompt_pages * model_.page_size));
   return prompt;
 }
 
@@ -231,7 +231,8 @@ bool SimWorld::move(Job& job, std::uint64_t chunk, std::uint64_t leave) {
   }
   until -= std::min(leave, until - job.computed - 1);
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
-    if (job.computed == job.cached.cached()) check_restored(job, grants[r], *ranks_[r]);
+    // What it resumes from, and at the end all that it has read.
+    if (job.computed == job.cached.cached() || until == last_token(job)) check_restored(job, grants[r], *ranks_[r]);
     compute(job, until, grants[r], *ranks_[r]);
     const Status done = ranks_[r]->cache().complete_step(job.ids[r], std::span<const TokenId>(job.tokens).first(until));
     if (!done.is_ok()) fail("complete_step: " + done.to_string());
@@ -319,11 +320,11 @@ void SimWorld::pass_time_and_poll(Nanos by) {
 
 // ---- operators
 
-// Two phases: every rank opens one, or none gets it.
-void SimWorld::attach() {
-  const std::uint64_t which = attaches_++ % kDirectories;
+// Two phases: every rank opens one, or none gets it. A process that starts opens the storage that it had.
+void SimWorld::attach(std::uint64_t which) {
+  directory_ = which % kDirectories;
   bool is_open = true;
-  for (const auto& rank : ranks_) is_open = is_open && rank->open_storage(which).is_ok();
+  for (const auto& rank : ranks_) is_open = is_open && rank->open_storage(directory_).is_ok();
   for (const auto& rank : ranks_) {
     if (!is_open) {
       rank->drop_opened();
@@ -374,7 +375,7 @@ void SimWorld::operate(const Event& event) {
       break;
     }
     case Verb::kDetach: detach(); break;
-    case Verb::kAttach: attach(); break;
+    case Verb::kAttach: attach(directory_ + 1); break;
     case Verb::kClear: clear(); break;
     case Verb::kPolicies:
       for (const auto& rank : ranks_) {
@@ -392,7 +393,7 @@ void SimWorld::damage(const Event& event) {
   SimRank& rank = *ranks_[a[0] % ranks_.size()];
   switch (event.verb) {
     case Verb::kFileFault:
-      rank.disk().fail_nth(a[1], static_cast<FileFault>(a[3] % 4), std::max<std::uint64_t>(a[2], 1));
+      rank.disk().fail_nth(a[1], static_cast<FileFault>(a[3] % kFileFaultCount), std::max<std::uint64_t>(a[2], 1));
       break;
     case Verb::kRot: {
       const std::string directory = "/cache" + std::to_string(a[1] % kDirectories);
@@ -407,7 +408,17 @@ void SimWorld::damage(const Event& event) {
       break;
     }
     case Verb::kCopyFault:
-      for (const auto& each : ranks_) each->fail_copy(static_cast<CopyDirection>(a[0] % 2), a[1]);
+      for (std::size_t r = 0; r < ranks_.size(); ++r) {
+        if (a[2] > 0 && (a[2] - 1) % ranks_.size() != r) continue;
+        ranks_[r]->fail_copy(static_cast<CopyDirection>(a[0] % 2), a[1]);
+      }
+      break;
+    case Verb::kPostFault: rank.fail_post(a[1], std::max<std::uint64_t>(a[2], 1)); break;
+    case Verb::kJournalMood:
+      if (service_) service_->set_mood(static_cast<metadata::MemoryDisk::Mood>(a[0] % 3));
+      break;
+    case Verb::kServiceCrash:
+      if (mount_) service_->lose_power(a[0]);
       break;
     case Verb::kStoragePlan: {
       const auto percent = [&](std::size_t i) { return static_cast<unsigned>(a[i] % 100); };
@@ -427,10 +438,11 @@ void SimWorld::damage(const Event& event) {
 }
 
 // Clients see errors and come again; what was cached in memory is gone.
-void SimWorld::restart(bool is_crash) {
+void SimWorld::restart(bool is_crash, std::uint64_t kept) {
   if (is_crash) struck_on_disks_ += struck_disks();
   ++(is_crash ? totals_.crashes : totals_.restarts);
   if (!end_processes(is_crash)) return fail("a storage never closes before a restart");
+  if (service_ && !mount_) is_crash ? service_->lose_power(kept) : service_->restart();
   start_processes();
 }
 
@@ -481,12 +493,27 @@ std::uint64_t SimWorld::struck() const {
 
 // ---- rules
 
+void SimWorld::expect(const Arguments& at_least) {
+  std::uint64_t corrupt = 0;
+  for (const auto& rank : ranks_) corrupt += rank->cache().counters().corrupt;
+  const Arguments reached = {
+      totals_.finished, totals_.device_tokens, totals_.host_tokens, totals_.storage_tokens, corrupt, struck()};
+  for (std::size_t i = 0; i < kMaxArguments; ++i) {
+    if (reached[i] >= at_least[i]) continue;
+    fail("expected: " + std::string(info_of(Verb::kExpect).arguments[i]) + " at least " + std::to_string(at_least[i]) +
+         ", and it is " + std::to_string(reached[i]));
+  }
+}
+
 void SimWorld::check(bool is_full) {
   if (!failure_.empty()) return;
   for (const auto& rank : ranks_) {
     if (rank->cache().counters().internal_errors > 0) return fail("the cache refused something as impossible");
     if (!is_full) continue;
     if (const Status s = rank->cache().check_invariants(); !s.is_ok()) return fail(s.to_string());
+  }
+  if (service_ && is_full) {
+    if (const Status s = service_->check(); !s.is_ok()) return fail(s.to_string());
   }
   if (ranks_.size() == 1 || !is_full) return;
   const std::string first = ranks_[0]->outline();
@@ -499,6 +526,7 @@ std::string SimWorld::finish() {
   const std::uint64_t before = clock_.ran();
   struck_on_disks_ += struck_disks();
   for (const auto& rank : ranks_) rank->heal();
+  if (service_) service_->set_mood(metadata::MemoryDisk::Mood::kWell);
   drain_jobs();
   drain_storage();
   check(true);

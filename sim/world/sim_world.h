@@ -70,16 +70,17 @@ class SimWorld {
   void end_if_done(std::size_t number);
   void pass_time(Nanos by);
   void pass_time_and_poll(Nanos by);
-  void attach();
+  void attach(std::uint64_t which);
   void detach();
   void clear();
   void end_clears();
   void operate(const Event& event);
   void damage(const Event& event);
-  void restart(bool is_crash);
+  void restart(bool is_crash, std::uint64_t kept);
   [[nodiscard]] bool end_processes(bool is_crash);
   [[nodiscard]] std::uint64_t struck_disks() const;
   void check(bool is_full);
+  void expect(const Arguments& at_least);
   void drain_jobs();
   void drain_storage();
 
@@ -94,7 +95,8 @@ class SimWorld {
   std::vector<Job> jobs_;
   std::vector<std::vector<TokenId>> history_;
   std::vector<std::vector<std::shared_ptr<bool>>> clears_;  // under way, one flag per rank
-  std::uint64_t attaches_ = 0, struck_on_disks_ = 0;
+  std::uint64_t directory_ = 0;                             // of the storage that is attached, or was last
+  std::uint64_t struck_on_disks_ = 0;
   std::string failure_;
   SimTotals totals_;
 };

@@ -61,10 +61,11 @@ Story with_fault(const Story& story, FaultSite site, std::uint64_t rank, std::ui
     case FaultSite::kFile:
       front = {{Verb::kDetach, {}}, {Verb::kFileFault, {rank, n, 1, kind}}, {Verb::kAttach, {}}, {Verb::kAttach, {}}};
       break;
-    case FaultSite::kCopyOut: front = {{Verb::kCopyFault, {0, n}}}; break;
-    case FaultSite::kCopyIn: front = {{Verb::kCopyFault, {1, n}}}; break;
+    case FaultSite::kCopyOut: front = {{Verb::kCopyFault, {0, n, rank + 1}}}; break;
+    case FaultSite::kCopyIn: front = {{Verb::kCopyFault, {1, n, rank + 1}}}; break;
     case FaultSite::kStorage: front = {{Verb::kStorageFault, {rank, n, kind}}}; break;
     case FaultSite::kService: front = {{Verb::kServiceFault, {rank, n, 1, kind}}}; break;
+    case FaultSite::kPost: front = {{Verb::kPostFault, {rank, n, 1}}}; break;
   }
   out.events.insert(out.events.begin(), front.begin(), front.end());
   return out;
@@ -73,11 +74,10 @@ Story with_fault(const Story& story, FaultSite site, std::uint64_t rank, std::ui
 }  // namespace
 
 EveryFault run_every_fault(const Story& story, std::uint64_t check_every) {
-  constexpr std::array<std::uint64_t, kFaultSiteCount> kKinds = {4, 1, 1, 4, kLineFaultCount};
-  constexpr std::array<bool, kFaultSiteCount> kIsPerRank = {true, false, false, true, true};
+  constexpr std::array<std::uint64_t, kFaultSiteCount> kKinds = {kFileFaultCount, 1, 1, 4, kLineFaultCount, 1};
   EveryFault out;
   for (std::size_t site = 0; site < kFaultSiteCount; ++site) {
-    const std::uint64_t ranks = kIsPerRank[site] ? story.world.ranks : 1;
+    const std::uint64_t ranks = story.world.ranks;
     for (std::uint64_t choice = 0; choice < ranks * kKinds[site]; ++choice) {
       for (std::uint64_t n = 1;; ++n) {
         Story one = with_fault(story, static_cast<FaultSite>(site), choice % ranks, n, choice / ranks);

@@ -21,11 +21,14 @@ struct SimOutcome {
 };
 
 // What can fail, one call at a time.
-enum class FaultSite : std::uint8_t { kFile, kCopyOut, kCopyIn, kStorage, kService };
-inline constexpr std::size_t kFaultSiteCount = 5;
-inline constexpr std::array<std::string_view, kFaultSiteCount> kFaultSiteWords = {
-    "operations of a disk", "copies from the device", "copies to the device", "operations of a storage",
-    "calls to a remote metadata service"};
+enum class FaultSite : std::uint8_t { kFile, kCopyOut, kCopyIn, kStorage, kService, kPost };
+inline constexpr std::size_t kFaultSiteCount = 6;
+inline constexpr std::array<std::string_view, kFaultSiteCount> kFaultSiteWords = {"operations of a disk",
+                                                                                  "copies from the device",
+                                                                                  "copies to the device",
+                                                                                  "operations of a storage",
+                                                                                  "calls to a remote metadata service",
+                                                                                  "tasks given to an executor"};
 
 struct EveryFault {
   std::string failure;                                // empty: every rule held in every run

@@ -11,13 +11,12 @@ struct Small {
   std::string_view name;
   bool has_window, has_state, has_draft;
 };
+constexpr std::uint32_t kSmallPage = 16;  // tokens
+
 constexpr Small kSmall[] = {
     {"full", false, false, false},         {"full_swa", true, false, false},     {"full_mamba", false, true, false},
     {"full_swa_mamba", true, true, false}, {"full_sidecar", false, false, true},
 };
-
-// The larger pages of these take most of a simulation's time; the small models have the same kinds of pools.
-constexpr std::string_view kPresets[] = {"mla-tiny", "dsa-tiny", "dsv4-tiny", "gdn-tiny+draft"};
 
 Result<ModelSpec> make_small(const Small& small) {
   ModelSpec m;
@@ -49,10 +48,17 @@ Result<ModelSpec> make_small(const Small& small) {
 
 }  // namespace
 
-std::vector<std::string> model_names() {
+std::vector<std::string> small_model_names() {
   std::vector<std::string> names;
   for (const Small& small : kSmall) names.emplace_back(small.name);
-  names.insert(names.end(), std::begin(kPresets), std::end(kPresets));
+  return names;
+}
+
+std::vector<std::string> tiny_model_names() {
+  std::vector<std::string> names;
+  for (const PresetInfo& preset : all_presets()) {
+    if (preset.is_tiny) names.push_back(preset.name);
+  }
   return names;
 }
 
@@ -60,7 +66,12 @@ Result<ModelSpec> simulated_model(std::string_view name) {
   for (const Small& small : kSmall) {
     if (small.name == name) return make_small(small);
   }
-  return preset_model(name);
+  Result<ModelSpec> preset = preset_model(name);
+  if (!preset.is_ok()) return preset;
+  // Filling and comparing pages is what a simulation spends its time on: smaller ones, where the layers allow them.
+  ModelSpec smaller = *preset;
+  smaller.page_size = kSmallPage;
+  return finalize_model(smaller).is_ok() ? smaller : preset;
 }
 
 }  // namespace larder::sim

@@ -1,5 +1,6 @@
 // Models for simulation and property tests: real kinds of layers, a few dozen bytes per page and layer, so that a
-// million operations fit into seconds. Besides these, the tiny presets can be simulated by their names.
+// million operations fit into seconds. Besides these, the tiny presets can be simulated by their names, with pages of
+// 16 tokens where their layers allow them.
 #pragma once
 
 #include <string>
@@ -11,8 +12,9 @@
 
 namespace larder::sim {
 
-// Every model that a simulation draws: the small ones, then the tiny presets.
-[[nodiscard]] std::vector<std::string> model_names();
+// What a simulation draws: the small models, and every tiny preset, some with a draft layer.
+[[nodiscard]] std::vector<std::string> small_model_names();
+[[nodiscard]] std::vector<std::string> tiny_model_names();
 // kNotFound lists the names there are.
 [[nodiscard]] Result<ModelSpec> simulated_model(std::string_view name);
 

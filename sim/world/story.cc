@@ -4,6 +4,8 @@
 #include <charconv>
 #include <sstream>
 
+#include "sim/sim_file_system.h"
+#include "sim/world/service_line.h"
 #include "sim/world/small_models.h"
 
 namespace larder::sim {
@@ -22,13 +24,17 @@ constexpr std::array<VerbInfo, kVerbCount> kVerbs = {{
     {"policies", {"prefetch", "write"}},
     {"file-fault", {"rank", "after", "count", "kind"}},
     {"rot", {"rank", "file", "offset", "bit"}},
-    {"copy-fault", {"direction", "after"}},
+    {"copy-fault", {"direction", "after", "only"}},
     {"storage-plan", {"rank", "refuse", "hang", "fail", "partial"}},
     {"storage-fault", {"rank", "after", "kind"}},
     {"service-fault", {"rank", "after", "count", "kind"}},
+    {"post-fault", {"rank", "after", "count"}},
+    {"journal", {"mood"}},
+    {"service-crash", {"kept"}},
     {"release-hung", {}},
     {"restart", {}},
-    {"crash", {}},
+    {"crash", {"kept"}},
+    {"expect", {"finished", "device", "host", "storage", "corrupt", "struck"}},
 }};
 
 // How often each verb is drawn, of 1000; the rest is "move".
@@ -37,11 +43,12 @@ struct Weight {
   unsigned permille;
 };
 constexpr Weight kWeights[] = {
-    {Verb::kBegin, 110},      {Verb::kTime, 330},       {Verb::kAbort, 12},  {Verb::kFlush, 25},
-    {Verb::kExplain, 5},      {Verb::kDetach, 4},       {Verb::kAttach, 8},  {Verb::kClear, 3},
-    {Verb::kPolicies, 5},     {Verb::kFileFault, 6},    {Verb::kRot, 4},     {Verb::kCopyFault, 4},
-    {Verb::kStoragePlan, 5},  {Verb::kReleaseHung, 6},  {Verb::kRestart, 4}, {Verb::kCrash, 4},
-    {Verb::kStorageFault, 3}, {Verb::kServiceFault, 4},
+    {Verb::kBegin, 110},      {Verb::kTime, 330},       {Verb::kAbort, 12},    {Verb::kFlush, 25},
+    {Verb::kExplain, 5},      {Verb::kDetach, 4},       {Verb::kAttach, 8},    {Verb::kClear, 3},
+    {Verb::kPolicies, 5},     {Verb::kFileFault, 6},    {Verb::kRot, 4},       {Verb::kCopyFault, 4},
+    {Verb::kStoragePlan, 5},  {Verb::kReleaseHung, 6},  {Verb::kRestart, 4},   {Verb::kCrash, 4},
+    {Verb::kStorageFault, 3}, {Verb::kServiceFault, 4}, {Verb::kPostFault, 4}, {Verb::kJournalMood, 4},
+    {Verb::kServiceCrash, 3},
 };
 
 // What a calm world has less of.
@@ -71,10 +78,12 @@ constexpr Setting kSettings[] = {
     {"layout", &WorldSpec::layout, nullptr, "page_first page_first_direct page_head layer_first"},
     {"eviction", &WorldSpec::eviction, nullptr, "lru lfu slru fifo mru filo priority"},
     {"seed", nullptr, &WorldSpec::seed},
+    {"journal", nullptr, &WorldSpec::journal},
     {"ranks", nullptr, &WorldSpec::ranks},
     {"device-pages", nullptr, &WorldSpec::device_pages},
     {"device-states", nullptr, &WorldSpec::device_states},
     {"host-pages", nullptr, &WorldSpec::host_pages},
+    {"prompt-pages", nullptr, &WorldSpec::prompt_pages},
     {"disk-kib", nullptr, &WorldSpec::disk_kib},
     {"operations", nullptr, &WorldSpec::operations},
     {"least-us", nullptr, &WorldSpec::least_us},
@@ -163,7 +172,7 @@ Status parse_line(const std::string& line, Story& story) {
 const VerbInfo& info_of(Verb verb) { return kVerbs[static_cast<std::size_t>(verb)]; }
 
 Status check_world(const WorldSpec& world) {
-  constexpr std::uint64_t kMostRanks = 8, kMostServiceUs = 60'000'000;
+  constexpr std::uint64_t kMostRanks = 8, kMostServiceUs = 60'000'000, kMostPromptPages = 1000;
   for (const Setting& setting : kSettings) {
     if (setting.text == nullptr) continue;
     if (const Status fits = check_text(setting, world.*setting.text); !fits.is_ok()) {
@@ -171,31 +180,44 @@ Status check_world(const WorldSpec& world) {
     }
   }
   if (world.ranks == 0 || world.ranks > kMostRanks) return invalid_argument("world: ranks: 1 to 8");
+  if (world.prompt_pages == 0 || world.prompt_pages > kMostPromptPages) {
+    return invalid_argument("world: prompt-pages: 1 to " + std::to_string(kMostPromptPages));
+  }
+  if (world.journal > 1) return invalid_argument("world: journal: 0 or 1");
   if (world.service_us > kMostServiceUs) {
     return invalid_argument("world: service-us: at most " + std::to_string(kMostServiceUs));
   }
   return Status::ok();
 }
 
+namespace {
+
+// The larger pages of the presets take most of a simulation's time; the small models have the same kinds of pools.
+std::string draw_model(Rng& rng) {
+  const std::vector<std::string> small = small_model_names(), tiny = tiny_model_names();
+  return rng.below(3) > 0 ? small[rng.below(small.size())] : tiny[rng.below(tiny.size())];
+}
+
+}  // namespace
+
 WorldSpec draw_world(std::uint64_t seed) {
   static const std::array<std::string, 4> kWrites = {"write_through", "write_through", "write_through_selective",
                                                      "write_back"};
   static const std::array<std::string, 5> kPrefetches = {"best_effort", "wait_complete", "wait_complete", "timeout",
                                                          "timeout"};
-  static const std::array<std::string, 3> kLayouts = {"page_first", "page_first_direct", "layer_first"};
-  static const std::array<std::string, 4> kEvictions = {"lru", "lfu", "slru", "fifo"};
+  static const std::array<std::string, 4> kLayouts = {"page_first", "page_first_direct", "layer_first", "page_head"};
+  static const std::array<std::string, 7> kEvictions = {"lru", "lfu", "slru", "fifo", "mru", "filo", "priority"};
   static const std::array<std::string, 4> kStorages = {"file", "file", "hf3fs", "memory"};
   Rng rng(seed * 0x9e3779b97f4a7c15ull + 1);
   WorldSpec world;
   world.seed = seed;
-  const std::vector<std::string> models = model_names();
-  world.model = models[rng.below(models.size())];
+  world.model = draw_model(rng);
   world.storage = pick(rng, kStorages);
   world.write = pick(rng, kWrites);
   world.prefetch = pick(rng, kPrefetches);
   world.layout = pick(rng, kLayouts);
   world.eviction = pick(rng, kEvictions);
-  world.ranks = rng.below(4) == 0 ? 2 : 1;
+  world.ranks = std::array<std::uint64_t, 4>{1, 1, 1, rng.below(4) == 0 ? 3 + rng.below(6) : 2}[rng.below(4)];
   world.device_pages = 48 + rng.below(32);
   world.device_states = 8 + rng.below(10);
   world.host_pages = 24 + rng.below(rng.below(2) == 0 ? 40 : 160);
@@ -204,6 +226,8 @@ WorldSpec draw_world(std::uint64_t seed) {
   world.most_us = 200 + rng.below(6000);
   world.trouble = std::array<std::uint64_t, 4>{0, 10, 40, 100}[rng.below(4)];
   if (world.storage == "hf3fs" && rng.below(2) == 0) world.service = "remote";
+  if (world.storage == "hf3fs") world.journal = rng.below(2);
+  if (rng.below(16) == 0) world.prompt_pages = 100, world.device_pages += 100;
   if (world.service == "remote") {
     world.service_us = std::array<std::uint64_t, 4>{0, 500, 30'000, 1'500'000}[rng.below(4)];
   }
@@ -236,10 +260,18 @@ Event draw_event(Rng& rng, const WorldSpec& world) {
       // The machine slept, or the process was stopped: every deadline and lease is over at once.
       if (rng.below(400) == 0) a[0] = rng.below(7'200) * 1'000'000;
       break;
-    case Verb::kFileFault: a = {rng.below(world.ranks), 1 + rng.below(40), 1 + rng.below(6), rng.below(4)}; break;
-    case Verb::kCopyFault: a = {rng.below(2), 1 + rng.below(8)}; break;
+    case Verb::kFileFault:
+      a = {rng.below(world.ranks), 1 + rng.below(40), 1 + rng.below(6), rng.below(kFileFaultCount)};
+      break;
+    case Verb::kCopyFault:
+      a = {rng.below(2), 1 + rng.below(8), rng.below(2) == 0 ? 0 : 1 + rng.below(world.ranks)};
+      break;
+    case Verb::kPostFault: a = {rng.below(world.ranks), 1 + rng.below(40), 1 + rng.below(6)}; break;
+    case Verb::kJournalMood: a[0] = std::array<std::uint64_t, 4>{0, 0, 1, 2}[rng.below(4)]; break;
     case Verb::kStorageFault: a = {rng.below(world.ranks), 1 + rng.below(20), rng.below(4)}; break;
-    case Verb::kServiceFault: a = {rng.below(world.ranks), 1 + rng.below(20), 1 + rng.below(4), rng.below(5)}; break;
+    case Verb::kServiceFault:
+      a = {rng.below(world.ranks), 1 + rng.below(20), 1 + rng.below(4), rng.below(kLineFaultCount)};
+      break;
     case Verb::kStoragePlan: {
       const bool heals = rng.below(3) == 0;
       a = {rng.below(world.ranks), heals ? 0 : rng.below(10), heals ? 0 : rng.below(6), heals ? 0 : rng.below(30),

@@ -39,16 +39,20 @@ enum class Verb : std::uint8_t {
   kPolicies,      // ... changes when to write and how long to wait
   kFileFault,     // the n-th file operation of a rank's disk fails
   kRot,           // bits in a file of a rank flip
-  kCopyFault,     // the n-th copy of one direction fails on every rank
+  kCopyFault,     // the n-th copy of one direction fails, on every rank or on one
   kStoragePlan,   // how often a rank's storage refuses, hangs, fails, answers in part: percentages
   kStorageFault,  // the n-th operation of a rank's storage is refused, hangs, fails, or fails in part
   kServiceFault,  // the n-th call of a rank to a remote metadata service is lost, or its answer, or it comes twice, or
                   // late; or the service has forgotten everything
+  kPostFault,    // a rank's executor refuses the n-th task: a copy, a page of hf3fs, whatever is done in the background
+  kJournalMood,  // from now on the journal of the metadata service is well, refuses, or does but denies it
+  kServiceCrash,  // the machine of a remote metadata service loses power; its journal keeps a part of what was unsynced
   kReleaseHung,   // what hung in the storage goes on
   kRestart,       // the process ends in order, and starts again
   kCrash,         // the power goes, and comes back
+  kExpect,        // so much must have happened by now, or the story does not show what it tells; never drawn
 };
-inline constexpr std::size_t kVerbCount = 19;
+inline constexpr std::size_t kVerbCount = 23;
 inline constexpr std::size_t kMaxArguments = 6;
 
 struct VerbInfo {
@@ -64,14 +68,16 @@ struct Event {
 
 // What there is. Drawn from a seed, or written down.
 struct WorldSpec {
-  std::string model = "full";      // a small shape (model_names()), or a tiny preset
+  std::string model = "full";      // a small shape (small_model_names()), or a tiny preset
   std::string storage = "file";    // memory | file | hf3fs
   std::string service = "inside";  // of hf3fs; remote: behind a line, and all ranks write into the same files
   std::string write = "write_through", prefetch = "timeout", layout = "page_first", eviction = "lru";
-  std::uint64_t seed = 1;  // of delays, faults and contents
+  std::uint64_t seed = 1;     // of delays, faults and contents
+  std::uint64_t journal = 0;  // 1: the metadata service has one; inside, it dies and comes back with the process
   std::uint64_t ranks = 1;
   std::uint64_t device_pages = 64, device_states = 16;  // slots: full and window; recurrent state
   std::uint64_t host_pages = 128;
+  std::uint64_t prompt_pages = 25;              // a prompt has at most
   std::uint64_t disk_kib = 64;                  // what a rank's storage may take
   std::uint64_t operations = 32;                // in flight at most
   std::uint64_t least_us = 10, most_us = 3000;  // a background task takes

@@ -29,6 +29,12 @@ void MemoryDisk::apply(const JournalBatch& batch, Records& records) {
                  [&](std::string_view key) { records.erase(std::string(key)); });
 }
 
+void MemoryDisk::sync_all() {
+  for (const JournalBatch& batch : unsynced_) apply(batch, synced_);
+  unsynced_.clear();
+  ++syncs_;
+}
+
 void MemoryDisk::set_mood(Mood mood) {
   LockGuard guard(mutex_);
   mood_ = mood;
@@ -53,7 +59,7 @@ std::uint64_t MemoryDisk::syncs() const {
 
 void MemoryDisk::plant(std::string_view key, std::string_view value) {
   LockGuard guard(mutex_);
-  written_.insert_or_assign(std::string(key), std::string(value));
+  for (Records* records : {&written_, &synced_}) records->insert_or_assign(std::string(key), std::string(value));
 }
 
 Status MemoryDisk::replay(const Journal::Visitor& each) {
@@ -73,18 +79,14 @@ Status MemoryDisk::write(const JournalBatch& batch, bool synced) {
   unsynced_.push_back(batch);
   if (mood_ == Mood::kPartAnswers) return unavailable("the memory disk has done it, but does not say so");
   if (!synced) return Status::ok();
-  synced_ = written_;
-  unsynced_.clear();
-  ++syncs_;
+  sync_all();
   return Status::ok();
 }
 
 Status MemoryDisk::sync() {
   LockGuard guard(mutex_);
   if (mood_ != Mood::kWell) return unavailable("the memory disk refuses");
-  synced_ = written_;
-  unsynced_.clear();
-  ++syncs_;
+  sync_all();
   return Status::ok();
 }
 

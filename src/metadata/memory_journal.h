@@ -28,7 +28,7 @@ class MemoryDisk {
   void cut_power(std::size_t kept) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] std::size_t unsynced_writes() const LARDER_EXCLUDES(mutex_);
   [[nodiscard]] std::uint64_t syncs() const LARDER_EXCLUDES(mutex_);
-  // Puts a record there by hand.
+  // Puts a record there by hand, synced.
   void plant(std::string_view key, std::string_view value) LARDER_EXCLUDES(mutex_);
 
   [[nodiscard]] Status replay(const Journal::Visitor& each) LARDER_EXCLUDES(mutex_);
@@ -38,6 +38,7 @@ class MemoryDisk {
  private:
   using Records = std::map<std::string, std::string, std::less<>>;
   static void apply(const JournalBatch& batch, Records& records);
+  void sync_all() LARDER_REQUIRES(mutex_);
 
   mutable RankedMutex mutex_{LockRank::kFileSystem};
   Mood mood_ LARDER_GUARDED_BY(mutex_) = Mood::kWell;

@@ -202,7 +202,7 @@ std::vector<ModelSpec> models() {
     if (model->has(ComponentKind::kFull) && model->window_pages() <= 8) models.push_back(*model);
   };
   for (const PresetInfo& info : all_presets()) add(preset_model(info.name));
-  for (const std::string& name : sim::model_names()) add(sim::simulated_model(name));
+  for (const std::string& name : sim::small_model_names()) add(sim::simulated_model(name));
   for (const char* const name : {"dsv4-tiny", "swa-tiny"}) {  // windows that are no multiple of the page
     for (const std::uint32_t pages_and_a_bit : {1u, 3u}) {
       Result<ModelSpec> model = preset_model(name);

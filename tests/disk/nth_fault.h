@@ -11,7 +11,7 @@
 namespace larder::disk {
 
 inline constexpr sim::FileFault kFaults[] = {sim::FileFault::kIoError, sim::FileFault::kNoSpace, sim::FileFault::kShort,
-                                             sim::FileFault::kWriteTorn};
+                                             sim::FileFault::kWriteTorn, sim::FileFault::kSyncLost};
 
 inline Options nth_options(const std::string& fsync) {
   return file_options("/disk/store", R"(, "segment_size": "64Ki", "fsync": ")" + fsync + "\"");

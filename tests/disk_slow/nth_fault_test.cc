@@ -19,7 +19,8 @@ TEST_P(EveryOperation, FailsForLong) { sweep(1'000'000, 9, "group"); }
 TEST_P(EveryOperation, FailsWithSyncsOfSegmentsOnly) { sweep(3, 2, "segment"); }
 
 std::string fault_name(const testing::TestParamInfo<sim::FileFault>& fault) {
-  constexpr const char* kNames[] = {"IoError", "NoSpace", "Short", "WriteTorn"};
+  constexpr const char* kNames[] = {"IoError", "NoSpace", "Short", "WriteTorn", "SyncLost"};
+  static_assert(std::size(kNames) == sim::kFileFaultCount);
   return kNames[static_cast<int>(fault.param)];
 }
 INSTANTIATE_TEST_SUITE_P(Fault, EveryOperation, testing::ValuesIn(kFaults), fault_name);

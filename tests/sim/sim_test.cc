@@ -128,9 +128,35 @@ TEST_F(Sim, ScenariosEndWell) {
     const Result<Story> story = parse_story(*text);
     ASSERT_TRUE(story.is_ok()) << name << ": " << story.status().to_string();
     const SimOutcome outcome = run_story(*story, 1);
-    EXPECT_EQ(outcome.failure, "") << "replay: larder sim --scenario tests/sim/scenario/" << name;
-    EXPECT_GT(outcome.totals.finished, 0u) << name << ": nobody finished, so it shows nothing";
+    EXPECT_EQ(outcome.failure, "") << "replay: larder sim --check-every 1 --scenario tests/sim/scenario/" << name;
+    const auto is_expect = [](const Event& event) { return event.verb == Verb::kExpect; };
+    EXPECT_TRUE(std::any_of(story->events.begin(), story->events.end(), is_expect))
+        << name << ": whether what it tells has happened, it does not ask (expect ...)";
   }
+}
+
+TEST_F(Sim, AStoryMayExpectWhatHasHappened) {
+  const std::string text =
+      "world model=full prefetch=best_effort\nbegin more=8 new=1\nmove\nmove chunk=16\nmove chunk=16\n";
+  EXPECT_EQ(run_story(parse_story(text + "expect finished=1").value()).failure, "");
+  EXPECT_EQ(run_story(parse_story(text + "expect finished=2").value()).failure,
+            "expected: finished at least 2, and it is 1");
+}
+
+// What a wrong page is called: by whom it was written, and where to.
+TEST_F(Sim, APatternSaysWhatIsThere) {
+  const ModelSpec model = simulated_model("full_swa_mamba").value();
+  const std::unique_ptr<DevicePools> pools = DevicePools::create(model, {4, 4, 4}, host_memory_source()).value();
+  const Pattern own(model, *pools, 0), others(model, *pools, 3);
+  const std::vector<TokenId> tokens = {1, 2, 3, 4, 5, 6, 7, 8};
+  const DeviceSlot slot(1);
+  others.write(ComponentKind::kSwa, tokens, 8, "", slot);
+  const std::string wrong = own.check(ComponentKind::kSwa, tokens, 4, "", slot);
+  EXPECT_NE(wrong.find("what rank 3 wrote into pool swa"), std::string::npos) << wrong;
+  EXPECT_NE(wrong.find("after 8 tokens"), std::string::npos) << wrong;
+  const PoolSpec& pool = *model.pools_of(ComponentKind::kSwa).front();
+  std::fill_n(pools->page(pool.name, 0, 0, slot), pool.planes[0].layer_bytes(), std::byte{0xA7});
+  EXPECT_NE(own.check(ComponentKind::kSwa, tokens, 4, "", slot).find("what no engine wrote"), std::string::npos);
 }
 
 TEST_F(Sim, APatternTellsPagesApart) {
@@ -145,6 +171,7 @@ TEST_F(Sim, APatternTellsPagesApart) {
     EXPECT_NE(pattern.check(c, tokens, 8, "", slot), "") << "another length";
     EXPECT_NE(pattern.check(c, other, 4, "", slot), "") << "other tokens";
     EXPECT_NE(pattern.check(c, tokens, 4, "tenant 1", slot), "") << "another tenant";
+    EXPECT_NE(Pattern(model, *pools, 1).check(c, tokens, 4, "", slot), "") << "another rank";
     const PoolSpec& pool = *model.pools_of(c).back();
     std::byte* const last = pools->page(pool.name, 0, 0, slot) + pool.planes[0].layer_bytes() - 1;
     *last ^= std::byte{1};
