@@ -85,6 +85,9 @@ TEST(Composition, NamesWhatIsWrong) {
   o.hicache_storage_backend_extra_config = R"({"directory": "/store", "max_sise": "1G"})";
   EXPECT_NE(message(o).find("max_sise"), std::string::npos) << message(o);
   o = {};
+  o.max_mamba_cache_size = 1'000'000'000;  // refused before anything of that size is touched
+  EXPECT_NE(message(o).find("--max-mamba-cache-size): asked for "), std::string::npos) << message(o);
+  o = {};
   o.hicache_size_gb = 1e-6;
   EXPECT_NE(message(o).find("--hicache-size"), std::string::npos) << message(o);
 }

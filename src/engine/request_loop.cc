@@ -49,6 +49,17 @@ void RequestLoop::abort_all(const Status& status) {
   running_.clear();
 }
 
+void RequestLoop::fail_all(const Status& status) {
+  std::vector<std::unique_ptr<Sequence>> all = line_.take_all();
+  std::move(running_.begin(), running_.end(), std::back_inserter(all));
+  running_.clear();
+  over_.clear();
+  back_.clear();
+  for (const std::unique_ptr<Sequence>& s : all) {
+    if (!s->is_over) tell_end(*s, FinishReason::kAbort, status);  // else: the exception came before the sweep
+  }
+}
+
 bool RequestLoop::turn() {
   bool moved = parts_.cache->poll(Nanos{0});
   begin_waiting();
@@ -302,11 +313,16 @@ void RequestLoop::end(Sequence& s, FinishReason reason, Status status, bool keep
     }
     s.id.reset();
   }
+  tell_end(s, reason, std::move(status));
+}
+
+void RequestLoop::tell_end(Sequence& s, FinishReason reason, Status status) {
   const bool is_failed = !status.is_ok();
   GenerateUpdate update;
   if (!is_failed && s.completion() > 0) update.new_tokens = {s.tokens.back()};
   update.finish = reason;
   update.status = std::move(status);
+  s.is_over = true;
   if (parts_.metrics != nullptr) parts_.metrics->ended(is_failed, seconds(parts_.clock->now() - s.submitted));
   send(s, std::move(update));
 }

@@ -52,6 +52,8 @@ class RequestLoop {
   void cancel(Scheduler::Ticket ticket);
   // Every request ends with `status`.
   void abort_all(const Status& status);
+  // The same after an exception out of this class: calls neither cache nor engine. Nothing else may be called after it.
+  void fail_all(const Status& status);
   // True: something moved, call again at once. False: wait in cache.poll(wait_hint()) first.
   bool turn();
   // How long nothing can become due that a completion or wake() would not announce.
@@ -88,6 +90,7 @@ class RequestLoop {
   bool relieve_stall();
   // The request is over: tells it, and forgets it in the cache. `keep`: what it computed stays cached.
   void end(Sequence& sequence, FinishReason reason, Status status, bool keep);
+  void tell_end(Sequence& sequence, FinishReason reason, Status status);
   void send(Sequence& sequence, GenerateUpdate update);
   // Drops the sequences of running_ that ended or go back to the line.
   void sweep();

@@ -39,6 +39,7 @@ class FakeCache final : public Cache {
   // The script. Chances are in percent, rolled with the seed.
   std::uint64_t overload_chance = 0, prefetch_chance = 0, gate_failure_chance = 0;
   std::function<Status(const Entry&)> on_start, on_prepare;  // not ok: the answer
+  std::function<void(const Entry&)> on_complete, on_abort;   // may throw
   std::uint64_t cached = 0;                                  // tokens that a start finds, at most prompt - 1
   std::size_t operations = 0;
   std::uint64_t begun = 0, finished = 0, aborted = 0, restarts = 0, polls = 0;
@@ -87,6 +88,7 @@ class FakeCache final : public Cache {
   Status complete_step(RequestId id, std::span<const TokenId> tokens) override {
     Entry& e = entries.at(id.v);
     EXPECT_GT(tokens.size(), e.computed);
+    if (on_complete) on_complete(e);
     e.computed = tokens.size();
     EXPECT_TRUE(std::ranges::equal(memory_[id.v], tokens)) << "the engine was fed something else";
     return Status::ok();
@@ -99,7 +101,10 @@ class FakeCache final : public Cache {
     return Status::ok();
   }
   void finish(RequestId id) override { finished += entries.erase(id.v); }
-  void abort(RequestId id) override { aborted += entries.erase(id.v); }
+  void abort(RequestId id) override {
+    if (on_abort) on_abort(entries.at(id.v));
+    aborted += entries.erase(id.v);
+  }
   bool poll(Nanos) override {
     ++polls;
     bool changed = false;
@@ -370,6 +375,37 @@ TEST_F(RequestLoopTest, CancelAndAbortAllEndInAnyPhase) {
   EXPECT_TRUE(cache_->entries.empty());
   EXPECT_EQ(cache_->finished, 2u);  // the two that ran keep what they computed
   EXPECT_FALSE(loop_->turn());
+}
+
+TEST_F(RequestLoopTest, AfterAnExceptionEveryRequestEndsOnceAndTheCacheIsLeftAlone) {
+  make({.running = 2, .chunk_tokens = 64});
+  Rng rng(3);
+  for (const std::uint64_t max_new : {1u, 30u, 30u, 30u}) (void)add(prompt_of(rng, 10), max_new);
+  cache_->on_complete = [](const FakeCache::Entry& e) {
+    if (e.max_new == 30) throw std::runtime_error("no memory");
+  };
+  EXPECT_THROW((void)loop_->turn(), std::runtime_error);
+  EXPECT_EQ(heard_[1].ends, 1u);  // in the same step, and not yet swept
+  loop_->fail_all(internal_error("no memory"));
+  for (const auto& [ticket, h] : heard_) {
+    EXPECT_EQ(h.ends, 1u) << ticket;
+    EXPECT_EQ(h.last.status.code(), ticket == 1 ? StatusCode::kOk : StatusCode::kInternal) << ticket;
+  }
+  EXPECT_EQ(cache_->finished, 1u);
+  EXPECT_EQ(cache_->aborted, 0u);
+  EXPECT_EQ(loop_->running() + loop_->waiting(), 0u);
+}
+
+TEST_F(RequestLoopTest, ARequestThatAnExceptionThrowsAwayIsToldSo) {
+  make({.running = 1, .chunk_tokens = 64});
+  Rng rng(3);
+  for (int i = 0; i < 2; ++i) (void)add(prompt_of(rng, 10), 30);
+  (void)loop_->turn();
+  cache_->on_abort = [](const FakeCache::Entry&) { throw std::runtime_error("no memory"); };
+  EXPECT_THROW(loop_->cancel(2), std::runtime_error);
+  EXPECT_EQ(heard_[2].ends, 1u);
+  EXPECT_EQ(heard_[2].last.finish, FinishReason::kAbort);
+  EXPECT_EQ(heard_[2].last.status.code(), StatusCode::kInternal);
 }
 
 // Whatever the cache answers, every request ends once, with the tokens of an undisturbed run or with an error.

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <thread>
 #include <utility>
 
+#include "base/log.h"
 #include "engine/scheduler_impl.h"
 #include "engine/tokenizer.h"
 
@@ -70,28 +72,33 @@ SchedulerImpl::~SchedulerImpl() {
   thread_.reset();  // joins
 }
 
-Status SchedulerImpl::check_request(const GenerateRequest& r) const {
+Status SchedulerImpl::check_prompt(const std::vector<TokenId>& tokens, std::uint64_t max_new_tokens) const {
   const ModelSpec& model = parts_->model;
-  if (r.tokens.empty()) return invalid_argument("the prompt is empty; send at least one token");
+  if (tokens.empty()) return invalid_argument("the prompt is empty; send at least one token");
   const auto out_of_range =
-      std::find_if(r.tokens.begin(), r.tokens.end(), [&](TokenId token) { return token >= model.vocab_size; });
-  if (out_of_range != r.tokens.end()) {
+      std::find_if(tokens.begin(), tokens.end(), [&](TokenId token) { return token >= model.vocab_size; });
+  if (out_of_range != tokens.end()) {
     return invalid_argument("token id " + std::to_string(*out_of_range) + " at position " +
-                            std::to_string(out_of_range - r.tokens.begin()) + " is not below the vocabulary size " +
+                            std::to_string(out_of_range - tokens.begin()) + " is not below the vocabulary size " +
                             std::to_string(model.vocab_size));
   }
   const std::uint64_t context = model.context_length;
-  if (r.tokens.size() > context || r.max_new_tokens > context - r.tokens.size()) {
-    return invalid_argument("prompt of " + std::to_string(r.tokens.size()) + " + " + std::to_string(r.max_new_tokens) +
+  if (tokens.size() > context || max_new_tokens > context - tokens.size()) {
+    return invalid_argument("prompt of " + std::to_string(tokens.size()) + " + " + std::to_string(max_new_tokens) +
                             " new tokens is longer than the context of " + std::to_string(context) + " tokens");
   }
-  const std::uint64_t fed = r.tokens.size() + (r.max_new_tokens > 0 ? r.max_new_tokens - 1 : 0);
+  const std::uint64_t fed = tokens.size() + (max_new_tokens > 0 ? max_new_tokens - 1 : 0);
   const std::uint64_t pages = (fed + model.page_size - 1) / model.page_size;
   if (pages > device_pages_) {
-    return invalid_argument("prompt of " + std::to_string(r.tokens.size()) + " + " + std::to_string(r.max_new_tokens) +
+    return invalid_argument("prompt of " + std::to_string(tokens.size()) + " + " + std::to_string(max_new_tokens) +
                             " new tokens needs " + std::to_string(pages) + " device pages; there are " +
                             std::to_string(device_pages_) + " (raise --max-total-tokens)");
   }
+  return Status::ok();
+}
+
+Status SchedulerImpl::check_request(const GenerateRequest& r) const {
+  LARDER_RETURN_IF_ERROR(check_prompt(r.tokens, r.max_new_tokens));
   if (!(r.temperature >= 0 && std::isfinite(r.temperature))) {
     return invalid_argument("temperature must be a number of at least 0");
   }
@@ -106,18 +113,18 @@ Result<Scheduler::Ticket> SchedulerImpl::submit(GenerateRequest request, Update 
   sequence->prompt = sequence->tokens.size();
   sequence->cached.prompt = sequence->prompt;
   sequence->request = std::move(request);
-  sequence->update = std::move(update);
   sequence->submitted = clock_.now();
   Ticket ticket = 0;
   {
     LockGuard guard(mutex_);
-    if (is_stopping_) return cancelled("the scheduler is stopping");
+    if (is_stopping_) return why_stopped();
     if (submitted_.size() + waiting_ >= parts_->options.max_queued_requests) {
       return overloaded(std::to_string(submitted_.size() + waiting_) +
                         " requests are waiting, which is the limit (--max-queued-requests)");
     }
     ticket = sequence->ticket = next_ticket_++;
     submitted_.push_back(std::move(sequence));
+    submitted_.back()->update = std::move(update);  // now that it is taken: from here on it is told its end
   }
   parts_->cache->wake();
   return ticket;
@@ -135,7 +142,7 @@ void SchedulerImpl::cancel(Ticket ticket) {
 Status SchedulerImpl::post(Command command) {
   {
     LockGuard guard(mutex_);
-    if (is_stopping_) return cancelled("the scheduler is stopping");
+    if (is_stopping_) return why_stopped();
     if (commands_.size() >= kMaxCommands) return overloaded("too many administrative calls are waiting");
     commands_.push_back(std::move(command));
   }
@@ -143,32 +150,55 @@ Status SchedulerImpl::post(Command command) {
   return Status::ok();
 }
 
-void SchedulerImpl::run() {
-  while (take_mail()) {
-    const bool moved = loop_.turn();
-    check_waiters();
-    end_clears();
-    publish(!moved);
-    if (!moved) (void)parts_->cache->poll(wait_time());
+Status SchedulerImpl::why_stopped() const {
+  return failure_.is_ok() ? cancelled("the scheduler is stopping") : failure_;
+}
+
+Status SchedulerImpl::health() const {
+  LockGuard guard(mutex_);
+  return failure_;
+}
+
+std::string SchedulerImpl::exception_text() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception of a type that nobody knows";
   }
-  shut_down();
+}
+
+void SchedulerImpl::run() {
+  try {
+    while (take_mail()) {
+      const bool moved = loop_.turn();
+      check_waiters();
+      end_clears();
+      publish(!moved);
+      if (!moved) (void)parts_->cache->poll(wait_time());
+    }
+    shut_down();
+  } catch (...) {
+    fail();
+  }
 }
 
 bool SchedulerImpl::take_mail() {
   std::vector<std::unique_ptr<Sequence>> submitted;
   std::vector<Ticket> ended;
-  std::vector<Command> commands;
   {
     LockGuard guard(mutex_);
     if (is_stopping_) return false;
     submitted.swap(submitted_);
     ended.swap(cancelled_);
-    commands.swap(commands_);
+    taken_.swap(commands_);
     waiting_ = loop_.waiting() + submitted.size();
   }
   for (std::unique_ptr<Sequence>& sequence : submitted) loop_.add(std::move(sequence));
   for (const Ticket ticket : ended) loop_.cancel(ticket);
-  for (const Command& command : commands) command();
+  for (const Command& command : taken_) command();
+  taken_.clear();
   return true;
 }
 
@@ -203,7 +233,8 @@ void SchedulerImpl::publish(bool is_at_rest) {
   metrics_.publish(snapshot(), parts_->model.page_size);
 }
 
-void SchedulerImpl::shut_down() {
+// Ends the waits of callers, and gives the loop every request that is to be told its end.
+void SchedulerImpl::drop_mail() {
   std::vector<std::unique_ptr<Sequence>> submitted;
   std::vector<Command> dropped;
   {
@@ -212,8 +243,13 @@ void SchedulerImpl::shut_down() {
     dropped.swap(commands_);
   }
   dropped.clear();  // outside the lock: each ends a caller's wait
+  taken_.clear();
   waiters_.clear();
   for (std::unique_ptr<Sequence>& sequence : submitted) loop_.add(std::move(sequence));
+}
+
+void SchedulerImpl::shut_down() {
+  drop_mail();
   loop_.abort_all(cancelled("the server is shutting down"));
   const TimePoint give_up = clock_.now() + kShutdownLimit;
   (void)parts_->cache->poll(Nanos{0});
@@ -221,6 +257,20 @@ void SchedulerImpl::shut_down() {
     (void)parts_->cache->poll(std::chrono::milliseconds(20));
   }
   metrics_.publish(snapshot(), parts_->model.page_size);
+}
+
+// noexcept: better no server than one that cannot even say that it serves nobody.
+void SchedulerImpl::fail() noexcept {
+  const Status failure =
+      internal_error("the scheduler has failed, and the server must be started again: " + exception_text());
+  {
+    LockGuard guard(mutex_);
+    is_stopping_ = true;
+    failure_ = failure;
+  }
+  log_error("engine/scheduler", failure.message());
+  drop_mail();
+  loop_.fail_all(failure);
 }
 
 }  // namespace larder

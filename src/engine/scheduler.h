@@ -100,7 +100,8 @@ class Scheduler {
                                                                  const MoreBackends& more = nullptr);
   virtual ~Scheduler() = default;  // stops the loop, aborts what runs, flushes backups for a bounded time
 
-  // kInvalidArgument: empty prompt, token id >= vocab, prompt + max_new_tokens beyond the context. kOverloaded: full.
+  // kInvalidArgument: empty prompt, token id >= vocab, prompt + max_new_tokens beyond the context or the device.
+  // kOverloaded: full. kInternal: health().
   [[nodiscard]] virtual Result<Ticket> submit(GenerateRequest request, Update update) = 0;
   virtual void cancel(Ticket ticket) = 0;
 
@@ -126,9 +127,13 @@ class Scheduler {
   // Drops every page of the attached store. kInvalidArgument: none is attached.
   [[nodiscard]] virtual Status clear_storage(Nanos limit) = 0;
   [[nodiscard]] virtual StorageView storage() = 0;
+  // kInvalidArgument: a prompt that submit() refuses, whatever its max_new_tokens.
   [[nodiscard]] virtual Result<Explanation> explain(const GenerateRequest& request, Nanos limit) = 0;
   // Never blocks for long: when the loop is busy with a long step, the answer is that of an earlier call.
   [[nodiscard]] virtual SchedulerStats stats() = 0;
+  // kInternal: an exception has ended the loop, for good. Its requests have ended with this status, and every call gets
+  // it. One short lock.
+  [[nodiscard]] virtual Status health() const { return Status::ok(); }
 
   [[nodiscard]] virtual const ModelSpec& model() const = 0;
   [[nodiscard]] virtual const Options& options() const = 0;

@@ -75,7 +75,7 @@ Status SchedulerImpl::quiesce(Nanos limit) {
 }
 
 Result<Explanation> SchedulerImpl::explain(const GenerateRequest& request, Nanos limit) {
-  if (request.tokens.empty()) return invalid_argument("the prompt is empty; send at least one token");
+  LARDER_RETURN_IF_ERROR(check_prompt(request.tokens, 0));  // its pages are hashed on the loop's thread
   return call<Explanation>(
       [this, tokens = request.tokens, adapter = request.adapter,
        salt = request.salt](const Promise<Explanation>& promise) {
@@ -89,8 +89,9 @@ Result<Explanation> SchedulerImpl::explain(const GenerateRequest& request, Nanos
 }
 
 SchedulerStats SchedulerImpl::stats() {
-  Result<SchedulerStats> fresh = call<SchedulerStats>(
-      [this](const Promise<SchedulerStats>& promise) { promise->set_value(snapshot()); }, kStatsWait);
+  Result<SchedulerStats> fresh =
+      call<SchedulerStats>([this](const Promise<SchedulerStats>& promise) { promise->set_value(snapshot()); },
+                           kStatsWait, CommandKind::kLooks);
   if (fresh.is_ok()) return std::move(fresh).value();
   LockGuard guard(mutex_);
   return last_stats_;
@@ -169,8 +170,9 @@ StorageView SchedulerImpl::view_storage() const {
 }
 
 StorageView SchedulerImpl::storage() {
-  Result<StorageView> view = call<StorageView>(
-      [this](const Promise<StorageView>& promise) { promise->set_value(view_storage()); }, kStatsWait);
+  Result<StorageView> view =
+      call<StorageView>([this](const Promise<StorageView>& promise) { promise->set_value(view_storage()); }, kStatsWait,
+                        CommandKind::kLooks);
   return view.is_ok() ? std::move(view).value() : StorageView{};
 }
 
@@ -291,11 +293,12 @@ class PendingSwitch {
     answer_ = std::move(previous);
     ended_.notify_all();
   }
-  // The loop will not run it any more.
+  // The loop will not run it any more, or an exception has ended it half-way.
   void drop() LARDER_EXCLUDES(mutex_) {
     LockGuard guard(mutex_);
-    if (has_begun_ || answer_) return;
-    answer_ = cancelled("the scheduler is stopping");
+    if (answer_) return;
+    answer_ = has_begun_ ? internal_error("the switch broke off: the scheduler has failed")
+                         : cancelled("the scheduler is stopping");
     ended_.notify_all();
   }
   // The caller. What has begun ends at once: the loop does no I/O in it.
@@ -386,18 +389,24 @@ Status SchedulerImpl::detach_storage(Nanos limit) {
   Result<Owned> detached = call<Owned>(
       [this, deadline, has_left](const Promise<Owned>& promise) {
         if (!parts_->storage) return promise->set_value(nullptr);
-        if (!is_detaching_) parts_->cache->detach_storage();
+        if (!is_detaching_) {
+          parts_->cache->detach_storage();
+          ++detaches_;
+        }
         is_detaching_ = true;
-        const auto try_now = [this, promise, has_left] {
-          if (parts_->storage && !parts_->cache->storage_idle()) return false;
+        const auto try_now = [this, promise, has_left, number = detaches_] {
+          if (!is_detaching_ || detaches_ != number) {  // another caller of it has ended it; what is attached now stays
+            promise->set_value(nullptr);
+            return true;
+          }
+          if (!parts_->cache->storage_idle()) return false;
           is_detaching_ = false;
-          if (parts_->storage && has_left->load()) parts_->retire(std::move(parts_->storage));
+          if (has_left->load()) parts_->retire(std::move(parts_->storage));
           promise->set_value(std::make_shared<std::unique_ptr<StorageBackend>>(std::move(parts_->storage)));
           return true;
         };
-        const auto expire = [this, promise] {
+        const auto expire = [this, promise] {  // right after a try_now that found it under way
           is_detaching_ = false;
-          if (!parts_->storage) return promise->set_value(nullptr);
           log_warning("engine/storage", "detached with operations in flight; they keep their buffers until they end");
           parts_->retire(std::move(parts_->storage));
           promise->set_value(nullptr);

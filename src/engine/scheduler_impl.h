@@ -10,6 +10,10 @@
 //
 // A command answers through a promise. When the loop ends, commands that it did not run are dropped: their callers get
 // kCancelled. A waiter is a command that cannot be answered yet; it is looked at after each turn until its deadline.
+//
+// Exceptions (a defect, or no memory left): one out of a command that only looks is its caller's answer. After any
+// other, cache and engine may be in the middle of something: fail() ends the loop, tells everybody who waits, and calls
+// neither of them again.
 #pragma once
 
 #include <atomic>
@@ -49,11 +53,13 @@ class SchedulerImpl final : public Scheduler {
   [[nodiscard]] StorageView storage() override;
   [[nodiscard]] Result<Explanation> explain(const GenerateRequest& request, Nanos limit) override;
   [[nodiscard]] SchedulerStats stats() override;
+  [[nodiscard]] Status health() const override LARDER_EXCLUDES(mutex_);
   [[nodiscard]] const ModelSpec& model() const override { return parts_->model; }
   [[nodiscard]] const Options& options() const override { return parts_->options; }
 
  private:
   using Command = std::function<void()>;
+  enum class CommandKind : std::uint8_t { kLooks, kChanges };
   // The loop may be in the middle of a long step when a limit ends: its answer is worth a little more time.
   static constexpr Nanos kAnswerGrace = std::chrono::seconds(5), kLongestWait = std::chrono::hours(24);
   struct Waiter {
@@ -68,12 +74,19 @@ class SchedulerImpl final : public Scheduler {
   using Promise = std::shared_ptr<std::promise<T>>;  // shared: std::function wants copies
 
   [[nodiscard]] Status check_request(const GenerateRequest& request) const;
+  [[nodiscard]] Status check_prompt(const std::vector<TokenId>& tokens, std::uint64_t max_new_tokens) const;
   [[nodiscard]] Result<ExtraConfig> parse_attach(const AttachRequest& request) const;
   [[nodiscard]] Status check_attach(const AttachRequest& request, const ExtraConfig& extra) const;
   [[nodiscard]] Status post(Command command) LARDER_EXCLUDES(mutex_);
-  // Runs `ask` on the loop thread and waits for what it sets; kCancelled, kOverloaded, kDeadlineExceeded otherwise.
+  // Why nothing is taken any more.
+  [[nodiscard]] Status why_stopped() const LARDER_REQUIRES(mutex_);
+  // In a catch block: what the exception says.
+  [[nodiscard]] static std::string exception_text();
+  // Runs `ask` on the loop thread and waits for what it sets; kCancelled, kOverloaded, kDeadlineExceeded, kInternal
+  // otherwise.
   template <class T>
-  [[nodiscard]] Result<T> call(std::function<void(Promise<T>)> ask, Nanos limit);
+  [[nodiscard]] Result<T> call(std::function<void(Promise<T>)> ask, Nanos limit,
+                               CommandKind kind = CommandKind::kChanges);
   [[nodiscard]] Status call_status(std::function<void(Promise<Done>)> ask, Nanos limit);
 
   // ---- on the loop thread
@@ -83,7 +96,9 @@ class SchedulerImpl final : public Scheduler {
   void end_clears();
   [[nodiscard]] Nanos wait_time() const;
   void publish(bool is_at_rest);
+  void drop_mail() LARDER_EXCLUDES(mutex_);
   void shut_down();
+  void fail() noexcept LARDER_EXCLUDES(mutex_);  // in a catch block
   [[nodiscard]] SchedulerStats snapshot();
   void add_device_usage(SchedulerStats& stats) const;
   void add_host_usage(SchedulerStats& stats) const;
@@ -101,11 +116,13 @@ class SchedulerImpl final : public Scheduler {
   // owned by the loop thread
   RequestMetrics metrics_;
   RequestLoop loop_;
+  std::vector<Command> taken_;  // being run; here, so that they outlive an exception until fail() has said why
   std::vector<Waiter> waiters_;
   std::vector<std::shared_ptr<std::atomic<bool>>> clears_;  // of storage, under way; true: ended
   bool is_flushing_ = false;
-  bool is_detaching_ = false;
-  std::string extra_config_;  // of the attached backend
+  bool is_detaching_ = false;   // of parts_->storage, which nobody replaces meanwhile
+  std::uint64_t detaches_ = 0;  // begun; which one a waiter waits for
+  std::string extra_config_;    // of the attached backend
   PrefetchPolicy prefetch_policy_;
   WritePolicy write_policy_;
   TimePoint next_publish_;
@@ -118,24 +135,35 @@ class SchedulerImpl final : public Scheduler {
   std::size_t waiting_ LARDER_GUARDED_BY(mutex_) = 0;  // in the loop's line, as of its last look at the mailbox
   Ticket next_ticket_ LARDER_GUARDED_BY(mutex_) = 1;
   bool is_stopping_ LARDER_GUARDED_BY(mutex_) = false;
+  Status failure_ LARDER_GUARDED_BY(mutex_);  // not ok: stopping because of an exception
   SchedulerStats last_stats_ LARDER_GUARDED_BY(mutex_);
 
   std::unique_ptr<ThreadPoolExecutor> thread_;  // last: it ends before what it uses
 };
 
 template <class T>
-Result<T> SchedulerImpl::call(std::function<void(Promise<T>)> ask, Nanos limit) {
+Result<T> SchedulerImpl::call(std::function<void(Promise<T>)> ask, Nanos limit, CommandKind kind) {
   auto promise = std::make_shared<std::promise<T>>();
   std::future<T> answer = promise->get_future();
+  const auto thrown = std::make_shared<Status>();  // the loop's until the promise is dead
   // Moved in: the promise must die with the command when that is dropped unrun, so that the wait ends.
-  LARDER_RETURN_IF_ERROR(post([ask = std::move(ask), promise = std::move(promise)] { ask(promise); }));
+  LARDER_RETURN_IF_ERROR(post([ask = std::move(ask), promise = std::move(promise), thrown, kind] {
+    try {
+      ask(promise);
+    } catch (...) {
+      if (kind == CommandKind::kChanges) throw;
+      *thrown = internal_error("the scheduler could not answer: " + exception_text());
+    }
+  }));
   if (answer.wait_for(std::min(limit, kLongestWait) + kAnswerGrace) != std::future_status::ready) {
     return deadline_exceeded("the scheduler is busy; the request may still be carried out");
   }
   try {
     return answer.get();
   } catch (const std::future_error&) {  // the command was dropped
-    return cancelled("the scheduler is stopping");
+    if (!thrown->is_ok()) return *thrown;
+    LockGuard guard(mutex_);
+    return why_stopped();
   }
 }
 

@@ -3,10 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
+#include <stdexcept>
 
 #include "base/ranked_mutex.h"
 #include "base/rng.h"
+#include "base/thread_pool.h"
+#include "engine/scheduler_impl.h"
 #include "engine/tokenizer.h"
 #include "sim/sim_file_system.h"
 
@@ -77,6 +81,21 @@ class Collector {
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
+// The real one, until it breaks.
+class BreakingEngine final : public ReferenceEngine {
+ public:
+  BreakingEngine(std::unique_ptr<ReferenceEngine> real, const std::atomic<bool>& is_broken)
+      : real_(std::move(real)), is_broken_(is_broken) {}
+  std::vector<StepResult> step(std::span<const SequenceStep> steps) override {
+    if (is_broken_.load()) throw std::runtime_error("the engine broke");
+    return real_->step(steps);
+  }
+
+ private:
+  const std::unique_ptr<ReferenceEngine> real_;
+  const std::atomic<bool>& is_broken_;
+};
+
 class SchedulerTest : public ::testing::Test {
  protected:
   void start(const Options& options) {
@@ -84,6 +103,18 @@ class SchedulerTest : public ::testing::Test {
     Result<std::unique_ptr<Scheduler>> made = Scheduler::create(options, files_, real_clock(), metrics_);
     ASSERT_TRUE(made.is_ok()) << made.status().to_string();
     scheduler_ = std::move(made).value();
+  }
+  // With an engine that throws once `is_broken`.
+  void start_breaking(const Options& options, const std::atomic<bool>& is_broken) {
+    Result<std::unique_ptr<Composition>> parts = Composition::create(options, files_, real_clock(), metrics_);
+    ASSERT_TRUE(parts.is_ok()) << parts.status().to_string();
+    Result<std::unique_ptr<ReferenceEngine>> engine =
+        ReferenceEngine::create((*parts)->model, *(*parts)->device_pools, 1);
+    ASSERT_TRUE(engine.is_ok()) << engine.status().to_string();
+    auto breaking = std::make_unique<BreakingEngine>(std::move(engine).value(), is_broken);
+    auto made = std::make_unique<SchedulerImpl>(std::move(parts).value(), std::move(breaking), real_clock(), metrics_);
+    ASSERT_TRUE(made->start_thread().is_ok());
+    scheduler_ = std::move(made);
   }
   Answer generate(std::vector<TokenId> prompt, std::uint64_t max_new_tokens) {
     return generate(request_of(std::move(prompt), max_new_tokens));
@@ -348,6 +379,16 @@ TEST_F(SchedulerTest, RefusesWhatCannotRun) {
   hot.temperature = 1;
   hot.top_p = 0;
   refused(hot, "top_p");
+  const auto not_explained = [&](std::vector<TokenId> prompt, const std::string& part) {
+    const Result<Explanation> why = scheduler_->explain(request_of(std::move(prompt), 40'000), kLimit);
+    EXPECT_EQ(why.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(why.status().message().find(part), std::string::npos) << why.status().message();
+  };
+  not_explained({}, "empty");
+  not_explained({1, 2, 512}, "token id 512 at position 2");
+  not_explained(std::vector<TokenId>(40'000, 1), "context of 32768");
+  not_explained(std::vector<TokenId>(5'000, 1), "raise --max-total-tokens");
+  EXPECT_TRUE(scheduler_->explain(request_of({1}, 40'000), kLimit).is_ok()) << "its output is none of the question";
   EXPECT_EQ(generate({1}, 0).updates, 1u);  // prefill only
   EXPECT_EQ(generate({1}, 1).tokens.size(), 1u);
 }
@@ -382,6 +423,37 @@ TEST_F(SchedulerTest, CancelFlushAndShutdownEndEveryRequestOnce) {
     const Answer answer = collectors[i].wait();
     EXPECT_TRUE(answer.last.finish == FinishReason::kAbort || answer.last.finish == FinishReason::kLength);
   }
+}
+
+// A loop that has ended by an exception must not look like one that is busy.
+TEST_F(SchedulerTest, AnExceptionEndsEveryRequestAndIsReported) {
+  std::atomic<bool> is_broken = false;
+  Options options = small_options("gqa-tiny");
+  options.max_running_requests = 2;
+  start_breaking(options, is_broken);
+  ASSERT_NE(scheduler_, nullptr);
+  EXPECT_EQ(generate(random_prompt(9, 100), 5).tokens.size(), 5u);
+  EXPECT_TRUE(scheduler_->health().is_ok());
+  std::vector<Collector> collectors(5);  // two run, the others wait
+  for (std::size_t i = 0; i < collectors.size(); ++i) {
+    ASSERT_TRUE(scheduler_->submit(request_of(random_prompt(i, 200), 1'500), collectors[i].update()).is_ok());
+  }
+  std::promise<Status> flushed;
+  ThreadPoolExecutor other("other", 1, 1);
+  ASSERT_TRUE(other.post([&] { flushed.set_value(scheduler_->flush(kLimit)); }).is_ok());
+  is_broken = true;
+  for (Collector& collector : collectors) {
+    const Answer answer = collector.wait();
+    EXPECT_EQ(answer.last.finish, FinishReason::kAbort);
+    EXPECT_EQ(answer.last.status.code(), StatusCode::kInternal) << answer.last.status.to_string();
+  }
+  EXPECT_EQ(flushed.get_future().get().code(), StatusCode::kInternal);
+  EXPECT_EQ(scheduler_->health().code(), StatusCode::kInternal);
+  EXPECT_NE(scheduler_->health().message().find("the engine broke"), std::string::npos);
+  EXPECT_EQ(scheduler_->submit(request_of({1}, 1), {}).status().code(), StatusCode::kInternal);
+  EXPECT_EQ(scheduler_->quiesce(kLimit).code(), StatusCode::kInternal);
+  EXPECT_EQ(scheduler_->storage().backend, "");
+  scheduler_.reset();  // does not hang
 }
 
 TEST_F(SchedulerTest, StopsAtTheEndOfSequenceUnlessTold) {

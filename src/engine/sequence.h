@@ -18,6 +18,12 @@
 namespace larder {
 
 struct Sequence {
+  Sequence() = default;
+  Sequence(const Sequence&) = delete;
+  Sequence& operator=(const Sequence&) = delete;
+  // Tells its end if nobody has: an exception threw it away, and its client must not wait for ever.
+  ~Sequence();
+
   Scheduler::Ticket ticket = 0;
   GenerateRequest request;  // request.tokens moved to `tokens`
   Scheduler::Update update;
@@ -35,9 +41,23 @@ struct Sequence {
   double queue_seconds = 0;
   double ttft_seconds = 0;  // 0: no token yet
   TimePoint last_token;
+  bool is_over = false;  // the last update was sent
 
   [[nodiscard]] std::uint64_t completion() const { return tokens.size() - prompt; }
   [[nodiscard]] std::uint64_t unfed() const { return tokens.size() - computed; }
 };
+
+inline Sequence::~Sequence() {
+  if (is_over || !update) return;
+  try {
+    GenerateUpdate last;
+    last.finish = FinishReason::kAbort;
+    last.cached = cached;
+    last.completion_tokens = completion();
+    last.status = internal_error("an exception inside the server ended the request");
+    update(last);
+  } catch (...) {  // a destructor: the server's own code must not end the process
+  }
+}
 
 }  // namespace larder

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <future>
+#include <stdexcept>
 
 #include "base/rng.h"
 #include "base/thread_pool.h"
@@ -74,6 +75,20 @@ class ForgetfulBackend final : public PassingBackend {
   }
 };
 
+// Throws out of info() when told to, against the port's contract.
+class ThrowingBackend final : public PassingBackend {
+ public:
+  ThrowingBackend(std::unique_ptr<StorageBackend> inner, std::atomic<bool>& throws_once)
+      : PassingBackend(std::move(inner)), throws_once_(throws_once) {}
+  [[nodiscard]] const BackendInfo& info() const override {
+    if (throws_once_.exchange(false)) throw std::runtime_error("it has no name");
+    return inner_->info();
+  }
+
+ private:
+  std::atomic<bool>& throws_once_;
+};
+
 // Looks at what it writes on a storage thread, as a backend does that computes checksums there.
 class QueueingBackend final : public PassingBackend {
  public:
@@ -131,6 +146,12 @@ class StorageSwitchTest : public ::testing::Test {
           if (!inner.is_ok()) return inner;
           return Made(std::make_unique<QueueingBackend>(std::move(inner).value(), *e.executor));
         }));
+    LARDER_RETURN_IF_ERROR(
+        factory.add("throwing", {}, [this, memory](const BackendOptions&, const BackendEnvironment& e) {
+          Made inner = memory(e);
+          if (!inner.is_ok()) return inner;
+          return Made(std::make_unique<ThrowingBackend>(std::move(inner).value(), throws_once_));
+        }));
     return factory.add("hanging", {}, [this, memory](const BackendOptions&, const BackendEnvironment& e) {
       Result<std::unique_ptr<StorageBackend>> inner = memory(e);
       if (!inner.is_ok()) return inner;
@@ -182,6 +203,7 @@ class StorageSwitchTest : public ::testing::Test {
   BackendFactory plain_;
   sim::FaultyBackend* hanging_ = nullptr;  // the last one made; its scheduler's
   Executor* threads_ = nullptr;            // of the last scheduler that made a queueing backend
+  std::atomic<bool> throws_once_ = false;  // of throwing backends
   std::vector<std::unique_ptr<MetricsRegistry>> metrics_;
   std::vector<std::unique_ptr<Scheduler>> schedulers_;
 };
@@ -251,6 +273,50 @@ TEST_F(StorageSwitchTest, ABackendThatHangsIsDetachedAndReplaced) {
   const TimePoint give_up = real_clock().now() + kLimit;
   while (scheduler.storage().retired > 0 && real_clock().now() < give_up) EXPECT_TRUE(generate(scheduler, 3));
   EXPECT_EQ(scheduler.storage().retired, 0u) << "it dies when its operations have ended";
+}
+
+// Who has waited longest for a detach that another caller ended must not take what was attached since.
+TEST_F(StorageSwitchTest, OverlappingDetachesLeaveTheNextBackendAttached) {
+  Scheduler& scheduler = add();
+  AttachRequest request;
+  request.backend = "hanging";
+  ASSERT_TRUE(scheduler.attach_storage(request, kLimit).is_ok());
+  sim::FaultPlan plan;
+  plan.hang_percent = 100;
+  hanging_->set_plan(plan);
+  ASSERT_TRUE(generate(scheduler, 1));
+  request.backend = "memory";
+  Result<PreparedStorage> next = scheduler.prepare_storage(request, kLimit);
+  ASSERT_TRUE(next.is_ok()) << next.status().to_string();
+  std::promise<Status> ended;
+  ThreadPoolExecutor other("other", 1, 1);
+  ASSERT_TRUE(other.post([&] { ended.set_value(scheduler.detach_storage(kLimit)); }).is_ok());
+  const TimePoint give_up = real_clock().now() + kLimit;
+  while (!scheduler.storage().is_detaching) ASSERT_LT(real_clock().now(), give_up);
+  ASSERT_TRUE(scheduler.detach_storage(std::chrono::milliseconds(50)).is_ok());
+  // It wakes the loop, which looks at the first detach only after it.
+  ASSERT_TRUE(scheduler.switch_storage(std::move(next).value(), kLimit).is_ok());
+  EXPECT_TRUE(ended.get_future().get().is_ok());
+  EXPECT_EQ(scheduler.storage().backend, "memory");
+  EXPECT_TRUE(generate(scheduler, 2));
+  ASSERT_TRUE(scheduler.quiesce(kLimit).is_ok());
+  EXPECT_GT(scheduler.stats().storage->pages, 0u);
+}
+
+// A command that only looks has changed nothing: an exception out of it costs an answer, not the server.
+TEST_F(StorageSwitchTest, AQuestionThatThrowsHarmsNobodyElse) {
+  Scheduler& scheduler = add();
+  AttachRequest request;
+  request.backend = "throwing";
+  request.probe = false;
+  ASSERT_TRUE(scheduler.attach_storage(request, kLimit).is_ok());
+  EXPECT_EQ(scheduler.storage().backend, "memory");
+  throws_once_ = true;
+  EXPECT_EQ(scheduler.storage().backend, "") << "no answer";
+  EXPECT_FALSE(throws_once_.load());
+  EXPECT_TRUE(scheduler.health().is_ok());
+  EXPECT_EQ(scheduler.storage().backend, "memory");
+  EXPECT_TRUE(generate(scheduler, 1));
 }
 
 // A clear that fails may have emptied the store: what it had is written there again.

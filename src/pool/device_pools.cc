@@ -2,12 +2,14 @@
 
 #include <cassert>
 #include <limits>
+#include <new>
 #include <string>
 
 namespace larder {
 namespace {
 
-constexpr std::size_t kArrayAlignment = 64;  // one cache line; also the widest vector register
+constexpr std::size_t kArrayAlignment = 64;     // one cache line; also the widest vector register
+constexpr std::size_t kTableBytesPerSlot = 12;  // of a SlotTable: an entry, and a place on the free stack
 
 // False on overflow.
 bool add_array(std::size_t layers, std::size_t slots, std::size_t slot_stride, std::size_t& layer_stride,
@@ -21,15 +23,7 @@ bool add_array(std::size_t layers, std::size_t slots, std::size_t slot_stride, s
   return !__builtin_add_overflow(total, all_layers, &total);
 }
 
-}  // namespace
-
-DevicePools::DevicePools(const ModelSpec& model, ComponentCounts slots) : model_(model) {
-  tables_.reserve(kComponentCount);
-  for (const std::uint32_t count : slots) tables_.emplace_back(count);
-}
-
-Result<std::unique_ptr<DevicePools>> DevicePools::create(const ModelSpec& model, ComponentCounts slots,
-                                                         MemorySource& memory) {
+Status check_counts(const ModelSpec& model, const ComponentCounts& slots) {
   for (const ComponentKind c : kAllComponents) {
     const std::uint32_t count = slots[index_of(c)];
     if (count > 0 && !model.has(c)) {
@@ -38,7 +32,15 @@ Result<std::unique_ptr<DevicePools>> DevicePools::create(const ModelSpec& model,
     }
     if (count == DeviceSlot::kNone) return invalid_argument("too many device slots: at most 2^32 - 2 per component");
   }
-  std::unique_ptr<DevicePools> pools(new DevicePools(model, slots));
+  return Status::ok();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DevicePools>> DevicePools::create(const ModelSpec& model, ComponentCounts slots,
+                                                         MemorySource& memory, MemorySource& host) {
+  LARDER_RETURN_IF_ERROR(check_counts(model, slots));
+  std::unique_ptr<DevicePools> pools(new DevicePools(model));
   std::array<std::vector<std::size_t>, kPoolNameCount> offsets;
   std::size_t total = 0;
   for (const PoolSpec& pool : pools->model_.pools) {
@@ -56,15 +58,35 @@ Result<std::unique_ptr<DevicePools>> DevicePools::create(const ModelSpec& model,
     }
   }
   pools->bytes_ = total;
-  if (total == 0) return pools;  // logical pools only, or no slots
-  auto region = memory.allocate(total);
-  if (!region) return region.status();
-  pools->memory_ = std::move(region).value();
-  for (std::size_t p = 0; p < kPoolNameCount; ++p) {
-    for (std::size_t i = 0; i < offsets[p].size(); ++i)
-      pools->planes_[p][i].base = pools->memory_->data() + offsets[p][i];
+  if (total > 0) {  // else: logical pools only, or no slots
+    auto region = memory.allocate(total);
+    if (!region) return region.status();
+    pools->memory_ = std::move(region).value();
+    for (std::size_t p = 0; p < kPoolNameCount; ++p) {
+      for (std::size_t i = 0; i < offsets[p].size(); ++i)
+        pools->planes_[p][i].base = pools->memory_->data() + offsets[p][i];
+    }
   }
+  LARDER_RETURN_IF_ERROR(pools->make_tables(slots, host));
   return pools;
+}
+
+// The host is asked for the tables' memory first, and gets it back at once: what it has not got is refused there, while
+// a vector that is too large is granted, and the process killed when it is filled.
+Status DevicePools::make_tables(const ComponentCounts& slots, MemorySource& host) {
+  std::size_t bytes = 0;
+  for (const std::uint32_t count : slots) bytes += count * kTableBytesPerSlot;
+  if (bytes > 0) {
+    const auto room = host.allocate(bytes);
+    if (!room) return Status(room.status().code(), "tables of device slots: " + room.status().message());
+  }
+  try {
+    tables_.reserve(kComponentCount);
+    for (const std::uint32_t count : slots) tables_.emplace_back(count);
+  } catch (const std::bad_alloc&) {
+    return overloaded("tables of device slots: no " + std::to_string(bytes >> 20) + " MiB of memory in one piece");
+  }
+  return Status::ok();
 }
 
 std::byte* DevicePools::page(PoolName pool, std::size_t layer_index, std::size_t plane, DeviceSlot slot) const {
@@ -74,12 +96,6 @@ std::byte* DevicePools::page(PoolName pool, std::size_t layer_index, std::size_t
   assert(slot.v < tables_[index_of(model_.find_pool(pool)->component)].capacity());
   const PlaneArray& array = arrays[plane];
   return array.base + layer_index * array.layer_stride + slot.v * array.slot_stride;
-}
-
-std::size_t DevicePools::slot_stride(PoolName pool, std::size_t plane) const {
-  const auto& arrays = planes_[static_cast<std::size_t>(pool)];
-  assert(plane < arrays.size());
-  return arrays[plane].slot_stride;
 }
 
 std::optional<DeviceSlot> DevicePools::allocate(ComponentKind c) {

@@ -27,17 +27,17 @@ using ComponentCounts = std::array<std::uint32_t, kComponentCount>;
 
 class DevicePools {
  public:
-  // Slots of components that the model lacks must be 0. Errors: kInvalidArgument, kOverloaded (memory).
+  // memory: for the pages. host: has room for the slot tables (12 bytes per slot), which are made last.
+  // Slots of components that the model lacks must be 0. Errors: kInvalidArgument, kOverloaded (memory of either).
   [[nodiscard]] static Result<std::unique_ptr<DevicePools>> create(const ModelSpec& model, ComponentCounts slots,
-                                                                   MemorySource& memory);
+                                                                   MemorySource& memory,
+                                                                   MemorySource& host = host_memory_source());
 
   [[nodiscard]] const ModelSpec& model() const { return model_; }
 
   // Base of one page's plane in one layer: [rows][heads][head_dim], contiguous. layer_index counts pool.layers.
   // Precondition: the model has the pool, indices in range (checked by assert only: hot path).
   [[nodiscard]] std::byte* page(PoolName pool, std::size_t layer_index, std::size_t plane, DeviceSlot slot) const;
-  // Bytes between two slots of that array.
-  [[nodiscard]] std::size_t slot_stride(PoolName pool, std::size_t plane) const;
 
   // One slot, or nullopt when the component is full (the caller evicts).
   [[nodiscard]] std::optional<DeviceSlot> allocate(ComponentKind c);
@@ -54,7 +54,8 @@ class DevicePools {
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
 
  private:
-  DevicePools(const ModelSpec& model, ComponentCounts slots);
+  explicit DevicePools(const ModelSpec& model) : model_(model) {}
+  [[nodiscard]] Status make_tables(const ComponentCounts& slots, MemorySource& host);
   struct PlaneArray {
     std::byte* base = nullptr;     // of layer 0
     std::size_t layer_stride = 0;  // bytes

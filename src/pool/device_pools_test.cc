@@ -26,7 +26,6 @@ TEST(DevicePools, ArraysAreAlignedAndNoTwoPagesShareABytes) {
     std::map<std::uintptr_t, std::uintptr_t> ranges;  // begin -> end
     for (const PoolSpec& pool : model.pools) {
       for (std::size_t plane = 0; plane < pool.planes.size(); ++plane) {
-        EXPECT_EQ(pools->slot_stride(pool.name, plane), pool.planes[plane].layer_bytes());
         for (std::size_t layer = 0; layer < pool.layers.size(); ++layer) {
           const auto base = reinterpret_cast<std::uintptr_t>(pools->page(pool.name, layer, plane, DeviceSlot(0)));
           EXPECT_EQ(base % 64, 0u);
@@ -59,6 +58,34 @@ TEST(DevicePools, BadCountsAndNoMemoryAreErrors) {
       pool_test::model_of(1, {pool_test::pool_of(PoolName::kKv, ComponentKind::kFull, true, {0}, {huge})});
   EXPECT_EQ(DevicePools::create(monster, {4096, 0, 0}, host_memory_source()).status().code(),
             StatusCode::kInvalidArgument);
+}
+
+// Notes what it is asked for.
+class NotingMemory final : public MemorySource {
+ public:
+  std::vector<std::size_t> asked;
+  Result<std::unique_ptr<Memory>> allocate(std::size_t bytes) override {
+    asked.push_back(bytes);
+    return host_memory_source().allocate(bytes);
+  }
+};
+
+TEST(DevicePools, SlotTablesAreMadeLastAndOnlyIfTheHostHasRoom) {
+  const ModelSpec model = preset("gdn-tiny");
+  constexpr std::uint32_t kHuge = 1'000'000'000;  // tables of 12 GB
+  pool_test::RefusingMemory refusing;
+  NotingMemory host;
+  EXPECT_EQ(DevicePools::create(model, {4, 0, kHuge}, refusing, host).status().code(), StatusCode::kOverloaded);
+  EXPECT_TRUE(host.asked.empty());
+  const ModelSpec logical =
+      pool_test::model_of(1, {pool_test::pool_of(PoolName::kKv, ComponentKind::kFull, true, {}, {})});
+  const Status refused = DevicePools::create(logical, {kHuge, 0, 0}, host_memory_source(), refusing).status();
+  EXPECT_EQ(refused.code(), StatusCode::kOverloaded);
+  EXPECT_NE(refused.message().find("tables of device slots"), std::string::npos) << refused.message();
+  auto pools = pool_test::take(DevicePools::create(model, {4, 0, 2}, host_memory_source(), host));
+  EXPECT_EQ(host.asked, std::vector<std::size_t>{6 * 12});
+  EXPECT_EQ(pools->free_slots(ComponentKind::kFull), 4u);
+  EXPECT_EQ(pools->free_slots(ComponentKind::kMamba), 2u);
 }
 
 TEST(DevicePools, ReserveIsAllOrNothingOverComponents) {

@@ -249,7 +249,10 @@ class Api final : public ApiServer {
 
   // --- what the server says about itself ---
 
-  void health(const HttpRequest&, const Exchange& exchange) { exchange->respond(text_response(200, "")); }
+  void health(const HttpRequest&, const Exchange& exchange) {
+    const Status health = scheduler_.health();
+    exchange->respond(text_response(health.is_ok() ? 200 : 503, health.message()));
+  }
 
   void models(const HttpRequest&, const Exchange& exchange) {
     exchange->respond(json_response(models_json(options_, model_, started_unix_seconds_)));

@@ -224,7 +224,7 @@ std::uint64_t RadixTree::Impl::flush() {
   // A child begins after its parent: from the deepest upwards.
   std::sort(order.begin(), order.end(), [&](Id a, Id b) { return node(a).begin > node(b).begin; });
   for (const Id id : order) flush_node(id);
-  return nodes.live() - spaces.size();
+  return nodes.live() - open_spaces();
 }
 
 void RadixTree::Impl::flush_node(Id id) {

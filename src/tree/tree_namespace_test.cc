@@ -39,6 +39,18 @@ TEST(TreeNamespace, ClosedOneIsForgottenAndItsNumberUsedAgain) {
   EXPECT_TRUE(f.tree.unstored(1, 100).empty());
 }
 
+TEST(TreeNamespace, FlushDoesNotCountClosedOnes) {
+  Fixture f(config_of(2));
+  ASSERT_TRUE(f.tree.close_namespace(f.tree.open_namespace(seed_of(1))).is_ok());
+  EXPECT_EQ(f.tree.flush(), 0u);
+  const NodeId node = f.insert(iota_tokens(8)).node;
+  LockHandle lock = f.lock(node);
+  EXPECT_EQ(f.tree.flush(), 1u) << "the one in use";
+  EXPECT_EQ(f.tree.node_count(), 1u);
+  f.tree.unlock(lock);
+  EXPECT_EQ(f.tree.flush(), 0u);
+}
+
 TEST(TreeNamespace, UnseededOneComesBackEmpty) {
   Fixture f(config_of(2));
   const NamespaceId first = f.space;
