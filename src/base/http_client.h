@@ -2,7 +2,8 @@
 //
 // Purpose: one connection, kept alive between requests and reopened when the server has closed it; whole answers, or
 // answers line by line as they arrive (server-sent events).
-// Threads: confined; one client per thread. All calls block, at most `timeout` without a byte.
+// Threads: confined; one client per thread. All calls block, at most `timeout` without a byte; connecting takes at most
+// `timeout` over all addresses of the host, and what the system takes to find them.
 // Limits: a head of 64 KiB; a whole body of 1 GiB; a line of 16 MiB. No TLS, no redirects, no proxies.
 #pragma once
 
@@ -21,7 +22,8 @@ struct HttpUrl {
   std::uint16_t port = 80;
   std::string base;  // path in front of every target, without a trailing '/'
 };
-// "http://127.0.0.1:30000", "localhost:30000/v0". kInvalidArgument says what is wrong with it.
+// "http://127.0.0.1:30000", "localhost:30000/v0". kInvalidArgument says what is wrong with it, and shows nothing of
+// what stands in front of an '@', which no host has.
 [[nodiscard]] Result<HttpUrl> parse_http_url(std::string_view text);
 
 struct HttpReply {
@@ -38,8 +40,9 @@ class HttpClient {
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
-  // Any status is an answer. kUnavailable: no connection, or it broke; kDeadlineExceeded: nothing came for `timeout`;
-  // kCorrupt: not HTTP. `media_type` is the body's.
+  // Any status is an answer. kUnavailable: no connection, or it broke; kDeadlineExceeded: nothing came for `timeout`,
+  // or an address of the host let connecting wait and none was connected; kCorrupt: not HTTP. `media_type` is the
+  // body's.
   [[nodiscard]] Result<HttpReply> request(std::string_view method, std::string_view target, std::string_view body = {},
                                           std::string_view media_type = "application/json");
   // As request(), but lines (without their end) of a 200 answer go to `on_line` as they arrive; false from it ends the

@@ -42,6 +42,19 @@ std::optional<T> parse_number(std::string_view text, int base = 10) {
   return value;
 }
 
+// Of each wait of `socket`. At least a microsecond: none would mean for ever.
+void limit_waits(int socket, Nanos limit) {
+  const auto micros = std::max<std::int64_t>(1, std::chrono::duration_cast<std::chrono::microseconds>(limit).count());
+  timeval value{};
+  value.tv_sec = static_cast<time_t>(micros / 1'000'000);
+  value.tv_usec = static_cast<suseconds_t>(micros % 1'000'000);
+  ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &value, sizeof value);
+  ::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &value, sizeof value);
+}
+
+// What connect() ends with when nobody answered: SO_SNDTIMEO shows as EINPROGRESS, the kernel's own limit as ETIMEDOUT.
+bool is_silence(int error) { return error == EINPROGRESS || error == EAGAIN || error == ETIMEDOUT; }
+
 // Cuts a byte stream into lines.
 class LineCutter {
  public:
@@ -78,8 +91,10 @@ struct HttpClient::Head {
 };
 
 Result<HttpUrl> parse_http_url(std::string_view text) {
+  // In front of an '@' may stand a key: no error shows it.
+  const std::string_view shown = text.substr(text.rfind('@') + 1);  // all of it, if there is no '@'
   std::string_view rest = text;
-  if (rest.starts_with("https://")) return invalid_argument(fmt::format("'{}': https is not supported", text));
+  if (rest.starts_with("https://")) return invalid_argument(fmt::format("'{}': https is not supported", shown));
   if (rest.starts_with("http://")) rest.remove_prefix(7);
   HttpUrl url;
   const std::size_t slash = rest.find('/');
@@ -88,15 +103,18 @@ Result<HttpUrl> parse_http_url(std::string_view text) {
     while (!url.base.empty() && url.base.back() == '/') url.base.pop_back();
     rest = rest.substr(0, slash);
   }
+  if (rest.find('@') != std::string_view::npos) {
+    return invalid_argument(fmt::format("'{}': a host has no '@'; user and key do not belong in front of it", shown));
+  }
   const std::size_t colon = rest.rfind(':');
   if (colon != std::string_view::npos && !rest.ends_with(']')) {
     const auto port = parse_number<std::uint16_t>(rest.substr(colon + 1));
-    if (!port || *port == 0) return invalid_argument(fmt::format("'{}': the port must be 1..65535", text));
+    if (!port || *port == 0) return invalid_argument(fmt::format("'{}': the port must be 1..65535", shown));
     url.port = *port;
     rest = rest.substr(0, colon);
   }
   if (rest.starts_with('[') && rest.ends_with(']')) rest = rest.substr(1, rest.size() - 2);  // IPv6
-  if (rest.empty()) return invalid_argument(fmt::format("'{}': no host; write http://host:port", text));
+  if (rest.empty()) return invalid_argument(fmt::format("'{}': no host; write http://host:port", shown));
   url.host = std::string(rest);
   return url;
 }
@@ -120,28 +138,30 @@ Status HttpClient::connect() {
   const std::string where = fmt::format("{}:{}", url_.host, url_.port);
   const int failed = ::getaddrinfo(url_.host.c_str(), std::to_string(url_.port).c_str(), &hints, &found);
   if (failed != 0) return unavailable(fmt::format("cannot connect to {}: {}", where, ::gai_strerror(failed)));
+  std::int64_t untried = 0;
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) ++untried;
+  const TimePoint end = real_clock().now() + timeout_;
   int error = ECONNREFUSED;
-  for (const addrinfo* at = found; at != nullptr && socket_ < 0; at = at->ai_next) {
+  bool was_silent = false;
+  for (const addrinfo* at = found; at != nullptr && socket_ < 0; at = at->ai_next, --untried) {
     const int fd = ::socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol);
     if (fd < 0) continue;
-    const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(timeout_).count();
-    timeval limit{};
-    limit.tv_sec = static_cast<time_t>(micros / 1'000'000);
-    limit.tv_usec = static_cast<suseconds_t>(micros % 1'000'000);
-    ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    limit_waits(fd, (end - real_clock().now()) / untried);  // a silent address leaves the others their share
     const int on = 1;
     ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (::connect(fd, at->ai_addr, at->ai_addrlen) == 0) {
+      limit_waits(fd, timeout_);
       socket_ = fd;
     } else {
       error = errno;
+      was_silent = was_silent || is_silence(error);
       ::close(fd);
     }
   }
   ::freeaddrinfo(found);
-  if (socket_ < 0) return unavailable(fmt::format("cannot connect to {}: {}", where, std::strerror(error)));
-  return Status::ok();
+  if (socket_ >= 0) return Status::ok();
+  if (was_silent) return deadline_exceeded(fmt::format("cannot connect to {}: it does not answer", where));
+  return unavailable(fmt::format("cannot connect to {}: {}", where, std::strerror(error)));
 }
 
 Status HttpClient::send_all(std::string_view bytes) {

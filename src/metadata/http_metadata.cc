@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <utility>
+
+#include "base/bytes.h"
 
 namespace larder {
 namespace {
@@ -31,9 +34,53 @@ Status foreign_answer(const HttpReply& reply) {
   }
 }
 
+Result<std::string> decode_percent(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      out += text[i];
+      continue;
+    }
+    std::array<std::uint8_t, 1> byte{};
+    if (!hex_decode(text.substr(i + 1, 2), byte).is_ok()) {
+      return invalid_argument("metadata server: a '%' in the URL's key without two hex digits");
+    }
+    out += static_cast<char>(byte[0]);
+    i += 2;
+  }
+  return out;
+}
+
+// "http://larder:KEY@host" becomes "http://host" with KEY as the key: one URL does for the reference's client and for
+// this one. All up to the last '@' is taken for user and key, so that no later error can show a piece of them.
+Status take_key_of_url(HttpMetadataOptions& options) {
+  const std::size_t scheme = options.url.find("://");
+  const std::size_t begin = scheme == std::string::npos ? 0 : scheme + 3;
+  const std::size_t at = options.url.rfind('@');
+  if (at == std::string::npos) return Status::ok();
+  const std::string user_and_key = at < begin ? "" : options.url.substr(begin, at - begin);
+  const std::size_t colon = user_and_key.find(':');
+  const bool has_key = colon != std::string::npos && colon + 1 < user_and_key.size();
+  if (!has_key || user_and_key.find('/') != std::string::npos) {
+    return invalid_argument(
+        "metadata server: in front of '@' stand a user, ':' and the key, as in http://larder:KEY@host:port; a '/' in "
+        "the key is written %2F");
+  }
+  Result<std::string> key = decode_percent(std::string_view(user_and_key).substr(colon + 1));
+  if (!key.is_ok()) return key.status();
+  if (!options.api_key.empty() && options.api_key != *key) {
+    return invalid_argument("metadata server: the URL has one key and metadata_api_key is another: give one of them");
+  }
+  options.api_key = std::move(*key);
+  options.url.erase(begin, at + 1 - begin);
+  return Status::ok();
+}
+
 }  // namespace
 
-Result<std::unique_ptr<HttpMetadata>> HttpMetadata::create(const HttpMetadataOptions& options, Clock& clock) {
+Result<std::unique_ptr<HttpMetadata>> HttpMetadata::create(const HttpMetadataOptions& given, Clock& clock) {
+  HttpMetadataOptions options = given;
+  LARDER_RETURN_IF_ERROR(take_key_of_url(options));
   Result<HttpUrl> url = parse_http_url(options.url);
   if (!url.is_ok()) return invalid_argument("metadata server: " + url.status().message());
   if (options.timeout <= Nanos{0}) return invalid_argument("metadata server: the time-out must be above 0");

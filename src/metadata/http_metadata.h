@@ -3,7 +3,8 @@
 // Purpose: each call is one POST /v1/metadata with a message of metadata/metadata_wire.h, on one of a few connections
 // that are kept alive.
 // Threads: any. A call waits for a free connection, and has it to itself until its answer is there.
-// Time: a call fails with kDeadlineExceeded when nothing moves for `timeout`, or no connection becomes free in it.
+// Time: a call fails with kDeadlineExceeded when nothing moves for `timeout` (also while it connects), or no connection
+// becomes free in it.
 // Retries: once, on a new connection, when the connection breaks before the whole answer is there: what the first
 // request did is unknown, and its session makes the second one answer the same. (remove() and clear() then count what
 // the second one still found.) An answer is never asked for twice, nor a silent server.
@@ -24,15 +25,16 @@
 namespace larder {
 
 struct HttpMetadataOptions {
-  std::string url;      // http://host:port
-  std::string api_key;  // bearer; empty: none
+  std::string url;      // http://[user:key@]host:port; bytes of the key may be %XX, '/' and '%' must be
+  std::string api_key;  // bearer; empty: that of the URL, or none
   Nanos timeout = std::chrono::seconds(5);
   std::size_t connections = 8;  // at most so many calls at a time; the others wait
 };
 
 class HttpMetadata final : public WireMetadata {
  public:
-  // Does not connect yet. kInvalidArgument: an option. `clock` is the process's: it only measures waits.
+  // Does not connect yet. kInvalidArgument: an option, or two keys that differ; the message shows none. `clock` is the
+  // process's: it only measures waits.
   [[nodiscard]] static Result<std::unique_ptr<HttpMetadata>> create(const HttpMetadataOptions& options, Clock& clock);
   ~HttpMetadata() override;
 

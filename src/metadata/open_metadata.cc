@@ -49,7 +49,9 @@ Result<std::shared_ptr<MetadataService>> open_metadata(const MetadataOptions& op
   if (url.empty()) return open_embedded(options, clock);
   if (url.starts_with("http://")) return open_http(options, clock);
   if (url.starts_with("redis://")) return open_redis(options);
-  return invalid_argument("metadata service '" + options.url + "': write http://host:port or redis://host:port");
+  const std::string shown =
+      url.find('@') == std::string_view::npos ? options.url : "..." + options.url.substr(url.rfind('@'));
+  return invalid_argument("metadata service '" + shown + "': write http://host:port or redis://host:port");
 }
 
 }  // namespace larder

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/option_table.h"
+#include "server/masked_config.h"
 #include "server/version.h"
 
 namespace larder {
@@ -112,7 +113,7 @@ Json tiers_json(const SchedulerStats& stats) {
   return tiers;
 }
 
-// Every option under its field name; keys only say whether they are set.
+// Every option under its field name.
 void add_options(const Options& options, Json& out) {
   for (const OptionEntry& entry : option_table()) {
     if (std::holds_alternative<Negated>(entry.field)) continue;
@@ -123,7 +124,6 @@ void add_options(const Options& options, Json& out) {
           if constexpr (!std::is_same_v<decltype(member), Negated>) out[name] = options.*member;
         },
         entry.field);
-    if (name.ends_with("api_key")) out[name] = out[name] == "" ? Json(nullptr) : Json("***");
   }
 }
 
@@ -188,6 +188,9 @@ Json server_info_json(const Options& options, const ModelSpec& model, const Sche
                 {"storage_retired", stats.storage_retired}};
   info["internal_states"] = Json::array({std::move(state)});
   info["kv_events"] = nullptr;
+  mask_secrets(info);
+  // A text of many options, whose secrets it has to itself.
+  info["hicache_storage_backend_extra_config"] = masked_config(options.hicache_storage_backend_extra_config);
   return info;
 }
 

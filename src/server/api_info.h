@@ -17,7 +17,8 @@ namespace larder {
 [[nodiscard]] std::string served_name(const Options& options, const ModelSpec& model);
 [[nodiscard]] nlohmann::ordered_json models_json(const Options& options, const ModelSpec& model, std::int64_t created);
 [[nodiscard]] nlohmann::ordered_json model_info_json(const Options& options, const ModelSpec& model);
-// Options under their field names, with what was resolved (page_size, context_length), and internal_states[0].
+// Options under their field names, with what was resolved (page_size, context_length), and internal_states[0]. Of keys
+// and passwords only whether they are set (server/masked_config.h).
 [[nodiscard]] nlohmann::ordered_json server_info_json(const Options& options, const ModelSpec& model,
                                                       const SchedulerStats& stats);
 [[nodiscard]] nlohmann::ordered_json explain_json(const Explanation& explanation, std::uint32_t page_size);

@@ -3,12 +3,15 @@
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 #include "base/thread_pool.h"
 #include "server/http_listener.h"
@@ -61,6 +64,49 @@ TEST(HttpMetadataTest, TheKeyMayBeThePasswordOfTheUrl) {
   EXPECT_EQ(ask("Basic bGFyZGVyOg=="), 401u);          // no password
   EXPECT_EQ(ask("Basic ***"), 401u);
   EXPECT_EQ(ask("Basic"), 401u);
+}
+
+Result<std::unique_ptr<HttpMetadata>> client_with(const std::string& url, const std::string& api_key) {
+  HttpMetadataOptions options;
+  options.url = url;
+  options.api_key = api_key;
+  options.timeout = std::chrono::seconds(20);
+  return HttpMetadata::create(options, real_clock());
+}
+
+TEST(HttpMetadataTest, OurClientTakesTheKeyOutOfTheUrlToo) {
+  HttpServerUnderTest server("a/b:c%@d");
+  const std::string place = server.url().substr(std::string_view("http://").size());
+  const std::string key = "a%2Fb:c%25%40d";
+  EXPECT_TRUE((*client_with("http://larder:" + key + "@" + place, ""))->initialize(kKv, 8).is_ok());
+  EXPECT_TRUE((*client_with("http://:" + key + "@" + place + "/", "a/b:c%@d"))->stats().is_ok())
+      << "both, and the same";
+  EXPECT_TRUE((*client_with("larder:a%2Fb:c%25@d@" + place, ""))->stats().is_ok()) << "the last '@' counts";
+  EXPECT_EQ((*client_with("http://larder:other@" + place, ""))->stats().status().code(), StatusCode::kInvalidArgument);
+  server.close();
+  const Status gone = (*client_with("http://larder:hush@" + place, ""))->stats().status();
+  EXPECT_EQ(gone.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(gone.message().find("hush"), std::string::npos) << gone.message();
+}
+
+TEST(HttpMetadataTest, AUrlWhoseKeyIsWrongIsRefusedAndTheKeyNotShown) {
+  const std::pair<const char*, const char*> cases[] = {{"http://larder:hush@host", "other"},
+                                                       {"http://hush@host", ""},
+                                                       {"http://hush:@host", ""},
+                                                       {"http://larder:hush%4@host", ""},
+                                                       {"http://larder:hush%@host", ""},
+                                                       {"http://larder:hush%0d%0a@host", ""},
+                                                       {"http://larder:hush/hush@host", ""},
+                                                       {"http://@host", ""},
+                                                       {"https://larder:hush@host", ""},
+                                                       {"http://larder:hush@host:99999", ""},
+                                                       {"http://larder:hush@", ""},
+                                                       {"hush@http://host", ""}};
+  for (const auto& [url, api_key] : cases) {
+    const Status status = client_with(url, api_key).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << url;
+    EXPECT_EQ(status.message().find("hush"), std::string::npos) << status.message();
+  }
 }
 
 TEST(HttpMetadataTest, TheServerMayGoAndComeBack) {
@@ -217,6 +263,53 @@ TEST(HttpMetadataTest, ASilentServerEndsByTheTimeOutAndAFullPoolToo) {
     asked.swap(held);
   }
   EXPECT_GE(asked.size(), 1u);
+}
+
+// Listens, and has no room for another connection: who connects waits.
+class FullServer {
+ public:
+  FullServer() {
+    socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    address_.sin_family = AF_INET;
+    address_.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address_;
+    EXPECT_EQ(::bind(socket_, reinterpret_cast<sockaddr*>(&address_), size), 0);
+    EXPECT_EQ(::listen(socket_, 0), 0);
+    EXPECT_EQ(::getsockname(socket_, reinterpret_cast<sockaddr*>(&address_), &size), 0);
+    for (int i = 0; i < 16 && !is_full_; ++i) knock();
+  }
+  ~FullServer() {
+    for (const int guest : guests_) ::close(guest);
+    ::close(socket_);
+  }
+  [[nodiscard]] bool is_full() const { return is_full_; }
+  [[nodiscard]] std::string url() const { return "http://127.0.0.1:" + std::to_string(ntohs(address_.sin_port)); }
+
+ private:
+  void knock() {
+    guests_.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    (void)::connect(guests_.back(), reinterpret_cast<const sockaddr*>(&address_), sizeof address_);
+    pollfd connected{guests_.back(), POLLOUT, 0};
+    is_full_ = ::poll(&connected, 1, 50) == 0;
+  }
+
+  int socket_ = -1;
+  sockaddr_in address_{};
+  std::vector<int> guests_;
+  bool is_full_ = false;
+};
+
+TEST(HttpMetadataTest, AServerThatTakesNoConnectionCostsTheTimeOutOnce) {
+  const FullServer server;
+  if (!server.is_full()) GTEST_SKIP() << "this kernel lets everybody in";
+  constexpr Nanos kLimit = std::chrono::milliseconds(400);
+  const auto client = client_of(server.url(), kLimit);
+  const TimePoint begin = real_clock().now();
+  const Status status = client->stats().status();
+  const Nanos took = real_clock().now() - begin;
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status.to_string();
+  EXPECT_GE(took, kLimit / 2);
+  EXPECT_LT(took, 2 * kLimit) << "asked once";
 }
 
 TEST(HttpMetadataTest, ManyThreadsShareFewConnections) {

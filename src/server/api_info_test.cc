@@ -1,0 +1,29 @@
+#include "server/api_info.h"
+
+#include <gtest/gtest.h>
+
+namespace larder {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+TEST(ServerInfo, ShowsOptionsButNoSecrets) {
+  Options options;
+  options.api_key = "hush";
+  options.hicache_storage_backend = "hf3fs";
+  options.hicache_storage_backend_extra_config =
+      R"({"metadata_server_url": "redis://:hush@host:7000", "metadata_api_key": "hush", "rank": 1})";
+  SchedulerStats stats;
+  stats.storage_health.emplace().breakers[0].last_error = "cannot reach redis://:hush@host:7000";
+  const Json info = server_info_json(options, ModelSpec{}, stats);
+  EXPECT_EQ(info.dump().find("hush"), std::string::npos) << info.dump(2);
+  EXPECT_EQ(info["api_key"], "***");
+  EXPECT_TRUE(info["admin_api_key"].is_null());
+  EXPECT_EQ(info["hicache_storage_backend"], "hf3fs");
+  EXPECT_EQ(info["hicache_storage_backend_extra_config"],
+            R"({"metadata_server_url":"redis://***@host:7000","metadata_api_key":"***","rank":1})");
+  EXPECT_EQ(server_info_json({}, ModelSpec{}, {})["hicache_storage_backend_extra_config"], "");
+}
+
+}  // namespace
+}  // namespace larder
