@@ -28,6 +28,7 @@ namespace {
 constexpr Nanos kDrainLimit = std::chrono::seconds(10);  // for open requests, at a stop
 constexpr std::uint64_t kMaxImportBytes = std::uint64_t{1} << 30;
 constexpr double kMaxSeconds = 86400;
+constexpr double kLeastReservation = 1e-9;  // seconds; the service refuses one that is over when it begins
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
@@ -68,9 +69,10 @@ void add_options(CLI::App& app, ServerOptions& o) {
   app.add_option("--log-level", o.log_level, "debug, info, warning, error or off")->capture_default_str();
 }
 
-Status check_seconds(std::string_view name, double seconds, double limit) {
-  if (std::isfinite(seconds) && seconds >= 0 && seconds <= limit) return Status::ok();
-  return invalid_argument(fmt::format("{} is {}: it must be a number of seconds in [0, {}]", name, seconds, limit));
+Status check_seconds(std::string_view name, double seconds, double least, double limit) {
+  if (std::isfinite(seconds) && seconds >= least && seconds <= limit) return Status::ok();
+  return invalid_argument(
+      fmt::format("{} is {}: it must be a number of seconds in [{}, {}]", name, seconds, least, limit));
 }
 
 Status check_options(const ServerOptions& o) {
@@ -80,11 +82,12 @@ Status check_options(const ServerOptions& o) {
                     "read wrong pages: give --api-key, or stay on 127.0.0.1",
                     o.host));
   }
-  LARDER_RETURN_IF_ERROR(check_seconds("--max-lease", o.max_lease, kMaxSeconds));
-  LARDER_RETURN_IF_ERROR(check_seconds("--max-reservation", o.max_reservation, kMaxSeconds));
-  LARDER_RETURN_IF_ERROR(check_seconds("--max-io-lifetime", o.max_io_lifetime, kMaxSeconds));
-  LARDER_RETURN_IF_ERROR(check_seconds("--client-lease", o.client_lease, o.max_lease));
-  LARDER_RETURN_IF_ERROR(check_seconds("--client-reservation", o.client_reservation, o.max_reservation));
+  LARDER_RETURN_IF_ERROR(check_seconds("--max-lease", o.max_lease, 0, kMaxSeconds));
+  LARDER_RETURN_IF_ERROR(check_seconds("--max-reservation", o.max_reservation, kLeastReservation, kMaxSeconds));
+  LARDER_RETURN_IF_ERROR(check_seconds("--max-io-lifetime", o.max_io_lifetime, 0, kMaxSeconds));
+  LARDER_RETURN_IF_ERROR(check_seconds("--client-lease", o.client_lease, 0, o.max_lease));
+  LARDER_RETURN_IF_ERROR(
+      check_seconds("--client-reservation", o.client_reservation, kLeastReservation, o.max_reservation));
   if (o.max_namespaces < 1) return invalid_argument("--max-namespaces must be at least 1");
   if (o.max_pages < 1 || o.max_pages > kMaxNamespacePages) {
     return invalid_argument(fmt::format("--max-pages must be in [1, {}]", kMaxNamespacePages));

@@ -26,9 +26,14 @@ Result<MetadataNamespace> parse_name(const std::string& text) {
   if (error != std::errc{} || end != rank.data() + rank.size()) {
     return invalid_argument("'" + text + "': a namespace is \"<rank>:<name>\" or \"<rank>\", and the rank a number");
   }
-  bool is_name = !name.name.empty() && name.name.size() <= kMaxNamespaceBytes;
+  // What the service would refuse must not get into its journal, which it could not read any more.
+  bool is_name = !name.name.empty() && name.text().size() <= kMaxNamespaceBytes;
   for (const char c : name.name) is_name = is_name && c != ':' && static_cast<unsigned char>(c) >= 0x20 && c != 0x7F;
-  if (!is_name) return invalid_argument("'" + text + "': the name must have 1 to 128 characters, none of them ':'");
+  if (!is_name) {
+    return invalid_argument(
+        fmt::format("'{}': the name must have 1 to {} bytes with its rank, none of them ':' or a control character",
+                    text, kMaxNamespaceBytes));
+  }
   return name;
 }
 
@@ -49,6 +54,13 @@ class PageCheck {
       return invalid_argument(fmt::format("'{}': page {} is there twice, the second time in {}", name_, page, where));
     }
     return page;
+  }
+  // The last page that was not taken.
+  [[nodiscard]] std::optional<std::uint64_t> last_left() const {
+    for (std::uint64_t page = pages_; page-- > 0;) {
+      if (!seen_.contains(page)) return page;
+    }
+    return std::nullopt;
   }
 
  private:
@@ -102,6 +114,7 @@ Status parse_namespace(const std::string& name, const json& value, ImportedNames
     if (!page.is_ok()) return page.status();
   }
   out.free_pages = free->size();
+  out.last_unknown = check.last_left();
   return Status::ok();
 }
 
@@ -156,6 +169,8 @@ void record_import(const std::vector<ImportedNamespace>& imported, metadata::Jou
       metadata::record_reserved(batch, id, ref, 0, key);
       metadata::record_confirmed(batch, id, ref);
     }
+    // Somebody may be writing to pages that are not known: at recovery what lies below a page with a record rests.
+    if (one.last_unknown) metadata::record_forgotten(batch, id, {*one.last_unknown, generation++});
     metadata::record_generations(batch, id, generation);
     ++id;
   }

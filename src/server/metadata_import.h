@@ -3,7 +3,8 @@
 // Purpose: a fleet that changes servers keeps its keys: the file (docs/metadata_server.md) names every
 // namespace with its pages and keys in the order of their last use, which stays the order of eviction. Keys of
 // namespaces without ':' are of before there were namespaces and get ":kv", as the reference does it.
-// Pages that were neither free nor mapped (reserved when it was written, or leaked) become free after the usual rest.
+// Pages that were neither free nor mapped (reserved when it was written, or leaked) become free after the usual rest;
+// free ones below the last of them, or below the last mapped one, rest with them.
 // Imported pages hold data without our envelopes: clients of the reference read them, ours treat them as misses.
 // Threads: pure.
 // Errors: kInvalidArgument names the namespace and what is inconsistent; nothing is imported then.
@@ -11,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,6 +28,7 @@ struct ImportedNamespace {
   MetadataNamespace name;
   std::uint64_t pages = 0;
   std::uint64_t free_pages = 0;                             // that the file says are free
+  std::optional<std::uint64_t> last_unknown;                // the last page that is neither free nor mapped
   std::vector<std::pair<std::string, std::uint64_t>> keys;  // key as stored, page; least recently used first
 };
 

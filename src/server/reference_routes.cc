@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "base/log.h"
+#include "metadata/page_table.h"
 #include "server/api_error.h"
 #include "server/json_text.h"
 #include "server/reference_body.h"
@@ -200,7 +201,10 @@ void ReferenceRoutes::remember(const MetadataNamespace& name_space, std::uint64_
     if (given[i].outcome != ReserveOutcome::kReserved) continue;
     if (pages == nullptr) pages = &writes_[name_space];
     const PageRef& ref = given[i].ref;
-    pages->insert_or_assign(ref.page, Write{operation, ref.generation, std::string(items[i].key)});
+    Write& write = (*pages)[ref.page];
+    // The one before has not expired here, or was told to ask again. The same one: a key that was there twice.
+    if (write.operation != 0 && write.operation != operation) add_overdue(name_space, ref.page, write, now);
+    write = {operation, ref.generation, std::string(items[i].key), false};
     deadlines_.push_back({now + options_.ttl, name_space, ref.page, operation});
   }
 }
@@ -212,10 +216,45 @@ void ReferenceRoutes::forget_expired(TimePoint now) {
     if (pages != writes_.end()) {
       const auto write = pages->second.find(due.page);
       const bool is_same = write != pages->second.end() && write->second.operation == due.operation;
-      if (is_same) pages->second.erase(write);
+      if (is_same) {
+        add_overdue(due.name_space, due.page, write->second, now);
+        pages->second.erase(write);
+      }
     }
     deadlines_.pop_front();
   }
+  while (!overdue_ends_.empty() && overdue_ends_.front().at < now) forget_oldest_overdue();
+}
+
+void ReferenceRoutes::add_overdue(const MetadataNamespace& name_space, std::uint64_t page, const Write& write,
+                                  TimePoint now) {
+  // Doubted once is enough: else one client that died could keep a key out for as long as others write it there.
+  const std::uint64_t key_hash = write.is_doubted ? 0 : metadata::hash_key(write.key);
+  overdue_[name_space].insert_or_assign(page, Overdue{write.operation, key_hash});
+  overdue_ends_.push_back({now + kOverdueLifetime, name_space, page, write.operation});
+  if (overdue_ends_.size() > options_.max_overdue) forget_oldest_overdue();
+}
+
+void ReferenceRoutes::forget_oldest_overdue() {
+  const Deadline& end = overdue_ends_.front();
+  const Overdue* const oldest = overdue_at(end.name_space, end.page);
+  if (oldest != nullptr && oldest->operation == end.operation) overdue_[end.name_space].erase(end.page);
+  overdue_ends_.pop_front();
+}
+
+ReferenceRoutes::Overdue* ReferenceRoutes::overdue_at(const MetadataNamespace& name_space, std::uint64_t page) {
+  const auto pages = overdue_.find(name_space);
+  if (pages == overdue_.end()) return nullptr;
+  const auto found = pages->second.find(page);
+  return found == pages->second.end() ? nullptr : &found->second;
+}
+
+bool ReferenceRoutes::takes_late_confirmation(const MetadataNamespace& name_space, std::uint64_t page,
+                                              std::string_view key) {
+  Overdue* const before = overdue_at(name_space, page);
+  if (before == nullptr || before->key_hash != metadata::hash_key(key)) return false;
+  before->key_hash = 0;
+  return true;
 }
 
 std::vector<ConfirmRequest> ReferenceRoutes::plan(const MetadataNamespace& name_space, const ReferenceBody& body,
@@ -224,7 +263,7 @@ std::vector<ConfirmRequest> ReferenceRoutes::plan(const MetadataNamespace& name_
   LockGuard guard(mutex_);
   const auto pages = writes_.find(name_space);
   if (pages == writes_.end()) return {};
-  const auto write_at = [&](std::int64_t page) -> const Write* {
+  const auto write_at = [&](std::int64_t page) -> Write* {
     const auto found = page < 0 ? pages->second.end() : pages->second.find(static_cast<std::uint64_t>(page));
     return found == pages->second.end() ? nullptr : &found->second;
   };
@@ -234,15 +273,21 @@ std::vector<ConfirmRequest> ReferenceRoutes::plan(const MetadataNamespace& name_
     return request;
   };
   for (const auto& [key, page] : body.written) {
-    const Write* write = write_at(page);
+    Write* const write = write_at(page);
+    const auto number = static_cast<std::uint64_t>(page);
+    const bool is_late = takes_late_confirmation(name_space, number, key);
     if (write == nullptr || write->key != key) continue;
-    request_of(*write).groups.push_back({{&name_space, key, {static_cast<std::uint64_t>(page), write->generation}}});
+    // Published for another, readers would get what its own writer has not written yet.
+    write->is_doubted |= is_late;
+    if (is_late) continue;
+    request_of(*write).groups.push_back({{&name_space, key, {number, write->generation}}});
   }
   for (const std::int64_t page : body.released) {
-    const Write* write = write_at(page);
-    if (write == nullptr) continue;
-    request_of(*write).release.push_back(
-        {&name_space, place.emplace_back(write->key), {static_cast<std::uint64_t>(page), write->generation}});
+    const Write* const write = write_at(page);
+    const auto number = static_cast<std::uint64_t>(page);
+    // Of which writer is it? Freed for another, the page would go to a third while its own still writes to it.
+    if (write == nullptr || overdue_at(name_space, number) != nullptr) continue;
+    request_of(*write).release.push_back({&name_space, place.emplace_back(write->key), {number, write->generation}});
   }
   std::vector<ConfirmRequest> requests;
   for (auto& [operation, request] : by_operation) requests.push_back(std::move(request));

@@ -25,6 +25,9 @@
 //     it.
 //   confirm_write of what is not reserved any more, or was confirmed already, changes nothing: 204. A page in
 //   pages_to_release that was not reserved through these routes stays as it is.
+//   A writer that let its time pass may still come, and its page be another's by then; nothing in the request tells.
+//   So for kOverdueLifetime a release of that page does nothing (a page not confirmed comes back as above), and where
+//   that writer had the key that is written now, one confirmation does nothing. A restart forgets those writers.
 //   get_page_indices leases what it finds for `lease`, so that no page is rewritten under a reader.
 //   Keys of no or more than kMaxKeyBytes bytes are kept under their SHA-256, so any text is a key.
 // Threads: any.
@@ -50,10 +53,15 @@ namespace larder {
 
 struct ReferenceBody;
 
+// From the end of a reservation on, at least. A mount that hangs gives its client back when it likes.
+inline constexpr Nanos kOverdueLifetime = std::chrono::hours(1);
+
 struct ReferenceOptions {
   std::array<std::uint64_t, 2> process{};  // of the sessions that stand for these clients
   Nanos ttl = std::chrono::seconds(60);    // from reserve to confirm
   Nanos lease = std::chrono::seconds(60);  // of get_page_indices
+  // Overdue writers that are known; then the oldest is forgotten. 1000 clients that die with 128 pages each: 20 MB.
+  std::size_t max_overdue = 128'000;
 };
 
 // Under which key of the service a key of the reference is kept: itself, or (empty, too long, or beginning with NUL)
@@ -87,8 +95,14 @@ class ReferenceRoutes {
     std::uint64_t operation = 0;
     std::uint64_t generation = 0;
     std::string key;
+    bool is_doubted = false;  // a confirmation of it was taken for that of an overdue writer
   };
   using Pages = std::unordered_map<std::uint64_t, Write>;
+  // A writer whose time passed without a word from it, by its page.
+  struct Overdue {
+    std::uint64_t operation = 0;
+    std::uint64_t key_hash = 0;  // of what it may confirm; 0: nothing more
+  };
   struct Deadline {
     TimePoint at;
     MetadataNamespace name_space;
@@ -108,6 +122,14 @@ class ReferenceRoutes {
                                                  std::deque<std::string>& place) LARDER_EXCLUDES(mutex_);
   void forget(const ConfirmRequest& done) LARDER_EXCLUDES(mutex_);
   void forget_expired(TimePoint now) LARDER_REQUIRES(mutex_);
+  void add_overdue(const MetadataNamespace& name_space, std::uint64_t page, const Write& write, TimePoint now)
+      LARDER_REQUIRES(mutex_);
+  void forget_oldest_overdue() LARDER_REQUIRES(mutex_);
+  // Null: there is none.
+  [[nodiscard]] Overdue* overdue_at(const MetadataNamespace& name_space, std::uint64_t page) LARDER_REQUIRES(mutex_);
+  // Is a confirmation to be taken for that of an overdue writer? Of each for one.
+  [[nodiscard]] bool takes_late_confirmation(const MetadataNamespace& name_space, std::uint64_t page,
+                                             std::string_view key) LARDER_REQUIRES(mutex_);
 
   // constant after construction
   MetadataService& service_;
@@ -118,6 +140,8 @@ class ReferenceRoutes {
   RankedMutex mutex_{LockRank::kServer};
   std::map<MetadataNamespace, Pages> writes_ LARDER_GUARDED_BY(mutex_);  // those that may still be confirmed
   std::deque<Deadline> deadlines_ LARDER_GUARDED_BY(mutex_);             // ascending
+  std::map<MetadataNamespace, std::unordered_map<std::uint64_t, Overdue>> overdue_ LARDER_GUARDED_BY(mutex_);
+  std::deque<Deadline> overdue_ends_ LARDER_GUARDED_BY(mutex_);  // ascending; at most max_overdue
 };
 
 }  // namespace larder

@@ -75,6 +75,37 @@ TEST_F(ImportTest, TheOrderOfUseIsTheOrderOfEviction) {
   EXPECT_EQ(kv.presence({"a", "b", "c"}), "001");
 }
 
+TEST_F(ImportTest, PagesThatNobodyKnowsRestWhereverTheyLie) {
+  import(R"({"0:kv":{"num_pages":8,"free_pages":[0,1],"key_to_index":[["a",2],["b",3]]},)"
+         R"("1:kv":{"num_pages":8,"free_pages":[0,4,5,6,7],"key_to_index":[["a",2],["b",3]]}})");
+  EXPECT_EQ(report_,
+            "0:kv: 2 keys in 8 pages (4 were neither free nor mapped)\n"
+            "1:kv: 2 keys in 8 pages (1 were neither free nor mapped)\n");
+  Talker kv(*service_, {0, "kv"});
+  EXPECT_EQ(kv.stats().quarantined, 6u);
+  EXPECT_EQ(outcomes(kv.reserve(session_of(1), {"n"})), "F") << "somebody may be writing to pages 4 to 7";
+  EXPECT_EQ(Talker(*service_, {1, "kv"}).stats().free, 4u) << "above all others: nobody has them";
+  clock_.advance(std::max(kMaxLease, kMaxIoLifetime) + kSecond);
+  EXPECT_EQ(kv.stats().free, 6u);
+  EXPECT_EQ(kv.presence({"a", "b"}), "11");
+  EXPECT_EQ(outcomes(kv.reserve(session_of(1), {"n"})), "R");
+  EXPECT_TRUE(service_->check().is_ok());
+}
+
+TEST_F(ImportTest, ANameIsTakenOnlyIfTheServiceReadsItBack) {
+  const auto state_of = [](const std::string& name) {
+    return "{\"" + name + R"(":{"num_pages":2,"free_pages":[0],"key_to_index":[["a",1]]}})";
+  };
+  const std::string longest(kMaxNamespaceBytes - 2, 'n');  // "0:" belongs to it
+  for (const std::string& name : {"0:" + longest + 'n', "-1:" + longest, "0:" + std::string(200, 'n')}) {
+    const auto imported = parse_reference_state(state_of(name));
+    EXPECT_EQ(imported.status().code(), StatusCode::kInvalidArgument) << name;
+    EXPECT_NE(imported.status().message().find("1 to 128 bytes with its rank"), std::string::npos) << name;
+  }
+  import(state_of("0:" + longest));
+  EXPECT_EQ(pages({0, longest}, {"a"}), std::vector<int>{1});
+}
+
 TEST_F(ImportTest, AnImportIsWrittenOnceAndOnlyIntoAnEmptyJournal) {
   import(golden("with_namespaces.json"));
   const auto disk = std::make_shared<metadata::MemoryDisk>();

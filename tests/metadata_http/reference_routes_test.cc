@@ -178,6 +178,106 @@ TEST(ReferenceRoutesTest, AConfirmationThatCameTooLateIsHarmless) {
   EXPECT_EQ(server.post("/0/exists", R"({"keys":["a","b"]})").body, R"({"exists":[false,true]})");
 }
 
+constexpr Nanos kUntilReused = kMaxTtl + kMaxIoLifetime + kSecond;  // of a page that its writer says nothing about
+
+// One page, reserved for `first` by a writer that says nothing in time, and then for `second`.
+void reserve_in_turn(HttpServerUnderTest& server, const std::string& first, const std::string& second) {
+  (void)server.post("/0/initialize", R"({"num_pages":1})");
+  EXPECT_EQ(server.post(kReserve, R"({"keys":[[")" + first + R"(",""]]})").body, R"({"indices":[[false,0]]})");
+  server.clock().advance(kUntilReused);
+  EXPECT_EQ(server.post(kReserve, R"({"keys":[[")" + second + R"(",""]]})").body, R"({"indices":[[false,0]]})");
+}
+
+TEST(ReferenceRoutesTest, AReleaseThatCameTooLateLeavesThePageToItsNextWriter) {
+  HttpServerUnderTest server;
+  reserve_in_turn(server, "a", "b");
+  for (int i = 0; i < 2; ++i) {  // the late writer's answer was lost, and it asks again
+    EXPECT_EQ(server.post("/0/confirm_write", R"({"pages_to_release":[0]})").status, 204u);
+    EXPECT_EQ(server.post(kReserve, R"({"keys":[["c",""]]})").body, R"({"indices":[[false,-1]]})") << "b is written";
+  }
+  EXPECT_EQ(server.post("/0/confirm_write", R"({"written_keys_to_confirm":[["b",0]]})").status, 204u);
+  EXPECT_EQ(server.post("/0/exists", R"({"keys":["b"]})").body, R"({"exists":[true]})");
+}
+
+TEST(ReferenceRoutesTest, AReleaseInDoubtIsMadeGoodByTheEndOfTheReservation) {
+  HttpServerUnderTest server;
+  reserve_in_turn(server, "a", "b");
+  (void)server.post("/0/confirm_write", R"({"pages_to_release":[0]})");  // of b's writer, which nobody can know
+  server.clock().advance(kUntilReused);
+  EXPECT_EQ(server.post(kReserve, R"({"keys":[["c",""]]})").body, R"({"indices":[[false,0]]})");
+  (void)server.post("/0/confirm_write", R"({"written_keys_to_confirm":[["c",0]]})");
+  server.clock().advance(kOverdueLifetime + kSecond);
+  EXPECT_EQ(server.post(kReserve, R"({"keys":[["d",""]]})").body, R"({"indices":[[false,0]]})");
+  (void)server.post("/0/confirm_write", R"({"pages_to_release":[0]})");
+  EXPECT_EQ(figures(server).free, 1u) << "both are forgotten, and there is no doubt any more";
+}
+
+TEST(ReferenceRoutesTest, ALateConfirmationOfTheSameKeyDoesNotPublishWhatIsBeingWritten) {
+  HttpServerUnderTest server;
+  reserve_in_turn(server, "a", "a");
+  const std::string body = R"({"written_keys_to_confirm":[["a",0]]})";
+  EXPECT_EQ(server.post("/0/confirm_write", body).status, 204u);
+  EXPECT_EQ(server.post("/0/exists", R"({"keys":["a"]})").body, R"({"exists":[false]})");
+  EXPECT_EQ(server.post("/0/confirm_write", body).status, 204u);
+  EXPECT_EQ(server.post("/0/exists", R"({"keys":["a"]})").body, R"({"exists":[true]})");
+}
+
+TEST(ReferenceRoutesTest, AWriterThatDiedKeepsItsKeyOutOnce) {
+  HttpServerUnderTest server;
+  reserve_in_turn(server, "a", "a");
+  const std::string body = R"({"written_keys_to_confirm":[["a",0]]})";
+  EXPECT_EQ(server.post("/0/confirm_write", body).status, 204u);
+  server.clock().advance(kUntilReused);
+  EXPECT_EQ(server.post(kReserve, R"({"keys":[["a",""]]})").body, R"({"indices":[[false,0]]})");
+  EXPECT_EQ(server.post("/0/confirm_write", body).status, 204u);
+  EXPECT_EQ(server.post("/0/exists", R"({"keys":["a"]})").body, R"({"exists":[true]})");
+}
+
+TEST(ReferenceRoutesTest, AConfirmationThatFoundNoWriterIsNoLongerExpected) {
+  HttpServerUnderTest server;
+  (void)server.post("/0/initialize", R"({"num_pages":2})");
+  (void)server.post(kReserve, R"({"keys":[["a",""]]})");
+  server.clock().advance(kMaxTtl + kSecond);
+  (void)server.post(kReserve, R"({"keys":[["b",""]]})");  // a's writer is overdue from now on
+  const std::string body = R"({"written_keys_to_confirm":[["a",0],["b",1]]})";
+  EXPECT_EQ(server.post("/0/confirm_write", body).status, 204u);
+  server.clock().advance(kMaxIoLifetime + kSecond);
+  EXPECT_EQ(server.post(kReserve, R"({"keys":[["a",""]]})").body, R"({"indices":[[false,0]]})");
+  EXPECT_EQ(server.post("/0/confirm_write", body).status, 204u);
+  EXPECT_EQ(server.post("/0/exists", R"({"keys":["a","b"]})").body, R"({"exists":[true,true]})");
+}
+
+TEST(ReferenceRoutesTest, AKeyThatIsThereTwiceHasOneWriter) {
+  HttpServerUnderTest server;
+  (void)server.post("/0/initialize", R"({"num_pages":1})");
+  EXPECT_EQ(server.post(kReserve, R"({"keys":[["a",""],["a",""]]})").body, R"({"indices":[[false,0],[false,0]]})");
+  EXPECT_EQ(server.post("/0/confirm_write", R"({"pages_to_release":[0]})").status, 204u);
+  EXPECT_EQ(figures(server).free, 1u);
+}
+
+TEST(ReferenceRoutesTest, OfTooManyOverdueWritersTheOldestIsForgotten) {
+  ManualClock clock;
+  const auto service = EmbeddedMetadata::create(embedded_test_options(), clock);
+  ASSERT_TRUE(service.is_ok());
+  ReferenceOptions options;
+  options.ttl = kMaxTtl;
+  options.max_overdue = 1;
+  ReferenceRoutes routes(**service, clock, options);
+  using Call = ReferenceRoutes::Call;
+  const auto post = [&](Call call, const char* body) {
+    std::uint64_t keys = 0;
+    return routes.answer({call, "0"}, body, keys).status;
+  };
+  EXPECT_EQ(post(Call::kInitialize, R"({"num_pages":2})"), 204u);
+  EXPECT_EQ(post(Call::kReserve, R"({"keys":[["a",""],["b",""]]})"), 200u);
+  clock.advance(kUntilReused);
+  EXPECT_EQ(post(Call::kReserve, R"({"keys":[["c",""],["d",""]]})"), 200u);
+  EXPECT_EQ(post(Call::kConfirm, R"({"pages_to_release":[0,1]})"), 204u);
+  const NamespaceStats stats = Talker(**service, {0, "kv"}).stats();
+  EXPECT_EQ(stats.free, 1u) << "of the one that is forgotten";
+  EXPECT_EQ(stats.reserved, 1u);
+}
+
 TEST(ReferenceRoutesTest, AReadPageIsNotRewrittenUnderItsReader) {
   HttpServerUnderTest server;
   (void)server.post("/0/initialize", R"({"num_pages":1})");
