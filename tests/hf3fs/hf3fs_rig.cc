@@ -178,6 +178,11 @@ std::string Rig::presence(PoolName pool, const std::vector<std::uint64_t>& keys,
   return out;
 }
 
+Status Rig::clear(std::optional<std::uint64_t> scope) {
+  const std::shared_ptr<const StoreScope> which = scope ? scope_of(*scope) : nullptr;
+  return run<Status>([&](StorageBackend::ClearDone done) { return backend_->submit_clear(which, std::move(done)); });
+}
+
 NamespaceStats Rig::totals() {
   NamespaceStats sum;
   const auto all = service_->stats();

@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,8 @@ class Rig : public ::testing::Test {
   // "101" for keys of a pool.
   std::string presence(PoolName pool, const std::vector<std::uint64_t>& keys, std::uint64_t scope = 1);
   Status presence_status(PoolName pool, const std::vector<std::uint64_t>& keys);
+  // Of one scope; without one: of the whole store.
+  [[nodiscard]] Status clear(std::optional<std::uint64_t> scope = std::nullopt);
   [[nodiscard]] NamespaceStats totals();
   ExistsResult exists(PoolName pool, const std::vector<std::uint64_t>& keys, std::uint64_t scope);
   [[nodiscard]] std::shared_ptr<const StoreScope> scope_of(std::uint64_t number) const;

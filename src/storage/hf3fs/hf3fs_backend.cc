@@ -147,11 +147,13 @@ void Hf3fsBackend::run_exists(const std::shared_ptr<ExistsOperation>& op) {
 }
 
 void Hf3fsBackend::run_clear(const std::shared_ptr<ClearOperation>& op) {
-  Status worst = look_for_spaces();
-  for (const SpacePtr& space : all_spaces()) {
-    const std::string_view prefix = op->request ? view_of(op->request->namespace_digest) : std::string_view();
-    const auto cleared = call_service([&] { return service_->clear(space->name, prefix); });
-    if (!cleared.is_ok()) worst = cleared.status();
+  const std::string_view prefix = op->request ? view_of(op->request->namespace_digest) : std::string_view();
+  std::set<MetadataNamespace> names;
+  Status worst = names_to_clear(names);
+  for (const MetadataNamespace& name : names) {
+    const Status cleared = service_->clear(name, prefix).status();
+    // A namespace that the service has lost holds nothing; whoever writes to it next makes it anew.
+    if (!cleared.is_ok() && cleared.code() != StatusCode::kNotFound) worst = cleared;
   }
   op->result = worst;
 }

@@ -105,6 +105,11 @@ class Hf3fsBackend final : public StorageBackend {
   // Those that hold pages of this rank's.
   [[nodiscard]] std::vector<SpacePtr> all_spaces() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Status look_for_spaces() LARDER_EXCLUDES(mutex_);
+  // All namespaces that hold pages of this rank's, of any geometry: one that this process cannot read now is read again
+  // when its options are back. An error: there may be others than those that `out` has then.
+  [[nodiscard]] Status names_to_clear(std::set<MetadataNamespace>& out) LARDER_EXCLUDES(mutex_);
+  // The namespace is this rank's, or a shared one of a kind that this process has met in a request.
+  [[nodiscard]] bool is_own(const MetadataNamespace& name) const LARDER_REQUIRES(mutex_);
   // Of this process's rank, or shared, and of its geometry: what others keep there, this process can read.
   [[nodiscard]] std::optional<NamedGeometry> readable(const MetadataNamespace& name) const;
   // The ranks have one array of the pool's pages, and divide the writing between them.

@@ -1,7 +1,8 @@
 // Which namespaces there are: of this process's own making, and of others that work on the same files.
+#include <algorithm>
 #include <utility>
 
-#include "storage/hf3fs/hf3fs_backend.h"
+#include "storage/hf3fs/hf3fs_jobs.h"
 
 namespace larder::hf3fs {
 namespace {
@@ -136,6 +137,29 @@ Status Hf3fsBackend::look_for_spaces() {
     spaces_.emplace(name, std::move(space));
   }
   return Status::ok();
+}
+
+// The service is asked anew: what it said last, or is about to say to others, may be of before a namespace was made and
+// filled whose pages the caller of the clear knows of.
+Status Hf3fsBackend::names_to_clear(std::set<MetadataNamespace>& out) {
+  const auto found = call_service([&] { return service_->stats(); });
+  for (const SpacePtr& space : all_spaces()) out.insert(space->name);
+  if (!found.is_ok()) {
+    return {found.status().code(),
+            "hf3fs: it is not known which namespaces there are to clear: " + found.status().message()};
+  }
+  LockGuard guard(mutex_);
+  for (const auto& [name, numbers] : *found) {
+    if (is_own(name)) out.insert(name);
+  }
+  return Status::ok();
+}
+
+bool Hf3fsBackend::is_own(const MetadataNamespace& name) const {
+  if (!parse_namespace_name(name.name).is_ok()) return false;  // somebody else's
+  if (name.rank == options_.rank) return true;
+  const std::vector<SpacePtr> kin = spaces_from({name.rank, std::string(namespace_prefix_of(name.name))});
+  return std::any_of(kin.begin(), kin.end(), [](const SpacePtr& space) { return space->is_used.load(); });
 }
 
 // Others may have chosen other chunks or another number of files: their pages lie where this process does not look.

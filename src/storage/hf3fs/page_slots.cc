@@ -58,6 +58,10 @@ std::string namespace_name(PoolName pool, const Digest256& layout_fingerprint, c
          std::to_string(geometry.slots.chunk_bytes) + "-f" + std::to_string(geometry.slots.files);
 }
 
+std::string_view namespace_prefix_of(std::string_view name) {
+  return name.substr(0, name.find('-') + 1 + kFingerprintDigits + 1);
+}
+
 Result<NamedGeometry> parse_namespace_name(std::string_view name) {
   const Status bad = invalid_argument("'" + std::string(name) + "' is not a namespace of this backend");
   const std::size_t dash = name.find('-');

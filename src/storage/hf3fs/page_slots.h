@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 #include "key/page_key.h"
@@ -51,6 +52,8 @@ struct NamedGeometry {
                                          const NamedGeometry& geometry);
 // "kv-9f86d081884c7d65-": what the names of a pool's namespaces begin with.
 [[nodiscard]] std::string namespace_prefix(PoolName pool, const Digest256& layout_fingerprint);
+// The same of a name that namespace_name() has made.
+[[nodiscard]] std::string_view namespace_prefix_of(std::string_view name);
 // kInvalidArgument: not a name that namespace_name() makes.
 [[nodiscard]] Result<NamedGeometry> parse_namespace_name(std::string_view name);
 

@@ -56,6 +56,7 @@ TEST(PageSlotsTest, NamesSayWhatPagesAgreeOn) {
   EXPECT_EQ(read->payload_bytes, 65536u);
   EXPECT_EQ(read->slots.slot_bytes, geometry.slots.slot_bytes);
   EXPECT_EQ(read->slots.files, 4u);
+  EXPECT_EQ(namespace_prefix_of(name), namespace_prefix(PoolName::kDeepseekV4C4, fingerprint));
   for (const char* foreign : {"", "kv", "kv-", "kv-ab00000000000000", "kv-ab00000000000000-b1-c0", "kv-ab-b1-c0-f1",
                               "kv-ab00000000000000-b-c0-f1", "kv-ab00000000000000-b1-c0-f0",
                               "kv-ab00000000000000-b1-c0-f1x", "kv-ab00000000000000-b99999999999999999999-c0-f1"}) {
