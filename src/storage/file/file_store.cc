@@ -162,6 +162,7 @@ Status FileStore::run_clear(const StoreScope* scope) {
         }
       }
     }
+    for (auto& [id, segment] : segments_) settle_replaced(segment, false);
     bytes = encode_cleared(cleared_);
   }
   Status status;

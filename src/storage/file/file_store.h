@@ -5,6 +5,7 @@
 //                                   |        |                                  \-> sync -> done (durable)
 //                                   |        +-> no room: maintenance, then again
 //                                   +-> small, and the disk is busy: wait, and go together  file_store_gather.cc
+//   what a durable write replaces stays until the write is on disk                        file_store_holds.cc
 //   roll (ahead of need, if it can), seal, sync, failures of a volume                       file_store_segments.cc
 //   evict, clean, remove: keeps the store below its budget                                  file_store_maintain.cc
 //   open, clear, close, stats                                                               file_store.cc
@@ -62,6 +63,14 @@ struct FileStoreOptions {
   return {scope.namespace_digest, scope.fingerprint(pool), pool};
 }
 
+// A page that a durable write has written once more, because what lay there was not good enough for one: an earlier
+// durable write may count on the old copy all the same.
+struct Replaced {
+  ListedPage page;          // the new copy
+  PageLocation before;      // where the old one lies
+  bool is_syncing = false;  // the new one was published when the last fdatasync of its segment began
+};
+
 // A segment that is on disk, active or not.
 struct SegmentInfo {
   SegmentId id = 0;
@@ -78,11 +87,12 @@ struct SegmentInfo {
   // An earlier process wrote it with fsync = off, or a sync of it failed (a later one proves nothing): what it lists
   // may not be on disk. A durable write does not count on it.
   bool is_doubtful = false;
-  unsigned holds = 0;          // durable writes of pages of it that are not synced yet: it stays until then
-  bool is_leaving = false;     // being cleaned or removed
-  TimePoint remove_again{};    // leaving, and its file would not go: tried again then
-  std::uint64_t last_use = 0;  // for the bound on open files
-  FilePtr file;                // null: closed
+  unsigned holds = 0;              // entries of any `replaced` whose old copy lies in it: it stays until they go
+  std::vector<Replaced> replaced;  // by copies in it that are not known to be on disk
+  bool is_leaving = false;         // being cleaned or removed
+  TimePoint remove_again{};        // leaving, and its file would not go: tried again then
+  std::uint64_t last_use = 0;      // for the bound on open files
+  FilePtr file;                    // null: closed
 };
 
 // What opening found (file_store_open.cc).
@@ -156,8 +166,8 @@ class FileStore final : public StorageBackend {
     std::vector<std::vector<Segment>> payloads;  // one per page
     std::vector<GroupRef> groups;
     std::vector<SegmentId> duplicates_in;                          // segments that hold pages of the groups already
-    std::vector<SegmentId> holds;                                  // segments whose doubtful pages it replaces
     std::array<std::unordered_set<PageKey>, kPoolNameCount> seen;  // what `pages` holds already
+    std::uint64_t returns = 0;                                     // of returns_, when it was planned
     bool is_durable = false;
     bool may_wait = false;                 // all of its operation, on a thread that may wait for the disk
     bool is_alone = false;                 // and nothing else is being written: so that thread does write it
@@ -194,6 +204,14 @@ class FileStore final : public StorageBackend {
   void fail_record(Record& record, const Status& why);
   void place_waiting() LARDER_EXCLUDES(mutex_);
 
+  // ---- copies that durable writes have replaced
+  void hold(const ListedPage& page, const PageLocation& before) LARDER_REQUIRES(mutex_);
+  void release(const Replaced& replaced) LARDER_REQUIRES(mutex_);
+  void release_synced(SegmentInfo& segment) LARDER_REQUIRES(mutex_);
+  // `is_lost`: the new copies are, or may be.
+  void settle_replaced(SegmentInfo& segment, bool is_lost) LARDER_REQUIRES(mutex_);
+  [[nodiscard]] bool is_settled(const Replaced& replaced, bool is_lost) LARDER_REQUIRES(mutex_);
+
   // ---- small writes
   [[nodiscard]] static bool is_quick(const WriteRequest& request);
   [[nodiscard]] bool claim_idle_disk() LARDER_EXCLUDES(mutex_);
@@ -216,6 +234,7 @@ class FileStore final : public StorageBackend {
     std::vector<std::shared_ptr<SyncWait>> covered, next;  // by the fdatasync under way; by the one after it
   };
   void post(Task task);
+  [[nodiscard]] static Status earlier_sync_failed();
   [[nodiscard]] static std::uint64_t segment_bytes_for(std::uint64_t record_bytes, std::size_t pages);
   [[nodiscard]] std::uint64_t largest_record() const;
   void roll(unsigned volume, LogKind log, std::uint64_t record_bytes, std::size_t pages, bool is_ahead = false)
@@ -304,6 +323,9 @@ class FileStore final : public StorageBackend {
   unsigned next_volume_ LARDER_GUARDED_BY(mutex_) = 0;
   std::map<SegmentId, SegmentSync> syncs_ LARDER_GUARDED_BY(mutex_);
   std::weak_ptr<Record> moving_ LARDER_GUARDED_BY(mutex_);  // cleaning: published, and not known to be on disk
+  // How often the index went back to an old copy. A durable write that met the new one, and does not find its segment
+  // any more, cannot count on either.
+  std::uint64_t returns_ LARDER_GUARDED_BY(mutex_) = 0;
   WriteAdmission admission_ LARDER_GUARDED_BY(mutex_);
   bool is_finished_ LARDER_GUARDED_BY(mutex_) = false;
   std::vector<Volume> volumes_;  // the vector is constant; see Volume for who guards what

@@ -440,5 +440,153 @@ TEST_F(StormTest, WhatIsPromisedIsKept) {
   EXPECT_GT(moved, 100u);
 }
 
+// A segment of doubt: an earlier process wrote it with fsync = off. Durable writes of its pages go elsewhere, and it is
+// held until they are on disk; not longer.
+class HoldsTest : public FailureTest {
+ protected:
+  static constexpr SegmentId kDoubtful = 1;
+
+  void TearDown() override {
+    files_->before_sync = nullptr;
+    executor_->run_all();
+    backend_.reset();
+  }
+  void start(std::uint64_t pages, std::size_t bytes, std::optional<std::uint64_t> seed = std::nullopt) {
+    if (executor_) executor_->run_all();
+    backend_.reset();
+    files_ = std::make_unique<sim::HookedFiles>(seed.value_or(3));
+    executor_ = std::make_unique<ManualExecutor>(4096, seed);
+    open(*executor_, {{"fsync", "off"}});
+    for (std::uint64_t i = 0; i < pages; ++i) {
+      (void)begin_put(i, bytes);
+      executor_->run_all();
+    }
+    backend_.reset();
+    open(*executor_, {{"fsync", "group"}});
+    executor_->run_all();
+    ASSERT_EQ(backend_->stats().pages, pages);
+    ASSERT_EQ(is_on_disk(kDoubtful), pages > 0);
+  }
+  bool is_on_disk(SegmentId id) { return files_->stat("/d/" + segment_name(id)).is_ok(); }
+  Status ended(const std::shared_ptr<Status>& status) {
+    executor_->run_all();
+    return *status;
+  }
+  Status put_durable(std::uint64_t i, std::size_t bytes) { return ended(begin_put(i, bytes, true)); }
+  std::shared_ptr<Status> begin_clear() {
+    auto status = std::make_shared<Status>(internal_error("no callback"));
+    const Status taken = backend_->submit_clear(nullptr, [status](Status s) { *status = std::move(s); });
+    if (!taken.is_ok()) *status = taken;
+    return status;
+  }
+  // One group of two pages.
+  std::shared_ptr<Status> begin_put_two(std::uint64_t i, std::uint64_t j, std::size_t bytes) {
+    auto status = std::make_shared<Status>(internal_error("no callback"));
+    auto first = std::make_shared<std::vector<std::byte>>(content_of(i, bytes));
+    auto second = std::make_shared<std::vector<std::byte>>(content_of(j, bytes));
+    WriteRequest request{scope_, {}, true, {}};
+    request.groups.push_back({{{PoolName::kKv, key(i), {{first->data(), bytes}}, PageKey{}},
+                               {PoolName::kKv, key(j), {{second->data(), bytes}}, PageKey{}}}});
+    const Status taken = backend_->submit_write(
+        std::move(request), [status, first, second](const WriteResult& r) { *status = r.groups.at(0); });
+    if (!taken.is_ok()) *status = taken;
+    return status;
+  }
+  void fail_syncs(unsigned count) {
+    files_->before_sync = [count](const std::string& path) mutable {
+      return count > 0 && count-- > 0 ? status_from_errno(EIO, "fdatasync", path) : Status::ok();
+    };
+  }
+  void reopen_after_power_cut() {
+    files_->before_sync = nullptr;
+    cut_power();
+    open(*executor_, {{"fsync", "group"}});
+    executor_->run_all();
+  }
+
+  std::unique_ptr<ManualExecutor> executor_;
+};
+
+// Whatever the durable writes wait for when the clear comes, also for a sync of a segment that goes with it.
+TEST_F(HoldsTest, WhatIsClearedHoldsNothing) {
+  constexpr std::size_t kSmall = 1000;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    start(4, kSmall, seed);
+    Rng rng(seed);
+    for (std::uint64_t i = 0; i < 4; ++i) {
+      (void)begin_put(i, kSmall, true);
+      for (std::uint64_t tasks = rng.below(4); tasks > 0; --tasks) (void)executor_->run_one();
+    }
+    EXPECT_TRUE(ended(begin_clear()).is_ok());
+    EXPECT_FALSE(is_on_disk(kDoubtful)) << "it is held by writes that have ended";
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(HoldsTest, SyncsThatFailHoldOneSegment) {
+  start(2, 1000);
+  fail_syncs(5);
+  for (int tries = 0; tries < 5; ++tries) {
+    EXPECT_FALSE(put_durable(0, 1000).is_ok());
+    EXPECT_EQ(segments_on_disk(), 1u) << "after try " << tries;
+    EXPECT_TRUE(ended(begin_get(0, 1000)).is_ok()) << "where it was";
+    clock_.advance(std::chrono::minutes(2));
+  }
+  EXPECT_TRUE(put_durable(0, 1000).is_ok());
+  EXPECT_TRUE(put_durable(1, 1000).is_ok());
+  EXPECT_TRUE(is_on_disk(kDoubtful)) << "until somebody needs its room";
+  reopen_after_power_cut();
+  EXPECT_TRUE(ended(begin_get(0, 1000)).is_ok());
+  EXPECT_TRUE(ended(begin_get(1, 1000)).is_ok());
+  EXPECT_TRUE(ended(begin_clear()).is_ok());
+  EXPECT_EQ(segments_on_disk(), 0u);
+}
+
+// A page is durable, a later sync of its segment fails, and so does, as often as it is tried, that of the copy that is
+// to replace it: the first one is the only one that the disk has.
+TEST_F(HoldsTest, TheOnlyDurableCopyStays) {
+  for (unsigned tries = 0; tries < 4; ++tries) {
+    SCOPED_TRACE(std::to_string(tries) + " tries");
+    start(0, 0);
+    ASSERT_TRUE(put_durable(0, 1000).is_ok());
+    for (unsigned i = 0; i <= tries; ++i) {
+      bool is_lost = false;
+      files_->before_sync = [&](const std::string&) {
+        if (!std::exchange(is_lost, true)) files_->inner.fail_nth(1, sim::FileFault::kSyncLost);
+        return Status::ok();
+      };
+      EXPECT_FALSE(put_durable(i == 0 ? 1 : 0, 1000).is_ok());
+      files_->before_sync = nullptr;
+      clock_.advance(std::chrono::minutes(2));
+    }
+    EXPECT_LE(segments_on_disk(), 1u);
+    reopen_after_power_cut();
+    EXPECT_TRUE(ended(begin_get(0, 1000)).is_ok());
+  }
+}
+
+// A write has met a new copy, and waits for a segment of its own. Meanwhile the sync of that copy fails, the page is
+// back in the segment of doubt, and the new copy's segment is gone.
+TEST_F(HoldsTest, ACopyThatWentBackIsNotCountedOn) {
+  constexpr std::size_t kPage = 50'000;  // one per segment
+  start(1, kPage);
+  const std::shared_ptr<Status> first = begin_put(0, kPage, true);
+  ASSERT_TRUE(executor_->run_one());
+  ASSERT_EQ(backend_->stats().segments, 2u) << "it is written";
+  ASSERT_EQ(first->code(), StatusCode::kInternal) << "and waits for its sync";
+  fail_syncs(1);
+  const std::shared_ptr<Status> other = begin_put(9, kPage, true);  // takes the way past the queue
+  const std::shared_ptr<Status> second = begin_put_two(0, 5, kPage);
+  EXPECT_FALSE(ended(first).is_ok());
+  EXPECT_TRUE(other->is_ok()) << other->to_string();
+  EXPECT_FALSE(is_on_disk(kDoubtful + 1));
+  EXPECT_FALSE(second->is_ok()) << "page 0 is not known to be on disk";
+  EXPECT_TRUE(ended(begin_put_two(0, 5, kPage)).is_ok());
+  reopen_after_power_cut();
+  EXPECT_TRUE(ended(begin_get(0, kPage)).is_ok());
+  EXPECT_TRUE(ended(begin_get(5, kPage)).is_ok());
+}
+
 }  // namespace
 }  // namespace larder::file_store

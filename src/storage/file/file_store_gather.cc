@@ -133,6 +133,7 @@ FileStore::RecordPtr FileStore::join(std::vector<RecordPtr> parts) {
       all->groups.push_back(std::move(group));
     }
     all->duplicates_in.insert(all->duplicates_in.end(), part.duplicates_in.begin(), part.duplicates_in.end());
+    all->returns = std::min(all->returns, part.returns);
     part.groups.clear();
     part.op.reset();
   }

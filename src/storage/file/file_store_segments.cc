@@ -8,11 +8,8 @@
 #include "storage/file/file_store.h"
 
 namespace larder::file_store {
-namespace {
 
-Status earlier_sync_failed() { return cancelled("file store: an earlier sync of its segment failed"); }
-
-}  // namespace
+Status FileStore::earlier_sync_failed() { return cancelled("file store: an earlier sync of its segment failed"); }
 
 // Runs a step where it may block; the store does not close before it ended.
 void FileStore::post(Task task) {
@@ -139,11 +136,13 @@ void FileStore::note_failure(unsigned volume, const Status& why, const std::shar
   log_warning("storage/file", "writing to " + v.directory + " is suspended: " + why.to_string());
 }
 
-// A sync of the segment failed. What cleaning was moving to it is where it was again, in the same step: a durable write
-// that replaces a page then makes the good copy stay until it is synced itself, not the doubtful one.
+// A sync of the segment failed. What it replaced counts again. What cleaning was moving to it is where it was again, in
+// the same step: a durable write that replaces a page then makes the good copy stay until it is synced itself, not the
+// doubtful one.
 void FileStore::doubt(SegmentInfo& segment) {
   if (defect(Defect::kFailedSyncForgotten)) return;
   segment.is_doubtful = true;
+  settle_replaced(segment, true);
   const RecordPtr moving = moving_.lock();
   if (moving && moving->segment->id == segment.id) take_back(*moving);
 }
@@ -206,7 +205,8 @@ void FileStore::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vol
       info->second.active = nullptr;
       if (!end.is_ok()) doubt(info->second);  // perhaps it was the sync
       info->second.is_synced = gets_footer && with_sync && end.is_ok() && !info->second.is_doubtful;
-      is_dead = listed.empty() && info->second.holds == 0;
+      if (info->second.is_synced) release_synced(info->second);
+      is_dead = index_.live_pages(segment->id) == 0 && info->second.holds == 0;
       const auto sync = syncs_.find(segment->id);
       if (sync != syncs_.end() && info->second.is_synced) sync->second.covered.swap(sync->second.next);
     }
@@ -231,6 +231,7 @@ void FileStore::wait_for_sync(const RecordPtr& record) {
     LockGuard guard(mutex_);
     for (const SegmentId id : segments) {
       const auto info = segments_.find(id);
+      if (info == segments_.end() && record->returns != returns_) wait->status = earlier_sync_failed();
       if (info == segments_.end() || info->second.is_synced) continue;
       ++wait->left;
       const auto [sync, is_first] = syncs_.try_emplace(id);
@@ -239,7 +240,7 @@ void FileStore::wait_for_sync(const RecordPtr& record) {
     }
     is_waiting = wait->left > 0;
   }
-  if (!is_waiting) return finish_record(*record, Status::ok());
+  if (!is_waiting) return finish_record(*record, wait->status);
   for (const SegmentId id : to_start) start_sync(id);
 }
 
@@ -260,6 +261,7 @@ void FileStore::start_sync(SegmentId id) {
       io.file = info->second.file;
       is_doubtful = info->second.is_doubtful;
       if (info->second.active) written = info->second.active->written_bytes();
+      for (Replaced& replaced : info->second.replaced) replaced.is_syncing = true;
     }
   }
   if (is_doubtful) return end_sync(id, earlier_sync_failed());
@@ -298,6 +300,7 @@ void FileStore::synced(SegmentId id, unsigned volume, std::uint64_t written, con
       } else {
         segment.is_synced = true;
       }
+      if (!segment.is_doubtful) release_synced(segment);
     }
   }
   end_sync(id, outcome);
@@ -339,6 +342,8 @@ void FileStore::end_sync(SegmentId id, const Status& status) {
 void FileStore::forget_segment(SegmentId id, std::vector<FilePtr>& closed) {
   const auto segment = segments_.find(id);
   if (segment == segments_.end()) return;
+  settle_replaced(segment->second, true);
+  for (const Replaced& replaced : segment->second.replaced) release(replaced);
   (void)index_.drop_segment(id);
   physical_bytes_ -= segment->second.physical_bytes;
   if (segment->second.file) {

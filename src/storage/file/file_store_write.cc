@@ -149,6 +149,7 @@ Status FileStore::plan_group(const std::shared_ptr<WriteOperation>& op, std::siz
   std::uint64_t new_bytes = 0;
   {
     LockGuard guard(mutex_);
+    if (record.groups.empty()) record.returns = returns_;
     for (std::size_t i = 0; i < items.size(); ++i) {
       const IdentityId identity = index_.find_identity(identity_of(scope, items[i].pool));
       PageLocation at;
@@ -393,8 +394,11 @@ void FileStore::record_written(const RecordPtr& record, const Status& status) {
 // its segment, too: a footer lists the copy that the index has, and no other.
 void FileStore::publish(Record& record) {
   Status full;
-  const bool is_lost = !segments_.contains(record.segment->id);  // its directory was deleted
+  const auto home = segments_.find(record.segment->id);
+  const bool is_lost = home == segments_.end();  // its directory was deleted
+  const bool is_doubtful = !is_lost && home->second.is_doubtful;
   if (is_lost) full = unavailable("file store: its segment was deleted meanwhile");
+  if (is_doubtful && record.is_durable) full = earlier_sync_failed();  // and replaces nothing
   for (const GroupRef& group : record.groups) {
     Status& status = group.op->result.groups[group.group];
     const std::span<const ListedPage> pages =
@@ -413,18 +417,17 @@ void FileStore::publish(Record& record) {
       if (is_here(identity, page.key, page.location.payload_bytes, record.is_durable, at)) {
         record.duplicates_in.push_back(at.segment);
       } else if (status.is_ok()) {
-        if (record.is_durable && at.segment != 0) {  // that copy may be what an earlier durable write counts on
-          ++segments_.at(at.segment).holds;
-          record.holds.push_back(at.segment);
-          if (at.generation > page.location.generation) (void)index_.erase(identity, page.key, at.generation);
+        const bool replaces = record.is_durable && at.segment != 0;
+        if (replaces && at.generation > page.location.generation) {
+          (void)index_.erase(identity, page.key, at.generation);
         }
         status = index_.insert(page.identity, page.key, page.parent, page.location);
+        if (replaces && status.is_ok()) hold(page, at);
       }
     }
     full = status;
   }
-  const bool takes_pages = !is_lost && !segments_.at(record.segment->id).is_doubtful;
-  for (std::size_t i = 0; i < record.moved_from.size() && takes_pages; ++i) {
+  for (std::size_t i = 0; i < record.moved_from.size() && !is_lost && !is_doubtful; ++i) {
     const ListedPage& page = record.pages[i];
     if (is_cleared(page)) continue;
     if (index_.move(page.identity, page.key, record.moved_from[i], page.location)) {
@@ -455,13 +458,6 @@ void FileStore::record_published(const RecordPtr& record) {
 }
 
 void FileStore::finish_record(Record& record, const Status& synced) {
-  if (!record.holds.empty() && synced.is_ok()) {  // else the copies stay: who knows what the disk has of the new ones
-    LockGuard guard(mutex_);
-    for (const SegmentId id : record.holds) {
-      const auto segment = segments_.find(id);
-      if (segment != segments_.end()) --segment->second.holds;
-    }
-  }
   if (record.op) {
     for (const GroupRef& group : record.groups) {
       Status& status = group.op->result.groups[group.group];
