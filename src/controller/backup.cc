@@ -147,67 +147,96 @@ void CacheImpl::enqueue_store(const std::vector<NodeId>& nodes) {
   pump_stores();
 }
 
+// A slot of no bytes counts as one block, as in HostPools::blocks_missing().
+std::uint64_t CacheImpl::blocks_on_host(NodeId node) const {
+  const NodeView view = tree_.view(node);
+  std::uint64_t blocks = 0;
+  for (const ComponentKind c : kAllComponents) {
+    blocks += view.host[index_of(c)].size() * std::max(1u, host_->blocks_per_slot(c));
+  }
+  return blocks;
+}
+
 void CacheImpl::enqueue_store_of(const std::vector<NodeId>& nodes) {
-  std::uint64_t pages = 0;
-  for (const NodeId node : nodes) pages += tree_.view(node).end - tree_.view(node).begin;
-  const std::uint64_t host_pages = host_->total_blocks() / std::max(1u, host_->blocks_per_slot(ComponentKind::kFull));
-  if (!has_room_for_store() ||
-      (locked_by_stores_ > 0 && locked_by_stores_ + pages > host_pages * kStorePercent / 100)) {
+  std::uint64_t blocks = 0;
+  for (const NodeId node : nodes) blocks += blocks_on_host(node);
+  // Storages that were detached count as well: those that hang, one after the other, must not get all of the host. One
+  // write may always be under way, so that the next storage is not shut out.
+  const std::uint64_t kept = kept_by_stores_ + kept_by_abandoned_;
+  const bool fits = kept_by_stores_ == 0 || kept + blocks <= host_->total_blocks() * kStorePercent / 100;
+  if (!fits || !has_room_for_store()) {
     unstored_hint_ = true;  // store_unstored() finds them again
     return;
   }
   auto store = std::make_unique<Store>();
   store->epoch = storage_epoch_;
-  store->locked = pages;
-  locked_by_stores_ += pages;
-  for (const NodeId node : nodes) {
-    // Not the window: its lock would split the node, and a window that is evicted before it is written need not be.
-    const LockParts parts{.full = true, .swa = false, .mamba = true};
-    store->pieces.push_back({node, tree_.view(node).begin, tree_.lock(node, Tier::kHost, parts)});
-  }
-  prepare_store(*store);
+  prepare_store(*store, nodes);
   Op& op = new_op(OpKind::kStore);
   op.store = std::move(store);
   store_queue_.push_back(op.id);
 }
 
-// Keys and leases are taken here and not when the write is submitted: what is hashed and what is leased decides what
-// the tree merges and what eviction frees, and the time of a retry is this rank's own.
-void CacheImpl::prepare_store(Store& store) {
+// Locks, keys and leases are taken here and not when the write is submitted: what is locked, hashed and leased decides
+// what the tree merges and what eviction frees, and the time of a retry is this rank's own.
+void CacheImpl::prepare_store(Store& store, const std::vector<NodeId>& nodes) {
+  hold_nodes(store, nodes);
   store.request = WriteRequest{};
   store.request.scope = store_scopes_[tree_.view(store.pieces.front().node).space.v];
   store.request.durable = config_.storage_durable;
   store.groups.clear();
   store.bytes = 0;
-  for (const NodeId node : nodes_of(store)) {
-    PageGroup group = build_group(node, store);
+  for (std::size_t i = 0; i < store.pieces.size(); ++i) {
+    PageGroup group = build_group(i, store);
     if (group.items.empty()) continue;
     store.request.groups.push_back(std::move(group));
   }
+}
+
+// Makes each node a piece with a lock of its own, in place of the pieces before: the parts of one that was split since.
+// Their windows are locked, too: they are leased, so the host would gain nothing by evicting them.
+void CacheImpl::hold_nodes(Store& store, const std::vector<NodeId>& nodes) {
+  const LockParts parts{.full = true, .swa = true, .mamba = true, .own_pages = true};
+  std::vector<Store::Piece> pieces;
+  std::uint64_t blocks = 0;
+  for (const NodeId node : nodes) {
+    pieces.push_back({node, tree_.view(node).begin, tree_.lock(node, Tier::kHost, parts)});
+    blocks += blocks_on_host(node);
+  }
+  release_store(store, false);
+  store.pieces = std::move(pieces);
+  store.blocks = blocks;
+  kept_by_stores_ += blocks;
 }
 
 // The nodes of its pieces as they are now, parents before children.
 std::vector<NodeId> CacheImpl::nodes_of(const Store& store) const {
   std::vector<NodeId> nodes;
   for (const Store::Piece& piece : store.pieces) {
-    const auto first = static_cast<std::ptrdiff_t>(nodes.size());
-    for (NodeId at = piece.node; tree_.view(at).end > piece.begin; at = tree_.view(at).parent) nodes.push_back(at);
-    std::reverse(nodes.begin() + first, nodes.end());
+    const std::vector<NodeId> own = nodes_of(piece);
+    nodes.insert(nodes.end(), own.begin(), own.end());
   }
   return nodes;
 }
 
-void CacheImpl::release_store(Store& store) {
-  for (Store::Piece& piece : store.pieces) tree_.unlock(piece.lock);
-  locked_by_stores_ -= std::exchange(store.locked, 0);
+std::vector<NodeId> CacheImpl::nodes_of(const Store::Piece& piece) const {
+  std::vector<NodeId> nodes;
+  for (NodeId at = piece.node; tree_.view(at).end > piece.begin; at = tree_.view(at).parent) nodes.push_back(at);
+  std::reverse(nodes.begin(), nodes.end());
+  return nodes;
 }
 
-PageGroup CacheImpl::build_group(NodeId node, Store& store) {
+void CacheImpl::release_store(Store& store, bool is_abandoned) {
+  for (Store::Piece& piece : store.pieces) tree_.unlock(piece.lock);
+  (is_abandoned ? kept_by_abandoned_ : kept_by_stores_) -= std::exchange(store.blocks, 0);
+}
+
+PageGroup CacheImpl::build_group(std::size_t piece, Store& store) {
   PageGroup group;
+  const NodeId node = store.pieces[piece].node;
   const std::span<const PageKey> keys = tree_.page_keys(node);
   const NodeView view = tree_.view(node);
   if (view.declined_epoch == store.epoch) return group;
-  Store::Group covered{node, view.begin};
+  Store::Group covered{piece};
   // What an earlier write stored need not be written again; a state that came later must.
   const bool full_stored = view.stored_epoch == store.epoch;
   // The seed of the chain is no page.
@@ -303,31 +332,32 @@ void CacheImpl::store_done(Op& op, const OutcomeBits& bits) {
   drop_host_leases(store->leases);
   store->leases.clear();
   if (!op.is_abandoned) --stores_in_flight_;
-  const bool current = storage_ && store->epoch == storage_epoch_;
-  mark_declined(*store, bits);
+  const bool current = storage_ && !op.is_abandoned && store->epoch == storage_epoch_;
+  mark_declined(*store, current, bits);
   if (!ok && current && store->attempts <= config_.backup_retries) {
     probe(Probe::kBackupRetried);
     // The pages stay locked for the next attempt; a sick disk costs host memory for a bounded time only.
     Op& again = new_op(OpKind::kStore);
     store->not_before = clock_.now() + retry_delay(config_.backup_retry_delay, store->attempts);
-    prepare_store(*store);
+    prepare_store(*store, nodes_of(*store));
     again.store = std::move(store);
     store_queue_.push_back(again.id);
     return;
   }
-  mark_stored(*store, ok, bits);
-  release_store(*store);
+  mark_stored(*store, current, ok, bits);
+  release_store(*store, op.is_abandoned);
 }
 
 // Is all that the node has on the host now in the group's request, or stored before? What came to the host since (a
 // state at a fork, for one) is looked for again.
-bool CacheImpl::was_asked(const Store::Group& group, NodeId at) {
+bool CacheImpl::was_asked(const Store& store, const Store::Group& group, NodeId at) {
+  const Store::Piece& piece = store.pieces[group.piece];
   const NodeView view = tree_.view(at);
   const auto is_on_host = [&](ComponentKind c) {
     return !view.host[index_of(c)].empty() && !view.host_pending[index_of(c)];
   };
   const bool window = !is_on_host(ComponentKind::kSwa) || group.has_window;
-  const bool state = !is_on_host(ComponentKind::kMamba) || (group.has_state && at == group.node);
+  const bool state = !is_on_host(ComponentKind::kMamba) || (group.has_state && at == piece.node);
   if ((window && state) || defect(Defect::kOutrunStateStored)) return true;
   unstored_hint_ = true;
   probe(Probe::kBackupOutrun);
@@ -335,21 +365,19 @@ bool CacheImpl::was_asked(const Store::Group& group, NodeId at) {
 }
 
 // What storage declined is neither stored nor lost: it is not tried again, now or later.
-void CacheImpl::mark_declined(Store& store, const OutcomeBits& bits) {
-  const bool current = storage_ && store.epoch == storage_epoch_;
+void CacheImpl::mark_declined(Store& store, bool current, const OutcomeBits& bits) {
   for (std::size_t i = 0; i < store.groups.size(); ++i) {
     Store::Group& group = store.groups[i];
     if (fate_of(bits, i, store.groups.size()) != GroupFate::kDeclined) continue;
     counters_.store_declined += std::exchange(group.pages, 0);
     if (!current) continue;
-    for (NodeId at = group.node; tree_.view(at).end > group.begin; at = tree_.view(at).parent) {
-      if (was_asked(group, at)) tree_.set_declined(at, store.epoch);
+    for (const NodeId at : nodes_of(store.pieces[group.piece])) {
+      if (was_asked(store, group, at)) tree_.set_declined(at, store.epoch);
     }
   }
 }
 
-void CacheImpl::mark_stored(const Store& store, bool ok, const OutcomeBits& bits) {
-  const bool current = storage_ && store.epoch == storage_epoch_;
+void CacheImpl::mark_stored(const Store& store, bool current, bool ok, const OutcomeBits& bits) {
   std::size_t kept = 0, declined = 0;
   std::uint64_t pages = 0;
   for (std::size_t i = 0; i < store.groups.size(); ++i) {
@@ -361,8 +389,8 @@ void CacheImpl::mark_stored(const Store& store, bool ok, const OutcomeBits& bits
     ++kept;
     pages += group.pages;
     if (!current) continue;
-    for (NodeId at = group.node; tree_.view(at).end > group.begin; at = tree_.view(at).parent) {
-      if (was_asked(group, at)) tree_.set_stored(at, store.epoch);
+    for (const NodeId at : nodes_of(store.pieces[group.piece])) {
+      if (was_asked(store, group, at)) tree_.set_stored(at, store.epoch);
     }
   }
   counters_.stored += pages;
@@ -378,15 +406,26 @@ void CacheImpl::mark_stored(const Store& store, bool ok, const OutcomeBits& bits
   }
 }
 
-// Storage was detached. What it still writes keeps its buffers by its leases; the tree may let go of the pages, and
-// the next storage gets all the places. All stores, not only those that were submitted: that is each rank's own.
+// Storage was detached. The next one gets all the places of a storage, see stores_aside(), and what the host still has
+// for it. The pages stay locked: they are leased until the write ends, so the host would gain nothing without them. All
+// stores, not only those that were submitted: that is each rank's own.
 void CacheImpl::abandon_stores() {
   for (auto& [id, op] : ops_) {
     if (op.kind != OpKind::kStore || op.is_abandoned) continue;
-    release_store(*op.store);
+    kept_by_stores_ -= op.store->blocks;
+    kept_by_abandoned_ += op.store->blocks;
     abandon(op);
   }
   stores_in_flight_ = 0;
+}
+
+// For a flush, and for the device: the tree lets go of the pages, and the buffers remain the write's by its leases.
+void CacheImpl::unlock_abandoned_stores() {
+  if (abandoned_[static_cast<std::size_t>(OpKind::kStore)] == 0) return;
+  for (auto& [id, op] : ops_) {
+    if (op.kind != OpKind::kStore || !op.is_abandoned) continue;
+    for (Store::Piece& piece : op.store->pieces) tree_.unlock(piece.lock);
+  }
 }
 
 // Keeps a bounded number of writes in flight, in order; retries wait for their time.

@@ -63,7 +63,7 @@ CacheImpl::CacheImpl(const CacheConfig& config, const CacheParts& parts)
       tree_(tree_config_for(*parts.model, config.eviction_policy, config.write_policy == WritePolicy::kWriteBack),
             *this),
       metrics_(parts.metrics),
-      inbox_(config.max_operations + kMaxExplains + 1) {}
+      inbox_(config.max_operations + storage_share() + kMaxExplains + 1) {}
 
 // Only copies are waited for, in real time, and nothing new starts: no write, no read, no step of the rank group.
 // Storage operations end in their backend; their buffers are the host pools', which outlive it.
@@ -161,12 +161,13 @@ Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
   Request r;
   r.prompt = request.tokens.size();
   r.max_new = request.max_new_tokens;
-  const std::uint64_t pages = (final_tokens(r) + page_size() - 1) / page_size();
   const std::uint32_t capacity = device_.slots(ComponentKind::kFull).capacity();
-  if (pages > capacity) {
+  const std::uint64_t room = std::uint64_t{capacity} * page_size();
+  // Compared without their sum, final_tokens(), which may not fit into 64 bits before this.
+  if (r.prompt > room || (r.max_new > 0 && r.max_new - 1 > room - r.prompt)) {
     return invalid_argument("prompt of " + std::to_string(r.prompt) + " + " + std::to_string(r.max_new) +
-                            " new tokens needs " + std::to_string(pages) + " device pages; the device has " +
-                            std::to_string(capacity) + " (raise max-total-tokens)");
+                            " new tokens needs more than the " + std::to_string(capacity) +
+                            " pages of the device (raise max-total-tokens)");
   }
   Result<NamespaceId> space = space_for(request.adapter, request.salt);
   if (!space.is_ok()) return space.status();
@@ -290,8 +291,8 @@ std::size_t CacheImpl::operations_in_flight() const {
 
 std::function<void(Completion)> CacheImpl::completion_for(OpId id) {
   Result<Inbox<Arrival>::Ticket> ticket = inbox_.reserve();
-  // Cannot fail: the inbox has a place for each of max_operations, and one for the operation that follows another while
-  // that is still counted. If it did, the completion would be dropped and the
+  // Cannot fail: the inbox has a place for each of max_operations, one for each of stores_aside(), and one for the
+  // operation that follows another while that is still counted. If it did, the completion would be dropped and the
   // operation would stay in flight, its buffers quarantined: never wrong, only lost.
   auto place =
       std::make_shared<Inbox<Arrival>::Ticket>(ticket.is_ok() ? std::move(ticket).value() : Inbox<Arrival>::Ticket{});

@@ -42,6 +42,7 @@ struct Request {
   OpId waits_for;                                  // prefetch that the request still waits for; 0: none
   std::uint64_t fetched_from = 0, fetched_to = 0;  // pages that its prefetch brought to the host
   std::uint64_t known = 0;                         // pages: best restore point seen in any tier
+  std::uint32_t short_fetches = 0;                 // of which less came, or stayed, than storage had promised
   bool fetch_refused = false;                      // a prefetch was wanted and there was no capacity
   std::uint32_t fetches = 0;                       // prefetches made; bounded by kMaxFetches
   LockHandle hold;                                 // host: what was prefetched stays until start()
@@ -98,15 +99,14 @@ struct Prefetch {
 // A write to storage, of one namespace. Its pages are kept on the host (locked and leased), but not on the device: a
 // storage that hangs must not take the device from the engine.
 struct Store {
-  struct Piece {  // [begin, end of node) of a path; more than one node once it was split
-    NodeId node;
+  struct Piece {  // pages [begin, end of node) of a path; more than one node once it was split
+    NodeId node;  // locked with all of these pages: the tree forgets none of it, nor merges it with what is around
     std::uint64_t begin = 0;
     LockHandle lock;
   };
   std::vector<Piece> pieces;  // parents first
-  struct Group {              // of the request: [begin, end of node) of a path, more than one node once it was split
-    NodeId node;
-    std::uint64_t begin = 0;
+  struct Group {              // of the request
+    std::size_t piece = 0;    // whose pages it has: place in `pieces`
     std::uint64_t pages = 0;  // of full
     bool has_window = false;  // of all its pages
     bool has_state = false;   // at its end
@@ -114,7 +114,7 @@ struct Store {
   WriteRequest request;  // until it is submitted
   std::vector<Group> groups;
   std::vector<LeasedSlot> leases;
-  std::uint64_t locked = 0;  // pages of `pieces`, counted in locked_by_stores_
+  std::uint64_t blocks = 0;  // that it keeps on the host, counted in kept_by_stores_ or kept_by_abandoned_
   std::uint32_t attempts = 0;
   std::uint32_t epoch = 0;
   TimePoint not_before;  // retry back-off
@@ -204,12 +204,21 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] std::size_t live_stores() const {
     return open(OpKind::kStore) - abandoned_[static_cast<std::size_t>(OpKind::kStore)];
   }
-  // Timers complete nowhere and explanations have places of their own: neither may change what other ranks decide.
-  [[nodiscard]] std::size_t open_ops() const { return ops_.size() - open(OpKind::kTimer) - open(OpKind::kExplain); }
-  [[nodiscard]] bool has_room_for_op() const { return open_ops() < config_.max_operations; }
   // Storage may hang. Stores and prefetches each have a quarter of the places, so that copies always find some.
   [[nodiscard]] std::size_t storage_share() const { return std::max<std::size_t>(1, config_.max_operations / 4); }
-  [[nodiscard]] bool has_room_for_store() const { return has_room_for_op() && open(OpKind::kStore) < storage_share(); }
+  // Writes to storages that were detached have places of their own, as many as the stores: the next storage finds its
+  // own free, and so do copies. What goes beyond counts like any other store.
+  [[nodiscard]] std::size_t stores_aside() const {
+    return std::min(abandoned_[static_cast<std::size_t>(OpKind::kStore)], storage_share());
+  }
+  // Timers complete nowhere and explanations have places of their own: neither may change what other ranks decide.
+  [[nodiscard]] std::size_t open_ops() const {
+    return ops_.size() - open(OpKind::kTimer) - open(OpKind::kExplain) - stores_aside();
+  }
+  [[nodiscard]] bool has_room_for_op() const { return open_ops() < config_.max_operations; }
+  [[nodiscard]] bool has_room_for_store() const {
+    return has_room_for_op() && open(OpKind::kStore) - stores_aside() < storage_share();
+  }
   [[nodiscard]] bool has_room_for_prefetch() const {
     return has_room_for_op() && open(OpKind::kExists) + open(OpKind::kRead) < storage_share();
   }
@@ -310,6 +319,7 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] OutcomeBits exists_outcome(const Op& op) const;
   [[nodiscard]] OutcomeBits read_outcome(const Op& op);
   void read_done(Op& op, const OutcomeBits& bits);
+  void use_arrived(Request& r, Prefetch& p, bool has_any);
   [[nodiscard]] bool still_has_path(const Prefetch& p) const;
   void adopt(Prefetch& p, std::uint64_t pages);
   void mark_adopted(NodeId node, const Prefetch& p, std::uint64_t pages);
@@ -329,19 +339,24 @@ class CacheImpl final : public Cache, private SlotSink {
   void backup_done(Op& op, bool ok);
   void enqueue_store(const std::vector<NodeId>& nodes);
   void enqueue_store_of(const std::vector<NodeId>& nodes);  // of one namespace
+  [[nodiscard]] std::uint64_t blocks_on_host(NodeId node) const;
   void cancel_store(Op& op);
-  void prepare_store(Store& store);
+  void prepare_store(Store& store, const std::vector<NodeId>& nodes);  // parents first
+  void hold_nodes(Store& store, const std::vector<NodeId>& nodes);
   void submit_store(Op& op);
-  [[nodiscard]] PageGroup build_group(NodeId node, Store& store);
+  [[nodiscard]] PageGroup build_group(std::size_t piece, Store& store);
   [[nodiscard]] std::vector<NodeId> nodes_of(const Store& store) const;
-  void release_store(Store& store);
+  [[nodiscard]] std::vector<NodeId> nodes_of(const Store::Piece& piece) const;
+  void release_store(Store& store, bool is_abandoned);
   void store_done(Op& op, const OutcomeBits& bits);
-  [[nodiscard]] bool was_asked(const Store::Group& group, NodeId at);
-  void mark_declined(Store& store, const OutcomeBits& bits);
-  void mark_stored(const Store& store, bool ok, const OutcomeBits& bits);
+  [[nodiscard]] bool was_asked(const Store& store, const Store::Group& group, NodeId at);
+  // current: the store went to the storage that is attached, as it is now.
+  void mark_declined(Store& store, bool current, const OutcomeBits& bits);
+  void mark_stored(const Store& store, bool current, bool ok, const OutcomeBits& bits);
   void pump_stores();
   void store_unstored();
   void abandon_stores();
+  void unlock_abandoned_stores();
 
   // ---- operator.cc
   void explain_done(Op& op);
@@ -386,12 +401,13 @@ class CacheImpl final : public Cache, private SlotSink {
   std::uint64_t prefetch_blocks_ = 0;
   std::deque<OpId> store_queue_;  // waiting to be submitted, in order
   std::size_t stores_in_flight_ = 0;
-  std::uint64_t locked_by_stores_ = 0;  // pages that stores keep on the host
-  bool backup_failed_ = false;          // the last one; the next victim is dropped instead of backed up
-  bool unstored_hint_ = false;          // the tree may hold host pages that storage lacks
-  bool store_again_ = false;            // storage lost pages: look for them again once it takes some
-  std::uint32_t store_patience_ = 0;    // polls for which room may still be refused before storage takes something
-  bool refused_for_stores_ = false;     // room was, since the last poll
+  std::uint64_t kept_by_stores_ = 0;     // host blocks: what stores keep there, of all components
+  std::uint64_t kept_by_abandoned_ = 0;  // the same of stores whose storage was detached
+  bool backup_failed_ = false;           // the last one; the next victim is dropped instead of backed up
+  bool unstored_hint_ = false;           // the tree may hold host pages that storage lacks
+  bool store_again_ = false;             // storage lost pages: look for them again once it takes some
+  std::uint32_t store_patience_ = 0;     // polls for which room may still be refused before storage takes something
+  bool refused_for_stores_ = false;      // room was, since the last poll
   std::size_t loads_in_flight_ = 0;
   StorageBackend* storage_ = nullptr;
   std::uint32_t storage_epoch_ = 0;

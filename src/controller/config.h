@@ -26,12 +26,6 @@ enum class PrefetchPolicy : std::uint8_t { kBestEffort, kWaitComplete, kTimeout 
 [[nodiscard]] std::string_view prefetch_policy_name(PrefetchPolicy p);
 [[nodiscard]] std::optional<PrefetchPolicy> parse_prefetch_policy(std::string_view s);
 
-// Which tiers may hold a component: the control experiments of the main job switch one off.
-struct TierMask {
-  bool host = true;
-  bool storage = true;
-};
-
 struct CacheConfig {
   bool enabled = true;  // false: every lookup misses, nothing is kept (--disable-radix-cache)
   EvictionPolicy eviction_policy = EvictionPolicy::kLru;

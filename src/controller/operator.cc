@@ -20,6 +20,7 @@ std::uint64_t CacheImpl::flush() {
   };
   const std::uint64_t before = resident();
   if (!ops_.empty()) probe(Probe::kFlushedInFlight);
+  unlock_abandoned_stores();
   (void)tree_.flush();
   return before - resident();
 }

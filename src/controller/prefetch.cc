@@ -302,7 +302,11 @@ void CacheImpl::exists_done(Op& op, const OutcomeBits& bits) {
   std::unique_ptr<Prefetch> p = std::move(op.prefetch);
   const std::uint64_t found = largest_candidate(bits, p->base, p->pages);
   for (const RequestId id : p->requests) {
-    if (Request* r = find(id)) r->known = std::max(r->known, std::min(found, reusable_pages(*r)));
+    Request* r = find(id);
+    if (!r) continue;
+    // For one that waits, the newest answer counts: what is not there any more is not worth asking for again.
+    const std::uint64_t own = std::min(found, reusable_pages(*r));
+    r->known = r->waits_for == op.id ? own : std::max(r->known, own);
   }
   // An answer that comes after the deadline finds its path unlocked: too late to build on.
   const bool wanted = storage_ && !p->requests.empty() && p->device_lock.held;
@@ -383,18 +387,25 @@ void CacheImpl::read_done(Op& op, const OutcomeBits& bits) {
   if (defect(Defect::kPartialFetchIsWhole) && pages > p.base) pages = p.target;
   if (!still_has_path(p)) pages = p.base;
   adopt(p, pages);
-  // A request that still waits keeps what came for it on the host until it starts, within the same capacity.
   for (const RequestId id : p.requests) {
     Request* r = find(id);
-    if (!r || r->waits_for != op.id || pages <= p.base) continue;
-    drop_hold(*r);
-    const std::uint64_t own = std::min(pages, reusable_pages(*r));
-    const MatchResult match = tree_.match(p.space, std::span<const TokenId>(p.tokens).first(own * page_size()));
-    r->hold = tree_.lock(tree_.settle(match.any.at), Tier::kHost, LockParts{});
-    r->hold_blocks = std::exchange(p.blocks, 0);  // counted once, with the first of those that share it
+    if (r && r->waits_for == op.id) use_arrived(*r, p, pages > p.base);
   }
   prefetch_blocks_ -= std::exchange(p.blocks, 0);
   end_prefetch(op.id, p);
+}
+
+// A request that still waits keeps what came for it on the host until it starts, within the same capacity. What should
+// have come and did not, or could not stay, is asked for once more, in case that was passing trouble. Not more often:
+// storage would answer the same, and the request could be computing.
+void CacheImpl::use_arrived(Request& r, Prefetch& p, bool has_any) {
+  const std::uint64_t own = std::min(p.target, reusable_pages(r));
+  const MatchResult match = tree_.match(p.space, std::span<const TokenId>(p.tokens).first(own * page_size()));
+  if (match.any.at.pages < own && r.short_fetches++ > 0) r.known = std::min(r.known, match.any.at.pages);
+  if (!has_any) return;
+  drop_hold(r);
+  r.hold = tree_.lock(tree_.settle(match.any.at), Tier::kHost, LockParts{});
+  r.hold_blocks = std::exchange(p.blocks, 0);  // counted once, with the first of those that share it
 }
 
 // What came late may have lost what it continues: its locks ended with the wait.

@@ -50,7 +50,8 @@ class RankGroup {
 
 // `ranks` members in one process, for tests and for several replicas in one server. Members outlive nothing; each may
 // be used from its own thread. max_outstanding: events reported and not yet applied everywhere, per rank;
-// at least the operations that can be in flight, or two ranks whose events differ may wait for each other's room.
+// at least the operations that can be in flight (max_operations, a quarter more for writes to detached storages, and a
+// timer for each prefetch), or two ranks whose events differ may wait for each other's room.
 [[nodiscard]] std::vector<std::unique_ptr<RankGroup>> make_in_process_rank_group(std::uint32_t ranks, Clock& clock,
                                                                                  std::size_t max_outstanding);
 

@@ -73,6 +73,11 @@ Status CacheImpl::make_device_room_for(Request& r, ComponentKind c, std::uint32_
     }
   }
   (void)evict_device(c, missing(), VictimRule::kDrop);
+  if (missing() > 0 && abandoned_[static_cast<std::size_t>(OpKind::kStore)] > 0) {
+    // Pages without a host copy stay while beneath them is what a storage that was detached still writes.
+    unlock_abandoned_stores();
+    (void)evict_device(c, missing(), VictimRule::kDrop);
+  }
   return missing() == 0 ? Status::ok() : no_room();
 }
 
@@ -102,15 +107,14 @@ std::uint64_t CacheImpl::gentle_share(ComponentKind c, std::uint64_t want) {
 }
 
 // One byte budget: the least recently used victim goes first, whatever its component. Evicts nothing if everything
-// would not do.
+// would not do, as far as TierCounts can tell. What storage reads is locked, so it is neither counted nor a victim.
 bool CacheImpl::make_host_room(const ComponentCounts& counts, bool gently) {
   std::uint64_t evictable = 0;
   for (const ComponentKind c : kAllComponents) {
     evictable += tree_.counts(c, Tier::kHost).evictable() * host_->blocks_per_slot(c);
   }
   if (const std::uint64_t missing = host_->blocks_missing(counts); missing > evictable) {
-    const std::uint64_t stores = locked_by_stores_ * host_->blocks_per_slot(ComponentKind::kFull);
-    if (gently && may_wait_for_stores() && missing <= evictable + stores) refused_for_stores_ = true;
+    if (gently && may_wait_for_stores() && missing <= evictable + kept_by_stores_) refused_for_stores_ = true;
     return false;
   }
   while (true) {
@@ -134,7 +138,10 @@ bool CacheImpl::make_host_room(const ComponentCounts& counts, bool gently) {
     const std::uint64_t per_slot = host_->blocks_per_slot(*victim);
     std::uint64_t want = std::clamp<std::uint64_t>((missing + per_slot - 1) / per_slot, 1, kHostVictimBatch);
     if (gently) want = gentle_share(*victim, want);
+    const std::uint64_t free_before = host_->free_blocks();
     if (want == 0 || tree_.evict_host(*victim, want).freed == 0) return false;
+    // Leased and not locked, see unlock_abandoned_stores(): more of it would go for nothing as well.
+    if (host_->free_blocks() == free_before) return false;
   }
 }
 

@@ -52,6 +52,7 @@ Status RadixTree::Impl::check_shape(Id id) const {
     child_locks += child.lock_count(ComponentKind::kFull, Tier::kDevice);
   }
   if (full_children != n.full_children) return broken("I6", id, "full_children are wrong");
+  if (n.own_locks > n.lock_count(ComponentKind::kFull, Tier::kHost)) return broken("locks", id, "of own pages");
   if (!n.is_root() && n.lock_count(ComponentKind::kFull, Tier::kDevice) < child_locks) {
     return broken("I5", id, "full lock " + numbers(n.lock_count(ComponentKind::kFull, Tier::kDevice), child_locks));
   }

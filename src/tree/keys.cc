@@ -45,15 +45,14 @@ void RadixTree::Impl::set_stored(Id id, std::uint32_t epoch, bool declined) {
   n.stored = static_cast<Bits>(n.stored | (n.published() & (kFullHost | kSwaHost | kMambaHost)));
 }
 
-template <class Wanted>
-std::vector<NodeId> RadixTree::Impl::collect(std::size_t limit, Wanted wanted) const {
+std::vector<NodeId> RadixTree::Impl::unstored(std::uint32_t epoch, std::size_t limit) const {
   std::vector<NodeId> found;
   for (const Space& space : spaces) {
     if (space.root == kNoNode) continue;
     Id id = node(space.root).first_child;
     while (id != kNoNode && found.size() < limit) {  // pre-order along the links, without a stack
       const Node& n = node(id);
-      if (wanted(n)) found.emplace_back(id);
+      if (n.has(kFullHost) && n.stored_epoch != epoch) found.emplace_back(id);
       if (n.first_child != kNoNode) {
         id = n.first_child;
         continue;
@@ -63,15 +62,6 @@ std::vector<NodeId> RadixTree::Impl::collect(std::size_t limit, Wanted wanted) c
     }
   }
   return found;
-}
-
-std::vector<NodeId> RadixTree::Impl::unstored(std::uint32_t epoch, std::size_t limit) const {
-  return collect(limit, [epoch](const Node& n) { return n.has(kFullHost) && n.stored_epoch != epoch; });
-}
-
-std::vector<NodeId> RadixTree::Impl::unbacked(std::size_t limit) const {
-  return collect(limit,
-                 [](const Node& n) { return n.has(kFullDevice) && (n.present & kFullHost) == 0 && !n.is_covered(); });
 }
 
 }  // namespace larder

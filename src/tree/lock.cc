@@ -31,7 +31,8 @@ LockHandle RadixTree::Impl::lock(Id id, Tier t, LockParts parts) {
   if (!nodes.exists(id)) return handle;
   handle.parts.swa = parts.swa && window_pages != 0;
   handle.parts.mamba = parts.mamba && config.has_mamba;
-  handle.window_from = window_begin(node(id).end());
+  handle.parts.own_pages = parts.own_pages && t == Tier::kHost;
+  handle.window_from = handle.parts.own_pages ? node(id).begin : window_begin(node(id).end());
   handle.held = true;
   if (handle.parts.swa) {
     for (Id at = id; node(at).end() > handle.window_from; at = node(at).parent) {
@@ -42,6 +43,7 @@ LockHandle RadixTree::Impl::lock(Id id, Tier t, LockParts parts) {
   if (handle.parts.full) {
     for (Id at = id; !node(at).is_root(); at = node(at).parent) {
       add_lock(at, ComponentKind::kFull, t);
+      if (handle.parts.own_pages) ++node(at).own_locks;
       if (t == Tier::kHost) break;
     }
   }
@@ -58,7 +60,12 @@ void RadixTree::Impl::unlock(LockHandle& handle) {
   if (handle.parts.swa) {
     for (Id at = id; node(at).end() > handle.window_from; at = node(at).parent) drop_lock(at, ComponentKind::kSwa, t);
   }
-  if (handle.parts.full) {
+  if (handle.parts.full && handle.parts.own_pages) {
+    for (Id at = id; node(at).end() > handle.window_from; at = node(at).parent) {
+      --node(at).own_locks;
+      drop_lock(at, ComponentKind::kFull, t);
+    }
+  } else if (handle.parts.full) {
     for (Id at = id; !node(at).is_root(); at = node(at).parent) {
       drop_lock(at, ComponentKind::kFull, t);
       if (t == Tier::kHost) break;

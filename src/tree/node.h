@@ -86,6 +86,7 @@ struct alignas(64) Node {
   std::uint32_t first_link = kNoLink;  // operations that cover the node (op_registry.h)
   std::uint32_t stored_epoch = 0;
   std::uint32_t space = 0;
+  std::uint32_t own_locks = 0;  // of `locks` of full on the host: a split gives them to both halves
 
   [[nodiscard]] std::uint64_t end() const { return begin + pages; }
   [[nodiscard]] bool is_root() const { return pages == 0; }

@@ -74,8 +74,8 @@ RadixTree::Impl::Id RadixTree::Impl::split(Id id, std::uint64_t page) {
   return head_id;
 }
 
-// Everything but the shape. Page counters do not change, except that a host lock of full stays with the tail: the head
-// is safe without it, because leaves go first.
+// Everything but the shape. Page counters do not change, except that a host lock of full stays with the tail, unless it
+// is one of own pages: the head is safe without it, because leaves go first.
 void RadixTree::Impl::split_residency(Id head_id, Id tail_id) {
   Node& tail = node(tail_id);
   Node& head = node(head_id);
@@ -94,9 +94,11 @@ void RadixTree::Impl::split_residency(Id head_id, Id tail_id) {
   waiting += static_cast<std::uint64_t>(__builtin_popcount(head.complete));
   ops.split(head_id, tail_id);
 
-  head.locks[index_of(ComponentKind::kFull)][0] = tail.locks[index_of(ComponentKind::kFull)][0];
+  head.own_locks = tail.own_locks;
+  head.locks[index_of(ComponentKind::kFull)] = {tail.locks[index_of(ComponentKind::kFull)][0], tail.own_locks};
   head.locks[index_of(ComponentKind::kSwa)] = tail.locks[index_of(ComponentKind::kSwa)];
-  if (tail.has(kFullHost) && tail.lock_count(ComponentKind::kFull, Tier::kHost) != 0 && !head.is_covered()) {
+  const bool loses_lock = tail.lock_count(ComponentKind::kFull, Tier::kHost) != 0 && head.own_locks == 0;
+  if (tail.has(kFullHost) && loses_lock && !head.is_covered()) {
     counts_of(ComponentKind::kFull, Tier::kHost).locked -= head.pages;
   }
   for (const ComponentKind c : {ComponentKind::kFull, ComponentKind::kSwa}) {

@@ -167,7 +167,6 @@ std::uint64_t RadixTree::node_count() const { return impl_->nodes.live() - impl_
 std::vector<NodeId> RadixTree::unstored(std::uint32_t epoch, std::size_t limit) const {
   return impl_->unstored(epoch, limit);
 }
-std::vector<NodeId> RadixTree::unbacked(std::size_t limit) const { return impl_->unbacked(limit); }
 Status RadixTree::check_invariants() const { return impl_->check_invariants(); }
 
 }  // namespace larder

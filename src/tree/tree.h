@@ -138,13 +138,14 @@ struct HostInsertRequest {  // adoption of a prefetch: bytes are on the host, ve
 
 struct LockParts {
   bool full = true, swa = true, mamba = true;
+  bool own_pages = false;  // host: full and swa of the pages that are the node's now, all of them, and of no others
 };
 // What unlock needs. Trivially copyable; use it exactly once.
 struct LockHandle {
   NodeId node;
   Tier tier = Tier::kDevice;
   LockParts parts;
-  std::uint64_t window_from = 0;  // first page whose swa is locked
+  std::uint64_t window_from = 0;  // first page whose swa is locked; of own pages: and whose full is
   bool held = false;
 };
 
@@ -223,6 +224,7 @@ class RadixTree {
   // device: full on the whole path, swa of the window before node, mamba of the node (absent data is simply not locked,
   // until it arrives).
   // host: full, swa of the window, mamba of the node itself (leaf-first eviction protects what is above).
+  // own_pages: splits nothing, and locks what a later split puts above the node as well. For who reads all of an edge.
   [[nodiscard]] LockHandle lock(NodeId node, Tier tier, LockParts parts);
   void unlock(LockHandle& handle);  // clears held; a second call is a no-op
 
@@ -281,8 +283,6 @@ class RadixTree {
   // Nodes published on the host, neither stored nor declined under `epoch`, parents before children, at most `limit`
   // (for attach).
   [[nodiscard]] std::vector<NodeId> unstored(std::uint32_t epoch, std::size_t limit) const;
-  // Nodes with data on the device and none on the host, not covered, parents before children, at most `limit`.
-  [[nodiscard]] std::vector<NodeId> unbacked(std::size_t limit) const;
   // Walks everything; kInternal names the invariant, the node and the values. O(tree).
   [[nodiscard]] Status check_invariants() const;
 

@@ -5,7 +5,7 @@
 //   residency.cc     data of a node and its counters     lock.cc    locks of requests
 //   structure.cc     making, splitting, removing nodes   ops.cc     attach, cover, finish_op
 //   insert.cc        insert, insert_host                 evict.cc   eviction, flush
-//   keys.cc          page keys, unstored, unbacked       invariants.cc  check_invariants
+//   keys.cc          page keys, unstored                 invariants.cc  check_invariants
 //
 // One rule keeps the rest simple: data enters and leaves a node only through residency.cc, which keeps the page
 // counters, the LRU lists, the leaf heaps and full_children right. Everybody else speaks in splits and attachments.
@@ -166,11 +166,7 @@ struct RadixTree::Impl {
   [[nodiscard]] std::optional<PageKey> last_key(Id id);
   void hash_edge(Id id);
   void set_stored(Id id, std::uint32_t epoch, bool declined);
-  // Nodes for which `wanted(node)`, parents before children, at most `limit`.
-  template <class Wanted>
-  [[nodiscard]] std::vector<NodeId> collect(std::size_t limit, Wanted wanted) const;
   [[nodiscard]] std::vector<NodeId> unstored(std::uint32_t epoch, std::size_t limit) const;
-  [[nodiscard]] std::vector<NodeId> unbacked(std::size_t limit) const;
 
   // ---- invariants.cc
   struct Census;

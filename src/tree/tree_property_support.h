@@ -131,6 +131,7 @@ class PropertyRun {
     LockHandle handle;
     Path path;
     std::uint64_t pages;
+    std::uint64_t begin;  // of the node when it was locked: an edge's place is the tree's own choice
   };
 
   Path path_of(std::uint64_t r) const {
@@ -195,8 +196,10 @@ class PropertyRun {
   std::string lock(const Path& path, std::uint64_t pages, std::uint64_t r) {
     if (held_.size() >= 6) return {};
     const Tier t = r % 3 == 0 ? kHst : kDev;
-    const LockParts parts{(r >> 2) % 8 != 0, (r >> 5) % 8 != 0, (r >> 8) % 8 != 0};
-    held_.push_back({tree_->lock(node_at(path, pages), t, parts), path, pages});
+    const LockParts parts{(r >> 2) % 8 != 0, (r >> 5) % 8 != 0, (r >> 8) % 8 != 0, (r >> 11) % 4 == 0};
+    const NodeId node = node_at(path, pages);
+    const std::uint64_t begin = tree_->view(node).begin;
+    held_.push_back({tree_->lock(node, t, parts), path, pages, begin});
     count_lock(held_.back(), 1);
     return held_.back().handle.held ? "" : "lock does not hold";
   }
@@ -215,9 +218,10 @@ class PropertyRun {
     for (std::uint64_t i = 0; i < held.pages; ++i) {
       NaiveTree::Page& page = *model_.page(held.path, i);
       const bool last = i + 1 == held.pages;
+      const bool own = parts.own_pages && i >= held.begin;
       // On the host leaves go first, so a lock of the last page's full is all that counts.
-      if (parts.full && (t == 0 || last)) page.locks[0][t] += by;
-      if (parts.swa && i >= model_.window_begin(held.pages)) page.locks[1][t] += by;
+      if (parts.full && (t == 0 || last || own)) page.locks[0][t] += by;
+      if (parts.swa && (parts.own_pages ? own : i >= model_.window_begin(held.pages))) page.locks[1][t] += by;
       if (parts.mamba && last) page.locks[2][t] += by;
     }
   }

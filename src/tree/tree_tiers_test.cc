@@ -109,12 +109,10 @@ TEST(TreeBackup, PublishesOnlyWhenTheCopyIsDone) {
   Fixture f(config_of(2, 2, true));
   const Tokens tokens = iota_tokens(8);
   const NodeId node = f.insert(tokens, {.checkpoints = {4}}).node;
-  EXPECT_EQ(f.tree.unbacked(10), std::vector<NodeId>{node});
   ASSERT_TRUE(f.start_backup(OpId(1), node).is_ok());
   f.check();
   EXPECT_TRUE(f.tree.view(node).host_pending[index_of(kFull)]);
   EXPECT_TRUE(f.match(tokens).meets_pending);
-  EXPECT_TRUE(f.tree.unbacked(10).empty()) << "on its way";
   EXPECT_TRUE(f.tree.unstored(1, 10).empty()) << "not there yet";
   EXPECT_EQ(f.tree.evict_device(kFull, 4, VictimRule::kDrop).freed, 0u) << "covered while it is read";
   EXPECT_EQ(f.tree.finish_op(OpId(1), true), std::vector<NodeId>{node});
@@ -180,7 +178,6 @@ TEST(TreeBackup, ASplitWhilePendingKeepsBothHalvesUnderTheOp) {
 TEST(TreeBackup, ParentsComeFirst) {
   Fixture f(config_of(1));
   const NodeId parent = f.insert(iota_tokens(2)).node, child = f.insert(iota_tokens(4)).node;
-  EXPECT_EQ(f.tree.unbacked(10), (std::vector<NodeId>{parent, child}));
   EXPECT_EQ(f.start_backup(OpId(1), child).code(), StatusCode::kConflict);
   (void)f.ledger.came_back(kFull, kHst);
   ASSERT_TRUE(f.start_backup(OpId(1), parent).is_ok());
@@ -386,6 +383,28 @@ TEST_F(TreeLoad, AHostLockProtectsAPartlyLoadedPath) {
   f.check();
   f.tree.unlock(handle);
   f.check();
+  EXPECT_EQ(f.tree.evict_host(kFull, 100).freed, 8u);
+  EXPECT_EQ(f.tree.node_count(), 0u);
+}
+
+TEST_F(TreeLoad, AHostLockOfOwnPagesKeepsTheWholeEdge) {
+  LockHandle handle = f.lock(node, kHst, {.full = true, .swa = true, .mamba = true, .own_pages = true});
+  EXPECT_EQ(f.tree.node_count(), 1u) << "splits nothing";
+  for (const std::uint64_t at : {5u, 2u}) (void)f.tree.settle({node, at});
+  f.check();
+  for (const ComponentKind c : {kFull, kSwa}) EXPECT_EQ(f.counts(c, kHst).locked, 8u) << component_name(c);
+  LockHandle reader = f.lock(node, kHst);  // of the last piece
+  (void)f.tree.settle({node, 6});
+  f.check();
+  f.tree.unlock(reader);
+  f.check();
+  for (const ComponentKind c : kAllComponents) {
+    EXPECT_FALSE(f.tree.next_host_victim_tick(c).has_value()) << component_name(c);
+    EXPECT_EQ(f.tree.evict_host(c, 100).freed, 0u) << component_name(c);
+  }
+  f.tree.unlock(handle);
+  f.check();
+  for (const ComponentKind c : kAllComponents) EXPECT_EQ(f.counts(c, kHst).locked, 0u) << component_name(c);
   EXPECT_EQ(f.tree.evict_host(kFull, 100).freed, 8u);
   EXPECT_EQ(f.tree.node_count(), 0u);
 }

@@ -1,6 +1,7 @@
 // Corners that a review found: each of these was wrong once.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -49,6 +50,25 @@ TEST(CacheCorner, StaleDeadlineEndsNoOtherWait) {
   EXPECT_TRUE(h.advance(job, 16));
   EXPECT_EQ(job.cached.storage, 56u);
   h.cache->abort(job.id);
+  h.settle();
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+// A page that storage promises and never has right costs one more read, not all that a request may make.
+TEST(CacheCorner, APageThatIsAlwaysCorruptIsAskedForTwice) {
+  Harness h(eager_options(Shape::kFull));
+  (void)h.run(prompt_of(60), 4);
+  h.settle();
+  (void)h.cache->flush();
+  std::optional<PageKey> bad;
+  h.backend->read_item = [&bad](const ReadItem& item, std::size_t i) {
+    if (i == 5) bad = item.key;
+    return item.key == bad ? corrupt("x") : Status::ok();
+  };
+  const std::size_t reads = h.backend->calls[static_cast<std::size_t>(Call::kRead)];
+  const CachedTokens cached = h.run(prompt_of(60), 4);
+  EXPECT_EQ(cached.storage, 20u);
+  EXPECT_LE(h.backend->calls[static_cast<std::size_t>(Call::kRead)] - reads, 2u);
   h.settle();
   EXPECT_EQ(h.check_clean(), "");
 }
@@ -271,6 +291,29 @@ TEST(CacheCorner, CommitThatMetALoadIsTriedAgain) {
   EXPECT_GT(got.host, 0u);
   EXPECT_EQ(got.cached(), 60u);
   EXPECT_EQ(h.failure, "");
+  h.settle();
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+// ---- requests
+
+// A client asks for so many tokens that their sum with the prompt begins again at 0.
+TEST(CacheCorner, NewTokensThatOverflowAreRefused) {
+  Harness h(eager_options(Shape::kFull));  // 64 device pages of 4 tokens
+  const std::vector<TokenId> prompt = prompt_of(200);
+  const auto begin = [&](std::uint64_t new_tokens) {
+    BeginRequest request;
+    request.tokens = prompt;
+    request.max_new_tokens = new_tokens;
+    const Result<RequestId> id = h.cache->begin(request);
+    if (id.is_ok()) h.cache->abort(*id);
+    return id.status().code();
+  };
+  const std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
+  for (const std::uint64_t too_many : {most, most - 100, most - 199, most - 200, most / 2, std::uint64_t{58}}) {
+    EXPECT_EQ(begin(too_many), StatusCode::kInvalidArgument) << too_many;
+  }
+  for (const std::uint64_t fits : {0u, 1u, 57u}) EXPECT_EQ(begin(fits), StatusCode::kOk) << fits;
   h.settle();
   EXPECT_EQ(h.check_clean(), "");
 }

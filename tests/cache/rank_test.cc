@@ -199,7 +199,7 @@ class Ranks : public ::testing::TestWithParam<Life> {};
 
 TEST_P(Ranks, DecideAlikeWhateverTheirDelays) {
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
-    auto groups = make_in_process_rank_group(kRanks, real_clock(), GetParam().hard ? 12 : 4096);
+    auto groups = make_in_process_rank_group(kRanks, real_clock(), GetParam().hard ? 14 : 4096);
     std::vector<std::string> logs(kRanks);
     std::mutex mutex;
     std::condition_variable all_done;

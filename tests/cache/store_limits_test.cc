@@ -1,0 +1,251 @@
+// What writes to storage may take from everybody else: host memory, places for operations, and the marks of pages that
+// they did not write.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+#include "tests/cache/harness.h"
+
+namespace larder::test {
+namespace {
+
+using std::chrono::milliseconds;
+
+Fault hold_writes(Call call, std::size_t /*number*/) { return call == Call::kWrite ? Fault::kHold : Fault::kNone; }
+
+// Polls as far as it gets without any time passing.
+void look(Harness& h) {
+  for (int i = 0; i < 20; ++i) (void)h.run_background(100);
+}
+
+std::uint64_t host_pages(const Harness& h, ComponentKind c) { return h.cache->tree().counts(c, Tier::kHost).resident; }
+
+void attach_again(Harness& h) {
+  h.cache->detach_storage();
+  ASSERT_TRUE(h.cache->attach_storage(*h.backend).is_ok());
+}
+
+// Lets all that is held end, and nothing be held any more.
+void let_writes_end(Harness& h) {
+  h.backend->script = {};
+  (void)h.backend->release();
+  h.settle();
+}
+
+// ---- host memory
+
+// The windows of what is being written are leased: evicting them would give the host nothing.
+TEST(StoreLimits, WindowsThatAreBeingWrittenAreNoRoom) {
+  HarnessOptions o = eager_options(Shape::kFullSwa);
+  o.host_slots = 40;
+  o.config.chunked_prefill_tokens = 64;
+  Harness h(o);
+  h.backend->script = hold_writes;
+  (void)h.run(prompt_of(60), 1, "", 64);
+  look(h);
+  ASSERT_EQ(host_pages(h, ComponentKind::kFull), 15u);
+  ASSERT_EQ(host_pages(h, ComponentKind::kSwa), 15u);
+  ASSERT_EQ(h.host->counts(ComponentKind::kSwa).leases, 15u);
+  (void)h.run(prompt_of(60, 9), 1, "", 64);
+  look(h);
+  EXPECT_GT(h.cache->counters().backup_no_room, 0u);
+  EXPECT_EQ(host_pages(h, ComponentKind::kSwa), 15u);
+  EXPECT_EQ(h.host->counts(ComponentKind::kSwa).quarantined, 0u);
+  EXPECT_EQ(h.cache->check_invariants().to_string(), "ok");
+  let_writes_end(h);
+  (void)h.run(prompt_of(60, 20), 1, "", 64);
+  h.settle();
+  EXPECT_GT(h.cache->counters().host_evicted, 0u) << "what is written is room again";
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+// A storage that was detached goes on reading: what it reads stays cached, because without it the host had no more room
+// than with it. Only a flush takes it from the tree.
+TEST(StoreLimits, PagesOfADetachedStorageAreNoRoom) {
+  HarnessOptions o = eager_options(Shape::kFull);
+  o.host_slots = 20;
+  o.config.chunked_prefill_tokens = 64;
+  Harness h(o);
+  h.backend->script = hold_writes;
+  (void)h.run(prompt_of(60), 1, "", 64);
+  look(h);
+  ASSERT_EQ(h.backend->held(), 1u);
+  h.cache->detach_storage();
+  (void)h.run(prompt_of(60, 9), 1, "", 64);
+  look(h);
+  EXPECT_EQ(h.cache->counters().host_evicted, 0u);
+  EXPECT_EQ(host_pages(h, ComponentKind::kFull), 15u);
+  EXPECT_EQ(h.cache->operations_in_flight(), 0u);
+  EXPECT_EQ(h.cache->check_invariants().to_string(), "ok");
+  (void)h.cache->flush();
+  EXPECT_EQ(h.cache->tree().node_count(), 0u);
+  EXPECT_EQ(h.host->counts(ComponentKind::kFull).quarantined, 15u);
+  let_writes_end(h);
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+// When its write ends after all, they are room like any other.
+TEST(StoreLimits, LateWriteOfADetachedStorageGivesItsPagesBack) {
+  HarnessOptions o = eager_options(Shape::kFull);
+  o.host_slots = 20;
+  o.config.chunked_prefill_tokens = 64;
+  Harness h(o);
+  h.backend->script = hold_writes;
+  (void)h.run(prompt_of(60), 1, "", 64);
+  look(h);
+  h.cache->detach_storage();
+  let_writes_end(h);
+  EXPECT_EQ(h.host->counts(ComponentKind::kFull).leases, 0u);
+  (void)h.run(prompt_of(60, 9), 1, "", 64);
+  h.settle();
+  EXPECT_EQ(h.cache->counters().backup_no_room, 0u);
+  EXPECT_EQ(h.cache->counters().host_evicted, 10u);
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+// States and windows are memory, too: a storage that hangs gets sixty percent of the host, whatever it is made of.
+TEST(StoreLimits, StatesAndWindowsCountAsHostMemory) {
+  for (const Shape shape : {Shape::kFullMamba, Shape::kAll}) {
+    HarnessOptions o = eager_options(shape);
+    o.host_slots = 80;
+    Harness h(o);
+    h.backend->script = hold_writes;
+    for (TokenId i = 0; i < 11; ++i) (void)h.run(prompt_of(9, i * 5), 1);
+    look(h);
+    std::uint64_t leased = 0;
+    for (const ComponentKind c : kAllComponents) {
+      leased += std::uint64_t{h.host->counts(c).leases} * h.host->blocks_per_slot(c);
+    }
+    EXPECT_LE(leased, h.host->total_blocks() * 60 / 100) << shape_name(shape);
+    EXPECT_GE(leased, h.host->total_blocks() * 40 / 100) << shape_name(shape);
+    EXPECT_EQ(h.cache->counters().host_evicted, 0u) << "all of it has room on the host";
+    let_writes_end(h);
+    (void)h.cache->flush();
+    for (TokenId i = 0; i < 11; ++i) {
+      EXPECT_EQ(h.run(prompt_of(9, i * 5), 1).storage, 8u) << shape_name(shape) << i;
+      h.settle();
+    }
+    EXPECT_EQ(h.check_clean(), "");
+  }
+}
+
+// ---- places
+
+// Four places for stores: a storage that hangs in all of them and is detached leaves the next one as many. There is an
+// end to that, and copies never notice.
+TEST(StoreLimits, DetachedStorageLeavesTheNextOneItsPlaces) {
+  HarnessOptions o = eager_options(Shape::kFull);
+  o.config.max_operations = 16;
+  Harness h(o);
+  TokenId next = 0;
+  const auto run_some = [&] {
+    for (int i = 0; i < 4; ++i, next += 5) (void)h.run(prompt_of(9, next), 1);
+    look(h);
+  };
+  h.backend->script = hold_writes;
+  run_some();
+  EXPECT_EQ(h.backend->held(), 4u);
+  attach_again(h);
+  run_some();
+  EXPECT_EQ(h.backend->held(), 8u) << "those of the first, and as many of the second";
+  attach_again(h);
+  run_some();
+  EXPECT_EQ(h.backend->held(), 8u) << "those that hang are bounded";
+  EXPECT_EQ(h.cache->counters().backed_up, 24u) << "twelve prompts of two pages";
+  EXPECT_EQ(h.failure, "");
+  let_writes_end(h);
+  EXPECT_TRUE(h.cache->tree().unstored(3, 100).empty()) << "the third storage has caught up";
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+// ---- marks
+
+// A write of fifteen pages fails while the device gives up their tail, piece by piece; so the retry is of three nodes.
+// While that is under way, the device takes two pages more: the first of the three nodes is cut, and were its parts
+// free, the tree would merge one of them with the second node and give its id to the next prompt.
+class RetryOfCutNodes {
+ public:
+  RetryOfCutNodes() : h_(options()) {
+    h_.backend->saw_write = [this](const WriteRequest& request) { groups_ = request.groups.size(); };
+    h_.backend->script = [this](Call c, std::size_t number) {
+      return c == Call::kWrite && (number == 0 || groups_ == 3) ? Fault::kHold : Fault::kNone;
+    };
+  }
+  Harness& harness() { return h_; }
+
+  // Groups of so many pages fail from now on, those of fifteen too.
+  void fail_groups_of(std::size_t pages) {
+    h_.backend->write_group = [pages](const PageGroup& group) {
+      const bool fails = group.items.size() == 15 || group.items.size() == pages;
+      return fails ? unavailable("scripted") : Status::ok();
+    };
+  }
+  void run() {
+    compute(60, 0);   // [0, 15), which is held
+    compute(88, 9);   // cuts it at 10
+    compute(12, 18);  // and at 7
+    EXPECT_EQ(h_.backend->release(), 1u);
+    look(h_);
+    h_.clock.advance(milliseconds(100));
+    look(h_);
+    EXPECT_EQ(h_.backend->held(), 1u) << "the retry";
+    compute(8, 27);  // at 5
+    EXPECT_EQ(h_.backend->release(), 1u);
+    h_.settle();
+    EXPECT_EQ(h_.failure, "");
+  }
+
+ private:
+  static HarnessOptions options() {
+    HarnessOptions o = eager_options(Shape::kFull);
+    o.device = {32, 0, 0};
+    o.config.chunked_prefill_tokens = 128;
+    o.config.backup_retries = 1;
+    return o;
+  }
+  void compute(std::size_t tokens, TokenId first) {
+    (void)h_.run(prompt_of(tokens, first), 1, "", 128);
+    look(h_);
+  }
+
+  std::size_t groups_ = 0;  // of the last write
+  Harness h_;
+};
+
+TEST(StoreMarks, FailedPagesDoNotCountAsStoredWithTheNextOnes) {
+  RetryOfCutNodes retry;
+  Harness& h = retry.harness();
+  retry.fail_groups_of(7);
+  retry.run();
+  EXPECT_EQ(h.cache->counters().store_failed, 7u);
+  std::set<std::uint64_t> unstored;
+  for (const NodeId node : h.cache->tree().unstored(1, 100)) {
+    const NodeView view = h.cache->tree().view(node);
+    for (std::uint64_t page = view.begin; page < view.end; ++page) unstored.insert(page);
+  }
+  EXPECT_EQ(unstored, (std::set<std::uint64_t>{0, 1, 2, 3, 4, 5, 6}));
+  h.backend->write_group = {};
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+TEST(StoreMarks, PagesOfAnotherPromptDoNotCountAsStored) {
+  RetryOfCutNodes retry;
+  Harness& h = retry.harness();
+  retry.fail_groups_of(2);  // the last prompt's
+  retry.run();
+  const std::vector<NodeId> unstored = h.cache->tree().unstored(1, 100);
+  ASSERT_EQ(unstored.size(), 1u);
+  EXPECT_EQ(h.cache->tree().view(unstored.front()).end, 2u);
+  h.backend->write_group = {};
+  (void)h.run(prompt_of(20, 33), 1);  // storage takes something: what it lost is looked for
+  h.settle();
+  (void)h.cache->flush();
+  EXPECT_EQ(h.run(prompt_of(60), 1).storage, 56u);
+  EXPECT_EQ(h.run(prompt_of(8, 27), 1).storage, 4u);
+  h.settle();
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+}  // namespace
+}  // namespace larder::test
