@@ -38,6 +38,7 @@ constexpr StoreCommand kStoreCommands[] = {
     {"export", "write pages to an archive", store_export},
     {"import", "read pages from an archive", store_import},
     {"clear", "drop the pages of a namespace, or all", store_clear},
+    {"forget", "go on without a volume that is missing, for good", store_forget},
 };
 
 void print_help(std::FILE* out) {
@@ -45,7 +46,7 @@ void print_help(std::FILE* out) {
   for (const StoreCommand& command : kStoreCommands) std::fprintf(out, "  %-8s %s\n", command.name, command.help);
   std::fprintf(out,
                "\nA store is one or more directories; name all of them.\n"
-               "ls, stat, verify and export may run beside a server; fsck, import and clear need the store.\n\n"
+               "ls, stat, verify and export may run beside a server; fsck, import, clear and forget need the store.\n\n"
                "%s\n\nlarder store COMMAND --help lists the options of one.\n",
                kExitCodes);
 }

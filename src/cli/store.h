@@ -31,6 +31,7 @@ int store_fsck(int argc, char** argv);
 int store_export(int argc, char** argv);
 int store_import(int argc, char** argv);
 int store_clear(int argc, char** argv);
+int store_forget(int argc, char** argv);
 
 // Options as they were typed.
 struct StoreArguments {

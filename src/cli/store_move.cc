@@ -1,4 +1,4 @@
-// `larder store export`, `import` and `clear`: pages out of a store, into one, and away.
+// `larder store export`, `import`, `clear` and `forget`: pages out of a store, into one, and away.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -7,6 +7,7 @@
 #include "cli/store.h"
 #include "server/text_table.h"
 #include "storage/file/store_archive.h"
+#include "storage/file/volume_set.h"
 
 namespace larder {
 namespace {
@@ -173,6 +174,20 @@ int run_clear(const StoreArguments& arguments) {
   return kStoreDone;
 }
 
+int run_forget(const StoreArguments& arguments, const std::vector<unsigned>& volumes) {
+  const auto left = file_store::forget_volumes(real_file_system(), arguments.directories, volumes);
+  if (!left.is_ok()) return store_failure("forget", left.status());
+  Json rest = Json::array();
+  for (const file_store::VolumeMember& member : *left) rest.push_back(member.volume);
+  if (arguments.as_json) {
+    print_json({{"forgotten", volumes}, {"volumes", std::move(rest)}});
+  } else {
+    std::printf("forgotten; %zu volumes are left. A disk of a forgotten one is refused until it is emptied\n",
+                left->size());
+  }
+  return kStoreDone;
+}
+
 }  // namespace
 
 int store_export(int argc, char** argv) {
@@ -211,6 +226,19 @@ int store_clear(int argc, char** argv) {
       ->type_name("HEX");
   int exit_code = kStoreDone;
   return parse_store_arguments(app, argc, argv, exit_code) ? run_clear(arguments) : exit_code;
+}
+
+int store_forget(int argc, char** argv) {
+  CLI::App app("Drops volumes that are missing from a file store, with their pages, for good.", "larder store forget");
+  StoreArguments arguments;
+  std::vector<unsigned> volumes;
+  add_store_arguments(app, arguments, kNeedsStore);
+  app.add_option("--volume", volumes, "the volume's number, as the store says it (may be given again)")
+      ->type_name("NUMBER")
+      ->allow_extra_args(false)
+      ->required();
+  int exit_code = kStoreDone;
+  return parse_store_arguments(app, argc, argv, exit_code) ? run_forget(arguments, volumes) : exit_code;
 }
 
 }  // namespace larder

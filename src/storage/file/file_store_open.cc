@@ -13,6 +13,7 @@
 #include "storage/file/file_store.h"
 #include "storage/file/scan_ahead.h"
 #include "storage/file/segment_scan.h"
+#include "storage/file/volume_set.h"
 
 namespace larder::file_store {
 namespace {
@@ -64,6 +65,7 @@ struct OpenedVolume {
   Volume volume;
   std::vector<std::string> names;
   std::optional<VolumeFormat> format;
+  bool is_new = false;  // it joins now, or did when the process or the power ended
 };
 
 Result<OpenedVolume> open_directory(FileSystem& files, const std::string& directory) {
@@ -101,16 +103,16 @@ Result<OpenedVolume> open_directory(FileSystem& files, const std::string& direct
   if (bytes.status().code() != StatusCode::kNotFound) return with_advice(bytes.status(), "repair or remove it");
   for (const std::string& name : out.names) {
     if (parse_segment_name(name)) {
-      return conflict("file store: " + directory + " holds segments but no FORMAT; put FORMAT back, or empty it");
+      return conflict("file store: " + directory +
+                      " holds segments but no FORMAT; put FORMAT back (larder store fsck says its text), or empty it");
     }
   }
   return out;
 }
 
-// One store id for all, a number for each; new directories join.
-Status agree_on_format(FileSystem& files, const Clock& clock, std::vector<OpenedVolume>& volumes, StoreId& store) {
+// Of those that are there already. False: all are new.
+Result<bool> agree_on_store(const std::vector<OpenedVolume>& volumes, StoreId& store) {
   bool is_known = false;
-  std::array<const std::string*, kMaxVolumes> taken{};
   for (const OpenedVolume& v : volumes) {
     if (!v.format) continue;
     if (is_known && v.format->store != store) {
@@ -119,6 +121,43 @@ Status agree_on_format(FileSystem& files, const Clock& clock, std::vector<Opened
     }
     store = v.format->store;
     is_known = true;
+  }
+  return is_known;
+}
+
+// The volumes that the store should have, if that is known: all of them are there. One that is no member, and has
+// nothing that could come back, becomes a new one.
+Result<VolumeSet> agree_on_set(std::vector<OpenedVolume>& volumes) {
+  std::vector<VolumeSeen> seen;
+  std::vector<OpenedVolume*> seen_of;
+  for (OpenedVolume& v : volumes) {
+    if (!v.format) continue;
+    const bool has_segments = std::any_of(v.names.begin(), v.names.end(),
+                                          [](const std::string& name) { return parse_segment_name(name).has_value(); });
+    seen.push_back({&v.volume.directory, &*v.format, has_segments});
+    seen_of.push_back(&v);
+  }
+  Result<VolumeSet> set = join_lists(seen);
+  if (!set.is_ok()) return set;
+  LARDER_RETURN_IF_ERROR(check_set(*set, seen));
+  for (const std::size_t i : set->outsiders) seen_of[i]->format.reset();
+  return set;
+}
+
+// Not zero, and unlike that of any volume before it, as far as two clocks and a path can tell.
+VolumeId new_volume_id(const std::string& directory, const Clock& clock, std::uint64_t set_version) {
+  const StoreId drawn = new_store_id(directory + "\n" + std::to_string(set_version), clock);
+  return load_le<std::uint64_t>(reinterpret_cast<const std::byte*>(drawn.data())) | 1;
+}
+
+// A number for each new one, whose FORMAT has no list yet: with one, a crash would leave it asking for volumes of which
+// nobody else knows.
+Status number_volumes(FileSystem& files, const Clock& clock, std::vector<OpenedVolume>& volumes, StoreId store,
+                      bool is_new_store, std::uint64_t set_version) {
+  std::array<const std::string*, kMaxVolumes> taken{};
+  for (OpenedVolume& v : volumes) {
+    v.is_new = !v.format || (set_version == 0 && v.format->id != 0);
+    if (!v.format) continue;
     const std::string*& place = taken[v.format->volume];
     if (place) {
       return conflict("file store: " + *place + " and " + v.volume.directory + " are both volume " +
@@ -126,20 +165,71 @@ Status agree_on_format(FileSystem& files, const Clock& clock, std::vector<Opened
     }
     place = &v.volume.directory;
   }
-  if (!is_known) store = new_store_id(volumes.front().volume.directory, clock);
   for (OpenedVolume& v : volumes) {
-    if (!v.format) {
-      const auto free = std::find(taken.begin(), taken.end(), nullptr);
-      if (free == taken.end()) return invalid_argument("file store: a store has at most 16 directories");
-      *free = &v.volume.directory;
-      v.format = VolumeFormat{store, static_cast<unsigned>(free - taken.begin())};
-      const std::string text = format_text(*v.format);
-      Status made = replace_file(files, v.volume.directory, kFormatName, std::as_bytes(std::span(text)));
-      if (made.is_ok()) made = files.sync_dir(parent_path(v.volume.directory));
-      if (!made.is_ok()) return with_advice(made, "is the disk full, or mounted read-only?");
-    }
-    v.volume.number = v.format->volume;
+    if (v.format) continue;
+    const auto free = std::find(taken.begin(), taken.end(), nullptr);
+    if (free == taken.end()) return invalid_argument("file store: a store has at most 16 directories");
+    *free = &v.volume.directory;
+    v.format = VolumeFormat{store, static_cast<unsigned>(free - taken.begin()), 0, 0, {}};
+    if (!is_new_store) v.format->id = new_volume_id(v.volume.directory, clock, set_version);
+    Status made = write_format(files, v.volume.directory, *v.format);
+    if (made.is_ok()) made = files.sync_dir(parent_path(v.volume.directory));
+    if (!made.is_ok()) return with_advice(made, "is the disk full, or mounted read-only?");
   }
+  return Status::ok();
+}
+
+bool has_list(const VolumeFormat& format, std::uint64_t version, const std::vector<VolumeMember>& members) {
+  VolumeFormat wanted = format;
+  wanted.set_version = version;
+  wanted.members = members;
+  return format_text(wanted) == format_text(format);
+}
+
+Status write_list(FileSystem& files, const OpenedVolume& v) {
+  // The process before may have ended between the two.
+  LARDER_RETURN_IF_ERROR(files.sync_dir(parent_path(v.volume.directory)));
+  return write_format(files, v.volume.directory, *v.format);
+}
+
+// Brings the list up to date in all volumes, before anything is stored in a new one. A store of one volume has none: it
+// cannot lack one. Old volumes come first (volume_set.h).
+Status write_lists(FileSystem& files, std::vector<OpenedVolume>& volumes, const VolumeSet& before) {
+  if (volumes.size() == 1 && before.version == 0) return Status::ok();
+  std::vector<OpenedVolume*> order;
+  std::vector<VolumeMember> members;
+  for (OpenedVolume& v : volumes) {
+    order.push_back(&v);
+    members.push_back({v.format->volume, v.format->id, v.volume.directory});
+  }
+  std::sort(members.begin(), members.end(),
+            [](const VolumeMember& a, const VolumeMember& b) { return a.volume < b.volume; });
+  std::stable_partition(order.begin(), order.end(), [](const OpenedVolume* v) { return !v->is_new; });
+  const bool has_joined = order.back()->is_new;
+  const std::uint64_t version = before.version + (has_joined || before.version == 0 ? 1 : 0);
+  for (OpenedVolume* v : order) {
+    if (has_list(*v->format, version, members)) continue;
+    v->format->set_version = version;
+    v->format->members = members;
+    const Status written = write_list(files, *v);
+    if (written.is_ok()) continue;
+    if (has_joined) return with_advice(written, "is the disk full, or mounted read-only?");
+    // The list that is there, if any, asks for these volumes, too. The next opening tries again.
+    log_warning("storage/file", v->volume.directory + ": list of volumes not written: " + written.to_string());
+  }
+  return Status::ok();
+}
+
+// One store id for all, a number for each, and a list of them; new directories join.
+Status agree_on_format(FileSystem& files, const Clock& clock, std::vector<OpenedVolume>& volumes, StoreId& store) {
+  const Result<bool> is_known = agree_on_store(volumes, store);
+  if (!is_known.is_ok()) return is_known.status();
+  const Result<VolumeSet> set = agree_on_set(volumes);
+  if (!set.is_ok()) return set.status();
+  if (!*is_known) store = new_store_id(volumes.front().volume.directory, clock);
+  LARDER_RETURN_IF_ERROR(number_volumes(files, clock, volumes, store, !*is_known, set->version));
+  LARDER_RETURN_IF_ERROR(write_lists(files, volumes, *set));
+  for (OpenedVolume& v : volumes) v.volume.format = *v.format;
   return Status::ok();
 }
 

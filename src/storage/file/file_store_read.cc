@@ -288,7 +288,7 @@ Status FileStore::check_here(unsigned volume) {
     LockGuard guard(mutex_);
     device_id = v.device_id;
   }
-  const Whereabouts found = find_volume(files_, v.directory, {store_, v.number}, device_id);
+  const Whereabouts found = find_volume(files_, v.directory, v.format, device_id);
   return found.state == Whereabouts::State::kAway ? found.why : Status::ok();
 }
 

@@ -69,7 +69,7 @@ void FileStore::roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, 
   }
   std::uint64_t capacity = std::max(options_.segment_bytes, segment_bytes_for(record_bytes, pages));
   // Each time: a directory below an empty mount point would take the segment, and fill the wrong disk.
-  Result<Restored> restored = restore_directory(files_, v.directory, {store_, v.number}, device_id, lock);
+  Result<Restored> restored = restore_directory(files_, v.directory, v.format, device_id, lock);
   Status status = restored.status();
   std::shared_ptr<ActiveSegment> made;
   if (status.is_ok()) {

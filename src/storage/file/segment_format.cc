@@ -38,6 +38,65 @@ std::string_view value_behind(std::string_view text, std::string_view before) {
   return rest.substr(0, rest.find('\n'));
 }
 
+constexpr std::size_t kMaxNotedDirectory = 200;  // 16 of them fit into a block
+
+// What goes into a line of FORMAT. Doing it again changes nothing.
+std::string noted_directory(std::string_view directory) {
+  std::string out(directory.substr(0, kMaxNotedDirectory));
+  for (char& c : out) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return out;
+}
+
+std::string id_text(VolumeId id) {
+  std::array<std::uint8_t, 8> big_endian{};
+  for (std::size_t i = 0; i < 8; ++i) big_endian[i] = static_cast<std::uint8_t>(id >> (56 - 8 * i));
+  return hex_encode(big_endian);
+}
+
+bool parse_id(std::string_view text, VolumeId& id) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id, 16);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+bool parse_volume(std::string_view text, unsigned& volume) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), volume);
+  return error == std::errc{} && end == text.data() + text.size() && volume < kMaxVolumes;
+}
+
+// "<number> <id> <directory>"
+bool parse_member(std::string_view line, VolumeMember& member) {
+  const std::size_t first = line.find(' ');
+  if (first == std::string_view::npos) return false;
+  const std::size_t second = line.find(' ', first + 1);
+  if (second == std::string_view::npos) return false;
+  member.directory = line.substr(second + 1);
+  return parse_volume(line.substr(0, first), member.volume) &&
+         parse_id(line.substr(first + 1, second - first - 1), member.id);
+}
+
+// The lines behind `volume`, as far as they make sense: the caller compares the whole text.
+Status parse_volume_list(std::string_view text, VolumeFormat& format) {
+  const Status bad = corrupt("FORMAT has no sound list of volumes");
+  constexpr std::string_view kId = "\nvolume_id = ", kSet = "\nset = ", kMember = "\nmember = ";
+  if (text.find(kId) != std::string_view::npos && !parse_id(value_behind(text, kId), format.id)) return bad;
+  if (text.find(kSet) == std::string_view::npos) return Status::ok();
+  const std::string_view version = value_behind(text, kSet);
+  const auto [end, error] = std::from_chars(version.data(), version.data() + version.size(), format.set_version);
+  if (error != std::errc{} || end != version.data() + version.size()) return bad;
+  if (format.set_version == 0 || format.set_version > kMaxSetVersion) return bad;
+  bool is_in = false;
+  for (std::size_t at = text.find(kMember); at != std::string_view::npos; at = text.find(kMember, at + 1)) {
+    VolumeMember member;
+    if (!parse_member(value_behind(text.substr(at), kMember), member)) return bad;
+    if (!format.members.empty() && member.volume <= format.members.back().volume) return bad;
+    is_in = is_in || (member.volume == format.volume && member.id == format.id);
+    format.members.push_back(std::move(member));
+  }
+  return is_in ? Status::ok() : bad;
+}
+
 }  // namespace
 
 void seal_frame(std::span<std::byte> bytes, std::string_view magic) {
@@ -125,8 +184,16 @@ bool is_store_name(std::string_view name) {
 }
 
 std::string format_text(const VolumeFormat& format) {
-  return std::string(kFormatTitle) + "format_version = " + std::to_string(kStoreFormatVersion) +
-         "\nstore_id = " + hex_encode(format.store) + "\nvolume = " + std::to_string(format.volume) + "\n";
+  std::string out = std::string(kFormatTitle) + "format_version = " + std::to_string(kStoreFormatVersion) +
+                    "\nstore_id = " + hex_encode(format.store) + "\nvolume = " + std::to_string(format.volume) + "\n";
+  if (format.id != 0) out += "volume_id = " + id_text(format.id) + "\n";
+  if (format.set_version == 0) return out;
+  out += "set = " + std::to_string(format.set_version) + "\n";
+  for (const VolumeMember& member : format.members) {
+    out += "member = " + std::to_string(member.volume) + " " + id_text(member.id) + " " +
+           noted_directory(member.directory) + "\n";
+  }
+  return out;
 }
 
 Result<VolumeFormat> parse_format_text(std::string_view text) {
@@ -141,11 +208,10 @@ Result<VolumeFormat> parse_format_text(std::string_view text) {
   if (!hex_decode(value_behind(text, "\nstore_id = "), format.store).is_ok()) {
     return corrupt("FORMAT names no store_id of 32 hex digits");
   }
-  const std::string_view volume = value_behind(text, "\nvolume = ");
-  const auto [end, error] = std::from_chars(volume.data(), volume.data() + volume.size(), format.volume);
-  if (error != std::errc{} || end != volume.data() + volume.size() || format.volume >= kMaxVolumes) {
+  if (!parse_volume(value_behind(text, "\nvolume = "), format.volume)) {
     return corrupt("FORMAT names no volume of 0 to " + std::to_string(kMaxVolumes - 1));
   }
+  LARDER_RETURN_IF_ERROR(parse_volume_list(text, format));
   if (text != format_text(format)) return corrupt("FORMAT has other lines than a file store writes");
   return format;
 }

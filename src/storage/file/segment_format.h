@@ -39,6 +39,7 @@ inline constexpr std::size_t kMaxRecordPages = 65'536;
 inline constexpr std::uint64_t kMaxRecordBytes = std::uint64_t{64} << 30;
 inline constexpr std::size_t kMaxCleared = 4096;
 inline constexpr unsigned kMaxVolumes = 16;
+inline constexpr std::uint64_t kMaxSetVersion = std::uint64_t{1} << 62;  // nobody gets there by counting
 
 inline constexpr std::string_view kFormatName = "FORMAT";
 inline constexpr std::string_view kLockName = "LOCK";
@@ -127,10 +128,24 @@ struct Trailer {
 // Is this a name that a file store makes (or a mount point's lost+found)?
 [[nodiscard]] bool is_store_name(std::string_view name);
 
+// Tells volumes apart that had one number one after the other. 0: one that was there when its store was made.
+using VolumeId = std::uint64_t;
+
+// One line of the list of a store's volumes.
+struct VolumeMember {
+  unsigned volume = 0;
+  VolumeId id = 0;
+  std::string directory;  // where it was last, for people: at most 200 bytes of it, without control characters
+};
 struct VolumeFormat {
   StoreId store{};
   unsigned volume = 0;
+  VolumeId id = 0;
+  // The store's volumes, this one among them, by number; grows with each change of the list. 0: no list.
+  std::uint64_t set_version = 0;
+  std::vector<VolumeMember> members = {};
 };
+// At most 4096 bytes.
 [[nodiscard]] std::string format_text(const VolumeFormat& format);
 // kCorrupt: no FORMAT of a file store. kUnsupported: a version this build cannot read.
 [[nodiscard]] Result<VolumeFormat> parse_format_text(std::string_view text);

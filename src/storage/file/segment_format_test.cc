@@ -454,6 +454,59 @@ TEST(SegmentFormat, FormatText) {
   }
 }
 
+TEST(SegmentFormat, FormatTextWithVolumes) {
+  const VolumeFormat format = {golden_store(),
+                               3,
+                               0x123456789abcdef0,
+                               7,
+                               {{0, 0, "/mnt/a b"}, {3, 0x123456789abcdef0, "/mnt/c\nmember = 9"}, {15, 1, ""}}};
+  const std::string good = format_text(format);
+  EXPECT_EQ(good, format_text({golden_store(), 3}) +
+                      "volume_id = 123456789abcdef0\nset = 7\nmember = 0 0000000000000000 /mnt/a b\n"
+                      "member = 3 123456789abcdef0 /mnt/c?member = 9\nmember = 15 0000000000000001 \n");
+  const auto parsed = parse_format_text(good);
+  ASSERT_TRUE(parsed.is_ok()) << parsed.status().to_string();
+  EXPECT_EQ(format_text(*parsed), good);
+  EXPECT_EQ(parsed->id, format.id);
+  EXPECT_EQ(parsed->set_version, 7u);
+  ASSERT_EQ(parsed->members.size(), 3u);
+  EXPECT_EQ(parsed->members[2].volume, 15u);
+  EXPECT_EQ(parsed->members[2].id, 1u);
+  const std::string head = good.substr(0, good.find("volume_id"));
+  const std::string own = "member = 3 0000000000000000 /c\n";
+  EXPECT_TRUE(parse_format_text(head + "set = 1\n" + own).is_ok());
+  EXPECT_TRUE(parse_format_text(head + "volume_id = 0000000000000001\n").is_ok()) << "about to join";
+  const std::vector<std::string> bad_ones = {"volume_id = 0000000000000000\nset = 1\n" + own,
+                                             "volume_id = 1\n",
+                                             "set = 1\n",
+                                             "set = 0\n" + own,
+                                             own,
+                                             "set = 01\n" + own,
+                                             "set = x\n" + own,
+                                             "set = 18446744073709551616\n" + own,
+                                             "set = 18446744073709551615\n" + own,
+                                             "set = 1\n" + own + own,
+                                             "set = 1\n" + own + "member = 2 0000000000000000 /b\n",
+                                             "set = 1\nmember = 2 0000000000000000 /b\n",
+                                             "set = 1\n" + own + "member = 16 0000000000000000 /q\n",
+                                             "set = 1\nmember = 3 0000000000000001 /c\n",
+                                             "set = 1\nmember = 3 0 /c\n",
+                                             "set = 1\nmember = 3\n",
+                                             "set = 1\n" + own + "more\n"};
+  for (const std::string& bad : bad_ones) {
+    EXPECT_EQ(parse_format_text(head + bad).status().code(), StatusCode::kCorrupt) << bad;
+  }
+}
+
+// The largest FORMAT fits what readers take.
+TEST(SegmentFormat, FormatTextIsShort) {
+  VolumeFormat format = {golden_store(), 15, ~VolumeId{0}, kMaxSetVersion, {}};
+  for (unsigned i = 0; i < kMaxVolumes; ++i) format.members.push_back({i, ~VolumeId{0}, std::string(5000, '\x01')});
+  const std::string text = format_text(format);
+  EXPECT_LE(text.size(), 4096u);
+  EXPECT_EQ(format_text(*parse_format_text(text)), text);
+}
+
 TEST(SegmentFormat, Names) {
   for (const SegmentId id : {1u, 42u, 0xffffffffu}) EXPECT_EQ(parse_segment_name(segment_name(id)), id);
   for (const char* bad : {"", "segment-.larder", "segment-000000000000002A.larder", "segment-0000000000000000.larder",

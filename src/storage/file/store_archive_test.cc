@@ -238,5 +238,76 @@ TEST(ArchiveFormat, AnotherVersionIsNotDamage) {
   EXPECT_EQ(decode_archive_header(newer).status().code(), StatusCode::kUnsupported);
 }
 
+// What of the archive's five pages a backend has, none with a wrong byte.
+class StoreArchiveFaults : public StoreArchive, public ::testing::WithParamInterface<sim::FileFault> {
+ protected:
+  std::size_t right_pages(StorageBackend& backend) {
+    std::size_t found = 0;
+    const auto count = [&](std::uint64_t space, std::uint64_t key, PoolName pool, std::size_t bytes) {
+      const std::vector<std::byte> page = read(backend, space, key, pool, bytes);
+      if (page.empty()) return;
+      ++found;
+      EXPECT_EQ(page, test_payload(key * 16 + static_cast<std::uint64_t>(pool), bytes)) << "key " << key;
+    };
+    for (const std::uint64_t key : {1u, 2u, 3u}) count(1, key, PoolName::kKv, 5000);
+    count(1, 2, PoolName::kMamba, 20'000);
+    return found;
+  }
+};
+
+// The n-th file operation of an export fails, for each n: what the archive has is right, and what it lacks was said.
+TEST_P(StoreArchiveFaults, AnyOperationOfAnExportMayFail) {
+  std::uint64_t n = 1;
+  for (bool has_fired = true; has_fired; ++n) {
+    SCOPED_TRACE("operation " + std::to_string(n));
+    files_.fail_nth(n, GetParam());
+    auto out = files_.open("/x", {.write = true, .create = true, .truncate = true});
+    Result<ExportResult> saved = out.status();
+    if (out.is_ok()) saved = export_archive(files_, report_, plan_export(report_, {}), 5, **out, {});
+    has_fired = files_.fault_fired();
+    files_.clear_fault();
+    const auto backend = memory();
+    auto file = files_.open("/x", {});
+    if (!file.is_ok()) continue;  // it could not be created
+    const Result<ImportResult> loaded = import_archive(**file, backend.get(), {});
+    const std::size_t found = right_pages(*backend);
+    if (!saved.is_ok()) continue;  // said: the archive is not to be used. All of it that can be read is right
+    ASSERT_TRUE(loaded.is_ok()) << loaded.status().to_string();
+    EXPECT_TRUE(loaded->end.is_ok()) << loaded->end.to_string();
+    EXPECT_EQ(loaded->pages, saved->pages);
+    EXPECT_EQ(saved->groups + saved->left_out_groups, 4u);
+    EXPECT_TRUE(saved->left_out_groups > 0 || found == 4);
+    EXPECT_EQ(saved->left_out_groups == 0, saved->first_problem.is_ok());
+  }
+  EXPECT_GT(n, 10u);
+}
+
+// The same of an import: what came is right, what did not was said, and once more brings all of it.
+TEST_P(StoreArchiveFaults, AnyOperationOfAnImportMayFail) {
+  (void)save();
+  std::uint64_t n = 1;
+  for (bool has_fired = true; has_fired; ++n) {
+    SCOPED_TRACE("operation " + std::to_string(n));
+    const auto backend = memory();
+    files_.fail_nth(n, GetParam());
+    auto file = files_.open("/x", {});
+    Result<ImportResult> loaded = file.status();
+    if (file.is_ok()) loaded = import_archive(**file, backend.get(), {});
+    has_fired = files_.fault_fired();
+    files_.clear_fault();
+    const std::size_t found = right_pages(*backend);
+    if (loaded.is_ok() && loaded->end.is_ok() && loaded->damaged_groups == 0) {
+      EXPECT_EQ(found, 4u);
+    }
+    EXPECT_EQ(load(backend.get(), {}).pages, 5u);
+    EXPECT_EQ(right_pages(*backend), 4u);
+  }
+  EXPECT_GT(n, 5u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Fault, StoreArchiveFaults,
+                         ::testing::Values(sim::FileFault::kIoError, sim::FileFault::kNoSpace, sim::FileFault::kShort,
+                                           sim::FileFault::kWriteTorn, sim::FileFault::kSyncLost));
+
 }  // namespace
 }  // namespace larder::file_store

@@ -40,12 +40,22 @@ void add(Pass& pass, FindingKind kind, std::string path, std::string what, std::
   pass.findings.push_back(std::move(finding));
 }
 
+// The FORMAT of the one volume that the others say is missing; empty: there is no such one.
+std::string missing_format_text(const StoreReport& store) {
+  const Result<VolumeSet> set = join_lists(volumes_seen(store));
+  if (!set.is_ok() || set->missing.size() != 1) return {};
+  const VolumeMember& missing = set->missing[0];
+  return format_text({store.store, missing.volume, missing.id, set->version, set->members});
+}
+
 void check_volume(Pass& pass, std::uint32_t index) {
   const VolumeReport& volume = pass.store.volumes[index];
   const auto path = [&](std::string_view name) { return join_path(volume.directory, name); };
   if (!volume.format_status.is_ok()) {
     std::string remedy = "put it back from a copy";
-    if (pass.store.store != StoreId{}) {
+    if (const std::string text = missing_format_text(pass.store); !text.empty()) {
+      remedy += ", or write this text:\n" + text;
+    } else if (pass.store.store != StoreId{}) {
       remedy += ", or write this text with the volume's own number:\n" + format_text({pass.store.store, index});
     }
     add(pass, FindingKind::kFormat, path(kFormatName), volume.format_status.message(), std::move(remedy), false, index);
@@ -68,16 +78,26 @@ void check_volume(Pass& pass, std::uint32_t index) {
   }
 }
 
+bool are_formats_whole(const StoreReport& store) {
+  return std::all_of(store.volumes.begin(), store.volumes.end(),
+                     [](const VolumeReport& volume) { return volume.format_status.is_ok(); });
+}
+
 void check_volume_set(Pass& pass) {
   const Status status = check_volumes(pass.store);
   if (status.code() == StatusCode::kConflict) {
     add(pass, FindingKind::kFormat, pass.store.volumes[0].directory, status.message(),
         "give the directories of one store, each once", false, 0);
   }
+  if (status.code() == StatusCode::kUnavailable && are_formats_whole(pass.store)) {
+    add(pass, FindingKind::kFormat, pass.store.volumes[0].directory, status.message(),
+        "name all directories of the store", false, 0);
+  }
+  if (!are_formats_whole(pass.store)) return;
   unsigned highest = 0;
   std::set<unsigned> numbers;
   for (const VolumeReport& volume : pass.store.volumes) {
-    if (!volume.format_status.is_ok()) return;
+    if (volume.format.set_version > 0) return;  // there is a list: numbers say nothing
     numbers.insert(volume.format.volume);
     highest = std::max(highest, volume.format.volume);
   }

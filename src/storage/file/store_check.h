@@ -12,7 +12,8 @@
 // | no footer, torn tail, damaged heads | cutting the tail off behind the last whole record, and writing a footer    |
 // | pages that only the footer knows    | rewriting the segment                                                      |
 // | page with wrong bytes               | rewriting the segment without that page's group                            |
-// | FORMAT absent or damaged, another store's or version's segment, foreign files, I/O errors | a person             |
+// | FORMAT absent or damaged, a volume missing or dropped, another store's or version's segment,         | a person   |
+// | foreign files, I/O errors                                                                           |            |
 //
 // A segment is rewritten into a temporary file, synced, and renamed over the old one: a crash leaves one of the two.
 // All volumes of the store should be given, for what they say of cleared namespaces.

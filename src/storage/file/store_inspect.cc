@@ -233,7 +233,21 @@ Status check_volumes(const StoreReport& report) {
                       std::to_string(volume.format.volume) + "; is it a copy of another one?");
     }
   }
-  return Status::ok();
+  const std::vector<VolumeSeen> seen = volumes_seen(report);
+  const Result<VolumeSet> set = join_lists(seen);
+  return set.is_ok() ? check_set(*set, seen) : set.status();
+}
+
+std::vector<VolumeSeen> volumes_seen(const StoreReport& report) {
+  std::vector<VolumeSeen> seen;
+  for (std::uint32_t v = 0; v < report.volumes.size(); ++v) {
+    const VolumeReport& volume = report.volumes[v];
+    if (!volume.format_status.is_ok()) continue;
+    const bool has_segments = std::any_of(report.segments.begin(), report.segments.end(),
+                                          [v](const SegmentReport& segment) { return segment.volume == v; });
+    seen.push_back({&volume.directory, &volume.format, has_segments});
+  }
+  return seen;
 }
 
 VerifyReport verify_pages(FileSystem& files, const StoreReport& report, const ProgressSink& progress) {

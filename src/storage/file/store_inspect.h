@@ -22,6 +22,7 @@
 #include "storage/file/io_queue.h"
 #include "storage/file/segment_format.h"
 #include "storage/file/segment_scan.h"
+#include "storage/file/volume_set.h"
 
 namespace larder::file_store {
 
@@ -79,9 +80,11 @@ struct InspectOptions {
 // CLEARED that cannot be read. Damage is in the report.
 [[nodiscard]] Result<StoreReport> inspect_store(FileSystem& files, std::span<const std::string> directories,
                                                 const InspectOptions& options);
-// Do the directories make one store: every FORMAT whole, one store id, different volumes? kNotFound: no store is
-// there. kCorrupt, kConflict, kUnsupported: says which directory, and what to do.
+// Do the directories make one store: every FORMAT whole, one store id, different volumes, all of them? kNotFound: no
+// store is there. kCorrupt, kConflict, kUnsupported, kUnavailable: says which directory or volume, and what to do.
 [[nodiscard]] Status check_volumes(const StoreReport& report);
+// Those whose FORMAT is whole. Points into the report.
+[[nodiscard]] std::vector<VolumeSeen> volumes_seen(const StoreReport& report);
 
 // Done and total bytes; called now and then.
 using ProgressSink = std::function<void(std::uint64_t done, std::uint64_t total)>;

@@ -7,6 +7,7 @@
 namespace larder::file_store {
 namespace {
 
+constexpr std::size_t kMaxFormatBytes = 4096;
 constexpr std::uint64_t kWriteAgainBytes = std::uint64_t{4} << 20;
 
 Status write_block_file(FileSystem& files, const std::string& path) {
@@ -23,15 +24,15 @@ Status write_block_file(FileSystem& files, const std::string& path) {
 }
 
 // Is this the FORMAT of that volume? kUnavailable: of another one, or of something else.
-Status check_format(FileSystem& files, const std::string& path, const VolumeFormat& format) {
-  const Result<std::unique_ptr<File>> file = files.open(path, {});
-  if (!file.is_ok()) return file.status();
-  std::string text(format_text(format).size() + 1, '\0');  // one more: a longer one is another one
-  const Result<std::size_t> size = (*file)->read_at(std::as_writable_bytes(std::span(text)), 0);
-  if (!size.is_ok()) return size.status();
-  text.resize(*size);
-  if (text == format_text(format)) return Status::ok();
-  return unavailable("file store: another store lies in " + parent_path(path) + "; is the right disk mounted?");
+Status check_format(FileSystem& files, const std::string& directory, const VolumeFormat& format) {
+  const Result<VolumeFormat> found = read_format(files, directory);
+  const StatusCode code = found.status().code();
+  if (!found.is_ok() && code != StatusCode::kCorrupt && code != StatusCode::kUnsupported) return found.status();
+  // Not the list of volumes: an older one is as good here.
+  if (found.is_ok() && found->store == format.store && found->volume == format.volume && found->id == format.id) {
+    return Status::ok();
+  }
+  return unavailable("file store: another store lies in " + directory + "; is the right disk mounted?");
 }
 
 AlignedBuffer aligned_copy(std::span<const std::byte> bytes) {
@@ -62,6 +63,22 @@ Status replace_file(FileSystem& files, const std::string& directory, std::string
   return files.sync_dir(directory);
 }
 
+Result<VolumeFormat> read_format(FileSystem& files, const std::string& directory) {
+  const Result<std::unique_ptr<File>> file = files.open(join_path(directory, kFormatName), {});
+  if (!file.is_ok()) return file.status();
+  const Result<std::uint64_t> size = (*file)->size_bytes();
+  if (!size.is_ok()) return size.status();
+  if (*size > kMaxFormatBytes) return corrupt("FORMAT is longer than a file store writes");
+  std::string text(static_cast<std::size_t>(*size), '\0');
+  LARDER_RETURN_IF_ERROR(read_exactly(**file, std::as_writable_bytes(std::span(text)), 0));
+  return parse_format_text(text);
+}
+
+Status write_format(FileSystem& files, const std::string& directory, const VolumeFormat& format) {
+  const std::string text = format_text(format);
+  return replace_file(files, directory, kFormatName, std::as_bytes(std::span(text)));
+}
+
 bool supports_direct(FileSystem& files, const std::string& directory) {
   const std::string path = join_path(directory, std::string(kFormatName) + std::string(kTemporarySuffix));
   const bool works = write_block_file(files, path).is_ok();
@@ -76,7 +93,7 @@ Whereabouts find_volume(FileSystem& files, const std::string& directory, const V
   const Result<FileInfo> found = files.stat(path);
   if (found.is_ok()) {
     // A disk may be back under another number; but something else may lie there, too.
-    const Status ours = found->device_id == device_id ? Status::ok() : check_format(files, path, format);
+    const Status ours = found->device_id == device_id ? Status::ok() : check_format(files, directory, format);
     out.state = ours.is_ok() ? Whereabouts::State::kHere : Whereabouts::State::kAway;
     out.device_id = found->device_id;
     out.why = ours;
@@ -114,8 +131,7 @@ Result<Restored> restore_directory(FileSystem& files, const std::string& directo
   if (!lock.is_ok()) return lock.status();
   out.lock = std::move(lock).value();
   if (!out.was_lost) return out;
-  const std::string text = format_text(format);
-  LARDER_RETURN_IF_ERROR(replace_file(files, directory, kFormatName, std::as_bytes(std::span(text))));
+  LARDER_RETURN_IF_ERROR(write_format(files, directory, format));
   (void)files.sync_dir(parent_path(directory));  // if a crash takes it away again, nothing is lost
   return out;
 }

@@ -70,7 +70,7 @@ inline constexpr std::size_t kLogs = 2;
 
 struct Volume {
   std::string directory;
-  unsigned number = 0;
+  VolumeFormat format;  // constant after opening
   std::uint64_t device_id = 0;
   bool is_direct = false;
   std::unique_ptr<FileLock> lock;  // null: closed
@@ -103,6 +103,10 @@ inline constexpr Nanos kLongestBackOff = std::chrono::seconds(60);
 
 // Can files in `directory` be opened and read and written past the page cache? Tries it on a file of its own.
 [[nodiscard]] bool supports_direct(FileSystem& files, const std::string& directory);
+
+// What FORMAT of the directory says. kNotFound: there is none. kCorrupt, kUnsupported: as parse_format_text().
+[[nodiscard]] Result<VolumeFormat> read_format(FileSystem& files, const std::string& directory);
+[[nodiscard]] Status write_format(FileSystem& files, const std::string& directory, const VolumeFormat& format);
 
 // What is to be found where a volume should be.
 struct Whereabouts {
