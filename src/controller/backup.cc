@@ -181,7 +181,7 @@ void CacheImpl::enqueue_store_of(const std::vector<NodeId>& nodes) {
 void CacheImpl::prepare_store(Store& store, const std::vector<NodeId>& nodes) {
   hold_nodes(store, nodes);
   store.request = WriteRequest{};
-  store.request.scope = store_scopes_[tree_.view(store.pieces.front().node).space.v];
+  store.request.scope = spaces_.scope(tree_.view(store.pieces.front().node).space);
   store.request.durable = config_.storage_durable;
   store.groups.clear();
   store.bytes = 0;

@@ -1,4 +1,5 @@
-#include <algorithm>
+#include <array>
+#include <span>
 
 #include "base/defect.h"
 #include "base/probe.h"
@@ -9,8 +10,8 @@ namespace larder {
 namespace {
 
 constexpr Nanos kShutdownLook = std::chrono::milliseconds(20);
-constexpr int kShutdownLooks = 500;               // ten seconds
-constexpr std::uint32_t kSpacesClosedShare = 16;  // one in so many namespaces is closed at once when there are too many
+constexpr int kShutdownLooks = 500;          // ten seconds
+constexpr std::size_t kSpacesLookedAt = 16;  // idle namespaces, to find one to close
 
 Status check_parts(const CacheConfig& config, const CacheParts& parts) {
   if (!parts.model || !parts.device || !parts.clock)
@@ -106,12 +107,9 @@ std::uint64_t CacheImpl::final_tokens(const Request& r) const {
 }
 
 Result<NamespaceId> CacheImpl::space_for(const std::string& adapter, const std::string& salt) {
-  const auto key = std::make_pair(adapter, salt);
-  if (const auto it = spaces_.find(key); it != spaces_.end()) {
-    it->second.used = next_request_;
-    return it->second.id;
-  }
-  if (spaces_.size() >= config_.max_namespaces) close_idle_spaces();
+  const SpaceTable::Name name(adapter, salt);
+  if (const std::optional<NamespaceId> known = spaces_.find(name)) return *known;
+  if (spaces_.size() >= config_.max_namespaces) close_idle_space();
   if (spaces_.size() >= config_.max_namespaces) {
     return overloaded("cache: " + std::to_string(spaces_.size()) +
                       " adapters and salts are in use, which is the limit");
@@ -120,37 +118,42 @@ Result<NamespaceId> CacheImpl::space_for(const std::string& adapter, const std::
   scope.adapter = adapter;
   scope.salt = salt;
   const NamespaceId id = tree_.open_namespace(namespace_digest(model_, scope));
-  spaces_.emplace(key, Space{id, next_request_});
-  store_scopes_.emplace(id.v, std::make_shared<const StoreScope>(make_store_scope(model_, scope)));
+  spaces_.add(name, id, std::make_shared<const StoreScope>(make_store_scope(model_, scope)));
   return id;
 }
 
-// A namespace without pages is only a name. What may still hold a place of it, be it the root, are requests and
-// prefetches; every other operation has pages in it. An explanation keeps no place, and is one rank's own.
-void CacheImpl::close_idle_spaces() {
-  std::set<std::uint32_t> in_use;
-  for (const auto& [id, r] : requests_) in_use.insert(r.space.v);
-  for (const auto& [id, op] : ops_) {
-    if (op.prefetch && op.kind != OpKind::kExplain) in_use.insert(op.prefetch->space.v);
+// One without pages is only a name, so it goes before those with pages; of these, the one that idles for the longest
+// time. Idle ones may still have operations in flight (backups and writes, loads of requests that were aborted): they
+// go to the end of the line, so that the next look, which is as short, finds others.
+std::optional<NamespaceId> CacheImpl::space_to_close() {
+  std::optional<NamespaceId> oldest;
+  std::array<NamespaceId, kSpacesLookedAt> looked;
+  std::size_t count = 0;
+  for (auto it = spaces_.idle().begin(); it != spaces_.idle().end() && count < looked.size(); ++it) {
+    looked[count++] = *it;
   }
-  using Entry = decltype(spaces_)::iterator;
-  std::vector<Entry> idle;
-  for (Entry it = spaces_.begin(); it != spaces_.end(); ++it) {
-    const NamespaceId id = it->second.id;
-    if (!in_use.contains(id.v) && !tree_.view(tree_.root(id)).has_children) idle.push_back(it);
-  }
-  // Every request has used one, so the order is the same on every rank.
-  std::sort(idle.begin(), idle.end(), [](Entry a, Entry b) { return a->second.used < b->second.used; });
-  const std::size_t most = std::max(1u, config_.max_namespaces / kSpacesClosedShare);
-  for (std::size_t i = 0; i < std::min(idle.size(), most); ++i) {
-    const NamespaceId id = idle[i]->second.id;
-    if (!tree_.close_namespace(id).is_ok()) {
-      ++counters_.internal_errors;
-      continue;
+  for (const NamespaceId id : std::span(looked).first(count)) {
+    if (tree_.is_claimed(id)) {
+      spaces_.put_last(id);
+    } else if (!tree_.view(tree_.root(id)).has_children) {
+      return id;
+    } else if (!oldest) {
+      oldest = id;
     }
-    store_scopes_.erase(id.v);
-    spaces_.erase(idle[i]);
   }
+  return oldest;
+}
+
+// What a tenant that idles has cached must not keep one out that is there now: it costs a miss, no more.
+void CacheImpl::close_idle_space() {
+  const std::optional<NamespaceId> id = space_to_close();
+  if (!id) return;
+  (void)tree_.flush(*id);
+  if (!tree_.close_namespace(*id).is_ok()) {
+    ++counters_.internal_errors;
+    return;
+  }
+  spaces_.erase(*id);
 }
 
 Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
@@ -173,6 +176,7 @@ Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
   if (!space.is_ok()) return space.status();
   r.id = RequestId(next_request_++);
   r.space = *space;
+  r.space_use = spaces_.use(*space);
   r.priority = request.priority;
   r.begun = clock_.now();
   r.tokens.assign(request.tokens.begin(), request.tokens.end());

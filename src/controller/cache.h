@@ -118,8 +118,9 @@ class Cache {
   // ones too; then host pools, device pools, device.
   virtual ~Cache() = default;
 
-  // kInvalidArgument: empty prompt, longer than the device pool can ever hold. kOverloaded: max_requests, or
-  // max_namespaces are in use.
+  // kInvalidArgument: empty prompt, longer than the device pool can ever hold. kOverloaded: max_requests are there, or
+  // max_namespaces have a request or an operation in flight; try again after progress. A namespace that has neither is
+  // closed to make room, and what is cached of it on device and host is dropped.
   [[nodiscard]] virtual Result<RequestId> begin(const BeginRequest& request) = 0;
   [[nodiscard]] virtual RequestPhase phase(RequestId id) const = 0;
   // Decides the restore point, locks it, reserves slots for prompt + max_new_tokens, starts the load-back.

@@ -24,6 +24,7 @@
 #include "controller/cache_metrics.h"
 #include "controller/checkpoint_plan.h"
 #include "controller/rank_group.h"
+#include "controller/space_table.h"
 
 namespace larder {
 
@@ -31,6 +32,7 @@ namespace larder {
 struct Request {
   RequestId id;
   NamespaceId space;
+  SpaceTable::Use space_use;
   std::int32_t priority = 0;
   std::vector<TokenId> tokens;  // prompt, then what was computed beyond it
   std::uint64_t prompt = 0;     // tokens
@@ -73,6 +75,7 @@ inline constexpr std::size_t kOpKindCount = 8;
 struct Prefetch {
   std::vector<RequestId> requests;  // who wants it, the one that began it first; empty: all of them were aborted
   NamespaceId space;
+  SpaceTable::Use space_use;    // none: of an explanation, which is one rank's own
   std::vector<TokenId> tokens;  // whole pages, up to the last that may be reused
   std::vector<PageKey> keys;    // of pages [key_from, pages)
   std::uint64_t key_from = 0;
@@ -188,8 +191,9 @@ class CacheImpl final : public Cache, private SlotSink {
   Request* find(RequestId id);
   [[nodiscard]] const Request* find(RequestId id) const;
   [[nodiscard]] Result<NamespaceId> space_for(const std::string& adapter, const std::string& salt);
-  // Closes namespaces that nothing refers to, least recently used first, a few at a time.
-  void close_idle_spaces();
+  // Makes room for one: closes the namespace that nothing uses for the longest time, with what is cached of it.
+  void close_idle_space();
+  [[nodiscard]] std::optional<NamespaceId> space_to_close();
   [[nodiscard]] std::uint32_t page_size() const { return model_.page_size; }
   [[nodiscard]] std::uint64_t reusable_pages(const Request& r) const { return (r.prompt - 1) / page_size(); }
   [[nodiscard]] std::uint64_t final_tokens(const Request& r) const;
@@ -384,20 +388,15 @@ class CacheImpl final : public Cache, private SlotSink {
 
   // owned by the cache thread
   RadixTree tree_;
+  SpaceTable spaces_;  // before requests_ and ops_, which use it to their end
   std::unordered_map<std::uint64_t, Request> requests_;
   std::map<std::uint64_t, Op> ops_;                    // ordered: ranks iterate alike
   std::array<std::size_t, kOpKindCount> open_{};       // of ops_, by kind
   std::array<std::size_t, kOpKindCount> abandoned_{};  // of those, Op::is_abandoned
   std::uint64_t next_request_ = 1, next_op_ = 1, next_explain_ = 1, step_ = 0;
-  std::uint32_t running_ = 0;  // requests in kLoading or kRunning
-  struct Space {
-    NamespaceId id;
-    std::uint64_t used = 0;  // request that used it last
-  };
-  std::map<std::pair<std::string, std::string>, Space> spaces_;  // by adapter and salt
-  std::set<std::uint64_t> turn_waits_;                           // requests that wait for their turn to fetch
-  OpId turn_timer_;                                              // for the first of them; 0: none
-  std::map<std::uint32_t, std::shared_ptr<const StoreScope>> store_scopes_;  // by NamespaceId
+  std::uint32_t running_ = 0;           // requests in kLoading or kRunning
+  std::set<std::uint64_t> turn_waits_;  // requests that wait for their turn to fetch
+  OpId turn_timer_;                     // for the first of them; 0: none
   std::uint64_t prefetch_blocks_ = 0;
   std::deque<OpId> store_queue_;  // waiting to be submitted, in order
   std::size_t stores_in_flight_ = 0;

@@ -45,7 +45,7 @@ struct CacheConfig {
   std::uint32_t checkpoint_grid = 8192;         // tokens between weak checkpoints of recurrent state; 0: none
   std::uint32_t max_requests = 1024;            // begun and not finished
   std::uint32_t max_operations = 1024;          // transfers + storage operations in flight (inbox places)
-  std::uint32_t max_namespaces = 65536;         // adapters x salts that have pages, requests or a prefetch
+  std::uint32_t max_namespaces = 65536;         // adapters x salts; more: idle ones go, with their pages
   std::uint32_t backup_retries = 3;             // of a storage write that failed, before the pages count as lost
   Nanos backup_retry_delay = std::chrono::milliseconds(100);  // doubles with each retry
   bool host_tier_for_state = true;  // false: recurrent checkpoints stay on the device only (control run)

@@ -38,7 +38,8 @@ Status CacheImpl::attach_storage(StorageBackend& backend) {
 
 void CacheImpl::storage_cleared() {
   if (!storage_ || defect(Defect::kClearForgotten)) return;
-  ++storage_epoch_;       // what was stored says nothing about what is there now
+  ++storage_epoch_;  // what was stored says nothing about what is there now
+  tree_.track_unstored(storage_epoch_);
   unstored_hint_ = true;  // prefixes cached before get their keys completed and are backed up
   store_again_ = false;
   pump_stores();
@@ -200,13 +201,13 @@ void CacheImpl::explain(const BeginRequest& request, std::function<void(Explanat
   NamespaceScope scope = scope_;
   scope.adapter = request.adapter;
   scope.salt = request.salt;
-  const auto space = spaces_.find(std::make_pair(request.adapter, request.salt));
+  const std::optional<NamespaceId> space = spaces_.find({request.adapter, request.salt});
   Prefetch p;
   p.tokens.assign(tokens.begin(), tokens.end());
   p.pages = report.prompt_pages;
   MatchResult match;
-  if (space != spaces_.end()) {
-    p.space = space->second.id;
+  if (space) {
+    p.space = *space;
     match = tree_.match(p.space, tokens);
     p.full_from = std::min(match.full_any_pages, p.pages);
   }

@@ -52,6 +52,7 @@ void CacheImpl::maybe_prefetch(Request& r, bool forced) {
   auto p = std::make_unique<Prefetch>();
   p->requests = {r.id};
   p->space = r.space;
+  p->space_use = spaces_.use(r.space);
   p->tokens.assign(tokens.begin(), tokens.end());
   p->pages = limit;
   p->base = base;
@@ -83,7 +84,7 @@ void CacheImpl::start_prefetch(Request& r, std::unique_ptr<Prefetch> p) {
   if (waits) p->deadline = timer.due;
   p->timer = timer.id;
   op.prefetch = std::move(p);
-  submit_exists(op, store_scopes_[r.space.v]);
+  submit_exists(op, spaces_.scope(r.space));
 }
 
 // Another request is fetching the same pages: one read serves both. Only the same reusable prompt, or the head of it
@@ -344,7 +345,7 @@ void CacheImpl::prefetch_without_room(const Prefetch& p) {
 
 ReadRequest CacheImpl::build_read(Prefetch& p) {
   ReadRequest request;
-  request.scope = store_scopes_[p.space.v];
+  request.scope = spaces_.scope(p.space);
   request.terms = {p.urgency, p.deadline, p.cancel};
   const auto add = [&](const PoolSpec& pool, std::uint64_t page, HostSlot slot) {
     ReadItem item{pool.name, p.keys[page - p.key_from], {}};

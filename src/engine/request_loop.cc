@@ -79,12 +79,18 @@ Nanos RequestLoop::wait_hint() const {
 
 void RequestLoop::begin_waiting() {
   std::size_t begun = 0;
+  unbegun_ = nullptr;
   std::vector<Scheduler::Ticket> failed;
   for (const std::unique_ptr<Sequence>& s : line_.sequences()) {
     if (begun >= kMaxBegunWaiting) break;
     if (!s->id) {
       const Status status = begin(*s);
-      if (!status.is_ok()) {
+      if (status.code() == StatusCode::kOverloaded) {  // later: what is in use now comes free when others end
+        if (unbegun_ == nullptr) {
+          unbegun_ = s.get();
+          unbegun_refusal_ = status;
+        }
+      } else if (!status.is_ok()) {
         end(*s, FinishReason::kAbort, status, false);
         failed.push_back(s->ticket);
         continue;
@@ -109,6 +115,7 @@ Status RequestLoop::begin(Sequence& sequence) {
 }
 
 bool RequestLoop::admit() {
+  waits_for_storage_ = false;
   if (running_.size() >= limits_.running || line_.size() == 0) {
     last_admission_ = {};
     return false;
@@ -124,11 +131,20 @@ bool RequestLoop::admit() {
 }
 
 StartAnswer RequestLoop::try_start(Sequence& sequence) {
-  if (!sequence.id) return StartAnswer::kWaitsForStorage;  // beyond kMaxBegunWaiting: its turn to begin will come
-  if (parts_.cache->phase(*sequence.id) == RequestPhase::kPrefetching) return StartAnswer::kWaitsForStorage;
+  // Refused at begin(), or beyond kMaxBegunWaiting: its turn to begin will come. Passed over without holding up those
+  // behind it: they may have what it waits for.
+  if (!sequence.id) return StartAnswer::kWaitsForStorage;
+  const auto waits = [&] { return parts_.cache->phase(*sequence.id) == RequestPhase::kPrefetching; };
+  if (waits()) {
+    waits_for_storage_ = true;
+    return StartAnswer::kWaitsForStorage;
+  }
   const Result<CachedTokens> started = parts_.cache->start(*sequence.id);
   if (!started.is_ok() && started.status().code() == StatusCode::kOverloaded) {
-    if (parts_.cache->phase(*sequence.id) == RequestPhase::kPrefetching) return StartAnswer::kWaitsForStorage;
+    if (waits()) {
+      waits_for_storage_ = true;
+      return StartAnswer::kWaitsForStorage;
+    }
     last_refusal_ = started.status();
     return StartAnswer::kNoRoom;
   }
@@ -277,8 +293,8 @@ void RequestLoop::restart(Sequence& s, const Status& why) {
 }
 
 bool RequestLoop::relieve_stall() {
-  const bool something_will_come = parts_.cache->operations_in_flight() > 0 || last_admission_.any_waits_for_storage;
-  const bool has_work = !running_.empty() || last_admission_.refused != nullptr;
+  const bool something_will_come = parts_.cache->operations_in_flight() > 0 || waits_for_storage_;
+  const bool has_work = !running_.empty() || last_admission_.refused != nullptr || unbegun_ != nullptr;
   if (something_will_come || !has_work) {
     stalled_turns_ = 0;
     return false;
@@ -286,6 +302,10 @@ bool RequestLoop::relieve_stall() {
   if (++stalled_turns_ < kStalledTurns) return false;
   stalled_turns_ = 0;
   ++totals_.stalls;
+  if (running_.empty() && last_admission_.refused == nullptr) {
+    fail_unbegun();
+    return true;
+  }
   // Every running request was skipped, or the first in line does not fit although nothing runs.
   Sequence* victim = last_admission_.refused;
   for (const std::unique_ptr<Sequence>& s : running_) {
@@ -302,6 +322,13 @@ bool RequestLoop::relieve_stall() {
     (void)line_.take(victim->ticket);
   }
   return true;
+}
+
+// Nothing runs or is under way, and still the cache has no place for a request: others than this loop have them all.
+void RequestLoop::fail_unbegun() {
+  Sequence* victim = std::exchange(unbegun_, nullptr);
+  end(*victim, FinishReason::kAbort, unbegun_refusal_, false);
+  (void)line_.take(victim->ticket);
 }
 
 void RequestLoop::end(Sequence& s, FinishReason reason, Status status, bool keep) {

@@ -4,7 +4,8 @@
 // its own, so that tests drive it turn by turn with fakes. Step: every sequence that decodes (one token each), and
 // prefill chunks of together at most `chunk_tokens`, in the order in which requests started. Progress: each turn moves
 // something, or something is in flight that will (a copy, a storage operation, a deadline). If neither is so for
-// kStalledTurns turns, one request is failed with kOverloaded: rather an error than a hang.
+// kStalledTurns turns, one request is failed with kOverloaded: rather an error than a hang. A request that the cache
+// has no place for (begin) waits, too, and holds up nobody.
 //
 // Threads: confined to the loop thread. Callbacks of requests run inside its methods and must not call it.
 #pragma once
@@ -88,6 +89,7 @@ class RequestLoop {
   void sample(Sequence& sequence, const StepResult& result);
   void restart(Sequence& sequence, const Status& why);
   bool relieve_stall();
+  void fail_unbegun();
   // The request is over: tells it, and forgets it in the cache. `keep`: what it computed stays cached.
   void end(Sequence& sequence, FinishReason reason, Status status, bool keep);
   void tell_end(Sequence& sequence, FinishReason reason, Status status);
@@ -104,7 +106,10 @@ class RequestLoop {
   std::vector<std::unique_ptr<Sequence>> running_;  // in the order of their start
   std::vector<Sequence*> over_;                     // of running_: ended in this turn
   std::vector<Sequence*> back_;                     // of running_: to be started again
-  WaitingLine::Outcome last_admission_;             // only its flags are used
+  WaitingLine::Outcome last_admission_;             // only who was refused
+  bool waits_for_storage_ = false;                  // one that the last admission looked at does
+  Sequence* unbegun_ = nullptr;                     // the first that the cache refused to begin, of this turn
+  Status unbegun_refusal_;                          // ... and why
   std::uint64_t next_start_ = 1;
   std::uint32_t stalled_turns_ = 0;
   Status last_refusal_;  // why the head could not start

@@ -38,7 +38,8 @@ class FakeCache final : public Cache {
 
   // The script. Chances are in percent, rolled with the seed.
   std::uint64_t overload_chance = 0, prefetch_chance = 0, gate_failure_chance = 0;
-  std::function<Status(const Entry&)> on_start, on_prepare;  // not ok: the answer
+  std::function<Status(const BeginRequest&)> on_begin;       // not ok: the answer
+  std::function<Status(const Entry&)> on_start, on_prepare;  // the same
   std::function<void(const Entry&)> on_complete, on_abort;   // may throw
   std::uint64_t cached = 0;                                  // tokens that a start finds, at most prompt - 1
   std::size_t operations = 0;
@@ -46,6 +47,7 @@ class FakeCache final : public Cache {
   std::map<std::uint64_t, Entry> entries;
 
   Result<RequestId> begin(const BeginRequest& request) override {
+    if (on_begin) LARDER_RETURN_IF_ERROR(on_begin(request));
     Entry e;
     e.prompt.assign(request.tokens.begin(), request.tokens.end());
     e.max_new = request.max_new_tokens;
@@ -321,6 +323,47 @@ TEST_F(RequestLoopTest, WhoNeverFitsGetsAnErrorInsteadOfAHang) {
   EXPECT_NE(heard_[1].last.status.message().find("it is too large"), std::string::npos);
   EXPECT_TRUE(heard_[2].last.status.is_ok());
   EXPECT_EQ(loop_->totals().stalls, 1u);
+}
+
+TEST_F(RequestLoopTest, WhoCannotBeginNowBeginsLater) {
+  make({.running = 8, .chunk_tokens = 64});
+  cache_->on_begin = [&](const BeginRequest&) {
+    return cache_->entries.size() >= 2 ? overloaded("two are in use, which is the limit") : Status::ok();
+  };
+  Rng rng(3);
+  for (int i = 0; i < 12; ++i) (void)add(prompt_of(rng, 10), 3, i % 3);
+  run_until_over(200);
+  for (const auto& [ticket, heard] : heard_) EXPECT_TRUE(heard.last.status.is_ok()) << ticket;
+  EXPECT_EQ(loop_->totals().stalls, 0u);
+}
+
+// The first in line waits for a place that one behind it has: it is passed over.
+TEST_F(RequestLoopTest, WhoCannotBeginHoldsUpNobody) {
+  make({.running = 1, .chunk_tokens = 64});
+  cache_->on_begin = [&](const BeginRequest&) {
+    return cache_->entries.size() >= 4 ? overloaded("four are in use, which is the limit") : Status::ok();
+  };
+  Rng rng(3);
+  for (int i = 0; i < 6; ++i) (void)add(prompt_of(rng, 10), 3);
+  (void)loop_->turn();
+  for (int i = 0; i < 20; ++i) (void)add(prompt_of(rng, 10), 3, 1);
+  run_until_over(400);
+  for (const auto& [ticket, heard] : heard_) EXPECT_TRUE(heard.last.status.is_ok()) << ticket;
+  EXPECT_EQ(loop_->totals().stalls, 0u);
+}
+
+TEST_F(RequestLoopTest, WhoCanNeverBeginGetsAnErrorInsteadOfAHang) {
+  make({.running = 4, .chunk_tokens = 64});
+  cache_->on_begin = [](const BeginRequest&) { return overloaded("others have them all"); };
+  cache_->operations = 1;
+  Rng rng(3);
+  (void)add(prompt_of(rng, 10), 3);
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(loop_->turn());
+  cache_->operations = 0;  // nothing will come any more
+  run_until_over(20);
+  EXPECT_EQ(heard_[1].last.status.message(), "others have them all");
+  EXPECT_EQ(loop_->totals().stalls, 1u);
+  EXPECT_EQ(loop_->waiting(), 0u);
 }
 
 TEST_F(RequestLoopTest, StallWaitsForWhatIsInFlightAndThenFailsTheYoungest) {

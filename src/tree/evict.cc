@@ -227,6 +227,16 @@ std::uint64_t RadixTree::Impl::flush() {
   return nodes.live() - open_spaces();
 }
 
+std::uint64_t RadixTree::Impl::flush(Id root) {
+  if (root == kNoNode) return 0;
+  std::vector<Id> order;
+  for (Id id = next_in_space(root); id != kNoNode; id = next_in_space(id)) order.push_back(id);
+  for (auto at = order.rbegin(); at != order.rend(); ++at) flush_node(*at);  // children before parents
+  std::uint64_t left = 0;
+  for (Id id = next_in_space(root); id != kNoNode; id = next_in_space(id)) ++left;
+  return left;
+}
+
 void RadixTree::Impl::flush_node(Id id) {
   const Node& n = node(id);
   if (n.is_covered()) return;

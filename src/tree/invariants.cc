@@ -1,5 +1,7 @@
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "tree/tree_impl.h"
 
@@ -30,7 +32,8 @@ struct RadixTree::Impl::Census {
   TierCounts counts[kComponentCount][kTierCount] = {};
   std::unordered_set<std::uint32_t> slots[kComponentCount][kTierCount];
   Lists expected;
-  std::uint64_t nodes = 0, links = 0, waiting = 0;
+  std::uint64_t nodes = 0, links = 0, waiting = 0, unstored = 0;
+  std::vector<std::uint64_t> claims;  // by namespace
 };
 
 // Parent, edge, children, child table: I9 and the shape of the tree.
@@ -133,6 +136,7 @@ Status RadixTree::Impl::count_node(Id id, Census& census) const {
     }
   }
   census.waiting += static_cast<std::uint64_t>(__builtin_popcount(n.complete));
+  census.unstored += is_unstored(n, unstored_epoch);
   ops.for_each_of(id, [&](const OpRegistry::Link&) { ++census.links; });
   ++census.nodes;
   return Status::ok();
@@ -161,6 +165,24 @@ Status RadixTree::Impl::check_lists(const Census& census) const {
   return heaps_hold ? Status::ok() : broken("I6", 0, "a leaf heap is out of order or has strangers");
 }
 
+// I10. Ancestors that are not in the list need no place, so each node is compared with the nearest one that is.
+Status RadixTree::Impl::check_unstored(const Census& census) const {
+  std::unordered_map<Id, std::uint64_t> places;
+  for (Id id = missing_in_storage.first(); id != kNoNode; id = missing_in_storage.after(id)) {
+    if (!node(id).in_unstored || !is_unstored(node(id), unstored_epoch)) return broken("I10", id, "storage has it");
+    if (!places.emplace(id, places.size()).second) return broken("I10", id, "is there twice");
+  }
+  if (places.size() != census.unstored || missing_in_storage.size() != census.unstored) {
+    return broken("I10", 0, "the list has " + numbers(places.size(), census.unstored));
+  }
+  for (const auto& [id, place] : places) {
+    Id above = node(id).parent;
+    while (above != kNoNode && !node(above).in_unstored) above = node(above).parent;
+    if (above != kNoNode && places.at(above) > place) return broken("I10", id, "stands before its ancestor");
+  }
+  return Status::ok();
+}
+
 Status RadixTree::Impl::check_totals(const Census& census) const {
   for (const ComponentKind c : kAllComponents) {
     for (const Tier t : kAllTiers) {
@@ -178,14 +200,21 @@ Status RadixTree::Impl::check_totals(const Census& census) const {
   if (census.nodes != table.size()) return broken("I9", 0, "child table has " + numbers(table.size(), census.nodes));
   if (census.links != ops.link_count()) return broken("ops", 0, "links " + numbers(ops.link_count(), census.links));
   if (census.waiting != waiting) return broken("waiting", 0, numbers(waiting, census.waiting));
+  for (std::size_t i = 0; i < spaces.size(); ++i) {
+    if (spaces[i].claims != census.claims[i]) {
+      return broken("I11", spaces[i].root, "claims " + numbers(spaces[i].claims, census.claims[i]));
+    }
+  }
   return Status::ok();
 }
 
 Status RadixTree::Impl::check_invariants() const {
   Census census;
+  census.claims.resize(spaces.size());
   for (Id id = 0; id < nodes.end_id(); ++id) {
     if (!nodes.exists(id)) continue;
     LARDER_RETURN_IF_ERROR(check_shape(id));
+    census.claims[node(id).space] += node(id).lock_sum() + (node(id).is_covered() ? 1 : 0);
     if (node(id).is_root()) {
       ops.for_each_of(id, [&](const OpRegistry::Link&) { ++census.links; });
       continue;
@@ -195,6 +224,7 @@ Status RadixTree::Impl::check_invariants() const {
     LARDER_RETURN_IF_ERROR(count_node(id, census));
   }
   LARDER_RETURN_IF_ERROR(check_lists(census));
+  LARDER_RETURN_IF_ERROR(check_unstored(census));
   return check_totals(census);
 }
 

@@ -43,22 +43,53 @@ void RadixTree::Impl::set_stored(Id id, std::uint32_t epoch, bool declined) {
   n.stored_epoch = epoch;
   n.declined = declined;
   n.stored = static_cast<Bits>(n.stored | (n.published() & (kFullHost | kSwaHost | kMambaHost)));
+  refresh_unstored(id);
+}
+
+bool RadixTree::Impl::is_unstored(const Node& n, std::uint32_t epoch) {
+  return n.has(kFullHost) && n.stored_epoch != epoch;
+}
+
+void RadixTree::Impl::refresh_unstored(Id id) {
+  const Node& n = node(id);
+  const bool belongs = is_unstored(n, unstored_epoch);
+  if (belongs == n.in_unstored) return;
+  belongs ? place_unstored(id) : missing_in_storage.remove(id);
+}
+
+// What stands right after its nearest ancestor of the list is after all the others, too, and before its descendants:
+// they are that ancestor's.
+void RadixTree::Impl::place_unstored(Id id) {
+  if (node(id).first_child == kNoNode) {
+    missing_in_storage.push_back(id);
+    return;
+  }
+  Id above = node(id).parent;
+  while (above != kNoNode && !node(above).in_unstored) above = node(above).parent;
+  above == kNoNode ? missing_in_storage.push_front(id) : missing_in_storage.insert_after(id, above);
+}
+
+void RadixTree::Impl::track_unstored(std::uint32_t epoch) {
+  if (epoch == unstored_epoch) return;
+  while (missing_in_storage.size() > 0) missing_in_storage.remove(missing_in_storage.first());
+  unstored_epoch = epoch;
+  for (const Space& space : spaces) {
+    for (Id id = space.root; id != kNoNode; id = next_in_space(id)) {
+      if (is_unstored(node(id), epoch)) missing_in_storage.push_back(id);
+    }
+  }
 }
 
 std::vector<NodeId> RadixTree::Impl::unstored(std::uint32_t epoch, std::size_t limit) const {
   std::vector<NodeId> found;
+  if (epoch == unstored_epoch) {
+    Id id = missing_in_storage.first();
+    for (; id != kNoNode && found.size() < limit; id = missing_in_storage.after(id)) found.emplace_back(id);
+    return found;
+  }
   for (const Space& space : spaces) {
-    if (space.root == kNoNode) continue;
-    Id id = node(space.root).first_child;
-    while (id != kNoNode && found.size() < limit) {  // pre-order along the links, without a stack
-      const Node& n = node(id);
-      if (n.has(kFullHost) && n.stored_epoch != epoch) found.emplace_back(id);
-      if (n.first_child != kNoNode) {
-        id = n.first_child;
-        continue;
-      }
-      while (id != kNoNode && node(id).next_sibling == kNoNode) id = node(id).parent;
-      if (id != kNoNode) id = node(id).next_sibling;
+    for (Id id = space.root; id != kNoNode && found.size() < limit; id = next_in_space(id)) {
+      if (is_unstored(node(id), epoch)) found.emplace_back(id);
     }
   }
   return found;

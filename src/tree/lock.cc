@@ -12,6 +12,7 @@ using namespace tree;  // NOLINT: internal names of this folder
 
 void RadixTree::Impl::add_lock(Id id, ComponentKind c, Tier t) {
   Node& n = node(id);
+  ++claims_of(n);
   if (n.locks[index_of(c)][tree::index_of(t)]++ != 0) return;
   if (n.has(bit_of(c, t)) && !n.is_covered()) counts_of(c, t).locked += n.units(c);
   if (n.heap_at[0] != kNotInHeap || n.heap_at[1] != kNotInHeap) refresh_leaf(id);  // a lock only ever removes leaves
@@ -21,7 +22,9 @@ void RadixTree::Impl::drop_lock(Id id, ComponentKind c, Tier t) {
   Node& n = node(id);
   std::uint32_t& count = n.locks[index_of(c)][tree::index_of(t)];
   assert(count > 0);
-  if (count == 0 || --count != 0) return;
+  if (count == 0) return;
+  --claims_of(n);
+  if (--count != 0) return;
   if (n.has(bit_of(c, t)) && !n.is_covered()) counts_of(c, t).locked -= n.units(c);
   if (n.full_children[0] == 0 || n.full_children[1] == 0) refresh_leaf(id);
 }

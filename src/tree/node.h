@@ -65,6 +65,7 @@ struct alignas(64) Node {
   bool host_gap = false;        // adopted on the host beneath a parent without host data (see I2)
   Bits stored = 0;              // of what was on the host: what storage has under stored_epoch
   bool in_backed_heap = false;  // which device heap holds it, if any
+  bool in_unstored = false;     // in the list of nodes that storage lacks
   bool declined = false;        // stored_epoch and `stored` say what storage was asked to take, and it declined
   Id first_child = kNoNode, next_sibling = kNoNode, prev_sibling = kNoNode;
 
@@ -87,6 +88,7 @@ struct alignas(64) Node {
   std::uint32_t stored_epoch = 0;
   std::uint32_t space = 0;
   std::uint32_t own_locks = 0;  // of `locks` of full on the host: a split gives them to both halves
+  Id unstored_before = kNoNode, unstored_after = kNoNode;
 
   [[nodiscard]] std::uint64_t end() const { return begin + pages; }
   [[nodiscard]] bool is_root() const { return pages == 0; }
@@ -97,6 +99,11 @@ struct alignas(64) Node {
   [[nodiscard]] bool claimed(Tier t) const {
     const std::size_t i = index_of(t);
     return (locks[0][i] | locks[1][i] | locks[2][i]) != 0;
+  }
+  [[nodiscard]] std::uint64_t lock_sum() const {
+    std::uint64_t sum = 0;
+    for (const auto& tiers : locks) sum += std::uint64_t{tiers[0]} + tiers[1];
+    return sum;
   }
   [[nodiscard]] bool is_covered() const { return first_link != kNoLink || pending != 0; }
   // Slots of a component in a tier: one per page, or one for mamba.

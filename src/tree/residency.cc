@@ -66,6 +66,7 @@ void RadixTree::Impl::add_published(Id id, ComponentKind c, Tier t) {
   count.resident += n.units(c);
   if (n.lock_count(c, t) != 0 || n.is_covered()) count.locked += n.units(c);
   forget_stored_if_new(n, bit_of(c, t));
+  refresh_unstored(id);
   if (c == ComponentKind::kFull) {
     ++node(n.parent).full_children[tree::index_of(t)];
     refresh_leaf(n.parent);
@@ -99,6 +100,7 @@ void RadixTree::Impl::publish(Id id, ComponentKind c, Tier t) {
   count.resident += n.units(c);
   count.locked += n.units(c);  // covered until now; recount_covered() corrects it
   forget_stored_if_new(n, bit);
+  refresh_unstored(id);
   if (c != ComponentKind::kFull) {
     n.aux_tick[aux_of(c)][tree::index_of(t)] = ++tick;
     list_of(c, t).push_newest(id);
@@ -123,6 +125,7 @@ void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t) {
   n.present = clear_bits(n.present, bit);
   n.pending = clear_bits(n.pending, bit);
   n.complete = clear_bits(n.complete, bit);
+  refresh_unstored(id);
   give_back(c, t, {n.slot_data(c, t), n.units(c)});
   if (c == ComponentKind::kMamba) {
     n.state[tree::index_of(t)] = DeviceSlot::kNone;
@@ -149,6 +152,7 @@ void RadixTree::Impl::recount_covered(Id id, bool was_covered) {
   Node& n = node(id);
   const bool is_covered = n.is_covered();
   if (was_covered == is_covered) return;
+  is_covered ? ++claims_of(n) : --claims_of(n);
   for (const ComponentKind c : kAllComponents) {
     for (const Tier t : kAllTiers) {
       if (!n.has(bit_of(c, t)) || n.lock_count(c, t) != 0) continue;

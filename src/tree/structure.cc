@@ -34,6 +34,12 @@ void RadixTree::Impl::unlink_child(Id child) {
   c.prev_sibling = c.next_sibling = kNoNode;
 }
 
+RadixTree::Impl::Id RadixTree::Impl::next_in_space(Id id) const {
+  if (node(id).first_child != kNoNode) return node(id).first_child;
+  while (id != kNoNode && node(id).next_sibling == kNoNode) id = node(id).parent;
+  return id == kNoNode ? kNoNode : node(id).next_sibling;
+}
+
 RadixTree::Impl::Id RadixTree::Impl::add_leaf(Id parent, std::span<const TokenId> tokens) {
   const Id id = nodes.allocate();
   Node& n = node(id);
@@ -93,10 +99,12 @@ void RadixTree::Impl::split_residency(Id head_id, Id tail_id) {
   head.complete = clear_bits(tail.complete, kMambaBits);
   waiting += static_cast<std::uint64_t>(__builtin_popcount(head.complete));
   ops.split(head_id, tail_id);
+  if (tail.in_unstored) missing_in_storage.insert_before(head_id, tail_id);
 
   head.own_locks = tail.own_locks;
   head.locks[index_of(ComponentKind::kFull)] = {tail.locks[index_of(ComponentKind::kFull)][0], tail.own_locks};
   head.locks[index_of(ComponentKind::kSwa)] = tail.locks[index_of(ComponentKind::kSwa)];
+  claims_of(head) += head.lock_sum() + (head.is_covered() ? 1 : 0);
   const bool loses_lock = tail.lock_count(ComponentKind::kFull, Tier::kHost) != 0 && head.own_locks == 0;
   if (tail.has(kFullHost) && loses_lock && !head.is_covered()) {
     counts_of(ComponentKind::kFull, Tier::kHost).locked -= head.pages;
@@ -220,6 +228,7 @@ void RadixTree::Impl::absorb_into_only_child(Id id) {
   for (const Tier t : kAllTiers) {
     if (upper.has(bit_of(ComponentKind::kSwa, t))) list_of(ComponentKind::kSwa, t).remove(id);
   }
+  if (upper.in_unstored) missing_in_storage.remove(id);  // the lower one is in the list as well
   nodes.release(id);
   refresh_leaf(parent);
   refresh_leaf(child);

@@ -44,7 +44,8 @@ RadixTree::Impl::Impl(const TreeConfig& given, SlotSink& slot_sink)
       lists{
           {{LruList(nodes, ComponentKind::kSwa, Tier::kDevice), LruList(nodes, ComponentKind::kSwa, Tier::kHost)},
            {LruList(nodes, ComponentKind::kMamba, Tier::kDevice), LruList(nodes, ComponentKind::kMamba, Tier::kHost)}}},
-      ops(nodes) {}
+      ops(nodes),
+      missing_in_storage(nodes) {}
 
 RadixTree::RadixTree(const TreeConfig& config, SlotSink& sink) : impl_(std::make_unique<Impl>(config, sink)) {}
 RadixTree::~RadixTree() = default;
@@ -66,7 +67,7 @@ NamespaceId RadixTree::open_namespace(const std::optional<PageKey>& seed) {
   } else {
     tree.closed_spaces.pop_back();
   }
-  tree.spaces[next] = {seed, tree.make_root(next)};
+  tree.spaces[next] = {seed, tree.make_root(next), 0};
   return NamespaceId(next);
 }
 
@@ -86,6 +87,10 @@ Status RadixTree::close_namespace(NamespaceId space) {
   closed = Impl::Space{};
   tree.closed_spaces.push_back(static_cast<std::uint32_t>(space.v));
   return Status::ok();
+}
+
+bool RadixTree::is_claimed(NamespaceId space) const {
+  return impl_->root_of(space) != kNoNode && impl_->spaces[space.v].claims != 0;
 }
 
 void RadixTree::allow_host_gaps() { impl_->config.allow_host_gaps = true; }
@@ -159,11 +164,13 @@ std::optional<std::uint64_t> RadixTree::next_host_victim_tick(ComponentKind c) c
 }
 NodeId RadixTree::next_host_victim(ComponentKind c) const { return NodeId(impl_->next_host_victim(c)); }
 std::uint64_t RadixTree::flush() { return impl_->flush(); }
+std::uint64_t RadixTree::flush(NamespaceId space) { return impl_->flush(impl_->root_of(space)); }
 
 const TierCounts& RadixTree::counts(ComponentKind c, Tier t) const {
   return impl_->counts[larder::index_of(c)][tree::index_of(t)];
 }
 std::uint64_t RadixTree::node_count() const { return impl_->nodes.live() - impl_->open_spaces(); }
+void RadixTree::track_unstored(std::uint32_t epoch) { impl_->track_unstored(epoch); }
 std::vector<NodeId> RadixTree::unstored(std::uint32_t epoch, std::size_t limit) const {
   return impl_->unstored(epoch, limit);
 }

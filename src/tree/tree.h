@@ -24,6 +24,9 @@
 //   I7 page counters per component and tier equal the sums over nodes
 //   I8 no slot appears twice in a tier
 //   I9 children are found through the child table from their first page; nothing else is in it
+//   I10 the list of unstored nodes holds exactly those that storage lacks under the tracked epoch, each after its
+//      ancestors
+//   I11 claims of a namespace equal the sum over its nodes
 // I1 to I3 speak of published data; pending data is published only when it would keep them (see finish_op).
 //
 // Threads: confined to the cache thread. No recursion on depth. Clock-free: recency is a logical tick.
@@ -194,6 +197,8 @@ class RadixTree {
   // Forgets a namespace without nodes; its id may name another one later. The caller holds no LockHandle, position or
   // NodeId of it any more, not even of its root. kNotFound: no such namespace; kConflict: it has nodes.
   [[nodiscard]] Status close_namespace(NamespaceId space);
+  // A lock is held in it, or data of it (its root included) is covered or pending. O(1).
+  [[nodiscard]] bool is_claimed(NamespaceId space) const;
 
   // From here on the host may have gaps (I2), as with TreeConfig::allow_host_gaps: the write policy became write_back.
   // For good, because gaps stay when the policy changes back.
@@ -277,11 +282,16 @@ class RadixTree {
   [[nodiscard]] NodeId next_host_victim(ComponentKind c) const;
   // Drops everything that is neither locked nor covered, nor needed by what is. Returns nodes left (roots not counted).
   std::uint64_t flush();
+  // The same of one namespace; returns its nodes left. O(nodes and pages of it).
+  std::uint64_t flush(NamespaceId space);
 
   [[nodiscard]] const TierCounts& counts(ComponentKind c, Tier t) const;
   [[nodiscard]] std::uint64_t node_count() const;  // without roots
+  // From here on unstored(epoch) is answered from a list, which the tree keeps right. O(tree), once for each epoch; at
+  // first it is epoch 0.
+  void track_unstored(std::uint32_t epoch);
   // Nodes published on the host, neither stored nor declined under `epoch`, parents before children, at most `limit`
-  // (for attach).
+  // (for attach). O(limit) under the epoch that is tracked, or else O(tree).
   [[nodiscard]] std::vector<NodeId> unstored(std::uint32_t epoch, std::size_t limit) const;
   // Walks everything; kInternal names the invariant, the node and the values. O(tree).
   [[nodiscard]] Status check_invariants() const;

@@ -8,7 +8,8 @@
 //   keys.cc          page keys, unstored                 invariants.cc  check_invariants
 //
 // One rule keeps the rest simple: data enters and leaves a node only through residency.cc, which keeps the page
-// counters, the LRU lists, the leaf heaps and full_children right. Everybody else speaks in splits and attachments.
+// counters, the LRU lists, the leaf heaps, the list of unstored nodes and full_children right. Everybody else speaks in
+// splits and attachments.
 #pragma once
 
 #include <array>
@@ -25,6 +26,7 @@
 #include "tree/node.h"
 #include "tree/op_registry.h"
 #include "tree/tree.h"
+#include "tree/unstored_list.h"
 
 namespace larder {
 
@@ -36,7 +38,8 @@ struct RadixTree::Impl {
 
   struct Space {
     std::optional<PageKey> seed;
-    Id root = tree::kNoNode;  // kNoNode: closed, its number is in closed_spaces
+    Id root = tree::kNoNode;   // kNoNode: closed, its number is in closed_spaces
+    std::uint64_t claims = 0;  // locks on its nodes, of each component and tier, and nodes that are covered
   };
 
   Impl(const TreeConfig& config, SlotSink& sink);
@@ -73,6 +76,7 @@ struct RadixTree::Impl {
   [[nodiscard]] TierCounts& counts_of(ComponentKind c, Tier t) { return counts[index_of(c)][tree::index_of(t)]; }
   // Corrects `locked` after the node came under its first operation or lost its last.
   void recount_covered(Id id, bool was_covered);
+  [[nodiscard]] std::uint64_t& claims_of(const Node& node) { return spaces[node.space].claims; }
   [[nodiscard]] bool is_device_leaf(const Node& node) const;
   [[nodiscard]] bool is_host_leaf(const Node& node) const;
   void refresh_leaf(Id id);      // membership in the leaf heaps
@@ -87,6 +91,9 @@ struct RadixTree::Impl {
   void split_residency(Id head, Id tail);
   // Precondition: no children, no data, no claims.
   void remove_node(Id id);
+  // The node after `id` among those of its namespace, parents before children, without a stack. kNoNode: it is the
+  // last.
+  [[nodiscard]] Id next_in_space(Id id) const;
   void link_child(Id parent, Id child);
   void unlink_child(Id child);
   // Empties a run of the node. If that leaves its array sparse, the ancestors that share it move to a smaller one.
@@ -159,6 +166,7 @@ struct RadixTree::Impl {
   [[nodiscard]] std::optional<std::uint64_t> next_host_victim_tick(ComponentKind c) const;
   [[nodiscard]] Id next_host_victim(ComponentKind c) const;
   std::uint64_t flush();
+  std::uint64_t flush(Id root);
   void flush_node(Id id);
 
   // ---- keys.cc
@@ -167,6 +175,11 @@ struct RadixTree::Impl {
   void hash_edge(Id id);
   void set_stored(Id id, std::uint32_t epoch, bool declined);
   [[nodiscard]] std::vector<NodeId> unstored(std::uint32_t epoch, std::size_t limit) const;
+  void track_unstored(std::uint32_t epoch);
+  // Does storage lack what the node has on the host?
+  [[nodiscard]] static bool is_unstored(const Node& node, std::uint32_t epoch);
+  void refresh_unstored(Id id);  // membership in missing_in_storage
+  void place_unstored(Id id);
 
   // ---- invariants.cc
   struct Census;
@@ -176,6 +189,7 @@ struct RadixTree::Impl {
   [[nodiscard]] Status check_queues(Id id, Census& census) const;
   [[nodiscard]] Status count_node(Id id, Census& census) const;
   [[nodiscard]] Status check_lists(const Census& census) const;
+  [[nodiscard]] Status check_unstored(const Census& census) const;
   [[nodiscard]] Status check_totals(const Census& census) const;
 
   [[nodiscard]] Node& node(Id id) { return nodes.at(id); }
@@ -198,6 +212,8 @@ struct RadixTree::Impl {
   tree::LeafHeap device_backed, device_unbacked, host_leaves;  // device leaves with and without a host copy
   std::array<std::array<tree::LruList, kTierCount>, tree::kAuxCount> lists;
   tree::OpRegistry ops;
+  tree::UnstoredList missing_in_storage;
+  std::uint32_t unstored_epoch = 0;  // of missing_in_storage
   std::array<std::array<TierCounts, kTierCount>, kComponentCount> counts{};
   std::vector<Space> spaces;
   std::vector<std::uint32_t> closed_spaces;  // numbers to use again, the last closed first

@@ -51,6 +51,37 @@ TEST(TreeNamespace, FlushDoesNotCountClosedOnes) {
   EXPECT_EQ(f.tree.flush(), 0u);
 }
 
+TEST(TreeNamespace, FlushOfOneLeavesTheOthers) {
+  Fixture f(config_of(2, 4, true));
+  const NamespaceId a = f.space, b = f.tree.open_namespace(seed_of(2));
+  (void)f.insert(iota_tokens(8), {.checkpoints = {4}});
+  (void)f.insert(iota_tokens(4) + iota_tokens(4, 90));
+  f.space = b;
+  const NodeId node = f.insert(iota_tokens(8), {.checkpoints = {4}}).node;
+  (void)f.insert(iota_tokens(4) + iota_tokens(4, 90));
+  EXPECT_FALSE(f.tree.is_claimed(b));
+  LockHandle lock = f.lock(node);
+  EXPECT_TRUE(f.tree.is_claimed(b));
+  EXPECT_FALSE(f.tree.is_claimed(a));
+  EXPECT_EQ(f.tree.flush(b), 2u) << "the path that is locked";
+  f.check();
+  EXPECT_EQ(f.device_pages(iota_tokens(8)), 4u);
+  f.tree.unlock(lock);
+  EXPECT_FALSE(f.tree.is_claimed(b));
+  f.tree.cover(OpId(1), node);
+  EXPECT_TRUE(f.tree.is_claimed(b));
+  EXPECT_NE(f.tree.flush(b), 0u);
+  (void)f.tree.finish_op(OpId(1), true);
+  EXPECT_FALSE(f.tree.is_claimed(b));
+  EXPECT_EQ(f.tree.flush(b), 0u);
+  f.check();
+  EXPECT_TRUE(f.tree.close_namespace(b).is_ok());
+  EXPECT_FALSE(f.tree.is_claimed(b));
+  EXPECT_EQ(f.tree.flush(b), 0u) << "there is no such namespace";
+  f.space = a;
+  EXPECT_EQ(f.device_pages(iota_tokens(8)), 4u);
+}
+
 TEST(TreeNamespace, UnseededOneComesBackEmpty) {
   Fixture f(config_of(2));
   const NamespaceId first = f.space;

@@ -180,6 +180,7 @@ class PropertyRun {
       case OpKind::kEvictDevice: return evict(Tier::kDevice, op);
       case OpKind::kEvictHost: return evict(Tier::kHost, op);
       case OpKind::kSetStored:
+        if (op.r[2] % 4 == 0) tree_->track_unstored(static_cast<std::uint32_t>((op.r[2] >> 2) % 3));
         tree_->set_stored(match(path).walked.node, static_cast<std::uint32_t>(op.r[1] % 3));
         return {};
       case OpKind::kKeys: return keys(path, random_end(path, op.r[1]));
