@@ -150,6 +150,12 @@ VolumeId new_volume_id(const std::string& directory, const Clock& clock, std::ui
   return load_le<std::uint64_t>(reinterpret_cast<const std::byte*>(drawn.data())) | 1;
 }
 
+Status remove_cleared(FileSystem& files, const std::string& directory) {
+  const Status removed = files.remove(join_path(directory, kClearedName));
+  if (removed.code() == StatusCode::kNotFound) return Status::ok();
+  return removed.is_ok() ? files.sync_dir(directory) : removed;
+}
+
 // A number for each new one, whose FORMAT has no list yet: with one, a crash would leave it asking for volumes of which
 // nobody else knows.
 Status number_volumes(FileSystem& files, const Clock& clock, std::vector<OpenedVolume>& volumes, StoreId store,
@@ -172,7 +178,9 @@ Status number_volumes(FileSystem& files, const Clock& clock, std::vector<OpenedV
     *free = &v.volume.directory;
     v.format = VolumeFormat{store, static_cast<unsigned>(free - taken.begin()), 0, 0, {}};
     if (!is_new_store) v.format->id = new_volume_id(v.volume.directory, clock, set_version);
-    Status made = write_format(files, v.volume.directory, *v.format);
+    // Generations may begin anew: what an earlier store had cleared there says nothing about the pages of this one.
+    Status made = remove_cleared(files, v.volume.directory);
+    if (made.is_ok()) made = write_format(files, v.volume.directory, *v.format);
     if (made.is_ok()) made = files.sync_dir(parent_path(v.volume.directory));
     if (!made.is_ok()) return with_advice(made, "is the disk full, or mounted read-only?");
   }

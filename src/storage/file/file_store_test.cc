@@ -398,7 +398,7 @@ TEST_F(FileStoreTest, SeveralDirectoriesShareTheLoad) {
   }
   for (const char* directory : {"/d", "/e", "/f"}) EXPECT_GE(segments_on_disk(directory), 3u) << directory;
   {
-    auto backend = must_open({{"directory", "/f:/d:/e"}});  // in any order
+    auto backend = must_open({{"directory", "/f:/d:/e"}, {"segment_size", "64Ki"}});  // in any order
     EXPECT_EQ(backend->stats().pages, 30u);
     ASSERT_TRUE(backend->submit_clear(scope_, [](Status) {}).is_ok());
     for (std::uint64_t i = 0; i < 30; ++i) ASSERT_TRUE(put(*backend, i, 20'000).is_ok());

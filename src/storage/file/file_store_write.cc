@@ -443,7 +443,7 @@ void FileStore::take_back(const Record& record) {
   for (std::size_t i = 0; i < record.moved_from.size(); ++i) {
     const ListedPage& page = record.pages[i];
     if (!segments_.contains(record.moved_from[i].segment)) continue;  // its directory was deleted
-    (void)index_.move(page.identity, page.key, page.location, record.moved_from[i]);
+    if (index_.move(page.identity, page.key, page.location, record.moved_from[i])) ++returns_;
   }
 }
 

@@ -38,6 +38,14 @@ Status refuse_missing(const VolumeSet& set, std::span<const VolumeSeen> seen) {
                      options + directories);
 }
 
+// A store begins with a volume whose id is 0; others join it, and get the list only then. Of those alone it is not
+// known what they belong to.
+const VolumeSeen* joined_nobody(const VolumeSet& set, std::span<const VolumeSeen> seen) {
+  if (set.version > 0) return nullptr;
+  const auto is_first = [](const VolumeSeen& volume) { return volume.format->id == 0; };
+  return seen.empty() || std::any_of(seen.begin(), seen.end(), is_first) ? nullptr : &seen.front();
+}
+
 Result<std::vector<VolumeFormat>> read_formats(FileSystem& files, std::span<const std::string> directories) {
   std::vector<VolumeFormat> out;
   for (const std::string& directory : directories) {
@@ -112,6 +120,11 @@ Status check_set(const VolumeSet& set, std::span<const VolumeSeen> seen) {
     return conflict("file store: " + *seen[i].directory +
                     " holds a volume that was dropped from the store, and may hold pages that were cleared since; "
                     "leave it out, or empty it: then it joins as a new one");
+  }
+  if (const VolumeSeen* const alone = joined_nobody(set, seen)) {
+    return unavailable("file store: " + *alone->directory +
+                       " was joining a store that is not there; is its disk mounted, and are all directories of the "
+                       "store named? Nothing was stored in it yet: to use it otherwise, empty it");
   }
   return set.missing.empty() ? Status::ok() : refuse_missing(set, seen);
 }

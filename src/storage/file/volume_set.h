@@ -40,8 +40,9 @@ struct VolumeSet {
 // Precondition: all of one store. kConflict: two lists of the highest version differ.
 [[nodiscard]] Result<VolumeSet> join_lists(std::span<const VolumeSeen> seen);
 
-// May the store be used, as far as that goes? kUnavailable: a volume is missing. kConflict: one was dropped, and is
-// back with its pages. Both say which, and what to do.
+// May the store be used, as far as that goes? kUnavailable: a volume is missing, or all that are there were only
+// joining a store when the process ended. kConflict: one was dropped, and is back with its pages. Both say which, and
+// what to do.
 [[nodiscard]] Status check_set(const VolumeSet& set, std::span<const VolumeSeen> seen);
 
 // Drops volumes that are missing, for good: `larder store forget`. `directories`: all others of the store. Done when it

@@ -342,6 +342,55 @@ TEST(VolumeSet, PowerCutWhileVolumesJoin) {
   cut_everywhere(make_old, act, check);
 }
 
+// After the cut the disk of the old volume is not mounted: the new one alone is no store.
+TEST(VolumeSet, PowerCutWhileAVolumeJoinsAndTheFirstOneIsGone) {
+  const auto make = [](Machine& machine) {
+    auto store = machine.open("/a");
+    ASSERT_TRUE(store.is_ok());
+    machine.put(**store, 0, 0);
+  };
+  const auto act = [](Machine& machine) { (void)machine.open("/a:/c"); };
+  std::size_t refused = 0;
+  cut_everywhere(make, act, [&refused](Machine& machine, bool) {
+    const bool has_begun = machine.files.stat(join_path("/c", kFormatName)).is_ok();
+    const auto disk = machine.unmount("/a");
+    if (has_begun) {
+      ++refused;
+      for (const char* directories : {"/a:/c", "/c"}) {
+        EXPECT_EQ(machine.code_of(directories).code(), StatusCode::kUnavailable) << directories;
+      }
+    }
+    machine.mount("/a", disk);
+    EXPECT_EQ(pages_of(machine, "/a:/c"), 12u);
+  });
+  EXPECT_GT(refused, 3u);
+}
+
+// A volume that was given up comes back emptied of its pages, but with what had been cleared: that was another life.
+TEST(VolumeSet, WhatAJoiningDirectoryHadClearedIsForgotten) {
+  Machine machine(1);
+  make_two(machine);
+  {
+    auto store = machine.open("/a:/b");
+    ASSERT_TRUE(store.is_ok());
+    machine.clear(**store, 0);
+  }
+  auto disk = machine.unmount("/b");
+  ASSERT_TRUE(disk.contains(std::string(kClearedName)));
+  std::erase_if(disk, [](const auto& file) { return file.first != kClearedName; });
+  machine.mount("/b", {});
+  ASSERT_TRUE(machine.files.remove("/a/FORMAT").is_ok());  // a new store, whose generations begin anew
+  for (const auto& [name, bytes] : machine.look("/a")) ASSERT_TRUE(machine.files.remove(join_path("/a", name)).is_ok());
+  {
+    auto store = machine.open("/a");
+    ASSERT_TRUE(store.is_ok()) << store.status().to_string();
+    machine.put(**store, 0, 0);
+  }
+  machine.mount("/b", disk);
+  EXPECT_EQ(pages_of(machine, "/a:/b"), 12u);
+  EXPECT_EQ(pages_of(machine, "/a:/b"), 12u);
+}
+
 TEST(VolumeSet, PowerCutWhileAStoreIsMade) {
   const auto act = [](Machine& machine) { (void)machine.open("/a:/b:/c"); };
   cut_everywhere([](Machine&) {}, act,
