@@ -95,7 +95,7 @@ TEST_F(Sim, WorldsOfManySeedsEndWell) {
 // The n-th call of everything fails, for each n: disks, copies, storage operations, calls to a remote service.
 TEST_F(Sim, AnyCallMayFail) {
   std::array<std::uint64_t, kFaultSiteCount> runs{};
-  const std::uint64_t stories = kIsSanitized ? 1 : 3;
+  const std::uint64_t stories = kIsSanitized ? 1 : 2;
   for (const std::string storage : {"file", "hf3fs"}) {
     for (std::uint64_t seed = 1; seed <= stories; ++seed) {
       Story story = draw_calm_story(seed, kIsSanitized ? 30 : 60);
