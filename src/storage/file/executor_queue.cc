@@ -127,7 +127,9 @@ void State::run_task(Batch& batch, std::size_t index) {
     LockGuard guard(mutex_);
     --batch.pending_tasks;
   }
-  for (std::optional<std::size_t> own = index; auto operation = take(batch, own); own.reset()) {
+  for (std::optional<std::size_t> own = index;; own.reset()) {
+    std::optional<IoOperation> operation = take(batch, own);
+    if (!operation) return;
     run(std::move(*operation));
   }
 }
@@ -137,7 +139,9 @@ void State::drop_task(Batch& batch, std::size_t index) {
     LockGuard guard(mutex_);
     --batch.pending_tasks;
   }
-  for (std::optional<std::size_t> own = index; auto operation = take(batch, own); own.reset()) {
+  for (std::optional<std::size_t> own = index;; own.reset()) {
+    std::optional<IoOperation> operation = take(batch, own);
+    if (!operation) return;
     finish_operation(std::move(*operation), cancelled("I/O queue: the executor dropped the operation"));
     count_out(1);
   }
