@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include <optional>
 #include <utility>
 
-#include "base/bytes.h"
+#include "metadata/percent.h"
 
 namespace larder {
 namespace {
@@ -34,23 +34,6 @@ Status foreign_answer(const HttpReply& reply) {
   }
 }
 
-Result<std::string> decode_percent(std::string_view text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '%') {
-      out += text[i];
-      continue;
-    }
-    std::array<std::uint8_t, 1> byte{};
-    if (!hex_decode(text.substr(i + 1, 2), byte).is_ok()) {
-      return invalid_argument("metadata server: a '%' in the URL's key without two hex digits");
-    }
-    out += static_cast<char>(byte[0]);
-    i += 2;
-  }
-  return out;
-}
-
 // "http://larder:KEY@host" becomes "http://host" with KEY as the key: one URL does for the reference's client and for
 // this one. All up to the last '@' is taken for user and key, so that no later error can show a piece of them.
 Status take_key_of_url(HttpMetadataOptions& options) {
@@ -66,8 +49,8 @@ Status take_key_of_url(HttpMetadataOptions& options) {
         "metadata server: in front of '@' stand a user, ':' and the key, as in http://larder:KEY@host:port; a '/' in "
         "the key is written %2F");
   }
-  Result<std::string> key = decode_percent(std::string_view(user_and_key).substr(colon + 1));
-  if (!key.is_ok()) return key.status();
+  std::optional<std::string> key = metadata::percent_decode(std::string_view(user_and_key).substr(colon + 1));
+  if (!key) return invalid_argument("metadata server: a '%' in the URL's key without two hex digits");
   if (!options.api_key.empty() && options.api_key != *key) {
     return invalid_argument("metadata server: the URL has one key and metadata_api_key is another: give one of them");
   }

@@ -1,10 +1,10 @@
 #include "metadata/redis_address.h"
 
-#include <array>
 #include <charconv>
 #include <optional>
+#include <utility>
 
-#include "base/bytes.h"
+#include "metadata/percent.h"
 
 namespace larder::metadata {
 namespace {
@@ -23,21 +23,6 @@ Status bad(std::string_view why) {
   return invalid_argument("a Redis URL is redis://[:password@]host[:port][/database]: " + std::string(why));
 }
 
-Result<std::string> decode_percent(std::string_view text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '%') {
-      out += text[i];
-      continue;
-    }
-    std::array<std::uint8_t, 1> byte{};
-    if (!hex_decode(text.substr(i + 1, 2), byte).is_ok()) return bad("a '%' in the password without two hex digits");
-    out += static_cast<char>(byte[0]);
-    i += 2;
-  }
-  return out;
-}
-
 }  // namespace
 
 std::string RedisAddress::text() const {
@@ -51,9 +36,9 @@ Result<RedisAddress> parse_redis_url(std::string_view url) {
   std::string_view rest = url.substr(kScheme.size());
   if (const std::size_t at = rest.rfind('@'); at != std::string_view::npos) {
     if (rest[0] != ':') return bad("in front of '@' stands a ':' and the password, no user");
-    Result<std::string> password = decode_percent(rest.substr(1, at - 1));
-    if (!password.is_ok()) return password.status();
-    address.password = std::move(password).value();
+    std::optional<std::string> password = percent_decode(rest.substr(1, at - 1));
+    if (!password) return bad("a '%' in the password without two hex digits");
+    address.password = std::move(*password);
     rest = rest.substr(at + 1);
   }
   if (const std::size_t slash = rest.find('/'); slash != std::string_view::npos) {
