@@ -35,15 +35,24 @@ void let_writes_end(Harness& h) {
 
 // ---- host memory
 
-// The windows of what is being written are leased: evicting them would give the host nothing.
-TEST(StoreLimits, WindowsThatAreBeingWrittenAreNoRoom) {
-  HarnessOptions o = eager_options(Shape::kFullSwa);
-  o.host_slots = 40;
+HarnessOptions small_host(Shape shape, std::size_t slots) {
+  HarnessOptions o = eager_options(shape);
+  o.host_slots = slots;
   o.config.chunked_prefill_tokens = 64;
-  Harness h(o);
+  return o;
+}
+
+// The pages of one request are on the host, and their write has begun and does not end.
+void run_and_hold(Harness& h) {
   h.backend->script = hold_writes;
   (void)h.run(prompt_of(60), 1, "", 64);
   look(h);
+}
+
+// The windows of what is being written are leased: evicting them would give the host nothing.
+TEST(StoreLimits, WindowsThatAreBeingWrittenAreNoRoom) {
+  Harness h(small_host(Shape::kFullSwa, 40));
+  run_and_hold(h);
   ASSERT_EQ(host_pages(h, ComponentKind::kFull), 15u);
   ASSERT_EQ(host_pages(h, ComponentKind::kSwa), 15u);
   ASSERT_EQ(h.host->counts(ComponentKind::kSwa).leases, 15u);
@@ -63,13 +72,8 @@ TEST(StoreLimits, WindowsThatAreBeingWrittenAreNoRoom) {
 // A storage that was detached goes on reading: what it reads stays cached, because without it the host had no more room
 // than with it. Only a flush takes it from the tree.
 TEST(StoreLimits, PagesOfADetachedStorageAreNoRoom) {
-  HarnessOptions o = eager_options(Shape::kFull);
-  o.host_slots = 20;
-  o.config.chunked_prefill_tokens = 64;
-  Harness h(o);
-  h.backend->script = hold_writes;
-  (void)h.run(prompt_of(60), 1, "", 64);
-  look(h);
+  Harness h(small_host(Shape::kFull, 20));
+  run_and_hold(h);
   ASSERT_EQ(h.backend->held(), 1u);
   h.cache->detach_storage();
   (void)h.run(prompt_of(60, 9), 1, "", 64);
@@ -87,13 +91,8 @@ TEST(StoreLimits, PagesOfADetachedStorageAreNoRoom) {
 
 // When its write ends after all, they are room like any other.
 TEST(StoreLimits, LateWriteOfADetachedStorageGivesItsPagesBack) {
-  HarnessOptions o = eager_options(Shape::kFull);
-  o.host_slots = 20;
-  o.config.chunked_prefill_tokens = 64;
-  Harness h(o);
-  h.backend->script = hold_writes;
-  (void)h.run(prompt_of(60), 1, "", 64);
-  look(h);
+  Harness h(small_host(Shape::kFull, 20));
+  run_and_hold(h);
   h.cache->detach_storage();
   let_writes_end(h);
   EXPECT_EQ(h.host->counts(ComponentKind::kFull).leases, 0u);
