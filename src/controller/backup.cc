@@ -143,7 +143,7 @@ void CacheImpl::enqueue_store(const std::vector<NodeId>& nodes) {
       by_space[view.space.v].push_back(node);
     }
   }
-  for (const auto& [space, group] : by_space) enqueue_store_of(group);
+  for (auto& [space, group] : by_space) enqueue_store_of(std::move(group));
   pump_stores();
 }
 
@@ -157,17 +157,27 @@ std::uint64_t CacheImpl::blocks_on_host(NodeId node) const {
   return blocks;
 }
 
-void CacheImpl::enqueue_store_of(const std::vector<NodeId>& nodes) {
-  std::uint64_t blocks = 0;
-  for (const NodeId node : nodes) blocks += blocks_on_host(node);
-  // Storages that were detached count as well: those that hang, one after the other, must not get all of the host. One
-  // write may always be under way, so that the next storage is not shut out.
-  const std::uint64_t kept = kept_by_stores_ + kept_by_abandoned_;
-  const bool fits = kept_by_stores_ == 0 || kept + blocks <= host_->total_blocks() * kStorePercent / 100;
-  if (!fits || !has_room_for_store()) {
-    unstored_hint_ = true;  // store_unstored() finds them again
-    return;
+// How many of `nodes`, from the first on, may be kept on the host until storage has them. Storages that were detached
+// count as well: those that hang, one after the other, must not get all of it. One node may always be under way, so
+// that the next storage is not shut out.
+std::size_t CacheImpl::nodes_that_stores_may_keep(const std::vector<NodeId>& nodes) const {
+  const std::uint64_t limit = host_->total_blocks() * kStorePercent / 100;
+  std::uint64_t kept = kept_by_stores_ + kept_by_abandoned_;
+  std::size_t count = 0;
+  for (const NodeId node : nodes) {
+    kept += blocks_on_host(node);
+    const bool is_only_one = kept_by_stores_ == 0 && count == 0;
+    if (kept > limit && !is_only_one) break;
+    ++count;
   }
+  return count;
+}
+
+void CacheImpl::enqueue_store_of(std::vector<NodeId> nodes) {
+  const std::size_t count = has_room_for_store() ? nodes_that_stores_may_keep(nodes) : 0;
+  if (count < nodes.size()) unstored_hint_ = true;  // store_unstored() finds the others again
+  if (count == 0) return;
+  nodes.resize(count);
   auto store = std::make_unique<Store>();
   store->epoch = storage_epoch_;
   prepare_store(*store, nodes);

@@ -1,7 +1,8 @@
-#include <array>
+#include <algorithm>
 #include <span>
 
 #include "base/defect.h"
+#include "base/log.h"
 #include "base/probe.h"
 #include "controller/cache_impl.h"
 
@@ -10,8 +11,10 @@ namespace larder {
 namespace {
 
 constexpr Nanos kShutdownLook = std::chrono::milliseconds(20);
-constexpr int kShutdownLooks = 500;          // ten seconds
-constexpr std::size_t kSpacesLookedAt = 16;  // idle namespaces, to find one to close
+constexpr int kShutdownLooks = 500;  // ten seconds
+// Idle namespaces that are looked at to find one to close: of those that may go, and of all.
+constexpr std::size_t kClosableLookedAt = 16;
+constexpr std::size_t kIdleLookedAt = 4096;
 
 Status check_parts(const CacheConfig& config, const CacheParts& parts) {
   if (!parts.model || !parts.device || !parts.clock)
@@ -124,22 +127,20 @@ Result<NamespaceId> CacheImpl::space_for(const std::string& adapter, const std::
 
 // One without pages is only a name, so it goes before those with pages; of these, the one that idles for the longest
 // time. Idle ones may still have operations in flight (backups and writes, loads of requests that were aborted): they
-// go to the end of the line, so that the next look, which is as short, finds others.
+// go to the end of the line, so that the next look finds others first.
 std::optional<NamespaceId> CacheImpl::space_to_close() {
   std::optional<NamespaceId> oldest;
-  std::array<NamespaceId, kSpacesLookedAt> looked;
-  std::size_t count = 0;
-  for (auto it = spaces_.idle().begin(); it != spaces_.idle().end() && count < looked.size(); ++it) {
-    looked[count++] = *it;
-  }
-  for (const NamespaceId id : std::span(looked).first(count)) {
+  std::size_t closable = 0;
+  std::size_t left = std::min(spaces_.idle().size(), kIdleLookedAt);
+  for (auto it = spaces_.idle().begin(); left > 0 && closable < kClosableLookedAt; --left) {
+    const NamespaceId id = *it++;
     if (tree_.is_claimed(id)) {
       spaces_.put_last(id);
-    } else if (!tree_.view(tree_.root(id)).has_children) {
-      return id;
-    } else if (!oldest) {
-      oldest = id;
+      continue;
     }
+    if (!tree_.view(tree_.root(id)).has_children) return id;
+    if (!oldest) oldest = id;
+    ++closable;
   }
   return oldest;
 }
@@ -157,6 +158,7 @@ void CacheImpl::close_idle_space() {
 }
 
 Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
+  LARDER_RETURN_IF_ERROR(parted_);
   if (request.tokens.empty()) return invalid_argument("the prompt is empty; send at least one token");
   if (requests_.size() >= config_.max_requests) {
     return overloaded("cache: " + std::to_string(requests_.size()) + " requests are under way, which is the limit");
@@ -189,7 +191,10 @@ Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
 
 RequestPhase CacheImpl::phase(RequestId id) const {
   const Request* r = find(id);
-  return r ? r->phase : RequestPhase::kReady;
+  if (!r) return RequestPhase::kReady;
+  // Nothing that a request waits for will come: its next call says why.
+  if (!parted_.is_ok() && r->phase == RequestPhase::kPrefetching) return RequestPhase::kReady;
+  return r->phase;
 }
 
 std::uint64_t CacheImpl::computed_tokens(RequestId id) const {
@@ -252,6 +257,7 @@ void CacheImpl::abort(RequestId id) {
 }
 
 Status CacheImpl::restart(RequestId id) {
+  LARDER_RETURN_IF_ERROR(parted_);
   Request* r = find(id);
   if (!r) return not_found("restart: no such request");
   probe(Probe::kLoadBackFailed);
@@ -401,6 +407,7 @@ bool CacheImpl::poll(Nanos wait) {
 
 // A follower must not act on this step before it knows what the leader applied in it, or the ranks part for good.
 void CacheImpl::take_agreed() {
+  if (!parted_.is_ok()) return;
   const bool pending = ops_.size() > open(OpKind::kExplain);
   const TimePoint give_up = clock_.now() + config_.rank_plan_limit;
   while (true) {
@@ -409,13 +416,23 @@ void CacheImpl::take_agreed() {
     const bool leader_is_ahead = taken.code() == StatusCode::kOverloaded;
     if (leader_is_ahead) (void)inbox_.wait_for(config_.rank_plan_wait);
     if (clock_.now() >= give_up || (!leader_is_ahead && taken.code() != StatusCode::kDeadlineExceeded)) {
-      ++counters_.rank_timeouts;  // the leader is gone: this rank goes on alone, the engine sees the counter
+      part_from_ranks(taken);
       break;
     }
     (void)apply_arrivals();  // what the leader waits for may be this rank's report
     report_refused();
   }
   ++step_;
+}
+
+// What this rank would decide alone from now on, the others would not: their tokens would be computed from pages that
+// do not belong together. So it decides nothing any more.
+void CacheImpl::part_from_ranks(const Status& why) {
+  ++counters_.rank_timeouts;
+  parted_ = unavailable("cache: rank " + std::to_string(ranks_->rank()) + " has lost the others at step " +
+                        std::to_string(step_) + " (" + why.message() +
+                        "): end this process and start all ranks of the model anew");
+  log_error("cache", parted_.message());
 }
 
 void CacheImpl::drop_leases(const TransferDone& done) {

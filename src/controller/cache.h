@@ -14,6 +14,9 @@
 // Threads: every method on the cache thread (the engine's scheduler thread). Workers post completions into a bounded
 // inbox that poll() drains. Nothing here blocks except poll(wait > 0).
 // Degradation (rule 5): an error of a tier becomes a miss and a counter; only the caller's own mistakes come back.
+// Ranks: one that has had no plan from the leader for rank_plan_limit (or the leader, when a follower is too far behind
+// for as long) decides nothing any more: every call for a request but finish() and abort() is kUnavailable from then
+// on, and counts as rank_timeouts 1. There is no way back: end the process, and start all ranks anew.
 #pragma once
 
 #include <array>
@@ -106,7 +109,7 @@ struct CacheCounters {  // pages; conservation: backed_up + prefetched == host_r
   std::uint64_t prefetch_late = 0, prefetch_partial = 0, prefetch_refused = 0, backup_no_room = 0, corrupt = 0;
   std::uint64_t prefetch_shared = 0;  // requests that waited for the read of another instead of one of their own
   std::uint64_t store_waits = 0;      // polls for which room was refused, so that storage could take what would go
-  std::uint64_t rank_timeouts = 0;    // steps that a rank took without its leader's plan
+  std::uint64_t rank_timeouts = 0;    // 1: this rank has lost the others ("Ranks" below)
   std::uint64_t internal_errors = 0;  // refused double frees and the like: any is a defect worth a report
 };
 

@@ -230,6 +230,7 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] std::function<void(Completion)> completion_for(OpId id);
   bool apply_arrivals();
   void take_agreed();
+  void part_from_ranks(const Status& why);
   void report(Op& op);
   void report_refused();
   [[nodiscard]] OutcomeBits outcome_of(Op& op);
@@ -342,7 +343,8 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] ComponentCounts missing_on_host(const NodeView& view) const;
   void backup_done(Op& op, bool ok);
   void enqueue_store(const std::vector<NodeId>& nodes);
-  void enqueue_store_of(const std::vector<NodeId>& nodes);  // of one namespace
+  void enqueue_store_of(std::vector<NodeId> nodes);  // of one namespace
+  [[nodiscard]] std::size_t nodes_that_stores_may_keep(const std::vector<NodeId>& nodes) const;
   [[nodiscard]] std::uint64_t blocks_on_host(NodeId node) const;
   void cancel_store(Op& op);
   void prepare_store(Store& store, const std::vector<NodeId>& nodes);  // parents first
@@ -394,6 +396,7 @@ class CacheImpl final : public Cache, private SlotSink {
   std::array<std::size_t, kOpKindCount> open_{};       // of ops_, by kind
   std::array<std::size_t, kOpKindCount> abandoned_{};  // of those, Op::is_abandoned
   std::uint64_t next_request_ = 1, next_op_ = 1, next_explain_ = 1, step_ = 0;
+  Status parted_;                       // not ok: this rank has lost the others
   std::uint32_t running_ = 0;           // requests in kLoading or kRunning
   std::set<std::uint64_t> turn_waits_;  // requests that wait for their turn to fetch
   OpId turn_timer_;                     // for the first of them; 0: none

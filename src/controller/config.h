@@ -51,7 +51,7 @@ struct CacheConfig {
   bool host_tier_for_state = true;  // false: recurrent checkpoints stay on the device only (control run)
   bool host_tier_for_full = true;   // false: KV stays on the device only (control run)
   Nanos rank_plan_wait = std::chrono::milliseconds(2);  // followers: one wait for the leader's plan of a step
-  Nanos rank_plan_limit = std::chrono::seconds(30);     // ... and how often it is repeated before going on alone
+  Nanos rank_plan_limit = std::chrono::seconds(30);     // ... and for how long it is repeated (cache.h, "Ranks")
   bool storage_durable = false;                         // wait for fsync before a page counts as stored
 };
 

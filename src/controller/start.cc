@@ -115,6 +115,7 @@ Status CacheImpl::check_admission() const {
 }
 
 Result<CachedTokens> CacheImpl::start(RequestId id) {
+  LARDER_RETURN_IF_ERROR(parted_);
   Request* r = find(id);
   if (!r) return not_found("start: no such request");
   if (r->phase == RequestPhase::kPrefetching) return overloaded("start: waiting for storage");

@@ -98,6 +98,32 @@ TEST(Namespaces, OneWithoutPagesGoesBeforeOlderOnesWithPages) {
   EXPECT_EQ(h.check_clean(), "");
 }
 
+// However many idle ones are still being written, one behind them that is not gives way.
+TEST(Namespaces, ThoseBeingWrittenHideNoneThatMayGo) {
+  HarnessOptions o = eager_options(Shape::kFull);
+  o.config.max_namespaces = 31;
+  o.config.max_operations = 256;
+  Harness h(o);
+  h.backend->script = [](Call c, std::size_t) { return c == Call::kWrite ? Fault::kHold : Fault::kNone; };
+  const auto look = [&] {
+    for (int i = 0; i < 20; ++i) (void)h.run_background(100);
+  };
+  for (int i = 0; i < 30; ++i) {
+    (void)h.run(prompt_of(9), 1, tenant(i));
+    look();
+  }
+  EXPECT_EQ(h.cache->operations_in_flight(), 30u) << "each is being written, or in line for it";
+  h.cache->abort(h.begin(prompt_of(9), 1, tenant(30)).id);
+  look();
+  const Harness::Job job = h.begin(prompt_of(9), 1, tenant(31));
+  EXPECT_EQ(h.failure, "");
+  h.cache->abort(job.id);
+  h.backend->script = {};
+  (void)h.backend->release();
+  h.settle();
+  EXPECT_EQ(h.check_clean(), "");
+}
+
 TEST(Namespaces, OperationsInFlightKeepTheirNamespace) {
   Harness h(few_namespaces(Shape::kFull));
   h.backend->script = [](Call c, std::size_t) { return c == Call::kWrite ? Fault::kHold : Fault::kNone; };

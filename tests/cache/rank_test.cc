@@ -242,5 +242,76 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Ranks,
                            return shape_name(param_info.param.shape) + (param_info.param.hard ? "_hard" : "");
                          });
 
+// A follower of two, whose leader agrees with whatever it reports, until it is gone.
+class FollowerOfOne final : public RankGroup {
+ public:
+  void lose_leader(ManualClock& clock) { clock_ = &clock; }
+
+  [[nodiscard]] std::uint32_t rank() const override { return 1; }
+  [[nodiscard]] std::uint32_t size() const override { return 2; }
+  [[nodiscard]] Status report(OpId op, OutcomeBits bits) override {
+    reported_.push_back({op, std::move(bits)});
+    return Status::ok();
+  }
+  [[nodiscard]] Status take(std::uint64_t /*step*/, bool pending, Nanos deadline,
+                            std::vector<AgreedEvent>& out) override {
+    if (clock_ != nullptr && pending) {
+      clock_->advance(deadline);
+      ++waits_;
+      return deadline_exceeded("no plan");
+    }
+    std::move(reported_.begin(), reported_.end(), std::back_inserter(out));
+    reported_.clear();
+    return Status::ok();
+  }
+  [[nodiscard]] std::uint64_t waits() const { return waits_; }
+
+ private:
+  std::vector<AgreedEvent> reported_;
+  ManualClock* clock_ = nullptr;
+  std::uint64_t waits_ = 0;
+};
+
+TEST(RankThatLostItsLeader, DecidesNothingAnyMore) {
+  FollowerOfOne group;
+  HarnessOptions o = eager_options(Shape::kFull);
+  o.ranks = &group;
+  o.config.rank_plan_wait = std::chrono::milliseconds(2);
+  o.config.rank_plan_limit = std::chrono::seconds(1);
+  Harness h(o);
+  (void)h.run(prompt_of(40), 1);
+  h.settle();
+  (void)h.cache->flush();
+  const std::vector<TokenId> other = prompt_of(8, 50), stored = prompt_of(41);
+  const Result<RequestId> running = h.cache->begin({.tokens = other, .max_new_tokens = 4});
+  ASSERT_TRUE(running.is_ok());
+  h.settle();
+  ASSERT_TRUE(h.cache->start(*running).is_ok());
+  ASSERT_TRUE(h.cache->prepare_step(*running, 8).is_ok());
+  const Result<RequestId> fetching = h.cache->begin({.tokens = stored, .max_new_tokens = 4});
+  ASSERT_TRUE(fetching.is_ok());
+  ASSERT_EQ(h.cache->phase(*fetching), RequestPhase::kPrefetching);
+
+  group.lose_leader(h.clock);
+  const TimePoint before = h.clock.now();
+  (void)h.run_background(1);
+  EXPECT_EQ(h.clock.now() - before, Nanos(std::chrono::seconds(1)));
+  EXPECT_EQ(h.cache->counters().rank_timeouts, 1u);
+  const std::uint64_t waits = group.waits();
+  for (int i = 0; i < 10; ++i) (void)h.run_background(8);
+  EXPECT_EQ(group.waits(), waits) << "it has given up, and waits no more";
+  EXPECT_EQ(h.cache->phase(*fetching), RequestPhase::kReady) << "nobody waits for what cannot come";
+  const std::string refused = h.cache->start(*fetching).status().to_string();
+  EXPECT_EQ(h.cache->start(*fetching).status().code(), StatusCode::kUnavailable);
+  EXPECT_NE(refused.find("rank 1 has lost the others"), std::string::npos) << refused;
+  EXPECT_EQ(h.cache->begin({.tokens = other}).status().to_string(), refused);
+  EXPECT_EQ(h.cache->prepare_step(*running, 8).status().to_string(), refused);
+  EXPECT_EQ(h.cache->complete_step(*running, other).to_string(), refused);
+  EXPECT_EQ(h.cache->restart(*running).to_string(), refused);
+  h.cache->abort(*running);
+  h.cache->finish(*fetching);
+  EXPECT_EQ(h.cache->check_invariants().to_string(), "ok");
+}
+
 }  // namespace
 }  // namespace larder::test

@@ -51,11 +51,11 @@ void run_and_hold(Harness& h) {
 
 // The windows of what is being written are leased: evicting them would give the host nothing.
 TEST(StoreLimits, WindowsThatAreBeingWrittenAreNoRoom) {
-  Harness h(small_host(Shape::kFullSwa, 40));
+  Harness h(small_host(Shape::kFullSwa, 50));
   run_and_hold(h);
-  ASSERT_EQ(host_pages(h, ComponentKind::kFull), 15u);
-  ASSERT_EQ(host_pages(h, ComponentKind::kSwa), 15u);
-  ASSERT_EQ(h.host->counts(ComponentKind::kSwa).leases, 15u);
+  EXPECT_EQ(host_pages(h, ComponentKind::kFull), 15u);
+  EXPECT_EQ(host_pages(h, ComponentKind::kSwa), 15u);
+  EXPECT_EQ(h.host->counts(ComponentKind::kSwa).leases, 15u);
   (void)h.run(prompt_of(60, 9), 1, "", 64);
   look(h);
   EXPECT_GT(h.cache->counters().backup_no_room, 0u);
@@ -127,6 +127,24 @@ TEST(StoreLimits, StatesAndWindowsCountAsHostMemory) {
     }
     EXPECT_EQ(h.check_clean(), "");
   }
+}
+
+// The first write of a storage that is attached to a full cache takes no more than that either.
+TEST(StoreLimits, FirstWriteAfterAnAttachLeavesRoom) {
+  HarnessOptions o = eager_options(Shape::kFull);
+  o.host_slots = 40;
+  Harness h(o);
+  h.cache->detach_storage();
+  for (TokenId i = 0; i < 18; ++i) (void)h.run(prompt_of(9, i * 5), 1);
+  look(h);
+  ASSERT_EQ(host_pages(h, ComponentKind::kFull), 36u);
+  h.backend->script = hold_writes;
+  EXPECT_TRUE(h.cache->attach_storage(*h.backend).is_ok());
+  look(h);
+  EXPECT_EQ(h.host->counts(ComponentKind::kFull).leases, 24u) << "sixty percent";
+  let_writes_end(h);
+  EXPECT_EQ(h.cache->counters().stored, 36u) << "the others follow";
+  EXPECT_EQ(h.check_clean(), "");
 }
 
 // ---- places
