@@ -1,8 +1,16 @@
 #include "base/http_client.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <string>
+#include <tuple>
 #include <utility>
+
+#include "base/thread_pool.h"
 
 namespace larder {
 namespace {
@@ -31,6 +39,91 @@ TEST(HttpUrl, WhatIsWrongIsNamedAndNoKeyIsShown) {
     EXPECT_EQ(parsed.status().code(), StatusCode::kInvalidArgument) << url;
     EXPECT_NE(parsed.status().message().find(problem), std::string::npos) << parsed.status().message();
     EXPECT_EQ(parsed.status().message().find("hush"), std::string::npos) << url;
+  }
+}
+
+// Answers the first connection's first request with given bytes, and closes it.
+class OneAnswerServer {
+ public:
+  explicit OneAnswerServer(std::string answer) : answer_(std::move(answer)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    EXPECT_EQ(::bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(::listen(socket_, 1), 0);
+    EXPECT_EQ(::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    url_.host = "127.0.0.1";
+    url_.port = ntohs(address.sin_port);
+    EXPECT_TRUE(thread_.post([this] { serve(); }).is_ok());
+  }
+  ~OneAnswerServer() {
+    ::shutdown(socket_, SHUT_RDWR);  // ends accept()
+    thread_.wait_idle();
+    ::close(socket_);
+  }
+  OneAnswerServer(const OneAnswerServer&) = delete;
+  OneAnswerServer& operator=(const OneAnswerServer&) = delete;
+  [[nodiscard]] const HttpUrl& url() const { return url_; }
+
+ private:
+  void serve() {
+    const int peer = ::accept(socket_, nullptr, nullptr);
+    std::string request(4096, ' ');
+    if (::recv(peer, request.data(), request.size(), 0) > 0) {
+      (void)!::send(peer, answer_.data(), answer_.size(), MSG_NOSIGNAL);
+    }
+    ::close(peer);
+  }
+
+  const std::string answer_;
+  const int socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  HttpUrl url_;
+  ThreadPoolExecutor thread_{"answer", 1, 1};
+};
+
+Result<HttpReply> reply_to(const std::string& answer) {
+  const OneAnswerServer server(answer);
+  return HttpClient(server.url(), std::chrono::seconds(10)).request("GET", "/");
+}
+
+TEST(HttpClient, EveryFormOfAnAnswer) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "hello"},
+      {"HTTP/1.1 200\r\ncontent-length:5\r\nConnection: Close\r\n\r\nhello", "hello"},
+      {"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "hello"},
+      {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3;a=b\r\nllo\r\n0\r\n\r\n", "hello"},
+      {"HTTP/1.0 200 OK\r\n\r\nhello", "hello"},
+      {"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ""}};
+  for (const auto& [answer, body] : cases) {
+    const auto reply = reply_to(answer);
+    ASSERT_TRUE(reply.is_ok()) << answer << reply.status().to_string();
+    EXPECT_EQ(reply->status, 200u) << answer;
+    EXPECT_EQ(reply->body, body) << answer;
+  }
+  const auto reply = reply_to("HTTP/1.1 204 No Content\r\n\r\n");
+  ASSERT_TRUE(reply.is_ok()) << reply.status().to_string();
+  EXPECT_EQ(reply->status, 204u);
+}
+
+TEST(HttpClient, WhatIsWrongWithAnAnswerIsNamed) {
+  const std::string head = "HTTP/1.1 200 OK\r\n";
+  const std::tuple<std::string, StatusCode, const char*> cases[] = {
+      {"SSH-2.0-OpenSSH_9.2\r\n", StatusCode::kCorrupt, "not HTTP/1.1"},
+      {"HTTP/1.1 2x0 OK\r\n\r\n", StatusCode::kCorrupt, "not HTTP/1.1"},
+      {head + "nonsense\r\n\r\n", StatusCode::kCorrupt, "without ':'"},
+      {head + "Content-Length: -5\r\n\r\nhello", StatusCode::kCorrupt, "broken Content-Length"},
+      {head + "Content-Length: 18446744073709551616\r\n\r\nhello", StatusCode::kCorrupt, "broken Content-Length"},
+      {head + "Transfer-Encoding: gzip, chunked\r\n\r\n", StatusCode::kUnsupported, "'gzip, chunked'"},
+      {head + "Transfer-Encoding: chunked\r\n\r\nxy\r\n", StatusCode::kCorrupt, "broken chunk"},
+      {head + "X: " + std::string(80'000, 'x'), StatusCode::kCorrupt, "64 KiB"},
+      {head + "Content-Length: 9\r\n\r\nhello", StatusCode::kUnavailable, "closed the connection"},
+      {head + "Transfer-Encoding: chunked\r\n\r\n5\r\nhel", StatusCode::kUnavailable, "closed the connection"},
+      {"", StatusCode::kUnavailable, "closed the connection"}};
+  for (const auto& [answer, code, problem] : cases) {
+    const auto reply = reply_to(answer);
+    EXPECT_EQ(reply.status().code(), code) << answer.substr(0, 200) << reply.status().to_string();
+    EXPECT_NE(reply.status().message().find(problem), std::string::npos) << reply.status().message();
   }
 }
 

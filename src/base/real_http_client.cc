@@ -88,6 +88,32 @@ struct HttpClient::Head {
   std::optional<std::uint64_t> length;
   bool is_chunked = false;
   bool keep_alive = true;
+
+  Status take_status_line(std::string_view line) {
+    const auto number = line.size() >= 12 ? parse_number<unsigned>(line.substr(9, 3)) : std::nullopt;
+    if (!line.starts_with("HTTP/1.") || !number) return corrupt("the answer is not HTTP/1.1");
+    status = *number;
+    keep_alive = line.starts_with("HTTP/1.1");
+    return Status::ok();
+  }
+
+  Status take_field(std::string_view line) {
+    const std::size_t colon = line.find(':');
+    if (colon == std::string_view::npos) return corrupt("the answer has a header line without ':'");
+    const std::string name = lower(line.substr(0, colon));
+    const std::string_view value = trim(line.substr(colon + 1));
+    if (name == "content-length") {
+      length = parse_number<std::uint64_t>(value);
+      if (!length) return corrupt("the answer has a broken Content-Length");
+    }
+    if (name == "content-type") content_type = std::string(value);
+    if (name == "transfer-encoding") {
+      is_chunked = lower(value) == "chunked";
+      if (!is_chunked) return unsupported(fmt::format("the answer has Transfer-Encoding '{}'", value));
+    }
+    if (name == "connection" && lower(value) == "close") keep_alive = false;
+    return Status::ok();
+  }
 };
 
 Result<HttpUrl> parse_http_url(std::string_view text) {
@@ -205,31 +231,19 @@ Result<std::string> HttpClient::read_line() {
 }
 
 Result<HttpClient::Head> HttpClient::read_head() {
-  Head head;
-  do {  // passes over "100 Continue"
-    head = Head{};
-    Result<std::string> status_line = read_line();
-    if (!status_line.is_ok()) return status_line.status();
-    const std::string_view text = *status_line;
-    const auto status = text.size() >= 12 ? parse_number<unsigned>(text.substr(9, 3)) : std::nullopt;
-    if (!text.starts_with("HTTP/1.") || !status) return corrupt("the answer is not HTTP/1.1");
-    head.status = *status;
-    head.keep_alive = text.starts_with("HTTP/1.1");
+  for (;;) {
+    Head head;
+    const Result<std::string> first = read_line();
+    if (!first.is_ok()) return first.status();
+    LARDER_RETURN_IF_ERROR(head.take_status_line(*first));
     for (;;) {
-      Result<std::string> line = read_line();
+      const Result<std::string> line = read_line();
       if (!line.is_ok()) return line.status();
       if (line->empty()) break;
-      const std::size_t colon = line->find(':');
-      if (colon == std::string::npos) return corrupt("the answer has a header line without ':'");
-      const std::string name = lower(std::string_view(*line).substr(0, colon));
-      const std::string_view value = trim(std::string_view(*line).substr(colon + 1));
-      if (name == "content-length") head.length = parse_number<std::uint64_t>(value);
-      if (name == "content-type") head.content_type = std::string(value);
-      if (name == "transfer-encoding") head.is_chunked = lower(value) == "chunked";
-      if (name == "connection" && lower(value) == "close") head.keep_alive = false;
+      LARDER_RETURN_IF_ERROR(head.take_field(*line));
     }
-  } while (head.status == 100);
-  return head;
+    if (head.status != 100) return head;  // "100 Continue" is passed over
+  }
 }
 
 Status HttpClient::read_counted(std::uint64_t size_bytes, const std::function<Status(std::string_view)>& sink) {

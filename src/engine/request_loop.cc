@@ -1,6 +1,7 @@
 #include "engine/request_loop.h"
 
 #include <algorithm>
+#include <cassert>
 #include <iterator>
 #include <utility>
 
@@ -186,6 +187,7 @@ std::vector<RequestLoop::Share> RequestLoop::plan_step() {
 }
 
 RequestLoop::Prepared RequestLoop::prepare(Sequence& sequence, std::uint64_t chunk, std::vector<Share>& shares) {
+  assert(sequence.id);
   Result<StepGrant> grant = parts_.cache->prepare_step(*sequence.id, sequence.computed + chunk);
   if (!grant.is_ok()) {
     if (grant.status().code() == StatusCode::kOverloaded) {
@@ -232,6 +234,7 @@ void RequestLoop::apply(Share& share, const StepResult& result) {
     restart(s, result.status);
     return;
   }
+  assert(s.id);
   s.computed += share.chunk;
   const Status completed = parts_.cache->complete_step(*s.id, std::span<const TokenId>(s.tokens).first(s.computed));
   if (!completed.is_ok()) {
@@ -279,6 +282,7 @@ void RequestLoop::sample(Sequence& s, const StepResult& result) {
 // A load-back that failed costs a recomputation; an engine that refuses the sequence, or fails it again and again, ends
 // it.
 void RequestLoop::restart(Sequence& s, const Status& why) {
+  assert(s.id);
   ++totals_.restarts;
   ++s.restarts;
   Status status = why;

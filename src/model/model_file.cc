@@ -83,10 +83,10 @@ std::string suggestion(std::string_view word, std::span<const std::string_view> 
 
 template <class Unsigned>
 Status read_number(const Tree& tree, const Place& place, Unsigned& out) {
-  constexpr std::uint64_t high = std::numeric_limits<Unsigned>::max();
+  constexpr std::uint64_t kHigh = std::numeric_limits<Unsigned>::max();
   const auto* number = tree.as<std::uint64_t>();
-  if (number == nullptr || *number > high) {
-    return place.error("expected a whole number from 0 to " + std::to_string(high) + ", got " + shown(tree));
+  if (number == nullptr || *number > kHigh) {
+    return place.error("expected a whole number from 0 to " + std::to_string(kHigh) + ", got " + shown(tree));
   }
   out = static_cast<Unsigned>(*number);
   return Status::ok();

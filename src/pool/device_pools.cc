@@ -109,7 +109,11 @@ bool DevicePools::reserve(const ComponentCounts& counts, std::array<std::vector<
     if (counts[c] > tables_[c].counts().free) return false;
   }
   for (std::size_t c = 0; c < kComponentCount; ++c) {
-    for (std::uint32_t i = 0; i < counts[c]; ++i) out[c].push_back(DeviceSlot(*tables_[c].allocate()));
+    for (std::uint32_t i = 0; i < counts[c]; ++i) {
+      const auto slot = tables_[c].allocate();
+      assert(slot);
+      out[c].push_back(DeviceSlot(*slot));
+    }
   }
   return true;
 }

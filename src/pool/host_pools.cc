@@ -114,13 +114,14 @@ Result<std::unique_ptr<HostPools>> HostPools::create(const ModelSpec& model, Hos
 
 HostSlot HostPools::take(ComponentKind c) {
   const std::size_t i = index_of(c);
-  const std::uint32_t slot = *tables_[i].allocate();
-  const std::size_t first = std::size_t{slot} * per_slot_[i];
+  const auto slot = tables_[i].allocate();
+  assert(slot);
+  const std::size_t first = std::size_t{*slot} * per_slot_[i];
   for (std::size_t b = 0; b < per_slot_[i]; ++b) {
     blocks_[i][first + b] = free_blocks_.back();
     free_blocks_.pop_back();
   }
-  return HostSlot(slot);
+  return HostSlot(*slot);
 }
 
 std::optional<HostSlot> HostPools::allocate(ComponentKind c) {

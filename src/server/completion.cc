@@ -205,8 +205,9 @@ void Completion::answer_failure() {
 
 void Completion::cancel_all() {
   for (std::size_t i = 0; i < prompts_.size(); ++i) {
-    if (!prompts_[i].ticket) continue;
-    context_.scheduler->cancel(*prompts_[i].ticket);
+    const auto& ticket = prompts_[i].ticket;
+    if (!ticket) continue;
+    context_.scheduler->cancel(*ticket);
     if (states_[i].is_ended()) continue;
     states_[i].finish = FinishReason::kAbort;
     end_prompt(i);

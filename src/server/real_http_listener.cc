@@ -17,6 +17,7 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <cassert>
 #include <unordered_map>
 
 #include <fmt/format.h>
@@ -169,6 +170,14 @@ class Session : public std::enable_shared_from_this<Session> {
     }
   }
 
+  using Parser = http::request_parser<http::string_body>;
+
+  // From the first read on.
+  Parser& parser() {
+    assert(parser_);
+    return *parser_;
+  }
+
   void read_next() {
     parser_.emplace();
     parser_->header_limit(core_->options.max_header_bytes);
@@ -180,7 +189,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   void on_head(ErrorCode error) {
     if (error) return read_failed(error);
-    const auto& head = parser_->get();
+    const auto& head = parser().get();
     stream_.expires_after(core_->options.read_limit);
     if (beast::iequals(head[http::field::expect], "100-continue")) {
       send("HTTP/1.1 100 Continue\r\n\r\n", [this](bool ok) {
@@ -193,7 +202,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   void read_body() {
     stream_.expires_after(core_->options.read_limit);
-    http::async_read(stream_, buffer_, *parser_,
+    http::async_read(stream_, buffer_, parser(),
                      [self = shared_from_this()](ErrorCode error, std::size_t) { self->on_request(error); });
   }
 
@@ -213,7 +222,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   void on_request(ErrorCode error) {
     if (error) return read_failed(error);
-    auto message = parser_->release();
+    auto message = parser().release();
     stream_.expires_never();
     ++serial_;
     in_request_ = true;
@@ -327,7 +336,7 @@ class Session : public std::enable_shared_from_this<Session> {
   const std::shared_ptr<Core> core_;
   beast::tcp_stream stream_;
   beast::flat_buffer buffer_;
-  std::optional<http::request_parser<http::string_body>> parser_;
+  std::optional<Parser> parser_;
   std::array<char, 4096> scratch_;
   std::uint64_t serial_ = 0;  // of the current request; grows at its begin and its end
   std::function<void()> gone_;

@@ -131,12 +131,14 @@ HttpResponse ReferenceRoutes::find(const MetadataNamespace& name_space, Referenc
   std::string out = for_reading ? "{\"indices\":[" : "{\"exists\":[";
   const auto& refs = found->front();
   out.reserve(out.size() + refs.size() * 8 + 2);
-  for (std::size_t i = 0; i < refs.size(); ++i) {
-    if (i > 0) out += ',';
+  const char* comma = "";
+  for (const auto& ref : refs) {
+    out += comma;
+    comma = ",";
     if (!for_reading) {
-      out += refs[i] ? "true" : "false";
+      out += ref ? "true" : "false";
     } else {
-      out += refs[i] ? std::to_string(refs[i]->page) : "null";
+      out += ref ? std::to_string(ref->page) : "null";
     }
   }
   out += "]}";

@@ -40,7 +40,8 @@ Result<std::uint64_t> parse_size_bytes(std::string_view text) {
 
 std::string text_option(const BackendOptions& options, const std::string& key, std::string fallback) {
   const auto at = options.find(key);
-  return at == options.end() || at->second.empty() ? std::move(fallback) : at->second;
+  if (at == options.end() || at->second.empty()) return fallback;
+  return at->second;
 }
 
 Result<std::uint64_t> size_option(const BackendOptions& options, const std::string& key, std::uint64_t fallback) {

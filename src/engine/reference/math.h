@@ -64,6 +64,7 @@ struct SinCos {
 
 // Precondition: 0 <= angle < 2^20 (positions times frequencies <= 1). Absolute error about 1e-15.
 [[nodiscard]] inline SinCos sin_cos_exact(double angle) {
+  // It may round a tie either way: the neighbouring quadrant does as well. NOLINTNEXTLINE(bugprone-incorrect-roundings)
   const auto quadrant = static_cast<std::int64_t>(angle * 0.63661977236758134308 + 0.5);
   const double n = static_cast<double>(quadrant);
   // pi/2 in two parts; the first has 33 bits, so n * it is exact.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cstring>
 #include <optional>
 #include <unordered_set>
@@ -195,6 +196,7 @@ bool has_list(const VolumeFormat& format, std::uint64_t version, const std::vect
 }
 
 Status write_list(FileSystem& files, const OpenedVolume& v) {
+  assert(v.format);
   // The process before may have ended between the two.
   LARDER_RETURN_IF_ERROR(files.sync_dir(parent_path(v.volume.directory)));
   return write_format(files, v.volume.directory, *v.format);
@@ -207,6 +209,7 @@ Status write_lists(FileSystem& files, std::vector<OpenedVolume>& volumes, const 
   std::vector<OpenedVolume*> order;
   std::vector<VolumeMember> members;
   for (OpenedVolume& v : volumes) {
+    assert(v.format);  // each has one, or has just got one
     order.push_back(&v);
     members.push_back({v.format->volume, v.format->id, v.volume.directory});
   }
@@ -216,6 +219,7 @@ Status write_lists(FileSystem& files, std::vector<OpenedVolume>& volumes, const 
   const bool has_joined = order.back()->is_new;
   const std::uint64_t version = before.version + (has_joined || before.version == 0 ? 1 : 0);
   for (OpenedVolume* v : order) {
+    assert(v->format);
     if (has_list(*v->format, version, members)) continue;
     v->format->set_version = version;
     v->format->members = members;

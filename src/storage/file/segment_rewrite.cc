@@ -106,9 +106,9 @@ class SegmentCopy {
     for (std::size_t i = 0; i < group.size(); ++i) LARDER_RETURN_IF_ERROR(copy(group[i].location, placed[i].location));
     LARDER_RETURN_IF_ERROR(pad_to(record_end));
     ++footer_.records;
-    for (ListedPage& page : placed) {
+    for (const ListedPage& page : placed) {
       footer_.max_generation = std::max(footer_.max_generation, page.location.generation);
-      footer_.pages.push_back(std::move(page));
+      footer_.pages.push_back(page);
     }
     return Status::ok();
   }

@@ -121,7 +121,7 @@ void scan_one(FileSystem& files, StoreReport& report, std::uint32_t volume, Segm
     out.status = at_path(out.path, scan.status());
   } else {
     const auto index = static_cast<std::uint32_t>(report.segments.size());
-    for (ListedPage& page : scan->pages) report.pages.push_back({std::move(page), index, PageState::kLive});
+    for (const ListedPage& page : scan->pages) report.pages.push_back({page, index, PageState::kLive});
     out.scan = std::move(*scan);
     out.scan.pages.clear();
     out.pages = static_cast<std::uint32_t>(report.pages.size()) - out.first_page;

@@ -11,6 +11,14 @@ namespace {
 // More pages than these are looked up by a task, not by the caller.
 constexpr std::size_t kQuickItems = 4;
 
+void add_counts(BackendStats& out, const NamespaceStats& numbers, const NamedGeometry& geometry) {
+  out.pages += numbers.stored;
+  out.bytes += numbers.stored * geometry.payload_bytes;
+  out.physical_bytes += numbers.stored * geometry.slots.slot_bytes;
+  out.capacity_bytes += numbers.pages * geometry.slots.slot_bytes;
+  out.evicted += numbers.evicted;
+}
+
 }  // namespace
 
 Hf3fsBackend::Hf3fsBackend(const Hf3fsOptions& options, std::shared_ptr<MetadataService> service,
@@ -175,12 +183,7 @@ BackendStats Hf3fsBackend::stats() const {
   out.suspended_volumes = store_->stats().is_down ? 1 : 0;
   for (const auto& [name, numbers] : counts_.read()) {
     const std::optional<NamedGeometry> geometry = readable(name);
-    if (!geometry || !is_counted(name)) continue;
-    out.pages += numbers.stored;
-    out.bytes += numbers.stored * geometry->payload_bytes;
-    out.physical_bytes += numbers.stored * geometry->slots.slot_bytes;
-    out.capacity_bytes += numbers.pages * geometry->slots.slot_bytes;
-    out.evicted += numbers.evicted;
+    if (geometry && is_counted(name)) add_counts(out, numbers, *geometry);
   }
   return out;
 }

@@ -97,6 +97,8 @@ class Hf3fsBackend final : public StorageBackend {
   // hf3fs_spaces.cc
   [[nodiscard]] Result<SpacePtr> space_for(const StoreScope& scope, PoolName pool, std::uint64_t payload_bytes)
       LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] std::shared_ptr<Space> make_space(const MetadataNamespace& name, PoolName pool,
+                                                  const NamedGeometry& geometry) const;
   [[nodiscard]] MetadataNamespace space_name(const StoreScope& scope, PoolName pool,
                                              const NamedGeometry& geometry) const;
   // An error: it is not known whether there are any.
@@ -105,6 +107,7 @@ class Hf3fsBackend final : public StorageBackend {
   // Those that hold pages of this rank's.
   [[nodiscard]] std::vector<SpacePtr> all_spaces() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Status look_for_spaces() LARDER_EXCLUDES(mutex_);
+  void learn_space(const MetadataNamespace& name) LARDER_REQUIRES(mutex_);  // unless it is known, or is not readable
   // All namespaces that hold pages of this rank's, of any geometry: one that this process cannot read now is read again
   // when its options are back. An error: there may be others than those that `out` has then.
   [[nodiscard]] Status names_to_clear(std::set<MetadataNamespace>& out) LARDER_EXCLUDES(mutex_);

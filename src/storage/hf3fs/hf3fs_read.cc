@@ -30,7 +30,8 @@ void Hf3fsBackend::run_read(const std::shared_ptr<ReadOperation>& op) {
     if (job->items[i].space) start_read(job, i);
   }
   if (job->left.fetch_sub(1, std::memory_order_acq_rel) == 1) return end_read(job);
-  if (job->caller && job->caller->wait(2 * options_.client_timeout)) finish_read(*job);
+  auto& caller = job->caller;
+  if (caller && caller->wait(2 * options_.client_timeout)) finish_read(*job);
 }
 
 // Fills in where each page is; those that are nowhere have their status.

@@ -33,6 +33,17 @@ bool Hf3fsBackend::is_known(const StoreScope& scope, PoolName pool, std::uint64_
   return store_->has_open(space->base, purpose);
 }
 
+std::shared_ptr<Hf3fsBackend::Space> Hf3fsBackend::make_space(const MetadataNamespace& name, PoolName pool,
+                                                              const NamedGeometry& geometry) const {
+  auto space = std::make_shared<Space>();
+  space->name = name;
+  space->slots = geometry.slots;
+  space->payload_bytes = geometry.payload_bytes;
+  space->pool = pool;
+  space->base = options_.file_path_prefix + '.' + std::to_string(name.rank) + '.' + name.name;
+  return space;
+}
+
 Result<Hf3fsBackend::SpacePtr> Hf3fsBackend::space_for(const StoreScope& scope, PoolName pool,
                                                        std::uint64_t payload_bytes) {
   const SlotGeometry slots = make_slot_geometry(payload_bytes, options_.chunk_bytes, options_.files);
@@ -53,12 +64,7 @@ Result<Hf3fsBackend::SpacePtr> Hf3fsBackend::space_for(const StoreScope& scope, 
                             std::to_string(options_.file_size) + " bytes in " + std::to_string(slots.files) +
                             " files)");
   }
-  auto space = std::make_shared<Space>();
-  space->name = name;
-  space->slots = slots;
-  space->payload_bytes = payload_bytes;
-  space->pool = pool;
-  space->base = options_.file_path_prefix + '.' + std::to_string(name.rank) + '.' + name.name;
+  auto space = make_space(name, pool, {payload_bytes, slots});
   space->is_used = true;
   const Result<std::uint64_t> made = service_->initialize(space->name, pages);
   if (!made.is_ok()) return made.status();
@@ -106,6 +112,12 @@ std::vector<Hf3fsBackend::SpacePtr> Hf3fsBackend::all_spaces() {
   return out;
 }
 
+void Hf3fsBackend::learn_space(const MetadataNamespace& name) {
+  const auto geometry = readable(name);
+  const auto pool = parse_pool_name(std::string_view(name.name).substr(0, name.name.find('-')));
+  if (geometry && pool && !spaces_.contains(name)) spaces_.emplace(name, make_space(name, *pool, *geometry));
+}
+
 Status Hf3fsBackend::look_for_spaces() {
   {
     LockGuard guard(mutex_);
@@ -124,18 +136,7 @@ Status Hf3fsBackend::look_for_spaces() {
   last_look_ = found.status();
   has_looked_ = has_looked_ || found.is_ok();
   if (!found.is_ok()) return found.status();
-  for (const auto& [name, numbers] : *found) {
-    const std::optional<NamedGeometry> geometry = readable(name);
-    const auto pool = parse_pool_name(std::string_view(name.name).substr(0, name.name.find('-')));
-    if (!geometry || !pool || spaces_.contains(name)) continue;
-    auto space = std::make_shared<Space>();
-    space->name = name;
-    space->slots = geometry->slots;
-    space->payload_bytes = geometry->payload_bytes;
-    space->pool = *pool;
-    space->base = options_.file_path_prefix + '.' + std::to_string(name.rank) + '.' + name.name;
-    spaces_.emplace(name, std::move(space));
-  }
+  for (const auto& [name, numbers] : *found) learn_space(name);
   return Status::ok();
 }
 

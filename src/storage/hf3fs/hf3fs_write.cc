@@ -31,8 +31,8 @@ void Hf3fsBackend::run_write(const std::shared_ptr<WriteOperation>& op) {
   for (std::size_t group = 0; group < job->groups.size(); ++group) judge_group(*job, group);
   start_transfers(job);
   if (job->left.fetch_sub(1, std::memory_order_acq_rel) == 1) return end_write(*job);
-  WaitingCaller* const caller = job->caller ? &*job->caller : nullptr;
-  if (caller != nullptr && caller->wait(2 * options_.client_timeout)) end_write(*job);
+  auto& caller = job->caller;
+  if (caller && caller->wait(2 * options_.client_timeout)) end_write(*job);
 }
 
 bool Hf3fsBackend::claim_pages(const WriteJob& job) {

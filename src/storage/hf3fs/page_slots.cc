@@ -68,10 +68,11 @@ Result<NamedGeometry> parse_namespace_name(std::string_view name) {
   if (dash == std::string_view::npos || name.size() < dash + 1 + kFingerprintDigits) return bad;
   name.remove_prefix(dash + 1 + kFingerprintDigits);
   const auto payload = take_number(name, 'b');
-  const auto chunk = payload ? take_number(name, 'c') : std::nullopt;
-  const auto files = chunk ? take_number(name, 'f') : std::nullopt;
-  const bool is_whole = files && name.empty() && *payload <= kMaxPayloadBytes && *files > 0 && *files <= kMaxFiles;
-  if (!is_whole) return bad;
+  if (!payload || *payload > kMaxPayloadBytes) return bad;
+  const auto chunk = take_number(name, 'c');
+  if (!chunk) return bad;
+  const auto files = take_number(name, 'f');
+  if (!files || *files == 0 || *files > kMaxFiles || !name.empty()) return bad;
   return NamedGeometry{*payload, make_slot_geometry(*payload, *chunk, static_cast<std::uint32_t>(*files))};
 }
 

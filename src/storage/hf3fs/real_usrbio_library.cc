@@ -28,7 +28,7 @@ struct PosixTable {
 
 struct FunctionTable : PosixTable {
   void* handle = nullptr;
-#define LARDER_HF3FS_MEMBER(name) name##_fn* name = nullptr;
+#define LARDER_HF3FS_MEMBER(name) name##_fn* name = nullptr;  // NOLINT(bugprone-macro-parentheses): a name
   LARDER_HF3FS_SYMBOLS(LARDER_HF3FS_MEMBER)
 #undef LARDER_HF3FS_MEMBER
 };

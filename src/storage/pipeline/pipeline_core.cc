@@ -52,27 +52,30 @@ PipelineCore::PipelineCore(StorageBackend& inner, const PipelineOptions& options
 }
 
 Status PipelineCore::submit(OperationPtr op) {
-  Status status;
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    {
-      LockGuard guard(mutex_);
-      status = check_taken(*op, clock_.now());
-      LaneState& lane = lanes_[index_of(op->lane)];
-      if (status.is_ok()) {
-        metrics_.queued(op->lane, op->terms.urgency, 1);
-        ++waiting_;
-        ++unfinished_;
-        lane.queue.push(std::move(op));
-      } else if (status.code() == StatusCode::kOverloaded && attempt == 0) {
-        is_sweep_forced_ = true;  // perhaps what fills the queue need not wait any more
-      } else {
-        ++lane.refused;
-        metrics_.ended(op->lane, OperationResult::kRefused);
-        return status;
-      }
-    }
+  Status status = offer(op, true);
+  if (status.code() == StatusCode::kOverloaded) {
     pump();
-    if (status.is_ok()) break;
+    status = offer(op, false);
+  }
+  if (status.is_ok()) pump();
+  return status;
+}
+
+// Takes `op` if it is admitted. Refused for want of room, it may be offered once more after a sweep.
+Status PipelineCore::offer(OperationPtr& op, bool is_first) {
+  LockGuard guard(mutex_);
+  Status status = check_taken(*op, clock_.now());
+  LaneState& lane = lanes_[index_of(op->lane)];
+  if (status.is_ok()) {
+    metrics_.queued(op->lane, op->terms.urgency, 1);
+    ++waiting_;
+    ++unfinished_;
+    lane.queue.push(std::move(op));
+  } else if (is_first && status.code() == StatusCode::kOverloaded) {
+    is_sweep_forced_ = true;  // perhaps what fills the queue need not wait any more
+  } else {
+    ++lane.refused;
+    metrics_.ended(op->lane, OperationResult::kRefused);
   }
   return status;
 }

@@ -79,6 +79,7 @@ class PipelineCore : public std::enable_shared_from_this<PipelineCore> {
 
   void collect(TimePoint now, Batch& batch) LARDER_REQUIRES(mutex_);
   void collect_lane(Lane lane, TimePoint now, Batch& batch) LARDER_REQUIRES(mutex_);
+  [[nodiscard]] Status offer(OperationPtr& op, bool is_first) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Status check_taken(const QueuedOperation& op, TimePoint now) LARDER_REQUIRES(mutex_);
   [[nodiscard]] bool has_queue_room(const QueuedOperation& op) const LARDER_REQUIRES(mutex_);
   [[nodiscard]] bool has_place(const LaneState& lane, const QueuedOperation& op, bool is_probe) const

@@ -130,14 +130,15 @@ class Probe {
     });
     if (!submitted.is_ok()) return failure(step, submitted);
     LockGuard guard(box->mutex);
-    while (!box->result) {
+    auto& result = box->result;
+    while (!result) {
       const Nanos left = deadline_ - clock_.now();
       if (left > Nanos(0) && box->arrived.wait_for(box->mutex, left)) continue;
-      if (box->result) break;
+      if (result) break;
       return fail(StatusCode::kDeadlineExceeded, step, "no answer within the time limit",
                   "the medium hangs or is very slow: see the kernel log and the peer, or allow more time");
     }
-    return std::move(*box->result);
+    return std::move(*result);
   }
   [[nodiscard]] OperationTerms terms() const { return {Urgency::kWaiting, deadline_, nullptr}; }
 
@@ -287,11 +288,11 @@ Status Probe::check_misses() {
 
 Status Probe::clear() {
   // Boxed: a Result of a Status could not tell the two apart.
-  const auto got = await<std::optional<Status>>("clear", [&](std::function<void(std::optional<Status>)> done) {
-    return backend_.submit_clear(buffers_->scope, [done = std::move(done)](const Status& status) { done(status); });
+  const auto got = await<std::array<Status, 1>>("clear", [&](std::function<void(std::array<Status, 1>)> done) {
+    return backend_.submit_clear(buffers_->scope, [done = std::move(done)](const Status& status) { done({status}); });
   });
   if (!got.is_ok()) return got.status();
-  const Status status = **got;
+  const Status& status = got->front();
   return status.is_ok() ? status : failure("clear", status);
 }
 
