@@ -52,6 +52,8 @@ const std::map<std::string, Setter>& setters() {
       LARDER_FAKE_FIELD(fail_registration),
       LARDER_FAKE_FIELD(die_after_events),
       LARDER_FAKE_FIELD(probe_blocks),
+      LARDER_FAKE_FIELD(fail_call),
+      LARDER_FAKE_FIELD(call_error),
       LARDER_FAKE_FIELD(semaphores_fail),
       LARDER_FAKE_FIELD(entry_bytes),
       LARDER_FAKE_FIELD(report_leaks),

@@ -41,6 +41,8 @@ struct FakeConfig {
   std::vector<std::int64_t> fail_registration;
   std::uint64_t die_after_events = 0;
   bool probe_blocks = false;
+  std::uint64_t fail_call = 0;
+  int call_error = EIO;
   bool d1_partial_batch_stays = true, d2_ring_link_stays = true, d4_semaphore_unchecked = false;
   bool d8_bounds_of_first_only = false;
   bool semaphores_fail = false;

@@ -29,6 +29,9 @@
 //   die_after_events        the daemon dies after so many executed I/Os; 0: does not
 //   probe_blocks            the daemon is stopped: calls that ask the mount about a descriptor (is_hf3fs, reg_fd,
 //                           dereg_fd) wait until this is false again
+//   fail_call, call_error   the number of the call that fails, counted from 1 since this configuration (0: none), and
+//   its
+//                           errno. Calls that cannot say so (destroy, dereg_fd, unlink of memory) are not counted
 //   defects                 list of "D1" "D2" "D4" "D8" (3FS's own; default: D1 and D2)
 //   semaphores_fail         rings cannot have their semaphore: -EIO, or with D4 a ring that never does anything
 //   entry_bytes             what a ring entry takes, to look like another version
@@ -60,6 +63,7 @@ struct FakeStats {
   std::uint64_t started_unsubmitted;  // I/Os that were executed before submit was called
   std::uint64_t bytes_read, bytes_written;
   std::uint64_t faults;
+  std::uint64_t failed_calls;     // by fail_call
   std::uint64_t role_changes;     // prep or wait from another thread than the first
   std::uint64_t role_overlaps;    // two threads in one role at once
   std::uint64_t touched_buffers;  // buffers that the client changed between prep and completion
@@ -72,6 +76,7 @@ struct FakeStats {
   std::uint64_t in_flight;  // prepared and not completed
   std::uint64_t used_bytes;
   std::uint64_t trace_hash;  // sim and sync
+  const char* failed_call;   // the symbol that fail_call met last; null: none
 };
 
 extern "C" {

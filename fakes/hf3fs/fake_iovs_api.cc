@@ -44,10 +44,14 @@ int check_daemon(const World& world) { return world.alive() ? 0 : -ENOTCONN; }
 
 }  // namespace
 
-LARDER_FAKE_EXPORT bool hf3fs_is_hf3fs(int fd) { return World::get().answers_for(fd); }
+LARDER_FAKE_EXPORT bool hf3fs_is_hf3fs(int fd) {
+  World& world = World::get();
+  return world.next_call(__func__) == 0 && world.answers_for(fd);
+}
 
 LARDER_FAKE_EXPORT int hf3fs_extract_mount_point(char* buffer, int size, const char* path) {
   World& world = World::get();
+  if (world.next_call(__func__) != 0) return -1;
   const auto mount = path == nullptr ? std::nullopt : fake_mount_of(path);
   if (!mount) {
     count(world.counters.would_crash);  // throws through its C interface
@@ -63,6 +67,7 @@ LARDER_FAKE_EXPORT int hf3fs_extract_mount_point(char* buffer, int size, const c
 LARDER_FAKE_EXPORT int hf3fs_iovcreate(Hf3fsIov* iov, const char* mount, std::size_t size, std::size_t block_size,
                                        int numa) {
   World& world = World::get();
+  if (const int fault = world.next_call(__func__)) return -fault;
   const int refused = check_iov(world, iov, mount, size, block_size);
   if (refused != 0) return refused;
   if (!world.alive()) return -ENOTCONN;
@@ -81,6 +86,7 @@ LARDER_FAKE_EXPORT int hf3fs_iovcreate(Hf3fsIov* iov, const char* mount, std::si
 LARDER_FAKE_EXPORT int hf3fs_iovopen(Hf3fsIov* iov, const std::uint8_t id[16], const char* mount, std::size_t size,
                                      std::size_t block_size, int numa) {
   World& world = World::get();
+  if (const int fault = world.next_call(__func__)) return -fault;
   const int refused = check_iov(world, iov, mount, size, block_size);
   if (refused != 0) return refused;
   IovId wanted{};
@@ -126,6 +132,7 @@ LARDER_FAKE_EXPORT void hf3fs_iovdestroy(Hf3fsIov* iov) {
 LARDER_FAKE_EXPORT int hf3fs_reg_fd(int fd, std::uint64_t flags) {
   (void)flags;
   World& world = World::get();
+  if (const int refused = world.next_call(__func__)) return refused;
   if (!world.answers_for(fd)) return EBADF;
   const FakeConfig& config = world.config();
   return world.fds.add(fd, config.chunk_bytes, world.daemon_life(), config.max_fds);
@@ -137,7 +144,9 @@ LARDER_FAKE_EXPORT void hf3fs_dereg_fd(int fd) {
 }
 
 LARDER_FAKE_EXPORT int hf3fs_hardlink(const char* target, const char* link_name) {
-  if (!World::get().alive()) return ENOTCONN;
+  World& world = World::get();
+  if (const int refused = world.next_call(__func__)) return refused;
+  if (!world.alive()) return ENOTCONN;
   return ::link(target, link_name) == 0 ? 0 : errno;
 }
 
@@ -145,6 +154,7 @@ LARDER_FAKE_EXPORT int hf3fs_punchhole(int fd, int n, const std::size_t* start, 
                                        std::size_t flags) {
   (void)flags;
   World& world = World::get();
+  if (const int refused = world.next_call(__func__)) return refused;
   if (!world.alive() || !is_on_fake_mount(fd)) return ENOTTY;  // the ioctl is not known there
   if (n < 0 || static_cast<std::size_t>(n) > kMaxPunchRanges) {
     count(world.counters.would_crash);
@@ -161,6 +171,7 @@ LARDER_FAKE_EXPORT int hf3fs_punchhole(int fd, int n, const std::size_t* start, 
 
 LARDER_FAKE_EXPORT int larder_hf3fs_posix_open(const char* path, int flags, mode_t mode) {
   World& world = World::get();
+  if (const int refused = world.next_call(__func__)) return -refused;
   const FakeConfig& config = world.config();
   if (!world.alive()) return -ENOTCONN;
   if (config.max_fds != 0 && world.fds.opened() >= config.max_fds) return -EMFILE;
@@ -178,11 +189,13 @@ LARDER_FAKE_EXPORT int larder_hf3fs_posix_close(int fd) {
   World& world = World::get();
   const auto [file, writable] = world.fds.note_close(fd);
   if (file != nullptr && writable && world.alive()) file->sync_length();  // the close of a written file is an fsync
-  return ::close(fd) == 0 ? 0 : -errno;
+  const int refused = world.next_call(__func__);
+  return ::close(fd) == 0 ? -refused : -errno;  // one that fails has closed it all the same
 }
 
 LARDER_FAKE_EXPORT int larder_hf3fs_posix_ftruncate(int fd, std::uint64_t length) {
   World& world = World::get();
+  if (const int refused = world.next_call(__func__)) return -refused;
   if (const int dead = check_daemon(world)) return dead;
   if (world.config().read_only) return -EROFS;
   const auto file = is_on_fake_mount(fd) ? world.files.of_fd(fd, world.config().chunk_bytes) : nullptr;
@@ -192,6 +205,7 @@ LARDER_FAKE_EXPORT int larder_hf3fs_posix_ftruncate(int fd, std::uint64_t length
 
 LARDER_FAKE_EXPORT int larder_hf3fs_posix_fsync(int fd) {
   World& world = World::get();
+  if (const int refused = world.next_call(__func__)) return -refused;
   if (const int dead = check_daemon(world)) return dead;
   const auto file = world.files.find(fd);
   if (file == nullptr) return ::fsync(fd) == 0 ? 0 : -errno;
@@ -201,6 +215,7 @@ LARDER_FAKE_EXPORT int larder_hf3fs_posix_fsync(int fd) {
 
 LARDER_FAKE_EXPORT std::int64_t larder_hf3fs_posix_file_size(int fd) {
   World& world = World::get();
+  if (const int refused = world.next_call(__func__)) return -refused;
   if (const int dead = check_daemon(world)) return dead;
   const auto file = world.files.find(fd);
   if (file != nullptr) {
@@ -212,6 +227,7 @@ LARDER_FAKE_EXPORT std::int64_t larder_hf3fs_posix_file_size(int fd) {
 
 LARDER_FAKE_EXPORT int larder_hf3fs_posix_unlink(const char* path) {
   World& world = World::get();
+  if (const int refused = world.next_call(__func__)) return -refused;
   if (const int dead = check_daemon(world)) return dead;
   if (world.config().read_only) return -EROFS;
   return ::unlink(path) == 0 ? 0 : -errno;

@@ -90,6 +90,7 @@ LARDER_FAKE_EXPORT int hf3fs_io_entries(const Hf3fsIor* ior) {
 LARDER_FAKE_EXPORT int hf3fs_iorcreate4(Hf3fsIor* ior, const char* mount, int entries, bool for_read, int io_depth,
                                         int timeout, int numa, std::uint64_t flags) {
   (void)numa;
+  if (const int failed = World::get().next_call(__func__)) return -failed;
   RingSettings settings;
   settings.entries = entries;
   settings.for_read = for_read;
@@ -123,6 +124,7 @@ LARDER_FAKE_EXPORT void hf3fs_iordestroy(Hf3fsIor* ior) {
 LARDER_FAKE_EXPORT int hf3fs_prep_io(const Hf3fsIor* ior, const Hf3fsIov* iov, bool read, void* ptr, int fd,
                                      std::size_t offset, std::uint64_t length, const void* userdata) {
   World& world = World::get();
+  if (const int failed = world.next_call(__func__)) return -failed;
   if (ior == nullptr || iov == nullptr || ptr == nullptr) return -EINVAL;
   const auto ring = ring_of(world, ior);
   if (ring == nullptr) return -EINVAL;
@@ -157,6 +159,7 @@ LARDER_FAKE_EXPORT int hf3fs_prep_io(const Hf3fsIor* ior, const Hf3fsIov* iov, b
 
 LARDER_FAKE_EXPORT int hf3fs_submit_ios(const Hf3fsIor* ior) {
   World& world = World::get();
+  if (const int failed = world.next_call(__func__)) return -failed;
   const auto ring = ring_of(world, ior);
   if (ring == nullptr) return -EINVAL;
   if (ring->settings.broken_semaphore) {
@@ -176,6 +179,7 @@ LARDER_FAKE_EXPORT int hf3fs_submit_ios(const Hf3fsIor* ior) {
 LARDER_FAKE_EXPORT int hf3fs_wait_for_ios(const Hf3fsIor* ior, Hf3fsCqe* cqes, int capacity, int min_results,
                                           const struct timespec* deadline) {
   World& world = World::get();
+  if (const int failed = world.next_call(__func__)) return -failed;
   if (ior == nullptr || cqes == nullptr || capacity <= 0) return -EINVAL;
   const auto ring = ring_of(world, ior);
   if (ring == nullptr) return -EINVAL;

@@ -52,6 +52,7 @@ std::string World::change_config(const char* json) {
     std::string problem = parse_config(json, config);
     if (!problem.empty()) return problem;
     executed_since_config_.store(0, std::memory_order_relaxed);
+    calls_since_config_.store(0, std::memory_order_relaxed);
     seeded = config.seed != this->config().seed;
     publish(config);
   }
@@ -84,6 +85,14 @@ std::optional<FaultEffect> World::next_fault(bool read) {
     return effect;
   }
   return std::nullopt;
+}
+
+int World::next_call(const char* name) {
+  const FakeConfig& now = config();
+  if (calls_since_config_.fetch_add(1, std::memory_order_relaxed) + 1 != now.fail_call) return 0;
+  count(counters.failed_calls);
+  failed_call_.store(name, std::memory_order_relaxed);
+  return now.call_error;
 }
 
 std::uint64_t World::now_ms() const {
@@ -268,6 +277,7 @@ void World::read_stats(FakeStats& stats) const {
   }
   const FakeGuard guard(trace_mutex_);
   stats.trace_hash = trace_hash_;
+  stats.failed_call = failed_call_.load(std::memory_order_relaxed);
 }
 
 void World::reset_tables() {
@@ -308,6 +318,7 @@ void World::reset() {
     faults_.clear();
     fault_count_.store(0, std::memory_order_release);
     executed_since_config_.store(0, std::memory_order_relaxed);
+    calls_since_config_.store(0, std::memory_order_relaxed);
     publish(config);
   }
   steps.seed(config.seed);

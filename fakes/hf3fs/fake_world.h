@@ -35,6 +35,7 @@ namespace larder::hf3fs {
   X(bytes_read)                 \
   X(bytes_written)              \
   X(faults)                     \
+  X(failed_calls)               \
   X(role_changes)               \
   X(role_overlaps)              \
   X(touched_buffers)            \
@@ -75,6 +76,9 @@ class World {
   [[nodiscard]] std::string add_fault(const char* json) LARDER_EXCLUDES(config_mutex_);
   // The effect of the first rule that fits this I/O, which uses the rule up by one.
   [[nodiscard]] std::optional<FaultEffect> next_fault(bool read) LARDER_EXCLUDES(config_mutex_);
+
+  // Counts a call; the errno with which it fails, or 0.
+  [[nodiscard]] int next_call(const char* name);
 
   // Milliseconds: real and advanced in threads mode, only advanced in the others.
   [[nodiscard]] std::uint64_t now_ms() const;
@@ -133,6 +137,8 @@ class World {
   std::atomic<std::uint64_t> life_{1};
   std::atomic<std::uint64_t> advanced_ms_{0};
   std::atomic<std::uint64_t> executed_since_config_{0};
+  std::atomic<std::uint64_t> calls_since_config_{0};
+  std::atomic<const char*> failed_call_{nullptr};
 
   FakeMutex config_mutex_;
   FakeCondition published_;
