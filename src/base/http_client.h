@@ -41,8 +41,8 @@ class HttpClient {
   HttpClient& operator=(const HttpClient&) = delete;
 
   // Any status is an answer. kUnavailable: no connection, or it broke; kDeadlineExceeded: nothing came for `timeout`,
-  // or an address of the host let connecting wait and none was connected; kCorrupt: not HTTP; kUnsupported: a transfer
-  // encoding other than chunked. `media_type` is the body's.
+  // or an address of the host let connecting wait and none was connected; kCorrupt: not HTTP/1.1; kUnsupported: a
+  // transfer encoding other than chunked. `media_type` is the body's.
   [[nodiscard]] Result<HttpReply> request(std::string_view method, std::string_view target, std::string_view body = {},
                                           std::string_view media_type = "application/json");
   // As request(), but lines (without their end) of a 200 answer go to `on_line` as they arrive; false from it ends the
@@ -65,7 +65,7 @@ class HttpClient {
   [[nodiscard]] Status read_body(const Head& head, const std::function<Status(std::string_view)>& sink);
   [[nodiscard]] Status read_counted(std::uint64_t size_bytes, const std::function<Status(std::string_view)>& sink);
   [[nodiscard]] Status read_chunked(const std::function<Status(std::string_view)>& sink);
-  [[nodiscard]] Result<std::string> read_line();
+  [[nodiscard]] Result<std::string> read_line(std::size_t& left);
   [[nodiscard]] std::string request_text(std::string_view method, std::string_view target, std::string_view body,
                                          std::string_view media_type) const;
 

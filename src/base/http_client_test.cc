@@ -82,6 +82,12 @@ class OneAnswerServer {
   ThreadPoolExecutor thread_{"answer", 1, 1};
 };
 
+std::string repeated(const std::string& text, int times) {
+  std::string out;
+  for (int i = 0; i < times; ++i) out += text;
+  return out;
+}
+
 Result<HttpReply> reply_to(const std::string& answer) {
   const OneAnswerServer server(answer);
   return HttpClient(server.url(), std::chrono::seconds(10)).request("GET", "/");
@@ -93,6 +99,8 @@ TEST(HttpClient, EveryFormOfAnAnswer) {
       {"HTTP/1.1 200\r\ncontent-length:5\r\nConnection: Close\r\n\r\nhello", "hello"},
       {"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "hello"},
       {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3;a=b\r\nllo\r\n0\r\n\r\n", "hello"},
+      {"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "hello"},
+      {"HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\nContent-Length: 5\r\n\r\nhello", "hello"},
       {"HTTP/1.0 200 OK\r\n\r\nhello", "hello"},
       {"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ""}};
   for (const auto& [answer, body] : cases) {
@@ -114,9 +122,12 @@ TEST(HttpClient, WhatIsWrongWithAnAnswerIsNamed) {
       {head + "nonsense\r\n\r\n", StatusCode::kCorrupt, "without ':'"},
       {head + "Content-Length: -5\r\n\r\nhello", StatusCode::kCorrupt, "broken Content-Length"},
       {head + "Content-Length: 18446744073709551616\r\n\r\nhello", StatusCode::kCorrupt, "broken Content-Length"},
+      {head + "Content-Length: 5\r\nContent-Length: 3\r\n\r\nhello", StatusCode::kCorrupt, "broken Content-Length"},
       {head + "Transfer-Encoding: gzip, chunked\r\n\r\n", StatusCode::kUnsupported, "'gzip, chunked'"},
       {head + "Transfer-Encoding: chunked\r\n\r\nxy\r\n", StatusCode::kCorrupt, "broken chunk"},
       {head + "X: " + std::string(80'000, 'x'), StatusCode::kCorrupt, "64 KiB"},
+      {head + repeated("X: y\r\n", 20'000), StatusCode::kCorrupt, "64 KiB"},
+      {repeated("HTTP/1.1 100 Continue\r\n\r\n", 20'000), StatusCode::kCorrupt, "64 KiB"},
       {head + "Content-Length: 9\r\n\r\nhello", StatusCode::kUnavailable, "closed the connection"},
       {head + "Transfer-Encoding: chunked\r\n\r\n5\r\nhel", StatusCode::kUnavailable, "closed the connection"},
       {"", StatusCode::kUnavailable, "closed the connection"}};

@@ -103,13 +103,15 @@ struct HttpClient::Head {
     const std::string name = lower(line.substr(0, colon));
     const std::string_view value = trim(line.substr(colon + 1));
     if (name == "content-length") {
-      length = parse_number<std::uint64_t>(value);
-      if (!length) return corrupt("the answer has a broken Content-Length");
+      const auto number = parse_number<std::uint64_t>(value);
+      if (!number || (length && *length != *number)) return corrupt("the answer has a broken Content-Length");
+      length = number;
     }
     if (name == "content-type") content_type = std::string(value);
     if (name == "transfer-encoding") {
       is_chunked = lower(value) == "chunked";
-      if (!is_chunked) return unsupported(fmt::format("the answer has Transfer-Encoding '{}'", value));
+      if (!is_chunked && lower(value) != "identity")
+        return unsupported(fmt::format("the answer has Transfer-Encoding '{}'", value));
     }
     if (name == "connection" && lower(value) == "close") keep_alive = false;
     return Status::ok();
@@ -217,32 +219,35 @@ Status HttpClient::receive() {
   }
 }
 
-Result<std::string> HttpClient::read_line() {
+// `left`: how many bytes such lines may have together; becomes less by this one.
+Result<std::string> HttpClient::read_line(std::size_t& left) {
   for (;;) {
     const std::size_t end = buffer_.find('\n');
+    if (std::min(end, buffer_.size()) >= left) return corrupt("the head of the answer is longer than 64 KiB");
     if (end != std::string::npos) {
       std::string line(trim(std::string_view(buffer_).substr(0, end)));
       buffer_.erase(0, end + 1);
+      left -= end + 1;
       return line;
     }
-    if (buffer_.size() > kMaxHeadBytes) return corrupt("the head of the answer is longer than 64 KiB");
     LARDER_RETURN_IF_ERROR(receive());
   }
 }
 
 Result<HttpClient::Head> HttpClient::read_head() {
+  std::size_t left = kMaxHeadBytes;
   for (;;) {
     Head head;
-    const Result<std::string> first = read_line();
-    if (!first.is_ok()) return first.status();
-    LARDER_RETURN_IF_ERROR(head.take_status_line(*first));
+    Result<std::string> line = read_line(left);
+    if (!line.is_ok()) return line.status();
+    LARDER_RETURN_IF_ERROR(head.take_status_line(*line));
     for (;;) {
-      const Result<std::string> line = read_line();
+      line = read_line(left);
       if (!line.is_ok()) return line.status();
       if (line->empty()) break;
       LARDER_RETURN_IF_ERROR(head.take_field(*line));
     }
-    if (head.status != 100) return head;  // "100 Continue" is passed over
+    if (head.status >= 200) return head;  // "100 Continue" and the like are passed over
   }
 }
 
@@ -260,12 +265,13 @@ Status HttpClient::read_counted(std::uint64_t size_bytes, const std::function<St
 
 Status HttpClient::read_chunked(const std::function<Status(std::string_view)>& sink) {
   for (;;) {
-    Result<std::string> line = read_line();
+    std::size_t left = kMaxHeadBytes;
+    Result<std::string> line = read_line(left);
     if (!line.is_ok()) return line.status();
     const auto size_bytes = parse_number<std::uint64_t>(trim(std::string_view(*line).substr(0, line->find(';'))), 16);
     if (!size_bytes) return corrupt("the answer has a broken chunk");
     if (*size_bytes > 0) LARDER_RETURN_IF_ERROR(read_counted(*size_bytes, sink));
-    Result<std::string> end = read_line();  // after the data, or after the last chunk (we expect no trailers)
+    Result<std::string> end = read_line(left);  // after the data, or after the last chunk (we expect no trailers)
     if (!end.is_ok()) return end.status();
     if (*size_bytes == 0) return Status::ok();
   }

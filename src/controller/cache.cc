@@ -192,9 +192,9 @@ Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
 RequestPhase CacheImpl::phase(RequestId id) const {
   const Request* r = find(id);
   if (!r) return RequestPhase::kReady;
+  if (parted_.is_ok()) return r->phase;
   // Nothing that a request waits for will come: its next call says why.
-  if (!parted_.is_ok() && r->phase == RequestPhase::kPrefetching) return RequestPhase::kReady;
-  return r->phase;
+  return r->phase <= RequestPhase::kReady ? RequestPhase::kReady : RequestPhase::kRunning;
 }
 
 std::uint64_t CacheImpl::computed_tokens(RequestId id) const {
@@ -236,7 +236,7 @@ void CacheImpl::release(Request& r) {
 void CacheImpl::finish(RequestId id) {
   Request* r = find(id);
   if (!r) return;
-  if (r->phase == RequestPhase::kRunning && config_.enabled && !r->failed) {
+  if (r->phase == RequestPhase::kRunning && config_.enabled && !r->failed && parted_.is_ok()) {
     drop_granted(*r);  // a step that was prepared and did not complete may have written there
     // A conflict (the same pages are being loaded by another request) only costs the tail: they are there already.
     (void)commit(*r, r->computed / page_size());
@@ -327,6 +327,7 @@ bool CacheImpl::apply_arrivals() {
 void CacheImpl::report(Op& op) {
   if (op.reported) return;
   op.reported = true;
+  if (!parted_.is_ok() && op.kind != OpKind::kExplain) return;  // the others may know the same number as another's
   OutcomeBits bits = outcome_of(op);
   const bool local = !ranks_ || op.kind == OpKind::kExplain;
   if (local) {
@@ -393,7 +394,7 @@ bool CacheImpl::poll(Nanos wait) {
     changed = apply_arrivals();
     check_timers();
   }
-  if (ranks_) {
+  if (ranks_ && parted_.is_ok()) {
     report_refused();
     take_agreed();
   }
@@ -401,24 +402,23 @@ bool CacheImpl::poll(Nanos wait) {
   std::vector<AgreedEvent> events;
   events.swap(agreed_);
   for (const AgreedEvent& event : events) apply(event.op, event.bits);
-  pump_stores();
+  if (parted_.is_ok()) pump_stores();
   return changed || !events.empty();
 }
 
 // A follower must not act on this step before it knows what the leader applied in it, or the ranks part for good.
 void CacheImpl::take_agreed() {
-  if (!parted_.is_ok()) return;
   const bool pending = ops_.size() > open(OpKind::kExplain);
-  const TimePoint give_up = clock_.now() + config_.rank_plan_limit;
+  // Counted, and not by the clock: a machine that slept has given the leader no time.
+  std::int64_t left = std::max<std::int64_t>(1, config_.rank_plan_limit / config_.rank_plan_wait);
   while (true) {
     const Status taken = ranks_->take(step_, pending, config_.rank_plan_wait, agreed_);
     if (taken.is_ok()) break;
     const bool leader_is_ahead = taken.code() == StatusCode::kOverloaded;
     if (leader_is_ahead) (void)inbox_.wait_for(config_.rank_plan_wait);
-    if (clock_.now() >= give_up || (!leader_is_ahead && taken.code() != StatusCode::kDeadlineExceeded)) {
-      part_from_ranks(taken);
-      break;
-    }
+    const bool may_come =
+        leader_is_ahead || taken.code() == StatusCode::kDeadlineExceeded || taken.code() == StatusCode::kUnavailable;
+    if (--left == 0 || !may_come) return part_from_ranks(taken);
     (void)apply_arrivals();  // what the leader waits for may be this rank's report
     report_refused();
   }

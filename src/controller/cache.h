@@ -12,11 +12,12 @@
 //   was computed is handed to the tree as soon as whole pages are there, so that others can share it at once).
 //
 // Threads: every method on the cache thread (the engine's scheduler thread). Workers post completions into a bounded
-// inbox that poll() drains. Nothing here blocks except poll(wait > 0).
+// inbox that poll() drains. Nothing here blocks except poll(wait > 0), and poll() of several ranks, for the others.
 // Degradation (rule 5): an error of a tier becomes a miss and a counter; only the caller's own mistakes come back.
 // Ranks: one that has had no plan from the leader for rank_plan_limit (or the leader, when a follower is too far behind
-// for as long) decides nothing any more: every call for a request but finish() and abort() is kUnavailable from then
-// on, and counts as rank_timeouts 1. There is no way back: end the process, and start all ranks anew.
+// for as long), or whose group has failed, decides nothing any more. From then on rank_timeouts is 1; every call for a
+// request but finish() and abort(), which only let go, is kUnavailable; and what is in flight never ends, nor does a
+// wait for it: the destructor waits for its 10 s. There is no way back: end the process, and start all ranks anew.
 #pragma once
 
 #include <array>
@@ -109,7 +110,7 @@ struct CacheCounters {  // pages; conservation: backed_up + prefetched == host_r
   std::uint64_t prefetch_late = 0, prefetch_partial = 0, prefetch_refused = 0, backup_no_room = 0, corrupt = 0;
   std::uint64_t prefetch_shared = 0;  // requests that waited for the read of another instead of one of their own
   std::uint64_t store_waits = 0;      // polls for which room was refused, so that storage could take what would go
-  std::uint64_t rank_timeouts = 0;    // 1: this rank has lost the others ("Ranks" below)
+  std::uint64_t rank_timeouts = 0;    // 1: this rank has lost the others ("Ranks" above)
   std::uint64_t internal_errors = 0;  // refused double frees and the like: any is a defect worth a report
 };
 
@@ -122,8 +123,8 @@ class Cache {
   virtual ~Cache() = default;
 
   // kInvalidArgument: empty prompt, longer than the device pool can ever hold. kOverloaded: max_requests are there, or
-  // max_namespaces have a request or an operation in flight; try again after progress. A namespace that has neither is
-  // closed to make room, and what is cached of it on device and host is dropped.
+  // max_namespaces have a request or an operation in flight (or the 4096 oldest idle ones); try again after progress. A
+  // namespace that has neither is closed to make room, and what is cached of it on device and host is dropped.
   [[nodiscard]] virtual Result<RequestId> begin(const BeginRequest& request) = 0;
   [[nodiscard]] virtual RequestPhase phase(RequestId id) const = 0;
   // Decides the restore point, locks it, reserves slots for prompt + max_new_tokens, starts the load-back.

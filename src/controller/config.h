@@ -50,7 +50,7 @@ struct CacheConfig {
   Nanos backup_retry_delay = std::chrono::milliseconds(100);  // doubles with each retry
   bool host_tier_for_state = true;  // false: recurrent checkpoints stay on the device only (control run)
   bool host_tier_for_full = true;   // false: KV stays on the device only (control run)
-  Nanos rank_plan_wait = std::chrono::milliseconds(2);  // followers: one wait for the leader's plan of a step
+  Nanos rank_plan_wait = std::chrono::milliseconds(2);  // one wait for the leader's plan, or for slow followers
   Nanos rank_plan_limit = std::chrono::seconds(30);     // ... and for how long it is repeated (cache.h, "Ranks")
   bool storage_durable = false;                         // wait for fsync before a page counts as stored
 };

@@ -42,7 +42,7 @@ void CacheImpl::storage_cleared() {
   tree_.track_unstored(storage_epoch_);
   unstored_hint_ = true;  // prefixes cached before get their keys completed and are backed up
   store_again_ = false;
-  pump_stores();
+  if (parted_.is_ok()) pump_stores();
 }
 
 void CacheImpl::set_policies(PrefetchPolicy prefetch, WritePolicy write) {

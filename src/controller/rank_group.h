@@ -43,7 +43,9 @@ class RankGroup {
   // Events to apply before `step` (steps count up by one, from 0, on every rank). `pending`: this rank has operations
   // outstanding (the same on all ranks). kDeadlineExceeded: the leader's plan did not come in time; nothing is lost,
   // the next call with the same step goes on, and one with a later step makes up for those left out. kOverloaded,
-  // leader only: a follower is thousands of steps behind. kInvalidArgument: a step that was taken already.
+  // leader only: a follower is thousands of steps behind. The cache asks again after these, and after kUnavailable,
+  // for rank_plan_limit; any other code is the end of this rank (cache.h, "Ranks"). kInvalidArgument: a step that was
+  // taken already.
   [[nodiscard]] virtual Status take(std::uint64_t step, bool pending, Nanos deadline,
                                     std::vector<AgreedEvent>& out) = 0;
 };

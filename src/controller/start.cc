@@ -73,6 +73,7 @@ void CacheImpl::end_turn_wait(const Request& r) {
 
 // Requests begin in the order of their ids, so the first is the first to give up.
 void CacheImpl::arm_turn_timer() {
+  if (!parted_.is_ok()) return;
   const RequestId first(turn_waits_.empty() ? 0 : *turn_waits_.begin());
   if (const auto old = ops_.find(turn_timer_.v); old != ops_.end()) {
     if (old->second.request == first) return;

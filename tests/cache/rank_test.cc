@@ -265,6 +265,7 @@ class FollowerOfOne final : public RankGroup {
     return Status::ok();
   }
   [[nodiscard]] std::uint64_t waits() const { return waits_; }
+  [[nodiscard]] std::size_t reported() const { return reported_.size(); }
 
  private:
   std::vector<AgreedEvent> reported_;
@@ -291,6 +292,7 @@ TEST(RankThatLostItsLeader, DecidesNothingAnyMore) {
   const Result<RequestId> fetching = h.cache->begin({.tokens = stored, .max_new_tokens = 4});
   ASSERT_TRUE(fetching.is_ok());
   ASSERT_EQ(h.cache->phase(*fetching), RequestPhase::kPrefetching);
+  (void)h.run(prompt_of(8, 70), 1);  // its backup is under way
 
   group.lose_leader(h.clock);
   const TimePoint before = h.clock.now();
@@ -308,8 +310,12 @@ TEST(RankThatLostItsLeader, DecidesNothingAnyMore) {
   EXPECT_EQ(h.cache->prepare_step(*running, 8).status().to_string(), refused);
   EXPECT_EQ(h.cache->complete_step(*running, other).to_string(), refused);
   EXPECT_EQ(h.cache->restart(*running).to_string(), refused);
-  h.cache->abort(*running);
-  h.cache->finish(*fetching);
+  h.cache->storage_cleared();
+  h.cache->finish(*running);
+  h.cache->abort(*fetching);
+  const std::size_t reported = group.reported();
+  for (int i = 0; i < 20; ++i) (void)h.run_background(8);
+  EXPECT_EQ(group.reported(), reported) << "the others hear nothing from it";
   EXPECT_EQ(h.cache->check_invariants().to_string(), "ok");
 }
 

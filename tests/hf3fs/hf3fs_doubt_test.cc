@@ -31,6 +31,28 @@ TEST_F(Doubt, AGroupIsAcknowledgedOnlyWhenItIsConfirmed) {
   EXPECT_EQ(presence(PoolName::kKv, {1, 2}), "11");
 }
 
+// Of a page, these codes would mean that it was declined, or that it is damaged.
+TEST_F(Doubt, WhatIsNoServiceSaysNothingAboutPages) {
+  auto line = std::make_shared<DoubtfulService>(service_);
+  reached_through_ = line;
+  open();
+  const Page stored{PoolName::kKv, 1};
+  ASSERT_TRUE(write({{stored}}).at(0).is_ok());
+  for (const StatusCode code : {StatusCode::kUnsupported, StatusCode::kCorrupt}) {
+    line->foreign_answer = code;
+    EXPECT_EQ(write({{{PoolName::kKv, 2}}}).at(0).code(), StatusCode::kUnavailable);
+    EXPECT_EQ(read_one(stored).code(), StatusCode::kUnavailable);
+    EXPECT_EQ(presence_status(PoolName::kKv, {1}).code(), StatusCode::kUnavailable);
+    line->before_reserve_answers = [&] { line->foreign_answer = code; };  // the confirmation meets it
+    line->foreign_answer = StatusCode::kOk;
+    EXPECT_EQ(write({{{PoolName::kKv, 3}}}).at(0).code(), StatusCode::kUnavailable);
+    line->before_reserve_answers = nullptr;
+    line->foreign_answer = StatusCode::kOk;
+    clock_.advance(std::chrono::hours(1));  // what was reserved comes back
+    EXPECT_TRUE(read_one(stored).is_ok());
+  }
+}
+
 // Takes tasks and, from one on, drops them: an executor that is shut down.
 class EndingExecutor final : public Executor {
  public:

@@ -121,13 +121,23 @@ template <class Answers, class Wanted, class SizeOf>
   return fits ? Status::ok() : unavailable("hf3fs: the metadata service's answer does not fit the question");
 }
 
+// Of a page these codes would say that it is damaged, or that it was declined. What does not speak the service's
+// language has said nothing about pages.
+[[nodiscard]] inline Status service_failure(const Status& status) {
+  const bool is_foreign = status.code() == StatusCode::kUnsupported || status.code() == StatusCode::kCorrupt;
+  return is_foreign ? unavailable(status.message()) : status;
+}
+
 template <class Call>
 auto Hf3fsBackend::call_service(const Call& call) -> decltype(call()) {
   auto answer = call();
-  if (answer.status().code() != StatusCode::kNotFound) return answer;
-  const Status again = initialize_again();
-  if (!again.is_ok()) return again;
-  return call();
+  if (answer.status().code() == StatusCode::kNotFound) {
+    const Status again = initialize_again();
+    if (!again.is_ok()) return again;
+    answer = call();
+  }
+  if (!answer.is_ok()) return service_failure(answer.status());
+  return answer;
 }
 
 }  // namespace larder::hf3fs

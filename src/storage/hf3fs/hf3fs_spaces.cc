@@ -67,7 +67,7 @@ Result<Hf3fsBackend::SpacePtr> Hf3fsBackend::space_for(const StoreScope& scope, 
   auto space = make_space(name, pool, {payload_bytes, slots});
   space->is_used = true;
   const Result<std::uint64_t> made = service_->initialize(space->name, pages);
-  if (!made.is_ok()) return made.status();
+  if (!made.is_ok()) return service_failure(made.status());
   LockGuard guard(mutex_);
   return spaces_.emplace(name, std::move(space)).first->second;
 }
@@ -133,9 +133,9 @@ Status Hf3fsBackend::look_for_spaces() {
   LockGuard guard(mutex_);
   is_looking_ = false;
   looked_.notify_all();
-  last_look_ = found.status();
+  last_look_ = service_failure(found.status());
   has_looked_ = has_looked_ || found.is_ok();
-  if (!found.is_ok()) return found.status();
+  if (!found.is_ok()) return last_look_;
   for (const auto& [name, numbers] : *found) learn_space(name);
   return Status::ok();
 }
@@ -185,7 +185,7 @@ Status Hf3fsBackend::initialize_again() {
   for (const SpacePtr& space : all_spaces()) {
     const std::uint64_t pages = std::min(space->slots.pages_in(options_.file_size), kMaxNamespacePages);
     const Result<std::uint64_t> made = service_->initialize(space->name, pages);
-    if (!made.is_ok()) return made.status();
+    if (!made.is_ok()) return service_failure(made.status());
   }
   return Status::ok();
 }

@@ -230,7 +230,7 @@ void Hf3fsBackend::confirm(WriteJob& job, const ConfirmRequest& request, const s
   for (std::size_t i = 0; i < groups.size(); ++i) {
     Status& status = job.groups[groups[i]];
     if (!answer.is_ok()) {
-      status = answer.status();
+      status = service_failure(answer.status());
     } else if (i >= answer->size()) {
       status = unavailable("hf3fs: the metadata service's answer is too short");
     } else {
