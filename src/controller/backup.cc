@@ -137,7 +137,7 @@ void CacheImpl::enqueue_store(const std::vector<NodeId>& nodes) {
   for (const NodeId node : nodes) {
     const NodeView view = tree_.view(node);
     if (view.end == 0 || view.host[0].empty()) continue;
-    if (view.host_pending[0]) {
+    if (view.host_pending[0] && !defect(Defect::kStoredBeforeCopied)) {
       unstored_hint_ = true;  // its copy waits for that of its parent
     } else {
       by_space[view.space.v].push_back(node);
@@ -263,7 +263,7 @@ PageGroup CacheImpl::build_group(std::size_t piece, Store& store) {
   };
   const auto published = [&](ComponentKind c) {
     const std::size_t i = index_of(c);
-    return model_.has(c) && !view.host[i].empty() && !view.host_pending[i];
+    return model_.has(c) && !view.host[i].empty() && (!view.host_pending[i] || defect(Defect::kStoredBeforeCopied));
   };
   if (published(ComponentKind::kSwa)) {
     const auto slots = view.host[index_of(ComponentKind::kSwa)];

@@ -42,7 +42,9 @@ OutcomeBits restore_candidates(const ModelSpec& model, std::span<const PoolPrese
       const bool here = scan.has(p - 1);
       scan.run = here ? scan.run + 1 : 0;
       switch (scan.component) {
-        case ComponentKind::kFull: satisfied = satisfied && scan.run == p; break;
+        case ComponentKind::kFull:
+          satisfied = satisfied && (scan.run == p || (defect(Defect::kPresenceHoleIgnored) && here));
+          break;
         case ComponentKind::kSwa:
           satisfied = satisfied && scan.run + (defect(Defect::kWindowOffByOne) ? 1 : 0) >= model.window_pages_at(p);
           break;
@@ -60,6 +62,7 @@ std::uint64_t largest_candidate(const OutcomeBits& bits, std::uint64_t from, std
   for (std::uint64_t p = to; p > from; --p) {
     const std::size_t word = (p - 1) / 64;
     if (word < bits.size() && ((bits[word] >> ((p - 1) % 64)) & 1)) return p;
+    if (defect(Defect::kAllOrNothingHit)) break;
   }
   return from;
 }

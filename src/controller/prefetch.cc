@@ -37,7 +37,7 @@ void CacheImpl::maybe_prefetch(Request& r, bool forced) {
   const std::uint64_t limit = reusable_pages(r);
   const std::span<const TokenId> tokens = std::span<const TokenId>(r.tokens).first(limit * page_size());
   const MatchResult match = tree_.match(r.space, tokens);
-  const std::uint64_t base = match.any.at.pages;
+  const std::uint64_t base = (defect(Defect::kEvictedCountsAsCached) ? match.walked : match.any.at).pages;
   r.known = std::max(r.known, base);
   if ((limit - base) * page_size() < std::max<std::uint64_t>(config_.prefetch_threshold, page_size())) return;
   if (join_prefetch(r, tokens, base)) return;
@@ -143,7 +143,7 @@ void CacheImpl::collect_keys(Prefetch& p, const TreePosition& walked) {
     node = view.parent;
   }
   if (known == 0) last = tree_.last_key(tree_.root(p.space));
-  PageKeyChain rest(page_size(), last);
+  PageKeyChain rest(page_size(), defect(Defect::kPrefetchMisanchored) ? std::nullopt : last);
   rest.append_pages(std::span<const TokenId>(p.tokens).subspan(known * page_size()));
   p.keys = std::move(path);
   // key_from <= base <= known: the chain's keys follow the path's without a gap.

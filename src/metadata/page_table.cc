@@ -111,7 +111,7 @@ void PageTable::find_block(std::span<const HashedKey> keys, std::int64_t lease_u
     PageEntry& entry = entries_[pages[i]];
     if (entry.state != PageState::kStored) continue;
     out[i] = PageRef{pages[i], entry.generation};
-    if (lease_until == kNoLease) continue;
+    if (lease_until == kNoLease || defect(Defect::kReadLeaseIgnored)) continue;
     lease(entry, lease_until);
     touch(pages[i]);
   }

@@ -74,7 +74,7 @@ class FieldHasher {
 };
 
 void add_model(FieldHasher& hash, const ModelSpec& spec) {
-  hash.text(spec.id);
+  hash.text(defect(Defect::kModelIgnored) ? std::string() : spec.id);
   hash.text(spec.revision);
   hash.number(spec.weight_seed);
   hash.number(spec.page_size);
@@ -122,7 +122,9 @@ Digest256 namespace_digest(const ModelSpec& spec, const NamespaceScope& scope) {
   hash.text("larder.namespace.v1");
   add_model(hash, spec);
   hash.number(spec.pools.size());
-  for (const PoolSpec& pool : spec.pools) hash.digest(layout_fingerprint(spec, pool, scope.layout));
+  for (const PoolSpec& pool : spec.pools) {
+    hash.digest(defect(Defect::kLayoutIgnored) ? Digest256{} : layout_fingerprint(spec, pool, scope.layout));
+  }
   const bool is_shared = spec.is_rank_replicated() || spec.is_rank_mixed();
   hash.text(spec.is_rank_mixed() ? "mixed" : is_shared ? "replicated" : "per_rank");
   hash.number(is_shared || defect(Defect::kRankIgnored) ? 0 : scope.tp_rank);

@@ -139,7 +139,7 @@ void RadixTree::Impl::evict_aux(ComponentKind c, Tier t, std::uint64_t slots, Vi
     const Id id = next;
     next = list.newer_than(id);
     const Node& n = node(id);
-    if (n.lock_count(c, t) != 0 || n.is_covered()) {
+    if ((n.lock_count(c, t) != 0 && !defect(Defect::kEvictsLocked)) || n.is_covered()) {
       // In use: it is not the oldest any more. Moving it keeps the next eviction from looking at it again.
       list.remove(id);
       list.push_newest(id);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "base/defect.h"
 #include "tree/tree_impl.h"
 
 namespace larder {
@@ -94,7 +95,7 @@ void RadixTree::Impl::split_residency(Id head_id, Id tail_id) {
   head.stored = clear_bits(tail.stored, kMambaBits);
   head.aux_tick = tail.aux_tick;
   head.host_gap = std::exchange(tail.host_gap, false);
-  head.present = clear_bits(tail.present, kMambaBits);
+  head.present = defect(Defect::kStateInBothHalves) ? tail.present : clear_bits(tail.present, kMambaBits);
   head.pending = clear_bits(tail.pending, kMambaBits);
   head.complete = clear_bits(tail.complete, kMambaBits);
   waiting += static_cast<std::uint64_t>(__builtin_popcount(head.complete));

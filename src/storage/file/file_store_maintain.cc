@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/defect.h"
 #include "base/log.h"
 #include "base/probe.h"
 #include "storage/file/file_store.h"
@@ -55,7 +56,8 @@ struct FileStore::Cleaning {
 bool FileStore::has_room(std::uint64_t bytes, bool for_cleaning) const {
   if (options_.max_bytes == kUnlimited) return true;  // the disk says when it is full
   const std::uint64_t reserve = for_cleaning ? 0 : options_.segment_bytes;
-  return physical_bytes_ + bytes + reserve <= options_.max_bytes;
+  const std::uint64_t kept = defect(Defect::kPhysicalBytesUncounted) ? live_bytes() : physical_bytes_;
+  return kept + bytes + reserve <= options_.max_bytes;
 }
 
 // Room for one more segment per volume, and the reserve for cleaning. At most a quarter of max_size.

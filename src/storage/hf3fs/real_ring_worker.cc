@@ -356,6 +356,7 @@ void RingWorker::Loop::expire_moving() {
     if (slot.state != SlotState::kMoving || slot.deadline > now) continue;
     slot.state = SlotState::kAbandoned;
     abandoned.fetch_add(1, std::memory_order_relaxed);
+    if (defect(Defect::kStagingReused)) staging_.give_back(slot.offset, slot.bytes);
     const bool writes = options_.direction == PageTransfer::Kind::kWrite;
     for (WaitingTransfer& entry : slot.transfers) {
       end(entry.transfer, {deadline_exceeded("hf3fs: no completion in time"), writes});
