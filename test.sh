@@ -57,7 +57,7 @@ main() {
   if ctest --test-dir build/release -N -L slow | grep -q '^Total Tests: 0$'; then
     echo "none"
   else
-    run_tests release slow -L slow
+    run_tests release slow -L slow -j "$((jobs + 1))"  # the longest mostly wait
   fi
 
   stage "build with AddressSanitizer and UBSan"

@@ -99,6 +99,10 @@ struct RegisteredRegion {
   int index = 0;
 };
 
+// The kernel may map a new ring where one was that has ended on another thread. It orders the two, but nothing in this
+// process does.
+std::atomic<std::uint64_t> rings_ended{0};
+
 // A ring that was set up and tried; closed at the end.
 class Ring {
  public:
@@ -106,7 +110,10 @@ class Ring {
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
   ~Ring() {
-    if (open_) io_uring_queue_exit(&ring_);
+    if (!open_) return;
+    // release: what any thread did in the ring's memory comes before the next ring in the same place (open()).
+    rings_ended.fetch_add(1, std::memory_order_release);
+    io_uring_queue_exit(&ring_);
   }
   [[nodiscard]] Status open(unsigned entries);
   [[nodiscard]] io_uring* get() { return &ring_; }
@@ -128,6 +135,7 @@ Status Ring::open(unsigned entries) {
   const int result = io_uring_queue_init_params(entries, &ring_, &params);
   if (result < 0) return unsupported_uring("setup", -result);
   open_ = true;
+  (void)rings_ended.load(std::memory_order_acquire);
   // Without NODROP a completion could be lost.
   if ((params.features & IORING_FEAT_NODROP) == 0) return unsupported("io_uring: the kernel is too old");
   LARDER_RETURN_IF_ERROR(check_operations_supported());
