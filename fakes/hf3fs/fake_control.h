@@ -31,7 +31,8 @@
 //                           dereg_fd) wait until this is false again
 //   fail_call, call_error   the number of the call that fails, counted from 1 since this configuration (0: none), and
 //   its
-//                           errno. Calls that cannot say so (destroy, dereg_fd, unlink of memory) are not counted
+//                           errno. Calls that cannot say so (destroy, dereg_fd, unlink of memory) and iovwrap
+//                           are not counted; of waits, the first after a submit is
 //   defects                 list of "D1" "D2" "D4" "D8" (3FS's own; default: D1 and D2)
 //   semaphores_fail         rings cannot have their semaphore: -EIO, or with D4 a ring that never does anything
 //   entry_bytes             what a ring entry takes, to look like another version

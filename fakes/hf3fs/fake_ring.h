@@ -75,6 +75,7 @@ class FakeRing {
 
   const RingSettings settings;  // constant
   RoleWatch preparer, waiter;
+  std::atomic<bool> is_unwaited{false};  // submitted, and nobody has waited since
 
   // The slot, or -EAGAIN. `start`: the seed says that the daemon looks now, without a submit.
   [[nodiscard]] int prepare(FakeIo io, std::uint32_t start_permille, std::uint64_t now_ms, bool& start)

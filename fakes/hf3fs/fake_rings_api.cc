@@ -168,6 +168,7 @@ LARDER_FAKE_EXPORT int hf3fs_submit_ios(const Hf3fsIor* ior) {
   }
   const RoleCall role(world, ring->preparer);
   ring->mark_submitted();
+  ring->is_unwaited = true;
   count(world.counters.submitted);
   world.trace(TraceEvent::kSubmit, ring->settings.trace_number, 0, 0);
   world.scan(ring);
@@ -179,10 +180,12 @@ LARDER_FAKE_EXPORT int hf3fs_submit_ios(const Hf3fsIor* ior) {
 LARDER_FAKE_EXPORT int hf3fs_wait_for_ios(const Hf3fsIor* ior, Hf3fsCqe* cqes, int capacity, int min_results,
                                           const struct timespec* deadline) {
   World& world = World::get();
-  if (const int failed = world.next_call(__func__)) return -failed;
   if (ior == nullptr || cqes == nullptr || capacity <= 0) return -EINVAL;
   const auto ring = ring_of(world, ior);
   if (ring == nullptr) return -EINVAL;
+  if (ring->is_unwaited.exchange(false)) {
+    if (const int failed = world.next_call(__func__)) return -failed;
+  }
   const RoleCall role(world, ring->waiter);
   const int reaped = ring->reap(cqes, capacity, min_results, deadline);
   if (reaped > 0) count(world.counters.reaped, static_cast<std::uint64_t>(reaped));

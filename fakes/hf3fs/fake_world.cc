@@ -90,8 +90,9 @@ std::optional<FaultEffect> World::next_fault(bool read) {
 int World::next_call(const char* name) {
   const FakeConfig& now = config();
   if (calls_since_config_.fetch_add(1, std::memory_order_relaxed) + 1 != now.fail_call) return 0;
-  count(counters.failed_calls);
-  failed_call_.store(name, std::memory_order_relaxed);
+  // seq_cst: who sees the count sees the name.
+  failed_call_.store(name);
+  counters.failed_calls.fetch_add(1);
   return now.call_error;
 }
 
@@ -277,7 +278,7 @@ void World::read_stats(FakeStats& stats) const {
   }
   const FakeGuard guard(trace_mutex_);
   stats.trace_hash = trace_hash_;
-  stats.failed_call = failed_call_.load(std::memory_order_relaxed);
+  stats.failed_call = failed_call_.load();
 }
 
 void World::reset_tables() {

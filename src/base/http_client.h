@@ -73,7 +73,9 @@ class HttpClient {
   const Nanos timeout_;
   const std::string bearer_;
   int socket_ = -1;
-  std::string buffer_;  // received, not consumed
+  std::string buffer_;         // received, not consumed
+  bool has_answered_ = false;  // a byte came since the request was sent
+  bool is_at_end_ = false;     // the server has closed the connection
 };
 
 }  // namespace larder

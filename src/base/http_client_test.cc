@@ -100,6 +100,7 @@ TEST(HttpClient, EveryFormOfAnAnswer) {
       {"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "hello"},
       {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3;a=b\r\nllo\r\n0\r\n\r\n", "hello"},
       {"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "hello"},
+      {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nA: b\r\nC: d\r\n\r\n", "hello"},
       {"HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\nContent-Length: 5\r\n\r\nhello", "hello"},
       {"HTTP/1.0 200 OK\r\n\r\nhello", "hello"},
       {"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ""}};
@@ -125,6 +126,9 @@ TEST(HttpClient, WhatIsWrongWithAnAnswerIsNamed) {
       {head + "Content-Length: 5\r\nContent-Length: 3\r\n\r\nhello", StatusCode::kCorrupt, "broken Content-Length"},
       {head + "Transfer-Encoding: gzip, chunked\r\n\r\n", StatusCode::kUnsupported, "'gzip, chunked'"},
       {head + "Transfer-Encoding: chunked\r\n\r\nxy\r\n", StatusCode::kCorrupt, "broken chunk"},
+      {head + "Transfer-Encoding: chunked\r\n\r\n2\r\nhello\r\n0\r\n\r\n", StatusCode::kCorrupt, "broken chunk"},
+      {head + "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n", StatusCode::kCorrupt, "two"},
+      {"HTTP/1.1 099 Early\r\n\r\n" + head + "\r\n", StatusCode::kCorrupt, "not HTTP/1.1"},
       {head + "X: " + std::string(80'000, 'x'), StatusCode::kCorrupt, "64 KiB"},
       {head + repeated("X: y\r\n", 20'000), StatusCode::kCorrupt, "64 KiB"},
       {repeated("HTTP/1.1 100 Continue\r\n\r\n", 20'000), StatusCode::kCorrupt, "64 KiB"},

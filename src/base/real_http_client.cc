@@ -91,7 +91,7 @@ struct HttpClient::Head {
 
   Status take_status_line(std::string_view line) {
     const auto number = line.size() >= 12 ? parse_number<unsigned>(line.substr(9, 3)) : std::nullopt;
-    if (!line.starts_with("HTTP/1.") || !number) return corrupt("the answer is not HTTP/1.1");
+    if (!line.starts_with("HTTP/1.") || !number || *number < 100) return corrupt("the answer is not HTTP/1.1");
     status = *number;
     keep_alive = line.starts_with("HTTP/1.1");
     return Status::ok();
@@ -109,6 +109,7 @@ struct HttpClient::Head {
     }
     if (name == "content-type") content_type = std::string(value);
     if (name == "transfer-encoding") {
+      if (is_chunked) return corrupt("the answer has two Transfer-Encodings");
       is_chunked = lower(value) == "chunked";
       if (!is_chunked && lower(value) != "identity")
         return unsupported(fmt::format("the answer has Transfer-Encoding '{}'", value));
@@ -213,7 +214,9 @@ Status HttpClient::receive() {
                                            std::chrono::duration_cast<std::chrono::seconds>(timeout_).count()));
     }
     if (got < 0) return unavailable(fmt::format("reading the answer: {}", std::strerror(errno)));
-    if (got == 0) return unavailable("the server closed the connection");
+    is_at_end_ = got == 0;
+    if (is_at_end_) return unavailable("the server closed the connection");
+    has_answered_ = true;
     buffer_.append(piece, static_cast<std::size_t>(got));
     return Status::ok();
   }
@@ -271,8 +274,12 @@ Status HttpClient::read_chunked(const std::function<Status(std::string_view)>& s
     const auto size_bytes = parse_number<std::uint64_t>(trim(std::string_view(*line).substr(0, line->find(';'))), 16);
     if (!size_bytes) return corrupt("the answer has a broken chunk");
     if (*size_bytes > 0) LARDER_RETURN_IF_ERROR(read_counted(*size_bytes, sink));
-    Result<std::string> end = read_line(left);  // after the data, or after the last chunk (we expect no trailers)
-    if (!end.is_ok()) return end.status();
+    // After data an empty line; after the last chunk trailers, which nobody here wants, and an empty line.
+    do {
+      line = read_line(left);
+      if (!line.is_ok()) return line.status();
+      if (*size_bytes > 0 && !line->empty()) return corrupt("the answer has a broken chunk");
+    } while (!line->empty());
     if (*size_bytes == 0) return Status::ok();
   }
 }
@@ -288,7 +295,7 @@ Status HttpClient::read_body(const Head& head, const std::function<Status(std::s
       LARDER_RETURN_IF_ERROR(sink(piece));
     }
     const Status status = receive();
-    if (status.code() == StatusCode::kUnavailable) return Status::ok();
+    if (is_at_end_) return Status::ok();
     LARDER_RETURN_IF_ERROR(status);
   }
 }
@@ -296,10 +303,10 @@ Status HttpClient::read_body(const Head& head, const std::function<Status(std::s
 Result<HttpReply> HttpClient::exchange(std::string_view bytes, const LineSink* on_line) {
   const bool was_open = socket_ >= 0;
   if (!was_open) LARDER_RETURN_IF_ERROR(connect());
+  has_answered_ = is_at_end_ = false;
   Status sent = send_all(bytes);
   Result<Head> head = sent.is_ok() ? read_head() : Result<Head>(sent);
-  const bool was_stale =
-      was_open && !head.is_ok() && head.status().code() == StatusCode::kUnavailable && buffer_.empty();
+  const bool was_stale = was_open && !has_answered_ && head.status().code() == StatusCode::kUnavailable;
   if (was_stale) {  // the server had closed the idle connection: nothing was done, so once more on a new one
     LARDER_RETURN_IF_ERROR(connect());
     sent = send_all(bytes);
@@ -320,7 +327,9 @@ Result<HttpReply> HttpClient::exchange(std::string_view bytes, const LineSink* o
     reply.body += piece;
     return reply.body.size() > kMaxBodyBytes ? corrupt("the answer is larger than 1 GiB") : Status::ok();
   });
-  if (!status.is_ok() || !head->keep_alive || (!head->is_chunked && !head->length && head->status != 204)) disconnect();
+  const bool has_end = head->is_chunked || head->length || head->status == 204;
+  // What stands behind the answer is an answer to nothing.
+  if (!status.is_ok() || !head->keep_alive || !has_end || !buffer_.empty()) disconnect();
   if (!status.is_ok()) return status;
   return reply;
 }

@@ -342,9 +342,9 @@ void CacheImpl::report(Op& op) {
 // open on every rank for ever.
 void CacheImpl::report_refused() {
   std::size_t taken = 0;
-  while (taken < refused_.size() &&
-         ranks_->report(refused_[taken].op, refused_[taken].bits).code() != StatusCode::kOverloaded) {
-    ++taken;
+  for (; taken < refused_.size(); ++taken) {
+    const StatusCode answer = ranks_->report(refused_[taken].op, refused_[taken].bits).code();
+    if (answer == StatusCode::kOverloaded || answer == StatusCode::kUnavailable) break;
   }
   refused_.erase(refused_.begin(), refused_.begin() + static_cast<std::ptrdiff_t>(taken));
 }
@@ -409,16 +409,21 @@ bool CacheImpl::poll(Nanos wait) {
 // A follower must not act on this step before it knows what the leader applied in it, or the ranks part for good.
 void CacheImpl::take_agreed() {
   const bool pending = ops_.size() > open(OpKind::kExplain);
-  // Counted, and not by the clock: a machine that slept has given the leader no time.
-  std::int64_t left = std::max<std::int64_t>(1, config_.rank_plan_limit / config_.rank_plan_wait);
-  while (true) {
-    const Status taken = ranks_->take(step_, pending, config_.rank_plan_wait, agreed_);
+  const Nanos wait = config_.rank_plan_wait;
+  for (Nanos left = config_.rank_plan_limit;;) {
+    const TimePoint asked = clock_.now();
+    const Status taken = ranks_->take(step_, pending, wait, agreed_);
     if (taken.is_ok()) break;
-    const bool leader_is_ahead = taken.code() == StatusCode::kOverloaded;
-    if (leader_is_ahead) (void)inbox_.wait_for(config_.rank_plan_wait);
-    const bool may_come =
-        leader_is_ahead || taken.code() == StatusCode::kDeadlineExceeded || taken.code() == StatusCode::kUnavailable;
-    if (--left == 0 || !may_come) return part_from_ranks(taken);
+    const bool may_come = taken.code() == StatusCode::kDeadlineExceeded || taken.code() == StatusCode::kOverloaded ||
+                          taken.code() == StatusCode::kUnavailable;
+    Nanos took = clock_.now() - asked;
+    if (may_come && took < wait) {  // a group that does not wait itself
+      (void)inbox_.wait_for(wait - took);
+      took = clock_.now() - asked;
+    }
+    // A machine that slept has given the others no time: one wait counts for two at most. (A clock by hand may stand.)
+    left -= took == Nanos(0) ? wait : std::min(took, 2 * wait);
+    if (left <= Nanos(0) || !may_come) return part_from_ranks(taken);
     (void)apply_arrivals();  // what the leader waits for may be this rank's report
     report_refused();
   }

@@ -16,8 +16,8 @@
 // Degradation (rule 5): an error of a tier becomes a miss and a counter; only the caller's own mistakes come back.
 // Ranks: one that has had no plan from the leader for rank_plan_limit (or the leader, when a follower is too far behind
 // for as long), or whose group has failed, decides nothing any more. From then on rank_timeouts is 1; every call for a
-// request but finish() and abort(), which only let go, is kUnavailable; and what is in flight never ends, nor does a
-// wait for it: the destructor waits for its 10 s. There is no way back: end the process, and start all ranks anew.
+// request but finish() and abort(), which only let go, is kUnavailable; and operations in flight never end: who waits
+// for them waits until its own limit. There is no way back: end the process, and start all ranks anew.
 #pragma once
 
 #include <array>

@@ -84,7 +84,7 @@ Status validate_config(const CacheConfig& config) {
   LARDER_RETURN_IF_ERROR(check_count("max_requests", config.max_requests, 1, kMaxTableEntries));
   LARDER_RETURN_IF_ERROR(check_count("max_operations", config.max_operations, kMinOperations, kMaxTableEntries));
   LARDER_RETURN_IF_ERROR(check_count("max_namespaces", config.max_namespaces, 1, kMaxTableEntries));
-  LARDER_RETURN_IF_ERROR(check_wait("rank_plan_wait", config.rank_plan_wait, std::chrono::microseconds(1)));
+  LARDER_RETURN_IF_ERROR(check_wait("rank_plan_wait", config.rank_plan_wait, std::chrono::microseconds(100)));
   const Nanos least_limit = std::max<Nanos>(config.rank_plan_wait, std::chrono::seconds(1));
   LARDER_RETURN_IF_ERROR(check_wait("rank_plan_limit", config.rank_plan_limit, least_limit));
   LARDER_RETURN_IF_ERROR(check_count("backup_retries", config.backup_retries, 0, kMaxBackupRetries));

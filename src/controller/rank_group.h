@@ -37,14 +37,16 @@ class RankGroup {
   virtual ~RankGroup() = default;
   [[nodiscard]] virtual std::uint32_t rank() const = 0;
   [[nodiscard]] virtual std::uint32_t size() const = 0;
-  // This rank's outcome of `op`. Never blocks. kOverloaded: more than the group's limit of events is outstanding.
+  // This rank's outcome of `op`. Never blocks. kOverloaded: more than the group's limit of events is outstanding. The
+  // cache reports again after this, and after kUnavailable: then nothing must have been reported.
   // kInvalidArgument: this rank reported the operation already.
   [[nodiscard]] virtual Status report(OpId op, OutcomeBits bits) = 0;
   // Events to apply before `step` (steps count up by one, from 0, on every rank). `pending`: this rank has operations
   // outstanding (the same on all ranks). kDeadlineExceeded: the leader's plan did not come in time; nothing is lost,
   // the next call with the same step goes on, and one with a later step makes up for those left out. kOverloaded,
   // leader only: a follower is thousands of steps behind. The cache asks again after these, and after kUnavailable,
-  // for rank_plan_limit; any other code is the end of this rank (cache.h, "Ranks"). kInvalidArgument: a step that was
+  // for rank_plan_limit, and waits if this did not; `out` is then as it was. Any other code is the end of this rank
+  // (cache.h, "Ranks"). kInvalidArgument: a step that was
   // taken already.
   [[nodiscard]] virtual Status take(std::uint64_t step, bool pending, Nanos deadline,
                                     std::vector<AgreedEvent>& out) = 0;

@@ -300,6 +300,7 @@ TEST(RankThatLostItsLeader, DecidesNothingAnyMore) {
   EXPECT_EQ(h.clock.now() - before, Nanos(std::chrono::seconds(1)));
   EXPECT_EQ(h.cache->counters().rank_timeouts, 1u);
   const std::uint64_t waits = group.waits();
+  const std::size_t reported = group.reported();
   for (int i = 0; i < 10; ++i) (void)h.run_background(8);
   EXPECT_EQ(group.waits(), waits) << "it has given up, and waits no more";
   EXPECT_EQ(h.cache->phase(*fetching), RequestPhase::kReady) << "nobody waits for what cannot come";
@@ -313,7 +314,6 @@ TEST(RankThatLostItsLeader, DecidesNothingAnyMore) {
   h.cache->storage_cleared();
   h.cache->finish(*running);
   h.cache->abort(*fetching);
-  const std::size_t reported = group.reported();
   for (int i = 0; i < 20; ++i) (void)h.run_background(8);
   EXPECT_EQ(group.reported(), reported) << "the others hear nothing from it";
   EXPECT_EQ(h.cache->check_invariants().to_string(), "ok");

@@ -159,7 +159,7 @@ void Hf3fsBackend::run_clear(const std::shared_ptr<ClearOperation>& op) {
   std::set<MetadataNamespace> names;
   Status worst = names_to_clear(names);
   for (const MetadataNamespace& name : names) {
-    const Status cleared = service_->clear(name, prefix).status();
+    const Status cleared = service_failure(service_->clear(name, prefix).status());
     // A namespace that the service has lost holds nothing; whoever writes to it next makes it anew.
     if (!cleared.is_ok() && cleared.code() != StatusCode::kNotFound) worst = cleared;
   }

@@ -121,11 +121,14 @@ template <class Answers, class Wanted, class SizeOf>
   return fits ? Status::ok() : unavailable("hf3fs: the metadata service's answer does not fit the question");
 }
 
-// Of a page these codes would say that it is damaged, or that it was declined. What does not speak the service's
-// language has said nothing about pages.
+// Of a page, kUnsupported would say that it was declined: a mount that is read-only has declined none.
+[[nodiscard]] inline Status not_declined(const Status& status) {
+  return status.code() == StatusCode::kUnsupported ? unavailable(status.message()) : status;
+}
+
+// ... and kCorrupt that it is damaged. What does not speak the service's language has said nothing about pages.
 [[nodiscard]] inline Status service_failure(const Status& status) {
-  const bool is_foreign = status.code() == StatusCode::kUnsupported || status.code() == StatusCode::kCorrupt;
-  return is_foreign ? unavailable(status.message()) : status;
+  return status.code() == StatusCode::kCorrupt ? unavailable(status.message()) : not_declined(status);
 }
 
 template <class Call>

@@ -78,7 +78,7 @@ void Hf3fsBackend::start_read(const std::shared_ptr<ReadJob>& job, std::size_t n
   Status& status = job->op->result.items[number];
   Result<std::shared_ptr<PageFiles>> files = files_of(*item.space, PageTransfer::Kind::kRead);
   if (!files.is_ok()) {
-    status = files.status();
+    status = not_declined(files.status());
     item.is_wrong = status.code() == StatusCode::kNotFound;  // a key without a file
     return;
   }
@@ -97,7 +97,7 @@ void Hf3fsBackend::start_read(const std::shared_ptr<ReadJob>& job, std::size_t n
                        0};
   transfer.payload = asked.payload;
   transfer.done = [this, job, number](const TransferEnd& end) {
-    job->op->result.items[number] = end.status;
+    job->op->result.items[number] = not_declined(end.status);
     const StatusCode code = end.status.code();
     job->items[number].is_wrong = code == StatusCode::kCorrupt || code == StatusCode::kNotFound;
     if (job->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;

@@ -218,6 +218,7 @@ void Hf3fsBackend::finish_write(WriteJob& job) {
   if (!request.groups.empty() || !request.release.empty()) confirm(job, request, numbers);
   for (std::size_t group = 0; group < job.groups.size(); ++group) take_status_of_twins(job, group);
   remove_other_lengths(job);
+  for (Status& status : job.groups) status = not_declined(status);
   job.op->result.groups = job.groups;
   LockGuard guard(mutex_);
   for (const Status& status : job.groups) ++(status.is_ok() ? stats_.writes : stats_.write_errors);
