@@ -23,6 +23,7 @@ namespace larder {
   X(kBackupLost, "cache: a storage write failed for good")                             \
   X(kBackupDeclined, "cache: storage did not want a page")                             \
   X(kBackupOutrun, "cache: a state came to the host while its node was being written") \
+  X(kFullReadAgain, "cache: full of the device was read, for a window or a state")     \
   X(kLoadBackFailed, "cache: a load-back failed, and its request began again")         \
   X(kPrefetchAdopted, "cache: a prefetch was adopted")                                 \
   X(kPrefetchPartial, "cache: a part of a prefetch arrived, and was used")             \

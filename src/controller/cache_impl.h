@@ -80,10 +80,11 @@ struct Prefetch {
   std::vector<PageKey> keys;    // of pages [key_from, pages)
   std::uint64_t key_from = 0;
   std::uint64_t pages = 0;
-  std::uint64_t base = 0;             // best restore point of the tree when it began
-  std::uint64_t full_from = 0;        // pages of full the tree had
-  std::uint64_t target = 0;           // restore point being fetched
-  std::uint64_t swa_from = 0;         // first window page fetched
+  std::uint64_t base = 0;       // best restore point of the tree when it began
+  std::uint64_t tree_full = 0;  // pages of full the tree had, in whatever tier
+  std::uint64_t full_from = 0;  // from here on pages of full are read: tree_full, or before it (prefetch_counts())
+  std::uint64_t target = 0;     // restore point being fetched
+  std::uint64_t swa_from = 0;   // first window page fetched
   LockHandle device_lock, host_lock;  // keep [0, full_from) in place; given up when the wait is over (timer_done)
   std::array<std::vector<HostSlot>, kComponentCount> slots;
   std::vector<LeasedSlot> leases;

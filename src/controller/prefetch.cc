@@ -56,7 +56,7 @@ void CacheImpl::maybe_prefetch(Request& r, bool forced) {
   p->tokens.assign(tokens.begin(), tokens.end());
   p->pages = limit;
   p->base = base;
-  p->full_from = std::min(match.full_any_pages, limit);
+  p->tree_full = p->full_from = std::min(match.full_any_pages, limit);
   p->key_from = base - std::min<std::uint64_t>(base, model_.window_pages());
   p->epoch = storage_epoch_;
   collect_keys(*p, match.walked);
@@ -239,8 +239,7 @@ OutcomeBits CacheImpl::read_outcome(const Op& op) {
 
 ComponentCounts CacheImpl::prefetch_counts(Prefetch& p) const {
   ComponentCounts counts{};
-  if (p.target > p.full_from)
-    counts[index_of(ComponentKind::kFull)] = static_cast<std::uint32_t>(p.target - p.full_from);
+  p.full_from = p.tree_full;
   // Window: from its first page that the tree lacks to its end, in one run.
   p.swa_from = p.target;
   if (model_.has(ComponentKind::kSwa)) {
@@ -264,6 +263,20 @@ ComponentCounts CacheImpl::prefetch_counts(Prefetch& p) const {
     }
     counts[index_of(ComponentKind::kMamba)] = have ? 0 : 1;
   }
+  // On the host, windows and states stand on full (I3 of the tree): where only the device has that, it comes as well.
+  const std::uint64_t first = std::min(p.swa_from, p.target - counts[index_of(ComponentKind::kMamba)]);
+  if (const std::uint64_t end = std::min(p.full_from, p.target); first < end) {
+    std::vector<PageLocation> have;
+    tree_.locate(p.device_lock.node, ComponentKind::kFull, first, end, have);
+    const auto missing =
+        std::find_if(have.begin(), have.end(), [](const PageLocation& at) { return !at.host.valid(); });
+    if (missing != have.end()) {
+      p.full_from = first + static_cast<std::uint64_t>(missing - have.begin());
+      probe(Probe::kFullReadAgain);
+    }
+  }
+  if (p.target > p.full_from)
+    counts[index_of(ComponentKind::kFull)] = static_cast<std::uint32_t>(p.target - p.full_from);
   return counts;
 }
 
@@ -446,7 +459,7 @@ void CacheImpl::adopt(Prefetch& p, std::uint64_t pages) {
       for (const RequestId id : p.requests) {
         Request* r = find(id);
         if (!r) continue;
-        r->fetched_from = r->fetched_to > 0 ? std::min(r->fetched_from, p.full_from) : p.full_from;
+        r->fetched_from = r->fetched_to > 0 ? std::min(r->fetched_from, p.tree_full) : p.tree_full;
         r->fetched_to = std::max(r->fetched_to, pages);
       }
     } else {

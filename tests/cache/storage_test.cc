@@ -221,6 +221,37 @@ TEST(StorageWait, RanksGiveUpTogether) {
   }
 }
 
+// ---- what the tree knows and nobody has
+
+// Many short prompts take the places of a long one's state and window on the device, and the host has no room for
+// them: of the long one there are the pages of full alone. Storage is asked for the rest all the same, whether the host
+// has some of those pages or none.
+TEST(StorageRest, WhatOnlyStorageHasIsFetched) {
+  std::size_t without_rest = 0;
+  for (const Shape shape : {Shape::kFullMamba, Shape::kFullSwa, Shape::kAll}) {
+    for (std::size_t host_slots = 30; host_slots < 140; host_slots += 2) {
+      HarnessOptions o = eager_options(shape);
+      o.device = {64, shape == Shape::kFullMamba ? 0u : 16u, 4};
+      o.host_slots = host_slots;
+      Harness h(o);
+      const std::vector<TokenId> prompt = prompt_of(41);
+      (void)h.run(prompt, 1);
+      h.settle();
+      for (TokenId i = 0; i < 20; ++i) {
+        (void)h.run(prompt_of(9, 50 + i * 5), 1);
+        h.settle();
+      }
+      const MatchResult match = h.cache->tree().match(NamespaceId(0), prompt);
+      const bool is_full_alone = match.full_device_pages == 10 && match.any.at.pages == 0;
+      without_rest += is_full_alone ? 1 : 0;
+      EXPECT_EQ(h.run(prompt, 1).cached(), 40u) << shape_name(shape) << host_slots << (is_full_alone ? "" : " (whole)");
+      h.settle();
+      EXPECT_EQ(h.check_clean(), "") << shape_name(shape) << host_slots;
+    }
+  }
+  EXPECT_GT(without_rest, 50u) << "it was not what this is about";
+}
+
 // ---- terms
 
 TEST(StorageTerms, WritesNameTheParentOfEachPage) {
