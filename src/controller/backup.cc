@@ -41,8 +41,10 @@ void CacheImpl::append_unbacked_path(NodeId node, bool by_policy, std::uint64_t 
     if (view.end == 0) break;
     const bool any = missing_on_host(view) != ComponentCounts{};
     // Everything above a node with a complete copy was looked at when that copy was made, but for the checkpoints that
-    // came after `from` since.
-    if (!any && !view.host[0].empty() && view.begin <= from) break;
+    // came after `from` since; and but for a gap above what a prefetch has brought.
+    const NodeView above = tree_.view(view.parent);
+    const bool is_gap = above.end > 0 && above.host[0].empty();
+    if (!any && !view.host[0].empty() && view.begin <= from && !is_gap) break;
     const bool selective = by_policy && config_.write_policy == WritePolicy::kWriteThroughSelective;
     if (any && (!selective || view.hits >= config_.selective_hits)) path.push_back(at);
     at = view.parent;

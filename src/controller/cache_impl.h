@@ -85,7 +85,9 @@ struct Prefetch {
   std::uint64_t full_from = 0;  // from here on pages of full are read: tree_full, or before it (prefetch_counts())
   std::uint64_t target = 0;     // restore point being fetched
   std::uint64_t swa_from = 0;   // first window page fetched
-  LockHandle device_lock, host_lock;  // keep [0, full_from) in place; given up when the wait is over (timer_done)
+  // Keep full in place until the wait is over (timer_done): [0, tree_full) in some tier, [0, full_from) on the host as
+  // far as it is there.
+  LockHandle device_lock, host_lock;
   std::array<std::vector<HostSlot>, kComponentCount> slots;
   std::vector<LeasedSlot> leases;
   std::vector<std::pair<PoolName, std::uint64_t>> items;  // (pool, page) of each read item
@@ -320,9 +322,11 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] bool host_room_will_come() const;
   [[nodiscard]] bool reserve_prefetch(Prefetch& p, const OutcomeBits& bits);
   [[nodiscard]] ComponentCounts prefetch_counts(Prefetch& p) const;
+  void hold_host_path(Prefetch& p);
   [[nodiscard]] ReadRequest build_read(Prefetch& p);
   void submit_read(Op& op);
   [[nodiscard]] OutcomeBits exists_outcome(const Op& op) const;
+  void drop_what_cannot_stand(const Prefetch& p, std::vector<PoolPresence>& presence) const;
   [[nodiscard]] OutcomeBits read_outcome(const Op& op);
   void read_done(Op& op, const OutcomeBits& bits);
   void use_arrived(Request& r, Prefetch& p, bool has_any);

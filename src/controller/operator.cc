@@ -209,7 +209,7 @@ void CacheImpl::explain(const BeginRequest& request, std::function<void(Explanat
   if (space) {
     p.space = *space;
     match = tree_.match(p.space, tokens);
-    p.full_from = std::min(match.full_any_pages, p.pages);
+    p.tree_full = p.full_from = std::min(match.full_any_pages, p.pages);
   }
   PageKeyChain chain(page_size(), namespace_digest(model_, scope));
   chain.append_pages(tokens);

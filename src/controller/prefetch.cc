@@ -178,7 +178,7 @@ void CacheImpl::add_tree_presence(const Prefetch& p, NodeId node, std::vector<Po
       for (std::uint64_t i = from; i < to; ++i) presence[entry].present[i] = true;
     }
   };
-  set(ComponentKind::kFull, 0, p.full_from);
+  set(ComponentKind::kFull, 0, p.tree_full);
   for (NodeView view = tree_.view(node); view.end > 0; view = tree_.view(view.parent)) {
     const auto published = [&](ComponentKind c) {
       const std::size_t i = index_of(c);
@@ -186,6 +186,27 @@ void CacheImpl::add_tree_presence(const Prefetch& p, NodeId node, std::vector<Po
     };
     if (published(ComponentKind::kMamba)) set(ComponentKind::kMamba, view.end - 1, view.end);
     if (published(ComponentKind::kSwa)) set(ComponentKind::kSwa, view.begin, view.end);
+  }
+}
+
+// A window or a state of storage's can be added to a page only where the host has full of that page, or storage does.
+void CacheImpl::drop_what_cannot_stand(const Prefetch& p, std::vector<PoolPresence>& presence) const {
+  const std::uint64_t end = std::min(p.tree_full, p.pages);
+  if (p.key_from >= end) return;
+  std::vector<PageLocation> full;
+  tree_.locate(p.device_lock.node, ComponentKind::kFull, p.key_from, end, full);
+  const auto is_full = [&](const PoolPresence& of) {
+    const PoolSpec* pool = model_.find_pool(of.pool);
+    return pool != nullptr && pool->component == ComponentKind::kFull;
+  };
+  for (std::uint64_t page = p.key_from; page < end; ++page) {
+    if (full[page - p.key_from].host.valid()) continue;
+    const bool comes = std::all_of(presence.begin(), presence.end(),
+                                   [&](const PoolPresence& of) { return !is_full(of) || of.present[page]; });
+    if (comes) continue;
+    for (PoolPresence& of : presence) {
+      if (!is_full(of)) of.present[page] = false;
+    }
   }
 }
 
@@ -202,6 +223,7 @@ OutcomeBits CacheImpl::exists_outcome(const Op& op) const {
     }
     presence.push_back(std::move(absolute));
   }
+  drop_what_cannot_stand(p, presence);
   add_tree_presence(p, p.device_lock.node, presence);
   return restore_candidates(model_, presence, p.base, p.pages);
 }
@@ -237,47 +259,49 @@ OutcomeBits CacheImpl::read_outcome(const Op& op) {
   return restore_candidates(model_, presence, p.base, p.target);
 }
 
+// What is to be read for p.target, which starts where.
 ComponentCounts CacheImpl::prefetch_counts(Prefetch& p) const {
   ComponentCounts counts{};
-  p.full_from = p.tree_full;
+  const std::uint64_t window = p.target - model_.window_pages_at(p.target);
+  const std::uint64_t end = std::min(p.tree_full, p.target);
+  const auto is_there = [](const PageLocation& at) { return at.device.valid() || at.host.valid(); };
+  std::vector<PageLocation> swa, full;
   // Window: from its first page that the tree lacks to its end, in one run.
   p.swa_from = p.target;
   if (model_.has(ComponentKind::kSwa)) {
-    const std::uint64_t window = p.target - model_.window_pages_at(p.target);
-    std::vector<PageLocation> have;
-    if (window < p.full_from) {
-      const std::uint64_t end = std::min(p.full_from, p.target);
-      tree_.locate(p.device_lock.node, ComponentKind::kSwa, window, end, have);
-    }
-    std::uint64_t i = 0;
-    while (i < have.size() && (have[i].device.valid() || have[i].host.valid())) ++i;
-    p.swa_from = window + i;
+    if (window < end) tree_.locate(p.device_lock.node, ComponentKind::kSwa, window, end, swa);
+    const auto gap = std::find_if_not(swa.begin(), swa.end(), is_there);
+    p.swa_from = window + static_cast<std::uint64_t>(gap - swa.begin());
     counts[index_of(ComponentKind::kSwa)] = static_cast<std::uint32_t>(p.target - p.swa_from);
   }
   if (model_.has(ComponentKind::kMamba)) {
     bool have = false;
-    if (p.target <= p.full_from) {
+    if (p.target <= p.tree_full) {
       const NodeView view = tree_.view(position_at(p.device_lock.node, p.target).node);
       const std::size_t m = index_of(ComponentKind::kMamba);
       have = view.end == p.target && (!view.device[m].empty() || !view.host[m].empty());
     }
     counts[index_of(ComponentKind::kMamba)] = have ? 0 : 1;
   }
-  // On the host, windows and states stand on full (I3 of the tree): where only the device has that, it comes as well.
+  // On the host, windows and states stand on full (I3 of the tree): from the first page where one is to be added and
+  // the host has none, full comes as well.
+  p.full_from = end;
   const std::uint64_t first = std::min(p.swa_from, p.target - counts[index_of(ComponentKind::kMamba)]);
-  if (const std::uint64_t end = std::min(p.full_from, p.target); first < end) {
-    std::vector<PageLocation> have;
-    tree_.locate(p.device_lock.node, ComponentKind::kFull, first, end, have);
-    const auto missing =
-        std::find_if(have.begin(), have.end(), [](const PageLocation& at) { return !at.host.valid(); });
-    if (missing != have.end()) {
-      p.full_from = first + static_cast<std::uint64_t>(missing - have.begin());
-      probe(Probe::kFullReadAgain);
-    }
+  if (first < end) tree_.locate(p.device_lock.node, ComponentKind::kFull, first, end, full);
+  for (std::uint64_t page = first; page < end && p.full_from == end; ++page) {
+    const bool adds_window = page >= p.swa_from && !is_there(swa[page - window]);
+    const bool adds_state = page + 1 == p.target && counts[index_of(ComponentKind::kMamba)] == 1;
+    if ((adds_window || adds_state) && !full[page - first].host.valid()) p.full_from = page;
   }
-  if (p.target > p.full_from)
-    counts[index_of(ComponentKind::kFull)] = static_cast<std::uint32_t>(p.target - p.full_from);
+  counts[index_of(ComponentKind::kFull)] = static_cast<std::uint32_t>(p.target - p.full_from);
   return counts;
+}
+
+// What comes is added to the host's copy of the pages before it, which must not go while room is made for it.
+void CacheImpl::hold_host_path(Prefetch& p) {
+  const NodeId held = tree_.settle(position_at(p.device_lock.node, p.full_from));
+  tree_.unlock(p.host_lock);
+  p.host_lock = tree_.lock(held, Tier::kHost, LockParts{.full = true, .swa = false, .mamba = false});
 }
 
 // A request that waits for all of its prefetch also waits for the host pages that running requests will give back,
@@ -298,6 +322,7 @@ bool CacheImpl::reserve_prefetch(Prefetch& p, const OutcomeBits& bits) {
       return false;
     }
     const ComponentCounts counts = prefetch_counts(p);
+    hold_host_path(p);
     std::uint64_t blocks = 0;
     for (const ComponentKind c : kAllComponents)
       blocks += std::uint64_t{counts[index_of(c)]} * host_->blocks_per_slot(c);
@@ -367,6 +392,7 @@ ReadRequest CacheImpl::build_read(Prefetch& p) {
     request.items.push_back(std::move(item));
     p.items.emplace_back(pool.name, page);
   };
+  if (p.full_from < std::min(p.tree_full, p.target)) probe(Probe::kFullReadAgain);
   const std::array<std::uint64_t, kComponentCount> first = {p.full_from, p.swa_from, p.target - 1};
   for (const ComponentKind c : kAllComponents) {
     const std::vector<HostSlot>& slots = p.slots[index_of(c)];

@@ -227,7 +227,7 @@ TEST(StorageWait, RanksGiveUpTogether) {
 // them: of the long one there are the pages of full alone. Storage is asked for the rest all the same, whether the host
 // has some of those pages or none.
 TEST(StorageRest, WhatOnlyStorageHasIsFetched) {
-  std::size_t without_rest = 0;
+  std::size_t without_rest = 0, reads = 0;
   for (const Shape shape : {Shape::kFullMamba, Shape::kFullSwa, Shape::kAll}) {
     for (std::size_t host_slots = 30; host_slots < 140; host_slots += 2) {
       HarnessOptions o = eager_options(shape);
@@ -244,12 +244,20 @@ TEST(StorageRest, WhatOnlyStorageHasIsFetched) {
       const MatchResult match = h.cache->tree().match(NamespaceId(0), prompt);
       const bool is_full_alone = match.full_device_pages == 10 && match.any.at.pages == 0;
       without_rest += is_full_alone ? 1 : 0;
+      std::size_t own_reads = 0;
+      h.backend->script = [&](Call c, std::size_t) {
+        own_reads += c == Call::kRead ? 1 : 0;
+        return Fault::kNone;
+      };
       EXPECT_EQ(h.run(prompt, 1).cached(), 40u) << shape_name(shape) << host_slots << (is_full_alone ? "" : " (whole)");
+      EXPECT_LE(own_reads, 1u) << shape_name(shape) << host_slots << ": what was read could not be kept";
+      reads += own_reads;
       h.settle();
       EXPECT_EQ(h.check_clean(), "") << shape_name(shape) << host_slots;
     }
   }
   EXPECT_GT(without_rest, 50u) << "it was not what this is about";
+  EXPECT_GE(reads, without_rest);
 }
 
 // ---- terms
