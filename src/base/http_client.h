@@ -49,7 +49,7 @@ class HttpClient {
   // call (kCancelled) and closes the connection. Another status: the whole body comes back.
   [[nodiscard]] Result<HttpReply> stream(std::string_view method, std::string_view target, std::string_view body,
                                          const std::function<bool(std::string_view line)>& on_line);
-  // Sends raw bytes and reads one answer: for tests of malformed requests.
+  // Sends raw bytes and reads one answer, of several perhaps: for tests of malformed requests.
   [[nodiscard]] Result<HttpReply> raw(std::string_view bytes);
   // Ends the connection at once (a client that leaves).
   void disconnect();

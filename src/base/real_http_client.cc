@@ -328,8 +328,7 @@ Result<HttpReply> HttpClient::exchange(std::string_view bytes, const LineSink* o
     return reply.body.size() > kMaxBodyBytes ? corrupt("the answer is larger than 1 GiB") : Status::ok();
   });
   const bool has_end = head->is_chunked || head->length || head->status == 204;
-  // What stands behind the answer is an answer to nothing.
-  if (!status.is_ok() || !head->keep_alive || !has_end || !buffer_.empty()) disconnect();
+  if (!status.is_ok() || !head->keep_alive || !has_end) disconnect();
   if (!status.is_ok()) return status;
   return reply;
 }
@@ -347,11 +346,13 @@ std::string HttpClient::request_text(std::string_view method, std::string_view t
 
 Result<HttpReply> HttpClient::request(std::string_view method, std::string_view target, std::string_view body,
                                       std::string_view media_type) {
+  if (!buffer_.empty()) disconnect();  // what stands behind the last answer is an answer to nothing
   return exchange(request_text(method, target, body, media_type), nullptr);
 }
 
 Result<HttpReply> HttpClient::stream(std::string_view method, std::string_view target, std::string_view body,
                                      const std::function<bool(std::string_view line)>& on_line) {
+  if (!buffer_.empty()) disconnect();
   return exchange(request_text(method, target, body, "application/json"), &on_line);
 }
 
