@@ -1,8 +1,6 @@
 #include "base/http_client.h"
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -11,6 +9,7 @@
 #include <utility>
 
 #include "base/thread_pool.h"
+#include "tests/support/loopback_listener.h"
 
 namespace larder {
 namespace {
@@ -46,21 +45,13 @@ TEST(HttpUrl, WhatIsWrongIsNamedAndNoKeyIsShown) {
 class OneAnswerServer {
  public:
   explicit OneAnswerServer(std::string answer) : answer_(std::move(answer)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    EXPECT_EQ(::bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    EXPECT_EQ(::listen(socket_, 1), 0);
-    EXPECT_EQ(::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size), 0);
     url_.host = "127.0.0.1";
-    url_.port = ntohs(address.sin_port);
+    url_.port = listener_.port();
     EXPECT_TRUE(thread_.post([this] { serve(); }).is_ok());
   }
   ~OneAnswerServer() {
-    ::shutdown(socket_, SHUT_RDWR);  // ends accept()
+    listener_.end_accept();
     thread_.wait_idle();
-    ::close(socket_);
   }
   OneAnswerServer(const OneAnswerServer&) = delete;
   OneAnswerServer& operator=(const OneAnswerServer&) = delete;
@@ -68,7 +59,7 @@ class OneAnswerServer {
 
  private:
   void serve() {
-    const int peer = ::accept(socket_, nullptr, nullptr);
+    const int peer = listener_.accept();
     std::string request(4096, ' ');
     if (::recv(peer, request.data(), request.size(), 0) > 0) {
       (void)!::send(peer, answer_.data(), answer_.size(), MSG_NOSIGNAL);
@@ -77,7 +68,7 @@ class OneAnswerServer {
   }
 
   const std::string answer_;
-  const int socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const support::LoopbackListener listener_{1};
   HttpUrl url_;
   ThreadPoolExecutor thread_{"answer", 1, 1};
 };

@@ -18,6 +18,9 @@ Nanos retry_delay(Nanos first, std::uint32_t attempts) {
   for (std::uint32_t i = 1; i < attempts && delay < kMaxRetryDelay; ++i) delay *= 2;
   return std::max(first, std::min(delay, kMaxRetryDelay));
 }
+
+// Of a node above one that is on the host.
+bool is_host_gap(const NodeView& above) { return above.end > 0 && above.host[0].empty(); }
 }  // namespace
 
 ComponentCounts CacheImpl::missing_on_host(const NodeView& view) const {
@@ -42,9 +45,7 @@ void CacheImpl::append_unbacked_path(NodeId node, bool by_policy, std::uint64_t 
     const bool any = missing_on_host(view) != ComponentCounts{};
     // Everything above a node with a complete copy was looked at when that copy was made, but for the checkpoints that
     // came after `from` since; and but for a gap above what a prefetch has brought.
-    const NodeView above = tree_.view(view.parent);
-    const bool is_gap = above.end > 0 && above.host[0].empty();
-    if (!any && !view.host[0].empty() && view.begin <= from && !is_gap) break;
+    if (!any && !view.host[0].empty() && view.begin <= from && !is_host_gap(tree_.view(view.parent))) break;
     const bool selective = by_policy && config_.write_policy == WritePolicy::kWriteThroughSelective;
     if (any && (!selective || view.hits >= config_.selective_hits)) path.push_back(at);
     at = view.parent;

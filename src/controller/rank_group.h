@@ -46,8 +46,7 @@ class RankGroup {
   // the next call with the same step goes on, and one with a later step makes up for those left out. kOverloaded,
   // leader only: a follower is thousands of steps behind. The cache asks again after these, and after kUnavailable,
   // for rank_plan_limit, and waits if this did not; `out` is then as it was. Any other code is the end of this rank
-  // (cache.h, "Ranks"). kInvalidArgument: a step that was
-  // taken already.
+  // (cache.h, "Ranks"). kInvalidArgument: a step that was taken already.
   [[nodiscard]] virtual Status take(std::uint64_t step, bool pending, Nanos deadline,
                                     std::vector<AgreedEvent>& out) = 0;
 };

@@ -1,9 +1,7 @@
 #include "tests/metadata/real_scripted_server.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -40,16 +38,7 @@ std::optional<std::vector<std::string>> take_command(std::string& bytes) {
 }  // namespace
 
 ScriptedServer::ScriptedServer(Script script) : script_(std::move(script)) {
-  listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  const bool is_up =
-      ::bind(listener_, reinterpret_cast<sockaddr*>(&address), size) == 0 && ::listen(listener_, 16) == 0 &&
-      ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) == 0 && ::pipe2(wake_, O_CLOEXEC) == 0;
-  EXPECT_TRUE(is_up);
-  port_ = ntohs(address.sin_port);
+  EXPECT_EQ(::pipe2(wake_, O_CLOEXEC), 0);
   thread_ = std::jthread([this] { serve(); });
 }
 
@@ -57,7 +46,6 @@ ScriptedServer::~ScriptedServer() {
   ::close(wake_[1]);
   thread_.join();
   ::close(wake_[0]);
-  ::close(listener_);
 }
 
 bool ScriptedServer::read_from(Client& client) {
@@ -76,7 +64,7 @@ bool ScriptedServer::read_from(Client& client) {
 void ScriptedServer::serve() {
   std::vector<Client> clients;
   for (;;) {
-    std::vector<pollfd> wanted{{wake_[0], POLLIN, 0}, {listener_, POLLIN, 0}};
+    std::vector<pollfd> wanted{{wake_[0], POLLIN, 0}, {listener_.socket(), POLLIN, 0}};
     for (const Client& client : clients) wanted.push_back({client.socket, POLLIN, 0});
     if (::poll(wanted.data(), wanted.size(), -1) <= 0) continue;
     if (wanted[0].revents != 0) break;
@@ -85,7 +73,7 @@ void ScriptedServer::serve() {
       ::close(clients[i].socket);
       clients.erase(clients.begin() + static_cast<std::ptrdiff_t>(i));
     }
-    if (wanted[1].revents != 0) clients.push_back({::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC), {}});
+    if (wanted[1].revents != 0) clients.push_back({listener_.accept(), {}});
   }
   for (const Client& client : clients) ::close(client.socket);
 }

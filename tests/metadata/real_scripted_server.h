@@ -2,13 +2,13 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/status.h"
+#include "tests/support/loopback_listener.h"
 
 namespace larder::conformance {
 
@@ -25,7 +25,7 @@ class ScriptedServer {
   ~ScriptedServer();
   ScriptedServer(const ScriptedServer&) = delete;
   ScriptedServer& operator=(const ScriptedServer&) = delete;
-  [[nodiscard]] std::string url() const { return "redis://127.0.0.1:" + std::to_string(port_); }
+  [[nodiscard]] std::string url() const { return "redis://127.0.0.1:" + std::to_string(listener_.port()); }
 
  private:
   struct Client {
@@ -36,8 +36,7 @@ class ScriptedServer {
   [[nodiscard]] bool read_from(Client& client);  // false: the connection has ended
 
   const Script script_;
-  std::uint16_t port_ = 0;
-  int listener_ = -1;
+  const support::LoopbackListener listener_{16};
   int wake_[2] = {-1, -1};  // closing the second ends the thread
   std::jthread thread_;     // last
 };

@@ -2,7 +2,6 @@
 #include "metadata/http_metadata.h"
 
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -16,6 +15,7 @@
 #include "base/thread_pool.h"
 #include "server/http_listener.h"
 #include "tests/metadata_http/http_harness.h"
+#include "tests/support/loopback_listener.h"
 
 namespace larder::conformance {
 namespace {
@@ -127,29 +127,19 @@ TEST(HttpMetadataTest, TheServerMayGoAndComeBack) {
 class LossyServer {
  public:
   LossyServer(MetadataService& service, int losses) : service_(service), losses_(losses) {
-    socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    EXPECT_EQ(::bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    EXPECT_EQ(::listen(socket_, 8), 0);
-    EXPECT_EQ(::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size), 0);
-    url_ = "http://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
     (void)thread_.post([this] { serve(); });
   }
   ~LossyServer() {
-    ::shutdown(socket_, SHUT_RDWR);  // ends accept()
+    listener_.end_accept();
     thread_.wait_idle();
-    ::close(socket_);
   }
-  [[nodiscard]] const std::string& url() const { return url_; }
+  [[nodiscard]] std::string url() const { return "http://127.0.0.1:" + std::to_string(listener_.port()); }
   [[nodiscard]] int requests() const { return requests_.load(); }
 
  private:
   void serve() {
     for (;;) {
-      const int peer = ::accept(socket_, nullptr, nullptr);
+      const int peer = listener_.accept();
       if (peer < 0) return;
       serve_peer(peer);
       ::close(peer);
@@ -181,8 +171,7 @@ class LossyServer {
 
   MetadataService& service_;
   const int losses_;
-  int socket_ = -1;
-  std::string url_;
+  const support::LoopbackListener listener_{8};
   std::atomic<int> requests_{0};
   ThreadPoolExecutor thread_{"lossy", 1, 4};
 };
@@ -269,32 +258,24 @@ TEST(HttpMetadataTest, ASilentServerEndsByTheTimeOutAndAFullPoolToo) {
 class FullServer {
  public:
   FullServer() {
-    socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    address_.sin_family = AF_INET;
-    address_.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address_;
-    EXPECT_EQ(::bind(socket_, reinterpret_cast<sockaddr*>(&address_), size), 0);
-    EXPECT_EQ(::listen(socket_, 0), 0);
-    EXPECT_EQ(::getsockname(socket_, reinterpret_cast<sockaddr*>(&address_), &size), 0);
     for (int i = 0; i < 16 && !is_full_; ++i) knock();
   }
   ~FullServer() {
     for (const int guest : guests_) ::close(guest);
-    ::close(socket_);
   }
   [[nodiscard]] bool is_full() const { return is_full_; }
-  [[nodiscard]] std::string url() const { return "http://127.0.0.1:" + std::to_string(ntohs(address_.sin_port)); }
+  [[nodiscard]] std::string url() const { return "http://127.0.0.1:" + std::to_string(listener_.port()); }
 
  private:
   void knock() {
     guests_.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    (void)::connect(guests_.back(), reinterpret_cast<const sockaddr*>(&address_), sizeof address_);
+    (void)::connect(guests_.back(), reinterpret_cast<const sockaddr*>(&listener_.address()),
+                    sizeof listener_.address());
     pollfd connected{guests_.back(), POLLOUT, 0};
     is_full_ = ::poll(&connected, 1, 50) == 0;
   }
 
-  int socket_ = -1;
-  sockaddr_in address_{};
+  const support::LoopbackListener listener_{0};
   std::vector<int> guests_;
   bool is_full_ = false;
 };
