@@ -17,11 +17,13 @@ class HookedFiles final : public FileSystem {
  public:
   explicit HookedFiles(std::uint64_t seed) : inner(seed) {}
   SimFileSystem inner;
-  // Asked before a file is made, and before one is synced. Not ok: the operation ends so, and nothing happened.
-  std::function<Status(const std::string&path)> before_create, before_sync;
+  // Asked before a file is made, opened to be read only, read, and synced. Not ok: the operation ends so, and nothing
+  // happened.
+  std::function<Status(const std::string&path)> before_create, before_open, before_read, before_sync;
 
   [[nodiscard]] Result<std::unique_ptr<File>> open(const std::string& path, const OpenOptions& options) override {
     if (options.create && before_create) LARDER_RETURN_IF_ERROR(before_create(path));
+    if (!options.write && before_open) LARDER_RETURN_IF_ERROR(before_open(path));
     Result<std::unique_ptr<File>> file = inner.open(path, options);
     if (!file.is_ok()) return file;
     return std::unique_ptr<File>(std::make_unique<HookedFile>(*this, std::move(file).value()));
@@ -43,6 +45,15 @@ class HookedFiles final : public FileSystem {
   class HookedFile final : public PassingFile {
    public:
     HookedFile(HookedFiles& files, std::unique_ptr<File> file) : PassingFile(std::move(file)), files_(files) {}
+    [[nodiscard]] Result<std::size_t> read_at(std::span<std::byte> into, std::uint64_t offset) override {
+      if (files_.before_read) LARDER_RETURN_IF_ERROR(files_.before_read(path()));
+      return PassingFile::read_at(into, offset);
+    }
+    [[nodiscard]] Result<std::size_t> readv_at(std::span<const std::span<std::byte>> into,
+                                               std::uint64_t offset) override {
+      if (files_.before_read) LARDER_RETURN_IF_ERROR(files_.before_read(path()));
+      return PassingFile::readv_at(into, offset);
+    }
     [[nodiscard]] Status sync_data() override {
       if (files_.before_sync) LARDER_RETURN_IF_ERROR(files_.before_sync(path()));
       return PassingFile::sync_data();

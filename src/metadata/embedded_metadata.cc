@@ -274,7 +274,9 @@ Result<std::uint64_t> EmbeddedMetadata::clear(const MetadataNamespace& name_spac
     }
     (void)log_.append(batch);
   }
-  LARDER_RETURN_IF_ERROR(log_.commit(log_.last(), 0));
+  // Synced: what somebody wanted to be gone does not come back with the power.
+  const Ticket last = log_.last();
+  LARDER_RETURN_IF_ERROR(log_.commit(last, last));
   return dropped;
 }
 

@@ -5,7 +5,7 @@
 // the journal after the locks are gone (metadata/commit_log.h). Changes of one call to several namespaces are in the
 // journal together or not at all.
 // Durability with a journal: what was answered survives kill -9. A power cut of the machine loses the last changes that
-// were not asked for as `durable` (the namespaces, and what keeps generations from repeating, always are).
+// were not asked for as `durable` (namespaces, clears, and what keeps generations from repeating always are).
 // After a restart stored pages count as leased for max_lease, and used pages that hold no key rest for the longer of
 // max_lease and max_io_lifetime.
 // Errors, besides those of MetadataService: kOverloaded from initialize(): max_namespaces are there. kUnavailable from

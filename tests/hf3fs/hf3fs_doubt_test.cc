@@ -219,6 +219,27 @@ class SlowJournal final : public metadata::Journal {
   metadata::MemoryDisk disk_;
 };
 
+// The defect: pages that somebody had stored without a sync were acknowledged as durable, and nobody synced them.
+TEST_F(Doubt, ADurableWriteOfWhatIsThereIsSyncedToo) {
+  const auto disk = std::make_shared<metadata::MemoryDisk>();
+  auto made = EmbeddedMetadata::create({}, clock_, metadata::open_memory_journal(disk));
+  ASSERT_TRUE(made.is_ok()) << made.status().to_string();
+  service_ = std::move(made).value();
+  const auto line = std::make_shared<DoubtfulService>(service_);
+  reached_through_ = line;
+  open();
+  const std::vector<std::vector<Page>> one = {{{PoolName::kKv, 1}}};
+  ASSERT_TRUE(write(one).at(0).is_ok());
+  ASSERT_GT(disk->unsynced_writes(), 0u);
+  line->confirm_is_lost = true;
+  EXPECT_EQ(write(one, 1, true).at(0).code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(write(one).at(0).is_ok()) << "it is there";
+  line->confirm_is_lost = false;
+  EXPECT_TRUE(write({{{PoolName::kKv, 1}, {PoolName::kKv, 2}}}, 1, true).at(0).is_ok());
+  EXPECT_EQ(disk->unsynced_writes(), 0u);
+  EXPECT_EQ(totals().stored, 2u);
+}
+
 TEST_F(Doubt, SubmitDoesNotWaitForTheJournal) {
   auto journal = std::make_unique<SlowJournal>();
   SlowJournal& slow = *journal;

@@ -119,9 +119,9 @@ void Rig::open(const BackendOptions& extra) {
   ASSERT_TRUE(opened.is_ok()) << opened.to_string();
 }
 
-std::vector<Status> Rig::write(const std::vector<std::vector<Page>>& groups, std::uint64_t scope) {
+std::vector<Status> Rig::write(const std::vector<std::vector<Page>>& groups, std::uint64_t scope, bool durable) {
   std::vector<std::vector<std::byte>> contents;
-  WriteRequest request{scope_of(scope), {}, false};
+  WriteRequest request{scope_of(scope), {}, durable};
   for (const std::vector<Page>& group : groups) {
     PageGroup& made = request.groups.emplace_back();
     for (const Page& page : group) {

@@ -36,7 +36,8 @@ class Rig : public ::testing::Test {
   void open(const BackendOptions& extra = {});
   [[nodiscard]] Status try_open(const BackendOptions& extra);
   // One status per group.
-  std::vector<Status> write(const std::vector<std::vector<Page>>& groups, std::uint64_t scope = 1);
+  std::vector<Status> write(const std::vector<std::vector<Page>>& groups, std::uint64_t scope = 1,
+                            bool durable = false);
   // One per page. The content of those that came is compared; those that did not come have their buffers untouched.
   std::vector<Status> read(const std::vector<Page>& pages, std::uint64_t scope = 1);
   Status read_one(const Page& page, std::uint64_t scope = 1) { return read({page}, scope).at(0); }

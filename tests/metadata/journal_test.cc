@@ -106,6 +106,15 @@ TEST(MetadataJournalTest, ADurableConfirmationOfWhatIsThereIsSyncedToo) {
   EXPECT_EQ(rig.disk->unsynced_writes(), 0u);
 }
 
+// What somebody wanted to be gone does not come back with the power.
+TEST(MetadataJournalTest, AClearIsSynced) {
+  OnDisk rig;
+  Talker kv = rig.talk();
+  kv.store(session_of(1), {"a", "b"});
+  EXPECT_TRUE(rig.service().clear(kv.space(), "a").is_ok());
+  EXPECT_EQ(rig.disk->unsynced_writes(), 0u);
+}
+
 TEST(MetadataJournalTest, ADiskThatRefusesIsUnavailableAndMends) {
   for (const auto mood : {MemoryDisk::Mood::kRefusing, MemoryDisk::Mood::kPartAnswers}) {
     OnDisk rig;

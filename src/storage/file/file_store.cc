@@ -98,6 +98,7 @@ Status FileStore::submit_exists(ExistsRequest request, ExistsDone done) {
 
 Status FileStore::submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) {
   if (!done) return invalid_argument("storage request without a callback");
+  if (scope && scope->namespace_digest.is_zero()) return invalid_argument("file store: no namespace has a digest of 0");
   Result<OperationGate::Ticket> ticket = gate_.enter();
   if (!ticket.is_ok()) return ticket.status();
   auto op = std::make_shared<ClearOperation>(std::move(scope), std::move(done), std::move(ticket).value());
@@ -166,8 +167,9 @@ Status FileStore::run_clear(const StoreScope* scope) {
     bytes = encode_cleared(cleared_);
   }
   Status status;
-  for (const Volume& volume : volumes_) {
-    const Status written = replace_file(files_, volume.directory, kClearedName, bytes);
+  for (unsigned i = 0; i < volumes_.size(); ++i) {
+    Status written = check_here(i);  // below an empty mount point it would be kept from the disk that has the pages
+    if (written.is_ok()) written = replace_file(files_, volumes_[i].directory, kClearedName, bytes);
     if (!written.is_ok()) status = written;
   }
   for (const auto& [segment, volume] : full) settle(segment, volume);
@@ -178,7 +180,7 @@ Status FileStore::run_clear(const StoreScope* scope) {
 // Entries that no segment is older than have done their work.
 void FileStore::forget_settled_clears() {
   std::uint64_t oldest = next_generation_;
-  for (const auto& [id, segment] : segments_) oldest = std::min(oldest, segment.min_generation);
+  for (const auto& [id, segment] : segments_) oldest = std::min(oldest, segment.first_generation);
   std::erase_if(cleared_, [oldest](const Cleared& c) { return c.generation <= oldest; });
 }
 

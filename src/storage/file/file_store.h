@@ -23,6 +23,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -76,9 +77,9 @@ struct SegmentInfo {
   SegmentId id = 0;
   unsigned volume = 0;               // index into the volumes
   std::uint64_t physical_bytes = 0;  // of the file
-  // No page in it, dead or alive, is older; but for pages that cleaning moved and that died before the store was
-  // opened. Those were alive when the segment was made (see first_generation in docs/formats.md 5.2).
-  std::uint64_t min_generation = 0;
+  // No page that was written into it is older. Pages that cleaning moved here may be, but none that was cleared before
+  // the segment was made (docs/formats.md 5.2). 0: not known.
+  std::uint64_t first_generation = 0;
   std::shared_ptr<ActiveSegment> active;  // may be appended to, waits for its seal, or is being sealed; else null
   // A durable write counts on something in it: synced before it is sealed, whatever `fsync` is.
   bool has_durable = false;
@@ -91,8 +92,9 @@ struct SegmentInfo {
   std::vector<Replaced> replaced;  // by copies in it that are not known to be on disk
   bool is_leaving = false;         // being cleaned or removed
   TimePoint remove_again{};        // leaving, and its file would not go: tried again then
-  std::uint64_t last_use = 0;      // for the bound on open files
-  FilePtr file;                    // null: closed
+  std::optional<TimePoint> unreadable_since;  // cleaning could not read any of it
+  std::uint64_t last_use = 0;                 // for the bound on open files
+  FilePtr file;                               // null: closed
 };
 
 // What opening found (file_store_open.cc).
@@ -273,6 +275,7 @@ class FileStore final : public StorageBackend {
   [[nodiscard]] bool drop_for_space() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] bool evict_a_segments_worth() LARDER_REQUIRES(mutex_);
   [[nodiscard]] bool clean_one() LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] bool may_be_readable_again(const Cleaning& job) LARDER_EXCLUDES(mutex_);
   void clean_next(const std::shared_ptr<Cleaning>& job) LARDER_EXCLUDES(mutex_);
   void clean_write(const std::shared_ptr<Cleaning>& job) LARDER_EXCLUDES(mutex_);
   void end_cleaning(const std::shared_ptr<Cleaning>& job, bool is_moved) LARDER_EXCLUDES(mutex_);

@@ -13,9 +13,8 @@
 
 #include "base/executor.h"
 #include "base/rng.h"
-#include "sim/hooked_files.h"
-#include "storage/file/file_backend.h"
 #include "storage/file/segment_format.h"
+#include "tests/support/failing_file_store.h"
 
 namespace larder::file_store {
 namespace {
@@ -34,78 +33,6 @@ class RefusingExecutor final : public Executor {
 
  private:
   InlineExecutor inner_;
-};
-
-class FailureTest : public testing::Test {
- protected:
-  void SetUp() override {
-    ASSERT_TRUE(register_file_backend(factory_).is_ok());
-    scope_ = std::make_shared<StoreScope>();
-    scope_->namespace_digest.bytes[0] = 1;
-    scope_->layout_fingerprints[0].bytes[0] = 2;
-  }
-  void TearDown() override { backend_.reset(); }
-  // Without a seal or a sync. What was written is there for the next process.
-  void kill() {
-    files_->inner.fail_nth(1, sim::FileFault::kIoError, 1'000'000'000);
-    backend_.reset();
-    files_->inner.clear_fault();
-  }
-  void cut_power() {
-    kill();
-    files_->inner.crash();
-  }
-  void open(Executor& executor, BackendOptions options = {}) {
-    options.insert({{"directory", "/d"}, {"segment_size", "64Ki"}});
-    auto opened = factory_.create("file", options, {files_.get(), &clock_, &executor, {}});
-    ASSERT_TRUE(opened.is_ok()) << opened.status().to_string();
-    backend_ = std::move(opened).value();
-  }
-  static PageKey key(std::uint64_t i) {
-    PageKey k;
-    store_le<std::uint64_t>(k.bytes.data() + 8, i + 1);
-    return k;
-  }
-  static std::vector<std::byte> content_of(std::uint64_t i, std::size_t bytes) {
-    return std::vector<std::byte>(bytes, static_cast<std::byte>(i));
-  }
-  // A page's bytes are of its number. kInternal: it has not ended.
-  std::shared_ptr<Status> begin_put(std::uint64_t i, std::size_t bytes, bool is_durable = false) {
-    auto status = std::make_shared<Status>(internal_error("no callback"));
-    auto content = std::make_shared<std::vector<std::byte>>(content_of(i, bytes));
-    WriteRequest request{scope_, {}, is_durable, {}};
-    request.groups.push_back({{{PoolName::kKv, key(i), {{content->data(), content->size()}}, PageKey{}}}});
-    const Status taken = backend_->submit_write(std::move(request),
-                                                [status, content](const WriteResult& r) { *status = r.groups.at(0); });
-    if (!taken.is_ok()) *status = taken;
-    return status;
-  }
-  Status put(std::uint64_t i, std::size_t bytes, bool is_durable = false) { return *begin_put(i, bytes, is_durable); }
-  std::shared_ptr<Status> begin_get(std::uint64_t i, std::size_t bytes) {
-    auto status = std::make_shared<Status>(internal_error("no callback"));
-    auto content = std::make_shared<std::vector<std::byte>>(bytes);
-    const Status taken = backend_->submit_read(
-        {scope_, {{PoolName::kKv, key(i), {{content->data(), content->size()}}}}, {}},
-        [status, content, i](const ReadResult& r) {
-          *status = r.items.at(0);
-          EXPECT_TRUE(!status->is_ok() || *content == content_of(i, content->size())) << "wrong bytes of page " << i;
-        });
-    if (!taken.is_ok()) *status = taken;
-    return status;
-  }
-  Status get(std::uint64_t i, std::size_t bytes) { return *begin_get(i, bytes); }
-  std::size_t segments_on_disk() {
-    std::size_t count = 0;
-    const std::vector<std::string> names = files_->list("/d").value();
-    for (const std::string& name : names) count += parse_segment_name(name) ? 1 : 0;
-    return count;
-  }
-
-  std::unique_ptr<sim::HookedFiles> files_ = std::make_unique<sim::HookedFiles>(3);
-  ManualClock clock_;
-  BackendFactory factory_;
-  std::shared_ptr<StoreScope> scope_;
-  std::unique_ptr<StorageBackend> backend_;
 };
 
 // A process that has used up its descriptors, or a machine short of memory, has no full disk.
@@ -217,72 +144,6 @@ TEST_F(FailureTest, ASyncThatIsRefusedAPlaceLeavesTheSegmentGood) {
   }
   EXPECT_GT(refused, 0u);
   EXPECT_TRUE(get(1, 50'000).is_ok());
-}
-
-// A store that holds a few pages for good among many that come and go, so that what it cleans is the former.
-class CleaningTest : public FailureTest {
- protected:
-  static constexpr std::size_t kPage = 8000;
-  static constexpr std::uint64_t kKept = 12, kSteps = 600;
-
-  void reopen() { open(executor_, {{"max_size", "1Mi"}}); }
-  // Whether the next sync is the first one behind a move.
-  bool has_just_moved() {
-    const std::uint64_t before = std::exchange(moved_, backend_->stats().moved);
-    return moved_ > before;
-  }
-  // Writes until `until` holds. False: it never did.
-  bool churn(const std::function<bool()>& until) {
-    for (std::uint64_t step = 0; step < kSteps; ++step) {
-      (void)put(1000 + next_++, kPage);
-      clock_.advance(std::chrono::seconds(1));  // a back-off ends
-      if (step % 7 == 0 && kept_ < kKept) {
-        EXPECT_TRUE(put(kept_, kPage, true).is_ok()) << kept_;
-        ++kept_;
-      }
-      touch_kept();  // they are never the coldest
-      if (until()) return true;
-    }
-    return false;
-  }
-  void touch_kept() {
-    for (std::uint64_t i = 0; i < kept_; ++i) ASSERT_TRUE(get(i, kPage).is_ok()) << i;
-  }
-  std::string lost() {
-    std::string out;
-    for (std::uint64_t i = 0; i < kept_; ++i) {
-      if (!get(i, kPage).is_ok()) out += " " + std::to_string(i);
-    }
-    return out;
-  }
-
-  InlineExecutor executor_;
-  std::uint64_t next_ = 0, kept_ = 0, moved_ = 0;
-};
-
-TEST_F(CleaningTest, AFailedSyncLosesNoOldCopy) {
-  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    backend_.reset();
-    files_ = std::make_unique<sim::HookedFiles>(seed);
-    next_ = kept_ = moved_ = 0;
-    reopen();
-    bool has_failed = false;
-    files_->before_sync = [&](const std::string& path) {
-      if (!backend_ || !has_just_moved() || kept_ < kKept || has_failed) return Status::ok();
-      has_failed = true;
-      return status_from_errno(EIO, "fdatasync", path);
-    };
-    ASSERT_TRUE(churn([&] { return has_failed; })) << "nothing was cleaned";
-    const std::uint64_t moved = backend_->stats().moved;
-    if (seed % 2 == 0) {  // what could not be cleaned is cleaned later
-      ASSERT_TRUE(churn([&] { return backend_->stats().moved > moved + kKept; }));
-      EXPECT_LE(backend_->stats().physical_bytes, std::uint64_t{1} << 20);
-    }
-    cut_power();
-    reopen();
-    EXPECT_EQ(lost(), "") << "durable pages are gone, of " << kKept;
-  }
 }
 
 // Durable writes under way at once, across segments, in orders that follow from the seed.

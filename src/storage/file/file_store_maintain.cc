@@ -27,6 +27,8 @@ constexpr std::uint64_t kMoveBytes = std::uint64_t{4} << 20;
 constexpr std::size_t kMovePages = 512;
 // A file that would not go is tried again after so long.
 constexpr Nanos kRemoveAgain = std::chrono::seconds(5);
+// So long, pages stay of which cleaning can read none; then a bad spot of the disk must not keep a segment for ever.
+constexpr Nanos kGivenUpAfter = std::chrono::minutes(1);
 // A segment fuller than this is not worth cleaning: first something must be evicted.
 constexpr std::uint64_t kCleanBelowPercent = 90;
 // So many in a row that left as much on disk as there was: enough.
@@ -50,6 +52,7 @@ struct FileStore::Cleaning {
   std::size_t begin = 0;
   std::vector<AlignedBuffer> buffers;
   std::vector<Status> statuses;
+  std::size_t reads = 0;                // of the chunk's pages: those that have bytes
   std::atomic<std::size_t> reading{0};  // release / acquire: the last one to end sees what the others read
 };
 
@@ -251,8 +254,7 @@ bool FileStore::clean_one() {
     return true;
   }
   std::sort(job->pages.begin(), job->pages.end(), [](const PageIndex::Listed& a, const PageIndex::Listed& b) {
-    // Pages of 0 bytes have the place of the page behind them.
-    return std::pair(a.location.offset, a.location.generation) < std::pair(b.location.offset, b.location.generation);
+    return place_of(a.location) < place_of(b.location);
   });
   Result<FilePtr> file = open_segment(job->segment);
   if (!file.is_ok()) return end_cleaning(job, file.status().code() == StatusCode::kNotFound), true;
@@ -295,13 +297,32 @@ void FileStore::clean_next(const std::shared_ptr<Cleaning>& job) {
     };
     batch.push_back(std::move(io));
   }
+  job->reads = batch.size();
   if (batch.empty()) return clean_write(job);
-  job->reading.store(batch.size(), std::memory_order_release);
+  job->reading.store(job->reads, std::memory_order_release);
   if (!volumes_[job->volume].io->submit(std::move(batch)).is_ok()) end_cleaning(job, false);
+}
+
+// Nothing of the chunk could be read: that is the disk or memory rather than the pages, and may be over soon.
+bool FileStore::may_be_readable_again(const Cleaning& job) {
+  const auto failed = static_cast<std::size_t>(
+      std::count_if(job.statuses.begin(), job.statuses.end(), [](const Status& status) { return !status.is_ok(); }));
+  const bool is_all = failed > 0 && failed == job.reads;
+  const bool is_away = is_all && !check_here(job.volume).is_ok();
+  LockGuard guard(mutex_);
+  const auto info = segments_.find(job.segment);
+  if (info == segments_.end()) return false;
+  std::optional<TimePoint>& since = info->second.unreadable_since;
+  if (!is_all) since.reset();
+  if (!is_all) return false;
+  counters_.read_errors.fetch_add(failed, kRelaxed);
+  if (!since) since = clock_.now();
+  return is_away || clock_.now() - *since < kGivenUpAfter;
 }
 
 // Appends what was read. Pages that are damaged are dropped; that nothing else changed is checked by publish().
 void FileStore::clean_write(const std::shared_ptr<Cleaning>& job) {
+  if (may_be_readable_again(*job)) return end_cleaning(job, false);
   auto record = std::make_shared<Record>();
   auto buffers = std::make_shared<std::vector<AlignedBuffer>>(std::move(job->buffers));
   const std::vector<Cleared> cleared = [this] {
@@ -382,8 +403,9 @@ bool FileStore::remove_segment(SegmentId id) {
     volume = segment->second.volume;
     path = join_path(volumes_[volume].directory, segment_name(id));
   }
-  Status removed = files_.remove(path);
-  if (removed.code() == StatusCode::kNotFound) removed = check_here(volume);
+  Status removed = check_here(volume);  // below an empty mount point, the name may be that of another store's segment
+  if (removed.is_ok()) removed = files_.remove(path);
+  if (removed.code() == StatusCode::kNotFound) removed = Status::ok();
   if (!removed.is_ok()) {
     log_warning("storage/file", "a segment that holds nothing cannot be removed now: " + removed.to_string());
     LockGuard guard(mutex_);

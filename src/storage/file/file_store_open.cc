@@ -350,11 +350,7 @@ class Opener {
     segment.is_synced = found.is_footer_synced;
     segment.is_listed = true;
     segment.is_doubtful = found.has_footer && !found.is_footer_synced;
-    // Cleared pages count: they are in the file, and a damaged footer would bring them back without their entry.
-    segment.min_generation = found.first_generation;
-    for (const ListedPage& page : found.pages) {
-      segment.min_generation = std::min(segment.min_generation, page.location.generation);
-    }
+    segment.first_generation = found.first_generation;
     if (!out_.cleared.empty()) {
       std::erase_if(found.pages, [this](const ListedPage& page) { return is_cleared(page); });
     }
@@ -369,7 +365,7 @@ class Opener {
       }
     }
     segment.physical_bytes = found.file_bytes;
-    if (!found.io.is_ok()) segment.min_generation = 0;  // what it holds besides is not known
+    if (!found.io.is_ok()) segment.first_generation = 0;  // what it holds besides is not known
     if (!found.has_footer) {
       // Who knows what became of its last syncs?
       segment.is_doubtful = !found.io.is_ok() || !seal(path, id, found, segment);
@@ -424,7 +420,7 @@ class Opener {
   // Entries that no segment is older than have done their work. Removed segments must stay removed before that.
   Status write_cleared(const std::vector<OpenedVolume>& volumes, bool is_damaged) {
     std::uint64_t oldest = out_.next_generation;
-    for (const auto& [id, segment] : out_.segments) oldest = std::min(oldest, segment.min_generation);
+    for (const auto& [id, segment] : out_.segments) oldest = std::min(oldest, segment.first_generation);
     const std::size_t before = out_.cleared.size();
     std::erase_if(out_.cleared, [oldest](const Cleared& c) { return c.generation <= oldest; });
     for (const OpenedVolume& v : volumes) {

@@ -99,7 +99,7 @@ void FileStore::roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, 
       info.id = made->id;
       info.volume = volume;
       info.physical_bytes = capacity;
-      info.min_generation = header.first_generation;
+      info.first_generation = header.first_generation;
       info.active = made;
       info.file = made->file;
       segments_.emplace(made->id, std::move(info));
@@ -186,7 +186,7 @@ void FileStore::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vol
       footer.pages.push_back({page.identity, page.key, page.parent, page.location, 0});
     }
     std::sort(footer.pages.begin(), footer.pages.end(),
-              [](const ListedPage& a, const ListedPage& b) { return a.location.offset < b.location.offset; });
+              [](const ListedPage& a, const ListedPage& b) { return place_of(a.location) < place_of(b.location); });
     end = seal_segment(*segment->file, std::move(footer), with_sync);
   } else {
     // Without a footer the next opening scans it. A file whose sync failed promises nothing.

@@ -313,6 +313,16 @@ TEST_F(FileStoreTest, ClearLeavesOtherFilesAlone) {
   EXPECT_TRUE(files_.stat("/d/notes.txt").is_ok());
 }
 
+// A digest of 0 means every namespace in the file CLEARED.
+TEST_F(FileStoreTest, AClearOfTheDigestThatIsNoneIsRefused) {
+  auto backend = must_open();
+  ASSERT_TRUE(put(*backend, 1).is_ok());
+  EXPECT_EQ(backend->submit_clear(std::make_shared<StoreScope>(), [](Status) { FAIL(); }).code(),
+            StatusCode::kInvalidArgument);
+  backend.reset();
+  EXPECT_EQ(must_open()->stats().pages, 1u);
+}
+
 TEST_F(FileStoreTest, ADamagedClearedListDropsEverything) {
   {
     auto backend = must_open();

@@ -322,7 +322,6 @@ void FileStore::take_place(Record& record, unsigned volume) {
     page.location.offset += record.start;
     if (record.op) page.location.generation = next_generation_++;
     segment.max_generation = std::max(segment.max_generation, page.location.generation);
-    info.min_generation = std::min(info.min_generation, page.location.generation);
   }
   if (!record.op) admission_.spend(record.layout.record_bytes, clock_.now());
 }

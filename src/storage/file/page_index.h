@@ -72,6 +72,11 @@ struct PageLocation {
   friend bool operator==(const PageLocation&, const PageLocation&) = default;
 };
 
+// Sorts pages of one segment as they were written: a page of 0 bytes has the offset of the page behind it.
+[[nodiscard]] inline std::pair<std::uint64_t, std::uint64_t> place_of(const PageLocation& at) {
+  return {at.offset, at.generation};
+}
+
 class PageIndex {
  public:
   static constexpr std::uint64_t kMaxPages = std::uint64_t{1} << 30;

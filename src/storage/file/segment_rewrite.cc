@@ -64,16 +64,22 @@ GroupList listed_groups(const StoreReport& report, const SegmentReport& segment,
   for (std::size_t g = 0; g < by_heads.size(); ++g) {
     for (const ListedPage& page : by_heads[g]) group_of.emplace(id_of(page), g);
   }
-  constexpr std::size_t kFooterOnly = ~std::size_t{0};
+  constexpr std::size_t kNone = ~std::size_t{0};
   GroupList out;
-  std::size_t last = 0;
+  std::vector<std::size_t> place_of_group(by_heads.size(), kNone);  // in `out`
+  std::size_t footer_only = kNone;                                  // where the last page went, if only the footer knew
   for (std::uint32_t i = segment.first_page; i < segment.first_page + segment.pages; ++i) {
     const ListedPage& page = report.pages[i].page;
     const auto found = group_of.find(id_of(page));
-    const std::size_t group = found == group_of.end() ? kFooterOnly : found->second;
-    if (out.empty() || group != last || out.back().size() == kMaxRecordPages) out.emplace_back();
-    out.back().push_back(page);
-    last = group;
+    const bool is_known = found != group_of.end();
+    // Pages of 0 bytes lie where others do, so a group's pages need not be neighbours.
+    std::size_t& place = is_known ? place_of_group[found->second] : footer_only;
+    if (place == kNone || out[place].size() == kMaxRecordPages) {
+      place = out.size();
+      out.emplace_back();
+    }
+    out[place].push_back(page);
+    if (is_known) footer_only = kNone;
   }
   return out;
 }

@@ -250,6 +250,9 @@ class Mender {
         generation = std::max(generation, page.page.location.generation);
       }
       for (const SegmentReport& segment : pass_.store.segments) {
+        if (!segment.status.is_ok() && segment.status.code() != StatusCode::kCorrupt) {
+          return unavailable(segment.path + " cannot be read, so nobody knows what must stay cleared");
+        }
         generation = std::max(generation, segment.scan.max_generation);
       }
       list = {{Digest256{}, generation + 1}};

@@ -1,7 +1,9 @@
 #include "storage/file/store_check.h"
 
+#include <cerrno>
 #include <set>
 
+#include "sim/hooked_files.h"
 #include "sim/sim_file_system.h"
 #include "storage/file/store_tools_test_util.h"
 
@@ -230,6 +232,58 @@ TEST_F(StoreCheck, ADamagedClearedIsTakenFromAnotherVolumeOrClearsAll) {
   expect_mended(FindingKind::kCleared, two);
   store = inspect_store(files_, two, {});
   for (const InspectedPage& page : store->pages) EXPECT_EQ(page.state, PageState::kCleared);
+}
+
+// Nothing is written while a segment is there that nobody can read: pages in it may be newer than all that is known.
+TEST_F(StoreCheck, ADamagedClearedWaitsForEverySegment) {
+  sim::HookedFiles files(7);
+  make_test_volume(files, "/a", store_, 0);
+  for (SegmentId number = 1; number <= 2; ++number) {
+    SegmentBuilder segment(files, "/a", store_, number);
+    segment.record({{.key = number, .bytes = 64, .generation = number}});
+    segment.seal();
+  }
+  const auto damaged = test_payload(4, 72);
+  write_test_file(files, "/a/CLEARED", damaged);
+  const std::string unreadable = join_path("/a", segment_name(2));
+  files.before_open = [&](const std::string& path) {
+    return path == unreadable ? status_from_errno(EACCES, "open", path) : Status::ok();
+  };
+  const auto check_with = [&](bool repair) {
+    return check_store(files, clock_, kOne, {.repair = repair, .progress = {}}).value();
+  };
+  const CheckReport refused = check_with(true);
+  const auto about_cleared = [](const Finding& finding) { return finding.kind == FindingKind::kCleared; };
+  const auto finding = std::find_if(refused.findings.begin(), refused.findings.end(), about_cleared);
+  ASSERT_NE(finding, refused.findings.end());
+  EXPECT_FALSE(finding->is_repaired);
+  EXPECT_NE(finding->remedy.find("cannot be read"), std::string::npos) << finding->remedy;
+  files.before_open = nullptr;
+  EXPECT_TRUE(check_with(true).findings[0].is_repaired);
+  const auto store = inspect_store(files, kOne, {});
+  ASSERT_EQ(store->pages.size(), 2u);
+  for (const InspectedPage& page : store->pages) EXPECT_EQ(page.state, PageState::kCleared);
+}
+
+// A page of 0 bytes at the end of a group lies where the next group begins, and a list by offset alone may name it
+// behind that group's pages.
+TEST_F(StoreCheck, GroupsThatEndInAPageOfNoBytesStayWhole) {
+  SegmentBuilder segment(files_, "/a", store_, 1);
+  const auto places = segment.record(
+      {{.key = 1, .pool = PoolName::kDeepseekV4C4, .bytes = 16384, .generation = 1},
+       {.key = 1, .bytes = 0, .generation = 2},
+       {.key = 2, .parent = 1, .pool = PoolName::kDeepseekV4C4, .bytes = 16384, .generation = 3, .group = 1},
+       {.key = 2, .parent = 1, .bytes = 0, .generation = 4, .group = 1}});
+  ASSERT_EQ(places[1], places[2]);
+  segment.swap_in_footer(1, 2);
+  segment.seal();
+  ASSERT_TRUE(files_.corrupt_byte(segment.path(), places[0], 4).is_ok());
+  const CheckReport mended = check(true);
+  EXPECT_EQ(mended.removed_groups, 1u);
+  EXPECT_EQ(mended.removed_pages, 2u) << "page 1 and its mark";
+  const auto store = inspect_store(files_, kOne, {});
+  ASSERT_EQ(store->pages.size(), 2u);
+  for (const InspectedPage& page : store->pages) EXPECT_EQ(page.page.key, test_digest(2));
 }
 
 TEST_F(StoreCheck, LeavesToPeopleWhatIsTheirs) {

@@ -85,6 +85,8 @@ class SegmentBuilder {
     return places;
   }
   void promise_synced() { synced_ = end_; }  // said by the records that follow
+  // The footer may name pages of one offset in any order.
+  void swap_in_footer(std::size_t a, std::size_t b) { std::swap(all_.at(a), all_.at(b)); }
   void seal() {
     append(encode_footer({store_, number_, end_, highest_, records_, all_}));
     sync();

@@ -15,6 +15,7 @@
 #include "storage/file/store_check.h"
 #include "storage/file/store_inspect.h"
 #include "storage/file/volume.h"
+#include "tests/disk/mounted_files.h"
 
 namespace larder::file_store {
 namespace {
@@ -33,7 +34,8 @@ class Machine {
       scopes_[i]->layout_fingerprints[static_cast<std::size_t>(PoolName::kKv)].bytes[0] = 1;
     }
   }
-  Result<std::unique_ptr<StorageBackend>> open(const std::string& directories) {
+  Result<std::unique_ptr<StorageBackend>> open(const std::string& directories) { return open(directories, files); }
+  Result<std::unique_ptr<StorageBackend>> open(const std::string& directories, FileSystem& files) {
     const BackendOptions options = {{"directory", directories}, {"segment_size", "64Ki"}, {"direct", "off"}};
     return factory_.create("file", options, {&files, &clock, &executor_, {}});
   }
@@ -68,6 +70,8 @@ class Machine {
     ASSERT_TRUE(store.submit_clear(scopes_[space], [&](Status s) { status = s; }).is_ok());
     ASSERT_TRUE(status.is_ok()) << status.to_string();
   }
+
+  [[nodiscard]] const std::shared_ptr<StoreScope>& scope(unsigned space) const { return scopes_[space]; }
 
   using Contents = std::map<std::string, std::vector<std::byte>>;
   Contents look(const std::string& directory) {
@@ -174,6 +178,31 @@ TEST(VolumeSet, AClearedNamespaceStaysClearedWhenADiskComesBack) {
   ASSERT_TRUE(store.is_ok()) << store.status().to_string();
   EXPECT_EQ(machine.count(**store, 0, 1), is_cleared ? 0u : 12u);
   EXPECT_FALSE(is_cleared);
+}
+
+// The defect: the clear went below the mount point and was acknowledged, and with the disk its pages came back.
+TEST(VolumeSet, AClearWhileTheDiskIsAwayIsRefused) {
+  disk::MountedFiles files("/disk", 1);
+  Machine machine(1);
+  const auto open = [&] { return machine.open("/disk", files); };
+  const auto clear = [&](StorageBackend& store) {
+    Status status = internal_error("no callback");
+    EXPECT_TRUE(store.submit_clear(machine.scope(0), [&](Status s) { status = s; }).is_ok());
+    return status;
+  };
+  {
+    auto store = open();
+    ASSERT_TRUE(store.is_ok()) << store.status().to_string();
+    machine.put(**store, 0, 0);
+    files.is_mounted = false;
+    EXPECT_EQ(clear(**store).code(), StatusCode::kUnavailable);
+    EXPECT_EQ(files.below.list("/disk")->size(), 0u) << "the disk below was written to";
+    files.is_mounted = true;
+    EXPECT_TRUE(clear(**store).is_ok());
+  }
+  auto store = open();
+  ASSERT_TRUE(store.is_ok()) << store.status().to_string();
+  EXPECT_EQ(machine.count(**store, 0, 0), 0u);
 }
 
 TEST(VolumeSet, AForgottenVolumeDoesNotComeBack) {

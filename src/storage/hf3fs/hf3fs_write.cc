@@ -197,9 +197,13 @@ void Hf3fsBackend::finish_write(WriteJob& job) {
     std::vector<ConfirmItem> confirmed;
     for (std::size_t i = begin; i < end; ++i) {
       const WriteJob::Item& item = job.items[i];
-      if (item.reserved.outcome == ReserveOutcome::kStored || item.twin != WriteJob::kNone) ++duplicates;
-      if (item.reserved.outcome != ReserveOutcome::kReserved || item.twin != WriteJob::kNone) continue;
+      const bool is_stored = item.reserved.outcome == ReserveOutcome::kStored;
+      if (is_stored || item.twin != WriteJob::kNone) ++duplicates;
+      if (item.twin != WriteJob::kNone) continue;
       const ConfirmItem entry{&item.space->name, view_of(item.key), item.reserved.ref};
+      // Whoever stored it need not have asked for that: now it must survive a power cut of the service, too.
+      if (is_stored && request.durable && status.is_ok()) confirmed.push_back(entry);
+      if (item.reserved.outcome != ReserveOutcome::kReserved) continue;
       if (status.is_ok()) {
         confirmed.push_back(entry);
         written_bytes += transfer_bytes(payload_bytes(item.page->payload));
