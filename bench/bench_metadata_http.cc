@@ -8,6 +8,7 @@
 
 #include "bench/bench_storage.h"
 #include "bench/real_storage_machine.h"
+#include "server/command_line.h"
 #include "server/json_reader.h"
 #include "server/text_table.h"
 #include "server/version.h"
@@ -97,17 +98,31 @@ void add_options(CLI::App& app, MetadataHttpBenchOptions& o, bool& is_http, bool
   app.add_flag("--http", is_http, "this benchmark");
   app.add_option("--connections", o.connections, "open at a time, each with a thread")
       ->type_name("NUMBERS")
+      ->check(whole_number())
       ->delimiter(',')
       ->capture_default_str();
   app.add_option("--keys", o.keys, "keys per request, 1 to 128")
       ->type_name("NUMBERS")
+      ->check(whole_number())
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--stored", o.stored, "stored pages")->type_name("NUMBER")->capture_default_str();
+  app.add_option("--stored", o.stored, "stored pages")
+      ->type_name("NUMBER")
+      ->check(whole_number())
+      ->capture_default_str();
   app.add_option("--seconds", o.seconds, "of one run")->type_name("SECONDS")->capture_default_str();
-  app.add_option("--repeat", o.repeat, "runs of each kind")->type_name("TIMES")->capture_default_str();
-  app.add_option("--io-threads", o.io_threads, "of the server")->type_name("NUMBER")->capture_default_str();
-  app.add_option("--seed", o.seed, "of the keys asked for")->type_name("NUMBER")->capture_default_str();
+  app.add_option("--repeat", o.repeat, "runs of each kind")
+      ->type_name("TIMES")
+      ->check(whole_number())
+      ->capture_default_str();
+  app.add_option("--io-threads", o.io_threads, "of the server")
+      ->type_name("NUMBER")
+      ->check(whole_number())
+      ->capture_default_str();
+  app.add_option("--seed", o.seed, "of the keys asked for")
+      ->type_name("NUMBER")
+      ->check(whole_number())
+      ->capture_default_str();
   app.add_flag("--quick", is_quick, "10,000 stored pages, short runs");
   app.add_flag("--json", o.as_json, "print JSON");
 }
@@ -122,11 +137,7 @@ int bench_metadata_http(int argc, char** argv) {
   bool is_http = false;
   bool is_quick = false;
   add_options(app, options, is_http, is_quick);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   if (is_quick) {
     options.stored = 10'000;
     options.seconds = std::min(options.seconds, 0.02);

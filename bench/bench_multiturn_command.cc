@@ -7,6 +7,7 @@
 
 #include "base/file_system.h"
 #include "bench/bench_multiturn.h"
+#include "server/command_line.h"
 
 namespace larder {
 namespace {
@@ -22,7 +23,11 @@ void add_options(CLI::App& app, CommandOptions& o) {
   app.add_option("--api-key", o.run.api_key, "bearer key, if the server wants one")->type_name("KEY");
   const std::string load = "Conversations";
   const auto number = [&](const char* flag, std::uint32_t& value, const char* unit, const char* help) {
-    app.add_option(flag, value, help)->type_name(unit)->capture_default_str()->group(load);
+    app.add_option(flag, value, help)
+        ->type_name(unit)
+        ->check(whole_number(0, std::numeric_limits<std::uint32_t>::max()))
+        ->capture_default_str()
+        ->group(load);
   };
   number("--num-clients", o.run.num_clients, "CLIENTS", "conversations");
   number("--num-rounds", o.run.num_rounds, "ROUNDS", "turns of each conversation");
@@ -31,6 +36,7 @@ void add_options(CLI::App& app, CommandOptions& o) {
   number("--max-parallel", o.run.max_parallel, "REQUESTS", "turns under way at once");
   app.add_option("--seed", o.run.seed, "of the random prompt tokens")
       ->type_name("NUMBER")
+      ->check(whole_number())
       ->capture_default_str()
       ->group(load);
   number("--vocab-size", o.run.vocab_size, "TOKENS", "random tokens are below it; 0: ask the server");
@@ -102,11 +108,7 @@ int bench_multiturn(int argc, char** argv) {
   app.get_formatter()->column_width(34);
   CommandOptions options;
   add_options(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   return run(options);
 }
 

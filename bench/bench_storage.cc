@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "base/file_system.h"
+#include "server/command_line.h"
 #include "server/json_reader.h"
 #include "server/text_table.h"
 #include "storage/option_text.h"
@@ -284,19 +285,30 @@ void add_options(CLI::App& app, StorageBenchOptions& o, Typed& typed) {
       ->delimiter(',');
   app.add_option("--depths", o.depths, "requests in flight")
       ->type_name("NUMBERS")
+      ->check(whole_number())
       ->delimiter(',')
       ->capture_default_str();
   app.add_option("--bytes", typed.bytes, "of one run, as 4Gi; default 1Gi, less on a small disk")->type_name("SIZE");
   app.add_option("--seconds", o.seconds, "most of one run")->type_name("SECONDS")->capture_default_str();
-  app.add_option("--repeat", o.repeat, "runs of each kind")->type_name("TIMES")->capture_default_str();
+  app.add_option("--repeat", o.repeat, "runs of each kind")
+      ->type_name("TIMES")
+      ->check(whole_number(1, 1000))
+      ->capture_default_str();
   app.add_option("--exists-pages", o.exists_pages, "stored pages of the existence test; 0: leave it out")
       ->type_name("PAGES")
+      ->check(whole_number())
       ->capture_default_str();
-  app.add_option("--seed", o.seed, "of contents and order")->type_name("NUMBER")->capture_default_str();
+  app.add_option("--seed", o.seed, "of contents and order")
+      ->type_name("NUMBER")
+      ->check(whole_number())
+      ->capture_default_str();
   app.add_flag("--quick", typed.quick, "depths 1 and 16, 128Mi, one run each, 100,000 pages for existence");
   app.add_flag("--only-exists", typed.only_exists, "only the existence test");
   app.add_flag("--restart", o.with_restart, "only: open a store of many pages (its payloads are holes), cold");
-  app.add_option("--restart-pages", o.restart_pages, "its pages")->type_name("PAGES")->capture_default_str();
+  app.add_option("--restart-pages", o.restart_pages, "its pages")
+      ->type_name("PAGES")
+      ->check(whole_number())
+      ->capture_default_str();
   app.add_option("--restart-page-size", typed.restart_page, "bytes of each (default 16Ki)")->type_name("SIZE");
   app.add_option("--beside", o.beside, "what to compare with, run by turns: fio, a backend, or none")
       ->type_name("NAME")
@@ -368,11 +380,7 @@ int bench_storage(int argc, char** argv) {
   StorageBenchOptions options;
   Typed typed;
   add_options(app, options, typed);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   Status status = settle(options, typed);
   if (status.is_ok()) status = options.with_restart ? run_restart(options) : run_bench(options);
   if (status.is_ok()) return 0;

@@ -220,8 +220,8 @@ Result<std::unique_ptr<StorageRunner>> StorageRunner::create(const StorageBenchO
   parts->options = options;
   parts->directory = store_directory;
   LARDER_RETURN_IF_ERROR(register_backends(parts->factory));
+  LARDER_RETURN_IF_ERROR(parts->factory.check_name(options.backend));
   const std::vector<BackendOptionHelp>* known = parts->factory.options_of(options.backend);
-  if (known == nullptr) return invalid_argument("there is no storage backend '" + options.backend + "'");
   const auto has_option = [known](std::string_view key) {
     return std::any_of(known->begin(), known->end(), [key](const auto& option) { return option.key == key; });
   };

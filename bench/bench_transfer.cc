@@ -1,14 +1,11 @@
 #include "bench/bench_transfer.h"
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -129,7 +126,9 @@ class LayoutBench {
   bool is_ok_ = true;
 };
 
-int run_bench(std::size_t mebibytes) {
+}  // namespace
+
+int run_transfer_bench(std::size_t mebibytes) {
   auto model = preset_model("gqa-real");
   if (!model) return 1;
   const std::size_t page_bytes = model->slot_bytes(ComponentKind::kFull);
@@ -166,24 +165,6 @@ int run_bench(std::size_t mebibytes) {
     }
   }
   return 0;
-}
-
-}  // namespace
-
-int bench_transfer(int argc, char** argv) {
-  constexpr const char* kUsage = "usage: larder bench transfer [MEBIBYTES]   to copy at a time: 16 to 128 (128)\n";
-  const std::string_view text = argc > 1 ? argv[1] : "128";
-  if (text == "--help" || text == "-h") {
-    std::fputs(kUsage, stdout);
-    return 0;
-  }
-  std::size_t mebibytes = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), mebibytes);
-  if (error != std::errc() || end != text.data() + text.size() || mebibytes < 16 || mebibytes > 128 || argc > 2) {
-    std::fputs(kUsage, stderr);
-    return 2;
-  }
-  return run_bench(mebibytes);
 }
 
 }  // namespace larder

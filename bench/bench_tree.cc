@@ -11,11 +11,9 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <functional>
+#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -28,14 +26,6 @@ namespace {
 constexpr std::uint32_t kWindowTokens = 128;
 constexpr const char* kShapes[] = {"full", "full+swa", "full+mamba"};
 constexpr std::size_t kLongTokens = 131'072, kLongNew = 512, kLongNodes = 256;
-
-struct Options {
-  std::size_t sequences = 5000;
-  std::uint64_t seed = 1;
-  std::string shape;            // empty: all
-  std::uint32_t page_size = 0;  // 0: both
-  bool json = false;
-};
 
 struct Row {
   std::string shape, operation;
@@ -113,7 +103,7 @@ std::vector<Tokens> make_sequences(std::size_t count, std::uint32_t page_size, s
 
 class TreeBench {
  public:
-  TreeBench(const std::string& shape, std::uint32_t page_size, const Options& options, double overhead_ns)
+  TreeBench(const std::string& shape, std::uint32_t page_size, const TreeBenchOptions& options, double overhead_ns)
       : shape_(shape), page_size_(page_size), options_(options), overhead_ns_(overhead_ns) {
     config_.page_size = page_size;
     config_.window_tokens = shape.find("swa") != std::string::npos ? kWindowTokens : 0;
@@ -271,7 +261,7 @@ class TreeBench {
 
   std::string shape_;
   std::uint32_t page_size_;
-  const Options& options_;
+  const TreeBenchOptions& options_;
   double overhead_ns_;
   TreeConfig config_;
   std::uint32_t next_slot_ = 0;
@@ -289,7 +279,7 @@ void print_table(const std::vector<Row>& rows) {
   }
 }
 
-void print_json(const std::vector<Row>& rows, const Options& options) {
+void print_json(const std::vector<Row>& rows, const TreeBenchOptions& options) {
   std::printf("{\"benchmark\": \"tree\", \"seed\": %llu, \"sequences\": %zu, \"window_tokens\": %u, \"results\": [",
               static_cast<unsigned long long>(options.seed), options.sequences, kWindowTokens);
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -303,48 +293,9 @@ void print_json(const std::vector<Row>& rows, const Options& options) {
   std::printf("\n]}\n");
 }
 
-bool parse(int argc, char** argv, Options& options) {
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view name = argv[i];
-    if (name == "--json") {
-      options.json = true;
-      continue;
-    }
-    if (i + 1 >= argc) return false;
-    const char* value = argv[++i];
-    if (name == "--sequences") {
-      options.sequences = std::strtoull(value, nullptr, 10);
-    } else if (name == "--seed") {
-      options.seed = std::strtoull(value, nullptr, 10);
-    } else if (name == "--page-size") {
-      options.page_size = static_cast<std::uint32_t>(std::strtoul(value, nullptr, 10));
-    } else if (name == "--shape") {
-      options.shape = value;
-    } else {
-      return false;
-    }
-  }
-  const bool known_shape =
-      options.shape.empty() || std::find(std::begin(kShapes), std::end(kShapes), options.shape) != std::end(kShapes);
-  return options.sequences > 0 && known_shape && (options.page_size == 0 || 64 % options.page_size == 0);
-}
-
 }  // namespace
 
-int bench_tree(int argc, char** argv) {
-  constexpr const char* kUsage =
-      "usage: larder bench tree [--sequences N] [--shape full|full+swa|full+mamba] [--page-size N] [--seed N] "
-      "[--json]\n"
-      "  --page-size: a divisor of 64; without it, 1 and 64\n";
-  if (argc > 1 && std::string_view(argv[1]) == "--help") {
-    std::fputs(kUsage, stdout);
-    return 0;
-  }
-  Options options;
-  if (!parse(argc, argv, options)) {
-    std::fputs(kUsage, stderr);
-    return 2;
-  }
+void run_tree_bench(const TreeBenchOptions& options) {
   const double overhead_ns = clock_overhead_ns();
   const std::vector<std::uint32_t> page_sizes =
       options.page_size != 0 ? std::vector{options.page_size} : std::vector{1u, 64u};
@@ -355,8 +306,7 @@ int bench_tree(int argc, char** argv) {
       for (Row& row : TreeBench(shape, page_size, options, overhead_ns).run()) rows.push_back(std::move(row));
     }
   }
-  options.json ? print_json(rows, options) : print_table(rows);
-  return 0;
+  options.as_json ? print_json(rows, options) : print_table(rows);
 }
 
 }  // namespace larder

@@ -69,7 +69,7 @@ endfunction()
 function(larder_add_bench)
   larder_sources(sources GLOB bench)
   set(commands ${sources})
-  list(FILTER commands INCLUDE REGEX "(bench_storage|bench_multiturn_command|bench_metadata_http|bench_metadata)\\.cc$")
+  list(FILTER commands INCLUDE REGEX "(bench_storage|bench_metadata|bench_metadata_http|_command)\\.cc$")
   larder_compile_quickly("${commands}")
   larder_add_library(larder_bench "${sources}" larder_server)
   target_link_libraries(larder_bench INTERFACE larder_sim)
@@ -205,13 +205,24 @@ function(larder_add_command_tests)
     --extra library=$<TARGET_FILE:larder_bad_backend> --extra defect=short_reads --extra store=1)
   add_test(NAME larder_conformance/hang COMMAND ${plugin} --timeout 1
     --extra library=$<TARGET_FILE:larder_bad_backend> --extra defect=hangs --extra store=1)
+  # A check may be repeated on what it has left behind.
+  set(one "$<TARGET_FILE:larder> conformance --backend file --directory ${PROJECT_BINARY_DIR}/conformance_twice")
+  string(APPEND one " --destructive --filter round_trip --seed 7")
+  add_test(NAME larder_conformance/twice COMMAND sh -c "${one} && ${one}")
   set_tests_properties(larder_conformance/example larder_conformance/defect larder_conformance/hang
-    PROPERTIES LABELS fast TIMEOUT 120)
+    larder_conformance/twice PROPERTIES LABELS fast TIMEOUT 120)
   set_tests_properties(larder_conformance/example PROPERTIES PASS_REGULAR_EXPRESSION "16 ok, 0 failed, 3 skipped")
   set_tests_properties(larder_conformance/defect PROPERTIES PASS_REGULAR_EXPRESSION
     "FAILED   round_trip_per_pool.*bytes for 293, and called it OK.*again: --seed 7")
   set_tests_properties(larder_conformance/hang PROPERTIES PASS_REGULAR_EXPRESSION
     "FAILED   zero_length_anchor.*exists: no answer within 1 s.*stopped: an operation was never answered")
+endfunction()
+
+# What the commands say about wrong arguments.
+function(larder_add_command_line_tests)
+  add_test(NAME larder_wrong_arguments
+    COMMAND ${PROJECT_SOURCE_DIR}/tests/command_line/wrong_arguments.py $<TARGET_FILE:larder>)
+  set_tests_properties(larder_wrong_arguments PROPERTIES LABELS fast TIMEOUT 120)
 endfunction()
 
 # Real processes, for half a minute (docs/testing.md); and that the soak sees what it is there to see.

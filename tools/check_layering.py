@@ -16,7 +16,7 @@ ORDER = ("base", "key", "model", "pool", "tree", "transfer", "storage", "metadat
 BESIDE = ("sim", "fakes", "tests", "bench", "examples", "fuzz", "python", "tools")
 CORE = ORDER[:ORDER.index("controller") + 1]
 BANNED_IN_CORE_HEADERS = re.compile(r"^(nlohmann|boost|spdlog|httplib|toml|yaml-cpp|simdjson|CLI|fmt)\b")
-BACKEND = re.compile(r"storage/(memory|file|hf3fs|mooncake|nixl|object|redis|s3)\b")
+BACKEND = re.compile(r"storage/(memory|file|hf3fs|plugin|mooncake|nixl|object|redis|s3)\b")
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]')
 
 

@@ -5,7 +5,7 @@ Builds with -DLARDER_DEFECTS=ON (build/defects), runs the simulator against each
 suites where the simulator has seen nothing, and prints a table: defect, what caught it, after how many worlds.
 Ends with 1 if a defect was not caught by anything.
 
-  tools/defects.py [--worlds 2000] [--only NAME ...]
+  tools/defects.py [--worlds 2000] [--only CopyErrorIgnored ...]
 """
 
 import argparse
@@ -30,7 +30,7 @@ MOST_SECONDS = 3600
 
 def defects():
     text = (ROOT / "src" / "base" / "defect.h").read_text()
-    found = re.findall(r'X\((k\w+), "([^"]*)",[\s\\]*"([^"]*)"\)', text)
+    found = re.findall(r'X\(k(\w+), "([^"]*)",[\s\\]*"([^"]*)"\)', text)
     assert len(found) == text.count("  X(k"), "an entry of defect.h has a form that this does not read"
     return found
 
@@ -100,19 +100,24 @@ def by_suites(name, limit):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worlds", type=int, default=2000, help="of the simulator, per defect")
-    parser.add_argument("--only", nargs="*", help="names of defects")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these defects, named as in the table")
     options = parser.parse_args()
+    listed = defects()
+    only = {name.removeprefix("k") for name in options.only or []}
+    unknown = only - {name for name, _, _ in listed}
+    if unknown:
+        parser.error(f"src/base/defect.h has no {', '.join(sorted(unknown))}")
     build()
     limit = limits(options.worlds)
     print("| defect | what it is | in the field | caught by | world |\n|---|---|---|---|---|")
     missed = 0
-    for name, words, field in defects():
-        if options.only and name not in options.only:
+    for name, words, field in listed:
+        if only and name not in only:
             continue
         caught = by_simulator(name, options.worlds, limit) or by_suites(name, limit)
         missed += caught is None
         who, when = caught or ("**nothing**", "-")
-        print(f"| {name[1:]} | {words} | {field} | {who} | {when} |", flush=True)
+        print(f"| {name} | {words} | {field} | {who} | {when} |", flush=True)
     return 1 if missed else 0
 
 

@@ -10,7 +10,7 @@
 set -euo pipefail
 
 build_packages=(
-  g++ cmake ninja-build ccache python3
+  g++ cmake ninja-build ccache python3 curl
   libssl-dev libxxhash-dev libfmt-dev libgtest-dev
   nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libyaml-cpp-dev libboost1.81-dev liburing-dev
   librocksdb-dev

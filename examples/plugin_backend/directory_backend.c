@@ -149,7 +149,7 @@ static int32_t open_store(LarderBackend* b, LarderBackendCall* call) {
   snprintf(path, sizeof path, "%s/LOCK", b->root);
   b->lock_file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (b->lock_file < 0) return fail(call, errno_code(), "open", path);
-  if (flock(b->lock_file, LOCK_EX | LOCK_NB) != 0) return fail(call, LARDER_BACKEND_INVALID, "in use", path);
+  if (flock(b->lock_file, LOCK_EX | LOCK_NB) != 0) return fail(call, LARDER_BACKEND_UNAVAILABLE, "in use", path);
   snprintf(path, sizeof path, "%s/tmp", b->root);
   if (mkdir(path, 0755) != 0 && errno != EEXIST) return fail(call, errno_code(), "mkdir", path);
   if (walk(b, path, kWalkUnlink) != 0) return fail(call, errno_code(), "clean", path);

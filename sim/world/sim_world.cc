@@ -421,7 +421,7 @@ void SimWorld::damage(const Event& event) {
       if (mount_) service_->lose_power(a[0]);
       break;
     case Verb::kStoragePlan: {
-      const auto percent = [&](std::size_t i) { return static_cast<unsigned>(a[i] % 100); };
+      const auto percent = [&](std::size_t i) { return static_cast<unsigned>(a[i] % 101); };
       rank.set_plan({.refuse_percent = percent(1),
                      .hang_percent = percent(2),
                      .fail_percent = percent(3),

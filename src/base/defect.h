@@ -2,8 +2,8 @@
 // sees it.
 //
 // Only a build with -DLARDER_DEFECTS=ON has them; there, the environment's LARDER_DEFECT names the one that is switched
-// on. `tools/defects.py` makes that build, runs the simulator and the suites against each, and prints the table of
-// docs/testing.md. In every other build defect() is false at compile time.
+// on (without the k; an unknown name aborts). `tools/defects.py` makes that build, runs the simulator and the suites
+// against each, and prints the table of docs/testing.md. In every other build defect() is false at compile time.
 //
 // Threads: any.
 #pragma once
@@ -87,9 +87,9 @@ inline constexpr std::array kDefects = {
   static const Defect active = [] {
     const char* const wanted = std::getenv("LARDER_DEFECT");
     for (std::size_t i = 0; wanted != nullptr && i < kDefects.size(); ++i) {
-      if (kDefects[i].name == wanted) return static_cast<Defect>(i + 1);
+      if (kDefects[i].name.substr(1) == wanted) return static_cast<Defect>(i + 1);
     }
-    return Defect::kNone;
+    return wanted == nullptr || std::string_view(wanted) == "none" ? Defect::kNone : (std::abort(), Defect::kNone);
   }();
   return active;
 }

@@ -29,7 +29,8 @@ TEST(HttpUrl, WhatIsWrongIsNamedAndNoKeyIsShown) {
       {"http://larder:hush@host:18000", "'host:18000': a host has no '@'"},
       {"hush@host", "'host': a host has no '@'"},
       {"http://larder:hu@sh@[::1]:1/v0", "no '@'"},
-      {"https://larder:hush@host", "'host': https"},
+      {"https://larder:hush@host", "'host': https is not supported"},
+      {"ftp://x", "'ftp://x': ftp is not supported; write http://host:port"},
       {"http://larder:hush/x@host", "'host': the port"},
       {"http://:7", "'http://:7': no host"},
       {"http://x:0", "'http://x:0': the port"}};

@@ -123,8 +123,12 @@ Result<HttpUrl> parse_http_url(std::string_view text) {
   // In front of an '@' may stand a key: no error shows it.
   const std::string_view shown = text.substr(text.rfind('@') + 1);  // all of it, if there is no '@'
   std::string_view rest = text;
-  if (rest.starts_with("https://")) return invalid_argument(fmt::format("'{}': https is not supported", shown));
-  if (rest.starts_with("http://")) rest.remove_prefix(7);
+  if (rest.starts_with("http://")) {
+    rest.remove_prefix(7);
+  } else if (const std::size_t scheme = rest.find("://"); scheme != std::string_view::npos && scheme < rest.find('/')) {
+    return invalid_argument(
+        fmt::format("'{}': {} is not supported; write http://host:port", shown, rest.substr(0, scheme)));
+  }
   HttpUrl url;
   const std::size_t slash = rest.find('/');
   if (slash != std::string_view::npos) {

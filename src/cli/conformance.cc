@@ -13,6 +13,7 @@
 #include "engine/composition.h"
 #include "engine/options.h"
 #include "metadata/open_metadata.h"
+#include "server/command_line.h"
 #include "server/json_reader.h"
 #include "storage/conformance/checks.h"
 
@@ -44,7 +45,8 @@ constexpr const char* kFooter =
     "  larder conformance --backend file --directory /var/tmp/new_store --destructive\n"
     "  larder conformance --backend plugin --extra library=/usr/lib/libmy_backend.so --extra key=value\n"
     "\n"
-    "Exit codes: 0 every check that could run is ok; 1 a check failed; 2 wrong arguments; 3 the backend cannot be "
+    "Exit codes: 0 every check that could run is ok; 1 a check failed; 2 wrong arguments, or options "
+    "that the backend refuses; 3 the backend cannot be "
     "opened.";
 
 struct ConformanceOptions {
@@ -238,16 +240,13 @@ int conformance_command(int argc, char** argv) {
   app.add_flag("--json", o.as_json, "print JSON");
   app.add_option("--timeout", o.timeout_seconds, "after so long without an answer the backend is stuck")
       ->type_name("SECONDS")
-      ->check(CLI::Range(1, 3600))
+      ->check(whole_number(1, 3600))
       ->capture_default_str();
-  const CLI::Option* const seed =
-      app.add_option("--seed", o.seed, "of keys, namespaces and sizes (random)")->type_name("NUMBER");
+  const CLI::Option* const seed = app.add_option("--seed", o.seed, "of keys, namespaces and sizes (random)")
+                                      ->type_name("NUMBER")
+                                      ->check(whole_number());
   app.footer(kFooter);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kOk : kUsage;
-  }
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   return run(std::move(o), seed->count() > 0);
 }
 

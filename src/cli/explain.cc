@@ -9,6 +9,7 @@
 #include "base/file_system.h"
 #include "base/http_client.h"
 #include "cli/commands.h"
+#include "server/command_line.h"
 #include "server/json_reader.h"
 #include "server/text_table.h"
 
@@ -145,11 +146,7 @@ int explain_command(int argc, char** argv) {
   app.add_option("--lora-path", o.adapter, "adapter of the request")->type_name("NAME");
   app.add_option("--cache-salt", o.salt, "tenant salt of the request")->type_name("SALT");
   app.add_flag("--json", o.as_json, "print the server's JSON");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   const Status status = explain(o);
   if (status.is_ok()) return 0;
   std::fprintf(stderr, "larder explain: %s\n", status.message().c_str());

@@ -20,7 +20,7 @@ constexpr const char* kHelp =
     "  serve            serve a model over HTTP (the reference system's API)\n"
     "  bench NAME       measure: multiturn (through HTTP), storage, metadata, tree, transfer\n"
     "  stat             the state of each tier, pool and backend of a running server\n"
-    "  store COMMAND    look into file stores: ls, stat, verify, fsck, export, import, clear\n"
+    "  store COMMAND    look into file stores: ls, stat, verify, fsck, export, import, clear, forget\n"
     "  conformance      check a storage backend, also one from a shared library, against the port's contract\n"
     "  metadata-server  the page index of shared 3FS files, over HTTP (the reference's protocol, and our own)\n"
     "  explain          why does a prompt hit what it hits? Asks a running server\n"

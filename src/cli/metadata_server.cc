@@ -17,6 +17,7 @@
 #include "key/sha256.h"
 #include "metadata/embedded_metadata.h"
 #include "metadata/real_rocksdb_journal.h"
+#include "server/command_line.h"
 #include "server/metadata_import.h"
 #include "server/metadata_server.h"
 #include "server/text_table.h"
@@ -27,6 +28,7 @@ namespace {
 
 constexpr Nanos kDrainLimit = std::chrono::seconds(10);  // for open requests, at a stop
 constexpr std::uint64_t kMaxImportBytes = std::uint64_t{1} << 30;
+constexpr std::uint32_t kMostConnections = std::numeric_limits<std::uint32_t>::max();
 constexpr double kMaxSeconds = 86400;
 constexpr double kLeastReservation = 1e-9;  // seconds; the service refuses one that is over when it begins
 
@@ -44,7 +46,7 @@ struct ServerOptions {
 
 void add_options(CLI::App& app, ServerOptions& o) {
   app.add_option("--host", o.host, "address to listen on; other than loopback needs --api-key")->capture_default_str();
-  app.add_option("--port", o.port, "0: any free one")->capture_default_str();
+  app.add_option("--port", o.port, "0: any free one")->check(whole_number(0, 65535))->capture_default_str();
   app.add_option("--api-key", o.api_key,
                  "clients must send it: as a bearer, or as the password in http://larder:KEY@host:port")
       ->envname("LARDER_METADATA_API_KEY");
@@ -62,10 +64,18 @@ void add_options(CLI::App& app, ServerOptions& o) {
       ->capture_default_str();
   app.add_option("--client-reservation", o.client_reservation, "as --max-reservation, of the reference's clients")
       ->capture_default_str();
-  app.add_option("--max-namespaces", o.max_namespaces, "rank and pool make one")->capture_default_str();
-  app.add_option("--max-pages", o.max_pages, "of a namespace: nobody gets more")->capture_default_str();
-  app.add_option("--io-threads", o.io_threads, "that serve connections")->capture_default_str();
-  app.add_option("--max-connections", o.max_connections, "further ones get 503")->capture_default_str();
+  app.add_option("--max-namespaces", o.max_namespaces, "rank and pool make one")
+      ->check(whole_number(1))
+      ->capture_default_str();
+  app.add_option("--max-pages", o.max_pages, "of a namespace: nobody gets more")
+      ->check(whole_number(1, kMaxNamespacePages))
+      ->capture_default_str();
+  app.add_option("--io-threads", o.io_threads, "that serve connections")
+      ->check(whole_number(1, 256))
+      ->capture_default_str();
+  app.add_option("--max-connections", o.max_connections, "further ones get 503")
+      ->check(whole_number(1, kMostConnections))
+      ->capture_default_str();
   app.add_option("--log-level", o.log_level, "debug, info, warning, error or off")->capture_default_str();
 }
 
@@ -88,12 +98,6 @@ Status check_options(const ServerOptions& o) {
   LARDER_RETURN_IF_ERROR(check_seconds("--client-lease", o.client_lease, 0, o.max_lease));
   LARDER_RETURN_IF_ERROR(
       check_seconds("--client-reservation", o.client_reservation, kLeastReservation, o.max_reservation));
-  if (o.max_namespaces < 1) return invalid_argument("--max-namespaces must be at least 1");
-  if (o.max_pages < 1 || o.max_pages > kMaxNamespacePages) {
-    return invalid_argument(fmt::format("--max-pages must be in [1, {}]", kMaxNamespacePages));
-  }
-  if (o.io_threads < 1 || o.io_threads > 256) return invalid_argument("--io-threads must be in [1, 256]");
-  if (o.max_connections < 1) return invalid_argument("--max-connections must be at least 1");
   return Status::ok();
 }
 
@@ -217,11 +221,7 @@ int metadata_server_command(int argc, char** argv) {
   app.get_formatter()->column_width(40);
   ServerOptions options;
   add_options(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   Status status = check_options(options);
   if (status.is_ok()) status = set_log_option(options.log_level);
   if (!status.is_ok()) {

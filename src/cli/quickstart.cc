@@ -18,6 +18,7 @@
 #include "cli/commands.h"
 #include "cli/quickstart_server.h"
 #include "cli/real_signals.h"
+#include "server/command_line.h"
 #include "server/text_table.h"
 
 namespace larder {
@@ -321,19 +322,24 @@ int carry_out(const QuickstartOptions& options) {
 }
 
 void add_options(CLI::App& app, QuickstartOptions& o) {
-  const auto number = [&](const char* flag, std::uint32_t& value, const char* unit, const char* help) {
-    app.add_option(flag, value, help)->type_name(unit)->capture_default_str();
+  const auto number = [&](const char* flag, std::uint32_t& value, std::uint32_t most, const char* unit,
+                          const char* help) {
+    app.add_option(flag, value, help)->type_name(unit)->check(whole_number(1, most))->capture_default_str();
   };
   app.add_option("--model", o.model, "a hybrid preset with recurrent layers")->type_name("NAME")->capture_default_str();
-  number("--num-clients", o.load.num_clients, "CLIENTS", "conversations");
-  number("--num-rounds", o.load.num_rounds, "ROUNDS", "turns of each");
-  number("--request-length", o.load.request_length, "TOKENS", "new prompt tokens of a turn");
-  number("--output-length", o.load.output_length, "TOKENS", "tokens of an answer");
-  number("--max-mamba-cache-size", o.states, "STATES", "device slots for recurrent states");
+  number("--num-clients", o.load.num_clients, 10'000, "CLIENTS", "conversations");
+  number("--num-rounds", o.load.num_rounds, 10'000, "ROUNDS", "turns of each");
+  number("--request-length", o.load.request_length, 1'000'000, "TOKENS", "new prompt tokens of a turn");
+  number("--output-length", o.load.output_length, 1'000'000, "TOKENS", "tokens of an answer");
+  number("--max-mamba-cache-size", o.states, 1'000'000, "STATES", "device slots for recurrent states");
   app.add_option("--hicache-ratio", o.host_ratio, "host bytes / device bytes")
       ->type_name("RATIO")
+      ->check(number_in(0.001, 1e6))
       ->capture_default_str();
-  app.add_option("--seed", o.load.seed, "of the random prompt tokens")->type_name("NUMBER")->capture_default_str();
+  app.add_option("--seed", o.load.seed, "of the random prompt tokens")
+      ->type_name("NUMBER")
+      ->check(whole_number())
+      ->capture_default_str();
   app.add_flag("--control", o.control, "instead: the same load with states, then KV, kept on the device only");
   app.add_flag("--keep", o.keep, "keep the temporary directory (files of the storage tier, the server's log)");
 }
@@ -349,11 +355,7 @@ int quickstart_command(int argc, char** argv) {
   QuickstartOptions options;
   options.load.max_parallel = kRunning;
   add_options(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   return carry_out(options);
 }
 

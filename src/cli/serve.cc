@@ -15,6 +15,7 @@
 #include "engine/scheduler.h"
 #include "server/api_info.h"
 #include "server/api_server.h"
+#include "server/command_line.h"
 #include "server/text_table.h"
 #include "server/version.h"
 
@@ -95,15 +96,6 @@ Status fill_options(const CommandLine& line, Options& options) {
   return validate_options(options);
 }
 
-// Arguments that the parser did not know: named by set_option(), which also suggests.
-Status leftover_error(const std::string& argument) {
-  if (!argument.starts_with("--")) return invalid_argument(fmt::format("unexpected argument '{}'", argument));
-  Options scratch;
-  const std::string name =
-      argument.substr(2, argument.find('=') == std::string::npos ? std::string::npos : argument.find('=') - 2);
-  return set_option(scratch, name, "");
-}
-
 std::string capacity_table(const SchedulerStats& stats) {
   TextTable table({"tier", "component", "slots", "capacity"});
   for (const TierUsage& tier : stats.tiers) {
@@ -160,16 +152,10 @@ int serve_command(int argc, char** argv) {
       "/metrics, /health, /flush_cache, /quiesce, /explain. Defaults stand in (parentheses).",
       "larder serve");
   app.get_formatter()->column_width(56);
-  app.allow_extras();
   CommandLine line;
   add_options(app, line);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  Status status = app.remaining().empty() ? Status::ok() : leftover_error(app.remaining().front());
-  if (status.is_ok()) status = set_log_option(line.log_level);
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
+  Status status = set_log_option(line.log_level);
   Options options;
   if (status.is_ok()) status = fill_options(line, options);
   if (!status.is_ok()) {

@@ -11,6 +11,7 @@
 #include "base/http_client.h"
 #include "cli/commands.h"
 #include "cli/real_interval.h"
+#include "server/command_line.h"
 #include "server/json_reader.h"
 #include "server/stat_report.h"
 
@@ -89,13 +90,9 @@ int stat_command(int argc, char** argv) {
   app.add_flag("--json", o.as_json, "print JSON; with --watch one line each time");
   app.add_option("--watch", o.watch_seconds, "again every so often, with rates, until interrupted")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.1, 86400.0));
+      ->check(number_in(0.1, 86400));
   app.footer("\nExit codes: 0 done; 1 the server cannot be asked; 2 wrong arguments.");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   const Status status = run_stat(o);
   if (status.is_ok()) return 0;
   std::fprintf(stderr, "larder stat: %s\n", status.message().c_str());

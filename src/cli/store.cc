@@ -73,9 +73,7 @@ int store_command(int argc, char** argv) {
 
 void add_store_arguments(CLI::App& app, StoreArguments& arguments, const char* about) {
   app.get_formatter()->column_width(34);
-  app.add_option("directories", arguments.directories, "the store: all its directories")
-      ->type_name("DIRECTORY")
-      ->required();
+  app.add_option("DIRECTORY", arguments.directories, "the store: all its directories")->type_name("")->required();
   app.add_flag("--json", arguments.as_json, "print JSON");
   app.footer(fmt::format("\n{}\n\n{}", about, kExitCodes));
 }
@@ -115,16 +113,6 @@ Result<file_store::PageSelection> selection_of(const StoreArguments& arguments) 
     selection.key_prefixes.push_back(std::move(*prefix));
   }
   return selection;
-}
-
-bool parse_store_arguments(CLI::App& app, int argc, char** argv, int& exit_code) {
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    exit_code = app.exit(error) == 0 ? kStoreDone : kStoreUsage;
-    return false;
-  }
-  return true;
 }
 
 Result<file_store::StoreReport> read_store(const StoreArguments& arguments) {

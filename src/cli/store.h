@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
+#include "server/command_line.h"
 #include "storage/backend.h"
 #include "storage/file/store_inspect.h"
 
@@ -50,8 +51,6 @@ void add_store_arguments(CLI::App& app, StoreArguments& arguments, const char* a
 void add_selection(CLI::App& app, StoreArguments& arguments, bool with_keys);
 // kInvalidArgument names the option.
 [[nodiscard]] Result<file_store::PageSelection> selection_of(const StoreArguments& arguments);
-// kStoreDone and false: go on. Else the exit code (0 after --help).
-[[nodiscard]] bool parse_store_arguments(CLI::App& app, int argc, char** argv, int& exit_code);
 
 // Reads the store; volumes that do not belong together, or are none, are an error.
 [[nodiscard]] Result<file_store::StoreReport> read_store(const StoreArguments& arguments);

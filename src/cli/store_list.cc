@@ -214,9 +214,12 @@ int store_ls(int argc, char** argv) {
   add_selection(app, o.store, true);
   app.add_flag("--pages", o.with_pages, "list pages, too");
   app.add_flag("--dead", o.with_dead, "with those that are superseded or cleared, but still on disk");
-  app.add_option("--limit", o.limit, "at most this many pages; 0: all")->type_name("PAGES")->capture_default_str();
-  int exit_code = kStoreDone;
-  return parse_store_arguments(app, argc, argv, exit_code) ? run_ls(o) : exit_code;
+  app.add_option("--limit", o.limit, "at most this many pages; 0: all")
+      ->type_name("PAGES")
+      ->check(whole_number())
+      ->capture_default_str();
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
+  return run_ls(o);
 }
 
 int store_stat(int argc, char** argv) {
@@ -225,8 +228,7 @@ int store_stat(int argc, char** argv) {
   bool with_segments = false;
   add_store_arguments(app, arguments, kBesideServer);
   app.add_flag("--segments", with_segments, "with --json: every segment by itself");
-  int exit_code = kStoreDone;
-  if (!parse_store_arguments(app, argc, argv, exit_code)) return exit_code;
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   const Result<StoreReport> report = read_store(arguments);
   if (!report.is_ok()) return store_failure("stat", report.status());
   const std::vector<VolumeTally> tallies = by_volume(*report);

@@ -193,29 +193,29 @@ int run_forget(const StoreArguments& arguments, const std::vector<unsigned>& vol
 int store_export(int argc, char** argv) {
   CLI::App app("Writes pages of a file store to an archive: one portable, checksummed file.", "larder store export");
   MoveOptions o;
-  app.add_option("archive", o.archive, "the file to write")->type_name("FILE")->required();
+  app.add_option("ARCHIVE", o.archive, "the file to write")->type_name("")->required();
   add_store_arguments(app, o.store,
                       "Pages that a selected one hangs on (those before it in its chain) are written, too.\n"
                       "May run beside a server that has the store open: pages that go away meanwhile are left out.");
   add_selection(app, o.store, true);
   app.add_flag("--overwrite", o.overwrite, "replace the file if it is there");
-  int exit_code = kStoreDone;
-  return parse_store_arguments(app, argc, argv, exit_code) ? run_export(o) : exit_code;
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
+  return run_export(o);
 }
 
 int store_import(int argc, char** argv) {
   CLI::App app("Reads pages from an archive into a file store; pages that are there already are kept.",
                "larder store import");
   MoveOptions o;
-  app.add_option("archive", o.archive, "the file to read")->type_name("FILE")->required();
+  app.add_option("ARCHIVE", o.archive, "the file to read")->type_name("")->required();
   add_store_arguments(app, o.store, kNeedsStore);
   add_selection(app, o.store, true);
   app.add_option("--extra", o.extra, "option of the file backend, as max_size=200G (may be given again)")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   app.add_flag("--dry-run", o.dry_run, "only check the archive");
-  int exit_code = kStoreDone;
-  return parse_store_arguments(app, argc, argv, exit_code) ? run_import(o) : exit_code;
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
+  return run_import(o);
 }
 
 int store_clear(int argc, char** argv) {
@@ -224,8 +224,8 @@ int store_clear(int argc, char** argv) {
   add_store_arguments(app, arguments, kNeedsStore);
   app.add_option("--namespace", arguments.space, "only this namespace: its first hex digits, or all 64")
       ->type_name("HEX");
-  int exit_code = kStoreDone;
-  return parse_store_arguments(app, argc, argv, exit_code) ? run_clear(arguments) : exit_code;
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
+  return run_clear(arguments);
 }
 
 int store_forget(int argc, char** argv) {
@@ -235,10 +235,11 @@ int store_forget(int argc, char** argv) {
   add_store_arguments(app, arguments, kNeedsStore);
   app.add_option("--volume", volumes, "the volume's number, as the store says it (may be given again)")
       ->type_name("NUMBER")
+      ->check(whole_number())
       ->allow_extra_args(false)
       ->required();
-  int exit_code = kStoreDone;
-  return parse_store_arguments(app, argc, argv, exit_code) ? run_forget(arguments, volumes) : exit_code;
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
+  return run_forget(arguments, volumes);
 }
 
 }  // namespace larder

@@ -135,8 +135,8 @@ int store_verify(int argc, char** argv) {
   CLI::App app("Reads every page of a file store and checks its length and checksum.", "larder store verify");
   StoreArguments arguments;
   add_store_arguments(app, arguments, kBesideServer);
-  int exit_code = kStoreDone;
-  return parse_store_arguments(app, argc, argv, exit_code) ? run_verify(arguments) : exit_code;
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
+  return run_verify(arguments);
 }
 
 int store_fsck(int argc, char** argv) {
@@ -147,8 +147,7 @@ int store_fsck(int argc, char** argv) {
   add_store_arguments(app, arguments, kNeedsStore);
   app.add_flag("--repair", options.repair,
                "mend: cut torn tails, write missing footers and headers, remove groups with damaged pages");
-  int exit_code = kStoreDone;
-  if (!parse_store_arguments(app, argc, argv, exit_code)) return exit_code;
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   Result<CheckReport> report = CheckReport{};
   {
     ProgressBar bar("fsck");

@@ -29,10 +29,8 @@ Status BackendFactory::add(std::string name, std::vector<BackendOptionHelp> opti
 
 Result<std::unique_ptr<StorageBackend>> BackendFactory::create(std::string_view name, const BackendOptions& options,
                                                                const BackendEnvironment& environment) const {
+  LARDER_RETURN_IF_ERROR(check_name(name));
   const auto at = entries_.find(name);
-  if (at == entries_.end()) {
-    return invalid_argument("unknown storage backend '" + std::string(name) + "'; known: " + joined(names()));
-  }
   for (const auto& [key, value] : options) {
     if (is_known(at->second.options, key)) continue;
     std::vector<std::string> known;
@@ -41,6 +39,11 @@ Result<std::unique_ptr<StorageBackend>> BackendFactory::create(std::string_view 
                             "'; its options: " + joined(known));
   }
   return at->second.create(options, environment);
+}
+
+Status BackendFactory::check_name(std::string_view name) const {
+  if (entries_.contains(name)) return Status::ok();
+  return invalid_argument("unknown storage backend '" + std::string(name) + "'; known: " + joined(names()));
 }
 
 std::vector<std::string> BackendFactory::names() const {

@@ -51,6 +51,8 @@ class BackendFactory {
   [[nodiscard]] Result<std::unique_ptr<StorageBackend>> create(std::string_view name, const BackendOptions& options,
                                                                const BackendEnvironment& environment) const;
   [[nodiscard]] std::vector<std::string> names() const;
+  // kInvalidArgument, as create() has it: there is no backend of that name.
+  [[nodiscard]] Status check_name(std::string_view name) const;
   [[nodiscard]] const std::vector<BackendOptionHelp>* options_of(std::string_view name) const;
 
  private:

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/sanitized.h"
 #include "engine/text_file.h"
+#include "sim/world/real_last_words.h"
 #include "sim/world/simulate.h"
 #include "sim/world/small_models.h"
 
@@ -77,7 +78,9 @@ TEST_F(Sim, RunsReplay) {
 TEST_F(Sim, WorldsOfManySeedsEndWell) {
   const std::uint64_t worlds = kIsSanitized ? 60 : 200;
   SimTotals totals;
+  LastWords last_words;
   for (std::uint64_t seed = 1; seed <= worlds; ++seed) {
+    last_words.set("\nthe process ended in the world of seed " + std::to_string(seed) + " with 600 events\n");
     const SimOutcome outcome = run_story(draw_story(seed, 600));
     ASSERT_EQ(outcome.failure, "") << "replay: larder sim --first " << seed << " --seeds 1 --events 600";
     totals.add(outcome.totals);

@@ -168,7 +168,7 @@ void check_survives_restart(CheckRun& run) {
 
 void check_bounded_size(CheckRun& run) {
   if (!run.harness().is_own_store()) return run.skip("others may use the store");
-  if (!run.harness().is_bounded()) return run.skip("the backend has no max_size");
+  if (!run.harness().is_bounded()) return run.skip("the backend has no max_size (a library: --extra max_size=SIZE)");
   if (!run.open({{"max_size", "512Ki"}})) return;
   constexpr std::uint64_t kMaxSize = 512 << 10;
   std::uint64_t most = 0;

@@ -17,8 +17,8 @@
  *   - Everything that a call is given (pages, groups, segments and the memory behind them, texts) belongs to the host,
  *     stays valid until the call returns and not longer. In a write, segments are only to be read.
  *   - Fields marked "out" are preset to LARDER_BACKEND_NOT_ANSWERED and 0. `reserved` fields are 0.
- *   - Groups are not empty, pools are ones that the model has, digests are 32 raw bytes, `bytes` is the sum of the
- *     segments and at least 160.
+ *   - Groups are not empty, pools are ones that the model has, digests are 32 raw bytes; in read and write `bytes` is
+ *     the sum of the segments and at least 160.
  *   - Each object that a read gives is verified against its envelope before anything sees it: a library that returns
  *     other bytes than were written causes a miss and a count, never a wrong answer. What no envelope can find is a
  * page that was written and is gone, or half a group: those are misses, and cost time only.
@@ -61,7 +61,7 @@ extern "C" {
 enum LarderBackendCode {
   LARDER_BACKEND_NOT_ANSWERED = -1, /* preset by the host; never an answer */
   LARDER_BACKEND_OK = 0,            /* exists: it is there; read: all bytes are in the segments; write: stored */
-  LARDER_BACKEND_NOT_FOUND = 1,     /* exists, read: not there, or there with another length. A miss, not an error */
+  LARDER_BACKEND_NOT_FOUND = 1,     /* exists: not there; read: also there with another length. A miss, no error */
   LARDER_BACKEND_ALREADY = 2,       /* write: the object was there already and was kept; as good as OK */
   LARDER_BACKEND_INVALID = 3,       /* the request or an option is wrong: not to be retried as it is */
   LARDER_BACKEND_OVERLOADED = 4,    /* something is full: perhaps later */
@@ -146,8 +146,8 @@ typedef struct LarderBackendTable {
   /* Writes groups, in order: parents come before children. A group that fails does not stop the next. Writing what is
    * there is cheap, keeps what is there, and is answered ALREADY; an object may be twice in one request. */
   int32_t (*write)(LarderBackend* backend, LarderBackendCall* call, LarderBackendGroup* groups, uint64_t count);
-  /* Optional. Removes objects that failed the host's verification. OK: it is gone, or was not there. Null: a damaged
-   * object stays, and each read of it counts as corrupt again. */
+  /* Optional. Removes objects that failed the host's verification, or that a read answered CORRUPT. OK: it is gone, or
+   * was not there. Null: a damaged object stays, and each read of it counts as corrupt again. */
   int32_t (*drop)(LarderBackend* backend, LarderBackendCall* call, LarderBackendPage* pages, uint64_t count);
   /* Optional. Removes every object of a namespace, or of the whole store (namespace_digest null); other things that lie
    * beside the store stay. It holds after a crash that follows an OK, as far as the store is persistent. */

@@ -1,0 +1,88 @@
+#include "server/command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/json_reader.h"
+
+namespace larder {
+namespace {
+
+// The whole of `text`, or nothing.
+template <typename Number>
+std::optional<Number> read_number(std::string_view text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::string unknown_argument(const CLI::App& app, const std::string& argument) {
+  if (!argument.starts_with('-')) return fmt::format("unexpected argument '{}'", argument);
+  const std::string name = argument.substr(0, argument.find('='));
+  std::vector<std::string> known;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& word : option->get_lnames()) known.push_back("--" + word);
+  }
+  const std::string nearest = nearest_word(name, known);
+  return fmt::format("unknown option {}{}", name, nearest.empty() ? "" : "; did you mean " + nearest + "?");
+}
+
+std::string problem_of(const CLI::App& app, const CLI::ParseError& error) {
+  constexpr std::string_view kConversion = "Could not convert: ", kRequired = " is required";
+  const std::vector<std::string> leftover = app.remaining();
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !leftover.empty()) {
+    return unknown_argument(app, leftover.front());
+  }
+  const std::string_view text = error.what();
+  if (text.starts_with(kConversion)) {  // "NAME = VALUE"
+    const std::string_view both = text.substr(kConversion.size());
+    const std::size_t gap = both.find(" = ");
+    if (gap != both.npos) return fmt::format("{}: '{}' is no such value", both.substr(0, gap), both.substr(gap + 3));
+  }
+  if (text.ends_with(kRequired)) return fmt::format("{} is missing", text.substr(0, text.size() - kRequired.size()));
+  return std::string(text);
+}
+
+}  // namespace
+
+CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
+  return CLI::Validator(
+      [least, most](const std::string& text) {
+        const auto value = read_number<std::uint64_t>(text);
+        if (value && *value >= least && *value <= most) return std::string();
+        return fmt::format("'{}' is not a whole number in [{}, {}]", text, least, most);
+      },
+      "");
+}
+
+CLI::Validator number_in(double least, double most) {
+  return CLI::Validator(
+      [least, most](const std::string& text) {
+        const auto value = read_number<double>(text);
+        if (value && std::isfinite(*value) && *value >= least && *value <= most) return std::string();
+        return fmt::format("'{}' is not a number in [{}, {}]", text, least, most);
+      },
+      "");
+}
+
+std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // prints the help
+    std::fprintf(stderr, "%s: %s (%s --help lists the options)\n", app.get_name().c_str(),
+                 problem_of(app, error).c_str(), app.get_name().c_str());
+    return 2;
+  }
+  return std::nullopt;
+}
+
+}  // namespace larder

@@ -1,0 +1,27 @@
+// How the subcommands of `larder` read their command lines: one wording for all that can be wrong with one.
+//
+// Threads: confined, as CLI::App is.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+
+namespace CLI {
+class App;
+class Validator;
+}  // namespace CLI
+
+namespace larder {
+
+// For CLI::Option::check(). Each unsigned option needs whole_number(): CLI11 takes "-1" for 18446744073709551615.
+[[nodiscard]] CLI::Validator whole_number(std::uint64_t least = 0,
+                                          std::uint64_t most = std::numeric_limits<std::uint64_t>::max());
+// Finite.
+[[nodiscard]] CLI::Validator number_in(double least, double most);
+
+// Fills the options of `app`, whose name is as it is typed ("larder sim"). Empty: go on. Else the exit code: 0 after
+// --help, which is on standard output; 2 after anything else, with one line on standard error that names the argument.
+[[nodiscard]] std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv);
+
+}  // namespace larder

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""What `larder` says about a wrong command line: the exit code, and a line that names the culprit and what it must be.
+
+    wrong_arguments.py BINARY
+
+Each case runs the command. None of them may start its work: nothing is on standard output.
+"""
+
+import concurrent.futures
+import subprocess
+import sys
+import tempfile
+
+# Exit code, arguments, words that standard error must have. @ stands for an empty directory.
+CASES = [
+    (2, "bogus", ["larder: unknown command 'bogus'"]),
+    (2, "serv", ["did you mean 'serve'?"]),
+    (2, "bench bogus", ["larder bench: unknown benchmark 'bogus'"]),
+    (2, "store bogus", ["larder store: unknown command 'bogus'"]),
+    # The parser's own complaints, in our words.
+    (2, "sim --seed 3", ["larder sim: unknown option --seed; did you mean --seeds?", "larder sim --help lists"]),
+    (2, "serve --modle=gdn-tiny", ["larder serve: unknown option --modle; did you mean --model?"]),
+    (2, "serve extra", ["larder serve: unexpected argument 'extra'"]),
+    (2, "metadata-server extra", ["unexpected argument 'extra'"]),
+    (2, "stat --zzz", ["larder stat: unknown option --zzz ("]),
+    (2, "store ls", ["larder store ls: DIRECTORY is missing"]),
+    (2, "store export @", ["larder store export: DIRECTORY is missing"]),
+    (2, "store forget @", ["larder store forget: --volume is missing"]),
+    (2, "bench metadata --seconds x", ["larder bench metadata: --seconds: 'x' is no such value"]),
+    (2, "sim --seeds", ["larder sim: --seeds: "]),
+    # "-1" is not the largest number there is.
+    (2, "sim --seeds -1", ["--seeds: '-1' is not a whole number in [1, "]),
+    (2, "sim --seeds 0", ["--seeds: '0' is not a whole number in [1, "]),
+    (2, "sim --events 0", ["--events: '0' is not"]),
+    (2, "sim --check-every 0", ["--check-every: '0' is not"]),
+    (2, "sim --first 18446744073709551615", ["--first: '18446744073709551615' is not"]),
+    (2, "metadata-server --max-namespaces -1", ["--max-namespaces: '-1' is not a whole number in [1, "]),
+    (2, "metadata-server --max-pages -1", ["--max-pages: '-1' is not"]),
+    (2, "conformance --backend memory --seed -1", ["--seed: '-1' is not"]),
+    (2, "quickstart --seed -1", ["larder quickstart: --seed: '-1' is not"]),
+    (2, "bench multiturn --seed -1", ["larder bench multiturn: --seed: '-1' is not"]),
+    (2, "bench storage --exists-pages -1", ["larder bench storage: --exists-pages: '-1' is not"]),
+    (2, "bench metadata --stored 512,-1", ["larder bench metadata: --stored: '-1' is not"]),
+    (2, "bench metadata --http --keys 1,x", ["larder bench metadata --http: --keys: 'x' is not"]),
+    (2, "store ls @ --limit -1", ["larder store ls: --limit: '-1' is not"]),
+    (2, "store forget @ --volume x", ["--volume: 'x' is not"]),
+    # Numbers out of their range.
+    (2, "metadata-server --port 70000", ["--port: '70000' is not a whole number in [0, 65535]"]),
+    (2, "metadata-server --io-threads 0", ["--io-threads: '0' is not a whole number in [1, 256]"]),
+    (2, "metadata-server --client-reservation 0", ["--client-reservation is 0: it must be a number of seconds in ["]),
+    (2, "metadata-server --client-lease 1000", ["--client-lease is 1000: ", "120]"]),
+    (2, "metadata-server --max-lease nan", ["--max-lease is nan"]),
+    (2, "conformance --backend memory --timeout 0", ["--timeout: '0' is not a whole number in [1, 3600]"]),
+    (2, "stat --watch 0", ["--watch: '0' is not a number in [0.1, 86400]"]),
+    (2, "stat --watch nan", ["--watch: 'nan' is not a number"]),
+    (2, "quickstart --num-clients 0", ["--num-clients: '0' is not a whole number in [1, 10000]"]),
+    (2, "quickstart --hicache-ratio 0", ["--hicache-ratio: '0' is not a number in ["]),
+    (2, "serve --port 99999", ["--port is 99999: it must be at least 0 and at most 65535"]),
+    (2, "serve --port -1", ["--port is '-1': it must be a whole number"]),
+    (2, "serve --hicache-ratio nan", ["--hicache-ratio is nan"]),
+    (2, "serve --page-size 0", ["--page-size is 0: a page has at least one token"]),
+    # Words that are none of the known ones.
+    (2, "serve --radix-eviction-policy x", ["--radix-eviction-policy is 'x'", "lru, lfu"]),
+    (2, "serve --log-level x", ["--log-level is 'x'", "warning"]),
+    (2, "metadata-server --log-level x", ["--log-level is 'x'"]),
+    (2, "sim --model x", ["larder sim: ", "no preset 'x'", "gdn-tiny"]),
+    (2, "sim --storage x", ["'storage=x' is not one of memory file hf3fs"]),
+    (2, "conformance", ["--backend is missing", "memory, file"]),
+    (2, "conformance --backend x", ["unknown storage backend 'x'", "memory"]),
+    (2, "conformance --backend memory --filter zzz", ["no check has 'zzz' in its name; --list names them"]),
+    (2, "conformance --backend memory --extra x", ["--extra: KEY=VALUE is expected, not 'x'"]),
+    (2, "conformance --backend memory --extra x=1", ["'memory' has no option 'x'; its options:"]),
+    (2, "bench storage --backend x", ["unknown storage backend 'x'", "memory"]),
+    (2, "bench tree --sequences 0", ["larder bench tree: --sequences: '0' is not a whole number in [1, "]),
+    (2, "bench transfer x", ["larder bench transfer: MEBIBYTES: 'x' is not a whole number in [16, 128]"]),
+    # What does not fit together.
+    (2, "metadata-server --host 0.0.0.0", ["give --api-key, or stay on 127.0.0.1"]),
+    (2, "explain", ["give --text or --input-ids"]),
+    (2, "explain --text a --input-ids 1", ["give --text or --input-ids"]),
+    (2, "explain --text a --url ftp://x", ["'ftp://x': ftp is not supported"]),
+    (2, "serve --hicache-storage-backend-extra-config {}", ["needs --hicache-storage-backend"]),
+    # What is not there, or is something else.
+    (2, "sim --scenario @/story.txt", ["@/story.txt: No such file"]),
+    (2, "serve --config @/no.toml", ["@/no.toml: No such file"]),
+    (1, "serve --model nope", ["--model: no preset 'nope'", "gdn-tiny"]),
+    (1, "serve --hicache-storage-backend file", ["the option 'directory' is required"]),
+    (1, "serve --hicache-storage-backend nope", ["unknown storage backend 'nope'"]),
+    (1, "metadata-server --import @/state.json", ["@/state.json: No such file"]),
+    (1, "stat --url http://127.0.0.1:1", ["cannot connect to 127.0.0.1:1"]),
+    (3, "store ls @", ["@: no file store is there"]),
+    (3, "store fsck @/no --repair", ["@/no: No such file"]),
+    (3, "conformance --backend plugin --extra library=@/no.so", ["@/no.so: cannot open shared object file"]),
+]
+
+
+def problems_of(binary, directory, case):
+    code, line, words = case
+    arguments = line.replace("@", directory).split()
+    done = subprocess.run([binary, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    problems = []
+    if done.returncode != code:
+        problems.append(f"the exit code is {done.returncode}, and must be {code}")
+    if done.stdout:
+        problems.append(f"standard output has {done.stdout[:200]!r}")
+    for word in words:
+        if word.replace("@", directory) not in done.stderr:
+            problems.append(f"it does not say {word!r}")
+    shown = done.stderr[:500].rstrip()
+    return [f"larder {line}\n  {problem}\n  it said: {shown}" for problem in problems]
+
+
+def main():
+    binary = sys.argv[1]
+    with tempfile.TemporaryDirectory() as directory, concurrent.futures.ThreadPoolExecutor(4) as pool:
+        found = [p for case in pool.map(lambda case: problems_of(binary, directory, case), CASES) for p in case]
+    for problem in found:
+        print(problem)
+    print(f"{len(CASES)} command lines, {len(found)} problems")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
