@@ -291,6 +291,8 @@ void CacheImpl::erase_op(OpId id) {
 void CacheImpl::abandon(Op& op) {
   if (std::exchange(op.is_abandoned, true)) return;
   ++abandoned_[static_cast<std::size_t>(op.kind)];
+  if (!op.prefetch) return;
+  prefetch_blocks_ -= std::exchange(op.prefetch->blocks, 0);  // no share of the next storage's
 }
 
 std::size_t CacheImpl::operations_in_flight() const {

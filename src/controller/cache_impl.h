@@ -85,6 +85,7 @@ struct Prefetch {
   std::uint64_t full_from = 0;  // from here on pages of full are read: tree_full, or before it (prefetch_counts())
   std::uint64_t target = 0;     // restore point being fetched
   std::uint64_t swa_from = 0;   // first window page fetched
+  bool waits_for_room = false;  // reserve_prefetch(): the host has none now, and will have
   // Keep full in place until the wait is over (timer_done): [0, tree_full) in some tier, [0, full_from) on the host as
   // far as it is there.
   LockHandle device_lock, host_lock;
@@ -310,7 +311,7 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] bool join_prefetch(Request& r, std::span<const TokenId> tokens, std::uint64_t base);
   void start_prefetch(Request& r, std::unique_ptr<Prefetch> p);
   void leave_prefetch(RequestId id);
-  void prefetch_without_room(const Prefetch& p);
+  void prefetch_without_room(OpId op, const Prefetch& p);
   [[nodiscard]] bool may_prefetch() const;
   [[nodiscard]] Nanos wait_limit(std::uint64_t tokens) const;
   void drop_hold(Request& r);
@@ -319,10 +320,11 @@ class CacheImpl final : public Cache, private SlotSink {
   void add_tree_presence(const Prefetch& p, NodeId node, std::vector<PoolPresence>& presence) const;
   void submit_exists(Op& op, std::shared_ptr<const StoreScope> scope);
   void exists_done(Op& op, const OutcomeBits& bits);
+  [[nodiscard]] std::uint64_t held_host_blocks(const Prefetch& p) const;
   [[nodiscard]] bool host_room_will_come() const;
   [[nodiscard]] bool reserve_prefetch(Prefetch& p, const OutcomeBits& bits);
   [[nodiscard]] ComponentCounts prefetch_counts(Prefetch& p) const;
-  void hold_host_path(Prefetch& p);
+  void hold_host_path(Prefetch& p, const ComponentCounts& counts);
   [[nodiscard]] ReadRequest build_read(Prefetch& p);
   void submit_read(Op& op);
   [[nodiscard]] OutcomeBits exists_outcome(const Op& op) const;

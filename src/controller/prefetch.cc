@@ -43,7 +43,8 @@ void CacheImpl::maybe_prefetch(Request& r, bool forced) {
   if (join_prefetch(r, tokens, base)) return;
   const auto allowed =
       static_cast<std::uint64_t>(config_.prefetch_capacity * static_cast<double>(host_->total_blocks()));
-  if ((!forced && prefetch_blocks_ >= allowed) || !has_room_for_prefetch()) {
+  // What it has fetched before and holds is not in its own way.
+  if ((!forced && prefetch_blocks_ - r.hold_blocks >= allowed) || !has_room_for_prefetch()) {
     r.fetch_refused = true;
     probe(Probe::kPrefetchRefused);
     ++counters_.prefetch_refused;
@@ -297,15 +298,29 @@ ComponentCounts CacheImpl::prefetch_counts(Prefetch& p) const {
   return counts;
 }
 
-// What comes is added to the host's copy of the pages before it, which must not go while room is made for it.
-void CacheImpl::hold_host_path(Prefetch& p) {
+// What comes is added to the host's copy of the pages before it, and counts on the window and the state that are there
+// already: these must not go while room is made for it. (On the device they may: what running requests need there was
+// promised to them.)
+void CacheImpl::hold_host_path(Prefetch& p, const ComponentCounts& counts) {
   const NodeId held = tree_.settle(position_at(p.device_lock.node, p.full_from));
+  const bool has_state = p.full_from == p.target && counts[index_of(ComponentKind::kMamba)] == 0;
   tree_.unlock(p.host_lock);
-  p.host_lock = tree_.lock(held, Tier::kHost, LockParts{.full = true, .swa = false, .mamba = false});
+  p.host_lock = tree_.lock(held, Tier::kHost,
+                           LockParts{.full = true,
+                                     .swa = model_.has(ComponentKind::kSwa),
+                                     .mamba = has_state && model_.has(ComponentKind::kMamba)});
+}
+
+// Of full, in front of what it adds (hold_host_path): these stay, whatever else goes.
+std::uint64_t CacheImpl::held_host_blocks(const Prefetch& p) const {
+  std::uint64_t pages = 0;
+  NodeView view = tree_.view(p.host_lock.node);
+  for (; view.end > 0; view = tree_.view(view.parent)) pages += view.host[index_of(ComponentKind::kFull)].size();
+  return pages * host_->blocks_per_slot(ComponentKind::kFull);
 }
 
 // A request that waits for all of its prefetch also waits for the host pages that running requests will give back,
-// rather than fetch a shorter prefix now.
+// rather than fetch a shorter prefix now. (Where all of it can never fit, it takes what fits.)
 bool CacheImpl::host_room_will_come() const {
   return config_.prefetch_policy == PrefetchPolicy::kWaitComplete && running_ > 0;
 }
@@ -322,16 +337,18 @@ bool CacheImpl::reserve_prefetch(Prefetch& p, const OutcomeBits& bits) {
       return false;
     }
     const ComponentCounts counts = prefetch_counts(p);
-    hold_host_path(p);
+    hold_host_path(p, counts);
     std::uint64_t blocks = 0;
     for (const ComponentKind c : kAllComponents)
       blocks += std::uint64_t{counts[index_of(c)]} * host_->blocks_per_slot(c);
-    if (blocks <= host_->total_blocks() && make_host_room(counts, false) && host_->reserve(counts, p.slots)) {
+    const bool may_ever_fit = blocks + held_host_blocks(p) + kept_by_abandoned_ <= host_->total_blocks();
+    if (may_ever_fit && make_host_room(counts, false) && host_->reserve(counts, p.slots)) {
       p.blocks = blocks;
       prefetch_blocks_ += blocks;
       return true;
     }
-    if (host_room_will_come()) return false;
+    p.waits_for_room = i == 0 && may_ever_fit && host_room_will_come();
+    if (p.waits_for_room) return false;
     upto = p.base + (p.target - p.base) / 2;
   }
   return false;
@@ -350,7 +367,7 @@ void CacheImpl::exists_done(Op& op, const OutcomeBits& bits) {
   // An answer that comes after the deadline finds its path unlocked: too late to build on.
   const bool wanted = storage_ && !p->requests.empty() && p->device_lock.held;
   if (!wanted || !reserve_prefetch(*p, bits)) {
-    if (wanted && p->target > p->base) prefetch_without_room(*p);
+    if (wanted && p->target > p->base) prefetch_without_room(op.id, *p);
     end_prefetch(op.id, *p);
     return;
   }
@@ -368,13 +385,15 @@ void CacheImpl::exists_done(Op& op, const OutcomeBits& bits) {
 }
 
 // There was something to fetch, and no room for it.
-void CacheImpl::prefetch_without_room(const Prefetch& p) {
+void CacheImpl::prefetch_without_room(OpId op, const Prefetch& p) {
   for (const RequestId id : p.requests) {
     Request* r = find(id);
     if (!r) continue;
-    if (host_room_will_come()) {
+    if (p.waits_for_room) {
+      if (r->waits_for != op) continue;
       r->fetch_refused = true;  // start() asks again, and this one does not count
       --r->fetches;
+      wait_for_turn(*r);  // but not for ever
     } else if (copies_in_flight() + live_stores() == 0) {
       r->fetches = kMaxFetches;
     }

@@ -16,6 +16,29 @@ using std::chrono::milliseconds;
 
 // ---- storage
 
+// The defect: a page was copied when the device let go of it, however often it had been used.
+TEST(CacheCorner, SelectiveBackupLetsColdPagesGo) {
+  HarnessOptions options = eager_options(Shape::kFullMamba);
+  options.config.write_policy = WritePolicy::kWriteThroughSelective;
+  Harness h(options);
+  for (TokenId first = 1; first < 11; ++first) (void)h.run(prompt_of(60, first), 4);  // the device has 64 pages
+  h.settle();
+  EXPECT_EQ(h.cache->counters().backed_up, 0u);
+  EXPECT_EQ(h.cache->counters().stored, 0u);
+  for (int i = 0; i < 3; ++i) (void)h.run(prompt_of(60), 4);
+  h.settle();
+  const std::uint64_t hot = h.cache->counters().backed_up;
+  EXPECT_GT(hot, 0u);
+  for (TokenId first = 20; first < 30; ++first) (void)h.run(prompt_of(60, first), 4);
+  h.settle();
+  EXPECT_EQ(h.cache->counters().backed_up, hot);
+  const CachedTokens again = h.run(prompt_of(60), 4);
+  EXPECT_GT(again.host, 0u) << "what was used again is on the host; device " << again.device << ", storage "
+                            << again.storage;
+  h.settle();
+  EXPECT_EQ(h.check_clean(), "");
+}
+
 // Pages of several tenants that are stored in one go keep the identity of their own.
 TEST(CacheCorner, TenantsBackedUpTogetherAreFoundApart) {
   Harness h(eager_options(Shape::kFullMamba));

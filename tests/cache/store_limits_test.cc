@@ -69,6 +69,63 @@ TEST(StoreLimits, WindowsThatAreBeingWrittenAreNoRoom) {
   EXPECT_EQ(h.check_clean(), "");
 }
 
+// Stored, and nowhere else.
+void store_long_prompt(Harness& h, std::size_t tokens) {
+  (void)h.run(prompt_of(tokens, 50), 1, "", 64);
+  h.settle();
+  (void)h.cache->flush();
+}
+
+// One request runs and another waits for its stored prompt, engine step after engine step, for a minute.
+// After how many of its 100 ms steps the other one has started. `storage` has the backend.
+int steps_until_it_starts(Harness& h, Harness& storage, std::size_t tokens) {
+  Harness::Job runs = h.begin(prompt_of(20, 33), 4);
+  for (int i = 0; i < 10 && !h.advance(runs, 16); ++i) look(storage), look(h);
+  Harness::Job waits = h.begin(prompt_of(tokens, 50), 4);
+  int steps = 0;
+  for (; steps < 600 && !h.advance(waits, 16); ++steps) {
+    h.clock.advance(milliseconds(100));
+    look(storage);
+    look(h);
+  }
+  h.cache->abort(waits.id);
+  h.cache->abort(runs.id);
+  return steps;
+}
+
+// The defect: with wait_complete, a prompt that is longer than the host was asked for in every step, and never started
+// while others ran.
+TEST(StoreLimits, APromptThatTheHostCannotHoldIsFetchedInPart) {
+  Harness larger(small_host(Shape::kFull, 128));  // an instance with a larger host has stored it
+  store_long_prompt(larger, 96);
+  HarnessOptions options = small_host(Shape::kFull, 12);
+  options.config.prefetch_policy = PrefetchPolicy::kWaitComplete;
+  options.storage = false;
+  Harness h(options);
+  ASSERT_TRUE(h.cache->attach_storage(*larger.backend).is_ok());
+  EXPECT_LT(steps_until_it_starts(h, larger, 96), 20);
+  EXPECT_EQ(h.cache->counters().prefetched, 12u);
+  h.cache->detach_storage();
+  h.settle();
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+// The same for one that would fit, were it not for a write that hangs: that is waited for, but not for ever.
+TEST(StoreLimits, WaitingForHostRoomEnds) {
+  HarnessOptions options = small_host(Shape::kFull, 26);
+  options.config.prefetch_policy = PrefetchPolicy::kWaitComplete;
+  options.config.prefetch_wait_limit = std::chrono::seconds(5);
+  Harness h(options);
+  store_long_prompt(h, 96);
+  run_and_hold(h);
+  const int steps = steps_until_it_starts(h, h, 96);
+  EXPECT_GT(steps, 40);
+  EXPECT_LT(steps, 60);
+  EXPECT_EQ(h.cache->counters().prefetch_late, 1u);
+  let_writes_end(h);
+  EXPECT_EQ(h.check_clean(), "");
+}
+
 // A storage that was detached goes on reading: what it reads stays cached, because without it the host had no more room
 // than with it. Only a flush takes it from the tree.
 TEST(StoreLimits, PagesOfADetachedStorageAreNoRoom) {
