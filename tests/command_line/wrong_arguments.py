@@ -15,11 +15,13 @@ import tempfile
 CASES = [
     (2, "bogus", ["larder: unknown command 'bogus'"]),
     (2, "serv", ["did you mean 'serve'?"]),
+    (2, "bench multitrun", ["did you mean 'multiturn'?"]),
     (2, "bench bogus", ["larder bench: unknown benchmark 'bogus'"]),
     (2, "store bogus", ["larder store: unknown command 'bogus'"]),
     # The parser's own complaints, in our words.
     (2, "sim --seed 3", ["larder sim: unknown option --seed; did you mean --seeds?", "larder sim --help lists"]),
     (2, "serve --modle=gdn-tiny", ["larder serve: unknown option --modle; did you mean --model?"]),
+    (2, "serve --hicache-ratoi 2", ["did you mean --hicache-ratio?"]),
     (2, "serve extra", ["larder serve: unexpected argument 'extra'"]),
     (2, "metadata-server extra", ["unexpected argument 'extra'"]),
     (2, "stat --zzz", ["larder stat: unknown option --zzz ("]),
@@ -58,6 +60,8 @@ CASES = [
     (2, "serve --port 99999", ["--port is 99999: it must be at least 0 and at most 65535"]),
     (2, "serve --port -1", ["--port is '-1': it must be a whole number"]),
     (2, "serve --hicache-ratio nan", ["--hicache-ratio is nan"]),
+    (2, "bench multiturn --num-clients 0", ["--num-clients must be in [1, 10000]"]),
+    (1, "bench multiturn --url http://127.0.0.1:1", ["cannot connect to 127.0.0.1:1"]),
     (2, "serve --page-size 0", ["--page-size is 0: a page has at least one token"]),
     # Words that are none of the known ones.
     (2, "serve --radix-eviction-policy x", ["--radix-eviction-policy is 'x'", "lru, lfu"]),
@@ -73,7 +77,10 @@ CASES = [
     (2, "bench storage --backend x", ["unknown storage backend 'x'", "memory"]),
     (2, "bench tree --sequences 0", ["larder bench tree: --sequences: '0' is not a whole number in [1, "]),
     (2, "bench transfer x", ["larder bench transfer: MEBIBYTES: 'x' is not a whole number in [16, 128]"]),
+    (2, "serve --hicache-write-policy sometimes", ["--hicache-write-policy is 'sometimes': it must be one of"]),
     # What does not fit together.
+    (2, "serve --disable-radix-cache --enable-hierarchical-cache", ["contradict each other"]),
+    (1, "serve --model dsv4-tiny --page-size 63", ["page"]),
     (2, "metadata-server --host 0.0.0.0", ["give --api-key, or stay on 127.0.0.1"]),
     (2, "explain", ["give --text or --input-ids"]),
     (2, "explain --text a --input-ids 1", ["give --text or --input-ids"]),
