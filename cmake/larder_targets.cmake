@@ -191,8 +191,9 @@ function(larder_add_bench_tests)
       "tree --sequences 2000")
     string(REPLACE " " "_" name "${bench}")
     separate_arguments(words UNIX_COMMAND "${bench}")
+    list(GET words 0 folder)  # all runs of a benchmark use one folder
     add_test(NAME larder_bench/${name} COMMAND larder bench ${words} WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
-    set_tests_properties(larder_bench/${name} PROPERTIES LABELS slow TIMEOUT 300)
+    set_tests_properties(larder_bench/${name} PROPERTIES LABELS slow TIMEOUT 300 RESOURCE_LOCK bench_${folder})
   endforeach()
 endfunction()
 
