@@ -35,9 +35,9 @@ class Machine {
     }
   }
   Result<std::unique_ptr<StorageBackend>> open(const std::string& directories) { return open(directories, files); }
-  Result<std::unique_ptr<StorageBackend>> open(const std::string& directories, FileSystem& files) {
+  Result<std::unique_ptr<StorageBackend>> open(const std::string& directories, FileSystem& with) {
     const BackendOptions options = {{"directory", directories}, {"segment_size", "64Ki"}, {"direct", "off"}};
-    return factory_.create("file", options, {&files, &clock, &executor_, {}});
+    return factory_.create("file", options, {&with, &clock, &executor_, {}});
   }
   Status code_of(const std::string& directories) { return open(directories).status(); }
   // Keys [first, first + 12) of a namespace.
