@@ -63,10 +63,6 @@ Status CacheImpl::make_device_room_for(Request& r, ComponentKind c, std::uint32_
   if (tier_keeps(c) && config_.write_policy != WritePolicy::kWriteThroughSelective) {
     const EvictResult gentle = evict_device(c, missing(), VictimRule::kBackUpFirst);
     if (missing() == 0) return Status::ok();
-    // What is copied now is enough when it has come: more would only push out what the host has. (With write_through,
-    // the copies are those of running requests, and free nothing.)
-    const bool copies_victims = config_.write_policy == WritePolicy::kWriteBack && copies_in_flight() > 0;
-    if (copies_victims && tree_.counts(c, Tier::kHost).pending >= missing()) return no_room();
     // After a copy that failed, one round goes without: a device that cannot copy must still compute.
     if (!std::exchange(backup_failed_, false)) {
       const bool refused_before = std::exchange(refused_for_stores_, false);
