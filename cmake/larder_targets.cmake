@@ -162,9 +162,12 @@ function(larder_add_test name label sources)
   if(label STREQUAL "slow")
     set(seconds 900)
   endif()
+  set(properties LABELS ${label} TIMEOUT ${seconds})
+  if(name STREQUAL "larder_tests_attach_slow")  # its clients take what processor there is: minutes, with others of them
+    list(APPEND properties RESOURCE_LOCK ${name})
+  endif()
   gtest_discover_tests(${name} TEST_PREFIX "${name}/" DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-    WORKING_DIRECTORY ${PROJECT_BINARY_DIR}
-    PROPERTIES LABELS ${label} TIMEOUT ${seconds})
+    WORKING_DIRECTORY ${PROJECT_BINARY_DIR} PROPERTIES ${properties})
   set_property(GLOBAL APPEND PROPERTY larder_tests ${name})
 endfunction()
 
