@@ -256,10 +256,10 @@ Status check_options(const MultiturnOptions& o) {
   const auto in = [](std::uint64_t value, std::uint64_t low, std::uint64_t high) {
     return value >= low && value <= high;
   };
-  if (!in(o.num_clients, 1, 10'000)) return invalid_argument("--num-clients must be in [1, 10000]");
-  if (!in(o.num_rounds, 1, 10'000)) return invalid_argument("--num-rounds must be in [1, 10000]");
-  if (!in(o.request_length, 1, 1'000'000)) return invalid_argument("--request-length must be in [1, 1000000]");
-  if (!in(o.output_length, 1, 1'000'000)) return invalid_argument("--output-length must be in [1, 1000000]");
+  if (!in(o.num_clients, 1, kMostConversations)) return invalid_argument("--num-clients must be in [1, 10000]");
+  if (!in(o.num_rounds, 1, kMostConversations)) return invalid_argument("--num-rounds must be in [1, 10000]");
+  if (!in(o.request_length, 1, kMostTurnTokens)) return invalid_argument("--request-length must be in [1, 1000000]");
+  if (!in(o.output_length, 1, kMostTurnTokens)) return invalid_argument("--output-length must be in [1, 1000000]");
   if (!in(o.max_parallel, 1, 1024)) return invalid_argument("--max-parallel must be in [1, 1024]");
   if (!(o.timeout_seconds > 0 && o.timeout_seconds <= 86'400)) {
     return invalid_argument("--timeout must be in (0, 86400] seconds");

@@ -62,6 +62,10 @@ struct MultiturnResult {
                                                 std::uint32_t round);
 [[nodiscard]] std::uint64_t prompt_tokens_of(const MultiturnOptions& options, std::uint32_t round);
 
+// What an option may be at most.
+inline constexpr std::uint32_t kMostConversations = 10'000;  // clients, and rounds of each
+inline constexpr std::uint32_t kMostTurnTokens = 1'000'000;
+
 // kInvalidArgument: an option, by name. kUnavailable and others: the first request that failed, with client and round.
 [[nodiscard]] Result<MultiturnResult> run_multiturn(const MultiturnOptions& options);
 // Sends each prompt once, as client i, round `round`; ideal_cached is left 0.

@@ -23,11 +23,7 @@ void add_options(CLI::App& app, CommandOptions& o) {
   app.add_option("--api-key", o.run.api_key, "bearer key, if the server wants one")->type_name("KEY");
   const std::string load = "Conversations";
   const auto number = [&](const char* flag, std::uint32_t& value, const char* unit, const char* help) {
-    app.add_option(flag, value, help)
-        ->type_name(unit)
-        ->check(whole_number(0, std::numeric_limits<std::uint32_t>::max()))
-        ->capture_default_str()
-        ->group(load);
+    app.add_option(flag, value, help)->type_name(unit)->check(whole_number())->capture_default_str()->group(load);
   };
   number("--num-clients", o.run.num_clients, "CLIENTS", "conversations");
   number("--num-rounds", o.run.num_rounds, "ROUNDS", "turns of each conversation");

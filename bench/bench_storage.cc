@@ -292,7 +292,7 @@ void add_options(CLI::App& app, StorageBenchOptions& o, Typed& typed) {
   app.add_option("--seconds", o.seconds, "most of one run")->type_name("SECONDS")->capture_default_str();
   app.add_option("--repeat", o.repeat, "runs of each kind")
       ->type_name("TIMES")
-      ->check(whole_number(1, 1000))
+      ->check(whole_number())
       ->capture_default_str();
   app.add_option("--exists-pages", o.exists_pages, "stored pages of the existence test; 0: leave it out")
       ->type_name("PAGES")

@@ -42,7 +42,10 @@ void on_signal(int signal) {
 LastWords::LastWords() {
   decltype(before)::value_type action{};
   action.sa_handler = on_signal;
-  for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &action, &before[i]);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    ::sigaction(kSignals[i], &action, &before[i]);
+    if (before[i].sa_handler == SIG_IGN) ::sigaction(kSignals[i], &before[i], nullptr);  // it ends nothing
+  }
   if (__sanitizer_set_death_callback != nullptr) __sanitizer_set_death_callback(say);
 }
 

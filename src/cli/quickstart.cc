@@ -327,10 +327,10 @@ void add_options(CLI::App& app, QuickstartOptions& o) {
     app.add_option(flag, value, help)->type_name(unit)->check(whole_number(1, most))->capture_default_str();
   };
   app.add_option("--model", o.model, "a hybrid preset with recurrent layers")->type_name("NAME")->capture_default_str();
-  number("--num-clients", o.load.num_clients, 10'000, "CLIENTS", "conversations");
-  number("--num-rounds", o.load.num_rounds, 10'000, "ROUNDS", "turns of each");
-  number("--request-length", o.load.request_length, 1'000'000, "TOKENS", "new prompt tokens of a turn");
-  number("--output-length", o.load.output_length, 1'000'000, "TOKENS", "tokens of an answer");
+  number("--num-clients", o.load.num_clients, kMostConversations, "CLIENTS", "conversations");
+  number("--num-rounds", o.load.num_rounds, kMostConversations, "ROUNDS", "turns of each");
+  number("--request-length", o.load.request_length, kMostTurnTokens, "TOKENS", "new prompt tokens of a turn");
+  number("--output-length", o.load.output_length, kMostTurnTokens, "TOKENS", "tokens of an answer");
   number("--max-mamba-cache-size", o.states, 1'000'000, "STATES", "device slots for recurrent states");
   app.add_option("--hicache-ratio", o.host_ratio, "host bytes / device bytes")
       ->type_name("RATIO")

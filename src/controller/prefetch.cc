@@ -341,13 +341,13 @@ bool CacheImpl::reserve_prefetch(Prefetch& p, const OutcomeBits& bits) {
     std::uint64_t blocks = 0;
     for (const ComponentKind c : kAllComponents)
       blocks += std::uint64_t{counts[index_of(c)]} * host_->blocks_per_slot(c);
-    const bool may_ever_fit = blocks + held_host_blocks(p) + kept_by_abandoned_ <= host_->total_blocks();
-    if (may_ever_fit && make_host_room(counts, false) && host_->reserve(counts, p.slots)) {
+    if (blocks <= host_->total_blocks() && make_host_room(counts, false) && host_->reserve(counts, p.slots)) {
       p.blocks = blocks;
       prefetch_blocks_ += blocks;
       return true;
     }
-    p.waits_for_room = i == 0 && may_ever_fit && host_room_will_come();
+    p.waits_for_room =
+        i == 0 && host_room_will_come() && blocks + held_host_blocks(p) + kept_by_abandoned_ <= host_->total_blocks();
     if (p.waits_for_room) return false;
     upto = p.base + (p.target - p.base) / 2;
   }

@@ -1,23 +1,15 @@
 #include "metadata/redis_address.h"
 
-#include <charconv>
 #include <optional>
 #include <utility>
 
+#include "base/parse_number.h"
 #include "metadata/percent.h"
 
 namespace larder::metadata {
 namespace {
 
 constexpr std::string_view kScheme = "redis://";
-
-template <class T>
-std::optional<T> parse_number(std::string_view text) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 Status bad(std::string_view why) {
   return invalid_argument("a Redis URL is redis://[:password@]host[:port][/database]: " + std::string(why));

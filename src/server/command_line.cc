@@ -3,26 +3,17 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/parse_number.h"
 #include "server/json_reader.h"
 
 namespace larder {
 namespace {
-
-// The whole of `text`, or nothing.
-template <typename Number>
-std::optional<Number> read_number(std::string_view text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 std::string unknown_argument(const CLI::App& app, const std::string& argument) {
   if (!argument.starts_with('-')) return fmt::format("unexpected argument '{}'", argument);
@@ -56,7 +47,7 @@ std::string problem_of(const CLI::App& app, const CLI::ParseError& error) {
 CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
   return CLI::Validator(
       [least, most](const std::string& text) {
-        const auto value = read_number<std::uint64_t>(text);
+        const auto value = parse_number<std::uint64_t>(text);
         if (value && *value >= least && *value <= most) return std::string();
         return fmt::format("'{}' is not a whole number in [{}, {}]", text, least, most);
       },
@@ -66,7 +57,7 @@ CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
 CLI::Validator number_in(double least, double most) {
   return CLI::Validator(
       [least, most](const std::string& text) {
-        const auto value = read_number<double>(text);
+        const auto value = parse_number<double>(text);
         if (value && std::isfinite(*value) && *value >= least && *value <= most) return std::string();
         return fmt::format("'{}' is not a number in [{}, {}]", text, least, most);
       },

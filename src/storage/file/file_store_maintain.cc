@@ -313,8 +313,10 @@ bool FileStore::may_be_readable_again(const Cleaning& job) {
   const auto info = segments_.find(job.segment);
   if (info == segments_.end()) return false;
   std::optional<TimePoint>& since = info->second.unreadable_since;
-  if (!is_all) since.reset();
-  if (!is_all) return false;
+  if (!is_all) {
+    since.reset();
+    return false;
+  }
   counters_.read_errors.fetch_add(failed, kRelaxed);
   if (!since) since = clock_.now();
   return is_away || clock_.now() - *since < kGivenUpAfter;
