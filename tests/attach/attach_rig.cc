@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/scheduler_impl.h"
+#include "tests/support/rest.h"
 
 namespace larder::attach {
 namespace {
@@ -180,6 +181,7 @@ Status Stage::check_empty() {
   while (true) {
     const Status empty = check_nothing_taken(scheduler_->stats());
     if (empty.is_ok() || real_clock().now() > deadline) return empty;
+    rest();
   }
 }
 

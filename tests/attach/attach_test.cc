@@ -10,6 +10,7 @@
 #include "tests/attach/attach_rig.h"
 #include "tests/attach/moody_backend.h"
 #include "tests/attach/rounds.h"
+#include "tests/support/rest.h"
 
 namespace larder::attach {
 namespace {
@@ -62,6 +63,7 @@ class AttachTest : public ::testing::Test {
     const TimePoint deadline = real_clock().now() + kPatience;
     while (!is_so()) {
       if (real_clock().now() > deadline) return false;
+      rest();
     }
     return true;
   }

@@ -12,6 +12,7 @@
 
 #include "tests/attach/attach_rig.h"
 #include "tests/attach/moody_backend.h"
+#include "tests/support/rest.h"
 
 namespace larder::attach {
 namespace {
@@ -331,6 +332,7 @@ bool Operator::wait_for_retired() {
   const TimePoint deadline = real_clock().now() + kPatience;
   while (scheduler().storage().retired > 0) {
     if (real_clock().now() > deadline) return false;
+    rest();
   }
   return true;
 }
@@ -342,6 +344,7 @@ bool Operator::wait_until_it_answers() {
     const Result<Explanation> why = scheduler().explain(truth_.probes.back().request, kPatience);
     if (why.is_ok() && why->storage_status.is_ok()) return true;
     if (real_clock().now() > deadline) return false;
+    rest();
   }
 }
 

@@ -29,6 +29,7 @@
 #include "engine/request_loop.h"
 #include "engine/scheduler.h"
 #include "storage/pipeline/storage_pipeline.h"
+#include "tests/support/rest.h"
 
 namespace larder::disk {
 
@@ -131,7 +132,7 @@ inline void expect_conservation(const CacheCounters& c) {
 // A backend's own work (sealing a segment, making room) may go on for a moment when nobody waits for it any more.
 inline void expect_nothing_queued(const std::function<std::uint64_t()>& queued) {
   const TimePoint give_up = real_clock().now() + kLimit / 10;
-  while (queued() > 0 && real_clock().now() < give_up) continue;
+  while (queued() > 0 && real_clock().now() < give_up) rest();
   EXPECT_EQ(queued(), 0u) << "operations leaked";
 }
 

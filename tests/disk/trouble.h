@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/disk/disk_rig.h"
+#include "tests/support/rest.h"
 
 namespace larder::disk {
 
@@ -64,6 +65,7 @@ class Trouble : public testing::Test {
       counted = engine_->stats().storage->physical_bytes;
       there = bytes_in(files, directory);
       if (there <= counted + kSlack && counted <= there + kSlack) return;
+      rest();
     } while (real_clock().now() < give_up);
     ADD_FAILURE() << counted << " bytes are counted, " << there << " lie in " << directory;
   }
