@@ -34,7 +34,7 @@ struct CacheConfig {
 
   PrefetchPolicy prefetch_policy = PrefetchPolicy::kTimeout;
   std::uint32_t prefetch_threshold = 256;  // tokens; a shorter storage gain is not fetched
-  double prefetch_capacity = 0.25;         // share of host blocks that running prefetches may hold
+  double prefetch_capacity = 0.25;         // share of host blocks: while running ones hold it, no other begins
   Nanos prefetch_timeout_base = std::chrono::seconds(1);
   Nanos prefetch_timeout_per_ki_token = std::chrono::milliseconds(250);
   Nanos prefetch_timeout_max = std::chrono::seconds(30);

@@ -34,8 +34,8 @@
 //   26  number  count of layers, then one text field per layer: its layer_kind_name
 //    .  number  draft layers
 //    .  number  count of pools, then one digest field per pool, in storage order: its layout_fingerprint
-//    .  text    rank kind: "replicated" if every pool is rank-replicated, else "per_rank"
-//    .  number  x6: tp_rank, tp_size, pp_rank, pp_size, cp_rank, cp_size; "replicated" writes tp_rank 0, tp_size 0
+//    .  text    rank kind: "replicated" if every pool is rank-replicated, "mixed" if some are, else "per_rank"
+//    .  number  x6: tp_rank, tp_size, pp_rank, pp_size, cp_rank, cp_size; tp_rank and tp_size are 0 unless "per_rank"
 //    .  text    adapter
 //    .  text    salt
 //

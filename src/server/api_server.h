@@ -4,8 +4,8 @@
 // scheduler. Routes and bodies: docs/ARCHITECTURE.md ("HTTP"), errors: docs/errors.md.
 // Threads: requests arrive on the listener's I/O threads; what blocks (flush, quiesce, stats, explain) runs on a small
 // executor of its own. create(), stop_accepting(), wait_drained() and the destructor from one thread.
-// Lifetime: scheduler, clock and metrics outlive it. The destructor ends open requests and joins its threads; calls
-// that wait inside the scheduler end within a second.
+// Lifetime: scheduler, clock and metrics outlive it. The destructor ends open requests and joins its threads: a
+// flush or quiesce that waits ends within a second, an attach once its backend was tried out (at most a minute).
 #pragma once
 
 #include <cstdint>

@@ -141,7 +141,7 @@ Status register_hf3fs_backend(BackendFactory& factory) {
        {"file_size", "1Ti", "bytes for each kind of page (sparse); full: what was used longest ago goes"},
        {"files", "4", "data files per kind of page; pages are spread over them"},
        {"chunk_size", "0", "chunk size of the directory's layout, so that pages fit chunks; 0: not known"},
-       {"rank", "0", "number of this rank's files; ranks that hold the same bytes give the same"},
+       {"rank", "0", "the tensor-parallel rank, of its own files; pools that all ranks share are rank 0's"},
        {"numjobs", "2", "rings, and threads, for reads, and as many for writes"},
        {"entries", "64", "pages at once per ring"},
        {"staging_size", "32Mi", "registered memory per ring; at least one page"},
