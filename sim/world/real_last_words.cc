@@ -9,7 +9,7 @@
 #include <cstddef>
 
 // There in builds with a sanitizer only.
-extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
+extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());  // NOLINT: their name
 
 namespace larder::sim {
 namespace {

@@ -7,7 +7,7 @@
 #include <limits>
 #include <optional>
 
-namespace CLI {
+namespace CLI {  // NOLINT: their name
 class App;
 class Validator;
 }  // namespace CLI
