@@ -10,7 +10,7 @@
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "bench/bench_storage.h"
-#include "engine/composition.h"
+#include "door/register_backends.h"
 #include "server/text_table.h"
 #include "storage/file/segment_format.h"
 #include "storage/option_text.h"
@@ -86,7 +86,7 @@ class RestartBench {
     out_.page_bytes = options_.restart_page_bytes;
     scope_ = std::make_shared<StoreScope>();
     scope_->namespace_digest = key_of(~options_.seed, 1);
-    scope_->layout_fingerprints[static_cast<std::size_t>(PoolName::kKv)] = key_of(~options_.seed, 2);
+    scope_->set_pool(PoolName::kKv, key_of(~options_.seed, 2));
     return Status::ok();
   }
 

@@ -8,7 +8,7 @@
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "bench/bench_storage.h"
-#include "engine/composition.h"
+#include "door/register_backends.h"
 #include "metadata/open_metadata.h"
 
 namespace larder {
@@ -31,7 +31,7 @@ PageKey key_of(std::uint64_t run, std::uint64_t page) {
 std::shared_ptr<const StoreScope> bench_scope() {
   auto scope = std::make_shared<StoreScope>();
   scope->namespace_digest = key_of(~std::uint64_t{0}, 1);
-  scope->layout_fingerprints[static_cast<std::size_t>(PoolName::kKv)] = key_of(~std::uint64_t{0}, 2);
+  scope->set_pool(PoolName::kKv, key_of(~std::uint64_t{0}, 2));
   return scope;
 }
 

@@ -14,6 +14,7 @@
 #include "storage/envelope.h"
 #include "storage/file/segment_format.h"
 #include "storage/file/store_archive.h"
+#include "storage/shared/share_wire.h"
 
 namespace larder::fuzz {
 namespace {
@@ -168,6 +169,35 @@ void add_messages(Corpus& corpus) {
   add("stats", encode_stats());
 }
 
+void add_share_frames(Corpus& corpus) {
+  const auto add = [&](std::string_view what, const std::string& frame) {
+    const std::string_view body = std::string_view(frame).substr(share::kHeadBytes);
+    corpus.add("shared_wire", what, behind({0}, std::as_bytes(std::span(body))));
+  };
+  share::ScopeEntry entry{3, {}};
+  entry.scope.set_pool(PoolName::kKv, digest_of(1));
+  entry.scope.set_pool(PoolName::kMamba, digest_of(2), true);
+  share::Welcome welcome;
+  welcome.info.name = "file";
+  const share::Terms terms{3, Urgency::kSpeculative, 1000};
+  const share::WriteAsk::Item page{PoolName::kKv, digest_of(4), digest_of(5), {4096, 100}};
+  add("hello", share::encode_hello({share::kVersion, 1 << 20}));
+  add("welcome", share::encode_welcome(welcome));
+  add("scope", share::encode_scope(entry));
+  add("exists", share::encode_exists(1, {terms, {PoolName::kKv}, {digest_of(4), digest_of(5)}}));
+  add("read", share::encode_read(1, {terms, {{PoolName::kKv, digest_of(4), {0, 100}}}}));
+  add("write", share::encode_write(1, {terms, true, {{page, page}, {}}}));
+  add("presence", share::encode_presence(1, {{}, {{PoolName::kKv, std::vector<bool>(9, true)}}}));
+  add("statuses", share::encode_statuses(1, {Status::ok(), not_found("no")}));
+  for (std::uint64_t i = 0; i < 8; ++i) {
+    Rng rng(i + 1);
+    Bytes out(512 >> (i % 3));
+    for (std::byte& byte : out) byte = static_cast<std::byte>(rng.below(rng.chance(1, 3) ? 8 : 256));
+    out.front() = static_cast<std::byte>(1 + i % 2);  // a host, a client
+    corpus.add("shared_wire", "choices_" + std::to_string(i), out);
+  }
+}
+
 Status make(const std::string& folder) {
   Corpus corpus(folder);
   add_envelopes(corpus);
@@ -181,6 +211,7 @@ Status make(const std::string& folder) {
   add_messages(corpus);
   add_choices(corpus, "metadata_wire", 8, 1024);
   add_choices(corpus, "metadata_http", 8, 1024);
+  add_share_frames(corpus);
   add_choices(corpus, "restore_point", 9, 64);
   add_choices(corpus, "layer_copies", 6, 64);
   add_choices(corpus, "tree", 9, 1024);

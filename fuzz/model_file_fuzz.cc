@@ -10,10 +10,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "config/model_file.h"
+#include "config/parse_tree.h"
 #include "fuzz/fuzz_input.h"
-#include "model/model_file.h"
 #include "model/model_limits.h"
-#include "model/parse_tree.h"
 
 namespace larder::fuzz {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "base/thread_pool.h"
 #include "cli/commands.h"
-#include "engine/composition.h"
+#include "door/register_backends.h"
 #include "engine/options.h"
 #include "metadata/open_metadata.h"
 #include "server/command_line.h"

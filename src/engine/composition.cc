@@ -4,11 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "door/register_backends.h"
 #include "metadata/open_metadata.h"
-#include "storage/file/file_backend.h"
-#include "storage/hf3fs/hf3fs_factory.h"
-#include "storage/memory/memory_backend.h"
-#include "storage/plugin/plugin_backend.h"
 
 namespace larder {
 namespace {
@@ -26,13 +23,6 @@ Status with_place(const Status& status, std::string_view place) {
 }
 
 }  // namespace
-
-Status register_backends(BackendFactory& factory) {
-  LARDER_RETURN_IF_ERROR(register_memory_backend(factory));
-  LARDER_RETURN_IF_ERROR(register_file_backend(factory));
-  LARDER_RETURN_IF_ERROR(register_hf3fs_backend(factory));
-  return register_plugin_backend(factory);
-}
 
 ComponentCounts device_slots(const Options& options, const ModelSpec& model) {
   ComponentCounts slots{};

@@ -1,4 +1,4 @@
-// Everything between an engine and its bytes, built from options: the one place that names storage backends.
+// Everything between an engine and its bytes, built from options.
 //
 // Picture (an arrow: needs; members stand in the order of construction, and die in the reverse one):
 //
@@ -37,9 +37,7 @@
 
 namespace larder {
 
-// Registers every backend that this build has.
-[[nodiscard]] Status register_backends(BackendFactory& factory);
-// Registers those of a host program (or of a test) besides.
+// Registers backends of a host program (or of a test) besides those of this build (door/register_backends.h).
 using MoreBackends = std::function<Status(BackendFactory&)>;
 
 // A backend that was detached while operations of it were in flight. Its buffers and itself live until they have ended.

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "config/model_file.h"
+#include "config/parse_tree.h"
 #include "engine/option_table.h"
 #include "engine/text_file.h"
-#include "model/model_file.h"
-#include "model/parse_tree.h"
 #include "model/presets.h"
 
 namespace larder {

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "engine/composition.h"
+#include "door/register_backends.h"
 #include "engine/option_table.h"
 #include "sim/sim_file_system.h"
 

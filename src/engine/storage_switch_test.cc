@@ -9,6 +9,7 @@
 
 #include "base/rng.h"
 #include "base/thread_pool.h"
+#include "door/register_backends.h"
 #include "sim/faulty_backend.h"
 #include "sim/sim_file_system.h"
 #include "storage/operation.h"

@@ -7,7 +7,7 @@
 
 #include "base/file_system.h"
 #include "base/status.h"
-#include "model/parse_tree.h"
+#include "config/parse_tree.h"
 
 namespace larder {
 

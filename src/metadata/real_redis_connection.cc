@@ -63,19 +63,11 @@ std::string info_field(std::string_view info, std::string_view name) {
 
 }  // namespace
 
-std::string_view redis_durability_name(RedisDurability durability) {
-  switch (durability) {
-    case RedisDurability::kUnknown: return "unknown";
-    case RedisDurability::kNone: return "none";
-    case RedisDurability::kEverySecond: return "every_second";
-    case RedisDurability::kAlways: return "always";
-  }
-  return "unknown";
-}
-
 void RedisConnection::ContextDeleter::operator()(redisContext* context) const { redisFree(context); }
 
 RedisConnection::~RedisConnection() = default;
+
+Status RedisConnection::built() { return Status::ok(); }
 
 Result<std::unique_ptr<RedisConnection>> RedisConnection::open(const RedisAddress& address, Nanos connect_timeout,
                                                                TimePoint deadline) {

@@ -51,6 +51,8 @@ struct RedisServerFacts {
 
 class RedisConnection {
  public:
+  // kUnsupported: a build without hiredis (absent_redis_connection.cc); the message names the CMake option.
+  [[nodiscard]] static Status built();
   // Connects (for at most connect_timeout), authenticates, selects the database, asks for the facts.
   [[nodiscard]] static Result<std::unique_ptr<RedisConnection>> open(const RedisAddress& address, Nanos connect_timeout,
                                                                      TimePoint deadline);

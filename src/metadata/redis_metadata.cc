@@ -150,7 +150,18 @@ RedisMetadata::RedisMetadata(const RedisMetadataOptions& options, metadata::Redi
 
 RedisMetadata::~RedisMetadata() = default;
 
+std::string_view metadata::redis_durability_name(RedisDurability durability) {
+  switch (durability) {
+    case RedisDurability::kUnknown: return "unknown";
+    case RedisDurability::kNone: return "none";
+    case RedisDurability::kEverySecond: return "every_second";
+    case RedisDurability::kAlways: return "always";
+  }
+  return "unknown";
+}
+
 Result<std::unique_ptr<RedisMetadata>> RedisMetadata::create(const RedisMetadataOptions& options) {
+  LARDER_RETURN_IF_ERROR(metadata::RedisConnection::built());
   Result<metadata::RedisAddress> address = metadata::parse_redis_url(options.url);
   if (!address.is_ok()) return address.status();
   const Nanos zero{0}, longest = std::chrono::hours(24 * 365);

@@ -69,7 +69,7 @@ class RedisMetadata final : public MetadataService {
   static constexpr std::size_t kMaxItemsPerScript = 4096;
   static constexpr std::size_t kMaxItemsPerGroup = 65'536;  // of confirm(): kInvalidArgument above
 
-  // Does not connect yet. kInvalidArgument: an option.
+  // Does not connect yet. kInvalidArgument: an option. kUnsupported: a build without hiredis (LARDER_REDIS).
   [[nodiscard]] static Result<std::unique_ptr<RedisMetadata>> create(const RedisMetadataOptions& options);
   ~RedisMetadata() override;
 

@@ -17,11 +17,7 @@
 // All names come from closed sets without spaces or newlines, so the text is unambiguous. Positions inside a page
 // follow from it by chunk_offset().
 //
-// namespace_digest = SHA-256 of a list of fields; each field is
-//
-//   length: u64 little-endian | that many bytes
-//
-// a text field holds its bytes, a number field 8 bytes (u64 little-endian), a digest field 32 bytes. Fields, in order:
+// namespace_digest = SHA-256 of a list of fields (key/field_hasher.h), in order:
 //
 //    1  text    "larder.namespace.v1"
 //    2  text    model id
@@ -44,34 +40,13 @@
 #include <string>
 
 #include "base/defect.h"
+#include "key/field_hasher.h"
 #include "key/sha256.h"
 #include "model/model_limits.h"
 #include "model/model_spec.h"
 
 namespace larder {
 namespace {
-
-// Feeds length-prefixed fields to one digest.
-class FieldHasher {
- public:
-  void text(std::string_view value) { field(value.data(), value.size()); }
-  void number(std::uint64_t value) {
-    std::uint8_t bytes[8];
-    store_le<std::uint64_t>(bytes, value);
-    field(bytes, sizeof bytes);
-  }
-  void digest(const Digest256& value) { field(value.bytes.data(), value.bytes.size()); }
-  [[nodiscard]] Digest256 finish() { return hash_.finish(); }
-
- private:
-  void field(const void* bytes, std::size_t byte_count) {
-    std::uint8_t length[8];
-    store_le<std::uint64_t>(length, byte_count);
-    hash_.update(length, sizeof length).update(bytes, byte_count);
-  }
-
-  Sha256 hash_;
-};
 
 void add_model(FieldHasher& hash, const ModelSpec& spec) {
   hash.text(defect(Defect::kModelIgnored) ? std::string() : spec.id);

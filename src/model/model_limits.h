@@ -1,4 +1,4 @@
-// Limits of a ModelSpec and the table of its dimensions (internal to model/).
+// Limits of a ModelSpec and the table of its dimensions (internal to model/ and its files, config/).
 //
 // The limits (rule 6) are far above any real model, and low enough that no product of sizes overflows 64 bits, no count
 // overflows 32, and the payload length of a page fits the storage envelope's u32.

@@ -125,6 +125,6 @@ struct NamespaceScope {
 // Length-prefixed, domain-separated SHA-256: seed of the page-key chain. Never all-zero.
 [[nodiscard]] Digest256 namespace_digest(const ModelSpec& spec, const NamespaceScope& scope);
 
-// Presets: see model/presets.h. Custom models from TOML/JSON: see model/model_file.h.
+// Presets: see model/presets.h. Custom models from TOML/JSON: see config/model_file.h.
 
 }  // namespace larder

@@ -19,6 +19,18 @@ constexpr std::array<std::string_view, kPoolNameCount> kPoolNames = {
     "deepseek_v4_c4_indexer_state",
     "deepseek_v4_c128_state",
     "draft",
+    "auxiliary_swa",
+    "deepseek_v4_c1",
+    "deepseek_v4_c1_indexer",
+    "deepseek_v4_c1_indexer_scale",
+    "deepseek_v4_c2",
+    "deepseek_v4_c2_indexer",
+    "deepseek_v4_c2_indexer_scale",
+    "deepseek_v4_c4_indexer_scale",
+    "deepseek_v4_c4_rope",
+    "deepseek_v4_c128_rope",
+    "draft_indexer",
+    "draft_swa",
 };
 constexpr std::array<std::string_view, 2> kHitPolicyNames = {"all_pages", "trailing_pages"};
 constexpr std::array<std::string_view, 5> kDtypeNames = {"f32", "bf16", "f16", "fp8_e4m3", "u8"};
@@ -51,7 +63,18 @@ std::size_t layer_bytes_before(const PoolSpec& pool, std::size_t plane) {
 }  // namespace
 
 std::string_view component_name(ComponentKind c) { return name_of(kComponentNames, c); }
-std::string_view pool_name(PoolName p) { return name_of(kPoolNames, p); }
+std::string_view pool_name(PoolName p) {
+  static const std::vector<std::string> open_names = [] {
+    std::vector<std::string> names;
+    for (std::size_t number = kPoolNameCount; number < kPoolNumberCount; ++number) {
+      names.push_back("pool_" + std::to_string(number));
+    }
+    return names;
+  }();
+  const auto number = static_cast<std::size_t>(p);
+  if (number < kPoolNameCount) return kPoolNames[number];
+  return number < kPoolNumberCount ? std::string_view(open_names[number - kPoolNameCount]) : std::string_view("?");
+}
 std::optional<PoolName> parse_pool_name(std::string_view s) { return parse_name<PoolName>(kPoolNames, s); }
 std::string_view hit_policy_name(HitPolicy p) { return name_of(kHitPolicyNames, p); }
 

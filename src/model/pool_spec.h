@@ -46,9 +46,27 @@ enum class PoolName : std::uint8_t {
   kDeepseekV4C4IndexerState,
   kDeepseekV4C128State,
   kDraft,
+  // Pools that engines hand to the store (SGLang 0.5.23), and that no model of ours has yet.
+  kAuxiliarySwa,
+  kDeepseekV4C1,
+  kDeepseekV4C1Indexer,
+  kDeepseekV4C1IndexerScale,
+  kDeepseekV4C2,
+  kDeepseekV4C2Indexer,
+  kDeepseekV4C2IndexerScale,
+  kDeepseekV4C4IndexerScale,
+  kDeepseekV4C4Rope,
+  kDeepseekV4C128Rope,
+  kDraftIndexer,
+  kDraftSwa,
 };
-inline constexpr std::size_t kPoolNameCount = 11;
-[[nodiscard]] std::string_view pool_name(PoolName p);  // the field's spelling: "deepseek_v4_c4"
+inline constexpr std::size_t kPoolNameCount = 23;
+// Storage takes more pools than those that have a name here: an engine's own ones get numbers from kFirstOpenPool on
+// (door/page_space.h). Their names are part of their layout fingerprints, so that two pools that share a number never
+// share a page. Numbers between are for names to come.
+inline constexpr std::size_t kFirstOpenPool = 32, kPoolNumberCount = 64;
+// The field's spelling: "deepseek_v4_c4"; "pool_32" of an open number.
+[[nodiscard]] std::string_view pool_name(PoolName p);
 [[nodiscard]] std::optional<PoolName> parse_pool_name(std::string_view s);
 
 enum class HitPolicy : std::uint8_t { kAllPages, kTrailingPages };

@@ -19,6 +19,7 @@
 #pragma once
 
 #include <atomic>
+#include <cassert>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -41,20 +42,43 @@
 namespace larder {
 
 // The identity under which a rank's pages are stored: one per (model, layout, rank, adapter, tenant).
-struct StoreScope {
+// Threads: a value; shared by operations once it is filled.
+class StoreScope {
+ public:
   Digest256 namespace_digest;
-  std::array<Digest256, kPoolNameCount> layout_fingerprints{};  // all-zero: the model has no such pool
-  // Pools whose pages are the same on all tensor-parallel ranks. Where ranks share a store, `rank` of `ranks` writes
-  // its share of them: is_writer().
-  std::array<bool, kPoolNameCount> is_replicated{};
+  // Where ranks share a store, `rank` of `ranks` writes its share of the replicated pools: is_writer().
   std::uint32_t rank = 0, ranks = 1;
-  [[nodiscard]] const Digest256& fingerprint(PoolName pool) const {
-    return layout_fingerprints[static_cast<std::size_t>(pool)];
+
+  // Any number below kPoolNumberCount. is_replicated: the pool's pages are the same on all tensor-parallel ranks.
+  void set_pool(PoolName pool, const Digest256& fingerprint, bool is_replicated = false) {
+    const auto number = static_cast<std::size_t>(pool);
+    assert(number < kPoolNumberCount);
+    if (pools_.size() <= number) pools_.resize(number + 1);
+    pools_[number] = {fingerprint, is_replicated};
   }
+  // All zero: the model has no such pool.
+  [[nodiscard]] const Digest256& fingerprint(PoolName pool) const {
+    static constexpr Digest256 kNone{};
+    const auto number = static_cast<std::size_t>(pool);
+    return number < pools_.size() ? pools_[number].fingerprint : kNone;
+  }
+  [[nodiscard]] bool is_replicated(PoolName pool) const {
+    const auto number = static_cast<std::size_t>(pool);
+    return number < pools_.size() && pools_[number].is_replicated;
+  }
+  // Numbers from here on have no pool. For those who list all pools of a scope.
+  [[nodiscard]] std::size_t pool_limit() const { return pools_.size(); }
   // True for exactly one rank for each page of a replicated pool, and for every rank for pages of its own.
   [[nodiscard]] bool is_writer(PoolName pool, const PageKey& key) const {
-    return !is_replicated[static_cast<std::size_t>(pool)] || ranks <= 1 || key.prefix64() % ranks == rank;
+    return !is_replicated(pool) || ranks <= 1 || key.prefix64() % ranks == rank;
   }
+
+ private:
+  struct Pool {
+    Digest256 fingerprint;
+    bool is_replicated = false;
+  };
+  std::vector<Pool> pools_;  // by number
 };
 [[nodiscard]] StoreScope make_store_scope(const ModelSpec& model, const NamespaceScope& scope);
 // Sum of the pieces' sizes.

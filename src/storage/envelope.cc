@@ -92,7 +92,7 @@ Result<Envelope> decode_envelope(std::span<const std::byte> bytes) {
     return corrupt("page envelope: header checksum differs");
   }
   const auto pool = load_le<std::uint8_t>(from + kPoolAt);
-  if (pool >= kPoolNameCount) return corrupt("page envelope: unknown pool " + std::to_string(pool));
+  if (pool >= kPoolNumberCount) return corrupt("page envelope: unknown pool " + std::to_string(pool));
   Envelope e;
   e.pool = static_cast<PoolName>(pool);
   e.flags = load_le<std::uint8_t>(from + kFlagsAt);

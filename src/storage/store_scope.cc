@@ -8,11 +8,10 @@ StoreScope make_store_scope(const ModelSpec& model, const NamespaceScope& scope)
   out.rank = scope.tp_rank;
   out.ranks = scope.tp_size;
   for (const PoolSpec& pool : model.pools) {
-    const auto at = static_cast<std::size_t>(pool.name);
-    out.is_replicated[at] = pool.scope == RankScope::kReplicated;
+    const bool is_replicated = pool.scope == RankScope::kReplicated;
     const Digest256 layout = layout_fingerprint(model, pool, scope.layout);
-    const bool has_rank = model.is_rank_mixed() && !out.is_replicated[at];
-    out.layout_fingerprints[at] = has_rank ? rank_fingerprint(layout, scope) : layout;
+    const bool has_rank = model.is_rank_mixed() && !is_replicated;
+    out.set_pool(pool.name, has_rank ? rank_fingerprint(layout, scope) : layout, is_replicated);
   }
   return out;
 }

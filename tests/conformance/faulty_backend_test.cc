@@ -15,7 +15,7 @@ class FaultyBackendTest : public testing::Test {
   void SetUp() override {
     scope_ = std::make_shared<StoreScope>();
     scope_->namespace_digest.bytes[0] = 1;
-    scope_->layout_fingerprints[0].bytes[0] = 2;
+    scope_->set_pool(PoolName::kKv, Digest256{{2}});
     ASSERT_TRUE(register_memory_backend(factory_).is_ok());
   }
   std::unique_ptr<FaultyBackend> make(const FaultPlan& plan, std::uint64_t seed = 7) {

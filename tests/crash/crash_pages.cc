@@ -56,7 +56,7 @@ std::shared_ptr<const StoreScope> scope_of(std::uint64_t scope) {
   for (const PoolName pool :
        {PoolName::kKv, PoolName::kSwa, PoolName::kMamba, PoolName::kIndexer, PoolName::kDeepseekV4C4}) {
     const auto number = static_cast<std::uint64_t>(pool);
-    out->layout_fingerprints[number] = digest_of(3, scope % 2, number);  // some scopes have equal layouts
+    out->set_pool(pool, digest_of(3, scope % 2, number));  // some scopes have equal layouts
   }
   return out;
 }

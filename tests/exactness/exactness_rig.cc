@@ -9,7 +9,7 @@
 
 #include "base/rng.h"
 #include "base/thread_pool.h"
-#include "engine/composition.h"
+#include "door/register_backends.h"
 #include "engine/reference/sampler.h"
 #include "metadata/open_metadata.h"
 #include "model/presets.h"

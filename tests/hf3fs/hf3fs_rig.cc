@@ -27,12 +27,11 @@ std::shared_ptr<const StoreScope> Rig::scope_of(std::uint64_t number) const {
   scope->namespace_digest = key_of(1'000'000 + number);
   for (const PoolName pool : {PoolName::kKv, PoolName::kSwa, PoolName::kMamba, PoolName::kIndexer}) {
     const std::uint64_t own = ranks_ > 1 && pool != PoolName::kKv ? 100 * (rank_ + 1) : 0;
-    scope->layout_fingerprints[static_cast<std::size_t>(pool)] =
-        key_of(2'000'000 + static_cast<std::uint64_t>(pool) + own);
+    scope->set_pool(pool, key_of(2'000'000 + static_cast<std::uint64_t>(pool) + own),
+                    pool == PoolName::kKv && ranks_ > 1);
   }
   scope->rank = rank_;
   scope->ranks = ranks_;
-  scope->is_replicated[static_cast<std::size_t>(PoolName::kKv)] = ranks_ > 1;
   return scope;
 }
 

@@ -109,7 +109,7 @@ void check_another_identity_is_a_miss(CheckRun& run) {
                   "reading its key in another namespace");
   // The same namespace with another layout of the pool.
   auto other_layout = std::make_shared<StoreScope>(*run.scope());
-  other_layout->layout_fingerprints[0] = run.key(999);
+  other_layout->set_pool(PoolName::kKv, run.key(999));
   auto buffer = std::make_shared<PageBuffer>(256, 1, run.rng());
   const ReadResult read = run.read({other_layout, {{PoolName::kKv, run.key(30), buffer->segments()}}}, buffer);
   run.expect_code(read.items[0], StatusCode::kNotFound, "reading its key in another layout of the pool");

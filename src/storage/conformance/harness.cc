@@ -51,8 +51,7 @@ std::shared_ptr<const StoreScope> check_scope(std::uint64_t base, std::uint64_t 
   scope->namespace_digest = check_key(base, 1'000'000 + number);
   for (const PoolName pool :
        {PoolName::kKv, PoolName::kSwa, PoolName::kMamba, PoolName::kIndexer, PoolName::kDeepseekV4C4}) {
-    scope->layout_fingerprints[static_cast<std::size_t>(pool)] =
-        check_key(base, 2'000'000 + static_cast<std::uint64_t>(pool));
+    scope->set_pool(pool, check_key(base, 2'000'000 + static_cast<std::uint64_t>(pool)));
   }
   return scope;
 }

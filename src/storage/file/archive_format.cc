@@ -120,7 +120,7 @@ Result<ArchiveGroup> decode_archive_group(std::span<const std::byte> bytes) {
     page.checksum = {load_le<std::uint64_t>(at + kLowAt), load_le<std::uint64_t>(at + kHighAt)};
     page.payload_bytes = load_le<std::uint32_t>(at + kBytesAt);
     const auto pool = load_le<std::uint8_t>(at + kPoolAt);
-    if (pool >= kPoolNameCount) return corrupt("archive: unknown pool " + std::to_string(pool));
+    if (pool >= kPoolNumberCount) return corrupt("archive: unknown pool " + std::to_string(pool));
     page.pool = static_cast<PoolName>(pool);
     at += kArchivePageBytes;
   }

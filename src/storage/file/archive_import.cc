@@ -33,7 +33,7 @@ bool takes(const Batch& batch, const ArchiveGroup& group) {
 void add(Batch& batch, ArchiveReader::Group group) {
   batch.scope->namespace_digest = group.head.namespace_digest;
   for (const ArchivePage& page : group.head.pages) {
-    batch.scope->layout_fingerprints[static_cast<std::size_t>(page.pool)] = page.layout_fingerprint;
+    batch.scope->set_pool(page.pool, page.layout_fingerprint);
     batch.bytes += page.payload_bytes;
   }
   batch.groups.push_back(std::move(group));

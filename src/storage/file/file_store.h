@@ -167,9 +167,9 @@ class FileStore final : public StorageBackend {
     std::vector<ListedPage> pages;
     std::vector<std::vector<Segment>> payloads;  // one per page
     std::vector<GroupRef> groups;
-    std::vector<SegmentId> duplicates_in;                          // segments that hold pages of the groups already
-    std::array<std::unordered_set<PageKey>, kPoolNameCount> seen;  // what `pages` holds already
-    std::uint64_t returns = 0;                                     // of returns_, when it was planned
+    std::vector<SegmentId> duplicates_in;                  // segments that hold pages of the groups already
+    std::map<PoolName, std::unordered_set<PageKey>> seen;  // what `pages` holds already
+    std::uint64_t returns = 0;                             // of returns_, when it was planned
     bool is_durable = false;
     bool may_wait = false;                 // all of its operation, on a thread that may wait for the disk
     bool is_alone = false;                 // and nothing else is being written: so that thread does write it

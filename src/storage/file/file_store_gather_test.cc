@@ -28,7 +28,7 @@ class GatherTest : public testing::Test {
     ASSERT_TRUE(register_file_backend(factory_).is_ok());
     scope_ = std::make_shared<StoreScope>();
     scope_->namespace_digest.bytes[0] = 1;
-    scope_->layout_fingerprints[0].bytes[0] = 2;
+    scope_->set_pool(PoolName::kKv, Digest256{{2}});
     reopen();
     write(0);
     run();  // there is a segment now

@@ -27,7 +27,7 @@ class RollAheadTest : public testing::Test {
     ASSERT_TRUE(register_file_backend(factory_).is_ok());
     scope_ = std::make_shared<StoreScope>();
     scope_->namespace_digest.bytes[0] = 1;
-    scope_->layout_fingerprints[0].bytes[0] = 2;
+    scope_->set_pool(PoolName::kKv, Digest256{{2}});
   }
   void TearDown() override {
     executor_.run_all();

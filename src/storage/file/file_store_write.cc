@@ -174,7 +174,7 @@ Status FileStore::plan_group(const std::shared_ptr<WriteOperation>& op, std::siz
   const std::uint32_t number = record.pages.empty() ? 0 : record.pages.back().group + 1;
   GroupRef ref{op, group, record.pages.size(), record.pages.size(), missing.empty()};
   for (const std::size_t i : missing) {
-    if (!record.seen[static_cast<std::size_t>(items[i].pool)].insert(items[i].key).second) continue;
+    if (!record.seen[items[i].pool].insert(items[i].key).second) continue;
     ListedPage page;
     page.identity = identity_of(scope, items[i].pool);
     page.key = items[i].key;

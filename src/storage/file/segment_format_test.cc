@@ -297,7 +297,7 @@ TEST(SegmentFormat, RefusesRecordsThatCannotBe) {
       {84, 0xffffffff, 4},
       {88, 1, 1},
       {127, 1, 1},
-      {kIdentity + 64, 11, 1},
+      {kIdentity + 64, kPoolNumberCount, 1},
       {kIdentity + 65, 1, 1},
       {kIdentity + 79, 1, 1},
       {kPage + 88, 4864, 8},               // the first payload where it is not

@@ -129,7 +129,7 @@ Status read_identities(const std::byte* at, std::uint32_t count, std::vector<Pag
     const auto pool = load_le<std::uint8_t>(at + kPoolAt);
     identity.pool = static_cast<PoolName>(pool);
     const bool is_padded = is_zero({at + kIdentityZerosAt, kIdentityBytes - kIdentityZerosAt});
-    if (pool >= kPoolNameCount || !is_padded || seen.index_of(identity) != i) {
+    if (pool >= kPoolNumberCount || !is_padded || seen.index_of(identity) != i) {
       return corrupt("page table: identity " + std::to_string(i) + " is none, or there twice");
     }
   }

@@ -50,7 +50,7 @@ KeySet selected_keys(const StoreReport& report, const PageSelection& selection) 
 }
 
 // Sidecars first: the anchor pools of components (kv, mamba, swa) have the lowest numbers, and kv is the mark of all.
-unsigned order_in_group(PoolName pool) { return static_cast<unsigned>(kPoolNameCount) - static_cast<unsigned>(pool); }
+unsigned order_in_group(PoolName pool) { return static_cast<unsigned>(kPoolNumberCount) - static_cast<unsigned>(pool); }
 
 // Splits what would put a pool twice into a group (the same key under two layouts), or make it too large.
 void append_group(const StoreReport& report, std::vector<std::uint32_t> pages, ExportPlan& plan) {
@@ -62,7 +62,7 @@ void append_group(const StoreReport& report, std::vector<std::uint32_t> pages, E
   });
   while (!pages.empty()) {
     std::vector<std::uint32_t> group, rest;
-    std::array<bool, kPoolNameCount> has{};
+    std::array<bool, kPoolNumberCount> has{};
     for (const std::uint32_t page : pages) {
       bool& taken = has[static_cast<std::size_t>(report.pages[page].page.identity.pool)];
       (taken ? rest : group).push_back(page);

@@ -60,7 +60,7 @@ class StoreArchive : public ::testing::Test {
                               std::size_t bytes) {
     auto scope = std::make_shared<StoreScope>();
     scope->namespace_digest = test_digest(space);
-    scope->layout_fingerprints[static_cast<std::size_t>(pool)] = test_digest(100 + static_cast<std::uint64_t>(pool));
+    scope->set_pool(pool, test_digest(100 + static_cast<std::uint64_t>(pool)));
     std::vector<std::byte> into(bytes);
     ReadRequest request;
     request.scope = scope;

@@ -31,7 +31,7 @@ class Machine {
     for (unsigned i = 0; i < 2; ++i) {
       scopes_[i] = std::make_shared<StoreScope>();
       scopes_[i]->namespace_digest.bytes[0] = static_cast<std::uint8_t>(i + 1);
-      scopes_[i]->layout_fingerprints[static_cast<std::size_t>(PoolName::kKv)].bytes[0] = 1;
+      scopes_[i]->set_pool(PoolName::kKv, Digest256{{1}});
     }
   }
   Result<std::unique_ptr<StorageBackend>> open(const std::string& directories) { return open(directories, files); }

@@ -173,7 +173,7 @@ std::optional<NamedGeometry> Hf3fsBackend::readable(const MetadataNamespace& nam
 
 // A service in this process knows of no other rank: two of them over the same files would overwrite each other's pages.
 bool Hf3fsBackend::is_shared(const StoreScope& scope, PoolName pool) const {
-  return service_->is_remote() && scope.is_replicated[static_cast<std::size_t>(pool)];
+  return service_->is_remote() && scope.is_replicated(pool);
 }
 
 std::int64_t Hf3fsBackend::rank_of(const StoreScope& scope, PoolName pool) const {

@@ -43,7 +43,7 @@ TEST(NegativeCacheTest, IdentityIsComplete) {
   EXPECT_EQ(survivors(cache, *other, kStart), "111") << "another namespace";
   EXPECT_EQ(survivors(cache, *scope, kStart, PoolName::kSwa), "111") << "another pool";
   StoreScope other_layout = *scope;
-  other_layout.layout_fingerprints[0].bytes[7] = 9;
+  other_layout.set_pool(PoolName::kKv, Digest256{{0, 9}});
   EXPECT_EQ(survivors(cache, other_layout, kStart), "111") << "another layout";
 }
 

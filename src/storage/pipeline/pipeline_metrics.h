@@ -88,10 +88,10 @@ class PipelineMetrics {
   const std::unique_ptr<MetricsRegistry> own_;  // when none was given
   MetricsRegistry& registry_;
   const std::string backend_;
-  std::array<LaneMetrics, kLaneCount> lanes_;      // constant after construction
-  std::array<PoolMetrics, kPoolNameCount> pools_;  // each constant after its `once`
-  std::array<Gauge*, kDirectionCount> breaker_{};  // constant after construction
-  std::array<Counter*, kDirectionCount> opens_{};  // constant after construction
+  std::array<LaneMetrics, kLaneCount> lanes_;        // constant after construction
+  std::array<PoolMetrics, kPoolNumberCount> pools_;  // each constant after its `once`
+  std::array<Gauge*, kDirectionCount> breaker_{};    // constant after construction
+  std::array<Counter*, kDirectionCount> opens_{};    // constant after construction
   Gauge& negative_entries_;
   Counter& negative_hits_;
 };

@@ -106,7 +106,9 @@ class HoldingBackend final : public StorageBackend {
 inline std::shared_ptr<const StoreScope> make_scope(std::uint8_t number = 1) {
   auto scope = std::make_shared<StoreScope>();
   scope->namespace_digest.bytes[0] = number;
-  for (auto& fingerprint : scope->layout_fingerprints) fingerprint.bytes[0] = static_cast<std::uint8_t>(number + 100);
+  for (std::size_t pool = 0; pool < kPoolNameCount; ++pool) {
+    scope->set_pool(static_cast<PoolName>(pool), Digest256{{static_cast<std::uint8_t>(number + 100)}});
+  }
   return scope;
 }
 inline PageKey make_key(std::uint8_t tag) {

@@ -51,7 +51,7 @@ std::shared_ptr<ProbeBuffers> make_buffers(Rng& rng) {
   // The same in every probe: a store may keep something for each layout for ever, as files of 3FS.
   Rng layouts(kLayoutSeed);
   for (const PoolName pool : kPools) {
-    scope->layout_fingerprints[static_cast<std::size_t>(pool)] = random_digest(layouts);
+    scope->set_pool(pool, random_digest(layouts));
   }
   out->scope = std::move(scope);
   out->absent_key = random_digest(rng);

@@ -61,7 +61,7 @@ class PluginBackendTest : public testing::Test {
     script = &script_;
     scope_ = std::make_shared<StoreScope>();
     scope_->namespace_digest.bytes[0] = 1;
-    scope_->layout_fingerprints[0].bytes[0] = 2;  // pool kv
+    scope_->set_pool(PoolName::kKv, Digest256{{2}});
     key_.bytes[0] = 3;
   }
   ~PluginBackendTest() override {

@@ -1,0 +1,250 @@
+/* Larder's C interface: pages of a prefix cache at rest, for engines that own their device and host memory.
+ *
+ * C11 and C++; needs no other file of Larder. docs/c_api.md is its guide, examples/c_store.c a whole program.
+ *
+ * What it stores. A model keeps several kinds of state, each in a *pool*: attention KV, an indexer, a sliding window,
+ * recurrent checkpoints, draft KV. A pool's unit is a *page*: page_bytes opaque bytes under a 32-byte *page key*, which
+ * names a prefix of tokens (larder_page_keys() computes the chain that SGLang uses). A request can resume after p pages
+ * only if every pool has what it needs there: all pages of [0, p) (ALL_PAGES), or the last n of them (TRAILING_PAGES).
+ * larder_exists() answers with every such p at once.
+ *
+ * What it promises
+ *   - Never other bytes than were stored. Every page carries its whole identity and a 128-bit checksum; what does not
+ *     match is LARDER_CORRUPT or LARDER_NOT_FOUND, never data. Identity = the namespace (model, ranks, adapter, salt)
+ *     + the pool (name, layout text, page_bytes, rank unless replicated) + the key.
+ *   - A group of pages commits as a whole (larder_put()).
+ *   - Every call ends at its deadline, or at the store's `timeout_seconds` if it has none. What an engine lends to a
+ *     call is not touched after the call has returned. (With the store option `zero_copy`, a call waits for what the
+ *     disk is working on, also beyond its deadline.)
+ *   - No exception leaves a call, nothing is printed unless a log function is given, no state is kept outside handles.
+ *
+ * Threads: every function from any thread, several at once on one handle; but larder_store_close() and
+ * larder_space_close() only when no other call uses that handle. Calls block; larder_exists() on a local store does not
+ * reach the disk. A child of fork() must not use handles of its parent.
+ *
+ * Null: closing null does nothing; a null handle gives LARDER_INVALID_ARGUMENT; `error` may be null everywhere.
+ *
+ * Versions. LARDER_ABI_VERSION counts incompatible changes, and is the SONAME's number. Structs that a caller fills
+ * begin with struct_size (sizeof in the caller's program): fields behind it count as zero, so that fields may be added
+ * at the end of a struct. Functions are only added.
+ *
+ * Sizes are bytes, times are seconds (double; 0: the default of the store), keys and digests 32 raw bytes. */
+#ifndef LARDER_LARDER_H
+#define LARDER_LARDER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LARDER_ABI_VERSION 1u
+#define LARDER_KEY_BYTES 32
+#define LARDER_MAX_POOLS 55    /* per namespace: 23 that have numbers of their own, and 32 others */
+#define LARDER_MAX_KEYS 65536  /* per call of larder_exists() */
+#define LARDER_MAX_PAGES 65536 /* per call of larder_get() and larder_put() */
+
+#if defined(__GNUC__)
+#define LARDER_API __attribute__((visibility("default")))
+#else
+#define LARDER_API
+#endif
+
+/* NOLINTBEGIN(readability-identifier-naming,modernize-use-using): names as C has them */
+
+/* What the caller should do next. Of a call, and of each page in it. */
+typedef enum larder_code {
+  LARDER_OK = 0,
+  LARDER_INVALID_ARGUMENT = 1,  /* mend the call; the message says how */
+  LARDER_NOT_FOUND = 2,         /* a miss */
+  LARDER_CONFLICT = 3,          /* the place belongs to another store, process or identity */
+  LARDER_OVERLOADED = 4,        /* a bounded queue is full: later, or do without */
+  LARDER_DEADLINE_EXCEEDED = 5, /* not there in time; memory that was lent is the caller's again */
+  LARDER_CANCELLED = 6,         /* larder_cancel_set(), a clear or the close ended it */
+  LARDER_CORRUPT = 7,           /* stored bytes did not verify: a miss; the page is dropped */
+  LARDER_UNAVAILABLE = 8,       /* disk, peer or directory cannot serve now: after a while */
+  LARDER_UNSUPPORTED = 9,       /* this build or backend cannot do it */
+  LARDER_INTERNAL = 10          /* a broken invariant: report it */
+} larder_code;
+
+/* Filled when a call does not return LARDER_OK; text is UTF-8, ends with a zero, says what, where and how to mend it.
+ */
+typedef struct larder_error {
+  int32_t code; /* larder_code */
+  char message[1020];
+} larder_error;
+
+typedef struct larder_store larder_store;   /* an open storage backend */
+typedef struct larder_space larder_space;   /* a namespace of a store: one model on one rank */
+typedef struct larder_cancel larder_cancel; /* a flag that ends calls */
+
+typedef struct larder_segment {
+  void* data;
+  size_t size;
+} larder_segment;
+
+/* ---- library ---- */
+
+LARDER_API uint32_t larder_abi_version(void);          /* LARDER_ABI_VERSION of the library that was loaded */
+LARDER_API const char* larder_version(void);           /* "0.1.0" */
+LARDER_API const char* larder_code_name(int32_t code); /* "not_found"; "?" for others */
+
+/* The chain of page keys: key(i) = SHA-256(key(i-1) || tokens of page i, u32 little-endian), key(-1) = prior.
+ * prior: 32 bytes, or null for the head of an unseeded chain. Writes token_count / page_size keys (a partial last page
+ * has none), returns how many; 0 if page_size is 0. Pure. 0.3 us per page of 64 tokens. */
+LARDER_API size_t larder_page_keys(const uint32_t* tokens, size_t token_count, uint32_t page_size, const uint8_t* prior,
+                                   uint8_t* keys);
+
+/* ---- stores ---- */
+
+/* level: 0 debug, 1 information, 2 warning, 3 error. Any thread; must not call Larder. */
+typedef void (*larder_log_fn)(void* context, int32_t level, const char* where, const char* message);
+
+typedef struct larder_store_options {
+  uint32_t struct_size;
+  uint32_t reserved;   /* 0 */
+  const char* backend; /* a name of larder_backends(): "file", "memory", "hf3fs", "plugin" */
+  const char* config;  /* a JSON object: the backend's options, and those of larder_store_option_help() */
+  const larder_segment*
+      memory;          /* where payloads mostly lie, aligned to 4096: registered with the device once, and so */
+  size_t memory_count; /* has to live until larder_store_close(). May be null, 0 */
+  larder_log_fn log;   /* null: silent. One per process: the last store that was opened with one has it */
+  void* log_context;
+} larder_store_options;
+
+/* Opens a backend. Reading a large store's index takes a while: about 0.2 us per stored page and core.
+ * LARDER_INVALID_ARGUMENT: unknown backend or option (the message lists the known ones), JSON that is none.
+ * LARDER_CONFLICT: another process has it. LARDER_UNAVAILABLE: cannot be reached, read or written. */
+LARDER_API larder_code larder_store_open(const larder_store_options* options, larder_store** store,
+                                         larder_error* error);
+/* Ends what waits, waits for what the disk works on (at most timeout_seconds; 0: the store's own), then frees the
+ * handle. LARDER_DEADLINE_EXCEEDED: something still runs and keeps the memory it was lent; the handle stays, and may be
+ * closed again. Close its namespaces before. */
+LARDER_API larder_code larder_store_close(larder_store* store, double timeout_seconds, larder_error* error);
+
+/* Names of the backends of this build, separated by commas. */
+LARDER_API const char* larder_backends(void);
+/* One line per option of a backend, "key<TAB>default<TAB>help\n"; backend null: the options that every store has.
+ * Writes at most `size` bytes with the final zero; returns the length of the whole text. 0: no such backend. */
+LARDER_API size_t larder_store_option_help(const char* backend, char* text, size_t size);
+
+/* Statistics as a JSON object (docs/c_api.md lists the keys), or with larder_store_metrics() as Prometheus text.
+ * Writes at most `size` bytes with the final zero; returns the length of the whole text, 0 for a null store. */
+LARDER_API size_t larder_store_stats(const larder_store* store, char* text, size_t size);
+LARDER_API size_t larder_store_metrics(const larder_store* store, char* text, size_t size);
+
+/* Drops every page of every namespace. LARDER_UNSUPPORTED: the backend cannot. */
+LARDER_API larder_code larder_store_clear(larder_store* store, double timeout_seconds, larder_error* error);
+
+/* ---- namespaces ---- */
+
+typedef enum larder_hit_policy { LARDER_ALL_PAGES = 0, LARDER_TRAILING_PAGES = 1 } larder_hit_policy;
+
+#define LARDER_POOL_REPLICATED 1u /* the same bytes on every tensor-parallel rank: stored once for all of them */
+
+typedef struct larder_pool {
+  uint32_t struct_size;
+  uint32_t flags;      /* LARDER_POOL_* */
+  const char* name;    /* 1 to 63 characters of [a-z0-9_.-]; any: SGLang's names, or an engine's own */
+  uint64_t page_bytes; /* below 4 GiB; 0: a marker without bytes */
+  const char* layout;  /* text with all that gives the bytes their meaning: dtype, shape, order of dimensions. Pages */
+                       /* under another text are other pages. Not null */
+  uint32_t hit_policy; /* larder_hit_policy */
+  uint32_t trailing_pages; /* TRAILING_PAGES: how many pages before a restore point it needs, 1 or more. Else 0 */
+} larder_pool;
+
+typedef struct larder_space_options {
+  uint32_t struct_size;
+  uint32_t page_size; /* tokens per page of keys; 1 or more */
+  const char*
+      identity; /* text with all that gives the state its meaning besides layout: model, revision, digest of the */
+                /* weights, quantization, RoPE scaling ... Not empty */
+  const char* adapter;                                           /* LoRA and the like; null and "": none */
+  const char* salt;                                              /* of a tenant; null and "": none */
+  uint32_t tp_rank, tp_size, pp_rank, pp_size, cp_rank, cp_size; /* sizes 0 count as 1 */
+  const larder_pool* pools; /* the first is the anchor: it commits a page, and its presence bounds every prefix */
+  size_t pool_count;        /* 1 to LARDER_MAX_POOLS */
+} larder_space_options;
+
+/* Describes a model to a store. Cheap; does no I/O. The store outlives it. */
+LARDER_API larder_code larder_space_open(larder_store* store, const larder_space_options* options, larder_space** space,
+                                         larder_error* error);
+LARDER_API void larder_space_close(larder_space* space);
+/* Drops every page of the namespace: of all its pools, tensor-parallel ranks included. */
+LARDER_API larder_code larder_space_clear(larder_space* space, double timeout_seconds, larder_error* error);
+/* The 32 bytes of the namespace digest. */
+LARDER_API larder_code larder_space_digest(const larder_space* space, uint8_t digest[LARDER_KEY_BYTES]);
+
+/* ---- pages ---- */
+
+/* A flag that several calls may share. Outlives the calls that were given it. */
+LARDER_API larder_cancel* larder_cancel_new(void); /* null: out of memory */
+LARDER_API void larder_cancel_set(larder_cancel* cancel);
+LARDER_API void larder_cancel_free(larder_cancel* cancel);
+
+typedef struct larder_terms {
+  uint32_t struct_size;
+  uint32_t flags;         /* LARDER_PUT_* */
+  double timeout_seconds; /* 0: the store's own */
+  larder_cancel* cancel;  /* may be null. Ends what has not begun, and the wait for the rest */
+} larder_terms;
+
+/* Answer only when the pages survive a power cut. */
+#define LARDER_PUT_DURABLE 1u
+/* A group that fails for a reason that may pass (LARDER_OVERLOADED, LARDER_UNAVAILABLE, LARDER_DEADLINE_EXCEEDED,
+ * LARDER_INTERNAL) is copied into a queue of the store (option `retry_bytes`) and written later; the pages are answered
+ * LARDER_OK. A full queue answers with the failure. A write that is still under way at the deadline is answered
+ * LARDER_OK, too; if it fails later and the queue is full, its pages are lost, and counted (`retry.refused`). */
+#define LARDER_PUT_RETRY 2u
+
+/* What one pool of a query needs, where it differs from its larder_pool. */
+typedef struct larder_need {
+  uint32_t pool;           /* index into larder_space_options.pools */
+  uint32_t hit_policy;     /* larder_hit_policy */
+  uint32_t trailing_pages; /* TRAILING_PAGES: 1 or more */
+} larder_need;
+
+/* Which prefixes of a chain of pages are restorable.
+ * keys: key_count keys of 32 bytes, the chain from its first page. needs: the pools that matter; the anchor is always
+ * one of them. Null: all pools, as they were described.
+ * restorable: (key_count + 63) / 64 words: bit p - 1 (of word (p - 1) / 64) is set if all pools have what it takes to
+ * resume after p pages. AND of several ranks' words is what is restorable on all of them.
+ * present: null, or for each pool of `needs` (or of the namespace) in order as many words: bit i is set if the pool has
+ * page i. A page of another pool than the anchor counts as present only if it was stored, whether or not the anchor is.
+ * Not LARDER_OK: all words are zero. */
+LARDER_API larder_code larder_exists(larder_space* space, const uint8_t* keys, size_t key_count,
+                                     const larder_need* needs, size_t need_count, const larder_terms* terms,
+                                     uint64_t* restorable, uint64_t* present, larder_error* error);
+
+typedef struct larder_page {
+  const uint8_t* key;             /* 32 bytes */
+  const larder_segment* segments; /* sizes add up to the pool's page_bytes; null for a marker */
+  uint32_t segment_count;
+  uint32_t pool; /* index into larder_space_options.pools */
+  const uint8_t*
+      parent;        /* put: key of the page before it in the chain, so that tails are evicted before heads; or null */
+  int32_t code;      /* out: larder_code */
+  uint32_t reserved; /* 0 */
+} larder_page;
+
+/* Reads pages into the segments. Each page's `code` tells; segments of a page that is not LARDER_OK hold what they
+ * held, or nothing of use. Returns LARDER_OK if every page is, else the code of the first that is not. */
+LARDER_API larder_code larder_get(larder_space* space, larder_page* pages, size_t page_count, const larder_terms* terms,
+                                  larder_error* error);
+
+/* Stores pages. Successive pages with one key are a group: all of it becomes visible, or nothing. Within a group the
+ * anchor comes last. Sidecars may come in calls of their own before their anchor: larder_exists() counts no page whose
+ * prefix lacks its anchors, so it is the anchor that commits. Parents before children. Storing a page that is there is
+ * cheap. The bytes are the caller's again when the call returns.
+ * Returns as larder_get() does. LARDER_UNSUPPORTED of a page: declined by the store's admission policy. */
+LARDER_API larder_code larder_put(larder_space* space, larder_page* pages, size_t page_count, const larder_terms* terms,
+                                  larder_error* error);
+
+/* NOLINTEND(readability-identifier-naming,modernize-use-using) */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,30 @@
+"""Larder as SGLang's L3 storage backend (HiCache), for SGLang 0.5.23.
+
+    --enable-hierarchical-cache --hicache-storage-backend dynamic --hicache-storage-backend-extra-config '{
+      "backend_name": "larder", "module_path": "larder_sglang", "class_name": "LarderStorage", "interface_v1": 1,
+      "directory": "/cache/larder", "max_size": "500G"}'
+
+Keys of the extra config, beside SGLang's own:
+
+    backend                    "file"; a name of larder.backends()
+    weights_fingerprint        text that names the weights; else it is made of the files in the model's folder
+    draft_weights_fingerprint  the same for the draft model
+    engine_version             SGLang's version; a constant text keeps the pages over an upgrade, at the operator's risk
+    metrics_port               none; the first rank's port of a page for Prometheus, the other ranks have the next ones
+    metrics_host               "127.0.0.1"; where that page listens
+    timeout_seconds            4.0; of a query and of a read
+    put_timeout_seconds        5.0; of a write
+    rank_directories           false; true: each rank has a store of its own, in a folder below `directory`
+
+All other keys are options of the store: larder.option_help("file"), larder.option_help(None). An unknown one is an
+error that lists the known ones.
+
+Weights that are exchanged at run time are noticed by their `weight_version`: give each its own, or clear the storage.
+
+Several ranks (tensor, pipeline, context or data parallel) of one host share one store, through the store option
+`share_directory`; its default here is `directory` + ".share", beside it.
+"""
+
+from larder.sglang.storage import LarderStorage
+
+__all__ = ["LarderStorage"]

@@ -1,0 +1,136 @@
+"""The identity text of a space: all that gives the state its meaning, besides the layouts of the pools.
+
+Not in it: adapter (LoRA) and salt. SGLang seeds its page keys with both.
+"""
+
+import json
+import threading
+from typing import Any, Optional
+
+from sglang.srt import runtime_context
+
+from larder.sglang.settings import Settings
+from larder.sglang.weights import weights_fingerprint
+
+# Of SGLang's model configuration. The first have to be there, others may.
+_MODEL_FIELDS = ("model_path", "revision", "dtype", "quantization", "kv_cache_dtype")
+_OTHER_MODEL_FIELDS = (
+    "json_model_override_args",
+    "load_format",
+    "modelopt_quant",
+    "qsa_indexer_dtype",
+    "quantization_param_path",
+)
+
+
+def canonical(value: Any) -> str:
+    """JSON with one spelling per value."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+class Identity:
+    """Makes the identity text, anew when SGLang's weights change at run time.
+
+    Any thread. Construction raises ValueError, which says which key of the extra config to set.
+    """
+
+    def __init__(self, config: Any, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._fingerprints: dict[tuple[str, Optional[str]], str] = {}
+        self._last: tuple[Any, str] = (None, "")
+        self._fixed = {
+            "engine": "sglang",
+            "engine_version": settings.engine_version or _engine_version(),
+            "model_name": config.model_name,
+            "pp_size": config.pp_size,
+            "tp_lcm_size": config.tp_lcm_size,
+            "should_split_heads": bool(config.should_split_heads),
+            "dcp": [config.dcp_rank, config.dcp_size, config.logical_page_size],
+        }
+        self._require_model_fields()
+        self.text()
+        self.draft = self._draft()
+
+    def text(self) -> str:
+        """The text as of now: SGLang's weight version is read at each call."""
+        now = (_read("get_model", "model_path"), _read("get_model", "revision"), self._weight_version())
+        with self._lock:
+            if self._last[0] != now:
+                self._last = (now, self._make(now))
+            return self._last[1]
+
+    def _make(self, now: tuple[Any, Any, Any]) -> str:
+        fields = {name: _plain(_read("get_model", name)) for name in _MODEL_FIELDS + _OTHER_MODEL_FIELDS}
+        weights = self._settings.weights_fingerprint or self._fingerprint(now[0], now[1], "weights_fingerprint")
+        return canonical(
+            {**self._fixed, "model": fields, "weights": weights, "weight_version": now[2]},
+        )
+
+    def _draft(self) -> Optional[str]:
+        """What names the draft model of speculative decoding, for pools that hold its state; None: there is none."""
+        path = _read("get_spec", "speculative_draft_model_path")
+        revision = _read("get_spec", "speculative_draft_model_revision")
+        given = self._settings.draft_weights_fingerprint
+        if path is None:
+            return given
+        same = path == _read("get_model", "model_path") and revision == _read("get_model", "revision")
+        if given is None and same and self._settings.weights_fingerprint is not None:
+            given = self._settings.weights_fingerprint
+        weights = given or self._fingerprint(path, revision, "draft_weights_fingerprint")
+        return canonical({"path": path, "revision": revision, "weights": weights})
+
+    def _fingerprint(self, path: Any, revision: Any, key: str) -> str:
+        place = (str(path), revision)
+        if place not in self._fingerprints:
+            try:
+                self._fingerprints[place] = weights_fingerprint(*place)
+            except ValueError as error:
+                raise ValueError(f"larder: {error}. Set {key} in the extra config to a text that names the weights.")
+        return self._fingerprints[place]
+
+    def _require_model_fields(self) -> None:
+        if self._settings.weights_fingerprint is not None:
+            return  # the operator answers for the identity
+        missing = [name for name in _MODEL_FIELDS if _read("get_model", name, _ABSENT) is _ABSENT]
+        if self._weight_version() is None:
+            missing.append("weight_version")
+        if missing:
+            raise ValueError(
+                f"larder: SGLang's runtime context does not say {', '.join(missing)}. Set weights_fingerprint in the "
+                "extra config to a text that names the model, its weights and their quantization."
+            )
+
+    def _weight_version(self) -> Optional[str]:
+        version = _read("get_serving", "weight_version")
+        return None if version is None else str(version)
+
+
+_ABSENT = object()
+
+
+def _read(namespace: str, name: str, absent: Any = None) -> Any:
+    """A field of SGLang's runtime context. Absent, too, if the context is not published."""
+    try:
+        return getattr(getattr(runtime_context, namespace)(), name, absent)
+    except Exception:  # SGLang raises errors of several kinds
+        return absent
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return str(value)
+
+
+def _engine_version() -> str:
+    try:
+        from importlib.metadata import version
+
+        return version("sglang")
+    except Exception:
+        return "unknown"

@@ -1,0 +1,41 @@
+"""A page with the store's metrics for Prometheus, served by the process of each rank."""
+
+import http.server
+import threading
+from typing import Callable
+
+_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class MetricsPage:
+    """Serves GET /metrics on a thread of its own until close(). Raises OSError if the address is taken.
+
+    host, port: where it listens; port 0: any free one. `text` is called for each request, on the page's thread.
+    """
+
+    def __init__(self, host: str, port: int, text: Callable[[], str]) -> None:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            timeout = 10  # seconds that a silent client may hold a thread
+
+            def do_GET(self) -> None:
+                is_found = self.path.partition("?")[0] == "/metrics"
+                body = text().encode() if is_found else b"the metrics are at /metrics\n"
+                self.send_response(200 if is_found else 404)
+                self.send_header("Content-Type", _CONTENT_TYPE if is_found else "text/plain")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Requests are not logged."""
+
+        self._server = http.server.ThreadingHTTPServer((host, port), Handler)
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, name="larder-metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

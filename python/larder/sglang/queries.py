@@ -1,0 +1,83 @@
+"""Which lengths of a chain are restorable, as SGLang asks."""
+
+from typing import Any, Optional, Sequence
+
+import larder
+from larder.sglang.pools import ANCHOR
+from larder.sglang.spaces import OpenSpace
+from larder.store import MAX_KEYS
+
+_ALL = larder.HitPolicy.ALL_PAGES
+_TRAILING = larder.HitPolicy.TRAILING_PAGES
+
+
+class UnknownPool(Exception):
+    """The query needs a pool that cannot be stored: nothing is restorable."""
+
+
+def needs_of(current: OpenSpace, transfers: Optional[Sequence[Any]]) -> list[larder.Need]:
+    """What a query needs, the anchor first. Raises UnknownPool."""
+    needs = [larder.Need(ANCHOR)]
+    for transfer in transfers or ():
+        policy = _policy(transfer)
+        name = pool_name(transfer.name)
+        if policy is None or name == ANCHOR:
+            continue
+        if name not in current.pools:
+            raise UnknownPool(f"pool {name} is not registered, or cannot be stored")
+        trailing = max(1, len(transfer.keys or ())) if policy is _TRAILING else 0
+        needs.append(larder.Need(name, policy, trailing))
+    return needs
+
+
+def _policy(transfer: Any) -> Optional[larder.HitPolicy]:
+    """None: a pool that never bounds the hit (block_groups: a second form of pages that are there anyway)."""
+    text = str(getattr(transfer.hit_policy, "value", transfer.hit_policy))
+    if text == "block_groups":
+        return None
+    return larder.HitPolicy[text.upper()]
+
+
+def pool_name(name: Any) -> str:
+    """SGLang's names are str enums."""
+    return str(getattr(name, "value", name))
+
+
+def query(
+    current: OpenSpace, keys: Sequence[str], needs: list[larder.Need], timeout: float, cancel: Any
+) -> larder.Exists:
+    return current.space.exists(keys[:MAX_KEYS], needs, timeout, present=len(needs) > 1, cancel=cancel)
+
+
+def boundaries(exists: larder.Exists, needs: list[larder.Need]) -> dict[str, int]:
+    """For each pool how many pages it alone would let through; pools without any are left out, as in SGLang's own."""
+    if len(needs) == 1:
+        return {ANCHOR: exists.best} if exists.best else {}
+    anchor = _leading(exists.present_mask(ANCHOR))
+    found = {}
+    for need in needs:
+        mask = exists.present_mask(need.pool)
+        if need.hit_policy is _ALL:
+            boundary = min(_leading(mask), anchor)
+        else:
+            boundary = (_windows(mask, need.trailing_pages) & ((1 << anchor) - 1)).bit_length()
+        if boundary:
+            found[need.pool] = boundary
+    return found
+
+
+def _leading(mask: int) -> int:
+    """How many bits from the lowest on are set."""
+    return (~mask & (mask + 1)).bit_length() - 1
+
+
+def _windows(mask: int, width: int) -> int:
+    """Bit p - 1 is set if the pages [max(0, p - width), p) are there."""
+    below = (mask << width) | ((1 << width) - 1)  # pages before the first are never missing
+    done = 1
+    while done < width:  # bit i of `below`: `done` pages down from i are there
+        step = min(done, width - done)
+        below &= below << step
+        below |= (1 << width) - 1
+        done += step
+    return below >> width

@@ -1,0 +1,136 @@
+"""The extra config: which keys are SGLang's, which are ours, and which are the store's."""
+
+import os
+from dataclasses import dataclass
+from typing import Any, Mapping, Optional
+
+# Keys that SGLang reads, and that may still be there.
+_ENGINE_KEYS = frozenset(
+    {
+        "allocator",
+        "backend_name",
+        "class_name",
+        "hicache_storage_pass_prefix_keys",
+        "interface_v1",
+        "module_path",
+        "prefetch_threshold",
+        "prefetch_timeout_base",
+        "prefetch_timeout_per_ki_token",
+        "tp_lcm_size",
+    }
+)
+_OWN_KEYS = frozenset(
+    {
+        "backend",
+        "draft_weights_fingerprint",
+        "engine_version",
+        "metrics_host",
+        "metrics_port",
+        "put_timeout_seconds",
+        "rank_directories",
+        "timeout_seconds",
+        "weights_fingerprint",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the operator has set. `store`: the store's options."""
+
+    backend: str
+    store: dict[str, Any]
+    weights_fingerprint: Optional[str]
+    draft_weights_fingerprint: Optional[str]
+    engine_version: Optional[str]
+    timeout_seconds: float
+    put_timeout_seconds: float
+    has_interface_v1: bool
+    metrics_host: str
+    metrics_port: Optional[int]  # of this rank; None: no page
+
+
+def read_settings(config: Any) -> Settings:
+    """config: a HiCacheStorageConfig. Raises ValueError, which says what to set."""
+    extra: Mapping[str, Any] = config.extra_config or {}
+    store = {key: value for key, value in extra.items() if key not in _ENGINE_KEYS and key not in _OWN_KEYS}
+    backend = _text(extra, "backend") or "file"
+    rank_directories = extra.get("rank_directories", False)
+    if not isinstance(rank_directories, bool):
+        raise ValueError(f"larder: rank_directories is {rank_directories!r}; true or false")
+    if rank_directories:
+        store["directory"] = _rank_directories(config, store)
+    elif backend == "file" and "directory" in store and is_one_of_several(config):
+        store.setdefault("share_directory", _first(store["directory"]).rstrip("/") + ".share")
+    return Settings(
+        backend=backend,
+        store=store,
+        weights_fingerprint=_text(extra, "weights_fingerprint"),
+        draft_weights_fingerprint=_text(extra, "draft_weights_fingerprint"),
+        engine_version=_text(extra, "engine_version"),
+        timeout_seconds=_seconds(extra, "timeout_seconds", 4.0),
+        put_timeout_seconds=_seconds(extra, "put_timeout_seconds", 5.0),
+        has_interface_v1=bool(extra.get("interface_v1", 0)),
+        metrics_host=_text(extra, "metrics_host") or "127.0.0.1",
+        metrics_port=_metrics_port(config, extra.get("metrics_port")),
+    )
+
+
+def is_one_of_several(config: Any) -> bool:
+    """Whether other processes of this server have a storage backend, too."""
+    if config.tp_size * config.pp_size * config.attn_cp_size > 1 or config.dp_rank > 0:
+        return True
+    try:
+        from sglang.srt.runtime_context import get_parallel
+
+        parallel = get_parallel()
+    except Exception:
+        return False
+    return any(_size(parallel, name) > 1 for name in ("dp_size", "attn_dp_size"))
+
+
+def _size(parallel: Any, name: str) -> int:
+    try:
+        return int(getattr(parallel, name))
+    except Exception:  # not published: SGLang raises errors of several kinds
+        return 1
+
+
+def _rank_directories(config: Any, store: Mapping[str, Any]) -> str:
+    if config.is_mla_model and config.tp_size > 1:
+        raise ValueError(
+            "larder: rank_directories does not fit this model: its KV is the same on all tensor-parallel ranks, and "
+            "SGLang stores it on the first only. Leave it out: the ranks then share one store."
+        )
+    if "directory" not in store:
+        raise ValueError("larder: rank_directories needs `directory`")
+    rank = f"tp{config.tp_rank}_pp{config.pp_rank}_cp{config.attn_cp_rank}_dp{config.dp_rank}"
+    return ":".join(os.path.join(folder, rank) for folder in str(store["directory"]).split(":"))
+
+
+def _metrics_port(config: Any, given: Any) -> Optional[int]:
+    """Each rank is a process, and has the next port."""
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= 65535:
+        raise ValueError(f"larder: metrics_port is {given!r}; a port from 1 to 65535, the first rank's")
+    stage = config.attn_cp_rank + config.attn_cp_size * (config.pp_rank + config.pp_size * config.dp_rank)
+    return int(given + config.tp_rank + config.tp_size * stage)
+
+
+def _first(directories: Any) -> str:
+    return str(directories).split(":")[0]
+
+
+def _text(extra: Mapping[str, Any], key: str) -> Optional[str]:
+    value = extra.get(key)
+    if value is not None and (not isinstance(value, str) or not value):
+        raise ValueError(f"larder: {key} is {value!r}; it is a text, not empty")
+    return value
+
+
+def _seconds(extra: Mapping[str, Any], key: str, default: float) -> float:
+    value = extra.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 3600:
+        raise ValueError(f"larder: {key} is {value!r}; seconds, above 0 and at most 3600")
+    return float(value)

@@ -1,0 +1,376 @@
+"""LarderStorage: SGLang's storage backend."""
+
+import logging
+import threading
+import time
+from typing import Any, Callable, Optional, Sequence, TypeVar
+
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferResult
+
+import larder
+from larder.sglang import queries, tensors, transfers
+from larder.sglang.identity import Identity
+from larder.sglang.metrics_page import MetricsPage
+from larder.sglang.pools import ANCHOR, Reach, Unusable, is_split_but_stored_once, map_pool
+from larder.sglang.settings import Settings, read_settings
+from larder.sglang.spaces import NotReady, OpenSpace, SpaceTable, ranks_of
+from larder.sglang.trouble import Meter, Trouble
+from larder.sglang.weight_guard import WeightGuard
+from larder.store import MAX_KEYS
+
+logger = logging.getLogger("larder.sglang")
+
+_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
+# Codes of a page that are no news: it is not there, or the store's policy declined it.
+_QUIET_CODES = frozenset({int(larder.Code.OK), int(larder.Code.NOT_FOUND), int(larder.Code.UNSUPPORTED)})
+_OK = int(larder.Code.OK)
+_LITTLE_PATIENCE = 0.1  # seconds for a write after one that came late
+_DETACH_SECONDS = 1.0  # that a detach waits for a store; then it is closed in the background
+
+T = TypeVar("T")
+
+
+def _log(level: int, where: str, message: str) -> None:
+    logger.log(_LEVELS[min(max(level, 0), 3)], "larder: %s: %s", where, message)
+
+
+class LarderStorage(HiCacheStorage):
+    """Pages of SGLang's host pools in a store of Larder; one object per rank. larder.sglang lists the options.
+
+    Raises in the constructor only (ValueError, larder.Error): unknown options, a directory that cannot be used, weights
+    that have no fingerprint. Later troubles are misses, each counted and logged at most once a minute per kind.
+    Threads: several at once; close() waits for the calls in flight, and after it everything is a miss.
+    The host pools' memory is used during calls only, and has to live as long as SGLang's attachment.
+    """
+
+    def __init__(self, storage_config: Any, kwargs: Optional[dict[str, Any]] = None) -> None:
+        settings = read_settings(storage_config)
+        self._settings = settings
+        self._config = storage_config
+        self._trouble = Trouble()
+        self._meter = Meter()
+        self._cancel = larder.Cancel()
+        self._seen: dict[str, Any] = {}
+        self._is_closed = False
+        self._identity = Identity(storage_config, settings)
+        self._store = larder.Store(settings.backend, settings.store, log=_log)
+        self._spaces = SpaceTable(self._store, self._identity.text, ranks_of(storage_config))
+        self._guard = WeightGuard(self._identity.text)
+        self._put_patience = settings.put_timeout_seconds
+        self._late_puts = 0  # in a row
+        self._metrics_page = self._open_metrics_page(settings)
+        if not settings.has_interface_v1:
+            logger.warning("larder: the extra config has no \"interface_v1\": 1; pages are copied on their way")
+
+    def _open_metrics_page(self, settings: Settings) -> Optional[MetricsPage]:
+        if settings.metrics_port is None:
+            return None
+        try:
+            page = MetricsPage(settings.metrics_host, settings.metrics_port, self.store_metrics)
+        except (OSError, OverflowError) as error:
+            self._store.close(0)
+            raise ValueError(
+                f"larder: metrics_port: cannot listen on {settings.metrics_host}:{settings.metrics_port}: {error}"
+            ) from error
+        logger.info("larder: metrics at http://%s:%d/metrics", settings.metrics_host, page.port)
+        return page
+
+    # ---- life; the scheduler's thread ----
+
+    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        super().register_mem_pool_host(mem_pool_host)
+        self._register(ANCHOR, mem_pool_host)
+        self._guard.watch(mem_pool_host)
+
+    def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
+        super().register_mem_host_pool_v2(host_pool, host_pool_name)
+        self._register(queries.pool_name(host_pool_name), host_pool)
+
+    def on_host_pools_registered(self) -> None:
+        """Opens the space now, so that a trouble shows in the log at the start and not with the first request."""
+        self._call("open", lambda: None, lambda current: None)
+
+    def clear(self) -> bool:
+        """Drops the pages of this model: of all its pools and ranks. Other models' pages in the store stay."""
+        try:
+            self._spaces.clear(self._settings.put_timeout_seconds)
+        except Exception as error:
+            self._trouble.note("clear", error)
+            return False
+        return True
+
+    def get_stats(self) -> Optional[Any]:
+        """SGLang's StorageMetrics of the transfers since the last call; None if there are none."""
+        return self._meter.take()
+
+    def troubles(self) -> dict[str, int]:
+        """Failures by kind since the start."""
+        return self._trouble.counts()
+
+    def store_stats(self) -> dict[str, Any]:
+        """The store's statistics (docs/c_api.md lists the keys); empty when it is closed."""
+        try:
+            return self._store.stats()
+        except larder.Error:
+            return {}
+
+    def store_metrics(self) -> str:
+        """The same as Prometheus text."""
+        try:
+            return self._store.metrics()
+        except larder.Error:
+            return ""
+
+    def close(self) -> None:
+        """Ends the calls in flight, then closes the store. Closing again does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._metrics_page is not None:
+            self._metrics_page.close()
+        self._guard.release()
+        self._cancel.set()
+        try:
+            if not self._spaces.close(_DETACH_SECONDS):
+                self._trouble.note("close", f"calls in flight did not end in {_DETACH_SECONDS} s")
+            self._store.close(_DETACH_SECONDS)
+        except larder.Error as error:
+            self._trouble.note("close", f"{error.message}; the store is closed when it answers", logging.WARNING)
+            threading.Thread(target=_close_later, args=(self._store,), name="larder-close", daemon=True).start()
+        except Exception as error:
+            self._trouble.note("close", error)
+
+    def _register(self, name: str, host_pool: Any) -> None:
+        if self._seen.get(name) is host_pool:
+            return
+        self._seen[name] = host_pool
+        try:
+            is_replicated = bool(self._config.is_mla_model)
+            pool = map_pool(name, host_pool, is_replicated, self._identity.draft)
+            if self._config.tp_size > 1 and is_split_but_stored_once(pool, is_replicated):
+                self._trouble.note(
+                    f"pool {name}",
+                    "differs between tensor-parallel ranks, but SGLang stores it on the first only: no prefix that "
+                    "needs it is restorable on the others",
+                    logging.WARNING,
+                )
+            self._spaces.add_pool(pool)
+            logger.info(
+                "larder: pool %s: %s, %d bytes a page, %s", name, type(host_pool).__name__, pool.page_bytes,
+                pool.reach.value,
+            )  # fmt: skip
+            if pool.reach in (Reach.LISTED, Reach.COPIED):
+                logger.warning("larder: pool %s: pages are %s one by one: slower", name, pool.reach.value)
+        except Unusable as error:
+            self._spaces.remove_pool(name)
+            self._trouble.note(f"pool {name}", f"cannot be stored: {error}")
+        except Exception as error:
+            self._spaces.remove_pool(name)
+            self._trouble.note(f"pool {name}", error)
+
+    # ---- queries ----
+
+    def exists(self, key: str) -> bool:
+        return self.batch_exists([key]) == 1
+
+    def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:
+        """How many pages from the first on the anchor pool has."""
+        if not keys:
+            return 0
+        timeout, cancel = self._settings.timeout_seconds, self._cancel
+        return self._call(
+            "exists", lambda: 0, lambda current: current.space.leading_pages(keys[:MAX_KEYS], timeout, cancel=cancel)
+        )
+
+    def batch_exists_v2(
+        self, keys: Sequence[str], pool_transfers: Optional[Sequence[Any]] = None, extra_info: Any = None
+    ) -> Any:
+        """Every jointly restorable length (restorable_prefix_pages), the longest, and each pool's own boundary."""
+        return self._call(
+            "exists",
+            lambda: PoolTransferResult(0, {}, []),
+            lambda current: self._query(current, keys, pool_transfers),
+        )
+
+    def _query(self, current: OpenSpace, keys: Sequence[str], pool_transfers: Optional[Sequence[Any]]) -> Any:
+        if not keys:
+            return PoolTransferResult(0, {}, [])
+        timeout = self._settings.timeout_seconds
+        try:
+            needs = queries.needs_of(current, pool_transfers)
+        except queries.UnknownPool as error:
+            self._trouble.note("unknown pool", error)
+            return PoolTransferResult(0, {}, [])
+        found = queries.query(current, keys, needs, timeout, self._cancel)
+        return PoolTransferResult(found.best, queries.boundaries(found, needs), found.restorable)
+
+    # ---- transfers out of and into host pools ----
+
+    def batch_get_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
+        return self._move_pool(False, ANCHOR, keys, host_indices, extra_info)
+
+    def batch_set_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
+        return self._move_pool(True, ANCHOR, keys, host_indices, extra_info)
+
+    def batch_get_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
+        return self._move_pools(False, transfers, extra_info)
+
+    def batch_set_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
+        return self._move_pools(True, transfers, extra_info)
+
+    def _move_pools(self, is_put: bool, asked: Optional[Sequence[Any]], extra_info: Any) -> dict[Any, list[bool]]:
+        return {
+            transfer.name: self._move_pool(
+                is_put, queries.pool_name(transfer.name), transfer.keys or [], transfer.host_indices, extra_info
+            )
+            for transfer in asked or ()
+        }
+
+    def _move_pool(
+        self, is_put: bool, name: str, keys: Sequence[str], host_indices: Any, extra_info: Any
+    ) -> list[bool]:
+        keys = keys or []
+
+        def work(current: OpenSpace) -> list[bool]:
+            pool = current.pools.get(name)
+            if pool is None:
+                raise queries.UnknownPool(f"pool {name} is not registered, or cannot be stored")
+            if is_put and not self._may_store(current):
+                return [False] * len(keys)
+            begin = time.perf_counter()
+            move = self._move(current, is_put)
+            codes = transfers.move_pages(move, pool, keys, host_indices, _last_prefix_key(extra_info))
+            return self._answer(is_put, codes, pool.page_bytes, time.perf_counter() - begin)
+
+        if not keys:
+            return []
+        return self._call("set" if is_put else "get", lambda: [False] * len(keys), work)
+
+    def _patience(self) -> float:
+        """Of the next write. Now and then a second, in which a store that is slow but well gets a batch done."""
+        if self._late_puts == 0:
+            return self._settings.put_timeout_seconds
+        return min(self._settings.put_timeout_seconds, 1.0 if self._late_puts % 8 == 1 else _LITTLE_PATIENCE)
+
+    def _may_store(self, current: OpenSpace) -> bool:
+        if self._guard.may_store(current.identity):
+            return True
+        self._trouble.note(
+            "set: new weights",
+            "the weights changed, and SGLang's cache was not flushed since: nothing is stored until it is",
+            logging.WARNING,
+        )
+        return False
+
+    def _move(self, current: OpenSpace, is_put: bool) -> transfers.Move:
+        timeout = self._put_patience if is_put else self._settings.timeout_seconds
+        return transfers.Move(current, is_put, timeout, self._cancel)
+
+    def _answer(self, is_put: bool, codes: list[int], page_bytes: int, seconds: float) -> list[bool]:
+        if is_put:
+            # A store that hangs must not hold the backup thread once per batch: SGLang waits for it when it detaches.
+            self._late_puts = self._late_puts + 1 if seconds >= self._put_patience else 0
+            self._put_patience = self._patience()
+        done = [code == _OK for code in codes]
+        moved = sum(done)
+        if self._config.enable_storage_metrics:
+            self._meter.add(is_put, moved, moved * page_bytes, seconds)
+        if moved < len(done):
+            for code in set(codes) - _QUIET_CODES:
+                kind = f"{'set' if is_put else 'get'}: {larder.Code(code).name.lower()}"
+                self._trouble.note(kind, f"{codes.count(code)} of {len(codes)} pages", logging.WARNING)
+        return done
+
+    # ---- flat tensors: what SGLang uses without interface_v1 ----
+
+    def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Optional[Any]:
+        """Reads a page of the anchor pool into a flat tensor; without one, into a new tensor of bytes."""
+        return self.batch_get([key], None if target_location is None else [target_location])[0]
+
+    def batch_get(
+        self, keys: Sequence[str], target_locations: Optional[Sequence[Any]] = None, target_sizes: Any = None
+    ) -> list[Optional[Any]]:
+        """Returns the tensors; None for pages that are not there."""
+
+        def work(current: OpenSpace) -> list[Optional[Any]]:
+            begin = time.perf_counter()
+            targets = _targets(current, len(keys), target_locations)
+            codes = transfers.move_tensors(self._move(current, False), current.anchor, keys, targets)
+            done = self._answer(False, codes, current.anchor.page_bytes, time.perf_counter() - begin)
+            return [target if is_done else None for target, is_done in zip(targets, done)]
+
+        return self._call("get", lambda: [None] * len(keys), work)
+
+    def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
+        """Stores a page of the anchor pool out of a flat tensor."""
+        return self.batch_set([key], [value if value is not None else target_location])
+
+    def batch_set(
+        self,
+        keys: Sequence[str],
+        values: Optional[Sequence[Any]] = None,
+        target_locations: Any = None,
+        target_sizes: Any = None,
+    ) -> bool:
+        """Whether all pages were stored."""
+
+        def work(current: OpenSpace) -> bool:
+            given = values if values is not None else target_locations
+            if given is None or len(given) != len(keys) or any(value is None for value in given):
+                raise ValueError(f"{len(keys)} keys, but not as many tensors")
+            if not self._may_store(current):
+                return False
+            begin = time.perf_counter()
+            flat = [tensors.flat_on_cpu(value) for value in given]
+            codes = transfers.move_tensors(self._move(current, True), current.anchor, keys, flat)
+            return all(self._answer(True, codes, current.anchor.page_bytes, time.perf_counter() - begin))
+
+        return self._call("set", lambda: False, work)
+
+    # ---- the wall that no exception passes ----
+
+    def _call(self, kind: str, miss: Callable[[], T], work: Callable[[OpenSpace], T]) -> T:
+        try:
+            current = self._spaces.enter()
+            try:
+                self._guard.may_store(current.identity)  # queries see an update, too
+                return work(current)
+            finally:
+                self._spaces.leave(current)
+        except NotReady as error:
+            self._trouble.note("not ready", error, logging.INFO if self._is_closed else logging.WARNING)
+        except larder.Error as error:
+            self._trouble.note(f"{kind}: {error.code.name.lower()}", error.message)
+        except Exception as error:
+            self._trouble.note(f"{kind}: {type(error).__name__}", error)
+        return miss()
+
+
+def _close_later(store: larder.Store) -> None:
+    """A store that hangs keeps its directory, its threads and its memory until it answers."""
+    while True:
+        try:
+            store.close(10.0)
+            return
+        except larder.Error as error:
+            if error.code is not larder.Code.DEADLINE_EXCEEDED:
+                logger.warning("larder: close: %s", error.message)
+                return
+
+
+def _last_prefix_key(extra_info: Any) -> Optional[str]:
+    prefix = getattr(extra_info, "prefix_keys", None)
+    return prefix[-1] if prefix else None
+
+
+def _targets(current: OpenSpace, count: int, given: Optional[Sequence[Any]]) -> list[Any]:
+    """Flat tensors in CPU memory to read into. Raises ValueError."""
+    if given is None:
+        template = current.anchor.host_pool.get_dummy_flat_data_page()
+        return [tensors.empty_like(template) for _ in range(count)]
+    if len(given) != count:
+        raise ValueError(f"{count} keys, but {len(given)} tensors")
+    for target in given:
+        if target is None or not target.is_contiguous() or str(target.device) != "cpu":
+            raise ValueError("a target is no contiguous tensor in CPU memory")
+    return list(given)

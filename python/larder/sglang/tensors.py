@@ -1,0 +1,78 @@
+"""The few things that are asked of tensors."""
+
+import itertools
+from typing import Any, Iterator
+
+# A page in more pieces than this is moved by copy.
+_MAX_SEGMENTS = 4096
+
+
+def page_slots(first: int, count: int) -> Any:
+    """Slots first .. first + count - 1, as the engine hands them over."""
+    import torch
+
+    return torch.arange(first, first + count, dtype=torch.int64)
+
+
+def first_slots(host_indices: Any, slots_per_page: int) -> list[int]:
+    """The first slot of each page."""
+    every = host_indices[::slots_per_page]
+    return [int(slot) for slot in every] if isinstance(every, list) else list(every.tolist())
+
+
+def tensor_bytes(tensor: Any) -> int:
+    return int(tensor.numel()) * int(tensor.element_size())
+
+
+def flat_on_cpu(tensor: Any) -> Any:
+    """The tensor itself if it is contiguous in CPU memory, else such a copy."""
+    return tensor.cpu().contiguous()
+
+
+def empty_like(tensor: Any) -> Any:
+    """As much memory, not pinned."""
+    import torch
+
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+
+
+def same_memory(one: Any, other: Any) -> bool:
+    """Whether two tensors are views of one allocation. Both have to be alive."""
+    return bool(one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr())
+
+
+def segments_of(view: Any) -> list[tuple[int, int]]:
+    """(address, size) of the contiguous pieces of a strided view, in the order of its elements."""
+    item = int(view.element_size())
+    run = item
+    outer: list[tuple[int, int]] = []
+    for size, stride in reversed(list(zip(view.shape, view.stride()))):
+        if size == 1:
+            continue
+        if not outer and stride * item == run:
+            run *= size
+        else:
+            outer.append((int(size), int(stride) * item))
+    outer.reverse()
+    count = 1
+    for size, _ in outer:
+        count *= size
+    if count > _MAX_SEGMENTS or tensor_bytes(view) == 0:
+        raise ValueError(f"a page in {count} pieces")
+    return list(_pieces(int(view.data_ptr()), outer, run))
+
+
+def _pieces(base: int, outer: list[tuple[int, int]], run: int) -> Iterator[tuple[int, int]]:
+    for place in itertools.product(*(range(size) for size, _ in outer)):
+        yield base + sum(i * stride for i, (_, stride) in zip(place, outer)), run
+
+
+def merged(segments: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same memory, sorted, neighbours joined."""
+    out: list[tuple[int, int]] = []
+    for address, size in sorted(segments):
+        if out and out[-1][0] + out[-1][1] == address:
+            out[-1] = (out[-1][0], out[-1][1] + size)
+        else:
+            out.append((address, size))
+    return out

@@ -1,0 +1,133 @@
+"""Moves pages between host pools and a space, whatever way the host pool offers."""
+
+from dataclasses import dataclass
+from typing import Any, Optional, Sequence
+
+import larder
+from larder.sglang import tensors
+from larder.sglang.pools import MappedPool, Reach
+from larder.sglang.spaces import OpenSpace
+from larder.store import MAX_PAGES
+
+# Pages that are copied at once where a host pool can only be copied.
+_COPIED_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class Move:
+    """What a transfer is done with. timeout: seconds for each call of the store."""
+
+    current: OpenSpace
+    is_put: bool
+    timeout: float
+    cancel: Any  # larder.Cancel
+
+
+def move_pages(
+    move: Move, pool: MappedPool, keys: Sequence[str], host_indices: Any, parent: Optional[str]
+) -> list[int]:
+    """Reads or writes pages of one pool; keys are consecutive pages of a chain, parent the key before them.
+
+    host_indices: slots_per_page slots per key. Returns a larder.Code per key. Raises ValueError, larder.Error.
+    """
+    count = len(keys)
+    if host_indices is None or len(host_indices) != count * pool.slots_per_page:
+        given = "no" if host_indices is None else str(len(host_indices))
+        raise ValueError(f"{pool.name}: {given} host indices for {count} pages of {pool.slots_per_page} slots")
+    if pool.reach is Reach.LISTED:
+        return _move_listed(move, pool, keys, host_indices, parent)
+    slots = tensors.first_slots(host_indices, pool.slots_per_page)
+    if pool.reach is Reach.COPIED:
+        return _move_copied(move, pool, keys, slots, parent)
+    assert pool.layout is not None
+    codes: list[int] = []
+    for begin in range(0, count, MAX_PAGES):
+        some, there = keys[begin : begin + MAX_PAGES], slots[begin : begin + MAX_PAGES]
+        before = keys[begin - 1] if begin else parent
+        codes += _move_mapped(move, pool, pool.layout, some, there, before)
+    return codes
+
+
+def move_tensors(move: Move, pool: MappedPool, keys: Sequence[str], flat_tensors: Sequence[Any]) -> list[int]:
+    """Reads or writes pages from or into flat tensors in CPU memory, one per key; None among them is skipped (a miss).
+
+    Raises ValueError if the pool's pages have another order of bytes than flat ones.
+    """
+    if not pool.is_flat:
+        raise ValueError(f"pages of {pool.name} are not stored as flat ones: use interface_v1")
+    pages, places = [], []
+    codes = [int(larder.Code.NOT_FOUND)] * len(keys)
+    for i, (key, tensor) in enumerate(zip(keys, flat_tensors)):
+        if tensor is None:
+            continue
+        size = tensors.tensor_bytes(tensor)
+        if size != pool.page_bytes:
+            raise ValueError(f"{pool.name}: a tensor of {size} bytes for a page of {pool.page_bytes}")
+        data = [(int(tensor.data_ptr()), size)] if size else None
+        pages.append(larder.Page(key, data, pool.name, keys[i - 1] if i and move.is_put else None))
+        places.append(i)
+    for place, code in zip(places, _move_described(move, pages)):
+        codes[place] = code
+    return codes
+
+
+def _move_mapped(
+    move: Move,
+    pool: MappedPool,
+    layout: larder.PageLayout,
+    keys: Sequence[str],
+    slots: list[int],
+    parent: Optional[str],
+) -> list[int]:
+    space = move.current.space
+    if move.is_put:
+        return space.put(
+            keys, slots, layout, pool=pool.name, parent=parent, retry=True, timeout=move.timeout, cancel=move.cancel
+        )
+    return space.get(keys, slots, layout, pool=pool.name, timeout=move.timeout, cancel=move.cancel)
+
+
+def _move_described(move: Move, pages: list[larder.Page]) -> list[int]:
+    codes: list[int] = []
+    for begin in range(0, len(pages), MAX_PAGES):
+        some = pages[begin : begin + MAX_PAGES]
+        if move.is_put:
+            codes += move.current.space.put_pages(some, retry=True, timeout=move.timeout, cancel=move.cancel)
+        else:
+            codes += move.current.space.get_pages(some, timeout=move.timeout, cancel=move.cancel)
+    return codes
+
+
+def _move_listed(
+    move: Move, pool: MappedPool, keys: Sequence[str], host_indices: Any, parent: Optional[str]
+) -> list[int]:
+    addresses, sizes = pool.host_pool.get_page_buffer_meta(host_indices)
+    width = len(addresses) // max(1, len(keys))
+    if width * len(keys) != len(addresses) or len(addresses) != len(sizes):
+        raise ValueError(f"{pool.name}: {len(addresses)} segments for {len(keys)} pages")
+    segments = [(int(address), int(size)) for address, size in zip(addresses, sizes)]
+    pages = []
+    for i, key in enumerate(keys):
+        before = (keys[i - 1] if i else parent) if move.is_put else None
+        pages.append(larder.Page(key, segments[i * width : (i + 1) * width], pool.name, before))
+    return _move_described(move, pages)
+
+
+def _move_copied(
+    move: Move, pool: MappedPool, keys: Sequence[str], slots: list[int], parent: Optional[str]
+) -> list[int]:
+    codes: list[int] = []
+    for begin in range(0, len(keys), _COPIED_AT_ONCE):
+        some, there = keys[begin : begin + _COPIED_AT_ONCE], slots[begin : begin + _COPIED_AT_ONCE]
+        if move.is_put:
+            copies = [tensors.flat_on_cpu(pool.host_pool.get_data_page(slot, flat=True)) for slot in there]
+        else:
+            template = pool.host_pool.get_dummy_flat_data_page()
+            copies = [tensors.empty_like(template) for _ in there]
+        answer = move_tensors(move, pool, some, copies)
+        if not move.is_put:
+            for slot, copy, code in zip(there, copies, answer):
+                if code == larder.Code.OK:
+                    pool.host_pool.set_from_flat_data_page(slot, copy)
+        codes += answer
+    return codes

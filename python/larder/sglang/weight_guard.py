@@ -1,0 +1,62 @@
+"""Keeps state of old weights from being stored under the identity of new ones.
+
+SGLang sets a new weight version first and flushes its cache then, or not at all; what is on its way to the store in
+between was computed with the old weights, and nothing in a page says so. A flush clears the host pools. So pages are
+taken only if the weights are those of the last flush (or of the start); until the next one they are declined.
+"""
+
+import threading
+from typing import Any, Callable, Optional
+
+
+class WeightGuard:
+    """identity: the text that names the weights as of now. Any thread."""
+
+    def __init__(self, identity: Callable[[], str]) -> None:
+        self._identity = identity
+        self._lock = threading.Lock()
+        self._flushed: Optional[str] = identity()
+        self._pool: Any = None
+        self._original: Any = None
+
+    def watch(self, host_pool: Any) -> None:
+        """Notices from now on when SGLang clears `host_pool`, the anchor: its clear() is wrapped, on this object alone.
+
+        A pool without clear() is never flushed: after new weights nothing is stored until the next attach.
+        """
+        self.release()
+        original = getattr(host_pool, "clear", None)
+        if original is None:
+            return
+
+        def clear(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            self._note_flush()
+            return result
+
+        host_pool.clear = clear
+        self._pool, self._original = host_pool, clear
+
+    def release(self) -> None:
+        """The pool is as it was, unless somebody else has wrapped it since."""
+        if self._pool is not None and vars(self._pool).get("clear") is self._original:
+            del self._pool.clear
+        self._pool = self._original = None
+
+    def may_store(self, identity: str) -> bool:
+        """Whether what the engine holds was computed with the weights of `identity`, those of now.
+
+        Call it wherever the identity is seen: an update that is taken back without a flush counts, too.
+        """
+        with self._lock:
+            if identity != self._flushed:
+                self._flushed = None
+            return self._flushed is not None
+
+    def _note_flush(self) -> None:
+        try:
+            now: Optional[str] = self._identity()
+        except Exception:  # SGLang's flush goes on; nothing is stored until the next one
+            now = None
+        with self._lock:
+            self._flushed = now

@@ -1,0 +1,74 @@
+"""What tells one server's pages from another's: weights as they change, their fingerprint, the place among ranks."""
+
+import json
+
+import pytest
+from fake_engine import Config, HostPool, slots
+from test_sglang import chain, prefix
+
+
+def test_between_new_weights_and_the_flush_nothing_is_stored(make_storage, engine):
+    pool = HostPool()
+    storage = make_storage({"kv": pool})
+    keys = chain(2)
+    engine.serving.weight_version = "2"
+    assert storage.batch_set_v1(keys, slots(0, 1, page_size=4), prefix()) == [False, False]
+    assert storage.batch_set(keys, [pool.get_data_page(0), pool.get_data_page(4)]) is False
+    assert storage.batch_exists(keys) == 0
+    assert storage.troubles() == {"set: new weights": 2}
+    pool.clear()
+    assert storage.batch_set_v1(keys, slots(0, 1, page_size=4), prefix()) == [True, True]
+    storage.close()
+    assert "clear" not in vars(pool)  # SGLang's own again
+
+
+def test_an_update_that_is_taken_back_without_a_flush_counts(make_storage, engine):
+    pool = HostPool()
+    storage = make_storage({"kv": pool})
+    keys = chain(2)
+    engine.serving.weight_version = "2"
+    assert storage.batch_exists(keys) == 0  # whoever sees it
+    engine.serving.weight_version = "default"
+    assert storage.batch_set_v1(keys, slots(0, 1, page_size=4), prefix()) == [False, False]
+    pool.clear()
+    assert storage.batch_set_v1(keys, slots(0, 1, page_size=4), prefix()) == [True, True]
+
+
+def test_a_change_in_any_tensor_changes_the_fingerprint(tmp_path):
+    from larder.sglang.weights import weights_fingerprint
+
+    tensors = {
+        f"layer.{i}": {"dtype": "U8", "shape": [5000], "data_offsets": [5000 * i, 5000 * i + 5000]} for i in range(40)
+    }
+    header = json.dumps({"__metadata__": {"format": "pt"}, **tensors}).encode()
+    begin = 8 + len(header)
+    data = bytearray(len(header).to_bytes(8, "little") + header + bytes(200_000))
+    path = tmp_path / "model.safetensors"
+
+    def fingerprint():
+        path.write_bytes(data)
+        return weights_fingerprint(str(tmp_path), None)
+
+    seen = {fingerprint()}
+    for i in range(40):
+        data[begin + 5000 * i : begin + 5000 * i + 5000] = bytes([i + 1]) * 5000
+        seen.add(fingerprint())
+    assert len(seen) == 41
+    path.write_bytes((99).to_bytes(8, "little") + b"no header" * 20)
+    with pytest.raises(ValueError, match="is no safetensors file"):
+        weights_fingerprint(str(tmp_path), None)
+
+
+def test_every_rank_has_a_port_of_its_own():
+    from larder.sglang.settings import _metrics_port
+
+    ports = set()
+    for tp in range(2):
+        for cp in range(2):
+            for pp in range(2):
+                for dp in range(2):
+                    config = Config()
+                    config.__dict__.update(tp_rank=tp, tp_size=2, attn_cp_rank=cp, attn_cp_size=2)
+                    config.__dict__.update(pp_rank=pp, pp_size=2, dp_rank=dp)
+                    ports.add(_metrics_port(config, 9000))
+    assert ports == set(range(9000, 9016))

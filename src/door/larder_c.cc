@@ -1,0 +1,464 @@
+// include/larder/larder.h on top of PageStore: checks what C cannot, turns codes, keeps exceptions in.
+#include <larder/larder.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "door/page_store.h"
+#include "door/store_config.h"
+
+struct larder_cancel {
+  std::shared_ptr<std::atomic<bool>> flag = std::make_shared<std::atomic<bool>>(false);
+};
+
+struct larder_store {
+  std::unique_ptr<larder::PageStore> store;
+  std::atomic<std::uint64_t> spaces{0};
+};
+
+struct larder_space {
+  larder_store* owner = nullptr;
+  larder::PageSpace space;
+};
+
+namespace {
+
+using larder::Status;
+using larder::StatusCode;
+
+static_assert(static_cast<int>(LARDER_OK) == static_cast<int>(StatusCode::kOk));
+static_assert(static_cast<int>(LARDER_INVALID_ARGUMENT) == static_cast<int>(StatusCode::kInvalidArgument));
+static_assert(static_cast<int>(LARDER_NOT_FOUND) == static_cast<int>(StatusCode::kNotFound));
+static_assert(static_cast<int>(LARDER_CONFLICT) == static_cast<int>(StatusCode::kConflict));
+static_assert(static_cast<int>(LARDER_OVERLOADED) == static_cast<int>(StatusCode::kOverloaded));
+static_assert(static_cast<int>(LARDER_DEADLINE_EXCEEDED) == static_cast<int>(StatusCode::kDeadlineExceeded));
+static_assert(static_cast<int>(LARDER_CANCELLED) == static_cast<int>(StatusCode::kCancelled));
+static_assert(static_cast<int>(LARDER_CORRUPT) == static_cast<int>(StatusCode::kCorrupt));
+static_assert(static_cast<int>(LARDER_UNAVAILABLE) == static_cast<int>(StatusCode::kUnavailable));
+static_assert(static_cast<int>(LARDER_UNSUPPORTED) == static_cast<int>(StatusCode::kUnsupported));
+static_assert(static_cast<int>(LARDER_INTERNAL) == static_cast<int>(StatusCode::kInternal));
+
+larder_code fail(const Status& status, larder_error* error) {
+  const auto code = static_cast<larder_code>(status.code());
+  if (status.is_ok() || error == nullptr) return code;
+  error->code = code;
+  std::size_t length = std::min(status.message().size(), sizeof error->message - 1);
+  // A cut inside a UTF-8 character takes the whole character.
+  while (length < status.message().size() && length > 0 &&
+         (static_cast<unsigned char>(status.message()[length]) & 0xc0u) == 0x80u) {
+    --length;
+  }
+  std::memcpy(error->message, status.message().data(), length);
+  error->message[length] = '\0';
+  return code;
+}
+
+larder_code wrong(const char* message, larder_error* error) { return fail(larder::invalid_argument(message), error); }
+
+// No exception leaves the library: out of memory is a full resource, anything else a bug of ours.
+template <class Body>
+larder_code guarded(larder_error* error, Body&& body) {
+  try {
+    return fail(body(), error);
+  } catch (const std::bad_alloc&) {
+    return fail(Status(StatusCode::kOverloaded, "out of memory"), error);
+  } catch (const std::exception& e) {
+    return fail(Status(StatusCode::kInternal, e.what()), error);
+  } catch (...) {  // NOLINT: nothing may leave
+    return fail(Status(StatusCode::kInternal, "an unknown exception"), error);
+  }
+}
+
+// The caller's struct, with zeros where its version of it ends.
+template <class Struct>
+Status read_struct(const Struct* from, const char* name, Struct& out) {
+  std::memset(static_cast<void*>(&out), 0, sizeof out);
+  if (from == nullptr) return Status::ok();
+  if (from->struct_size < 2 * sizeof(std::uint32_t) || from->struct_size > 4096) {
+    return larder::invalid_argument(std::string(name) + ".struct_size is " + std::to_string(from->struct_size) +
+                                    "; set it to sizeof(" + name + ")");
+  }
+  std::memcpy(static_cast<void*>(&out), from, std::min<std::size_t>(from->struct_size, sizeof out));
+  return Status::ok();
+}
+
+Status read_seconds(double seconds, larder::Nanos& out) {
+  if (!(seconds >= 0 && seconds <= 1e7)) return larder::invalid_argument("a timeout is 0 to 1e7 seconds");
+  out = larder::Nanos(std::llround(seconds * 1e9));
+  return Status::ok();
+}
+
+Status read_terms(const larder_terms* from, larder::CallTerms& out) {
+  larder_terms terms;
+  LARDER_RETURN_IF_ERROR(read_struct(from, "larder_terms", terms));
+  LARDER_RETURN_IF_ERROR(read_seconds(terms.timeout_seconds, out.timeout));
+  if ((terms.flags & ~(LARDER_PUT_DURABLE | LARDER_PUT_RETRY)) != 0) {
+    return larder::invalid_argument("larder_terms.flags has bits that this version does not know");
+  }
+  out.durable = (terms.flags & LARDER_PUT_DURABLE) != 0;
+  out.retry = (terms.flags & LARDER_PUT_RETRY) != 0;
+  if (terms.cancel != nullptr) out.cancel = terms.cancel->flag;
+  return Status::ok();
+}
+
+larder::PageKey key_at(const std::uint8_t* bytes) {
+  larder::PageKey key;
+  if (bytes != nullptr) std::memcpy(key.bytes.data(), bytes, key.bytes.size());
+  return key;
+}
+
+std::size_t copy_text(const std::string& from, char* text, std::size_t size) {
+  if (text != nullptr && size > 0) {
+    const std::size_t length = std::min(from.size(), size - 1);
+    std::memcpy(text, from.data(), length);
+    text[length] = '\0';
+  }
+  return from.size();
+}
+
+std::string text_of(const char* text) { return text == nullptr ? std::string() : std::string(text); }
+
+// Whose log function is in force; the log is one per process.
+std::mutex log_mutex;                     // NOLINT: a plain lock around set-up, never on a data path
+const larder_store* log_owner = nullptr;  // guarded by log_mutex
+std::once_flag log_silenced;              // NOLINT
+
+void use_log(const larder_store* store, larder_log_fn log, void* context) {
+  std::call_once(log_silenced, [] { larder::set_log_level(larder::LogLevel::kOff); });
+  if (log == nullptr) return;
+  const std::lock_guard<std::mutex> guard(log_mutex);
+  log_owner = store;
+  larder::set_log_sink([log, context](larder::LogLevel level, std::string_view where, std::string_view message) {
+    log(context, static_cast<std::int32_t>(level), std::string(where).c_str(), std::string(message).c_str());
+  });
+  larder::set_log_level(larder::LogLevel::kInfo);
+}
+
+void leave_log(const larder_store* store) {
+  const std::lock_guard<std::mutex> guard(log_mutex);
+  if (log_owner != store) return;
+  log_owner = nullptr;
+  larder::set_log_level(larder::LogLevel::kOff);
+  larder::set_log_sink({});
+}
+
+Status open_store(const larder_store_options* from, larder_store** out) {
+  larder_store_options options;
+  LARDER_RETURN_IF_ERROR(read_struct(from, "larder_store_options", options));
+  if (options.backend == nullptr) return larder::invalid_argument("larder_store_options.backend is null");
+  if (options.memory == nullptr && options.memory_count != 0) {
+    return larder::invalid_argument("larder_store_options.memory is null, and memory_count is not 0");
+  }
+  larder::StoreOptions wanted;
+  wanted.backend = options.backend;
+  wanted.config = text_of(options.config);
+  for (std::size_t i = 0; i < options.memory_count; ++i) {
+    wanted.memory.push_back({static_cast<std::byte*>(options.memory[i].data), options.memory[i].size});
+  }
+  auto handle = std::make_unique<larder_store>();
+  use_log(handle.get(), options.log, options.log_context);
+  auto opened = larder::PageStore::open(wanted);
+  if (!opened.is_ok()) {
+    leave_log(handle.get());
+    return opened.status();
+  }
+  handle->store = std::move(opened).value();
+  *out = handle.release();
+  return Status::ok();
+}
+
+Status read_pool(const larder_pool& from, std::size_t index, larder::PoolDescription& out) {
+  const std::string place = "larder_space_options.pools[" + std::to_string(index) + "].";
+  if (from.name == nullptr) return larder::invalid_argument(place + "name is null");
+  if (from.layout == nullptr) return larder::invalid_argument(place + "layout is null");
+  if (from.hit_policy > LARDER_TRAILING_PAGES) return larder::invalid_argument(place + "hit_policy is unknown");
+  if ((from.flags & ~LARDER_POOL_REPLICATED) != 0) return larder::invalid_argument(place + "flags has unknown bits");
+  out.name = from.name;
+  out.page_bytes = from.page_bytes;
+  out.layout = from.layout;
+  out.policy = static_cast<larder::HitPolicy>(from.hit_policy);
+  out.trailing_pages = from.trailing_pages;
+  out.is_replicated = (from.flags & LARDER_POOL_REPLICATED) != 0;
+  return Status::ok();
+}
+
+Status open_space(larder_store* store, const larder_space_options* from, larder_space** out) {
+  larder_space_options options;
+  LARDER_RETURN_IF_ERROR(read_struct(from, "larder_space_options", options));
+  if (options.pools == nullptr) return larder::invalid_argument("larder_space_options.pools is null");
+  if (options.pool_count > LARDER_MAX_POOLS) {
+    return larder::invalid_argument("larder_space_options.pool_count is " + std::to_string(options.pool_count) +
+                                    "; at most " + std::to_string(LARDER_MAX_POOLS));
+  }
+  larder::SpaceDescription space;
+  space.page_size = options.page_size;
+  space.identity = text_of(options.identity);
+  space.adapter = text_of(options.adapter);
+  space.salt = text_of(options.salt);
+  space.tp_rank = options.tp_rank;
+  space.tp_size = std::max(options.tp_size, 1u);
+  space.pp_rank = options.pp_rank;
+  space.pp_size = std::max(options.pp_size, 1u);
+  space.cp_rank = options.cp_rank;
+  space.cp_size = std::max(options.cp_size, 1u);
+  // Pools are an array of the caller's structs: its struct_size is the step.
+  const auto* at = reinterpret_cast<const std::byte*>(options.pools);
+  const std::size_t step = options.pool_count > 0 ? options.pools[0].struct_size : 0;
+  for (std::size_t i = 0; i < options.pool_count; ++i, at += step) {
+    larder_pool pool;
+    LARDER_RETURN_IF_ERROR(read_struct(reinterpret_cast<const larder_pool*>(at), "larder_pool", pool));
+    if (pool.struct_size != step) return larder::invalid_argument("larder_pool.struct_size differs between pools");
+    LARDER_RETURN_IF_ERROR(read_pool(pool, i, space.pools.emplace_back()));
+  }
+  auto made = larder::PageSpace::create(std::move(space));
+  if (!made.is_ok()) return made.status();
+  *out = new larder_space{store, std::move(made).value()};
+  ++store->spaces;
+  return Status::ok();
+}
+
+Status run_pages(larder_space* space, larder_page* pages, std::size_t count, const larder_terms* from, bool is_put) {
+  larder::CallTerms terms;
+  LARDER_RETURN_IF_ERROR(read_terms(from, terms));
+  if (count > LARDER_MAX_PAGES) {
+    return larder::invalid_argument(std::to_string(count) + " pages; at most " + std::to_string(LARDER_MAX_PAGES) +
+                                    " go into one call");
+  }
+  static_assert(sizeof(larder_segment) == sizeof(larder::Segment) && offsetof(larder_segment, size) == sizeof(void*));
+  std::vector<larder::CallPage> work(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const larder_page& page = pages[i];
+    if (page.key == nullptr || (page.segments == nullptr && page.segment_count != 0)) {
+      return larder::invalid_argument("larder_page " + std::to_string(i) + ": key or segments is null");
+    }
+    work[i].key = key_at(page.key);
+    work[i].parent = key_at(page.parent);
+    work[i].pool = page.pool;
+    work[i].segments = {reinterpret_cast<const larder::Segment*>(page.segments), page.segment_count};
+  }
+  if (is_put) {
+    space->owner->store->put(space->space, work, terms);
+  } else {
+    space->owner->store->get(space->space, work, terms);
+  }
+  Status first;
+  for (std::size_t i = 0; i < count; ++i) {
+    pages[i].code = static_cast<std::int32_t>(work[i].status.code());
+    if (first.is_ok() && !work[i].status.is_ok()) {
+      first = Status(work[i].status.code(), "page " + std::to_string(i) + ": " + work[i].status.message());
+    }
+  }
+  return first;
+}
+
+larder_code pages_call(larder_space* space, larder_page* pages, std::size_t count, const larder_terms* terms,
+                       larder_error* error, bool is_put) {
+  if (space == nullptr) return wrong("the namespace is null", error);
+  if (pages == nullptr && count != 0) return wrong("pages is null", error);
+  bool is_answered = false;
+  const larder_code code = guarded(error, [&] {
+    for (std::size_t i = 0; i < count; ++i) pages[i].code = LARDER_INTERNAL;  // until it is answered
+    const Status status = run_pages(space, pages, count, terms, is_put);
+    is_answered = count == 0 || pages[0].code != LARDER_INTERNAL || status.code() == StatusCode::kInternal;
+    return status;
+  });
+  for (std::size_t i = 0; !is_answered && i < count; ++i) pages[i].code = code;
+  return code;
+}
+
+}  // namespace
+
+extern "C" {
+
+uint32_t larder_abi_version(void) { return LARDER_ABI_VERSION; }
+const char* larder_version(void) { return LARDER_VERSION_TEXT; }
+
+const char* larder_code_name(int32_t code) {
+  if (code < 0 || code > LARDER_INTERNAL) return "?";
+  return larder::status_code_name(static_cast<StatusCode>(code)).data();
+}
+
+size_t larder_page_keys(const uint32_t* tokens, size_t token_count, uint32_t page_size, const uint8_t* prior,
+                        uint8_t* keys) {
+  if (page_size == 0 || tokens == nullptr || keys == nullptr) return 0;
+  static_assert(sizeof(larder::TokenId) == sizeof(uint32_t));
+  const auto* at = reinterpret_cast<const larder::TokenId*>(tokens);
+  std::optional<larder::PageKey> last;
+  if (prior != nullptr) last = key_at(prior);
+  const std::size_t pages = token_count / page_size;
+  for (std::size_t i = 0; i < pages; ++i) {
+    last = larder::page_key({at + i * page_size, page_size}, last);
+    std::memcpy(keys + i * LARDER_KEY_BYTES, last->bytes.data(), LARDER_KEY_BYTES);
+  }
+  return pages;
+}
+
+larder_code larder_store_open(const larder_store_options* options, larder_store** store, larder_error* error) {
+  if (options == nullptr || store == nullptr) return wrong("options or store is null", error);
+  *store = nullptr;
+  return guarded(error, [&] { return open_store(options, store); });
+}
+
+larder_code larder_store_close(larder_store* store, double timeout_seconds, larder_error* error) {
+  if (store == nullptr) return LARDER_OK;
+  return guarded(error, [&]() -> Status {
+    if (const std::uint64_t spaces = store->spaces.load(); spaces != 0) {
+      return larder::invalid_argument(std::to_string(spaces) +
+                                      " namespaces of the store are open; larder_space_close() them before");
+    }
+    larder::Nanos limit{0};
+    LARDER_RETURN_IF_ERROR(read_seconds(timeout_seconds, limit));
+    LARDER_RETURN_IF_ERROR(store->store->close(limit));
+    store->store.reset();
+    leave_log(store);
+    delete store;
+    return Status::ok();
+  });
+}
+
+const char* larder_backends(void) {
+  static const std::string names = larder::store_backend_names();
+  return names.c_str();
+}
+
+size_t larder_store_option_help(const char* backend, char* text, size_t size) {
+  std::size_t length = 0;
+  (void)guarded(nullptr, [&] {
+    const auto* options = backend == nullptr ? &larder::store_option_help() : larder::store_backend_options(backend);
+    std::string out;
+    for (std::size_t i = 0; options != nullptr && i < options->size(); ++i) {
+      const larder::BackendOptionHelp& option = (*options)[i];
+      out += option.key + "\t" + option.default_text + "\t" + option.help + "\n";
+    }
+    length = copy_text(out, text, size);
+    return Status::ok();
+  });
+  return length;
+}
+
+size_t larder_store_stats(const larder_store* store, char* text, size_t size) {
+  std::size_t length = 0;
+  if (store == nullptr) return length;
+  (void)guarded(nullptr, [&] {
+    length = copy_text(store->store->stats_json(), text, size);
+    return Status::ok();
+  });
+  return length;
+}
+
+size_t larder_store_metrics(const larder_store* store, char* text, size_t size) {
+  std::size_t length = 0;
+  if (store == nullptr) return length;
+  (void)guarded(nullptr, [&] {
+    length = copy_text(store->store->metrics_text(), text, size);
+    return Status::ok();
+  });
+  return length;
+}
+
+larder_code larder_store_clear(larder_store* store, double timeout_seconds, larder_error* error) {
+  if (store == nullptr) return wrong("the store is null", error);
+  return guarded(error, [&]() -> Status {
+    larder::CallTerms terms;
+    LARDER_RETURN_IF_ERROR(read_seconds(timeout_seconds, terms.timeout));
+    return store->store->clear(nullptr, terms);
+  });
+}
+
+larder_code larder_space_open(larder_store* store, const larder_space_options* options, larder_space** space,
+                              larder_error* error) {
+  if (store == nullptr || options == nullptr || space == nullptr) {
+    return wrong("store, options or space is null", error);
+  }
+  *space = nullptr;
+  return guarded(error, [&] { return open_space(store, options, space); });
+}
+
+void larder_space_close(larder_space* space) {
+  if (space == nullptr) return;
+  --space->owner->spaces;
+  delete space;
+}
+
+larder_code larder_space_clear(larder_space* space, double timeout_seconds, larder_error* error) {
+  if (space == nullptr) return wrong("the namespace is null", error);
+  return guarded(error, [&]() -> Status {
+    larder::CallTerms terms;
+    LARDER_RETURN_IF_ERROR(read_seconds(timeout_seconds, terms.timeout));
+    return space->owner->store->clear(&space->space, terms);
+  });
+}
+
+larder_code larder_space_digest(const larder_space* space, uint8_t digest[LARDER_KEY_BYTES]) {
+  if (space == nullptr || digest == nullptr) return LARDER_INVALID_ARGUMENT;
+  std::memcpy(digest, space->space.digest().bytes.data(), LARDER_KEY_BYTES);
+  return LARDER_OK;
+}
+
+larder_cancel* larder_cancel_new(void) {
+  try {
+    return new larder_cancel;
+  } catch (...) {  // NOLINT: nothing may leave
+    return nullptr;
+  }
+}
+void larder_cancel_set(larder_cancel* cancel) {
+  if (cancel != nullptr) cancel->flag->store(true, std::memory_order_release);
+}
+void larder_cancel_free(larder_cancel* cancel) { delete cancel; }
+
+larder_code larder_exists(larder_space* space, const uint8_t* keys, size_t key_count, const larder_need* needs,
+                          size_t need_count, const larder_terms* terms, uint64_t* restorable, uint64_t* present,
+                          larder_error* error) {
+  // Whatever comes of the call, the words are no old ones.
+  const std::size_t words = (key_count + 63) / 64;
+  if (restorable != nullptr && key_count <= LARDER_MAX_KEYS) std::fill_n(restorable, words, 0);
+  if (space == nullptr) return wrong("the namespace is null", error);
+  if (restorable == nullptr || (keys == nullptr && key_count != 0)) return wrong("keys or restorable is null", error);
+  if (needs == nullptr && need_count != 0) return wrong("needs is null, and need_count is not 0", error);
+  if (key_count > LARDER_MAX_KEYS || need_count > LARDER_MAX_POOLS) {
+    return wrong("too many keys or needs for one call (LARDER_MAX_KEYS, LARDER_MAX_POOLS)", error);
+  }
+  return guarded(error, [&]() -> Status {
+    const auto& pools = space->space.pools();
+    std::vector<larder::PoolNeed> list;
+    const std::size_t asked = needs == nullptr ? pools.size() : need_count;
+    const std::span<std::uint64_t> joint(restorable, words);
+    const std::span<std::uint64_t> each(present, present == nullptr ? 0 : words * asked);
+    std::fill(each.begin(), each.end(), 0);
+    if (needs == nullptr) {
+      for (std::size_t i = 0; i < pools.size(); ++i) list.push_back({i, pools[i].policy, pools[i].trailing_pages});
+    }
+    for (std::size_t i = 0; i < need_count; ++i) {
+      if (needs[i].hit_policy > LARDER_TRAILING_PAGES)
+        return larder::invalid_argument("a need's hit_policy is unknown");
+      list.push_back({needs[i].pool, static_cast<larder::HitPolicy>(needs[i].hit_policy), needs[i].trailing_pages});
+    }
+    larder::CallTerms call;
+    LARDER_RETURN_IF_ERROR(read_terms(terms, call));
+    std::vector<larder::PageKey> chain(key_count);
+    if (key_count != 0) std::memcpy(static_cast<void*>(chain.data()), keys, key_count * LARDER_KEY_BYTES);
+    return space->owner->store->exists(space->space, std::move(chain), list, call, joint, each);
+  });
+}
+
+larder_code larder_get(larder_space* space, larder_page* pages, size_t page_count, const larder_terms* terms,
+                       larder_error* error) {
+  return pages_call(space, pages, page_count, terms, error, false);
+}
+
+larder_code larder_put(larder_space* space, larder_page* pages, size_t page_count, const larder_terms* terms,
+                       larder_error* error) {
+  return pages_call(space, pages, page_count, terms, error, true);
+}
+
+}  // extern "C"

@@ -1,0 +1,188 @@
+// The C interface: what it refuses, and that it is the store door. (examples/c_store.c is a whole program.)
+#include <larder/larder.h>
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "base/bytes.h"
+
+namespace larder {
+namespace {
+
+class LarderCTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    larder_store_options options{};
+    options.struct_size = sizeof options;
+    options.backend = "memory";
+    ASSERT_EQ(larder_store_open(&options, &store_, &error_), LARDER_OK) << error_.message;
+    pools_[0].struct_size = pools_[1].struct_size = sizeof(larder_pool);
+    pools_[0].name = "kv";
+    pools_[0].page_bytes = 100;
+    pools_[0].layout = "bf16";
+    pools_[1].name = "mamba";
+    pools_[1].page_bytes = 7;
+    pools_[1].layout = "f32";
+    pools_[1].hit_policy = LARDER_TRAILING_PAGES;
+    pools_[1].trailing_pages = 1;
+    options_.struct_size = sizeof options_;
+    options_.page_size = 16;
+    options_.identity = "model";
+    options_.pools = pools_;
+    options_.pool_count = 2;
+    ASSERT_EQ(larder_space_open(store_, &options_, &space_, &error_), LARDER_OK) << error_.message;
+    std::iota(std::begin(keys_), std::end(keys_), std::uint8_t{1});
+  }
+  void TearDown() override {
+    larder_space_close(space_);
+    EXPECT_EQ(larder_store_close(store_, 0, &error_), LARDER_OK) << error_.message;
+  }
+  larder_page page(std::size_t number, std::uint32_t pool, larder_segment* segment) {
+    larder_page out{};
+    out.key = keys_ + number * LARDER_KEY_BYTES;
+    out.segments = segment;
+    out.segment_count = 1;
+    out.pool = pool;
+    return out;
+  }
+
+  larder_store* store_ = nullptr;
+  larder_space* space_ = nullptr;
+  larder_pool pools_[2]{};
+  larder_space_options options_{};
+  larder_error error_{};
+  std::uint8_t keys_[3 * LARDER_KEY_BYTES]{};
+};
+
+TEST_F(LarderCTest, StoresFindsAndReadsPages) {
+  std::string kv(100, 'k'), state(7, 's'), got(100, '?');
+  larder_segment segments[] = {{kv.data(), 100}, {state.data(), 7}};
+  larder_page pages[] = {page(0, 0, &segments[0]), page(1, 1, &segments[1]), page(1, 0, &segments[0])};
+  ASSERT_EQ(larder_put(space_, pages, 3, nullptr, &error_), LARDER_OK) << error_.message;
+  std::uint64_t restorable = 0, present[2] = {};
+  ASSERT_EQ(larder_exists(space_, keys_, 3, nullptr, 0, nullptr, &restorable, present, nullptr), LARDER_OK);
+  EXPECT_EQ(restorable, 0b10u);
+  EXPECT_EQ(present[0], 0b11u);
+  EXPECT_EQ(present[1], 0b10u);
+  const larder_need kv_only{0, LARDER_ALL_PAGES, 0};
+  ASSERT_EQ(larder_exists(space_, keys_, 3, &kv_only, 1, nullptr, &restorable, nullptr, nullptr), LARDER_OK);
+  EXPECT_EQ(restorable, 0b11u);
+  larder_segment into{got.data(), 100};
+  larder_page reads[] = {page(0, 0, &into), page(2, 0, &into)};
+  EXPECT_EQ(larder_get(space_, reads, 2, nullptr, &error_), LARDER_NOT_FOUND);
+  EXPECT_EQ(reads[0].code, LARDER_OK);
+  EXPECT_EQ(reads[1].code, LARDER_NOT_FOUND);
+  EXPECT_EQ(std::string(error_.message).substr(0, 7), "page 1:");
+  EXPECT_EQ(larder_get(space_, reads, 1, nullptr, nullptr), LARDER_OK);
+  EXPECT_EQ(got, kv);
+  EXPECT_EQ(larder_space_clear(space_, 0, &error_), LARDER_OK);
+  EXPECT_EQ(larder_get(space_, reads, 1, nullptr, nullptr), LARDER_NOT_FOUND);
+}
+
+TEST_F(LarderCTest, NullIsAnAnswerAndNoCrash) {
+  std::uint64_t word = 0;
+  EXPECT_EQ(larder_store_open(nullptr, nullptr, nullptr), LARDER_INVALID_ARGUMENT);
+  EXPECT_EQ(larder_store_close(nullptr, 0, nullptr), LARDER_OK);
+  EXPECT_EQ(larder_store_clear(nullptr, 0, nullptr), LARDER_INVALID_ARGUMENT);
+  EXPECT_EQ(larder_store_stats(nullptr, nullptr, 0), 0u);
+  EXPECT_EQ(larder_store_metrics(nullptr, nullptr, 0), 0u);
+  EXPECT_EQ(larder_space_open(nullptr, nullptr, nullptr, nullptr), LARDER_INVALID_ARGUMENT);
+  larder_space_close(nullptr);
+  larder_cancel_set(nullptr);
+  larder_cancel_free(nullptr);
+  EXPECT_EQ(larder_space_clear(nullptr, 0, nullptr), LARDER_INVALID_ARGUMENT);
+  EXPECT_EQ(larder_space_digest(nullptr, nullptr), LARDER_INVALID_ARGUMENT);
+  EXPECT_EQ(larder_exists(nullptr, keys_, 1, nullptr, 0, nullptr, &word, nullptr, nullptr), LARDER_INVALID_ARGUMENT);
+  EXPECT_EQ(larder_exists(space_, nullptr, 1, nullptr, 0, nullptr, &word, nullptr, &error_), LARDER_INVALID_ARGUMENT);
+  EXPECT_EQ(larder_exists(space_, nullptr, 0, nullptr, 0, nullptr, &word, nullptr, nullptr), LARDER_OK);
+  EXPECT_EQ(larder_get(space_, nullptr, 1, nullptr, nullptr), LARDER_INVALID_ARGUMENT);
+  EXPECT_EQ(larder_get(space_, nullptr, 0, nullptr, nullptr), LARDER_OK);
+  larder_page without_key{};
+  EXPECT_EQ(larder_put(space_, &without_key, 1, nullptr, &error_), LARDER_INVALID_ARGUMENT);
+  EXPECT_EQ(without_key.code, LARDER_INVALID_ARGUMENT);
+  EXPECT_EQ(larder_page_keys(nullptr, 5, 1, nullptr, keys_), 0u);
+}
+
+TEST_F(LarderCTest, WrongStructsAndTextsAreRefusedInWords) {
+  const auto open_error = [&](const char* backend, const char* config) {
+    larder_store_options options{};
+    options.struct_size = sizeof options;
+    options.backend = backend;
+    options.config = config;
+    larder_store* store = nullptr;
+    EXPECT_NE(larder_store_open(&options, &store, &error_), LARDER_OK);
+    EXPECT_EQ(store, nullptr);
+    return std::string(error_.message);
+  };
+  EXPECT_NE(open_error("tape", nullptr).find("file"), std::string::npos) << error_.message;
+  EXPECT_NE(open_error("memory", "{").find("store configuration"), std::string::npos) << error_.message;
+  EXPECT_NE(open_error("memory", R"({"colour": 1})").find("timeout_seconds"), std::string::npos) << error_.message;
+  EXPECT_NE(open_error("file", "{}").find("directory"), std::string::npos) << error_.message;
+  options_.struct_size = 1;
+  larder_space* space = nullptr;
+  EXPECT_EQ(larder_space_open(store_, &options_, &space, &error_), LARDER_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error_.message).find("sizeof(larder_space_options)"), std::string::npos);
+  options_.struct_size = sizeof options_;
+  pools_[1].hit_policy = 9;
+  EXPECT_EQ(larder_space_open(store_, &options_, &space, &error_), LARDER_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error_.message).find("pools[1].hit_policy"), std::string::npos);
+  larder_terms terms{};
+  terms.struct_size = sizeof terms;
+  terms.timeout_seconds = -1;
+  EXPECT_EQ(larder_get(space_, nullptr, 0, &terms, &error_), LARDER_INVALID_ARGUMENT);
+  terms.timeout_seconds = 0;
+  terms.flags = 64;
+  EXPECT_EQ(larder_get(space_, nullptr, 0, &terms, &error_), LARDER_INVALID_ARGUMENT);
+}
+
+TEST_F(LarderCTest, AStoreWithNamespacesDoesNotClose) {
+  EXPECT_EQ(larder_store_close(store_, 0, &error_), LARDER_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error_.message).find("larder_space_close()"), std::string::npos);
+}
+
+TEST_F(LarderCTest, TextsAreCutAndTheirLengthIsTold) {
+  char text[8];
+  const std::size_t length = larder_store_stats(store_, text, sizeof text);
+  EXPECT_GT(length, 100u);
+  EXPECT_EQ(std::strlen(text), 7u);
+  EXPECT_EQ(larder_store_stats(store_, nullptr, 0), length);
+  EXPECT_EQ(larder_store_option_help("tape", text, sizeof text), 0u);
+  EXPECT_GT(larder_store_option_help("file", nullptr, 0), larder_store_option_help(nullptr, nullptr, 0));
+  EXPECT_STREQ(larder_code_name(LARDER_NOT_FOUND), "not_found");
+  EXPECT_STREQ(larder_code_name(99), "?");
+  EXPECT_EQ(larder_abi_version(), LARDER_ABI_VERSION);
+}
+
+TEST_F(LarderCTest, ACancelledCallEnds) {
+  larder_cancel* cancel = larder_cancel_new();
+  larder_cancel_set(cancel);
+  larder_terms terms{};
+  terms.struct_size = sizeof terms;
+  terms.cancel = cancel;
+  std::string kv(100, 'k');
+  larder_segment segment{kv.data(), 100};
+  larder_page one = page(0, 0, &segment);
+  EXPECT_EQ(larder_put(space_, &one, 1, &terms, &error_), LARDER_CANCELLED) << error_.message;
+  EXPECT_EQ(one.code, LARDER_CANCELLED);
+  larder_cancel_free(cancel);
+}
+
+// The chain of SGLang 0.5.23, from its own code.
+TEST(LarderKeysTest, KeysAreThoseOfSGLang) {
+  std::vector<std::uint32_t> tokens(150);
+  std::iota(tokens.begin(), tokens.end(), 1u);
+  std::vector<Digest256> keys(2);
+  ASSERT_EQ(larder_page_keys(tokens.data(), tokens.size(), 64, nullptr, keys[0].bytes.data()), 2u);
+  EXPECT_EQ(keys[0].hex().substr(0, 8), "0c8f4629");
+  EXPECT_EQ(keys[0].hex().substr(58), "aeec32");
+  EXPECT_EQ(keys[1].hex().substr(0, 8), "e9c2a460");
+  EXPECT_EQ(keys[1].hex().substr(59), "f6a56");
+  Digest256 second;
+  EXPECT_EQ(larder_page_keys(tokens.data() + 64, 64, 64, keys[0].bytes.data(), second.bytes.data()), 1u);
+  EXPECT_EQ(second, keys[1]);
+}
+
+}  // namespace
+}  // namespace larder

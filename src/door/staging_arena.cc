@@ -1,0 +1,106 @@
+#include "door/staging_arena.h"
+
+#include <utility>
+
+namespace larder {
+namespace {
+
+constexpr std::size_t round_up(std::size_t bytes) {
+  return (bytes + StagingArena::kAlignment - 1) / StagingArena::kAlignment * StagingArena::kAlignment;
+}
+
+}  // namespace
+
+StagingArena::State::State(std::unique_ptr<Memory> region, MemorySource& from)
+    : memory(std::move(region)), source(from) {
+  free_ranges.emplace(0, memory->size());
+}
+
+void StagingArena::State::give(std::byte* data, std::size_t size, bool is_own) {
+  LockGuard guard(mutex);
+  ++given;
+  if (is_own) {
+    has_large = false;
+  } else {
+    used -= size;
+    const auto offset = static_cast<std::size_t>(data - memory->data());
+    auto at = free_ranges.emplace(offset, size).first;
+    const auto next = std::next(at);
+    if (next != free_ranges.end() && at->first + at->second == next->first) {
+      at->second += next->second;
+      free_ranges.erase(next);
+    }
+    if (at != free_ranges.begin()) {
+      const auto before = std::prev(at);
+      if (before->first + before->second == at->first) {
+        before->second += at->second;
+        free_ranges.erase(at);
+      }
+    }
+  }
+  changed.notify_all();
+}
+
+StagingArena::Piece::Piece(std::shared_ptr<State> state, std::byte* data, std::size_t size, std::unique_ptr<Memory> own)
+    : state_(std::move(state)), data_(data), size_(size), own_(std::move(own)) {}
+
+StagingArena::Piece::~Piece() { state_->give(data_, size_, own_ != nullptr); }
+
+Result<std::unique_ptr<StagingArena>> StagingArena::create(std::size_t bytes, MemorySource& source) {
+  Result<std::unique_ptr<Memory>> memory = source.allocate(round_up(bytes));
+  if (!memory.is_ok()) return memory.status();
+  return std::unique_ptr<StagingArena>(new StagingArena(std::make_shared<State>(std::move(memory).value(), source)));
+}
+
+std::shared_ptr<StagingArena::Piece> StagingArena::try_take(std::size_t bytes) {
+  const std::size_t wanted = std::max(round_up(bytes), kAlignment);
+  if (wanted > state_->memory->size()) return take_large(wanted);
+  std::size_t offset = 0;
+  {
+    LockGuard guard(state_->mutex);
+    auto at = state_->free_ranges.begin();
+    while (at != state_->free_ranges.end() && at->second < wanted) ++at;
+    if (at == state_->free_ranges.end()) return nullptr;
+    offset = at->first;
+    const std::size_t rest = at->second - wanted;
+    state_->free_ranges.erase(at);
+    if (rest > 0) state_->free_ranges.emplace(offset + wanted, rest);
+    state_->used += wanted;
+  }
+  return std::make_shared<Piece>(state_, state_->memory->data() + offset, wanted, nullptr);
+}
+
+std::shared_ptr<StagingArena::Piece> StagingArena::take_large(std::size_t bytes) {
+  {
+    LockGuard guard(state_->mutex);
+    if (state_->has_large) return nullptr;
+    state_->has_large = true;
+  }
+  Result<std::unique_ptr<Memory>> own = state_->source.allocate(bytes);
+  if (!own.is_ok()) {
+    LockGuard guard(state_->mutex);
+    state_->has_large = false;
+    return nullptr;
+  }
+  std::byte* const data = (*own)->data();
+  return std::make_shared<Piece>(state_, data, bytes, std::move(own).value());
+}
+
+void StagingArena::wait_for_room(std::uint64_t seen, Nanos limit) {
+  LockGuard guard(state_->mutex);
+  if (state_->given == seen) (void)state_->changed.wait_for(state_->mutex, limit);
+}
+
+std::uint64_t StagingArena::changes() const {
+  LockGuard guard(state_->mutex);
+  return state_->given;
+}
+
+Segment StagingArena::memory() const { return {state_->memory->data(), state_->memory->size()}; }
+
+std::size_t StagingArena::used_bytes() const {
+  LockGuard guard(state_->mutex);
+  return state_->used;
+}
+
+}  // namespace larder

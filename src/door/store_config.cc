@@ -1,0 +1,100 @@
+#include "door/store_config.h"
+
+#include <fmt/format.h>
+#include <cmath>
+#include <utility>
+
+#include "config/parse_tree.h"
+#include "storage/option_text.h"
+
+namespace larder {
+namespace {
+
+constexpr std::uint64_t kLeastStaging = std::uint64_t{1} << 20, kMostStaging = std::uint64_t{64} << 30;
+constexpr double kMostSeconds = 86'400;
+
+// Numbers and switches as the text that a backend's options are.
+Result<std::string> text_of(const std::string& key, const Tree& value) {
+  if (const auto* text = value.as<std::string>()) return *text;
+  if (const auto* whole = value.as<std::uint64_t>()) return std::to_string(*whole);
+  if (const auto* negative = value.as<std::int64_t>()) return std::to_string(*negative);
+  if (const auto* fraction = value.as<double>()) return fmt::format("{}", *fraction);
+  if (const auto* truth = value.as<bool>()) return std::string(*truth ? "true" : "false");
+  return invalid_argument("'" + key + "' is a list, an object or null; text, a number or a switch is expected");
+}
+
+Result<double> number_of(const BackendOptions& options, const std::string& key, double fallback, double low,
+                         double high) {
+  const std::string text = text_option(options, key, "");
+  if (text.empty()) return fallback;
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (end != text.c_str() + text.size() || !(value >= low && value <= high)) {
+    return invalid_argument(fmt::format("option '{}': '{}' is no number from {} to {}", key, text, low, high));
+  }
+  return value;
+}
+
+Status read_own(const BackendOptions& own, StoreConfig& out) {
+  const Result<double> timeout = number_of(own, "timeout_seconds", 5, 0.001, kMostSeconds);
+  if (!timeout.is_ok()) return timeout.status();
+  out.limits.timeout = Nanos(std::llround(*timeout * 1e9));
+  const Result<std::uint64_t> staging = size_option(own, "staging_bytes", std::uint64_t{128} << 20);
+  if (!staging.is_ok()) return staging.status();
+  if (*staging < kLeastStaging || *staging > kMostStaging) {
+    return invalid_argument("option 'staging_bytes': from 1Mi to 64Gi");
+  }
+  out.limits.staging_bytes = static_cast<std::size_t>(*staging);
+  const Result<std::uint64_t> retry = size_option(own, "retry_bytes", std::uint64_t{256} << 20);
+  if (!retry.is_ok()) return retry.status();
+  out.limits.retry.most_bytes = *retry;
+  const Result<double> age = number_of(own, "retry_seconds", 600, 0, kMostSeconds);
+  if (!age.is_ok()) return age.status();
+  out.limits.retry.oldest = Nanos(std::llround(*age * 1e9));
+  const std::string zero_copy = text_option(own, "zero_copy", "false");
+  if (zero_copy != "true" && zero_copy != "false") {
+    return invalid_argument("option 'zero_copy': '" + zero_copy + "' is none of true, false");
+  }
+  out.limits.is_zero_copy = zero_copy == "true";
+  out.share_directory = text_option(own, "share_directory", "");
+  return Status::ok();
+}
+
+}  // namespace
+
+const std::vector<BackendOptionHelp>& store_option_help() {
+  static const std::vector<BackendOptionHelp> help = {
+      {"timeout_seconds", "5", "how long a call may take that names no time of its own"},
+      {"staging_bytes", "128Mi", "memory between the engine's pages and the device, so that no call hangs with a disk"},
+      {"zero_copy", "false",
+       "true: the device reads and writes the engine's pages themselves; a call then waits for what the disk works on, "
+       "beyond its timeout"},
+      {"retry_bytes", "256Mi", "pages kept for another try after a write has failed; 0: none"},
+      {"retry_seconds", "600", "how long they are kept"},
+      {"share_directory", "",
+       "where the processes of this machine meet that share the store (ranks); empty: the store belongs to this one"}};
+  return help;
+}
+
+Result<StoreConfig> parse_store_config(std::string_view text) {
+  StoreConfig out;
+  if (text.empty()) return out;
+  const Result<Tree> tree = parse_json_tree(text, "store configuration");
+  if (!tree.is_ok()) return tree.status();
+  const auto* table = tree->as<Tree::Table>();
+  if (table == nullptr) {
+    return invalid_argument("store configuration: a JSON object is expected, for example {\"directory\": \"/var/x\"}");
+  }
+  BackendOptions own;
+  for (const auto& [key, value] : *table) {
+    Result<std::string> option = text_of(key, value);
+    if (!option.is_ok()) return invalid_argument("store configuration: " + option.status().message());
+    bool is_own = false;
+    for (const BackendOptionHelp& known : store_option_help()) is_own = is_own || known.key == key;
+    (is_own ? own : out.backend).insert_or_assign(key, std::move(option).value());
+  }
+  LARDER_RETURN_IF_ERROR(read_own(own, out));
+  return out;
+}
+
+}  // namespace larder

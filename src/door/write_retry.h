@@ -1,0 +1,99 @@
+// Writes that failed for a reason that may pass, kept with their bytes and written again later.
+//
+// SGLang offers a page once and never again after a failure, so a store that was sick for a second would lack those
+// pages for ever. An offer copies the group's bytes; tick() submits what is due, oldest first, one operation of up to
+// kBatchGroups groups at a time, with a doubling pause after a failure. A group goes when it is stored, declined for
+// good, cleared, or older than its limit.
+//
+// Clears. A write that was answered ok must not appear after a clear that came later. So every write, those of calls
+// too, begins in an *epoch* here and ends here; a clear begins the next epoch, waits until those of earlier ones have
+// ended, and an offer of an earlier epoch is refused.
+//
+// Threads: all methods from any thread. Lifetime: shared with the completions of its operations; stop() before the
+// backend ends. Limits: bytes and age, both options. Cost of an offer: a copy of the bytes.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ranked_mutex.h"
+#include "storage/backend.h"
+
+namespace larder {
+
+struct RetryOptions {
+  std::uint64_t most_bytes = std::uint64_t{256} << 20;  // 0: nothing is kept
+  Nanos oldest = std::chrono::minutes(10);
+  Nanos first_pause = std::chrono::milliseconds(200), longest_pause = std::chrono::seconds(10);
+};
+
+struct RetryStats {
+  std::uint64_t taken = 0, stored = 0;
+  std::uint64_t refused = 0;  // offers that found the queue full
+  std::uint64_t dropped = 0;  // too old, declined for good, cleared, or left at the end
+  std::uint64_t waiting = 0, waiting_bytes = 0;
+};
+
+class WriteRetry : public std::enable_shared_from_this<WriteRetry> {
+ public:
+  // Both outlive the last stop().
+  WriteRetry(StorageBackend& backend, Clock& clock, RetryOptions options)
+      : backend_(&backend), clock_(clock), options_(options) {}
+
+  // True for failures that may pass: kOverloaded, kUnavailable, kDeadlineExceeded, kInternal.
+  [[nodiscard]] static bool is_worth_it(const Status& status);
+  // A write is on its way to the backend; the epoch that it belongs to, for write_ended() and offer().
+  [[nodiscard]] std::uint64_t write_began() LARDER_EXCLUDES(mutex_);
+  void write_ended(std::uint64_t epoch) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] std::uint64_t epoch() const LARDER_EXCLUDES(mutex_);
+  // Copies the group. False: no room, stopped, or a clear came since `epoch`.
+  [[nodiscard]] bool offer(const std::shared_ptr<const StoreScope>& scope, const PageGroup& group, bool durable,
+                           std::uint64_t epoch) LARDER_EXCLUDES(mutex_);
+  // Submits what is due. Call it a few times a second.
+  void tick() LARDER_EXCLUDES(mutex_);
+  // Before a clear: forgets what waits of a namespace (null: of all), and begins an epoch.
+  void begin_clear(const StoreScope* scope) LARDER_EXCLUDES(mutex_);
+  // Until every write of an earlier epoch has ended, or `limit` is over (real time); true if they have.
+  [[nodiscard]] bool wait_for_earlier(Nanos limit) LARDER_EXCLUDES(mutex_);
+  // Nothing is submitted any more; what waits is dropped.
+  void stop() LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] RetryStats stats() const LARDER_EXCLUDES(mutex_);
+
+ private:
+  struct Entry {
+    std::shared_ptr<const StoreScope> scope;
+    PageGroup group;  // its segments lie in `bytes`
+    std::vector<std::byte> bytes;
+    bool durable = false, is_cleared = false;
+    TimePoint offered;
+  };
+  using Batch = std::vector<std::shared_ptr<Entry>>;
+  static constexpr std::size_t kBatchGroups = 64;
+  static constexpr std::uint64_t kBatchBytes = std::uint64_t{16} << 20;
+  void drop_old(TimePoint now) LARDER_REQUIRES(mutex_);
+  [[nodiscard]] Batch take_batch() LARDER_REQUIRES(mutex_);
+  void ended(const Batch& batch, std::uint64_t epoch, const std::vector<Status>& answers) LARDER_EXCLUDES(mutex_);
+  void end_write(std::uint64_t epoch) LARDER_REQUIRES(mutex_);
+  void forget(const Entry& entry) LARDER_REQUIRES(mutex_);
+
+  StorageBackend* const backend_;
+  Clock& clock_;
+  const RetryOptions options_;
+
+  mutable RankedMutex mutex_{LockRank::kController};
+  std::deque<std::shared_ptr<Entry>> waiting_ LARDER_GUARDED_BY(mutex_);
+  Batch in_flight_ LARDER_GUARDED_BY(mutex_);
+  std::uint64_t epoch_ LARDER_GUARDED_BY(mutex_) = 0;
+  std::map<std::uint64_t, std::uint64_t> writes_ LARDER_GUARDED_BY(mutex_);  // epoch -> under way
+  RankedCondition writes_ended_;
+  TimePoint next_try_ LARDER_GUARDED_BY(mutex_){};
+  Nanos pause_ LARDER_GUARDED_BY(mutex_){0};
+  RetryStats stats_ LARDER_GUARDED_BY(mutex_);
+  bool is_stopped_ LARDER_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace larder

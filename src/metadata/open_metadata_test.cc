@@ -1,0 +1,36 @@
+#include "metadata/open_metadata.h"
+
+#include <gtest/gtest.h>
+
+#include "metadata/real_redis_connection.h"
+
+namespace larder {
+namespace {
+
+TEST(OpenMetadataTest, OtherUrlsAreRefusedWithoutTheirPassword) {
+  MetadataOptions options;
+  options.url = "ftp://me:secret@host";
+  const auto opened = open_metadata(options, real_clock());
+  EXPECT_EQ(opened.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(opened.status().message().find("secret"), std::string::npos);
+}
+
+// What the build lacks is named with the option that brings it. With both libraries there this asks for nothing.
+TEST(OpenMetadataTest, WhatTheBuildLacksIsNamed) {
+  MetadataOptions redis;
+  redis.url = "redis://127.0.0.1:1";  // is not connected to here
+  const auto service = open_metadata(redis, real_clock());
+  EXPECT_EQ(service.status().code(), metadata::RedisConnection::built().code());
+  EXPECT_TRUE(service.is_ok() || service.status().message().find("LARDER_REDIS") != std::string::npos);
+
+  MetadataOptions journal;
+  journal.directory = "/proc/none/journal";  // nobody can make that
+  const auto embedded = open_metadata(journal, real_clock());
+  if (embedded.status().code() != StatusCode::kUnavailable) {
+    EXPECT_EQ(embedded.status().code(), StatusCode::kUnsupported);
+    EXPECT_NE(embedded.status().message().find("LARDER_ROCKSDB"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,350 @@
+#include "storage/shared/real_share_driver.h"
+
+#include <poll.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+
+namespace larder::share {
+namespace {
+
+constexpr std::chrono::milliseconds kFirstBackOff{5}, kMostBackOff{1000};
+constexpr int kAcceptAgainMs = 100;                             // after an error, such as too many open files
+constexpr std::size_t kMostQueuedBytes = std::size_t{8} << 20;  // answers that a client does not fetch
+constexpr std::string_view kComponent = "storage/shared";
+
+// Answers of the inner backend, from any thread, to one client.
+class GuestSink final : public AnswerSink {
+ public:
+  GuestSink(std::shared_ptr<ShareState> state, std::uint64_t client) : state_(std::move(state)), client_(client) {}
+  void answer(std::string frame) override { state_->post_answer({client_, std::move(frame)}); }
+
+ private:
+  const std::shared_ptr<ShareState> state_;
+  const std::uint64_t client_;
+};
+
+class HostPort final : public ClientPort {
+ public:
+  HostPort(std::shared_ptr<ShareState> state, ShareConnection& connection, Clock& clock, std::uint64_t session)
+      : state_(std::move(state)), connection_(connection), clock_(clock), session_(session) {}
+  // The session that sends ends before the connection.
+  void send(std::string frame) override { connection_.send(std::move(frame)); }
+  void on_stats(const BackendStats& stats) override { state_->set_stats(stats, clock_.now()); }
+  void copied(std::uint64_t number, bool is_done) override { state_->post_copied({session_, number, is_done}); }
+
+ private:
+  const std::shared_ptr<ShareState> state_;
+  ShareConnection& connection_;
+  Clock& clock_;
+  const std::uint64_t session_;
+};
+
+pollfd poll_entry(int descriptor, bool is_reading, bool is_writing) {
+  return {descriptor, static_cast<short>((is_reading ? POLLIN : 0) | (is_writing ? POLLOUT : 0)), 0};
+}
+
+}  // namespace
+
+ShareDriver::ShareDriver(SharedStoreOptions options, OpenInner open_inner, Executor& executor, Clock& clock,
+                         std::shared_ptr<ShareState> state, EventWaker& waker, OperationGate& gate)
+    : options_(std::move(options)),
+      open_inner_(std::move(open_inner)),
+      executor_(executor),
+      clock_(clock),
+      state_(std::move(state)),
+      waker_(waker),
+      gate_(gate),
+      back_off_(kFirstBackOff) {}
+
+ShareDriver::~ShareDriver() { stop(); }
+
+void ShareDriver::start() {
+  thread_ = std::jthread([this] { run(); });
+}
+
+void ShareDriver::stop() {
+  if (!thread_.joinable()) return;
+  state_->post_stop();
+  thread_.join();
+}
+
+void ShareDriver::run() {
+  pthread_setname_np(pthread_self(), "larder-share");
+  while (!is_stopping_) {
+    handle(state_->take());
+    if (!is_stopping_ && phase_ == Phase::kSeeking && std::chrono::steady_clock::now() >= seek_at_) seek();
+    if (!is_stopping_ && state_->may_wait()) wait();
+  }
+  finish();
+}
+
+void ShareDriver::handle(ShareState::Batch batch) {
+  is_stopping_ = batch.is_stopping;
+  for (ClientOperation& operation : batch.operations) {
+    if (session_) {
+      session_->submit(std::move(operation));
+    } else {  // taken while the connection broke
+      fail_operation(operation, 0, unavailable("the host of the shared store has gone"));
+    }
+  }
+  for (const ShareState::Copied& copied : batch.copied) {
+    if (session_ && copied.session == session_number_) session_->on_copied(copied.number, copied.is_done);
+  }
+  if (batch.is_asking_stats && session_) session_->ask_stats();
+  for (ShareState::Answer& answer : batch.answers) {
+    const auto guest = guests_.find(answer.client);
+    if (guest != guests_.end()) guest->second.connection.send(std::move(answer.frame));
+  }
+  if (batch.opened) on_opened(std::move(*batch.opened));
+  // Most of what was said can be written at once, and needs no poll.
+  if (connection_) serve_host(false);
+  for (auto at = guests_.begin(); at != guests_.end();) {
+    const std::uint64_t id = (at++)->first;  // serve() may end this one
+    serve(id, false);
+  }
+}
+
+void ShareDriver::wait() {
+  std::vector<pollfd> polled{poll_entry(waker_.descriptor(), true, false)};
+  std::vector<std::uint64_t> ids;
+  if (connection_) polled.push_back(poll_entry(connection_->descriptor(), true, connection_->queued_bytes() > 0));
+  const std::size_t first_guest = polled.size();
+  for (const auto& [id, guest] : guests_) {
+    const std::size_t queued = guest.connection.queued_bytes();
+    polled.push_back(poll_entry(guest.connection.descriptor(), queued<kMostQueuedBytes, queued> 0));
+    ids.push_back(id);
+  }
+  const bool is_accepting = phase_ == Phase::kHosting && !std::exchange(is_accept_failing_, false);
+  if (is_accepting) polled.push_back(poll_entry(listener_.get(), true, false));
+  int timeout = phase_ == Phase::kHosting && !is_accepting ? kAcceptAgainMs : -1;
+  if (phase_ == Phase::kSeeking) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(seek_at_ - std::chrono::steady_clock::now());
+    timeout = static_cast<int>(std::max<std::int64_t>(left.count(), 0));
+  }
+  const int ready = ::poll(polled.data(), polled.size(), timeout);
+  state_->end_wait();
+  if (ready <= 0) return;
+  if (polled[0].revents != 0) waker_.clear();
+  if (first_guest == 2 && polled[1].revents != 0) serve_host(polled[1].revents != POLLOUT);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const short events = polled[first_guest + i].revents;
+    if (events != 0) serve(ids[i], events != POLLOUT);
+  }
+  if (is_accepting && polled.back().revents != 0) accept_guests();
+}
+
+void ShareDriver::finish() {
+  if (opener_.joinable()) opener_.join();
+  ShareState::Batch rest = state_->take();
+  for (const ClientOperation& operation : rest.operations) {
+    fail_operation(operation, 0, cancelled("the shared store was closed"));
+  }
+  session_.reset();  // ends its operations
+  connection_.reset();
+  for (auto& [id, guest] : guests_) (void)guest.connection.flush();
+  guests_.clear();
+  listener_.reset();
+  if (directory_) directory_->remove_socket();
+  hosted_.reset();
+  if (rest.opened && rest.opened->is_ok()) rest.opened->value().reset();
+  rest.opened.reset();
+  lock_.reset();
+}
+
+// --- finding a role
+
+void ShareDriver::seek() {
+  const Result<ShareDirectory> directory = ShareDirectory::open(options_.directory);
+  if (!directory.is_ok()) return retry_later(directory.status(), true);
+  Result<std::unique_ptr<ShareLock>> lock = directory->try_lock();
+  if (!lock.is_ok()) return retry_later(lock.status(), true);
+  if (!*lock) return greet(*directory);
+  lock_ = std::move(*lock);
+  open_store(*directory);
+}
+
+void ShareDriver::open_store(const ShareDirectory& directory) {
+  // Clients may connect from now on: their greeting waits in the socket until the store is open.
+  Result<Descriptor> listener = directory.listen(static_cast<int>(options_.max_clients));
+  Result<ShareDirectory> own = ShareDirectory::open(options_.directory);
+  if (!listener.is_ok() || !own.is_ok()) {
+    lock_.reset();
+    return retry_later(listener.is_ok() ? own.status() : listener.status(), true);
+  }
+  listener_ = std::move(*listener);
+  directory_ = std::move(*own);
+  phase_ = Phase::kOpening;
+  state_->set_opening();
+  // close() waits for this one, as for an operation.
+  auto ticket = std::make_shared<OperationGate::Ticket>(gate_.hold());
+  opener_ = std::jthread([this, ticket]() mutable {
+    state_->post_opened(open_inner_());
+    ticket.reset();
+  });
+}
+
+void ShareDriver::on_opened(ShareState::Opened opened) {
+  if (opener_.joinable()) opener_.join();
+  if (!opened.is_ok() || *opened == nullptr) {
+    const Status why = opened.is_ok() ? internal_error("the inner store of a shared store is null") : opened.status();
+    directory_->remove_socket();
+    directory_.reset();
+    listener_.reset();
+    lock_.reset();
+    return retry_later(why, true);
+  }
+  hosted_ = std::make_shared<HostedStore>(HostedStore{std::move(lock_), std::move(*opened)});
+  phase_ = Phase::kHosting;
+  back_off_ = kFirstBackOff;
+  state_->set_host(hosted_);
+  tell_role(SharedRole::kHost);
+}
+
+void ShareDriver::greet(const ShareDirectory& directory) {
+  Result<Descriptor> socket = directory.connect();
+  if (!socket.is_ok()) return retry_later(socket.status(), false);
+  Result<Arena> arena = make_arena(options_.arena_bytes);
+  if (!arena.is_ok()) return retry_later(arena.status(), true);
+  connection_ = std::make_unique<ShareConnection>(std::move(*socket));
+  arena_ = std::move(arena->memory);
+  connection_->pass(std::move(arena->descriptor));
+  connection_->send(encode_hello({kVersion, options_.arena_bytes}));
+  phase_ = Phase::kGreeting;
+  serve_host(false);
+}
+
+void ShareDriver::retry_later(const Status& why, bool is_final) {
+  phase_ = Phase::kSeeking;
+  seek_at_ = std::chrono::steady_clock::now() + back_off_;
+  back_off_ = std::min(back_off_ * 2, kMostBackOff);
+  state_->set_error(why, is_final);
+}
+
+void ShareDriver::tell_role(SharedRole role) {
+  log_info(kComponent, "the store shared in " + options_.directory + ": " + std::string(shared_role_name(role)));
+  if (options_.on_role) options_.on_role(role);
+}
+
+// --- as host
+
+void ShareDriver::accept_guests() {
+  while (true) {
+    Result<Descriptor> socket = accept_own(listener_);
+    is_accept_failing_ = !socket.is_ok();
+    if (!socket.is_ok() || !socket->is_open()) return;
+    Guest& guest = guests_.try_emplace(next_guest_++, std::move(*socket)).first->second;
+    if (guests_.size() <= options_.max_clients) continue;
+    Welcome refusal;
+    refusal.status = overloaded("the host of the shared store has " + std::to_string(options_.max_clients) +
+                                " clients, the most it takes");
+    guest.connection.send(encode_welcome(refusal));
+    guest.is_leaving = true;
+    serve(next_guest_ - 1, false);
+  }
+}
+
+void ShareDriver::serve(std::uint64_t id, bool is_readable) {
+  const auto at = guests_.find(id);
+  if (at == guests_.end()) return;
+  Guest& guest = at->second;
+  Status status = is_readable && !guest.is_leaving ? read_guest(id, guest) : Status::ok();
+  if (status.is_ok()) status = guest.connection.flush();
+  const bool is_told = guest.is_leaving && guest.connection.queued_bytes() == 0;
+  if (status.is_ok() && !is_told) return;
+  if (status.code() == StatusCode::kCorrupt) log_warning(kComponent, status.to_string());
+  guests_.erase(at);  // its operations in flight keep the arena
+}
+
+Status ShareDriver::read_guest(std::uint64_t id, Guest& guest) {
+  LARDER_RETURN_IF_ERROR(guest.connection.receive());
+  while (!guest.is_leaving) {
+    const Result<std::optional<ShareConnection::Received>> frame = guest.connection.next();
+    if (!frame.is_ok()) return frame.status();
+    const std::optional<ShareConnection::Received>& received = frame.value();
+    if (!received) break;
+    LARDER_RETURN_IF_ERROR(guest.session ? guest.session->on_frame(received->head, received->body)
+                                         : greet_guest(id, guest, *received));
+  }
+  return Status::ok();
+}
+
+Status ShareDriver::greet_guest(std::uint64_t id, Guest& guest, const ShareConnection::Received& frame) {
+  if (frame.head.kind != Kind::kHello) return corrupt("shared store: a client did not say hello");
+  const Result<Hello> hello = decode_hello(frame.body);
+  if (!hello.is_ok()) return hello.status();
+  Welcome welcome;
+  const Descriptor passed = guest.connection.take_passed();
+  if (hello->version != kVersion) {
+    welcome.status = unsupported("the host of the shared store speaks version " + std::to_string(kVersion) +
+                                 ", the client version " + std::to_string(hello->version));
+  } else {
+    Result<std::shared_ptr<ShareMemory>> arena = map_arena(passed, hello->arena_bytes, options_.max_arena_bytes);
+    welcome.status = arena.status();
+    if (arena.is_ok()) {
+      StorageBackend& inner = *hosted_->inner;
+      guest.session = std::make_unique<HostSession>(inner, clock_, std::move(*arena),
+                                                    std::make_shared<GuestSink>(state_, id), options_.queue_limit);
+      welcome.info = inner.info();
+      welcome.stats = inner.stats();
+    }
+  }
+  guest.is_leaving = !welcome.status.is_ok();
+  guest.connection.send(encode_welcome(welcome));
+  return Status::ok();
+}
+
+// --- as client
+
+void ShareDriver::serve_host(bool is_readable) {
+  Status status = is_readable ? read_host() : Status::ok();
+  if (status.is_ok() && connection_) status = connection_->flush();
+  if (!status.is_ok()) lose_host(status);
+}
+
+Status ShareDriver::read_host() {
+  LARDER_RETURN_IF_ERROR(connection_->receive());
+  while (true) {
+    const Result<std::optional<ShareConnection::Received>> frame = connection_->next();
+    if (!frame.is_ok()) return frame.status();
+    const std::optional<ShareConnection::Received>& received = frame.value();
+    if (!received) return Status::ok();
+    LARDER_RETURN_IF_ERROR(session_ ? session_->on_frame(received->head, received->body) : on_welcome(*received));
+  }
+}
+
+Status ShareDriver::on_welcome(const ShareConnection::Received& frame) {
+  if (frame.head.kind != Kind::kWelcome) return corrupt("shared store: the host did not welcome");
+  const Result<Welcome> welcome = decode_welcome(frame.body);
+  if (!welcome.is_ok()) return welcome.status();
+  if (!welcome->status.is_ok()) return welcome->status;
+  const auto port = std::make_shared<HostPort>(state_, *connection_, clock_, ++session_number_);
+  session_ = std::make_unique<ClientSession>(std::move(arena_), port, clock_, executor_);
+  phase_ = Phase::kClient;
+  back_off_ = kFirstBackOff;
+  state_->set_client(welcome->info, welcome->stats, clock_.now());
+  tell_role(SharedRole::kClient);
+  return Status::ok();
+}
+
+void ShareDriver::lose_host(const Status& why) {
+  const Phase before = phase_;
+  // From now on operations are refused; those that were taken before end here.
+  state_->set_seeking(why);
+  if (before == Phase::kClient) tell_role(SharedRole::kSeeking);
+  if (session_) session_->end(unavailable("the host of the shared store has gone: " + why.message()));
+  session_.reset();
+  connection_.reset();
+  arena_.reset();
+  // A host that ends before it welcomes failed to open the store: it is this process's turn. A host that refuses this
+  // client would do so again.
+  const bool is_refusal = before == Phase::kGreeting && why.code() != StatusCode::kUnavailable;
+  retry_later(why, is_refusal);
+}
+
+}  // namespace larder::share

@@ -1,0 +1,284 @@
+#include "storage/shared/real_share_socket.h"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+namespace larder::share {
+namespace {
+
+using StatBuffer = struct ::stat;
+
+constexpr const char* kLockName = "larder-share.lock";
+constexpr const char* kSocketName = "larder-share.sock";
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr std::size_t kReadBytes = std::size_t{128} << 10;
+constexpr std::size_t kFramesAtOnce = 32;
+
+Status system_error(const std::string& what) {
+  return unavailable("shared store: " + what + ": " + std::strerror(errno));
+}
+
+template <class Call>
+auto retry(Call call) {
+  for (;;) {
+    const auto result = call();
+    if (result >= 0 || errno != EINTR) return result;
+  }
+}
+
+class FlockLock final : public ShareLock {
+ public:
+  explicit FlockLock(Descriptor file) : file_(std::move(file)) {}
+
+ private:
+  const Descriptor file_;  // the lock ends when it closes
+};
+
+class MappedMemory final : public ShareMemory {
+ public:
+  explicit MappedMemory(std::span<std::byte> bytes) : bytes_(bytes) {}
+  ~MappedMemory() override { ::munmap(bytes_.data(), bytes_.size()); }
+  MappedMemory(const MappedMemory&) = delete;
+  MappedMemory& operator=(const MappedMemory&) = delete;
+  [[nodiscard]] std::span<std::byte> bytes() override { return bytes_; }
+
+ private:
+  const std::span<std::byte> bytes_;
+};
+
+Result<std::shared_ptr<ShareMemory>> map(int fd, std::size_t bytes) {
+  void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (at == MAP_FAILED) return system_error("mapping an arena");
+  return std::shared_ptr<ShareMemory>(
+      std::make_shared<MappedMemory>(std::span<std::byte>(static_cast<std::byte*>(at), bytes)));
+}
+
+// The name leads through an open directory, since a socket's path has 107 bytes and a directory's may have thousands.
+sockaddr_un address_in(const Descriptor& directory) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string path = "/proc/self/fd/" + std::to_string(directory.get()) + "/" + kSocketName;
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  return address;
+}
+
+bool is_own_peer(const Descriptor& socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
+}
+
+Result<Descriptor> make_socket() {
+  Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.is_open()) return system_error("socket");
+  return socket;
+}
+
+// All parents, too. Those that are made are for this user alone.
+Status make_directories(const std::string& path) {
+  for (std::size_t end = 0; end != std::string::npos;) {
+    end = path.find('/', end + 1);
+    const std::string prefix = path.substr(0, end);
+    if (::mkdir(prefix.c_str(), 0700) != 0 && errno != EEXIST) return system_error("mkdir " + prefix);
+  }
+  return Status::ok();
+}
+
+}  // namespace
+
+void Descriptor::reset() {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+Result<ShareDirectory> ShareDirectory::open(const std::string& path) {
+  if (path.empty()) return invalid_argument("a shared store needs a directory for its lock and socket");
+  LARDER_RETURN_IF_ERROR(make_directories(path));
+  Descriptor directory(retry([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  if (!directory.is_open()) {
+    if (errno == ENOTDIR) return invalid_argument("shared store: " + path + " is no directory");
+    return system_error("open " + path);
+  }
+  StatBuffer info{};
+  if (::fstat(directory.get(), &info) != 0) return system_error("stat " + path);
+  if (info.st_uid != ::geteuid()) return conflict("shared store: " + path + " belongs to another user");
+  if ((info.st_mode & 0022) != 0) return conflict("shared store: others may write to " + path + " (chmod 700)");
+  return ShareDirectory(std::move(directory), path);
+}
+
+Result<std::unique_ptr<ShareLock>> ShareDirectory::try_lock() const {
+  constexpr int kFlags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
+  Descriptor file(retry([&] { return ::openat(directory_.get(), kLockName, kFlags, 0600); }));
+  if (!file.is_open()) return system_error("open the lock in " + path_);
+  if (retry([&] { return ::flock(file.get(), LOCK_EX | LOCK_NB); }) == 0) {
+    return std::unique_ptr<ShareLock>(std::make_unique<FlockLock>(std::move(file)));
+  }
+  if (errno == EWOULDBLOCK) return std::unique_ptr<ShareLock>();
+  return system_error("lock in " + path_);
+}
+
+Result<Descriptor> ShareDirectory::listen(int backlog) const {
+  Result<Descriptor> socket = make_socket();
+  if (!socket.is_ok()) return socket;
+  remove_socket();
+  const sockaddr_un address = address_in(directory_);
+  if (::bind(socket->get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    return system_error("bind in " + path_);
+  }
+  if (::listen(socket->get(), backlog) != 0) return system_error("listen in " + path_);
+  return socket;
+}
+
+void ShareDirectory::remove_socket() const { (void)::unlinkat(directory_.get(), kSocketName, 0); }
+
+Result<Descriptor> ShareDirectory::connect() const {
+  Result<Descriptor> socket = make_socket();
+  if (!socket.is_ok()) return socket;
+  const sockaddr_un address = address_in(directory_);
+  // A Unix socket connects at once, or not at all.
+  if (retry([&] { return ::connect(socket->get(), reinterpret_cast<const sockaddr*>(&address), sizeof address); }) !=
+      0) {
+    return system_error("connect in " + path_);
+  }
+  if (!is_own_peer(*socket)) return conflict("shared store: the host in " + path_ + " is another user's");
+  return socket;
+}
+
+Result<Descriptor> accept_own(const Descriptor& listener) {
+  for (;;) {
+    Descriptor socket(retry([&] { return ::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); }));
+    if (socket.is_open() && !is_own_peer(socket)) continue;
+    if (!socket.is_open() && errno != EAGAIN && errno != EWOULDBLOCK) return system_error("accept");
+    return socket;
+  }
+}
+
+Result<Arena> make_arena(std::size_t bytes) {
+  Arena arena;
+  arena.descriptor = Descriptor(::memfd_create("larder-share", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!arena.descriptor.is_open()) return system_error("memfd_create");
+  const int fd = arena.descriptor.get();
+  if (retry([&] { return ::ftruncate(fd, static_cast<off_t>(bytes)); }) != 0) return system_error("sizing an arena");
+  if (::fcntl(fd, F_ADD_SEALS, kSeals) != 0) return system_error("sealing an arena");
+  Result<std::shared_ptr<ShareMemory>> memory = map(fd, bytes);
+  if (!memory.is_ok()) return memory.status();
+  arena.memory = std::move(*memory);
+  return arena;
+}
+
+Result<std::shared_ptr<ShareMemory>> map_arena(const Descriptor& arena, std::uint64_t bytes, std::uint64_t most) {
+  if (!arena.is_open()) return corrupt("shared store: a client came without an arena");
+  if (bytes == 0 || bytes > most) {
+    return invalid_argument("shared store: an arena of " + std::to_string(bytes) + " bytes; the host takes up to " +
+                            std::to_string(most));
+  }
+  const int seals = ::fcntl(arena.get(), F_GET_SEALS);
+  StatBuffer info{};
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return corrupt("shared store: a client's arena could shrink");
+  if ((seals & F_SEAL_WRITE) != 0 || ::fstat(arena.get(), &info) != 0 ||
+      static_cast<std::uint64_t>(info.st_size) < bytes) {
+    return corrupt("shared store: a client's arena is not as it said");
+  }
+  return map(arena.get(), static_cast<std::size_t>(bytes));
+}
+
+void ShareConnection::send(std::string frame) {
+  queued_bytes_ += frame.size();
+  out_.push_back(std::move(frame));
+}
+
+Status ShareConnection::flush() {
+  while (!out_.empty()) {
+    std::array<iovec, kFramesAtOnce> pieces{};
+    std::size_t count = 0;
+    for (; count < out_.size() && count < pieces.size(); ++count) {
+      const std::size_t skipped = count == 0 ? out_begin_ : 0;
+      pieces[count] = {out_[count].data() + skipped, out_[count].size() - skipped};
+    }
+    msghdr message{};
+    message.msg_iov = pieces.data();
+    message.msg_iovlen = count;
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    if (to_pass_.is_open()) {
+      message.msg_control = control;
+      message.msg_controllen = sizeof control;
+      cmsghdr* const header = CMSG_FIRSTHDR(&message);
+      header->cmsg_level = SOL_SOCKET;
+      header->cmsg_type = SCM_RIGHTS;
+      header->cmsg_len = CMSG_LEN(sizeof(int));
+      const int fd = to_pass_.get();
+      std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    }
+    const ssize_t sent = retry([&] { return ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT); });
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Status::ok();
+    if (sent < 0) return system_error("send");
+    to_pass_.reset();
+    queued_bytes_ -= static_cast<std::size_t>(sent);
+    out_begin_ += static_cast<std::size_t>(sent);
+    for (; !out_.empty() && out_begin_ >= out_.front().size(); out_.pop_front()) out_begin_ -= out_.front().size();
+  }
+  return Status::ok();
+}
+
+Status ShareConnection::receive() {
+  in_.erase(0, std::exchange(in_begin_, 0));
+  if (chunk_.empty()) chunk_.resize(kReadBytes);
+  iovec piece{chunk_.data(), chunk_.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const ssize_t got = retry([&] { return ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC); });
+  if (got == 0) return unavailable("the other process of the shared store has gone");
+  if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? Status::ok() : system_error("receive");
+  in_.append(chunk_.data(), static_cast<std::size_t>(got));
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    // Each is ours to close, wanted or not.
+    for (std::size_t at = 0; CMSG_LEN(at + sizeof(int)) <= header->cmsg_len; at += sizeof(int)) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header) + at, sizeof fd);
+      passed_ = Descriptor(fd);
+      ++received_descriptors_;
+    }
+  }
+  if (received_descriptors_ > 1 || (message.msg_flags & MSG_CTRUNC) != 0)
+    return corrupt("shared store: a peer passed more than one descriptor");
+  return Status::ok();
+}
+
+Result<std::optional<ShareConnection::Received>> ShareConnection::next() {
+  const std::string_view left = std::string_view(in_).substr(in_begin_);
+  if (left.size() < kHeadBytes) return std::optional<Received>();
+  const Result<Head> head = decode_head(left);
+  if (!head.is_ok()) return head.status();
+  if (left.size() - kHeadBytes < head->body_bytes) return std::optional<Received>();
+  in_begin_ += kHeadBytes + head->body_bytes;
+  return std::optional<Received>({*head, left.substr(kHeadBytes, head->body_bytes)});
+}
+
+EventWaker::EventWaker() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+void EventWaker::wake() {
+  const std::uint64_t one = 1;
+  (void)!::write(event_.get(), &one, sizeof one);  // full: the thread is woken anyway
+}
+
+void EventWaker::clear() {
+  std::uint64_t count = 0;
+  (void)!::read(event_.get(), &count, sizeof count);
+}
+
+}  // namespace larder::share

@@ -1,0 +1,178 @@
+#include "storage/shared/share_state.h"
+
+namespace larder::share {
+
+Status ShareState::post(const ClientOperation& operation) {
+  bool is_wanted = false;
+  {
+    LockGuard guard(mutex_);
+    if (role_ != SharedRole::kClient || is_stopped_) {
+      return unavailable("the shared store has no host now" +
+                         (error_.is_ok() ? std::string() : ": " + error_.message()));
+    }
+    inbox_.operations.push_back(operation);
+    is_wanted = must_wake();
+  }
+  wake_if(is_wanted);
+  return Status::ok();
+}
+
+void ShareState::post_copied(Copied copied) {
+  bool is_wanted = false;
+  {
+    LockGuard guard(mutex_);
+    inbox_.copied.push_back(copied);
+    is_wanted = must_wake();
+  }
+  wake_if(is_wanted);
+}
+
+void ShareState::post_answer(Answer answer) {
+  bool is_wanted = false;
+  {
+    LockGuard guard(mutex_);
+    inbox_.answers.push_back(std::move(answer));
+    is_wanted = must_wake();
+  }
+  wake_if(is_wanted);
+}
+
+void ShareState::post_opened(Opened opened) {
+  bool is_wanted = false;
+  {
+    LockGuard guard(mutex_);
+    inbox_.opened.emplace(std::move(opened));
+    is_wanted = must_wake();
+  }
+  wake_if(is_wanted);
+}
+
+void ShareState::post_stop() {
+  bool is_wanted = false;
+  {
+    LockGuard guard(mutex_);
+    inbox_.is_stopping = is_stopped_ = true;
+    is_wanted = must_wake();
+  }
+  wake_if(is_wanted);
+}
+
+SharedRole ShareState::role() const {
+  LockGuard guard(mutex_);
+  return role_;
+}
+
+std::shared_ptr<HostedStore> ShareState::hosted() const {
+  LockGuard guard(mutex_);
+  return hosted_;
+}
+
+std::shared_ptr<HostedStore> ShareState::take_hosted() {
+  LockGuard guard(mutex_);
+  return std::move(hosted_);
+}
+
+BackendInfo ShareState::info() const {
+  LockGuard guard(mutex_);
+  return info_;
+}
+
+BackendStats ShareState::stats(TimePoint now, Nanos most_age) {
+  bool is_wanted = false;
+  BackendStats stats;
+  {
+    LockGuard guard(mutex_);
+    stats = stats_;
+    if (role_ == SharedRole::kClient && now - stats_at_ > most_age && !is_stopped_) {
+      inbox_.is_asking_stats = true;
+      is_wanted = must_wake();
+    }
+  }
+  wake_if(is_wanted);
+  return stats;
+}
+
+Status ShareState::wait_settled(std::chrono::nanoseconds limit) {
+  const TimePoint end = real_clock().now() + limit;  // each try notifies: the end does not move with them
+  LockGuard guard(mutex_);
+  while (!is_settled_) {
+    const Nanos left = end - real_clock().now();
+    if (left > Nanos{0} || is_opening_) {
+      (void)settled_.wait_for(mutex_, is_opening_ ? limit : left);
+      continue;
+    }
+    return unavailable("no process has opened the shared store in time" +
+                       (error_.is_ok() ? std::string() : ": " + error_.message()));
+  }
+  return role_ == SharedRole::kSeeking ? error_ : Status::ok();
+}
+
+ShareState::Batch ShareState::take() {
+  LockGuard guard(mutex_);
+  return std::exchange(inbox_, Batch{});
+}
+
+bool ShareState::may_wait() {
+  LockGuard guard(mutex_);
+  is_woken_ = !inbox_.is_empty();
+  return !is_woken_;
+}
+
+void ShareState::end_wait() {
+  LockGuard guard(mutex_);
+  is_woken_ = true;
+}
+
+void ShareState::set_opening() {
+  LockGuard guard(mutex_);
+  is_opening_ = true;
+}
+
+void ShareState::set_seeking(const Status& why) {
+  LockGuard guard(mutex_);
+  role_ = SharedRole::kSeeking;
+  error_ = why;
+}
+
+void ShareState::set_host(std::shared_ptr<HostedStore> hosted) {
+  const BackendInfo info = hosted->inner->info();
+  {
+    LockGuard guard(mutex_);
+    role_ = SharedRole::kHost;
+    is_opening_ = false;
+    hosted_ = std::move(hosted);
+    info_ = info;
+    is_settled_ = true;
+  }
+  settled_.notify_all();
+}
+
+void ShareState::set_client(const BackendInfo& info, const BackendStats& stats, TimePoint now) {
+  {
+    LockGuard guard(mutex_);
+    role_ = SharedRole::kClient;
+    info_ = info;
+    stats_ = stats;
+    stats_at_ = now;
+    is_settled_ = true;
+  }
+  settled_.notify_all();
+}
+
+void ShareState::set_stats(const BackendStats& stats, TimePoint now) {
+  LockGuard guard(mutex_);
+  stats_ = stats;
+  stats_at_ = now;
+}
+
+void ShareState::set_error(const Status& error, bool is_final) {
+  {
+    LockGuard guard(mutex_);
+    error_ = error;
+    is_opening_ = false;
+    is_settled_ = is_settled_ || is_final;
+  }
+  settled_.notify_all();
+}
+
+}  // namespace larder::share

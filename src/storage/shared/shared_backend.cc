@@ -1,0 +1,161 @@
+#include "storage/shared/shared_backend.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "storage/operation.h"
+#include "storage/shared/real_share_driver.h"
+#include "storage/shared/share_state.h"
+
+namespace larder {
+namespace {
+
+using share::ClientOperation;
+using share::HostedStore;
+
+constexpr std::size_t kLeastArenaBytes = std::size_t{64} << 10;
+constexpr Nanos kStatsAge = std::chrono::milliseconds(100);
+// What the end of a client waits for a host that does not answer, before it drops the connection.
+constexpr std::chrono::seconds kPatience{10};
+constexpr std::chrono::hours kWithoutEnd{24 * 365};
+
+class SharedBackendImpl final : public SharedBackend {
+ public:
+  SharedBackendImpl(const SharedStoreOptions& options, OpenInner open_inner, Executor& executor, Clock& clock,
+                    std::unique_ptr<share::EventWaker> waker)
+      : clock_(clock),
+        gate_("shared", options.queue_limit),
+        waker_(*waker),
+        state_(std::make_shared<share::ShareState>(std::move(waker))),
+        driver_(options, std::move(open_inner), executor, clock, state_, waker_, gate_) {}
+  ~SharedBackendImpl() override {
+    gate_.close();
+    // A client's buffers are its own: the host knows the arena only. So a host that is stuck does not hold them up.
+    if (!gate_.wait_idle(kPatience) && !state_->hosted()) shut_down();
+    (void)gate_.wait_idle(std::chrono::nanoseconds(-1));
+    shut_down();
+  }
+
+  // Once, before all others.
+  [[nodiscard]] Status open(std::chrono::nanoseconds limit) {
+    driver_.start();
+    LARDER_RETURN_IF_ERROR(state_->wait_settled(limit));
+    info_ = state_->info();
+    info_.name = "shared(" + info_.name + ")";
+    return Status::ok();
+  }
+
+  [[nodiscard]] const BackendInfo& info() const override { return info_; }
+  [[nodiscard]] SharedRole role() const override { return state_->role(); }
+  [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
+    LARDER_RETURN_IF_ERROR(check_request(request, done));
+    return submit<ExistsOperation>(std::move(request), std::move(done), &StorageBackend::submit_exists);
+  }
+  [[nodiscard]] Status submit_read(ReadRequest request, ReadDone done) override {
+    LARDER_RETURN_IF_ERROR(check_request(request, done));
+    return submit<ReadOperation>(std::move(request), std::move(done), &StorageBackend::submit_read);
+  }
+  [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override {
+    LARDER_RETURN_IF_ERROR(check_request(request, done));
+    return submit<WriteOperation>(std::move(request), std::move(done), &StorageBackend::submit_write);
+  }
+  [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override {
+    if (!done) return invalid_argument("storage request without a callback");
+    return submit<ClearOperation>(std::move(scope), std::move(done), &StorageBackend::submit_clear);
+  }
+  [[nodiscard]] BackendStats stats() const override {
+    if (const std::shared_ptr<HostedStore> hosted = state_->hosted()) return hosted->inner->stats();
+    BackendStats out = state_->stats(clock_.now(), kStatsAge);
+    out.queued = gate_.in_flight();
+    return out;
+  }
+  [[nodiscard]] Status close(std::chrono::nanoseconds limit) override {
+    gate_.close();
+    if (!gate_.wait_idle(std::max(limit, std::chrono::nanoseconds(0)))) {
+      return deadline_exceeded("storage backend '" + info_.name + "': operations are still in flight");
+    }
+    if (const std::shared_ptr<HostedStore> hosted = state_->hosted()) {
+      LARDER_RETURN_IF_ERROR(hosted->inner->close(limit));
+    }
+    shut_down();
+    return Status::ok();
+  }
+
+ private:
+  template <class Op, class Request, class Done>
+  Status submit(Request request, Done done, Status (StorageBackend::*at_host)(Request, Done)) {
+    if (state_->role() == SharedRole::kHost) {
+      // Held until the inner backend has it: close() comes after.
+      const Result<OperationGate::Ticket> ticket = gate_.enter_inline();
+      if (!ticket.is_ok()) return ticket.status();
+      const std::shared_ptr<HostedStore> hosted = state_->hosted();
+      if (!hosted) return unavailable("the shared store is closed");
+      return ((*hosted->inner).*at_host)(std::move(request), std::move(done));
+    }
+    Result<OperationGate::Ticket> ticket = gate_.enter();
+    if (!ticket.is_ok()) return ticket.status();
+    const auto op = std::make_shared<Op>(std::move(request), std::move(done), std::move(ticket).value());
+    preset_cancelled(*op);
+    const Status posted = state_->post(op);
+    if (!posted.is_ok()) op->disarm();
+    return posted;
+  }
+
+  // Ends the I/O thread, then the inner backend, then the lock.
+  void shut_down() {
+    std::call_once(is_shut_down_, [this] {
+      if (const std::shared_ptr<HostedStore> hosted = state_->hosted()) (void)hosted->inner->close(kWithoutEnd);
+      driver_.stop();
+      const std::shared_ptr<HostedStore> hosted = state_->take_hosted();
+      if (!hosted) return;
+      (void)hosted->inner->close(kWithoutEnd);  // it may have been opened just now
+      state_->set_stats(hosted->inner->stats(), clock_.now());
+    });
+  }
+
+  // constant after open()
+  Clock& clock_;
+  BackendInfo info_;
+
+  OperationGate gate_;  // synchronises itself
+  share::EventWaker& waker_;
+  const std::shared_ptr<share::ShareState> state_;  // likewise
+  share::ShareDriver driver_;                       // likewise
+  std::once_flag is_shut_down_;
+};
+
+Status check_options(const SharedStoreOptions& options) {
+  if (options.arena_bytes < kLeastArenaBytes) {
+    return invalid_argument("a shared store's arena has at least " + std::to_string(kLeastArenaBytes) + " bytes");
+  }
+  if (options.max_clients < 1 || options.max_clients > 4096) {
+    return invalid_argument("a shared store takes 1 to 4096 clients, not " + std::to_string(options.max_clients));
+  }
+  if (options.queue_limit < 1) return invalid_argument("a shared store's queue takes at least one operation");
+  return Status::ok();
+}
+
+}  // namespace
+
+std::string_view shared_role_name(SharedRole role) {
+  switch (role) {
+    case SharedRole::kSeeking: return "seeking";
+    case SharedRole::kHost: return "host";
+    case SharedRole::kClient: return "client";
+  }
+  return "?";
+}
+
+Result<std::unique_ptr<SharedBackend>> open_shared_store(const SharedStoreOptions& options, OpenInner open_inner,
+                                                         Executor& executor, Clock& clock) {
+  LARDER_RETURN_IF_ERROR(check_options(options));
+  if (!open_inner) return invalid_argument("a shared store needs a way to open the inner store");
+  auto waker = std::make_unique<share::EventWaker>();
+  if (waker->descriptor() < 0) return unavailable("shared store: no eventfd: too many open files?");
+  auto backend = std::make_unique<SharedBackendImpl>(options, std::move(open_inner), executor, clock, std::move(waker));
+  LARDER_RETURN_IF_ERROR(backend->open(options.open_limit));
+  return std::unique_ptr<SharedBackend>(std::move(backend));
+}
+
+}  // namespace larder

@@ -1,0 +1,2 @@
+// A program of a project that has Larder in it.
+int main() { return 0; }

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Larder as others use it: installed, and as a part of another project.
+
+    run.py --build BUILD [--source SOURCE]
+
+1. Configures a project that has Larder in it by add_subdirectory(), and looks at what its own targets are compiled
+   with.
+2. Installs the library and the core of BUILD into a prefix, moves that, and compiles and runs programs against it: with
+   find_package() in CMake and with pkg-config.
+Everything lies in BUILD/package_test, and stays there after a failure. Needs liblarder.so and liblarder_core.a built.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def run(*command, expect=0, **options):
+    """The output; ends the test with it if the exit code is another one."""
+    words = [str(word) for word in command]
+    result = subprocess.run(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **options)
+    if result.returncode != expect:
+        sys.exit(f"FAILED ({result.returncode}): {' '.join(words)}\n{result.stdout}")
+    return result.stdout
+
+
+def need(condition, text):
+    if not condition:
+        sys.exit("FAILED: " + text)
+
+
+def install(build, work):
+    """A prefix that is not where it was installed to: nothing in it may name that place."""
+    for component in ("library", "core"):
+        run("cmake", "--install", build, "--prefix", work / "installed", "--component", component)
+    prefix = work / "prefix"
+    (work / "installed").rename(prefix)
+    for path in prefix.rglob("*"):
+        if path.suffix in (".cmake", ".pc", ".h"):
+            text = path.read_text()
+            for place in (work, build):
+                need(str(place) not in text, f"{path} names {place}")
+    return prefix
+
+
+def run_programs(folder, work, environment=None):
+    """c_store, twice: the second time everything is there from the start."""
+    store = work / "store"
+    shutil.rmtree(store, ignore_errors=True)
+    for first in (0, 4):
+        text = run(folder / "c_store", store, env=environment)
+        need(f"opening 1: the store can resume after {first} of 4 pages" in text, "c_store said:\n" + text)
+        need("opening 2: the store can resume after 4 of 4 pages" in text, "c_store said:\n" + text)
+        need(text.count("the same bytes") == 2, "c_store said:\n" + text)
+
+
+def check_find_package(prefix, source, work):
+    folder = work / "consumer"
+    run("cmake", "-G", "Ninja", "-S", HERE / "consumer", "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}",
+        "-DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF", f"-DLARDER_EXAMPLES={source}/examples")
+    run("cmake", "--build", folder)
+    run(folder / "headers_in_cxx")
+    run_programs(folder, work)
+    text = run(folder / "embed_cache")
+    need("0 of 256 tokens reused" in text and "192 of 256 tokens reused" in text, "embed_cache said:\n" + text)
+    print("ok   find_package: larder::larder from C11 and C++11, larder::core from C++20")
+
+
+def check_pkg_config(prefix, source, work):
+    if shutil.which("pkg-config") is None:
+        print("LEFT OUT: pkg-config is not installed")
+        return
+    found = list(prefix.rglob("larder.pc"))
+    need(len(found) == 1, f"one larder.pc is expected, not {found}")
+    environment = dict(os.environ, PKG_CONFIG_PATH=str(found[0].parent))
+    flags = run("pkg-config", "--cflags", "--libs", "larder", env=environment).split()
+    folder = work / "pkg_config"
+    folder.mkdir()
+    run("cc", "-std=c11", "-pedantic", "-Wall", "-Werror", source / "examples/c_store.c", *flags, "-o",
+        folder / "c_store")
+    library = run("pkg-config", "--variable=libdir", "larder", env=environment).strip()
+    run_programs(folder, work, dict(os.environ, LD_LIBRARY_PATH=library))
+    print("ok   pkg-config: c_store.c")
+
+
+def check_parent(source, work):
+    folder = work / "parent"
+    run("cmake", "-G", "Ninja", "-S", HERE / "parent", "-B", folder, "-DCMAKE_BUILD_TYPE=MinSizeRel",
+        f"-DLARDER_SOURCE={source}")
+    commands = {}
+    for entry in json.loads((folder / "compile_commands.json").read_text()):
+        if entry["file"].endswith("parent/main.cc"):
+            commands["with_core" if "with_core.dir" in entry["command"] else "alone"] = entry["command"].split()
+    own = ["-Os", "-DPARENT_OWN", "-std=gnu++14", "-o"]
+    need(commands["alone"][1:5] == own, "flags of a target of its own: " + " ".join(commands["alone"]))
+    with_core = commands["with_core"]
+    others = [word for word in with_core[1:with_core.index("-o")] if word not in ("-Os", "-DPARENT_OWN")]
+    need(others == [f"-I{source}/src", "-std=gnu++20"], "flags of one that links larder::core: " + " ".join(with_core))
+    print("ok   add_subdirectory: nothing of the project around it is changed")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, required=True)
+    parser.add_argument("--source", type=pathlib.Path, default=HERE.parent.parent)
+    arguments = parser.parse_args()
+    build, source = arguments.build.resolve(), arguments.source.resolve()
+    work = build / "package_test"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    check_parent(source, work)
+    prefix = install(build, work)
+    check_find_package(prefix, source, work)
+    check_pkg_config(prefix, source, work)
+    shutil.rmtree(work)  # after a failure it stays
+
+
+main()

@@ -1,0 +1,365 @@
+"""Faults of a store under the real SGLang: a hang, errors, short answers, kill -9, a full disk, detach under load.
+
+After every fault: all of SGLang's storage threads live, the next tries give the right bytes, no host page is lost,
+and memory stays flat.
+"""
+
+import contextlib
+import random
+import threading
+import time
+
+import pytest
+from rig import cases, faults, holes, larder_backend, world
+from rig.holes import ALL, NOTHING
+
+MOODS = ("hang", "error", "silent", "wrong")
+FAULTS_OF_READERS = [(call, mood) for call in ("exists", "read") for mood in MOODS] + [("read", "short")]
+AT_ONCE = 4.0  # seconds: SGLang waits no longer than this where a timeout of 0.25 s is set; a busy machine included
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """The compiled moody backend."""
+    return faults.compile_library(tmp_path_factory.mktemp("moody"))
+
+
+@pytest.fixture
+def moody(library, tmp_path):
+    """A store that is fine, so far; whatever hangs in it ends with the test."""
+    store = faults.Moody(library, tmp_path)
+    yield store
+    store.settle()
+
+
+def timed(action, *args):
+    """Does `action`; returns its result and the seconds it took."""
+    begin = time.monotonic()
+    return action(*args), time.monotonic() - begin
+
+
+def backup(w, tokens):
+    """A request that computed `tokens` has ended; waits for the backup."""
+    w.insert(tokens)
+    w.wait_backup()
+
+
+def unused(w):
+    """Returns what `host_pages` says of empty pools."""
+    return dict.fromkeys(faults.host_pages(w), 0)
+
+
+# -- one fault at a time -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["mha", "mamba_swa"])
+@pytest.mark.parametrize("call,mood", FAULTS_OF_READERS)
+def test_a_query_or_read_that_fails(moody, kind, call, mood):
+    """The prefetch ends as a miss, in time; then the request computes the prompt, and the next one finds it all."""
+    with world.World(moody.backend(), kind=kind) as w:
+        tokens = holes.prompt(w)
+        backup(w, tokens)
+        w.flush()
+        moody.mood(mood, call)
+        # A store that claims to have what it has is right, so that one is asked for something else.
+        asked = cases.tokens_of(6, w.page_size, start=70000) if (call, mood) == ("exists", "wrong") else tokens
+        fetched, seconds = timed(w.prefetch, asked)
+        assert fetched == 0 and seconds < AT_ONCE
+        assert moody[f"calls_{call}"] > 0
+        faults.expect_sound(w, unused(w))
+        moody.settle()
+        backup(w, tokens)
+        w.flush()
+        assert holes.look(w, tokens) == ALL
+        faults.expect_alive(w)
+
+
+@pytest.mark.parametrize("kind", ["mha", "mamba_swa"])
+@pytest.mark.parametrize("mood", ["hang", "error", "silent", "short"])
+def test_a_write_that_fails(moody, kind, mood):
+    """The backup ends in time, holds nothing, and is done again without SGLang: the next prefetch hits fully."""
+    with world.World(moody.backend(), kind=kind) as w:
+        tokens = holes.prompt(w)
+        moody.mood(mood, "write")
+        _, seconds = timed(backup, w, tokens)
+        assert seconds < AT_ONCE
+        assert moody["objects"] == 0
+        used = faults.host_pages(w)
+        assert used["kv"] == 6 * w.page_size
+        faults.expect_sound(w, used)
+        w.flush()  # the host's memory is poisoned: what is stored later has to be a copy
+        moody.settle()
+        faults.wait_retries(w)
+        assert holes.look(w, tokens) == ALL
+
+
+def test_a_read_that_hangs_never_writes_to_host_memory_that_was_given_back(moody):
+    """The bytes of a read that ends late go nowhere: SGLang may have given the host's page to another prompt."""
+    with world.World(moody.backend()) as w:
+        tokens = holes.prompt(w)
+        backup(w, tokens)
+        w.flush()
+        moody.mood("hang", "read")
+        assert w.prefetch(tokens) == 0
+        faults.until(lambda: moody["hung"] == 1, "the begin of the hang")
+        faults.poison_host(w)
+        moody.settle()
+        backup_of_another = cases.tokens_of(3, w.page_size, start=50000)
+        assert faults.host_is_poison(w)
+        backup(w, backup_of_another)
+        w.check(backup_of_another, pages=3)
+
+
+def test_more_hanging_calls_than_the_store_has_threads(moody):
+    """All threads of the store are stuck: each further prefetch and backup still ends in time; then all is well."""
+    with world.World(moody.backend()) as w:
+        prompts = [cases.tokens_of(2, w.page_size, start=10000 * n) for n in range(1, 8)]
+        backup(w, prompts[0])
+        w.flush()
+        moody.mood("hang")
+        for tokens in prompts:
+            fetched, seconds = timed(w.prefetch, tokens)
+            assert fetched == 0 and seconds < AT_ONCE
+            _, seconds = timed(backup, w, tokens)
+            assert seconds < AT_ONCE
+        assert moody["hung"] >= 2
+        faults.expect_sound(w, {"kv": len(prompts) * 2 * w.page_size})
+        moody.settle()
+        faults.wait_retries(w)
+        w.flush()
+        faults.wait_breakers(w)
+        for tokens in prompts:
+            faults.retry_until(w, tokens, 2)
+
+
+def test_a_slow_store(moody):
+    """Calls that take 20 ms each are in time: nothing is lost."""
+    moody.mood("slow")
+    cases.round_trip(moody.backend(timeout_seconds=5, put_timeout_seconds=5), kind="mamba_swa")
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def fault_round(w, moody, number):
+    """One request in a sick store: computed, backed up, forgotten, asked for; every second round is without fault."""
+    tokens = cases.tokens_of(4, w.page_size, start=20000 * (number % 5))
+    moods = ("error", "silent", "short", "wrong")
+    if number % 2:
+        moody.mood(moods[number // 2 % 4], ("read", "write")[number // 8 % 2])
+    backup(w, tokens)
+    w.flush()
+    given = holes.look(w, tokens)
+    assert given.is_right
+    moody.mood("fine")
+    if number % 20 == 19:
+        w.clear()
+    return given.pages
+
+
+def test_memory_is_flat_over_many_faults(moody):
+    """200 rounds: after the first 60 the process does not grow; both hits and misses were among them."""
+    with world.World(moody.backend(), pages=12) as w:
+        given, sizes = [], []
+        for number in range(200):
+            given.append(fault_round(w, moody, number))
+            if number % 20 == 19:
+                sizes.append(faults.resident())
+        w.flush()
+        faults.expect_sound(w, unused(w))
+        print(f"KiB every 20 rounds: {sizes}")
+        assert max(sizes[6:]) - max(sizes[:3]) < 2048, f"KiB every 20 rounds: {sizes}"
+        assert {0, 4} <= set(given)
+        assert sum(w.store.troubles().values()) >= 10
+
+
+# -- kill -9 -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind,seed", [("mha", 1), ("mamba_swa", 2), ("mha", 3), ("mamba_swa", 4)])
+def test_kill_9_during_backup(tmp_path, kind, seed):
+    """What a killed server leaves behind is opened at once, and gives right bytes; what was backed up is all there."""
+    chance = random.Random(seed)
+    backend = larder_backend.describe(tmp_path / "store", max_size="64M")
+    done = faults.kill_while_backing_up(backend, kind, chance.randint(3, 8), chance.random() * 0.02)
+    print(f"seed {seed}: killed after {done} prompts")
+    with world.World(backend, kind=kind) as w:
+        given = look_at_all(w, [faults.prompt_of(w, number) for number in range(done + 2)])
+        assert given[:done] == [ALL] * done
+        assert all(one.is_right for one in given)
+        tokens = faults.prompt_of(w, 900)
+        backup(w, tokens)
+        w.flush()
+        assert holes.look(w, tokens) == ALL
+
+
+# -- a full disk -------------------------------------------------------------------------------------------------------
+
+
+def fill_up(w, prompts):
+    """Requests that computed `prompts` have ended, one after the other."""
+    for tokens in prompts:
+        backup(w, tokens)
+        w.flush()
+
+
+def look_at_all(w, prompts):
+    """Returns what is given back of each prompt."""
+    given = []
+    for tokens in prompts:
+        given.append(holes.look(w, tokens))
+        w.flush()
+    return given
+
+
+@pytest.mark.parametrize(
+    "disk,segment_size,serves",
+    [(faults.small_disk, "256K", True), (faults.file_size_limit, "auto", False)],
+    ids=["no space", "no large files"],
+)
+def test_a_full_disk(tmp_path, disk, segment_size, serves):
+    """Backups to a full disk end as usual, what the disk holds is served, and nothing else.
+
+    With room again the store writes what it has kept by itself: only what it had to evict is gone.
+    """
+    with contextlib.ExitStack() as stack:
+        folder, make_room = stack.enter_context(disk(tmp_path))
+        backend = larder_backend.describe(folder / "store", max_size="64M", segment_size=segment_size)
+        w = stack.enter_context(world.World(backend))
+        prompts = [cases.tokens_of(6, w.page_size, start=10000 * n) for n in range(1, 31)]
+        fill_up(w, prompts)
+        assert faults.stats(w)["retry"]["taken"] + faults.stats(w)["store"]["evicted"] > 0
+        given = look_at_all(w, prompts)
+        assert (ALL in given) == serves and NOTHING in given
+        assert all(one.is_right for one in given)
+        faults.expect_sound(w, unused(w))
+        make_room()
+        faults.wait_retries(w)
+        given = look_at_all(w, prompts)
+        assert all(one.is_right for one in given) and given[-1] == ALL
+        store = faults.stats(w)["store"]
+        assert store["pages"] == 6 * len(prompts) - store["evicted"]
+        assert given.count(ALL) >= len(prompts) - store["evicted"]
+        faults.expect_sound(w, unused(w))
+
+
+def test_a_store_at_its_limit(tmp_path):
+    """The store's own limit is no fault: what was used longest ago goes, the newest is there."""
+    with world.World(larder_backend.describe(tmp_path / "store", max_size="4M", segment_size="512K")) as w:
+        prompts = [cases.tokens_of(6, w.page_size, start=10000 * n) for n in range(1, 121)]
+        fill_up(w, prompts)
+        assert faults.stats(w)["store"]["evicted"] > 0
+        assert faults.stats(w)["store"]["physical_bytes"] <= 4_000_000
+        assert holes.look(w, prompts[-1]) == ALL
+        w.flush()
+        assert holes.look(w, prompts[0]).is_right
+        faults.expect_alive(w)
+
+
+# -- detach and attach under load --------------------------------------------------------------------------------------
+
+
+def test_detach_while_operations_are_on_their_way(moody):
+    """What happens when a server is told to end: SGLang's route demands an idle scheduler, its exit hook does not.
+
+    Backups and a prefetch are queued and running in a slow store.  The detach ends them; attached again, the store
+    gives what had been stored, with the right bytes, and takes the rest.
+    """
+    config = {"timeout_seconds": 5, "put_timeout_seconds": 5}
+    with world.World(moody.backend(**config)) as w:
+        tokens = holes.prompt(w)
+        backup(w, tokens)
+        w.flush()
+        moody.mood("slow")
+        others = [cases.tokens_of(2, w.page_size, start=10000 * n) for n in range(1, 6)]
+        for other in others:
+            w.insert(other)
+        faults.begin_prefetch(w, tokens)
+        faults.until(lambda: w.step() or w.cache.ongoing_backup, "the begin of a backup")
+        (done, words), seconds = timed(w.cache.detach_storage_backend)
+        assert done, words
+        assert seconds < faults.WAIT and faults.threads(w) == [] and moody["open"] == 0
+        assert not w.cache.ongoing_prefetch and not w.cache.ongoing_backup
+        computed = 2 * len(others) * w.page_size  # stays on the host; SGLang may lose the tail of an ended prefetch
+        assert computed <= faults.host_pages(w)["kv"] <= computed + len(tokens)
+        moody.settle()
+        w.attach(moody.backend(**config))
+        w.flush()
+        assert holes.look(w, tokens) == ALL
+        for other in others:
+            backup(w, other)
+            w.flush()
+            assert holes.look(w, other).pages == 2
+            w.check(other, pages=2)
+        faults.expect_alive(w)
+
+
+def test_detach_while_the_store_hangs(moody):
+    """The detach does not wait for a store that hangs, and a new one works beside it; the old one ends when it can."""
+    with world.World(moody.backend()) as w:
+        tokens = holes.prompt(w)
+        backup(w, tokens)
+        w.flush()
+        moody.mood("hang", "read")
+        assert w.prefetch(tokens) == 0
+        assert moody["hung"] == 1
+        _, seconds = timed(w.detach)
+        assert seconds < 10 and faults.threads(w) == []
+        moody.mood("slow", "read")  # the call that hangs ends with the mood it began with
+        w.attach(moody.backend(timeout_seconds=5))
+        w.flush()
+        assert holes.look(w, tokens) == ALL
+        moody.settle()
+        faults.expect_alive(w)
+
+
+def test_calls_of_other_threads_while_the_backend_is_closed(tmp_path):
+    """Storage threads call all the time while the backend is closed and attached again, ten times, on one directory.
+
+    Every call returns: a bool per page, nothing raised; after the close all of them are misses.
+    """
+    backend = larder_backend.describe(tmp_path / "store", max_size="64M")
+    with world.World(backend) as w:
+        tokens = holes.prompt(w)
+        backup(w, tokens)
+        w.flush()
+        for _ in range(10):
+            load = faults.Load(w, count=3)
+            load.start()
+            faults.until(lambda: min(load.calls) > 20, "the load")
+            storage = w.store
+            w.detach()
+            assert not any(storage.batch_set_v1(load.keys, load.indices[0]))
+            load.stop()
+            assert load.failures == []
+            assert load.hits > 0
+            w.attach(backend)
+        assert holes.look(w, tokens) == ALL
+        assert threading.active_count() < 30
+        faults.expect_alive(w)
+
+
+def test_inserts_and_prefetches_around_detach_and_attach(tmp_path):
+    """SGLang goes on with requests while the store comes and goes; what was stored with a store is there at the end."""
+    backend = larder_backend.describe(tmp_path / "store", max_size="64M")
+    chance = random.Random(7)
+    with world.World(backend) as w:
+        stored = []
+        for number in range(24):
+            tokens = cases.tokens_of(2, w.page_size, start=10000 * (number + 1))
+            backup(w, tokens)
+            if w.store is not None:
+                stored.append(tokens)
+            w.flush()
+            if chance.random() < 0.3:
+                w.detach() if w.store is not None else w.attach(backend)
+            given = holes.look(w, chance.choice(stored))
+            assert given.is_right and given.pages == (2 if w.store is not None else 0)
+            w.flush()
+        if w.store is None:
+            w.attach(backend)
+        for tokens in stored:
+            cases.expect_restored(w, tokens, 2)
+            w.flush()
+        assert 5 < len(stored) < 24
+        faults.expect_sound(w, unused(w))

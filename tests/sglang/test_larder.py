@@ -1,0 +1,70 @@
+"""Larder behind the real SGLang: every case of the rig, and what other backends get wrong."""
+
+import pytest
+from rig import cases, larder_backend, ranks, world
+from sglang.srt.mem_cache.hicache_storage import PoolTransferResult
+
+
+class TestLarder(cases.CacheCases):
+    """All model kinds, layouts and tree cores: backup, flush, prefetch, load-back; ranks share one store."""
+
+    RANK_KINDS = ("mha", "mamba", "mla", "mla_mamba")
+
+    def backend(self, name, folder):
+        return larder_backend.describe(folder / str(abs(hash(name))))
+
+
+def pages_stored(directory):
+    """Returns how many pages the file store in `directory` has, of all pools and ranks."""
+    import larder
+
+    with larder.Store("file", {"directory": str(directory), "staging_bytes": "1Mi"}) as store:
+        return store.stats()["store"]["pages"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize(
+    "kind,shared,own",
+    [
+        ("mha", 0, 6),  # six pages of KV on each rank
+        ("mla", 6, 0),  # six pages of KV, the same on all ranks
+        ("mla_mamba", 6, 2),  # and the states of two nodes on each rank
+    ],
+)
+def test_what_ranks_have_in_common_is_stored_once(tmp_path, kind, shared, own, count):
+    backend = larder_backend.describe(tmp_path / "store")
+    restored = ranks.run(count, cases.ranks_round_trip, [(kind, backend)])
+    cases.expect(restored, [[6]] * count, "pages restored per rank")
+    cases.expect(pages_stored(tmp_path / "store"), shared + own * count, "pages in the store")
+
+
+def holes_per_rank(rank, count, group, backend):
+    """A prompt of 6 pages with states after pages 2, 4 and 6; rank r then loses the state after page 2r + 2.
+
+    Returns how many pages this rank restores: what is left on every rank.
+    """
+    world.quiet()
+    with world.World(backend, kind="mamba", tp_rank=rank, tp_size=count, group=group) as w:
+        tokens = cases.tokens_of(6, w.page_size)
+        for pages in (2, 4, 6):
+            w.insert(tokens[: pages * w.page_size])
+        w.flush()
+        real = w.store.batch_exists_v2
+
+        def with_a_hole(keys, transfers=None, extra_info=None):
+            found = real(keys, transfers, extra_info)
+            lost = 6 - 2 * rank
+            return PoolTransferResult(
+                found.kv_hit_pages,
+                found.extra_pool_hit_pages,
+                [length for length in found.restorable_prefix_pages if length != lost],
+            )
+
+        w.store.batch_exists_v2 = with_a_hole
+        return w.restore(tokens)
+
+
+def test_ranks_agree_on_a_length_that_each_of_them_can_restore(tmp_path):
+    """Rank 0 has states after 2 and 4 pages, rank 1 after 2 and 6: both restore 2, not the smaller maximum 4."""
+    restored = ranks.run(2, holes_per_rank, larder_backend.describe(tmp_path / "store"))
+    cases.expect(restored, [2, 2], "pages restored per rank")

@@ -1,0 +1,1 @@
+"""Parts of tools/bench_sglang.py: host (pools), sides (the backends), measure (turns and clocks), report (text)."""
