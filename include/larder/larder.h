@@ -118,6 +118,12 @@ typedef struct larder_store_options {
  * LARDER_CONFLICT: another process has it. LARDER_UNAVAILABLE: cannot be reached, read or written. */
 LARDER_API larder_code larder_store_open(const larder_store_options* options, larder_store** store,
                                          larder_error* error);
+/* Registers more memory in which payloads will mostly lie, as larder_store_options.memory does: an engine's pools may
+ * come into being after the store. It has to live until larder_store_close(). Of use with `zero_copy`; transfers work
+ * without. LARDER_UNSUPPORTED: nothing to gain with this backend or system. LARDER_OVERLOADED: the system refuses,
+ * mostly by its limit of locked memory. */
+LARDER_API larder_code larder_store_add_memory(larder_store* store, const larder_segment* memory, size_t memory_count,
+                                               larder_error* error);
 /* Ends what waits, waits for what the disk works on (at most timeout_seconds; 0: the store's own), then frees the
  * handle. LARDER_DEADLINE_EXCEEDED: something still runs and keeps the memory it was lent; the handle stays, and may be
  * closed again. Close its namespaces before. */

@@ -84,6 +84,23 @@ class Store {
     }
   }
 
+  void add_memory(const std::vector<std::tuple<uint64_t, uint64_t>>& regions) {
+    const Inside<StoreState> inside(state_);
+    std::vector<larder_segment> memory;
+    for (const auto& [address, size] : regions) {
+      memory.push_back({reinterpret_cast<void*>(address), size});
+    }
+    larder_error error{};
+    larder_code code = LARDER_OK;
+    {
+      const nb::gil_scoped_release released;  // pinning gigabytes takes a while
+      code = larder_store_add_memory(state_->handle, memory.data(), memory.size(), &error);
+    }
+    if (code != LARDER_OK) {
+      raise_error(code, error);
+    }
+  }
+
   void clear(double timeout_seconds) {
     const Inside<StoreState> inside(state_);
     larder_error error{};
@@ -427,6 +444,7 @@ NB_MODULE(_native, m) {
                     const nb::object&>(),
            nb::arg("backend"), nb::arg("config"), nb::arg("memory"), nb::arg("log").none())
       .def("close", &Store::close, nb::arg("timeout"))
+      .def("add_memory", &Store::add_memory, nb::arg("regions"))
       .def("clear", &Store::clear, nb::arg("timeout"))
       .def("text", &Store::text, nb::arg("metrics"));
 

@@ -91,6 +91,14 @@ class Store:
         """The statistics as Prometheus text."""
         return self._native.text(True)
 
+    def add_memory(self, regions: Sequence[tuple[int, int]]) -> None:
+        """Registers more (address, size) regions in which payloads mostly lie: of use with the option `zero_copy`.
+
+        They have to live until :meth:`close`. Raises Error UNSUPPORTED where the backend or the system gains nothing by
+        it, OVERLOADED where the system refuses (its limit of locked memory); transfers work all the same.
+        """
+        self._native.add_memory(list(regions))
+
     def clear(self, timeout: Optional[float] = None) -> None:
         """Drops every page of every space. Raises Error UNSUPPORTED if the backend cannot."""
         self._native.clear(timeout or 0.0)

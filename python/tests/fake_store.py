@@ -39,6 +39,7 @@ class FakeStore:
             if name not in known:
                 raise larder.Error(larder.Code.INVALID_ARGUMENT, f"unknown option {name}; known: {sorted(known)}")
         self.backend, self.config = backend, config
+        self.memory = list(memory)
         self.pages = {}
         self.parents = {}
         self.lock = threading.Lock()
@@ -60,6 +61,11 @@ class FakeStore:
 
     def metrics(self):
         return "larder_storage_pages 1\n" if self.stats() else ""
+
+    def add_memory(self, regions):
+        demand(not self.is_closed, "the store is closed")
+        demand(all(address > 0 and size > 0 for address, size in regions), "regions")
+        self.memory.extend(regions)
 
     def close(self, timeout=None):
         demand(all(space.is_closed for space in self.spaces), "spaces are open")

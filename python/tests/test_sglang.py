@@ -61,6 +61,24 @@ def test_pages_come_back_from_every_kind_of_pool(make_storage, kind):
     assert [pool.page(p) for p in there if p not in back] == [a for p, a in zip(there, after) if p not in back]
 
 
+@pytest.mark.parametrize("make_pool", [HostPool, LayerFirstPool, StatePool])
+def test_zero_copy_lends_the_host_pools_memory_once(make_storage, make_pool):
+    if not make_storage.is_fake:
+        pytest.skip("needs the fake store")
+    pool = make_pool(pages=12)
+    storage = make_storage({"kv": pool}, zero_copy=True)
+    storage.register_mem_host_pool_v2(pool, "kv")
+    regions = sorted(storage._store.memory)
+    layout = storage._spaces._pools["kv"].layout
+    pages = [piece for slot in range(0, layout.slots, layout.slots_per_page) for piece in layout.addresses(slot)]
+    assert all(any(at <= a and a + n <= at + size for at, size in regions) for a, n in pages)
+    assert sum(size for _, size in regions) == sum(n for _, n in pages)  # nothing twice, nothing beyond
+
+
+def test_staged_transfers_need_no_memory_of_the_host_pools(fake_storage):
+    assert fake_storage._store.memory == []
+
+
 def test_layer_first_pages_lie_in_flat_order(make_storage):
     """So the same page can be read with and without interface_v1."""
     pool = LayerFirstPool()

@@ -228,6 +228,21 @@ def test_a_file_store_keeps_pages(tmp_path):
                 assert space.get_pages([larder.Page(key(1), into)]) == [0] and into == data
 
 
+def test_memory_may_be_registered_later(tmp_path):
+    data, into = bytearray(filled(64)), bytearray(64)
+    with larder.Store("file", {"directory": str(tmp_path / "store"), "zero_copy": True}) as store:
+        regions = [(ctypes.addressof(ctypes.c_char.from_buffer(memory)), 64) for memory in (data, into)]
+        try:
+            store.add_memory(regions)
+        except larder.Error as error:  # no io_uring here, or little locked memory
+            assert error.code in (larder.Code.UNSUPPORTED, larder.Code.OVERLOADED)
+        with space_of(store) as space:
+            assert space.put_pages([larder.Page(key(1), data)]) == [0]
+            assert space.get_pages([larder.Page(key(1), into)]) == [0] and into == data
+    with pytest.raises(larder.Error):
+        store.add_memory(regions)
+
+
 def test_a_file_store_belongs_to_one(tmp_path):
     config = {"directory": str(tmp_path / "store")}
     with larder.Store("file", config):

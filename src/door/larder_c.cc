@@ -365,6 +365,15 @@ size_t larder_store_metrics(const larder_store* store, char* text, size_t size) 
   return length;
 }
 
+larder_code larder_store_add_memory(larder_store* store, const larder_segment* memory, size_t memory_count,
+                                    larder_error* error) {
+  if (store == nullptr) return wrong("the store is null", error);
+  if (memory == nullptr && memory_count != 0) return wrong("memory is null, and memory_count is not 0", error);
+  return guarded(error, [&] {
+    return store->store->add_memory({reinterpret_cast<const larder::Segment*>(memory), memory_count});
+  });
+}
+
 larder_code larder_store_clear(larder_store* store, double timeout_seconds, larder_error* error) {
   if (store == nullptr) return wrong("the store is null", error);
   return guarded(error, [&]() -> Status {

@@ -104,11 +104,14 @@ Result<std::unique_ptr<PageStore>> PageStore::open(const StoreOptions& options, 
   core.threads = std::make_unique<ThreadPoolExecutor>("larder-io", kStorageThreads, kStorageQueue);
 
   BackendEnvironment environment{&real_file_system(), core.clock, core.threads.get(), {}};
-  environment.host_memory.push_back(core.arena->memory());
-  for (const Segment& memory : options.memory) environment.host_memory.push_back(memory);
+  const Segment staging = core.arena->memory();
+  core.memory.add({&staging, 1});
+  core.memory.add(options.memory);
   environment.open_metadata = [&core](const MetadataOptions& wanted) { return open_metadata(wanted, *core.clock); };
-  const auto create = [factory, name = options.backend, given = config->backend, environment] {
-    return factory->create(name, given, environment);
+  const auto create = [&core, factory, name = options.backend, given = config->backend, environment] {
+    BackendEnvironment current = environment;
+    current.host_memory = core.memory.regions();
+    return factory->create(name, given, current);
   };
   Result<std::unique_ptr<StorageBackend>> backend =
       config->share_directory.empty() ? create() : open_shared(core, config->share_directory, create);
@@ -186,6 +189,11 @@ void PageStore::get(const PageSpace& space, std::span<CallPage> pages, const Cal
 void PageStore::put(const PageSpace& space, std::span<CallPage> pages, const CallTerms& terms) {
   ++core_.counters.put_calls;
   run<PutCall>(space, pages, terms);
+}
+
+Status PageStore::add_memory(std::span<const Segment> regions) {
+  core_.memory.add(regions);
+  return core_.pipeline->register_memory(regions);
 }
 
 Status PageStore::clear(const PageSpace* space, const CallTerms& terms) {

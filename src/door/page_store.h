@@ -50,6 +50,10 @@ class PageStore {
   // Drops all pages of the space, or of the store (null).
   [[nodiscard]] Status clear(const PageSpace* space, const CallTerms& terms);
 
+  // StoreOptions::memory, later: the engine's memory may come into being after the store. Any thread.
+  // StorageBackend::register_memory().
+  [[nodiscard]] Status add_memory(std::span<const Segment> regions);
+
   [[nodiscard]] std::string stats_json() const;
   [[nodiscard]] std::string metrics_text() const;
   // Refuses new calls, ends what waits, and waits for what the backend works on. kDeadlineExceeded: some still runs;

@@ -52,12 +52,31 @@ struct CallCounters {
   std::atomic<std::uint64_t> calls_late{0}, calls_cancelled{0};  // ended by their deadline, by their flag
 };
 
+// Memory that payloads lie in: the arena and what the engine lends. A store shared between processes may open its
+// backend at any time, with what there is by then.
+class LentMemory {
+ public:
+  void add(std::span<const Segment> regions) LARDER_EXCLUDES(mutex_) {
+    LockGuard guard(mutex_);
+    regions_.insert(regions_.end(), regions.begin(), regions.end());
+  }
+  [[nodiscard]] std::vector<Segment> regions() const LARDER_EXCLUDES(mutex_) {
+    LockGuard guard(mutex_);
+    return regions_;
+  }
+
+ private:
+  mutable RankedMutex mutex_{LockRank::kController};
+  std::vector<Segment> regions_ LARDER_GUARDED_BY(mutex_);
+};
+
 struct StoreCore {
   std::string backend_name;
   StoreLimits limits;
   Clock* clock = nullptr;
   std::unique_ptr<MetricsRegistry> metrics;
   std::unique_ptr<StagingArena> arena;                // its pieces may outlive it
+  LentMemory memory;                                  // what the backend may register
   std::unique_ptr<ThreadPoolExecutor> threads;        // of the backend
   std::unique_ptr<ThreadPoolExecutor> share_threads;  // of what shares it with other processes
   std::unique_ptr<StoragePipeline> pipeline;

@@ -189,6 +189,12 @@ class StorageBackend {
   // under way happens after it, or ends kCancelled.
   [[nodiscard]] virtual Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) = 0;
   [[nodiscard]] virtual BackendStats stats() const = 0;
+  // Payloads will often lie in `regions` from now on: a device that can prepares them once, not at each transfer. They
+  // outlive a close() that ends ok. Any thread, any time; transfers work the same without. kUnsupported: nothing to
+  // gain here; kOverloaded: the system refuses (mostly its limit of locked memory).
+  [[nodiscard]] virtual Status register_memory(std::span<const Segment> /*regions*/) {
+    return unsupported("storage backend '" + info().name + "' does not register memory");
+  }
   // Refuses new operations and waits for those in flight. kDeadlineExceeded: some still run; their buffers stay theirs
   // and close() may be called again. Idempotent.
   [[nodiscard]] virtual Status close(std::chrono::nanoseconds limit) = 0;

@@ -14,6 +14,11 @@ class TestLarder(cases.CacheCases):
         return larder_backend.describe(folder / str(abs(hash(name))))
 
 
+@pytest.mark.parametrize("kind,layout,core", cases.COMBINATIONS)
+def test_the_device_works_on_the_host_pools_themselves(tmp_path, kind, layout, core):
+    cases.round_trip(larder_backend.describe(tmp_path / "store", zero_copy=True), kind=kind, layout=layout, core=core)
+
+
 def pages_stored(directory):
     """Returns how many pages the file store in `directory` has, of all pools and ranks."""
     import larder

@@ -237,6 +237,19 @@ def _holds_draft(name: str, host_pool: Any) -> bool:
 
 # ---- where pages lie ----
 
+
+def memory_of(layout: larder.PageLayout) -> list[tuple[int, int]]:
+    """(address, size) of the memory that the pages lie in, without overlaps; empty for markers."""
+    first, last = layout.addresses(0), layout.addresses(layout.slots - layout.slots_per_page)
+    regions: list[tuple[int, int]] = []
+    for begin, end in sorted((at, after + size) for (at, size), (after, _) in zip(first, last)):
+        if regions and begin <= regions[-1][1]:
+            regions[-1] = (regions[-1][0], max(regions[-1][1], end))
+        else:
+            regions.append((begin, end))
+    return [(begin, end - begin) for begin, end in regions]
+
+
 _Locate = Callable[[int], list[tuple[int, int]]]
 _Found = tuple[Reach, Optional[larder.PageLayout], list[int], bool]
 

@@ -11,7 +11,7 @@ import larder
 from larder.sglang import queries, tensors, transfers
 from larder.sglang.identity import Identity
 from larder.sglang.metrics_page import MetricsPage
-from larder.sglang.pools import ANCHOR, Reach, Unusable, is_split_but_stored_once, map_pool
+from larder.sglang.pools import ANCHOR, MappedPool, Reach, Unusable, is_split_but_stored_once, map_pool, memory_of
 from larder.sglang.settings import Settings, read_settings
 from larder.sglang.spaces import NotReady, OpenSpace, SpaceTable, ranks_of
 from larder.sglang.trouble import Meter, Trouble
@@ -155,6 +155,7 @@ class LarderStorage(HiCacheStorage):
                     logging.WARNING,
                 )
             self._spaces.add_pool(pool)
+            self._lend_memory(name, pool)
             logger.info(
                 "larder: pool %s: %s, %d bytes a page, %s", name, type(host_pool).__name__, pool.page_bytes,
                 pool.reach.value,
@@ -167,6 +168,15 @@ class LarderStorage(HiCacheStorage):
         except Exception as error:
             self._spaces.remove_pool(name)
             self._trouble.note(f"pool {name}", error)
+
+    def _lend_memory(self, name: str, pool: MappedPool) -> None:
+        """Registers the pool's memory with the device, once, where the device works on it itself."""
+        if self._settings.store.get("zero_copy") is not True or pool.layout is None:
+            return
+        try:
+            self._store.add_memory(memory_of(pool.layout))
+        except larder.Error as error:  # transfers work without
+            logger.info("larder: pool %s: its memory is not registered: %s", name, error.message)
 
     # ---- queries ----
 

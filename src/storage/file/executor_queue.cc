@@ -199,7 +199,9 @@ class ExecutorQueue final : public IoQueue {
   ~ExecutorQueue() override { state_->close(); }
 
   [[nodiscard]] Status submit(std::vector<IoOperation> operations) override;
-  bool register_memory(std::span<const Segment> /*regions*/) override { return false; }
+  Status register_memory(std::span<const Segment> /*regions*/) override {
+    return unsupported("registered memory needs io_uring");
+  }
   [[nodiscard]] std::string_view name() const override { return "threads"; }
   [[nodiscard]] std::size_t in_flight() const override { return state_->in_flight(); }
 

@@ -96,6 +96,11 @@ Status FileStore::submit_exists(ExistsRequest request, ExistsDone done) {
   return Status::ok();
 }
 
+Status FileStore::register_memory(std::span<const Segment> regions) {
+  for (Volume& volume : volumes_) LARDER_RETURN_IF_ERROR(volume.io->register_memory(regions));
+  return Status::ok();
+}
+
 Status FileStore::submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) {
   if (!done) return invalid_argument("storage request without a callback");
   if (scope && scope->namespace_digest.is_zero()) return invalid_argument("file store: no namespace has a digest of 0");

@@ -128,6 +128,7 @@ class FileStore final : public StorageBackend {
   [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override;
   [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override;
   [[nodiscard]] BackendStats stats() const override;
+  [[nodiscard]] Status register_memory(std::span<const Segment> regions) override;
   [[nodiscard]] Status close(std::chrono::nanoseconds limit) override;
 
  private:

@@ -47,8 +47,8 @@ class IoQueue {
   virtual ~IoQueue() = default;  // waits for every `done`
   // kOverloaded: the queue's limit; kCancelled: shutting down. On error nothing was taken and no `done` runs.
   [[nodiscard]] virtual Status submit(std::vector<IoOperation> operations) = 0;
-  // Memory that buffers will often lie in (the host pool). Best effort: false if the system refuses. Before first use.
-  virtual bool register_memory(std::span<const Segment> regions) = 0;
+  // StorageBackend::register_memory().
+  [[nodiscard]] virtual Status register_memory(std::span<const Segment> regions) = 0;
   [[nodiscard]] virtual std::string_view name() const = 0;  // "io_uring" | "threads"
   [[nodiscard]] virtual std::size_t in_flight() const = 0;
 };

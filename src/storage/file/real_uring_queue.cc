@@ -174,7 +174,7 @@ class UringQueue final : public IoQueue {
   [[nodiscard]] Status open();
 
   [[nodiscard]] Status submit(std::vector<IoOperation> operations) override LARDER_EXCLUDES(mutex_);
-  bool register_memory(std::span<const Segment> regions) override LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] Status register_memory(std::span<const Segment> regions) override LARDER_EXCLUDES(mutex_);
   [[nodiscard]] std::string_view name() const override { return "io_uring"; }
   [[nodiscard]] std::size_t in_flight() const override { return in_flight_.load(std::memory_order_relaxed); }
 
@@ -214,6 +214,7 @@ class UringQueue final : public IoQueue {
   OperationList waiting_ LARDER_GUARDED_BY(mutex_);
   std::vector<UringOperation*> staged_ LARDER_GUARDED_BY(mutex_);    // in the ring, not yet given to the kernel
   std::vector<RegisteredRegion> regions_ LARDER_GUARDED_BY(mutex_);  // sorted by address
+  bool has_buffer_table_ LARDER_GUARDED_BY(mutex_) = false;          // the kernel's, to be filled
   bool stopping_ LARDER_GUARDED_BY(mutex_) = false;
 
   // Operations between submit() and the end of `done`. Grows under the mutex only.
@@ -384,24 +385,40 @@ const RegisteredRegion* UringQueue::region_of(const Segment& buffer) const {
   return from <= region.size && buffer.size <= region.size - from ? &region : nullptr;
 }
 
-bool UringQueue::register_memory(std::span<const Segment> regions) {
+// The kernel's table is made empty and filled as memory comes: an engine's pools may exist only after the store.
+Status UringQueue::register_memory(std::span<const Segment> regions) {
+  LockGuard guard(mutex_);
   std::vector<RegisteredRegion> cut;
   std::vector<iovec> vectors;
   for (Segment rest : regions) {
     while (rest.size > 0) {
       const std::size_t part = std::min(rest.size, kMaxRegisteredBytes);
-      cut.push_back({rest.data, part, static_cast<int>(vectors.size())});
+      cut.push_back({rest.data, part, static_cast<int>(regions_.size() + vectors.size())});
       vectors.push_back({rest.data, part});
       rest = {rest.data + part, rest.size - part};
     }
   }
-  if (vectors.empty() || vectors.size() > kMaxRegisteredBuffers) return false;
-  std::sort(cut.begin(), cut.end(), [](const auto& a, const auto& b) { return a.data < b.data; });
-  LockGuard guard(mutex_);
-  if (!regions_.empty()) return false;
-  if (io_uring_register_buffers(ring_.get(), vectors.data(), static_cast<unsigned>(vectors.size())) != 0) return false;
-  regions_ = std::move(cut);
-  return true;
+  if (vectors.empty()) return Status::ok();
+  if (regions_.size() + vectors.size() > kMaxRegisteredBuffers) {
+    return overloaded("io_uring takes " + std::to_string(kMaxRegisteredBuffers) + " registered pieces of memory of " +
+                      "at most 1 GiB");
+  }
+  const auto refused = [](const char* what, int error) {
+    return overloaded(std::string("io_uring cannot ") + what + ": " + std::generic_category().message(error) +
+                      " (the limit of locked memory, ulimit -l, or an older kernel)");
+  };
+  if (!has_buffer_table_) {
+    const int answer = io_uring_register_buffers_sparse(ring_.get(), kMaxRegisteredBuffers);
+    if (answer != 0) return refused("make a table of registered memory", -answer);
+    has_buffer_table_ = true;
+  }
+  const int updated =
+      io_uring_register_buffers_update_tag(ring_.get(), static_cast<unsigned>(regions_.size()), vectors.data(), nullptr,
+                                           static_cast<unsigned>(vectors.size()));
+  if (updated != static_cast<int>(vectors.size())) return refused("register memory", updated < 0 ? -updated : ENOMEM);
+  regions_.insert(regions_.end(), cut.begin(), cut.end());
+  std::sort(regions_.begin(), regions_.end(), [](const auto& a, const auto& b) { return a.data < b.data; });
+  return Status::ok();
 }
 
 void UringQueue::run_completions() {

@@ -102,6 +102,9 @@ class StoragePipeline final : public StorageBackend {
   [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override;
   // The inner backend's; `queued` counts those that wait here, too.
   [[nodiscard]] BackendStats stats() const override;
+  [[nodiscard]] Status register_memory(std::span<const Segment> regions) override {
+    return inner_->register_memory(regions);
+  }
   // May take `limit` twice: once for the inner backend, once for callbacks that still run.
   [[nodiscard]] Status close(std::chrono::nanoseconds limit) override;
 

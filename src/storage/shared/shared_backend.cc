@@ -70,6 +70,11 @@ class SharedBackendImpl final : public SharedBackend {
     out.queued = gate_.in_flight();
     return out;
   }
+  // A client's payloads go through its arena.
+  [[nodiscard]] Status register_memory(std::span<const Segment> regions) override {
+    if (const std::shared_ptr<HostedStore> hosted = state_->hosted()) return hosted->inner->register_memory(regions);
+    return unsupported("storage backend '" + info_.name + "': the process that hosts the store does its transfers");
+  }
   [[nodiscard]] Status close(std::chrono::nanoseconds limit) override {
     gate_.close();
     if (!gate_.wait_idle(std::max(limit, std::chrono::nanoseconds(0)))) {
