@@ -3,11 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include <thread>
-
 #include "base/thread_pool.h"
 #include "sim/faulty_backend.h"
 #include "storage/memory/memory_backend.h"
+#include "tests/support/rest.h"
 
 namespace larder {
 namespace {
@@ -120,7 +119,7 @@ class PageStoreTest : public ::testing::TestWithParam<bool> {  // zero copy
     const TimePoint end = real_clock().now() + std::chrono::seconds(20);
     while (!holds()) {
       if (real_clock().now() > end) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      rest();
     }
     return true;
   }
@@ -128,7 +127,7 @@ class PageStoreTest : public ::testing::TestWithParam<bool> {  // zero copy
   void when_hung(std::function<void()> then) {
     EXPECT_TRUE(helper_
                     .post([this, then = std::move(then)] {
-                      while (faulty_->hung() == 0) std::this_thread::yield();
+                      while (faulty_->hung() == 0) rest();
                       then();
                     })
                     .is_ok());
@@ -202,7 +201,7 @@ TEST_P(PageStoreTest, AFailedGroupIsWrittenLaterIfTheCallAsksForIt) {
   terms.retry = true;
   EXPECT_EQ(count_of(put(0, 5, terms), StatusCode::kOk), 5u);
   faulty_->set_plan({});
-  for (int tries = 0; tries < 100'000 && get(0, 5) < 5; ++tries) std::this_thread::yield();
+  EXPECT_TRUE(comes_true([&] { return get(0, 5) == 5; }));
   EXPECT_EQ(get(0, 5), 5u);
 }
 
@@ -257,7 +256,8 @@ TEST_P(PageStoreTest, AZeroCopyReadIsWaitedFor) {
   CallTerms terms;
   terms.timeout = kSoon;
   when_hung([&] {
-    std::this_thread::sleep_for(2 * kSoon);
+    const TimePoint late = real_clock().now() + 2 * kSoon;
+    while (real_clock().now() < late) rest();
     faulty_->release_hung();
     faulty_->release_all();
   });
