@@ -69,8 +69,8 @@ bool CacheImpl::backup_victims(const std::vector<NodeId>& victims, bool gently) 
 }
 
 bool CacheImpl::start_backup(const std::vector<NodeId>& nodes, bool gently) {
-  if (!host_ || nodes.empty() || !has_room_for_op()) return false;
-  Op& op = new_op(OpKind::kBackup);
+  if (!host_ || nodes.empty() || !ops_.has_room(OpKind::kBackup)) return false;
+  Op& op = ops_.add(OpKind::kBackup);
   TransferRequest copy;
   copy.id = op.id;
   copy.direction = CopyDirection::kDeviceToHost;
@@ -80,7 +80,7 @@ bool CacheImpl::start_backup(const std::vector<NodeId>& nodes, bool gently) {
   }
   if (std::all_of(copy.pairs.begin(), copy.pairs.end(), [](const auto& v) { return v.empty(); })) {
     (void)tree_.finish_op(op.id, false);
-    erase_op(op.id);
+    ops_.erase(op.id);
     return false;
   }
   submit_transfer(op, std::move(copy));
@@ -177,14 +177,14 @@ std::size_t CacheImpl::nodes_that_stores_may_keep(const std::vector<NodeId>& nod
 }
 
 void CacheImpl::enqueue_store_of(std::vector<NodeId> nodes) {
-  const std::size_t count = has_room_for_store() ? nodes_that_stores_may_keep(nodes) : 0;
+  const std::size_t count = ops_.has_room(OpKind::kStore) ? nodes_that_stores_may_keep(nodes) : 0;
   if (count < nodes.size()) unstored_hint_ = true;  // store_unstored() finds the others again
   if (count == 0) return;
   nodes.resize(count);
   auto store = std::make_unique<Store>();
   store->epoch = storage_epoch_;
   prepare_store(*store, nodes);
-  Op& op = new_op(OpKind::kStore);
+  Op& op = ops_.add(OpKind::kStore);
   op.store = std::move(store);
   store_queue_.push_back(op.id);
 }
@@ -291,7 +291,7 @@ void CacheImpl::submit_store(Op& op) {
   ++store.attempts;
   store.submitted = clock_.now();
   ++stores_in_flight_;
-  auto complete = completion_for(op.id);
+  auto complete = ops_.completion_for(op.id);
   if (store.request.groups.empty()) {
     complete(WriteResult{{Status::ok()}});
     return;
@@ -305,7 +305,7 @@ void CacheImpl::submit_store(Op& op) {
 // may have been submitted in time.
 void CacheImpl::cancel_store(Op& op) {
   for (Store::Group& group : op.store->groups) group.pages = 0;
-  completion_for(op.id)(WriteResult{{cancelled("storage was detached")}});
+  ops_.completion_for(op.id)(WriteResult{{cancelled("storage was detached")}});
 }
 
 // Bit 0: nothing of it is left to do. From bit 64 on: which groups are stored, so that one page that cannot be stored
@@ -350,7 +350,7 @@ void CacheImpl::store_done(Op& op, const OutcomeBits& bits) {
   if (!ok && current && store->attempts <= config_.backup_retries) {
     probe(Probe::kBackupRetried);
     // The pages stay locked for the next attempt; a sick disk costs host memory for a bounded time only.
-    Op& again = new_op(OpKind::kStore);
+    Op& again = ops_.add(OpKind::kStore);
     store->not_before = clock_.now() + retry_delay(config_.backup_retry_delay, store->attempts);
     prepare_store(*store, nodes_of(*store));
     again.store = std::move(store);
@@ -423,7 +423,7 @@ void CacheImpl::mark_stored(const Store& store, bool current, bool ok, const Out
 // for it. The pages stay locked: they are leased until the write ends, so the host would gain nothing without them. All
 // stores, not only those that were submitted: that is each rank's own.
 void CacheImpl::abandon_stores() {
-  for (auto& [id, op] : ops_) {
+  for (auto& [id, op] : ops_.all()) {
     if (op.kind != OpKind::kStore || op.is_abandoned) continue;
     kept_by_stores_ -= op.store->blocks;
     kept_by_abandoned_ += op.store->blocks;
@@ -434,8 +434,8 @@ void CacheImpl::abandon_stores() {
 
 // For a flush, and for the device: the tree lets go of the pages, and the buffers remain the write's by its leases.
 void CacheImpl::unlock_abandoned_stores() {
-  if (abandoned_[static_cast<std::size_t>(OpKind::kStore)] == 0) return;
-  for (auto& [id, op] : ops_) {
+  if (ops_.abandoned(OpKind::kStore) == 0) return;
+  for (auto& [id, op] : ops_.all()) {
     if (op.kind != OpKind::kStore || !op.is_abandoned) continue;
     for (Store::Piece& piece : op.store->pieces) tree_.unlock(piece.lock);
   }
@@ -447,13 +447,13 @@ void CacheImpl::pump_stores() {
   for (std::size_t i = store_queue_.size(); i > 0 && stores_in_flight_ < kStoresInFlight; --i) {
     const OpId id = store_queue_.front();
     store_queue_.pop_front();
-    const auto it = ops_.find(id.v);
-    if (it == ops_.end()) continue;
-    if (it->second.store->not_before > now) {
+    Op* const op = ops_.find(id);
+    if (op == nullptr) continue;
+    if (op->store->not_before > now) {
       store_queue_.push_back(id);
       continue;
     }
-    submit_store(it->second);
+    submit_store(*op);
   }
   store_unstored();
 }
@@ -461,7 +461,7 @@ void CacheImpl::pump_stores() {
 // Prefixes that reached the host while no storage was attached, or while too much was in flight.
 void CacheImpl::store_unstored() {
   // No store at all, so that every rank gets here in the same step: when a retry is submitted depends on its clock.
-  if (!storage_ || !unstored_hint_ || live_stores() > 0 || !has_room_for_store()) return;
+  if (!storage_ || !unstored_hint_ || ops_.live(OpKind::kStore) > 0 || !ops_.has_room(OpKind::kStore)) return;
   constexpr std::size_t kBatch = 64;
   const std::vector<NodeId> nodes = tree_.unstored(storage_epoch_, kBatch);
   if (nodes.empty()) {

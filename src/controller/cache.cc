@@ -2,7 +2,6 @@
 #include <span>
 
 #include "base/defect.h"
-#include "base/log.h"
 #include "base/probe.h"
 #include "controller/cache_impl.h"
 
@@ -61,19 +60,21 @@ CacheImpl::CacheImpl(const CacheConfig& config, const CacheParts& parts)
       host_(parts.host),
       transfer_(parts.transfer),
       clock_(*parts.clock),
-      ranks_(parts.ranks),
       scope_(parts.scope),
       chunk_pages_((config.chunked_prefill_tokens + parts.model->page_size - 1) / parts.model->page_size),
       tree_(tree_config_for(*parts.model, config.eviction_policy, config.write_policy == WritePolicy::kWriteBack),
             *this),
-      metrics_(parts.metrics),
-      inbox_(config.max_operations + storage_share() + kMaxExplains + 1) {}
+      ops_({.max_operations = config.max_operations,
+            .rank_plan_wait = config.rank_plan_wait,
+            .rank_plan_limit = config.rank_plan_limit},
+           *parts.clock, parts.ranks, [this](Op& op) { return outcome_of(op); }),
+      metrics_(parts.metrics) {}
 
 // Only copies are waited for, in real time, and nothing new starts: no write, no read, no step of the rank group.
 // Storage operations end in their backend; their buffers are the host pools', which outlive it.
 CacheImpl::~CacheImpl() {
   storage_ = nullptr;
-  for (auto& [id, op] : ops_) {
+  for (auto& [id, op] : ops_.all()) {
     if (!op.explain || !op.explain->done) continue;
     op.explain->report.storage_status = cancelled("the cache is closing");
     op.explain->report.storage_reason = "storage did not answer: the cache is closing";
@@ -85,12 +86,9 @@ CacheImpl::~CacheImpl() {
   }
   requests_.clear();
   for (int i = 0; i < kShutdownLooks && transfer_ && transfer_->in_flight() > 0; ++i) {
-    (void)inbox_.wait_for(kShutdownLook);
-    arrivals_.clear();
-    (void)inbox_.drain(arrivals_);
-    for (const Arrival& arrival : arrivals_) {
-      if (const auto* done = std::get_if<TransferDone>(&arrival.completion)) drop_leases(*done);
-    }
+    ops_.drain(kShutdownLook, [this](Completion& completion) {
+      if (const auto* done = std::get_if<TransferDone>(&completion)) drop_leases(*done);
+    });
   }
 }
 
@@ -158,7 +156,7 @@ void CacheImpl::close_idle_space() {
 }
 
 Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
-  LARDER_RETURN_IF_ERROR(parted_);
+  LARDER_RETURN_IF_ERROR(ops_.parted());
   if (request.tokens.empty()) return invalid_argument("the prompt is empty; send at least one token");
   if (requests_.size() >= config_.max_requests) {
     return overloaded("cache: " + std::to_string(requests_.size()) + " requests are under way, which is the limit");
@@ -192,7 +190,7 @@ Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
 RequestPhase CacheImpl::phase(RequestId id) const {
   const Request* r = find(id);
   if (!r) return RequestPhase::kReady;
-  if (parted_.is_ok()) return r->phase;
+  if (ops_.parted().is_ok()) return r->phase;
   // Nothing that a request waits for will come: its next call says why.
   return r->phase <= RequestPhase::kReady ? RequestPhase::kReady : RequestPhase::kRunning;
 }
@@ -236,7 +234,7 @@ void CacheImpl::release(Request& r) {
 void CacheImpl::finish(RequestId id) {
   Request* r = find(id);
   if (!r) return;
-  if (r->phase == RequestPhase::kRunning && config_.enabled && !r->failed && parted_.is_ok()) {
+  if (r->phase == RequestPhase::kRunning && config_.enabled && !r->failed && ops_.parted().is_ok()) {
     drop_granted(*r);  // a step that was prepared and did not complete may have written there
     // A conflict (the same pages are being loaded by another request) only costs the tail: they are there already.
     (void)commit(*r, r->computed / page_size());
@@ -257,7 +255,7 @@ void CacheImpl::abort(RequestId id) {
 }
 
 Status CacheImpl::restart(RequestId id) {
-  LARDER_RETURN_IF_ERROR(parted_);
+  LARDER_RETURN_IF_ERROR(ops_.parted());
   Request* r = find(id);
   if (!r) return not_found("restart: no such request");
   probe(Probe::kLoadBackFailed);
@@ -270,85 +268,9 @@ Status CacheImpl::restart(RequestId id) {
   return Status::ok();
 }
 
-Op& CacheImpl::new_op(OpKind kind) {
-  const OpId id(kind == OpKind::kExplain ? kFirstExplainId + next_explain_++ : next_op_++);
-  Op op;
-  op.id = id;
-  op.kind = kind;
-  op.attachment = attachment_;
-  ++open_[static_cast<std::size_t>(kind)];
-  return ops_.emplace(id.v, std::move(op)).first->second;
-}
-
-void CacheImpl::erase_op(OpId id) {
-  const auto it = ops_.find(id.v);
-  if (it == ops_.end()) return;
-  --open_[static_cast<std::size_t>(it->second.kind)];
-  if (it->second.is_abandoned) --abandoned_[static_cast<std::size_t>(it->second.kind)];
-  ops_.erase(it);
-}
-
 void CacheImpl::abandon(Op& op) {
-  if (std::exchange(op.is_abandoned, true)) return;
-  ++abandoned_[static_cast<std::size_t>(op.kind)];
-  if (!op.prefetch) return;
+  if (!ops_.abandon(op) || !op.prefetch) return;
   prefetch_blocks_ -= std::exchange(op.prefetch->blocks, 0);  // no share of the next storage's
-}
-
-std::size_t CacheImpl::operations_in_flight() const {
-  std::size_t count = ops_.size();
-  for (const std::size_t abandoned : abandoned_) count -= abandoned;
-  return count;
-}
-
-std::function<void(Completion)> CacheImpl::completion_for(OpId id) {
-  Result<Inbox<Arrival>::Ticket> ticket = inbox_.reserve();
-  // Cannot fail: the inbox has a place for each of max_operations, one for each of stores_aside(), and one for the
-  // operation that follows another while that is still counted. If it did, the completion would be dropped and the
-  // operation would stay in flight, its buffers quarantined: never wrong, only lost.
-  auto place =
-      std::make_shared<Inbox<Arrival>::Ticket>(ticket.is_ok() ? std::move(ticket).value() : Inbox<Arrival>::Ticket{});
-  return [id, place](Completion completion) {
-    if (place->valid()) Inbox<Arrival>::push(std::move(*place), Arrival{id, std::move(completion)});
-  };
-}
-
-bool CacheImpl::apply_arrivals() {
-  arrivals_.clear();
-  if (inbox_.drain(arrivals_) == 0) return false;
-  for (Arrival& arrival : arrivals_) {
-    const auto it = ops_.find(arrival.op.v);
-    if (it == ops_.end()) continue;
-    it->second.completion = std::move(arrival.completion);
-    report(it->second);
-  }
-  return true;
-}
-
-// One rank applies at once; several agree first.
-void CacheImpl::report(Op& op) {
-  if (op.reported) return;
-  op.reported = true;
-  if (!parted_.is_ok() && op.kind != OpKind::kExplain) return;  // the others may know the same number as another's
-  OutcomeBits bits = outcome_of(op);
-  const bool local = !ranks_ || op.kind == OpKind::kExplain;
-  if (local) {
-    agreed_.push_back({op.id, std::move(bits)});
-    return;
-  }
-  refused_.push_back({op.id, std::move(bits)});
-  report_refused();
-}
-
-// The group is full while a slow rank has not applied what the others have; a lost report would leave the operation
-// open on every rank for ever.
-void CacheImpl::report_refused() {
-  std::size_t taken = 0;
-  for (; taken < refused_.size(); ++taken) {
-    const StatusCode answer = ranks_->report(refused_[taken].op, refused_[taken].bits).code();
-    if (answer == StatusCode::kOverloaded || answer == StatusCode::kUnavailable) break;
-  }
-  refused_.erase(refused_.begin(), refused_.begin() + static_cast<std::ptrdiff_t>(taken));
 }
 
 OutcomeBits CacheImpl::outcome_of(Op& op) {
@@ -369,9 +291,9 @@ OutcomeBits CacheImpl::outcome_of(Op& op) {
 }
 
 void CacheImpl::apply(OpId id, const OutcomeBits& bits) {
-  const auto it = ops_.find(id.v);
-  if (it == ops_.end()) return;
-  Op& op = it->second;
+  Op* const found = ops_.find(id);
+  if (found == nullptr) return;
+  Op& op = *found;
   const bool ok = !bits.empty() && (bits[0] & 1);
   // Leases end when the event counts, not when it arrived here: which slots are free must be the same on every rank.
   if (const auto* done = std::get_if<TransferDone>(&op.completion)) drop_leases(*done);
@@ -385,61 +307,17 @@ void CacheImpl::apply(OpId id, const OutcomeBits& bits) {
     case OpKind::kTimer: timer_done(op); break;
     case OpKind::kExplain: explain_done(op); break;
   }
-  erase_op(id);
+  ops_.erase(id);
 }
 
 bool CacheImpl::poll(Nanos wait) {
-  bool changed = apply_arrivals();
-  check_timers();
-  if (!changed && agreed_.empty() && wait > Nanos::zero()) {
-    (void)inbox_.wait_for(wait);
-    changed = apply_arrivals();
-    check_timers();
-  }
-  if (ranks_ && parted_.is_ok()) {
-    report_refused();
-    take_agreed();
-  }
+  const bool changed = ops_.collect(wait);
+  ops_.agree();
   count_store_wait();
-  std::vector<AgreedEvent> events;
-  events.swap(agreed_);
+  const std::vector<AgreedEvent> events = ops_.take_ended();
   for (const AgreedEvent& event : events) apply(event.op, event.bits);
-  if (parted_.is_ok()) pump_stores();
+  if (ops_.parted().is_ok()) pump_stores();
   return changed || !events.empty();
-}
-
-// A follower must not act on this step before it knows what the leader applied in it, or the ranks part for good.
-void CacheImpl::take_agreed() {
-  const bool pending = ops_.size() > open(OpKind::kExplain);
-  const Nanos wait = config_.rank_plan_wait;
-  for (Nanos left = config_.rank_plan_limit;;) {
-    const TimePoint asked = clock_.now();
-    const Status taken = ranks_->take(step_, pending, wait, agreed_);
-    if (taken.is_ok()) break;
-    const bool may_come = taken.code() == StatusCode::kDeadlineExceeded || taken.code() == StatusCode::kOverloaded ||
-                          taken.code() == StatusCode::kUnavailable;
-    Nanos took = clock_.now() - asked;
-    if (may_come && took < wait) {  // a group that does not wait itself
-      (void)inbox_.wait_for(wait - took);
-      took = clock_.now() - asked;
-    }
-    // A machine that slept has given the others no time: one wait counts for two at most. (A clock by hand may stand.)
-    left -= took == Nanos(0) ? wait : std::min(took, 2 * wait);
-    if (left <= Nanos(0) || !may_come) return part_from_ranks(taken);
-    (void)apply_arrivals();  // what the leader waits for may be this rank's report
-    report_refused();
-  }
-  ++step_;
-}
-
-// What this rank would decide alone from now on, the others would not: their tokens would be computed from pages that
-// do not belong together. So it decides nothing any more.
-void CacheImpl::part_from_ranks(const Status& why) {
-  ++counters_.rank_timeouts;
-  parted_ = unavailable("cache: rank " + std::to_string(ranks_->rank()) + " has lost the others at step " +
-                        std::to_string(step_) + " (" + why.message() +
-                        "): end this process and start all ranks of the model anew");
-  log_error("cache", parted_.message());
 }
 
 void CacheImpl::drop_leases(const TransferDone& done) {

@@ -19,11 +19,11 @@
 #include <variant>
 #include <vector>
 
-#include "base/inbox.h"
 #include "controller/cache.h"
 #include "controller/cache_metrics.h"
 #include "controller/checkpoint_plan.h"
-#include "controller/rank_group.h"
+#include "controller/op_table.h"
+#include "controller/operation.h"
 #include "controller/space_table.h"
 
 namespace larder {
@@ -68,99 +68,6 @@ struct Request {
   CachedTokens cached;
 };
 
-enum class OpKind : std::uint8_t { kLoad, kStateCopy, kBackup, kExists, kRead, kStore, kTimer, kExplain };
-inline constexpr std::size_t kOpKindCount = 8;
-
-// A prefetch from its existence query to its adoption. Outlives its request (rule 3: buffers belong to the operation).
-struct Prefetch {
-  std::vector<RequestId> requests;  // who wants it, the one that began it first; empty: all of them were aborted
-  NamespaceId space;
-  SpaceTable::Use space_use;    // none: of an explanation, which is one rank's own
-  std::vector<TokenId> tokens;  // whole pages, up to the last that may be reused
-  std::vector<PageKey> keys;    // of pages [key_from, pages)
-  std::uint64_t key_from = 0;
-  std::uint64_t pages = 0;
-  std::uint64_t base = 0;       // best restore point of the tree when it began
-  std::uint64_t tree_full = 0;  // pages of full the tree had, in whatever tier
-  std::uint64_t full_from = 0;  // from here on pages of full are read: tree_full, or before it (prefetch_counts())
-  std::uint64_t target = 0;     // restore point being fetched
-  std::uint64_t swa_from = 0;   // first window page fetched
-  bool waits_for_room = false;  // reserve_prefetch(): the host has none now, and will have
-  // Keep full in place until the wait is over (timer_done): [0, tree_full) in some tier, [0, full_from) on the host as
-  // far as it is there.
-  LockHandle device_lock, host_lock;
-  std::array<std::vector<HostSlot>, kComponentCount> slots;
-  std::vector<LeasedSlot> leases;
-  std::vector<std::pair<PoolName, std::uint64_t>> items;  // (pool, page) of each read item
-  std::uint64_t blocks = 0;                               // host blocks held, for the capacity limit
-  TimePoint begun;                                        // where the wait that `timer` bounds starts
-  OpId timer;
-  Urgency urgency = Urgency::kWaiting;        // kSpeculative: nobody waits
-  TimePoint deadline = TimePoint::max();      // for the storage's queue: when those that wait go on without
-  std::shared_ptr<std::atomic<bool>> cancel;  // for the storage's queue: `requests` became empty
-  std::uint32_t epoch = 0;                    // of the storage it reads
-  TimePoint read_begun;                       // for the metrics
-  std::uint64_t bytes = 0;                    // of the read, for the metrics
-};
-
-// A write to storage, of one namespace. Its pages are kept on the host (locked and leased), but not on the device: a
-// storage that hangs must not take the device from the engine.
-struct Store {
-  struct Piece {  // pages [begin, end of node) of a path; more than one node once it was split
-    NodeId node;  // locked with all of these pages: the tree forgets none of it, nor merges it with what is around
-    std::uint64_t begin = 0;
-    LockHandle lock;
-  };
-  std::vector<Piece> pieces;  // parents first
-  struct Group {              // of the request
-    std::size_t piece = 0;    // whose pages it has: place in `pieces`
-    std::uint64_t pages = 0;  // of full
-    bool has_window = false;  // of all its pages
-    bool has_state = false;   // at its end
-  };
-  WriteRequest request;  // until it is submitted
-  std::vector<Group> groups;
-  std::vector<LeasedSlot> leases;
-  std::uint64_t blocks = 0;  // that it keeps on the host, counted in kept_by_stores_ or kept_by_abandoned_
-  std::uint32_t attempts = 0;
-  std::uint32_t epoch = 0;
-  TimePoint not_before;  // retry back-off
-  TimePoint submitted;   // for the metrics
-  std::uint64_t bytes = 0;
-};
-
-struct ExplainOp {
-  std::function<void(Explanation)> done;
-  Explanation report;
-  std::vector<PoolPresence> presence;
-  std::uint64_t pages = 0;
-};
-
-using Completion = std::variant<std::monostate, TransferDone, ExistsResult, ReadResult, WriteResult>;
-
-struct Op {
-  OpId id;
-  OpKind kind = OpKind::kLoad;
-  RequestId request;                   // kLoad, kStateCopy; kTimer: who waits for its turn to fetch
-  LockHandle host_lock;                // kLoad: keeps the source
-  std::unique_ptr<Prefetch> prefetch;  // kExists, kRead
-  std::unique_ptr<Store> store;
-  std::unique_ptr<ExplainOp> explain;
-  Completion completion;  // this rank's, once it arrived
-  TimePoint due;          // kTimer
-  OpId guards;            // kTimer: the query or read whose wait it bounds; 0: the wait of `request` for its turn
-  bool reported = false;
-  bool is_abandoned = false;     // its storage was detached, and nobody waits for it: it holds its buffers, no more
-  std::uint32_t attachment = 0;  // which attach gave it its storage
-  std::uint64_t pages = 0;       // kLoad: full pages, for the counter
-  TimePoint begun;               // kLoad: for the metrics
-};
-
-struct Arrival {
-  OpId op;
-  Completion completion;
-};
-
 class CacheImpl final : public Cache, private SlotSink {
  public:
   CacheImpl(const CacheConfig& config, const CacheParts& parts);
@@ -176,9 +83,9 @@ class CacheImpl final : public Cache, private SlotSink {
   void finish(RequestId id) override;
   void abort(RequestId id) override;
   bool poll(Nanos wait) override;
-  void wake() override { inbox_.wake(); }
+  void wake() override { ops_.wake(); }
   bool idle() const override { return ops_.empty() && requests_.empty(); }
-  std::size_t operations_in_flight() const override;
+  std::size_t operations_in_flight() const override { return ops_.live(); }
   std::uint64_t flush() override;
   Status attach_storage(StorageBackend& backend) override;
   void detach_storage() override;
@@ -202,41 +109,7 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] std::uint64_t reusable_pages(const Request& r) const { return (r.prompt - 1) / page_size(); }
   [[nodiscard]] std::uint64_t final_tokens(const Request& r) const;
   void release(Request& r);
-  // Registers an operation; the caller checked that there is room. Its id is the same on every rank, but for kExplain,
-  // which is one rank's own.
-  Op& new_op(OpKind kind);
-  void erase_op(OpId id);
-  [[nodiscard]] std::size_t open(OpKind kind) const { return open_[static_cast<std::size_t>(kind)]; }
   void abandon(Op& op);
-  // Writes to the storage that is attached: those to one that was detached may hang for ever.
-  [[nodiscard]] std::size_t live_stores() const {
-    return open(OpKind::kStore) - abandoned_[static_cast<std::size_t>(OpKind::kStore)];
-  }
-  // Storage may hang. Stores and prefetches each have a quarter of the places, so that copies always find some.
-  [[nodiscard]] std::size_t storage_share() const { return std::max<std::size_t>(1, config_.max_operations / 4); }
-  // Writes to storages that were detached have places of their own, as many as the stores: the next storage finds its
-  // own free, and so do copies. What goes beyond counts like any other store.
-  [[nodiscard]] std::size_t stores_aside() const {
-    return std::min(abandoned_[static_cast<std::size_t>(OpKind::kStore)], storage_share());
-  }
-  // Timers complete nowhere and explanations have places of their own: neither may change what other ranks decide.
-  [[nodiscard]] std::size_t open_ops() const {
-    return ops_.size() - open(OpKind::kTimer) - open(OpKind::kExplain) - stores_aside();
-  }
-  [[nodiscard]] bool has_room_for_op() const { return open_ops() < config_.max_operations; }
-  [[nodiscard]] bool has_room_for_store() const {
-    return has_room_for_op() && open(OpKind::kStore) - stores_aside() < storage_share();
-  }
-  [[nodiscard]] bool has_room_for_prefetch() const {
-    return has_room_for_op() && open(OpKind::kExists) + open(OpKind::kRead) < storage_share();
-  }
-  // A place in the inbox for the op's completion, shared because callbacks must be copyable.
-  [[nodiscard]] std::function<void(Completion)> completion_for(OpId id);
-  bool apply_arrivals();
-  void take_agreed();
-  void part_from_ranks(const Status& why);
-  void report(Op& op);
-  void report_refused();
   [[nodiscard]] OutcomeBits outcome_of(Op& op);
   [[nodiscard]] OutcomeBits store_outcome(const Op& op) const;
   void apply(OpId id, const OutcomeBits& bits);
@@ -301,7 +174,7 @@ class CacheImpl final : public Cache, private SlotSink {
   EvictResult evict_device(ComponentKind c, std::uint32_t slots, VictimRule rule);
   [[nodiscard]] bool could_make_device_room(ComponentKind c, std::uint32_t count) const;
   [[nodiscard]] std::size_t copies_in_flight() const {
-    return open(OpKind::kLoad) + open(OpKind::kStateCopy) + open(OpKind::kBackup);
+    return ops_.open(OpKind::kLoad) + ops_.open(OpKind::kStateCopy) + ops_.open(OpKind::kBackup);
   }
   [[nodiscard]] bool tier_keeps(ComponentKind c) const;  // may this component have host copies?
 
@@ -337,7 +210,6 @@ class CacheImpl final : public Cache, private SlotSink {
   void mark_adopted(NodeId node, const Prefetch& p, std::uint64_t pages);
   void end_prefetch(OpId id, Prefetch& p);
   void timer_done(Op& op);
-  void check_timers();
 
   // ---- backup.cc
   // As the write policy says. What stands at or after page `from` is looked at also beneath a complete copy.
@@ -391,7 +263,6 @@ class CacheImpl final : public Cache, private SlotSink {
   HostPools* const host_;
   TransferEngine* const transfer_;
   Clock& clock_;
-  RankGroup* const ranks_;
   const NamespaceScope scope_;
   const std::uint32_t chunk_pages_;
 
@@ -399,11 +270,8 @@ class CacheImpl final : public Cache, private SlotSink {
   RadixTree tree_;
   SpaceTable spaces_;  // before requests_ and ops_, which use it to their end
   std::unordered_map<std::uint64_t, Request> requests_;
-  std::map<std::uint64_t, Op> ops_;                    // ordered: ranks iterate alike
-  std::array<std::size_t, kOpKindCount> open_{};       // of ops_, by kind
-  std::array<std::size_t, kOpKindCount> abandoned_{};  // of those, Op::is_abandoned
-  std::uint64_t next_request_ = 1, next_op_ = 1, next_explain_ = 1, step_ = 0;
-  Status parted_;                       // not ok: this rank has lost the others
+  OpTable ops_;
+  std::uint64_t next_request_ = 1;
   std::uint32_t running_ = 0;           // requests in kLoading or kRunning
   std::set<std::uint64_t> turn_waits_;  // requests that wait for their turn to fetch
   OpId turn_timer_;                     // for the first of them; 0: none
@@ -420,19 +288,11 @@ class CacheImpl final : public Cache, private SlotSink {
   std::size_t loads_in_flight_ = 0;
   StorageBackend* storage_ = nullptr;
   std::uint32_t storage_epoch_ = 0;
-  std::uint32_t attachment_ = 0;  // counts attaches
   CacheCounters counters_;
   CacheMetrics metrics_;
-  std::vector<Arrival> arrivals_;     // scratch of poll()
-  std::vector<AgreedEvent> agreed_;   // scratch of poll()
-  std::vector<AgreedEvent> refused_;  // outcomes that the rank group had no room for: reported again, in order
-  Inbox<Arrival> inbox_;
 };
 
 inline constexpr std::uint32_t kMaxFetches = 8;     // prefetches of one request: what it fetched may be evicted again
 inline constexpr std::size_t kStoresInFlight = 16;  // storage writes at once; the rest waits in store_queue_
-inline constexpr std::size_t kMaxExplains = 16;     // explanations that wait for storage
-// Ids of explanations: apart from those that all ranks must give alike.
-inline constexpr std::uint64_t kFirstExplainId = std::uint64_t{1} << 63;
 
 }  // namespace larder

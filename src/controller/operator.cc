@@ -29,7 +29,7 @@ Status CacheImpl::attach_storage(StorageBackend& backend) {
   if (!host_) return invalid_argument("storage needs the host tier: enable the hierarchical cache");
   if (storage_) return conflict("storage backend '" + storage_->info().name + "' is attached; detach it first");
   storage_ = &backend;
-  ++attachment_;
+  ops_.begin_attachment();
   metrics_.set_storage(backend.info().name);
   renew_store_patience();  // it has not shown yet that it hangs
   storage_cleared();
@@ -42,7 +42,7 @@ void CacheImpl::storage_cleared() {
   tree_.track_unstored(storage_epoch_);
   unstored_hint_ = true;  // prefixes cached before get their keys completed and are backed up
   store_again_ = false;
-  if (parted_.is_ok()) pump_stores();
+  if (ops_.parted().is_ok()) pump_stores();
 }
 
 void CacheImpl::set_policies(PrefetchPolicy prefetch, WritePolicy write) {
@@ -55,13 +55,13 @@ void CacheImpl::detach_storage() {
   if (!storage_idle()) probe(Probe::kDetachedInFlight);
   storage_ = nullptr;
   for (const OpId id : store_queue_) {
-    if (const auto it = ops_.find(id.v); it != ops_.end()) cancel_store(it->second);
+    if (Op* const op = ops_.find(id)) cancel_store(*op);
   }
   store_queue_.clear();
   abandon_stores();
   const TimePoint due = clock_.now() + kDetachedWait;
-  for (auto& [id, op] : ops_) {
-    if (op.kind == OpKind::kTimer && op.guards != OpId{}) op.due = std::min(op.due, due);
+  for (auto& [id, op] : ops_.all()) {
+    if (op.kind == OpKind::kTimer && op.guards != OpId{}) ops_.set_due(op, std::min(op.due, due));
     if (op.kind == OpKind::kExplain) abandon(op);
     // Its deadline is over (that is alike on all ranks): no timer is left that would do this.
     if (op.prefetch && !op.prefetch->device_lock.held) abandon(op);
@@ -69,9 +69,9 @@ void CacheImpl::detach_storage() {
 }
 
 bool CacheImpl::storage_idle() const {
-  return std::none_of(ops_.begin(), ops_.end(), [this](const auto& entry) {
+  return std::none_of(ops_.all().begin(), ops_.all().end(), [this](const auto& entry) {
     const OpKind kind = entry.second.kind;
-    if (entry.second.attachment != attachment_) return false;
+    if (!ops_.is_of_this_attachment(entry.second)) return false;
     return kind == OpKind::kExists || kind == OpKind::kRead || kind == OpKind::kStore || kind == OpKind::kExplain;
   });
 }
@@ -80,6 +80,7 @@ CacheCounters CacheImpl::counters() const {
   CacheCounters c = counters_;
   const TierCounts& host = tree_.counts(ComponentKind::kFull, Tier::kHost);
   c.host_resident = host.resident + host.pending;
+  c.rank_timeouts = ops_.parted().is_ok() ? 0 : 1;
   return c;
 }
 
@@ -103,7 +104,7 @@ Status CacheImpl::check_invariants() const {
 Status CacheImpl::check_host_slots() const {
   LARDER_RETURN_IF_ERROR(host_->check_invariants());
   std::array<std::uint64_t, kComponentCount> reading{};  // slots that prefetches hold
-  for (const auto& [id, op] : ops_) {
+  for (const auto& [id, op] : ops_.all()) {
     for (const ComponentKind c : kAllComponents) {
       if (op.prefetch) reading[index_of(c)] += op.prefetch->slots[index_of(c)].size();
     }
@@ -222,7 +223,7 @@ void CacheImpl::explain(const BeginRequest& request, std::function<void(Explanat
   std::vector<PoolPresence> presence;
   add_tree_presence(p, position_at(match.walked.node, p.full_from).node, presence);
   explain_pools(report, presence, p.pages);
-  const bool is_busy = open(OpKind::kExplain) >= kMaxExplains;
+  const bool is_busy = !ops_.has_room(OpKind::kExplain);
   if (!storage_ || p.pages == 0 || is_busy) {
     report.storage_reason = !storage_      ? "no storage backend is attached"
                             : p.pages == 0 ? "the prompt has no whole page to reuse"
@@ -230,7 +231,7 @@ void CacheImpl::explain(const BeginRequest& request, std::function<void(Explanat
     done(std::move(report));
     return;
   }
-  Op& op = new_op(OpKind::kExplain);
+  Op& op = ops_.add(OpKind::kExplain);
   op.explain = std::make_unique<ExplainOp>();
   op.explain->presence = std::move(presence);
   op.explain->pages = p.pages;

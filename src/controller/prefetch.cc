@@ -44,7 +44,7 @@ void CacheImpl::maybe_prefetch(Request& r, bool forced) {
   const auto allowed =
       static_cast<std::uint64_t>(config_.prefetch_capacity * static_cast<double>(host_->total_blocks()));
   // What it has fetched before and holds is not in its own way.
-  if ((!forced && prefetch_blocks_ - r.hold_blocks >= allowed) || !has_room_for_prefetch()) {
+  if ((!forced && prefetch_blocks_ - r.hold_blocks >= allowed) || !ops_.has_room(OpKind::kExists)) {
     r.fetch_refused = true;
     probe(Probe::kPrefetchRefused);
     ++counters_.prefetch_refused;
@@ -74,14 +74,13 @@ void CacheImpl::start_prefetch(Request& r, std::unique_ptr<Prefetch> p) {
   p->begun = config_.prefetch_policy == PrefetchPolicy::kWaitComplete ? r.begun : clock_.now();
   p->urgency = waits ? Urgency::kWaiting : Urgency::kSpeculative;
   p->cancel = std::make_shared<std::atomic<bool>>(false);
-  Op& op = new_op(OpKind::kExists);
+  Op& op = ops_.add(OpKind::kExists);
   if (waits) {
     r.waits_for = op.id;
     r.phase = RequestPhase::kPrefetching;
   }
-  Op& timer = new_op(OpKind::kTimer);
+  Op& timer = ops_.add_timer(p->begun + wait_limit(0));
   timer.guards = op.id;
-  timer.due = p->begun + wait_limit(0);
   if (waits) p->deadline = timer.due;
   p->timer = timer.id;
   op.prefetch = std::move(p);
@@ -94,7 +93,7 @@ bool CacheImpl::join_prefetch(Request& r, std::span<const TokenId> tokens, std::
   const bool any_head = !model_.has(ComponentKind::kSwa) && !model_.has(ComponentKind::kMamba);
   const bool waits = config_.prefetch_policy != PrefetchPolicy::kBestEffort;
   const std::uint64_t limit = tokens.size() / page_size();
-  for (auto& [id, op] : ops_) {
+  for (auto& [id, op] : ops_.all()) {
     if ((op.kind != OpKind::kExists && op.kind != OpKind::kRead) || !op.prefetch) continue;
     Prefetch& p = *op.prefetch;
     const bool is_live = !p.requests.empty() && p.device_lock.held && p.epoch == storage_epoch_;
@@ -119,7 +118,7 @@ bool CacheImpl::join_prefetch(Request& r, std::span<const TokenId> tokens, std::
 // An aborted request wants nothing any more. What storage has not begun it need not begin, if nobody else wants it; on
 // each rank it then answers as it may, and the ranks agree on what came.
 void CacheImpl::leave_prefetch(RequestId id) {
-  for (auto& [op_id, op] : ops_) {
+  for (auto& [op_id, op] : ops_.all()) {
     if ((op.kind != OpKind::kExists && op.kind != OpKind::kRead) || !op.prefetch) continue;
     Prefetch& p = *op.prefetch;
     if (std::erase(p.requests, id) == 0 || !p.requests.empty()) continue;
@@ -157,7 +156,7 @@ void CacheImpl::submit_exists(Op& op, std::shared_ptr<const StoreScope> scope) {
   request.keys = op.prefetch->keys;
   for (const PoolSpec& pool : model_.pools) request.pools.push_back(pool.name);
   request.terms = {op.prefetch->urgency, op.prefetch->deadline, op.prefetch->cancel};
-  auto complete = completion_for(op.id);
+  auto complete = ops_.completion_for(op.id);
   const Status submitted =
       storage_->submit_exists(std::move(request), [complete](ExistsResult done) { complete(std::move(done)); });
   if (!submitted.is_ok()) complete(ExistsResult{submitted, {}});
@@ -371,14 +370,14 @@ void CacheImpl::exists_done(Op& op, const OutcomeBits& bits) {
     end_prefetch(op.id, *p);
     return;
   }
-  Op& read = new_op(OpKind::kRead);
+  Op& read = ops_.add(OpKind::kRead);
   for (const RequestId id : p->requests) {
     if (Request* r = find(id); r && r->waits_for == op.id) r->waits_for = read.id;
   }
-  if (const auto timer = ops_.find(p->timer.v); timer != ops_.end()) {
-    timer->second.guards = read.id;
-    timer->second.due = p->begun + wait_limit((p->target - p->base) * page_size());
-    if (p->urgency == Urgency::kWaiting) p->deadline = timer->second.due;
+  if (Op* const timer = ops_.find(p->timer)) {
+    timer->guards = read.id;
+    ops_.set_due(*timer, p->begun + wait_limit((p->target - p->base) * page_size()));
+    if (p->urgency == Urgency::kWaiting) p->deadline = timer->due;
   }
   read.prefetch = std::move(p);
   submit_read(read);
@@ -394,7 +393,7 @@ void CacheImpl::prefetch_without_room(OpId op, const Prefetch& p) {
       r->fetch_refused = true;  // start() asks again, and this one does not count
       --r->fetches;
       wait_for_turn(*r);  // but not for ever
-    } else if (copies_in_flight() + live_stores() == 0) {
+    } else if (copies_in_flight() + ops_.live(OpKind::kStore) == 0) {
       r->fetches = kMaxFetches;
     }
   }
@@ -429,7 +428,7 @@ ReadRequest CacheImpl::build_read(Prefetch& p) {
 void CacheImpl::submit_read(Op& op) {
   op.prefetch->read_begun = clock_.now();
   ReadRequest request = build_read(*op.prefetch);
-  auto complete = completion_for(op.id);
+  auto complete = ops_.completion_for(op.id);
   const Status submitted =
       storage_->submit_read(std::move(request), [complete](ReadResult done) { complete(std::move(done)); });
   if (!submitted.is_ok()) complete(ReadResult{});
@@ -550,7 +549,7 @@ void CacheImpl::end_prefetch(OpId id, Prefetch& p) {
     r->waits_for = OpId{};
   }
   // The deadline has nothing left to guard. Every rank gets here by the same event, so every rank reports it.
-  if (const auto timer = ops_.find(p.timer.v); timer != ops_.end()) report(timer->second);
+  if (Op* const timer = ops_.find(p.timer)) ops_.end(*timer);
 }
 
 void CacheImpl::timer_done(Op& op) {
@@ -562,11 +561,11 @@ void CacheImpl::timer_done(Op& op) {
     end_turn_wait(*r);
     return;
   }
-  const auto late = ops_.find(op.guards.v);
-  if (late == ops_.end() || !late->second.prefetch) return;
+  Op* const late = ops_.find(op.guards);
+  if (late == nullptr || !late->prefetch) return;
   // From here on the operation owns its buffers and nothing else: the tiers are for those who run.
-  Prefetch& p = *late->second.prefetch;
-  if (!storage_ || late->second.attachment != attachment_) abandon(late->second);
+  Prefetch& p = *late->prefetch;
+  if (!storage_ || !ops_.is_of_this_attachment(*late)) abandon(*late);
   tree_.unlock(p.device_lock);
   tree_.unlock(p.host_lock);
   for (const RequestId id : p.requests) {
@@ -578,14 +577,6 @@ void CacheImpl::timer_done(Op& op) {
     r->phase = RequestPhase::kReady;  // the read goes on and will be adopted for the next request
     r->waits_for = OpId{};
     r->gave_up = true;
-  }
-}
-
-void CacheImpl::check_timers() {
-  if (open(OpKind::kTimer) == 0) return;
-  const TimePoint now = clock_.now();
-  for (auto& [id, op] : ops_) {
-    if (op.kind == OpKind::kTimer && !op.reported && op.due <= now) report(op);
   }
 }
 

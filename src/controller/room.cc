@@ -74,7 +74,7 @@ Status CacheImpl::make_device_room_for(Request& r, ComponentKind c, std::uint32_
     }
   }
   (void)evict_device(c, missing(), VictimRule::kDrop);
-  if (missing() > 0 && abandoned_[static_cast<std::size_t>(OpKind::kStore)] > 0) {
+  if (missing() > 0 && ops_.abandoned(OpKind::kStore) > 0) {
     // Pages without a host copy stay while beneath them is what a storage that was detached still writes.
     unlock_abandoned_stores();
     (void)evict_device(c, missing(), VictimRule::kDrop);
@@ -94,7 +94,7 @@ void CacheImpl::count_store_wait() {
   }
 }
 
-bool CacheImpl::may_wait_for_stores() const { return storage_ && live_stores() > 0 && store_patience_ > 0; }
+bool CacheImpl::may_wait_for_stores() const { return storage_ && ops_.live(OpKind::kStore) > 0 && store_patience_ > 0; }
 
 // How much of the next victim may go now, at most `want`. 0: storage has yet to take it, and is taking pages.
 std::uint64_t CacheImpl::gentle_share(ComponentKind c, std::uint64_t want) {

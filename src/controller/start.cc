@@ -73,18 +73,17 @@ void CacheImpl::end_turn_wait(const Request& r) {
 
 // Requests begin in the order of their ids, so the first is the first to give up.
 void CacheImpl::arm_turn_timer() {
-  if (!parted_.is_ok()) return;
+  if (!ops_.parted().is_ok()) return;
   const RequestId first(turn_waits_.empty() ? 0 : *turn_waits_.begin());
-  if (const auto old = ops_.find(turn_timer_.v); old != ops_.end()) {
-    if (old->second.request == first) return;
-    report(old->second);  // it guards nothing any more; every rank gets here by the same event
+  if (Op* const old = ops_.find(turn_timer_)) {
+    if (old->request == first) return;
+    ops_.end(*old);  // it guards nothing any more; every rank gets here by the same event
   }
   turn_timer_ = OpId{};
   const Request* r = find(first);
   if (!r) return;
-  Op& timer = new_op(OpKind::kTimer);
+  Op& timer = ops_.add_timer(r->begun + config_.prefetch_wait_limit);
   timer.request = first;
-  timer.due = r->begun + config_.prefetch_wait_limit;
   turn_timer_ = timer.id;
 }
 
@@ -116,12 +115,12 @@ Status CacheImpl::check_admission() const {
 }
 
 Result<CachedTokens> CacheImpl::start(RequestId id) {
-  LARDER_RETURN_IF_ERROR(parted_);
+  LARDER_RETURN_IF_ERROR(ops_.parted());
   Request* r = find(id);
   if (!r) return not_found("start: no such request");
   if (r->phase == RequestPhase::kPrefetching) return overloaded("start: waiting for storage");
   if (r->phase != RequestPhase::kReady) return invalid_argument("start: the request has started already");
-  if (open_ops() + 2 > config_.max_operations) return overloaded("start: too many copies in flight");
+  if (!ops_.has_room(OpKind::kLoad, 2)) return overloaded("start: too many copies in flight");
   LARDER_RETURN_IF_ERROR(check_admission());
   NodeId node;
   Result<Restore> restore = choose_restore(*r, node);
@@ -148,7 +147,7 @@ Status CacheImpl::admit(Request& r, NodeId node, const Restore& restore) {
   }
   TransferRequest load;
   load.direction = CopyDirection::kHostToDevice;
-  Op* op = restore.loads() ? &new_op(OpKind::kLoad) : nullptr;
+  Op* op = restore.loads() ? &ops_.add(OpKind::kLoad) : nullptr;
   if (op) {
     load.id = op->id;
     op->request = r.id;
@@ -161,7 +160,7 @@ Status CacheImpl::admit(Request& r, NodeId node, const Restore& restore) {
       tree_.unlock(device_lock);
       for (const ComponentKind c : kAllComponents) return_device(c, slots[index_of(c)]);
       --loads_in_flight_;
-      erase_op(op->id);
+      ops_.erase(op->id);
       return overloaded("start: " + attached.message());
     }
   }
@@ -250,7 +249,7 @@ void CacheImpl::copy_state(Request& r, const Restore& restore, Op* load_op, Tran
     pairs.push_back({r.table.state, restore.state.host, {}});
     return;
   }
-  Op& op = new_op(OpKind::kStateCopy);
+  Op& op = ops_.add(OpKind::kStateCopy);
   op.request = r.id;
   r.state_copy = op.id;
   TransferRequest copy;
@@ -264,7 +263,7 @@ void CacheImpl::copy_state(Request& r, const Restore& restore, Op* load_op, Tran
 void CacheImpl::submit_transfer(Op& op, TransferRequest request) {
   const OpId id = op.id;
   std::shared_ptr<LayerGate> gate = request.gate;
-  auto complete = completion_for(id);
+  auto complete = ops_.completion_for(id);
   Status submitted =
       transfer_ ? transfer_->submit(std::move(request), [complete](TransferDone done) { complete(std::move(done)); })
                 : unsupported("this cache was made without a transfer engine");

@@ -7,7 +7,7 @@
 namespace larder {
 
 Result<StepGrant> CacheImpl::prepare_step(RequestId id, std::uint64_t until) {
-  LARDER_RETURN_IF_ERROR(parted_);
+  LARDER_RETURN_IF_ERROR(ops_.parted());
   Request* r = find(id);
   if (!r) return not_found("prepare_step: no such request");
   if (r->phase == RequestPhase::kLoading) return overloaded("prepare_step: the checkpoint is still being copied");
@@ -125,7 +125,7 @@ void CacheImpl::collect_snapshots(Request& r) {
 }
 
 Status CacheImpl::complete_step(RequestId id, std::span<const TokenId> tokens) {
-  LARDER_RETURN_IF_ERROR(parted_);
+  LARDER_RETURN_IF_ERROR(ops_.parted());
   Request* r = find(id);
   if (!r) return not_found("complete_step: no such request");
   if (r->phase != RequestPhase::kRunning) return invalid_argument("complete_step: the request is not running");

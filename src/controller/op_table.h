@@ -1,0 +1,126 @@
+// Operations in flight: their ids, completions and timers, and the order in which ranks apply what has ended.
+//
+//   add() ──► a worker posts its completion ──► collect(): the outcome, as bits ──► agree(): AND over ranks ──►
+//   take_ended() add_timer() ──► its time has come ──────────────────┘                       (one rank: at once) the
+//   owner applies, erase()
+//
+// Ids count up alike on every rank, because every rank adds the same operations in the same order. Explanations are one
+// rank's own: they have ids and places of their own, and never wait for other ranks.
+//
+// Places. max_operations in all; reads and writes of storage a quarter each, so that copies always find some whatever
+// hangs. Writes to storages that were detached (abandoned) have a quarter of their own beside these: the next storage
+// finds its own free. Timers and explanations take none.
+//
+// Threads: the cache thread, but for wake() and what completion_for() returns: any thread.
+// Ranks: cache.h. A rank that has lost the others (parted()) reports and agrees on nothing any more.
+// Cost: O(log n) each; collect() looks at what arrived and at the timers that are due, and at nothing else.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/inbox.h"
+#include "base/status.h"
+#include "base/strong.h"
+#include "controller/operation.h"
+#include "controller/rank_group.h"
+
+namespace larder {
+
+class OpTable {
+ public:
+  struct Limits {
+    std::size_t max_operations = 1024;
+    std::size_t max_explains = 16;
+    Nanos rank_plan_wait = std::chrono::milliseconds(2);
+    Nanos rank_plan_limit = std::chrono::seconds(30);
+  };
+  // What an operation that ended here means to the other ranks. Called once for each, on the cache thread.
+  using OutcomeOf = std::function<OutcomeBits(Op&)>;
+  using Operations = std::map<std::uint64_t, Op>;  // ordered: ranks iterate alike
+
+  // `ranks`: null for one rank; it and the clock outlive the table.
+  OpTable(const Limits& limits, Clock& clock, RankGroup* ranks, OutcomeOf outcome_of);
+
+  // ---- operations
+  // Precondition: has_room(kind).
+  Op& add(OpKind kind);
+  Op& add_timer(TimePoint due);
+  void set_due(Op& timer, TimePoint due);
+  [[nodiscard]] Op* find(OpId id);
+  void erase(OpId id);
+  // Its storage was detached and nobody waits for it: it holds its buffers, no more. True: it was not abandoned before.
+  bool abandon(Op& op);
+  [[nodiscard]] Operations& all() { return ops_; }
+  [[nodiscard]] const Operations& all() const { return ops_; }
+
+  // A storage was attached: operations of earlier ones are told from those of this one.
+  void begin_attachment() { ++attachment_; }
+  [[nodiscard]] bool is_of_this_attachment(const Op& op) const { return op.attachment == attachment_; }
+
+  // ---- counts and places
+  [[nodiscard]] bool empty() const { return ops_.empty(); }
+  [[nodiscard]] std::size_t open(OpKind kind) const { return open_[index(kind)]; }
+  [[nodiscard]] std::size_t abandoned(OpKind kind) const { return abandoned_[index(kind)]; }
+  [[nodiscard]] std::size_t live(OpKind kind) const { return open(kind) - abandoned(kind); }
+  [[nodiscard]] std::size_t live() const;  // of all kinds
+  [[nodiscard]] bool has_room(OpKind kind, std::size_t count = 1) const;
+
+  // ---- what ends
+  // Where a worker posts the completion of `id`, from any thread, once. Copyable; may outlive the table.
+  [[nodiscard]] std::function<void(Completion)> completion_for(OpId id);
+  // Takes what has arrived and the timers that are due; waits up to `wait` for the first. True: something arrived.
+  bool collect(Nanos wait);
+  // The operation has ended here: a timer before its time, because it guards nothing any more. Every rank says so by
+  // the same event.
+  void end(Op& op);
+  // Before this rank's next step: brings the outcomes that all ranks know. A follower waits for the leader's plan.
+  void agree();
+  // In the order in which every rank applies them. The caller erases each when it was applied.
+  [[nodiscard]] std::vector<AgreedEvent> take_ended();
+  // Completions that still come while the table's owner shuts down, in no order; waits up to `wait` for the first.
+  void drain(Nanos wait, const std::function<void(Completion&)>& each);
+  void wake() { inbox_.wake(); }
+  // Not ok: this rank has lost the others, and says why.
+  [[nodiscard]] const Status& parted() const { return parted_; }
+
+ private:
+  struct Arrival {
+    OpId op;
+    Completion completion;
+  };
+  // Explanations' ids: apart from those that all ranks must give alike.
+  static constexpr std::uint64_t kFirstExplainId = std::uint64_t{1} << 63;
+  [[nodiscard]] static std::size_t index(OpKind kind) { return static_cast<std::size_t>(kind); }
+  [[nodiscard]] std::size_t storage_share() const { return std::max<std::size_t>(1, limits_.max_operations / 4); }
+  [[nodiscard]] std::size_t stores_aside() const { return std::min(abandoned(OpKind::kStore), storage_share()); }
+  bool take_arrivals();
+  void end_due_timers();
+  void report_refused();
+  void part(const Status& why);
+
+  const Limits limits_;
+  Clock& clock_;
+  RankGroup* const ranks_;
+  const OutcomeOf outcome_of_;
+
+  Operations ops_;
+  std::set<std::pair<TimePoint, std::uint64_t>> timers_;  // those that have not ended
+  std::array<std::size_t, kOpKindCount> open_{}, abandoned_{};
+  std::uint64_t next_op_ = 1, next_explain_ = 1, step_ = 0;
+  std::uint32_t attachment_ = 0;
+  Status parted_;
+  std::vector<AgreedEvent> ended_;
+  std::vector<AgreedEvent> refused_;  // outcomes that the rank group had no room for: reported again, in order
+  std::vector<Arrival> arrivals_;     // scratch
+  Inbox<Arrival> inbox_;
+};
+
+}  // namespace larder

@@ -1,0 +1,206 @@
+// The table of operations without a cache: what is counted, what ends when, and in which order ranks see it.
+#include "controller/op_table.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "base/rng.h"
+#include "sim/sim_clock.h"
+
+namespace larder {
+namespace {
+
+OpTable::OutcomeOf all_well() {
+  return [](Op&) { return OutcomeBits{1}; };
+}
+
+class OpTableTest : public ::testing::Test {
+ protected:
+  static std::vector<std::uint64_t> ids_of(const std::vector<AgreedEvent>& events) {
+    std::vector<std::uint64_t> ids;
+    for (const AgreedEvent& event : events) ids.push_back(event.op.v);
+    return ids;
+  }
+  std::vector<std::uint64_t> ended(OpTable& table) {
+    (void)table.collect(Nanos{0});
+    table.agree();
+    return ids_of(table.take_ended());
+  }
+  void settle(OpTable& table) {
+    for (const std::uint64_t id : ended(table)) table.erase(OpId(id));
+  }
+
+  sim::SimClock clock_;
+  const OpTable::Limits limits_{.max_operations = 16, .max_explains = 2};
+  OpTable table_{limits_, clock_, nullptr, all_well()};
+};
+
+TEST_F(OpTableTest, AnOperationEndsOnceWhenItsCompletionArrives) {
+  Op& first = table_.add(OpKind::kLoad);
+  Op& second = table_.add(OpKind::kBackup);
+  EXPECT_EQ(second.id.v, first.id.v + 1);
+  auto post_first = table_.completion_for(first.id), post_second = table_.completion_for(second.id);
+  EXPECT_TRUE(ended(table_).empty());
+  post_second(TransferDone{second.id, Status::ok(), {}, {}});
+  post_first(TransferDone{first.id, Status::ok(), {}, {}});
+  EXPECT_EQ(ended(table_), (std::vector<std::uint64_t>{second.id.v, first.id.v}));
+  EXPECT_TRUE(ended(table_).empty());
+  EXPECT_EQ(table_.open(OpKind::kLoad), 1u);  // until its owner has applied it
+  table_.erase(first.id);
+  table_.erase(second.id);
+  EXPECT_TRUE(table_.empty());
+}
+
+TEST_F(OpTableTest, ACompletionOfAnErasedOperationIsNobodys) {
+  const OpId id = table_.add(OpKind::kLoad).id;
+  auto post = table_.completion_for(id);
+  table_.erase(id);
+  post(TransferDone{id, Status::ok(), {}, {}});
+  EXPECT_TRUE(ended(table_).empty());
+}
+
+TEST_F(OpTableTest, TimersEndInTheOrderOfTheirTimes) {
+  const TimePoint now = clock_.now();
+  const OpId late = table_.add_timer(now + Nanos(30)).id, early = table_.add_timer(now + Nanos(10)).id;
+  const OpId moved = table_.add_timer(now + Nanos(99)).id, gone = table_.add_timer(now + Nanos(5)).id;
+  table_.set_due(*table_.find(moved), now + Nanos(20));
+  table_.erase(gone);
+  EXPECT_TRUE(ended(table_).empty());
+  clock_.advance(Nanos(10));
+  EXPECT_EQ(ended(table_), std::vector<std::uint64_t>{early.v});
+  clock_.advance(Nanos(90));
+  EXPECT_EQ(ended(table_), (std::vector<std::uint64_t>{moved.v, late.v}));
+  EXPECT_TRUE(ended(table_).empty());
+}
+
+TEST_F(OpTableTest, ATimerThatGuardsNothingEndsBeforeItsTimeAndOnce) {
+  Op& timer = table_.add_timer(clock_.now() + Nanos(10));
+  table_.end(timer);
+  table_.set_due(timer, clock_.now() + Nanos(20));  // too late: it has ended
+  EXPECT_EQ(ended(table_), std::vector<std::uint64_t>{timer.id.v});
+  clock_.advance(Nanos(100));
+  EXPECT_TRUE(ended(table_).empty());
+}
+
+TEST_F(OpTableTest, StorageTakesItsShareAndCopiesAlwaysFindPlaces) {
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(table_.has_room(OpKind::kStore));
+    (void)table_.add(OpKind::kStore);
+  }
+  EXPECT_FALSE(table_.has_room(OpKind::kStore));
+  for (int i = 0; i < 4; ++i) (void)table_.add(i % 2 == 0 ? OpKind::kExists : OpKind::kRead);
+  EXPECT_FALSE(table_.has_room(OpKind::kExists));
+  EXPECT_TRUE(table_.has_room(OpKind::kLoad, 8));
+  EXPECT_FALSE(table_.has_room(OpKind::kLoad, 9));
+  for (int i = 0; i < 8; ++i) (void)table_.add(OpKind::kBackup);
+  EXPECT_FALSE(table_.has_room(OpKind::kStateCopy));
+  EXPECT_TRUE(table_.has_room(OpKind::kTimer));
+}
+
+TEST_F(OpTableTest, AbandonedWritesLeaveTheNextStorageItsPlaces) {
+  for (int i = 0; i < 4; ++i) (void)table_.add(OpKind::kStore);
+  for (auto& [id, op] : table_.all()) EXPECT_TRUE(table_.abandon(op));
+  for (auto& [id, op] : table_.all()) EXPECT_FALSE(table_.abandon(op));
+  EXPECT_EQ(table_.live(OpKind::kStore), 0u);
+  EXPECT_EQ(table_.live(), 0u);
+  EXPECT_TRUE(table_.has_room(OpKind::kStore, 4));
+  EXPECT_TRUE(table_.has_room(OpKind::kLoad, 16));
+  for (int i = 0; i < 4; ++i) (void)table_.add(OpKind::kStore);
+  EXPECT_FALSE(table_.has_room(OpKind::kStore));
+}
+
+TEST_F(OpTableTest, ExplanationsHaveIdsAndPlacesOfTheirOwn) {
+  const OpId first = table_.add(OpKind::kExplain).id;
+  EXPECT_EQ(table_.add(OpKind::kLoad).id.v, 1u);
+  EXPECT_GT(first.v, std::uint64_t{1} << 62);
+  (void)table_.add(OpKind::kExplain);
+  EXPECT_FALSE(table_.has_room(OpKind::kExplain));
+  EXPECT_TRUE(table_.has_room(OpKind::kLoad, 15));
+}
+
+TEST_F(OpTableTest, OperationsOfEarlierAttachmentsAreTold) {
+  const OpId before = table_.add(OpKind::kRead).id;
+  EXPECT_TRUE(table_.is_of_this_attachment(*table_.find(before)));
+  table_.begin_attachment();
+  EXPECT_FALSE(table_.is_of_this_attachment(*table_.find(before)));
+  EXPECT_TRUE(table_.is_of_this_attachment(table_.add(OpKind::kRead)));
+}
+
+TEST_F(OpTableTest, LateCompletionsOutliveTheTable) {
+  std::function<void(Completion)> post;
+  {
+    OpTable table(limits_, clock_, nullptr, all_well());
+    const OpId id = table.add(OpKind::kLoad).id;
+    post = table.completion_for(id);
+  }
+  post(TransferDone{});
+}
+
+TEST_F(OpTableTest, WaitingEndsWhenSomethingArrivesFromAnotherThread) {
+  const OpId id = table_.add(OpKind::kLoad).id;
+  std::thread worker([post = table_.completion_for(id)] { post(TransferDone{}); });
+  while (!table_.collect(std::chrono::seconds(1))) {}
+  worker.join();
+  EXPECT_EQ(ended(table_), std::vector<std::uint64_t>{id.v});
+}
+
+// Two ranks whose operations end in different orders and with different outcomes apply the same list.
+TEST_F(OpTableTest, RanksApplyTheSameEventsWithTheOutcomeOfAll) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed);
+    auto group = make_in_process_rank_group(2, clock_, 64);
+    const auto outcome = [&](std::uint64_t rank) {
+      return [rank](Op& op) { return OutcomeBits{op.id.v % 3 == rank ? 0u : 1u}; };
+    };
+    OpTable leader(limits_, clock_, group[0].get(), outcome(0)), follower(limits_, clock_, group[1].get(), outcome(1));
+    std::vector<std::function<void()>> posts;
+    for (std::uint64_t i = 0; i < 8; ++i) {
+      for (OpTable* table : {&leader, &follower}) {
+        const OpId id = table->add(OpKind::kLoad).id;
+        posts.emplace_back([post = table->completion_for(id), id] { post(TransferDone{id, Status::ok(), {}, {}}); });
+      }
+    }
+    std::vector<AgreedEvent> at_leader, at_follower;
+    while (at_follower.size() < 8) {
+      if (!posts.empty()) {
+        const std::size_t next = rng.below(posts.size());
+        posts[next]();
+        posts.erase(posts.begin() + static_cast<std::ptrdiff_t>(next));
+      }
+      for (auto [table, into] : {std::pair{&leader, &at_leader}, std::pair{&follower, &at_follower}}) {
+        (void)table->collect(Nanos{0});
+        table->agree();
+        for (AgreedEvent& event : table->take_ended()) {
+          table->erase(event.op);
+          into->push_back(std::move(event));
+        }
+      }
+    }
+    EXPECT_EQ(ids_of(at_leader), ids_of(at_follower));
+    for (std::size_t i = 0; i < 8; ++i) {
+      EXPECT_EQ(at_leader[i].bits, at_follower[i].bits);
+      EXPECT_EQ(at_leader[i].bits, OutcomeBits{at_leader[i].op.v % 3 == 2 ? 1u : 0u});
+    }
+    EXPECT_TRUE(leader.empty() && follower.empty());
+  }
+}
+
+TEST_F(OpTableTest, ARankThatLosesTheLeaderPartsAndReportsNothingMore) {
+  auto group = make_in_process_rank_group(2, real_clock(), 64);
+  const OpTable::Limits short_patience{.max_operations = 16, .rank_plan_limit = std::chrono::milliseconds(20)};
+  OpTable follower(short_patience, real_clock(), group[1].get(), all_well());
+  Op& load = follower.add(OpKind::kLoad);
+  auto post = follower.completion_for(load.id);
+  follower.agree();
+  EXPECT_NE(follower.parted().message().find("has lost the others"), std::string::npos);
+  post(TransferDone{load.id, Status::ok(), {}, {}});
+  EXPECT_TRUE(ended(follower).empty());
+  Op& explain = follower.add(OpKind::kExplain);  // one rank's own
+  follower.end(explain);
+  EXPECT_EQ(ended(follower), std::vector<std::uint64_t>{explain.id.v});
+}
+
+}  // namespace
+}  // namespace larder
