@@ -3,9 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <thread>
-
 #include "base/rng.h"
+#include "base/thread_pool.h"
 #include "sim/sim_clock.h"
 
 namespace larder {
