@@ -68,7 +68,8 @@ CacheImpl::CacheImpl(const CacheConfig& config, const CacheParts& parts)
             .rank_plan_wait = config.rank_plan_wait,
             .rank_plan_limit = config.rank_plan_limit},
            *parts.clock, parts.ranks, [this](Op& op) { return outcome_of(op); }),
-      metrics_(parts.metrics) {}
+      metrics_(parts.metrics),
+      backlog_(config_, {model_, host_, tree_, ops_, spaces_, clock_, counters_, metrics_}) {}
 
 // Only copies are waited for, in real time, and nothing new starts: no write, no read, no step of the rank group.
 // Storage operations end in their backend; their buffers are the host pools', which outlive it.
@@ -283,7 +284,7 @@ OutcomeBits CacheImpl::outcome_of(Op& op) {
     }
     case OpKind::kExists: return exists_outcome(op);
     case OpKind::kRead: return read_outcome(op);
-    case OpKind::kStore: return store_outcome(op);
+    case OpKind::kStore: return backlog_.outcome_of(op);
     case OpKind::kTimer:
     case OpKind::kExplain: return {1};
   }
@@ -303,7 +304,7 @@ void CacheImpl::apply(OpId id, const OutcomeBits& bits) {
     case OpKind::kBackup: backup_done(op, ok); break;
     case OpKind::kExists: exists_done(op, bits); break;
     case OpKind::kRead: read_done(op, bits); break;
-    case OpKind::kStore: store_done(op, bits); break;
+    case OpKind::kStore: backlog_.done(op, bits); break;
     case OpKind::kTimer: timer_done(op); break;
     case OpKind::kExplain: explain_done(op); break;
   }
@@ -313,10 +314,10 @@ void CacheImpl::apply(OpId id, const OutcomeBits& bits) {
 bool CacheImpl::poll(Nanos wait) {
   const bool changed = ops_.collect(wait);
   ops_.agree();
-  count_store_wait();
+  if (std::exchange(refused_for_stores_, false)) backlog_.count_wait();
   const std::vector<AgreedEvent> events = ops_.take_ended();
   for (const AgreedEvent& event : events) apply(event.op, event.bits);
-  if (ops_.parted().is_ok()) pump_stores();
+  if (ops_.parted().is_ok()) backlog_.pump();
   return changed || !events.empty();
 }
 

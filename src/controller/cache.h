@@ -147,7 +147,7 @@ class Cache {
   virtual bool poll(Nanos wait) = 0;
   // Ends a wait in poll() from another thread.
   virtual void wake() = 0;
-  // Nothing in flight and no request begun.
+  // Nothing in flight and no request begun. (What storage could not take may be tried again later.)
   [[nodiscard]] virtual bool idle() const = 0;
   // Copies and storage operations in flight (backups included). Not those of a storage that was detached, once nobody
   // waits for them: they have their buffers, and may hang for ever.

@@ -25,6 +25,7 @@
 #include "controller/op_table.h"
 #include "controller/operation.h"
 #include "controller/space_table.h"
+#include "controller/store_backlog.h"
 
 namespace larder {
 
@@ -84,7 +85,7 @@ class CacheImpl final : public Cache, private SlotSink {
   void abort(RequestId id) override;
   bool poll(Nanos wait) override;
   void wake() override { ops_.wake(); }
-  bool idle() const override { return ops_.empty() && requests_.empty(); }
+  bool idle() const override { return ops_.has_timers_only() && requests_.empty(); }
   std::size_t operations_in_flight() const override { return ops_.live(); }
   std::uint64_t flush() override;
   Status attach_storage(StorageBackend& backend) override;
@@ -111,7 +112,6 @@ class CacheImpl final : public Cache, private SlotSink {
   void release(Request& r);
   void abandon(Op& op);
   [[nodiscard]] OutcomeBits outcome_of(Op& op);
-  [[nodiscard]] OutcomeBits store_outcome(const Op& op) const;
   void apply(OpId id, const OutcomeBits& bits);
   void drop_leases(const TransferDone& done);
   void drop_host_leases(const std::vector<LeasedSlot>& leases);
@@ -168,9 +168,6 @@ class CacheImpl final : public Cache, private SlotSink {
   // gently: what storage lacks stays while storage is taking it.
   [[nodiscard]] bool make_host_room(const ComponentCounts& counts, bool gently);
   [[nodiscard]] std::uint64_t gentle_share(ComponentKind c, std::uint64_t want);
-  [[nodiscard]] bool may_wait_for_stores() const;
-  void renew_store_patience();
-  void count_store_wait();
   EvictResult evict_device(ComponentKind c, std::uint32_t slots, VictimRule rule);
   [[nodiscard]] bool could_make_device_room(ComponentKind c, std::uint32_t count) const;
   [[nodiscard]] std::size_t copies_in_flight() const {
@@ -221,27 +218,6 @@ class CacheImpl final : public Cache, private SlotSink {
   void append_unbacked_path(NodeId node, bool by_policy, std::uint64_t from, std::vector<NodeId>& out) const;
   [[nodiscard]] ComponentCounts missing_on_host(const NodeView& view) const;
   void backup_done(Op& op, bool ok);
-  void enqueue_store(const std::vector<NodeId>& nodes);
-  void enqueue_store_of(std::vector<NodeId> nodes);  // of one namespace
-  [[nodiscard]] std::size_t nodes_that_stores_may_keep(const std::vector<NodeId>& nodes) const;
-  [[nodiscard]] std::uint64_t blocks_on_host(NodeId node) const;
-  void cancel_store(Op& op);
-  void prepare_store(Store& store, const std::vector<NodeId>& nodes);  // parents first
-  void hold_nodes(Store& store, const std::vector<NodeId>& nodes);
-  void submit_store(Op& op);
-  [[nodiscard]] PageGroup build_group(std::size_t piece, Store& store);
-  [[nodiscard]] std::vector<NodeId> nodes_of(const Store& store) const;
-  [[nodiscard]] std::vector<NodeId> nodes_of(const Store::Piece& piece) const;
-  void release_store(Store& store, bool is_abandoned);
-  void store_done(Op& op, const OutcomeBits& bits);
-  [[nodiscard]] bool was_asked(const Store& store, const Store::Group& group, NodeId at);
-  // current: the store went to the storage that is attached, as it is now.
-  void mark_declined(Store& store, bool current, const OutcomeBits& bits);
-  void mark_stored(const Store& store, bool current, bool ok, const OutcomeBits& bits);
-  void pump_stores();
-  void store_unstored();
-  void abandon_stores();
-  void unlock_abandoned_stores();
 
   // ---- operator.cc
   void explain_done(Op& op);
@@ -276,23 +252,15 @@ class CacheImpl final : public Cache, private SlotSink {
   std::set<std::uint64_t> turn_waits_;  // requests that wait for their turn to fetch
   OpId turn_timer_;                     // for the first of them; 0: none
   std::uint64_t prefetch_blocks_ = 0;
-  std::deque<OpId> store_queue_;  // waiting to be submitted, in order
-  std::size_t stores_in_flight_ = 0;
-  std::uint64_t kept_by_stores_ = 0;     // host blocks: what stores keep there, of all components
-  std::uint64_t kept_by_abandoned_ = 0;  // the same of stores whose storage was detached
   bool backup_failed_ = false;           // the last one; the next victim is dropped instead of backed up
-  bool unstored_hint_ = false;           // the tree may hold host pages that storage lacks
-  bool store_again_ = false;             // storage lost pages: look for them again once it takes some
-  std::uint32_t store_patience_ = 0;     // polls for which room may still be refused before storage takes something
   bool refused_for_stores_ = false;      // room was, since the last poll
   std::size_t loads_in_flight_ = 0;
   StorageBackend* storage_ = nullptr;
-  std::uint32_t storage_epoch_ = 0;
   CacheCounters counters_;
   CacheMetrics metrics_;
+  StoreBacklog backlog_;
 };
 
 inline constexpr std::uint32_t kMaxFetches = 8;     // prefetches of one request: what it fetched may be evicted again
-inline constexpr std::size_t kStoresInFlight = 16;  // storage writes at once; the rest waits in store_queue_
 
 }  // namespace larder

@@ -59,7 +59,7 @@ bool OpTable::abandon(Op& op) {
 }
 
 std::size_t OpTable::live() const {
-  std::size_t count = ops_.size();
+  std::size_t count = ops_.size() - open(OpKind::kTimer);
   for (const std::size_t abandoned : abandoned_) count -= abandoned;
   return count;
 }

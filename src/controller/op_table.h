@@ -67,10 +67,11 @@ class OpTable {
 
   // ---- counts and places
   [[nodiscard]] bool empty() const { return ops_.empty(); }
+  [[nodiscard]] bool has_timers_only() const { return ops_.size() == open(OpKind::kTimer); }
   [[nodiscard]] std::size_t open(OpKind kind) const { return open_[index(kind)]; }
   [[nodiscard]] std::size_t abandoned(OpKind kind) const { return abandoned_[index(kind)]; }
   [[nodiscard]] std::size_t live(OpKind kind) const { return open(kind) - abandoned(kind); }
-  [[nodiscard]] std::size_t live() const;  // of all kinds
+  [[nodiscard]] std::size_t live() const;  // of all kinds but timers
   [[nodiscard]] bool has_room(OpKind kind, std::size_t count = 1) const;
 
   // ---- what ends

@@ -56,25 +56,25 @@ struct Prefetch {
   std::uint64_t bytes = 0;                    // of the read, for the metrics
 };
 
-// A write to storage, of one namespace. Its pages are kept on the host (locked and leased), but not on the device: a
-// storage that hangs must not take the device from the engine.
+// A write to storage, of one namespace (store_backlog.h). Its pages are kept on the host (locked and leased), but not on
+// the device: a storage that hangs must not take the device from the engine.
 struct Store {
   struct Piece {  // pages [begin, end of node) of a path; more than one node once it was split
     NodeId node;  // locked with all of these pages: the tree forgets none of it, nor merges it with what is around
     std::uint64_t begin = 0;
     LockHandle lock;
+    bool has_window = false;  // asked for: of all its pages
+    bool has_state = false;   // asked for: at its end
   };
-  std::vector<Piece> pieces;  // parents first
   struct Group {              // of the request
     std::size_t piece = 0;    // whose pages it has: place in `pieces`
     std::uint64_t pages = 0;  // of full
-    bool has_window = false;  // of all its pages
-    bool has_state = false;   // at its end
   };
-  WriteRequest request;  // until it is submitted
-  std::vector<Group> groups;
+  std::vector<Piece> pieces;  // parents first
+  std::vector<Group> groups;  // one or more of each piece, in order
+  WriteRequest request;       // until it is submitted
   std::vector<LeasedSlot> leases;
-  std::uint64_t blocks = 0;  // that it keeps on the host, counted in kept_by_stores_ or kept_by_abandoned_
+  std::uint64_t blocks = 0;  // that it keeps on the host
   std::uint32_t attempts = 0;
   std::uint32_t epoch = 0;
   TimePoint not_before;  // retry back-off

@@ -20,7 +20,7 @@ std::uint64_t CacheImpl::flush() {
   };
   const std::uint64_t before = resident();
   if (!ops_.empty()) probe(Probe::kFlushedInFlight);
-  unlock_abandoned_stores();
+  backlog_.unlock_abandoned();
   (void)tree_.flush();
   return before - resident();
 }
@@ -31,18 +31,15 @@ Status CacheImpl::attach_storage(StorageBackend& backend) {
   storage_ = &backend;
   ops_.begin_attachment();
   metrics_.set_storage(backend.info().name);
-  renew_store_patience();  // it has not shown yet that it hangs
-  storage_cleared();
+  backlog_.attach(backend);
+  if (ops_.parted().is_ok()) backlog_.pump();
   return Status::ok();
 }
 
 void CacheImpl::storage_cleared() {
   if (!storage_ || defect(Defect::kClearForgotten)) return;
-  ++storage_epoch_;  // what was stored says nothing about what is there now
-  tree_.track_unstored(storage_epoch_);
-  unstored_hint_ = true;  // prefixes cached before get their keys completed and are backed up
-  store_again_ = false;
-  if (ops_.parted().is_ok()) pump_stores();
+  backlog_.cleared();
+  if (ops_.parted().is_ok()) backlog_.pump();
 }
 
 void CacheImpl::set_policies(PrefetchPolicy prefetch, WritePolicy write) {
@@ -54,11 +51,7 @@ void CacheImpl::set_policies(PrefetchPolicy prefetch, WritePolicy write) {
 void CacheImpl::detach_storage() {
   if (!storage_idle()) probe(Probe::kDetachedInFlight);
   storage_ = nullptr;
-  for (const OpId id : store_queue_) {
-    if (Op* const op = ops_.find(id)) cancel_store(*op);
-  }
-  store_queue_.clear();
-  abandon_stores();
+  backlog_.detach();
   const TimePoint due = clock_.now() + kDetachedWait;
   for (auto& [id, op] : ops_.all()) {
     if (op.kind == OpKind::kTimer && op.guards != OpId{}) ops_.set_due(op, std::min(op.due, due));

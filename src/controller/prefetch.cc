@@ -59,7 +59,7 @@ void CacheImpl::maybe_prefetch(Request& r, bool forced) {
   p->base = base;
   p->tree_full = p->full_from = std::min(match.full_any_pages, limit);
   p->key_from = base - std::min<std::uint64_t>(base, model_.window_pages());
-  p->epoch = storage_epoch_;
+  p->epoch = backlog_.epoch();
   collect_keys(*p, match.walked);
   const NodeId held = tree_.settle(position_at(match.walked.node, p->full_from));
   p->device_lock = tree_.lock(held, Tier::kDevice, LockParts{.full = true, .swa = false, .mamba = false});
@@ -96,7 +96,7 @@ bool CacheImpl::join_prefetch(Request& r, std::span<const TokenId> tokens, std::
   for (auto& [id, op] : ops_.all()) {
     if ((op.kind != OpKind::kExists && op.kind != OpKind::kRead) || !op.prefetch) continue;
     Prefetch& p = *op.prefetch;
-    const bool is_live = !p.requests.empty() && p.device_lock.held && p.epoch == storage_epoch_;
+    const bool is_live = !p.requests.empty() && p.device_lock.held && p.epoch == backlog_.epoch();
     const bool serves = p.space == r.space && p.base <= base && (p.urgency == Urgency::kWaiting) == waits &&
                         (p.pages == limit || (any_head && p.pages > limit)) &&
                         (op.kind == OpKind::kExists || p.target > base);
@@ -346,7 +346,7 @@ bool CacheImpl::reserve_prefetch(Prefetch& p, const OutcomeBits& bits) {
       return true;
     }
     p.waits_for_room =
-        i == 0 && host_room_will_come() && blocks + held_host_blocks(p) + kept_by_abandoned_ <= host_->total_blocks();
+        i == 0 && host_room_will_come() && blocks + held_host_blocks(p) + backlog_.kept_by_abandoned() <= host_->total_blocks();
     if (p.waits_for_room) return false;
     upto = p.base + (p.target - p.base) / 2;
   }
@@ -520,7 +520,7 @@ void CacheImpl::adopt(Prefetch& p, std::uint64_t pages) {
 
 // What came from the storage that is attached need not be written there again.
 void CacheImpl::mark_adopted(NodeId node, const Prefetch& p, std::uint64_t pages) {
-  if (!storage_ || p.epoch != storage_epoch_) return;
+  if (!storage_ || p.epoch != backlog_.epoch()) return;
   const bool read_state = !p.slots[index_of(ComponentKind::kMamba)].empty() && pages == p.target;
   for (NodeView view = tree_.view(node); view.end > 0 && view.begin >= p.full_from; view = tree_.view(node)) {
     const bool has_window = !view.host[index_of(ComponentKind::kSwa)].empty();
@@ -528,7 +528,7 @@ void CacheImpl::mark_adopted(NodeId node, const Prefetch& p, std::uint64_t pages
     // What else the node has on the host was computed here, and storage may lack it.
     const bool all_read =
         (!has_window || view.begin >= p.swa_from) && (!has_state || (read_state && view.end == pages));
-    if (all_read) tree_.set_stored(node, storage_epoch_);
+    if (all_read) tree_.set_stored(node, backlog_.epoch());
     node = view.parent;
   }
 }
@@ -553,6 +553,7 @@ void CacheImpl::end_prefetch(OpId id, Prefetch& p) {
 }
 
 void CacheImpl::timer_done(Op& op) {
+  if (op.id == backlog_.rest_timer()) return backlog_.rest_is_over();
   if (op.guards == OpId{}) {  // it waited for its turn, or for what it fetched in the end
     Request* r = find(op.request);
     if (!r || turn_timer_ != op.id) return;

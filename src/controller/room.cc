@@ -9,9 +9,8 @@ namespace larder {
 namespace {
 // Host victims are taken a few at a time, so that the choice between components follows recency.
 constexpr std::uint64_t kHostVictimBatch = 16;
-// For how many polls room is refused after storage took something, and how often to one request in its life: a storage
-// that is slow costs some time, one that hangs costs next to none.
-constexpr std::uint32_t kStorePatience = 32;
+// How often room is refused to one request in its life so that storage can take what would go: a storage that is slow
+// costs some time, one that hangs costs next to none.
 constexpr std::uint32_t kMostStoreWaits = 128;
 }  // namespace
 
@@ -76,34 +75,21 @@ Status CacheImpl::make_device_room_for(Request& r, ComponentKind c, std::uint32_
   (void)evict_device(c, missing(), VictimRule::kDrop);
   if (missing() > 0 && ops_.abandoned(OpKind::kStore) > 0) {
     // Pages without a host copy stay while beneath them is what a storage that was detached still writes.
-    unlock_abandoned_stores();
+    backlog_.unlock_abandoned();
     (void)evict_device(c, missing(), VictimRule::kDrop);
   }
   return missing() == 0 ? Status::ok() : no_room();
 }
 
-// Storage took something: it is worth waiting for.
-void CacheImpl::renew_store_patience() { store_patience_ = kStorePatience; }
-
-// Once per poll, which every rank makes in the same step.
-void CacheImpl::count_store_wait() {
-  if (std::exchange(refused_for_stores_, false)) {
-    probe(Probe::kBackupWaits);
-    ++counters_.store_waits;
-    if (store_patience_ > 0) --store_patience_;
-  }
-}
-
-bool CacheImpl::may_wait_for_stores() const { return storage_ && ops_.live(OpKind::kStore) > 0 && store_patience_ > 0; }
-
 // How much of the next victim may go now, at most `want`. 0: storage has yet to take it, and is taking pages.
 std::uint64_t CacheImpl::gentle_share(ComponentKind c, std::uint64_t want) {
-  if (!may_wait_for_stores() || !unstored_hint_) return want;
-  const NodeView victim = tree_.view(tree_.next_host_victim(c));
-  if (victim.stored_epoch != storage_epoch_ && victim.declined_epoch != storage_epoch_) {
+  if (!backlog_.may_wait()) return want;
+  const NodeId next = tree_.next_host_victim(c);
+  if (backlog_.is_soon(next)) {
     refused_for_stores_ = true;
     return 0;
   }
+  const NodeView victim = tree_.view(next);
   return std::min(want, c == ComponentKind::kMamba ? 1 : victim.end - victim.begin);
 }
 
@@ -115,7 +101,7 @@ bool CacheImpl::make_host_room(const ComponentCounts& counts, bool gently) {
     evictable += tree_.counts(c, Tier::kHost).evictable() * host_->blocks_per_slot(c);
   }
   if (const std::uint64_t missing = host_->blocks_missing(counts); missing > evictable) {
-    if (gently && may_wait_for_stores() && missing <= evictable + kept_by_stores_) refused_for_stores_ = true;
+    if (gently && backlog_.may_wait() && missing <= evictable + backlog_.kept_blocks()) refused_for_stores_ = true;
     return false;
   }
   while (true) {
@@ -133,7 +119,7 @@ bool CacheImpl::make_host_room(const ComponentCounts& counts, bool gently) {
     }
     if (!victim) {
       // What is left stands beneath pages that are being written.
-      if (gently && may_wait_for_stores()) refused_for_stores_ = true;
+      if (gently && backlog_.may_wait()) refused_for_stores_ = true;
       return false;
     }
     const std::uint64_t per_slot = host_->blocks_per_slot(*victim);
@@ -141,7 +127,7 @@ bool CacheImpl::make_host_room(const ComponentCounts& counts, bool gently) {
     if (gently) want = gentle_share(*victim, want);
     const std::uint64_t free_before = host_->free_blocks();
     if (want == 0 || tree_.evict_host(*victim, want).freed == 0) return false;
-    // Leased and not locked, see unlock_abandoned_stores(): more of it would go for nothing as well.
+    // Leased and not locked, see StoreBacklog::unlock_abandoned(): more of it would go for nothing as well.
     if (host_->free_blocks() == free_before) return false;
   }
 }

@@ -136,7 +136,7 @@ Status RadixTree::Impl::count_node(Id id, Census& census) const {
     }
   }
   census.waiting += static_cast<std::uint64_t>(__builtin_popcount(n.complete));
-  census.unstored += is_unstored(n, unstored_epoch);
+  census.unstored += backlog_of(n) != Backlog::kOut;
   ops.for_each_of(id, [&](const OpRegistry::Link&) { ++census.links; });
   ++census.nodes;
   return Status::ok();
@@ -166,21 +166,27 @@ Status RadixTree::Impl::check_lists(const Census& census) const {
 }
 
 // I10. Ancestors that are not in the list need no place, so each node is compared with the nearest one that is.
-Status RadixTree::Impl::check_unstored(const Census& census) const {
+Status RadixTree::Impl::check_backlog(const UnstoredList& list, Backlog own, std::uint64_t& count) const {
   std::unordered_map<Id, std::uint64_t> places;
-  for (Id id = missing_in_storage.first(); id != kNoNode; id = missing_in_storage.after(id)) {
-    if (!node(id).in_unstored || !is_unstored(node(id), unstored_epoch)) return broken("I10", id, "storage has it");
+  for (Id id = list.first(); id != kNoNode; id = list.after(id)) {
+    if (node(id).backlog != own || backlog_of(node(id)) != own) return broken("I10", id, "belongs elsewhere");
     if (!places.emplace(id, places.size()).second) return broken("I10", id, "is there twice");
   }
-  if (places.size() != census.unstored || missing_in_storage.size() != census.unstored) {
-    return broken("I10", 0, "the list has " + numbers(places.size(), census.unstored));
-  }
+  if (places.size() != list.size()) return broken("I10", 0, "the list has " + numbers(places.size(), list.size()));
   for (const auto& [id, place] : places) {
     Id above = node(id).parent;
-    while (above != kNoNode && !node(above).in_unstored) above = node(above).parent;
+    while (above != kNoNode && node(above).backlog != own) above = node(above).parent;
     if (above != kNoNode && places.at(above) > place) return broken("I10", id, "stands before its ancestor");
   }
+  count += places.size();
   return Status::ok();
+}
+
+Status RadixTree::Impl::check_unstored(const Census& census) const {
+  std::uint64_t count = 0;
+  LARDER_RETURN_IF_ERROR(check_backlog(missing_in_storage, Backlog::kWaiting, count));
+  LARDER_RETURN_IF_ERROR(check_backlog(resting, Backlog::kResting, count));
+  return count == census.unstored ? Status::ok() : broken("I10", 0, "the lists have " + numbers(count, census.unstored));
 }
 
 Status RadixTree::Impl::check_totals(const Census& census) const {

@@ -50,33 +50,64 @@ bool RadixTree::Impl::is_unstored(const Node& n, std::uint32_t epoch) {
   return n.has(kFullHost) && n.stored_epoch != epoch;
 }
 
+Backlog RadixTree::Impl::backlog_of(const Node& n) const {
+  if (!is_unstored(n, unstored_epoch) || n.is_storing) return Backlog::kOut;
+  return n.rests ? Backlog::kResting : Backlog::kWaiting;
+}
+
 void RadixTree::Impl::refresh_unstored(Id id) {
-  const Node& n = node(id);
-  const bool belongs = is_unstored(n, unstored_epoch);
-  if (belongs == n.in_unstored) return;
-  belongs ? place_unstored(id) : missing_in_storage.remove(id);
+  Node& n = node(id);
+  const Backlog belongs = backlog_of(n);
+  if (belongs == n.backlog) return;
+  if (n.backlog != Backlog::kOut) backlog(n.backlog).remove(id);
+  if (belongs != Backlog::kOut) place_unstored(backlog(belongs), belongs, id);
 }
 
 // What stands right after its nearest ancestor of the list is after all the others, too, and before its descendants:
 // they are that ancestor's.
-void RadixTree::Impl::place_unstored(Id id) {
+void RadixTree::Impl::place_unstored(UnstoredList& list, Backlog own, Id id) {
   if (node(id).first_child == kNoNode) {
-    missing_in_storage.push_back(id);
+    list.push_back(id);
     return;
   }
   Id above = node(id).parent;
-  while (above != kNoNode && !node(above).in_unstored) above = node(above).parent;
-  above == kNoNode ? missing_in_storage.push_front(id) : missing_in_storage.insert_after(id, above);
+  while (above != kNoNode && node(above).backlog != own) above = node(above).parent;
+  above == kNoNode ? list.push_front(id) : list.insert_after(id, above);
 }
 
 void RadixTree::Impl::track_unstored(std::uint32_t epoch) {
   if (epoch == unstored_epoch) return;
-  while (missing_in_storage.size() > 0) missing_in_storage.remove(missing_in_storage.first());
+  for (UnstoredList* list : {&missing_in_storage, &resting}) {
+    while (list->size() > 0) {
+      node(list->first()).rests = false;
+      list->remove(list->first());
+    }
+  }
   unstored_epoch = epoch;
   for (const Space& space : spaces) {
     for (Id id = space.root; id != kNoNode; id = next_in_space(id)) {
-      if (is_unstored(node(id), epoch)) missing_in_storage.push_back(id);
+      if (backlog_of(node(id)) == Backlog::kWaiting) missing_in_storage.push_back(id);
     }
+  }
+}
+
+void RadixTree::Impl::begin_storing(Id id) {
+  node(id).is_storing = true;
+  refresh_unstored(id);
+}
+
+void RadixTree::Impl::end_storing(Id id, bool rests) {
+  Node& n = node(id);
+  n.is_storing = false;
+  n.rests = rests && is_unstored(n, unstored_epoch);
+  refresh_unstored(id);
+}
+
+void RadixTree::Impl::wake_resting() {
+  while (resting.size() > 0) {
+    const Id id = resting.first();
+    node(id).rests = false;
+    refresh_unstored(id);
   }
 }
 

@@ -51,6 +51,9 @@ struct LruLink {
 inline constexpr std::size_t kAuxCount = 2;
 [[nodiscard]] constexpr std::size_t aux_of(ComponentKind c) { return index_of(c) - 1; }
 
+// Lists of nodes on the host that storage lacks: those that wait to be given to it, and those that it could not take.
+enum class Backlog : std::uint8_t { kOut, kWaiting, kResting };
+
 struct alignas(64) Node {
   // Line 0: read by every walk.
   Run<TokenId> tokens;          // of the edge: pages * page_size
@@ -65,7 +68,9 @@ struct alignas(64) Node {
   bool host_gap = false;        // adopted on the host beneath a parent without host data (see I2)
   Bits stored = 0;              // of what was on the host: what storage has under stored_epoch
   bool in_backed_heap = false;  // which device heap holds it, if any
-  bool in_unstored = false;     // in the list of nodes that storage lacks
+  Backlog backlog = Backlog::kOut;  // which list of nodes that storage lacks holds it, if any
+  bool is_storing = false;          // storage is being given it: in neither list
+  bool rests = false;               // storage could not take it: in the list of those that rest
   bool declined = false;        // stored_epoch and `stored` say what storage was asked to take, and it declined
   Id first_child = kNoNode, next_sibling = kNoNode, prev_sibling = kNoNode;
 

@@ -100,7 +100,9 @@ void RadixTree::Impl::split_residency(Id head_id, Id tail_id) {
   head.complete = clear_bits(tail.complete, kMambaBits);
   waiting += static_cast<std::uint64_t>(__builtin_popcount(head.complete));
   ops.split(head_id, tail_id);
-  if (tail.in_unstored) missing_in_storage.insert_before(head_id, tail_id);
+  head.is_storing = tail.is_storing;
+  head.rests = tail.rests;
+  if (tail.backlog != Backlog::kOut) backlog(tail.backlog).insert_before(head_id, tail_id);
 
   head.own_locks = tail.own_locks;
   head.locks[index_of(ComponentKind::kFull)] = {tail.locks[index_of(ComponentKind::kFull)][0], tail.own_locks};
@@ -190,6 +192,7 @@ bool RadixTree::Impl::may_absorb(const Node& upper, const Node& lower) const {
   const bool same_use = upper.full_tick == lower.full_tick && upper.hits == lower.hits &&
                         upper.priority == lower.priority && upper.created == lower.created &&
                         upper.stored_epoch == lower.stored_epoch && upper.declined == lower.declined &&
+                        upper.backlog == lower.backlog && upper.is_storing == lower.is_storing &&
                         upper.stored == clear_bits(lower.stored, kMambaBits) && upper.aux_tick[0] == lower.aux_tick[0];
   if (!quiet || !same_data || !same_use) return false;
   const std::size_t pages = upper.pages;
@@ -229,7 +232,7 @@ void RadixTree::Impl::absorb_into_only_child(Id id) {
   for (const Tier t : kAllTiers) {
     if (upper.has(bit_of(ComponentKind::kSwa, t))) list_of(ComponentKind::kSwa, t).remove(id);
   }
-  if (upper.in_unstored) missing_in_storage.remove(id);  // the lower one is in the list as well
+  if (upper.backlog != Backlog::kOut) backlog(upper.backlog).remove(id);  // the lower one is in the same list
   nodes.release(id);
   refresh_leaf(parent);
   refresh_leaf(child);

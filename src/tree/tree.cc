@@ -45,7 +45,8 @@ RadixTree::Impl::Impl(const TreeConfig& given, SlotSink& slot_sink)
           {{LruList(nodes, ComponentKind::kSwa, Tier::kDevice), LruList(nodes, ComponentKind::kSwa, Tier::kHost)},
            {LruList(nodes, ComponentKind::kMamba, Tier::kDevice), LruList(nodes, ComponentKind::kMamba, Tier::kHost)}}},
       ops(nodes),
-      missing_in_storage(nodes) {}
+      missing_in_storage(nodes, Backlog::kWaiting),
+      resting(nodes, Backlog::kResting) {}
 
 RadixTree::RadixTree(const TreeConfig& config, SlotSink& sink) : impl_(std::make_unique<Impl>(config, sink)) {}
 RadixTree::~RadixTree() = default;
@@ -124,6 +125,7 @@ NodeView RadixTree::view(NodeId id) const {
   }
   view.hits = node.hits;
   (node.declined ? view.declined_epoch : view.stored_epoch) = node.stored_epoch;
+  view.is_storing = node.is_storing;
   view.has_children = node.first_child != kNoNode;
   return view;
 }
@@ -171,6 +173,9 @@ const TierCounts& RadixTree::counts(ComponentKind c, Tier t) const {
 }
 std::uint64_t RadixTree::node_count() const { return impl_->nodes.live() - impl_->open_spaces(); }
 void RadixTree::track_unstored(std::uint32_t epoch) { impl_->track_unstored(epoch); }
+void RadixTree::begin_storing(NodeId node) { impl_->begin_storing(node.v); }
+void RadixTree::end_storing(NodeId node, bool rests) { impl_->end_storing(node.v, rests); }
+void RadixTree::wake_resting() { impl_->wake_resting(); }
 std::vector<NodeId> RadixTree::unstored(std::uint32_t epoch, std::size_t limit) const {
   return impl_->unstored(epoch, limit);
 }

@@ -24,8 +24,8 @@
 //   I7 page counters per component and tier equal the sums over nodes
 //   I8 no slot appears twice in a tier
 //   I9 children are found through the child table from their first page; nothing else is in it
-//   I10 the list of unstored nodes holds exactly those that storage lacks under the tracked epoch, each after its
-//      ancestors
+//   I10 the lists of unstored nodes hold exactly those that storage lacks under the tracked epoch and is not being
+//      given, each after its ancestors
 //   I11 claims of a namespace equal the sum over its nodes
 // I1 to I3 speak of published data; pending data is published only when it would keep them (see finish_op).
 //
@@ -164,6 +164,7 @@ struct NodeView {
   std::uint32_t hits = 0;
   std::uint32_t stored_epoch = 0;    // attach epoch of the storage that has what is on the host; 0: none
   std::uint32_t declined_epoch = 0;  // attach epoch of the storage that declined what is on the host; 0: none
+  bool is_storing = false;  // begin_storing()
   bool has_children = false;
 };
 
@@ -267,6 +268,13 @@ class RadixTree {
   // that storage was not asked about.
   void set_declined(NodeId node, std::uint32_t epoch);
 
+  // Storage is being given the node: unstored() passes it over until end_storing(). A split makes both halves alike.
+  void begin_storing(NodeId node);
+  // rests: storage could not take it. If it lacks it still, unstored() passes it over until wake_resting().
+  void end_storing(NodeId node, bool rests);
+  // O(nodes that rest).
+  void wake_resting();
+
   // ---- eviction
   // Frees at least `slots` device slots of the component if it can, oldest by policy first.
   // full: leaves, trimmed from their tail page-exactly; a node's other components on the device go with its full.
@@ -290,8 +298,8 @@ class RadixTree {
   // From here on unstored(epoch) is answered from a list, which the tree keeps right. O(tree), once for each epoch; at
   // first it is epoch 0.
   void track_unstored(std::uint32_t epoch);
-  // Nodes published on the host, neither stored nor declined under `epoch`, parents before children, at most `limit`
-  // (for attach). O(limit) under the epoch that is tracked, or else O(tree).
+  // Nodes published on the host, neither stored nor declined under `epoch`, parents before children, at most `limit`;
+  // under the epoch that is tracked, without those that are being stored or rest. O(limit) under the epoch that is tracked, or else O(tree).
   [[nodiscard]] std::vector<NodeId> unstored(std::uint32_t epoch, std::size_t limit) const;
   // Walks everything; kInternal names the invariant, the node and the values. O(tree).
   [[nodiscard]] Status check_invariants() const;

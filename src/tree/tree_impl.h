@@ -178,8 +178,15 @@ struct RadixTree::Impl {
   void track_unstored(std::uint32_t epoch);
   // Does storage lack what the node has on the host?
   [[nodiscard]] static bool is_unstored(const Node& node, std::uint32_t epoch);
-  void refresh_unstored(Id id);  // membership in missing_in_storage
-  void place_unstored(Id id);
+  void begin_storing(Id id);
+  void end_storing(Id id, bool rests);
+  void wake_resting();
+  [[nodiscard]] tree::Backlog backlog_of(const Node& node) const;  // where it belongs
+  [[nodiscard]] tree::UnstoredList& backlog(tree::Backlog which) {
+    return which == tree::Backlog::kWaiting ? missing_in_storage : resting;
+  }
+  void refresh_unstored(Id id);  // membership in them
+  void place_unstored(tree::UnstoredList& list, tree::Backlog own, Id id);
 
   // ---- invariants.cc
   struct Census;
@@ -190,6 +197,7 @@ struct RadixTree::Impl {
   [[nodiscard]] Status count_node(Id id, Census& census) const;
   [[nodiscard]] Status check_lists(const Census& census) const;
   [[nodiscard]] Status check_unstored(const Census& census) const;
+  [[nodiscard]] Status check_backlog(const tree::UnstoredList& list, tree::Backlog own, std::uint64_t& count) const;
   [[nodiscard]] Status check_totals(const Census& census) const;
 
   [[nodiscard]] Node& node(Id id) { return nodes.at(id); }
@@ -212,8 +220,8 @@ struct RadixTree::Impl {
   tree::LeafHeap device_backed, device_unbacked, host_leaves;  // device leaves with and without a host copy
   std::array<std::array<tree::LruList, kTierCount>, tree::kAuxCount> lists;
   tree::OpRegistry ops;
-  tree::UnstoredList missing_in_storage;
-  std::uint32_t unstored_epoch = 0;  // of missing_in_storage
+  tree::UnstoredList missing_in_storage, resting;
+  std::uint32_t unstored_epoch = 0;  // of both
   std::array<std::array<TierCounts, kTierCount>, kComponentCount> counts{};
   std::vector<Space> spaces;
   std::vector<std::uint32_t> closed_spaces;  // numbers to use again, the last closed first

@@ -1,4 +1,4 @@
-// The nodes that storage lacks, parents before children. Internal.
+// Nodes that storage lacks, parents before children: those that wait, or those that rest. Internal.
 //
 // Doubly linked through the nodes, so that who asks for some of them does not walk past those that are stored. An
 // ancestor stands before all of its descendants; where a node is put is RadixTree::Impl::place_unstored()'s business.
@@ -12,7 +12,7 @@ namespace larder::tree {
 
 class UnstoredList {
  public:
-  explicit UnstoredList(NodePool& nodes) : nodes_(nodes) {}
+  UnstoredList(NodePool& nodes, Backlog own) : nodes_(nodes), own_(own) {}
 
   [[nodiscard]] Id first() const { return first_; }
   [[nodiscard]] Id after(Id id) const { return nodes_.at(id).unstored_after; }
@@ -27,7 +27,7 @@ class UnstoredList {
     (n.unstored_before == kNoNode ? first_ : nodes_.at(n.unstored_before).unstored_after) = n.unstored_after;
     (n.unstored_after == kNoNode ? last_ : nodes_.at(n.unstored_after).unstored_before) = n.unstored_before;
     n.unstored_before = n.unstored_after = kNoNode;
-    n.in_unstored = false;
+    n.backlog = Backlog::kOut;
     --size_;
   }
 
@@ -36,13 +36,14 @@ class UnstoredList {
     Node& n = nodes_.at(id);
     n.unstored_before = before;
     n.unstored_after = after;
-    n.in_unstored = true;
+    n.backlog = own_;
     (before == kNoNode ? first_ : nodes_.at(before).unstored_after) = id;
     (after == kNoNode ? last_ : nodes_.at(after).unstored_before) = id;
     ++size_;
   }
 
   NodePool& nodes_;
+  const Backlog own_;
   Id first_ = kNoNode, last_ = kNoNode;
   std::size_t size_ = 0;
 };

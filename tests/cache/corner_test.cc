@@ -112,7 +112,7 @@ TEST(CacheCorner, RetryDelayIsBounded) {
   EXPECT_EQ(h.check_clean(), "");
 }
 
-// A storage that takes nothing is left alone after the retries; when it takes something again, it gets all of it.
+// A storage that takes nothing is left alone for a while after the retries; then it gets all of it.
 TEST(CacheCorner, SickStorageIsNotAskedForEverAndCatchesUp) {
   Harness h(eager_options(Shape::kFullMamba));
   h.cache->detach_storage();
@@ -124,12 +124,17 @@ TEST(CacheCorner, SickStorageIsNotAskedForEverAndCatchesUp) {
   h.settle();
   EXPECT_EQ(h.failure, "");
   EXPECT_GT(h.cache->counters().store_failed, 0u);
-  h.backend->script = {};
+  const std::size_t writes = h.backend->calls[static_cast<std::size_t>(Call::kWrite)];
   (void)h.run(prompt_of(20, 33), 4);
+  h.settle();
+  EXPECT_EQ(h.backend->calls[static_cast<std::size_t>(Call::kWrite)], writes);
+  h.backend->script = {};
+  h.clock.advance(std::chrono::seconds(2));
   h.settle();
   (void)h.cache->flush();
   EXPECT_EQ(h.run(prompt_of(60), 4).storage, 56u);
   EXPECT_EQ(h.run(prompt_of(60, 9), 4).storage, 56u);
+  EXPECT_EQ(h.run(prompt_of(20, 33), 4).storage, 16u);
   h.settle();
   EXPECT_EQ(h.check_clean(), "");
 }

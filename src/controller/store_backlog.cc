@@ -1,0 +1,359 @@
+#include "controller/store_backlog.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/defect.h"
+#include "base/probe.h"
+
+namespace larder {
+
+namespace {
+constexpr Nanos kMaxRetryDelay = std::chrono::hours(1);
+
+Nanos retry_delay(Nanos first, std::uint32_t attempts) {
+  Nanos delay = first;
+  for (std::uint32_t i = 1; i < attempts && delay < kMaxRetryDelay; ++i) delay *= 2;
+  return std::max(first, std::min(delay, kMaxRetryDelay));
+}
+
+bool is_published(const NodeView& view, ComponentKind c) {
+  const std::size_t i = index_of(c);
+  return !view.host[i].empty() && (!view.host_pending[i] || defect(Defect::kStoredBeforeCopied));
+}
+}  // namespace
+
+StoreBacklog::StoreBacklog(const CacheConfig& config, const Parts& parts)
+    : config_(config),
+      model_(parts.model),
+      host_(parts.host),
+      tree_(parts.tree),
+      ops_(parts.ops),
+      spaces_(parts.spaces),
+      clock_(parts.clock),
+      counters_(parts.counters),
+      metrics_(parts.metrics) {}
+
+void StoreBacklog::attach(StorageBackend& backend) {
+  storage_ = &backend;
+  patience_ = kPatience;  // it has not shown yet that it hangs
+  cleared();
+}
+
+void StoreBacklog::cleared() {
+  ++epoch_;  // what was stored says nothing about what is there now
+  tree_.track_unstored(epoch_);
+  stands_ = false;
+  next_rest_ = kShortestRest;
+}
+
+// The pages of what is abandoned stay locked: they are leased until the write ends, so the host would gain nothing
+// without them. All writes, not only those that were submitted: that is each rank's own.
+void StoreBacklog::detach() {
+  storage_ = nullptr;
+  for (const OpId id : queue_) {
+    if (Op* const op = ops_.find(id)) cancel(*op);
+  }
+  queue_.clear();
+  for (auto& [id, op] : ops_.all()) {
+    if (op.kind != OpKind::kStore || !ops_.abandon(op)) continue;
+    kept_ -= op.store->blocks;
+    kept_by_abandoned_ += op.store->blocks;
+    for (const Store::Piece& piece : op.store->pieces) {
+      for (const NodeId at : nodes_of(piece)) tree_.end_storing(at, false);  // the next storage is given them as well
+    }
+  }
+  if (Op* const timer = ops_.find(std::exchange(rest_timer_, OpId{}))) ops_.end(*timer);
+  stands_ = false;
+}
+
+void StoreBacklog::pump() {
+  if (!storage_) return;
+  while (!stands_ && ops_.live(OpKind::kStore) < kMostStores && ops_.has_room(OpKind::kStore)) {
+    const std::vector<NodeId> nodes = next_nodes();
+    if (nodes.empty()) break;
+    begin(nodes, 0, TimePoint::min());
+  }
+  const TimePoint now = clock_.now();
+  for (std::size_t i = queue_.size(); i > 0; --i) {
+    Op* const op = ops_.find(queue_.front());
+    if (op->store->not_before <= now) {
+      submit(*op);
+    } else {
+      queue_.push_back(op->id);
+    }
+    queue_.pop_front();
+  }
+}
+
+// A slot of no bytes counts as one block, as in HostPools::blocks_missing().
+std::uint64_t StoreBacklog::blocks_of(NodeId node) const {
+  const NodeView view = tree_.view(node);
+  std::uint64_t blocks = 0;
+  for (const ComponentKind c : kAllComponents) {
+    blocks += view.host[index_of(c)].size() * std::max(1u, host_->blocks_per_slot(c));
+  }
+  return blocks;
+}
+
+// One node may always be under way, whatever detached storages keep: the next storage must not be shut out.
+std::vector<NodeId> StoreBacklog::next_nodes() {
+  const std::uint64_t limit = host_->total_blocks() * kHostPercent / 100;
+  std::uint64_t kept = kept_ + kept_by_abandoned_, bytes = 0;
+  std::vector<NodeId> nodes, passed;
+  std::optional<NamespaceId> space;
+  const auto is_among = [](const std::vector<NodeId>& all, NodeId node) {
+    return std::find(all.begin(), all.end(), node) != all.end();
+  };
+  for (const NodeId node : tree_.unstored(epoch_, kLookAhead)) {
+    const NodeView view = tree_.view(node);
+    if (space && view.space != *space) continue;
+    const bool waits_for_parent = tree_.view(view.parent).is_storing || is_among(passed, view.parent);
+    if (waits_for_parent && !is_among(nodes, view.parent)) {
+      passed.push_back(node);
+      continue;
+    }
+    kept += blocks_of(node);
+    const bool is_only_one = kept_ == 0 && nodes.empty();
+    if (kept > limit && !is_only_one) break;
+    space = view.space;
+    nodes.push_back(node);
+    bytes += page_bytes(view) * (view.end - view.begin);
+    if (nodes.size() == kMostNodes || bytes >= kStoreBytes) break;
+  }
+  return nodes;
+}
+
+std::uint64_t StoreBacklog::page_bytes(const NodeView& view) const {
+  std::uint64_t bytes = 0;
+  for (const ComponentKind c : {ComponentKind::kFull, ComponentKind::kSwa}) {
+    if (!model_.has(c) || !is_published(view, c)) continue;
+    for (const PoolSpec* pool : model_.pools_of(c)) bytes += pool->page_bytes();
+  }
+  return bytes;
+}
+
+// Locks, keys and leases are taken here and not when the write is submitted: what is locked, hashed and leased decides
+// what the tree merges and what eviction frees, and the time of a retry is this rank's own.
+void StoreBacklog::begin(const std::vector<NodeId>& nodes, std::uint32_t attempts, TimePoint not_before) {
+  const LockParts parts{.full = true, .swa = true, .mamba = true, .own_pages = true};
+  auto store = std::make_unique<Store>();
+  store->epoch = epoch_;
+  store->attempts = attempts;
+  store->not_before = not_before;
+  store->request.scope = spaces_.scope(tree_.view(nodes.front()).space);
+  store->request.durable = config_.storage_durable;
+  for (const NodeId node : nodes) {
+    store->pieces.push_back({node, tree_.view(node).begin, tree_.lock(node, Tier::kHost, parts)});
+    store->blocks += blocks_of(node);
+    tree_.begin_storing(node);
+    add_groups(*store, store->pieces.size() - 1);
+  }
+  kept_ += store->blocks;
+  Op& op = ops_.add(OpKind::kStore);
+  op.store = std::move(store);
+  queue_.push_back(op.id);
+}
+
+// Within a group the anchor comes last. What a page needs beside its KV goes with it; a state, with the last page.
+void StoreBacklog::add_groups(Store& store, std::size_t index) {
+  Store::Piece& piece = store.pieces[index];
+  const std::span<const PageKey> keys = tree_.page_keys(piece.node);
+  const NodeView view = tree_.view(piece.node);
+  // The seed of the chain is no page.
+  const PageKey first_parent = view.begin > 0 ? tree_.last_key(view.parent).value_or(PageKey{}) : PageKey{};
+  piece.has_window = model_.has(ComponentKind::kSwa) && is_published(view, ComponentKind::kSwa);
+  piece.has_state = model_.has(ComponentKind::kMamba) && is_published(view, ComponentKind::kMamba);
+  const std::uint64_t per_page = std::max<std::uint64_t>(1, page_bytes(view));
+  const std::size_t step = std::max<std::size_t>(1, static_cast<std::size_t>(kGroupBytes / per_page));
+  for (std::size_t from = 0; from < keys.size(); from += step) {
+    const std::size_t to = std::min(keys.size(), from + step);
+    PageGroup group;
+    const auto add = [&](ComponentKind c, std::size_t page, HostSlot slot) {
+      for (const PoolSpec* pool : model_.pools_of(c)) {  // sidecars first, the anchor last
+        WriteItem item{pool->name, keys[page], {}, page > 0 ? keys[page - 1] : first_parent};
+        host_->append_page(pool->name, slot, item.payload);
+        store.bytes += payload_bytes(item.payload);
+        group.items.push_back(std::move(item));
+      }
+      if (defect(Defect::kWriteWithoutLease)) return;
+      if (host_->add_lease(c, slot).is_ok()) store.leases.push_back({c, slot.v, host_->generation(c, slot)});
+    };
+    const auto& window = view.host[index_of(ComponentKind::kSwa)];
+    for (std::size_t i = from; piece.has_window && i < to; ++i) add(ComponentKind::kSwa, i, window[i]);
+    if (piece.has_state && to == keys.size()) {
+      add(ComponentKind::kMamba, to - 1, view.host[index_of(ComponentKind::kMamba)].front());
+    }
+    const auto& full = view.host[index_of(ComponentKind::kFull)];
+    for (std::size_t i = from; i < to; ++i) add(ComponentKind::kFull, i, full[i]);
+    store.request.groups.push_back(std::move(group));
+    store.groups.push_back({index, to - from});
+  }
+}
+
+void StoreBacklog::submit(Op& op) {
+  Store& store = *op.store;
+  ++store.attempts;
+  store.submitted = clock_.now();
+  auto complete = ops_.completion_for(op.id);
+  const Status submitted =
+      storage_->submit_write(std::move(store.request), [complete](WriteResult done) { complete(std::move(done)); });
+  if (!submitted.is_ok()) complete(WriteResult{std::vector<Status>(store.groups.size(), submitted)});
+}
+
+// Storage was detached before the write was submitted. Ends like any other write, by a completion: on another rank it
+// may have been submitted in time.
+void StoreBacklog::cancel(Op& op) {
+  for (Store::Group& group : op.store->groups) group.pages = 0;
+  ops_.completion_for(op.id)(WriteResult{{cancelled("storage was detached")}});
+}
+
+// Three planes of a bit for each group: stored; settled, which is stored or not to be tried again; not refused.
+OutcomeBits StoreBacklog::outcome_of(const Op& op) const {
+  const auto* done = std::get_if<WriteResult>(&op.completion);
+  const std::size_t groups = op.store->groups.size();
+  const std::size_t words = (groups + 63) / 64;
+  OutcomeBits bits(3 * words, 0);
+  if (!done || done->groups.size() < groups) return bits;
+  for (std::size_t i = 0; i < groups; ++i) {
+    const std::uint64_t bit = std::uint64_t{1} << (i % 64);
+    const StatusCode code = done->groups[i].code();
+    const bool is_refused = code == StatusCode::kInvalidArgument;
+    if (code == StatusCode::kOk) bits[i / 64] |= bit;
+    if (code == StatusCode::kOk || code == StatusCode::kUnsupported || is_refused) bits[words + i / 64] |= bit;
+    if (!is_refused) bits[2 * words + i / 64] |= bit;
+  }
+  return bits;
+}
+
+StoreBacklog::Fate StoreBacklog::fate_of(const OutcomeBits& bits, std::size_t group, std::size_t groups) {
+  const std::size_t words = (groups + 63) / 64;
+  const auto has = [&](std::size_t plane) {
+    const std::size_t word = plane * words + group / 64;
+    return word < bits.size() && ((bits[word] >> (group % 64)) & 1) != 0;
+  };
+  if (has(0)) return Fate::kStored;
+  if (!has(1)) return Fate::kFailed;
+  return has(2) ? Fate::kDeclined : Fate::kRefused;
+}
+
+void StoreBacklog::done(Op& op, const OutcomeBits& bits) {
+  Store& store = *op.store;
+  for (const LeasedSlot& l : store.leases) (void)host_->drop_lease(l.component, HostSlot(l.slot), l.generation);
+  store.leases.clear();
+  const bool is_current = storage_ && !op.is_abandoned && store.epoch == epoch_;
+  const bool retries = is_current && store.attempts <= config_.backup_retries;
+  std::vector<Fate> fates(store.pieces.size(), Fate::kStored);
+  std::uint64_t pages = 0;
+  bool took = false;
+  for (std::size_t i = 0; i < store.groups.size(); ++i) {
+    const Store::Group& group = store.groups[i];
+    const Fate fate = fate_of(bits, i, store.groups.size());
+    fates[group.piece] = std::max(fates[group.piece], fate);
+    took = took || fate != Fate::kFailed;
+    switch (fate) {
+      case Fate::kStored: pages += group.pages; break;
+      case Fate::kDeclined: counters_.store_declined += group.pages, probe(Probe::kBackupDeclined); break;
+      case Fate::kRefused: counters_.store_failed += group.pages, probe(Probe::kBackupLost); break;
+      case Fate::kFailed:
+        if (!retries) counters_.store_failed += group.pages, probe(Probe::kBackupLost);
+        break;
+    }
+  }
+  counters_.stored += pages;
+  if (pages > 0) metrics_.backed_up(pages, store.bytes, clock_.now() - store.submitted);
+  std::vector<NodeId> again;
+  for (std::size_t i = 0; i < store.pieces.size() && !op.is_abandoned; ++i) {
+    settle(store, store.pieces[i], fates[i], retries, again);
+  }
+  if (took && is_current) {
+    patience_ = kPatience;
+    next_rest_ = kShortestRest;
+  }
+  if (!again.empty()) {
+    probe(Probe::kBackupRetried);
+    begin(again, store.attempts, clock_.now() + retry_delay(config_.backup_retry_delay, store.attempts));
+  } else if (is_current && std::find(fates.begin(), fates.end(), Fate::kFailed) != fates.end()) {
+    stands_ = stands_ || !took;
+    arm_rest();
+  }
+  release(store, op.is_abandoned);
+}
+
+// Is all that the node has on the host now in the request? What came to the host since (a state at a fork, for one) is
+// for another write.
+bool StoreBacklog::was_asked(const Store::Piece& piece, NodeId at) const {
+  const NodeView view = tree_.view(at);
+  const auto is_on_host = [&](ComponentKind c) {
+    return !view.host[index_of(c)].empty() && !view.host_pending[index_of(c)];
+  };
+  const bool window = !is_on_host(ComponentKind::kSwa) || piece.has_window;
+  const bool state = !is_on_host(ComponentKind::kMamba) || (piece.has_state && at == piece.node);
+  if ((window && state) || defect(Defect::kOutrunStateStored)) return true;
+  probe(Probe::kBackupOutrun);
+  return false;
+}
+
+void StoreBacklog::settle(const Store& store, const Store::Piece& piece, Fate fate, bool retries,
+                          std::vector<NodeId>& again) {
+  const bool is_current = storage_ && store.epoch == epoch_;
+  for (const NodeId at : nodes_of(piece)) {
+    if (fate == Fate::kFailed && retries) {
+      again.push_back(at);
+      continue;
+    }
+    if (is_current && fate == Fate::kStored && was_asked(piece, at)) tree_.set_stored(at, epoch_);
+    const bool is_unwanted = fate == Fate::kDeclined || fate == Fate::kRefused;
+    if (is_current && is_unwanted && was_asked(piece, at)) tree_.set_declined(at, epoch_);
+    tree_.end_storing(at, is_current && fate == Fate::kFailed);
+  }
+}
+
+// The nodes of a piece as they are now, parents before children.
+std::vector<NodeId> StoreBacklog::nodes_of(const Store::Piece& piece) const {
+  std::vector<NodeId> nodes;
+  for (NodeId at = piece.node; tree_.view(at).end > piece.begin; at = tree_.view(at).parent) nodes.push_back(at);
+  std::reverse(nodes.begin(), nodes.end());
+  return nodes;
+}
+
+void StoreBacklog::release(Store& store, bool is_abandoned) {
+  for (Store::Piece& piece : store.pieces) tree_.unlock(piece.lock);
+  (is_abandoned ? kept_by_abandoned_ : kept_) -= std::exchange(store.blocks, 0);
+}
+
+void StoreBacklog::arm_rest() {
+  if (rest_timer_ != OpId{}) return;
+  rest_timer_ = ops_.add_timer(clock_.now() + next_rest_).id;
+  next_rest_ = std::min(2 * next_rest_, kLongestRest);
+}
+
+void StoreBacklog::rest_is_over() {
+  rest_timer_ = OpId{};
+  stands_ = false;
+  tree_.wake_resting();
+}
+
+void StoreBacklog::unlock_abandoned() {
+  if (ops_.abandoned(OpKind::kStore) == 0) return;
+  for (auto& [id, op] : ops_.all()) {
+    if (op.kind != OpKind::kStore || !op.is_abandoned) continue;
+    for (Store::Piece& piece : op.store->pieces) tree_.unlock(piece.lock);
+  }
+}
+
+bool StoreBacklog::may_wait() const { return storage_ && ops_.live(OpKind::kStore) > 0 && patience_ > 0; }
+
+bool StoreBacklog::is_soon(NodeId node) const {
+  if (stands_) return false;
+  const std::vector<NodeId> head = tree_.unstored(epoch_, kMostNodes);
+  return std::find(head.begin(), head.end(), node) != head.end();
+}
+
+void StoreBacklog::count_wait() {
+  probe(Probe::kBackupWaits);
+  ++counters_.store_waits;
+  if (patience_ > 0) --patience_;
+}
+
+}  // namespace larder

@@ -1,0 +1,125 @@
+// Host -> storage: what the host has and storage lacks, written in one order.
+//
+// The backlog is the tree's list of unstored nodes, parents before children. pump() takes from its head, always: up to
+// kMostStores writes at once, each of one namespace and about kStoreBytes, in groups of about kGroupBytes. A node whose
+// parent is being written by an earlier write waits for that, so that no child is ever in storage before its parent is.
+//
+//   unstored ──pump()──► in a write ──► stored                          leaves the backlog
+//                            │          declined (admission)            leaves it; not tried again under this storage
+//                            │          refused (kInvalidArgument: it can never be taken)   likewise; counts as failed
+//                            │          failed ──► again, up to backup_retries times with a doubling pause, then
+//                            └──────────────────► rests, until a timer that the ranks agree on wakes it
+//   A write of which storage took nothing, to its last attempt, stops the pump until that timer.
+//
+// What a write holds of the host (locks and leases) is bounded by kHostPercent of it, detached storages included, so a
+// storage that hangs costs no more than that.
+//
+// Threads: the cache thread. Ranks: what is taken, locked, hashed and leased depends on agreed events alone; only when a
+// retry is submitted depends on this rank's clock.
+// Cost: pump() looks at kLookAhead nodes for each write that it begins.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "controller/cache.h"
+#include "controller/cache_metrics.h"
+#include "controller/op_table.h"
+#include "controller/space_table.h"
+#include "pool/host_pools.h"
+#include "tree/tree.h"
+
+namespace larder {
+
+class StoreBacklog {
+ public:
+  struct Parts {  // all outlive the backlog
+    const ModelSpec& model;
+    HostPools* host;  // null: nothing is ever stored
+    RadixTree& tree;
+    OpTable& ops;
+    SpaceTable& spaces;
+    Clock& clock;
+    CacheCounters& counters;
+    CacheMetrics& metrics;
+  };
+  StoreBacklog(const CacheConfig& config, const Parts& parts);
+
+  // ---- the storage
+  void attach(StorageBackend& backend);
+  // Ends what was not submitted, and abandons the rest: it holds its buffers and no place of the next storage's.
+  void detach();
+  // Nothing counts as stored any more.
+  void cleared();
+  // Which storage, as it is since it was attached or cleared; RadixTree::set_stored() takes it.
+  [[nodiscard]] std::uint32_t epoch() const { return epoch_; }
+
+  // ---- writes
+  // Begins what there is room for. Once per poll, after the agreed events were applied.
+  void pump();
+  // This rank's answer to a write: three bits for each group; the ranks AND them.
+  [[nodiscard]] OutcomeBits outcome_of(const Op& op) const;
+  void done(Op& op, const OutcomeBits& bits);
+  [[nodiscard]] OpId rest_timer() const { return rest_timer_; }
+  void rest_is_over();
+  // For a flush, and for the device: the tree lets go of what detached storages are still given, and the buffers remain
+  // the writes' by their leases.
+  void unlock_abandoned();
+
+  // ---- room on the host
+  // Host blocks that writes keep in place.
+  [[nodiscard]] std::uint64_t kept_blocks() const { return kept_; }
+  [[nodiscard]] std::uint64_t kept_by_abandoned() const { return kept_by_abandoned_; }
+  // Whether room may be refused for a while because storage is taking what keeps it: it took something lately.
+  [[nodiscard]] bool may_wait() const;
+  // Whether storage lacks the node and gets it soon: it is near the head, and the pump does not stand.
+  [[nodiscard]] bool is_soon(NodeId node) const;
+  // Once per poll in which room was refused for that.
+  void count_wait();
+
+ private:
+  static constexpr std::size_t kMostStores = 16, kMostNodes = 64, kLookAhead = 256;
+  static constexpr std::uint64_t kStoreBytes = std::uint64_t{64} << 20, kGroupBytes = std::uint64_t{32} << 20;
+  static constexpr std::uint64_t kHostPercent = 60;
+  static constexpr std::uint32_t kPatience = 32;  // polls
+  static constexpr Nanos kShortestRest = std::chrono::seconds(1), kLongestRest = std::chrono::minutes(1);
+  enum class Fate : std::uint8_t { kStored, kDeclined, kRefused, kFailed };
+
+  [[nodiscard]] std::vector<NodeId> next_nodes();
+  [[nodiscard]] std::uint64_t blocks_of(NodeId node) const;
+  [[nodiscard]] std::uint64_t page_bytes(const NodeView& view) const;
+  void begin(const std::vector<NodeId>& nodes, std::uint32_t attempts, TimePoint not_before);
+  void add_groups(Store& store, std::size_t piece);
+  void submit(Op& op);
+  void cancel(Op& op);
+  [[nodiscard]] static Fate fate_of(const OutcomeBits& bits, std::size_t group, std::size_t groups);
+  [[nodiscard]] std::vector<NodeId> nodes_of(const Store::Piece& piece) const;
+  // What became of a piece, of whose groups the worst is `fate`. Failed nodes come out in `again`.
+  void settle(const Store& store, const Store::Piece& piece, Fate fate, bool retries, std::vector<NodeId>& again);
+  [[nodiscard]] bool was_asked(const Store::Piece& piece, NodeId at) const;
+  void release(Store& store, bool is_abandoned);
+  void arm_rest();
+
+  const CacheConfig& config_;
+  const ModelSpec& model_;
+  HostPools* const host_;
+  RadixTree& tree_;
+  OpTable& ops_;
+  SpaceTable& spaces_;
+  Clock& clock_;
+  CacheCounters& counters_;
+  CacheMetrics& metrics_;
+
+  StorageBackend* storage_ = nullptr;
+  std::uint32_t epoch_ = 0;
+  std::deque<OpId> queue_;  // begun and not submitted: they wait for their time
+  std::uint64_t kept_ = 0, kept_by_abandoned_ = 0;  // host blocks
+  std::uint32_t patience_ = 0;
+  bool stands_ = false;  // storage took nothing at all: no write begins until the rest is over
+  OpId rest_timer_;      // 0: nothing rests
+  Nanos next_rest_ = kShortestRest;
+};
+
+}  // namespace larder
