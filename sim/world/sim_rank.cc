@@ -114,6 +114,9 @@ CacheConfig SimRank::config() const {
   config.load_back_threshold = static_cast<std::uint32_t>(world_.seed % 2) * page;
   config.chunked_prefill_tokens = 4 * page;
   config.checkpoint_grid = static_cast<std::uint32_t>(world_.seed / 2 % 2) * 4 * page;
+  // Large batches, and writes of a node or a page each, of which several are under way at once.
+  config.store_batch_nodes = world_.seed / 4 % 2 == 0 ? 64 : 1;
+  config.store_group_bytes = world_.seed / 8 % 2 == 0 ? std::uint64_t{32} << 20 : 1;
   config.max_operations = static_cast<std::uint32_t>(world_.operations);
   return config;
 }

@@ -252,8 +252,8 @@ class CacheImpl final : public Cache, private SlotSink {
   std::set<std::uint64_t> turn_waits_;  // requests that wait for their turn to fetch
   OpId turn_timer_;                     // for the first of them; 0: none
   std::uint64_t prefetch_blocks_ = 0;
-  bool backup_failed_ = false;           // the last one; the next victim is dropped instead of backed up
-  bool refused_for_stores_ = false;      // room was, since the last poll
+  bool backup_failed_ = false;       // the last one; the next victim is dropped instead of backed up
+  bool refused_for_stores_ = false;  // room was, since the last poll
   std::size_t loads_in_flight_ = 0;
   StorageBackend* storage_ = nullptr;
   CacheCounters counters_;
@@ -261,6 +261,6 @@ class CacheImpl final : public Cache, private SlotSink {
   StoreBacklog backlog_;
 };
 
-inline constexpr std::uint32_t kMaxFetches = 8;     // prefetches of one request: what it fetched may be evicted again
+inline constexpr std::uint32_t kMaxFetches = 8;  // prefetches of one request: what it fetched may be evicted again
 
 }  // namespace larder

@@ -46,8 +46,10 @@ struct CacheConfig {
   std::uint32_t max_requests = 1024;            // begun and not finished
   std::uint32_t max_operations = 1024;          // transfers + storage operations in flight (inbox places)
   std::uint32_t max_namespaces = 65536;         // adapters x salts; more: idle ones go, with their pages
-  std::uint32_t backup_retries = 3;             // of a storage write that failed, before the pages count as lost
+  std::uint32_t backup_retries = 3;             // of a storage write that failed, before its pages rest for a while
   Nanos backup_retry_delay = std::chrono::milliseconds(100);  // doubles with each retry
+  std::uint32_t store_batch_nodes = 64;                       // nodes of the tree in one storage write, at most
+  std::uint64_t store_group_bytes = std::uint64_t{32} << 20;  // pages that commit as one: about so many bytes
   bool host_tier_for_state = true;  // false: recurrent checkpoints stay on the device only (control run)
   bool host_tier_for_full = true;   // false: KV stays on the device only (control run)
   Nanos rank_plan_wait = std::chrono::milliseconds(2);  // one wait for the leader's plan, or for slow followers

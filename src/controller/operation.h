@@ -56,8 +56,8 @@ struct Prefetch {
   std::uint64_t bytes = 0;                    // of the read, for the metrics
 };
 
-// A write to storage, of one namespace (store_backlog.h). Its pages are kept on the host (locked and leased), but not on
-// the device: a storage that hangs must not take the device from the engine.
+// A write to storage, of one namespace (store_backlog.h). Its pages are kept on the host (locked and leased), but not
+// on the device: a storage that hangs must not take the device from the engine.
 struct Store {
   struct Piece {  // pages [begin, end of node) of a path; more than one node once it was split
     NodeId node;  // locked with all of these pages: the tree forgets none of it, nor merges it with what is around

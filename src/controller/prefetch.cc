@@ -345,8 +345,8 @@ bool CacheImpl::reserve_prefetch(Prefetch& p, const OutcomeBits& bits) {
       prefetch_blocks_ += blocks;
       return true;
     }
-    p.waits_for_room =
-        i == 0 && host_room_will_come() && blocks + held_host_blocks(p) + backlog_.kept_by_abandoned() <= host_->total_blocks();
+    p.waits_for_room = i == 0 && host_room_will_come() &&
+                       blocks + held_host_blocks(p) + backlog_.kept_by_abandoned() <= host_->total_blocks();
     if (p.waits_for_room) return false;
     upto = p.base + (p.target - p.base) / 2;
   }

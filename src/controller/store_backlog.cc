@@ -108,8 +108,12 @@ std::vector<NodeId> StoreBacklog::next_nodes() {
   for (const NodeId node : tree_.unstored(epoch_, kLookAhead)) {
     const NodeView view = tree_.view(node);
     if (space && view.space != *space) continue;
-    const bool waits_for_parent = tree_.view(view.parent).is_storing || is_among(passed, view.parent);
-    if (waits_for_parent && !is_among(nodes, view.parent)) {
+    const NodeView parent = tree_.view(view.parent);
+    if (parent.rests) {
+      tree_.end_storing(node, true);
+      continue;
+    }
+    if ((parent.is_storing || is_among(passed, view.parent)) && !is_among(nodes, view.parent)) {
       passed.push_back(node);
       continue;
     }
@@ -119,7 +123,7 @@ std::vector<NodeId> StoreBacklog::next_nodes() {
     space = view.space;
     nodes.push_back(node);
     bytes += page_bytes(view) * (view.end - view.begin);
-    if (nodes.size() == kMostNodes || bytes >= kStoreBytes) break;
+    if (nodes.size() >= config_.store_batch_nodes || bytes >= kStoreBytes) break;
   }
   return nodes;
 }
@@ -165,7 +169,7 @@ void StoreBacklog::add_groups(Store& store, std::size_t index) {
   piece.has_window = model_.has(ComponentKind::kSwa) && is_published(view, ComponentKind::kSwa);
   piece.has_state = model_.has(ComponentKind::kMamba) && is_published(view, ComponentKind::kMamba);
   const std::uint64_t per_page = std::max<std::uint64_t>(1, page_bytes(view));
-  const std::size_t step = std::max<std::size_t>(1, static_cast<std::size_t>(kGroupBytes / per_page));
+  const std::size_t step = std::max<std::size_t>(1, static_cast<std::size_t>(config_.store_group_bytes / per_page));
   for (std::size_t from = 0; from < keys.size(); from += step) {
     const std::size_t to = std::min(keys.size(), from + step);
     PageGroup group;
@@ -346,7 +350,7 @@ bool StoreBacklog::may_wait() const { return storage_ && ops_.live(OpKind::kStor
 
 bool StoreBacklog::is_soon(NodeId node) const {
   if (stands_) return false;
-  const std::vector<NodeId> head = tree_.unstored(epoch_, kMostNodes);
+  const std::vector<NodeId> head = tree_.unstored(epoch_, kSoon);
   return std::find(head.begin(), head.end(), node) != head.end();
 }
 

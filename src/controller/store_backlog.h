@@ -1,8 +1,9 @@
 // Host -> storage: what the host has and storage lacks, written in one order.
 //
 // The backlog is the tree's list of unstored nodes, parents before children. pump() takes from its head, always: up to
-// kMostStores writes at once, each of one namespace and about kStoreBytes, in groups of about kGroupBytes. A node whose
-// parent is being written by an earlier write waits for that, so that no child is ever in storage before its parent is.
+// kMostStores writes at once, each of one namespace and about kStoreBytes, in groups of about store_group_bytes. A node
+// whose parent is being written by an earlier write waits for that, and one whose parent rests, rests too: so no child
+// is written before its parent was, or stands behind it in the same write.
 //
 //   unstored ──pump()──► in a write ──► stored                          leaves the backlog
 //                            │          declined (admission)            leaves it; not tried again under this storage
@@ -14,9 +15,9 @@
 // What a write holds of the host (locks and leases) is bounded by kHostPercent of it, detached storages included, so a
 // storage that hangs costs no more than that.
 //
-// Threads: the cache thread. Ranks: what is taken, locked, hashed and leased depends on agreed events alone; only when a
-// retry is submitted depends on this rank's clock.
-// Cost: pump() looks at kLookAhead nodes for each write that it begins.
+// Threads: the cache thread. Ranks: what is taken, locked, hashed and leased depends on agreed events alone; only when
+// a retry is submitted depends on this rank's clock. Cost: pump() looks at kLookAhead nodes for each write that it
+// begins.
 #pragma once
 
 #include <cstdint>
@@ -80,8 +81,8 @@ class StoreBacklog {
   void count_wait();
 
  private:
-  static constexpr std::size_t kMostStores = 16, kMostNodes = 64, kLookAhead = 256;
-  static constexpr std::uint64_t kStoreBytes = std::uint64_t{64} << 20, kGroupBytes = std::uint64_t{32} << 20;
+  static constexpr std::size_t kMostStores = 16, kSoon = 64, kLookAhead = 256;
+  static constexpr std::uint64_t kStoreBytes = std::uint64_t{64} << 20;
   static constexpr std::uint64_t kHostPercent = 60;
   static constexpr std::uint32_t kPatience = 32;  // polls
   static constexpr Nanos kShortestRest = std::chrono::seconds(1), kLongestRest = std::chrono::minutes(1);
@@ -114,7 +115,7 @@ class StoreBacklog {
 
   StorageBackend* storage_ = nullptr;
   std::uint32_t epoch_ = 0;
-  std::deque<OpId> queue_;  // begun and not submitted: they wait for their time
+  std::deque<OpId> queue_;                          // begun and not submitted: they wait for their time
   std::uint64_t kept_ = 0, kept_by_abandoned_ = 0;  // host blocks
   std::uint32_t patience_ = 0;
   bool stands_ = false;  // storage took nothing at all: no write begins until the rest is over

@@ -186,7 +186,8 @@ Status RadixTree::Impl::check_unstored(const Census& census) const {
   std::uint64_t count = 0;
   LARDER_RETURN_IF_ERROR(check_backlog(missing_in_storage, Backlog::kWaiting, count));
   LARDER_RETURN_IF_ERROR(check_backlog(resting, Backlog::kResting, count));
-  return count == census.unstored ? Status::ok() : broken("I10", 0, "the lists have " + numbers(count, census.unstored));
+  return count == census.unstored ? Status::ok()
+                                  : broken("I10", 0, "the lists have " + numbers(count, census.unstored));
 }
 
 Status RadixTree::Impl::check_totals(const Census& census) const {

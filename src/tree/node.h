@@ -65,13 +65,13 @@ struct alignas(64) Node {
   Bits pending = 0;             // subset of present: not published yet
   Bits complete = 0;            // subset of pending: its copy is done, it waits for what it stands on
   bool alive = false;
-  bool host_gap = false;        // adopted on the host beneath a parent without host data (see I2)
-  Bits stored = 0;              // of what was on the host: what storage has under stored_epoch
-  bool in_backed_heap = false;  // which device heap holds it, if any
+  bool host_gap = false;            // adopted on the host beneath a parent without host data (see I2)
+  Bits stored = 0;                  // of what was on the host: what storage has under stored_epoch
+  bool in_backed_heap = false;      // which device heap holds it, if any
   Backlog backlog = Backlog::kOut;  // which list of nodes that storage lacks holds it, if any
   bool is_storing = false;          // storage is being given it: in neither list
   bool rests = false;               // storage could not take it: in the list of those that rest
-  bool declined = false;        // stored_epoch and `stored` say what storage was asked to take, and it declined
+  bool declined = false;            // stored_epoch and `stored` say what storage was asked to take, and it declined
   Id first_child = kNoNode, next_sibling = kNoNode, prev_sibling = kNoNode;
 
   // Line 1: recency, locks, leaves.

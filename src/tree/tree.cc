@@ -126,6 +126,7 @@ NodeView RadixTree::view(NodeId id) const {
   view.hits = node.hits;
   (node.declined ? view.declined_epoch : view.stored_epoch) = node.stored_epoch;
   view.is_storing = node.is_storing;
+  view.rests = node.backlog == Backlog::kResting;
   view.has_children = node.first_child != kNoNode;
   return view;
 }
