@@ -67,6 +67,14 @@ void FileStore::finish() {
       if (active) seal(active, i);
     }
   }
+  std::vector<SegmentId> with_damage;  // where telling it has failed
+  {
+    LockGuard guard(mutex_);
+    for (const auto& [id, segment] : segments_) {
+      if (has_damage_to_tell(segment)) with_damage.push_back(id);
+    }
+  }
+  for (const SegmentId id : with_damage) leave_out_damaged(id);
   std::vector<FilePtr> closed;
   std::vector<std::unique_ptr<FileLock>> locks;
   for (Volume& volume : volumes_) volume.io.reset();  // joins its thread

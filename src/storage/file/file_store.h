@@ -6,6 +6,7 @@
 //                                   |        +-> no room: maintenance, then again
 //                                   +-> small, and the disk is busy: wait, and go together  file_store_gather.cc
 //   what a durable write replaces stays until the write is on disk                        file_store_holds.cc
+//   a page that turned out damaged is dropped, and its segment's footer told              file_store_damage.cc
 //   roll (ahead of need, if it can), seal, sync, failures of a volume                       file_store_segments.cc
 //   evict, clean, remove: keeps the store below its budget                                  file_store_maintain.cc
 //   open, clear, close, stats                                                               file_store.cc
@@ -93,6 +94,9 @@ struct SegmentInfo {
   bool is_leaving = false;         // being cleaned or removed
   TimePoint remove_again{};        // leaving, and its file would not go: tried again then
   std::optional<TimePoint> unreadable_since;  // cleaning could not read any of it
+  std::vector<PagePlace> damaged;             // pages that were found damaged, in this process
+  std::size_t left_out = 0;                   // of `damaged`: the first so many are known not to be in the footer
+  bool is_leaving_out = false;                // its footer is being written anew
   std::uint64_t last_use = 0;                 // for the bound on open files
   FilePtr file;                               // null: closed
 };
@@ -152,8 +156,13 @@ class FileStore final : public StorageBackend {
   void forget_segment(SegmentId segment, std::vector<FilePtr>& closed) LARDER_REQUIRES(mutex_);
   void close_segment(const FilePtr& file, SegmentId segment) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Status check_here(unsigned volume) LARDER_EXCLUDES(mutex_);
+
+  // ---- pages that turned out damaged
   void drop_page(const PageIdentity& identity, const PageKey& key, const PageLocation& location)
       LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] bool has_damage_to_tell(const SegmentInfo& segment) const LARDER_REQUIRES(mutex_);
+  void leave_out_later(SegmentId segment) LARDER_EXCLUDES(mutex_);
+  void leave_out_damaged(SegmentId segment) LARDER_EXCLUDES(mutex_);
 
   // ---- writes
   struct GroupRef {  // a group of an operation, in a record

@@ -372,7 +372,7 @@ void FileStore::clean_write(const std::shared_ptr<Cleaning>& job) {
 }
 
 void FileStore::end_cleaning(const std::shared_ptr<Cleaning>& job, bool is_moved) {
-  bool is_dead = false, is_gone = false, is_held = false;
+  bool is_dead = false, is_gone = false, is_held = false, has_damage = false;
   {
     LockGuard guard(mutex_);
     const auto info = segments_.find(job->segment);
@@ -380,8 +380,10 @@ void FileStore::end_cleaning(const std::shared_ptr<Cleaning>& job, bool is_moved
     is_held = !is_gone && info->second.holds > 0;  // since cleaning began; remove_dead() looks at it again
     is_dead = !is_gone && !is_held && index_.live_pages(job->segment) == 0;
     if (!is_gone && !is_dead) info->second.is_leaving = false;
+    has_damage = !is_gone && has_damage_to_tell(info->second);
   }
   if (is_dead) is_gone = remove_segment(job->segment);
+  if (has_damage) leave_out_later(job->segment);
   {
     LockGuard guard(mutex_);
     if (physical_bytes_ >= least_physical_) ++vain_cleanings_;

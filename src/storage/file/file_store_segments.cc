@@ -174,6 +174,7 @@ void FileStore::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vol
     const auto info = segments_.find(segment->id);
     if (info != segments_.end()) {
       info->second.is_listed = true;
+      info->second.left_out = info->second.damaged.size();
       with_sync = with_sync || info->second.has_durable;
       is_broken = is_broken || info->second.is_doubtful;
     }
@@ -192,7 +193,7 @@ void FileStore::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vol
     // Without a footer the next opening scans it. A file whose sync failed promises nothing.
     (void)segment->file->truncate(segment->end_bytes);
   }
-  bool is_dead = false;
+  bool is_dead = false, has_damage = false;
   {
     LockGuard guard(mutex_);
     if (!end.is_ok()) note_failure(volume, end.status(), segment);
@@ -207,12 +208,14 @@ void FileStore::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vol
       info->second.is_synced = gets_footer && with_sync && end.is_ok() && !info->second.is_doubtful;
       if (info->second.is_synced) release_synced(info->second);
       is_dead = index_.live_pages(segment->id) == 0 && info->second.holds == 0;
+      has_damage = has_damage_to_tell(info->second);
       const auto sync = syncs_.find(segment->id);
       if (sync != syncs_.end() && info->second.is_synced) sync->second.covered.swap(sync->second.next);
     }
   }
   if (is_dead) remove_segment(segment->id);
   end_sync(segment->id, Status::ok());
+  if (has_damage) leave_out_later(segment->id);
   place_waiting();
 }
 

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <utility>
+
+#include "storage/file/segment_scan.h"
 
 namespace larder::file_store {
 namespace {
@@ -172,6 +175,25 @@ Status write_again(File& file, std::uint64_t begin, std::uint64_t end) {
     begin += piece.size();
   }
   return Status::ok();
+}
+
+Result<std::uint64_t> leave_out_pages(FileSystem& files, const std::string& path, const StoreId& store,
+                                      SegmentId segment, std::span<const PagePlace> pages, bool is_synced) {
+  OpenOptions options;
+  options.write = true;
+  const Result<std::unique_ptr<File>> file = files.open(path, options);
+  if (!file.is_ok()) return file.status();
+  Result<ScanResult> found = scan_segment(**file, store, segment, false);
+  if (!found.is_ok()) return found.status();
+  LARDER_RETURN_IF_ERROR(found->io);
+  const std::set<PagePlace> damaged(pages.begin(), pages.end());
+  const std::size_t listed =
+      std::erase_if(found->pages, [&](const ListedPage& page) { return damaged.contains(place_of(page.location)); });
+  if (found->has_footer ? listed == 0 : !is_synced) return found->file_bytes;
+  const bool with_sync = found->has_footer ? found->is_footer_synced : is_synced;
+  return seal_segment(
+      **file, {store, segment, found->end_bytes, found->max_generation, found->records, std::move(found->pages), false},
+      with_sync);
 }
 
 Result<std::uint64_t> seal_segment(File& file, Footer footer, bool with_sync) {

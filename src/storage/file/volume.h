@@ -17,6 +17,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -145,6 +146,14 @@ struct Restored {
 // the disk, and no later sync brings it there, because the system counts it as written; and a process that did not see
 // the failure cannot know. Before a file that another process left without a footer is called synced.
 [[nodiscard]] Status write_again(File& file, std::uint64_t begin, std::uint64_t end);
+
+// Writes the footer of a sealed segment anew, in its place, without those pages; there is nothing to do if it lists
+// none of them. A segment that has no whole footer any more gets one only if `is_synced`: all of it is known to be on
+// disk. Bytes of the file then. A failure, or a power cut meanwhile, leaves at worst no footer: the next opening scans
+// the segment, as after a kill.
+[[nodiscard]] Result<std::uint64_t> leave_out_pages(FileSystem& files, const std::string& path, const StoreId& store,
+                                                    SegmentId segment, std::span<const PagePlace> pages,
+                                                    bool is_synced);
 
 // Writes footer and trailer behind the records and cuts the file to its length. Bytes of the file then.
 [[nodiscard]] Result<std::uint64_t> seal_segment(File& file, Footer footer, bool with_sync);
