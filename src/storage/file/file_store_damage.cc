@@ -79,9 +79,7 @@ void FileStore::leave_out_damaged(SegmentId id) {
     if (segment == segments_.end()) return;
     segment->second.is_leaving_out = false;
     if (!bytes.is_ok()) return;
-    physical_bytes_ -= segment->second.physical_bytes;
-    physical_bytes_ += *bytes;
-    segment->second.physical_bytes = *bytes;
+    set_size(segment->second, *bytes);
     segment->second.left_out = damaged.size();
     again = has_damage_to_tell(segment->second);
   }

@@ -147,8 +147,10 @@ Result<std::shared_ptr<ActiveSegment>> create_segment(FileSystem& files, const V
   options.direct = volume.is_direct;
   Result<std::unique_ptr<File>> file = files.open(path, options);
   if (!file.is_ok()) return file.status();
+  bool is_reserved = false;
   const auto made = [&]() -> Status {
     const Status reserved = (*file)->allocate(0, capacity_bytes);
+    is_reserved = reserved.is_ok();
     if (!reserved.is_ok() && reserved.code() != StatusCode::kUnsupported) return reserved;
     const AlignedBuffer block = aligned_copy(encode_segment_header(header));
     LARDER_RETURN_IF_ERROR(write_fully(**file, {block.data(), block.size()}, 0));
@@ -162,6 +164,7 @@ Result<std::shared_ptr<ActiveSegment>> create_segment(FileSystem& files, const V
   segment->id = header.segment;
   segment->file = std::move(file).value();
   segment->capacity_bytes = capacity_bytes;
+  segment->is_reserved = is_reserved;
   segment->end_bytes = kBlockBytes;
   return segment;
 }

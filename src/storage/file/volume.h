@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "base/file_system.h"
 #include "base/status.h"
+#include "storage/file/disk_limit.h"
 #include "storage/file/io_queue.h"
 #include "storage/file/segment_format.h"
 
@@ -41,8 +42,9 @@ struct ActiveSegment {
   std::vector<std::uint64_t> writing;  // starts of records under way, ascending
   std::uint64_t records = 0, pages = 0;
   std::uint64_t max_generation = 0;
-  bool has_asked = false;  // for the segment behind it, ahead of time
-  bool is_full = false;    // takes no more; sealed when `writing` is empty
+  bool is_reserved = false;  // the disk keeps room for all of it
+  bool has_asked = false;    // for the segment behind it, ahead of time
+  bool is_full = false;      // takes no more; sealed when `writing` is empty
   bool is_sealing = false;
   bool is_broken = false;  // a write or sync of it failed: no footer, no promise
   // Takes no more, and its last write has ended.
@@ -89,6 +91,11 @@ struct Volume {
   [[nodiscard]] bool is_rolling() const {
     return std::any_of(logs.begin(), logs.end(), [](const Log& log) { return log.is_rolling; });
   }
+  std::uint64_t held_bytes = 0;                  // by its segments
+  std::uint64_t disk_bytes = ~std::uint64_t{0};  // constant after opening
+  DiskLimit limit;
+  bool is_limit_said = false;     // in the log
+  unsigned unexplained_full = 0;  // in a row: no room, and free bytes all the same
   TimePoint suspended_until{};
   Nanos back_off{};
   Status last_error;
