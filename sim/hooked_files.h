@@ -15,11 +15,12 @@ namespace larder::sim {
 
 class HookedFiles final : public FileSystem {
  public:
-  explicit HookedFiles(std::uint64_t seed) : inner(seed) {}
+  explicit HookedFiles(std::uint64_t seed, std::uint64_t capacity_bytes = std::uint64_t{1} << 40)
+      : inner(seed, capacity_bytes) {}
   SimFileSystem inner;
-  // Asked before a file is made, opened to be read only, read, and synced. Not ok: the operation ends so, and nothing
-  // happened.
-  std::function<Status(const std::string&path)> before_create, before_open, before_read, before_sync;
+  // Asked before a file is made, opened to be read only, given room, read, and synced. Not ok: the operation ends so,
+  // and nothing happened.
+  std::function<Status(const std::string&path)> before_create, before_open, before_allocate, before_read, before_sync;
 
   [[nodiscard]] Result<std::unique_ptr<File>> open(const std::string& path, const OpenOptions& options) override {
     if (options.create && before_create) LARDER_RETURN_IF_ERROR(before_create(path));
@@ -53,6 +54,10 @@ class HookedFiles final : public FileSystem {
                                                std::uint64_t offset) override {
       if (files_.before_read) LARDER_RETURN_IF_ERROR(files_.before_read(path()));
       return PassingFile::readv_at(into, offset);
+    }
+    [[nodiscard]] Status allocate(std::uint64_t offset, std::uint64_t length_bytes) override {
+      if (files_.before_allocate) LARDER_RETURN_IF_ERROR(files_.before_allocate(path()));
+      return PassingFile::allocate(offset, length_bytes);
     }
     [[nodiscard]] Status sync_data() override {
       if (files_.before_sync) LARDER_RETURN_IF_ERROR(files_.before_sync(path()));

@@ -77,9 +77,11 @@ Result<std::size_t> SimFile::writev_at(std::span<const std::span<const std::byte
   if (faulted) bytes.resize(bytes.size() / 2);
   const std::uint64_t size = node_->current.size();
   const std::uint64_t room = files_.capacity_bytes_ - std::min(files_.capacity_bytes_, files_.used_bytes_locked());
-  if (offset + bytes.size() > size + room) {
-    if (offset >= size + room) return status_from_errno(ENOSPC, "write", path_);
-    bytes.resize(static_cast<std::size_t>(size + room - offset));
+  std::uint64_t end = size + room;
+  if (options_.direct) end = end / kDirectAlignment * kDirectAlignment;  // or nobody could write the rest
+  if (offset + bytes.size() > std::max(size, end)) {
+    if (offset >= end) return status_from_errno(ENOSPC, "write", path_);
+    bytes.resize(static_cast<std::size_t>(end - offset));
   }
   const std::size_t count = bytes.size();
   if (count > 0) {

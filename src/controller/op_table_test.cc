@@ -138,9 +138,9 @@ TEST_F(OpTableTest, LateCompletionsOutliveTheTable) {
 
 TEST_F(OpTableTest, WaitingEndsWhenSomethingArrivesFromAnotherThread) {
   const OpId id = table_.add(OpKind::kLoad).id;
-  std::thread worker([post = table_.completion_for(id)] { post(TransferDone{}); });
+  ThreadPoolExecutor worker("worker", 1, 1);
+  ASSERT_TRUE(worker.post([post = table_.completion_for(id)] { post(TransferDone{}); }).is_ok());
   while (!table_.collect(std::chrono::seconds(1))) {}
-  worker.join();
   EXPECT_EQ(ended(table_), std::vector<std::uint64_t>{id.v});
 }
 

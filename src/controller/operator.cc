@@ -31,7 +31,7 @@ Status CacheImpl::attach_storage(StorageBackend& backend) {
   storage_ = &backend;
   ops_.begin_attachment();
   metrics_.set_storage(backend.info().name);
-  backlog_.attach(backend);
+  backlog_.attach_storage(backend);
   if (ops_.parted().is_ok()) backlog_.pump();
   return Status::ok();
 }
@@ -51,7 +51,7 @@ void CacheImpl::set_policies(PrefetchPolicy prefetch, WritePolicy write) {
 void CacheImpl::detach_storage() {
   if (!storage_idle()) probe(Probe::kDetachedInFlight);
   storage_ = nullptr;
-  backlog_.detach();
+  backlog_.detach_storage();
   const TimePoint due = clock_.now() + kDetachedWait;
   for (auto& [id, op] : ops_.all()) {
     if (op.kind == OpKind::kTimer && op.guards != OpId{}) ops_.set_due(op, std::min(op.due, due));

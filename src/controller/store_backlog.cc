@@ -34,7 +34,7 @@ StoreBacklog::StoreBacklog(const CacheConfig& config, const Parts& parts)
       counters_(parts.counters),
       metrics_(parts.metrics) {}
 
-void StoreBacklog::attach(StorageBackend& backend) {
+void StoreBacklog::attach_storage(StorageBackend& backend) {
   storage_ = &backend;
   patience_ = kPatience;  // it has not shown yet that it hangs
   cleared();
@@ -49,7 +49,7 @@ void StoreBacklog::cleared() {
 
 // The pages of what is abandoned stay locked: they are leased until the write ends, so the host would gain nothing
 // without them. All writes, not only those that were submitted: that is each rank's own.
-void StoreBacklog::detach() {
+void StoreBacklog::detach_storage() {
   storage_ = nullptr;
   for (const OpId id : queue_) {
     if (Op* const op = ops_.find(id)) cancel(*op);

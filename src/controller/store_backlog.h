@@ -49,9 +49,9 @@ class StoreBacklog {
   StoreBacklog(const CacheConfig& config, const Parts& parts);
 
   // ---- the storage
-  void attach(StorageBackend& backend);
+  void attach_storage(StorageBackend& backend);
   // Ends what was not submitted, and abandons the rest: it holds its buffers and no place of the next storage's.
-  void detach();
+  void detach_storage();
   // Nothing counts as stored any more.
   void cleared();
   // Which storage, as it is since it was attached or cleared; RadixTree::set_stored() takes it.

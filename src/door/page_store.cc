@@ -50,6 +50,7 @@ Result<std::unique_ptr<StorageBackend>> open_shared(StoreCore& core, const std::
   SharedStoreOptions options;
   options.directory = directory;
   options.arena_bytes = core.limits.staging_bytes;
+  options.arena_option = "staging_bytes";
   Result<std::unique_ptr<SharedBackend>> shared =
       open_shared_store(options, std::move(create), *core.share_threads, *core.clock);
   if (!shared.is_ok()) return Status(shared.status().code(), "share_directory: " + shared.status().message());

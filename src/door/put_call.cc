@@ -27,18 +27,19 @@ Status PutCall::start(const std::shared_ptr<Chunk>& base, TimePoint deadline) {
   request.terms = {Urgency::kBackground, deadline, terms_.cancel};
   // What a call has left behind may still fail, and is worth another try then: its bytes are in the piece.
   const bool may_retry = terms_.retry && chunk->piece;
-  const std::uint64_t epoch = core_.retry->write_began();
+  const std::shared_ptr<WriteRetry::Write> write = core_.retry->begin_write();
   const Status submitted = core_.pipeline->submit_write(
-      std::move(request), [chunk, may_retry, epoch, retry = core_.retry, scope = space_.scope(),
+      std::move(request), [chunk, may_retry, write, retry = core_.retry, scope = space_.scope(),
                            durable = terms_.durable, inbox = inbox_](WriteResult result) {
         chunk->answers = std::move(result.groups);
         const bool is_over = !inbox->post(chunk);
         for (std::size_t i = 0; is_over && may_retry && i < chunk->answers.size() && i < chunk->groups.size(); ++i) {
-          if (WriteRetry::is_worth_it(chunk->answers[i])) (void)retry->offer(scope, chunk->groups[i], durable, epoch);
+          if (WriteRetry::is_worth_it(chunk->answers[i]))
+            (void)retry->offer(scope, chunk->groups[i], durable, write->epoch());
         }
-        retry->write_ended(epoch);
+        (void)write->end();
       });
-  if (!submitted.is_ok()) core_.retry->write_ended(epoch);
+  if (!submitted.is_ok()) (void)write->end();
   return submitted;
 }
 

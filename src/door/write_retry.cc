@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 namespace larder {
@@ -41,10 +42,6 @@ std::uint64_t WriteRetry::epoch() const {
 
 void WriteRetry::write_ended(std::uint64_t epoch) {
   LockGuard guard(mutex_);
-  end_write(epoch);
-}
-
-void WriteRetry::end_write(std::uint64_t epoch) {
   const auto at = writes_.find(epoch);
   if (at == writes_.end() || --at->second > 0) return;
   writes_.erase(at);
@@ -124,8 +121,8 @@ WriteRetry::Batch WriteRetry::take_batch() {
 }
 
 void WriteRetry::tick() {
+  const std::shared_ptr<Write> write = begin_write();
   Batch batch;
-  std::uint64_t epoch = 0;
   {
     LockGuard guard(mutex_);
     const TimePoint now = clock_.now();
@@ -133,23 +130,30 @@ void WriteRetry::tick() {
     if (is_stopped_ || !in_flight_.empty() || waiting_.empty() || now < next_try_) return;
     batch = take_batch();
     in_flight_ = batch;
-    epoch = epoch_;
-    ++writes_[epoch];
   }
+  Status submitted;
+  try {
+    submitted = submit(batch, write);
+  } catch (const std::bad_alloc&) {
+    submitted = overloaded("out of memory");
+  }
+  if (!submitted.is_ok() && write->end()) answered(batch, std::vector<Status>(batch.size(), submitted));
+}
+
+Status WriteRetry::submit(const Batch& batch, const std::shared_ptr<Write>& write) {
   WriteRequest request;
   request.scope = batch[0]->scope;
   request.durable = batch[0]->durable;
   for (const std::shared_ptr<Entry>& entry : batch) request.groups.push_back(entry->group);
-  const Status submitted =
-      backend_->submit_write(std::move(request), [self = shared_from_this(), batch, epoch](const WriteResult& result) {
-        self->ended(batch, epoch, result.groups);
-      });
-  if (!submitted.is_ok()) ended(batch, epoch, std::vector<Status>(batch.size(), submitted));
+  return backend_->submit_write(std::move(request),
+                                [self = shared_from_this(), batch, write](const WriteResult& result) {
+                                  if (write->end()) self->answered(batch, result.groups);
+                                });
 }
 
-void WriteRetry::ended(const Batch& batch, std::uint64_t epoch, const std::vector<Status>& answers) {
+// A clear that came since has marked what is its own.
+void WriteRetry::answered(const Batch& batch, const std::vector<Status>& answers) {
   LockGuard guard(mutex_);
-  end_write(epoch);
   in_flight_.clear();
   bool has_failed = false;
   for (std::size_t i = batch.size(); i-- > 0;) {  // backwards, so that what goes back keeps its order

@@ -13,10 +13,12 @@
 // backend ends. Limits: bytes and age, both options. Cost of an offer: a copy of the bytes.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -46,9 +48,29 @@ class WriteRetry : public std::enable_shared_from_this<WriteRetry> {
 
   // True for failures that may pass: kOverloaded, kUnavailable, kDeadlineExceeded, kInternal.
   [[nodiscard]] static bool is_worth_it(const Status& status);
-  // A write is on its way to the backend; the epoch that it belongs to, for write_ended() and offer().
-  [[nodiscard]] std::uint64_t write_began() LARDER_EXCLUDES(mutex_);
-  void write_ended(std::uint64_t epoch) LARDER_EXCLUDES(mutex_);
+  // A write on its way to the backend: it began when this was made, and ends once, with end() or this, whatever becomes
+  // of the submit. It keeps the queue.
+  class Write {
+   public:
+    Write(const Write&) = delete;
+    Write& operator=(const Write&) = delete;
+    explicit Write(std::shared_ptr<WriteRetry> retry) : retry_(std::move(retry)), epoch_(retry_->write_began()) {}
+    ~Write() { (void)end(); }
+    [[nodiscard]] std::uint64_t epoch() const { return epoch_; }  // for offer()
+    // False: it has ended before.
+    bool end() {
+      if (has_ended_.exchange(true, std::memory_order_relaxed)) return false;  // a single fact
+      retry_->write_ended(epoch_);
+      return true;
+    }
+
+   private:
+    const std::shared_ptr<WriteRetry> retry_;
+    const std::uint64_t epoch_;
+    std::atomic<bool> has_ended_{false};
+  };
+  // A shared one: completions are copied. If there is no memory for it, it has not begun.
+  [[nodiscard]] std::shared_ptr<Write> begin_write() { return std::make_shared<Write>(shared_from_this()); }
   [[nodiscard]] std::uint64_t epoch() const LARDER_EXCLUDES(mutex_);
   // Copies the group. False: no room, stopped, or a clear came since `epoch`.
   [[nodiscard]] bool offer(const std::shared_ptr<const StoreScope>& scope, const PageGroup& group, bool durable,
@@ -64,6 +86,8 @@ class WriteRetry : public std::enable_shared_from_this<WriteRetry> {
   [[nodiscard]] RetryStats stats() const LARDER_EXCLUDES(mutex_);
 
  private:
+  [[nodiscard]] std::uint64_t write_began() LARDER_EXCLUDES(mutex_);
+  void write_ended(std::uint64_t epoch) LARDER_EXCLUDES(mutex_);
   struct Entry {
     std::shared_ptr<const StoreScope> scope;
     PageGroup group;  // its segments lie in `bytes`
@@ -76,8 +100,8 @@ class WriteRetry : public std::enable_shared_from_this<WriteRetry> {
   static constexpr std::uint64_t kBatchBytes = std::uint64_t{16} << 20;
   void drop_old(TimePoint now) LARDER_REQUIRES(mutex_);
   [[nodiscard]] Batch take_batch() LARDER_REQUIRES(mutex_);
-  void ended(const Batch& batch, std::uint64_t epoch, const std::vector<Status>& answers) LARDER_EXCLUDES(mutex_);
-  void end_write(std::uint64_t epoch) LARDER_REQUIRES(mutex_);
+  [[nodiscard]] Status submit(const Batch& batch, const std::shared_ptr<Write>& write);
+  void answered(const Batch& batch, const std::vector<Status>& answers) LARDER_EXCLUDES(mutex_);
   void forget(const Entry& entry) LARDER_REQUIRES(mutex_);
 
   StorageBackend* const backend_;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <new>
+
 #include "base/executor.h"
 #include "sim/faulty_backend.h"
 #include "storage/memory/memory_backend.h"
@@ -109,18 +111,50 @@ TEST_F(WriteRetryTest, AClearTakesWhatWaitsAndWhatIsOnItsWay) {
 }
 
 TEST_F(WriteRetryTest, AClearWaitsForWritesThatBeganBefore) {
-  const std::uint64_t before = retry_->write_began();
+  const auto before = retry_->begin_write();
   EXPECT_TRUE(retry_->wait_for_earlier(Nanos{0}));  // nobody clears
   retry_->begin_clear(nullptr);
-  const std::uint64_t after = retry_->write_began();
+  const auto after = retry_->begin_write();
   EXPECT_FALSE(retry_->wait_for_earlier(Nanos{0}));
-  retry_->write_ended(before);
+  before->end();
   EXPECT_TRUE(retry_->wait_for_earlier(Nanos{0}));  // `after` is nobody's business
   std::byte byte{};
   PageGroup group;
   group.items.push_back({PoolName::kKv, key_of(1), {{&byte, 1}}, {}});
-  EXPECT_FALSE(retry_->offer(scope_, group, false, before));
-  EXPECT_TRUE(retry_->offer(scope_, group, false, after));
+  EXPECT_FALSE(retry_->offer(scope_, group, false, before->epoch()));
+  EXPECT_TRUE(retry_->offer(scope_, group, false, after->epoch()));
+}
+
+TEST_F(WriteRetryTest, AWriteEndsOnceWhateverBecomesOfItsSubmit) {
+  faulty_->fail_nth(1, sim::StorageFault::kRefused, [] { throw std::bad_alloc(); });
+  const auto submit = [this] {
+    const auto write = retry_->begin_write();
+    return faulty_->submit_write(WriteRequest{scope_, {}, false, {}}, [write](const WriteResult&) { write->end(); });
+  };
+  EXPECT_THROW((void)submit(), std::bad_alloc);
+  retry_->begin_clear(nullptr);
+  EXPECT_TRUE(retry_->wait_for_earlier(Nanos{0}));
+  const auto other = retry_->begin_write();
+  {
+    const auto write = retry_->begin_write();
+    write->end();
+  }
+  retry_->begin_clear(nullptr);
+  EXPECT_FALSE(retry_->wait_for_earlier(Nanos{0})) << "the one that is under way was ended in another's place";
+  other->end();
+  EXPECT_TRUE(retry_->wait_for_earlier(Nanos{0}));
+}
+
+// The queue's own writes: what could not be submitted is tried again, and nothing leaves tick().
+TEST_F(WriteRetryTest, ATickThatRanOutOfMemoryIsAFailureThatPasses) {
+  EXPECT_TRUE(offer(1));
+  faulty_->fail_nth(1, sim::StorageFault::kRefused, [] { throw std::bad_alloc(); });
+  EXPECT_NO_THROW(retry_->tick());
+  EXPECT_EQ(retry_->stats().waiting, 1u);
+  tick_after(std::chrono::seconds(1));
+  EXPECT_TRUE(is_stored(1));
+  retry_->begin_clear(nullptr);
+  EXPECT_TRUE(retry_->wait_for_earlier(Nanos{0}));
 }
 
 TEST_F(WriteRetryTest, AHungWriteHoldsTheNextAndALateAnswerAfterTheEndIsHarmless) {

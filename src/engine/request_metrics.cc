@@ -161,7 +161,8 @@ void RequestMetrics::publish_storage(const SchedulerStats& stats) {
   };
   set("larder_storage_pages", "Pages in storage", stats.storage->pages);
   set("larder_storage_physical_bytes", "Bytes on disk", stats.storage->physical_bytes);
-  set("larder_storage_capacity_bytes", "Most bytes on disk; 0: no limit set", stats.storage->capacity_bytes);
+  set("larder_storage_capacity_bytes", "Most bytes on disk: max_size, or what a full disk left; 0: no limit known",
+      stats.storage->capacity_bytes);
   set("larder_storage_segments", "Segment files", stats.storage->segments);
   set("larder_storage_suspended_volumes", "Directories that take no writes after errors",
       stats.storage->suspended_volumes);

@@ -64,7 +64,7 @@ class StoreBacklogTest : public ::testing::Test {
     spaces_.add({"", ""}, space_, std::make_shared<const StoreScope>(make_store_scope(model_, scope)));
   }
   ~StoreBacklogTest() override {
-    backlog_.detach();
+    backlog_.detach_storage();
     for (auto& write : std::exchange(backend_.writes, {})) write.done(WriteResult{{cancelled("over")}});
     poll();
     EXPECT_TRUE(tree_.check_invariants().is_ok()) << tree_.check_invariants().to_string();
@@ -145,7 +145,7 @@ TEST_F(StoreBacklogTest, WhatWasThereBeforeTheStorageIsWrittenInOneOrder) {
   const NodeId a = add("a", 0), ab = add("ab", 1), abc = add("abc", 2);
   poll();
   EXPECT_EQ(backend_.submitted, 0u);
-  backlog_.attach(backend_);
+  backlog_.attach_storage(backend_);
   poll();
   ASSERT_EQ(backend_.writes.size(), 1u);
   const std::vector<PageGroup>& groups = backend_.writes[0].request.groups;
@@ -157,7 +157,7 @@ TEST_F(StoreBacklogTest, WhatWasThereBeforeTheStorageIsWrittenInOneOrder) {
 }
 
 TEST_F(StoreBacklogTest, AChildWaitsForItsParentAndOthersDoNot) {
-  backlog_.attach(backend_);
+  backlog_.attach_storage(backend_);
   const NodeId a = add("a", 0);
   poll();
   const NodeId ab = add("ab", 1), x = add("x", 0);
@@ -173,7 +173,7 @@ TEST_F(StoreBacklogTest, AChildWaitsForItsParentAndOthersDoNot) {
 
 TEST_F(StoreBacklogTest, ThePumpGoesOnWhileOneWriteHangs) {
   config_.store_batch_nodes = 1;
-  backlog_.attach(backend_);
+  backlog_.attach_storage(backend_);
   std::vector<NodeId> nodes;
   for (char c = 'a'; c <= 'z'; ++c) nodes.push_back(add(std::string(1, c), 0));
   poll();
@@ -189,7 +189,7 @@ TEST_F(StoreBacklogTest, ThePumpGoesOnWhileOneWriteHangs) {
 
 TEST_F(StoreBacklogTest, ALargeNodeGoesInGroupsAndCountsWhenAllOfThemAreThere) {
   config_.store_group_bytes = 2 * model_.anchor(ComponentKind::kFull).page_bytes();
-  backlog_.attach(backend_);
+  backlog_.attach_storage(backend_);
   const NodeId node = add("abcde", 0);
   poll();
   ASSERT_EQ(backend_.writes.size(), 1u);
@@ -204,7 +204,7 @@ TEST_F(StoreBacklogTest, ALargeNodeGoesInGroupsAndCountsWhenAllOfThemAreThere) {
 
 TEST_F(StoreBacklogTest, OnlyWhatFailedIsWrittenAgain) {
   const NodeId a = add("a", 0), b = add("b", 0);
-  backlog_.attach(backend_);
+  backlog_.attach_storage(backend_);
   poll();
   answer([&](const PageGroup& group) { return holds(group, b) ? overloaded("now") : Status::ok(); });
   EXPECT_TRUE(is_stored(a));
@@ -218,7 +218,7 @@ TEST_F(StoreBacklogTest, OnlyWhatFailedIsWrittenAgain) {
 
 TEST_F(StoreBacklogTest, WhatCanNeverBeTakenIsNotTriedAgainAndStopsNobody) {
   const NodeId bad = add("a", 0);
-  backlog_.attach(backend_);
+  backlog_.attach_storage(backend_);
   std::vector<NodeId> good;
   for (char c = 'b'; c <= 'k'; ++c) good.push_back(add(std::string(1, c), 0));
   poll();
@@ -233,7 +233,7 @@ TEST_F(StoreBacklogTest, WhatCanNeverBeTakenIsNotTriedAgainAndStopsNobody) {
 
 TEST_F(StoreBacklogTest, WhatFailsToTheLastAttemptRestsAndIsFoundAgain) {
   const NodeId bad = add("a", 0);
-  backlog_.attach(backend_);
+  backlog_.attach_storage(backend_);
   poll();
   const auto fails = [&](const PageGroup& group) { return holds(group, bad) ? unavailable("sick") : Status::ok(); };
   answer(fails);
@@ -251,7 +251,7 @@ TEST_F(StoreBacklogTest, WhatFailsToTheLastAttemptRestsAndIsFoundAgain) {
 
 TEST_F(StoreBacklogTest, ASickStorageIsAskedLessAndLess) {
   (void)add("a", 0);
-  backlog_.attach(backend_);
+  backlog_.attach_storage(backend_);
   poll();
   for (int second = 0; second < 3600; ++second) {
     while (!backend_.writes.empty()) answer([](const PageGroup&) { return unavailable("sick"); });
@@ -263,14 +263,14 @@ TEST_F(StoreBacklogTest, ASickStorageIsAskedLessAndLess) {
 
 TEST_F(StoreBacklogTest, TheNextStorageIsGivenWhatADetachedOneHangsOn) {
   const NodeId a = add("a", 0);
-  backlog_.attach(backend_);
+  backlog_.attach_storage(backend_);
   poll();
   PatientBackend::Write hung = std::move(backend_.writes.front());
   backend_.writes.clear();
-  backlog_.detach();
+  backlog_.detach_storage();
   EXPECT_EQ(backlog_.kept_blocks(), 0u);
   EXPECT_GT(backlog_.kept_by_abandoned(), 0u);
-  backlog_.attach(backend_);
+  backlog_.attach_storage(backend_);
   poll();
   answer();
   EXPECT_TRUE(is_stored(a));
@@ -281,7 +281,7 @@ TEST_F(StoreBacklogTest, TheNextStorageIsGivenWhatADetachedOneHangsOn) {
 
 TEST_F(StoreBacklogTest, AHungStorageKeepsABoundedPartOfTheHost) {
   config_.store_batch_nodes = 1;
-  backlog_.attach(backend_);
+  backlog_.attach_storage(backend_);
   const std::size_t total = host_->total_blocks();
   std::string path;
   for (std::size_t i = 0; i < 90; ++i) (void)add({static_cast<char>('!' + i)}, 0);
@@ -297,7 +297,7 @@ TEST_F(StoreBacklogTest, ParentsComeBeforeChildrenAndEverythingComes) {
     Rng rng(seed);
     config_.store_batch_nodes = static_cast<std::uint32_t>(rng.between(1, 4));
     (void)tree_.flush();
-    backlog_.attach(backend_);
+    backlog_.attach_storage(backend_);
     std::set<PageKey> stored;
     const auto answer_one = [&] {
       std::set<PageKey> before = stored;
@@ -329,7 +329,7 @@ TEST_F(StoreBacklogTest, ParentsComeBeforeChildrenAndEverythingComes) {
       wait(std::chrono::seconds(2));
     }
     for (const NodeId node : tree_.unstored(77, 1000)) EXPECT_TRUE(is_stored(node));
-    backlog_.detach();
+    backlog_.detach_storage();
     poll();
   }
 }

@@ -161,6 +161,68 @@ TEST_F(Shared, ClientsWaitForTheStoreToBeOpened) {
   EXPECT_EQ(other.get_future().get(), SharedRole::kClient);
 }
 
+std::ptrdiff_t entries_of(const std::string& directory) {
+  return std::distance(std::filesystem::directory_iterator(directory), std::filesystem::directory_iterator());
+}
+
+// The process that has the lock opens its store for ever. Who waits for it ends with its limit, and with all it had.
+TEST_F(Shared, AnOpeningThatNobodySettlesEndsWithItsLimit) {
+  std::promise<void> has_begun, may_end;
+  std::promise<bool> has_hosted;
+  ThreadPoolExecutor opener("opener", 1, 10);
+  ASSERT_TRUE(opener
+                  .post([&] {
+                    const auto host = environment.open(options_in(share), [&] {
+                      has_begun.set_value();
+                      may_end.get_future().wait();
+                      return environment.create("memory", "");
+                    });
+                    has_hosted.set_value(host.is_ok());
+                  })
+                  .is_ok());
+  has_begun.get_future().wait();
+  const std::ptrdiff_t files = entries_of(share), descriptors = entries_of("/proc/self/fd"),
+                       threads = entries_of("/proc/self/task");
+  SharedStoreOptions options = options_in(share);
+  options.open_limit = std::chrono::milliseconds(50);
+  unsigned roles = 0;
+  options.on_role = [&roles](SharedRole) { ++roles; };
+  for (int i = 0; i < 3; ++i) {
+    const Status status = try_open(options, "memory").status();
+    EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+    EXPECT_NE(status.message().find("in time"), std::string::npos) << status.to_string();
+    EXPECT_NE(status.message().find(share), std::string::npos) << "it does not say where: " << status.to_string();
+  }
+  EXPECT_EQ(roles, 0u);
+  EXPECT_EQ(entries_of(share), files);
+  EXPECT_LE(entries_of("/proc/self/fd"), descriptors);
+  EXPECT_LE(entries_of("/proc/self/task"), threads);
+  may_end.set_value();
+  EXPECT_TRUE(has_hosted.get_future().get());
+}
+
+// Whoever hosts: that is chance.
+TEST_F(Shared, WhatIsLargerThanTheArenaIsRefusedByAllAlike) {
+  const auto host = open(), client = open();
+  ASSERT_EQ(client->role(), SharedRole::kClient);
+  constexpr std::size_t kArena = std::size_t{1} << 20;
+  for (SharedBackend* const backend : {host.get(), client.get()}) {
+    SCOPED_TRACE(shared_role_name(backend->role()));
+    std::vector<std::byte> bytes(kArena + 1);
+    const std::vector<Segment> half = {{bytes.data(), kArena / 2 + 1}}, all = {{bytes.data(), bytes.size()}};
+    const auto nothing = [](const auto&) { FAIL() << "refused, and called back"; };
+    const Status read = backend->submit_read({scope_of_tests(), {{PoolName::kKv, key_of(1), all}}, {}}, nothing);
+    WriteRequest group{scope_of_tests(), {{{{PoolName::kSwa, key_of(1), half}, {PoolName::kKv, key_of(1), half}}}}};
+    const Status write = backend->submit_write(std::move(group), nothing);
+    for (const Status& status : {read, write}) {
+      EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status.to_string();
+      EXPECT_NE(status.message().find("raise arena_bytes"), std::string::npos) << status.to_string();
+    }
+    EXPECT_TRUE(write_page(*backend, 2, kArena).is_ok());
+    EXPECT_TRUE(read_page(*backend, 2, kArena).is_ok());
+  }
+}
+
 TEST_F(Shared, WhoComesTooLateOrTooLargeIsRefused) {
   SharedStoreOptions options = options_in(share);
   options.max_clients = 1;

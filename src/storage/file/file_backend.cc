@@ -19,7 +19,7 @@ constexpr std::uint64_t kLeastSegmentBytes = std::uint64_t{16} << 10;
 constexpr std::uint64_t kMostSegmentBytes = std::uint64_t{64} << 30;
 // Made by itself: a 64th of the budget, so that dropping one loses little, within these. Each segment costs two syncs
 // of the disk, during which its writes are slower: fewer, larger ones are faster.
-constexpr std::uint64_t kLeastAutoBytes = file_store::kModestSegmentBytes, kMostAutoBytes = std::uint64_t{512} << 20;
+constexpr std::uint64_t kLeastAutoBytes = std::uint64_t{64} << 20, kMostAutoBytes = std::uint64_t{512} << 20;
 constexpr std::uint64_t kAutoShare = 64;
 // Segments that a budget must hold at least: one that is written, one to clean into, and some to choose from.
 constexpr std::uint64_t kLeastSegments = 8;

@@ -31,7 +31,7 @@ FileStore::FileStore(const FileStoreOptions& options, const BackendEnvironment& 
   info_ = {"file", true, options.fsync != FsyncMode::kOff, true, is_direct ? kBlockBytes : 1};
   counters_.torn_tails = opened.torn_tails;
   counters_.corrupt = opened.corrupt;
-  for (const auto& [id, segment] : segments_) physical_bytes_ += segment.physical_bytes;
+  for (auto& [id, segment] : segments_) set_size(segment, std::exchange(segment.physical_bytes, 0));
   start_maintenance_if_high();
 }
 
@@ -67,6 +67,14 @@ void FileStore::finish() {
       if (active) seal(active, i);
     }
   }
+  std::vector<SegmentId> with_damage;  // where telling it has failed
+  {
+    LockGuard guard(mutex_);
+    for (const auto& [id, segment] : segments_) {
+      if (has_damage_to_tell(segment)) with_damage.push_back(id);
+    }
+  }
+  for (const SegmentId id : with_damage) leave_out_damaged(id);
   std::vector<FilePtr> closed;
   std::vector<std::unique_ptr<FileLock>> locks;
   for (Volume& volume : volumes_) volume.io.reset();  // joins its thread
@@ -211,7 +219,7 @@ BackendStats FileStore::stats() const {
   out.pages = index_.size();
   out.bytes = index_.payload_bytes();
   out.physical_bytes = physical_bytes_;
-  out.capacity_bytes = options_.max_bytes == kUnlimited ? 0 : options_.max_bytes;
+  out.capacity_bytes = most_bytes() == kUnlimited ? 0 : most_bytes();
   out.segments = segments_.size();
   for (const Volume& volume : volumes_) out.suspended_volumes += volume.suspended_until > now ? 1 : 0;
   return out;

@@ -6,7 +6,9 @@
 //                                   |        +-> no room: maintenance, then again
 //                                   +-> small, and the disk is busy: wait, and go together  file_store_gather.cc
 //   what a durable write replaces stays until the write is on disk                        file_store_holds.cc
+//   a page that turned out damaged is dropped, and its segment's footer told              file_store_damage.cc
 //   roll (ahead of need, if it can), seal, sync, failures of a volume                       file_store_segments.cc
+//   how much there may be, in all and on each disk                                        file_store_room.cc
 //   evict, clean, remove: keeps the store below its budget                                  file_store_maintain.cc
 //   open, clear, close, stats                                                               file_store.cc
 //
@@ -15,7 +17,7 @@
 // on one simulated thread as well as on many.
 //
 // Threads: the port's methods from any thread. Completions run on the io queues' threads; what may block (making,
-// sealing and removing files) runs on the executor.
+// sealing and removing files) runs on the executor. (But for a statvfs after a write that found the disk full.)
 #pragma once
 
 #include <array>
@@ -39,9 +41,6 @@
 #include "storage/operation.h"
 
 namespace larder::file_store {
-
-// Where there is no room for a larger segment, one of this size is tried.
-inline constexpr std::uint64_t kModestSegmentBytes = std::uint64_t{64} << 20;
 
 enum class FsyncMode : std::uint8_t { kOff, kSegment, kGroup };
 enum class Choice : std::uint8_t { kAuto, kOn, kOff };
@@ -93,6 +92,9 @@ struct SegmentInfo {
   bool is_leaving = false;         // being cleaned or removed
   TimePoint remove_again{};        // leaving, and its file would not go: tried again then
   std::optional<TimePoint> unreadable_since;  // cleaning could not read any of it
+  std::vector<PagePlace> damaged;             // pages that were found damaged, in this process
+  std::size_t left_out = 0;                   // of `damaged`: the first so many are known not to be in the footer
+  bool is_leaving_out = false;                // its footer is being written anew
   std::uint64_t last_use = 0;                 // for the bound on open files
   FilePtr file;                               // null: closed
 };
@@ -153,8 +155,13 @@ class FileStore final : public StorageBackend {
   void forget_segment(SegmentId segment, std::vector<FilePtr>& closed) LARDER_REQUIRES(mutex_);
   void close_segment(const FilePtr& file, SegmentId segment) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Status check_here(unsigned volume) LARDER_EXCLUDES(mutex_);
+
+  // ---- pages that turned out damaged
   void drop_page(const PageIdentity& identity, const PageKey& key, const PageLocation& location)
       LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] bool has_damage_to_tell(const SegmentInfo& segment) const LARDER_REQUIRES(mutex_);
+  void leave_out_later(SegmentId segment) LARDER_EXCLUDES(mutex_);
+  void leave_out_damaged(SegmentId segment) LARDER_EXCLUDES(mutex_);
 
   // ---- writes
   struct GroupRef {  // a group of an operation, in a record
@@ -218,7 +225,7 @@ class FileStore final : public StorageBackend {
   // ---- small writes
   [[nodiscard]] static bool is_quick(const WriteRequest& request);
   [[nodiscard]] bool claim_idle_disk() LARDER_EXCLUDES(mutex_);
-  [[nodiscard]] std::uint64_t gathered_limit() const;
+  [[nodiscard]] std::uint64_t gathered_limit() const LARDER_REQUIRES(mutex_);
   void place_or_gather(RecordPtr record, bool may_block) LARDER_EXCLUDES(mutex_);
   void place_gathered() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] std::vector<RecordPtr> take_gathered() LARDER_REQUIRES(mutex_);
@@ -239,13 +246,13 @@ class FileStore final : public StorageBackend {
   void post(Task task);
   [[nodiscard]] static Status earlier_sync_failed();
   [[nodiscard]] static std::uint64_t segment_bytes_for(std::uint64_t record_bytes, std::size_t pages);
-  [[nodiscard]] std::uint64_t largest_record() const;
   void roll(unsigned volume, LogKind log, std::uint64_t record_bytes, std::size_t pages, bool is_ahead = false)
       LARDER_EXCLUDES(mutex_);
   [[nodiscard]] bool may_roll_ahead(unsigned volume) const LARDER_REQUIRES(mutex_);
   void roll_ahead(unsigned volume) LARDER_EXCLUDES(mutex_);
-  void note_failure(unsigned volume, const Status& why, const std::shared_ptr<ActiveSegment>& segment)
-      LARDER_REQUIRES(mutex_);
+  // `free`: on a full disk, as the system says. `asked`: by a new segment; else its usual size counts.
+  void note_failure(unsigned volume, const Status& why, const std::shared_ptr<ActiveSegment>& segment,
+                    std::uint64_t free = 0, std::uint64_t asked = 0) LARDER_REQUIRES(mutex_);
   void doubt(SegmentInfo& segment) LARDER_REQUIRES(mutex_);
   void settle(const std::shared_ptr<ActiveSegment>& segment, unsigned volume) LARDER_EXCLUDES(mutex_);
   void seal(const std::shared_ptr<ActiveSegment>& segment, unsigned volume) LARDER_EXCLUDES(mutex_);
@@ -256,11 +263,31 @@ class FileStore final : public StorageBackend {
   void trim_open_files(std::vector<FilePtr>& closed) LARDER_REQUIRES(mutex_);
   void forget_volume(unsigned volume, std::vector<FilePtr>& closed) LARDER_REQUIRES(mutex_);
 
+  // ---- room
+  [[nodiscard]] bool are_disks_limited() const LARDER_REQUIRES(mutex_);
+  [[nodiscard]] std::uint64_t most_bytes() const LARDER_REQUIRES(mutex_);  // kUnlimited: nobody knows
+  [[nodiscard]] std::uint64_t segment_bytes(unsigned volume) const LARDER_REQUIRES(mutex_);
+  [[nodiscard]] std::uint64_t segments_bytes() const LARDER_REQUIRES(mutex_);
+  [[nodiscard]] std::uint64_t largest_segment() const LARDER_REQUIRES(mutex_);
+  [[nodiscard]] std::uint64_t largest_record() const LARDER_REQUIRES(mutex_);
+  [[nodiscard]] bool has_room(std::uint64_t bytes, bool for_cleaning) const LARDER_REQUIRES(mutex_);
+  [[nodiscard]] bool has_disk_room(unsigned volume, std::uint64_t bytes) const LARDER_REQUIRES(mutex_);
+  [[nodiscard]] bool is_too_large(unsigned volume, std::uint64_t bytes) const LARDER_REQUIRES(mutex_);
+  [[nodiscard]] std::uint64_t bytes_ahead() const LARDER_REQUIRES(mutex_);
+  [[nodiscard]] std::uint64_t percent_of_budget(unsigned percent) const LARDER_REQUIRES(mutex_);
+  // Bytes that segments may hold when maintenance is content.
+  [[nodiscard]] std::uint64_t goal_bytes() const LARDER_REQUIRES(mutex_) {
+    return percent_of_budget(options_.high_percent);
+  }
+  void set_size(SegmentInfo& segment, std::uint64_t bytes) LARDER_REQUIRES(mutex_);
+  [[nodiscard]] std::uint64_t bytes_on_disk(unsigned volume) const LARDER_REQUIRES(mutex_);
+  [[nodiscard]] bool note_full_disk(unsigned volume, std::uint64_t asked, std::uint64_t free) LARDER_REQUIRES(mutex_);
+  [[nodiscard]] std::uint64_t free_bytes(unsigned volume) const;
+  [[nodiscard]] bool may_limits_grow() const LARDER_REQUIRES(mutex_);
+  void grow_limits() LARDER_EXCLUDES(mutex_);
+
   // ---- maintenance
   struct Cleaning;
-  [[nodiscard]] bool has_room(std::uint64_t bytes, bool for_cleaning) const LARDER_REQUIRES(mutex_);
-  [[nodiscard]] std::uint64_t bytes_ahead() const;
-  [[nodiscard]] std::uint64_t goal_bytes() const;
   [[nodiscard]] std::uint64_t live_bytes() const LARDER_REQUIRES(mutex_);
   [[nodiscard]] bool is_content() const LARDER_REQUIRES(mutex_);
   // Of one volume, or of any. 0: none that may go.

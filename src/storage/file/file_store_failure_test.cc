@@ -124,6 +124,26 @@ TEST_F(TwoDisks, OneThatOthersFillTakesNothingFromTheOther) {
   EXPECT_TRUE(put(200, kOnOther).is_ok()) << "the other disk goes on";
 }
 
+// It is at its limit, and the other one is sick: it makes room by itself, and takes what comes.
+TEST_F(TwoDisks, TheFullOneGoesOnAloneWhileTheOtherIsSick) {
+  fill();
+  limit_full(kStored / 2);
+  put_more(6);
+  const auto when_full = files_->before_create;
+  files_->before_create = [&](const std::string& path) {
+    if (path.rfind("/other/", 0) == 0) return status_from_errno(EIO, "open", path);
+    return when_full(path);
+  };
+  std::uint64_t stored = 0;
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    stored += put(200 + i, 50'000).is_ok() ? 1 : 0;
+    clock_.advance(std::chrono::milliseconds(100));
+  }
+  EXPECT_GE(stored, 18u);
+  EXPECT_LE(segments_in("/full"), kStored / 2);
+  expect_others_pages();
+}
+
 // A sync that never began says nothing about the disk: the next one counts.
 TEST_F(FailureTest, ASyncThatIsRefusedAPlaceLeavesTheSegmentGood) {
   RefusingExecutor executor;

@@ -49,14 +49,20 @@ bool FileStore::claim_idle_disk() {
 }
 
 // What has gathered goes in records of at most this size. A small part of a segment, so that its end is used well.
-std::uint64_t FileStore::gathered_limit() const { return std::min(kMostJoined, options_.segment_bytes / 16); }
+std::uint64_t FileStore::gathered_limit() const {
+  std::uint64_t least = options_.segment_bytes;
+  for (unsigned i = 0; i < volumes_.size(); ++i) least = std::min(least, segment_bytes(i));
+  return std::min(kMostJoined, least / 16);
+}
 
 void FileStore::place_or_gather(RecordPtr record, bool may_block) {
   if (record->pages.empty()) return record_published(record);
   record->layout = lay_out_record(record->pages, 0);
-  if (record->layout.record_bytes <= gathered_limit() / 2) {
+  {
     LockGuard guard(mutex_);
-    if (!gathered_.empty() || writes_in_flight_ >= kEnoughWrites * volumes_.size()) {
+    const bool is_small = record->layout.record_bytes <= gathered_limit() / 2;
+    const bool is_busy = writes_in_flight_ >= kEnoughWrites * volumes_.size();
+    if (is_small && (is_busy || !gathered_.empty())) {
       record->may_wait = false;  // the thread that ends another write will place it
       gathered_bytes_ += record->layout.record_bytes;
       gathered_.push_back(std::move(record));

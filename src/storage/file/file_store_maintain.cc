@@ -6,7 +6,8 @@
 //                       segment removed; if the sync fails, the index goes back to the old copies, and the segment
 //                       stays
 //   nothing gained   -> more of the oldest goes
-//   the disk itself is full -> the emptiest segment is dropped with what lives in it
+//   the disk itself is full -> what it holds is the budget from now on (file_store_room.cc); if that frees no segment
+//                       at once, the emptiest one is dropped with what lives in it, so that something can be moved
 //
 // One step at a time, by one chain of tasks; reads and writes go on meanwhile. One segment's worth of the budget is
 // kept for cleaning. Cost: cleaning copies at most what lives, about (low / high) of what it frees in the worst case.
@@ -56,22 +57,6 @@ struct FileStore::Cleaning {
   std::atomic<std::size_t> reading{0};  // release / acquire: the last one to end sees what the others read
 };
 
-bool FileStore::has_room(std::uint64_t bytes, bool for_cleaning) const {
-  if (options_.max_bytes == kUnlimited) return true;  // the disk says when it is full
-  const std::uint64_t reserve = for_cleaning ? 0 : options_.segment_bytes;
-  const std::uint64_t kept = defect(Defect::kPhysicalBytesUncounted) ? live_bytes() : physical_bytes_;
-  return kept + bytes + reserve <= options_.max_bytes;
-}
-
-// Room for one more segment per volume, and the reserve for cleaning. At most a quarter of max_size.
-std::uint64_t FileStore::bytes_ahead() const { return options_.segment_bytes * (volumes_.size() + 1); }
-
-// Bytes that segments may hold when maintenance is content.
-std::uint64_t FileStore::goal_bytes() const {
-  if (options_.max_bytes == kUnlimited) return kUnlimited;
-  return std::min(options_.max_bytes / 100 * options_.high_percent, options_.max_bytes - bytes_ahead());
-}
-
 void FileStore::start_maintenance_if_high() {
   {
     LockGuard guard(mutex_);
@@ -101,11 +86,14 @@ void FileStore::maintain() {
     }
     is_in_maintain_ = true;
   }
+  grow_limits();
   for (;;) {
     const Removal removed = remove_dead();
     if (removed == Removal::kSome) continue;
     {
       LockGuard guard(mutex_);
+      // By itself, or since the coldest have gone.
+      if (full_volume_ && has_disk_room(*full_volume_, 2 * segment_bytes(*full_volume_))) full_volume_.reset();
       if (is_content()) break;
     }
     // Evicting more frees nothing while files do not go.
@@ -126,7 +114,12 @@ bool FileStore::is_content() const {
   if (waiting_.empty()) return physical_bytes_ <= goal_bytes();
   const Record& first = *waiting_.front();
   const std::uint64_t own = segment_bytes_for(first.layout.record_bytes, first.pages.size());
-  return has_room(std::max(options_.segment_bytes, own), false);
+  bool has_disk = !are_disks_limited();  // else try_place() says which one has to give
+  for (unsigned i = 0; i < volumes_.size() && !has_disk; ++i) {
+    if (is_too_large(i, own)) return true;  // try_place() refuses it
+    has_disk = has_disk_room(i, std::max(segment_bytes(i), own));
+  }
+  return has_disk && has_room(std::max(largest_segment(), own), false);
 }
 
 void FileStore::end_maintenance(bool is_stuck) {
@@ -165,9 +158,7 @@ FileStore::Removal FileStore::remove_dead() {
 // True: something went, so look again. Evicts only what is too much to live.
 bool FileStore::evict_some() {
   LockGuard guard(mutex_);
-  if (options_.max_bytes == kUnlimited) return false;
-  const std::uint64_t target =
-      std::min(options_.max_bytes / 100 * options_.low_percent, options_.max_bytes - bytes_ahead());
+  const std::uint64_t target = percent_of_budget(options_.low_percent);
   if (live_bytes() <= target) return false;
   for (std::size_t i = 0; i < kEvictBatch && live_bytes() > target; ++i) {
     const PageIndex::Evicted evicted = index_.evict_coldest();
@@ -222,7 +213,7 @@ bool FileStore::evict_a_segments_worth() {
   // What a segment holds of it on the average: padding and dead pages take the rest.
   const double share =
       static_cast<double>(live_bytes()) / static_cast<double>(std::max<std::uint64_t>(physical_bytes_, 1));
-  const auto enough = static_cast<std::uint64_t>(static_cast<double>(options_.segment_bytes) * std::min(share, 1.0));
+  const auto enough = static_cast<std::uint64_t>(static_cast<double>(largest_segment()) * std::min(share, 1.0));
   for (std::uint64_t freed = 0; freed <= enough;) {
     const PageIndex::Evicted evicted = index_.evict_coldest();
     if (evicted.pages == 0) return freed > 0;
@@ -372,7 +363,7 @@ void FileStore::clean_write(const std::shared_ptr<Cleaning>& job) {
 }
 
 void FileStore::end_cleaning(const std::shared_ptr<Cleaning>& job, bool is_moved) {
-  bool is_dead = false, is_gone = false, is_held = false;
+  bool is_dead = false, is_gone = false, is_held = false, has_damage = false;
   {
     LockGuard guard(mutex_);
     const auto info = segments_.find(job->segment);
@@ -380,8 +371,10 @@ void FileStore::end_cleaning(const std::shared_ptr<Cleaning>& job, bool is_moved
     is_held = !is_gone && info->second.holds > 0;  // since cleaning began; remove_dead() looks at it again
     is_dead = !is_gone && !is_held && index_.live_pages(job->segment) == 0;
     if (!is_gone && !is_dead) info->second.is_leaving = false;
+    has_damage = !is_gone && has_damage_to_tell(info->second);
   }
   if (is_dead) is_gone = remove_segment(job->segment);
+  if (has_damage) leave_out_later(job->segment);
   {
     LockGuard guard(mutex_);
     if (physical_bytes_ >= least_physical_) ++vain_cleanings_;

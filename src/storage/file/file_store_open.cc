@@ -466,6 +466,8 @@ Result<std::unique_ptr<OpenedStore>> open_store(const FileStoreOptions& options,
       return unsupported("file store: " + v.volume.directory + " does not take direct I/O; leave out direct = on");
     }
     v.volume.is_direct = works;
+    const Result<SpaceInfo> space = files.space(v.volume.directory);
+    if (space.is_ok()) v.volume.disk_bytes = space->total_bytes;
     out->volumes.push_back(std::move(v.volume));
   }
   return out;

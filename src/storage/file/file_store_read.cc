@@ -325,13 +325,6 @@ Result<FilePtr> FileStore::open_segment(SegmentId id) {
   return file;
 }
 
-void FileStore::drop_page(const PageIdentity& identity, const PageKey& key, const PageLocation& location) {
-  LockGuard guard(mutex_);
-  const IdentityId id = index_.find_identity(identity);
-  PageLocation now;
-  if (index_.find(id, key, now) && now == location) (void)index_.erase(id, key, location.generation);
-}
-
 // Closes the files used longest ago until the bound is kept.
 void FileStore::trim_open_files(std::vector<FilePtr>& closed) {
   while (open_files_ > options_.open_files) {

@@ -23,16 +23,11 @@ std::uint64_t FileStore::segment_bytes_for(std::uint64_t record_bytes, std::size
   return kBlockBytes + record_bytes + ActiveSegment::footer_room(pages);
 }
 
-// What a group may weigh so that the budget always has room for it and for cleaning.
-std::uint64_t FileStore::largest_record() const {
-  const std::uint64_t most = options_.max_bytes == kUnlimited ? kMaxRecordBytes : options_.max_bytes / 4;
-  return std::min(most, kMaxRecordBytes / 2);
-}
-
 // Only where room for it would not be made first.
 bool FileStore::may_roll_ahead(unsigned volume) const {
   const ActiveSegment* const active = volumes_[volume].log(LogKind::kNew).active.get();
-  return active && active->is_nearly_full() && has_room(options_.segment_bytes, false);
+  const std::uint64_t bytes = segment_bytes(volume);
+  return active && active->is_nearly_full() && has_room(bytes, false) && has_disk_room(volume, bytes);
 }
 
 // While the next segment is made, nothing can be written; so it is made while there is still room in this one.
@@ -51,8 +46,9 @@ void FileStore::roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, 
   Volume::Log& log = v.log(kind);
   std::shared_ptr<ActiveSegment> old;
   SegmentHeader header;
-  std::uint64_t device_id = 0;
+  std::uint64_t device_id = 0, capacity = 0, free = 0;
   std::unique_ptr<FileLock> lock;
+  grow_limits();
   {
     LockGuard guard(mutex_);
     if (v.is_rolling() || v.suspended_until > clock_.now()) return;
@@ -65,23 +61,19 @@ void FileStore::roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, 
     if (!is_ahead && old) old->is_full = true;
     header = {store_, next_segment_++, static_cast<std::uint64_t>(clock_.wall_unix_seconds()), next_generation_};
     device_id = v.device_id;
+    capacity = std::max(segment_bytes(volume), segment_bytes_for(record_bytes, pages));
     lock = std::move(v.lock);  // nobody else rolls, and the store does not close meanwhile
   }
-  std::uint64_t capacity = std::max(options_.segment_bytes, segment_bytes_for(record_bytes, pages));
   // Each time: a directory below an empty mount point would take the segment, and fill the wrong disk.
   Result<Restored> restored = restore_directory(files_, v.directory, v.format, device_id, lock);
   Status status = restored.status();
   std::shared_ptr<ActiveSegment> made;
   if (status.is_ok()) {
     Result<std::shared_ptr<ActiveSegment>> created = create_segment(files_, v, header, capacity);
-    const std::uint64_t modest = std::max(kModestSegmentBytes, segment_bytes_for(record_bytes, pages));
-    if (created.status().code() == StatusCode::kOverloaded && capacity > modest) {  // the disk has not that much
-      capacity = modest;
-      created = create_segment(files_, v, header, capacity);
-    }
     status = created.status();
     if (created.is_ok()) made = std::move(created).value();
   }
+  if (status.code() == StatusCode::kOverloaded) free = free_bytes(volume);
   std::vector<FilePtr> closed;
   {
     LockGuard guard(mutex_);
@@ -98,16 +90,14 @@ void FileStore::roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, 
       SegmentInfo info;
       info.id = made->id;
       info.volume = volume;
-      info.physical_bytes = capacity;
       info.first_generation = header.first_generation;
       info.active = made;
       info.file = made->file;
-      segments_.emplace(made->id, std::move(info));
-      physical_bytes_ += capacity;
+      set_size(segments_.emplace(made->id, std::move(info)).first->second, capacity);
       ++open_files_;
       trim_open_files(closed);
     } else if (!is_ahead) {
-      note_failure(volume, status, nullptr);
+      note_failure(volume, status, nullptr, free, capacity);
     }
   }
   if (old) settle(old, volume);
@@ -115,9 +105,12 @@ void FileStore::roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, 
 }
 
 // A write, a sync or a new file failed. What was written before stays readable.
-void FileStore::note_failure(unsigned volume, const Status& why, const std::shared_ptr<ActiveSegment>& segment) {
+void FileStore::note_failure(unsigned volume, const Status& why, const std::shared_ptr<ActiveSegment>& segment,
+                             std::uint64_t free, std::uint64_t asked) {
   Volume& v = volumes_[volume];
   const TimePoint now = clock_.now();
+  const bool is_full = why.code() == StatusCode::kOverloaded;  // the disk, and nothing else (file_system.h)
+  if (is_full && segment && segment->is_broken) return;        // one failure, many writes
   if (segment) {
     segment->is_broken = segment->is_full = true;
     for (Volume::Log& log : v.logs) {
@@ -126,8 +119,10 @@ void FileStore::note_failure(unsigned volume, const Status& why, const std::shar
   }
   v.last_error = why;
   if (v.suspended_until > now) return;  // one failure, many writes
-  if (why.code() == StatusCode::kOverloaded)
-    full_volume_ = volume;  // the disk is full, and nothing else (file_system.h)
+  if (is_full) {
+    if (!note_full_disk(volume, std::max(asked, segment_bytes(volume)), free)) return;
+    full_volume_ = volume;
+  }
   // The first failure in a row is answered by a new segment at once; the next ones wait longer and longer.
   if (++v.write_failures < 2) return;
   probe(Probe::kFileSuspended);
@@ -174,6 +169,7 @@ void FileStore::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vol
     const auto info = segments_.find(segment->id);
     if (info != segments_.end()) {
       info->second.is_listed = true;
+      info->second.left_out = info->second.damaged.size();
       with_sync = with_sync || info->second.has_durable;
       is_broken = is_broken || info->second.is_doubtful;
     }
@@ -192,27 +188,28 @@ void FileStore::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vol
     // Without a footer the next opening scans it. A file whose sync failed promises nothing.
     (void)segment->file->truncate(segment->end_bytes);
   }
-  bool is_dead = false;
+  bool is_dead = false, has_damage = false;
+  const std::uint64_t free = end.status().code() == StatusCode::kOverloaded ? free_bytes(volume) : 0;
   {
     LockGuard guard(mutex_);
-    if (!end.is_ok()) note_failure(volume, end.status(), segment);
+    if (!end.is_ok()) note_failure(volume, end.status(), segment, free);
     const auto info = segments_.find(segment->id);
     if (info != segments_.end()) {
       const std::uint64_t bytes = end.is_ok() ? *end : std::max(segment->capacity_bytes, segment->end_bytes);
-      physical_bytes_ -= info->second.physical_bytes;
-      physical_bytes_ += bytes;
-      info->second.physical_bytes = bytes;
+      set_size(info->second, bytes);
       info->second.active = nullptr;
       if (!end.is_ok()) doubt(info->second);  // perhaps it was the sync
       info->second.is_synced = gets_footer && with_sync && end.is_ok() && !info->second.is_doubtful;
       if (info->second.is_synced) release_synced(info->second);
       is_dead = index_.live_pages(segment->id) == 0 && info->second.holds == 0;
+      has_damage = has_damage_to_tell(info->second);
       const auto sync = syncs_.find(segment->id);
       if (sync != syncs_.end() && info->second.is_synced) sync->second.covered.swap(sync->second.next);
     }
   }
   if (is_dead) remove_segment(segment->id);
   end_sync(segment->id, Status::ok());
+  if (has_damage) leave_out_later(segment->id);
   place_waiting();
 }
 
@@ -285,12 +282,13 @@ void FileStore::start_sync(SegmentId id) {
 // The fdatasync has ended.
 void FileStore::synced(SegmentId id, unsigned volume, std::uint64_t written, const Status& status) {
   Status outcome = status;
+  const std::uint64_t free = status.code() == StatusCode::kOverloaded ? free_bytes(volume) : 0;
   {
     LockGuard guard(mutex_);
     const auto info = segments_.find(id);
     if (!status.is_ok() && status.code() != StatusCode::kCancelled) {
       if (info != segments_.end()) doubt(info->second);
-      note_failure(volume, status, info != segments_.end() ? info->second.active : nullptr);
+      note_failure(volume, status, info != segments_.end() ? info->second.active : nullptr, free);
     } else if (status.is_ok() && info != segments_.end()) {
       SegmentInfo& segment = info->second;
       if (segment.is_doubtful) {
@@ -345,7 +343,7 @@ void FileStore::forget_segment(SegmentId id, std::vector<FilePtr>& closed) {
   settle_replaced(segment->second, true);
   for (const Replaced& replaced : segment->second.replaced) release(replaced);
   (void)index_.drop_segment(id);
-  physical_bytes_ -= segment->second.physical_bytes;
+  set_size(segment->second, 0);
   if (segment->second.file) {
     closed.push_back(std::move(segment->second.file));
     --open_files_;

@@ -105,8 +105,12 @@ Status FileStore::submit_write(WriteRequest request, WriteDone done) {
 
 void FileStore::prepare_write(const std::shared_ptr<WriteOperation>& op, bool may_block) {
   RecordPtr record;
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0, most = kRecordTarget;
   bool is_first = true;
+  {
+    LockGuard guard(mutex_);
+    most = std::min(most, largest_record());
+  }
   const auto send = [&] {
     is_first = false;
     if (record && !record->groups.empty()) place_or_gather(std::move(record), may_block);
@@ -118,7 +122,7 @@ void FileStore::prepare_write(const std::shared_ptr<WriteOperation>& op, bool ma
     const PageGroup& group = op->request.groups[g];
     std::uint64_t group_bytes = 0;
     for (const WriteItem& item : group.items) group_bytes += larder::payload_bytes(item.payload);
-    if (bytes > 0 && bytes + group_bytes > kRecordTarget) send();
+    if (bytes > 0 && bytes + group_bytes > most) send();
     if (record && record->pages.size() + group.items.size() > kMaxRecordPages) send();
     if (!record) {
       record = std::make_shared<Record>();
@@ -131,6 +135,7 @@ void FileStore::prepare_write(const std::shared_ptr<WriteOperation>& op, bool ma
       continue;
     }
     op->result.groups[g] = planned;
+    if (planned.code() == StatusCode::kOverloaded) start_maintenance();  // a full disk may have room by now
     auto& counter = planned.code() == StatusCode::kUnsupported ? counters_.declined : counters_.write_errors;
     counter.fetch_add(1, kRelaxed);
   }
@@ -165,8 +170,10 @@ Status FileStore::plan_group(const std::shared_ptr<WriteOperation>& op, std::siz
       // The room of the record, and of its line in the footer.
       const std::uint64_t most = largest_record();
       if (new_bytes + missing.size() * 2 * kPageBytes > most) {
-        return invalid_argument("file store: a group of " + std::to_string(new_bytes) + " bytes is larger than " +
-                                std::to_string(most) + ", the most that max_size allows");
+        const std::string words = "file store: a group of " + std::to_string(new_bytes) + " bytes is larger than " +
+                                  std::to_string(most) + ", the most that ";
+        return most_bytes() == options_.max_bytes ? invalid_argument(words + "max_size allows")
+                                                  : overloaded(words + "the full disk has room for");
       }
       LARDER_RETURN_IF_ERROR(admission_.admit(items[missing.back()].key, new_bytes, clock_.now()));
     }
@@ -217,12 +224,13 @@ void FileStore::place(RecordPtr record, bool may_block) {
     unsigned volume = 0;
     Status why;
     Placed placed;
-    bool is_ahead = false;
+    bool is_ahead = false, may_grow = false;
     {
       LockGuard guard(mutex_);
       placed = try_place(*record, volume, why);
       is_ahead = placed == Placed::kPlaced && record->op && !record->segment->has_asked && may_roll_ahead(volume);
       if (is_ahead) record->segment->has_asked = true;
+      may_grow = placed == Placed::kRefused && record->op && may_limits_grow();
       if (placed == Placed::kWaits || placed == Placed::kWaitsForRoll) waiting_.push_back(record);
     }
     switch (placed) {
@@ -234,7 +242,9 @@ void FileStore::place(RecordPtr record, bool may_block) {
         return;
       case Placed::kWaits: probe(Probe::kFileWaitedForRoom); return start_maintenance();
       case Placed::kWaitsForRoll: return;
-      case Placed::kRefused: return fail_record(*record, why);
+      case Placed::kRefused:
+        if (may_grow) start_maintenance();
+        return fail_record(*record, why);
       case Placed::kRoll:
         if (!may_block) return place_later(std::move(record));
         break;
@@ -255,7 +265,9 @@ void FileStore::place_later(RecordPtr record) {
 FileStore::Placed FileStore::try_place(Record& record, unsigned& volume, Status& why) {
   const std::uint64_t bytes = record.layout.record_bytes;
   const TimePoint now = clock_.now();
-  bool is_rolling = false, lacks_room = false;
+  bool is_rolling = false, lacks_room = false, is_suspended = false;
+  std::optional<unsigned> at_its_limit;
+  const std::uint64_t own = segment_bytes_for(bytes, record.pages.size());
   why = Status::ok();
   if (full_volume_ && record.op) return Placed::kWaits;  // a segment is about to go
   // What a clear has removed is not written again: a segment that is made after it holds nothing of it.
@@ -269,6 +281,7 @@ FileStore::Placed FileStore::try_place(Record& record, unsigned& volume, Status&
     volume = static_cast<unsigned>((next_volume_ + i) % volumes_.size());
     Volume& v = volumes_[volume];
     if (v.suspended_until > now) {
+      is_suspended = true;
       why = v.last_error;
       continue;
     }
@@ -279,12 +292,18 @@ FileStore::Placed FileStore::try_place(Record& record, unsigned& volume, Status&
         is_rolling = true;
         continue;
       }
-      if (has_room(std::max(options_.segment_bytes, segment_bytes_for(bytes, record.pages.size())), !record.op)) {
-        if (!v.is_rolling()) return Placed::kRoll;
+      const std::uint64_t needed = std::max(segment_bytes(volume), own);
+      if (is_too_large(volume, own)) {
+        why = overloaded("file store: the write is larger than half of what the full disk has room for");
+      } else if (!has_room(needed, !record.op)) {
+        lacks_room = true;
+      } else if (!has_disk_room(volume, needed)) {
+        at_its_limit = volume;
+      } else if (v.is_rolling()) {
         is_rolling = true;  // that of the other log
-        continue;
+      } else {
+        return Placed::kRoll;
       }
-      lacks_room = true;
       continue;
     }
     next_volume_ = volume + 1;
@@ -292,12 +311,18 @@ FileStore::Placed FileStore::try_place(Record& record, unsigned& volume, Status&
     return Placed::kPlaced;
   }
   if (is_rolling) return Placed::kWaitsForRoll;
-  if (lacks_room) {
-    if (record.op) return Placed::kWaits;
-    why = overloaded("file store: no room to move pages to");
-    return Placed::kRefused;
+  lacks_room = lacks_room || (at_its_limit && are_disks_limited());
+  std::uint64_t live = 0;
+  if (!lacks_room && at_its_limit && record.op && emptiest_segment(*at_its_limit, live) != 0) {
+    full_volume_ = at_its_limit;  // the others are suspended, so this one makes room by itself
+    return Placed::kWaits;
   }
-  why = Status(why.code(), "file store: writing is suspended after an error, and tried again soon: " + why.message());
+  if (lacks_room && record.op) return Placed::kWaits;
+  if (lacks_room || at_its_limit) {
+    why = overloaded(record.op ? "file store: the disk has no room" : "file store: no room to move pages to");
+  } else if (is_suspended) {
+    why = Status(why.code(), "file store: writing is suspended after an error, and tried again soon: " + why.message());
+  }
   return Placed::kRefused;
 }
 
@@ -368,18 +393,19 @@ void FileStore::write_record(const RecordPtr& record) {
 
 void FileStore::record_written(const RecordPtr& record, const Status& status) {
   record->staging = AlignedBuffer();
+  const std::uint64_t free = status.code() == StatusCode::kOverloaded ? free_bytes(record->volume) : 0;
   {
     LockGuard guard(mutex_);
     ActiveSegment& segment = *record->segment;
     std::erase(segment.writing, record->start);
     if (record->op) --writes_in_flight_;
     if (status.is_ok() || defect(Defect::kFailedWriteVisible)) {
-      volumes_[record->volume].write_failures = 0;
+      volumes_[record->volume].write_failures = volumes_[record->volume].unexplained_full = 0;
       volumes_[record->volume].back_off = Nanos(0);
       publish(*record);
       if (!record->moved_from.empty()) moving_ = record;
     } else {
-      note_failure(record->volume, status, record->segment);
+      note_failure(record->volume, status, record->segment, free);
     }
   }
   settle(record->segment, record->volume);

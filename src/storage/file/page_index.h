@@ -73,9 +73,8 @@ struct PageLocation {
 };
 
 // Sorts pages of one segment as they were written: a page of 0 bytes has the offset of the page behind it.
-[[nodiscard]] inline std::pair<std::uint64_t, std::uint64_t> place_of(const PageLocation& at) {
-  return {at.offset, at.generation};
-}
+using PagePlace = std::pair<std::uint64_t, std::uint64_t>;
+[[nodiscard]] inline PagePlace place_of(const PageLocation& at) { return {at.offset, at.generation}; }
 
 class PageIndex {
  public:

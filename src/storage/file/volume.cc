@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <utility>
+
+#include "storage/file/segment_scan.h"
 
 namespace larder::file_store {
 namespace {
@@ -144,8 +147,10 @@ Result<std::shared_ptr<ActiveSegment>> create_segment(FileSystem& files, const V
   options.direct = volume.is_direct;
   Result<std::unique_ptr<File>> file = files.open(path, options);
   if (!file.is_ok()) return file.status();
+  bool is_reserved = false;
   const auto made = [&]() -> Status {
     const Status reserved = (*file)->allocate(0, capacity_bytes);
+    is_reserved = reserved.is_ok();
     if (!reserved.is_ok() && reserved.code() != StatusCode::kUnsupported) return reserved;
     const AlignedBuffer block = aligned_copy(encode_segment_header(header));
     LARDER_RETURN_IF_ERROR(write_fully(**file, {block.data(), block.size()}, 0));
@@ -159,6 +164,7 @@ Result<std::shared_ptr<ActiveSegment>> create_segment(FileSystem& files, const V
   segment->id = header.segment;
   segment->file = std::move(file).value();
   segment->capacity_bytes = capacity_bytes;
+  segment->is_reserved = is_reserved;
   segment->end_bytes = kBlockBytes;
   return segment;
 }
@@ -172,6 +178,25 @@ Status write_again(File& file, std::uint64_t begin, std::uint64_t end) {
     begin += piece.size();
   }
   return Status::ok();
+}
+
+Result<std::uint64_t> leave_out_pages(FileSystem& files, const std::string& path, const StoreId& store,
+                                      SegmentId segment, std::span<const PagePlace> pages, bool is_synced) {
+  OpenOptions options;
+  options.write = true;
+  const Result<std::unique_ptr<File>> file = files.open(path, options);
+  if (!file.is_ok()) return file.status();
+  Result<ScanResult> found = scan_segment(**file, store, segment, false);
+  if (!found.is_ok()) return found.status();
+  LARDER_RETURN_IF_ERROR(found->io);
+  const std::set<PagePlace> damaged(pages.begin(), pages.end());
+  const std::size_t listed =
+      std::erase_if(found->pages, [&](const ListedPage& page) { return damaged.contains(place_of(page.location)); });
+  if (found->has_footer ? listed == 0 : !is_synced) return found->file_bytes;
+  const bool with_sync = found->has_footer ? found->is_footer_synced : is_synced;
+  return seal_segment(
+      **file, {store, segment, found->end_bytes, found->max_generation, found->records, std::move(found->pages), false},
+      with_sync);
 }
 
 Result<std::uint64_t> seal_segment(File& file, Footer footer, bool with_sync) {

@@ -17,12 +17,14 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/file_system.h"
 #include "base/status.h"
+#include "storage/file/disk_limit.h"
 #include "storage/file/io_queue.h"
 #include "storage/file/segment_format.h"
 
@@ -40,8 +42,9 @@ struct ActiveSegment {
   std::vector<std::uint64_t> writing;  // starts of records under way, ascending
   std::uint64_t records = 0, pages = 0;
   std::uint64_t max_generation = 0;
-  bool has_asked = false;  // for the segment behind it, ahead of time
-  bool is_full = false;    // takes no more; sealed when `writing` is empty
+  bool is_reserved = false;  // the disk keeps room for all of it
+  bool has_asked = false;    // for the segment behind it, ahead of time
+  bool is_full = false;      // takes no more; sealed when `writing` is empty
   bool is_sealing = false;
   bool is_broken = false;  // a write or sync of it failed: no footer, no promise
   // Takes no more, and its last write has ended.
@@ -88,6 +91,11 @@ struct Volume {
   [[nodiscard]] bool is_rolling() const {
     return std::any_of(logs.begin(), logs.end(), [](const Log& log) { return log.is_rolling; });
   }
+  std::uint64_t held_bytes = 0;                  // by its segments
+  std::uint64_t disk_bytes = ~std::uint64_t{0};  // constant after opening
+  DiskLimit limit;
+  bool is_limit_said = false;     // in the log
+  unsigned unexplained_full = 0;  // in a row: no room, and free bytes all the same
   TimePoint suspended_until{};
   Nanos back_off{};
   Status last_error;
@@ -145,6 +153,14 @@ struct Restored {
 // the disk, and no later sync brings it there, because the system counts it as written; and a process that did not see
 // the failure cannot know. Before a file that another process left without a footer is called synced.
 [[nodiscard]] Status write_again(File& file, std::uint64_t begin, std::uint64_t end);
+
+// Writes the footer of a sealed segment anew, in its place, without those pages; there is nothing to do if it lists
+// none of them. A segment that has no whole footer any more gets one only if `is_synced`: all of it is known to be on
+// disk. Bytes of the file then. A failure, or a power cut meanwhile, leaves at worst no footer: the next opening scans
+// the segment, as after a kill.
+[[nodiscard]] Result<std::uint64_t> leave_out_pages(FileSystem& files, const std::string& path, const StoreId& store,
+                                                    SegmentId segment, std::span<const PagePlace> pages,
+                                                    bool is_synced);
 
 // Writes footer and trailer behind the records and cuts the file to its length. Bytes of the file then.
 [[nodiscard]] Result<std::uint64_t> seal_segment(File& file, Footer footer, bool with_sync);

@@ -13,6 +13,11 @@ Status too_large(std::uint64_t arena_bytes) {
                           std::to_string(arena_bytes) + " bytes), or has more than " + std::to_string(kMaxItems) +
                           " pages");
 }
+Status too_large(std::string_view what, std::uint64_t bytes, std::uint64_t arena_bytes, std::string_view option) {
+  return invalid_argument(std::string(what) + " of " + std::to_string(bytes) +
+                          " bytes is larger than the memory that the processes of a shared store hand pages over in (" +
+                          std::to_string(arena_bytes) + " bytes): raise " + std::string(option) + " in all of them");
+}
 
 // Goes through a payload's pieces and the bytes at `place` side by side.
 template <class Move>
@@ -43,6 +48,29 @@ Urgency urgency_of(const ClientOperation& operation) {
 }
 
 }  // namespace
+
+Status check_fits(const ReadRequest& request, std::uint64_t arena_bytes, std::string_view option) {
+  const std::uint64_t room = arena_bytes / kArenaPageBytes * kArenaPageBytes;
+  for (const ReadItem& item : request.items) {
+    const std::uint64_t bytes = payload_bytes(item.payload);
+    if (bytes > room) return too_large("a page", bytes, room, option);
+  }
+  return Status::ok();
+}
+
+Status check_fits(const WriteRequest& request, std::uint64_t arena_bytes, std::string_view option) {
+  const std::uint64_t room = arena_bytes / kArenaPageBytes * kArenaPageBytes;
+  for (const PageGroup& group : request.groups) {
+    std::uint64_t bytes = 0;
+    for (const WriteItem& item : group.items) (void)add_place(bytes, payload_bytes(item.payload));
+    if (bytes > room) return too_large(group.items.size() == 1 ? "a page" : "a group of pages", bytes, room, option);
+    if (group.items.size() > kMaxItems) {
+      return invalid_argument("a group of more than " + std::to_string(kMaxItems) +
+                              " pages does not go into a shared store");
+    }
+  }
+  return Status::ok();
+}
 
 void fail_operation(const ClientOperation& operation, std::size_t from, const Status& why) {
   if (const auto* exists = std::get_if<std::shared_ptr<ExistsOperation>>(&operation)) {

@@ -40,6 +40,11 @@ inline constexpr std::size_t kInlineCopyBytes = std::size_t{256} << 10;
 
 using ClientOperation = std::variant<std::shared_ptr<ExistsOperation>, std::shared_ptr<ReadOperation>,
                                      std::shared_ptr<WriteOperation>, std::shared_ptr<ClearOperation>>;
+// Can a client with an arena of so many bytes move all of it? kInvalidArgument: a page of the read, or a group of the
+// write, is larger, or a group has too many pages. `option`: what is to be raised then.
+[[nodiscard]] Status check_fits(const ReadRequest& request, std::uint64_t arena_bytes, std::string_view option);
+[[nodiscard]] Status check_fits(const WriteRequest& request, std::uint64_t arena_bytes, std::string_view option);
+
 // Every answer that is missing becomes `why`. The operation ends when the last reference to it goes.
 void fail_operation(const ClientOperation& operation, std::size_t from, const Status& why);
 

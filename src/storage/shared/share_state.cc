@@ -101,7 +101,8 @@ Status ShareState::wait_settled(std::chrono::nanoseconds limit) {
       (void)settled_.wait_for(mutex_, is_opening_ ? limit : left);
       continue;
     }
-    return unavailable("no process has opened the shared store in time" +
+    return unavailable("no process has opened the store shared in " + directory_ +
+                       " in time; is the one that has its lock stuck?" +
                        (error_.is_ok() ? std::string() : ": " + error_.message()));
   }
   return role_ == SharedRole::kSeeking ? error_ : Status::ok();

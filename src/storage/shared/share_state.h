@@ -65,7 +65,9 @@ class ShareState {
     }
   };
 
-  explicit ShareState(std::unique_ptr<Waker> waker) : waker_(std::move(waker)) {}
+  // `directory`: of the share, for what errors say.
+  ShareState(std::unique_ptr<Waker> waker, std::string directory)
+      : waker_(std::move(waker)), directory_(std::move(directory)) {}
 
   // kUnavailable: no client now; the operation is left to the caller.
   [[nodiscard]] Status post(const ClientOperation& operation) LARDER_EXCLUDES(mutex_);
@@ -107,6 +109,7 @@ class ShareState {
   }
 
   const std::unique_ptr<Waker> waker_;
+  const std::string directory_;
   mutable RankedMutex mutex_{LockRank::kStorage};
   RankedCondition settled_;
   SharedRole role_ LARDER_GUARDED_BY(mutex_) = SharedRole::kSeeking;

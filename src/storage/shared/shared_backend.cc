@@ -24,10 +24,12 @@ class SharedBackendImpl final : public SharedBackend {
  public:
   SharedBackendImpl(const SharedStoreOptions& options, OpenInner open_inner, Executor& executor, Clock& clock,
                     std::unique_ptr<share::EventWaker> waker)
-      : clock_(clock),
+      : arena_bytes_(options.arena_bytes),
+        arena_option_(options.arena_option),
+        clock_(clock),
         gate_("shared", options.queue_limit),
         waker_(*waker),
-        state_(std::make_shared<share::ShareState>(std::move(waker))),
+        state_(std::make_shared<share::ShareState>(std::move(waker), options.directory)),
         driver_(options, std::move(open_inner), executor, clock, state_, waker_, gate_) {}
   ~SharedBackendImpl() override {
     gate_.close();
@@ -54,10 +56,12 @@ class SharedBackendImpl final : public SharedBackend {
   }
   [[nodiscard]] Status submit_read(ReadRequest request, ReadDone done) override {
     LARDER_RETURN_IF_ERROR(check_request(request, done));
+    LARDER_RETURN_IF_ERROR(share::check_fits(request, arena_bytes_, arena_option_));
     return submit<ReadOperation>(std::move(request), std::move(done), &StorageBackend::submit_read);
   }
   [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override {
     LARDER_RETURN_IF_ERROR(check_request(request, done));
+    LARDER_RETURN_IF_ERROR(share::check_fits(request, arena_bytes_, arena_option_));
     return submit<WriteOperation>(std::move(request), std::move(done), &StorageBackend::submit_write);
   }
   [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override {
@@ -120,6 +124,8 @@ class SharedBackendImpl final : public SharedBackend {
   }
 
   // constant after open()
+  const std::uint64_t arena_bytes_;
+  const std::string arena_option_;
   Clock& clock_;
   BackendInfo info_;
 

@@ -67,8 +67,11 @@ struct SharedStoreOptions {
   // Of the lock and the socket; made if absent, for this user alone. Not the inner store's own: that refuses strange
   // files. On a local file system. Any length.
   std::string directory;
-  // As a client: the most payload in flight, bytes of memory; touched as it is used. At least 64 KiB.
+  // As a client: the most payload in flight, bytes of memory; touched as it is used. At least 64 KiB. In each role: a
+  // read with a larger page, or a write with a larger group, is refused (kInvalidArgument). Who hosts is chance, so all
+  // processes should have the same.
   std::size_t arena_bytes = std::size_t{256} << 20;
+  std::string arena_option = "arena_bytes";  // what errors call it
   // As a host: the largest arena that a client may bring.
   std::size_t max_arena_bytes = std::size_t{16} << 30;
   // As a host: clients at once; more are refused with kOverloaded.

@@ -1,0 +1,180 @@
+// A disk that is smaller than max_size: the store finds out how much it has, and lives with that.
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <string>
+
+#include "base/executor.h"
+#include "base/rng.h"
+#include "tests/support/failing_file_store.h"
+
+namespace larder::file_store {
+namespace {
+
+constexpr std::uint64_t kMi = std::uint64_t{1} << 20;
+
+// What a steady stream of writes found.
+struct Steady {
+  double pages = 0;  // in the store, on the average
+  std::uint64_t refused = 0;
+};
+
+class FullDiskTest : public FailureTest {
+ protected:
+  static constexpr std::size_t kPage = 8000;
+
+  void on_disk(std::uint64_t capacity_bytes) {
+    backend_.reset();
+    files_ = std::make_unique<sim::HookedFiles>(3, capacity_bytes);
+    next_ = 0;
+  }
+  // As many pages as twice fill `disk_bytes`, and then as many once more, which are counted.
+  Steady stream(std::uint64_t disk_bytes) {
+    const std::uint64_t pages = disk_bytes / kPage * 2;
+    for (std::uint64_t i = 0; i < pages; ++i) step();
+    Steady out;
+    for (std::uint64_t i = 0; i < pages; ++i) {
+      out.refused += step() ? 0 : 1;
+      out.pages += static_cast<double>(backend_->stats().pages) / static_cast<double>(pages);
+    }
+    return out;
+  }
+  // A new page, and one of the last ones is read, so that not all go in the order in which they came.
+  bool step() {
+    const bool is_ok = put(next_++, kPage).is_ok();
+    if (next_ % 3 == 0) (void)get(next_ - 1 - rng_.below(std::min<std::uint64_t>(next_, 100)), kPage);
+    clock_.advance(std::chrono::milliseconds(10));
+    return is_ok;
+  }
+  // With max_size = the disk.
+  Steady reference(std::uint64_t disk_bytes, BackendOptions options) {
+    on_disk(std::uint64_t{1} << 40);
+    options["max_size"] = std::to_string(disk_bytes);
+    open(executor_, options);
+    return stream(disk_bytes);
+  }
+
+  InlineExecutor executor_;
+  Rng rng_{7};
+  std::uint64_t next_ = 0;
+};
+
+TEST_F(FullDiskTest, KeepsNearlyWhatAStoreOfThatSizeKeeps) {
+  for (const std::uint64_t disk : {kMi, 4 * kMi}) {
+    for (const char* segment : {"64Ki", "auto"}) {
+      const Steady wanted = reference(disk, {{"segment_size", segment}});
+      EXPECT_EQ(wanted.refused, 0u);
+      for (const bool reserves : {true, false}) {
+        SCOPED_TRACE(std::to_string(disk / kMi) + " MiB, segments of " + segment +
+                     (reserves ? "" : ", a file system that reserves nothing"));
+        on_disk(disk);
+        if (!reserves) files_->before_allocate = [](const auto&) { return unsupported("no such call"); };
+        open(executor_, {{"segment_size", segment}, {"max_size", reserves ? "unlimited" : "10Gi"}});
+        const Steady found = stream(disk);
+        EXPECT_GE(found.pages, wanted.pages * 0.9);
+        EXPECT_EQ(found.refused, 0u);
+        EXPECT_EQ(backend_->stats().suspended_volumes, 0u);
+        const std::uint64_t capacity = backend_->stats().capacity_bytes;
+        EXPECT_LE(capacity, disk * 51 / 50);
+        EXPECT_GE(capacity, disk * 9 / 10) << "it says how much it may hold";
+        EXPECT_LE(backend_->stats().physical_bytes, capacity);
+      }
+    }
+  }
+}
+
+// What is read now and then is not what goes, but for what a segment had that went to make the first room.
+TEST_F(FullDiskTest, KeepsWhatIsUsed) {
+  constexpr std::uint64_t kDisk = 2 * kMi, kHot = 60, kFirstHot = 1'000'000;
+  on_disk(kDisk);
+  open(executor_, {{"segment_size", "64Ki"}});
+  for (std::uint64_t i = 0; i < kDisk / kPage * 6; ++i) {
+    if (i < kHot) {
+      ASSERT_TRUE(put(kFirstHot + i, kPage).is_ok());
+    }
+    EXPECT_TRUE(put(i, kPage).is_ok()) << i;
+    for (std::uint64_t j = 0; j < 4; ++j) (void)get(kFirstHot + (i * 4 + j) % kHot, kPage);
+  }
+  std::uint64_t kept = 0;
+  for (std::uint64_t j = 0; j < kHot; ++j) kept += get(kFirstHot + j, kPage).is_ok() ? 1 : 0;
+  EXPECT_GE(kept, kHot * 9 / 10);
+}
+
+// Somebody else takes half of the disk, and goes again.
+TEST_F(FullDiskTest, FollowsWhatOthersTakeAndLeave) {
+  constexpr std::uint64_t kDisk = 2 * kMi;
+  on_disk(kDisk);
+  open(executor_, {{"segment_size", "64Ki"}});
+  const double alone = stream(kDisk).pages;
+  std::uint64_t refused = 0;
+  {
+    const auto filler = files_->inner.open("/filler", {.write = true, .create = true});
+    ASSERT_TRUE(filler.is_ok());
+    for (std::uint64_t size = 0; size <= kDisk / 2; size += 16 << 10) {
+      for (int tries = 0; tries < 1000 && !(*filler)->allocate(0, size).is_ok(); ++tries) refused += step() ? 0 : 1;
+    }
+  }
+  ASSERT_EQ(files_->stat("/filler")->size_bytes, kDisk / 2) << "it never got that much";
+  const Steady beside = stream(kDisk);
+  EXPECT_GE(beside.pages, alone * 0.4);
+  EXPECT_LE(beside.pages, alone * 0.6);
+  EXPECT_EQ(beside.refused, 0u);
+  ASSERT_TRUE(files_->remove("/filler").is_ok());
+  const std::uint64_t evicted = backend_->stats().evicted;
+  (void)stream(kDisk / 4);
+  EXPECT_LT(backend_->stats().capacity_bytes, kDisk * 3 / 4) << "it grows in steps";
+  EXPECT_GT(backend_->stats().evicted, evicted);
+  for (int minutes = 0; minutes < 60; ++minutes) {
+    (void)stream(kDisk / 16);
+    clock_.advance(std::chrono::minutes(1));
+  }
+  EXPECT_GE(stream(kDisk).pages, alone * 0.9);
+  EXPECT_LE(refused, 5u);
+}
+
+// A quota: the system says that there is room, and the disk says that there is none.
+TEST_F(FullDiskTest, AQuotaIsFoundOutToo) {
+  constexpr std::uint64_t kQuota = 2 * kMi;
+  on_disk(std::uint64_t{1} << 40);
+  std::uint64_t refused_files = 0;
+  files_->before_allocate = [&](const std::string& path) {
+    if (files_->inner.used_bytes() + (64 << 10) <= kQuota) return Status::ok();
+    ++refused_files;
+    return status_from_errno(EDQUOT, "allocate", path);
+  };
+  open(executor_, {{"segment_size", "64Ki"}});
+  const Steady found = stream(kQuota);
+  const std::uint64_t refused_by_then = refused_files;
+  for (int hours = 0; hours < 48; ++hours) {
+    (void)stream(kQuota / 8);
+    clock_.advance(std::chrono::hours(1));
+  }
+  EXPECT_GE(found.pages, reference(kQuota, {{"segment_size", "64Ki"}}).pages * 0.75);
+  EXPECT_EQ(found.refused, 0u);
+  EXPECT_LE(refused_files - refused_by_then, 120u) << "twice an hour, and not with each segment";
+}
+
+// What was acknowledged as durable goes by eviction only: all that exists() promises is there when the power is back.
+TEST_F(FullDiskTest, WhatIsPromisedIsThereAfterAPowerCut) {
+  for (const bool reserves : {true, false}) {
+    SCOPED_TRACE(reserves);
+    on_disk(kMi);
+    if (!reserves) files_->before_allocate = [](const auto&) { return unsupported("no such call"); };
+    open(executor_, {{"segment_size", "64Ki"}});
+    std::uint64_t acknowledged = 0;
+    std::vector<std::uint64_t> promised;
+    for (std::uint64_t i = 0; i < 500; ++i) acknowledged += put(i, kPage, true).is_ok() ? 1 : 0;
+    for (std::uint64_t i = 0; i < 500; ++i) {
+      if (get(i, kPage).is_ok()) promised.push_back(i);
+    }
+    EXPECT_GE(acknowledged, 495u);
+    const BackendStats stats = backend_->stats();
+    EXPECT_EQ(stats.evicted + promised.size(), acknowledged);
+    cut_power();
+    open(executor_, {{"segment_size", "64Ki"}});
+    for (const std::uint64_t i : promised) EXPECT_TRUE(get(i, kPage).is_ok()) << i;
+  }
+}
+
+}  // namespace
+}  // namespace larder::file_store
