@@ -281,7 +281,7 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] Status grant_planned(Request& r, std::uint64_t until, bool weak);
   void grant_tracked(Request& r, std::uint64_t until);
   void drop_granted(Request& r);
-  [[nodiscard]] Result<DeviceSlot> snapshot_slot(Request& r, bool weak);
+  [[nodiscard]] Result<DeviceSlot> snapshot_slot(Request& r, bool weak, bool may_wait);
   void collect_snapshots(Request& r);
   void commit_due(Request& r);
   // Gives whole pages [committed, pages) and taken checkpoints to the tree. kConflict: met a copy under way; later.
@@ -291,7 +291,8 @@ class CacheImpl final : public Cache, private SlotSink {
 
   // ---- room.cc
   [[nodiscard]] Status make_device_room(Request& r, const ComponentCounts& counts);
-  [[nodiscard]] Status make_device_room_for(Request& r, ComponentKind c, std::uint32_t count);
+  // may_wait: kOverloaded while victims get their host copies. Else those that have none are dropped.
+  [[nodiscard]] Status make_device_room_for(Request& r, ComponentKind c, std::uint32_t count, bool may_wait);
   // gently: what storage lacks stays while storage is taking it.
   [[nodiscard]] bool make_host_room(const ComponentCounts& counts, bool gently);
   [[nodiscard]] std::uint64_t gentle_share(ComponentKind c, std::uint64_t want);
@@ -299,6 +300,7 @@ class CacheImpl final : public Cache, private SlotSink {
   void renew_store_patience();
   void count_store_wait();
   EvictResult evict_device(ComponentKind c, std::uint32_t slots, VictimRule rule);
+  [[nodiscard]] VictimRule gentle_rule(ComponentKind c) const;
   [[nodiscard]] bool could_make_device_room(ComponentKind c, std::uint32_t count) const;
   [[nodiscard]] std::size_t copies_in_flight() const {
     return open(OpKind::kLoad) + open(OpKind::kStateCopy) + open(OpKind::kBackup);

@@ -27,7 +27,9 @@ Status CacheImpl::make_device_room(Request& r, const ComponentCounts& counts) {
                         std::string(component_name(c)) + " now: the rest is in use");
     }
   }
-  for (const ComponentKind c : kAllComponents) LARDER_RETURN_IF_ERROR(make_device_room_for(r, c, counts[index_of(c)]));
+  for (const ComponentKind c : kAllComponents) {
+    LARDER_RETURN_IF_ERROR(make_device_room_for(r, c, counts[index_of(c)], true));
+  }
   return Status::ok();
 }
 
@@ -45,10 +47,11 @@ bool CacheImpl::could_make_device_room(ComponentKind c, std::uint32_t count) con
   return count <= device_.free_slots(c) + tree_.counts(c, Tier::kDevice).evictable();
 }
 
-// Prefers victims with a host copy. For the rest: back up and wait while copies are under way, and drop only when none
-// is: a full host tier must never stop the engine for good. Writes to storage keep host pages in place: while storage
-// takes pages, they are waited for a little; a storage that hangs costs cached pages, not time.
-Status CacheImpl::make_device_room_for(Request& r, ComponentKind c, std::uint32_t count) {
+// Victims leave in the order of the policy, so the device holds what it would hold without a host. One without a host
+// copy gets it first, if the host wants it, and is waited for; if no copy can be made it is dropped: a full host tier
+// must never stop the engine, nor keep the oldest pages on the device. Writes to storage keep host pages in place:
+// while storage takes pages, they are waited for a little; a storage that hangs costs cached pages, not time.
+Status CacheImpl::make_device_room_for(Request& r, ComponentKind c, std::uint32_t count, bool may_wait) {
   const auto missing = [&] {
     const std::uint32_t free = device_.free_slots(c);
     return count > free ? count - free : 0u;
@@ -61,10 +64,10 @@ Status CacheImpl::make_device_room_for(Request& r, ComponentKind c, std::uint32_
   if (!could_make_device_room(c, count)) return no_room();
   // write_through_selective has copied what it wants to keep, and lets go of the rest.
   if (tier_keeps(c) && config_.write_policy != WritePolicy::kWriteThroughSelective) {
-    const EvictResult gentle = evict_device(c, missing(), VictimRule::kBackUpFirst);
+    const EvictResult gentle = evict_device(c, missing(), gentle_rule(c));
     if (missing() == 0) return Status::ok();
     // After a copy that failed, one round goes without: a device that cannot copy must still compute.
-    if (!std::exchange(backup_failed_, false)) {
+    if (may_wait && !std::exchange(backup_failed_, false)) {
       const bool refused_before = std::exchange(refused_for_stores_, false);
       (void)backup_victims(gentle.needs_backup, r.store_waits < kMostStoreWaits);
       const bool waits_for_stores = refused_for_stores_;
@@ -80,6 +83,13 @@ Status CacheImpl::make_device_room_for(Request& r, ComponentKind c, std::uint32_
     (void)evict_device(c, missing(), VictimRule::kDrop);
   }
   return missing() == 0 ? Status::ok() : no_room();
+}
+
+// Does the host have room for a copy, or would it have to evict for it?
+VictimRule CacheImpl::gentle_rule(ComponentKind c) const {
+  ComponentCounts one{};
+  one[index_of(c)] = 1;
+  return host_->blocks_missing(one) == 0 ? VictimRule::kBackUpFirst : VictimRule::kBackUpWorth;
 }
 
 // Storage took something: it is worth waiting for.

@@ -36,7 +36,7 @@ Status CacheImpl::grant_window(Request& r, std::uint64_t until) {
   const std::uint64_t end = (until + page_size() - 1) / page_size();
   std::uint32_t missing = 0;
   for (std::uint64_t i = first; i < end; ++i) missing += r.table.swa[i].valid() ? 0 : 1;
-  LARDER_RETURN_IF_ERROR(make_device_room_for(r, ComponentKind::kSwa, missing));
+  LARDER_RETURN_IF_ERROR(make_device_room_for(r, ComponentKind::kSwa, missing, true));
   for (std::uint64_t i = first; i < end; ++i) {
     if (r.table.swa[i].valid()) continue;
     const std::optional<DeviceSlot> slot = device_.allocate(ComponentKind::kSwa);
@@ -46,8 +46,8 @@ Status CacheImpl::grant_window(Request& r, std::uint64_t until) {
   return Status::ok();
 }
 
-Result<DeviceSlot> CacheImpl::snapshot_slot(Request& r, bool weak) {
-  if (!weak) LARDER_RETURN_IF_ERROR(make_device_room_for(r, ComponentKind::kMamba, 1));
+Result<DeviceSlot> CacheImpl::snapshot_slot(Request& r, bool weak, bool may_wait) {
+  if (!weak) LARDER_RETURN_IF_ERROR(make_device_room_for(r, ComponentKind::kMamba, 1, may_wait));
   const std::optional<DeviceSlot> slot = device_.allocate(ComponentKind::kMamba);
   if (!slot) return overloaded("prepare_step: no recurrent state is free");
   return *slot;
@@ -73,7 +73,7 @@ Status CacheImpl::grant_planned(Request& r, std::uint64_t until, bool weak) {
     const std::uint64_t position = planned.page * page_size();
     if (position > until) break;
     if (position <= r.computed || planned.weak != weak) continue;
-    Result<DeviceSlot> slot = snapshot_slot(r, weak);
+    Result<DeviceSlot> slot = snapshot_slot(r, weak, true);
     if (slot.is_ok()) {
       r.granted.push_back({position, *slot});
     } else if (!weak && copies_in_flight() > 0) {
@@ -91,7 +91,7 @@ void CacheImpl::grant_tracked(Request& r, std::uint64_t until) {
   if (boundary <= r.computed || boundary <= plan_end) return;
   if (!r.tracked.slot.valid()) {
     // check_admission() promised three states: the working one and two more.
-    Result<DeviceSlot> slot = snapshot_slot(r, !r.taken.empty() || !r.granted.empty());
+    Result<DeviceSlot> slot = snapshot_slot(r, !r.taken.empty() || !r.granted.empty(), false);
     if (!slot.is_ok()) return;
     r.tracked.slot = *slot;
   }

@@ -400,7 +400,8 @@ class PropertyRun {
     if ((component == 1 && model_.window == 0) || (component == 2 && !model_.mamba)) return {};
     const auto c = static_cast<ComponentKind>(component);
     const std::uint64_t want = 1 + op.r[2] % 6;
-    const VictimRule rule = op.r[3] % 2 == 0 ? VictimRule::kDrop : VictimRule::kBackUpFirst;
+    constexpr std::array kRules = {VictimRule::kDrop, VictimRule::kBackUpFirst, VictimRule::kBackUpWorth};
+    const VictimRule rule = kRules[op.r[3] % kRules.size()];
     const std::uint64_t next_tick_is_there = tree_->next_host_victim_tick(c).has_value();
     const EvictResult out = t == kDev ? tree_->evict_device(c, want, rule) : tree_->evict_host(c, want);
     const std::uint64_t back = came_back_[component][t == kDev ? 0 : 1].size();
