@@ -419,7 +419,6 @@ class CacheImpl final : public Cache, private SlotSink {
   bool store_again_ = false;             // storage lost pages: look for them again once it takes some
   std::uint32_t store_patience_ = 0;     // polls for which room may still be refused before storage takes something
   bool refused_for_stores_ = false;      // room was, since the last poll
-  std::size_t loads_in_flight_ = 0;
   StorageBackend* storage_ = nullptr;
   std::uint32_t storage_epoch_ = 0;
   std::uint32_t attachment_ = 0;  // counts attaches

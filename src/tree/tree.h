@@ -100,7 +100,7 @@ struct MatchResult {
   // the restore points is where recurrent state or window is missing (the branch position of a fork checkpoint).
   std::uint64_t full_device_pages = 0;
   std::uint64_t full_any_pages = 0;
-  bool meets_pending = false;  // the walk met data whose copy is under way: waiting may lengthen the match
+  bool meets_load = false;  // the walk met data that is on its way to the device: waiting may lengthen the match
 };
 
 struct PageLocation {

@@ -497,14 +497,13 @@ class PropertyRun {
     const MatchResult m = match(path);
     const std::uint64_t walked = model_.walked(path);
     if (m.walked.pages != walked) return "walked " + std::to_string(m.walked.pages) + ", not " + std::to_string(walked);
-    bool pending = false;
+    bool loading = false;
     for (std::uint64_t i = 0; i < walked; ++i) {
       for (const auto& tiers : model_.page(path, i)->cells) {
-        for (const auto& cell : tiers)
-          pending |= cell.state == NaiveTree::kPending || cell.state == NaiveTree::kComplete;
+        loading |= tiers[0].state == NaiveTree::kPending || tiers[0].state == NaiveTree::kComplete;
       }
     }
-    if (pending != m.meets_pending) return "meets_pending differs";
+    if (loading != m.meets_load) return "meets_load differs";
     for (const bool host_too : {false, true}) {
       const NaiveTree::Answer want = model_.lookup(path, host_too);
       const TierMatch& have = host_too ? m.any : m.device;
