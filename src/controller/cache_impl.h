@@ -63,8 +63,9 @@ struct Request {
   std::vector<StateSnapshotSlot> granted;  // of the step that is under way
   std::uint64_t prepared = 0;              // tokens: how far prepare_step() gave slots
   std::shared_ptr<LayerGate> gate;
-  OpId load, state_copy;  // 0: none in flight
-  bool failed = false;    // one of the two failed: nothing it computes may be kept, restart() is due
+  std::uint64_t held_for = 0;  // page: the last checkpoint for which a step was refused
+  OpId load, state_copy;       // 0: none in flight
+  bool failed = false;         // one of the two failed: nothing it computes may be kept, restart() is due
   CachedTokens cached;
 };
 
@@ -280,6 +281,7 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] Status grant_snapshots(Request& r, std::uint64_t until);
   [[nodiscard]] Status grant_planned(Request& r, std::uint64_t until, bool weak);
   void grant_tracked(Request& r, std::uint64_t until);
+  [[nodiscard]] bool are_states_being_copied() const;
   void drop_granted(Request& r);
   [[nodiscard]] Result<DeviceSlot> snapshot_slot(Request& r, bool weak, bool may_wait);
   void collect_snapshots(Request& r);
@@ -301,6 +303,9 @@ class CacheImpl final : public Cache, private SlotSink {
   void count_store_wait();
   EvictResult evict_device(ComponentKind c, std::uint32_t slots, VictimRule rule);
   [[nodiscard]] VictimRule gentle_rule(ComponentKind c) const;
+  [[nodiscard]] bool back_up_for_room(Request& r, ComponentKind c, const std::vector<NodeId>& victims);
+  void note_leaving(ComponentKind c, const std::vector<NodeId>& victims);
+  [[nodiscard]] bool is_room_coming(ComponentKind c);
   [[nodiscard]] bool could_make_device_room(ComponentKind c, std::uint32_t count) const;
   [[nodiscard]] std::size_t copies_in_flight() const {
     return open(OpKind::kLoad) + open(OpKind::kStateCopy) + open(OpKind::kBackup);
@@ -412,13 +417,14 @@ class CacheImpl final : public Cache, private SlotSink {
   std::uint64_t prefetch_blocks_ = 0;
   std::deque<OpId> store_queue_;  // waiting to be submitted, in order
   std::size_t stores_in_flight_ = 0;
-  std::uint64_t kept_by_stores_ = 0;     // host blocks: what stores keep there, of all components
-  std::uint64_t kept_by_abandoned_ = 0;  // the same of stores whose storage was detached
-  bool backup_failed_ = false;           // the last one; the next victim is dropped instead of backed up
-  bool unstored_hint_ = false;           // the tree may hold host pages that storage lacks
-  bool store_again_ = false;             // storage lost pages: look for them again once it takes some
-  std::uint32_t store_patience_ = 0;     // polls for which room may still be refused before storage takes something
-  bool refused_for_stores_ = false;      // room was, since the last poll
+  std::uint64_t kept_by_stores_ = 0;                          // host blocks: what stores keep there, of all components
+  std::uint64_t kept_by_abandoned_ = 0;                       // the same of stores whose storage was detached
+  std::array<std::vector<NodeId>, kComponentCount> leaving_;  // nodes whose copies were begun to make room
+  bool backup_failed_ = false;        // the last one; the next victim is dropped instead of backed up
+  bool unstored_hint_ = false;        // the tree may hold host pages that storage lacks
+  bool store_again_ = false;          // storage lost pages: look for them again once it takes some
+  std::uint32_t store_patience_ = 0;  // polls for which room may still be refused before storage takes something
+  bool refused_for_stores_ = false;   // room was, since the last poll
   StorageBackend* storage_ = nullptr;
   std::uint32_t storage_epoch_ = 0;
   std::uint32_t attachment_ = 0;  // counts attaches

@@ -13,6 +13,10 @@ constexpr std::uint64_t kHostVictimBatch = 16;
 // that is slow costs some time, one that hangs costs next to none.
 constexpr std::uint32_t kStorePatience = 32;
 constexpr std::uint32_t kMostStoreWaits = 128;
+
+bool is_copied_to_host(const NodeView& node) {
+  return std::find(node.host_pending.begin(), node.host_pending.end(), true) != node.host_pending.end();
+}
 }  // namespace
 
 bool CacheImpl::tier_keeps(ComponentKind c) const {
@@ -68,12 +72,8 @@ Status CacheImpl::make_device_room_for(Request& r, ComponentKind c, std::uint32_
     if (missing() == 0) return Status::ok();
     // After a copy that failed, one round goes without: a device that cannot copy must still compute.
     if (may_wait && !std::exchange(backup_failed_, false)) {
-      const bool refused_before = std::exchange(refused_for_stores_, false);
-      (void)backup_victims(gentle.needs_backup, r.store_waits < kMostStoreWaits);
-      const bool waits_for_stores = refused_for_stores_;
-      refused_for_stores_ = refused_before || waits_for_stores;
-      r.store_waits += waits_for_stores ? 1 : 0;
-      if (copies_in_flight() > 0 || waits_for_stores) return no_room();
+      if (!is_room_coming(c) && back_up_for_room(r, c, gentle.needs_backup)) return no_room();
+      if (is_room_coming(c)) return no_room();
     }
   }
   (void)evict_device(c, missing(), VictimRule::kDrop);
@@ -83,6 +83,37 @@ Status CacheImpl::make_device_room_for(Request& r, ComponentKind c, std::uint32_
     (void)evict_device(c, missing(), VictimRule::kDrop);
   }
   return missing() == 0 ? Status::ok() : no_room();
+}
+
+// Begins the copies of victims. True: what would make room for them on the host has yet to be stored, and that is
+// waited for.
+bool CacheImpl::back_up_for_room(Request& r, ComponentKind c, const std::vector<NodeId>& victims) {
+  const bool refused_before = std::exchange(refused_for_stores_, false);
+  if (backup_victims(victims, r.store_waits < kMostStoreWaits)) note_leaving(c, victims);
+  const bool waits_for_stores = refused_for_stores_;
+  refused_for_stores_ = refused_before || waits_for_stores;
+  r.store_waits += waits_for_stores ? 1 : 0;
+  return waits_for_stores;
+}
+
+// With each victim the path to it is copied, and can leave after it.
+void CacheImpl::note_leaving(ComponentKind c, const std::vector<NodeId>& victims) {
+  std::vector<NodeId>& leaving = leaving_[index_of(c)];
+  for (NodeId at : victims) {
+    for (NodeView view = tree_.view(at); view.end != 0; at = view.parent, view = tree_.view(at)) {
+      if (is_copied_to_host(view)) {
+        leaving.push_back(at);
+      } else if (!view.host[0].empty()) {
+        break;
+      }
+    }
+  }
+}
+
+// Are victims being copied, or what stands above them? No other copy frees anything.
+bool CacheImpl::is_room_coming(ComponentKind c) {
+  std::erase_if(leaving_[index_of(c)], [&](NodeId at) { return !is_copied_to_host(tree_.view(at)); });
+  return !leaving_[index_of(c)].empty();
 }
 
 // Does the host have room for a copy, or would it have to evict for it?
