@@ -64,8 +64,9 @@ struct Request {
   std::vector<StateSnapshotSlot> granted;  // of the step that is under way
   std::uint64_t prepared = 0;              // tokens: how far prepare_step() gave slots
   std::shared_ptr<LayerGate> gate;
-  OpId load, state_copy;  // 0: none in flight
-  bool failed = false;    // one of the two failed: nothing it computes may be kept, restart() is due
+  std::uint64_t held_for = 0;  // page: the last checkpoint for which a step was refused
+  OpId load, state_copy;       // 0: none in flight
+  bool failed = false;         // one of the two failed: nothing it computes may be kept, restart() is due
   CachedTokens cached;
 };
 
@@ -153,8 +154,9 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] Status grant_snapshots(Request& r, std::uint64_t until);
   [[nodiscard]] Status grant_planned(Request& r, std::uint64_t until, bool weak);
   void grant_tracked(Request& r, std::uint64_t until);
+  [[nodiscard]] bool are_states_being_copied() const;
   void drop_granted(Request& r);
-  [[nodiscard]] Result<DeviceSlot> snapshot_slot(Request& r, bool weak);
+  [[nodiscard]] Result<DeviceSlot> snapshot_slot(Request& r, bool weak, bool may_wait);
   void collect_snapshots(Request& r);
   void commit_due(Request& r);
   // Gives whole pages [committed, pages) and taken checkpoints to the tree. kConflict: met a copy under way; later.
@@ -164,11 +166,16 @@ class CacheImpl final : public Cache, private SlotSink {
 
   // ---- room.cc
   [[nodiscard]] Status make_device_room(Request& r, const ComponentCounts& counts);
-  [[nodiscard]] Status make_device_room_for(Request& r, ComponentKind c, std::uint32_t count);
+  // may_wait: kOverloaded while victims get their host copies. Else those that have none are dropped.
+  [[nodiscard]] Status make_device_room_for(Request& r, ComponentKind c, std::uint32_t count, bool may_wait);
   // gently: what storage lacks stays while storage is taking it.
   [[nodiscard]] bool make_host_room(const ComponentCounts& counts, bool gently);
   [[nodiscard]] std::uint64_t gentle_share(ComponentKind c, std::uint64_t want);
   EvictResult evict_device(ComponentKind c, std::uint32_t slots, VictimRule rule);
+  [[nodiscard]] VictimRule gentle_rule(ComponentKind c) const;
+  [[nodiscard]] bool back_up_for_room(Request& r, ComponentKind c, const std::vector<NodeId>& victims);
+  void note_leaving(ComponentKind c, const std::vector<NodeId>& victims);
+  [[nodiscard]] bool is_room_coming(ComponentKind c);
   [[nodiscard]] bool could_make_device_room(ComponentKind c, std::uint32_t count) const;
   [[nodiscard]] std::size_t copies_in_flight() const {
     return ops_.open(OpKind::kLoad) + ops_.open(OpKind::kStateCopy) + ops_.open(OpKind::kBackup);
@@ -252,9 +259,9 @@ class CacheImpl final : public Cache, private SlotSink {
   std::set<std::uint64_t> turn_waits_;  // requests that wait for their turn to fetch
   OpId turn_timer_;                     // for the first of them; 0: none
   std::uint64_t prefetch_blocks_ = 0;
-  bool backup_failed_ = false;       // the last one; the next victim is dropped instead of backed up
-  bool refused_for_stores_ = false;  // room was, since the last poll
-  std::size_t loads_in_flight_ = 0;
+  std::array<std::vector<NodeId>, kComponentCount> leaving_;  // nodes whose copies were begun to make room
+  bool backup_failed_ = false;                                // the last one; the next victim is dropped instead
+  bool refused_for_stores_ = false;                           // room was, since the last poll
   StorageBackend* storage_ = nullptr;
   CacheCounters counters_;
   CacheMetrics metrics_;

@@ -12,6 +12,10 @@ constexpr std::uint64_t kHostVictimBatch = 16;
 // How often room is refused to one request in its life so that storage can take what would go: a storage that is slow
 // costs some time, one that hangs costs next to none.
 constexpr std::uint32_t kMostStoreWaits = 128;
+
+bool is_copied_to_host(const NodeView& node) {
+  return std::find(node.host_pending.begin(), node.host_pending.end(), true) != node.host_pending.end();
+}
 }  // namespace
 
 bool CacheImpl::tier_keeps(ComponentKind c) const {
@@ -26,7 +30,9 @@ Status CacheImpl::make_device_room(Request& r, const ComponentCounts& counts) {
                         std::string(component_name(c)) + " now: the rest is in use");
     }
   }
-  for (const ComponentKind c : kAllComponents) LARDER_RETURN_IF_ERROR(make_device_room_for(r, c, counts[index_of(c)]));
+  for (const ComponentKind c : kAllComponents) {
+    LARDER_RETURN_IF_ERROR(make_device_room_for(r, c, counts[index_of(c)], true));
+  }
   return Status::ok();
 }
 
@@ -44,10 +50,11 @@ bool CacheImpl::could_make_device_room(ComponentKind c, std::uint32_t count) con
   return count <= device_.free_slots(c) + tree_.counts(c, Tier::kDevice).evictable();
 }
 
-// Prefers victims with a host copy. For the rest: back up and wait while copies are under way, and drop only when none
-// is: a full host tier must never stop the engine for good. Writes to storage keep host pages in place: while storage
-// takes pages, they are waited for a little; a storage that hangs costs cached pages, not time.
-Status CacheImpl::make_device_room_for(Request& r, ComponentKind c, std::uint32_t count) {
+// Victims leave in the order of the policy, so the device holds what it would hold without a host. One without a host
+// copy gets it first, if the host wants it, and is waited for; if no copy can be made it is dropped: a full host tier
+// must never stop the engine, nor keep the oldest pages on the device. Writes to storage keep host pages in place:
+// while storage takes pages, they are waited for a little; a storage that hangs costs cached pages, not time.
+Status CacheImpl::make_device_room_for(Request& r, ComponentKind c, std::uint32_t count, bool may_wait) {
   const auto missing = [&] {
     const std::uint32_t free = device_.free_slots(c);
     return count > free ? count - free : 0u;
@@ -60,16 +67,12 @@ Status CacheImpl::make_device_room_for(Request& r, ComponentKind c, std::uint32_
   if (!could_make_device_room(c, count)) return no_room();
   // write_through_selective has copied what it wants to keep, and lets go of the rest.
   if (tier_keeps(c) && config_.write_policy != WritePolicy::kWriteThroughSelective) {
-    const EvictResult gentle = evict_device(c, missing(), VictimRule::kBackUpFirst);
+    const EvictResult gentle = evict_device(c, missing(), gentle_rule(c));
     if (missing() == 0) return Status::ok();
     // After a copy that failed, one round goes without: a device that cannot copy must still compute.
-    if (!std::exchange(backup_failed_, false)) {
-      const bool refused_before = std::exchange(refused_for_stores_, false);
-      (void)backup_victims(gentle.needs_backup, r.store_waits < kMostStoreWaits);
-      const bool waits_for_stores = refused_for_stores_;
-      refused_for_stores_ = refused_before || waits_for_stores;
-      r.store_waits += waits_for_stores ? 1 : 0;
-      if (copies_in_flight() > 0 || waits_for_stores) return no_room();
+    if (may_wait && !std::exchange(backup_failed_, false)) {
+      if (!is_room_coming(c) && back_up_for_room(r, c, gentle.needs_backup)) return no_room();
+      if (is_room_coming(c)) return no_room();
     }
   }
   (void)evict_device(c, missing(), VictimRule::kDrop);
@@ -79,6 +82,44 @@ Status CacheImpl::make_device_room_for(Request& r, ComponentKind c, std::uint32_
     (void)evict_device(c, missing(), VictimRule::kDrop);
   }
   return missing() == 0 ? Status::ok() : no_room();
+}
+
+// Begins the copies of victims. True: what would make room for them on the host has yet to be stored, and that is
+// waited for.
+bool CacheImpl::back_up_for_room(Request& r, ComponentKind c, const std::vector<NodeId>& victims) {
+  const bool refused_before = std::exchange(refused_for_stores_, false);
+  if (backup_victims(victims, r.store_waits < kMostStoreWaits)) note_leaving(c, victims);
+  const bool waits_for_stores = refused_for_stores_;
+  refused_for_stores_ = refused_before || waits_for_stores;
+  r.store_waits += waits_for_stores ? 1 : 0;
+  return waits_for_stores;
+}
+
+// With each victim the path to it is copied, and can leave after it.
+void CacheImpl::note_leaving(ComponentKind c, const std::vector<NodeId>& victims) {
+  std::vector<NodeId>& leaving = leaving_[index_of(c)];
+  for (NodeId at : victims) {
+    for (NodeView view = tree_.view(at); view.end != 0; at = view.parent, view = tree_.view(at)) {
+      if (is_copied_to_host(view)) {
+        leaving.push_back(at);
+      } else if (!view.host[0].empty()) {
+        break;
+      }
+    }
+  }
+}
+
+// Are victims being copied, or what stands above them? No other copy frees anything.
+bool CacheImpl::is_room_coming(ComponentKind c) {
+  std::erase_if(leaving_[index_of(c)], [&](NodeId at) { return !is_copied_to_host(tree_.view(at)); });
+  return !leaving_[index_of(c)].empty();
+}
+
+// Does the host have room for a copy, or would it have to evict for it?
+VictimRule CacheImpl::gentle_rule(ComponentKind c) const {
+  ComponentCounts one{};
+  one[index_of(c)] = 1;
+  return host_->blocks_missing(one) == 0 ? VictimRule::kBackUpFirst : VictimRule::kBackUpWorth;
 }
 
 // How much of the next victim may go now, at most `want`. 0: storage has yet to take it, and is taking pages.

@@ -19,7 +19,7 @@ Result<CacheImpl::Restore> CacheImpl::choose_restore(Request& r, NodeId& node) {
   const bool device_only = r.restarts > 0;
   const std::uint64_t limit = reusable_pages(r);
   const MatchResult match = tree_.match(r.space, std::span<const TokenId>(r.tokens).first(limit * page_size()));
-  if (match.meets_pending && loads_in_flight_ > 0) return overloaded("start: this prefix is being loaded; wait for it");
+  if (match.meets_load) return overloaded("start: this prefix is being loaded; wait for it");
   if (fetch_again(r, match.any.at.pages)) return overloaded("start: waiting for storage");
   const TierMatch* best = host_ && !device_only ? &match.any : &match.device;
   const std::uint64_t on_device = std::min(match.full_device_pages, best->at.pages);
@@ -152,14 +152,12 @@ Status CacheImpl::admit(Request& r, NodeId node, const Restore& restore) {
     load.id = op->id;
     op->request = r.id;
     op->host_lock = host_lock;
-    ++loads_in_flight_;
     const Status attached = attach_loads(*op, node, restore, slots, load);
     if (!attached.is_ok()) {
       (void)tree_.finish_op(op->id, false);
       tree_.unlock(op->host_lock);
       tree_.unlock(device_lock);
       for (const ComponentKind c : kAllComponents) return_device(c, slots[index_of(c)]);
-      --loads_in_flight_;
       ops_.erase(op->id);
       return overloaded("start: " + attached.message());
     }
@@ -290,7 +288,6 @@ void CacheImpl::account_start(Request& r, const Restore& restore) {
 void CacheImpl::load_done(Op& op, bool ok) {
   (void)tree_.finish_op(op.id, ok);
   tree_.unlock(op.host_lock);
-  --loads_in_flight_;
   if (ok) {
     counters_.loaded_back += op.pages;
     metrics_.loaded_back(clock_.now() - op.begun);

@@ -36,7 +36,7 @@ Status CacheImpl::grant_window(Request& r, std::uint64_t until) {
   const std::uint64_t end = (until + page_size() - 1) / page_size();
   std::uint32_t missing = 0;
   for (std::uint64_t i = first; i < end; ++i) missing += r.table.swa[i].valid() ? 0 : 1;
-  LARDER_RETURN_IF_ERROR(make_device_room_for(r, ComponentKind::kSwa, missing));
+  LARDER_RETURN_IF_ERROR(make_device_room_for(r, ComponentKind::kSwa, missing, true));
   for (std::uint64_t i = first; i < end; ++i) {
     if (r.table.swa[i].valid()) continue;
     const std::optional<DeviceSlot> slot = device_.allocate(ComponentKind::kSwa);
@@ -46,8 +46,8 @@ Status CacheImpl::grant_window(Request& r, std::uint64_t until) {
   return Status::ok();
 }
 
-Result<DeviceSlot> CacheImpl::snapshot_slot(Request& r, bool weak) {
-  if (!weak) LARDER_RETURN_IF_ERROR(make_device_room_for(r, ComponentKind::kMamba, 1));
+Result<DeviceSlot> CacheImpl::snapshot_slot(Request& r, bool weak, bool may_wait) {
+  if (!weak) LARDER_RETURN_IF_ERROR(make_device_room_for(r, ComponentKind::kMamba, 1, may_wait));
   const std::optional<DeviceSlot> slot = device_.allocate(ComponentKind::kMamba);
   if (!slot) return overloaded("prepare_step: no recurrent state is free");
   return *slot;
@@ -66,17 +66,27 @@ Status CacheImpl::grant_snapshots(Request& r, std::uint64_t until) {
   return Status::ok();
 }
 
-// Strong checkpoints are worth waiting for a copy that frees a slot; when none is under way they are skipped like weak
-// ones, because a checkpoint is a gain and the request must go on.
+// From one that is copied to the host its slot may be taken after that; one that a request reads may be evicted
+// already.
+bool CacheImpl::are_states_being_copied() const {
+  return tree_.counts(ComponentKind::kMamba, Tier::kDevice).locked > 0 ||
+         device_.slots(ComponentKind::kMamba).counts().quarantined > 0;
+}
+
+// A strong checkpoint is worth one refusal while states are being copied, which will free their slots. Then a victim
+// goes without a copy, because a checkpoint is a gain and the request must go on; and if there is none, so does the
+// request.
 Status CacheImpl::grant_planned(Request& r, std::uint64_t until, bool weak) {
   for (const PlannedCheckpoint& planned : r.plan) {
     const std::uint64_t position = planned.page * page_size();
     if (position > until) break;
     if (position <= r.computed || planned.weak != weak) continue;
-    Result<DeviceSlot> slot = snapshot_slot(r, weak);
+    const bool may_wait = !weak && r.held_for < planned.page;
+    Result<DeviceSlot> slot = snapshot_slot(r, weak, may_wait);
     if (slot.is_ok()) {
       r.granted.push_back({position, *slot});
-    } else if (!weak && copies_in_flight() > 0) {
+    } else if (may_wait && are_states_being_copied()) {
+      r.held_for = planned.page;
       return slot.status();
     }
   }
@@ -91,7 +101,7 @@ void CacheImpl::grant_tracked(Request& r, std::uint64_t until) {
   if (boundary <= r.computed || boundary <= plan_end) return;
   if (!r.tracked.slot.valid()) {
     // check_admission() promised three states: the working one and two more.
-    Result<DeviceSlot> slot = snapshot_slot(r, !r.taken.empty() || !r.granted.empty());
+    Result<DeviceSlot> slot = snapshot_slot(r, !r.taken.empty() || !r.granted.empty(), false);
     if (!slot.is_ok()) return;
     r.tracked.slot = *slot;
   }

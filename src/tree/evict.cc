@@ -8,12 +8,6 @@ namespace larder {
 
 using namespace tree;  // NOLINT: internal names of this folder
 
-namespace {
-
-constexpr std::uint64_t kPassedOverMax = 1024;  // nodes without a copy that one eviction looks past
-
-}  // namespace
-
 EvictResult RadixTree::Impl::evict_device(ComponentKind c, std::uint64_t slots, VictimRule rule) {
   EvictResult out;
   if (c == ComponentKind::kFull) {
@@ -36,8 +30,9 @@ EvictResult RadixTree::Impl::evict_host(ComponentKind c, std::uint64_t slots) {
 
 // ---- full: leaves, by policy
 
-RadixTree::Impl::Id RadixTree::Impl::next_device_leaf(VictimRule rule) const {
-  if (rule == VictimRule::kBackUpFirst || device_unbacked.empty()) return device_backed.top();
+// One order for all leaves, with and without a host copy.
+RadixTree::Impl::Id RadixTree::Impl::next_device_leaf() const {
+  if (device_unbacked.empty()) return device_backed.top();
   if (device_backed.empty()) return device_unbacked.top();
   return device_unbacked.top_key() < device_backed.top_key() ? device_unbacked.top() : device_backed.top();
 }
@@ -47,11 +42,16 @@ void RadixTree::Impl::trim_leaf(Id id, std::uint64_t pages) {
   if (node(id).pages > pages) split(id, node(id).end() - pages);
 }
 
+// The first victim that stays ends the eviction: what stands above it comes before what is newer, and is no leaf yet.
 void RadixTree::Impl::evict_device_leaves(std::uint64_t slots, VictimRule rule, EvictResult& out) {
   std::vector<Id> refused;
   while (out.freed < slots) {
-    const Id id = next_device_leaf(rule);
+    const Id id = next_device_leaf();
     if (id == kNoNode) break;
+    if (stays_for_backup(id, ComponentKind::kFull, rule)) {
+      name_device_leaves(slots - out.freed, rule, out);
+      break;
+    }
     trim_leaf(id, slots - out.freed);
     const std::uint64_t pages = node(id).pages;
     const bool demoted = node(id).has(kFullHost);
@@ -64,7 +64,48 @@ void RadixTree::Impl::evict_device_leaves(std::uint64_t slots, VictimRule rule, 
     (demoted ? out.demoted : out.dropped) += pages;
   }
   for (const Id id : refused) refresh_leaf(id);
-  if (rule == VictimRule::kBackUpFirst && out.freed < slots) out.needs_backup = oldest_unbacked(slots - out.freed);
+}
+
+// Those of the next `pages` that have to be backed up first.
+void RadixTree::Impl::name_device_leaves(std::uint64_t pages, VictimRule rule, EvictResult& out) {
+  std::vector<Id> seen;
+  for (std::uint64_t covered = 0; covered < pages;) {
+    const Id id = next_device_leaf();
+    if (id == kNoNode) break;
+    if (stays_for_backup(id, ComponentKind::kFull, rule)) out.needs_backup.emplace_back(id);
+    covered += node(id).pages;
+    (node(id).in_backed_heap ? device_backed : device_unbacked).remove(id);
+    seen.push_back(id);
+  }
+  for (const Id id : seen) refresh_leaf(id);
+}
+
+// Has the victim to stay until it has a host copy?
+bool RadixTree::Impl::stays_for_backup(Id id, ComponentKind c, VictimRule rule) const {
+  if (rule == VictimRule::kDrop || node(id).has(bit_of(c, Tier::kHost))) return false;
+  return rule == VictimRule::kBackUpFirst || !is_next_to_leave_host(id, c);
+}
+
+// Would a host that is full let go of a copy of this before all that it may let go of now? As a rule it has let go of
+// it already.
+bool RadixTree::Impl::is_next_to_leave_host(Id id, ComponentKind c) const {
+  const Node& n = node(id);
+  const bool is_full = c == ComponentKind::kFull;
+  const std::uint64_t used = is_full ? n.full_tick : n.aux_tick[aux_of(c)][tree::index_of(Tier::kDevice)];
+  bool has_victim = false;
+  for (const ComponentKind other : kAllComponents) {
+    const Id victim = next_host_victim(other);
+    if (victim == kNoNode) continue;
+    has_victim = true;
+    if (is_full && other == ComponentKind::kFull) {
+      const PolicyKey own = policy_key(n, config.policy, config.slru_protected_hits);
+      // What was used by the same request leaves from its end.
+      if (own > host_leaves.top_key() || (own == host_leaves.top_key() && n.begin <= node(victim).begin)) return false;
+    } else if (used > host_tick(victim, other)) {
+      return false;
+    }
+  }
+  return has_victim;
 }
 
 // False: beneath it is host data that is in use, which would lose its prefix.
@@ -96,18 +137,6 @@ bool RadixTree::Impl::remove_host_descendants(Id id) {
   return true;
 }
 
-std::vector<NodeId> RadixTree::Impl::oldest_unbacked(std::uint64_t pages) {
-  std::vector<NodeId> oldest;
-  for (std::uint64_t covered = 0; covered < pages && !device_unbacked.empty();) {
-    const Id id = device_unbacked.top();
-    covered += node(id).pages;
-    device_unbacked.remove(id);
-    oldest.emplace_back(id);
-  }
-  for (const NodeId id : oldest) refresh_leaf(id.v);
-  return oldest;
-}
-
 void RadixTree::Impl::evict_host_leaves(std::uint64_t slots, EvictResult& out) {
   while (out.freed < slots && !host_leaves.empty()) {
     const Id id = host_leaves.top();
@@ -132,10 +161,9 @@ void RadixTree::Impl::evict_host_leaf(Id id) {
 
 void RadixTree::Impl::evict_aux(ComponentKind c, Tier t, std::uint64_t slots, VictimRule rule, EvictResult& out) {
   LruList& list = list_of(c, t);
-  std::vector<Id> unbacked;
-  std::uint64_t unbacked_slots = 0, passed_over = 0;
+  std::uint64_t named = 0;
   Id next = list.oldest();
-  for (std::size_t left = list.size(); left > 0 && next != kNoNode && out.freed < slots; --left) {
+  for (std::size_t left = list.size(); left > 0 && next != kNoNode && out.freed + named < slots; --left) {
     const Id id = next;
     next = list.newer_than(id);
     const Node& n = node(id);
@@ -147,22 +175,12 @@ void RadixTree::Impl::evict_aux(ComponentKind c, Tier t, std::uint64_t slots, Vi
       if (next == kNoNode) break;
       continue;
     }
-    if (rule == VictimRule::kBackUpFirst && !n.has(bit_of(c, other_tier(t)))) {
-      if (unbacked_slots < slots - out.freed) {
-        unbacked.push_back(id);
-        unbacked_slots += n.units(c);
-      } else if (++passed_over > kPassedOverMax) {
-        break;  // enough is named for backup; the next call finds it done
-      }
+    if (t == Tier::kDevice && stays_for_backup(id, c, rule)) {
+      out.needs_backup.emplace_back(id);
+      named += n.units(c);
       continue;
     }
-    evict_aux_of(id, c, t, slots - out.freed, out);
-  }
-  std::uint64_t covered = 0;
-  for (const Id id : unbacked) {
-    if (out.freed + covered >= slots) break;
-    covered += node(id).units(c);
-    out.needs_backup.emplace_back(id);
+    evict_aux_of(id, c, t, slots - out.freed - named, out);
   }
 }
 
@@ -209,6 +227,10 @@ RadixTree::Impl::Id RadixTree::Impl::next_host_victim(ComponentKind c) const {
 std::optional<std::uint64_t> RadixTree::Impl::next_host_victim_tick(ComponentKind c) const {
   const Id id = next_host_victim(c);
   if (id == kNoNode) return std::nullopt;
+  return host_tick(id, c);
+}
+
+std::uint64_t RadixTree::Impl::host_tick(Id id, ComponentKind c) const {
   const Node& n = node(id);
   return c == ComponentKind::kFull ? n.full_tick : n.aux_tick[aux_of(c)][tree::index_of(Tier::kHost)];
 }

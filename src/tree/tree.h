@@ -100,7 +100,7 @@ struct MatchResult {
   // the restore points is where recurrent state or window is missing (the branch position of a fork checkpoint).
   std::uint64_t full_device_pages = 0;
   std::uint64_t full_any_pages = 0;
-  bool meets_pending = false;  // the walk met data whose copy is under way: waiting may lengthen the match
+  bool meets_load = false;  // the walk met data that is on its way to the device: waiting may lengthen the match
 };
 
 struct PageLocation {
@@ -176,9 +176,12 @@ struct TierCounts {
   [[nodiscard]] std::uint64_t evictable() const { return resident - locked; }
 };
 
+// What becomes of a victim on the device that has no host copy.
 enum class VictimRule : std::uint8_t {
-  kDrop,         // a victim without a host copy is deleted (with what only the host has beneath it, if nobody uses it)
-  kBackUpFirst,  // ... is returned in needs_backup instead and stays (write_back; or a backup still to be made)
+  kDrop,         // it is deleted (with what only the host has beneath it, if nobody uses it)
+  kBackUpFirst,  // it is returned in needs_backup and stays
+  kBackUpWorth,  // for a host that is full: as kBackUpFirst, but what the host would evict before all that it has is
+                 // deleted. It is what the host has evicted, as a rule: copied, it would only be evicted again.
 };
 struct EvictResult {
   std::uint64_t freed = 0;                 // slots of the asked component
@@ -276,7 +279,8 @@ class RadixTree {
   void wake_resting();
 
   // ---- eviction
-  // Frees at least `slots` device slots of the component if it can, oldest by policy first.
+  // Frees at least `slots` device slots of the component if it can, oldest by policy first, with or without a host
+  // copy: those in needs_backup are in the same order, and what comes after them stays.
   // full: leaves, trimmed from their tail page-exactly; a node's other components on the device go with its full.
   // swa / mamba: LRU order. Inner nodes become tombstones; if the window has no copy on the host, the node's state,
   // whose restore point it was, goes along. A leaf whose swa / mamba has no copy is evicted altogether: without it, it

@@ -156,21 +156,76 @@ TEST(TreeEvict, LeavesBeforeParents) {
   f.check();
 }
 
-TEST(TreeEvict, BackUpFirstNamesTheOldestAndGoesOnToThoseWithACopy) {
+TEST(TreeEvict, BackUpFirstNamesTheOldestAndTakesNoneBehindThem) {
   Fixture f(config_of(1));
   const NodeId a = f.insert(kA).node, b = f.insert(kB).node, c = f.insert(kC).node;
   f.back_up(c);
   const EvictResult out = f.tree.evict_device(kFull, 3, VictimRule::kBackUpFirst);
-  EXPECT_EQ(out.freed, 2u) << "c has a copy";
-  EXPECT_EQ(out.demoted, 2u);
-  EXPECT_EQ(out.needs_backup, std::vector<NodeId>{a}) << "one page short: the oldest is enough";
-  EXPECT_EQ(f.device_pages(kA), 2u) << "it stays";
+  EXPECT_EQ(out.freed, 0u) << "c has a copy, but is the newest";
+  EXPECT_EQ(out.needs_backup, (std::vector<NodeId>{a, b})) << "enough for three pages";
   f.check();
-  const EvictResult more = f.tree.evict_device(kFull, 3, VictimRule::kBackUpFirst);
-  EXPECT_EQ(more.needs_backup, (std::vector<NodeId>{a, b}));
   f.back_up(a);
+  const EvictResult more = f.tree.evict_device(kFull, 3, VictimRule::kBackUpFirst);
+  EXPECT_EQ(more.demoted, 2u);
+  EXPECT_EQ(more.needs_backup, std::vector<NodeId>{b}) << "one page short";
+  EXPECT_EQ(f.device_pages(kA), 0u);
   f.back_up(b);
   EXPECT_EQ(f.tree.evict_device(kFull, 3, VictimRule::kBackUpFirst).demoted, 3u);
+  EXPECT_EQ(f.device_pages(kC), 1u);
+  f.check();
+}
+
+// What stands above a victim that waits for its copy comes before what is newer.
+TEST(TreeEvict, BackUpFirstWaitsForTheWholePath) {
+  Fixture f(config_of(1));
+  const Tokens trunk = iota_tokens(4), old = trunk + kA;
+  const NodeId head = f.insert(trunk).node;
+  f.back_up(head);
+  const NodeId tail = f.insert(old).node;
+  f.back_up(f.insert(kB).node);
+  EXPECT_EQ(f.tree.evict_device(kFull, 4, VictimRule::kBackUpFirst).freed, 0u);
+  EXPECT_EQ(f.device_pages(kB), 2u);
+  f.back_up(tail);
+  EXPECT_EQ(f.tree.evict_device(kFull, 4, VictimRule::kBackUpFirst).demoted, 4u);
+  EXPECT_EQ(f.device_pages(old), 2u);
+  EXPECT_EQ(f.device_pages(kB), 2u);
+  f.check();
+}
+
+// The host is full, and evicted first what the device evicts now: a copy of it would be evicted again at once.
+TEST(TreeEvict, BackUpWorthDropsWhatTheHostWouldEvictFirst) {
+  Fixture f(config_of(1));
+  const Tokens trunk = iota_tokens(4), old = trunk + kA;
+  f.back_up(f.insert(old).node);
+  f.back_up(f.insert(kB).node);
+  EXPECT_EQ(f.tree.evict_host(kFull, 2).demoted, 2u) << "the tail of the older";
+  const EvictResult tail = f.tree.evict_device(kFull, 2, VictimRule::kBackUpWorth);
+  EXPECT_EQ(tail.dropped, 2u) << "the head of the same path stays on the host longer";
+  EXPECT_TRUE(tail.needs_backup.empty());
+  EXPECT_EQ(f.any_pages(old), 4u);
+  EXPECT_EQ(f.tree.evict_device(kFull, 4, VictimRule::kBackUpWorth).demoted, 4u);
+  const NodeId newest = f.insert(kC).node;
+  use(f, kB);
+  use(f, kC);
+  (void)f.tree.evict_device(kFull, 2, VictimRule::kDrop);  // b
+  const EvictResult worth = f.tree.evict_device(kFull, 2, VictimRule::kBackUpWorth);
+  EXPECT_EQ(worth.freed, 0u);
+  EXPECT_EQ(worth.needs_backup, std::vector<NodeId>{newest}) << "the host has older pages";
+  f.check();
+}
+
+TEST(TreeEvictState, BackUpFirstAndBackUpWorthKeepTheOrder) {
+  Fixture f(config_of(1, 0, true));
+  const NodeId a = f.insert(kA, {.checkpoints = {2}}).node;
+  f.back_up(f.insert(kB, {.checkpoints = {2}}).node);
+  const EvictResult named = f.tree.evict_device(kMamba, 1, VictimRule::kBackUpFirst);
+  EXPECT_EQ(named.freed, 0u) << "b is newer";
+  EXPECT_EQ(named.needs_backup, std::vector<NodeId>{a});
+  const EvictResult out = f.tree.evict_device(kMamba, 2, VictimRule::kBackUpWorth);
+  EXPECT_EQ(out.dropped, 1u) << "a is older than all that the host has";
+  EXPECT_EQ(out.demoted, 1u);
+  EXPECT_EQ(f.match(kA).walked.pages, 0u);
+  EXPECT_EQ(f.any_pages(kB), 2u);
   f.check();
 }
 

@@ -13,7 +13,7 @@ TEST(TreeMatch, EmptyTreeMatchesNothing) {
   EXPECT_EQ(m.walked.node, f.tree.root(f.space));
   EXPECT_EQ(m.device.at.pages, 0u);
   EXPECT_EQ(m.device.reason, StopReason::kNone);
-  EXPECT_FALSE(m.meets_pending);
+  EXPECT_FALSE(m.meets_load);
 }
 
 TEST(TreeMatch, UnknownNamespaceMatchesNothing) {

@@ -400,7 +400,8 @@ class PropertyRun {
     if ((component == 1 && model_.window == 0) || (component == 2 && !model_.mamba)) return {};
     const auto c = static_cast<ComponentKind>(component);
     const std::uint64_t want = 1 + op.r[2] % 6;
-    const VictimRule rule = op.r[3] % 2 == 0 ? VictimRule::kDrop : VictimRule::kBackUpFirst;
+    constexpr std::array kRules = {VictimRule::kDrop, VictimRule::kBackUpFirst, VictimRule::kBackUpWorth};
+    const VictimRule rule = kRules[op.r[3] % kRules.size()];
     const std::uint64_t next_tick_is_there = tree_->next_host_victim_tick(c).has_value();
     const EvictResult out = t == kDev ? tree_->evict_device(c, want, rule) : tree_->evict_host(c, want);
     const std::uint64_t back = came_back_[component][t == kDev ? 0 : 1].size();
@@ -496,14 +497,13 @@ class PropertyRun {
     const MatchResult m = match(path);
     const std::uint64_t walked = model_.walked(path);
     if (m.walked.pages != walked) return "walked " + std::to_string(m.walked.pages) + ", not " + std::to_string(walked);
-    bool pending = false;
+    bool loading = false;
     for (std::uint64_t i = 0; i < walked; ++i) {
       for (const auto& tiers : model_.page(path, i)->cells) {
-        for (const auto& cell : tiers)
-          pending |= cell.state == NaiveTree::kPending || cell.state == NaiveTree::kComplete;
+        loading |= tiers[0].state == NaiveTree::kPending || tiers[0].state == NaiveTree::kComplete;
       }
     }
-    if (pending != m.meets_pending) return "meets_pending differs";
+    if (loading != m.meets_load) return "meets_load differs";
     for (const bool host_too : {false, true}) {
       const NaiveTree::Answer want = model_.lookup(path, host_too);
       const TierMatch& have = host_too ? m.any : m.device;

@@ -112,12 +112,11 @@ TEST(TreeBackup, PublishesOnlyWhenTheCopyIsDone) {
   ASSERT_TRUE(f.start_backup(OpId(1), node).is_ok());
   f.check();
   EXPECT_TRUE(f.tree.view(node).host_pending[index_of(kFull)]);
-  EXPECT_TRUE(f.match(tokens).meets_pending);
+  EXPECT_FALSE(f.match(tokens).meets_load) << "a copy to the host lengthens no match";
   EXPECT_TRUE(f.tree.unstored(1, 10).empty()) << "not there yet";
   EXPECT_EQ(f.tree.evict_device(kFull, 4, VictimRule::kDrop).freed, 0u) << "covered while it is read";
   EXPECT_EQ(f.tree.finish_op(OpId(1), true), std::vector<NodeId>{node});
   f.check();
-  EXPECT_FALSE(f.match(tokens).meets_pending);
   EXPECT_EQ(f.tree.unstored(1, 10), std::vector<NodeId>{node});
   f.tree.set_stored(node, 1);
   EXPECT_TRUE(f.tree.unstored(1, 10).empty());
@@ -265,7 +264,7 @@ TEST_F(TreeLoad, PublishesAllComponentsAtTheEnd) {
   f.check();
   EXPECT_EQ(f.device_pages(tokens), 0u);
   EXPECT_EQ(f.any_pages(tokens), 8u) << "the host copy still serves";
-  EXPECT_TRUE(f.match(tokens).meets_pending);
+  EXPECT_TRUE(f.match(tokens).meets_load);
   EXPECT_EQ(f.tree.evict_host(kFull, 8).freed, 0u) << "covered in both tiers";
   std::vector<PageLocation> where;
   f.tree.locate(node, kFull, 0, 8, where);
@@ -273,6 +272,7 @@ TEST_F(TreeLoad, PublishesAllComponentsAtTheEnd) {
   EXPECT_TRUE(where[3].host.valid());
   EXPECT_EQ(f.tree.finish_op(op, true).size(), 2u) << "split where the window begins";
   EXPECT_EQ(f.device_pages(tokens), 8u);
+  EXPECT_FALSE(f.match(tokens).meets_load);
   where.clear();
   f.tree.locate(node, kMamba, 0, 0, where);
   ASSERT_EQ(where.size(), 1u);

@@ -115,7 +115,8 @@ MatchResult RadixTree::Impl::match(NamespaceId space, std::span<const TokenId> t
     const Bits published = edge.published();
     extend(device, presence_in(published, false), to, pages, whole, window_pages, config.has_mamba);
     extend(any, presence_in(published, true), to, pages, whole, window_pages, config.has_mamba);
-    result.meets_pending |= (whole ? edge.pending : clear_bits(edge.pending, kMambaBits)) != 0;
+    const Bits loading = edge.pending & (kFullDevice | kSwaDevice | kMambaDevice);
+    result.meets_load |= (whole ? loading : clear_bits(loading, kMambaBits)) != 0;
     at = child;
     if (!whole) break;
   }

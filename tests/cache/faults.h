@@ -128,7 +128,8 @@ class ScriptedBackend final : public StorageBackend {
   std::vector<std::function<void()>> held_;
 };
 
-// Transfers of one direction fail at enqueue (kRefuse) or complete with an error, their destination garbage (kFail).
+// Transfers of one direction fail at enqueue (kRefuse), complete with an error, their destination garbage (kFail), or
+// wait until release() (kHold).
 class ScriptedDevice final : public Device {
  public:
   explicit ScriptedDevice(std::unique_ptr<Device> inner) : inner_(std::move(inner)) {}
@@ -145,6 +146,10 @@ class ScriptedDevice final : public Device {
     const Fault fault = script ? script(direction, number) : Fault::kNone;
     if (fault != Fault::kNone) ++faults;
     if (fault == Fault::kRefuse) return overloaded("scripted");
+    if (fault == Fault::kHold) {
+      held_.push_back({stream, direction, std::move(steps)});
+      return Status::ok();
+    }
     for (StreamStep& step : steps) {
       if (fault != Fault::kFail) break;
       step.make_ops = [make = std::move(step.make_ops)](std::vector<CopyOp>& out) {
@@ -159,8 +164,22 @@ class ScriptedDevice final : public Device {
     return inner_->enqueue_steps(stream, direction, std::move(steps));
   }
   void synchronize() override { inner_->synchronize(); }
+  // Lets what is held begin, in order. Call it before the cache goes.
+  [[nodiscard]] Status release() {
+    Status all;
+    for (Held& held : std::exchange(held_, {})) {
+      const Status begun = inner_->enqueue_steps(held.stream, held.direction, std::move(held.steps));
+      if (all.is_ok()) all = begun;
+    }
+    return all;
+  }
 
  private:
+  struct Held {
+    StreamId stream;
+    CopyDirection direction;
+    std::vector<StreamStep> steps;
+  };
   static void scribble(const CopyOp& op) {
     for (std::size_t row = 0; row < op.rows; ++row) {
       for (std::size_t i = 0; i < op.width; ++i) op.dst[row * op.dst_pitch + i] = std::byte{0xA7};
@@ -168,6 +187,7 @@ class ScriptedDevice final : public Device {
   }
 
   const std::unique_ptr<Device> inner_;
+  std::vector<Held> held_;
 };
 
 }  // namespace larder::test

@@ -71,12 +71,9 @@ ReferenceNode* ReferenceTree::next_leaf(std::size_t tier) {
     return first != leaf && differs(Difference::kHostCopyEvictable) ? first : leaf;
   }
   if (!shape_.write_back || leaf == nullptr || leaf->has(kFullPart, kOnHost)) return leaf;
-  if (!differs(Difference::kBackedFirst)) {
-    back_up_for_reference(leaf);
-    return leaf;
-  }
-  const auto backed = std::find_if(all.begin(), all.end(), [](const Node* at) { return at->has(kFullPart, kOnHost); });
-  return backed == all.end() ? nullptr : *backed;
+  if (differs(Difference::kBackedFirst)) return nullptr;
+  back_up_for_reference(leaf);
+  return leaf;
 }
 
 void ReferenceTree::evict_full(std::size_t tier, std::size_t count, ReferenceEvicted& out) {
@@ -92,10 +89,10 @@ void ReferenceTree::evict_full(std::size_t tier, std::size_t count, ReferenceEvi
   }
   if (!shape_.write_back || tier == kOnHost) return;
   std::size_t covered = out.freed;
-  for (Node* leaf : leaves(tier, false)) {  // those that are left have no copy
+  for (Node* leaf : leaves(tier, false)) {
     if (covered >= count) break;
     covered += leaf->key.size();
-    out.needs_backup.push_back(leaf);
+    if (!leaf->has(kFullPart, kOnHost)) out.needs_backup.push_back(leaf);
   }
 }
 
@@ -131,29 +128,20 @@ void ReferenceTree::evict_leaf(Node* leaf, std::size_t tier) {
 // Window and state: the least recently used first, leaves as a whole, tombstones inside.
 void ReferenceTree::evict_listed(std::size_t part, std::size_t tier, std::size_t count, ReferenceEvicted& out) {
   const Lru order = lru(part, tier);
-  std::vector<Node*> named;
-  std::size_t named_slots = 0;
+  std::size_t named = 0;  // slots
   for (Node* node : order) {
-    if (out.freed >= count) break;
+    if (out.freed + named >= count) break;
     if (node->parts[part].locks[tier] > 0) {
       if (lru(part, tier).back() != node && differs(Difference::kLockedIsRecent)) make_newest(node, part, tier);
       continue;
     }
     if (waits_for_backup(node, part, tier)) {
-      if (named_slots < count - out.freed) {
-        named.push_back(node);
-        named_slots += node->parts[part].slots[tier]->size();
-      }
+      out.needs_backup.push_back(node);
+      named += node->parts[part].slots[tier]->size();
       continue;
     }
     if (tier == kOnHost && node->has(part, kOnDevice)) counts_.meet(Difference::kHostCopyEvictable);
-    evict_one_listed(node, part, tier, count - out.freed, out);
-  }
-  std::size_t covered = out.freed;
-  for (Node* node : named) {
-    if (covered >= count) break;
-    covered += node->parts[part].slots[tier]->size();
-    out.needs_backup.push_back(node);
+    evict_one_listed(node, part, tier, count - out.freed - named, out);
   }
 }
 
