@@ -46,6 +46,8 @@ namespace larder {
   X(kConfirmOfOthers, "metadata: a confirmation counts, whoever holds the reservation", "LMCache 1810")             \
   X(kClearForgotten, "after a clear, prefixes still count as stored", "")                                           \
   X(kOutrunStateStored, "a state that came while its node was written counts as stored", "")                        \
+  X(kChildBeforeParent, "a page is written to storage while the one before it is not there", "")                    \
+  X(kRestForgotten, "what storage could not take is never tried again", "SGLang hicache_storage")                   \
   X(kPrefetchLeaks, "host slots of pages that did not arrive are not given back", "")                               \
   X(kLoadedSlotsLeak, "device slots of a request that ends are not given back", "")                                 \
   X(kFlushDropsInUse, "a flush drops pages that a request holds", "vLLM 47282")                                     \

@@ -51,7 +51,6 @@ namespace larder {
   X(kFileSplitRead, "file store: a failed read was tried page by page")                \
   X(kHf3fsLateWrite, "hf3fs: a write may land after it was given up")                  \
   X(kHf3fsWrongPage, "hf3fs: a slot did not hold what the service said")               \
-  X(kHf3fsPutOff, "hf3fs: a write was put off, because another has its page")          \
   X(kHf3fsGroupFailed, "hf3fs: a group failed, and its reservations were released")    \
   X(kHf3fsOldReservation, "hf3fs: a reservation came too late to be used")             \
   X(kMetadataEvicted, "metadata: a page was taken from its key")                       \

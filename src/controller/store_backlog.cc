@@ -109,11 +109,13 @@ std::vector<NodeId> StoreBacklog::next_nodes() {
     const NodeView view = tree_.view(node);
     if (space && view.space != *space) continue;
     const NodeView parent = tree_.view(view.parent);
-    if (parent.rests) {
+    const bool is_defect = defect(Defect::kChildBeforeParent);
+    if (parent.rests && !is_defect) {
       tree_.end_storing(node, true);
       continue;
     }
-    if ((parent.is_storing || is_among(passed, view.parent)) && !is_among(nodes, view.parent)) {
+    const bool waits = (parent.is_storing && !is_defect) || is_among(passed, view.parent);
+    if (waits && !is_among(nodes, view.parent)) {
       passed.push_back(node);
       continue;
     }
@@ -335,7 +337,7 @@ void StoreBacklog::arm_rest() {
 void StoreBacklog::rest_is_over() {
   rest_timer_ = OpId{};
   stands_ = false;
-  tree_.wake_resting();
+  if (!defect(Defect::kRestForgotten)) tree_.wake_resting();
 }
 
 void StoreBacklog::unlock_abandoned() {

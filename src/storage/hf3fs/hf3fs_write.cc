@@ -41,7 +41,6 @@ bool Hf3fsBackend::claim_pages(const WriteJob& job) {
     if (!being_written_.contains({item.space.get(), item.key})) continue;
     job.op->request.terms.caller_waits = false;  // it goes on on another thread
     put_off_.push_back(job.op);
-    probe(Probe::kHf3fsPutOff);
     return false;
   }
   for (const WriteJob::Item& item : job.items) being_written_.insert({item.space.get(), item.key});
