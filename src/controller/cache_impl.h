@@ -279,6 +279,7 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] Status grant_window(Request& r, std::uint64_t until);
   [[nodiscard]] Status grant_snapshots(Request& r, std::uint64_t until);
   [[nodiscard]] Status grant_planned(Request& r, std::uint64_t until, bool weak);
+  [[nodiscard]] bool has_promised_state(const Request& r) const;
   void grant_tracked(Request& r, std::uint64_t until);
   void drop_granted(Request& r);
   [[nodiscard]] Result<DeviceSlot> snapshot_slot(Request& r, bool weak);

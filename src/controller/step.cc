@@ -67,31 +67,36 @@ Status CacheImpl::grant_snapshots(Request& r, std::uint64_t until) {
 }
 
 // Strong checkpoints are worth waiting for a copy that frees a slot; when none is under way they are skipped like weak
-// ones, because a checkpoint is a gain and the request must go on.
+// ones, because a checkpoint is a gain and the request must go on. Later ones first: the farthest saves the most.
 Status CacheImpl::grant_planned(Request& r, std::uint64_t until, bool weak) {
-  for (const PlannedCheckpoint& planned : r.plan) {
-    const std::uint64_t position = planned.page * page_size();
-    if (position > until) break;
-    if (position <= r.computed || planned.weak != weak) continue;
+  for (auto planned = r.plan.rbegin(); planned != r.plan.rend(); ++planned) {
+    const std::uint64_t position = planned->page * page_size();
+    if (position > until || position <= r.computed || planned->weak != weak) continue;
+    const bool may_wait = !weak && has_promised_state(r);
     Result<DeviceSlot> slot = snapshot_slot(r, weak);
     if (slot.is_ok()) {
       r.granted.push_back({position, *slot});
-    } else if (!weak && copies_in_flight() > 0) {
+    } else if (may_wait && copies_in_flight() > 0) {
       return slot.status();
     }
   }
   return Status::ok();
 }
 
-// The end of the output: the last page boundary beyond the plan, in one slot that is used again and again. No token
+// check_admission() promised three states: the working one and two more. A request that has them takes what can be had
+// and waits for none.
+bool CacheImpl::has_promised_state(const Request& r) const {
+  return r.taken.size() + r.granted.size() + (r.tracked.slot.valid() ? 1 : 0) < 2;
+}
+
+// The end of the output: the last page boundary beyond the prompt, in one slot that is used again and again. No token
 // waits for it.
 void CacheImpl::grant_tracked(Request& r, std::uint64_t until) {
   const std::uint64_t boundary = until / page_size() * page_size();
-  const std::uint64_t plan_end = (r.prompt - 1) / page_size() * page_size();
+  const std::uint64_t plan_end = r.prompt / page_size() * page_size();
   if (boundary <= r.computed || boundary <= plan_end) return;
   if (!r.tracked.slot.valid()) {
-    // check_admission() promised three states: the working one and two more.
-    Result<DeviceSlot> slot = snapshot_slot(r, !r.taken.empty() || !r.granted.empty());
+    Result<DeviceSlot> slot = snapshot_slot(r, !has_promised_state(r));
     if (!slot.is_ok()) return;
     r.tracked.slot = *slot;
   }
