@@ -186,6 +186,7 @@ Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
   const auto [it, added] = requests_.emplace(r.id.v, std::move(r));
   (void)added;
   if (may_prefetch()) maybe_prefetch(it->second, false);
+  if (it->second.phase == RequestPhase::kReady) hold_what_is_there(it->second);
   return it->second.id;
 }
 

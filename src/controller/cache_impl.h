@@ -3,7 +3,7 @@
 //   cache.cc       create, begin, phase, poll, finish, abort        prefetch.cc  storage -> host
 //   start.cc       restore point, reservation, load-back            backup.cc    device -> host -> storage
 //   step.cc        prepare_step, complete_step, commit to the tree  operator.cc  flush, attach, explain, invariants
-//   room.cc        making room on device and host
+//   room.cc        making room on device and host                   queue.cc     what a request keeps while it queues
 #pragma once
 
 #include <algorithm>
@@ -44,10 +44,12 @@ struct Request {
   OpId waits_for;                                  // prefetch that the request still waits for; 0: none
   std::uint64_t fetched_from = 0, fetched_to = 0;  // pages that its prefetch brought to the host
   std::uint64_t known = 0;                         // pages: best restore point seen in any tier
+  std::uint64_t asked_from = ~std::uint64_t{0};    // pages: least restore point in memory when it asked storage
+  std::uint64_t room_needed = 0;                   // host blocks that its last prefetch did not get; 0: it got them
   std::uint32_t short_fetches = 0;                 // of which less came, or stayed, than storage had promised
   bool fetch_refused = false;                      // a prefetch was wanted and there was no capacity
-  std::uint32_t fetches = 0;                       // prefetches made; bounded by kMaxFetches
-  LockHandle hold;                                 // host: what was prefetched stays until start()
+  std::uint32_t fetches = 0;                       // prefetches made since it lost something; bounded by kMaxFetches
+  LockHandle hold;                                 // host: what it will use stays until start()
   std::uint64_t hold_blocks = 0;                   // of it, counted against the prefetch capacity
   std::uint32_t store_waits = 0;  // times that room was refused to it so that storage could take what would go
   std::uint32_t restarts = 0;     // 1: uses the device only, its host copy could not be loaded; more: nothing
@@ -80,12 +82,13 @@ struct Prefetch {
   std::vector<PageKey> keys;    // of pages [key_from, pages)
   std::uint64_t key_from = 0;
   std::uint64_t pages = 0;
-  std::uint64_t base = 0;       // best restore point of the tree when it began
-  std::uint64_t tree_full = 0;  // pages of full the tree had, in whatever tier
-  std::uint64_t full_from = 0;  // from here on pages of full are read: tree_full, or before it (prefetch_counts())
-  std::uint64_t target = 0;     // restore point being fetched
-  std::uint64_t swa_from = 0;   // first window page fetched
-  bool waits_for_room = false;  // reserve_prefetch(): the host has none now, and will have
+  std::uint64_t base = 0;         // best restore point of the tree when it began
+  std::uint64_t tree_full = 0;    // pages of full the tree had, in whatever tier
+  std::uint64_t full_from = 0;    // from here on pages of full are read: tree_full, or before it (prefetch_counts())
+  std::uint64_t target = 0;       // restore point being fetched
+  std::uint64_t swa_from = 0;     // first window page fetched
+  bool waits_for_room = false;    // reserve_prefetch(): the host has none now, and will have
+  std::uint64_t room_needed = 0;  // blocks that reserve_prefetch() tried to get last
   // Keep full in place until the wait is over (timer_done): [0, tree_full) in some tier, [0, full_from) on the host as
   // far as it is there.
   LockHandle device_lock, host_lock;
@@ -256,7 +259,6 @@ class CacheImpl final : public Cache, private SlotSink {
     [[nodiscard]] bool loads() const;
   };
   [[nodiscard]] Result<Restore> choose_restore(Request& r, NodeId& node);
-  [[nodiscard]] bool fetch_again(Request& r, std::uint64_t found);
   // The wait for a turn to fetch, which one timer bounds: that of the request that began first.
   void wait_for_turn(Request& r);
   void end_turn_wait(const Request& r);
@@ -274,6 +276,16 @@ class CacheImpl final : public Cache, private SlotSink {
   void load_done(Op& op, bool ok);
   void state_copy_done(Op& op, bool ok);
   void fail_request(Request& r, const std::string& why);
+
+  // ---- queue.cc
+  // What a request that queues will use stays on the host, as far as capacity allows.
+  void hold_what_is_there(Request& r);
+  void drop_hold(Request& r);
+  [[nodiscard]] std::uint64_t least_gain() const;  // pages: a shorter gain is not fetched
+  [[nodiscard]] std::uint64_t prefetch_capacity() const;
+  [[nodiscard]] std::uint64_t host_blocks_in_reach() const;  // free, or evictable
+  [[nodiscard]] bool may_ask_again(Request& r, std::uint64_t found) const;
+  [[nodiscard]] bool fetch_again(Request& r, std::uint64_t found);
 
   // ---- step.cc
   [[nodiscard]] Status grant_window(Request& r, std::uint64_t until);
@@ -315,7 +327,6 @@ class CacheImpl final : public Cache, private SlotSink {
   void prefetch_without_room(OpId op, const Prefetch& p);
   [[nodiscard]] bool may_prefetch() const;
   [[nodiscard]] Nanos wait_limit(std::uint64_t tokens) const;
-  void drop_hold(Request& r);
   [[nodiscard]] TreePosition position_at(NodeId node, std::uint64_t pages) const;
   void collect_keys(Prefetch& p, const TreePosition& walked);
   void add_tree_presence(const Prefetch& p, NodeId node, std::vector<PoolPresence>& presence) const;
@@ -430,7 +441,7 @@ class CacheImpl final : public Cache, private SlotSink {
   Inbox<Arrival> inbox_;
 };
 
-inline constexpr std::uint32_t kMaxFetches = 8;     // prefetches of one request: what it fetched may be evicted again
+inline constexpr std::uint32_t kMaxFetches = 8;     // prefetches of one request that has lost nothing more since
 inline constexpr std::size_t kStoresInFlight = 16;  // storage writes at once; the rest waits in store_queue_
 inline constexpr std::size_t kMaxExplains = 16;     // explanations that wait for storage
 // Ids of explanations: apart from those that all ranks must give alike.
