@@ -139,24 +139,25 @@ class ScriptedDevice final : public Device {
 
   [[nodiscard]] std::string_view name() const override { return inner_->name(); }
   [[nodiscard]] MemorySource& memory() override { return inner_->memory(); }
-  [[nodiscard]] Result<StreamId> create_stream() override { return inner_->create_stream(); }
-  [[nodiscard]] Status enqueue_steps(StreamId stream, CopyDirection direction, std::vector<StreamStep> steps) override {
+  [[nodiscard]] Result<StreamId> create_stream(std::size_t queue_limit) override {
+    return inner_->create_stream(queue_limit);
+  }
+  [[nodiscard]] Status enqueue(StreamId stream, CopyDirection direction, StreamWork work) override {
     const std::size_t number = transfers[static_cast<std::size_t>(direction)]++;
     const Fault fault = script ? script(direction, number) : Fault::kNone;
     if (fault != Fault::kNone) ++faults;
     if (fault == Fault::kRefuse) return overloaded("scripted");
-    for (StreamStep& step : steps) {
-      if (fault != Fault::kFail) break;
-      step.make_ops = [make = std::move(step.make_ops)](std::vector<CopyOp>& out) {
-        if (make) make(out);
+    if (fault == Fault::kFail) {
+      work.make_ops = [make = std::move(work.make_ops)](std::uint32_t step, std::vector<CopyOp>& out) {
+        if (make) make(step, out);
         for (CopyOp& op : out) scribble(op);
         out.clear();
       };
-      step.done = [done = std::move(step.done)](Status) {
-        if (done) done(unavailable("scripted"));
+      work.done = [done = std::move(work.done)](std::uint32_t step, Status) {
+        if (done) done(step, unavailable("scripted"));
       };
     }
-    return inner_->enqueue_steps(stream, direction, std::move(steps));
+    return inner_->enqueue(stream, direction, std::move(work));
   }
   void synchronize() override { inner_->synchronize(); }
 
