@@ -237,11 +237,7 @@ void CacheImpl::release(Request& r) {
 void CacheImpl::finish(RequestId id) {
   Request* r = find(id);
   if (!r) return;
-  if (r->phase == RequestPhase::kRunning && config_.enabled && !r->failed && parted_.is_ok()) {
-    drop_granted(*r);  // a step that was prepared and did not complete may have written there
-    // A conflict (the same pages are being loaded by another request) only costs the tail: they are there already.
-    (void)commit(*r, r->computed / page_size());
-  }
+  hand_over(*r);
   end_turn_wait(*r);
   release(*r);
   requests_.erase(id.v);
@@ -251,6 +247,7 @@ void CacheImpl::abort(RequestId id) {
   Request* r = find(id);
   if (!r) return;
   if (r->phase == RequestPhase::kPrefetching || r->phase == RequestPhase::kLoading) probe(Probe::kAbortedInFlight);
+  hand_over(*r);
   end_turn_wait(*r);
   leave_prefetch(id);
   release(*r);

@@ -297,6 +297,7 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] Result<DeviceSlot> snapshot_slot(Request& r, bool weak);
   void collect_snapshots(Request& r);
   void commit_due(Request& r);
+  void hand_over(Request& r);  // the request ends: what is left of whole pages, and the last state
   // Gives whole pages [committed, pages) and taken checkpoints to the tree. kConflict: met a copy under way; later.
   [[nodiscard]] Status commit(Request& r, std::uint64_t pages);
   void drop_window(Request& r);

@@ -156,13 +156,24 @@ Status CacheImpl::complete_step(RequestId id, std::span<const TokenId> tokens) {
   return Status::ok();
 }
 
+// Whole pages of the prompt at once, those of the output a chunk at a time: so they are shared while the request runs,
+// and no node grows longer than one. The last page of the output waits for the state at it, which follows at the end.
 // A conflict only postpones: the pages stay the request's own until the next step.
 void CacheImpl::commit_due(Request& r) {
   if (!config_.enabled || r.failed) return;
   const std::uint64_t pages = r.computed / page_size();
-  const bool in_prompt = r.committed * page_size() < r.prompt;
-  const bool window_waits = model_.has(ComponentKind::kSwa) && pages >= r.committed + chunk_pages_;
-  if (pages > r.committed && (in_prompt || window_waits)) (void)commit(r, pages);
+  if (r.committed < r.prompt / page_size()) {
+    if (pages > r.committed) (void)commit(r, pages);
+  } else if (pages >= r.committed + chunk_pages_) {
+    (void)commit(r, pages - (model_.has(ComponentKind::kMamba) ? 1 : 0));
+  }
+}
+
+void CacheImpl::hand_over(Request& r) {
+  if (r.phase != RequestPhase::kRunning || !config_.enabled || r.failed || !parted_.is_ok()) return;
+  drop_granted(r);  // a step that was prepared and did not complete may have written there
+  // A conflict (the same pages are being loaded by another request) only costs the tail: they are there already.
+  (void)commit(r, r.computed / page_size());
 }
 
 // With the cache off nothing takes the pages over, so those that left the window are freed here.

@@ -77,6 +77,84 @@ TEST_P(NextTurn, FindsAllWholePagesAfterAFork) {
   }
 }
 
+// Runs until `computed` tokens have been.
+void advance_to(Harness& h, Harness::Job& job, std::uint64_t computed) {
+  for (int i = 0; i < 10'000 && (!job.started || job.computed < computed) && h.failure.empty(); ++i) {
+    if (!h.advance(job, 16)) h.run_background(100);
+  }
+  EXPECT_GE(job.computed, computed);
+}
+
+HarnessOptions roomy_options(Shape shape) {
+  HarnessOptions o = eager_options(shape);  // chunks of four pages
+  o.device = {128, 128, 16};
+  o.host_slots = 1000;
+  return o;
+}
+
+// The defect: what was decoded was the tree's only once the request had finished.
+TEST_P(NextTurn, FindsWhatAnAbortedRequestDecoded) {
+  for (std::uint64_t decoded = 1; decoded <= 40; ++decoded) {
+    SCOPED_TRACE("decoded " + std::to_string(decoded));
+    Harness h(roomy_options(GetParam()));
+    Harness::Job job = h.begin(prompt_of(30), 100);
+    advance_to(h, job, 30 + decoded);
+    h.cache->abort(job.id);
+    h.settle();
+    std::vector<TokenId> next = job.tokens;
+    next.resize(next.size() + 20, 3);
+    CachedTokens cached;
+    (void)turn(h, next, 1, 16, &cached);
+    EXPECT_EQ(cached.cached(), (30 + decoded) / 4 * 4);
+    EXPECT_EQ(h.check_clean(), "");
+  }
+}
+
+TEST_P(NextTurn, OutputIsSharedWhileItIsDecoded) {
+  const bool has_state = small_model(GetParam()).has(ComponentKind::kMamba);
+  Harness h(roomy_options(GetParam()));
+  Harness::Job job = h.begin(prompt_of(30), 100);
+  advance_to(h, job, 100);
+  std::vector<TokenId> same = job.tokens;
+  same.resize(same.size() + 20, 3);
+  CachedTokens cached;
+  (void)turn(h, same, 1, 16, &cached);
+  if (has_state) {
+    EXPECT_EQ(cached.cached(), 28u) << "the state follows at the end";
+  } else {
+    EXPECT_GE(cached.cached() + 16, 100u);
+  }
+  advance_to(h, job, 129);
+  h.finish(job);
+  h.settle();
+  std::vector<TokenId> next = job.tokens;
+  next.resize(next.size() + 20, 3);
+  (void)turn(h, next, 1, 16, &cached);
+  EXPECT_EQ(cached.cached(), 128u);
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+// Chunk by chunk: no node, hence no copy and no write of one, is longer; and a state is kept at the two ends only.
+TEST_P(NextTurn, LongOutputIsHandedOverInChunks) {
+  Harness h(roomy_options(GetParam()));
+  std::size_t longest = 0;
+  h.backend->saw_write = [&](const WriteRequest& request) {
+    for (const PageGroup& group : request.groups) longest = std::max(longest, group.items.size());
+  };
+  const std::vector<TokenId> tokens = turn(h, prompt_of(30), 300, 16);
+  const MatchResult found = h.cache->tree().match(NamespaceId(0), tokens);
+  ASSERT_EQ(found.device.at.pages, 82u);
+  for (NodeView view = h.cache->tree().view(found.walked.node); view.end > 0;
+       view = h.cache->tree().view(view.parent)) {
+    EXPECT_LE(view.end - view.begin, 5u) << "ends at page " << view.end;
+  }
+  EXPECT_LE(longest, 6 * h.model.pools.size());
+  if (h.model.has(ComponentKind::kMamba)) {
+    EXPECT_EQ(h.device->slots(ComponentKind::kMamba).counts().live, 2u);
+  }
+  EXPECT_EQ(h.check_clean(), "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, NextTurn,
                          ::testing::Values(Shape::kFull, Shape::kFullSwa, Shape::kFullMamba, Shape::kAll),
                          [](const auto& param_info) { return shape_name(param_info.param); });
