@@ -155,12 +155,18 @@ class TurnQueue {
   struct Turn {
     std::uint32_t client = 0, round = 0;
     std::vector<TokenId> prompt;
+    std::uint32_t sent = 0;
   };
   // Given the turn just answered and its output: the client's next prompt, or nothing when it is done.
   using Next = std::function<std::optional<std::vector<TokenId>>(const Turn&, const std::vector<TokenId>&)>;
 
   TurnQueue(const MultiturnOptions& options, std::size_t total_turns, Next next)
-      : next_(std::move(next)), left_(total_turns), total_(total_turns), bar_(options, total_turns) {}
+      : next_(std::move(next)),
+        order_(options.order),
+        rng_(options.seed),
+        left_(total_turns),
+        total_(total_turns),
+        bar_(options, total_turns) {}
 
   void add(Turn turn) {
     LockGuard guard(mutex_);
@@ -172,8 +178,10 @@ class TurnQueue {
     LockGuard guard(mutex_);
     while (ready_.empty() && left_ > 0 && failure_.is_ok()) changed_.wait(mutex_);
     if (left_ == 0 || !failure_.is_ok()) return std::nullopt;
+    if (order_ == TurnOrder::kRandom) std::swap(ready_.front(), ready_[rng_.below(ready_.size())]);
     Turn turn = std::move(ready_.front());
     ready_.pop_front();
+    turn.sent = next_sent_++;
     return turn;
   }
 
@@ -184,7 +192,7 @@ class TurnQueue {
     prompt_ += record.prompt_tokens;
     result_.turns.push_back(std::move(record));
     if (prompt) {
-      ready_.push_back({turn.client, turn.round + 1, std::move(*prompt)});
+      ready_.push_back({turn.client, turn.round + 1, std::move(*prompt), 0});
     } else {
       if (result_.last_prompts.size() <= turn.client) result_.last_prompts.resize(turn.client + 1);
       result_.last_prompts[turn.client] = std::move(turn.prompt);
@@ -212,9 +220,12 @@ class TurnQueue {
 
  private:
   const Next next_;
+  const TurnOrder order_;
   RankedMutex mutex_{LockRank::kServer};
   RankedCondition changed_;
+  Rng rng_ LARDER_GUARDED_BY(mutex_);
   std::deque<Turn> ready_ LARDER_GUARDED_BY(mutex_);
+  std::uint32_t next_sent_ LARDER_GUARDED_BY(mutex_) = 0;
   std::size_t left_ LARDER_GUARDED_BY(mutex_);
   const std::size_t total_;
   const ProgressBar bar_;
@@ -235,6 +246,7 @@ Result<MultiturnResult> run_queue(const MultiturnOptions& options, const HttpUrl
           TurnRecord record;
           record.client = turn->client;
           record.round = turn->round;
+          record.sent = turn->sent;
           const Status status = send_turn(client, turn->prompt, options.output_length, record);
           if (!status.is_ok()) {
             queue.fail(*turn, status);
@@ -297,7 +309,7 @@ Result<MultiturnResult> run_multiturn(const MultiturnOptions& options) {
   };
   TurnQueue queue(options, std::size_t{options.num_clients} * options.num_rounds, next);
   for (std::uint32_t c = 0; c < options.num_clients; ++c) {
-    queue.add({c, 0, fresh_tokens(options, facts->vocab_size, c, 0)});
+    queue.add({c, 0, fresh_tokens(options, facts->vocab_size, c, 0), 0});
   }
   Result<MultiturnResult> result = run_queue(options, *url, queue);
   if (!result.is_ok()) return result;
@@ -316,7 +328,7 @@ Result<MultiturnResult> run_prompts(const MultiturnOptions& options, const std::
   TurnQueue queue(options, prompts.size(), [](const TurnQueue::Turn&, const std::vector<TokenId>&) {
     return std::optional<std::vector<TokenId>>{};
   });
-  for (std::size_t c = 0; c < prompts.size(); ++c) queue.add({static_cast<std::uint32_t>(c), round, prompts[c]});
+  for (std::size_t c = 0; c < prompts.size(); ++c) queue.add({static_cast<std::uint32_t>(c), round, prompts[c], 0});
   return run_queue(options, *url, queue);
 }
 

@@ -1,10 +1,11 @@
 // Conversations through HTTP: clients that send history + new tokens, turn after turn, and what the cache gave them.
 //
 // A turn's prompt is the turn before it (prompt and answer) and `request_length` fresh random tokens; the answer has
-// `output_length` tokens. A ready queue hands turns to at most `max_parallel` connections, first come, first served:
-// between two turns of one client all others had theirs, which is the worst order for an LRU cache.
-// Random tokens depend on (seed, client, round) only, so two runs of one seed send the same conversations exactly if
-// the server answers the same.
+// `output_length` tokens. A ready queue hands turns to at most `max_parallel` connections. First come, first served:
+// between two turns of one client all others had theirs, which is the worst order for an LRU cache. Random, drawn by
+// the seed: some clients come back at once and others late, so requests meet in the queue what others push out. Random
+// tokens depend on (seed, client, round) only, so two runs of one seed send the same conversations exactly if the
+// server answers the same.
 //
 // The ideal at page granularity: a prompt of n tokens follows one of m; m + output_length - 1 tokens have been computed
 // (the last output token was never fed back), so floor((m + output_length - 1) / page) pages can be reused.
@@ -23,6 +24,8 @@
 
 namespace larder {
 
+enum class TurnOrder : std::uint8_t { kFifo, kRandom };
+
 struct MultiturnOptions {
   std::string url = "http://127.0.0.1:30000";
   std::string api_key;
@@ -31,6 +34,7 @@ struct MultiturnOptions {
   std::uint32_t request_length = 256;  // new tokens of a turn
   std::uint32_t output_length = 256;
   std::uint32_t max_parallel = 4;
+  TurnOrder order = TurnOrder::kFifo;
   std::uint64_t seed = 1;
   std::uint32_t vocab_size = 0;  // random tokens are below it; 0: the server's, or 256
   std::uint32_t page_size = 0;   // of the ideal; 0: the server's
@@ -42,6 +46,7 @@ struct MultiturnOptions {
 // One request and its answer. Times in seconds.
 struct TurnRecord {
   std::uint32_t client = 0, round = 0;
+  std::uint32_t sent = 0;  // turns that were sent before it
   std::uint64_t prompt_tokens = 0, completion_tokens = 0;
   std::uint64_t cached = 0, device = 0, host = 0, storage = 0;
   std::uint64_t ideal_cached = 0;
@@ -77,6 +82,7 @@ inline constexpr std::uint32_t kMostTurnTokens = 1'000'000;
 
 struct RoundSummary {
   std::uint64_t prompt_tokens = 0, cached = 0, device = 0, host = 0, storage = 0, ideal_cached = 0;
+  std::uint64_t most_short = 0;  // tokens that one turn got less than its ideal, at most
   double ttft_p50 = 0, ttft_p99 = 0, ttft_mean = 0;
   std::size_t turns = 0;
   [[nodiscard]] double hit_rate() const;
@@ -86,7 +92,7 @@ struct RoundSummary {
 [[nodiscard]] RoundSummary summarize(const MultiturnResult& result, int round);
 // One line per round and a total, for people.
 [[nodiscard]] std::string multiturn_table(const MultiturnResult& result);
-// "hit rate 0.897569, ideal 0.897569 (517/576 pages); ..."
+// "hit rate 0.897569, ideal 0.897569 (517/576 pages), no turn more than 0 tokens short; ..."
 [[nodiscard]] std::string multiturn_total_line(const MultiturnResult& result);
 [[nodiscard]] nlohmann::ordered_json multiturn_json(const MultiturnOptions& options, const MultiturnResult& result);
 

@@ -14,6 +14,7 @@ namespace {
 
 struct CommandOptions {
   MultiturnOptions run;
+  std::string order = "fifo";
   bool as_json = false;
   std::string save_outputs, compare_outputs;
 };
@@ -30,7 +31,12 @@ void add_options(CLI::App& app, CommandOptions& o) {
   number("--request-length", o.run.request_length, "TOKENS", "new prompt tokens of a turn");
   number("--output-length", o.run.output_length, "TOKENS", "tokens of an answer");
   number("--max-parallel", o.run.max_parallel, "REQUESTS", "turns under way at once");
-  app.add_option("--seed", o.run.seed, "of the random prompt tokens")
+  app.add_option("--order", o.order, "which waiting turn goes next: fifo (round after round) or random")
+      ->type_name("ORDER")
+      ->check(CLI::IsMember({"fifo", "random"}))
+      ->capture_default_str()
+      ->group(load);
+  app.add_option("--seed", o.run.seed, "of the random prompt tokens, and of the order")
       ->type_name("NUMBER")
       ->check(whole_number())
       ->capture_default_str()
@@ -73,7 +79,8 @@ int fail(const Status& status) {
   return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
 }
 
-int run(const CommandOptions& o) {
+int run(CommandOptions o) {
+  o.run.order = o.order == "random" ? TurnOrder::kRandom : TurnOrder::kFifo;
   Result<nlohmann::json> saved = nlohmann::json();
   if (!o.compare_outputs.empty()) {
     saved = read_json(o.compare_outputs);

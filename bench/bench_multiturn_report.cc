@@ -48,12 +48,23 @@ Json summary_json(const RoundSummary& s) {
           {"cache_hit_rate", s.hit_rate()},
           {"ideal_cached_tokens", s.ideal_cached},
           {"ideal_hit_rate", s.ideal_rate()},
+          {"most_tokens_short", s.most_short},
           {"cached_device", s.device},
           {"cached_host", s.host},
           {"cached_storage", s.storage},
           {"ttft_mean_seconds", s.ttft_mean},
           {"ttft_p50_seconds", s.ttft_p50},
           {"ttft_p99_seconds", s.ttft_p99}};
+}
+
+// A turn that got less than its ideal, and what the server said about it.
+Json short_turn_json(const TurnRecord& turn) {
+  return {{"sent", turn.sent},
+          {"client", turn.client},
+          {"round", turn.round},
+          {"ideal_cached_tokens", turn.ideal_cached},
+          {"cached_tokens", turn.cached},
+          {"stop", turn.stop.empty() ? Json(nullptr) : Json::parse(turn.stop)}};
 }
 
 std::string difference(const TurnRecord& turn, const std::vector<TokenId>& other) {
@@ -84,6 +95,7 @@ RoundSummary summarize(const MultiturnResult& result, int round) {
     s.host += turn.host;
     s.storage += turn.storage;
     s.ideal_cached += turn.ideal_cached;
+    s.most_short = std::max(s.most_short, turn.ideal_cached - std::min(turn.ideal_cached, turn.cached));
     ttfts.push_back(turn.ttft);
   }
   std::sort(ttfts.begin(), ttfts.end());
@@ -113,6 +125,7 @@ std::string multiturn_total_line(const MultiturnResult& result) {
   const std::uint64_t divisor = std::max<std::uint64_t>(std::gcd(pages, of), 1);
   std::string line = fmt::format("hit rate {:.6f}, ideal {:.6f}", all.hit_rate(), all.ideal_rate());
   if (all.prompt_tokens % page == 0 && pages > 0) line += fmt::format(" ({}/{})", pages / divisor, of / divisor);
+  line += fmt::format(", no turn more than {} tokens short", count_text(all.most_short));
   return line + fmt::format("; {} turns in {:.1f} s; cached from device {}, host {}, storage {} tokens", all.turns,
                             result.wall_seconds, count_text(all.device), count_text(all.host), count_text(all.storage));
 }
@@ -125,11 +138,22 @@ Json multiturn_json(const MultiturnOptions& options, const MultiturnResult& resu
                    {"request_length", options.request_length},
                    {"output_length", options.output_length},
                    {"max_parallel", options.max_parallel},
+                   {"order", options.order == TurnOrder::kRandom ? "random" : "fifo"},
                    {"seed", options.seed},
                    {"page_size", result.page_size}};
+  Json short_turns = Json::array();  // in the order in which they were sent: what one lost another may have pushed out
+  std::vector<const TurnRecord*> sent;
+  for (const TurnRecord& turn : result.turns) sent.push_back(&turn);
+  std::sort(sent.begin(), sent.end(), [](const TurnRecord* a, const TurnRecord* b) { return a->sent < b->sent; });
+  for (const TurnRecord* turn : sent) {
+    if (turn->cached < turn->ideal_cached) short_turns.push_back(short_turn_json(*turn));
+  }
   Json summary = summary_json(summarize(result, -1));
   summary["wall_seconds"] = result.wall_seconds;
-  return {{"settings", std::move(settings)}, {"summary", std::move(summary)}, {"rounds", std::move(rounds)}};
+  return {{"settings", std::move(settings)},
+          {"summary", std::move(summary)},
+          {"rounds", std::move(rounds)},
+          {"short_turns", std::move(short_turns)}};
 }
 
 Json outputs_json(const MultiturnResult& result) {

@@ -52,21 +52,23 @@ class FailingDevice final : public Device {
 
   [[nodiscard]] std::string_view name() const override { return inner_->name(); }
   [[nodiscard]] MemorySource& memory() override { return HeapSource::instance(); }
-  [[nodiscard]] Result<StreamId> create_stream() override { return inner_->create_stream(); }
-  [[nodiscard]] Status enqueue_steps(StreamId stream, CopyDirection direction, std::vector<StreamStep> steps) override {
+  [[nodiscard]] Result<StreamId> create_stream(std::size_t queue_limit) override {
+    return inner_->create_stream(queue_limit);
+  }
+  [[nodiscard]] Status enqueue(StreamId stream, CopyDirection direction, StreamWork work) override {
     std::uint64_t& left = left_[static_cast<std::size_t>(direction)];
     if (left > 0 && --left == 0) {
       ++struck_;
-      for (StreamStep& step : steps) spoil(step);
+      spoil(work);
     }
-    return inner_->enqueue_steps(stream, direction, std::move(steps));
+    return inner_->enqueue(stream, direction, std::move(work));
   }
   void synchronize() override { inner_->synchronize(); }
 
  private:
-  static void spoil(StreamStep& step) {
-    step.make_ops = [make = std::move(step.make_ops)](std::vector<CopyOp>& out) {
-      if (make) make(out);
+  static void spoil(StreamWork& work) {
+    work.make_ops = [make = std::move(work.make_ops)](std::uint32_t step, std::vector<CopyOp>& out) {
+      if (make) make(step, out);
       for (const CopyOp& op : out) {
         for (std::size_t row = 0; row < op.rows; ++row) {
           std::fill_n(op.dst + row * op.dst_pitch, op.width, std::byte{0xA7});
@@ -74,8 +76,8 @@ class FailingDevice final : public Device {
       }
       out.clear();
     };
-    step.done = [done = std::move(step.done)](const Status&) {
-      if (done) done(unavailable("simulated: the copy failed"));
+    work.done = [done = std::move(work.done)](std::uint32_t step, const Status&) {
+      if (done) done(step, unavailable("simulated: the copy failed"));
     };
   }
 
@@ -126,7 +128,7 @@ Status SimRank::start(RankGroup* group) {
   executor_ = std::make_unique<SimExecutor>(clock_, world_.seed * 977 + std::uint64_t{13} * number_ + lives_,
                                             std::chrono::microseconds(world_.least_us),
                                             std::chrono::microseconds(world_.most_us), std::size_t{1} << 20);
-  auto failing = std::make_unique<FailingDevice>(make_cpu_device(*executor_, 1 << 16), struck_);
+  auto failing = std::make_unique<FailingDevice>(make_cpu_device(*executor_), struck_);
   failing_ = failing.get();
   device_ = std::move(failing);
   const auto pages = static_cast<std::uint32_t>(world_.device_pages);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "server/api_server.h"
@@ -49,6 +50,7 @@ TEST(BenchMultiturn, SummariesAndDifferences) {
   const MultiturnResult a = ideal_run(options, 64);
   const RoundSummary s = summarize(a, 3);
   EXPECT_EQ(s.turns, 10u);
+  EXPECT_EQ(s.most_short, 0u);
   EXPECT_DOUBLE_EQ(s.ttft_p50, 0.005);
   EXPECT_DOUBLE_EQ(s.ttft_p99, 0.010);
   EXPECT_NEAR(s.ttft_mean, 0.0055, 1e-12);
@@ -56,6 +58,9 @@ TEST(BenchMultiturn, SummariesAndDifferences) {
   EXPECT_EQ(first_difference(a, b), "");
   EXPECT_EQ(first_difference(a, nlohmann::json::parse(outputs_json(b).dump())), "");
   b.turns[15].output[1] = 99;
+  b.turns[15].cached -= 64;
+  EXPECT_EQ(summarize(b, -1).most_short, 64u);
+  EXPECT_NE(multiturn_total_line(b).find("no turn more than 64 tokens short"), std::string::npos);
   EXPECT_EQ(first_difference(a, b), "client 5, round 1: output token 1 is 1, and 99 in the other run");
   b.turns.pop_back();
   EXPECT_EQ(first_difference(a, b), "120 turns here, 119 in the other run");
@@ -99,6 +104,40 @@ TEST(BenchMultiturn, ConversationsGrowByAnswersAndFreshTokens) {
   const auto again = run_prompts(options, first->last_prompts, 3);
   ASSERT_TRUE(again.is_ok());
   for (std::uint32_t c = 0; c < 3; ++c) EXPECT_EQ(again->turns[c].output, first->turns[9 + c].output);
+}
+
+TEST(BenchMultiturn, TheOrderIsByRoundsOrDrawnByTheSeed) {
+  Options server_options;
+  server_options.port = 0;
+  FakeScheduler scheduler(server_options);
+  MetricsRegistry metrics;
+  auto api = ApiServer::create({&scheduler, &real_clock(), &metrics, {}});
+  ASSERT_TRUE(api.is_ok());
+  MultiturnOptions options;
+  options.url = (*api)->url();
+  options.num_clients = 5;
+  options.num_rounds = 4;
+  options.request_length = options.output_length = 3;
+  options.max_parallel = 1;
+  options.show_progress = false;
+  const auto order = [&] {
+    const auto result = run_multiturn(options);
+    EXPECT_TRUE(result.is_ok()) << result.status().to_string();
+    std::vector<std::uint32_t> sent;  // by round, then client
+    if (!result.is_ok()) return sent;
+    for (const TurnRecord& turn : result->turns) sent.push_back(turn.sent);
+    return sent;
+  };
+  std::vector<std::uint32_t> by_rounds(20);
+  std::iota(by_rounds.begin(), by_rounds.end(), 0u);
+  EXPECT_EQ(order(), by_rounds);
+  options.order = TurnOrder::kRandom;
+  const std::vector<std::uint32_t> drawn = order();
+  EXPECT_NE(drawn, by_rounds);
+  EXPECT_TRUE(std::is_permutation(drawn.begin(), drawn.end(), by_rounds.begin()));
+  EXPECT_EQ(order(), drawn);
+  options.seed = 2;
+  EXPECT_NE(order(), drawn);
 }
 
 TEST(BenchMultiturn, AFailureNamesClientAndRound) {

@@ -185,6 +185,7 @@ Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
   const auto [it, added] = requests_.emplace(r.id.v, std::move(r));
   (void)added;
   if (may_prefetch()) maybe_prefetch(it->second, false);
+  if (it->second.phase == RequestPhase::kReady) hold_what_is_there(it->second);
   return it->second.id;
 }
 
@@ -235,11 +236,7 @@ void CacheImpl::release(Request& r) {
 void CacheImpl::finish(RequestId id) {
   Request* r = find(id);
   if (!r) return;
-  if (r->phase == RequestPhase::kRunning && config_.enabled && !r->failed && ops_.parted().is_ok()) {
-    drop_granted(*r);  // a step that was prepared and did not complete may have written there
-    // A conflict (the same pages are being loaded by another request) only costs the tail: they are there already.
-    (void)commit(*r, r->computed / page_size());
-  }
+  hand_over(*r);
   end_turn_wait(*r);
   release(*r);
   requests_.erase(id.v);
@@ -249,6 +246,7 @@ void CacheImpl::abort(RequestId id) {
   Request* r = find(id);
   if (!r) return;
   if (r->phase == RequestPhase::kPrefetching || r->phase == RequestPhase::kLoading) probe(Probe::kAbortedInFlight);
+  hand_over(*r);
   end_turn_wait(*r);
   leave_prefetch(id);
   release(*r);

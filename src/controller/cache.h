@@ -9,7 +9,8 @@
 //                (storage reads)           (reserve device slots, copy host -> device)
 //   start() may answer kOverloaded: call it again after poll() reported progress.
 //   While kRunning, each engine step is: prepare_step (slots for the tokens to come) -> engine -> complete_step (what
-//   was computed is handed to the tree as soon as whole pages are there, so that others can share it at once).
+//   was computed is handed to the tree, so that others can share it while the request runs: whole pages of the prompt
+//   at once, those of the output chunked_prefill_tokens at a time, and the state at its end with finish or abort).
 //
 // Threads: every method on the cache thread (the engine's scheduler thread). Workers post completions into a bounded
 // inbox that poll() drains. Nothing here blocks except poll(wait > 0), and poll() of several ranks, for the others.
@@ -134,13 +135,14 @@ class Cache {
   [[nodiscard]] virtual std::uint64_t computed_tokens(RequestId id) const = 0;
   // Slots and snapshot places for tokens up to `until` (a position). kOverloaded: skip this request in this step.
   [[nodiscard]] virtual Result<StepGrant> prepare_step(RequestId id, std::uint64_t until) = 0;
-  // The engine has processed `tokens` (all from position 0 on). Whole pages go to the tree.
+  // The engine has processed `tokens` (all from position 0 on). Whole pages go to the tree (see above).
   [[nodiscard]] virtual Status complete_step(RequestId id, std::span<const TokenId> tokens) = 0;
   // The load-back failed: gives everything back and restarts from what is on the device (phase kReady).
   [[nodiscard]] virtual Status restart(RequestId id) = 0;
   // The request is over; its pages up to the last whole one and its last state stay cached.
   virtual void finish(RequestId id) = 0;
-  // The same without caching the unfinished part.
+  // The same, in any phase: nothing that the request waits for is wanted any more. What complete_step() told of stays
+  // cached as with finish(); what a step that did not complete has written goes.
   virtual void abort(RequestId id) = 0;
 
   // Applies completions that arrived, retries what is due. Waits up to `wait` for the first. True: something changed.

@@ -3,7 +3,7 @@
 //   cache.cc       create, begin, phase, poll, finish, abort        prefetch.cc  storage -> host
 //   start.cc       restore point, reservation, load-back            backup.cc    device -> host -> storage
 //   step.cc        prepare_step, complete_step, commit to the tree  operator.cc  flush, attach, explain, invariants
-//   room.cc        making room on device and host
+//   room.cc        making room on device and host                   queue.cc     what a request keeps while it queues
 #pragma once
 
 #include <algorithm>
@@ -45,10 +45,12 @@ struct Request {
   OpId waits_for;                                  // prefetch that the request still waits for; 0: none
   std::uint64_t fetched_from = 0, fetched_to = 0;  // pages that its prefetch brought to the host
   std::uint64_t known = 0;                         // pages: best restore point seen in any tier
+  std::uint64_t asked_from = ~std::uint64_t{0};    // pages: least restore point in memory when it asked storage
+  std::uint64_t room_needed = 0;                   // host blocks that its last prefetch did not get; 0: it got them
   std::uint32_t short_fetches = 0;                 // of which less came, or stayed, than storage had promised
   bool fetch_refused = false;                      // a prefetch was wanted and there was no capacity
-  std::uint32_t fetches = 0;                       // prefetches made; bounded by kMaxFetches
-  LockHandle hold;                                 // host: what was prefetched stays until start()
+  std::uint32_t fetches = 0;                       // prefetches made since it lost something; bounded by kMaxFetches
+  LockHandle hold;                                 // host: what it will use stays until start()
   std::uint64_t hold_blocks = 0;                   // of it, counted against the prefetch capacity
   std::uint32_t store_waits = 0;  // times that room was refused to it so that storage could take what would go
   std::uint32_t restarts = 0;     // 1: uses the device only, its host copy could not be loaded; more: nothing
@@ -130,7 +132,6 @@ class CacheImpl final : public Cache, private SlotSink {
     [[nodiscard]] bool loads() const;
   };
   [[nodiscard]] Result<Restore> choose_restore(Request& r, NodeId& node);
-  [[nodiscard]] bool fetch_again(Request& r, std::uint64_t found);
   // The wait for a turn to fetch, which one timer bounds: that of the request that began first.
   void wait_for_turn(Request& r);
   void end_turn_wait(const Request& r);
@@ -149,16 +150,28 @@ class CacheImpl final : public Cache, private SlotSink {
   void state_copy_done(Op& op, bool ok);
   void fail_request(Request& r, const std::string& why);
 
+  // ---- queue.cc
+  // What a request that queues will use stays on the host, as far as capacity allows.
+  void hold_what_is_there(Request& r);
+  void drop_hold(Request& r);
+  [[nodiscard]] std::uint64_t least_gain() const;  // pages: a shorter gain is not fetched
+  [[nodiscard]] std::uint64_t prefetch_capacity() const;
+  [[nodiscard]] std::uint64_t host_blocks_in_reach() const;  // free, or evictable
+  [[nodiscard]] bool may_ask_again(Request& r, std::uint64_t found) const;
+  [[nodiscard]] bool fetch_again(Request& r, std::uint64_t found);
+
   // ---- step.cc
   [[nodiscard]] Status grant_window(Request& r, std::uint64_t until);
   [[nodiscard]] Status grant_snapshots(Request& r, std::uint64_t until);
   [[nodiscard]] Status grant_planned(Request& r, std::uint64_t until, bool weak);
+  [[nodiscard]] bool has_promised_state(const Request& r) const;
   void grant_tracked(Request& r, std::uint64_t until);
   [[nodiscard]] bool are_states_being_copied() const;
   void drop_granted(Request& r);
   [[nodiscard]] Result<DeviceSlot> snapshot_slot(Request& r, bool weak, bool may_wait);
   void collect_snapshots(Request& r);
   void commit_due(Request& r);
+  void hand_over(Request& r);  // the request ends: what is left of whole pages, and the last state
   // Gives whole pages [committed, pages) and taken checkpoints to the tree. kConflict: met a copy under way; later.
   [[nodiscard]] Status commit(Request& r, std::uint64_t pages);
   void drop_window(Request& r);
@@ -191,7 +204,6 @@ class CacheImpl final : public Cache, private SlotSink {
   void prefetch_without_room(OpId op, const Prefetch& p);
   [[nodiscard]] bool may_prefetch() const;
   [[nodiscard]] Nanos wait_limit(std::uint64_t tokens) const;
-  void drop_hold(Request& r);
   [[nodiscard]] TreePosition position_at(NodeId node, std::uint64_t pages) const;
   void collect_keys(Prefetch& p, const TreePosition& walked);
   void add_tree_presence(const Prefetch& p, NodeId node, std::vector<PoolPresence>& presence) const;
@@ -268,6 +280,6 @@ class CacheImpl final : public Cache, private SlotSink {
   StoreBacklog backlog_;
 };
 
-inline constexpr std::uint32_t kMaxFetches = 8;  // prefetches of one request: what it fetched may be evicted again
+inline constexpr std::uint32_t kMaxFetches = 8;  // prefetches of one request that has lost nothing more since
 
 }  // namespace larder

@@ -10,7 +10,9 @@ std::vector<PlannedCheckpoint> plan_checkpoints(std::uint64_t prompt_tokens, std
   std::vector<PlannedCheckpoint> plan;
   if (prompt_tokens == 0) return plan;
   const std::uint64_t end = (prompt_tokens - 1) / page_size;
+  const std::uint64_t whole = prompt_tokens / page_size;
   if (end > resume) plan.push_back({end, false});
+  if (whole > resume && whole > end) plan.push_back({whole, false});
   if (fork_page > resume && fork_page < end) plan.push_back({fork_page, false});
   const std::uint64_t grid_pages = grid_tokens / page_size;
   if (grid_pages > 0) {

@@ -1,11 +1,13 @@
-// Which positions get a checkpoint of recurrent state (DESIGN.md section 4, step 5). A pure policy.
+// Which positions get a checkpoint of recurrent state (docs/ARCHITECTURE.md, "Back of the envelope"). A pure policy.
 //
 // A request that resumes at page `resume` of a prompt of `prompt_tokens` takes checkpoints at
 //   the end of the prompt  the last page boundary before its last token: where the same prompt resumes next time
+//   its last page          if the prompt ends exactly on a page: where the next turn resumes, if the answer is shorter
+//                          than a page
 //   the fork               where the cached path of another request goes on but its state does not: the place that two
 //                          requests have now shared, so a third may, too
 //   the grid               multiples of `grid_tokens`: weak, taken only if a slot is free
-// The end of the output is tracked page by page during decode and is not part of this plan.
+// The end of the output, beyond the prompt's last whole page, is tracked page by page and is not part of this plan.
 #pragma once
 
 #include <cstdint>

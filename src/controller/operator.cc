@@ -147,6 +147,7 @@ std::string sentence(const TierMatch& match, std::uint64_t pages, std::uint32_t 
     case StopReason::kSidecarMissing: return "sidecar pages beyond token " + at + " are not " + std::string(where);
     case StopReason::kWindowMissing: return "no later position has its whole sliding window " + std::string(where);
     case StopReason::kStateMissing: return "no later position has its recurrent checkpoint " + std::string(where);
+    case StopReason::kNotFetched: break;  // of a request, not of a tier
   }
   return "";
 }

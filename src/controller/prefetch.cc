@@ -39,12 +39,10 @@ void CacheImpl::maybe_prefetch(Request& r, bool forced) {
   const MatchResult match = tree_.match(r.space, tokens);
   const std::uint64_t base = (defect(Defect::kEvictedCountsAsCached) ? match.walked : match.any.at).pages;
   r.known = std::max(r.known, base);
-  if ((limit - base) * page_size() < std::max<std::uint64_t>(config_.prefetch_threshold, page_size())) return;
+  if (limit - base < least_gain()) return;
   if (join_prefetch(r, tokens, base)) return;
-  const auto allowed =
-      static_cast<std::uint64_t>(config_.prefetch_capacity * static_cast<double>(host_->total_blocks()));
-  // What it has fetched before and holds is not in its own way.
-  if ((!forced && prefetch_blocks_ - r.hold_blocks >= allowed) || !ops_.has_room(OpKind::kExists)) {
+  // What it holds is not in its own way.
+  if ((!forced && prefetch_blocks_ - r.hold_blocks >= prefetch_capacity()) || !ops_.has_room(OpKind::kExists)) {
     r.fetch_refused = true;
     probe(Probe::kPrefetchRefused);
     ++counters_.prefetch_refused;
@@ -69,6 +67,8 @@ void CacheImpl::maybe_prefetch(Request& r, bool forced) {
 
 void CacheImpl::start_prefetch(Request& r, std::unique_ptr<Prefetch> p) {
   ++r.fetches;
+  r.asked_from = std::min(r.asked_from, p->base);
+  r.room_needed = 0;
   const bool waits = config_.prefetch_policy != PrefetchPolicy::kBestEffort;
   // "All of it" has one limit for all fetches of a request.
   p->begun = config_.prefetch_policy == PrefetchPolicy::kWaitComplete ? r.begun : clock_.now();
@@ -102,6 +102,8 @@ bool CacheImpl::join_prefetch(Request& r, std::span<const TokenId> tokens, std::
                         (op.kind == OpKind::kExists || p.target > base);
     if (!is_live || !serves || !std::equal(tokens.begin(), tokens.end(), p.tokens.begin())) continue;
     ++r.fetches;
+    r.asked_from = std::min(r.asked_from, base);
+    r.room_needed = 0;
     probe(Probe::kPrefetchShared);
     ++counters_.prefetch_shared;
     p.requests.push_back(r.id);
@@ -324,17 +326,14 @@ bool CacheImpl::host_room_will_come() const {
   return config_.prefetch_policy == PrefetchPolicy::kWaitComplete && running_ > 0;
 }
 
-// Takes host slots for the largest restore point that fits. False: none does.
+// Takes host slots for the largest restore point that fits. False: none does, and room_needed says what was tried last;
+// or, where that is 0, nothing is worth fetching.
 bool CacheImpl::reserve_prefetch(Prefetch& p, const OutcomeBits& bits) {
   constexpr int kTries = 8;  // each evicts; a host that is this full is better left alone
   std::uint64_t upto = p.pages;
   for (int i = 0; i < kTries; ++i) {
     p.target = largest_candidate(bits, p.base, upto);
-    const std::uint64_t gain = (p.target - p.base) * page_size();
-    if (p.target <= p.base || gain < std::max<std::uint64_t>(config_.prefetch_threshold, page_size())) {
-      p.target = p.base;  // nothing worth fetching: not a lack of room
-      return false;
-    }
+    if (p.target < p.base + least_gain()) return false;
     const ComponentCounts counts = prefetch_counts(p);
     hold_host_path(p, counts);
     std::uint64_t blocks = 0;
@@ -345,6 +344,7 @@ bool CacheImpl::reserve_prefetch(Prefetch& p, const OutcomeBits& bits) {
       prefetch_blocks_ += blocks;
       return true;
     }
+    p.room_needed = blocks;
     p.waits_for_room = i == 0 && host_room_will_come() &&
                        blocks + held_host_blocks(p) + backlog_.kept_by_abandoned() <= host_->total_blocks();
     if (p.waits_for_room) return false;
@@ -366,7 +366,7 @@ void CacheImpl::exists_done(Op& op, const OutcomeBits& bits) {
   // An answer that comes after the deadline finds its path unlocked: too late to build on.
   const bool wanted = storage_ && !p->requests.empty() && p->device_lock.held;
   if (!wanted || !reserve_prefetch(*p, bits)) {
-    if (wanted && p->target > p->base) prefetch_without_room(op.id, *p);
+    if (wanted && p->room_needed > 0) prefetch_without_room(op.id, *p);
     end_prefetch(op.id, *p);
     return;
   }
@@ -393,8 +393,8 @@ void CacheImpl::prefetch_without_room(OpId op, const Prefetch& p) {
       r->fetch_refused = true;  // start() asks again, and this one does not count
       --r->fetches;
       wait_for_turn(*r);  // but not for ever
-    } else if (copies_in_flight() + ops_.live(OpKind::kStore) == 0) {
-      r->fetches = kMaxFetches;
+    } else {
+      r->room_needed = p.room_needed;
     }
   }
 }
@@ -533,12 +533,6 @@ void CacheImpl::mark_adopted(NodeId node, const Prefetch& p, std::uint64_t pages
   }
 }
 
-void CacheImpl::drop_hold(Request& r) {
-  tree_.unlock(r.hold);
-  prefetch_blocks_ -= r.hold_blocks;
-  r.hold_blocks = 0;
-}
-
 void CacheImpl::end_prefetch(OpId id, Prefetch& p) {
   tree_.unlock(p.device_lock);
   tree_.unlock(p.host_lock);
@@ -547,6 +541,7 @@ void CacheImpl::end_prefetch(OpId id, Prefetch& p) {
     if (!r || r->waits_for != id) continue;
     r->phase = RequestPhase::kReady;
     r->waits_for = OpId{};
+    hold_what_is_there(*r);
   }
   // The deadline has nothing left to guard. Every rank gets here by the same event, so every rank reports it.
   if (Op* const timer = ops_.find(p.timer)) ops_.end(*timer);
@@ -578,6 +573,7 @@ void CacheImpl::timer_done(Op& op) {
     r->phase = RequestPhase::kReady;  // the read goes on and will be adopted for the next request
     r->waits_for = OpId{};
     r->gave_up = true;
+    hold_what_is_there(*r);
   }
 }
 

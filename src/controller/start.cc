@@ -48,19 +48,6 @@ Result<CacheImpl::Restore> CacheImpl::choose_restore(Request& r, NodeId& node) {
   return restore;
 }
 
-// While the request queued, what it could have used was evicted, or its prefetch found no capacity. True: it waits.
-bool CacheImpl::fetch_again(Request& r, std::uint64_t found) {
-  if (!may_prefetch() || r.restarts > 0 || r.gave_up || r.fetches >= kMaxFetches) return false;
-  if (!r.fetch_refused && found >= r.known) return false;
-  // wait_complete takes its turn: fetches of everyone at once would only push each other out of the host.
-  const bool takes_turns = config_.prefetch_policy == PrefetchPolicy::kWaitComplete && running_ > 0;
-  maybe_prefetch(r, !takes_turns);
-  if (r.phase == RequestPhase::kPrefetching) return true;
-  if (!takes_turns || !r.fetch_refused) return false;
-  wait_for_turn(r);
-  return true;
-}
-
 // When a request has waited for its turn long enough is said by a timer, which the ranks agree on: their clocks do not.
 void CacheImpl::wait_for_turn(Request& r) {
   turn_waits_.insert(r.id.v);
@@ -279,6 +266,7 @@ void CacheImpl::account_start(Request& r, const Restore& restore) {
   r.cached.host = (restore.pages - restore.device_pages - storage) * page_size();
   r.cached.reason = restore.reason;
   r.cached.component = restore.component;
+  if (restore.reason == StopReason::kNone && r.known > restore.pages) r.cached.reason = StopReason::kNotFetched;
   if (restore.pages > 0) {
     tree_.touch({r.lock.node, restore.pages}, true);
     if (config_.write_policy == WritePolicy::kWriteThroughSelective) maybe_backup(r.lock.node, restore.pages);

@@ -75,33 +75,37 @@ bool CacheImpl::are_states_being_copied() const {
 
 // A strong checkpoint is worth one refusal while states are being copied, which will free their slots. Then a victim
 // goes without a copy, because a checkpoint is a gain and the request must go on; and if there is none, so does the
-// request.
+// request. Later ones first: the farthest saves the most.
 Status CacheImpl::grant_planned(Request& r, std::uint64_t until, bool weak) {
-  for (const PlannedCheckpoint& planned : r.plan) {
-    const std::uint64_t position = planned.page * page_size();
-    if (position > until) break;
-    if (position <= r.computed || planned.weak != weak) continue;
-    const bool may_wait = !weak && r.held_for < planned.page;
+  for (auto planned = r.plan.rbegin(); planned != r.plan.rend(); ++planned) {
+    const std::uint64_t position = planned->page * page_size();
+    if (position > until || position <= r.computed || planned->weak != weak) continue;
+    const bool may_wait = !weak && has_promised_state(r) && r.held_for < planned->page;
     Result<DeviceSlot> slot = snapshot_slot(r, weak, may_wait);
     if (slot.is_ok()) {
       r.granted.push_back({position, *slot});
     } else if (may_wait && are_states_being_copied()) {
-      r.held_for = planned.page;
+      r.held_for = planned->page;
       return slot.status();
     }
   }
   return Status::ok();
 }
 
-// The end of the output: the last page boundary beyond the plan, in one slot that is used again and again. No token
+// check_admission() promised three states: the working one and two more. A request that has them takes what can be had
+// and waits for none.
+bool CacheImpl::has_promised_state(const Request& r) const {
+  return r.taken.size() + r.granted.size() + (r.tracked.slot.valid() ? 1 : 0) < 2;
+}
+
+// The end of the output: the last page boundary beyond the prompt, in one slot that is used again and again. No token
 // waits for it.
 void CacheImpl::grant_tracked(Request& r, std::uint64_t until) {
   const std::uint64_t boundary = until / page_size() * page_size();
-  const std::uint64_t plan_end = (r.prompt - 1) / page_size() * page_size();
+  const std::uint64_t plan_end = r.prompt / page_size() * page_size();
   if (boundary <= r.computed || boundary <= plan_end) return;
   if (!r.tracked.slot.valid()) {
-    // check_admission() promised three states: the working one and two more.
-    Result<DeviceSlot> slot = snapshot_slot(r, !r.taken.empty() || !r.granted.empty(), false);
+    Result<DeviceSlot> slot = snapshot_slot(r, !has_promised_state(r), false);
     if (!slot.is_ok()) return;
     r.tracked.slot = *slot;
   }
@@ -161,13 +165,24 @@ Status CacheImpl::complete_step(RequestId id, std::span<const TokenId> tokens) {
   return Status::ok();
 }
 
+// Whole pages of the prompt at once, those of the output a chunk at a time: so they are shared while the request runs,
+// and no node grows longer than one. The last page of the output waits for the state at it, which follows at the end.
 // A conflict only postpones: the pages stay the request's own until the next step.
 void CacheImpl::commit_due(Request& r) {
   if (!config_.enabled || r.failed) return;
   const std::uint64_t pages = r.computed / page_size();
-  const bool in_prompt = r.committed * page_size() < r.prompt;
-  const bool window_waits = model_.has(ComponentKind::kSwa) && pages >= r.committed + chunk_pages_;
-  if (pages > r.committed && (in_prompt || window_waits)) (void)commit(r, pages);
+  if (r.committed < r.prompt / page_size()) {
+    if (pages > r.committed) (void)commit(r, pages);
+  } else if (pages >= r.committed + chunk_pages_) {
+    (void)commit(r, pages - (model_.has(ComponentKind::kMamba) ? 1 : 0));
+  }
+}
+
+void CacheImpl::hand_over(Request& r) {
+  if (r.phase != RequestPhase::kRunning || !config_.enabled || r.failed || !ops_.parted().is_ok()) return;
+  drop_granted(r);  // a step that was prepared and did not complete may have written there
+  // A conflict (the same pages are being loaded by another request) only costs the tail: they are there already.
+  (void)commit(r, r.computed / page_size());
 }
 
 // With the cache off nothing takes the pages over, so those that left the window are freed here.

@@ -12,8 +12,8 @@ namespace {
 
 // Two copy threads: one direction's memcpy leaves most of the memory bandwidth unused, three are no faster than two.
 constexpr std::size_t kCopyThreads = 2;
-// Deep enough for three full streams (make_cpu_device: 4096 steps each) with room to spare.
-constexpr std::size_t kCopyQueue = 16'384;
+// A stream has one task in it at a time, and there are three.
+constexpr std::size_t kCopyQueue = 64;
 constexpr std::size_t kStorageThreads = 4;
 constexpr std::size_t kStorageQueue = 16'384;
 constexpr double kBytesPerGigabyte = 1e9;

@@ -104,6 +104,7 @@ std::string_view stop_reason_name(StopReason r) {
     case StopReason::kSidecarMissing: return "sidecar_missing";
     case StopReason::kWindowMissing: return "window_missing";
     case StopReason::kStateMissing: return "state_missing";
+    case StopReason::kNotFetched: return "not_fetched";
   }
   return "?";
 }

@@ -29,6 +29,9 @@ enum class StopReason : std::uint8_t {
   kSidecarMissing,  // reach == best: page `best` is absent in a sidecar of full, the anchor has it
   kWindowMissing,   // full goes on, but no boundary in (best, reach] has its whole window
   kStateMissing,    // full goes on, and no boundary in (best, reach] whose window is whole has its checkpoint
+  // Of a request only: storage, or memory when it began, had more, which was not fetched (too little, too late, no
+  // room).
+  kNotFetched,
 };
 [[nodiscard]] std::string_view stop_reason_name(StopReason r);
 

@@ -2,6 +2,7 @@
 #include <array>
 #include <cstring>
 #include <deque>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -9,14 +10,6 @@
 #include "transfer/device.h"
 
 namespace larder {
-
-Status Device::enqueue(StreamId stream, CopyDirection direction, std::vector<CopyOp> ops) {
-  std::vector<StreamStep> steps(1);
-  steps[0].make_ops = [ops = std::move(ops)](std::vector<CopyOp>& out) {
-    out.insert(out.end(), ops.begin(), ops.end());
-  };
-  return enqueue_steps(stream, direction, std::move(steps));
-}
 
 namespace {
 
@@ -46,32 +39,28 @@ class CpuStream : public std::enable_shared_from_this<CpuStream> {
  public:
   CpuStream(Executor& executor, std::size_t queue_limit) : executor_(executor), queue_limit_(queue_limit) {}
 
-  Status enqueue(std::vector<StreamStep> steps) LARDER_EXCLUDES(mutex_) {
-    const std::size_t count = steps.size();
-    if (count == 0) return Status::ok();
+  Status enqueue(StreamWork work) LARDER_EXCLUDES(mutex_) {
+    if (work.steps == 0) return invalid_argument("stream: work without a step");
     std::uint64_t ran_before = 0;
     {
       const LockGuard guard(mutex_);
-      if (count > queue_limit_ || queue_.size() > queue_limit_ - count) {
-        return overloaded("stream queue: " + std::to_string(queue_.size()) + " of " + std::to_string(queue_limit_) +
-                          " steps wait, no room for " + std::to_string(count) + " more");
+      if (queue_.size() >= queue_limit_) {
+        return overloaded("stream queue: " + std::to_string(queue_limit_) + " entries wait already");
       }
-      for (StreamStep& step : steps) queue_.push_back(std::move(step));
+      queue_.push_back(std::move(work));
       if (state_ != State::kIdle) return Status::ok();
       state_ = State::kPosted;
       ran_before = steps_run_;
     }
     Status posted = post();
     if (posted.is_ok()) return posted;
-    steps.clear();
+    StreamWork refused;  // dies without the lock
     {
       const LockGuard guard(mutex_);
       // An old task, left over from before a synchronize(), may have begun this work: then it is taken.
       if (state_ != State::kPosted || steps_run_ != ran_before) return Status::ok();
-      for (std::size_t i = 0; i < count; ++i) {  // moved out: they are destroyed without the lock
-        steps.push_back(std::move(queue_.back()));
-        queue_.pop_back();
-      }
+      refused = std::move(queue_.back());
+      queue_.pop_back();
       state_ = State::kIdle;
     }
     return overloaded("the executor refused a copy task: " + posted.message());
@@ -108,40 +97,39 @@ class CpuStream : public std::enable_shared_from_this<CpuStream> {
     }
   }
 
-  // Runs the first step; the caller made the state kRunning. True if more wait; the state is then kRunning if
+  // Runs the next step; the caller made the state kRunning. True if more wait; the state is then kRunning if
   // `keep_running`, else kPosted.
   bool run_front(bool keep_running) LARDER_EXCLUDES(mutex_) {
-    {
-      StreamStep step;  // dies before the stream can be seen idle
-      {
-        const LockGuard guard(mutex_);
-        step = std::move(queue_.front());
-        queue_.pop_front();
-      }
-      run(step);
+    if (!current_) {
+      const LockGuard guard(mutex_);
+      current_ = std::move(queue_.front());
+      queue_.pop_front();
+      next_step_ = 0;
     }
+    run(*current_, next_step_++);
+    if (next_step_ == current_->steps) current_.reset();  // dies before the stream can be seen idle
     bool has_more = false;
     {
       const LockGuard guard(mutex_);
       ++steps_run_;
-      has_more = !queue_.empty();
+      has_more = current_ || !queue_.empty();
       state_ = !has_more ? State::kIdle : keep_running ? State::kRunning : State::kPosted;
     }
     changed_.notify_all();
     return has_more;
   }
 
-  void run(StreamStep& step) {
+  void run(StreamWork& work, std::uint32_t step) {
     Status status;
     ops_.clear();
     try {
-      if (step.make_ops) step.make_ops(ops_);
+      if (work.make_ops) work.make_ops(step, ops_);
       for (const CopyOp& op : ops_) copy(op);
     } catch (...) {  // no memory for the list: the only thing here that can throw
       status = overloaded("no memory for a list of copies");
     }
     try {
-      if (step.done) step.done(std::move(status));
+      if (work.done) work.done(step, std::move(status));
     } catch (...) {  // callbacks shall not throw; one that does must not leave the stream running for ever
       ++callbacks_thrown_;
     }
@@ -152,17 +140,20 @@ class CpuStream : public std::enable_shared_from_this<CpuStream> {
   const std::size_t queue_limit_;
 
   RankedMutex mutex_{LockRank::kTransfer};
-  RankedCondition changed_;  // a step ended
-  std::deque<StreamStep> queue_ LARDER_GUARDED_BY(mutex_);
+  RankedCondition changed_;                                 // a step ended
+  std::deque<StreamWork> queue_ LARDER_GUARDED_BY(mutex_);  // behind current_
   State state_ LARDER_GUARDED_BY(mutex_) = State::kIdle;
   std::uint64_t steps_run_ LARDER_GUARDED_BY(mutex_) = 0;
-  std::uint64_t callbacks_thrown_ = 0;  // as ops_; for the debugger
-  std::vector<CopyOp> ops_;             // owned by the thread that made the state kRunning; kept for its memory
+  // Owned by the thread that made the state kRunning.
+  std::optional<StreamWork> current_;   // the entry whose turn it is
+  std::uint32_t next_step_ = 0;         // of it
+  std::uint64_t callbacks_thrown_ = 0;  // for the debugger
+  std::vector<CopyOp> ops_;             // kept for its memory
 };
 
 class CpuDevice final : public Device {
  public:
-  CpuDevice(Executor& executor, std::size_t queue_limit) : executor_(executor), queue_limit_(queue_limit) {}
+  explicit CpuDevice(Executor& executor) : executor_(executor) {}
   CpuDevice(const CpuDevice&) = delete;
   CpuDevice& operator=(const CpuDevice&) = delete;
   ~CpuDevice() override { finish_all(); }
@@ -170,16 +161,17 @@ class CpuDevice final : public Device {
   std::string_view name() const override { return "cpu"; }
   MemorySource& memory() override { return host_memory_source(); }
 
-  Result<StreamId> create_stream() override {
+  Result<StreamId> create_stream(std::size_t queue_limit) override {
+    if (queue_limit == 0) return invalid_argument("a stream needs room for at least one entry");
     if (stream_count_ == kMaxStreams)
       return overloaded("a device has at most " + std::to_string(kMaxStreams) + " streams");
-    streams_[stream_count_] = std::make_shared<CpuStream>(executor_, queue_limit_);
+    streams_[stream_count_] = std::make_shared<CpuStream>(executor_, queue_limit);
     return static_cast<StreamId>(stream_count_++);
   }
 
-  Status enqueue_steps(StreamId stream, CopyDirection, std::vector<StreamStep> steps) override {
+  Status enqueue(StreamId stream, CopyDirection, StreamWork work) override {
     if (stream >= stream_count_) return invalid_argument("no stream " + std::to_string(stream));
-    return streams_[stream]->enqueue(std::move(steps));
+    return streams_[stream]->enqueue(std::move(work));
   }
 
   void synchronize() override { finish_all(); }
@@ -190,15 +182,12 @@ class CpuDevice final : public Device {
   }
 
   Executor& executor_;
-  const std::size_t queue_limit_;
   std::array<std::shared_ptr<CpuStream>, kMaxStreams> streams_;  // owned by the cache thread
   std::size_t stream_count_ = 0;                                 // owned by the cache thread
 };
 
 }  // namespace
 
-std::unique_ptr<Device> make_cpu_device(Executor& executor, std::size_t stream_queue_limit) {
-  return std::make_unique<CpuDevice>(executor, stream_queue_limit);
-}
+std::unique_ptr<Device> make_cpu_device(Executor& executor) { return std::make_unique<CpuDevice>(executor); }
 
 }  // namespace larder

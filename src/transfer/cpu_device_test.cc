@@ -14,16 +14,15 @@ namespace {
 
 constexpr CopyDirection kDown = CopyDirection::kDeviceToHost;
 
-StreamId stream_of(Device& device) { return device.create_stream().value(); }
+StreamId stream_of(Device& device, std::size_t queue_limit = 64) { return device.create_stream(queue_limit).value(); }
 
-std::vector<StreamStep> logging_steps(std::vector<int>& log, int first, int count) {
-  std::vector<StreamStep> steps(static_cast<std::size_t>(count));
-  for (int i = 0; i < count; ++i) {
-    steps[static_cast<std::size_t>(i)].done = [&log, n = first + i](Status status) {
-      log.push_back(status.is_ok() ? n : -1);
-    };
-  }
-  return steps;
+StreamWork logging_work(std::vector<int>& log, int first, int count) {
+  StreamWork work;
+  work.steps = static_cast<std::uint32_t>(count);
+  work.done = [&log, first](std::uint32_t step, Status status) {
+    log.push_back(status.is_ok() ? first + static_cast<int>(step) : -1);
+  };
+  return work;
 }
 
 std::vector<int> numbers(int count) {
@@ -38,13 +37,16 @@ TEST(CpuDevice, CopiesPitchedAndPlain) {
   const StreamId stream = stream_of(*device);
   std::vector<std::byte> src(12), dst(20, std::byte{0xff});
   for (std::size_t i = 0; i < src.size(); ++i) src[i] = static_cast<std::byte>(i);
-  ASSERT_TRUE(
-      device->enqueue(stream, kDown, {{dst.data(), src.data(), 2, 3, 5, 4}, {dst.data() + 15, src.data(), 5, 1, 5, 5}})
-          .is_ok());
+  StreamWork copies;
+  copies.make_ops = [&](std::uint32_t, std::vector<CopyOp>& out) {
+    out.push_back({dst.data(), src.data(), 2, 3, 5, 4});
+    out.push_back({dst.data() + 15, src.data(), 5, 1, 5, 5});
+  };
+  ASSERT_TRUE(device->enqueue(stream, kDown, std::move(copies)).is_ok());
   Status seen = internal_error("not called");
-  std::vector<StreamStep> last(1);
-  last[0].done = [&](Status status) { seen = std::move(status); };
-  ASSERT_TRUE(device->enqueue_steps(stream, kDown, std::move(last)).is_ok());
+  StreamWork last;
+  last.done = [&](std::uint32_t, Status status) { seen = std::move(status); };
+  ASSERT_TRUE(device->enqueue(stream, kDown, std::move(last)).is_ok());
   EXPECT_EQ(dst[0], std::byte{0xff});  // nothing runs inside enqueue
   executor.run_all();
   EXPECT_EQ(seen.to_string(), "ok");
@@ -59,27 +61,31 @@ TEST(CpuDevice, OneTaskRunsOneStepAndStreamsTakeTurns) {
   const auto device = make_cpu_device(executor);
   const StreamId a = stream_of(*device), b = stream_of(*device);
   std::vector<int> log;
-  ASSERT_TRUE(device->enqueue_steps(a, kDown, logging_steps(log, 0, 3)).is_ok());
-  ASSERT_TRUE(device->enqueue_steps(b, kDown, logging_steps(log, 10, 3)).is_ok());
+  ASSERT_TRUE(device->enqueue(a, kDown, logging_work(log, 0, 3)).is_ok());
+  ASSERT_TRUE(device->enqueue(b, kDown, logging_work(log, 10, 3)).is_ok());
   EXPECT_TRUE(executor.run_one());
   EXPECT_EQ(log, (std::vector<int>{0}));
   executor.run_all();
   EXPECT_EQ(log, (std::vector<int>{0, 10, 1, 11, 2, 12}));
 }
 
+// The limit counts entries that wait, however many steps they have; the one whose turn it is does not.
 TEST(CpuDevice, AFullQueueTakesNothing) {
   ManualExecutor executor;
-  const auto device = make_cpu_device(executor, 4);
-  const StreamId stream = stream_of(*device);
+  const auto device = make_cpu_device(executor);
+  const StreamId stream = stream_of(*device, 2);
   std::vector<int> log;
-  EXPECT_EQ(device->enqueue_steps(stream, kDown, logging_steps(log, 90, 5)).code(), StatusCode::kOverloaded);
-  ASSERT_TRUE(device->enqueue_steps(stream, kDown, logging_steps(log, 0, 3)).is_ok());
-  EXPECT_EQ(device->enqueue_steps(stream, kDown, logging_steps(log, 90, 2)).code(), StatusCode::kOverloaded);
-  ASSERT_TRUE(device->enqueue_steps(stream, kDown, logging_steps(log, 3, 1)).is_ok());
-  EXPECT_TRUE(device->enqueue_steps(stream, kDown, {}).is_ok());
+  ASSERT_TRUE(device->enqueue(stream, kDown, logging_work(log, 0, 3)).is_ok());
+  ASSERT_TRUE(device->enqueue(stream, kDown, logging_work(log, 3, 5)).is_ok());
+  EXPECT_EQ(device->enqueue(stream, kDown, logging_work(log, 90, 1)).code(), StatusCode::kOverloaded);
+  ASSERT_TRUE(executor.run_one());
+  ASSERT_TRUE(device->enqueue(stream, kDown, logging_work(log, 8, 1)).is_ok());
+  EXPECT_EQ(device->enqueue(stream, kDown, logging_work(log, 90, 1)).code(), StatusCode::kOverloaded);
   executor.run_all();
-  EXPECT_EQ(log, numbers(4));
-  EXPECT_EQ(device->enqueue_steps(7, kDown, {}).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(log, numbers(9));
+  EXPECT_EQ(device->enqueue(stream, kDown, logging_work(log, 90, 0)).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(device->enqueue(7, kDown, logging_work(log, 90, 1)).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(device->create_stream(0).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(CpuDevice, ARefusedTaskTakesNothing) {
@@ -87,10 +93,10 @@ TEST(CpuDevice, ARefusedTaskTakesNothing) {
   const auto device = make_cpu_device(executor);
   const StreamId a = stream_of(*device), b = stream_of(*device);
   std::vector<int> log;
-  ASSERT_TRUE(device->enqueue_steps(a, kDown, logging_steps(log, 0, 2)).is_ok());
-  EXPECT_EQ(device->enqueue_steps(b, kDown, logging_steps(log, 90, 2)).code(), StatusCode::kOverloaded);
+  ASSERT_TRUE(device->enqueue(a, kDown, logging_work(log, 0, 2)).is_ok());
+  EXPECT_EQ(device->enqueue(b, kDown, logging_work(log, 90, 2)).code(), StatusCode::kOverloaded);
   executor.run_all();
-  ASSERT_TRUE(device->enqueue_steps(b, kDown, logging_steps(log, 2, 2)).is_ok());
+  ASSERT_TRUE(device->enqueue(b, kDown, logging_work(log, 2, 2)).is_ok());
   executor.run_all();
   EXPECT_EQ(log, numbers(4));
 }
@@ -100,12 +106,12 @@ TEST(CpuDevice, AStreamWhoseNextPostIsRefusedRunsOn) {
   const auto device = make_cpu_device(executor);
   const StreamId stream = stream_of(*device);
   std::vector<int> log;
-  std::vector<StreamStep> steps = logging_steps(log, 0, 3);
-  steps[0].done = [&](Status) {
-    log.push_back(0);
+  StreamWork work = logging_work(log, 0, 3);
+  work.make_ops = [&](std::uint32_t step, std::vector<CopyOp>&) {
+    if (step > 0) return;
     EXPECT_TRUE(executor.post([] {}).is_ok());  // takes the only place
   };
-  ASSERT_TRUE(device->enqueue_steps(stream, kDown, std::move(steps)).is_ok());
+  ASSERT_TRUE(device->enqueue(stream, kDown, std::move(work)).is_ok());
   ASSERT_TRUE(executor.run_one());
   EXPECT_EQ(log, numbers(3));
 }
@@ -116,11 +122,11 @@ TEST(CpuDevice, SynchronizeAndDestructionDoWhatNoThreadBegan) {
   {
     const auto device = make_cpu_device(executor);
     const StreamId stream = stream_of(*device);
-    ASSERT_TRUE(device->enqueue_steps(stream, kDown, logging_steps(log, 0, 2)).is_ok());
+    ASSERT_TRUE(device->enqueue(stream, kDown, logging_work(log, 0, 2)).is_ok());
     device->synchronize();
     EXPECT_EQ(log, numbers(2));
     // The task of the first batch is still in the executor; it may serve the second one.
-    ASSERT_TRUE(device->enqueue_steps(stream, kDown, logging_steps(log, 2, 2)).is_ok());
+    ASSERT_TRUE(device->enqueue(stream, kDown, logging_work(log, 2, 2)).is_ok());
     EXPECT_EQ(executor.waiting(), 2u);
     ASSERT_TRUE(executor.run_one());
     EXPECT_EQ(executor.drop_all(), 2u);  // an executor that loses its tasks
@@ -133,7 +139,7 @@ TEST(CpuDevice, InlineExecutorCompletesInsideEnqueue) {
   InlineExecutor executor;
   const auto device = make_cpu_device(executor);
   std::vector<int> log;
-  ASSERT_TRUE(device->enqueue_steps(stream_of(*device), kDown, logging_steps(log, 0, 100)).is_ok());
+  ASSERT_TRUE(device->enqueue(stream_of(*device), kDown, logging_work(log, 0, 100)).is_ok());
   EXPECT_EQ(log, numbers(100));
 }
 
@@ -141,10 +147,15 @@ TEST(CpuDevice, AThrowingStepFailsAndTheStreamGoesOn) {
   ManualExecutor executor;
   const auto device = make_cpu_device(executor);
   std::vector<int> log;
-  std::vector<StreamStep> steps = logging_steps(log, 0, 3);
-  steps[0].make_ops = [](std::vector<CopyOp>&) { throw std::bad_alloc(); };
-  steps[1].done = [](Status) { throw 7; };
-  ASSERT_TRUE(device->enqueue_steps(stream_of(*device), kDown, std::move(steps)).is_ok());
+  StreamWork work = logging_work(log, 0, 3);
+  work.make_ops = [](std::uint32_t step, std::vector<CopyOp>&) {
+    if (step == 0) throw std::bad_alloc();
+  };
+  work.done = [log_it = std::move(work.done)](std::uint32_t step, Status status) {
+    if (step == 1) throw 7;
+    log_it(step, std::move(status));
+  };
+  ASSERT_TRUE(device->enqueue(stream_of(*device), kDown, std::move(work)).is_ok());
   executor.run_all();
   EXPECT_EQ(log, (std::vector<int>{-1, 2}));
 }
@@ -152,8 +163,8 @@ TEST(CpuDevice, AThrowingStepFailsAndTheStreamGoesOn) {
 TEST(CpuDevice, StreamsAreBounded) {
   ManualExecutor executor;
   const auto device = make_cpu_device(executor);
-  for (std::size_t i = 0; i < kMaxStreams; ++i) ASSERT_TRUE(device->create_stream().is_ok());
-  EXPECT_EQ(device->create_stream().status().code(), StatusCode::kOverloaded);
+  for (std::size_t i = 0; i < kMaxStreams; ++i) ASSERT_TRUE(device->create_stream(1).is_ok());
+  EXPECT_EQ(device->create_stream(1).status().code(), StatusCode::kOverloaded);
   EXPECT_EQ(device->name(), "cpu");
 }
 
@@ -163,7 +174,7 @@ TEST(CpuDevice, StreamsKeepTheirOrderUnderThreads) {
   std::array<std::vector<int>, kStreams> logs;  // each written by one stream: serial
   {
     ThreadPoolExecutor executor("copy", 3, 2);  // a queue so short that posts are refused now and then
-    const auto device = make_cpu_device(executor, 64);
+    const auto device = make_cpu_device(executor);
     std::array<int, kStreams> next{};
     for (int s = 0; s < kStreams; ++s) (void)stream_of(*device);
     for (int batch = 0; batch < kBatches; ++batch) {
@@ -171,7 +182,7 @@ TEST(CpuDevice, StreamsKeepTheirOrderUnderThreads) {
         auto& log = logs[static_cast<std::size_t>(s)];
         int& at = next[static_cast<std::size_t>(s)];
         const int count = 1 + (batch + s) % 5;
-        if (device->enqueue_steps(static_cast<StreamId>(s), kDown, logging_steps(log, at, count)).is_ok()) at += count;
+        if (device->enqueue(static_cast<StreamId>(s), kDown, logging_work(log, at, count)).is_ok()) at += count;
       }
       if (batch % 37 == 0) device->synchronize();
     }

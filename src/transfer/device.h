@@ -34,15 +34,17 @@ struct CopyOp {
 using StreamId = std::uint32_t;
 inline constexpr std::size_t kMaxStreams = 16;
 
-// One entry of a stream: copies, then a callback. Either function may be empty.
-struct StreamStep {
-  // Appends the copies. Called once, when the step's turn comes, on the thread that runs the stream: the list of a
-  // large batch is made where it is used, in warm memory, and not on the cache thread. What it reads must stay
-  // unchanged until `done` (leased slots do).
-  std::function<void(std::vector<CopyOp>&)> make_ops;
-  // Called once the copies of this step, hence of all steps before it, have completed (or failed: its status). On any
-  // thread; must be short; must not call the device.
-  std::function<void(Status)> done;
+// One entry of a stream: rounds of copies, each followed by a callback. Its steps run one after the other and before
+// anything that was enqueued later. Either function may be empty.
+struct StreamWork {
+  std::uint32_t steps = 1;  // at least 1
+  // Appends the copies of a step. Called once for each, when its turn comes, on the thread that runs the stream: the
+  // list of a large batch is made where it is used, in warm memory, and not on the cache thread. What it reads must
+  // stay unchanged until `done` of the step (leased slots do).
+  std::function<void(std::uint32_t step, std::vector<CopyOp>&)> make_ops;
+  // Called once the copies of this step, hence of all before it, have completed (or failed: its status). On any thread;
+  // must be short; must not call the device.
+  std::function<void(std::uint32_t step, Status)> done;
 };
 
 class Device {
@@ -50,14 +52,12 @@ class Device {
   virtual ~Device() = default;
   [[nodiscard]] virtual std::string_view name() const = 0;  // "cpu", "cuda:0"
   [[nodiscard]] virtual MemorySource& memory() = 0;
-  // Streams are ordered queues; work of different streams runs concurrently. At most 16.
-  [[nodiscard]] virtual Result<StreamId> create_stream() = 0;
-  // Enqueues the steps in order, all or nothing. kOverloaded: the stream's bounded queue has no room for all of them,
-  // or the executor refused; nothing was enqueued and no callback will run.
-  [[nodiscard]] virtual Status enqueue_steps(StreamId stream, CopyDirection direction,
-                                             std::vector<StreamStep> steps) = 0;
-  // One step of copies that are already listed. The memory belongs to the stream until a later callback ran.
-  [[nodiscard]] virtual Status enqueue(StreamId stream, CopyDirection direction, std::vector<CopyOp> ops);
+  // Streams are ordered queues; work of different streams runs concurrently. At most kMaxStreams. queue_limit: entries
+  // that may wait in it, at least 1. Who makes a stream knows how many it will have in flight; a stream of that many is
+  // never full.
+  [[nodiscard]] virtual Result<StreamId> create_stream(std::size_t queue_limit) = 0;
+  // kOverloaded: queue_limit entries wait, or the executor refused; no callback will run.
+  [[nodiscard]] virtual Status enqueue(StreamId stream, CopyDirection direction, StreamWork work) = 0;
   // Blocks until all streams are idle. For shutdown and tests; not from a callback of this device.
   virtual void synchronize() = 0;
 };
@@ -65,7 +65,6 @@ class Device {
 // Copies with memcpy on `executor`, which outlives the device. A stream posts one task per step, so streams share the
 // executor's threads fairly. synchronize() and the destructor run what no thread has begun themselves: they return also
 // when the executor is a ManualExecutor that nobody runs, or has dropped its tasks.
-// stream_queue_limit: steps per stream; at least one transfer's worth (ModelSpec::layer_count()).
-[[nodiscard]] std::unique_ptr<Device> make_cpu_device(Executor& executor, std::size_t stream_queue_limit = 4096);
+[[nodiscard]] std::unique_ptr<Device> make_cpu_device(Executor& executor);
 
 }  // namespace larder

@@ -19,14 +19,16 @@ struct LayerRange {
   std::uint32_t end = 0;
 };
 
-// One submitted transfer. The cache thread fills it; then the stream's steps, one at a time, own it.
+// One submitted transfer. The cache thread fills it; then the stream's entry owns it, and its steps, one at a time,
+// use it.
 class Transfer {
  public:
-  Transfer(const DevicePools& device, const HostPools* host, TransferRequest request, TransferEngine::Done done,
-           std::shared_ptr<std::atomic<std::size_t>> in_flight)
+  Transfer(const DevicePools& device, const HostPools* host, TransferRequest request, std::vector<LayerRange> steps,
+           TransferEngine::Done done, std::shared_ptr<std::atomic<std::size_t>> in_flight)
       : device_(device),
         host_(host),
         request_(std::move(request)),
+        steps_(std::move(steps)),
         done_(std::move(done)),
         in_flight_(std::move(in_flight)) {}
   Transfer(const Transfer&) = delete;
@@ -42,8 +44,8 @@ class Transfer {
   void accept() { is_accepted_ = true; }
   void refuse(Status status) { finish(std::move(status)); }
 
-  void append_copies(LayerRange layers, std::vector<CopyOp>& out) const {
-    for (std::uint32_t layer = layers.first; layer < layers.end; ++layer) {
+  void append_copies(std::uint32_t step, std::vector<CopyOp>& out) const {
+    for (std::uint32_t layer = steps_[step].first; layer < steps_[step].end; ++layer) {
       for (const ComponentKind c : kAllComponents) {
         const auto& pairs = request_.pairs[index_of(c)];
         if (!pairs.empty()) append_layer_copies(device_, host_, c, pairs, request_.direction, layer, out);
@@ -51,6 +53,12 @@ class Transfer {
     }
   }
 
+  void end_step(std::uint32_t step, Status status) {
+    arrive(steps_[step].end, std::move(status));
+    if (step + 1 == steps_.size()) finish(std::move(failure_));
+  }
+
+ private:
   // Layers below `end` have been copied, or not: `status`.
   void arrive(std::uint32_t end, Status status) {
     if (defect(Defect::kCopyErrorIgnored)) status = Status::ok();
@@ -62,12 +70,6 @@ class Transfer {
     }
   }
 
-  void finish_last(std::uint32_t end, Status status) {
-    arrive(end, std::move(status));
-    finish(std::move(failure_));
-  }
-
- private:
   void finish(Status status) {
     is_accepted_ = false;
     if (!status.is_ok() && request_.gate) request_.gate->fail(status);
@@ -79,6 +81,7 @@ class Transfer {
   const DevicePools& device_;
   const HostPools* const host_;
   const TransferRequest request_;
+  const std::vector<LayerRange> steps_;
   const TransferEngine::Done done_;
   const std::shared_ptr<std::atomic<std::size_t>> in_flight_;
   std::vector<LeasedSlot> device_leases_;
@@ -103,7 +106,7 @@ class StreamTransferEngine final : public TransferEngine {
 
   Status create_streams() {
     for (StreamId& stream : streams_) {
-      auto created = device_.create_stream();
+      auto created = device_.create_stream(max_in_flight_);
       if (!created) return created.status();
       stream = *created;
     }
@@ -216,29 +219,25 @@ Status StreamTransferEngine::submit(TransferRequest request, Done done) {
     return overloaded("transfers: " + std::to_string(max_in_flight_) + " are in flight already");
   }
   LARDER_RETURN_IF_ERROR(check(request));
-  const std::vector<LayerRange> ranges = plan_steps(request);
+  std::vector<LayerRange> steps = plan_steps(request);
+  const auto stream = streams_[static_cast<std::size_t>(request.direction)];
   const CopyDirection direction = request.direction;
-  auto transfer = std::make_shared<Transfer>(pools_, host_, std::move(request), std::move(done), in_flight_);
+  StreamWork work;
+  work.steps = static_cast<std::uint32_t>(steps.size());
+  auto transfer =
+      std::make_shared<Transfer>(pools_, host_, std::move(request), std::move(steps), std::move(done), in_flight_);
   if (Status leased = take_leases(*transfer); !leased.is_ok()) {
     drop_leases(*transfer);
     return leased;
   }
-  // Steps of a stream run in order, so the last one, which owns the transfer, outlives the raw pointers of the others
-  // (which then fit into a std::function without an allocation).
-  std::vector<StreamStep> steps(ranges.size());
-  for (std::size_t i = 0; i < ranges.size(); ++i) {
-    Transfer* raw = transfer.get();
-    const LayerRange range = ranges[i];
-    steps[i].make_ops = [raw, range](std::vector<CopyOp>& out) { raw->append_copies(range, out); };
-    steps[i].done = [raw, end = range.end](Status status) { raw->arrive(end, std::move(status)); };
-  }
-  steps.back().done = [transfer, end = ranges.back().end](Status status) {
-    transfer->finish_last(end, std::move(status));
+  work.make_ops = [raw = transfer.get()](std::uint32_t step, std::vector<CopyOp>& out) {
+    raw->append_copies(step, out);
   };
+  work.done = [transfer](std::uint32_t step, Status status) { transfer->end_step(step, std::move(status)); };
   // Before the enqueue: it may complete inside it.
   transfer->accept();
   in_flight_->fetch_add(1, std::memory_order_relaxed);
-  Status enqueued = device_.enqueue_steps(streams_[static_cast<std::size_t>(direction)], direction, std::move(steps));
+  Status enqueued = device_.enqueue(stream, direction, std::move(work));
   if (!enqueued.is_ok()) transfer->refuse(std::move(enqueued));
   return Status::ok();
 }

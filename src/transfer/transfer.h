@@ -6,7 +6,7 @@
 // Threads: submit() from the cache thread. Completions are handed to `done` on a device thread: the controller's `done`
 // only pushes into its inbox. Leases are taken at submit and dropped by the controller when it drains the completion
 // (TransferDone carries slots and generations), so that all bookkeeping stays on the cache thread.
-// Limits: `max_in_flight` transfers; more: kOverloaded, nothing taken.
+// Limits: `max_in_flight` transfers, for which every stream has room; more: kOverloaded, nothing taken.
 #pragma once
 
 #include <array>

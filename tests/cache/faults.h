@@ -140,35 +140,36 @@ class ScriptedDevice final : public Device {
 
   [[nodiscard]] std::string_view name() const override { return inner_->name(); }
   [[nodiscard]] MemorySource& memory() override { return inner_->memory(); }
-  [[nodiscard]] Result<StreamId> create_stream() override { return inner_->create_stream(); }
-  [[nodiscard]] Status enqueue_steps(StreamId stream, CopyDirection direction, std::vector<StreamStep> steps) override {
+  [[nodiscard]] Result<StreamId> create_stream(std::size_t queue_limit) override {
+    return inner_->create_stream(queue_limit);
+  }
+  [[nodiscard]] Status enqueue(StreamId stream, CopyDirection direction, StreamWork work) override {
     const std::size_t number = transfers[static_cast<std::size_t>(direction)]++;
     const Fault fault = script ? script(direction, number) : Fault::kNone;
     if (fault != Fault::kNone) ++faults;
     if (fault == Fault::kRefuse) return overloaded("scripted");
     if (fault == Fault::kHold) {
-      held_.push_back({stream, direction, std::move(steps)});
+      held_.push_back({stream, direction, std::move(work)});
       return Status::ok();
     }
-    for (StreamStep& step : steps) {
-      if (fault != Fault::kFail) break;
-      step.make_ops = [make = std::move(step.make_ops)](std::vector<CopyOp>& out) {
-        if (make) make(out);
+    if (fault == Fault::kFail) {
+      work.make_ops = [make = std::move(work.make_ops)](std::uint32_t step, std::vector<CopyOp>& out) {
+        if (make) make(step, out);
         for (CopyOp& op : out) scribble(op);
         out.clear();
       };
-      step.done = [done = std::move(step.done)](Status) {
-        if (done) done(unavailable("scripted"));
+      work.done = [done = std::move(work.done)](std::uint32_t step, Status) {
+        if (done) done(step, unavailable("scripted"));
       };
     }
-    return inner_->enqueue_steps(stream, direction, std::move(steps));
+    return inner_->enqueue(stream, direction, std::move(work));
   }
   void synchronize() override { inner_->synchronize(); }
   // Lets what is held begin, in order. Call it before the cache goes.
   [[nodiscard]] Status release() {
     Status all;
     for (Held& held : std::exchange(held_, {})) {
-      const Status begun = inner_->enqueue_steps(held.stream, held.direction, std::move(held.steps));
+      const Status begun = inner_->enqueue(held.stream, held.direction, std::move(held.work));
       if (all.is_ok()) all = begun;
     }
     return all;
@@ -178,7 +179,7 @@ class ScriptedDevice final : public Device {
   struct Held {
     StreamId stream;
     CopyDirection direction;
-    std::vector<StreamStep> steps;
+    StreamWork work;
   };
   static void scribble(const CopyOp& op) {
     for (std::size_t row = 0; row < op.rows; ++row) {

@@ -42,7 +42,7 @@ Harness::Harness(const HarnessOptions& o) : model(small_model(o.shape)), options
   for (const ComponentKind c : kAllComponents) {
     if (!model.has(c)) slots[index_of(c)] = 0;
   }
-  device_api = std::make_unique<ScriptedDevice>(make_cpu_device(executor, 1 << 16));
+  device_api = std::make_unique<ScriptedDevice>(make_cpu_device(executor));
   device = std::move(DevicePools::create(model, slots, device_api->memory())).value();
   if (o.host_slots > 0) {
     const std::size_t bytes = o.host_slots * std::max<std::size_t>(64, model.slot_bytes(ComponentKind::kFull));

@@ -65,6 +65,7 @@ CASES = [
     (2, "serve --page-size 0", ["--page-size is 0: a page has at least one token"]),
     # Words that are none of the known ones.
     (2, "serve --radix-eviction-policy x", ["--radix-eviction-policy is 'x'", "lru, lfu"]),
+    (2, "bench multiturn --order x", ["--order: ", "fifo", "random"]),
     (2, "serve --log-level x", ["--log-level is 'x'", "warning"]),
     (2, "metadata-server --log-level x", ["--log-level is 'x'"]),
     (2, "sim --model x", ["larder sim: ", "no preset 'x'", "gdn-tiny"]),
