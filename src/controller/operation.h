@@ -33,11 +33,11 @@ struct Prefetch {
   std::vector<PageKey> keys;    // of pages [key_from, pages)
   std::uint64_t key_from = 0;
   std::uint64_t pages = 0;
-  std::uint64_t base = 0;       // best restore point of the tree when it began
-  std::uint64_t tree_full = 0;  // pages of full the tree had, in whatever tier
-  std::uint64_t full_from = 0;  // from here on pages of full are read: tree_full, or before it (prefetch_counts())
-  std::uint64_t target = 0;     // restore point being fetched
-  std::uint64_t swa_from = 0;   // first window page fetched
+  std::uint64_t base = 0;         // best restore point of the tree when it began
+  std::uint64_t tree_full = 0;    // pages of full the tree had, in whatever tier
+  std::uint64_t full_from = 0;    // from here on pages of full are read: tree_full, or before it (prefetch_counts())
+  std::uint64_t target = 0;       // restore point being fetched
+  std::uint64_t swa_from = 0;     // first window page fetched
   bool waits_for_room = false;    // reserve_prefetch(): the host has none now, and will have
   std::uint64_t room_needed = 0;  // blocks that reserve_prefetch() tried to get last
   // Keep full in place until the wait is over (timer_done): [0, tree_full) in some tier, [0, full_from) on the host as

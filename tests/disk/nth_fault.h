@@ -33,7 +33,7 @@ inline bool run_with_fault(std::uint64_t n, sim::FileFault fault, std::uint64_t 
   }
   Engine& engine = **made;
   files.fail_nth(n, fault, count);
-  (void)converse(engine, Script::of(seed, 2, 3), where);
+  (void)converse(engine, Script::of(seed, 4, 4), where);
   const bool has_fired = files.fault_fired();
   files.clear_fault();
   engine.check_sound();
