@@ -100,12 +100,10 @@ std::uint64_t StoreBacklog::blocks_of(NodeId node) const {
 std::vector<NodeId> StoreBacklog::next_nodes() {
   const std::uint64_t limit = host_->total_blocks() * kHostPercent / 100;
   std::uint64_t kept = kept_ + kept_by_abandoned_, bytes = 0;
-  std::vector<NodeId> nodes, passed;
+  std::vector<NodeId> nodes;
   std::optional<NamespaceId> space;
-  const auto is_among = [](const std::vector<NodeId>& all, NodeId node) {
-    return std::find(all.begin(), all.end(), node) != all.end();
-  };
-  for (const NodeId node : tree_.unstored(epoch_, kLookAhead)) {
+  const std::vector<NodeId> look = tree_.unstored(epoch_, kLookAhead, std::exchange(passed_, NodeId{}));
+  for (const NodeId node : look) {
     const NodeView view = tree_.view(node);
     if (space && view.space != *space) continue;
     const NodeView parent = tree_.view(view.parent);
@@ -114,19 +112,18 @@ std::vector<NodeId> StoreBacklog::next_nodes() {
       tree_.end_storing(node, true);
       continue;
     }
-    const bool waits = (parent.is_storing && !is_defect) || is_among(passed, view.parent);
-    if (waits && !is_among(nodes, view.parent)) {
-      passed.push_back(node);
-      continue;
-    }
+    const bool waits = (parent.is_storing || parent.is_unstored) && !is_defect;
+    if (waits && std::find(nodes.begin(), nodes.end(), view.parent) == nodes.end()) continue;
     kept += blocks_of(node);
     const bool is_only_one = kept_ == 0 && nodes.empty();
-    if (kept > limit && !is_only_one) break;
+    if (kept > limit && !is_only_one) return nodes;
     space = view.space;
     nodes.push_back(node);
     bytes += page_bytes(view) * (view.end - view.begin);
     if (nodes.size() >= config_.store_batch_nodes || bytes >= kStoreBytes) break;
   }
+  // If all of these wait for their parents, those behind them may not.
+  if (nodes.empty() && look.size() == kLookAhead) passed_ = look.back();
   return nodes;
 }
 

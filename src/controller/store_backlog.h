@@ -115,6 +115,7 @@ class StoreBacklog {
 
   StorageBackend* storage_ = nullptr;
   std::uint32_t epoch_ = 0;
+  NodeId passed_;                                   // the last of a look-ahead in which every node waits for its parent
   std::deque<OpId> queue_;                          // begun and not submitted: they wait for their time
   std::uint64_t kept_ = 0, kept_by_abandoned_ = 0;  // host blocks
   std::uint32_t patience_ = 0;

@@ -111,10 +111,11 @@ void RadixTree::Impl::wake_resting() {
   }
 }
 
-std::vector<NodeId> RadixTree::Impl::unstored(std::uint32_t epoch, std::size_t limit) const {
+std::vector<NodeId> RadixTree::Impl::unstored(std::uint32_t epoch, std::size_t limit, Id after) const {
   std::vector<NodeId> found;
   if (epoch == unstored_epoch) {
-    Id id = missing_in_storage.first();
+    const bool is_inside = after != kNoNode && node(after).backlog == Backlog::kWaiting;
+    Id id = is_inside ? missing_in_storage.after(after) : missing_in_storage.first();
     for (; id != kNoNode && found.size() < limit; id = missing_in_storage.after(id)) found.emplace_back(id);
     return found;
   }

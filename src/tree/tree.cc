@@ -125,6 +125,7 @@ NodeView RadixTree::view(NodeId id) const {
   }
   view.hits = node.hits;
   (node.declined ? view.declined_epoch : view.stored_epoch) = node.stored_epoch;
+  view.is_unstored = node.backlog == Backlog::kWaiting;
   view.is_storing = node.is_storing;
   view.rests = node.backlog == Backlog::kResting;
   view.has_children = node.first_child != kNoNode;
@@ -177,8 +178,8 @@ void RadixTree::track_unstored(std::uint32_t epoch) { impl_->track_unstored(epoc
 void RadixTree::begin_storing(NodeId node) { impl_->begin_storing(node.v); }
 void RadixTree::end_storing(NodeId node, bool rests) { impl_->end_storing(node.v, rests); }
 void RadixTree::wake_resting() { impl_->wake_resting(); }
-std::vector<NodeId> RadixTree::unstored(std::uint32_t epoch, std::size_t limit) const {
-  return impl_->unstored(epoch, limit);
+std::vector<NodeId> RadixTree::unstored(std::uint32_t epoch, std::size_t limit, NodeId after) const {
+  return impl_->unstored(epoch, limit, exists(after) ? after.v : tree::kNoNode);
 }
 Status RadixTree::check_invariants() const { return impl_->check_invariants(); }
 

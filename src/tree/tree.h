@@ -162,9 +162,9 @@ struct NodeView {
   std::array<std::span<const HostSlot>, kComponentCount> host;
   std::array<bool, kComponentCount> device_pending{}, host_pending{};
   std::uint32_t hits = 0;
-  std::uint32_t stored_epoch = 0;          // attach epoch of the storage that has what is on the host; 0: none
-  std::uint32_t declined_epoch = 0;        // attach epoch of the storage that declined what is on the host; 0: none
-  bool is_storing = false, rests = false;  // begin_storing(), end_storing()
+  std::uint32_t stored_epoch = 0;    // attach epoch of the storage that has what is on the host; 0: none
+  std::uint32_t declined_epoch = 0;  // attach epoch of the storage that declined what is on the host; 0: none
+  bool is_unstored = false, is_storing = false, rests = false;  // in unstored(); begin_storing(); end_storing()
   bool has_children = false;
 };
 
@@ -304,8 +304,8 @@ class RadixTree {
   void track_unstored(std::uint32_t epoch);
   // Nodes published on the host, neither stored nor declined under `epoch`, parents before children, at most `limit`;
   // under the epoch that is tracked, without those that are being stored or rest. O(limit) under the epoch that is
-  // tracked, or else O(tree).
-  [[nodiscard]] std::vector<NodeId> unstored(std::uint32_t epoch, std::size_t limit) const;
+  // tracked, or else O(tree). after: begins behind that node, if it is one of them.
+  [[nodiscard]] std::vector<NodeId> unstored(std::uint32_t epoch, std::size_t limit, NodeId after = {}) const;
   // Walks everything; kInternal names the invariant, the node and the values. O(tree).
   [[nodiscard]] Status check_invariants() const;
 

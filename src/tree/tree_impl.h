@@ -177,7 +177,7 @@ struct RadixTree::Impl {
   [[nodiscard]] std::optional<PageKey> last_key(Id id);
   void hash_edge(Id id);
   void set_stored(Id id, std::uint32_t epoch, bool declined);
-  [[nodiscard]] std::vector<NodeId> unstored(std::uint32_t epoch, std::size_t limit) const;
+  [[nodiscard]] std::vector<NodeId> unstored(std::uint32_t epoch, std::size_t limit, Id after) const;
   void track_unstored(std::uint32_t epoch);
   // Does storage lack what the node has on the host?
   [[nodiscard]] static bool is_unstored(const Node& node, std::uint32_t epoch);

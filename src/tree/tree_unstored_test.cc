@@ -18,7 +18,7 @@ std::vector<NodeId> plain_unstored(const RadixTree& tree) {
   std::vector<NodeId> nodes = tree.unstored(kNeverTracked, 100'000);
   std::erase_if(nodes, [&](NodeId id) {
     const NodeView view = tree.view(id);
-    return view.stored_epoch == kEpoch || view.declined_epoch == kEpoch;
+    return view.stored_epoch == kEpoch || view.declined_epoch == kEpoch || view.rests;
   });
   return nodes;
 }
@@ -64,8 +64,15 @@ void random_step(Fixture& f, Rng& rng) {
     case 4: (void)f.tree.finish_op(OpId(1 + rng.below(4)), rng.below(4) != 0); break;
     case 5:
       for (const NodeId id : f.tree.unstored(kEpoch, rng.below(4))) {
-        rng.below(4) == 0 ? f.tree.set_declined(id, kEpoch) : f.tree.set_stored(id, kEpoch);
+        f.tree.begin_storing(id);
+        EXPECT_TRUE(f.tree.view(id).is_storing && !f.tree.view(id).is_unstored);
+        const std::uint64_t fate = rng.below(4);
+        if (fate == 0) f.tree.set_declined(id, kEpoch);
+        if (fate == 1) f.tree.set_stored(id, kEpoch);
+        f.tree.end_storing(id, fate == 2);
+        EXPECT_EQ(f.tree.view(id).rests, fate == 2);
       }
+      if (rng.below(4) == 0) f.tree.wake_resting();
       break;
     case 6: f.tree.set_stored(node, kEpoch - 1); break;
     case 7: (void)f.tree.evict_device(kFull, rng.below(6), VictimRule::kDrop); break;

@@ -97,10 +97,16 @@ class StoreBacklogTest : public ::testing::Test {
     return tokens;
   }
   // A node with the pages of `path` beyond `from`, on the host.
-  NodeId add(const std::string& path, std::size_t from) {
+  NodeId add(const std::string& path, std::size_t from) { return add_pages(tokens_of(path), from); }
+  // A page of its own, number `i`, beneath `path`.
+  NodeId add_tokens(const std::string& path, TokenId i) {
+    std::vector<TokenId> tokens = tokens_of(path);
+    tokens.insert(tokens.end(), model_.page_size, 1000 + i);
+    return add_pages(tokens, path.size());
+  }
+  NodeId add_pages(const std::vector<TokenId>& tokens, std::size_t from) {
     std::array<std::vector<HostSlot>, kComponentCount> slots;
-    EXPECT_TRUE(host_->reserve({static_cast<std::uint32_t>(path.size() - from), 0, 0}, slots));
-    const std::vector<TokenId> tokens = tokens_of(path);
+    EXPECT_TRUE(host_->reserve({static_cast<std::uint32_t>(tokens.size() / model_.page_size - from), 0, 0}, slots));
     HostInsertRequest insert;
     insert.space = space_;
     insert.tokens = tokens;
@@ -185,6 +191,18 @@ TEST_F(StoreBacklogTest, ThePumpGoesOnWhileOneWriteHangs) {
   hung.done(WriteResult{{Status::ok()}});
   poll();
   EXPECT_EQ(counters_.stored, nodes.size());
+}
+
+// Many children of what hangs do not hide what stands behind them.
+TEST_F(StoreBacklogTest, WhatWaitsForItsParentHidesNobody) {
+  backlog_.attach_storage(backend_);
+  (void)add("a", 0);
+  poll();
+  for (TokenId i = 0; i < 600; ++i) (void)add_tokens("a", i);
+  const NodeId other = add("x", 0);
+  for (int i = 0; i < 4; ++i) poll();
+  ASSERT_EQ(backend_.writes.size(), 2u);
+  EXPECT_TRUE(holds(backend_.writes[1].request.groups[0], other));
 }
 
 TEST_F(StoreBacklogTest, ALargeNodeGoesInGroupsAndCountsWhenAllOfThemAreThere) {
