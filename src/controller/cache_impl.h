@@ -190,9 +190,6 @@ class CacheImpl final : public Cache, private SlotSink {
   void note_leaving(ComponentKind c, const std::vector<NodeId>& victims);
   [[nodiscard]] bool is_room_coming(ComponentKind c);
   [[nodiscard]] bool could_make_device_room(ComponentKind c, std::uint32_t count) const;
-  [[nodiscard]] std::size_t copies_in_flight() const {
-    return ops_.open(OpKind::kLoad) + ops_.open(OpKind::kStateCopy) + ops_.open(OpKind::kBackup);
-  }
   [[nodiscard]] bool tier_keeps(ComponentKind c) const;  // may this component have host copies?
 
   // ---- prefetch.cc

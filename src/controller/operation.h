@@ -78,8 +78,9 @@ struct Store {
   std::uint64_t blocks = 0;  // that it keeps on the host
   std::uint32_t attempts = 0;
   std::uint32_t epoch = 0;
-  TimePoint not_before;  // retry back-off
-  TimePoint submitted;   // for the metrics
+  std::uint64_t taken_before = 0;  // StoreBacklog::taken_ when its first attempt began
+  TimePoint not_before;            // retry back-off
+  TimePoint submitted;             // for the metrics
   std::uint64_t bytes = 0;
 };
 

@@ -69,10 +69,17 @@ void StoreBacklog::detach_storage() {
 
 void StoreBacklog::pump() {
   if (!storage_) return;
+  if (ops_.live(OpKind::kStore) == 0) passed_ = NodeId{};  // nobody waits for a parent
+  std::size_t looks = kMostLooks;
+  bool from_head = passed_ == NodeId{};
   while (!stands_ && ops_.live(OpKind::kStore) < kMostStores && ops_.has_room(OpKind::kStore)) {
     const std::vector<NodeId> nodes = next_nodes();
-    if (nodes.empty()) break;
-    begin(nodes, 0, TimePoint::min());
+    if (!nodes.empty()) {
+      begin(nodes, nullptr);
+      continue;
+    }
+    const bool is_end = passed_ == NodeId{};
+    if ((is_end && std::exchange(from_head, true)) || --looks == 0) break;
   }
   const TimePoint now = clock_.now();
   for (std::size_t i = queue_.size(); i > 0; --i) {
@@ -102,7 +109,8 @@ std::vector<NodeId> StoreBacklog::next_nodes() {
   std::uint64_t kept = kept_ + kept_by_abandoned_, bytes = 0;
   std::vector<NodeId> nodes;
   std::optional<NamespaceId> space;
-  const std::vector<NodeId> look = tree_.unstored(epoch_, kLookAhead, std::exchange(passed_, NodeId{}));
+  const std::vector<NodeId> look = tree_.unstored(epoch_, kLookAhead, passed_);
+  const std::size_t most = singles_ > 0 ? 1 : config_.store_batch_nodes;
   for (const NodeId node : look) {
     const NodeView view = tree_.view(node);
     if (space && view.space != *space) continue;
@@ -110,6 +118,7 @@ std::vector<NodeId> StoreBacklog::next_nodes() {
     const bool is_defect = defect(Defect::kChildBeforeParent);
     if (parent.rests && !is_defect) {
       tree_.end_storing(node, true);
+      arm_rest();
       continue;
     }
     const bool waits = (parent.is_storing || parent.is_unstored) && !is_defect;
@@ -119,11 +128,11 @@ std::vector<NodeId> StoreBacklog::next_nodes() {
     if (kept > limit && !is_only_one) return nodes;
     space = view.space;
     nodes.push_back(node);
-    bytes += page_bytes(view) * (view.end - view.begin);
-    if (nodes.size() >= config_.store_batch_nodes || bytes >= kStoreBytes) break;
+    bytes += bytes_of(view);
+    if (nodes.size() >= most || bytes >= kStoreBytes) break;
   }
   // If all of these wait for their parents, those behind them may not.
-  if (nodes.empty() && look.size() == kLookAhead) passed_ = look.back();
+  if (nodes.empty()) passed_ = look.size() == kLookAhead ? look.back() : NodeId{};
   return nodes;
 }
 
@@ -136,14 +145,27 @@ std::uint64_t StoreBacklog::page_bytes(const NodeView& view) const {
   return bytes;
 }
 
+std::uint64_t StoreBacklog::bytes_of(const NodeView& view) const {
+  std::uint64_t bytes = page_bytes(view) * (view.end - view.begin);
+  if (!model_.has(ComponentKind::kMamba) || !is_published(view, ComponentKind::kMamba)) return bytes;
+  for (const PoolSpec* pool : model_.pools_of(ComponentKind::kMamba)) bytes += pool->page_bytes();
+  return bytes;
+}
+
 // Locks, keys and leases are taken here and not when the write is submitted: what is locked, hashed and leased decides
 // what the tree merges and what eviction frees, and the time of a retry is this rank's own.
-void StoreBacklog::begin(const std::vector<NodeId>& nodes, std::uint32_t attempts, TimePoint not_before) {
+void StoreBacklog::begin(const std::vector<NodeId>& nodes, const Store* before) {
   const LockParts parts{.full = true, .swa = true, .mamba = true, .own_pages = true};
   auto store = std::make_unique<Store>();
   store->epoch = epoch_;
-  store->attempts = attempts;
-  store->not_before = not_before;
+  store->taken_before = before != nullptr ? before->taken_before : taken_;
+  store->not_before = TimePoint::min();
+  if (before != nullptr) {
+    store->attempts = before->attempts;
+    store->not_before = clock_.now() + retry_delay(config_.backup_retry_delay, before->attempts);
+  } else if (singles_ > 0) {
+    --singles_;
+  }
   store->request.scope = spaces_.scope(tree_.view(nodes.front()).space);
   store->request.durable = config_.storage_durable;
   for (const NodeId node : nodes) {
@@ -247,40 +269,55 @@ void StoreBacklog::done(Op& op, const OutcomeBits& bits) {
   const bool is_current = storage_ && !op.is_abandoned && store.epoch == epoch_;
   const bool retries = is_current && store.attempts <= config_.backup_retries;
   std::vector<Fate> fates(store.pieces.size(), Fate::kStored);
-  std::uint64_t pages = 0;
-  bool took = false;
+  bool took = false, all_refused = store.pieces.size() > 1;
   for (std::size_t i = 0; i < store.groups.size(); ++i) {
-    const Store::Group& group = store.groups[i];
     const Fate fate = fate_of(bits, i, store.groups.size());
-    fates[group.piece] = std::max(fates[group.piece], fate);
+    Fate& worst = fates[store.groups[i].piece];
+    worst = std::max(worst, fate);
     took = took || fate != Fate::kFailed;
-    switch (fate) {
-      case Fate::kStored: pages += group.pages; break;
-      case Fate::kDeclined: counters_.store_declined += group.pages, probe(Probe::kBackupDeclined); break;
-      case Fate::kRefused: counters_.store_failed += group.pages, probe(Probe::kBackupLost); break;
-      case Fate::kFailed:
-        if (!retries) counters_.store_failed += group.pages, probe(Probe::kBackupLost);
-        break;
-    }
+    all_refused = all_refused && fate == Fate::kRefused;
   }
-  counters_.stored += pages;
-  if (pages > 0) metrics_.backed_up(pages, store.bytes, clock_.now() - store.submitted);
+  if (all_refused) {
+    // One of them may be what storage can never take: each goes by itself.
+    fates.assign(fates.size(), Fate::kPutBack);
+    singles_ += fates.size();
+  }
+  count(store, bits, fates, retries);
   std::vector<NodeId> again;
   for (std::size_t i = 0; i < store.pieces.size() && !op.is_abandoned; ++i) {
     settle(store, store.pieces[i], fates[i], retries, again);
   }
   if (took && is_current) {
+    ++taken_;
     patience_ = kPatience;
     next_rest_ = kShortestRest;
   }
   if (!again.empty()) {
     probe(Probe::kBackupRetried);
-    begin(again, store.attempts, clock_.now() + retry_delay(config_.backup_retry_delay, store.attempts));
+    begin(again, &store);
   } else if (is_current && std::find(fates.begin(), fates.end(), Fate::kFailed) != fates.end()) {
-    stands_ = stands_ || !took;
+    stands_ = stands_ || taken_ == store.taken_before;
     arm_rest();
   }
   release(store, op.is_abandoned);
+}
+
+// Each page once for all attempts up to a rest.
+void StoreBacklog::count(const Store& store, const OutcomeBits& bits, const std::vector<Fate>& fates, bool retries) {
+  std::uint64_t pages = 0;
+  for (std::size_t i = 0; i < store.groups.size(); ++i) {
+    const Store::Group& group = store.groups[i];
+    const Fate piece = fates[group.piece];
+    if (piece == Fate::kPutBack || (piece == Fate::kFailed && retries)) continue;
+    switch (fate_of(bits, i, store.groups.size())) {
+      case Fate::kStored: pages += piece == Fate::kFailed ? 0 : group.pages; break;
+      case Fate::kDeclined: counters_.store_declined += group.pages, probe(Probe::kBackupDeclined); break;
+      default: counters_.store_failed += group.pages, probe(Probe::kBackupLost); break;
+    }
+  }
+  counters_.stored += pages;
+  const bool all_stored = std::all_of(fates.begin(), fates.end(), [](Fate fate) { return fate == Fate::kStored; });
+  if (all_stored && pages > 0) metrics_.backed_up(pages, store.bytes, clock_.now() - store.submitted);
 }
 
 // Is all that the node has on the host now in the request? What came to the host since (a state at a fork, for one) is

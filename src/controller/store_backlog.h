@@ -7,9 +7,10 @@
 //
 //   unstored ──pump()──► in a write ──► stored                          leaves the backlog
 //                            │          declined (admission)            leaves it; not tried again under this storage
-//                            │          refused (kInvalidArgument: it can never be taken)   likewise; counts as failed
-//                            │          failed ──► again, up to backup_retries times with a doubling pause, then
-//                            └──────────────────► rests, until a timer that the ranks agree on wakes it
+//                            │          refused (kInvalidArgument: it can never be taken)   likewise; counts as failed.
+//                            If all of │          a write is refused, each of its nodes is tried alone first │ failed
+//                            ──► again, up to backup_retries times with a doubling pause, then └──────────────────►
+//                            rests, until a timer that the ranks agree on wakes it
 //   A write of which storage took nothing, to its last attempt, stops the pump until that timer.
 //
 // What a write holds of the host (locks and leases) is bounded by kHostPercent of it, detached storages included, so a
@@ -81,17 +82,19 @@ class StoreBacklog {
   void count_wait();
 
  private:
-  static constexpr std::size_t kMostStores = 16, kSoon = 64, kLookAhead = 256;
+  static constexpr std::size_t kMostStores = 16, kSoon = 64, kLookAhead = 256, kMostLooks = 4;
   static constexpr std::uint64_t kStoreBytes = std::uint64_t{64} << 20;
   static constexpr std::uint64_t kHostPercent = 60;
   static constexpr std::uint32_t kPatience = 32;  // polls
   static constexpr Nanos kShortestRest = std::chrono::seconds(1), kLongestRest = std::chrono::minutes(1);
-  enum class Fate : std::uint8_t { kStored, kDeclined, kRefused, kFailed };
+  enum class Fate : std::uint8_t { kStored, kDeclined, kRefused, kFailed, kPutBack };  // of a piece: its worst group's
 
   [[nodiscard]] std::vector<NodeId> next_nodes();
   [[nodiscard]] std::uint64_t blocks_of(NodeId node) const;
-  [[nodiscard]] std::uint64_t page_bytes(const NodeView& view) const;
-  void begin(const std::vector<NodeId>& nodes, std::uint32_t attempts, TimePoint not_before);
+  [[nodiscard]] std::uint64_t page_bytes(const NodeView& view) const;  // without the state
+  [[nodiscard]] std::uint64_t bytes_of(const NodeView& view) const;
+  // before: the attempt that failed; null: the first one.
+  void begin(const std::vector<NodeId>& nodes, const Store* before);
   void add_groups(Store& store, std::size_t piece);
   void submit(Op& op);
   void cancel(Op& op);
@@ -99,6 +102,7 @@ class StoreBacklog {
   [[nodiscard]] std::vector<NodeId> nodes_of(const Store::Piece& piece) const;
   // What became of a piece, of whose groups the worst is `fate`. Failed nodes come out in `again`.
   void settle(const Store& store, const Store::Piece& piece, Fate fate, bool retries, std::vector<NodeId>& again);
+  void count(const Store& store, const OutcomeBits& bits, const std::vector<Fate>& fates, bool retries);
   [[nodiscard]] bool was_asked(const Store::Piece& piece, NodeId at) const;
   void release(Store& store, bool is_abandoned);
   void arm_rest();
@@ -115,8 +119,10 @@ class StoreBacklog {
 
   StorageBackend* storage_ = nullptr;
   std::uint32_t epoch_ = 0;
-  NodeId passed_;                                   // the last of a look-ahead in which every node waits for its parent
-  std::deque<OpId> queue_;                          // begun and not submitted: they wait for their time
+  NodeId passed_;            // up to here every node waits for its parent
+  std::size_t singles_ = 0;  // so many writes take one node each: a write of several was refused as a whole
+  std::uint64_t taken_ = 0;  // writes of which storage took something
+  std::deque<OpId> queue_;   // begun and not submitted: they wait for their time
   std::uint64_t kept_ = 0, kept_by_abandoned_ = 0;  // host blocks
   std::uint32_t patience_ = 0;
   bool stands_ = false;  // storage took nothing at all: no write begins until the rest is over

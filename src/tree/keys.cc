@@ -57,6 +57,7 @@ Backlog RadixTree::Impl::backlog_of(const Node& n) const {
 
 void RadixTree::Impl::refresh_unstored(Id id) {
   Node& n = node(id);
+  if (!is_unstored(n, unstored_epoch)) n.rests = false;  // what comes to the host anew waits like all the others
   const Backlog belongs = backlog_of(n);
   if (belongs == n.backlog) return;
   if (n.backlog != Backlog::kOut) backlog(n.backlog).remove(id);
@@ -78,14 +79,12 @@ void RadixTree::Impl::place_unstored(UnstoredList& list, Backlog own, Id id) {
 void RadixTree::Impl::track_unstored(std::uint32_t epoch) {
   if (epoch == unstored_epoch) return;
   for (UnstoredList* list : {&missing_in_storage, &resting}) {
-    while (list->size() > 0) {
-      node(list->first()).rests = false;
-      list->remove(list->first());
-    }
+    while (list->size() > 0) list->remove(list->first());
   }
   unstored_epoch = epoch;
   for (const Space& space : spaces) {
     for (Id id = space.root; id != kNoNode; id = next_in_space(id)) {
+      node(id).rests = false;
       if (backlog_of(node(id)) == Backlog::kWaiting) missing_in_storage.push_back(id);
     }
   }

@@ -107,6 +107,32 @@ TEST(TreeUnstored, ListAgreesWithTheDefinition) {
   }
 }
 
+// What rested, left the host and came back waits like all the others: nobody would wake it.
+TEST(TreeUnstored, WhatComesBackToTheHostDoesNotRest) {
+  Fixture f(config_of(1));
+  f.tree.track_unstored(kEpoch);
+  const Tokens path = {1, 2};
+  (void)f.insert(path);
+  const NodeId node = f.match(path).walked.node;
+  ASSERT_TRUE(f.start_backup(OpId(1), node).is_ok());
+  (void)f.tree.finish_op(OpId(1), true);
+  f.tree.begin_storing(node);
+  f.tree.end_storing(node, true);
+  EXPECT_TRUE(f.tree.view(node).rests);
+  (void)f.tree.evict_host(kFull, 2);
+  f.tree.wake_resting();
+  ASSERT_TRUE(f.start_backup(OpId(2), node).is_ok());
+  (void)f.tree.finish_op(OpId(2), true);
+  EXPECT_TRUE(f.tree.view(node).is_unstored);
+  f.check();
+  f.tree.begin_storing(node);
+  f.tree.end_storing(node, true);
+  f.tree.set_stored(node, kEpoch);
+  f.tree.track_unstored(kEpoch + 1);
+  EXPECT_TRUE(f.tree.view(node).is_unstored);
+  f.check();
+}
+
 // As the cache asks for them: each node comes once, after its parent, however many are stored already.
 TEST(TreeUnstored, BatchesBringEachNodeOnce) {
   constexpr TokenId kPrompts = 500;

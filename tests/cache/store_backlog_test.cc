@@ -199,10 +199,50 @@ TEST_F(StoreBacklogTest, WhatWaitsForItsParentHidesNobody) {
   (void)add("a", 0);
   poll();
   for (TokenId i = 0; i < 600; ++i) (void)add_tokens("a", i);
-  const NodeId other = add("x", 0);
-  for (int i = 0; i < 4; ++i) poll();
-  ASSERT_EQ(backend_.writes.size(), 2u);
-  EXPECT_TRUE(holds(backend_.writes[1].request.groups[0], other));
+  config_.store_batch_nodes = 1;
+  for (char c = 'k'; c <= 'z'; ++c) (void)add(std::string(1, c), 0);
+  poll();
+  EXPECT_EQ(backend_.writes.size(), 16u);
+  config_.store_batch_nodes = 64;
+  while (!backend_.writes.empty()) answer();
+  EXPECT_EQ(counters_.stored, 1u + 600u + 16u);
+}
+
+// Storage that does not say which group it refuses: the others are found one by one.
+TEST_F(StoreBacklogTest, AWriteThatIsRefusedAsAWholeGoesNodeByNode) {
+  const NodeId bad = add("a", 0), good = add("b", 0), better = add("c", 0);
+  backlog_.attach_storage(backend_);
+  poll();
+  const auto refuse_with_bad = [&](const std::vector<PageGroup>& groups) {
+    return std::any_of(groups.begin(), groups.end(), [&](const PageGroup& group) { return holds(group, bad); });
+  };
+  std::size_t writes = 0;
+  for (; !backend_.writes.empty(); ++writes) {
+    const bool is_refused = refuse_with_bad(backend_.writes.front().request.groups);
+    answer([&](const PageGroup&) { return is_refused ? invalid_argument("too large") : Status::ok(); });
+  }
+  EXPECT_EQ(writes, 4u);
+  EXPECT_TRUE(is_stored(good) && is_stored(better));
+  EXPECT_FALSE(is_stored(bad));
+  EXPECT_EQ(counters_.store_failed, 1u);
+  EXPECT_EQ(counters_.stored, 2u);
+}
+
+TEST_F(StoreBacklogTest, ANodeThatAlwaysFailsHoldsNobodyUp) {
+  const NodeId bad = add("a", 0), good = add("b", 0);
+  backlog_.attach_storage(backend_);
+  poll();
+  const auto fails = [&](const PageGroup& group) { return holds(group, bad) ? unavailable("sick") : Status::ok(); };
+  answer(fails);
+  wait(config_.backup_retry_delay);
+  answer(fails);
+  EXPECT_TRUE(is_stored(good));
+  const NodeId next = add("c", 0);
+  poll();
+  ASSERT_EQ(backend_.writes.size(), 1u) << "storage took something: it is not left alone";
+  answer(fails);
+  EXPECT_TRUE(is_stored(next));
+  EXPECT_EQ(counters_.store_failed, 1u);
 }
 
 TEST_F(StoreBacklogTest, ALargeNodeGoesInGroupsAndCountsWhenAllOfThemAreThere) {
@@ -218,6 +258,8 @@ TEST_F(StoreBacklogTest, ALargeNodeGoesInGroupsAndCountsWhenAllOfThemAreThere) {
   wait(config_.backup_retry_delay);
   answer();
   EXPECT_TRUE(is_stored(node));
+  EXPECT_EQ(counters_.stored, 5u);
+  EXPECT_EQ(counters_.store_failed, 0u);
 }
 
 TEST_F(StoreBacklogTest, OnlyWhatFailedIsWrittenAgain) {
