@@ -347,6 +347,8 @@ class FileStore final : public StorageBackend {
   bool is_placing_gathered_ LARDER_GUARDED_BY(mutex_) = false;
   bool is_maintaining_ LARDER_GUARDED_BY(mutex_) = false;
   bool is_in_maintain_ LARDER_GUARDED_BY(mutex_) = false, maintains_again_ LARDER_GUARDED_BY(mutex_) = false;
+  std::uint64_t refused_bytes_ LARDER_GUARDED_BY(mutex_) =
+      0;  // the largest group that a learned limit was too small for
   std::uint64_t least_physical_ LARDER_GUARDED_BY(mutex_) = 0;  // since maintenance began
   unsigned vain_cleanings_ LARDER_GUARDED_BY(mutex_) = 0;       // in a row
   // The disk of this volume is full: a segment of it must go, alive or not.

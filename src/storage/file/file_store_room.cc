@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::uint64_t kLeastSegmentBytes = std::uint64_t{16} << 10;
 constexpr std::uint64_t kLeastSegments = 8;
+constexpr std::uint64_t kLeastGroups = 4;  // that a store has room for, of any size
 
 std::string in_words(std::uint64_t bytes) {
   const bool is_small = bytes < std::uint64_t{64} << 20;
@@ -58,7 +59,7 @@ std::uint64_t FileStore::largest_segment() const {
 
 // What a group may weigh so that the budget always has room for it and for cleaning.
 std::uint64_t FileStore::largest_record() const {
-  const std::uint64_t most = most_bytes() == kUnlimited ? kMaxRecordBytes : most_bytes() / 4;
+  const std::uint64_t most = most_bytes() == kUnlimited ? kMaxRecordBytes : most_bytes() / kLeastGroups;
   return std::min(most, kMaxRecordBytes / 2);
 }
 
@@ -147,12 +148,15 @@ void FileStore::grow_limits() {
     {
       LockGuard guard(mutex_);
       const std::uint64_t near = std::max(2 * segment_bytes(i), v.limit.bytes() / 10);
-      if (!v.limit.may_grow(clock_.now()) || has_disk_room(i, near)) continue;
+      // A group that is larger than its share of the limit needs a larger one, whatever is free below it.
+      if (!v.limit.may_grow(clock_.now()) || (has_disk_room(i, near) && refused_bytes_ == 0)) continue;
     }
     const std::uint64_t free = free_bytes(i);
     LockGuard guard(mutex_);
     if (free == kUnlimited || !v.limit.may_grow(clock_.now())) continue;
-    v.limit.grow(bytes_on_disk(i), free, std::max(segment_bytes(i), v.limit.bytes() / 16), clock_.now());
+    const std::uint64_t wanted = kLeastGroups * std::exchange(refused_bytes_, 0);
+    const std::uint64_t step = std::max(segment_bytes(i), v.limit.bytes() / 16);
+    v.limit.grow(bytes_on_disk(i), free, std::max(step, wanted - std::min(wanted, v.limit.bytes())), clock_.now());
     if (volumes_.size() == 1 && v.limit.bytes() >= options_.max_bytes) v.limit.forget();
   }
 }

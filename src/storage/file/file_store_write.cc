@@ -169,11 +169,13 @@ Status FileStore::plan_group(const std::shared_ptr<WriteOperation>& op, std::siz
     if (!missing.empty()) {
       // The room of the record, and of its line in the footer.
       const std::uint64_t most = largest_record();
-      if (new_bytes + missing.size() * 2 * kPageBytes > most) {
+      const std::uint64_t bytes = new_bytes + missing.size() * 2 * kPageBytes;
+      if (bytes > most) {
         const std::string words = "file store: a group of " + std::to_string(new_bytes) + " bytes is larger than " +
                                   std::to_string(most) + ", the most that ";
-        return most_bytes() == options_.max_bytes ? invalid_argument(words + "max_size allows")
-                                                  : overloaded(words + "the full disk has room for");
+        if (most_bytes() == options_.max_bytes) return invalid_argument(words + "max_size allows");
+        refused_bytes_ = std::max(refused_bytes_, bytes);
+        return overloaded(words + "the full disk has room for");
       }
       LARDER_RETURN_IF_ERROR(admission_.admit(items[missing.back()].key, new_bytes, clock_.now()));
     }
