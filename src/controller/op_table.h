@@ -1,8 +1,9 @@
 // Operations in flight: their ids, completions and timers, and the order in which ranks apply what has ended.
 //
-//   add() ──► a worker posts its completion ──► collect(): the outcome, as bits ──► agree(): AND over ranks ──►
-//   take_ended() add_timer() ──► its time has come ──────────────────┘                       (one rank: at once) the
-//   owner applies, erase()
+//   add() ────────► a worker posts its completion ─┐
+//   add_timer() ──► its time has come ─────────────┴─► collect() ─► agree() ─► take_ended() ─► erase()
+//                                                      outcome      AND over    the owner
+//                                                      as bits      ranks       applies it
 //
 // Ids count up alike on every rank, because every rank adds the same operations in the same order. Explanations are one
 // rank's own: they have ids and places of their own, and never wait for other ranks.

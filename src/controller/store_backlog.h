@@ -5,20 +5,20 @@
 // whose parent is being written by an earlier write waits for that, and one whose parent rests, rests too: so no child
 // is written before its parent was, or stands behind it in the same write.
 //
-//   unstored ──pump()──► in a write ──► stored                          leaves the backlog
-//                            │          declined (admission)            leaves it; not tried again under this storage
-//                            │          refused (kInvalidArgument: it can never be taken)   likewise; counts as failed.
-//                            If all of │          a write is refused, each of its nodes is tried alone first │ failed
-//                            ──► again, up to backup_retries times with a doubling pause, then └──────────────────►
-//                            rests, until a timer that the ranks agree on wakes it
+//   unstored ─► in a write ─┬─► stored                  leaves the backlog
+//                           ├─► declined (admission)    leaves it: not tried again under this storage
+//                           ├─► refused                 likewise, and counts as failed (kInvalidArgument: for good)
+//                           └─► failed ─► again, up to backup_retries times, with a doubling pause
+//                                         └─► rests, until a timer that the ranks agree on wakes it
+//   If all groups of a write are refused, each of its nodes is tried alone before it is given up.
 //   A write of which storage took nothing, to its last attempt, stops the pump until that timer.
 //
 // What a write holds of the host (locks and leases) is bounded by kHostPercent of it, detached storages included, so a
 // storage that hangs costs no more than that.
 //
 // Threads: the cache thread. Ranks: what is taken, locked, hashed and leased depends on agreed events alone; only when
-// a retry is submitted depends on this rank's clock. Cost: pump() looks at kLookAhead nodes for each write that it
-// begins.
+// a retry is submitted depends on this rank's clock. Cost: a look at kLookAhead nodes for each write that begins; and
+// at most kMostLooks looks per pump() in which all of them wait for their parents.
 #pragma once
 
 #include <cstdint>
