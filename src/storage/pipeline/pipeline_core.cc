@@ -1,6 +1,8 @@
 #include "storage/pipeline/pipeline_core.h"
 
 #include <algorithm>
+#include <exception>
+#include <new>
 #include <utility>
 
 #include "base/probe.h"
@@ -239,9 +241,21 @@ Status PipelineCore::open_status(Direction direction, TimePoint now) const {
   return unavailable(std::move(text));
 }
 
+// Backends do not throw, but memory may be out, and a plugin may be anything. An exception here would end the pump, and
+// with it every operation that waits.
+Status PipelineCore::submit_to_backend(const OperationPtr& op) {
+  try {
+    return op->begin(inner_, services(), std::make_shared<CompletionToken>(shared_from_this(), op));
+  } catch (const std::bad_alloc&) {
+    return overloaded("storage backend '" + name_ + "': out of memory");
+  } catch (const std::exception& error) {
+    return internal_error("storage backend '" + name_ + "' threw an exception: " + error.what());
+  }
+}
+
 void PipelineCore::begin(const OperationPtr& op) {
   using Stage = QueuedOperation::Stage;
-  const Status status = op->begin(inner_, services(), std::make_shared<CompletionToken>(shared_from_this(), op));
+  const Status status = submit_to_backend(op);
   Status forced;
   if (!status.is_ok()) {
     if (!op->claim()) return;  // it ran `done`, too

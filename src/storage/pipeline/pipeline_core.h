@@ -73,6 +73,7 @@ class PipelineCore : public std::enable_shared_from_this<PipelineCore> {
 
   void pump() LARDER_EXCLUDES(mutex_);
   void begin(const OperationPtr& op) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] Status submit_to_backend(const OperationPtr& op) LARDER_EXCLUDES(mutex_);
   void end_waiting(const OperationPtr& op, const Status& status) LARDER_EXCLUDES(mutex_);
   void finish_with(const OperationPtr& op, const OperationVerdict& verdict) LARDER_EXCLUDES(mutex_);
   void settle() LARDER_EXCLUDES(mutex_);

@@ -36,6 +36,7 @@ class HoldingBackend final : public StorageBackend {
   std::array<std::size_t, kLaneCount> most_held{};
   std::unique_ptr<Status> inline_status;
   Status refusal;  // not ok: what submit answers
+  std::function<void()> before_submit;  // may throw
 
   void answer_next(const Status& status = {}) {
     const Held next = std::move(held.front());
@@ -88,6 +89,7 @@ class HoldingBackend final : public StorageBackend {
  private:
   Status take(Held operation) {
     if (is_closed_) return unavailable("the holding backend is closed");
+    if (before_submit) before_submit();
     if (!refusal.is_ok()) return refusal;
     begun.push_back(operation.tag);
     if (inline_status) {

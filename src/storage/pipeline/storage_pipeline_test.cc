@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <new>
+#include <stdexcept>
 #include <string>
 
 #include "storage/pipeline/pipeline_test_util.h"
@@ -505,6 +507,21 @@ TEST_F(StoragePipelineTest, CountsWhatHappens) {
   EXPECT_NE(after.find(R"(in_flight_operations{backend="holding",op="write",urgency="background"} 0)"),
             std::string::npos);
   EXPECT_EQ(after.find(R"(urgency="background"} 1)"), std::string::npos);
+}
+
+// Out of memory, or a plugin's exception: the operation ends, and the next ones are served.
+TEST_F(StoragePipelineTest, ABackendThatThrowsHoldsNothingUp) {
+  make(narrow());
+  inner_->before_submit = [] { throw std::bad_alloc(); };
+  EXPECT_TRUE(read(1).is_ok());
+  EXPECT_TRUE(is_ended(1, StatusCode::kOverloaded));
+  inner_->before_submit = [] { throw std::runtime_error("odd"); };
+  EXPECT_TRUE(read(2).is_ok());
+  EXPECT_TRUE(is_ended(2, StatusCode::kInternal));
+  inner_->before_submit = nullptr;
+  inner_->inline_status = std::make_unique<Status>();
+  EXPECT_TRUE(read(3).is_ok());
+  EXPECT_TRUE(is_ended(3, StatusCode::kOk));
 }
 
 TEST_F(StoragePipelineTest, WhatTheBackendRefusesEndsWithItsStatus) {
