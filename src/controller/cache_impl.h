@@ -8,15 +8,11 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <unordered_map>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "controller/cache.h"
