@@ -35,7 +35,7 @@ class HoldingBackend final : public StorageBackend {
   std::vector<std::uint8_t> begun;  // tags, all lanes, in order of arrival
   std::array<std::size_t, kLaneCount> most_held{};
   std::unique_ptr<Status> inline_status;
-  Status refusal;  // not ok: what submit answers
+  Status refusal;                       // not ok: what submit answers
   std::function<void()> before_submit;  // may throw
 
   void answer_next(const Status& status = {}) {
