@@ -48,6 +48,7 @@ namespace larder {
   X(kOutrunStateStored, "a state that came while its node was written counts as stored", "")                        \
   X(kChildBeforeParent, "a page is written to storage while the one before it is not there", "")                    \
   X(kRestForgotten, "what storage could not take is never tried again", "SGLang hicache_storage")                   \
+  X(kBatchHoleIgnored, "a batch of a prefetch is used although a page before it did not arrive", "")                \
   X(kPrefetchLeaks, "host slots of pages that did not arrive are not given back", "")                               \
   X(kLoadedSlotsLeak, "device slots of a request that ends are not given back", "")                                 \
   X(kFlushDropsInUse, "a flush drops pages that a request holds", "vLLM 47282")                                     \

@@ -178,7 +178,7 @@ void Prefetcher::adopt_arrived(Fetch& f) {
       if (reached > after) best = reached, stop = i;
       after = batch.end;
     }
-    if (!is_whole(batch)) break;
+    if (!is_whole(batch) && !defect(Defect::kBatchHoleIgnored)) break;
   }
   if (defect(Defect::kPartialFetchIsWhole) && best > f.adopted && stop + 1 == f.batches.size()) best = f.target;
   if (best == f.adopted) return;
@@ -290,7 +290,7 @@ void Prefetcher::let_go(Fetch& f) {
     std::erase(r->fetches, f.id);
     if (r->waits_for != f.id) continue;
     use_arrived(f, *r);
-    r->waits_for = OpId{};
+    queue_.end_wait(*r, clock_.now());
     queue_.hold_what_is_there(*r);
   }
   // The limit has nothing left to guard. Every rank gets here by the same event, so every rank reports it.
