@@ -69,7 +69,8 @@ CacheImpl::CacheImpl(const CacheConfig& config, const CacheParts& parts)
             .rank_plan_limit = config.rank_plan_limit},
            *parts.clock, parts.ranks, [this](Op& op) { return outcome_of(op); }),
       metrics_(parts.metrics),
-      backlog_(config_, {model_, host_, tree_, ops_, spaces_, clock_, counters_, metrics_}) {}
+      backlog_(config_, {model_, host_, tree_, ops_, spaces_, clock_, counters_, metrics_}),
+      host_room_({model_, host_, tree_, backlog_, counters_}) {}
 
 // Only copies are waited for, in real time, and nothing new starts: no write, no read, no step of the rank group.
 // Storage operations end in their backend; their buffers are the host pools', which outlive it.
@@ -312,7 +313,7 @@ void CacheImpl::apply(OpId id, const OutcomeBits& bits) {
 bool CacheImpl::poll(Nanos wait) {
   const bool changed = ops_.collect(wait);
   ops_.agree();
-  if (std::exchange(refused_for_stores_, false)) backlog_.count_wait();
+  host_room_.count_refusal();
   const std::vector<AgreedEvent> events = ops_.take_ended();
   for (const AgreedEvent& event : events) apply(event.op, event.bits);
   if (ops_.parted().is_ok()) backlog_.pump();
@@ -323,11 +324,7 @@ void CacheImpl::drop_leases(const TransferDone& done) {
   for (const LeasedSlot& l : done.device_leases) {
     (void)device_.drop_lease(l.component, DeviceSlot(l.slot), l.generation);
   }
-  drop_host_leases(done.host_leases);
-}
-
-void CacheImpl::drop_host_leases(const std::vector<LeasedSlot>& leases) {
-  for (const LeasedSlot& l : leases) (void)host_->drop_lease(l.component, HostSlot(l.slot), l.generation);
+  host_room_.drop_leases(done.host_leases);
 }
 
 void CacheImpl::return_device(ComponentKind c, std::span<const DeviceSlot> slots) {
@@ -336,17 +333,8 @@ void CacheImpl::return_device(ComponentKind c, std::span<const DeviceSlot> slots
   }
 }
 
-void CacheImpl::return_host(ComponentKind c, std::span<const HostSlot> slots) {
-  for (const HostSlot slot : slots) {
-    if (!host_->free(c, slot).is_ok()) ++counters_.internal_errors;
-  }
-}
-
 void CacheImpl::free_device(ComponentKind c, std::span<const DeviceSlot> slots) { return_device(c, slots); }
 
-void CacheImpl::free_host(ComponentKind c, std::span<const HostSlot> slots) {
-  if (c == ComponentKind::kFull) counters_.host_evicted += slots.size();
-  return_host(c, slots);
-}
+void CacheImpl::free_host(ComponentKind c, std::span<const HostSlot> slots) { host_room_.let_go(c, slots); }
 
 }  // namespace larder

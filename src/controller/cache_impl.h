@@ -3,7 +3,7 @@
 //   cache.cc       create, begin, phase, poll, finish, abort        prefetch.cc  storage -> host
 //   start.cc       restore point, reservation, load-back            backup.cc    device -> host -> storage
 //   step.cc        prepare_step, complete_step, commit to the tree  operator.cc  flush, attach, explain, invariants
-//   room.cc        making room on device and host                   queue.cc     what a request keeps while it queues
+//   room.cc        making room on the device                        queue.cc     what a request keeps while it queues
 #pragma once
 
 #include <algorithm>
@@ -18,6 +18,7 @@
 #include "controller/cache.h"
 #include "controller/cache_metrics.h"
 #include "controller/checkpoint_plan.h"
+#include "controller/host_room.h"
 #include "controller/op_table.h"
 #include "controller/operation.h"
 #include "controller/space_table.h"
@@ -113,7 +114,6 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] OutcomeBits outcome_of(Op& op);
   void apply(OpId id, const OutcomeBits& bits);
   void drop_leases(const TransferDone& done);
-  void drop_host_leases(const std::vector<LeasedSlot>& leases);
 
   // ---- start.cc
   struct Restore {                           // what start() decided
@@ -152,7 +152,6 @@ class CacheImpl final : public Cache, private SlotSink {
   void drop_hold(Request& r);
   [[nodiscard]] std::uint64_t least_gain() const;  // pages: a shorter gain is not fetched
   [[nodiscard]] std::uint64_t prefetch_capacity() const;
-  [[nodiscard]] std::uint64_t host_blocks_in_reach() const;  // free, or evictable
   [[nodiscard]] bool may_ask_again(Request& r, std::uint64_t found) const;
   [[nodiscard]] bool fetch_again(Request& r, std::uint64_t found);
 
@@ -177,9 +176,6 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] Status make_device_room(Request& r, const ComponentCounts& counts);
   // may_wait: kOverloaded while victims get their host copies. Else those that have none are dropped.
   [[nodiscard]] Status make_device_room_for(Request& r, ComponentKind c, std::uint32_t count, bool may_wait);
-  // gently: what storage lacks stays while storage is taking it.
-  [[nodiscard]] bool make_host_room(const ComponentCounts& counts, bool gently);
-  [[nodiscard]] std::uint64_t gentle_share(ComponentKind c, std::uint64_t want);
   EvictResult evict_device(ComponentKind c, std::uint32_t slots, VictimRule rule);
   [[nodiscard]] VictimRule gentle_rule(ComponentKind c) const;
   [[nodiscard]] bool back_up_for_room(Request& r, ComponentKind c, const std::vector<NodeId>& victims);
@@ -223,10 +219,13 @@ class CacheImpl final : public Cache, private SlotSink {
   // ---- backup.cc
   // As the write policy says. What stands at or after page `from` is looked at also beneath a complete copy.
   void maybe_backup(NodeId node, std::uint64_t from);
-  // gently: see make_host_room(). True: a copy was started.
-  [[nodiscard]] bool backup_victims(const std::vector<NodeId>& victims, bool gently);
-  [[nodiscard]] bool start_backup(const std::vector<NodeId>& nodes, bool gently);  // parents first
-  [[nodiscard]] bool attach_backup(Op& op, NodeId node, TransferRequest& copy, bool gently);
+  struct BackupStart {
+    bool copies = false;            // a copy was started
+    bool waits_for_stores = false;  // the rest finds room once storage has taken more (host_room.h)
+  };
+  [[nodiscard]] BackupStart backup_victims(const std::vector<NodeId>& victims, bool gently);
+  BackupStart start_backup(const std::vector<NodeId>& nodes, bool gently);  // parents first
+  [[nodiscard]] HostAnswer attach_backup(Op& op, NodeId node, TransferRequest& copy, bool gently);
   void append_unbacked_path(NodeId node, bool by_policy, std::uint64_t from, std::vector<NodeId>& out) const;
   [[nodiscard]] ComponentCounts missing_on_host(const NodeView& view) const;
   void backup_done(Op& op, bool ok);
@@ -239,7 +238,6 @@ class CacheImpl final : public Cache, private SlotSink {
   void add_tier_lines(Explanation& report, NodeId node, std::uint64_t pages) const;
 
   void return_device(ComponentKind c, std::span<const DeviceSlot> slots);
-  void return_host(ComponentKind c, std::span<const HostSlot> slots);
   // SlotSink: what the tree lets go
   void free_device(ComponentKind c, std::span<const DeviceSlot> slots) override;
   void free_host(ComponentKind c, std::span<const HostSlot> slots) override;
@@ -266,11 +264,11 @@ class CacheImpl final : public Cache, private SlotSink {
   std::uint64_t prefetch_blocks_ = 0;
   std::array<std::vector<NodeId>, kComponentCount> leaving_;  // nodes whose copies were begun to make room
   bool backup_failed_ = false;                                // the last one; the next victim is dropped instead
-  bool refused_for_stores_ = false;                           // room was, since the last poll
   StorageBackend* storage_ = nullptr;
   CacheCounters counters_;
   CacheMetrics metrics_;
   StoreBacklog backlog_;
+  HostRoom host_room_;
 };
 
 inline constexpr std::uint32_t kMaxFetches = 8;  // prefetches of one request that has lost nothing more since

@@ -339,7 +339,7 @@ bool CacheImpl::reserve_prefetch(Prefetch& p, const OutcomeBits& bits) {
     std::uint64_t blocks = 0;
     for (const ComponentKind c : kAllComponents)
       blocks += std::uint64_t{counts[index_of(c)]} * host_->blocks_per_slot(c);
-    if (blocks <= host_->total_blocks() && make_host_room(counts, false) && host_->reserve(counts, p.slots)) {
+    if (blocks <= host_->total_blocks() && host_room_.take(counts, false, p.slots) == HostAnswer::kThere) {
       p.blocks = blocks;
       prefetch_blocks_ += blocks;
       return true;
@@ -436,7 +436,7 @@ void CacheImpl::submit_read(Op& op) {
 
 void CacheImpl::read_done(Op& op, const OutcomeBits& bits) {
   Prefetch& p = *op.prefetch;
-  drop_host_leases(p.leases);
+  host_room_.drop_leases(p.leases);
   p.leases.clear();
   std::uint64_t pages = largest_candidate(bits, p.base, p.target);
   if (pages > p.base)
@@ -513,7 +513,7 @@ void CacheImpl::adopt(Prefetch& p, std::uint64_t pages) {
   }
   for (const ComponentKind c : kAllComponents) {
     if (defect(Defect::kPrefetchLeaks)) continue;
-    return_host(c, std::span<const HostSlot>(p.slots[index_of(c)]).subspan(kept[index_of(c)]));
+    host_room_.give_back(c, std::span<const HostSlot>(p.slots[index_of(c)]).subspan(kept[index_of(c)]));
     p.slots[index_of(c)].clear();
   }
 }

@@ -13,14 +13,6 @@ std::uint64_t CacheImpl::prefetch_capacity() const {
   return static_cast<std::uint64_t>(config_.prefetch_capacity * static_cast<double>(host_->total_blocks()));
 }
 
-std::uint64_t CacheImpl::host_blocks_in_reach() const {
-  std::uint64_t blocks = host_->free_blocks();
-  for (const ComponentKind c : kAllComponents) {
-    blocks += tree_.counts(c, Tier::kHost).evictable() * host_->blocks_per_slot(c);
-  }
-  return blocks;
-}
-
 // Of half the prefetch capacity, so that what waits does not keep others from fetching. A page that several of them
 // share counts for each.
 void CacheImpl::hold_what_is_there(Request& r) {
@@ -58,7 +50,7 @@ bool CacheImpl::may_ask_again(Request& r, std::uint64_t found) const {
   const bool has_lost = found + least_gain() <= r.known;
   if (has_lost && found + least_gain() <= r.asked_from) r.fetches = 0;
   if (r.fetches >= kMaxFetches) return false;
-  return r.fetch_refused || (has_lost && r.room_needed <= host_blocks_in_reach());
+  return r.fetch_refused || (has_lost && r.room_needed <= host_room_.blocks_in_reach());
 }
 
 // While the request queued, what it could have used was evicted, or its prefetch found no capacity. True: it waits.
