@@ -11,9 +11,6 @@ namespace {
 
 constexpr Nanos kShutdownLook = std::chrono::milliseconds(20);
 constexpr int kShutdownLooks = 500;  // ten seconds
-// Idle namespaces that are looked at to find one to close: of those that may go, and of all.
-constexpr std::size_t kClosableLookedAt = 16;
-constexpr std::size_t kIdleLookedAt = 4096;
 
 Status check_parts(const CacheConfig& config, const CacheParts& parts) {
   if (!parts.model || !parts.device || !parts.clock)
@@ -68,6 +65,7 @@ CacheImpl::CacheImpl(const CacheConfig& config, const CacheParts& parts)
             .rank_plan_wait = config.rank_plan_wait,
             .rank_plan_limit = config.rank_plan_limit},
            *parts.clock, parts.ranks, [this](Op& op) { return outcome_of(op); }),
+      space_opener_(config.max_namespaces, {model_, scope_, tree_, spaces_, counters_}),
       metrics_(parts.metrics),
       backlog_(config_, {model_, host_, tree_, ops_, spaces_, clock_, counters_, metrics_}),
       host_room_({model_, host_, tree_, backlog_, counters_}) {}
@@ -109,54 +107,6 @@ std::uint64_t CacheImpl::final_tokens(const Request& r) const {
   return r.max_new > 0 ? r.prompt + r.max_new - 1 : r.prompt;
 }
 
-Result<NamespaceId> CacheImpl::space_for(const std::string& adapter, const std::string& salt) {
-  const SpaceTable::Name name(adapter, salt);
-  if (const std::optional<NamespaceId> known = spaces_.find(name)) return *known;
-  if (spaces_.size() >= config_.max_namespaces) close_idle_space();
-  if (spaces_.size() >= config_.max_namespaces) {
-    return overloaded("cache: " + std::to_string(spaces_.size()) +
-                      " adapters and salts are in use, which is the limit");
-  }
-  NamespaceScope scope = scope_;
-  scope.adapter = adapter;
-  scope.salt = salt;
-  const NamespaceId id = tree_.open_namespace(namespace_digest(model_, scope));
-  spaces_.add(name, id, std::make_shared<const StoreScope>(make_store_scope(model_, scope)));
-  return id;
-}
-
-// One without pages is only a name, so it goes before those with pages; of these, the one that idles for the longest
-// time. Idle ones may still have operations in flight (backups and writes, loads of requests that were aborted): they
-// go to the end of the line, so that the next look finds others first.
-std::optional<NamespaceId> CacheImpl::space_to_close() {
-  std::optional<NamespaceId> oldest;
-  std::size_t closable = 0;
-  std::size_t left = std::min(spaces_.idle().size(), kIdleLookedAt);
-  for (auto it = spaces_.idle().begin(); left > 0 && closable < kClosableLookedAt; --left) {
-    const NamespaceId id = *it++;
-    if (tree_.is_claimed(id)) {
-      spaces_.put_last(id);
-      continue;
-    }
-    if (!tree_.view(tree_.root(id)).has_children) return id;
-    if (!oldest) oldest = id;
-    ++closable;
-  }
-  return oldest;
-}
-
-// What a tenant that idles has cached must not keep one out that is there now: it costs a miss, no more.
-void CacheImpl::close_idle_space() {
-  const std::optional<NamespaceId> id = space_to_close();
-  if (!id) return;
-  (void)tree_.flush(*id);
-  if (!tree_.close_namespace(*id).is_ok()) {
-    ++counters_.internal_errors;
-    return;
-  }
-  spaces_.erase(*id);
-}
-
 Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
   LARDER_RETURN_IF_ERROR(ops_.parted());
   if (request.tokens.empty()) return invalid_argument("the prompt is empty; send at least one token");
@@ -174,7 +124,7 @@ Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
                             " new tokens needs more than the " + std::to_string(capacity) +
                             " pages of the device (raise max-total-tokens)");
   }
-  Result<NamespaceId> space = space_for(request.adapter, request.salt);
+  Result<NamespaceId> space = space_opener_.open(request.adapter, request.salt);
   if (!space.is_ok()) return space.status();
   r.id = RequestId(next_request_++);
   r.space = *space;

@@ -21,6 +21,7 @@
 #include "controller/host_room.h"
 #include "controller/op_table.h"
 #include "controller/operation.h"
+#include "controller/space_opener.h"
 #include "controller/space_table.h"
 #include "controller/store_backlog.h"
 
@@ -102,10 +103,6 @@ class CacheImpl final : public Cache, private SlotSink {
   // ---- cache.cc
   Request* find(RequestId id);
   [[nodiscard]] const Request* find(RequestId id) const;
-  [[nodiscard]] Result<NamespaceId> space_for(const std::string& adapter, const std::string& salt);
-  // Makes room for one: closes the namespace that nothing uses for the longest time, with what is cached of it.
-  void close_idle_space();
-  [[nodiscard]] std::optional<NamespaceId> space_to_close();
   [[nodiscard]] std::uint32_t page_size() const { return model_.page_size; }
   [[nodiscard]] std::uint64_t reusable_pages(const Request& r) const { return (r.prompt - 1) / page_size(); }
   [[nodiscard]] std::uint64_t final_tokens(const Request& r) const;
@@ -266,6 +263,7 @@ class CacheImpl final : public Cache, private SlotSink {
   bool backup_failed_ = false;                                // the last one; the next victim is dropped instead
   StorageBackend* storage_ = nullptr;
   CacheCounters counters_;
+  SpaceOpener space_opener_;
   CacheMetrics metrics_;
   StoreBacklog backlog_;
   HostRoom host_room_;
