@@ -119,6 +119,8 @@ CacheConfig SimRank::config() const {
   // Large batches, and writes of a node or a page each, of which several are under way at once.
   config.store_batch_nodes = world_.seed / 4 % 2 == 0 ? 64 : 1;
   config.store_group_bytes = world_.seed / 8 % 2 == 0 ? std::uint64_t{32} << 20 : 1;
+  // One read for a whole prefetch, or one for each page.
+  config.prefetch_batch_bytes = world_.seed / 16 % 2 == 0 ? std::uint64_t{8} << 20 : 1;
   config.max_operations = static_cast<std::uint32_t>(world_.operations);
   return config;
 }

@@ -68,7 +68,12 @@ CacheImpl::CacheImpl(const CacheConfig& config, const CacheParts& parts)
       space_opener_(config.max_namespaces, {model_, scope_, tree_, spaces_, counters_}),
       metrics_(parts.metrics),
       backlog_(config_, {model_, host_, tree_, ops_, spaces_, clock_, counters_, metrics_}),
-      host_room_({model_, host_, tree_, backlog_, counters_}) {}
+      host_room_({model_, host_, tree_, backlog_, counters_}),
+      prefetcher_(config_, {model_, host_, tree_, ops_, spaces_, clock_, backlog_, counters_, metrics_,
+                            [this](const ComponentCounts& counts) {
+                              return host_room_.make(counts, false) == HostAnswer::kThere;
+                            },
+                            [this] { return running_ > 0; }}) {}
 
 // Only copies are waited for, in real time, and nothing new starts: no write, no read, no step of the rank group.
 // Storage operations end in their backend; their buffers are the host pools', which outlive it.
@@ -82,7 +87,7 @@ CacheImpl::~CacheImpl() {
   }
   for (auto& [id, request] : requests_) {
     release(request);
-    leave_prefetch(request.id);
+    prefetcher_.leave(request.id);
   }
   requests_.clear();
   for (int i = 0; i < kShutdownLooks && transfer_ && transfer_->in_flight() > 0; ++i) {
@@ -130,20 +135,19 @@ Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
   r.space = *space;
   r.space_use = spaces_.use(*space);
   r.priority = request.priority;
-  r.begun = clock_.now();
   r.tokens.assign(request.tokens.begin(), request.tokens.end());
   r.cached.prompt = r.prompt;
   const auto [it, added] = requests_.emplace(r.id.v, std::move(r));
   (void)added;
-  if (may_prefetch()) maybe_prefetch(it->second, false);
-  if (it->second.phase == RequestPhase::kReady) hold_what_is_there(it->second);
-  return it->second.id;
+  const Request& entered = it->second;
+  prefetcher_.enter(entered.id, entered.space, reusable_tokens(entered));
+  return entered.id;
 }
 
 RequestPhase CacheImpl::phase(RequestId id) const {
   const Request* r = find(id);
   if (!r) return RequestPhase::kReady;
-  if (ops_.parted().is_ok()) return r->phase;
+  if (ops_.parted().is_ok()) return prefetcher_.is_waiting(id) ? RequestPhase::kPrefetching : r->phase;
   // Nothing that a request waits for will come: its next call says why.
   return r->phase <= RequestPhase::kReady ? RequestPhase::kReady : RequestPhase::kRunning;
 }
@@ -155,7 +159,6 @@ std::uint64_t CacheImpl::computed_tokens(RequestId id) const {
 
 // Gives back everything the request holds; what is still being copied goes to quarantine by its leases.
 void CacheImpl::release(Request& r) {
-  drop_hold(r);
   if (r.phase != RequestPhase::kLoading && r.phase != RequestPhase::kRunning) return;
   tree_.unlock(r.lock);
   const auto give_back = [&](ComponentKind c, DeviceSlot slot) {
@@ -188,7 +191,7 @@ void CacheImpl::finish(RequestId id) {
   Request* r = find(id);
   if (!r) return;
   hand_over(*r);
-  end_turn_wait(*r);
+  prefetcher_.finish(id);
   release(*r);
   requests_.erase(id.v);
 }
@@ -196,12 +199,9 @@ void CacheImpl::finish(RequestId id) {
 void CacheImpl::abort(RequestId id) {
   Request* r = find(id);
   if (!r) return;
-  if (r->phase == RequestPhase::kPrefetching || r->phase == RequestPhase::kLoading) probe(Probe::kAbortedInFlight);
-  hand_over(*r);
-  end_turn_wait(*r);
-  leave_prefetch(id);
-  release(*r);
-  requests_.erase(id.v);
+  if (prefetcher_.is_waiting(id) || r->phase == RequestPhase::kLoading) probe(Probe::kAbortedInFlight);
+  prefetcher_.leave(id);
+  finish(id);
 }
 
 Status CacheImpl::restart(RequestId id) {
@@ -214,13 +214,7 @@ Status CacheImpl::restart(RequestId id) {
   r->tokens = prompt;
   ++r->restarts;
   r->phase = RequestPhase::kReady;
-  r->waits_for = OpId{};
   return Status::ok();
-}
-
-void CacheImpl::abandon(Op& op) {
-  if (!ops_.abandon(op) || !op.prefetch) return;
-  prefetch_blocks_ -= std::exchange(op.prefetch->blocks, 0);  // no share of the next storage's
 }
 
 OutcomeBits CacheImpl::outcome_of(Op& op) {
@@ -231,8 +225,8 @@ OutcomeBits CacheImpl::outcome_of(Op& op) {
       const auto* done = std::get_if<TransferDone>(&op.completion);
       return {done && done->status.is_ok() ? 1u : 0u};
     }
-    case OpKind::kExists: return exists_outcome(op);
-    case OpKind::kRead: return read_outcome(op);
+    case OpKind::kExists:
+    case OpKind::kRead: return prefetcher_.outcome_of(op);
     case OpKind::kStore: return backlog_.outcome_of(op);
     case OpKind::kTimer:
     case OpKind::kExplain: return {1};
@@ -251,10 +245,10 @@ void CacheImpl::apply(OpId id, const OutcomeBits& bits) {
     case OpKind::kLoad: load_done(op, ok); break;
     case OpKind::kStateCopy: state_copy_done(op, ok); break;
     case OpKind::kBackup: backup_done(op, ok); break;
-    case OpKind::kExists: exists_done(op, bits); break;
-    case OpKind::kRead: read_done(op, bits); break;
+    case OpKind::kExists: prefetcher_.exists_done(op, bits); break;
+    case OpKind::kRead: prefetcher_.read_done(op, bits); break;
     case OpKind::kStore: backlog_.done(op, bits); break;
-    case OpKind::kTimer: timer_done(op); break;
+    case OpKind::kTimer: op.id == backlog_.rest_timer() ? backlog_.rest_is_over() : prefetcher_.timer_done(op); break;
     case OpKind::kExplain: explain_done(op); break;
   }
   ops_.erase(id);

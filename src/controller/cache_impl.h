@@ -1,16 +1,14 @@
 // Inside of the cache: requests, operations, and the parts of the state machine. Included by controller/*.cc only.
 //
-//   cache.cc       create, begin, phase, poll, finish, abort        prefetch.cc  storage -> host
-//   start.cc       restore point, reservation, load-back            backup.cc    device -> host -> storage
-//   step.cc        prepare_step, complete_step, commit to the tree  operator.cc  flush, attach, explain, invariants
-//   room.cc        making room on the device                        queue.cc     what a request keeps while it queues
+//   cache.cc       create, begin, phase, poll, finish, abort        backup.cc    device -> host -> storage
+//   start.cc       restore point, reservation, load-back            operator.cc  flush, attach, explain, invariants
+//   step.cc        prepare_step, complete_step, commit to the tree  room.cc      making room on the device
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <memory>
 #include <optional>
-#include <set>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -21,6 +19,7 @@
 #include "controller/host_room.h"
 #include "controller/op_table.h"
 #include "controller/operation.h"
+#include "controller/prefetcher.h"
 #include "controller/space_opener.h"
 #include "controller/space_table.h"
 #include "controller/store_backlog.h"
@@ -38,18 +37,6 @@ struct Request {
   std::uint64_t max_new = 0;    // tokens
   RequestPhase phase = RequestPhase::kReady;
 
-  TimePoint begun;                                 // begin(): where the time it may wait for storage starts
-  bool gave_up = false;                            // it waited as long as it may: it starts with what is there
-  OpId waits_for;                                  // prefetch that the request still waits for; 0: none
-  std::uint64_t fetched_from = 0, fetched_to = 0;  // pages that its prefetch brought to the host
-  std::uint64_t known = 0;                         // pages: best restore point seen in any tier
-  std::uint64_t asked_from = ~std::uint64_t{0};    // pages: least restore point in memory when it asked storage
-  std::uint64_t room_needed = 0;                   // host blocks that its last prefetch did not get; 0: it got them
-  std::uint32_t short_fetches = 0;                 // of which less came, or stayed, than storage had promised
-  bool fetch_refused = false;                      // a prefetch was wanted and there was no capacity
-  std::uint32_t fetches = 0;                       // prefetches made since it lost something; bounded by kMaxFetches
-  LockHandle hold;                                 // host: what it will use stays until start()
-  std::uint64_t hold_blocks = 0;                   // of it, counted against the prefetch capacity
   std::uint32_t store_waits = 0;  // times that room was refused to it so that storage could take what would go
   std::uint32_t restarts = 0;     // 1: uses the device only, its host copy could not be loaded; more: nothing
 
@@ -105,9 +92,11 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] const Request* find(RequestId id) const;
   [[nodiscard]] std::uint32_t page_size() const { return model_.page_size; }
   [[nodiscard]] std::uint64_t reusable_pages(const Request& r) const { return (r.prompt - 1) / page_size(); }
+  [[nodiscard]] std::span<const TokenId> reusable_tokens(const Request& r) const {
+    return std::span<const TokenId>(r.tokens).first(reusable_pages(r) * page_size());
+  }
   [[nodiscard]] std::uint64_t final_tokens(const Request& r) const;
   void release(Request& r);
-  void abandon(Op& op);
   [[nodiscard]] OutcomeBits outcome_of(Op& op);
   void apply(OpId id, const OutcomeBits& bits);
   void drop_leases(const TransferDone& done);
@@ -125,10 +114,6 @@ class CacheImpl final : public Cache, private SlotSink {
     [[nodiscard]] bool loads() const;
   };
   [[nodiscard]] Result<Restore> choose_restore(Request& r, NodeId& node);
-  // The wait for a turn to fetch, which one timer bounds: that of the request that began first.
-  void wait_for_turn(Request& r);
-  void end_turn_wait(const Request& r);
-  void arm_turn_timer();
   [[nodiscard]] ComponentCounts slots_to_start(const Request& r, const Restore& restore) const;
   [[nodiscard]] Status admit(Request& r, NodeId node, const Restore& restore);
   [[nodiscard]] Status attach_loads(Op& op, NodeId node, const Restore& restore,
@@ -142,15 +127,6 @@ class CacheImpl final : public Cache, private SlotSink {
   void load_done(Op& op, bool ok);
   void state_copy_done(Op& op, bool ok);
   void fail_request(Request& r, const std::string& why);
-
-  // ---- queue.cc
-  // What a request that queues will use stays on the host, as far as capacity allows.
-  void hold_what_is_there(Request& r);
-  void drop_hold(Request& r);
-  [[nodiscard]] std::uint64_t least_gain() const;  // pages: a shorter gain is not fetched
-  [[nodiscard]] std::uint64_t prefetch_capacity() const;
-  [[nodiscard]] bool may_ask_again(Request& r, std::uint64_t found) const;
-  [[nodiscard]] bool fetch_again(Request& r, std::uint64_t found);
 
   // ---- step.cc
   [[nodiscard]] Status grant_window(Request& r, std::uint64_t until);
@@ -180,38 +156,6 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] bool is_room_coming(ComponentKind c);
   [[nodiscard]] bool could_make_device_room(ComponentKind c, std::uint32_t count) const;
   [[nodiscard]] bool tier_keeps(ComponentKind c) const;  // may this component have host copies?
-
-  // ---- prefetch.cc
-  // forced: at start(), when the request has its turn; the capacity limit is for those that still queue.
-  void maybe_prefetch(Request& r, bool forced);
-  [[nodiscard]] bool join_prefetch(Request& r, std::span<const TokenId> tokens, std::uint64_t base);
-  void start_prefetch(Request& r, std::unique_ptr<Prefetch> p);
-  void leave_prefetch(RequestId id);
-  void prefetch_without_room(OpId op, const Prefetch& p);
-  [[nodiscard]] bool may_prefetch() const;
-  [[nodiscard]] Nanos wait_limit(std::uint64_t tokens) const;
-  [[nodiscard]] TreePosition position_at(NodeId node, std::uint64_t pages) const;
-  void collect_keys(Prefetch& p, const TreePosition& walked);
-  void add_tree_presence(const Prefetch& p, NodeId node, std::vector<PoolPresence>& presence) const;
-  void submit_exists(Op& op, std::shared_ptr<const StoreScope> scope);
-  void exists_done(Op& op, const OutcomeBits& bits);
-  [[nodiscard]] std::uint64_t held_host_blocks(const Prefetch& p) const;
-  [[nodiscard]] bool host_room_will_come() const;
-  [[nodiscard]] bool reserve_prefetch(Prefetch& p, const OutcomeBits& bits);
-  [[nodiscard]] ComponentCounts prefetch_counts(Prefetch& p) const;
-  void hold_host_path(Prefetch& p, const ComponentCounts& counts);
-  [[nodiscard]] ReadRequest build_read(Prefetch& p);
-  void submit_read(Op& op);
-  [[nodiscard]] OutcomeBits exists_outcome(const Op& op) const;
-  void drop_what_cannot_stand(const Prefetch& p, std::vector<PoolPresence>& presence) const;
-  [[nodiscard]] OutcomeBits read_outcome(const Op& op);
-  void read_done(Op& op, const OutcomeBits& bits);
-  void use_arrived(Request& r, Prefetch& p, bool has_any);
-  [[nodiscard]] bool still_has_path(const Prefetch& p) const;
-  void adopt(Prefetch& p, std::uint64_t pages);
-  void mark_adopted(NodeId node, const Prefetch& p, std::uint64_t pages);
-  void end_prefetch(OpId id, Prefetch& p);
-  void timer_done(Op& op);
 
   // ---- backup.cc
   // As the write policy says. What stands at or after page `from` is looked at also beneath a complete copy.
@@ -255,10 +199,7 @@ class CacheImpl final : public Cache, private SlotSink {
   std::unordered_map<std::uint64_t, Request> requests_;
   OpTable ops_;
   std::uint64_t next_request_ = 1;
-  std::uint32_t running_ = 0;           // requests in kLoading or kRunning
-  std::set<std::uint64_t> turn_waits_;  // requests that wait for their turn to fetch
-  OpId turn_timer_;                     // for the first of them; 0: none
-  std::uint64_t prefetch_blocks_ = 0;
+  std::uint32_t running_ = 0;                                 // requests in kLoading or kRunning
   std::array<std::vector<NodeId>, kComponentCount> leaving_;  // nodes whose copies were begun to make room
   bool backup_failed_ = false;                                // the last one; the next victim is dropped instead
   StorageBackend* storage_ = nullptr;
@@ -267,8 +208,7 @@ class CacheImpl final : public Cache, private SlotSink {
   CacheMetrics metrics_;
   StoreBacklog backlog_;
   HostRoom host_room_;
+  Prefetcher prefetcher_;
 };
-
-inline constexpr std::uint32_t kMaxFetches = 8;  // prefetches of one request that has lost nothing more since
 
 }  // namespace larder

@@ -17,9 +17,10 @@ enum class WritePolicy : std::uint8_t { kWriteThrough, kWriteThroughSelective, k
 [[nodiscard]] std::string_view write_policy_name(WritePolicy p);
 [[nodiscard]] std::optional<WritePolicy> parse_write_policy(std::string_view s);
 
-// How long a request waits for a storage read. In every policy a read that the request no longer waits for goes on and
-// is adopted into the host tier when it arrives (rule 3: its buffers stay its own).
-//   best_effort   does not wait: takes what has arrived when the engine first asks
+// How long a request waits for storage. What has come by then it uses, as far as that is a restore point. Reads that
+// are under way go on, and what they bring is adopted into the host tier (rule 3: their buffers stay their own); no
+// others begin.
+//   best_effort   does not wait: takes what has come when it starts
 //   wait_complete waits for all of it, at most prefetch_wait_limit (a storage that hangs must not hang its requests)
 //   timeout       waits until timeout_base + timeout_per_ki_token * tokens / 1024, at most timeout_max
 enum class PrefetchPolicy : std::uint8_t { kBestEffort, kWaitComplete, kTimeout };
@@ -35,6 +36,7 @@ struct CacheConfig {
   PrefetchPolicy prefetch_policy = PrefetchPolicy::kTimeout;
   std::uint32_t prefetch_threshold = 256;  // tokens; a shorter storage gain is not fetched
   double prefetch_capacity = 0.25;         // share of host blocks: while running ones hold it, no other begins
+  std::uint64_t prefetch_batch_bytes = std::uint64_t{8} << 20;  // of full in one read of a prefetch: about so many
   Nanos prefetch_timeout_base = std::chrono::seconds(1);
   Nanos prefetch_timeout_per_ki_token = std::chrono::milliseconds(250);
   Nanos prefetch_timeout_max = std::chrono::seconds(30);

@@ -12,6 +12,7 @@
 #include "controller/lookups.h"
 #include "controller/op_table.h"
 #include "controller/page_copy.h"
+#include "controller/prefetcher.h"
 #include "controller/saves.h"
 #include "controller/space_opener.h"
 #include "controller/space_table.h"
@@ -23,6 +24,8 @@ namespace {
 
 constexpr std::uint32_t kMaxTableEntries = 1u << 24;
 constexpr std::uint32_t kMaxPointsLimit = 1024;
+// What is on its way from a storage that was detached is waited for so long, whatever the policy says.
+constexpr Nanos kDetachedWait = std::chrono::seconds(1);
 
 Status check_share(std::string_view field, double share) {
   if (share > 0 && share <= 1) return Status::ok();
@@ -86,6 +89,7 @@ class ConnectorImpl final : public Connector, private SlotSink {
   CacheMetrics metrics_;
   StoreBacklog backlog_;
   HostRoom room_;
+  Prefetcher prefetcher_;
   PageCopier copier_;
   Lookups lookups_;
   Loads loads_;
@@ -109,8 +113,12 @@ ConnectorImpl::ConnectorImpl(const ConnectorConfig& config, const ConnectorParts
       metrics_(parts.metrics),
       backlog_(config_.tiers, {model_, &host_, tree_, ops_, spaces_, clock_, counters_, metrics_}),
       room_({model_, &host_, tree_, backlog_, counters_}),
+      prefetcher_(config_.tiers,
+                  {model_, &host_, tree_, ops_, spaces_, clock_, backlog_, counters_, metrics_,
+                   [this](const ComponentCounts& counts) { return room_.make(counts, false) == HostAnswer::kThere; },
+                   [this] { return lookups_.leased_blocks() > 0 || saves_.blocks() > 0; }}),
       copier_(ops_, parts.executor),
-      lookups_(config_, {model_, host_, tree_, spaces_}),
+      lookups_(config_, {model_, host_, tree_, spaces_, prefetcher_}),
       loads_({model_, host_, tree_, room_, ops_, copier_, clock_, counters_, metrics_}),
       saves_(config_, {model_, host_, tree_, spaces_, room_, ops_, copier_, counters_}) {}
 
@@ -184,10 +192,10 @@ OutcomeBits ConnectorImpl::outcome_of(Op& op) {
       const auto* done = std::get_if<TransferDone>(&op.completion);
       return {done != nullptr && done->status.is_ok() ? 1u : 0u};
     }
+    case OpKind::kExists:
+    case OpKind::kRead: return prefetcher_.outcome_of(op);
     case OpKind::kStore: return backlog_.outcome_of(op);
     case OpKind::kTimer: return {1};
-    case OpKind::kExists:
-    case OpKind::kRead:
     case OpKind::kStateCopy:
     case OpKind::kExplain: break;
   }
@@ -201,12 +209,10 @@ void ConnectorImpl::apply(OpId id, const OutcomeBits& bits) {
   switch (op->kind) {
     case OpKind::kLoad: loads_.done(*op, is_ok); break;
     case OpKind::kBackup: saves_.done(*op, is_ok); break;
+    case OpKind::kExists: prefetcher_.exists_done(*op, bits); break;
+    case OpKind::kRead: prefetcher_.read_done(*op, bits); break;
     case OpKind::kStore: backlog_.done(*op, bits); break;
-    case OpKind::kTimer:
-      if (op->id == backlog_.rest_timer()) backlog_.rest_is_over();
-      break;
-    case OpKind::kExists:
-    case OpKind::kRead:
+    case OpKind::kTimer: op->id == backlog_.rest_timer() ? backlog_.rest_is_over() : prefetcher_.timer_done(*op); break;
     case OpKind::kStateCopy:
     case OpKind::kExplain: break;
   }
@@ -243,6 +249,7 @@ Status ConnectorImpl::attach_storage(StorageBackend& backend) {
   storage_ = &backend;
   ops_.begin_attachment();
   metrics_.set_storage(backend.info().name);
+  prefetcher_.attach_storage(backend);
   backlog_.attach_storage(backend);
   if (ops_.parted().is_ok()) backlog_.pump();
   return Status::ok();
@@ -252,6 +259,7 @@ void ConnectorImpl::detach_storage() {
   if (!storage_idle()) probe(Probe::kDetachedInFlight);
   storage_ = nullptr;
   backlog_.detach_storage();
+  prefetcher_.detach_storage(clock_.now() + kDetachedWait);
 }
 
 bool ConnectorImpl::storage_idle() const {
@@ -282,14 +290,15 @@ Status ConnectorImpl::check_invariants() const {
   if (c.internal_errors > 0) {
     return internal_error(std::to_string(c.internal_errors) + " refused slot operations");
   }
-  const std::array<std::uint64_t, kComponentCount> saving = saves_.slots_held();
+  const std::array<std::uint64_t, kComponentCount> saving = saves_.slots_held(), reading = prefetcher_.slots_held();
   for (const ComponentKind k : kAllComponents) {
     const TierCounts& counts = tree_.counts(k, Tier::kHost);
     const std::uint64_t tree = counts.resident + counts.pending;
-    if (host_.counts(k).live == tree + saving[index_of(k)]) continue;
+    if (host_.counts(k).live == tree + saving[index_of(k)] + reading[index_of(k)]) continue;
     return internal_error("host slots of " + std::string(component_name(k)) + ": " +
                           std::to_string(host_.counts(k).live) + " live, but the tree holds " + std::to_string(tree) +
-                          " and saves " + std::to_string(saving[index_of(k)]));
+                          ", saves " + std::to_string(saving[index_of(k)]) + " and fetches " +
+                          std::to_string(reading[index_of(k)]));
   }
   if (c.backed_up + c.prefetched != c.host_resident + c.host_evicted + c.host_lost) {
     return internal_error("host pages are not conserved: " + std::to_string(c.backed_up) + " saved + " +

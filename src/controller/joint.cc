@@ -3,58 +3,42 @@
 #include <algorithm>
 
 #include "base/defect.h"
+#include "model/restorable_lengths.h"
 
 namespace larder {
 
 namespace {
 
-// One pool's view while the boundary moves right.
-struct PoolScan {
-  const Presence* present = nullptr;  // null: absent everywhere
-  ComponentKind component = ComponentKind::kFull;
-  std::uint64_t run = 0;  // pages present without a gap, ending at the boundary
-
-  [[nodiscard]] bool has(std::uint64_t page) const { return present && page < present->size() && (*present)[page]; }
-};
-
-std::vector<PoolScan> make_scans(const ModelSpec& model, std::span<const PoolPresence> presence) {
-  std::vector<PoolScan> scans;
-  for (const PoolSpec& pool : model.pools) {
-    if (defect(Defect::kSidecarHoleIgnored) && !pool.is_anchor) continue;
-    PoolScan scan;
-    scan.component = pool.component;
-    const auto it = std::find_if(presence.begin(), presence.end(), [&](const auto& p) { return p.pool == pool.name; });
-    if (it != presence.end()) scan.present = &it->present;
-    scans.push_back(scan);
+JointNeed need_of(const ModelSpec& model, const PoolSpec& pool) {
+  switch (pool.component) {
+    case ComponentKind::kFull: break;
+    case ComponentKind::kSwa: {
+      const std::uint32_t window = model.window_pages();
+      return {nullptr, HitPolicy::kTrailingPages, window - (defect(Defect::kWindowOffByOne) ? 1 : 0)};
+    }
+    case ComponentKind::kMamba: return {nullptr, HitPolicy::kTrailingPages, 1};
   }
-  return scans;
+  if (defect(Defect::kPresenceHoleIgnored)) return {nullptr, HitPolicy::kTrailingPages, 1};
+  return {nullptr, HitPolicy::kAllPages, 0};
 }
 
 }  // namespace
 
 OutcomeBits restore_candidates(const ModelSpec& model, std::span<const PoolPresence> presence, std::uint64_t from,
                                std::uint64_t to) {
-  OutcomeBits bits((to + 63) / 64, 0);
-  std::vector<PoolScan> scans = make_scans(model, presence);
-  for (std::uint64_t p = 1; p <= to; ++p) {
-    bool satisfied = true;
-    for (PoolScan& scan : scans) {
-      const bool here = scan.has(p - 1);
-      scan.run = here ? scan.run + 1 : 0;
-      switch (scan.component) {
-        case ComponentKind::kFull:
-          satisfied = satisfied && (scan.run == p || (defect(Defect::kPresenceHoleIgnored) && here));
-          break;
-        case ComponentKind::kSwa:
-          satisfied = satisfied && scan.run + (defect(Defect::kWindowOffByOne) ? 1 : 0) >= model.window_pages_at(p);
-          break;
-        case ComponentKind::kMamba:
-          satisfied = satisfied && (here || (defect(Defect::kStateHoleIgnored) && p > 1));
-          break;
-      }
-    }
-    if (satisfied && p > from) bits[(p - 1) / 64] |= std::uint64_t{1} << ((p - 1) % 64);
+  static const Presence kAbsent;
+  std::vector<JointNeed> needs;
+  for (const PoolSpec& pool : model.pools) {
+    if (defect(Defect::kSidecarHoleIgnored) && !pool.is_anchor) continue;
+    if (defect(Defect::kStateHoleIgnored) && pool.component == ComponentKind::kMamba) continue;
+    const auto it = std::find_if(presence.begin(), presence.end(), [&](const auto& p) { return p.pool == pool.name; });
+    needs.push_back(need_of(model, pool));
+    needs.back().present = it == presence.end() ? &kAbsent : &it->present;
   }
+  OutcomeBits bits(words_for(to));
+  restorable_lengths(needs, to, bits);
+  std::fill_n(bits.begin(), std::min(from, to) / 64, 0);
+  if (from < to && from % 64 != 0) bits[from / 64] &= ~((std::uint64_t{1} << (from % 64)) - 1);
   return bits;
 }
 

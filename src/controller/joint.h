@@ -10,7 +10,7 @@
 
 namespace larder {
 
-// Bits for p in (from, to]. Cost O(to x pools), one pass.
+// Bits for p in (from, to]. Cost: model/restorable_lengths.h, one need for each pool.
 [[nodiscard]] OutcomeBits restore_candidates(const ModelSpec& model, std::span<const PoolPresence> presence,
                                              std::uint64_t from, std::uint64_t to);
 

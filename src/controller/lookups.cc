@@ -11,7 +11,12 @@
 namespace larder {
 
 Lookups::Lookups(const ConnectorConfig& config, const Parts& parts)
-    : config_(config), model_(parts.model), host_(parts.host), tree_(parts.tree), spaces_(parts.spaces) {}
+    : config_(config),
+      model_(parts.model),
+      host_(parts.host),
+      tree_(parts.tree),
+      spaces_(parts.spaces),
+      prefetcher_(parts.prefetcher) {}
 
 Result<LookupId> Lookups::begin(NamespaceId space, const LookupRequest& request) {
   Lookup lookup;
@@ -23,8 +28,17 @@ Result<LookupId> Lookups::begin(NamespaceId space, const LookupRequest& request)
                        request.tokens.begin() + static_cast<std::ptrdiff_t>(pages * model_.page_size));
   lookup.has = request.has;
   const LookupId id(next_++);
-  lookups_.emplace(id.v, std::move(lookup));
+  const auto it = lookups_.emplace(id.v, std::move(lookup)).first;
+  it->second.asks_storage = request.asks_storage && is_worth_fetching(it->second);
+  // The prefetcher knows lookups as requests that queue. Their tokens stay where they are.
+  if (it->second.asks_storage) prefetcher_.enter(RequestId(id.v), space, it->second.tokens);
   return id;
+}
+
+// What the engine has itself is no gain.
+bool Lookups::is_worth_fetching(const Lookup& lookup) const {
+  const std::uint64_t own = lookup.has.pages * model_.page_size;
+  return lookup.tokens.size() > own && lookup.tokens.size() - own >= config_.tiers.prefetch_threshold;
 }
 
 const Lookups::Lookup* Lookups::find(LookupId id) const {
@@ -87,7 +101,13 @@ std::uint64_t Lookups::blocks_of(const LookupResult& result) const {
 Status Lookups::lease(LookupId id) {
   Lookup& lookup = lookups_.at(id.v);
   if (lookup.is_leased) return Status::ok();
+  const RequestId request(id.v);
+  if (prefetcher_.is_waiting(request)) return overloaded("points: storage is being read; after a poll");
+  prefetcher_.take_arrived(request);
   const MatchResult match = tree_.match(lookup.space, lookup.tokens);
+  if (prefetcher_.asks_again(request, match.any.at.pages)) {
+    return overloaded("points: storage is read again; after a poll");
+  }
   LookupResult result = points_of(lookup, match);
   const std::uint64_t blocks = blocks_of(result);
   const auto most = static_cast<std::uint64_t>(config_.lease_share * static_cast<double>(host_.total_blocks()));
@@ -102,11 +122,20 @@ Status Lookups::lease(LookupId id) {
     const NodeId node = tree_.settle(position_on_path(tree_, match.walked.node, result.points[i].pages));
     lookup.locks.push_back(tree_.lock(node, Tier::kHost, LockParts{}));
   }
+  account(id, result);
+  prefetcher_.start(request);
   lookup.result = std::move(result);
   lookup.is_leased = true;
   lookup.blocks = blocks;
   leased_ += blocks;
   return Status::ok();
+}
+
+void Lookups::account(LookupId id, LookupResult& result) const {
+  const Prefetcher::Fetched fetched = prefetcher_.fetched(RequestId(id.v));
+  const std::uint64_t last = result.points.empty() ? 0 : result.points.back().pages;
+  result.from_storage = std::min(fetched.to, last) - std::min({fetched.from, fetched.to, last});
+  if (result.reason == StopReason::kNone && fetched.known > last) result.reason = StopReason::kNotFetched;
 }
 
 Result<LoadPoint> Lookups::point(LookupId id, std::uint64_t pages) const {
@@ -123,6 +152,8 @@ Result<LoadPoint> Lookups::point(LookupId id, std::uint64_t pages) const {
 void Lookups::release(LookupId id) {
   const auto it = lookups_.find(id.v);
   if (it == lookups_.end()) return;
+  // What is under way for one that took what came is adopted for the next one; nobody else wants the rest.
+  it->second.is_leased ? prefetcher_.finish(RequestId(id.v)) : prefetcher_.leave(RequestId(id.v));
   for (LockHandle& lock : it->second.locks) tree_.unlock(lock);
   leased_ -= it->second.blocks;
   lookups_.erase(it);

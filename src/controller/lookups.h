@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "controller/connector.h"
+#include "controller/prefetcher.h"
 #include "controller/space_table.h"
 #include "pool/host_pools.h"
 #include "tree/tree.h"
@@ -27,12 +28,14 @@ class Lookups {
     const HostPools& host;
     RadixTree& tree;
     SpaceTable& spaces;
+    Prefetcher& prefetcher;
   };
   struct Lookup {
     NamespaceId space;
     SpaceTable::Use use;
     std::vector<TokenId> tokens;  // whole pages that may be reused
     EngineHas has;
+    bool asks_storage = false;
     bool is_leased = false;  // result and locks are there
     LookupResult result;
     std::vector<LockHandle> locks;  // the last one at the last point
@@ -43,7 +46,7 @@ class Lookups {
   // Arguments as in Connector::lookup().
   [[nodiscard]] Result<LookupId> begin(NamespaceId space, const LookupRequest& request);
   [[nodiscard]] const Lookup* find(LookupId id) const;
-  // kOverloaded: the leases' share of the host is taken.
+  // kOverloaded: it waits for storage, or the leases' share of the host is taken.
   [[nodiscard]] Status lease(LookupId id);
   // Whether a load may take this point now.
   [[nodiscard]] Result<LoadPoint> point(LookupId id, std::uint64_t pages) const;
@@ -60,12 +63,15 @@ class Lookups {
   [[nodiscard]] LoadPoint load_point(const Lookup& lookup, std::uint64_t pages) const;
   [[nodiscard]] std::uint64_t blocks_of(const LookupResult& result) const;
   [[nodiscard]] bool is_only_full() const;
+  [[nodiscard]] bool is_worth_fetching(const Lookup& lookup) const;
+  void account(LookupId id, LookupResult& result) const;
 
   const ConnectorConfig& config_;
   const ModelSpec& model_;
   const HostPools& host_;
   RadixTree& tree_;
   SpaceTable& spaces_;
+  Prefetcher& prefetcher_;
   std::map<std::uint64_t, Lookup> lookups_;  // by id
   std::uint64_t next_ = 1;
   std::uint64_t leased_ = 0;  // host blocks

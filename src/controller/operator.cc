@@ -32,6 +32,7 @@ Status CacheImpl::attach_storage(StorageBackend& backend) {
   ops_.begin_attachment();
   metrics_.set_storage(backend.info().name);
   backlog_.attach_storage(backend);
+  prefetcher_.attach_storage(backend);
   if (ops_.parted().is_ok()) backlog_.pump();
   return Status::ok();
 }
@@ -52,12 +53,9 @@ void CacheImpl::detach_storage() {
   if (!storage_idle()) probe(Probe::kDetachedInFlight);
   storage_ = nullptr;
   backlog_.detach_storage();
-  const TimePoint due = clock_.now() + kDetachedWait;
+  prefetcher_.detach_storage(clock_.now() + kDetachedWait);
   for (auto& [id, op] : ops_.all()) {
-    if (op.kind == OpKind::kTimer && op.guards != OpId{}) ops_.set_due(op, std::min(op.due, due));
-    if (op.kind == OpKind::kExplain) abandon(op);
-    // Its deadline is over (that is alike on all ranks): no timer is left that would do this.
-    if (op.prefetch && !op.prefetch->device_lock.held) abandon(op);
+    if (op.kind == OpKind::kExplain) (void)ops_.abandon(op);
   }
 }
 
@@ -96,12 +94,7 @@ Status CacheImpl::check_invariants() const {
 
 Status CacheImpl::check_host_slots() const {
   LARDER_RETURN_IF_ERROR(host_->check_invariants());
-  std::array<std::uint64_t, kComponentCount> reading{};  // slots that prefetches hold
-  for (const auto& [id, op] : ops_.all()) {
-    for (const ComponentKind c : kAllComponents) {
-      if (op.prefetch) reading[index_of(c)] += op.prefetch->slots[index_of(c)].size();
-    }
-  }
+  const std::array<std::uint64_t, kComponentCount> reading = prefetcher_.slots_held();
   for (const ComponentKind c : kAllComponents) {
     const TierCounts& counts = tree_.counts(c, Tier::kHost);
     const std::uint64_t tree = counts.resident + counts.pending;
@@ -196,43 +189,40 @@ void CacheImpl::explain(const BeginRequest& request, std::function<void(Explanat
   NamespaceScope scope = scope_;
   scope.adapter = request.adapter;
   scope.salt = request.salt;
-  const std::optional<NamespaceId> space = spaces_.find({request.adapter, request.salt});
-  Prefetch p;
-  p.tokens.assign(tokens.begin(), tokens.end());
-  p.pages = report.prompt_pages;
   MatchResult match;
-  if (space) {
-    p.space = *space;
-    match = tree_.match(p.space, tokens);
-    p.tree_full = p.full_from = std::min(match.full_any_pages, p.pages);
+  if (const std::optional<NamespaceId> space = spaces_.find({request.adapter, request.salt})) {
+    match = tree_.match(*space, tokens);
   }
-  PageKeyChain chain(page_size(), namespace_digest(model_, scope));
-  chain.append_pages(tokens);
-  p.keys.assign(chain.keys().begin(), chain.keys().end());
+  const std::uint64_t pages = report.prompt_pages, tree_full = std::min(match.full_any_pages, pages);
   report.device_restore_pages = match.device.at.pages;
   report.host_restore_pages = report.storage_restore_pages = match.any.at.pages;
-  report.device_reason = sentence(match.device, report.prompt_pages, page_size(), "on the device");
-  report.host_reason = sentence(match.any, report.prompt_pages, page_size(), "on device or host");
+  report.device_reason = sentence(match.device, pages, page_size(), "on the device");
+  report.host_reason = sentence(match.any, pages, page_size(), "on device or host");
   add_tier_lines(report, match.walked.node, match.walked.pages);
   std::vector<PoolPresence> presence;
-  add_tree_presence(p, position_at(match.walked.node, p.full_from).node, presence);
-  explain_pools(report, presence, p.pages);
+  const FetchPlanner planner{model_, tree_, host_};
+  planner.add_tree(planner.position_at(match.walked.node, tree_full).node, tree_full, pages, presence);
+  explain_pools(report, presence, pages);
   const bool is_busy = !ops_.has_room(OpKind::kExplain);
-  if (!storage_ || p.pages == 0 || is_busy) {
-    report.storage_reason = !storage_      ? "no storage backend is attached"
-                            : p.pages == 0 ? "the prompt has no whole page to reuse"
-                                           : "too many explanations wait for storage: ask again";
+  if (!storage_ || pages == 0 || is_busy) {
+    report.storage_reason = !storage_    ? "no storage backend is attached"
+                            : pages == 0 ? "the prompt has no whole page to reuse"
+                                         : "too many explanations wait for storage: ask again";
     done(std::move(report));
     return;
   }
   Op& op = ops_.add(OpKind::kExplain);
-  op.explain = std::make_unique<ExplainOp>();
-  op.explain->presence = std::move(presence);
-  op.explain->pages = p.pages;
-  op.explain->report = std::move(report);
-  op.explain->done = std::move(done);
-  op.prefetch = std::make_unique<Prefetch>(std::move(p));
-  submit_exists(op, std::make_shared<const StoreScope>(make_store_scope(model_, scope)));
+  op.explain = std::make_unique<ExplainOp>(ExplainOp{std::move(done), std::move(report), std::move(presence), pages});
+  PageKeyChain chain(page_size(), namespace_digest(model_, scope));
+  chain.append_pages(tokens);
+  ExistsRequest query;
+  query.scope = std::make_shared<const StoreScope>(make_store_scope(model_, scope));
+  query.keys.assign(chain.keys().begin(), chain.keys().end());
+  for (const PoolSpec& pool : model_.pools) query.pools.push_back(pool.name);
+  auto complete = ops_.completion_for(op.id);
+  const Status submitted =
+      storage_->submit_exists(std::move(query), [complete](ExistsResult found) { complete(std::move(found)); });
+  if (!submitted.is_ok()) complete(ExistsResult{submitted, {}});
 }
 
 void CacheImpl::explain_done(Op& op) {

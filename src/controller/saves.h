@@ -51,6 +51,7 @@ class Saves {
   [[nodiscard]] Result<SaveResult> take_result(TransferId id);
   [[nodiscard]] bool has(TransferId id) const { return saves_.contains(id.v); }
   [[nodiscard]] std::size_t size() const { return saves_.size(); }  // under way, or with a result to take
+  [[nodiscard]] std::uint64_t blocks() const { return blocks_; }    // of the host, that saves under way hold
   // Host slots that saves under way hold, for the invariants.
   [[nodiscard]] std::array<std::uint64_t, kComponentCount> slots_held() const;
 

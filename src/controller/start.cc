@@ -18,9 +18,12 @@ Result<CacheImpl::Restore> CacheImpl::choose_restore(Request& r, NodeId& node) {
   if (!config_.enabled || r.restarts > 1) return restore;
   const bool device_only = r.restarts > 0;
   const std::uint64_t limit = reusable_pages(r);
-  const MatchResult match = tree_.match(r.space, std::span<const TokenId>(r.tokens).first(limit * page_size()));
+  prefetcher_.take_arrived(r.id);
+  const MatchResult match = tree_.match(r.space, reusable_tokens(r));
   if (match.meets_load) return overloaded("start: this prefix is being loaded; wait for it");
-  if (fetch_again(r, match.any.at.pages)) return overloaded("start: waiting for storage");
+  if (r.restarts == 0 && prefetcher_.asks_again(r.id, match.any.at.pages)) {
+    return overloaded("start: waiting for storage");
+  }
   const TierMatch* best = host_ && !device_only ? &match.any : &match.device;
   const std::uint64_t on_device = std::min(match.full_device_pages, best->at.pages);
   const bool only_full = !model_.has(ComponentKind::kSwa) && !model_.has(ComponentKind::kMamba);
@@ -46,32 +49,6 @@ Result<CacheImpl::Restore> CacheImpl::choose_restore(Request& r, NodeId& node) {
     if (!state.empty()) restore.state = state.front();
   }
   return restore;
-}
-
-// When a request has waited for its turn long enough is said by a timer, which the ranks agree on: their clocks do not.
-void CacheImpl::wait_for_turn(Request& r) {
-  turn_waits_.insert(r.id.v);
-  if (turn_timer_ == OpId{} || turn_waits_.begin() == turn_waits_.find(r.id.v)) arm_turn_timer();
-}
-
-void CacheImpl::end_turn_wait(const Request& r) {
-  if (turn_waits_.erase(r.id.v) > 0) arm_turn_timer();
-}
-
-// Requests begin in the order of their ids, so the first is the first to give up.
-void CacheImpl::arm_turn_timer() {
-  if (!ops_.parted().is_ok()) return;
-  const RequestId first(turn_waits_.empty() ? 0 : *turn_waits_.begin());
-  if (Op* const old = ops_.find(turn_timer_)) {
-    if (old->request == first) return;
-    ops_.end(*old);  // it guards nothing any more; every rank gets here by the same event
-  }
-  turn_timer_ = OpId{};
-  const Request* r = find(first);
-  if (!r) return;
-  Op& timer = ops_.add_timer(r->begun + config_.prefetch_wait_limit);
-  timer.request = first;
-  turn_timer_ = timer.id;
 }
 
 ComponentCounts CacheImpl::slots_to_start(const Request& r, const Restore& restore) const {
@@ -105,7 +82,7 @@ Result<CachedTokens> CacheImpl::start(RequestId id) {
   LARDER_RETURN_IF_ERROR(ops_.parted());
   Request* r = find(id);
   if (!r) return not_found("start: no such request");
-  if (r->phase == RequestPhase::kPrefetching) return overloaded("start: waiting for storage");
+  if (prefetcher_.is_waiting(id)) return overloaded("start: waiting for storage");
   if (r->phase != RequestPhase::kReady) return invalid_argument("start: the request has started already");
   if (!ops_.has_room(OpKind::kLoad, 2)) return overloaded("start: too many copies in flight");
   LARDER_RETURN_IF_ERROR(check_admission());
@@ -113,8 +90,7 @@ Result<CachedTokens> CacheImpl::start(RequestId id) {
   Result<Restore> restore = choose_restore(*r, node);
   if (!restore.is_ok()) return restore.status();
   LARDER_RETURN_IF_ERROR(admit(*r, node, *restore));
-  drop_hold(*r);
-  end_turn_wait(*r);
+  prefetcher_.start(id);
   account_start(*r, *restore);
   return r->cached;
 }
@@ -258,15 +234,16 @@ void CacheImpl::submit_transfer(Op& op, TransferRequest request) {
 }
 
 void CacheImpl::account_start(Request& r, const Restore& restore) {
-  const std::uint64_t from = std::max(restore.device_pages, r.fetched_from);
-  const std::uint64_t to = std::min(restore.pages, r.fetched_to);
+  const Prefetcher::Fetched fetched = prefetcher_.fetched(r.id);
+  const std::uint64_t from = std::max(restore.device_pages, fetched.from);
+  const std::uint64_t to = std::min(restore.pages, fetched.to);
   const std::uint64_t storage = to > from ? to - from : 0;
   r.cached.device = restore.device_pages * page_size();
   r.cached.storage = storage * page_size();
   r.cached.host = (restore.pages - restore.device_pages - storage) * page_size();
   r.cached.reason = restore.reason;
   r.cached.component = restore.component;
-  if (restore.reason == StopReason::kNone && r.known > restore.pages) r.cached.reason = StopReason::kNotFetched;
+  if (restore.reason == StopReason::kNone && fetched.known > restore.pages) r.cached.reason = StopReason::kNotFetched;
   if (restore.pages > 0) {
     tree_.touch({r.lock.node, restore.pages}, true);
     if (config_.write_policy == WritePolicy::kWriteThroughSelective) maybe_backup(r.lock.node, restore.pages);

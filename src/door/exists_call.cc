@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "door/joint_pages.h"
+#include "model/restorable_lengths.h"
 
 namespace larder {
 namespace {

@@ -15,9 +15,9 @@ struct PoolNeed {
   std::uint32_t trailing_pages = 0;
 };
 
-// restorable: words_for(keys.size()) words (joint_pages.h). present: empty, or as many for each need, in order.
-// The anchor (pool 0) counts, whether `needs` has it or not. Errors: the words are zero.
-// kDeadlineExceeded, kCancelled, and what the backend says.
+// restorable: words_for(keys.size()) words (model/restorable_lengths.h). present: empty, or as many for each need, in
+// order. The anchor (pool 0) counts, whether `needs` has it or not. Errors: the words are zero. kDeadlineExceeded,
+// kCancelled, and what the backend says.
 [[nodiscard]] Status run_exists(StoreCore& core, const PageSpace& space, std::vector<PageKey> keys,
                                 std::span<const PoolNeed> needs, const CallTerms& terms,
                                 std::span<std::uint64_t> restorable, std::span<std::uint64_t> present);

@@ -1,5 +1,5 @@
-// Every restorable length of a chain of pages, for pools that are given one by one (engines describe them so; a
-// ModelSpec's components are model/restore_point.h).
+// Every restorable length of a chain of pages, for pools that are given one by one. The largest one, and why it is not
+// larger, for the pools of a ModelSpec: model/restore_point.h.
 //
 //   length p is restorable  <=>  for each need: ALL_PAGES:         pages [0, p) are present
 //                                               TRAILING_PAGES(n): pages [max(0, p - n), p) are present

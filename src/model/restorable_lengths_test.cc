@@ -1,4 +1,4 @@
-#include "door/joint_pages.h"
+#include "model/restorable_lengths.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,107 @@
+// A fetch: what is read from storage for one prompt, from its existence query to its adoption. The Prefetcher fills and
+// reads it.
+//
+//   pages   base      tree_full    full_from ............................. target
+//           │         │            │ batch │ batch │ batch+stop │ batch │ batch+stop
+//           restore   full in the  └─ read in this order, several at once ─┘
+//           point of  tree ends
+//           the tree
+//
+// A stop is a restore point at which the fetch is worth something when it gets no further: there the window's pages and
+// the state are read as well. Where full alone is a restore point, every batch ends at a stop.
+//
+// Outlives its requests (rule 3: buffers belong to the operation until it ends). Owned by the cache thread.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/strong.h"
+#include "controller/rank_group.h"
+#include "controller/space_table.h"
+#include "key/page_key.h"
+#include "storage/backend.h"
+#include "transfer/transfer.h"
+#include "tree/tree.h"
+
+namespace larder {
+
+struct FetchBatch {
+  enum class State : std::uint8_t { kPlanned, kReading, kArrived, kOver };  // kOver: it has given all of its slots away
+
+  std::uint64_t begin = 0, end = 0;  // pages of full; may be none where it ends at a stop
+  bool is_stop = false;              // restore point `end`:
+  std::uint64_t window_begin = 0;    //   the first page of its window
+  std::uint64_t window_from = 0;     //   the first of them that is read
+  bool reads_state = false;          //   the state at `end` is read
+  State state = State::kPlanned;
+  std::array<std::vector<HostSlot>, kComponentCount> slots;  // of its pages, of [window_from, end), of the state
+  std::vector<LeasedSlot> leases;                            // while it is read
+  OpId op;
+  std::uint64_t bytes = 0;
+  // Agreed by the ranks: a bit for each of `slots`, in order.
+  OutcomeBits arrived;
+
+  [[nodiscard]] bool has(ComponentKind c, std::size_t place) const {
+    for (std::size_t i = 0; i < index_of(c); ++i) place += slots[i].size();
+    return place / 64 < arrived.size() && ((arrived[place / 64] >> (place % 64)) & 1) != 0;
+  }
+  [[nodiscard]] std::size_t slot_count() const { return slots[0].size() + slots[1].size() + slots[2].size(); }
+};
+
+struct Fetch {
+  enum class State : std::uint8_t {
+    kAsking,   // the existence query is under way
+    kReading,  // batches are under way, or will be
+    kEnding,   // no batch begins any more; those under way keep their slots until they end
+  };
+  OpId id;     // of its existence query
+  OpId timer;  // bounds the wait of its requests; 0: it is over, and with it the locks
+  State state = State::kAsking;
+  std::vector<RequestId> requests;  // who wants it, the one that began it first; empty: all of them are gone
+  NamespaceId space;
+  SpaceTable::Use space_use;
+  std::vector<TokenId> tokens;  // whole pages, up to the last that may be reused
+  std::vector<PageKey> keys;    // of pages [key_from, pages)
+  std::uint64_t key_from = 0;
+  std::uint64_t pages = 0;
+  std::uint64_t base = 0;         // best restore point of the tree when it began
+  std::uint64_t tree_full = 0;    // pages of full the tree had, in whatever tier
+  std::uint64_t full_from = 0;    // from here on pages of full are read: tree_full, or before it (plan())
+  std::uint64_t target = 0;       // restore point being fetched
+  std::uint64_t adopted = 0;      // best restore point so far: base, then what was adopted
+  std::uint64_t full_to = 0;      // pages of full before it are the tree's: full_from, then what was adopted
+  bool waits_for_room = false;    // the host has none now, and will have
+  std::uint64_t room_needed = 0;  // blocks that it tried to get last
+  // Keep full in place until the wait is over: [0, tree_full) in some tier, [0, full_from) on the host as far as it is
+  // there.
+  LockHandle device_lock, host_lock;
+  std::vector<FetchBatch> batches;            // in chain order
+  std::size_t first = 0;                      // batches before it are over
+  std::size_t arrived = 0;                    // batches before it have ended
+  std::size_t next = 0;                       // batches from it on are planned
+  std::size_t reading = 0;                    // batches under way
+  std::uint64_t blocks = 0;                   // host blocks held, for the capacity limit
+  TimePoint begun;                            // where the wait that `timer` bounds starts
+  std::uint32_t epoch = 0;                    // of the storage it reads: StoreBacklog::epoch()
+  Urgency urgency = Urgency::kWaiting;        // kSpeculative: nobody waits
+  TimePoint deadline = TimePoint::max();      // for storage's queue: when those that wait go on without
+  std::shared_ptr<std::atomic<bool>> cancel;  // for storage's queue: nobody wants it any more
+  TimePoint read_begun;                       // for the metrics
+  std::uint64_t bytes = 0;                    // that were read and adopted, for the metrics
+  bool is_detached = false;                   // its storage was
+};
+
+// The pages at which a fetch of [from, target) stops, ascending, `target` last: of the restore points `candidates`,
+// those at least `gap` pages from the stop before and from the target.
+[[nodiscard]] std::vector<std::uint64_t> choose_stops(const OutcomeBits& candidates, std::uint64_t from,
+                                                      std::uint64_t target, std::uint64_t gap);
+// Batches of at most `most` pages of full, from `from` to the last stop; each stop ends one.
+[[nodiscard]] std::vector<FetchBatch> cut_batches(std::uint64_t from, const std::vector<std::uint64_t>& stops,
+                                                  std::uint64_t most);
+
+}  // namespace larder

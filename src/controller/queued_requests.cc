@@ -1,0 +1,134 @@
+#include "controller/queued_requests.h"
+
+#include <algorithm>
+
+namespace larder {
+
+QueuedRequests::QueuedRequests(const CacheConfig& config, const ModelSpec& model, HostPools* host, RadixTree& tree,
+                               OpTable& ops)
+    : config_(config), model_(model), host_(host), tree_(tree), ops_(ops) {}
+
+QueuedRequest& QueuedRequests::enter(RequestId id, NamespaceId space, std::span<const TokenId> tokens, TimePoint now) {
+  QueuedRequest& r = requests_[id.v];
+  r.id = id;
+  r.space = space;
+  r.tokens = tokens;
+  r.begun = now;
+  return r;
+}
+
+QueuedRequest* QueuedRequests::find(RequestId id) {
+  const auto it = requests_.find(id.v);
+  return it == requests_.end() ? nullptr : &it->second;
+}
+
+const QueuedRequest* QueuedRequests::find(RequestId id) const {
+  const auto it = requests_.find(id.v);
+  return it == requests_.end() ? nullptr : &it->second;
+}
+
+void QueuedRequests::start(QueuedRequest& r) {
+  drop_hold(r);
+  end_turn_wait(r.id);
+  r.tokens = {};
+}
+
+void QueuedRequests::leave(QueuedRequest& r) {
+  start(r);
+  requests_.erase(r.id.v);
+}
+
+std::uint64_t QueuedRequests::least_gain() const {
+  return std::max<std::uint64_t>(1, (config_.prefetch_threshold + model_.page_size - 1) / model_.page_size);
+}
+
+std::uint64_t QueuedRequests::capacity() const {
+  return static_cast<std::uint64_t>(config_.prefetch_capacity * static_cast<double>(host_->total_blocks()));
+}
+
+std::uint64_t QueuedRequests::blocks_in_reach() const {
+  std::uint64_t blocks = host_->free_blocks();
+  for (const ComponentKind c : kAllComponents) {
+    blocks += tree_.counts(c, Tier::kHost).evictable() * host_->blocks_per_slot(c);
+  }
+  return blocks;
+}
+
+// A page that several requests share counts for each.
+void QueuedRequests::hold_what_is_there(QueuedRequest& r) {
+  if (!host_ || !config_.enabled || r.hold.held) return;
+  const MatchResult match = tree_.match(r.space, r.tokens);
+  TreePosition held;  // where what is on the host ends: it keeps the pages above in place
+  std::uint64_t blocks = 0;
+  NodeId node = match.any.at.node;
+  for (NodeView view = tree_.view(node); view.end > 0; node = view.parent, view = tree_.view(node)) {
+    if (view.host[index_of(ComponentKind::kFull)].empty()) continue;
+    const std::uint64_t end = std::min(view.end, match.any.at.pages);
+    if (held.pages == 0) held = {node, end};
+    blocks += (end - view.begin) * host_->blocks_per_slot(ComponentKind::kFull);
+  }
+  if (held.pages == 0) return;
+  blocks += model_.window_pages_at(held.pages) * host_->blocks_per_slot(ComponentKind::kSwa);
+  blocks += host_->blocks_per_slot(ComponentKind::kMamba);
+  if (blocks_ + blocks > capacity() / 2) return;
+  add_blocks(blocks);
+  hold(r, held, blocks);
+}
+
+void QueuedRequests::hold(QueuedRequest& r, const TreePosition& at, std::uint64_t blocks) {
+  drop_hold(r);
+  r.hold = tree_.lock(tree_.settle(at), Tier::kHost, LockParts{});
+  r.hold_blocks = blocks;
+}
+
+void QueuedRequests::drop_hold(QueuedRequest& r) {
+  tree_.unlock(r.hold);
+  drop_blocks(r.hold_blocks);
+  r.hold_blocks = 0;
+}
+
+// Storage can bring back what was lost, and no more: where that is less than is worth fetching, or has no room, there
+// is nothing to ask for. Each further loss gives a request all its tries again, so that it can always make up for it;
+// and there are only so many of them in a prompt.
+bool QueuedRequests::may_ask_again(QueuedRequest& r, std::uint64_t found) const {
+  const bool has_lost = found + least_gain() <= r.known;
+  if (has_lost && found + least_gain() <= r.asked_from) r.tries = 0;
+  if (r.tries >= kMaxTries) return false;
+  return r.was_refused || (has_lost && r.room_needed <= blocks_in_reach());
+}
+
+// When a request has waited for its turn long enough is said by a timer, which the ranks agree on: their clocks do not.
+void QueuedRequests::wait_for_turn(const QueuedRequest& r) {
+  turns_.insert(r.id.v);
+  if (turn_timer_ == OpId{} || *turns_.begin() == r.id.v) arm_timer();
+}
+
+void QueuedRequests::end_turn_wait(RequestId id) {
+  if (turns_.erase(id.v) > 0) arm_timer();
+}
+
+// Requests begin in the order of their ids, so the first is the first to give up.
+void QueuedRequests::arm_timer() {
+  if (!ops_.parted().is_ok()) return;
+  const RequestId first(turns_.empty() ? 0 : *turns_.begin());
+  if (Op* const old = ops_.find(turn_timer_)) {
+    if (old->request == first) return;
+    ops_.end(*old);  // it guards nothing any more; every rank gets here by the same event
+  }
+  turn_timer_ = OpId{};
+  const QueuedRequest* r = find(first);
+  if (!r) return;
+  Op& timer = ops_.add_timer(r->begun + config_.prefetch_wait_limit);
+  timer.request = first;
+  turn_timer_ = timer.id;
+}
+
+QueuedRequest* QueuedRequests::end_wait(const Op& timer) {
+  QueuedRequest* const r = find(timer.request);
+  if (!r || turn_timer_ != timer.id) return nullptr;
+  r->gave_up = true;
+  end_turn_wait(r->id);
+  return r;
+}
+
+}  // namespace larder

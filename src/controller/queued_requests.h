@@ -1,0 +1,95 @@
+// Requests that queue: what each keeps on the host until it starts, and whose turn it is to fetch.
+//
+// A request keeps what it will use in place (a hold), of half the prefetch capacity in all, so that what waits does not
+// keep others from fetching. What was evicted all the same it may fetch again (may_ask_again()); with wait_complete
+// those that found no room take turns, and one timer bounds the wait: that of the request that began first.
+//
+// Threads: the cache thread. Ranks: nothing here looks at a clock but enter(), whose time only sets a timer.
+// Cost: O(1) or O(log requests); hold_what_is_there(): one match of the prompt.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "controller/config.h"
+#include "controller/op_table.h"
+#include "pool/host_pools.h"
+#include "tree/tree.h"
+
+namespace larder {
+
+struct QueuedRequest {
+  RequestId id;
+  NamespaceId space;
+  std::span<const TokenId> tokens;  // what it may reuse, whole pages; empty once it has started
+  TimePoint begun;                  // where the time it may wait starts
+  OpId waits_for;                   // a fetch; 0: it does not wait
+  std::vector<OpId> fetches;        // under way, that it wants
+  bool gave_up = false;             // it waited as long as it may: it starts with what is there
+
+  // Pages.
+  std::uint64_t fetched_from = 0, fetched_to = 0;  // that storage brought to the host
+  std::uint64_t known = 0;                         // best restore point seen in any tier
+  std::uint64_t asked_from = ~std::uint64_t{0};    // least restore point in memory when it asked storage
+  // What its last fetch did not get.
+  std::uint64_t room_needed = 0;    // host blocks
+  bool was_refused = false;         // there was no capacity
+  std::uint32_t short_fetches = 0;  // of which less came, or stayed, than storage had promised
+  std::uint32_t tries = 0;          // fetches since it lost something; bounded by QueuedRequests::kMaxTries
+
+  LockHandle hold;                // host
+  std::uint64_t hold_blocks = 0;  // of it, counted against the capacity
+};
+
+class QueuedRequests {
+ public:
+  static constexpr std::uint32_t kMaxTries = 8;
+  // host: null: nothing is kept. All outlive this.
+  QueuedRequests(const CacheConfig& config, const ModelSpec& model, HostPools* host, RadixTree& tree, OpTable& ops);
+
+  QueuedRequest& enter(RequestId id, NamespaceId space, std::span<const TokenId> tokens, TimePoint now);
+  [[nodiscard]] QueuedRequest* find(RequestId id);
+  [[nodiscard]] const QueuedRequest* find(RequestId id) const;
+  // It has its restore point: it keeps nothing and waits for no turn.
+  void start(QueuedRequest& r);
+  void leave(QueuedRequest& r);  // r is gone
+
+  // ---- what it keeps
+  void hold_what_is_there(QueuedRequest& r);
+  // `blocks` of the host were counted already, and become its own.
+  void hold(QueuedRequest& r, const TreePosition& at, std::uint64_t blocks);
+
+  // ---- capacity, host blocks
+  [[nodiscard]] std::uint64_t capacity() const;
+  [[nodiscard]] std::uint64_t blocks() const { return blocks_; }  // that fetches and holds take
+  void add_blocks(std::uint64_t blocks) { blocks_ += blocks; }
+  void drop_blocks(std::uint64_t blocks) { blocks_ -= blocks; }
+  [[nodiscard]] std::uint64_t least_gain() const;  // pages: a shorter gain is not fetched
+
+  // ---- turns
+  [[nodiscard]] bool may_ask_again(QueuedRequest& r, std::uint64_t found) const;
+  void wait_for_turn(const QueuedRequest& r);
+  // The timer is due: whose wait it ended. Null: nobody's.
+  [[nodiscard]] QueuedRequest* end_wait(const Op& timer);
+
+ private:
+  void drop_hold(QueuedRequest& r);
+  [[nodiscard]] std::uint64_t blocks_in_reach() const;  // free, or evictable
+  void end_turn_wait(RequestId id);
+  void arm_timer();
+
+  const CacheConfig& config_;
+  const ModelSpec& model_;
+  HostPools* const host_;
+  RadixTree& tree_;
+  OpTable& ops_;
+  std::unordered_map<std::uint64_t, QueuedRequest> requests_;  // looked up by id, never iterated
+  std::uint64_t blocks_ = 0;
+  std::set<std::uint64_t> turns_;  // ids that wait for their turn to fetch
+  OpId turn_timer_;                // for the first of them; 0: none
+};
+
+}  // namespace larder
