@@ -67,7 +67,9 @@ namespace larder {
   X(kStagingReused, "hf3fs: staging memory is used again while an I/O may use it", "TensorRT-LLM 15546")            \
   X(kReadLeaseIgnored, "metadata: pages that are being read are evicted", "Mooncake")                               \
   X(kCloseDoesNotDrain, "a detached backend ends before its operations do", "SGLang")                               \
-  X(kPhysicalBytesUncounted, "file store: dead bytes do not count towards max_size", "Mooncake")
+  X(kPhysicalBytesUncounted, "file store: dead bytes do not count towards max_size", "Mooncake")                    \
+  X(kSavedBeforeCopied, "connector: pages of a save are visible before their bytes are there", "vLLM 45704")        \
+  X(kLeaseIgnored, "connector: the lease of a lookup keeps nothing", "vLLM 47282")
 
 enum class Defect : std::uint8_t {
   kNone,

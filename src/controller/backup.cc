@@ -47,66 +47,68 @@ void CacheImpl::maybe_backup(NodeId node, std::uint64_t from) {
   if (!host_ || config_.write_policy == WritePolicy::kWriteBack) return;
   std::vector<NodeId> nodes;
   append_unbacked_path(node, true, from, nodes);
-  (void)start_backup(nodes, true);
+  start_backup(nodes, true);
 }
 
-bool CacheImpl::backup_victims(const std::vector<NodeId>& victims, bool gently) {
+CacheImpl::BackupStart CacheImpl::backup_victims(const std::vector<NodeId>& victims, bool gently) {
   std::vector<NodeId> nodes;
   for (const NodeId node : victims) append_unbacked_path(node, false, tree_.view(node).end, nodes);
   return start_backup(nodes, gently);
 }
 
-bool CacheImpl::start_backup(const std::vector<NodeId>& nodes, bool gently) {
-  if (!host_ || nodes.empty() || !ops_.has_room(OpKind::kBackup)) return false;
+CacheImpl::BackupStart CacheImpl::start_backup(const std::vector<NodeId>& nodes, bool gently) {
+  if (!host_ || nodes.empty() || !ops_.has_room(OpKind::kBackup)) return {};
   Op& op = ops_.add(OpKind::kBackup);
   TransferRequest copy;
   copy.id = op.id;
   copy.direction = CopyDirection::kDeviceToHost;
+  HostAnswer room = HostAnswer::kThere;
   for (const NodeId node : nodes) {
-    // The children of a node that found no room must not go before it.
-    if (!attach_backup(op, node, copy, gently)) break;
+    room = attach_backup(op, node, copy, gently);
+    if (room != HostAnswer::kThere) break;  // the children of a node that found no room must not go before it
   }
+  const bool waits = room == HostAnswer::kWaitsForStores;
   if (std::all_of(copy.pairs.begin(), copy.pairs.end(), [](const auto& v) { return v.empty(); })) {
     (void)tree_.finish_op(op.id, false);
     ops_.erase(op.id);
-    return false;
+    return {.copies = false, .waits_for_stores = waits};
   }
   submit_transfer(op, std::move(copy));
-  return true;
+  return {.copies = true, .waits_for_stores = waits};
 }
 
-// Takes host slots for what the node lacks and lists the copies. False: no room.
-bool CacheImpl::attach_backup(Op& op, NodeId node, TransferRequest& copy, bool gently) {
-  if (!tree_.exists(node)) return true;
+// Takes host slots for what the node lacks and lists the copies.
+HostAnswer CacheImpl::attach_backup(Op& op, NodeId node, TransferRequest& copy, bool gently) {
+  if (!tree_.exists(node)) return HostAnswer::kThere;
   const NodeView before = tree_.view(node);
   const ComponentCounts counts = missing_on_host(before);
-  if (counts == ComponentCounts{}) return true;
+  if (counts == ComponentCounts{}) return HostAnswer::kThere;
   // Making room must take neither the node (it is covered) nor its parent's host copy (the lock).
   tree_.cover(op.id, node);
   LockHandle parent = tree_.lock(before.parent, Tier::kHost, LockParts{.full = true, .swa = false, .mamba = false});
   std::array<std::vector<HostSlot>, kComponentCount> slots;
   const NodeView above = tree_.view(before.parent);
   const bool parent_on_host = above.end == 0 || !above.host[0].empty();
-  const bool room = (parent_on_host || config_.write_policy == WritePolicy::kWriteBack) &&
-                    make_host_room(counts, gently) && host_->reserve(counts, slots);
+  const bool may_come = parent_on_host || config_.write_policy == WritePolicy::kWriteBack;
+  const HostAnswer room = may_come ? host_room_.take(counts, gently, slots) : HostAnswer::kNone;
   tree_.unlock(parent);
-  if (!room) {
+  if (room != HostAnswer::kThere) {
     probe(Probe::kBackupNoRoom);
     ++counters_.backup_no_room;
-    return false;
+    return room;
   }
   const NodeView view = tree_.view(node);
   for (const ComponentKind c : kAllComponents) {
     const std::size_t i = index_of(c);
     if (slots[i].empty()) continue;
     if (!tree_.attach_host(op.id, node, c, slots[i]).is_ok()) {
-      return_host(c, slots[i]);
+      host_room_.give_back(c, slots[i]);
       continue;
     }
     for (std::size_t k = 0; k < slots[i].size(); ++k) copy.pairs[i].push_back({view.device[i][k], slots[i][k], {}});
     if (c == ComponentKind::kFull) counters_.backed_up += slots[i].size();
   }
-  return true;
+  return HostAnswer::kThere;
 }
 
 void CacheImpl::backup_done(Op& op, bool ok) {

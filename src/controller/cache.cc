@@ -11,9 +11,6 @@ namespace {
 
 constexpr Nanos kShutdownLook = std::chrono::milliseconds(20);
 constexpr int kShutdownLooks = 500;  // ten seconds
-// Idle namespaces that are looked at to find one to close: of those that may go, and of all.
-constexpr std::size_t kClosableLookedAt = 16;
-constexpr std::size_t kIdleLookedAt = 4096;
 
 Status check_parts(const CacheConfig& config, const CacheParts& parts) {
   if (!parts.model || !parts.device || !parts.clock)
@@ -68,10 +65,14 @@ CacheImpl::CacheImpl(const CacheConfig& config, const CacheParts& parts)
             .rank_plan_wait = config.rank_plan_wait,
             .rank_plan_limit = config.rank_plan_limit},
            *parts.clock, parts.ranks, [this](Op& op) { return outcome_of(op); }),
+      space_opener_(config.max_namespaces, {model_, scope_, tree_, spaces_, counters_}),
       metrics_(parts.metrics),
       backlog_(config_, {model_, host_, tree_, ops_, spaces_, clock_, counters_, metrics_}),
+      host_room_({model_, host_, tree_, backlog_, counters_}),
       prefetcher_(config_, {model_, host_, tree_, ops_, spaces_, clock_, backlog_, counters_, metrics_,
-                            [this](const ComponentCounts& counts) { return make_host_room(counts, false); },
+                            [this](const ComponentCounts& counts) {
+                              return host_room_.make(counts, false) == HostAnswer::kThere;
+                            },
                             [this] { return running_ > 0; }}) {}
 
 // Only copies are waited for, in real time, and nothing new starts: no write, no read, no step of the rank group.
@@ -111,54 +112,6 @@ std::uint64_t CacheImpl::final_tokens(const Request& r) const {
   return r.max_new > 0 ? r.prompt + r.max_new - 1 : r.prompt;
 }
 
-Result<NamespaceId> CacheImpl::space_for(const std::string& adapter, const std::string& salt) {
-  const SpaceTable::Name name(adapter, salt);
-  if (const std::optional<NamespaceId> known = spaces_.find(name)) return *known;
-  if (spaces_.size() >= config_.max_namespaces) close_idle_space();
-  if (spaces_.size() >= config_.max_namespaces) {
-    return overloaded("cache: " + std::to_string(spaces_.size()) +
-                      " adapters and salts are in use, which is the limit");
-  }
-  NamespaceScope scope = scope_;
-  scope.adapter = adapter;
-  scope.salt = salt;
-  const NamespaceId id = tree_.open_namespace(namespace_digest(model_, scope));
-  spaces_.add(name, id, std::make_shared<const StoreScope>(make_store_scope(model_, scope)));
-  return id;
-}
-
-// One without pages is only a name, so it goes before those with pages; of these, the one that idles for the longest
-// time. Idle ones may still have operations in flight (backups and writes, loads of requests that were aborted): they
-// go to the end of the line, so that the next look finds others first.
-std::optional<NamespaceId> CacheImpl::space_to_close() {
-  std::optional<NamespaceId> oldest;
-  std::size_t closable = 0;
-  std::size_t left = std::min(spaces_.idle().size(), kIdleLookedAt);
-  for (auto it = spaces_.idle().begin(); left > 0 && closable < kClosableLookedAt; --left) {
-    const NamespaceId id = *it++;
-    if (tree_.is_claimed(id)) {
-      spaces_.put_last(id);
-      continue;
-    }
-    if (!tree_.view(tree_.root(id)).has_children) return id;
-    if (!oldest) oldest = id;
-    ++closable;
-  }
-  return oldest;
-}
-
-// What a tenant that idles has cached must not keep one out that is there now: it costs a miss, no more.
-void CacheImpl::close_idle_space() {
-  const std::optional<NamespaceId> id = space_to_close();
-  if (!id) return;
-  (void)tree_.flush(*id);
-  if (!tree_.close_namespace(*id).is_ok()) {
-    ++counters_.internal_errors;
-    return;
-  }
-  spaces_.erase(*id);
-}
-
 Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
   LARDER_RETURN_IF_ERROR(ops_.parted());
   if (request.tokens.empty()) return invalid_argument("the prompt is empty; send at least one token");
@@ -176,7 +129,7 @@ Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
                             " new tokens needs more than the " + std::to_string(capacity) +
                             " pages of the device (raise max-total-tokens)");
   }
-  Result<NamespaceId> space = space_for(request.adapter, request.salt);
+  Result<NamespaceId> space = space_opener_.open(request.adapter, request.salt);
   if (!space.is_ok()) return space.status();
   r.id = RequestId(next_request_++);
   r.space = *space;
@@ -304,7 +257,7 @@ void CacheImpl::apply(OpId id, const OutcomeBits& bits) {
 bool CacheImpl::poll(Nanos wait) {
   const bool changed = ops_.collect(wait);
   ops_.agree();
-  if (std::exchange(refused_for_stores_, false)) backlog_.count_wait();
+  host_room_.count_refusal();
   const std::vector<AgreedEvent> events = ops_.take_ended();
   for (const AgreedEvent& event : events) apply(event.op, event.bits);
   if (ops_.parted().is_ok()) backlog_.pump();
@@ -315,11 +268,7 @@ void CacheImpl::drop_leases(const TransferDone& done) {
   for (const LeasedSlot& l : done.device_leases) {
     (void)device_.drop_lease(l.component, DeviceSlot(l.slot), l.generation);
   }
-  drop_host_leases(done.host_leases);
-}
-
-void CacheImpl::drop_host_leases(const std::vector<LeasedSlot>& leases) {
-  for (const LeasedSlot& l : leases) (void)host_->drop_lease(l.component, HostSlot(l.slot), l.generation);
+  host_room_.drop_leases(done.host_leases);
 }
 
 void CacheImpl::return_device(ComponentKind c, std::span<const DeviceSlot> slots) {
@@ -328,17 +277,8 @@ void CacheImpl::return_device(ComponentKind c, std::span<const DeviceSlot> slots
   }
 }
 
-void CacheImpl::return_host(ComponentKind c, std::span<const HostSlot> slots) {
-  for (const HostSlot slot : slots) {
-    if (!host_->free(c, slot).is_ok()) ++counters_.internal_errors;
-  }
-}
-
 void CacheImpl::free_device(ComponentKind c, std::span<const DeviceSlot> slots) { return_device(c, slots); }
 
-void CacheImpl::free_host(ComponentKind c, std::span<const HostSlot> slots) {
-  if (c == ComponentKind::kFull) counters_.host_evicted += slots.size();
-  return_host(c, slots);
-}
+void CacheImpl::free_host(ComponentKind c, std::span<const HostSlot> slots) { host_room_.let_go(c, slots); }
 
 }  // namespace larder

@@ -2,7 +2,7 @@
 //
 //   cache.cc       create, begin, phase, poll, finish, abort        backup.cc    device -> host -> storage
 //   start.cc       restore point, reservation, load-back            operator.cc  flush, attach, explain, invariants
-//   step.cc        prepare_step, complete_step, commit to the tree  room.cc      making room on device and host
+//   step.cc        prepare_step, complete_step, commit to the tree  room.cc      making room on the device
 #pragma once
 
 #include <algorithm>
@@ -16,9 +16,11 @@
 #include "controller/cache.h"
 #include "controller/cache_metrics.h"
 #include "controller/checkpoint_plan.h"
+#include "controller/host_room.h"
 #include "controller/op_table.h"
 #include "controller/operation.h"
 #include "controller/prefetcher.h"
+#include "controller/space_opener.h"
 #include "controller/space_table.h"
 #include "controller/store_backlog.h"
 
@@ -88,10 +90,6 @@ class CacheImpl final : public Cache, private SlotSink {
   // ---- cache.cc
   Request* find(RequestId id);
   [[nodiscard]] const Request* find(RequestId id) const;
-  [[nodiscard]] Result<NamespaceId> space_for(const std::string& adapter, const std::string& salt);
-  // Makes room for one: closes the namespace that nothing uses for the longest time, with what is cached of it.
-  void close_idle_space();
-  [[nodiscard]] std::optional<NamespaceId> space_to_close();
   [[nodiscard]] std::uint32_t page_size() const { return model_.page_size; }
   [[nodiscard]] std::uint64_t reusable_pages(const Request& r) const { return (r.prompt - 1) / page_size(); }
   [[nodiscard]] std::span<const TokenId> reusable_tokens(const Request& r) const {
@@ -102,7 +100,6 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] OutcomeBits outcome_of(Op& op);
   void apply(OpId id, const OutcomeBits& bits);
   void drop_leases(const TransferDone& done);
-  void drop_host_leases(const std::vector<LeasedSlot>& leases);
 
   // ---- start.cc
   struct Restore {                           // what start() decided
@@ -152,9 +149,6 @@ class CacheImpl final : public Cache, private SlotSink {
   [[nodiscard]] Status make_device_room(Request& r, const ComponentCounts& counts);
   // may_wait: kOverloaded while victims get their host copies. Else those that have none are dropped.
   [[nodiscard]] Status make_device_room_for(Request& r, ComponentKind c, std::uint32_t count, bool may_wait);
-  // gently: what storage lacks stays while storage is taking it.
-  [[nodiscard]] bool make_host_room(const ComponentCounts& counts, bool gently);
-  [[nodiscard]] std::uint64_t gentle_share(ComponentKind c, std::uint64_t want);
   EvictResult evict_device(ComponentKind c, std::uint32_t slots, VictimRule rule);
   [[nodiscard]] VictimRule gentle_rule(ComponentKind c) const;
   [[nodiscard]] bool back_up_for_room(Request& r, ComponentKind c, const std::vector<NodeId>& victims);
@@ -166,10 +160,13 @@ class CacheImpl final : public Cache, private SlotSink {
   // ---- backup.cc
   // As the write policy says. What stands at or after page `from` is looked at also beneath a complete copy.
   void maybe_backup(NodeId node, std::uint64_t from);
-  // gently: see make_host_room(). True: a copy was started.
-  [[nodiscard]] bool backup_victims(const std::vector<NodeId>& victims, bool gently);
-  [[nodiscard]] bool start_backup(const std::vector<NodeId>& nodes, bool gently);  // parents first
-  [[nodiscard]] bool attach_backup(Op& op, NodeId node, TransferRequest& copy, bool gently);
+  struct BackupStart {
+    bool copies = false;            // a copy was started
+    bool waits_for_stores = false;  // the rest finds room once storage has taken more (host_room.h)
+  };
+  [[nodiscard]] BackupStart backup_victims(const std::vector<NodeId>& victims, bool gently);
+  BackupStart start_backup(const std::vector<NodeId>& nodes, bool gently);  // parents first
+  [[nodiscard]] HostAnswer attach_backup(Op& op, NodeId node, TransferRequest& copy, bool gently);
   void append_unbacked_path(NodeId node, bool by_policy, std::uint64_t from, std::vector<NodeId>& out) const;
   [[nodiscard]] ComponentCounts missing_on_host(const NodeView& view) const;
   void backup_done(Op& op, bool ok);
@@ -182,7 +179,6 @@ class CacheImpl final : public Cache, private SlotSink {
   void add_tier_lines(Explanation& report, NodeId node, std::uint64_t pages) const;
 
   void return_device(ComponentKind c, std::span<const DeviceSlot> slots);
-  void return_host(ComponentKind c, std::span<const HostSlot> slots);
   // SlotSink: what the tree lets go
   void free_device(ComponentKind c, std::span<const DeviceSlot> slots) override;
   void free_host(ComponentKind c, std::span<const HostSlot> slots) override;
@@ -206,11 +202,12 @@ class CacheImpl final : public Cache, private SlotSink {
   std::uint32_t running_ = 0;                                 // requests in kLoading or kRunning
   std::array<std::vector<NodeId>, kComponentCount> leaving_;  // nodes whose copies were begun to make room
   bool backup_failed_ = false;                                // the last one; the next victim is dropped instead
-  bool refused_for_stores_ = false;                           // room was, since the last poll
   StorageBackend* storage_ = nullptr;
   CacheCounters counters_;
+  SpaceOpener space_opener_;
   CacheMetrics metrics_;
   StoreBacklog backlog_;
+  HostRoom host_room_;
   Prefetcher prefetcher_;
 };
 

@@ -75,6 +75,7 @@ struct Op {
   std::uint32_t attachment = 0;  // which attach gave it its storage
   std::uint64_t pages = 0;       // kLoad: full pages, for the counter
   TimePoint begun;               // kLoad: for the metrics
+  std::uint64_t transfer = 0;    // kLoad, kBackup of a connector: its TransferId
 };
 
 }  // namespace larder

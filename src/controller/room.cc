@@ -1,4 +1,4 @@
-// Making room: who is evicted when a tier is full (step 7 of a prefix's life).
+// Making room on the device: who is evicted when it is full (step 7 of a prefix's life). On the host: host_room.h.
 #include <algorithm>
 
 #include "base/probe.h"
@@ -7,8 +7,6 @@
 namespace larder {
 
 namespace {
-// Host victims are taken a few at a time, so that the choice between components follows recency.
-constexpr std::uint64_t kHostVictimBatch = 16;
 // How often room is refused to one request in its life so that storage can take what would go: a storage that is slow
 // costs some time, one that hangs costs next to none.
 constexpr std::uint32_t kMostStoreWaits = 128;
@@ -87,12 +85,10 @@ Status CacheImpl::make_device_room_for(Request& r, ComponentKind c, std::uint32_
 // Begins the copies of victims. True: what would make room for them on the host has yet to be stored, and that is
 // waited for.
 bool CacheImpl::back_up_for_room(Request& r, ComponentKind c, const std::vector<NodeId>& victims) {
-  const bool refused_before = std::exchange(refused_for_stores_, false);
-  if (backup_victims(victims, r.store_waits < kMostStoreWaits)) note_leaving(c, victims);
-  const bool waits_for_stores = refused_for_stores_;
-  refused_for_stores_ = refused_before || waits_for_stores;
-  r.store_waits += waits_for_stores ? 1 : 0;
-  return waits_for_stores;
+  const BackupStart begun = backup_victims(victims, r.store_waits < kMostStoreWaits);
+  if (begun.copies) note_leaving(c, victims);
+  r.store_waits += begun.waits_for_stores ? 1 : 0;
+  return begun.waits_for_stores;
 }
 
 // With each victim the path to it is copied, and can leave after it.
@@ -120,57 +116,6 @@ VictimRule CacheImpl::gentle_rule(ComponentKind c) const {
   ComponentCounts one{};
   one[index_of(c)] = 1;
   return host_->blocks_missing(one) == 0 ? VictimRule::kBackUpFirst : VictimRule::kBackUpWorth;
-}
-
-// How much of the next victim may go now, at most `want`. 0: storage has yet to take it, and is taking pages.
-std::uint64_t CacheImpl::gentle_share(ComponentKind c, std::uint64_t want) {
-  if (!backlog_.may_wait()) return want;
-  const NodeId next = tree_.next_host_victim(c);
-  if (backlog_.is_soon(next)) {
-    refused_for_stores_ = true;
-    return 0;
-  }
-  const NodeView victim = tree_.view(next);
-  return std::min(want, c == ComponentKind::kMamba ? 1 : victim.end - victim.begin);
-}
-
-// One byte budget: the least recently used victim goes first, whatever its component. Evicts nothing if everything
-// would not do, as far as TierCounts can tell. What storage reads is locked, so it is neither counted nor a victim.
-bool CacheImpl::make_host_room(const ComponentCounts& counts, bool gently) {
-  std::uint64_t evictable = 0;
-  for (const ComponentKind c : kAllComponents) {
-    evictable += tree_.counts(c, Tier::kHost).evictable() * host_->blocks_per_slot(c);
-  }
-  if (const std::uint64_t missing = host_->blocks_missing(counts); missing > evictable) {
-    if (gently && backlog_.may_wait() && missing <= evictable + backlog_.kept_blocks()) refused_for_stores_ = true;
-    return false;
-  }
-  while (true) {
-    const std::uint64_t missing = host_->blocks_missing(counts);
-    if (missing == 0) return true;
-    std::optional<ComponentKind> victim;
-    std::uint64_t oldest = 0;
-    for (const ComponentKind c : kAllComponents) {
-      if (!model_.has(c) || host_->blocks_per_slot(c) == 0) continue;
-      const std::optional<std::uint64_t> tick = tree_.next_host_victim_tick(c);
-      if (tick && (!victim || *tick < oldest)) {
-        victim = c;
-        oldest = *tick;
-      }
-    }
-    if (!victim) {
-      // What is left stands beneath pages that are being written.
-      if (gently && backlog_.may_wait()) refused_for_stores_ = true;
-      return false;
-    }
-    const std::uint64_t per_slot = host_->blocks_per_slot(*victim);
-    std::uint64_t want = std::clamp<std::uint64_t>((missing + per_slot - 1) / per_slot, 1, kHostVictimBatch);
-    if (gently) want = gentle_share(*victim, want);
-    const std::uint64_t free_before = host_->free_blocks();
-    if (want == 0 || tree_.evict_host(*victim, want).freed == 0) return false;
-    // Leased and not locked, see StoreBacklog::unlock_abandoned(): more of it would go for nothing as well.
-    if (host_->free_blocks() == free_before) return false;
-  }
 }
 
 }  // namespace larder

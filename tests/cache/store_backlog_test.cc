@@ -11,43 +11,10 @@
 #include "base/rng.h"
 #include "sim/sim_clock.h"
 #include "sim/world/small_models.h"
+#include "tests/cache/patient_backend.h"
 
 namespace larder {
 namespace {
-
-// Keeps each write until the test answers it.
-class PatientBackend final : public StorageBackend {
- public:
-  struct Write {
-    WriteRequest request;
-    WriteDone done;
-  };
-  std::vector<Write> writes;  // not answered yet
-  std::size_t submitted = 0;
-
-  [[nodiscard]] const BackendInfo& info() const override { return info_; }
-  [[nodiscard]] Status submit_exists(ExistsRequest, ExistsDone) override { return unsupported("no"); }
-  [[nodiscard]] Status submit_read(ReadRequest, ReadDone) override { return unsupported("no"); }
-  [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override {
-    ++submitted;
-    writes.push_back({std::move(request), std::move(done)});
-    return Status::ok();
-  }
-  [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope>, ClearDone) override { return unsupported("no"); }
-  [[nodiscard]] BackendStats stats() const override { return {}; }
-  [[nodiscard]] Status close(std::chrono::nanoseconds) override { return Status::ok(); }
-
- private:
-  const BackendInfo info_{.name = "patient"};
-};
-
-struct HostSink final : SlotSink {
-  HostPools* host = nullptr;
-  void free_device(ComponentKind, std::span<const DeviceSlot>) override {}
-  void free_host(ComponentKind c, std::span<const HostSlot> slots) override {
-    for (const HostSlot slot : slots) EXPECT_TRUE(host->free(c, slot).is_ok());
-  }
-};
 
 class StoreBacklogTest : public ::testing::Test {
  protected:

@@ -1,0 +1,113 @@
+#include "controller/host_room.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+namespace larder {
+
+namespace {
+// Victims are taken a few at a time, so that the choice between components follows recency.
+constexpr std::uint64_t kVictimBatch = 16;
+}  // namespace
+
+HostRoom::HostRoom(const Parts& parts)
+    : model_(parts.model), host_(parts.host), tree_(parts.tree), backlog_(parts.backlog), counters_(parts.counters) {}
+
+std::uint64_t HostRoom::blocks_in_reach() const {
+  std::uint64_t blocks = host_->free_blocks();
+  for (const ComponentKind c : kAllComponents) {
+    blocks += tree_.counts(c, Tier::kHost).evictable() * host_->blocks_per_slot(c);
+  }
+  return blocks;
+}
+
+std::uint64_t HostRoom::blocks_of(const ComponentCounts& counts) const {
+  std::uint64_t blocks = 0;
+  for (const ComponentKind c : kAllComponents) {
+    blocks += std::uint64_t{counts[index_of(c)]} * host_->blocks_per_slot(c);
+  }
+  return blocks;
+}
+
+void HostRoom::count_refusal() {
+  if (std::exchange(has_refused_, false)) backlog_.count_wait();
+}
+
+HostAnswer HostRoom::refuse_for_stores() {
+  has_refused_ = true;
+  return HostAnswer::kWaitsForStores;
+}
+
+// How much of the next victim may go now, at most `want`. 0: storage has yet to take it, and is taking pages.
+std::uint64_t HostRoom::gentle_share(ComponentKind c, std::uint64_t want) const {
+  if (!backlog_.may_wait()) return want;
+  const NodeId next = tree_.next_host_victim(c);
+  if (backlog_.is_soon(next)) return 0;
+  const NodeView victim = tree_.view(next);
+  return std::min(want, c == ComponentKind::kMamba ? 1 : victim.end - victim.begin);
+}
+
+std::optional<ComponentKind> HostRoom::next_victim() const {
+  std::optional<ComponentKind> victim;
+  std::uint64_t oldest = 0;
+  for (const ComponentKind c : kAllComponents) {
+    if (!model_.has(c) || host_->blocks_per_slot(c) == 0) continue;
+    const std::optional<std::uint64_t> tick = tree_.next_host_victim_tick(c);
+    if (tick && (!victim || *tick < oldest)) {
+      victim = c;
+      oldest = *tick;
+    }
+  }
+  return victim;
+}
+
+// What storage reads is locked, so it is neither counted nor a victim.
+HostAnswer HostRoom::make(const ComponentCounts& counts, bool gently) {
+  const std::uint64_t evictable = blocks_in_reach() - host_->free_blocks();
+  if (const std::uint64_t missing = host_->blocks_missing(counts); missing > evictable) {
+    const bool waits = gently && backlog_.may_wait() && missing <= evictable + backlog_.kept_blocks();
+    return waits ? refuse_for_stores() : HostAnswer::kNone;
+  }
+  while (true) {
+    const std::uint64_t missing = host_->blocks_missing(counts);
+    if (missing == 0) return HostAnswer::kThere;
+    const std::optional<ComponentKind> victim = next_victim();
+    if (!victim) {
+      // What is left stands beneath pages that are being written.
+      return gently && backlog_.may_wait() ? refuse_for_stores() : HostAnswer::kNone;
+    }
+    const std::uint64_t per_slot = host_->blocks_per_slot(*victim);
+    std::uint64_t want = std::clamp<std::uint64_t>((missing + per_slot - 1) / per_slot, 1, kVictimBatch);
+    if (gently) want = gentle_share(*victim, want);
+    if (want == 0) return refuse_for_stores();
+    const std::uint64_t free_before = host_->free_blocks();
+    if (tree_.evict_host(*victim, want).freed == 0) return HostAnswer::kNone;
+    // Leased and not locked, see StoreBacklog::unlock_abandoned(): more of it would go for nothing as well.
+    if (host_->free_blocks() == free_before) return HostAnswer::kNone;
+  }
+}
+
+HostAnswer HostRoom::take(const ComponentCounts& counts, bool gently,
+                          std::array<std::vector<HostSlot>, kComponentCount>& out) {
+  const HostAnswer answer = make(counts, gently);
+  if (answer != HostAnswer::kThere) return answer;
+  return host_->reserve(counts, out) ? HostAnswer::kThere : HostAnswer::kNone;
+}
+
+void HostRoom::give_back(ComponentKind c, std::span<const HostSlot> slots) {
+  for (const HostSlot slot : slots) {
+    if (!host_->free(c, slot).is_ok()) ++counters_.internal_errors;
+  }
+}
+
+void HostRoom::let_go(ComponentKind c, std::span<const HostSlot> slots) {
+  if (c == ComponentKind::kFull) counters_.host_evicted += slots.size();
+  give_back(c, slots);
+}
+
+void HostRoom::drop_leases(const std::vector<LeasedSlot>& leases) {
+  for (const LeasedSlot& l : leases) (void)host_->drop_lease(l.component, HostSlot(l.slot), l.generation);
+}
+
+}  // namespace larder

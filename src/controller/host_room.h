@@ -1,0 +1,74 @@
+// Room on the host: who leaves when something is to come (step 7 of a prefix's life), and what comes back.
+//
+// The host is one byte budget, so one order decides: the least recently used victim goes first, whatever its component.
+// What is locked or leased is no victim.
+//
+// Gently: a victim that storage lacks and gets soon is not taken while storage takes pages. The caller is told so
+// (kWaitsForStores) and asks again later; for how long is bounded by StoreBacklog::may_wait().
+//
+// Threads: the cache thread. Ranks: all answers follow from the tree, the pools and agreed events.
+// Cost: O(log leaves) per victim and O(1) per page that leaves.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "controller/cache.h"
+#include "controller/store_backlog.h"
+#include "pool/host_pools.h"
+#include "transfer/transfer.h"
+#include "tree/tree.h"
+
+namespace larder {
+
+enum class HostAnswer : std::uint8_t {
+  kThere,           // there is room
+  kWaitsForStores,  // there is none yet: storage is taking what would go
+  kNone,            // there is none
+};
+
+class HostRoom {
+ public:
+  struct Parts {  // all outlive the room
+    const ModelSpec& model;
+    HostPools* host;  // null: only counts are asked of it, and there is none
+    RadixTree& tree;
+    StoreBacklog& backlog;
+    CacheCounters& counters;
+  };
+  explicit HostRoom(const Parts& parts);
+
+  // Evicts until `counts` fit. Evicts nothing if everything would not do, as far as TierCounts can tell.
+  [[nodiscard]] HostAnswer make(const ComponentCounts& counts, bool gently);
+  // The same, and takes the slots: counts[c] of them are appended to out[c]. Else nothing was taken.
+  [[nodiscard]] HostAnswer take(const ComponentCounts& counts, bool gently,
+                                std::array<std::vector<HostSlot>, kComponentCount>& out);
+  // Blocks that are free, or could be made so.
+  [[nodiscard]] std::uint64_t blocks_in_reach() const;
+  [[nodiscard]] std::uint64_t blocks_of(const ComponentCounts& counts) const;
+  // Once per poll: refusals for the sake of storage, since the last one, use up the patience of the backlog.
+  void count_refusal();
+
+  // Slots that are the caller's own. One that is refused counts as an internal error.
+  void give_back(ComponentKind c, std::span<const HostSlot> slots);
+  // What the tree lets go of: counts as evicted.
+  void let_go(ComponentKind c, std::span<const HostSlot> slots);
+  void drop_leases(const std::vector<LeasedSlot>& leases);
+
+ private:
+  [[nodiscard]] HostAnswer refuse_for_stores();
+  [[nodiscard]] std::optional<ComponentKind> next_victim() const;
+  [[nodiscard]] std::uint64_t gentle_share(ComponentKind c, std::uint64_t want) const;
+
+  const ModelSpec& model_;
+  HostPools* const host_;
+  RadixTree& tree_;
+  StoreBacklog& backlog_;
+  CacheCounters& counters_;
+  bool has_refused_ = false;  // for the sake of storage, since the last poll
+};
+
+}  // namespace larder

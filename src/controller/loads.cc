@@ -1,0 +1,135 @@
+#include "controller/loads.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "controller/host_presence.h"
+
+namespace larder {
+
+Loads::Loads(const Parts& parts)
+    : model_(parts.model),
+      host_(parts.host),
+      tree_(parts.tree),
+      room_(parts.room),
+      ops_(parts.ops),
+      copier_(parts.copier),
+      clock_(parts.clock),
+      counters_(parts.counters),
+      metrics_(parts.metrics) {}
+
+Result<Loads::Slots> Loads::find_slots(const Lookups::Lookup& lookup, const LoadPoint& point) const {
+  const std::span<const TokenId> path =
+      std::span<const TokenId>(lookup.tokens).first(point.pages * std::uint64_t{model_.page_size});
+  const MatchResult match = tree_.match(lookup.space, path);
+  const Status lost = internal_error("load: the host does not have what the lease should have kept");
+  if (match.walked.pages < point.pages) return lost;
+  const NodeId node = position_on_path(tree_, match.walked.node, point.pages).node;
+  Slots slots;
+  slots.first = {point.full_from, point.window_from, point.pages - 1};
+  const auto locate = [&](ComponentKind c, std::uint64_t from) {
+    if (from < point.pages) tree_.locate(node, c, from, point.pages, slots.of[index_of(c)]);
+  };
+  locate(ComponentKind::kFull, point.full_from);
+  locate(ComponentKind::kSwa, point.window_from);
+  if (point.has_state) {
+    if (tree_.view(node).end != point.pages) return lost;
+    locate(ComponentKind::kMamba, point.pages - 1);
+    if (slots.of[index_of(ComponentKind::kMamba)].empty()) return lost;
+  }
+  for (const auto& of : slots.of) {
+    if (!std::all_of(of.begin(), of.end(), [](const PageLocation& at) { return at.host.valid(); })) return lost;
+  }
+  return slots;
+}
+
+Status Loads::lease(Load& load, const Slots& slots) {
+  for (const ComponentKind c : kAllComponents) {
+    for (const PageLocation& at : slots.of[index_of(c)]) {
+      const Status leased = host_.add_lease(c, at.host);
+      if (!leased.is_ok()) {
+        room_.drop_leases(std::exchange(load.leases, {}));
+        return overloaded("load: " + leased.message());
+      }
+      load.leases.push_back({c, at.host.v, host_.generation(c, at.host)});
+    }
+  }
+  return Status::ok();
+}
+
+Result<std::shared_ptr<PageCopy>> Loads::make_copy(const LoadPoint& point, const Slots& slots,
+                                                   const LoadRequest& request) const {
+  PageNeeds needs{point.full_from, point.window_from, point.pages, {}};
+  if (point.has_state) needs.states.push_back(point.pages);
+  Result<PlaceTable> places = PlaceTable{};
+  if (!request.writer) places = PlaceTable::create(model_, needs, request.places);
+  if (!places.is_ok()) return invalid_argument("load: " + places.status().message());
+  if (request.writer && !request.places.empty()) return invalid_argument("load: give places or a writer, not both");
+  auto copy = std::make_shared<PageCopy>();
+  copy->set_writer(request.writer);
+  for (const PoolSpec& pool : model_.pools) {
+    const std::size_t c = index_of(pool.component);
+    for (std::size_t i = 0; i < slots.of[c].size() && pool.page_bytes() > 0; ++i) {
+      std::vector<Segment> bytes;
+      host_.append_page(pool.name, slots.of[c][i].host, bytes);
+      const std::uint64_t page = slots.first[c] + i;
+      if (request.writer) {
+        copy->add_page(pool.name, page, std::move(bytes));
+      } else {
+        copy->add(bytes, places->at(pool, page));
+      }
+    }
+  }
+  return copy;
+}
+
+Status Loads::begin(TransferId id, const Lookups::Lookup& lookup, const LoadPoint& point, const LoadRequest& request) {
+  Result<Slots> slots = find_slots(lookup, point);
+  if (!slots.is_ok()) return slots.status();
+  Result<std::shared_ptr<PageCopy>> copy = make_copy(point, *slots, request);
+  if (!copy.is_ok()) return copy.status();
+  if (!ops_.has_room(OpKind::kLoad)) return overloaded("load: too many operations are in flight");
+  Load load;
+  LARDER_RETURN_IF_ERROR(lease(load, *slots));
+  load.result.pages = point.pages;
+  load.result.bytes = (*copy)->bytes();
+  load.new_pages = point.pages - point.full_from;
+  load.begun = clock_.now();
+  loads_.emplace(id.v, std::move(load));
+  Op& op = ops_.add(OpKind::kLoad);
+  op.transfer = id.v;
+  const std::span<const TokenId> path =
+      std::span<const TokenId>(lookup.tokens).first(point.pages * std::uint64_t{model_.page_size});
+  const TreePosition walked = tree_.match(lookup.space, path).walked;
+  tree_.touch(position_on_path(tree_, walked.node, point.pages), true);
+  copier_.submit(op.id, std::move(copy).value());
+  return Status::ok();
+}
+
+void Loads::done(Op& op, bool is_ok) {
+  copier_.forget(op.id);
+  const auto it = loads_.find(op.transfer);
+  if (it == loads_.end()) return;
+  Load& load = it->second;
+  room_.drop_leases(std::exchange(load.leases, {}));
+  load.is_over = true;
+  if (is_ok) {
+    counters_.loaded_back += load.new_pages;
+    metrics_.loaded_back(clock_.now() - load.begun);
+    return;
+  }
+  const auto* const own = std::get_if<TransferDone>(&op.completion);
+  load.result.status =
+      own != nullptr && !own->status.is_ok() ? own->status : unavailable("load: it failed on another rank");
+}
+
+Result<LoadResult> Loads::take_result(TransferId id) {
+  const auto it = loads_.find(id.v);
+  if (it == loads_.end()) return not_found("load: no such transfer");
+  if (!it->second.is_over) return overloaded("load: under way");
+  LoadResult result = std::move(it->second.result);
+  loads_.erase(it);
+  return result;
+}
+
+}  // namespace larder

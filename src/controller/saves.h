@@ -1,0 +1,115 @@
+// Saves: memory of the engine -> host.
+//
+//   given      [from ............................................. to)   full, the window's last pages, states
+//   host has   [0 ............ known)
+//   copied                     [known .......................... end)    end: to, or the largest restore point for
+//   which
+//                              └─ slots of its own, until all bytes came   the host has room
+//                                 └─► the tree, all at once (rule 2) ─► StoreBacklog finds it there
+//
+// While a save is under way, the path that it continues stays on the host (a lock), and its slots are nobody else's.
+//
+// Threads: the cache thread. Ranks: a save that fails on one has failed on all. Cost: connector.h.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "controller/connector.h"
+#include "controller/host_room.h"
+#include "controller/op_table.h"
+#include "controller/page_copy.h"
+#include "controller/space_table.h"
+#include "pool/host_pools.h"
+#include "tree/tree.h"
+
+namespace larder {
+
+class Saves {
+ public:
+  struct Parts {  // all outlive the saves
+    const ModelSpec& model;
+    HostPools& host;
+    RadixTree& tree;
+    SpaceTable& spaces;
+    HostRoom& room;
+    OpTable& ops;
+    PageCopier& copier;
+    CacheCounters& counters;
+  };
+  Saves(const ConnectorConfig& config, const Parts& parts);
+
+  // What is wrong with the call itself.
+  [[nodiscard]] Status check(const SaveRequest& request) const;
+  // Arguments as in Connector::save(), checked; `id` names no transfer yet.
+  [[nodiscard]] Status begin(TransferId id, NamespaceId space, const SaveRequest& request);
+  void done(Op& op, bool is_ok);
+  // As Connector::save_result().
+  [[nodiscard]] Result<SaveResult> take_result(TransferId id);
+  [[nodiscard]] bool has(TransferId id) const { return saves_.contains(id.v); }
+  [[nodiscard]] std::size_t size() const { return saves_.size(); }  // under way, or with a result to take
+  [[nodiscard]] std::uint64_t blocks() const { return blocks_; }    // of the host, that saves under way hold
+  // Host slots that saves under way hold, for the invariants.
+  [[nodiscard]] std::array<std::uint64_t, kComponentCount> slots_held() const;
+
+ private:
+  static constexpr int kTries = 8;  // each evicts; a host that is this full is better left alone
+
+  struct Run {  // pages [begin, end) of the window
+    std::uint64_t begin = 0, end = 0;
+  };
+  // What the host lacks of what was given, up to `end`.
+  struct Plan {
+    std::uint64_t end = 0, full_from = 0;
+    std::vector<Run> windows;
+    std::vector<std::uint64_t> states;  // restore points
+    ComponentCounts counts{};
+  };
+  // What was given, against what the host has.
+  struct Given {
+    std::uint64_t known = 0;          // pages of full on the host, from 0
+    std::vector<bool> window, state;  // by page: given, and not on the host
+    OutcomeBits points;               // restore points with what was given
+  };
+  struct Save {
+    SaveResult result;
+    bool is_over = false;
+    NamespaceId space;
+    SpaceTable::Use use;
+    std::vector<TokenId> tokens;  // [0, plan.end)
+    Plan plan;
+    LockHandle path;
+    std::array<std::vector<HostSlot>, kComponentCount> slots;
+    std::uint64_t blocks = 0;
+  };
+
+  [[nodiscard]] Given compare(const SaveRequest& request, const MatchResult& match) const;
+  [[nodiscard]] Plan plan_to(const SaveRequest& request, const Given& given, std::uint64_t end) const;
+  [[nodiscard]] std::uint64_t largest_that_fits(const SaveRequest& request, const Given& given, std::uint64_t before,
+                                                std::uint64_t blocks) const;
+  [[nodiscard]] bool is_parent_coming(NamespaceId space, const SaveRequest& request) const;
+  [[nodiscard]] std::uint64_t reach_of(const Save& save, std::uint64_t blocks, int tries) const;
+  [[nodiscard]] HostAnswer take_room(const SaveRequest& request, const Given& given, Save& save);
+  void fill_result(const SaveRequest& request, const Given& given, Save& save) const;
+  void fill_copy(const SaveRequest& request, const PlaceTable& places, const Save& save, PageCopy& copy) const;
+  void publish(Save& save);
+  [[nodiscard]] bool insert(const HostInsertRequest& request);
+  void let_go(Save& save);
+
+  const ConnectorConfig& config_;
+  const ModelSpec& model_;
+  HostPools& host_;
+  RadixTree& tree_;
+  SpaceTable& spaces_;
+  HostRoom& room_;
+  OpTable& ops_;
+  PageCopier& copier_;
+  CacheCounters& counters_;
+  std::map<std::uint64_t, Save> saves_;  // by TransferId
+  std::uint64_t blocks_ = 0;             // of the host, that saves under way hold
+};
+
+}  // namespace larder

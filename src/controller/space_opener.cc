@@ -1,0 +1,71 @@
+#include "controller/space_opener.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "storage/backend.h"
+
+namespace larder {
+
+namespace {
+// Idle namespaces that are looked at to find one to close: of those that may go, and of all.
+constexpr std::size_t kClosableLookedAt = 16;
+constexpr std::size_t kIdleLookedAt = 4096;
+}  // namespace
+
+SpaceOpener::SpaceOpener(std::uint32_t max_namespaces, const Parts& parts)
+    : max_namespaces_(max_namespaces),
+      model_(parts.model),
+      scope_(parts.scope),
+      tree_(parts.tree),
+      table_(parts.table),
+      counters_(parts.counters) {}
+
+Result<NamespaceId> SpaceOpener::open(const std::string& adapter, const std::string& salt) {
+  const SpaceTable::Name name(adapter, salt);
+  if (const std::optional<NamespaceId> known = table_.find(name)) return *known;
+  if (table_.size() >= max_namespaces_) close_idle();
+  if (table_.size() >= max_namespaces_) {
+    return overloaded("cache: " + std::to_string(table_.size()) + " adapters and salts are in use, which is the limit");
+  }
+  NamespaceScope scope = scope_;
+  scope.adapter = adapter;
+  scope.salt = salt;
+  const NamespaceId id = tree_.open_namespace(namespace_digest(model_, scope));
+  table_.add(name, id, std::make_shared<const StoreScope>(make_store_scope(model_, scope)));
+  return id;
+}
+
+// One without pages is only a name, so it goes before those with pages; of these, the one that idles for the longest
+// time. Idle ones may still have operations in flight (backups and writes, loads of requests that were aborted): they
+// go to the end of the line, so that the next look finds others first.
+std::optional<NamespaceId> SpaceOpener::next_to_close() {
+  std::optional<NamespaceId> oldest;
+  std::size_t closable = 0;
+  std::size_t left = std::min(table_.idle().size(), kIdleLookedAt);
+  for (auto it = table_.idle().begin(); left > 0 && closable < kClosableLookedAt; --left) {
+    const NamespaceId id = *it++;
+    if (tree_.is_claimed(id)) {
+      table_.put_last(id);
+      continue;
+    }
+    if (!tree_.view(tree_.root(id)).has_children) return id;
+    if (!oldest) oldest = id;
+    ++closable;
+  }
+  return oldest;
+}
+
+// What a tenant that idles has cached must not keep one out that is there now: it costs a miss, no more.
+void SpaceOpener::close_idle() {
+  const std::optional<NamespaceId> id = next_to_close();
+  if (!id) return;
+  (void)tree_.flush(*id);
+  if (!tree_.close_namespace(*id).is_ok()) {
+    ++counters_.internal_errors;
+    return;
+  }
+  table_.erase(*id);
+}
+
+}  // namespace larder

@@ -1,0 +1,104 @@
+#include "tests/connector/connector_rig.h"
+
+namespace larder::connector_test {
+
+Rig::Rig(const std::string& name, const RigOptions& o)
+    : model(sim::simulated_model(name).value()),
+      options(o),
+      host(std::move(HostPools::create(model, o.layout, o.host_bytes, host_memory_source())).value()) {
+  if (o.copies_seed) copies = std::make_unique<ManualExecutor>(4096, o.copies_seed);
+  ConnectorParts parts;
+  parts.model = &model;
+  parts.host = host.get();
+  parts.clock = &clock;
+  parts.executor = copies.get();
+  parts.scope.layout = o.layout;
+  connector = std::move(Connector::create(o.config, parts)).value();
+}
+
+Rig::~Rig() {
+  if (!connector) return;
+  settle();
+  EXPECT_TRUE(connector->check_invariants().is_ok()) << connector->check_invariants().to_string();
+}
+
+void Rig::settle() {
+  for (int i = 0; i < 1000; ++i) {
+    if (copies) (void)copies->run_all();
+    const bool changed = connector->poll(Nanos{0});
+    if (!changed && connector->operations_in_flight() == 0) return;
+  }
+  ADD_FAILURE() << connector->operations_in_flight() << " operations never end";
+}
+
+SaveResult Rig::save(const Tokens& tokens, std::uint64_t from, std::uint64_t to, std::uint64_t window_pages,
+                     const std::vector<std::uint64_t>& states, const std::string& tenant) {
+  EngineMemory memory(model, options.layout, tenant);
+  memory.compute(tokens, {from, to - window_pages, to, states});
+  SaveRequest request;
+  request.tokens = tokens;
+  request.salt = tenant;
+  request.from = from;
+  request.to = to;
+  request.window_pages = window_pages;
+  request.states = states;
+  request.places = memory.places();
+  const Result<TransferId> id = connector->save(request);
+  EXPECT_TRUE(id.is_ok()) << id.status().to_string();
+  if (!id.is_ok()) return {};
+  settle();
+  return connector->save_result(*id).value();
+}
+
+SaveResult Rig::save_all(const Tokens& tokens, std::uint64_t to, const std::string& tenant) {
+  std::vector<std::uint64_t> states;
+  if (model.has(ComponentKind::kMamba)) states.push_back(to);
+  return save(tokens, 0, to, model.has(ComponentKind::kSwa) ? model.window_pages_at(to) : 0, states, tenant);
+}
+
+LookupResult Rig::look_up(const Tokens& tokens, LookupId& id, EngineHas has, const std::string& tenant) {
+  LookupRequest request;
+  request.tokens = tokens;
+  request.salt = tenant;
+  request.has = has;
+  const Result<LookupId> opened = connector->lookup(request);
+  EXPECT_TRUE(opened.is_ok()) << opened.status().to_string();
+  if (!opened.is_ok()) return {};
+  id = *opened;
+  settle();
+  const Result<LookupResult> points = connector->points(id);
+  EXPECT_TRUE(points.is_ok()) << points.status().to_string();
+  return points.value_or({});
+}
+
+std::uint64_t Rig::hit(const Tokens& tokens, const std::string& tenant) {
+  LookupId id;
+  const LookupResult found = look_up(tokens, id, {}, tenant);
+  connector->release(id);
+  return found.points.empty() ? 0 : found.points.back().pages;
+}
+
+PageNeeds Rig::needs_of(const LoadPoint& point) const {
+  PageNeeds needs{point.full_from, point.window_from, point.pages, {}};
+  if (point.has_state) needs.states.push_back(point.pages);
+  return needs;
+}
+
+std::string Rig::load(LookupId id, const LoadPoint& point, const Tokens& tokens, const std::string& tenant) {
+  EngineMemory memory(model, options.layout, tenant);
+  memory.reserve(needs_of(point));
+  LoadRequest request;
+  request.lookup = id;
+  request.pages = point.pages;
+  request.places = memory.places();
+  const Result<TransferId> transfer = connector->load(request);
+  if (!transfer.is_ok()) return transfer.status().to_string();
+  settle();
+  const Result<LoadResult> result = connector->load_result(*transfer);
+  if (!result.is_ok()) return result.status().to_string();
+  if (!result->status.is_ok()) return result->status.to_string();
+  if (result->bytes != point.bytes) return "it moved " + std::to_string(result->bytes) + " bytes";
+  return memory.difference(tokens);
+}
+
+}  // namespace larder::connector_test

@@ -1,0 +1,294 @@
+// The connector by hand: what a save makes restorable, what a load brings, what a lease keeps, what is refused.
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "tests/connector/connector_rig.h"
+
+namespace larder::connector_test {
+namespace {
+
+std::vector<std::string> all_models() {
+  std::vector<std::string> names = sim::small_model_names();
+  for (const std::string& name : sim::tiny_model_names()) names.push_back(name);
+  return names;
+}
+
+std::uint64_t last_of(const LookupResult& result) { return result.points.empty() ? 0 : result.points.back().pages; }
+
+std::vector<std::uint64_t> pages_of(const LookupResult& result) {
+  std::vector<std::uint64_t> pages;
+  for (const LoadPoint& point : result.points) pages.push_back(point.pages);
+  return pages;
+}
+
+using Pages = std::vector<std::uint64_t>;
+
+// What the engine saved comes back, whatever the model and the layout; and on the host it lies as the layout says.
+TEST(Connector, WhatIsSavedComesBackForEveryModelAndLayout) {
+  for (const std::string& name : all_models()) {
+    for (const HostLayout layout : kAllHostLayouts) {
+      SCOPED_TRACE(name + " " + std::string(host_layout_name(layout)));
+      Rig rig(name, {.layout = layout, .host_bytes = std::size_t{32} << 20});
+      const Tokens tokens = rig.prompt(1, 6);
+      EXPECT_EQ(rig.hit(tokens), 0u);
+      const SaveResult saved = rig.save_all(tokens, 6);
+      EXPECT_EQ(saved.stop, SaveStop::kNone);
+      EXPECT_EQ(saved.new_pages, 6u);
+      LookupId id;
+      const LookupResult found = rig.look_up(tokens, id);
+      ASSERT_EQ(last_of(found), 6u);
+      for (const LoadPoint& point : found.points) EXPECT_EQ(rig.load(id, point, tokens), "");
+      rig.connector->release(id);
+
+      const EngineMemory truth(rig.model, layout);
+      const RadixTree& tree = rig.connector->tree();
+      const MatchResult match = tree.match(NamespaceId(0), tokens);
+      std::vector<PageLocation> full;
+      tree.locate(match.walked.node, ComponentKind::kFull, 0, 6, full);
+      for (const PoolSpec* pool : rig.model.pools_of(ComponentKind::kFull)) {
+        if (pool->page_bytes() == 0) continue;
+        std::vector<Segment> segments;
+        rig.host->append_page(pool->name, full[5].host, segments);
+        std::vector<std::byte> bytes;
+        for (const Segment& s : segments) bytes.insert(bytes.end(), s.data, s.data + s.size);
+        EXPECT_EQ(bytes, truth.host_page(tokens, *pool, 5)) << pool_name(pool->name);
+      }
+    }
+  }
+}
+
+TEST(Connector, ChunksOfAPromptAddUpAndEachStateIsAPoint) {
+  Rig rig("full_swa_mamba");
+  const Tokens tokens = rig.prompt(2, 12);
+  EXPECT_EQ(rig.save(tokens, 0, 5, 3, {5}).kept, 5u);
+  EXPECT_EQ(rig.save(tokens, 5, 9, 4, {}).kept, 9u);
+  EXPECT_EQ(rig.save(tokens, 9, 12, 3, {11, 12}).kept, 12u);
+  EXPECT_EQ(rig.save(tokens, 9, 9, 0, {9}).new_states, 1u) << "a state alone";
+  LookupId id;
+  const LookupResult found = rig.look_up(tokens, id);
+  EXPECT_EQ(pages_of(found), (Pages{5, 9, 11, 12}));
+  EXPECT_EQ(found.reason, StopReason::kNone);
+  for (const LoadPoint& point : found.points) EXPECT_EQ(rig.load(id, point, tokens), "");
+  rig.connector->release(id);
+  const Tokens shorter(tokens.begin(), tokens.end() - 1);
+  EXPECT_EQ(rig.hit(shorter), 11u) << "the last token is computed";
+}
+
+TEST(Connector, ForksShareTheirPrefix) {
+  Rig rig("full_mamba");
+  const Tokens first = rig.prompt(3, 8);
+  Tokens second = first;
+  for (std::size_t i = 5 * rig.model.page_size; i < second.size(); ++i) second[i] = 77;
+  EXPECT_EQ(rig.save(first, 0, 8, 0, {5, 8}).new_pages, 8u);
+  EXPECT_EQ(rig.hit(second), 5u);
+  const SaveResult saved = rig.save(second, 0, 8, 0, {5, 8});
+  EXPECT_EQ(saved.known_pages, 5u);
+  EXPECT_EQ(saved.new_pages, 3u);
+  EXPECT_EQ(saved.known_states, 1u);
+  EXPECT_EQ(saved.new_states, 1u);
+  for (const Tokens& tokens : {first, second}) {
+    LookupId id;
+    const LookupResult found = rig.look_up(tokens, id);
+    EXPECT_EQ(pages_of(found), (Pages{5, 8}));
+    for (const LoadPoint& point : found.points) EXPECT_EQ(rig.load(id, point, tokens), "");
+    rig.connector->release(id);
+  }
+}
+
+TEST(Connector, WhatIsThereIsNotCopiedAgain) {
+  Rig rig("full_swa_mamba");
+  const Tokens tokens = rig.prompt(4, 6);
+  EXPECT_GT(rig.save_all(tokens, 6).bytes, 0u);
+  const SaveResult again = rig.save_all(tokens, 6);
+  EXPECT_EQ(again.bytes, 0u);
+  EXPECT_EQ(again.kept, 6u);
+  EXPECT_EQ(again.known_pages, 6u);
+  EXPECT_EQ(again.known_window, rig.model.window_pages_at(6));
+  EXPECT_EQ(again.known_states, 1u);
+  EXPECT_EQ(again.new_pages + again.new_window + again.new_states, 0u);
+}
+
+TEST(Connector, OnlyWhatTheEngineLacksIsLoaded) {
+  Rig rig("full_swa_mamba");
+  const Tokens tokens = rig.prompt(5, 10);
+  (void)rig.save(tokens, 0, 10, 10, {4, 5, 9, 10});
+  const std::uint64_t w = rig.model.window_pages_at(10);
+  LookupId id;
+  LookupResult found = rig.look_up(tokens, id, {.pages = 5});
+  EXPECT_EQ(pages_of(found), (Pages{5, 9, 10})) << "at what it has, there is a state for it";
+  EXPECT_EQ(found.points[0].full_from, 5u);
+  EXPECT_EQ(found.points[0].window_from, 5 - rig.model.window_pages_at(5));
+  EXPECT_EQ(found.points[2].full_from, 5u);
+  EXPECT_EQ(found.points[2].window_from, 10 - w);
+  for (const LoadPoint& point : found.points) EXPECT_EQ(rig.load(id, point, tokens), "");
+  rig.connector->release(id);
+  found = rig.look_up(tokens, id, {.pages = 9, .window_pages = 3});
+  EXPECT_EQ(found.points.back().full_from, 9u);
+  EXPECT_EQ(found.points.back().window_from, 9u) << "its own window reaches into that of the point";
+  EXPECT_EQ(found.points.front().window_from, 9u);
+  for (const LoadPoint& point : found.points) EXPECT_EQ(rig.load(id, point, tokens), "");
+  rig.connector->release(id);
+  found = rig.look_up(tokens, id, {.pages = 9, .window_pages = 1});
+  EXPECT_EQ(found.points.back().window_from, 10 - w) << "half a window of its own is none";
+  rig.connector->release(id);
+}
+
+TEST(Connector, TenantsAndAdaptersDoNotMeet) {
+  Rig rig("full_mamba");
+  const Tokens tokens = rig.prompt(6, 4);
+  (void)rig.save_all(tokens, 4, "one");
+  EXPECT_EQ(rig.hit(tokens, "two"), 0u);
+  (void)rig.save_all(tokens, 4, "two");
+  for (const char* const tenant : {"one", "two"}) {
+    LookupId id;
+    const LookupResult found = rig.look_up(tokens, id, {}, tenant);
+    ASSERT_EQ(last_of(found), 4u);
+    EXPECT_EQ(rig.load(id, found.points.back(), tokens, tenant), "");
+    rig.connector->release(id);
+  }
+}
+
+TEST(Connector, CallbacksStreamTheSameBytes) {
+  Rig rig("full_swa_mamba");
+  const Tokens tokens = rig.prompt(7, 4);
+  const EngineMemory truth(rig.model, rig.options.layout);
+  SaveRequest save;
+  save.tokens = tokens;
+  save.to = 4;
+  save.window_pages = rig.model.window_pages_at(4);
+  const std::vector<std::uint64_t> states = {4};
+  save.states = states;
+  std::size_t asked = 0;
+  save.reader = [&](PoolName pool, std::uint64_t page, std::span<const Segment> bytes) {
+    const std::vector<std::byte> content = truth.host_page(tokens, *rig.model.find_pool(pool), page);
+    std::size_t at = 0;
+    for (const Segment& s : bytes) at += (std::copy_n(content.begin() + static_cast<long>(at), s.size, s.data), s.size);
+    ++asked;
+    return at == content.size() ? Status::ok() : internal_error("sizes differ");
+  };
+  const TransferId saved = rig.connector->save(save).value();
+  rig.settle();
+  EXPECT_EQ(rig.connector->save_result(saved)->kept, 4u);
+  EXPECT_GT(asked, 0u);
+  LookupId id;
+  const LookupResult found = rig.look_up(tokens, id);
+  ASSERT_EQ(last_of(found), 4u);
+  EXPECT_EQ(rig.load(id, found.points.back(), tokens), "") << "the same through memory";
+  std::vector<std::pair<PoolName, std::uint64_t>> seen;
+  LoadRequest load;
+  load.lookup = id;
+  load.pages = 4;
+  load.writer = [&](PoolName pool, std::uint64_t page, std::span<const ConstBytes> bytes) {
+    std::vector<std::byte> content;
+    for (const ConstBytes& piece : bytes) content.insert(content.end(), piece.begin(), piece.end());
+    seen.emplace_back(pool, page);
+    return content == truth.host_page(tokens, *rig.model.find_pool(pool), page) ? Status::ok() : corrupt("other bytes");
+  };
+  const TransferId loaded = rig.connector->load(load).value();
+  rig.settle();
+  EXPECT_TRUE(rig.connector->load_result(loaded)->status.is_ok());
+  EXPECT_EQ(seen.size(), asked);
+  rig.connector->release(id);
+}
+
+TEST(Connector, AFailedCopyKeepsNothing) {
+  Rig rig("full_mamba");
+  const Tokens tokens = rig.prompt(8, 4);
+  SaveRequest save;
+  save.tokens = tokens;
+  save.to = 4;
+  const auto run = [&](PageReader reader) {
+    save.reader = std::move(reader);
+    const TransferId id = rig.connector->save(save).value();
+    EXPECT_EQ(rig.connector->save_result(id).status().code(), StatusCode::kOverloaded) << "before a poll";
+    rig.settle();
+    SaveResult result = rig.connector->save_result(id).value();
+    EXPECT_EQ(rig.connector->save_result(id).status().code(), StatusCode::kNotFound) << "a result is given once";
+    return result;
+  };
+  SaveResult result = run([](PoolName, std::uint64_t page, std::span<const Segment>) {
+    return page == 2 ? unavailable("the engine's memory is gone") : Status::ok();
+  });
+  EXPECT_EQ(result.stop, SaveStop::kCopyFailed);
+  EXPECT_EQ(result.status.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(result.kept, 0u);
+  result = run([](PoolName, std::uint64_t, std::span<const Segment>) -> Status { throw std::runtime_error("oops"); });
+  EXPECT_EQ(result.status.code(), StatusCode::kInternal);
+  EXPECT_EQ(rig.host->counts(ComponentKind::kFull).live, 0u);
+  EXPECT_EQ(rig.connector->tree().node_count(), 0u);
+}
+
+TEST(Connector, AChunkWhosePagesBeforeAreMissingIsRefused) {
+  Rig rig("full", {.copies_seed = 1});
+  const Tokens tokens = rig.prompt(9, 9);
+  EXPECT_EQ(rig.save(tokens, 3, 6, 0, {}).stop, SaveStop::kParentMissing);
+  // On its way is another matter.
+  EngineMemory first(rig.model, rig.options.layout), second(rig.model, rig.options.layout);
+  first.compute(tokens, {0, 3, 3, {}});
+  second.compute(tokens, {3, 6, 6, {}});
+  SaveRequest one, two;
+  one.tokens = two.tokens = tokens;
+  one.to = two.from = 3;
+  two.to = 6;
+  one.places = first.places();
+  two.places = second.places();
+  const TransferId id = rig.connector->save(one).value();
+  EXPECT_EQ(rig.connector->save(two).status().code(), StatusCode::kOverloaded);
+  EXPECT_EQ(rig.hit(tokens), 3u) << "settles";
+  EXPECT_EQ(rig.connector->save_result(id)->kept, 3u);
+  EXPECT_EQ(rig.save(tokens, 3, 6, 0, {}).kept, 6u);
+}
+
+// Nothing is visible before its bytes are there (rule 2).
+TEST(Connector, ASaveUnderWayIsNotVisible) {
+  Rig rig("full_swa_mamba", {.copies_seed = 1});
+  const Tokens tokens = rig.prompt(10, 4);
+  EngineMemory memory(rig.model, rig.options.layout);
+  const std::vector<std::uint64_t> states = {4};
+  memory.compute(tokens, {0, 1, 4, states});
+  SaveRequest save;
+  save.tokens = tokens;
+  save.to = 4;
+  save.window_pages = 3;
+  save.states = states;
+  save.places = memory.places();
+  ASSERT_TRUE(rig.connector->save(save).is_ok());
+  const LookupId early = rig.connector->lookup({.tokens = tokens}).value();
+  EXPECT_TRUE(rig.connector->points(early)->points.empty());
+  EXPECT_TRUE(rig.connector->check_invariants().is_ok()) << rig.connector->check_invariants().to_string();
+  (void)rig.copies->run_all();
+  EXPECT_TRUE(rig.connector->points(early)->points.empty()) << "what was said stays";
+  (void)rig.connector->poll(Nanos{0});
+  EXPECT_EQ(rig.hit(tokens), 4u);
+  rig.connector->release(early);
+}
+
+TEST(Connector, TwoSavesOfTheSamePagesKeepThemOnce) {
+  Rig rig("full_swa_mamba", {.copies_seed = 3});
+  const Tokens tokens = rig.prompt(11, 4);
+  EngineMemory memory(rig.model, rig.options.layout);
+  const std::vector<std::uint64_t> states = {2, 4};
+  memory.compute(tokens, {0, 0, 4, states});
+  SaveRequest save;
+  save.tokens = tokens;
+  save.to = save.window_pages = 4;
+  save.states = states;
+  save.places = memory.places();
+  const TransferId one = rig.connector->save(save).value(), two = rig.connector->save(save).value();
+  rig.settle();
+  EXPECT_EQ(rig.connector->save_result(one)->kept, 4u);
+  EXPECT_EQ(rig.connector->save_result(two)->kept, 4u);
+  EXPECT_EQ(rig.host->counts(ComponentKind::kFull).live, 4u);
+  EXPECT_EQ(rig.host->counts(ComponentKind::kMamba).live, 2u);
+  EXPECT_EQ(rig.connector->counters().backed_up, 4u);
+  EXPECT_EQ(rig.connector->counters().host_evicted, 0u);
+  LookupId id;
+  const LookupResult found = rig.look_up(tokens, id);
+  EXPECT_EQ(pages_of(found), (Pages{2, 4}));
+  for (const LoadPoint& point : found.points) EXPECT_EQ(rig.load(id, point, tokens), "");
+  rig.connector->release(id);
+}
+
+}  // namespace
+}  // namespace larder::connector_test
