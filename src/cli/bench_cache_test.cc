@@ -65,7 +65,7 @@ TEST(BenchCache, TableAndJsonSayTheSame) {
   ASSERT_EQ(json["results"].size(), result->rows.size());
   for (const auto& row : json["results"]) {
     EXPECT_NE(table.find(row["call"].get<std::string>()), std::string::npos);
-    if (row.contains("bar")) EXPECT_GT(row["bar"]["us"].get<double>(), 0);
+    EXPECT_TRUE(!row.contains("bar") || row["bar"]["us"].get<double>() > 0);
   }
 }
 
