@@ -112,6 +112,12 @@ std::uint64_t CacheImpl::final_tokens(const Request& r) const {
   return r.max_new > 0 ? r.prompt + r.max_new - 1 : r.prompt;
 }
 
+// A prompt leaves one token to compute. A request that was retracted goes on after all that it has computed: its engine
+// knows the token that follows.
+std::uint64_t CacheImpl::reusable_pages(const Request& r) const {
+  return (r.tokens.size() > r.prompt ? r.tokens.size() : r.prompt - 1) / page_size();
+}
+
 Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
   LARDER_RETURN_IF_ERROR(ops_.parted());
   if (request.tokens.empty()) return invalid_argument("the prompt is empty; send at least one token");
@@ -176,6 +182,7 @@ void CacheImpl::release(Request& r) {
   }
   r.table = PageTable{};
   r.prepared = 0;
+  r.starved = false;
   r.failed = false;
   r.taken.clear();
   r.granted.clear();
@@ -204,14 +211,30 @@ void CacheImpl::abort(RequestId id) {
   finish(id);
 }
 
+Status CacheImpl::retract(RequestId id) {
+  LARDER_RETURN_IF_ERROR(ops_.parted());
+  Request* r = find(id);
+  if (!r) return not_found("retract: no such request");
+  if (r->phase != RequestPhase::kLoading && r->phase != RequestPhase::kRunning) {
+    return invalid_argument("retract: the request has not started");
+  }
+  hand_over(*r);
+  release(*r);
+  ++r->retracts;
+  ++counters_.retracted;
+  r->phase = RequestPhase::kReady;
+  prefetcher_.finish(id);
+  prefetcher_.enter(id, r->space, reusable_tokens(*r));  // it queues again, with more tokens
+  return Status::ok();
+}
+
 Status CacheImpl::restart(RequestId id) {
   LARDER_RETURN_IF_ERROR(ops_.parted());
   Request* r = find(id);
   if (!r) return not_found("restart: no such request");
   probe(Probe::kLoadBackFailed);
-  const std::vector<TokenId> prompt(r->tokens.begin(), r->tokens.begin() + static_cast<std::ptrdiff_t>(r->prompt));
   release(*r);
-  r->tokens = prompt;
+  if (r->given > 0) r->tokens.resize(r->given);
   ++r->restarts;
   r->phase = RequestPhase::kReady;
   return Status::ok();

@@ -34,11 +34,13 @@ struct Request {
   std::int32_t priority = 0;
   std::vector<TokenId> tokens;  // prompt, then what was computed beyond it
   std::uint64_t prompt = 0;     // tokens
+  std::uint64_t given = 0;      // tokens that were there at the last start: the prompt, and what a retract left
   std::uint64_t max_new = 0;    // tokens
   RequestPhase phase = RequestPhase::kReady;
 
   std::uint32_t store_waits = 0;  // times that room was refused to it so that storage could take what would go
-  std::uint32_t restarts = 0;     // 1: uses the device only, its host copy could not be loaded; more: nothing
+  std::uint32_t retracts = 0;
+  std::uint32_t restarts = 0;  // 1: uses the device only, its host copy could not be loaded; more: nothing
 
   // While running.
   PageTable table;
@@ -53,6 +55,7 @@ struct Request {
   std::shared_ptr<LayerGate> gate;
   std::uint64_t held_for = 0;  // page: the last checkpoint for which a step was refused
   OpId load, state_copy;       // 0: none in flight
+  bool starved = false;        // the last prepare_step() found the device full of what requests hold
   bool failed = false;         // one of the two failed: nothing it computes may be kept, restart() is due
   CachedTokens cached;
 };
@@ -68,6 +71,8 @@ class CacheImpl final : public Cache, private SlotSink {
   std::uint64_t computed_tokens(RequestId id) const override;
   Result<StepGrant> prepare_step(RequestId id, std::uint64_t until) override;
   Status complete_step(RequestId id, std::span<const TokenId> tokens) override;
+  bool is_starved(RequestId id) const override;
+  Status retract(RequestId id) override;
   Status restart(RequestId id) override;
   void finish(RequestId id) override;
   void abort(RequestId id) override;
@@ -91,10 +96,11 @@ class CacheImpl final : public Cache, private SlotSink {
   Request* find(RequestId id);
   [[nodiscard]] const Request* find(RequestId id) const;
   [[nodiscard]] std::uint32_t page_size() const { return model_.page_size; }
-  [[nodiscard]] std::uint64_t reusable_pages(const Request& r) const { return (r.prompt - 1) / page_size(); }
+  [[nodiscard]] std::uint64_t reusable_pages(const Request& r) const;
   [[nodiscard]] std::span<const TokenId> reusable_tokens(const Request& r) const {
     return std::span<const TokenId>(r.tokens).first(reusable_pages(r) * page_size());
   }
+  [[nodiscard]] std::uint64_t pages_for(std::uint64_t tokens) const { return (tokens + page_size() - 1) / page_size(); }
   [[nodiscard]] std::uint64_t final_tokens(const Request& r) const;
   void release(Request& r);
   [[nodiscard]] OutcomeBits outcome_of(Op& op);
@@ -114,6 +120,7 @@ class CacheImpl final : public Cache, private SlotSink {
     [[nodiscard]] bool loads() const;
   };
   [[nodiscard]] Result<Restore> choose_restore(Request& r, NodeId& node);
+  [[nodiscard]] std::uint64_t pages_at_start(const Request& r) const;
   [[nodiscard]] ComponentCounts slots_to_start(const Request& r, const Restore& restore) const;
   [[nodiscard]] Status admit(Request& r, NodeId node, const Restore& restore);
   [[nodiscard]] Status attach_loads(Op& op, NodeId node, const Restore& restore,
@@ -129,6 +136,8 @@ class CacheImpl final : public Cache, private SlotSink {
   void fail_request(Request& r, const std::string& why);
 
   // ---- step.cc
+  // Pages of full for tokens up to `until`, which is within the request.
+  [[nodiscard]] Status grow(Request& r, std::uint64_t until);
   [[nodiscard]] Status grant_window(Request& r, std::uint64_t until);
   [[nodiscard]] Status grant_snapshots(Request& r, std::uint64_t until);
   [[nodiscard]] Status grant_planned(Request& r, std::uint64_t until, bool weak);

@@ -81,6 +81,7 @@ Status validate_config(const CacheConfig& config) {
   LARDER_RETURN_IF_ERROR(check_wait("prefetch_timeout_max", config.prefetch_timeout_max, config.prefetch_timeout_base));
   LARDER_RETURN_IF_ERROR(check_wait("prefetch_wait_limit", config.prefetch_wait_limit, Nanos{0}));
   LARDER_RETURN_IF_ERROR(check_count("chunked_prefill_tokens", config.chunked_prefill_tokens, 1, kMaxTableEntries));
+  LARDER_RETURN_IF_ERROR(check_count("decode_headroom_tokens", config.decode_headroom_tokens, 1, kMaxTableEntries));
   LARDER_RETURN_IF_ERROR(check_count("max_requests", config.max_requests, 1, kMaxTableEntries));
   LARDER_RETURN_IF_ERROR(check_count("max_operations", config.max_operations, kMinOperations, kMaxTableEntries));
   LARDER_RETURN_IF_ERROR(check_count("max_namespaces", config.max_namespaces, 1, kMaxTableEntries));

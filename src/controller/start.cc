@@ -51,9 +51,15 @@ Result<CacheImpl::Restore> CacheImpl::choose_restore(Request& r, NodeId& node) {
   return restore;
 }
 
+// Tokens that are there, and a headroom for those to come, in pages.
+std::uint64_t CacheImpl::pages_at_start(const Request& r) const {
+  const std::uint64_t there = r.tokens.size();
+  return pages_for(std::max(there, std::min(final_tokens(r), there + config_.decode_headroom_tokens)));
+}
+
 ComponentCounts CacheImpl::slots_to_start(const Request& r, const Restore& restore) const {
   ComponentCounts counts{};
-  const std::uint64_t total = (final_tokens(r) + page_size() - 1) / page_size();
+  const std::uint64_t total = pages_at_start(r);
   counts[index_of(ComponentKind::kFull)] = static_cast<std::uint32_t>(total - restore.device_pages);
   counts[index_of(ComponentKind::kSwa)] = static_cast<std::uint32_t>(std::count_if(
       restore.window.begin(), restore.window.end(), [](const PageLocation& l) { return !l.device.valid(); }));
@@ -61,9 +67,9 @@ ComponentCounts CacheImpl::slots_to_start(const Request& r, const Restore& resto
   return counts;
 }
 
-// Full pages are reserved to the end of the request, so they need no admission rule. Window pages and states are taken
-// step by step: admitting by count keeps the sum of what running requests may lock within the device, so each of them
-// always gets its next slot in the end and none waits for another in a circle.
+// Full pages are taken as a request grows; when they are out, one is retracted. Window pages and states are taken step
+// by step, too, but admitting by count keeps the sum of what running requests may lock within the device, so each of
+// them always gets its next slot in the end and none waits for another in a circle.
 Status CacheImpl::check_admission() const {
   if (running_ == 0) return Status::ok();
   const auto fits = [&](ComponentKind c, std::uint64_t each) {
@@ -102,6 +108,11 @@ Status CacheImpl::admit(Request& r, NodeId node, const Restore& restore) {
   const ComponentCounts counts = slots_to_start(r, restore);
   std::array<std::vector<DeviceSlot>, kComponentCount> slots;
   Status room = make_device_room(r, counts);
+  // One that was retracted comes back when those that run can each grow as well: else it would soon leave again.
+  if (r.retracts > 0 &&
+      !could_make_device_room(ComponentKind::kFull, counts[index_of(ComponentKind::kFull)] + running_)) {
+    room = overloaded("start: the device has no room yet for a request that was retracted");
+  }
   if (room.is_ok() && !device_.reserve(counts, slots)) room = overloaded("start: the device is full");
   if (!room.is_ok()) {
     tree_.unlock(device_lock);
@@ -178,7 +189,7 @@ Status CacheImpl::attach_loads(Op& op, NodeId node, const Restore& restore,
 
 void CacheImpl::fill_table(Request& r, const Restore& restore, const TransferRequest& load,
                            std::array<std::vector<DeviceSlot>, kComponentCount>& slots) {
-  const std::uint64_t total = (final_tokens(r) + page_size() - 1) / page_size();
+  const std::uint64_t total = pages_at_start(r);
   r.table = PageTable{};
   r.table.full.reserve(total);
   for (std::uint64_t i = 0; i < restore.device_pages; ++i) r.table.full.push_back(restore.full[i].device);
@@ -194,10 +205,11 @@ void CacheImpl::fill_table(Request& r, const Restore& restore, const TransferReq
     }
   }
   if (model_.has(ComponentKind::kMamba)) r.table.state = slots[index_of(ComponentKind::kMamba)].front();
+  r.given = r.tokens.size();
   r.committed = restore.pages;
   r.computed = restore.pages * page_size();
   if (model_.has(ComponentKind::kMamba)) {
-    r.plan = plan_checkpoints(r.prompt, page_size(), restore.pages, restore.fork, config_.checkpoint_grid);
+    r.plan = plan_checkpoints(r.given, page_size(), restore.pages, restore.fork, config_.checkpoint_grid);
   }
 }
 
@@ -233,7 +245,12 @@ void CacheImpl::submit_transfer(Op& op, TransferRequest request) {
   complete(TransferDone{id, std::move(submitted), {}, {}});
 }
 
+// What a request found is told once: what it finds after retract() is its own.
 void CacheImpl::account_start(Request& r, const Restore& restore) {
+  if (r.retracts > 0) {
+    if (restore.pages > 0) tree_.touch({r.lock.node, restore.pages}, false);
+    return;
+  }
   const Prefetcher::Fetched fetched = prefetcher_.fetched(r.id);
   const std::uint64_t from = std::max(restore.device_pages, fetched.from);
   const std::uint64_t to = std::min(restore.pages, fetched.to);

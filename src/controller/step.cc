@@ -6,20 +6,26 @@
 
 namespace larder {
 
+namespace {
+constexpr std::uint64_t kGrowTokens = 64;
+}
+
 Result<StepGrant> CacheImpl::prepare_step(RequestId id, std::uint64_t until) {
   LARDER_RETURN_IF_ERROR(ops_.parted());
   Request* r = find(id);
   if (!r) return not_found("prepare_step: no such request");
   if (r->phase == RequestPhase::kLoading) return overloaded("prepare_step: the checkpoint is still being copied");
   if (r->phase != RequestPhase::kRunning) return invalid_argument("prepare_step: the request has not started");
-  if (until <= r->computed || until > r->table.full.size() * page_size()) {
+  const std::uint64_t most = pages_for(final_tokens(*r)) * page_size();
+  if (until <= r->computed || until > most) {
     return invalid_argument("prepare_step: position " + std::to_string(until) + " is not within (" +
-                            std::to_string(r->computed) + ", " + std::to_string(r->table.full.size() * page_size()) +
-                            "]");
+                            std::to_string(r->computed) + ", " + std::to_string(most) + "]");
   }
   drop_granted(*r);  // of a step that was prepared and did not complete
   // What a conflict kept from the tree is the request's own until it is handed over, and may be what is missing now.
   commit_due(*r);
+  r->starved = false;
+  LARDER_RETURN_IF_ERROR(grow(*r, until));
   LARDER_RETURN_IF_ERROR(grant_window(*r, until));
   LARDER_RETURN_IF_ERROR(grant_snapshots(*r, until));
   r->prepared = until;
@@ -28,6 +34,36 @@ Result<StepGrant> CacheImpl::prepare_step(RequestId id, std::uint64_t until) {
   grant.snapshots = r->granted;
   grant.gate = r->gate;
   return grant;
+}
+
+bool CacheImpl::is_starved(RequestId id) const {
+  const Request* r = find(id);
+  return r != nullptr && r->starved;
+}
+
+// A little more than is needed where it costs nobody anything: small pages come in groups.
+Status CacheImpl::grow(Request& r, std::uint64_t until) {
+  const std::uint64_t have = r.table.full.size();
+  const std::uint64_t need = pages_for(until);
+  if (need <= have) return Status::ok();
+  const std::uint64_t free = device_.free_slots(ComponentKind::kFull);
+  const std::uint64_t group = std::min(pages_for(final_tokens(r)), have + pages_for(kGrowTokens));
+  const std::uint64_t end = std::max(need, std::min(group, have + free));
+  const auto count = static_cast<std::uint32_t>(end - have);
+  const Status room = make_device_room_for(r, ComponentKind::kFull, count, true);
+  if (!room.is_ok()) {
+    const std::uint32_t leased = device_.slots(ComponentKind::kFull).counts().quarantined;  // these come by themselves
+    r.starved = count > leased && !could_make_device_room(ComponentKind::kFull, count - leased);
+    return room;
+  }
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const std::optional<DeviceSlot> slot = device_.allocate(ComponentKind::kFull);
+    if (!slot) return overloaded("prepare_step: no page is free");  // what was taken stays in the table
+    r.table.full.push_back(*slot);
+    ++counters_.grown;
+  }
+  if (model_.has(ComponentKind::kSwa)) r.table.swa.resize(r.table.full.size());
+  return Status::ok();
 }
 
 Status CacheImpl::grant_window(Request& r, std::uint64_t until) {
@@ -102,7 +138,7 @@ bool CacheImpl::has_promised_state(const Request& r) const {
 // waits for it.
 void CacheImpl::grant_tracked(Request& r, std::uint64_t until) {
   const std::uint64_t boundary = until / page_size() * page_size();
-  const std::uint64_t plan_end = r.prompt / page_size() * page_size();
+  const std::uint64_t plan_end = r.given / page_size() * page_size();
   if (boundary <= r.computed || boundary <= plan_end) return;
   if (!r.tracked.slot.valid()) {
     Result<DeviceSlot> slot = snapshot_slot(r, !has_promised_state(r), false);
@@ -171,7 +207,7 @@ Status CacheImpl::complete_step(RequestId id, std::span<const TokenId> tokens) {
 void CacheImpl::commit_due(Request& r) {
   if (!config_.enabled || r.failed) return;
   const std::uint64_t pages = r.computed / page_size();
-  if (r.committed < r.prompt / page_size()) {
+  if (r.committed < r.given / page_size()) {
     if (pages > r.committed) (void)commit(r, pages);
   } else if (pages >= r.committed + chunk_pages_) {
     (void)commit(r, pages - (model_.has(ComponentKind::kMamba) ? 1 : 0));

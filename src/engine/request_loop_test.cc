@@ -95,6 +95,11 @@ class FakeCache final : public Cache {
     EXPECT_TRUE(std::ranges::equal(memory_[id.v], tokens)) << "the engine was fed something else";
     return Status::ok();
   }
+  bool is_starved(RequestId) const override { return false; }
+  Status retract(RequestId id) override {
+    entries.at(id.v).phase = RequestPhase::kReady;
+    return Status::ok();
+  }
   Status restart(RequestId id) override {
     ++restarts;
     Entry& e = entries.at(id.v);

@@ -103,6 +103,12 @@ Harness::Job Harness::begin(std::vector<TokenId> prompt, std::uint64_t new_token
   return job;
 }
 
+void Harness::retract(Job& job) {
+  if (const Status s = cache->retract(job.id); !s.is_ok()) failure = "retract: " + s.to_string();
+  ++job.retracts;
+  job.started = false;
+}
+
 bool Harness::wait_for_gate(const StepGrant& grant) {
   if (!grant.gate) return true;
   for (int i = 0; i < 1'000'000 && !grant.gate->finished(); ++i) {
@@ -127,11 +133,12 @@ bool Harness::advance(Job& job, std::uint64_t chunk, StepHabit habit) {
     job.cached = *cached;
     job.started = true;
     job.computed = cache->computed_tokens(job.id);
-    if (job.computed != job.cached.cached()) failure = "computed and cached tokens differ";
+    job.resumed = job.computed;
+    if (job.retracts == 0 && job.computed != job.cached.cached()) failure = "computed and cached tokens differ";
     return true;
   }
   const std::uint64_t prompt = job.prompt.size();
-  std::uint64_t until = job.computed < prompt ? std::min(prompt, job.computed + chunk) : job.computed + 1;
+  std::uint64_t until = std::min(job.tokens.size(), job.computed + chunk);
   const Result<StepGrant> grant = cache->prepare_step(job.id, until);
   if (!grant.is_ok()) {
     refusal = grant.status().message();
@@ -142,10 +149,10 @@ bool Harness::advance(Job& job, std::uint64_t chunk, StepHabit habit) {
     if (!cache->restart(job.id).is_ok()) failure = "restart";
     if (++job.restarts > 10) failure = "a request restarts for ever";
     job.started = false;
-    job.tokens = job.prompt;
+    if (job.retracts == 0) job.tokens = job.prompt;
     return true;
   }
-  if (job.computed == job.cached.cached()) check_restored(job, *grant);
+  if (job.computed == job.resumed) check_restored(job, *grant);
   until -= std::min(habit.leave, until - job.computed - 1);
   const std::uint32_t ps = model.page_size;
   for (std::uint64_t page = job.computed / ps; page * ps < until; ++page) {
