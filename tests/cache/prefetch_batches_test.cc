@@ -104,6 +104,30 @@ TEST(PrefetchBatches, AllOfThemAreTheWholePrompt) {
   }
 }
 
+// A full queue of storage's is no failure: what it did not take it is given later.
+TEST(PrefetchBatches, AFullQueueIsWaitedFor) {
+  Batches h(page_by_page(Shape::kFull));
+  h.backend->script = [](Call call, std::size_t n) {
+    return call == Call::kRead && n % 3 != 0 ? Fault::kRefuse : Fault::kNone;
+  };
+  Harness::Job job = h.begin(prompt_of(kTokens), 4);
+  h.work();
+  EXPECT_EQ(h.start(job), kPages * 4);
+  EXPECT_GT(h.reads() - h.first_read, 2 * kPages) << "most were refused";
+  h.end(job);
+
+  Batches g(page_by_page(Shape::kFull));  // and the limit holds
+  g.backend->script = [&](Call call, std::size_t n) {
+    return call == Call::kRead && n >= g.first_read + 5 ? Fault::kRefuse : Fault::kNone;
+  };
+  Harness::Job late = g.begin(prompt_of(kTokens), 4);
+  g.work();
+  EXPECT_EQ(g.cache->phase(late.id), RequestPhase::kPrefetching);
+  g.pass_limit();
+  EXPECT_EQ(g.start(late), 5u * 4);
+  g.end(late);
+}
+
 // A hybrid model is served up to a restore point on the way, not to the last page that came.
 TEST(PrefetchBatches, HybridModelsStopOnTheWay) {
   for (const Shape shape : {Shape::kFullSwa, Shape::kFullMamba, Shape::kAll}) {
