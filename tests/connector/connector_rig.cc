@@ -33,6 +33,7 @@ Rig::Rig(const std::string& name, const RigOptions& o)
   parts.host = host.get();
   parts.clock = &clock;
   parts.executor = copies.get();
+  parts.ranks = o.ranks;
   parts.scope.layout = o.layout;
   connector = std::move(Connector::create(o.config, parts)).value();
 }

@@ -21,6 +21,7 @@ struct RigOptions {
   HostLayout layout = HostLayout::kPageFirst;
   std::size_t host_bytes = std::size_t{4} << 20;
   ConnectorConfig config{};
+  RankGroup* ranks = nullptr;
   std::optional<std::uint64_t> copies_seed{};  // copies wait until the test runs them, in an order of this seed
 };
 
