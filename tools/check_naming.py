@@ -28,7 +28,7 @@ def tag_problem(tag):
     name, kind = tag["name"], tag["kind"]
     if LANGUAGE_NAMES.match(name) or LIBRARY_NAMES.match(name):
         return None
-    if kind in TYPE_KINDS and tag["path"].endswith("door/larder_c.cc") and C_TYPES.match(name):
+    if kind in TYPE_KINDS and re.search(r"door/(larder_\w*c\.cc|c_call\.h)$", str(tag["path"])) and C_TYPES.match(name):
         return None
     if kind in TYPE_KINDS and not PASCAL.match(name) and name not in STANDARD_TYPES:
         return f"type '{name}' is not PascalCase"

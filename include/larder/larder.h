@@ -1,6 +1,8 @@
-/* Larder's C interface: pages of a prefix cache at rest, for engines that own their device and host memory.
+/* Larder's C interface: a prefix cache for engines that own their device memory. Two doors: stores, for those who own
+ * their host memory as well and find pages by keys; and connectors, which add a host tier and find pages by tokens.
  *
- * C11 and C++; needs no other file of Larder. docs/c_api.md is its guide, examples/c_store.c a whole program.
+ * C11 and C++; needs no other file of Larder. docs/c_api.md is its guide; examples/c_store.c and c_connector.c are
+ * whole programs. What follows here is about stores; what is different with connectors stands where they begin.
  *
  * What it stores. A model keeps several kinds of state, each in a *pool*: attention KV, an indexer, a sliding window,
  * recurrent checkpoints, draft KV. A pool's unit is a *page*: page_bytes opaque bytes under a 32-byte *page key*, which
@@ -246,6 +248,188 @@ LARDER_API larder_code larder_get(larder_space* space, larder_page* pages, size_
  * Returns as larder_get() does. LARDER_UNSUPPORTED of a page: declined by the store's admission policy. */
 LARDER_API larder_code larder_put(larder_space* space, larder_page* pages, size_t page_count, const larder_terms* terms,
                                   larder_error* error);
+
+/* ---- connectors: a host tier beside an engine that keeps the books of its device memory ----
+ *
+ * A connector keeps pages of prompts in host memory, found by their tokens, and in a store behind it. The unit is the
+ * *restore point*: p pages after which a request can resume, because every pool has what it needs there.
+ *
+ *   larder_lookup() -> larder_points(): the points, and a lease that keeps them in host memory -> larder_load() ...
+ *   -> larder_release(); and after the engine has computed: larder_save()
+ *
+ * Pools are those of larder_space_options: ALL_PAGES; TRAILING_PAGES with 1, a state of a recurrent layer; and
+ * TRAILING_PAGES with more, a sliding window. All windows of a model have the same number of pages.
+ * A page of a pool is named by its index from the start of the prompt. A state is named by the last page that it has
+ * seen: the state at point p is page p - 1.
+ *
+ * Copies run on threads of the connector and end in larder_connector_poll(). What an engine lends to larder_load() and
+ * larder_save() is touched until that transfer has ended, and at no other time. Pages of a save are found when all of
+ * its bytes have come, or not at all; pages that are there already are not copied.
+ *
+ * Threads: one call at a time on one connector, but for larder_connector_wake(). Callbacks run on the copying threads,
+ * and must not call Larder. Nothing blocks but larder_connector_poll() and larder_connector_close().
+ * Not LARDER_OK: nothing was begun. LARDER_OVERLOADED: later, mostly after a poll, or do without. */
+
+typedef struct larder_connector larder_connector;
+
+typedef enum larder_prefetch_policy {
+  LARDER_PREFETCH_TIMEOUT = 0,      /* points wait for the store as long as prefetch_seconds say; then what has come */
+  LARDER_PREFETCH_BEST_EFFORT = 1,  /* they do not wait: what has come when they are asked for */
+  LARDER_PREFETCH_WAIT_COMPLETE = 2 /* for all of it, at most five minutes */
+} larder_prefetch_policy;
+
+typedef struct larder_connector_options {
+  uint32_t struct_size;
+  uint32_t copy_threads; /* 0: 2 */
+  const larder_space_options*
+      model;                /* page_size, identity, ranks, pools. Its adapter and salt do not count: they come */
+                            /* with each call. The first pool is the anchor of those with ALL_PAGES */
+  uint64_t host_bytes;      /* of the host tier; taken at once, and touched (about 1 s per GiB) */
+  double lease_share;       /* of it: what leases keep at most; 0: 0.5. One alone may be larger */
+  double save_share;        /* of it: what saves under way hold at most; 0: 0.25 */
+  uint32_t max_lookups;     /* open at once; 0: 1024 */
+  uint32_t max_transfers;   /* whose result was not taken; 0: 1024 */
+  uint32_t max_points;      /* of a lookup, the longest ones; 0: 16 */
+  uint32_t prefetch_policy; /* larder_prefetch_policy */
+  uint32_t prefetch_tokens; /* a store is not asked for fewer; 0: 256 */
+  uint32_t reserved;        /* 0 */
+  double prefetch_seconds;  /* LARDER_PREFETCH_TIMEOUT; 0: 1. And 0.25 more for each 1024 tokens */
+} larder_connector_options;
+
+/* LARDER_INVALID_ARGUMENT names the field. LARDER_UNSUPPORTED: windows of different lengths, or more pools of a kind
+ * than a connector has room for. LARDER_OVERLOADED: no memory. */
+LARDER_API larder_code larder_connector_open(const larder_connector_options* options, larder_connector** connector,
+                                             larder_error* error);
+/* Detaches, ends copies that have not begun, and waits for those that run and for the store's use of the host memory,
+ * at most timeout_seconds (0: 5). LARDER_DEADLINE_EXCEEDED: the store still uses it; the handle stays, and may be
+ * closed again. */
+LARDER_API larder_code larder_connector_close(larder_connector* connector, double timeout_seconds, larder_error* error);
+
+/* What is in host memory goes to the store, and what the store has is found. It outlives the connector.
+ * LARDER_CONFLICT: one is attached. */
+LARDER_API larder_code larder_connector_attach(larder_connector* connector, larder_store* store, larder_error* error);
+/* Lookups that wait for it wait a second more at most. What is under way there keeps its memory until it ends. */
+LARDER_API larder_code larder_connector_detach(larder_connector* connector, larder_error* error);
+
+/* Applies what ended. Waits for something to end, at most timeout_seconds (0: not at all). Returns 1 if something
+ * changed, else 0. */
+LARDER_API int32_t larder_connector_poll(larder_connector* connector, double timeout_seconds);
+/* Ends a wait in larder_connector_poll(). Any thread. */
+LARDER_API void larder_connector_wake(larder_connector* connector);
+/* Copies and operations of the store that are under way. */
+LARDER_API uint64_t larder_connector_in_flight(const larder_connector* connector);
+/* Drops what no lease keeps. Returns pages of the anchor that went. The store is left as it is. */
+LARDER_API uint64_t larder_connector_flush(larder_connector* connector);
+/* Counters as a JSON object (docs/c_api.md). As larder_store_stats(). */
+LARDER_API size_t larder_connector_stats(const larder_connector* connector, char* text, size_t size);
+
+typedef struct larder_lookup_options {
+  uint32_t struct_size;
+  uint32_t flags;         /* LARDER_LOOKUP_* */
+  const uint32_t* tokens; /* the prompt; read during the call. Its last token is computed in any case */
+  size_t token_count;     /* 1 or more */
+  uint64_t own_pages;     /* that the engine has itself, from page 0 on: they are not loaded */
+  uint64_t own_window;    /* of the window, the last ones before own_pages, that it has itself */
+  const char* adapter;    /* null and "": none */
+  const char* salt;
+} larder_lookup_options;
+
+#define LARDER_LOOKUP_HOST_ONLY 1u /* do not ask the store */
+
+/* *lookup: its number. LARDER_OVERLOADED: max_lookups are open. */
+LARDER_API larder_code larder_lookup(larder_connector* connector, const larder_lookup_options* options,
+                                     uint64_t* lookup, larder_error* error);
+
+/* A point, and what a load up to it brings: pages [first_page, pages) of pools with ALL_PAGES, [first_window, pages) of
+ * windows, and, if has_state, page pages - 1 of states. */
+typedef struct larder_point {
+  uint64_t pages, first_page, first_window, bytes;
+  uint32_t has_state;
+  uint32_t reserved;
+} larder_point;
+
+/* The points of a lookup, ascending, none below own_pages. From the first LARDER_OK on they are leased.
+ * Writes the longest `capacity` of them; *count: how many there are. No point is LARDER_OK with a count of 0.
+ * LARDER_OVERLOADED: the store is being read, or other leases hold their share: again after a poll.
+ * LARDER_NOT_FOUND: no such lookup. */
+LARDER_API larder_code larder_points(larder_connector* connector, uint64_t lookup, larder_point* points,
+                                     size_t capacity, size_t* count, larder_error* error);
+/* Ends the lookup and its lease; loads of it that are under way go on. Unknown numbers are ignored. */
+LARDER_API void larder_release(larder_connector* connector, uint64_t lookup);
+
+/* Where one page is in the engine's memory, in the order of its bytes. */
+typedef struct larder_place {
+  uint32_t pool; /* index into larder_space_options.pools */
+  uint32_t segment_count;
+  uint64_t page;
+  const larder_segment* segments; /* sizes add up to the pool's page_bytes */
+} larder_place;
+
+/* A page that is loaded (its bytes are read from the segments) or saved (they are written there).
+ * Not LARDER_OK: the transfer fails with that code. */
+typedef larder_code (*larder_page_fn)(void* context, uint32_t pool, uint64_t page, const larder_segment* segments,
+                                      size_t segment_count);
+
+typedef struct larder_load_options {
+  uint32_t struct_size;
+  uint32_t reserved;
+  uint64_t lookup;
+  uint64_t pages;             /* one of its points */
+  const larder_place* places; /* exactly what the point says, for each pool with bytes; read during the call */
+  size_t place_count;
+  larder_page_fn page; /* or else: takes each page, pool by pool, pages ascending */
+  void* context;
+} larder_load_options;
+
+/* *transfer: its number. LARDER_NOT_FOUND: no such lookup. */
+LARDER_API larder_code larder_load(larder_connector* connector, const larder_load_options* options, uint64_t* transfer,
+                                   larder_error* error);
+
+typedef struct larder_save_options {
+  uint32_t struct_size;
+  uint32_t flags;         /* LARDER_SAVE_* */
+  const uint32_t* tokens; /* from the start of the prompt, at least to_page pages; read during the call */
+  size_t token_count;
+  const char* adapter;
+  const char* salt;
+  uint64_t from_page, to_page; /* of pools with ALL_PAGES; what is before from_page was saved before */
+  uint64_t window_pages;       /* of windows: the last so many before to_page */
+  const uint64_t* states;      /* points at which states are given, ascending, above 0, at most to_page */
+  size_t state_count;
+  const larder_place* places; /* exactly these pages, of each pool with bytes; read during the call */
+  size_t place_count;
+  larder_page_fn page; /* or else: fills each page that is copied */
+  void* context;
+} larder_save_options;
+
+/* If what would have to go is what the store lacks and is taking: LARDER_OVERLOADED, for a bounded number of polls. */
+#define LARDER_SAVE_MAY_WAIT 1u
+
+/* LARDER_OVERLOADED also: the pages before from_page are on their way in an earlier save: again after a poll. */
+LARDER_API larder_code larder_save(larder_connector* connector, const larder_save_options* options, uint64_t* transfer,
+                                   larder_error* error);
+
+typedef enum larder_save_stop {
+  LARDER_SAVE_ALL = 0,            /* all of it is in host memory */
+  LARDER_SAVE_NO_ROOM = 1,        /* up to the largest point for which there is room, or nothing */
+  LARDER_SAVE_PARENT_MISSING = 2, /* a page before from_page is not there (any more): save from there */
+  LARDER_SAVE_COPY_FAILED = 3     /* nothing was kept */
+} larder_save_stop;
+
+typedef struct larder_transfer_result {
+  uint32_t struct_size;
+  int32_t code;         /* larder_code: of the copy. A load that is not LARDER_OK has left nothing of use */
+  uint64_t pages;       /* load: the point. save: of what was given, all up to here is in host memory */
+  uint64_t bytes;       /* copied */
+  uint64_t known_pages; /* save: of the anchor, that were there already */
+  uint32_t stop;        /* save: larder_save_stop */
+  uint32_t reserved;
+} larder_transfer_result;
+
+/* Of a load or a save; given once, then the number is forgotten. LARDER_OVERLOADED: it is under way: again after a
+ * poll. LARDER_NOT_FOUND: no such transfer. `error` then, and for a copy that failed, says why. */
+LARDER_API larder_code larder_transfer_take(larder_connector* connector, uint64_t transfer,
+                                            larder_transfer_result* result, larder_error* error);
 
 /* NOLINTEND(readability-identifier-naming,modernize-use-using) */
 

@@ -69,7 +69,8 @@ namespace larder {
   X(kCloseDoesNotDrain, "a detached backend ends before its operations do", "SGLang")                               \
   X(kPhysicalBytesUncounted, "file store: dead bytes do not count towards max_size", "Mooncake")                    \
   X(kSavedBeforeCopied, "connector: pages of a save are visible before their bytes are there", "vLLM 45704")        \
-  X(kLeaseIgnored, "connector: the lease of a lookup keeps nothing", "vLLM 47282")
+  X(kLeaseIgnored, "connector: the lease of a lookup keeps nothing", "vLLM 47282")                                  \
+  X(kLoadWithoutLease, "connector: host slots are not leased while a load reads them", "SGLang 31427")
 
 enum class Defect : std::uint8_t {
   kNone,

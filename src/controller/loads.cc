@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/defect.h"
 #include "controller/host_presence.h"
 
 namespace larder {
@@ -46,6 +47,7 @@ Result<Loads::Slots> Loads::find_slots(const Lookups::Lookup& lookup, const Load
 Status Loads::lease(Load& load, const Slots& slots) {
   for (const ComponentKind c : kAllComponents) {
     for (const PageLocation& at : slots.of[index_of(c)]) {
+      if (defect(Defect::kLoadWithoutLease)) continue;
       const Status leased = host_.add_lease(c, at.host);
       if (!leased.is_ok()) {
         room_.drop_leases(std::exchange(load.leases, {}));

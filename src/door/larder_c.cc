@@ -13,27 +13,20 @@
 #include <vector>
 
 #include "base/log.h"
+#include "door/c_call.h"
 #include "door/page_store.h"
 #include "door/store_config.h"
-
-struct larder_cancel {
-  std::shared_ptr<std::atomic<bool>> flag = std::make_shared<std::atomic<bool>>(false);
-};
-
-struct larder_store {
-  std::unique_ptr<larder::PageStore> store;
-  std::atomic<std::uint64_t> spaces{0};
-};
-
-struct larder_space {
-  larder_store* owner = nullptr;
-  larder::PageSpace space;
-};
 
 namespace {
 
 using larder::Status;
 using larder::StatusCode;
+using larder::c::copy_text;
+using larder::c::guarded;
+using larder::c::read_seconds;
+using larder::c::read_struct;
+using larder::c::text_of;
+using larder::c::wrong;
 
 static_assert(static_cast<int>(LARDER_OK) == static_cast<int>(StatusCode::kOk));
 static_assert(static_cast<int>(LARDER_INVALID_ARGUMENT) == static_cast<int>(StatusCode::kInvalidArgument));
@@ -46,56 +39,6 @@ static_assert(static_cast<int>(LARDER_CORRUPT) == static_cast<int>(StatusCode::k
 static_assert(static_cast<int>(LARDER_UNAVAILABLE) == static_cast<int>(StatusCode::kUnavailable));
 static_assert(static_cast<int>(LARDER_UNSUPPORTED) == static_cast<int>(StatusCode::kUnsupported));
 static_assert(static_cast<int>(LARDER_INTERNAL) == static_cast<int>(StatusCode::kInternal));
-
-larder_code fail(const Status& status, larder_error* error) {
-  const auto code = static_cast<larder_code>(status.code());
-  if (status.is_ok() || error == nullptr) return code;
-  error->code = code;
-  std::size_t length = std::min(status.message().size(), sizeof error->message - 1);
-  // A cut inside a UTF-8 character takes the whole character.
-  while (length < status.message().size() && length > 0 &&
-         (static_cast<unsigned char>(status.message()[length]) & 0xc0u) == 0x80u) {
-    --length;
-  }
-  std::memcpy(error->message, status.message().data(), length);
-  error->message[length] = '\0';
-  return code;
-}
-
-larder_code wrong(const char* message, larder_error* error) { return fail(larder::invalid_argument(message), error); }
-
-// No exception leaves the library: out of memory is a full resource, anything else a bug of ours.
-template <class Body>
-larder_code guarded(larder_error* error, Body&& body) {
-  try {
-    return fail(body(), error);
-  } catch (const std::bad_alloc&) {
-    return fail(Status(StatusCode::kOverloaded, "out of memory"), error);
-  } catch (const std::exception& e) {
-    return fail(Status(StatusCode::kInternal, e.what()), error);
-  } catch (...) {  // NOLINT: nothing may leave
-    return fail(Status(StatusCode::kInternal, "an unknown exception"), error);
-  }
-}
-
-// The caller's struct, with zeros where its version of it ends.
-template <class Struct>
-Status read_struct(const Struct* from, const char* name, Struct& out) {
-  std::memset(static_cast<void*>(&out), 0, sizeof out);
-  if (from == nullptr) return Status::ok();
-  if (from->struct_size < 2 * sizeof(std::uint32_t) || from->struct_size > 4096) {
-    return larder::invalid_argument(std::string(name) + ".struct_size is " + std::to_string(from->struct_size) +
-                                    "; set it to sizeof(" + name + ")");
-  }
-  std::memcpy(static_cast<void*>(&out), from, std::min<std::size_t>(from->struct_size, sizeof out));
-  return Status::ok();
-}
-
-Status read_seconds(double seconds, larder::Nanos& out) {
-  if (!(seconds >= 0 && seconds <= 1e7)) return larder::invalid_argument("a timeout is 0 to 1e7 seconds");
-  out = larder::Nanos(std::llround(seconds * 1e9));
-  return Status::ok();
-}
 
 Status read_terms(const larder_terms* from, larder::CallTerms& out) {
   larder_terms terms;
@@ -115,17 +58,6 @@ larder::PageKey key_at(const std::uint8_t* bytes) {
   if (bytes != nullptr) std::memcpy(key.bytes.data(), bytes, key.bytes.size());
   return key;
 }
-
-std::size_t copy_text(const std::string& from, char* text, std::size_t size) {
-  if (text != nullptr && size > 0) {
-    const std::size_t length = std::min(from.size(), size - 1);
-    std::memcpy(text, from.data(), length);
-    text[length] = '\0';
-  }
-  return from.size();
-}
-
-std::string text_of(const char* text) { return text == nullptr ? std::string() : std::string(text); }
 
 // Whose log function is in force; the log is one per process.
 std::mutex log_mutex;                     // NOLINT: a plain lock around set-up, never on a data path
@@ -176,49 +108,9 @@ Status open_store(const larder_store_options* from, larder_store** out) {
   return Status::ok();
 }
 
-Status read_pool(const larder_pool& from, std::size_t index, larder::PoolDescription& out) {
-  const std::string place = "larder_space_options.pools[" + std::to_string(index) + "].";
-  if (from.name == nullptr) return larder::invalid_argument(place + "name is null");
-  if (from.layout == nullptr) return larder::invalid_argument(place + "layout is null");
-  if (from.hit_policy > LARDER_TRAILING_PAGES) return larder::invalid_argument(place + "hit_policy is unknown");
-  if ((from.flags & ~LARDER_POOL_REPLICATED) != 0) return larder::invalid_argument(place + "flags has unknown bits");
-  out.name = from.name;
-  out.page_bytes = from.page_bytes;
-  out.layout = from.layout;
-  out.policy = static_cast<larder::HitPolicy>(from.hit_policy);
-  out.trailing_pages = from.trailing_pages;
-  out.is_replicated = (from.flags & LARDER_POOL_REPLICATED) != 0;
-  return Status::ok();
-}
-
 Status open_space(larder_store* store, const larder_space_options* from, larder_space** out) {
-  larder_space_options options;
-  LARDER_RETURN_IF_ERROR(read_struct(from, "larder_space_options", options));
-  if (options.pools == nullptr) return larder::invalid_argument("larder_space_options.pools is null");
-  if (options.pool_count > LARDER_MAX_POOLS) {
-    return larder::invalid_argument("larder_space_options.pool_count is " + std::to_string(options.pool_count) +
-                                    "; at most " + std::to_string(LARDER_MAX_POOLS));
-  }
   larder::SpaceDescription space;
-  space.page_size = options.page_size;
-  space.identity = text_of(options.identity);
-  space.adapter = text_of(options.adapter);
-  space.salt = text_of(options.salt);
-  space.tp_rank = options.tp_rank;
-  space.tp_size = std::max(options.tp_size, 1u);
-  space.pp_rank = options.pp_rank;
-  space.pp_size = std::max(options.pp_size, 1u);
-  space.cp_rank = options.cp_rank;
-  space.cp_size = std::max(options.cp_size, 1u);
-  // Pools are an array of the caller's structs: its struct_size is the step.
-  const auto* at = reinterpret_cast<const std::byte*>(options.pools);
-  const std::size_t step = options.pool_count > 0 ? options.pools[0].struct_size : 0;
-  for (std::size_t i = 0; i < options.pool_count; ++i, at += step) {
-    larder_pool pool;
-    LARDER_RETURN_IF_ERROR(read_struct(reinterpret_cast<const larder_pool*>(at), "larder_pool", pool));
-    if (pool.struct_size != step) return larder::invalid_argument("larder_pool.struct_size differs between pools");
-    LARDER_RETURN_IF_ERROR(read_pool(pool, i, space.pools.emplace_back()));
-  }
+  LARDER_RETURN_IF_ERROR(larder::c::read_space(from, space));
   auto made = larder::PageSpace::create(std::move(space));
   if (!made.is_ok()) return made.status();
   *out = new larder_space{store, std::move(made).value()};
@@ -314,6 +206,10 @@ larder_code larder_store_close(larder_store* store, double timeout_seconds, lard
     if (const std::uint64_t spaces = store->spaces.load(); spaces != 0) {
       return larder::invalid_argument(std::to_string(spaces) +
                                       " namespaces of the store are open; larder_space_close() them before");
+    }
+    if (const std::uint64_t connectors = store->connectors.load(); connectors != 0) {
+      return larder::invalid_argument(std::to_string(connectors) +
+                                      " connectors are attached to the store; larder_connector_close() them before");
     }
     larder::Nanos limit{0};
     LARDER_RETURN_IF_ERROR(read_seconds(timeout_seconds, limit));

@@ -54,6 +54,8 @@ class PageStore {
   // StorageBackend::register_memory().
   [[nodiscard]] Status add_memory(std::span<const Segment> regions);
 
+  // What a connector attaches to. Ends with the store.
+  [[nodiscard]] StorageBackend& backend() { return *core_.pipeline; }
   [[nodiscard]] std::string stats_json() const;
   [[nodiscard]] std::string metrics_text() const;
   // Refuses new calls, ends what waits, and waits for what the backend works on. kDeadlineExceeded: some still runs;

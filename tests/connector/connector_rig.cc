@@ -1,6 +1,27 @@
 #include "tests/connector/connector_rig.h"
 
+#include "storage/factory.h"
+#include "storage/memory/memory_backend.h"
+
 namespace larder::connector_test {
+
+Storage::Storage(std::uint64_t seed, const sim::FaultPlan& plan) : executor(4096, seed) {
+  BackendFactory factory;
+  EXPECT_TRUE(register_memory_backend(factory).is_ok());
+  BackendEnvironment environment;
+  environment.clock = &clock;
+  environment.executor = &executor;
+  backend = std::make_unique<sim::FaultyBackend>(
+      std::move(factory.create("memory", {{"max_size", "256M"}}, environment)).value(), seed, plan);
+}
+
+Storage::~Storage() {
+  (void)backend->release_hung();
+  while (run()) {}
+  backend.reset();
+}
+
+bool Storage::run() { return backend->release_all() + executor.run_all() > 0; }
 
 Rig::Rig(const std::string& name, const RigOptions& o)
     : model(sim::simulated_model(name).value()),
@@ -12,21 +33,35 @@ Rig::Rig(const std::string& name, const RigOptions& o)
   parts.host = host.get();
   parts.clock = &clock;
   parts.executor = copies.get();
+  parts.ranks = o.ranks;
   parts.scope.layout = o.layout;
   connector = std::move(Connector::create(o.config, parts)).value();
 }
 
 Rig::~Rig() {
-  if (!connector) return;
-  settle();
-  EXPECT_TRUE(connector->check_invariants().is_ok()) << connector->check_invariants().to_string();
+  if (connector) {
+    settle();
+    EXPECT_TRUE(connector->check_invariants().is_ok()) << connector->check_invariants().to_string();
+    if (storage != nullptr) connector->detach_storage();
+    connector.reset();
+  }
+  // Its buffers are those of the host pools.
+  while (storage != nullptr && storage->run()) {}
+}
+
+void Rig::attach(Storage& to) {
+  storage = &to;
+  ASSERT_TRUE(connector->attach_storage(*to.backend).is_ok());
 }
 
 void Rig::settle() {
-  for (int i = 0; i < 1000; ++i) {
-    if (copies) (void)copies->run_all();
+  for (int i = 0; i < 2000; ++i) {
+    const bool copied = copies && copies->run_all() > 0;
+    const bool stored = storage != nullptr && storage->run();
     const bool changed = connector->poll(Nanos{0});
-    if (!changed && connector->operations_in_flight() == 0) return;
+    if (copied || stored || changed) continue;
+    if (connector->operations_in_flight() == 0) return;
+    clock.advance(std::chrono::milliseconds(50));
   }
   ADD_FAILURE() << connector->operations_in_flight() << " operations never end";
 }
@@ -66,7 +101,11 @@ LookupResult Rig::look_up(const Tokens& tokens, LookupId& id, EngineHas has, con
   if (!opened.is_ok()) return {};
   id = *opened;
   settle();
-  const Result<LookupResult> points = connector->points(id);
+  Result<LookupResult> points = connector->points(id);
+  for (int i = 0; i < 50 && points.status().code() == StatusCode::kOverloaded; ++i) {
+    settle();
+    points = connector->points(id);
+  }
   EXPECT_TRUE(points.is_ok()) << points.status().to_string();
   return points.value_or({});
 }

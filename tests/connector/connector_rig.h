@@ -10,6 +10,7 @@
 
 #include "base/executor.h"
 #include "controller/connector.h"
+#include "sim/faulty_backend.h"
 #include "sim/sim_clock.h"
 #include "sim/world/small_models.h"
 #include "tests/connector/engine_memory.h"
@@ -20,7 +21,20 @@ struct RigOptions {
   HostLayout layout = HostLayout::kPageFirst;
   std::size_t host_bytes = std::size_t{4} << 20;
   ConnectorConfig config{};
+  RankGroup* ranks = nullptr;
   std::optional<std::uint64_t> copies_seed{};  // copies wait until the test runs them, in an order of this seed
+};
+
+// A storage in memory that outlives connectors. Its work waits until the test runs it, in an order of a seed.
+class Storage {
+ public:
+  explicit Storage(std::uint64_t seed, const sim::FaultPlan& plan = {});
+  ~Storage();
+  // False: nothing was left to do.
+  bool run();
+  sim::SimClock clock;
+  ManualExecutor executor;
+  std::unique_ptr<sim::FaultyBackend> backend;
 };
 
 class Rig {
@@ -39,7 +53,8 @@ class Rig {
   std::uint64_t hit(const Tokens& tokens, const std::string& tenant = "");
   // Loads a point into fresh memory and compares it. "": it holds what it should.
   std::string load(LookupId id, const LoadPoint& point, const Tokens& tokens, const std::string& tenant = "");
-  void settle();  // until nothing is under way
+  void settle();  // until nothing is under way; time passes where a retry waits for it
+  void attach(Storage& to);
 
   [[nodiscard]] PageNeeds needs_of(const LoadPoint& point) const;
   [[nodiscard]] std::uint64_t pages_in(const Tokens& tokens) const { return tokens.size() / model.page_size; }
@@ -53,6 +68,7 @@ class Rig {
   sim::SimClock clock;
   std::unique_ptr<HostPools> host;
   std::unique_ptr<ManualExecutor> copies;
+  Storage* storage = nullptr;
   std::unique_ptr<Connector> connector;
 };
 

@@ -50,7 +50,7 @@ def install(build, work):
 
 
 def run_programs(folder, work, environment=None):
-    """c_store, twice: the second time everything is there from the start."""
+    """c_store and c_connector, twice: the second time everything is there from the start."""
     store = work / "store"
     shutil.rmtree(store, ignore_errors=True)
     for first in (0, 4):
@@ -58,6 +58,12 @@ def run_programs(folder, work, environment=None):
         need(f"opening 1: the store can resume after {first} of 4 pages" in text, "c_store said:\n" + text)
         need("opening 2: the store can resume after 4 of 4 pages" in text, "c_store said:\n" + text)
         need(text.count("the same bytes") == 2, "c_store said:\n" + text)
+    shutil.rmtree(store)
+    for first in (0, 8):
+        text = run(folder / "c_connector", store, env=environment)
+        need(f"turn 1 of conversation 0: {first:2} of  8 pages reused" in text, "c_connector said:\n" + text)
+        need("turn 2 of conversation 0: " in text and "turn 3 of conversation 2: " in text,
+             "c_connector said:\n" + text)
 
 
 def check_find_package(prefix, source, work):
@@ -82,11 +88,12 @@ def check_pkg_config(prefix, source, work):
     flags = run("pkg-config", "--cflags", "--libs", "larder", env=environment).split()
     folder = work / "pkg_config"
     folder.mkdir()
-    run("cc", "-std=c11", "-pedantic", "-Wall", "-Werror", source / "examples/c_store.c", *flags, "-o",
-        folder / "c_store")
+    for program in ("c_store", "c_connector"):
+        run("cc", "-std=c11", "-pedantic", "-Wall", "-Werror", source / f"examples/{program}.c", *flags, "-o",
+            folder / program)
     library = run("pkg-config", "--variable=libdir", "larder", env=environment).strip()
     run_programs(folder, work, dict(os.environ, LD_LIBRARY_PATH=library))
-    print("ok   pkg-config: c_store.c")
+    print("ok   pkg-config: c_store.c, c_connector.c")
 
 
 def check_parent(source, work):

@@ -1,0 +1,71 @@
+// What the C functions share: handles, structs of a caller's version, codes, and exceptions that stay inside.
+//
+// Threads: any. Included by larder_c.cc and larder_connector_c.cc only.
+#pragma once
+
+#include <larder/larder.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "door/page_store.h"
+
+struct larder_cancel {
+  std::shared_ptr<std::atomic<bool>> flag = std::make_shared<std::atomic<bool>>(false);
+};
+
+struct larder_store {
+  std::unique_ptr<larder::PageStore> store;
+  std::atomic<std::uint64_t> spaces{0};
+  std::atomic<std::uint64_t> connectors{0};  // that are attached, or have buffers under way
+};
+
+struct larder_space {
+  larder_store* owner = nullptr;
+  larder::PageSpace space;
+};
+
+namespace larder::c {
+
+// Fills `error`, if there is one, and returns the code.
+larder_code fail(const Status& status, larder_error* error);
+larder_code wrong(const char* message, larder_error* error);
+// No exception leaves the library: out of memory is a full resource, anything else a bug of ours.
+template <class Body>
+larder_code guarded(larder_error* error, Body&& body) {
+  try {
+    return fail(body(), error);
+  } catch (const std::bad_alloc&) {
+    return fail(Status(StatusCode::kOverloaded, "out of memory"), error);
+  } catch (const std::exception& e) {
+    return fail(Status(StatusCode::kInternal, e.what()), error);
+  } catch (...) {  // NOLINT: nothing may leave
+    return fail(Status(StatusCode::kInternal, "an unknown exception"), error);
+  }
+}
+
+// The caller's struct, with zeros where its version of it ends.
+template <class Struct>
+Status read_struct(const Struct* from, const char* name, Struct& out) {
+  std::memset(static_cast<void*>(&out), 0, sizeof out);
+  if (from == nullptr) return Status::ok();
+  if (from->struct_size < 2 * sizeof(std::uint32_t) || from->struct_size > 4096) {
+    return invalid_argument(std::string(name) + ".struct_size is " + std::to_string(from->struct_size) +
+                            "; set it to sizeof(" + name + ")");
+  }
+  std::memcpy(static_cast<void*>(&out), from, std::min<std::size_t>(from->struct_size, sizeof out));
+  return Status::ok();
+}
+
+[[nodiscard]] Status read_seconds(double seconds, Nanos& out);
+// The length of `from`; what fits of it, with a final zero, goes to `text`.
+std::size_t copy_text(const std::string& from, char* text, std::size_t size);
+[[nodiscard]] std::string text_of(const char* text);  // null: ""
+[[nodiscard]] Status read_space(const larder_space_options* from, SpaceDescription& out);
+
+}  // namespace larder::c

@@ -1,0 +1,177 @@
+// The connector over storage: what is saved reaches it, what it has comes back, and its troubles are misses.
+#include <gtest/gtest.h>
+
+#include "tests/connector/connector_rig.h"
+
+namespace larder::connector_test {
+namespace {
+
+std::uint64_t last_of(const LookupResult& result) { return result.points.empty() ? 0 : result.points.back().pages; }
+
+RigOptions eager() {
+  RigOptions options;
+  options.copies_seed = 1;
+  options.config.tiers.prefetch_threshold = 1;
+  options.config.tiers.prefetch_capacity = 1;
+  options.config.tiers.backup_retry_delay = std::chrono::milliseconds(10);
+  return options;
+}
+
+TEST(ConnectorStorage, WhatIsSavedOutlivesTheConnectorForEveryModel) {
+  std::vector<std::string> names = sim::small_model_names();
+  for (const std::string& name : sim::tiny_model_names()) names.push_back(name);
+  for (const std::string& name : names) {
+    SCOPED_TRACE(name);
+    Storage storage(1);
+    RigOptions options = eager();
+    options.host_bytes = std::size_t{32} << 20;
+    const Tokens tokens = Rig(name, options).prompt(1, 6);
+    {
+      Rig rig(name, options);
+      rig.attach(storage);
+      (void)rig.save_all(tokens, 6);
+      rig.settle();
+      EXPECT_EQ(rig.connector->counters().stored, 6u);
+    }
+    Rig rig(name, options);
+    EXPECT_EQ(rig.hit(tokens), 0u);
+    rig.attach(storage);
+    LookupId id;
+    const LookupResult found = rig.look_up(tokens, id);
+    ASSERT_EQ(last_of(found), 6u);
+    EXPECT_EQ(found.from_storage, 6u);
+    EXPECT_EQ(rig.load(id, found.points.back(), tokens), "");
+    rig.connector->release(id);
+    EXPECT_EQ(rig.connector->counters().prefetched, 6u);
+    EXPECT_EQ(rig.connector->counters().stored, 0u) << "storage has it already";
+  }
+}
+
+TEST(ConnectorStorage, PointsWaitForStorageAsLongAsThePolicySays) {
+  Storage storage(1, {.is_holding = true});
+  Rig first("full_mamba", eager());
+  first.attach(storage);
+  const Tokens tokens = first.prompt(1, 6);
+  (void)first.save_all(tokens, 6);
+  (void)first.connector->flush();
+  const LookupId id = first.connector->lookup({.tokens = tokens}).value();
+  EXPECT_EQ(first.connector->points(id).status().code(), StatusCode::kOverloaded);
+  // Storage does not answer: after the policy's time the engine goes on without.
+  first.clock.advance(std::chrono::seconds(2));
+  (void)first.connector->poll(Nanos{0});
+  const Result<LookupResult> late = first.connector->points(id);
+  ASSERT_TRUE(late.is_ok()) << late.status().to_string();
+  EXPECT_TRUE(late->points.empty());
+  first.connector->release(id);
+  first.settle();
+  EXPECT_EQ(first.hit(tokens), 6u);
+}
+
+TEST(ConnectorStorage, WhoDoesNotAskStorageDoesNotWait) {
+  Storage storage(1, {.is_holding = true});
+  Rig rig("full_mamba", eager());
+  rig.attach(storage);
+  const Tokens tokens = rig.prompt(1, 6);
+  (void)rig.save_all(tokens, 6);
+  (void)rig.connector->flush();
+  LookupId id = rig.connector->lookup({.tokens = tokens, .asks_storage = false}).value();
+  EXPECT_TRUE(rig.connector->points(id)->points.empty());
+  rig.connector->release(id);
+  id = rig.connector->lookup({.tokens = tokens, .has = {.pages = 6}}).value();
+  EXPECT_TRUE(rig.connector->points(id)->points.empty()) << "the engine has all of it";
+  rig.connector->release(id);
+  EXPECT_EQ(rig.connector->operations_in_flight(), 0u);
+}
+
+TEST(ConnectorStorage, AReleasedLookupLeavesNothingBehind) {
+  Storage storage(1, {.is_holding = true});
+  Rig rig("full_swa_mamba", eager());
+  rig.attach(storage);
+  const Tokens tokens = rig.prompt(1, 6);
+  (void)rig.save_all(tokens, 6);
+  (void)rig.connector->flush();
+  const LookupId id = rig.connector->lookup({.tokens = tokens}).value();
+  rig.connector->release(id);
+  rig.settle();
+  EXPECT_TRUE(rig.connector->check_invariants().is_ok()) << rig.connector->check_invariants().to_string();
+  EXPECT_TRUE(rig.connector->idle());
+}
+
+TEST(ConnectorStorage, ADetachUnderWayIsAMissAndTheNextStorageIsFilled) {
+  Storage slow(1, {.is_holding = true}), next(2);
+  Rig rig("full_mamba", eager());
+  rig.attach(slow);
+  const Tokens tokens = rig.prompt(1, 6);
+  EngineMemory memory(rig.model, rig.options.layout);
+  const std::vector<std::uint64_t> states = {6};
+  memory.compute(tokens, {0, 6, 6, states});
+  SaveRequest save;
+  save.tokens = tokens;
+  save.to = 6;
+  save.states = states;
+  save.places = memory.places();
+  ASSERT_TRUE(rig.connector->save(save).is_ok());
+  (void)rig.copies->run_all();
+  (void)rig.connector->poll(Nanos{0});
+  EXPECT_GT(slow.backend->held(), 0u);
+  rig.connector->detach_storage();
+  rig.attach(next);
+  EXPECT_EQ(rig.connector->attach_storage(*slow.backend).code(), StatusCode::kConflict);
+  rig.settle();
+  EXPECT_EQ(rig.connector->counters().stored, 6u);
+  (void)slow.run();
+  rig.settle();
+  (void)rig.connector->flush();
+  EXPECT_EQ(rig.hit(tokens), 6u);
+}
+
+TEST(ConnectorStorage, AStorageThatWasClearedIsFilledAgain) {
+  Storage storage(1);
+  Rig rig("full_mamba", eager());
+  rig.attach(storage);
+  const Tokens tokens = rig.prompt(1, 6);
+  (void)rig.save_all(tokens, 6);
+  bool is_cleared = false;
+  ASSERT_TRUE(storage.backend->submit_clear(nullptr, [&](const Status& s) { is_cleared = s.is_ok(); }).is_ok());
+  (void)storage.run();
+  ASSERT_TRUE(is_cleared);
+  rig.connector->storage_cleared();
+  rig.settle();
+  (void)rig.connector->flush();
+  EXPECT_EQ(rig.hit(tokens), 6u);
+}
+
+// While storage takes pages, a save that may wait does not push out what it lacks; one that may not, does.
+TEST(ConnectorStorage, ASaveMayWaitForStorage) {
+  RigOptions options = eager();
+  const ModelSpec model = sim::simulated_model("full").value();
+  options.host_bytes = 8 * host_slot_bytes(model, ComponentKind::kFull);
+  options.config.tiers.store_batch_nodes = 1;
+  Storage storage(1, {.is_holding = true});
+  Rig rig("full", options);
+  const std::uint64_t page_count = rig.host->total_blocks() / rig.host->blocks_per_slot(ComponentKind::kFull);
+  for (std::uint64_t i = 0; i < page_count; ++i) (void)rig.save_all(rig.prompt(i, 1), 1);
+  rig.attach(storage);
+  const Tokens tokens = rig.prompt(100, 1);
+  EngineMemory memory(rig.model, rig.options.layout);
+  memory.compute(tokens, {0, 1, 1, {}});
+  SaveRequest save;
+  save.tokens = tokens;
+  save.to = 1;
+  save.places = memory.places();
+  save.may_wait = true;
+  EXPECT_EQ(rig.connector->save(save).status().code(), StatusCode::kOverloaded);
+  int polls = 0;
+  Result<TransferId> id = rig.connector->save(save);
+  for (; !id.is_ok() && polls < 1000; ++polls) {
+    (void)rig.connector->poll(Nanos{0});
+    id = rig.connector->save(save);
+  }
+  EXPECT_GT(polls, 0);
+  EXPECT_LT(polls, 100) << "a storage that hangs is not waited for";
+  rig.settle();
+  EXPECT_EQ(rig.connector->save_result(*id)->kept, 1u);
+}
+
+}  // namespace
+}  // namespace larder::connector_test
