@@ -222,6 +222,7 @@ bool SimWorld::move(Job& job, std::uint64_t chunk, std::uint64_t leave) {
   if (!prepare(job, until, grants)) return false;
   if (!wait_for_gates(grants)) {
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      (void)ranks_[r]->cache().cancel_step(grants[r].token);
       if (const Status s = ranks_[r]->cache().restart(job.ids[r]); !s.is_ok()) fail("restart: " + s.to_string());
     }
     if (++job.restarts > kMostRestarts) fail("a request restarts for ever");
@@ -234,7 +235,8 @@ bool SimWorld::move(Job& job, std::uint64_t chunk, std::uint64_t leave) {
     // What it resumes from, and at the end all that it has read.
     if (job.computed == job.cached.cached() || until == last_token(job)) check_restored(job, grants[r], *ranks_[r]);
     compute(job, until, grants[r], *ranks_[r]);
-    const Status done = ranks_[r]->cache().complete_step(job.ids[r], std::span<const TokenId>(job.tokens).first(until));
+    const Status done =
+        ranks_[r]->cache().complete_step(grants[r].token, std::span<const TokenId>(job.tokens).first(until));
     if (!done.is_ok()) fail("complete_step: " + done.to_string());
   }
   job.computed = until;
