@@ -296,10 +296,11 @@ Status RunningRequest::complete(RequestText& text, std::uint64_t number, std::sp
 
 // Steps are built on each other: those after it cannot be completed any more. They may still run, so they stay open.
 Status RunningRequest::cancel(std::uint64_t number) {
-  if (ledger_.find(number) == nullptr) {
+  const OpenStep* step = ledger_.find(number);
+  if (step == nullptr) {
     return not_found("cancel_step: step " + std::to_string(number) + " has ended, or never was");
   }
-  ledger_.void_after(number);
+  if (!step->is_void) ledger_.void_after(number);  // else those that are not void were built on something else
   end_void(ledger_.take(number));
   return Status::ok();
 }
