@@ -182,9 +182,14 @@ Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
   r.cached.prompt = r.prompt;
   const auto [it, added] = requests_.emplace(r.id.v, std::move(r));
   (void)added;
-  if (may_prefetch()) maybe_prefetch(it->second, false);
-  if (it->second.phase == RequestPhase::kReady) hold_what_is_there(it->second);
+  queue_up(it->second);
   return it->second.id;
+}
+
+// What it will use and only storage has is fetched while it waits for its turn, and what the host has stays.
+void CacheImpl::queue_up(Request& r) {
+  if (may_prefetch()) maybe_prefetch(r, false);
+  if (r.phase == RequestPhase::kReady) hold_what_is_there(r);
 }
 
 RequestPhase CacheImpl::phase(RequestId id) const {
@@ -305,6 +310,7 @@ Status CacheImpl::retract(RequestId id) {
   ++r->retracts;
   ++counters_.retracted;
   r->phase = RequestPhase::kReady;
+  queue_up(*r);
   return Status::ok();
 }
 

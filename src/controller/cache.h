@@ -170,8 +170,8 @@ class Cache {
   // room. Retract another request, or wait until one ends.
   [[nodiscard]] virtual bool is_starved(RequestId id) const = 0;
   // Lets the device slots of a started request go. What complete_step() told of stays cached as with finish(), and the
-  // phase is kReady: start() resumes it at the best restore point of all its tokens, as far as they are still cached.
-  // Beyond the prompt the engine knows the token that follows those computed, and feeds it next.
+  // phase is that after begin(): start() resumes it at the best restore point of all its tokens, as far as they are
+  // still cached. Beyond the prompt the engine knows the token that follows those computed, and feeds it next.
   [[nodiscard]] virtual Status retract(RequestId id) = 0;
   // The load-back failed: gives everything back and restarts from what is on the device (phase kReady).
   [[nodiscard]] virtual Status restart(RequestId id) = 0;

@@ -98,6 +98,7 @@ class CacheImpl final : public Cache, private SlotSink, private DeviceRoom {
   [[nodiscard]] std::uint32_t page_size() const { return model_.page_size; }
   [[nodiscard]] std::uint64_t reusable_pages(const Request& r) const { return r.reusable_tokens() / page_size(); }
   [[nodiscard]] std::uint64_t pages_for(std::uint64_t tokens) const { return (tokens + page_size() - 1) / page_size(); }
+  void queue_up(Request& r);  // it begins to wait for its start
   void release(Request& r);
   void hand_over(Request& r);
   void forget(Request& r);  // the request is over: what its open steps may touch stays until they have ended
