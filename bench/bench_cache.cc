@@ -205,8 +205,13 @@ class LiveLoad {
   Status step(Repeat* repeat, Live& live, std::uint64_t until, Kind kind) {
     Cache& cache = *world_->cache;
     Status prepared;
+    StepToken token;
     for (int tries = 0; tries < 100; ++tries) {
-      timed(repeat, live, kPrepare, [&] { prepared = cache.prepare_step(live.id, until).status(); });
+      timed(repeat, live, kPrepare, [&] {
+        const Result<StepGrant> grant = cache.prepare_step(live.id, until);
+        prepared = grant.status();
+        if (grant.is_ok()) token = grant->token;
+      });
       if (prepared.code() != StatusCode::kOverloaded) break;
       ++refused_;
       timed(repeat, live, kPoll, [&] { (void)cache.poll(Nanos{0}); });
@@ -214,7 +219,7 @@ class LiveLoad {
     LARDER_RETURN_IF_ERROR(prepared);
     Status completed;
     const std::span<const TokenId> done = std::span<const TokenId>(live.tokens).first(until);
-    timed(repeat, live, kind, [&] { completed = cache.complete_step(live.id, done); });
+    timed(repeat, live, kind, [&] { completed = cache.complete_step(token, done); });
     return completed;
   }
 
@@ -298,14 +303,17 @@ Result<LongTimes> run_long_prompt(const CacheBenchOptions& options, const std::s
   for (std::uint64_t done = 0; done < prompt.size();) {
     done = std::min<std::uint64_t>(done + chunk, prompt.size());
     Status prepared = overloaded("");
+    StepToken token;
     for (int tries = 0; tries < 100 && prepared.code() == StatusCode::kOverloaded; ++tries) {
-      prepared = cache.prepare_step(*id, done).status();
+      const Result<StepGrant> grant = cache.prepare_step(*id, done);
+      prepared = grant.status();
+      if (grant.is_ok()) token = grant->token;
       if (!prepared.is_ok()) (void)cache.poll(Nanos{0});
     }
     LARDER_RETURN_IF_ERROR(prepared);
     Status completed;
     times.all.us.push_back(
-        time_us([&] { completed = cache.complete_step(*id, std::span<const TokenId>(prompt).first(done)); }));
+        time_us([&] { completed = cache.complete_step(token, std::span<const TokenId>(prompt).first(done)); }));
     LARDER_RETURN_IF_ERROR(completed);
     (void)cache.poll(Nanos{0});
   }

@@ -217,7 +217,7 @@ RequestLoop::Prepared RequestLoop::prepare(Sequence& sequence, std::uint64_t chu
   }
   Share share;
   share.sequence = &sequence;
-  share.chunk = chunk;
+  share.chunk = grant->until - sequence.computed;  // less at the end of what the device has
   share.grant = std::move(grant).value();
   for (const StateSnapshotSlot& s : share.grant.snapshots) share.snapshots.push_back({s.position, s.slot});
   shares.push_back(std::move(share));
@@ -272,12 +272,14 @@ bool RequestLoop::step() {
 void RequestLoop::apply(Share& share, const StepResult& result) {
   Sequence& s = *share.sequence;
   if (!result.status.is_ok()) {
+    (void)parts_.cache->cancel_step(share.grant.token);
     restart(s, result.status);
     return;
   }
   assert(s.id);
   s.computed += share.chunk;
-  const Status completed = parts_.cache->complete_step(*s.id, std::span<const TokenId>(s.tokens).first(s.computed));
+  const Status completed =
+      parts_.cache->complete_step(share.grant.token, std::span<const TokenId>(s.tokens).first(s.computed));
   if (!completed.is_ok()) {
     end(s, FinishReason::kAbort, completed, false);
     over_.push_back(&s);
