@@ -204,15 +204,16 @@ Status CacheImpl::commit(Request& r, std::uint64_t pages) {
   const bool with_tracked = r.tracked.slot.valid() && r.tracked.page == pages && pages > 0;
   if (with_tracked) checkpoints.push_back(r.tracked);
   if (pages <= r.committed) return Status::ok();
-  InsertRequest request;
-  request.space = r.space;
-  request.tokens = std::span<const TokenId>(r.tokens).first(pages * page_size());
-  request.owned_from = r.committed;
-  request.full = std::span<const DeviceSlot>(r.table.full).first(pages);
-  if (model_.has(ComponentKind::kSwa)) request.swa = std::span<const DeviceSlot>(r.table.swa).first(pages);
+  const std::uint64_t fresh = pages - r.committed;
+  ExtendRequest request;
+  request.tokens = std::span<const TokenId>(r.tokens).subspan(r.committed * page_size(), fresh * page_size());
+  request.full = std::span<const DeviceSlot>(r.table.full).subspan(r.committed, fresh);
+  if (model_.has(ComponentKind::kSwa)) {
+    request.swa = std::span<const DeviceSlot>(r.table.swa).subspan(r.committed, fresh);
+  }
   request.checkpoints = checkpoints;
   request.priority = r.priority;
-  Result<InsertResult> inserted = tree_.insert(request);
+  Result<InsertResult> inserted = tree_.extend(r.lock, request);
   if (!inserted.is_ok()) {
     if (inserted.status().code() != StatusCode::kConflict) ++counters_.internal_errors;
     return inserted.status();
@@ -220,9 +221,6 @@ Status CacheImpl::commit(Request& r, std::uint64_t pages) {
   std::erase_if(r.taken, [&](const Checkpoint& c) { return c.page <= pages; });
   if (with_tracked) r.tracked = Checkpoint{};
   const NodeId node = inserted->node;
-  LockHandle next = tree_.lock(node, Tier::kDevice, LockParts{.full = true, .swa = true, .mamba = false});
-  tree_.unlock(r.lock);
-  r.lock = next;
   refresh_table(r, node, r.committed, pages);
   maybe_backup(node, std::exchange(r.committed, pages));
   return Status::ok();
@@ -235,7 +233,7 @@ void CacheImpl::refresh_table(Request& r, NodeId node, std::uint64_t from, std::
   for (std::uint64_t i = 0; i < at.size(); ++i) r.table.full[from + i] = at[i].device;
   if (!model_.has(ComponentKind::kSwa)) return;
   const std::uint64_t window = to - model_.window_pages_at(to);
-  for (std::uint64_t i = 0; i < window; ++i) r.table.swa[i] = DeviceSlot{};
+  for (std::uint64_t i = from - model_.window_pages_at(from); i < window; ++i) r.table.swa[i] = DeviceSlot{};
   at.clear();
   tree_.locate(node, ComponentKind::kSwa, window, to, at);
   for (std::uint64_t i = 0; i < at.size(); ++i) {

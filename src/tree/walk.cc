@@ -46,8 +46,8 @@ Presence3 presence_in(Bits published, bool host_too) {
 // Extends a view by the pages of one edge up to position `to`; `whole`: the node's end was reached.
 // Checking only the last page of the stretch is enough: inside an edge the window run grows as fast as the position, so
 // if the window is short at the end, it is short everywhere before, and checkpoints stand only at ends.
-void extend(View& view, Presence3 has, TreePosition to, std::uint64_t pages, bool whole, std::uint64_t window_pages,
-            bool has_mamba) {
+void add_edge(View& view, Presence3 has, TreePosition to, std::uint64_t pages, bool whole, std::uint64_t window_pages,
+              bool has_mamba) {
   if (view.ended) return;
   if (!has.full) {
     view.ended = true;
@@ -113,8 +113,8 @@ MatchResult RadixTree::Impl::match(NamespaceId space, std::span<const TokenId> t
     const bool whole = pages == edge.pages;
     to = {NodeId(child), to.pages + pages};
     const Bits published = edge.published();
-    extend(device, presence_in(published, false), to, pages, whole, window_pages, config.has_mamba);
-    extend(any, presence_in(published, true), to, pages, whole, window_pages, config.has_mamba);
+    add_edge(device, presence_in(published, false), to, pages, whole, window_pages, config.has_mamba);
+    add_edge(any, presence_in(published, true), to, pages, whole, window_pages, config.has_mamba);
     const Bits loading = edge.pending & (kFullDevice | kSwaDevice | kMambaDevice);
     result.meets_load |= (whole ? loading : clear_bits(loading, kMambaBits)) != 0;
     at = child;
@@ -128,11 +128,11 @@ MatchResult RadixTree::Impl::match(NamespaceId space, std::span<const TokenId> t
   return result;
 }
 
-TreePosition RadixTree::Impl::walk(Id root, std::span<const TokenId> tokens) const {
-  const std::uint64_t total = pages_in(tokens);
-  TreePosition to{NodeId(root), 0};
+TreePosition RadixTree::Impl::walk(Id start, std::span<const TokenId> tokens) const {
+  const std::uint64_t first = node(start).end(), total = first + pages_in(tokens);
+  TreePosition to{NodeId(start), first};
   while (to.pages < total) {
-    const TokenId* rest = tokens.data() + to.pages * page_size;
+    const TokenId* rest = tokens.data() + (to.pages - first) * page_size;
     const Id child = find_child(to.node.v, rest);
     if (child == kNoNode) break;
     const std::uint64_t pages = matched_pages(node(child), rest, total - to.pages);
@@ -188,6 +188,17 @@ void RadixTree::Impl::touch_path(Id id, std::uint32_t hits) {
     n.full_tick = tick;
     n.hits += hits;
     refresh_leaf_key(id);
+  }
+}
+
+// A merge keeps the lower node, so the walk goes on from it.
+void RadixTree::Impl::touch_own_path(Id id, std::int32_t priority) {
+  for (Id above = id; !node(above).is_root(); above = node(id).parent) {
+    Node& n = node(above);
+    n.full_tick = tick;
+    n.priority = std::max(n.priority, priority);
+    refresh_leaf_key(above);
+    if (above == id || !merge_into_only_child(above)) id = above;
   }
 }
 
