@@ -48,6 +48,10 @@ struct RadixTree::Impl {
   // The longest path beneath `start` that equals the tokens, regardless of data.
   [[nodiscard]] TreePosition walk(Id start, std::span<const TokenId> tokens) const;
   [[nodiscard]] Id find_child(Id parent, const TokenId* page) const;
+  // The same on a walk: `hash` is that of the first page of `rest`, and becomes that of the page after the child's
+  // edge, whose entry comes from memory while the child's tokens are compared.
+  [[nodiscard]] Id descend(Id parent, std::span<const TokenId> rest, std::uint64_t& hash) const;
+  [[nodiscard]] std::uint64_t first_hash(Id start, std::span<const TokenId> tokens) const;
   [[nodiscard]] std::uint64_t matched_pages(const Node& node, const TokenId* tokens, std::uint64_t pages) const;
   void touch(const TreePosition& at, bool count_hit);
   void touch_window(Id node, bool exactly);

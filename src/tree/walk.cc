@@ -88,6 +88,26 @@ RadixTree::Impl::Id RadixTree::Impl::find_child(Id parent, const TokenId* page) 
   });
 }
 
+RadixTree::Impl::Id RadixTree::Impl::descend(Id parent, std::span<const TokenId> rest, std::uint64_t& hash) const {
+  std::uint64_t next = 0;
+  const Id found = table.find(hash, [&](Id id) {
+    const Node& child = node(id);
+    if (child.parent != parent) return false;
+    const std::size_t edge = std::size_t{child.pages} * page_size;
+    if (edge + page_size <= rest.size()) {
+      next = edge_hash(id, rest.data() + edge, page_size);
+      table.prefetch(next);
+    }
+    return std::memcmp(child.tokens.data(), rest.data(), page_size * sizeof(TokenId)) == 0;
+  });
+  hash = next;
+  return found;
+}
+
+std::uint64_t RadixTree::Impl::first_hash(Id start, std::span<const TokenId> tokens) const {
+  return tokens.size() < page_size ? 0 : edge_hash(start, tokens.data(), page_size);
+}
+
 // Pages of the edge that equal `tokens` (of which there are `pages`); the first is known to be equal.
 std::uint64_t RadixTree::Impl::matched_pages(const Node& edge, const TokenId* tokens, std::uint64_t pages) const {
   const std::uint64_t limit = std::min<std::uint64_t>(edge.pages, pages);
@@ -104,12 +124,13 @@ MatchResult RadixTree::Impl::match(NamespaceId space, std::span<const TokenId> t
   const std::uint64_t total = pages_in(tokens);
   View device{{NodeId(at), 0}}, any{{NodeId(at), 0}};
   TreePosition to{NodeId(at), 0};
+  std::uint64_t hash = first_hash(at, tokens);
   while (to.pages < total) {
-    const TokenId* rest = tokens.data() + to.pages * page_size;
-    const Id child = find_child(at, rest);
+    const std::span<const TokenId> rest = tokens.subspan(to.pages * page_size);
+    const Id child = descend(at, rest, hash);
     if (child == kNoNode) break;
     const Node& edge = node(child);
-    const std::uint64_t pages = matched_pages(edge, rest, total - to.pages);
+    const std::uint64_t pages = matched_pages(edge, rest.data(), total - to.pages);
     const bool whole = pages == edge.pages;
     to = {NodeId(child), to.pages + pages};
     const Bits published = edge.published();
@@ -131,11 +152,12 @@ MatchResult RadixTree::Impl::match(NamespaceId space, std::span<const TokenId> t
 TreePosition RadixTree::Impl::walk(Id start, std::span<const TokenId> tokens) const {
   const std::uint64_t first = node(start).end(), total = first + pages_in(tokens);
   TreePosition to{NodeId(start), first};
+  std::uint64_t hash = first_hash(start, tokens);
   while (to.pages < total) {
-    const TokenId* rest = tokens.data() + (to.pages - first) * page_size;
-    const Id child = find_child(to.node.v, rest);
+    const std::span<const TokenId> rest = tokens.subspan((to.pages - first) * page_size);
+    const Id child = descend(to.node.v, rest, hash);
     if (child == kNoNode) break;
-    const std::uint64_t pages = matched_pages(node(child), rest, total - to.pages);
+    const std::uint64_t pages = matched_pages(node(child), rest.data(), total - to.pages);
     to = {NodeId(child), to.pages + pages};
     if (pages != node(child).pages) break;
   }
