@@ -206,6 +206,7 @@ Status CacheImpl::commit(Request& r, std::uint64_t pages) {
   if (pages <= r.committed) return Status::ok();
   const std::uint64_t fresh = pages - r.committed;
   ExtendRequest request;
+  request.from = r.committed;
   request.tokens = std::span<const TokenId>(r.tokens).subspan(r.committed * page_size(), fresh * page_size());
   request.full = std::span<const DeviceSlot>(r.table.full).subspan(r.committed, fresh);
   if (model_.has(ComponentKind::kSwa)) {
