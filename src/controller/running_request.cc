@@ -343,6 +343,7 @@ Status RunningRequest::commit(const RequestText& text, std::uint64_t pages, bool
   if (with_tracked) checkpoints.push_back(tracked_);
   const std::uint64_t fresh = pages - committed_;
   ExtendRequest request;
+  request.from = committed_;
   request.tokens = std::span<const TokenId>(text.tokens).subspan(committed_ * page_size(), fresh * page_size());
   request.full = std::span<const DeviceSlot>(table_.full).subspan(committed_, fresh);
   if (parts_->model.has(ComponentKind::kSwa)) {

@@ -232,6 +232,7 @@ Result<InsertResult> RadixTree::Impl::extend(LockHandle& held, const ExtendReque
   const bool fits = held.held && held.tier == Tier::kDevice && held.parts.full && nodes.exists(held.node.v);
   if (!fits) return invalid_argument("extend: needs a lock of full on the device");
   const std::uint64_t first = node(held.node.v).end();
+  if (first != request.from) return invalid_argument("extend: the lock does not end where the pages begin");
   const Insertion tail{.start = held.node.v,
                        .first = first,
                        .owned_from = first,

@@ -126,6 +126,7 @@ struct InsertRequest {
   std::int32_t priority = 0;                  // node priority becomes the maximum
 };
 struct ExtendRequest {                        // what was computed after the end of a path that the caller holds
+  std::uint64_t from = 0;                     // page where it begins, which is where the caller's lock ends
   std::span<const TokenId> tokens{};          // whole pages, from there on
   std::span<const DeviceSlot> full{};         // one per page, all given to the tree
   std::span<const DeviceSlot> swa{};          // one per page or empty; invalid: out of window
@@ -256,11 +257,11 @@ class RadixTree {
   // op first. Recency: the path, the window and the state at the end become the newest.
   [[nodiscard]] Result<InsertResult> insert(const InsertRequest& request);
   [[nodiscard]] Result<InsertResult> insert_host(const HostInsertRequest& request);
-  // insert() by whom holds the path up to owned_from: `held` is a lock of full on the device, and ends where the new
-  // pages begin. On ok it has moved to the new end, as if it had been taken there; not ok: it is as it was. On the way
-  // edges of the path that nothing tells apart become one, of up to 8,192 tokens, so that a prompt computed in chunks
-  // is not a node per chunk for ever: NodeIds of the path above the new end may go, unless a lock ends there.
-  // Cost: O(new pages + nodes of the path and of its windows); it compares no token before the new ones.
+  // insert() by whom holds the path up to owned_from: `held` is a lock of full on the device, and ends at page `from`
+  // (kInvalidArgument otherwise). On ok it has moved to the new end, as if it had been taken there; not ok: it is as it
+  // was. On the way edges of the path that nothing tells apart become one, of up to 8,192 tokens, so that a prompt
+  // computed in chunks is not a node per chunk for ever: NodeIds of the path above the new end may go, unless a lock
+  // ends there. Cost: O(new pages + nodes of the path and of its windows); it compares no token before the new ones.
   [[nodiscard]] Result<InsertResult> extend(LockHandle& held, const ExtendRequest& request);
 
   // ---- copies under way. Attached slots are owned by the tree at once but *published* only by finish_op(ok).

@@ -21,7 +21,8 @@ class Owner {
     const auto swa = f_.ledger.device(kSwa, f_.config.window_tokens != 0 ? pages : 0);
     std::vector<Checkpoint> checkpoints;
     if (state) checkpoints.push_back({(done_ + tokens) / f_.config.page_size, f_.ledger.device(kMamba)});
-    const auto result = f_.tree.extend(lock_, {std::span(all_).subspan(done_, tokens), full, swa, checkpoints, 0});
+    const auto result = f_.tree.extend(
+        lock_, {done_ / f_.config.page_size, std::span(all_).subspan(done_, tokens), full, swa, checkpoints, 0});
     if (result.is_ok()) {
       done_ += tokens;
       f_.check();
@@ -154,7 +155,8 @@ TEST(TreeExtend, ARefusalLeavesTheLockAsItWas) {
   EXPECT_EQ(owner.commit(0).status().code(), StatusCode::kOk) << "nothing new is no mistake";
   const LockHandle before = owner.lock();
   const Tokens odd = iota_tokens(3);
-  EXPECT_EQ(f.tree.extend(owner.lock(), {.tokens = odd}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(f.tree.extend(owner.lock(), {.from = 5, .tokens = odd}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(f.tree.extend(owner.lock(), {.from = 4}).status().code(), StatusCode::kInvalidArgument);
   const NodeId node = owner.lock().node;
   const Tokens beyond = iota_tokens(20);
   const auto adopted = f.adopt(beyond, 5);  // on the host, and on its way to the device

@@ -298,7 +298,7 @@ class PropertyRun {
   }
   Result<InsertResult> extend_by(const InsertRequest& all, Held& held) {
     const std::span<const DeviceSlot> swa = all.swa.empty() ? all.swa : all.swa.subspan(held.pages);
-    return tree_->extend(held.handle, {all.tokens.subspan(held.pages * config_.tree.page_size),
+    return tree_->extend(held.handle, {held.pages, all.tokens.subspan(held.pages * config_.tree.page_size),
                                        all.full.subspan(held.pages), swa, all.checkpoints, all.priority});
   }
   void give_back_own(const std::vector<DeviceSlot>& full, const std::vector<DeviceSlot>& swa,
