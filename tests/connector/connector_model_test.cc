@@ -14,6 +14,7 @@
 namespace larder::connector_test {
 namespace {
 
+constexpr std::uint32_t kMostPoints = 5;
 enum class Mode : std::uint8_t { kRoomy, kTight, kStored };
 
 // What has been saved, by the tokens before it.
@@ -127,7 +128,7 @@ class RandomEngine {
     std::size_t bytes = 0;
     for (const ComponentKind c : kAllComponents) bytes += model.has(c) ? host_slot_bytes(model, c) : 0;
     options.host_bytes = mode == Mode::kRoomy ? std::size_t{16} << 20 : 40 * bytes;
-    options.config.max_points = 64;
+    options.config.max_points = kMostPoints;
     if (mode == Mode::kRoomy) options.config.lease_share = options.config.save_share = 1;
     options.config.tiers.prefetch_threshold = 1;
     options.config.tiers.backup_retry_delay = std::chrono::milliseconds(5);
@@ -253,6 +254,7 @@ class RandomEngine {
     std::erase_if(all, [&](std::uint64_t p) { return p < has; });
     for (const LoadPoint& point : result.points) found.push_back(point.pages);
     if (mode_ == Mode::kRoomy) {
+      all.erase(all.begin(), all.end() - static_cast<std::ptrdiff_t>(std::min<std::size_t>(all.size(), kMostPoints)));
       ASSERT_EQ(found, all);
     } else {
       ASSERT_TRUE(std::includes(all.begin(), all.end(), found.begin(), found.end()));

@@ -320,6 +320,11 @@ TEST_F(BadInput, LookupsAndLoads) {
   connector.release(id);
   ConnectorParts parts;
   EXPECT_EQ(Connector::create({}, parts).status().code(), StatusCode::kInvalidArgument);
+  parts.model = &rig_.model;
+  parts.host = rig_.host.get();
+  parts.clock = &rig_.clock;
+  parts.scope.layout = HostLayout::kLayerFirst;
+  EXPECT_EQ(Connector::create({}, parts).status().code(), StatusCode::kInvalidArgument) << "the host's is another";
   ConnectorConfig config;
   config.lease_share = 0;
   EXPECT_EQ(validate_config(config).code(), StatusCode::kInvalidArgument);
