@@ -216,7 +216,7 @@ endfunction()
 function(larder_add_bench_tests)
   foreach(bench "metadata --quick" "metadata --http --quick" "storage --quick --beside none"
       "storage --quick --backend memory --beside file" "transfer 16"
-      "tree --sequences 2000")
+      "tree --sequences 2000" "cache --requests 50 --nodes 500 --tokens 20000 --tiers storage")
     string(REPLACE " " "_" name "${bench}")
     separate_arguments(words UNIX_COMMAND "${bench}")
     list(GET words 0 folder)  # all runs of a benchmark use one folder

@@ -28,7 +28,7 @@ int main() {
     const RequestId request = cache->begin({prompt, /*max_new_tokens=*/1, "adapter", "tenant", /*priority=*/0}).value();
     const CachedTokens cached = cache->start(request).value();                   // match, load back, reserve
     const Result<StepGrant> step = cache->prepare_step(request, prompt.size());  // ... the engine computes the rest
-    if (step.is_ok() && cache->complete_step(request, prompt).is_ok()) cache->finish(request);
+    if (step.is_ok() && cache->complete_step(step->token, prompt).is_ok()) cache->finish(request);
     std::printf("%d of %d tokens reused\n", static_cast<int>(cached.cached()), static_cast<int>(cached.prompt));
   }
   return 0;

@@ -8,9 +8,6 @@
 namespace larder::sim {
 namespace {
 
-constexpr std::size_t kMostJobs = 6, kMostHistory = 40;
-constexpr std::size_t kMostGateEvents = 200'000;
-constexpr int kMostRestarts = 20;          // of one request, whose load-back failed
 constexpr std::uint64_t kRotEvery = 6000;  // bytes, from the first one on
 constexpr std::uint64_t kDirectories = 2;  // a switch goes to the other one
 
@@ -21,6 +18,7 @@ void SimTotals::add(const SimTotals& other) {
   begun += other.begun, finished += other.finished, aborted += other.aborted, dropped += other.dropped;
   prompt_tokens += other.prompt_tokens, device_tokens += other.device_tokens;
   host_tokens += other.host_tokens, storage_tokens += other.storage_tokens;
+  retracts += other.retracts, starved += other.starved, steps_left += other.steps_left;
   restarts += other.restarts, crashes += other.crashes;
   attaches += other.attaches, failed_attaches += other.failed_attaches, checked_pages += other.checked_pages;
 }
@@ -81,17 +79,28 @@ std::string SimWorld::apply(const Event& event) {
       const std::size_t number = a[0] % jobs_.size();
       (void)move(jobs_[number], std::max<std::uint64_t>(a[1], 1), a[2]);
       end_if_done(number);
+      if (totals_.events % 3 == 0) end_left_step();
       break;
     }
     case Verb::kAbort: {
       if (jobs_.empty()) break;
       const std::size_t number = a[0] % jobs_.size();
       for (std::size_t r = 0; r < ranks_.size(); ++r) ranks_[r]->cache().abort(jobs_[number].ids[r]);
+      leave_steps(jobs_[number]);
       jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(number));
       ++totals_.aborted;
       break;
     }
-    case Verb::kTime: pass_time(std::chrono::microseconds(a[0])); break;
+    case Verb::kRetract: {
+      if (jobs_.empty()) break;
+      Job& job = jobs_[a[0] % jobs_.size()];
+      if (job.is_started) retract(job);
+      break;
+    }
+    case Verb::kTime:
+      pass_time(std::chrono::microseconds(a[0]));
+      end_left_step();
+      break;
     case Verb::kRestart: restart(false, 0); break;
     case Verb::kCrash: restart(true, a[0]); break;
     case Verb::kExpect: expect(a); break;
@@ -110,192 +119,6 @@ std::string SimWorld::apply(const Event& event) {
   totals_.events += 1 + clock_.ran() - before;
   check(totals_.events % check_every_ == 0);
   return failure_;
-}
-
-// ---- clients
-
-std::vector<TokenId> SimWorld::prompt_of(const Arguments& a) const {
-  const std::uint64_t unit = std::max<std::uint64_t>(model_.page_size / 4, 1);
-  std::vector<TokenId> prompt;
-  if (a[1] > 0 && !history_.empty()) {
-    prompt = history_[a[0] % history_.size()];
-    if (a[1] < kKeepsAll) prompt.resize(a[1] * unit % (prompt.size() + 1));
-  }
-  // The same words begin alike: shared system prompts, and branches where a conversation is continued differently.
-  for (std::uint64_t i = 0; i < a[2] * unit; ++i) {
-    prompt.push_back(static_cast<TokenId>((a[3] * 7 + i * (a[3] + 1) + i / 5) % std::min(model_.vocab_size, 64u)));
-  }
-  prompt.resize(std::clamp<std::size_t>(prompt.size(), 1, spec_.prompt_pages * model_.page_size));
-  return prompt;
-}
-
-void SimWorld::begin_request(const Arguments& a) {
-  if (jobs_.size() >= kMostJobs) return;
-  Job job;
-  job.prompt = prompt_of(a);
-  job.tokens = job.prompt;
-  job.new_tokens = a[4];
-  if (a[5] > 0) job.tenant = "tenant " + std::to_string(a[5]);
-  BeginRequest request;
-  request.tokens = job.prompt;
-  request.max_new_tokens = job.new_tokens;
-  request.salt = job.tenant;
-  for (const auto& rank : ranks_) {
-    const Result<RequestId> id = rank->cache().begin(request);
-    if (!id.is_ok()) return fail("begin: " + id.status().to_string());
-    job.ids.push_back(*id);
-  }
-  ++totals_.begun;
-  totals_.prompt_tokens += job.prompt.size();
-  jobs_.push_back(std::move(job));
-}
-
-std::uint64_t SimWorld::last_token(const Job& job) {
-  return job.new_tokens > 0 ? job.prompt.size() + job.new_tokens - 1 : job.prompt.size();
-}
-
-bool SimWorld::start(Job& job) {
-  for (std::size_t r = 0; r < ranks_.size(); ++r) {
-    if (ranks_[r]->cache().phase(job.ids[r]) == RequestPhase::kPrefetching) return false;
-  }
-  StatusCode first = StatusCode::kOk;
-  for (std::size_t r = 0; r < ranks_.size(); ++r) {
-    const Result<CachedTokens> cached = ranks_[r]->cache().start(job.ids[r]);
-    const StatusCode code = cached.status().code();
-    if (code != StatusCode::kOk && code != StatusCode::kOverloaded) fail("start: " + cached.status().to_string());
-    if (r == 0) first = code;
-    if (code != first) fail("ranks disagree: whether a request may start");
-    if (!cached.is_ok()) continue;
-    if (r == 0) job.cached = *cached;
-    if (cached->device != job.cached.device || cached->host != job.cached.host ||
-        cached->storage != job.cached.storage) {
-      fail("ranks disagree: what a request has found");
-    }
-    job.computed = ranks_[r]->cache().computed_tokens(job.ids[r]);
-    if (job.computed != cached->cached()) fail("computed and cached tokens differ");
-  }
-  if (first != StatusCode::kOk) return false;
-  job.is_started = true;
-  totals_.device_tokens += job.cached.device;
-  totals_.host_tokens += job.cached.host;
-  totals_.storage_tokens += job.cached.storage;
-  return true;
-}
-
-bool SimWorld::prepare(Job& job, std::uint64_t until, std::vector<StepGrant>& grants) {
-  StatusCode first = StatusCode::kOk;
-  for (std::size_t r = 0; r < ranks_.size(); ++r) {
-    Result<StepGrant> grant = ranks_[r]->cache().prepare_step(job.ids[r], until);
-    const StatusCode code = grant.status().code();
-    if (code != StatusCode::kOk && code != StatusCode::kOverloaded) fail("prepare_step: " + grant.status().to_string());
-    if (r == 0) first = code;
-    if (code != first) fail("ranks disagree: whether a request may go on");
-    if (grant.is_ok()) grants.push_back(std::move(grant).value());
-  }
-  return grants.size() == ranks_.size();
-}
-
-// The engine waits for what is being loaded back: time passes. False: some of it failed, on some rank.
-bool SimWorld::wait_for_gates(const std::vector<StepGrant>& grants) {
-  bool is_loaded = true;
-  for (const StepGrant& grant : grants) {
-    if (!grant.gate) continue;
-    for (std::size_t i = 0; i < kMostGateEvents && !grant.gate->finished(); ++i) {
-      if (!clock_.run_next()) break;
-    }
-    if (!grant.gate->finished()) fail("a load-back never ends");
-    for (std::uint32_t layer = 0; layer < model_.layer_count() && is_loaded; ++layer) {
-      is_loaded = grant.gate->wait(layer, std::chrono::nanoseconds(1)).is_ok();
-    }
-  }
-  return is_loaded;
-}
-
-bool SimWorld::move(Job& job, std::uint64_t chunk, std::uint64_t leave) {
-  if (!job.is_started) return start(job);
-  const std::uint64_t unit = std::max<std::uint64_t>(model_.page_size / 4, 1);
-  const std::uint64_t prompt = job.prompt.size();
-  std::uint64_t until = job.computed < prompt
-                            ? std::min(prompt, job.computed + std::min<std::uint64_t>(chunk, 16) * unit)
-                            : job.computed + 1;
-  std::vector<StepGrant> grants;
-  if (!prepare(job, until, grants)) return false;
-  if (!wait_for_gates(grants)) {
-    for (std::size_t r = 0; r < ranks_.size(); ++r) {
-      if (const Status s = ranks_[r]->cache().restart(job.ids[r]); !s.is_ok()) fail("restart: " + s.to_string());
-    }
-    if (++job.restarts > kMostRestarts) fail("a request restarts for ever");
-    job.is_started = false;
-    job.tokens = job.prompt;
-    return true;
-  }
-  until -= std::min(leave, until - job.computed - 1);
-  for (std::size_t r = 0; r < ranks_.size(); ++r) {
-    // What it resumes from, and at the end all that it has read.
-    if (job.computed == job.cached.cached() || until == last_token(job)) check_restored(job, grants[r], *ranks_[r]);
-    compute(job, until, grants[r], *ranks_[r]);
-    const Status done = ranks_[r]->cache().complete_step(job.ids[r], std::span<const TokenId>(job.tokens).first(until));
-    if (!done.is_ok()) fail("complete_step: " + done.to_string());
-  }
-  job.computed = until;
-  if (job.computed >= prompt && job.tokens.size() == job.computed) {
-    job.tokens.push_back(next_token(job.tokens, model_.vocab_size));
-  }
-  return true;
-}
-
-void SimWorld::compute(const Job& job, std::uint64_t until, const StepGrant& grant, SimRank& rank) {
-  const Pattern& pattern = rank.pattern();
-  for (std::uint64_t page = job.computed / model_.page_size; page * model_.page_size < until; ++page) {
-    const std::uint64_t tokens = (page + 1) * model_.page_size;
-    pattern.write(ComponentKind::kFull, job.tokens, tokens, job.tenant, grant.pages->full[page]);
-    if (model_.has(ComponentKind::kSwa)) {
-      pattern.write(ComponentKind::kSwa, job.tokens, tokens, job.tenant, grant.pages->swa[page]);
-    }
-  }
-  if (!model_.has(ComponentKind::kMamba)) return;
-  for (const StateSnapshotSlot& snapshot : grant.snapshots) {
-    if (snapshot.position > until) continue;
-    pattern.write(ComponentKind::kMamba, job.tokens, snapshot.position, job.tenant, snapshot.slot);
-  }
-  pattern.write(ComponentKind::kMamba, job.tokens, until, job.tenant, grant.pages->state);
-}
-
-void SimWorld::check_page(const Job& job, ComponentKind c, std::uint64_t tokens, DeviceSlot slot, SimRank& rank) {
-  ++totals_.checked_pages;
-  if (!slot.valid()) return fail("a restored page of " + std::string(component_name(c)) + " has no slot");
-  const std::string wrong = rank.pattern().check(c, job.tokens, tokens, job.tenant, slot);
-  if (!wrong.empty()) fail(wrong);
-}
-
-void SimWorld::check_restored(const Job& job, const StepGrant& grant, SimRank& rank) {
-  const std::uint64_t pages = job.computed / model_.page_size;
-  if (pages == 0) return;
-  for (std::uint64_t i = 0; i < pages; ++i) {
-    check_page(job, ComponentKind::kFull, (i + 1) * model_.page_size, grant.pages->full[i], rank);
-  }
-  for (std::uint64_t i = pages - model_.window_pages_at(pages); model_.has(ComponentKind::kSwa) && i < pages; ++i) {
-    check_page(job, ComponentKind::kSwa, (i + 1) * model_.page_size, grant.pages->swa[i], rank);
-  }
-  if (model_.has(ComponentKind::kMamba)) {
-    check_page(job, ComponentKind::kMamba, job.computed, grant.pages->state, rank);
-  }
-}
-
-void SimWorld::end_if_done(std::size_t number) {
-  Job& job = jobs_[number];
-  if (!job.is_started || job.computed != last_token(job)) return;
-  const std::size_t place = history_.size() < kMostHistory ? history_.size() : totals_.finished % kMostHistory;
-  if (place == history_.size()) history_.emplace_back();
-  history_[place] = job.tokens;
-  for (std::size_t r = 0; r < ranks_.size(); ++r) ranks_[r]->cache().finish(job.ids[r]);
-  jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(number));
-  ++totals_.finished;
-}
-
-void SimWorld::drop_jobs() {
-  totals_.dropped += jobs_.size();
-  jobs_.clear();
 }
 
 // ---- time
@@ -459,6 +282,7 @@ bool SimWorld::end_processes(bool is_crash) {
     for (Job& job : jobs_) ranks_[r]->cache().abort(job.ids[r]);
   }
   drop_jobs();
+  left_.clear();  // the device ends with its process
   detach();
   const auto are_open = [this] {
     return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return rank->retired() > 0; });
@@ -550,10 +374,12 @@ void SimWorld::drain_jobs() {
       any = move(jobs_[i - 1], 16, 0) || any;
       end_if_done(i - 1);
     }
+    end_left_step();
     idle = any ? 0 : idle + 1;
     if (idle > kMostIdleRounds) fail(std::to_string(jobs_.size()) + " requests make no progress");
     pass_time(std::chrono::milliseconds(idle < 20 ? 2 : 50));
   }
+  while (!left_.empty()) end_left_step();
 }
 
 void SimWorld::drain_storage() {

@@ -15,6 +15,7 @@ constexpr std::array<VerbInfo, kVerbCount> kVerbs = {{
     {"begin", {"history", "keep", "more", "words", "new", "tenant"}},
     {"move", {"job", "chunk", "leave"}},
     {"abort", {"job"}},
+    {"retract", {"job"}},
     {"time", {"us"}},
     {"flush", {}},
     {"explain", {"history", "keep"}},
@@ -48,7 +49,7 @@ constexpr Weight kWeights[] = {
     {Verb::kPolicies, 5},     {Verb::kFileFault, 6},    {Verb::kRot, 4},       {Verb::kCopyFault, 4},
     {Verb::kStoragePlan, 5},  {Verb::kReleaseHung, 6},  {Verb::kRestart, 4},   {Verb::kCrash, 4},
     {Verb::kStorageFault, 3}, {Verb::kServiceFault, 4}, {Verb::kPostFault, 4}, {Verb::kJournalMood, 4},
-    {Verb::kServiceCrash, 3},
+    {Verb::kServiceCrash, 3}, {Verb::kRetract, 6},
 };
 
 // What a calm world has less of.
@@ -58,6 +59,7 @@ bool is_trouble(Verb verb) {
     case Verb::kMove:
     case Verb::kTime:
     case Verb::kExplain:
+    case Verb::kRetract:
     case Verb::kReleaseHung: return false;
     default: return true;
   }
@@ -89,6 +91,8 @@ constexpr Setting kSettings[] = {
     {"least-us", nullptr, &WorldSpec::least_us},
     {"most-us", nullptr, &WorldSpec::most_us},
     {"service-us", nullptr, &WorldSpec::service_us},
+    {"ahead", nullptr, &WorldSpec::ahead},
+    {"headroom", nullptr, &WorldSpec::headroom},
     {"trouble", nullptr, &WorldSpec::trouble},
 };
 
@@ -173,6 +177,7 @@ const VerbInfo& info_of(Verb verb) { return kVerbs[static_cast<std::size_t>(verb
 
 Status check_world(const WorldSpec& world) {
   constexpr std::uint64_t kMostRanks = 8, kMostServiceUs = 60'000'000, kMostPromptPages = 1000;
+  constexpr std::uint64_t kMostAhead = 7, kMostHeadroom = 1'000'000;
   for (const Setting& setting : kSettings) {
     if (setting.text == nullptr) continue;
     if (const Status fits = check_text(setting, world.*setting.text); !fits.is_ok()) {
@@ -182,6 +187,10 @@ Status check_world(const WorldSpec& world) {
   if (world.ranks == 0 || world.ranks > kMostRanks) return invalid_argument("world: ranks: 1 to 8");
   if (world.prompt_pages == 0 || world.prompt_pages > kMostPromptPages) {
     return invalid_argument("world: prompt-pages: 1 to " + std::to_string(kMostPromptPages));
+  }
+  if (world.ahead > kMostAhead) return invalid_argument("world: ahead: 0 to " + std::to_string(kMostAhead));
+  if (world.headroom == 0 || world.headroom > kMostHeadroom) {
+    return invalid_argument("world: headroom: 1 to " + std::to_string(kMostHeadroom));
   }
   if (world.journal > 1) return invalid_argument("world: journal: 0 or 1");
   if (world.service_us > kMostServiceUs) {
@@ -231,6 +240,8 @@ WorldSpec draw_world(std::uint64_t seed) {
   if (world.service == "remote") {
     world.service_us = std::array<std::uint64_t, 4>{0, 500, 30'000, 1'500'000}[rng.below(4)];
   }
+  world.ahead = rng.below(2) == 0 ? 0 : 1 + rng.below(2);
+  if (rng.below(2) == 0) world.headroom = 1 + rng.below(16);
   return world;
 }
 

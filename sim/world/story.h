@@ -30,6 +30,7 @@ enum class Verb : std::uint8_t {
   kBegin,         // a request; continues an earlier conversation if keep > 0
   kMove,          // start it, or one engine step of it
   kAbort,         // the client goes away
+  kRetract,       // the engine sets a running request aside
   kTime,          // simulated time passes; then every rank polls once
   kFlush,         // an operator empties device and host
   kExplain,       // an operator asks
@@ -52,7 +53,7 @@ enum class Verb : std::uint8_t {
   kCrash,         // the power goes, and comes back
   kExpect,        // so much must have happened by now, or the story does not show what it tells; never drawn
 };
-inline constexpr std::size_t kVerbCount = 23;
+inline constexpr std::size_t kVerbCount = 24;
 inline constexpr std::size_t kMaxArguments = 6;
 
 struct VerbInfo {
@@ -82,6 +83,8 @@ struct WorldSpec {
   std::uint64_t operations = 32;                // in flight at most
   std::uint64_t least_us = 10, most_us = 3000;  // a background task takes
   std::uint64_t service_us = 0;                 // a message to or from a remote service takes at most
+  std::uint64_t ahead = 0;                      // steps that the engine has open beyond the oldest, drafts in them
+  std::uint64_t headroom = 256;                 // tokens that a start reserves for output
   std::uint64_t trouble = 100;  // percent of what goes wrong, and of what operators do; for draw_event()
 };
 

@@ -23,6 +23,7 @@ namespace larder {
   X(kSidecarMissIgnored, "a page of which a sidecar did not arrive counts as restored", "SGLang 30057")             \
   X(kPartialFetchIsWhole, "a prefetch of which a part arrived is adopted as a whole", "LMCache 3022")               \
   X(kSlotFreedUnderCopy, "a freed slot is given out again while a copy uses it", "SGLang 31427, TensorRT-LLM 8274") \
+  X(kSlotFreedUnderStep, "what a request lets go is free at once, though an open step may touch it", "")            \
   X(kReadWithoutLease, "host slots are not leased while storage writes into them", "TensorRT-LLM 8813")             \
   X(kWriteWithoutLease, "host slots are not leased while storage reads from them", "SGLang 31427")                  \
   X(kWindowOffByOne, "a window that lacks a page counts as whole", "SGLang 27291")                                  \
@@ -48,6 +49,7 @@ namespace larder {
   X(kOutrunStateStored, "a state that came while its node was written counts as stored", "")                        \
   X(kChildBeforeParent, "a page is written to storage while the one before it is not there", "")                    \
   X(kRestForgotten, "what storage could not take is never tried again", "SGLang hicache_storage")                   \
+  X(kBatchHoleIgnored, "a batch of a prefetch is used although a page before it did not arrive", "")                \
   X(kPrefetchLeaks, "host slots of pages that did not arrive are not given back", "")                               \
   X(kLoadedSlotsLeak, "device slots of a request that ends are not given back", "")                                 \
   X(kFlushDropsInUse, "a flush drops pages that a request holds", "vLLM 47282")                                     \

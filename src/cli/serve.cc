@@ -34,6 +34,7 @@ std::string group_of(std::string_view name) {
       {"max-running-requests", "Engine"},
       {"max-queued-requests", "Engine"},
       {"chunked-prefill-size", "Engine"},
+      {"num-reserved-decode-tokens", "Engine"},
       {"threads", "Engine"},
       {"random-seed", "Engine"},
       {"max-total-tokens", "Device tier (L1)"},

@@ -52,6 +52,8 @@ void print_totals(const sim::SimTotals& t, double seconds) {
   fmt::print(
       "of {} prompt tokens, found on device {:.1f} %, host {:.1f} %, storage {:.1f} %; {} restored pages compared\n",
       t.prompt_tokens, share(t.device_tokens), share(t.host_tokens), share(t.storage_tokens), t.checked_pages);
+  fmt::print("{} requests retracted, {} of them for others; {} steps ran on when their requests let go\n", t.retracts,
+             t.starved, t.steps_left);
   fmt::print("{} crashes, {} restarts, {} attaches, {} attaches that failed\n", t.crashes, t.restarts, t.attaches,
              t.failed_attaches);
 }

@@ -73,7 +73,8 @@ CacheImpl::CacheImpl(const CacheConfig& config, const CacheParts& parts)
                             [this](const ComponentCounts& counts) {
                               return host_room_.make(counts, false) == HostAnswer::kThere;
                             },
-                            [this] { return running_ > 0; }}) {}
+                            [this] { return running_ > 0; }}),
+      running_parts_{model_, config_, device_, tree_, counters_, *this, in_limbo_, chunk_pages_} {}
 
 // Only copies are waited for, in real time, and nothing new starts: no write, no read, no step of the rank group.
 // Storage operations end in their backend; their buffers are the host pools', which outlive it.
@@ -90,6 +91,7 @@ CacheImpl::~CacheImpl() {
     prefetcher_.leave(request.id);
   }
   requests_.clear();
+  departed_.clear();
   for (int i = 0; i < kShutdownLooks && transfer_ && transfer_->in_flight() > 0; ++i) {
     ops_.drain(kShutdownLook, [this](Completion& completion) {
       if (const auto* done = std::get_if<TransferDone>(&completion)) drop_leases(*done);
@@ -107,18 +109,14 @@ const Request* CacheImpl::find(RequestId id) const {
   return it == requests_.end() ? nullptr : &it->second;
 }
 
-// The last sampled token is never fed to the model, so its page need not exist.
-std::uint64_t CacheImpl::final_tokens(const Request& r) const {
-  return r.max_new > 0 ? r.prompt + r.max_new - 1 : r.prompt;
-}
-
 Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
   LARDER_RETURN_IF_ERROR(ops_.parted());
   if (request.tokens.empty()) return invalid_argument("the prompt is empty; send at least one token");
-  if (requests_.size() >= config_.max_requests) {
-    return overloaded("cache: " + std::to_string(requests_.size()) + " requests are under way, which is the limit");
+  if (requests_.size() + departed_.size() >= config_.max_requests) {
+    return overloaded("cache: " + std::to_string(requests_.size()) + " requests are under way and " +
+                      std::to_string(departed_.size()) + " that are over have open steps, which is the limit");
   }
-  Request r;
+  Request r(running_parts_);
   r.prompt = request.tokens.size();
   r.max_new = request.max_new_tokens;
   const std::uint32_t capacity = device_.slots(ComponentKind::kFull).capacity();
@@ -154,37 +152,27 @@ RequestPhase CacheImpl::phase(RequestId id) const {
 
 std::uint64_t CacheImpl::computed_tokens(RequestId id) const {
   const Request* r = find(id);
-  return r ? r->computed : 0;
+  return r ? r->run.computed() : 0;
 }
 
-// Gives back everything the request holds; what is still being copied goes to quarantine by its leases.
+// Gives back everything the request holds.
 void CacheImpl::release(Request& r) {
   if (r.phase != RequestPhase::kLoading && r.phase != RequestPhase::kRunning) return;
-  tree_.unlock(r.lock);
-  const auto give_back = [&](ComponentKind c, DeviceSlot slot) {
-    if (slot.valid()) return_device(c, std::span<const DeviceSlot>(&slot, 1));
-  };
-  if (!defect(Defect::kLoadedSlotsLeak) || r.restarts > 0) {
-    for (std::uint64_t i = r.committed; i < r.table.full.size(); ++i) give_back(ComponentKind::kFull, r.table.full[i]);
-  }
-  for (std::uint64_t i = r.committed; i < r.table.swa.size(); ++i) give_back(ComponentKind::kSwa, r.table.swa[i]);
-  give_back(ComponentKind::kMamba, r.table.state);
-  for (const Checkpoint& c : r.taken) give_back(ComponentKind::kMamba, c.slot);
-  give_back(ComponentKind::kMamba, r.tracked.slot);
-  for (const StateSnapshotSlot& s : r.granted) {
-    if (s.slot != r.tracked.slot) give_back(ComponentKind::kMamba, s.slot);
-  }
-  r.table = PageTable{};
-  r.prepared = 0;
-  r.failed = false;
-  r.taken.clear();
-  r.granted.clear();
-  r.tracked = Checkpoint{};
-  r.committed = 0;
-  r.computed = 0;
-  r.gate.reset();
+  r.run.release(defect(Defect::kLoadedSlotsLeak) && r.restarts == 0);
   r.load = r.state_copy = OpId{};  // a late completion finds no one waiting
   --running_;
+}
+
+void CacheImpl::forget(Request& r) {
+  const std::uint64_t id = r.id.v;
+  release(r);
+  if (r.run.ledger().has_open()) departed_.emplace(id, r.run.take_ledger());
+  requests_.erase(id);
+}
+
+// Pages that are loading are not computed right yet, and after a loss of the other ranks nobody decides anything.
+void CacheImpl::hand_over(Request& r) {
+  if (r.phase == RequestPhase::kRunning && ops_.parted().is_ok()) r.run.hand_over(r);
 }
 
 void CacheImpl::finish(RequestId id) {
@@ -192,8 +180,7 @@ void CacheImpl::finish(RequestId id) {
   if (!r) return;
   hand_over(*r);
   prefetcher_.finish(id);
-  release(*r);
-  requests_.erase(id.v);
+  forget(*r);
 }
 
 void CacheImpl::abort(RequestId id) {
@@ -204,14 +191,84 @@ void CacheImpl::abort(RequestId id) {
   finish(id);
 }
 
+Result<StepGrant> CacheImpl::prepare_step(RequestId id, std::uint64_t until) {
+  LARDER_RETURN_IF_ERROR(ops_.parted());
+  Request* r = find(id);
+  if (!r) return not_found("prepare_step: no such request");
+  if (r->phase == RequestPhase::kLoading) return overloaded("prepare_step: the checkpoint is still being copied");
+  if (r->phase != RequestPhase::kRunning) return invalid_argument("prepare_step: the request has not started");
+  Result<StepGrant> grant = r->run.prepare(*r, until);
+  if (grant.is_ok()) grant->token.request = id;
+  return grant;
+}
+
+Status CacheImpl::complete_step(StepToken step, std::span<const TokenId> tokens) {
+  Request* r = find(step.request);
+  if (!r) return end_departed(step, true);
+  // Steps end whatever happens to the ranks: they hold slots.
+  if (const Status parted = ops_.parted(); !parted.is_ok()) {
+    (void)r->run.cancel(step.number);
+    return parted;
+  }
+  return r->run.complete(*r, step.number, tokens);
+}
+
+Status CacheImpl::cancel_step(StepToken step) {
+  Request* r = find(step.request);
+  return r ? r->run.cancel(step.number) : end_departed(step, false);
+}
+
+Status CacheImpl::end_departed(StepToken step, bool completes) {
+  const auto at = departed_.find(step.request.v);
+  if (at == departed_.end() || at->second.find(step.number) == nullptr) {
+    return not_found("step " + std::to_string(step.number) + " of request " + std::to_string(step.request.v) +
+                     " has ended, or never was");
+  }
+  StepLedger& ledger = at->second;
+  for (const GrantedState& s : ledger.take(step.number).states) give_back(ComponentKind::kMamba, s.slot);
+  ledger.release([this](ComponentKind c, DeviceSlot slot) { give_back(c, slot); },
+                 [this](LockHandle& lock) { tree_.unlock(lock); });
+  if (!ledger.has_open()) departed_.erase(at);
+  return completes ? conflict("complete_step: the tokens do not count: the request is over") : Status::ok();
+}
+
+bool CacheImpl::is_starved(RequestId id) const {
+  const Request* r = find(id);
+  return r != nullptr && r->run.is_starved();
+}
+
+// Slots of the request that the tree has no use for are still its own business while a step may touch them.
+Result<InsertResult> CacheImpl::insert(const InsertRequest& request, StepLedger* keeper) {
+  keeper_ = keeper;
+  Result<InsertResult> inserted = tree_.insert(request);
+  keeper_ = nullptr;
+  return inserted;
+}
+
+Status CacheImpl::retract(RequestId id) {
+  LARDER_RETURN_IF_ERROR(ops_.parted());
+  Request* r = find(id);
+  if (!r) return not_found("retract: no such request");
+  if (r->phase != RequestPhase::kLoading && r->phase != RequestPhase::kRunning) {
+    return invalid_argument("retract: the request has not started");
+  }
+  hand_over(*r);
+  release(*r);
+  ++r->retracts;
+  ++counters_.retracted;
+  r->phase = RequestPhase::kReady;
+  prefetcher_.finish(id);
+  prefetcher_.enter(id, r->space, reusable_tokens(*r));  // it queues again, with more tokens
+  return Status::ok();
+}
+
 Status CacheImpl::restart(RequestId id) {
   LARDER_RETURN_IF_ERROR(ops_.parted());
   Request* r = find(id);
   if (!r) return not_found("restart: no such request");
   probe(Probe::kLoadBackFailed);
-  const std::vector<TokenId> prompt(r->tokens.begin(), r->tokens.begin() + static_cast<std::ptrdiff_t>(r->prompt));
   release(*r);
-  r->tokens = prompt;
+  if (r->given > 0) r->tokens.resize(r->given);
   ++r->restarts;
   r->phase = RequestPhase::kReady;
   return Status::ok();
@@ -260,7 +317,10 @@ bool CacheImpl::poll(Nanos wait) {
   host_room_.count_refusal();
   const std::vector<AgreedEvent> events = ops_.take_ended();
   for (const AgreedEvent& event : events) apply(event.op, event.bits);
-  if (ops_.parted().is_ok()) backlog_.pump();
+  if (ops_.parted().is_ok()) {
+    prefetcher_.pump();
+    backlog_.pump();
+  }
   return changed || !events.empty();
 }
 
@@ -277,7 +337,10 @@ void CacheImpl::return_device(ComponentKind c, std::span<const DeviceSlot> slots
   }
 }
 
-void CacheImpl::free_device(ComponentKind c, std::span<const DeviceSlot> slots) { return_device(c, slots); }
+void CacheImpl::free_device(ComponentKind c, std::span<const DeviceSlot> slots) {
+  if (keeper_ == nullptr) return return_device(c, slots);
+  for (const DeviceSlot slot : slots) keeper_->keep(c, slot);
+}
 
 void CacheImpl::free_host(ComponentKind c, std::span<const HostSlot> slots) { host_room_.let_go(c, slots); }
 

@@ -7,10 +7,19 @@
 // A request:
 //      begin ──► kPrefetching ──► kReady ──start──► kLoading ──► kRunning ──finish / abort──► gone
 //                (storage reads)           (reserve device slots, copy host -> device)
+//                                      ▲                                        │
+//                                      └───────────── retract ──────────────────┘
 //   start() may answer kOverloaded: call it again after poll() reported progress.
+//   start() reserves slots for the prompt and decode_headroom_tokens; prepare_step() adds more as they are needed. So
+//   more requests run than the device could hold to their ends, and the engine retracts one when is_starved() says
+//   that another cannot go on otherwise. If it never retracts the oldest, someone always ends.
 //   While kRunning, each engine step is: prepare_step (slots for the tokens to come) -> engine -> complete_step (what
 //   was computed is handed to the tree, so that others can share it while the request runs: whole pages of the prompt
 //   at once, those of the output chunked_prefill_tokens at a time, and the state at its end with finish or abort).
+//   Steps: an engine that runs ahead has several open, max_open_steps at most, each built on those before it, and runs
+//   them in their order. What an open step may write or read stays as it is until the step is completed or cancelled,
+//   whatever else is called: finish(), abort(), retract() and restart() void the open steps of the request and put what
+//   these may touch aside until each has been ended. Not ending one costs its slots, and a place of max_requests.
 //
 // Threads: every method on the cache thread (the engine's scheduler thread). Workers post completions into a bounded
 // inbox that poll() drains. Nothing here blocks except poll(wait > 0), and poll() of several ranks, for the others.
@@ -61,7 +70,7 @@ struct CacheParts {
 
 struct BeginRequest {
   std::span<const TokenId> tokens;   // the prompt; copied
-  std::uint64_t max_new_tokens = 0;  // slots for prompt + new tokens are reserved at start
+  std::uint64_t max_new_tokens = 0;  // the most that it may add
   std::string adapter{};             // LoRA id
   std::string salt{};                // tenant salt
   std::int32_t priority = 0;
@@ -78,12 +87,21 @@ struct CachedTokens {
   ComponentKind component = ComponentKind::kFull;
 };
 
+// A step that was granted, until complete_step() or cancel_step() ends it. A value: copies name the same step.
+struct StepToken {
+  RequestId request;
+  std::uint64_t number = 0;  // 0: none; the steps of a request count up
+  friend bool operator==(const StepToken&, const StepToken&) = default;
+};
+
 struct StateSnapshotSlot {
   std::uint64_t position = 0;  // tokens
   DeviceSlot slot;
 };
 struct StepGrant {
-  const PageTable* pages = nullptr;          // valid until the next call for this request
+  StepToken token;
+  std::uint64_t until = 0;                   // tokens: how far it reaches, perhaps less far than was asked for
+  const PageTable* pages = nullptr;          // valid until the next call for this request: launched steps have a copy
   std::vector<StateSnapshotSlot> snapshots;  // the engine copies its working state there on the way
   std::shared_ptr<LayerGate> gate;           // load-back still arriving; may be null
 };
@@ -111,6 +129,8 @@ struct CacheCounters {  // pages; conservation: backed_up + prefetched == host_r
   std::uint64_t prefetch_late = 0, prefetch_partial = 0, prefetch_refused = 0, backup_no_room = 0, corrupt = 0;
   std::uint64_t prefetch_shared = 0;  // requests that waited for the read of another instead of one of their own
   std::uint64_t store_waits = 0;      // polls for which room was refused, so that storage could take what would go
+  std::uint64_t retracted = 0;        // requests, by retract(); grown: pages that running requests took beyond start()
+  std::uint64_t grown = 0;
   std::uint64_t rank_timeouts = 0;    // 1: this rank has lost the others ("Ranks" above)
   std::uint64_t internal_errors = 0;  // refused double frees and the like: any is a defect worth a report
 };
@@ -128,28 +148,44 @@ class Cache {
   // namespace that has neither is closed to make room, and what is cached of it on device and host is dropped.
   [[nodiscard]] virtual Result<RequestId> begin(const BeginRequest& request) = 0;
   [[nodiscard]] virtual RequestPhase phase(RequestId id) const = 0;
-  // Decides the restore point, locks it, reserves slots for prompt + max_new_tokens, starts the load-back.
+  // Decides the restore point, locks it, reserves slots for the prompt and a headroom, starts the load-back.
   // On ok: cached tokens; the phase is kLoading or kRunning. kOverloaded: not now, nothing is held; try after progress.
+  // After retract() the prompt is all tokens that were computed, and the answer is that of the first start.
   [[nodiscard]] virtual Result<CachedTokens> start(RequestId id) = 0;
   // Tokens whose pages and state are in place: where the engine begins.
   [[nodiscard]] virtual std::uint64_t computed_tokens(RequestId id) const = 0;
-  // Slots and snapshot places for tokens up to `until` (a position). kOverloaded: skip this request in this step.
+  // Slots and snapshot places for tokens up to `until` (a position), from where the last open step ends. Grants less
+  // near the end of the request (prompt + max_new_tokens - 1, in whole pages) and where the device has room for a part.
+  // kOverloaded: skip this request in this step; it keeps what it has. Or max_open_steps are open.
   [[nodiscard]] virtual Result<StepGrant> prepare_step(RequestId id, std::uint64_t until) = 0;
-  // The engine has processed `tokens` (all from position 0 on). Whole pages go to the tree (see above).
-  [[nodiscard]] virtual Status complete_step(RequestId id, std::span<const TokenId> tokens) = 0;
+  // The engine has processed `tokens` (all from position 0 on): at least one more than before, at most up to `until`;
+  // fewer if drafts were rejected or the step ended early. Whole pages go to the tree (see above). Ends the step.
+  // In the order of the steps: kInvalidArgument if an earlier one is open, or the tokens do not fit; it stays open.
+  // kConflict: the step was void, it has ended and counts for nothing. kNotFound: it has ended, or never was.
+  [[nodiscard]] virtual Status complete_step(StepToken step, std::span<const TokenId> tokens) = 0;
+  // The step touches nothing (any more) and counts for nothing. Steps after it are void: end each, once it is over.
+  // In any order. kNotFound: as above.
+  [[nodiscard]] virtual Status cancel_step(StepToken step) = 0;
+  // The last prepare_step() was kOverloaded because running requests fill the device: nothing that is under way makes
+  // room. Retract another request, or wait until one ends.
+  [[nodiscard]] virtual bool is_starved(RequestId id) const = 0;
+  // Lets the device slots of a started request go. What complete_step() told of stays cached as with finish(), and the
+  // phase is that after begin(): start() resumes it at the best restore point of all its tokens, as far as they are
+  // still cached. Beyond the prompt the engine knows the token that follows those computed, and feeds it next.
+  [[nodiscard]] virtual Status retract(RequestId id) = 0;
   // The load-back failed: gives everything back and restarts from what is on the device (phase kReady).
   [[nodiscard]] virtual Status restart(RequestId id) = 0;
   // The request is over; its pages up to the last whole one and its last state stay cached.
   virtual void finish(RequestId id) = 0;
   // The same, in any phase: nothing that the request waits for is wanted any more. What complete_step() told of stays
-  // cached as with finish(); what a step that did not complete has written goes.
+  // cached as with finish(); what a step that did not complete has written goes, once that step is ended.
   virtual void abort(RequestId id) = 0;
 
   // Applies completions that arrived, retries what is due. Waits up to `wait` for the first. True: something changed.
   virtual bool poll(Nanos wait) = 0;
   // Ends a wait in poll() from another thread.
   virtual void wake() = 0;
-  // Nothing in flight and no request begun. (What storage could not take may be tried again later.)
+  // Nothing in flight, no request begun and no step open. (What storage could not take may be tried again later.)
   [[nodiscard]] virtual bool idle() const = 0;
   // Copies and storage operations in flight (backups included). Not those of a storage that was detached, once nobody
   // waits for them: they have their buffers, and may hang for ever.

@@ -2,11 +2,13 @@
 //
 //   cache.cc       create, begin, phase, poll, finish, abort        backup.cc    device -> host -> storage
 //   start.cc       restore point, reservation, load-back            operator.cc  flush, attach, explain, invariants
-//   step.cc        prepare_step, complete_step, commit to the tree  room.cc      making room on the device
+//   room.cc        making room on the device                        running_request.h  its steps, and what the tree
+//   gets
 #pragma once
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -15,11 +17,11 @@
 
 #include "controller/cache.h"
 #include "controller/cache_metrics.h"
-#include "controller/checkpoint_plan.h"
 #include "controller/host_room.h"
 #include "controller/op_table.h"
 #include "controller/operation.h"
 #include "controller/prefetcher.h"
+#include "controller/running_request.h"
 #include "controller/space_opener.h"
 #include "controller/space_table.h"
 #include "controller/store_backlog.h"
@@ -27,37 +29,23 @@
 namespace larder {
 
 // Everything a request holds. Owned by the cache thread.
-struct Request {
+struct Request : RequestText {
+  explicit Request(const RunningParts& parts) : run(parts) {}
+
   RequestId id;
-  NamespaceId space;
   SpaceTable::Use space_use;
-  std::int32_t priority = 0;
-  std::vector<TokenId> tokens;  // prompt, then what was computed beyond it
-  std::uint64_t prompt = 0;     // tokens
-  std::uint64_t max_new = 0;    // tokens
   RequestPhase phase = RequestPhase::kReady;
 
-  std::uint32_t store_waits = 0;  // times that room was refused to it so that storage could take what would go
-  std::uint32_t restarts = 0;     // 1: uses the device only, its host copy could not be loaded; more: nothing
+  std::uint32_t retracts = 0;
+  std::uint32_t restarts = 0;  // 1: uses the device only, its host copy could not be loaded; more: nothing
 
   // While running.
-  PageTable table;
-  LockHandle lock;                         // device, at `committed`
-  std::uint64_t committed = 0;             // pages that are the tree's; entries of `table` beyond are the request's own
-  std::uint64_t computed = 0;              // tokens
-  std::vector<PlannedCheckpoint> plan;     // ascending; front: the next one
-  std::vector<Checkpoint> taken;           // computed, not yet given to the tree
-  Checkpoint tracked;                      // last page boundary reached beyond the plan; slot reused at the next one
-  std::vector<StateSnapshotSlot> granted;  // of the step that is under way
-  std::uint64_t prepared = 0;              // tokens: how far prepare_step() gave slots
-  std::shared_ptr<LayerGate> gate;
-  std::uint64_t held_for = 0;  // page: the last checkpoint for which a step was refused
-  OpId load, state_copy;       // 0: none in flight
-  bool failed = false;         // one of the two failed: nothing it computes may be kept, restart() is due
+  RunningRequest run;
+  OpId load, state_copy;  // 0: none in flight
   CachedTokens cached;
 };
 
-class CacheImpl final : public Cache, private SlotSink {
+class CacheImpl final : public Cache, private SlotSink, private DeviceRoom {
  public:
   CacheImpl(const CacheConfig& config, const CacheParts& parts);
   ~CacheImpl() override;
@@ -67,13 +55,16 @@ class CacheImpl final : public Cache, private SlotSink {
   Result<CachedTokens> start(RequestId id) override;
   std::uint64_t computed_tokens(RequestId id) const override;
   Result<StepGrant> prepare_step(RequestId id, std::uint64_t until) override;
-  Status complete_step(RequestId id, std::span<const TokenId> tokens) override;
+  Status complete_step(StepToken step, std::span<const TokenId> tokens) override;
+  Status cancel_step(StepToken step) override;
+  bool is_starved(RequestId id) const override;
+  Status retract(RequestId id) override;
   Status restart(RequestId id) override;
   void finish(RequestId id) override;
   void abort(RequestId id) override;
   bool poll(Nanos wait) override;
   void wake() override { ops_.wake(); }
-  bool idle() const override { return ops_.has_timers_only() && requests_.empty(); }
+  bool idle() const override { return ops_.has_timers_only() && requests_.empty() && departed_.empty(); }
   std::size_t operations_in_flight() const override { return ops_.live(); }
   std::uint64_t flush() override;
   Status attach_storage(StorageBackend& backend) override;
@@ -91,12 +82,15 @@ class CacheImpl final : public Cache, private SlotSink {
   Request* find(RequestId id);
   [[nodiscard]] const Request* find(RequestId id) const;
   [[nodiscard]] std::uint32_t page_size() const { return model_.page_size; }
-  [[nodiscard]] std::uint64_t reusable_pages(const Request& r) const { return (r.prompt - 1) / page_size(); }
+  [[nodiscard]] std::uint64_t reusable_pages(const Request& r) const { return r.reusable_tokens() / page_size(); }
   [[nodiscard]] std::span<const TokenId> reusable_tokens(const Request& r) const {
     return std::span<const TokenId>(r.tokens).first(reusable_pages(r) * page_size());
   }
-  [[nodiscard]] std::uint64_t final_tokens(const Request& r) const;
+  [[nodiscard]] std::uint64_t pages_for(std::uint64_t tokens) const { return (tokens + page_size() - 1) / page_size(); }
   void release(Request& r);
+  void hand_over(Request& r);
+  void forget(Request& r);  // the request is over: what its open steps may touch stays until they have ended
+  [[nodiscard]] Status end_departed(StepToken step, bool completes);
   [[nodiscard]] OutcomeBits outcome_of(Op& op);
   void apply(OpId id, const OutcomeBits& bits);
   void drop_leases(const TransferDone& done);
@@ -114,6 +108,7 @@ class CacheImpl final : public Cache, private SlotSink {
     [[nodiscard]] bool loads() const;
   };
   [[nodiscard]] Result<Restore> choose_restore(Request& r, NodeId& node);
+  [[nodiscard]] std::uint64_t pages_at_start(const Request& r) const;
   [[nodiscard]] ComponentCounts slots_to_start(const Request& r, const Restore& restore) const;
   [[nodiscard]] Status admit(Request& r, NodeId node, const Restore& restore);
   [[nodiscard]] Status attach_loads(Op& op, NodeId node, const Restore& restore,
@@ -126,35 +121,17 @@ class CacheImpl final : public Cache, private SlotSink {
   void account_start(Request& r, const Restore& restore);
   void load_done(Op& op, bool ok);
   void state_copy_done(Op& op, bool ok);
-  void fail_request(Request& r, const std::string& why);
-
-  // ---- step.cc
-  [[nodiscard]] Status grant_window(Request& r, std::uint64_t until);
-  [[nodiscard]] Status grant_snapshots(Request& r, std::uint64_t until);
-  [[nodiscard]] Status grant_planned(Request& r, std::uint64_t until, bool weak);
-  [[nodiscard]] bool has_promised_state(const Request& r) const;
-  void grant_tracked(Request& r, std::uint64_t until);
-  [[nodiscard]] bool are_states_being_copied() const;
-  void drop_granted(Request& r);
-  [[nodiscard]] Result<DeviceSlot> snapshot_slot(Request& r, bool weak, bool may_wait);
-  void collect_snapshots(Request& r);
-  void commit_due(Request& r);
-  void hand_over(Request& r);  // the request ends: what is left of whole pages, and the last state
-  // Gives whole pages [committed, pages) and taken checkpoints to the tree. kConflict: met a copy under way; later.
-  [[nodiscard]] Status commit(Request& r, std::uint64_t pages);
-  void drop_window(Request& r);
-  void refresh_table(Request& r, NodeId node, std::uint64_t from, std::uint64_t to);
 
   // ---- room.cc
   [[nodiscard]] Status make_device_room(Request& r, const ComponentCounts& counts);
-  // may_wait: kOverloaded while victims get their host copies. Else those that have none are dropped.
-  [[nodiscard]] Status make_device_room_for(Request& r, ComponentKind c, std::uint32_t count, bool may_wait);
+  [[nodiscard]] Status make_room(std::uint32_t& store_waits, ComponentKind c, std::uint32_t count,
+                                 bool may_wait) override;
   EvictResult evict_device(ComponentKind c, std::uint32_t slots, VictimRule rule);
   [[nodiscard]] VictimRule gentle_rule(ComponentKind c) const;
-  [[nodiscard]] bool back_up_for_room(Request& r, ComponentKind c, const std::vector<NodeId>& victims);
+  [[nodiscard]] bool back_up_for_room(std::uint32_t& store_waits, ComponentKind c, const std::vector<NodeId>& victims);
   void note_leaving(ComponentKind c, const std::vector<NodeId>& victims);
   [[nodiscard]] bool is_room_coming(ComponentKind c);
-  [[nodiscard]] bool could_make_device_room(ComponentKind c, std::uint32_t count) const;
+  [[nodiscard]] bool could_make_room(ComponentKind c, std::uint32_t count) const override;
   [[nodiscard]] bool tier_keeps(ComponentKind c) const;  // may this component have host copies?
 
   // ---- backup.cc
@@ -179,6 +156,10 @@ class CacheImpl final : public Cache, private SlotSink {
   void add_tier_lines(Explanation& report, NodeId node, std::uint64_t pages) const;
 
   void return_device(ComponentKind c, std::span<const DeviceSlot> slots);
+  // DeviceRoom: what running requests let go, and give to the tree
+  void give_back(ComponentKind c, DeviceSlot slot) override { return_device(c, {&slot, 1}); }
+  [[nodiscard]] Result<InsertResult> insert(const InsertRequest& request, StepLedger* keeper) override;
+  void committed(NodeId node, std::uint64_t from) override { maybe_backup(node, from); }
   // SlotSink: what the tree lets go
   void free_device(ComponentKind c, std::span<const DeviceSlot> slots) override;
   void free_host(ComponentKind c, std::span<const HostSlot> slots) override;
@@ -195,8 +176,11 @@ class CacheImpl final : public Cache, private SlotSink {
 
   // owned by the cache thread
   RadixTree tree_;
-  SpaceTable spaces_;  // before requests_ and ops_, which use it to their end
+  SpaceTable spaces_;           // before requests_ and ops_, which use it to their end
+  ComponentCounts in_limbo_{};  // before requests_ and departed_
   std::unordered_map<std::uint64_t, Request> requests_;
+  std::map<std::uint64_t, StepLedger> departed_;  // of requests that are over, while steps of theirs are open
+  StepLedger* keeper_ = nullptr;                  // while the tree is given pages: where those go that it has already
   OpTable ops_;
   std::uint64_t next_request_ = 1;
   std::uint32_t running_ = 0;                                 // requests in kLoading or kRunning
@@ -209,6 +193,7 @@ class CacheImpl final : public Cache, private SlotSink {
   StoreBacklog backlog_;
   HostRoom host_room_;
   Prefetcher prefetcher_;
+  const RunningParts running_parts_;
 };
 
 }  // namespace larder

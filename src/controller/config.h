@@ -44,7 +44,9 @@ struct CacheConfig {
 
   std::uint32_t load_back_threshold = 10;       // tokens of full; fewer are recomputed
   std::uint32_t chunked_prefill_tokens = 1024;  // the engine's longest chunk: bounds window slots per request
+  std::uint32_t decode_headroom_tokens = 256;   // slots that start() reserves for tokens to come; more as they come
   std::uint32_t checkpoint_grid = 8192;         // tokens between weak checkpoints of recurrent state; 0: none
+  std::uint32_t max_open_steps = 8;             // of one request: granted, neither completed nor cancelled
   std::uint32_t max_requests = 1024;            // begun and not finished
   std::uint32_t max_operations = 1024;          // transfers + storage operations in flight (inbox places)
   std::uint32_t max_namespaces = 65536;         // adapters x salts; more: idle ones go, with their pages

@@ -225,7 +225,10 @@ bool ConnectorImpl::poll(Nanos wait) {
   room_.count_refusal();
   const std::vector<AgreedEvent> events = ops_.take_ended();
   for (const AgreedEvent& event : events) apply(event.op, event.bits);
-  if (ops_.parted().is_ok()) backlog_.pump();
+  if (ops_.parted().is_ok()) {
+    prefetcher_.pump();
+    backlog_.pump();
+  }
   return changed || !events.empty();
 }
 

@@ -107,22 +107,21 @@ Status CacheImpl::check_host_slots() const {
 }
 
 Status CacheImpl::check_device_slots() const {
-  ComponentCounts own{};  // device slots that requests hold beyond the tree
-  for (const auto& [id, r] : requests_) {
-    if (r.phase != RequestPhase::kLoading && r.phase != RequestPhase::kRunning) continue;
-    own[0] += static_cast<std::uint32_t>(r.table.full.size() - r.committed);
-    for (std::uint64_t i = r.committed; i < r.table.swa.size(); ++i) own[1] += r.table.swa[i].valid() ? 1 : 0;
-    own[2] += (r.table.state.valid() ? 1 : 0) + static_cast<std::uint32_t>(r.taken.size());
-    own[2] += r.tracked.slot.valid() ? 1 : 0;
-    for (const StateSnapshotSlot& s : r.granted) own[2] += s.slot != r.tracked.slot ? 1 : 0;
-  }
+  ComponentCounts own{};  // device slots that requests and open steps hold beyond the tree
+  ComponentCounts limbo{};
+  const auto add = [](ComponentCounts& sum, const ComponentCounts& more) {
+    for (std::size_t i = 0; i < kComponentCount; ++i) sum[i] += more[i];
+  };
+  for (const auto& [id, r] : requests_) add(own, r.run.slots()), add(limbo, r.run.ledger().in_limbo());
+  for (const auto& [id, ledger] : departed_) add(own, ledger.slots()), add(limbo, ledger.in_limbo());
+  if (limbo != in_limbo_) return internal_error("device slots in limbo are miscounted");
   for (const ComponentKind c : kAllComponents) {
     const std::uint32_t live = device_.slots(c).counts().live;
     const TierCounts& counts = tree_.counts(c, Tier::kDevice);
     const std::uint64_t tree = counts.resident + counts.pending;
     if (live != tree + own[index_of(c)]) {
       return internal_error("device slots of " + std::string(component_name(c)) + ": " + std::to_string(live) +
-                            " live, but the tree holds " + std::to_string(tree) + " and requests " +
+                            " live, but the tree holds " + std::to_string(tree) + " and requests and open steps " +
                             std::to_string(own[index_of(c)]));
     }
   }

@@ -28,6 +28,22 @@ void Prefetcher::begin_batches(Fetch& f) {
 }
 
 void Prefetcher::begin_batch(Fetch& f, FetchBatch& batch) {
+  for (const ComponentKind c : kAllComponents) {
+    for (const HostSlot slot : batch.slots[index_of(c)]) {
+      if (defect(Defect::kReadWithoutLease)) continue;
+      if (host_->add_lease(c, slot).is_ok()) batch.leases.push_back({c, slot.v, host_->generation(c, slot)});
+    }
+  }
+  Op& op = ops_.add(OpKind::kRead);
+  op.fetch = f.id;
+  op.batch = static_cast<std::size_t>(&batch - f.batches.data());
+  batch.op = op.id;
+  batch.state = FetchBatch::State::kReading;
+  ++f.reading;
+  if (!unsubmitted_.empty() || !submit_batch(f, batch)) unsubmitted_.push_back(op.id);
+}
+
+ReadRequest Prefetcher::read_of(const Fetch& f, const FetchBatch& batch) const {
   ReadRequest request;
   request.scope = spaces_.scope(f.space);
   request.terms = {f.urgency, f.deadline, f.cancel};
@@ -39,30 +55,44 @@ void Prefetcher::begin_batch(Fetch& f, FetchBatch& batch) {
       for (std::size_t i = 0; i < slots.size(); ++i) {
         ReadItem item{pool->name, f.keys[first[index_of(c)] + i - f.key_from], {}};
         host_->append_page(pool->name, slots[i], item.payload);
-        batch.bytes += payload_bytes(item.payload);
         request.items.push_back(std::move(item));
       }
     }
-    for (const HostSlot slot : slots) {
-      if (defect(Defect::kReadWithoutLease)) continue;
-      if (host_->add_lease(c, slot).is_ok()) batch.leases.push_back({c, slot.v, host_->generation(c, slot)});
-    }
   }
-  Op& op = ops_.add(OpKind::kRead);
-  op.fetch = f.id;
-  op.batch = static_cast<std::size_t>(&batch - f.batches.data());
-  batch.op = op.id;
-  batch.state = FetchBatch::State::kReading;
-  ++f.reading;
-  auto complete = ops_.completion_for(op.id);
-  const Status submitted =
-      storage_->submit_read(std::move(request), [complete](ReadResult done) { complete(std::move(done)); });
-  if (!submitted.is_ok()) complete(ReadResult{});
+  return request;
 }
 
-// What did not begin is not needed any more.
+// False: storage's queue is full, which is no failure.
+bool Prefetcher::submit_batch(const Fetch& f, FetchBatch& batch) {
+  ReadRequest request = read_of(f, batch);
+  batch.bytes = 0;
+  for (const ReadItem& item : request.items) batch.bytes += payload_bytes(item.payload);
+  auto complete = ops_.completion_for(batch.op);
+  const Status submitted =
+      storage_->submit_read(std::move(request), [complete](ReadResult done) { complete(std::move(done)); });
+  if (submitted.code() == StatusCode::kOverloaded) return false;
+  if (!submitted.is_ok()) complete(ReadResult{});
+  return true;
+}
+
+// When a batch is submitted is this rank's own; that it is under way is not.
+void Prefetcher::pump() {
+  while (!unsubmitted_.empty()) {
+    const Op& op = *ops_.find(unsubmitted_.front());
+    Fetch& f = fetches_.at(op.fetch.v);
+    if (!submit_batch(f, f.batches[op.batch])) return;
+    unsubmitted_.pop_front();
+  }
+}
+
+// What storage has not been given is not needed any more.
 void Prefetcher::end_planned(Fetch& f) {
   f.state = Fetch::State::kEnding;
+  std::erase_if(unsubmitted_, [&](OpId id) {
+    if (ops_.find(id)->fetch != f.id) return false;
+    ops_.completion_for(id)(ReadResult{});
+    return true;
+  });
   std::uint64_t blocks = 0;
   for (std::size_t i = f.next; i < f.batches.size(); ++i) {
     for (const ComponentKind c : kAllComponents) {
@@ -178,7 +208,7 @@ void Prefetcher::adopt_arrived(Fetch& f) {
       if (reached > after) best = reached, stop = i;
       after = batch.end;
     }
-    if (!is_whole(batch)) break;
+    if (!is_whole(batch) && !defect(Defect::kBatchHoleIgnored)) break;
   }
   if (defect(Defect::kPartialFetchIsWhole) && best > f.adopted && stop + 1 == f.batches.size()) best = f.target;
   if (best == f.adopted) return;
@@ -290,7 +320,7 @@ void Prefetcher::let_go(Fetch& f) {
     std::erase(r->fetches, f.id);
     if (r->waits_for != f.id) continue;
     use_arrived(f, *r);
-    r->waits_for = OpId{};
+    queue_.end_wait(*r, clock_.now());
     queue_.hold_what_is_there(*r);
   }
   // The limit has nothing left to guard. Every rank gets here by the same event, so every rank reports it.

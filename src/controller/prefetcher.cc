@@ -152,8 +152,8 @@ void Prefetcher::ask(QueuedRequest& r, bool has_turn) {
   const NodeId held = tree_.settle(planner.position_at(match.walked.node, f.full_from));
   f.device_lock = tree_.lock(held, Tier::kDevice, LockParts{.full = true, .swa = false, .mamba = false});
   f.host_lock = tree_.lock(held, Tier::kHost, LockParts{.full = true, .swa = false, .mamba = false});
-  // "All of it" has one limit for all fetches of a request.
-  f.begun = config_.prefetch_policy == PrefetchPolicy::kWaitComplete ? r.begun : clock_.now();
+  // One limit for all fetches of a request. "All of it" includes what it waits for its turn.
+  f.begun = config_.prefetch_policy == PrefetchPolicy::kWaitComplete ? r.begun : clock_.now() - r.waited;
   f.urgency = waits() ? Urgency::kWaiting : Urgency::kSpeculative;
   f.cancel = std::make_shared<std::atomic<bool>>(false);
   add_request(f, r);
@@ -170,7 +170,7 @@ void Prefetcher::add_request(Fetch& f, QueuedRequest& r) {
   r.room_needed = 0;
   f.requests.push_back(r.id);
   r.fetches.push_back(f.id);
-  if (waits()) r.waits_for = f.id;
+  if (waits()) queue_.begin_wait(r, f.id, clock_.now());
 }
 
 // Another request is fetching the same pages: one read serves both. Only the same reusable prompt, or the head of it
@@ -344,7 +344,7 @@ void Prefetcher::go_without_room(Fetch& f) {
 
 void Prefetcher::timer_done(const Op& timer) {
   if (timer.fetch == OpId{}) {  // it waited for its turn, or for what it fetched in the end
-    const QueuedRequest* const r = queue_.end_wait(timer);
+    const QueuedRequest* const r = queue_.end_turn_wait(timer);
     if (r != nullptr && r->waits_for == OpId{}) ++counters_.prefetch_late;  // else its fetch has a limit of its own
     return;
   }
@@ -364,7 +364,7 @@ void Prefetcher::timer_done(const Op& timer) {
     if (r == nullptr || r->waits_for != f.id) continue;
     ++counters_.prefetch_late;
     probe(Probe::kPrefetchLate);
-    r->waits_for = OpId{};  // what is under way will be adopted for the next request
+    queue_.end_wait(*r, clock_.now());  // what is under way will be adopted for the next request
     r->gave_up = true;
     queue_.hold_what_is_there(*r);
   }

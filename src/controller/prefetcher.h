@@ -23,6 +23,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <span>
@@ -92,6 +93,9 @@ class Prefetcher {
   void read_done(const Op& op, const OutcomeBits& bits);
   void timer_done(const Op& timer);
 
+  // Gives storage the batches that its queue had no room for. Once per poll, after the events.
+  void pump();
+
   // Host slots that fetches hold.
   [[nodiscard]] std::array<std::uint64_t, kComponentCount> slots_held() const;
 
@@ -120,6 +124,8 @@ class Prefetcher {
   // ---- prefetch_read.cc: what comes
   void begin_batches(Fetch& f);
   void begin_batch(Fetch& f, FetchBatch& batch);
+  [[nodiscard]] ReadRequest read_of(const Fetch& f, const FetchBatch& batch) const;
+  [[nodiscard]] bool submit_batch(const Fetch& f, FetchBatch& batch);
   void end_planned(Fetch& f);
   [[nodiscard]] std::uint64_t restore_point_of(const Fetch& f, std::size_t stop, std::uint64_t after) const;
   void adopt_arrived(Fetch& f);
@@ -147,6 +153,7 @@ class Prefetcher {
   StorageBackend* storage_ = nullptr;
   QueuedRequests queue_;
   std::map<std::uint64_t, Fetch> fetches_;  // by id: ranks iterate alike
+  std::deque<OpId> unsubmitted_;            // batches under way that storage has yet to take
 };
 
 }  // namespace larder

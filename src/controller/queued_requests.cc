@@ -29,7 +29,7 @@ const QueuedRequest* QueuedRequests::find(RequestId id) const {
 
 void QueuedRequests::start(QueuedRequest& r) {
   drop_hold(r);
-  end_turn_wait(r.id);
+  drop_turn(r.id);
   r.tokens = {};
 }
 
@@ -97,13 +97,23 @@ bool QueuedRequests::may_ask_again(QueuedRequest& r, std::uint64_t found) const 
   return r.was_refused || (has_lost && r.room_needed <= blocks_in_reach());
 }
 
+void QueuedRequests::begin_wait(QueuedRequest& r, OpId fetch, TimePoint now) {
+  r.waits_for = fetch;
+  r.waits_since = now;
+}
+
+void QueuedRequests::end_wait(QueuedRequest& r, TimePoint now) {
+  r.waits_for = OpId{};
+  r.waited += now - r.waits_since;
+}
+
 // When a request has waited for its turn long enough is said by a timer, which the ranks agree on: their clocks do not.
 void QueuedRequests::wait_for_turn(const QueuedRequest& r) {
   turns_.insert(r.id.v);
   if (turn_timer_ == OpId{} || *turns_.begin() == r.id.v) arm_timer();
 }
 
-void QueuedRequests::end_turn_wait(RequestId id) {
+void QueuedRequests::drop_turn(RequestId id) {
   if (turns_.erase(id.v) > 0) arm_timer();
 }
 
@@ -123,11 +133,11 @@ void QueuedRequests::arm_timer() {
   turn_timer_ = timer.id;
 }
 
-QueuedRequest* QueuedRequests::end_wait(const Op& timer) {
+QueuedRequest* QueuedRequests::end_turn_wait(const Op& timer) {
   QueuedRequest* const r = find(timer.request);
   if (!r || turn_timer_ != timer.id) return nullptr;
   r->gave_up = true;
-  end_turn_wait(r->id);
+  drop_turn(r->id);
   return r;
 }
 

@@ -4,7 +4,7 @@
 // keep others from fetching. What was evicted all the same it may fetch again (may_ask_again()); with wait_complete
 // those that found no room take turns, and one timer bounds the wait: that of the request that began first.
 //
-// Threads: the cache thread. Ranks: nothing here looks at a clock but enter(), whose time only sets a timer.
+// Threads: the cache thread. Ranks: the times that are told here only set timers, on which the ranks agree.
 // Cost: O(1) or O(log requests); hold_what_is_there(): one match of the prompt.
 #pragma once
 
@@ -27,6 +27,8 @@ struct QueuedRequest {
   std::span<const TokenId> tokens;  // what it may reuse, whole pages; empty once it has started
   TimePoint begun;                  // where the time it may wait starts
   OpId waits_for;                   // a fetch; 0: it does not wait
+  TimePoint waits_since;            // while it does
+  Nanos waited{0};                  // for fetches before: all of them have one limit
   std::vector<OpId> fetches;        // under way, that it wants
   bool gave_up = false;             // it waited as long as it may: it starts with what is there
 
@@ -69,16 +71,20 @@ class QueuedRequests {
   void drop_blocks(std::uint64_t blocks) { blocks_ -= blocks; }
   [[nodiscard]] std::uint64_t least_gain() const;  // pages: a shorter gain is not fetched
 
+  // ---- waits
+  void begin_wait(QueuedRequest& r, OpId fetch, TimePoint now);
+  void end_wait(QueuedRequest& r, TimePoint now);
+
   // ---- turns
   [[nodiscard]] bool may_ask_again(QueuedRequest& r, std::uint64_t found) const;
   void wait_for_turn(const QueuedRequest& r);
   // The timer is due: whose wait it ended. Null: nobody's.
-  [[nodiscard]] QueuedRequest* end_wait(const Op& timer);
+  [[nodiscard]] QueuedRequest* end_turn_wait(const Op& timer);
 
  private:
   void drop_hold(QueuedRequest& r);
   [[nodiscard]] std::uint64_t blocks_in_reach() const;  // free, or evictable
-  void end_turn_wait(RequestId id);
+  void drop_turn(RequestId id);
   void arm_timer();
 
   const CacheConfig& config_;

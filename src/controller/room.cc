@@ -23,13 +23,13 @@ bool CacheImpl::tier_keeps(ComponentKind c) const {
 
 Status CacheImpl::make_device_room(Request& r, const ComponentCounts& counts) {
   for (const ComponentKind c : kAllComponents) {  // before anything is evicted for a component that does fit
-    if (!could_make_device_room(c, counts[index_of(c)])) {
+    if (!could_make_room(c, counts[index_of(c)])) {
       return overloaded("the device has no room for " + std::to_string(counts[index_of(c)]) + " slots of " +
                         std::string(component_name(c)) + " now: the rest is in use");
     }
   }
   for (const ComponentKind c : kAllComponents) {
-    LARDER_RETURN_IF_ERROR(make_device_room_for(r, c, counts[index_of(c)], true));
+    LARDER_RETURN_IF_ERROR(make_room(r.run.store_waits(), c, counts[index_of(c)], true));
   }
   return Status::ok();
 }
@@ -44,7 +44,7 @@ EvictResult CacheImpl::evict_device(ComponentKind c, std::uint32_t slots, Victim
 }
 
 // Would evicting everything do? What is locked or covered now comes free in its own time.
-bool CacheImpl::could_make_device_room(ComponentKind c, std::uint32_t count) const {
+bool CacheImpl::could_make_room(ComponentKind c, std::uint32_t count) const {
   return count <= device_.free_slots(c) + tree_.counts(c, Tier::kDevice).evictable();
 }
 
@@ -52,7 +52,7 @@ bool CacheImpl::could_make_device_room(ComponentKind c, std::uint32_t count) con
 // copy gets it first, if the host wants it, and is waited for; if no copy can be made it is dropped: a full host tier
 // must never stop the engine, nor keep the oldest pages on the device. Writes to storage keep host pages in place:
 // while storage takes pages, they are waited for a little; a storage that hangs costs cached pages, not time.
-Status CacheImpl::make_device_room_for(Request& r, ComponentKind c, std::uint32_t count, bool may_wait) {
+Status CacheImpl::make_room(std::uint32_t& store_waits, ComponentKind c, std::uint32_t count, bool may_wait) {
   const auto missing = [&] {
     const std::uint32_t free = device_.free_slots(c);
     return count > free ? count - free : 0u;
@@ -62,14 +62,14 @@ Status CacheImpl::make_device_room_for(Request& r, ComponentKind c, std::uint32_
     return overloaded("the device has no room for " + std::to_string(count) + " slots of " +
                       std::string(component_name(c)) + " now");
   };
-  if (!could_make_device_room(c, count)) return no_room();
+  if (!could_make_room(c, count)) return no_room();
   // write_through_selective has copied what it wants to keep, and lets go of the rest.
   if (tier_keeps(c) && config_.write_policy != WritePolicy::kWriteThroughSelective) {
     const EvictResult gentle = evict_device(c, missing(), gentle_rule(c));
     if (missing() == 0) return Status::ok();
     // After a copy that failed, one round goes without: a device that cannot copy must still compute.
     if (may_wait && !std::exchange(backup_failed_, false)) {
-      if (!is_room_coming(c) && back_up_for_room(r, c, gentle.needs_backup)) return no_room();
+      if (!is_room_coming(c) && back_up_for_room(store_waits, c, gentle.needs_backup)) return no_room();
       if (is_room_coming(c)) return no_room();
     }
   }
@@ -84,10 +84,10 @@ Status CacheImpl::make_device_room_for(Request& r, ComponentKind c, std::uint32_
 
 // Begins the copies of victims. True: what would make room for them on the host has yet to be stored, and that is
 // waited for.
-bool CacheImpl::back_up_for_room(Request& r, ComponentKind c, const std::vector<NodeId>& victims) {
-  const BackupStart begun = backup_victims(victims, r.store_waits < kMostStoreWaits);
+bool CacheImpl::back_up_for_room(std::uint32_t& store_waits, ComponentKind c, const std::vector<NodeId>& victims) {
+  const BackupStart begun = backup_victims(victims, store_waits < kMostStoreWaits);
   if (begun.copies) note_leaving(c, victims);
-  r.store_waits += begun.waits_for_stores ? 1 : 0;
+  store_waits += begun.waits_for_stores ? 1 : 0;
   return begun.waits_for_stores;
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "controller/cache_impl.h"
+#include "controller/checkpoint_plan.h"
 
 namespace larder {
 
@@ -51,9 +52,15 @@ Result<CacheImpl::Restore> CacheImpl::choose_restore(Request& r, NodeId& node) {
   return restore;
 }
 
+// Tokens that are there, and a headroom for those to come, in pages.
+std::uint64_t CacheImpl::pages_at_start(const Request& r) const {
+  const std::uint64_t there = r.tokens.size();
+  return pages_for(std::max(there, std::min(r.final_tokens(), there + config_.decode_headroom_tokens)));
+}
+
 ComponentCounts CacheImpl::slots_to_start(const Request& r, const Restore& restore) const {
   ComponentCounts counts{};
-  const std::uint64_t total = (final_tokens(r) + page_size() - 1) / page_size();
+  const std::uint64_t total = pages_at_start(r);
   counts[index_of(ComponentKind::kFull)] = static_cast<std::uint32_t>(total - restore.device_pages);
   counts[index_of(ComponentKind::kSwa)] = static_cast<std::uint32_t>(std::count_if(
       restore.window.begin(), restore.window.end(), [](const PageLocation& l) { return !l.device.valid(); }));
@@ -61,9 +68,9 @@ ComponentCounts CacheImpl::slots_to_start(const Request& r, const Restore& resto
   return counts;
 }
 
-// Full pages are reserved to the end of the request, so they need no admission rule. Window pages and states are taken
-// step by step: admitting by count keeps the sum of what running requests may lock within the device, so each of them
-// always gets its next slot in the end and none waits for another in a circle.
+// Full pages are taken as a request grows; when they are out, one is retracted. Window pages and states are taken step
+// by step, too, but admitting by count keeps the sum of what running requests may lock within the device, so each of
+// them always gets its next slot in the end and none waits for another in a circle.
 Status CacheImpl::check_admission() const {
   if (running_ == 0) return Status::ok();
   const auto fits = [&](ComponentKind c, std::uint64_t each) {
@@ -102,6 +109,10 @@ Status CacheImpl::admit(Request& r, NodeId node, const Restore& restore) {
   const ComponentCounts counts = slots_to_start(r, restore);
   std::array<std::vector<DeviceSlot>, kComponentCount> slots;
   Status room = make_device_room(r, counts);
+  // One that was retracted comes back when those that run can each grow as well: else it would soon leave again.
+  if (r.retracts > 0 && !could_make_room(ComponentKind::kFull, counts[index_of(ComponentKind::kFull)] + running_)) {
+    room = overloaded("start: the device has no room yet for a request that was retracted");
+  }
   if (room.is_ok() && !device_.reserve(counts, slots)) room = overloaded("start: the device is full");
   if (!room.is_ok()) {
     tree_.unlock(device_lock);
@@ -131,13 +142,14 @@ Status CacheImpl::admit(Request& r, NodeId node, const Restore& restore) {
   if (op) {
     op->pages = restore.pages - restore.device_pages;
     op->begun = clock_.now();
-    load.gate = r.gate = std::make_shared<LayerGate>(model_.layer_count());
+    load.gate = std::make_shared<LayerGate>(model_.layer_count());
+    r.run.set_gate(load.gate);
     r.load = op->id;
     submit_transfer(*op, std::move(load));
   }
   // The checkpoint is leased by the copy that reads it. Locked, too, it would take one of the states that
   // check_admission() promised to the request.
-  r.lock = tree_.lock(node, Tier::kDevice, LockParts{.full = true, .swa = true, .mamba = false});
+  r.run.set_lock(tree_.lock(node, Tier::kDevice, LockParts{.full = true, .swa = true, .mamba = false}));
   tree_.unlock(device_lock);
   r.phase = r.state_copy.v != 0 && op ? RequestPhase::kLoading : RequestPhase::kRunning;
   return Status::ok();
@@ -178,27 +190,27 @@ Status CacheImpl::attach_loads(Op& op, NodeId node, const Restore& restore,
 
 void CacheImpl::fill_table(Request& r, const Restore& restore, const TransferRequest& load,
                            std::array<std::vector<DeviceSlot>, kComponentCount>& slots) {
-  const std::uint64_t total = (final_tokens(r) + page_size() - 1) / page_size();
-  r.table = PageTable{};
-  r.table.full.reserve(total);
-  for (std::uint64_t i = 0; i < restore.device_pages; ++i) r.table.full.push_back(restore.full[i].device);
-  for (const SlotPair& pair : load.pairs[index_of(ComponentKind::kFull)]) r.table.full.push_back(pair.device);
-  for (const DeviceSlot slot : slots[index_of(ComponentKind::kFull)]) r.table.full.push_back(slot);
+  const std::uint64_t total = pages_at_start(r);
+  PageTable table;
+  table.full.reserve(total);
+  for (std::uint64_t i = 0; i < restore.device_pages; ++i) table.full.push_back(restore.full[i].device);
+  for (const SlotPair& pair : load.pairs[index_of(ComponentKind::kFull)]) table.full.push_back(pair.device);
+  for (const DeviceSlot slot : slots[index_of(ComponentKind::kFull)]) table.full.push_back(slot);
   if (model_.has(ComponentKind::kSwa)) {
-    r.table.swa.assign(total, DeviceSlot{});
+    table.swa.assign(total, DeviceSlot{});
     std::size_t next = 0;
     for (std::uint64_t i = 0; i < restore.window.size(); ++i) {
       const PageLocation& at = restore.window[i];
-      r.table.swa[restore.window_from + i] =
+      table.swa[restore.window_from + i] =
           at.device.valid() ? at.device : load.pairs[index_of(ComponentKind::kSwa)][next++].device;
     }
   }
-  if (model_.has(ComponentKind::kMamba)) r.table.state = slots[index_of(ComponentKind::kMamba)].front();
-  r.committed = restore.pages;
-  r.computed = restore.pages * page_size();
+  std::vector<PlannedCheckpoint> plan;
   if (model_.has(ComponentKind::kMamba)) {
-    r.plan = plan_checkpoints(r.prompt, page_size(), restore.pages, restore.fork, config_.checkpoint_grid);
+    table.state = slots[index_of(ComponentKind::kMamba)].front();
+    plan = plan_checkpoints(r.tokens.size(), page_size(), restore.pages, restore.fork, config_.checkpoint_grid);
   }
+  r.run.begin(r, std::move(table), restore.pages, std::move(plan));
 }
 
 // The request works on its own copy of the checkpoint. It comes with the load when there is one and the host has it,
@@ -207,7 +219,7 @@ void CacheImpl::copy_state(Request& r, const Restore& restore, Op* load_op, Tran
   if (!model_.has(ComponentKind::kMamba) || restore.pages == 0) return;
   auto& pairs = load.pairs[index_of(ComponentKind::kMamba)];
   if (load_op && restore.state.host.valid()) {
-    pairs.push_back({r.table.state, restore.state.host, {}});
+    pairs.push_back({r.run.table().state, restore.state.host, {}});
     return;
   }
   Op& op = ops_.add(OpKind::kStateCopy);
@@ -216,8 +228,11 @@ void CacheImpl::copy_state(Request& r, const Restore& restore, Op* load_op, Tran
   TransferRequest copy;
   copy.id = op.id;
   copy.direction = CopyDirection::kDeviceToDevice;
-  copy.pairs[index_of(ComponentKind::kMamba)].push_back({r.table.state, {}, restore.state.device});
-  if (!load_op) copy.gate = r.gate = std::make_shared<LayerGate>(model_.layer_count());
+  copy.pairs[index_of(ComponentKind::kMamba)].push_back({r.run.table().state, {}, restore.state.device});
+  if (!load_op) {
+    copy.gate = std::make_shared<LayerGate>(model_.layer_count());
+    r.run.set_gate(copy.gate);
+  }
   submit_transfer(op, std::move(copy));
 }
 
@@ -233,7 +248,12 @@ void CacheImpl::submit_transfer(Op& op, TransferRequest request) {
   complete(TransferDone{id, std::move(submitted), {}, {}});
 }
 
+// What a request found is told once: what it finds after retract() is its own.
 void CacheImpl::account_start(Request& r, const Restore& restore) {
+  if (r.retracts > 0) {
+    if (restore.pages > 0) tree_.touch({r.run.lock().node, restore.pages}, false);
+    return;
+  }
   const Prefetcher::Fetched fetched = prefetcher_.fetched(r.id);
   const std::uint64_t from = std::max(restore.device_pages, fetched.from);
   const std::uint64_t to = std::min(restore.pages, fetched.to);
@@ -245,8 +265,8 @@ void CacheImpl::account_start(Request& r, const Restore& restore) {
   r.cached.component = restore.component;
   if (restore.reason == StopReason::kNone && fetched.known > restore.pages) r.cached.reason = StopReason::kNotFetched;
   if (restore.pages > 0) {
-    tree_.touch({r.lock.node, restore.pages}, true);
-    if (config_.write_policy == WritePolicy::kWriteThroughSelective) maybe_backup(r.lock.node, restore.pages);
+    tree_.touch({r.run.lock().node, restore.pages}, true);
+    if (config_.write_policy == WritePolicy::kWriteThroughSelective) maybe_backup(r.run.lock().node, restore.pages);
   }
 }
 
@@ -260,14 +280,8 @@ void CacheImpl::load_done(Op& op, bool ok) {
   Request* r = find(op.request);
   if (!r || r->load != op.id) return;
   r->load = OpId{};
-  if (!ok) fail_request(*r, "the load-back failed");
-}
-
-// The engine learns of it at the gate, also if its own copy came and that of another rank did not: the pages are gone.
-void CacheImpl::fail_request(Request& r, const std::string& why) {
-  r.failed = true;
-  if (!r.gate) r.gate = std::make_shared<LayerGate>(model_.layer_count());
-  r.gate->fail(unavailable(why));
+  // Also if its own copy came and that of another rank did not: the pages are gone.
+  if (!ok) r->run.fail("the load-back failed");
 }
 
 void CacheImpl::state_copy_done(Op& op, bool ok) {
@@ -275,7 +289,7 @@ void CacheImpl::state_copy_done(Op& op, bool ok) {
   if (!r || r->state_copy != op.id) return;
   r->state_copy = OpId{};
   r->phase = RequestPhase::kRunning;
-  if (!ok) fail_request(*r, "the checkpoint could not be copied on the device");
+  if (!ok) r->run.fail("the checkpoint could not be copied on the device");
 }
 
 }  // namespace larder

@@ -67,8 +67,9 @@ TEST(Composition, EndsWithRequestsAndCopiesUnderWay) {
   ASSERT_TRUE(id.is_ok());
   while (cache.phase(*id) != RequestPhase::kReady) (void)cache.poll(std::chrono::milliseconds(10));
   ASSERT_TRUE(cache.start(*id).is_ok());
-  ASSERT_TRUE(cache.prepare_step(*id, 500).is_ok());
-  ASSERT_TRUE(cache.complete_step(*id, prompt).is_ok());  // backups start; nobody polls for their ends
+  const Result<StepGrant> step = cache.prepare_step(*id, 500);
+  ASSERT_TRUE(step.is_ok());
+  ASSERT_TRUE(cache.complete_step(step->token, prompt).is_ok());  // backups start; nobody polls for their ends
   parts->reset();
 }
 

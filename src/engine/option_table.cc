@@ -50,6 +50,10 @@ const std::array kTable = {
                 kMaxRequests},
     OptionEntry{
         {"chunked-prefill-size", "TOKENS", "prompt tokens per engine step (1024)"}, &O::chunked_prefill_size, 1, 1e6},
+    OptionEntry{{"num-reserved-decode-tokens", "TOKENS", "device KV for output that a request starts with (256)"},
+                &O::num_reserved_decode_tokens,
+                1,
+                1e6},
     OptionEntry{{"threads", "COUNT", "compute threads; 0: one per core (0)"}, &O::threads, 0, kMaxThreads},
     OptionEntry{{"disable-radix-cache", "", "keep nothing: every prompt is computed"}, &O::disable_radix_cache},
     OptionEntry{{"enable-hierarchical-cache", "", "host tier behind the device (on)"}, &O::enable_hierarchical_cache},

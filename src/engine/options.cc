@@ -151,6 +151,7 @@ Result<CacheConfig> cache_config(const Options& options, FileSystem& files) {
   config.prefetch_policy =
       parse_prefetch_policy(options.hicache_storage_prefetch_policy).value_or(config.prefetch_policy);
   config.chunked_prefill_tokens = options.chunked_prefill_size;
+  config.decode_headroom_tokens = options.num_reserved_decode_tokens;
   // Every queued request may be begun, so that its prefetch can start while it waits.
   config.max_requests = options.max_running_requests + options.max_queued_requests;
   config.host_tier_for_state = !options.hicache_state_on_device_only;

@@ -29,7 +29,9 @@ struct Options {
   std::uint32_t max_running_requests = 8;     // --max-running-requests
   std::uint32_t max_queued_requests = 1024;   // --max-queued-requests
   std::uint32_t chunked_prefill_size = 1024;  // --chunked-prefill-size: tokens
-  std::uint32_t threads = 0;                  // --threads: compute threads; 0: one per core
+  // --num-reserved-decode-tokens: device slots for output that a request has when it starts
+  std::uint32_t num_reserved_decode_tokens = 256;
+  std::uint32_t threads = 0;  // --threads: compute threads; 0: one per core
 
   bool disable_radix_cache = false;       // --disable-radix-cache
   bool enable_hierarchical_cache = true;  // --enable-hierarchical-cache / --disable-hierarchical-cache

@@ -19,6 +19,11 @@ constexpr Nanos kIdleLook = std::chrono::seconds(1);
 
 double seconds(Nanos duration) { return std::chrono::duration<double>(duration).count(); }
 
+// Who is the last to be retracted.
+bool matters_more(const Sequence& a, const Sequence& b) {
+  return a.request.priority != b.request.priority ? a.request.priority > b.request.priority : a.ticket < b.ticket;
+}
+
 bool contains(const std::vector<TokenId>& tokens, TokenId token) {
   return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
 }
@@ -117,7 +122,7 @@ Status RequestLoop::begin(Sequence& sequence) {
 
 bool RequestLoop::admit() {
   waits_for_storage_ = false;
-  if (running_.size() >= limits_.running || line_.size() == 0) {
+  if (is_starved_ || running_.size() >= limits_.running || line_.size() == 0) {
     last_admission_ = {};
     return false;
   }
@@ -126,6 +131,7 @@ bool RequestLoop::admit() {
   const bool moved = !outcome.started.empty() || !outcome.failed.empty();
   std::move(outcome.started.begin(), outcome.started.end(), std::back_inserter(running_));
   outcome.started.clear();
+  totals_.most_running = std::max(totals_.most_running, running_.size());
   outcome.failed.clear();  // try_start told them
   last_admission_ = std::move(outcome);
   return moved;
@@ -171,16 +177,23 @@ StartAnswer RequestLoop::try_start(Sequence& sequence) {
 std::vector<RequestLoop::Share> RequestLoop::plan_step() {
   std::vector<Share> shares;
   shares.reserve(running_.size());
+  is_starved_ = false;
   std::uint64_t budget = limits_.chunk_tokens;
-  for (const bool is_decode : {true, false}) {  // decodes first: prefill never holds them up
-    for (const std::unique_ptr<Sequence>& s : running_) {
-      if ((s->unfed() == 1 && s->computed >= s->prompt) != is_decode) continue;
-      const std::uint64_t chunk = is_decode ? 1 : std::min(s->unfed(), budget);
-      // A sliver of a chunk costs a whole pass over the weights; it waits for the next step, which it will lead.
-      const bool is_sliver = chunk < std::min<std::uint64_t>(s->unfed(), parts_.model->page_size);
-      if (chunk == 0 || (!is_decode && is_sliver && budget < limits_.chunk_tokens)) continue;
-      if (prepare(*s, chunk, shares) == Prepared::kYes && !is_decode) budget -= chunk;
-    }
+  std::vector<Sequence*> order;  // of their start; decodes: who matters most, who may take from those behind it
+  for (const std::unique_ptr<Sequence>& s : running_) order.push_back(s.get());
+  const auto decodes = [](const Sequence* s) { return s->unfed() == 1 && s->computed >= s->prompt; };
+  const auto prefills = std::stable_partition(order.begin(), order.end(), decodes);
+  std::sort(order.begin(), prefills, [](const Sequence* a, const Sequence* b) { return matters_more(*a, *b); });
+  const auto first_prefill = static_cast<std::size_t>(prefills - order.begin());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    Sequence* const s = order[i];
+    const bool is_decode = i < first_prefill;  // first: prefill never holds them up
+    if (std::find(back_.begin(), back_.end(), s) != back_.end()) continue;
+    const std::uint64_t chunk = is_decode ? 1 : std::min(s->unfed(), budget);
+    // A sliver of a chunk costs a whole pass over the weights; it waits for the next step, which it will lead.
+    const bool is_sliver = chunk < std::min<std::uint64_t>(s->unfed(), parts_.model->page_size);
+    if (chunk == 0 || (!is_decode && is_sliver && budget < limits_.chunk_tokens)) continue;
+    if (prepare(*s, chunk, shares) == Prepared::kYes && !is_decode) budget -= chunk;
   }
   sweep();
   return shares;
@@ -189,9 +202,13 @@ std::vector<RequestLoop::Share> RequestLoop::plan_step() {
 RequestLoop::Prepared RequestLoop::prepare(Sequence& sequence, std::uint64_t chunk, std::vector<Share>& shares) {
   assert(sequence.id);
   Result<StepGrant> grant = parts_.cache->prepare_step(*sequence.id, sequence.computed + chunk);
+  while (!grant.is_ok() && parts_.cache->is_starved(*sequence.id) && retract_for(sequence, shares)) {
+    grant = parts_.cache->prepare_step(*sequence.id, sequence.computed + chunk);
+  }
   if (!grant.is_ok()) {
     if (grant.status().code() == StatusCode::kOverloaded) {
       last_refusal_ = grant.status();
+      is_starved_ |= parts_.cache->is_starved(*sequence.id);
       return Prepared::kSkipped;
     }
     end(sequence, FinishReason::kAbort, grant.status(), false);
@@ -200,11 +217,35 @@ RequestLoop::Prepared RequestLoop::prepare(Sequence& sequence, std::uint64_t chu
   }
   Share share;
   share.sequence = &sequence;
-  share.chunk = chunk;
+  share.chunk = grant->until - sequence.computed;  // less at the end of what the device has
   share.grant = std::move(grant).value();
   for (const StateSnapshotSlot& s : share.grant.snapshots) share.snapshots.push_back({s.position, s.slot});
   shares.push_back(std::move(share));
   return Prepared::kYes;
+}
+
+bool RequestLoop::retract_for(const Sequence& starved, const std::vector<Share>& shares) {
+  Sequence* victim = nullptr;
+  for (const std::unique_ptr<Sequence>& s : running_) {
+    const bool is_in_step =
+        std::any_of(shares.begin(), shares.end(), [&](const Share& x) { return x.sequence == s.get(); });
+    const bool is_gone = std::find(back_.begin(), back_.end(), s.get()) != back_.end() ||
+                         std::find(over_.begin(), over_.end(), s.get()) != over_.end();
+    if (is_in_step || is_gone || !matters_more(starved, *s)) continue;
+    if (victim == nullptr || matters_more(*victim, *s)) victim = s.get();
+  }
+  return victim != nullptr && retract(*victim);
+}
+
+bool RequestLoop::retract(Sequence& s) {
+  assert(s.id);
+  if (!parts_.cache->retract(*s.id).is_ok()) return false;
+  ++totals_.retracts;
+  ++s.retracts;
+  s.computed = 0;
+  s.overtaken = WaitingLine::kMaxOvertakes;
+  back_.push_back(&s);
+  return true;
 }
 
 bool RequestLoop::step() {
@@ -231,12 +272,14 @@ bool RequestLoop::step() {
 void RequestLoop::apply(Share& share, const StepResult& result) {
   Sequence& s = *share.sequence;
   if (!result.status.is_ok()) {
+    (void)parts_.cache->cancel_step(share.grant.token);
     restart(s, result.status);
     return;
   }
   assert(s.id);
   s.computed += share.chunk;
-  const Status completed = parts_.cache->complete_step(*s.id, std::span<const TokenId>(s.tokens).first(s.computed));
+  const Status completed =
+      parts_.cache->complete_step(share.grant.token, std::span<const TokenId>(s.tokens).first(s.computed));
   if (!completed.is_ok()) {
     end(s, FinishReason::kAbort, completed, false);
     over_.push_back(&s);
@@ -314,6 +357,10 @@ bool RequestLoop::relieve_stall() {
   Sequence* victim = last_admission_.refused;
   for (const std::unique_ptr<Sequence>& s : running_) {
     if (running_.front() == s || s->start_order > victim->start_order) victim = s.get();
+  }
+  if (running_.size() > 1 && victim->retracts < kMaxStallRetracts && retract(*victim)) {
+    sweep();
+    return true;
   }
   const Status status = overloaded(
       "the device has no room for this request and nothing is left that could free some: " + last_refusal_.message() +

@@ -7,6 +7,11 @@
 // kStalledTurns turns, one request is failed with kOverloaded: rather an error than a hang. A request that the cache
 // has no place for (begin) waits, too, and holds up nobody.
 //
+// Retraction: requests start with room for their prompts and a little output, so the device may fill while they run.
+// Then one that needs a page takes it from one that matters less: of a lower priority, or else submitted later. That
+// one goes back to the head of the line with all its tokens, and nobody overtakes it there. The one that matters most
+// is never retracted, and alone it fits: so someone always ends. While one is starved, nobody starts.
+//
 // Threads: confined to the loop thread. Callbacks of requests run inside its methods and must not call it.
 #pragma once
 
@@ -45,6 +50,7 @@ class RequestLoop {
   static constexpr std::size_t kMaxBegunWaiting = 64;
   static constexpr std::uint32_t kMaxRestarts = 3;
   static constexpr std::uint32_t kStalledTurns = 3;
+  static constexpr std::uint32_t kMaxStallRetracts = 3;  // of one request, before it fails
 
   RequestLoop(const LoopLimits& limits, const LoopParts& parts);
 
@@ -65,7 +71,8 @@ class RequestLoop {
   struct Totals {  // since the start
     std::uint64_t prompt_tokens = 0, completion_tokens = 0;
     CachedTokens cached;
-    std::uint64_t steps = 0, restarts = 0, stalls = 0;
+    std::uint64_t steps = 0, restarts = 0, stalls = 0, retracts = 0;
+    std::size_t most_running = 0;
   };
   [[nodiscard]] const Totals& totals() const { return totals_; }
 
@@ -84,6 +91,9 @@ class RequestLoop {
   [[nodiscard]] StartAnswer try_start(Sequence& sequence);
   [[nodiscard]] std::vector<Share> plan_step();
   [[nodiscard]] Prepared prepare(Sequence& sequence, std::uint64_t chunk, std::vector<Share>& shares);
+  // Retracts the least important running request that matters less than `starved` and has no share of this step.
+  [[nodiscard]] bool retract_for(const Sequence& starved, const std::vector<Share>& shares);
+  [[nodiscard]] bool retract(Sequence& sequence);
   bool step();
   void apply(Share& share, const StepResult& result);
   void sample(Sequence& sequence, const StepResult& result);
@@ -107,6 +117,7 @@ class RequestLoop {
   std::vector<Sequence*> over_;                     // of running_: ended in this turn
   std::vector<Sequence*> back_;                     // of running_: to be started again
   WaitingLine::Outcome last_admission_;             // only who was refused
+  bool is_starved_ = false;                         // one of running_ is, and nobody could be retracted for it
   bool waits_for_storage_ = false;                  // one that the last admission looked at does
   Sequence* unbegun_ = nullptr;                     // the first that the cache refused to begin, of this turn
   Status unbegun_refusal_;                          // ... and why

@@ -31,6 +31,7 @@ class FakeCache final : public Cache {
     std::uint64_t max_new = 0;
     RequestPhase phase = RequestPhase::kReady;
     std::uint64_t computed = 0;
+    std::uint64_t steps = 0;  // prepared
     PageTable pages;
     std::shared_ptr<LayerGate> gate;
   };
@@ -83,16 +84,29 @@ class FakeCache final : public Cache {
     if (on_prepare) LARDER_RETURN_IF_ERROR(on_prepare(e));
     if (roll(overload_chance)) return overloaded("prepare_step: by chance");
     StepGrant grant;
+    grant.token = {id, ++e.steps};
+    grant.until = until;
     grant.pages = &e.pages;
     grant.gate = e.gate;
     return grant;
   }
-  Status complete_step(RequestId id, std::span<const TokenId> tokens) override {
+  Status cancel_step(StepToken step) override {
+    EXPECT_EQ(entries.at(step.request.v).steps, step.number);
+    return Status::ok();
+  }
+  Status complete_step(StepToken step, std::span<const TokenId> tokens) override {
+    const RequestId id = step.request;
     Entry& e = entries.at(id.v);
+    EXPECT_EQ(e.steps, step.number);
     EXPECT_GT(tokens.size(), e.computed);
     if (on_complete) on_complete(e);
     e.computed = tokens.size();
     EXPECT_TRUE(std::ranges::equal(memory_[id.v], tokens)) << "the engine was fed something else";
+    return Status::ok();
+  }
+  bool is_starved(RequestId) const override { return false; }
+  Status retract(RequestId id) override {
+    entries.at(id.v).phase = RequestPhase::kReady;
     return Status::ok();
   }
   Status restart(RequestId id) override {

@@ -64,6 +64,8 @@ RequestMetrics::RequestMetrics(MetricsRegistry& m, const std::string& model_name
       store_declined_(
           m.counter("larder_store_declined_pages_total", "KV pages that storage's admission declined", labels_)),
       store_waits_(m.counter("larder_store_waits_total", "Polls for which room waited for a slow storage", labels_)),
+      retracted_(m.counter("larder_retracted_requests_total",
+                           "Running requests that were set aside for want of device KV", labels_)),
       lost_(m.counter("larder_host_lost_pages_total", "Host pages lost to failures", labels_)),
       internal_errors_(m.counter("larder_internal_errors_total", "Refused internal calls: defects", labels_)),
       storage_reads_(m.counter("larder_storage_reads_total", "Pages asked of storage", labels_)),
@@ -137,6 +139,7 @@ void RequestMetrics::publish_cache(const SchedulerStats& stats, std::uint32_t pa
   store_failed_.follow(c.store_failed);
   store_declined_.follow(c.store_declined);
   store_waits_.follow(c.store_waits);
+  retracted_.follow(c.retracted);
   lost_.follow(c.host_lost);
   internal_errors_.follow(c.internal_errors);
   if (!stats.storage) return;

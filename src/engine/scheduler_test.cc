@@ -156,6 +156,47 @@ TEST_F(SchedulerTest, AnswersAndHitsWhatAConversationLeft) {
   }
 }
 
+// A device that holds what the requests bring, and not what they say: they make room for each other, again and again.
+TEST_F(SchedulerTest, SameTokensWhenRunningRequestsAreRetracted) {
+  const std::vector<std::pair<std::string, std::uint64_t>> cases = {
+      {"gqa-tiny", 1024}, {"swa-tiny", 896}, {"gdn-tiny", 1024}, {"gdn-tiny+draft", 1024}};
+  for (const auto& [model, few_tokens] : cases) {
+    std::vector<std::vector<TokenId>> expected;
+    for (const std::uint64_t tokens : {std::uint64_t{8192}, few_tokens}) {
+      SCOPED_TRACE(model + " on " + std::to_string(tokens) + " tokens");
+      Options options = small_options(model);
+      options.max_total_tokens = tokens;
+      options.swa_full_tokens_ratio = 1;
+      options.chunked_prefill_size = 64;
+      options.num_reserved_decode_tokens = 16;
+      options.max_running_requests = 8;
+      start(options);
+      std::vector<Collector> collectors(7);
+      for (std::size_t i = 0; i < collectors.size(); ++i) {
+        GenerateRequest request = request_of(random_prompt(i, 50 + 13 * i), 400 + 11 * i);
+        request.temperature = 0.8;
+        request.seed = 7 + i;
+        ASSERT_TRUE(scheduler_->submit(std::move(request), collectors[i].update()).is_ok());
+      }
+      std::vector<std::vector<TokenId>> outputs;
+      for (Collector& collector : collectors) {
+        const Answer answer = collector.wait();
+        EXPECT_TRUE(answer.last.status.is_ok()) << answer.last.status.to_string();
+        EXPECT_EQ(answer.last.cached.cached(), 0u) << "what the client sees is the first start";
+        outputs.push_back(answer.tokens);
+      }
+      const std::uint64_t retracted = scheduler_->stats().cache.retracted;
+      if (expected.empty()) {
+        EXPECT_EQ(retracted, 0u);
+        expected = outputs;
+      } else {
+        EXPECT_GT(retracted, 0u);
+        EXPECT_EQ(outputs, expected);
+      }
+    }
+  }
+}
+
 TEST_F(SchedulerTest, SameTokensWithAndWithoutTheCacheAlsoUnderLoad) {
   std::vector<std::vector<TokenId>> prompts;
   for (std::uint64_t i = 0; i < 10; ++i) {

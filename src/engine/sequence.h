@@ -37,6 +37,7 @@ struct Sequence {
   CachedTokens cached;            // of the (last) start
   std::uint32_t overtaken = 0;    // requests behind it that started while it had no room
   std::uint32_t restarts = 0;     // load-backs that failed
+  std::uint32_t retracts = 0;     // times it was set aside for others
   std::uint64_t start_order = 0;  // grows with every start; 0: never started
   double queue_seconds = 0;
   double ttft_seconds = 0;  // 0: no token yet

@@ -159,29 +159,23 @@ void RadixTree::Impl::evict_host_leaf(Id id) {
 
 // ---- window and state: least recently used, tombstones inside
 
+// Those that have to be backed up first stay; what is newer goes nevertheless.
 void RadixTree::Impl::evict_aux(ComponentKind c, Tier t, std::uint64_t slots, VictimRule rule, EvictResult& out) {
-  LruList& list = list_of(c, t);
+  VictimHeap& heap = aux_heap(c, t);
   std::uint64_t named = 0;
-  Id next = list.oldest();
-  for (std::size_t left = list.size(); left > 0 && next != kNoNode && out.freed + named < slots; --left) {
-    const Id id = next;
-    next = list.newer_than(id);
-    const Node& n = node(id);
-    if ((n.lock_count(c, t) != 0 && !defect(Defect::kEvictsLocked)) || n.is_covered()) {
-      // In use: it is not the oldest any more. Moving it keeps the next eviction from looking at it again.
-      list.remove(id);
-      list.push_newest(id);
-      node(id).aux_tick[aux_of(c)][tree::index_of(t)] = ++tick;
-      if (next == kNoNode) break;
-      continue;
-    }
+  std::vector<Id> stay;
+  while (!heap.empty() && out.freed + named < slots) {
+    const Id id = heap.top();
     if (t == Tier::kDevice && stays_for_backup(id, c, rule)) {
       out.needs_backup.emplace_back(id);
-      named += n.units(c);
+      named += node(id).units(c);
+      heap.remove(id);
+      stay.push_back(id);
       continue;
     }
     evict_aux_of(id, c, t, slots - out.freed - named, out);
   }
+  for (const Id id : stay) refresh_aux(id, c, t);
 }
 
 // Evicts one victim. A leaf whose restore point goes for good goes altogether: what is left of it would serve nobody.
@@ -217,11 +211,7 @@ void RadixTree::Impl::tombstone(Id id, ComponentKind c, Tier t) {
 
 RadixTree::Impl::Id RadixTree::Impl::next_host_victim(ComponentKind c) const {
   if (c == ComponentKind::kFull) return host_leaves.top();
-  const LruList& list = lists[aux_of(c)][tree::index_of(Tier::kHost)];
-  for (Id id = list.oldest(); id != kNoNode; id = list.newer_than(id)) {
-    if (node(id).lock_count(c, Tier::kHost) == 0 && !node(id).is_covered()) return id;
-  }
-  return kNoNode;
+  return aux_heaps[aux_of(c)][tree::index_of(Tier::kHost)].top();
 }
 
 std::optional<std::uint64_t> RadixTree::Impl::next_host_victim_tick(ComponentKind c) const {

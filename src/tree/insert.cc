@@ -174,18 +174,12 @@ bool RadixTree::Impl::add_checkpoint(Id& cursor, Tier t, std::uint64_t page, std
 }
 
 std::uint32_t RadixTree::Impl::add_checkpoints(Id end, std::span<const Checkpoint> checkpoints) {
-  path.clear();
+  std::uint32_t kept = 0;
   Id cursor = end;
   for (std::size_t i = checkpoints.size(); i-- > 0;) {
-    if (add_checkpoint(cursor, Tier::kDevice, checkpoints[i].page, checkpoints[i].slot.v)) path.push_back(cursor);
+    if (add_checkpoint(cursor, Tier::kDevice, checkpoints[i].page, checkpoints[i].slot.v)) ++kept;
   }
-  // Deeper ones are worth more to the conversation that made them: make them the newest.
-  LruList& list = list_of(ComponentKind::kMamba, Tier::kDevice);
-  for (auto at = path.rbegin(); at != path.rend(); ++at) {
-    list.remove(*at);
-    list.push_newest(*at);
-  }
-  return static_cast<std::uint32_t>(path.size());
+  return kept;
 }
 
 Result<InsertResult> RadixTree::Impl::insert(const InsertRequest& request) {

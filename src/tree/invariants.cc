@@ -105,7 +105,15 @@ Status RadixTree::Impl::check_queues(Id id, Census& census) const {
     ++census.expected.host;
   }
   for (const ComponentKind c : {ComponentKind::kSwa, ComponentKind::kMamba}) {
-    for (const Tier t : kAllTiers) census.expected.aux[aux_of(c)][tree::index_of(t)] += n.has(bit_of(c, t));
+    for (const Tier t : kAllTiers) {
+      const bool is_there = n.heap_at[aux_place(c, t)] != kNotInHeap;
+      if (is_aux_victim(n, c, t) != is_there) return broken("I6", id, "wrong in the heap of windows or states");
+      if (!is_there) continue;
+      const VictimHeap& heap = aux_heaps[aux_of(c)][tree::index_of(t)];
+      if (!heap.holds(id)) return broken("I6", id, "not where it says in the heap of windows or states");
+      if (heap.key_of(id) != recency_key(n, c, t)) return broken("I6", id, "has a stale key");
+      ++census.expected.aux[aux_of(c)][tree::index_of(t)];
+    }
   }
   return Status::ok();
 }
@@ -145,17 +153,11 @@ Status RadixTree::Impl::count_node(Id id, Census& census) const {
 Status RadixTree::Impl::check_lists(const Census& census) const {
   for (const ComponentKind c : {ComponentKind::kSwa, ComponentKind::kMamba}) {
     for (const Tier t : kAllTiers) {
-      const LruList& list = lists[aux_of(c)][tree::index_of(t)];
+      const VictimHeap& heap = aux_heaps[aux_of(c)][tree::index_of(t)];
       const std::uint64_t expected = census.expected.aux[aux_of(c)][tree::index_of(t)];
-      std::uint64_t seen = 0;
-      std::uint64_t last = 0;
-      for (Id id = list.oldest(); id != kNoNode; id = list.newer_than(id), ++seen) {
-        if (!node(id).has(bit_of(c, t)) || seen > expected) return broken("I6", id, "in an LRU list without data");
-        if (node(id).aux_tick[aux_of(c)][tree::index_of(t)] < last) return broken("I6", id, "LRU list out of order");
-        last = node(id).aux_tick[aux_of(c)][tree::index_of(t)];
+      if (!heap.is_sound() || heap.size() != expected) {
+        return broken("I6", heap.top(), "a heap of windows or states has " + numbers(heap.size(), expected));
       }
-      if (seen != expected || list.size() != expected)
-        return broken("I6", 0, "LRU list has " + numbers(seen, expected));
     }
   }
   const bool heaps_hold = device_backed.is_sound() && device_unbacked.is_sound() && host_leaves.is_sound() &&

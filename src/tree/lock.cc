@@ -16,6 +16,7 @@ void RadixTree::Impl::add_lock(Id id, ComponentKind c, Tier t) {
   if (n.locks[index_of(c)][tree::index_of(t)]++ != 0) return;
   if (n.has(bit_of(c, t)) && !n.is_covered()) counts_of(c, t).locked += n.units(c);
   if (n.heap_at[0] != kNotInHeap || n.heap_at[1] != kNotInHeap) refresh_leaf(id);  // a lock only ever removes leaves
+  if (c != ComponentKind::kFull) refresh_aux(id, c, t);
 }
 
 void RadixTree::Impl::drop_lock(Id id, ComponentKind c, Tier t) {
@@ -27,6 +28,7 @@ void RadixTree::Impl::drop_lock(Id id, ComponentKind c, Tier t) {
   if (--count != 0) return;
   if (n.has(bit_of(c, t)) && !n.is_covered()) counts_of(c, t).locked -= n.units(c);
   if (n.full_children[0] == 0 || n.full_children[1] == 0) refresh_leaf(id);
+  if (c != ComponentKind::kFull) refresh_aux(id, c, t);
 }
 
 LockHandle RadixTree::Impl::lock(Id id, Tier t, LockParts parts) {

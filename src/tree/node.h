@@ -43,13 +43,16 @@ inline constexpr Bits kMambaBits = kMambaDevice | kMambaHost;
 inline constexpr std::array<Tier, kTierCount> kAllTiers = {Tier::kDevice, Tier::kHost};
 [[nodiscard]] constexpr Tier other_tier(Tier t) { return t == Tier::kDevice ? Tier::kHost : Tier::kDevice; }
 
-struct LruLink {
-  Id older = kNoNode, newer = kNoNode;
-};
-
-// Index of swa / mamba among the components that have LRU lists.
+// Index of swa / mamba among the components that leave by themselves, least recently used first.
 inline constexpr std::size_t kAuxCount = 2;
 [[nodiscard]] constexpr std::size_t aux_of(ComponentKind c) { return index_of(c) - 1; }
+
+// Where a node's places in victim heaps are kept: the leaves of each tier, then swa and mamba of each.
+inline constexpr std::size_t kHeapPlaces = kTierCount + kAuxCount * kTierCount;
+[[nodiscard]] constexpr std::size_t leaf_place(Tier t) { return index_of(t); }
+[[nodiscard]] constexpr std::size_t aux_place(ComponentKind c, Tier t) {
+  return kTierCount + aux_of(c) * kTierCount + index_of(t);
+}
 
 // Lists of nodes on the host that storage lacks: those that wait to be given to it, and those that it could not take.
 enum class Backlog : std::uint8_t { kOut, kWaiting, kResting };
@@ -79,15 +82,15 @@ struct alignas(64) Node {
   std::uint64_t created = 0;
   std::uint32_t hits = 0;
   std::int32_t priority = 0;
-  std::array<std::array<std::uint32_t, kTierCount>, kComponentCount> locks{};  // claims on the edge's pages
-  std::array<std::uint32_t, kTierCount> heap_at = {kNotInHeap, kNotInHeap};    // place in a leaf heap of the tier
-  std::array<std::uint32_t, kTierCount> full_children{};                       // children with full (or pending) there
+  std::array<std::array<std::uint32_t, kTierCount>, kComponentCount> locks{};            // claims on the edge's pages
+  std::array<std::uint32_t, kHeapPlaces> heap_at = {kNotInHeap, kNotInHeap, kNotInHeap,  // leaf_place(), aux_place()
+                                                    kNotInHeap, kNotInHeap, kNotInHeap};
+  std::array<std::uint32_t, kTierCount> full_children{};  // children with full (or pending) there
 
   // Lines 2 to 4: data.
   std::array<std::array<Run<std::uint32_t>, kTierCount>, 2> slots;  // [full, swa][tier]: one slot per page
   std::array<std::uint32_t, kTierCount> state = {DeviceSlot::kNone, DeviceSlot::kNone};  // mamba, by tier
   std::array<std::array<std::uint64_t, kTierCount>, kAuxCount> aux_tick{};
-  std::array<std::array<LruLink, kTierCount>, kAuxCount> lru;
   Run<PageKey> keys;                   // empty until asked for
   std::uint32_t first_link = kNoLink;  // operations that cover the node (op_registry.h)
   std::uint32_t stored_epoch = 0;

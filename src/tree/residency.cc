@@ -1,5 +1,6 @@
 #include <cassert>
 
+#include "base/defect.h"
 #include "tree/tree_impl.h"
 
 namespace larder {
@@ -72,7 +73,7 @@ void RadixTree::Impl::add_published(Id id, ComponentKind c, Tier t) {
     refresh_leaf(n.parent);
   } else {
     n.aux_tick[aux_of(c)][tree::index_of(t)] = tick;
-    list_of(c, t).push_newest(id);
+    refresh_aux(id, c, t);
   }
   refresh_leaf(id);
 }
@@ -103,7 +104,7 @@ void RadixTree::Impl::publish(Id id, ComponentKind c, Tier t) {
   refresh_unstored(id);
   if (c != ComponentKind::kFull) {
     n.aux_tick[aux_of(c)][tree::index_of(t)] = ++tick;
-    list_of(c, t).push_newest(id);
+    refresh_aux(id, c, t);
   }
   recount_covered(id, true);
   refresh_leaf(id);  // the other tier's heap may depend on this copy
@@ -120,12 +121,12 @@ void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t) {
   } else {
     count.resident -= n.units(c);
     if (n.lock_count(c, t) != 0 || was_covered) count.locked -= n.units(c);
-    if (c != ComponentKind::kFull) list_of(c, t).remove(id);
   }
   n.present = clear_bits(n.present, bit);
   n.pending = clear_bits(n.pending, bit);
   n.complete = clear_bits(n.complete, bit);
   refresh_unstored(id);
+  if (c != ComponentKind::kFull) refresh_aux(id, c, t);
   give_back(c, t, {n.slot_data(c, t), n.units(c)});
   if (c == ComponentKind::kMamba) {
     n.state[tree::index_of(t)] = DeviceSlot::kNone;
@@ -165,6 +166,33 @@ void RadixTree::Impl::recount_covered(Id id, bool was_covered) {
     }
   }
   refresh_leaf(id);
+  refresh_aux(id);
+}
+
+bool RadixTree::Impl::is_aux_victim(const Node& n, ComponentKind c, Tier t) const {
+  return n.has(bit_of(c, t)) && (n.lock_count(c, t) == 0 || defect(Defect::kEvictsLocked)) && !n.is_covered();
+}
+
+// Like a leaf that is let go: it comes back to the place that its last use gives it.
+void RadixTree::Impl::refresh_aux(Id id, ComponentKind c, Tier t) {
+  const Node& n = node(id);
+  const bool is_there = n.heap_at[aux_place(c, t)] != kNotInHeap;
+  if (is_aux_victim(n, c, t) == is_there) return;
+  is_there ? aux_heap(c, t).remove(id) : aux_heap(c, t).push(id, recency_key(n, c, t));
+}
+
+void RadixTree::Impl::refresh_aux(Id id) {
+  constexpr Bits kAuxBits = kSwaDevice | kSwaHost | kMambaBits;
+  if ((node(id).present & kAuxBits) == 0) return;  // drop() has taken it out of its heaps
+  for (const ComponentKind c : {ComponentKind::kSwa, ComponentKind::kMamba}) {
+    for (const Tier t : kAllTiers) refresh_aux(id, c, t);
+  }
+}
+
+void RadixTree::Impl::set_aux_tick(Id id, ComponentKind c, Tier t) {
+  Node& n = node(id);
+  n.aux_tick[aux_of(c)][tree::index_of(t)] = tick;
+  if (n.heap_at[aux_place(c, t)] != kNotInHeap) aux_heap(c, t).update(id, recency_key(n, c, t));
 }
 
 // A leaf without a host copy leaves the tree when it is evicted, so claims on the host keep it as well.

@@ -118,13 +118,10 @@ void RadixTree::Impl::split_residency(Id head_id, Id tail_id) {
       if ((tail.present & bit_of(c, t)) == 0) continue;
       head.slots[index_of(c)][i] = tail.slots[index_of(c)][i].share();
       tail.slots[index_of(c)][i].advance(head.pages);
-      if (c == ComponentKind::kFull) {
-        head.full_children[i] = 1;
-      } else if (tail.has(bit_of(c, t))) {
-        list_of(c, t).insert_before(head_id, tail_id);
-      }
+      if (c == ComponentKind::kFull) head.full_children[i] = 1;
     }
   }
+  refresh_aux(head_id);
   if (tail.keys) {
     head.keys = tail.keys.share();
     tail.keys.advance(head.pages);
@@ -230,7 +227,7 @@ void RadixTree::Impl::absorb_into_only_child(Id id) {
     for (std::size_t t = 0; t < kTierCount; ++t) lower.slots[c][t] = std::move(upper.slots[c][t]);
   }
   for (const Tier t : kAllTiers) {
-    if (upper.has(bit_of(ComponentKind::kSwa, t))) list_of(ComponentKind::kSwa, t).remove(id);
+    if (upper.heap_at[aux_place(ComponentKind::kSwa, t)] != kNotInHeap) aux_heap(ComponentKind::kSwa, t).remove(id);
   }
   if (upper.backlog != Backlog::kOut) backlog(upper.backlog).remove(id);  // the lower one is in the same list
   nodes.release(id);

@@ -332,7 +332,7 @@ TEST(TreeEvictState, WithACopyItOnlyLeavesTheDevice) {
   f.check();
 }
 
-TEST(TreeEvictState, LockedOnesArePassedOverOnce) {
+TEST(TreeEvictState, LockedOnesArePassedOverAndKeepThePlaceOfTheirLastUse) {
   Fixture f(config_of(1, 0, true));
   const NodeId a = f.insert(kA, {.checkpoints = {2}}).node;
   f.insert(kB, {.checkpoints = {2}});
@@ -343,8 +343,46 @@ TEST(TreeEvictState, LockedOnesArePassedOverOnce) {
   f.tree.unlock(handle);
   f.check();
   EXPECT_EQ(f.tree.evict_device(kMamba, 1, VictimRule::kDrop).freed, 1u);
-  EXPECT_EQ(f.device_pages(kC), 0u) << "a was in use when the eviction met it";
-  EXPECT_EQ(f.device_pages(kA), 2u);
+  EXPECT_EQ(f.device_pages(kA), 0u) << "c was used after a, whoever held a meanwhile";
+  EXPECT_EQ(f.device_pages(kC), 2u);
+}
+
+// A victim that was copied is still the next victim, once its copy is done.
+TEST(TreeEvictState, ACopyUnderWayDoesNotMakeItNewer) {
+  Fixture f(config_of(1, 0, true));
+  const NodeId a = f.insert(kA, {.checkpoints = {2}}).node;
+  f.back_up(f.insert(kB, {.checkpoints = {2}}).node);
+  EXPECT_EQ(f.tree.evict_device(kMamba, 1, VictimRule::kBackUpFirst).needs_backup, std::vector<NodeId>{a});
+  ASSERT_TRUE(f.start_backup(OpId(1), a).is_ok());
+  f.check();
+  EXPECT_EQ(f.tree.evict_device(kMamba, 0, VictimRule::kDrop).freed, 0u);
+  (void)f.tree.finish_op(OpId(1), true);
+  f.check();
+  EXPECT_EQ(f.tree.evict_device(kMamba, 1, VictimRule::kBackUpFirst).demoted, 1u);
+  EXPECT_EQ(f.device_pages(kA), 0u);
+  EXPECT_EQ(f.device_pages(kB), 2u);
+}
+
+// However many are held at the oldest end, finding the next victim looks at none of them.
+TEST(TreeEvictHost, TheNextVictimIsTheOldestThatNobodyHolds) {
+  Fixture f(config_of(1, 2));
+  std::vector<LockHandle> held;
+  std::vector<NodeId> nodes;
+  for (TokenId i = 0; i < 40; ++i) {
+    nodes.push_back(f.adopt(iota_tokens(2, 1000 * (i + 1)), 0, 2).node);
+    if (i < 30) held.push_back(f.lock(nodes.back(), kHst));
+  }
+  EXPECT_EQ(f.tree.next_host_victim(kSwa), nodes[30]);
+  f.tree.unlock(held[7]);
+  EXPECT_EQ(f.tree.next_host_victim(kSwa), nodes[7]);
+  f.tree.cover(OpId(1), nodes[7]);
+  f.check();
+  EXPECT_EQ(f.tree.next_host_victim(kSwa), nodes[30]);
+  (void)f.tree.finish_op(OpId(1), true);
+  f.check();
+  EXPECT_EQ(f.tree.next_host_victim(kSwa), nodes[7]);
+  for (LockHandle& handle : held) f.tree.unlock(handle);
+  EXPECT_EQ(f.tree.next_host_victim(kSwa), nodes[0]);
 }
 
 TEST(TreeEvictHost, LeavesFirstAndWhatIsOnTheDeviceStays) {

@@ -8,7 +8,7 @@
 //   keys.cc          page keys, unstored                 invariants.cc  check_invariants
 //
 // One rule keeps the rest simple: data enters and leaves a node only through residency.cc, which keeps the page
-// counters, the LRU lists, the leaf heaps, the list of unstored nodes and full_children right. Everybody else speaks in
+// counters, the victim heaps, the list of unstored nodes and full_children right. Everybody else speaks in
 // splits and attachments.
 #pragma once
 
@@ -21,12 +21,11 @@
 #include <vector>
 
 #include "tree/child_table.h"
-#include "tree/leaf_heap.h"
-#include "tree/lru_list.h"
 #include "tree/node.h"
 #include "tree/op_registry.h"
 #include "tree/tree.h"
 #include "tree/unstored_list.h"
+#include "tree/victim_heap.h"
 
 namespace larder {
 
@@ -81,7 +80,14 @@ struct RadixTree::Impl {
   [[nodiscard]] bool is_host_leaf(const Node& node) const;
   void refresh_leaf(Id id);      // membership in the leaf heaps
   void refresh_leaf_key(Id id);  // place in them, after the policy's inputs changed
-  [[nodiscard]] tree::LruList& list_of(ComponentKind c, Tier t) { return lists[tree::aux_of(c)][tree::index_of(t)]; }
+  // May swa or mamba of the node be evicted now?
+  [[nodiscard]] bool is_aux_victim(const Node& node, ComponentKind c, Tier t) const;
+  void refresh_aux(Id id, ComponentKind c, Tier t);   // membership in its victim heap
+  void refresh_aux(Id id);                            // of both components in both tiers
+  void set_aux_tick(Id id, ComponentKind c, Tier t);  // used now
+  [[nodiscard]] tree::VictimHeap& aux_heap(ComponentKind c, Tier t) {
+    return aux_heaps[tree::aux_of(c)][tree::index_of(t)];
+  }
 
   // ---- structure.cc
   [[nodiscard]] Id make_root(std::uint32_t space);
@@ -220,8 +226,8 @@ struct RadixTree::Impl {
   // owned by the cache thread
   tree::NodePool nodes;
   tree::ChildTable table;
-  tree::LeafHeap device_backed, device_unbacked, host_leaves;  // device leaves with and without a host copy
-  std::array<std::array<tree::LruList, kTierCount>, tree::kAuxCount> lists;
+  tree::VictimHeap device_backed, device_unbacked, host_leaves;  // device leaves with and without a host copy
+  std::array<std::array<tree::VictimHeap, kTierCount>, tree::kAuxCount> aux_heaps;
   tree::OpRegistry ops;
   tree::UnstoredList missing_in_storage, resting;
   std::uint32_t unstored_epoch = 0;  // of both

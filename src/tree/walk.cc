@@ -163,9 +163,7 @@ void RadixTree::Impl::touch(const TreePosition& at, bool count_hit) {
 void RadixTree::Impl::touch_state(Id id) {
   for (const Tier t : kAllTiers) {
     if (!node(id).has(bit_of(ComponentKind::kMamba, t))) continue;
-    list_of(ComponentKind::kMamba, t).remove(id);
-    list_of(ComponentKind::kMamba, t).push_newest(id);
-    node(id).aux_tick[aux_of(ComponentKind::kMamba)][tree::index_of(t)] = tick;
+    set_aux_tick(id, ComponentKind::kMamba, t);
   }
 }
 
@@ -175,18 +173,11 @@ void RadixTree::Impl::touch_state(Id id) {
 void RadixTree::Impl::touch_window(Id id, bool exactly) {
   if (window_pages == 0) return;
   const std::uint64_t from = window_begin(node(id).end());
-  std::array<Id, kTierCount> newer{kNoNode, kNoNode};
   for (Id at = id; !node(at).is_root() && node(at).end() > from; at = node(at).parent) {
     if (!node(at).has_some(kSwaDevice | kSwaHost)) continue;
     if (exactly && node(at).begin < from) split(at, from);
     for (const Tier t : kAllTiers) {
-      if (!node(at).has(bit_of(ComponentKind::kSwa, t))) continue;
-      LruList& list = list_of(ComponentKind::kSwa, t);
-      list.remove(at);
-      Id& after = newer[tree::index_of(t)];
-      after == kNoNode ? list.push_newest(at) : list.insert_before(at, after);
-      after = at;
-      node(at).aux_tick[aux_of(ComponentKind::kSwa)][tree::index_of(t)] = tick;
+      if (node(at).has(bit_of(ComponentKind::kSwa, t))) set_aux_tick(at, ComponentKind::kSwa, t);
     }
   }
 }

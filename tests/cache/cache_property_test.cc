@@ -31,7 +31,7 @@ std::string describe(const Case& c) {
 
 // What the random walks reached, over all cases: a path that nobody took was not tested.
 struct Reached {
-  std::uint64_t operations = 0, started = 0, finished = 0, device = 0, host = 0, storage = 0;
+  std::uint64_t operations = 0, started = 0, finished = 0, starved = 0, device = 0, host = 0, storage = 0;
   CacheCounters cache;
 };
 Reached& reached() {
@@ -73,6 +73,10 @@ class World {
     } else if (pick == 93 && rng_.below(4) == 0) {
       last_ = attached_ ? "detach storage" : "attach storage";
       toggle_storage();
+    } else if (pick == 95 && !jobs_.empty()) {
+      const std::size_t i = rng_.below(jobs_.size());
+      last_ = "retract request " + std::to_string(jobs_[i].id.v);
+      if (jobs_[i].started) harness_.retract(jobs_[i]);
     } else if (pick == 94 && rng_.below(4) == 0) {
       last_ = "set policies";
       harness_.cache->set_policies(static_cast<PrefetchPolicy>(rng_.below(3)), static_cast<WritePolicy>(rng_.below(3)));
@@ -121,6 +125,8 @@ class World {
     all.store_waits += c.store_waits;
     all.prefetch_shared += c.prefetch_shared;
     all.prefetch_partial += c.prefetch_partial;
+    all.retracted += c.retracted;
+    all.grown += c.grown;
   }
 
   static HarnessOptions options_for(const Case& c, Rng& rng) {
@@ -138,6 +144,7 @@ class World {
     o.config.prefetch_timeout_base = std::chrono::milliseconds(50 + rng.below(500));
     o.config.load_back_threshold = static_cast<std::uint32_t>(rng.below(12));
     o.config.chunked_prefill_tokens = 16;
+    o.config.decode_headroom_tokens = static_cast<std::uint32_t>(1 + rng.below(12));
     o.config.checkpoint_grid = static_cast<std::uint32_t>(rng.below(2) * 16);
     o.config.eviction_policy = static_cast<EvictionPolicy>(rng.below(7));
     o.config.max_operations = static_cast<std::uint32_t>(8 + rng.below(64));
@@ -163,7 +170,7 @@ class World {
     Harness::Job& job = jobs_[i];
     const bool before = job.started;
     last_ = "move request " + std::to_string(job.id.v);
-    (void)harness_.advance(job, 1 + rng_.below(16));
+    if (!harness_.advance(job, 1 + rng_.below(16)) && job.started) relieve(i);
     if (job.started && !before) {
       ++reached().started;
       reached().device += job.cached.device;
@@ -179,6 +186,16 @@ class World {
     }
     harness_.finish(job);
     jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+
+  // What fills the device are running requests: a younger one makes room.
+  void relieve(std::size_t i) {
+    if (!harness_.cache->is_starved(jobs_[i].id)) return;
+    for (std::size_t k = jobs_.size(); --k > i;) {
+      if (!jobs_[k].started) continue;
+      ++reached().starved;
+      return harness_.retract(jobs_[k]);
+    }
   }
 
   void drop(std::size_t i) {
@@ -301,7 +318,7 @@ TEST_F(CachePropertyZReached, EveryRoadWasTaken) {
   std::printf(
       "operations %llu, started %llu, finished %llu, tokens hit: device %llu host %llu storage %llu\n"
       "pages: backed up %llu, evicted %llu, prefetched %llu, loaded back %llu, stored %llu; prefetches late %llu, "
-      "refused %llu, partial %llu; backups without room %llu\n",
+      "refused %llu, partial %llu; backups without room %llu; requests starved %llu, retracted %llu, grown by %llu\n",
       static_cast<unsigned long long>(r.operations), static_cast<unsigned long long>(r.started),
       static_cast<unsigned long long>(r.finished), static_cast<unsigned long long>(r.device),
       static_cast<unsigned long long>(r.host), static_cast<unsigned long long>(r.storage),
@@ -309,10 +326,12 @@ TEST_F(CachePropertyZReached, EveryRoadWasTaken) {
       static_cast<unsigned long long>(c.prefetched), static_cast<unsigned long long>(c.loaded_back),
       static_cast<unsigned long long>(c.stored), static_cast<unsigned long long>(c.prefetch_late),
       static_cast<unsigned long long>(c.prefetch_refused), static_cast<unsigned long long>(c.prefetch_partial),
-      static_cast<unsigned long long>(c.backup_no_room));
+      static_cast<unsigned long long>(c.backup_no_room), static_cast<unsigned long long>(r.starved),
+      static_cast<unsigned long long>(c.retracted), static_cast<unsigned long long>(c.grown));
   for (const std::uint64_t reached_count :
        {r.started, r.finished, r.device, r.host, r.storage, c.backed_up, c.host_evicted, c.prefetched, c.loaded_back,
-        c.stored, c.prefetch_late, c.prefetch_refused, c.backup_no_room, c.store_waits, c.prefetch_shared}) {
+        c.stored, c.prefetch_late, c.prefetch_refused, c.backup_no_room, c.store_waits, c.prefetch_shared, c.retracted,
+        c.grown}) {
     EXPECT_GT(reached_count, 0u);
   }
 }

@@ -270,8 +270,9 @@ TEST(CacheCorner, StepThatDoesNotComplete) {
       }
       const std::vector<TokenId> tokens = job.tokens;
       (void)h.advance(job, 16, {.leave = 0, .completes = false});
-      if (again) (void)h.cache->prepare_step(job.id, job.computed + 1);
+      if (again) h.cancel_open(job);
       h.finish(job);
+      h.cancel_open(job);
       std::vector<TokenId> next = tokens;
       next.resize(std::max<std::size_t>(next.size(), 42), 5);
       next.resize(next.size() + 8, 7);

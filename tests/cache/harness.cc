@@ -1,5 +1,7 @@
 #include "tests/cache/harness.h"
 
+#include <utility>
+
 #include "base/file_system.h"
 #include "sim/world/pattern.h"
 #include "sim/world/small_models.h"
@@ -103,6 +105,18 @@ Harness::Job Harness::begin(std::vector<TokenId> prompt, std::uint64_t new_token
   return job;
 }
 
+void Harness::cancel_open(Job& job) {
+  for (const StepToken step : std::exchange(job.open, {})) {
+    if (const Status s = cache->cancel_step(step); !s.is_ok()) failure = "cancel_step: " + s.to_string();
+  }
+}
+
+void Harness::retract(Job& job) {
+  if (const Status s = cache->retract(job.id); !s.is_ok()) failure = "retract: " + s.to_string();
+  ++job.retracts;
+  job.started = false;
+}
+
 bool Harness::wait_for_gate(const StepGrant& grant) {
   if (!grant.gate) return true;
   for (int i = 0; i < 1'000'000 && !grant.gate->finished(); ++i) {
@@ -127,25 +141,28 @@ bool Harness::advance(Job& job, std::uint64_t chunk, StepHabit habit) {
     job.cached = *cached;
     job.started = true;
     job.computed = cache->computed_tokens(job.id);
-    if (job.computed != job.cached.cached()) failure = "computed and cached tokens differ";
+    job.resumed = job.computed;
+    if (job.retracts == 0 && job.computed != job.cached.cached()) failure = "computed and cached tokens differ";
     return true;
   }
   const std::uint64_t prompt = job.prompt.size();
-  std::uint64_t until = job.computed < prompt ? std::min(prompt, job.computed + chunk) : job.computed + 1;
+  std::uint64_t until = std::min(job.tokens.size(), job.computed + chunk);
   const Result<StepGrant> grant = cache->prepare_step(job.id, until);
   if (!grant.is_ok()) {
     refusal = grant.status().message();
     if (grant.status().code() != StatusCode::kOverloaded) failure = "prepare_step: " + grant.status().to_string();
     return false;
   }
+  until = grant->until;
   if (!wait_for_gate(*grant)) {
+    if (!cache->cancel_step(grant->token).is_ok()) failure = "cancel_step";
     if (!cache->restart(job.id).is_ok()) failure = "restart";
     if (++job.restarts > 10) failure = "a request restarts for ever";
     job.started = false;
-    job.tokens = job.prompt;
+    if (job.retracts == 0) job.tokens = job.prompt;
     return true;
   }
-  if (job.computed == job.cached.cached()) check_restored(job, *grant);
+  if (job.computed == job.resumed) check_restored(job, *grant);
   until -= std::min(habit.leave, until - job.computed - 1);
   const std::uint32_t ps = model.page_size;
   for (std::uint64_t page = job.computed / ps; page * ps < until; ++page) {
@@ -158,9 +175,12 @@ bool Harness::advance(Job& job, std::uint64_t chunk, StepHabit habit) {
     }
     write_state(job, until, grant->pages->state);
   }
-  if (!habit.completes) return true;
+  if (!habit.completes) {
+    job.open.push_back(grant->token);
+    return true;
+  }
   job.computed = until;
-  const Status completed = cache->complete_step(job.id, std::span<const TokenId>(job.tokens).first(until));
+  const Status completed = cache->complete_step(grant->token, std::span<const TokenId>(job.tokens).first(until));
   if (!completed.is_ok()) failure = "complete_step: " + completed.to_string();
   if (job.computed >= prompt && job.tokens.size() == job.computed) {
     job.tokens.push_back(sim::next_token(job.tokens, model.vocab_size));

@@ -50,7 +50,7 @@ struct HarnessOptions {
 // How the engine treats one step: computes only a part of what was prepared, or does not tell that it did.
 struct StepHabit {
   std::uint64_t leave = 0;  // tokens at the end of the chunk that are not computed
-  bool completes = true;
+  bool completes = true;    // else its step stays open: Job::open
 };
 
 class Harness {
@@ -67,6 +67,9 @@ class Harness {
     CachedTokens cached;
     std::vector<TokenId> tokens;  // prompt + "generated" so far
     std::uint64_t computed = 0;
+    std::uint64_t resumed = 0;  // tokens that the last start gave back
+    int retracts = 0;
+    std::vector<StepToken> open;  // that advance() did not complete
     int restarts = 0;
   };
 
@@ -76,6 +79,8 @@ class Harness {
   [[nodiscard]] bool advance(Job& job, std::uint64_t chunk, StepHabit habit = {});
   [[nodiscard]] bool done(const Job& job) const { return job.started && job.computed == last_token(job); }
   void finish(Job& job) { cache->finish(job.id); }
+  void cancel_open(Job& job);
+  void retract(Job& job);  // advance() starts it again
   // Runs a job from begin to finish, running background tasks as needed.
   CachedTokens run(std::vector<TokenId> prompt, std::uint64_t new_tokens, std::string salt = "",
                    std::uint64_t chunk = 16);

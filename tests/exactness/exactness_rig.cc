@@ -251,7 +251,7 @@ RunResult Rig::run(const Tokens& prompt, std::size_t max_new_tokens, const RunOp
     EXPECT_TRUE(results[0].status.is_ok()) << results[0].status.to_string();
     if (!results[0].status.is_ok()) break;
     computed = until;
-    const Status completed = cache_->complete_step(*id, std::span<const TokenId>(tokens).first(computed));
+    const Status completed = cache_->complete_step(grant->token, std::span<const TokenId>(tokens).first(computed));
     EXPECT_TRUE(completed.is_ok()) << completed.to_string();
     (void)cache_->poll(Nanos{0});
     if (computed < tokens.size()) continue;
@@ -319,7 +319,7 @@ void Rig::press_device(std::uint64_t seed) {
   for (std::uint64_t until = model_.page_size; until <= filler.size(); until += model_.page_size) {
     const Result<StepGrant> grant = prepare(*id, until);
     ASSERT_TRUE(grant.is_ok()) << grant.status().to_string();
-    ASSERT_TRUE(cache_->complete_step(*id, std::span<const TokenId>(filler).first(until)).is_ok());
+    ASSERT_TRUE(cache_->complete_step(grant->token, std::span<const TokenId>(filler).first(until)).is_ok());
     (void)cache_->poll(Nanos{0});
   }
   cache_->finish(*id);

@@ -200,9 +200,11 @@ bool PipelineCore::is_stuck(const LaneState& lane) {
 
 void PipelineCore::notice_slow(TimePoint now) {
   for (const Lane lane : {Lane::kExists, Lane::kRead, Lane::kWrite}) {  // a clear may take long
-    for (const OperationPtr& op : lanes_[index_of(lane)].flights) {
+    const LaneState& state = lanes_[index_of(lane)];
+    for (const OperationPtr& op : state.flights) {
       if (op->flight.is_slow) continue;
-      if (now - op->flight.begun <= options_.slow_limit) break;  // the later ones are younger
+      const Nanos limit = options_.slow_limit + std::chrono::seconds(op->bytes / kSlowestBytesPerSecond);
+      if (now - std::max(op->flight.begun, state.last_served) <= limit) continue;
       op->flight.is_slow = true;
       metrics_.slow(lane);
       record(direction_of(lane), op->flight.pass, CircuitBreaker::Outcome::kFailed,
@@ -316,6 +318,7 @@ void PipelineCore::finish_with(const OperationPtr& op, const OperationVerdict& v
     lane.service[lane.served++ % kSamples] = served;
     ++lane.ended;
     if (verdict.result == OperationResult::kError) ++lane.failed;
+    if (verdict.outcome == CircuitBreaker::Outcome::kServed) lane.last_served = now;
     if (!op->flight.is_slow) record(direction_of(op->lane), op->flight.pass, verdict.outcome, verdict.cause, now);
   }
   op->deliver();

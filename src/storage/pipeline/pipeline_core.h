@@ -48,6 +48,7 @@ class PipelineCore : public std::enable_shared_from_this<PipelineCore> {
 
  private:
   static constexpr std::size_t kSamples = 256;
+  static constexpr std::uint64_t kSlowestBytesPerSecond = std::uint64_t{1} << 20;
   static constexpr std::size_t kProbePlaces = 2;  // above a lane's limit, for when hung operations fill it
 
   struct LaneState {
@@ -56,6 +57,7 @@ class PipelineCore : public std::enable_shared_from_this<PipelineCore> {
     LaneQueue queue;
     std::list<OperationPtr> flights;        // in the order in which they began
     std::uint64_t bytes = 0;                // of flights
+    TimePoint last_served{};                // when the backend served one last
     std::array<Nanos, kSamples> service{};  // ring
     std::size_t served = 0;                 // ever put into it
     std::uint64_t ended = 0, failed = 0, refused = 0;

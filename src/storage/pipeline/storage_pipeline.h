@@ -13,10 +13,12 @@
 //  - Deadline and cancel flag (OperationTerms) end an operation that still waits: kDeadlineExceeded, kCancelled for
 //    each item, through `done`. What the backend has is never ended from here (rule 3): its buffers are the backend's.
 //  - Breakers (breaker.h), one for exists and read, one for write and clear. Failure: at least half of the items of an
-//    operation ended with kUnavailable, kDeadlineExceeded or kInternal, or it stays in the backend for longer than
-//    slow_limit (seen at the next event; a clear may take its time). A lane whose every place is taken by such slow
-//    operations opens its breaker at once. Open: submit answers kUnavailable with the cause and the time of the next
-//    try, and what waits ends so, too. Hung operations keep their places in the limits; probes have two extra ones.
+//    operation ended with kUnavailable, kDeadlineExceeded or kInternal, or it is slow: the backend has had it for
+//    slow_limit and a second for each MiB, and has served no other of its lane in that time (seen at the next event; a
+//    clear may take its time). So a backend that gets on, at whatever speed, is no failure. A lane whose every place is
+//    taken by such slow operations opens its breaker at once. Open: submit answers kUnavailable with the cause and the
+//    time of the next try, and what waits ends so, too. Hung operations keep their places in the limits; probes have
+//    two extra ones.
 //  - Negative cache (negative_cache.h): exists() answers "absent" for a page whose read failed within negative_ttl.
 //  - A backend that breaks its contract is contained: `done` called twice, dropped, or with the wrong number of items
 //    still ends each operation exactly once (kInternal where there is no better answer).

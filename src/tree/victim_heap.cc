@@ -1,4 +1,4 @@
-#include "tree/leaf_heap.h"
+#include "tree/victim_heap.h"
 
 #include <algorithm>
 #include <cassert>
@@ -19,22 +19,22 @@ PolicyKey policy_key(const Node& node, EvictionPolicy policy, std::uint32_t slru
   return {};
 }
 
-void LeafHeap::place(std::size_t at, const Entry& entry) {
+void VictimHeap::put(std::size_t at, const Entry& entry) {
   entries_[at] = entry;
-  nodes_.at(entry.id).heap_at[tier_] = static_cast<std::uint32_t>(at);
+  nodes_.at(entry.id).heap_at[place_] = static_cast<std::uint32_t>(at);
 }
 
-void LeafHeap::sift_up(std::size_t at, Entry entry) {
+void VictimHeap::sift_up(std::size_t at, Entry entry) {
   while (at > 0) {
     const std::size_t parent = (at - 1) / kArity;
     if (entries_[parent].key <= entry.key) break;
-    place(at, entries_[parent]);
+    put(at, entries_[parent]);
     at = parent;
   }
-  place(at, entry);
+  put(at, entry);
 }
 
-void LeafHeap::sift_down(std::size_t at, Entry entry) {
+void VictimHeap::sift_down(std::size_t at, Entry entry) {
   for (;;) {
     const std::size_t first = at * kArity + 1;
     if (first >= entries_.size()) break;
@@ -44,21 +44,21 @@ void LeafHeap::sift_down(std::size_t at, Entry entry) {
       if (entries_[i].key < entries_[least].key) least = i;
     }
     if (entry.key <= entries_[least].key) break;
-    place(at, entries_[least]);
+    put(at, entries_[least]);
     at = least;
   }
-  place(at, entry);
+  put(at, entry);
 }
 
-void LeafHeap::push(Id id, const PolicyKey& key) {
+void VictimHeap::push(Id id, const PolicyKey& key) {
   entries_.push_back({key, id});
   sift_up(entries_.size() - 1, {key, id});
 }
 
-void LeafHeap::remove(Id id) {
-  const std::size_t at = nodes_.at(id).heap_at[tier_];
+void VictimHeap::remove(Id id) {
+  const std::size_t at = nodes_.at(id).heap_at[place_];
   assert(holds(id));
-  nodes_.at(id).heap_at[tier_] = kNotInHeap;
+  nodes_.at(id).heap_at[place_] = kNotInHeap;
   const Entry moved = entries_.back();
   entries_.pop_back();
   if (at == entries_.size()) return;
@@ -69,8 +69,8 @@ void LeafHeap::remove(Id id) {
   }
 }
 
-void LeafHeap::update(Id id, const PolicyKey& key) {
-  const std::size_t at = nodes_.at(id).heap_at[tier_];
+void VictimHeap::update(Id id, const PolicyKey& key) {
+  const std::size_t at = nodes_.at(id).heap_at[place_];
   assert(holds(id));
   if (key < entries_[at].key) {
     sift_up(at, {key, id});
@@ -79,12 +79,12 @@ void LeafHeap::update(Id id, const PolicyKey& key) {
   }
 }
 
-bool LeafHeap::holds(Id id) const {
-  const std::size_t at = nodes_.at(id).heap_at[tier_];
+bool VictimHeap::holds(Id id) const {
+  const std::size_t at = nodes_.at(id).heap_at[place_];
   return at < entries_.size() && entries_[at].id == id;
 }
 
-bool LeafHeap::is_sound() const {
+bool VictimHeap::is_sound() const {
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     if (!nodes_.exists(entries_[i].id) || !holds(entries_[i].id)) return false;
     if (i > 0 && entries_[i].key < entries_[(i - 1) / kArity].key) return false;

@@ -1,0 +1,72 @@
+// Everything under a cache that takes no time: pages that nobody may touch, instant copies, instant or silent storage.
+//
+// Threads: confined, with the cache. Lifetime: a world owns its parts and outlives nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "controller/cache.h"
+#include "storage/backend.h"
+
+namespace larder {
+
+// Copies nothing and says so at once. The leases that a real engine takes would be dropped in the next poll.
+class InstantTransfer final : public TransferEngine {
+ public:
+  explicit InstantTransfer(std::uint32_t layers) : layers_(layers) {}
+  [[nodiscard]] Status submit(TransferRequest request, Done done) override;
+  [[nodiscard]] std::size_t in_flight() const override { return 0; }
+
+ private:
+  const std::uint32_t layers_;
+};
+
+// Takes every page, has none. Silent: keeps what it is asked for until the destructor, which cancels it.
+class InstantStorage final : public StorageBackend {
+ public:
+  explicit InstantStorage(bool silent) : silent_(silent) {}
+  ~InstantStorage() override;
+  [[nodiscard]] const BackendInfo& info() const override { return info_; }
+  [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override;
+  [[nodiscard]] Status submit_read(ReadRequest request, ReadDone done) override;
+  [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override;
+  [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override;
+  [[nodiscard]] BackendStats stats() const override { return {}; }
+  [[nodiscard]] Status close(std::chrono::nanoseconds limit) override;
+
+ private:
+  const bool silent_;
+  BackendInfo info_{.name = "instant"};
+  std::vector<ExistsDone> waiting_;
+};
+
+struct CacheWorldSizes {
+  ComponentCounts device{};
+  std::uint64_t host_pages = 0;  // of full, and room for as many windows and half as many states; 0: no host tier
+  bool has_storage = false;
+  bool is_storage_silent = false;
+  CacheConfig config;
+};
+
+struct CacheWorld {
+  ModelSpec model;
+  std::unique_ptr<MemorySource> memory;
+  std::unique_ptr<DevicePools> device;
+  std::unique_ptr<HostPools> host;
+  std::unique_ptr<InstantTransfer> transfer;
+  std::unique_ptr<InstantStorage> storage;
+  ManualClock clock;  // stands still, so that nothing is late
+  std::unique_ptr<Cache> cache;
+};
+
+// `shape`: full, full+swa (a window of 128 tokens) or full+mamba. Pages of a few bytes.
+[[nodiscard]] Result<ModelSpec> bench_model(const std::string& shape, std::uint32_t page_size);
+[[nodiscard]] Result<std::unique_ptr<CacheWorld>> make_cache_world(const ModelSpec& model,
+                                                                   const CacheWorldSizes& sizes);
+
+}  // namespace larder
