@@ -21,7 +21,7 @@
 // host. Beyond: kOverloaded.
 // Ranks: as in cache.h, if every rank makes the same calls in the same order. A transfer that fails on one rank has
 // failed on all.
-// Cost: lookup O(pages of the prompt), and for each point that is kept O(nodes on its path); load and save O(pages x
+// Cost: points() O(pages of the prompt), and for each point that is kept O(nodes on its path); load and save O(pages x
 // pools + segments); poll O(what ended).
 #pragma once
 

@@ -117,12 +117,13 @@ Status Lookups::lease(LookupId id) {
   }
   // All of a path is kept by its end; windows and states each by themselves.
   const std::size_t first = is_only_full() && !result.points.empty() ? result.points.size() - 1 : 0;
-  for (std::size_t i = first; i < result.points.size() && !defect(Defect::kLeaseIgnored); ++i) {
-    const NodeId node = tree_.settle(position_on_path(tree_, match.walked.node, result.points[i].pages));
-    lookup.locks.push_back(tree_.lock(node, Tier::kHost, LockParts{}));
+  for (std::size_t i = first; i < result.points.size(); ++i) {
+    lookup.end = tree_.settle(position_on_path(tree_, match.walked.node, result.points[i].pages));
+    if (!defect(Defect::kLeaseIgnored)) lookup.locks.push_back(tree_.lock(lookup.end, Tier::kHost, LockParts{}));
   }
   account(id, result);
   prefetcher_.start(request);
+  std::vector<TokenId>().swap(lookup.tokens);  // the path is known by its end now
   lookup.result = std::move(result);
   lookup.is_leased = true;
   lookup.blocks = blocks;

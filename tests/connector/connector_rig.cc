@@ -33,6 +33,10 @@ Rig::Rig(const std::string& name, const RigOptions& o)
   parts.host = host.get();
   parts.clock = &clock;
   parts.executor = copies.get();
+  if (o.copy_threads > 0) {
+    threads = std::make_unique<ThreadPoolExecutor>("copy", o.copy_threads, 4096);
+    parts.executor = threads.get();
+  }
   parts.ranks = o.ranks;
   parts.scope.layout = o.layout;
   connector = std::move(Connector::create(o.config, parts)).value();
@@ -58,7 +62,7 @@ void Rig::settle() {
   for (int i = 0; i < 2000; ++i) {
     const bool copied = copies && copies->run_all() > 0;
     const bool stored = storage != nullptr && storage->run();
-    const bool changed = connector->poll(Nanos{0});
+    const bool changed = connector->poll(threads ? Nanos(std::chrono::milliseconds(1)) : Nanos{0});
     if (copied || stored || changed) continue;
     if (connector->operations_in_flight() == 0) return;
     clock.advance(std::chrono::milliseconds(50));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/executor.h"
+#include "base/thread_pool.h"
 #include "controller/connector.h"
 #include "sim/faulty_backend.h"
 #include "sim/sim_clock.h"
@@ -22,6 +23,7 @@ struct RigOptions {
   std::size_t host_bytes = std::size_t{4} << 20;
   ConnectorConfig config{};
   RankGroup* ranks = nullptr;
+  std::uint32_t copy_threads = 0;              // real ones; 0: none
   std::optional<std::uint64_t> copies_seed{};  // copies wait until the test runs them, in an order of this seed
 };
 
@@ -68,6 +70,7 @@ class Rig {
   sim::SimClock clock;
   std::unique_ptr<HostPools> host;
   std::unique_ptr<ManualExecutor> copies;
+  std::unique_ptr<ThreadPoolExecutor> threads;
   Storage* storage = nullptr;
   std::unique_ptr<Connector> connector;
 };
