@@ -57,6 +57,7 @@ class Rig {
   std::string load(LookupId id, const LoadPoint& point, const Tokens& tokens, const std::string& tenant = "");
   void settle();  // until nothing is under way; time passes where a retry waits for it
   void attach(Storage& to);
+  bool run_storages();
 
   [[nodiscard]] PageNeeds needs_of(const LoadPoint& point) const;
   [[nodiscard]] std::uint64_t pages_in(const Tokens& tokens) const { return tokens.size() / model.page_size; }
@@ -71,7 +72,7 @@ class Rig {
   std::unique_ptr<HostPools> host;
   std::unique_ptr<ManualExecutor> copies;
   std::unique_ptr<ThreadPoolExecutor> threads;
-  Storage* storage = nullptr;
+  std::vector<Storage*> storages;  // that were attached; the last one may be now
   std::unique_ptr<Connector> connector;
 };
 
