@@ -374,7 +374,7 @@ typedef struct larder_load_options {
   uint32_t struct_size;
   uint32_t reserved;
   uint64_t lookup;
-  uint64_t pages;             /* one of its points */
+  uint64_t pages;             /* one of its points; if all pools have ALL_PAGES, any from own_pages to the last */
   const larder_place* places; /* exactly what the point says, for each pool with bytes; read during the call */
   size_t place_count;
   larder_page_fn page; /* or else: takes each page, pool by pool, pages ascending */

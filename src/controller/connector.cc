@@ -337,6 +337,10 @@ Result<std::unique_ptr<Connector>> Connector::create(const ConnectorConfig& conf
     return invalid_argument("connector: model, host and clock are required");
   }
   LARDER_RETURN_IF_ERROR(validate_config(config));
+  // The layout is a part of the identity of every page (rule 4).
+  if (parts.host->layout() != parts.scope.layout || parts.host->model().pools != parts.model->pools) {
+    return invalid_argument("connector: the host pools are of another model, or have another layout than the scope");
+  }
   return std::unique_ptr<Connector>(std::make_unique<ConnectorImpl>(config, parts));
 }
 

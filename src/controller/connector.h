@@ -21,7 +21,7 @@
 // host. Beyond: kOverloaded.
 // Ranks: as in cache.h, if every rank makes the same calls in the same order. A transfer that fails on one rank has
 // failed on all.
-// Cost: lookup O(pages of the prompt), and for each point that is kept O(nodes on its path); load and save O(pages x
+// Cost: points() O(pages of the prompt), and for each point that is kept O(nodes on its path); load and save O(pages x
 // pools + segments); poll O(what ended).
 #pragma once
 
@@ -54,11 +54,9 @@ struct ConnectorConfig {
   CacheConfig tiers{};
   std::uint32_t max_lookups = 1024;    // not released
   std::uint32_t max_transfers = 1024;  // whose result was not taken
-  // Restore points of a lookup, the longest: each that has a window or a state costs a lock. (Where full alone is a
-  // restore point, all are given.)
-  std::uint32_t max_points = 16;
-  double lease_share = 0.5;  // of the host's blocks: what all leases keep; one alone may be larger
-  double save_share = 0.25;  // of the host's blocks: what saves under way hold; one alone may be larger
+  std::uint32_t max_points = 16;       // of a lookup, the longest: each that has a window or a state costs a lock
+  double lease_share = 0.5;            // of the host's blocks: what all leases keep; one alone may be larger
+  double save_share = 0.25;            // of the host's blocks: what saves under way hold; one alone may be larger
 };
 // kInvalidArgument names the field and its range.
 [[nodiscard]] Status validate_config(const ConnectorConfig& config);
@@ -106,7 +104,7 @@ struct LookupResult {
 
 struct LoadRequest {
   LookupId lookup;
-  std::uint64_t pages = 0;  // one of its points
+  std::uint64_t pages = 0;  // one of its points; where full alone makes a point, any from has.pages to the last
   // Exactly what LoadPoint says, for each pool with bytes. Spans are read during the call, memory until the transfer
   // has ended.
   std::span<const PagePlace> places{};

@@ -20,12 +20,9 @@ Loads::Loads(const Parts& parts)
       metrics_(parts.metrics) {}
 
 Result<Loads::Slots> Loads::find_slots(const Lookups::Lookup& lookup, const LoadPoint& point) const {
-  const std::span<const TokenId> path =
-      std::span<const TokenId>(lookup.tokens).first(point.pages * std::uint64_t{model_.page_size});
-  const MatchResult match = tree_.match(lookup.space, path);
   const Status lost = internal_error("load: the host does not have what the lease should have kept");
-  if (match.walked.pages < point.pages) return lost;
-  const NodeId node = position_on_path(tree_, match.walked.node, point.pages).node;
+  if (!tree_.exists(lookup.end) || tree_.view(lookup.end).end < point.pages) return lost;
+  const NodeId node = position_on_path(tree_, lookup.end, point.pages).node;
   Slots slots;
   slots.first = {point.full_from, point.window_from, point.pages - 1};
   const auto locate = [&](ComponentKind c, std::uint64_t from) {
@@ -100,10 +97,7 @@ Status Loads::begin(TransferId id, const Lookups::Lookup& lookup, const LoadPoin
   loads_.emplace(id.v, std::move(load));
   Op& op = ops_.add(OpKind::kLoad);
   op.transfer = id.v;
-  const std::span<const TokenId> path =
-      std::span<const TokenId>(lookup.tokens).first(point.pages * std::uint64_t{model_.page_size});
-  const TreePosition walked = tree_.match(lookup.space, path).walked;
-  tree_.touch(position_on_path(tree_, walked.node, point.pages), true);
+  tree_.touch(position_on_path(tree_, lookup.end, point.pages), true);
   copier_.submit(op.id, std::move(copy).value());
   return Status::ok();
 }

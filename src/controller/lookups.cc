@@ -74,8 +74,7 @@ LookupResult Lookups::points_of(const Lookup& lookup, const MatchResult& match) 
   if (last < least) return result;
   const TreePosition at = position_on_path(tree_, match.walked.node, last);
   const OutcomeBits bits = restore_candidates(model_, host_presence(tree_, model_, at), least - 1, last);
-  const std::size_t most = is_only_full() ? last : config_.max_points;
-  for (std::uint64_t p = last; p >= least && result.points.size() < most; --p) {
+  for (std::uint64_t p = last; p >= least && result.points.size() < config_.max_points; --p) {
     if (((bits[(p - 1) / 64] >> ((p - 1) % 64)) & 1) != 0) result.points.push_back(load_point(lookup, p));
   }
   std::reverse(result.points.begin(), result.points.end());
@@ -118,12 +117,13 @@ Status Lookups::lease(LookupId id) {
   }
   // All of a path is kept by its end; windows and states each by themselves.
   const std::size_t first = is_only_full() && !result.points.empty() ? result.points.size() - 1 : 0;
-  for (std::size_t i = first; i < result.points.size() && !defect(Defect::kLeaseIgnored); ++i) {
-    const NodeId node = tree_.settle(position_on_path(tree_, match.walked.node, result.points[i].pages));
-    lookup.locks.push_back(tree_.lock(node, Tier::kHost, LockParts{}));
+  for (std::size_t i = first; i < result.points.size(); ++i) {
+    lookup.end = tree_.settle(position_on_path(tree_, match.walked.node, result.points[i].pages));
+    if (!defect(Defect::kLeaseIgnored)) lookup.locks.push_back(tree_.lock(lookup.end, Tier::kHost, LockParts{}));
   }
   account(id, result);
   prefetcher_.start(request);
+  std::vector<TokenId>().swap(lookup.tokens);  // the path is known by its end now
   lookup.result = std::move(result);
   lookup.is_leased = true;
   lookup.blocks = blocks;
@@ -143,6 +143,9 @@ Result<LoadPoint> Lookups::point(LookupId id, std::uint64_t pages) const {
   if (lookup == nullptr) return not_found("load: no such lookup");
   if (!lookup->is_leased) return invalid_argument("load: ask for the points first, their lease keeps the pages");
   const std::vector<LoadPoint>& points = lookup->result.points;
+  // Also those that were not listed.
+  const bool is_on_path = !points.empty() && pages > 0 && pages >= lookup->has.pages && pages <= points.back().pages;
+  if (is_only_full() && is_on_path) return load_point(*lookup, pages);
   const auto it = std::lower_bound(points.begin(), points.end(), pages,
                                    [](const LoadPoint& point, std::uint64_t at) { return point.pages < at; });
   if (it != points.end() && it->pages == pages) return *it;

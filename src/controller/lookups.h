@@ -33,13 +33,14 @@ class Lookups {
   struct Lookup {
     NamespaceId space;
     SpaceTable::Use use;
-    std::vector<TokenId> tokens;  // whole pages that may be reused
+    std::vector<TokenId> tokens;  // whole pages that may be reused; none any more once it is leased
     EngineHas has;
     bool asks_storage = false;
     bool is_leased = false;  // result and locks are there
     LookupResult result;
-    std::vector<LockHandle> locks;  // the last one at the last point
-    std::uint64_t blocks = 0;       // that it is charged
+    std::vector<LockHandle> locks;
+    NodeId end;                // of the last point; locked
+    std::uint64_t blocks = 0;  // that it is charged
   };
   Lookups(const ConnectorConfig& config, const Parts& parts);
 

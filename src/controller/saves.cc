@@ -45,26 +45,35 @@ Status Saves::check(const SaveRequest& request) const {
   return Status::ok();
 }
 
+// What the host has of the given path, page by page; as long as the path, also where it has nothing.
+std::vector<PoolPresence> Saves::there(const SaveRequest& request, const TreePosition& walked) const {
+  std::vector<PoolPresence> presence = host_presence(tree_, model_, walked);
+  for (PoolPresence& of : presence) of.present.resize(request.to, false);
+  return presence;
+}
+
 Saves::Given Saves::compare(const SaveRequest& request, const MatchResult& match) const {
   Given given;
   given.known = match.full_any_pages;
-  std::vector<PoolPresence> presence =
-      host_presence(tree_, model_, position_on_path(tree_, match.walked.node, match.walked.pages));
-  for (PoolPresence& of : presence) of.present.resize(request.to, false);
-  const auto lacking = [&](ComponentKind c) {
-    const Presence* const there = presence_of(model_, presence, c);
-    std::vector<bool> lacks(request.to, false);
-    const auto note = [&](std::uint64_t page) { lacks[page] = !(*there)[page]; };
-    if (there != nullptr && c == ComponentKind::kSwa) {
-      for (std::uint64_t page = request.to - request.window_pages; page < request.to; ++page) note(page);
+  given.window.resize(request.to, false);
+  given.state.resize(request.to, false);
+  if (request.window_pages == 0 && request.states.empty()) return given;
+  const std::vector<PoolPresence> presence =
+      there(request, position_on_path(tree_, match.walked.node, match.walked.pages));
+  if (const Presence* const window = presence_of(model_, presence, ComponentKind::kSwa)) {
+    for (std::uint64_t page = request.to - request.window_pages; page < request.to; ++page) {
+      given.window[page] = !(*window)[page];
     }
-    if (there != nullptr && c == ComponentKind::kMamba) {
-      for (const std::uint64_t point : request.states) note(point - 1);
-    }
-    return lacks;
-  };
-  given.window = lacking(ComponentKind::kSwa);
-  given.state = lacking(ComponentKind::kMamba);
+  }
+  if (const Presence* const state = presence_of(model_, presence, ComponentKind::kMamba)) {
+    for (const std::uint64_t point : request.states) given.state[point - 1] = !(*state)[point - 1];
+  }
+  return given;
+}
+
+// The restore points of the host with what was given.
+OutcomeBits Saves::points_with(const SaveRequest& request, const Given& given, const TreePosition& path) const {
+  std::vector<PoolPresence> presence = there(request, path);
   for (PoolPresence& of : presence) {
     const ComponentKind c = model_.find_pool(of.pool)->component;
     for (std::uint64_t page = 0; page < request.to; ++page) {
@@ -74,8 +83,7 @@ Saves::Given Saves::compare(const SaveRequest& request, const MatchResult& match
       if (comes) of.present[page] = true;
     }
   }
-  given.points = restore_candidates(model_, presence, 0, request.to);
-  return given;
+  return restore_candidates(model_, presence, 0, request.to);
 }
 
 Saves::Plan Saves::plan_to(const SaveRequest& request, const Given& given, std::uint64_t end) const {
@@ -95,11 +103,11 @@ Saves::Plan Saves::plan_to(const SaveRequest& request, const Given& given, std::
 }
 
 // The largest restore point before `before` for which `blocks` are enough; 0: there is none.
-std::uint64_t Saves::largest_that_fits(const SaveRequest& request, const Given& given, std::uint64_t before,
-                                       std::uint64_t blocks) const {
+std::uint64_t Saves::largest_that_fits(const SaveRequest& request, const Given& given, const OutcomeBits& points,
+                                       std::uint64_t before, std::uint64_t blocks) const {
   ComponentCounts counts = plan_to(request, given, before).counts;
   for (std::uint64_t end = before; end > 0; --end) {
-    const bool is_point = ((given.points[(end - 1) / 64] >> ((end - 1) % 64)) & 1) != 0;
+    const bool is_point = ((points[(end - 1) / 64] >> ((end - 1) % 64)) & 1) != 0;
     if (end < before && is_point && room_.blocks_of(counts) <= blocks) return end;
     if (end > std::max(request.from, given.known)) --counts[index_of(ComponentKind::kFull)];
     if (given.window[end - 1]) --counts[index_of(ComponentKind::kSwa)];
@@ -129,13 +137,17 @@ std::uint64_t Saves::reach_of(const Save& save, std::uint64_t blocks, int tries)
 // Takes slots for as much as fits. Not there: `save.plan.end` is what could not be taken last, or 0.
 HostAnswer Saves::take_room(const SaveRequest& request, const Given& given, Save& save) {
   save.plan = plan_to(request, given, request.to);
+  OutcomeBits points;  // once they are needed
   for (int i = 0; i < kTries; ++i) {
     if (save.plan.counts == ComponentCounts{}) return HostAnswer::kThere;
     const std::uint64_t blocks = room_.blocks_of(save.plan.counts);
     const HostAnswer answer = room_.take(save.plan.counts, request.may_wait, save.slots);
     if (answer == HostAnswer::kThere) save.blocks = blocks;
     if (answer != HostAnswer::kNone) return answer;
-    save.plan = plan_to(request, given, largest_that_fits(request, given, save.plan.end, reach_of(save, blocks, i)));
+    const TreePosition path{save.path.node, tree_.view(save.path.node).end};
+    if (points.empty()) points = points_with(request, given, path);
+    const std::uint64_t reach = reach_of(save, blocks, i);
+    save.plan = plan_to(request, given, largest_that_fits(request, given, points, save.plan.end, reach));
   }
   save.plan = plan_to(request, given, 0);
   return HostAnswer::kNone;
@@ -222,6 +234,13 @@ Status Saves::begin(TransferId id, NamespaceId space, const SaveRequest& request
     return overloaded("save: storage is taking what would have to go; after a poll");
   }
   fill_result(request, given, save);
+  if (!spare_.empty()) {
+    save.tokens = std::move(spare_.back());
+    spare_.pop_back();
+    save.tokens.clear();
+  }
+  // Chunks of a prompt come with ever more tokens before them.
+  if (save.tokens.capacity() < tokens.size()) save.tokens.reserve(tokens.size() + tokens.size() / 2);
   save.tokens.assign(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(save.plan.end * model_.page_size));
   blocks_ += save.blocks;
   if (save.plan.counts == ComponentCounts{}) {
@@ -317,7 +336,8 @@ void Saves::let_go(Save& save) {
   }
   tree_.unlock(save.path);
   blocks_ -= std::exchange(save.blocks, 0);
-  save.tokens.clear();
+  if (spare_.size() < kMostSpare) spare_.push_back(std::exchange(save.tokens, {}));
+  save.tokens = {};
   save.use = SpaceTable::Use();
 }
 

@@ -56,6 +56,7 @@ class Saves {
   [[nodiscard]] std::array<std::uint64_t, kComponentCount> slots_held() const;
 
  private:
+  static constexpr std::size_t kMostSpare = 4;
   static constexpr int kTries = 8;  // each evicts; a host that is this full is better left alone
 
   struct Run {  // pages [begin, end) of the window
@@ -72,7 +73,6 @@ class Saves {
   struct Given {
     std::uint64_t known = 0;          // pages of full on the host, from 0
     std::vector<bool> window, state;  // by page: given, and not on the host
-    OutcomeBits points;               // restore points with what was given
   };
   struct Save {
     SaveResult result;
@@ -86,9 +86,12 @@ class Saves {
     std::uint64_t blocks = 0;
   };
 
+  [[nodiscard]] std::vector<PoolPresence> there(const SaveRequest& request, const TreePosition& walked) const;
   [[nodiscard]] Given compare(const SaveRequest& request, const MatchResult& match) const;
+  [[nodiscard]] OutcomeBits points_with(const SaveRequest& request, const Given& given, const TreePosition& path) const;
   [[nodiscard]] Plan plan_to(const SaveRequest& request, const Given& given, std::uint64_t end) const;
-  [[nodiscard]] std::uint64_t largest_that_fits(const SaveRequest& request, const Given& given, std::uint64_t before,
+  [[nodiscard]] std::uint64_t largest_that_fits(const SaveRequest& request, const Given& given,
+                                                const OutcomeBits& points, std::uint64_t before,
                                                 std::uint64_t blocks) const;
   [[nodiscard]] bool is_parent_coming(NamespaceId space, const SaveRequest& request) const;
   [[nodiscard]] std::uint64_t reach_of(const Save& save, std::uint64_t blocks, int tries) const;
@@ -108,8 +111,9 @@ class Saves {
   OpTable& ops_;
   PageCopier& copier_;
   CacheCounters& counters_;
-  std::map<std::uint64_t, Save> saves_;  // by TransferId
-  std::uint64_t blocks_ = 0;             // of the host, that saves under way hold
+  std::map<std::uint64_t, Save> saves_;      // by TransferId
+  std::uint64_t blocks_ = 0;                 // of the host, that saves under way hold
+  std::vector<std::vector<TokenId>> spare_;  // of saves that are over, at most kMostSpare: fresh memory costs more
 };
 
 }  // namespace larder

@@ -2,7 +2,7 @@
 //
 //   roomy     the host never evicts: the points are exactly those of the model
 //   tight     the host is too small: the points are some of the model's, and leases hold
-//   stored    tight, over storage that fails now and then
+//   stored    tight, over storages that fail, hang, come and go; and connectors that end with whatever is under way
 #include <gtest/gtest.h>
 
 #include <map>
@@ -14,6 +14,7 @@
 namespace larder::connector_test {
 namespace {
 
+constexpr std::uint32_t kMostPoints = 5;
 enum class Mode : std::uint8_t { kRoomy, kTight, kStored };
 
 // What has been saved, by the tokens before it.
@@ -48,15 +49,17 @@ struct Naive {
 class RandomEngine {
  public:
   RandomEngine(const std::string& model, Mode mode, std::uint64_t seed)
-      : mode_(mode), rng_(seed), rig_(model, options_of(model, mode, seed)) {
-    if (mode != Mode::kStored) return;
-    storage_ = std::make_unique<Storage>(
-        seed, sim::FaultPlan{.refuse_percent = 3, .fail_percent = 5, .partial_percent = 10, .is_holding = true});
-    rig_.attach(*storage_);
+      : mode_(mode), name_(model), seed_(seed), rng_(seed) {
+    if (mode == Mode::kStored) {
+      const sim::FaultPlan plan{
+          .refuse_percent = 3, .hang_percent = 2, .fail_percent = 5, .partial_percent = 10, .is_holding = true};
+      for (auto& storage : storages_) storage = std::make_unique<Storage>(++seed, plan);
+    }
+    restart();
   }
   ~RandomEngine() {
-    for (auto& [id, open] : lookups_) rig_.connector->release(LookupId(id));
-    rig_.settle();
+    for (auto& [id, open] : lookups_) rig_->connector->release(LookupId(id));
+    rig_->settle();
     take_results();
   }
 
@@ -68,32 +71,33 @@ class RandomEngine {
       case 3: ask(); break;
       case 4: load(); break;
       case 5: release(); break;
-      case 6: (void)rig_.copies->run_one(); break;
+      case 6: (void)rig_->copies->run_one(); break;
       case 7: background(); break;
       case 8:
-        if (mode_ != Mode::kRoomy && rng_.chance(1, 20)) (void)rig_.connector->flush();
+        if (mode_ != Mode::kRoomy && rng_.chance(1, 20)) (void)rig_->connector->flush();
+        if (mode_ == Mode::kStored) trouble();
         break;
-      default: rig_.clock.advance(std::chrono::milliseconds(rng_.below(20)));
+      default: rig_->clock.advance(std::chrono::milliseconds(rng_.below(20)));
     }
-    (void)rig_.connector->poll(Nanos{0});
+    (void)rig_->connector->poll(Nanos{0});
     take_results();
   }
   void check() {
-    ASSERT_TRUE(rig_.connector->check_invariants().is_ok()) << rig_.connector->check_invariants().to_string();
+    ASSERT_TRUE(rig_->connector->check_invariants().is_ok()) << rig_->connector->check_invariants().to_string();
   }
   // Nothing is under way: what the model says is what is found.
   void check_all_prompts() {
-    for (auto& [id, open] : lookups_) rig_.connector->release(LookupId(id));
+    for (auto& [id, open] : lookups_) rig_->connector->release(LookupId(id));
     lookups_.clear();
-    rig_.settle();
+    rig_->settle();
     take_results();
     for (const auto& [tenant, prompts] : prompts_) {
       for (const Tokens& tokens : prompts) {
         LookupId id;
-        const LookupResult found = rig_.look_up(tokens, id, {}, tenant);
+        const LookupResult found = rig_->look_up(tokens, id, {}, tenant);
         expect_points(found, tokens, tenant, 0);
-        for (const LoadPoint& point : found.points) ASSERT_EQ(rig_.load(id, point, tokens, tenant), "");
-        rig_.connector->release(id);
+        for (const LoadPoint& point : found.points) ASSERT_EQ(rig_->load(id, point, tokens, tenant), "");
+        rig_->connector->release(id);
       }
     }
   }
@@ -127,7 +131,7 @@ class RandomEngine {
     std::size_t bytes = 0;
     for (const ComponentKind c : kAllComponents) bytes += model.has(c) ? host_slot_bytes(model, c) : 0;
     options.host_bytes = mode == Mode::kRoomy ? std::size_t{16} << 20 : 40 * bytes;
-    options.config.max_points = 64;
+    options.config.max_points = kMostPoints;
     if (mode == Mode::kRoomy) options.config.lease_share = options.config.save_share = 1;
     options.config.tiers.prefetch_threshold = 1;
     options.config.tiers.backup_retry_delay = std::chrono::milliseconds(5);
@@ -138,11 +142,11 @@ class RandomEngine {
     std::vector<Tokens>& known = prompts_[tenant];
     const std::uint64_t pages = rng_.between(1, 12);
     if (known.empty() || rng_.chance(1, 4)) {
-      known.push_back(rig_.prompt(rng_.next_u64(), pages));
+      known.push_back(rig_->prompt(rng_.next_u64(), pages));
     } else if (rng_.chance(1, 3)) {
       Tokens fork = known[rng_.below(known.size())];
       fork.resize(rng_.between(1, fork.size()));
-      const Tokens tail = rig_.prompt(rng_.next_u64(), pages);
+      const Tokens tail = rig_->prompt(rng_.next_u64(), pages);
       fork.insert(fork.end(), tail.begin(), tail.end());
       known.push_back(std::move(fork));
     } else {
@@ -153,11 +157,11 @@ class RandomEngine {
   std::string some_tenant() { return rng_.chance(1, 4) ? "other" : ""; }
 
   void save() {
-    const ModelSpec& model = rig_.model;
+    const ModelSpec& model = rig_->model;
     Saving s;
     s.tenant = some_tenant();
     s.tokens = some_prompt(s.tenant);
-    const std::uint64_t pages = rig_.pages_in(s.tokens);
+    const std::uint64_t pages = rig_->pages_in(s.tokens);
     if (pages == 0) return;
     s.to = rng_.between(1, pages);
     s.from = rng_.chance(1, 2) ? 0 : rng_.below(s.to + 1);
@@ -166,7 +170,7 @@ class RandomEngine {
       if (rng_.chance(1, 3)) s.states.push_back(p);
     }
     if (s.from == s.to && s.window_from == s.to && s.states.empty()) return;
-    s.memory = std::make_unique<EngineMemory>(model, rig_.options.layout, s.tenant);
+    s.memory = std::make_unique<EngineMemory>(model, rig_->options.layout, s.tenant);
     s.memory->compute(s.tokens, {s.from, s.window_from, s.to, s.states});
     SaveRequest request;
     request.tokens = s.tokens;
@@ -177,7 +181,7 @@ class RandomEngine {
     request.states = s.states;
     request.places = s.memory->places();
     request.may_wait = rng_.chance(1, 4);
-    const Result<TransferId> id = rig_.connector->save(request);
+    const Result<TransferId> id = rig_->connector->save(request);
     if (id.is_ok()) {
       saving_.emplace(id->v, std::move(s));
     } else {
@@ -187,7 +191,7 @@ class RandomEngine {
 
   void take_results() {
     for (auto it = saving_.begin(); it != saving_.end();) {
-      const Result<SaveResult> result = rig_.connector->save_result(TransferId(it->first));
+      const Result<SaveResult> result = rig_->connector->save_result(TransferId(it->first));
       if (!result.is_ok()) {
         ASSERT_EQ(result.status().code(), StatusCode::kOverloaded);
         ++it;
@@ -201,11 +205,11 @@ class RandomEngine {
       if (result->stop == SaveStop::kNone) {
         ASSERT_EQ(result->kept, s.to);
       }
-      naive_[s.tenant].add(rig_.model, s.tokens, s.from, s.window_from, s.states, result->kept);
+      naive_[s.tenant].add(rig_->model, s.tokens, s.from, s.window_from, s.states, result->kept);
       it = saving_.erase(it);
     }
     for (auto it = loading_.begin(); it != loading_.end();) {
-      const Result<LoadResult> result = rig_.connector->load_result(TransferId(it->first));
+      const Result<LoadResult> result = rig_->connector->load_result(TransferId(it->first));
       if (!result.is_ok()) {
         ++it;
         continue;
@@ -222,13 +226,13 @@ class RandomEngine {
     Open open;
     open.tenant = some_tenant();
     open.tokens = some_prompt(open.tenant);
-    open.has = rng_.chance(1, 3) ? rng_.below(rig_.pages_in(open.tokens) + 1) : 0;
+    open.has = rng_.chance(1, 3) ? rng_.below(rig_->pages_in(open.tokens) + 1) : 0;
     LookupRequest request;
     request.tokens = open.tokens;
     request.salt = open.tenant;
     request.has.pages = open.has;
     request.has.window_pages = rng_.below(open.has + 1);
-    const Result<LookupId> id = rig_.connector->lookup(request);
+    const Result<LookupId> id = rig_->connector->lookup(request);
     ASSERT_TRUE(id.is_ok()) << id.status().to_string();
     lookups_.emplace(id->v, std::move(open));
   }
@@ -236,7 +240,7 @@ class RandomEngine {
   void ask() {
     for (auto& [id, open] : lookups_) {
       if (open.is_ready) continue;
-      const Result<LookupResult> result = rig_.connector->points(LookupId(id));
+      const Result<LookupResult> result = rig_->connector->points(LookupId(id));
       if (!result.is_ok()) {
         ASSERT_EQ(result.status().code(), StatusCode::kOverloaded) << result.status().to_string();
         continue;
@@ -249,10 +253,11 @@ class RandomEngine {
   }
   void expect_points(const LookupResult& result, const Tokens& tokens, const std::string& tenant, std::uint64_t has) {
     // What a save brought to the tree in this very poll, and the model has not been told of yet.
-    std::vector<std::uint64_t> all = naive_[tenant].points(rig_.model, tokens), found;
+    std::vector<std::uint64_t> all = naive_[tenant].points(rig_->model, tokens), found;
     std::erase_if(all, [&](std::uint64_t p) { return p < has; });
     for (const LoadPoint& point : result.points) found.push_back(point.pages);
     if (mode_ == Mode::kRoomy) {
+      all.erase(all.begin(), all.end() - static_cast<std::ptrdiff_t>(std::min<std::size_t>(all.size(), kMostPoints)));
       ASSERT_EQ(found, all);
     } else {
       ASSERT_TRUE(std::includes(all.begin(), all.end(), found.begin(), found.end()));
@@ -264,13 +269,13 @@ class RandomEngine {
     for (auto& [id, open] : lookups_) {
       if (!open.is_ready || open.result.points.empty() || rng_.chance(1, 2)) continue;
       const LoadPoint& point = open.result.points[rng_.below(open.result.points.size())];
-      Loading loading{open.tokens, std::make_unique<EngineMemory>(rig_.model, rig_.options.layout, open.tenant)};
-      loading.memory->reserve(rig_.needs_of(point));
+      Loading loading{open.tokens, std::make_unique<EngineMemory>(rig_->model, rig_->options.layout, open.tenant)};
+      loading.memory->reserve(rig_->needs_of(point));
       LoadRequest request;
       request.lookup = LookupId(id);
       request.pages = point.pages;
       request.places = loading.memory->places();
-      const Result<TransferId> transfer = rig_.connector->load(request);
+      const Result<TransferId> transfer = rig_->connector->load(request);
       ASSERT_TRUE(transfer.is_ok()) << transfer.status().to_string();
       loading_.emplace(transfer->v, std::move(loading));
     }
@@ -279,19 +284,48 @@ class RandomEngine {
     if (lookups_.empty()) return;
     auto it = lookups_.begin();
     std::advance(it, static_cast<std::ptrdiff_t>(rng_.below(lookups_.size())));
-    rig_.connector->release(LookupId(it->first));
+    rig_->connector->release(LookupId(it->first));
     lookups_.erase(it);
   }
   void background() {
-    if (!storage_) return;
-    (void)storage_->backend->release_one();
-    (void)storage_->executor.run_one();
+    for (const auto& storage : storages_) {
+      if (!storage) continue;
+      if (rng_.chance(1, 10)) (void)storage->backend->release_hung();
+      (void)storage->backend->release_one();
+      (void)storage->executor.run_one();
+    }
+  }
+  void trouble() {
+    if (rng_.chance(1, 10)) {
+      rig_->connector->detach_storage();
+      attached_ = rng_.below(2);
+      rig_->attach(*storages_[attached_]);
+    }
+    if (rng_.chance(1, 40)) restart();
+  }
+  // The connector ends with what is under way, and the next one finds what storage has. What a save brought there
+  // before it ended, nobody has been told.
+  void restart() {
+    for (const auto& [id, s] : saving_) {
+      naive_[s.tenant].add(rig_->model, s.tokens, s.from, s.window_from, s.states, s.to);
+    }
+    if (rig_) rig_->connector.reset();
+    saving_.clear();
+    loading_.clear();
+    lookups_.clear();
+    if (rig_) (void)rig_->copies->run_all();  // they touch nothing any more
+    rig_.reset();
+    rig_ = std::make_unique<Rig>(name_, options_of(name_, mode_, seed_));
+    if (mode_ == Mode::kStored) rig_->attach(*storages_[attached_]);
   }
 
   const Mode mode_;
+  const std::string name_;
+  const std::uint64_t seed_;
   Rng rng_;
-  std::unique_ptr<Storage> storage_;
-  Rig rig_;
+  std::array<std::unique_ptr<Storage>, 2> storages_;
+  std::size_t attached_ = 0;  // of them
+  std::unique_ptr<Rig> rig_;
   std::map<std::string, Naive> naive_;
   std::map<std::string, std::vector<Tokens>> prompts_;
   std::map<std::uint64_t, Open> lookups_;
@@ -316,8 +350,8 @@ void run(Mode mode, std::uint64_t seeds, int steps) {
     loads += engine.loads;
     hits += engine.hits;
   }
-  EXPECT_GT(loads, seeds * 3);
-  EXPECT_GT(hits, seeds * 3);
+  EXPECT_GT(loads, seeds * 2);
+  EXPECT_GT(hits, seeds * 2);
 }
 
 TEST(ConnectorModel, RoomyHost) { run(Mode::kRoomy, 60, 500); }

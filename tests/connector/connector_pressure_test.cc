@@ -320,12 +320,65 @@ TEST_F(BadInput, LookupsAndLoads) {
   connector.release(id);
   ConnectorParts parts;
   EXPECT_EQ(Connector::create({}, parts).status().code(), StatusCode::kInvalidArgument);
+  parts.model = &rig_.model;
+  parts.host = rig_.host.get();
+  parts.clock = &rig_.clock;
+  parts.scope.layout = HostLayout::kLayerFirst;
+  EXPECT_EQ(Connector::create({}, parts).status().code(), StatusCode::kInvalidArgument) << "the host's is another";
   ConnectorConfig config;
   config.lease_share = 0;
   EXPECT_EQ(validate_config(config).code(), StatusCode::kInvalidArgument);
   config.lease_share = 0.5;
   config.max_points = 0;
   EXPECT_EQ(validate_config(config).code(), StatusCode::kInvalidArgument);
+}
+
+// Copies on real threads, many at once, over a host that evicts all the time.
+TEST(ConnectorThreads, ManyCopiesAtOnce) {
+  const std::string name = "full_swa_mamba";
+  RigOptions options{.host_bytes = bytes_for(name, 60, 20), .copy_threads = 3};
+  Rig rig(name, options);
+  std::vector<Tokens> prompts;
+  for (std::uint64_t i = 0; i < 12; ++i) prompts.push_back(rig.prompt(i, 8));
+  const std::vector<std::uint64_t> states = {4, 8};
+  std::uint64_t loads = 0;
+  for (int round = 0; round < 100; ++round) {
+    std::vector<std::pair<std::unique_ptr<EngineMemory>, TransferId>> saves, loading;
+    std::vector<const Tokens*> loaded;
+    for (std::size_t i = 0; i < 3; ++i) {
+      const Tokens& tokens = prompts[(static_cast<std::size_t>(round) * 5 + i * 7) % prompts.size()];
+      auto memory = std::make_unique<EngineMemory>(rig.model, rig.options.layout);
+      memory->compute(tokens, {0, 0, 8, states});
+      SaveRequest save;
+      save.tokens = tokens;
+      save.to = save.window_pages = 8;
+      save.states = states;
+      save.places = memory->places();
+      if (const Result<TransferId> id = rig.connector->save(save); id.is_ok())
+        saves.emplace_back(std::move(memory), *id);
+      const Tokens& other = prompts[(static_cast<std::size_t>(round) * 3 + i) % prompts.size()];
+      const LookupId lookup = rig.connector->lookup({.tokens = other}).value();
+      const Result<LookupResult> found = rig.connector->points(lookup);
+      if (found.is_ok() && !found->points.empty()) {
+        auto into = std::make_unique<EngineMemory>(rig.model, rig.options.layout);
+        into->reserve(rig.needs_of(found->points.back()));
+        LoadRequest load;
+        load.lookup = lookup;
+        load.pages = found->points.back().pages;
+        load.places = into->places();
+        loading.emplace_back(std::move(into), rig.connector->load(load).value());
+        loaded.push_back(&other);
+      }
+      rig.connector->release(lookup);
+    }
+    rig.settle();
+    for (auto& [memory, id] : saves) EXPECT_TRUE(rig.connector->save_result(id)->status.is_ok());
+    for (std::size_t i = 0; i < loading.size(); ++i, ++loads) {
+      ASSERT_TRUE(rig.connector->load_result(loading[i].second)->status.is_ok());
+      ASSERT_EQ(loading[i].first->difference(*loaded[i]), "") << "round " << round;
+    }
+  }
+  EXPECT_GT(loads, 50u);
 }
 
 // An engine that leaves with copies that have not begun: they touch nothing any more.

@@ -16,12 +16,14 @@ Storage::Storage(std::uint64_t seed, const sim::FaultPlan& plan) : executor(4096
 }
 
 Storage::~Storage() {
-  (void)backend->release_hung();
   while (run()) {}
   backend.reset();
 }
 
-bool Storage::run() { return backend->release_all() + executor.run_all() > 0; }
+bool Storage::run() {
+  (void)backend->release_hung();
+  return backend->release_all() + executor.run_all() > 0;
+}
 
 Rig::Rig(const std::string& name, const RigOptions& o)
     : model(sim::simulated_model(name).value()),
@@ -33,6 +35,10 @@ Rig::Rig(const std::string& name, const RigOptions& o)
   parts.host = host.get();
   parts.clock = &clock;
   parts.executor = copies.get();
+  if (o.copy_threads > 0) {
+    threads = std::make_unique<ThreadPoolExecutor>("copy", o.copy_threads, 4096);
+    parts.executor = threads.get();
+  }
   parts.ranks = o.ranks;
   parts.scope.layout = o.layout;
   connector = std::move(Connector::create(o.config, parts)).value();
@@ -42,23 +48,29 @@ Rig::~Rig() {
   if (connector) {
     settle();
     EXPECT_TRUE(connector->check_invariants().is_ok()) << connector->check_invariants().to_string();
-    if (storage != nullptr) connector->detach_storage();
+    connector->detach_storage();
     connector.reset();
   }
-  // Its buffers are those of the host pools.
-  while (storage != nullptr && storage->run()) {}
+  // Their buffers are those of the host pools.
+  while (run_storages()) {}
 }
 
 void Rig::attach(Storage& to) {
-  storage = &to;
+  if (std::find(storages.begin(), storages.end(), &to) == storages.end()) storages.push_back(&to);
   ASSERT_TRUE(connector->attach_storage(*to.backend).is_ok());
+}
+
+bool Rig::run_storages() {
+  bool has_run = false;
+  for (Storage* storage : storages) has_run = storage->run() || has_run;
+  return has_run;
 }
 
 void Rig::settle() {
   for (int i = 0; i < 2000; ++i) {
     const bool copied = copies && copies->run_all() > 0;
-    const bool stored = storage != nullptr && storage->run();
-    const bool changed = connector->poll(Nanos{0});
+    const bool stored = run_storages();
+    const bool changed = connector->poll(threads ? Nanos(std::chrono::milliseconds(1)) : Nanos{0});
     if (copied || stored || changed) continue;
     if (connector->operations_in_flight() == 0) return;
     clock.advance(std::chrono::milliseconds(50));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/executor.h"
+#include "base/thread_pool.h"
 #include "controller/connector.h"
 #include "sim/faulty_backend.h"
 #include "sim/sim_clock.h"
@@ -22,6 +23,7 @@ struct RigOptions {
   std::size_t host_bytes = std::size_t{4} << 20;
   ConnectorConfig config{};
   RankGroup* ranks = nullptr;
+  std::uint32_t copy_threads = 0;              // real ones; 0: none
   std::optional<std::uint64_t> copies_seed{};  // copies wait until the test runs them, in an order of this seed
 };
 
@@ -55,6 +57,7 @@ class Rig {
   std::string load(LookupId id, const LoadPoint& point, const Tokens& tokens, const std::string& tenant = "");
   void settle();  // until nothing is under way; time passes where a retry waits for it
   void attach(Storage& to);
+  bool run_storages();
 
   [[nodiscard]] PageNeeds needs_of(const LoadPoint& point) const;
   [[nodiscard]] std::uint64_t pages_in(const Tokens& tokens) const { return tokens.size() / model.page_size; }
@@ -68,7 +71,8 @@ class Rig {
   sim::SimClock clock;
   std::unique_ptr<HostPools> host;
   std::unique_ptr<ManualExecutor> copies;
-  Storage* storage = nullptr;
+  std::unique_ptr<ThreadPoolExecutor> threads;
+  std::vector<Storage*> storages;  // that were attached; the last one may be now
   std::unique_ptr<Connector> connector;
 };
 

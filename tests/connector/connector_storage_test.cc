@@ -118,9 +118,7 @@ TEST(ConnectorStorage, ADetachUnderWayIsAMissAndTheNextStorageIsFilled) {
   rig.attach(next);
   EXPECT_EQ(rig.connector->attach_storage(*slow.backend).code(), StatusCode::kConflict);
   rig.settle();
-  EXPECT_EQ(rig.connector->counters().stored, 6u);
-  (void)slow.run();
-  rig.settle();
+  EXPECT_EQ(next.backend->stats().pages, slow.backend->stats().pages) << "both have all of it in the end";
   (void)rig.connector->flush();
   EXPECT_EQ(rig.hit(tokens), 6u);
 }

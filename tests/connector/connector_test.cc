@@ -134,6 +134,26 @@ TEST(Connector, OnlyWhatTheEngineLacksIsLoaded) {
   rig.connector->release(id);
 }
 
+// Where full alone is a restore point, points are told by the last few, and an engine may take any.
+TEST(Connector, AnyLengthMayBeLoadedWhereEveryPageIsAPoint) {
+  RigOptions options;
+  options.config.max_points = 2;
+  Rig rig("full", options);
+  const Tokens tokens = rig.prompt(5, 10);
+  (void)rig.save_all(tokens, 10);
+  LookupId id;
+  const LookupResult found = rig.look_up(tokens, id, {.pages = 3});
+  EXPECT_EQ(pages_of(found), (Pages{9, 10}));
+  const std::uint64_t page_bytes = found.points.front().bytes / 6;
+  for (std::uint64_t pages = 3; pages <= 10; ++pages) {
+    const LoadPoint point{.pages = pages, .full_from = 3, .window_from = pages, .bytes = page_bytes * (pages - 3)};
+    EXPECT_EQ(rig.load(id, point, tokens), "") << pages;
+  }
+  EXPECT_EQ(rig.connector->load({.lookup = id, .pages = 2}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(rig.connector->load({.lookup = id, .pages = 11}).status().code(), StatusCode::kInvalidArgument);
+  rig.connector->release(id);
+}
+
 TEST(Connector, TenantsAndAdaptersDoNotMeet) {
   Rig rig("full_mamba");
   const Tokens tokens = rig.prompt(6, 4);
