@@ -209,6 +209,10 @@ std::uint64_t CacheImpl::computed_tokens(RequestId id) const {
 void CacheImpl::release(Request& r) {
   drop_hold(r);
   if (r.phase != RequestPhase::kLoading && r.phase != RequestPhase::kRunning) return;
+  if (host_) {
+    (void)are_copied(handed_over_);
+    note_copied_path(r.run.lock().node, handed_over_);
+  }
   r.run.release(defect(Defect::kLoadedSlotsLeak) && r.restarts == 0);
   r.load = r.state_copy = OpId{};  // a late completion finds no one waiting
   --running_;

@@ -144,6 +144,7 @@ class CacheImpl final : public Cache, private SlotSink, private DeviceRoom {
   // What a request that queues will use stays on the host, as far as capacity allows.
   void hold_what_is_there(Request& r);
   void drop_hold(Request& r);
+  void drop_holds();                               // of all that queue
   [[nodiscard]] std::uint64_t least_gain() const;  // pages: a shorter gain is not fetched
   [[nodiscard]] std::uint64_t prefetch_capacity() const;
   [[nodiscard]] std::uint64_t host_blocks_in_reach() const;  // free, or evictable
@@ -160,9 +161,10 @@ class CacheImpl final : public Cache, private SlotSink, private DeviceRoom {
   EvictResult evict_device(ComponentKind c, std::uint32_t slots, VictimRule rule);
   [[nodiscard]] VictimRule gentle_rule(ComponentKind c) const;
   [[nodiscard]] bool back_up_for_room(std::uint32_t& store_waits, ComponentKind c, const std::vector<NodeId>& victims);
-  void note_leaving(ComponentKind c, const std::vector<NodeId>& victims);
-  [[nodiscard]] bool is_room_coming(ComponentKind c);
-  [[nodiscard]] bool could_make_room(ComponentKind c, std::uint32_t count) const override;
+  void note_copied_path(NodeId at, std::vector<NodeId>& out) const;  // nodes from `at` up that are being copied to host
+  [[nodiscard]] bool are_copied(std::vector<NodeId>& nodes) const;   // any of them, still
+  [[nodiscard]] bool is_room_coming(ComponentKind c) override;
+  [[nodiscard]] bool could_make_room(ComponentKind c, std::uint32_t count) const;
   [[nodiscard]] bool tier_keeps(ComponentKind c) const;  // may this component have host copies?
 
   // ---- prefetch.cc
@@ -249,6 +251,7 @@ class CacheImpl final : public Cache, private SlotSink, private DeviceRoom {
   OpId turn_timer_;                     // for the first of them; 0: none
   std::uint64_t prefetch_blocks_ = 0;
   std::array<std::vector<NodeId>, kComponentCount> leaving_;  // nodes whose copies were begun to make room
+  std::vector<NodeId> handed_over_;                           // being copied, and let go by their request
   bool backup_failed_ = false;                                // the last one; the next victim is dropped instead
   bool refused_for_stores_ = false;                           // room was, since the last poll
   StorageBackend* storage_ = nullptr;

@@ -51,6 +51,16 @@ void CacheImpl::drop_hold(Request& r) {
   r.hold_blocks = 0;
 }
 
+// In the order of their ids: ranks must let go alike.
+void CacheImpl::drop_holds() {
+  std::vector<std::uint64_t> ids;
+  for (const auto& [id, r] : requests_) {
+    if (r.hold.held) ids.push_back(id);
+  }
+  std::sort(ids.begin(), ids.end());
+  for (const std::uint64_t id : ids) drop_hold(requests_.at(id));
+}
+
 // Storage can bring back what was lost, and no more: where that is less than is worth fetching, or has no room, there
 // is nothing to ask for. Each further loss gives a request all its fetches again, so that it can always make up for it;
 // and there are only so many of them in a prompt.
