@@ -36,6 +36,7 @@ HarnessOptions read_options(FuzzInput& input) {
   o.config.checkpoint_grid = slots(0, 2) * 16;
   o.config.eviction_policy = static_cast<EvictionPolicy>(input.below(7));
   o.config.max_operations = slots(8, 64);
+  o.config.decode_headroom_tokens = slots(1, 12);
   return o;
 }
 
@@ -103,19 +104,46 @@ class World {
   }
   void move(std::size_t i, std::uint64_t chunk) {
     Harness::Job& job = jobs_[i];
-    (void)harness_.advance(job, chunk);
+    if (!harness_.advance(job, chunk) && harness_.cache->is_starved(job.id)) relieve(i);
     if (!harness_.done(job)) return;
     if (history_.size() < 16) history_.push_back(job.tokens);
     harness_.finish(job);
     jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
   }
+  // Running requests fill the device: the youngest makes room.
+  void relieve(std::size_t i) {
+    for (std::size_t k = jobs_.size(); --k > i;) {
+      if (jobs_[k].started) return harness_.retract(jobs_[k]);
+    }
+  }
+  // A step that is open while its request is aborted or retracted, or that is cancelled first.
+  void leave_step(FuzzInput& input) {
+    if (jobs_.empty()) return;
+    const auto at = static_cast<std::size_t>(input.below(jobs_.size()));
+    Harness::Job& job = jobs_[at];
+    if (!job.started) return;
+    (void)harness_.advance(job, 1 + input.below(16), {.leave = 0, .completes = false});
+    const std::uint64_t how = input.below(3);
+    if (how == 0) harness_.cancel_open(job);
+    if (how == 1) harness_.cache->abort(job.id);
+    if (how == 2 && job.started) harness_.retract(job);
+    (void)harness_.run_background(input.below(8));
+    harness_.cancel_open(job);
+    if (how == 1) jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(at));
+  }
   void rare(FuzzInput& input) {
-    switch (input.below(3)) {
+    switch (input.below(5)) {
       case 0: (void)harness_.cache->flush(); return;
       case 1:
         harness_.cache->set_policies(static_cast<PrefetchPolicy>(input.below(3)),
                                      static_cast<WritePolicy>(input.below(3)));
         return;
+      case 3: return leave_step(input);
+      case 4: {
+        Harness::Job* const job = jobs_.empty() ? nullptr : &jobs_[static_cast<std::size_t>(input.below(jobs_.size()))];
+        if (job != nullptr && job->started) harness_.retract(*job);
+        return;
+      }
       default: break;
     }
     if (!harness_.backend) return;

@@ -321,7 +321,8 @@ void SimWorld::expect(const Arguments& at_least) {
   std::uint64_t corrupt = 0;
   for (const auto& rank : ranks_) corrupt += rank->cache().counters().corrupt;
   const Arguments reached = {
-      totals_.finished, totals_.device_tokens, totals_.host_tokens, totals_.storage_tokens, corrupt, struck()};
+      totals_.finished, totals_.device_tokens, totals_.host_tokens, totals_.storage_tokens, corrupt,
+      struck(),         totals_.steps_left,    totals_.starved};
   for (std::size_t i = 0; i < kMaxArguments; ++i) {
     if (reached[i] >= at_least[i]) continue;
     fail("expected: " + std::string(info_of(Verb::kExpect).arguments[i]) + " at least " + std::to_string(at_least[i]) +

@@ -35,7 +35,7 @@ constexpr std::array<VerbInfo, kVerbCount> kVerbs = {{
     {"release-hung", {}},
     {"restart", {}},
     {"crash", {"kept"}},
-    {"expect", {"finished", "device", "host", "storage", "corrupt", "struck"}},
+    {"expect", {"finished", "device", "host", "storage", "corrupt", "struck", "left", "starved"}},
 }};
 
 // How often each verb is drawn, of 1000; the rest is "move".

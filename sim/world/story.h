@@ -54,7 +54,7 @@ enum class Verb : std::uint8_t {
   kExpect,        // so much must have happened by now, or the story does not show what it tells; never drawn
 };
 inline constexpr std::size_t kVerbCount = 24;
-inline constexpr std::size_t kMaxArguments = 6;
+inline constexpr std::size_t kMaxArguments = 8;
 
 struct VerbInfo {
   std::string_view name;

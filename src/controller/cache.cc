@@ -10,7 +10,8 @@ namespace larder {
 namespace {
 
 constexpr Nanos kShutdownLook = std::chrono::milliseconds(20);
-constexpr int kShutdownLooks = 500;  // ten seconds
+constexpr int kShutdownLooks = 500;              // ten seconds
+constexpr std::uint64_t kReservedOutput = 8192;  // tokens
 
 Status check_parts(const CacheConfig& config, const CacheParts& parts) {
   if (!parts.model || !parts.device || !parts.clock)
@@ -133,6 +134,8 @@ Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
   r.space = *space;
   r.space_use = spaces_.use(*space);
   r.priority = request.priority;
+  // The first tokens of the output must not move a long prompt.
+  r.tokens.reserve(r.prompt + std::min(r.max_new, kReservedOutput));
   r.tokens.assign(request.tokens.begin(), request.tokens.end());
   r.cached.prompt = r.prompt;
   const auto [it, added] = requests_.emplace(r.id.v, std::move(r));
@@ -158,6 +161,10 @@ std::uint64_t CacheImpl::computed_tokens(RequestId id) const {
 // Gives back everything the request holds.
 void CacheImpl::release(Request& r) {
   if (r.phase != RequestPhase::kLoading && r.phase != RequestPhase::kRunning) return;
+  if (host_) {
+    (void)are_copied(handed_over_);
+    note_copied_path(r.run.lock().node, handed_over_);
+  }
   r.run.release(defect(Defect::kLoadedSlotsLeak) && r.restarts == 0);
   r.load = r.state_copy = OpId{};  // a late completion finds no one waiting
   --running_;

@@ -129,9 +129,10 @@ class CacheImpl final : public Cache, private SlotSink, private DeviceRoom {
   EvictResult evict_device(ComponentKind c, std::uint32_t slots, VictimRule rule);
   [[nodiscard]] VictimRule gentle_rule(ComponentKind c) const;
   [[nodiscard]] bool back_up_for_room(std::uint32_t& store_waits, ComponentKind c, const std::vector<NodeId>& victims);
-  void note_leaving(ComponentKind c, const std::vector<NodeId>& victims);
-  [[nodiscard]] bool is_room_coming(ComponentKind c);
-  [[nodiscard]] bool could_make_room(ComponentKind c, std::uint32_t count) const override;
+  void note_copied_path(NodeId at, std::vector<NodeId>& out) const;  // nodes from `at` up that are being copied to host
+  [[nodiscard]] bool are_copied(std::vector<NodeId>& nodes) const;   // any of them, still
+  [[nodiscard]] bool is_room_coming(ComponentKind c) override;
+  [[nodiscard]] bool could_make_room(ComponentKind c, std::uint32_t count) const;
   [[nodiscard]] bool tier_keeps(ComponentKind c) const;  // may this component have host copies?
 
   // ---- backup.cc
@@ -186,6 +187,7 @@ class CacheImpl final : public Cache, private SlotSink, private DeviceRoom {
   std::uint64_t next_request_ = 1;
   std::uint32_t running_ = 0;                                 // requests in kLoading or kRunning
   std::array<std::vector<NodeId>, kComponentCount> leaving_;  // nodes whose copies were begun to make room
+  std::vector<NodeId> handed_over_;                           // being copied, and let go by their request
   bool backup_failed_ = false;                                // the last one; the next victim is dropped instead
   StorageBackend* storage_ = nullptr;
   CacheCounters counters_;

@@ -51,6 +51,7 @@ class HostRoom {
   [[nodiscard]] std::uint64_t blocks_of(const ComponentCounts& counts) const;
   // Once per poll: refusals for the sake of storage, since the last one, use up the patience of the backlog.
   void count_refusal();
+  [[nodiscard]] bool has_refused() const { return has_refused_; }
 
   // Slots that are the caller's own. One that is refused counts as an internal error.
   void give_back(ComponentKind c, std::span<const HostSlot> slots);

@@ -77,6 +77,8 @@ class Prefetcher {
   void take_arrived(RequestId id);
   // It has its restore point, and queues no more.
   void start(RequestId id);
+  // Those that queue let go what they keep on the host: the device needs the pages above it.
+  void drop_holds() { queue_.drop_holds(); }
   // It is over. What is under way for it goes on, and is adopted for the next one.
   void finish(RequestId id);
   // The same, and it wants nothing any more. What storage has not begun it need not begin, if nobody else wants it.

@@ -1,6 +1,7 @@
 #include "controller/queued_requests.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace larder {
 
@@ -79,9 +80,15 @@ void QueuedRequests::hold(QueuedRequest& r, const TreePosition& at, std::uint64_
   drop_hold(r);
   r.hold = tree_.lock(tree_.settle(at), Tier::kHost, LockParts{});
   r.hold_blocks = blocks;
+  holders_.insert(r.id.v);
+}
+
+void QueuedRequests::drop_holds() {
+  for (const std::uint64_t id : std::exchange(holders_, {})) drop_hold(requests_.at(id));
 }
 
 void QueuedRequests::drop_hold(QueuedRequest& r) {
+  holders_.erase(r.id.v);
   tree_.unlock(r.hold);
   drop_blocks(r.hold_blocks);
   r.hold_blocks = 0;

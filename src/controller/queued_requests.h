@@ -63,6 +63,7 @@ class QueuedRequests {
   void hold_what_is_there(QueuedRequest& r);
   // `blocks` of the host were counted already, and become its own.
   void hold(QueuedRequest& r, const TreePosition& at, std::uint64_t blocks);
+  void drop_holds();  // of all of them
 
   // ---- capacity, host blocks
   [[nodiscard]] std::uint64_t capacity() const;
@@ -93,6 +94,7 @@ class QueuedRequests {
   RadixTree& tree_;
   OpTable& ops_;
   std::unordered_map<std::uint64_t, QueuedRequest> requests_;  // looked up by id, never iterated
+  std::set<std::uint64_t> holders_;                            // ids: ranks let go in one order
   std::uint64_t blocks_ = 0;
   std::set<std::uint64_t> turns_;  // ids that wait for their turn to fetch
   OpId turn_timer_;                // for the first of them; 0: none

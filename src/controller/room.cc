@@ -69,14 +69,19 @@ Status CacheImpl::make_room(std::uint32_t& store_waits, ComponentKind c, std::ui
     if (missing() == 0) return Status::ok();
     // After a copy that failed, one round goes without: a device that cannot copy must still compute.
     if (may_wait && !std::exchange(backup_failed_, false)) {
-      if (!is_room_coming(c) && back_up_for_room(store_waits, c, gentle.needs_backup)) return no_room();
-      if (is_room_coming(c)) return no_room();
+      if (!are_copied(leaving_[index_of(c)]) && back_up_for_room(store_waits, c, gentle.needs_backup)) return no_room();
+      if (are_copied(leaving_[index_of(c)])) return no_room();
     }
   }
   (void)evict_device(c, missing(), VictimRule::kDrop);
   if (missing() > 0 && ops_.abandoned(OpKind::kStore) > 0) {
     // Pages without a host copy stay while beneath them is what a storage that was detached still writes.
     backlog_.unlock_abandoned();
+    (void)evict_device(c, missing(), VictimRule::kDrop);
+  }
+  if (missing() > 0) {
+    // So do those that stand above what a queued request keeps on the host. It starts when others have ended.
+    prefetcher_.drop_holds();
     (void)evict_device(c, missing(), VictimRule::kDrop);
   }
   return missing() == 0 ? Status::ok() : no_room();
@@ -86,29 +91,33 @@ Status CacheImpl::make_room(std::uint32_t& store_waits, ComponentKind c, std::ui
 // waited for.
 bool CacheImpl::back_up_for_room(std::uint32_t& store_waits, ComponentKind c, const std::vector<NodeId>& victims) {
   const BackupStart begun = backup_victims(victims, store_waits < kMostStoreWaits);
-  if (begun.copies) note_leaving(c, victims);
+  if (begun.copies) {
+    for (const NodeId at : victims) note_copied_path(at, leaving_[index_of(c)]);
+  }
   store_waits += begun.waits_for_stores ? 1 : 0;
   return begun.waits_for_stores;
 }
 
 // With each victim the path to it is copied, and can leave after it.
-void CacheImpl::note_leaving(ComponentKind c, const std::vector<NodeId>& victims) {
-  std::vector<NodeId>& leaving = leaving_[index_of(c)];
-  for (NodeId at : victims) {
-    for (NodeView view = tree_.view(at); view.end != 0; at = view.parent, view = tree_.view(at)) {
-      if (is_copied_to_host(view)) {
-        leaving.push_back(at);
-      } else if (!view.host[0].empty()) {
-        break;
-      }
+void CacheImpl::note_copied_path(NodeId at, std::vector<NodeId>& out) const {
+  for (NodeView view = tree_.view(at); view.end != 0; at = view.parent, view = tree_.view(at)) {
+    if (is_copied_to_host(view)) {
+      out.push_back(at);
+    } else if (!view.host[0].empty()) {
+      break;
     }
   }
 }
 
-// Are victims being copied, or what stands above them? No other copy frees anything.
+// Forgets those of which the copies have ended.
+bool CacheImpl::are_copied(std::vector<NodeId>& nodes) const {
+  std::erase_if(nodes, [&](NodeId at) { return !is_copied_to_host(tree_.view(at)); });
+  return !nodes.empty();
+}
+
+// What requests that let go have handed over is copied, too, and can leave after that.
 bool CacheImpl::is_room_coming(ComponentKind c) {
-  std::erase_if(leaving_[index_of(c)], [&](NodeId at) { return !is_copied_to_host(tree_.view(at)); });
-  return !leaving_[index_of(c)].empty();
+  return host_room_.has_refused() || are_copied(leaving_[index_of(c)]) || are_copied(handed_over_);
 }
 
 // Does the host have room for a copy, or would it have to evict for it?

@@ -137,7 +137,7 @@ Status RunningRequest::grow(const RequestText& text, std::uint64_t until) {
     // Leased slots come by themselves, and so do those in limbo: an engine ends its steps.
     const std::uint32_t coming =
         device.slots(ComponentKind::kFull).counts().quarantined + parts_->in_limbo[index_of(ComponentKind::kFull)];
-    is_starved_ = count > coming && !parts_->room.could_make_room(ComponentKind::kFull, count - coming);
+    is_starved_ = count > coming && !parts_->room.is_room_coming(ComponentKind::kFull);
     return room;
   }
   for (std::uint32_t i = 0; i < count; ++i) {

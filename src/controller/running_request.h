@@ -42,8 +42,8 @@ class DeviceRoom {
   // those that have none are dropped. store_waits: how often room was refused for the sake of storage; counted up.
   [[nodiscard]] virtual Status make_room(std::uint32_t& store_waits, ComponentKind c, std::uint32_t count,
                                          bool may_wait) = 0;
-  // Would evicting everything do?
-  [[nodiscard]] virtual bool could_make_room(ComponentKind c, std::uint32_t count) const = 0;
+  // After make_room() has refused: is something under way that will make some? Else only requests can.
+  [[nodiscard]] virtual bool is_room_coming(ComponentKind c) = 0;
   virtual void give_back(ComponentKind c, DeviceSlot slot) = 0;
   // RadixTree::extend(); the slots of the request that the tree has no use for go to `keeper`, or back if that is null.
   [[nodiscard]] virtual Result<InsertResult> extend(LockHandle& held, const ExtendRequest& request,

@@ -63,9 +63,9 @@ class Bench : public SlotSink, public DeviceRoom {
   }
 
   Status make_room(std::uint32_t&, ComponentKind c, std::uint32_t count, bool) override {
-    return could_make_room(c, count) ? Status::ok() : overloaded("full");
+    return count <= device->free_slots(c) ? Status::ok() : overloaded("full");
   }
-  bool could_make_room(ComponentKind c, std::uint32_t count) const override { return count <= device->free_slots(c); }
+  bool is_room_coming(ComponentKind) override { return is_coming; }
   void give_back(ComponentKind c, DeviceSlot slot) override { EXPECT_TRUE(device->free(c, slot).is_ok()); }
   Result<InsertResult> extend(LockHandle& held, const ExtendRequest& request, StepLedger* keeper) override {
     keeper_ = keeper;
@@ -88,7 +88,7 @@ class Bench : public SlotSink, public DeviceRoom {
   RunningParts parts;
   RequestText text;
   std::vector<TokenId> words;
-  bool refuses = false;
+  bool refuses = false, is_coming = false;
   int commits = 0;
 
  private:
@@ -156,6 +156,10 @@ TEST(RunningRequest, GrowsAndStarves) {
   EXPECT_EQ(b.counters.grown, 1u);
   EXPECT_EQ(b.step(*run, 3 * kPage + 1).code(), StatusCode::kOverloaded);
   EXPECT_TRUE(run->is_starved());
+  b.is_coming = true;
+  EXPECT_EQ(b.step(*run, 3 * kPage + 1).code(), StatusCode::kOverloaded);
+  EXPECT_FALSE(run->is_starved());
+  b.is_coming = false;
   ASSERT_TRUE(b.device->add_lease(ComponentKind::kFull, other).is_ok());
   const Generation generation = b.device->generation(ComponentKind::kFull, other);
   b.give_back(ComponentKind::kFull, other);

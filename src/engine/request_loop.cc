@@ -281,6 +281,7 @@ void RequestLoop::apply(Share& share, const StepResult& result) {
   const Status completed =
       parts_.cache->complete_step(share.grant.token, std::span<const TokenId>(s.tokens).first(s.computed));
   if (!completed.is_ok()) {
+    (void)parts_.cache->cancel_step(share.grant.token);  // refused: it is open still
     end(s, FinishReason::kAbort, completed, false);
     over_.push_back(&s);
     return;

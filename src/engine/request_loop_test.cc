@@ -32,6 +32,8 @@ class FakeCache final : public Cache {
     RequestPhase phase = RequestPhase::kReady;
     std::uint64_t computed = 0;
     std::uint64_t steps = 0;  // prepared
+    std::uint64_t held = 0;   // tokens that it has room for
+    bool is_starved = false;
     PageTable pages;
     std::shared_ptr<LayerGate> gate;
   };
@@ -44,6 +46,8 @@ class FakeCache final : public Cache {
   std::function<void(const Entry&)> on_complete, on_abort;   // may throw
   std::uint64_t cached = 0;                                  // tokens that a start finds, at most prompt - 1
   std::size_t operations = 0;
+  std::uint64_t pages = 0;               // of one token each; 0: as many as anybody wants
+  std::vector<std::uint64_t> retracted;  // ids
   std::uint64_t begun = 0, finished = 0, aborted = 0, restarts = 0, polls = 0;
   std::map<std::uint64_t, Entry> entries;
 
@@ -64,6 +68,7 @@ class FakeCache final : public Cache {
     EXPECT_EQ(e.phase, RequestPhase::kReady);
     if (on_start) LARDER_RETURN_IF_ERROR(on_start(e));
     if (roll(overload_chance)) return overloaded("start: by chance");
+    if (!take(e, e.prompt.size())) return overloaded("start: no page is free");
     e.phase = RequestPhase::kRunning;
     CachedTokens out;
     out.prompt = e.prompt.size();
@@ -83,6 +88,7 @@ class FakeCache final : public Cache {
     EXPECT_LE(until, e.prompt.size() + e.max_new);
     if (on_prepare) LARDER_RETURN_IF_ERROR(on_prepare(e));
     if (roll(overload_chance)) return overloaded("prepare_step: by chance");
+    if (!take(e, until)) return overloaded("prepare_step: no page is free");
     StepGrant grant;
     grant.token = {id, ++e.steps};
     grant.until = until;
@@ -104,9 +110,13 @@ class FakeCache final : public Cache {
     EXPECT_TRUE(std::ranges::equal(memory_[id.v], tokens)) << "the engine was fed something else";
     return Status::ok();
   }
-  bool is_starved(RequestId) const override { return false; }
+  bool is_starved(RequestId id) const override { return pages > 0 && entries.at(id.v).is_starved; }
   Status retract(RequestId id) override {
-    entries.at(id.v).phase = RequestPhase::kReady;
+    Entry& e = entries.at(id.v);
+    EXPECT_EQ(e.phase, RequestPhase::kRunning);
+    retracted.push_back(id.v);
+    e.held = 0;
+    e.phase = RequestPhase::kReady;
     return Status::ok();
   }
   Status restart(RequestId id) override {
@@ -149,6 +159,14 @@ class FakeCache final : public Cache {
   Status check_invariants() const override { return Status::ok(); }
 
  private:
+  bool take(Entry& e, std::uint64_t tokens) {
+    if (pages == 0) return true;
+    std::uint64_t held = std::max(tokens, e.held) - e.held;
+    for (const auto& [id, other] : entries) held += other.held;
+    e.is_starved = held > pages;
+    if (!e.is_starved) e.held = std::max(tokens, e.held);
+    return !e.is_starved;
+  }
   bool roll(std::uint64_t percent) { return percent > 0 && rng_.chance(percent, 100); }
   Memory& memory_;
   Rng rng_;
@@ -337,6 +355,46 @@ TEST_F(RequestLoopTest, WhoNeverFitsGetsAnErrorInsteadOfAHang) {
   EXPECT_NE(heard_[1].last.status.message().find("it is too large"), std::string::npos);
   EXPECT_TRUE(heard_[2].last.status.is_ok());
   EXPECT_EQ(loop_->totals().stalls, 1u);
+}
+
+// The device is full of those that run: who matters least makes room, and comes back with its tokens.
+TEST_F(RequestLoopTest, WhoMattersLeastMakesRoom) {
+  make({.running = 4, .chunk_tokens = 64});
+  cache_->pages = 60;
+  Rng rng(3);
+  std::vector<std::vector<TokenId>> prompts;
+  for (const std::int32_t priority : {0, 0, 1, 0}) {
+    prompts.push_back(prompt_of(rng, 10));
+    (void)add(prompts.back(), 30, priority);
+  }
+  run_until_over(500);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    EXPECT_TRUE(heard_[i + 1].last.status.is_ok()) << heard_[i + 1].last.status.to_string();
+    EXPECT_EQ(heard_[i + 1].tokens, expected_output(prompts[i], 30));
+  }
+  // The third was submitted with a higher priority, and so begun first: its id is 1. Then came the others.
+  ASSERT_FALSE(cache_->retracted.empty());
+  EXPECT_EQ(cache_->retracted[0], 4u);
+  EXPECT_EQ(std::ranges::count(cache_->retracted, 1u), 0);
+  EXPECT_GE(std::ranges::count(cache_->retracted, 4u), std::ranges::count(cache_->retracted, 3u));
+  EXPECT_GE(std::ranges::count(cache_->retracted, 3u), std::ranges::count(cache_->retracted, 2u));
+  EXPECT_EQ(loop_->totals().retracts, cache_->retracted.size());
+  EXPECT_EQ(loop_->totals().stalls, 0u);
+}
+
+// The least important is starved itself: it waits, and nobody starts meanwhile.
+TEST_F(RequestLoopTest, NobodyStartsWhileOneIsStarved) {
+  make({.running = 8, .chunk_tokens = 64});
+  cache_->pages = 45;
+  Rng rng(3);
+  (void)add(prompt_of(rng, 10), 30);
+  (void)add(prompt_of(rng, 20), 3);
+  for (int i = 0; i < 3; ++i) (void)loop_->turn();
+  (void)add(prompt_of(rng, 10), 30);
+  (void)add(prompt_of(rng, 1), 3);
+  run_until_over(500);
+  for (const auto& [ticket, heard] : heard_) EXPECT_TRUE(heard.last.status.is_ok()) << ticket;
+  EXPECT_EQ(loop_->totals().stalls, 0u);
 }
 
 TEST_F(RequestLoopTest, WhoCannotBeginNowBeginsLater) {

@@ -162,7 +162,8 @@ TEST(CacheGrowth, WhoWasRetractedWaitsForRoomForItselfAndAPageForEachOther) {
   }
   EXPECT_LE(second.retracts, 2);
   h.finish(first);
-  ASSERT_TRUE(advance_to(h, second, 149));
+  ASSERT_TRUE(advance_to(h, second, 149))
+      << h.refusal << h.failure << second.computed << second.started << h.cache->is_starved(second.id);
   h.finish(second);
   h.settle();
   EXPECT_EQ(h.check_clean(), "");
