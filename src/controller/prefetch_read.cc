@@ -336,6 +336,9 @@ void Prefetcher::end_if_over(Fetch& f) {
   }
   for (FetchBatch& batch : f.batches) give_back(batch);
   queue_.drop_blocks(std::exchange(f.blocks, 0));
+  const auto joinable = joinable_.find(join_key(f.space, f.tokens));
+  std::erase(joinable->second, f.id);
+  if (joinable->second.empty()) joinable_.erase(joinable);
   fetches_.erase(f.id.v);
 }
 

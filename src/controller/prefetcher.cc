@@ -1,6 +1,8 @@
 // Who wants what, and what storage has of it. prefetch_read.cc: what comes.
 #include "controller/prefetcher.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -148,6 +150,7 @@ void Prefetcher::ask(QueuedRequest& r, bool has_turn) {
   f.key_from = base - std::min<std::uint64_t>(base, model_.window_pages());
   f.epoch = backlog_.epoch();
   collect_keys(f, match.walked);
+  joinable_[join_key(f.space, f.tokens)].push_back(f.id);
   const FetchPlanner planner{model_, tree_, host_};
   const NodeId held = tree_.settle(planner.position_at(match.walked.node, f.full_from));
   f.device_lock = tree_.lock(held, Tier::kDevice, LockParts{.full = true, .swa = false, .mamba = false});
@@ -173,10 +176,22 @@ void Prefetcher::add_request(Fetch& f, QueuedRequest& r) {
   if (waits()) queue_.begin_wait(r, f.id, clock_.now());
 }
 
+bool Prefetcher::serves_any_head() const {
+  return !model_.has(ComponentKind::kSwa) && !model_.has(ComponentKind::kMamba);
+}
+
+std::uint64_t Prefetcher::join_key(NamespaceId space, std::span<const TokenId> tokens) const {
+  const std::span<const TokenId> page =
+      serves_any_head() ? tokens.first(model_.page_size) : tokens.last(model_.page_size);
+  return XXH3_64bits_withSeed(page.data(), page.size_bytes(),
+                              space.v + (serves_any_head() ? 0 : std::uint64_t{tokens.size()} << 32));
+}
+
 // Another request is fetching the same pages: one read serves both. Only the same reusable prompt, or the head of it
 // where every page is a restore point: of a longer one, storage brings the state and the window of its own end.
 bool Prefetcher::join(QueuedRequest& r, std::uint64_t base) {
-  const bool any_head = !model_.has(ComponentKind::kSwa) && !model_.has(ComponentKind::kMamba);
+  const auto candidates = joinable_.find(join_key(r.space, r.tokens));
+  if (candidates == joinable_.end()) return false;
   const std::uint64_t limit = r.tokens.size() / model_.page_size;
   // Prompts that share a head part before their end: its last page tells most of them apart.
   const auto is_head_of = [&](const std::vector<TokenId>& tokens) {
@@ -184,11 +199,12 @@ bool Prefetcher::join(QueuedRequest& r, std::uint64_t base) {
     return std::equal(r.tokens.begin() + last, r.tokens.end(), tokens.begin() + last) &&
            std::equal(r.tokens.begin(), r.tokens.begin() + last, tokens.begin());
   };
-  for (auto& [id, f] : fetches_) {
+  for (const OpId id : candidates->second) {
+    Fetch& f = fetches_.at(id.v);
     const bool is_live =
         !f.requests.empty() && f.device_lock.held && f.epoch == backlog_.epoch() && f.state != Fetch::State::kEnding;
     const bool serves = f.space == r.space && f.base <= base && (f.urgency == Urgency::kWaiting) == waits() &&
-                        (f.pages == limit || (any_head && f.pages > limit)) &&
+                        (f.pages == limit || (serves_any_head() && f.pages > limit)) &&
                         (f.state == Fetch::State::kAsking || f.target > base);
     if (!is_live || !serves || !is_head_of(f.tokens)) continue;
     probe(Probe::kPrefetchShared);

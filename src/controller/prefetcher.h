@@ -17,8 +17,8 @@
 //
 // Threads: the cache thread. Ranks: everything is decided by agreed events and by calls that all ranks make alike, but
 // the deadline that storage's queue is told.
-// Cost: O(pages) where a fetch begins, is planned and is adopted; O(items) for each batch; join: one page's comparison
-// for each fetch under way.
+// Cost: O(pages) where a fetch begins, is planned and is adopted; O(items) for each batch; join: for the fetches
+// under way of the same length and last page (with full alone: of the same first page).
 #pragma once
 
 #include <array>
@@ -27,6 +27,8 @@
 #include <functional>
 #include <map>
 #include <span>
+#include <unordered_map>
+#include <vector>
 
 #include "controller/cache.h"
 #include "controller/cache_metrics.h"
@@ -113,6 +115,8 @@ class Prefetcher {
   // has_turn: the capacity limit is for those that still queue.
   void ask(QueuedRequest& r, bool has_turn);
   [[nodiscard]] bool join(QueuedRequest& r, std::uint64_t base);
+  [[nodiscard]] bool serves_any_head() const;
+  [[nodiscard]] std::uint64_t join_key(NamespaceId space, std::span<const TokenId> tokens) const;
   void add_request(Fetch& f, QueuedRequest& r);
   void collect_keys(Fetch& f, const TreePosition& walked);
   void submit_query(Fetch& f, Op& op);
@@ -154,8 +158,9 @@ class Prefetcher {
 
   StorageBackend* storage_ = nullptr;
   QueuedRequests queue_;
-  std::map<std::uint64_t, Fetch> fetches_;  // by id: ranks iterate alike
-  std::deque<OpId> unsubmitted_;            // batches under way that storage has yet to take
+  std::map<std::uint64_t, Fetch> fetches_;                         // by id: ranks iterate alike
+  std::unordered_map<std::uint64_t, std::vector<OpId>> joinable_;  // fetches in the order of their ids, by join_key()
+  std::deque<OpId> unsubmitted_;                                   // batches under way that storage has yet to take
 };
 
 }  // namespace larder
