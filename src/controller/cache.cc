@@ -238,9 +238,9 @@ bool CacheImpl::is_starved(RequestId id) const {
 }
 
 // Slots of the request that the tree has no use for are still its own business while a step may touch them.
-Result<InsertResult> CacheImpl::insert(const InsertRequest& request, StepLedger* keeper) {
+Result<InsertResult> CacheImpl::extend(LockHandle& held, const ExtendRequest& request, StepLedger* keeper) {
   keeper_ = keeper;
-  Result<InsertResult> inserted = tree_.insert(request);
+  Result<InsertResult> inserted = tree_.extend(held, request);
   keeper_ = nullptr;
   return inserted;
 }

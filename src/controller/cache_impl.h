@@ -158,7 +158,8 @@ class CacheImpl final : public Cache, private SlotSink, private DeviceRoom {
   void return_device(ComponentKind c, std::span<const DeviceSlot> slots);
   // DeviceRoom: what running requests let go, and give to the tree
   void give_back(ComponentKind c, DeviceSlot slot) override { return_device(c, {&slot, 1}); }
-  [[nodiscard]] Result<InsertResult> insert(const InsertRequest& request, StepLedger* keeper) override;
+  [[nodiscard]] Result<InsertResult> extend(LockHandle& held, const ExtendRequest& request,
+                                            StepLedger* keeper) override;
   void committed(NodeId node, std::uint64_t from) override { maybe_backup(node, from); }
   // SlotSink: what the tree lets go
   void free_device(ComponentKind c, std::span<const DeviceSlot> slots) override;

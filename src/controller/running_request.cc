@@ -341,16 +341,18 @@ Status RunningRequest::commit(const RequestText& text, std::uint64_t pages, bool
   const bool with_tracked = tracked_.slot.valid() && tracked_.page > committed_ &&
                             (is_last ? tracked_.page <= pages : tracked_.page == pages);
   if (with_tracked) checkpoints.push_back(tracked_);
-  InsertRequest request;
-  request.space = text.space;
-  request.tokens = std::span<const TokenId>(text.tokens).first(pages * page_size());
-  request.owned_from = committed_;
-  request.full = std::span<const DeviceSlot>(table_.full).first(pages);
-  if (parts_->model.has(ComponentKind::kSwa)) request.swa = std::span<const DeviceSlot>(table_.swa).first(pages);
+  const std::uint64_t fresh = pages - committed_;
+  ExtendRequest request;
+  request.from = committed_;
+  request.tokens = std::span<const TokenId>(text.tokens).subspan(committed_ * page_size(), fresh * page_size());
+  request.full = std::span<const DeviceSlot>(table_.full).subspan(committed_, fresh);
+  if (parts_->model.has(ComponentKind::kSwa)) {
+    request.swa = std::span<const DeviceSlot>(table_.swa).subspan(committed_, fresh);
+  }
   request.checkpoints = checkpoints;
   request.priority = text.priority;
   const bool keeps = ledger_.has_open() && !defect(Defect::kSlotFreedUnderStep);
-  Result<InsertResult> inserted = parts_->room.insert(request, keeps ? &ledger_ : nullptr);
+  Result<InsertResult> inserted = parts_->room.extend(lock_, request, keeps ? &ledger_ : nullptr);
   if (!inserted.is_ok()) {
     if (inserted.status().code() != StatusCode::kConflict) ++parts_->counters.internal_errors;
     return inserted.status();
@@ -358,9 +360,6 @@ Status RunningRequest::commit(const RequestText& text, std::uint64_t pages, bool
   std::erase_if(taken_, [&](const Checkpoint& c) { return c.page <= pages; });
   if (with_tracked) tracked_ = Checkpoint{};
   const NodeId node = inserted->node;
-  const LockHandle next = parts_->tree.lock(node, Tier::kDevice, LockParts{.full = true, .swa = true, .mamba = false});
-  parts_->tree.unlock(lock_);
-  lock_ = next;
   refresh_table(node, committed_, pages);
   parts_->room.committed(node, std::exchange(committed_, pages));
   return Status::ok();
@@ -373,7 +372,7 @@ void RunningRequest::refresh_table(NodeId node, std::uint64_t from, std::uint64_
   for (std::uint64_t i = 0; i < at.size(); ++i) table_.full[from + i] = at[i].device;
   if (!parts_->model.has(ComponentKind::kSwa)) return;
   const std::uint64_t window = to - parts_->model.window_pages_at(to);
-  for (std::uint64_t i = 0; i < window; ++i) table_.swa[i] = DeviceSlot{};
+  for (std::uint64_t i = from - parts_->model.window_pages_at(from); i < window; ++i) table_.swa[i] = DeviceSlot{};
   at.clear();
   parts_->tree.locate(node, ComponentKind::kSwa, window, to, at);
   for (std::uint64_t i = 0; i < at.size(); ++i) {

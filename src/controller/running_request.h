@@ -13,7 +13,7 @@
 // Threads: the cache thread. Ownership: uncommitted pages, window pages, the working state and checkpoints not yet
 // given to the tree are the request's own; `slots()` counts them. Errors: those of Cache::prepare_step and friends;
 // nothing throws. Ranks: decides from its calls and the agreed state of tree and pools alone. Cost: prepare and
-// complete O(pages of the step), with a commit what RadixTree::insert costs; no allocation for a decode step that meets
+// complete O(pages of the step), with a commit what RadixTree::extend costs; no allocation for a decode step that meets
 // no page boundary.
 #pragma once
 
@@ -45,8 +45,9 @@ class DeviceRoom {
   // Would evicting everything do?
   [[nodiscard]] virtual bool could_make_room(ComponentKind c, std::uint32_t count) const = 0;
   virtual void give_back(ComponentKind c, DeviceSlot slot) = 0;
-  // RadixTree::insert(); the slots of the request that the tree has no use for go to `keeper`, or back if that is null.
-  [[nodiscard]] virtual Result<InsertResult> insert(const InsertRequest& request, StepLedger* keeper) = 0;
+  // RadixTree::extend(); the slots of the request that the tree has no use for go to `keeper`, or back if that is null.
+  [[nodiscard]] virtual Result<InsertResult> extend(LockHandle& held, const ExtendRequest& request,
+                                                    StepLedger* keeper) = 0;
   // The tree has pages [from, end of node) of a request now.
   virtual void committed(NodeId node, std::uint64_t from) = 0;
 };

@@ -67,9 +67,9 @@ class Bench : public SlotSink, public DeviceRoom {
   }
   bool could_make_room(ComponentKind c, std::uint32_t count) const override { return count <= device->free_slots(c); }
   void give_back(ComponentKind c, DeviceSlot slot) override { EXPECT_TRUE(device->free(c, slot).is_ok()); }
-  Result<InsertResult> insert(const InsertRequest& request, StepLedger* keeper) override {
+  Result<InsertResult> extend(LockHandle& held, const ExtendRequest& request, StepLedger* keeper) override {
     keeper_ = keeper;
-    Result<InsertResult> result = refuses ? Result<InsertResult>(conflict("later")) : tree.insert(request);
+    Result<InsertResult> result = refuses ? Result<InsertResult>(conflict("later")) : tree.extend(held, request);
     keeper_ = nullptr;
     return result;
   }

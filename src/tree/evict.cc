@@ -112,7 +112,7 @@ bool RadixTree::Impl::is_next_to_leave_host(Id id, ComponentKind c) const {
 bool RadixTree::Impl::evict_device_leaf(Id id) {
   if (node(id).has(kFullHost)) {
     drop_tier(id, Tier::kDevice);
-    absorb_into_only_child(id);
+    (void)merge_into_only_child(id);
     return true;
   }
   if (node(id).first_child != kNoNode && !remove_host_descendants(id)) return false;
@@ -153,7 +153,7 @@ void RadixTree::Impl::evict_host_leaf(Id id) {
   if (node(id).present == 0) {
     remove_node(id);
   } else {
-    absorb_into_only_child(id);
+    (void)merge_into_only_child(id);
   }
 }
 
@@ -196,6 +196,7 @@ void RadixTree::Impl::evict_aux_of(Id id, ComponentKind c, Tier t, std::uint64_t
     evict_host_leaf(id);
   } else {
     tombstone(id, c, t);
+    merge_around(id, c);
   }
 }
 

@@ -24,22 +24,21 @@ bool all_valid(std::span<const Slot> slots) {
 
 }  // namespace
 
-Status RadixTree::Impl::check_insert(const InsertRequest& request) const {
-  const std::uint64_t pages = pages_in(request.tokens);
-  if (root_of(request.space) == kNoNode) return invalid_argument("insert: unknown namespace");
-  if (request.tokens.size() % page_size != 0 || pages > kPagesMax) {
-    return invalid_argument("insert: " + std::to_string(request.tokens.size()) + " tokens are not whole pages");
+Status RadixTree::Impl::check_insert(const Insertion& in) const {
+  const std::uint64_t pages = pages_in(in.tokens);
+  if (in.tokens.size() % page_size != 0 || pages > kPagesMax) {
+    return invalid_argument("insert: " + std::to_string(in.tokens.size()) + " tokens are not whole pages");
   }
-  if (request.full.size() != pages || (!request.swa.empty() && request.swa.size() != pages)) {
+  if (in.full.size() != pages || (!in.swa.empty() && in.swa.size() != pages)) {
     return invalid_argument("insert: full and swa need one slot per page");
   }
-  if (request.owned_from > pages) return invalid_argument("insert: owned_from is beyond the tokens");
-  if (!all_valid(request.full.subspan(request.owned_from))) return invalid_argument("insert: invalid full slot");
-  if (!request.swa.empty() && window_pages == 0) return invalid_argument("insert: the model has no window");
-  if (!request.checkpoints.empty() && !config.has_mamba) return invalid_argument("insert: the model has no state");
-  std::uint64_t last = request.owned_from;
-  for (const Checkpoint& checkpoint : request.checkpoints) {
-    if (checkpoint.page <= last || checkpoint.page > pages || !checkpoint.slot.valid()) {
+  if (in.owned_from > in.first + pages) return invalid_argument("insert: owned_from is beyond the tokens");
+  if (!all_valid(in.full.subspan(in.owned_from - in.first))) return invalid_argument("insert: invalid full slot");
+  if (!in.swa.empty() && window_pages == 0) return invalid_argument("insert: the model has no window");
+  if (!in.checkpoints.empty() && !config.has_mamba) return invalid_argument("insert: the model has no state");
+  std::uint64_t last = in.owned_from;
+  for (const Checkpoint& checkpoint : in.checkpoints) {
+    if (checkpoint.page <= last || checkpoint.page > in.first + pages || !checkpoint.slot.valid()) {
       return invalid_argument("insert: checkpoints must ascend within (owned_from, pages]");
     }
     last = checkpoint.page;
@@ -51,8 +50,9 @@ Status RadixTree::Impl::check_insert(const InsertRequest& request) const {
 // the state at it. While one of them is under way, the outcome of its copy decides whether the new pages are right, so
 // the insertion has to wait for it (rule 2). Full and window under way further on would leave the caller, whose slots
 // would go back as duplicates, with pages that are not there yet.
-Status RadixTree::Impl::check_insert_path(const TreePosition& walked, const InsertRequest& request) const {
-  const std::uint64_t owned_from = request.owned_from;
+//
+// Above the window one node with full published is enough: all above it are published, too (I1).
+Status RadixTree::Impl::check_insert_path(const TreePosition& walked, std::uint64_t owned_from) const {
   if (walked.pages < owned_from) return internal_error("insert: the tree does not have the pages before owned_from");
   for (Id id = walked.node.v; !node(id).is_root(); id = node(id).parent) {
     const Node& n = node(id);
@@ -64,6 +64,7 @@ Status RadixTree::Impl::check_insert_path(const TreePosition& walked, const Inse
     if (n.begin < owned_from && !n.has(kFullDevice)) {
       return internal_error("insert: pages before owned_from are not on the device");
     }
+    if (!in_window && n.has(kFullDevice)) break;
   }
   return Status::ok();
 }
@@ -182,33 +183,68 @@ std::uint32_t RadixTree::Impl::add_checkpoints(Id end, std::span<const Checkpoin
   return kept;
 }
 
-Result<InsertResult> RadixTree::Impl::insert(const InsertRequest& request) {
-  LARDER_RETURN_IF_ERROR(check_insert(request));
-  const std::uint64_t pages = pages_in(request.tokens), owned_from = request.owned_from;
-  const TreePosition walked = walk(root_of(request.space), request.tokens);
-  LARDER_RETURN_IF_ERROR(check_insert_path(walked, request));
+Result<InsertResult> RadixTree::Impl::insert_pages(const Insertion& in) {
+  LARDER_RETURN_IF_ERROR(check_insert(in));
+  const std::uint64_t last = in.first + pages_in(in.tokens), owned_from = in.owned_from;
+  const TreePosition walked = walk(in.start, in.tokens);
+  LARDER_RETURN_IF_ERROR(check_insert_path(walked, owned_from));
 
   ++tick;
   InsertTally tally{walked.pages};
-  const auto slots = plain(request.full);
+  const auto slots = plain(in.full);
   Id end = settle(walked);
   if (walked.pages > owned_from) {
-    fill_full(end, Tier::kDevice, owned_from, slots.subspan(owned_from, walked.pages - owned_from), tally);
+    fill_full(end, Tier::kDevice, owned_from, slots.subspan(owned_from - in.first, walked.pages - owned_from), tally);
   }
-  if (walked.pages < pages) {
-    end = add_full_leaf(end, Tier::kDevice, request.tokens.subspan(walked.pages * page_size),
-                        slots.subspan(walked.pages), request.priority);
-    tally.fresh = pages - walked.pages;
+  if (walked.pages < last) {
+    const std::uint64_t known = walked.pages - in.first;
+    end = add_full_leaf(end, Tier::kDevice, in.tokens.subspan(known * page_size), slots.subspan(known), in.priority);
+    tally.fresh = last - walked.pages;
   }
-  if (!request.swa.empty()) fill_windows(end, owned_from, request.swa.subspan(owned_from), tally);
+  if (!in.swa.empty()) fill_windows(end, owned_from, in.swa.subspan(owned_from - in.first), tally);
   InsertResult result{NodeId(end), tally.fresh, tally.duplicate, tally.recovered, 0};
-  result.checkpoints_kept = add_checkpoints(end, request.checkpoints);
-  for (Id id = end; !node(id).is_root(); id = node(id).parent) {
-    node(id).priority = std::max(node(id).priority, request.priority);
-  }
+  result.checkpoints_kept = add_checkpoints(end, in.checkpoints);
   touch_window(end, false);
   touch_state(end);
-  touch_path(end, 0);
+  return result;
+}
+
+Result<InsertResult> RadixTree::Impl::insert(const InsertRequest& request) {
+  const Id root = root_of(request.space);
+  if (root == kNoNode) return invalid_argument("insert: unknown namespace");
+  const Insertion all{.start = root,
+                      .owned_from = request.owned_from,
+                      .tokens = request.tokens,
+                      .full = request.full,
+                      .swa = request.swa,
+                      .checkpoints = request.checkpoints,
+                      .priority = request.priority};
+  Result<InsertResult> result = insert_pages(all);
+  if (!result.is_ok()) return result;
+  for (Id id = result->node.v; !node(id).is_root(); id = node(id).parent) {
+    node(id).priority = std::max(node(id).priority, request.priority);
+  }
+  touch_path(result->node.v, 0);
+  return result;
+}
+
+Result<InsertResult> RadixTree::Impl::extend(LockHandle& held, const ExtendRequest& request) {
+  const bool fits = held.held && held.tier == Tier::kDevice && held.parts.full && nodes.exists(held.node.v);
+  if (!fits) return invalid_argument("extend: needs a lock of full on the device");
+  const std::uint64_t first = node(held.node.v).end();
+  if (first != request.from) return invalid_argument("extend: the lock does not end where the pages begin");
+  const Insertion tail{.start = held.node.v,
+                       .first = first,
+                       .owned_from = first,
+                       .tokens = request.tokens,
+                       .full = request.full,
+                       .swa = request.swa,
+                       .checkpoints = request.checkpoints,
+                       .priority = request.priority};
+  Result<InsertResult> result = insert_pages(tail);
+  if (!result.is_ok()) return result;
+  move_lock(held, result->node.v);
+  touch_own_path(result->node.v, request.priority);
   return result;
 }
 

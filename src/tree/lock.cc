@@ -39,12 +39,7 @@ LockHandle RadixTree::Impl::lock(Id id, Tier t, LockParts parts) {
   handle.parts.own_pages = parts.own_pages && t == Tier::kHost;
   handle.window_from = handle.parts.own_pages ? node(id).begin : window_begin(node(id).end());
   handle.held = true;
-  if (handle.parts.swa) {
-    for (Id at = id; node(at).end() > handle.window_from; at = node(at).parent) {
-      if (node(at).begin < handle.window_from) split(at, handle.window_from);
-      add_lock(at, ComponentKind::kSwa, t);
-    }
-  }
+  if (handle.parts.swa) lock_window(id, t, handle.window_from);
   if (handle.parts.full) {
     for (Id at = id; !node(at).is_root(); at = node(at).parent) {
       add_lock(at, ComponentKind::kFull, t);
@@ -54,6 +49,30 @@ LockHandle RadixTree::Impl::lock(Id id, Tier t, LockParts parts) {
   }
   if (handle.parts.mamba && !node(id).is_root()) add_lock(id, ComponentKind::kMamba, t);
   return handle;
+}
+
+void RadixTree::Impl::lock_window(Id id, Tier t, std::uint64_t from) {
+  for (Id at = id; node(at).end() > from; at = node(at).parent) {
+    if (node(at).begin < from) split(at, from);
+    add_lock(at, ComponentKind::kSwa, t);
+  }
+}
+
+// What the path up to the old node has is held all along; the new window is locked before the old one is let go.
+void RadixTree::Impl::move_lock(LockHandle& handle, Id to) {
+  const Id old = handle.node.v;
+  const std::uint64_t old_from = handle.window_from;
+  const Tier t = handle.tier;
+  handle.node = NodeId(to);
+  handle.window_from = window_begin(node(to).end());
+  for (Id at = to; at != old; at = node(at).parent) add_lock(at, ComponentKind::kFull, t);
+  if (handle.parts.swa) {
+    lock_window(to, t, handle.window_from);
+    for (Id at = old; node(at).end() > old_from; at = node(at).parent) drop_lock(at, ComponentKind::kSwa, t);
+  }
+  if (!handle.parts.mamba || to == old) return;
+  add_lock(to, ComponentKind::kMamba, t);
+  if (!node(old).is_root()) drop_lock(old, ComponentKind::kMamba, t);
 }
 
 void RadixTree::Impl::unlock(LockHandle& handle) {

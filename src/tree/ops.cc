@@ -161,6 +161,7 @@ std::vector<NodeId> RadixTree::Impl::finish_op(OpId op, bool ok) {
     return std::pair(node(a.node).begin, a.node) < std::pair(node(b.node).begin, b.node);
   });
   covered.reserve(links.size());
+  ++tick;  // one for all that the op brought: what was copied together is of one age
   for (const OpRegistry::Link& link : links) {
     covered.emplace_back(link.node);
     recount_covered(link.node, true);

@@ -103,7 +103,7 @@ void RadixTree::Impl::publish(Id id, ComponentKind c, Tier t) {
   forget_stored_if_new(n, bit);
   refresh_unstored(id);
   if (c != ComponentKind::kFull) {
-    n.aux_tick[aux_of(c)][tree::index_of(t)] = ++tick;
+    n.aux_tick[aux_of(c)][tree::index_of(t)] = tick;  // that of finish_op()
     refresh_aux(id, c, t);
   }
   recount_covered(id, true);

@@ -4,10 +4,11 @@
 // Picture:   [header | item item item item item item]     run A -> item 0, run B -> item 4, header.refs = 2
 // A run does not know its length: that is the edge's (pages, or pages * page_size for tokens). Whoever gives a run to a
 // node says so with add_used(), and remove_used() when the node lets go, so that an array of which little is left can
-// be found and made smaller (compaction in structure.cc). Threads: confined with the tree (the count is not atomic).
-// Cost: 16 bytes; one allocation per array.
+// be found and made smaller (compaction in structure.cc). append() joins runs of two arrays. Threads: confined with the
+// tree (the count is not atomic). Cost: 16 bytes; one allocation per array.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -39,7 +40,7 @@ class Run {
   [[nodiscard]] static Run with_room_for(std::size_t count) {
     Run run;
     void* raw = ::operator new(sizeof(Header) + count * sizeof(T));
-    run.header_ = new (raw) Header{count, 0, 1};
+    run.header_ = new (raw) Header{count, 0, 1, 0};
     run.data_ = reinterpret_cast<T*>(run.header_ + 1);
     return run;
   }
@@ -47,6 +48,26 @@ class Run {
     Run run = with_room_for(items.size());
     if (!items.empty()) std::memcpy(static_cast<void*>(run.data_), items.data(), items.size_bytes());
     return run;
+  }
+
+  // Makes this run, of `count` items in use, go on with the `more` items in use of `next`, which gives them up. In
+  // place if the array has room and nothing else behind this run; else in a new array, for up to `most` items. O(more)
+  // on average over appends, O(count + more) at worst.
+  void append(std::size_t count, Run& next, std::size_t more, std::size_t most) {
+    if (header_ == nullptr || continues_in(next, count)) return;
+    const bool is_last = data_ + count == begin() + (header_->count - header_->spare);
+    if (!is_last || header_->spare < more) {
+      Run grown = with_room_for(std::max(count + more, std::min(2 * (count + more), most)));
+      std::memcpy(static_cast<void*>(grown.data_), data_, count * sizeof(T));
+      grown.header_->spare = static_cast<std::uint32_t>(grown.header_->count - count);
+      remove_used(count);
+      grown.add_used(count);
+      *this = std::move(grown);
+    }
+    std::memcpy(static_cast<void*>(data_ + count), next.data_, more * sizeof(T));
+    header_->spare -= static_cast<std::uint32_t>(more);
+    add_used(more);
+    next.remove_used(more);
   }
 
   // A second run over the same array, `skip` items further on.
@@ -88,7 +109,9 @@ class Run {
   struct Header {
     std::size_t count, used;
     std::uint32_t refs;
+    std::uint32_t spare;  // items at the end that hold nothing yet
   };
+  [[nodiscard]] const T* begin() const { return reinterpret_cast<const T*>(header_ + 1); }
   Header* header_ = nullptr;
   T* data_ = nullptr;  // meaningful only while header_ is set
 };

@@ -182,16 +182,33 @@ void RadixTree::Impl::compact_ancestors(Id id, RunOf run_of, std::uint64_t items
   }
 }
 
-bool RadixTree::Impl::may_absorb(const Node& upper, const Node& lower) const {
-  const bool quiet = !upper.is_covered() && !lower.is_covered() && !upper.claimed(Tier::kDevice) &&
-                     !upper.claimed(Tier::kHost) && !lower.claimed(Tier::kDevice) && !lower.claimed(Tier::kHost);
+// Nobody tells the two edges apart: what is there, how it was used, who may lose what.
+bool RadixTree::Impl::are_alike(const Node& upper, const Node& lower) const {
   const bool same_data = upper.present == clear_bits(lower.present, kMambaBits);  // so the upper one has no state
+  const bool by_age = config.policy == EvictionPolicy::kFifo || config.policy == EvictionPolicy::kFilo;
   const bool same_use = upper.full_tick == lower.full_tick && upper.hits == lower.hits &&
-                        upper.priority == lower.priority && upper.created == lower.created &&
-                        upper.stored_epoch == lower.stored_epoch && upper.declined == lower.declined &&
-                        upper.backlog == lower.backlog && upper.is_storing == lower.is_storing &&
-                        upper.stored == clear_bits(lower.stored, kMambaBits) && upper.aux_tick[0] == lower.aux_tick[0];
-  if (!quiet || !same_data || !same_use) return false;
+                        upper.priority == lower.priority && (!by_age || upper.created == lower.created);
+  if (!same_data || !same_use) return false;
+  for (const Tier t : kAllTiers) {
+    const std::size_t i = tree::index_of(t);
+    if (upper.has(bit_of(ComponentKind::kSwa, t)) && upper.aux_tick[0][i] != lower.aux_tick[0][i]) return false;
+  }
+  return upper.stored_epoch == lower.stored_epoch && upper.declined == lower.declined &&
+         upper.backlog == lower.backlog && upper.is_storing == lower.is_storing && upper.rests == lower.rests &&
+         upper.stored == clear_bits(lower.stored, kMambaBits);
+}
+
+// Every lock of the upper edge is one of full of a path through the lower edge: no handle ends at the upper node, and
+// no window begins between the two.
+bool RadixTree::Impl::have_same_locks(const Node& upper, const Node& lower) {
+  const auto full = index_of(ComponentKind::kFull), swa = index_of(ComponentKind::kSwa);
+  const bool no_window = upper.locks[swa][0] == 0 && lower.locks[swa][0] == 0;
+  return upper.locks[full][0] == lower.locks[full][0] && no_window &&
+         upper.lock_count(ComponentKind::kMamba, Tier::kDevice) == 0 && !upper.claimed(Tier::kHost) &&
+         !lower.claimed(Tier::kHost);
+}
+
+bool RadixTree::Impl::are_one_array(const Node& upper, const Node& lower) const {
   const std::size_t pages = upper.pages;
   if (!upper.tokens.continues_in(lower.tokens, pages * page_size) || !upper.keys.continues_in(lower.keys, pages)) {
     return false;
@@ -204,12 +221,34 @@ bool RadixTree::Impl::may_absorb(const Node& upper, const Node& lower) const {
   return true;
 }
 
-void RadixTree::Impl::absorb_into_only_child(Id id) {
+// A leaf goes with its state, so what is above a state joins it only if it was one edge with it.
+bool RadixTree::Impl::may_merge(const Node& upper, const Node& lower) const {
+  const bool is_short = (std::uint64_t{upper.pages} + lower.pages) * page_size <= kMergedTokens;
+  const bool may_copy = is_short && (lower.present & kMambaBits) == 0;
+  if (!may_copy && !upper.tokens.continues_in(lower.tokens, std::size_t{upper.pages} * page_size)) return false;
+  return !upper.is_covered() && !lower.is_covered() && have_same_locks(upper, lower) && are_alike(upper, lower) &&
+         static_cast<bool>(upper.keys) == static_cast<bool>(lower.keys) && (may_copy || are_one_array(upper, lower));
+}
+
+void RadixTree::Impl::merge_runs(Node& upper, Node& lower) {
+  const std::size_t most = std::max<std::size_t>(kMergedTokens / page_size, 1);  // pages
+  const auto join = [&](auto& head, auto& tail, std::size_t per_page) {
+    head.append(upper.pages * per_page, tail, lower.pages * per_page, most * per_page);
+    tail = std::move(head);
+  };
+  join(upper.tokens, lower.tokens, page_size);
+  join(upper.keys, lower.keys, 1);
+  for (std::size_t c = 0; c < 2; ++c) {
+    for (std::size_t t = 0; t < kTierCount; ++t) join(upper.slots[c][t], lower.slots[c][t], 1);
+  }
+}
+
+bool RadixTree::Impl::merge_into_only_child(Id id) {
   Node& upper = node(id);
   const Id child = upper.first_child;
-  if (upper.is_root() || child == kNoNode || node(child).next_sibling != kNoNode) return;
+  if (upper.is_root() || child == kNoNode || node(child).next_sibling != kNoNode) return false;
   Node& lower = node(child);
-  if (!may_absorb(upper, lower)) return;
+  if (!may_merge(upper, lower)) return false;
 
   table.erase(lower.edge_hash, child);
   table.replace(upper.edge_hash, id, child);
@@ -217,22 +256,29 @@ void RadixTree::Impl::absorb_into_only_child(Id id) {
   const Id parent = upper.parent;
   unlink_child(id);
   link_child(parent, child);
+  merge_runs(upper, lower);
   lower.edge_hash = upper.edge_hash;
   lower.begin = upper.begin;
   lower.pages += upper.pages;
   lower.host_gap = upper.host_gap;
-  lower.tokens = std::move(upper.tokens);
-  lower.keys = std::move(upper.keys);
-  for (std::size_t c = 0; c < 2; ++c) {
-    for (std::size_t t = 0; t < kTierCount; ++t) lower.slots[c][t] = std::move(upper.slots[c][t]);
-  }
   for (const Tier t : kAllTiers) {
     if (upper.heap_at[aux_place(ComponentKind::kSwa, t)] != kNotInHeap) aux_heap(ComponentKind::kSwa, t).remove(id);
   }
   if (upper.backlog != Backlog::kOut) backlog(upper.backlog).remove(id);  // the lower one is in the same list
+  claims_of(upper) -= upper.lock_sum();
   nodes.release(id);
   refresh_leaf(parent);
   refresh_leaf(child);
+  return true;
+}
+
+// One without its state has been a restore point, and is worth less than one beneath it that still is.
+void RadixTree::Impl::merge_around(Id id, ComponentKind lost) {
+  const Id parent = node(id).parent;
+  if (node(parent).first_child == id) (void)merge_into_only_child(parent);  // `id` stays
+  const Id child = node(id).first_child;
+  const bool child_has_state = child != kNoNode && (node(child).present & kMambaBits) != 0;
+  if (lost != ComponentKind::kMamba || !child_has_state) (void)merge_into_only_child(id);
 }
 
 }  // namespace larder

@@ -141,6 +141,9 @@ LockHandle RadixTree::lock(NodeId node, Tier tier, LockParts parts) { return imp
 void RadixTree::unlock(LockHandle& handle) { impl_->unlock(handle); }
 
 Result<InsertResult> RadixTree::insert(const InsertRequest& request) { return impl_->insert(request); }
+Result<InsertResult> RadixTree::extend(LockHandle& held, const ExtendRequest& request) {
+  return impl_->extend(held, request);
+}
 Result<InsertResult> RadixTree::insert_host(const HostInsertRequest& request) { return impl_->insert_host(request); }
 
 Status RadixTree::attach_device(OpId op, NodeId node, ComponentKind c, std::uint64_t from,

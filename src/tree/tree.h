@@ -32,8 +32,10 @@
 // I1 to I3 speak of published data; pending data is published only when it would keep them (see finish_op).
 //
 // Threads: confined to the cache thread. No recursion on depth. Clock-free: recency is a logical tick.
-// Cost: match O(pages walked) with one 64-bit hash per *node* and a memcmp of the tokens; insert O(new pages + nodes
-// walked); split O(1); evict O(log leaves) per node and O(1) per page; lock O(nodes on the path).
+// Cost: match O(pages walked) with one 64-bit hash per *node* and a memcmp of the tokens; insert the same, and O(new
+// pages); extend O(new pages + nodes on the path); split O(1); evict O(log victims) per node and O(1) per page; lock
+// and touch O(nodes on the path). A path of n tokens that one request computed has n / 8,192 nodes, and those that
+// states, forks, locks and copies under way need.
 // Source: SGLang's UnifiedRadixCache (components, tombstones, two anchors); ours differs in the joint restore point, in
 // read-only matching, and in page-exact trimming of victims.
 // Limits: 2^31 pages per insertion; nodes <= pages held; about 320 bytes per node, 4 bytes per token and per slot, 32
@@ -122,6 +124,14 @@ struct InsertRequest {
   std::span<const DeviceSlot> swa{};   // one per page or empty; entries >= owned_from are given; invalid: out of window
   std::span<const Checkpoint> checkpoints{};  // ascending by page
   std::int32_t priority = 0;                  // node priority becomes the maximum
+};
+struct ExtendRequest {                        // what was computed after the end of a path that the caller holds
+  std::uint64_t from = 0;                     // page where it begins, which is where the caller's lock ends
+  std::span<const TokenId> tokens{};          // whole pages, from there on
+  std::span<const DeviceSlot> full{};         // one per page, all given to the tree
+  std::span<const DeviceSlot> swa{};          // one per page or empty; invalid: out of window
+  std::span<const Checkpoint> checkpoints{};  // ascending by page, which counts from the root
+  std::int32_t priority = 0;
 };
 struct InsertResult {
   NodeId node;                        // stands at the end of `tokens`
@@ -247,6 +257,12 @@ class RadixTree {
   // op first. Recency: the path, the window and the state at the end become the newest.
   [[nodiscard]] Result<InsertResult> insert(const InsertRequest& request);
   [[nodiscard]] Result<InsertResult> insert_host(const HostInsertRequest& request);
+  // insert() by whom holds the path up to owned_from: `held` is a lock of full on the device, and ends at page `from`
+  // (kInvalidArgument otherwise). On ok it has moved to the new end, as if it had been taken there; not ok: it is as it
+  // was. On the way edges of the path that nothing tells apart become one, of up to 8,192 tokens, so that a prompt
+  // computed in chunks is not a node per chunk for ever: NodeIds of the path above the new end may go, unless a lock
+  // ends there. Cost: O(new pages + nodes of the path and of its windows); it compares no token before the new ones.
+  [[nodiscard]] Result<InsertResult> extend(LockHandle& held, const ExtendRequest& request);
 
   // ---- copies under way. Attached slots are owned by the tree at once but *published* only by finish_op(ok).
   // A pending node is covered in both tiers. A split while pending keeps both halves under the op.

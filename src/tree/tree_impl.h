@@ -45,14 +45,20 @@ struct RadixTree::Impl {
 
   // ---- walk.cc
   [[nodiscard]] MatchResult match(NamespaceId space, std::span<const TokenId> tokens) const;
-  // The longest path that equals the tokens, regardless of data.
-  [[nodiscard]] TreePosition walk(Id root, std::span<const TokenId> tokens) const;
+  // The longest path beneath `start` that equals the tokens, regardless of data.
+  [[nodiscard]] TreePosition walk(Id start, std::span<const TokenId> tokens) const;
   [[nodiscard]] Id find_child(Id parent, const TokenId* page) const;
+  // The same on a walk: `hash` is that of the first page of `rest`, and becomes that of the page after the child's
+  // edge, whose entry comes from memory while the child's tokens are compared.
+  [[nodiscard]] Id descend(Id parent, std::span<const TokenId> rest, std::uint64_t& hash) const;
+  [[nodiscard]] std::uint64_t first_hash(Id start, std::span<const TokenId> tokens) const;
   [[nodiscard]] std::uint64_t matched_pages(const Node& node, const TokenId* tokens, std::uint64_t pages) const;
   void touch(const TreePosition& at, bool count_hit);
   void touch_window(Id node, bool exactly);
   void touch_state(Id node);
   void touch_path(Id node, std::uint32_t hits);
+  // The same by whom computed what is new at its end: priorities rise, and edges that are alike become one.
+  void touch_own_path(Id node, std::int32_t priority);
   [[nodiscard]] Id settle(const TreePosition& at);
   void locate(Id node, ComponentKind c, std::uint64_t from, std::uint64_t to, std::vector<PageLocation>& out) const;
   // First page whose window data is needed to resume at page `end`.
@@ -106,13 +112,25 @@ struct RadixTree::Impl {
   void release_slots(Id id, ComponentKind c, Tier t);
   template <class RunOf>
   void compact_ancestors(Id id, RunOf run_of, std::uint64_t items_per_page);
-  // Undoes a split that trimming made, if nothing has told the two halves apart since. Keeps `id`'s only child.
-  void absorb_into_only_child(Id id);
-  [[nodiscard]] bool may_absorb(const Node& upper, const Node& lower) const;
+  // Makes one edge of two if nothing tells them apart: undoes splits, and joins what one request computed in pieces.
+  // `id` goes, its only child keeps its id. Edges that were never one grow to kMergedTokens. False: nothing was done.
+  // Cost: O(pages of the child) on average, O(pages of both) at worst; O(1) for the halves of one edge.
+  bool merge_into_only_child(Id id);
+  // With its parent and its child, after it has lost a component; `id` may go.
+  void merge_around(Id id, ComponentKind lost);
+  [[nodiscard]] bool may_merge(const Node& upper, const Node& lower) const;
+  [[nodiscard]] bool are_alike(const Node& upper, const Node& lower) const;
+  [[nodiscard]] static bool have_same_locks(const Node& upper, const Node& lower);
+  [[nodiscard]] bool are_one_array(const Node& upper, const Node& lower) const;
+  void merge_runs(Node& upper, Node& lower);
 
   // ---- lock.cc
   [[nodiscard]] LockHandle lock(Id id, Tier t, LockParts parts);
   void unlock(LockHandle& handle);
+  // Locks swa of pages [from, end of the node), with a split where they begin.
+  void lock_window(Id id, Tier t, std::uint64_t from);
+  // To a node at or beneath its own; of the device, with full. O(nodes between them and of both windows).
+  void move_lock(LockHandle& handle, Id to);
   void add_lock(Id id, ComponentKind c, Tier t);
   void drop_lock(Id id, ComponentKind c, Tier t);
 
@@ -121,10 +139,21 @@ struct RadixTree::Impl {
     std::uint64_t known_pages = 0;  // of the path, before the insertion
     std::uint64_t fresh = 0, duplicate = 0, recovered = 0;
   };
+  struct Insertion {  // tokens and slots go on where `start` ends, at page `first`
+    Id start = tree::kNoNode;
+    std::uint64_t first = 0, owned_from = 0;
+    std::span<const TokenId> tokens;
+    std::span<const DeviceSlot> full, swa;
+    std::span<const Checkpoint> checkpoints;
+    std::int32_t priority = 0;
+  };
   [[nodiscard]] Result<InsertResult> insert(const InsertRequest& request);
+  [[nodiscard]] Result<InsertResult> extend(LockHandle& held, const ExtendRequest& request);
+  // All of it but the use of the path.
+  [[nodiscard]] Result<InsertResult> insert_pages(const Insertion& in);
   [[nodiscard]] Result<InsertResult> insert_host(const HostInsertRequest& request);
-  [[nodiscard]] Status check_insert(const InsertRequest& request) const;
-  [[nodiscard]] Status check_insert_path(const TreePosition& walked, const InsertRequest& request) const;
+  [[nodiscard]] Status check_insert(const Insertion& in) const;
+  [[nodiscard]] Status check_insert_path(const TreePosition& walked, std::uint64_t owned_from) const;
   [[nodiscard]] Status check_insert_host(const HostInsertRequest& request) const;
   // Fills full of pages [from, from + slots.size()) of the path to `node` where it is missing.
   void fill_full(Id node, Tier t, std::uint64_t from, std::span<const std::uint32_t> slots, InsertTally& tally);
@@ -216,6 +245,10 @@ struct RadixTree::Impl {
   }
   [[nodiscard]] std::uint64_t open_spaces() const { return spaces.size() - closed_spaces.size(); }
   [[nodiscard]] std::uint64_t pages_in(std::span<const TokenId> tokens) const { return tokens.size() / page_size; }
+
+  // A merged edge is as long as the longest chunk that engines compute at once, so who works node by node (a copy, a
+  // write to storage) meets none that is longer than those.
+  static constexpr std::uint64_t kMergedTokens = 8192;
 
   // constant after construction
   TreeConfig config;                 // but allow_host_gaps, which may become true

@@ -25,6 +25,7 @@ enum class OpKind : std::uint8_t {
   kLock,
   kUnlock,
   kInsert,
+  kExtend,
   kInsertHost,
   kAttachDevice,
   kAttachHost,
@@ -63,12 +64,13 @@ class PropertyRun {
   }
 
   static Op random_op(Rng& rng) {
-    static constexpr std::array<std::pair<OpKind, std::uint32_t>, 16> kWeights = {{{OpKind::kMatch, 10},
+    static constexpr std::array<std::pair<OpKind, std::uint32_t>, 17> kWeights = {{{OpKind::kMatch, 10},
                                                                                    {OpKind::kTouch, 8},
                                                                                    {OpKind::kSettle, 5},
                                                                                    {OpKind::kLock, 10},
                                                                                    {OpKind::kUnlock, 10},
-                                                                                   {OpKind::kInsert, 18},
+                                                                                   {OpKind::kInsert, 14},
+                                                                                   {OpKind::kExtend, 12},
                                                                                    {OpKind::kInsertHost, 9},
                                                                                    {OpKind::kAttachDevice, 10},
                                                                                    {OpKind::kAttachHost, 12},
@@ -171,7 +173,8 @@ class PropertyRun {
       case OpKind::kSettle: return settle(path, random_end(path, op.r[1]));
       case OpKind::kLock: return lock(path, random_end(path, op.r[1]), op.r[2]);
       case OpKind::kUnlock: return unlock(op.r[1]);
-      case OpKind::kInsert: return insert(path, op);
+      case OpKind::kInsert: return insert(path, op, nullptr);
+      case OpKind::kExtend: return extend(path, op);
       case OpKind::kInsertHost: return insert_host(path, op);
       case OpKind::kAttachDevice: return attach_device(path, op);
       case OpKind::kAttachHost: return attach_host(path, op);
@@ -227,11 +230,24 @@ class PropertyRun {
     }
   }
 
-  std::string insert(const Path& path, const Op& op) {
+  // Goes on from the end of a lock of full on the device, with what `given` has beyond that many pages.
+  std::string extend(const Path& given, const Op& op) {
+    for (std::size_t i = 0; i < held_.size(); ++i) {
+      Held& held = held_[(op.r[1] + i) % held_.size()];
+      if (held.handle.tier != kDev || !held.handle.parts.full) continue;
+      Path path = NaiveTree::prefix(held.path, held.pages);
+      if (given.size() > path.size()) path += given.substr(path.size());
+      return insert(path, op, &held);
+    }
+    return {};
+  }
+
+  std::string insert(const Path& path, const Op& op, Held* held) {
     const std::uint64_t pages = path.size() - 1, known = model_.walked(path);
     // Mostly what a request would own; sometimes anything.
     const std::uint64_t full = model_.lookup(path, false).full;
-    const std::uint64_t owned = op.r[1] % 16 == 0 ? (op.r[1] >> 4) % (pages + 1) : (op.r[1] >> 4) % (full + 1);
+    std::uint64_t owned = op.r[1] % 16 == 0 ? (op.r[1] >> 4) % (pages + 1) : (op.r[1] >> 4) % (full + 1);
+    if (held != nullptr) owned = held->pages;
     InsertRequest request{space_of(path), {}, owned};
     const Tokens tokens = tokens_of(path);
     request.tokens = tokens;
@@ -250,7 +266,7 @@ class PropertyRun {
     request.swa = swa;
     request.checkpoints = checkpoints;
     const StatusCode expected = model_.may_insert(path, owned);
-    const auto result = tree_->insert(request);
+    const auto result = held == nullptr ? tree_->insert(request) : extend_by(request, *held);
     if (result.status().code() != expected) return "insert says " + result.status().to_string();
     if (expected != StatusCode::kOk) {
       give_back_own(full_slots, swa, checkpoints);
@@ -268,11 +284,22 @@ class PropertyRun {
     for (const Checkpoint& at : checkpoints) kept += model_.put(path, at.page - 1, 2, 0, at.slot.v);
     const std::uint64_t fresh = pages - std::min(pages, known);
     if (tree_->view(result->node).end != pages) return "insert ends elsewhere";
+    if (held != nullptr) {
+      count_lock(*held, -1);
+      held->path = path;
+      held->pages = pages;
+      count_lock(*held, 1);
+    }
     if (result->new_pages != fresh || result->duplicate_pages != duplicates || result->recovered_pages != recovered ||
         result->checkpoints_kept != kept) {
       return "insert counts differ";
     }
     return {};
+  }
+  Result<InsertResult> extend_by(const InsertRequest& all, Held& held) {
+    const std::span<const DeviceSlot> swa = all.swa.empty() ? all.swa : all.swa.subspan(held.pages);
+    return tree_->extend(held.handle, {held.pages, all.tokens.subspan(held.pages * config_.tree.page_size),
+                                       all.full.subspan(held.pages), swa, all.checkpoints, all.priority});
   }
   void give_back_own(const std::vector<DeviceSlot>& full, const std::vector<DeviceSlot>& swa,
                      const std::vector<Checkpoint>& checkpoints) {

@@ -46,8 +46,8 @@ Presence3 presence_in(Bits published, bool host_too) {
 // Extends a view by the pages of one edge up to position `to`; `whole`: the node's end was reached.
 // Checking only the last page of the stretch is enough: inside an edge the window run grows as fast as the position, so
 // if the window is short at the end, it is short everywhere before, and checkpoints stand only at ends.
-void extend(View& view, Presence3 has, TreePosition to, std::uint64_t pages, bool whole, std::uint64_t window_pages,
-            bool has_mamba) {
+void add_edge(View& view, Presence3 has, TreePosition to, std::uint64_t pages, bool whole, std::uint64_t window_pages,
+              bool has_mamba) {
   if (view.ended) return;
   if (!has.full) {
     view.ended = true;
@@ -88,6 +88,26 @@ RadixTree::Impl::Id RadixTree::Impl::find_child(Id parent, const TokenId* page) 
   });
 }
 
+RadixTree::Impl::Id RadixTree::Impl::descend(Id parent, std::span<const TokenId> rest, std::uint64_t& hash) const {
+  std::uint64_t next = 0;
+  const Id found = table.find(hash, [&](Id id) {
+    const Node& child = node(id);
+    if (child.parent != parent) return false;
+    const std::size_t edge = std::size_t{child.pages} * page_size;
+    if (edge + page_size <= rest.size()) {
+      next = edge_hash(id, rest.data() + edge, page_size);
+      table.prefetch(next);
+    }
+    return std::memcmp(child.tokens.data(), rest.data(), page_size * sizeof(TokenId)) == 0;
+  });
+  hash = next;
+  return found;
+}
+
+std::uint64_t RadixTree::Impl::first_hash(Id start, std::span<const TokenId> tokens) const {
+  return tokens.size() < page_size ? 0 : edge_hash(start, tokens.data(), page_size);
+}
+
 // Pages of the edge that equal `tokens` (of which there are `pages`); the first is known to be equal.
 std::uint64_t RadixTree::Impl::matched_pages(const Node& edge, const TokenId* tokens, std::uint64_t pages) const {
   const std::uint64_t limit = std::min<std::uint64_t>(edge.pages, pages);
@@ -104,17 +124,18 @@ MatchResult RadixTree::Impl::match(NamespaceId space, std::span<const TokenId> t
   const std::uint64_t total = pages_in(tokens);
   View device{{NodeId(at), 0}}, any{{NodeId(at), 0}};
   TreePosition to{NodeId(at), 0};
+  std::uint64_t hash = first_hash(at, tokens);
   while (to.pages < total) {
-    const TokenId* rest = tokens.data() + to.pages * page_size;
-    const Id child = find_child(at, rest);
+    const std::span<const TokenId> rest = tokens.subspan(to.pages * page_size);
+    const Id child = descend(at, rest, hash);
     if (child == kNoNode) break;
     const Node& edge = node(child);
-    const std::uint64_t pages = matched_pages(edge, rest, total - to.pages);
+    const std::uint64_t pages = matched_pages(edge, rest.data(), total - to.pages);
     const bool whole = pages == edge.pages;
     to = {NodeId(child), to.pages + pages};
     const Bits published = edge.published();
-    extend(device, presence_in(published, false), to, pages, whole, window_pages, config.has_mamba);
-    extend(any, presence_in(published, true), to, pages, whole, window_pages, config.has_mamba);
+    add_edge(device, presence_in(published, false), to, pages, whole, window_pages, config.has_mamba);
+    add_edge(any, presence_in(published, true), to, pages, whole, window_pages, config.has_mamba);
     const Bits loading = edge.pending & (kFullDevice | kSwaDevice | kMambaDevice);
     result.meets_load |= (whole ? loading : clear_bits(loading, kMambaBits)) != 0;
     at = child;
@@ -128,14 +149,15 @@ MatchResult RadixTree::Impl::match(NamespaceId space, std::span<const TokenId> t
   return result;
 }
 
-TreePosition RadixTree::Impl::walk(Id root, std::span<const TokenId> tokens) const {
-  const std::uint64_t total = pages_in(tokens);
-  TreePosition to{NodeId(root), 0};
+TreePosition RadixTree::Impl::walk(Id start, std::span<const TokenId> tokens) const {
+  const std::uint64_t first = node(start).end(), total = first + pages_in(tokens);
+  TreePosition to{NodeId(start), first};
+  std::uint64_t hash = first_hash(start, tokens);
   while (to.pages < total) {
-    const TokenId* rest = tokens.data() + to.pages * page_size;
-    const Id child = find_child(to.node.v, rest);
+    const std::span<const TokenId> rest = tokens.subspan((to.pages - first) * page_size);
+    const Id child = descend(to.node.v, rest, hash);
     if (child == kNoNode) break;
-    const std::uint64_t pages = matched_pages(node(child), rest, total - to.pages);
+    const std::uint64_t pages = matched_pages(node(child), rest.data(), total - to.pages);
     to = {NodeId(child), to.pages + pages};
     if (pages != node(child).pages) break;
   }
@@ -188,6 +210,17 @@ void RadixTree::Impl::touch_path(Id id, std::uint32_t hits) {
     n.full_tick = tick;
     n.hits += hits;
     refresh_leaf_key(id);
+  }
+}
+
+// A merge keeps the lower node, so the walk goes on from it.
+void RadixTree::Impl::touch_own_path(Id id, std::int32_t priority) {
+  for (Id above = id; !node(above).is_root(); above = node(id).parent) {
+    Node& n = node(above);
+    n.full_tick = tick;
+    n.priority = std::max(n.priority, priority);
+    refresh_leaf_key(above);
+    if (above == id || !merge_into_only_child(above)) id = above;
   }
 }
 

@@ -39,13 +39,12 @@ enum class Difference : std::uint8_t {
   kLeafKeepsFull,
   kStateWithWindowCopy,
   kHostCopyEvictable,
-  kLockedIsRecent,
   kAdoptBeneathDevice,
   kBackedFirst,
   kInnerBackedUp,
   kKeysKnowTenant,
 };
-inline constexpr std::size_t kDifferenceCount = 25;
+inline constexpr std::size_t kDifferenceCount = 24;
 
 // Which differential test meets an entry.
 enum class DifferencePart : std::uint8_t { kRestorePoint, kTree };

@@ -131,10 +131,7 @@ void ReferenceTree::evict_listed(std::size_t part, std::size_t tier, std::size_t
   std::size_t named = 0;  // slots
   for (Node* node : order) {
     if (out.freed + named >= count) break;
-    if (node->parts[part].locks[tier] > 0) {
-      if (lru(part, tier).back() != node && differs(Difference::kLockedIsRecent)) make_newest(node, part, tier);
-      continue;
-    }
+    if (node->parts[part].locks[tier] > 0) continue;
     if (waits_for_backup(node, part, tier)) {
       out.needs_backup.push_back(node);
       named += node->parts[part].slots[tier]->size();
