@@ -34,7 +34,7 @@ class HostRoom {
  public:
   struct Parts {  // all outlive the room
     const ModelSpec& model;
-    HostPools* host;  // null: only counts are asked of it, and there is none
+    HostPools* host;  // null: nothing but count_refusal() may be called
     RadixTree& tree;
     StoreBacklog& backlog;
     CacheCounters& counters;
