@@ -196,7 +196,6 @@ void RadixTree::Impl::evict_aux_of(Id id, ComponentKind c, Tier t, std::uint64_t
     evict_host_leaf(id);
   } else {
     tombstone(id, c, t);
-    merge_around(id, c);
   }
 }
 

@@ -272,13 +272,4 @@ bool RadixTree::Impl::merge_into_only_child(Id id) {
   return true;
 }
 
-// One without its state has been a restore point, and is worth less than one beneath it that still is.
-void RadixTree::Impl::merge_around(Id id, ComponentKind lost) {
-  const Id parent = node(id).parent;
-  if (node(parent).first_child == id) (void)merge_into_only_child(parent);  // `id` stays
-  const Id child = node(id).first_child;
-  const bool child_has_state = child != kNoNode && (node(child).present & kMambaBits) != 0;
-  if (lost != ComponentKind::kMamba || !child_has_state) (void)merge_into_only_child(id);
-}
-
 }  // namespace larder

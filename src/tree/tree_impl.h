@@ -116,8 +116,6 @@ struct RadixTree::Impl {
   // `id` goes, its only child keeps its id. Edges that were never one grow to kMergedTokens. False: nothing was done.
   // Cost: O(pages of the child) on average, O(pages of both) at worst; O(1) for the halves of one edge.
   bool merge_into_only_child(Id id);
-  // With its parent and its child, after it has lost a component; `id` may go.
-  void merge_around(Id id, ComponentKind lost);
   [[nodiscard]] bool may_merge(const Node& upper, const Node& lower) const;
   [[nodiscard]] bool are_alike(const Node& upper, const Node& lower) const;
   [[nodiscard]] static bool have_same_locks(const Node& upper, const Node& lower);
