@@ -70,10 +70,7 @@ CacheImpl::CacheImpl(const CacheConfig& config, const CacheParts& parts)
       metrics_(parts.metrics),
       backlog_(config_, {model_, host_, tree_, ops_, spaces_, clock_, counters_, metrics_}),
       host_room_({model_, host_, tree_, backlog_, counters_}),
-      prefetcher_(config_, {model_, host_, tree_, ops_, spaces_, clock_, backlog_, counters_, metrics_,
-                            [this](const ComponentCounts& counts) {
-                              return host_room_.make(counts, false) == HostAnswer::kThere;
-                            },
+      prefetcher_(config_, {model_, host_, tree_, ops_, spaces_, clock_, backlog_, counters_, metrics_, host_room_,
                             [this] { return running_ > 0; }}),
       running_parts_{model_, config_, device_, tree_, counters_, *this, in_limbo_, chunk_pages_} {}
 
@@ -273,6 +270,9 @@ Status CacheImpl::restart(RequestId id) {
   LARDER_RETURN_IF_ERROR(ops_.parted());
   Request* r = find(id);
   if (!r) return not_found("restart: no such request");
+  if (r->phase != RequestPhase::kLoading && r->phase != RequestPhase::kRunning) {
+    return invalid_argument("restart: the request has not started");
+  }
   probe(Probe::kLoadBackFailed);
   release(*r);
   if (r->given > 0) r->tokens.resize(r->given);

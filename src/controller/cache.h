@@ -160,6 +160,7 @@ class Cache {
   [[nodiscard]] virtual Result<StepGrant> prepare_step(RequestId id, std::uint64_t until) = 0;
   // The engine has processed `tokens` (all from position 0 on): at least one more than before, at most up to `until`;
   // fewer if drafts were rejected or the step ended early. Whole pages go to the tree (see above). Ends the step.
+  // Fewer tokens than were granted (drafts that were rejected): the steps after it are void, as with cancel_step().
   // In the order of the steps: kInvalidArgument if an earlier one is open, or the tokens do not fit; it stays open.
   // kConflict: the step was void, it has ended and counts for nothing. kNotFound: it has ended, or never was.
   [[nodiscard]] virtual Status complete_step(StepToken step, std::span<const TokenId> tokens) = 0;
@@ -174,6 +175,7 @@ class Cache {
   // still cached. Beyond the prompt the engine knows the token that follows those computed, and feeds it next.
   [[nodiscard]] virtual Status retract(RequestId id) = 0;
   // The load-back failed: gives everything back and restarts from what is on the device (phase kReady).
+  // kInvalidArgument: the request has not started, or was retracted.
   [[nodiscard]] virtual Status restart(RequestId id) = 0;
   // The request is over; its pages up to the last whole one and its last state stay cached.
   virtual void finish(RequestId id) = 0;

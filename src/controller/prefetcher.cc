@@ -23,9 +23,9 @@ Prefetcher::Prefetcher(const CacheConfig& config, const Parts& parts)
       backlog_(parts.backlog),
       counters_(parts.counters),
       metrics_(parts.metrics),
-      make_room_(parts.make_room),
+      room_(parts.room),
       is_engine_busy_(parts.is_engine_busy),
-      queue_(config, parts.model, parts.host, parts.tree, parts.ops) {}
+      queue_(config, parts.model, parts.host, parts.tree, parts.ops, parts.room) {}
 
 void Prefetcher::attach_storage(StorageBackend& backend) { storage_ = &backend; }
 
@@ -54,6 +54,7 @@ bool Prefetcher::is_waiting(RequestId id) const {
 bool Prefetcher::asks_again(RequestId id, std::uint64_t found) {
   QueuedRequest* const r = queue_.find(id);
   if (r == nullptr || !can_fetch() || r->gave_up || !queue_.may_ask_again(*r, found)) return false;
+  if (!waits() && !r->fetches.empty()) return false;  // it has what has come, and is not to ask twice
   // wait_complete takes its turn: fetches of everyone at once would only push each other out of the host.
   const bool takes_turns = config_.prefetch_policy == PrefetchPolicy::kWaitComplete && is_engine_busy_();
   ask(*r, !takes_turns);
@@ -302,12 +303,9 @@ bool Prefetcher::reserve(Fetch& f, const OutcomeBits& candidates) {
     if (f.target < f.base + queue_.least_gain()) break;
     const ComponentCounts counts = planner.plan(f, candidates, config_.prefetch_batch_bytes, kStopShare);
     hold_host_path(f);
-    std::uint64_t blocks = 0;
-    for (const ComponentKind c : kAllComponents) {
-      blocks += std::uint64_t{counts[index_of(c)]} * host_->blocks_per_slot(c);
-    }
+    const std::uint64_t blocks = room_.blocks_of(counts);
     std::array<std::vector<HostSlot>, kComponentCount> slots;
-    if (blocks <= host_->total_blocks() && make_room_(counts) && host_->reserve(counts, slots)) {
+    if (blocks <= host_->total_blocks() && room_.take(counts, false, slots) == HostAnswer::kThere) {
       f.blocks = blocks;
       queue_.add_blocks(blocks);
       hand_out(f, slots);

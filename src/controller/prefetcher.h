@@ -34,6 +34,7 @@
 #include "controller/cache_metrics.h"
 #include "controller/fetch.h"
 #include "controller/fetch_plan.h"
+#include "controller/host_room.h"
 #include "controller/op_table.h"
 #include "controller/queued_requests.h"
 #include "controller/space_table.h"
@@ -55,8 +56,7 @@ class Prefetcher {
     StoreBacklog& backlog;
     CacheCounters& counters;
     CacheMetrics& metrics;
-    // Evicts from the host until `counts` fit. False: they cannot.
-    std::function<bool(const ComponentCounts&)> make_room;
+    HostRoom& room;
     // Whether requests run that will give host pages back.
     std::function<bool()> is_engine_busy;
   };
@@ -153,7 +153,7 @@ class Prefetcher {
   StoreBacklog& backlog_;
   CacheCounters& counters_;
   CacheMetrics& metrics_;
-  const std::function<bool(const ComponentCounts&)> make_room_;
+  HostRoom& room_;
   const std::function<bool()> is_engine_busy_;
 
   StorageBackend* storage_ = nullptr;

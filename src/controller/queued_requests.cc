@@ -6,12 +6,13 @@
 namespace larder {
 
 QueuedRequests::QueuedRequests(const CacheConfig& config, const ModelSpec& model, HostPools* host, RadixTree& tree,
-                               OpTable& ops)
-    : config_(config), model_(model), host_(host), tree_(tree), ops_(ops) {}
+                               OpTable& ops, const HostRoom& room)
+    : config_(config), model_(model), host_(host), tree_(tree), ops_(ops), room_(room) {}
 
 QueuedRequest& QueuedRequests::enter(RequestId id, NamespaceId space, std::span<const TokenId> tokens, TimePoint now) {
   QueuedRequest& r = requests_[id.v];
   r.id = id;
+  r.turn = next_turn_++;
   r.space = space;
   r.tokens = tokens;
   r.begun = now;
@@ -30,7 +31,7 @@ const QueuedRequest* QueuedRequests::find(RequestId id) const {
 
 void QueuedRequests::start(QueuedRequest& r) {
   drop_hold(r);
-  drop_turn(r.id);
+  drop_turn(r);
   r.tokens = {};
 }
 
@@ -45,14 +46,6 @@ std::uint64_t QueuedRequests::least_gain() const {
 
 std::uint64_t QueuedRequests::capacity() const {
   return static_cast<std::uint64_t>(config_.prefetch_capacity * static_cast<double>(host_->total_blocks()));
-}
-
-std::uint64_t QueuedRequests::blocks_in_reach() const {
-  std::uint64_t blocks = host_->free_blocks();
-  for (const ComponentKind c : kAllComponents) {
-    blocks += tree_.counts(c, Tier::kHost).evictable() * host_->blocks_per_slot(c);
-  }
-  return blocks;
 }
 
 // A page that several requests share counts for each.
@@ -101,7 +94,7 @@ bool QueuedRequests::may_ask_again(QueuedRequest& r, std::uint64_t found) const 
   const bool has_lost = found + least_gain() <= r.known;
   if (has_lost && found + least_gain() <= r.asked_from) r.tries = 0;
   if (r.tries >= kMaxTries) return false;
-  return r.was_refused || (has_lost && r.room_needed <= blocks_in_reach());
+  return r.was_refused || (has_lost && r.room_needed <= room_.blocks_in_reach());
 }
 
 void QueuedRequests::begin_wait(QueuedRequest& r, OpId fetch, TimePoint now) {
@@ -116,18 +109,18 @@ void QueuedRequests::end_wait(QueuedRequest& r, TimePoint now) {
 
 // When a request has waited for its turn long enough is said by a timer, which the ranks agree on: their clocks do not.
 void QueuedRequests::wait_for_turn(const QueuedRequest& r) {
-  turns_.insert(r.id.v);
-  if (turn_timer_ == OpId{} || *turns_.begin() == r.id.v) arm_timer();
+  turns_.emplace(r.turn, r.id.v);
+  if (turn_timer_ == OpId{} || turns_.begin()->second == r.id.v) arm_timer();
 }
 
-void QueuedRequests::drop_turn(RequestId id) {
-  if (turns_.erase(id.v) > 0) arm_timer();
+void QueuedRequests::drop_turn(const QueuedRequest& r) {
+  if (turns_.erase({r.turn, r.id.v}) > 0) arm_timer();
 }
 
-// Requests begin in the order of their ids, so the first is the first to give up.
+// The first in turn began to wait first, so it is the first to give up.
 void QueuedRequests::arm_timer() {
   if (!ops_.parted().is_ok()) return;
-  const RequestId first(turns_.empty() ? 0 : *turns_.begin());
+  const RequestId first(turns_.empty() ? 0 : turns_.begin()->second);
   if (Op* const old = ops_.find(turn_timer_)) {
     if (old->request == first) return;
     ops_.end(*old);  // it guards nothing any more; every rank gets here by the same event
@@ -144,7 +137,7 @@ QueuedRequest* QueuedRequests::end_turn_wait(const Op& timer) {
   QueuedRequest* const r = find(timer.request);
   if (!r || turn_timer_ != timer.id) return nullptr;
   r->gave_up = true;
-  drop_turn(r->id);
+  drop_turn(*r);
   return r;
 }
 

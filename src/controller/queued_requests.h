@@ -12,9 +12,11 @@
 #include <set>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "controller/config.h"
+#include "controller/host_room.h"
 #include "controller/op_table.h"
 #include "pool/host_pools.h"
 #include "tree/tree.h"
@@ -23,6 +25,7 @@ namespace larder {
 
 struct QueuedRequest {
   RequestId id;
+  std::uint64_t turn = 0;  // counts up: who began to queue first; after a retract, anew
   NamespaceId space;
   std::span<const TokenId> tokens;  // what it may reuse, whole pages; empty once it has started
   TimePoint begun;                  // where the time it may wait starts
@@ -50,7 +53,8 @@ class QueuedRequests {
  public:
   static constexpr std::uint32_t kMaxTries = 8;
   // host: null: nothing is kept. All outlive this.
-  QueuedRequests(const CacheConfig& config, const ModelSpec& model, HostPools* host, RadixTree& tree, OpTable& ops);
+  QueuedRequests(const CacheConfig& config, const ModelSpec& model, HostPools* host, RadixTree& tree, OpTable& ops,
+                 const HostRoom& room);
 
   QueuedRequest& enter(RequestId id, NamespaceId space, std::span<const TokenId> tokens, TimePoint now);
   [[nodiscard]] QueuedRequest* find(RequestId id);
@@ -84,8 +88,7 @@ class QueuedRequests {
 
  private:
   void drop_hold(QueuedRequest& r);
-  [[nodiscard]] std::uint64_t blocks_in_reach() const;  // free, or evictable
-  void drop_turn(RequestId id);
+  void drop_turn(const QueuedRequest& r);
   void arm_timer();
 
   const CacheConfig& config_;
@@ -93,11 +96,13 @@ class QueuedRequests {
   HostPools* const host_;
   RadixTree& tree_;
   OpTable& ops_;
+  const HostRoom& room_;
   std::unordered_map<std::uint64_t, QueuedRequest> requests_;  // looked up by id, never iterated
   std::set<std::uint64_t> holders_;                            // ids: ranks let go in one order
   std::uint64_t blocks_ = 0;
-  std::set<std::uint64_t> turns_;  // ids that wait for their turn to fetch
-  OpId turn_timer_;                // for the first of them; 0: none
+  std::uint64_t next_turn_ = 1;
+  std::set<std::pair<std::uint64_t, std::uint64_t>> turns_;  // (turn, id) of those that wait for their turn to fetch
+  OpId turn_timer_;                                          // for the first of them; 0: none
 };
 
 }  // namespace larder

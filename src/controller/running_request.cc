@@ -140,14 +140,18 @@ Status RunningRequest::grow(const RequestText& text, std::uint64_t until) {
     is_starved_ = count > coming && !parts_->room.is_room_coming(ComponentKind::kFull);
     return room;
   }
+  Status grown;
   for (std::uint32_t i = 0; i < count; ++i) {
     const std::optional<DeviceSlot> slot = parts_->device.allocate(ComponentKind::kFull);
-    if (!slot) return overloaded("prepare_step: no page is free");  // what was taken stays in the table
+    if (!slot) {
+      grown = overloaded("prepare_step: no page is free");  // what was taken stays in the table
+      break;
+    }
     table_.full.push_back(*slot);
     ++parts_->counters.grown;
   }
   if (parts_->model.has(ComponentKind::kSwa)) table_.swa.resize(table_.full.size());
-  return Status::ok();
+  return grown;
 }
 
 Status RunningRequest::grant_window(std::uint64_t until) {
@@ -273,6 +277,8 @@ Status RunningRequest::complete(RequestText& text, std::uint64_t number, std::sp
     return invalid_argument("complete_step: " + std::to_string(tokens.size()) + " tokens are not within (" +
                             std::to_string(computed_) + ", " + std::to_string(step->until) + "], what was prepared");
   }
+  // Later steps were built on the tokens that are missing now.
+  if (tokens.size() < step->until) ledger_.void_after(number);
   OpenStep done = ledger_.take(number);
   if (tokens.size() > text.tokens.size()) {
     text.tokens.insert(text.tokens.end(), tokens.begin() + static_cast<std::ptrdiff_t>(text.tokens.size()),

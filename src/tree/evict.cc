@@ -112,7 +112,7 @@ bool RadixTree::Impl::is_next_to_leave_host(Id id, ComponentKind c) const {
 bool RadixTree::Impl::evict_device_leaf(Id id) {
   if (node(id).has(kFullHost)) {
     drop_tier(id, Tier::kDevice);
-    (void)merge_into_only_child(id);
+    undo_split(id);
     return true;
   }
   if (node(id).first_child != kNoNode && !remove_host_descendants(id)) return false;
@@ -153,7 +153,7 @@ void RadixTree::Impl::evict_host_leaf(Id id) {
   if (node(id).present == 0) {
     remove_node(id);
   } else {
-    (void)merge_into_only_child(id);
+    undo_split(id);
   }
 }
 

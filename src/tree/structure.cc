@@ -243,6 +243,17 @@ void RadixTree::Impl::merge_runs(Node& upper, Node& lower) {
   }
 }
 
+void RadixTree::Impl::undo_split(Id id) {
+  const Node& upper = node(id);
+  if (upper.first_child == kNoNode) return;
+  const Node& lower = node(upper.first_child);
+  const bool is_quiet = !upper.claimed(Tier::kDevice) && !lower.claimed(Tier::kDevice);
+  if (is_quiet && upper.created == lower.created && upper.aux_tick[0] == lower.aux_tick[0] &&
+      are_one_array(upper, lower)) {
+    (void)merge_into_only_child(id);
+  }
+}
+
 bool RadixTree::Impl::merge_into_only_child(Id id) {
   Node& upper = node(id);
   const Id child = upper.first_child;

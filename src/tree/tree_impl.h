@@ -116,6 +116,8 @@ struct RadixTree::Impl {
   // `id` goes, its only child keeps its id. Edges that were never one grow to kMergedTokens. False: nothing was done.
   // Cost: O(pages of the child) on average, O(pages of both) at worst; O(1) for the halves of one edge.
   bool merge_into_only_child(Id id);
+  // The same, of the two halves of one edge only.
+  void undo_split(Id id);
   [[nodiscard]] bool may_merge(const Node& upper, const Node& lower) const;
   [[nodiscard]] bool are_alike(const Node& upper, const Node& lower) const;
   [[nodiscard]] static bool have_same_locks(const Node& upper, const Node& lower);

@@ -266,6 +266,21 @@ TEST(PrefetchBatches, BestEffortTakesWhatIsThere) {
   }
 }
 
+// A request that is refused its start while its fetch goes on does not ask again, nor join itself.
+TEST(PrefetchBatches, BestEffortAsksOnce) {
+  Batches h(page_by_page(Shape::kFull, PrefetchPolicy::kBestEffort));
+  h.answered = 7;
+  std::array<std::vector<DeviceSlot>, kComponentCount> taken;
+  ASSERT_TRUE(h.device->reserve({h.device->free_slots(ComponentKind::kFull), 0, 0}, taken));
+  Harness::Job job = h.begin(prompt_of(kTokens), 4);
+  h.work();
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(h.advance(job, 16)) << "the device is taken";
+  EXPECT_EQ(h.cache->counters().prefetch_shared, 0u);
+  for (const DeviceSlot slot : taken[0]) ASSERT_TRUE(h.device->free(ComponentKind::kFull, slot).is_ok());
+  EXPECT_EQ(h.start(job), 7u * 4);
+  h.end(job);
+}
+
 TEST(PrefetchBatches, AnAbortGivesBackWhatDidNotBegin) {
   Batches h(page_by_page(Shape::kFull));
   h.answered = 3;

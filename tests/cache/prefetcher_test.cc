@@ -207,12 +207,12 @@ class SlowStorage {
   CacheMetrics metrics_{nullptr};
   std::vector<TokenId> tokens_;
   StoreBacklog backlog_{config_, {model_, host_.get(), tree_, ops_, spaces_, clock_, counters_, metrics_}};
+  HostRoom room_{{model_, host_.get(), tree_, backlog_, counters_}};
   SlowBackend* backend_ = nullptr;
   std::unique_ptr<StoragePipeline> pipeline_;
   Prefetcher prefetcher_{
       config_,
-      {model_, host_.get(), tree_, ops_, spaces_, clock_, backlog_, counters_, metrics_,
-       [this](const ComponentCounts& counts) { return host_->blocks_missing(counts) == 0; }, [] { return false; }}};
+      {model_, host_.get(), tree_, ops_, spaces_, clock_, backlog_, counters_, metrics_, room_, [] { return false; }}};
 };
 
 // 2 GiB at 200 MB/s take ten seconds; the request waits for three.

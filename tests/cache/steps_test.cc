@@ -234,6 +234,37 @@ TEST_F(Ahead, ACancelledStepVoidsThoseBuiltOnIt) {
   }
 }
 
+// A step that was built on drafts has computed from tokens that are not the request's.
+TEST_F(Ahead, RejectedDraftsVoidTheStepsAfterThem) {
+  make(Shape::kFull);
+  Harness::Job job = started(prompt_of(40), 20);
+  const Launched drafts = launch(job, 0, 10), next = launch(job, 10, 14);
+  run(job.tokens, drafts);
+  ASSERT_TRUE(complete(drafts, job.tokens, 8).is_ok());
+  EXPECT_EQ(complete(next, job.tokens, 14).code(), StatusCode::kConflict);
+  EXPECT_EQ(h_->cache->computed_tokens(job.id), 8u);
+  const Launched again = launch(job, 8, 20);
+  run(job.tokens, again);
+  ASSERT_TRUE(complete(again, job.tokens, 20).is_ok());
+  h_->finish(job);
+  EXPECT_EQ(h_->run(prompt_of(24), 2).cached(), 20u);
+  h_->settle();
+  EXPECT_EQ(h_->check_clean(), "");
+}
+
+TEST_F(Ahead, WhatQueuesCannotRestart) {
+  make(Shape::kFull);
+  Harness::Job job = started(prompt_of(40), 20);
+  const Launched a = launch(job, 0, 16);
+  run(job.tokens, a);
+  ASSERT_TRUE(complete(a, job.tokens, 16).is_ok());
+  ASSERT_TRUE(h_->cache->retract(job.id).is_ok());
+  EXPECT_EQ(h_->cache->restart(job.id).code(), StatusCode::kInvalidArgument);
+  h_->cache->abort(job.id);
+  h_->settle();
+  EXPECT_EQ(h_->check_clean(), "");
+}
+
 // Drafts reach beyond a page boundary and are rejected before it: the checkpoint at the one before is still there.
 TEST_F(Ahead, RejectedDraftsKeepTheLastCheckpoint) {
   for (const std::uint64_t accepted : {34u, 35u, 36u, 37u}) {
