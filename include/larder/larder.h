@@ -300,8 +300,8 @@ typedef struct larder_connector_options {
  * than a connector has room for. LARDER_OVERLOADED: no memory. */
 LARDER_API larder_code larder_connector_open(const larder_connector_options* options, larder_connector** connector,
                                              larder_error* error);
-/* Detaches, ends copies that have not begun, and waits for those that run and for the store's use of the host memory,
- * at most timeout_seconds (0: 5). LARDER_DEADLINE_EXCEEDED: the store still uses it; the handle stays, and may be
+/* Detaches, and waits for copies under way and for the store's use of the host memory, at most timeout_seconds (0: 5).
+ * LARDER_DEADLINE_EXCEEDED: one of them still uses it; the handle stays, and may be
  * closed again. */
 LARDER_API larder_code larder_connector_close(larder_connector* connector, double timeout_seconds, larder_error* error);
 

@@ -168,7 +168,8 @@ class Connector {
   // Loads of it that are under way go on. Unknown ids are ignored.
   virtual void release(LookupId id) = 0;
 
-  // ---- transfers. A result is given once; then the id is forgotten. kOverloaded: under way; kNotFound: no such one.
+  // ---- transfers. A result is given once; then the id is forgotten. kOverloaded: under way; kNotFound: no such one;
+  // kUnavailable: this rank has lost the others, and its own copy has ended: the engine's memory is free again.
   // kNotFound: no such lookup. kInvalidArgument: not one of its points, or the places do not fit. kOverloaded:
   // max_transfers, or operations, are open. Not ok: nothing was begun.
   [[nodiscard]] virtual Result<TransferId> load(const LoadRequest& request) = 0;

@@ -94,9 +94,10 @@ Status Loads::begin(TransferId id, const Lookups::Lookup& lookup, const LoadPoin
   load.result.bytes = (*copy)->bytes();
   load.new_pages = point.pages - point.full_from;
   load.begun = clock_.now();
-  loads_.emplace(id.v, std::move(load));
   Op& op = ops_.add(OpKind::kLoad);
   op.transfer = id.v;
+  load.op = op.id;
+  loads_.emplace(id.v, std::move(load));
   tree_.touch(position_on_path(tree_, lookup.end, point.pages), true);
   copier_.submit(op.id, std::move(copy).value());
   return Status::ok();
@@ -122,7 +123,12 @@ void Loads::done(Op& op, bool is_ok) {
 Result<LoadResult> Loads::take_result(TransferId id) {
   const auto it = loads_.find(id.v);
   if (it == loads_.end()) return not_found("load: no such transfer");
-  if (!it->second.is_over) return overloaded("load: under way");
+  if (!it->second.is_over) {
+    // A rank that has lost the others applies nothing any more, but its own copy ends.
+    const Op* const op = ops_.find(it->second.op);
+    const bool has_ended = op != nullptr && std::holds_alternative<TransferDone>(op->completion);
+    return has_ended && !ops_.parted().is_ok() ? ops_.parted() : overloaded("load: under way");
+  }
   LoadResult result = std::move(it->second.result);
   loads_.erase(it);
   return result;

@@ -48,6 +48,7 @@ class Loads {
   struct Load {
     LoadResult result;
     bool is_over = false;
+    OpId op;  // its copy
     std::vector<LeasedSlot> leases;
     std::uint64_t new_pages = 0;  // of full
     TimePoint begun;

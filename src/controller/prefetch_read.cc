@@ -113,7 +113,7 @@ OutcomeBits Prefetcher::outcome_of(const Op& op) const {
   if (op.kind == OpKind::kExists) {
     const auto* done = std::get_if<ExistsResult>(&op.completion);
     if (done == nullptr || !done->status.is_ok() || !f.device_lock.held) return {};
-    return FetchPlanner{model_, tree_, host_}.candidates(f, *done);
+    return planner_.candidates(f, *done);
   }
   // A page has come when all of its pools have.
   const auto* done = std::get_if<ReadResult>(&op.completion);
@@ -161,8 +161,28 @@ void Prefetcher::read_done(const Op& op, const OutcomeBits& bits) {
   });
   if (f.state == Fetch::State::kReading && (is_broken || !is_wanted)) end_planned(f);
   if (f.state == Fetch::State::kReading) begin_batches(f);
-  if (is_broken) let_go(f);
+  is_broken ? let_go(f) : release_served(f);
   end_if_over(f);
+}
+
+// Requests that share the fetch of a longer prompt go on when their own part has come.
+void Prefetcher::release_served(Fetch& f) {
+  const std::uint64_t come = f.arrived > 0 ? f.batches[f.arrived - 1].end : f.full_from;
+  const auto is_served = [&](RequestId id) {
+    const QueuedRequest* const r = queue_.find(id);
+    return r != nullptr && r->waits_for == f.id && r->tokens.size() / model_.page_size < f.target &&
+           r->tokens.size() / model_.page_size <= come;
+  };
+  if (std::none_of(f.requests.begin(), f.requests.end(), is_served)) return;
+  adopt_arrived(f);
+  std::erase_if(f.requests, [&](RequestId id) {
+    if (!is_served(id)) return false;
+    QueuedRequest& r = *queue_.find(id);
+    std::erase(r.fetches, f.id);
+    queue_.end_wait(r, clock_.now());
+    queue_.hold_what_is_there(r);
+    return true;
+  });
 }
 
 // The largest restore point in (after, the stop's end] that has come whole.

@@ -25,6 +25,7 @@ Prefetcher::Prefetcher(const CacheConfig& config, const Parts& parts)
       metrics_(parts.metrics),
       room_(parts.room),
       is_engine_busy_(parts.is_engine_busy),
+      planner_{parts.model, parts.tree, parts.host},
       queue_(config, parts.model, parts.host, parts.tree, parts.ops, parts.room) {}
 
 void Prefetcher::attach_storage(StorageBackend& backend) { storage_ = &backend; }
@@ -152,12 +153,10 @@ void Prefetcher::ask(QueuedRequest& r, bool has_turn) {
   f.epoch = backlog_.epoch();
   collect_keys(f, match.walked);
   joinable_[join_key(f.space, f.tokens)].push_back(f.id);
-  const FetchPlanner planner{model_, tree_, host_};
-  const NodeId held = tree_.settle(planner.position_at(match.walked.node, f.full_from));
+  const NodeId held = tree_.settle(planner_.position_at(match.walked.node, f.full_from));
   f.device_lock = tree_.lock(held, Tier::kDevice, LockParts{.full = true, .swa = false, .mamba = false});
   f.host_lock = tree_.lock(held, Tier::kHost, LockParts{.full = true, .swa = false, .mamba = false});
-  // One limit for all fetches of a request. "All of it" includes what it waits for its turn.
-  f.begun = config_.prefetch_policy == PrefetchPolicy::kWaitComplete ? r.begun : clock_.now() - r.waited;
+  f.begun = wait_begun(r);
   f.urgency = waits() ? Urgency::kWaiting : Urgency::kSpeculative;
   f.cancel = std::make_shared<std::atomic<bool>>(false);
   add_request(f, r);
@@ -166,6 +165,11 @@ void Prefetcher::ask(QueuedRequest& r, bool has_turn) {
   f.timer = timer.id;
   if (waits()) f.deadline = timer.due;
   submit_query(f, *ops_.find(f.id));
+}
+
+// One limit for all fetches of a request. "All of it" includes what it waits for its turn.
+TimePoint Prefetcher::wait_begun(const QueuedRequest& r) const {
+  return config_.prefetch_policy == PrefetchPolicy::kWaitComplete ? r.begun : clock_.now() - r.waited;
 }
 
 void Prefetcher::add_request(Fetch& f, QueuedRequest& r) {
@@ -211,6 +215,7 @@ bool Prefetcher::join(QueuedRequest& r, std::uint64_t base) {
     probe(Probe::kPrefetchShared);
     ++counters_.prefetch_shared;
     add_request(f, r);
+    if (waits()) queue_.limit_wait(r, f.id, wait_begun(r) + wait_limit((limit - base) * model_.page_size));
     if (f.state == Fetch::State::kReading) r.known = std::max(r.known, std::min(f.target, limit));
     return true;
   }
@@ -284,8 +289,7 @@ void Prefetcher::exists_done(const Op& op, const OutcomeBits& bits) {
 // already: these must not go while room is made for it. (On the device they may: what running requests need there was
 // promised to them.)
 void Prefetcher::hold_host_path(Fetch& f) {
-  const FetchPlanner planner{model_, tree_, host_};
-  const NodeId held = tree_.settle(planner.position_at(f.device_lock.node, f.full_from));
+  const NodeId held = tree_.settle(planner_.position_at(f.device_lock.node, f.full_from));
   const bool has_state = f.full_from == f.target && !f.batches.back().reads_state;
   tree_.unlock(f.host_lock);
   f.host_lock = tree_.lock(held, Tier::kHost,
@@ -296,12 +300,11 @@ void Prefetcher::hold_host_path(Fetch& f) {
 
 bool Prefetcher::reserve(Fetch& f, const OutcomeBits& candidates) {
   constexpr int kTries = 8;  // each evicts; a host that is this full is better left alone
-  const FetchPlanner planner{model_, tree_, host_};
   std::uint64_t upto = f.pages;
   for (int i = 0; i < kTries; ++i) {
     f.target = largest_candidate(candidates, f.base, upto);
     if (f.target < f.base + queue_.least_gain()) break;
-    const ComponentCounts counts = planner.plan(f, candidates, config_.prefetch_batch_bytes, kStopShare);
+    const ComponentCounts counts = planner_.plan(f, candidates, config_.prefetch_batch_bytes, kStopShare);
     hold_host_path(f);
     const std::uint64_t blocks = room_.blocks_of(counts);
     std::array<std::vector<HostSlot>, kComponentCount> slots;
@@ -316,7 +319,7 @@ bool Prefetcher::reserve(Fetch& f, const OutcomeBits& candidates) {
     // rather than fetch a shorter prefix now. (Where all of it can never fit, it takes what fits.)
     const bool room_will_come = config_.prefetch_policy == PrefetchPolicy::kWaitComplete && is_engine_busy_();
     f.waits_for_room = i == 0 && room_will_come &&
-                       blocks + planner.held_blocks(f) + backlog_.kept_by_abandoned() <= host_->total_blocks();
+                       blocks + planner_.held_blocks(f) + backlog_.kept_by_abandoned() <= host_->total_blocks();
     if (f.waits_for_room) break;
     upto = f.base + (f.target - f.base) / 2;
   }
@@ -363,7 +366,9 @@ void Prefetcher::timer_done(const Op& timer) {
     return;
   }
   const auto it = fetches_.find(timer.fetch.v);
-  if (it == fetches_.end() || it->second.timer != timer.id) return;
+  if (it == fetches_.end()) return;
+  if (timer.request != RequestId{}) return give_up(it->second, timer.request);
+  if (it->second.timer != timer.id) return;
   Fetch& f = it->second;
   if (f.is_detached) abandon(f);
   adopt_arrived(f);
@@ -372,16 +377,20 @@ void Prefetcher::timer_done(const Op& timer) {
   tree_.unlock(f.device_lock);
   tree_.unlock(f.host_lock);
   f.timer = OpId{};
-  for (const RequestId id : f.requests) {
-    // The request may wait for another fetch by now, which has a limit of its own.
-    QueuedRequest* const r = queue_.find(id);
-    if (r == nullptr || r->waits_for != f.id) continue;
-    ++counters_.prefetch_late;
-    probe(Probe::kPrefetchLate);
-    queue_.end_wait(*r, clock_.now());  // what is under way will be adopted for the next request
-    r->gave_up = true;
-    queue_.hold_what_is_there(*r);
-  }
+  for (const RequestId id : f.requests) give_up(f, id);
+}
+
+// Its limit is over. What is under way is adopted for the next request.
+void Prefetcher::give_up(Fetch& f, RequestId id) {
+  // The request may wait for another fetch by now, which has a limit of its own.
+  QueuedRequest* const r = queue_.find(id);
+  if (r == nullptr || r->waits_for != f.id) return;
+  adopt_arrived(f);
+  ++counters_.prefetch_late;
+  probe(Probe::kPrefetchLate);
+  queue_.end_wait(*r, clock_.now());
+  r->gave_up = true;
+  queue_.hold_what_is_there(*r);
 }
 
 }  // namespace larder

@@ -1,16 +1,16 @@
 // Storage -> host, for requests that queue: what each of them fetches, waits for, and keeps on the host until it
 // starts.
 //
-//   enter() ─► which pages are in storage, jointly? ─► host slots ─► reads, in batches ─► adoption ─► start() ─►
-//   leave()
-//                                                                        │
-//                         the wait is over by the policy ────────────────┴─► adoption of what has come so far
+//   enter() ─► storage's joint pages? ─► host slots ─► reads, in batches ─► adoption ─► start() ─► leave()
+//                                                           │
+//                        the policy's limit is over ────────┴─► adoption of what has come so far
 //
-// A request is waiting until its fetch has brought what it can, or until its policy's limit: then it takes what has
-// come, as far as that is a restore point, and no further batch begins for it. Batches under way go on, and what they
-// bring is adopted for the next request. best_effort never waits; start() takes what has come.
-// A request that finds the host full asks again when its turn comes (asks_again()): prefetches hold at most
-// prefetch_capacity of the host, and what requests keep there while they queue half of that.
+// A request is waiting until its fetch has brought what the request can use, or until its policy's limit: then it takes
+// what has come, as far as that is a restore point, and no further batch begins for it. One that joined the fetch of
+// another has a limit of its own. Batches under way go on, and what they bring is adopted for the next request.
+// best_effort never waits; start() takes what has come. A request that finds the host full asks again when its turn
+// comes (asks_again()): prefetches hold at most prefetch_capacity of the host, and what requests keep there while they
+// queue half of that.
 //
 // Batches (fetch.h) are about prefetch_batch_bytes of full; kBatchesInFlight of a fetch are under way at once. So slow
 // storage is not asked for what comes too late, and its breaker sees short reads that succeed.
@@ -117,6 +117,7 @@ class Prefetcher {
   [[nodiscard]] bool join(QueuedRequest& r, std::uint64_t base);
   [[nodiscard]] bool serves_any_head() const;
   [[nodiscard]] std::uint64_t join_key(NamespaceId space, std::span<const TokenId> tokens) const;
+  [[nodiscard]] TimePoint wait_begun(const QueuedRequest& r) const;
   void add_request(Fetch& f, QueuedRequest& r);
   void collect_keys(Fetch& f, const TreePosition& walked);
   void submit_query(Fetch& f, Op& op);
@@ -126,6 +127,7 @@ class Prefetcher {
   void hand_out(Fetch& f, std::array<std::vector<HostSlot>, kComponentCount>& slots);
   void hold_host_path(Fetch& f);
   void go_without_room(Fetch& f);
+  void give_up(Fetch& f, RequestId id);
 
   // ---- prefetch_read.cc: what comes
   void begin_batches(Fetch& f);
@@ -138,6 +140,7 @@ class Prefetcher {
   [[nodiscard]] bool adopt(Fetch& f, std::size_t stop, std::uint64_t pages);
   void mark_adopted(NodeId node, const Fetch& f, const FetchBatch& stop, std::uint64_t pages);
   void give_back(FetchBatch& batch);
+  void release_served(Fetch& f);
   void use_arrived(Fetch& f, QueuedRequest& r);
   void let_go(Fetch& f);
   void end_if_over(Fetch& f);
@@ -155,6 +158,7 @@ class Prefetcher {
   CacheMetrics& metrics_;
   HostRoom& room_;
   const std::function<bool()> is_engine_busy_;
+  const FetchPlanner planner_;
 
   StorageBackend* storage_ = nullptr;
   QueuedRequests queue_;

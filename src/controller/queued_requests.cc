@@ -31,6 +31,7 @@ const QueuedRequest* QueuedRequests::find(RequestId id) const {
 
 void QueuedRequests::start(QueuedRequest& r) {
   drop_hold(r);
+  drop_limit(r);
   drop_turn(r);
   r.tokens = {};
 }
@@ -102,7 +103,20 @@ void QueuedRequests::begin_wait(QueuedRequest& r, OpId fetch, TimePoint now) {
   r.waits_since = now;
 }
 
+void QueuedRequests::limit_wait(QueuedRequest& r, OpId fetch, TimePoint due) {
+  Op& timer = ops_.add_timer(due);
+  timer.fetch = fetch;
+  timer.request = r.id;
+  r.limit = timer.id;
+}
+
+// The timer guards nothing any more. Every rank gets here by the same event.
+void QueuedRequests::drop_limit(QueuedRequest& r) {
+  if (Op* const timer = ops_.find(std::exchange(r.limit, OpId{}))) ops_.end(*timer);
+}
+
 void QueuedRequests::end_wait(QueuedRequest& r, TimePoint now) {
+  drop_limit(r);
   r.waits_for = OpId{};
   r.waited += now - r.waits_since;
 }

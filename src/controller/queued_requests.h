@@ -32,6 +32,7 @@ struct QueuedRequest {
   OpId waits_for;                   // a fetch; 0: it does not wait
   TimePoint waits_since;            // while it does
   Nanos waited{0};                  // for fetches before: all of them have one limit
+  OpId limit;                       // timer of its own, where it waits for a fetch that it joined; 0: none
   std::vector<OpId> fetches;        // under way, that it wants
   bool gave_up = false;             // it waited as long as it may: it starts with what is there
 
@@ -78,6 +79,8 @@ class QueuedRequests {
 
   // ---- waits
   void begin_wait(QueuedRequest& r, OpId fetch, TimePoint now);
+  // It joined the fetch, whose own timer is that of another request.
+  void limit_wait(QueuedRequest& r, OpId fetch, TimePoint due);
   void end_wait(QueuedRequest& r, TimePoint now);
 
   // ---- turns
@@ -88,6 +91,7 @@ class QueuedRequests {
 
  private:
   void drop_hold(QueuedRequest& r);
+  void drop_limit(QueuedRequest& r);
   void drop_turn(const QueuedRequest& r);
   void arm_timer();
 

@@ -214,6 +214,7 @@ Status Saves::begin(TransferId id, NamespaceId space, const SaveRequest& request
   if (match.full_any_pages < request.from) {
     if (is_parent_coming(space, request)) return overloaded("save: the pages before are being saved; after a poll");
     save.result.stop = SaveStop::kParentMissing;
+    save.use = SpaceTable::Use();
     save.is_over = true;
     saves_.emplace(id.v, std::move(save));
     return Status::ok();
@@ -228,9 +229,10 @@ Status Saves::begin(TransferId id, NamespaceId space, const SaveRequest& request
   const std::uint64_t path = std::min(given.known, request.to);
   save.path = tree_.lock(tree_.settle(position_on_path(tree_, match.walked.node, path)), Tier::kHost,
                          LockParts{.full = true, .swa = true, .mamba = false});
+  lock_known_states(request, given, match, save);
   const HostAnswer room = take_room(request, given, save);
   if (room == HostAnswer::kWaitsForStores) {
-    tree_.unlock(save.path);
+    unlock(save);
     return overloaded("save: storage is taking what would have to go; after a poll");
   }
   fill_result(request, given, save);
@@ -256,6 +258,7 @@ Status Saves::begin(TransferId id, NamespaceId space, const SaveRequest& request
   save.result.bytes = copy->bytes();
   Op& op = ops_.add(OpKind::kBackup);
   op.transfer = id.v;
+  save.op = op.id;
   const auto it = saves_.emplace(id.v, std::move(save)).first;
   if (defect(Defect::kSavedBeforeCopied)) publish(it->second);
   copier_.submit(op.id, std::move(copy));
@@ -329,12 +332,27 @@ void Saves::publish(Save& save) {
   save.plan = Plan{};
 }
 
+// They are counted as kept, so room must not be made of them.
+void Saves::lock_known_states(const SaveRequest& request, const Given& given, const MatchResult& match, Save& save) {
+  for (const std::uint64_t point : request.states) {
+    if (given.state[point - 1] || point > given.known) continue;
+    const NodeId node = tree_.settle(position_on_path(tree_, match.walked.node, point));
+    save.states.push_back(tree_.lock(node, Tier::kHost, LockParts{.full = false, .swa = false, .mamba = true}));
+  }
+}
+
+void Saves::unlock(Save& save) {
+  tree_.unlock(save.path);
+  for (LockHandle& state : save.states) tree_.unlock(state);
+  save.states.clear();
+}
+
 // Slots that did not become the tree's go back.
 void Saves::let_go(Save& save) {
   for (const ComponentKind c : kAllComponents) {
     room_.give_back(c, std::exchange(save.slots[index_of(c)], {}));
   }
-  tree_.unlock(save.path);
+  unlock(save);
   blocks_ -= std::exchange(save.blocks, 0);
   if (spare_.size() < kMostSpare) spare_.push_back(std::exchange(save.tokens, {}));
   save.tokens = {};
@@ -344,7 +362,12 @@ void Saves::let_go(Save& save) {
 Result<SaveResult> Saves::take_result(TransferId id) {
   const auto it = saves_.find(id.v);
   if (it == saves_.end()) return not_found("save: no such transfer");
-  if (!it->second.is_over) return overloaded("save: under way");
+  if (!it->second.is_over) {
+    // A rank that has lost the others applies nothing any more, but its own copy ends.
+    const Op* const op = ops_.find(it->second.op);
+    const bool has_ended = op != nullptr && std::holds_alternative<TransferDone>(op->completion);
+    return has_ended && !ops_.parted().is_ok() ? ops_.parted() : overloaded("save: under way");
+  }
   SaveResult result = std::move(it->second.result);
   saves_.erase(it);
   return result;

@@ -77,11 +77,13 @@ class Saves {
   struct Save {
     SaveResult result;
     bool is_over = false;
+    OpId op;  // its copy
     NamespaceId space;
     SpaceTable::Use use;
     std::vector<TokenId> tokens;  // [0, plan.end)
     Plan plan;
     LockHandle path;
+    std::vector<LockHandle> states;  // of those that the host has
     std::array<std::vector<HostSlot>, kComponentCount> slots;
     std::uint64_t blocks = 0;
   };
@@ -100,6 +102,8 @@ class Saves {
   void fill_copy(const SaveRequest& request, const PlaceTable& places, const Save& save, PageCopy& copy) const;
   void publish(Save& save);
   [[nodiscard]] bool insert(const HostInsertRequest& request);
+  void lock_known_states(const SaveRequest& request, const Given& given, const MatchResult& match, Save& save);
+  void unlock(Save& save);
   void let_go(Save& save);
 
   const ConnectorConfig& config_;

@@ -162,7 +162,8 @@ Status EngineConnector::close(Nanos limit) {
   const TimePoint deadline = real_clock().now() + limit;
   while (is_host_in_use()) {
     if (real_clock().now() >= deadline) {
-      return deadline_exceeded("storage still works on the host memory of the connector; close it again later");
+      return deadline_exceeded(
+          "copies or storage still work on the host memory of the connector; close it again later");
     }
     (void)connector_->poll(kCloseLook);
   }

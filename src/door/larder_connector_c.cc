@@ -1,5 +1,6 @@
 // The connectors of include/larder/larder.h on top of EngineConnector.
 #include <larder/larder.h>
+#include <algorithm>
 
 #include <chrono>
 #include <span>
@@ -260,13 +261,15 @@ larder_code larder_connector_close(larder_connector* connector, double timeout_s
 larder_code larder_connector_attach(larder_connector* connector, larder_store* store, larder_error* error) {
   if (connector == nullptr || store == nullptr) return wrong("connector or store is null", error);
   return guarded(error, [&]() -> Status {
-    connector->stores.push_back(store);
+    std::vector<larder_store*>& stores = connector->stores;
+    const bool is_new = std::find(stores.begin(), stores.end(), store) == stores.end();
+    if (is_new) stores.push_back(store);
     const Status attached = connector->engine->connector().attach_storage(store->store->backend());
     if (attached.is_ok()) {
-      ++store->connectors;
+      if (is_new) ++store->connectors;
       connector->store = store;
-    } else {
-      connector->stores.pop_back();
+    } else if (is_new) {
+      stores.pop_back();
     }
     return attached;
   });

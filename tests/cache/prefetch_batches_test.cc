@@ -104,6 +104,35 @@ TEST(PrefetchBatches, AllOfThemAreTheWholePrompt) {
   }
 }
 
+// A request that shares the fetch of a longer prompt goes on when its own part has come, or at its own limit.
+TEST(PrefetchBatches, AShortRequestDoesNotWaitForALongOne) {
+  HarnessOptions o = page_by_page(Shape::kFull);
+  o.config.prefetch_timeout_base = std::chrono::seconds(1);
+  o.config.prefetch_timeout_per_ki_token = std::chrono::seconds(100);
+  o.config.prefetch_timeout_max = std::chrono::minutes(10);
+  for (const std::size_t answered : {std::size_t{12}, std::size_t{3}}) {
+    Batches h(o);
+    h.answered = answered;
+    Harness::Job whole = h.begin(prompt_of(kTokens), 4), head = h.begin(prompt_of(41), 4);
+    EXPECT_EQ(h.cache->counters().prefetch_shared, 1u);
+    h.work();
+    EXPECT_EQ(h.cache->phase(whole.id), RequestPhase::kPrefetching);
+    if (answered < 10) {
+      EXPECT_EQ(h.cache->phase(head.id), RequestPhase::kPrefetching);
+      h.clock.advance(std::chrono::seconds(5));  // its own: 1 s and 3.9 s; the other one's: 48 s
+      h.work();
+    }
+    EXPECT_EQ(h.cache->phase(head.id), RequestPhase::kReady);
+    EXPECT_EQ(h.cache->phase(whole.id), RequestPhase::kPrefetching);
+    EXPECT_EQ(h.start(head), std::min<std::size_t>(answered, 10) * 4);
+    h.pass_limit();
+    (void)h.start(whole);
+    EXPECT_EQ(whole.cached.cached(), answered * 4);
+    h.finish(head);
+    h.end(whole);
+  }
+}
+
 // A full queue of storage's is no failure: what it did not take it is given later.
 TEST(PrefetchBatches, AFullQueueIsWaitedFor) {
   Batches h(page_by_page(Shape::kFull));

@@ -9,6 +9,7 @@
 
 #include "sim/sim_clock.h"
 #include "storage/pipeline/storage_pipeline.h"
+#include "tests/cache/host_sink.h"
 
 namespace larder {
 namespace {
@@ -108,14 +109,6 @@ class SlowBackend final : public StorageBackend {
   const BackendInfo info_{.name = "slow"};
 };
 
-struct HostSink final : SlotSink {
-  HostPools* host = nullptr;
-  void free_device(ComponentKind, std::span<const DeviceSlot>) override {}
-  void free_host(ComponentKind c, std::span<const HostSlot> slots) override {
-    for (const HostSlot slot : slots) EXPECT_TRUE(host->free(c, slot).is_ok());
-  }
-};
-
 // One request, for `kPrompt` pages that storage alone has.
 class SlowStorage {
  public:
@@ -197,7 +190,7 @@ class SlowStorage {
   sim::SimClock clock_;
   const ModelSpec model_;
   std::unique_ptr<HostPools> host_;
-  HostSink sink_;
+  test::HostSink sink_;
   RadixTree tree_;
   SpaceTable spaces_;
   NamespaceId space_;
