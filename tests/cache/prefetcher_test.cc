@@ -9,7 +9,7 @@
 
 #include "sim/sim_clock.h"
 #include "storage/pipeline/storage_pipeline.h"
-#include "tests/cache/host_sink.h"
+#include "tests/cache/patient_backend.h"
 
 namespace larder {
 namespace {
@@ -190,7 +190,7 @@ class SlowStorage {
   sim::SimClock clock_;
   const ModelSpec model_;
   std::unique_ptr<HostPools> host_;
-  test::HostSink sink_;
+  HostSink sink_;
   RadixTree tree_;
   SpaceTable spaces_;
   NamespaceId space_;
