@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Everything that must hold before a commit.
 #   ./test.sh --fast   the rules of the tree, the release build, all tests but the slow ones (minutes)
-#   ./test.sh          in addition the Python package inside the real SGLang (650 MB of downloads, once), the slow
-#                      tests, the tests under AddressSanitizer + UBSan, and clang's thread-safety analysis with warnings
-#                      as errors (under 45 minutes on two cores)
+#   ./test.sh          in addition the Python package inside the real SGLang (650 MB of downloads, once), sequences of
+#                      the real llama.cpp (77 MB), the slow tests, the tests under AddressSanitizer + UBSan, and clang's
+#                      thread-safety analysis with warnings as errors (under 45 minutes on two cores)
 # Ends with 1 at the first stage that fails. ctest's output of each stage is kept in build/test_<stage>.log.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -50,6 +50,13 @@ run_sglang() {
   done
 }
 
+# src/engine/llama on the real libllama.
+run_llama() {
+  LARDER_LLAMA_TARGETS=llama tools/llama_env.sh build/libllama
+  build release -DLARDER_LLAMA=ON -DLARDER_LLAMA_DIR="$PWD/build/libllama"
+  run_tests release llama -R '^larder_tests_llama/' -j 1  # llama.cpp's threads wait by spinning
+}
+
 main() {
   local fast=0
   case "${1:-}" in
@@ -59,7 +66,12 @@ main() {
   esac
 
   stage "packages"
-  if [ "$fast" = 1 ]; then tools/install_deps.sh; else tools/install_deps.sh --full; fi
+  if [ "$fast" = 1 ]; then
+    tools/install_deps.sh
+  else
+    tools/install_deps.sh --full
+    export LARDER_TEST_ALL_SERVERS=1  # a test that finds no server to start fails now
+  fi
   rm -f build/test_*.log
 
   stage "rules of the tree"
@@ -73,6 +85,9 @@ main() {
 
   stage "Python and SGLang"
   run_sglang
+
+  stage "llama.cpp"
+  run_llama
 
   stage "slow tests"
   if ctest --test-dir build/release -N -L slow | grep -q '^Total Tests: 0$'; then

@@ -17,6 +17,8 @@ option(LARDER_DEFECTS "Deliberate defects (src/base/defect.h): only for tools/de
 set(LARDER_SANITIZE "" CACHE STRING "Sanitizers, comma separated: address,undefined or thread")
 set(LARDER_ROCKSDB AUTO CACHE STRING "RocksDB, the journal of the metadata service: AUTO (if it is there), ON or OFF")
 set(LARDER_REDIS AUTO CACHE STRING "hiredis, the metadata service on Redis: AUTO (if it is there), ON or OFF")
+option(LARDER_LLAMA "The engine on llama.cpp (built by tools/llama_env.sh) and its tests" OFF)
+set(LARDER_LLAMA_DIR "${PROJECT_SOURCE_DIR}/build/llama" CACHE PATH "What tools/llama_env.sh has made")
 set_property(CACHE LARDER_ROCKSDB LARDER_REDIS PROPERTY STRINGS AUTO ON OFF)
 if(LARDER_BUILD_TESTS OR LARDER_FUZZ)
   set(LARDER_BUILD_TOOLS ON)

@@ -2,9 +2,13 @@
 # at every stage of its growth.
 
 # Sources of a folder without its tests and without what larder_left_out names, into OUT. Pass GLOB_RECURSE or GLOB.
+# What needs libllama is a library of its own (cmake/larder_llama.cmake).
 function(larder_sources out mode folder)
   file(${mode} found CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cc)
   list(FILTER found EXCLUDE REGEX "_test\\.cc$")
+  if(NOT folder MATCHES "/libllama$")
+    list(FILTER found EXCLUDE REGEX "/engine/llama/libllama/")
+  endif()
   foreach(file IN LISTS larder_left_out)
     list(REMOVE_ITEM found ${PROJECT_SOURCE_DIR}/src/${file})
   endforeach()
@@ -277,6 +281,9 @@ function(larder_add_cross_tests)
     if(EXISTS ${path}/LABEL_SLOW AND NOT LARDER_SLOW_TESTS)
       continue()
     endif()
+    if(path MATCHES "/llama$" AND NOT LARDER_LLAMA)
+      continue()
+    endif()
     if(IS_DIRECTORY ${path} AND NOT path MATCHES "/support$")
       larder_add_cross_test(${path})
     endif()
@@ -309,6 +316,9 @@ function(larder_add_cross_test path)
       list(APPEND sources ${PROJECT_SOURCE_DIR}/tests/${file}.cc)
     endforeach()
     list(APPEND libraries larder_bench)
+  endif()
+  if(name STREQUAL "llama")  # the real libllama
+    set(libraries larder_tests_support larder_sim larder_llama)
   endif()
   if(name STREQUAL "shared")  # the suite of tests/conformance, through two processes' ends of a shared store
     foreach(file storage_conformance storage_harness)

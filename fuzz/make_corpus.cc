@@ -10,6 +10,9 @@
 
 #include "base/file_system.h"
 #include "base/rng.h"
+#include "engine/llama/blob_test_util.h"
+#include "engine/llama/gguf_test_util.h"
+#include "engine/llama/slot_file.h"
 #include "metadata/metadata_wire.h"
 #include "storage/envelope.h"
 #include "storage/file/segment_format.h"
@@ -198,6 +201,40 @@ void add_share_frames(Corpus& corpus) {
   }
 }
 
+void add_llama_blobs(Corpus& corpus) {
+  using namespace larder::llama;
+  const auto geometries = blob_test::all_geometries();
+  for (unsigned i = 0; i < geometries.size(); ++i) {
+    const auto& [name, geometry] = geometries[i];
+    const unsigned form = i % 3 == 2 ? 3 : i % 3;  // with a header, without, of the changing parts
+    const Bytes blob = blob_test::BlobWriter(geometry).write(5, {(form & 1) == 0, (form & 2) != 0});
+    corpus.add("llama_blob", name, behind({0, i, form}, blob));
+    if (i % 3 != 1) continue;
+    corpus.add("llama_blob", "learn_" + name, behind({1, i, 0}, blob_test::BlobWriter(geometry).write(6)));
+  }
+  const std::vector<TokenId> tokens = {1, 2, 3}, packed = {0xffffffff, 1, 2, 8, 9, 0};
+  for (const auto* words : {&tokens, &packed}) {
+    Bytes file(slot_head_bytes(words->size()) + 4);
+    write_slot_head(*words, std::span(file).first(slot_head_bytes(words->size())));
+    corpus.add("llama_blob", words == &packed ? "slot_packed" : "slot", behind({2, 0, 0}, file));
+  }
+  add_choices(corpus, "llama_blob", 4, 48);
+}
+
+void add_llama_ggufs(Corpus& corpus) {
+  using llama::gguf_test::GgufWriter;
+  corpus.add("llama_gguf", "hybrid", behind({0, 0, 0}, llama::gguf_test::small_model().file(64)));
+  GgufWriter sliding(2);
+  sliding.text("general.architecture", "gemma3");
+  for (const std::string_view key : {"block_count", "context_length", "embedding_length", "attention.head_count"}) {
+    sliding.u32("gemma3." + std::string(key), 8);
+  }
+  sliding.u32("gemma3.attention.sliding_window", 16);
+  corpus.add("llama_gguf", "sliding", behind({0, 0, 0}, sliding.file(0)));
+  corpus.add("llama_gguf", "empty", behind({0, 9, 0}, GgufWriter().file(0)));
+  add_choices(corpus, "llama_gguf", 4, 32);
+}
+
 Status make(const std::string& folder) {
   Corpus corpus(folder);
   add_envelopes(corpus);
@@ -212,6 +249,8 @@ Status make(const std::string& folder) {
   add_choices(corpus, "metadata_wire", 8, 1024);
   add_choices(corpus, "metadata_http", 8, 1024);
   add_share_frames(corpus);
+  add_llama_blobs(corpus);
+  add_llama_ggufs(corpus);
   add_choices(corpus, "restore_point", 9, 64);
   add_choices(corpus, "layer_copies", 6, 64);
   add_choices(corpus, "tree", 9, 1024);

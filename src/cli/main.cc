@@ -24,6 +24,7 @@ constexpr const char* kHelp =
     "  conformance      check a storage backend, also one from a shared library, against the port's contract\n"
     "  metadata-server  the page index of shared 3FS files, over HTTP (the reference's protocol, and our own)\n"
     "  explain          why does a prompt hit what it hits? Asks a running server\n"
+    "  plan             what it costs to keep prefixes of a GGUF model\n"
     "  sim              the whole cache in a simulated world, from a seed: faults, crashes, operators\n"
     "  quickstart       conversations, a flush and a restart, beside the ideal: in one command\n"
     "  version          print the version\n"
@@ -49,6 +50,7 @@ constexpr Command kCommands[] = {
     {"explain", explain_command},
     {"quickstart", quickstart_command},
     {"metadata-server", metadata_server_command},
+    {"plan", plan_command},
     {"sim", sim_command},
 };
 

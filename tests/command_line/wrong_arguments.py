@@ -30,6 +30,9 @@ CASES = [
     (2, "store forget @", ["larder store forget: --volume is missing"]),
     (2, "bench metadata --seconds x", ["larder bench metadata: --seconds: 'x' is no such value"]),
     (2, "sim --seeds", ["larder sim: --seeds: "]),
+    (2, "plan", ["larder plan: --gguf is missing"]),
+    (2, "plan --gguf x --page-size 0", ["larder plan: --page-size: '0' is not a whole number in [1, 65536]"]),
+    (1, "plan --gguf @/none.gguf", ["larder plan: open ", "none.gguf"]),
     # "-1" is not the largest number there is.
     (2, "sim --seeds -1", ["--seeds: '-1' is not a whole number in [1, "]),
     (2, "sim --seeds 0", ["--seeds: '0' is not a whole number in [1, "]),

@@ -1,0 +1,33 @@
+// What it costs to keep prefixes of a GGUF model: for sizing host memory and disks before anything runs.
+//
+// Picture: a prefix of n tokens that ends at a restore point is n / page_size pages of kv, and for the restore point a
+// window and a checkpoint, where the model has sliding or recurrent layers.
+//
+// Threads: pure.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/llama/model_pools.h"
+
+namespace larder::llama {
+
+struct ModelPlan {
+  std::uint32_t page_size = 0;         // tokens
+  std::uint64_t page_bytes = 0;        // of kv; 0: no layer sees all positions
+  std::uint64_t window_bytes = 0;      // of all window pages that a restore point needs; 0: no sliding layers
+  std::uint64_t checkpoint_bytes = 0;  // 0: no recurrent layers
+
+  // Beside its pages.
+  [[nodiscard]] std::uint64_t restore_point_bytes() const { return window_bytes + checkpoint_bytes; }
+  // A restore point weighs as much as the pages of so many tokens; 0 if there are none to compare it with.
+  [[nodiscard]] std::uint64_t restore_point_tokens() const;
+  // A prefix of so many tokens, whole pages, with `points` restore points; windows that overlap count twice.
+  [[nodiscard]] std::uint64_t prefix_bytes(std::uint64_t tokens, std::uint64_t points) const;
+  // How many tokens fit if there is a restore point every `per_point` of them. 0: none; no limit is UINT64_MAX.
+  [[nodiscard]] std::uint64_t tokens_in(std::uint64_t bytes, std::uint64_t per_point) const;
+};
+
+[[nodiscard]] ModelPlan plan_of(const ModelPools& pools);
+
+}  // namespace larder::llama

@@ -1,0 +1,45 @@
+#include "engine/llama/model_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "engine/llama/blob_test_util.h"
+
+namespace larder::llama {
+namespace {
+
+ModelPlan plan_for(const BlobGeometry& geometry, std::uint32_t page_size) {
+  const auto pools = model_pools(geometry, {.page_size = page_size});
+  EXPECT_TRUE(pools) << pools.status().to_string();
+  return plan_of(pools.value_or({}));
+}
+
+TEST(ModelPlan, AddsUpWhatThePoolsHave) {
+  for (const auto& [name, geometry] : blob_test::all_geometries()) {
+    SCOPED_TRACE(name);
+    const ModelPlan plan = plan_for(geometry, 4);
+    EXPECT_EQ(plan.page_bytes, geometry.full ? geometry.full->page_bytes(4) : 0);
+    EXPECT_EQ(plan.window_bytes, geometry.window ? geometry.window->page_bytes(geometry.window_tokens) : 0);
+    EXPECT_EQ(plan.checkpoint_bytes, geometry.recurrent ? geometry.recurrent->checkpoint_bytes() : 0);
+    EXPECT_EQ(plan.prefix_bytes(15, 2), 3 * plan.page_bytes + 2 * plan.restore_point_bytes());
+  }
+}
+
+TEST(ModelPlan, TokensFitByWholePiecesBetweenRestorePoints) {
+  const ModelPlan plan{.page_size = 64, .page_bytes = 1000, .window_bytes = 500, .checkpoint_bytes = 2500};
+  EXPECT_EQ(plan.restore_point_tokens(), 192u);
+  EXPECT_EQ(plan.tokens_in(5999, 200), 0u);
+  EXPECT_EQ(plan.tokens_in(6000, 200), 3 * 64u);
+  EXPECT_EQ(plan.tokens_in(12'000, 200), 6 * 64u);
+  EXPECT_EQ(plan.tokens_in(8000, 1), 2 * 64u) << "a point in each page at most";
+  const ModelPlan dense{.page_size = 64, .page_bytes = 1000};
+  EXPECT_EQ(dense.tokens_in(2999, 64), 128u);
+  const ModelPlan recurrent{.page_size = 64, .checkpoint_bytes = 1000};
+  EXPECT_EQ(recurrent.restore_point_tokens(), 0u) << "there are no pages to compare it with";
+  EXPECT_EQ(recurrent.tokens_in(3000, 640), 3 * 640u);
+  EXPECT_EQ(ModelPlan{.page_size = 64}.tokens_in(1, 64), std::numeric_limits<std::uint64_t>::max());
+}
+
+}  // namespace
+}  // namespace larder::llama
