@@ -351,6 +351,65 @@ Status run_long(const CacheBenchOptions& options, const std::string& shape, Cach
   return Status::ok();
 }
 
+// ---- fetch: one prompt that storage has
+
+struct FetchTimes {
+  CacheBenchSamples begin, poll;
+  std::uint64_t most_work = 0;  // of a poll, units
+};
+
+Result<FetchTimes> fetch_prompt(const CacheBenchOptions& options, const ModelSpec& model) {
+  CacheWorldSizes sizes;
+  const auto pages = static_cast<std::uint32_t>(options.tokens / options.page_size + 64);
+  sizes.device[index_of(ComponentKind::kFull)] = pages;
+  if (model.has(ComponentKind::kSwa)) sizes.device[index_of(ComponentKind::kSwa)] = pages;
+  if (model.has(ComponentKind::kMamba)) sizes.device[index_of(ComponentKind::kMamba)] = 64;
+  sizes.host_pages = 2 * pages;
+  sizes.has_storage = true;
+  sizes.answer = InstantAnswer::kAll;
+  sizes.config.prefetch_capacity = 1;
+  auto world = make_cache_world(model, sizes);
+  if (!world.is_ok()) return world.status();
+  Cache& cache = *(*world)->cache;
+  std::vector<TokenId> prompt(options.tokens);
+  for (std::uint64_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<TokenId>(mix(i + options.seed) & 0x1ffff);
+  FetchTimes times;
+  Result<RequestId> id = RequestId{};
+  times.begin.us.push_back(time_us([&] { id = cache.begin({prompt, 1}); }));
+  if (!id.is_ok()) return id.status();
+  while (cache.phase(*id) == RequestPhase::kPrefetching && times.poll.us.size() < 1'000'000) {
+    times.poll.us.push_back(time_us([&] { (void)cache.poll(Nanos{0}); }));
+  }
+  const Result<CachedTokens> cached = cache.start(*id);
+  if (!cached.is_ok()) return cached.status();
+  if (cached->storage + options.page_size < options.tokens) return internal_error("storage brought less than it has");
+  times.most_work = cache.counters().most_poll_work;
+  cache.finish(*id);
+  return times;
+}
+
+Status run_fetch(const CacheBenchOptions& options, const std::string& shape, CacheBenchResult& out) {
+  const Result<ModelSpec> model = bench_model(shape, options.page_size);
+  if (!model.is_ok()) return model.status();
+  std::vector<FetchTimes> repeats;
+  for (std::uint32_t i = 0; i < options.repeats; ++i) {
+    Result<FetchTimes> times = fetch_prompt(options, *model);
+    if (!times.is_ok()) return times.status();
+    repeats.push_back(std::move(*times));
+  }
+  const auto add = [&](const char* call, CacheBenchSamples FetchTimes::*part) {
+    std::vector<CacheBenchSamples*> samples;
+    for (FetchTimes& times : repeats) samples.push_back(&(times.*part));
+    out.rows.push_back(make_row(shape, "fetch", call, samples));
+  };
+  add("begin", &FetchTimes::begin);
+  add("poll until it is there", &FetchTimes::poll);
+  set_bar(out.rows.back(), "p99.9", 1000);
+  out.notes.push_back(shape + ", fetch: " + std::to_string(repeats.front().most_work) +
+                      " units of work in one poll at most");
+  return Status::ok();
+}
+
 // ---- abort: of requests that wait for storage
 
 Status run_abort(const CacheBenchOptions& options, const std::string& shape, CacheBenchResult& out) {
@@ -365,7 +424,8 @@ Status run_abort(const CacheBenchOptions& options, const std::string& shape, Cac
     if (model->has(ComponentKind::kSwa)) sizes.device[index_of(ComponentKind::kSwa)] = sizes.device[0];
     if (model->has(ComponentKind::kMamba)) sizes.device[index_of(ComponentKind::kMamba)] = 64;
     sizes.host_pages = slots;
-    sizes.has_storage = sizes.is_storage_silent = true;
+    sizes.has_storage = true;
+    sizes.answer = InstantAnswer::kSilence;
     sizes.config.max_requests = static_cast<std::uint32_t>(options.requests);
     sizes.config.max_operations = static_cast<std::uint32_t>(8 * options.requests);
     auto world = make_cache_world(*model, sizes);
@@ -418,6 +478,7 @@ Result<CacheBenchResult> run_cache_bench(const CacheBenchOptions& options) {
     const auto wanted = [&](const char* load) { return options.load.empty() || options.load == load; };
     if (wanted("live")) LARDER_RETURN_IF_ERROR(LiveLoad(options, shape).run(result));
     if (wanted("long")) LARDER_RETURN_IF_ERROR(run_long(options, shape, result));
+    if (wanted("fetch")) LARDER_RETURN_IF_ERROR(run_fetch(options, shape, result));
     if (wanted("abort")) LARDER_RETURN_IF_ERROR(run_abort(options, shape, result));
   }
   return result;

@@ -6,7 +6,8 @@
 //
 // Loads: `live`: a tree of `nodes` nodes in tiers that are full, `requests` of them under way at once, each a turn of a
 // conversation that ends when it has decoded a little. `long`: one prompt of `tokens` in chunks, on a device whose
-// window pool is small. `abort`: `requests` that wait for a storage that does not answer, and are aborted.
+// window pool is small. `fetch`: one prompt of `tokens` that storage has, until it is on the host. `abort`: `requests`
+// that wait for a storage that does not answer, and are aborted.
 //
 // Threads: confined; run_cache_bench() starts none.
 #pragma once
@@ -24,7 +25,7 @@ namespace larder {
 
 struct CacheBenchOptions {
   std::string model;                 // full, full+swa or full+mamba; empty: all
-  std::string load;                  // live, long or abort; empty: all
+  std::string load;                  // live, long, fetch or abort; empty: all
   std::string tiers = "host";        // the lowest one: device, host or storage
   std::uint64_t requests = 10'000;   // under way at once
   std::uint64_t nodes = 1'000'000;   // of the tree

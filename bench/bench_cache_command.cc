@@ -17,9 +17,9 @@ int bench_cache(int argc, char** argv) {
   app.add_option("--model", o.model, "components (all)")
       ->type_name("MODEL")
       ->check(CLI::IsMember({"full", "full+swa", "full+mamba"}));
-  app.add_option("--load", o.load, "live requests, a long prompt, or aborts (all)")
+  app.add_option("--load", o.load, "live requests, a long prompt, a fetch of one, or aborts (all)")
       ->type_name("LOAD")
-      ->check(CLI::IsMember({"live", "long", "abort"}));
+      ->check(CLI::IsMember({"live", "long", "fetch", "abort"}));
   app.add_option("--tiers", o.tiers, "the lowest tier of live and long: device, host or storage")
       ->type_name("TIER")
       ->check(CLI::IsMember({"device", "host", "storage"}))

@@ -36,18 +36,20 @@ Status InstantTransfer::submit(TransferRequest request, Done done) {
 InstantStorage::~InstantStorage() { (void)close(std::chrono::nanoseconds(0)); }
 
 Status InstantStorage::submit_exists(ExistsRequest request, ExistsDone done) {
-  if (silent_) {
+  if (answer_ == InstantAnswer::kSilence) {
     waiting_.push_back(std::move(done));
     return Status::ok();
   }
-  ExistsResult none;
-  for (const PoolName pool : request.pools) none.presence.push_back({pool, {}});
-  done(std::move(none));
+  ExistsResult result;
+  const Presence present(answer_ == InstantAnswer::kAll ? request.keys.size() : 0, true);
+  for (const PoolName pool : request.pools) result.presence.push_back({pool, present});
+  done(std::move(result));
   return Status::ok();
 }
 
 Status InstantStorage::submit_read(ReadRequest request, ReadDone done) {
-  done({std::vector<Status>(request.items.size(), not_found("this storage keeps nothing"))});
+  const bool has_all = answer_ == InstantAnswer::kAll;
+  done({std::vector<Status>(request.items.size(), has_all ? Status::ok() : not_found("this storage keeps nothing"))});
   return Status::ok();
 }
 
@@ -112,7 +114,7 @@ Result<std::unique_ptr<CacheWorld>> make_cache_world(const ModelSpec& model, con
   if (!cache.is_ok()) return cache.status();
   world->cache = std::move(*cache);
   if (sizes.has_storage) {
-    world->storage = std::make_unique<InstantStorage>(sizes.is_storage_silent);
+    world->storage = std::make_unique<InstantStorage>(sizes.answer);
     LARDER_RETURN_IF_ERROR(world->cache->attach_storage(*world->storage));
   }
   return world;

@@ -26,10 +26,16 @@ class InstantTransfer final : public TransferEngine {
   const std::uint32_t layers_;
 };
 
-// Takes every page, has none. Silent: keeps what it is asked for until the destructor, which cancels it.
+// What a storage answers, at once.
+enum class InstantAnswer : std::uint8_t {
+  kNothing,  // it takes every page, and has none
+  kAll,      // it takes every page, and has all
+  kSilence,  // it keeps what it is asked for until the destructor, which cancels it
+};
+
 class InstantStorage final : public StorageBackend {
  public:
-  explicit InstantStorage(bool silent) : silent_(silent) {}
+  explicit InstantStorage(InstantAnswer answer) : answer_(answer) {}
   ~InstantStorage() override;
   [[nodiscard]] const BackendInfo& info() const override { return info_; }
   [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override;
@@ -40,7 +46,7 @@ class InstantStorage final : public StorageBackend {
   [[nodiscard]] Status close(std::chrono::nanoseconds limit) override;
 
  private:
-  const bool silent_;
+  const InstantAnswer answer_;
   BackendInfo info_{.name = "instant"};
   std::vector<ExistsDone> waiting_;
 };
@@ -49,7 +55,7 @@ struct CacheWorldSizes {
   ComponentCounts device{};
   std::uint64_t host_pages = 0;  // of full, and room for as many windows and half as many states; 0: no host tier
   bool has_storage = false;
-  bool is_storage_silent = false;
+  InstantAnswer answer = InstantAnswer::kNothing;
   CacheConfig config;
 };
 

@@ -1,4 +1,4 @@
-// Cost of tree operations: match, insert, lock, unlock, evict.
+// Cost of tree operations: match, extend, lock, unlock, evict.
 //
 // Workload: generated prefix-sharing sequences. Each starts with a prefix of an earlier one (three times in four) and
 // goes on with a chunk of up to 256 new tokens, like turns of conversations over shared prompts. Short prompts: 64
@@ -133,9 +133,16 @@ class TreeBench {
     if (config_.has_mamba && pages > owned_from) slots.checkpoints = {{pages, DeviceSlot(next_slot_++)}};
     return slots;
   }
-  static Result<InsertResult> insert(RadixTree& tree, NamespaceId space, const Tokens& tokens, const Slots& slots,
-                                     std::uint64_t owned_from) {
-    return tree.insert({space, tokens, owned_from, slots.full, slots.swa, slots.checkpoints, 0});
+  // A lock of the path up to where the tree has it on the device, as a request holds it that computes the rest.
+  static LockHandle hold(RadixTree& tree, NamespaceId space, const Tokens& tokens) {
+    const MatchResult found = tree.match(space, tokens);
+    return tree.lock(tree.settle({found.walked.node, found.full_device_pages}), Tier::kDevice, {});
+  }
+  Result<InsertResult> extend(RadixTree& tree, LockHandle& lock, const Tokens& tokens, const Slots& slots,
+                              std::uint64_t from) const {
+    const std::span<const DeviceSlot> full(slots.full), swa(slots.swa);
+    return tree.extend(lock, {from, std::span(tokens).subspan(from * page_size_), full.subspan(from),
+                              swa.empty() ? swa : swa.subspan(from), slots.checkpoints, 0});
   }
   void add_row(const std::string& operation, Samples& samples, double pages = 0, double ratio = 0) {
     Row row{shape_, operation, page_size_};
@@ -153,16 +160,17 @@ class TreeBench {
     CountingSink sink;
     RadixTree tree(config_, sink);
     const NamespaceId space = tree.open_namespace(std::nullopt);
-    Samples inserts, matches, locks, unlocks;
-    double insert_pages = 0;
+    Samples extensions, matches, locks, unlocks;
+    double new_pages = 0;
     for (const Tokens& tokens : sequences) {
       const std::uint64_t owned = tree.match(space, tokens).full_device_pages;
       const Slots slots = slots_for(tokens, owned);
-      inserts.time([&] { keep(insert(tree, space, tokens, slots, owned)); });
-      const std::uint64_t new_pages = tokens.size() / page_size_ - owned;
-      insert_pages += static_cast<double>(new_pages);
+      LockHandle lock = hold(tree, space, tokens);
+      extensions.time([&] { keep(extend(tree, lock, tokens, slots, owned)); });
+      tree.unlock(lock);
+      new_pages += static_cast<double>(tokens.size() / page_size_ - owned);
     }
-    add_row("insert", inserts, insert_pages);
+    add_row("extend", extensions, new_pages);
 
     Rng rng(options_.seed + 1);
     for (std::size_t i = 0; i < sequences.size(); ++i) {  // hits, partial hits and misses
@@ -220,15 +228,17 @@ class TreeBench {
         for (TokenId& token : tokens) token = static_cast<TokenId>(rng.below(50'000));
       }
     }
-    Samples inserts, hits, misses;
+    Samples extensions, hits, misses;
     for (const Tokens& tokens : prompts) {
       const Slots slots = slots_for(tokens, 0);
-      inserts.time([&] { keep(insert(tree, space, tokens, slots, 0)); });
+      LockHandle lock = hold(tree, space, tokens);
+      extensions.time([&] { keep(extend(tree, lock, tokens, slots, 0)); });
+      tree.unlock(lock);
     }
     rng.shuffle(std::span(prompts));
     for (const Tokens& tokens : prompts) hits.time([&] { keep(tree.match(space, tokens)); });
     for (const Tokens& tokens : others) misses.time([&] { keep(tree.match(space, tokens)); });
-    add_row("64 tokens: insert", inserts, 10'000.0 * 64 / page_size_);
+    add_row("64 tokens: extend", extensions, 10'000.0 * 64 / page_size_);
     add_row("64 tokens: match hit", hits);
     add_row("64 tokens: match miss", misses);
   }
@@ -240,10 +250,14 @@ class TreeBench {
     const NamespaceId space = tree.open_namespace(std::nullopt);
     Tokens cached(kLongTokens);
     for (TokenId& token : cached) token = static_cast<TokenId>(rng.below(50'000));
+    std::vector<LockHandle> locks;  // one ends at each node, so that they are not joined
     for (std::size_t i = 1; i <= nodes; ++i) {
       const Tokens part(cached.begin(), cached.begin() + static_cast<std::ptrdiff_t>(kLongTokens / nodes * i));
       const std::uint64_t owned = kLongTokens / nodes * (i - 1) / page_size_;
-      keep(insert(tree, space, part, slots_for(part, owned), owned));
+      locks.push_back(hold(tree, space, part));
+      LockHandle lock = hold(tree, space, part);
+      keep(extend(tree, lock, part, slots_for(part, owned), owned));
+      tree.unlock(lock);
     }
     Tokens query = cached;
     for (std::size_t i = 0; i < kLongNew; ++i) query.push_back(static_cast<TokenId>(rng.below(50'000)));

@@ -8,7 +8,7 @@
 namespace larder {
 
 int bench_tree(int argc, char** argv) {
-  CLI::App app("Match, insert, evict and lock of the radix tree, in this process.", "larder bench tree");
+  CLI::App app("Match, extend, evict and lock of the radix tree, in this process.", "larder bench tree");
   app.get_formatter()->column_width(34);
   TreeBenchOptions o;
   app.add_option("--sequences", o.sequences, "prompts that the tree gets")

@@ -2,7 +2,8 @@
 // ends, and one that ends while a step of it still runs.
 //
 // The "device" here computes nothing; a real one fills the pages and checkpoints that each step grants, in the order in
-// which the steps were launched, and reads and writes the page table of its step's launch.
+// which the steps were launched, and reads and writes the page table of its step's launch. Of that table, which a real
+// engine keeps on the device, only what changed is uploaded.
 
 #include <cstdio>
 #include <deque>
@@ -28,18 +29,32 @@ struct Running {
   std::uint64_t wanted = 0;     // the answer ends here: nobody knew
   bool is_started = false;
   std::deque<Launched> open;
+  std::vector<DeviceSlot> table;  // on the device
+  std::uint64_t version = 0;      // of it
 };
 
 constexpr std::size_t kAhead = 2;
 
+// Returns how many entries it uploaded.
+std::size_t upload(Running& r, const PageTable& pages) {
+  std::size_t uploaded = 0;
+  r.table.resize(pages.full.size());
+  for (const PageRange range : pages.changed_since(r.version).full) {
+    for (std::uint64_t i = range.from; i < range.to; ++i, ++uploaded) r.table[i] = pages.full[i];
+  }
+  r.version = pages.version();
+  return uploaded;
+}
+
 // Launches the next step, if the cache has room for it. An engine that is ahead does not know the last tokens yet, but
 // that there is one more with each step.
-bool launch(Cache& cache, Running& r) {
+bool launch(Cache& cache, Running& r, std::size_t& uploaded) {
   const std::uint64_t computed = r.open.empty() ? cache.computed_tokens(r.id) : r.open.back().grant.until;
   const std::uint64_t until = computed < r.tokens.size() ? r.tokens.size() : computed + 1;
   Result<StepGrant> grant = cache.prepare_step(r.id, until);
   if (!grant.is_ok()) return false;  // kOverloaded: later
   const PageTable pages = *grant->pages;
+  uploaded += upload(r, pages);
   r.open.push_back({std::move(grant).value(), pages});
   return true;
 }
@@ -79,7 +94,7 @@ int main() {
     r.id = cache->begin({r.tokens, /*max_new_tokens=*/2000, "", "", 0}).value();
     all.push_back(std::move(r));
   }
-  std::size_t most = 0, finished = 0;
+  std::size_t most = 0, finished = 0, uploaded = 0;
   for (int turn = 0; turn < 100'000 && !all.empty(); ++turn) {
     (void)cache->poll(Nanos{0});
     bool is_one_starved = false;
@@ -87,7 +102,7 @@ int main() {
       Running& r = all[i];
       if (!r.is_started && !is_one_starved) r.is_started = cache->start(r.id).is_ok();
       if (!r.is_started) continue;
-      while (r.open.size() < kAhead && launch(*cache, r)) {}
+      while (r.open.size() < kAhead && launch(*cache, r, uploaded)) {}
       if (!r.open.empty()) {
         land(*cache, r);
       } else if (cache->is_starved(r.id)) {
@@ -114,5 +129,6 @@ int main() {
   }
   std::printf("%zu of 8 requests finished, %zu ran at once, %llu were set aside for others on the way\n", finished,
               most, static_cast<unsigned long long>(cache->counters().retracted));
+  std::printf("%zu entries of page tables were uploaded\n", uploaded);
   return finished == 8 ? 0 : 1;
 }

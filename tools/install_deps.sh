@@ -3,7 +3,7 @@
 #
 # Quick (no network) when everything is there. Needs root, or sudo. The package list lives here and nowhere else.
 #   tools/install_deps.sh            what a build and its tests need
-#   tools/install_deps.sh --full     in addition what the full check (clang; Python and SGLang) and
+#   tools/install_deps.sh --full     in addition what the full check (clang; Python and SGLang; llama.cpp) and
 #                                    `larder bench storage` (fio) need
 #   tools/install_deps.sh --fuzz     in addition what tools/fuzz.sh needs: clang, libFuzzer and the sanitizers for it
 #   tools/install_deps.sh --tidy     in addition what tools/tidy.py needs
@@ -19,7 +19,7 @@ build_packages=(
   clang-format universal-ctags
   pkg-config  # tests/package uses what is installed through it
 )
-full_packages=(clang-16 fio python3-venv python3-dev binutils)
+full_packages=(clang-16 fio python3-venv python3-dev python3-pip binutils)
 fuzz_packages=(clang-16 libclang-rt-16-dev)
 tidy_packages=(clang-16 clang-tidy-16)
 

@@ -316,6 +316,19 @@ LARDER_API larder_code larder_connector_detach(larder_connector* connector, lard
 LARDER_API int32_t larder_connector_poll(larder_connector* connector, double timeout_seconds);
 /* Ends a wait in larder_connector_poll(). Any thread. */
 LARDER_API void larder_connector_wake(larder_connector* connector);
+
+#define LARDER_EVENT_LOOKUP 1u   /* larder_points() has an answer */
+#define LARDER_EVENT_TRANSFER 2u /* larder_transfer_take() has one */
+
+typedef struct larder_event {
+  uint32_t kind; /* LARDER_EVENT_* */
+  uint32_t reserved;
+  uint64_t number; /* of the lookup or the transfer */
+} larder_event;
+
+/* Lookups and transfers that have an answer now and had none before: each is named once, lookups again if
+ * larder_points() has been LARDER_OVERLOADED since. Returns how many it wrote; `capacity`: perhaps there are more. */
+LARDER_API size_t larder_connector_events(larder_connector* connector, larder_event* events, size_t capacity);
 /* Copies and operations of the store that are under way. */
 LARDER_API uint64_t larder_connector_in_flight(const larder_connector* connector);
 /* Drops what no lease keeps. Returns pages of the anchor that went. The store is left as it is. */

@@ -49,6 +49,13 @@ class FailingDevice final : public Device {
  public:
   FailingDevice(std::unique_ptr<Device> inner, std::uint64_t& struck) : inner_(std::move(inner)), struck_(struck) {}
   void fail(CopyDirection direction, std::uint64_t n) { left_[static_cast<std::size_t>(direction)] = n; }
+  // Whether the copy that begins now is one that fails.
+  [[nodiscard]] bool strikes(CopyDirection direction) {
+    std::uint64_t& left = left_[static_cast<std::size_t>(direction)];
+    if (left == 0 || --left > 0) return false;
+    ++struck_;
+    return true;
+  }
 
   [[nodiscard]] std::string_view name() const override { return inner_->name(); }
   [[nodiscard]] MemorySource& memory() override { return HeapSource::instance(); }
@@ -56,11 +63,7 @@ class FailingDevice final : public Device {
     return inner_->create_stream(queue_limit);
   }
   [[nodiscard]] Status enqueue(StreamId stream, CopyDirection direction, StreamWork work) override {
-    std::uint64_t& left = left_[static_cast<std::size_t>(direction)];
-    if (left > 0 && --left == 0) {
-      ++struck_;
-      spoil(work);
-    }
+    if (strikes(direction)) spoil(work);
     return inner_->enqueue(stream, direction, std::move(work));
   }
   void synchronize() override { inner_->synchronize(); }
@@ -122,8 +125,34 @@ CacheConfig SimRank::config() const {
   config.store_group_bytes = world_.seed / 8 % 2 == 0 ? std::uint64_t{32} << 20 : 1;
   // One read for a whole prefetch, or one for each page.
   config.prefetch_batch_bytes = world_.seed / 16 % 2 == 0 ? std::uint64_t{8} << 20 : 1;
+  config.poll_budget = world_.seed / 32 % 2 == 0 ? 4096 : 16;
   config.max_operations = static_cast<std::uint32_t>(world_.operations);
   return config;
+}
+
+// A block has all layers and planes of a slot, and some bytes of the engine's.
+Result<std::unique_ptr<DevicePools>> SimRank::make_pools(ComponentCounts slots) {
+  constexpr std::size_t kOwnBytes = 24;
+  if (world_.seed / 32 % 2 == 0) return DevicePools::create(model_, slots, device_->memory());
+  ReservedSlots reserved;
+  std::vector<LentPlane> planes;
+  for (const ComponentKind c : kAllComponents) {
+    if (slots[index_of(c)]++ > 0) reserved[index_of(c)] = {DeviceSlot(0)};
+    if (!model_.has(c)) slots[index_of(c)] = 0;
+    std::vector<std::byte>& memory = lent_[index_of(c)];
+    const std::size_t block = (model_.has(c) ? model_.slot_bytes(c) : 0) / 8 * 8 + 8 + kOwnBytes;
+    memory.resize(slots[index_of(c)] * block);
+    std::size_t offset = 0;
+    for (const PoolSpec* pool : model_.pools_of(c)) {
+      for (std::size_t layer = 0; layer < pool->layers.size(); ++layer) {
+        for (std::size_t plane = 0; plane < pool->planes.size(); ++plane) {
+          planes.push_back({pool->name, layer, plane, memory.data() + offset, block});
+          offset += pool->planes[plane].layer_bytes();
+        }
+      }
+    }
+  }
+  return DevicePools::create(model_, slots, planes, reserved);
 }
 
 Status SimRank::start(RankGroup* group) {
@@ -139,15 +168,23 @@ Status SimRank::start(RankGroup* group) {
   for (const ComponentKind c : kAllComponents) {
     if (!model_.has(c)) slots[index_of(c)] = 0;
   }
-  Result<std::unique_ptr<DevicePools>> pools = DevicePools::create(model_, slots, device_->memory());
+  Result<std::unique_ptr<DevicePools>> pools = make_pools(slots);
   if (!pools.is_ok()) return pools.status();
   pools_ = std::move(pools).value();
   pattern_ = std::make_unique<Pattern>(model_, *pools_, number_);
-  const HostLayout layout = parse_host_layout(world_.layout).value_or(HostLayout::kPageFirst);
+  const HostLayout host_layout = layout();
   const std::size_t bytes = world_.host_pages * std::max<std::size_t>(64, model_.slot_bytes(ComponentKind::kFull));
-  Result<std::unique_ptr<HostPools>> host = HostPools::create(model_, layout, bytes, HeapSource::instance());
+  Result<std::unique_ptr<HostPools>> host = HostPools::create(model_, host_layout, bytes, HeapSource::instance());
   if (!host.is_ok()) return host.status();
   host_ = std::move(host).value();
+  NamespaceScope scope;
+  scope.layout = host_layout;
+  scope.tp_rank = number_;
+  scope.tp_size = static_cast<std::uint32_t>(world_.ranks);
+  return world_.door == "connector" ? open_connector(scope, group) : open_cache(scope, group);
+}
+
+Status SimRank::open_cache(const NamespaceScope& scope, RankGroup* group) {
   Result<std::unique_ptr<TransferEngine>> transfer =
       TransferEngine::create(*device_, *pools_, host_.get(), static_cast<std::uint32_t>(world_.operations));
   if (!transfer.is_ok()) return transfer.status();
@@ -159,24 +196,41 @@ Status SimRank::start(RankGroup* group) {
   parts.transfer = transfer_.get();
   parts.clock = &clock_;
   parts.ranks = group;
-  parts.scope.layout = layout;
-  parts.scope.tp_rank = number_;
-  parts.scope.tp_size = static_cast<std::uint32_t>(world_.ranks);
+  parts.scope = scope;
   Result<std::unique_ptr<Cache>> cache = Cache::create(config(), parts);
   if (!cache.is_ok()) return cache.status();
-  cache_ = std::move(cache).value();
+  door_ = std::make_unique<DoorOf<Cache>>(std::move(cache).value());
   return Status::ok();
 }
+
+Status SimRank::open_connector(const NamespaceScope& scope, RankGroup* group) {
+  ConnectorConfig of_door;
+  of_door.tiers = config();
+  of_door.max_points = static_cast<std::uint32_t>(1 + world_.seed % 5);
+  ConnectorParts parts;
+  parts.model = &model_;
+  parts.host = host_.get();
+  parts.clock = &clock_;
+  parts.executor = executor_.get();
+  parts.ranks = group;
+  parts.scope = scope;
+  Result<std::unique_ptr<Connector>> connector = Connector::create(of_door, parts);
+  if (!connector.is_ok()) return connector.status();
+  door_ = std::make_unique<DoorOf<Connector>>(std::move(connector).value());
+  return Status::ok();
+}
+
+HostLayout SimRank::layout() const { return parse_host_layout(world_.layout).value_or(HostLayout::kPageFirst); }
 
 // The storage first: that ends its operations, whose buffers are in the pools. Copies that nobody runs any more are
 // ended by synchronize(): the cache waits for them.
 void SimRank::end() {
-  if (cache_) cache_->detach_storage();
+  if (door_) door_->detach_storage();
   opened_ = {};
   storage_ = {};
   retired_.clear();
   if (device_) device_->synchronize();
-  cache_.reset();
+  door_.reset();
   transfer_.reset();
   pattern_.reset();
   host_.reset();
@@ -226,7 +280,7 @@ Status SimRank::open_storage(std::uint64_t which) {
 Status SimRank::attach_opened() {
   if (storage_.pipeline) detach();
   storage_ = std::exchange(opened_, {});
-  return cache_->attach_storage(*storage_.pipeline);
+  return door_->attach_storage(*storage_.pipeline);
 }
 
 // It may have begun something already: it closes when that is over.
@@ -236,7 +290,7 @@ void SimRank::drop_opened() {
 }
 
 void SimRank::detach() {
-  cache_->detach_storage();
+  door_->detach_storage();
   retired_.push_back(std::exchange(storage_, {}));
   close_retired();
 }
@@ -272,6 +326,8 @@ void SimRank::heal() {
 
 void SimRank::fail_copy(CopyDirection direction, std::uint64_t n) { failing_->fail(direction, n); }
 
+bool SimRank::is_copy_to_fail(CopyDirection direction) { return failing_->strikes(direction); }
+
 void SimRank::fail_operation(std::uint64_t n, StorageFault fault) {
   if (storage_.faults != nullptr) storage_.faults->fail_nth(n, fault, [this] { ++struck_; });
 }
@@ -302,13 +358,13 @@ std::string SimRank::outline() const {
     const SlotTable::Counts slots = pools_->slots(c).counts();
     out += std::to_string(slots.free) + '/' + std::to_string(slots.live) + ' ';
     for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
-      const TierCounts& counts = cache_->tree().counts(c, tier);
+      const TierCounts& counts = door_->tree().counts(c, tier);
       out += std::to_string(counts.resident) + '/' + std::to_string(counts.locked) + '/' +
              std::to_string(counts.pending) + ' ';
     }
   }
-  const CacheCounters counters = cache_->counters();
-  return out + "nodes " + std::to_string(cache_->tree().node_count()) + " stored " + std::to_string(counters.stored) +
+  const CacheCounters counters = door_->counters();
+  return out + "nodes " + std::to_string(door_->tree().node_count()) + " stored " + std::to_string(counters.stored) +
          " prefetched " + std::to_string(counters.prefetched);
 }
 

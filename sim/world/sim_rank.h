@@ -1,11 +1,15 @@
-// One rank of a simulated world: a cache with everything under it, on simulated time and a simulated disk.
+// One rank of a simulated world: a cache or a connector with everything under it, on simulated time and a simulated
+// disk.
 //
 //   disk (lives through crashes) ◄─ storage: pipeline ► faults ► file | hf3fs | memory
 //   clock, background tasks      ◄─ device, pools, transfers ◄─ cache
+//                                   memory of the engine     ◄─ connector
 //
 // Threads: confined to one thread.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -13,12 +17,14 @@
 
 #include "base/status.h"
 #include "controller/cache.h"
+#include "controller/connector.h"
 #include "controller/rank_group.h"
 #include "sim/faulty_backend.h"
 #include "sim/sim_clock.h"
 #include "sim/sim_file_system.h"
 #include "sim/world/pattern.h"
 #include "sim/world/service_line.h"
+#include "sim/world/sim_door.h"
 #include "sim/world/story.h"
 #include "storage/factory.h"
 #include "storage/hf3fs/metadata_service.h"
@@ -65,11 +71,19 @@ class SimRank {
   void heal();
   void set_plan(const FaultPlan& plan);
 
-  [[nodiscard]] bool is_started() const { return cache_ != nullptr; }
-  [[nodiscard]] Cache& cache() { return *cache_; }
+  [[nodiscard]] bool is_started() const { return door_ != nullptr; }
+  [[nodiscard]] SimDoor& door() { return *door_; }
+  // Precondition: the world has that door.
+  [[nodiscard]] Cache& cache() { return **static_cast<DoorOf<Cache>*>(door_.get()); }
+  [[nodiscard]] Connector& connector() { return **static_cast<DoorOf<Connector>*>(door_.get()); }
+  // Of an engine that keeps its books itself, what the cache has otherwise.
+  [[nodiscard]] DevicePools& memory() { return *pools_; }
+  [[nodiscard]] HostLayout layout() const;
   // Where its storage lies.
   [[nodiscard]] SimFileSystem& disk() { return mount_ != nullptr ? *mount_ : disk_; }
   [[nodiscard]] Pattern& pattern() { return *pattern_; }
+  // Whether the copy that an engine of its own begins now is one that fails.
+  [[nodiscard]] bool is_copy_to_fail(CopyDirection direction);
   // The n-th from now (1: the next) fails; 0: none does.
   void fail_copy(CopyDirection direction, std::uint64_t n);
   void fail_operation(std::uint64_t n, StorageFault fault);
@@ -85,6 +99,11 @@ class SimRank {
  private:
   [[nodiscard]] Result<std::unique_ptr<StorageBackend>> make_backend(std::uint64_t which);
   [[nodiscard]] CacheConfig config() const;
+  // Of own memory or, in one world of two, of blocks that the engine lends, with a slot of each component that it
+  // keeps.
+  [[nodiscard]] Result<std::unique_ptr<DevicePools>> make_pools(ComponentCounts slots);
+  [[nodiscard]] Status open_cache(const NamespaceScope& scope, RankGroup* group);
+  [[nodiscard]] Status open_connector(const NamespaceScope& scope, RankGroup* group);
 
   const WorldSpec& world_;
   const ModelSpec& model_;
@@ -103,13 +122,14 @@ class SimRank {
   std::unique_ptr<SimExecutor> executor_;
   std::unique_ptr<Device> device_;
   FailingDevice* failing_ = nullptr;  // device_
+  std::array<std::vector<std::byte>, kComponentCount> lent_;
   std::unique_ptr<DevicePools> pools_;
   std::unique_ptr<HostPools> host_;
   std::unique_ptr<Pattern> pattern_;
   std::unique_ptr<TransferEngine> transfer_;
   std::vector<SimStorage> retired_;
   SimStorage storage_, opened_;
-  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<SimDoor> door_;
 };
 
 }  // namespace larder::sim

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "sim/world/cache_engine.h"
+#include "sim/world/connector_engine.h"
 #include "sim/world/small_models.h"
 
 namespace larder::sim {
@@ -12,16 +14,6 @@ constexpr std::uint64_t kRotEvery = 6000;  // bytes, from the first one on
 constexpr std::uint64_t kDirectories = 2;  // a switch goes to the other one
 
 }  // namespace
-
-void SimTotals::add(const SimTotals& other) {
-  stories += other.stories, events += other.events;
-  begun += other.begun, finished += other.finished, aborted += other.aborted, dropped += other.dropped;
-  prompt_tokens += other.prompt_tokens, device_tokens += other.device_tokens;
-  host_tokens += other.host_tokens, storage_tokens += other.storage_tokens;
-  retracts += other.retracts, starved += other.starved, steps_left += other.steps_left;
-  restarts += other.restarts, crashes += other.crashes;
-  attaches += other.attaches, failed_attaches += other.failed_attaches, checked_pages += other.checked_pages;
-}
 
 SimWorld::SimWorld(const WorldSpec& spec, std::uint64_t check_every)
     : spec_(spec), check_every_(std::max<std::uint64_t>(check_every, 1)) {}
@@ -44,6 +36,12 @@ std::string SimWorld::begin() {
   Result<ModelSpec> model = simulated_model(spec_.model);
   if (!model.is_ok()) return model.status().to_string();
   model_ = std::move(model).value();
+  const SimEngine::World world{spec_, model_, clock_, ranks_, totals_, failure_};
+  if (spec_.door == "connector") {
+    engine_ = std::make_unique<ConnectorEngine>(world);
+  } else {
+    engine_ = std::make_unique<CacheEngine>(world);
+  }
   if (spec_.storage == "hf3fs") {
     service_ = std::make_unique<SimService>(clock_, spec_.journal > 0);
     if (spec_.service == "remote") {
@@ -70,36 +68,16 @@ void SimWorld::start_processes() {
 }
 
 std::string SimWorld::apply(const Event& event) {
-  const Arguments& a = event.arguments;
+  const EventArguments& a = event.arguments;
   const std::uint64_t before = clock_.ran();
   switch (event.verb) {
-    case Verb::kBegin: begin_request(a); break;
-    case Verb::kMove: {
-      if (jobs_.empty()) break;
-      const std::size_t number = a[0] % jobs_.size();
-      (void)move(jobs_[number], std::max<std::uint64_t>(a[1], 1), a[2]);
-      end_if_done(number);
-      if (totals_.events % 3 == 0) end_left_step();
-      break;
-    }
-    case Verb::kAbort: {
-      if (jobs_.empty()) break;
-      const std::size_t number = a[0] % jobs_.size();
-      for (std::size_t r = 0; r < ranks_.size(); ++r) ranks_[r]->cache().abort(jobs_[number].ids[r]);
-      leave_steps(jobs_[number]);
-      jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(number));
-      ++totals_.aborted;
-      break;
-    }
-    case Verb::kRetract: {
-      if (jobs_.empty()) break;
-      Job& job = jobs_[a[0] % jobs_.size()];
-      if (job.is_started) retract(job);
-      break;
-    }
+    case Verb::kBegin: engine_->begin(a); break;
+    case Verb::kMove: engine_->move(a); break;
+    case Verb::kAbort: engine_->abort(a); break;
+    case Verb::kRetract: engine_->retract(a); break;
     case Verb::kTime:
       pass_time(std::chrono::microseconds(a[0]));
-      end_left_step();
+      engine_->time_has_passed();
       break;
     case Verb::kRestart: restart(false, 0); break;
     case Verb::kCrash: restart(true, a[0]); break;
@@ -133,10 +111,11 @@ void SimWorld::pass_time(Nanos by) {
 
 void SimWorld::pass_time_and_poll(Nanos by) {
   clock_.advance(by);
+  if (engine_) engine_->device_runs();
   end_clears();
   for (const auto& rank : ranks_) {  // the leader first: the others have its plan when they ask
     if (rank->has_storage()) rank->storage().pipeline->tick();
-    (void)rank->cache().poll(Nanos::zero());
+    (void)rank->door().poll();
     rank->close_retired();
   }
 }
@@ -179,31 +158,23 @@ void SimWorld::clear() {
 void SimWorld::end_clears() {
   std::erase_if(clears_, [this](const std::vector<std::shared_ptr<bool>>& flags) {
     if (!std::all_of(flags.begin(), flags.end(), [](const auto& flag) { return *flag; })) return false;
-    for (const auto& rank : ranks_) rank->cache().storage_cleared();
+    for (const auto& rank : ranks_) rank->door().storage_cleared();
     return true;
   });
 }
 
 void SimWorld::operate(const Event& event) {
-  const Arguments& a = event.arguments;
+  const EventArguments& a = event.arguments;
   switch (event.verb) {
     case Verb::kFlush:
-      for (const auto& rank : ranks_) (void)rank->cache().flush();
+      for (const auto& rank : ranks_) rank->door().flush();
       break;
-    case Verb::kExplain: {
-      const std::vector<TokenId> prompt = prompt_of({a[0], a[1] + 1, 1, 0, 0, 0});
-      BeginRequest request;
-      request.tokens = prompt;
-      ranks_[0]->cache().explain(request, [](const Explanation&) {});
-      break;
-    }
+    case Verb::kExplain: engine_->explain(a); break;
     case Verb::kDetach: detach(); break;
     case Verb::kAttach: attach(directory_ + 1); break;
     case Verb::kClear: clear(); break;
     case Verb::kPolicies:
-      for (const auto& rank : ranks_) {
-        rank->cache().set_policies(static_cast<PrefetchPolicy>(a[0] % 3), static_cast<WritePolicy>(a[1] % 3));
-      }
+      engine_->set_policies(static_cast<PrefetchPolicy>(a[0] % 3), static_cast<WritePolicy>(a[1] % 3));
       break;
     default: fail("the world does not know what to do about: " + to_text(event));
   }
@@ -212,7 +183,7 @@ void SimWorld::operate(const Event& event) {
 // ---- what goes wrong
 
 void SimWorld::damage(const Event& event) {
-  const Arguments& a = event.arguments;
+  const EventArguments& a = event.arguments;
   SimRank& rank = *ranks_[a[0] % ranks_.size()];
   switch (event.verb) {
     case Verb::kFileFault:
@@ -279,10 +250,8 @@ bool SimWorld::end_processes(bool is_crash) {
       ranks_[r]->disk().crash();
       ranks_[r]->disk().fail_nth(1, FileFault::kIoError, kForEver);
     }
-    for (Job& job : jobs_) ranks_[r]->cache().abort(job.ids[r]);
   }
-  drop_jobs();
-  left_.clear();  // the device ends with its process
+  if (engine_) engine_->drop_all();
   detach();
   const auto are_open = [this] {
     return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return rank->retired() > 0; });
@@ -317,10 +286,10 @@ std::uint64_t SimWorld::struck() const {
 
 // ---- rules
 
-void SimWorld::expect(const Arguments& at_least) {
+void SimWorld::expect(const EventArguments& at_least) {
   std::uint64_t corrupt = 0;
-  for (const auto& rank : ranks_) corrupt += rank->cache().counters().corrupt;
-  const Arguments reached = {
+  for (const auto& rank : ranks_) corrupt += rank->door().counters().corrupt;
+  const EventArguments reached = {
       totals_.finished, totals_.device_tokens, totals_.host_tokens, totals_.storage_tokens, corrupt,
       struck(),         totals_.steps_left,    totals_.starved};
   for (std::size_t i = 0; i < kMaxArguments; ++i) {
@@ -333,9 +302,9 @@ void SimWorld::expect(const Arguments& at_least) {
 void SimWorld::check(bool is_full) {
   if (!failure_.empty()) return;
   for (const auto& rank : ranks_) {
-    if (rank->cache().counters().internal_errors > 0) return fail("the cache refused something as impossible");
+    if (rank->door().counters().internal_errors > 0) return fail("the cache refused something as impossible");
     if (!is_full) continue;
-    if (const Status s = rank->cache().check_invariants(); !s.is_ok()) return fail(s.to_string());
+    if (const Status s = rank->door().check_invariants(); !s.is_ok()) return fail(s.to_string());
   }
   if (service_ && is_full) {
     if (const Status s = service_->check(); !s.is_ok()) return fail(s.to_string());
@@ -352,11 +321,11 @@ std::string SimWorld::finish() {
   struck_on_disks_ += struck_disks();
   for (const auto& rank : ranks_) rank->heal();
   if (service_) service_->set_mood(metadata::MemoryDisk::Mood::kWell);
-  drain_jobs();
+  drain_requests();
   drain_storage();
   check(true);
   if (failure_.empty()) {
-    for (const auto& rank : ranks_) (void)rank->cache().flush();
+    for (const auto& rank : ranks_) rank->door().flush();
     for (const auto& rank : ranks_) {
       const std::string leaks = rank->leaks();
       if (!leaks.empty()) fail(leaks);
@@ -367,27 +336,21 @@ std::string SimWorld::finish() {
 }
 
 // Ten minutes in which nothing moves are too many: the longest wait of a request is half of that.
-void SimWorld::drain_jobs() {
+void SimWorld::drain_requests() {
   constexpr int kMostIdleRounds = 12'000;
-  for (int idle = 0; !jobs_.empty() && failure_.empty();) {
-    bool any = false;
-    for (std::size_t i = jobs_.size(); i > 0; --i) {
-      any = move(jobs_[i - 1], 16, 0) || any;
-      end_if_done(i - 1);
-    }
-    end_left_step();
-    idle = any ? 0 : idle + 1;
-    if (idle > kMostIdleRounds) fail(std::to_string(jobs_.size()) + " requests make no progress");
+  for (int idle = 0; engine_->requests() > 0 && failure_.empty();) {
+    idle = engine_->move_all() ? 0 : idle + 1;
+    if (idle > kMostIdleRounds) fail(std::to_string(engine_->requests()) + " requests make no progress");
     pass_time(std::chrono::milliseconds(idle < 20 ? 2 : 50));
   }
-  while (!left_.empty()) end_left_step();
+  engine_->let_go();
 }
 
 void SimWorld::drain_storage() {
   constexpr int kMostRounds = 12'000;
   const auto busy = [this] {
     std::size_t count = 0;
-    for (const auto& rank : ranks_) count += rank->cache().operations_in_flight() + rank->retired();
+    for (const auto& rank : ranks_) count += rank->door().operations_in_flight() + rank->retired();
     return count;
   };
   for (int i = 0; i < kMostRounds && failure_.empty() && (busy() > 0 || i < 100); ++i) {

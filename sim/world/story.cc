@@ -75,6 +75,7 @@ constexpr Setting kSettings[] = {
     {"model", &WorldSpec::model, nullptr},  // simulated_model() knows them
     {"storage", &WorldSpec::storage, nullptr, "memory file hf3fs"},
     {"service", &WorldSpec::service, nullptr, "inside remote"},
+    {"door", &WorldSpec::door, nullptr, "cache connector"},
     {"write", &WorldSpec::write, nullptr, "write_through write_through_selective write_back"},
     {"prefetch", &WorldSpec::prefetch, nullptr, "best_effort wait_complete timeout"},
     {"layout", &WorldSpec::layout, nullptr, "page_first page_first_direct page_head layer_first"},
@@ -242,6 +243,7 @@ WorldSpec draw_world(std::uint64_t seed) {
   }
   world.ahead = rng.below(2) == 0 ? 0 : 1 + rng.below(2);
   if (rng.below(2) == 0) world.headroom = 1 + rng.below(16);
+  if (rng.below(5) == 0) world.door = "connector";
   return world;
 }
 

@@ -72,6 +72,7 @@ struct WorldSpec {
   std::string model = "full";      // a small shape (small_model_names()), or a tiny preset
   std::string storage = "file";    // memory | file | hf3fs
   std::string service = "inside";  // of hf3fs; remote: behind a line, and all ranks write into the same files
+  std::string door = "cache";      // cache; connector: the engine keeps the books of its memory
   std::string write = "write_through", prefetch = "timeout", layout = "page_first", eviction = "lru";
   std::uint64_t seed = 1;     // of delays, faults and contents
   std::uint64_t journal = 0;  // 1: the metadata service has one; inside, it dies and comes back with the process

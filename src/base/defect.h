@@ -24,6 +24,7 @@ namespace larder {
   X(kPartialFetchIsWhole, "a prefetch of which a part arrived is adopted as a whole", "LMCache 3022")               \
   X(kSlotFreedUnderCopy, "a freed slot is given out again while a copy uses it", "SGLang 31427, TensorRT-LLM 8274") \
   X(kSlotFreedUnderStep, "what a request lets go is free at once, though an open step may touch it", "")            \
+  X(kEventIgnored, "copies do not wait for the engine's event", "vLLM 45704")                                       \
   X(kReadWithoutLease, "host slots are not leased while storage writes into them", "TensorRT-LLM 8813")             \
   X(kWriteWithoutLease, "host slots are not leased while storage reads from them", "SGLang 31427")                  \
   X(kWindowOffByOne, "a window that lacks a page counts as whole", "SGLang 27291")                                  \

@@ -30,7 +30,7 @@ struct SimOptions {
   std::size_t events = 600;
   std::uint64_t check_every = 64;
   std::string scenario, write_to;
-  std::string model, storage;
+  std::string model, storage, door;
   bool tell = false, probes = false, keeps_long = false, every_fault = false;
 };
 
@@ -52,8 +52,11 @@ void print_totals(const sim::SimTotals& t, double seconds) {
   fmt::print(
       "of {} prompt tokens, found on device {:.1f} %, host {:.1f} %, storage {:.1f} %; {} restored pages compared\n",
       t.prompt_tokens, share(t.device_tokens), share(t.host_tokens), share(t.storage_tokens), t.checked_pages);
-  fmt::print("{} requests retracted, {} of them for others; {} steps ran on when their requests let go\n", t.retracts,
-             t.starved, t.steps_left);
+  fmt::print(
+      "{} requests retracted, {} of them for others; {} steps ran on when their requests let go, {} ended before "
+      "they ran\n",
+      t.retracts, t.starved, t.steps_left, t.late_steps);
+  fmt::print("connectors: {} loads, {} saves\n", t.loads, t.saves);
   fmt::print("{} crashes, {} restarts, {} attaches, {} attaches that failed\n", t.crashes, t.restarts, t.attaches,
              t.failed_attaches);
 }
@@ -139,6 +142,7 @@ sim::Story story_of(std::uint64_t seed, const SimOptions& options) {
       options.every_fault ? sim::draw_calm_story(seed, options.events) : sim::draw_story(seed, options.events);
   if (!options.model.empty()) story.world.model = options.model;
   if (!options.storage.empty()) story.world.storage = options.storage;
+  if (!options.door.empty()) story.world.door = options.door;
   return story;
 }
 
@@ -199,6 +203,8 @@ int sim_command(int argc, char** argv) {
   text("--model", options.model, "NAME",
        "in every world this model: full, full_swa, full_mamba, full_swa_mamba, full_sidecar, or a tiny preset");
   text("--storage", options.storage, "NAME", "in every world this storage: memory, file or hf3fs");
+  text("--door", options.door, "NAME",
+       "in every world this door: cache or connector (the engine keeps its own memory)");
   text("--write-failure", options.write_to, "FILE", "where a shrunk failing story goes (sim-failure-SEED.txt)");
   app.add_flag("--every-fault", options.every_fault,
                "run each story once for each call it makes of disks, copies, storage, metadata service and executors,\n"
@@ -216,6 +222,7 @@ int sim_command(int argc, char** argv) {
   sim::WorldSpec wanted;
   if (!options.model.empty()) wanted.model = options.model;
   if (!options.storage.empty()) wanted.storage = options.storage;
+  if (!options.door.empty()) wanted.door = options.door;
   if (const Status fits = sim::check_world(wanted); !fits.is_ok()) {
     fmt::print(stderr, "larder sim: {}\n", fits.message());
     return 2;

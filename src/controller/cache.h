@@ -16,10 +16,16 @@
 //   While kRunning, each engine step is: prepare_step (slots for the tokens to come) -> engine -> complete_step (what
 //   was computed is handed to the tree, so that others can share it while the request runs: whole pages of the prompt
 //   at once, those of the output chunked_prefill_tokens at a time, and the state at its end with finish or abort).
+//   Forks: fork() of a running request makes another at the same tokens (several answers to one prompt, beams). Whole
+//   pages are shared through the tree, the rest and the working state are copied on the device.
 //   Steps: an engine that runs ahead has several open, max_open_steps at most, each built on those before it, and runs
 //   them in their order. What an open step may write or read stays as it is until the step is completed or cancelled,
 //   whatever else is called: finish(), abort(), retract() and restart() void the open steps of the request and put what
 //   these may touch aside until each has been ended. Not ending one costs its slots, and a place of max_requests.
+//   Events: an engine that knows the tokens of a step before its kernels have ended (a chunk of a prompt) may end the
+//   step at once, and give the event that fires when they have. Then copies of what they write, and copies into what
+//   they may still touch, wait for it. What the engine computes on those slots it orders itself: events fire in the
+//   order in which they are given, and a step runs after those that were ended before it was prepared.
 //
 // Threads: every method on the cache thread (the engine's scheduler thread). Workers post completions into a bounded
 // inbox that poll() drains. Nothing here blocks except poll(wait > 0), and poll() of several ranks, for the others.
@@ -47,6 +53,7 @@
 #include "pool/host_pools.h"
 #include "pool/page_table.h"
 #include "storage/backend.h"
+#include "transfer/device_event.h"
 #include "transfer/layer_gate.h"
 #include "transfer/transfer.h"
 #include "tree/tree.h"
@@ -100,8 +107,10 @@ struct StateSnapshotSlot {
 };
 struct StepGrant {
   StepToken token;
-  std::uint64_t until = 0;                   // tokens: how far it reaches, perhaps less far than was asked for
-  const PageTable* pages = nullptr;          // valid until the next call for this request: launched steps have a copy
+  std::uint64_t until = 0;  // tokens: how far it reaches, perhaps less far than was asked for
+  // Valid until the next call for this request: launched steps have a copy. Who keeps a copy on the device uploads
+  // pages->changed_since(version of its copy), and notes pages->version().
+  const PageTable* pages = nullptr;
   std::vector<StateSnapshotSlot> snapshots;  // the engine copies its working state there on the way
   std::shared_ptr<LayerGate> gate;           // load-back still arriving; may be null
 };
@@ -131,6 +140,7 @@ struct CacheCounters {  // pages; conservation: backed_up + prefetched == host_r
   std::uint64_t store_waits = 0;      // polls for which room was refused, so that storage could take what would go
   std::uint64_t retracted = 0;        // requests, by retract(); grown: pages that running requests took beyond start()
   std::uint64_t grown = 0;
+  std::uint64_t most_poll_work = 0;   // units of work in one poll, so far: config.poll_budget and one piece at most
   std::uint64_t rank_timeouts = 0;    // 1: this rank has lost the others ("Ranks" above)
   std::uint64_t internal_errors = 0;  // refused double frees and the like: any is a defect worth a report
 };
@@ -163,10 +173,14 @@ class Cache {
   // Fewer tokens than were granted (drafts that were rejected): the steps after it are void, as with cancel_step().
   // In the order of the steps: kInvalidArgument if an earlier one is open, or the tokens do not fit; it stays open.
   // kConflict: the step was void, it has ended and counts for nothing. kNotFound: it has ended, or never was.
-  [[nodiscard]] virtual Status complete_step(StepToken step, std::span<const TokenId> tokens) = 0;
-  // The step touches nothing (any more) and counts for nothing. Steps after it are void: end each, once it is over.
-  // In any order. kNotFound: as above.
-  [[nodiscard]] virtual Status cancel_step(StepToken step) = 0;
+  // over: fires when the kernels of the step have ended ("Events" above); null: they have. The step's gate has
+  // finished, whichever it is: else kInvalidArgument with an event, and the step stays open. An event that never fires
+  // keeps copies from ending for ever; kernels that fail after this have spoilt what others may share: end the process.
+  [[nodiscard]] virtual Status complete_step(StepToken step, std::span<const TokenId> tokens,
+                                             std::shared_ptr<DeviceEvent> over = nullptr) = 0;
+  // The step touches nothing (any more, or once `over` has fired) and counts for nothing. Steps after it are void: end
+  // each, once it is over. In any order. kNotFound: as above.
+  [[nodiscard]] virtual Status cancel_step(StepToken step, std::shared_ptr<DeviceEvent> over = nullptr) = 0;
   // The last prepare_step() was kOverloaded because running requests fill the device: nothing that is under way makes
   // room. Retract another request, or wait until one ends.
   [[nodiscard]] virtual bool is_starved(RequestId id) const = 0;
@@ -174,6 +188,13 @@ class Cache {
   // phase is that after begin(): start() resumes it at the best restore point of all its tokens, as far as they are
   // still cached. Beyond the prompt the engine knows the token that follows those computed, and feeds it next.
   [[nodiscard]] virtual Status retract(RequestId id) = 0;
+  // Another request at the same tokens, with the same prompt, limits and tenant, which goes its own way from here; its
+  // answer to start() is that of one that found nothing. It is kLoading until its own copies of what the tree does not
+  // share are there: the page that is not full, uncommitted ones, the working state. Until then prepare_step() of the
+  // other is kOverloaded. A copy that failed is told at the gate of the fork's first step, as a failed load-back.
+  // kOverloaded: as start() and begin(), or the request is still being loaded; nothing is held. kInvalidArgument: it
+  // does not run, or has a step open that counts. kUnsupported: a cache without a transfer engine.
+  [[nodiscard]] virtual Result<RequestId> fork(RequestId id) = 0;
   // The load-back failed: gives everything back and restarts from what is on the device (phase kReady).
   // kInvalidArgument: the request has not started, or was retracted.
   [[nodiscard]] virtual Status restart(RequestId id) = 0;
@@ -183,7 +204,8 @@ class Cache {
   // cached as with finish(); what a step that did not complete has written goes, once that step is ended.
   virtual void abort(RequestId id) = 0;
 
-  // Applies completions that arrived, retries what is due. Waits up to `wait` for the first. True: something changed.
+  // Applies completions that arrived, retries what is due. Waits up to `wait` for the first. True: something changed,
+  // or there is more to do than config.poll_budget allows: poll again soon, it will not wait.
   virtual bool poll(Nanos wait) = 0;
   // Ends a wait in poll() from another thread.
   virtual void wake() = 0;

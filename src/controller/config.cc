@@ -27,6 +27,7 @@ constexpr std::array<std::pair<PrefetchPolicy, std::string_view>, 3> kPrefetchPo
 constexpr std::uint32_t kMaxTableEntries = 1'000'000;
 // A transfer in each direction and a storage operation of each kind: with fewer, nothing can overlap.
 constexpr std::uint32_t kMinOperations = 4;
+constexpr std::uint32_t kMinPollBudget = 8;
 constexpr std::uint32_t kMaxOpenSteps = 64;      // they are looked through one by one
 constexpr std::uint32_t kMaxBackupRetries = 32;  // the delay doubles: 100 ms x 2^32 is more than ten years
 constexpr Nanos kMaxConfiguredWait = std::chrono::hours(24);
@@ -86,6 +87,7 @@ Status validate_config(const CacheConfig& config) {
   LARDER_RETURN_IF_ERROR(check_count("max_open_steps", config.max_open_steps, 1, kMaxOpenSteps));
   LARDER_RETURN_IF_ERROR(check_count("max_requests", config.max_requests, 1, kMaxTableEntries));
   LARDER_RETURN_IF_ERROR(check_count("max_operations", config.max_operations, kMinOperations, kMaxTableEntries));
+  LARDER_RETURN_IF_ERROR(check_count("poll_budget", config.poll_budget, kMinPollBudget, kMaxTableEntries));
   LARDER_RETURN_IF_ERROR(check_count("max_namespaces", config.max_namespaces, 1, kMaxTableEntries));
   LARDER_RETURN_IF_ERROR(check_wait("rank_plan_wait", config.rank_plan_wait, std::chrono::microseconds(100)));
   const Nanos least_limit = std::max<Nanos>(config.rank_plan_wait, std::chrono::seconds(1));

@@ -3,11 +3,14 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "policy/admission.h"
+#include "policy/eviction_policies.h"
 #include "tree/tree.h"
 
 namespace larder {
@@ -30,8 +33,10 @@ enum class PrefetchPolicy : std::uint8_t { kBestEffort, kWaitComplete, kTimeout 
 struct CacheConfig {
   bool enabled = true;  // false: every lookup misses, nothing is kept (--disable-radix-cache)
   EvictionPolicy eviction_policy = EvictionPolicy::kLru;
+  std::shared_ptr<const EvictionOrder> eviction_order;  // an embedder's own, instead of that; null: none
   WritePolicy write_policy = WritePolicy::kWriteThrough;
-  std::uint32_t selective_hits = 2;  // write_through_selective: hits before a backup
+  std::uint32_t selective_hits = 2;            // write_through_selective: hits before a backup
+  std::shared_ptr<const Admission> admission;  // an embedder's own, instead of write_through*; null: none
 
   PrefetchPolicy prefetch_policy = PrefetchPolicy::kTimeout;
   std::uint32_t prefetch_threshold = 256;  // tokens; a shorter storage gain is not fetched
@@ -49,8 +54,11 @@ struct CacheConfig {
   std::uint32_t max_open_steps = 8;             // of one request: granted, neither completed nor cancelled
   std::uint32_t max_requests = 1024;            // begun and not finished
   std::uint32_t max_operations = 1024;          // transfers + storage operations in flight (inbox places)
-  std::uint32_t max_namespaces = 65536;         // adapters x salts; more: idle ones go, with their pages
-  std::uint32_t backup_retries = 3;             // of a storage write that failed, before its pages rest for a while
+  // What one poll does at most, in units of a quarter of a microsecond or so (work_budget.h); the rest is the next
+  // one's.
+  std::uint32_t poll_budget = 4096;
+  std::uint32_t max_namespaces = 65536;  // adapters x salts; more: idle ones go, with their pages
+  std::uint32_t backup_retries = 3;      // of a storage write that failed, before its pages rest for a while
   Nanos backup_retry_delay = std::chrono::milliseconds(100);  // doubles with each retry
   std::uint32_t store_batch_nodes = 64;                       // nodes of the tree in one storage write, at most
   std::uint64_t store_group_bytes = std::uint64_t{32} << 20;  // pages that commit as one: about so many bytes

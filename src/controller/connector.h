@@ -49,8 +49,8 @@ using LookupId = Strong<struct LookupTag, std::uint64_t>;
 using TransferId = Strong<struct TransferTag, std::uint64_t>;  // of a load or a save
 
 struct ConnectorConfig {
-  // Of it count: eviction_policy, prefetch_*, max_operations, max_namespaces, backup_retries, backup_retry_delay,
-  // store_*, storage_durable, rank_*. The rest is about a device whose books Larder keeps.
+  // Of it count: eviction_policy, eviction_order, prefetch_*, max_operations, max_namespaces, backup_retries,
+  // backup_retry_delay, store_*, storage_durable, rank_*. The rest is about a device whose books Larder keeps.
   CacheConfig tiers{};
   std::uint32_t max_lookups = 1024;    // not released
   std::uint32_t max_transfers = 1024;  // whose result was not taken
@@ -150,6 +150,16 @@ struct SaveResult {
   std::uint64_t bytes = 0;  // copied
 };
 
+enum class ConnectorEventKind : std::uint8_t {
+  kLookup = 1,    // waits for nothing any more: points() has an answer
+  kTransfer = 2,  // has ended: its result can be taken
+};
+struct ConnectorEvent {
+  ConnectorEventKind kind = ConnectorEventKind::kLookup;
+  std::uint64_t id = 0;  // of LookupId or TransferId
+  friend bool operator==(const ConnectorEvent&, const ConnectorEvent&) = default;
+};
+
 class Connector {
  public:
   // kInvalidArgument: a part is missing, or a limit is out of its range.
@@ -181,10 +191,17 @@ class Connector {
   [[nodiscard]] virtual Result<SaveResult> save_result(TransferId id) = 0;
 
   // ---- time
-  // Applies what ended, retries what is due. Waits up to `wait` for the first. True: something changed.
+  // Applies what ended, retries what is due. Waits up to `wait` for the first. True: something changed, or there is
+  // more to do than tiers.poll_budget allows.
   virtual bool poll(Nanos wait) = 0;
   // Ends a wait in poll() from another thread.
   virtual void wake() = 0;
+  // Writes those of whom there is an answer, and returns how many: lookups, then loads, then saves, by their ids; as
+  // many as `out` has room for, the others next time. Each is named once; a lookup again if points() has been
+  // kOverloaded since, also where it asks for its turn to read storage and gets none. Not those that were released or
+  // whose result was taken. So an engine asks for what is there, and not for all that it waits for.
+  // O(lookups and transfers that are open).
+  [[nodiscard]] virtual std::size_t take_events(std::span<ConnectorEvent> out) = 0;
   // No lookup open, and nothing in flight. (What storage could not take may be tried again later.)
   [[nodiscard]] virtual bool idle() const = 0;
   [[nodiscard]] virtual std::size_t operations_in_flight() const = 0;

@@ -16,11 +16,13 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/strong.h"
+#include "controller/joint.h"
 #include "controller/rank_group.h"
 #include "controller/space_table.h"
 #include "key/page_key.h"
@@ -42,32 +44,54 @@ struct FetchBatch {
   std::array<std::vector<HostSlot>, kComponentCount> slots;  // of its pages, of [window_from, end), of the state
   std::vector<LeasedSlot> leases;                            // while it is read
   OpId op;
+  bool is_submitted = false;  // storage has it, or had it
   std::uint64_t bytes = 0;
-  // Agreed by the ranks: a bit for each of `slots`, in order.
+  // Agreed by the ranks: a bit for each slot that it was given, in order.
   OutcomeBits arrived;
 
+  // Slots that it needs, whatever it has given away by now.
+  [[nodiscard]] ComponentCounts needs() const {
+    return {static_cast<std::uint32_t>(end - begin), static_cast<std::uint32_t>(end - window_from),
+            reads_state ? 1u : 0u};
+  }
   [[nodiscard]] bool has(ComponentKind c, std::size_t place) const {
-    for (std::size_t i = 0; i < index_of(c); ++i) place += slots[i].size();
+    for (std::size_t i = 0; i < index_of(c); ++i) place += needs()[i];
     return place / 64 < arrived.size() && ((arrived[place / 64] >> (place % 64)) & 1) != 0;
   }
-  [[nodiscard]] std::size_t slot_count() const { return slots[0].size() + slots[1].size() + slots[2].size(); }
+  [[nodiscard]] std::size_t slot_count() const { return needs()[0] + needs()[1] + needs()[2]; }
+  // Pages of full from `begin` on that have come without a gap.
+  [[nodiscard]] std::uint64_t run() const;
+  [[nodiscard]] bool is_whole() const { return run() == end - begin; }
+};
+
+// One question of the existence query (fetch_query.h).
+struct QueryPart {
+  OpId op;
+  std::uint64_t begin = 0, end = 0;  // pages
+  bool is_submitted = false, is_answered = false;
+  OutcomeBits found{};  // agreed by the ranks: for each pool of the model, in its order, a bit for each page, in words
 };
 
 struct Fetch {
   enum class State : std::uint8_t {
-    kAsking,   // the existence query is under way
+    kAsking,   // keys are hashed, and storage is asked what it has of them
+    kTaking,   // host slots are taken for what it has
     kReading,  // batches are under way, or will be
     kEnding,   // no batch begins any more; those under way keep their slots until they end
   };
-  OpId id;     // of its existence query
+  OpId id;     // of the first part of its existence query
   OpId timer;  // bounds the wait of its requests; 0: it is over, and with it the locks
   State state = State::kAsking;
   std::vector<RequestId> requests;  // who wants it, the one that began it first; empty: all of them are gone
   NamespaceId space;
   SpaceTable::Use space_use;
   std::vector<TokenId> tokens;  // whole pages, up to the last that may be reused
-  std::vector<PageKey> keys;    // of pages [key_from, pages)
+  std::vector<PageKey> keys;    // of pages from key_from on, as far as storage was asked
   std::uint64_t key_from = 0;
+  std::deque<QueryPart> parts;  // of the query that are under way, in order
+  std::uint64_t asked = 0;      // pages before it have a part, or had one
+  JointScan scan;               // of what they brought
+  OutcomeBits candidates;       // restore points that tree and storage have together, as far as was scanned
   std::uint64_t pages = 0;
   std::uint64_t base = 0;         // best restore point of the tree when it began
   std::uint64_t tree_full = 0;    // pages of full the tree had, in whatever tier
@@ -77,13 +101,19 @@ struct Fetch {
   std::uint64_t full_to = 0;      // pages of full before it are the tree's: full_from, then what was adopted
   bool waits_for_room = false;    // the host has none now, and will have
   std::uint64_t room_needed = 0;  // blocks that it tried to get last
+  std::uint64_t upto = 0;         // kTaking: the largest restore point that it tries to get room for
+  std::uint32_t tries = 0;        // kTaking: how often there was none
+  bool steps = false;             // it waits for a poll's budget to go on (Prefetcher)
   // Keep full in place until the wait is over: [0, tree_full) in some tier, [0, full_from) on the host as far as it is
   // there.
   LockHandle device_lock, host_lock;
+  LockHandle adopted_lock;                    // host, while `device_lock` is held: what was adopted and is built on
   std::vector<FetchBatch> batches;            // in chain order
   std::size_t first = 0;                      // batches before it are over
   std::size_t arrived = 0;                    // batches before it have ended
   std::size_t next = 0;                       // batches from it on are planned
+  std::uint64_t come = 0;                     // the last stop before `arrived`: it can be adopted
+  bool is_broken = false;                     // a page has not come: nothing behind it can ever be adopted
   std::size_t reading = 0;                    // batches under way
   std::uint64_t blocks = 0;                   // host blocks held, for the capacity limit
   TimePoint begun;                            // where the wait that `timer` bounds starts

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "controller/joint.h"
+#include "base/defect.h"
 
 namespace larder {
 
@@ -23,22 +23,25 @@ std::uint64_t FetchPlanner::bytes_of(ComponentKind c) const {
 
 // The tree's own pages count, too: a state may be in storage while its KV is on the host.
 void FetchPlanner::add_tree(NodeId node, std::uint64_t tree_full, std::uint64_t pages,
-                            std::vector<PoolPresence>& presence) const {
+                            std::vector<PoolPresence>& presence, std::uint64_t begin) const {
   std::array<std::vector<std::size_t>, kComponentCount> of;  // entries of each component
   for (const PoolSpec& pool : model.pools) {
     auto it = std::find_if(presence.begin(), presence.end(), [&](const auto& x) { return x.pool == pool.name; });
     if (it == presence.end()) it = presence.insert(it, PoolPresence{pool.name, {}});
-    it->present.resize(pages, false);
+    it->present.resize(pages - begin, false);
     of[index_of(pool.component)].push_back(static_cast<std::size_t>(it - presence.begin()));
   }
   const auto set = [&](ComponentKind c, std::uint64_t from, std::uint64_t to) {
-    to = std::min(to, pages);
+    from = std::max(from, begin), to = std::min(to, pages);
+    if (from >= to) return;
     for (const std::size_t entry : of[index_of(c)]) {
-      for (std::uint64_t i = from; i < to; ++i) presence[entry].present[i] = true;
+      const auto first = presence[entry].present.begin();
+      std::fill(first + static_cast<std::ptrdiff_t>(from - begin), first + static_cast<std::ptrdiff_t>(to - begin),
+                true);
     }
   };
   set(ComponentKind::kFull, 0, tree_full);
-  for (NodeView view = tree.view(node); view.end > 0; view = tree.view(view.parent)) {
+  for (NodeView view = tree.view(node); view.end > begin; view = tree.view(view.parent)) {
     const auto published = [&](ComponentKind c) {
       const std::size_t i = index_of(c);
       return (!view.device[i].empty() && !view.device_pending[i]) || (!view.host[i].empty() && !view.host_pending[i]);
@@ -49,38 +52,42 @@ void FetchPlanner::add_tree(NodeId node, std::uint64_t tree_full, std::uint64_t 
 }
 
 // A window or a state of storage's can be added to a page only where the host has full of that page, or storage does.
-void FetchPlanner::drop_what_cannot_stand(const Fetch& f, std::vector<PoolPresence>& presence) const {
-  const std::uint64_t end = std::min(f.tree_full, f.pages);
-  if (f.key_from >= end) return;
+void FetchPlanner::drop_what_cannot_stand(const Fetch& f, const QueryPart& part,
+                                          std::vector<PoolPresence>& presence) const {
+  const std::uint64_t end = std::min(f.tree_full, part.end);
+  if (part.begin >= end) return;
   std::vector<PageLocation> full;
-  tree.locate(f.device_lock.node, ComponentKind::kFull, f.key_from, end, full);
+  tree.locate(f.device_lock.node, ComponentKind::kFull, part.begin, end, full);
   const auto is_full = [&](const PoolPresence& of) {
     const PoolSpec* pool = model.find_pool(of.pool);
     return pool != nullptr && pool->component == ComponentKind::kFull;
   };
-  for (std::uint64_t page = f.key_from; page < end; ++page) {
-    if (full[page - f.key_from].host.valid()) continue;
+  for (std::uint64_t i = 0; i < full.size(); ++i) {
+    if (full[i].host.valid()) continue;
     const bool comes = std::all_of(presence.begin(), presence.end(),
-                                   [&](const PoolPresence& of) { return !is_full(of) || of.present[page]; });
+                                   [&](const PoolPresence& of) { return !is_full(of) || of.present[i]; });
     if (comes) continue;
     for (PoolPresence& of : presence) {
-      if (!is_full(of)) of.present[page] = false;
+      if (!is_full(of)) of.present[i] = false;
     }
   }
 }
 
-OutcomeBits FetchPlanner::candidates(const Fetch& f, const ExistsResult& found) const {
+std::vector<PoolPresence> FetchPlanner::presence_of(const Fetch& f, const QueryPart& part) const {
+  const std::uint64_t pages = part.end - part.begin;
+  const std::size_t words = words_for(pages);
   std::vector<PoolPresence> presence;
-  for (const PoolPresence& pool : found.presence) {
-    PoolPresence absolute{pool.pool, Presence(f.pages, false)};
-    for (std::size_t i = 0; i < pool.present.size() && f.key_from + i < f.pages; ++i) {
-      absolute.present[f.key_from + i] = pool.present[i];
+  for (const PoolSpec& pool : model.pools) {
+    const std::size_t first = presence.size() * words;
+    Presence present(pages, false);
+    for (std::uint64_t i = 0; i < pages && first + i / 64 < part.found.size(); ++i) {
+      present[i] = ((part.found[first + i / 64] >> (i % 64)) & 1) != 0;
     }
-    presence.push_back(std::move(absolute));
+    presence.push_back({pool.name, std::move(present)});
   }
-  drop_what_cannot_stand(f, presence);
-  add_tree(f.device_lock.node, f.tree_full, f.pages, presence);
-  return restore_candidates(model, presence, f.base, f.pages);
+  drop_what_cannot_stand(f, part, presence);
+  add_tree(f.device_lock.node, f.tree_full, part.end, presence, part.begin);
+  return presence;
 }
 
 // The window comes in one run, from its first page that the tree lacks to its end. On the host, windows and states
@@ -116,15 +123,15 @@ void FetchPlanner::plan_stop(const Fetch& f, FetchBatch& stop, std::uint64_t& fu
 }
 
 // Windows of two stops never overlap, and only the first stop's can lie in what the tree has.
-ComponentCounts FetchPlanner::plan(Fetch& f, const OutcomeBits& candidates, std::uint64_t batch_bytes,
+ComponentCounts FetchPlanner::plan(Fetch& f, std::uint64_t batch_bytes, std::uint64_t batch_pages,
                                    std::uint64_t share) const {
   const std::uint64_t page_bytes = std::max<std::uint64_t>(1, bytes_of(ComponentKind::kFull));
-  const std::uint64_t most = std::max<std::uint64_t>(1, batch_bytes / page_bytes);
+  const std::uint64_t most = std::clamp<std::uint64_t>(batch_bytes / page_bytes, 1, batch_pages);
   const std::uint64_t window = model.window_pages();
   const std::uint64_t stop_bytes = window * bytes_of(ComponentKind::kSwa) + bytes_of(ComponentKind::kMamba);
   const std::uint64_t gap = std::max({most, window, (stop_bytes * share + page_bytes - 1) / page_bytes});
   const std::uint64_t tree_end = std::min(f.tree_full, f.target);
-  const std::vector<std::uint64_t> stops = choose_stops(candidates, tree_end, f.target, gap);
+  const std::vector<std::uint64_t> stops = choose_stops(f.candidates, tree_end, f.target, gap);
   FetchBatch first;
   first.end = stops.front();
   f.full_from = std::min(f.tree_full, first.end);
@@ -140,6 +147,32 @@ ComponentCounts FetchPlanner::plan(Fetch& f, const OutcomeBits& candidates, std:
     counts[index_of(ComponentKind::kMamba)] += batch.reads_state ? 1 : 0;
   }
   return counts;
+}
+
+// Windows and states are known at the stop alone: before it, a page is a restore point only where its window begins no
+// earlier than the stop's does, and where no state is needed.
+std::uint64_t FetchPlanner::restore_point_of(const Fetch& f, std::size_t stop, std::uint64_t after) const {
+  const FetchBatch& at = f.batches[stop];
+  std::uint64_t full = f.full_to;  // pages of it that are there without a gap
+  for (std::size_t i = f.first; i <= stop; ++i) {
+    const FetchBatch& batch = f.batches[i];
+    // Of a batch before the first, a part may have been adopted and the rest not have come.
+    if (batch.begin > full && !defect(Defect::kBatchHoleIgnored)) break;
+    full = std::max(full, batch.begin + batch.run());
+    if (!batch.is_whole() && !defect(Defect::kBatchHoleIgnored)) break;
+  }
+  std::uint64_t best = std::min(full, at.end);
+  if (model.has(ComponentKind::kMamba)) {
+    const bool has_state = !at.reads_state || at.has(ComponentKind::kMamba, 0);
+    if (best < at.end || !has_state) return after;
+  }
+  if (!model.has(ComponentKind::kSwa)) return std::max(best, after);
+  std::uint64_t run = 0, found = after;  // run: window pages without a gap
+  for (std::uint64_t p = at.window_begin; p < best; ++p) {
+    run = p < at.window_from || at.has(ComponentKind::kSwa, p - at.window_from) ? run + 1 : 0;
+    if (p + 1 > after && run >= model.window_pages_at(p + 1)) found = p + 1;
+  }
+  return model.has(ComponentKind::kMamba) && found != at.end ? after : found;
 }
 
 std::uint64_t FetchPlanner::held_blocks(const Fetch& f) const {

@@ -19,20 +19,23 @@ struct FetchPlanner {
 
   // The place `pages` from the root, on the path to `node`.
   [[nodiscard]] TreePosition position_at(NodeId node, std::uint64_t pages) const;
-  // Adds what the tree has of the path to `node`: full of [0, tree_full), and the windows and states of [0, pages). One
-  // entry per pool, `pages` long. `node` may end beyond them.
-  void add_tree(NodeId node, std::uint64_t tree_full, std::uint64_t pages, std::vector<PoolPresence>& presence) const;
-  // The restore points in (f.base, f.pages] that tree and storage have together. O(pages x pools).
-  [[nodiscard]] OutcomeBits candidates(const Fetch& f, const ExistsResult& found) const;
+  // Adds what the tree has of the path to `node`: full of [0, tree_full), and the windows and states of [begin, pages).
+  // One entry per pool, which counts from `begin`. `node` may end beyond them. O(pages x pools + nodes).
+  void add_tree(NodeId node, std::uint64_t tree_full, std::uint64_t pages, std::vector<PoolPresence>& presence,
+                std::uint64_t begin = 0) const;
+  // What tree and storage have together of a part of the query. O(pages of it x pools + nodes of the tree's path).
+  [[nodiscard]] std::vector<PoolPresence> presence_of(const Fetch& f, const QueryPart& part) const;
   // Fills f.full_from and f.batches for f.target; answers which slots they need. Stops are `share` times further apart
-  // than what is read for one, at least. O(pages).
-  ComponentCounts plan(Fetch& f, const OutcomeBits& candidates, std::uint64_t batch_bytes, std::uint64_t share) const;
+  // than what is read for one, at least; a batch has at most `batch_pages` of full. O(batches + pages / 64).
+  ComponentCounts plan(Fetch& f, std::uint64_t batch_bytes, std::uint64_t batch_pages, std::uint64_t share) const;
+  // The largest restore point in (after, the stop's end] that has come whole. O(batches and a window before it).
+  [[nodiscard]] std::uint64_t restore_point_of(const Fetch& f, std::size_t stop, std::uint64_t after) const;
   // Host blocks of full in front of what the fetch adds: these stay, whatever else goes.
   [[nodiscard]] std::uint64_t held_blocks(const Fetch& f) const;
 
  private:
   [[nodiscard]] std::uint64_t bytes_of(ComponentKind c) const;  // of one slot: a page, or a state
-  void drop_what_cannot_stand(const Fetch& f, std::vector<PoolPresence>& presence) const;
+  void drop_what_cannot_stand(const Fetch& f, const QueryPart& part, std::vector<PoolPresence>& presence) const;
   void plan_stop(const Fetch& f, FetchBatch& stop, std::uint64_t& full_from) const;
 };
 

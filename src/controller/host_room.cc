@@ -7,7 +7,7 @@
 namespace larder {
 
 namespace {
-// Victims are taken a few at a time, so that the choice between components follows recency.
+// Victims are taken a few at a time, so that the choice between components follows the order.
 constexpr std::uint64_t kVictimBatch = 16;
 }  // namespace
 
@@ -42,24 +42,26 @@ HostAnswer HostRoom::refuse_for_stores() {
 // How much of the next victim may go now, at most `want`. 0: storage has yet to take it, and is taking pages.
 std::uint64_t HostRoom::gentle_share(ComponentKind c, std::uint64_t want) const {
   if (!backlog_.may_wait()) return want;
-  const NodeId next = tree_.next_host_victim(c);
-  if (backlog_.is_soon(next)) return 0;
-  const NodeView victim = tree_.view(next);
+  const std::optional<HostVictim> next = tree_.next_host_victim(c);
+  if (!next || backlog_.is_soon(next->node)) return 0;
+  const NodeView victim = tree_.view(next->node);
   return std::min(want, c == ComponentKind::kMamba ? 1 : victim.end - victim.begin);
 }
 
 std::optional<ComponentKind> HostRoom::next_victim() const {
-  std::optional<ComponentKind> victim;
-  std::uint64_t oldest = 0;
+  std::optional<ComponentKind> first;
+  OrderKey least;
   for (const ComponentKind c : kAllComponents) {
     if (!model_.has(c) || host_->blocks_per_slot(c) == 0) continue;
-    const std::optional<std::uint64_t> tick = tree_.next_host_victim_tick(c);
-    if (tick && (!victim || *tick < oldest)) {
-      victim = c;
-      oldest = *tick;
+    const std::optional<HostVictim> victim = tree_.next_host_victim(c);
+    if (!victim) continue;
+    const OrderKey key = tree_.order().key_across(victim->facts);
+    if (!first || key < least) {
+      first = c;
+      least = key;
     }
   }
-  return victim;
+  return first;
 }
 
 // What storage reads is locked, so it is neither counted nor a victim.

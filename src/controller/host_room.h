@@ -1,6 +1,6 @@
 // Room on the host: who leaves when something is to come (step 7 of a prefix's life), and what comes back.
 //
-// The host is one byte budget, so one order decides: the least recently used victim goes first, whatever its component.
+// The host is one byte budget, so one order decides across components: EvictionOrder::key_across() of the tree's order.
 // What is locked or leased is no victim.
 //
 // Gently: a victim that storage lacks and gets soon is not taken while storage takes pages. The caller is told so

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/defect.h"
-#include "model/restorable_lengths.h"
 
 namespace larder {
 
@@ -24,8 +23,8 @@ JointNeed need_of(const ModelSpec& model, const PoolSpec& pool) {
 
 }  // namespace
 
-OutcomeBits restore_candidates(const ModelSpec& model, std::span<const PoolPresence> presence, std::uint64_t from,
-                               std::uint64_t to) {
+void JointScan::add(const ModelSpec& model, std::span<const PoolPresence> presence, std::uint64_t pages,
+                    OutcomeBits& bits) {
   static const Presence kAbsent;
   std::vector<JointNeed> needs;
   for (const PoolSpec& pool : model.pools) {
@@ -35,8 +34,14 @@ OutcomeBits restore_candidates(const ModelSpec& model, std::span<const PoolPrese
     needs.push_back(need_of(model, pool));
     needs.back().present = it == presence.end() ? &kAbsent : &it->present;
   }
-  OutcomeBits bits(words_for(to));
-  restorable_lengths(needs, to, bits);
+  bits.resize(words_for(at() + pages));
+  scan_.add(needs, pages, bits);
+}
+
+OutcomeBits restore_candidates(const ModelSpec& model, std::span<const PoolPresence> presence, std::uint64_t from,
+                               std::uint64_t to) {
+  OutcomeBits bits;
+  JointScan().add(model, presence, to, bits);
   std::fill_n(bits.begin(), std::min(from, to) / 64, 0);
   if (from < to && from % 64 != 0) bits[from / 64] &= ~((std::uint64_t{1} << (from % 64)) - 1);
   return bits;
@@ -47,6 +52,7 @@ std::uint64_t largest_candidate(const OutcomeBits& bits, std::uint64_t from, std
     const std::size_t word = (p - 1) / 64;
     if (word < bits.size() && ((bits[word] >> ((p - 1) % 64)) & 1)) return p;
     if (defect(Defect::kAllOrNothingHit)) break;
+    if (word >= bits.size() || bits[word] == 0) p = std::max(from + 1, word * 64 + 1);  // none in this word
   }
   return from;
 }

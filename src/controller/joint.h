@@ -4,11 +4,26 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "controller/rank_group.h"
+#include "model/restorable_lengths.h"
 #include "model/restore_point.h"
 
 namespace larder {
+
+// For presence that comes piece by piece, from page `at` on.
+class JointScan {
+ public:
+  explicit JointScan(std::uint64_t at = 0) : scan_(at) {}
+  // The next `pages` pages; `presence` counts from the first of them. Bits beyond at() are added to `bits`.
+  void add(const ModelSpec& model, std::span<const PoolPresence> presence, std::uint64_t pages, OutcomeBits& bits);
+  [[nodiscard]] std::uint64_t at() const { return scan_.at(); }
+  [[nodiscard]] bool is_over() const { return scan_.is_over(); }  // no restore point follows
+
+ private:
+  RestorableScan scan_;
+};
 
 // Bits for p in (from, to]. Cost: model/restorable_lengths.h, one need for each pool.
 [[nodiscard]] OutcomeBits restore_candidates(const ModelSpec& model, std::span<const PoolPresence> presence,

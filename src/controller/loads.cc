@@ -120,15 +120,27 @@ void Loads::done(Op& op, bool is_ok) {
       own != nullptr && !own->status.is_ok() ? own->status : unavailable("load: it failed on another rank");
 }
 
+// A rank that has lost the others applies nothing any more, but its own copies end.
+bool Loads::has_parted(const Load& load) const {
+  const Op* const op = ops_.find(load.op);
+  return op != nullptr && std::holds_alternative<TransferDone>(op->completion) && !ops_.parted().is_ok();
+}
+
+std::size_t Loads::take_ended(std::span<ConnectorEvent> out) {
+  std::size_t count = 0;
+  for (auto& [id, load] : loads_) {
+    if (count == out.size()) break;
+    if (load.is_told || !(load.is_over || has_parted(load))) continue;
+    load.is_told = true;
+    out[count++] = {ConnectorEventKind::kTransfer, id};
+  }
+  return count;
+}
+
 Result<LoadResult> Loads::take_result(TransferId id) {
   const auto it = loads_.find(id.v);
   if (it == loads_.end()) return not_found("load: no such transfer");
-  if (!it->second.is_over) {
-    // A rank that has lost the others applies nothing any more, but its own copy ends.
-    const Op* const op = ops_.find(it->second.op);
-    const bool has_ended = op != nullptr && std::holds_alternative<TransferDone>(op->completion);
-    return has_ended && !ops_.parted().is_ok() ? ops_.parted() : overloaded("load: under way");
-  }
+  if (!it->second.is_over) return has_parted(it->second) ? ops_.parted() : overloaded("load: under way");
   LoadResult result = std::move(it->second.result);
   loads_.erase(it);
   return result;

@@ -41,6 +41,8 @@ class Loads {
   void done(Op& op, bool is_ok);
   // As Connector::load_result().
   [[nodiscard]] Result<LoadResult> take_result(TransferId id);
+  // Those whose result can be taken, each once; as many as there is room for.
+  std::size_t take_ended(std::span<ConnectorEvent> out);
   [[nodiscard]] bool has(TransferId id) const { return loads_.contains(id.v); }
   [[nodiscard]] std::size_t size() const { return loads_.size(); }  // under way, or with a result to take
 
@@ -48,7 +50,8 @@ class Loads {
   struct Load {
     LoadResult result;
     bool is_over = false;
-    OpId op;  // its copy
+    bool is_told = false;  // take_ended() has named it
+    OpId op;               // its copy
     std::vector<LeasedSlot> leases;
     std::uint64_t new_pages = 0;  // of full
     TimePoint begun;
@@ -57,6 +60,7 @@ class Loads {
     std::array<std::vector<PageLocation>, kComponentCount> of;
     std::array<std::uint64_t, kComponentCount> first{};  // page of of[c][0]
   };
+  [[nodiscard]] bool has_parted(const Load& load) const;
   [[nodiscard]] Result<Slots> find_slots(const Lookups::Lookup& lookup, const LoadPoint& point) const;
   [[nodiscard]] Status lease(Load& load, const Slots& slots);
   [[nodiscard]] Result<std::shared_ptr<PageCopy>> make_copy(const LoadPoint& point, const Slots& slots,

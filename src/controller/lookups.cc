@@ -100,6 +100,8 @@ std::uint64_t Lookups::blocks_of(const LookupResult& result) const {
 Status Lookups::lease(LookupId id) {
   Lookup& lookup = lookups_.at(id.v);
   if (lookup.is_leased) return Status::ok();
+  lookup.is_told = false;
+  lookup.refused = 0;
   const RequestId request(id.v);
   if (prefetcher_.is_waiting(request)) return overloaded("points: storage is being read; after a poll");
   prefetcher_.take_arrived(request);
@@ -109,10 +111,10 @@ Status Lookups::lease(LookupId id) {
   }
   LookupResult result = points_of(lookup, match);
   const std::uint64_t blocks = blocks_of(result);
-  const auto most = static_cast<std::uint64_t>(config_.lease_share * static_cast<double>(host_.total_blocks()));
-  if (leased_ > 0 && leased_ + blocks > most) {
+  if (!is_room_for(blocks)) {
+    lookup.refused = blocks;
     return overloaded("points: leases keep " + std::to_string(leased_) + " of the host's " +
-                      std::to_string(host_.total_blocks()) + " blocks, and may keep " + std::to_string(most) +
+                      std::to_string(host_.total_blocks()) + " blocks, and may keep " + std::to_string(most_leased()) +
                       ": release some, or go on without");
   }
   // All of a path is kept by its end; windows and states each by themselves.
@@ -125,10 +127,26 @@ Status Lookups::lease(LookupId id) {
   prefetcher_.start(request);
   std::vector<TokenId>().swap(lookup.tokens);  // the path is known by its end now
   lookup.result = std::move(result);
-  lookup.is_leased = true;
+  lookup.is_leased = lookup.is_told = true;
   lookup.blocks = blocks;
   leased_ += blocks;
   return Status::ok();
+}
+
+std::uint64_t Lookups::most_leased() const {
+  return static_cast<std::uint64_t>(config_.lease_share * static_cast<double>(host_.total_blocks()));
+}
+
+std::size_t Lookups::take_ready(std::span<ConnectorEvent> out, bool has_parted) {
+  std::size_t count = 0;
+  for (auto& [id, lookup] : lookups_) {
+    if (count == out.size()) break;
+    const bool waits = prefetcher_.is_waiting(RequestId(id)) || !is_room_for(lookup.refused);
+    if (lookup.is_told || (waits && !has_parted)) continue;
+    lookup.is_told = true;
+    out[count++] = {ConnectorEventKind::kLookup, id};
+  }
+  return count;
 }
 
 void Lookups::account(LookupId id, LookupResult& result) const {

@@ -39,8 +39,10 @@ class Lookups {
     bool is_leased = false;  // result and locks are there
     LookupResult result;
     std::vector<LockHandle> locks;
-    NodeId end;                // of the last point; locked
-    std::uint64_t blocks = 0;  // that it is charged
+    NodeId end;                 // of the last point; locked
+    std::uint64_t blocks = 0;   // that it is charged
+    std::uint64_t refused = 0;  // that it was refused at last: no answer before other leases leave room for them
+    bool is_told = false;       // take_ready() has named it since it had no answer
   };
   Lookups(const ConnectorConfig& config, const Parts& parts);
 
@@ -52,6 +54,9 @@ class Lookups {
   // Whether a load may take this point now.
   [[nodiscard]] Result<LoadPoint> point(LookupId id, std::uint64_t pages) const;
   void release(LookupId id);
+  // Those that have an answer now, and have not been named since they had none; as many as there is room for.
+  // has_parted: this rank has lost the others, so all have one.
+  std::size_t take_ready(std::span<ConnectorEvent> out, bool has_parted);
   // Unlocks everything; for the end of the connector.
   void release_all();
 
@@ -64,6 +69,10 @@ class Lookups {
   [[nodiscard]] LoadPoint load_point(const Lookup& lookup, std::uint64_t pages) const;
   [[nodiscard]] std::uint64_t blocks_of(const LookupResult& result) const;
   [[nodiscard]] bool is_only_full() const;
+  [[nodiscard]] std::uint64_t most_leased() const;
+  [[nodiscard]] bool is_room_for(std::uint64_t blocks) const {
+    return leased_ == 0 || leased_ + blocks <= most_leased();
+  }
   [[nodiscard]] bool is_worth_fetching(const Lookup& lookup) const;
   void account(LookupId id, LookupResult& result) const;
 

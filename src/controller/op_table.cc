@@ -1,8 +1,10 @@
 #include "controller/op_table.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/log.h"
 
@@ -13,6 +15,7 @@ OpTable::OpTable(const Limits& limits, Clock& clock, RankGroup* ranks, OutcomeOf
       clock_(clock),
       ranks_(ranks),
       outcome_of_(std::move(outcome_of)),
+      budget_(limits.poll_budget),
       inbox_(limits.max_operations + storage_share() + limits.max_explains + 1) {}
 
 Op& OpTable::add(OpKind kind) {
@@ -106,7 +109,7 @@ void OpTable::end_due_timers() {
 bool OpTable::collect(Nanos wait) {
   bool changed = take_arrivals();
   if (!timers_.empty()) end_due_timers();
-  if (!changed && ended_.empty() && wait > Nanos::zero()) {
+  if (!changed && ended_.empty() && !budget_.is_short() && wait > Nanos::zero()) {
     (void)inbox_.wait_for(wait);
     changed = take_arrivals();
     if (!timers_.empty()) end_due_timers();
@@ -141,13 +144,14 @@ void OpTable::report_refused() {
 
 // A follower must not act on this step before it knows what the leader applied in it, or the ranks part for good.
 void OpTable::agree() {
+  budget_.begin_poll();
   if (!ranks_ || !parted_.is_ok()) return;
   report_refused();
   const bool pending = ops_.size() > open(OpKind::kExplain);
   const Nanos wait = limits_.rank_plan_wait;
   for (Nanos left = limits_.rank_plan_limit;;) {
     const TimePoint asked = clock_.now();
-    const Status taken = ranks_->take(step_, pending, wait, ended_);
+    const Status taken = ranks_->take(step_, pending, wait, agreed_);
     if (taken.is_ok()) break;
     const bool may_come = taken.code() == StatusCode::kDeadlineExceeded || taken.code() == StatusCode::kOverloaded ||
                           taken.code() == StatusCode::kUnavailable;
@@ -162,6 +166,8 @@ void OpTable::agree() {
     (void)take_arrivals();  // what the leader waits for may be this rank's report
     report_refused();
   }
+  ended_.insert(ended_.end(), std::make_move_iterator(agreed_.begin()), std::make_move_iterator(agreed_.end()));
+  agreed_.clear();
   ++step_;
 }
 
@@ -174,7 +180,24 @@ void OpTable::part(const Status& why) {
   log_error("cache", parted_.message());
 }
 
-std::vector<AgreedEvent> OpTable::take_ended() { return std::exchange(ended_, {}); }
+// Explanations are this rank's own: the others must not be cut because of them.
+std::optional<AgreedEvent> OpTable::next_ended() {
+  if (ended_.empty()) return std::nullopt;
+  if (!budget_.has_left()) {
+    budget_.fall_short();
+    return std::nullopt;
+  }
+  AgreedEvent event = std::move(ended_.front());
+  ended_.pop_front();
+  if (event.op.v < kFirstExplainId) budget_.spend(1);
+  return event;
+}
+
+std::vector<AgreedEvent> OpTable::take_ended() {
+  std::vector<AgreedEvent> all(std::make_move_iterator(ended_.begin()), std::make_move_iterator(ended_.end()));
+  ended_.clear();
+  return all;
+}
 
 void OpTable::drain(Nanos wait, const std::function<void(Completion&)>& each) {
   (void)inbox_.wait_for(wait);

@@ -1,7 +1,7 @@
 // Operations in flight: their ids, completions and timers, and the order in which ranks apply what has ended.
 //
 //   add() ────────► a worker posts its completion ─┐
-//   add_timer() ──► its time has come ─────────────┴─► collect() ─► agree() ─► take_ended() ─► erase()
+//   add_timer() ──► its time has come ─────────────┴─► collect() ─► agree() ─► next_ended() ─► erase()
 //                                                      outcome      AND over    the owner
 //                                                      as bits      ranks       applies it
 //
@@ -12,6 +12,8 @@
 // hangs. Writes to storages that were detached (abandoned) have a quarter of their own beside these: the next storage
 // finds its own free. Timers and explanations take none.
 //
+// Events are taken one by one, as long as the poll's budget lasts (work_budget.h); the rest keeps its order.
+//
 // Threads: the cache thread, but for wake() and what completion_for() returns: any thread.
 // Ranks: cache.h. A rank that has lost the others (parted()) reports and agrees on nothing any more.
 // Cost: O(log n) each; collect() looks at what arrived and at the timers that are due, and at nothing else.
@@ -20,8 +22,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -32,6 +36,7 @@
 #include "base/strong.h"
 #include "controller/operation.h"
 #include "controller/rank_group.h"
+#include "controller/work_budget.h"
 
 namespace larder {
 
@@ -42,6 +47,7 @@ class OpTable {
     std::size_t max_explains = 16;
     Nanos rank_plan_wait = std::chrono::milliseconds(2);
     Nanos rank_plan_limit = std::chrono::seconds(30);
+    std::uint64_t poll_budget = 4096;  // units of work
   };
   // What an operation that ended here means to the other ranks. Called once for each, on the cache thread.
   using OutcomeOf = std::function<OutcomeBits(Op&)>;
@@ -85,8 +91,14 @@ class OpTable {
   void end(Op& op);
   // Before this rank's next step: brings the outcomes that all ranks know. A follower waits for the leader's plan.
   void agree();
-  // In the order in which every rank applies them. The caller erases each when it was applied.
+  // The next one in the order in which every rank applies them; the caller erases its operation when it was applied.
+  // None: there is none, or the budget of this poll has no more for events.
+  [[nodiscard]] std::optional<AgreedEvent> next_ended();
+  // All of them, whatever they cost.
   [[nodiscard]] std::vector<AgreedEvent> take_ended();
+  // Of this poll. agree() begins it.
+  [[nodiscard]] WorkBudget& budget() { return budget_; }
+  [[nodiscard]] const WorkBudget& budget() const { return budget_; }
   // Completions that still come while the table's owner shuts down, in no order; waits up to `wait` for the first.
   void drain(Nanos wait, const std::function<void(Completion&)>& each);
   void wake() { inbox_.wake(); }
@@ -119,9 +131,11 @@ class OpTable {
   std::uint64_t next_op_ = 1, next_explain_ = 1, step_ = 0;
   std::uint32_t attachment_ = 0;
   Status parted_;
-  std::vector<AgreedEvent> ended_;
+  std::deque<AgreedEvent> ended_;
+  std::vector<AgreedEvent> agreed_;   // scratch
   std::vector<AgreedEvent> refused_;  // outcomes that the rank group had no room for: reported again, in order
   std::vector<Arrival> arrivals_;     // scratch
+  WorkBudget budget_;
   Inbox<Arrival> inbox_;
 };
 

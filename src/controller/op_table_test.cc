@@ -51,6 +51,57 @@ TEST_F(OpTableTest, AnOperationEndsOnceWhenItsCompletionArrives) {
   EXPECT_TRUE(table_.empty());
 }
 
+// What the budget of a poll does not reach keeps its order, and nobody waits while it is there.
+TEST_F(OpTableTest, EventsEndWithTheBudgetOfThePoll) {
+  OpTable table({.max_operations = 16, .max_explains = 2, .poll_budget = 8}, clock_, nullptr, all_well());
+  std::vector<std::uint64_t> expected, applied;
+  for (int i = 0; i < 11; ++i) {
+    const OpId id = table.add(i % 4 == 3 ? OpKind::kExplain : OpKind::kLoad).id;
+    expected.push_back(id.v);
+    table.completion_for(id)(TransferDone{id, Status::ok(), {}, {}});
+  }
+  std::vector<std::size_t> of_poll;
+  for (int poll = 0; poll < 4; ++poll) {
+    EXPECT_EQ(table.collect(std::chrono::minutes(1)), poll == 0);
+    table.agree();
+    of_poll.push_back(0);
+    while (const std::optional<AgreedEvent> event = table.next_ended()) {
+      applied.push_back(event->op.v);
+      table.erase(event->op);
+      ++of_poll.back();
+    }
+    table.budget().end_poll();
+    if (!table.budget().is_short()) break;
+  }
+  EXPECT_EQ(applied, expected);
+  EXPECT_EQ(of_poll, (std::vector<std::size_t>{5, 5, 1})) << "four of eight units, and explanations are free";
+  EXPECT_EQ(table.budget().most(), 4u);
+}
+
+// Events may take a half, each of the others a quarter and what was left before it.
+TEST(WorkBudgetTest, EachShareGetsItsPart) {
+  WorkBudget budget(16);
+  budget.spend(100);
+  EXPECT_EQ(budget.most(), 0u) << "not in a poll";
+  const auto take = [&] {
+    std::uint64_t units = 0;
+    for (; budget.has_left() && units < 100; ++units) budget.spend(1);
+    return units;
+  };
+  budget.begin_poll();
+  EXPECT_EQ(take(), 8u);
+  budget.begin_share(WorkBudget::Share::kFetches);
+  EXPECT_EQ(take(), 4u);
+  budget.begin_share(WorkBudget::Share::kWrites);
+  EXPECT_EQ(take(), 4u);
+  budget.end_poll();
+  EXPECT_EQ(budget.most(), 16u);
+  budget.begin_poll();
+  budget.begin_share(WorkBudget::Share::kWrites);
+  EXPECT_EQ(take(), 16u) << "nobody else had anything to do";
+  EXPECT_FALSE(budget.is_short());
+}
+
 TEST_F(OpTableTest, ACompletionOfAnErasedOperationIsNobodys) {
   const OpId id = table_.add(OpKind::kLoad).id;
   auto post = table_.completion_for(id);

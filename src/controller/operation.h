@@ -63,6 +63,7 @@ struct Op {
   OpId id;
   OpKind kind = OpKind::kLoad;
   RequestId request;      // kLoad, kStateCopy; kTimer: who waits for its turn to fetch
+  RequestId source;       // kStateCopy of a fork: whose pages are read
   LockHandle host_lock;   // kLoad: keeps the source
   OpId fetch;             // kExists, kRead: of which fetch; kTimer: whose wait it bounds, 0: of `request`
   std::size_t batch = 0;  // kRead

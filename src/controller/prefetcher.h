@@ -2,6 +2,7 @@
 // starts.
 //
 //   enter() ─► storage's joint pages? ─► host slots ─► reads, in batches ─► adoption ─► start() ─► leave()
+//              FetchQuery                FetchRoom     ReadQueue           FetchAdopter
 //                                                           │
 //                        the policy's limit is over ────────┴─► adoption of what has come so far
 //
@@ -15,10 +16,15 @@
 // Batches (fetch.h) are about prefetch_batch_bytes of full; kBatchesInFlight of a fetch are under way at once. So slow
 // storage is not asked for what comes too late, and its breaker sees short reads that succeed.
 //
+// Long prompts. Keys are hashed, storage is asked, slots are taken and pages are adopted in pieces, as far as the
+// poll's budget reaches (work_budget.h); what is left waits in one queue of fetches, each of which has its turn. A call
+// hashes at most kAtOnce pages.
+//
 // Threads: the cache thread. Ranks: everything is decided by agreed events and by calls that all ranks make alike, but
 // the deadline that storage's queue is told.
-// Cost: O(pages) where a fetch begins, is planned and is adopted; O(items) for each batch; join: for the fetches
-// under way of the same length and last page (with full alone: of the same first page).
+// Cost: O(tokens of the prompt) to copy and match them where a fetch begins, a piece for each event, and in pump() what
+// the budget has; join: for the fetches under way of the same length and last page (with full alone: of the same first
+// page).
 #pragma once
 
 #include <array>
@@ -27,16 +33,20 @@
 #include <functional>
 #include <map>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "controller/cache.h"
 #include "controller/cache_metrics.h"
 #include "controller/fetch.h"
+#include "controller/fetch_adopter.h"
 #include "controller/fetch_plan.h"
+#include "controller/fetch_query.h"
+#include "controller/fetch_room.h"
 #include "controller/host_room.h"
+#include "controller/join_index.h"
 #include "controller/op_table.h"
 #include "controller/queued_requests.h"
+#include "controller/read_queue.h"
 #include "controller/space_table.h"
 #include "controller/store_backlog.h"
 #include "pool/host_pools.h"
@@ -77,70 +87,67 @@ class Prefetcher {
   [[nodiscard]] bool asks_again(RequestId id, std::uint64_t found);
   // best_effort: hands the tree what has come so far. Before the request looks for its restore point.
   void take_arrived(RequestId id);
-  // It has its restore point, and queues no more.
-  void start(RequestId id);
-  // Those that queue let go what they keep on the host: the device needs the pages above it.
-  void drop_holds() { queue_.drop_holds(); }
-  // It is over. What is under way for it goes on, and is adopted for the next one.
-  void finish(RequestId id);
-  // The same, and it wants nothing any more. What storage has not begun it need not begin, if nobody else wants it.
-  void leave(RequestId id);
   struct Fetched {
     std::uint64_t from = 0, to = 0;  // pages that storage brought for it
     std::uint64_t known = 0;         // pages: the best restore point seen in any tier
   };
+  // It has its restore point, and queues no more. What was fetched for it until now.
+  Fetched start(RequestId id);
+  // Those that queue let go what they keep on the host: the device needs the pages above it.
+  void drop_holds() { queue_.drop_holds(); }
+  // Fetches that nobody queues for any more let go what they keep in place: the device needs it. What is under way goes
+  // on, and is adopted if what it continues is still there. drops_speculative: those that nobody waits for, too.
+  void drop_unwanted(bool drops_speculative);
+  // The same for those of a request that starts while they go on (best_effort), if without them there is room for it:
+  // suffices() is asked meanwhile.
+  [[nodiscard]] bool yields_device(RequestId id, const std::function<bool()>& suffices);
+  // It is over. What is under way for it goes on, and is adopted for the next one.
+  void finish(RequestId id);
+  // The same, and it wants nothing any more. What storage has not begun it need not begin, if nobody else wants it.
+  void leave(RequestId id);
+  // Until it starts.
   [[nodiscard]] Fetched fetched(RequestId id) const;
 
   // ---- events. outcome_of(): this rank's answer; done: the agreed one.
-  [[nodiscard]] OutcomeBits outcome_of(const Op& op) const;  // kExists, kRead
+  [[nodiscard]] OutcomeBits outcome_of(const Op& op);  // kExists, kRead
   void exists_done(const Op& op, const OutcomeBits& bits);
   void read_done(const Op& op, const OutcomeBits& bits);
   void timer_done(const Op& timer);
 
-  // Gives storage the batches that its queue had no room for. Once per poll, after the events.
+  // Gives storage the batches that its queue had no room for, and goes on with what did not fit into earlier polls.
+  // Once per poll, after the events.
   void pump();
 
+  // Fetches have work left that a poll goes on with, although no operation of theirs may be under way.
+  [[nodiscard]] bool has_steps() const { return !steps_.empty(); }
   // Host slots that fetches hold.
   [[nodiscard]] std::array<std::uint64_t, kComponentCount> slots_held() const;
 
  private:
   static constexpr std::size_t kBatchesInFlight = 32;
-  // What is read for earlier stops is at most one part in so many of the full pages in front of them.
-  static constexpr std::uint64_t kStopShare = 8;
+  static constexpr std::uint64_t kAtOnce = 256;  // pages that a call hashes
 
   // ---- prefetcher.cc: who wants what, and what storage has of it
   [[nodiscard]] bool can_fetch() const;
-  [[nodiscard]] bool waits() const { return config_.prefetch_policy != PrefetchPolicy::kBestEffort; }
-  [[nodiscard]] Nanos wait_limit(std::uint64_t tokens) const;
   // has_turn: the capacity limit is for those that still queue.
   void ask(QueuedRequest& r, bool has_turn);
   [[nodiscard]] bool join(QueuedRequest& r, std::uint64_t base);
-  [[nodiscard]] bool serves_any_head() const;
-  [[nodiscard]] std::uint64_t join_key(NamespaceId space, std::span<const TokenId> tokens) const;
-  [[nodiscard]] TimePoint wait_begun(const QueuedRequest& r) const;
   void add_request(Fetch& f, QueuedRequest& r);
-  void collect_keys(Fetch& f, const TreePosition& walked);
-  void submit_query(Fetch& f, Op& op);
-  // Takes host slots for the largest restore point that fits. False: none does, and f.room_needed says what was tried
-  // last; or, where that is 0, nothing is worth fetching.
-  [[nodiscard]] bool reserve(Fetch& f, const OutcomeBits& candidates);
-  void hand_out(Fetch& f, std::array<std::vector<HostSlot>, kComponentCount>& slots);
-  void hold_host_path(Fetch& f);
+  // Goes on with what the fetch does by itself; in pump(), if the budget has nothing left.
+  void step(Fetch& f);
+  void step_later(Fetch& f);
+  void take_room(Fetch& f);
   void go_without_room(Fetch& f);
   void give_up(Fetch& f, RequestId id);
 
   // ---- prefetch_read.cc: what comes
   void begin_batches(Fetch& f);
-  void begin_batch(Fetch& f, FetchBatch& batch);
-  [[nodiscard]] ReadRequest read_of(const Fetch& f, const FetchBatch& batch) const;
-  [[nodiscard]] bool submit_batch(const Fetch& f, FetchBatch& batch);
   void end_planned(Fetch& f);
-  [[nodiscard]] std::uint64_t restore_point_of(const Fetch& f, std::size_t stop, std::uint64_t after) const;
-  void adopt_arrived(Fetch& f);
-  [[nodiscard]] bool adopt(Fetch& f, std::size_t stop, std::uint64_t pages);
-  void mark_adopted(NodeId node, const Fetch& f, const FetchBatch& stop, std::uint64_t pages);
-  void give_back(FetchBatch& batch);
+  // False: there is more to adopt, in a later step.
+  bool adopt_arrived(Fetch& f);
+  void use_what_came(Fetch& f);
   void release_served(Fetch& f);
+  [[nodiscard]] bool is_served(const Fetch& f, RequestId id) const;
   void use_arrived(Fetch& f, QueuedRequest& r);
   void let_go(Fetch& f);
   void end_if_over(Fetch& f);
@@ -162,9 +169,13 @@ class Prefetcher {
 
   StorageBackend* storage_ = nullptr;
   QueuedRequests queue_;
-  std::map<std::uint64_t, Fetch> fetches_;                         // by id: ranks iterate alike
-  std::unordered_map<std::uint64_t, std::vector<OpId>> joinable_;  // fetches in the order of their ids, by join_key()
-  std::deque<OpId> unsubmitted_;                                   // batches under way that storage has yet to take
+  FetchQuery query_;
+  FetchRoom fetch_room_;
+  FetchAdopter adopter_;
+  ReadQueue reads_;
+  std::map<std::uint64_t, Fetch> fetches_;  // by id: ranks iterate alike
+  JoinIndex joinable_;
+  std::deque<OpId> steps_;  // fetches with work that did not fit into a poll, in the order of their turns
 };
 
 }  // namespace larder

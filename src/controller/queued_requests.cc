@@ -10,7 +10,7 @@ QueuedRequests::QueuedRequests(const CacheConfig& config, const ModelSpec& model
     : config_(config), model_(model), host_(host), tree_(tree), ops_(ops), room_(room) {}
 
 QueuedRequest& QueuedRequests::enter(RequestId id, NamespaceId space, std::span<const TokenId> tokens, TimePoint now) {
-  QueuedRequest& r = requests_[id.v];
+  QueuedRequest& r = requests_.add(id.v);
   r.id = id;
   r.turn = next_turn_++;
   r.space = space;
@@ -19,17 +19,26 @@ QueuedRequest& QueuedRequests::enter(RequestId id, NamespaceId space, std::span<
   return r;
 }
 
-QueuedRequest* QueuedRequests::find(RequestId id) {
-  const auto it = requests_.find(id.v);
-  return it == requests_.end() ? nullptr : &it->second;
+QueuedRequest* QueuedRequests::find(RequestId id) { return requests_.find(id.v); }
+
+const QueuedRequest* QueuedRequests::find(RequestId id) const { return requests_.find(id.v); }
+
+bool QueuedRequests::any_queues(std::span<const RequestId> ids) const {
+  return std::any_of(ids.begin(), ids.end(), [&](RequestId id) {
+    const QueuedRequest* const r = find(id);
+    return r != nullptr && !r->tokens.empty();
+  });
 }
 
-const QueuedRequest* QueuedRequests::find(RequestId id) const {
-  const auto it = requests_.find(id.v);
-  return it == requests_.end() ? nullptr : &it->second;
+bool QueuedRequests::any_waits_for(std::span<const RequestId> ids, OpId fetch) const {
+  return std::any_of(ids.begin(), ids.end(), [&](RequestId id) {
+    const QueuedRequest* const r = find(id);
+    return r != nullptr && r->waits_for == fetch;
+  });
 }
 
 void QueuedRequests::start(QueuedRequest& r) {
+  if (r.fetches.empty()) return leave(r);
   drop_hold(r);
   drop_limit(r);
   drop_turn(r);
@@ -37,7 +46,9 @@ void QueuedRequests::start(QueuedRequest& r) {
 }
 
 void QueuedRequests::leave(QueuedRequest& r) {
-  start(r);
+  drop_hold(r);
+  drop_limit(r);
+  drop_turn(r);
   requests_.erase(r.id.v);
 }
 
@@ -70,6 +81,22 @@ void QueuedRequests::hold_what_is_there(QueuedRequest& r) {
   hold(r, held, blocks);
 }
 
+void QueuedRequests::hold_later(const QueuedRequest& r) {
+  if (!host_ || !config_.enabled) return;
+  newcomers_.push_back(r.id);
+  if (newcomers_.size() > kMostNewcomers) newcomers_.pop_front();  // nobody polls
+}
+
+void QueuedRequests::hold_what_queues(WorkBudget& budget) {
+  for (; !newcomers_.empty() && budget.has_left(); newcomers_.pop_front()) {
+    QueuedRequest* const r = find(newcomers_.front());
+    if (r == nullptr || r->tokens.empty() || r->waits_for != OpId{}) continue;
+    budget.spend(1 + r->tokens.size() / 4096);
+    hold_what_is_there(*r);
+  }
+  if (!newcomers_.empty()) budget.fall_short();
+}
+
 void QueuedRequests::hold(QueuedRequest& r, const TreePosition& at, std::uint64_t blocks) {
   drop_hold(r);
   r.hold = tree_.lock(tree_.settle(at), Tier::kHost, LockParts{});
@@ -78,10 +105,11 @@ void QueuedRequests::hold(QueuedRequest& r, const TreePosition& at, std::uint64_
 }
 
 void QueuedRequests::drop_holds() {
-  for (const std::uint64_t id : std::exchange(holders_, {})) drop_hold(requests_.at(id));
+  for (const std::uint64_t id : std::exchange(holders_, {})) drop_hold(*requests_.find(id));
 }
 
 void QueuedRequests::drop_hold(QueuedRequest& r) {
+  if (!r.hold.held) return;
   holders_.erase(r.id.v);
   tree_.unlock(r.hold);
   drop_blocks(r.hold_blocks);
@@ -96,6 +124,21 @@ bool QueuedRequests::may_ask_again(QueuedRequest& r, std::uint64_t found) const 
   if (has_lost && found + least_gain() <= r.asked_from) r.tries = 0;
   if (r.tries >= kMaxTries) return false;
   return r.was_refused || (has_lost && r.room_needed <= room_.blocks_in_reach());
+}
+
+// Every policy has an end: a storage that hangs must neither hang a request nor keep its path in the tiers for good.
+Nanos QueuedRequests::wait_limit(std::uint64_t tokens) const {
+  switch (config_.prefetch_policy) {
+    case PrefetchPolicy::kBestEffort: return config_.prefetch_timeout_max;  // nobody waits; the locks end
+    case PrefetchPolicy::kWaitComplete: return config_.prefetch_wait_limit;
+    case PrefetchPolicy::kTimeout: break;
+  }
+  return prefetch_deadline(config_, tokens);
+}
+
+// "All of it" includes what it waits for its turn.
+TimePoint QueuedRequests::wait_begun(const QueuedRequest& r, TimePoint now) const {
+  return config_.prefetch_policy == PrefetchPolicy::kWaitComplete ? r.begun : now - r.waited;
 }
 
 void QueuedRequests::begin_wait(QueuedRequest& r, OpId fetch, TimePoint now) {

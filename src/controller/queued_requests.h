@@ -1,23 +1,25 @@
 // Requests that queue: what each keeps on the host until it starts, and whose turn it is to fetch.
 //
-// A request keeps what it will use in place (a hold), of half the prefetch capacity in all, so that what waits does not
-// keep others from fetching. What was evicted all the same it may fetch again (may_ask_again()); with wait_complete
-// those that found no room take turns, and one timer bounds the wait: that of the request that began first.
+// A request that still queues at the poll after its begin keeps what it will use in place (a hold), of half the
+// prefetch capacity in all, so that what waits does not keep others from fetching. What was evicted all the same it may
+// fetch again (may_ask_again()); with wait_complete those that found no room take turns, and one timer bounds the wait:
+// that of the request that began first.
 //
 // Threads: the cache thread. Ranks: the times that are told here only set timers, on which the ranks agree.
 // Cost: O(1) or O(log requests); hold_what_is_there(): one match of the prompt.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <set>
 #include <span>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "controller/config.h"
 #include "controller/host_room.h"
 #include "controller/op_table.h"
+#include "controller/request_table.h"
 #include "pool/host_pools.h"
 #include "tree/tree.h"
 
@@ -53,6 +55,7 @@ struct QueuedRequest {
 class QueuedRequests {
  public:
   static constexpr std::uint32_t kMaxTries = 8;
+  static constexpr std::size_t kMostNewcomers = 4096;
   // host: null: nothing is kept. All outlive this.
   QueuedRequests(const CacheConfig& config, const ModelSpec& model, HostPools* host, RadixTree& tree, OpTable& ops,
                  const HostRoom& room);
@@ -60,12 +63,18 @@ class QueuedRequests {
   QueuedRequest& enter(RequestId id, NamespaceId space, std::span<const TokenId> tokens, TimePoint now);
   [[nodiscard]] QueuedRequest* find(RequestId id);
   [[nodiscard]] const QueuedRequest* find(RequestId id) const;
-  // It has its restore point: it keeps nothing and waits for no turn.
+  // Of these requests: one that has not started; one that waits for the fetch.
+  [[nodiscard]] bool any_queues(std::span<const RequestId> ids) const;
+  [[nodiscard]] bool any_waits_for(std::span<const RequestId> ids, OpId fetch) const;
+  // It has its restore point: it keeps nothing and waits for no turn. With no fetch under way r is gone.
   void start(QueuedRequest& r);
   void leave(QueuedRequest& r);  // r is gone
 
   // ---- what it keeps
   void hold_what_is_there(QueuedRequest& r);
+  // The same in the next hold_what_queues(), if it queues still: one that starts at once has nothing to keep.
+  void hold_later(const QueuedRequest& r);
+  void hold_what_queues(WorkBudget& budget);
   // `blocks` of the host were counted already, and become its own.
   void hold(QueuedRequest& r, const TreePosition& at, std::uint64_t blocks);
   void drop_holds();  // of all of them
@@ -78,6 +87,11 @@ class QueuedRequests {
   [[nodiscard]] std::uint64_t least_gain() const;  // pages: a shorter gain is not fetched
 
   // ---- waits
+  [[nodiscard]] bool waits() const { return config_.prefetch_policy != PrefetchPolicy::kBestEffort; }
+  // For a fetch of `tokens`; 0: they are not known yet.
+  [[nodiscard]] Nanos wait_limit(std::uint64_t tokens) const;
+  // Where the time that a fetch begun now may take starts: all fetches of a request have one limit.
+  [[nodiscard]] TimePoint wait_begun(const QueuedRequest& r, TimePoint now) const;
   void begin_wait(QueuedRequest& r, OpId fetch, TimePoint now);
   // It joined the fetch, whose own timer is that of another request.
   void limit_wait(QueuedRequest& r, OpId fetch, TimePoint due);
@@ -101,8 +115,9 @@ class QueuedRequests {
   RadixTree& tree_;
   OpTable& ops_;
   const HostRoom& room_;
-  std::unordered_map<std::uint64_t, QueuedRequest> requests_;  // looked up by id, never iterated
-  std::set<std::uint64_t> holders_;                            // ids: ranks let go in one order
+  RequestTable<QueuedRequest> requests_;
+  std::set<std::uint64_t> holders_;  // ids: ranks let go in one order
+  std::deque<RequestId> newcomers_;  // hold_later(), kMostNewcomers at most
   std::uint64_t blocks_ = 0;
   std::uint64_t next_turn_ = 1;
   std::set<std::pair<std::uint64_t, std::uint64_t>> turns_;  // (turn, id) of those that wait for their turn to fetch

@@ -9,19 +9,57 @@
 namespace larder {
 
 namespace {
+
 constexpr std::uint64_t kGrowTokens = 64;
+
+std::uint64_t pages_for(const RunningParts& parts, std::uint64_t tokens) {
+  return (tokens + parts.model.page_size - 1) / parts.model.page_size;
 }
+
+// From one that is copied to the host its slot may be taken after that; one that a request reads may be evicted
+// already.
+bool are_states_being_copied(const RunningParts& parts) {
+  return parts.tree.counts(ComponentKind::kMamba, Tier::kDevice).locked > 0 ||
+         parts.device.slots(ComponentKind::kMamba).counts().quarantined > 0;
+}
+
+}  // namespace
 
 // ---- its life
 
 void RunningRequest::begin(RequestText& text, PageTable table, std::uint64_t committed,
                            std::vector<PlannedCheckpoint> plan) {
   state_ = RunState::kRunning;
-  table_ = std::move(table);
+  take_table(std::move(table));
   text.given = text.tokens.size();
   committed_ = committed;
   computed_ = committed * page_size();
   plan_ = std::move(plan);
+}
+
+void RunningRequest::begin_fork(RequestText& text, const RunningRequest& from, PageTable table) {
+  begin(text, std::move(table), from.committed_, from.plan_);
+  computed_ = from.computed_;
+}
+
+PageTable RunningRequest::fork_table(std::uint64_t pages) const {
+  PageTable table;
+  const auto begins = [&](const std::vector<DeviceSlot>& list) {
+    return std::vector<DeviceSlot>(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(committed_));
+  };
+  table.full = begins(table_.full);
+  table.full.resize(pages);
+  if (!parts_->model.has(ComponentKind::kSwa)) return table;
+  table.swa = begins(table_.swa);
+  table.swa.resize(pages);
+  return table;
+}
+
+// Who has a copy of the table before is told of all that is in this one.
+void RunningRequest::take_table(PageTable table) {
+  table_ = std::move(table);
+  table_.follow(table_version_);
+  table_.note_all();
 }
 
 void RunningRequest::fail(const std::string& why) {
@@ -54,6 +92,7 @@ void RunningRequest::release(bool leaks) {
   }
   state_ = RunState::kIdle;
   is_starved_ = false;
+  table_version_ = table_.version();
   table_ = PageTable{};
   lock_ = LockHandle{};
   committed_ = computed_ = 0;
@@ -94,7 +133,7 @@ ComponentCounts RunningRequest::slots() const {
 
 Result<StepGrant> RunningRequest::prepare(const RequestText& text, std::uint64_t until) {
   const std::uint64_t from = ledger_.next_from(computed_);
-  const std::uint64_t most = pages_for(text.final_tokens()) * page_size();
+  const std::uint64_t most = pages_for(*parts_, text.final_tokens()) * page_size();
   if (until <= from || from >= most) {
     return invalid_argument("prepare_step: position " + std::to_string(until) + " is not within (" +
                             std::to_string(from) + ", " + std::to_string(most) + "]");
@@ -118,6 +157,7 @@ Result<StepGrant> RunningRequest::prepare(const RequestText& text, std::uint64_t
   for (const GrantedState& s : states) grant.snapshots.push_back({s.position, s.slot});
   grant.token.number = ledger_.add(from, until, std::move(states)).number;
   grant.until = until;
+  table_.publish();
   grant.pages = &table_;
   grant.gate = gate_;
   return grant;
@@ -126,10 +166,10 @@ Result<StepGrant> RunningRequest::prepare(const RequestText& text, std::uint64_t
 // A little more than is needed where it costs nobody anything: small pages come in groups.
 Status RunningRequest::grow(const RequestText& text, std::uint64_t until) {
   const std::uint64_t have = table_.full.size();
-  const std::uint64_t need = pages_for(until);
+  const std::uint64_t need = pages_for(*parts_, until);
   if (need <= have) return Status::ok();
   const DevicePools& device = parts_->device;
-  const std::uint64_t group = std::min(pages_for(text.final_tokens()), have + pages_for(kGrowTokens));
+  const std::uint64_t group = std::min(pages_for(*parts_, text.final_tokens()), have + pages_for(*parts_, kGrowTokens));
   const std::uint64_t end = std::max(need, std::min(group, have + device.free_slots(ComponentKind::kFull)));
   const auto count = static_cast<std::uint32_t>(end - have);
   const Status room = parts_->room.make_room(store_waits_, ComponentKind::kFull, count, true);
@@ -147,17 +187,19 @@ Status RunningRequest::grow(const RequestText& text, std::uint64_t until) {
       grown = overloaded("prepare_step: no page is free");  // what was taken stays in the table
       break;
     }
-    table_.full.push_back(*slot);
+    table_.put(ComponentKind::kFull, table_.full.size(), *slot);
     ++parts_->counters.grown;
   }
-  if (parts_->model.has(ComponentKind::kSwa)) table_.swa.resize(table_.full.size());
+  while (parts_->model.has(ComponentKind::kSwa) && table_.swa.size() < table_.full.size()) {
+    table_.put(ComponentKind::kSwa, table_.swa.size(), DeviceSlot{});
+  }
   return grown;
 }
 
 Status RunningRequest::grant_window(std::uint64_t until) {
   if (!parts_->model.has(ComponentKind::kSwa)) return Status::ok();
   const std::uint64_t first = computed_ / page_size();
-  const std::uint64_t end = pages_for(until);
+  const std::uint64_t end = pages_for(*parts_, until);
   std::uint32_t missing = 0;
   for (std::uint64_t i = first; i < end; ++i) missing += table_.swa[i].valid() ? 0 : 1;
   LARDER_RETURN_IF_ERROR(parts_->room.make_room(store_waits_, ComponentKind::kSwa, missing, true));
@@ -165,7 +207,7 @@ Status RunningRequest::grant_window(std::uint64_t until) {
     if (table_.swa[i].valid()) continue;
     const std::optional<DeviceSlot> slot = parts_->device.allocate(ComponentKind::kSwa);
     if (!slot) return overloaded("prepare_step: no window page is free");  // what was taken stays in the table
-    table_.swa[i] = *slot;
+    table_.put(ComponentKind::kSwa, i, *slot);
   }
   return Status::ok();
 }
@@ -193,13 +235,6 @@ Status RunningRequest::grant_states(const RequestText& text, std::uint64_t from,
   return Status::ok();
 }
 
-// From one that is copied to the host its slot may be taken after that; one that a request reads may be evicted
-// already.
-bool RunningRequest::are_states_being_copied() const {
-  return parts_->tree.counts(ComponentKind::kMamba, Tier::kDevice).locked > 0 ||
-         parts_->device.slots(ComponentKind::kMamba).counts().quarantined > 0;
-}
-
 // A strong checkpoint is worth one refusal while states are being copied, which will free their slots. Then a victim
 // goes without a copy, because a checkpoint is a gain and the request must go on; and if there is none, so does the
 // request. Later ones first: the farthest saves the most.
@@ -211,7 +246,7 @@ Status RunningRequest::grant_planned(std::uint64_t from, std::uint64_t until, bo
     Result<DeviceSlot> slot = state_slot(weak, may_wait);
     if (slot.is_ok()) {
       out.push_back({position, *slot, false});
-    } else if (may_wait && are_states_being_copied()) {
+    } else if (may_wait && are_states_being_copied(*parts_)) {
       held_for_ = planned->page;
       return slot.status();
     }
@@ -333,7 +368,7 @@ void RunningRequest::drop_window() {
   const std::uint64_t keep = pages - parts_->model.window_pages_at(pages);
   for (std::uint64_t i = keep; i-- > 0 && table_.swa[i].valid();) {
     let_go(ComponentKind::kSwa, table_.swa[i]);
-    table_.swa[i] = DeviceSlot{};
+    table_.put(ComponentKind::kSwa, i, DeviceSlot{});
   }
 }
 
@@ -375,15 +410,17 @@ Status RunningRequest::commit(const RequestText& text, std::uint64_t pages, bool
 void RunningRequest::refresh_table(NodeId node, std::uint64_t from, std::uint64_t to) {
   std::vector<PageLocation> at;
   parts_->tree.locate(node, ComponentKind::kFull, from, to, at);
-  for (std::uint64_t i = 0; i < at.size(); ++i) table_.full[from + i] = at[i].device;
+  for (std::uint64_t i = 0; i < at.size(); ++i) table_.put(ComponentKind::kFull, from + i, at[i].device);
   if (!parts_->model.has(ComponentKind::kSwa)) return;
   const std::uint64_t window = to - parts_->model.window_pages_at(to);
-  for (std::uint64_t i = from - parts_->model.window_pages_at(from); i < window; ++i) table_.swa[i] = DeviceSlot{};
+  for (std::uint64_t i = from - parts_->model.window_pages_at(from); i < window; ++i) {
+    table_.put(ComponentKind::kSwa, i, DeviceSlot{});
+  }
   at.clear();
   parts_->tree.locate(node, ComponentKind::kSwa, window, to, at);
   for (std::uint64_t i = 0; i < at.size(); ++i) {
     // Pages before `from` may still be loading: the table has them from the load already.
-    if (window + i >= from || at[i].device.valid()) table_.swa[window + i] = at[i].device;
+    if (window + i >= from || at[i].device.valid()) table_.put(ComponentKind::kSwa, window + i, at[i].device);
   }
 }
 

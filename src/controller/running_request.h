@@ -7,7 +7,7 @@
 //   tokens   0 .... committed .... computed .... until of open steps .... end of the table .... final
 //            └ the tree's ┘└ its own ┘└ being written ┘└ reserved ┘└ as it grows ┘
 //
-// Knows the device and the tree, and nothing of host, storage or other requests: who makes room is DeviceRoom.
+// Knows the device and the tree, and nothing of host, storage or other requests: who makes room is StepRoom.
 // Slots that it lets go while steps are open stay in limbo until they have ended (step_ledger.h).
 //
 // Threads: the cache thread. Ownership: uncommitted pages, window pages, the working state and checkpoints not yet
@@ -34,10 +34,10 @@
 
 namespace larder {
 
-// Who makes room on the device for running requests, and takes back what they let go.
-class DeviceRoom {
+// Who makes room on the device for running requests, and takes back what they let go: in a cache, device_room.h.
+class StepRoom {
  public:
-  virtual ~DeviceRoom() = default;
+  virtual ~StepRoom() = default;
   // Evicts until `count` slots are free. kOverloaded: not now. may_wait: also while victims get their host copies; else
   // those that have none are dropped. store_waits: how often room was refused for the sake of storage; counted up.
   [[nodiscard]] virtual Status make_room(std::uint32_t& store_waits, ComponentKind c, std::uint32_t count,
@@ -59,7 +59,7 @@ struct RunningParts {
   DevicePools& device;
   RadixTree& tree;
   CacheCounters& counters;
-  DeviceRoom& room;
+  StepRoom& room;
   ComponentCounts& in_limbo;      // slots that ended and running requests let go, and open steps may touch
   std::uint32_t chunk_pages = 1;  // of chunked_prefill_tokens
 };
@@ -90,11 +90,16 @@ class RunningRequest {
   // ---- its life
   // table: [0, committed) are the tree's and locked by set_lock(), the rest is the request's own from now on.
   void begin(RequestText& text, PageTable table, std::uint64_t committed, std::vector<PlannedCheckpoint> plan);
+  // Runs on from the tokens of `from`, which runs and has no step open that counts. table: as from.fork_table(), each
+  // slot that was missing there filled with one of its own, into which the bytes are copied meanwhile.
+  void begin_fork(RequestText& text, const RunningRequest& from, PageTable table);
+  // The table of a fork, as long as it needs: pages that are the tree's; the rest of it is invalid. O(pages).
+  [[nodiscard]] PageTable fork_table(std::uint64_t pages) const;
   void set_lock(const LockHandle& lock) { lock_ = lock; }
   void set_gate(std::shared_ptr<LayerGate> gate) { gate_ = std::move(gate); }
   // What was to be loaded is not there. The engine learns of it at the gate.
   void fail(const std::string& why);
-  // Gives the tree what is left of whole pages, and the last state. Only what is computed right.
+  // Gives the tree what is left of whole pages, and the last state. Only what is computed right. It may go on.
   void hand_over(const RequestText& text);
   // Lets everything go; open steps are void. leaks: a deliberate defect.
   void release(bool leaks);
@@ -108,17 +113,20 @@ class RunningRequest {
 
   [[nodiscard]] RunState state() const { return state_; }
   [[nodiscard]] bool is_starved() const { return is_starved_; }
-  [[nodiscard]] std::uint64_t computed() const { return computed_; }  // tokens
+  // Its gate has not finished: what it reads is still being copied.
+  [[nodiscard]] bool is_loading() const { return gate_ != nullptr && !gate_->finished(); }
+  [[nodiscard]] std::uint64_t committed() const { return committed_; }  // pages
+  [[nodiscard]] std::uint64_t computed() const { return computed_; }    // tokens
   [[nodiscard]] const PageTable& table() const { return table_; }
   [[nodiscard]] const LockHandle& lock() const { return lock_; }
   [[nodiscard]] const StepLedger& ledger() const { return ledger_; }
   // Device slots that are the request's own or in its limbo.
   [[nodiscard]] ComponentCounts slots() const;
-  std::uint32_t& store_waits() { return store_waits_; }  // DeviceRoom::make_room(); of its whole life
+  std::uint32_t& store_waits() { return store_waits_; }  // StepRoom::make_room(); of its whole life
 
  private:
   [[nodiscard]] std::uint32_t page_size() const { return parts_->model.page_size; }
-  [[nodiscard]] std::uint64_t pages_for(std::uint64_t tokens) const { return (tokens + page_size() - 1) / page_size(); }
+  void take_table(PageTable table);
   // Pages of full for tokens up to `until`, which is within the request.
   [[nodiscard]] Status grow(const RequestText& text, std::uint64_t until);
   [[nodiscard]] Status grant_window(std::uint64_t until);
@@ -128,7 +136,6 @@ class RunningRequest {
   void grant_tracked(const RequestText& text, std::uint64_t from, std::uint64_t until, States& out);
   [[nodiscard]] Result<DeviceSlot> state_slot(bool weak, bool may_wait);
   [[nodiscard]] bool has_promised_state(const States& granted) const;
-  [[nodiscard]] bool are_states_being_copied() const;
   void collect_states(OpenStep step);
   void end_void(OpenStep step);
   void commit_due(const RequestText& text);
@@ -144,6 +151,7 @@ class RunningRequest {
   RunState state_ = RunState::kIdle;
   bool is_starved_ = false;  // the last prepare() found the device full of what requests hold
   PageTable table_;
+  std::uint64_t table_version_ = 0;      // of the last table that was let go
   LockHandle lock_;                      // device, at `committed_`
   std::uint64_t committed_ = 0;          // pages that are the tree's; entries of the table beyond are its own
   std::uint64_t computed_ = 0;           // tokens

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kPage = 64;
 
-class Bench : public SlotSink, public DeviceRoom {
+class Bench : public SlotSink, public StepRoom {
  public:
   explicit Bench(const std::string& preset, ComponentCounts slots)
       : model(pool_test::preset(preset)),
@@ -63,7 +63,7 @@ class Bench : public SlotSink, public DeviceRoom {
   }
 
   Status make_room(std::uint32_t&, ComponentKind c, std::uint32_t count, bool) override {
-    return count <= device->free_slots(c) ? Status::ok() : overloaded("full");
+    return promises || count <= device->free_slots(c) ? Status::ok() : overloaded("full");
   }
   bool is_room_coming(ComponentKind) override { return is_coming; }
   void give_back(ComponentKind c, DeviceSlot slot) override { EXPECT_TRUE(device->free(c, slot).is_ok()); }
@@ -89,6 +89,7 @@ class Bench : public SlotSink, public DeviceRoom {
   RequestText text;
   std::vector<TokenId> words;
   bool refuses = false, is_coming = false;
+  bool promises = false;  // room that is not there
   int commits = 0;
 
  private:
@@ -169,6 +170,25 @@ TEST(RunningRequest, GrowsAndStarves) {
   EXPECT_TRUE(b.step(*run, 3 * kPage + 1).is_ok());
 }
 
+// Room that was promised is not all there: the table of the window is as long as that of full all the same.
+TEST(RunningRequest, GrowsByAPartWithAWindow) {
+  Bench b("swa-tiny", {4, 8, 0});
+  const auto run = b.started(2 * kPage, 1000);
+  EXPECT_TRUE(b.step(*run, 2 * kPage).is_ok());
+  b.promises = true;
+  const Result<StepGrant> grant = run->prepare(b.text, 5 * kPage);
+  ASSERT_TRUE(grant.is_ok()) << grant.status().to_string();
+  EXPECT_EQ(grant->until, 4 * kPage);
+  ASSERT_EQ(grant->pages->full.size(), 4u);
+  ASSERT_EQ(grant->pages->swa.size(), 4u);
+  EXPECT_TRUE(grant->pages->swa[2].valid() && grant->pages->swa[3].valid());
+  EXPECT_TRUE(run->complete(b.text, grant->token.number, b.tokens(4 * kPage)).is_ok());
+  b.expect_balance(*run);
+  run->hand_over(b.text);
+  run->release(false);
+  b.expect_balance(*run);
+}
+
 // A decode step alone takes the checkpoint's slot again; one that may be rolled back takes another.
 TEST(RunningRequest, TracksTheEndOfTheOutput) {
   for (const bool has_drafts : {false, true}) {
@@ -226,6 +246,102 @@ TEST(RunningRequest, LetsGoBeneathOpenSteps) {
   run->release(false);
   EXPECT_EQ(b.tree.counts(ComponentKind::kFull, Tier::kDevice).locked, 0u);
   b.expect_balance(*run);
+}
+
+// ---- what changed in the page table
+
+using pool_test::StaleTable;
+
+TEST(RunningRequest, AGrantTellsWhatChangedInTheTable) {
+  Bench b("swa-tiny", {64, 64, 0});
+  const auto run = b.started(3 * kPage, 1000);
+  StaleTable copy;
+  const auto uploaded_by = [&](std::uint64_t until) {
+    const Result<StepGrant> grant = run->prepare(b.text, until);
+    EXPECT_TRUE(grant.is_ok());
+    const std::size_t before = copy.uploaded;
+    copy.update(*grant->pages);
+    EXPECT_EQ(copy.difference(*grant->pages), "");
+    EXPECT_TRUE(run->complete(b.text, grant->token.number, b.tokens(until)).is_ok());
+    return copy.uploaded - before;
+  };
+  EXPECT_EQ(uploaded_by(2 * kPage), 6u) << "everything";
+  EXPECT_EQ(uploaded_by(3 * kPage), 1u) << "a window page";
+  EXPECT_EQ(uploaded_by(3 * kPage + 1), 3u) << "a page of each, and one that had no window page";
+  EXPECT_EQ(uploaded_by(3 * kPage + 2), 0u);
+  run->hand_over(b.text);
+  run->release(false);
+}
+
+// Another request has computed the same pages: the tree keeps those, and the table names them from then on.
+TEST(RunningRequest, ADuplicateChangesTheTable) {
+  Bench b("gqa-tiny", {64, 0, 0});
+  const auto first = b.started(2 * kPage, 100);
+  const auto second = b.again(std::make_unique<RunningRequest>(b.parts));
+  StaleTable copy;
+  const Result<StepGrant> grant = second->prepare(b.text, 2 * kPage);
+  ASSERT_TRUE(grant.is_ok());
+  copy.update(*grant->pages);
+  EXPECT_TRUE(b.step(*first, 2 * kPage).is_ok());
+  EXPECT_TRUE(second->complete(b.text, grant->token.number, b.tokens(2 * kPage)).is_ok());
+  EXPECT_NE(copy.difference(second->table()), "");
+  const Result<StepGrant> next = second->prepare(b.text, 2 * kPage + 1);
+  ASSERT_TRUE(next.is_ok());
+  copy.update(*next->pages);
+  EXPECT_EQ(copy.difference(*next->pages), "");
+  EXPECT_EQ(first->table().full[0], next->pages->full[0]);
+  for (RunningRequest* run : {first.get(), second.get()}) run->release(false);
+}
+
+// Over any story: growth, drafts that are rejected, steps that are cancelled, duplicates, requests that let everything
+// go and begin again. Copies that are brought up to date now and then, each at its own times, are the table.
+TEST(RunningRequest, StaleTablesCatchUpOverAnyStory) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed);
+    constexpr const char* kModels[] = {"gqa-tiny", "swa-tiny", "gdn-tiny"};
+    const std::string model = kModels[seed % 3];
+    Bench b(model, {96, model == "swa-tiny" ? 96u : 0u, model == "gdn-tiny" ? 16u : 0u});
+    std::vector<std::unique_ptr<RunningRequest>> runs;
+    runs.push_back(b.started(rng.between(1, 4 * kPage), 1000));
+    runs.push_back(b.again(std::make_unique<RunningRequest>(b.parts)));
+    std::vector<std::vector<StaleTable>> copies(runs.size(), std::vector<StaleTable>(3));
+    std::vector<std::vector<std::pair<std::uint64_t, std::uint64_t>>> open(runs.size());  // number, until
+    for (int turn = 0; turn < 150; ++turn) {
+      const std::size_t who = rng.below(runs.size());
+      RunningRequest& run = *runs[who];
+      if (rng.chance(1, 30)) {
+        run.hand_over(b.text);
+        run.release(false);
+        for (const auto& [number, until] : open[who]) EXPECT_TRUE(run.cancel(number).is_ok());
+        open[who].clear();
+        runs[who] = b.again(std::move(runs[who]));
+      } else if (!open[who].empty() && rng.chance(1, 2)) {
+        const auto [number, until] = open[who].front();
+        open[who].erase(open[who].begin());
+        const std::uint64_t computed = run.computed();
+        const std::uint64_t done = rng.chance(3, 4) ? until : rng.between(computed + 1, until);
+        const bool is_cancelled = rng.chance(1, 8);
+        EXPECT_TRUE((is_cancelled ? run.cancel(number) : run.complete(b.text, number, b.tokens(done))).is_ok());
+        if (is_cancelled || done < until) {
+          for (const auto& [later, at] : open[who]) EXPECT_TRUE(run.cancel(later).is_ok());
+          open[who].clear();
+        }
+      } else {
+        const std::uint64_t from = open[who].empty() ? run.computed() : open[who].back().second;
+        const Result<StepGrant> grant = run.prepare(b.text, from + rng.between(1, rng.chance(1, 2) ? 4 : 2 * kPage));
+        if (!grant.is_ok()) continue;
+        open[who].emplace_back(grant->token.number, grant->until);
+        StaleTable& copy = copies[who][rng.below(copies[who].size())];
+        copy.update(*grant->pages);
+        ASSERT_EQ(copy.difference(*grant->pages), "") << "turn " << turn;
+      }
+    }
+    for (std::size_t who = 0; who < runs.size(); ++who) {
+      for (const auto& [number, until] : open[who]) EXPECT_TRUE(runs[who]->cancel(number).is_ok());
+      runs[who]->release(false);
+    }
+  }
 }
 
 }  // namespace

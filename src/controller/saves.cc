@@ -359,15 +359,27 @@ void Saves::let_go(Save& save) {
   save.use = SpaceTable::Use();
 }
 
+// A rank that has lost the others applies nothing any more, but its own copies end.
+bool Saves::has_parted(const Save& save) const {
+  const Op* const op = ops_.find(save.op);
+  return op != nullptr && std::holds_alternative<TransferDone>(op->completion) && !ops_.parted().is_ok();
+}
+
+std::size_t Saves::take_ended(std::span<ConnectorEvent> out) {
+  std::size_t count = 0;
+  for (auto& [id, save] : saves_) {
+    if (count == out.size()) break;
+    if (save.is_told || !(save.is_over || has_parted(save))) continue;
+    save.is_told = true;
+    out[count++] = {ConnectorEventKind::kTransfer, id};
+  }
+  return count;
+}
+
 Result<SaveResult> Saves::take_result(TransferId id) {
   const auto it = saves_.find(id.v);
   if (it == saves_.end()) return not_found("save: no such transfer");
-  if (!it->second.is_over) {
-    // A rank that has lost the others applies nothing any more, but its own copy ends.
-    const Op* const op = ops_.find(it->second.op);
-    const bool has_ended = op != nullptr && std::holds_alternative<TransferDone>(op->completion);
-    return has_ended && !ops_.parted().is_ok() ? ops_.parted() : overloaded("save: under way");
-  }
+  if (!it->second.is_over) return has_parted(it->second) ? ops_.parted() : overloaded("save: under way");
   SaveResult result = std::move(it->second.result);
   saves_.erase(it);
   return result;

@@ -49,6 +49,8 @@ class Saves {
   void done(Op& op, bool is_ok);
   // As Connector::save_result().
   [[nodiscard]] Result<SaveResult> take_result(TransferId id);
+  // Those whose result can be taken, each once; as many as there is room for.
+  std::size_t take_ended(std::span<ConnectorEvent> out);
   [[nodiscard]] bool has(TransferId id) const { return saves_.contains(id.v); }
   [[nodiscard]] std::size_t size() const { return saves_.size(); }  // under way, or with a result to take
   [[nodiscard]] std::uint64_t blocks() const { return blocks_; }    // of the host, that saves under way hold
@@ -77,7 +79,8 @@ class Saves {
   struct Save {
     SaveResult result;
     bool is_over = false;
-    OpId op;  // its copy
+    bool is_told = false;  // take_ended() has named it
+    OpId op;               // its copy
     NamespaceId space;
     SpaceTable::Use use;
     std::vector<TokenId> tokens;  // [0, plan.end)
@@ -88,6 +91,7 @@ class Saves {
     std::uint64_t blocks = 0;
   };
 
+  [[nodiscard]] bool has_parted(const Save& save) const;
   [[nodiscard]] std::vector<PoolPresence> there(const SaveRequest& request, const TreePosition& walked) const;
   [[nodiscard]] Given compare(const SaveRequest& request, const MatchResult& match) const;
   [[nodiscard]] OutcomeBits points_with(const SaveRequest& request, const Given& given, const TreePosition& path) const;

@@ -14,6 +14,10 @@ std::uint64_t StepLedger::next_from(std::uint64_t computed) const {
   return computed;
 }
 
+bool StepLedger::has_counting() const {
+  return std::any_of(open_.begin(), open_.end(), [](const OpenStep& s) { return !s.is_void; });
+}
+
 OpenStep& StepLedger::add(std::uint64_t from, std::uint64_t until, std::vector<GrantedState> states) {
   assert(!is_full() && from < until);
   open_.push_back({next_++, from, until, false, std::move(states)});
@@ -56,9 +60,9 @@ void StepLedger::keep(const LockHandle& lock) {
 void StepLedger::release(const std::function<void(ComponentKind, DeviceSlot)>& free,
                          const std::function<void(LockHandle&)>& unlock) {
   const std::uint64_t oldest = open_.empty() ? std::numeric_limits<std::uint64_t>::max() : open_.front().number;
-  while (!limbo_.empty() && limbo_.front().fence < oldest) {
-    Kept kept = limbo_.front();
-    limbo_.pop_front();
+  std::size_t over = 0;
+  for (; over < limbo_.size() && limbo_[over].fence < oldest; ++over) {
+    Kept kept = limbo_[over];
     if (kept.slot.valid()) {
       if (in_limbo_ != nullptr) --(*in_limbo_)[index_of(kept.component)];
       free(kept.component, kept.slot);
@@ -66,6 +70,7 @@ void StepLedger::release(const std::function<void(ComponentKind, DeviceSlot)>& f
       unlock(kept.lock);
     }
   }
+  limbo_.erase(limbo_.begin(), limbo_.begin() + static_cast<std::ptrdiff_t>(over));
 }
 
 ComponentCounts StepLedger::in_limbo() const {

@@ -17,7 +17,6 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <vector>
 
@@ -49,6 +48,7 @@ class StepLedger {
   // ---- steps
   [[nodiscard]] bool is_full() const { return open_.size() >= most_; }
   [[nodiscard]] bool has_open() const { return !open_.empty(); }
+  [[nodiscard]] bool has_counting() const;                                   // an open step that is not void
   [[nodiscard]] const std::vector<OpenStep>& open() const { return open_; }  // in the order of their numbers
   // Where the next step begins: behind the last open one that counts, or at `computed`.
   [[nodiscard]] std::uint64_t next_from(std::uint64_t computed) const;
@@ -84,7 +84,7 @@ class StepLedger {
   ComponentCounts* in_limbo_;
   std::uint64_t next_ = 1;
   std::vector<OpenStep> open_;
-  std::deque<Kept> limbo_;  // ascending fences
+  std::vector<Kept> limbo_;  // ascending fences
 };
 
 }  // namespace larder

@@ -5,6 +5,7 @@
 
 #include "base/defect.h"
 #include "base/probe.h"
+#include "tree/tree_backlog.h"
 
 namespace larder {
 
@@ -42,7 +43,7 @@ void StoreBacklog::attach_storage(StorageBackend& backend) {
 
 void StoreBacklog::cleared() {
   ++epoch_;  // what was stored says nothing about what is there now
-  tree_.track_unstored(epoch_);
+  tree_.backlog().track(epoch_);
   stands_ = false;
   next_rest_ = kShortestRest;
 }
@@ -60,7 +61,8 @@ void StoreBacklog::detach_storage() {
     kept_ -= op.store->blocks;
     kept_by_abandoned_ += op.store->blocks;
     for (const Store::Piece& piece : op.store->pieces) {
-      for (const NodeId at : nodes_of(piece)) tree_.end_storing(at, false);  // the next storage is given them as well
+      for (const NodeId at : nodes_of(piece))
+        tree_.backlog().end_storing(at, false);  // the next storage is given them as well
     }
   }
   if (Op* const timer = ops_.find(std::exchange(rest_timer_, OpId{}))) ops_.end(*timer);
@@ -69,13 +71,18 @@ void StoreBacklog::detach_storage() {
 
 void StoreBacklog::pump() {
   if (!storage_) return;
+  ops_.budget().begin_share(WorkBudget::Share::kWrites);
   if (ops_.live(OpKind::kStore) == 0) passed_ = NodeId{};  // nobody waits for a parent
   std::size_t looks = kMostLooks;
   bool from_head = passed_ == NodeId{};
   while (!stands_ && ops_.live(OpKind::kStore) < kMostStores && ops_.has_room(OpKind::kStore)) {
+    if (!ops_.budget().has_left()) {
+      ops_.budget().fall_short();
+      break;
+    }
     const std::vector<NodeId> nodes = next_nodes();
     if (!nodes.empty()) {
-      begin(nodes, nullptr);
+      if (hash(nodes)) begin(nodes, nullptr);
       continue;
     }
     const bool is_end = passed_ == NodeId{};
@@ -103,21 +110,44 @@ std::uint64_t StoreBacklog::blocks_of(NodeId node) const {
   return blocks;
 }
 
+// Keys once hashed are kept, so the same nodes come up again and are ready in the end. What a node continues comes
+// first: pieces of that may be split, and the node itself, which is a piece at most, stays whole.
+bool StoreBacklog::hash(const std::vector<NodeId>& nodes) {
+  WorkBudget& budget = ops_.budget();
+  for (const NodeId node : nodes) {
+    for (const NodeId at : {tree_.view(node).parent, node}) {
+      while (const std::uint64_t hashed = tree_.hash_keys(at, budget.piece())) {
+        budget.spend(hashed);
+        if (!budget.has_left()) return false;
+      }
+    }
+  }
+  return true;
+}
+
+NodeId StoreBacklog::head_of(NodeId node) {
+  const NodeView view = tree_.view(node);
+  const std::uint64_t most = ops_.budget().piece();
+  return view.end - view.begin <= most ? node : tree_.settle({node, view.begin + most});
+}
+
 // One node may always be under way, whatever detached storages keep: the next storage must not be shut out.
 std::vector<NodeId> StoreBacklog::next_nodes() {
   const std::uint64_t limit = host_->total_blocks() * kHostPercent / 100;
-  std::uint64_t kept = kept_ + kept_by_abandoned_, bytes = 0;
+  std::uint64_t kept = kept_ + kept_by_abandoned_, bytes = 0, pages = 0;
   std::vector<NodeId> nodes;
   std::optional<NamespaceId> space;
-  const std::vector<NodeId> look = tree_.unstored(epoch_, kLookAhead, passed_);
+  const std::vector<NodeId> look = tree_.backlog().unstored(epoch_, kLookAhead, passed_);
+  ops_.budget().spend(look.size() / 8 + 1);
   const std::size_t most = singles_ > 0 ? 1 : config_.store_batch_nodes;
-  for (const NodeId node : look) {
+  for (const NodeId whole : look) {
+    if (space && tree_.view(whole).space != *space) continue;
+    const NodeId node = head_of(whole);
     const NodeView view = tree_.view(node);
-    if (space && view.space != *space) continue;
     const NodeView parent = tree_.view(view.parent);
     const bool is_defect = defect(Defect::kChildBeforeParent);
     if (parent.rests && !is_defect) {
-      tree_.end_storing(node, true);
+      tree_.backlog().end_storing(node, true);
       arm_rest();
       continue;
     }
@@ -129,7 +159,8 @@ std::vector<NodeId> StoreBacklog::next_nodes() {
     space = view.space;
     nodes.push_back(node);
     bytes += bytes_of(view);
-    if (nodes.size() >= most || bytes >= kStoreBytes) break;
+    pages += view.end - view.begin;
+    if (nodes.size() >= most || bytes >= kStoreBytes || pages >= ops_.budget().piece()) break;
   }
   // If all of these wait for their parents, those behind them may not.
   if (nodes.empty()) passed_ = look.size() == kLookAhead ? look.back() : NodeId{};
@@ -171,10 +202,11 @@ void StoreBacklog::begin(const std::vector<NodeId>& nodes, const Store* before) 
   for (const NodeId node : nodes) {
     store->pieces.push_back({node, tree_.view(node).begin, tree_.lock(node, Tier::kHost, parts)});
     store->blocks += blocks_of(node);
-    tree_.begin_storing(node);
+    tree_.backlog().begin_storing(node);
     add_groups(*store, store->pieces.size() - 1);
   }
   kept_ += store->blocks;
+  ops_.budget().spend(store->leases.size() + nodes.size());
   Op& op = ops_.add(OpKind::kStore);
   op.store = std::move(store);
   queue_.push_back(op.id);
@@ -265,6 +297,7 @@ StoreBacklog::Fate StoreBacklog::fate_of(const OutcomeBits& bits, std::size_t gr
 void StoreBacklog::done(Op& op, const OutcomeBits& bits) {
   Store& store = *op.store;
   for (const LeasedSlot& l : store.leases) (void)host_->drop_lease(l.component, HostSlot(l.slot), l.generation);
+  ops_.budget().spend(store.leases.size() / 16 + store.pieces.size());
   store.leases.clear();
   const bool is_current = storage_ && !op.is_abandoned && store.epoch == epoch_;
   const bool retries = is_current && store.attempts <= config_.backup_retries;
@@ -342,10 +375,10 @@ void StoreBacklog::settle(const Store& store, const Store::Piece& piece, Fate fa
       again.push_back(at);
       continue;
     }
-    if (is_current && fate == Fate::kStored && was_asked(piece, at)) tree_.set_stored(at, epoch_);
+    if (is_current && fate == Fate::kStored && was_asked(piece, at)) tree_.backlog().set_stored(at, epoch_);
     const bool is_unwanted = fate == Fate::kDeclined || fate == Fate::kRefused;
-    if (is_current && is_unwanted && was_asked(piece, at)) tree_.set_declined(at, epoch_);
-    tree_.end_storing(at, is_current && fate == Fate::kFailed);
+    if (is_current && is_unwanted && was_asked(piece, at)) tree_.backlog().set_declined(at, epoch_);
+    tree_.backlog().end_storing(at, is_current && fate == Fate::kFailed);
   }
 }
 
@@ -371,7 +404,7 @@ void StoreBacklog::arm_rest() {
 void StoreBacklog::rest_is_over() {
   rest_timer_ = OpId{};
   stands_ = false;
-  if (!defect(Defect::kRestForgotten)) tree_.wake_resting();
+  if (!defect(Defect::kRestForgotten)) tree_.backlog().wake_resting();
 }
 
 void StoreBacklog::unlock_abandoned() {
@@ -386,7 +419,7 @@ bool StoreBacklog::may_wait() const { return storage_ && ops_.live(OpKind::kStor
 
 bool StoreBacklog::is_soon(NodeId node) const {
   if (stands_) return false;
-  const std::vector<NodeId> head = tree_.unstored(epoch_, kSoon);
+  const std::vector<NodeId> head = tree_.backlog().unstored(epoch_, kSoon);
   return std::find(head.begin(), head.end(), node) != head.end();
 }
 

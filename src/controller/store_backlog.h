@@ -18,7 +18,9 @@
 //
 // Threads: the cache thread. Ranks: what is taken, locked, hashed and leased depends on agreed events alone; only when
 // a retry is submitted depends on this rank's clock. Cost: a look at kLookAhead nodes for each write that begins; and
-// at most kMostLooks looks per pump() in which all of them wait for their parents.
+// at most kMostLooks looks per pump() in which all of them wait for their parents. A poll's budget ends the pump
+// (work_budget.h): a write takes a piece of pages and the node that ends it, keys are hashed a piece at a time, and a
+// node that is longer than a piece is split.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +57,7 @@ class StoreBacklog {
   void detach_storage();
   // Nothing counts as stored any more.
   void cleared();
-  // Which storage, as it is since it was attached or cleared; RadixTree::set_stored() takes it.
+  // Which storage, as it is since it was attached or cleared; TreeBacklog::set_stored() takes it.
   [[nodiscard]] std::uint32_t epoch() const { return epoch_; }
 
   // ---- writes
@@ -90,6 +92,10 @@ class StoreBacklog {
   enum class Fate : std::uint8_t { kStored, kDeclined, kRefused, kFailed, kPutBack };  // of a piece: its worst group's
 
   [[nodiscard]] std::vector<NodeId> next_nodes();
+  // The node, or as much of its head as a piece is.
+  [[nodiscard]] NodeId head_of(NodeId node);
+  // False: keys of them are missing still, and the budget has no more.
+  [[nodiscard]] bool hash(const std::vector<NodeId>& nodes);
   [[nodiscard]] std::uint64_t blocks_of(NodeId node) const;
   [[nodiscard]] std::uint64_t page_bytes(const NodeView& view) const;  // without the state
   [[nodiscard]] std::uint64_t bytes_of(const NodeView& view) const;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "key/field_hasher.h"
+#include "model/pool_list.h"
 
 namespace larder {
 
@@ -73,9 +74,7 @@ Result<EngineModel> EngineModel::create(const SpaceDescription& description) {
                        std::to_string(description.pools.size()));
   }
   EngineModel model;
-  model.spec.id = description.identity;
-  model.spec.revision = digest_of_pools(description);
-  model.spec.page_size = description.page_size;
+  PoolList list{.id = "connector", .revision = digest_of_pools(description), .page_size = description.page_size};
   std::array<std::optional<std::size_t>, kComponentCount> anchors;
   for (std::size_t i = 0; i < description.pools.size(); ++i) {
     const PoolDescription& pool = description.pools[i];
@@ -89,7 +88,7 @@ Result<EngineModel> EngineModel::create(const SpaceDescription& description) {
   if (const auto& window = anchors[larder::index_of(ComponentKind::kSwa)]) {
     const std::uint64_t tokens = std::uint64_t{description.pools[*window].trailing_pages} * description.page_size;
     if (tokens > kMostWindowTokens) return unsupported("a window of " + std::to_string(tokens) + " tokens");
-    model.spec.dims.window = static_cast<std::uint32_t>(tokens);
+    list.window = static_cast<std::uint32_t>(tokens);
   }
   std::uint8_t next = 0;  // numbers of sidecars: those that are no anchor's
   for (std::size_t i = 0; i < description.pools.size(); ++i) {
@@ -106,14 +105,14 @@ Result<EngineModel> EngineModel::create(const SpaceDescription& description) {
     if (next >= kPoolNameCount) return unsupported("a connector has room for 20 pools beside the first of each kind");
     model.numbers.push_back(static_cast<PoolName>(next++));
   }
-  for (const ComponentKind c : kAllComponents) {
-    const std::optional<std::size_t> anchor = anchors[larder::index_of(c)];
-    for (std::size_t i = 0; i < description.pools.size() && anchor; ++i) {
-      const PoolDescription& pool = description.pools[i];
-      if (component_of(pool) == c && i != *anchor) model.spec.pools.push_back(spec_of(pool, model.numbers[i], false));
-    }
-    if (anchor) model.spec.pools.push_back(spec_of(description.pools[*anchor], model.numbers[*anchor], true));
+  for (std::size_t i = 0; i < description.pools.size(); ++i) {
+    const bool is_anchor = anchors[larder::index_of(component_of(description.pools[i]))] == i;
+    list.pools.push_back(spec_of(description.pools[i], model.numbers[i], is_anchor));
   }
+  Result<ModelSpec> spec = model_of_pools(std::move(list));
+  if (!spec.is_ok()) return spec.status();
+  model.spec = std::move(*spec);
+  model.spec.id = description.identity;  // of any length: it is hashed
   return model;
 }
 

@@ -1,7 +1,8 @@
 // The connectors of include/larder/larder.h on top of EngineConnector.
 #include <larder/larder.h>
-#include <algorithm>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <span>
 #include <string>
@@ -28,6 +29,8 @@ constexpr larder::Nanos kCloseWait = std::chrono::seconds(5);
 
 static_assert(sizeof(larder_segment) == sizeof(larder::Segment) && offsetof(larder_segment, size) == sizeof(void*));
 static_assert(sizeof(larder::TokenId) == sizeof(std::uint32_t));
+static_assert(LARDER_EVENT_LOOKUP == static_cast<std::uint32_t>(larder::ConnectorEventKind::kLookup));
+static_assert(LARDER_EVENT_TRANSFER == static_cast<std::uint32_t>(larder::ConnectorEventKind::kTransfer));
 static_assert(static_cast<int>(LARDER_SAVE_ALL) == static_cast<int>(larder::SaveStop::kNone));
 static_assert(static_cast<int>(LARDER_SAVE_NO_ROOM) == static_cast<int>(larder::SaveStop::kNoRoom));
 static_assert(static_cast<int>(LARDER_SAVE_PARENT_MISSING) == static_cast<int>(larder::SaveStop::kParentMissing));
@@ -299,6 +302,23 @@ int32_t larder_connector_poll(larder_connector* connector, double timeout_second
 
 void larder_connector_wake(larder_connector* connector) {
   if (connector != nullptr) connector->engine->connector().wake();
+}
+
+size_t larder_connector_events(larder_connector* connector, larder_event* events, size_t capacity) {
+  std::size_t count = 0;
+  if (connector == nullptr || events == nullptr) return count;
+  (void)guarded(nullptr, [&] {
+    std::array<larder::ConnectorEvent, 64> some;
+    while (count < capacity) {
+      const std::size_t room = std::min(some.size(), capacity - count);
+      const std::size_t given = connector->engine->connector().take_events({some.data(), room});
+      for (std::size_t i = 0; i < given; ++i)
+        events[count++] = {static_cast<std::uint32_t>(some[i].kind), 0, some[i].id};
+      if (given < room) break;
+    }
+    return Status::ok();
+  });
+  return count;
 }
 
 uint64_t larder_connector_in_flight(const larder_connector* connector) {

@@ -192,6 +192,33 @@ TEST_F(ConnectorCTest, WhatIsSavedComesBack) {
   EXPECT_EQ(larder_connector_flush(connector_), 10u);
 }
 
+TEST_F(ConnectorCTest, EventsNameWhatHasAnAnswer) {
+  const std::vector<std::uint64_t> states = {10};
+  const Memory m = memory(0, 7, 10, states, true);
+  const larder_save_options save = save_options(10, states, m);
+  std::uint64_t transfer = 0, lookup = 0;
+  ASSERT_EQ(larder_save(connector_, &save, &transfer, &error_), LARDER_OK) << error_.message;
+  larder_lookup_options look{};
+  look.struct_size = sizeof look;
+  look.tokens = tokens_.data();
+  look.token_count = tokens_.size();
+  ASSERT_EQ(larder_lookup(connector_, &look, &lookup, &error_), LARDER_OK) << error_.message;
+  settle();
+  larder_event events[2] = {};
+  EXPECT_EQ(larder_connector_events(connector_, events, 0), 0u);
+  ASSERT_EQ(larder_connector_events(connector_, events, 1), 1u);
+  EXPECT_EQ(events[0].kind, LARDER_EVENT_LOOKUP);
+  EXPECT_EQ(events[0].number, lookup);
+  ASSERT_EQ(larder_connector_events(connector_, events, 2), 1u);
+  EXPECT_EQ(events[0].kind, LARDER_EVENT_TRANSFER);
+  EXPECT_EQ(events[0].number, transfer);
+  EXPECT_EQ(larder_connector_events(connector_, events, 2), 0u);
+  EXPECT_EQ(larder_connector_events(nullptr, events, 2), 0u);
+  EXPECT_EQ(larder_connector_events(connector_, nullptr, 2), 0u);
+  EXPECT_EQ(result_of(transfer).code, LARDER_OK);
+  larder_release(connector_, lookup);
+}
+
 TEST_F(ConnectorCTest, AStoreKeepsItForTheNextConnector) {
   ASSERT_EQ(larder_connector_attach(connector_, store_, &error_), LARDER_OK) << error_.message;
   EXPECT_EQ(larder_connector_attach(connector_, store_, &error_), LARDER_CONFLICT);

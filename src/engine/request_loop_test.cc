@@ -96,11 +96,11 @@ class FakeCache final : public Cache {
     grant.gate = e.gate;
     return grant;
   }
-  Status cancel_step(StepToken step) override {
+  Status cancel_step(StepToken step, std::shared_ptr<DeviceEvent>) override {
     EXPECT_EQ(entries.at(step.request.v).steps, step.number);
     return Status::ok();
   }
-  Status complete_step(StepToken step, std::span<const TokenId> tokens) override {
+  Status complete_step(StepToken step, std::span<const TokenId> tokens, std::shared_ptr<DeviceEvent>) override {
     const RequestId id = step.request;
     Entry& e = entries.at(id.v);
     EXPECT_EQ(e.steps, step.number);
@@ -119,6 +119,7 @@ class FakeCache final : public Cache {
     e.phase = RequestPhase::kReady;
     return Status::ok();
   }
+  Result<RequestId> fork(RequestId) override { return unsupported("nobody forks here"); }
   Status restart(RequestId id) override {
     ++restarts;
     Entry& e = entries.at(id.v);

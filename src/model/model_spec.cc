@@ -65,7 +65,12 @@ std::uint32_t ModelSpec::window_pages() const {
   return (dims.window + page_size - 1) / page_size;
 }
 
-std::uint32_t ModelSpec::layer_count() const { return static_cast<std::uint32_t>(layers.size()) + draft.layers; }
+std::uint32_t ModelSpec::layer_count() const {
+  if (!layers.empty()) return static_cast<std::uint32_t>(layers.size()) + draft.layers;
+  std::uint32_t count = 0;
+  for (const PoolSpec& pool : pools) count = std::max(count, pool.layers.empty() ? 0 : pool.layers.back() + 1);
+  return count;
+}
 
 bool ModelSpec::is_rank_replicated() const {
   return std::all_of(pools.begin(), pools.end(),

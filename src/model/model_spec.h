@@ -1,6 +1,7 @@
 // A model, as a cache sees it (pools, components, window) and as the reference engine computes it (layers, dimensions).
 //
-// Pools are *derived* from the layer list by derive_pools(): nobody writes them by hand. Immutable after validation.
+// Pools are *derived* from the layer list by finalize_model(), or listed by an engine (model/pool_list.h). Immutable
+// after validation.
 // Threads: immutable; share freely.
 #pragma once
 
@@ -93,7 +94,8 @@ struct ModelSpec {
   [[nodiscard]] std::uint32_t window_pages_at(std::uint64_t page) const;
   // window_pages_at far from 0: ceil(window / page_size). 0 without a window component.
   [[nodiscard]] std::uint32_t window_pages() const;
-  [[nodiscard]] std::uint32_t layer_count() const;  // model layers + draft layers: what a layer gate counts
+  // Model layers + draft layers: what a layer gate counts. Of a list of pools: up to the last layer that one has.
+  [[nodiscard]] std::uint32_t layer_count() const;
   // Every pool is rank-replicated (MLA, DeepSeek-V4 without a draft): all TP ranks hold the same bytes, so they share
   // one namespace and only rank 0 needs to store. False as soon as one pool is per rank.
   [[nodiscard]] bool is_rank_replicated() const;
@@ -125,6 +127,7 @@ struct NamespaceScope {
 // Length-prefixed, domain-separated SHA-256: seed of the page-key chain. Never all-zero.
 [[nodiscard]] Digest256 namespace_digest(const ModelSpec& spec, const NamespaceScope& scope);
 
-// Presets: see model/presets.h. Custom models from TOML/JSON: see config/model_file.h.
+// Presets: see model/presets.h. Custom models from TOML/JSON: see config/model_file.h. From an engine's own pools: see
+// model/pool_list.h.
 
 }  // namespace larder

@@ -72,5 +72,34 @@ TEST(JointPagesTest, TheMinimumOfThePoolsIsNoRestorePoint) {
   EXPECT_EQ(words[0], 0b100u);
 }
 
+// The same bits whatever pieces the presence comes in; and is_over() when nothing can follow.
+TEST(JointPagesTest, PiecesAreTheWhole) {
+  std::size_t over = 0;
+  for (std::uint64_t seed = 0; seed < 5'000; ++seed) {
+    Rng rng(seed);
+    const Case c = draw(rng);
+    std::vector<std::uint64_t> whole(words_for(c.pages)), parts(words_for(c.pages), ~std::uint64_t{0});
+    restorable_lengths(c.needs, c.pages, whole);
+    if (c.pages % 64 != 0) parts.back() = (std::uint64_t{1} << (c.pages % 64)) - 1;
+    RestorableScan scan;
+    while (scan.at() < c.pages) {
+      const std::size_t from = scan.at(), pages = std::min<std::size_t>(c.pages - from, 1 + rng.below(90));
+      std::vector<Presence> piece(c.needs.size());
+      std::vector<JointNeed> needs = c.needs;
+      for (std::size_t n = 0; n < needs.size(); ++n) {
+        const Presence& all = c.presence[n];
+        for (std::size_t i = from; i < std::min(from + pages, all.size()); ++i) piece[n].push_back(all[i]);
+        needs[n].present = &piece[n];
+      }
+      scan.add(needs, pages, parts);
+      if (!scan.is_over()) continue;
+      ++over;
+      for (std::size_t i = scan.at(); i < c.pages; ++i) ASSERT_EQ(whole[i / 64] >> (i % 64) & 1, 0u) << "seed " << seed;
+    }
+    ASSERT_EQ(parts, whole) << "seed " << seed;
+  }
+  EXPECT_GT(over, 1000u);
+}
+
 }  // namespace
 }  // namespace larder

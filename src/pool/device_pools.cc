@@ -1,9 +1,11 @@
 #include "pool/device_pools.h"
 
+#include <algorithm>
 #include <cassert>
 #include <limits>
 #include <new>
 #include <string>
+#include <utility>
 
 namespace larder {
 namespace {
@@ -35,26 +37,107 @@ Status check_counts(const ModelSpec& model, const ComponentCounts& slots) {
   return Status::ok();
 }
 
+Status check_reserved(const ComponentCounts& slots, const ReservedSlots& reserved) {
+  for (const ComponentKind c : kAllComponents) {
+    for (const DeviceSlot slot : reserved[index_of(c)]) {
+      if (slot.v < slots[index_of(c)]) continue;
+      return invalid_argument("reserved slot " + std::to_string(slot.v) + " of " + std::string(component_name(c)) +
+                              ": there are " + std::to_string(slots[index_of(c)]) + " slots");
+    }
+  }
+  return Status::ok();
+}
+
+// ---- lent memory
+
+std::string describe(const LentPlane& lent) {
+  return "lent memory: pool " + std::string(pool_name(lent.pool)) + ", layer " + std::to_string(lent.layer_index) +
+         " of the pool, plane " + std::to_string(lent.plane);
+}
+
+Status check_lent(const LentPlane& lent, const PoolSpec* pool) {
+  const auto wrong = [&](const std::string& what) { return invalid_argument(describe(lent) + what); };
+  if (pool == nullptr) return wrong(": the model has no such pool");
+  if (lent.layer_index >= pool->layers.size() || lent.plane >= pool->planes.size()) {
+    return wrong(": the pool has " + std::to_string(pool->layers.size()) + " layers of " +
+                 std::to_string(pool->planes.size()) + " planes");
+  }
+  const PlaneSpec& shape = pool->planes[lent.plane];
+  const std::size_t element = dtype_bytes(shape.dtype);
+  if (lent.base == nullptr) return wrong(" has no address");
+  if (lent.slot_stride < shape.layer_bytes()) {
+    return wrong(": slots are " + std::to_string(lent.slot_stride) + " bytes apart, and a page has " +
+                 std::to_string(shape.layer_bytes()));
+  }
+  if (reinterpret_cast<std::uintptr_t>(lent.base) % element != 0 || lent.slot_stride % element != 0) {
+    return wrong(": its address and its stride must be multiples of an element, " + std::to_string(element) + " bytes");
+  }
+  return Status::ok();
+}
+
+// A plane of which there are slots: pages of page_bytes at begin + k * stride, k < count; the last one ends at `end`.
+struct LentArray {
+  const LentPlane* lent;
+  std::uintptr_t begin, end;
+  std::size_t page_bytes;
+  std::uint32_t count;
+};
+
+// Two arrays of one stride, b not before a, that interleave. A page of b touches page k of a if the distance between
+// their beginnings is less than the page that comes first; b is ahead of page k = distance / stride by the rest.
+bool pages_overlap(const LentArray& a, const LentArray& b) {
+  const std::size_t stride = a.lent->slot_stride, distance = b.begin - a.begin;
+  const std::size_t rest = distance % stride;
+  const std::size_t k = distance / stride;
+  return rest < a.page_bytes || (rest + b.page_bytes > stride && k + 1 < a.count);
+}
+
+Status check_apart(std::vector<LentArray>& arrays) {
+  std::sort(arrays.begin(), arrays.end(), [](const LentArray& a, const LentArray& b) { return a.begin < b.begin; });
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    for (std::size_t k = i + 1; k < arrays.size() && arrays[k].begin < arrays[i].end; ++k) {
+      const std::string other = "pool " + std::string(pool_name(arrays[i].lent->pool)) + ", layer " +
+                                std::to_string(arrays[i].lent->layer_index) + ", plane " +
+                                std::to_string(arrays[i].lent->plane);
+      if (arrays[i].lent->slot_stride != arrays[k].lent->slot_stride) {
+        return invalid_argument(describe(*arrays[k].lent) + " interleaves with " + other +
+                                ", which has another stride");
+      }
+      if (pages_overlap(arrays[i], arrays[k])) {
+        return invalid_argument(describe(*arrays[k].lent) + " overlaps " + other);
+      }
+    }
+  }
+  return Status::ok();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<DevicePools>> DevicePools::create(const ModelSpec& model, ComponentCounts slots,
-                                                         MemorySource& memory, MemorySource& host) {
+                                                         MemorySource& memory, MemorySource& host,
+                                                         const ReservedSlots& reserved) {
   LARDER_RETURN_IF_ERROR(check_counts(model, slots));
+  LARDER_RETURN_IF_ERROR(check_reserved(slots, reserved));
   std::unique_ptr<DevicePools> pools(new DevicePools(model));
-  std::array<std::vector<std::size_t>, kPoolNameCount> offsets;
   std::size_t total = 0;
+  std::vector<std::pair<PlaneArray*, std::size_t>> offsets;
   for (const PoolSpec& pool : pools->model_.pools) {
-    auto& arrays = pools->planes_[static_cast<std::size_t>(pool.name)];
-    for (const PlaneSpec& plane : pool.planes) {
-      offsets[static_cast<std::size_t>(pool.name)].push_back(total);
-      PlaneArray array;
-      array.slot_stride = plane.layer_bytes();
-      const std::size_t count = slots[index_of(pool.component)];
-      if (!add_array(pool.layers.size(), count, array.slot_stride, array.layer_stride, total)) {
+    PoolArrays& at = pools->arrays_[static_cast<std::size_t>(pool.name)];
+    at.planes = pool.planes.size();
+    at.arrays.resize(pool.layers.size() * at.planes);
+    for (std::size_t plane = 0; plane < at.planes; ++plane) {
+      const std::size_t page_bytes = pool.planes[plane].layer_bytes();
+      const std::size_t first = total;
+      std::size_t layer_stride = 0;
+      if (!add_array(pool.layers.size(), slots[index_of(pool.component)], page_bytes, layer_stride, total)) {
         return invalid_argument("device pool " + std::string(pool_name(pool.name)) +
                                 " does not fit in an address space");
       }
-      arrays.push_back(array);
+      for (std::size_t layer = 0; layer < pool.layers.size(); ++layer) {
+        PlaneArray& array = at.arrays[layer * at.planes + plane];
+        array.slot_stride = page_bytes;
+        offsets.emplace_back(&array, first + layer * layer_stride);
+      }
     }
   }
   pools->bytes_ = total;
@@ -62,18 +145,64 @@ Result<std::unique_ptr<DevicePools>> DevicePools::create(const ModelSpec& model,
     auto region = memory.allocate(total);
     if (!region) return region.status();
     pools->memory_ = std::move(region).value();
-    for (std::size_t p = 0; p < kPoolNameCount; ++p) {
-      for (std::size_t i = 0; i < offsets[p].size(); ++i)
-        pools->planes_[p][i].base = pools->memory_->data() + offsets[p][i];
+    for (const auto& [array, offset] : offsets) array->base = pools->memory_->data() + offset;
+  }
+  LARDER_RETURN_IF_ERROR(pools->make_tables(slots, reserved, host));
+  return pools;
+}
+
+Result<std::unique_ptr<DevicePools>> DevicePools::create(const ModelSpec& model, ComponentCounts slots,
+                                                         std::span<const LentPlane> planes,
+                                                         const ReservedSlots& reserved, MemorySource& host) {
+  LARDER_RETURN_IF_ERROR(check_counts(model, slots));
+  LARDER_RETURN_IF_ERROR(check_reserved(slots, reserved));
+  std::unique_ptr<DevicePools> pools(new DevicePools(model));
+  LARDER_RETURN_IF_ERROR(pools->take_lent(slots, planes));
+  LARDER_RETURN_IF_ERROR(pools->make_tables(slots, reserved, host));
+  return pools;
+}
+
+Status DevicePools::take_lent(const ComponentCounts& slots, std::span<const LentPlane> planes) {
+  for (const PoolSpec& pool : model_.pools) {
+    PoolArrays& at = arrays_[static_cast<std::size_t>(pool.name)];
+    at.planes = pool.planes.size();
+    at.arrays.resize(pool.layers.size() * at.planes);
+  }
+  std::vector<LentArray> taken;
+  taken.reserve(planes.size());
+  for (const LentPlane& lent : planes) {
+    const PoolSpec* const pool = model_.find_pool(lent.pool);
+    LARDER_RETURN_IF_ERROR(check_lent(lent, pool));
+    PoolArrays& at = arrays_[static_cast<std::size_t>(lent.pool)];
+    PlaneArray& array = at.arrays[lent.layer_index * at.planes + lent.plane];
+    if (array.base != nullptr) return invalid_argument(describe(lent) + " is there twice");
+    array = {lent.base, lent.slot_stride};
+    const std::size_t page_bytes = pool->planes[lent.plane].layer_bytes();
+    const std::uint32_t count = slots[index_of(pool->component)];
+    if (count == 0 || page_bytes == 0) continue;
+    LentArray region{&lent, reinterpret_cast<std::uintptr_t>(lent.base), 0, page_bytes, count};
+    std::uintptr_t length = 0;
+    if (__builtin_mul_overflow(lent.slot_stride, std::uintptr_t{count - 1}, &length) ||
+        __builtin_add_overflow(length, page_bytes, &length) ||
+        __builtin_add_overflow(region.begin, length, &region.end)) {
+      return invalid_argument(describe(lent) + " does not fit in an address space");
+    }
+    bytes_ += page_bytes * count;
+    taken.push_back(region);
+  }
+  for (const PoolSpec& pool : model_.pools) {
+    const PoolArrays& at = arrays_[static_cast<std::size_t>(pool.name)];
+    for (std::size_t i = 0; i < at.arrays.size() && slots[index_of(pool.component)] > 0; ++i) {
+      if (at.arrays[i].base != nullptr) continue;
+      return invalid_argument(describe({pool.name, i / at.planes, i % at.planes, nullptr, 0}) + " is missing");
     }
   }
-  LARDER_RETURN_IF_ERROR(pools->make_tables(slots, host));
-  return pools;
+  return check_apart(taken);
 }
 
 // The host is asked for the tables' memory first, and gets it back at once: what it has not got is refused there, while
 // a vector that is too large is granted, and the process killed when it is filled.
-Status DevicePools::make_tables(const ComponentCounts& slots, MemorySource& host) {
+Status DevicePools::make_tables(const ComponentCounts& slots, const ReservedSlots& reserved, MemorySource& host) {
   std::size_t bytes = 0;
   for (const std::uint32_t count : slots) bytes += count * kTableBytesPerSlot;
   if (bytes > 0) {
@@ -82,7 +211,11 @@ Status DevicePools::make_tables(const ComponentCounts& slots, MemorySource& host
   }
   try {
     tables_.reserve(kComponentCount);
-    for (const std::uint32_t count : slots) tables_.emplace_back(count);
+    for (std::size_t c = 0; c < kComponentCount; ++c) {
+      std::vector<std::uint32_t> kept;
+      for (const DeviceSlot slot : reserved[c]) kept.push_back(slot.v);
+      tables_.emplace_back(slots[c], kept);
+    }
   } catch (const std::bad_alloc&) {
     return overloaded("tables of device slots: no " + std::to_string(bytes >> 20) + " MiB of memory in one piece");
   }
@@ -90,12 +223,12 @@ Status DevicePools::make_tables(const ComponentCounts& slots, MemorySource& host
 }
 
 std::byte* DevicePools::page(PoolName pool, std::size_t layer_index, std::size_t plane, DeviceSlot slot) const {
-  const auto& arrays = planes_[static_cast<std::size_t>(pool)];
-  assert(plane < arrays.size() && arrays[plane].base != nullptr);
-  assert(layer_index < model_.find_pool(pool)->layers.size());
-  assert(slot.v < tables_[index_of(model_.find_pool(pool)->component)].capacity());
-  const PlaneArray& array = arrays[plane];
-  return array.base + layer_index * array.layer_stride + slot.v * array.slot_stride;
+  const PoolArrays& at = arrays_[static_cast<std::size_t>(pool)];
+  assert(plane < at.planes && layer_index * at.planes + plane < at.arrays.size());
+  assert(slot.v < tables_[index_of(model_.find_pool(pool)->component)].size());
+  const PlaneArray& array = at.arrays[layer_index * at.planes + plane];
+  assert(array.base != nullptr);
+  return array.base + slot.v * array.slot_stride;
 }
 
 std::optional<DeviceSlot> DevicePools::allocate(ComponentKind c) {

@@ -16,6 +16,7 @@
 #include "model/presets.h"
 #include "pool/device_pools.h"
 #include "pool/host_pools.h"
+#include "pool/page_table.h"
 
 namespace larder::pool_test {
 
@@ -88,6 +89,82 @@ template <class T>
   }
   return model_of(layers, std::move(pools));
 }
+
+// What an engine keeps of a page table: brought up to date by what it is told has changed, and by nothing else.
+struct StaleTable {
+  std::vector<DeviceSlot> full, swa;
+  DeviceSlot state;
+  std::uint64_t version = 0;
+  std::size_t uploaded = 0;  // entries
+
+  void update(const PageTable& table) {
+    const PageTable::Changes changes = table.changed_since(version);
+    const auto copy = [&](const std::vector<DeviceSlot>& from, const std::vector<PageRange>& ranges,
+                          std::vector<DeviceSlot>& to) {
+      to.resize(from.size());
+      for (const PageRange& range : ranges) {
+        for (std::uint64_t i = range.from; i < range.to; ++i, ++uploaded) to[i] = from[i];
+      }
+    };
+    copy(table.full, changes.full, full);
+    copy(table.swa, changes.swa, swa);
+    if (changes.state) state = table.state;
+    version = table.version();
+  }
+  [[nodiscard]] std::string difference(const PageTable& table) const {
+    if (full != table.full) return "full pages of a copy of the page table are not those of the table";
+    if (swa != table.swa) return "window pages of a copy of the page table are not those of the table";
+    return state == table.state ? "" : "the state of a copy of the page table is not that of the table";
+  }
+};
+
+// How an engine may lay out what it lends.
+enum class Lending : std::uint8_t { kLayerTensors, kPlanesInBlock, kLayersInBlock };
+inline constexpr std::array<Lending, 3> kAllLendings = {Lending::kLayerTensors, Lending::kPlanesInBlock,
+                                                        Lending::kLayersInBlock};
+
+// An engine's memory for `slots` of each component: a tensor for each layer and plane; one for each layer, with the
+// planes of a page side by side; or one for each component, with all of a slot in a block.
+class LentBytes {
+ public:
+  LentBytes(const ModelSpec& model, const ComponentCounts& slots, Lending lending) {
+    constexpr std::size_t kGap = 64;  // bytes of the engine's own behind each page; they stay as they are
+    for (const ComponentKind c : kAllComponents) {
+      if (slots[index_of(c)] == 0) continue;
+      std::vector<LentPlane> block;  // their base is an offset yet
+      std::size_t bytes = 0;
+      const auto end_block = [&] {
+        for (LentPlane& plane : block) plane.slot_stride = bytes + kGap;
+        add_region(block, (bytes + kGap) * slots[index_of(c)]);
+        block.clear();
+        bytes = 0;
+      };
+      for (const PoolSpec* pool : model.pools_of(c)) {
+        for (std::size_t layer = 0; layer < pool->layers.size(); ++layer) {
+          for (std::size_t plane = 0; plane < pool->planes.size(); ++plane) {
+            block.push_back({pool->name, layer, plane, reinterpret_cast<std::byte*>(bytes), 0});
+            bytes += (pool->planes[plane].layer_bytes() + 15) / 16 * 16;
+            if (lending == Lending::kLayerTensors) end_block();
+          }
+          if (lending == Lending::kPlanesInBlock && !block.empty()) end_block();
+        }
+      }
+      if (!block.empty()) end_block();
+    }
+  }
+
+  std::vector<LentPlane> planes;
+  std::vector<std::vector<std::byte>> regions;
+
+ private:
+  void add_region(const std::vector<LentPlane>& block, std::size_t bytes) {
+    regions.emplace_back(bytes, std::byte{0xE7});
+    for (LentPlane plane : block) {
+      plane.base = regions.back().data() + reinterpret_cast<std::uintptr_t>(plane.base);
+      planes.push_back(plane);
+    }
+  }
+};
 
 class RefusingMemory final : public MemorySource {
  public:

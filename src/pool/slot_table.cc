@@ -1,5 +1,6 @@
 #include "pool/slot_table.h"
 
+#include <cassert>
 #include <string>
 
 #include "base/defect.h"
@@ -13,11 +14,18 @@ Status refused(const char* what, std::uint32_t slot) {
 
 }  // namespace
 
-SlotTable::SlotTable(std::uint32_t capacity) : slots_(capacity) {
-  free_.reserve(capacity);
+SlotTable::SlotTable(std::uint32_t slots, std::span<const std::uint32_t> reserved) : slots_(slots) {
+  for (const std::uint32_t slot : reserved) {
+    assert(slot < slots);
+    reserved_ += slots_[slot].state == State::kReserved ? 0 : 1;
+    slots_[slot].state = State::kReserved;
+  }
+  free_.reserve(capacity());
   // Lowest index on top: a fresh pool hands out ascending, hence adjacent, slots, and their copies merge.
-  for (std::uint32_t i = capacity; i > 0; --i) free_.push_back(i - 1);
-  counts_.free = capacity;
+  for (std::uint32_t i = slots; i > 0; --i) {
+    if (slots_[i - 1].state == State::kFree) free_.push_back(i - 1);
+  }
+  counts_.free = capacity();
 }
 
 std::optional<std::uint32_t> SlotTable::allocate() {
@@ -100,16 +108,20 @@ bool SlotTable::is_free(std::uint32_t slot) const {
 
 Status SlotTable::check_invariants() const {
   Counts seen;
+  std::uint32_t reserved = 0;
   for (const Entry& entry : slots_) {
     switch (entry.state) {
       case State::kFree: ++seen.free; break;
       case State::kLive: ++seen.live; break;
       case State::kQuarantined: ++seen.quarantined; break;
+      case State::kReserved: ++reserved; break;
     }
     seen.leases += entry.leases;
     if (entry.state == State::kFree && entry.leases != 0) return internal_error("a free slot is leased");
+    if (entry.state == State::kReserved && entry.leases != 0) return internal_error("a reserved slot is leased");
     if (entry.state == State::kQuarantined && entry.leases == 0) return internal_error("quarantine without a lease");
   }
+  if (reserved != reserved_) return internal_error("reserved slots are not what they were");
   if (!(seen == counts_)) return internal_error("slot counts differ from the slots");
   if (free_.size() != counts_.free) return internal_error("the free stack differs from the free count");
   std::vector<bool> on_stack(slots_.size(), false);

@@ -7,12 +7,14 @@
 //   quarantined  | –        | illegal    | last one: free       | illegal
 // A slot that an operation may still read or write (a lease) is never handed out again, also after time-out, cancel,
 // abort, flush and shutdown. A lease names the generation it was taken at; a stale one is refused and counted.
+// A reserved slot has none of these states: it is somebody else's for ever, and every call for it is illegal.
 //
 // Threads: confined to the cache thread. Cost: O(1) each, no allocation after construction.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/status.h"
@@ -33,8 +35,9 @@ class SlotTable {
   };
   static constexpr std::uint32_t kMaxLeasesPerSlot = 65'535;
 
-  // capacity < 2^32 - 1: the last index means "no slot".
-  explicit SlotTable(std::uint32_t capacity);
+  // slots < 2^32 - 1: the last index means "no slot". reserved: slots that are never handed out; ascending or not, also
+  // twice. Precondition: each is below `slots`.
+  explicit SlotTable(std::uint32_t slots, std::span<const std::uint32_t> reserved = {});
 
   // Most recently freed first (warm lines). nullopt: full.
   [[nodiscard]] std::optional<std::uint32_t> allocate();
@@ -52,13 +55,16 @@ class SlotTable {
 
   [[nodiscard]] bool is_live(std::uint32_t slot) const;
   [[nodiscard]] bool is_free(std::uint32_t slot) const;  // true also for a slot that does not exist
-  [[nodiscard]] std::uint32_t capacity() const { return static_cast<std::uint32_t>(slots_.size()); }
+  // Indices are below it.
+  [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(slots_.size()); }
+  // Slots that can be handed out: all but the reserved ones.
+  [[nodiscard]] std::uint32_t capacity() const { return size() - reserved_; }
   [[nodiscard]] Counts counts() const { return counts_; }
   [[nodiscard]] Refusals refusals() const { return refusals_; }
   [[nodiscard]] Status check_invariants() const;  // O(capacity)
 
  private:
-  enum class State : std::uint8_t { kFree, kLive, kQuarantined };
+  enum class State : std::uint8_t { kFree, kLive, kQuarantined, kReserved };
   struct Entry {
     Generation generation = 0;
     std::uint16_t leases = 0;
@@ -69,6 +75,7 @@ class SlotTable {
 
   std::vector<Entry> slots_;         // owned by the cache thread
   std::vector<std::uint32_t> free_;  // stack
+  std::uint32_t reserved_ = 0;
   Counts counts_;
   Refusals refusals_;
 };

@@ -195,5 +195,25 @@ TEST(SlotTable, RandomCallsMatchTheModel) {
   }
 }
 
+TEST(SlotTable, ReservedSlotsAreNobodys) {
+  const std::vector<std::uint32_t> reserved = {0, 3, 0};
+  SlotTable table(5, reserved);
+  EXPECT_EQ(table.size(), 5u);
+  EXPECT_EQ(table.capacity(), 3u);
+  EXPECT_EQ(table.counts().free, 3u);
+  std::set<std::uint32_t> seen;
+  while (const auto slot = table.allocate()) seen.insert(*slot);
+  EXPECT_EQ(seen, (std::set<std::uint32_t>{1, 2, 4}));
+  for (const std::uint32_t slot : {0u, 3u}) {
+    EXPECT_FALSE(table.is_live(slot));
+    EXPECT_FALSE(table.is_free(slot));
+    EXPECT_EQ(table.free(slot).status().code(), StatusCode::kInternal);
+    EXPECT_EQ(table.add_lease(slot).code(), StatusCode::kInternal);
+    EXPECT_EQ(table.generation(slot), 0u);
+  }
+  for (const std::uint32_t slot : seen) EXPECT_TRUE(table.free(slot).is_ok());
+  EXPECT_EQ(table.check_invariants().to_string(), "ok");
+}
+
 }  // namespace
 }  // namespace larder

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/defect.h"
 #include "base/ranked_mutex.h"
 #include "transfer/device.h"
 
@@ -30,11 +31,14 @@ void copy(const CopyOp& op) {
 // Shared by the device and the tasks in the executor: a task that the executor keeps longer than the device finds an
 // idle stream and returns.
 //
-//   state    | enqueue            | task begins        | step ends                      | synchronize
-//   idle     | post; -> posted    | nothing            | –                              | return
-//   posted   | append             | run one; -> running| –                              | -> running, run all; -> idle
-//   running  | append             | nothing            | empty: -> idle; else post      | wait
-// A refused post inside "step ends" means: the same thread runs on.
+//   state    | enqueue            | task begins        | step ends               | event fires | synchronize
+//   idle     | post; -> posted    | nothing            | –                       | –           | return
+//   waiting  | append             | nothing            | –                       | -> posted   | -> running, run all
+//   posted   | append             | run one; -> running| –                       | –           | -> running, run all
+//   running  | append             | nothing            | empty: -> idle; else    | –           | wait
+//            |                    |                    | post, -> posted         |             |
+// waiting instead of posted: the first entry's event has not fired. A refused post inside "step ends" or "event fires"
+// means: the same thread runs on.
 class CpuStream : public std::enable_shared_from_this<CpuStream> {
  public:
   CpuStream(Executor& executor, std::size_t queue_limit) : executor_(executor), queue_limit_(queue_limit) {}
@@ -42,6 +46,7 @@ class CpuStream : public std::enable_shared_from_this<CpuStream> {
   Status enqueue(StreamWork work) LARDER_EXCLUDES(mutex_) {
     if (work.steps == 0) return invalid_argument("stream: work without a step");
     std::uint64_t ran_before = 0;
+    std::shared_ptr<DeviceEvent> event;
     {
       const LockGuard guard(mutex_);
       if (queue_.size() >= queue_limit_) {
@@ -49,8 +54,13 @@ class CpuStream : public std::enable_shared_from_this<CpuStream> {
       }
       queue_.push_back(std::move(work));
       if (state_ != State::kIdle) return Status::ok();
-      state_ = State::kPosted;
+      event = event_of_first();
+      state_ = event ? State::kWaiting : State::kPosted;
       ran_before = steps_run_;
+    }
+    if (event) {
+      watch(*event);
+      return Status::ok();
     }
     Status posted = post();
     if (posted.is_ok()) return posted;
@@ -73,11 +83,35 @@ class CpuStream : public std::enable_shared_from_this<CpuStream> {
       if (state_ == State::kIdle) return;
       state_ = State::kRunning;
     }
-    while (run_front(/*keep_running=*/true)) {}
+    while (run_front(/*keep_running=*/true) == State::kRunning) {}
   }
 
  private:
-  enum class State : unsigned char { kIdle, kPosted, kRunning };
+  enum class State : unsigned char { kIdle, kWaiting, kPosted, kRunning };
+
+  // What the first entry waits for; null: it can begin.
+  std::shared_ptr<DeviceEvent> event_of_first() const LARDER_REQUIRES(mutex_) {
+    return waits(queue_.front()) ? queue_.front().after : nullptr;
+  }
+  static bool waits(const StreamWork& work) {
+    return work.after != nullptr && !work.after->has_fired() && !defect(Defect::kEventIgnored);
+  }
+
+  // The event does not keep the stream alive: it may never fire.
+  void watch(DeviceEvent& event) {
+    event.when_fired([weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->wake();
+    });
+  }
+
+  void wake() LARDER_EXCLUDES(mutex_) {
+    {
+      const LockGuard guard(mutex_);
+      if (state_ != State::kWaiting || event_of_first()) return;  // of an entry that synchronize() has ended
+      state_ = State::kPosted;
+    }
+    if (!post().is_ok()) run_task();
+  }
 
   Status post() {
     return executor_.post([self = shared_from_this()] { self->run_task(); });
@@ -89,7 +123,7 @@ class CpuStream : public std::enable_shared_from_this<CpuStream> {
       if (state_ != State::kPosted) return;
       state_ = State::kRunning;
     }
-    while (run_front(/*keep_running=*/false)) {
+    while (run_front(/*keep_running=*/false) == State::kPosted) {
       if (post().is_ok()) return;
       const LockGuard guard(mutex_);
       if (state_ != State::kPosted) return;  // synchronize() took over meanwhile
@@ -97,33 +131,44 @@ class CpuStream : public std::enable_shared_from_this<CpuStream> {
     }
   }
 
-  // Runs the next step; the caller made the state kRunning. True if more wait; the state is then kRunning if
-  // `keep_running`, else kPosted.
-  bool run_front(bool keep_running) LARDER_EXCLUDES(mutex_) {
+  // Runs the next step; the caller made the state kRunning. The state that follows: kRunning instead of kPosted and
+  // kWaiting if `keep_running`.
+  State run_front(bool keep_running) LARDER_EXCLUDES(mutex_) {
     if (!current_) {
       const LockGuard guard(mutex_);
       current_ = std::move(queue_.front());
       queue_.pop_front();
       next_step_ = 0;
+      is_dropped_ = waits(*current_);
     }
     run(*current_, next_step_++);
     if (next_step_ == current_->steps) current_.reset();  // dies before the stream can be seen idle
-    bool has_more = false;
+    State next = State::kIdle;
+    std::shared_ptr<DeviceEvent> event;
     {
       const LockGuard guard(mutex_);
       ++steps_run_;
-      has_more = current_ || !queue_.empty();
-      state_ = !has_more ? State::kIdle : keep_running ? State::kRunning : State::kPosted;
+      if (current_ || !queue_.empty()) {
+        next = keep_running ? State::kRunning : State::kPosted;
+        if (!current_ && !keep_running) event = event_of_first();
+        if (event) next = State::kWaiting;
+      }
+      state_ = next;
     }
     changed_.notify_all();
-    return has_more;
+    if (event) watch(*event);
+    return next;
   }
 
   void run(StreamWork& work, std::uint32_t step) {
     Status status;
     ops_.clear();
     try {
-      if (work.make_ops) work.make_ops(step, ops_);
+      if (is_dropped_) {
+        status = cancelled("the event that the copy waits for had not fired when the device was told to end");
+      } else if (work.make_ops) {
+        work.make_ops(step, ops_);
+      }
       for (const CopyOp& op : ops_) copy(op);
     } catch (...) {  // no memory for the list: the only thing here that can throw
       status = overloaded("no memory for a list of copies");
@@ -147,6 +192,7 @@ class CpuStream : public std::enable_shared_from_this<CpuStream> {
   // Owned by the thread that made the state kRunning.
   std::optional<StreamWork> current_;   // the entry whose turn it is
   std::uint32_t next_step_ = 0;         // of it
+  bool is_dropped_ = false;             // it is not copied: its event has not fired
   std::uint64_t callbacks_thrown_ = 0;  // for the debugger
   std::vector<CopyOp> ops_;             // kept for its memory
 };

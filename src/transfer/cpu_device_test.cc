@@ -168,6 +168,112 @@ TEST(CpuDevice, StreamsAreBounded) {
   EXPECT_EQ(device->name(), "cpu");
 }
 
+// ---- events
+
+StreamWork waiting_work(std::vector<int>& log, int first, int count, std::shared_ptr<DeviceEvent> event) {
+  StreamWork work = logging_work(log, first, count);
+  work.after = std::move(event);
+  return work;
+}
+
+TEST(CpuDevice, AStreamThatWaitsForAnEventHoldsNoThread) {
+  ManualExecutor executor;
+  const auto device = make_cpu_device(executor);
+  const StreamId a = stream_of(*device), b = stream_of(*device);
+  const auto event = std::make_shared<DeviceEvent>();
+  std::vector<int> log;
+  ASSERT_TRUE(device->enqueue(a, kDown, logging_work(log, 0, 1)).is_ok());
+  ASSERT_TRUE(device->enqueue(a, kDown, waiting_work(log, 1, 2, event)).is_ok());
+  ASSERT_TRUE(device->enqueue(a, kDown, logging_work(log, 3, 1)).is_ok());
+  ASSERT_TRUE(device->enqueue(b, kDown, logging_work(log, 10, 1)).is_ok());
+  executor.run_all();
+  EXPECT_EQ(log, (std::vector<int>{0, 10}));
+  EXPECT_EQ(executor.waiting(), 0u);
+  event->fire();
+  EXPECT_EQ(log.size(), 2u) << "nothing is copied on the engine's thread";
+  executor.run_all();
+  EXPECT_EQ(log, (std::vector<int>{0, 10, 1, 2, 3}));
+  event->fire();
+  ASSERT_TRUE(device->enqueue(a, kDown, waiting_work(log, 4, 1, event)).is_ok());  // it has fired
+  executor.run_all();
+  EXPECT_EQ(log.back(), 4);
+}
+
+TEST(CpuDevice, AnIdleStreamWaitsForTheFirstEntrysEvent) {
+  ManualExecutor executor;
+  const auto device = make_cpu_device(executor);
+  const StreamId stream = stream_of(*device);
+  const auto first = std::make_shared<DeviceEvent>(), second = std::make_shared<DeviceEvent>();
+  std::vector<int> log;
+  ASSERT_TRUE(device->enqueue(stream, kDown, waiting_work(log, 0, 1, first)).is_ok());
+  ASSERT_TRUE(device->enqueue(stream, kDown, waiting_work(log, 1, 1, second)).is_ok());
+  second->fire();
+  executor.run_all();
+  EXPECT_TRUE(log.empty());
+  first->fire();
+  executor.run_all();
+  EXPECT_EQ(log, numbers(2));
+}
+
+TEST(CpuDevice, AStreamWhosePostIsRefusedAfterAnEventRunsOn) {
+  ManualExecutor executor(1);
+  const auto device = make_cpu_device(executor);
+  const auto event = std::make_shared<DeviceEvent>();
+  std::vector<int> log;
+  ASSERT_TRUE(device->enqueue(stream_of(*device), kDown, waiting_work(log, 0, 2, event)).is_ok());
+  ASSERT_TRUE(executor.post([] {}).is_ok());
+  event->fire();
+  EXPECT_EQ(log, numbers(2));
+}
+
+// An engine that dies never fires: what waits is not copied, and is told so.
+TEST(CpuDevice, WhatWaitsAtTheEndIsNotCopied) {
+  ManualExecutor executor;
+  const auto event = std::make_shared<DeviceEvent>();
+  std::vector<int> log;
+  {
+    const auto device = make_cpu_device(executor);
+    const StreamId stream = stream_of(*device);
+    StreamWork work = waiting_work(log, 0, 2, event);
+    work.make_ops = [](std::uint32_t, std::vector<CopyOp>&) { ADD_FAILURE() << "copied"; };
+    ASSERT_TRUE(device->enqueue(stream, kDown, std::move(work)).is_ok());
+    ASSERT_TRUE(device->enqueue(stream, kDown, logging_work(log, 2, 1)).is_ok());
+    device->synchronize();
+    EXPECT_EQ(log, (std::vector<int>{-1, -1, 2}));
+    ASSERT_TRUE(device->enqueue(stream, kDown, waiting_work(log, 0, 1, event)).is_ok());
+  }
+  EXPECT_EQ(log.back(), -1);
+  event->fire();
+}
+
+TEST(CpuDevice, EventsFireUnderThreads) {
+  constexpr int kRounds = 300;
+  std::vector<int> log;
+  {
+    ThreadPoolExecutor executor("copy", 2, 1 << 10);
+    ThreadPoolExecutor engine("engine", 2, 1 << 10);
+    const auto device = make_cpu_device(executor);
+    const StreamId stream = stream_of(*device, kRounds + 1);
+    for (int i = 0; i < kRounds; ++i) {
+      const auto event = i % 3 == 0 ? nullptr : std::make_shared<DeviceEvent>();
+      ASSERT_TRUE(device->enqueue(stream, kDown, waiting_work(log, i, 1, event)).is_ok());
+      if (event) {
+        ASSERT_TRUE(engine.post([event] { event->fire(); }).is_ok());
+      }
+    }
+    std::atomic<bool> is_done{false};
+    StreamWork last;
+    last.done = [&](std::uint32_t, Status) {
+      is_done = true;
+      is_done.notify_one();
+    };
+    ASSERT_TRUE(device->enqueue(stream, kDown, std::move(last)).is_ok());
+    is_done.wait(false);
+    device->synchronize();
+  }
+  EXPECT_EQ(log, numbers(kRounds));
+}
+
 // Real threads: order within each stream, every callback once, with synchronize() taking part at random points.
 TEST(CpuDevice, StreamsKeepTheirOrderUnderThreads) {
   constexpr int kStreams = 4, kBatches = 200;

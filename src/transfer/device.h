@@ -1,6 +1,6 @@
 // What a device must be able to do so that pages can be copied to and from it. Shaped after CUDA streams and events
-// (a CUDA device fits without change: enqueue = cudaMemcpy2DAsync / a gather kernel, record = cudaEventRecord, query =
-// cudaEventQuery, done = cudaLaunchHostFunc); the CPU device runs each stream as a serial queue on an executor.
+// (enqueue = cudaMemcpy2DAsync / a gather kernel, after = cudaStreamWaitEvent, done = cudaLaunchHostFunc); the CPU
+// device runs each stream as a serial queue on an executor.
 //
 // Threads: all calls from one thread (the cache thread) except where noted. Errors: kUnavailable when the device is
 // gone; an error of a copy surfaces at its event.
@@ -16,6 +16,7 @@
 #include "base/executor.h"
 #include "base/status.h"
 #include "pool/memory.h"
+#include "transfer/device_event.h"
 
 namespace larder {
 
@@ -38,6 +39,9 @@ inline constexpr std::size_t kMaxStreams = 16;
 // anything that was enqueued later. Either function may be empty.
 struct StreamWork {
   std::uint32_t steps = 1;  // at least 1
+  // The entry, and all behind it in the stream, begin once this has fired. Null: at once. The event is of work that was
+  // launched before the entry is enqueued, so that no two can wait for each other.
+  std::shared_ptr<DeviceEvent> after{};
   // Appends the copies of a step. Called once for each, when its turn comes, on the thread that runs the stream: the
   // list of a large batch is made where it is used, in warm memory, and not on the cache thread. What it reads must
   // stay unchanged until `done` of the step (leased slots do).
@@ -58,7 +62,8 @@ class Device {
   [[nodiscard]] virtual Result<StreamId> create_stream(std::size_t queue_limit) = 0;
   // kOverloaded: queue_limit entries wait, or the executor refused; no callback will run.
   [[nodiscard]] virtual Status enqueue(StreamId stream, CopyDirection direction, StreamWork work) = 0;
-  // Blocks until all streams are idle. For shutdown and tests; not from a callback of this device.
+  // Blocks until all streams are idle. What waits for an event that has not fired is not copied: its steps end with
+  // kCancelled. For shutdown and tests; not from a callback of this device.
   virtual void synchronize() = 0;
 };
 

@@ -42,8 +42,8 @@ std::size_t bytes_of(const ModelSpec& model, const transfer_test::Pairs& pairs) 
 }
 
 // Down, up into other slots, and device to device, each copying every byte exactly once.
-void round_trip(const ModelSpec& model, HostLayout layout, Rng& rng) {
-  Fixture f(model, layout, 3, rng);
+void round_trip(const ModelSpec& model, HostLayout layout, Rng& rng, std::optional<pool_test::Lending> lending = {}) {
+  Fixture f(model, layout, 3, rng, lending);
   const std::size_t bytes = bytes_of(model, f.pairs);
   f.fill_device(rng, &SlotPair::device);
   f.fill_device(rng, &SlotPair::source);
@@ -67,6 +67,9 @@ void round_trip(const ModelSpec& model, HostLayout layout, Rng& rng) {
   EXPECT_EQ(bytes_of(across), bytes);
   run(across);
   EXPECT_TRUE(f.device_sets_are_equal());
+  if (lending) {
+    EXPECT_EQ(f.own_bytes_written(), 0u);
+  }
 }
 
 TEST(LayerCopies, RoundTripOfEveryTinyPresetInEveryLayout) {
@@ -86,6 +89,26 @@ TEST(LayerCopies, RoundTripOfRandomGeometries) {
       Rng rng(seed);
       const ModelSpec model = pool_test::random_model(rng);
       round_trip(model, layout, rng);
+    }
+  }
+}
+
+TEST(LayerCopies, RoundTripInMemoryThatTheEngineLends) {
+  for (const pool_test::Lending lending : pool_test::kAllLendings) {
+    for (const HostLayout layout : kAllHostLayouts) {
+      const std::string where =
+          std::string(host_layout_name(layout)) + ", lending " + std::to_string(static_cast<int>(lending));
+      for (const std::string& name : pool_test::tiny_preset_names()) {
+        SCOPED_TRACE(name + " " + where);
+        Rng rng(43);
+        round_trip(pool_test::preset(name), layout, rng, lending);
+      }
+      for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+        SCOPED_TRACE("seed " + std::to_string(seed) + " " + where);
+        Rng rng(seed);
+        const ModelSpec model = pool_test::random_model(rng);
+        round_trip(model, layout, rng, lending);
+      }
     }
   }
 }

@@ -224,6 +224,7 @@ Status StreamTransferEngine::submit(TransferRequest request, Done done) {
   const CopyDirection direction = request.direction;
   StreamWork work;
   work.steps = static_cast<std::uint32_t>(steps.size());
+  work.after = std::move(request.after);
   auto transfer =
       std::make_shared<Transfer>(pools_, host_, std::move(request), std::move(steps), std::move(done), in_flight_);
   if (Status leased = take_leases(*transfer); !leased.is_ok()) {

@@ -35,6 +35,8 @@ struct TransferRequest {
   CopyDirection direction = CopyDirection::kDeviceToHost;
   std::array<std::vector<SlotPair>, kComponentCount> pairs;  // by component; all pools of the component are copied
   std::shared_ptr<LayerGate> gate;                           // H->D (and D->D): arrives layer by layer; may be null
+  // The copies, and those of its direction that are submitted later, begin once this has fired (StreamWork::after).
+  std::shared_ptr<DeviceEvent> after{};
 };
 
 struct LeasedSlot {

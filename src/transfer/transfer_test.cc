@@ -131,6 +131,42 @@ TEST_F(TransferTest, TheGateOpensLayerByLayer) {
   }
 }
 
+// Bytes that a step has yet to write are copied when it says so, and not what was there before.
+TEST_F(TransferTest, CopiesWaitForTheEnginesEvent) {
+  make(pool_test::preset("gdn-tiny"));
+  Fixture& f = *fixture;
+  f.fill_device(rng, &SlotPair::device);
+  const auto event = std::make_shared<DeviceEvent>();
+  TransferRequest copy = request(1, CopyDirection::kDeviceToHost, f.pairs);
+  copy.after = event;
+  ASSERT_TRUE(engine->submit(std::move(copy), inbox.done()).is_ok());
+  executor.run_all();
+  EXPECT_TRUE(inbox.drain().empty());
+  EXPECT_GT(f.leases(), 0u);
+  f.fill_device(rng, &SlotPair::device);  // the step
+  event->fire();
+  executor.run_all();
+  const auto results = inbox.drain();
+  ASSERT_EQ(results.size(), 1u);
+  EXPECT_EQ(results[0].status.to_string(), "ok");
+  EXPECT_EQ(f.difference_to_host(&SlotPair::device), "");
+  f.drop(results[0]);
+  EXPECT_EQ(f.leases(), 0u);
+}
+
+TEST_F(TransferTest, AnEngineThatEndsWithoutItsEventLeavesNoLease) {
+  make(pool_test::preset("gqa-tiny"));
+  TransferRequest copy = request(1, CopyDirection::kDeviceToHost, fixture->pairs);
+  copy.after = std::make_shared<DeviceEvent>();
+  ASSERT_TRUE(engine->submit(std::move(copy), inbox.done()).is_ok());
+  engine.reset();
+  const auto results = inbox.drain();
+  ASSERT_EQ(results.size(), 1u);
+  EXPECT_EQ(results[0].status.code(), StatusCode::kCancelled);
+  fixture->drop(results[0]);
+  EXPECT_EQ(fixture->leases(), 0u);
+}
+
 TEST_F(TransferTest, ALayerWithoutBytesArrivesWithTheNextAndTheTailWithTheLast) {
   const ModelSpec model = pool_test::preset("gdn-tiny");  // layers 0-2 delta net, 3 attention
   make(model);

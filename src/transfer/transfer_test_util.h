@@ -1,7 +1,9 @@
 // Shared by the tests of transfer/: a model's device and host pools with pages of random bytes.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
@@ -19,14 +21,27 @@ inline void fill_random(Rng& rng, std::byte* data, std::size_t size) {
 // Two sets of device slots (`device` of pair i, and `source`) and one of host slots, `pages` for each component.
 class Fixture {
  public:
-  Fixture(const ModelSpec& model, HostLayout layout, std::uint32_t pages, Rng& rng) {
+  // lending: the device pages are in memory of the engine; its first slot is its own.
+  Fixture(const ModelSpec& model, HostLayout layout, std::uint32_t pages, Rng& rng,
+          std::optional<pool_test::Lending> lending = {}) {
     ComponentCounts device_slots{}, want{};
     for (const ComponentKind c : kAllComponents) {
       if (!model.has(c)) continue;
       device_slots[index_of(c)] = 2 * pages;
       want[index_of(c)] = pages;
     }
-    device = pool_test::take(DevicePools::create(model, device_slots, host_memory_source()));
+    if (lending) {
+      ReservedSlots reserved;
+      for (const ComponentKind c : kAllComponents) {
+        if (!model.has(c)) continue;
+        ++device_slots[index_of(c)];
+        reserved[index_of(c)] = {DeviceSlot(0)};
+      }
+      lent = std::make_unique<pool_test::LentBytes>(model, device_slots, *lending);
+      device = pool_test::take(DevicePools::create(model, device_slots, lent->planes, reserved));
+    } else {
+      device = pool_test::take(DevicePools::create(model, device_slots, host_memory_source()));
+    }
     host = pool_test::take(HostPools::create(
         model, layout, (kComponentCount * pages + 1) * pool_test::smallest_budget(model), host_memory_source()));
     pool_test::scatter(*host, rng);
@@ -116,6 +131,28 @@ class Fixture {
     return count;
   }
 
+  // Bytes of the engine's own that something has written: between pages, and in its reserved slot.
+  [[nodiscard]] std::size_t own_bytes_written() const {
+    std::vector<std::vector<std::byte>> regions = lent->regions;
+    for (const LentPlane& plane : lent->planes) {
+      const PoolSpec& pool = *device->model().find_pool(plane.pool);
+      for (std::size_t i = 0; i < regions.size(); ++i) {
+        const std::byte* const begin = lent->regions[i].data();
+        if (plane.base < begin || plane.base >= begin + regions[i].size()) continue;
+        for (std::uint32_t slot = 1; slot < device->slots(pool.component).size(); ++slot) {
+          std::fill_n(regions[i].begin() + (plane.base - begin) + static_cast<std::ptrdiff_t>(slot * plane.slot_stride),
+                      pool.planes[plane.plane].layer_bytes(), std::byte{0xE7});
+        }
+      }
+    }
+    std::size_t written = 0;
+    for (const auto& region : regions) {
+      written += region.size() - static_cast<std::size_t>(std::count(region.begin(), region.end(), std::byte{0xE7}));
+    }
+    return written;
+  }
+
+  std::unique_ptr<pool_test::LentBytes> lent;  // null: none is lent
   std::unique_ptr<DevicePools> device;
   std::unique_ptr<HostPools> host;
   Pairs pairs;

@@ -90,18 +90,18 @@ bool RadixTree::Impl::stays_for_backup(Id id, ComponentKind c, VictimRule rule) 
 // it already.
 bool RadixTree::Impl::is_next_to_leave_host(Id id, ComponentKind c) const {
   const Node& n = node(id);
-  const bool is_full = c == ComponentKind::kFull;
-  const std::uint64_t used = is_full ? n.full_tick : n.aux_tick[aux_of(c)][tree::index_of(Tier::kDevice)];
+  Facts copy = facts(n, c, Tier::kDevice);
+  copy.tier = Tier::kHost;
   bool has_victim = false;
   for (const ComponentKind other : kAllComponents) {
     const Id victim = next_host_victim(other);
     if (victim == kNoNode) continue;
     has_victim = true;
-    if (is_full && other == ComponentKind::kFull) {
-      const PolicyKey own = policy_key(n, config.policy, config.slru_protected_hits);
+    if (c == ComponentKind::kFull && other == ComponentKind::kFull) {
+      const OrderKey own = order->key(copy);
       // What was used by the same request leaves from its end.
       if (own > host_leaves.top_key() || (own == host_leaves.top_key() && n.begin <= node(victim).begin)) return false;
-    } else if (used > host_tick(victim, other)) {
+    } else if (order->key_across(copy) > order->key_across(facts(node(victim), other, Tier::kHost))) {
       return false;
     }
   }
@@ -157,7 +157,7 @@ void RadixTree::Impl::evict_host_leaf(Id id) {
   }
 }
 
-// ---- window and state: least recently used, tombstones inside
+// ---- window and state: tombstones inside
 
 // Those that have to be backed up first stay; what is newer goes nevertheless.
 void RadixTree::Impl::evict_aux(ComponentKind c, Tier t, std::uint64_t slots, VictimRule rule, EvictResult& out) {
@@ -214,38 +214,27 @@ RadixTree::Impl::Id RadixTree::Impl::next_host_victim(ComponentKind c) const {
   return aux_heaps[aux_of(c)][tree::index_of(Tier::kHost)].top();
 }
 
-std::optional<std::uint64_t> RadixTree::Impl::next_host_victim_tick(ComponentKind c) const {
-  const Id id = next_host_victim(c);
-  if (id == kNoNode) return std::nullopt;
-  return host_tick(id, c);
-}
-
-std::uint64_t RadixTree::Impl::host_tick(Id id, ComponentKind c) const {
-  const Node& n = node(id);
-  return c == ComponentKind::kFull ? n.full_tick : n.aux_tick[aux_of(c)][tree::index_of(Tier::kHost)];
-}
-
 // ---- flush
 
 std::uint64_t RadixTree::Impl::flush() {
-  std::vector<Id> order;
-  order.reserve(nodes.live());
+  std::vector<Id> found;
+  found.reserve(nodes.live());
   for (Id id = 0; id < nodes.end_id(); ++id) {
-    if (nodes.exists(id) && !node(id).is_root()) order.push_back(id);
+    if (nodes.exists(id) && !node(id).is_root()) found.push_back(id);
   }
   // A child begins after its parent: from the deepest upwards.
-  std::sort(order.begin(), order.end(), [&](Id a, Id b) { return node(a).begin > node(b).begin; });
-  for (const Id id : order) flush_node(id);
+  std::sort(found.begin(), found.end(), [&](Id a, Id b) { return node(a).begin > node(b).begin; });
+  for (const Id id : found) flush_node(id);
   return nodes.live() - open_spaces();
 }
 
 std::uint64_t RadixTree::Impl::flush(Id root) {
   if (root == kNoNode) return 0;
-  std::vector<Id> order;
-  for (Id id = next_in_space(root); id != kNoNode; id = next_in_space(id)) order.push_back(id);
-  for (auto at = order.rbegin(); at != order.rend(); ++at) flush_node(*at);  // children before parents
+  std::vector<Id> found;
+  for (Id id = next_in_space(nodes, root); id != kNoNode; id = next_in_space(nodes, id)) found.push_back(id);
+  for (auto at = found.rbegin(); at != found.rend(); ++at) flush_node(*at);  // children before parents
   std::uint64_t left = 0;
-  for (Id id = next_in_space(root); id != kNoNode; id = next_in_space(id)) ++left;
+  for (Id id = next_in_space(nodes, root); id != kNoNode; id = next_in_space(nodes, id)) ++left;
   return left;
 }
 

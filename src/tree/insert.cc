@@ -24,46 +24,47 @@ bool all_valid(std::span<const Slot> slots) {
 
 }  // namespace
 
-Status RadixTree::Impl::check_insert(const Insertion& in) const {
-  const std::uint64_t pages = pages_in(in.tokens);
-  if (in.tokens.size() % page_size != 0 || pages > kPagesMax) {
-    return invalid_argument("insert: " + std::to_string(in.tokens.size()) + " tokens are not whole pages");
+Status RadixTree::Impl::check_extend(const LockHandle& held, const ExtendRequest& request) const {
+  const bool fits = held.held && held.tier == Tier::kDevice && held.parts.full && nodes.exists(held.node.v);
+  if (!fits) return invalid_argument("extend: needs a lock of full on the device");
+  if (node(held.node.v).end() != request.from) {
+    return invalid_argument("extend: the lock does not end where the pages begin");
   }
-  if (in.full.size() != pages || (!in.swa.empty() && in.swa.size() != pages)) {
-    return invalid_argument("insert: full and swa need one slot per page");
+  const std::uint64_t pages = pages_in(request.tokens);
+  if (request.tokens.size() % page_size != 0 || pages > kPagesMax) {
+    return invalid_argument("extend: " + std::to_string(request.tokens.size()) + " tokens are not whole pages");
   }
-  if (in.owned_from > in.first + pages) return invalid_argument("insert: owned_from is beyond the tokens");
-  if (!all_valid(in.full.subspan(in.owned_from - in.first))) return invalid_argument("insert: invalid full slot");
-  if (!in.swa.empty() && window_pages == 0) return invalid_argument("insert: the model has no window");
-  if (!in.checkpoints.empty() && !config.has_mamba) return invalid_argument("insert: the model has no state");
-  std::uint64_t last = in.owned_from;
-  for (const Checkpoint& checkpoint : in.checkpoints) {
-    if (checkpoint.page <= last || checkpoint.page > in.first + pages || !checkpoint.slot.valid()) {
-      return invalid_argument("insert: checkpoints must ascend within (owned_from, pages]");
+  if (request.full.size() != pages || (!request.swa.empty() && request.swa.size() != pages)) {
+    return invalid_argument("extend: full and swa need one slot per page");
+  }
+  if (!all_valid(request.full)) return invalid_argument("extend: invalid full slot");
+  if (!request.swa.empty() && window_pages == 0) return invalid_argument("extend: the model has no window");
+  if (!request.checkpoints.empty() && !config.has_mamba) return invalid_argument("extend: the model has no state");
+  std::uint64_t last = request.from;
+  for (const Checkpoint& checkpoint : request.checkpoints) {
+    if (checkpoint.page <= last || checkpoint.page > request.from + pages || !checkpoint.slot.valid()) {
+      return invalid_argument("extend: checkpoints must ascend within (from, from + pages]");
     }
     last = checkpoint.page;
   }
   return Status::ok();
 }
 
-// What the new pages were computed from must be there and verified: full of the path, the window before owned_from and
-// the state at it. While one of them is under way, the outcome of its copy decides whether the new pages are right, so
-// the insertion has to wait for it (rule 2). Full and window under way further on would leave the caller, whose slots
-// would go back as duplicates, with pages that are not there yet.
+// What the new pages were computed from must be there and verified: full of the path, the window before `from` and the
+// state at it. While one of them is under way, the outcome of its copy decides whether the new pages are right, so the
+// extension has to wait for it (rule 2). Full and window under way further on would leave the caller, whose slots would
+// go back as duplicates, with pages that are not there yet.
 //
 // Above the window one node with full published is enough: all above it are published, too (I1).
-Status RadixTree::Impl::check_insert_path(const TreePosition& walked, std::uint64_t owned_from) const {
-  if (walked.pages < owned_from) return internal_error("insert: the tree does not have the pages before owned_from");
+Status RadixTree::Impl::check_extend_path(const TreePosition& walked, std::uint64_t from) const {
   for (Id id = walked.node.v; !node(id).is_root(); id = node(id).parent) {
     const Node& n = node(id);
-    const bool in_window = n.end() > window_begin(owned_from);
+    const bool in_window = n.end() > window_begin(from);
     if ((n.pending & kFullDevice) != 0 || (in_window && (n.pending & kSwaDevice) != 0) ||
-        (n.end() == owned_from && (n.pending & kMambaDevice) != 0)) {
-      return conflict("insert: data on the path is under way, finish its operation first");
+        (n.end() == from && (n.pending & kMambaDevice) != 0)) {
+      return conflict("extend: data on the path is under way, finish its operation first");
     }
-    if (n.begin < owned_from && !n.has(kFullDevice)) {
-      return internal_error("insert: pages before owned_from are not on the device");
-    }
+    if (n.begin < from && !n.has(kFullDevice)) return internal_error("extend: pages before it are not on the device");
     if (!in_window && n.has(kFullDevice)) break;
   }
   return Status::ok();
@@ -183,68 +184,30 @@ std::uint32_t RadixTree::Impl::add_checkpoints(Id end, std::span<const Checkpoin
   return kept;
 }
 
-Result<InsertResult> RadixTree::Impl::insert_pages(const Insertion& in) {
-  LARDER_RETURN_IF_ERROR(check_insert(in));
-  const std::uint64_t last = in.first + pages_in(in.tokens), owned_from = in.owned_from;
-  const TreePosition walked = walk(in.start, in.tokens);
-  LARDER_RETURN_IF_ERROR(check_insert_path(walked, owned_from));
+Result<InsertResult> RadixTree::Impl::extend(LockHandle& held, const ExtendRequest& request) {
+  LARDER_RETURN_IF_ERROR(check_extend(held, request));
+  const std::uint64_t from = request.from, last = from + pages_in(request.tokens);
+  const TreePosition walked = walk(held.node.v, request.tokens);
+  LARDER_RETURN_IF_ERROR(check_extend_path(walked, from));
 
   ++tick;
   InsertTally tally{walked.pages};
-  const auto slots = plain(in.full);
+  const auto slots = plain(request.full);
+  const std::uint64_t known = walked.pages - from;
   Id end = settle(walked);
-  if (walked.pages > owned_from) {
-    fill_full(end, Tier::kDevice, owned_from, slots.subspan(owned_from - in.first, walked.pages - owned_from), tally);
-  }
+  if (known > 0) fill_full(end, Tier::kDevice, from, slots.first(known), tally);
   if (walked.pages < last) {
-    const std::uint64_t known = walked.pages - in.first;
-    end = add_full_leaf(end, Tier::kDevice, in.tokens.subspan(known * page_size), slots.subspan(known), in.priority);
+    const auto tokens = request.tokens.subspan(known * page_size);
+    end = add_full_leaf(end, Tier::kDevice, tokens, slots.subspan(known), request.priority);
     tally.fresh = last - walked.pages;
   }
-  if (!in.swa.empty()) fill_windows(end, owned_from, in.swa.subspan(owned_from - in.first), tally);
+  if (!request.swa.empty()) fill_windows(end, from, request.swa, tally);
   InsertResult result{NodeId(end), tally.fresh, tally.duplicate, tally.recovered, 0};
-  result.checkpoints_kept = add_checkpoints(end, in.checkpoints);
+  result.checkpoints_kept = add_checkpoints(end, request.checkpoints);
   touch_window(end, false);
   touch_state(end);
-  return result;
-}
-
-Result<InsertResult> RadixTree::Impl::insert(const InsertRequest& request) {
-  const Id root = root_of(request.space);
-  if (root == kNoNode) return invalid_argument("insert: unknown namespace");
-  const Insertion all{.start = root,
-                      .owned_from = request.owned_from,
-                      .tokens = request.tokens,
-                      .full = request.full,
-                      .swa = request.swa,
-                      .checkpoints = request.checkpoints,
-                      .priority = request.priority};
-  Result<InsertResult> result = insert_pages(all);
-  if (!result.is_ok()) return result;
-  for (Id id = result->node.v; !node(id).is_root(); id = node(id).parent) {
-    node(id).priority = std::max(node(id).priority, request.priority);
-  }
-  touch_path(result->node.v, 0);
-  return result;
-}
-
-Result<InsertResult> RadixTree::Impl::extend(LockHandle& held, const ExtendRequest& request) {
-  const bool fits = held.held && held.tier == Tier::kDevice && held.parts.full && nodes.exists(held.node.v);
-  if (!fits) return invalid_argument("extend: needs a lock of full on the device");
-  const std::uint64_t first = node(held.node.v).end();
-  if (first != request.from) return invalid_argument("extend: the lock does not end where the pages begin");
-  const Insertion tail{.start = held.node.v,
-                       .first = first,
-                       .owned_from = first,
-                       .tokens = request.tokens,
-                       .full = request.full,
-                       .swa = request.swa,
-                       .checkpoints = request.checkpoints,
-                       .priority = request.priority};
-  Result<InsertResult> result = insert_pages(tail);
-  if (!result.is_ok()) return result;
-  move_lock(held, result->node.v);
-  touch_own_path(result->node.v, request.priority);
+  move_lock(held, end);
+  touch_own_path(end, request.priority);
   return result;
 }
 
@@ -256,6 +219,9 @@ Status RadixTree::Impl::check_insert_host(const HostInsertRequest& request) cons
   }
   if (request.from > pages || request.full.size() != pages - request.from || request.swa.size() > pages) {
     return invalid_argument("insert_host: full needs one slot per page from `from`, swa at most one per page");
+  }
+  if (!request.keys.empty() && request.keys.size() != request.full.size()) {
+    return invalid_argument("insert_host: keys need one for each page of full");
   }
   if (!all_valid(request.full) || !all_valid(request.swa)) return invalid_argument("insert_host: invalid slot");
   if (!request.swa.empty() && window_pages == 0) return invalid_argument("insert_host: the model has no window");
@@ -280,6 +246,7 @@ Result<InsertResult> RadixTree::Impl::insert_host(const HostInsertRequest& reque
     const Id parent = end;
     end = add_full_leaf(parent, Tier::kHost, request.tokens.subspan(walked.pages * page_size),
                         slots.subspan(walked.pages - from), 0);
+    if (!request.keys.empty()) keep_keys(end, request.keys.subspan(walked.pages - from));
     node(end).host_gap = !node(parent).is_root() && !node(parent).has(kFullHost);
     tally.fresh = pages - walked.pages;
   }

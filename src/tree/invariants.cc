@@ -1,5 +1,4 @@
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -32,7 +31,7 @@ struct RadixTree::Impl::Census {
   TierCounts counts[kComponentCount][kTierCount] = {};
   std::unordered_set<std::uint32_t> slots[kComponentCount][kTierCount];
   Lists expected;
-  std::uint64_t nodes = 0, links = 0, waiting = 0, unstored = 0;
+  std::uint64_t nodes = 0, links = 0, waiting = 0;
   std::vector<std::uint64_t> claims;  // by namespace
 };
 
@@ -97,11 +96,15 @@ Status RadixTree::Impl::check_queues(Id id, Census& census) const {
   if (is_host_leaf(n) != (n.heap_at[1] != kNotInHeap)) return broken("I6", id, "wrong in the host leaf heap");
   if (is_device_leaf(n)) {
     if (n.in_backed_heap != n.has(kFullHost)) return broken("I6", id, "in the wrong device leaf heap");
-    if (!(n.in_backed_heap ? device_backed : device_unbacked).holds(id)) return broken("I6", id, "not where it says");
+    const VictimHeap& heap = n.in_backed_heap ? device_backed : device_unbacked;
+    if (!heap.holds(id)) return broken("I6", id, "not where it says");
+    if (heap.key_of(id) != key_of(n, ComponentKind::kFull, Tier::kDevice)) return broken("I6", id, "has a stale key");
     ++(n.in_backed_heap ? census.expected.device_backed : census.expected.device_unbacked);
   }
   if (is_host_leaf(n)) {
     if (!host_leaves.holds(id)) return broken("I6", id, "not where it says in the host heap");
+    if (host_leaves.key_of(id) != key_of(n, ComponentKind::kFull, Tier::kHost))
+      return broken("I6", id, "has a stale key");
     ++census.expected.host;
   }
   for (const ComponentKind c : {ComponentKind::kSwa, ComponentKind::kMamba}) {
@@ -111,7 +114,7 @@ Status RadixTree::Impl::check_queues(Id id, Census& census) const {
       if (!is_there) continue;
       const VictimHeap& heap = aux_heaps[aux_of(c)][tree::index_of(t)];
       if (!heap.holds(id)) return broken("I6", id, "not where it says in the heap of windows or states");
-      if (heap.key_of(id) != recency_key(n, c, t)) return broken("I6", id, "has a stale key");
+      if (heap.key_of(id) != key_of(n, c, t)) return broken("I6", id, "has a stale key");
       ++census.expected.aux[aux_of(c)][tree::index_of(t)];
     }
   }
@@ -144,7 +147,6 @@ Status RadixTree::Impl::count_node(Id id, Census& census) const {
     }
   }
   census.waiting += static_cast<std::uint64_t>(__builtin_popcount(n.complete));
-  census.unstored += backlog_of(n) != Backlog::kOut;
   ops.for_each_of(id, [&](const OpRegistry::Link&) { ++census.links; });
   ++census.nodes;
   return Status::ok();
@@ -165,31 +167,6 @@ Status RadixTree::Impl::check_lists(const Census& census) const {
                           device_unbacked.size() == census.expected.device_unbacked &&
                           host_leaves.size() == census.expected.host;
   return heaps_hold ? Status::ok() : broken("I6", 0, "a leaf heap is out of order or has strangers");
-}
-
-// I10. Ancestors that are not in the list need no place, so each node is compared with the nearest one that is.
-Status RadixTree::Impl::check_backlog(const UnstoredList& list, Backlog own, std::uint64_t& count) const {
-  std::unordered_map<Id, std::uint64_t> places;
-  for (Id id = list.first(); id != kNoNode; id = list.after(id)) {
-    if (node(id).backlog != own || backlog_of(node(id)) != own) return broken("I10", id, "belongs elsewhere");
-    if (!places.emplace(id, places.size()).second) return broken("I10", id, "is there twice");
-  }
-  if (places.size() != list.size()) return broken("I10", 0, "the list has " + numbers(places.size(), list.size()));
-  for (const auto& [id, place] : places) {
-    Id above = node(id).parent;
-    while (above != kNoNode && node(above).backlog != own) above = node(above).parent;
-    if (above != kNoNode && places.at(above) > place) return broken("I10", id, "stands before its ancestor");
-  }
-  count += places.size();
-  return Status::ok();
-}
-
-Status RadixTree::Impl::check_unstored(const Census& census) const {
-  std::uint64_t count = 0;
-  LARDER_RETURN_IF_ERROR(check_backlog(missing_in_storage, Backlog::kWaiting, count));
-  LARDER_RETURN_IF_ERROR(check_backlog(resting, Backlog::kResting, count));
-  return count == census.unstored ? Status::ok()
-                                  : broken("I10", 0, "the lists have " + numbers(count, census.unstored));
 }
 
 Status RadixTree::Impl::check_totals(const Census& census) const {
@@ -233,7 +210,7 @@ Status RadixTree::Impl::check_invariants() const {
     LARDER_RETURN_IF_ERROR(count_node(id, census));
   }
   LARDER_RETURN_IF_ERROR(check_lists(census));
-  LARDER_RETURN_IF_ERROR(check_unstored(census));
+  LARDER_RETURN_IF_ERROR(backlog.check());
   return check_totals(census);
 }
 

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/strong.h"
@@ -54,7 +55,8 @@ inline constexpr std::size_t kHeapPlaces = kTierCount + kAuxCount * kTierCount;
   return kTierCount + aux_of(c) * kTierCount + index_of(t);
 }
 
-// Lists of nodes on the host that storage lacks: those that wait to be given to it, and those that it could not take.
+// Lists of nodes on the host that storage lacks (tree_backlog.h): those that wait to be given to it, and those that it
+// could not take.
 enum class Backlog : std::uint8_t { kOut, kWaiting, kResting };
 
 struct alignas(64) Node {
@@ -164,5 +166,18 @@ class NodePool {
   Id free_ = kNoNode;
   std::uint64_t live_ = 0;
 };
+
+struct Space {
+  std::optional<PageKey> seed;
+  Id root = kNoNode;         // kNoNode: closed, its number waits to be used again
+  std::uint64_t claims = 0;  // locks on its nodes, of each component and tier, and nodes that are covered
+};
+
+// The node after `id` among those of its namespace, parents before children, without a stack. kNoNode: it is the last.
+[[nodiscard]] inline Id next_in_space(const NodePool& nodes, Id id) {
+  if (nodes.at(id).first_child != kNoNode) return nodes.at(id).first_child;
+  while (id != kNoNode && nodes.at(id).next_sibling == kNoNode) id = nodes.at(id).parent;
+  return id == kNoNode ? kNoNode : nodes.at(id).next_sibling;
+}
 
 }  // namespace larder::tree

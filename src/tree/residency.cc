@@ -47,27 +47,13 @@ void RadixTree::Impl::set_slots(Id id, ComponentKind c, Tier t, SlotRun run) {
   }
 }
 
-namespace {
-
-// Storage has the node only if it has every component that is on the host. A copy that comes back is the same bytes.
-void forget_stored_if_new(Node& n, Bits bit) {
-  const bool on_host = (bit & (kFullHost | kSwaHost | kMambaHost)) != 0;
-  if (on_host && (n.stored & bit) == 0) {
-    n.stored_epoch = 0;
-    n.declined = false;
-  }
-}
-
-}  // namespace
-
 void RadixTree::Impl::add_published(Id id, ComponentKind c, Tier t) {
   Node& n = node(id);
   n.present = static_cast<Bits>(n.present | bit_of(c, t));
   TierCounts& count = counts_of(c, t);
   count.resident += n.units(c);
   if (n.lock_count(c, t) != 0 || n.is_covered()) count.locked += n.units(c);
-  forget_stored_if_new(n, bit_of(c, t));
-  refresh_unstored(id);
+  backlog.came(id, bit_of(c, t));
   if (c == ComponentKind::kFull) {
     ++node(n.parent).full_children[tree::index_of(t)];
     refresh_leaf(n.parent);
@@ -100,8 +86,7 @@ void RadixTree::Impl::publish(Id id, ComponentKind c, Tier t) {
   count.pending -= n.units(c);
   count.resident += n.units(c);
   count.locked += n.units(c);  // covered until now; recount_covered() corrects it
-  forget_stored_if_new(n, bit);
-  refresh_unstored(id);
+  backlog.came(id, bit);
   if (c != ComponentKind::kFull) {
     n.aux_tick[aux_of(c)][tree::index_of(t)] = tick;  // that of finish_op()
     refresh_aux(id, c, t);
@@ -125,7 +110,7 @@ void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t) {
   n.present = clear_bits(n.present, bit);
   n.pending = clear_bits(n.pending, bit);
   n.complete = clear_bits(n.complete, bit);
-  refresh_unstored(id);
+  backlog.went(id);
   if (c != ComponentKind::kFull) refresh_aux(id, c, t);
   give_back(c, t, {n.slot_data(c, t), n.units(c)});
   if (c == ComponentKind::kMamba) {
@@ -178,7 +163,7 @@ void RadixTree::Impl::refresh_aux(Id id, ComponentKind c, Tier t) {
   const Node& n = node(id);
   const bool is_there = n.heap_at[aux_place(c, t)] != kNotInHeap;
   if (is_aux_victim(n, c, t) == is_there) return;
-  is_there ? aux_heap(c, t).remove(id) : aux_heap(c, t).push(id, recency_key(n, c, t));
+  is_there ? aux_heap(c, t).remove(id) : aux_heap(c, t).push(id, key_of(n, c, t));
 }
 
 void RadixTree::Impl::refresh_aux(Id id) {
@@ -192,7 +177,19 @@ void RadixTree::Impl::refresh_aux(Id id) {
 void RadixTree::Impl::set_aux_tick(Id id, ComponentKind c, Tier t) {
   Node& n = node(id);
   n.aux_tick[aux_of(c)][tree::index_of(t)] = tick;
-  if (n.heap_at[aux_place(c, t)] != kNotInHeap) aux_heap(c, t).update(id, recency_key(n, c, t));
+  if (n.heap_at[aux_place(c, t)] != kNotInHeap) aux_heap(c, t).update(id, key_of(n, c, t));
+}
+
+Facts RadixTree::Impl::facts(const Node& n, ComponentKind c, Tier t) const {
+  Facts facts{.component = c, .tier = t, .space = NamespaceId(n.space), .created = n.created, .end = n.end()};
+  if (c == ComponentKind::kFull) {
+    facts.last_use = n.full_tick;
+    facts.hits = n.hits;
+    facts.priority = n.priority;
+  } else {
+    facts.last_use = n.aux_tick[aux_of(c)][tree::index_of(t)];
+  }
+  return facts;
 }
 
 // A leaf without a host copy leaves the tree when it is evicted, so claims on the host keep it as well.
@@ -218,21 +215,19 @@ void RadixTree::Impl::refresh_leaf(Id id) {
   if (n.heap_at[1] != kNotInHeap && !host_leaf) host_leaves.remove(id);
   const bool joins_device = device_leaf && n.heap_at[0] == kNotInHeap;
   const bool joins_host = host_leaf && n.heap_at[1] == kNotInHeap;
-  if (!joins_device && !joins_host) return;
-  const PolicyKey key = policy_key(n, config.policy, config.slru_protected_hits);
   if (joins_device) {
     n.in_backed_heap = backed;
-    (backed ? device_backed : device_unbacked).push(id, key);
+    (backed ? device_backed : device_unbacked).push(id, key_of(n, ComponentKind::kFull, Tier::kDevice));
   }
-  if (joins_host) host_leaves.push(id, key);
+  if (joins_host) host_leaves.push(id, key_of(n, ComponentKind::kFull, Tier::kHost));
 }
 
 void RadixTree::Impl::refresh_leaf_key(Id id) {
   const Node& n = node(id);
-  if (n.heap_at[0] == kNotInHeap && n.heap_at[1] == kNotInHeap) return;
-  const PolicyKey key = policy_key(n, config.policy, config.slru_protected_hits);
-  if (n.heap_at[0] != kNotInHeap) (n.in_backed_heap ? device_backed : device_unbacked).update(id, key);
-  if (n.heap_at[1] != kNotInHeap) host_leaves.update(id, key);
+  if (n.heap_at[0] != kNotInHeap) {
+    (n.in_backed_heap ? device_backed : device_unbacked).update(id, key_of(n, ComponentKind::kFull, Tier::kDevice));
+  }
+  if (n.heap_at[1] != kNotInHeap) host_leaves.update(id, key_of(n, ComponentKind::kFull, Tier::kHost));
 }
 
 }  // namespace larder

@@ -35,12 +35,6 @@ void RadixTree::Impl::unlink_child(Id child) {
   c.prev_sibling = c.next_sibling = kNoNode;
 }
 
-RadixTree::Impl::Id RadixTree::Impl::next_in_space(Id id) const {
-  if (node(id).first_child != kNoNode) return node(id).first_child;
-  while (id != kNoNode && node(id).next_sibling == kNoNode) id = node(id).parent;
-  return id == kNoNode ? kNoNode : node(id).next_sibling;
-}
-
 RadixTree::Impl::Id RadixTree::Impl::add_leaf(Id parent, std::span<const TokenId> tokens) {
   const Id id = nodes.allocate();
   Node& n = node(id);
@@ -90,9 +84,6 @@ void RadixTree::Impl::split_residency(Id head_id, Id tail_id) {
   head.created = tail.created;
   head.hits = tail.hits;
   head.priority = tail.priority;
-  head.stored_epoch = tail.stored_epoch;
-  head.declined = tail.declined;
-  head.stored = clear_bits(tail.stored, kMambaBits);
   head.aux_tick = tail.aux_tick;
   head.host_gap = std::exchange(tail.host_gap, false);
   head.present = defect(Defect::kStateInBothHalves) ? tail.present : clear_bits(tail.present, kMambaBits);
@@ -100,9 +91,7 @@ void RadixTree::Impl::split_residency(Id head_id, Id tail_id) {
   head.complete = clear_bits(tail.complete, kMambaBits);
   waiting += static_cast<std::uint64_t>(__builtin_popcount(head.complete));
   ops.split(head_id, tail_id);
-  head.is_storing = tail.is_storing;
-  head.rests = tail.rests;
-  if (tail.backlog != Backlog::kOut) backlog(tail.backlog).insert_before(head_id, tail_id);
+  backlog.split(head_id, tail_id);
 
   head.own_locks = tail.own_locks;
   head.locks[index_of(ComponentKind::kFull)] = {tail.locks[index_of(ComponentKind::kFull)][0], tail.own_locks};
@@ -182,20 +171,26 @@ void RadixTree::Impl::compact_ancestors(Id id, RunOf run_of, std::uint64_t items
   }
 }
 
+// Does the order of eviction, for a reason other than where they stand?
+bool RadixTree::Impl::is_told_apart(const Node& upper, const Node& lower) const {
+  if (upper.created == lower.created) return false;  // what else it knows of them is the same
+  Facts above = facts(upper, ComponentKind::kFull, Tier::kDevice);
+  const Facts below = facts(lower, ComponentKind::kFull, Tier::kDevice);
+  above.end = below.end;
+  return order->key(above) != order->key(below);
+}
+
 // Nobody tells the two edges apart: what is there, how it was used, who may lose what.
 bool RadixTree::Impl::are_alike(const Node& upper, const Node& lower) const {
   const bool same_data = upper.present == clear_bits(lower.present, kMambaBits);  // so the upper one has no state
-  const bool by_age = config.policy == EvictionPolicy::kFifo || config.policy == EvictionPolicy::kFilo;
-  const bool same_use = upper.full_tick == lower.full_tick && upper.hits == lower.hits &&
-                        upper.priority == lower.priority && (!by_age || upper.created == lower.created);
-  if (!same_data || !same_use) return false;
+  const bool same_use =
+      upper.full_tick == lower.full_tick && upper.hits == lower.hits && upper.priority == lower.priority;
+  if (!same_data || !same_use || is_told_apart(upper, lower)) return false;
   for (const Tier t : kAllTiers) {
     const std::size_t i = tree::index_of(t);
     if (upper.has(bit_of(ComponentKind::kSwa, t)) && upper.aux_tick[0][i] != lower.aux_tick[0][i]) return false;
   }
-  return upper.stored_epoch == lower.stored_epoch && upper.declined == lower.declined &&
-         upper.backlog == lower.backlog && upper.is_storing == lower.is_storing && upper.rests == lower.rests &&
-         upper.stored == clear_bits(lower.stored, kMambaBits);
+  return TreeBacklog::are_alike(upper, lower);
 }
 
 // Every lock of the upper edge is one of full of a path through the lower edge: no handle ends at the upper node, and
@@ -275,7 +270,7 @@ bool RadixTree::Impl::merge_into_only_child(Id id) {
   for (const Tier t : kAllTiers) {
     if (upper.heap_at[aux_place(ComponentKind::kSwa, t)] != kNotInHeap) aux_heap(ComponentKind::kSwa, t).remove(id);
   }
-  if (upper.backlog != Backlog::kOut) backlog(upper.backlog).remove(id);  // the lower one is in the same list
+  backlog.merge(id);
   claims_of(upper) -= upper.lock_sum();
   nodes.release(id);
   refresh_leaf(parent);

@@ -1,8 +1,6 @@
 #include "tree/tree.h"
 
 #include <algorithm>
-#include <array>
-#include <string_view>
 
 #include "tree/tree_impl.h"
 
@@ -12,8 +10,6 @@ using namespace tree;  // NOLINT: internal names of this folder
 
 namespace {
 
-constexpr std::array<std::string_view, 7> kPolicyNames = {"lru", "lfu", "slru", "fifo", "mru", "filo", "priority"};
-
 template <class Slot>
 std::span<const Slot> slots_of(const Node& node, ComponentKind c, Tier t) {
   if ((node.present & bit_of(c, t)) == 0) return {};
@@ -22,21 +18,11 @@ std::span<const Slot> slots_of(const Node& node, ComponentKind c, Tier t) {
 
 }  // namespace
 
-std::string_view eviction_policy_name(EvictionPolicy p) {
-  const auto i = static_cast<std::size_t>(p);
-  return i < kPolicyNames.size() ? kPolicyNames[i] : std::string_view("?");
-}
-
-std::optional<EvictionPolicy> parse_eviction_policy(std::string_view s) {
-  const auto found = std::find(kPolicyNames.begin(), kPolicyNames.end(), s);
-  if (found == kPolicyNames.end()) return std::nullopt;
-  return static_cast<EvictionPolicy>(found - kPolicyNames.begin());
-}
-
 RadixTree::Impl::Impl(const TreeConfig& given, SlotSink& slot_sink)
     : config(given),
       page_size(std::max(1u, given.page_size)),
       window_pages((given.window_tokens + std::uint64_t{page_size} - 1) / page_size),
+      order(given.order ? given.order : eviction_order(given.policy)),
       sink(slot_sink),
       device_backed(nodes, leaf_place(Tier::kDevice)),
       device_unbacked(nodes, leaf_place(Tier::kDevice)),
@@ -46,8 +32,7 @@ RadixTree::Impl::Impl(const TreeConfig& given, SlotSink& slot_sink)
                  {VictimHeap(nodes, aux_place(ComponentKind::kMamba, Tier::kDevice)),
                   VictimHeap(nodes, aux_place(ComponentKind::kMamba, Tier::kHost))}}},
       ops(nodes),
-      missing_in_storage(nodes, Backlog::kWaiting),
-      resting(nodes, Backlog::kResting) {}
+      backlog(nodes, spaces) {}
 
 RadixTree::RadixTree(const TreeConfig& config, SlotSink& sink) : impl_(std::make_unique<Impl>(config, sink)) {}
 RadixTree::~RadixTree() = default;
@@ -79,14 +64,14 @@ Status RadixTree::close_namespace(NamespaceId space) {
   if (root == kNoNode) return not_found("close_namespace: no such namespace");
   const Node& node = tree.node(root);
   if (node.first_child != kNoNode || node.is_covered()) return conflict("close_namespace: it is in use");
-  Impl::Space& closed = tree.spaces[space.v];
+  Space& closed = tree.spaces[space.v];
   if (closed.seed) {
     tree.space_of_seed.erase(*closed.seed);
   } else {
     tree.unseeded_space.reset();
   }
   tree.nodes.release(root);
-  closed = Impl::Space{};
+  closed = Space{};
   tree.closed_spaces.push_back(static_cast<std::uint32_t>(space.v));
   return Status::ok();
 }
@@ -135,12 +120,12 @@ NodeView RadixTree::view(NodeId id) const {
 
 bool RadixTree::exists(NodeId node) const { return impl_->nodes.exists(node.v); }
 std::span<const PageKey> RadixTree::page_keys(NodeId node) { return impl_->page_keys(node.v); }
+std::uint64_t RadixTree::hash_keys(NodeId node, std::uint64_t most) { return impl_->hash_keys(node.v, most); }
 std::optional<PageKey> RadixTree::last_key(NodeId node) { return impl_->last_key(node.v); }
 
 LockHandle RadixTree::lock(NodeId node, Tier tier, LockParts parts) { return impl_->lock(node.v, tier, parts); }
 void RadixTree::unlock(LockHandle& handle) { impl_->unlock(handle); }
 
-Result<InsertResult> RadixTree::insert(const InsertRequest& request) { return impl_->insert(request); }
 Result<InsertResult> RadixTree::extend(LockHandle& held, const ExtendRequest& request) {
   return impl_->extend(held, request);
 }
@@ -156,21 +141,20 @@ Status RadixTree::attach_host(OpId op, NodeId node, ComponentKind c, std::span<c
 void RadixTree::cover(OpId op, NodeId node) { impl_->cover(op, node.v); }
 std::vector<NodeId> RadixTree::finish_op(OpId op, bool ok) { return impl_->finish_op(op, ok); }
 
-void RadixTree::set_stored(NodeId node, std::uint32_t epoch) {
-  if (exists(node)) impl_->set_stored(node.v, epoch, false);
-}
-void RadixTree::set_declined(NodeId node, std::uint32_t epoch) {
-  if (exists(node)) impl_->set_stored(node.v, epoch, true);
-}
+TreeBacklog& RadixTree::backlog() { return impl_->backlog; }
+const TreeBacklog& RadixTree::backlog() const { return impl_->backlog; }
 
 EvictResult RadixTree::evict_device(ComponentKind c, std::uint64_t slots, VictimRule rule) {
   return impl_->evict_device(c, slots, rule);
 }
 EvictResult RadixTree::evict_host(ComponentKind c, std::uint64_t slots) { return impl_->evict_host(c, slots); }
-std::optional<std::uint64_t> RadixTree::next_host_victim_tick(ComponentKind c) const {
-  return impl_->next_host_victim_tick(c);
+std::optional<HostVictim> RadixTree::next_host_victim(ComponentKind c) const {
+  const tree::Id id = impl_->next_host_victim(c);
+  if (id == kNoNode) return std::nullopt;
+  return HostVictim{NodeId(id), impl_->facts(impl_->node(id), c, Tier::kHost)};
 }
-NodeId RadixTree::next_host_victim(ComponentKind c) const { return NodeId(impl_->next_host_victim(c)); }
+const EvictionOrder& RadixTree::order() const { return *impl_->order; }
+Facts RadixTree::facts(NodeId node, ComponentKind c, Tier t) const { return impl_->facts(impl_->node(node.v), c, t); }
 std::uint64_t RadixTree::flush() { return impl_->flush(); }
 std::uint64_t RadixTree::flush(NamespaceId space) { return impl_->flush(impl_->root_of(space)); }
 
@@ -178,13 +162,6 @@ const TierCounts& RadixTree::counts(ComponentKind c, Tier t) const {
   return impl_->counts[larder::index_of(c)][tree::index_of(t)];
 }
 std::uint64_t RadixTree::node_count() const { return impl_->nodes.live() - impl_->open_spaces(); }
-void RadixTree::track_unstored(std::uint32_t epoch) { impl_->track_unstored(epoch); }
-void RadixTree::begin_storing(NodeId node) { impl_->begin_storing(node.v); }
-void RadixTree::end_storing(NodeId node, bool rests) { impl_->end_storing(node.v, rests); }
-void RadixTree::wake_resting() { impl_->wake_resting(); }
-std::vector<NodeId> RadixTree::unstored(std::uint32_t epoch, std::size_t limit, NodeId after) const {
-  return impl_->unstored(epoch, limit, exists(after) ? after.v : tree::kNoNode);
-}
 Status RadixTree::check_invariants() const { return impl_->check_invariants(); }
 
 }  // namespace larder

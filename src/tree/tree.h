@@ -26,15 +26,15 @@
 //   I7 page counters per component and tier equal the sums over nodes
 //   I8 no slot appears twice in a tier
 //   I9 children are found through the child table from their first page; nothing else is in it
-//   I10 the lists of unstored nodes hold exactly those that storage lacks under the tracked epoch and is not being
+//   I10 the lists of backlog() hold exactly the nodes that storage lacks under the tracked epoch and is not being
 //      given, each after its ancestors
 //   I11 claims of a namespace equal the sum over its nodes
 // I1 to I3 speak of published data; pending data is published only when it would keep them (see finish_op).
 //
 // Threads: confined to the cache thread. No recursion on depth. Clock-free: recency is a logical tick.
-// Cost: match O(pages walked) with one 64-bit hash per *node* and a memcmp of the tokens; insert the same, and O(new
-// pages); extend O(new pages + nodes on the path); split O(1); evict O(log victims) per node and O(1) per page; lock
-// and touch O(nodes on the path). A path of n tokens that one request computed has n / 8,192 nodes, and those that
+// Cost: match O(pages walked) with one 64-bit hash per *node* and a memcmp of the tokens; insert_host the same, and
+// O(new pages); extend O(new pages + nodes on the path); split O(1); evict O(log victims) per node and O(1) per page;
+// lock and touch O(nodes on the path). A path of n tokens that one request computed has n / 8,192 nodes, and those that
 // states, forks, locks and copies under way need.
 // Source: SGLang's UnifiedRadixCache (components, tombstones, two anchors); ours differs in the joint restore point, in
 // read-only matching, and in page-exact trimming of victims.
@@ -47,7 +47,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -55,15 +54,10 @@
 #include "key/page_key.h"
 #include "model/model_spec.h"
 #include "model/restore_point.h"
+#include "policy/eviction_policies.h"
+#include "pool/tier.h"
 
 namespace larder {
-
-enum class Tier : std::uint8_t { kDevice = 0, kHost = 1 };
-inline constexpr std::size_t kTierCount = 2;
-
-enum class EvictionPolicy : std::uint8_t { kLru, kLfu, kSlru, kFifo, kMru, kFilo, kPriority };
-[[nodiscard]] std::string_view eviction_policy_name(EvictionPolicy p);
-[[nodiscard]] std::optional<EvictionPolicy> parse_eviction_policy(std::string_view s);
 
 // Gets back every slot the tree lets go. Called inside tree operations; must not call the tree.
 class SlotSink {
@@ -78,10 +72,11 @@ struct TreeConfig {
   std::uint32_t window_tokens = 0;  // of the swa component; 0: the model has none
   bool has_mamba = false;
   EvictionPolicy policy = EvictionPolicy::kLru;
-  bool allow_host_gaps = false;           // write_back
-  std::uint32_t slru_protected_hits = 2;  // slru: this many hits make a node protected
+  std::shared_ptr<const EvictionOrder> order;  // who leaves a tier, instead of `policy`; null: as `policy` says
+  bool allow_host_gaps = false;                // write_back
 };
-[[nodiscard]] TreeConfig tree_config_for(const ModelSpec& model, EvictionPolicy policy, bool write_back);
+[[nodiscard]] TreeConfig tree_config_for(const ModelSpec& model, EvictionPolicy policy, bool write_back,
+                                         std::shared_ptr<const EvictionOrder> order = nullptr);
 
 // A place on a path: `pages` from the root; inside the edge of `node` when it is less than the node's end.
 struct TreePosition {
@@ -113,28 +108,19 @@ struct PageLocation {
 };
 
 struct Checkpoint {
-  std::uint64_t page = 0;  // the state after page*page_size tokens; > owned_from
+  std::uint64_t page = 0;  // the state after page*page_size tokens, counted from the root
   DeviceSlot slot;
-};
-struct InsertRequest {
-  NamespaceId space;
-  std::span<const TokenId> tokens{};   // whole pages
-  std::uint64_t owned_from = 0;        // pages before it are the tree's already (the caller holds a lock on them)
-  std::span<const DeviceSlot> full{};  // one per page; entries >= owned_from are given to the tree
-  std::span<const DeviceSlot> swa{};   // one per page or empty; entries >= owned_from are given; invalid: out of window
-  std::span<const Checkpoint> checkpoints{};  // ascending by page
-  std::int32_t priority = 0;                  // node priority becomes the maximum
 };
 struct ExtendRequest {                        // what was computed after the end of a path that the caller holds
   std::uint64_t from = 0;                     // page where it begins, which is where the caller's lock ends
   std::span<const TokenId> tokens{};          // whole pages, from there on
   std::span<const DeviceSlot> full{};         // one per page, all given to the tree
   std::span<const DeviceSlot> swa{};          // one per page or empty; invalid: out of window
-  std::span<const Checkpoint> checkpoints{};  // ascending by page, which counts from the root
-  std::int32_t priority = 0;
+  std::span<const Checkpoint> checkpoints{};  // ascending by page, all after `from`
+  std::int32_t priority = 0;                  // that of the path becomes the maximum
 };
 struct InsertResult {
-  NodeId node;                        // stands at the end of `tokens`
+  NodeId node;                        // stands at the end of the tokens
   std::uint64_t new_pages = 0;        // full pages that became the tree's
   std::uint64_t duplicate_pages = 0;  // full pages that the tree had: the given slots went to the sink
   std::uint64_t recovered_pages = 0;  // swa tombstones and evicted full pages filled again
@@ -149,6 +135,8 @@ struct HostInsertRequest {  // adoption of a prefetch: bytes are on the host, ve
   // The last swa.size() pages of tokens; may start before `from`. Pages without full on the host take none.
   std::span<const HostSlot> swa{};
   HostSlot state;  // checkpoint at the end of tokens; invalid: none
+  // Of the pages of `full`, or none: the tree keeps those of pages that are new to it, and does not hash them again.
+  std::span<const PageKey> keys{};
 };
 
 struct LockParts {
@@ -176,7 +164,7 @@ struct NodeView {
   std::uint32_t hits = 0;
   std::uint32_t stored_epoch = 0;    // attach epoch of the storage that has what is on the host; 0: none
   std::uint32_t declined_epoch = 0;  // attach epoch of the storage that declined what is on the host; 0: none
-  bool is_unstored = false, is_storing = false, rests = false;  // in unstored(); begin_storing(); end_storing()
+  bool is_unstored = false, is_storing = false, rests = false;  // waits in backlog(), is being given, rests
   bool has_children = false;
 };
 
@@ -200,6 +188,13 @@ struct EvictResult {
   std::uint64_t demoted = 0, dropped = 0;  // of those: a copy remains in the other tier / nothing remains
   std::vector<NodeId> needs_backup;        // oldest first, at most as many as would cover the shortfall
 };
+
+struct HostVictim {
+  NodeId node;
+  Facts facts;
+};
+
+class TreeBacklog;
 
 class RadixTree {
  public:
@@ -238,6 +233,10 @@ class RadixTree {
   [[nodiscard]] bool exists(NodeId node) const;
   // Keys of the edge's pages, hashed on first use and kept; hashes missing ancestors first. Never re-hashes.
   [[nodiscard]] std::span<const PageKey> page_keys(NodeId node);
+  // The same work in pieces: hashes at most `most` pages that lack their keys, at and above the node, from the top; an
+  // edge that is longer is split. Returns how many; 0: page_keys() and last_key() of the node hash nothing any more.
+  // O(nodes of the path above the first that has its keys).
+  std::uint64_t hash_keys(NodeId node, std::uint64_t most);
   // Last key at or above the node (nullopt: the namespace seed is absent and the node is the root).
   [[nodiscard]] std::optional<PageKey> last_key(NodeId node);
 
@@ -251,18 +250,20 @@ class RadixTree {
 
   // ---- insertion (step 5 of a prefix's life). Not ok: nothing was taken, the slots are still the caller's.
   // kInvalidArgument: not whole pages, spans of the wrong length, an unknown namespace.
-  // kInternal: the tree does not have the pages before owned_from / from.
-  // kConflict (insert only): full on the path, or the window from the one before owned_from on, or the state at
-  // owned_from is pending on the device. The new pages were computed from it, or would be duplicates of it: finish its
-  // op first. Recency: the path, the window and the state at the end become the newest.
-  [[nodiscard]] Result<InsertResult> insert(const InsertRequest& request);
-  [[nodiscard]] Result<InsertResult> insert_host(const HostInsertRequest& request);
-  // insert() by whom holds the path up to owned_from: `held` is a lock of full on the device, and ends at page `from`
-  // (kInvalidArgument otherwise). On ok it has moved to the new end, as if it had been taken there; not ok: it is as it
-  // was. On the way edges of the path that nothing tells apart become one, of up to 8,192 tokens, so that a prompt
-  // computed in chunks is not a node per chunk for ever: NodeIds of the path above the new end may go, unless a lock
-  // ends there. Cost: O(new pages + nodes of the path and of its windows); it compares no token before the new ones.
+  // kInternal: the tree does not have the pages before `from`.
+  // Recency: the path, the window and the state at the end become the newest.
+  //
+  // What was computed on the device. `held` is a lock of full on the device, and ends at page `from` (kInvalidArgument
+  // otherwise): of the root, for who begins at 0. On ok it has moved to the new end, as if it had been taken there; not
+  // ok: it is as it was. Others may have brought some of the pages meanwhile: their slots stay, the given ones go back.
+  // kConflict: full on the path, or the window from the one before `from` on, or the state at `from` is pending on the
+  // device. The new pages were computed from it, or would be duplicates of it: finish its op first.
+  // On the way edges of the path that nothing tells apart become one, of up to 8,192 tokens, so that a prompt computed
+  // in chunks is not a node per chunk for ever: NodeIds of the path above the new end may go, unless a lock ends there.
+  // Cost: O(new pages + nodes of the path and of its windows); it compares no token before the new ones.
   [[nodiscard]] Result<InsertResult> extend(LockHandle& held, const ExtendRequest& request);
+  // What a prefetch brought to the host.
+  [[nodiscard]] Result<InsertResult> insert_host(const HostInsertRequest& request);
 
   // ---- copies under way. Attached slots are owned by the tree at once but *published* only by finish_op(ok).
   // A pending node is covered in both tiers. A split while pending keeps both halves under the op.
@@ -282,19 +283,9 @@ class RadixTree {
   // it. So a node returned by finish_op(ok) may still be pending: ask view().
   std::vector<NodeId> finish_op(OpId op, bool ok);
 
-  // Storage has everything that the node has on the host now. Forgotten when a component is published there that was
-  // not there at the time; not when a copy comes back.
-  void set_stored(NodeId node, std::uint32_t epoch);
-  // Storage was asked to take it and does not want it: unstored() passes it over, until a component comes to the host
-  // that storage was not asked about.
-  void set_declined(NodeId node, std::uint32_t epoch);
-
-  // Storage is being given the node: unstored() passes it over until end_storing(). A split makes both halves alike.
-  void begin_storing(NodeId node);
-  // rests: storage could not take it. If it lacks it still, unstored() passes it over until wake_resting().
-  void end_storing(NodeId node, bool rests);
-  // O(nodes that rest).
-  void wake_resting();
+  // What storage lacks of what is on the host: tree_backlog.h.
+  [[nodiscard]] TreeBacklog& backlog();
+  [[nodiscard]] const TreeBacklog& backlog() const;
 
   // ---- eviction
   // Frees at least `slots` device slots of the component if it can, oldest by policy first, with or without a host
@@ -306,10 +297,11 @@ class RadixTree {
   [[nodiscard]] EvictResult evict_device(ComponentKind c, std::uint64_t slots, VictimRule rule);
   // The same on the host; what is also on the device stays there (demoted); a node left with nothing is deleted.
   [[nodiscard]] EvictResult evict_host(ComponentKind c, std::uint64_t slots);
-  // Recency tick of the next host victim of a component, to choose across components in a shared budget.
-  [[nodiscard]] std::optional<std::uint64_t> next_host_victim_tick(ComponentKind c) const;
-  // The node that it would be taken from. NodeId{}: there is none.
-  [[nodiscard]] NodeId next_host_victim(ComponentKind c) const;
+  // What would leave the host next of a component, by order(), to choose across components in a shared budget.
+  [[nodiscard]] std::optional<HostVictim> next_host_victim(ComponentKind c) const;
+  [[nodiscard]] const EvictionOrder& order() const;
+  // What policies know of the node's data, there or not. Precondition: exists(node).
+  [[nodiscard]] Facts facts(NodeId node, ComponentKind c, Tier t) const;
   // Drops everything that is neither locked nor covered, nor needed by what is. Returns nodes left (roots not counted).
   std::uint64_t flush();
   // The same of one namespace; returns its nodes left. O(nodes and pages of it).
@@ -317,13 +309,6 @@ class RadixTree {
 
   [[nodiscard]] const TierCounts& counts(ComponentKind c, Tier t) const;
   [[nodiscard]] std::uint64_t node_count() const;  // without roots
-  // From here on unstored(epoch) is answered from a list, which the tree keeps right. O(tree), once for each epoch; at
-  // first it is epoch 0.
-  void track_unstored(std::uint32_t epoch);
-  // Nodes published on the host, neither stored nor declined under `epoch`, parents before children, at most `limit`;
-  // under the epoch that is tracked, without those that are being stored or rest. O(limit) under the epoch that is
-  // tracked, or else O(tree). after: begins behind that node, if it is one of them.
-  [[nodiscard]] std::vector<NodeId> unstored(std::uint32_t epoch, std::size_t limit, NodeId after = {}) const;
   // Walks everything; kInternal names the invariant, the node and the values. O(tree).
   [[nodiscard]] Status check_invariants() const;
 

@@ -42,14 +42,6 @@ INSTANTIATE_TEST_SUITE_P(Policies, TreePolicy,
                                          std::pair(EvictionPolicy::kPriority, 'c')),
                          [](const auto& named) { return std::string(eviction_policy_name(named.param.first)); });
 
-TEST(TreePolicyNames, RoundTrip) {
-  for (int i = 0; i < 7; ++i) {
-    const auto policy = static_cast<EvictionPolicy>(i);
-    EXPECT_EQ(parse_eviction_policy(eviction_policy_name(policy)), policy);
-  }
-  EXPECT_EQ(parse_eviction_policy("arc"), std::nullopt);
-}
-
 TEST(TreePolicySlru, ProbationBeforeProtectedThenByAge) {
   Fixture f(config_of(1, 0, false, EvictionPolicy::kSlru));
   f.insert(kA);
@@ -137,7 +129,7 @@ TEST(TreeEvict, NothingToEvict) {
   for (const ComponentKind c : kAllComponents) {
     EXPECT_EQ(f.tree.evict_device(c, 5, VictimRule::kDrop).freed, 0u);
     EXPECT_EQ(f.tree.evict_host(c, 5).freed, 0u);
-    EXPECT_EQ(f.tree.next_host_victim_tick(c), std::nullopt);
+    EXPECT_EQ(f.host_victim(c), NodeId{});
   }
   f.insert(iota_tokens(4));
   EXPECT_EQ(f.tree.evict_device(kFull, 0, VictimRule::kDrop).freed, 0u);
@@ -372,17 +364,17 @@ TEST(TreeEvictHost, TheNextVictimIsTheOldestThatNobodyHolds) {
     nodes.push_back(f.adopt(iota_tokens(2, 1000 * (i + 1)), 0, 2).node);
     if (i < 30) held.push_back(f.lock(nodes.back(), kHst));
   }
-  EXPECT_EQ(f.tree.next_host_victim(kSwa), nodes[30]);
+  EXPECT_EQ(f.host_victim(kSwa), nodes[30]);
   f.tree.unlock(held[7]);
-  EXPECT_EQ(f.tree.next_host_victim(kSwa), nodes[7]);
+  EXPECT_EQ(f.host_victim(kSwa), nodes[7]);
   f.tree.cover(OpId(1), nodes[7]);
   f.check();
-  EXPECT_EQ(f.tree.next_host_victim(kSwa), nodes[30]);
+  EXPECT_EQ(f.host_victim(kSwa), nodes[30]);
   (void)f.tree.finish_op(OpId(1), true);
   f.check();
-  EXPECT_EQ(f.tree.next_host_victim(kSwa), nodes[7]);
+  EXPECT_EQ(f.host_victim(kSwa), nodes[7]);
   for (LockHandle& handle : held) f.tree.unlock(handle);
-  EXPECT_EQ(f.tree.next_host_victim(kSwa), nodes[0]);
+  EXPECT_EQ(f.host_victim(kSwa), nodes[0]);
 }
 
 TEST(TreeEvictHost, LeavesFirstAndWhatIsOnTheDeviceStays) {
@@ -391,7 +383,7 @@ TEST(TreeEvictHost, LeavesFirstAndWhatIsOnTheDeviceStays) {
   const NodeId tail = f.insert(iota_tokens(8), {.checkpoints = {8}}).node;
   f.back_up(head);
   f.back_up(tail);
-  EXPECT_TRUE(f.tree.next_host_victim_tick(kFull).has_value());
+  EXPECT_NE(f.host_victim(kFull), NodeId{});
   const EvictResult out = f.tree.evict_host(kFull, 6);
   EXPECT_EQ(out.freed, 6u);
   EXPECT_EQ(out.demoted, 6u) << "a copy remains on the device";
@@ -406,10 +398,10 @@ TEST(TreeEvictHost, HostOnlyNodesVanish) {
   Fixture f(config_of(1, 2, true));
   f.adopt(iota_tokens(6), 0, 2, true);
   f.adopt(kA, 0, 2, true);
-  const auto tick_of_a = f.tree.next_host_victim_tick(kMamba);
+  const std::uint64_t use_of_first = f.tree.next_host_victim(kMamba)->facts.last_use;
   EXPECT_EQ(f.tree.evict_host(kMamba, 1).dropped, 1u);
   EXPECT_EQ(f.match(iota_tokens(6)).walked.pages, 4u) << "the leaf whose state it was: from the window's begin";
-  EXPECT_GT(f.tree.next_host_victim_tick(kMamba), tick_of_a);
+  EXPECT_GT(f.tree.next_host_victim(kMamba)->facts.last_use, use_of_first);
   EXPECT_EQ(f.any_pages(kA), 2u);
   f.check();
   EXPECT_EQ(f.tree.evict_host(kFull, 100).dropped, 6u);

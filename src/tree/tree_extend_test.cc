@@ -63,7 +63,7 @@ TEST(TreeExtend, EdgesThatWereCopiedBetweenJoinWithTheirCopiesAndKeys) {
     ASSERT_TRUE(end.is_ok());
     f.back_up(end->node);
     (void)f.tree.page_keys(end->node);
-    f.tree.set_stored(end->node, 1);
+    f.tree.backlog().set_stored(end->node, 1);
   }
   EXPECT_EQ(f.tree.node_count(), 2u) << "the last one joined nothing yet";
   const NodeId last = owner.lock().node;
@@ -74,8 +74,8 @@ TEST(TreeExtend, EdgesThatWereCopiedBetweenJoinWithTheirCopiesAndKeys) {
   const Tokens all = owner.done();
   for (std::size_t i = 0; i < 1000; ++i) prior = page_key(std::span(all).subspan(i * 4, 4), prior);
   EXPECT_EQ(f.tree.last_key(last), prior);
-  EXPECT_TRUE(f.tree.unstored(1, 10).empty());
-  EXPECT_EQ(f.tree.unstored(2, 10).size(), 2u);
+  EXPECT_TRUE(f.tree.backlog().unstored(1, 10).empty());
+  EXPECT_EQ(f.tree.backlog().unstored(2, 10).size(), 2u);
 }
 
 TEST(TreeExtend, WhatTellsEdgesApartKeepsThemApart) {

@@ -4,11 +4,12 @@
 //   tree.cc          façade, namespaces, views           walk.cc    match, locate, settle, touch
 //   residency.cc     data of a node and its counters     lock.cc    locks of requests
 //   structure.cc     making, splitting, removing nodes   ops.cc     attach, cover, finish_op
-//   insert.cc        insert, insert_host                 evict.cc   eviction, flush
-//   keys.cc          page keys, unstored                 invariants.cc  check_invariants
+//   insert.cc        extend, insert_host                 evict.cc   eviction, flush
+//   keys.cc          page keys                           tree_backlog.cc  what storage lacks
+//   invariants.cc    check_invariants
 //
 // One rule keeps the rest simple: data enters and leaves a node only through residency.cc, which keeps the page
-// counters, the victim heaps, the list of unstored nodes and full_children right. Everybody else speaks in
+// counters, the victim heaps, the backlog and full_children right. Everybody else speaks in
 // splits and attachments.
 #pragma once
 
@@ -24,7 +25,7 @@
 #include "tree/node.h"
 #include "tree/op_registry.h"
 #include "tree/tree.h"
-#include "tree/unstored_list.h"
+#include "tree/tree_backlog.h"
 #include "tree/victim_heap.h"
 
 namespace larder {
@@ -34,12 +35,6 @@ struct RadixTree::Impl {
   using Node = tree::Node;
   using Bits = tree::Bits;
   using SlotRun = tree::Run<std::uint32_t>;
-
-  struct Space {
-    std::optional<PageKey> seed;
-    Id root = tree::kNoNode;   // kNoNode: closed, its number is in closed_spaces
-    std::uint64_t claims = 0;  // locks on its nodes, of each component and tier, and nodes that are covered
-  };
 
   Impl(const TreeConfig& config, SlotSink& sink);
 
@@ -84,8 +79,12 @@ struct RadixTree::Impl {
   [[nodiscard]] std::uint64_t& claims_of(const Node& node) { return spaces[node.space].claims; }
   [[nodiscard]] bool is_device_leaf(const Node& node) const;
   [[nodiscard]] bool is_host_leaf(const Node& node) const;
+  [[nodiscard]] Facts facts(const Node& node, ComponentKind c, Tier t) const;
+  [[nodiscard]] OrderKey key_of(const Node& node, ComponentKind c, Tier t) const {
+    return order->key(facts(node, c, t));
+  }
   void refresh_leaf(Id id);      // membership in the leaf heaps
-  void refresh_leaf_key(Id id);  // place in them, after the policy's inputs changed
+  void refresh_leaf_key(Id id);  // place in them, after the facts changed
   // May swa or mamba of the node be evicted now?
   [[nodiscard]] bool is_aux_victim(const Node& node, ComponentKind c, Tier t) const;
   void refresh_aux(Id id, ComponentKind c, Tier t);   // membership in its victim heap
@@ -103,9 +102,6 @@ struct RadixTree::Impl {
   void split_residency(Id head, Id tail);
   // Precondition: no children, no data, no claims.
   void remove_node(Id id);
-  // The node after `id` among those of its namespace, parents before children, without a stack. kNoNode: it is the
-  // last.
-  [[nodiscard]] Id next_in_space(Id id) const;
   void link_child(Id parent, Id child);
   void unlink_child(Id child);
   // Empties a run of the node. If that leaves its array sparse, the ancestors that share it move to a smaller one.
@@ -120,6 +116,7 @@ struct RadixTree::Impl {
   void undo_split(Id id);
   [[nodiscard]] bool may_merge(const Node& upper, const Node& lower) const;
   [[nodiscard]] bool are_alike(const Node& upper, const Node& lower) const;
+  [[nodiscard]] bool is_told_apart(const Node& upper, const Node& lower) const;
   [[nodiscard]] static bool have_same_locks(const Node& upper, const Node& lower);
   [[nodiscard]] bool are_one_array(const Node& upper, const Node& lower) const;
   void merge_runs(Node& upper, Node& lower);
@@ -139,21 +136,10 @@ struct RadixTree::Impl {
     std::uint64_t known_pages = 0;  // of the path, before the insertion
     std::uint64_t fresh = 0, duplicate = 0, recovered = 0;
   };
-  struct Insertion {  // tokens and slots go on where `start` ends, at page `first`
-    Id start = tree::kNoNode;
-    std::uint64_t first = 0, owned_from = 0;
-    std::span<const TokenId> tokens;
-    std::span<const DeviceSlot> full, swa;
-    std::span<const Checkpoint> checkpoints;
-    std::int32_t priority = 0;
-  };
-  [[nodiscard]] Result<InsertResult> insert(const InsertRequest& request);
   [[nodiscard]] Result<InsertResult> extend(LockHandle& held, const ExtendRequest& request);
-  // All of it but the use of the path.
-  [[nodiscard]] Result<InsertResult> insert_pages(const Insertion& in);
   [[nodiscard]] Result<InsertResult> insert_host(const HostInsertRequest& request);
-  [[nodiscard]] Status check_insert(const Insertion& in) const;
-  [[nodiscard]] Status check_insert_path(const TreePosition& walked, std::uint64_t owned_from) const;
+  [[nodiscard]] Status check_extend(const LockHandle& held, const ExtendRequest& request) const;
+  [[nodiscard]] Status check_extend_path(const TreePosition& walked, std::uint64_t from) const;
   [[nodiscard]] Status check_insert_host(const HostInsertRequest& request) const;
   // Fills full of pages [from, from + slots.size()) of the path to `node` where it is missing.
   void fill_full(Id node, Tier t, std::uint64_t from, std::span<const std::uint32_t> slots, InsertTally& tally);
@@ -200,8 +186,6 @@ struct RadixTree::Impl {
   void evict_host_leaf(Id id);
   [[nodiscard]] bool remove_host_descendants(Id id);
   void tombstone(Id id, ComponentKind c, Tier t);
-  [[nodiscard]] std::optional<std::uint64_t> next_host_victim_tick(ComponentKind c) const;
-  [[nodiscard]] std::uint64_t host_tick(Id id, ComponentKind c) const;
   [[nodiscard]] Id next_host_victim(ComponentKind c) const;
   std::uint64_t flush();
   std::uint64_t flush(Id root);
@@ -211,20 +195,8 @@ struct RadixTree::Impl {
   [[nodiscard]] std::span<const PageKey> page_keys(Id id);
   [[nodiscard]] std::optional<PageKey> last_key(Id id);
   void hash_edge(Id id);
-  void set_stored(Id id, std::uint32_t epoch, bool declined);
-  [[nodiscard]] std::vector<NodeId> unstored(std::uint32_t epoch, std::size_t limit, Id after) const;
-  void track_unstored(std::uint32_t epoch);
-  // Does storage lack what the node has on the host?
-  [[nodiscard]] static bool is_unstored(const Node& node, std::uint32_t epoch);
-  void begin_storing(Id id);
-  void end_storing(Id id, bool rests);
-  void wake_resting();
-  [[nodiscard]] tree::Backlog backlog_of(const Node& node) const;  // where it belongs
-  [[nodiscard]] tree::UnstoredList& backlog(tree::Backlog which) {
-    return which == tree::Backlog::kWaiting ? missing_in_storage : resting;
-  }
-  void refresh_unstored(Id id);  // membership in them
-  void place_unstored(tree::UnstoredList& list, tree::Backlog own, Id id);
+  std::uint64_t hash_keys(Id id, std::uint64_t most);
+  void keep_keys(Id id, std::span<const PageKey> keys);
 
   // ---- invariants.cc
   struct Census;
@@ -234,8 +206,6 @@ struct RadixTree::Impl {
   [[nodiscard]] Status check_queues(Id id, Census& census) const;
   [[nodiscard]] Status count_node(Id id, Census& census) const;
   [[nodiscard]] Status check_lists(const Census& census) const;
-  [[nodiscard]] Status check_unstored(const Census& census) const;
-  [[nodiscard]] Status check_backlog(const tree::UnstoredList& list, tree::Backlog own, std::uint64_t& count) const;
   [[nodiscard]] Status check_totals(const Census& census) const;
 
   [[nodiscard]] Node& node(Id id) { return nodes.at(id); }
@@ -254,6 +224,7 @@ struct RadixTree::Impl {
   TreeConfig config;                 // but allow_host_gaps, which may become true
   const std::uint32_t page_size;     // tokens
   const std::uint64_t window_pages;  // of swa; 0: the model has none
+  const EvictionOrderPtr order;
   SlotSink& sink;
 
   // owned by the cache thread
@@ -262,10 +233,9 @@ struct RadixTree::Impl {
   tree::VictimHeap device_backed, device_unbacked, host_leaves;  // device leaves with and without a host copy
   std::array<std::array<tree::VictimHeap, kTierCount>, tree::kAuxCount> aux_heaps;
   tree::OpRegistry ops;
-  tree::UnstoredList missing_in_storage, resting;
-  std::uint32_t unstored_epoch = 0;  // of both
   std::array<std::array<TierCounts, kTierCount>, kComponentCount> counts{};
-  std::vector<Space> spaces;
+  std::vector<tree::Space> spaces;
+  TreeBacklog backlog;
   std::vector<std::uint32_t> closed_spaces;  // numbers to use again, the last closed first
   std::unordered_map<PageKey, std::uint32_t> space_of_seed;
   std::optional<std::uint32_t> unseeded_space;

@@ -22,7 +22,6 @@ TEST(TreeMatch, UnknownNamespaceMatchesNothing) {
   const MatchResult m = f.tree.match(NamespaceId(77), tokens);
   EXPECT_EQ(m.walked.pages, 0u);
   EXPECT_FALSE(f.tree.exists(m.walked.node));
-  EXPECT_FALSE(f.tree.insert({NamespaceId(77), tokens}).is_ok());
 }
 
 TEST(TreeMatch, FindsWhatWasInsertedAndStopsInsideEdges) {
@@ -100,7 +99,7 @@ TEST(TreeInsert, ASlotGivenTwiceIsNotFreedUnderItsReader) {
   const auto own = f.tree.view(r.node).device[index_of(kFull)];
   std::vector<DeviceSlot> again(own.begin(), own.end());
   again[2] = f.ledger.device(kFull);
-  ASSERT_TRUE(f.tree.insert({f.space, tokens, 0, again}).is_ok());
+  ASSERT_TRUE(f.insert_pages({f.space, tokens, 0, again}).is_ok());
   EXPECT_EQ(f.ledger.came_back(kFull, kDev), std::vector<std::uint32_t>{4});
   f.check();
 }
@@ -109,7 +108,7 @@ TEST(TreeInsert, RefusesWrongShapes) {
   Fixture f(config_of(4, 8, true));
   const Tokens tokens = iota_tokens(8);
   const std::vector<DeviceSlot> two = {DeviceSlot(0), DeviceSlot(1)}, one = {DeviceSlot(0)}, hole = {DeviceSlot(), {}};
-  const auto code = [&](const InsertRequest& request) { return f.tree.insert(request).status().code(); };
+  const auto code = [&](const InsertRequest& request) { return f.insert_pages(request).status().code(); };
   EXPECT_EQ(code({f.space, std::span(tokens).first(7), 0, two}), StatusCode::kInvalidArgument);
   EXPECT_EQ(code({f.space, tokens, 0, one}), StatusCode::kInvalidArgument);
   EXPECT_EQ(code({f.space, tokens, 0, hole}), StatusCode::kInvalidArgument);
@@ -123,9 +122,9 @@ TEST(TreeInsert, RefusesWrongShapes) {
   EXPECT_EQ(code({f.space, tokens, 0, two, {}, at_zero}), StatusCode::kInvalidArgument);
   EXPECT_EQ(f.tree.node_count(), 0u);
   Fixture plain(config_of(4));
-  EXPECT_FALSE(plain.tree.insert({plain.space, tokens, 0, two, two}).is_ok()) << "no window in the model";
+  EXPECT_FALSE(plain.insert_pages({plain.space, tokens, 0, two, two}).is_ok()) << "no window in the model";
   const std::vector<Checkpoint> good = {{1, DeviceSlot(0)}};
-  EXPECT_FALSE(plain.tree.insert({plain.space, tokens, 0, two, {}, good}).is_ok()) << "no state in the model";
+  EXPECT_FALSE(plain.insert_pages({plain.space, tokens, 0, two, {}, good}).is_ok()) << "no state in the model";
 }
 
 TEST(TreeInsert, EmptyInsertionStandsAtTheRoot) {
@@ -160,7 +159,7 @@ TEST(TreeNamespaces, DoNotShare) {
   const InsertResult r = f.insert(tokens);
   EXPECT_EQ(f.tree.match(other, tokens).walked.pages, 0u);
   const auto slots = f.ledger.device(kFull, 4);
-  const auto second = f.tree.insert({other, tokens, 0, slots});
+  const auto second = f.insert_pages({other, tokens, 0, slots});
   ASSERT_TRUE(second.is_ok());
   EXPECT_EQ(second->new_pages, 4u);
   EXPECT_EQ(f.tree.view(r.node).space, f.space);

@@ -36,7 +36,7 @@ TEST(TreeNamespace, ClosedOneIsForgottenAndItsNumberUsedAgain) {
   EXPECT_EQ(f.tree.flush(), 0u);
   EXPECT_TRUE(f.tree.close_namespace(a).is_ok());
   EXPECT_EQ(f.tree.check_invariants().to_string(), "ok");
-  EXPECT_TRUE(f.tree.unstored(1, 100).empty());
+  EXPECT_TRUE(f.tree.backlog().unstored(1, 100).empty());
 }
 
 TEST(TreeNamespace, FlushDoesNotCountClosedOnes) {
@@ -101,25 +101,25 @@ TEST(TreeDeclined, IsNotUnstoredAndNotStored) {
   const NodeId node = f.insert(iota_tokens(8), {.checkpoints = {4}}).node;
   ASSERT_TRUE(f.tree.attach_host(OpId(1), node, kFull, f.ledger.host(kFull, 4)).is_ok());
   (void)f.tree.finish_op(OpId(1), true);
-  EXPECT_EQ(f.tree.unstored(3, 100).size(), 1u);
-  EXPECT_EQ(f.tree.next_host_victim(kFull), node);
-  f.tree.set_declined(node, 3);
-  EXPECT_TRUE(f.tree.unstored(3, 100).empty());
-  EXPECT_EQ(f.tree.unstored(4, 100).size(), 1u);
+  EXPECT_EQ(f.tree.backlog().unstored(3, 100).size(), 1u);
+  EXPECT_EQ(f.host_victim(kFull), node);
+  f.tree.backlog().set_declined(node, 3);
+  EXPECT_TRUE(f.tree.backlog().unstored(3, 100).empty());
+  EXPECT_EQ(f.tree.backlog().unstored(4, 100).size(), 1u);
   EXPECT_EQ(f.tree.view(node).stored_epoch, 0u);
   EXPECT_EQ(f.tree.view(node).declined_epoch, 3u);
   // Both halves of a split are declined.
   const NodeId head = f.tree.settle({node, 2});
   EXPECT_EQ(f.tree.view(head).declined_epoch, 3u);
-  EXPECT_TRUE(f.tree.unstored(3, 100).empty());
+  EXPECT_TRUE(f.tree.backlog().unstored(3, 100).empty());
   ASSERT_TRUE(f.tree.attach_host(OpId(2), node, kMamba, f.ledger.host(kMamba, 1)).is_ok());
   (void)f.tree.finish_op(OpId(2), true);
-  EXPECT_EQ(f.tree.unstored(3, 100), std::vector<NodeId>{node});
-  f.tree.set_stored(node, 3);
+  EXPECT_EQ(f.tree.backlog().unstored(3, 100), std::vector<NodeId>{node});
+  f.tree.backlog().set_stored(node, 3);
   EXPECT_EQ(f.tree.view(node).stored_epoch, 3u);
   EXPECT_EQ(f.tree.view(node).declined_epoch, 0u);
-  EXPECT_EQ(f.tree.next_host_victim(kMamba), node);
-  EXPECT_EQ(f.tree.next_host_victim(kSwa), NodeId{});
+  EXPECT_EQ(f.host_victim(kMamba), node);
+  EXPECT_EQ(f.host_victim(kSwa), NodeId{});
   EXPECT_EQ(f.tree.check_invariants().to_string(), "ok");
 }
 

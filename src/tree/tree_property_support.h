@@ -183,8 +183,8 @@ class PropertyRun {
       case OpKind::kEvictDevice: return evict(Tier::kDevice, op);
       case OpKind::kEvictHost: return evict(Tier::kHost, op);
       case OpKind::kSetStored:
-        if (op.r[2] % 4 == 0) tree_->track_unstored(static_cast<std::uint32_t>((op.r[2] >> 2) % 3));
-        tree_->set_stored(match(path).walked.node, static_cast<std::uint32_t>(op.r[1] % 3));
+        if (op.r[2] % 4 == 0) tree_->backlog().track(static_cast<std::uint32_t>((op.r[2] >> 2) % 3));
+        tree_->backlog().set_stored(match(path).walked.node, static_cast<std::uint32_t>(op.r[1] % 3));
         return {};
       case OpKind::kKeys: return keys(path, random_end(path, op.r[1]));
       case OpKind::kFlush: (void)tree_->flush(); return take_evicted();
@@ -266,7 +266,8 @@ class PropertyRun {
     request.swa = swa;
     request.checkpoints = checkpoints;
     const StatusCode expected = model_.may_insert(path, owned);
-    const auto result = held == nullptr ? tree_->insert(request) : extend_by(request, *held);
+    const auto result =
+        held == nullptr ? insert_pages(*tree_, config_.tree.page_size, request) : extend_by(request, *held);
     if (result.status().code() != expected) return "insert says " + result.status().to_string();
     if (expected != StatusCode::kOk) {
       give_back_own(full_slots, swa, checkpoints);
@@ -429,7 +430,7 @@ class PropertyRun {
     const std::uint64_t want = 1 + op.r[2] % 6;
     constexpr std::array kRules = {VictimRule::kDrop, VictimRule::kBackUpFirst, VictimRule::kBackUpWorth};
     const VictimRule rule = kRules[op.r[3] % kRules.size()];
-    const std::uint64_t next_tick_is_there = tree_->next_host_victim_tick(c).has_value();
+    const std::uint64_t next_tick_is_there = tree_->next_host_victim(c).has_value();
     const EvictResult out = t == kDev ? tree_->evict_device(c, want, rule) : tree_->evict_host(c, want);
     const std::uint64_t back = came_back_[component][t == kDev ? 0 : 1].size();
     (void)back;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <initializer_list>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "tree/tree.h"
+#include "tree/tree_backlog.h"
 
 namespace larder::tree_test {
 
@@ -98,6 +100,40 @@ inline TreeConfig config_of(std::uint32_t page_size, std::uint32_t window_tokens
   return config;
 }
 
+// Pages that somebody computed who holds no lock now.
+struct InsertRequest {
+  NamespaceId space;
+  std::span<const TokenId> tokens{};
+  std::uint64_t owned_from = 0;        // pages before it were the tree's when they were computed
+  std::span<const DeviceSlot> full{};  // one per page; entries >= owned_from are given to the tree
+  std::span<const DeviceSlot> swa{};   // one per page or empty; entries >= owned_from are given; invalid: out of window
+  std::span<const Checkpoint> checkpoints{};
+  std::int32_t priority = 0;
+};
+
+// extend() under a lock that is taken for it and let go. Each node of the path is locked meanwhile, so none are joined:
+// NodeIds of earlier insertions stay, and tests say themselves where edges end.
+inline Result<InsertResult> insert_pages(RadixTree& tree, std::uint32_t page_size, const InsertRequest& request) {
+  const std::uint64_t from = request.owned_from;
+  if (request.tokens.size() < from * page_size || request.full.size() < from) {
+    return invalid_argument("owned_from is beyond the tokens");
+  }
+  const TreePosition walked = tree.match(request.space, request.tokens).walked;
+  if (walked.pages < from) return internal_error("the tree does not have the pages before owned_from");
+  constexpr LockParts kPath{.full = true, .swa = false, .mamba = false};
+  std::vector<LockHandle> locks;
+  for (NodeId at = walked.node; tree.view(at).end > 0; at = tree.view(at).parent) {
+    if (tree.view(at).end <= walked.pages) locks.push_back(tree.lock(at, Tier::kDevice, kPath));
+  }
+  locks.push_back(tree.lock(tree.settle({walked.node, from}), Tier::kDevice, kPath));
+  Result<InsertResult> result = tree.extend(
+      locks.back(), {from, request.tokens.subspan(from * page_size), request.full.subspan(from),
+                     request.swa.empty() ? request.swa : request.swa.subspan(std::min(from, request.swa.size())),
+                     request.checkpoints, request.priority});
+  for (LockHandle& lock : locks) tree.unlock(lock);
+  return result;
+}
+
 // A tree with a ledger and one namespace. Destructor: no slot was freed that was not out.
 class Fixture {
  public:
@@ -122,10 +158,13 @@ class Fixture {
     }
     std::vector<Checkpoint> checkpoints;
     for (const std::uint64_t page : options.checkpoints) checkpoints.push_back({page, ledger.device(kMamba)});
-    auto result = tree.insert({space, tokens, options.owned_from, full, swa, checkpoints, options.priority});
+    auto result = insert_pages({space, tokens, options.owned_from, full, swa, checkpoints, options.priority});
     EXPECT_TRUE(result.is_ok()) << result.status().to_string();
     check();
     return result.is_ok() ? result.value() : InsertResult{};
+  }
+  Result<InsertResult> insert_pages(const InsertRequest& request) {
+    return tree_test::insert_pages(tree, config.page_size, request);
   }
   // Adopts all pages of `tokens` from `from`, the window and the state at its end.
   InsertResult adopt(const Tokens& tokens, std::uint64_t from, std::size_t window = 0, bool state = false) {
@@ -165,6 +204,10 @@ class Fixture {
   std::uint64_t any_pages(const Tokens& tokens) const { return match(tokens).any.at.pages; }
   LockHandle lock(NodeId node, Tier t = Tier::kDevice, LockParts parts = {}) { return tree.lock(node, t, parts); }
   const TierCounts& counts(ComponentKind c, Tier t) const { return tree.counts(c, t); }
+  NodeId host_victim(ComponentKind c) const {
+    const auto victim = tree.next_host_victim(c);
+    return victim ? victim->node : NodeId{};
+  }
 
   void check() const {
     const Status status = tree.check_invariants();

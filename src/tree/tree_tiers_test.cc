@@ -76,7 +76,7 @@ TEST(TreeJoint, SeveralStretchesOfAWindowMayLieInOneEdge) {
   const Tokens tokens = iota_tokens(9);
   std::vector<DeviceSlot> full = f.ledger.device(kFull, 9), swa(9);
   for (const std::size_t i : {1u, 3u, 6u, 7u, 8u}) swa[i] = f.ledger.device(kSwa);
-  ASSERT_TRUE(f.tree.insert({f.space, tokens, 0, full, swa}).is_ok());
+  ASSERT_TRUE(f.insert_pages({f.space, tokens, 0, full, swa}).is_ok());
   EXPECT_EQ(f.ledger.came_back(kSwa, kDev).size(), 4u);
   f.check();
 }
@@ -113,14 +113,14 @@ TEST(TreeBackup, PublishesOnlyWhenTheCopyIsDone) {
   f.check();
   EXPECT_TRUE(f.tree.view(node).host_pending[index_of(kFull)]);
   EXPECT_FALSE(f.match(tokens).meets_load) << "a copy to the host lengthens no match";
-  EXPECT_TRUE(f.tree.unstored(1, 10).empty()) << "not there yet";
+  EXPECT_TRUE(f.tree.backlog().unstored(1, 10).empty()) << "not there yet";
   EXPECT_EQ(f.tree.evict_device(kFull, 4, VictimRule::kDrop).freed, 0u) << "covered while it is read";
   EXPECT_EQ(f.tree.finish_op(OpId(1), true), std::vector<NodeId>{node});
   f.check();
-  EXPECT_EQ(f.tree.unstored(1, 10), std::vector<NodeId>{node});
-  f.tree.set_stored(node, 1);
-  EXPECT_TRUE(f.tree.unstored(1, 10).empty());
-  EXPECT_EQ(f.tree.unstored(2, 10), std::vector<NodeId>{node});
+  EXPECT_EQ(f.tree.backlog().unstored(1, 10), std::vector<NodeId>{node});
+  f.tree.backlog().set_stored(node, 1);
+  EXPECT_TRUE(f.tree.backlog().unstored(1, 10).empty());
+  EXPECT_EQ(f.tree.backlog().unstored(2, 10), std::vector<NodeId>{node});
   // Demotion keeps the host copy and every component of it.
   const EvictResult out = f.tree.evict_device(kFull, 4, VictimRule::kBackUpFirst);
   EXPECT_EQ(out.freed, 4u);
@@ -135,17 +135,17 @@ TEST(TreeBackup, WhatIsStoredIsForgottenWhenMoreArrives) {
   Fixture f(config_of(1, 0, true));
   const NodeId node = f.insert(iota_tokens(4)).node;
   f.back_up(node);
-  f.tree.set_stored(node, 3);
+  f.tree.backlog().set_stored(node, 3);
   const NodeId head = f.tree.settle({node, 2});
   EXPECT_EQ(f.tree.view(head).stored_epoch, 3u);
   f.insert(iota_tokens(4), {.checkpoints = {4}});
   f.back_up(node);
-  EXPECT_EQ(f.tree.unstored(3, 10), std::vector<NodeId>{node}) << "its state is not in storage";
-  f.tree.set_stored(node, 3);
+  EXPECT_EQ(f.tree.backlog().unstored(3, 10), std::vector<NodeId>{node}) << "its state is not in storage";
+  f.tree.backlog().set_stored(node, 3);
   EXPECT_EQ(f.tree.evict_host(kFull, 4).demoted, 4u);
   f.back_up(head);
   f.back_up(node);
-  EXPECT_TRUE(f.tree.unstored(3, 10).empty()) << "the same bytes came back";
+  EXPECT_TRUE(f.tree.backlog().unstored(3, 10).empty()) << "the same bytes came back";
 }
 
 TEST(TreeBackup, AFailedCopyIsDetached) {
@@ -170,8 +170,8 @@ TEST(TreeBackup, ASplitWhilePendingKeepsBothHalvesUnderTheOp) {
   EXPECT_EQ(f.tree.evict_device(kFull, 100, VictimRule::kDrop).freed, 2u) << "only the fork is free to go";
   EXPECT_EQ(f.tree.finish_op(OpId(7), true), (std::vector<NodeId>{upper, head, node})) << "parents first";
   f.check();
-  EXPECT_EQ(f.tree.unstored(1, 10), (std::vector<NodeId>{upper, head, node}));
-  EXPECT_EQ(f.tree.unstored(1, 2), (std::vector<NodeId>{upper, head}));
+  EXPECT_EQ(f.tree.backlog().unstored(1, 10), (std::vector<NodeId>{upper, head, node}));
+  EXPECT_EQ(f.tree.backlog().unstored(1, 2), (std::vector<NodeId>{upper, head}));
 }
 
 TEST(TreeBackup, ParentsComeFirst) {
@@ -343,9 +343,9 @@ TEST_F(TreeLoad, AnInsertionWaitsForWhatItWasComputedFrom) {
   std::vector<DeviceSlot> slots(10), swa(10);
   for (std::size_t i = 8; i < 10; ++i) slots[i] = f.ledger.device(kFull);
   const InsertRequest request{f.space, longer, 8, slots};
-  EXPECT_EQ(f.tree.insert(request).status().code(), StatusCode::kConflict);
+  EXPECT_EQ(f.insert_pages(request).status().code(), StatusCode::kConflict);
   (void)f.tree.finish_op(OpId(1), true);
-  EXPECT_TRUE(f.tree.insert(request).is_ok());
+  EXPECT_TRUE(f.insert_pages(request).is_ok());
   f.check();
 }
 
@@ -399,7 +399,7 @@ TEST_F(TreeLoad, AHostLockOfOwnPagesKeepsTheWholeEdge) {
   f.tree.unlock(reader);
   f.check();
   for (const ComponentKind c : kAllComponents) {
-    EXPECT_FALSE(f.tree.next_host_victim_tick(c).has_value()) << component_name(c);
+    EXPECT_EQ(f.host_victim(c), NodeId{}) << component_name(c);
     EXPECT_EQ(f.tree.evict_host(c, 100).freed, 0u) << component_name(c);
   }
   f.tree.unlock(handle);

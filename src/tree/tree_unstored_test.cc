@@ -15,7 +15,7 @@ constexpr std::uint32_t kEpoch = 3, kNeverTracked = 77;
 
 // By the definition, in the order of a walk: under an epoch that nobody tracks, every node on the host is unstored.
 std::vector<NodeId> plain_unstored(const RadixTree& tree) {
-  std::vector<NodeId> nodes = tree.unstored(kNeverTracked, 100'000);
+  std::vector<NodeId> nodes = tree.backlog().unstored(kNeverTracked, 100'000);
   std::erase_if(nodes, [&](NodeId id) {
     const NodeView view = tree.view(id);
     return view.stored_epoch == kEpoch || view.declined_epoch == kEpoch || view.rests;
@@ -25,7 +25,7 @@ std::vector<NodeId> plain_unstored(const RadixTree& tree) {
 
 // Empty: as defined, and each node after those of its ancestors that are there.
 std::string compare(const RadixTree& tree) {
-  const std::vector<NodeId> have = tree.unstored(kEpoch, 100'000), want = plain_unstored(tree);
+  const std::vector<NodeId> have = tree.backlog().unstored(kEpoch, 100'000), want = plain_unstored(tree);
   std::set<std::uint32_t> listed, seen;
   for (const NodeId id : want) listed.insert(id.v);
   std::set<std::uint32_t> left = listed;
@@ -63,18 +63,18 @@ void random_step(Fixture& f, Rng& rng) {
       break;
     case 4: (void)f.tree.finish_op(OpId(1 + rng.below(4)), rng.below(4) != 0); break;
     case 5:
-      for (const NodeId id : f.tree.unstored(kEpoch, rng.below(4))) {
-        f.tree.begin_storing(id);
+      for (const NodeId id : f.tree.backlog().unstored(kEpoch, rng.below(4))) {
+        f.tree.backlog().begin_storing(id);
         EXPECT_TRUE(f.tree.view(id).is_storing && !f.tree.view(id).is_unstored);
         const std::uint64_t fate = rng.below(4);
-        if (fate == 0) f.tree.set_declined(id, kEpoch);
-        if (fate == 1) f.tree.set_stored(id, kEpoch);
-        f.tree.end_storing(id, fate == 2);
+        if (fate == 0) f.tree.backlog().set_declined(id, kEpoch);
+        if (fate == 1) f.tree.backlog().set_stored(id, kEpoch);
+        f.tree.backlog().end_storing(id, fate == 2);
         EXPECT_EQ(f.tree.view(id).rests, fate == 2);
       }
-      if (rng.below(4) == 0) f.tree.wake_resting();
+      if (rng.below(4) == 0) f.tree.backlog().wake_resting();
       break;
-    case 6: f.tree.set_stored(node, kEpoch - 1); break;
+    case 6: f.tree.backlog().set_stored(node, kEpoch - 1); break;
     case 7: (void)f.tree.evict_device(kFull, rng.below(6), VictimRule::kDrop); break;
     case 8:
       if (rng.below(2) == 0) {
@@ -90,7 +90,7 @@ TEST(TreeUnstored, ListAgreesWithTheDefinition) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     Fixture f(config_of(1, 0, true));
     if (seed % 2 == 0) f.tree.allow_host_gaps();
-    f.tree.track_unstored(kEpoch);
+    f.tree.backlog().track(kEpoch);
     Rng rng(seed);
     for (int i = 0; i < 200; ++i) {
       random_step(f, rng);
@@ -99,10 +99,10 @@ TEST(TreeUnstored, ListAgreesWithTheDefinition) {
     }
     for (std::uint64_t op = 1; op <= 4; ++op) (void)f.tree.finish_op(OpId(op), true);
     // A new epoch: everything on the host is unstored again, and an answer under another one comes from a walk.
-    f.tree.track_unstored(kEpoch + 1);
-    EXPECT_EQ(f.tree.unstored(kEpoch + 1, 100'000), f.tree.unstored(kNeverTracked, 100'000));
+    f.tree.backlog().track(kEpoch + 1);
+    EXPECT_EQ(f.tree.backlog().unstored(kEpoch + 1, 100'000), f.tree.backlog().unstored(kNeverTracked, 100'000));
     f.check();
-    f.tree.track_unstored(kEpoch);
+    f.tree.backlog().track(kEpoch);
     ASSERT_EQ(compare(f.tree), "") << "seed " << seed;
   }
 }
@@ -110,25 +110,25 @@ TEST(TreeUnstored, ListAgreesWithTheDefinition) {
 // What rested, left the host and came back waits like all the others: nobody would wake it.
 TEST(TreeUnstored, WhatComesBackToTheHostDoesNotRest) {
   Fixture f(config_of(1));
-  f.tree.track_unstored(kEpoch);
+  f.tree.backlog().track(kEpoch);
   const Tokens path = {1, 2};
   (void)f.insert(path);
   const NodeId node = f.match(path).walked.node;
   ASSERT_TRUE(f.start_backup(OpId(1), node).is_ok());
   (void)f.tree.finish_op(OpId(1), true);
-  f.tree.begin_storing(node);
-  f.tree.end_storing(node, true);
+  f.tree.backlog().begin_storing(node);
+  f.tree.backlog().end_storing(node, true);
   EXPECT_TRUE(f.tree.view(node).rests);
   (void)f.tree.evict_host(kFull, 2);
-  f.tree.wake_resting();
+  f.tree.backlog().wake_resting();
   ASSERT_TRUE(f.start_backup(OpId(2), node).is_ok());
   (void)f.tree.finish_op(OpId(2), true);
   EXPECT_TRUE(f.tree.view(node).is_unstored);
   f.check();
-  f.tree.begin_storing(node);
-  f.tree.end_storing(node, true);
-  f.tree.set_stored(node, kEpoch);
-  f.tree.track_unstored(kEpoch + 1);
+  f.tree.backlog().begin_storing(node);
+  f.tree.backlog().end_storing(node, true);
+  f.tree.backlog().set_stored(node, kEpoch);
+  f.tree.backlog().track(kEpoch + 1);
   EXPECT_TRUE(f.tree.view(node).is_unstored);
   f.check();
 }
@@ -142,15 +142,15 @@ TEST(TreeUnstored, BatchesBringEachNodeOnce) {
     (void)f.tree.insert_host({f.space, Tokens{i + 1, 1, 3}, 2, f.ledger.host(kFull, 1), {}, {}});
   }
   f.check();
-  f.tree.track_unstored(1);
+  f.tree.backlog().track(1);
   std::set<std::uint32_t> stored;
   std::size_t asked = 0;
-  for (std::vector<NodeId> batch; !(batch = f.tree.unstored(1, 64)).empty(); ++asked) {
+  for (std::vector<NodeId> batch; !(batch = f.tree.backlog().unstored(1, 64)).empty(); ++asked) {
     for (const NodeId node : batch) {
       const NodeId parent = f.tree.view(node).parent;
       EXPECT_TRUE(f.tree.view(parent).end == 0 || stored.contains(parent.v));
       EXPECT_TRUE(stored.insert(node.v).second);
-      f.tree.set_stored(node, 1);
+      f.tree.backlog().set_stored(node, 1);
     }
   }
   EXPECT_EQ(stored.size(), std::size_t{3} * kPrompts);

@@ -5,20 +5,6 @@
 
 namespace larder::tree {
 
-PolicyKey policy_key(const Node& node, EvictionPolicy policy, std::uint32_t slru_protected_hits) {
-  switch (policy) {
-    case EvictionPolicy::kLru: return {node.full_tick, 0};
-    case EvictionPolicy::kLfu: return {node.hits, node.full_tick};
-    case EvictionPolicy::kSlru: return {node.hits >= slru_protected_hits ? 1u : 0u, node.full_tick};
-    case EvictionPolicy::kFifo: return {node.created, node.full_tick};
-    case EvictionPolicy::kMru: return {~node.full_tick, 0};
-    case EvictionPolicy::kFilo: return {~node.created, node.full_tick};
-    case EvictionPolicy::kPriority:  // signed order as unsigned
-      return {static_cast<std::uint32_t>(node.priority) ^ 0x80000000u, node.full_tick};
-  }
-  return {};
-}
-
 void VictimHeap::put(std::size_t at, const Entry& entry) {
   entries_[at] = entry;
   nodes_.at(entry.id).heap_at[place_] = static_cast<std::uint32_t>(at);
@@ -50,7 +36,7 @@ void VictimHeap::sift_down(std::size_t at, Entry entry) {
   put(at, entry);
 }
 
-void VictimHeap::push(Id id, const PolicyKey& key) {
+void VictimHeap::push(Id id, const OrderKey& key) {
   entries_.push_back({key, id});
   sift_up(entries_.size() - 1, {key, id});
 }
@@ -69,7 +55,7 @@ void VictimHeap::remove(Id id) {
   }
 }
 
-void VictimHeap::update(Id id, const PolicyKey& key) {
+void VictimHeap::update(Id id, const OrderKey& key) {
   const std::size_t at = nodes_.at(id).heap_at[place_];
   assert(holds(id));
   if (key < entries_[at].key) {

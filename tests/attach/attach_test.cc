@@ -126,7 +126,7 @@ TEST_F(AttachTest, ANewBackendWorksWhileOldOnesHang) {
     ASSERT_TRUE(attach("kept", "a").is_ok());
     ward_.last()->set_mood(Mood::kHangs);
     for (const Turn& turn : truth_.conversations[static_cast<std::size_t>(i)]) (void)talk(turn);
-    (void)wait_until([&] { return ward_.last()->hung() > 0; });
+    ASSERT_TRUE(wait_until([&] { return ward_.last()->hung() > 0; })) << "backend " << i << " was asked nothing";
     ASSERT_TRUE(scheduler().detach_storage(Nanos(0)).is_ok());
   }
   EXPECT_GT(scheduler().storage().retired, 0u);

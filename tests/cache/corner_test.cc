@@ -347,6 +347,22 @@ TEST(CacheCorner, NewTokensThatOverflowAreRefused) {
   EXPECT_EQ(h.check_clean(), "");
 }
 
+// The layout is a part of the identity of every page: pools of another one would give pages that are named wrongly.
+TEST(CacheCorner, HostPoolsThatTheScopeDoesNotNameAreRefused) {
+  Harness h(eager_options(Shape::kFull));
+  const ModelSpec other = small_model(Shape::kFullSidecar);
+  const auto create = [&](const ModelSpec& model, HostLayout pools, HostLayout scope) {
+    const auto host = std::move(HostPools::create(model, pools, 1 << 16, host_memory_source())).value();
+    CacheParts parts{.model = &h.model, .device = h.device.get(), .host = host.get(), .transfer = h.transfer.get()};
+    parts.clock = &h.clock;
+    parts.scope.layout = scope;
+    return Cache::create(CacheConfig{}, parts).status().code();
+  };
+  EXPECT_EQ(create(h.model, HostLayout::kLayerFirst, HostLayout::kPageFirst), StatusCode::kInvalidArgument);
+  EXPECT_EQ(create(h.model, HostLayout::kLayerFirst, HostLayout::kLayerFirst), StatusCode::kOk);
+  EXPECT_EQ(create(other, HostLayout::kPageFirst, HostLayout::kPageFirst), StatusCode::kInvalidArgument);
+}
+
 // ---- room
 
 // What cannot fit evicts nothing.

@@ -32,6 +32,7 @@ class ScriptedBackend final : public StorageBackend {
     release();
   }
 
+  std::function<bool(const ReadRequest&)> refuse_read;            // its queue is full for this one
   std::function<Fault(Call, std::size_t)> script;                 // call and its number, from 0
   std::function<Status(const ReadItem&, std::size_t)> read_item;  // item and its number over all reads
   std::function<Status(const PageGroup&)> write_group;            // group that the store took; not ok: it says so
@@ -63,6 +64,7 @@ class ScriptedBackend final : public StorageBackend {
     });
   }
   [[nodiscard]] Status submit_read(ReadRequest request, ReadDone done) override {
+    if (refuse_read && refuse_read(request)) return overloaded("scripted");
     scribble(request);
     if (saw_read) saw_read(request);
     return take(Call::kRead, [this, request, done](bool fails) {

@@ -128,6 +128,16 @@ bool Harness::wait_for_gate(const StepGrant& grant) {
   return true;
 }
 
+void Harness::update_tables(Job& job, const StepGrant& grant) {
+  job.table.update(*grant.pages);
+  std::string wrong = job.table.difference(*grant.pages);
+  if (grant.token.number % 3 == 0) {
+    job.late_table.update(*grant.pages);
+    if (wrong.empty()) wrong = job.late_table.difference(*grant.pages);
+  }
+  if (failure.empty()) failure = wrong;
+}
+
 bool Harness::advance(Job& job, std::uint64_t chunk, StepHabit habit) {
   if (!job.started) {
     refusal = "prefetching";
@@ -154,6 +164,7 @@ bool Harness::advance(Job& job, std::uint64_t chunk, StepHabit habit) {
     return false;
   }
   until = grant->until;
+  update_tables(job, *grant);
   if (!wait_for_gate(*grant)) {
     if (!cache->cancel_step(grant->token).is_ok()) failure = "cancel_step";
     if (!cache->restart(job.id).is_ok()) failure = "restart";

@@ -17,6 +17,7 @@
 #include "base/executor.h"
 #include "base/rng.h"
 #include "controller/cache.h"
+#include "pool/pool_test_util.h"
 #include "storage/factory.h"
 #include "tests/cache/faults.h"
 
@@ -70,6 +71,8 @@ class Harness {
     std::uint64_t resumed = 0;  // tokens that the last start gave back
     int retracts = 0;
     std::vector<StepToken> open;  // that advance() did not complete
+    // Copies of its page table that know what grants say has changed: all of them, and some.
+    pool_test::StaleTable table, late_table;
     int restarts = 0;
   };
 
@@ -109,6 +112,7 @@ class Harness {
   [[nodiscard]] static std::uint64_t last_token(const Job& job) {
     return job.new_tokens ? job.prompt.size() + job.new_tokens - 1 : job.prompt.size();
   }
+  void update_tables(Job& job, const StepGrant& grant);
   [[nodiscard]] bool wait_for_gate(const StepGrant& grant);
   void write_page(const Job& job, ComponentKind c, std::uint64_t page, DeviceSlot slot);
   void write_state(const Job& job, std::uint64_t position, DeviceSlot slot);

@@ -9,9 +9,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "tests/cache/harness.h"
+#include "tests/cache/trace.h"
 
 namespace larder::test {
 
@@ -21,10 +24,12 @@ inline constexpr std::array kAllWritePolicies = {WritePolicy::kWriteThrough, Wri
 enum class LoadKind {
   kDocuments,      // a few documents often, many seldom, each followed by a question of its own
   kConversations,  // turn after turn, the one that spoke last most likely next
+  kTrace,          // as it was recorded (trace.h), or generated
 };
 struct Load {
   LoadKind kind = LoadKind::kDocuments;
   std::uint64_t seed = 1;
+  const Trace* trace = nullptr;  // of kTrace
 };
 
 struct HitRate {
@@ -39,8 +44,22 @@ struct HitRate {
 [[nodiscard]] HarnessOptions hit_rate_options(Shape shape, WritePolicy policy, ComponentCounts device,
                                               std::size_t host_slots);
 [[nodiscard]] HitRate replay(const HarnessOptions& options, const Load& load, std::size_t requests);
-// The first breach of the laws, for each write policy and hosts from a quarter of the device to five times as much.
-[[nodiscard]] std::string broken_host_size_law(Shape shape, const Load& load, ComponentCounts device,
-                                               std::size_t requests);
+
+// What caches whose hosts are so many quarters of the device found of one load, for each write policy; host 0 first.
+struct HostSizeRow {
+  WritePolicy policy = WritePolicy::kWriteThrough;
+  std::size_t host = 0;  // full pages' worth of bytes
+  HitRate rate;
+};
+inline constexpr std::array<std::size_t, 7> kHostQuarters = {1, 2, 3, 4, 6, 10, 20};
+[[nodiscard]] std::vector<HostSizeRow> replay_host_sizes(Shape shape, const Load& load, ComponentCounts device,
+                                                         std::size_t requests,
+                                                         std::span<const std::size_t> quarters = kHostQuarters);
+// The first breach of the laws; slack: points of hit rate that count as equal.
+[[nodiscard]] std::string broken_host_size_law(std::span<const HostSizeRow> rows, double slack);
+// The slack that the random loads need, and why (hit_rate.cc).
+[[nodiscard]] double slack_of(Shape shape);
+// A line per host size, a column per policy: percent found (of these on the device).
+[[nodiscard]] std::string table_of(std::span<const HostSizeRow> rows);
 
 }  // namespace larder::test

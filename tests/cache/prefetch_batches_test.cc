@@ -283,6 +283,63 @@ TEST(PrefetchBatches, AllFetchesOfARequestHaveOneLimit) {
   h.end(job);
 }
 
+// A queue of storage's may have room for those that wait only: these do not stand behind what it does not take.
+TEST(PrefetchBatches, WhatIsWaitedForGoesFirst) {
+  HarnessOptions o = page_by_page(Shape::kFull, PrefetchPolicy::kBestEffort);
+  Harness h(o);
+  for (const TokenId first : {0, 1}) (void)h.run(prompt_of(kTokens, first), 1);
+  h.settle();
+  (void)h.cache->flush();
+  std::size_t refused = 0;
+  bool is_full = true;
+  h.backend->refuse_read = [&](const ReadRequest& request) {
+    const bool refuses = is_full && request.terms.urgency == Urgency::kSpeculative;
+    refused += refuses ? 1 : 0;
+    return refuses;
+  };
+  Harness::Job idle = h.begin(prompt_of(kTokens, 0), 4);
+  for (int i = 0; i < 10; ++i) (void)h.run_background(1000), (void)h.cache->poll(Nanos::zero());
+  EXPECT_GT(refused, 0u);
+  h.cache->set_policies(PrefetchPolicy::kTimeout, o.config.write_policy);
+  Harness::Job waiting = h.begin(prompt_of(kTokens, 1), 4);
+  for (int i = 0; i < 200; ++i) (void)h.run_background(1000), (void)h.cache->poll(Nanos::zero());
+  EXPECT_EQ(h.cache->phase(waiting.id), RequestPhase::kReady);
+  EXPECT_TRUE(h.advance(waiting, 16));
+  EXPECT_EQ(waiting.cached.storage, kPages * 4);
+  is_full = false;
+  for (Harness::Job* job : {&waiting, &idle}) {
+    for (int i = 0; i < 400 && !h.done(*job); ++i) {
+      (void)h.advance(*job, 16);
+      (void)h.run_background(1000), (void)h.cache->poll(Nanos::zero());
+    }
+    EXPECT_TRUE(h.done(*job)) << h.refusal;
+    h.finish(*job);
+  }
+  h.settle();
+  EXPECT_EQ(h.failure, "");
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+// While reads of its own are under way, the cache learns from their ends that there may be room: it does not build the
+// same request anew in every poll.
+TEST(PrefetchBatches, ARefusedBatchIsNotBuiltInEveryPoll) {
+  Batches h(page_by_page(Shape::kFull));
+  h.answered = 0;  // they hang
+  std::size_t given = 0, refused = 0;
+  h.backend->refuse_read = [&](const ReadRequest&) { return ++given > 4 && ++refused > 0; };
+  Harness::Job job = h.begin(prompt_of(kTokens), 4);
+  (void)h.run_background(1000);
+  for (int i = 0; i < 64; ++i) (void)h.cache->poll(Nanos::zero());
+  EXPECT_GE(refused, 4u) << "others may have filled the queue: so it asks again";
+  EXPECT_LE(refused, 8u);
+  h.backend->refuse_read = {};
+  h.answered = 1000;
+  (void)h.backend->release();
+  h.work();
+  EXPECT_EQ(h.start(job), kPages * 4);
+  h.end(job);
+}
+
 TEST(PrefetchBatches, BestEffortTakesWhatIsThere) {
   for (const std::size_t answered : {std::size_t{0}, std::size_t{7}, std::size_t{30}}) {
     Batches h(page_by_page(Shape::kFull, PrefetchPolicy::kBestEffort));

@@ -185,6 +185,7 @@ class SlowStorage {
       if (op->kind == OpKind::kTimer) prefetcher_.timer_done(*op);
       ops_.erase(event.op);
     }
+    prefetcher_.pump();
   }
 
   sim::SimClock clock_;

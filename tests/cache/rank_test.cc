@@ -11,6 +11,7 @@
 #include "controller/rank_group.h"
 #include "sim/faulty_backend.h"
 #include "tests/cache/harness.h"
+#include "tests/support/follower_of_one.h"
 
 namespace larder::test {
 namespace {
@@ -242,37 +243,6 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Ranks,
                            return shape_name(param_info.param.shape) + (param_info.param.hard ? "_hard" : "");
                          });
 
-// A follower of two, whose leader agrees with whatever it reports, until it is gone.
-class FollowerOfOne final : public RankGroup {
- public:
-  void lose_leader(ManualClock& clock) { clock_ = &clock; }
-
-  [[nodiscard]] std::uint32_t rank() const override { return 1; }
-  [[nodiscard]] std::uint32_t size() const override { return 2; }
-  [[nodiscard]] Status report(OpId op, OutcomeBits bits) override {
-    reported_.push_back({op, std::move(bits)});
-    return Status::ok();
-  }
-  [[nodiscard]] Status take(std::uint64_t /*step*/, bool pending, Nanos deadline,
-                            std::vector<AgreedEvent>& out) override {
-    if (clock_ != nullptr && pending) {
-      clock_->advance(deadline);
-      ++waits_;
-      return deadline_exceeded("no plan");
-    }
-    std::move(reported_.begin(), reported_.end(), std::back_inserter(out));
-    reported_.clear();
-    return Status::ok();
-  }
-  [[nodiscard]] std::uint64_t waits() const { return waits_; }
-  [[nodiscard]] std::size_t reported() const { return reported_.size(); }
-
- private:
-  std::vector<AgreedEvent> reported_;
-  ManualClock* clock_ = nullptr;
-  std::uint64_t waits_ = 0;
-};
-
 TEST(RankThatLostItsLeader, DecidesNothingAnyMore) {
   FollowerOfOne group;
   HarnessOptions o = eager_options(Shape::kFull);
@@ -295,7 +265,7 @@ TEST(RankThatLostItsLeader, DecidesNothingAnyMore) {
   ASSERT_EQ(h.cache->phase(*fetching), RequestPhase::kPrefetching);
   (void)h.run(prompt_of(8, 70), 1);  // its backup is under way
 
-  group.lose_leader(h.clock);
+  group.lose_leader([&](Nanos wait) { h.clock.advance(wait); });
   const TimePoint before = h.clock.now();
   (void)h.run_background(1);
   EXPECT_EQ(h.clock.now() - before, Nanos(std::chrono::seconds(1)));

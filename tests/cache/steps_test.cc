@@ -23,9 +23,10 @@ struct Launched {
 
 class Ahead : public ::testing::Test {
  protected:
-  void make(Shape shape, ComponentCounts device = {64, 64, 16}) {
+  void make(Shape shape, ComponentCounts device = {64, 64, 16}, std::size_t host_slots = 128) {
     HarnessOptions o = eager_options(shape);
     o.device = device;
+    o.host_slots = host_slots;
     o.storage = false;
     o.config.decode_headroom_tokens = 8;
     h_ = std::make_unique<Harness>(o);
@@ -323,6 +324,91 @@ TEST_F(Ahead, AGrantIsPartWhereTheDeviceIsFull) {
   EXPECT_TRUE(h_->cache->cancel_step(a.token).is_ok());
   EXPECT_TRUE(h_->cache->cancel_step(b.token).is_ok());
   EXPECT_TRUE(h_->cache->cancel_step({other.id, 1}).is_ok());
+  h_->settle();
+  EXPECT_EQ(h_->check_clean(), "");
+}
+
+// ---- steps that are ended before their kernels
+
+// A chunk is told of as soon as it is launched: the copies of its pages hold what it writes, not what was there.
+TEST_F(Ahead, WhatIsCopiedIsWhatTheStepHasWritten) {
+  for (const Shape shape : {Shape::kFull, Shape::kFullSwa, Shape::kFullMamba, Shape::kAll, Shape::kFullSidecar}) {
+    SCOPED_TRACE(shape_name(shape));
+    make(shape, {24, 40, 9}, 1024);
+    const Harness::Job job = started(prompt_of(40), 2);
+    const Launched a = launch(job, 0, 40);
+    const auto over = std::make_shared<DeviceEvent>();
+    ASSERT_TRUE(h_->cache->complete_step(a.token, job.tokens, over).is_ok());
+    h_->cache->finish(job.id);
+    (void)h_->run_background(1000);
+    run(job.tokens, a);
+    over->fire();
+    h_->settle();
+    for (TokenId other = 1; other < 5; ++other) (void)h_->run(prompt_of(40, other), 2);
+    EXPECT_EQ(h_->run(prompt_of(44), 2).host, 40u);  // compares every byte
+    h_->settle();
+    EXPECT_EQ(h_->check_clean(), "");
+  }
+}
+
+// The slots of a step that was cancelled are free, and a load is to have them: it comes after the last of its kernels.
+TEST_F(Ahead, WhatIsLoadedIsNotWrittenByAStepThatHasEnded) {
+  for (const Shape shape : {Shape::kFull, Shape::kFullSwa, Shape::kFullMamba, Shape::kAll}) {
+    SCOPED_TRACE(shape_name(shape));
+    make(shape, {24, 40, 9}, 1024);
+    (void)h_->run(prompt_of(40), 2);
+    for (TokenId other = 1; other < 5; ++other) (void)h_->run(prompt_of(40, other), 2);
+    h_->settle();
+    Harness::Job leaving = started(prompt_of(40, 9), 2);
+    const Launched a = launch(leaving, 0, 40);
+    const auto over = std::make_shared<DeviceEvent>();
+    ASSERT_TRUE(h_->cache->cancel_step(a.token, over).is_ok());
+    h_->cache->abort(leaving.id);
+    Harness::Job job = started(prompt_of(44), 2);
+    EXPECT_EQ(job.cached.host, 40u);
+    (void)h_->run_background(1000);
+    run(prompt_of(64, 50), a);
+    over->fire();
+    (void)h_->run_background(1000);
+    while (!h_->done(job) && h_->failure.empty()) {
+      if (!h_->advance(job, 4)) (void)h_->run_background(100);
+    }
+    h_->finish(job);
+    h_->settle();
+    EXPECT_EQ(h_->check_clean(), "");
+  }
+}
+
+// What it reads may turn out not to have come: then nobody else may have what it computed.
+TEST_F(Ahead, AStepIsNotEndedBeforeWhatItReadsIsThere) {
+  make(Shape::kFull, {24, 0, 0});
+  (void)h_->run(prompt_of(40), 2);
+  for (TokenId other = 1; other < 5; ++other) (void)h_->run(prompt_of(40, other), 2);
+  h_->settle();
+  const Harness::Job job = started(prompt_of(44), 2);
+  const Result<StepGrant> grant = h_->cache->prepare_step(job.id, 44);
+  ASSERT_TRUE(grant.is_ok());
+  ASSERT_NE(grant->gate, nullptr);
+  const auto over = std::make_shared<DeviceEvent>();
+  EXPECT_EQ(h_->cache->complete_step(grant->token, job.tokens, over).code(), StatusCode::kInvalidArgument);
+  (void)h_->run_background(1000);
+  EXPECT_TRUE(h_->cache->complete_step(grant->token, job.tokens, over).is_ok());
+  h_->cache->finish(job.id);
+  over->fire();
+  h_->settle();
+  EXPECT_EQ(h_->cache->check_invariants().to_string(), "ok");
+}
+
+// An engine that ends without its events: the copies end uncopied, and nothing hangs.
+TEST_F(Ahead, AnEngineThatDiesLeavesNothingBehind) {
+  make(Shape::kAll);
+  const Harness::Job job = started(prompt_of(40), 2);
+  const Launched a = launch(job, 0, 40);
+  ASSERT_TRUE(h_->cache->complete_step(a.token, job.tokens, std::make_shared<DeviceEvent>()).is_ok());
+  h_->cache->finish(job.id);
+  (void)h_->run_background(1000);
+  EXPECT_GT(h_->cache->operations_in_flight(), 0u);
+  h_->device_api->synchronize();
   h_->settle();
   EXPECT_EQ(h_->check_clean(), "");
 }

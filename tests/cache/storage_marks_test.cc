@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/cache/harness.h"
+#include "tree/tree_backlog.h"
 
 namespace larder::test {
 namespace {
@@ -33,7 +34,7 @@ TEST(StorageMarks, WhatCameFromStorageIsNotWrittenThere) {
     store_only(h, prompt_of(60));
     EXPECT_EQ(h.run(prompt_of(60), 4).storage, 56u);
     h.settle();
-    EXPECT_TRUE(h.cache->tree().unstored(1, 100).empty()) << shape_name(shape);
+    EXPECT_TRUE(h.cache->tree().backlog().unstored(1, 100).empty()) << shape_name(shape);
     EXPECT_EQ(h.check_clean(), "");
   }
 }

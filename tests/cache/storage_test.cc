@@ -10,6 +10,7 @@
 #include "controller/rank_group.h"
 #include "key/page_key.h"
 #include "tests/cache/harness.h"
+#include "tree/tree_backlog.h"
 
 namespace larder::test {
 namespace {
@@ -401,7 +402,7 @@ TEST(StorageDeclines, DeclinedPagesAreLeftAlone) {
   h.cache->detach_storage();
   ASSERT_TRUE(h.cache->attach_storage(*h.backend).is_ok());
   h.settle();
-  EXPECT_TRUE(h.cache->tree().unstored(2, 100).empty());
+  EXPECT_TRUE(h.cache->tree().backlog().unstored(2, 100).empty());
   (void)h.cache->flush();
   EXPECT_EQ(h.run(prompt_of(60), 4).storage, 56u);
   h.settle();

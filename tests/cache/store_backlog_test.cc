@@ -12,6 +12,7 @@
 #include "sim/sim_clock.h"
 #include "sim/world/small_models.h"
 #include "tests/cache/patient_backend.h"
+#include "tree/tree_backlog.h"
 
 namespace larder {
 namespace {
@@ -351,11 +352,12 @@ TEST_F(StoreBacklogTest, ParentsComeBeforeChildrenAndEverythingComes) {
       if (!backend_.writes.empty() && rng.chance(1, 2)) answer_one();
       if (rng.chance(1, 4)) wait(std::chrono::milliseconds(200));
     }
-    for (int i = 0; i < 5000 && !(tree_.unstored(backlog_.epoch(), 1).empty() && backend_.writes.empty()); ++i) {
+    for (int i = 0; i < 5000 && !(tree_.backlog().unstored(backlog_.epoch(), 1).empty() && backend_.writes.empty());
+         ++i) {
       while (!backend_.writes.empty()) answer_one();
       wait(std::chrono::seconds(2));
     }
-    for (const NodeId node : tree_.unstored(77, 1000)) EXPECT_TRUE(is_stored(node));
+    for (const NodeId node : tree_.backlog().unstored(77, 1000)) EXPECT_TRUE(is_stored(node));
     backlog_.detach_storage();
     poll();
   }

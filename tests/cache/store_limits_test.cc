@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/cache/harness.h"
+#include "tree/tree_backlog.h"
 
 namespace larder::test {
 namespace {
@@ -229,7 +230,7 @@ TEST(StoreLimits, DetachedStorageLeavesTheNextOneItsPlaces) {
   EXPECT_EQ(h.cache->counters().backed_up, 24u) << "twelve prompts of two pages";
   EXPECT_EQ(h.failure, "");
   let_writes_end(h);
-  EXPECT_TRUE(h.cache->tree().unstored(3, 100).empty()) << "the third storage has caught up";
+  EXPECT_TRUE(h.cache->tree().backlog().unstored(3, 100).empty()) << "the third storage has caught up";
   EXPECT_EQ(h.check_clean(), "");
 }
 
@@ -289,7 +290,8 @@ class RetryOfCutNodes {
 
 // What does not count as stored, whether it waits or rests.
 std::vector<NodeId> not_stored(const RadixTree& tree, std::uint32_t epoch) {
-  std::vector<NodeId> nodes = tree.unstored(77, 1000);  // of an epoch that nobody tracks: all that the host has
+  std::vector<NodeId> nodes =
+      tree.backlog().unstored(77, 1000);  // of an epoch that nobody tracks: all that the host has
   std::erase_if(nodes, [&](NodeId node) { return tree.view(node).stored_epoch == epoch; });
   return nodes;
 }

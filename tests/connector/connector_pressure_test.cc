@@ -27,6 +27,31 @@ TEST(ConnectorPressure, TheOldestPromptsGo) {
   EXPECT_GT(rig.connector->counters().host_evicted, 0u);
 }
 
+// A state that a save gives again is known, and counts as kept: room for the rest is not made of it, although it is the
+// least recently used.
+TEST(ConnectorPressure, ASaveDoesNotPushOutTheStatesThatItGives) {
+  const std::string name = "full_mamba";
+  Rig rig(name, {.host_bytes = bytes_for(name, 24, 5)});
+  const Tokens tokens = rig.prompt(1, 8);
+  EXPECT_EQ(rig.save(tokens, 0, 8, 0, {4}).new_states, 1u);
+  std::uint64_t others = 0;
+  for (; rig.connector->counters().host_evicted == 0 && others < 40; ++others) {
+    if (rig.host->free_blocks() < rig.host->blocks_per_slot(ComponentKind::kMamba)) break;
+    (void)rig.save(rig.prompt(100 + others, 1), 0, 1, 0, {1});
+  }
+  ASSERT_GT(others, 1u);
+  const SaveResult saved = rig.save(tokens, 8, 8, 0, {4, 8});
+  EXPECT_EQ(saved.stop, SaveStop::kNone);
+  EXPECT_EQ(saved.known_states, 1u);
+  EXPECT_EQ(saved.new_states, 1u);
+  EXPECT_GT(rig.connector->counters().host_evicted, 0u) << "room was made";
+  LookupId id;
+  std::vector<std::uint64_t> points;
+  for (const LoadPoint& point : rig.look_up(tokens, id).points) points.push_back(point.pages);
+  EXPECT_EQ(points, (std::vector<std::uint64_t>{4, 8}));
+  rig.connector->release(id);
+}
+
 TEST(ConnectorPressure, WhatDoesNotFitIsKeptUpToItsLargestPoint) {
   const std::string name = "full_mamba";
   Rig rig(name, {.host_bytes = bytes_for(name, 20, 4)});

@@ -3,6 +3,7 @@
 
 #include "controller/rank_group.h"
 #include "tests/connector/connector_rig.h"
+#include "tests/support/follower_of_one.h"
 
 namespace larder::connector_test {
 namespace {
@@ -70,6 +71,45 @@ TEST_F(ConnectorRanks, PagesCountOnceTheyAreThereOnAll) {
     EXPECT_EQ(rigs_[rank]->connector->save_result(ids[rank])->kept, 4u);
     EXPECT_EQ(hit(rank), 4u);
   }
+}
+
+// A rank that has lost the others decides nothing any more, but its copies end, and with them the claim on the engine's
+// memory: until then a result is kOverloaded, from then on kUnavailable, as often as it is asked for.
+TEST(ConnectorThatLostItsLeader, SaysWhenTheEnginesMemoryIsFree) {
+  test::FollowerOfOne group;
+  RigOptions options{.ranks = &group, .copies_seed = 1};
+  options.config.tiers.rank_plan_limit = std::chrono::seconds(1);
+  Rig rig("full", options);
+  const Tokens saved = rig.prompt(1, 4), other = rig.prompt(2, 4);
+  (void)rig.save_all(saved, 4);
+  LookupId lookup;
+  const LookupResult found = rig.look_up(saved, lookup);
+  ASSERT_FALSE(found.points.empty());
+
+  EngineMemory from(rig.model, rig.options.layout), to(rig.model, rig.options.layout);
+  from.compute(other, {0, 4, 4, {}});
+  to.reserve(rig.needs_of(found.points.back()));
+  const TransferId load =
+      rig.connector->load({.lookup = lookup, .pages = found.points.back().pages, .places = to.places()}).value();
+  const TransferId save = rig.connector->save({.tokens = other, .to = 4, .places = from.places()}).value();
+  const auto code_of_load = [&] { return rig.connector->load_result(load).status().code(); };
+  const auto code_of_save = [&] { return rig.connector->save_result(save).status().code(); };
+
+  group.lose_leader([&](Nanos wait) { rig.clock.advance(wait); });
+  (void)rig.connector->poll(Nanos{0});
+  ASSERT_EQ(rig.connector->counters().rank_timeouts, 1u);
+  EXPECT_EQ(rig.connector->lookup({.tokens = saved}).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(code_of_load(), StatusCode::kOverloaded) << "it may still write";
+  EXPECT_EQ(code_of_save(), StatusCode::kOverloaded) << "it may still read";
+  (void)rig.copies->run_all();
+  for (int i = 0; i < 2; ++i) {
+    (void)rig.connector->poll(Nanos{0});
+    EXPECT_EQ(code_of_load(), StatusCode::kUnavailable);
+    EXPECT_EQ(code_of_save(), StatusCode::kUnavailable);
+  }
+  rig.connector->release(lookup);
+  EXPECT_TRUE(rig.connector->check_invariants().is_ok()) << rig.connector->check_invariants().to_string();
+  rig.connector.reset();
 }
 
 }  // namespace

@@ -179,7 +179,8 @@ std::string TreePair::insert(const Path& path, const PairStep& step) {
     wanted.state = checkpoints.front().slot.v;
   }
   const auto done =
-      tree_.insert({spaces_[path.space], wanted.tokens, owned, full, window, checkpoints, wanted.priority});
+      tree_test::insert_pages(tree_, config_.tree.page_size,
+                              {spaces_[path.space], wanted.tokens, owned, full, window, checkpoints, wanted.priority});
   if (!done.is_ok()) return "insert says " + done.status().to_string();
   // The reference counts a hit; production is told of one.
   const bool counts_hits = config_.tree.policy == EvictionPolicy::kLfu || config_.tree.policy == EvictionPolicy::kSlru;
@@ -322,7 +323,7 @@ std::string TreePair::insert_under_way(const Path& path, const ReferenceTree::Lo
   const std::uint64_t pages = path.tokens.size() / config_.tree.page_size;
   const auto tokens = path.first(pages, config_.tree.page_size);
   const auto full = ledger_.device(ComponentKind::kFull, pages);
-  const auto done = tree_.insert({spaces_[path.space], tokens, 0, full});
+  const auto done = tree_test::insert_pages(tree_, config_.tree.page_size, {spaces_[path.space], tokens, 0, full});
   const StatusCode want = rules_.contains(Difference::kInsertWaits) ? StatusCode::kConflict : StatusCode::kOk;
   if (done.status().code() != want) return "insert over a copy under way says " + done.status().to_string();
   if (!done.is_ok()) {

@@ -152,7 +152,17 @@ Rig::Rig(const ModelSpec& model, const RigOptions& options) : model_(model) {
   device_ = make_cpu_device(*executor_);
   ComponentCounts slots = options.device;
   for (const ComponentKind c : kAllComponents) slots[index_of(c)] = model.has(c) ? slots[index_of(c)] : 0;
-  device_pools_ = must(DevicePools::create(model_, slots, device_->memory()));
+  if (options.lending) {
+    ReservedSlots reserved;
+    for (const ComponentKind c : kAllComponents) {
+      if (slots[index_of(c)]++ > 0) reserved[index_of(c)] = {DeviceSlot(0)};
+      if (!model.has(c)) slots[index_of(c)] = 0;
+    }
+    lent_ = std::make_unique<pool_test::LentBytes>(model_, slots, *options.lending);
+    device_pools_ = must(DevicePools::create(model_, slots, lent_->planes, reserved));
+  } else {
+    device_pools_ = must(DevicePools::create(model_, slots, device_->memory()));
+  }
   const auto budget = static_cast<std::size_t>(options.host_ratio * static_cast<double>(device_pools_->bytes()));
   host_pools_ = must(HostPools::create(model_, options.layout, budget, host_memory_source()));
   transfer_ = must(TransferEngine::create(*device_, *device_pools_, host_pools_.get(), options.config.max_operations));
@@ -217,6 +227,68 @@ Result<StepGrant> Rig::prepare(RequestId id, std::uint64_t until) {
   return cache_->prepare_step(id, until);
 }
 
+std::optional<StepLogits> Rig::compute(RequestId id, const Tokens& tokens, std::uint64_t from, std::uint64_t until,
+                                       const Look& look) {
+  const Result<StepGrant> grant = prepare(id, until);
+  EXPECT_TRUE(grant.is_ok()) << grant.status().to_string();
+  if (!grant.is_ok()) return std::nullopt;
+  if (look) look(*grant);
+  SequenceStep step;
+  step.tokens = std::span<const TokenId>(tokens).subspan(from, until - from);
+  step.start = from;
+  step.pages = grant->pages;
+  std::vector<StateSnapshot> snapshots;
+  for (const StateSnapshotSlot& s : grant->snapshots) snapshots.push_back({s.position, s.slot});
+  step.snapshots = snapshots;
+  step.gate = grant->gate.get();
+  const std::vector<StepResult> results = engine_->step(std::span(&step, 1));
+  EXPECT_TRUE(results[0].status.is_ok()) << results[0].status.to_string();
+  if (!results[0].status.is_ok()) return std::nullopt;
+  const Status completed = cache_->complete_step(grant->token, std::span<const TokenId>(tokens).first(until));
+  EXPECT_TRUE(completed.is_ok()) << completed.to_string();
+  (void)cache_->poll(Nanos{0});
+  return logits_of(results[0]);
+}
+
+std::vector<RunResult> Rig::run_forks(const Tokens& prompt, const Tokens& first, std::size_t count) {
+  std::vector<RunResult> results(first.size() + 1);
+  BeginRequest begin;
+  begin.tokens = prompt;
+  begin.max_new_tokens = count + 1;
+  const Result<RequestId> id = cache_->begin(begin);
+  EXPECT_TRUE(id.is_ok()) << id.status().to_string();
+  if (!id.is_ok() || !start(*id, results.back())) return results;
+  const auto logits = compute(*id, prompt, cache_->computed_tokens(*id), prompt.size(), {});
+  if (!logits) return results;
+  std::vector<RequestId> ids;
+  std::vector<Tokens> tokens(results.size(), prompt);
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    Result<RequestId> fork = cache_->fork(*id);
+    for (int polls = 0; fork.status().code() == StatusCode::kOverloaded && polls < kMostPolls; ++polls) {
+      (void)cache_->poll(Nanos{0});
+      fork = cache_->fork(*id);
+    }
+    EXPECT_TRUE(fork.is_ok()) << fork.status().to_string();
+    if (!fork.is_ok()) return results;
+    ids.push_back(*fork);
+    tokens[i].push_back(first[i]);
+  }
+  ids.push_back(*id);
+  tokens.back().push_back(sample_greedy(logits->main));
+  for (std::size_t n = 0; n < count; ++n) {
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const auto next = compute(ids[i], tokens[i], tokens[i].size() - 1, tokens[i].size(), {});
+      if (!next) return results;
+      results[i].logits.push_back(*next);
+      results[i].output.push_back(tokens[i].back());
+      tokens[i].push_back(sample_greedy(next->main));
+    }
+  }
+  for (const RequestId each : ids) cache_->finish(each);
+  settle();
+  return results;
+}
+
 RunResult Rig::run(const Tokens& prompt, std::size_t max_new_tokens, const RunOptions& options) {
   RunResult result;
   BeginRequest begin;
@@ -233,30 +305,17 @@ RunResult Rig::run(const Tokens& prompt, std::size_t max_new_tokens, const RunOp
   bool is_first = true;
   while (result.output.size() < max_new_tokens) {
     const std::uint64_t until = std::min<std::uint64_t>(tokens.size(), computed + options.chunk);
-    const Result<StepGrant> grant = prepare(*id, until);
-    EXPECT_TRUE(grant.is_ok()) << grant.status().to_string();
-    if (!grant.is_ok()) break;
-    if (is_first && options.truth != nullptr) compare_restored(*grant, computed, *options.truth, result);
-    if (is_first && options.spoil) spoil_restored(*grant, computed, *options.spoil);
-    is_first = false;
-    SequenceStep step;
-    step.tokens = std::span<const TokenId>(tokens).subspan(computed, until - computed);
-    step.start = computed;
-    step.pages = grant->pages;
-    std::vector<StateSnapshot> snapshots;
-    for (const StateSnapshotSlot& s : grant->snapshots) snapshots.push_back({s.position, s.slot});
-    step.snapshots = snapshots;
-    step.gate = grant->gate.get();
-    const std::vector<StepResult> results = engine_->step(std::span(&step, 1));
-    EXPECT_TRUE(results[0].status.is_ok()) << results[0].status.to_string();
-    if (!results[0].status.is_ok()) break;
+    const auto look = [&](const StepGrant& grant) {
+      if (is_first && options.truth != nullptr) compare_restored(grant, computed, *options.truth, result);
+      if (is_first && options.spoil) spoil_restored(grant, computed, *options.spoil);
+      is_first = false;
+    };
+    const std::optional<StepLogits> logits = compute(*id, tokens, computed, until, look);
+    if (!logits) break;
     computed = until;
-    const Status completed = cache_->complete_step(grant->token, std::span<const TokenId>(tokens).first(computed));
-    EXPECT_TRUE(completed.is_ok()) << completed.to_string();
-    (void)cache_->poll(Nanos{0});
     if (computed < tokens.size()) continue;
-    result.logits.push_back(logits_of(results[0]));
-    result.output.push_back(sample_greedy(results[0].logits));
+    result.logits.push_back(*logits);
+    result.output.push_back(sample_greedy(logits->main));
     tokens.push_back(result.output.back());
   }
   cache_->finish(*id);

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "base/executor.h"
 #include "controller/cache.h"
 #include "engine/reference/reference_engine.h"
+#include "pool/pool_test_util.h"
 #include "storage/factory.h"
 
 namespace larder::exactness {
@@ -63,8 +65,9 @@ struct RigOptions {
   ComponentCounts device = {16, 16, 8};  // slots
   double host_ratio = 8;
   CacheConfig config;
-  StorageBackend* storage = nullptr;  // shared with other rigs; outlives the rig
-  bool real_threads = false;          // copies run beside the engine, which waits for them layer by layer
+  StorageBackend* storage = nullptr;               // shared with other rigs; outlives the rig
+  std::optional<pool_test::Lending> lending = {};  // the engine lends its memory, and keeps slot 0 of each component
+  bool real_threads = false;                       // copies run beside the engine, which waits for them layer by layer
 };
 
 struct RunOptions {
@@ -88,6 +91,10 @@ class Rig {
 
   // One request from begin to finish, greedy. Failures are reported to the test.
   RunResult run(const Tokens& prompt, std::size_t max_new_tokens, const RunOptions& options = {});
+  // The prompt to its end; from there as many forks as `first` has tokens, each of which is fed one of them, and then
+  // what it samples itself, `count` tokens in all; and the request itself, greedy. All in turns. Outputs after the
+  // prompt, that of the request last; no limit of the device may be met.
+  std::vector<RunResult> run_forks(const Tokens& prompt, const Tokens& first, std::size_t count);
   // Applies completions until nothing is in flight.
   void settle();
   // Pushes everything cached off the device with a request for other tokens. It is not computed: its pages hold
@@ -99,6 +106,10 @@ class Rig {
  private:
   bool start(RequestId id, RunResult& result);
   Result<StepGrant> prepare(RequestId id, std::uint64_t until);
+  using Look = std::function<void(const StepGrant&)>;
+  // One step over tokens [from, until); logits of the last one, or nothing: the test has failed.
+  std::optional<StepLogits> compute(RequestId id, const Tokens& tokens, std::uint64_t from, std::uint64_t until,
+                                    const Look& look);
   void spoil_restored(const StepGrant& grant, std::uint64_t restored, PoolName pool);
   void compare_restored(const StepGrant& grant, std::uint64_t restored, const Truth& truth, RunResult& result);
 
@@ -106,6 +117,7 @@ class Rig {
   ManualClock clock_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Device> device_;
+  std::unique_ptr<pool_test::LentBytes> lent_;  // null: none is lent
   std::unique_ptr<DevicePools> device_pools_;
   std::unique_ptr<HostPools> host_pools_;
   std::unique_ptr<TransferEngine> transfer_;

@@ -95,14 +95,38 @@ TEST_F(Sim, WorldsOfManySeedsEndWell) {
   EXPECT_GT(totals.checked_pages, worlds);
 }
 
+// A world of either door, drawn or asked for: engines whose memory is their own load what they or others saved.
+TEST_F(Sim, EnginesWithMemoryOfTheirOwnEndWell) {
+  const std::uint64_t worlds = kIsSanitized ? 30 : 100;
+  SimTotals totals;
+  LastWords last_words;
+  for (std::uint64_t seed = 1; seed <= worlds; ++seed) {
+    last_words.set("\nthe process ended in the connector's world of seed " + std::to_string(seed) + "\n");
+    Story story = draw_story(seed, 600);
+    story.world.door = "connector";
+    const SimOutcome outcome = run_story(story);
+    ASSERT_EQ(outcome.failure, "") << "replay: larder sim --door connector --first " << seed
+                                   << " --seeds 1 --events 600";
+    totals.add(outcome.totals);
+  }
+  EXPECT_GT(totals.finished, worlds);
+  EXPECT_GT(totals.loads, worlds);
+  EXPECT_GT(totals.saves, worlds);
+  EXPECT_GT(totals.host_tokens, 0u);
+  EXPECT_GT(totals.storage_tokens, 0u);
+  EXPECT_GT(totals.device_tokens, 0u) << "what the engine had itself";
+  EXPECT_GT(totals.checked_pages, worlds);
+}
+
 // The n-th call of everything fails, for each n: disks, copies, storage operations, calls to a remote service.
 TEST_F(Sim, AnyCallMayFail) {
   std::array<std::uint64_t, kFaultSiteCount> runs{};
   const std::uint64_t stories = kIsSanitized ? 1 : 2;
-  for (const std::string storage : {"file", "hf3fs"}) {
+  for (const auto& [storage, door] : {std::pair{"file", "cache"}, {"hf3fs", "cache"}, {"file", "connector"}}) {
     for (std::uint64_t seed = 1; seed <= stories; ++seed) {
       Story story = draw_calm_story(seed, kIsSanitized ? 30 : 60);
       story.world.storage = storage;
+      story.world.door = door;
       story.world.service = "remote";
       const EveryFault every = run_every_fault(story);
       ASSERT_EQ(every.failure, "") << to_text(every.story);

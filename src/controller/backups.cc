@@ -1,8 +1,10 @@
-// Device -> host (step 6 of a prefix's life): parents before children. Host -> storage: store_backlog.h.
+#include "controller/backups.h"
+
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "base/probe.h"
-#include "controller/cache_impl.h"
 
 namespace larder {
 
@@ -11,21 +13,46 @@ namespace {
 bool is_host_gap(const NodeView& above) { return above.end > 0 && above.host[0].empty(); }
 }  // namespace
 
-ComponentCounts CacheImpl::missing_on_host(const NodeView& view) const {
+Backups::Backups(const CacheConfig& config, const Parts& parts)
+    : config_(config),
+      host_(parts.host),
+      tree_(parts.tree),
+      ops_(parts.ops),
+      host_room_(parts.host_room),
+      copies_(parts.copies),
+      counters_(parts.counters),
+      all_(admit_all()),
+      by_hits_(admit_from_hits(config.selective_hits)) {}
+
+const Admission* Backups::admission() const {
+  if (config_.write_policy == WritePolicy::kWriteBack) return nullptr;
+  if (config_.admission) return config_.admission.get();
+  return (config_.write_policy == WritePolicy::kWriteThroughSelective ? by_hits_ : all_).get();
+}
+
+bool Backups::keeps(ComponentKind c) const {
+  if (host_ == nullptr || !config_.host_tier_for_full) return false;  // full is the backbone: all else stands on it
+  return c != ComponentKind::kMamba || config_.host_tier_for_state;
+}
+
+bool Backups::take_failure() { return std::exchange(has_failed_, false); }
+
+ComponentCounts Backups::missing_on_host(const NodeView& view) const {
   ComponentCounts counts{};
   const std::size_t full = index_of(ComponentKind::kFull);
   const bool has_full = !view.host[full].empty() || (!view.device[full].empty() && !view.device_pending[full]);
   if (!has_full) return counts;  // nothing may be on the host without full
   for (const ComponentKind c : kAllComponents) {
     const std::size_t i = index_of(c);
-    if (!tier_keeps(c) || view.device[i].empty() || view.device_pending[i] || !view.host[i].empty()) continue;
+    if (!keeps(c) || view.device[i].empty() || view.device_pending[i] || !view.host[i].empty()) continue;
     counts[i] = static_cast<std::uint32_t>(view.device[i].size());
   }
   return counts;
 }
 
-// Nodes of the path to `node` that lack a host copy, ending with `node` itself; appended parents first, once each.
-void CacheImpl::append_unbacked_path(NodeId node, bool by_policy, std::uint64_t from, std::vector<NodeId>& out) const {
+// Nodes of the path to `node` that lack a host copy, ending with `node` itself; appended parents first. Those that were
+// appended for another one as well are found complete the second time.
+void Backups::append_path(NodeId node, const Admission& admission, std::uint64_t from, std::vector<NodeId>& out) const {
   std::vector<NodeId> path;
   for (NodeId at = node;;) {
     const NodeView view = tree_.view(at);
@@ -34,37 +61,34 @@ void CacheImpl::append_unbacked_path(NodeId node, bool by_policy, std::uint64_t 
     // Everything above a node with a complete copy was looked at when that copy was made, but for the checkpoints that
     // came after `from` since; and but for a gap above what a prefetch has brought.
     if (!any && !view.host[0].empty() && view.begin <= from && !is_host_gap(tree_.view(view.parent))) break;
-    const bool selective = by_policy && config_.write_policy == WritePolicy::kWriteThroughSelective;
-    if (any && (!selective || view.hits >= config_.selective_hits)) path.push_back(at);
+    if (any && admission.may_enter(tree_.facts(at, ComponentKind::kFull, Tier::kDevice))) path.push_back(at);
     at = view.parent;
   }
-  for (auto it = path.rbegin(); it != path.rend(); ++it) {
-    if (std::find(out.begin(), out.end(), *it) == out.end()) out.push_back(*it);
-  }
+  out.insert(out.end(), path.rbegin(), path.rend());
 }
 
-void CacheImpl::maybe_backup(NodeId node, std::uint64_t from) {
-  if (!host_ || config_.write_policy == WritePolicy::kWriteBack) return;
+void Backups::by_policy(NodeId node, std::uint64_t from) {
+  const Admission* const now = admission();
+  if (host_ == nullptr || now == nullptr) return;
   std::vector<NodeId> nodes;
-  append_unbacked_path(node, true, from, nodes);
-  start_backup(nodes, true);
+  append_path(node, *now, from, nodes);
+  (void)begin(nodes, true);
 }
 
-CacheImpl::BackupStart CacheImpl::backup_victims(const std::vector<NodeId>& victims, bool gently) {
+Backups::Begun Backups::of_victims(const std::vector<NodeId>& victims, bool gently) {
   std::vector<NodeId> nodes;
-  for (const NodeId node : victims) append_unbacked_path(node, false, tree_.view(node).end, nodes);
-  return start_backup(nodes, gently);
+  for (const NodeId node : victims) append_path(node, *all_, tree_.view(node).end, nodes);
+  return begin(nodes, gently);
 }
 
-CacheImpl::BackupStart CacheImpl::start_backup(const std::vector<NodeId>& nodes, bool gently) {
-  if (!host_ || nodes.empty() || !ops_.has_room(OpKind::kBackup)) return {};
+Backups::Begun Backups::begin(const std::vector<NodeId>& nodes, bool gently) {
+  if (host_ == nullptr || nodes.empty() || !ops_.has_room(OpKind::kBackup)) return {};
   Op& op = ops_.add(OpKind::kBackup);
   TransferRequest copy;
-  copy.id = op.id;
   copy.direction = CopyDirection::kDeviceToHost;
   HostAnswer room = HostAnswer::kThere;
   for (const NodeId node : nodes) {
-    room = attach_backup(op, node, copy, gently);
+    room = attach(op, node, copy, gently);
     if (room != HostAnswer::kThere) break;  // the children of a node that found no room must not go before it
   }
   const bool waits = room == HostAnswer::kWaitsForStores;
@@ -73,12 +97,12 @@ CacheImpl::BackupStart CacheImpl::start_backup(const std::vector<NodeId>& nodes,
     ops_.erase(op.id);
     return {.copies = false, .waits_for_stores = waits};
   }
-  submit_transfer(op, std::move(copy));
+  copies_.submit(op, std::move(copy));
   return {.copies = true, .waits_for_stores = waits};
 }
 
 // Takes host slots for what the node lacks and lists the copies.
-HostAnswer CacheImpl::attach_backup(Op& op, NodeId node, TransferRequest& copy, bool gently) {
+HostAnswer Backups::attach(const Op& op, NodeId node, TransferRequest& copy, bool gently) {
   if (!tree_.exists(node)) return HostAnswer::kThere;
   const NodeView before = tree_.view(node);
   const ComponentCounts counts = missing_on_host(before);
@@ -111,11 +135,11 @@ HostAnswer CacheImpl::attach_backup(Op& op, NodeId node, TransferRequest& copy, 
   return HostAnswer::kThere;
 }
 
-void CacheImpl::backup_done(Op& op, bool ok) {
+void Backups::done(const Op& op, bool is_ok) {
   const std::uint64_t evicted = counters_.host_evicted;
-  (void)tree_.finish_op(op.id, ok);  // what the host has now, the backlog of the storage finds by itself
-  backup_failed_ = !ok;
-  if (ok) return;
+  (void)tree_.finish_op(op.id, is_ok);  // what the host has now, the backlog of the storage finds by itself
+  has_failed_ = !is_ok;
+  if (is_ok) return;
   // What the tree gave back never held bytes: lost, not evicted.
   counters_.host_lost += counters_.host_evicted - evicted;
   counters_.host_evicted = evicted;

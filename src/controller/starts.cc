@@ -1,64 +1,103 @@
-// From a ready request to a running one: restore point, reservation, load-back (steps 1 and 3 of a prefix's life).
-#include <algorithm>
+#include "controller/starts.h"
 
-#include "controller/cache_impl.h"
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <utility>
+
 #include "controller/checkpoint_plan.h"
 
 namespace larder {
 
-bool CacheImpl::Restore::loads() const {
+Starts::Starts(const CacheConfig& config, const Parts& parts)
+    : config_(config),
+      model_(parts.model),
+      device_(parts.device),
+      has_host_(parts.has_host),
+      tree_(parts.tree),
+      ops_(parts.ops),
+      prefetcher_(parts.prefetcher),
+      room_(parts.room),
+      backups_(parts.backups),
+      copies_(parts.copies),
+      requests_(parts.requests),
+      clock_(parts.clock),
+      counters_(parts.counters),
+      metrics_(parts.metrics),
+      chunk_pages_(parts.chunk_pages) {}
+
+Result<CachedTokens> Starts::start(Request& r) {
+  if (prefetcher_.is_waiting(r.id)) return overloaded("start: waiting for storage");
+  if (r.phase != RequestPhase::kReady) return invalid_argument("start: the request has started already");
+  if (!ops_.has_room(OpKind::kLoad, 2)) return overloaded("start: too many copies in flight");
+  LARDER_RETURN_IF_ERROR(check_admission());
+  const Result<Restore> restore = choose(r);
+  if (!restore.is_ok()) return restore.status();
+  LARDER_RETURN_IF_ERROR(admit(r, *restore));
+  account(r, *restore, prefetcher_.start(r.id));
+  return r.cached;
+}
+
+// ---- where it resumes
+
+bool Starts::Restore::loads() const {
   const auto on_host_only = [](const PageLocation& l) { return !l.device.valid(); };
   return device_pages < pages || std::any_of(window.begin(), window.end(), on_host_only) ||
          (state.host.valid() && !state.device.valid());
 }
 
-Result<CacheImpl::Restore> CacheImpl::choose_restore(Request& r, NodeId& node) {
+Result<Starts::Restore> Starts::choose(Request& r) {
   Restore restore;
-  node = tree_.root(r.space);
+  restore.node = tree_.root(r.space);
   // Neither host nor device could give it its prefix intact: it computes all of it.
   if (!config_.enabled || r.restarts > 1) return restore;
   const bool device_only = r.restarts > 0;
-  const std::uint64_t limit = reusable_pages(r);
+  const std::span<const TokenId> tokens = r.whole_pages(model_.page_size);
   prefetcher_.take_arrived(r.id);
-  const MatchResult match = tree_.match(r.space, reusable_tokens(r));
+  const MatchResult match = tree_.match(r.space, tokens);
   if (match.meets_load) return overloaded("start: this prefix is being loaded; wait for it");
   if (r.restarts == 0 && prefetcher_.asks_again(r.id, match.any.at.pages)) {
     return overloaded("start: waiting for storage");
   }
-  const TierMatch* best = host_ && !device_only ? &match.any : &match.device;
+  const TierMatch* best = has_host_ && !device_only ? &match.any : &match.device;
   const std::uint64_t on_device = std::min(match.full_device_pages, best->at.pages);
   const bool only_full = !model_.has(ComponentKind::kSwa) && !model_.has(ComponentKind::kMamba);
-  if (only_full && (best->at.pages - on_device) * page_size() < config_.load_back_threshold) best = &match.device;
+  if (only_full && (best->at.pages - on_device) * model_.page_size < config_.load_back_threshold) best = &match.device;
   restore.pages = best->at.pages;
   restore.reason = best->reason;
   restore.component = best->component;
-  restore.fork = std::min(device_only ? match.full_device_pages : match.full_any_pages, limit);
+  restore.fork =
+      std::min(device_only ? match.full_device_pages : match.full_any_pages, tokens.size() / model_.page_size);
   if (restore.pages == 0) return restore;
+  restore.node = tree_.settle(best->at);
+  locate(restore);
+  return restore;
+}
 
-  node = tree_.settle(best->at);
-  tree_.locate(node, ComponentKind::kFull, 0, restore.pages, restore.full);
+void Starts::locate(Restore& restore) const {
+  tree_.locate(restore.node, ComponentKind::kFull, 0, restore.pages, restore.full);
   const auto first_off =
       std::find_if(restore.full.begin(), restore.full.end(), [](const PageLocation& l) { return !l.device.valid(); });
   restore.device_pages = static_cast<std::uint64_t>(first_off - restore.full.begin());
   if (model_.has(ComponentKind::kSwa)) {
     restore.window_from = restore.pages - model_.window_pages_at(restore.pages);
-    tree_.locate(node, ComponentKind::kSwa, restore.window_from, restore.pages, restore.window);
+    tree_.locate(restore.node, ComponentKind::kSwa, restore.window_from, restore.pages, restore.window);
   }
   if (model_.has(ComponentKind::kMamba)) {
     std::vector<PageLocation> state;
-    tree_.locate(node, ComponentKind::kMamba, 0, 0, state);
+    tree_.locate(restore.node, ComponentKind::kMamba, 0, 0, state);
     if (!state.empty()) restore.state = state.front();
   }
-  return restore;
 }
 
 // Tokens that are there, and a headroom for those to come, in pages.
-std::uint64_t CacheImpl::pages_at_start(const Request& r) const {
+std::uint64_t Starts::pages_at_start(const Request& r) const {
   const std::uint64_t there = r.tokens.size();
-  return pages_for(std::max(there, std::min(r.final_tokens(), there + config_.decode_headroom_tokens)));
+  const std::uint64_t most = std::min(r.final_tokens(), there + config_.decode_headroom_tokens);
+  return (std::max(there, most) + model_.page_size - 1) / model_.page_size;
 }
 
-ComponentCounts CacheImpl::slots_to_start(const Request& r, const Restore& restore) const {
+ComponentCounts Starts::slots_for(const Request& r, const Restore& restore) const {
   ComponentCounts counts{};
   const std::uint64_t total = pages_at_start(r);
   counts[index_of(ComponentKind::kFull)] = static_cast<std::uint32_t>(total - restore.device_pages);
@@ -71,10 +110,10 @@ ComponentCounts CacheImpl::slots_to_start(const Request& r, const Restore& resto
 // Full pages are taken as a request grows; when they are out, one is retracted. Window pages and states are taken step
 // by step, too, but admitting by count keeps the sum of what running requests may lock within the device, so each of
 // them always gets its next slot in the end and none waits for another in a circle.
-Status CacheImpl::check_admission() const {
-  if (running_ == 0) return Status::ok();
+Status Starts::check_admission() const {
+  if (requests_.running() == 0) return Status::ok();
   const auto fits = [&](ComponentKind c, std::uint64_t each) {
-    return !model_.has(c) || (running_ + 1) * each <= device_.slots(c).capacity();
+    return !model_.has(c) || (requests_.running() + 1) * each <= device_.slots(c).capacity();
   };
   if (!fits(ComponentKind::kSwa, model_.window_pages() + chunk_pages_ + 3)) {
     return overloaded("start: window pages of the device are promised to running requests");
@@ -85,89 +124,74 @@ Status CacheImpl::check_admission() const {
   return Status::ok();
 }
 
-Result<CachedTokens> CacheImpl::start(RequestId id) {
-  LARDER_RETURN_IF_ERROR(ops_.parted());
-  Request* r = find(id);
-  if (!r) return not_found("start: no such request");
-  if (prefetcher_.is_waiting(id)) return overloaded("start: waiting for storage");
-  if (r->phase != RequestPhase::kReady) return invalid_argument("start: the request has started already");
-  if (!ops_.has_room(OpKind::kLoad, 2)) return overloaded("start: too many copies in flight");
-  LARDER_RETURN_IF_ERROR(check_admission());
-  NodeId node;
-  Result<Restore> restore = choose_restore(*r, node);
-  if (!restore.is_ok()) return restore.status();
-  LARDER_RETURN_IF_ERROR(admit(*r, node, *restore));
-  prefetcher_.start(id);
-  account_start(*r, *restore);
-  return r->cached;
+// ---- what it gets
+
+Status Starts::take_slots(Request& r, const ComponentCounts& counts, Slots& out) {
+  LARDER_RETURN_IF_ERROR(room_.make_all(r.id, r.run.store_waits(), counts));
+  // One that was retracted comes back when those that run can each grow as well: else it would soon leave again.
+  const std::uint32_t full = counts[index_of(ComponentKind::kFull)];
+  if (r.retracts > 0 && !room_.could_make(ComponentKind::kFull, full + requests_.running())) {
+    return overloaded("start: the device has no room yet for a request that was retracted");
+  }
+  return device_.reserve(counts, out) ? Status::ok() : overloaded("start: the device is full");
 }
 
-Status CacheImpl::admit(Request& r, NodeId node, const Restore& restore) {
-  LockHandle device_lock = tree_.lock(node, Tier::kDevice, LockParts{});
+Status Starts::admit(Request& r, const Restore& restore) {
+  LockHandle device_lock = tree_.lock(restore.node, Tier::kDevice, LockParts{});
   LockHandle host_lock;
-  if (restore.loads()) host_lock = tree_.lock(node, Tier::kHost, LockParts{});
-  const ComponentCounts counts = slots_to_start(r, restore);
-  std::array<std::vector<DeviceSlot>, kComponentCount> slots;
-  Status room = make_device_room(r, counts);
-  // One that was retracted comes back when those that run can each grow as well: else it would soon leave again.
-  if (r.retracts > 0 && !could_make_room(ComponentKind::kFull, counts[index_of(ComponentKind::kFull)] + running_)) {
-    room = overloaded("start: the device has no room yet for a request that was retracted");
-  }
-  if (room.is_ok() && !device_.reserve(counts, slots)) room = overloaded("start: the device is full");
-  if (!room.is_ok()) {
-    tree_.unlock(device_lock);
-    tree_.unlock(host_lock);
-    return room;
-  }
+  if (restore.loads()) host_lock = tree_.lock(restore.node, Tier::kHost, LockParts{});
+  Slots slots;
   TransferRequest load;
-  load.direction = CopyDirection::kHostToDevice;
-  Op* op = restore.loads() ? &ops_.add(OpKind::kLoad) : nullptr;
-  if (op) {
-    load.id = op->id;
-    op->request = r.id;
-    op->host_lock = host_lock;
-    const Status attached = attach_loads(*op, node, restore, slots, load);
-    if (!attached.is_ok()) {
+  Op* op = nullptr;
+  Status admitted = take_slots(r, slots_for(r, restore), slots);
+  if (admitted.is_ok() && restore.loads()) {
+    op = &ops_.add(OpKind::kLoad);
+    admitted = attach(*op, restore, slots, load);
+    if (!admitted.is_ok()) {
       (void)tree_.finish_op(op->id, false);
-      tree_.unlock(op->host_lock);
-      tree_.unlock(device_lock);
-      for (const ComponentKind c : kAllComponents) return_device(c, slots[index_of(c)]);
+      for (const ComponentKind c : kAllComponents) room_.give_back_all(c, slots[index_of(c)]);
       ops_.erase(op->id);
-      return overloaded("start: " + attached.message());
+      admitted = overloaded("start: " + admitted.message());
     }
   }
+  if (!admitted.is_ok()) {
+    tree_.unlock(device_lock);
+    tree_.unlock(host_lock);
+    return admitted;
+  }
   fill_table(r, restore, load, slots);
-  copy_state(r, restore, op, load);
-  ++running_;
-  if (op) {
+  copy_state(r, restore, op != nullptr, load);
+  if (op != nullptr) {
+    op->request = r.id;
+    op->host_lock = host_lock;
     op->pages = restore.pages - restore.device_pages;
     op->begun = clock_.now();
+    r.load = op->id;
+    load.direction = CopyDirection::kHostToDevice;
     load.gate = std::make_shared<LayerGate>(model_.layer_count());
     r.run.set_gate(load.gate);
-    r.load = op->id;
-    submit_transfer(*op, std::move(load));
+    copies_.submit(*op, std::move(load));
   }
   // The checkpoint is leased by the copy that reads it. Locked, too, it would take one of the states that
   // check_admission() promised to the request.
-  r.run.set_lock(tree_.lock(node, Tier::kDevice, LockParts{.full = true, .swa = true, .mamba = false}));
+  r.run.set_lock(tree_.lock(restore.node, Tier::kDevice, LockParts{.full = true, .swa = true, .mamba = false}));
   tree_.unlock(device_lock);
-  r.phase = r.state_copy.v != 0 && op ? RequestPhase::kLoading : RequestPhase::kRunning;
+  requests_.run(r, r.state_copy.v != 0 && op != nullptr ? RequestPhase::kLoading : RequestPhase::kRunning);
   return Status::ok();
 }
 
 // Hands the slots that will be loaded to the tree (unpublished) and lists the copies. Slots that were not attached stay
 // in `slots`, so that the caller can give back exactly what is still its own.
-Status CacheImpl::attach_loads(Op& op, NodeId node, const Restore& restore,
-                               std::array<std::vector<DeviceSlot>, kComponentCount>& slots, TransferRequest& out) {
+Status Starts::attach(const Op& op, const Restore& restore, Slots& slots, TransferRequest& load) {
   auto& full = slots[index_of(ComponentKind::kFull)];
-  const std::uint64_t load = restore.pages - restore.device_pages;
-  if (load > 0) {
-    const std::span<const DeviceSlot> head = std::span<const DeviceSlot>(full).first(load);
-    LARDER_RETURN_IF_ERROR(tree_.attach_device(op.id, node, ComponentKind::kFull, restore.device_pages, head));
-    for (std::uint64_t i = 0; i < load; ++i) {
-      out.pairs[index_of(ComponentKind::kFull)].push_back({head[i], restore.full[restore.device_pages + i].host, {}});
+  const std::uint64_t count = restore.pages - restore.device_pages;
+  if (count > 0) {
+    const std::span<const DeviceSlot> head = std::span<const DeviceSlot>(full).first(count);
+    LARDER_RETURN_IF_ERROR(tree_.attach_device(op.id, restore.node, ComponentKind::kFull, restore.device_pages, head));
+    for (std::uint64_t i = 0; i < count; ++i) {
+      load.pairs[index_of(ComponentKind::kFull)].push_back({head[i], restore.full[restore.device_pages + i].host, {}});
     }
-    full.erase(full.begin(), full.begin() + static_cast<std::ptrdiff_t>(load));
+    full.erase(full.begin(), full.begin() + static_cast<std::ptrdiff_t>(count));
   }
   auto& swa = slots[index_of(ComponentKind::kSwa)];
   for (std::uint64_t i = 0; i < restore.window.size();) {
@@ -178,9 +202,9 @@ Status CacheImpl::attach_loads(Op& op, NodeId node, const Restore& restore,
       continue;
     }
     const std::span<const DeviceSlot> run = std::span<const DeviceSlot>(swa).first(end - i);
-    LARDER_RETURN_IF_ERROR(tree_.attach_device(op.id, node, ComponentKind::kSwa, restore.window_from + i, run));
+    LARDER_RETURN_IF_ERROR(tree_.attach_device(op.id, restore.node, ComponentKind::kSwa, restore.window_from + i, run));
     for (std::uint64_t k = i; k < end; ++k) {
-      out.pairs[index_of(ComponentKind::kSwa)].push_back({run[k - i], restore.window[k].host, {}});
+      load.pairs[index_of(ComponentKind::kSwa)].push_back({run[k - i], restore.window[k].host, {}});
     }
     swa.erase(swa.begin(), swa.begin() + static_cast<std::ptrdiff_t>(end - i));
     i = end;
@@ -188,8 +212,7 @@ Status CacheImpl::attach_loads(Op& op, NodeId node, const Restore& restore,
   return Status::ok();
 }
 
-void CacheImpl::fill_table(Request& r, const Restore& restore, const TransferRequest& load,
-                           std::array<std::vector<DeviceSlot>, kComponentCount>& slots) {
+void Starts::fill_table(Request& r, const Restore& restore, const TransferRequest& load, const Slots& slots) {
   const std::uint64_t total = pages_at_start(r);
   PageTable table;
   table.full.reserve(total);
@@ -208,17 +231,17 @@ void CacheImpl::fill_table(Request& r, const Restore& restore, const TransferReq
   std::vector<PlannedCheckpoint> plan;
   if (model_.has(ComponentKind::kMamba)) {
     table.state = slots[index_of(ComponentKind::kMamba)].front();
-    plan = plan_checkpoints(r.tokens.size(), page_size(), restore.pages, restore.fork, config_.checkpoint_grid);
+    plan = plan_checkpoints(r.tokens.size(), model_.page_size, restore.pages, restore.fork, config_.checkpoint_grid);
   }
   r.run.begin(r, std::move(table), restore.pages, std::move(plan));
 }
 
 // The request works on its own copy of the checkpoint. It comes with the load when there is one and the host has it,
 // else straight from the tree's device slot.
-void CacheImpl::copy_state(Request& r, const Restore& restore, Op* load_op, TransferRequest& load) {
+void Starts::copy_state(Request& r, const Restore& restore, bool loads, TransferRequest& load) {
   if (!model_.has(ComponentKind::kMamba) || restore.pages == 0) return;
   auto& pairs = load.pairs[index_of(ComponentKind::kMamba)];
-  if (load_op && restore.state.host.valid()) {
+  if (loads && restore.state.host.valid()) {
     pairs.push_back({r.run.table().state, restore.state.host, {}});
     return;
   }
@@ -226,70 +249,58 @@ void CacheImpl::copy_state(Request& r, const Restore& restore, Op* load_op, Tran
   op.request = r.id;
   r.state_copy = op.id;
   TransferRequest copy;
-  copy.id = op.id;
   copy.direction = CopyDirection::kDeviceToDevice;
   copy.pairs[index_of(ComponentKind::kMamba)].push_back({r.run.table().state, {}, restore.state.device});
-  if (!load_op) {
+  if (!loads) {
     copy.gate = std::make_shared<LayerGate>(model_.layer_count());
     r.run.set_gate(copy.gate);
   }
-  submit_transfer(op, std::move(copy));
-}
-
-void CacheImpl::submit_transfer(Op& op, TransferRequest request) {
-  const OpId id = op.id;
-  std::shared_ptr<LayerGate> gate = request.gate;
-  auto complete = ops_.completion_for(id);
-  Status submitted =
-      transfer_ ? transfer_->submit(std::move(request), [complete](TransferDone done) { complete(std::move(done)); })
-                : unsupported("this cache was made without a transfer engine");
-  if (submitted.is_ok()) return;
-  if (gate) gate->fail(submitted);
-  complete(TransferDone{id, std::move(submitted), {}, {}});
+  copies_.submit(op, std::move(copy));
 }
 
 // What a request found is told once: what it finds after retract() is its own.
-void CacheImpl::account_start(Request& r, const Restore& restore) {
+void Starts::account(Request& r, const Restore& restore, const Prefetcher::Fetched& fetched) {
   if (r.retracts > 0) {
     if (restore.pages > 0) tree_.touch({r.run.lock().node, restore.pages}, false);
     return;
   }
-  const Prefetcher::Fetched fetched = prefetcher_.fetched(r.id);
   const std::uint64_t from = std::max(restore.device_pages, fetched.from);
   const std::uint64_t to = std::min(restore.pages, fetched.to);
   const std::uint64_t storage = to > from ? to - from : 0;
-  r.cached.device = restore.device_pages * page_size();
-  r.cached.storage = storage * page_size();
-  r.cached.host = (restore.pages - restore.device_pages - storage) * page_size();
+  r.cached.device = restore.device_pages * model_.page_size;
+  r.cached.storage = storage * model_.page_size;
+  r.cached.host = (restore.pages - restore.device_pages - storage) * model_.page_size;
   r.cached.reason = restore.reason;
   r.cached.component = restore.component;
   if (restore.reason == StopReason::kNone && fetched.known > restore.pages) r.cached.reason = StopReason::kNotFetched;
   if (restore.pages > 0) {
     tree_.touch({r.run.lock().node, restore.pages}, true);
-    if (config_.write_policy == WritePolicy::kWriteThroughSelective) maybe_backup(r.run.lock().node, restore.pages);
+    if (config_.write_policy == WritePolicy::kWriteThroughSelective)
+      backups_.by_policy(r.run.lock().node, restore.pages);
   }
 }
 
-void CacheImpl::load_done(Op& op, bool ok) {
-  (void)tree_.finish_op(op.id, ok);
+void Starts::load_done(Op& op, bool is_ok) {
+  (void)tree_.finish_op(op.id, is_ok);
   tree_.unlock(op.host_lock);
-  if (ok) {
+  if (is_ok) {
     counters_.loaded_back += op.pages;
     metrics_.loaded_back(clock_.now() - op.begun);
   }
-  Request* r = find(op.request);
-  if (!r || r->load != op.id) return;
+  Request* const r = requests_.find(op.request);
+  if (r == nullptr || r->load != op.id) return;
   r->load = OpId{};
   // Also if its own copy came and that of another rank did not: the pages are gone.
-  if (!ok) r->run.fail("the load-back failed");
+  if (!is_ok) r->run.fail("the load-back failed");
 }
 
-void CacheImpl::state_copy_done(Op& op, bool ok) {
-  Request* r = find(op.request);
-  if (!r || r->state_copy != op.id) return;
+void Starts::state_copy_done(const Op& op, bool is_ok) {
+  if (Request* const source = requests_.find(op.source)) --source->forks;
+  Request* const r = requests_.find(op.request);
+  if (r == nullptr || r->state_copy != op.id) return;
   r->state_copy = OpId{};
   r->phase = RequestPhase::kRunning;
-  if (!ok) r->run.fail("the checkpoint could not be copied on the device");
+  if (!is_ok) r->run.fail("the checkpoint could not be copied on the device");
 }
 
 }  // namespace larder

@@ -1,0 +1,177 @@
+#include "controller/device_room.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/probe.h"
+
+namespace larder {
+
+namespace {
+// How often room is refused to one request in its life so that storage can take what would go.
+constexpr std::uint32_t kMostStoreWaits = 128;
+
+bool is_copied_to_host(const NodeView& node) {
+  return std::find(node.host_pending.begin(), node.host_pending.end(), true) != node.host_pending.end();
+}
+}  // namespace
+
+DeviceRoom::DeviceRoom(const CacheConfig& config, const Parts& parts)
+    : config_(config),
+      model_(parts.model),
+      device_(parts.device),
+      host_(parts.host),
+      tree_(parts.tree),
+      ops_(parts.ops),
+      backlog_(parts.backlog),
+      host_room_(parts.host_room),
+      prefetcher_(parts.prefetcher),
+      backups_(parts.backups),
+      events_(parts.events),
+      clock_(parts.clock),
+      counters_(parts.counters),
+      metrics_(parts.metrics) {}
+
+Status DeviceRoom::make_all(RequestId starts, std::uint32_t& store_waits, const ComponentCounts& counts) {
+  for (const ComponentKind c : kAllComponents) {  // before anything is evicted for a component that does fit
+    const auto could = [&] { return could_make(c, counts[index_of(c)]); };
+    if (!could()) prefetcher_.drop_unwanted(false);
+    if (!could() && !prefetcher_.yields_device(starts, could)) {
+      return overloaded("the device has no room for " + std::to_string(counts[index_of(c)]) + " slots of " +
+                        std::string(component_name(c)) + " now: the rest is in use");
+    }
+  }
+  for (const ComponentKind c : kAllComponents) {
+    LARDER_RETURN_IF_ERROR(make_room(store_waits, c, counts[index_of(c)], true));
+  }
+  return Status::ok();
+}
+
+EvictResult DeviceRoom::evict(ComponentKind c, std::uint32_t slots, VictimRule rule) {
+  const TimePoint begun = clock_.now();
+  EvictResult evicted = tree_.evict_device(c, slots, rule);
+  const std::uint64_t tokens = c == ComponentKind::kFull ? evicted.freed * model_.page_size : 0;
+  if (evicted.freed > 0) metrics_.evicted(tokens, clock_.now() - begun);
+  if (evicted.freed > 0) probe(Probe::kEvictedToHost);
+  return evicted;
+}
+
+bool DeviceRoom::could_make(ComponentKind c, std::uint32_t count) const {
+  return count <= device_.free_slots(c) + tree_.counts(c, Tier::kDevice).evictable();
+}
+
+Status DeviceRoom::make_room(std::uint32_t& store_waits, ComponentKind c, std::uint32_t count, bool may_wait) {
+  const auto missing = [&] {
+    const std::uint32_t free = device_.free_slots(c);
+    return count > free ? count - free : 0u;
+  };
+  if (missing() == 0) return Status::ok();
+  const auto no_room = [&] {
+    return overloaded("the device has no room for " + std::to_string(count) + " slots of " +
+                      std::string(component_name(c)) + " now");
+  };
+  if (!could_make(c, count)) prefetcher_.drop_unwanted(false);
+  if (!could_make(c, count)) return no_room();
+  // write_through_selective has copied what it wants to keep, and lets go of the rest.
+  if (backups_.keeps(c) && config_.write_policy != WritePolicy::kWriteThroughSelective) {
+    const EvictResult gentle = evict(c, missing(), gentle_rule(c));
+    if (missing() == 0) return Status::ok();
+    if (may_wait && waits_for_copies(store_waits, c, gentle.needs_backup)) return no_room();
+  }
+  (void)evict(c, missing(), VictimRule::kDrop);
+  if (missing() > 0 && ops_.abandoned(OpKind::kStore) > 0) {
+    // Pages without a host copy stay while beneath them is what a storage that was detached still writes.
+    backlog_.unlock_abandoned();
+    (void)evict(c, missing(), VictimRule::kDrop);
+  }
+  if (missing() > 0) {
+    // So do those that stand above what a queued request keeps on the host. It starts when others have ended.
+    prefetcher_.drop_holds();
+    (void)evict(c, missing(), VictimRule::kDrop);
+  }
+  if (missing() > 0) {
+    // And those that what is being fetched continues on the host. Nobody waits for it, so it holds nobody up.
+    prefetcher_.drop_unwanted(true);
+    (void)evict(c, missing(), VictimRule::kDrop);
+  }
+  return missing() == 0 ? Status::ok() : no_room();
+}
+
+// After a copy that failed, one round goes without: a device that cannot copy must still compute.
+bool DeviceRoom::waits_for_copies(std::uint32_t& store_waits, ComponentKind c, const std::vector<NodeId>& victims) {
+  if (backups_.take_failure()) return false;
+  std::vector<NodeId>& leaving = leaving_[index_of(c)];
+  if (!are_copied(leaving) && back_up(store_waits, c, victims)) return true;
+  return are_copied(leaving);
+}
+
+// Begins the copies of victims. True: what would make room for them on the host has yet to be stored, and that is
+// waited for.
+bool DeviceRoom::back_up(std::uint32_t& store_waits, ComponentKind c, const std::vector<NodeId>& victims) {
+  const Backups::Begun begun = backups_.of_victims(victims, store_waits < kMostStoreWaits);
+  if (begun.copies) {
+    for (const NodeId at : victims) note_copied_path(at, leaving_[index_of(c)]);
+  }
+  store_waits += begun.waits_for_stores ? 1 : 0;
+  return begun.waits_for_stores;
+}
+
+// With each victim the path to it is copied, and can leave after it.
+void DeviceRoom::note_copied_path(NodeId at, std::vector<NodeId>& out) const {
+  for (NodeView view = tree_.view(at); view.end != 0; at = view.parent, view = tree_.view(at)) {
+    if (is_copied_to_host(view)) {
+      out.push_back(at);
+    } else if (!view.host[0].empty()) {
+      break;
+    }
+  }
+}
+
+// Forgets those of which the copies have ended.
+bool DeviceRoom::are_copied(std::vector<NodeId>& nodes) const {
+  std::erase_if(nodes, [&](NodeId at) { return !is_copied_to_host(tree_.view(at)); });
+  return !nodes.empty();
+}
+
+// What requests that let go have handed over is copied, too, and can leave after that.
+bool DeviceRoom::is_room_coming(ComponentKind c) {
+  return host_room_.has_refused() || are_copied(leaving_[index_of(c)]) || are_copied(handed_over_);
+}
+
+// Does the host have room for a copy, or would it have to evict for it?
+VictimRule DeviceRoom::gentle_rule(ComponentKind c) const {
+  ComponentCounts one{};
+  one[index_of(c)] = 1;
+  return host_->blocks_missing(one) == 0 ? VictimRule::kBackUpFirst : VictimRule::kBackUpWorth;
+}
+
+void DeviceRoom::path_let_go(NodeId node) {
+  if (host_ == nullptr) return;
+  (void)are_copied(handed_over_);
+  note_copied_path(node, handed_over_);
+}
+
+void DeviceRoom::give_back_all(ComponentKind c, std::span<const DeviceSlot> slots) {
+  for (const DeviceSlot slot : slots) {
+    if (device_.free(c, slot).is_ok()) {
+      events_.freed(c, slot);
+    } else {
+      ++counters_.internal_errors;
+    }
+  }
+}
+
+void DeviceRoom::let_go(ComponentKind c, std::span<const DeviceSlot> slots) {
+  if (keeper_ == nullptr) return give_back_all(c, slots);
+  for (const DeviceSlot slot : slots) keeper_->keep(c, slot);
+}
+
+// Slots of the request that the tree has no use for are still its own business while a step may touch them.
+Result<InsertResult> DeviceRoom::extend(LockHandle& held, const ExtendRequest& request, StepLedger* keeper) {
+  keeper_ = keeper;
+  Result<InsertResult> inserted = tree_.extend(held, request);
+  keeper_ = nullptr;
+  return inserted;
+}
+
+}  // namespace larder

@@ -1,0 +1,26 @@
+// Who may enter the host: which data on the device is copied there as soon as it is whole, and not only when it has to
+// leave the device. A victim of the device is not asked about: the host is its last chance.
+//
+// Ownership, threads, ranks and cost: as EvictionOrder. Errors: none.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "policy/facts.h"
+
+namespace larder {
+
+class Admission {
+ public:
+  virtual ~Admission() = default;
+  // facts: of full on the device, of the node that is about to be copied with all that it has. Asked again whenever a
+  // request hands in what it computed beneath, until the answer is yes.
+  [[nodiscard]] virtual bool may_enter(const Facts& facts) const = 0;
+};
+using AdmissionPtr = std::shared_ptr<const Admission>;
+
+[[nodiscard]] AdmissionPtr admit_all();                          // write_through
+[[nodiscard]] AdmissionPtr admit_from_hits(std::uint32_t hits);  // write_through_selective: used so often since
+
+}  // namespace larder

@@ -1,0 +1,40 @@
+// Who leaves a tier: the one question that an eviction policy answers. How data leaves is the tree's business (what may
+// leave at all, leaves before what they stand on, page-exact trimming, copies first); which of it goes is decided here.
+//
+// A policy is one class in one file. Ours have names (eviction_policies.h); an embedder may pass one of its own.
+//
+// Contract of an order: a pure function of the facts. The tree keeps the keys, and asks again only when a fact has
+// changed. Ranks of one model use the same order. Nothing else is asked of it: any function keeps the tree sound.
+// Ownership: shared with each tree that uses it. Threads: const, and called by the cache threads of all these trees.
+// Errors: none; it does not throw. Cost: once for each change of a leaf, window or state that may leave; it should be a
+// handful of instructions.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+#include "policy/facts.h"
+
+namespace larder {
+
+// Smaller ones leave first; of equal ones, any.
+struct OrderKey {
+  std::uint64_t major = 0, minor = 0;
+  friend auto operator<=>(const OrderKey&, const OrderKey&) = default;
+};
+
+class EvictionOrder {
+ public:
+  virtual ~EvictionOrder() = default;
+
+  // Among the data of one component in one tier.
+  [[nodiscard]] virtual OrderKey key(const Facts& facts) const = 0;
+  // Where components share one budget, as on the host: among those that would leave first of each.
+  [[nodiscard]] virtual OrderKey key_across(const Facts& facts) const { return {facts.last_use, 0}; }
+};
+
+// Least recently used first. What one request used is told apart by depth: the end of its path is worth more to its
+// next turn.
+[[nodiscard]] inline OrderKey oldest_first(const Facts& facts) { return {facts.last_use, facts.end}; }
+
+}  // namespace larder

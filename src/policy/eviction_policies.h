@@ -1,0 +1,33 @@
+// The eviction orders that have a name. Each is a file of this folder; a new one is a file, a line here and one in
+// eviction_policies.cc.
+//
+// They order full alone; windows and states leave least recently used first under all of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "policy/eviction_order.h"
+
+namespace larder {
+
+enum class EvictionPolicy : std::uint8_t { kLru, kLfu, kSlru, kFifo, kMru, kFilo, kPriority };
+inline constexpr std::size_t kEvictionPolicyCount = 7;
+[[nodiscard]] std::string_view eviction_policy_name(EvictionPolicy p);  // "lru", ...; "?": no such policy
+[[nodiscard]] std::optional<EvictionPolicy> parse_eviction_policy(std::string_view s);
+
+using EvictionOrderPtr = std::shared_ptr<const EvictionOrder>;  // never null where one is returned
+[[nodiscard]] EvictionOrderPtr eviction_order(EvictionPolicy p);
+
+[[nodiscard]] EvictionOrderPtr lru_order();   // least recently used first
+[[nodiscard]] EvictionOrderPtr lfu_order();   // least often used first, then the least recently used
+[[nodiscard]] EvictionOrderPtr slru_order();  // what had fewer than 2 hits first; least recently used within each half
+[[nodiscard]] EvictionOrderPtr fifo_order();  // made first, out first
+[[nodiscard]] EvictionOrderPtr mru_order();   // most recently used first
+[[nodiscard]] EvictionOrderPtr filo_order();  // made last, out first
+[[nodiscard]] EvictionOrderPtr priority_order();  // lowest priority first, then the least recently used
+
+}  // namespace larder

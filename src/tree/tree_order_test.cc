@@ -1,0 +1,130 @@
+// Orders of eviction that are not ours: whatever an embedder's order answers, the tree stays sound, and does as it
+// says.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "base/rng.h"
+#include "tree/tree_property_check.h"
+
+namespace larder::tree_test {
+namespace {
+
+// Any function of the facts; another one for each seed.
+class ScatteredOrder final : public EvictionOrder {
+ public:
+  explicit ScatteredOrder(std::uint64_t seed) : seed_(seed) {}
+  [[nodiscard]] OrderKey key(const Facts& f) const override { return {scatter(f, seed_), scatter(f, ~seed_)}; }
+  [[nodiscard]] OrderKey key_across(const Facts& f) const override { return {scatter(f, seed_ + 1) % 4, 0}; }
+
+ private:
+  static std::uint64_t scatter(const Facts& f, std::uint64_t seed) {
+    std::uint64_t mixed = seed;
+    for (const std::uint64_t fact :
+         {std::uint64_t{index_of(f.component)}, std::uint64_t{static_cast<std::uint8_t>(f.tier)},
+          std::uint64_t{f.space.v}, f.last_use, f.created, f.end, std::uint64_t{f.hits},
+          std::uint64_t{static_cast<std::uint32_t>(f.priority)}}) {
+      mixed = Rng(mixed ^ fact).next_u64();
+    }
+    return mixed;
+  }
+
+  const std::uint64_t seed_;
+};
+
+// A failure prints the seeds of the order and of the operations, and a shrunk list of these.
+TEST(TreeOrder, AnyOrderKeepsTheTreeSound) {
+  std::uint64_t seed = 1;
+  for (PropertyConfig config : property_configs()) {
+    config.tree.order = std::make_shared<ScatteredOrder>(seed);
+    config.name += ", scattered order of seed " + std::to_string(seed);
+    check_property(config, seed++, 800);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// A tenant whose data goes first, whatever its age; of one tenant, the shallow states first.
+class GuestsFirst final : public EvictionOrder {
+ public:
+  explicit GuestsFirst(NamespaceId guest) : guest_(guest) {}
+  [[nodiscard]] OrderKey key(const Facts& f) const override {
+    return {f.space == guest_ ? 0u : 1u, f.component == ComponentKind::kMamba ? f.end : f.last_use};
+  }
+  [[nodiscard]] OrderKey key_across(const Facts& f) const override { return key(f); }
+
+ private:
+  const NamespaceId guest_;
+};
+
+TEST(TreeOrder, AnEmbeddersOrderDecidesInEachTierForEachComponent) {
+  TreeConfig config = config_of(1, 0, true, EvictionPolicy::kMru);  // which counts for nothing then
+  config.order = std::make_shared<GuestsFirst>(NamespaceId(1));
+  Fixture f(config);
+  const NodeId own = f.insert(iota_tokens(2), {.checkpoints = {2}}).node;
+  const NodeId deep = f.insert(iota_tokens(4), {.checkpoints = {4}}).node;
+  PageKey seed;
+  seed.bytes[0] = 1;
+  f.space = f.tree.open_namespace(seed);
+  ASSERT_EQ(f.space, NamespaceId(1));
+  const NodeId guest = f.insert(iota_tokens(6), {.checkpoints = {6}}).node;
+  for (const NodeId node : {own, deep, guest}) f.back_up(node);
+  EXPECT_EQ(f.host_victim(kMamba), guest) << "used last, and deepest";
+  EXPECT_EQ(f.host_victim(kFull), guest);
+  EXPECT_EQ(f.tree.facts(guest, kMamba, kHst).end, 6u);
+  EXPECT_EQ(f.tree.evict_host(kMamba, 1).freed, 1u);
+  EXPECT_EQ(f.host_victim(kMamba), own) << "the shallow one first";
+  f.tree.touch({own, 2}, true);
+  EXPECT_EQ(f.host_victim(kMamba), own) << "whatever its last use";
+  EXPECT_EQ(f.tree.evict_device(kFull, 6, VictimRule::kDrop).freed, 6u);
+  f.check();
+  EXPECT_FALSE(f.tree.view(guest).device[index_of(kFull)].size() != 0) << "on the device as well";
+  EXPECT_EQ(f.tree.view(deep).device[index_of(kFull)].size(), 2u);
+}
+
+// What an order knows apart stays apart, though it is not called fifo.
+class OldestMadeFirst final : public EvictionOrder {
+ public:
+  [[nodiscard]] OrderKey key(const Facts& f) const override { return {f.created, 0}; }
+};
+
+TEST(TreeOrder, EdgesThatTheOrderTellsApartAreNotJoined) {
+  for (const bool tells_apart : {false, true}) {
+    TreeConfig config = config_of(1);
+    if (tells_apart) config.order = std::make_shared<OldestMadeFirst>();
+    Fixture f(config);
+    LockHandle lock = f.lock(f.tree.root(f.space));
+    for (TokenId i = 0; i < 3; ++i) {
+      const Tokens part = iota_tokens(10, 1 + i * 10);
+      ASSERT_TRUE(f.tree.extend(lock, {.from = i * 10u, .tokens = part, .full = f.ledger.device(kFull, 10)}).is_ok());
+    }
+    EXPECT_EQ(f.tree.node_count(), tells_apart ? 3u : 1u);
+    f.tree.unlock(lock);
+    f.check();
+  }
+}
+
+// Keys are made of facts as they are: the invariants compare (I6), after uses that raise hits and priority.
+TEST(TreeOrder, KeysFollowTheFacts) {
+  Fixture f(config_of(1, 2, true, EvictionPolicy::kLfu));
+  const NodeId node = f.insert(iota_tokens(4), {.checkpoints = {4}, .priority = 3}).node;
+  f.back_up(node);
+  const Facts before = f.tree.facts(node, kFull, kDev);
+  EXPECT_EQ(before.priority, 3);
+  EXPECT_EQ(before.hits, 0u);
+  EXPECT_EQ(before.end, 4u);
+  f.tree.touch({node, 4}, true);
+  f.check();
+  const Facts after = f.tree.facts(node, kFull, kDev);
+  EXPECT_EQ(after.hits, 1u);
+  EXPECT_GT(after.last_use, before.last_use);
+  EXPECT_EQ(after.created, before.created);
+  const Facts state = f.tree.facts(node, kMamba, kHst);
+  EXPECT_EQ(state.component, kMamba);
+  EXPECT_EQ(state.tier, kHst);
+  EXPECT_EQ(state.hits, 0u) << "not counted";
+  EXPECT_EQ(state.last_use, after.last_use);
+}
+
+}  // namespace
+}  // namespace larder::tree_test
