@@ -1,18 +1,31 @@
-// A small blocking HTTP/1.1 client over sockets: what bench, explain, quickstart and tests talk to a server with.
+// A small blocking HTTP/1.1 client over sockets: what bench, explain, quickstart, the proxy and tests talk to a server
+// with.
 //
-// Purpose: one connection, kept alive between requests and reopened when the server has closed it; whole answers, or
-// answers line by line as they arrive (server-sent events).
-// Threads: confined; one client per thread. All calls block, at most `timeout` without a byte; connecting takes at most
-// `timeout` over all addresses of the host, and what the system takes to find them.
-// Limits: a head of 64 KiB; a whole body of 1 GiB; a line of 16 MiB. No TLS, no redirects, no proxies.
+// Purpose: one connection, kept alive between requests and reopened when the server has closed it; whole answers,
+// answers line by line as they arrive (server-sent events), or answers passed on byte by byte with their head (relay).
+// Threads: confined; one client per thread. Only cancel() may come from any other. All calls block, at most `timeout`
+// without a byte; connecting takes at most `timeout` over all addresses of the host, and what the system takes to find
+// them.
+// A request that gets no byte of an answer on a connection kept from before, because the server has closed it, is sent
+// once more on a new one, its body included. It is not when the connection was new, the server is silent, or the answer
+// had begun.
+// Functions given to a call run inside it. Of this client they may call cancel() only; they do not throw.
+// Limits: a head of 64 KiB; a whole body of 1 GiB (one that is passed on has none); a line of 16 MiB. No TLS, no
+// redirects, no proxies.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/clock.h"
+#include "base/http_field.h"
+#include "base/ranked_mutex.h"
 #include "base/status.h"
 
 namespace larder {
@@ -32,10 +45,29 @@ struct HttpReply {
   std::string body;  // empty when the lines were streamed
 };
 
+// A request as somebody else made it. Views: what they show stays until the call returns.
+struct HttpRelayRequest {
+  std::string_view method;  // any token: "PATCH"
+  std::string_view target;  // as it goes on the wire, behind the URL's base: "/v1/models?x=%20"
+  // In their order. Left out: what is for one hop (remove_hop_by_hop), and Host and Content-Length, which the client
+  // writes itself, as it does Connection. The client's bearer is not added.
+  std::span<const HttpField> fields;
+  std::string_view body;
+};
+
+// What an answer begins with.
+struct HttpReplyHead {
+  unsigned status = 0;            // 200 or above
+  std::vector<HttpField> fields;  // in their order; without what is for one hop, and Content-Length
+  // Of the body, where the server says it; to HEAD and in a 304, of the body that is not sent.
+  std::optional<std::uint64_t> length;
+};
+
 class HttpClient {
  public:
   // Does not connect yet. bearer: sent as "Authorization: Bearer <bearer>" unless empty.
   HttpClient(HttpUrl url, Nanos timeout, std::string bearer = {});
+  // cancel() has returned wherever it was called.
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
@@ -51,31 +83,59 @@ class HttpClient {
                                          const std::function<bool(std::string_view line)>& on_line);
   // Sends raw bytes and reads one answer, of several perhaps: for tests of malformed requests.
   [[nodiscard]] Result<HttpReply> raw(std::string_view bytes);
+  // Passes a request on, and its answer back: `on_head` once, then `on_bytes` for each piece of the body as it arrives,
+  // whatever the lines, events and chunks (at most 64 KiB; none is empty; none comes for HEAD, 204 and 304). False from
+  // either ends the call (kCancelled) and closes the connection. Ok: the answer came whole. An error after on_head: it
+  // broke off, errors as request(); kInvalidArgument: method, target or a field cannot stand in a request.
+  // Interim answers (1xx) and fields behind a chunked body are passed over.
+  [[nodiscard]] Status relay(const HttpRelayRequest& request, const std::function<bool(const HttpReplyHead&)>& on_head,
+                             const std::function<bool(std::string_view piece)>& on_bytes);
   // Ends the connection at once (a client that leaves).
   void disconnect();
+
+  // Any thread. The call in progress, if there is one, and all later ones end with kCancelled: at once while they send
+  // or wait for an answer or a connection; after the search when the system searches the host's addresses (no
+  // connection is tried then); when it returns, if a function given to the call runs. Does not wait for that.
+  void cancel() LARDER_EXCLUDES(mutex_);
 
  private:
   using LineSink = std::function<bool(std::string_view)>;
   struct Head;
+  [[nodiscard]] bool is_cancelled() const { return is_cancelled_.load(std::memory_order_relaxed); }
   [[nodiscard]] Status connect();
+  // From here on the connection is `socket`, and cancel() reaches it.
+  void adopt(int socket) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Status send_all(std::string_view bytes);
   [[nodiscard]] Status receive();  // appends to buffer_; kUnavailable at the end of the stream
-  [[nodiscard]] Result<HttpReply> exchange(std::string_view bytes, const LineSink* on_line);
+  [[nodiscard]] Result<HttpReply> exchange(std::string_view method, std::string_view bytes, const LineSink* on_line);
+  // Sends a request and reads the head of its answer: with a second attempt on a new connection, or without. The body
+  // is read after it, and then end() says what the call ends with. `method` tells whether there is a body.
+  [[nodiscard]] Result<Head> begin(std::string_view method, std::string_view bytes);
+  [[nodiscard]] Result<Head> attempt(std::string_view bytes);
+  [[nodiscard]] Status end(const Head& head, const Status& status);
   [[nodiscard]] Result<Head> read_head();
   [[nodiscard]] Status read_body(const Head& head, const std::function<Status(std::string_view)>& sink);
   [[nodiscard]] Status read_counted(std::uint64_t size_bytes, const std::function<Status(std::string_view)>& sink);
   [[nodiscard]] Status read_chunked(const std::function<Status(std::string_view)>& sink);
   [[nodiscard]] Result<std::string> read_line(std::size_t& left);
+  [[nodiscard]] std::string first_lines(std::string_view method, std::string_view target) const;
   [[nodiscard]] std::string request_text(std::string_view method, std::string_view target, std::string_view body,
                                          std::string_view media_type) const;
+  [[nodiscard]] Result<std::string> relay_text(const HttpRelayRequest& request) const;
 
   const HttpUrl url_;
   const Nanos timeout_;
   const std::string bearer_;
+
+  // owned by the calling thread
   int socket_ = -1;
   std::string buffer_;         // received, not consumed
   bool has_answered_ = false;  // a byte came since the request was sent
   bool is_at_end_ = false;     // the server has closed the connection
+
+  std::atomic<bool> is_cancelled_{false};  // set under mutex_, for good; relaxed: it guards nothing else
+  RankedMutex mutex_{LockRank::kSocket};
+  int open_socket_ LARDER_GUARDED_BY(mutex_) = -1;  // socket_; -1 before it is closed, so that no other is shut down
 };
 
 }  // namespace larder

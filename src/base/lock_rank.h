@@ -12,10 +12,12 @@
 // | kFileSystem | simulated files                        | memory copies              |
 // | kExecutor   | task queues                            | queue push / pop           |
 // | kInbox      | completion inboxes                     | queue push / pop           |
+// | kSocket     | a client's descriptor, for who cancels | shutdown(2) of it          |
 // | kMetrics    | metric registration and rendering      | map updates                |
 // | kLog        | log sink                               | one write                  |
 //
-// Never under any lock: I/O (the log's sink apart), callbacks, destructors of foreign objects.
+// Never under any lock: I/O (the log's sink apart; shutdown(2) does not wait), callbacks, destructors of foreign
+// objects.
 #pragma once
 
 namespace larder {
@@ -31,6 +33,7 @@ enum class LockRank : unsigned char {
   kFileSystem = 80,
   kExecutor = 90,
   kInbox = 100,
+  kSocket = 105,
   kMetrics = 110,
   kLog = 120,
 };

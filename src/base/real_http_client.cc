@@ -1,13 +1,16 @@
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <optional>
 
@@ -20,13 +23,6 @@ namespace {
 constexpr std::size_t kMaxHeadBytes = 64u << 10;
 constexpr std::uint64_t kMaxBodyBytes = 1ull << 30;
 constexpr std::size_t kMaxLineBytes = 16u << 20;
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-  return out;
-}
 
 std::string_view trim(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
@@ -44,8 +40,35 @@ void limit_waits(int socket, Nanos limit) {
   ::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &value, sizeof value);
 }
 
-// What connect() ends with when nobody answered: SO_SNDTIMEO shows as EINPROGRESS, the kernel's own limit as ETIMEDOUT.
-bool is_silence(int error) { return error == EINPROGRESS || error == EAGAIN || error == ETIMEDOUT; }
+// Of a socket that connects without waiting: 0 when it is connected, or what it failed with; ETIMEDOUT after `limit`.
+int wait_connected(int socket, Nanos limit) {
+  const TimePoint end = real_clock().now() + limit;
+  pollfd wait{socket, POLLOUT, 0};
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - real_clock().now()).count();
+    const int ready = ::poll(&wait, 1, static_cast<int>(std::clamp<std::int64_t>(left, 1, INT_MAX)));
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready < 0) return errno;
+    if (ready == 0) return ETIMEDOUT;
+    int error = 0;
+    socklen_t size = sizeof error;
+    ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size);
+    return error;
+  }
+}
+
+// From a socket that never waits to one that waits as long as limit_waits() says.
+void let_wait(int socket) { ::fcntl(socket, F_SETFL, ::fcntl(socket, F_GETFL) & ~O_NONBLOCK); }
+
+Status cancelled_by_other() { return cancelled("the client was told to cancel"); }
+
+// In a request line: nothing that would end it.
+bool is_request_target(std::string_view text) {
+  return text.starts_with('/') && std::all_of(text.begin(), text.end(), [](char c) {
+           const auto byte = static_cast<unsigned char>(c);
+           return byte > 0x20 && byte != 0x7f;
+         });
+}
 
 // Cuts a byte stream into lines.
 class LineCutter {
@@ -75,16 +98,17 @@ class LineCutter {
 }  // namespace
 
 struct HttpClient::Head {
-  unsigned status = 0;
-  std::string content_type;
-  std::optional<std::uint64_t> length;
+  HttpReplyHead reply;  // its fields: all of them
   bool is_chunked = false;
   bool keep_alive = true;
+  bool has_body = true;
+
+  [[nodiscard]] bool has_end() const { return !has_body || is_chunked || reply.length; }
 
   Status take_status_line(std::string_view line) {
     const auto number = line.size() >= 12 ? parse_number<unsigned>(line.substr(9, 3)) : std::nullopt;
     if (!line.starts_with("HTTP/1.") || !number || *number < 100) return corrupt("the answer is not HTTP/1.1");
-    status = *number;
+    reply.status = *number;
     keep_alive = line.starts_with("HTTP/1.1");
     return Status::ok();
   }
@@ -92,21 +116,32 @@ struct HttpClient::Head {
   Status take_field(std::string_view line) {
     const std::size_t colon = line.find(':');
     if (colon == std::string_view::npos) return corrupt("the answer has a header line without ':'");
-    const std::string name = lower(line.substr(0, colon));
+    const std::string_view name = line.substr(0, colon);
     const std::string_view value = trim(line.substr(colon + 1));
-    if (name == "content-length") {
+    // A folded line too: it begins with a blank.
+    if (!is_http_token(name)) return corrupt("the answer has a header line without a proper name");
+    if (!is_field_value(value)) return corrupt("the answer has a control character in its head");
+    LARDER_RETURN_IF_ERROR(take_framing(name, value));
+    reply.fields.push_back({std::string(name), std::string(value)});
+    return Status::ok();
+  }
+
+  // What the field says of the end of the body.
+  Status take_framing(std::string_view name, std::string_view value) {
+    if (is_same_field_name(name, "content-length")) {
       const auto number = parse_number<std::uint64_t>(value);
-      if (!number || (length && *length != *number)) return corrupt("the answer has a broken Content-Length");
-      length = number;
+      if (!number || (reply.length && *reply.length != *number)) {
+        return corrupt("the answer has a broken Content-Length");
+      }
+      reply.length = number;
     }
-    if (name == "content-type") content_type = std::string(value);
-    if (name == "transfer-encoding") {
+    if (is_same_field_name(name, "transfer-encoding")) {
       if (is_chunked) return corrupt("the answer has two Transfer-Encodings");
-      is_chunked = lower(value) == "chunked";
-      if (!is_chunked && lower(value) != "identity")
+      is_chunked = is_same_field_name(value, "chunked");
+      if (!is_chunked && !is_same_field_name(value, "identity"))
         return unsupported(fmt::format("the answer has Transfer-Encoding '{}'", value));
     }
-    if (name == "connection" && lower(value) == "close") keep_alive = false;
+    if (is_same_field_name(name, "connection") && has_list_option(value, "close")) keep_alive = false;
     return Status::ok();
   }
 };
@@ -149,10 +184,23 @@ HttpClient::HttpClient(HttpUrl url, Nanos timeout, std::string bearer)
 
 HttpClient::~HttpClient() { disconnect(); }
 
+void HttpClient::adopt(int socket) {
+  socket_ = socket;
+  LockGuard guard(mutex_);
+  open_socket_ = socket;
+}
+
 void HttpClient::disconnect() {
-  if (socket_ >= 0) ::close(socket_);
-  socket_ = -1;
+  const int socket = socket_;
+  adopt(-1);  // first: the number may be somebody else's as soon as it is closed
+  if (socket >= 0) ::close(socket);
   buffer_.clear();
+}
+
+void HttpClient::cancel() {
+  LockGuard guard(mutex_);
+  is_cancelled_.store(true, std::memory_order_relaxed);
+  if (open_socket_ >= 0) ::shutdown(open_socket_, SHUT_RDWR);  // wakes who waits for it, also for the connection
 }
 
 Status HttpClient::connect() {
@@ -161,26 +209,30 @@ Status HttpClient::connect() {
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   const std::string where = fmt::format("{}:{}", url_.host, url_.port);
-  const int failed = ::getaddrinfo(url_.host.c_str(), std::to_string(url_.port).c_str(), &hints, &found);
-  if (failed != 0) return unavailable(fmt::format("cannot connect to {}: {}", where, ::gai_strerror(failed)));
+  const int unknown = ::getaddrinfo(url_.host.c_str(), std::to_string(url_.port).c_str(), &hints, &found);
+  if (unknown != 0) return unavailable(fmt::format("cannot connect to {}: {}", where, ::gai_strerror(unknown)));
   std::int64_t untried = 0;
   for (const addrinfo* at = found; at != nullptr; at = at->ai_next) ++untried;
   const TimePoint end = real_clock().now() + timeout_;
   int error = ECONNREFUSED;
   bool was_silent = false;
-  for (const addrinfo* at = found; at != nullptr && socket_ < 0; at = at->ai_next, --untried) {
-    const int fd = ::socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol);
+  for (const addrinfo* at = found; at != nullptr && socket_ < 0 && !is_cancelled(); at = at->ai_next, --untried) {
+    const int fd = ::socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, at->ai_protocol);
     if (fd < 0) continue;
-    limit_waits(fd, (end - real_clock().now()) / untried);  // a silent address leaves the others their share
     const int on = 1;
     ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (::connect(fd, at->ai_addr, at->ai_addrlen) == 0) {
+    int failed = ::connect(fd, at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
+    adopt(fd);  // when it connects already: only then does a shutdown end that
+    if (is_cancelled()) failed = ECANCELED;
+    // A silent address leaves the others their share.
+    if (failed == EINPROGRESS) failed = wait_connected(fd, (end - real_clock().now()) / untried);
+    if (failed == 0) {
+      let_wait(fd);
       limit_waits(fd, timeout_);
-      socket_ = fd;
     } else {
-      error = errno;
-      was_silent = was_silent || is_silence(error);
-      ::close(fd);
+      error = failed;
+      was_silent = was_silent || failed == ETIMEDOUT;
+      disconnect();
     }
   }
   ::freeaddrinfo(found);
@@ -224,7 +276,8 @@ Result<std::string> HttpClient::read_line(std::size_t& left) {
     const std::size_t end = buffer_.find('\n');
     if (std::min(end, buffer_.size()) >= left) return corrupt("the head of the answer is longer than 64 KiB");
     if (end != std::string::npos) {
-      std::string line(trim(std::string_view(buffer_).substr(0, end)));
+      std::string line = buffer_.substr(0, end);
+      while (!line.empty() && (line.back() == '\r' || line.back() == ' ' || line.back() == '\t')) line.pop_back();
       buffer_.erase(0, end + 1);
       left -= end + 1;
       return line;
@@ -246,7 +299,7 @@ Result<HttpClient::Head> HttpClient::read_head() {
       if (line->empty()) break;
       LARDER_RETURN_IF_ERROR(head.take_field(*line));
     }
-    if (head.status >= 200) return head;  // "100 Continue" and the like are passed over
+    if (head.reply.status >= 200) return head;  // "100 Continue" and the like are passed over
   }
 }
 
@@ -254,8 +307,13 @@ Status HttpClient::read_counted(std::uint64_t size_bytes, const std::function<St
   while (size_bytes > 0) {
     if (buffer_.empty()) LARDER_RETURN_IF_ERROR(receive());
     const std::size_t take = static_cast<std::size_t>(std::min<std::uint64_t>(size_bytes, buffer_.size()));
-    const std::string piece = buffer_.substr(0, take);
-    buffer_.erase(0, take);
+    std::string piece;
+    if (take == buffer_.size()) {
+      piece.swap(buffer_);
+    } else {
+      piece = buffer_.substr(0, take);
+      buffer_.erase(0, take);
+    }
     size_bytes -= take;
     LARDER_RETURN_IF_ERROR(sink(piece));
   }
@@ -281,9 +339,9 @@ Status HttpClient::read_chunked(const std::function<Status(std::string_view)>& s
 }
 
 Status HttpClient::read_body(const Head& head, const std::function<Status(std::string_view)>& sink) {
-  if (head.status == 204) return Status::ok();
+  if (!head.has_body) return Status::ok();
   if (head.is_chunked) return read_chunked(sink);
-  if (head.length) return read_counted(*head.length, sink);
+  if (head.reply.length) return read_counted(*head.reply.length, sink);
   for (;;) {  // to the end of the connection
     if (!buffer_.empty()) {
       const std::string piece = std::move(buffer_);
@@ -296,43 +354,72 @@ Status HttpClient::read_body(const Head& head, const std::function<Status(std::s
   }
 }
 
-Result<HttpReply> HttpClient::exchange(std::string_view bytes, const LineSink* on_line) {
-  const bool was_open = socket_ >= 0;
-  if (!was_open) LARDER_RETURN_IF_ERROR(connect());
+Result<HttpClient::Head> HttpClient::attempt(std::string_view bytes) {
   has_answered_ = is_at_end_ = false;
-  Status sent = send_all(bytes);
-  Result<Head> head = sent.is_ok() ? read_head() : Result<Head>(sent);
+  const Status sent = send_all(bytes);
+  if (!sent.is_ok() && sent.code() != StatusCode::kUnavailable) return sent;
+  // A server that closed the connection may have said why before: 413 to a body that it does not read.
+  Result<Head> head = read_head();
+  if (sent.is_ok()) return head;
+  if (!head.is_ok()) return sent;
+  head->keep_alive = false;
+  return head;
+}
+
+Result<HttpClient::Head> HttpClient::begin(std::string_view method, std::string_view bytes) {
+  if (is_cancelled()) return cancelled_by_other();
+  const bool was_open = socket_ >= 0;
+  const Status connected = was_open ? Status::ok() : connect();
+  Result<Head> head = connected.is_ok() ? attempt(bytes) : Result<Head>(connected);
   const bool was_stale = was_open && !has_answered_ && head.status().code() == StatusCode::kUnavailable;
-  if (was_stale) {  // the server had closed the idle connection: nothing was done, so once more on a new one
-    LARDER_RETURN_IF_ERROR(connect());
-    sent = send_all(bytes);
-    head = sent.is_ok() ? read_head() : Result<Head>(sent);
+  if (was_stale && !is_cancelled()) {  // the server had closed the idle connection: nothing was done, so once more
+    const Status reconnected = connect();
+    head = reconnected.is_ok() ? attempt(bytes) : Result<Head>(reconnected);
   }
   if (!head.is_ok()) {
     disconnect();
-    return head.status();
+    return is_cancelled() ? cancelled_by_other() : head.status();
   }
+  const unsigned status = head->reply.status;
+  head->has_body = method != "HEAD" && status != 204 && status != 304;
+  return head;
+}
+
+Status HttpClient::end(const Head& head, const Status& status) {
+  if (!status.is_ok() || !head.keep_alive || !head.has_end()) disconnect();
+  if (!is_cancelled()) return status;
+  disconnect();
+  return cancelled_by_other();
+}
+
+Result<HttpReply> HttpClient::exchange(std::string_view method, std::string_view bytes, const LineSink* on_line) {
+  const Result<Head> head = begin(method, bytes);
+  if (!head.is_ok()) return head.status();
   HttpReply reply;
-  reply.status = head->status;
-  reply.content_type = head->content_type;
+  reply.status = head->reply.status;
+  const std::string* content_type = find_field(head->reply.fields, "content-type");
+  if (content_type) reply.content_type = *content_type;
   LineSink ignore = [](std::string_view) { return true; };
   LineCutter lines(on_line ? *on_line : ignore);
-  const bool by_line = on_line && head->status == 200;
+  const bool by_line = on_line && reply.status == 200;
   const Status status = read_body(*head, [&](std::string_view piece) -> Status {
     if (by_line) return lines.push(piece);
     reply.body += piece;
     return reply.body.size() > kMaxBodyBytes ? corrupt("the answer is larger than 1 GiB") : Status::ok();
   });
-  const bool has_end = head->is_chunked || head->length || head->status == 204;
-  if (!status.is_ok() || !head->keep_alive || !has_end) disconnect();
-  if (!status.is_ok()) return status;
+  LARDER_RETURN_IF_ERROR(end(*head, status));
   return reply;
+}
+
+std::string HttpClient::first_lines(std::string_view method, std::string_view target) const {
+  const bool is_v6 = url_.host.find(':') != std::string::npos;
+  return fmt::format("{} {}{} HTTP/1.1\r\nHost: {}:{}\r\n", method, url_.base, target,
+                     is_v6 ? "[" + url_.host + "]" : url_.host, url_.port);
 }
 
 std::string HttpClient::request_text(std::string_view method, std::string_view target, std::string_view body,
                                      std::string_view media_type) const {
-  std::string text =
-      fmt::format("{} {}{} HTTP/1.1\r\nHost: {}:{}\r\n", method, url_.base, target, url_.host, url_.port);
+  std::string text = first_lines(method, target);
   if (!bearer_.empty()) text += fmt::format("Authorization: Bearer {}\r\n", bearer_);
   if (!body.empty()) text += fmt::format("Content-Type: {}\r\n", media_type);
   text += fmt::format("Content-Length: {}\r\n\r\n", body.size());
@@ -343,15 +430,56 @@ std::string HttpClient::request_text(std::string_view method, std::string_view t
 Result<HttpReply> HttpClient::request(std::string_view method, std::string_view target, std::string_view body,
                                       std::string_view media_type) {
   if (!buffer_.empty()) disconnect();  // what stands behind the last answer is an answer to nothing
-  return exchange(request_text(method, target, body, media_type), nullptr);
+  return exchange(method, request_text(method, target, body, media_type), nullptr);
 }
 
 Result<HttpReply> HttpClient::stream(std::string_view method, std::string_view target, std::string_view body,
                                      const std::function<bool(std::string_view line)>& on_line) {
   if (!buffer_.empty()) disconnect();
-  return exchange(request_text(method, target, body, "application/json"), &on_line);
+  return exchange(method, request_text(method, target, body, "application/json"), &on_line);
 }
 
-Result<HttpReply> HttpClient::raw(std::string_view bytes) { return exchange(bytes, nullptr); }
+Result<std::string> HttpClient::relay_text(const HttpRelayRequest& request) const {
+  if (!is_http_token(request.method)) return invalid_argument("the method is not a word");
+  if (!is_request_target(request.target)) return invalid_argument("the target must begin with '/' and have no blanks");
+  std::vector<HttpField> fields(request.fields.begin(), request.fields.end());
+  remove_hop_by_hop(fields);
+  remove_field(fields, "host");
+  remove_field(fields, "content-length");
+  std::string text = first_lines(request.method, request.target) + "Connection: keep-alive\r\n";
+  for (const HttpField& field : fields) {
+    if (!is_http_token(field.name)) return invalid_argument("a header field has no proper name");
+    if (!is_field_value(field.value)) {
+      return invalid_argument(fmt::format("the header field {} has a control character", field.name));
+    }
+    text += fmt::format("{}: {}\r\n", field.name, field.value);
+  }
+  // A request without a body says so where one is expected (RFC 9110 section 8.6).
+  const bool is_body_expected = request.method == "POST" || request.method == "PUT" || request.method == "PATCH";
+  if (!request.body.empty() || is_body_expected) text += fmt::format("Content-Length: {}\r\n", request.body.size());
+  text += "\r\n";
+  text += request.body;
+  return text;
+}
+
+Status HttpClient::relay(const HttpRelayRequest& request, const std::function<bool(const HttpReplyHead&)>& on_head,
+                         const std::function<bool(std::string_view piece)>& on_bytes) {
+  const Result<std::string> text = relay_text(request);
+  if (!text.is_ok()) return text.status();
+  if (!buffer_.empty()) disconnect();
+  const Result<Head> head = begin(request.method, *text);
+  if (!head.is_ok()) return head.status();
+  HttpReplyHead passed = head->reply;
+  remove_hop_by_hop(passed.fields);
+  remove_field(passed.fields, "content-length");
+  if (head->is_chunked) passed.length.reset();
+  if (!on_head(passed)) return end(*head, cancelled("the caller ended the answer"));
+  return end(*head, read_body(*head, [&](std::string_view piece) -> Status {
+    if (is_cancelled()) return cancelled_by_other();
+    return on_bytes(piece) ? Status::ok() : cancelled("the caller ended the answer");
+  }));
+}
+
+Result<HttpReply> HttpClient::raw(std::string_view bytes) { return exchange({}, bytes, nullptr); }
 
 }  // namespace larder

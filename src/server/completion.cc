@@ -185,7 +185,12 @@ void Completion::pump() {
     out += "data: [DONE]\n\n";
   }
   if (out.empty()) return;
-  if (!is_begun_) exchange_->begin_stream("text/event-stream");
+  if (!is_begun_) {
+    HttpResponse head;
+    head.content_type = "text/event-stream";
+    head.headers.emplace_back("Cache-Control", "no-cache");
+    exchange_->begin_stream(std::move(head));
+  }
   is_begun_ = true;
   is_writing_ = true;
   is_over_ = is_last;

@@ -9,9 +9,11 @@
 //   The client may leave at any time: then the on_gone function runs once, and further answers are dropped.
 //
 // Threads: the handler runs on an I/O thread and must not block: work that waits goes to another executor and answers
-// from there. respond() and post() may be called from any thread; begin_stream(), write() and on_gone() only inside the
-// handler or a posted function (the connection's strand), where they never overlap.
-// Lifetime: an exchange may outlive the listener; its answers are then dropped.
+// from there. respond(), break_off() and post() may be called from any thread; begin_stream(), write() and on_gone()
+// only inside the handler or a posted function (the connection's strand), where they never overlap.
+// server/reply_stream.h is a stream for threads that wait.
+// Lifetime: an exchange may outlive the listener; its answers are then dropped. One that is itself destroyed before its
+// answer is complete breaks off.
 // Limits (ListenOptions): connections, header and body bytes, and a time for every wait.
 #pragma once
 
@@ -44,12 +46,18 @@ class HttpExchange {
   virtual ~HttpExchange() = default;
   // The whole answer. The first answer of an exchange counts; later ones are dropped.
   virtual void respond(HttpResponse response) = 0;
-  // Runs `task` on the connection's strand. After the connection is gone it still runs, so that it can clean up.
+  // The answer will not be completed: 500 if none was begun; a stream's connection is closed, so that the client sees
+  // that the end is missing (on_gone runs). Nothing happens once respond() or the last write() has been given.
+  virtual void break_off() = 0;
+  // Runs `task` on the connection's strand. After the connection is gone it still runs, so that it can clean up; after
+  // the listener is gone it is destroyed unrun.
   virtual void post(std::function<void()> task) = 0;
 
-  // Strand only. Sends the head of a 200 answer whose body follows in pieces.
-  virtual void begin_stream(std::string content_type) = 0;
-  // Strand only, one at a time: `written` runs on the strand when the piece is out. `last` ends the answer.
+  // Strand only. The head of an answer whose body follows in pieces; it goes out with the first of them, which may be
+  // empty. `head` has no body of its own. To HEAD, and with a status without a body, the pieces are not sent.
+  virtual void begin_stream(HttpResponse head) = 0;
+  // Strand only, one at a time: `written` runs on the strand when the piece is out; it is destroyed unrun when the
+  // connection ends first. `last` ends the answer.
   virtual void write(std::string bytes, bool last, std::function<void()> written) = 0;
   // Strand only. `gone` runs at most once, on the strand, if the connection ends before the answer is complete.
   virtual void on_gone(std::function<void()> gone) = 0;

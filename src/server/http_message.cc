@@ -37,24 +37,54 @@ std::string_view http_reason(unsigned status) {
   switch (status) {
     case 100: return "Continue";
     case 200: return "OK";
+    case 201: return "Created";
+    case 202: return "Accepted";
     case 204: return "No Content";
+    case 206: return "Partial Content";
+    case 301: return "Moved Permanently";
+    case 302: return "Found";
+    case 303: return "See Other";
+    case 304: return "Not Modified";
+    case 307: return "Temporary Redirect";
+    case 308: return "Permanent Redirect";
     case 400: return "Bad Request";
     case 401: return "Unauthorized";
     case 403: return "Forbidden";
     case 404: return "Not Found";
     case 405: return "Method Not Allowed";
+    case 406: return "Not Acceptable";
     case 408: return "Request Timeout";
     case 409: return "Conflict";
+    case 412: return "Precondition Failed";
     case 413: return "Payload Too Large";
+    case 415: return "Unsupported Media Type";
+    case 416: return "Range Not Satisfiable";
+    case 417: return "Expectation Failed";
     case 422: return "Unprocessable Entity";
+    case 429: return "Too Many Requests";
     case 431: return "Request Header Fields Too Large";
     case 499: return "Client Closed Request";
     case 500: return "Internal Server Error";
     case 501: return "Not Implemented";
+    case 502: return "Bad Gateway";
     case 503: return "Service Unavailable";
     case 504: return "Gateway Timeout";
     default: return "Status";
   }
+}
+
+bool is_bodyless_status(unsigned status) { return status == 204 || status == 304; }
+
+HttpResponse passed_head(unsigned status, std::vector<HttpField> fields) {
+  HttpResponse head;
+  head.status = status;
+  const std::string* content_type = find_field(fields, "content-type");
+  head.content_type = content_type ? *content_type : std::string{};
+  remove_hop_by_hop(fields);
+  remove_field(fields, "content-type");
+  remove_field(fields, "content-length");
+  for (HttpField& field : fields) head.headers.emplace_back(std::move(field.name), std::move(field.value));
+  return head;
 }
 
 std::optional<std::string> percent_decode(std::string_view text, bool plus_is_space) {

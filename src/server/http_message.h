@@ -10,28 +10,41 @@
 #include <utility>
 #include <vector>
 
+#include "base/http_field.h"
 #include "base/status.h"
 
 namespace larder {
 
 struct HttpRequest {
-  std::string method;                        // as sent: "GET"
+  std::string method;                        // as sent: "GET"; a HEAD is a GET here, see is_head
+  bool is_head = false;                      // answer as to GET: the listener leaves the body out
+  std::string target;                        // as sent, with the query: "/a%20b?x=1"
   std::string path;                          // percent-decoded, without the query: "/flush_cache"
   std::map<std::string, std::string> query;  // percent-decoded; the last of a name counts
+  std::vector<HttpField> fields;             // as sent, in their order (those of one name together)
   std::string authorization;                 // the header's value, or empty
   bool is_loopback = false;                  // the peer is on this machine
   std::string body;
 };
 
 struct HttpResponse {
-  unsigned status = 200;
-  std::string content_type = "application/json";
+  unsigned status = 200;                          // 200 or above; 204 and 304 have no body
+  std::string content_type = "application/json";  // empty: says none
   std::string body;
-  std::vector<std::pair<std::string, std::string>> headers;  // further ones
+  // Further ones, none of which ends a line. The listener writes Connection, Content-Length and Transfer-Encoding
+  // itself, and Server unless it is here.
+  std::vector<std::pair<std::string, std::string>> headers;
 };
 
-// "OK", "Not Found", ...; "Status" for a code we never send.
+// "OK", "Not Found", ...; "Status" for a code that is rare.
 [[nodiscard]] std::string_view http_reason(unsigned status);
+
+// Without a body whatever is asked: 204 and 304.
+[[nodiscard]] bool is_bodyless_status(unsigned status);
+
+// The head of another server's answer as that of ours, for HttpExchange::respond() and begin_stream(): Content-Type
+// goes to its place, and what is for one hop (remove_hop_by_hop) and Content-Length are left out.
+[[nodiscard]] HttpResponse passed_head(unsigned status, std::vector<HttpField> fields);
 
 // "%41+b" -> "A b" when `plus_is_space`. nullopt: a '%' without two hex digits.
 [[nodiscard]] std::optional<std::string> percent_decode(std::string_view text, bool plus_is_space);

@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <boost/asio/bind_executor.hpp>
@@ -19,6 +20,7 @@
 #include <boost/beast/http/string_body.hpp>
 #include <cassert>
 #include <unordered_map>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -74,10 +76,16 @@ struct Core {
   bool closed LARDER_GUARDED_BY(mutex) = false;  // nothing is posted any more
 };
 
-std::string head_text(unsigned status, std::string_view content_type, bool keep_alive) {
-  std::string text = fmt::format("HTTP/1.1 {} {}\r\nServer: larder\r\nConnection: {}\r\n", status, http_reason(status),
-                                 keep_alive ? "keep-alive" : "close");
-  if (status != 204) text += fmt::format("Content-Type: {}\r\n", content_type);
+// Without what says how long the body is, and without the empty line.
+std::string head_text(const HttpResponse& head, bool keep_alive) {
+  std::string text = fmt::format("HTTP/1.1 {} {}\r\n", head.status, http_reason(head.status));
+  const bool has_server = std::any_of(head.headers.begin(), head.headers.end(),
+                                      [](const auto& header) { return is_same_field_name(header.first, "server"); });
+  if (!has_server) text += "Server: larder\r\n";
+  text += keep_alive ? "Connection: keep-alive\r\n" : "Connection: close\r\n";
+  const bool has_type = !head.content_type.empty() && !is_bodyless_status(head.status);
+  if (has_type) text += fmt::format("Content-Type: {}\r\n", head.content_type);
+  for (const auto& [name, value] : head.headers) text += fmt::format("{}: {}\r\n", name, value);
   return text;
 }
 
@@ -113,38 +121,40 @@ class Session : public std::enable_shared_from_this<Session> {
     is_answered_ = true;
     core_->count_response(response.status);
     keep_alive_ = keep_alive_ && !core_->stopping.load(std::memory_order_relaxed);
-    std::string bytes = head_text(response.status, response.content_type, keep_alive_);
-    for (const auto& [name, value] : response.headers) bytes += fmt::format("{}: {}\r\n", name, value);
-    const bool has_body = response.status != 204;  // which has no length either (RFC 9110)
+    std::string bytes = head_text(response, keep_alive_);
+    const bool has_body = !is_bodyless_status(response.status);  // otherwise it has no length either (RFC 9110)
     if (has_body) bytes += fmt::format("Content-Length: {}\r\n", response.body.size());
     bytes += "\r\n";
     if (!is_head_ && has_body) bytes += response.body;
+    is_ending_ = true;
     send(std::move(bytes), [this](bool) { finish(); });
   }
 
-  void begin_stream(std::uint64_t serial, const std::string& content_type) {
+  void begin_stream(std::uint64_t serial, const HttpResponse& head) {
     if (serial != serial_ || !in_request_ || is_answered_) return;
+    assert(head.body.empty());
     is_answered_ = true;
-    core_->count_response(200);
-    is_chunked_ = version_ >= 11;  // an HTTP/1.0 client reads to the end of the connection
-    keep_alive_ = keep_alive_ && is_chunked_ && !core_->stopping.load(std::memory_order_relaxed);
-    pending_head_ = head_text(200, content_type, keep_alive_);
-    pending_head_ += is_chunked_ ? "Cache-Control: no-cache\r\nTransfer-Encoding: chunked\r\n\r\n"
-                                 : "Cache-Control: no-cache\r\n\r\n";
+    core_->count_response(head.status);
+    is_bodyless_ = is_head_ || is_bodyless_status(head.status);
+    is_chunked_ = version_ >= 11 && !is_bodyless_status(head.status);
+    const bool has_end = is_chunked_ || is_bodyless_;  // an HTTP/1.0 client reads to the end of the connection
+    keep_alive_ = keep_alive_ && has_end && !core_->stopping.load(std::memory_order_relaxed);
+    pending_head_ = head_text(head, keep_alive_) + (is_chunked_ ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n");
+  }
+
+  // The answer of `serial` will not be completed.
+  void break_off(std::uint64_t serial) {
+    if (serial != serial_ || !in_request_ || is_ending_) return;
+    if (!is_answered_) return respond(serial, error_response(500, "the request was dropped without an answer"));
+    lost();
   }
 
   void write(std::uint64_t serial, std::string_view bytes, bool last, std::function<void()> written) {
     if (serial != serial_ || !in_request_) return;
     std::string out = std::move(pending_head_);
     pending_head_.clear();
-    if (is_chunked_ && !bytes.empty()) {
-      out += fmt::format("{:x}\r\n", bytes.size());
-      out += bytes;
-      out += "\r\n";
-    } else {
-      out += bytes;
-    }
-    if (is_chunked_ && last) out += "0\r\n\r\n";
+    if (!is_bodyless_) append_piece(bytes, last, out);
+    is_ending_ = last;
     send(std::move(out), [this, last, written = std::move(written)](bool) {
       if (last) finish();
       if (written) written();
@@ -160,6 +170,17 @@ class Session : public std::enable_shared_from_this<Session> {
   }
 
  private:
+  void append_piece(std::string_view bytes, bool last, std::string& out) const {
+    if (is_chunked_ && !bytes.empty()) {
+      out += fmt::format("{:x}\r\n", bytes.size());
+      out += bytes;
+      out += "\r\n";
+    } else {
+      out += bytes;
+    }
+    if (is_chunked_ && last) out += "0\r\n\r\n";
+  }
+
   // Our own code throws only when memory is out: this connection ends, the server lives on.
   void run(const std::function<void()>& task) {
     try {
@@ -190,6 +211,12 @@ class Session : public std::enable_shared_from_this<Session> {
   void on_head(ErrorCode error) {
     if (error) return read_failed(error);
     const auto& head = parser().get();
+    fields_.clear();  // now: later come those behind a chunked body, which are nobody's
+    for (const auto& field : head) {
+      const auto name = field.name_string();
+      const auto value = field.value();
+      fields_.push_back({std::string(name.data(), name.size()), std::string(value.data(), value.size())});
+    }
     stream_.expires_after(core_->options.read_limit);
     if (beast::iequals(head[http::field::expect], "100-continue")) {
       send("HTTP/1.1 100 Continue\r\n\r\n", [this](bool ok) {
@@ -228,18 +255,24 @@ class Session : public std::enable_shared_from_this<Session> {
     in_request_ = true;
     is_answered_ = false;
     is_chunked_ = false;
+    is_bodyless_ = false;
+    is_ending_ = false;
     keep_alive_ = message.keep_alive();
     version_ = message.version();
     is_head_ = message.method() == http::verb::head;
 
     HttpRequest request;
     request.method = std::string(message.method_string());
-    request.authorization = std::string(message[http::field::authorization]);
+    request.is_head = is_head_;
+    request.fields = std::exchange(fields_, {});
+    const std::string* authorization = find_field(request.fields, "authorization");
+    if (authorization) request.authorization = *authorization;
     ErrorCode unknown;  // then it is not on this machine
     const auto peer = stream_.socket().remote_endpoint(unknown);
     request.is_loopback = !unknown && peer.address().is_loopback();
     const auto target = message.target();
-    const Status parsed = parse_target({target.data(), target.size()}, request);
+    request.target.assign(target.data(), target.size());
+    const Status parsed = parse_target(request.target, request);
     request.body = std::move(message.body());
     watch();
     dispatch(parsed, std::move(request));
@@ -247,10 +280,11 @@ class Session : public std::enable_shared_from_this<Session> {
 
   void dispatch(const Status& parsed, HttpRequest request);
 
-  // Notices that the client has left while its answer is being made. Bytes of a pipelined request end the watch.
+  // Notices that the client has left while its answer is being made. Bytes of a pipelined request end the watch, and so
+  // does the end of the answer: a client may have it all and leave before we know that it is out.
   void watch() {
     stream_.socket().async_wait(Tcp::socket::wait_read, [self = shared_from_this(), serial = serial_](ErrorCode error) {
-      if (!error && serial == self->serial_ && self->in_request_) self->peek();
+      if (!error && serial == self->serial_ && self->in_request_ && !self->is_ending_) self->peek();
     });
   }
 
@@ -290,7 +324,9 @@ class Session : public std::enable_shared_from_this<Session> {
   void fail_request(unsigned status, const std::string& message) {
     core_->count_response(status);
     const std::string body = error_body(status, message);
-    std::string bytes = head_text(status, "application/json", false);
+    HttpResponse head;
+    head.status = status;
+    std::string bytes = head_text(head, false);
     bytes += fmt::format("Content-Length: {}\r\n\r\n{}", body.size(), body);
     send(std::move(bytes), [this](bool) { drain(); });
   }
@@ -340,11 +376,14 @@ class Session : public std::enable_shared_from_this<Session> {
   std::array<char, 4096> scratch_;
   std::uint64_t serial_ = 0;  // of the current request; grows at its begin and its end
   std::function<void()> gone_;
-  std::string pending_head_;  // of a stream, sent with its first piece
+  std::vector<HttpField> fields_;  // of the request that is being read
+  std::string pending_head_;       // of a stream, sent with its first piece
   unsigned version_ = 11;
   bool in_request_ = false;
   bool is_answered_ = false;
   bool is_chunked_ = false;
+  bool is_bodyless_ = false;  // of a stream: its pieces are not sent
+  bool is_ending_ = false;    // the last bytes of the answer are being sent
   bool is_head_ = false;
   bool keep_alive_ = false;
   bool is_refusal_ = false;
@@ -358,24 +397,22 @@ class SessionExchange final : public HttpExchange {
 
   // A handler that forgets to answer must not leave its client waiting.
   ~SessionExchange() override {
-    if (is_answered_.load(std::memory_order_relaxed)) return;
-    session_->post([session = session_.get(), serial = serial_] {
-      session->respond(serial, error_response(500, "the request was dropped without an answer"));
-    });
+    if (!is_complete_.load(std::memory_order_relaxed)) SessionExchange::break_off();
   }
 
   void respond(HttpResponse response) override {
-    is_answered_.store(true, std::memory_order_relaxed);
+    is_complete_.store(true, std::memory_order_relaxed);
     session_->post([session = session_.get(), serial = serial_, response = std::move(response)]() mutable {
       session->respond(serial, std::move(response));
     });
   }
-  void post(std::function<void()> task) override { session_->post(std::move(task)); }
-  void begin_stream(std::string content_type) override {
-    is_answered_.store(true, std::memory_order_relaxed);
-    session_->begin_stream(serial_, content_type);
+  void break_off() override {
+    session_->post([session = session_.get(), serial = serial_] { session->break_off(serial); });
   }
+  void post(std::function<void()> task) override { session_->post(std::move(task)); }
+  void begin_stream(HttpResponse head) override { session_->begin_stream(serial_, head); }
   void write(std::string bytes, bool last, std::function<void()> written) override {
+    if (last) is_complete_.store(true, std::memory_order_relaxed);
     session_->write(serial_, bytes, last, std::move(written));
   }
   void on_gone(std::function<void()> gone) override { session_->on_gone(serial_, std::move(gone)); }
@@ -383,7 +420,7 @@ class SessionExchange final : public HttpExchange {
  private:
   const std::shared_ptr<Session> session_;
   const std::uint64_t serial_;
-  std::atomic<bool> is_answered_{false};  // relaxed: the destructor runs after every use
+  std::atomic<bool> is_complete_{false};  // nothing follows; relaxed: the destructor runs after every use
 };
 
 void Session::dispatch(const Status& parsed, HttpRequest request) {
