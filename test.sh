@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Everything that must hold before a commit.
 #   ./test.sh --fast   the rules of the tree, the release build, all tests but the slow ones (minutes)
-#   ./test.sh          in addition the Python package inside the real SGLang (650 MB of downloads, once), sequences of
-#                      the real llama.cpp (77 MB), the slow tests, the tests under AddressSanitizer + UBSan, and clang's
-#                      thread-safety analysis with warnings as errors (under 45 minutes on two cores)
+#   ./test.sh          in addition the Python package inside the real SGLang (650 MB of downloads, once), the real
+#                      llama.cpp and llama-server (77 MB), the slow tests, the tests under AddressSanitizer + UBSan, and
+#                      clang's thread-safety analysis with warnings as errors (under 45 minutes on two cores)
 # Ends with 1 at the first stage that fails. ctest's output of each stage is kept in build/test_<stage>.log.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -50,11 +50,17 @@ run_sglang() {
   done
 }
 
-# src/engine/llama on the real libllama.
+# src/engine/llama on the real libllama, and the proxy before the real llama-server. The Python is that of run_sglang.
 run_llama() {
-  LARDER_LLAMA_TARGETS=llama tools/llama_env.sh build/libllama
-  build release -DLARDER_LLAMA=ON -DLARDER_LLAMA_DIR="$PWD/build/libllama"
+  tools/llama_env.sh
+  build release -DLARDER_LLAMA=ON
   run_tests release llama -R '^larder_tests_llama/' -j 1  # llama.cpp's threads wait by spinning
+  local log="build/test_llama_proxy.log"
+  if ! build/sglang/bin/python -m pytest tests/llama_proxy >"$log" 2>&1; then
+    cat "$log"
+    return 1
+  fi
+  grep -E '[0-9]+ passed' "$log"
 }
 
 main() {

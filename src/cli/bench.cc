@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bench/bench_cache.h"
+#include "bench/bench_llama.h"
 #include "bench/bench_metadata.h"
 #include "bench/bench_metadata_http.h"
 #include "bench/bench_multiturn.h"
@@ -40,6 +41,7 @@ int bench_metadata_or_http(int argc, char** argv) {
 
 constexpr Bench kBenches[] = {
     {"cache", "what each call of the cache costs its thread: many requests, a large tree, long prompts", bench_cache},
+    {"llama", "llama-server alone beside larder proxy before it: reused tokens and times (needs a GGUF)", bench_llama},
     {"metadata", "the page-index service: in this process, with and without a journal; --http: the server",
      bench_metadata_or_http},
     {"multiturn", "conversations through HTTP: hit rate and time to first token (needs a running server)",

@@ -16,6 +16,7 @@ int metadata_server_command(int argc, char** argv);
 int stat_command(int argc, char** argv);
 int quickstart_command(int argc, char** argv);
 int plan_command(int argc, char** argv);
+int proxy_command(int argc, char** argv);
 int sim_command(int argc, char** argv);
 
 }  // namespace larder

@@ -18,7 +18,8 @@ constexpr const char* kHelp =
     "usage: larder COMMAND [OPTIONS]\n"
     "\n"
     "  serve            serve a model over HTTP (the reference system's API)\n"
-    "  bench NAME       measure: multiturn (through HTTP), storage, metadata, tree, transfer\n"
+    "  proxy            before llama-server: hybrid and sliding-window GGUF models that remember\n"
+    "  bench NAME       measure: multiturn (through HTTP), llama, storage, cache, ... (larder bench)\n"
     "  stat             the state of each tier, pool and backend of a running server\n"
     "  store COMMAND    look into file stores: ls, stat, verify, fsck, export, import, clear, forget\n"
     "  conformance      check a storage backend, also one from a shared library, against the port's contract\n"
@@ -43,6 +44,7 @@ struct Command {
 };
 constexpr Command kCommands[] = {
     {"serve", serve_command},
+    {"proxy", proxy_command},
     {"bench", bench_command},
     {"stat", stat_command},
     {"store", store_command},

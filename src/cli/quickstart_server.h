@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "cli/real_child_process.h"
+#include "server/real_child_process.h"
 
 namespace larder {
 

@@ -23,6 +23,11 @@ StopSignals::StopSignals() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
+bool StopSignals::is_pending() const {
+  sigset_t pending;
+  return sigpending(&pending) == 0 && (sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1);
+}
+
 int StopSignals::wait() {
   const sigset_t set = stop_set();
   int signal = 0;

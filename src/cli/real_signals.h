@@ -9,6 +9,8 @@ class StopSignals {
  public:
   // Blocks both signals, and ignores SIGPIPE.
   StopSignals();
+  // One of them has come, and nobody has waited for it yet.
+  [[nodiscard]] bool is_pending() const;
   // Waits for one of them; its number. From then on a second one ends the process at once.
   int wait();
   // Makes a wait() on another thread return, as if SIGTERM had come.

@@ -70,6 +70,7 @@ LookupResult Lookups::points_of(const Lookup& lookup, const MatchResult& match) 
   LookupResult result;
   result.reason = match.any.reason;
   result.component = match.any.component;
+  result.known_pages = match.full_any_pages;
   const std::uint64_t last = match.any.at.pages, least = std::max<std::uint64_t>(1, lookup.has.pages);
   if (last < least) return result;
   const TreePosition at = position_on_path(tree_, match.walked.node, last);

@@ -52,6 +52,7 @@ class EngineConnector {
   [[nodiscard]] Connector& connector() { return *connector_; }
   [[nodiscard]] const Connector& connector() const { return *connector_; }
   [[nodiscard]] const EngineModel& model() const { return model_; }
+  [[nodiscard]] const HostPools& host() const { return *host_; }
   // Detaches and waits until nobody uses the host memory. kDeadlineExceeded: storage does; close() may be called again.
   // Afterwards there is only the destructor.
   [[nodiscard]] Status close(Nanos limit);

@@ -17,7 +17,7 @@ constexpr std::uint32_t kMagic = 0x46554747;  // "GGUF"
 constexpr std::uint64_t kNameBytesMax = 1 << 16, kTextBytesMax = 1 << 26;
 constexpr std::uint32_t kDimsMax = 4;
 constexpr std::uint64_t kAlignmentMax = 1 << 20;
-constexpr std::size_t kFirstRead = std::size_t{1} << 22, kHashRead = std::size_t{1} << 22;
+constexpr std::size_t kFirstRead = std::size_t{1} << 22, kHashRead = std::size_t{1} << 22, kSampleBytes = 4096;
 
 enum class ValueType : std::uint32_t {
   kU8,
@@ -302,25 +302,40 @@ Result<GgufModel> read_gguf(FileSystem& files, const std::string& path) {
   return model;
 }
 
-Result<Digest256> hash_gguf(FileSystem& files, const GgufModel& model) {
+namespace {
+
+// SHA-256 over `piece` bytes of each file at every multiple of step_of(its size).
+template <class StepOf>
+Result<Digest256> hash_pieces(FileSystem& files, const GgufModel& model, std::size_t piece, StepOf step_of) {
   Sha256 digest;
-  std::vector<std::byte> bytes(kHashRead);
+  std::vector<std::byte> bytes(piece);
   for (const std::string& path : model.paths) {
     auto file = files.open(path, {});
     if (!file) return file.status();
     const Result<std::uint64_t> size = (*file)->size_bytes();
     if (!size) return size.status();
-    for (std::uint64_t at = 0; at < *size; at += bytes.size()) {
-      const auto piece =
-          std::span(bytes).first(static_cast<std::size_t>(std::min<std::uint64_t>(*size - at, kHashRead)));
-      LARDER_RETURN_IF_ERROR(read_exactly(**file, piece, at));
-      digest.update(piece.data(), piece.size());
+    for (std::uint64_t at = 0; at < *size; at += step_of(*size)) {
+      const auto part = std::span(bytes).first(static_cast<std::size_t>(std::min<std::uint64_t>(*size - at, piece)));
+      LARDER_RETURN_IF_ERROR(read_exactly(**file, part, at));
+      digest.update(part.data(), part.size());
     }
     std::byte end[8];  // or bytes could move from one file to the next
     store_le<std::uint64_t>(end, *size);
     digest.update(end, sizeof end);
   }
   return digest.finish();
+}
+
+}  // namespace
+
+Result<Digest256> hash_gguf(FileSystem& files, const GgufModel& model) {
+  return hash_pieces(files, model, kHashRead, [](std::uint64_t) { return kHashRead; });
+}
+
+Result<Digest256> sample_gguf(FileSystem& files, const GgufModel& model) {
+  return hash_pieces(files, model, kSampleBytes, [](std::uint64_t size) {
+    return std::max<std::uint64_t>(kSampleBytes, size / kGgufSamples / kSampleBytes * kSampleBytes);
+  });
 }
 
 }  // namespace larder::llama

@@ -77,7 +77,12 @@ struct GgufModel {
 // Opens the file that is named, and the others of its model.
 [[nodiscard]] Result<GgufModel> read_gguf(FileSystem& files, const std::string& path);
 
-// SHA-256 over all bytes of all files, for those who do not trust that equal heads mean equal weights.
+// SHA-256 over all bytes of all files: whatever differs shows.
 [[nodiscard]] Result<Digest256> hash_gguf(FileSystem& files, const GgufModel& model);
+// SHA-256 over kGgufSamples blocks of 4 KiB of each file, evenly spread (a small file is read whole). Two trainings of
+// one model may have the same head: this tells them apart unless they differ in small tensors alone. A second at most,
+// on a disk that seeks fast.
+inline constexpr std::uint64_t kGgufSamples = 2048;
+[[nodiscard]] Result<Digest256> sample_gguf(FileSystem& files, const GgufModel& model);
 
 }  // namespace larder::llama

@@ -121,6 +121,28 @@ TEST_F(GgufOnDisk, IdentityIsThatOfTheHeadAndTheHashThatOfAllBytes) {
   ASSERT_TRUE(a && b) << a.status().to_string();
   EXPECT_EQ(a->identity, b->identity);
   EXPECT_NE(hash_gguf(files_, *a).value_or({}), hash_gguf(files_, *b).value_or({}));
+  EXPECT_NE(sample_gguf(files_, *a).value_or({}), sample_gguf(files_, *b).value_or({})) << "small: read whole";
+}
+
+// Of a large file 4 KiB in each 2,048th of it.
+TEST_F(GgufOnDisk, SamplesAreSpreadOverAllOfAFile) {
+  constexpr std::size_t kStep = 4 * 4096;
+  Bytes bytes = small_model().file(64);
+  bytes.resize(kGgufSamples * kStep);
+  const auto sample = [&](const std::string& path) {
+    write(path, bytes);
+    GgufModel model;
+    model.paths = {path};
+    return sample_gguf(files_, model).value_or({});
+  };
+  const Digest256 before = sample("before.gguf");
+  bytes[1000 * kStep + 4096] = std::byte{1};
+  EXPECT_EQ(sample("between.gguf"), before) << "between two samples";
+  bytes[1000 * kStep + 4095] = std::byte{1};
+  EXPECT_NE(sample("in_one.gguf"), before);
+  bytes[1000 * kStep + 4095] = std::byte{0};
+  bytes.resize(bytes.size() + 1);
+  EXPECT_NE(sample("longer.gguf"), before);
 }
 
 TEST_F(GgufOnDisk, ALongHeadIsReadInSteps) {

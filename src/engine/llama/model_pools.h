@@ -29,7 +29,7 @@ inline constexpr int kLlamaPageFormat = 1;
 
 struct ModelSettings {
   Digest256 model{};                // GgufModel::identity
-  std::optional<Digest256> data{};  // hash_gguf(), if all bytes count
+  std::optional<Digest256> data{};  // sample_gguf(), or hash_gguf() if all bytes count
   // What else changes the numbers: options of RoPE and YaRN, control vectors, as "name=value" in a fixed order.
   std::string overrides{};
   std::string adapter{}, salt{};  // LoRA adapters and their scales; who may share

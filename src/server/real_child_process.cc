@@ -1,9 +1,12 @@
-#include "cli/real_child_process.h"
+#include "server/real_child_process.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -105,6 +108,11 @@ void ChildProcess::kill_now() const {
   if (pid > 0) ::kill(pid, SIGKILL);
 }
 
+void ChildProcess::terminate_now() const {
+  const int pid = pid_;
+  if (pid > 0) ::kill(pid, SIGTERM);
+}
+
 int ChildProcess::reap() {
   int state = 0;
   while (::waitpid(pid_, &state, 0) < 0 && errno == EINTR) {}
@@ -130,6 +138,20 @@ Result<int> ChildProcess::stop(Nanos limit) {
   }
 }
 
+Result<std::uint16_t> free_loopback_port() {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (socket < 0) return unavailable("no socket for a free port");
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  const bool is_bound = ::bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+                        ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length) == 0;
+  ::close(socket);
+  if (!is_bound) return unavailable("no free port on 127.0.0.1");
+  return ntohs(address.sin_port);
+}
+
 Result<std::string> own_executable_path() {
   char path[4096];
   const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path);
@@ -137,9 +159,10 @@ Result<std::string> own_executable_path() {
   return std::string(path, static_cast<std::size_t>(length));
 }
 
-Result<std::string> make_temporary_directory(const std::string& prefix) {
+Result<std::string> make_temporary_directory(const std::string& prefix, std::string parent) {
   const char* base = std::getenv("TMPDIR");
-  std::string path = fmt::format("{}/{}XXXXXX", base != nullptr && *base != '\0' ? base : "/tmp", prefix);
+  if (parent.empty()) parent = base != nullptr && *base != '\0' ? base : "/tmp";
+  std::string path = fmt::format("{}/{}XXXXXX", parent, prefix);
   if (::mkdtemp(path.data()) == nullptr) return system_error("making a directory " + path);
   return path;
 }

@@ -1,0 +1,95 @@
+// `larder bench llama`: options in, tables or JSON out.
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <sstream>
+
+#include "bench/bench_llama.h"
+#include "bench/bench_llama_server.h"
+#include "bench/real_storage_machine.h"
+#include "server/command_line.h"
+#include "server/real_child_process.h"
+
+namespace larder {
+namespace {
+
+void add_options(CLI::App& app, LlamaBenchOptions& o, std::string& server_arguments) {
+  app.add_option("--model", o.models, "GGUF file; may be given several times")
+      ->type_name("FILE")
+      ->required()
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--llama-server", o.llama_server, "the executable (of tools/llama_env.sh, or in PATH)")
+      ->type_name("PATH");
+  app.add_option("--server-args", server_arguments,
+                 "more options of llama-server, in one word: \"-b 512 --ctx-checkpoints 8\"")
+      ->type_name("OPTIONS");
+  app.add_option("--rows", o.rows, "these rows of the table only, and what they build on: 9,11")
+      ->type_name("ROW,ROW")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(whole_number(0, 11));
+  const auto number = [&](const char* flag, auto& value, const char* unit, const char* help, std::uint64_t least,
+                          std::uint64_t most) {
+    app.add_option(flag, value, help)->type_name(unit)->check(whole_number(least, most))->capture_default_str();
+  };
+  number("--repeats", o.repeats, "TIMES", "of the whole sequence, on fresh servers", 1, 100);
+  number("--threads", o.threads, "THREADS", "of llama-server", 1, 1024);
+  number("--page-size", o.page_size, "TOKENS", "in a page of the proxy", 2, 2048);
+  app.add_option("--host-memory", o.host_memory, "of the proxy")->type_name("SIZE")->capture_default_str();
+  number("--seed", o.seed, "NUMBER", "of the random tokens", 0, ~std::uint64_t{0});
+  app.add_flag("--json", o.as_json, "print JSON");
+  app.footer(
+      "\nThe proxy's store lies in $TMPDIR or /tmp while it runs, slot files in /dev/shm.\n"
+      "Exit codes: 0 done, whatever the bars at the end say; 1 failed; 2 wrong arguments.");
+}
+
+int fail(const Status& status) {
+  std::fprintf(stderr, "larder bench llama: %s\n", status.message().c_str());
+  return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
+}
+
+Status complete(LlamaBenchOptions& o, const std::string& server_arguments) {
+  std::istringstream words(server_arguments);
+  for (std::string word; words >> word;) o.server_arguments.push_back(word);
+  if (o.llama_server.empty()) {
+    Result<std::string> found = find_llama_server();
+    if (!found.is_ok()) return found.status();
+    o.llama_server = std::move(*found);
+  }
+  Result<std::string> own = own_executable_path();
+  if (!own.is_ok()) return own.status();
+  o.larder = std::move(*own);
+  return Status::ok();
+}
+
+}  // namespace
+
+int bench_llama(int argc, char** argv) {
+  CLI::App app("An unmodified llama-server beside larder proxy before the same llama-server: reused tokens and times.",
+               "larder bench llama");
+  app.get_formatter()->column_width(34);
+  LlamaBenchOptions options;
+  std::string server_arguments;
+  add_options(app, options, server_arguments);
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
+  const Status status = complete(options, server_arguments);
+  if (!status.is_ok()) return fail(status);
+  const MachineInfo machine = machine_info(".");
+  const LlamaBenchStop stop;
+  std::vector<LlamaModelResult> results;
+  for (const std::string& model : options.models) {
+    Result<LlamaModelResult> result = run_llama_model(options, model);
+    if (!result.is_ok()) return fail(result.status());
+    if (!options.as_json) {
+      if (results.empty()) std::printf("%s", llama_header(options, machine).c_str());
+      std::printf("%s", llama_table(options, *result).c_str());
+      std::fflush(stdout);
+    }
+    results.push_back(std::move(*result));
+  }
+  if (options.as_json) std::printf("%s\n", llama_json(options, machine, results).dump(2).c_str());
+  return 0;
+}
+
+}  // namespace larder

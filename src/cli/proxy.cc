@@ -1,0 +1,242 @@
+// `larder proxy`: options, a llama-server of our own or of somebody else's, and an orderly stop.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/file_system.h"
+#include "cli/commands.h"
+#include "cli/log_option.h"
+#include "cli/real_llama_server.h"
+#include "cli/real_signals.h"
+#include "server/auth.h"
+#include "server/command_line.h"
+#include "server/llama/llama_proxy.h"
+#include "server/metadata_server.h"
+#include "server/version.h"
+#include "storage/option_text.h"
+
+namespace larder {
+namespace {
+
+using llama::LlamaProxy;
+using llama::ProxySettings;
+
+constexpr Nanos kDrainLimit = std::chrono::seconds(10);    // for open requests, at a stop
+constexpr Nanos kStorageLimit = std::chrono::seconds(60);  // for what storage has yet to take
+
+struct ProxyOptions {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 8080;
+  std::string upstream, slot_directory, model, identity, key_file;
+  std::string host_memory = "4Gi", store, store_size = "unlimited";
+  std::uint32_t page_size = 64, grid = 8192, spacing = 64, requests = 64;
+  bool hashes_data = false, shifts_context = false;
+  std::string log_level = "info";
+  std::vector<std::string> command;
+};
+
+void add_server_options(CLI::App& app, ProxyOptions& o) {
+  app.add_option("--host", o.host, "address to listen on")->capture_default_str();
+  app.add_option("--port", o.port, "0: any free one")->check(whole_number(0, 65535))->capture_default_str();
+  app.add_option("--upstream", o.upstream, "a llama-server that runs already; else the command behind -- is started")
+      ->type_name("URL");
+  app.add_option("--upstream-key-file", o.key_file, "holds the key for what the proxy asks llama-server by itself")
+      ->type_name("FILE");
+  app.add_option("--slot-dir", o.slot_directory,
+                 "where slot files lie for a moment; with --upstream the folder of its --slot-save-path. In memory is "
+                 "fastest: a fresh folder in /dev/shm, if nothing is given")
+      ->type_name("DIR");
+  app.add_option("--max-requests", o.requests, "at once, those that wait for a slot included; more get 503")
+      ->check(whole_number(1, 4096))
+      ->capture_default_str();
+  app.add_option("--log-level", o.log_level, "debug, info, warning, error or off")->capture_default_str();
+}
+
+void add_cache_options(CLI::App& app, ProxyOptions& o) {
+  app.add_option("--host-memory", o.host_memory, "for prefixes: bytes, or with Ki, Mi, Gi")->capture_default_str();
+  app.add_option("--store", o.store, "a folder in which prefixes survive restarts; none: host memory only")
+      ->type_name("DIR");
+  app.add_option("--store-size", o.store_size, "of it; full: what was used longest ago goes")->capture_default_str();
+  app.add_option("--page-size", o.page_size, "in a page")
+      ->check(whole_number(2, 65536))
+      ->capture_default_str()
+      ->type_name("TOKENS");
+  app.add_option("--checkpoint-grid", o.grid, "a restore point after so many, where nothing else asks for one; 0: none")
+      ->check(whole_number(0, 1u << 30))
+      ->capture_default_str()
+      ->type_name("TOKENS");
+  app.add_option("--checkpoint-spacing", o.spacing, "restore points are at least so far from each other")
+      ->check(whole_number(1, 1u << 30))
+      ->capture_default_str()
+      ->type_name("TOKENS");
+  app.add_option("--model", o.model, "the model's file, if llama-server knows it by a path that is not of this machine")
+      ->type_name("GGUF");
+  app.add_flag("--hash-model", o.hashes_data,
+               "read all of the model for its identity, not only its head and 2,048 samples");
+  app.add_flag("--context-shift", o.shifts_context, "with --upstream: it was started with --context-shift");
+  app.add_option("--identity", o.identity,
+                 "with --upstream: what changes its numbers beside the model (RoPE, control vectors, LoRA)")
+      ->type_name("TEXT");
+}
+
+Result<std::string> read_key(const std::string& path) {
+  auto file = real_file_system().open(path, {});
+  if (!file.is_ok()) return file.status();
+  const Result<std::uint64_t> size = (*file)->size_bytes();
+  if (!size.is_ok()) return size.status();
+  if (*size > 4096) return invalid_argument(path + ": a key has at most 4096 bytes");
+  std::string text(static_cast<std::size_t>(*size), '\0');
+  LARDER_RETURN_IF_ERROR(read_exactly(**file, std::as_writable_bytes(std::span(text)), 0));
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+  return text;
+}
+
+// A folder for slot files that goes when this does. In memory, if there is such a file system: each restore and each
+// save writes and reads all of a slot.
+class SlotFolder {
+ public:
+  [[nodiscard]] Status make() {
+    const bool has_memory = real_file_system().stat(kMemory).is_ok();
+    if (has_memory) remove_stale();
+    Result<std::string> made = make_temporary_directory(kPrefix, has_memory ? kMemory : "");
+    if (!made.is_ok()) return made.status();
+    path_ = std::move(*made);
+    return Status::ok();
+  }
+  SlotFolder() = default;
+  ~SlotFolder() {
+    if (!path_.empty()) remove_directory_tree(path_);
+  }
+  SlotFolder(const SlotFolder&) = delete;
+  SlotFolder& operator=(const SlotFolder&) = delete;
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  static constexpr const char *kMemory = "/dev/shm", *kPrefix = "larder-proxy-";
+  // Of proxies that were killed: nobody holds their lock. One that is just being made has no such file yet.
+  static void remove_stale() {
+    const auto names = real_file_system().list(kMemory);
+    if (!names.is_ok()) return;
+    for (const std::string& name : *names) {
+      if (!name.starts_with(kPrefix)) continue;
+      const std::string folder = join_path(kMemory, name), lock = join_path(folder, llama::kProxyLockName);
+      if (!real_file_system().stat(lock).is_ok()) continue;
+      if (real_file_system().lock(lock).is_ok()) remove_directory_tree(folder);
+    }
+  }
+
+  std::string path_;
+};
+
+Result<ProxySettings> settings_of(const ProxyOptions& o) {
+  if (o.upstream.empty() == o.command.empty()) {
+    return invalid_argument("give --upstream URL, or a llama-server to start behind --");
+  }
+  if (!o.upstream.empty() && o.slot_directory.empty()) {
+    return invalid_argument("--upstream needs --slot-dir: the folder of its --slot-save-path");
+  }
+  if (!o.command.empty() && !o.identity.empty()) {
+    return invalid_argument("--identity is for --upstream; the options behind -- are known");
+  }
+  ProxySettings settings;
+  settings.listen.host = o.host;
+  settings.listen.port = o.port;
+  settings.upstream = o.upstream;
+  settings.slot_directory = o.slot_directory;
+  settings.model_path = o.model;
+  settings.hashes_data = o.hashes_data;
+  settings.identity = o.command.empty() ? o.identity : numeric_options(o.command);
+  settings.shifts_context = o.shifts_context || has_option(o.command, "--context-shift");
+  settings.saves = {o.page_size, o.grid, o.spacing};
+  settings.workers = o.requests;
+  const Result<std::uint64_t> memory = parse_size_bytes(o.host_memory);
+  if (!memory.is_ok()) return invalid_argument("--host-memory: " + memory.status().message());
+  settings.store.host_bytes = *memory;
+  if (!o.store.empty()) {
+    settings.store.storage = "file";
+    settings.store.storage_config = nlohmann::json{{"directory", o.store}, {"max_size", o.store_size}}.dump();
+  }
+  if (!o.key_file.empty()) {
+    Result<std::string> key = read_key(o.key_file);
+    if (!key.is_ok()) return key.status();
+    settings.upstream_key = std::move(*key);
+  }
+  return settings;
+}
+
+int fail(const Status& status) {
+  std::fprintf(stderr, "larder proxy: %s\n", status.message().c_str());
+  return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
+}
+
+int run(const ProxyOptions& options, ProxySettings settings) {
+  StopSignals signals;  // before any thread
+  SlotFolder folder;
+  if (settings.slot_directory.empty()) {
+    const Status made = folder.make();
+    if (!made.is_ok()) return fail(made);
+    settings.slot_directory = folder.path();
+  }
+  LlamaServerProcess server;
+  settings.is_hopeless = [&] { return signals.is_pending(); };
+  if (!options.command.empty()) {
+    const Status made = real_file_system().make_dirs(settings.slot_directory);
+    const Status started = made.is_ok() ? server.start(options.command, settings.slot_directory) : made;
+    if (!started.is_ok()) return fail(started);
+    settings.upstream = server.url();
+    settings.is_hopeless = [&] { return server.has_given_up() || signals.is_pending(); };
+  }
+  MetricsRegistry metrics;
+  auto proxy = LlamaProxy::create(settings, real_file_system(), real_clock(), metrics);
+  if (!proxy.is_ok()) return signals.is_pending() ? 0 : fail(proxy.status());
+  server.has_served();
+  std::printf("larder %s proxy on %s before %s\n%s\n", std::string(kLarderVersion).c_str(), (*proxy)->url().c_str(),
+              settings.upstream.c_str(), (*proxy)->summary().c_str());
+  std::fflush(stdout);
+
+  (void)signals.wait();
+  std::printf("stopping: open requests have 10 s, storage 60 s; a second signal ends at once\n");
+  std::fflush(stdout);
+  (*proxy)->stop_accepting();
+  if (!(*proxy)->wait_drained(kDrainLimit)) std::fprintf(stderr, "larder proxy: open requests were cut off\n");
+  const Status stored = (*proxy)->drain_storage(kStorageLimit);
+  if (!stored.is_ok()) std::fprintf(stderr, "larder proxy: storage: %s\n", stored.message().c_str());
+  proxy->reset();
+  server.stop();
+  std::printf("stopped\n");
+  return 0;
+}
+
+}  // namespace
+
+int proxy_command(int argc, char** argv) {
+  CLI::App app(
+      "A reverse proxy before an unmodified llama-server: hybrid models, and sliding windows, resume where any "
+      "earlier\n"
+      "request has been, also after a restart.",
+      "larder proxy");
+  app.get_formatter()->column_width(34);
+  ProxyOptions options;
+  add_server_options(app, options);
+  add_cache_options(app, options);
+  app.add_option("command", options.command, "llama-server and its options, behind --")->type_name("...");
+  app.footer(
+      "\nExamples:\n"
+      "  larder proxy --store /var/tmp/larder -- llama-server -m model.gguf -c 32768 -np 4\n"
+      "  larder proxy --upstream http://127.0.0.1:8081 --slot-dir /dev/shm/slots --store /var/tmp/larder\n"
+      "Exit codes: 0 stopped; 1 llama-server or its model cannot be cached; 2 wrong arguments.");
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
+  const Status status = set_log_option(options.log_level);
+  if (!status.is_ok()) return fail(status);
+  Result<ProxySettings> settings = settings_of(options);
+  if (!settings.is_ok()) return fail(settings.status());
+  return run(options, std::move(*settings));
+}
+
+}  // namespace larder

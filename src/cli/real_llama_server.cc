@@ -1,0 +1,113 @@
+#include "cli/real_llama_server.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace larder {
+namespace {
+
+constexpr Nanos kLook = std::chrono::minutes(10);  // a wait for its end is repeated
+constexpr Nanos kStopLimit = std::chrono::seconds(20);
+constexpr Nanos kSoon = std::chrono::seconds(10);  // a life shorter than this is a failed start
+constexpr Nanos kPause = std::chrono::seconds(1);  // before it is started again
+constexpr int kMostFailedStarts = 5;
+constexpr std::array<std::string_view, 4> kOurs = {"--host", "--port", "--slot-save-path", "--reuse-port"};
+constexpr std::array<std::string_view, 6> kNumeric = {"--rope",           "--yarn", "--override-kv",
+                                                      "--control-vector", "--lora", "--kv-overrides"};
+
+}  // namespace
+
+bool has_option(const std::vector<std::string>& command, std::string_view name) {
+  return std::ranges::any_of(
+      command, [&](const std::string& word) { return word == name || word.starts_with(std::string(name) + "="); });
+}
+
+std::string numeric_options(const std::vector<std::string>& command) {
+  std::string out;
+  for (std::size_t i = 1; i < command.size(); ++i) {
+    const bool counts =
+        std::ranges::any_of(kNumeric, [&](std::string_view name) { return command[i].starts_with(name); });
+    if (!counts) continue;
+    out += command[i] + " ";
+    for (++i; i < command.size() && !command[i].starts_with("-"); ++i) out += command[i] + " ";
+    --i;
+  }
+  return out;
+}
+
+LlamaServerProcess::LlamaServerProcess() : thread_("llama-server", 1, 1) {}
+
+LlamaServerProcess::~LlamaServerProcess() { stop(); }
+
+Status LlamaServerProcess::start(const std::vector<std::string>& command, const std::string& slot_directory) {
+  if (command.empty()) return invalid_argument("no llama-server is named behind --");
+  for (const std::string_view option : kOurs) {
+    if (!has_option(command, option)) continue;
+    return invalid_argument(fmt::format("{} behind --: the proxy gives llama-server its own; leave it out", option));
+  }
+  const Result<std::uint16_t> port = free_loopback_port();
+  if (!port.is_ok()) return port.status();
+  port_ = *port;
+  arguments_ = {"/bin/sh", "-c", kOutputToErrors};
+  arguments_.push_back(command.front());
+  arguments_.insert(arguments_.end(), command.begin(), command.end());
+  for (const std::string& word : {std::string("--host"), std::string("127.0.0.1"), std::string("--port"),
+                                  std::to_string(port_), std::string("--slot-save-path"), slot_directory}) {
+    arguments_.push_back(word);
+  }
+  // What it would keep in memory of prompts the proxy keeps.
+  if (!has_option(command, "--cache-ram") && !has_option(command, "-cram")) {
+    arguments_.insert(arguments_.end(), {"--cache-ram", "0"});
+  }
+  LARDER_RETURN_IF_ERROR(start_once());
+  return thread_.post([this] { watch(); });
+}
+
+std::string LlamaServerProcess::url() const { return fmt::format("http://127.0.0.1:{}", port_); }
+
+Status LlamaServerProcess::start_once() { return child_.start(arguments_, {}); }
+
+void LlamaServerProcess::watch() {
+  int failed_starts = 0;
+  TimePoint begun = real_clock().now();
+  while (!is_stopping_.load()) {
+    const Result<std::string> line = child_.read_line(kLook);
+    if (line.is_ok() || line.status().code() == StatusCode::kDeadlineExceeded) continue;
+    if (is_stopping_.load()) return;
+    const Result<int> code = child_.stop(kStopLimit);
+    failed_starts = real_clock().now() - begun < kSoon ? failed_starts + 1 : 0;
+    log_error("proxy", fmt::format("llama-server has ended (exit code {})", code.is_ok() ? *code : -1));
+    if (!has_served_.load() || failed_starts >= kMostFailedStarts) {
+      has_given_up_.store(true);
+      log_error("proxy", "llama-server is not started again: it died before it served, or several times in a row");
+      return;
+    }
+    {
+      LockGuard guard(mutex_);
+      if (!is_stopping_.load()) stopped_.wait_for(mutex_, kPause * failed_starts);
+    }
+    if (is_stopping_.load()) return;
+    begun = real_clock().now();
+    const Status started = start_once();
+    if (!started.is_ok()) log_error("proxy", "llama-server was not started again: " + started.message());
+  }
+}
+
+void LlamaServerProcess::stop() {
+  if (is_stopping_.exchange(true)) return;
+  {
+    LockGuard guard(mutex_);
+    stopped_.notify_all();
+  }
+  child_.terminate_now();
+  thread_.wait_idle();
+  if (child_.is_running()) (void)child_.stop(kStopLimit);
+}
+
+}  // namespace larder

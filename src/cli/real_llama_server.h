@@ -1,0 +1,55 @@
+// A llama-server of our own: started with what `larder proxy` needs of it, and started again when it dies.
+//
+// Threads: start() and stop() on one thread; it watches on one of its own. Lifetime: the destructor ends it; it also
+// ends when this process dies. Its output goes to our standard error.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ranked_mutex.h"
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "server/real_child_process.h"
+
+namespace larder {
+
+class LlamaServerProcess {
+ public:
+  LlamaServerProcess();
+  ~LlamaServerProcess();
+  LlamaServerProcess(const LlamaServerProcess&) = delete;
+  LlamaServerProcess& operator=(const LlamaServerProcess&) = delete;
+
+  // command: the executable and its options, without those that this adds: --host, --port, --slot-save-path, and
+  // --cache-ram 0 if it says nothing about that. kInvalidArgument: one of these is there, or the command is empty.
+  [[nodiscard]] Status start(const std::vector<std::string>& command, const std::string& slot_directory);
+  [[nodiscard]] std::string url() const;
+  // It has answered once, so its command line is right: from here on it is started again when it dies.
+  void has_served() { has_served_.store(true); }
+  // It died before it served, or several times as soon as it was started: it is not started again.
+  [[nodiscard]] bool has_given_up() const { return has_given_up_.load(); }
+  void stop();
+
+ private:
+  [[nodiscard]] Status start_once();
+  void watch();
+
+  std::vector<std::string> arguments_;  // constant once started
+  std::uint16_t port_ = 0;
+  std::atomic<bool> is_stopping_{false}, has_served_{false}, has_given_up_{false};
+  ChildProcess child_;  // of the watching thread; kill_now() from any
+  RankedMutex mutex_{LockRank::kServer};
+  RankedCondition stopped_;
+  ThreadPoolExecutor thread_;
+};
+
+// "--name" or "--name=...".
+[[nodiscard]] bool has_option(const std::vector<std::string>& command, std::string_view name);
+// Of a llama-server's options those that change its numbers, in their order: part of its pages' identity.
+[[nodiscard]] std::string numeric_options(const std::vector<std::string>& command);
+
+}  // namespace larder

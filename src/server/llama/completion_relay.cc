@@ -1,0 +1,267 @@
+#include "server/llama/completion_relay.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "server/api_error.h"
+
+namespace larder::llama {
+namespace {
+
+constexpr std::string_view kFromSlot = "slot", kFromHost = "host", kFromStorage = "storage";
+
+double seconds_since(TimePoint begun, const Clock& clock) {
+  return std::chrono::duration<double>(clock.now() - begun).count();
+}
+
+}  // namespace
+
+Status CompletionRelay::run() {
+  const auto parsed = parse_llama_request(request_.method, request_.path, request_.body);
+  if (const auto* reason = std::get_if<PlainReason>(&parsed)) return run_plainly(*reason);
+  const auto& asked = std::get<LlamaRequest>(parsed);
+  if (asked.answers > parts_.slots.size()) return run_plainly(PlainReason::kTooManyAnswers);
+  return run_cached(asked);
+}
+
+// A slot that is ours to give is taken all the same, or llama-server would choose one that another request was given.
+Status CompletionRelay::run_plainly(PlainReason reason) {
+  if (route_use(request_.method, request_.path) == RouteUse::kNone) {
+    const Result<unsigned> sent = forward(request_.body);
+    return sent.status();
+  }
+  parts_.metrics.plain(reason).increment();
+  std::string body = request_.body;
+  const bool can_be_pinned = reason != PlainReason::kOtherRoute && reason != PlainReason::kTooManyAnswers &&
+                             reason != PlainReason::kSeveralPrompts;
+  const bool is_pinned = can_be_pinned && [&] {
+    Result<SlotTable::Hold> hold = take_slot({}, {}, 1);
+    if (!hold.is_ok()) return false;
+    hold_ = std::move(*hold);
+    const std::optional<std::string> pinned = pinned_body(request_.body, hold_.slot());
+    if (pinned) body = *pinned;
+    return pinned.has_value();
+  }();
+  if (reply_.is_gone()) return Status::ok();
+  const Result<unsigned> sent = forward(std::move(body));
+  if (hold_.is_held()) hold_.contents().forget();
+  if (!is_pinned) parts_.slots.forget_all();
+  return sent.status();
+}
+
+Status CompletionRelay::run_cached(const LlamaRequest& asked) {
+  const std::optional<std::vector<TokenId>> prompt = tokens_of(asked);
+  if (!prompt || prompt->empty() || prompt->size() >= parts_.slot_context) {
+    return run_plainly(PlainReason::kNotUnderstood);
+  }
+  Result<SlotTable::Hold> hold = take_slot(*prompt, asked.salt, asked.answers);
+  if (!hold.is_ok()) {
+    fail(hold.status());
+    return Status::ok();
+  }
+  hold_ = std::move(*hold);
+  parts_.metrics.cached.increment();
+  parts_.metrics.prompt_tokens.increment(prompt->size());
+  const EngineHabits habits = parts_.slots.habits();
+  const std::uint64_t known = prepare_slot(asked, *prompt);
+  const bool saves_after = habits.rolls_back && !parts_.shifts_context;
+  if (!saves_after) save_before(asked, *prompt, known);
+  if (reply_.is_gone()) return Status::ok();
+  const Result<unsigned> sent = forward(asked.text_for_slot(hold_.slot()));
+  const bool may_have_shifted =
+      parts_.shifts_context && (!asked.most_tokens || prompt->size() + *asked.most_tokens >= parts_.slot_context);
+  if (!sent.is_ok() || *sent != 200 || may_have_shifted) {
+    hold_.contents().forget();
+    return sent.status();
+  }
+  hold_.contents().computed(*prompt, resume_, true, habits);
+  if (saves_after) save_answer(*prompt, known, asked.salt);
+  return Status::ok();
+}
+
+std::uint64_t CompletionRelay::prepare_slot(const LlamaRequest& asked, std::span<const TokenId> prompt) {
+  ProxyMetrics& metrics = parts_.metrics;
+  const Status cleaned = clean_slot();
+  if (!cleaned.is_ok()) log_warning("proxy", "a slot was not emptied: " + cleaned.to_string());
+  const std::uint64_t in_slot = hold_.contents().reusable(prompt, parts_.slots.habits());
+  resume_ = in_slot;
+  reused_from_ = kFromSlot;
+  std::uint64_t known = in_slot;
+  if (last_restore_point(prompt.size(), parts_.saves.page_size) > in_slot) {
+    const bool asks_storage = prompt.size() - in_slot >= parts_.ask_storage_tokens;
+    const Result<PrefixStore::Found> found = parts_.store.find(prompt, asked.salt, asks_storage);
+    if (!found.is_ok()) metrics.lookups_failed.increment();
+    if (found.is_ok()) {
+      known = found->known();
+      if (found->tokens() > in_slot) resume_ = restore(prompt, *found, in_slot);
+    }
+  }
+  if (reused_from_ == kFromSlot) metrics.slot_tokens.increment(resume_);
+  reused_ = resume_;
+  return known;
+}
+
+Status CompletionRelay::clean_slot() {
+  if (!hold_.contents().is_unknown()) return Status::ok();
+  LARDER_RETURN_IF_ERROR(upstream_.erase_slot(hold_.slot()));
+  hold_.contents().restored({});
+  return Status::ok();
+}
+
+void CompletionRelay::save_before(const LlamaRequest& asked, std::span<const TokenId> prompt, std::uint64_t known) {
+  // Of a slot that could not be emptied nobody knows what a save would have.
+  if (hold_.contents().is_unknown()) return;
+  PromptFacts facts{prompt.size(), resume_, known, {}};
+  if (save_points(parts_.saves, facts).empty()) return;
+  const std::vector<std::uint64_t> marks = marks_of(asked, prompt);
+  facts.marks = marks;
+  for (const std::uint64_t at : save_points(parts_.saves, facts)) {
+    if (reply_.is_gone() || !save_at(prompt, at, asked.salt)) return;
+  }
+}
+
+std::optional<std::vector<TokenId>> CompletionRelay::tokens_of(const LlamaRequest& asked) {
+  if (const auto* tokens = std::get_if<std::vector<TokenId>>(&asked.prompt)) return *tokens;
+  if (const auto* text = std::get_if<std::string>(&asked.prompt)) {
+    prompt_text_ = *text;
+  } else {
+    Result<std::string> made = upstream_.apply_template(request_.body);
+    if (!made.is_ok()) return std::nullopt;
+    prompt_text_ = std::move(*made);
+  }
+  Result<std::vector<TokenId>> tokens = upstream_.tokenize(prompt_text_);
+  if (!tokens.is_ok()) return std::nullopt;
+  return std::move(*tokens);
+}
+
+Result<SlotTable::Hold> CompletionRelay::take_slot(std::span<const TokenId> prompt, const std::string& owner,
+                                                   std::uint32_t count) {
+  SlotTable::Wish wish;
+  wish.prompt = prompt;
+  wish.owner = owner;
+  wish.count = count;
+  wish.is_gone = [this] { return reply_.is_gone(); };
+  return parts_.slots.acquire(wish);
+}
+
+std::uint64_t CompletionRelay::restore(std::span<const TokenId> prompt, const PrefixStore::Found& found,
+                                       std::uint64_t resume) {
+  const TimePoint begun = parts_.clock.now();
+  const Status given = give(found, prompt);
+  ProxyMetrics& metrics = parts_.metrics;
+  if (!given.is_ok()) {
+    metrics.restores_failed.increment();
+    log_warning("proxy", fmt::format("a prefix of {} tokens was not restored: {}", found.tokens(), given.to_string()));
+    // llama-server empties a slot that it cannot restore.
+    if (given.code() != StatusCode::kInvalidArgument) return resume;
+    hold_.contents().forget();
+    return 0;
+  }
+  metrics.restores.increment();
+  metrics.restore_seconds.observe(seconds_since(begun, parts_.clock));
+  const std::uint64_t from_storage = std::min(found.from_storage(), found.tokens());
+  metrics.storage_tokens.increment(from_storage);
+  metrics.host_tokens.increment(found.tokens() - from_storage);
+  reused_from_ = from_storage > 0 ? kFromStorage : kFromHost;
+  hold_.contents().restored(prompt.first(static_cast<std::size_t>(found.tokens())));
+  return found.tokens();
+}
+
+// A slot has a file of its own, which is written over: memory that a file system touches for the first time costs more
+// than the copy.
+Status CompletionRelay::give(const PrefixStore::Found& found, std::span<const TokenId> prompt) {
+  const auto bytes = parts_.store.load(found, prompt);
+  if (!bytes.is_ok()) return bytes.status();
+  const std::string name = fmt::format("larder-restore-{}.slot", hold_.slot());
+  auto file = parts_.files.open(join_path(parts_.slot_directory, name), {.write = true, .create = true});
+  if (!file.is_ok()) return file.status();
+  LARDER_RETURN_IF_ERROR(write_fully(**file, std::as_const(**bytes).bytes(), 0));
+  LARDER_RETURN_IF_ERROR((*file)->truncate((*bytes)->bytes().size()));
+  return upstream_.restore_slot(hold_.slot(), name);
+}
+
+// Where the system messages end, as others may have the same ones.
+std::vector<std::uint64_t> CompletionRelay::marks_of(const LlamaRequest& asked, std::span<const TokenId> prompt) {
+  const std::string body = asked.system_part();
+  if (body.empty()) return {};
+  const Result<std::string> text = upstream_.apply_template(body);
+  if (!text.is_ok() || text->empty() || !prompt_text_.starts_with(*text)) return {};
+  const Result<std::vector<TokenId>> tokens = upstream_.tokenize(*text);
+  if (!tokens.is_ok()) return {};
+  const auto parted = std::ranges::mismatch(*tokens, prompt);
+  return {static_cast<std::uint64_t>(parted.in1 - tokens->begin())};
+}
+
+bool CompletionRelay::save_at(std::span<const TokenId> prompt, std::uint64_t end, const std::string& salt) {
+  const std::span<const TokenId> part = prompt.first(static_cast<std::size_t>(end));
+  const Result<std::uint64_t> cached = upstream_.prefill(hold_.slot(), part);
+  if (!cached.is_ok()) {
+    hold_.contents().forget();
+    return false;
+  }
+  if (*cached + parts_.saves.page_size <= resume_) parts_.metrics.restores_ignored.increment();
+  hold_.contents().computed(part, resume_, false, parts_.slots.habits());
+  resume_ = end;
+  const TimePoint begun = parts_.clock.now();
+  std::string name = parts_.saver.name();
+  const Status saved = upstream_.save_slot(hold_.slot(), name);
+  parts_.metrics.save_seconds.observe(seconds_since(begun, parts_.clock));
+  if (!saved.is_ok()) {
+    parts_.metrics.saves(SaveOutcome::kRefused).increment();
+    log_warning("proxy", "llama-server did not save a slot: " + saved.to_string());
+    return false;
+  }
+  parts_.saver.save(std::move(name), part, salt, false);
+  return true;
+}
+
+void CompletionRelay::save_answer(std::span<const TokenId> prompt, std::uint64_t known, const std::string& salt) {
+  if (hold_.contents().is_unknown() || last_restore_point(prompt.size(), parts_.saves.page_size) <= known) return;
+  std::string name = parts_.saver.name();
+  const TimePoint begun = parts_.clock.now();
+  const Status saved = upstream_.save_slot(hold_.slot(), name);
+  parts_.metrics.save_seconds.observe(seconds_since(begun, parts_.clock));
+  if (!saved.is_ok()) return parts_.metrics.saves(SaveOutcome::kRefused).increment();
+  parts_.saver.save(std::move(name), prompt, salt, true);
+}
+
+Result<unsigned> CompletionRelay::forward(std::string body) {
+  HttpRelayRequest call;
+  call.method = request_.is_head ? "HEAD" : std::string_view(request_.method);
+  call.target = request_.target;
+  call.fields = request_.fields;
+  call.body = body;
+  unsigned status = 0;
+  const auto on_head = [&](const HttpReplyHead& head) {
+    status = head.status;
+    HttpResponse passed = passed_head(head.status, head.fields);
+    if (reused_) {
+      passed.headers.emplace_back("X-Larder-Reused-Tokens", std::to_string(*reused_));
+      passed.headers.emplace_back("X-Larder-Reused-From", std::string(reused_from_));
+    }
+    reply_.begin(std::move(passed));
+    return !reply_.is_gone();
+  };
+  const auto on_bytes = [&](std::string_view piece) { return reply_.write(std::string(piece)); };
+  const Status sent = client_.relay(call, on_head, on_bytes);
+  if (sent.is_ok()) {
+    (void)reply_.end();
+    return status;
+  }
+  if (sent.code() == StatusCode::kCancelled || reply_.is_gone()) return 499u;  // the client has left
+  parts_.metrics.failed.increment();
+  if (status == 0) fail(sent);
+  return sent;
+}
+
+void CompletionRelay::fail(const Status& status) {
+  HttpResponse response =
+      error_response(status.code() == StatusCode::kOverloaded ? 503 : 502, "larder proxy: " + status.message());
+  response.headers.emplace_back("Retry-After", "1");
+  reply_.respond(std::move(response));
+}
+
+}  // namespace larder::llama

@@ -1,0 +1,105 @@
+// One client's request on its way through the proxy: a slot with as much of its prompt as can be had, llama-server's
+// answer, and what of it is kept for the next one.
+//
+//   prompt ─► a slot ─► restore, if that has more than the slot ─► compute up to each place that is kept, save there
+//                                                                  ─► the request itself, its answer as it comes
+//
+// The client's answer has two header fields more, X-Larder-Reused-Tokens and X-Larder-Reused-From (slot, host,
+// storage): llama-server's own count of cached tokens has those in it, too, that it was made to compute just before.
+//
+// What goes wrong on the way to the request itself costs time and nothing else: the request goes on without.
+// After the client has left, its slot is free again, and what llama-server keeps of it is not known.
+//
+// Threads: run() blocks on a worker thread; the parts are shared. Cost: of a request whose prompt is in its slot: two
+// calls of llama-server for the tokens, and a lookup.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/file_system.h"
+#include "base/http_client.h"
+#include "server/http_message.h"
+#include "server/llama/llama_request.h"
+#include "server/llama/llama_upstream.h"
+#include "server/llama/prefix_store.h"
+#include "server/llama/proxy_metrics.h"
+#include "server/llama/save_points.h"
+#include "server/llama/slot_saver.h"
+#include "server/llama/slot_table.h"
+#include "server/reply_stream.h"
+
+namespace larder::llama {
+
+// What all requests share; it outlives them.
+struct RelayParts {
+  const SlotFormat& format;
+  PrefixStore& store;
+  SlotTable& slots;
+  SlotSaver& saver;
+  FileSystem& files;
+  Clock& clock;
+  ProxyMetrics& metrics;
+  std::string slot_directory;
+  SavePolicy saves;
+  std::uint32_t slot_context = 0;  // tokens
+  // llama-server moves what is in a slot when its context is full (--context-shift): rows that no prompt gives.
+  bool shifts_context = false;
+  std::uint64_t ask_storage_tokens = 256;  // that a slot must lack for storage to be asked
+};
+
+class CompletionRelay {
+ public:
+  // client: of this request alone, with the client's own key. reply: the same.
+  CompletionRelay(const RelayParts& parts, HttpClient& client, ReplyStream& reply, const HttpRequest& request)
+      : parts_(parts), client_(client), upstream_(client), reply_(reply), request_(request) {}
+
+  // Answers. Not ok: llama-server was lost on the way; the client has been told, as far as that is possible.
+  [[nodiscard]] Status run();
+  // The same, without a look at the prompt and without a slot: for a llama-server that is given no prefixes.
+  [[nodiscard]] Status run_as_it_is() { return forward(request_.body).status(); }
+
+ private:
+  [[nodiscard]] Status run_plainly(PlainReason reason);
+  [[nodiscard]] Status run_cached(const LlamaRequest& asked);
+  // The prompt's tokens; nothing: llama-server will say what is wrong with it.
+  [[nodiscard]] std::optional<std::vector<TokenId>> tokens_of(const LlamaRequest& asked);
+  // Chooses what of the prompt the slot begins with, and puts it there; how many tokens others have kept of it.
+  [[nodiscard]] std::uint64_t prepare_slot(const LlamaRequest& asked, std::span<const TokenId> prompt);
+  // How many of them are in the slot when this returns.
+  [[nodiscard]] std::uint64_t restore(std::span<const TokenId> prompt, const PrefixStore::Found& found,
+                                      std::uint64_t resume);
+  [[nodiscard]] Status give(const PrefixStore::Found& found, std::span<const TokenId> prompt);
+  // Computes the prompt as far as places are to be kept, and saves there.
+  void save_before(const LlamaRequest& asked, std::span<const TokenId> prompt, std::uint64_t known);
+  // Empties the slot if it holds what nobody knows.
+  [[nodiscard]] Status clean_slot();
+  [[nodiscard]] std::vector<std::uint64_t> marks_of(const LlamaRequest& asked, std::span<const TokenId> prompt);
+  // Computes and saves up to `end`; false: not done, and no further place is tried.
+  [[nodiscard]] bool save_at(std::span<const TokenId> prompt, std::uint64_t end, const std::string& salt);
+  void save_answer(std::span<const TokenId> prompt, std::uint64_t known, const std::string& salt);
+  [[nodiscard]] Result<SlotTable::Hold> take_slot(std::span<const TokenId> prompt, const std::string& owner,
+                                                  std::uint32_t count);
+  // Sends the request with `body`, and its answer on to the client. Its HTTP status.
+  [[nodiscard]] Result<unsigned> forward(std::string body);
+  void fail(const Status& status);
+
+  const RelayParts& parts_;
+  HttpClient& client_;
+  LlamaUpstream upstream_;
+  ReplyStream& reply_;
+  const HttpRequest& request_;
+
+  std::string prompt_text_;  // of a chat
+  SlotTable::Hold hold_;
+  std::uint64_t resume_ = 0;  // tokens in the slot that are the prompt's
+  // What the client is told: of what was there before this request.
+  std::optional<std::uint64_t> reused_;
+  std::string_view reused_from_;
+};
+
+}  // namespace larder::llama

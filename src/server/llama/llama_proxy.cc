@@ -1,0 +1,328 @@
+#include "server/llama/llama_proxy.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/http_client.h"
+#include "base/log.h"
+#include "base/thread_pool.h"
+#include "engine/llama/gguf_file.h"
+#include "engine/llama/gguf_geometry.h"
+#include "server/api_error.h"
+#include "server/json_reader.h"
+#include "server/llama/completion_relay.h"
+#include "server/llama/prefix_explanation.h"
+#include "server/llama/proxy_metrics.h"
+#include "server/llama/server_identity.h"
+#include "server/llama/slot_probe.h"
+#include "server/llama/slot_saver.h"
+#include "server/llama/slot_table.h"
+#include "server/reply_stream.h"
+
+namespace larder::llama {
+namespace {
+
+constexpr Nanos kHealthLook = std::chrono::milliseconds(200);
+constexpr Nanos kAskLimit = std::chrono::seconds(60);
+constexpr std::string_view kBearer = "Bearer ";
+
+std::string bearer_of(const HttpRequest& request) {
+  const std::string_view text = request.authorization;
+  return text.starts_with(kBearer) ? std::string(text.substr(kBearer.size())) : std::string();
+}
+
+HttpResponse json_response(std::string body) {
+  HttpResponse response;
+  response.body = std::move(body);
+  return response;
+}
+
+class Proxy final : public LlamaProxy {
+ public:
+  Proxy(const ProxySettings& settings, FileSystem& files, Clock& clock, MetricsRegistry& registry)
+      : settings_(settings), files_(files), clock_(clock), metrics_(registry) {}
+  ~Proxy() override;
+
+  [[nodiscard]] Status start();
+  std::string url() const override {
+    const std::string& host = settings_.listen.host;
+    return fmt::format("http://{}:{}", host.find(':') == std::string::npos ? host : "[" + host + "]",
+                       listener_->port());
+  }
+  std::string summary() const override;
+  void stop_accepting() override { listener_->stop_accepting(); }
+  bool wait_drained(Nanos limit) override { return listener_->wait_drained(limit); }
+  Status drain_storage(Nanos limit) override {
+    saver_->wait_idle();
+    return store_->drain(limit);
+  }
+
+ private:
+  using Exchange = std::shared_ptr<HttpExchange>;
+
+  [[nodiscard]] Status take_folder();
+  [[nodiscard]] Status wait_for_server(LlamaUpstream& upstream);
+  [[nodiscard]] Result<SlotProbeResult> prove(LlamaUpstream& upstream, const UpstreamFacts& facts);
+  [[nodiscard]] Status prove_again(LlamaUpstream& upstream, const UpstreamFacts& facts);
+
+  void handle(HttpRequest request, const Exchange& exchange);
+  void carry(const HttpRequest& request, const Exchange& exchange);
+  void relay(const HttpRequest& request, HttpClient& client, ReplyStream& reply);
+  [[nodiscard]] HttpResponse answer_own(const HttpRequest& request);
+  [[nodiscard]] HttpResponse explain(const HttpRequest& request);
+  [[nodiscard]] HttpResponse status();
+  [[nodiscard]] HttpResponse metrics(const HttpRequest& request);
+  void export_tiers(const PrefixStoreCounters& counters);
+
+  const ProxySettings settings_;
+  FileSystem& files_;
+  Clock& clock_;
+  ProxyMetrics metrics_;
+  HttpUrl upstream_;
+  std::unique_ptr<FileLock> folder_;
+  Digest256 model_{};  // identity of the GGUF at the start
+  SlotFormat format_;
+  std::string model_name_;
+  std::unique_ptr<PrefixStore> store_;
+  std::unique_ptr<SlotTable> slots_;
+  std::unique_ptr<SlotSaver> saver_;
+  std::unique_ptr<ServerIdentity> identity_;
+  std::unique_ptr<RelayParts> parts_;
+  std::unique_ptr<ThreadPoolExecutor> workers_;
+  std::unique_ptr<HttpListener> listener_;  // last: its handler uses the rest
+};
+
+Proxy::~Proxy() {
+  listener_.reset();  // clients are gone: their requests end
+  workers_.reset();
+  saver_.reset();
+}
+
+// ---- the start
+
+Status Proxy::start() {
+  const Result<HttpUrl> url = parse_http_url(settings_.upstream);
+  if (!url.is_ok()) return url.status();
+  upstream_ = *url;
+  LARDER_RETURN_IF_ERROR(take_folder());
+  HttpClient client(upstream_, settings_.quiet_limit, settings_.upstream_key);
+  LlamaUpstream upstream(client);
+  LARDER_RETURN_IF_ERROR(wait_for_server(upstream));
+  const Result<UpstreamFacts> facts = upstream.facts();
+  if (!facts.is_ok()) return facts.status();
+  Result<SlotProbeResult> proven = prove(upstream, *facts);
+  if (!proven.is_ok()) return proven.status();
+  format_ = std::move(proven->format);
+  auto store = PrefixStore::open(format_, settings_.store);
+  if (!store.is_ok()) return store.status();
+  store_ = std::move(*store);
+  slots_ = std::make_unique<SlotTable>(facts->slots, settings_.workers, clock_);
+  slots_->set_habits(proven->habits);
+  saver_ = std::make_unique<SlotSaver>(
+      SlotSaver::Parts{format_, *store_, files_, metrics_, settings_.slot_directory, 2 * facts->slots + 4});
+  identity_ = std::make_unique<ServerIdentity>(
+      *facts, *slots_, metrics_,
+      [this](LlamaUpstream& again, const UpstreamFacts& now) { return prove_again(again, now); });
+  parts_ = std::unique_ptr<RelayParts>(new RelayParts{format_, *store_, *slots_, *saver_, files_, clock_, metrics_,
+                                                      settings_.slot_directory, settings_.saves, facts->slot_context,
+                                                      settings_.shifts_context});
+  workers_ = std::make_unique<ThreadPoolExecutor>("proxy", settings_.workers, settings_.workers);
+  auto listener = HttpListener::create(
+      settings_.listen, [this](HttpRequest request, const Exchange& exchange) { handle(std::move(request), exchange); },
+      metrics_.registry());
+  if (!listener.is_ok()) return listener.status();
+  listener_ = std::move(*listener);
+  return Status::ok();
+}
+
+// Nobody else composes files there; what an earlier proxy has left behind goes.
+Status Proxy::take_folder() {
+  LARDER_RETURN_IF_ERROR(files_.make_dirs(settings_.slot_directory));
+  auto lock = files_.lock(join_path(settings_.slot_directory, kProxyLockName));
+  if (!lock.is_ok()) return lock.status();
+  folder_ = std::move(*lock);
+  const auto names = files_.list(settings_.slot_directory);
+  if (!names.is_ok()) return names.status();
+  for (const std::string& name : *names) {
+    if (!name.starts_with("larder-") || !name.ends_with(".slot")) continue;
+    LARDER_RETURN_IF_ERROR(files_.remove(join_path(settings_.slot_directory, name)));
+  }
+  return Status::ok();
+}
+
+Status Proxy::wait_for_server(LlamaUpstream& upstream) {
+  const TimePoint end = clock_.now() + settings_.start_limit;
+  RankedMutex mutex(LockRank::kServer);
+  RankedCondition never;
+  for (;;) {
+    const Status health = upstream.check_health();
+    if (health.is_ok()) return health;
+    const bool may_come = health.code() == StatusCode::kUnavailable || health.code() == StatusCode::kOverloaded;
+    if (!may_come) return health;
+    if (settings_.is_hopeless && settings_.is_hopeless()) return cancelled("llama-server is not waited for any more");
+    if (clock_.now() >= end) return unavailable("llama-server did not become ready: " + health.message());
+    LockGuard guard(mutex);
+    never.wait_for(mutex, kHealthLook);
+  }
+}
+
+Result<SlotProbeResult> Proxy::prove(LlamaUpstream& upstream, const UpstreamFacts& facts) {
+  const std::string& path = settings_.model_path.empty() ? facts.model_path : settings_.model_path;
+  const Result<GgufModel> gguf = read_gguf(files_, path);
+  if (!gguf.is_ok()) {
+    return Status(gguf.status().code(), fmt::format("the model's file cannot be read ({}): give its path with --model",
+                                                    gguf.status().message()));
+  }
+  model_name_ = gguf->first.text("general.name").value_or(path);
+  SlotProbeSettings probe;
+  probe.model = model_name_;
+  probe.directory = settings_.slot_directory;
+  probe.window_tokens = sliding_window_of(gguf->first);
+  probe.pools.model = gguf->identity;
+  const Result<Digest256> data = settings_.hashes_data ? hash_gguf(files_, *gguf) : sample_gguf(files_, *gguf);
+  if (!data.is_ok()) return data.status();
+  probe.pools.data = *data;
+  const Result<std::string> adapters = upstream.adapters();
+  if (!adapters.is_ok()) return adapters.status();
+  probe.pools.overrides = fmt::format("llama.cpp {}; adapters {}; {}", facts.build, *adapters, settings_.identity);
+  probe.pools.page_size = settings_.saves.page_size;
+  return probe_slots(upstream, files_, probe);
+}
+
+Status Proxy::prove_again(LlamaUpstream& upstream, const UpstreamFacts& facts) {
+  const Result<SlotProbeResult> again = prove(upstream, facts);
+  if (!again.is_ok()) return again.status();
+  const SpaceDescription &now = again->format.pools.space, &then = format_.pools.space;
+  const bool is_same = now.identity == then.identity && again->format.geometry == format_.geometry;
+  return is_same ? Status::ok()
+                 : unsupported("its model, its build, or the types of its cache differ from those at the start");
+}
+
+std::string Proxy::summary() const {
+  const BlobGeometry& geometry = format_.geometry;
+  std::string text = fmt::format("{}: {} slots, pages of {} tokens", model_name_, slots_->size(), format_.page_size());
+  if (geometry.full) text += fmt::format(" ({} bytes)", geometry.full->page_bytes(format_.page_size()));
+  if (geometry.window) text += fmt::format(", windows of {} tokens", geometry.window_tokens);
+  if (geometry.recurrent) text += fmt::format(", states of {} bytes", geometry.recurrent->checkpoint_bytes());
+  return text;
+}
+
+// ---- requests
+
+void Proxy::handle(HttpRequest request, const Exchange& exchange) {
+  const Status posted = workers_->post(
+      [this, request = std::make_shared<HttpRequest>(std::move(request)), exchange] { carry(*request, exchange); });
+  if (posted.is_ok()) return;
+  HttpResponse busy = error_response(503, "larder proxy: too many requests are under way; try again");
+  busy.headers.emplace_back("Retry-After", "1");
+  exchange->respond(std::move(busy));
+}
+
+void Proxy::carry(const HttpRequest& request, const Exchange& exchange) {
+  const bool is_own = request.path.starts_with("/larder/") || (request.path == "/metrics" && request.method == "GET");
+  if (is_own) return exchange->respond(answer_own(request));
+  HttpClient client(upstream_, settings_.quiet_limit, bearer_of(request));
+  ReplyStream reply(exchange);
+  reply.on_gone([&client] { client.cancel(); });
+  relay(request, client, reply);
+}
+
+void Proxy::relay(const HttpRequest& request, HttpClient& client, ReplyStream& reply) {
+  LlamaUpstream upstream(client);
+  bool may_cache = route_use(request.method, request.path) == RouteUse::kSlot;
+  if (may_cache) {
+    HttpClient own(upstream_, kAskLimit, settings_.upstream_key.empty() ? bearer_of(request) : settings_.upstream_key);
+    LlamaUpstream asking(own);
+    may_cache = identity_->check(asking).is_ok();
+  }
+  CompletionRelay one(*parts_, client, reply, request);
+  const Status status = may_cache ? one.run() : one.run_as_it_is();
+  if (request.method == "POST" && request.path == "/lora-adapters") identity_->doubt();
+  if (request.method == "POST" && request.path.starts_with("/slots/")) slots_->forget_all();
+  if (!status.is_ok()) log_warning("proxy", fmt::format("{}: {}", request.path, status.to_string()));
+}
+
+// ---- our own routes
+
+HttpResponse Proxy::answer_own(const HttpRequest& request) {
+  if (request.path == "/metrics") return metrics(request);
+  if (!request.is_loopback) return error_response(403, "this is for requests from this machine only");
+  const bool is_get = request.method == "GET", is_post = request.method == "POST";
+  if (request.path == "/larder/status" && is_get) return status();
+  if (request.path == "/larder/explain" && is_post) return explain(request);
+  if (request.path == "/larder/flush" && is_post) {
+    store_->flush();
+    return json_response(R"({"status":"ok"})");
+  }
+  return error_response(404, "no such route: GET /larder/status, POST /larder/explain, POST /larder/flush");
+}
+
+HttpResponse Proxy::explain(const HttpRequest& request) {
+  HttpClient client(upstream_, kAskLimit, settings_.upstream_key.empty() ? bearer_of(request) : settings_.upstream_key);
+  LlamaUpstream upstream(client);
+  const Result<std::string> body = explain_prefix({format_, *store_, *slots_}, upstream, request.body);
+  if (!body.is_ok()) return error_response(body.status());
+  return json_response(*body);
+}
+
+HttpResponse Proxy::status() {
+  const SlotTable::Use use = slots_->use();
+  const PrefixStoreCounters counters = store_->counters();
+  const CacheCounters& tiers = counters.tiers;
+  nlohmann::ordered_json out = {
+      {"model", model_name_},
+      {"page_size", format_.page_size()},
+      {"slots", {{"all", slots_->size()}, {"busy", use.busy}, {"waiting", use.waiting}}},
+      {"host",
+       {{"bytes", counters.host_blocks * counters.block_bytes},
+        {"bytes_free", counters.host_blocks_free * counters.block_bytes},
+        {"pages_saved", tiers.backed_up},
+        {"pages_loaded", tiers.loaded_back},
+        {"pages_resident", tiers.host_resident},
+        {"pages_evicted", tiers.host_evicted}}},
+      {"storage", {{"pages_stored", tiers.stored}, {"pages_fetched", tiers.prefetched}, {"corrupt", tiers.corrupt}}},
+      {"backend", nlohmann::ordered_json::parse(counters.storage_json, nullptr, false)}};
+  return json_response(dump_json(out));
+}
+
+HttpResponse Proxy::metrics(const HttpRequest& request) {
+  std::string text;
+  HttpClient client(upstream_, kAskLimit, bearer_of(request));
+  const Result<HttpReply> theirs = client.request("GET", "/metrics");
+  if (theirs.is_ok() && theirs->status == 200) text = theirs->body;
+  if (!text.empty() && text.back() != '\n') text += '\n';
+  export_tiers(store_->counters());
+  HttpResponse response;
+  response.content_type = std::string(MetricsRegistry::content_type());
+  response.body = text + metrics_.registry().render();
+  return response;
+}
+
+void Proxy::export_tiers(const PrefixStoreCounters& counters) {
+  MetricsRegistry& registry = metrics_.registry();
+  const auto set = [&](const char* name, const char* help, double value) { registry.gauge(name, help).set(value); };
+  const SlotTable::Use use = slots_->use();
+  set("larder_proxy_slots_busy", "Slots that a request has.", use.busy);
+  set("larder_proxy_requests_waiting", "Requests that wait for a slot.", use.waiting);
+  set("larder_proxy_host_bytes", "Host memory for prefixes.",
+      static_cast<double>(counters.host_blocks * counters.block_bytes));
+  set("larder_proxy_host_free_bytes", "Of it, not used.",
+      static_cast<double>(counters.host_blocks_free * counters.block_bytes));
+  set("larder_proxy_host_pages", "Pages on the host.", static_cast<double>(counters.tiers.host_resident));
+  set("larder_proxy_stored_pages", "Pages that storage took.", static_cast<double>(counters.tiers.stored));
+  set("larder_proxy_corrupt_pages", "Pages of storage that failed verification.",
+      static_cast<double>(counters.tiers.corrupt));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LlamaProxy>> LlamaProxy::create(const ProxySettings& settings, FileSystem& files, Clock& clock,
+                                                       MetricsRegistry& registry) {
+  auto proxy = std::make_unique<Proxy>(settings, files, clock, registry);
+  LARDER_RETURN_IF_ERROR(proxy->start());
+  return std::unique_ptr<LlamaProxy>(std::move(proxy));
+}
+
+}  // namespace larder::llama

@@ -1,0 +1,65 @@
+// `larder proxy`: a reverse proxy before an unmodified llama-server, which remembers prefixes for it.
+//
+// Every route goes on as it is. Requests with a prompt that can be looked at get a slot with as much of it as the slot,
+// host memory or storage have (completion_relay.h). Our own routes:
+//   GET  /larder/status    slots, tiers, counters as JSON         } from this machine only
+//   POST /larder/explain   what a prompt would be given, and why  }
+//   POST /larder/flush     drops what host memory has             }
+//   GET  /metrics          llama-server's, and ours
+//
+// Threads: a listener's, `workers` that each carry one request, one for saves, one for the cache.
+// Lifetime: files, clock and registry outlive it. Destroying it ends open requests.
+// Errors of create(): kUnsupported: this model or llama-server cannot be cached, and why; kInvalidArgument: an option;
+// kConflict: another proxy uses the folder, or the port is taken; kUnavailable: llama-server does not answer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/file_system.h"
+#include "base/metrics.h"
+#include "base/status.h"
+#include "server/http_listener.h"
+#include "server/llama/prefix_store.h"
+#include "server/llama/save_points.h"
+
+namespace larder::llama {
+
+inline constexpr const char* kProxyLockName = "larder-proxy.lock";  // in the folder of slot files, held
+
+struct ProxySettings {
+  ListenOptions listen;
+  std::string upstream;                          // URL of llama-server
+  std::string upstream_key;                      // for what the proxy asks by itself; clients' keys go on as they are
+  Nanos start_limit = std::chrono::minutes(30);  // for llama-server to load its model
+  std::function<bool()> is_hopeless{};           // asked meanwhile: true ends the wait
+  Nanos quiet_limit = std::chrono::hours(1);     // without a byte of it
+  std::string slot_directory;                    // its --slot-save-path
+  std::string model_path;                        // of the GGUF; empty: as /props says
+  bool hashes_data = false;                      // all bytes of the model count for its identity, not its head and samples only
+  std::string identity;                          // what else changes numbers: options of RoPE, control vectors, LoRA
+  bool shifts_context = false;                   // it was started with --context-shift
+  SavePolicy saves;
+  PrefixStoreOptions store;
+  std::uint32_t workers = 64;  // requests at once, those that wait for a slot included
+};
+
+class LlamaProxy {
+ public:
+  [[nodiscard]] static Result<std::unique_ptr<LlamaProxy>> create(const ProxySettings& settings, FileSystem& files,
+                                                                  Clock& clock, MetricsRegistry& registry);
+  virtual ~LlamaProxy() = default;
+
+  [[nodiscard]] virtual std::string url() const = 0;
+  // One line about the model: pages, restore points, slots.
+  [[nodiscard]] virtual std::string summary() const = 0;
+  virtual void stop_accepting() = 0;
+  [[nodiscard]] virtual bool wait_drained(Nanos limit) = 0;
+  // Waits until storage has what was saved.
+  [[nodiscard]] virtual Status drain_storage(Nanos limit) = 0;
+};
+
+}  // namespace larder::llama

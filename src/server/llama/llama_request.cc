@@ -1,0 +1,179 @@
+#include "server/llama/llama_request.h"
+
+#include <algorithm>
+#include <array>
+
+#include "server/json_reader.h"
+
+namespace larder::llama {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array<std::string_view, kPlainReasonCount> kReasonNames = {
+    "other_route", "other_prompt", "not_understood", "several_prompts",
+    "media",       "adapters",     "no_caching",     "too_many_answers"};
+
+enum class Kind : std::uint8_t { kCompletion, kChat, kOtherPrompt, kSlotOnly };
+struct Route {
+  std::string_view path;
+  Kind kind;
+};
+// With llama.cpp's --api-prefix these have other paths, and go on plainly.
+constexpr Route kRoutes[] = {{"/completion", Kind::kCompletion},
+                             {"/completions", Kind::kCompletion},
+                             {"/v1/completions", Kind::kCompletion},
+                             {"/chat/completions", Kind::kChat},
+                             {"/v1/chat/completions", Kind::kChat},
+                             {"/infill", Kind::kOtherPrompt},
+                             {"/responses", Kind::kOtherPrompt},
+                             {"/v1/responses", Kind::kOtherPrompt},
+                             {"/v1/messages", Kind::kOtherPrompt},
+                             {"/embedding", Kind::kSlotOnly},
+                             {"/embeddings", Kind::kSlotOnly},
+                             {"/v1/embeddings", Kind::kSlotOnly},
+                             {"/rerank", Kind::kSlotOnly},
+                             {"/reranking", Kind::kSlotOnly},
+                             {"/v1/rerank", Kind::kSlotOnly},
+                             {"/v1/reranking", Kind::kSlotOnly},
+                             {"/audio/transcriptions", Kind::kSlotOnly},
+                             {"/v1/audio/transcriptions", Kind::kSlotOnly}};
+
+const Route* find_route(std::string_view method, std::string_view path) {
+  if (method != "POST") return nullptr;
+  const auto* found = std::ranges::find(kRoutes, path, &Route::path);
+  return found == std::end(kRoutes) ? nullptr : found;
+}
+
+bool is_token(const Json& value) {
+  return value.is_number_integer() && value >= 0 && value <= std::int64_t{0x7fffffff};
+}
+
+// Parts of messages that are neither text nor absent.
+bool has_media(const Json& messages) {
+  for (const Json& message : messages) {
+    if (!message.is_object() || !message.contains("content") || !message["content"].is_array()) continue;
+    for (const Json& part : message["content"]) {
+      if (!part.is_object() || !part.contains("type") || part["type"] != "text") return true;
+    }
+  }
+  return false;
+}
+
+// False: it holds something else than the type.
+bool read_flag(const Json& body, const char* name, bool& out) {
+  const auto found = body.find(name);
+  if (found == body.end() || found->is_null()) return true;
+  if (!found->is_boolean()) return false;
+  out = found->get<bool>();
+  return true;
+}
+
+bool read_answers(const Json& body, std::uint32_t& out) {
+  for (const char* name : {"n_cmpl", "n"}) {
+    const auto found = body.find(name);
+    if (found == body.end() || found->is_null()) continue;
+    if (!found->is_number_integer() || *found < 1 || *found > 1024) return false;
+    out = found->get<std::uint32_t>();
+    return true;
+  }
+  return true;
+}
+
+void read_limit(const Json& body, std::optional<std::uint64_t>& out) {
+  for (const char* name : {"n_predict", "max_completion_tokens", "max_tokens"}) {
+    const auto found = body.find(name);
+    if (found == body.end() || !found->is_number_integer() || *found < 0) continue;
+    out = std::max(out.value_or(0), found->get<std::uint64_t>());
+  }
+}
+
+std::variant<LlamaRequest, PlainReason> with_prompt(LlamaRequest request, Kind kind) {
+  const Json& body = request.body;
+  if (kind == Kind::kChat) {
+    if (!body.contains("messages") || !body["messages"].is_array()) return PlainReason::kNotUnderstood;
+    if (has_media(body["messages"])) return PlainReason::kMedia;
+    request.prompt = std::monostate{};
+    return request;
+  }
+  const auto prompt = body.find("prompt");
+  if (prompt == body.end()) return PlainReason::kNotUnderstood;
+  if (prompt->is_string()) {
+    request.prompt = prompt->get<std::string>();
+  } else if (prompt->is_object()) {
+    return PlainReason::kMedia;
+  } else if (prompt->is_array() && !prompt->empty() && std::ranges::all_of(*prompt, is_token)) {
+    request.prompt = prompt->get<std::vector<TokenId>>();
+  } else {
+    return prompt->is_array() ? PlainReason::kSeveralPrompts : PlainReason::kNotUnderstood;
+  }
+  return request;
+}
+
+Json parse_body(std::string_view text) {
+  Json body = Json::parse(text, nullptr, false);
+  return body.is_object() ? std::move(body) : Json();
+}
+
+}  // namespace
+
+std::string_view plain_reason_name(PlainReason reason) { return kReasonNames[static_cast<std::size_t>(reason)]; }
+
+RouteUse route_use(std::string_view method, std::string_view path) {
+  return find_route(method, path) == nullptr ? RouteUse::kNone : RouteUse::kSlot;
+}
+
+std::variant<LlamaRequest, PlainReason> parse_llama_request(std::string_view method, std::string_view path,
+                                                            std::string_view body) {
+  const Route* route = find_route(method, path);
+  if (route == nullptr || route->kind == Kind::kSlotOnly) return PlainReason::kOtherRoute;
+  if (route->kind == Kind::kOtherPrompt) return PlainReason::kOtherPrompt;
+  LlamaRequest request;
+  request.body = parse_body(body);
+  if (request.body.is_null()) return PlainReason::kNotUnderstood;
+  bool caches = true;
+  const bool is_understood = read_flag(request.body, "cache_prompt", caches) &&
+                             read_flag(request.body, "stream", request.streams) &&
+                             read_answers(request.body, request.answers);
+  if (!is_understood) return PlainReason::kNotUnderstood;
+  if (!caches) return PlainReason::kNoCaching;
+  if (request.body.contains("lora")) return PlainReason::kAdapters;
+  read_limit(request.body, request.most_tokens);
+  if (const auto salt = request.body.find("cache_salt"); salt != request.body.end() && salt->is_string()) {
+    request.salt = salt->get<std::string>();
+  }
+  return with_prompt(std::move(request), route->kind);
+}
+
+std::string LlamaRequest::text_for_slot(std::uint32_t slot) const {
+  Json out = body;
+  out["id_slot"] = slot;
+  out["cache_prompt"] = true;
+  out["n_cache_reuse"] = 0;
+  return dump_json(out);
+}
+
+std::string LlamaRequest::system_part() const {
+  if (!is_chat()) return {};
+  const Json& messages = body["messages"];
+  const auto is_system = [](const Json& message) {
+    const auto role = message.is_object() ? message.find("role") : message.end();
+    return role != message.end() && (*role == "system" || *role == "developer");
+  };
+  const auto end = std::ranges::find_if_not(messages, is_system);
+  if (end == messages.begin() || end == messages.end()) return {};
+  Json out = body;
+  out["messages"] = Json(std::vector<Json>(messages.begin(), end));
+  out["add_generation_prompt"] = false;
+  out.erase("continue_final_message");
+  return dump_json(out);
+}
+
+std::optional<std::string> pinned_body(std::string_view text, std::uint32_t slot) {
+  Json body = parse_body(text);
+  if (body.is_null()) return std::nullopt;
+  body["id_slot"] = slot;
+  return dump_json(body);
+}
+
+}  // namespace larder::llama

@@ -1,0 +1,85 @@
+#include "server/llama/llama_request.h"
+
+#include <gtest/gtest.h>
+
+namespace larder::llama {
+namespace {
+
+using Parsed = std::variant<LlamaRequest, PlainReason>;
+
+Parsed parse(std::string_view path, std::string_view body) { return parse_llama_request("POST", path, body); }
+std::string reason_of(const Parsed& parsed) {
+  const auto* reason = std::get_if<PlainReason>(&parsed);
+  return reason == nullptr ? "looked at" : std::string(plain_reason_name(*reason));
+}
+
+TEST(LlamaRequest, PromptsAreTextTokensOrMessages) {
+  const Parsed text = parse("/completion", R"({"prompt": "once", "stream": true, "cache_salt": "me"})");
+  ASSERT_EQ(reason_of(text), "looked at");
+  EXPECT_EQ(std::get<std::string>(std::get<LlamaRequest>(text).prompt), "once");
+  EXPECT_TRUE(std::get<LlamaRequest>(text).streams);
+  EXPECT_EQ(std::get<LlamaRequest>(text).salt, "me");
+  const Parsed tokens = parse("/v1/completions", R"({"prompt": [5, 6, 7], "n": 2})");
+  ASSERT_EQ(reason_of(tokens), "looked at");
+  EXPECT_EQ(std::get<std::vector<TokenId>>(std::get<LlamaRequest>(tokens).prompt), (std::vector<TokenId>{5, 6, 7}));
+  EXPECT_EQ(std::get<LlamaRequest>(tokens).answers, 2u);
+  const Parsed chat = parse("/v1/chat/completions", R"({"messages": [{"role": "user", "content": "hi"}]})");
+  ASSERT_EQ(reason_of(chat), "looked at");
+  EXPECT_TRUE(std::get<LlamaRequest>(chat).is_chat());
+}
+
+TEST(LlamaRequest, WhatIsNotLookedAtHasAReason) {
+  EXPECT_EQ(reason_of(parse_llama_request("GET", "/v1/chat/completions", "{}")), "other_route");
+  EXPECT_EQ(reason_of(parse("/tokenize", "{}")), "other_route");
+  EXPECT_EQ(reason_of(parse("/v1/embeddings", "{}")), "other_route");
+  EXPECT_EQ(reason_of(parse("/infill", "{}")), "other_prompt");
+  EXPECT_EQ(reason_of(parse("/completion", "{\"prompt\": ")), "not_understood");
+  EXPECT_EQ(reason_of(parse("/completion", "[1]")), "not_understood");
+  EXPECT_EQ(reason_of(parse("/completion", "{}")), "not_understood");
+  EXPECT_EQ(reason_of(parse("/completion", R"({"prompt": "x", "stream": "yes"})")), "not_understood");
+  EXPECT_EQ(reason_of(parse("/completion", R"({"prompt": "x", "n": 0})")), "not_understood");
+  EXPECT_EQ(reason_of(parse("/completion", R"({"prompt": "x", "n": 1.5})")), "not_understood");
+  EXPECT_EQ(reason_of(parse("/completion", R"({"prompt": ["a", "b"]})")), "several_prompts");
+  EXPECT_EQ(reason_of(parse("/completion", R"({"prompt": [1, "b"]})")), "several_prompts");
+  EXPECT_EQ(reason_of(parse("/completion", R"({"prompt": [-1]})")), "several_prompts");
+  EXPECT_EQ(reason_of(parse("/completion", R"({"prompt": {"prompt_string": "x"}})")), "media");
+  EXPECT_EQ(reason_of(parse("/v1/chat/completions",
+                            R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})")),
+            "media");
+  EXPECT_EQ(reason_of(parse("/completion", R"({"prompt": "x", "lora": []})")), "adapters");
+  EXPECT_EQ(reason_of(parse("/completion", R"({"prompt": "x", "cache_prompt": false})")), "no_caching");
+}
+
+TEST(LlamaRequest, AllElseOfTheBodyStaysAsItIs) {
+  const auto request =
+      std::get<LlamaRequest>(parse("/completion", R"({"z": 1.5, "prompt": "é", "id_slot": 9, "a": {"b": [null]}})"));
+  EXPECT_EQ(request.text_for_slot(2),
+            R"({"z":1.5,"prompt":"é","id_slot":2,"a":{"b":[null]},"cache_prompt":true,"n_cache_reuse":0})");
+  EXPECT_EQ(pinned_body(R"({"input":"x"})", 1), R"({"input":"x","id_slot":1})");
+  EXPECT_EQ(pinned_body("nonsense", 1), std::nullopt);
+}
+
+TEST(LlamaRequest, TheLimitOfAnAnswerIsTheLargestThatIsGiven) {
+  const auto limit = [](std::string_view fields) {
+    return std::get<LlamaRequest>(parse("/completion", "{\"prompt\":\"x\"" + std::string(fields) + "}")).most_tokens;
+  };
+  EXPECT_EQ(limit(""), std::nullopt);
+  EXPECT_EQ(limit(R"(,"n_predict":-1)"), std::nullopt);
+  EXPECT_EQ(limit(R"(,"n_predict":7)"), 7u);
+  EXPECT_EQ(limit(R"(,"max_tokens":9,"n_predict":7)"), 9u);
+}
+
+TEST(LlamaRequest, TheSystemPartIsTheFirstMessages) {
+  const auto chat = [](std::string_view messages) {
+    return std::get<LlamaRequest>(
+        parse("/v1/chat/completions", "{\"tools\":[1],\"messages\":" + std::string(messages) + "}"));
+  };
+  EXPECT_EQ(chat(R"([{"role":"system","content":"s"},{"role":"user","content":"u"}])").system_part(),
+            R"({"tools":[1],"messages":[{"role":"system","content":"s"}],"add_generation_prompt":false})");
+  EXPECT_EQ(chat(R"([{"role":"user","content":"u"}])").system_part(), "");
+  EXPECT_EQ(chat(R"([{"role":"system","content":"s"}])").system_part(), "");
+  EXPECT_EQ(chat(R"([7, {"role":"user","content":"u"}])").system_part(), "");
+}
+
+}  // namespace
+}  // namespace larder::llama

@@ -1,0 +1,96 @@
+// The slots of a llama-server: who uses which, in what order those who wait get one, and what each holds.
+//
+//   acquire() ─► Hold: contents to look at and to note ─► (it dies) ─► free, with what was noted
+//
+// Whoever composes what is in a slot must own all slots: nobody else sends this llama-server requests.
+//
+// Threads: any. acquire() blocks until its turn, its limit, or until the client is gone (it looks ten times a second).
+// Lifetime: holds die before the table. Limits: max_waiting; more are refused.
+// Cost: a comparison of the prompt with what each free slot holds.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ranked_mutex.h"
+#include "base/status.h"
+#include "server/llama/slot_contents.h"
+
+namespace larder::llama {
+
+class SlotTable {
+ public:
+  SlotTable(std::uint32_t slots, std::uint32_t max_waiting, Clock& clock);
+
+  class Hold {
+   public:
+    Hold() = default;
+    Hold(Hold&& other) noexcept { *this = std::move(other); }
+    Hold& operator=(Hold&& other) noexcept;
+    ~Hold() { give_back(); }
+
+    [[nodiscard]] std::uint32_t slot() const { return slots_.front(); }
+    // Of slot(), while it is held. Not of the others: what becomes of these is not known.
+    [[nodiscard]] SlotContents& contents() { return contents_; }
+    [[nodiscard]] bool is_held() const { return table_ != nullptr; }
+    void give_back();
+
+   private:
+    friend class SlotTable;
+    SlotTable* table_ = nullptr;
+    std::vector<std::uint32_t> slots_;
+    SlotContents contents_;
+    std::uint64_t epoch_ = 0;
+  };
+
+  struct Wish {
+    std::span<const TokenId> prompt{};  // the slot that holds most of it, if that is most of what it holds
+    std::string owner{};                // whose it is: of what is another's nothing is used
+    std::uint32_t count = 1;            // at most size()
+    Nanos limit = std::chrono::hours(1);
+    std::function<bool()> is_gone{};  // called under a lock: a look at a flag
+  };
+  // kOverloaded: too many wait. kDeadlineExceeded, kCancelled: limit, is_gone.
+  [[nodiscard]] Result<Hold> acquire(const Wish& wish) LARDER_EXCLUDES(mutex_);
+
+  // llama-server has been started anew, or something used slots that we did not choose: nobody knows what they hold.
+  void forget_all() LARDER_EXCLUDES(mutex_);
+  void set_habits(const EngineHabits& habits) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] EngineHabits habits() const LARDER_EXCLUDES(mutex_);
+  // The most that any free slot could use of it, and which slot.
+  [[nodiscard]] std::pair<std::uint64_t, std::uint32_t> best(std::span<const TokenId> prompt,
+                                                             const std::string& owner) const LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(slots_.size()); }
+  struct Use {
+    std::uint32_t busy = 0, waiting = 0;
+  };
+  [[nodiscard]] Use use() const LARDER_EXCLUDES(mutex_);
+
+ private:
+  struct Slot {
+    SlotContents contents;
+    bool is_busy = false;
+    std::uint64_t used = 0;  // counts up with each use
+  };
+  [[nodiscard]] std::uint32_t free_slots() const LARDER_REQUIRES(mutex_);
+  [[nodiscard]] std::uint32_t choose(const Wish& wish) const LARDER_REQUIRES(mutex_);
+  [[nodiscard]] Hold take(const Wish& wish) LARDER_REQUIRES(mutex_);
+
+  const std::uint32_t max_waiting_;
+  Clock& clock_;
+  mutable RankedMutex mutex_{LockRank::kEngine};
+  RankedCondition changed_;
+  std::vector<Slot> slots_;  // their number is constant; the rest under mutex_
+  std::list<const Wish*> queue_ LARDER_GUARDED_BY(mutex_);
+  EngineHabits habits_ LARDER_GUARDED_BY(mutex_);
+  std::uint64_t epoch_ LARDER_GUARDED_BY(mutex_) = 0;
+  std::uint64_t uses_ LARDER_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace larder::llama

@@ -1,0 +1,120 @@
+#include "server/llama/slot_table.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <numeric>
+
+#include "base/thread_pool.h"
+
+namespace larder::llama {
+namespace {
+
+using Tokens = std::vector<TokenId>;
+
+Tokens prompt_of(TokenId first, std::size_t count) {
+  Tokens tokens(count);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+class Slots : public testing::Test {
+ protected:
+  Slots() { table.set_habits({.rolls_back = true}); }
+  void fill(TokenId first, std::size_t count) {
+    const Tokens tokens = prompt_of(first, count);
+    SlotTable::Hold hold = table.acquire({}).value();
+    hold.contents().computed(tokens, 0, true, table.habits());
+  }
+  SlotTable table{2, 3, real_clock()};
+};
+
+TEST_F(Slots, TheOneThatHoldsMostOfAPromptIsTaken) {
+  fill(1000, 50);
+  fill(5000, 50);
+  const Tokens longer = prompt_of(1000, 80);
+  EXPECT_EQ(table.best(longer, ""), (std::pair<std::uint64_t, std::uint32_t>{50, 0}));
+  SlotTable::Hold hold = table.acquire({.prompt = longer}).value();
+  EXPECT_EQ(hold.slot(), 0u);
+  EXPECT_EQ(hold.contents().reusable(longer, table.habits()), 50u);
+  SlotTable::Hold other = table.acquire({.prompt = longer}).value();
+  EXPECT_EQ(other.slot(), 1u);
+  EXPECT_EQ(other.contents().reusable(longer, table.habits()), 0u);
+}
+
+TEST_F(Slots, AShortCommonBeginningIsNoReason) {
+  fill(1000, 100);
+  fill(5000, 50);
+  fill(1000, 100);  // slot 0 again: it is the older one
+  Tokens branch = prompt_of(5000, 20);
+  branch.insert(branch.end(), 60, 7);
+  const SlotTable::Hold hold = table.acquire({.prompt = branch}).value();
+  EXPECT_EQ(hold.slot(), 1u) << "the one that was not used for longest";
+}
+
+TEST_F(Slots, WhatIsNotNotedIsForgotten) {
+  fill(1000, 50);
+  { const SlotTable::Hold both = table.acquire({.count = 2}).value(); }
+  EXPECT_LE(table.best(prompt_of(1000, 80), "").first, 50u);
+  fill(1000, 50);
+  table.forget_all();
+  EXPECT_EQ(table.best(prompt_of(1000, 80), "").first, 0u);
+  SlotTable::Hold hold = table.acquire({}).value();
+  table.forget_all();
+  hold.contents().computed(prompt_of(1000, 50), 0, true, table.habits());
+  hold.give_back();
+  EXPECT_EQ(table.best(prompt_of(1000, 80), "").first, 0u) << "the server was started anew meanwhile";
+}
+
+TEST_F(Slots, WhatIsAnothersIsNotUsed) {
+  fill(1000, 50);
+  const Tokens longer = prompt_of(1000, 80);
+  EXPECT_EQ(table.best(longer, "you").first, 0u);
+  SlotTable::Hold one = table.acquire({.prompt = longer, .owner = "you"}).value();
+  SlotTable::Hold two = table.acquire({.prompt = longer, .owner = "you"}).value();
+  for (SlotTable::Hold* hold : {&one, &two}) {
+    EXPECT_TRUE(hold->contents().is_unknown()) << "it is emptied first";
+    EXPECT_EQ(hold->contents().reusable(longer, table.habits()), 0u);
+  }
+}
+
+TEST_F(Slots, ThoseWhoWaitHaveTheirTurnInOrder) {
+  ThreadPoolExecutor threads("waiters", 2, 2);
+  SlotTable::Hold first = table.acquire({}).value(), second = table.acquire({}).value();
+  std::atomic<int> turns = 0;
+  std::atomic<int> both_at = 0, one_at = 0;
+  ASSERT_TRUE(threads
+                  .post([&] {
+                    const SlotTable::Hold hold = table.acquire({.count = 2}).value();
+                    both_at = ++turns;
+                  })
+                  .is_ok());
+  while (table.use().waiting < 1) std::this_thread::yield();
+  ASSERT_TRUE(threads
+                  .post([&] {
+                    const SlotTable::Hold hold = table.acquire({}).value();
+                    one_at = ++turns;
+                  })
+                  .is_ok());
+  while (table.use().waiting < 2) std::this_thread::yield();
+  first.give_back();
+  EXPECT_EQ(table.use().waiting, 2u) << "one is free, and the first in line wants two";
+  second.give_back();
+  threads.wait_idle();
+  EXPECT_EQ(both_at, 1);
+  EXPECT_EQ(one_at, 2);
+  EXPECT_EQ(table.use().busy, 0u);
+}
+
+TEST_F(Slots, WaitingHasLimits) {
+  SlotTable::Hold both = table.acquire({.count = 2}).value();
+  EXPECT_EQ(table.acquire({.limit = Nanos{0}}).status().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(table.acquire({.is_gone = [] { return true; }}).status().code(), StatusCode::kCancelled);
+  EXPECT_EQ(table.acquire({.count = 3}).status().code(), StatusCode::kInvalidArgument);
+  SlotTable narrow(1, 0, real_clock());
+  EXPECT_EQ(narrow.acquire({}).status().code(), StatusCode::kOverloaded);
+  EXPECT_EQ(table.use().waiting, 0u);
+}
+
+}  // namespace
+}  // namespace larder::llama

@@ -1,0 +1,94 @@
+"""What of a prompt is not computed anew, for each kind of model: the rows of docs/llama_cpp.md."""
+
+import pytest
+
+from servers import Proxy
+
+PAGE = 64
+SERVER = ("-c", 8192, "-np", 1)
+KINDS = ["qwen3next", "falcon-h1", "gemma3", "mamba2", "lfm2", "gpt-oss"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_branches_and_restarts(kind, model, start, tokens, tmp_path):
+    proxy = start(Proxy(model(kind), *SERVER, store=tmp_path))
+    a, other = tokens(3000, 1), tokens(3000, 9)
+
+    def ask(prompt):
+        answer = proxy.complete(prompt)
+        return answer.reused
+
+    assert ask(a) == 0
+    assert ask(a) >= 2944  # the slot itself, or the page before its end
+    assert ask(a + tokens(100, 2)) >= 2944
+    assert ask(a[:1000] + tokens(2000, 4)) == 0  # nobody has been there: it becomes a restore point now
+    proxy.wait_stored()
+    assert ask(a[:1000] + tokens(2000, 5)) == 960
+    assert ask(a) == 2944
+    assert ask(other) == 0
+    assert ask(a + tokens(100, 2)) == 3072
+    assert ask(other[:2944] + tokens(56, 10)) >= 2944
+    proxy.wait_stored()
+
+    proxy.kill_both()
+    proxy = start(Proxy(model(kind), *SERVER, store=tmp_path))
+    answer = proxy.complete(a + tokens(150, 2))
+    assert (answer.reused, answer.source) == (3072, "storage")
+    assert ask(a[:2000] + tokens(1000, 7)) == 960  # the nearest one below
+    proxy.wait_stored()
+    assert ask(a[:2000] + tokens(1000, 8)) == 1984
+
+
+def test_a_dense_model_shares_pages_and_survives_restarts(model, start, tokens, tmp_path):
+    proxy = start(Proxy(model("qwen3"), *SERVER, store=tmp_path))
+    a = tokens(3000, 1)
+    assert proxy.complete(a).reused == 0
+    assert proxy.complete(a[:1000] + tokens(2000, 4)).reused == 1000  # the slot rolls back
+    proxy.wait_stored()
+    assert proxy.complete(a).reused == 2944
+    proxy.wait_stored()
+    proxy.kill_both()
+    proxy = start(Proxy(model("qwen3"), *SERVER, store=tmp_path))
+    answer = proxy.complete(a[:2000] + tokens(1000, 7))
+    assert (answer.reused, answer.source) == (1984, "storage")
+
+
+def test_a_system_prompt_is_a_restore_point_before_anybody_else_came(model, start):
+    proxy = start(Proxy(model("qwen3next"), *SERVER))
+    system = "You keep the larder. " * 40
+
+    def chat(question):
+        body = {"messages": [{"role": "system", "content": system}, {"role": "user", "content": question}],
+                "max_tokens": 2, "temperature": 0}
+        status, head, answer = proxy.post("/v1/chat/completions", body)
+        assert status == 200, answer
+        return int(head["X-Larder-Reused-Tokens"])
+
+    assert chat("What is on the first shelf? " * 10) == 0
+    proxy.wait_stored()
+    assert chat("And in the cellar, I wonder? " * 10) >= 832 - PAGE
+
+
+def test_several_slots_share_what_one_has_computed(model, start, tokens):
+    for more in (("-np", 4, "-c", 16384), ("-np", 4, "-c", 16384, "--kv-unified")):
+        proxy = start(Proxy(model("qwen3next"), *more))
+        system = tokens(1024, 1)
+        assert proxy.complete(system + tokens(500, 2)).reused == 0
+        assert proxy.complete(system + tokens(500, 3)).reused == 0
+        proxy.wait_stored()
+        for seed in range(4, 8):
+            assert proxy.complete(system + tokens(500, seed)).reused == 1024
+        proxy.stop()
+
+
+def test_tenants_share_nothing(model, start, tokens):
+    proxy = start(Proxy(model("qwen3next"), *SERVER))
+    a = tokens(1000, 1)
+    assert proxy.complete(a, cache_salt="me").reused == 0
+    assert proxy.complete(a, cache_salt="me").source == "slot"
+    you = proxy.complete(a, cache_salt="you")
+    assert you.reused == 0, "neither from the slot nor from the host"
+    proxy.wait_stored()
+    me = proxy.complete(a, cache_salt="me")
+    assert (me.reused, me.source) == (960, "host")
+    assert me.tokens == you.tokens
