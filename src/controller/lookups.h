@@ -71,7 +71,7 @@ class Lookups {
   [[nodiscard]] bool is_only_full() const;
   [[nodiscard]] std::uint64_t most_leased() const;
   [[nodiscard]] bool is_room_for(std::uint64_t blocks) const {
-    return leased_ == 0 || leased_ + blocks <= most_leased();
+    return blocks == 0 || leased_ == 0 || leased_ + blocks <= most_leased();
   }
   [[nodiscard]] bool is_worth_fetching(const Lookup& lookup) const;
   void account(LookupId id, LookupResult& result) const;

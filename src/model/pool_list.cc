@@ -13,6 +13,10 @@ namespace {
 std::string named(const PoolSpec& pool) { return "pool '" + std::string(pool_name(pool.name)) + "'"; }
 
 Status check_shape(const PoolSpec& pool) {
+  if (static_cast<std::size_t>(pool.name) >= kPoolNameCount) {
+    return unsupported(named(pool) + " has a number of storage alone; both tiers of memory have places for the " +
+                       std::to_string(kPoolNameCount) + " names of model/pool_spec.h");
+  }
   if (pool.layers.empty() && pool.planes.empty()) return Status::ok();  // a marker
   if (pool.layers.empty()) return invalid_argument(named(pool) + " has no layers: list those that own a part of it");
   if (std::adjacent_find(pool.layers.begin(), pool.layers.end(), std::greater_equal<>()) != pool.layers.end()) {
@@ -29,9 +33,9 @@ Status check_shape(const PoolSpec& pool) {
     }
     // Each of the two products fits: 32 bits times 32 bits, and 4 GiB times 1,024 layers.
     const std::uint64_t heads = std::uint64_t{plane.heads} * plane.head_dim;
-    if (heads > kPageBytesMax || heads * dtype_bytes(plane.dtype) > kPageBytesMax / plane.rows) bytes = kPageBytesMax;
-    bytes += std::min(kPageBytesMax, heads * dtype_bytes(plane.dtype) * plane.rows);
-    if (bytes * pool.layers.size() > kPageBytesMax) {
+    const bool is_large = heads > kPageBytesMax || heads * dtype_bytes(plane.dtype) > kPageBytesMax / plane.rows;
+    if (!is_large) bytes += heads * dtype_bytes(plane.dtype) * plane.rows;
+    if (is_large || bytes * pool.layers.size() > kPageBytesMax) {
       return invalid_argument(named(pool) + ": a page would have 4 GiB or more: make it of fewer tokens");
     }
   }

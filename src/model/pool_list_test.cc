@@ -97,6 +97,11 @@ TEST(PoolList, WhatDoesNotFitIsRefusedByName) {
       {"has hit policy trailing_pages", [](PoolList& l) { l.pools.front().hit_policy = HitPolicy::kTrailingPages; }},
       {"has 0 rows", [](PoolList& l) { l.pools.front().planes.front().rows = 0; }},
       {"4 GiB or more", [](PoolList& l) { l.pools.front().planes.front().head_dim = ~0u; }},
+      {"a number of storage alone", [](PoolList& l) { l.pools.front().name = static_cast<PoolName>(kPoolNameCount); }},
+      {"4 GiB or more",  // the product is 0 in 64 bits
+       [](PoolList& l) {
+         l.pools.front().planes = {{.name = "k", .rows = 1, .heads = 1u << 31, .head_dim = 1u << 31}};
+       }},
       {"4 GiB or more",
        [](PoolList& l) { l.pools.front().planes.front() = {.name = "k", .rows = ~0u, .heads = ~0u, .head_dim = ~0u}; }},
   };

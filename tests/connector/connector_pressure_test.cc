@@ -176,7 +176,24 @@ TEST(ConnectorPressure, LeasesAndSavesKeepTheirShares) {
   EXPECT_EQ(rig.connector->points(open[2]).status().code(), StatusCode::kOverloaded);
   rig.connector->release(open[0]);
   EXPECT_EQ(last_of(rig.connector->points(open[2]).value()), 9u);
+  // One that needs nothing waits for nobody.
+  const LookupId unknown = rig.connector->lookup({.tokens = rig.prompt(77, 9)}).value();
+  std::vector<ConnectorEvent> events(8);
+  EXPECT_EQ(rig.connector->take_events(events), 1u);
+  EXPECT_EQ(events.front(), (ConnectorEvent{ConnectorEventKind::kLookup, unknown.v}));
+  EXPECT_EQ(last_of(rig.connector->points(unknown).value()), 0u);
+  rig.connector->release(unknown);
   for (const LookupId id : open) rig.connector->release(id);
+
+  // Not even while one lease, which may, has more than the share.
+  const Tokens large = rig.prompt(30, 30);
+  (void)rig.save_all(large, 30);
+  LookupId lease;
+  EXPECT_EQ(last_of(rig.look_up(large, lease)), 30u);
+  const LookupId nothing = rig.connector->lookup({.tokens = rig.prompt(78, 9)}).value();
+  EXPECT_TRUE(rig.connector->points(nothing).is_ok());
+  rig.connector->release(nothing);
+  rig.connector->release(lease);
 
   const Tokens one = rig.prompt(20, 6), two = rig.prompt(21, 6);
   EngineMemory memory(rig.model, rig.options.layout), other(rig.model, rig.options.layout);

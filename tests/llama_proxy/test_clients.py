@@ -60,7 +60,8 @@ def test_the_openai_client_streams_and_calls(both):
     said = []
     for server in both:
         client = openai.OpenAI(base_url=server.url + "/v1", api_key="none")
-        stream = client.chat.completions.create(model="any", messages=MESSAGES, max_tokens=16, temperature=0, stream=True)
+        stream = client.chat.completions.create(model="any", messages=MESSAGES, max_tokens=16, temperature=0,
+                                                stream=True)
         text = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
         called = client.chat.completions.create(model="any", messages=MESSAGES, max_tokens=64, temperature=0,
                                                 tools=TOOLS, tool_choice="required")

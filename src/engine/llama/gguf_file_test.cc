@@ -204,14 +204,14 @@ TEST(GgufGeometry, TypesOfTheCacheChangeItsRows) {
   EXPECT_FALSE(cache_type("q3_k"));
 }
 
-GgufWriter plain_model(std::string_view name, std::vector<std::uint32_t> kv_heads) {
+GgufWriter plain_model(std::string_view name, std::vector<std::uint32_t> kv_heads, std::uint32_t heads = 4) {
   const std::string a(name);
   GgufWriter out;
   out.text("general.architecture", name);
   out.u32(a + ".block_count", static_cast<std::uint32_t>(kv_heads.size()));
   out.u32(a + ".context_length", 100);
   out.u32(a + ".embedding_length", 64);
-  out.u32(a + ".attention.head_count", 4);
+  out.u32(a + ".attention.head_count", heads);
   out.u32s(a + ".attention.head_count_kv", kv_heads);
   return out;
 }
@@ -224,6 +224,19 @@ TEST(GgufGeometry, WindowsFollowThePatternOfTheArchitectureOrOfTheFile) {
   array.u32("mimo2.attention.sliding_window", 16);
   array.truths("mimo2.attention.sliding_window_pattern", {1, 0, 1});
   EXPECT_EQ(geometry_of(array).blob.to_text(), "full k 1x1:64 v 1x1:64; window 16 k 2x1:32 v 2x1:32");
+}
+
+// Products of three of them are 0 in 64 bits.
+TEST(GgufGeometry, SizesThatNobodyHasAreRefused) {
+  GgufWriter writer = plain_model("kimi-linear", {0, 2, 0}, 1u << 24);
+  writer.u32("kimi-linear.kda.head_dim", 1u << 24);
+  const Bytes bytes = writer.file(64);
+  const auto file = parse_gguf(bytes, bytes.size());
+  ASSERT_TRUE(file) << file.status().to_string();
+  const auto geometry = gguf_geometry(*file, *cache_type("f16"), *cache_type("f16"));
+  ASSERT_FALSE(geometry);
+  EXPECT_NE(geometry.status().message().find("a row of a layer has more than"), std::string::npos)
+      << geometry.status().to_string();
 }
 
 TEST(GgufGeometry, LayersWithoutHeadsAreRecurrent) {

@@ -12,7 +12,7 @@
 namespace larder::llama {
 namespace {
 
-constexpr std::uint64_t kNumberMax = 1 << 24;  // of heads, lengths and sizes: products stay below 2^63
+constexpr std::uint64_t kNumberMax = 1 << 24;  // of heads, lengths and sizes: products of two stay below 2^63
 constexpr std::int32_t kF32 = 0;
 
 struct NamedType {
@@ -202,21 +202,28 @@ Result<BlobGeometry> attention_parts(Keys& keys, const std::vector<Layer>& layer
   return geometry;
 }
 
+// More than any row may have counts as just more than that.
+std::uint64_t product(std::uint64_t a, std::uint64_t b) {
+  constexpr std::uint64_t kTooLarge = kRowBytesMax + 1;
+  return b != 0 && a > kTooLarge / b ? kTooLarge : std::min(a * b, kTooLarge);
+}
+
 // Rows of one recurrent layer, in numbers: convolution, state.
 std::pair<std::uint64_t, std::uint64_t> recurrent_row(Keys& keys) {
   const std::uint64_t embedding = keys.number("embedding_length");
   if (keys.has("shortconv.l_cache")) {
     const std::uint64_t taps = std::max<std::uint64_t>(1, keys.number("shortconv.l_cache"));
-    return {embedding * (taps - 1), 0};
+    return {product(embedding, taps - 1), 0};
   }
   if (keys.has("kda.head_dim")) {
     const std::uint64_t head = keys.number("kda.head_dim"), heads = keys.number("attention.head_count");
     const std::uint64_t taps = keys.number("ssm.conv_kernel", 4);
-    return {3 * (std::max<std::uint64_t>(taps, 1) - 1) * heads * head, head * head * heads};
+    return {product(3 * (std::max<std::uint64_t>(taps, 1) - 1), product(heads, head)),
+            product(product(head, head), heads)};
   }
   const std::uint64_t taps = std::max<std::uint64_t>(1, keys.number("ssm.conv_kernel"));
   const std::uint64_t inner = keys.number("ssm.inner_size"), state = keys.number("ssm.state_size");
-  return {(taps - 1) * (inner + 2 * keys.number("ssm.group_count", 0) * state), state * inner};
+  return {product(taps - 1, inner + 2 * product(keys.number("ssm.group_count", 0), state)), product(state, inner)};
 }
 
 Status check_rows(const BlobGeometry& blob) {

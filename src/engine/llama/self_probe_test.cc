@@ -120,6 +120,8 @@ TEST(RestoreSequence, RefusesACheckpointOfAnotherPosition) {
   const std::vector<PageBytes> pages = {page};
   const RestoreParts parts{4, 4, pages, {}, {}, exported->checkpoint()};
   EXPECT_EQ(restore_sequence(host, geometry, parts, 2, 1).code(), StatusCode::kCorrupt);
+  const RestoreParts without{4, 4, pages, {}, {}, {}};
+  EXPECT_EQ(restore_sequence(host, geometry, without, 2, 1).code(), StatusCode::kInvalidArgument);
 }
 
 }  // namespace

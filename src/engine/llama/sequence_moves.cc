@@ -79,6 +79,9 @@ PageBytes SequenceExport::checkpoint() const {
 
 Status restore_sequence(SequenceHost& host, const BlobGeometry& geometry, const RestoreParts& parts,
                         std::uint32_t sequence, std::uint32_t scratch) {
+  if ((geometry.window && parts.window.empty()) || (geometry.recurrent && parts.checkpoint.empty())) {
+    return invalid_argument(fmt::format("no window, or no checkpoint, of position {} is given", parts.end));
+  }
   if (geometry.full && !parts.full.empty()) {
     BlobContents pages;
     pages.end = parts.end;

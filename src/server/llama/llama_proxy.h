@@ -39,7 +39,7 @@ struct ProxySettings {
   Nanos quiet_limit = std::chrono::hours(1);     // without a byte of it
   std::string slot_directory;                    // its --slot-save-path
   std::string model_path;                        // of the GGUF; empty: as /props says
-  bool hashes_data = false;                      // all bytes of the model count for its identity, not its head and samples only
+  bool hashes_data = false;                      // all bytes of the model are its identity, not head and samples
   std::string identity;                          // what else changes numbers: options of RoPE, control vectors, LoRA
   bool shifts_context = false;                   // it was started with --context-shift
   SavePolicy saves;
