@@ -203,6 +203,11 @@ bool CompletionRelay::save_at(std::span<const TokenId> prompt, std::uint64_t end
     return false;
   }
   if (*cached + parts_.saves.page_size <= resume_) parts_.metrics.restores_ignored.increment();
+  if (*cached > resume_) {  // llama-server kept more of the slot than was guessed
+    parts_.metrics.slot_tokens.increment(*cached - resume_);
+    reused_ = *cached;
+    reused_from_ = kFromSlot;
+  }
   hold_.contents().computed(part, resume_, false, parts_.slots.habits());
   resume_ = end;
   const TimePoint begun = parts_.clock.now();
