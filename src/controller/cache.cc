@@ -42,6 +42,13 @@ Status check_parts(const CacheConfig& config, const CacheParts& parts) {
     return invalid_argument("cache: the host pools are of another model, or have another layout than the scope");
   }
   LARDER_RETURN_IF_ERROR(validate_config(config));
+  // Each operation may be a copy, and one that is refused counts as one that failed.
+  if (parts.transfer != nullptr && parts.transfer->max_in_flight() < config.max_operations) {
+    return invalid_argument("cache: max_operations is " + std::to_string(config.max_operations) +
+                            ", but the transfer engine's max_in_flight is " +
+                            std::to_string(parts.transfer->max_in_flight()) +
+                            "; create it with room for as many transfers, or lower max_operations");
+  }
   const ModelSpec& model = *parts.model;
   if (model.has(ComponentKind::kSwa)) {
     const std::uint32_t least = 2 * model.window_pages() + chunk_pages(config, model) + 3;
@@ -91,7 +98,7 @@ class CacheImpl final : public Cache {
   std::size_t operations_in_flight() const override { return tiers_.ops().live(); }
   std::uint64_t flush() override { return tiers_.flush(); }
   Status attach_storage(StorageBackend& backend) override { return tiers_.attach_storage(backend); }
-  void detach_storage() override { tiers_.detach_storage(); }
+  void detach_storage() override;
   bool storage_idle() const override { return tiers_.storage_idle(); }
   void storage_cleared() override { tiers_.storage_cleared(); }
   void set_policies(PrefetchPolicy prefetch, WritePolicy write) override;
@@ -147,7 +154,8 @@ CacheImpl::CacheImpl(const CacheConfig& config, const CacheParts& parts)
                           .room = room_,
                           .events = events_,
                           .counters = tiers_.counts(),
-                          .chunk_pages = chunk_pages(config, *parts.model)}),
+                          .chunk_pages = chunk_pages(config, *parts.model),
+                          .has_ranks = parts.ranks != nullptr}),
       starts_(config_, {.model = *parts.model,
                         .device = *parts.device,
                         .has_host = parts.host != nullptr,
@@ -188,7 +196,7 @@ LowerTiers::Parts CacheImpl::tier_parts(const CacheParts& parts) {
 
 // Only copies are waited for, in real time, and nothing new starts: no write, no read, no step of the rank group.
 CacheImpl::~CacheImpl() {
-  explainer_.cancel_all();
+  explainer_.cancel_all("the cache is closing");
   requests_.close([this](RequestId id) { tiers_.prefetcher().leave(id); });
   copies_.finish();
 }
@@ -225,7 +233,7 @@ std::uint64_t CacheImpl::computed_tokens(RequestId id) const {
 
 bool CacheImpl::is_starved(RequestId id) const {
   const Request* const r = requests_.find(id);
-  return r != nullptr && r->run.is_starved();
+  return r != nullptr && r->is_starved;
 }
 
 Result<Request*> CacheImpl::started(RequestId id, const std::string& call) {
@@ -279,6 +287,11 @@ void CacheImpl::abort(RequestId id) {
   if (tiers_.prefetcher().is_waiting(id) || r->phase == RequestPhase::kLoading) probe(Probe::kAbortedInFlight);
   tiers_.prefetcher().leave(id);
   finish(id);
+}
+
+void CacheImpl::detach_storage() {
+  tiers_.detach_storage();
+  explainer_.cancel_all("it was detached");
 }
 
 void CacheImpl::set_policies(PrefetchPolicy prefetch, WritePolicy write) {

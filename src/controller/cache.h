@@ -30,8 +30,11 @@
 // Threads: every method on the cache thread (the engine's scheduler thread). Workers post completions into a bounded
 // inbox that poll() drains. Nothing here blocks except poll(wait > 0), and poll() of several ranks, for the others.
 // Degradation (rule 5): an error of a tier becomes a miss and a counter; only the caller's own mistakes come back.
-// Ranks: one that has had no plan from the leader for rank_plan_limit (or the leader, when a follower is too far behind
-// for as long), or whose group has failed, decides nothing any more. From then on rank_timeouts is 1; every call for a
+// Ranks: a copy that failed on one rank has failed on all, though only that one's gate says so at first. So what a
+// request computes is the tree's once the ranks have agreed (in poll()) that what it resumed from has come on each; if
+// it ends before, what it computed is not cached.
+// One that has had no plan from the leader for rank_plan_limit (or the leader, when a follower is too far behind for as
+// long), or whose group has failed, decides nothing any more. From then on rank_timeouts is 1; every call for a
 // request but finish() and abort(), which only let go, is kUnavailable; and operations in flight never end: who waits
 // for them waits until its own limit. There is no way back: end the process, and start all ranks anew.
 #pragma once
@@ -63,7 +66,7 @@ namespace larder {
 class RankGroup;  // controller/rank_group.h
 
 // What the cache works with; everything outlives it. host: none is a device-only cache; transfer: needed with
-// a host or with recurrent layers (their checkpoints are copied on the device).
+// a host or with recurrent layers (their checkpoints are copied on the device); takes max_operations at a time.
 struct CacheParts {
   const ModelSpec* model = nullptr;
   DevicePools* device = nullptr;
@@ -154,8 +157,9 @@ class Cache {
   virtual ~Cache() = default;
 
   // kInvalidArgument: empty prompt, longer than the device pool can ever hold. kOverloaded: max_requests are there, or
-  // max_namespaces have a request or an operation in flight (or the 4096 oldest idle ones); try again after progress. A
-  // namespace that has neither is closed to make room, and what is cached of it on device and host is dropped.
+  // max_namespaces have a request, an open step or an operation in flight (or the 4096 oldest idle ones); try again
+  // after progress. A namespace that has none is closed to make room, and what is cached of it on device and host is
+  // dropped.
   [[nodiscard]] virtual Result<RequestId> begin(const BeginRequest& request) = 0;
   [[nodiscard]] virtual RequestPhase phase(RequestId id) const = 0;
   // Decides the restore point, locks it, reserves slots for the prompt and a headroom, starts the load-back.
@@ -234,8 +238,8 @@ class Cache {
   // did not make are made when their pages are used again or evicted.
   virtual void set_policies(PrefetchPolicy prefetch, WritePolicy write) = 0;
 
-  // Explains what `tokens` would hit now. `done` runs inside a later poll() (or at once without storage), or in the
-  // destructor with kCancelled as storage_status; there it must not call the cache.
+  // Explains what `tokens` would hit now. `done` runs inside a later poll() (or at once without storage), or in
+  // detach_storage() or the destructor with kCancelled as storage_status; in these two it must not call the cache.
   virtual void explain(const BeginRequest& request, std::function<void(Explanation)> done) = 0;
 
   [[nodiscard]] virtual const RadixTree& tree() const = 0;

@@ -100,7 +100,7 @@ Status DeviceRoom::make_room(std::uint32_t& store_waits, ComponentKind c, std::u
 // After a copy that failed, one round goes without: a device that cannot copy must still compute.
 bool DeviceRoom::waits_for_copies(std::uint32_t& store_waits, ComponentKind c, const std::vector<NodeId>& victims) {
   if (backups_.take_failure()) return false;
-  std::vector<NodeId>& leaving = leaving_[index_of(c)];
+  std::set<NodeId>& leaving = leaving_[index_of(c)];
   if (!are_copied(leaving) && back_up(store_waits, c, victims)) return true;
   return are_copied(leaving);
 }
@@ -117,10 +117,10 @@ bool DeviceRoom::back_up(std::uint32_t& store_waits, ComponentKind c, const std:
 }
 
 // With each victim the path to it is copied, and can leave after it.
-void DeviceRoom::note_copied_path(NodeId at, std::vector<NodeId>& out) const {
+void DeviceRoom::note_copied_path(NodeId at, std::set<NodeId>& out) const {
   for (NodeView view = tree_.view(at); view.end != 0; at = view.parent, view = tree_.view(at)) {
     if (is_copied_to_host(view)) {
-      out.push_back(at);
+      out.insert(at);
     } else if (!view.host[0].empty()) {
       break;
     }
@@ -128,7 +128,7 @@ void DeviceRoom::note_copied_path(NodeId at, std::vector<NodeId>& out) const {
 }
 
 // Forgets those of which the copies have ended.
-bool DeviceRoom::are_copied(std::vector<NodeId>& nodes) const {
+bool DeviceRoom::are_copied(std::set<NodeId>& nodes) const {
   std::erase_if(nodes, [&](NodeId at) { return !is_copied_to_host(tree_.view(at)); });
   return !nodes.empty();
 }
@@ -149,6 +149,12 @@ void DeviceRoom::path_let_go(NodeId node) {
   if (host_ == nullptr) return;
   (void)are_copied(handed_over_);
   note_copied_path(node, handed_over_);
+}
+
+std::size_t DeviceRoom::nodes_awaited() const {
+  std::size_t nodes = handed_over_.size();
+  for (const auto& leaving : leaving_) nodes += leaving.size();
+  return nodes;
 }
 
 void DeviceRoom::give_back_all(ComponentKind c, std::span<const DeviceSlot> slots) {

@@ -17,7 +17,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -64,6 +66,8 @@ class DeviceRoom final : public StepRoom {
   [[nodiscard]] bool is_room_coming(ComponentKind c) override;
   // A request lets the path to `node` go: what of it is being copied to the host can leave after that.
   void path_let_go(NodeId node);
+  // Nodes whose copies are waited for, each once for each component that waits and once for those that were let go.
+  [[nodiscard]] std::size_t nodes_awaited() const;
 
   // ---- slots
   // The caller's own. One that is refused counts as an internal error.
@@ -80,8 +84,8 @@ class DeviceRoom final : public StepRoom {
   [[nodiscard]] VictimRule gentle_rule(ComponentKind c) const;
   [[nodiscard]] bool waits_for_copies(std::uint32_t& store_waits, ComponentKind c, const std::vector<NodeId>& victims);
   [[nodiscard]] bool back_up(std::uint32_t& store_waits, ComponentKind c, const std::vector<NodeId>& victims);
-  void note_copied_path(NodeId at, std::vector<NodeId>& out) const;  // nodes from `at` up that are being copied to host
-  [[nodiscard]] bool are_copied(std::vector<NodeId>& nodes) const;   // any of them, still
+  void note_copied_path(NodeId at, std::set<NodeId>& out) const;  // nodes from `at` up that are being copied to host
+  [[nodiscard]] bool are_copied(std::set<NodeId>& nodes) const;   // any of them, still
 
   const CacheConfig& config_;
   const ModelSpec& model_;
@@ -97,8 +101,8 @@ class DeviceRoom final : public StepRoom {
   Clock& clock_;
   CacheCounters& counters_;
   CacheMetrics& metrics_;
-  std::array<std::vector<NodeId>, kComponentCount> leaving_;  // nodes whose copies were begun to make room
-  std::vector<NodeId> handed_over_;                           // being copied, and let go by their request
+  std::array<std::set<NodeId>, kComponentCount> leaving_;  // nodes whose copies were begun to make room
+  std::set<NodeId> handed_over_;                           // being copied, and let go by their request
   StepLedger* keeper_ = nullptr;  // while the tree is given pages: where those go that it has already
 };
 

@@ -127,12 +127,17 @@ void Explainer::explain(const BeginRequest& request, StorageBackend* storage, Do
   if (!submitted.is_ok()) complete(ExistsResult{submitted, {}});
 }
 
-void Explainer::cancel_all() {
+void Explainer::cancel_all(const std::string& why) {
+  std::vector<std::unique_ptr<ExplainOp>> waiting;  // told when nothing here is looked at any more
   for (auto& [id, op] : ops_.all()) {
-    if (!op.explain || !op.explain->done) continue;
-    op.explain->report.storage_status = cancelled("the cache is closing");
-    op.explain->report.storage_reason = "storage did not answer: the cache is closing";
-    std::exchange(op.explain->done, {})(std::move(op.explain->report));
+    if (!op.explain) continue;
+    (void)ops_.abandon(op);
+    waiting.push_back(std::move(op.explain));
+  }
+  for (const std::unique_ptr<ExplainOp>& e : waiting) {
+    e->report.storage_status = cancelled(why);
+    e->report.storage_reason = "storage did not answer: " + why;
+    e->done(std::move(e->report));
   }
 }
 
@@ -152,6 +157,7 @@ void Explainer::add_presence(ExplainOp& e, const ExistsResult& found) {
 }
 
 void Explainer::done(Op& op) {
+  if (!op.explain) return;
   ExplainOp& e = *op.explain;
   Explanation& report = e.report;
   const auto* found = std::get_if<ExistsResult>(&op.completion);

@@ -5,12 +5,15 @@
 // Touches nothing that another rank would have to do alike, because an operator asks one of them: no namespace is
 // opened, no edge of the tree is hashed, and its operations have ids and places of their own (op_table.h).
 //
+// A storage that is detached may never answer: who waits for it is told so at once, and its operation waits alone.
+//
 // Threads: the cache thread. Limits: OpTable's max_explains wait for storage; more are answered without it.
 // Errors: those of storage are in the report. Cost: a match, and O(pages x pools).
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "controller/cache.h"
@@ -37,10 +40,10 @@ class Explainer {
 
   // As Cache::explain(). storage: null: none is attached.
   void explain(const BeginRequest& request, StorageBackend* storage, Done done);
-  // Storage has answered, or failed.
+  // Storage has answered, or failed. Nothing, if who asked was told of a cancel.
   void done(Op& op);
-  // The cache is closing: those that wait are told so.
-  void cancel_all();
+  // Those that wait are told why nothing will come; what they wait for is abandoned.
+  void cancel_all(const std::string& why);
 
  private:
   [[nodiscard]] Explanation explain_memory(const BeginRequest& request, std::vector<PoolPresence>& presence) const;

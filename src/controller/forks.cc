@@ -8,16 +8,21 @@ namespace larder {
 Status Forks::check(const Request& from) const {
   if (from.phase == RequestPhase::kLoading) return overloaded("fork: the checkpoint is still being copied");
   if (from.phase != RequestPhase::kRunning) return invalid_argument("fork: the request has not started");
+  // Before its state, of which this rank may know more than the others while copies are under way.
+  if (from.load.v != 0 || from.state_copy.v != 0) return overloaded("fork: the request is still being loaded");
   if (from.run.state() != RunState::kRunning) return invalid_argument("fork: its load-back failed; restart it first");
   if (from.run.ledger().has_counting()) return invalid_argument("fork: a step of the request is open; end it first");
   // A void step may still write the working state, which is copied now; its pages are beyond what is copied.
   if (parts_.model.has(ComponentKind::kMamba) && from.run.ledger().has_open()) {
     return overloaded("fork: a step of the request that counts for nothing may still write its state; end it first");
   }
-  if (from.load.v != 0 || from.state_copy.v != 0) return overloaded("fork: the request is still being loaded");
-  if (!parts_.ops.has_room(OpKind::kStateCopy)) return overloaded("fork: too many copies in flight");
+  LARDER_RETURN_IF_ERROR(check_place());
   LARDER_RETURN_IF_ERROR(parts_.requests.check_count());
   return parts_.starts.check_admission();
+}
+
+Status Forks::check_place() const {
+  return parts_.ops.has_room(OpKind::kStateCopy) ? Status::ok() : overloaded("fork: too many copies in flight");
 }
 
 std::uint64_t Forks::computed_pages(const Request& from) const {
@@ -66,6 +71,8 @@ Result<RequestId> Forks::fork(Request& from) {
   const ComponentCounts counts = slots_for(from, table);
   // What the two will share is locked by the one that is there: no room is made of it.
   LARDER_RETURN_IF_ERROR(parts_.room.make_all(from.id, from.run.store_waits(), counts));
+  // What was handed over, and what leaves, may have begun copies of its own: asked again, before anything is held.
+  LARDER_RETURN_IF_ERROR(check_place());
   Slots slots;
   if (!parts_.device.reserve(counts, slots)) return overloaded("fork: the device is full");
   TransferRequest copy;

@@ -42,6 +42,7 @@ class Forks {
  private:
   using Slots = std::array<std::vector<DeviceSlot>, kComponentCount>;
   [[nodiscard]] Status check(const Request& from) const;
+  [[nodiscard]] Status check_place() const;  // for the copy
   [[nodiscard]] std::uint64_t computed_pages(const Request& from) const;
   [[nodiscard]] ComponentCounts slots_for(const Request& from, const PageTable& table) const;
   void list_copies(const Request& from, PageTable& table, const Slots& slots, TransferRequest& copy) const;

@@ -113,9 +113,6 @@ void LowerTiers::detach_storage() {
   storage_ = nullptr;
   backlog_.detach_storage();
   prefetcher_.detach_storage(parts_.clock.now() + kDetachedWait);
-  for (auto& [id, op] : ops_.all()) {
-    if (op.kind == OpKind::kExplain) (void)ops_.abandon(op);
-  }
 }
 
 bool LowerTiers::storage_idle() const {

@@ -16,7 +16,7 @@ OpTable::OpTable(const Limits& limits, Clock& clock, RankGroup* ranks, OutcomeOf
       ranks_(ranks),
       outcome_of_(std::move(outcome_of)),
       budget_(limits.poll_budget),
-      inbox_(limits.max_operations + storage_share() + limits.max_explains + 1) {}
+      inbox_(limits.max_operations + storage_share() + 2 * limits.max_explains + 1) {}
 
 Op& OpTable::add(OpKind kind) {
   const OpId id(kind == OpKind::kExplain ? kFirstExplainId + next_explain_++ : next_op_++);
@@ -69,7 +69,7 @@ std::size_t OpTable::live() const {
 
 bool OpTable::has_room(OpKind kind, std::size_t count) const {
   if (kind == OpKind::kTimer) return true;
-  if (kind == OpKind::kExplain) return open(kind) + count <= limits_.max_explains;
+  if (kind == OpKind::kExplain) return open(kind) - explains_aside() + count <= limits_.max_explains;
   const std::size_t taken = ops_.size() - open(OpKind::kTimer) - open(OpKind::kExplain) - stores_aside();
   if (taken + count > limits_.max_operations) return false;
   if (kind == OpKind::kStore) return open(kind) - stores_aside() + count <= storage_share();
@@ -79,7 +79,7 @@ bool OpTable::has_room(OpKind kind, std::size_t count) const {
 
 std::function<void(Completion)> OpTable::completion_for(OpId id) {
   Result<Inbox<Arrival>::Ticket> ticket = inbox_.reserve();
-  // Cannot fail: the inbox has a place for each operation, for each write aside, and for the one that follows another
+  // Cannot fail: the inbox has a place for each operation, for each one aside, and for the one that follows another
   // while that is still counted. If it did, the completion would be dropped and the operation would stay in flight, its
   // buffers quarantined: never wrong, only lost.
   auto place =
@@ -110,7 +110,9 @@ bool OpTable::collect(Nanos wait) {
   bool changed = take_arrivals();
   if (!timers_.empty()) end_due_timers();
   if (!changed && ended_.empty() && !budget_.is_short() && wait > Nanos::zero()) {
-    (void)inbox_.wait_for(wait);
+    // A timer that is due sooner ends the wait: a limit that it guards is nothing that arrives.
+    const Nanos timer = timers_.empty() ? wait : timers_.begin()->first - clock_.now();
+    (void)inbox_.wait_for(std::clamp(timer, Nanos::zero(), wait));
     changed = take_arrivals();
     if (!timers_.empty()) end_due_timers();
   }

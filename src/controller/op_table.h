@@ -10,7 +10,8 @@
 //
 // Places. max_operations in all; reads and writes of storage a quarter each, so that copies always find some whatever
 // hangs. Writes to storages that were detached (abandoned) have a quarter of their own beside these: the next storage
-// finds its own free. Timers and explanations take none.
+// finds its own free. Timers take none. Explanations have max_explains of their own, and those of storages that were
+// detached as many again.
 //
 // Events are taken one by one, as long as the poll's budget lasts (work_budget.h); the rest keeps its order.
 //
@@ -115,6 +116,9 @@ class OpTable {
   [[nodiscard]] static std::size_t index(OpKind kind) { return static_cast<std::size_t>(kind); }
   [[nodiscard]] std::size_t storage_share() const { return std::max<std::size_t>(1, limits_.max_operations / 4); }
   [[nodiscard]] std::size_t stores_aside() const { return std::min(abandoned(OpKind::kStore), storage_share()); }
+  [[nodiscard]] std::size_t explains_aside() const {
+    return std::min(abandoned(OpKind::kExplain), limits_.max_explains);
+  }
   bool take_arrivals();
   void end_due_timers();
   void report_refused();

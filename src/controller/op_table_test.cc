@@ -169,6 +169,24 @@ TEST_F(OpTableTest, ExplanationsHaveIdsAndPlacesOfTheirOwn) {
   EXPECT_TRUE(table_.has_room(OpKind::kLoad, 15));
 }
 
+// Those of a storage that hangs leave the next one its places; those of two have all that there are.
+TEST_F(OpTableTest, AbandonedExplanationsLeaveTheNextStorageItsPlaces) {
+  std::vector<std::function<void(Completion)>> posts;
+  const auto ask_twice_and_detach = [&] {
+    ASSERT_TRUE(table_.has_room(OpKind::kExplain, 2));
+    for (int i = 0; i < 2; ++i) posts.push_back(table_.completion_for(table_.add(OpKind::kExplain).id));
+    EXPECT_FALSE(table_.has_room(OpKind::kExplain));
+    for (auto& [id, op] : table_.all()) (void)table_.abandon(op);
+  };
+  ask_twice_and_detach();
+  ask_twice_and_detach();
+  EXPECT_FALSE(table_.has_room(OpKind::kExplain));
+  EXPECT_TRUE(table_.has_room(OpKind::kLoad, 16));
+  for (int i = 0; i < 16; ++i) posts.push_back(table_.completion_for(table_.add(OpKind::kLoad).id));
+  for (auto& post : posts) post(ExistsResult{});
+  EXPECT_EQ(ended(table_).size(), 20u) << "the inbox has a place for each";
+}
+
 TEST_F(OpTableTest, OperationsOfEarlierAttachmentsAreTold) {
   const OpId before = table_.add(OpKind::kRead).id;
   EXPECT_TRUE(table_.is_of_this_attachment(*table_.find(before)));
@@ -193,6 +211,12 @@ TEST_F(OpTableTest, WaitingEndsWhenSomethingArrivesFromAnotherThread) {
   ASSERT_TRUE(worker.post([post = table_.completion_for(id)] { post(TransferDone{}); }).is_ok());
   while (!table_.collect(std::chrono::seconds(1))) {}
   EXPECT_EQ(ended(table_), std::vector<std::uint64_t>{id.v});
+}
+
+// Or what the timer guards (a storage that hangs) would wait as long as the caller is willing to.
+TEST_F(OpTableTest, WaitingEndsWithTheNextTimer) {
+  (void)table_.add_timer(clock_.now() + std::chrono::milliseconds(1));
+  EXPECT_FALSE(table_.collect(std::chrono::hours(1)));
 }
 
 // Two ranks whose operations end in different orders and with different outcomes apply the same list.

@@ -27,7 +27,8 @@ Requests::Requests(const CacheConfig& config, const Parts& parts)
                      .counters = parts.counters,
                      .room = parts.room,
                      .in_limbo = in_limbo_,
-                     .chunk_pages = parts.chunk_pages} {}
+                     .chunk_pages = parts.chunk_pages,
+                     .has_ranks = parts.has_ranks} {}
 
 // ---- who is there
 
@@ -99,6 +100,7 @@ void Requests::release(Request& r) {
   room_.path_let_go(r.run.lock().node);
   r.run.release(defect(Defect::kLoadedSlotsLeak) && r.restarts == 0);
   r.load = r.state_copy = OpId{};
+  r.is_starved = false;
   r.phase = RequestPhase::kReady;
   --running_;
 }
@@ -106,7 +108,7 @@ void Requests::release(Request& r) {
 void Requests::forget(Request& r) {
   const std::uint64_t id = r.id.v;
   release(r);
-  if (r.run.ledger().has_open()) departed_.emplace(id, r.run.take_ledger());
+  if (r.run.ledger().has_open()) departed_.emplace(id, Departed{r.run.take_ledger(), std::move(r.space_use)});
   requests_.erase(id);
 }
 
@@ -122,13 +124,15 @@ void Requests::close(const std::function<void(RequestId)>& each) {
 // ---- steps
 
 Result<StepGrant> Requests::prepare_step(RequestId id, std::uint64_t until) {
-  LARDER_RETURN_IF_ERROR(ops_.parted());
   Request* r = find(id);
+  if (r != nullptr) r->is_starved = false;
+  LARDER_RETURN_IF_ERROR(ops_.parted());
   if (!r) return not_found("prepare_step: no such request");
   if (r->phase == RequestPhase::kLoading) return overloaded("prepare_step: the checkpoint is still being copied");
   if (r->phase != RequestPhase::kRunning) return invalid_argument("prepare_step: the request has not started");
   if (r->forks > 0) return overloaded("prepare_step: a fork of the request is still being copied");
   Result<StepGrant> grant = r->run.prepare(*r, until);
+  r->is_starved = r->run.is_starved();
   if (grant.is_ok()) grant->token.request = id;
   return grant;
 }
@@ -156,11 +160,11 @@ Status Requests::cancel_step(StepToken step, std::shared_ptr<DeviceEvent> over) 
 
 Status Requests::end_departed(StepToken step, bool completes) {
   const auto at = departed_.find(step.request.v);
-  if (at == departed_.end() || at->second.find(step.number) == nullptr) {
+  if (at == departed_.end() || at->second.ledger.find(step.number) == nullptr) {
     return not_found("step " + std::to_string(step.number) + " of request " + std::to_string(step.request.v) +
                      " has ended, or never was");
   }
-  StepLedger& ledger = at->second;
+  StepLedger& ledger = at->second.ledger;
   for (const GrantedState& s : ledger.take(step.number).states) room_.give_back(ComponentKind::kMamba, s.slot);
   ledger.release([this](ComponentKind c, DeviceSlot slot) { room_.give_back(c, slot); },
                  [this](LockHandle& lock) { tree_.unlock(lock); });
@@ -175,7 +179,7 @@ Status Requests::check_slots() const {
     for (std::size_t i = 0; i < kComponentCount; ++i) sum[i] += more[i];
   };
   requests_.for_each([&](const Request& r) { add(own, r.run.slots()), add(limbo, r.run.ledger().in_limbo()); });
-  for (const auto& [id, ledger] : departed_) add(own, ledger.slots()), add(limbo, ledger.in_limbo());
+  for (const auto& [id, d] : departed_) add(own, d.ledger.slots()), add(limbo, d.ledger.in_limbo());
   if (limbo != in_limbo_) return internal_error("device slots in limbo are miscounted");
   for (const ComponentKind c : kAllComponents) {
     const std::uint32_t live = device_.slots(c).counts().live;

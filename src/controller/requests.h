@@ -44,6 +44,7 @@ struct Request : RequestText {
 
   // While it runs.
   RunningRequest run;
+  bool is_starved = false;  // its last step was refused because requests fill the device
   OpId load, state_copy;    // 0: none in flight
   std::uint32_t forks = 0;  // whose copies read what it would write next
   CachedTokens cached;
@@ -61,6 +62,7 @@ class Requests {
     StepEvents& events;
     CacheCounters& counters;
     std::uint32_t chunk_pages;  // of chunked_prefill_tokens
+    bool has_ranks = false;     // this is one of several
   };
   // config: outlives this; its policies may change.
   Requests(const CacheConfig& config, const Parts& parts);
@@ -112,7 +114,11 @@ class Requests {
   ComponentCounts in_limbo_{};  // before those that count in it
   const RunningParts running_parts_;
   RequestTable<Request> requests_;
-  std::map<std::uint64_t, StepLedger> departed_;  // of requests that are over, while steps of theirs are open
+  struct Departed {  // a request that is over, while steps of it are open
+    StepLedger ledger;
+    SpaceTable::Use space_use;  // what is in limbo is locked in the namespace
+  };
+  std::map<std::uint64_t, Departed> departed_;
   std::uint64_t next_ = 1;
   std::uint32_t running_ = 0;
 };

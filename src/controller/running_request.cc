@@ -32,6 +32,7 @@ void RunningRequest::begin(RequestText& text, PageTable table, std::uint64_t com
   state_ = RunState::kRunning;
   take_table(std::move(table));
   text.given = text.tokens.size();
+  is_agreed_ = true;
   committed_ = committed;
   computed_ = committed * page_size();
   plan_ = std::move(plan);
@@ -62,10 +63,12 @@ void RunningRequest::take_table(PageTable table) {
   table_.note_all();
 }
 
-void RunningRequest::fail(const std::string& why) {
+void RunningRequest::loaded(const Status& outcome) {
+  is_agreed_ = outcome.is_ok();
+  if (outcome.is_ok()) return;
   state_ = RunState::kFailed;
   if (!gate_) gate_ = std::make_shared<LayerGate>(parts_->model.layer_count());
-  gate_->fail(unavailable(why));
+  gate_->fail(outcome);
 }
 
 void RunningRequest::hand_over(const RequestText& text) {
@@ -132,6 +135,7 @@ ComponentCounts RunningRequest::slots() const {
 // ---- steps
 
 Result<StepGrant> RunningRequest::prepare(const RequestText& text, std::uint64_t until) {
+  is_starved_ = false;
   const std::uint64_t from = ledger_.next_from(computed_);
   const std::uint64_t most = pages_for(*parts_, text.final_tokens()) * page_size();
   if (until <= from || from >= most) {
@@ -144,7 +148,6 @@ Result<StepGrant> RunningRequest::prepare(const RequestText& text, std::uint64_t
   until = std::min(until, most);
   // What a conflict kept from the tree is the request's own until it is handed over, and may be what is missing now.
   commit_due(text);
-  is_starved_ = false;
   if (const Status grown = grow(text, until); !grown.is_ok()) {
     until = std::min(until, table_.full.size() * page_size());
     if (until <= from) return grown;
@@ -172,23 +175,23 @@ Status RunningRequest::grow(const RequestText& text, std::uint64_t until) {
   const std::uint64_t group = std::min(pages_for(*parts_, text.final_tokens()), have + pages_for(*parts_, kGrowTokens));
   const std::uint64_t end = std::max(need, std::min(group, have + device.free_slots(ComponentKind::kFull)));
   const auto count = static_cast<std::uint32_t>(end - have);
-  const Status room = parts_->room.make_room(store_waits_, ComponentKind::kFull, count, true);
-  if (!room.is_ok()) {
-    // Leased slots come by themselves, and so do those in limbo: an engine ends its steps.
-    const std::uint32_t coming =
-        device.slots(ComponentKind::kFull).counts().quarantined + parts_->in_limbo[index_of(ComponentKind::kFull)];
-    is_starved_ = count > coming && !parts_->room.is_room_coming(ComponentKind::kFull);
-    return room;
-  }
-  Status grown;
+  Status grown = parts_->room.make_room(store_waits_, ComponentKind::kFull, count, true);
+  const bool has_room = grown.is_ok();
+  // Without room for all of them those that are free are a part, and what was taken stays in the table.
   for (std::uint32_t i = 0; i < count; ++i) {
     const std::optional<DeviceSlot> slot = parts_->device.allocate(ComponentKind::kFull);
     if (!slot) {
-      grown = overloaded("prepare_step: no page is free");  // what was taken stays in the table
+      if (has_room) grown = overloaded("prepare_step: no page is free");
       break;
     }
     table_.put(ComponentKind::kFull, table_.full.size(), *slot);
     ++parts_->counters.grown;
+  }
+  if (!has_room) {
+    // Leased slots come by themselves, and so do those in limbo: an engine ends its steps.
+    const std::uint32_t coming =
+        device.slots(ComponentKind::kFull).counts().quarantined + parts_->in_limbo[index_of(ComponentKind::kFull)];
+    is_starved_ = end - table_.full.size() > coming && !parts_->room.is_room_coming(ComponentKind::kFull);
   }
   while (parts_->model.has(ComponentKind::kSwa) && table_.swa.size() < table_.full.size()) {
     table_.put(ComponentKind::kSwa, table_.swa.size(), DeviceSlot{});
@@ -374,6 +377,9 @@ void RunningRequest::drop_window() {
 
 Status RunningRequest::commit(const RequestText& text, std::uint64_t pages, bool is_last) {
   if (pages <= committed_) return Status::ok();
+  // Another rank's copy may have failed: there the request fails, and the trees would part. (A page that is being
+  // loaded the tree would refuse itself; of the copy of a checkpoint it knows nothing.)
+  if (!is_agreed_) return conflict("commit: what the pages were computed from may not be there on every rank");
   std::vector<Checkpoint> checkpoints;
   for (const Checkpoint& c : taken_) {
     if (c.page <= pages) checkpoints.push_back(c);

@@ -2,7 +2,7 @@
 // a prefix's life).
 //
 //   kIdle ──begin──► kRunning ──prepare / complete / cancel──► kRunning ──hand_over──► release ──► kIdle
-//                        └──fail──► kFailed: nothing that it computes is kept ─────────────┘
+//                        └──fails─► kFailed: nothing that it computes is kept ─────────────┘
 //
 //   tokens   0 .... committed .... computed .... until of open steps .... end of the table .... final
 //            └ the tree's ┘└ its own ┘└ being written ┘└ reserved ┘└ as it grows ┘
@@ -62,6 +62,7 @@ struct RunningParts {
   StepRoom& room;
   ComponentCounts& in_limbo;      // slots that ended and running requests let go, and open steps may touch
   std::uint32_t chunk_pages = 1;  // of chunked_prefill_tokens
+  bool has_ranks = false;         // what a gate says is one rank's alone
 };
 
 // What a request is about, whether it runs or not.
@@ -96,9 +97,14 @@ class RunningRequest {
   // The table of a fork, as long as it needs: pages that are the tree's; the rest of it is invalid. O(pages).
   [[nodiscard]] PageTable fork_table(std::uint64_t pages) const;
   void set_lock(const LockHandle& lock) { lock_ = lock; }
-  void set_gate(std::shared_ptr<LayerGate> gate) { gate_ = std::move(gate); }
-  // What was to be loaded is not there. The engine learns of it at the gate.
-  void fail(const std::string& why);
+  // Of the copies of what it resumes from, which have yet to end. Nothing that it computes is the tree's before it is
+  // known that they have on every rank.
+  void set_gate(std::shared_ptr<LayerGate> gate) {
+    gate_ = std::move(gate);
+    is_agreed_ = !parts_->has_ranks;
+  }
+  // They have; or not, and why: then what was to be loaded is not there, and the engine learns of it at the gate.
+  void loaded(const Status& outcome);
   // Gives the tree what is left of whole pages, and the last state. Only what is computed right. It may go on.
   void hand_over(const RequestText& text);
   // Lets everything go; open steps are void. leaks: a deliberate defect.
@@ -112,7 +118,7 @@ class RunningRequest {
   [[nodiscard]] Status cancel(std::uint64_t number);
 
   [[nodiscard]] RunState state() const { return state_; }
-  [[nodiscard]] bool is_starved() const { return is_starved_; }
+  [[nodiscard]] bool is_starved() const { return is_starved_; }  // after prepare()
   // Its gate has not finished: what it reads is still being copied.
   [[nodiscard]] bool is_loading() const { return gate_ != nullptr && !gate_->finished(); }
   [[nodiscard]] std::uint64_t committed() const { return committed_; }  // pages
@@ -139,7 +145,7 @@ class RunningRequest {
   void collect_states(OpenStep step);
   void end_void(OpenStep step);
   void commit_due(const RequestText& text);
-  // Gives whole pages [committed, pages) and taken checkpoints to the tree. kConflict: met a copy under way; later.
+  // Gives whole pages [committed, pages) and taken checkpoints to the tree. kConflict: a copy is under way; later.
   [[nodiscard]] Status commit(const RequestText& text, std::uint64_t pages, bool is_last);
   void refresh_table(NodeId node, std::uint64_t from, std::uint64_t to);
   void drop_window();
@@ -159,6 +165,7 @@ class RunningRequest {
   std::vector<Checkpoint> taken_;        // computed, not yet given to the tree
   Checkpoint tracked_;                   // beyond the plan: the last page boundary that a completed step has reached
   std::shared_ptr<LayerGate> gate_;
+  bool is_agreed_ = true;       // what the gate was of is there, on every rank
   std::uint64_t held_for_ = 0;  // page: the last checkpoint for which a step was refused
   std::uint32_t store_waits_ = 0;
 };

@@ -123,7 +123,7 @@ TEST(RunningRequest, FromBeginToRelease) {
 TEST(RunningRequest, AFailedOneKeepsNothing) {
   Bench b("gqa-tiny", {16, 0, 0});
   const auto run = b.started(2 * kPage, 10);
-  run->fail("the load-back failed");
+  run->loaded(unavailable("the load-back failed"));
   const Result<StepGrant> grant = run->prepare(b.text, kPage);
   ASSERT_TRUE(grant.is_ok());
   ASSERT_NE(grant->gate, nullptr);
@@ -168,6 +168,48 @@ TEST(RunningRequest, GrowsAndStarves) {
   EXPECT_FALSE(run->is_starved()) << "a copy that ends will make room";
   ASSERT_TRUE(b.device->drop_lease(ComponentKind::kFull, other, generation).is_ok());
   EXPECT_TRUE(b.step(*run, 3 * kPage + 1).is_ok());
+}
+
+// There is room for a part: it takes that, and starves only when there is none.
+TEST(RunningRequest, GrowsByWhatIsFree) {
+  for (const char* model : {"gqa-tiny", "swa-tiny"}) {
+    Bench b(model, {4, std::string(model) == "swa-tiny" ? 8u : 0u, 0});
+    const auto run = b.started(2 * kPage, 1000);
+    const DeviceSlot other = *b.device->allocate(ComponentKind::kFull);  // somebody else's, still being copied
+    ASSERT_TRUE(b.device->add_lease(ComponentKind::kFull, other).is_ok());
+    const Generation generation = b.device->generation(ComponentKind::kFull, other);
+    b.give_back(ComponentKind::kFull, other);
+    EXPECT_TRUE(b.step(*run, 2 * kPage).is_ok());
+    const Result<StepGrant> grant = run->prepare(b.text, 4 * kPage);
+    EXPECT_FALSE(run->is_starved());
+    ASSERT_TRUE(grant.is_ok()) << grant.status().to_string();
+    EXPECT_EQ(grant->until, 3 * kPage);
+    EXPECT_TRUE(run->complete(b.text, grant->token.number, b.tokens(3 * kPage)).is_ok());
+    b.expect_balance(*run);
+    EXPECT_EQ(run->prepare(b.text, 4 * kPage).status().code(), StatusCode::kOverloaded);
+    EXPECT_FALSE(run->is_starved()) << "one page is missing, and one is coming";
+    EXPECT_EQ(run->prepare(b.text, 5 * kPage).status().code(), StatusCode::kOverloaded);
+    EXPECT_TRUE(run->is_starved()) << "two are missing";
+    ASSERT_TRUE(b.device->drop_lease(ComponentKind::kFull, other, generation).is_ok());
+    const Result<StepGrant> rest = run->prepare(b.text, 5 * kPage);
+    ASSERT_TRUE(rest.is_ok()) << rest.status().to_string();
+    EXPECT_EQ(rest->until, 4 * kPage);
+    EXPECT_TRUE(run->cancel(rest->token.number).is_ok());
+    run->release(false);
+    b.expect_balance(*run);
+  }
+}
+
+// A refusal that has nothing to do with pages says nothing of them.
+TEST(RunningRequest, StarvesOnlyForPages) {
+  Bench b("gqa-tiny", {2, 0, 0});
+  const auto run = b.started(2 * kPage, 1000);
+  EXPECT_TRUE(b.step(*run, 2 * kPage).is_ok());
+  EXPECT_EQ(run->prepare(b.text, 2 * kPage + 1).status().code(), StatusCode::kOverloaded);
+  EXPECT_TRUE(run->is_starved());
+  EXPECT_EQ(run->prepare(b.text, kPage).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_FALSE(run->is_starved());
+  run->release(false);
 }
 
 // Room that was promised is not all there: the table of the window is as long as that of full all the same.

@@ -29,13 +29,18 @@ Starts::Starts(const CacheConfig& config, const Parts& parts)
 Result<CachedTokens> Starts::start(Request& r) {
   if (prefetcher_.is_waiting(r.id)) return overloaded("start: waiting for storage");
   if (r.phase != RequestPhase::kReady) return invalid_argument("start: the request has started already");
-  if (!ops_.has_room(OpKind::kLoad, 2)) return overloaded("start: too many copies in flight");
+  LARDER_RETURN_IF_ERROR(check_places());
   LARDER_RETURN_IF_ERROR(check_admission());
   const Result<Restore> restore = choose(r);
   if (!restore.is_ok()) return restore.status();
   LARDER_RETURN_IF_ERROR(admit(r, *restore));
   account(r, *restore, prefetcher_.start(r.id));
   return r.cached;
+}
+
+// For a load and a copy of the checkpoint.
+Status Starts::check_places() const {
+  return ops_.has_room(OpKind::kLoad, 2) ? Status::ok() : overloaded("start: too many copies in flight");
 }
 
 // ---- where it resumes
@@ -128,6 +133,7 @@ Status Starts::check_admission() const {
 
 Status Starts::take_slots(Request& r, const ComponentCounts& counts, Slots& out) {
   LARDER_RETURN_IF_ERROR(room_.make_all(r.id, r.run.store_waits(), counts));
+  LARDER_RETURN_IF_ERROR(check_places());  // what leaves may have begun copies of its own
   // One that was retracted comes back when those that run can each grow as well: else it would soon leave again.
   const std::uint32_t full = counts[index_of(ComponentKind::kFull)];
   if (r.retracts > 0 && !room_.could_make(ComponentKind::kFull, full + requests_.running())) {
@@ -291,7 +297,7 @@ void Starts::load_done(Op& op, bool is_ok) {
   if (r == nullptr || r->load != op.id) return;
   r->load = OpId{};
   // Also if its own copy came and that of another rank did not: the pages are gone.
-  if (!is_ok) r->run.fail("the load-back failed");
+  r->run.loaded(is_ok ? Status::ok() : unavailable("the load-back failed"));
 }
 
 void Starts::state_copy_done(const Op& op, bool is_ok) {
@@ -300,7 +306,8 @@ void Starts::state_copy_done(const Op& op, bool is_ok) {
   if (r == nullptr || r->state_copy != op.id) return;
   r->state_copy = OpId{};
   r->phase = RequestPhase::kRunning;
-  if (!is_ok) r->run.fail("the checkpoint could not be copied on the device");
+  if (!is_ok) return r->run.loaded(unavailable("the checkpoint could not be copied on the device"));
+  if (r->load.v == 0) r->run.loaded(Status::ok());  // else the gate is of the load
 }
 
 }  // namespace larder

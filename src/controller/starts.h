@@ -12,7 +12,7 @@
 // copied on the device beside a load is waited for whole (kLoading).
 //
 // Threads: the cache thread. Ranks: by the tree, the pools and agreed events. Errors: as in Cache::start(). A copy that
-// fails makes its request fail (RunningRequest::fail()), and the tree drops what did not come.
+// fails makes its request fail (RunningRequest::loaded()), and the tree drops what did not come.
 // Cost: a match of the prompt, O(pages) for the table, and what room costs (device_room.h).
 #pragma once
 
@@ -78,6 +78,7 @@ class Starts {
     std::uint64_t fork = 0;
     [[nodiscard]] bool loads() const;
   };
+  [[nodiscard]] Status check_places() const;
   [[nodiscard]] Result<Restore> choose(Request& r);
   void locate(Restore& restore) const;
   [[nodiscard]] ComponentCounts slots_for(const Request& r, const Restore& restore) const;

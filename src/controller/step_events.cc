@@ -47,8 +47,12 @@ std::shared_ptr<DeviceEvent> StepEvents::event_of(std::uint64_t number) {
   auto at = std::lower_bound(given_.begin(), given_.end(), number,
                              [](const Given& given, std::uint64_t wanted) { return given.number < wanted; });
   if (at == given_.end()) return nullptr;
-  // One that fired before its turn says nothing of those before it.
-  while (at->event->has_fired()) --at;  // the first has not
+  // One that fired before its turn says nothing of those before it. The first may have fired since it was looked at:
+  // fire() is any thread's.
+  while (at->event->has_fired()) {
+    if (at == given_.begin()) return nullptr;
+    --at;
+  }
   return at->event;
 }
 

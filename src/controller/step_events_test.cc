@@ -11,6 +11,20 @@ namespace {
 
 using Event = std::shared_ptr<DeviceEvent>;
 
+// What each look at it finds, as if another thread fired it between two of them; the last for good.
+class SeenSo final : public DeviceEvent {
+ public:
+  explicit SeenSo(std::vector<bool> looks) : looks_(std::move(looks)) {}
+  [[nodiscard]] bool has_fired() const override {
+    const bool has = looks_.front();
+    if (looks_.size() > 1) looks_.erase(looks_.begin());
+    return has;
+  }
+
+ private:
+  mutable std::vector<bool> looks_;
+};
+
 class StepEventsTest : public testing::Test {
  protected:
   [[nodiscard]] Event before(std::vector<std::uint32_t> slots) {
@@ -87,6 +101,24 @@ TEST_F(StepEventsTest, AnEventThatComesLateDoesNotHideThoseBeforeIt) {
   next->fire();
   later->fire();
   EXPECT_EQ(before({1, 2, 3}), nullptr);
+}
+
+// fire() is any thread's: what has not fired at one look may have at the next, and then there is nothing to wait for.
+TEST_F(StepEventsTest, EventsThatFireBetweenTwoLooksAreNotPassed) {
+  for (const bool has_another : {false, true}) {
+    SCOPED_TRACE(has_another);
+    const auto gone = std::make_shared<SeenSo>(std::vector<bool>{false, true, false});  // nobody looks a third time
+    events.ended(gone);
+    std::vector<Event> given;
+    if (has_another) given.push_back(std::make_shared<SeenSo>(std::vector<bool>{false, false, false, true}));
+    given.push_back(
+        std::make_shared<SeenSo>(has_another ? std::vector<bool>{false, true} : std::vector<bool>{false, false, true}));
+    for (const Event& event : given) events.ended(event);
+    freed(7);
+    EXPECT_EQ(before({7}), nullptr);
+    EXPECT_EQ(before({7}), nullptr);
+    EXPECT_EQ(events.before_reading(), nullptr);
+  }
 }
 
 // An engine far ahead: of more events than are kept, a copy waits for one that was given later, and never for less.

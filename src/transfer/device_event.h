@@ -28,7 +28,8 @@ class DeviceEvent {
 
   // The work before it has completed. Again: nothing. Runs what waits, which is short.
   void fire() LARDER_EXCLUDES(mutex_);
-  [[nodiscard]] bool has_fired() const { return has_fired_.load(std::memory_order_acquire); }
+  // It may become true at any time, also between two looks of one caller.
+  [[nodiscard]] virtual bool has_fired() const { return has_fired_.load(std::memory_order_acquire); }
   // Calls `then` once it has fired: now, if it has, else in fire(). Never, if it never fires.
   void when_fired(std::function<void()> then) LARDER_EXCLUDES(mutex_);
 

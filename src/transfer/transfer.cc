@@ -115,6 +115,7 @@ class StreamTransferEngine final : public TransferEngine {
 
   Status submit(TransferRequest request, Done done) override;
   std::size_t in_flight() const override { return in_flight_->load(std::memory_order_acquire); }
+  std::size_t max_in_flight() const override { return max_in_flight_; }
 
  private:
   [[nodiscard]] Status check(const TransferRequest& request) const;

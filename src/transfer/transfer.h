@@ -10,7 +10,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -71,6 +73,8 @@ class TransferEngine {
   // live; kOverloaded: max_in_flight.
   [[nodiscard]] virtual Status submit(TransferRequest request, Done done) = 0;
   [[nodiscard]] virtual std::size_t in_flight() const = 0;
+  // How many submit() takes at a time. Constant. Most of all: as many as there are.
+  [[nodiscard]] virtual std::size_t max_in_flight() const { return std::numeric_limits<std::size_t>::max(); }
 };
 
 // Pure: the copies of one component's pairs in one model layer (all its pools and planes), merged where both sides are

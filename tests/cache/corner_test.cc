@@ -233,6 +233,100 @@ TEST(CacheCorner, ExplainTakesNoNamespace) {
   EXPECT_EQ(h.failure, "");
 }
 
+// A storage that hangs has what it was asked, and no more: who asked is told at the detach, and the next storage is
+// asked anew.
+TEST(CacheCorner, ExplanationsEndWithTheirStorage) {
+  std::vector<Explanation> got;
+  Harness h(eager_options(Shape::kFullMamba));
+  (void)h.run(prompt_of(33), 2);
+  h.settle();
+  const std::vector<TokenId> prompt = prompt_of(33);
+  const auto explain = [&] {
+    BeginRequest request;
+    request.tokens = prompt;
+    h.cache->explain(request, [&](Explanation e) { got.push_back(std::move(e)); });
+  };
+  h.backend->script = [](Call c, std::size_t) { return c == Call::kExists ? Fault::kHold : Fault::kNone; };
+  for (int i = 0; i < 16; ++i) explain();
+  for (int i = 0; i < 10; ++i) (void)h.run_background(100);
+  ASSERT_TRUE(got.empty());
+  h.cache->detach_storage();
+  EXPECT_EQ(got.size(), 16u);
+  for (const Explanation& e : got) {
+    EXPECT_EQ(e.storage_status.code(), StatusCode::kCancelled);
+    EXPECT_EQ(e.device_restore_pages, 8u) << "what memory has it was told all the same";
+    EXPECT_NE(e.storage_reason.find("detached"), std::string::npos) << e.storage_reason;
+  }
+  EXPECT_FALSE(h.cache->storage_idle()) << "it has not answered yet";
+  EXPECT_EQ(h.cache->operations_in_flight(), 0u);
+  explain();
+  EXPECT_EQ(got.back().storage_reason, "no storage backend is attached");
+  h.backend->script = {};
+  ASSERT_TRUE(h.cache->attach_storage(*h.backend).is_ok());
+  got.clear();
+  explain();
+  h.settle();
+  ASSERT_EQ(got.size(), 1u);
+  EXPECT_TRUE(got[0].storage_status.is_ok());
+  EXPECT_EQ(got[0].storage_restore_pages, 8u) << got[0].storage_reason;
+  EXPECT_EQ(h.backend->release(), 16u);
+  h.settle();
+  EXPECT_EQ(got.size(), 1u) << "each is told once";
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+// With the cache, too, and not twice.
+TEST(CacheCorner, ExplanationsAreToldOfTheEndOnce) {
+  std::vector<StatusCode> got;
+  {
+    Harness h(eager_options(Shape::kFull));
+    const std::vector<TokenId> prompt = prompt_of(33);
+    BeginRequest request;
+    request.tokens = prompt;
+    h.backend->script = [](Call, std::size_t) { return Fault::kHold; };
+    for (const bool detaches : {true, false}) {
+      h.cache->explain(request, [&](const Explanation& e) { got.push_back(e.storage_status.code()); });
+      if (!detaches) break;
+      h.cache->detach_storage();
+      ASSERT_TRUE(h.cache->attach_storage(*h.backend).is_ok());
+    }
+    EXPECT_EQ(got.size(), 1u);
+    h.cache.reset();
+    h.backend->script = {};
+    EXPECT_EQ(h.backend->release(), 2u);
+    (void)h.executor.run_all();
+  }
+  EXPECT_EQ(got, std::vector<StatusCode>(2, StatusCode::kCancelled));
+}
+
+// ---- what a cache is made of
+
+// Each operation may be a copy: one that its engine refused would be a copy that failed.
+TEST(CacheCorner, ATransferEngineTakesWhatTheCacheMayHaveInFlight) {
+  Harness h(eager_options(Shape::kFull));
+  CacheParts parts;
+  parts.model = &h.model;
+  parts.device = h.device.get();
+  parts.clock = &h.clock;
+  CacheConfig config;
+  config.max_operations = 16;
+  for (const std::size_t places : {15u, 16u, 17u}) {
+    for (HostPools* const host : {static_cast<HostPools*>(nullptr), h.host.get()}) {
+      const auto device = make_cpu_device(h.executor);
+      const auto engine = TransferEngine::create(*device, *h.device, host, places).value();
+      EXPECT_EQ(engine->max_in_flight(), places);
+      parts.host = host;
+      parts.transfer = engine.get();
+      parts.scope.layout = h.options.layout;
+      const Status made = Cache::create(config, parts).status();
+      EXPECT_EQ(made.code(), places < 16 ? StatusCode::kInvalidArgument : StatusCode::kOk) << made.to_string();
+      if (made.is_ok()) continue;
+      EXPECT_NE(made.message().find("max_operations is 16"), std::string::npos) << made.message();
+      EXPECT_NE(made.message().find("max_in_flight is 15"), std::string::npos) << made.message();
+    }
+  }
+}
+
 // ---- steps
 
 // The engine computes less than was prepared: what it did not get to holds no state.

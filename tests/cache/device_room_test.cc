@@ -198,6 +198,30 @@ TEST(DeviceRoomTest, APathThatWasLetGoComesWhenItIsCopied) {
   EXPECT_FALSE(rig.room->is_room_coming(ComponentKind::kFull));
 }
 
+// However many requests end on a path whose copy takes its time: it is waited for once.
+TEST(DeviceRoomTest, APathThatManyLetGoIsNotedOnce) {
+  RoomRig rig({});
+  (void)rig.add("a");
+  const NodeId ab = rig.add("ab", 1);
+  rig.room->committed(ab, 0);
+  for (int i = 0; i < 100; ++i) rig.room->path_let_go(ab);
+  EXPECT_EQ(rig.room->nodes_awaited(), 2u);
+  rig.end_copy();
+  EXPECT_FALSE(rig.room->is_room_coming(ComponentKind::kFull));
+  EXPECT_EQ(rig.room->nodes_awaited(), 0u);
+}
+
+// Victims that stand on the same path wait for one copy of it.
+TEST(DeviceRoomTest, APathThatManyVictimsShareIsNotedOnce) {
+  RoomRig rig({});
+  (void)rig.add("aaaa");
+  for (const char* leaf : {"aaaab", "aaaac", "aaaad", "aaaae"}) (void)rig.add(leaf, 4);
+  EXPECT_FALSE(rig.make(4).is_ok());
+  EXPECT_EQ(rig.room->nodes_awaited(), 5u);
+  rig.end_all();
+  EXPECT_TRUE(rig.make(4).is_ok());
+}
+
 // Pages that the tree has already go back, or to the steps that may still touch them.
 TEST(DeviceRoomTest, DuplicatesGoToTheirKeeper) {
   RoomRig rig({.model = "full"});

@@ -242,6 +242,32 @@ TEST_F(Forks, ThatAreRefusedHoldNothing) {
   }
 }
 
+// What it hands over first is copied to the host, which may take the last place that the fork's own copy was to have.
+TEST_F(Forks, ThatFindNoPlaceAfterAllAreRefused) {
+  for (const Shape shape : kShapes) {
+    SCOPED_TRACE(shape_name(shape));
+    make(shape, {64, 64, 24}, [](HarnessOptions& o) { o.config.max_operations = 4; });
+    Harness::Job job = started(prompt_of(30), 20, 38);
+    h_->settle();
+    std::vector<Harness::Job> others;
+    for (TokenId i = 1; i <= 3; ++i) others.push_back(h_->begin(prompt_of(8, 11 * i), 1));
+    for (Harness::Job& other : others) {  // each has its copy to the host under way
+      for (int i = 0; i < 10 && !h_->done(other); ++i) (void)h_->advance(other, 8);
+      h_->finish(other);
+    }
+    ASSERT_EQ(h_->cache->operations_in_flight(), 3u);
+    const Status status = h_->cache->fork(job.id).status();
+    EXPECT_EQ(status.code(), StatusCode::kOverloaded) << status.to_string();
+    EXPECT_EQ(h_->cache->operations_in_flight(), 4u) << "as many as there may be";
+    EXPECT_EQ(h_->cache->check_invariants().to_string(), "ok");
+    h_->settle();
+    Harness::Job later = fork(job);
+    run_all({&job, &later});
+    EXPECT_EQ(later.restarts, 0);
+    expect_clean();
+  }
+}
+
 // Either may go while the copies are under way; what they touch stays until they have ended.
 TEST_F(Forks, EitherMayGoWhileItIsCopied) {
   for (const Shape shape : kShapes) {

@@ -63,6 +63,31 @@ TEST(Namespaces, ThoseInUseCount) {
   EXPECT_EQ(h.failure, "");
 }
 
+// A request that is over, but has steps open, holds its place in the tree until they have ended, if only the root.
+TEST(Namespaces, OneWithAnOpenStepStays) {
+  for (const bool aborts : {false, true}) {
+    HarnessOptions o = eager_options(Shape::kFull);
+    o.config.max_namespaces = 1;
+    o.storage = false;
+    Harness h(o);
+    Harness::Job job = h.begin(prompt_of(12), 4, tenant(0));
+    ASSERT_TRUE(h.advance(job, 4));
+    ASSERT_TRUE(h.advance(job, 4, {.leave = 0, .completes = false}));
+    aborts ? h.cache->abort(job.id) : h.cache->finish(job.id);
+    const std::vector<TokenId> prompt = prompt_of(12);
+    BeginRequest other;
+    other.tokens = prompt;
+    other.salt = tenant(1);
+    EXPECT_EQ(h.cache->begin(other).status().code(), StatusCode::kOverloaded);
+    h.cancel_open(job);
+    const Result<RequestId> begun = h.cache->begin(other);
+    ASSERT_TRUE(begun.is_ok()) << begun.status().to_string();
+    h.cache->abort(*begun);
+    h.settle();
+    EXPECT_EQ(h.check_clean(), "");
+  }
+}
+
 // Whoever idles for the longest time gives way, with its pages; the others keep theirs.
 TEST(Namespaces, PagesOfIdleOnesKeepNobodyOut) {
   for (const Shape shape : {Shape::kFull, Shape::kAll}) {

@@ -243,6 +243,117 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Ranks,
                            return shape_name(param_info.param.shape) + (param_info.param.hard ? "_hard" : "");
                          });
 
+// Two ranks that are called alike, by an engine that computes on whatever its gates say.
+class TwoRanks {
+ public:
+  explicit TwoRanks(Shape shape) : groups(make_in_process_rank_group(2, real_clock(), 4096)) {
+    HarnessOptions o = eager_options(shape);
+    o.storage = false;
+    o.device = {64, 64, 5};
+    for (const auto& group : groups) {
+      o.ranks = group.get();
+      ranks.push_back(std::make_unique<Harness>(o));
+    }
+  }
+  void poll() {
+    for (int i = 0; i < 6; ++i) {
+      for (const auto& h : ranks) (void)h->executor.run_all(), (void)h->cache->poll(Nanos{0});
+    }
+  }
+  // begin and start, of `tokens` with one to come. Its copies have ended, and no rank has been told.
+  RequestId start(const std::vector<TokenId>& tokens) {
+    std::vector<RequestId> ids;
+    for (const auto& h : ranks) ids.push_back(h->cache->begin({.tokens = tokens, .max_new_tokens = 1}).value());
+    EXPECT_EQ(ids[0], ids[1]);
+    poll();
+    for (const auto& h : ranks) {
+      const Result<CachedTokens> cached = h->cache->start(ids[0]);
+      EXPECT_TRUE(cached.is_ok()) << cached.status().to_string();
+      resumed = h->cache->computed_tokens(ids[0]);
+      (void)h->executor.run_all();
+    }
+    return ids[0];
+  }
+  // One step, whatever became of what it reads.
+  void step(RequestId id, const std::vector<TokenId>& tokens, std::size_t until) {
+    for (const auto& h : ranks) {
+      const Result<StepGrant> grant = h->cache->prepare_step(id, until);
+      ASSERT_TRUE(grant.is_ok()) << grant.status().to_string();
+      ASSERT_EQ(grant->until, until);
+      EXPECT_TRUE(h->cache->complete_step(grant->token, std::span(tokens).first(until)).is_ok());
+    }
+  }
+  void finish(RequestId id) {
+    for (const auto& h : ranks) h->cache->finish(id);
+    poll();
+  }
+  void run(const std::vector<TokenId>& tokens) {
+    const RequestId id = start(tokens);
+    for (std::size_t at = resumed; at < tokens.size();) {
+      at = std::min(tokens.size(), at + 16);
+      step(id, tokens, at);
+      poll();
+    }
+    finish(id);
+  }
+  // Of full on the device: the same on both. Else 999.
+  [[nodiscard]] std::uint32_t pages() const {
+    std::vector<std::uint32_t> pages;
+    for (const auto& h : ranks) {
+      EXPECT_EQ(h->cache->check_invariants().to_string(), "ok");
+      pages.push_back(h->cache->tree().counts(ComponentKind::kFull, Tier::kDevice).resident);
+    }
+    EXPECT_EQ(pages[0], pages[1]) << "the trees have parted";
+    return pages[0] == pages[1] ? pages[0] : 999;
+  }
+
+  std::vector<std::unique_ptr<RankGroup>> groups;  // outlive the ranks
+  std::vector<std::unique_ptr<Harness>> ranks;
+  std::uint64_t resumed = 0;
+};
+
+// A checkpoint that came on one rank and not on the other: nothing in the tree is pending, so only the request knows.
+TEST(RanksOfWhichOneHasNoCheckpoint, KeepNothingThatWasComputedFromIt) {
+  for (const Shape shape : {Shape::kFullMamba, Shape::kAll}) {
+    for (const CopyDirection direction : {CopyDirection::kDeviceToDevice, CopyDirection::kHostToDevice}) {
+      for (const bool fails : {true, false}) {
+        for (const bool ends_at_once : {false, true}) {
+          SCOPED_TRACE(shape_name(shape) + (fails ? " fails" : "") + (ends_at_once ? " ends" : "") +
+                       (direction == CopyDirection::kHostToDevice ? " from host" : ""));
+          TwoRanks two(shape);
+          two.run(prompt_of(40));
+          if (direction == CopyDirection::kHostToDevice) {  // its state leaves the device, its pages stay
+            for (TokenId i = 1; i < 6; ++i) two.run(prompt_of(8, 9 * i));
+          }
+          const std::uint32_t before = two.pages();
+          if (fails) {
+            two.ranks[1]->device_api->script = [=](CopyDirection d, std::size_t) {
+              return d == direction ? Fault::kFail : Fault::kNone;
+            };
+          }
+          const std::vector<TokenId> tokens = prompt_of(61);
+          const std::size_t copies = two.ranks[0]->device_api->transfers[static_cast<std::size_t>(direction)];
+          const RequestId id = two.start(tokens);
+          ASSERT_EQ(two.resumed, 40u);
+          ASSERT_EQ(two.ranks[0]->device_api->transfers[static_cast<std::size_t>(direction)], copies + 1);
+          two.step(id, tokens, 50);
+          EXPECT_EQ(two.pages(), before) << "one rank knows of its own copy alone";
+          if (!ends_at_once) two.poll();
+          two.step(id, tokens, 60);
+          EXPECT_EQ(two.pages(), before + (fails || ends_at_once ? 0 : 5));
+          two.ranks[1]->device_api->script = {};
+          two.finish(id);
+          EXPECT_EQ(two.pages(), before + (fails || ends_at_once ? 0 : 5));
+          const RequestId next = two.start(tokens);
+          EXPECT_EQ(two.resumed, fails || ends_at_once ? 40u : 60u);
+          two.finish(next);
+          EXPECT_EQ(two.pages(), before + (fails || ends_at_once ? 0 : 5));
+        }
+      }
+    }
+  }
+}
+
 TEST(RankThatLostItsLeader, DecidesNothingAnyMore) {
   FollowerOfOne group;
   HarnessOptions o = eager_options(Shape::kFull);

@@ -86,6 +86,46 @@ TEST_F(RequestsTest, StepsNeedARequestThatRuns) {
   EXPECT_EQ(rig_.tiers->tree().counts(ComponentKind::kFull, Tier::kDevice).resident, 2u);
 }
 
+// What an earlier call found says nothing of one that was refused for something else.
+TEST_F(RequestsTest, ARefusalForSomethingElseIsNoStarvation) {
+  Request& r = add("aaaaaaaa", 1);  // all pages of the device
+  Request& other = add("b", 8);
+  start(r);
+  const StepToken step = requests_.prepare_step(r.id, 32)->token;
+  other.run.begin(other, PageTable{}, 0, {});
+  other.run.set_lock(rig_.tiers->tree().lock(rig_.tiers->tree().root(rig_.space), Tier::kDevice, {.mamba = false}));
+  requests_.run(other, RequestPhase::kRunning);
+  const auto starve = [&] {
+    EXPECT_EQ(requests_.prepare_step(other.id, 4).status().code(), StatusCode::kOverloaded);
+    EXPECT_TRUE(other.is_starved);
+  };
+  starve();
+  other.forks = 1;
+  EXPECT_EQ(requests_.prepare_step(other.id, 4).status().code(), StatusCode::kOverloaded);
+  EXPECT_FALSE(other.is_starved) << "it waits for its fork";
+  other.forks = 0;
+  starve();
+  other.phase = RequestPhase::kLoading;
+  EXPECT_EQ(requests_.prepare_step(other.id, 4).status().code(), StatusCode::kOverloaded);
+  EXPECT_FALSE(other.is_starved) << "it waits for its copy";
+  other.phase = RequestPhase::kRunning;
+  EXPECT_TRUE(requests_.cancel_step(step, nullptr).is_ok());
+}
+
+// What a step of a request that is over holds is in its namespace, if only the root of it.
+TEST_F(RequestsTest, OpenStepsKeepTheirNamespace) {
+  const auto is_idle = [&] { return !rig_.tiers->spaces().idle().empty(); };
+  EXPECT_TRUE(is_idle());
+  Request& r = add("ab", 4);
+  start(r);
+  EXPECT_FALSE(is_idle());
+  const StepToken step = requests_.prepare_step(r.id, 4)->token;
+  requests_.forget(r);
+  EXPECT_FALSE(is_idle()) << "its lock is unlocked when the step has ended";
+  EXPECT_TRUE(requests_.cancel_step(step, nullptr).is_ok());
+  EXPECT_TRUE(is_idle());
+}
+
 // Its slots stay aside, and it keeps a place, until each step was ended.
 TEST_F(RequestsTest, OpenStepsOutliveTheirRequest) {
   Request& r = add("ab", 4);
