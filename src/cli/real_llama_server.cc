@@ -12,7 +12,7 @@
 namespace larder {
 namespace {
 
-constexpr Nanos kLook = std::chrono::minutes(10);  // a wait for its end is repeated
+constexpr Nanos kLook = std::chrono::seconds(1);  // one wait for its end; then a stop is looked for
 constexpr Nanos kStopLimit = std::chrono::seconds(20);
 constexpr Nanos kSoon = std::chrono::seconds(10);  // a life shorter than this is a failed start
 constexpr Nanos kPause = std::chrono::seconds(1);  // before it is started again

@@ -32,7 +32,7 @@ struct Continuation {  // what a greedy answer was
 
 class LlamaUpstream {
  public:
-  // client: outlives this. bearer: "Bearer ..." of the client on whose behalf this asks; it is part of `client`.
+  // client: outlives this; its bearer is the key with which this asks.
   explicit LlamaUpstream(HttpClient& client) : client_(client) {}
 
   // Ok: it has loaded its model.

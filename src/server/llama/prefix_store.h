@@ -6,7 +6,7 @@
 // A Connector (controller/connector.h) on a thread of its own; all waiting is done by the callers.
 //
 // Threads: every method from any thread, several at once. Calls block until their limit at most.
-// Lifetime: a Found may outlive nothing: it dies before the store.
+// Lifetime: the store outlives each Found.
 // Errors (rule 5): what cannot be had is a Found of no tokens, or a Status that says why; a request goes on without.
 // Limits: host_bytes; what storage keeps is the backend's own limit; lookups, saves and loads as in connector.h.
 // Cost: find() a hash of the prompt and what storage takes; load() and save() two copies of their bytes.
@@ -65,7 +65,6 @@ class PrefixStore {
     [[nodiscard]] ComponentKind component() const { return component_; }
 
    private:
-    friend class PrefixStore;
     PrefixStore* store_ = nullptr;
     LookupId id_;
     LoadPoint point_;
