@@ -8,6 +8,9 @@
 namespace larder {
 
 int serve_command(int argc, char** argv);
+// serve --model x.gguf, and whether that is meant.
+bool is_for_llama(int argc, char** argv);
+int serve_llama_command(int argc, char** argv);
 int explain_command(int argc, char** argv);
 int bench_command(int argc, char** argv);
 int store_command(int argc, char** argv);

@@ -11,6 +11,7 @@
 
 #include "base/file_system.h"
 #include "cli/commands.h"
+#include "cli/key_file.h"
 #include "cli/log_option.h"
 #include "cli/real_llama_server.h"
 #include "cli/real_signals.h"
@@ -85,18 +86,6 @@ void add_cache_options(CLI::App& app, ProxyOptions& o) {
       ->type_name("TEXT");
 }
 
-Result<std::string> read_key(const std::string& path) {
-  auto file = real_file_system().open(path, {});
-  if (!file.is_ok()) return file.status();
-  const Result<std::uint64_t> size = (*file)->size_bytes();
-  if (!size.is_ok()) return size.status();
-  if (*size > 4096) return invalid_argument(path + ": a key has at most 4096 bytes");
-  std::string text(static_cast<std::size_t>(*size), '\0');
-  LARDER_RETURN_IF_ERROR(read_exactly(**file, std::as_writable_bytes(std::span(text)), 0));
-  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
-  return text;
-}
-
 // A folder for slot files that goes when this does. In memory, if there is such a file system: each restore and each
 // save writes and reads all of a slot.
 class SlotFolder {
@@ -163,7 +152,7 @@ Result<ProxySettings> settings_of(const ProxyOptions& o) {
     settings.store.storage_config = nlohmann::json{{"directory", o.store}, {"max_size", o.store_size}}.dump();
   }
   if (!o.key_file.empty()) {
-    Result<std::string> key = read_key(o.key_file);
+    Result<std::string> key = read_key_file(o.key_file);
     if (!key.is_ok()) return key.status();
     settings.upstream_key = std::move(*key);
   }

@@ -148,9 +148,11 @@ int serve(const Options& options) {
 }  // namespace
 
 int serve_command(int argc, char** argv) {
+  if (is_for_llama(argc, argv)) return serve_llama_command(argc, argv);
   CLI::App app(
       "Serves a model over HTTP: /generate, /v1/completions, /v1/chat/completions, /v1/models, /server_info,\n"
-      "/metrics, /health, /flush_cache, /quiesce, /explain. Defaults stand in (parentheses).",
+      "/metrics, /health, /flush_cache, /quiesce, /explain. Defaults stand in (parentheses). A GGUF file is served by\n"
+      "llama.cpp, with other options: larder serve --model x.gguf --help.",
       "larder serve");
   app.get_formatter()->column_width(56);
   CommandLine line;

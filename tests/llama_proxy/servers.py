@@ -143,8 +143,48 @@ class LlamaServer(Server):
         raise AssertionError("llama-server did not start: " + self.log())
 
 
-class Proxy(Server):
+class Front(Server):
+    """What the proxy and `larder serve` have in common."""
+
+    saves = ""  # the metric of saves that have ended
+    stored = ""
+
+    def status(self):
+        status, _, body = self.get("/larder/status")
+        assert status == 200, body
+        return body
+
+    def metrics(self):
+        text = self.get("/metrics")[2]
+        return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1])
+                for line in text.splitlines() if line and not line.startswith("#")}
+
+    def wait_until(self, what, seconds=20):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if what():
+                return
+            time.sleep(0.05)
+        raise AssertionError("it did not come to that: " + self.log())
+
+    def wait_stored(self):
+        """Nothing is being saved any more, and storage has it all."""
+        before = None
+
+        def is_quiet():
+            nonlocal before
+            metrics = self.metrics()
+            saves = sum(value for name, value in metrics.items() if name.startswith(self.saves))
+            now = (saves, metrics[self.stored])
+            is_same, before = now == before, now
+            return is_same
+        self.wait_until(is_quiet)
+
+
+class Proxy(Front):
     """With a llama-server of its own (model), or before one (upstream, slots)."""
+
+    saves, stored = "larder_proxy_saves_total", "larder_proxy_stored_pages"
 
     def __init__(self, model=None, *more, upstream=None, slots=None, store=None, options=(), port=None):
         memory = () if "--host-memory" in options else ("--host-memory", "256Mi")
@@ -177,33 +217,21 @@ class Proxy(Server):
         except ProcessLookupError:
             pass
 
-    def status(self):
-        status, _, body = self.get("/larder/status")
-        assert status == 200, body
-        return body
 
-    def metrics(self):
-        text = self.get("/metrics")[2]
-        return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1])
-                for line in text.splitlines() if line and not line.startswith("#")}
+class Serve(Front):
+    """`larder serve` of a GGUF file."""
 
-    def wait_until(self, what, seconds=20):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if what():
-                return
-            time.sleep(0.05)
-        raise AssertionError("it did not come to that: " + self.log())
+    saves, stored = "larder_serve_saves_total", "larder_serve_stored_pages"
 
-    def wait_stored(self):
-        """Nothing is being saved any more, and storage has it all."""
-        before = None
+    def __init__(self, model, *more, store=None):
+        memory = () if "--host-memory" in more else ("--host-memory", "256Mi")
+        arguments = [LARDER, "serve", "--model", model, "--port", 0, "-t", 1, *memory, *more]
+        super().__init__([*arguments, *(("--store", store) if store else ())])
 
-        def is_quiet():
-            nonlocal before
-            metrics = self.metrics()
-            saves = sum(value for name, value in metrics.items() if name.startswith("larder_proxy_saves_total"))
-            now = (saves, metrics["larder_proxy_stored_pages"])
-            is_same, before = now == before, now
-            return is_same
-        self.wait_until(is_quiet)
+    def start(self):
+        self.launch()
+        line = self.process.stdout.readline()
+        assert " serve on http://" in line, line + self.log()
+        self.port = int(line.split(" serve on http://127.0.0.1:")[1].split()[0])
+        self.summary = self.process.stdout.readline()
+        return self

@@ -33,21 +33,36 @@ Result<std::shared_ptr<const SavedSlot>> SavedSlot::parse(const SlotFormat& form
   Result<SequenceBlob> blob = parse_sequence_blob(file->blob, format.geometry, kSlotForm);
   if (!blob.is_ok()) return blob.status();
   const std::shared_ptr<SavedSlot> out(new SavedSlot(format));
-  out->tokens_ = std::move(file->tokens);
-  out->blob_ = std::move(*blob);
   out->bytes_ = std::move(bytes);
-  const SequenceBlob& parts = out->blob_;
-  if (parts.recurrent) {
-    out->end_ = parts.recurrent->position.value_or(0);
-  } else {
-    out->end_ = parts.full ? parts.full->end : parts.window->end;
-  }
-  const auto ends_there = [&](const std::optional<AttentionPart>& part) { return !part || part->end == out->end_; };
-  if (!ends_there(parts.full) || !ends_there(parts.window) || out->end_ > out->tokens_.size()) {
-    return conflict(fmt::format("a slot file of {} tokens has parts that end elsewhere, its state at {}",
-                                out->tokens_.size(), out->end_));
-  }
+  LARDER_RETURN_IF_ERROR(out->take(std::move(file->tokens), std::move(*blob)));
   return std::shared_ptr<const SavedSlot>(out);
+}
+
+Result<std::shared_ptr<const SavedSlot>> SavedSlot::of_blob(const SlotFormat& format, std::vector<TokenId> tokens,
+                                                            std::vector<std::byte> blob) {
+  const auto bytes = std::make_shared<const std::vector<std::byte>>(std::move(blob));
+  Result<SequenceBlob> parts = parse_sequence_blob(*bytes, format.geometry, {});
+  if (!parts.is_ok()) return parts.status();
+  const std::shared_ptr<SavedSlot> out(new SavedSlot(format));
+  out->bytes_ = bytes;
+  LARDER_RETURN_IF_ERROR(out->take(std::move(tokens), std::move(*parts)));
+  return std::shared_ptr<const SavedSlot>(out);
+}
+
+Status SavedSlot::take(std::vector<TokenId> tokens, SequenceBlob blob) {
+  tokens_ = std::move(tokens);
+  blob_ = std::move(blob);
+  if (blob_.recurrent) {
+    end_ = blob_.recurrent->position.value_or(0);
+  } else {
+    end_ = blob_.full ? blob_.full->end : blob_.window->end;
+  }
+  const auto ends_there = [&](const std::optional<AttentionPart>& part) { return !part || part->end == end_; };
+  if (!ends_there(blob_.full) || !ends_there(blob_.window) || end_ > tokens_.size()) {
+    return conflict(
+        fmt::format("a slot of {} tokens has parts that end elsewhere, its state at {}", tokens_.size(), end_));
+  }
+  return Status::ok();
 }
 
 Status SavedSlot::cut(std::size_t pool, std::uint64_t page, std::span<std::byte> into) const {
@@ -111,7 +126,7 @@ Result<std::shared_ptr<ByteBuffers::Buffer>> SlotDraft::compose(std::span<const 
                                                                 ByteBuffers& buffers) const {
   const ModelPools& pools = format_.pools;
   BlobContents contents;
-  contents.form = kSlotForm;
+  contents.form = format_.is_in_process ? BlobForm{} : kSlotForm;
   contents.end = static_cast<std::uint32_t>(pages_ * format_.page_size());
   contents.page_size = format_.page_size();
   const std::vector<PageBytes> full = pages_of(pools.kv);
@@ -120,16 +135,16 @@ Result<std::shared_ptr<ByteBuffers::Buffer>> SlotDraft::compose(std::span<const 
   contents.full = full;
   contents.window_kind = pools.window;
   contents.window = window;
-  contents.masked_window_cells = pools.swa ? masked_cells : 0;
+  contents.masked_window_cells = pools.swa && !format_.is_in_process ? masked_cells : 0;
   if (!state.empty()) contents.checkpoint = state.front();
   if (contents.end > tokens.size()) {
     return internal_error(fmt::format("{} tokens for a slot of {}", tokens.size(), contents.end));
   }
   const Result<std::size_t> size = composed_bytes(format_.geometry, contents);
   if (!size.is_ok()) return size.status();
-  const std::size_t head = slot_head_bytes(contents.end);
+  const std::size_t head = format_.is_in_process ? 0 : slot_head_bytes(contents.end);
   std::shared_ptr<ByteBuffers::Buffer> out = buffers.take(head + *size);
-  write_slot_head(tokens.first(contents.end), out->bytes().first(head));
+  if (head > 0) write_slot_head(tokens.first(contents.end), out->bytes().first(head));
   LARDER_RETURN_IF_ERROR(compose_blob(format_.geometry, contents, out->bytes().subspan(head)));
   return out;
 }

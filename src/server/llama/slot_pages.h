@@ -30,6 +30,8 @@ namespace larder::llama {
 struct SlotFormat {
   BlobGeometry geometry;
   ModelPools pools;
+  // Slots come and go as blobs of libllama (with its header), and not as slot files of llama-server.
+  bool is_in_process = false;
   [[nodiscard]] std::uint32_t page_size() const { return pools.space.page_size; }
   // Pages alone are restore points: no state, no window.
   [[nodiscard]] bool is_dense() const { return !geometry.has_partial_form(); }
@@ -44,6 +46,10 @@ class SavedSlot {
   // kCorrupt, kUnsupported: it is no slot file of this model. kConflict: its parts end at different tokens.
   [[nodiscard]] static Result<std::shared_ptr<const SavedSlot>> parse(const SlotFormat& format,
                                                                       std::shared_ptr<ByteBuffers::Buffer> bytes);
+  // Of a sequence of this process: its blob with a header, and its tokens. Errors: as above.
+  [[nodiscard]] static Result<std::shared_ptr<const SavedSlot>> of_blob(const SlotFormat& format,
+                                                                        std::vector<TokenId> tokens,
+                                                                        std::vector<std::byte> blob);
 
   [[nodiscard]] std::span<const TokenId> tokens() const { return tokens_; }
   // Where the state is of, if the model has any; else where the rows end. Tokens.
@@ -54,9 +60,10 @@ class SavedSlot {
 
  private:
   explicit SavedSlot(const SlotFormat& format) : format_(format) {}
+  [[nodiscard]] Status take(std::vector<TokenId> tokens, SequenceBlob blob);
 
   const SlotFormat& format_;  // outlives this
-  std::shared_ptr<ByteBuffers::Buffer> bytes_;
+  std::shared_ptr<const void> bytes_;
   std::vector<TokenId> tokens_;
   SequenceBlob blob_;  // points into bytes_
   std::uint64_t end_ = 0;
@@ -70,7 +77,8 @@ class SlotDraft {
 
   // Where the bytes of a page go. kInternal: it is no part of this.
   [[nodiscard]] Result<std::span<std::byte>> place(std::size_t pool, std::uint64_t page);
-  // Once all places are filled. masked_cells: as in BlobContents. kCorrupt: the pages do not belong together.
+  // Once all places are filled. masked_cells: as in BlobContents, for llama-server. kCorrupt: the pages do not belong
+  // together.
   [[nodiscard]] Result<std::shared_ptr<ByteBuffers::Buffer>> compose(std::span<const TokenId> tokens,
                                                                      std::uint32_t masked_cells,
                                                                      ByteBuffers& buffers) const;

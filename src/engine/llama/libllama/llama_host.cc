@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <llama.h>
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -22,18 +23,18 @@ llama_state_seq_flags flags_of(bool is_partial) {
   return is_partial ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : LLAMA_STATE_SEQ_FLAGS_NONE;
 }
 
-// One batch of one sequence, freed at the end.
+// A batch, freed at the end.
 class Batch {
  public:
-  Batch(std::uint32_t sequence, std::uint32_t position, std::span<const TokenId> tokens)
-      : batch_(llama_batch_init(static_cast<std::int32_t>(tokens.size()), 0, 1)) {
-    batch_.n_tokens = static_cast<std::int32_t>(tokens.size());
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
-      batch_.token[i] = static_cast<llama_token>(tokens[i]);
-      batch_.pos[i] = static_cast<llama_pos>(position + i);
+  explicit Batch(std::span<const BatchRow> rows)
+      : batch_(llama_batch_init(static_cast<std::int32_t>(rows.size()), 0, 1)) {
+    batch_.n_tokens = static_cast<std::int32_t>(rows.size());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      batch_.token[i] = static_cast<llama_token>(rows[i].token);
+      batch_.pos[i] = static_cast<llama_pos>(rows[i].position);
       batch_.n_seq_id[i] = 1;
-      batch_.seq_id[i][0] = static_cast<llama_seq_id>(sequence);
-      batch_.logits[i] = i + 1 == tokens.size();
+      batch_.seq_id[i][0] = static_cast<llama_seq_id>(rows[i].sequence);
+      batch_.logits[i] = rows[i].wants_logits;
     }
   }
   ~Batch() { llama_batch_free(batch_); }
@@ -92,17 +93,33 @@ LlamaHost::~LlamaHost() { llama_free(context_); }
 
 Result<std::vector<float>> LlamaHost::decode(std::uint32_t sequence, std::uint32_t position,
                                              std::span<const TokenId> tokens) {
-  if (tokens.empty() || tokens.size() > settings_.batch_tokens || sequence >= settings_.sequences) {
-    return invalid_argument(fmt::format("a batch of {} tokens for sequence {}: at most {} tokens, {} sequences",
-                                        tokens.size(), sequence, settings_.batch_tokens, settings_.sequences));
+  std::vector<BatchRow> rows;
+  rows.reserve(tokens.size());
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    rows.push_back({sequence, static_cast<std::uint32_t>(position + i), tokens[i], i + 1 == tokens.size()});
   }
-  const Batch batch(sequence, position, tokens);
-  const std::int32_t code = llama_decode(context_, batch.get());
-  if (code == 1) return overloaded(fmt::format("no cells for {} tokens", tokens.size()));
-  if (code != 0) return internal_error(fmt::format("llama_decode failed with {}; the log says more", code));
+  LARDER_RETURN_IF_ERROR(decode(rows));
   const float* logits = llama_get_logits_ith(context_, static_cast<std::int32_t>(tokens.size()) - 1);
   if (logits == nullptr) return internal_error("no logits after llama_decode");
   return std::vector<float>(logits, logits + vocabulary_);
+}
+
+Status LlamaHost::decode(std::span<const BatchRow> rows) {
+  const auto is_strange = [&](const BatchRow& row) { return row.sequence >= settings_.sequences; };
+  if (rows.empty() || rows.size() > settings_.batch_tokens || std::ranges::any_of(rows, is_strange)) {
+    return invalid_argument(fmt::format("a batch of {} tokens: at most {} tokens, {} sequences", rows.size(),
+                                        settings_.batch_tokens, settings_.sequences));
+  }
+  const Batch batch(rows);
+  const std::int32_t code = llama_decode(context_, batch.get());
+  if (code == 1) return overloaded(fmt::format("no cells for {} tokens", rows.size()));
+  if (code != 0) return internal_error(fmt::format("llama_decode failed with {}; the log says more", code));
+  return Status::ok();
+}
+
+bool LlamaHost::trim(std::uint32_t sequence, std::uint32_t end) {
+  return llama_memory_seq_rm(llama_get_memory(context_), static_cast<llama_seq_id>(sequence),
+                             static_cast<llama_pos>(end), -1);
 }
 
 Result<std::vector<std::byte>> LlamaHost::save(std::uint32_t sequence, bool is_partial) {

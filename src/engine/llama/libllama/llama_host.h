@@ -36,6 +36,13 @@ struct HostSettings {
   int threads = 1;
 };
 
+// A token of a batch of several sequences.
+struct BatchRow {
+  std::uint32_t sequence = 0, position = 0;
+  TokenId token = 0;
+  bool wants_logits = false;
+};
+
 class LlamaHost final : public SequenceHost {
  public:
   [[nodiscard]] static Result<std::unique_ptr<LlamaHost>> open(llama_model& model, const HostSettings& settings);
@@ -43,6 +50,13 @@ class LlamaHost final : public SequenceHost {
 
   [[nodiscard]] Result<std::vector<float>> decode(std::uint32_t sequence, std::uint32_t position,
                                                   std::span<const TokenId> tokens) override;
+  // One batch of several sequences, each of which is continued. kOverloaded: no cells; nothing was computed. Logits are
+  // those of context(), by index in `rows`.
+  [[nodiscard]] Status decode(std::span<const BatchRow> rows);
+  // Drops positions from `end` on. False: the model cannot (recurrent layers, windows that have moved on).
+  [[nodiscard]] bool trim(std::uint32_t sequence, std::uint32_t end);
+  [[nodiscard]] llama_context& context() { return *context_; }
+  [[nodiscard]] const HostSettings& settings() const { return settings_; }
   [[nodiscard]] Result<std::vector<std::byte>> save(std::uint32_t sequence, bool is_partial) override;
   [[nodiscard]] Status load(std::uint32_t sequence, std::span<const std::byte> blob, bool is_partial) override;
   void share(std::uint32_t from, std::uint32_t to, std::uint32_t begin, std::uint32_t end) override;

@@ -1,0 +1,21 @@
+#include "cli/key_file.h"
+
+#include <span>
+
+#include "base/file_system.h"
+
+namespace larder {
+
+Result<std::string> read_key_file(const std::string& path) {
+  auto file = real_file_system().open(path, {});
+  if (!file.is_ok()) return file.status();
+  const Result<std::uint64_t> size = (*file)->size_bytes();
+  if (!size.is_ok()) return size.status();
+  if (*size > 4096) return invalid_argument(path + ": a key has at most 4096 bytes");
+  std::string text(static_cast<std::size_t>(*size), '\0');
+  LARDER_RETURN_IF_ERROR(read_exactly(**file, std::as_writable_bytes(std::span(text)), 0));
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+  return text;
+}
+
+}  // namespace larder

@@ -1,0 +1,191 @@
+// `larder serve --model x.gguf`: llama.cpp in this process, and an orderly stop.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "cli/commands.h"
+#ifdef LARDER_HAS_LLAMA
+#include "base/file_system.h"
+#include "base/metrics.h"
+#include "cli/key_file.h"
+#include "cli/log_option.h"
+#include "cli/real_signals.h"
+#include "engine/text_file.h"
+#include "server/command_line.h"
+#include "server/llama/libllama/llama_service.h"
+#include "server/version.h"
+#include "storage/option_text.h"
+#endif
+
+namespace larder {
+
+bool is_for_llama(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]).ends_with(".gguf")) return true;
+  }
+  return false;
+}
+
+#ifndef LARDER_HAS_LLAMA
+
+int serve_llama_command(int, char**) {
+  std::fprintf(stderr,
+               "larder serve: this larder was built without llama.cpp, and cannot serve a GGUF file by itself.\n"
+               "Build it with llama.cpp (tools/llama_env.sh; cmake --preset release -DLARDER_LLAMA=ON), or put\n"
+               "`larder proxy` before a llama-server: docs/llama_cpp.md.\n");
+  return 2;
+}
+
+#else
+
+namespace {
+
+using llama::LlamaService;
+using llama::ServeSettings;
+
+constexpr Nanos kDrainLimit = std::chrono::seconds(10);    // for open requests, at a stop
+constexpr Nanos kStorageLimit = std::chrono::seconds(60);  // for what storage has yet to take
+
+struct LlamaOptions {
+  ServeSettings settings;
+  std::string host_memory = "4Gi", store, store_size = "unlimited", key_file, template_file;
+  std::string log_level = "warning";
+};
+
+void add_model_options(CLI::App& app, LlamaOptions& o) {
+  ServeSettings& s = o.settings;
+  app.add_option("-m,--model", s.model_path, "the model's file")->required()->type_name("GGUF");
+  app.add_option("-c,--ctx-size", s.context_tokens, "of all requests together")
+      ->check(whole_number(64, 1u << 30))
+      ->capture_default_str()
+      ->type_name("TOKENS");
+  app.add_option("-p,--parallel", s.slots, "answers at once")->check(whole_number(1, 255))->capture_default_str();
+  app.add_option("-b,--batch-size", s.batch_tokens, "tokens that are computed at once")
+      ->check(whole_number(16, 65536))
+      ->capture_default_str()
+      ->type_name("TOKENS");
+  app.add_option("-t,--threads", s.threads, "0: one less than there are processors")
+      ->check(whole_number(0, 1024))
+      ->capture_default_str();
+  app.add_option("--gpu-layers", s.gpu_layers, "layers on a GPU, where llama.cpp was built for one")
+      ->check(whole_number(0, 100000))
+      ->capture_default_str();
+  app.add_option("--cache-type-k", s.cache_type_k, "of keys: f16, q8_0, ...")->capture_default_str();
+  app.add_option("--cache-type-v", s.cache_type_v, "of values")->capture_default_str();
+  app.add_option("--alias", s.alias, "the model's name in answers; else its file's name")->type_name("NAME");
+  app.add_option("--chat-template-file", o.template_file, "Jinja; else the model's own")->type_name("FILE");
+}
+
+void add_server_options(CLI::App& app, LlamaOptions& o) {
+  ServeSettings& s = o.settings;
+  s.listen.port = 8080;
+  app.add_option("--host", s.listen.host, "address to listen on")->capture_default_str();
+  app.add_option("--port", s.listen.port, "0: any free one")->check(whole_number(0, 65535))->capture_default_str();
+  app.add_option("--api-key-file", o.key_file, "holds the key that requests must bring")->type_name("FILE");
+  app.add_option("--max-requests", s.workers, "at once, those that wait for a slot included; more get 503")
+      ->check(whole_number(1, 4096))
+      ->capture_default_str();
+  app.add_option("--log-level", o.log_level, "debug, info, warning, error or off")->capture_default_str();
+}
+
+void add_cache_options(CLI::App& app, LlamaOptions& o) {
+  ServeSettings& s = o.settings;
+  app.add_option("--host-memory", o.host_memory, "for prefixes: bytes, or with Ki, Mi, Gi")->capture_default_str();
+  app.add_option("--store", o.store, "a folder in which prefixes survive restarts; none: host memory only")
+      ->type_name("DIR");
+  app.add_option("--store-size", o.store_size, "of it; full: what was used longest ago goes")->capture_default_str();
+  app.add_option("--page-size", s.saves.page_size, "in a page")
+      ->check(whole_number(2, 65536))
+      ->capture_default_str()
+      ->type_name("TOKENS");
+  app.add_option("--checkpoint-grid", s.saves.grid,
+                 "a restore point after so many, where nothing else asks for one; 0: none")
+      ->check(whole_number(0, 1u << 30))
+      ->capture_default_str()
+      ->type_name("TOKENS");
+  app.add_option("--checkpoint-spacing", s.saves.spacing, "restore points are at least so far from each other")
+      ->check(whole_number(1, 1u << 30))
+      ->capture_default_str()
+      ->type_name("TOKENS");
+  app.add_flag("--hash-model", s.hashes_data,
+               "read all of the model for its identity, not only its head and 2,048 samples");
+}
+
+Status fill_settings(LlamaOptions& o) {
+  ServeSettings& settings = o.settings;
+  const Result<std::uint64_t> memory = parse_size_bytes(o.host_memory);
+  if (!memory.is_ok()) return invalid_argument("--host-memory: " + memory.status().message());
+  settings.store.host_bytes = *memory;
+  if (!o.store.empty()) {
+    settings.store.storage = "file";
+    settings.store.storage_config = nlohmann::json{{"directory", o.store}, {"max_size", o.store_size}}.dump();
+  }
+  if (!o.key_file.empty()) {
+    Result<std::string> key = read_key_file(o.key_file);
+    if (!key.is_ok()) return key.status();
+    settings.api_key = std::move(*key);
+  }
+  if (o.template_file.empty()) return Status::ok();
+  Result<std::string> text = read_text_file(real_file_system(), o.template_file);
+  if (!text.is_ok()) return text.status();
+  settings.chat_template = std::move(*text);
+  return Status::ok();
+}
+
+int fail(const Status& status) {
+  std::fprintf(stderr, "larder serve: %s\n", status.message().c_str());
+  return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
+}
+
+int run(const ServeSettings& settings) {
+  StopSignals signals;  // before any thread
+  MetricsRegistry metrics;
+  auto service = LlamaService::create(settings, real_file_system(), metrics);
+  if (!service.is_ok()) return fail(service.status());
+  std::printf("larder %s serve on %s\n%s\n", std::string(kLarderVersion).c_str(), (*service)->url().c_str(),
+              (*service)->summary().c_str());
+  std::fflush(stdout);
+
+  (void)signals.wait();
+  std::printf("stopping: open requests have 10 s, storage 60 s; a second signal ends at once\n");
+  std::fflush(stdout);
+  (*service)->stop_accepting();
+  if (!(*service)->wait_drained(kDrainLimit)) std::fprintf(stderr, "larder serve: open requests were cut off\n");
+  const Status stored = (*service)->drain_storage(kStorageLimit);
+  if (!stored.is_ok()) std::fprintf(stderr, "larder serve: storage: %s\n", stored.message().c_str());
+  service->reset();
+  std::printf("stopped\n");
+  return 0;
+}
+
+}  // namespace
+
+int serve_llama_command(int argc, char** argv) {
+  CLI::App app(
+      "Serves a GGUF model by llama.cpp in this process, with the routes of llama-server: hybrid models, and sliding\n"
+      "windows, resume where any earlier request has been, also after a restart.",
+      "larder serve");
+  app.get_formatter()->column_width(34);
+  LlamaOptions options;
+  add_model_options(app, options);
+  add_server_options(app, options);
+  add_cache_options(app, options);
+  app.footer(
+      "\nExample:\n"
+      "  larder serve --model model.gguf --store /var/tmp/larder\n"
+      "Exit codes: 0 stopped; 1 the model cannot be cached; 2 wrong arguments.");
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
+  Status status = set_log_option(options.log_level);
+  if (status.is_ok()) status = fill_settings(options);
+  if (!status.is_ok()) return fail(status);
+  return run(options.settings);
+}
+
+#endif
+
+}  // namespace larder

@@ -1,0 +1,329 @@
+#include "server/llama/libllama/llama_calls.h"
+
+#include <fmt/format.h>
+#include <server-chat.h>
+#include <server-common.h>
+#include <server-schema.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/log.h"
+
+namespace larder::llama {
+namespace {
+
+constexpr Nanos kPing = std::chrono::seconds(30);  // a silent stream says that it lives
+
+task_response_type response_type(CallKind kind) {
+  switch (kind) {
+    case CallKind::kOpenAiCompletion: return TASK_RESPONSE_TYPE_OAI_CMPL;
+    case CallKind::kChat: return TASK_RESPONSE_TYPE_OAI_CHAT;
+    case CallKind::kResponses: return TASK_RESPONSE_TYPE_OAI_RESP;
+    case CallKind::kMessages: return TASK_RESPONSE_TYPE_ANTHROPIC;
+    case CallKind::kCompletion:
+    case CallKind::kInfill: break;
+  }
+  return TASK_RESPONSE_TYPE_NONE;
+}
+
+const char* name_of(ReusedFrom from) {
+  switch (from) {
+    case ReusedFrom::kSlot: return "slot";
+    case ReusedFrom::kHost: return "host";
+    case ReusedFrom::kStorage: return "storage";
+    case ReusedFrom::kNothing: break;
+  }
+  return "nothing";
+}
+
+// With prefix, suffix and files around the gap, as models that were trained for it want it.
+json infill_body(const CallParts& parts, json body) {
+  const llama_vocab* vocabulary = parts.model.vocabulary;
+  for (const llama_token token :
+       {llama_vocab_fim_pre(vocabulary), llama_vocab_fim_suf(vocabulary), llama_vocab_fim_mid(vocabulary)}) {
+    if (token == LLAMA_TOKEN_NULL) throw std::invalid_argument("this model has no tokens for infill");
+  }
+  for (const char* name : {"input_prefix", "input_suffix"}) {
+    if (!body.contains(name)) throw std::invalid_argument(fmt::format("\"{}\" is required", name));
+  }
+  json extra = json_value(body, "input_extra", json::array());
+  const std::string prompt = json_value(body, "prompt", std::string());
+  const llama_tokens tokens = common_tokenize(vocabulary, prompt, false, true);
+  body["prompt"] = format_prompt_infill(vocabulary, body.at("input_prefix"), body.at("input_suffix"), extra,
+                                        static_cast<int>(parts.batch_tokens), json_value(body, "n_predict", -1),
+                                        static_cast<int>(parts.context_tokens), false, tokens);
+  return body;
+}
+
+// Throws: llama.cpp ends a batch with an error for a token that it does not know, and all requests in it.
+std::vector<TokenId> token_ids(const LlamaModel& model, const llama_tokens& tokens) {
+  const std::int32_t size = llama_vocab_n_tokens(model.vocabulary);
+  const auto strange = std::ranges::find_if(tokens, [&](llama_token token) { return token < 0 || token >= size; });
+  if (strange != tokens.end()) {
+    throw std::invalid_argument(fmt::format("token {} of the prompt: the vocabulary has {}", *strange, size));
+  }
+  return {tokens.begin(), tokens.end()};
+}
+
+}  // namespace
+
+LlamaModel::LlamaModel(llama_model& loaded, std::string name_of_it, const std::string& chat_template,
+                       std::uint32_t slots)
+    : model(loaded), vocabulary(llama_model_get_vocab(&loaded)), name(std::move(name_of_it)) {
+  defaults.n_parallel = static_cast<std::int32_t>(slots);
+  chat.tmpls = common_chat_templates_init(&model, chat_template);
+  chat.use_jinja = defaults.use_jinja;
+  chat.prefill_assistant = defaults.prefill_assistant;
+  chat.reasoning_format = defaults.reasoning_format;
+  chat.allow_image = chat.allow_audio = chat.allow_video = false;
+  chat.enable_thinking = chat.use_jinja && common_chat_templates_support_enable_thinking(chat.tmpls.get());
+  const std::int32_t tokens = llama_vocab_n_tokens(vocabulary);
+  for (llama_token token = 0; token < tokens; ++token) {
+    if (llama_vocab_is_eog(vocabulary, token)) end_bias.push_back({token, -INFINITY});
+  }
+}
+
+ServeMetrics::ServeMetrics(MetricsRegistry& registry)
+    : requests(registry.counter("larder_serve_requests_total", "Requests for completions.")),
+      failed(registry.counter("larder_serve_requests_failed_total", "Of them, answered by an error.")),
+      prompt_tokens(registry.counter("larder_serve_prompt_tokens_total", "Tokens of prompts.")),
+      slot_tokens(registry.counter("larder_serve_slot_tokens_total", "Of them, that a sequence of the engine held.")),
+      host_tokens(registry.counter("larder_serve_host_tokens_total", "Of them, restored from host memory.")),
+      storage_tokens(registry.counter("larder_serve_storage_tokens_total", "Of them, read from storage.")),
+      lookups_failed(registry.counter("larder_serve_lookups_failed_total", "Prompts that could not be looked up.")),
+      saves(registry.counter("larder_serve_saves_total", "Sequences that were looked at to be kept.")),
+      saves_failed(registry.counter("larder_serve_saves_failed_total", "Of them, not kept.")) {}
+
+json understood_body(const CallParts& parts, CallKind kind, const std::string& text) {
+  json body = json::parse(text);
+  if (kind == CallKind::kInfill) return infill_body(parts, std::move(body));
+  if (kind == CallKind::kCompletion || kind == CallKind::kOpenAiCompletion) {
+    if (!body.contains("prompt")) throw std::invalid_argument("\"prompt\" is required");
+    return body;
+  }
+  if (kind == CallKind::kResponses) body = server_chat_convert_responses_to_chatcmpl(body);
+  if (kind == CallKind::kMessages) body = server_chat_convert_anthropic_to_oai(body);
+  std::vector<raw_buffer> files;
+  return oaicompat_chat_params_parse(body, parts.model.chat, files);
+}
+
+std::vector<server_tokens> prompt_tokens(const LlamaModel& model, const json& understood) {
+  return tokenize_input_prompts(model.vocabulary, nullptr, understood.at("prompt"), true, true,
+                                mtmd_helper_init_opt_default());
+}
+
+void CompletionCall::run(const std::string& body) {
+  parts_.metrics.requests.increment();
+  reply_.on_gone([results = results_] { results->abandon(); });
+  try {
+    ask(body);
+  } catch (const std::exception& error) {
+    results_->abandon();  // what was submitted before it
+    return refuse(format_error_response(error.what(), ERROR_TYPE_INVALID_REQUEST));
+  }
+  try {
+    if (json_value(understood_, "stream", false)) {
+      answer_stream();
+    } else {
+      answer_whole();
+    }
+  } catch (const std::exception& error) {  // of llama.cpp, while it writes an answer
+    results_->abandon();
+    refuse(format_error_response(error.what(), ERROR_TYPE_SERVER));
+  }
+}
+
+void CompletionCall::ask(const std::string& body) {
+  original_ = json::parse(body);
+  understood_ = understood_body(parts_, kind_, body);
+  salt_ = json_value(original_, "cache_salt", std::string());
+  id_ = gen_chatcmplid();
+  if (understood_.contains("lora")) throw std::invalid_argument("\"lora\": this server loads no adapters");
+  std::vector<server_tokens> prompts = prompt_tokens(parts_.model, understood_);
+  for (server_tokens& prompt : prompts) submit(std::move(prompt), answers_);
+}
+
+void CompletionCall::submit(server_tokens prompt, std::size_t first_index) {
+  task_params params = server_schema::eval_llama_cmpl_schema(parts_.model.vocabulary, parts_.model.defaults,
+                                                             parts_.model.end_bias, understood_);
+  if (params.n_indent > 0) throw std::invalid_argument("\"n_indent\" is not supported");
+  params.res_type = response_type(kind_);
+  params.oaicompat_cmpl_id = id_;
+  params.oaicompat_model = parts_.model.name;
+  EngineRequest request;
+  request.prompt = token_ids(parts_.model, prompt.get_tokens());
+  request.owner = salt_;
+  request.may_reuse = params.cache_prompt;
+  all_prompt_tokens_ += request.prompt.size();
+  const auto count = static_cast<std::size_t>(std::max(1, params.n_cmpl));
+  if (count > parts_.slots) {
+    throw std::invalid_argument(fmt::format("\"n\" is {}: the server has {} slots (--parallel)", count, parts_.slots));
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    server_task task(SERVER_TASK_TYPE_COMPLETION);
+    task.index = first_index + i;
+    task.id = static_cast<int>(task.index);
+    task.params = params;
+    if (i > 0 && params.sampling.seed != LLAMA_DEFAULT_SEED) {
+      task.params.sampling.seed += static_cast<std::uint32_t>(i);
+    }
+    task.tokens = prompt.clone();
+    states_.push_back(task.create_state());
+    request.answers.push_back(
+        std::make_shared<LlamaAnswer>(parts_.model.model, std::move(task), parts_.context_tokens, results_));
+  }
+  answers_ += count;
+  if (request.may_reuse && request.prompt.size() < parts_.context_tokens) find_prefix(request);
+  const Status submitted = parts_.engine.submit(std::move(request));
+  if (!submitted.is_ok()) throw std::invalid_argument(submitted.message());
+}
+
+void CompletionCall::find_prefix(EngineRequest& request) {
+  const std::uint64_t in_slot = parts_.engine.best(request.prompt, request.owner);
+  request.known = 0;
+  request.marks = marks_of(request.prompt);
+  const bool asks_storage = request.prompt.size() - in_slot >= parts_.ask_storage_tokens;
+  const auto found = parts_.store.find(request.prompt, request.owner, asks_storage);
+  if (!found.is_ok()) return parts_.metrics.lookups_failed.increment();
+  request.known = found->known();
+  if (found->tokens() <= in_slot || found->tokens() >= request.prompt.size()) return;
+  auto blob = parts_.store.load(*found, request.prompt);
+  if (!blob.is_ok()) {
+    parts_.metrics.lookups_failed.increment();
+    return log_warning("serve", "a prefix was not loaded: " + blob.status().to_string());
+  }
+  request.blob = std::move(*blob);
+  request.restorable = found->tokens();
+  request.blob_from = found->from_storage() > 0 ? ReusedFrom::kStorage : ReusedFrom::kHost;
+}
+
+// Where the system messages end, as others may have the same ones.
+std::vector<std::uint64_t> CompletionCall::marks_of(const std::vector<TokenId>& prompt) const {
+  if (kind_ != CallKind::kChat || !original_.contains("messages")) return {};
+  try {
+    json part = original_, system = json::array();
+    for (const json& message : original_.at("messages")) {
+      const std::string role = json_value(message, "role", std::string());
+      if (role != "system" && role != "developer") break;
+      system.push_back(message);
+    }
+    if (system.empty() || system.size() == original_.at("messages").size()) return {};
+    part["messages"] = system;
+    part["add_generation_prompt"] = false;
+    std::vector<raw_buffer> files;
+    const json parsed = oaicompat_chat_params_parse(part, parts_.model.chat, files);
+    const std::vector<server_tokens> tokens = prompt_tokens(parts_.model, parsed);
+    if (tokens.size() != 1) return {};
+    const std::vector<TokenId> ids = token_ids(parts_.model, tokens.front().get_tokens());
+    const auto parted = std::ranges::mismatch(ids, prompt);
+    return {static_cast<std::uint64_t>(parted.in1 - ids.begin())};
+  } catch (const std::exception&) {  // templates may refuse a part of a conversation
+    return {};
+  }
+}
+
+// ---- answers
+
+server_task_result_ptr CompletionCall::next_result() {
+  server_task_result_ptr result = results_->pop(kPing);
+  if (result && !result->is_error()) result->update(states_.at(result->index));
+  return result;
+}
+
+void CompletionCall::answer_whole() {
+  std::vector<json> whole(answers_);
+  while (ended_ < answers_) {
+    const server_task_result_ptr result = next_result();
+    if (results_->is_abandoned()) return;
+    if (!result) continue;
+    if (result->is_error()) {
+      results_->abandon();
+      return refuse(result->to_json());
+    }
+    whole.at(result->index) = result->to_json();
+    ++ended_;
+  }
+  note_use();
+  json all = std::move(whole.front());
+  if (whole.size() > 1 && response_type(kind_) == TASK_RESPONSE_TYPE_NONE) {
+    json list = json::array();
+    list.push_back(std::move(all));
+    for (std::size_t i = 1; i < whole.size(); ++i) list.push_back(std::move(whole[i]));
+    all = std::move(list);
+  } else {
+    for (std::size_t i = 1; i < whole.size(); ++i) all["choices"].push_back(std::move(whole[i]["choices"][0]));
+  }
+  HttpResponse response = head(200);
+  response.body = safe_json_to_str(all);
+  reply_.respond(std::move(response));
+}
+
+void CompletionCall::answer_stream() {
+  bool has_begun = false;
+  const auto send = [&](std::string text) {
+    if (!std::exchange(has_begun, true)) {
+      note_use();
+      HttpResponse begin = head(200);
+      begin.content_type = "text/event-stream";
+      reply_.begin(std::move(begin));
+    }
+    return reply_.write(std::move(text));
+  };
+  while (ended_ < answers_) {
+    const server_task_result_ptr result = next_result();
+    if (results_->is_abandoned()) return;
+    if (!result) {
+      if (has_begun && !send(":\n\n")) return results_->abandon();
+      continue;
+    }
+    if (result->is_error()) {
+      results_->abandon();
+      if (!has_begun) return refuse(result->to_json());
+      parts_.metrics.failed.increment();
+      (void)send(format_oai_sse(json{{"error", result->to_json()}}));
+      break;
+    }
+    if (result->is_stop()) ++ended_;
+    const json data = result->to_json();
+    if (!data.is_null() && !send(event_of(data))) return results_->abandon();
+  }
+  const bool has_mark = kind_ == CallKind::kChat || kind_ == CallKind::kOpenAiCompletion;
+  if (has_mark && ended_ == answers_) (void)send("data: [DONE]\n\n");
+  (void)reply_.end();
+}
+
+std::string CompletionCall::event_of(const json& data) const {
+  if (kind_ == CallKind::kMessages) return format_anthropic_sse(data);
+  if (kind_ == CallKind::kResponses) return format_oai_resp_sse(data);
+  return format_oai_sse(data);
+}
+
+void CompletionCall::refuse(const json& error) {
+  parts_.metrics.failed.increment();
+  HttpResponse response;
+  response.status = static_cast<unsigned>(json_value(error, "code", 500));
+  response.body = safe_json_to_str(json{{"error", error}});
+  reply_.respond(std::move(response));
+}
+
+HttpResponse CompletionCall::head(unsigned status) const {
+  HttpResponse response;
+  response.status = status;
+  const PromptUse use = results_->use();
+  response.headers.emplace_back("X-Larder-Reused-Tokens", std::to_string(use.tokens));
+  response.headers.emplace_back("X-Larder-Reused-From", name_of(use.from));
+  return response;
+}
+
+void CompletionCall::note_use() {
+  const PromptUse use = results_->use();
+  ServeMetrics& metrics = parts_.metrics;
+  metrics.prompt_tokens.increment(all_prompt_tokens_);
+  if (use.from == ReusedFrom::kSlot) metrics.slot_tokens.increment(use.tokens);
+  if (use.from == ReusedFrom::kHost) metrics.host_tokens.increment(use.tokens);
+  if (use.from == ReusedFrom::kStorage) metrics.storage_tokens.increment(use.tokens);
+}
+
+}  // namespace larder::llama

@@ -1,0 +1,97 @@
+// Requests for completions: from the body of any API to prompts, prefixes and answers.
+//
+//   body ─► (responses, messages ─► chat) ─► template ─► tokens ─► find() in host memory and storage ─► engine
+//        ◄─ JSON, or events ◄────────────── results ◄──────────────────────────────────────────────────┘
+//
+// Threads: one object a request, on the thread that carries it; LlamaModel and CallParts are shared and constant.
+#pragma once
+
+#include <chat.h>
+#include <common.h>
+#include <llama.h>
+#include <server-task.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/http_message.h"
+#include "server/llama/libllama/llama_answer.h"
+#include "server/llama/libllama/llama_engine.h"
+#include "server/llama/prefix_store.h"
+#include "server/reply_stream.h"
+
+namespace larder::llama {
+
+// What of a model requests need; constant.
+struct LlamaModel {
+  // Throws std::exception: the chat template is wrong.
+  LlamaModel(llama_model& loaded, std::string name, const std::string& chat_template, std::uint32_t slots);
+
+  llama_model& model;
+  const llama_vocab* vocabulary;
+  std::string name;
+  common_params defaults;  // of requests
+  server_chat_params chat;
+  std::vector<llama_logit_bias> end_bias;  // for ignore_eos
+};
+
+struct ServeMetrics {
+  explicit ServeMetrics(MetricsRegistry& registry);
+  Counter &requests, &failed, &prompt_tokens, &slot_tokens, &host_tokens, &storage_tokens, &lookups_failed, &saves,
+      &saves_failed;
+};
+
+struct CallParts {
+  LlamaModel& model;
+  LlamaEngine& engine;
+  PrefixStore& store;
+  ServeMetrics& metrics;
+  std::uint32_t context_tokens = 0, slots = 0, batch_tokens = 0;
+  std::uint64_t ask_storage_tokens = 0;
+};
+
+enum class CallKind : unsigned char { kCompletion, kOpenAiCompletion, kChat, kResponses, kMessages, kInfill };
+
+// The prompt of a body as the model is given it: as `prompt` in what it returns. Throws std::exception with what is
+// wrong in the body. was_chat: there were messages.
+[[nodiscard]] json understood_body(const CallParts& parts, CallKind kind, const std::string& body);
+
+// The tokens of each prompt of it. Throws.
+[[nodiscard]] std::vector<server_tokens> prompt_tokens(const LlamaModel& model, const json& understood);
+
+class CompletionCall {
+ public:
+  CompletionCall(CallParts parts, CallKind kind, ReplyStream& reply)
+      : parts_(parts), kind_(kind), reply_(reply), results_(std::make_shared<AnswerResults>()) {}
+  // Answers it, whatever happens.
+  void run(const std::string& body);
+
+ private:
+  struct Asked;
+  void ask(const std::string& body);
+  void submit(server_tokens prompt, std::size_t first_index);
+  void find_prefix(EngineRequest& request);
+  [[nodiscard]] std::vector<std::uint64_t> marks_of(const std::vector<TokenId>& prompt) const;
+  void answer_whole();
+  void answer_stream();
+  [[nodiscard]] server_task_result_ptr next_result();
+  [[nodiscard]] std::string event_of(const json& data) const;
+  void refuse(const json& error);
+  [[nodiscard]] HttpResponse head(unsigned status) const;
+  void note_use();
+
+  const CallParts parts_;
+  const CallKind kind_;
+  ReplyStream& reply_;
+  const std::shared_ptr<AnswerResults> results_;
+  json understood_, original_;
+  std::string salt_, id_;
+  std::vector<task_result_state> states_;  // by index
+  std::size_t answers_ = 0, ended_ = 0;
+  std::uint64_t all_prompt_tokens_ = 0;
+};
+
+}  // namespace larder::llama

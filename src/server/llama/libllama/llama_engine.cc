@@ -1,0 +1,459 @@
+#include "server/llama/libllama/llama_engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "base/log.h"
+
+namespace larder::llama {
+namespace {
+
+std::uint64_t common_length(std::span<const TokenId> a, std::span<const TokenId> b) {
+  return static_cast<std::uint64_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+}
+
+}  // namespace
+
+struct LlamaEngine::Request {
+  EngineRequest asked;
+  std::uint64_t order = 0;
+};
+
+struct LlamaEngine::Answer {
+  std::shared_ptr<AnswerWriter> writer;
+  std::vector<TokenId> tokens;  // prompt, and what was sampled: the last one is computed next
+  std::shared_ptr<Request> request;
+  std::deque<std::uint64_t> stops;     // restore points that are still ahead
+  std::vector<std::uint32_t> waiting;  // slots of the other answers, that begin where this prompt ends
+  std::uint64_t kept = 0;              // tokens whose pages are kept
+  bool waits = false;                  // for the first answer of its request
+};
+
+LlamaEngine::LlamaEngine(LlamaHost& host, const SlotFormat& format, const EngineSettings& settings, Keep keep)
+    : host_(host),
+      format_(format),
+      settings_(settings),
+      keep_(std::move(keep)),
+      slots_(settings.slots),
+      thread_("llama", 1, 1) {
+  use_.slots = settings.slots;
+  const Status posted = thread_.post([this] { run(); });
+  if (!posted.is_ok()) log_warning("llama", "the engine did not start: " + posted.to_string());
+}
+
+LlamaEngine::~LlamaEngine() {
+  LockGuard guard(mutex_);
+  is_stopping_ = true;
+  work_.notify_all();
+}
+
+Status LlamaEngine::submit(EngineRequest request) {
+  const std::uint32_t context = host_.settings().context_tokens;
+  if (request.prompt.empty()) return invalid_argument("the prompt has no tokens");
+  if (request.prompt.size() >= context) {
+    return invalid_argument(
+        fmt::format("the prompt has {} tokens: the context has room for {}", request.prompt.size(), context - 1));
+  }
+  if (request.answers.empty() || request.answers.size() > settings_.slots) {
+    return invalid_argument(
+        fmt::format("{} answers at once: there are {} slots (--parallel)", request.answers.size(), settings_.slots));
+  }
+  LockGuard guard(mutex_);
+  if (is_stopping_) return cancelled("the server is stopping");
+  if (waiting_.size() >= settings_.max_waiting) return overloaded("too many requests wait; try again");
+  auto mine = std::make_shared<Request>();
+  mine->asked = std::move(request);
+  waiting_.push_back(std::move(mine));
+  work_.notify_all();
+  return Status::ok();
+}
+
+std::uint64_t LlamaEngine::best(std::span<const TokenId> prompt, const std::string& owner) const {
+  LockGuard guard(mutex_);
+  std::uint64_t most = 0;
+  for (const Slot& slot : slots_) {
+    // A dense model shares with busy slots, too.
+    if (!slot.answer || format_.is_dense()) most = std::max(most, usable(slot, prompt, owner));
+  }
+  return most;
+}
+
+LlamaEngine::Use LlamaEngine::use() const {
+  LockGuard guard(mutex_);
+  Use now = use_;
+  now.waiting = static_cast<std::uint32_t>(waiting_.size());
+  now.busy =
+      static_cast<std::uint32_t>(std::ranges::count_if(slots_, [](const Slot& s) { return s.answer != nullptr; }));
+  return now;
+}
+
+// ---- the loop
+
+void LlamaEngine::run() {
+  while (wait_for_work()) {
+    try {
+      step();
+    } catch (const std::exception& error) {
+      end_all(internal_error(fmt::format("llama.cpp: {}", error.what())));
+    }
+  }
+  end_all(cancelled("the server is stopping"));
+}
+
+bool LlamaEngine::wait_for_work() {
+  LockGuard guard(mutex_);
+  const auto is_idle = [this] {
+    return waiting_.empty() && std::ranges::none_of(slots_, [](const Slot& slot) { return slot.answer != nullptr; });
+  };
+  while (!is_stopping_ && is_idle()) work_.wait(mutex_);
+  return !is_stopping_;
+}
+
+void LlamaEngine::step() {
+  drop_abandoned();
+  admit();
+  fill_rows();
+  while (!rows_.empty()) {
+    const Status computed = host_.decode(rows_);
+    if (computed.is_ok()) break;
+    if (computed.code() != StatusCode::kOverloaded) {
+      end_all(computed);
+      for (std::uint32_t index = 0; index < slots_.size(); ++index) empty(index);
+      return;
+    }
+    if (!make_room()) return;
+    fill_rows();
+  }
+  note_computed();
+}
+
+void LlamaEngine::drop_abandoned() {
+  const auto is_gone = [](const std::shared_ptr<AnswerWriter>& writer) { return writer->is_gone(); };
+  std::vector<std::shared_ptr<Request>> gone;
+  {
+    LockGuard guard(mutex_);
+    std::erase_if(waiting_, [&](const std::shared_ptr<Request>& request) {
+      if (!std::ranges::all_of(request->asked.answers, is_gone)) return false;
+      gone.push_back(request);
+      return true;
+    });
+  }
+  const Status nobody = cancelled("the client is gone");
+  for (const auto& request : gone) {
+    for (const auto& writer : request->asked.answers) writer->end(nobody);
+  }
+  for (std::uint32_t index = 0; index < slots_.size(); ++index) {
+    const Answer* answer = slots_[index].answer.get();
+    if (answer != nullptr && !answer->waits && answer->writer->is_gone()) finish(index, nobody);
+  }
+}
+
+void LlamaEngine::end_all(const Status& status) {
+  std::deque<std::shared_ptr<Request>> waiting;
+  {
+    LockGuard guard(mutex_);
+    waiting.swap(waiting_);
+  }
+  for (const auto& request : waiting) {
+    for (const auto& writer : request->asked.answers) writer->end(status);
+  }
+  for (std::uint32_t index = 0; index < slots_.size(); ++index) {
+    if (slots_[index].answer && !slots_[index].answer->waits) finish(index, status);
+  }
+}
+
+// ---- admission
+
+void LlamaEngine::admit() {
+  for (;;) {
+    std::uint32_t first = 0;
+    {
+      LockGuard guard(mutex_);
+      if (waiting_.empty() || use_.is_crowded) return;
+      const std::shared_ptr<Request> request = waiting_.front();
+      const auto free = std::ranges::count_if(slots_, [](const Slot& slot) { return slot.answer == nullptr; });
+      if (static_cast<std::size_t>(free) < request->asked.answers.size()) return;
+      waiting_.pop_front();
+      first = place(request);
+    }
+    prepare(first);
+  }
+}
+
+std::uint32_t LlamaEngine::place(const std::shared_ptr<Request>& request) {
+  if (request->order == 0) request->order = ++orders_;
+  std::uint32_t first = 0;
+  for (std::size_t i = 0; i < request->asked.answers.size(); ++i) {
+    const std::uint32_t index = choose(*request, i == 0);
+    slots_[index].answer = std::make_unique<Answer>();
+    Answer& answer = *slots_[index].answer;
+    answer.writer = request->asked.answers[i];
+    answer.tokens = request->asked.prompt;
+    answer.request = request;
+    answer.waits = i > 0;
+    if (i == 0) first = index;
+    if (i > 0) slots_[first].answer->waiting.push_back(index);
+  }
+  return first;
+}
+
+std::uint32_t LlamaEngine::choose(const Request& request, bool looks_at_prompt) const {
+  std::optional<std::uint32_t> oldest, best;
+  std::uint64_t most = 0;
+  for (std::uint32_t index = 0; index < slots_.size(); ++index) {
+    const Slot& slot = slots_[index];
+    if (slot.answer) continue;
+    if (!oldest || slot.used < slots_[*oldest].used) oldest = index;
+    const std::uint64_t held = looks_at_prompt ? usable(slot, request.asked.prompt, request.asked.owner) : 0;
+    if (held > most && 2 * held >= slot.tokens.size()) {
+      most = held;
+      best = index;
+    }
+  }
+  return best ? *best : *oldest;
+}
+
+std::uint64_t LlamaEngine::usable(const Slot& slot, std::span<const TokenId> prompt, const std::string& owner) const {
+  if (slot.owner != owner || prompt.empty()) return 0;
+  const std::uint64_t common = common_length(slot.tokens, prompt.first(prompt.size() - 1));
+  return format_.is_dense() || common == slot.tokens.size() ? common : 0;
+}
+
+void LlamaEngine::prepare(std::uint32_t index) {
+  Slot& slot = slots_[index];
+  Answer& answer = *slot.answer;
+  const EngineRequest& asked = answer.request->asked;
+  PromptUse use;
+  if (asked.may_reuse) use.tokens = usable(slot, answer.tokens, asked.owner);
+  if (use.tokens > 0) use.from = ReusedFrom::kSlot;
+  if (asked.may_reuse && asked.blob && asked.restorable > use.tokens) {
+    use = restore(index) ? PromptUse{asked.restorable, asked.blob_from} : PromptUse{};
+  } else {
+    resume_in(index, use);
+  }
+  slot.owner = asked.may_reuse ? asked.owner : asked.owner + '\0';  // nobody's: of what it computes nothing is shared
+  const std::uint64_t page = format_.page_size();
+  answer.kept = std::max(asked.known, use.tokens / page * page);
+  if (!format_.is_dense() && asked.may_reuse) {
+    const PromptFacts facts{answer.tokens.size(), use.tokens, asked.known, asked.marks};
+    const std::vector<std::uint64_t> stops = save_points(settings_.saves, facts);
+    answer.stops.assign(stops.begin(), stops.end());
+  }
+  answer.writer->begin(use);
+  for (const std::uint32_t other : answer.waiting) slots_[other].answer->writer->begin(use);
+}
+
+bool LlamaEngine::restore(std::uint32_t index) {
+  const EngineRequest& asked = slots_[index].answer->request->asked;
+  empty(index);
+  const Status loaded = host_.load(index, std::as_const(*asked.blob).bytes(), false);
+  if (!loaded.is_ok()) {
+    log_warning("llama",
+                fmt::format("a prefix of {} tokens was not restored: {}", asked.restorable, loaded.to_string()));
+    return false;
+  }
+  LockGuard guard(mutex_);
+  slots_[index].tokens.assign(asked.prompt.begin(),
+                              asked.prompt.begin() + static_cast<std::ptrdiff_t>(asked.restorable));
+  return true;
+}
+
+// Leaves use.tokens of the prompt in the sequence, its own or another slot's.
+void LlamaEngine::resume_in(std::uint32_t index, PromptUse& use) {
+  Slot& slot = slots_[index];
+  const Answer& answer = *slot.answer;
+  const EngineRequest& asked = answer.request->asked;
+  std::optional<std::uint32_t> donor;
+  for (std::uint32_t other = 0; format_.is_dense() && asked.may_reuse && other < slots_.size(); ++other) {
+    const std::uint64_t held = other == index ? 0 : usable(slots_[other], answer.tokens, asked.owner);
+    if (held > use.tokens) {
+      donor = other;
+      use = {held, ReusedFrom::kSlot};
+    }
+  }
+  if (donor) {
+    empty(index);
+    host_.share(*donor, index, 0, static_cast<std::uint32_t>(use.tokens));
+  } else if (slot.tokens.size() > use.tokens) {
+    if (use.tokens == 0 || !host_.trim(index, static_cast<std::uint32_t>(use.tokens))) {
+      empty(index);
+      use = {};
+    }
+  }
+  LockGuard guard(mutex_);
+  slot.tokens.assign(answer.tokens.begin(), answer.tokens.begin() + static_cast<std::ptrdiff_t>(use.tokens));
+}
+
+// ---- a batch
+
+void LlamaEngine::fill_rows() {
+  rows_.clear();
+  pieces_.clear();
+  std::vector<std::uint32_t> prompts;
+  for (std::uint32_t index = 0; index < slots_.size(); ++index) {
+    const Slot& slot = slots_[index];
+    if (!slot.answer || slot.answer->waits) continue;
+    if (slot.tokens.size() + 1 < slot.answer->tokens.size()) {
+      prompts.push_back(index);
+    } else {
+      add_rows(index, 1);
+    }
+  }
+  std::ranges::sort(prompts, {}, [this](std::uint32_t index) { return slots_[index].answer->request->order; });
+  for (const std::uint32_t index : prompts) add_rows(index, host_.settings().batch_tokens);
+}
+
+void LlamaEngine::add_rows(std::uint32_t index, std::size_t most) {
+  const Slot& slot = slots_[index];
+  const Answer& answer = *slot.answer;
+  const std::size_t begin = slot.tokens.size();
+  const std::size_t stop = answer.stops.empty() ? answer.tokens.size() : static_cast<std::size_t>(answer.stops.front());
+  const std::size_t room = host_.settings().batch_tokens - rows_.size();
+  const std::size_t count = std::min({most, room, stop - begin});
+  if (count == 0) return;
+  pieces_.push_back({index, rows_.size(), count});
+  for (std::size_t i = begin; i < begin + count; ++i) {
+    rows_.push_back({index, static_cast<std::uint32_t>(i), answer.tokens[i], i + 1 == answer.tokens.size()});
+  }
+}
+
+void LlamaEngine::note_computed() {
+  if (rows_.empty()) return;
+  {
+    LockGuard guard(mutex_);
+    ++use_.batches;
+    for (const Piece& piece : pieces_) {
+      Slot& slot = slots_[piece.slot];
+      for (std::size_t i = 0; i < piece.count; ++i) slot.tokens.push_back(rows_[piece.first + i].token);
+    }
+  }
+  for (const Piece& piece : pieces_) {
+    Answer& answer = *slots_[piece.slot].answer;
+    const std::size_t computed = slots_[piece.slot].tokens.size();
+    if (!answer.stops.empty() && computed == answer.stops.front()) {
+      answer.stops.pop_front();
+      keep(piece.slot);
+    }
+    if (computed == answer.tokens.size()) {
+      answer_row(piece.slot, static_cast<std::int32_t>(piece.first + piece.count - 1));
+    }
+  }
+}
+
+// Others of the same request begin where its prompt ends, with the same logits.
+void LlamaEngine::answer_row(std::uint32_t index, std::int32_t row) {
+  for (const std::uint32_t other : std::exchange(slots_[index].answer->waiting, {})) {
+    empty(other);
+    host_.share(index, other, 0, static_cast<std::uint32_t>(slots_[index].tokens.size()));
+    {
+      LockGuard guard(mutex_);
+      slots_[other].tokens = slots_[index].tokens;
+      slots_[other].owner = slots_[index].owner;
+    }
+    slots_[other].answer->kept = slots_[index].answer->kept;
+    slots_[other].answer->waits = false;
+    continue_answer(other, row);
+  }
+  continue_answer(index, row);
+}
+
+void LlamaEngine::continue_answer(std::uint32_t index, std::int32_t row) {
+  Answer& answer = *slots_[index].answer;
+  Status failed = Status::ok();
+  try {
+    const std::optional<TokenId> token = answer.writer->next(host_.context(), row);
+    if (token) return answer.tokens.push_back(*token);
+  } catch (const std::exception& error) {  // of a grammar, say
+    failed = internal_error(error.what());
+  }
+  finish(index, failed);
+}
+
+void LlamaEngine::keep(std::uint32_t index) {
+  Slot& slot = slots_[index];
+  Result<std::vector<std::byte>> blob = host_.save(index, false);
+  if (!blob.is_ok()) return log_warning("llama", "a sequence was not saved: " + blob.status().to_string());
+  slot.answer->kept = slot.tokens.size();
+  keep_(slot.tokens, std::move(*blob), slot.answer->request->asked.owner);
+}
+
+// False: nothing is left that could go; the request that has all of it has failed.
+bool LlamaEngine::make_room() {
+  std::optional<std::uint32_t> idle, last;
+  std::uint32_t busy = 0;
+  for (std::uint32_t index = 0; index < slots_.size(); ++index) {
+    const Slot& slot = slots_[index];
+    if (!slot.answer && !slot.tokens.empty() && (!idle || slot.used < slots_[*idle].used)) idle = index;
+    if (!slot.answer || slot.answer->waits) continue;
+    ++busy;
+    const auto order = [this](std::uint32_t i) { return slots_[i].answer->request->order; };
+    if (slot.answer->waiting.empty() && (!last || order(index) > order(*last))) last = index;
+  }
+  if (idle) {
+    empty(*idle);
+    return true;
+  }
+  if (busy > 1 && last) {
+    set_back(*last);
+    return true;
+  }
+  for (std::uint32_t index = 0; index < slots_.size(); ++index) {
+    if (slots_[index].answer && !slots_[index].answer->waits) {
+      finish(index, overloaded("the context has no room for this request: give the server a larger one (-c)"));
+      empty(index);
+    }
+  }
+  return false;
+}
+
+void LlamaEngine::set_back(std::uint32_t index) {
+  const std::unique_ptr<Answer> answer = [&] {
+    LockGuard guard(mutex_);
+    return std::move(slots_[index].answer);
+  }();
+  empty(index);
+  auto again = std::make_shared<Request>();
+  again->order = answer->request->order;
+  again->asked = answer->request->asked;
+  again->asked.prompt = answer->tokens;
+  again->asked.known = std::max(again->asked.known, answer->kept);
+  again->asked.answers = {answer->writer};
+  LockGuard guard(mutex_);
+  waiting_.push_front(std::move(again));
+  ++use_.set_back;
+  use_.is_crowded = true;
+}
+
+// ---- the end
+
+void LlamaEngine::finish(std::uint32_t index, const Status& status) {
+  Slot& slot = slots_[index];
+  const std::uint64_t page = format_.page_size();
+  const bool is_private = !slot.answer->request->asked.may_reuse;
+  const bool is_sound = status.is_ok() || status.code() == StatusCode::kCancelled;
+  const bool is_new = slot.tokens.size() / page * page > slot.answer->kept;
+  if (format_.is_dense() && is_sound && !is_private && is_new) keep(index);
+  std::unique_ptr<Answer> answer;
+  std::vector<std::unique_ptr<Answer>> others;
+  {
+    LockGuard guard(mutex_);
+    answer = std::move(slot.answer);
+    slot.used = ++uses_;
+    use_.is_crowded = false;
+    for (const std::uint32_t other : answer->waiting) others.push_back(std::move(slots_[other].answer));
+  }
+  if (is_private) empty(index);
+  answer->writer->end(status);
+  for (const auto& other : others) other->writer->end(status);
+}
+
+void LlamaEngine::empty(std::uint32_t index) {
+  host_.clear(index);
+  LockGuard guard(mutex_);
+  slots_[index].tokens.clear();
+}
+
+}  // namespace larder::llama

@@ -1,0 +1,160 @@
+// Continuous batching on a context of libllama: sequences that prompts are continued in, and when they are kept.
+//
+//   submit() ─► waiting ─► a slot ─► restored or shared ─► prompt, in pieces ─► answer, token by token ─► end()
+//                                                            └ at each restore point: keep()
+//
+// One batch a step: a token of each answer first, then as much of the prompts as fits, in the order in which they came.
+// A slot keeps its sequence after the answer, for a prompt that continues it. A model of full attention shares what any
+// slot holds (cells are shared, no row is copied); all others resume where the state is known exactly: the end of what
+// the slot has computed, or a restore point that find() of a PrefixStore gave.
+// When cells run out, idle slots are emptied, the one that was not used for longest first; then the request that came
+// last goes back to the waiting ones with the tokens that it has, and computes them again later.
+//
+// Threads: submit(), best(), use() from any thread; AnswerWriter and keep() are called on the engine's own thread, and
+// must not block. Lifetime: host, format and keep() outlive the engine; its destructor ends all requests (kCancelled).
+// Limits: max_waiting requests wait; more: kOverloaded.
+// Cost: of a step, besides llama.cpp's own: a pass over the slots; of a restore or a restore point: a copy of the bytes
+// of the whole sequence.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/ranked_mutex.h"
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "engine/llama/libllama/llama_host.h"
+#include "server/llama/byte_buffers.h"
+#include "server/llama/save_points.h"
+#include "server/llama/slot_pages.h"
+
+namespace larder::llama {
+
+enum class ReusedFrom : unsigned char { kNothing, kSlot, kHost, kStorage };
+
+struct PromptUse {
+  std::uint64_t tokens = 0;  // of the prompt that need not be computed
+  ReusedFrom from = ReusedFrom::kNothing;
+};
+
+// One answer on its way. Engine thread only, but for is_gone().
+class AnswerWriter {
+ public:
+  virtual ~AnswerWriter() = default;
+  // Nobody wants it any more. Any thread; a look at a flag.
+  [[nodiscard]] virtual bool is_gone() const = 0;
+  // It has a slot. Again after a request was set back.
+  virtual void begin(const PromptUse& use) = 0;
+  // Row `row` of the last batch has the logits behind what was computed. nullopt: the answer is complete.
+  [[nodiscard]] virtual std::optional<TokenId> next(llama_context& context, std::int32_t row) = 0;
+  // Once, last of all. Not ok: why there is no (whole) answer.
+  virtual void end(const Status& status) = 0;
+};
+
+struct EngineRequest {
+  std::vector<TokenId> prompt;  // not empty
+  std::string owner;            // what is another's is not used
+  bool may_reuse = true;
+  // A blob of the whole sequence at `restorable` tokens, below the prompt's.
+  std::shared_ptr<ByteBuffers::Buffer> blob;
+  std::uint64_t restorable = 0;
+  ReusedFrom blob_from = ReusedFrom::kHost;
+  std::uint64_t known = 0;                             // tokens whose pages are kept already
+  std::vector<std::uint64_t> marks;                    // as PromptFacts::marks
+  std::vector<std::shared_ptr<AnswerWriter>> answers;  // at most as many as slots; all of the same prompt
+};
+
+struct EngineSettings {
+  std::uint32_t slots = 4;
+  std::uint32_t max_waiting = 64;
+  SavePolicy saves;
+};
+
+class LlamaEngine {
+ public:
+  // A sequence stands at tokens.size(); `blob` is all of it.
+  using Keep = std::function<void(std::vector<TokenId> tokens, std::vector<std::byte> blob, std::string owner)>;
+  // The host has slots + 1 sequences or more.
+  LlamaEngine(LlamaHost& host, const SlotFormat& format, const EngineSettings& settings, Keep keep);
+  ~LlamaEngine();
+  LlamaEngine(const LlamaEngine&) = delete;
+  LlamaEngine& operator=(const LlamaEngine&) = delete;
+
+  // kInvalidArgument: a prompt that does not fit the context, or more answers than slots. kOverloaded.
+  [[nodiscard]] Status submit(EngineRequest request) LARDER_EXCLUDES(mutex_);
+  // The most of a prompt that a slot holds and could be used.
+  [[nodiscard]] std::uint64_t best(std::span<const TokenId> prompt, const std::string& owner) const
+      LARDER_EXCLUDES(mutex_);
+  struct Use {
+    std::uint32_t slots = 0, busy = 0, waiting = 0;
+    std::uint64_t batches = 0, set_back = 0;  // requests that made room for others
+    bool is_crowded = false;                  // one was set back: none begins before another has ended
+  };
+  [[nodiscard]] Use use() const LARDER_EXCLUDES(mutex_);
+
+ private:
+  struct Request;
+  struct Answer;
+  struct Slot {
+    std::vector<TokenId> tokens;  // computed
+    std::string owner;
+    std::uint64_t used = 0;  // counts up; 0: never
+    std::unique_ptr<Answer> answer;
+  };
+
+  void run();
+  [[nodiscard]] bool wait_for_work() LARDER_EXCLUDES(mutex_);
+  void step();
+  void drop_abandoned();
+  void end_all(const Status& status);
+  // ---- admission
+  void admit();
+  [[nodiscard]] std::uint32_t place(const std::shared_ptr<Request>& request) LARDER_REQUIRES(mutex_);
+  [[nodiscard]] std::uint32_t choose(const Request& request, bool looks_at_prompt) const;
+  [[nodiscard]] std::uint64_t usable(const Slot& slot, std::span<const TokenId> prompt, const std::string& owner) const;
+  void prepare(std::uint32_t index);
+  [[nodiscard]] bool restore(std::uint32_t index);
+  void resume_in(std::uint32_t index, PromptUse& use);
+  // ---- a batch
+  void fill_rows();
+  void add_rows(std::uint32_t index, std::size_t most);
+  void note_computed();
+  void answer_row(std::uint32_t index, std::int32_t row);
+  void continue_answer(std::uint32_t index, std::int32_t row);
+  void keep(std::uint32_t index);
+  [[nodiscard]] bool make_room();
+  void set_back(std::uint32_t index);
+  // ---- the end
+  void finish(std::uint32_t index, const Status& status);
+  void empty(std::uint32_t index);
+
+  LlamaHost& host_;
+  const SlotFormat& format_;
+  const EngineSettings settings_;
+  const Keep keep_;
+
+  mutable RankedMutex mutex_{LockRank::kEngine};
+  RankedCondition work_;
+  bool is_stopping_ LARDER_GUARDED_BY(mutex_) = false;
+  std::deque<std::shared_ptr<Request>> waiting_ LARDER_GUARDED_BY(mutex_);
+  // Written by the engine's thread under mutex_, read by others under it.
+  std::vector<Slot> slots_;
+  Use use_;
+  // engine's thread
+  std::vector<BatchRow> rows_;
+  struct Piece {
+    std::uint32_t slot = 0;
+    std::size_t first = 0, count = 0;
+  };
+  std::vector<Piece> pieces_;  // of the batch in rows_
+  std::uint64_t uses_ = 0, orders_ = 0;
+  ThreadPoolExecutor thread_;  // last: it uses the rest
+};
+
+}  // namespace larder::llama

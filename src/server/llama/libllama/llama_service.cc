@@ -1,0 +1,343 @@
+#include "server/llama/libllama/llama_service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "base/thread_pool.h"
+#include "engine/llama/gguf_file.h"
+#include "engine/llama/libllama/llama_host.h"
+#include "engine/llama/model_pools.h"
+#include "engine/llama/self_probe.h"
+#include "server/api_error.h"
+#include "server/json_reader.h"
+#include "server/llama/libllama/llama_calls.h"
+#include "server/llama/libllama/llama_texts.h"
+
+namespace larder::llama {
+namespace {
+
+constexpr std::uint32_t kSavesWaiting = 4;
+constexpr std::uint32_t kProbePage = 16, kProbePages = 4;
+
+using Exchange = std::shared_ptr<HttpExchange>;
+
+HttpResponse json_response(std::string body) {
+  HttpResponse response;
+  response.body = std::move(body);
+  return response;
+}
+
+// Where completions are asked for.
+std::optional<CallKind> call_kind(std::string_view path) {
+  static constexpr std::pair<std::string_view, CallKind> kRoutes[] = {
+      {"/completion", CallKind::kCompletion},
+      {"/completions", CallKind::kCompletion},
+      {"/v1/completions", CallKind::kOpenAiCompletion},
+      {"/chat/completions", CallKind::kChat},
+      {"/v1/chat/completions", CallKind::kChat},
+      {"/api/chat", CallKind::kChat},
+      {"/responses", CallKind::kResponses},
+      {"/v1/responses", CallKind::kResponses},
+      {"/v1/messages", CallKind::kMessages},
+      {"/infill", CallKind::kInfill},
+  };
+  const auto* found = std::ranges::find(kRoutes, path, &std::pair<std::string_view, CallKind>::first);
+  return found == std::end(kRoutes) ? std::nullopt : std::optional(found->second);
+}
+
+class Service final : public LlamaService {
+ public:
+  Service(ServeSettings settings, FileSystem& files, MetricsRegistry& registry)
+      : settings_(std::move(settings)), files_(files), registry_(registry), metrics_(registry) {}
+  ~Service() override {
+    listener_.reset();  // clients are gone: their requests end
+    workers_.reset();
+    engine_.reset();
+    saver_.reset();
+  }
+
+  [[nodiscard]] Status start();
+  [[nodiscard]] std::string url() const override {
+    return fmt::format("http://{}:{}", settings_.listen.host, listener_->port());
+  }
+  [[nodiscard]] std::string summary() const override;
+  void stop_accepting() override { listener_->stop_accepting(); }
+  [[nodiscard]] bool wait_drained(Nanos limit) override { return listener_->wait_drained(limit); }
+  [[nodiscard]] Status drain_storage(Nanos limit) override {
+    saver_->wait_idle();
+    return store_->drain(limit);
+  }
+
+ private:
+  // ---- the start
+  [[nodiscard]] Status open_model();
+  [[nodiscard]] Result<ModelSettings> identity() const;
+  [[nodiscard]] Status prove();
+  [[nodiscard]] Result<HostSettings> host_settings(std::uint32_t sequences) const;
+  void keep(std::vector<TokenId> tokens, std::vector<std::byte> blob, const std::string& owner);
+  // ---- requests
+  void handle(HttpRequest request, const Exchange& exchange);
+  void carry(const HttpRequest& request, const Exchange& exchange);
+  [[nodiscard]] bool is_allowed(const HttpRequest& request) const;
+  [[nodiscard]] HttpResponse answer(const HttpRequest& request);
+  [[nodiscard]] HttpResponse answer_own(const HttpRequest& request);
+  [[nodiscard]] HttpResponse status();
+  [[nodiscard]] HttpResponse metrics();
+
+  const ServeSettings settings_;
+  FileSystem& files_;
+  MetricsRegistry& registry_;
+  ServeMetrics metrics_;
+  std::string file_name_;
+  ModelHandle loaded_;
+  std::unique_ptr<LlamaModel> model_;
+  std::uint32_t window_tokens_ = 0;
+  SlotFormat format_;
+  std::unique_ptr<PrefixStore> store_;
+  std::unique_ptr<ThreadPoolExecutor> saver_;
+  std::unique_ptr<LlamaHost> host_;
+  std::unique_ptr<LlamaEngine> engine_;
+  std::unique_ptr<CallParts> parts_;
+  std::unique_ptr<ThreadPoolExecutor> workers_;
+  std::unique_ptr<HttpListener> listener_;
+};
+
+// ---- the start
+
+Status Service::start() {
+  LARDER_RETURN_IF_ERROR(open_model());
+  LARDER_RETURN_IF_ERROR(prove());
+  auto store = PrefixStore::open(format_, settings_.store);
+  if (!store.is_ok()) return store.status();
+  store_ = std::move(*store);
+  saver_ = std::make_unique<ThreadPoolExecutor>("saver", 1, kSavesWaiting);
+  const Result<HostSettings> wanted = host_settings(settings_.slots + 1);
+  if (!wanted.is_ok()) return wanted.status();
+  auto host = LlamaHost::open(*loaded_, *wanted);
+  if (!host.is_ok()) return host.status();
+  host_ = std::move(*host);
+  const EngineSettings engine{settings_.slots, settings_.workers, settings_.saves};
+  engine_ = std::make_unique<LlamaEngine>(
+      *host_, format_, engine, [this](std::vector<TokenId> tokens, std::vector<std::byte> blob, std::string owner) {
+        keep(std::move(tokens), std::move(blob), owner);
+      });
+  parts_ =
+      std::unique_ptr<CallParts>(new CallParts{*model_, *engine_, *store_, metrics_, settings_.context_tokens,
+                                               settings_.slots, settings_.batch_tokens, settings_.ask_storage_tokens});
+  workers_ = std::make_unique<ThreadPoolExecutor>("serve", settings_.workers, settings_.workers);
+  auto listener = HttpListener::create(
+      settings_.listen, [this](HttpRequest request, const Exchange& exchange) { handle(std::move(request), exchange); },
+      registry_);
+  if (!listener.is_ok()) return listener.status();
+  listener_ = std::move(*listener);
+  return Status::ok();
+}
+
+Status Service::open_model() {
+  const Result<GgufModel> gguf = read_gguf(files_, settings_.model_path);
+  if (!gguf.is_ok()) return gguf.status();
+  window_tokens_ = sliding_window_of(gguf->first);
+  file_name_ = settings_.model_path.substr(settings_.model_path.rfind('/') + 1);
+  start_libllama();
+  auto loaded = load_model(settings_.model_path, static_cast<int>(settings_.gpu_layers));
+  if (!loaded.is_ok()) return loaded.status();
+  loaded_ = std::move(*loaded);
+  try {
+    model_ = std::make_unique<LlamaModel>(*loaded_, settings_.alias.empty() ? file_name_ : settings_.alias,
+                                          settings_.chat_template, settings_.slots);
+  } catch (const std::exception& error) {
+    return invalid_argument(fmt::format("the chat template is wrong: {}", error.what()));
+  }
+  return Status::ok();
+}
+
+Result<HostSettings> Service::host_settings(std::uint32_t sequences) const {
+  HostSettings host;
+  host.context_tokens = settings_.context_tokens;
+  host.batch_tokens = settings_.batch_tokens;
+  host.sequences = sequences;
+  const Result<CacheType> keys = cache_type(settings_.cache_type_k), values = cache_type(settings_.cache_type_v);
+  if (!keys.is_ok()) return invalid_argument("--cache-type-k: " + keys.status().message());
+  if (!values.is_ok()) return invalid_argument("--cache-type-v: " + values.status().message());
+  host.keys = *keys;
+  host.values = *values;
+  const std::uint32_t processors = std::max(1U, std::thread::hardware_concurrency());
+  host.threads = static_cast<int>(settings_.threads > 0 ? settings_.threads : std::max(1U, processors - 1));
+  return host;
+}
+
+// What else would change the numbers is not an option of this server.
+Result<ModelSettings> Service::identity() const {
+  const Result<GgufModel> gguf = read_gguf(files_, settings_.model_path);
+  if (!gguf.is_ok()) return gguf.status();
+  ModelSettings model;
+  model.model = gguf->identity;
+  const Result<Digest256> data = settings_.hashes_data ? hash_gguf(files_, *gguf) : sample_gguf(files_, *gguf);
+  if (!data.is_ok()) return data.status();
+  model.data = *data;
+  model.overrides = fmt::format("libllama; layers on a GPU {}", settings_.gpu_layers);
+  model.page_size = settings_.saves.page_size;
+  return model;
+}
+
+Status Service::prove() {
+  Result<HostSettings> small = host_settings(3);
+  if (!small.is_ok()) return small.status();
+  ProbeSettings probe;
+  probe.model = file_name_;
+  probe.page_size = kProbePage;
+  probe.pages = std::max(kProbePages, std::min(window_tokens_ / kProbePage + 2, 16U));
+  probe.window_tokens = window_tokens_;
+  probe.tolerance = settings_.gpu_layers > 0 ? 0.02F : 0;  // kernels of GPUs do not add in one order
+  small->batch_tokens = kProbePage;
+  small->context_tokens = 4 * probe.pages * kProbePage;
+  auto host = LlamaHost::open(*loaded_, *small);
+  if (!host.is_ok()) return host.status();
+  const Result<ProbeReport> report = probe_model(**host, probe);
+  if (!report.is_ok()) return report.status();
+  format_.geometry = report->geometry;
+  format_.is_in_process = true;
+  const Result<ModelSettings> model = identity();
+  if (!model.is_ok()) return model.status();
+  Result<ModelPools> pools = model_pools(format_.geometry, *model);
+  if (!pools.is_ok()) return pools.status();
+  format_.pools = std::move(*pools);
+  return Status::ok();
+}
+
+// On the engine's thread: the rest is the saver's work. When that is behind, this prefix is not kept.
+void Service::keep(std::vector<TokenId> tokens, std::vector<std::byte> blob, const std::string& owner) {
+  const auto bytes = std::make_shared<std::vector<std::byte>>(std::move(blob));
+  const Status posted = saver_->post([this, tokens = std::move(tokens), bytes, owner]() mutable {
+    const std::uint64_t page = format_.page_size();
+    const auto slot = SavedSlot::of_blob(format_, std::move(tokens), std::move(*bytes));
+    const std::uint64_t end = slot.is_ok() ? (*slot)->end() / page * page : 0;
+    Status kept = slot.status();
+    if (slot.is_ok() && end > 0) kept = store_->save(*slot, end, owner).status();
+    metrics_.saves.increment();
+    if (kept.is_ok()) return;
+    metrics_.saves_failed.increment();
+    log_warning("serve", "a sequence was not kept: " + kept.to_string());
+  });
+  if (posted.is_ok()) return;
+  metrics_.saves.increment();
+  metrics_.saves_failed.increment();
+}
+
+std::string Service::summary() const {
+  const BlobGeometry& geometry = format_.geometry;
+  std::string text = fmt::format("{}: {} slots, {} tokens of context, pages of {} tokens", model_->name,
+                                 settings_.slots, settings_.context_tokens, format_.page_size());
+  if (geometry.full) text += fmt::format(" ({} bytes)", geometry.full->page_bytes(format_.page_size()));
+  if (geometry.window) text += fmt::format(", windows of {} tokens", geometry.window_tokens);
+  if (geometry.recurrent) text += fmt::format(", states of {} bytes", geometry.recurrent->checkpoint_bytes());
+  return text;
+}
+
+// ---- requests
+
+void Service::handle(HttpRequest request, const Exchange& exchange) {
+  const Status posted = workers_->post(
+      [this, request = std::make_shared<HttpRequest>(std::move(request)), exchange] { carry(*request, exchange); });
+  if (posted.is_ok()) return;
+  HttpResponse busy = error_response(503, "larder serve: too many requests are under way; try again");
+  busy.headers.emplace_back("Retry-After", "1");
+  exchange->respond(std::move(busy));
+}
+
+void Service::carry(const HttpRequest& request, const Exchange& exchange) {
+  if (!is_allowed(request)) return exchange->respond(error_response(401, "a key is missing, or is not this server's"));
+  const std::optional<CallKind> kind = call_kind(request.path);
+  if (!kind) return exchange->respond(answer(request));
+  if (request.method != "POST") return exchange->respond(error_response(405, request.path + " is for POST"));
+  ReplyStream reply(exchange);
+  CompletionCall(*parts_, *kind, reply).run(request.body);
+}
+
+bool Service::is_allowed(const HttpRequest& request) const {
+  if (settings_.api_key.empty() || request.path == "/health" || request.path == "/v1/health") return true;
+  const std::string wanted = "Bearer " + settings_.api_key;
+  const auto key = std::ranges::find(request.fields, "x-api-key", &HttpField::name);
+  const std::string given = key == request.fields.end() ? request.authorization : "Bearer " + key->value;
+  unsigned differs = given.size() == wanted.size() ? 0 : 1;
+  for (std::size_t i = 0; i < wanted.size() && i < given.size(); ++i) {
+    differs |= static_cast<unsigned char>(wanted[i]) ^ static_cast<unsigned char>(given[i]);
+  }
+  return differs == 0;
+}
+
+HttpResponse Service::answer(const HttpRequest& request) {
+  if (request.path.starts_with("/larder/")) return answer_own(request);
+  const bool is_get = request.method == "GET";
+  if (is_get && (request.path == "/health" || request.path == "/v1/health")) return json_response(R"({"status":"ok"})");
+  if (is_get && request.path == "/metrics") return metrics();
+  if (std::optional<HttpResponse> text = answer_text(*parts_, request)) return std::move(*text);
+  return error_response(404, "no such route: " + request.path);
+}
+
+HttpResponse Service::answer_own(const HttpRequest& request) {
+  if (!request.is_loopback) return error_response(403, "this is for requests from this machine only");
+  if (request.path == "/larder/status" && request.method == "GET") return status();
+  if (request.path == "/larder/flush" && request.method == "POST") {
+    store_->flush();
+    return json_response(R"({"status":"ok"})");
+  }
+  return error_response(404, "no such route: GET /larder/status, POST /larder/flush");
+}
+
+HttpResponse Service::status() {
+  const LlamaEngine::Use use = engine_->use();
+  const PrefixStoreCounters counters = store_->counters();
+  const CacheCounters& tiers = counters.tiers;
+  nlohmann::ordered_json out = {
+      {"model", model_->name},
+      {"page_size", format_.page_size()},
+      {"slots", {{"all", use.slots}, {"busy", use.busy}, {"waiting", use.waiting}, {"set_back", use.set_back}}},
+      {"host",
+       {{"bytes", counters.host_blocks * counters.block_bytes},
+        {"bytes_free", counters.host_blocks_free * counters.block_bytes},
+        {"pages_saved", tiers.backed_up},
+        {"pages_loaded", tiers.loaded_back},
+        {"pages_resident", tiers.host_resident},
+        {"pages_evicted", tiers.host_evicted}}},
+      {"storage", {{"pages_stored", tiers.stored}, {"pages_fetched", tiers.prefetched}, {"corrupt", tiers.corrupt}}},
+      {"backend", nlohmann::ordered_json::parse(counters.storage_json, nullptr, false)}};
+  return json_response(dump_json(out));
+}
+
+HttpResponse Service::metrics() {
+  const LlamaEngine::Use use = engine_->use();
+  const PrefixStoreCounters counters = store_->counters();
+  const auto set = [&](const char* name, const char* help, double value) { registry_.gauge(name, help).set(value); };
+  set("larder_serve_slots_busy", "Slots that have a request.", use.busy);
+  set("larder_serve_requests_waiting", "Requests that wait for a slot.", use.waiting);
+  set("larder_serve_requests_set_back", "Requests that made room for others.", static_cast<double>(use.set_back));
+  set("larder_serve_batches", "Batches that were computed.", static_cast<double>(use.batches));
+  set("larder_serve_host_bytes", "Host memory for prefixes.",
+      static_cast<double>(counters.host_blocks * counters.block_bytes));
+  set("larder_serve_host_free_bytes", "Of it, not used.",
+      static_cast<double>(counters.host_blocks_free * counters.block_bytes));
+  set("larder_serve_stored_pages", "Pages that storage took.", static_cast<double>(counters.tiers.stored));
+  set("larder_serve_corrupt_pages", "Pages of storage that failed verification.",
+      static_cast<double>(counters.tiers.corrupt));
+  HttpResponse response;
+  response.content_type = std::string(MetricsRegistry::content_type());
+  response.body = registry_.render();
+  return response;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LlamaService>> LlamaService::create(const ServeSettings& settings, FileSystem& files,
+                                                           MetricsRegistry& registry) {
+  auto service = std::make_unique<Service>(settings, files, registry);
+  LARDER_RETURN_IF_ERROR(service->start());
+  return std::unique_ptr<LlamaService>(std::move(service));
+}
+
+}  // namespace larder::llama
