@@ -142,7 +142,7 @@ bool DeviceRoom::is_room_coming(ComponentKind c) {
 VictimRule DeviceRoom::gentle_rule(ComponentKind c) const {
   ComponentCounts one{};
   one[index_of(c)] = 1;
-  return host_->blocks_missing(one) == 0 ? VictimRule::kBackUpFirst : VictimRule::kBackUpWorth;
+  return host_->shortage(one).is_none() ? VictimRule::kBackUpFirst : VictimRule::kBackUpWorth;
 }
 
 void DeviceRoom::path_let_go(NodeId node) {

@@ -38,20 +38,16 @@ std::vector<std::uint64_t> choose_stops(const OutcomeBits& candidates, std::uint
   return stops;
 }
 
-std::vector<FetchBatch> cut_batches(std::uint64_t from, const std::vector<std::uint64_t>& stops, std::uint64_t most) {
-  std::vector<FetchBatch> batches;
-  for (const std::uint64_t stop : stops) {
-    do {
-      FetchBatch batch;
-      batch.begin = std::min(from, stop);
-      batch.end = std::min(stop, batch.begin + std::max<std::uint64_t>(1, most));
-      batch.window_begin = batch.window_from = batch.end;
-      from = std::max(from, batch.end);
-      batches.push_back(std::move(batch));
-    } while (from < stop);
-    batches.back().is_stop = true;
-  }
-  return batches;
+FetchBatch FetchCut::cut() {
+  const std::uint64_t stop = stops[next];
+  FetchBatch batch;
+  batch.begin = std::min(from, stop);
+  batch.end = std::min(stop, batch.begin + std::max<std::uint64_t>(1, most));
+  batch.window_begin = batch.window_from = batch.end;
+  from = std::max(from, batch.end);
+  batch.is_stop = from >= stop;
+  next += batch.is_stop ? 1 : 0;
+  return batch;
 }
 
 }  // namespace larder

@@ -26,6 +26,7 @@
 #include "controller/rank_group.h"
 #include "controller/space_table.h"
 #include "key/page_key.h"
+#include "pool/host_pools.h"
 #include "storage/backend.h"
 #include "transfer/transfer.h"
 #include "tree/tree.h"
@@ -72,6 +73,18 @@ struct QueryPart {
   OutcomeBits found{};  // agreed by the ranks: for each pool of the model, in its order, a bit for each page, in words
 };
 
+// The way of a fetch in batches. They are cut one after another, as slots are taken for them.
+struct FetchCut {
+  std::vector<std::uint64_t> stops{};  // ascending, the target last; none: nothing is planned
+  std::size_t next = 0;                // of them: batches end at those before it
+  std::uint64_t from = 0;              // pages of full before it are in a batch, or need none
+  std::uint64_t most = 1;              // pages of full in a batch
+
+  [[nodiscard]] bool is_over() const { return next == stops.size(); }
+  // Up to the next stop, which ends a batch, but `most` pages at most. Precondition: !is_over().
+  [[nodiscard]] FetchBatch cut();
+};
+
 struct Fetch {
   enum class State : std::uint8_t {
     kAsking,   // keys are hashed, and storage is asked what it has of them
@@ -93,17 +106,19 @@ struct Fetch {
   JointScan scan;               // of what they brought
   OutcomeBits candidates;       // restore points that tree and storage have together, as far as was scanned
   std::uint64_t pages = 0;
-  std::uint64_t base = 0;         // best restore point of the tree when it began
-  std::uint64_t tree_full = 0;    // pages of full the tree had, in whatever tier
-  std::uint64_t full_from = 0;    // from here on pages of full are read: tree_full, or before it (plan())
-  std::uint64_t target = 0;       // restore point being fetched
-  std::uint64_t adopted = 0;      // best restore point so far: base, then what was adopted
-  std::uint64_t full_to = 0;      // pages of full before it are the tree's: full_from, then what was adopted
-  bool waits_for_room = false;    // the host has none now, and will have
-  std::uint64_t room_needed = 0;  // blocks that it tried to get last
-  std::uint64_t upto = 0;         // kTaking: the largest restore point that it tries to get room for
-  std::uint32_t tries = 0;        // kTaking: how often there was none
-  bool steps = false;             // it waits for a poll's budget to go on (Prefetcher)
+  std::uint64_t base = 0;        // best restore point of the tree when it began
+  std::uint64_t tree_full = 0;   // pages of full the tree had, in whatever tier
+  std::uint64_t full_from = 0;   // from here on pages of full are read: tree_full, or before it (plan())
+  std::uint64_t target = 0;      // restore point being fetched
+  std::uint64_t adopted = 0;     // best restore point so far: base, then what was adopted
+  std::uint64_t full_to = 0;     // pages of full before it are the tree's: full_from, then what was adopted
+  bool waits_for_room = false;   // the host has none now, and will have
+  HostSpace room_needed;         // that it tried to get last
+  std::uint64_t upto = 0;        // kTaking: the largest restore point that it tries to get room for
+  std::uint32_t tries = 0;       // kTaking: how often there was none
+  FetchCut cut;                  // kTaking
+  bool steps = false;            // it waits for a poll's budget to go on (FetchTurns)
+  bool waits_for_place = false;  // it has batches, of which none is under way, for there was no place for one
   // Keep full in place until the wait is over: [0, tree_full) in some tier, [0, full_from) on the host as far as it is
   // there.
   LockHandle device_lock, host_lock;
@@ -130,8 +145,4 @@ struct Fetch {
 // those at least `gap` pages from the stop before and from the target.
 [[nodiscard]] std::vector<std::uint64_t> choose_stops(const OutcomeBits& candidates, std::uint64_t from,
                                                       std::uint64_t target, std::uint64_t gap);
-// Batches of at most `most` pages of full, from `from` to the last stop; each stop ends one.
-[[nodiscard]] std::vector<FetchBatch> cut_batches(std::uint64_t from, const std::vector<std::uint64_t>& stops,
-                                                  std::uint64_t most);
-
 }  // namespace larder

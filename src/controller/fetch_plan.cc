@@ -131,22 +131,26 @@ ComponentCounts FetchPlanner::plan(Fetch& f, std::uint64_t batch_bytes, std::uin
   const std::uint64_t stop_bytes = window * bytes_of(ComponentKind::kSwa) + bytes_of(ComponentKind::kMamba);
   const std::uint64_t gap = std::max({most, window, (stop_bytes * share + page_bytes - 1) / page_bytes});
   const std::uint64_t tree_end = std::min(f.tree_full, f.target);
-  const std::vector<std::uint64_t> stops = choose_stops(f.candidates, tree_end, f.target, gap);
-  FetchBatch first;
-  first.end = stops.front();
-  f.full_from = std::min(f.tree_full, first.end);
-  plan_stop(f, first, f.full_from);
-  f.batches = cut_batches(f.full_from, stops, most);
+  f.cut = {.stops = choose_stops(f.candidates, tree_end, f.target, gap), .most = most};
   ComponentCounts counts{};
-  counts[index_of(ComponentKind::kFull)] = static_cast<std::uint32_t>(f.target - f.full_from);
-  for (FetchBatch& batch : f.batches) {
-    if (!batch.is_stop) continue;
-    std::uint64_t full_from = f.full_from;
-    plan_stop(f, batch, full_from);
-    counts[index_of(ComponentKind::kSwa)] += static_cast<std::uint32_t>(batch.end - batch.window_from);
-    counts[index_of(ComponentKind::kMamba)] += batch.reads_state ? 1 : 0;
+  std::uint64_t full_from = std::min(f.tree_full, f.cut.stops.front());
+  for (std::size_t i = 0; i < f.cut.stops.size(); ++i) {
+    FetchBatch stop;
+    stop.end = f.cut.stops[i];
+    plan_stop(f, stop, full_from);
+    if (i == 0) f.full_from = f.cut.from = full_from;
+    counts[index_of(ComponentKind::kSwa)] += static_cast<std::uint32_t>(stop.end - stop.window_from);
+    counts[index_of(ComponentKind::kMamba)] += stop.reads_state ? 1 : 0;
   }
+  counts[index_of(ComponentKind::kFull)] = static_cast<std::uint32_t>(f.target - f.full_from);
   return counts;
+}
+
+FetchBatch FetchPlanner::next_batch(Fetch& f) const {
+  FetchBatch batch = f.cut.cut();
+  std::uint64_t full_from = f.full_from;
+  if (batch.is_stop) plan_stop(f, batch, full_from);
+  return batch;
 }
 
 // Windows and states are known at the stop alone: before it, a page is a restore point only where its window begins no
@@ -175,11 +179,11 @@ std::uint64_t FetchPlanner::restore_point_of(const Fetch& f, std::size_t stop, s
   return model.has(ComponentKind::kMamba) && found != at.end ? after : found;
 }
 
-std::uint64_t FetchPlanner::held_blocks(const Fetch& f) const {
+HostSpace FetchPlanner::held_space(const Fetch& f) const {
   std::uint64_t pages = 0;
   NodeView view = tree.view(f.host_lock.node);
   for (; view.end > 0; view = tree.view(view.parent)) pages += view.host[index_of(ComponentKind::kFull)].size();
-  return pages * host->blocks_per_slot(ComponentKind::kFull);
+  return host->space_of(ComponentKind::kFull, pages);
 }
 
 }  // namespace larder

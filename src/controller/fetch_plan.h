@@ -25,13 +25,15 @@ struct FetchPlanner {
                 std::uint64_t begin = 0) const;
   // What tree and storage have together of a part of the query. O(pages of it x pools + nodes of the tree's path).
   [[nodiscard]] std::vector<PoolPresence> presence_of(const Fetch& f, const QueryPart& part) const;
-  // Fills f.full_from and f.batches for f.target; answers which slots they need. Stops are `share` times further apart
-  // than what is read for one, at least; a batch has at most `batch_pages` of full. O(batches + pages / 64).
+  // Fills f.full_from and f.cut for f.target; answers which slots its batches need. Stops are `share` times further
+  // apart than what is read for one, at least; a batch has at most `batch_pages` of full. O(stops + pages / 64).
   ComponentCounts plan(Fetch& f, std::uint64_t batch_bytes, std::uint64_t batch_pages, std::uint64_t share) const;
+  // The next one of f.cut, with what is read at its stop. O(1) beyond what the tree has.
+  [[nodiscard]] FetchBatch next_batch(Fetch& f) const;
   // The largest restore point in (after, the stop's end] that has come whole. O(batches and a window before it).
   [[nodiscard]] std::uint64_t restore_point_of(const Fetch& f, std::size_t stop, std::uint64_t after) const;
-  // Host blocks of full in front of what the fetch adds: these stay, whatever else goes.
-  [[nodiscard]] std::uint64_t held_blocks(const Fetch& f) const;
+  // Of full in front of what the fetch adds: this stays, whatever else goes.
+  [[nodiscard]] HostSpace held_space(const Fetch& f) const;
 
  private:
   [[nodiscard]] std::uint64_t bytes_of(ComponentKind c) const;  // of one slot: a page, or a state

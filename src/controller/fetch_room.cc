@@ -11,9 +11,9 @@ namespace larder {
 // What comes is added to the host's copy of the pages before it, and counts on the window and the state that are there
 // already: these must not go while room is made for it. (On the device they may: what running requests need there was
 // promised to them.)
-void FetchRoom::hold_host_path(Fetch& f) {
+void FetchRoom::hold_host_path(Fetch& f, const ComponentCounts& counts) {
   const NodeId held = parts_.tree.settle(parts_.planner.position_at(f.device_lock.node, f.full_from));
-  const bool has_state = f.full_from == f.target && !f.batches.back().reads_state;
+  const bool has_state = f.full_from == f.target && counts[index_of(ComponentKind::kMamba)] == 0;
   parts_.tree.unlock(f.host_lock);
   f.host_lock = parts_.tree.lock(held, Tier::kHost,
                                  LockParts{.full = true,
@@ -25,27 +25,30 @@ void FetchRoom::hold_host_path(Fetch& f) {
 bool FetchRoom::plan(Fetch& f) {
   WorkBudget& budget = parts_.ops.budget();
   const ComponentCounts counts = parts_.planner.plan(f, parts_.config.prefetch_batch_bytes, budget.piece(), kStopShare);
-  budget.spend(f.batches.size() + (f.pages - f.base) / 4096 + 1);
-  hold_host_path(f);
-  f.room_needed = parts_.room.blocks_of(counts);
-  if (f.room_needed > parts_.host->total_blocks()) return false;
-  if (counts[0] + counts[1] > budget.piece() && f.room_needed > parts_.room.blocks_in_reach()) return false;
-  f.blocks = f.room_needed;
+  budget.spend(f.cut.stops.size() / 16 + (f.pages - f.base) / 4096 + 1);
+  hold_host_path(f, counts);
+  f.room_needed = parts_.host->space_of(counts);
+  if (!f.room_needed.fits_in(parts_.host->total())) return false;
+  if (counts[0] + counts[1] > budget.piece() && !f.room_needed.fits_in(parts_.room.in_reach())) return false;
+  f.blocks = f.room_needed.blocks;
   parts_.queue.add_blocks(f.blocks);
+  f.batches.reserve((f.target - f.full_from) / f.cut.most + f.cut.stops.size());
   return true;
 }
 
 bool FetchRoom::take_piece(Fetch& f) {
-  const std::size_t first = f.next;
+  WorkBudget& budget = parts_.ops.budget();
+  const std::size_t first = f.batches.size();
   ComponentCounts counts{};
-  for (; f.next < f.batches.size() && counts[0] + counts[1] < parts_.ops.budget().piece(); ++f.next) {
-    for (std::size_t i = 0; i < kComponentCount; ++i) counts[i] += f.batches[f.next].needs()[i];
+  while (!f.cut.is_over() && counts[0] + counts[1] + (f.batches.size() - first) < budget.piece()) {
+    f.batches.push_back(parts_.planner.next_batch(f));
+    for (std::size_t i = 0; i < kComponentCount; ++i) counts[i] += f.batches.back().needs()[i];
   }
+  budget.spend((counts[0] + counts[1] + counts[2]) / 4 + (f.batches.size() - first) + 1);
   std::array<std::vector<HostSlot>, kComponentCount> slots;
   if (parts_.room.take(counts, false, slots) != HostAnswer::kThere) return false;
-  parts_.ops.budget().spend((counts[0] + counts[1] + counts[2]) / 4 + 1);
   std::array<std::size_t, kComponentCount> given{};
-  for (std::size_t k = first; k < f.next; ++k) {
+  for (std::size_t k = first; k < f.batches.size(); ++k) {
     const ComponentCounts needs = f.batches[k].needs();
     for (std::size_t i = 0; i < kComponentCount; ++i) {
       const auto from = slots[i].begin() + static_cast<std::ptrdiff_t>(given[i]);
@@ -58,33 +61,32 @@ bool FetchRoom::take_piece(Fetch& f) {
 
 FetchRoom::Answer FetchRoom::go_on(Fetch& f) {
   for (; f.tries < kTries; ++f.tries) {
+    if (!parts_.ops.budget().has_left()) return Answer::kNotYet;
     bool fits = true;
-    if (f.batches.empty()) {
+    if (f.cut.stops.empty()) {
       f.target = largest_candidate(f.candidates, f.base, f.upto);
       if (f.target < f.base + parts_.queue.least_gain()) break;
       fits = plan(f);
     }
-    while (fits && f.next < f.batches.size()) {
-      if (f.next > 0 && !parts_.ops.budget().has_left()) return Answer::kNotYet;
+    while (fits && !f.cut.is_over()) {
+      if (!parts_.ops.budget().has_left()) return Answer::kNotYet;
       fits = take_piece(f);
     }
     if (fits) {
-      f.next = 0;
+      f.cut = FetchCut{};
       f.full_to = f.full_from;
       if (f.full_from < std::min(f.tree_full, f.target)) probe(Probe::kFullReadAgain);
       return Answer::kTaken;
     }
-    for (FetchBatch& batch : f.batches) give_back(batch);
-    f.batches.clear();
-    f.next = 0;
+    (void)drop_batches(f, 0);
+    f.cut = FetchCut{};
     parts_.queue.drop_blocks(std::exchange(f.blocks, 0));
     // A request that waits for all of its prefetch also waits for the host pages that running requests will give back,
     // rather than fetch a shorter prefix now. (Where all of it can never fit, it takes what fits.)
     const bool room_will_come =
         parts_.config.prefetch_policy == PrefetchPolicy::kWaitComplete && parts_.is_engine_busy();
-    f.waits_for_room = f.tries == 0 && room_will_come &&
-                       f.room_needed + parts_.planner.held_blocks(f) + parts_.backlog.kept_by_abandoned() <=
-                           parts_.host->total_blocks();
+    const HostSpace needed = f.room_needed + parts_.planner.held_space(f) + parts_.backlog.kept_by_abandoned();
+    f.waits_for_room = f.tries == 0 && room_will_come && needed.fits_in(parts_.host->total());
     if (f.waits_for_room) break;
     f.upto = f.base + (f.target - f.base) / 2;
   }
@@ -94,6 +96,21 @@ FetchRoom::Answer FetchRoom::go_on(Fetch& f) {
 
 void FetchRoom::unlock(Fetch& f) {
   for (LockHandle* lock : {&f.device_lock, &f.host_lock, &f.adopted_lock}) parts_.tree.unlock(*lock);
+}
+
+std::uint64_t FetchRoom::drop_batches(Fetch& f, std::size_t from) {
+  std::uint64_t blocks = 0, slots = 0;
+  for (std::size_t i = from; i < f.batches.size(); ++i) {
+    for (const ComponentKind c : kAllComponents) {
+      const std::uint64_t count = f.batches[i].slots[index_of(c)].size();
+      blocks += parts_.host->space_of(c, count).blocks;
+      slots += count;
+    }
+    give_back(f.batches[i]);
+  }
+  parts_.ops.budget().spend((slots + f.batches.size() - from) / 16 + 1);
+  f.batches.resize(from);
+  return blocks;
 }
 
 void FetchRoom::give_back(FetchBatch& batch) {

@@ -1,7 +1,7 @@
 // Host slots for a fetch: taken for the largest restore point that fits, one piece after another.
 //
 // Threads: the cache thread. Ranks: by the tree, the pools and agreed events alone. Cost: the first call plans, in
-// O(batches + pages / 64); each call O(pages of a piece) beside what HostRoom evicts for them.
+// O(stops + pages / 64); each call O(pages and batches of a piece) beside what HostRoom evicts for them.
 #pragma once
 
 #include <cstdint>
@@ -35,11 +35,15 @@ class FetchRoom {
   enum class Answer : std::uint8_t {
     kTaken,   // f.target is chosen, every batch has its slots
     kNotYet,  // call again, as soon as the budget allows
-    kNone,    // none fits, and f.room_needed says what was tried last; or, where that is 0, nothing is worth fetching
+    kNone,  // none fits, and f.room_needed says what was tried last; or, where that is none, nothing is worth fetching
   };
-  // f.state is kTaking, f.candidates are known, f.upto is the largest of them to try; f.device_lock is held.
+  // f.state is kTaking, f.candidates are known, f.upto is the largest of them to try; f.device_lock is held. The budget
+  // has something left.
   [[nodiscard]] Answer go_on(Fetch& f);
   void give_back(FetchBatch& batch);
+  // The batches from place `from` on are not needed any more; the blocks that come back. O(slots and batches of them),
+  // at once.
+  std::uint64_t drop_batches(Fetch& f, std::size_t from);
   // What keeps its path in place.
   void unlock(Fetch& f);
 
@@ -49,7 +53,7 @@ class FetchRoom {
   static constexpr std::uint32_t kTries = 8;  // each evicts; a host that is this full is better left alone
   [[nodiscard]] bool plan(Fetch& f);
   [[nodiscard]] bool take_piece(Fetch& f);
-  void hold_host_path(Fetch& f);
+  void hold_host_path(Fetch& f, const ComponentCounts& counts);
 
   const Parts parts_;
 };

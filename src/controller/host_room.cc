@@ -14,20 +14,10 @@ constexpr std::uint64_t kVictimBatch = 16;
 HostRoom::HostRoom(const Parts& parts)
     : model_(parts.model), host_(parts.host), tree_(parts.tree), backlog_(parts.backlog), counters_(parts.counters) {}
 
-std::uint64_t HostRoom::blocks_in_reach() const {
-  std::uint64_t blocks = host_->free_blocks();
-  for (const ComponentKind c : kAllComponents) {
-    blocks += tree_.counts(c, Tier::kHost).evictable() * host_->blocks_per_slot(c);
-  }
-  return blocks;
-}
-
-std::uint64_t HostRoom::blocks_of(const ComponentCounts& counts) const {
-  std::uint64_t blocks = 0;
-  for (const ComponentKind c : kAllComponents) {
-    blocks += std::uint64_t{counts[index_of(c)]} * host_->blocks_per_slot(c);
-  }
-  return blocks;
+HostSpace HostRoom::evictable() const {
+  HostSpace space;
+  for (const ComponentKind c : kAllComponents) space += host_->space_of(c, tree_.counts(c, Tier::kHost).evictable());
+  return space;
 }
 
 void HostRoom::count_refusal() {
@@ -48,11 +38,12 @@ std::uint64_t HostRoom::gentle_share(ComponentKind c, std::uint64_t want) const 
   return std::min(want, c == ComponentKind::kMamba ? 1 : victim.end - victim.begin);
 }
 
-std::optional<ComponentKind> HostRoom::next_victim() const {
+std::optional<ComponentKind> HostRoom::next_victim(const HostSpace& missing) const {
   std::optional<ComponentKind> first;
   OrderKey least;
   for (const ComponentKind c : kAllComponents) {
-    if (!model_.has(c) || host_->blocks_per_slot(c) == 0) continue;
+    const bool gives = (host_->blocks_per_slot(c) > 0 ? missing.blocks : missing.markers) > 0;
+    if (!model_.has(c) || !gives) continue;
     const std::optional<HostVictim> victim = tree_.next_host_victim(c);
     if (!victim) continue;
     const OrderKey key = tree_.order().key_across(victim->facts);
@@ -66,28 +57,28 @@ std::optional<ComponentKind> HostRoom::next_victim() const {
 
 // What storage reads is locked, so it is neither counted nor a victim.
 HostAnswer HostRoom::make(const ComponentCounts& counts, bool gently) {
-  const std::uint64_t evictable = blocks_in_reach() - host_->free_blocks();
-  if (const std::uint64_t missing = host_->blocks_missing(counts); missing > evictable) {
-    const bool waits = gently && backlog_.may_wait() && missing <= evictable + backlog_.kept_blocks();
+  HostSpace missing = host_->shortage(counts);
+  if (const HostSpace may_go = evictable(); !missing.fits_in(may_go)) {
+    const bool waits = gently && backlog_.may_wait() && missing.fits_in(may_go + backlog_.kept());
     return waits ? refuse_for_stores() : HostAnswer::kNone;
   }
-  while (true) {
-    const std::uint64_t missing = host_->blocks_missing(counts);
-    if (missing == 0) return HostAnswer::kThere;
-    const std::optional<ComponentKind> victim = next_victim();
+  while (!missing.is_none()) {
+    const std::optional<ComponentKind> victim = next_victim(missing);
     if (!victim) {
       // What is left stands beneath pages that are being written.
       return gently && backlog_.may_wait() ? refuse_for_stores() : HostAnswer::kNone;
     }
     const std::uint64_t per_slot = host_->blocks_per_slot(*victim);
-    std::uint64_t want = std::clamp<std::uint64_t>((missing + per_slot - 1) / per_slot, 1, kVictimBatch);
+    const std::uint64_t slots = per_slot == 0 ? missing.markers : (missing.blocks + per_slot - 1) / per_slot;
+    std::uint64_t want = std::min(slots, kVictimBatch);
     if (gently) want = gentle_share(*victim, want);
     if (want == 0) return refuse_for_stores();
-    const std::uint64_t free_before = host_->free_blocks();
     if (tree_.evict_host(*victim, want).freed == 0) return HostAnswer::kNone;
     // Leased and not locked, see StoreBacklog::unlock_abandoned(): more of it would go for nothing as well.
-    if (host_->free_blocks() == free_before) return HostAnswer::kNone;
+    const HostSpace before = std::exchange(missing, host_->shortage(counts));
+    if (missing == before) return HostAnswer::kNone;
   }
+  return HostAnswer::kThere;
 }
 
 HostAnswer HostRoom::take(const ComponentCounts& counts, bool gently,

@@ -1,6 +1,7 @@
 // Room on the host: who leaves when something is to come (step 7 of a prefix's life), and what comes back.
 //
 // The host is one byte budget, so one order decides across components: EvictionOrder::key_across() of the tree's order.
+// Pages without bytes give markers and no blocks (pool/host_pools.h), so they leave when markers lack.
 // What is locked or leased is no victim.
 //
 // Gently: a victim that storage lacks and gets soon is not taken while storage takes pages. The caller is told so
@@ -46,9 +47,8 @@ class HostRoom {
   // The same, and takes the slots: counts[c] of them are appended to out[c]. Else nothing was taken.
   [[nodiscard]] HostAnswer take(const ComponentCounts& counts, bool gently,
                                 std::array<std::vector<HostSlot>, kComponentCount>& out);
-  // Blocks that are free, or could be made so.
-  [[nodiscard]] std::uint64_t blocks_in_reach() const;
-  [[nodiscard]] std::uint64_t blocks_of(const ComponentCounts& counts) const;
+  // What is free, or could be made so.
+  [[nodiscard]] HostSpace in_reach() const { return host_->available() + evictable(); }
   // Once per poll: refusals for the sake of storage, since the last one, use up the patience of the backlog.
   void count_refusal();
   [[nodiscard]] bool has_refused() const { return has_refused_; }
@@ -61,7 +61,9 @@ class HostRoom {
 
  private:
   [[nodiscard]] HostAnswer refuse_for_stores();
-  [[nodiscard]] std::optional<ComponentKind> next_victim() const;
+  [[nodiscard]] HostSpace evictable() const;
+  // One that gives some of what is missing.
+  [[nodiscard]] std::optional<ComponentKind> next_victim(const HostSpace& missing) const;
   [[nodiscard]] std::uint64_t gentle_share(ComponentKind c, std::uint64_t want) const;
 
   const ModelSpec& model_;

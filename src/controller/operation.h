@@ -14,6 +14,7 @@
 #include "controller/cache.h"
 #include "controller/space_table.h"
 #include "key/page_key.h"
+#include "pool/host_pools.h"
 #include "storage/backend.h"
 #include "transfer/transfer.h"
 #include "tree/tree.h"
@@ -41,7 +42,7 @@ struct Store {
   std::vector<Group> groups;  // one or more of each piece, in order
   WriteRequest request;       // until it is submitted
   std::vector<LeasedSlot> leases;
-  std::uint64_t blocks = 0;  // that it keeps on the host
+  HostSpace space;  // that it keeps on the host
   std::uint32_t attempts = 0;
   std::uint32_t epoch = 0;
   std::uint64_t taken_before = 0;  // StoreBacklog::taken_ when its first attempt began

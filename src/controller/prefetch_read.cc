@@ -8,11 +8,15 @@
 
 namespace larder {
 
-// One is always under way: it takes the place of the operation that ends now.
-void Prefetcher::begin_batches(Fetch& f) {
-  while (f.next < f.batches.size() && f.reading < kBatchesInFlight &&
-         (f.reading == 0 || ops_.has_room(OpKind::kRead))) {
-    if (f.reading > 0 && !ops_.budget().has_left()) return step_later(f);
+// One is always under way, or waits for a place.
+void Prefetcher::begin_batches(Fetch& f, bool has_place) {
+  while (f.next < f.batches.size() && f.reading < kBatchesInFlight) {
+    const bool is_first = f.reading == 0;
+    if (!(is_first && has_place) && !ops_.has_room(OpKind::kRead)) {
+      if (is_first) turns_.wait_for_place(f);
+      return;
+    }
+    if (!is_first && !ops_.budget().has_left()) return turns_.step_later(f);
     FetchBatch& batch = f.batches[f.next];
     ops_.budget().spend(batch.slot_count() + 1);
     for (const ComponentKind c : kAllComponents) {
@@ -33,20 +37,10 @@ void Prefetcher::begin_batches(Fetch& f) {
 
 // What storage has not been given is not needed any more.
 void Prefetcher::end_planned(Fetch& f) {
-  if (f.state == Fetch::State::kTaking) f.next = 0;  // none has begun
   f.state = Fetch::State::kEnding;
   query_.close(f);
   reads_.drop(f);
-  std::uint64_t blocks = 0;
-  for (std::size_t i = f.next; i < f.batches.size(); ++i) {
-    for (const ComponentKind c : kAllComponents) {
-      blocks += f.batches[i].slots[index_of(c)].size() * host_->blocks_per_slot(c);
-    }
-    ops_.budget().spend(f.batches[i].slot_count() / 16 + 1);
-    fetch_room_.give_back(f.batches[i]);
-  }
-  f.batches.resize(f.next);
-  blocks = std::min(blocks, f.blocks);  // none, once they were abandoned
+  const std::uint64_t blocks = std::min(fetch_room_.drop_batches(f, f.next), f.blocks);  // none, once abandoned
   f.blocks -= blocks;
   queue_.drop_blocks(blocks);
 }
@@ -87,7 +81,7 @@ void Prefetcher::drop_unwanted(bool drops_speculative) {
     (void)adopt_arrived(f);
     end_planned(f);
     fetch_room_.unlock(f);
-    step_later(f);
+    turns_.step_later(f);
   }
 }
 
@@ -126,11 +120,9 @@ void Prefetcher::read_done(const Op& op, const OutcomeBits& bits) {
     f.is_broken = !next.is_whole();
     if (!f.is_broken) ++f.arrived;
   }
-  // For those that start without waiting, it goes on as long as one of them has not started.
-  const bool ends = f.is_broken || !queue_.any_queues(f.requests);
-  if (f.state == Fetch::State::kReading && ends) end_planned(f);
+  if (f.state == Fetch::State::kReading && (f.is_broken || !is_wanted(f))) end_planned(f);
   ops_.budget().spend(batch.slot_count() / 16);
-  if (f.state == Fetch::State::kReading) begin_batches(f);
+  if (f.state == Fetch::State::kReading) begin_batches(f, true);
   use_what_came(f);
 }
 
@@ -141,7 +133,7 @@ void Prefetcher::use_what_came(Fetch& f) {
   const bool has_piece = f.come >= f.full_to + ops_.budget().piece();
   const bool serves = std::any_of(f.requests.begin(), f.requests.end(), [&](RequestId id) { return is_served(f, id); });
   if (is_over || f.is_broken || serves || has_piece) {
-    if (!adopt_arrived(f)) return step_later(f);
+    if (!adopt_arrived(f)) return turns_.step_later(f);
   }
   f.is_broken ? let_go(f) : release_served(f);
   end_if_over(f);

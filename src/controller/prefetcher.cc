@@ -30,7 +30,8 @@ Prefetcher::Prefetcher(const CacheConfig& config, const Parts& parts)
                    is_engine_busy_}),
       adopter_({parts.model, parts.tree, parts.ops, parts.backlog, parts.counters, planner_, fetch_room_}),
       reads_(parts.model, parts.host, parts.ops, parts.spaces),
-      joinable_(parts.model) {}
+      joinable_(parts.model),
+      turns_(parts.ops) {}
 
 void Prefetcher::attach_storage(StorageBackend& backend) {
   storage_ = &backend;
@@ -82,7 +83,7 @@ void Prefetcher::take_arrived(RequestId id) {
   if (r == nullptr || queue_.waits()) return;
   for (const OpId fetch : r->fetches) {
     Fetch& f = fetches_.at(fetch.v);
-    if (!adopt_arrived(f)) step_later(f);
+    if (!adopt_arrived(f)) turns_.step_later(f);
   }
 }
 
@@ -111,6 +112,7 @@ void Prefetcher::leave(RequestId id) {
     if (!f.requests.empty()) continue;
     f.cancel->store(true, std::memory_order_relaxed);  // relaxed: a flag that carries nothing else
     end_planned(f);
+    turns_.step_later(f);  // nothing of it may be under way
   }
   queue_.leave(*r);
 }
@@ -171,13 +173,13 @@ void Prefetcher::ask(QueuedRequest& r, bool has_turn) {
   f.timer = timer.id;
   if (queue_.waits()) f.deadline = timer.due;
   query_.begin(f, op);
-  if (!query_.go_on(f, std::min(kAtOnce, ops_.budget().piece()))) step_later(f);
+  if (!query_.go_on(f, std::min(kAtOnce, ops_.budget().piece()))) turns_.step_later(f);
 }
 
 void Prefetcher::add_request(Fetch& f, QueuedRequest& r) {
   ++r.tries;
   r.asked_from = std::min(r.asked_from, f.base);
-  r.room_needed = 0;
+  r.room_needed = {};
   f.requests.push_back(r.id);
   r.fetches.push_back(f.id);
   if (queue_.waits()) queue_.begin_wait(r, f.id, clock_.now());
@@ -219,12 +221,12 @@ void Prefetcher::exists_done(const Op& op, const OutcomeBits& bits) {
   if (it == fetches_.end()) return;
   Fetch& f = it->second;
   // An answer that comes after the deadline finds its path unlocked: too late to build on.
-  if (f.state != Fetch::State::kAsking || f.requests.empty() || !f.device_lock.held) {
+  if (f.state != Fetch::State::kAsking || !is_wanted(f)) {
     query_.forget(f, op);
     if (f.state == Fetch::State::kAsking) end_planned(f);
     return end_if_over(f);
   }
-  if (!query_.answered(f, op, bits)) return step(f);
+  if (!query_.answered(f, op, bits)) return step(f, true);
   const std::uint64_t found = largest_candidate(f.candidates, f.base, f.pages);
   for (const RequestId id : f.requests) {
     QueuedRequest* const r = queue_.find(id);
@@ -235,24 +237,23 @@ void Prefetcher::exists_done(const Op& op, const OutcomeBits& bits) {
   }
   f.state = Fetch::State::kTaking;
   f.upto = f.pages;
-  step(f);
+  step(f, true);
 }
 
-// Also between polls: the next one must not wait.
-void Prefetcher::step_later(Fetch& f) {
-  if (!std::exchange(f.steps, true)) steps_.push_back(f.id);
-  ops_.budget().fall_short();
+// For those that start without waiting, a fetch goes on as long as one of them has not started.
+bool Prefetcher::is_wanted(const Fetch& f) const {
+  return queue_.any_queues(f.requests) && (f.device_lock.held || f.state == Fetch::State::kReading);
 }
 
-void Prefetcher::step(Fetch& f) {
-  if (!ops_.budget().has_left()) return step_later(f);
+void Prefetcher::step(Fetch& f, bool has_place) {
+  if (!ops_.budget().has_left()) return turns_.step_later(f);
+  if (f.state != Fetch::State::kEnding && !is_wanted(f)) end_planned(f);
   switch (f.state) {
     case Fetch::State::kAsking:
-      if (f.requests.empty() || !f.device_lock.held) return query_.close(f);  // the last answer ends it
-      if (!query_.go_on(f, ops_.budget().piece())) step_later(f);
+      if (!query_.go_on(f, ops_.budget().piece())) turns_.step_later(f);
       return;
-    case Fetch::State::kTaking: return take_room(f);
-    case Fetch::State::kReading: begin_batches(f); [[fallthrough]];
+    case Fetch::State::kTaking: return take_room(f, has_place);
+    case Fetch::State::kReading: begin_batches(f, has_place); [[fallthrough]];
     case Fetch::State::kEnding: return use_what_came(f);
   }
 }
@@ -262,23 +263,18 @@ void Prefetcher::pump() {
               [this](const Fetch& f) { return queue_.any_waits_for(f.requests, f.id); });
   ops_.budget().begin_share(WorkBudget::Share::kFetches);
   queue_.hold_what_queues(ops_.budget());
-  while (!steps_.empty() && ops_.budget().has_left()) {
-    const auto it = fetches_.find(steps_.front().v);
-    steps_.pop_front();
-    if (it == fetches_.end()) continue;
-    it->second.steps = false;
-    ops_.budget().spend(1);
-    step(it->second);
-  }
-  if (!steps_.empty()) ops_.budget().fall_short();
+  const auto fetch_of = [this](OpId id) {
+    const auto it = fetches_.find(id.v);
+    return it == fetches_.end() ? nullptr : &it->second;
+  };
+  while (Fetch* const f = turns_.next(fetch_of)) step(*f, false);
 }
 
-void Prefetcher::take_room(Fetch& f) {
-  const bool is_live = !f.requests.empty() && f.device_lock.held;
-  const FetchRoom::Answer answer = is_live ? fetch_room_.go_on(f) : FetchRoom::Answer::kNone;
-  if (answer == FetchRoom::Answer::kNotYet) return step_later(f);
+void Prefetcher::take_room(Fetch& f, bool has_place) {
+  const FetchRoom::Answer answer = fetch_room_.go_on(f);
+  if (answer == FetchRoom::Answer::kNotYet) return turns_.step_later(f);
   if (answer == FetchRoom::Answer::kNone) {
-    if (is_live && f.room_needed > 0) go_without_room(f);
+    if (!f.room_needed.is_none()) go_without_room(f);
     end_planned(f);
     let_go(f);
     return end_if_over(f);
@@ -289,7 +285,7 @@ void Prefetcher::take_room(Fetch& f) {
     ops_.set_due(*timer, f.begun + queue_.wait_limit((f.target - f.base) * model_.page_size));
     if (f.urgency == Urgency::kWaiting) f.deadline = timer->due;
   }
-  begin_batches(f);
+  begin_batches(f, has_place);
 }
 
 // There was something to fetch, and no room for it.
@@ -320,7 +316,7 @@ void Prefetcher::timer_done(const Op& timer) {
   if (it->second.timer != timer.id) return;
   Fetch& f = it->second;
   if (f.is_detached) abandon(f);
-  if (!adopt_arrived(f)) step_later(f);
+  if (!adopt_arrived(f)) turns_.step_later(f);
   end_planned(f);
   // From here on the fetch owns its buffers and nothing else: the tiers are for those who run.
   fetch_room_.unlock(f);
@@ -334,7 +330,7 @@ void Prefetcher::give_up(Fetch& f, RequestId id) {
   // The request may wait for another fetch by now, which has a limit of its own.
   QueuedRequest* const r = queue_.find(id);
   if (r == nullptr || r->waits_for != f.id) return;
-  if (!adopt_arrived(f)) step_later(f);
+  if (!adopt_arrived(f)) turns_.step_later(f);
   ++counters_.prefetch_late;
   probe(Probe::kPrefetchLate);
   queue_.end_wait(*r, clock_.now());

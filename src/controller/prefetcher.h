@@ -18,7 +18,8 @@
 //
 // Long prompts. Keys are hashed, storage is asked, slots are taken and pages are adopted in pieces, as far as the
 // poll's budget reaches (work_budget.h); what is left waits in one queue of fetches, each of which has its turn. A call
-// hashes at most kAtOnce pages.
+// hashes at most kAtOnce pages. Of the fetches that have begun, each has an operation under way, work in that queue, or
+// waits for a place among the operations (op_table.h).
 //
 // Threads: the cache thread. Ranks: everything is decided by agreed events and by calls that all ranks make alike, but
 // the deadline that storage's queue is told.
@@ -29,7 +30,6 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <span>
@@ -42,6 +42,7 @@
 #include "controller/fetch_plan.h"
 #include "controller/fetch_query.h"
 #include "controller/fetch_room.h"
+#include "controller/fetch_turns.h"
 #include "controller/host_room.h"
 #include "controller/join_index.h"
 #include "controller/op_table.h"
@@ -119,7 +120,7 @@ class Prefetcher {
   void pump();
 
   // Fetches have work left that a poll goes on with, although no operation of theirs may be under way.
-  [[nodiscard]] bool has_steps() const { return !steps_.empty(); }
+  [[nodiscard]] bool has_steps() const { return !turns_.empty(); }
   // Host slots that fetches hold.
   [[nodiscard]] std::array<std::uint64_t, kComponentCount> slots_held() const;
 
@@ -133,15 +134,17 @@ class Prefetcher {
   void ask(QueuedRequest& r, bool has_turn);
   [[nodiscard]] bool join(QueuedRequest& r, std::uint64_t base);
   void add_request(Fetch& f, QueuedRequest& r);
-  // Goes on with what the fetch does by itself; in pump(), if the budget has nothing left.
-  void step(Fetch& f);
-  void step_later(Fetch& f);
-  void take_room(Fetch& f);
+  // Is more to be begun for it?
+  [[nodiscard]] bool is_wanted(const Fetch& f) const;
+  // Goes on with what the fetch does by itself; in pump(), if the budget has nothing left. has_place: an operation of
+  // it ends now, and another may take its place.
+  void step(Fetch& f, bool has_place);
+  void take_room(Fetch& f, bool has_place);
   void go_without_room(Fetch& f);
   void give_up(Fetch& f, RequestId id);
 
   // ---- prefetch_read.cc: what comes
-  void begin_batches(Fetch& f);
+  void begin_batches(Fetch& f, bool has_place);
   void end_planned(Fetch& f);
   // False: there is more to adopt, in a later step.
   bool adopt_arrived(Fetch& f);
@@ -175,7 +178,7 @@ class Prefetcher {
   ReadQueue reads_;
   std::map<std::uint64_t, Fetch> fetches_;  // by id: ranks iterate alike
   JoinIndex joinable_;
-  std::deque<OpId> steps_;  // fetches with work that did not fit into a poll, in the order of their turns
+  FetchTurns turns_;
 };
 
 }  // namespace larder

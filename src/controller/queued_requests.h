@@ -43,7 +43,7 @@ struct QueuedRequest {
   std::uint64_t known = 0;                         // best restore point seen in any tier
   std::uint64_t asked_from = ~std::uint64_t{0};    // least restore point in memory when it asked storage
   // What its last fetch did not get.
-  std::uint64_t room_needed = 0;    // host blocks
+  HostSpace room_needed;
   bool was_refused = false;         // there was no capacity
   std::uint32_t short_fetches = 0;  // of which less came, or stayed, than storage had promised
   std::uint32_t tries = 0;          // fetches since it lost something; bounded by QueuedRequests::kMaxTries

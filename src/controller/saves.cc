@@ -102,13 +102,13 @@ Saves::Plan Saves::plan_to(const SaveRequest& request, const Given& given, std::
   return plan;
 }
 
-// The largest restore point before `before` for which `blocks` are enough; 0: there is none.
+// The largest restore point before `before` for which `space` is enough; 0: there is none.
 std::uint64_t Saves::largest_that_fits(const SaveRequest& request, const Given& given, const OutcomeBits& points,
-                                       std::uint64_t before, std::uint64_t blocks) const {
+                                       std::uint64_t before, const HostSpace& space) const {
   ComponentCounts counts = plan_to(request, given, before).counts;
   for (std::uint64_t end = before; end > 0; --end) {
     const bool is_point = ((points[(end - 1) / 64] >> ((end - 1) % 64)) & 1) != 0;
-    if (end < before && is_point && room_.blocks_of(counts) <= blocks) return end;
+    if (end < before && is_point && host_.space_of(counts).fits_in(space)) return end;
     if (end > std::max(request.from, given.known)) --counts[index_of(ComponentKind::kFull)];
     if (given.window[end - 1]) --counts[index_of(ComponentKind::kSwa)];
     if (given.state[end - 1]) --counts[index_of(ComponentKind::kMamba)];
@@ -126,12 +126,17 @@ bool Saves::is_parent_coming(NamespaceId space, const SaveRequest& request) cons
   });
 }
 
-// Host blocks to try next, where `blocks` could not be had. The path itself is locked by its end, and counts as
-// evictable above it. What else is in reach may stand beneath what is not: then each try counts on less.
-std::uint64_t Saves::reach_of(const Save& save, std::uint64_t blocks, int tries) const {
-  const std::uint64_t own = tree_.view(save.path.node).begin * host_.blocks_per_slot(ComponentKind::kFull);
-  const std::uint64_t reach = room_.blocks_in_reach();
-  return std::min(reach - std::min(reach, own), reach < blocks + own ? blocks : blocks - blocks / (kTries - tries));
+// What to try next, where `needed` could not be had. The path itself is locked by its end, and counts as evictable
+// above it. What else is in reach may stand beneath what is not: then each try counts on less.
+HostSpace Saves::reach_of(const Save& save, const HostSpace& needed, int tries) const {
+  const auto left = static_cast<std::uint64_t>(kTries - tries);
+  const HostSpace own = host_.space_of(ComponentKind::kFull, tree_.view(save.path.node).begin);
+  const HostSpace reach = room_.in_reach();
+  const bool is_in_reach = (needed + own).fits_in(reach);
+  const auto next = [&](std::uint64_t in_reach, std::uint64_t of_path, std::uint64_t wanted) {
+    return std::min(in_reach - std::min(in_reach, of_path), is_in_reach ? wanted - wanted / left : wanted);
+  };
+  return {next(reach.blocks, own.blocks, needed.blocks), next(reach.markers, own.markers, needed.markers)};
 }
 
 // Takes slots for as much as fits. Not there: `save.plan.end` is what could not be taken last, or 0.
@@ -140,13 +145,13 @@ HostAnswer Saves::take_room(const SaveRequest& request, const Given& given, Save
   OutcomeBits points;  // once they are needed
   for (int i = 0; i < kTries; ++i) {
     if (save.plan.counts == ComponentCounts{}) return HostAnswer::kThere;
-    const std::uint64_t blocks = room_.blocks_of(save.plan.counts);
+    const HostSpace needed = host_.space_of(save.plan.counts);
     const HostAnswer answer = room_.take(save.plan.counts, request.may_wait, save.slots);
-    if (answer == HostAnswer::kThere) save.blocks = blocks;
+    if (answer == HostAnswer::kThere) save.blocks = needed.blocks;
     if (answer != HostAnswer::kNone) return answer;
     const TreePosition path{save.path.node, tree_.view(save.path.node).end};
     if (points.empty()) points = points_with(request, given, path);
-    const std::uint64_t reach = reach_of(save, blocks, i);
+    const HostSpace reach = reach_of(save, needed, i);
     save.plan = plan_to(request, given, largest_that_fits(request, given, points, save.plan.end, reach));
   }
   save.plan = plan_to(request, given, 0);
@@ -221,7 +226,7 @@ Status Saves::begin(TransferId id, NamespaceId space, const SaveRequest& request
   }
   const Given given = compare(request, match);
   const auto most = static_cast<std::uint64_t>(config_.save_share * static_cast<double>(host_.total_blocks()));
-  if (blocks_ > 0 && blocks_ + room_.blocks_of(plan_to(request, given, request.to).counts) > most) {
+  if (blocks_ > 0 && blocks_ + host_.space_of(plan_to(request, given, request.to).counts).blocks > most) {
     return overloaded("save: saves under way hold " + std::to_string(blocks_) + " of the host's " +
                       std::to_string(host_.total_blocks()) + " blocks, and may hold " + std::to_string(most));
   }

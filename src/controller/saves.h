@@ -98,9 +98,9 @@ class Saves {
   [[nodiscard]] Plan plan_to(const SaveRequest& request, const Given& given, std::uint64_t end) const;
   [[nodiscard]] std::uint64_t largest_that_fits(const SaveRequest& request, const Given& given,
                                                 const OutcomeBits& points, std::uint64_t before,
-                                                std::uint64_t blocks) const;
+                                                const HostSpace& space) const;
   [[nodiscard]] bool is_parent_coming(NamespaceId space, const SaveRequest& request) const;
-  [[nodiscard]] std::uint64_t reach_of(const Save& save, std::uint64_t blocks, int tries) const;
+  [[nodiscard]] HostSpace reach_of(const Save& save, const HostSpace& needed, int tries) const;
   [[nodiscard]] HostAnswer take_room(const SaveRequest& request, const Given& given, Save& save);
   void fill_result(const SaveRequest& request, const Given& given, Save& save) const;
   void fill_copy(const SaveRequest& request, const PlaceTable& places, const Save& save, PageCopy& copy) const;

@@ -58,8 +58,8 @@ void StoreBacklog::detach_storage() {
   queue_.clear();
   for (auto& [id, op] : ops_.all()) {
     if (op.kind != OpKind::kStore || !ops_.abandon(op)) continue;
-    kept_ -= op.store->blocks;
-    kept_by_abandoned_ += op.store->blocks;
+    kept_ -= op.store->space;
+    kept_by_abandoned_ += op.store->space;
     for (const Store::Piece& piece : op.store->pieces) {
       for (const NodeId at : nodes_of(piece))
         tree_.backlog().end_storing(at, false);  // the next storage is given them as well
@@ -100,14 +100,11 @@ void StoreBacklog::pump() {
   }
 }
 
-// A slot of no bytes counts as one block, as in HostPools::blocks_missing().
-std::uint64_t StoreBacklog::blocks_of(NodeId node) const {
+HostSpace StoreBacklog::space_of(NodeId node) const {
   const NodeView view = tree_.view(node);
-  std::uint64_t blocks = 0;
-  for (const ComponentKind c : kAllComponents) {
-    blocks += view.host[index_of(c)].size() * std::max(1u, host_->blocks_per_slot(c));
-  }
-  return blocks;
+  HostSpace space;
+  for (const ComponentKind c : kAllComponents) space += host_->space_of(c, view.host[index_of(c)].size());
+  return space;
 }
 
 // Keys once hashed are kept, so the same nodes come up again and are ready in the end. What a node continues comes
@@ -133,8 +130,10 @@ NodeId StoreBacklog::head_of(NodeId node) {
 
 // One node may always be under way, whatever detached storages keep: the next storage must not be shut out.
 std::vector<NodeId> StoreBacklog::next_nodes() {
-  const std::uint64_t limit = host_->total_blocks() * kHostPercent / 100;
-  std::uint64_t kept = kept_ + kept_by_abandoned_, bytes = 0, pages = 0;
+  const HostSpace total = host_->total();
+  const HostSpace limit{total.blocks * kHostPercent / 100, total.markers * kHostPercent / 100};
+  HostSpace kept = kept_ + kept_by_abandoned_;
+  std::uint64_t bytes = 0, pages = 0;
   std::vector<NodeId> nodes;
   std::optional<NamespaceId> space;
   const std::vector<NodeId> look = tree_.backlog().unstored(epoch_, kLookAhead, passed_);
@@ -153,9 +152,9 @@ std::vector<NodeId> StoreBacklog::next_nodes() {
     }
     const bool waits = (parent.is_storing || parent.is_unstored) && !is_defect;
     if (waits && std::find(nodes.begin(), nodes.end(), view.parent) == nodes.end()) continue;
-    kept += blocks_of(node);
-    const bool is_only_one = kept_ == 0 && nodes.empty();
-    if (kept > limit && !is_only_one) return nodes;
+    kept += space_of(node);
+    const bool is_only_one = kept_.is_none() && nodes.empty();
+    if (!kept.fits_in(limit) && !is_only_one) return nodes;
     space = view.space;
     nodes.push_back(node);
     bytes += bytes_of(view);
@@ -201,11 +200,11 @@ void StoreBacklog::begin(const std::vector<NodeId>& nodes, const Store* before) 
   store->request.durable = config_.storage_durable;
   for (const NodeId node : nodes) {
     store->pieces.push_back({node, tree_.view(node).begin, tree_.lock(node, Tier::kHost, parts)});
-    store->blocks += blocks_of(node);
+    store->space += space_of(node);
     tree_.backlog().begin_storing(node);
     add_groups(*store, store->pieces.size() - 1);
   }
-  kept_ += store->blocks;
+  kept_ += store->space;
   ops_.budget().spend(store->leases.size() + nodes.size());
   Op& op = ops_.add(OpKind::kStore);
   op.store = std::move(store);
@@ -392,7 +391,7 @@ std::vector<NodeId> StoreBacklog::nodes_of(const Store::Piece& piece) const {
 
 void StoreBacklog::release(Store& store, bool is_abandoned) {
   for (Store::Piece& piece : store.pieces) tree_.unlock(piece.lock);
-  (is_abandoned ? kept_by_abandoned_ : kept_) -= std::exchange(store.blocks, 0);
+  (is_abandoned ? kept_by_abandoned_ : kept_) -= std::exchange(store.space, {});
 }
 
 void StoreBacklog::arm_rest() {

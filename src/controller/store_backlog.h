@@ -73,9 +73,9 @@ class StoreBacklog {
   void unlock_abandoned();
 
   // ---- room on the host
-  // Host blocks that writes keep in place.
-  [[nodiscard]] std::uint64_t kept_blocks() const { return kept_; }
-  [[nodiscard]] std::uint64_t kept_by_abandoned() const { return kept_by_abandoned_; }
+  // What writes keep in place on the host.
+  [[nodiscard]] const HostSpace& kept() const { return kept_; }
+  [[nodiscard]] const HostSpace& kept_by_abandoned() const { return kept_by_abandoned_; }
   // Whether room may be refused for a while because storage is taking what keeps it: it took something lately.
   [[nodiscard]] bool may_wait() const;
   // Whether storage lacks the node and gets it soon: it is near the head, and the pump does not stand.
@@ -96,7 +96,7 @@ class StoreBacklog {
   [[nodiscard]] NodeId head_of(NodeId node);
   // False: keys of them are missing still, and the budget has no more.
   [[nodiscard]] bool hash(const std::vector<NodeId>& nodes);
-  [[nodiscard]] std::uint64_t blocks_of(NodeId node) const;
+  [[nodiscard]] HostSpace space_of(NodeId node) const;
   [[nodiscard]] std::uint64_t page_bytes(const NodeView& view) const;  // without the state
   [[nodiscard]] std::uint64_t bytes_of(const NodeView& view) const;
   // before: the attempt that failed; null: the first one.
@@ -129,7 +129,7 @@ class StoreBacklog {
   std::size_t singles_ = 0;  // so many writes take one node each: a write of several was refused as a whole
   std::uint64_t taken_ = 0;  // writes of which storage took something
   std::deque<OpId> queue_;   // begun and not submitted: they wait for their time
-  std::uint64_t kept_ = 0, kept_by_abandoned_ = 0;  // host blocks
+  HostSpace kept_, kept_by_abandoned_;
   std::uint32_t patience_ = 0;
   bool stands_ = false;  // storage took nothing at all: no write begins until the rest is over
   OpId rest_timer_;      // 0: nothing rests

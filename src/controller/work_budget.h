@@ -7,8 +7,8 @@
 //
 // What a share leaves is the next one's, and none can take another's: so each of them gets on in every poll. A piece of
 // work that has begun is never broken off: a share is overspent by less than one piece, and pieces are a quarter of the
-// budget at most (piece()). Only what all ranks do alike is spent: nothing that depends on clocks or on completions
-// that have yet to be agreed on.
+// budget at most (piece()); what is let go of goes at once, for a sixteenth of a unit for each page. Only what all
+// ranks do alike is spent: nothing that depends on clocks or on completions that have yet to be agreed on.
 //
 // Threads: the cache thread. Calls outside of a poll spend nothing and are not cut: each does at most one piece.
 #pragma once

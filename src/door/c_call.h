@@ -1,6 +1,6 @@
 // What the C functions share: handles, structs of a caller's version, codes, and exceptions that stay inside.
 //
-// Threads: any. Included by larder_c.cc and larder_connector_c.cc only.
+// Threads: any. Included by larder_c.cc, larder_connector_c.cc and attached_stores.cc only.
 #pragma once
 
 #include <larder/larder.h>

@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "door/attached_stores.h"
 #include "door/c_call.h"
 #include "door/engine_connector.h"
 
 struct larder_connector {
+  larder::c::AttachedStores stores;  // goes after the engine, which has buffers there
   std::unique_ptr<larder::EngineConnector> engine;
-  larder_store* store = nullptr;      // attached
-  std::vector<larder_store*> stores;  // that were attached: they outlive the connector
 };
 
 namespace {
@@ -233,11 +233,6 @@ Status take(larder_connector& connector, std::uint64_t transfer, larder_transfer
   return Status::ok();
 }
 
-void forget_stores(larder_connector& connector) {
-  for (larder_store* store : connector.stores) --store->connectors;
-  connector.stores.clear();
-}
-
 }  // namespace
 
 extern "C" {
@@ -255,7 +250,6 @@ larder_code larder_connector_close(larder_connector* connector, double timeout_s
     larder::Nanos limit{0};
     LARDER_RETURN_IF_ERROR(larder::c::read_seconds(timeout_seconds, limit));
     LARDER_RETURN_IF_ERROR(connector->engine->close(limit > larder::Nanos{0} ? limit : kCloseWait));
-    forget_stores(*connector);
     delete connector;
     return Status::ok();
   });
@@ -264,26 +258,17 @@ larder_code larder_connector_close(larder_connector* connector, double timeout_s
 larder_code larder_connector_attach(larder_connector* connector, larder_store* store, larder_error* error) {
   if (connector == nullptr || store == nullptr) return wrong("connector or store is null", error);
   return guarded(error, [&]() -> Status {
-    std::vector<larder_store*>& stores = connector->stores;
-    const bool is_new = std::find(stores.begin(), stores.end(), store) == stores.end();
-    if (is_new) stores.push_back(store);
-    const Status attached = connector->engine->connector().attach_storage(store->store->backend());
-    if (attached.is_ok()) {
-      if (is_new) ++store->connectors;
-      connector->store = store;
-    } else if (is_new) {
-      stores.pop_back();
-    }
-    return attached;
+    return connector->stores.attach(
+        *store, [&] { return connector->engine->connector().attach_storage(store->store->backend()); });
   });
 }
 
 larder_code larder_connector_detach(larder_connector* connector, larder_error* error) {
   if (connector == nullptr) return wrong("the connector is null", error);
   return guarded(error, [&]() -> Status {
-    if (connector->store == nullptr) return larder::not_found("no store is attached");
+    if (!connector->stores.is_attached()) return larder::not_found("no store is attached");
     connector->engine->connector().detach_storage();
-    connector->store = nullptr;
+    connector->stores.detached();
     return Status::ok();
   });
 }

@@ -14,6 +14,10 @@ constexpr std::size_t kBlockCostBytes = 256;
 constexpr std::size_t kMaxCuts = 64;
 constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint64_t kMaxBlocks = HostSlot::kNone - 1;  // block and slot numbers are 32 bits wide
+// host_pools.h derives these.
+constexpr std::uint64_t kMarkerShare = 16;
+constexpr std::uint64_t kMarkerBytes = 64, kTokenBytes = 4;
+constexpr std::uint64_t kLeastMarkers = std::uint64_t{1} << 16, kMostMarkers = std::uint64_t{1} << 24;
 
 constexpr std::size_t align_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
 constexpr std::size_t granule(std::size_t bytes) { return bytes >= kDirectIoBytes ? kDirectIoBytes : kLineBytes; }
@@ -23,6 +27,11 @@ constexpr std::size_t blocks_for(std::size_t bytes, std::size_t block) { return 
 std::size_t page_start(const PoolSpec& pool, std::size_t used) {
   const std::size_t bytes = pool.page_bytes();
   return bytes == 0 ? used : align_up(used, granule(bytes));
+}
+
+std::uint64_t markers_for(std::uint64_t budget_bytes, std::uint32_t page_size) {
+  const std::uint64_t count = budget_bytes / kMarkerShare / (kMarkerBytes + kTokenBytes * page_size);
+  return std::clamp(count, kLeastMarkers, kMostMarkers);
 }
 
 double block_cost(const std::array<std::size_t, kComponentCount>& slot_bytes, std::size_t block) {
@@ -79,10 +88,12 @@ HostPools::HostPools(const ModelSpec& model, HostLayout layout, std::size_t bloc
     const std::size_t i = index_of(c);
     const std::uint64_t per_slot = blocks_for(used[i], block_bytes);
     per_slot_[i] = static_cast<std::uint32_t>(per_slot);  // <= blocks, checked by create()
-    const std::uint64_t capacity = !model_.has(c) ? 0 : per_slot == 0 ? blocks : blocks / per_slot;
+    if (model_.has(c) && per_slot == 0) total_markers_ = markers_for(blocks * block_bytes, model_.page_size);
+    const std::uint64_t capacity = !model_.has(c) ? 0 : per_slot == 0 ? total_markers_ : blocks / per_slot;
     tables_.emplace_back(static_cast<std::uint32_t>(capacity));
     blocks_[i].resize(static_cast<std::size_t>(capacity * per_slot));
   }
+  free_markers_ = total_markers_;
   free_blocks_.reserve(static_cast<std::size_t>(blocks));
   // Lowest on top: a fresh tier hands out adjacent blocks, and their segments join.
   for (std::uint64_t b = blocks; b > 0; --b) free_blocks_.push_back(static_cast<std::uint32_t>(b - 1));
@@ -116,6 +127,7 @@ HostSlot HostPools::take(ComponentKind c) {
   const std::size_t i = index_of(c);
   const auto slot = tables_[i].allocate();
   assert(slot);
+  if (per_slot_[i] == 0) --free_markers_;
   const std::size_t first = std::size_t{*slot} * per_slot_[i];
   for (std::size_t b = 0; b < per_slot_[i]; ++b) {
     blocks_[i][first + b] = free_blocks_.back();
@@ -125,37 +137,44 @@ HostSlot HostPools::take(ComponentKind c) {
 }
 
 std::optional<HostSlot> HostPools::allocate(ComponentKind c) {
-  const std::size_t i = index_of(c);
-  if (tables_[i].counts().free == 0 || free_blocks_.size() < per_slot_[i]) return std::nullopt;
-  return take(c);
+  ComponentCounts one{};
+  one[index_of(c)] = 1;
+  return shortage(one).is_none() ? std::optional<HostSlot>(take(c)) : std::nullopt;
 }
 
-std::uint64_t HostPools::blocks_missing(const ComponentCounts& counts) const {
-  std::uint64_t needed = 0;
-  std::uint64_t slots_missing = 0;
+HostSpace HostPools::space_of(ComponentKind c, std::uint64_t count) const {
+  const std::uint64_t per_slot = per_slot_[index_of(c)];
+  return per_slot == 0 ? HostSpace{0, count} : HostSpace{count * per_slot, 0};
+}
+
+HostSpace HostPools::space_of(const ComponentCounts& counts) const {
+  HostSpace space;
+  for (const ComponentKind c : kAllComponents) space += space_of(c, counts[index_of(c)]);
+  return space;
+}
+
+HostSpace HostPools::shortage(const ComponentCounts& counts) const {
   for (std::size_t i = 0; i < kComponentCount; ++i) {
-    const std::uint64_t per_slot = per_slot_[i];
-    if (counts[i] > tables_[i].capacity()) return kNever;
-    needed += counts[i] * per_slot;  // <= total_blocks_ each, by the capacity
-    const std::uint32_t free = tables_[i].counts().free;
-    if (per_slot == 0 && counts[i] > free) slots_missing += counts[i] - free;
+    if (counts[i] > tables_[i].capacity()) return {kNever, 0};
   }
-  if (needed > total_blocks_) return kNever;
-  const std::uint64_t blocks_short = needed > free_blocks_.size() ? needed - free_blocks_.size() : 0;
-  return blocks_short + slots_missing;
+  const HostSpace needed = space_of(counts), free = available();  // no sum overflows, by the capacities
+  if (!needed.fits_in(total())) return {kNever, 0};
+  return {needed.blocks - std::min(needed.blocks, free.blocks),
+          needed.markers - std::min(needed.markers, free.markers)};
 }
 
 bool HostPools::reserve(const ComponentCounts& counts, std::array<std::vector<HostSlot>, kComponentCount>& out) {
-  // Enough free blocks imply enough free slots: capacity is total_blocks / per_slot.
-  if (blocks_missing(counts) != 0) return false;
+  // Enough free blocks and markers imply enough free slots: a table has one for all that there are.
+  if (!shortage(counts).is_none()) return false;
   for (const ComponentKind c : kAllComponents) {
     for (std::uint32_t n = 0; n < counts[index_of(c)]; ++n) out[index_of(c)].push_back(take(c));
   }
   return true;
 }
 
-void HostPools::return_blocks(ComponentKind c, std::uint32_t slot) {
+void HostPools::return_space(ComponentKind c, std::uint32_t slot) {
   const std::size_t i = index_of(c);
+  if (per_slot_[i] == 0) ++free_markers_;
   const std::size_t first = std::size_t{slot} * per_slot_[i];
   // Last block first, so that the next slot gets them in their old order.
   for (std::size_t b = per_slot_[i]; b > 0; --b) free_blocks_.push_back(blocks_[i][first + b - 1]);
@@ -163,7 +182,7 @@ void HostPools::return_blocks(ComponentKind c, std::uint32_t slot) {
 
 Status HostPools::settle(ComponentKind c, HostSlot slot, const Result<bool>& is_free_now) {
   if (!is_free_now) return is_free_now.status();
-  if (*is_free_now) return_blocks(c, slot.v);
+  if (*is_free_now) return_space(c, slot.v);
   return Status::ok();
 }
 
@@ -224,8 +243,10 @@ Status HostPools::check_invariants() const {
   for (const std::uint32_t block : free_blocks_) {
     if (!mark(block)) return internal_error("block " + std::to_string(block) + " is twice on the free stack");
   }
+  std::uint64_t markers = free_markers_;
   for (std::size_t i = 0; i < kComponentCount; ++i) {
     LARDER_RETURN_IF_ERROR(tables_[i].check_invariants());
+    if (per_slot_[i] == 0) markers += tables_[i].counts().live + tables_[i].counts().quarantined;
     for (std::uint32_t slot = 0; slot < tables_[i].capacity(); ++slot) {
       if (tables_[i].is_free(slot)) continue;
       for (std::size_t b = 0; b < per_slot_[i]; ++b) {
@@ -236,6 +257,7 @@ Status HostPools::check_invariants() const {
   }
   if (std::find(seen.begin(), seen.end(), false) != seen.end())
     return internal_error("a block is neither free nor used");
+  if (markers != total_markers_) return internal_error("markers are not conserved");
   return Status::ok();
 }
 

@@ -9,6 +9,11 @@
 // (model/pool_spec.h) and each page start aligned to page_alignment (4096 when the page is at least that, else 64).
 // A byte range of a page is therefore a short list of segments, one per block it touches.
 //
+// Markers. Slots of a component without bytes (kv of a model of recurrent layers alone) take no blocks, so the budget
+// does not bound them: what they cost is bookkeeping, here and in the tree, of about 64 bytes and 4 per token. They are
+// as many as have a sixteenth of the budget of that (1 GiB and pages of 16 tokens: half a million, 8 million tokens),
+// but at least 65,536 (which is 1.3 MiB of tables) and at most 16.8 million. Like blocks, they serve whoever comes.
+//
 // Threads: bookkeeping confined to the cache thread. segments() and range lookups of a *leased* slot are pure reads of
 // memory that does not change while the lease lasts: workers may call them. Slot tables never reallocate.
 // Lifetime: outlives every transfer and storage operation. Memory is pre-faulted, huge pages where to be had.
@@ -35,6 +40,27 @@ struct Segment {
   std::size_t size = 0;
 };
 
+// Room on the host, in its two currencies. A slot is of one of them: blocks, or a marker.
+struct HostSpace {
+  std::uint64_t blocks = 0;
+  std::uint64_t markers = 0;
+
+  [[nodiscard]] bool is_none() const { return blocks == 0 && markers == 0; }
+  [[nodiscard]] bool fits_in(const HostSpace& room) const { return blocks <= room.blocks && markers <= room.markers; }
+  HostSpace& operator+=(const HostSpace& more) {
+    blocks += more.blocks;
+    markers += more.markers;
+    return *this;
+  }
+  HostSpace& operator-=(const HostSpace& less) {  // precondition: less.fits_in(*this)
+    blocks -= less.blocks;
+    markers -= less.markers;
+    return *this;
+  }
+  friend HostSpace operator+(HostSpace a, const HostSpace& b) { return a += b; }
+  friend bool operator==(const HostSpace&, const HostSpace&) = default;
+};
+
 // Bytes of one host slot of a component: its pools' pages, each start aligned as above. 0: all its pools are logical.
 [[nodiscard]] std::size_t host_slot_bytes(const ModelSpec& model, ComponentKind c);
 
@@ -59,13 +85,16 @@ class HostPools {
   // All of it: what a device or a storage backend may register once.
   [[nodiscard]] Segment memory() const;
   [[nodiscard]] std::uint32_t blocks_per_slot(ComponentKind c) const { return per_slot_[index_of(c)]; }
+  // What `count` slots of one component take; of several.
+  [[nodiscard]] HostSpace space_of(ComponentKind c, std::uint64_t count) const;
+  [[nodiscard]] HostSpace space_of(const ComponentCounts& counts) const;
 
   [[nodiscard]] std::optional<HostSlot> allocate(ComponentKind c);
   // All or nothing over components; on false nothing was taken.
   [[nodiscard]] bool reserve(const ComponentCounts& counts, std::array<std::vector<HostSlot>, kComponentCount>& out);
-  // Blocks missing for `counts` right now; 0: reserve() would succeed. What the caller must evict. A component of zero
-  // bytes has total_blocks() slots; a missing one of those counts as one block. 2^64 - 1: it will never fit.
-  [[nodiscard]] std::uint64_t blocks_missing(const ComponentCounts& counts) const;
+  // What is missing for `counts` right now: what the caller must evict. None: reserve() would succeed. 2^64 - 1 blocks:
+  // it will never fit.
+  [[nodiscard]] HostSpace shortage(const ComponentCounts& counts) const;
   [[nodiscard]] Status free(ComponentKind c, HostSlot slot);
   [[nodiscard]] Generation generation(ComponentKind c, HostSlot slot) const;
   [[nodiscard]] Status add_lease(ComponentKind c, HostSlot slot);
@@ -84,9 +113,12 @@ class HostPools {
 
   [[nodiscard]] std::uint64_t total_blocks() const { return total_blocks_; }
   [[nodiscard]] std::uint64_t free_blocks() const { return free_blocks_.size(); }
+  [[nodiscard]] HostSpace total() const { return {total_blocks_, total_markers_}; }
+  [[nodiscard]] HostSpace available() const { return {free_blocks_.size(), free_markers_}; }
   [[nodiscard]] std::uint64_t used_bytes(ComponentKind c) const;  // whole blocks of live and quarantined slots
   [[nodiscard]] SlotTable::Counts counts(ComponentKind c) const;
-  [[nodiscard]] Status check_invariants() const;  // every block free or in exactly one slot; O(blocks)
+  // Every block is free or in exactly one slot, and so is every marker. O(blocks + markers).
+  [[nodiscard]] Status check_invariants() const;
 
  private:
   // Where a pool's page lies inside the slot of its component.
@@ -96,14 +128,15 @@ class HostPools {
     std::size_t size = 0;
   };
   HostPools(const ModelSpec& model, HostLayout layout, std::size_t block_bytes, std::uint64_t blocks);
-  HostSlot take(ComponentKind c);  // precondition: enough free blocks and a free slot
-  void return_blocks(ComponentKind c, std::uint32_t slot);
+  HostSlot take(ComponentKind c);  // precondition: enough free blocks, or a free marker
+  void return_space(ComponentKind c, std::uint32_t slot);
   [[nodiscard]] Status settle(ComponentKind c, HostSlot slot, const Result<bool>& is_free_now);
 
   ModelSpec model_;
   HostLayout layout_;
   std::size_t block_bytes_;
   std::uint64_t total_blocks_;
+  std::uint64_t total_markers_ = 0, free_markers_ = 0;  // 0: every component has bytes
   std::array<std::uint32_t, kComponentCount> per_slot_{};
   std::array<PagePlace, kPoolNameCount> places_{};
   std::vector<SlotTable> tables_;                                   // one per component

@@ -91,7 +91,7 @@ TEST(HostPools, BlocksMoveBetweenComponents) {
   Slots out;
   ASSERT_TRUE(pools->reserve({10, 0, 0}, out));  // all bytes to full
   EXPECT_FALSE(pools->allocate(ComponentKind::kMamba));
-  EXPECT_EQ(pools->blocks_missing({0, 0, 1}), 10u);
+  EXPECT_EQ(pools->shortage({0, 0, 1}), (HostSpace{10, 0}));
   for (const HostSlot slot : out[0]) EXPECT_TRUE(pools->free(ComponentKind::kFull, slot).is_ok());
   EXPECT_TRUE(pools->allocate(ComponentKind::kMamba));  // and all of them to one checkpoint
   EXPECT_EQ(pools->free_blocks(), 0u);
@@ -101,34 +101,60 @@ TEST(HostPools, BlocksMoveBetweenComponents) {
 TEST(HostPools, ReserveIsAllOrNothingAndMissingSaysHowMuch) {
   const auto pools = pools_of(three_sizes(4096, 8192, 12'288), 10 * 4096);
   Slots out;
-  EXPECT_EQ(pools->blocks_missing({1, 1, 1}), 0u);
-  EXPECT_EQ(pools->blocks_missing({4, 2, 1}), UINT64_MAX);  // 11 of 10: never
+  EXPECT_TRUE(pools->shortage({1, 1, 1}).is_none());
+  EXPECT_EQ(pools->shortage({4, 2, 1}).blocks, UINT64_MAX);  // 11 of 10: never
   EXPECT_FALSE(pools->reserve({4, 2, 1}, out));
   EXPECT_EQ(pools->free_blocks(), 10u);
   EXPECT_TRUE(pools->reserve({3, 2, 1}, out));
-  EXPECT_EQ(pools->blocks_missing({2, 0, 1}), 5u);
+  EXPECT_EQ(pools->shortage({2, 0, 1}), (HostSpace{5, 0}));
   EXPECT_FALSE(pools->reserve({2, 0, 1}, out));
   EXPECT_EQ(out[0].size() + out[1].size() + out[2].size(), 6u);
-  EXPECT_EQ(pools->blocks_missing({0xffffffffu, 0xffffffffu, 0xffffffffu}), UINT64_MAX);
+  EXPECT_EQ(pools->shortage({0xffffffffu, 0xffffffffu, 0xffffffffu}).blocks, UINT64_MAX);
   const auto lacking = pools_of(preset("gqa-tiny"), 1 << 20);
-  EXPECT_EQ(lacking->blocks_missing({0, 0, 1}), UINT64_MAX);
+  EXPECT_EQ(lacking->shortage({0, 0, 1}).blocks, UINT64_MAX);
   EXPECT_FALSE(lacking->reserve({0, 0, 1}, out));
 }
 
-TEST(HostPools, AComponentWithoutBytesHasSlotsButNoBlocks) {
+TEST(HostPools, AComponentWithoutBytesTakesMarkersAndNoBlocks) {
   const auto pools = pools_of(three_sizes(0, 4096, 0), 4 * 4096);
   EXPECT_EQ(pools->blocks_per_slot(ComponentKind::kFull), 0u);
+  EXPECT_EQ(pools->total(), (HostSpace{4, 65'536}));
+  EXPECT_EQ(pools->space_of({7, 2, 1}), (HostSpace{2, 8}));
   Slots out;
-  EXPECT_TRUE(pools->reserve({3, 4, 0}, out));
-  EXPECT_TRUE(pools->allocate(ComponentKind::kFull));
-  EXPECT_FALSE(pools->allocate(ComponentKind::kFull));  // bounded
-  EXPECT_EQ(pools->blocks_missing({1, 0, 0}), 1u);
+  EXPECT_TRUE(pools->reserve({65'534, 4, 1}, out));
+  EXPECT_TRUE(pools->allocate(ComponentKind::kMamba));  // markers serve whoever comes, like blocks
+  EXPECT_EQ(pools->available(), HostSpace{});
+  EXPECT_FALSE(pools->allocate(ComponentKind::kFull));
+  EXPECT_EQ(pools->shortage({1, 0, 2}), (HostSpace{0, 3}));
+  EXPECT_EQ(pools->shortage({65'537, 0, 0}).blocks, UINT64_MAX);
+  EXPECT_EQ(pools->shortage({65'536, 0, 1}).blocks, UINT64_MAX);
   EXPECT_TRUE(pools->free(ComponentKind::kFull, out[0][0]).is_ok());
-  EXPECT_EQ(pools->blocks_missing({1, 0, 0}), 0u);
+  EXPECT_TRUE(pools->shortage({0, 0, 1}).is_none());
+  EXPECT_EQ(pools->check_invariants().to_string(), "ok");
+  const HostSlot leased = out[0][2];
+  ASSERT_TRUE(pools->add_lease(ComponentKind::kFull, leased).is_ok());
+  ASSERT_TRUE(pools->free(ComponentKind::kFull, leased).is_ok());
+  EXPECT_EQ(pools->available().markers, 1u) << "in quarantine";
+  EXPECT_EQ(pools->check_invariants().to_string(), "ok");
+  const Generation generation = pools->generation(ComponentKind::kFull, leased);
+  ASSERT_TRUE(pools->drop_lease(ComponentKind::kFull, leased, generation).is_ok());
+  EXPECT_EQ(pools->available().markers, 2u);
   std::vector<Segment> segments;
   pools->append_page(PoolName::kKv, out[0][1], segments);
   EXPECT_TRUE(segments.empty());
   EXPECT_EQ(pools->check_invariants().to_string(), "ok");
+}
+
+TEST(HostPools, MarkersAreBoundedByWhatTheirBookkeepingTakes) {
+  ModelSpec model = three_sizes(0, 0, 1 << 20);
+  const auto markers = [&](std::uint32_t page_size, std::size_t budget) {
+    model.page_size = page_size;
+    return pools_of(model, budget)->total().markers;
+  };
+  EXPECT_EQ(markers(1, 1 << 20), 65'536u);
+  EXPECT_EQ(markers(1, std::size_t{136} << 20), 131'072u);  // 68 bytes each, a sixteenth of the budget
+  EXPECT_EQ(markers(16, std::size_t{136} << 20), 69'632u);  // 128 bytes
+  EXPECT_EQ(pools_of(preset("gqa-tiny"), 1 << 20)->total().markers, 0u);
 }
 
 TEST(HostPools, AFreedButLeasedSlotKeepsItsBlocks) {
@@ -242,10 +268,10 @@ class HostModel {
       if (model_.has(c)) counts[index_of(c)] = static_cast<std::uint32_t>(rng_.below(3));
     }
     const std::uint64_t free_before = pools_->free_blocks();
-    const std::uint64_t missing = pools_->blocks_missing(counts);
+    const HostSpace missing = pools_->shortage(counts);
     Slots out;
     const bool is_taken = pools_->reserve(counts, out);
-    ASSERT_EQ(is_taken, missing == 0);
+    ASSERT_EQ(is_taken, missing.is_none());
     std::uint64_t taken = 0;
     for (const ComponentKind c : kAllComponents) {
       const std::size_t i = index_of(c);

@@ -7,14 +7,15 @@
 #include "sim/sim_clock.h"
 #include "sim/world/small_models.h"
 #include "tests/cache/patient_backend.h"
+#include "tests/support/recurrent_model.h"
 
 namespace larder {
 namespace {
 
 class HostRoomTest : public ::testing::Test {
  protected:
-  HostRoomTest()
-      : model_(sim::simulated_model("full_mamba").value()),
+  explicit HostRoomTest(ModelSpec model = sim::simulated_model("full_mamba").value())
+      : model_(std::move(model)),
         host_(std::move(HostPools::create(model_, HostLayout::kPageFirst, 1 << 12, host_memory_source())).value()),
         tree_(tree_config_for(model_, EvictionPolicy::kLru, false), sink_),
         ops_({.max_operations = 256}, clock_, nullptr,
@@ -115,9 +116,9 @@ TEST_F(HostRoomTest, NothingGoesIfEverythingWouldNotDo) {
 
 TEST_F(HostRoomTest, ReachIsWhatIsFreeAndWhatMayGo) {
   const std::vector<NodeId> nodes = fill();
-  EXPECT_EQ(room_.blocks_in_reach(), host_->total_blocks());
+  EXPECT_EQ(room_.in_reach(), host_->total());
   LockHandle lock = tree_.lock(nodes[0], Tier::kHost, LockParts{});
-  EXPECT_EQ(room_.blocks_in_reach(), host_->total_blocks() - room_.blocks_of(pages(1)));
+  EXPECT_EQ(room_.in_reach() + host_->space_of(pages(1)), host_->total());
   tree_.unlock(lock);
 }
 
@@ -164,6 +165,47 @@ TEST_F(HostRoomTest, NotGentlyWhatStorageLacksGoes) {
   EXPECT_EQ(room_.make(pages(free_pages() + 1), false), HostAnswer::kThere);
   poll();
   EXPECT_EQ(counters_.store_waits, 0u);
+}
+
+// Pages without bytes.
+class MarkerRoomTest : public HostRoomTest {
+ protected:
+  MarkerRoomTest() : HostRoomTest(test::recurrent_model()) {}
+  static constexpr std::uint32_t kPath = 1024;  // pages
+  // Paths until no markers are left, some of them with a state.
+  void fill_markers() {
+    for (TokenId name = 0; host_->available().markers > 0; ++name) (void)add(name, kPath, name % 16 == 0);
+  }
+  // Of a path.
+  [[nodiscard]] std::uint64_t pages_left(TokenId name) {
+    return tree_.match(space_, std::vector<TokenId>(kPath * model_.page_size, name)).full_any_pages;
+  }
+};
+
+TEST_F(MarkerRoomTest, TheOldestPagesGoForPagesAndAStateForAState) {
+  fill_markers();
+  ASSERT_EQ(host_->total().markers, 64 * kPath);
+  EXPECT_EQ(room_.in_reach(), host_->total());
+  EXPECT_EQ(room_.make(pages(kPath - 1), false), HostAnswer::kThere);
+  EXPECT_EQ(pages_left(0), 1u);
+  EXPECT_EQ(room_.make(pages(kPath + 1), false), HostAnswer::kThere);
+  EXPECT_EQ(host_->available().markers, kPath + 1) << "no more than was needed";
+  const auto states = static_cast<std::uint32_t>(host_->total_blocks() / host_->blocks_per_slot(ComponentKind::kMamba));
+  ASSERT_EQ(room_.make({1, 0, states}, false), HostAnswer::kThere);
+  EXPECT_EQ(host_->free_blocks(), host_->total_blocks());
+  EXPECT_EQ(pages_left(16), 0u) << "its state has gone, and it was a leaf";
+  EXPECT_EQ(pages_left(17), kPath);
+}
+
+TEST_F(MarkerRoomTest, GentlyItWaitsForTheStorageThatReadsThem) {
+  config_.store_batch_nodes = 1;
+  fill_markers();
+  backlog_.attach_storage(backend_);
+  for (int i = 0; i < 100; ++i) poll();
+  ASSERT_GT(backlog_.kept().markers, 0u);
+  EXPECT_LE(backlog_.kept().markers, host_->total().markers * 60 / 100);
+  EXPECT_EQ(room_.make(pages(1), true), HostAnswer::kWaitsForStores);
+  EXPECT_EQ(room_.make(pages(1), false), HostAnswer::kThere);
 }
 
 TEST_F(HostRoomTest, WhatTheTreeLetsGoIsEvictedAndWhatIsGivenBackIsNot) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "controller/cache.h"
@@ -31,8 +32,10 @@ class InstantCopies final : public TransferEngine {
 class InstantStorage final : public StorageBackend {
  public:
   std::uint64_t has = ~std::uint64_t{0};
+  bool hangs = false;                    // what is read
   std::uint64_t asked = 0, written = 0;  // pages
   std::uint64_t most_items = 0;          // in one read or write
+  std::vector<ReadDone> hanging;
 
   [[nodiscard]] const BackendInfo& info() const override { return info_; }
   [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
@@ -45,6 +48,10 @@ class InstantStorage final : public StorageBackend {
   }
   [[nodiscard]] Status submit_read(ReadRequest request, ReadDone done) override {
     most_items = std::max<std::uint64_t>(most_items, request.items.size());
+    if (hangs) {
+      hanging.push_back(std::move(done));
+      return Status::ok();
+    }
     done(ReadResult{std::vector<Status>(request.items.size(), Status::ok())});
     return Status::ok();
   }
@@ -77,7 +84,8 @@ ModelSpec model_of(std::uint32_t page_size) {
 
 class LongPrompt {
  public:
-  explicit LongPrompt(std::uint32_t page_size) : model_(model_of(page_size)), copies_(model_.layer_count()) {
+  explicit LongPrompt(std::uint32_t page_size, std::uint64_t batch_bytes = std::uint64_t{8} << 20)
+      : model_(model_of(page_size)), copies_(model_.layer_count()) {
     const std::uint64_t pages = kTokens / page_size + 64;
     device_ = std::move(DevicePools::create(model_, {static_cast<std::uint32_t>(pages), 0, 0}, memory_)).value();
     constexpr std::size_t kLeastSlot = 64;  // bytes: a block's
@@ -85,13 +93,14 @@ class LongPrompt {
     host_ = std::move(HostPools::create(model_, HostLayout::kPageFirst, budget, memory_)).value();
     config_.prefetch_policy = PrefetchPolicy::kWaitComplete;
     config_.prefetch_capacity = 1;
+    config_.prefetch_batch_bytes = batch_bytes;
     config_.chunked_prefill_tokens = 8192;
     CacheParts parts;
     parts.model = &model_;
     parts.device = device_.get();
     parts.host = host_.get();
     parts.transfer = &copies_;
-    parts.clock = &clock_;
+    parts.clock = &clock;
     cache = std::move(Cache::create(config_, parts)).value();
     prompt.resize(kTokens + 1);
     for (std::size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<TokenId>(i * 7919 % 65536);
@@ -124,6 +133,7 @@ class LongPrompt {
 
   std::vector<TokenId> prompt;
   InstantStorage storage;
+  ManualClock clock;
 
  private:
   const ModelSpec model_;
@@ -131,7 +141,6 @@ class LongPrompt {
   InstantCopies copies_;
   std::unique_ptr<DevicePools> device_;
   std::unique_ptr<HostPools> host_;
-  ManualClock clock_;
   CacheConfig config_;
 
  public:
@@ -156,6 +165,35 @@ TEST(PollBudget, APromptThatStorageHasComesInPieces) {
     (void)h.work();
     EXPECT_EQ(h.storage.written, 0u) << "it came from there";
   }
+}
+
+// Pages that are larger than a batch: there are as many batches as pages.
+TEST(PollBudget, BatchesArePlannedInPieces) {
+  LongPrompt h(64, 1);
+  ASSERT_TRUE(h.cache->attach_storage(h.storage).is_ok());
+  const RequestId id = h.cache->begin({h.prompt, 1}).value();
+  (void)h.work();
+  EXPECT_EQ(h.storage.most_items, 1u);
+  const Result<CachedTokens> cached = h.cache->start(id);
+  ASSERT_TRUE(cached.is_ok()) << cached.status().to_string();
+  EXPECT_EQ(cached->storage, kTokens / 64 * 64);
+  h.cache->finish(id);
+  (void)h.work();
+}
+
+TEST(PollBudget, ManyBatchesThatAreNotNeededAnyMoreGoAtOnce) {
+  LongPrompt h(64, 1);
+  h.storage.hangs = true;
+  ASSERT_TRUE(h.cache->attach_storage(h.storage).is_ok());
+  const RequestId id = h.cache->begin({h.prompt, 1}).value();
+  (void)h.work();
+  EXPECT_EQ(h.cache->phase(id), RequestPhase::kPrefetching);
+  h.clock.advance(std::chrono::hours(1));
+  (void)h.work();
+  EXPECT_EQ(h.cache->phase(id), RequestPhase::kReady);
+  h.cache->abort(id);
+  for (const StorageBackend::ReadDone& done : std::exchange(h.storage.hanging, {})) done(ReadResult{});
+  (void)h.work();
 }
 
 TEST(PollBudget, WhatStorageLacksIsNotHashed) {

@@ -127,7 +127,7 @@ class RandomEngine {
     RigOptions options;
     options.layout = kAllHostLayouts[seed % 4];
     options.copies_seed = seed;
-    const ModelSpec model = sim::simulated_model(name).value();
+    const ModelSpec model = rig_model(name);
     std::size_t bytes = 0;
     for (const ComponentKind c : kAllComponents) bytes += model.has(c) ? host_slot_bytes(model, c) : 0;
     options.host_bytes = mode == Mode::kRoomy ? std::size_t{16} << 20 : 40 * bytes;
@@ -334,7 +334,8 @@ class RandomEngine {
 };
 
 void run(Mode mode, std::uint64_t seeds, int steps) {
-  const std::vector<std::string> models = sim::small_model_names();
+  std::vector<std::string> models = sim::small_model_names();
+  models.emplace_back("recurrent");
   std::uint64_t loads = 0, hits = 0;
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     const std::string& model = models[seed % models.size()];

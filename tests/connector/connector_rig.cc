@@ -2,8 +2,13 @@
 
 #include "storage/factory.h"
 #include "storage/memory/memory_backend.h"
+#include "tests/support/recurrent_model.h"
 
 namespace larder::connector_test {
+
+ModelSpec rig_model(const std::string& name) {
+  return name == "recurrent" ? test::recurrent_model() : sim::simulated_model(name).value();
+}
 
 Storage::Storage(std::uint64_t seed, const sim::FaultPlan& plan) : executor(4096, seed) {
   BackendFactory factory;
@@ -26,7 +31,7 @@ bool Storage::run() {
 }
 
 Rig::Rig(const std::string& name, const RigOptions& o)
-    : model(sim::simulated_model(name).value()),
+    : model(rig_model(name)),
       options(o),
       host(std::move(HostPools::create(model, o.layout, o.host_bytes, host_memory_source())).value()) {
   if (o.copies_seed) copies = std::make_unique<ManualExecutor>(4096, o.copies_seed);

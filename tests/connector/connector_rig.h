@@ -27,6 +27,9 @@ struct RigOptions {
   std::optional<std::uint64_t> copies_seed{};  // copies wait until the test runs them, in an order of this seed
 };
 
+// simulated_model(), or "recurrent": recurrent_model().
+[[nodiscard]] ModelSpec rig_model(const std::string& name);
+
 // A storage in memory that outlives connectors. Its work waits until the test runs it, in an order of a seed.
 class Storage {
  public:
