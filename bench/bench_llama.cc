@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -59,12 +60,12 @@ class LlamaRun {
       if (!sample.is_ok()) return sample.status();
       add(row, setup, *sample, result);
     }
-    if (setup == LlamaSetup::kProxy) describe(server.summary(), result);
+    if (setup != LlamaSetup::kPlain) describe(server.summary(), result);
     return server.stop();
   }
 
  private:
-  // As LlamaProxy::summary() writes it.
+  // As LlamaProxy and LlamaService write it.
   static void describe(const std::string& summary, LlamaModelResult& result) {
     result.summary = summary;
     result.has_checkpoints =
@@ -72,7 +73,7 @@ class LlamaRun {
   }
   void add(std::size_t row, LlamaSetup setup, const LlamaSample& sample, LlamaModelResult& result) const {
     for (LlamaCell& cell : result.cells) {
-      if (cell.row == row) (setup == LlamaSetup::kPlain ? cell.plain : cell.proxy).push_back(sample);
+      if (cell.row == row) cell.of(setup).push_back(sample);
     }
   }
 
@@ -85,7 +86,16 @@ class LlamaRun {
 }  // namespace
 
 std::string_view llama_setup_name(LlamaSetup setup) {
-  return setup == LlamaSetup::kPlain ? "llama-server" : "larder proxy";
+  constexpr std::array<std::string_view, kLlamaSetups> kNames = {"llama-server", "proxy", "serve"};
+  return kNames[static_cast<std::size_t>(setup)];
+}
+
+std::vector<LlamaSetup> llama_fronts() {
+#ifdef LARDER_HAS_LLAMA
+  return {LlamaSetup::kProxy, LlamaSetup::kServe};
+#else
+  return {LlamaSetup::kProxy};
+#endif
 }
 
 Result<std::string> find_llama_server() {
@@ -116,12 +126,14 @@ Result<LlamaModelResult> run_llama_model(const LlamaBenchOptions& options, const
   result.model = std::filesystem::path(model).filename().string();
   const LlamaRowChoice choice = choose_llama_rows(options.rows);
   for (std::size_t row = 0; row < kLlamaRows; ++row) {
-    if (choice.is_run[row]) result.cells.push_back({row, {}, {}});
+    if (choice.is_run[row]) result.cells.push_back({row, {}});
   }
   const LlamaRun run(options, model, choice);
+  std::vector<LlamaSetup> setups = {LlamaSetup::kPlain};
+  setups.insert(setups.end(), options.fronts.begin(), options.fronts.end());
   for (std::uint32_t repeat = 0; repeat < options.repeats; ++repeat) {
-    for (const bool is_first : {true, false}) {
-      const LlamaSetup setup = is_first == (repeat % 2 == 0) ? LlamaSetup::kPlain : LlamaSetup::kProxy;
+    if (repeat > 0) std::ranges::reverse(setups);
+    for (const LlamaSetup setup : setups) {
       if (options.shows_progress) {
         std::fprintf(stderr, "%s: %s, %u of %u\n", result.model.c_str(), std::string(llama_setup_name(setup)).c_str(),
                      repeat + 1, options.repeats);

@@ -1,17 +1,20 @@
-// `larder bench llama`: an unmodified llama-server beside `larder proxy` before the same llama-server.
+// `larder bench llama`: an unmodified llama-server beside `larder proxy` before the same llama-server, and beside
+// `larder serve` of the same model.
 //
-// For each model, `repeats` times, by turns so that noise hits both (the proxy goes first every second time): servers
+// For each model, `repeats` times, by turns so that noise hits all (the order turns round every second time): servers
 // and folders of their own, then the requests of llama_rows() in order, each one answer of one token. Where they are
 // restarted, llama-server alone was asked to save its slot, is killed, started, and asked to restore what it saved at
-// the first restart; the proxy and its llama-server are killed and started on the same store. None of that is timed.
+// the first restart; the others are killed (the proxy with its llama-server) and started on the same store. None of
+// that is timed.
 //
-// Seconds: from the request to the end of its answer. The next request waits until the proxy has put away what it
-// saves, and CPU seconds have that work in them; they are those of llama-server, and of the proxy.
+// Seconds: from the request to the end of its answer. The next request waits until ours have put away what they
+// save, and CPU seconds have that work in them; they are those of all processes of the set-up.
 // Reused tokens are what the server says of itself: timings.cache_n, or X-Larder-Reused-Tokens.
 //
 // Threads: confined. A run has one server at a time; it ends with the run, and when this process dies.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -26,6 +29,13 @@
 
 namespace larder {
 
+enum class LlamaSetup : std::uint8_t { kPlain, kProxy, kServe };
+inline constexpr std::size_t kLlamaSetups = 3;
+// "llama-server", "proxy", "serve".
+[[nodiscard]] std::string_view llama_setup_name(LlamaSetup setup);
+// Those that this build has.
+[[nodiscard]] std::vector<LlamaSetup> llama_fronts();
+
 struct LlamaBenchOptions {
   std::vector<std::string> models;            // GGUF files
   std::string llama_server;                   // the executable's path; empty: as find_llama_server()
@@ -35,6 +45,7 @@ struct LlamaBenchOptions {
   std::vector<std::uint32_t> rows;            // numbers; empty: all
   std::uint32_t repeats = 3, threads = 1, page_size = 64;
   std::uint64_t seed = 1;
+  std::vector<LlamaSetup> fronts;  // beside llama-server, in the table's order
   bool as_json = false;
   bool shows_progress = true;  // lines on standard error
 };
@@ -70,20 +81,21 @@ class LlamaPrompts {
 
 // --- runs (bench_llama.cc)
 
-enum class LlamaSetup : std::uint8_t { kPlain, kProxy };
-[[nodiscard]] std::string_view llama_setup_name(LlamaSetup setup);
-
 struct LlamaSample {
   std::uint64_t reused = 0;
   double seconds = 0, cpu_seconds = 0;
 };
 struct LlamaCell {
   std::size_t row = 0;
-  std::vector<LlamaSample> plain, proxy;  // one per repeat
+  std::array<std::vector<LlamaSample>, kLlamaSetups> samples;  // by set-up; one per repeat
+  [[nodiscard]] const std::vector<LlamaSample>& of(LlamaSetup setup) const {
+    return samples[static_cast<std::size_t>(setup)];
+  }
+  [[nodiscard]] std::vector<LlamaSample>& of(LlamaSetup setup) { return samples[static_cast<std::size_t>(setup)]; }
 };
 struct LlamaModelResult {
   std::string model;    // the file's name
-  std::string summary;  // what the proxy says of it
+  std::string summary;  // what our first front says of it
   // It resumes where somebody kept its window or its state, not at any page.
   bool has_checkpoints = false;
   std::vector<LlamaCell> cells;
@@ -103,7 +115,8 @@ struct LlamaBar {
   LlamaVerdict verdict = LlamaVerdict::kNotJudged;
 };
 // What was asked for, as far as these rows tell.
-[[nodiscard]] std::vector<LlamaBar> llama_bars(const LlamaBenchOptions& options, const LlamaModelResult& result);
+[[nodiscard]] std::vector<LlamaBar> llama_bars(const LlamaBenchOptions& options, const LlamaModelResult& result,
+                                               LlamaSetup front);
 [[nodiscard]] std::string llama_header(const LlamaBenchOptions& options, const MachineInfo& machine);
 [[nodiscard]] std::string llama_table(const LlamaBenchOptions& options, const LlamaModelResult& result);
 [[nodiscard]] nlohmann::ordered_json llama_json(const LlamaBenchOptions& options, const MachineInfo& machine,

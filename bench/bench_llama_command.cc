@@ -1,6 +1,7 @@
 // `larder bench llama`: options in, tables or JSON out.
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <sstream>
 
@@ -13,7 +14,12 @@
 namespace larder {
 namespace {
 
-void add_options(CLI::App& app, LlamaBenchOptions& o, std::string& server_arguments) {
+struct Words {
+  std::string server_arguments;
+  std::vector<std::string> fronts;
+};
+
+void add_options(CLI::App& app, LlamaBenchOptions& o, Words& words) {
   app.add_option("--model", o.models, "GGUF file; may be given several times")
       ->type_name("FILE")
       ->required()
@@ -21,7 +27,7 @@ void add_options(CLI::App& app, LlamaBenchOptions& o, std::string& server_argume
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--llama-server", o.llama_server, "the executable (of tools/llama_env.sh, or in PATH)")
       ->type_name("PATH");
-  app.add_option("--server-args", server_arguments,
+  app.add_option("--server-args", words.server_arguments,
                  "more options of llama-server, in one word: \"-b 512 --ctx-checkpoints 8\"")
       ->type_name("OPTIONS");
   app.add_option("--rows", o.rows, "these rows of the table only, and what they build on: 9,11")
@@ -29,19 +35,33 @@ void add_options(CLI::App& app, LlamaBenchOptions& o, std::string& server_argume
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(whole_number(0, 11));
+  app.add_option("--fronts", words.fronts, "what is measured beside llama-server: proxy,serve")
+      ->type_name("FRONT,FRONT")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::IsMember({"proxy", "serve"}));
   const auto number = [&](const char* flag, auto& value, const char* unit, const char* help, std::uint64_t least,
                           std::uint64_t most) {
     app.add_option(flag, value, help)->type_name(unit)->check(whole_number(least, most))->capture_default_str();
   };
   number("--repeats", o.repeats, "TIMES", "of the whole sequence, on fresh servers", 1, 100);
   number("--threads", o.threads, "THREADS", "of llama-server", 1, 1024);
-  number("--page-size", o.page_size, "TOKENS", "in a page of the proxy", 2, 2048);
-  app.add_option("--host-memory", o.host_memory, "of the proxy")->type_name("SIZE")->capture_default_str();
+  number("--page-size", o.page_size, "TOKENS", "in a page of ours", 2, 2048);
+  app.add_option("--host-memory", o.host_memory, "of ours")->type_name("SIZE")->capture_default_str();
   number("--seed", o.seed, "NUMBER", "of the random tokens", 0, ~std::uint64_t{0});
   app.add_flag("--json", o.as_json, "print JSON");
   app.footer(
-      "\nThe proxy's store lies in $TMPDIR or /tmp while it runs, slot files in /dev/shm.\n"
+      "\nOur stores lie in $TMPDIR or /tmp while they run, slot files in /dev/shm.\n"
       "Exit codes: 0 done, whatever the bars at the end say; 1 failed; 2 wrong arguments.");
+}
+
+Status choose_fronts(LlamaBenchOptions& o, const std::vector<std::string>& names) {
+  o.fronts = llama_fronts();
+  if (names.empty()) return Status::ok();
+  std::erase_if(o.fronts,
+                [&](LlamaSetup front) { return std::ranges::find(names, llama_setup_name(front)) == names.end(); });
+  if (o.fronts.size() == names.size()) return Status::ok();
+  return invalid_argument("--fronts: this build has not all of these; serve needs -DLARDER_LLAMA=ON");
 }
 
 int fail(const Status& status) {
@@ -49,9 +69,10 @@ int fail(const Status& status) {
   return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
 }
 
-Status complete(LlamaBenchOptions& o, const std::string& server_arguments) {
-  std::istringstream words(server_arguments);
+Status complete(LlamaBenchOptions& o, const Words& given) {
+  std::istringstream words(given.server_arguments);
   for (std::string word; words >> word;) o.server_arguments.push_back(word);
+  LARDER_RETURN_IF_ERROR(choose_fronts(o, given.fronts));
   if (o.llama_server.empty()) {
     Result<std::string> found = find_llama_server();
     if (!found.is_ok()) return found.status();
@@ -66,14 +87,16 @@ Status complete(LlamaBenchOptions& o, const std::string& server_arguments) {
 }  // namespace
 
 int bench_llama(int argc, char** argv) {
-  CLI::App app("An unmodified llama-server beside larder proxy before the same llama-server: reused tokens and times.",
-               "larder bench llama");
+  CLI::App app(
+      "An unmodified llama-server beside larder proxy before the same llama-server, and beside larder serve of the\n"
+      "same model: reused tokens and times.",
+      "larder bench llama");
   app.get_formatter()->column_width(34);
   LlamaBenchOptions options;
-  std::string server_arguments;
-  add_options(app, options, server_arguments);
+  Words words;
+  add_options(app, options, words);
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
-  const Status status = complete(options, server_arguments);
+  const Status status = complete(options, words);
   if (!status.is_ok()) return fail(status);
   const MachineInfo machine = machine_info(".");
   const LlamaBenchStop stop;

@@ -48,16 +48,18 @@ Json spread_json(const Spread& spread) {
   return {{"low", spread.low}, {"median", spread.median}, {"high", spread.high}};
 }
 
-double speedup_of(const LlamaCell& cell) {
-  const double proxy = seconds_of(cell.proxy).median;
-  return proxy > 0 ? seconds_of(cell.plain).median / proxy : 0;
+double speedup_of(const LlamaCell& cell, LlamaSetup front) {
+  const double ours = seconds_of(cell.of(front)).median;
+  return ours > 0 ? seconds_of(cell.of(LlamaSetup::kPlain)).median / ours : 0;
 }
 
 std::vector<const LlamaCell*> shown_cells(const LlamaBenchOptions& options, const LlamaModelResult& result) {
   const LlamaRowChoice choice = choose_llama_rows(options.rows);
   std::vector<const LlamaCell*> shown;
   for (const LlamaCell& cell : result.cells) {
-    if (choice.is_shown[cell.row] && !cell.plain.empty() && !cell.proxy.empty()) shown.push_back(&cell);
+    const auto has_run = [&](LlamaSetup setup) { return !cell.of(setup).empty(); };
+    const bool is_whole = has_run(LlamaSetup::kPlain) && std::ranges::all_of(options.fronts, has_run);
+    if (choice.is_shown[cell.row] && is_whole) shown.push_back(&cell);
   }
   return shown;
 }
@@ -65,7 +67,7 @@ std::vector<const LlamaCell*> shown_cells(const LlamaBenchOptions& options, cons
 // Why speed-ups of this model are not judged; empty: they are.
 std::string why_not_judged(const LlamaModelResult& result) {
   double prompt = 0;  // the slowest: one that llama-server computed as a whole
-  for (const LlamaCell& cell : result.cells) prompt = std::max(prompt, seconds_of(cell.plain).median);
+  for (const LlamaCell& cell : result.cells) prompt = std::max(prompt, seconds_of(cell.of(LlamaSetup::kPlain)).median);
   if (prompt < kLargeSeconds) return fmt::format("a small model: it computes a prompt in {:.2f} s", prompt);
   return result.has_checkpoints ? "" : "full attention: llama-server goes on from any token itself";
 }
@@ -101,34 +103,36 @@ std::string_view verdict_name(LlamaVerdict verdict) {
   return kNames[static_cast<std::size_t>(verdict)];
 }
 
-Json cell_json(const LlamaCell& cell) {
+Json cell_json(const LlamaBenchOptions& options, const LlamaCell& cell) {
   const LlamaRow& row = llama_rows()[cell.row];
   Json one = {{"row", row.name}, {"what", row.what}};
-  const auto add = [&](const char* name, const std::vector<LlamaSample>& samples) {
+  const auto add = [&](const char* name, LlamaSetup setup) {
+    const std::vector<LlamaSample>& samples = cell.of(setup);
     one[name] = {{"reused_tokens", spread_json(reused_of(samples))},
                  {"seconds", spread_json(seconds_of(samples))},
                  {"cpu_seconds", spread_json(cpu_of(samples))}};
+    if (setup != LlamaSetup::kPlain) one[name]["speedup"] = speedup_of(cell, setup);
   };
-  add("llama_server", cell.plain);
-  add("proxy", cell.proxy);
-  one["speedup"] = speedup_of(cell);
+  add("llama_server", LlamaSetup::kPlain);
+  for (const LlamaSetup front : options.fronts) add(front == LlamaSetup::kProxy ? "proxy" : "serve", front);
   return one;
 }
 
 }  // namespace
 
-std::vector<LlamaBar> llama_bars(const LlamaBenchOptions& options, const LlamaModelResult& result) {
+std::vector<LlamaBar> llama_bars(const LlamaBenchOptions& options, const LlamaModelResult& result, LlamaSetup front) {
   const std::string not_judged = why_not_judged(result);
+  const std::string_view name = llama_setup_name(front);
   BarMaker reuse, no_slower;
   std::vector<LlamaBar> faster;
   for (const LlamaCell* cell : shown_cells(options, result)) {
     const LlamaRow& row = llama_rows()[cell->row];
     if (row.dense_reused > 0) {
-      const auto least = static_cast<std::uint64_t>(reused_of(cell->proxy).low);
+      const auto least = static_cast<std::uint64_t>(reused_of(cell->of(front)).low);
       reuse.add(fmt::format("row {} {} of {}", row.name, least, row.dense_reused),
                 least + kMostPagesShort * options.page_size >= row.dense_reused);
     }
-    const double speedup = speedup_of(*cell);
+    const double speedup = speedup_of(*cell, front);
     if (is_among(row.name, kNoSlower)) {
       const double times = speedup > 0 ? 1 / speedup : std::numeric_limits<double>::infinity();
       no_slower.add(fmt::format("row {} {:.2f} x", row.name, times), times <= kMostSlowdown);
@@ -136,12 +140,12 @@ std::vector<LlamaBar> llama_bars(const LlamaBenchOptions& options, const LlamaMo
     if (is_among(row.name, kMuchFaster)) {
       BarMaker one;
       one.add(fmt::format("row {} {:.1f} x", row.name, speedup), speedup >= kLeastSpeedup);
-      one.end(fmt::format("at least {:.0f} x faster than llama-server", kLeastSpeedup), faster, not_judged);
+      one.end(fmt::format("{}: at least {:.0f} x faster than llama-server", name, kLeastSpeedup), faster, not_judged);
     }
   }
   std::vector<LlamaBar> bars;
-  reuse.end(fmt::format("reuse within {} pages of full attention's", kMostPagesShort), bars);
-  no_slower.end(fmt::format("at most {} x llama-server's seconds", kMostSlowdown), bars);
+  reuse.end(fmt::format("{}: reuse within {} pages of full attention's", name, kMostPagesShort), bars);
+  no_slower.end(fmt::format("{}: at most {} x llama-server's seconds", name, kMostSlowdown), bars);
   std::ranges::move(faster, std::back_inserter(bars));
   return bars;
 }
@@ -150,7 +154,7 @@ std::string llama_header(const LlamaBenchOptions& options, const MachineInfo& ma
   std::string more;
   for (const std::string& word : options.server_arguments) more += " " + word;
   return fmt::format(
-      "larder {} bench llama, {} UTC\n{}, {} cores; {}\n{} -c 8192 -np 1 -ub 512 -t {}{}\nproxy: pages of {} tokens, "
+      "larder {} bench llama, {} UTC\n{}, {} cores; {}\n{} -c 8192 -np 1 -ub 512 -t {}{}\nours: pages of {} tokens, "
       "{} of host memory, a store; {} repeats; seed {}\nreused tokens, seconds to the answer, CPU seconds of all "
       "processes: median [least..most] of the repeats\n",
       kLarderVersion, machine.date, machine.cpu, machine.cores, machine.kernel, options.llama_server, options.threads,
@@ -158,21 +162,30 @@ std::string llama_header(const LlamaBenchOptions& options, const MachineInfo& ma
 }
 
 std::string llama_table(const LlamaBenchOptions& options, const LlamaModelResult& result) {
-  TextTable table({"row", "llama-server reused", "s", "CPU s", "proxy reused", "s", "CPU s", "speed-up"});
+  std::vector<std::string> heads = {"row", "llama-server reused", "s", "CPU s"};
+  for (const LlamaSetup front : options.fronts) {
+    heads.insert(heads.end(), {fmt::format("{} reused", llama_setup_name(front)), "s", "CPU s", "times as fast"});
+  }
+  TextTable table(std::move(heads));
   for (const LlamaCell* cell : shown_cells(options, result)) {
     const LlamaRow& row = llama_rows()[cell->row];
     std::vector<std::string> cells = {fmt::format("{:<3} {}", row.name, row.what)};
-    for (const std::vector<LlamaSample>* samples : {&cell->plain, &cell->proxy}) {
-      cells.push_back(spread_text(reused_of(*samples), 0));
-      cells.push_back(spread_text(seconds_of(*samples), 3));
-      cells.push_back(spread_text(cpu_of(*samples), 2));
-    }
-    cells.push_back(fmt::format("{:.2f}", speedup_of(*cell)));
+    const auto add = [&](LlamaSetup setup) {
+      const std::vector<LlamaSample>& samples = cell->of(setup);
+      cells.push_back(spread_text(reused_of(samples), 0));
+      cells.push_back(spread_text(seconds_of(samples), 3));
+      cells.push_back(spread_text(cpu_of(samples), 2));
+      if (setup != LlamaSetup::kPlain) cells.push_back(fmt::format("{:.2f}", speedup_of(*cell, setup)));
+    };
+    add(LlamaSetup::kPlain);
+    for (const LlamaSetup front : options.fronts) add(front);
     table.add_row(std::move(cells));
   }
   std::string text = fmt::format("\n{}; {}\n{}", result.model, result.summary, table.text());
-  for (const LlamaBar& bar : llama_bars(options, result)) {
-    text += fmt::format("{}: {}\n", bar.text, verdict_name(bar.verdict));
+  for (const LlamaSetup front : options.fronts) {
+    for (const LlamaBar& bar : llama_bars(options, result, front)) {
+      text += fmt::format("{}: {}\n", bar.text, verdict_name(bar.verdict));
+    }
   }
   return text;
 }
@@ -182,9 +195,11 @@ Json llama_json(const LlamaBenchOptions& options, const MachineInfo& machine,
   Json models = Json::array();
   for (const LlamaModelResult& result : results) {
     Json rows = Json::array(), bars = Json::array();
-    for (const LlamaCell* cell : shown_cells(options, result)) rows.push_back(cell_json(*cell));
-    for (const LlamaBar& bar : llama_bars(options, result)) {
-      bars.push_back({{"bar", bar.text}, {"verdict", verdict_name(bar.verdict)}});
+    for (const LlamaCell* cell : shown_cells(options, result)) rows.push_back(cell_json(options, *cell));
+    for (const LlamaSetup front : options.fronts) {
+      for (const LlamaBar& bar : llama_bars(options, result, front)) {
+        bars.push_back({{"bar", bar.text}, {"verdict", verdict_name(bar.verdict)}});
+      }
     }
     models.push_back({{"model", result.model}, {"summary", result.summary}, {"rows", rows}, {"bars", bars}});
   }

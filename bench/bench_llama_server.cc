@@ -144,7 +144,7 @@ std::vector<std::string> LlamaBenchServer::server_command() const {
 
 Status LlamaBenchServer::start() {
   if (LlamaBenchStop::is_asked()) return cancelled("a signal came");
-  return with_log(setup_ == LlamaSetup::kPlain ? start_plain() : start_proxy());
+  return with_log(setup_ == LlamaSetup::kPlain ? start_plain() : start_ours());
 }
 
 Status LlamaBenchServer::start_plain() {
@@ -165,23 +165,24 @@ Status LlamaBenchServer::start_plain() {
   return wait_ready();
 }
 
-Status LlamaBenchServer::start_proxy() {
-  std::vector<std::string> arguments = {options_.larder,
-                                        "proxy",
-                                        "--port",
-                                        "0",
-                                        "--store",
-                                        join_path(folders_.files, "store"),
-                                        "--slot-dir",
-                                        folders_.slots,
-                                        "--host-memory",
-                                        options_.host_memory,
-                                        "--page-size",
-                                        std::to_string(options_.page_size),
-                                        "--"};
-  const std::vector<std::string> command = server_command();
-  arguments.insert(arguments.end(), command.begin(), command.end());
-  LARDER_RETURN_IF_ERROR(child_.start(arguments, log_path()));
+std::vector<std::string> LlamaBenchServer::our_command() const {
+  const bool is_proxy = setup_ == LlamaSetup::kProxy;
+  std::vector<std::string> command = {options_.larder, is_proxy ? "proxy" : "serve"};
+  const auto add = [&](std::initializer_list<std::string> words) { command.insert(command.end(), words); };
+  add({"--port", "0", "--store", join_path(folders_.files, "store"), "--host-memory", options_.host_memory});
+  add({"--page-size", std::to_string(options_.page_size)});
+  if (is_proxy) {
+    add({"--slot-dir", folders_.slots, "--"});
+    const std::vector<std::string> server = server_command();
+    command.insert(command.end(), server.begin(), server.end());
+  } else {
+    add({"--model", model_, "-c", "8192", "-p", "1", "-b", "512", "-t", std::to_string(options_.threads)});
+  }
+  return command;
+}
+
+Status LlamaBenchServer::start_ours() {
+  LARDER_RETURN_IF_ERROR(child_.start(our_command(), log_path()));
   LlamaBenchStop::set_servers(child_.pid(), -1);
   const Result<std::string> line = child_.read_line(kStartLimit);
   if (!line.is_ok()) return unavailable("it did not start: " + line.status().message());
@@ -192,7 +193,7 @@ Status LlamaBenchServer::start_proxy() {
   const Result<std::string> summary = child_.read_line(kStartLimit);
   if (!summary.is_ok()) return summary.status();
   summary_ = *summary;
-  llama_pid_ = child_of(child_.pid());
+  llama_pid_ = setup_ == LlamaSetup::kProxy ? child_of(child_.pid()) : child_.pid();
   if (llama_pid_ < 0) return unavailable("its llama-server is not there");
   LlamaBenchStop::set_servers(child_.pid(), llama_pid_);
   client_ = std::make_unique<HttpClient>(*url, kAnswerLimit);
@@ -262,7 +263,7 @@ Status LlamaBenchServer::restart() {
 double LlamaBenchServer::cpu_seconds() const {
   double seconds = 0;
   if (const auto llama = process_facts(llama_pid_)) seconds += llama->cpu_seconds;
-  if (setup_ == LlamaSetup::kPlain) return seconds;
+  if (setup_ != LlamaSetup::kProxy) return seconds;
   if (const auto proxy = process_facts(child_.pid())) seconds += proxy->cpu_seconds;
   return seconds;
 }
@@ -275,9 +276,11 @@ Status LlamaBenchServer::wait_settled() {
     const Result<HttpReply> reply = client_->request("GET", "/metrics");
     if (!reply.is_ok()) return reply.status();
     const auto value = [&](std::string_view name) { return metric_of(reply->body, name); };
-    const bool is_idle = value("larder_proxy_slots_busy") == 0 &&
-                         value("larder_proxy_save_seconds_count") == value("larder_proxy_saves_total");
-    const double stored_now = value("larder_proxy_stored_pages");
+    const bool is_proxy = setup_ == LlamaSetup::kProxy;
+    const char* begun = is_proxy ? "larder_proxy_save_seconds_count" : "larder_serve_saves_begun_total";
+    const bool is_idle = value(is_proxy ? "larder_proxy_slots_busy" : "larder_serve_slots_busy") == 0 &&
+                         value(begun) == value(is_proxy ? "larder_proxy_saves_total" : "larder_serve_saves_total");
+    const double stored_now = value(is_proxy ? "larder_proxy_stored_pages" : "larder_serve_stored_pages");
     still = is_idle && stored_now == stored ? still + 1 : 0;
     stored = stored_now;
     if (real_clock().now() >= end) return deadline_exceeded("what was saved is not put away");

@@ -1,4 +1,5 @@
-// The server of one run of `larder bench llama`: llama-server alone, or `larder proxy` before one of its own.
+// The server of one run of `larder bench llama`: llama-server alone, `larder proxy` before one of its own, or
+// `larder serve`.
 //
 // Threads: confined; LlamaBenchStop's handler runs on any. Lifetime: folders outlive it; the destructor ends what runs.
 #pragma once
@@ -49,12 +50,13 @@ class LlamaBenchServer {
   // A crash and a new start. llama-server alone saves its slot before the first one, and restores that after each.
   [[nodiscard]] Status restart();
   [[nodiscard]] Status stop();
-  // Of the proxy: what it says of the model.
+  // Of ours: what they say of the model.
   [[nodiscard]] const std::string& summary() const { return summary_; }
 
  private:
   [[nodiscard]] Status start_plain();
-  [[nodiscard]] Status start_proxy();
+  [[nodiscard]] Status start_ours();
+  [[nodiscard]] std::vector<std::string> our_command() const;
   [[nodiscard]] Status wait_ready();
   [[nodiscard]] Status wait_settled();
   [[nodiscard]] Status kill_all();

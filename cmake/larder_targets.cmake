@@ -80,6 +80,9 @@ function(larder_add_bench)
   larder_compile_quickly("${commands}")
   larder_add_library(larder_bench "${sources}" larder_server)
   target_link_libraries(larder_bench INTERFACE larder_sim)
+  if(LARDER_LLAMA)
+    target_compile_definitions(larder_bench PRIVATE LARDER_HAS_LLAMA=1)
+  endif()
 endfunction()
 
 # src/cli/*.cc -> the `larder` executable at the top of the build folder.

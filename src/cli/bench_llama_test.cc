@@ -2,6 +2,7 @@
 //   LARDER_LLAMA_SERVER=.../llama-server LARDER_LLAMA_MODEL=.../tiny.gguf
 #include "bench/bench_llama.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,9 +28,16 @@ LlamaModelResult ideal_result(double plain_seconds, double proxy_seconds) {
   LlamaModelResult result{"m.gguf", "a model", true, {}};
   for (std::size_t row = 0; row < kLlamaRows; ++row) {
     const std::uint64_t reused = llama_rows()[row].dense_reused / 64 * 64;
-    result.cells.push_back({row, {{0, plain_seconds, 1}}, {{reused, proxy_seconds, 1}}});
+    LlamaCell cell{row, {}};
+    cell.of(LlamaSetup::kPlain) = {{0, plain_seconds, 1}};
+    cell.of(LlamaSetup::kProxy) = cell.of(LlamaSetup::kServe) = {{reused, proxy_seconds, 1}};
+    result.cells.push_back(std::move(cell));
   }
   return result;
+}
+
+std::vector<LlamaBar> bars_of(const LlamaBenchOptions& options, const LlamaModelResult& result) {
+  return llama_bars(options, result, LlamaSetup::kProxy);
 }
 
 std::size_t count_of(const std::vector<LlamaBar>& bars, LlamaVerdict verdict) {
@@ -83,33 +91,36 @@ TEST(BenchLlama, ASubsetBringsWhatItBuildsOn) {
 
 TEST(BenchLlama, BarsAreJudgedByWhatRan) {
   LlamaBenchOptions options;
-  EXPECT_EQ(count_of(llama_bars(options, ideal_result(20, 0.5)), LlamaVerdict::kMet), 5u);
+  EXPECT_EQ(count_of(bars_of(options, ideal_result(20, 0.5)), LlamaVerdict::kMet), 5u);
   LlamaModelResult slow = ideal_result(20, 25);
-  EXPECT_EQ(count_of(llama_bars(options, slow), LlamaVerdict::kMissed), 4u) << "reuse is still met";
-  slow.cells[row_named("10b")].proxy[0].reused = 2000 - 129;
-  EXPECT_EQ(count_of(llama_bars(options, slow), LlamaVerdict::kMissed), 5u);
-  EXPECT_EQ(count_of(llama_bars(options, ideal_result(1, 0.01)), LlamaVerdict::kNotJudged), 3u) << "a small model";
+  EXPECT_EQ(count_of(bars_of(options, slow), LlamaVerdict::kMissed), 4u) << "reuse is still met";
+  slow.cells[row_named("10b")].of(LlamaSetup::kProxy)[0].reused = 2000 - 129;
+  EXPECT_EQ(count_of(bars_of(options, slow), LlamaVerdict::kMissed), 5u);
+  EXPECT_EQ(count_of(bars_of(options, ideal_result(1, 0.01)), LlamaVerdict::kNotJudged), 3u) << "a small model";
   LlamaModelResult dense = ideal_result(20, 0.5);
   dense.has_checkpoints = false;
-  EXPECT_EQ(count_of(llama_bars(options, dense), LlamaVerdict::kNotJudged), 3u);
+  EXPECT_EQ(count_of(bars_of(options, dense), LlamaVerdict::kNotJudged), 3u);
   options.rows = {5};
-  const std::vector<LlamaBar> few = llama_bars(options, ideal_result(20, 0.5));
+  const std::vector<LlamaBar> few = bars_of(options, ideal_result(20, 0.5));
   ASSERT_EQ(few.size(), 1u);
   EXPECT_NE(few[0].text.find("row 5 960 of 1000"), std::string::npos) << few[0].text;
 }
 
 TEST(BenchLlama, TablesAndJson) {
   LlamaBenchOptions options;
+  options.fronts = {LlamaSetup::kProxy, LlamaSetup::kServe};
   LlamaModelResult result = ideal_result(20, 0.5);
   const std::string table = llama_table(options, result);
   EXPECT_NE(table.find("10b other branch at 2000"), std::string::npos) << table;
   EXPECT_NE(table.find("40.00"), std::string::npos) << table;
-  result.cells[0].proxy.push_back({0, 1.5, 1});
+  result.cells[0].of(LlamaSetup::kServe).push_back({0, 1.5, 1});
   EXPECT_NE(llama_table(options, result).find("1.000 [0.500..1.500]"), std::string::npos)
       << llama_table(options, result);
   const auto json = llama_json(options, {}, {result});
   EXPECT_EQ(json.at("models").at(0).at("rows").size(), kLlamaRows);
+  EXPECT_EQ(json.at("models").at(0).at("bars").size(), 10u);
   EXPECT_EQ(json.at("models").at(0).at("bars").at(0).at("verdict"), "met");
+  EXPECT_EQ(json.at("models").at(0).at("rows").at(0).at("serve").at("seconds").at("high"), 1.5);
 }
 
 TEST(BenchLlama, SumsAMetricOverItsLabels) {
@@ -143,6 +154,7 @@ TEST(BenchLlama, ReusesWhatItsRowsAskFor) {
   LlamaBenchOptions options;
   options.llama_server = server;
   options.larder = larder;
+  options.fronts = llama_fronts();
   options.host_memory = "256Mi";
   options.repeats = 1;
   options.shows_progress = false;
@@ -151,16 +163,24 @@ TEST(BenchLlama, ReusesWhatItsRowsAskFor) {
   ASSERT_EQ(result->cells.size(), kLlamaRows);
   for (const LlamaCell& cell : result->cells) {
     const LlamaRow& row = llama_rows()[cell.row];
-    ASSERT_EQ(cell.plain.size(), 1u) << row.name;
-    ASSERT_EQ(cell.proxy.size(), 1u) << row.name;
-    EXPECT_GT(cell.proxy[0].seconds, 0) << row.name;
-    EXPECT_GE(cell.proxy[0].reused + 2 * options.page_size, row.dense_reused) << row.name;
-    if (row.name == "0" || row.name == "7") {
-      EXPECT_EQ(cell.plain[0].reused, 0u) << row.name;
-      EXPECT_EQ(cell.proxy[0].reused, 0u) << row.name;
+    const std::vector<LlamaSample>& plain = cell.of(LlamaSetup::kPlain);
+    ASSERT_EQ(plain.size(), 1u) << row.name;
+    const bool is_new = row.name == "0" || row.name == "7";
+    if (is_new) {
+      EXPECT_EQ(plain[0].reused, 0u) << row.name;
     }
-    if (row.name == "1") {
-      EXPECT_GE(cell.proxy[0].reused, 2944u);
+    for (const LlamaSetup front : options.fronts) {
+      const std::string where = fmt::format("row {} of {}", row.name, llama_setup_name(front));
+      ASSERT_EQ(cell.of(front).size(), 1u) << where;
+      const LlamaSample& ours = cell.of(front)[0];
+      EXPECT_GT(ours.seconds, 0) << where;
+      EXPECT_GE(ours.reused + 2 * options.page_size, row.dense_reused) << where;
+      if (is_new) {
+        EXPECT_EQ(ours.reused, 0u) << where;
+      }
+      if (row.name == "1") {
+        EXPECT_GE(ours.reused, 2944u) << where;
+      }
     }
   }
 }

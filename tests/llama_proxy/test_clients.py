@@ -2,10 +2,11 @@
 
 import http.client
 import json
+import subprocess
 
 import pytest
 
-from servers import LlamaServer, Proxy
+from servers import LARDER, LlamaServer, Proxy
 
 # The same split of a prompt, or it is rounded otherwise (test_answers.py).
 SERVER = ("-c", 16384, "-np", 4, "-b", 64, "-ub", 64, "--ctx-checkpoints", 0)
@@ -119,4 +120,35 @@ def test_an_explanation_says_what_would_be_reused(both, tokens):
     assert proxy.post("/larder/explain", {"prompt": "x"})[0] == 400
     assert proxy.post("/larder/flush", {})[0] == 200
     other = proxy.post("/larder/explain", {"input_ids": a[:980], "cache_salt": "you"})[2]
-    assert other["restore"]["host"]["tokens"] == 0
+    assert other["restore"]["host"]["tokens"] == other["restore"]["storage"]["tokens"] == 0
+
+
+@pytest.mark.parametrize("kind", ["qwen3next", "gemma3", "qwen3"])
+def test_an_explanation_says_what_storage_has(kind, model, start, tokens, tmp_path):
+    path, a = model(kind), tokens(1000, 1)
+    short = start(Proxy(path, *SERVER))
+    short.complete(a)
+    said = short.post("/larder/explain", {"input_ids": a})[2]["restore"]["storage"]
+    assert said["reason"] == "there is no storage (--store)", said
+    proxy = start(Proxy(path, *SERVER, store=tmp_path))
+    proxy.complete(a)
+    proxy.wait_stored()
+    proxy.kill_both()
+
+    proxy = start(Proxy(path, *SERVER, store=tmp_path))
+    said = proxy.post("/larder/explain", {"input_ids": a})[2]
+    assert [said["restore"][tier]["tokens"] for tier in ("device", "host", "storage")] == [0, 0, 960], said
+    assert said["why"] == "960 tokens would be reused, from storage" and said["storage_status"] == "ok"
+    assert {pool["storage_pages"] for pool in said["pools"]} <= {15, 1, 8}, said["pools"]
+    told = subprocess.run([LARDER, "explain", "--url", proxy.url + "/larder", "--input-ids", str(a)],
+                          capture_output=True, text=True, timeout=60, check=True)
+    assert "960 tokens would be reused, from storage" in told.stdout, told.stdout
+    branch = proxy.post("/larder/explain", {"input_ids": a[:500] + tokens(500, 2)})[2]["restore"]["storage"]
+    reason = "full_missing of full in storage" if kind == "qwen3" else "state_missing of mamba in storage"
+    assert branch["reason"] == reason and branch["tokens"] == (448 if kind == "qwen3" else 0), branch
+    yours = proxy.post("/larder/explain", {"input_ids": a, "cache_salt": "you"})[2]["restore"]["storage"]
+    assert yours["tokens"] == 0
+    small = proxy.post("/larder/explain", {"input_ids": a[:200]})[2]
+    assert small["why"] == "nothing of this prompt would be reused", small
+    answer = proxy.complete(a)
+    assert (answer.reused, answer.source) == (960, "storage"), "as it was said"

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "server/api_error.h"
+#include "server/json_reader.h"
 
 namespace larder::llama {
 namespace {
@@ -24,6 +25,7 @@ Status CompletionRelay::run() {
   if (const auto* reason = std::get_if<PlainReason>(&parsed)) return run_plainly(*reason);
   const auto& asked = std::get<LlamaRequest>(parsed);
   if (asked.answers > parts_.slots.size()) return run_plainly(PlainReason::kTooManyAnswers);
+  if (!asked.takes_slot && !parts_.slots.chooses_by_likeness()) return run_plainly(PlainReason::kOtherSlot);
   return run_cached(asked);
 }
 
@@ -35,10 +37,10 @@ Status CompletionRelay::run_plainly(PlainReason reason) {
   }
   parts_.metrics.plain(reason).increment();
   std::string body = request_.body;
-  const bool can_be_pinned = reason != PlainReason::kOtherRoute && reason != PlainReason::kTooManyAnswers &&
-                             reason != PlainReason::kSeveralPrompts;
+  const bool can_be_pinned = route_takes_slot(request_.method, request_.path) && reason != PlainReason::kOtherRoute &&
+                             reason != PlainReason::kTooManyAnswers && reason != PlainReason::kSeveralPrompts;
   const bool is_pinned = can_be_pinned && [&] {
-    Result<SlotTable::Hold> hold = take_slot({}, {}, 1);
+    Result<SlotTable::Hold> hold = take_slot({});
     if (!hold.is_ok()) return false;
     hold_ = std::move(*hold);
     const std::optional<std::string> pinned = pinned_body(request_.body, hold_.slot());
@@ -57,7 +59,12 @@ Status CompletionRelay::run_cached(const LlamaRequest& asked) {
   if (!prompt || prompt->empty() || prompt->size() >= parts_.slot_context) {
     return run_plainly(PlainReason::kNotUnderstood);
   }
-  Result<SlotTable::Hold> hold = take_slot(*prompt, asked.salt, asked.answers);
+  SlotTable::Wish wish;
+  wish.prompt = *prompt;
+  wish.owner = asked.salt;
+  wish.count = asked.answers;
+  wish.by_likeness = !asked.takes_slot;
+  Result<SlotTable::Hold> hold = take_slot(wish);
   if (!hold.is_ok()) {
     fail(hold.status());
     return Status::ok();
@@ -69,16 +76,21 @@ Status CompletionRelay::run_cached(const LlamaRequest& asked) {
   const std::uint64_t known = prepare_slot(asked, *prompt);
   const bool saves_after = habits.rolls_back && !parts_.shifts_context;
   if (!saves_after) save_before(asked, *prompt, known);
+  if (!asked.takes_slot) lead_here(*prompt);
   if (reply_.is_gone()) return Status::ok();
-  const Result<unsigned> sent = forward(asked.text_for_slot(hold_.slot()));
+  const bool is_known = !hold_.contents().is_unknown();  // of a slot that could not be emptied nothing is kept
+  const Result<unsigned> sent = forward(asked.takes_slot ? asked.text_for_slot(hold_.slot()) : request_.body);
+  const bool is_answered = sent.is_ok() && *sent == 200;
+  if (!asked.takes_slot) check_slot(*prompt, is_answered);
   const bool may_have_shifted =
       parts_.shifts_context && (!asked.most_tokens || prompt->size() + *asked.most_tokens >= parts_.slot_context);
-  if (!sent.is_ok() || *sent != 200 || may_have_shifted) {
+  if (!is_answered || may_have_shifted || !is_answer_to(asked, *prompt) || !is_known) {
     hold_.contents().forget();
     return sent.status();
   }
   hold_.contents().computed(*prompt, resume_, true, habits);
-  if (saves_after) save_answer(*prompt, known, asked.salt);
+  const std::size_t certain = asked.takes_slot ? prompt->size() : prompt->size() - 1;
+  if (saves_after) save_answer(*prompt, std::span(*prompt).first(certain), known, asked.salt);
   return Status::ok();
 }
 
@@ -128,7 +140,8 @@ std::optional<std::vector<TokenId>> CompletionRelay::tokens_of(const LlamaReques
   if (const auto* text = std::get_if<std::string>(&asked.prompt)) {
     prompt_text_ = *text;
   } else {
-    Result<std::string> made = upstream_.apply_template(request_.body);
+    Result<std::string> made =
+        upstream_.apply_template(asked.is_converted() ? dump_json(asked.converted) : request_.body);
     if (!made.is_ok()) return std::nullopt;
     prompt_text_ = std::move(*made);
   }
@@ -137,14 +150,10 @@ std::optional<std::vector<TokenId>> CompletionRelay::tokens_of(const LlamaReques
   return std::move(*tokens);
 }
 
-Result<SlotTable::Hold> CompletionRelay::take_slot(std::span<const TokenId> prompt, const std::string& owner,
-                                                   std::uint32_t count) {
-  SlotTable::Wish wish;
-  wish.prompt = prompt;
-  wish.owner = owner;
-  wish.count = count;
-  wish.is_gone = [this] { return reply_.is_gone(); };
-  return parts_.slots.acquire(wish);
+Result<SlotTable::Hold> CompletionRelay::take_slot(const SlotTable::Wish& wish) {
+  SlotTable::Wish mine = wish;
+  mine.is_gone = [this] { return reply_.is_gone(); };
+  return parts_.slots.acquire(mine);
 }
 
 std::uint64_t CompletionRelay::restore(std::span<const TokenId> prompt, const PrefixStore::Found& found,
@@ -195,6 +204,14 @@ std::vector<std::uint64_t> CompletionRelay::marks_of(const LlamaRequest& asked, 
   return {static_cast<std::uint64_t>(parted.in1 - tokens->begin())};
 }
 
+void CompletionRelay::note_cached(std::uint64_t cached) {
+  if (cached + parts_.saves.page_size <= resume_) parts_.metrics.restores_ignored.increment();
+  if (cached <= resume_) return;
+  parts_.metrics.slot_tokens.increment(cached - resume_);  // llama-server kept more of the slot than was guessed
+  reused_ = cached;
+  reused_from_ = kFromSlot;
+}
+
 bool CompletionRelay::save_at(std::span<const TokenId> prompt, std::uint64_t end, const std::string& salt) {
   const std::span<const TokenId> part = prompt.first(static_cast<std::size_t>(end));
   const Result<std::uint64_t> cached = upstream_.prefill(hold_.slot(), part);
@@ -202,12 +219,7 @@ bool CompletionRelay::save_at(std::span<const TokenId> prompt, std::uint64_t end
     hold_.contents().forget();
     return false;
   }
-  if (*cached + parts_.saves.page_size <= resume_) parts_.metrics.restores_ignored.increment();
-  if (*cached > resume_) {  // llama-server kept more of the slot than was guessed
-    parts_.metrics.slot_tokens.increment(*cached - resume_);
-    reused_ = *cached;
-    reused_from_ = kFromSlot;
-  }
+  note_cached(*cached);
   hold_.contents().computed(part, resume_, false, parts_.slots.habits());
   resume_ = end;
   const TimePoint begun = parts_.clock.now();
@@ -223,14 +235,45 @@ bool CompletionRelay::save_at(std::span<const TokenId> prompt, std::uint64_t end
   return true;
 }
 
-void CompletionRelay::save_answer(std::span<const TokenId> prompt, std::uint64_t known, const std::string& salt) {
+void CompletionRelay::lead_here(std::span<const TokenId> prompt) {
+  const std::span<const TokenId> part = prompt.first(prompt.size() - 1);
+  if (reply_.is_gone() || part.size() <= resume_) return;
+  const Result<std::uint64_t> cached = upstream_.prefill(hold_.slot(), part);
+  if (!cached.is_ok()) return hold_.contents().forget();
+  note_cached(*cached);
+  hold_.contents().computed(part, resume_, false, parts_.slots.habits());
+  resume_ = part.size();
+}
+
+void CompletionRelay::check_slot(std::span<const TokenId> prompt, bool answered) {
+  const std::optional<std::uint64_t> cached = count_.cached_tokens();
+  const bool is_telling = answered && cached && count_.prompt_tokens() == prompt.size();
+  const bool is_here = is_telling && *cached + 1 >= prompt.size();
+  if (is_telling) parts_.slots.note_choice(is_here);
+  if (is_here) return;
+  if (is_telling) parts_.metrics.other_slots.increment();
+  parts_.slots.forget_all();
+}
+
+bool CompletionRelay::is_answer_to(const LlamaRequest& asked, std::span<const TokenId> prompt) {
+  const std::optional<std::uint64_t> counted = count_.prompt_tokens();
+  if (!counted) return !asked.is_converted();
+  if (*counted == prompt.size()) return true;
+  parts_.metrics.other_prompts.increment();
+  log_warning("proxy", fmt::format("{}: the prompt had {} tokens, and not {} as the proxy thought", request_.path,
+                                   *counted, prompt.size()));
+  return false;
+}
+
+void CompletionRelay::save_answer(std::span<const TokenId> prompt, std::span<const TokenId> certain,
+                                  std::uint64_t known, const std::string& salt) {
   if (hold_.contents().is_unknown() || last_restore_point(prompt.size(), parts_.saves.page_size) <= known) return;
   std::string name = parts_.saver.name();
   const TimePoint begun = parts_.clock.now();
   const Status saved = upstream_.save_slot(hold_.slot(), name);
   parts_.metrics.save_seconds.observe(seconds_since(begun, parts_.clock));
   if (!saved.is_ok()) return parts_.metrics.saves(SaveOutcome::kRefused).increment();
-  parts_.saver.save(std::move(name), prompt, salt, true);
+  parts_.saver.save(std::move(name), certain, salt, true);
 }
 
 Result<unsigned> CompletionRelay::forward(std::string body) {
@@ -250,8 +293,12 @@ Result<unsigned> CompletionRelay::forward(std::string body) {
     reply_.begin(std::move(passed));
     return !reply_.is_gone();
   };
-  const auto on_bytes = [&](std::string_view piece) { return reply_.write(std::string(piece)); };
+  const auto on_bytes = [&](std::string_view piece) {
+    count_.feed(piece);
+    return reply_.write(std::string(piece));
+  };
   const Status sent = client_.relay(call, on_head, on_bytes);
+  count_.end();
   if (sent.is_ok()) {
     (void)reply_.end();
     return status;

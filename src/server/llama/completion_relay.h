@@ -7,6 +7,12 @@
 // The client's answer has two header fields more, X-Larder-Reused-Tokens and X-Larder-Reused-From (slot, host,
 // storage): llama-server's own count of cached tokens has those in it, too, that it was made to compute just before.
 //
+// /v1/messages cannot be sent to a slot: llama-server takes the free one that begins most like the prompt. So the
+// prompt is computed there but for its last token before the request goes on, and the answer tells whether it was that
+// slot.
+//
+// An answer that counts other tokens of its prompt than were thought is counted, and nothing of its slot is kept.
+//
 // What goes wrong on the way to the request itself costs time and nothing else: the request goes on without.
 // After the client has left, its slot is free again, and what llama-server keeps of it is not known.
 //
@@ -24,6 +30,7 @@
 #include "base/file_system.h"
 #include "base/http_client.h"
 #include "server/http_message.h"
+#include "server/llama/answer_count.h"
 #include "server/llama/llama_request.h"
 #include "server/llama/llama_upstream.h"
 #include "server/llama/prefix_store.h"
@@ -79,11 +86,20 @@ class CompletionRelay {
   // Empties the slot if it holds what nobody knows.
   [[nodiscard]] Status clean_slot();
   [[nodiscard]] std::vector<std::uint64_t> marks_of(const LlamaRequest& asked, std::span<const TokenId> prompt);
+  // What a computation before the request has found in the slot.
+  void note_cached(std::uint64_t cached);
   // Computes and saves up to `end`; false: not done, and no further place is tried.
   [[nodiscard]] bool save_at(std::span<const TokenId> prompt, std::uint64_t end, const std::string& salt);
-  void save_answer(std::span<const TokenId> prompt, std::uint64_t known, const std::string& salt);
-  [[nodiscard]] Result<SlotTable::Hold> take_slot(std::span<const TokenId> prompt, const std::string& owner,
-                                                  std::uint32_t count);
+  // certain: the tokens of the prompt that the slot must have for the save to be taken.
+  void save_answer(std::span<const TokenId> prompt, std::span<const TokenId> certain, std::uint64_t known,
+                   const std::string& salt);
+  // Makes the slot the one that llama-server takes for the prompt.
+  void lead_here(std::span<const TokenId> prompt);
+  // After the answer: nothing is known of any slot if it was made elsewhere. answered: with 200, to its end.
+  void check_slot(std::span<const TokenId> prompt, bool answered);
+  // Whether the answer is one to the prompt, as far as its length tells.
+  [[nodiscard]] bool is_answer_to(const LlamaRequest& asked, std::span<const TokenId> prompt);
+  [[nodiscard]] Result<SlotTable::Hold> take_slot(const SlotTable::Wish& wish);
   // Sends the request with `body`, and its answer on to the client. Its HTTP status.
   [[nodiscard]] Result<unsigned> forward(std::string body);
   void fail(const Status& status);
@@ -95,6 +111,7 @@ class CompletionRelay {
   const HttpRequest& request_;
 
   std::string prompt_text_;  // of a chat
+  AnswerCount count_;        // of the answer
   SlotTable::Hold hold_;
   std::uint64_t resume_ = 0;  // tokens in the slot that are the prompt's
   // What the client is told: of what was there before this request.

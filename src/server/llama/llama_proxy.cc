@@ -26,11 +26,13 @@ namespace {
 
 constexpr Nanos kHealthLook = std::chrono::milliseconds(200);
 constexpr Nanos kAskLimit = std::chrono::seconds(60);
-constexpr std::string_view kBearer = "Bearer ";
+constexpr std::string_view kBearer = "Bearer ", kKeyField = "X-Api-Key";
 
 std::string bearer_of(const HttpRequest& request) {
   const std::string_view text = request.authorization;
-  return text.starts_with(kBearer) ? std::string(text.substr(kBearer.size())) : std::string();
+  if (text.starts_with(kBearer)) return std::string(text.substr(kBearer.size()));
+  const std::string* key = find_field(request.fields, kKeyField);  // as Anthropic's clients do
+  return text.empty() && key != nullptr ? *key : std::string();
 }
 
 HttpResponse json_response(std::string body) {
@@ -262,7 +264,8 @@ HttpResponse Proxy::answer_own(const HttpRequest& request) {
 HttpResponse Proxy::explain(const HttpRequest& request) {
   HttpClient client(upstream_, kAskLimit, settings_.upstream_key.empty() ? bearer_of(request) : settings_.upstream_key);
   LlamaUpstream upstream(client);
-  const Result<std::string> body = explain_prefix({format_, *store_, *slots_}, upstream, request.body);
+  const Result<std::string> body =
+      explain_prefix({format_, *store_, *slots_, parts_->ask_storage_tokens}, upstream, request.body);
   if (!body.is_ok()) return error_response(body.status());
   return json_response(*body);
 }

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "server/json_reader.h"
+#include "server/llama/chat_conversion.h"
 
 namespace larder::llama {
 namespace {
@@ -11,10 +12,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::array<std::string_view, kPlainReasonCount> kReasonNames = {
-    "other_route", "other_prompt", "not_understood", "several_prompts",
-    "media",       "adapters",     "no_caching",     "too_many_answers"};
+    "other_route", "other_prompt", "not_understood",   "several_prompts", "media",
+    "adapters",    "no_caching",   "too_many_answers", "other_slot"};
 
-enum class Kind : std::uint8_t { kCompletion, kChat, kOtherPrompt, kSlotOnly };
+enum class Kind : std::uint8_t { kCompletion, kChat, kResponses, kMessages, kOtherPrompt, kSlotOnly };
 struct Route {
   std::string_view path;
   Kind kind;
@@ -26,9 +27,9 @@ constexpr Route kRoutes[] = {{"/completion", Kind::kCompletion},
                              {"/chat/completions", Kind::kChat},
                              {"/v1/chat/completions", Kind::kChat},
                              {"/infill", Kind::kOtherPrompt},
-                             {"/responses", Kind::kOtherPrompt},
-                             {"/v1/responses", Kind::kOtherPrompt},
-                             {"/v1/messages", Kind::kOtherPrompt},
+                             {"/responses", Kind::kResponses},
+                             {"/v1/responses", Kind::kResponses},
+                             {"/v1/messages", Kind::kMessages},
                              {"/embedding", Kind::kSlotOnly},
                              {"/embeddings", Kind::kSlotOnly},
                              {"/v1/embeddings", Kind::kSlotOnly},
@@ -88,14 +89,16 @@ void read_limit(const Json& body, std::optional<std::uint64_t>& out) {
   }
 }
 
-std::variant<LlamaRequest, PlainReason> with_prompt(LlamaRequest request, Kind kind) {
+std::variant<LlamaRequest, PlainReason> with_chat(LlamaRequest request) {
+  const Json& chat = request.chat();
+  if (!chat.contains("messages") || !chat["messages"].is_array()) return PlainReason::kNotUnderstood;
+  if (has_media(chat["messages"])) return PlainReason::kMedia;
+  request.prompt = std::monostate{};
+  return request;
+}
+
+std::variant<LlamaRequest, PlainReason> with_prompt(LlamaRequest request) {
   const Json& body = request.body;
-  if (kind == Kind::kChat) {
-    if (!body.contains("messages") || !body["messages"].is_array()) return PlainReason::kNotUnderstood;
-    if (has_media(body["messages"])) return PlainReason::kMedia;
-    request.prompt = std::monostate{};
-    return request;
-  }
   const auto prompt = body.find("prompt");
   if (prompt == body.end()) return PlainReason::kNotUnderstood;
   if (prompt->is_string()) {
@@ -108,6 +111,15 @@ std::variant<LlamaRequest, PlainReason> with_prompt(LlamaRequest request, Kind k
     return prompt->is_array() ? PlainReason::kSeveralPrompts : PlainReason::kNotUnderstood;
   }
   return request;
+}
+
+// Fills in `converted`, if the route has another interface. nullopt: done.
+std::optional<PlainReason> convert(Kind kind, LlamaRequest& request) {
+  if (kind != Kind::kResponses && kind != Kind::kMessages) return std::nullopt;
+  ConvertedChat chat = kind == Kind::kResponses ? chat_of_responses(request.body) : chat_of_messages(request.body);
+  if (const auto* reason = std::get_if<PlainReason>(&chat)) return *reason;
+  request.converted = std::move(std::get<Json>(chat));
+  return std::nullopt;
 }
 
 Json parse_body(std::string_view text) {
@@ -123,6 +135,11 @@ RouteUse route_use(std::string_view method, std::string_view path) {
   return find_route(method, path) == nullptr ? RouteUse::kNone : RouteUse::kSlot;
 }
 
+bool route_takes_slot(std::string_view method, std::string_view path) {
+  const Route* route = find_route(method, path);
+  return route != nullptr && route->kind != Kind::kMessages;
+}
+
 std::variant<LlamaRequest, PlainReason> parse_llama_request(std::string_view method, std::string_view path,
                                                             std::string_view body) {
   const Route* route = find_route(method, path);
@@ -131,18 +148,20 @@ std::variant<LlamaRequest, PlainReason> parse_llama_request(std::string_view met
   LlamaRequest request;
   request.body = parse_body(body);
   if (request.body.is_null()) return PlainReason::kNotUnderstood;
+  if (const auto reason = convert(route->kind, request)) return *reason;
+  request.takes_slot = route->kind != Kind::kMessages;
+  const Json& counts = request.chat();  // what llama-server looks at
   bool caches = true;
-  const bool is_understood = read_flag(request.body, "cache_prompt", caches) &&
-                             read_flag(request.body, "stream", request.streams) &&
-                             read_answers(request.body, request.answers);
+  const bool is_understood = read_flag(counts, "cache_prompt", caches) &&
+                             read_flag(counts, "stream", request.streams) && read_answers(counts, request.answers);
   if (!is_understood) return PlainReason::kNotUnderstood;
   if (!caches) return PlainReason::kNoCaching;
-  if (request.body.contains("lora")) return PlainReason::kAdapters;
-  read_limit(request.body, request.most_tokens);
+  if (counts.contains("lora")) return PlainReason::kAdapters;
+  read_limit(counts, request.most_tokens);
   if (const auto salt = request.body.find("cache_salt"); salt != request.body.end() && salt->is_string()) {
     request.salt = salt->get<std::string>();
   }
-  return with_prompt(std::move(request), route->kind);
+  return route->kind == Kind::kCompletion ? with_prompt(std::move(request)) : with_chat(std::move(request));
 }
 
 std::string LlamaRequest::text_for_slot(std::uint32_t slot) const {
@@ -155,14 +174,14 @@ std::string LlamaRequest::text_for_slot(std::uint32_t slot) const {
 
 std::string LlamaRequest::system_part() const {
   if (!is_chat()) return {};
-  const Json& messages = body["messages"];
+  const Json& messages = chat()["messages"];
   const auto is_system = [](const Json& message) {
     const auto role = message.is_object() ? message.find("role") : message.end();
     return role != message.end() && (*role == "system" || *role == "developer");
   };
   const auto end = std::ranges::find_if_not(messages, is_system);
   if (end == messages.begin() || end == messages.end()) return {};
-  Json out = body;
+  Json out = chat();
   out["messages"] = Json(std::vector<Json>(messages.begin(), end));
   out["add_generation_prompt"] = false;
   out.erase("continue_final_message");

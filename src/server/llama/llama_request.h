@@ -14,37 +14,33 @@
 
 #include "base/status.h"
 #include "base/strong.h"
+#include "server/llama/plain_reason.h"
 
 namespace larder::llama {
-
-// Why a request goes to llama-server without a look at its prompt.
-enum class PlainReason : std::uint8_t {
-  kOtherRoute,      // it completes nothing
-  kOtherPrompt,     // /infill, /v1/responses, /v1/messages: the prompt is made inside llama-server
-  kNotUnderstood,   // no JSON object, or fields of other types
-  kSeveralPrompts,  // a list of prompts
-  kMedia,           // images, sounds
-  kAdapters,        // "lora" of its own: other numbers for the same tokens
-  kNoCaching,       // "cache_prompt": false
-  kTooManyAnswers,  // more than llama-server has slots
-};
-inline constexpr std::size_t kPlainReasonCount = 8;
-[[nodiscard]] std::string_view plain_reason_name(PlainReason reason);  // "several_prompts"
 
 // Whether a route makes llama-server use one of its slots, with or without a prompt that is looked at.
 enum class RouteUse : std::uint8_t { kNone, kSlot };
 [[nodiscard]] RouteUse route_use(std::string_view method, std::string_view path);
 
+// False: llama-server does not look at "id_slot" there, and takes the slot that it likes best.
+[[nodiscard]] bool route_takes_slot(std::string_view method, std::string_view path);
+
 struct LlamaRequest {
   nlohmann::ordered_json body;
+  // The same request as one for /v1/chat/completions; null: it is one, or no chat.
+  nlohmann::ordered_json converted;
   // The prompt: tokens as they are; text; or messages, of which llama-server makes text.
   std::variant<std::vector<TokenId>, std::string, std::monostate> prompt;
+  bool takes_slot = true;  // route_takes_slot()
   std::uint32_t answers = 1;
   bool streams = false;
   std::string salt;                          // "cache_salt": who may share
   std::optional<std::uint64_t> most_tokens;  // of the answer; none: as many as there is room for
 
   [[nodiscard]] bool is_chat() const { return std::holds_alternative<std::monostate>(prompt); }
+  [[nodiscard]] bool is_converted() const { return !converted.is_null(); }
+  // Of a chat: what /apply-template is asked.
+  [[nodiscard]] const nlohmann::ordered_json& chat() const { return is_converted() ? converted : body; }
   // The body for llama-server, in a slot of ours; without the reuse of chunks that stand elsewhere in it, whose rows
   // are moved and not computed.
   [[nodiscard]] std::string text_for_slot(std::uint32_t slot) const;

@@ -28,11 +28,37 @@ TEST(LlamaRequest, PromptsAreTextTokensOrMessages) {
   EXPECT_TRUE(std::get<LlamaRequest>(chat).is_chat());
 }
 
+TEST(LlamaRequest, OtherInterfacesAreChats) {
+  const Parsed responses = parse("/v1/responses", R"({"input": "hi", "max_output_tokens": 7, "stream": true})");
+  ASSERT_EQ(reason_of(responses), "looked at");
+  const auto& first = std::get<LlamaRequest>(responses);
+  EXPECT_TRUE(first.is_chat() && first.is_converted() && first.takes_slot && first.streams);
+  EXPECT_EQ(first.most_tokens, 7u);
+  EXPECT_EQ(first.chat()["messages"].dump(), R"([{"role":"user","content":"hi"}])");
+  EXPECT_EQ(first.text_for_slot(1),
+            R"({"input":"hi","max_output_tokens":7,"stream":true,"id_slot":1,"cache_prompt":true,"n_cache_reuse":0})");
+  const Parsed messages = parse("/v1/messages", R"({"messages": [{"role": "user", "content": "hi"}], "system": "s",
+                                                    "cache_prompt": false, "cache_salt": "me"})");
+  ASSERT_EQ(reason_of(messages), "looked at") << "llama-server does not look at cache_prompt there";
+  const auto& second = std::get<LlamaRequest>(messages);
+  EXPECT_TRUE(second.is_chat() && second.is_converted() && !second.takes_slot);
+  EXPECT_EQ(second.most_tokens, 4096u);
+  EXPECT_EQ(second.salt, "me");
+  EXPECT_NE(second.system_part().find(R"([{"role":"system","content":"s"}])"), std::string::npos);
+  EXPECT_FALSE(route_takes_slot("POST", "/v1/messages"));
+  EXPECT_TRUE(route_takes_slot("POST", "/v1/responses"));
+  EXPECT_FALSE(route_takes_slot("POST", "/tokenize"));
+  EXPECT_EQ(route_use("POST", "/v1/messages/count_tokens"), RouteUse::kNone);
+}
+
 TEST(LlamaRequest, WhatIsNotLookedAtHasAReason) {
   EXPECT_EQ(reason_of(parse_llama_request("GET", "/v1/chat/completions", "{}")), "other_route");
   EXPECT_EQ(reason_of(parse("/tokenize", "{}")), "other_route");
   EXPECT_EQ(reason_of(parse("/v1/embeddings", "{}")), "other_route");
   EXPECT_EQ(reason_of(parse("/infill", "{}")), "other_prompt");
+  EXPECT_EQ(reason_of(parse("/v1/responses", R"({"input": "x", "lora": []})")), "adapters");
+  EXPECT_EQ(reason_of(parse("/v1/responses", R"({"input": [{"type": "item_reference"}]})")), "other_prompt");
+  EXPECT_EQ(reason_of(parse("/v1/messages", R"({"messages": 7})")), "not_understood");
   EXPECT_EQ(reason_of(parse("/completion", "{\"prompt\": ")), "not_understood");
   EXPECT_EQ(reason_of(parse("/completion", "[1]")), "not_understood");
   EXPECT_EQ(reason_of(parse("/completion", "{}")), "not_understood");

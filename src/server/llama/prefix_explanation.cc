@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "server/json_reader.h"
 
@@ -38,6 +42,78 @@ std::string words(StopReason reason, ComponentKind component) {
   return fmt::format("{} of {}", stop_reason_name(reason), component_name(component));
 }
 
+// Where a prompt could resume, in tokens, and what would be known of it.
+struct Tiers {
+  std::uint64_t prompt = 0, slot_tokens = 0;
+  std::uint32_t slot = 0;
+  PrefixStore::Found host;
+  std::optional<StoredPrefix> stored;  // nullopt: there is no storage, or it did not answer
+  Status storage_status;
+  std::uint64_t stored_tokens = 0;
+  bool asks_storage = false;  // a request would
+
+  [[nodiscard]] std::uint64_t memory() const { return std::max(slot_tokens, host.tokens()); }
+  [[nodiscard]] std::uint64_t best() const { return std::max(memory(), asks_storage ? stored_tokens : 0); }
+};
+
+std::string storage_reason(const ExplainParts& parts, const Tiers& tiers) {
+  if (!tiers.storage_status.is_ok()) return "storage did not answer: " + tiers.storage_status.message();
+  if (!tiers.stored) return "there is no storage (--store)";
+  const std::uint64_t page = parts.format.page_size();
+  if (tiers.stored_tokens > tiers.memory() && !tiers.asks_storage) {
+    return fmt::format("storage has {} tokens, and is asked for {} or more that a slot lacks", tiers.stored_tokens,
+                       parts.ask_storage_tokens);
+  }
+  if (tiers.best() + page > tiers.prompt) return "";
+  return fmt::format("{} in storage", words(tiers.stored->reason, tiers.stored->component));
+}
+
+std::string summary(const Tiers& tiers) {
+  if (tiers.best() == 0) return "nothing of this prompt would be reused";
+  const std::string from = tiers.best() > tiers.memory()              ? "storage"
+                           : tiers.slot_tokens >= tiers.host.tokens() ? fmt::format("slot {}", tiers.slot)
+                                                                      : "host memory";
+  return fmt::format("{} tokens would be reused, from {}", tiers.best(), from);
+}
+
+Json pools_of(const ExplainParts& parts, const Tiers& tiers) {
+  const std::uint32_t page = parts.format.page_size();
+  const std::vector<PoolDescription>& pools = parts.format.pools.space.pools;
+  Json out = Json::array();
+  for (std::size_t i = 0; i < pools.size(); ++i) {
+    const bool is_full = pools[i].policy == HitPolicy::kAllPages;
+    const std::uint64_t on_host = (is_full ? tiers.host.known() : tiers.host.tokens()) / page;
+    const std::uint64_t stored = tiers.stored && i < tiers.stored->pool_pages.size() ? tiers.stored->pool_pages[i] : 0;
+    out.push_back({{"pool", pools[i].name},
+                   {"component", is_full ? "full" : pools[i].name},
+                   {"device_pages", tiers.slot_tokens / page},
+                   {"host_pages", on_host},
+                   {"storage_pages", stored},
+                   {"restore_pages", std::max(on_host, is_full ? stored : tiers.stored_tokens / page)}});
+  }
+  return out;
+}
+
+Json report_of(const ExplainParts& parts, const Tiers& tiers) {
+  const std::uint32_t page = parts.format.page_size();
+  const auto point = [&](std::uint64_t at, std::string why) {
+    return Json{{"pages", at / page}, {"tokens", at}, {"reason", std::move(why)}};
+  };
+  const bool is_all = tiers.memory() + page > tiers.prompt;
+  const std::string host_why = is_all ? "" : words(tiers.host.reason(), tiers.host.component());
+  return {{"page_size", page},
+          {"prompt_tokens", tiers.prompt},
+          {"prompt_pages", tiers.prompt / page},
+          {"slot", tiers.slot},
+          {"restore",
+           {{"device", point(tiers.slot_tokens, tiers.slot_tokens == 0 ? "no slot holds its beginning" : "")},
+            {"host", point(tiers.memory(), host_why)},
+            {"storage", point(std::max(tiers.memory(), tiers.stored_tokens), storage_reason(parts, tiers))}}},
+          {"pools", pools_of(parts, tiers)},
+          {"why", summary(tiers)},
+          {"storage_status", tiers.storage_status.is_ok() ? "ok" : tiers.storage_status.to_string()}};
+}
+
 }  // namespace
 
 Result<std::string> explain_prefix(const ExplainParts& parts, LlamaUpstream& upstream, std::string_view body) {
@@ -46,40 +122,20 @@ Result<std::string> explain_prefix(const ExplainParts& parts, LlamaUpstream& ups
   const auto tokens = prompt_of(*question, upstream, body);
   if (!tokens.is_ok()) return tokens.status();
   if (tokens->empty()) return invalid_argument("the prompt has no tokens");
-  const std::string salt = question->value("cache_salt", std::string());
-  const auto [in_slot, slot] = parts.slots.best(*tokens, salt);
-  const auto found = parts.store.find(*tokens, salt, false);
+  const auto given = question->find("cache_salt");
+  const std::string salt = given != question->end() && given->is_string() ? given->get<std::string>() : std::string();
+  Tiers tiers;
+  tiers.prompt = tokens->size();
+  std::tie(tiers.slot_tokens, tiers.slot) = parts.slots.best(*tokens, salt);
+  auto found = parts.store.find(*tokens, salt, false);
   if (!found.is_ok()) return found.status();
-
-  const std::uint32_t page = parts.format.page_size();
-  const std::uint64_t best = std::max(in_slot, found->tokens());
-  const auto point = [&](std::uint64_t at, std::string why) {
-    return Json{{"pages", at / page}, {"tokens", at}, {"reason", std::move(why)}};
-  };
-  const std::string host_why = best + page > tokens->size() ? "" : words(found->reason(), found->component());
-  Json out = {{"page_size", page},
-              {"prompt_tokens", tokens->size()},
-              {"prompt_pages", tokens->size() / page},
-              {"slot", slot},
-              {"restore",
-               {{"device", point(in_slot, in_slot == 0 ? "no slot holds its beginning" : "")},
-                {"host", point(best, host_why)},
-                {"storage", point(best, "storage is asked when a request comes")}}},
-              {"pools", Json::array()}};
-  for (const PoolDescription& pool : parts.format.pools.space.pools) {
-    const bool is_full = pool.policy == HitPolicy::kAllPages;
-    out["pools"].push_back({{"pool", pool.name},
-                            {"component", is_full ? "full" : pool.name},
-                            {"device_pages", in_slot / page},
-                            {"host_pages", (is_full ? found->known() : found->tokens()) / page},
-                            {"storage_pages", 0},
-                            {"restore_pages", (is_full ? found->known() : found->tokens()) / page}});
-  }
-  out["why"] = best == 0 ? "nothing of this prompt would be reused"
-                         : fmt::format("{} tokens would be reused, from {}", best,
-                                       in_slot >= found->tokens() ? fmt::format("slot {}", slot) : "host memory");
-  out["storage_status"] = "ok";
-  return dump_json(out);
+  tiers.host = std::move(*found);
+  auto stored = parts.store.stored(*tokens, salt);
+  tiers.storage_status = stored.status();
+  if (stored.is_ok()) tiers.stored = std::move(*stored);
+  if (tiers.stored) tiers.stored_tokens = tiers.stored->pages * parts.format.page_size();
+  tiers.asks_storage = tiers.prompt - tiers.slot_tokens >= parts.ask_storage_tokens;
+  return dump_json(report_of(parts, tiers));
 }
 
 }  // namespace larder::llama

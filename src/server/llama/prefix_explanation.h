@@ -1,7 +1,8 @@
-// What a prompt would be given now, from a slot and from host memory, and why not more: the answer of /larder/explain,
-// in the shape of /explain (`larder explain` prints it).
+// What a prompt would be given now, from a slot, from host memory and from storage, and why not more: the answer of
+// /larder/explain, in the shape of /explain (`larder explain` prints it).
 //
-// Storage is not asked: a request would read it, and an explanation changes nothing.
+// Nothing is read or restored: storage is asked which pages it has. Host memory and storage are each looked at alone; a
+// request may get further with both.
 // Threads: any. Errors: kInvalidArgument: neither "text", "input_ids" nor "messages".
 #pragma once
 
@@ -19,6 +20,7 @@ struct ExplainParts {
   const SlotFormat& format;
   PrefixStore& store;
   const SlotTable& slots;
+  std::uint64_t ask_storage_tokens = 0;  // RelayParts
 };
 
 // body: {"text"} or {"input_ids"}, or a request for /v1/chat/completions; and "cache_salt".

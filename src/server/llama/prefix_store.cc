@@ -19,7 +19,8 @@ namespace larder::llama {
 namespace {
 
 constexpr Nanos kPollWait = std::chrono::milliseconds(20);
-constexpr Nanos kSaveLimit = std::chrono::seconds(5);    // for a place among the saves
+constexpr Nanos kSaveLimit = std::chrono::seconds(5);  // for a place among the saves
+constexpr Nanos kExistsLimit = std::chrono::seconds(5);
 constexpr Nanos kCopyLimit = std::chrono::seconds(120);  // for bytes of memory
 constexpr Nanos kCloseLimit = std::chrono::seconds(10);
 constexpr std::size_t kBuffersKept = 3;  // a draft, a file of it, and one that is being saved
@@ -67,6 +68,7 @@ class PrefixStoreImpl final : public PrefixStore {
 
   [[nodiscard]] Status start();
   Result<Found> find(std::span<const TokenId> prompt, const std::string& salt, bool asks_storage) override;
+  Result<std::optional<StoredPrefix>> stored(std::span<const TokenId> prompt, const std::string& salt) override;
   Result<std::shared_ptr<ByteBuffers::Buffer>> load(const Found& found, std::span<const TokenId> prompt) override;
   Result<SaveResult> save(const std::shared_ptr<const SavedSlot>& slot, std::uint64_t end,
                           const std::string& salt) override;
@@ -347,6 +349,22 @@ Result<PrefixStore::Found> PrefixStoreImpl::find(std::span<const TokenId> prompt
   // The connector ends reading at storage_limit; this is for a lookup that waits for its turn, too. One that comes too
   // late is released with its promise.
   return wait_for(std::move(future), 2 * options_.storage_limit, "looking up a prefix");
+}
+
+Result<std::optional<StoredPrefix>> PrefixStoreImpl::stored(std::span<const TokenId> prompt, const std::string& salt) {
+  if (!store_) return std::optional<StoredPrefix>();
+  const EngineModel& model = engine_->model();
+  NamespaceScope scope;  // one rank, as the connector's
+  scope.salt = salt;
+  Result<StoredPrefix> found = find_stored(store_->backend(), model.spec, scope, prompt, kExistsLimit);
+  if (!found.is_ok()) return found.status();
+  std::vector<std::uint64_t> in_order;  // the model may list its pools otherwise
+  for (const PoolName name : model.numbers) {
+    const auto at = std::ranges::find(model.spec.pools, name, &PoolSpec::name) - model.spec.pools.begin();
+    in_order.push_back(found->pool_pages.at(static_cast<std::size_t>(at)));
+  }
+  found->pool_pages = std::move(in_order);
+  return std::optional<StoredPrefix>(std::move(*found));
 }
 
 Result<std::shared_ptr<ByteBuffers::Buffer>> PrefixStoreImpl::load(const Found& found,

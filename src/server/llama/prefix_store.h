@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@
 #include "controller/connector.h"
 #include "server/llama/byte_buffers.h"
 #include "server/llama/slot_pages.h"
+#include "server/llama/stored_prefix.h"
 
 namespace larder::llama {
 
@@ -77,6 +79,9 @@ class PrefixStore {
   // asks_storage: false: what is on the host, at once.
   [[nodiscard]] virtual Result<Found> find(std::span<const TokenId> prompt, const std::string& salt,
                                            bool asks_storage) = 0;
+  // What storage has of a prompt, without reading it; pools in the order of format.pools. nullopt: there is no storage.
+  [[nodiscard]] virtual Result<std::optional<StoredPrefix>> stored(std::span<const TokenId> prompt,
+                                                                   const std::string& salt) = 0;
   // The bytes of a slot file that stands at found.tokens(). Precondition: tokens() > 0; `prompt` as in find().
   [[nodiscard]] virtual Result<std::shared_ptr<ByteBuffers::Buffer>> load(const Found& found,
                                                                           std::span<const TokenId> prompt) = 0;

@@ -27,6 +27,10 @@ ProxyMetrics::ProxyMetrics(MetricsRegistry& registry)
       restores_ignored(
           registry.counter("larder_proxy_ignored_restores_total", "Prefixes that llama-server did not use.")),
       lookups_failed(registry.counter("larder_proxy_failed_lookups_total", "Prompts that could not be looked up.")),
+      other_prompts(registry.counter("larder_proxy_prompt_mismatches_total",
+                                     "Requests whose prompt had another number of tokens than the proxy thought.")),
+      other_slots(registry.counter("larder_proxy_other_slots_total",
+                                   "Requests that llama-server did not compute in the slot that had their prompt.")),
       restarts(registry.counter("larder_proxy_server_losses_total", "Times that llama-server was lost.")),
       restore_seconds(registry.histogram("larder_proxy_restore_seconds", "From the found prefix to the restored slot.",
                                          latency_bounds_seconds())),

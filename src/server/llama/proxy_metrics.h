@@ -39,7 +39,9 @@ class ProxyMetrics {
   Counter& restores_failed;
   Counter& restores_ignored;  // llama-server computed anew what it had been given
   Counter& lookups_failed;
-  Counter& restarts;  // of llama-server
+  Counter& other_prompts;  // requests whose prompt had another number of tokens than was thought
+  Counter& other_slots;    // ... that llama-server computed in another slot than the one that had the prompt
+  Counter& restarts;       // of llama-server
   Histogram& restore_seconds;
   Histogram& save_seconds;  // while llama-server writes a slot
 };

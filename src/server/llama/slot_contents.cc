@@ -27,9 +27,12 @@ void SlotContents::forget() {
   checkpoint_ = 0;
 }
 
+std::uint64_t SlotContents::common(std::span<const TokenId> prompt) const {
+  return static_cast<std::uint64_t>(std::ranges::mismatch(tokens_, prompt).in1 - tokens_.begin());
+}
+
 std::uint64_t SlotContents::reusable(std::span<const TokenId> prompt, const EngineHabits& habits) const {
-  const auto parted = std::ranges::mismatch(tokens_, prompt);
-  const auto same = static_cast<std::uint64_t>(parted.in1 - tokens_.begin());
+  const std::uint64_t same = common(prompt);
   // The last token of a prompt is always computed, for its logits.
   if (habits.rolls_back) return std::min<std::uint64_t>(same, prompt.empty() ? 0 : prompt.size() - 1);
   if (same == tokens_.size() && !has_answer_ && same < prompt.size()) return same;

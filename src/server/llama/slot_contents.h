@@ -40,6 +40,8 @@ class SlotContents {
 
   // How much of `prompt` need not be computed.
   [[nodiscard]] std::uint64_t reusable(std::span<const TokenId> prompt, const EngineHabits& habits) const;
+  // How long its beginning is the same, whether that can be used or not.
+  [[nodiscard]] std::uint64_t common(std::span<const TokenId> prompt) const;
   [[nodiscard]] std::uint64_t size() const { return tokens_.size(); }
 
  private:

@@ -8,6 +8,7 @@
 namespace larder::llama {
 namespace {
 
+constexpr std::uint32_t kOtherChoice = 2, kMostOtherChoices = 16;  // eight in a row, or more than every third
 constexpr Nanos kLook = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -85,10 +86,11 @@ std::uint32_t SlotTable::choose(const Wish& wish) const {
   for (const Slot& slot : slots_) {
     if (slot.is_busy) continue;
     if (oldest == nullptr || slot.used < oldest->used) oldest = &slot;
-    if (slot.contents.owner() != wish.owner) continue;
-    const std::uint64_t reusable = slot.contents.reusable(wish.prompt, habits_);
-    if (reusable > most && reusable >= slot.contents.size() / 2) {
-      most = reusable;
+    const std::uint64_t use = wish.by_likeness                      ? slot.contents.common(wish.prompt)
+                              : slot.contents.owner() == wish.owner ? slot.contents.reusable(wish.prompt, habits_)
+                                                                    : 0;
+    if (use > most && (wish.by_likeness || use >= slot.contents.size() / 2)) {
+      most = use;
       best = &slot;
     }
   }
@@ -103,6 +105,16 @@ void SlotTable::forget_all() {
   LockGuard guard(mutex_);
   ++epoch_;
   for (Slot& slot : slots_) slot.contents.forget();
+}
+
+void SlotTable::note_choice(bool is_ours) {
+  LockGuard guard(mutex_);
+  other_choices_ = is_ours ? other_choices_ - std::min(other_choices_, 1u) : other_choices_ + kOtherChoice;
+}
+
+bool SlotTable::chooses_by_likeness() const {
+  LockGuard guard(mutex_);
+  return other_choices_ < kMostOtherChoices;
 }
 
 void SlotTable::set_habits(const EngineHabits& habits) {

@@ -53,6 +53,9 @@ class SlotTable {
     std::span<const TokenId> prompt{};  // the slot that holds most of it, if that is most of what it holds
     std::string owner{};                // whose it is: of what is another's nothing is used
     std::uint32_t count = 1;            // at most size()
+    // The one that llama-server would take by itself: that begins most like the prompt, whether it can use that or not,
+    // and whoever's it is.
+    bool by_likeness = false;
     Nanos limit = std::chrono::hours(1);
     std::function<bool()> is_gone{};  // called under a lock: a look at a flag
   };
@@ -61,6 +64,10 @@ class SlotTable {
 
   // llama-server has been started anew, or something used slots that we did not choose: nobody knows what they hold.
   void forget_all() LARDER_EXCLUDES(mutex_);
+  // Whether llama-server, left to choose, took the slot that holds all of a prompt.
+  void note_choice(bool is_ours) LARDER_EXCLUDES(mutex_);
+  // False: it has not so often that it is not worth the work (--slot-prompt-similarity 0); it stays so.
+  [[nodiscard]] bool chooses_by_likeness() const LARDER_EXCLUDES(mutex_);
   void set_habits(const EngineHabits& habits) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] EngineHabits habits() const LARDER_EXCLUDES(mutex_);
   // The most that any free slot could use of it, and which slot.
@@ -91,6 +98,7 @@ class SlotTable {
   EngineHabits habits_ LARDER_GUARDED_BY(mutex_);
   std::uint64_t epoch_ LARDER_GUARDED_BY(mutex_) = 0;
   std::uint64_t uses_ LARDER_GUARDED_BY(mutex_) = 0;
+  std::uint32_t other_choices_ LARDER_GUARDED_BY(mutex_) = 0;  // up for each, down for each of ours
 };
 
 }  // namespace larder::llama

@@ -52,6 +52,32 @@ TEST_F(Slots, AShortCommonBeginningIsNoReason) {
   EXPECT_EQ(hold.slot(), 1u) << "the one that was not used for longest";
 }
 
+TEST_F(Slots, ByLikenessTheOneIsTakenThatBeginsMostLikeThePrompt) {
+  table.set_habits({.rolls_back = false});
+  fill(1000, 100);
+  fill(5000, 50);
+  Tokens branch = prompt_of(1000, 20);
+  branch.insert(branch.end(), 60, 7);
+  {
+    const SlotTable::Hold hold = table.acquire({.prompt = branch, .by_likeness = true}).value();
+    EXPECT_EQ(hold.slot(), 0u) << "of which it can use nothing";
+  }
+  fill(5000, 50);
+  fill(1000, 100);
+  SlotTable::Hold other = table.acquire({.prompt = prompt_of(1000, 20), .owner = "you", .by_likeness = true}).value();
+  EXPECT_TRUE(other.contents().is_unknown()) << "another's: it is emptied first";
+}
+
+TEST_F(Slots, AServerThatChoosesOtherwiseIsNotLedForLong) {
+  for (int i = 0; i < 100; ++i) table.note_choice(i % 4 == 0);
+  EXPECT_FALSE(table.chooses_by_likeness());
+  SlotTable other(2, 3, real_clock());
+  for (int i = 0; i < 100; ++i) other.note_choice(i % 4 != 0);
+  EXPECT_TRUE(other.chooses_by_likeness());
+  for (int i = 0; i < 8; ++i) other.note_choice(false);
+  EXPECT_FALSE(other.chooses_by_likeness());
+}
+
 TEST_F(Slots, WhatIsNotNotedIsForgotten) {
   fill(1000, 50);
   { const SlotTable::Hold both = table.acquire({.count = 2}).value(); }

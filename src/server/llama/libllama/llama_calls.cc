@@ -93,7 +93,8 @@ ServeMetrics::ServeMetrics(MetricsRegistry& registry)
       host_tokens(registry.counter("larder_serve_host_tokens_total", "Of them, restored from host memory.")),
       storage_tokens(registry.counter("larder_serve_storage_tokens_total", "Of them, read from storage.")),
       lookups_failed(registry.counter("larder_serve_lookups_failed_total", "Prompts that could not be looked up.")),
-      saves(registry.counter("larder_serve_saves_total", "Sequences that were looked at to be kept.")),
+      saves_begun(registry.counter("larder_serve_saves_begun_total", "Sequences that were copied to be kept.")),
+      saves(registry.counter("larder_serve_saves_total", "Of them, those that are done with.")),
       saves_failed(registry.counter("larder_serve_saves_failed_total", "Of them, not kept.")) {}
 
 json understood_body(const CallParts& parts, CallKind kind, const std::string& text) {

@@ -40,8 +40,8 @@ struct LlamaModel {
 
 struct ServeMetrics {
   explicit ServeMetrics(MetricsRegistry& registry);
-  Counter &requests, &failed, &prompt_tokens, &slot_tokens, &host_tokens, &storage_tokens, &lookups_failed, &saves,
-      &saves_failed;
+  Counter &requests, &failed, &prompt_tokens, &slot_tokens, &host_tokens, &storage_tokens, &lookups_failed,
+      &saves_begun, &saves, &saves_failed;
 };
 
 struct CallParts {

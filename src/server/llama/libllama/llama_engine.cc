@@ -27,6 +27,7 @@ struct LlamaEngine::Answer {
   std::vector<TokenId> tokens;  // prompt, and what was sampled: the last one is computed next
   std::shared_ptr<Request> request;
   std::deque<std::uint64_t> stops;     // restore points that are still ahead
+  std::uint64_t last_stop = 0;         // the prompt without its last token; 0: no checkpoint is taken
   std::vector<std::uint32_t> waiting;  // slots of the other answers, that begin where this prompt ends
   std::uint64_t kept = 0;              // tokens whose pages are kept
   bool waits = false;                  // for the first answer of its request
@@ -219,7 +220,12 @@ std::uint32_t LlamaEngine::choose(const Request& request, bool looks_at_prompt) 
 std::uint64_t LlamaEngine::usable(const Slot& slot, std::span<const TokenId> prompt, const std::string& owner) const {
   if (slot.owner != owner || prompt.empty()) return 0;
   const std::uint64_t common = common_length(slot.tokens, prompt.first(prompt.size() - 1));
-  return format_.is_dense() || common == slot.tokens.size() ? common : 0;
+  if (format_.is_dense() || common == slot.tokens.size()) return common;
+  std::uint64_t best = 0;
+  for (const Checkpoint& checkpoint : slot.checkpoints) {
+    if (checkpoint.tokens <= common) best = checkpoint.tokens;
+  }
+  return best;
 }
 
 void LlamaEngine::prepare(std::uint32_t index) {
@@ -242,6 +248,7 @@ void LlamaEngine::prepare(std::uint32_t index) {
     const std::vector<std::uint64_t> stops = save_points(settings_.saves, facts);
     answer.stops.assign(stops.begin(), stops.end());
   }
+  answer.last_stop = format_.is_dense() ? 0 : answer.tokens.size() - 1;
   answer.writer->begin(use);
   for (const std::uint32_t other : answer.waiting) slots_[other].answer->writer->begin(use);
 }
@@ -277,14 +284,30 @@ void LlamaEngine::resume_in(std::uint32_t index, PromptUse& use) {
   if (donor) {
     empty(index);
     host_.share(*donor, index, 0, static_cast<std::uint32_t>(use.tokens));
-  } else if (slot.tokens.size() > use.tokens) {
-    if (use.tokens == 0 || !host_.trim(index, static_cast<std::uint32_t>(use.tokens))) {
-      empty(index);
-      use = {};
-    }
+  } else if (slot.tokens.size() > use.tokens && !go_back(index, use.tokens)) {
+    empty(index);
+    use = {};
   }
   LockGuard guard(mutex_);
   slot.tokens.assign(answer.tokens.begin(), answer.tokens.begin() + static_cast<std::ptrdiff_t>(use.tokens));
+}
+
+// The sequence as it was at `tokens`. False: it is to be emptied.
+bool LlamaEngine::go_back(std::uint32_t index, std::uint64_t tokens) {
+  if (tokens == 0) return false;
+  Slot& slot = slots_[index];
+  if (!format_.is_dense()) {
+    const auto found = std::ranges::find(slot.checkpoints, tokens, &Checkpoint::tokens);
+    if (found == slot.checkpoints.end()) return false;
+    const Status loaded = host_.load(index, found->blob, true);
+    if (!loaded.is_ok()) {
+      log_warning("llama", "a checkpoint was not restored: " + loaded.to_string());
+      return false;
+    }
+  }
+  LockGuard guard(mutex_);
+  while (!slot.checkpoints.empty() && slot.checkpoints.back().tokens > tokens) slot.checkpoints.pop_back();
+  return host_.trim(index, static_cast<std::uint32_t>(tokens));
 }
 
 // ---- a batch
@@ -310,7 +333,9 @@ void LlamaEngine::add_rows(std::uint32_t index, std::size_t most) {
   const Slot& slot = slots_[index];
   const Answer& answer = *slot.answer;
   const std::size_t begin = slot.tokens.size();
-  const std::size_t stop = answer.stops.empty() ? answer.tokens.size() : static_cast<std::size_t>(answer.stops.front());
+  std::size_t stop = answer.tokens.size();
+  if (begin < answer.last_stop) stop = static_cast<std::size_t>(answer.last_stop);
+  if (!answer.stops.empty()) stop = std::min(stop, static_cast<std::size_t>(answer.stops.front()));
   const std::size_t room = host_.settings().batch_tokens - rows_.size();
   const std::size_t count = std::min({most, room, stop - begin});
   if (count == 0) return;
@@ -336,6 +361,9 @@ void LlamaEngine::note_computed() {
     if (!answer.stops.empty() && computed == answer.stops.front()) {
       answer.stops.pop_front();
       keep(piece.slot);
+    }
+    if (computed <= answer.last_stop && answer.last_stop - computed < host_.settings().batch_tokens) {
+      remember(piece.slot);
     }
     if (computed == answer.tokens.size()) {
       answer_row(piece.slot, static_cast<std::int32_t>(piece.first + piece.count - 1));
@@ -378,6 +406,15 @@ void LlamaEngine::keep(std::uint32_t index) {
   if (!blob.is_ok()) return log_warning("llama", "a sequence was not saved: " + blob.status().to_string());
   slot.answer->kept = slot.tokens.size();
   keep_(slot.tokens, std::move(*blob), slot.answer->request->asked.owner);
+}
+
+void LlamaEngine::remember(std::uint32_t index) {
+  Slot& slot = slots_[index];
+  Result<std::vector<std::byte>> blob = host_.save(index, true);
+  if (!blob.is_ok()) return log_warning("llama", "a checkpoint was not taken: " + blob.status().to_string());
+  LockGuard guard(mutex_);
+  slot.checkpoints.push_back({slot.tokens.size(), std::move(*blob)});
+  if (slot.checkpoints.size() > kSlotCheckpoints) slot.checkpoints.pop_front();
 }
 
 // False: nothing is left that could go; the request that has all of it has failed.
@@ -454,6 +491,7 @@ void LlamaEngine::empty(std::uint32_t index) {
   host_.clear(index);
   LockGuard guard(mutex_);
   slots_[index].tokens.clear();
+  slots_[index].checkpoints.clear();
 }
 
 }  // namespace larder::llama

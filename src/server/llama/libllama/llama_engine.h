@@ -6,15 +6,17 @@
 // One batch a step: a token of each answer first, then as much of the prompts as fits, in the order in which they came.
 // A slot keeps its sequence after the answer, for a prompt that continues it. A model of full attention shares what any
 // slot holds (cells are shared, no row is copied); all others resume where the state is known exactly: the end of what
-// the slot has computed, or a restore point that find() of a PrefixStore gave.
+// the slot has computed, a checkpoint of the slot (before the last token of a prompt, and a batch before that), or a
+// restore point that find() of a PrefixStore gave.
 // When cells run out, idle slots are emptied, the one that was not used for longest first; then the request that came
 // last goes back to the waiting ones with the tokens that it has, and computes them again later.
 //
 // Threads: submit(), best(), use() from any thread; AnswerWriter and keep() are called on the engine's own thread, and
 // must not block. Lifetime: host, format and keep() outlive the engine; its destructor ends all requests (kCancelled).
 // Limits: max_waiting requests wait; more: kOverloaded.
+// Memory: kSlotCheckpoints states (and windows) for each slot.
 // Cost: of a step, besides llama.cpp's own: a pass over the slots; of a restore or a restore point: a copy of the bytes
-// of the whole sequence.
+// of the whole sequence; of a checkpoint: of its state, and a batch of one token.
 #pragma once
 
 #include <cstdint>
@@ -70,6 +72,8 @@ struct EngineRequest {
   std::vector<std::shared_ptr<AnswerWriter>> answers;  // at most as many as slots; all of the same prompt
 };
 
+inline constexpr std::size_t kSlotCheckpoints = 8;
+
 struct EngineSettings {
   std::uint32_t slots = 4;
   std::uint32_t max_waiting = 64;
@@ -101,8 +105,13 @@ class LlamaEngine {
  private:
   struct Request;
   struct Answer;
+  struct Checkpoint {
+    std::uint64_t tokens = 0;     // where it resumes
+    std::vector<std::byte> blob;  // window and state
+  };
   struct Slot {
-    std::vector<TokenId> tokens;  // computed
+    std::vector<TokenId> tokens;         // computed
+    std::deque<Checkpoint> checkpoints;  // ascending, below tokens.size()
     std::string owner;
     std::uint64_t used = 0;  // counts up; 0: never
     std::unique_ptr<Answer> answer;
@@ -121,6 +130,7 @@ class LlamaEngine {
   void prepare(std::uint32_t index);
   [[nodiscard]] bool restore(std::uint32_t index);
   void resume_in(std::uint32_t index, PromptUse& use);
+  [[nodiscard]] bool go_back(std::uint32_t index, std::uint64_t tokens);
   // ---- a batch
   void fill_rows();
   void add_rows(std::uint32_t index, std::size_t most);
@@ -128,6 +138,7 @@ class LlamaEngine {
   void answer_row(std::uint32_t index, std::int32_t row);
   void continue_answer(std::uint32_t index, std::int32_t row);
   void keep(std::uint32_t index);
+  void remember(std::uint32_t index);
   [[nodiscard]] bool make_room();
   void set_back(std::uint32_t index);
   // ---- the end

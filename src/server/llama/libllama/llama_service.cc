@@ -213,6 +213,7 @@ Status Service::prove() {
 // On the engine's thread: the rest is the saver's work. When that is behind, this prefix is not kept.
 void Service::keep(std::vector<TokenId> tokens, std::vector<std::byte> blob, const std::string& owner) {
   const auto bytes = std::make_shared<std::vector<std::byte>>(std::move(blob));
+  metrics_.saves_begun.increment();
   const Status posted = saver_->post([this, tokens = std::move(tokens), bytes, owner]() mutable {
     const std::uint64_t page = format_.page_size();
     const auto slot = SavedSlot::of_blob(format_, std::move(tokens), std::move(*bytes));

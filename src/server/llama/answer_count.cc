@@ -1,0 +1,87 @@
+#include "server/llama/answer_count.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace larder::llama {
+namespace {
+
+using Json = nlohmann::json;
+using Count = std::optional<std::uint64_t>;
+
+constexpr std::string_view kEventData = "data:";
+
+Count number_at(const Json& object, const char* pointer) {
+  const Json::json_pointer path(pointer);
+  if (!object.contains(path)) return std::nullopt;
+  const Json& found = object.at(path);
+  return found.is_number_unsigned() ? Count(found.get<std::uint64_t>()) : std::nullopt;
+}
+
+Count sum(const Count& a, const Count& b) { return a && b ? Count(*a + *b) : std::nullopt; }
+
+struct Counts {
+  Count prompt, cached;
+};
+
+Counts counts_of(const Json& object) {
+  if (const Count prompt = number_at(object, "/usage/prompt_tokens")) {
+    return {prompt, number_at(object, "/usage/prompt_tokens_details/cached_tokens")};
+  }
+  if (const Count rest = number_at(object, "/usage/input_tokens")) {
+    // /v1/messages counts the cached ones apart.
+    const Count cached = number_at(object, "/usage/cache_read_input_tokens");
+    if (cached) return {sum(rest, cached), cached};
+    return {rest, number_at(object, "/usage/input_tokens_details/cached_tokens")};
+  }
+  const Count cached = number_at(object, "/timings/cache_n");
+  if (const Count prompt = number_at(object, "/tokens_evaluated")) return {prompt, cached};
+  // While a prompt is being computed these are of a part of it.
+  if (object.contains("prompt_progress")) return {};
+  return {sum(number_at(object, "/timings/prompt_n"), cached), cached};
+}
+
+}  // namespace
+
+void AnswerCount::feed(std::string_view piece) {
+  while (!is_over_ && !piece.empty()) {
+    const std::size_t end = std::min(piece.find('\n'), piece.size());
+    if (line_.size() + end > kMostBytes) {
+      is_over_ = true;
+      line_.clear();
+      return;
+    }
+    line_.append(piece.substr(0, end));
+    if (end == piece.size()) return;
+    read_line();
+    piece.remove_prefix(end + 1);
+  }
+}
+
+void AnswerCount::end() {
+  if (!is_over_) read_line();
+  is_over_ = true;
+}
+
+void AnswerCount::read_line() {
+  const std::string line = std::exchange(line_, {});
+  std::string_view text = line;
+  if (text.starts_with(kEventData)) text.remove_prefix(kEventData.size());
+  constexpr std::string_view kNames[] = {"\"usage\"", "\"timings\"", "\"tokens_evaluated\""};
+  const bool has_count = std::ranges::any_of(kNames, [&](auto name) { return text.find(name) != text.npos; });
+  if (!has_count) return;
+  Json body = Json::parse(text, nullptr, false);
+  if (body.is_array() && !body.empty()) body = Json(body[0]);
+  if (!body.is_object()) return;
+  Counts counts = counts_of(body);
+  for (const char* inner : {"response", "message"}) {
+    if (!counts.prompt && body.contains(inner) && body[inner].is_object()) counts = counts_of(body[inner]);
+  }
+  if (!counts.prompt) return;
+  prompt_ = counts.prompt;
+  cached_ = counts.cached;
+  is_over_ = true;
+}
+
+}  // namespace larder::llama

@@ -1,0 +1,55 @@
+#include "server/llama/answer_count.h"
+
+#include <gtest/gtest.h>
+
+namespace larder::llama {
+namespace {
+
+using Count = std::optional<std::uint64_t>;
+
+// In pieces of one byte, as a network may bring it.
+AnswerCount count_of(std::string_view answer) {
+  AnswerCount count;
+  for (const char byte : answer) count.feed({&byte, 1});
+  count.end();
+  return count;
+}
+
+void expect(std::string_view answer, Count prompt, Count cached) {
+  const AnswerCount count = count_of(answer);
+  EXPECT_EQ(count.prompt_tokens(), prompt) << answer;
+  EXPECT_EQ(count.cached_tokens(), cached) << answer;
+}
+
+TEST(AnswerCount, EachInterfaceHasItsPlace) {
+  expect(R"({"content":"x","tokens_evaluated":7,"timings":{"cache_n":3,"prompt_n":4}})", 7, 3);
+  expect(R"([{"tokens_evaluated":7},{"tokens_evaluated":7}])", 7, std::nullopt);
+  expect(R"({"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":2}}})", 9, 2);
+  expect(R"({"usage":{"input_tokens":9,"input_tokens_details":{"cached_tokens":2}}})", 9, 2);
+  expect(R"({"usage":{"input_tokens":7,"cache_read_input_tokens":2,"output_tokens":1}})", 9, 2);
+  expect(R"({"timings":{"cache_n":2,"prompt_n":7}})", 9, 2);
+}
+
+TEST(AnswerCount, EventsAreReadUntilOneHasIt) {
+  expect(
+      "data: {\"choices\":[]}\n\ndata: {\"choices\":[],\"timings\":{\"cache_n\":2,\"prompt_n\":7}}\n\ndata: [DONE]\n\n",
+      9, 2);
+  expect("event: response.completed\ndata: {\"response\":{\"usage\":{\"input_tokens\":9}}}\n\n", 9, std::nullopt);
+  expect(
+      "event: message_start\ndata: {\"message\":{\"usage\":{\"input_tokens\":1,\"cache_read_input_tokens\":8}}}\n\n"
+      "event: message_delta\ndata: {\"usage\":{\"output_tokens\":5}}\n\n",
+      9, 8);
+  expect("data: {\"prompt_progress\":{},\"timings\":{\"cache_n\":2,\"prompt_n\":1}}\n\n", std::nullopt, std::nullopt);
+}
+
+TEST(AnswerCount, WhatSaysNothingIsNotKnown) {
+  expect("", std::nullopt, std::nullopt);
+  expect("<html>\"usage\"</html>", std::nullopt, std::nullopt);
+  expect(R"({"usage":{"prompt_tokens":-1}})", std::nullopt, std::nullopt);
+  expect(R"({"content":"\"usage\":{\"prompt_tokens\":5}"})", std::nullopt, std::nullopt);
+  expect(std::string(AnswerCount::kMostBytes + 1, 'x') + "\n{\"usage\":{\"prompt_tokens\":5}}\n", std::nullopt,
+         std::nullopt);
+}
+
+}  // namespace
+}  // namespace larder::llama
