@@ -1,5 +1,6 @@
 #include "server/llama/libllama/llama_service.h"
 
+#include <build-info.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -171,7 +172,7 @@ Result<HostSettings> Service::host_settings(std::uint32_t sequences) const {
   return host;
 }
 
-// What else would change the numbers is not an option of this server.
+// Another build of llama.cpp may compute other numbers. What else would change them is no option of this server.
 Result<ModelSettings> Service::identity() const {
   const Result<GgufModel> gguf = read_gguf(files_, settings_.model_path);
   if (!gguf.is_ok()) return gguf.status();
@@ -180,7 +181,7 @@ Result<ModelSettings> Service::identity() const {
   const Result<Digest256> data = settings_.hashes_data ? hash_gguf(files_, *gguf) : sample_gguf(files_, *gguf);
   if (!data.is_ok()) return data.status();
   model.data = *data;
-  model.overrides = fmt::format("libllama; layers on a GPU {}", settings_.gpu_layers);
+  model.overrides = fmt::format("libllama {}; layers on a GPU {}", llama_build_info(), settings_.gpu_layers);
   model.page_size = settings_.saves.page_size;
   return model;
 }
