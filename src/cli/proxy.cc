@@ -4,13 +4,13 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/file_system.h"
 #include "cli/commands.h"
+#include "cli/front_options.h"
 #include "cli/key_file.h"
 #include "cli/log_option.h"
 #include "cli/real_llama_server.h"
@@ -20,7 +20,6 @@
 #include "server/llama/llama_proxy.h"
 #include "server/metadata_server.h"
 #include "server/version.h"
-#include "storage/option_text.h"
 
 namespace larder {
 namespace {
@@ -28,16 +27,13 @@ namespace {
 using llama::LlamaProxy;
 using llama::ProxySettings;
 
-constexpr Nanos kDrainLimit = std::chrono::seconds(10);    // for open requests, at a stop
-constexpr Nanos kStorageLimit = std::chrono::seconds(60);  // for what storage has yet to take
-
 struct ProxyOptions {
   std::string host = "127.0.0.1";
   std::uint16_t port = 8080;
   std::string upstream, slot_directory, model, identity, key_file;
-  std::string host_memory = "4Gi", store, store_size = "unlimited";
-  std::uint32_t page_size = 64, grid = 8192, spacing = 64, requests = 64;
-  bool hashes_data = false, shifts_context = false;
+  std::uint32_t requests = 64;
+  bool shifts_context = false;
+  CacheOptions cache;
   std::string log_level = "info";
   std::vector<std::string> command;
 };
@@ -59,27 +55,9 @@ void add_server_options(CLI::App& app, ProxyOptions& o) {
   app.add_option("--log-level", o.log_level, "debug, info, warning, error or off")->capture_default_str();
 }
 
-void add_cache_options(CLI::App& app, ProxyOptions& o) {
-  app.add_option("--host-memory", o.host_memory, "for prefixes: bytes, or with Ki, Mi, Gi")->capture_default_str();
-  app.add_option("--store", o.store, "a folder in which prefixes survive restarts; none: host memory only")
-      ->type_name("DIR");
-  app.add_option("--store-size", o.store_size, "of it; full: what was used longest ago goes")->capture_default_str();
-  app.add_option("--page-size", o.page_size, "in a page")
-      ->check(whole_number(2, 65536))
-      ->capture_default_str()
-      ->type_name("TOKENS");
-  app.add_option("--checkpoint-grid", o.grid, "a restore point after so many, where nothing else asks for one; 0: none")
-      ->check(whole_number(0, 1u << 30))
-      ->capture_default_str()
-      ->type_name("TOKENS");
-  app.add_option("--checkpoint-spacing", o.spacing, "restore points are at least so far from each other")
-      ->check(whole_number(1, 1u << 30))
-      ->capture_default_str()
-      ->type_name("TOKENS");
+void add_model_options(CLI::App& app, ProxyOptions& o) {
   app.add_option("--model", o.model, "the model's file, if llama-server knows it by a path that is not of this machine")
       ->type_name("GGUF");
-  app.add_flag("--hash-model", o.hashes_data,
-               "read all of the model for its identity, not only its head and 2,048 samples");
   app.add_flag("--context-shift", o.shifts_context, "with --upstream: it was started with --context-shift");
   app.add_option("--identity", o.identity,
                  "with --upstream: what changes its numbers beside the model (RoPE, control vectors, LoRA)")
@@ -139,18 +117,14 @@ Result<ProxySettings> settings_of(const ProxyOptions& o) {
   settings.upstream = o.upstream;
   settings.slot_directory = o.slot_directory;
   settings.model_path = o.model;
-  settings.hashes_data = o.hashes_data;
+  settings.hashes_data = o.cache.hashes_data;
   settings.identity = o.command.empty() ? o.identity : numeric_options(o.command);
   settings.shifts_context = o.shifts_context || has_option(o.command, "--context-shift");
-  settings.saves = {o.page_size, o.grid, o.spacing};
+  settings.saves = o.cache.saves;
   settings.workers = o.requests;
-  const Result<std::uint64_t> memory = parse_size_bytes(o.host_memory);
-  if (!memory.is_ok()) return invalid_argument("--host-memory: " + memory.status().message());
-  settings.store.host_bytes = *memory;
-  if (!o.store.empty()) {
-    settings.store.storage = "file";
-    settings.store.storage_config = nlohmann::json{{"directory", o.store}, {"max_size", o.store_size}}.dump();
-  }
+  Result<llama::PrefixStoreOptions> store = store_options(o.cache);
+  if (!store.is_ok()) return store.status();
+  settings.store = std::move(*store);
   if (!o.key_file.empty()) {
     Result<std::string> key = read_key_file(o.key_file);
     if (!key.is_ok()) return key.status();
@@ -189,13 +163,7 @@ int run(const ProxyOptions& options, ProxySettings settings) {
               settings.upstream.c_str(), (*proxy)->summary().c_str());
   std::fflush(stdout);
 
-  (void)signals.wait();
-  std::printf("stopping: open requests have 10 s, storage 60 s; a second signal ends at once\n");
-  std::fflush(stdout);
-  (*proxy)->stop_accepting();
-  if (!(*proxy)->wait_drained(kDrainLimit)) std::fprintf(stderr, "larder proxy: open requests were cut off\n");
-  const Status stored = (*proxy)->drain_storage(kStorageLimit);
-  if (!stored.is_ok()) std::fprintf(stderr, "larder proxy: storage: %s\n", stored.message().c_str());
+  run_until_stopped(**proxy, signals, "larder proxy");
   proxy->reset();
   server.stop();
   std::printf("stopped\n");
@@ -213,7 +181,8 @@ int proxy_command(int argc, char** argv) {
   app.get_formatter()->column_width(34);
   ProxyOptions options;
   add_server_options(app, options);
-  add_cache_options(app, options);
+  add_cache_options(app, options.cache);
+  add_model_options(app, options);
   app.add_option("command", options.command, "llama-server and its options, behind --")->type_name("...");
   app.footer(
       "\nExamples:\n"

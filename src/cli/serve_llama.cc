@@ -1,9 +1,6 @@
 // `larder serve --model x.gguf`: llama.cpp in this process, and an orderly stop.
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +9,7 @@
 #ifdef LARDER_HAS_LLAMA
 #include "base/file_system.h"
 #include "base/metrics.h"
+#include "cli/front_options.h"
 #include "cli/key_file.h"
 #include "cli/log_option.h"
 #include "cli/real_signals.h"
@@ -19,7 +17,6 @@
 #include "server/command_line.h"
 #include "server/llama/libllama/llama_service.h"
 #include "server/version.h"
-#include "storage/option_text.h"
 #endif
 
 namespace larder {
@@ -48,12 +45,10 @@ namespace {
 using llama::LlamaService;
 using llama::ServeSettings;
 
-constexpr Nanos kDrainLimit = std::chrono::seconds(10);    // for open requests, at a stop
-constexpr Nanos kStorageLimit = std::chrono::seconds(60);  // for what storage has yet to take
-
 struct LlamaOptions {
   ServeSettings settings;
-  std::string host_memory = "4Gi", store, store_size = "unlimited", key_file, template_file;
+  CacheOptions cache;
+  std::string key_file, template_file;
   std::string log_level = "warning";
 };
 
@@ -93,38 +88,13 @@ void add_server_options(CLI::App& app, LlamaOptions& o) {
   app.add_option("--log-level", o.log_level, "debug, info, warning, error or off")->capture_default_str();
 }
 
-void add_cache_options(CLI::App& app, LlamaOptions& o) {
-  ServeSettings& s = o.settings;
-  app.add_option("--host-memory", o.host_memory, "for prefixes: bytes, or with Ki, Mi, Gi")->capture_default_str();
-  app.add_option("--store", o.store, "a folder in which prefixes survive restarts; none: host memory only")
-      ->type_name("DIR");
-  app.add_option("--store-size", o.store_size, "of it; full: what was used longest ago goes")->capture_default_str();
-  app.add_option("--page-size", s.saves.page_size, "in a page")
-      ->check(whole_number(2, 65536))
-      ->capture_default_str()
-      ->type_name("TOKENS");
-  app.add_option("--checkpoint-grid", s.saves.grid,
-                 "a restore point after so many, where nothing else asks for one; 0: none")
-      ->check(whole_number(0, 1u << 30))
-      ->capture_default_str()
-      ->type_name("TOKENS");
-  app.add_option("--checkpoint-spacing", s.saves.spacing, "restore points are at least so far from each other")
-      ->check(whole_number(1, 1u << 30))
-      ->capture_default_str()
-      ->type_name("TOKENS");
-  app.add_flag("--hash-model", s.hashes_data,
-               "read all of the model for its identity, not only its head and 2,048 samples");
-}
-
 Status fill_settings(LlamaOptions& o) {
   ServeSettings& settings = o.settings;
-  const Result<std::uint64_t> memory = parse_size_bytes(o.host_memory);
-  if (!memory.is_ok()) return invalid_argument("--host-memory: " + memory.status().message());
-  settings.store.host_bytes = *memory;
-  if (!o.store.empty()) {
-    settings.store.storage = "file";
-    settings.store.storage_config = nlohmann::json{{"directory", o.store}, {"max_size", o.store_size}}.dump();
-  }
+  Result<llama::PrefixStoreOptions> store = store_options(o.cache);
+  if (!store.is_ok()) return store.status();
+  settings.store = std::move(*store);
+  settings.saves = o.cache.saves;
+  settings.hashes_data = o.cache.hashes_data;
   if (!o.key_file.empty()) {
     Result<std::string> key = read_key_file(o.key_file);
     if (!key.is_ok()) return key.status();
@@ -151,13 +121,7 @@ int run(const ServeSettings& settings) {
               (*service)->summary().c_str());
   std::fflush(stdout);
 
-  (void)signals.wait();
-  std::printf("stopping: open requests have 10 s, storage 60 s; a second signal ends at once\n");
-  std::fflush(stdout);
-  (*service)->stop_accepting();
-  if (!(*service)->wait_drained(kDrainLimit)) std::fprintf(stderr, "larder serve: open requests were cut off\n");
-  const Status stored = (*service)->drain_storage(kStorageLimit);
-  if (!stored.is_ok()) std::fprintf(stderr, "larder serve: storage: %s\n", stored.message().c_str());
+  run_until_stopped(**service, signals, "larder serve");
   service->reset();
   std::printf("stopped\n");
   return 0;
@@ -174,7 +138,7 @@ int serve_llama_command(int argc, char** argv) {
   LlamaOptions options;
   add_model_options(app, options);
   add_server_options(app, options);
-  add_cache_options(app, options);
+  add_cache_options(app, options.cache);
   app.footer(
       "\nExample:\n"
       "  larder serve --model model.gguf --store /var/tmp/larder\n"

@@ -30,11 +30,15 @@ bool is_equal_in_constant_time(std::string_view given, std::string_view key) {
 
 }  // namespace
 
+bool is_bearer_of(std::string_view key, std::string_view authorization) {
+  return is_equal_in_constant_time(bearer_of(authorization), key);
+}
+
 bool is_authorized(const Options& options, AuthLevel level, std::string_view authorization) {
   std::string_view key;
   if (level == AuthLevel::kNormal) key = options.api_key;
   if (level == AuthLevel::kAdminOptional) key = options.admin_api_key.empty() ? options.api_key : options.admin_api_key;
-  return key.empty() || is_equal_in_constant_time(bearer_of(authorization), key);
+  return key.empty() || is_bearer_of(key, authorization);
 }
 
 bool is_for_loopback_only(const Options& options, AuthLevel level, bool wants_admin_key) {

@@ -21,6 +21,9 @@ enum class AuthLevel : unsigned char { kOpen, kNormal, kAdminOptional };
 // authorization: the header's value, "Bearer <key>" (scheme in any case). Keys are compared in constant time.
 [[nodiscard]] bool is_authorized(const Options& options, AuthLevel level, std::string_view authorization);
 
+// authorization as above; `key` is not empty. Constant time, too.
+[[nodiscard]] bool is_bearer_of(std::string_view key, std::string_view authorization);
+
 // Nobody holds a key that would let them: then only requests from this machine are answered.
 [[nodiscard]] bool is_for_loopback_only(const Options& options, AuthLevel level, bool wants_admin_key);
 

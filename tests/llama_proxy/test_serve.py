@@ -197,6 +197,26 @@ def test_tenants_share_nothing(model, start, tokens):
     assert serve.complete(a).reused == 0
 
 
+def test_what_is_private_is_shared_with_nobody(model, start, tokens):
+    """While it is being answered, too, and whatever salt others make up."""
+    serve = start(Serve(model("qwen3"), "-c", 16384, "-p", 2, *BATCH))
+    a = tokens(500, 1)
+    connection = http.client.HTTPConnection("127.0.0.1", serve.port, timeout=60)
+    body = {"prompt": a, "n_predict": 9000, "ignore_eos": True, "stream": True, "cache_prompt": False}
+    connection.request("POST", "/completion", json.dumps(body))
+    assert connection.getresponse().readline().startswith(b"data: ")
+    assert serve.complete(a, cache_salt="\0").reused == 0
+    assert serve.complete(a[:400] + tokens(100, 2)).reused == 0
+    connection.close()
+
+
+def test_too_many_at_once_are_asked_to_come_again(model, start):
+    serve = start(Serve(model("qwen3"), "-c", 4096, "-p", 1, "--max-requests", 2, *BATCH))
+    status, _, answer = serve.post("/completion", {"prompt": ["a"] * 40, "n_predict": 200, "ignore_eos": True})
+    assert status == 503 and "too many" in answer["error"]["message"], answer
+    assert serve.post("/completion", {"prompt": ["a"] * 2, "n_predict": 2})[0] == 200
+
+
 def test_a_key_is_asked_for(model, start, tmp_path):
     (tmp_path / "key").write_text("secret\n")
     serve = start(Serve(model("qwen3"), "--api-key-file", tmp_path / "key"))
@@ -204,6 +224,7 @@ def test_a_key_is_asked_for(model, start, tmp_path):
     assert serve.post("/completion", body)[0] == 401
     assert serve.post("/completion", body, {"Authorization": "Bearer secres"})[0] == 401
     assert serve.post("/completion", body, {"Authorization": "Bearer secret"})[0] == 200
+    assert serve.post("/completion", body, {"X-Api-Key": "secret"})[0] == 200
     assert serve.get("/health")[0] == 200
 
 

@@ -35,12 +35,6 @@ std::string bearer_of(const HttpRequest& request) {
   return text.empty() && key != nullptr ? *key : std::string();
 }
 
-HttpResponse json_response(std::string body) {
-  HttpResponse response;
-  response.body = std::move(body);
-  return response;
-}
-
 class Proxy final : public LlamaProxy {
  public:
   Proxy(const ProxySettings& settings, FileSystem& files, Clock& clock, MetricsRegistry& registry)
@@ -48,11 +42,7 @@ class Proxy final : public LlamaProxy {
   ~Proxy() override;
 
   [[nodiscard]] Status start();
-  std::string url() const override {
-    const std::string& host = settings_.listen.host;
-    return fmt::format("http://{}:{}", host.find(':') == std::string::npos ? host : "[" + host + "]",
-                       listener_->port());
-  }
+  std::string url() const override { return front_url(settings_.listen.host, listener_->port()); }
   std::string summary() const override;
   void stop_accepting() override { listener_->stop_accepting(); }
   bool wait_drained(Nanos limit) override { return listener_->wait_drained(limit); }
@@ -76,7 +66,6 @@ class Proxy final : public LlamaProxy {
   [[nodiscard]] HttpResponse explain(const HttpRequest& request);
   [[nodiscard]] HttpResponse status();
   [[nodiscard]] HttpResponse metrics(const HttpRequest& request);
-  void export_tiers(const PrefixStoreCounters& counters);
 
   const ProxySettings settings_;
   FileSystem& files_;
@@ -203,12 +192,7 @@ Status Proxy::prove_again(LlamaUpstream& upstream, const UpstreamFacts& facts) {
 }
 
 std::string Proxy::summary() const {
-  const BlobGeometry& geometry = format_.geometry;
-  std::string text = fmt::format("{}: {} slots, pages of {} tokens", model_name_, slots_->size(), format_.page_size());
-  if (geometry.full) text += fmt::format(" ({} bytes)", geometry.full->page_bytes(format_.page_size()));
-  if (geometry.window) text += fmt::format(", windows of {} tokens", geometry.window_tokens);
-  if (geometry.recurrent) text += fmt::format(", states of {} bytes", geometry.recurrent->checkpoint_bytes());
-  return text;
+  return fmt::format("{}: {} slots, {}", model_name_, slots_->size(), describe_pages(format_));
 }
 
 // ---- requests
@@ -272,21 +256,10 @@ HttpResponse Proxy::explain(const HttpRequest& request) {
 
 HttpResponse Proxy::status() {
   const SlotTable::Use use = slots_->use();
-  const PrefixStoreCounters counters = store_->counters();
-  const CacheCounters& tiers = counters.tiers;
-  nlohmann::ordered_json out = {
-      {"model", model_name_},
-      {"page_size", format_.page_size()},
-      {"slots", {{"all", slots_->size()}, {"busy", use.busy}, {"waiting", use.waiting}}},
-      {"host",
-       {{"bytes", counters.host_blocks * counters.block_bytes},
-        {"bytes_free", counters.host_blocks_free * counters.block_bytes},
-        {"pages_saved", tiers.backed_up},
-        {"pages_loaded", tiers.loaded_back},
-        {"pages_resident", tiers.host_resident},
-        {"pages_evicted", tiers.host_evicted}}},
-      {"storage", {{"pages_stored", tiers.stored}, {"pages_fetched", tiers.prefetched}, {"corrupt", tiers.corrupt}}},
-      {"backend", nlohmann::ordered_json::parse(counters.storage_json, nullptr, false)}};
+  nlohmann::ordered_json out = {{"model", model_name_},
+                                {"page_size", format_.page_size()},
+                                {"slots", {{"all", slots_->size()}, {"busy", use.busy}, {"waiting", use.waiting}}}};
+  add_tiers(out, store_->counters());
   return json_response(dump_json(out));
 }
 
@@ -296,27 +269,15 @@ HttpResponse Proxy::metrics(const HttpRequest& request) {
   const Result<HttpReply> theirs = client.request("GET", "/metrics");
   if (theirs.is_ok() && theirs->status == 200) text = theirs->body;
   if (!text.empty() && text.back() != '\n') text += '\n';
-  export_tiers(store_->counters());
+  const SlotTable::Use use = slots_->use();
+  MetricsRegistry& registry = metrics_.registry();
+  registry.gauge("larder_proxy_slots_busy", "Slots that a request has.").set(use.busy);
+  registry.gauge("larder_proxy_requests_waiting", "Requests that wait for a slot.").set(use.waiting);
+  export_tiers(registry, "larder_proxy", store_->counters());
   HttpResponse response;
   response.content_type = std::string(MetricsRegistry::content_type());
-  response.body = text + metrics_.registry().render();
+  response.body = text + registry.render();
   return response;
-}
-
-void Proxy::export_tiers(const PrefixStoreCounters& counters) {
-  MetricsRegistry& registry = metrics_.registry();
-  const auto set = [&](const char* name, const char* help, double value) { registry.gauge(name, help).set(value); };
-  const SlotTable::Use use = slots_->use();
-  set("larder_proxy_slots_busy", "Slots that a request has.", use.busy);
-  set("larder_proxy_requests_waiting", "Requests that wait for a slot.", use.waiting);
-  set("larder_proxy_host_bytes", "Host memory for prefixes.",
-      static_cast<double>(counters.host_blocks * counters.block_bytes));
-  set("larder_proxy_host_free_bytes", "Of it, not used.",
-      static_cast<double>(counters.host_blocks_free * counters.block_bytes));
-  set("larder_proxy_host_pages", "Pages on the host.", static_cast<double>(counters.tiers.host_resident));
-  set("larder_proxy_stored_pages", "Pages that storage took.", static_cast<double>(counters.tiers.stored));
-  set("larder_proxy_corrupt_pages", "Pages of storage that failed verification.",
-      static_cast<double>(counters.tiers.corrupt));
 }
 
 }  // namespace

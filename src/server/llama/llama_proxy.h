@@ -23,6 +23,7 @@
 #include "base/metrics.h"
 #include "base/status.h"
 #include "server/http_listener.h"
+#include "server/llama/completion_front.h"
 #include "server/llama/prefix_store.h"
 #include "server/llama/save_points.h"
 
@@ -47,19 +48,10 @@ struct ProxySettings {
   std::uint32_t workers = 64;  // requests at once, those that wait for a slot included
 };
 
-class LlamaProxy {
+class LlamaProxy : public CompletionFront {
  public:
   [[nodiscard]] static Result<std::unique_ptr<LlamaProxy>> create(const ProxySettings& settings, FileSystem& files,
                                                                   Clock& clock, MetricsRegistry& registry);
-  virtual ~LlamaProxy() = default;
-
-  [[nodiscard]] virtual std::string url() const = 0;
-  // One line about the model: pages, restore points, slots.
-  [[nodiscard]] virtual std::string summary() const = 0;
-  virtual void stop_accepting() = 0;
-  [[nodiscard]] virtual bool wait_drained(Nanos limit) = 0;
-  // Waits until storage has what was saved.
-  [[nodiscard]] virtual Status drain_storage(Nanos limit) = 0;
 };
 
 }  // namespace larder::llama

@@ -15,13 +15,13 @@ common_sampler_ptr make_sampler(const llama_model& model, common_params_sampling
   return sampler;
 }
 
+}  // namespace
+
 error_type error_type_of(StatusCode code) {
   if (code == StatusCode::kInvalidArgument) return ERROR_TYPE_INVALID_REQUEST;
   if (code == StatusCode::kOverloaded || code == StatusCode::kCancelled) return ERROR_TYPE_UNAVAILABLE;
   return ERROR_TYPE_SERVER;
 }
-
-}  // namespace
 
 void AnswerResults::push(server_task_result_ptr result) {
   LockGuard guard(mutex_);
@@ -60,9 +60,18 @@ LlamaAnswer::LlamaAnswer(const llama_model& model, server_task task, std::uint32
       task_(std::move(task)),
       context_tokens_(context_tokens),
       results_(std::move(results)),
-      sampler_(make_sampler(model, task_.params.sampling)) {
+      sampler_(make_sampler(model, task_.params.sampling)),
+      prompt_text_(tokens_to_str(vocabulary_, task_.tokens.get_tokens())) {
   for (const llama_token token : task_.tokens.get_tokens()) {
     if (token != LLAMA_TOKEN_NULL) common_sampler_accept(sampler_.get(), token, false);
+  }
+}
+
+LlamaAnswer::~LlamaAnswer() {
+  if (is_over_) return;
+  try {
+    end(internal_error("an exception inside the server ended the request"));
+  } catch (...) {  // a destructor: the server's own code must not end the process
   }
 }
 
@@ -75,10 +84,7 @@ void LlamaAnswer::begin(const PromptUse& use) {
 }
 
 std::optional<TokenId> LlamaAnswer::next(llama_context& context, std::int32_t row) {
-  if (stats_.n_gen == 0) {
-    stats_.update_prompt_last();
-    prompt_text_ = task_.tokens.detokenize(&context, true);
-  }
+  if (stats_.n_gen == 0) stats_.update_prompt_last();
   completion_token_output out = sample(context, row);
   add_text(out);
   check_limits(out);
@@ -188,6 +194,7 @@ void LlamaAnswer::send_piece(const completion_token_output& out) {
 }
 
 void LlamaAnswer::end(const Status& status) {
+  is_over_ = true;
   if (status.is_ok()) return results_->push(whole());
   auto error = std::make_unique<server_task_result_error>();
   error->id = task_.id;

@@ -22,6 +22,9 @@
 
 namespace larder::llama {
 
+// As llama.cpp's server names it.
+[[nodiscard]] error_type error_type_of(StatusCode code);
+
 // What the answers of one request have to say, in the order in which they say it.
 class AnswerResults {
  public:
@@ -47,6 +50,9 @@ class LlamaAnswer final : public AnswerWriter {
   // Throws std::exception for what llama.cpp does not take: a grammar, say. task: its tokens are the prompt.
   LlamaAnswer(const llama_model& model, server_task task, std::uint32_t context_tokens,
               std::shared_ptr<AnswerResults> results);
+  ~LlamaAnswer() override;  // tells its end if nobody has: a client must not wait for ever
+  LlamaAnswer(const LlamaAnswer&) = delete;
+  LlamaAnswer& operator=(const LlamaAnswer&) = delete;
 
   [[nodiscard]] bool is_gone() const override { return results_->is_abandoned(); }
   void begin(const PromptUse& use) override;
@@ -68,12 +74,13 @@ class LlamaAnswer final : public AnswerWriter {
   const std::shared_ptr<AnswerResults> results_;
   const common_sampler_ptr sampler_;
   server_slot_stats stats_;
-  std::string text_, stop_word_, prompt_text_;
+  const std::string prompt_text_;
+  std::string text_, stop_word_;
   std::size_t sent_ = 0;  // bytes of text_
   llama_tokens tokens_;
   std::vector<completion_token_output> probabilities_;
   stop_type stop_ = STOP_TYPE_NONE;
-  bool is_truncated_ = false, has_new_line_ = false;
+  bool is_truncated_ = false, has_new_line_ = false, is_over_ = false;
 };
 
 }  // namespace larder::llama

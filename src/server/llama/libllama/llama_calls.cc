@@ -97,8 +97,7 @@ ServeMetrics::ServeMetrics(MetricsRegistry& registry)
       saves(registry.counter("larder_serve_saves_total", "Of them, those that are done with.")),
       saves_failed(registry.counter("larder_serve_saves_failed_total", "Of them, not kept.")) {}
 
-json understood_body(const CallParts& parts, CallKind kind, const std::string& text) {
-  json body = json::parse(text);
+json understood_body(const CallParts& parts, CallKind kind, json body) {
   if (kind == CallKind::kInfill) return infill_body(parts, std::move(body));
   if (kind == CallKind::kCompletion || kind == CallKind::kOpenAiCompletion) {
     if (!body.contains("prompt")) throw std::invalid_argument("\"prompt\" is required");
@@ -118,11 +117,16 @@ std::vector<server_tokens> prompt_tokens(const LlamaModel& model, const json& un
 void CompletionCall::run(const std::string& body) {
   parts_.metrics.requests.increment();
   reply_.on_gone([results = results_] { results->abandon(); });
-  try {
-    ask(body);
-  } catch (const std::exception& error) {
+  const Status asked = [&] {
+    try {
+      return ask(body);
+    } catch (const std::exception& error) {
+      return invalid_argument(error.what());
+    }
+  }();
+  if (!asked.is_ok()) {
     results_->abandon();  // what was submitted before it
-    return refuse(format_error_response(error.what(), ERROR_TYPE_INVALID_REQUEST));
+    return refuse(format_error_response(asked.message(), error_type_of(asked.code())));
   }
   try {
     if (json_value(understood_, "stream", false)) {
@@ -136,17 +140,18 @@ void CompletionCall::run(const std::string& body) {
   }
 }
 
-void CompletionCall::ask(const std::string& body) {
+Status CompletionCall::ask(const std::string& body) {
   original_ = json::parse(body);
-  understood_ = understood_body(parts_, kind_, body);
+  understood_ = understood_body(parts_, kind_, original_);
   salt_ = json_value(original_, "cache_salt", std::string());
   id_ = gen_chatcmplid();
   if (understood_.contains("lora")) throw std::invalid_argument("\"lora\": this server loads no adapters");
   std::vector<server_tokens> prompts = prompt_tokens(parts_.model, understood_);
-  for (server_tokens& prompt : prompts) submit(std::move(prompt), answers_);
+  for (server_tokens& prompt : prompts) LARDER_RETURN_IF_ERROR(submit(std::move(prompt)));
+  return Status::ok();
 }
 
-void CompletionCall::submit(server_tokens prompt, std::size_t first_index) {
+Status CompletionCall::submit(server_tokens prompt) {
   task_params params = server_schema::eval_llama_cmpl_schema(parts_.model.vocabulary, parts_.model.defaults,
                                                              parts_.model.end_bias, understood_);
   if (params.n_indent > 0) throw std::invalid_argument("\"n_indent\" is not supported");
@@ -164,7 +169,7 @@ void CompletionCall::submit(server_tokens prompt, std::size_t first_index) {
   }
   for (std::size_t i = 0; i < count; ++i) {
     server_task task(SERVER_TASK_TYPE_COMPLETION);
-    task.index = first_index + i;
+    task.index = answers_ + i;
     task.id = static_cast<int>(task.index);
     task.params = params;
     if (i > 0 && params.sampling.seed != LLAMA_DEFAULT_SEED) {
@@ -177,8 +182,7 @@ void CompletionCall::submit(server_tokens prompt, std::size_t first_index) {
   }
   answers_ += count;
   if (request.may_reuse && request.prompt.size() < parts_.context_tokens) find_prefix(request);
-  const Status submitted = parts_.engine.submit(std::move(request));
-  if (!submitted.is_ok()) throw std::invalid_argument(submitted.message());
+  return parts_.engine.submit(std::move(request));
 }
 
 void CompletionCall::find_prefix(EngineRequest& request) {
@@ -186,18 +190,14 @@ void CompletionCall::find_prefix(EngineRequest& request) {
   request.known = 0;
   request.marks = marks_of(request.prompt);
   const bool asks_storage = request.prompt.size() - in_slot >= parts_.ask_storage_tokens;
-  const auto found = parts_.store.find(request.prompt, request.owner, asks_storage);
-  if (!found.is_ok()) return parts_.metrics.lookups_failed.increment();
+  auto looked = parts_.store.find(request.prompt, request.owner, asks_storage);
+  if (!looked.is_ok()) return parts_.metrics.lookups_failed.increment();
+  const auto found = std::make_shared<const PrefixStore::Found>(std::move(*looked));
   request.known = found->known();
-  if (found->tokens() <= in_slot || found->tokens() >= request.prompt.size()) return;
-  auto blob = parts_.store.load(*found, request.prompt);
-  if (!blob.is_ok()) {
-    parts_.metrics.lookups_failed.increment();
-    return log_warning("serve", "a prefix was not loaded: " + blob.status().to_string());
-  }
-  request.blob = std::move(*blob);
+  if (found->tokens() >= request.prompt.size()) return;
   request.restorable = found->tokens();
-  request.blob_from = found->from_storage() > 0 ? ReusedFrom::kStorage : ReusedFrom::kHost;
+  request.restores_from = found->from_storage() > 0 ? ReusedFrom::kStorage : ReusedFrom::kHost;
+  request.load = [&store = parts_.store, found](std::span<const TokenId> prompt) { return store.load(*found, prompt); };
 }
 
 // Where the system messages end, as others may have the same ones.
@@ -283,7 +283,7 @@ void CompletionCall::answer_stream() {
       results_->abandon();
       if (!has_begun) return refuse(result->to_json());
       parts_.metrics.failed.increment();
-      (void)send(format_oai_sse(json{{"error", result->to_json()}}));
+      (void)send(error_event(result->to_json()));
       break;
     }
     if (result->is_stop()) ++ended_;
@@ -293,6 +293,13 @@ void CompletionCall::answer_stream() {
   const bool has_mark = kind_ == CallKind::kChat || kind_ == CallKind::kOpenAiCompletion;
   if (has_mark && ended_ == answers_) (void)send("data: [DONE]\n\n");
   (void)reply_.end();
+}
+
+std::string CompletionCall::error_event(const json& error) const {
+  if (kind_ != CallKind::kMessages) return format_oai_sse(json{{"error", error}});
+  json event = json{{"event", "error"}};
+  event["data"] = error;
+  return format_anthropic_sse(event);
 }
 
 std::string CompletionCall::event_of(const json& data) const {

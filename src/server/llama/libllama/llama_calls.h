@@ -11,8 +11,6 @@
 #include <llama.h>
 #include <server-task.h>
 
-#include <atomic>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -55,9 +53,8 @@ struct CallParts {
 
 enum class CallKind : unsigned char { kCompletion, kOpenAiCompletion, kChat, kResponses, kMessages, kInfill };
 
-// The prompt of a body as the model is given it: as `prompt` in what it returns. Throws std::exception with what is
-// wrong in the body. was_chat: there were messages.
-[[nodiscard]] json understood_body(const CallParts& parts, CallKind kind, const std::string& body);
+// A body as one for a completion: with `prompt`, as the model is given it. Throws std::exception with what is wrong.
+[[nodiscard]] json understood_body(const CallParts& parts, CallKind kind, json body);
 
 // The tokens of each prompt of it. Throws.
 [[nodiscard]] std::vector<server_tokens> prompt_tokens(const LlamaModel& model, const json& understood);
@@ -70,15 +67,15 @@ class CompletionCall {
   void run(const std::string& body);
 
  private:
-  struct Asked;
-  void ask(const std::string& body);
-  void submit(server_tokens prompt, std::size_t first_index);
+  [[nodiscard]] Status ask(const std::string& body);
+  [[nodiscard]] Status submit(server_tokens prompt);
   void find_prefix(EngineRequest& request);
   [[nodiscard]] std::vector<std::uint64_t> marks_of(const std::vector<TokenId>& prompt) const;
   void answer_whole();
   void answer_stream();
   [[nodiscard]] server_task_result_ptr next_result();
   [[nodiscard]] std::string event_of(const json& data) const;
+  [[nodiscard]] std::string error_event(const json& error) const;
   void refuse(const json& error);
   [[nodiscard]] HttpResponse head(unsigned status) const;
   void note_use();

@@ -94,22 +94,36 @@ LlamaEngine::Use LlamaEngine::use() const {
 // ---- the loop
 
 void LlamaEngine::run() {
-  while (wait_for_work()) {
-    try {
-      step();
-    } catch (const std::exception& error) {
-      end_all(internal_error(fmt::format("llama.cpp: {}", error.what())));
+  try {
+    while (wait_for_work()) {
+      try {
+        step();
+      } catch (const std::exception& error) {
+        end_all(internal_error(fmt::format("llama.cpp: {}", error.what())));
+        for (std::uint32_t index = 0; index < slots_.size(); ++index) empty(index);
+      }
     }
+    end_all(cancelled("the server is stopping"));
+  } catch (const std::exception& error) {  // while it ended requests
+    log_warning("llama", fmt::format("the engine has ended: {}", error.what()));
+    give_up();
   }
-  end_all(cancelled("the server is stopping"));
+}
+
+// Answers that go tell their clients so.
+void LlamaEngine::give_up() {
+  std::deque<std::shared_ptr<Request>> waiting;
+  std::vector<std::unique_ptr<Answer>> answers;
+  LockGuard guard(mutex_);
+  is_stopping_ = true;
+  waiting.swap(waiting_);
+  for (Slot& slot : slots_) answers.push_back(std::move(slot.answer));
 }
 
 bool LlamaEngine::wait_for_work() {
   LockGuard guard(mutex_);
-  const auto is_idle = [this] {
-    return waiting_.empty() && std::ranges::none_of(slots_, [](const Slot& slot) { return slot.answer != nullptr; });
-  };
-  while (!is_stopping_ && is_idle()) work_.wait(mutex_);
+  const auto is_busy = [](const Slot& slot) { return slot.answer != nullptr; };
+  while (!is_stopping_ && waiting_.empty() && std::ranges::none_of(slots_, is_busy)) work_.wait(mutex_);
   return !is_stopping_;
 }
 
@@ -218,7 +232,7 @@ std::uint32_t LlamaEngine::choose(const Request& request, bool looks_at_prompt) 
 }
 
 std::uint64_t LlamaEngine::usable(const Slot& slot, std::span<const TokenId> prompt, const std::string& owner) const {
-  if (slot.owner != owner || prompt.empty()) return 0;
+  if (slot.is_private || slot.owner != owner || prompt.empty()) return 0;
   const std::uint64_t common = common_length(slot.tokens, prompt.first(prompt.size() - 1));
   if (format_.is_dense() || common == slot.tokens.size()) return common;
   std::uint64_t best = 0;
@@ -231,16 +245,26 @@ std::uint64_t LlamaEngine::usable(const Slot& slot, std::span<const TokenId> pro
 void LlamaEngine::prepare(std::uint32_t index) {
   Slot& slot = slots_[index];
   Answer& answer = *slot.answer;
-  const EngineRequest& asked = answer.request->asked;
+  EngineRequest& asked = answer.request->asked;
   PromptUse use;
-  if (asked.may_reuse) use.tokens = usable(slot, answer.tokens, asked.owner);
-  if (use.tokens > 0) use.from = ReusedFrom::kSlot;
-  if (asked.may_reuse && asked.blob && asked.restorable > use.tokens) {
-    use = restore(index) ? PromptUse{asked.restorable, asked.blob_from} : PromptUse{};
-  } else {
-    resume_in(index, use);
+  const Donor donor = asked.may_reuse ? best_donor(index) : Donor{index, 0};
+  if (asked.may_reuse && asked.restorable > donor.tokens) {
+    const Status restored = restore(index);
+    if (restored.is_ok()) use = {asked.restorable, asked.restores_from};
+    if (!restored.is_ok()) {
+      log_warning("llama",
+                  fmt::format("a prefix of {} tokens was not restored: {}", asked.restorable, restored.to_string()));
+    }
+  } else if (resume_from(donor, index)) {
+    use = {donor.tokens, ReusedFrom::kSlot};
   }
-  slot.owner = asked.may_reuse ? asked.owner : asked.owner + '\0';  // nobody's: of what it computes nothing is shared
+  asked.restorable = 0;
+  asked.load = nullptr;  // what it holds of host memory may go
+  {
+    LockGuard guard(mutex_);
+    slot.owner = asked.owner;
+    slot.is_private = !asked.may_reuse;
+  }
   const std::uint64_t page = format_.page_size();
   answer.kept = std::max(asked.known, use.tokens / page * page);
   if (!format_.is_dense() && asked.may_reuse) {
@@ -253,48 +277,48 @@ void LlamaEngine::prepare(std::uint32_t index) {
   for (const std::uint32_t other : answer.waiting) slots_[other].answer->writer->begin(use);
 }
 
-bool LlamaEngine::restore(std::uint32_t index) {
+Status LlamaEngine::restore(std::uint32_t index) {
   const EngineRequest& asked = slots_[index].answer->request->asked;
   empty(index);
-  const Status loaded = host_.load(index, std::as_const(*asked.blob).bytes(), false);
-  if (!loaded.is_ok()) {
-    log_warning("llama",
-                fmt::format("a prefix of {} tokens was not restored: {}", asked.restorable, loaded.to_string()));
-    return false;
-  }
+  const Result<EngineRequest::Blob> blob = asked.load(asked.prompt);
+  if (!blob.is_ok()) return blob.status();
+  LARDER_RETURN_IF_ERROR(host_.load(index, std::as_const(**blob).bytes(), false));
   LockGuard guard(mutex_);
   slots_[index].tokens.assign(asked.prompt.begin(),
                               asked.prompt.begin() + static_cast<std::ptrdiff_t>(asked.restorable));
-  return true;
+  return Status::ok();
 }
 
-// Leaves use.tokens of the prompt in the sequence, its own or another slot's.
-void LlamaEngine::resume_in(std::uint32_t index, PromptUse& use) {
-  Slot& slot = slots_[index];
-  const Answer& answer = *slot.answer;
-  const EngineRequest& asked = answer.request->asked;
-  std::optional<std::uint32_t> donor;
-  for (std::uint32_t other = 0; format_.is_dense() && asked.may_reuse && other < slots_.size(); ++other) {
-    const std::uint64_t held = other == index ? 0 : usable(slots_[other], answer.tokens, asked.owner);
-    if (held > use.tokens) {
-      donor = other;
-      use = {held, ReusedFrom::kSlot};
-    }
+// The slot that holds most of what slot `index` is to compute; itself, where another has no more.
+LlamaEngine::Donor LlamaEngine::best_donor(std::uint32_t index) const {
+  const Answer& answer = *slots_[index].answer;
+  const std::string& owner = answer.request->asked.owner;
+  Donor best{index, usable(slots_[index], answer.tokens, owner)};
+  for (std::uint32_t other = 0; format_.is_dense() && other < slots_.size(); ++other) {
+    const std::uint64_t held = usable(slots_[other], answer.tokens, owner);
+    if (held > best.tokens) best = {other, held};
   }
-  if (donor) {
+  return best;
+}
+
+// False: nothing of the prompt is in the sequence.
+bool LlamaEngine::resume_from(const Donor& donor, std::uint32_t index) {
+  Slot& slot = slots_[index];
+  if (donor.slot != index) {
     empty(index);
-    host_.share(*donor, index, 0, static_cast<std::uint32_t>(use.tokens));
-  } else if (slot.tokens.size() > use.tokens && !go_back(index, use.tokens)) {
+    host_.share(donor.slot, index, 0, static_cast<std::uint32_t>(donor.tokens));
+  } else if (donor.tokens == 0 || (slot.tokens.size() > donor.tokens && !go_back(index, donor.tokens))) {
     empty(index);
-    use = {};
+    return false;
   }
   LockGuard guard(mutex_);
-  slot.tokens.assign(answer.tokens.begin(), answer.tokens.begin() + static_cast<std::ptrdiff_t>(use.tokens));
+  const std::vector<TokenId>& tokens = slot.answer->tokens;
+  slot.tokens.assign(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(donor.tokens));
+  return true;
 }
 
 // The sequence as it was at `tokens`. False: it is to be emptied.
 bool LlamaEngine::go_back(std::uint32_t index, std::uint64_t tokens) {
-  if (tokens == 0) return false;
   Slot& slot = slots_[index];
   if (!format_.is_dense()) {
     const auto found = std::ranges::find(slot.checkpoints, tokens, &Checkpoint::tokens);
@@ -305,9 +329,10 @@ bool LlamaEngine::go_back(std::uint32_t index, std::uint64_t tokens) {
       return false;
     }
   }
+  if (!host_.trim(index, static_cast<std::uint32_t>(tokens))) return false;
   LockGuard guard(mutex_);
   while (!slot.checkpoints.empty() && slot.checkpoints.back().tokens > tokens) slot.checkpoints.pop_back();
-  return host_.trim(index, static_cast<std::uint32_t>(tokens));
+  return true;
 }
 
 // ---- a batch
@@ -380,6 +405,7 @@ void LlamaEngine::answer_row(std::uint32_t index, std::int32_t row) {
       LockGuard guard(mutex_);
       slots_[other].tokens = slots_[index].tokens;
       slots_[other].owner = slots_[index].owner;
+      slots_[other].is_private = slots_[index].is_private;
     }
     slots_[other].answer->kept = slots_[index].answer->kept;
     slots_[other].answer->waits = false;
@@ -469,10 +495,9 @@ void LlamaEngine::set_back(std::uint32_t index) {
 void LlamaEngine::finish(std::uint32_t index, const Status& status) {
   Slot& slot = slots_[index];
   const std::uint64_t page = format_.page_size();
-  const bool is_private = !slot.answer->request->asked.may_reuse;
   const bool is_sound = status.is_ok() || status.code() == StatusCode::kCancelled;
   const bool is_new = slot.tokens.size() / page * page > slot.answer->kept;
-  if (format_.is_dense() && is_sound && !is_private && is_new) keep(index);
+  if (format_.is_dense() && is_sound && !slot.is_private && is_new) keep(index);
   std::unique_ptr<Answer> answer;
   std::vector<std::unique_ptr<Answer>> others;
   {
@@ -482,7 +507,7 @@ void LlamaEngine::finish(std::uint32_t index, const Status& status) {
     use_.is_crowded = false;
     for (const std::uint32_t other : answer->waiting) others.push_back(std::move(slots_[other].answer));
   }
-  if (is_private) empty(index);
+  if (slot.is_private) empty(index);
   answer->writer->end(status);
   for (const auto& other : others) other->writer->end(status);
 }

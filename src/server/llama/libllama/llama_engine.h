@@ -11,8 +11,9 @@
 // When cells run out, idle slots are emptied, the one that was not used for longest first; then the request that came
 // last goes back to the waiting ones with the tokens that it has, and computes them again later.
 //
-// Threads: submit(), best(), use() from any thread; AnswerWriter and keep() are called on the engine's own thread, and
-// must not block. Lifetime: host, format and keep() outlive the engine; its destructor ends all requests (kCancelled).
+// Threads: submit(), best(), use() from any thread; AnswerWriter, load() and keep() are called on the engine's own
+// thread, and must not block. Lifetime: host, format and keep() outlive the engine; its destructor ends all requests
+// (kCancelled).
 // Limits: max_waiting requests wait; more: kOverloaded.
 // Memory: kSlotCheckpoints states (and windows) for each slot.
 // Cost: of a step, besides llama.cpp's own: a pass over the slots; of a restore or a restore point: a copy of the bytes
@@ -63,10 +64,12 @@ struct EngineRequest {
   std::vector<TokenId> prompt;  // not empty
   std::string owner;            // what is another's is not used
   bool may_reuse = true;
-  // A blob of the whole sequence at `restorable` tokens, below the prompt's.
-  std::shared_ptr<ByteBuffers::Buffer> blob;
+  // A blob of the whole sequence at `restorable` tokens, below the prompt's (0: there is none). load() is called on the
+  // engine's thread when the request has a slot, so that those that wait hold no blobs; it may copy, and not wait long.
   std::uint64_t restorable = 0;
-  ReusedFrom blob_from = ReusedFrom::kHost;
+  ReusedFrom restores_from = ReusedFrom::kHost;
+  using Blob = std::shared_ptr<ByteBuffers::Buffer>;
+  std::function<Result<Blob>(std::span<const TokenId> prompt)> load;
   std::uint64_t known = 0;                             // tokens whose pages are kept already
   std::vector<std::uint64_t> marks;                    // as PromptFacts::marks
   std::vector<std::shared_ptr<AnswerWriter>> answers;  // at most as many as slots; all of the same prompt
@@ -113,7 +116,8 @@ class LlamaEngine {
     std::vector<TokenId> tokens;         // computed
     std::deque<Checkpoint> checkpoints;  // ascending, below tokens.size()
     std::string owner;
-    std::uint64_t used = 0;  // counts up; 0: never
+    bool is_private = false;  // nobody else may use what it holds
+    std::uint64_t used = 0;   // counts up; 0: never
     std::unique_ptr<Answer> answer;
   };
 
@@ -122,14 +126,20 @@ class LlamaEngine {
   void step();
   void drop_abandoned();
   void end_all(const Status& status);
+  void give_up();
   // ---- admission
   void admit();
   [[nodiscard]] std::uint32_t place(const std::shared_ptr<Request>& request) LARDER_REQUIRES(mutex_);
   [[nodiscard]] std::uint32_t choose(const Request& request, bool looks_at_prompt) const;
   [[nodiscard]] std::uint64_t usable(const Slot& slot, std::span<const TokenId> prompt, const std::string& owner) const;
   void prepare(std::uint32_t index);
-  [[nodiscard]] bool restore(std::uint32_t index);
-  void resume_in(std::uint32_t index, PromptUse& use);
+  [[nodiscard]] Status restore(std::uint32_t index);
+  struct Donor {
+    std::uint32_t slot = 0;
+    std::uint64_t tokens = 0;
+  };
+  [[nodiscard]] Donor best_donor(std::uint32_t index) const;
+  [[nodiscard]] bool resume_from(const Donor& donor, std::uint32_t index);
   [[nodiscard]] bool go_back(std::uint32_t index, std::uint64_t tokens);
   // ---- a batch
   void fill_rows();

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/http_field.h"
 #include "base/log.h"
 #include "base/thread_pool.h"
 #include "engine/llama/gguf_file.h"
@@ -15,6 +16,7 @@
 #include "engine/llama/model_pools.h"
 #include "engine/llama/self_probe.h"
 #include "server/api_error.h"
+#include "server/auth.h"
 #include "server/json_reader.h"
 #include "server/llama/libllama/llama_calls.h"
 #include "server/llama/libllama/llama_texts.h"
@@ -26,12 +28,6 @@ constexpr std::uint32_t kSavesWaiting = 4;
 constexpr std::uint32_t kProbePage = 16, kProbePages = 4;
 
 using Exchange = std::shared_ptr<HttpExchange>;
-
-HttpResponse json_response(std::string body) {
-  HttpResponse response;
-  response.body = std::move(body);
-  return response;
-}
 
 // Where completions are asked for.
 std::optional<CallKind> call_kind(std::string_view path) {
@@ -63,9 +59,7 @@ class Service final : public LlamaService {
   }
 
   [[nodiscard]] Status start();
-  [[nodiscard]] std::string url() const override {
-    return fmt::format("http://{}:{}", settings_.listen.host, listener_->port());
-  }
+  [[nodiscard]] std::string url() const override { return front_url(settings_.listen.host, listener_->port()); }
   [[nodiscard]] std::string summary() const override;
   void stop_accepting() override { listener_->stop_accepting(); }
   [[nodiscard]] bool wait_drained(Nanos limit) override { return listener_->wait_drained(limit); }
@@ -76,9 +70,9 @@ class Service final : public LlamaService {
 
  private:
   // ---- the start
-  [[nodiscard]] Status open_model();
-  [[nodiscard]] Result<ModelSettings> identity() const;
-  [[nodiscard]] Status prove();
+  [[nodiscard]] Status load();
+  [[nodiscard]] Status prove(const GgufModel& gguf);
+  [[nodiscard]] Result<ModelSettings> identity(const GgufModel& gguf) const;
   [[nodiscard]] Result<HostSettings> host_settings(std::uint32_t sequences) const;
   void keep(std::vector<TokenId> tokens, std::vector<std::byte> blob, const std::string& owner);
   // ---- requests
@@ -97,7 +91,6 @@ class Service final : public LlamaService {
   std::string file_name_;
   ModelHandle loaded_;
   std::unique_ptr<LlamaModel> model_;
-  std::uint32_t window_tokens_ = 0;
   SlotFormat format_;
   std::unique_ptr<PrefixStore> store_;
   std::unique_ptr<ThreadPoolExecutor> saver_;
@@ -111,8 +104,10 @@ class Service final : public LlamaService {
 // ---- the start
 
 Status Service::start() {
-  LARDER_RETURN_IF_ERROR(open_model());
-  LARDER_RETURN_IF_ERROR(prove());
+  const Result<GgufModel> gguf = read_gguf(files_, settings_.model_path);
+  if (!gguf.is_ok()) return gguf.status();
+  LARDER_RETURN_IF_ERROR(load());
+  LARDER_RETURN_IF_ERROR(prove(*gguf));
   auto store = PrefixStore::open(format_, settings_.store);
   if (!store.is_ok()) return store.status();
   store_ = std::move(*store);
@@ -139,10 +134,7 @@ Status Service::start() {
   return Status::ok();
 }
 
-Status Service::open_model() {
-  const Result<GgufModel> gguf = read_gguf(files_, settings_.model_path);
-  if (!gguf.is_ok()) return gguf.status();
-  window_tokens_ = sliding_window_of(gguf->first);
+Status Service::load() {
   file_name_ = settings_.model_path.substr(settings_.model_path.rfind('/') + 1);
   start_libllama();
   auto loaded = load_model(settings_.model_path, static_cast<int>(settings_.gpu_layers));
@@ -173,12 +165,10 @@ Result<HostSettings> Service::host_settings(std::uint32_t sequences) const {
 }
 
 // Another build of llama.cpp may compute other numbers. What else would change them is no option of this server.
-Result<ModelSettings> Service::identity() const {
-  const Result<GgufModel> gguf = read_gguf(files_, settings_.model_path);
-  if (!gguf.is_ok()) return gguf.status();
+Result<ModelSettings> Service::identity(const GgufModel& gguf) const {
   ModelSettings model;
-  model.model = gguf->identity;
-  const Result<Digest256> data = settings_.hashes_data ? hash_gguf(files_, *gguf) : sample_gguf(files_, *gguf);
+  model.model = gguf.identity;
+  const Result<Digest256> data = settings_.hashes_data ? hash_gguf(files_, gguf) : sample_gguf(files_, gguf);
   if (!data.is_ok()) return data.status();
   model.data = *data;
   model.overrides = fmt::format("libllama {}; layers on a GPU {}", llama_build_info(), settings_.gpu_layers);
@@ -186,14 +176,15 @@ Result<ModelSettings> Service::identity() const {
   return model;
 }
 
-Status Service::prove() {
+Status Service::prove(const GgufModel& gguf) {
+  const std::uint32_t window = sliding_window_of(gguf.first);
   Result<HostSettings> small = host_settings(3);
   if (!small.is_ok()) return small.status();
   ProbeSettings probe;
   probe.model = file_name_;
   probe.page_size = kProbePage;
-  probe.pages = std::max(kProbePages, std::min(window_tokens_ / kProbePage + 2, 16U));
-  probe.window_tokens = window_tokens_;
+  probe.pages = std::max(kProbePages, std::min(window / kProbePage + 2, 16U));
+  probe.window_tokens = window;
   probe.tolerance = settings_.gpu_layers > 0 ? 0.02F : 0;  // kernels of GPUs do not add in one order
   small->batch_tokens = kProbePage;
   small->context_tokens = 4 * probe.pages * kProbePage;
@@ -203,7 +194,7 @@ Status Service::prove() {
   if (!report.is_ok()) return report.status();
   format_.geometry = report->geometry;
   format_.is_in_process = true;
-  const Result<ModelSettings> model = identity();
+  const Result<ModelSettings> model = identity(gguf);
   if (!model.is_ok()) return model.status();
   Result<ModelPools> pools = model_pools(format_.geometry, *model);
   if (!pools.is_ok()) return pools.status();
@@ -232,13 +223,8 @@ void Service::keep(std::vector<TokenId> tokens, std::vector<std::byte> blob, con
 }
 
 std::string Service::summary() const {
-  const BlobGeometry& geometry = format_.geometry;
-  std::string text = fmt::format("{}: {} slots, {} tokens of context, pages of {} tokens", model_->name,
-                                 settings_.slots, settings_.context_tokens, format_.page_size());
-  if (geometry.full) text += fmt::format(" ({} bytes)", geometry.full->page_bytes(format_.page_size()));
-  if (geometry.window) text += fmt::format(", windows of {} tokens", geometry.window_tokens);
-  if (geometry.recurrent) text += fmt::format(", states of {} bytes", geometry.recurrent->checkpoint_bytes());
-  return text;
+  return fmt::format("{}: {} slots, {} tokens of context, {}", model_->name, settings_.slots, settings_.context_tokens,
+                     describe_pages(format_));
 }
 
 // ---- requests
@@ -263,14 +249,8 @@ void Service::carry(const HttpRequest& request, const Exchange& exchange) {
 
 bool Service::is_allowed(const HttpRequest& request) const {
   if (settings_.api_key.empty() || request.path == "/health" || request.path == "/v1/health") return true;
-  const std::string wanted = "Bearer " + settings_.api_key;
-  const auto key = std::ranges::find(request.fields, "x-api-key", &HttpField::name);
-  const std::string given = key == request.fields.end() ? request.authorization : "Bearer " + key->value;
-  unsigned differs = given.size() == wanted.size() ? 0 : 1;
-  for (std::size_t i = 0; i < wanted.size() && i < given.size(); ++i) {
-    differs |= static_cast<unsigned char>(wanted[i]) ^ static_cast<unsigned char>(given[i]);
-  }
-  return differs == 0;
+  const std::string* key = find_field(request.fields, "X-Api-Key");  // as Anthropic's clients do
+  return is_bearer_of(settings_.api_key, key == nullptr ? request.authorization : "Bearer " + *key);
 }
 
 HttpResponse Service::answer(const HttpRequest& request) {
@@ -294,39 +274,24 @@ HttpResponse Service::answer_own(const HttpRequest& request) {
 
 HttpResponse Service::status() {
   const LlamaEngine::Use use = engine_->use();
-  const PrefixStoreCounters counters = store_->counters();
-  const CacheCounters& tiers = counters.tiers;
   nlohmann::ordered_json out = {
       {"model", model_->name},
       {"page_size", format_.page_size()},
-      {"slots", {{"all", use.slots}, {"busy", use.busy}, {"waiting", use.waiting}, {"set_back", use.set_back}}},
-      {"host",
-       {{"bytes", counters.host_blocks * counters.block_bytes},
-        {"bytes_free", counters.host_blocks_free * counters.block_bytes},
-        {"pages_saved", tiers.backed_up},
-        {"pages_loaded", tiers.loaded_back},
-        {"pages_resident", tiers.host_resident},
-        {"pages_evicted", tiers.host_evicted}}},
-      {"storage", {{"pages_stored", tiers.stored}, {"pages_fetched", tiers.prefetched}, {"corrupt", tiers.corrupt}}},
-      {"backend", nlohmann::ordered_json::parse(counters.storage_json, nullptr, false)}};
+      {"slots", {{"all", use.slots}, {"busy", use.busy}, {"waiting", use.waiting}, {"set_back", use.set_back}}}};
+  add_tiers(out, store_->counters());
   return json_response(dump_json(out));
 }
 
 HttpResponse Service::metrics() {
   const LlamaEngine::Use use = engine_->use();
-  const PrefixStoreCounters counters = store_->counters();
-  const auto set = [&](const char* name, const char* help, double value) { registry_.gauge(name, help).set(value); };
+  const auto set = [&](const char* name, const char* help, std::uint64_t value) {
+    registry_.gauge(name, help).set(static_cast<double>(value));
+  };
   set("larder_serve_slots_busy", "Slots that have a request.", use.busy);
   set("larder_serve_requests_waiting", "Requests that wait for a slot.", use.waiting);
-  set("larder_serve_requests_set_back", "Requests that made room for others.", static_cast<double>(use.set_back));
-  set("larder_serve_batches", "Batches that were computed.", static_cast<double>(use.batches));
-  set("larder_serve_host_bytes", "Host memory for prefixes.",
-      static_cast<double>(counters.host_blocks * counters.block_bytes));
-  set("larder_serve_host_free_bytes", "Of it, not used.",
-      static_cast<double>(counters.host_blocks_free * counters.block_bytes));
-  set("larder_serve_stored_pages", "Pages that storage took.", static_cast<double>(counters.tiers.stored));
-  set("larder_serve_corrupt_pages", "Pages of storage that failed verification.",
-      static_cast<double>(counters.tiers.corrupt));
+  set("larder_serve_requests_set_back", "Requests that made room for others.", use.set_back);
+  set("larder_serve_batches", "Batches that were computed.", use.batches);
+  export_tiers(registry_, "larder_serve", store_->counters());
   HttpResponse response;
   response.content_type = std::string(MetricsRegistry::content_type());
   response.body = registry_.render();

@@ -3,7 +3,7 @@
 //   POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /completion, /infill   (and their aliases)
 //   POST /tokenize, /detokenize, /apply-template, /v1/messages/count_tokens
 //   GET  /health, /v1/models, /props, /metrics
-//   GET  /larder/status; POST /larder/explain, /larder/flush      from this machine only
+//   GET  /larder/status; POST /larder/flush      from this machine only
 //
 // Templates, samplers, grammars, and the forms of requests and answers are those of llama.cpp's own libraries; which
 // sequence computes what, and what is kept of it, is llama_engine.h; host memory and storage are prefix_store.h.
@@ -23,6 +23,7 @@
 #include "base/metrics.h"
 #include "base/status.h"
 #include "server/http_listener.h"
+#include "server/llama/completion_front.h"
 #include "server/llama/prefix_store.h"
 #include "server/llama/save_points.h"
 
@@ -47,19 +48,10 @@ struct ServeSettings {
   std::uint64_t ask_storage_tokens = 256;  // prompts that have fewer to compute do not wait for storage
 };
 
-class LlamaService {
+class LlamaService : public CompletionFront {
  public:
   [[nodiscard]] static Result<std::unique_ptr<LlamaService>> create(const ServeSettings& settings, FileSystem& files,
                                                                     MetricsRegistry& registry);
-  virtual ~LlamaService() = default;
-
-  [[nodiscard]] virtual std::string url() const = 0;
-  // One line about the model: pages, restore points, slots.
-  [[nodiscard]] virtual std::string summary() const = 0;
-  virtual void stop_accepting() = 0;
-  [[nodiscard]] virtual bool wait_drained(Nanos limit) = 0;
-  // Waits until storage has what was saved.
-  [[nodiscard]] virtual Status drain_storage(Nanos limit) = 0;
 };
 
 }  // namespace larder::llama

@@ -75,7 +75,7 @@ json props(const CallParts& parts) {
 }
 
 json count_tokens(const CallParts& parts, const std::string& body) {
-  const json understood = understood_body(parts, CallKind::kMessages, body);
+  const json understood = understood_body(parts, CallKind::kMessages, json::parse(body));
   const std::vector<server_tokens> prompts = prompt_tokens(parts.model, understood);
   return json{{"input_tokens", prompts.front().size()}};
 }
@@ -92,7 +92,7 @@ std::optional<json> text_of(const CallParts& parts, const HttpRequest& request) 
   if (path == "/detokenize") return detokenize(parts, json::parse(request.body));
   if (path == "/v1/messages/count_tokens") return count_tokens(parts, request.body);
   if (path != "/apply-template") return std::nullopt;
-  const json understood = understood_body(parts, CallKind::kChat, request.body);
+  const json understood = understood_body(parts, CallKind::kChat, json::parse(request.body));
   return json{{"prompt", understood.at("prompt").get<std::string>()}};
 }
 

@@ -1,0 +1,55 @@
+#include "cli/front_options.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "server/command_line.h"
+#include "storage/option_text.h"
+
+namespace larder {
+namespace {
+
+constexpr Nanos kDrainLimit = std::chrono::seconds(10);    // for open requests, at a stop
+constexpr Nanos kStorageLimit = std::chrono::seconds(60);  // for what storage has yet to take
+
+}  // namespace
+
+void add_cache_options(CLI::App& app, CacheOptions& o) {
+  app.add_option("--host-memory", o.host_memory, "for prefixes: bytes, or with Ki, Mi, Gi")->capture_default_str();
+  app.add_option("--store", o.store, "a folder in which prefixes survive restarts; none: host memory only")
+      ->type_name("DIR");
+  app.add_option("--store-size", o.store_size, "of it; full: what was used longest ago goes")->capture_default_str();
+  const auto tokens = [&](const char* name, auto& value, const char* help, std::uint64_t least, std::uint64_t most) {
+    app.add_option(name, value, help)->check(whole_number(least, most))->capture_default_str()->type_name("TOKENS");
+  };
+  tokens("--page-size", o.saves.page_size, "in a page", 2, 65536);
+  tokens("--checkpoint-grid", o.saves.grid, "a restore point after so many, where nothing else asks for one; 0: none",
+         0, 1u << 30);
+  tokens("--checkpoint-spacing", o.saves.spacing, "restore points are at least so far from each other", 1, 1u << 30);
+  app.add_flag("--hash-model", o.hashes_data,
+               "read all of the model for its identity, not only its head and 2,048 samples");
+}
+
+Result<llama::PrefixStoreOptions> store_options(const CacheOptions& o) {
+  llama::PrefixStoreOptions options;
+  const Result<std::uint64_t> memory = parse_size_bytes(o.host_memory);
+  if (!memory.is_ok()) return invalid_argument("--host-memory: " + memory.status().message());
+  options.host_bytes = *memory;
+  if (o.store.empty()) return options;
+  options.storage = "file";
+  options.storage_config = nlohmann::json{{"directory", o.store}, {"max_size", o.store_size}}.dump();
+  return options;
+}
+
+void run_until_stopped(llama::CompletionFront& front, StopSignals& signals, const char* command) {
+  (void)signals.wait();
+  std::printf("stopping: open requests have 10 s, storage 60 s; a second signal ends at once\n");
+  std::fflush(stdout);
+  front.stop_accepting();
+  if (!front.wait_drained(kDrainLimit)) std::fprintf(stderr, "%s: open requests were cut off\n", command);
+  const Status stored = front.drain_storage(kStorageLimit);
+  if (!stored.is_ok()) std::fprintf(stderr, "%s: storage: %s\n", command, stored.message().c_str());
+}
+
+}  // namespace larder

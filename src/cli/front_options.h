@@ -1,0 +1,35 @@
+// What the commands `larder proxy` and `larder serve --model x.gguf` have in common: options of the cache, and an
+// orderly stop.
+//
+// Threads: main()'s.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "cli/real_signals.h"
+#include "server/llama/completion_front.h"
+#include "server/llama/save_points.h"
+
+namespace CLI {
+class App;
+}
+
+namespace larder {
+
+struct CacheOptions {
+  std::string host_memory = "4Gi", store, store_size = "unlimited";
+  bool hashes_data = false;
+  llama::SavePolicy saves;
+};
+
+// `options` outlives the parsing.
+void add_cache_options(CLI::App& app, CacheOptions& options);
+// kInvalidArgument names the option.
+[[nodiscard]] Result<llama::PrefixStoreOptions> store_options(const CacheOptions& options);
+
+// Waits for a signal, and stops `front` in order: open requests have 10 s, the store 60 s. command: "larder proxy".
+void run_until_stopped(llama::CompletionFront& front, StopSignals& signals, const char* command);
+
+}  // namespace larder

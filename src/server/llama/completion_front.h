@@ -1,0 +1,42 @@
+// What `larder proxy` and `larder serve` of a GGUF file have in common: how the process that runs one sees it, and what
+// both tell of their tiers.
+//
+// Threads: the methods of a front from one thread; the functions from any.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/metrics.h"
+#include "base/status.h"
+#include "server/http_message.h"
+#include "server/llama/prefix_store.h"
+#include "server/llama/slot_pages.h"
+
+namespace larder::llama {
+
+class CompletionFront {
+ public:
+  virtual ~CompletionFront() = default;
+  [[nodiscard]] virtual std::string url() const = 0;
+  // One line about the model: slots, pages, restore points.
+  [[nodiscard]] virtual std::string summary() const = 0;
+  virtual void stop_accepting() = 0;
+  [[nodiscard]] virtual bool wait_drained(Nanos limit) = 0;
+  // Waits until storage has what was saved.
+  [[nodiscard]] virtual Status drain_storage(Nanos limit) = 0;
+};
+
+[[nodiscard]] HttpResponse json_response(std::string body);
+[[nodiscard]] std::string front_url(const std::string& host, std::uint16_t port);
+// "pages of 64 tokens (33536 bytes), windows of 32 tokens, states of 38980 bytes"
+[[nodiscard]] std::string describe_pages(const SlotFormat& format);
+// "host", "storage" and "backend" of /larder/status.
+void add_tiers(nlohmann::ordered_json& status, const PrefixStoreCounters& counters);
+// Gauges <prefix>_host_bytes, _host_free_bytes, _host_pages, _stored_pages and _corrupt_pages.
+void export_tiers(MetricsRegistry& registry, std::string_view prefix, const PrefixStoreCounters& counters);
+
+}  // namespace larder::llama
