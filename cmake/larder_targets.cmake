@@ -266,18 +266,25 @@ function(larder_add_command_line_tests)
 endfunction()
 
 # Real processes, for half a minute (docs/testing.md); and that the soak sees what it is there to see.
-function(larder_add_soak_tests)
-  set(soak ${PROJECT_SOURCE_DIR}/tools/soak.py)
-  set(processes --binary $<TARGET_FILE:larder> --library $<TARGET_FILE:larder_fake_hf3fs>)
-  add_test(NAME soak_judgements COMMAND ${soak} --self-test)
-  add_test(NAME soak_short COMMAND ${soak} --minutes 0.5 ${processes})
-  add_test(NAME soak_sees_wrong_tokens COMMAND ${soak} --minutes 0.2 --corrupt-token ${processes})
-  set_tests_properties(soak_judgements PROPERTIES LABELS fast TIMEOUT 60)
-  set_tests_properties(soak_short soak_sees_wrong_tokens PROPERTIES LABELS slow TIMEOUT 600 SKIP_RETURN_CODE 77)
-  set_tests_properties(soak_judgements soak_short soak_sees_wrong_tokens
+# NAME is a program in tools/ without its .py; the arguments after it are the binaries that it runs.
+function(larder_add_soak name)
+  set(soak ${PROJECT_SOURCE_DIR}/tools/${name}.py)
+  add_test(NAME ${name}_judgements COMMAND ${soak} --self-test)
+  add_test(NAME ${name}_short COMMAND ${soak} --minutes 0.5 ${ARGN})
+  add_test(NAME ${name}_sees_wrong_tokens COMMAND ${soak} --minutes 0.2 --corrupt-token ${ARGN})
+  set_tests_properties(${name}_judgements PROPERTIES LABELS fast TIMEOUT 60)
+  set_tests_properties(${name}_short ${name}_sees_wrong_tokens PROPERTIES LABELS slow TIMEOUT 600 SKIP_RETURN_CODE 77)
+  set_tests_properties(${name}_judgements ${name}_short ${name}_sees_wrong_tokens
     PROPERTIES ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
-  set_tests_properties(soak_sees_wrong_tokens PROPERTIES PASS_REGULAR_EXPRESSION
+  set_tests_properties(${name}_sees_wrong_tokens PROPERTIES PASS_REGULAR_EXPRESSION
     "FAIL [^\n]*WRONG TOKEN from [a-z0-9]+: [^\n]* of the answer is [0-9]+, and must be [0-9]+")
+endfunction()
+
+function(larder_add_soak_tests)
+  larder_add_soak(soak --binary $<TARGET_FILE:larder> --library $<TARGET_FILE:larder_fake_hf3fs>)
+  if(LARDER_LLAMA)
+    larder_add_soak(soak_llama --binary $<TARGET_FILE:larder> --write-model $<TARGET_FILE:larder_write_model>)
+  endif()
 endfunction()
 
 function(larder_add_cross_tests)

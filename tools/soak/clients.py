@@ -34,40 +34,42 @@ class Load:
 
 
 class Client(threading.Thread):
+    """Whoever talks to other servers has another ask() (tools/soak_llama)."""
+
     def __init__(self, number, load):
         super().__init__(name=f"client {number}", daemon=True)
-        self._number, self._load, self._ledger = number, load, load.ledger
-        self._draw = random.Random(f"{load.seed}/client {number}")
+        self._number, self.load, self.ledger = number, load, load.ledger
+        self.draw = random.Random(f"{load.seed}/client {number}")
         self._connections = {}  # server -> (life number, connection)
 
     def run(self):
         try:
             # The first script of each client is settled: client 0 begins with script 0 (--corrupt-token).
-            children, scripts = self._load.groups[self._number % len(self._load.groups)]
+            children, scripts = self.load.groups[self._number % len(self.load.groups)]
             self._converse(children, scripts[0])
-            while not self._ledger.is_over.is_set():
-                children, scripts = self._draw.choice(self._load.groups)
-                self._converse(children, self._draw.choice(scripts))
+            while not self.ledger.is_over.is_set():
+                children, scripts = self.draw.choice(self.load.groups)
+                self._converse(children, self.draw.choice(scripts))
         except Exception as error:  # a mistake of the soak's own must not look like a quiet client
-            self._ledger.fail(f"client {self._number} broke: {error!r}")
+            self.ledger.fail(f"client {self._number} broke: {error!r}")
 
     def _converse(self, children, script):
-        salt = self._load.salt(self._draw)
-        first = 0 if self._draw.random() < 0.6 else self._draw.randrange(script.turns)
+        salt = self.load.salt(self.draw)
+        first = 0 if self.draw.random() < 0.6 else self.draw.randrange(script.turns)
         for turn in range(first, script.turns):
-            child = self._draw.choice(children)
-            while not self._ledger.is_over.is_set():
-                pause = self._draw.expovariate(1 / self._load.pause_seconds)
-                if self._ledger.is_over.wait(min(pause, 4 * self._load.pause_seconds)):
+            child = self.draw.choice(children)
+            while not self.ledger.is_over.is_set():
+                pause = self.draw.expovariate(1 / self.load.pause_seconds)
+                if self.ledger.is_over.wait(min(pause, 4 * self.load.pause_seconds)):
                     return
-                if self._ask(child, script, turn, salt):
+                if self.ask(child, script, turn, salt):
                     break
 
-    def _connection(self, child):
+    def connection(self, child):
         """Kept for some requests; never longer than the process lives."""
         number = child.life.number
         known = self._connections.get(child.name)
-        if known and known[0] == number and self._draw.random() < 0.9:
+        if known and known[0] == number and self.draw.random() < 0.9:
             return known[1]
         if known:
             known[1].close()
@@ -75,31 +77,31 @@ class Client(threading.Thread):
         self._connections[child.name] = (number, connection)
         return connection
 
-    def _ask(self, child, script, turn, salt):
+    def ask(self, child, script, turn, salt):
         """True: answered, and right (or wrong, which has been said)."""
         expected = script.answers[turn]
         leave_after = None
-        is_stream = self._draw.random() < 0.5
-        if is_stream and self._draw.random() < 0.2:
-            leave_after = self._draw.randint(1, prompts.ANSWER_TOKENS - 1)
+        is_stream = self.draw.random() < 0.5
+        if is_stream and self.draw.random() < 0.2:
+            leave_after = self.draw.randint(1, prompts.ANSWER_TOKENS - 1)
         begun = CLOCK.now()
         what = f"{child.name}: {script.model}, script {script.number}, turn {turn}, salt {salt}"
         try:
-            connection = self._connection(child)
+            connection = self.connection(child)
             body = script.body(turn, salt)
             answer = http.generate_stream(connection, body, leave_after) if is_stream else http.generate(
                 connection, body)
         except http.Abandoned as left:
-            self._ledger.count(child.name, "abandoned")
+            self.ledger.count(child.name, "abandoned")
             self._check(child, what, expected, left.tokens, False)
             return False  # asked again, to the end
         except http.Failed as failed:
             self._check(child, what, expected, failed.tokens, False)
-            if self._ledger.request_failed(child.name, begun, f"{what}: {failed}"):
-                self._ledger.is_over.wait(RETRY_SECONDS)
+            if self.ledger.request_failed(child.name, begun, f"{what}: {failed}"):
+                self.ledger.is_over.wait(RETRY_SECONDS)
             return False
-        self._ledger.request_done(CLOCK.now() - begun)
-        self._ledger.count(child.name, "requests")
+        self.ledger.request_done(CLOCK.now() - begun)
+        self.ledger.count(child.name, "requests")
         self._check(child, what + f", cached {answer['meta_info'].get('cached_tokens_details')}", expected,
                     answer["output_ids"], True)
         return True
@@ -107,7 +109,7 @@ class Client(threading.Thread):
     def _check(self, child, what, expected, tokens, is_complete):
         wrong = prompts.wrong_token(expected, tokens, is_complete)
         if wrong:
-            self._ledger.count(child.name, "wrong answers")
-            self._ledger.fail(f"WRONG TOKEN from {what}: {wrong}")
+            self.ledger.count(child.name, "wrong answers")
+            self.ledger.fail(f"WRONG TOKEN from {what}: {wrong}")
         else:
-            self._ledger.count(child.name, "tokens", len(tokens))
+            self.ledger.count(child.name, "tokens", len(tokens))

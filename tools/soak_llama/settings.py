@@ -1,0 +1,107 @@
+"""What is asked for, and the pairs of a proxy and its llama-server."""
+
+import argparse
+import pathlib
+
+from soak.settings import ROOT
+
+MOST_TROUBLE_SECONDS = 10.0
+EVENTS_OF_A_SHORT_SOAK = 25
+# Batches of 64 tokens that begin at multiples of 64, as pages do: another split of a prompt rounds otherwise.
+SPLIT = ("-b", "64", "-ub", "64", "--ctx-checkpoints", "0")
+SLOTS = 3
+SLOT_TOKENS = 4096
+STORE_MIB = 24
+PAGE = 64
+
+DESCRIPTION = """\
+Runs `larder proxy` before the real llama-server for a set time and lets things happen to both, while clients hold
+conversations and compare every token with what a plain llama-server has said, which computes each prompt as a whole.
+
+  qwen35   a hybrid (recurrent states beside attention), slot files in /dev/shm, in a folder that the proxy makes
+  gemma3   sliding windows, slot files in a folder of ours (--slot-dir)
+
+Trouble: kill -9 of llama-server, of the proxy, of both; SIGTERM of the proxy; SIGSTOP of either; flushes of host
+memory; streams that are abandoned half way.
+
+Fails (1) if a token is wrong, a request fails while its servers were meant to be up, a slot stays busy, a process ends
+by itself, does not come back, or outlives its proxy, memory, descriptors or threads grow, the store grows beyond its
+size, slot files are left behind, the store is damaged at the end, or nothing came back from storage after a restart.
+77: there is no binary to run. Ctrl-C ends all children, and prints what was seen.
+"""
+
+
+def parse(arguments):
+    release = ROOT / "build" / "release"
+    parser = argparse.ArgumentParser(prog="tools/soak_llama.py", description=DESCRIPTION,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--minutes", type=float, default=15, help="how long trouble lasts; a minute more in all (15)")
+    add("--seed", type=int, default=1, help="of prompts and trouble; what overlaps what is up to the machine (1)")
+    add("--binary", type=pathlib.Path, default=release / "larder", help="larder (build/release/larder)")
+    add("--write-model", type=pathlib.Path, default=None, help="larder_write_model (beside the binary)")
+    add("--llama-server", type=pathlib.Path, default=ROOT / "build" / "llama" / "build" / "bin" / "llama-server",
+        help="of tools/llama_env.sh (build/llama/build/bin/llama-server)")
+    add("--directory", type=pathlib.Path, default=None,
+        help="models, stores and logs; must be new or empty (a temporary one, removed if all went well)")
+    add("--keep", action="store_true", help="keep the temporary directory in any case")
+    add("--clients", type=int, default=6, help="conversations at once (6)")
+    add("--rate", type=float, default=12, help="requests per second of all clients together, at most (12)")
+    add("--trouble", type=float, default=None, help="mean seconds between two events for a pair (10, or less in a "
+        "short soak, so that everything happens)")
+    add("--conversations", type=int, default=8, help="scripts per model; each is held again and again (8)")
+    add("--turns", type=int, default=6, help="turns of a conversation (6)")
+    add("--keep-going", action="store_true", help="go on after a failure")
+    add("--corrupt-token", action="store_true", help="take one token for another one: the soak must fail")
+    add("--self-test", action="store_true", help="only check the soak's own judgements; starts no server")
+    options = parser.parse_args(arguments)
+    if options.trouble is None:
+        options.trouble = min(MOST_TROUBLE_SECONDS, max(1.0, options.minutes * 60 / EVENTS_OF_A_SHORT_SOAK))
+    for name, low, high in (("minutes", 0.05, 10_000), ("clients", 1, 32), ("rate", 0.1, 1000), ("trouble", 0.2, 600),
+                            ("conversations", 1, 1000), ("turns", 1, 12)):
+        if not low <= getattr(options, name) <= high:
+            parser.error(f"--{name}: from {low} to {high}")
+    if options.write_model is None:
+        options.write_model = options.binary.parent / "larder_write_model"
+    return options
+
+
+def replay(options):
+    """The command that runs the same again."""
+    words = ["tools/soak_llama.py", f"--minutes {options.minutes:g}", f"--seed {options.seed}"]
+    for name in ("clients", "rate", "trouble", "conversations", "turns"):
+        words.append(f"--{name} {getattr(options, name):g}")
+    for name in ("binary", "write_model", "llama_server"):
+        words.append(f"--{name.replace('_', '-')} {getattr(options, name)}")
+    if options.corrupt_token:
+        words.append("--corrupt-token")
+    return " ".join(words)
+
+
+class PairPlan:
+    """A model, the proxy and its llama-server, and the plain one beside them."""
+
+    def __init__(self, name, directory, host_memory, has_own_slot_folder):
+        self.name, self.host_memory = name, host_memory
+        self.model = directory / f"{name}.gguf"
+        self.store = directory / f"{name}-store"
+        self.slots = directory / f"{name}-slots" if has_own_slot_folder else None
+        self.store_bytes = STORE_MIB << 20
+
+    def command(self, options, port):
+        folder = ["--slot-dir", str(self.slots)] if self.slots else []
+        return [str(options.binary), "proxy", "--port", str(port), "--host-memory", self.host_memory,
+                "--page-size", str(PAGE), "--store", str(self.store), "--store-size", f"{STORE_MIB}Mi", *folder,
+                "--", *self._server(options, SLOTS)]
+
+    def plain_command(self, options, port):
+        return [*self._server(options, 1), "--host", "127.0.0.1", "--port", str(port), "--cache-ram", "0"]
+
+    def _server(self, options, slots):
+        return [str(options.llama_server), "-m", str(self.model), "-c", str(slots * SLOT_TOKENS), "-np", str(slots),
+                "-t", "1", "--log-disable", *SPLIT]
+
+
+def plans(directory):
+    """Host memory holds two or three conversations, so that storage is needed; storage is small, so that it evicts."""
+    return [PairPlan("qwen35", directory, "3Mi", False), PairPlan("gemma3", directory, "3Mi", True)]
