@@ -10,6 +10,7 @@ option(LARDER_BUILD_PYTHON "The Python package in python/ (needs nanobind in the
 option(LARDER_BUILD_TESTS "Build unit and cross-folder tests (with them LARDER_BUILD_TOOLS)" ${PROJECT_IS_TOP_LEVEL})
 option(LARDER_INSTALL "Targets of cmake --install" ${PROJECT_IS_TOP_LEVEL})
 option(LARDER_SLOW_TESTS "... and the suites that take minutes" ON)
+option(LARDER_PRECOMPILED "Parse the headers that most files include once (cmake/larder_precompiled.h)" ${PROJECT_IS_TOP_LEVEL})
 option(LARDER_WERROR "Warnings are errors (CI and development presets)" OFF)
 option(LARDER_THREAD_SAFETY "clang: check the thread-safety annotations" OFF)
 option(LARDER_FUZZ "clang: libFuzzer executables of fuzz/ instead of tests" OFF)
@@ -80,6 +81,9 @@ endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # gcc 12 at -O2 reports these inside its own headers (std::string, std::optional); the sanitizers look for the real ones.
   target_compile_options(larder_flags INTERFACE -Wno-restrict -Wno-maybe-uninitialized)
+  if(LARDER_PRECOMPILED)  # of a precompiled header it forgets that it is a system's
+    target_compile_options(larder_flags INTERFACE -Wno-array-bounds -Wno-stringop-overflow)
+  endif()
 endif()
 if(LARDER_WERROR)
   target_compile_options(larder_flags INTERFACE -Werror)

@@ -210,6 +210,31 @@ def test_what_is_private_is_shared_with_nobody(model, start, tokens):
     connection.close()
 
 
+def test_an_explanation_is_what_happens_then(model, start, tokens, tmp_path):
+    serve = start(Serve(model("qwen35"), "-c", 8192, "-p", 2, *BATCH, store=tmp_path))
+    a = tokens(1000, 1)
+
+    def explained(**question):
+        status, _, answer = serve.post("/larder/explain", question)
+        return answer["restore"] if status == 200 else status
+
+    assert explained(input_ids=a)["storage"]["tokens"] == 0
+    serve.complete(a)
+    serve.wait_stored()
+    branch = a[:980] + tokens(40, 2)
+    assert explained(input_ids=branch)["host"]["tokens"] == serve.complete(branch).reused > 900
+    serve.post("/larder/flush", {})
+    assert explained(input_ids=a[:700], cache_salt="you")["storage"]["tokens"] == 0
+    stored = explained(input_ids=a[:980])
+    assert stored["storage"]["tokens"] == 960
+    status, fields, _ = serve.post("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 2})
+    assert status == 200
+    told = explained(messages=MESSAGES)["device"]["tokens"]
+    _, fields, _ = serve.post("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 2})
+    assert told == int(fields["X-Larder-Reused-Tokens"]) > 0
+    assert (explained(prompt="x"), explained(text=3), explained(messages=3)) == (400, 400, 400)
+
+
 def test_too_many_at_once_are_asked_to_come_again(model, start):
     serve = start(Serve(model("qwen3"), "-c", 4096, "-p", 1, "--max-requests", 2, *BATCH))
     status, _, answer = serve.post("/completion", {"prompt": ["a"] * 40, "n_predict": 200, "ignore_eos": True})

@@ -30,12 +30,18 @@ namespace larder::llama {
 // What a sequence of `end` tokens has from `begin` on, outside of the engine.
 class SequenceExport {
  public:
-  // Preconditions: the sequence holds exactly `end` tokens, begin < end, the scratch sequence is empty (and is again).
-  // kCorrupt: the engine's blobs are not those of this geometry, or of other positions.
+  SequenceExport(SequenceExport&&) = default;  // what points into its bytes still does; of a copy it would not
+  SequenceExport& operator=(SequenceExport&&) = default;
+
+  // Preconditions: the sequence holds exactly `end` tokens (or more, where full attention is all), begin < end, the
+  // scratch sequence is empty (and is again). kCorrupt: the engine's blobs are not those of this geometry, or of other
+  // positions.
   [[nodiscard]] static Result<SequenceExport> take(SequenceHost& host, const BlobGeometry& geometry,
                                                    std::uint32_t sequence, std::uint32_t scratch, std::uint32_t begin,
                                                    std::uint32_t end);
 
+  [[nodiscard]] std::uint32_t begin() const { return begin_; }
+  [[nodiscard]] std::uint32_t end() const { return end_; }
   // Writes rows of positions [page_end - tokens, page_end), as cut_page does. Preconditions: the model has the part.
   [[nodiscard]] Status full_page(std::uint32_t page_end, std::uint32_t tokens, std::span<std::byte> page) const;
   [[nodiscard]] Status window_page(std::uint32_t page_end, std::uint32_t tokens, std::span<std::byte> page) const;

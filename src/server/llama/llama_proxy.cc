@@ -35,6 +35,20 @@ std::string bearer_of(const HttpRequest& request) {
   return text.empty() && key != nullptr ? *key : std::string();
 }
 
+class Explained final : public ExplainedServer {
+ public:
+  Explained(HttpClient& client, const SlotTable& slots) : upstream_(client), slots_(slots) {}
+  Result<std::string> apply_template(std::string_view body) override { return upstream_.apply_template(body); }
+  Result<std::vector<TokenId>> tokenize(std::string_view text) override { return upstream_.tokenize(text); }
+  SlotHit best_slot(std::span<const TokenId> prompt, const std::string& owner) override {
+    return slots_.best(prompt, owner);
+  }
+
+ private:
+  LlamaUpstream upstream_;
+  const SlotTable& slots_;
+};
+
 class Proxy final : public LlamaProxy {
  public:
   Proxy(const ProxySettings& settings, FileSystem& files, Clock& clock, MetricsRegistry& registry)
@@ -247,9 +261,8 @@ HttpResponse Proxy::answer_own(const HttpRequest& request) {
 
 HttpResponse Proxy::explain(const HttpRequest& request) {
   HttpClient client(upstream_, kAskLimit, settings_.upstream_key.empty() ? bearer_of(request) : settings_.upstream_key);
-  LlamaUpstream upstream(client);
-  const Result<std::string> body =
-      explain_prefix({format_, *store_, *slots_, parts_->ask_storage_tokens}, upstream, request.body);
+  Explained server(client, *slots_);
+  const Result<std::string> body = explain_prefix({format_, *store_, parts_->ask_storage_tokens}, server, request.body);
   if (!body.is_ok()) return error_response(body.status());
   return json_response(*body);
 }

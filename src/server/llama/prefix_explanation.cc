@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -16,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Result<std::vector<TokenId>> prompt_of(const nlohmann::json& question, LlamaUpstream& upstream, std::string_view body) {
+Result<std::vector<TokenId>> prompt_of(const nlohmann::json& question, ExplainedServer& server, std::string_view body) {
   if (question.contains("input_ids")) {
     std::vector<TokenId> tokens;
     JsonReader reader(question);
@@ -26,7 +25,7 @@ Result<std::vector<TokenId>> prompt_of(const nlohmann::json& question, LlamaUpst
   }
   std::string text;
   if (question.contains("messages")) {
-    const Result<std::string> made = upstream.apply_template(body);
+    const Result<std::string> made = server.apply_template(body);
     if (!made.is_ok()) return made.status();
     text = *made;
   } else {
@@ -35,7 +34,7 @@ Result<std::vector<TokenId>> prompt_of(const nlohmann::json& question, LlamaUpst
     if (!reader.is_ok()) return reader.status();
     if (text.empty()) return invalid_argument("give \"text\", \"input_ids\" or \"messages\"");
   }
-  return upstream.tokenize(text);
+  return server.tokenize(text);
 }
 
 std::string words(StopReason reason, ComponentKind component) {
@@ -44,15 +43,15 @@ std::string words(StopReason reason, ComponentKind component) {
 
 // Where a prompt could resume, in tokens, and what would be known of it.
 struct Tiers {
-  std::uint64_t prompt = 0, slot_tokens = 0;
-  std::uint32_t slot = 0;
+  std::uint64_t prompt = 0;
+  SlotHit slot;
   PrefixStore::Found host;
   std::optional<StoredPrefix> stored;  // nullopt: there is no storage, or it did not answer
   Status storage_status;
   std::uint64_t stored_tokens = 0;
   bool asks_storage = false;  // a request would
 
-  [[nodiscard]] std::uint64_t memory() const { return std::max(slot_tokens, host.tokens()); }
+  [[nodiscard]] std::uint64_t memory() const { return std::max(slot.tokens, host.tokens()); }
   [[nodiscard]] std::uint64_t best() const { return std::max(memory(), asks_storage ? stored_tokens : 0); }
 };
 
@@ -71,7 +70,7 @@ std::string storage_reason(const ExplainParts& parts, const Tiers& tiers) {
 std::string summary(const Tiers& tiers) {
   if (tiers.best() == 0) return "nothing of this prompt would be reused";
   const std::string from = tiers.best() > tiers.memory()              ? "storage"
-                           : tiers.slot_tokens >= tiers.host.tokens() ? fmt::format("slot {}", tiers.slot)
+                           : tiers.slot.tokens >= tiers.host.tokens() ? fmt::format("slot {}", tiers.slot.slot)
                                                                       : "host memory";
   return fmt::format("{} tokens would be reused, from {}", tiers.best(), from);
 }
@@ -86,7 +85,7 @@ Json pools_of(const ExplainParts& parts, const Tiers& tiers) {
     const std::uint64_t stored = tiers.stored && i < tiers.stored->pool_pages.size() ? tiers.stored->pool_pages[i] : 0;
     out.push_back({{"pool", pools[i].name},
                    {"component", is_full ? "full" : pools[i].name},
-                   {"device_pages", tiers.slot_tokens / page},
+                   {"device_pages", tiers.slot.tokens / page},
                    {"host_pages", on_host},
                    {"storage_pages", stored},
                    {"restore_pages", std::max(on_host, is_full ? stored : tiers.stored_tokens / page)}});
@@ -104,9 +103,9 @@ Json report_of(const ExplainParts& parts, const Tiers& tiers) {
   return {{"page_size", page},
           {"prompt_tokens", tiers.prompt},
           {"prompt_pages", tiers.prompt / page},
-          {"slot", tiers.slot},
+          {"slot", tiers.slot.slot},
           {"restore",
-           {{"device", point(tiers.slot_tokens, tiers.slot_tokens == 0 ? "no slot holds its beginning" : "")},
+           {{"device", point(tiers.slot.tokens, tiers.slot.tokens == 0 ? "no slot holds its beginning" : "")},
             {"host", point(tiers.memory(), host_why)},
             {"storage", point(std::max(tiers.memory(), tiers.stored_tokens), storage_reason(parts, tiers))}}},
           {"pools", pools_of(parts, tiers)},
@@ -116,17 +115,17 @@ Json report_of(const ExplainParts& parts, const Tiers& tiers) {
 
 }  // namespace
 
-Result<std::string> explain_prefix(const ExplainParts& parts, LlamaUpstream& upstream, std::string_view body) {
+Result<std::string> explain_prefix(const ExplainParts& parts, ExplainedServer& server, std::string_view body) {
   const Result<nlohmann::json> question = parse_json_object(body);
   if (!question.is_ok()) return question.status();
-  const auto tokens = prompt_of(*question, upstream, body);
+  const auto tokens = prompt_of(*question, server, body);
   if (!tokens.is_ok()) return tokens.status();
   if (tokens->empty()) return invalid_argument("the prompt has no tokens");
   const auto given = question->find("cache_salt");
   const std::string salt = given != question->end() && given->is_string() ? given->get<std::string>() : std::string();
   Tiers tiers;
   tiers.prompt = tokens->size();
-  std::tie(tiers.slot_tokens, tiers.slot) = parts.slots.best(*tokens, salt);
+  tiers.slot = server.best_slot(*tokens, salt);
   auto found = parts.store.find(*tokens, salt, false);
   if (!found.is_ok()) return found.status();
   tiers.host = std::move(*found);
@@ -134,7 +133,7 @@ Result<std::string> explain_prefix(const ExplainParts& parts, LlamaUpstream& ups
   tiers.storage_status = stored.status();
   if (stored.is_ok()) tiers.stored = std::move(*stored);
   if (tiers.stored) tiers.stored_tokens = tiers.stored->pages * parts.format.page_size();
-  tiers.asks_storage = tiers.prompt - tiers.slot_tokens >= parts.ask_storage_tokens;
+  tiers.asks_storage = tiers.prompt - tiers.slot.tokens >= parts.ask_storage_tokens;
   return dump_json(report_of(parts, tiers));
 }
 

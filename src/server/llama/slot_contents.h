@@ -17,6 +17,13 @@
 
 namespace larder::llama {
 
+struct SlotHit {
+  std::uint32_t slot = 0;
+  std::uint64_t tokens = 0;  // of a prompt that need not be computed there
+
+  bool operator==(const SlotHit&) const = default;
+};
+
 struct EngineHabits {
   bool rolls_back = false;
   // States are kept so many tokens before the end of each prompt; 0: none (--ctx-checkpoints 0).

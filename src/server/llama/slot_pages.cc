@@ -38,15 +38,13 @@ Result<std::shared_ptr<const SavedSlot>> SavedSlot::parse(const SlotFormat& form
   return std::shared_ptr<const SavedSlot>(out);
 }
 
-Result<std::shared_ptr<const SavedSlot>> SavedSlot::of_blob(const SlotFormat& format, std::vector<TokenId> tokens,
-                                                            std::vector<std::byte> blob) {
-  const auto bytes = std::make_shared<const std::vector<std::byte>>(std::move(blob));
-  Result<SequenceBlob> parts = parse_sequence_blob(*bytes, format.geometry, {});
-  if (!parts.is_ok()) return parts.status();
+std::shared_ptr<const SavedSlot> SavedSlot::of_export(const SlotFormat& format, std::vector<TokenId> tokens,
+                                                      SequenceExport exported) {
   const std::shared_ptr<SavedSlot> out(new SavedSlot(format));
-  out->bytes_ = bytes;
-  LARDER_RETURN_IF_ERROR(out->take(std::move(tokens), std::move(*parts)));
-  return std::shared_ptr<const SavedSlot>(out);
+  out->tokens_ = std::move(tokens);
+  out->end_ = exported.end();
+  out->export_.emplace(std::move(exported));
+  return out;
 }
 
 Status SavedSlot::take(std::vector<TokenId> tokens, SequenceBlob blob) {
@@ -68,18 +66,35 @@ Status SavedSlot::take(std::vector<TokenId> tokens, SequenceBlob blob) {
 Status SavedSlot::cut(std::size_t pool, std::uint64_t page, std::span<std::byte> into) const {
   const ModelPools& pools = format_.pools;
   const auto end = static_cast<std::uint32_t>((page + 1) * format_.page_size());
-  if (pool == pools.kv) {
-    if (!blob_.full) return Status::ok();  // a marker of no bytes
-    if (end > blob_.full->end) return not_found(fmt::format("page {} is beyond the slot", page));
-    return cut_page(*blob_.full, *format_.geometry.full, end, format_.page_size(), into);
+  if (pool == pools.kv) return format_.geometry.full ? cut_full(end, into) : Status::ok();  // a marker of no bytes
+  if (pools.swa && pool == *pools.swa) return cut_window(end, into);
+  return cut_state(end, into);
+}
+
+Status SavedSlot::cut_full(std::uint32_t page_end, std::span<std::byte> into) const {
+  const std::uint32_t page = format_.page_size(), begin = export_ ? export_->begin() : 0;
+  if (page_end > end_ || page_end - page < begin) {
+    return not_found(
+        fmt::format("rows of [{}, {}): the slot has those of [{}, {})", page_end - page, page_end, begin, end_));
   }
-  if (pools.swa && pool == *pools.swa) {
-    return cut_page(*blob_.window, *format_.geometry.window, end, pools.window.page_tokens, into);
+  if (export_) return export_->full_page(page_end, page, into);
+  return cut_page(*blob_.full, *format_.geometry.full, page_end, page, into);
+}
+
+Status SavedSlot::cut_window(std::uint32_t page_end, std::span<std::byte> into) const {
+  const std::uint32_t tokens = format_.pools.window.page_tokens;
+  if (export_) return export_->window_page(page_end, tokens, into);
+  return cut_page(*blob_.window, *format_.geometry.window, page_end, tokens, into);
+}
+
+Status SavedSlot::cut_state(std::uint32_t page_end, std::span<std::byte> into) const {
+  PageBytes state;
+  if (export_) state = export_->checkpoint();
+  if (blob_.recurrent) state = blob_.recurrent->bytes;
+  if (page_end != end_ || state.empty() || state.size() != into.size()) {
+    return not_found(fmt::format("the slot has the state of token {}, not of {}", end_, page_end));
   }
-  if (end != end_ || !blob_.recurrent || blob_.recurrent->bytes.size() != into.size()) {
-    return not_found(fmt::format("the slot has the state of token {}, not of {}", end_, end));
-  }
-  std::memcpy(into.data(), blob_.recurrent->bytes.data(), into.size());
+  std::memcpy(into.data(), state.data(), into.size());
   return Status::ok();
 }
 

@@ -1,7 +1,10 @@
-// A slot file as pages and a checkpoint, and pages and a checkpoint as a slot file.
+// A slot file, or what a sequence of this process was exported as, as pages and a checkpoint; and pages and a
+// checkpoint as a slot file, or as a blob.
 //
 //   llama-server ── POST /slots/0?action=save ──► file ──► SavedSlot ── page by page ──► PrefixStore
 //   llama-server ◄─ POST /slots/0?action=restore ─ file ◄── SlotDraft ◄─ page by page ── PrefixStore
+//   LlamaEngine  ── SequenceExport ──────────────────────► SavedSlot ── page by page ──► PrefixStore
+//   LlamaEngine  ◄─ blob ────────────────────────────────── SlotDraft ◄─ page by page ── PrefixStore
 //
 // Threads: values; SavedSlot is read by any number, the pages of a SlotDraft may be filled by several.
 // Cost: reading and writing a file, one copy each; a page: one copy.
@@ -10,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +25,7 @@
 #include "engine/llama/blob_pages.h"
 #include "engine/llama/model_pools.h"
 #include "engine/llama/sequence_blob.h"
+#include "engine/llama/sequence_moves.h"
 #include "engine/llama/slot_file.h"
 #include "server/llama/byte_buffers.h"
 
@@ -46,10 +51,9 @@ class SavedSlot {
   // kCorrupt, kUnsupported: it is no slot file of this model. kConflict: its parts end at different tokens.
   [[nodiscard]] static Result<std::shared_ptr<const SavedSlot>> parse(const SlotFormat& format,
                                                                       std::shared_ptr<ByteBuffers::Buffer> bytes);
-  // Of a sequence of this process: its blob with a header, and its tokens. Errors: as above.
-  [[nodiscard]] static Result<std::shared_ptr<const SavedSlot>> of_blob(const SlotFormat& format,
-                                                                        std::vector<TokenId> tokens,
-                                                                        std::vector<std::byte> blob);
+  // Of a sequence of this process that had these tokens. It has no pages before exported.begin().
+  [[nodiscard]] static std::shared_ptr<const SavedSlot> of_export(const SlotFormat& format, std::vector<TokenId> tokens,
+                                                                  SequenceExport exported);
 
   [[nodiscard]] std::span<const TokenId> tokens() const { return tokens_; }
   // Where the state is of, if the model has any; else where the rows end. Tokens.
@@ -61,11 +65,16 @@ class SavedSlot {
  private:
   explicit SavedSlot(const SlotFormat& format) : format_(format) {}
   [[nodiscard]] Status take(std::vector<TokenId> tokens, SequenceBlob blob);
+  [[nodiscard]] Status cut_full(std::uint32_t page_end, std::span<std::byte> into) const;
+  [[nodiscard]] Status cut_window(std::uint32_t page_end, std::span<std::byte> into) const;
+  [[nodiscard]] Status cut_state(std::uint32_t page_end, std::span<std::byte> into) const;
 
   const SlotFormat& format_;  // outlives this
-  std::shared_ptr<const void> bytes_;
   std::vector<TokenId> tokens_;
-  SequenceBlob blob_;  // points into bytes_
+  // One of both: a file and its parts, which point into it; or an export.
+  std::shared_ptr<const void> bytes_;
+  SequenceBlob blob_;
+  std::optional<SequenceExport> export_;
   std::uint64_t end_ = 0;
 };
 

@@ -127,15 +127,15 @@ EngineHabits SlotTable::habits() const {
   return habits_;
 }
 
-std::pair<std::uint64_t, std::uint32_t> SlotTable::best(std::span<const TokenId> prompt,
-                                                        const std::string& owner) const {
+SlotHit SlotTable::best(std::span<const TokenId> prompt, const std::string& owner) const {
   LockGuard guard(mutex_);
-  std::pair<std::uint64_t, std::uint32_t> found{0, 0};
+  SlotHit best;
   for (std::uint32_t i = 0; i < size(); ++i) {
     if (slots_[i].is_busy || slots_[i].contents.owner() != owner) continue;
-    found = std::max(found, {slots_[i].contents.reusable(prompt, habits_), i});
+    const std::uint64_t held = slots_[i].contents.reusable(prompt, habits_);
+    if (held > best.tokens) best = {i, held};
   }
-  return found;
+  return best;
 }
 
 SlotTable::Use SlotTable::use() const {

@@ -70,9 +70,8 @@ class SlotTable {
   [[nodiscard]] bool chooses_by_likeness() const LARDER_EXCLUDES(mutex_);
   void set_habits(const EngineHabits& habits) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] EngineHabits habits() const LARDER_EXCLUDES(mutex_);
-  // The most that any free slot could use of it, and which slot.
-  [[nodiscard]] std::pair<std::uint64_t, std::uint32_t> best(std::span<const TokenId> prompt,
-                                                             const std::string& owner) const LARDER_EXCLUDES(mutex_);
+  // The free slot that could use most of it.
+  [[nodiscard]] SlotHit best(std::span<const TokenId> prompt, const std::string& owner) const LARDER_EXCLUDES(mutex_);
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(slots_.size()); }
   struct Use {
     std::uint32_t busy = 0, waiting = 0;

@@ -33,7 +33,7 @@ TEST_F(Slots, TheOneThatHoldsMostOfAPromptIsTaken) {
   fill(1000, 50);
   fill(5000, 50);
   const Tokens longer = prompt_of(1000, 80);
-  EXPECT_EQ(table.best(longer, ""), (std::pair<std::uint64_t, std::uint32_t>{50, 0}));
+  EXPECT_EQ(table.best(longer, ""), (SlotHit{0, 50}));
   SlotTable::Hold hold = table.acquire({.prompt = longer}).value();
   EXPECT_EQ(hold.slot(), 0u);
   EXPECT_EQ(hold.contents().reusable(longer, table.habits()), 50u);
@@ -81,21 +81,21 @@ TEST_F(Slots, AServerThatChoosesOtherwiseIsNotLedForLong) {
 TEST_F(Slots, WhatIsNotNotedIsForgotten) {
   fill(1000, 50);
   { const SlotTable::Hold both = table.acquire({.count = 2}).value(); }
-  EXPECT_LE(table.best(prompt_of(1000, 80), "").first, 50u);
+  EXPECT_LE(table.best(prompt_of(1000, 80), "").tokens, 50u);
   fill(1000, 50);
   table.forget_all();
-  EXPECT_EQ(table.best(prompt_of(1000, 80), "").first, 0u);
+  EXPECT_EQ(table.best(prompt_of(1000, 80), "").tokens, 0u);
   SlotTable::Hold hold = table.acquire({}).value();
   table.forget_all();
   hold.contents().computed(prompt_of(1000, 50), 0, true, table.habits());
   hold.give_back();
-  EXPECT_EQ(table.best(prompt_of(1000, 80), "").first, 0u) << "the server was started anew meanwhile";
+  EXPECT_EQ(table.best(prompt_of(1000, 80), "").tokens, 0u) << "the server was started anew meanwhile";
 }
 
 TEST_F(Slots, WhatIsAnothersIsNotUsed) {
   fill(1000, 50);
   const Tokens longer = prompt_of(1000, 80);
-  EXPECT_EQ(table.best(longer, "you").first, 0u);
+  EXPECT_EQ(table.best(longer, "you").tokens, 0u);
   SlotTable::Hold one = table.acquire({.prompt = longer, .owner = "you"}).value();
   SlotTable::Hold two = table.acquire({.prompt = longer, .owner = "you"}).value();
   for (SlotTable::Hold* hold : {&one, &two}) {

@@ -186,7 +186,7 @@ Status CompletionCall::submit(server_tokens prompt) {
 }
 
 void CompletionCall::find_prefix(EngineRequest& request) {
-  const std::uint64_t in_slot = parts_.engine.best(request.prompt, request.owner);
+  const std::uint64_t in_slot = parts_.engine.best(request.prompt, request.owner).tokens;
   request.known = 0;
   request.marks = marks_of(request.prompt);
   const bool asks_storage = request.prompt.size() - in_slot >= parts_.ask_storage_tokens;

@@ -72,14 +72,15 @@ Status LlamaEngine::submit(EngineRequest request) {
   return Status::ok();
 }
 
-std::uint64_t LlamaEngine::best(std::span<const TokenId> prompt, const std::string& owner) const {
+SlotHit LlamaEngine::best(std::span<const TokenId> prompt, const std::string& owner) const {
   LockGuard guard(mutex_);
-  std::uint64_t most = 0;
-  for (const Slot& slot : slots_) {
-    // A dense model shares with busy slots, too.
-    if (!slot.answer || format_.is_dense()) most = std::max(most, usable(slot, prompt, owner));
+  SlotHit best;
+  for (std::uint32_t index = 0; index < slots_.size(); ++index) {
+    if (slots_[index].answer && !format_.is_dense()) continue;  // a dense model shares with busy slots, too
+    const std::uint64_t held = usable(slots_[index], prompt, owner);
+    if (held > best.tokens) best = {index, held};
   }
-  return most;
+  return best;
 }
 
 LlamaEngine::Use LlamaEngine::use() const {
@@ -247,7 +248,7 @@ void LlamaEngine::prepare(std::uint32_t index) {
   Answer& answer = *slot.answer;
   EngineRequest& asked = answer.request->asked;
   PromptUse use;
-  const Donor donor = asked.may_reuse ? best_donor(index) : Donor{index, 0};
+  const SlotHit donor = asked.may_reuse ? best_donor(index) : SlotHit{index, 0};
   if (asked.may_reuse && asked.restorable > donor.tokens) {
     const Status restored = restore(index);
     if (restored.is_ok()) use = {asked.restorable, asked.restores_from};
@@ -265,8 +266,7 @@ void LlamaEngine::prepare(std::uint32_t index) {
     slot.owner = asked.owner;
     slot.is_private = !asked.may_reuse;
   }
-  const std::uint64_t page = format_.page_size();
-  answer.kept = std::max(asked.known, use.tokens / page * page);
+  answer.kept = asked.known;
   if (!format_.is_dense() && asked.may_reuse) {
     const PromptFacts facts{answer.tokens.size(), use.tokens, asked.known, asked.marks};
     const std::vector<std::uint64_t> stops = save_points(settings_.saves, facts);
@@ -290,10 +290,10 @@ Status LlamaEngine::restore(std::uint32_t index) {
 }
 
 // The slot that holds most of what slot `index` is to compute; itself, where another has no more.
-LlamaEngine::Donor LlamaEngine::best_donor(std::uint32_t index) const {
+SlotHit LlamaEngine::best_donor(std::uint32_t index) const {
   const Answer& answer = *slots_[index].answer;
   const std::string& owner = answer.request->asked.owner;
-  Donor best{index, usable(slots_[index], answer.tokens, owner)};
+  SlotHit best{index, usable(slots_[index], answer.tokens, owner)};
   for (std::uint32_t other = 0; format_.is_dense() && other < slots_.size(); ++other) {
     const std::uint64_t held = usable(slots_[other], answer.tokens, owner);
     if (held > best.tokens) best = {other, held};
@@ -302,7 +302,7 @@ LlamaEngine::Donor LlamaEngine::best_donor(std::uint32_t index) const {
 }
 
 // False: nothing of the prompt is in the sequence.
-bool LlamaEngine::resume_from(const Donor& donor, std::uint32_t index) {
+bool LlamaEngine::resume_from(const SlotHit& donor, std::uint32_t index) {
   Slot& slot = slots_[index];
   if (donor.slot != index) {
     empty(index);
@@ -427,11 +427,15 @@ void LlamaEngine::continue_answer(std::uint32_t index, std::int32_t row) {
 }
 
 void LlamaEngine::keep(std::uint32_t index) {
-  Slot& slot = slots_[index];
-  Result<std::vector<std::byte>> blob = host_.save(index, false);
-  if (!blob.is_ok()) return log_warning("llama", "a sequence was not saved: " + blob.status().to_string());
-  slot.answer->kept = slot.tokens.size();
-  keep_(slot.tokens, std::move(*blob), slot.answer->request->asked.owner);
+  const Slot& slot = slots_[index];
+  const std::uint64_t page = format_.page_size(), end = slot.tokens.size() / page * page;
+  const std::uint64_t begin = std::min(slot.answer->kept / page * page, end - page);
+  auto exported = SequenceExport::take(host_, format_.geometry, index, settings_.slots,
+                                       static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(end));
+  if (!exported.is_ok()) return log_warning("llama", "a sequence was not saved: " + exported.status().to_string());
+  const auto tokens = std::span(slot.tokens).first(static_cast<std::size_t>(end));
+  const std::string& owner = slot.answer->request->asked.owner;
+  if (keep_({tokens.begin(), tokens.end()}, std::move(*exported), owner)) slot.answer->kept = end;
 }
 
 void LlamaEngine::remember(std::uint32_t index) {

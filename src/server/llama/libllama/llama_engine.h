@@ -16,8 +16,9 @@
 // (kCancelled).
 // Limits: max_waiting requests wait; more: kOverloaded.
 // Memory: kSlotCheckpoints states (and windows) for each slot.
-// Cost: of a step, besides llama.cpp's own: a pass over the slots; of a restore or a restore point: a copy of the bytes
-// of the whole sequence; of a checkpoint: of its state, and a batch of one token.
+// Cost: of a step, besides llama.cpp's own: a pass over the slots; of a restore: a copy of the bytes of the
+// whole sequence; of a restore point: of its pages that are new, and of its state; of a checkpoint: of its state, and a
+// batch of one token.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +34,10 @@
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "engine/llama/libllama/llama_host.h"
+#include "engine/llama/sequence_moves.h"
 #include "server/llama/byte_buffers.h"
 #include "server/llama/save_points.h"
+#include "server/llama/slot_contents.h"
 #include "server/llama/slot_pages.h"
 
 namespace larder::llama {
@@ -85,9 +88,10 @@ struct EngineSettings {
 
 class LlamaEngine {
  public:
-  // A sequence stands at tokens.size(); `blob` is all of it.
-  using Keep = std::function<void(std::vector<TokenId> tokens, std::vector<std::byte> blob, std::string owner)>;
-  // The host has slots + 1 sequences or more.
+  // A sequence stood at tokens.size(); `pages` begin with the first whose rows are not known to be kept. False: they
+  // will not be kept; the next ones begin there, too.
+  using Keep = std::function<bool(std::vector<TokenId> tokens, SequenceExport pages, const std::string& owner)>;
+  // The host has slots + 1 sequences or more: the last one is for exports.
   LlamaEngine(LlamaHost& host, const SlotFormat& format, const EngineSettings& settings, Keep keep);
   ~LlamaEngine();
   LlamaEngine(const LlamaEngine&) = delete;
@@ -95,9 +99,8 @@ class LlamaEngine {
 
   // kInvalidArgument: a prompt that does not fit the context, or more answers than slots. kOverloaded.
   [[nodiscard]] Status submit(EngineRequest request) LARDER_EXCLUDES(mutex_);
-  // The most of a prompt that a slot holds and could be used.
-  [[nodiscard]] std::uint64_t best(std::span<const TokenId> prompt, const std::string& owner) const
-      LARDER_EXCLUDES(mutex_);
+  // The slot that holds most of a prompt that could be used.
+  [[nodiscard]] SlotHit best(std::span<const TokenId> prompt, const std::string& owner) const LARDER_EXCLUDES(mutex_);
   struct Use {
     std::uint32_t slots = 0, busy = 0, waiting = 0;
     std::uint64_t batches = 0, set_back = 0;  // requests that made room for others
@@ -134,12 +137,8 @@ class LlamaEngine {
   [[nodiscard]] std::uint64_t usable(const Slot& slot, std::span<const TokenId> prompt, const std::string& owner) const;
   void prepare(std::uint32_t index);
   [[nodiscard]] Status restore(std::uint32_t index);
-  struct Donor {
-    std::uint32_t slot = 0;
-    std::uint64_t tokens = 0;
-  };
-  [[nodiscard]] Donor best_donor(std::uint32_t index) const;
-  [[nodiscard]] bool resume_from(const Donor& donor, std::uint32_t index);
+  [[nodiscard]] SlotHit best_donor(std::uint32_t index) const;
+  [[nodiscard]] bool resume_from(const SlotHit& donor, std::uint32_t index);
   [[nodiscard]] bool go_back(std::uint32_t index, std::uint64_t tokens);
   // ---- a batch
   void fill_rows();

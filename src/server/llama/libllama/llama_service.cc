@@ -74,13 +74,14 @@ class Service final : public LlamaService {
   [[nodiscard]] Status prove(const GgufModel& gguf);
   [[nodiscard]] Result<ModelSettings> identity(const GgufModel& gguf) const;
   [[nodiscard]] Result<HostSettings> host_settings(std::uint32_t sequences) const;
-  void keep(std::vector<TokenId> tokens, std::vector<std::byte> blob, const std::string& owner);
+  [[nodiscard]] bool keep(std::vector<TokenId> tokens, SequenceExport pages, const std::string& owner);
   // ---- requests
   void handle(HttpRequest request, const Exchange& exchange);
   void carry(const HttpRequest& request, const Exchange& exchange);
   [[nodiscard]] bool is_allowed(const HttpRequest& request) const;
   [[nodiscard]] HttpResponse answer(const HttpRequest& request);
   [[nodiscard]] HttpResponse answer_own(const HttpRequest& request);
+  [[nodiscard]] HttpResponse explain(const HttpRequest& request);
   [[nodiscard]] HttpResponse status();
   [[nodiscard]] HttpResponse metrics();
 
@@ -119,8 +120,8 @@ Status Service::start() {
   host_ = std::move(*host);
   const EngineSettings engine{settings_.slots, settings_.workers, settings_.saves};
   engine_ = std::make_unique<LlamaEngine>(
-      *host_, format_, engine, [this](std::vector<TokenId> tokens, std::vector<std::byte> blob, std::string owner) {
-        keep(std::move(tokens), std::move(blob), owner);
+      *host_, format_, engine, [this](std::vector<TokenId> tokens, SequenceExport pages, const std::string& owner) {
+        return keep(std::move(tokens), std::move(pages), owner);
       });
   parts_ =
       std::unique_ptr<CallParts>(new CallParts{*model_, *engine_, *store_, metrics_, settings_.context_tokens,
@@ -203,23 +204,20 @@ Status Service::prove(const GgufModel& gguf) {
 }
 
 // On the engine's thread: the rest is the saver's work. When that is behind, this prefix is not kept.
-void Service::keep(std::vector<TokenId> tokens, std::vector<std::byte> blob, const std::string& owner) {
-  const auto bytes = std::make_shared<std::vector<std::byte>>(std::move(blob));
+bool Service::keep(std::vector<TokenId> tokens, SequenceExport pages, const std::string& owner) {
+  const auto slot = SavedSlot::of_export(format_, std::move(tokens), std::move(pages));
   metrics_.saves_begun.increment();
-  const Status posted = saver_->post([this, tokens = std::move(tokens), bytes, owner]() mutable {
-    const std::uint64_t page = format_.page_size();
-    const auto slot = SavedSlot::of_blob(format_, std::move(tokens), std::move(*bytes));
-    const std::uint64_t end = slot.is_ok() ? (*slot)->end() / page * page : 0;
-    Status kept = slot.status();
-    if (slot.is_ok() && end > 0) kept = store_->save(*slot, end, owner).status();
+  const Status posted = saver_->post([this, slot, owner] {
+    const Status kept = store_->save(slot, slot->end(), owner).status();
     metrics_.saves.increment();
     if (kept.is_ok()) return;
     metrics_.saves_failed.increment();
     log_warning("serve", "a sequence was not kept: " + kept.to_string());
   });
-  if (posted.is_ok()) return;
+  if (posted.is_ok()) return true;
   metrics_.saves.increment();
   metrics_.saves_failed.increment();
+  return false;
 }
 
 std::string Service::summary() const {
@@ -265,11 +263,20 @@ HttpResponse Service::answer(const HttpRequest& request) {
 HttpResponse Service::answer_own(const HttpRequest& request) {
   if (!request.is_loopback) return error_response(403, "this is for requests from this machine only");
   if (request.path == "/larder/status" && request.method == "GET") return status();
+  if (request.path == "/larder/explain" && request.method == "POST") return explain(request);
   if (request.path == "/larder/flush" && request.method == "POST") {
     store_->flush();
     return json_response(R"({"status":"ok"})");
   }
-  return error_response(404, "no such route: GET /larder/status, POST /larder/flush");
+  return error_response(404, "no such route: GET /larder/status, POST /larder/explain, POST /larder/flush");
+}
+
+HttpResponse Service::explain(const HttpRequest& request) {
+  ExplainedModel model(*parts_);
+  const Result<std::string> body =
+      explain_prefix({format_, *store_, settings_.ask_storage_tokens}, model, request.body);
+  if (!body.is_ok()) return error_response(body.status());
+  return json_response(*body);
 }
 
 HttpResponse Service::status() {

@@ -80,6 +80,11 @@ json count_tokens(const CallParts& parts, const std::string& body) {
   return json{{"input_tokens", prompts.front().size()}};
 }
 
+std::string prompt_of_chat(const CallParts& parts, const std::string& body) {
+  const json understood = understood_body(parts, CallKind::kChat, json::parse(body));
+  return understood.at("prompt").get<std::string>();
+}
+
 std::optional<json> text_of(const CallParts& parts, const HttpRequest& request) {
   const std::string_view path = request.path;
   if (request.method == "GET") {
@@ -92,8 +97,7 @@ std::optional<json> text_of(const CallParts& parts, const HttpRequest& request) 
   if (path == "/detokenize") return detokenize(parts, json::parse(request.body));
   if (path == "/v1/messages/count_tokens") return count_tokens(parts, request.body);
   if (path != "/apply-template") return std::nullopt;
-  const json understood = understood_body(parts, CallKind::kChat, json::parse(request.body));
-  return json{{"prompt", understood.at("prompt").get<std::string>()}};
+  return json{{"prompt", prompt_of_chat(parts, request.body)}};
 }
 
 }  // namespace
@@ -107,6 +111,23 @@ std::optional<HttpResponse> answer_text(const CallParts& parts, const HttpReques
     return response;
   } catch (const std::exception& error) {
     return error_response(400, error.what());
+  }
+}
+
+Result<std::string> ExplainedModel::apply_template(std::string_view body) {
+  try {
+    return prompt_of_chat(parts_, std::string(body));
+  } catch (const std::exception& error) {
+    return invalid_argument(error.what());
+  }
+}
+
+Result<std::vector<TokenId>> ExplainedModel::tokenize(std::string_view text) {
+  try {
+    const llama_tokens tokens = tokenize_mixed(parts_.model.vocabulary, std::string(text), true, true);
+    return std::vector<TokenId>(tokens.begin(), tokens.end());
+  } catch (const std::exception& error) {
+    return invalid_argument(error.what());
   }
 }
 
