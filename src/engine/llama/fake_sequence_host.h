@@ -34,7 +34,9 @@ class FakeSequenceHost final : public SequenceHost {
       if (geometry_.full) sequence.full[position] = row_of(*geometry_.full, position, random);
       if (geometry_.window) {
         sequence.window[position] = row_of(*geometry_.window, position, random);
-        if (position >= geometry_.window_tokens) sequence.window.erase(position - geometry_.window_tokens);
+        // A restored one may have masked cells before it.
+        const std::uint32_t first = position >= geometry_.window_tokens ? position - geometry_.window_tokens + 1 : 0;
+        sequence.window.erase(sequence.window.begin(), sequence.window.lower_bound(first));
       }
       sequence.state_end = ++position;
       if (geometry_.recurrent) sequence.state = checkpoint_of(position, random);

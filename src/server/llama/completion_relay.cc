@@ -97,7 +97,10 @@ Status CompletionRelay::run_cached(const LlamaRequest& asked) {
 std::uint64_t CompletionRelay::prepare_slot(const LlamaRequest& asked, std::span<const TokenId> prompt) {
   ProxyMetrics& metrics = parts_.metrics;
   const Status cleaned = clean_slot();
-  if (!cleaned.is_ok()) log_warning("proxy", "a slot was not emptied: " + cleaned.to_string());
+  if (!cleaned.is_ok()) {  // nor is it given anything: llama-server may still read its file
+    log_warning("proxy", "a slot was not emptied: " + cleaned.to_string());
+    return 0;
+  }
   const std::uint64_t in_slot = hold_.contents().reusable(prompt, parts_.slots.habits());
   resume_ = in_slot;
   reused_from_ = kFromSlot;
@@ -159,13 +162,14 @@ Result<SlotTable::Hold> CompletionRelay::take_slot(const SlotTable::Wish& wish) 
 std::uint64_t CompletionRelay::restore(std::span<const TokenId> prompt, const PrefixStore::Found& found,
                                        std::uint64_t resume) {
   const TimePoint begun = parts_.clock.now();
-  const Status given = give(found, prompt);
+  const Result<std::string> file = write_file(found, prompt);
+  const Status given = file.is_ok() ? upstream_.restore_slot(hold_.slot(), *file) : file.status();
   ProxyMetrics& metrics = parts_.metrics;
   if (!given.is_ok()) {
     metrics.restores_failed.increment();
     log_warning("proxy", fmt::format("a prefix of {} tokens was not restored: {}", found.tokens(), given.to_string()));
-    // llama-server empties a slot that it cannot restore.
-    if (given.code() != StatusCode::kInvalidArgument) return resume;
+    if (!file.is_ok()) return resume;
+    // llama-server empties a slot that it cannot restore. If it did not answer, it may still be at it.
     hold_.contents().forget();
     return 0;
   }
@@ -181,15 +185,15 @@ std::uint64_t CompletionRelay::restore(std::span<const TokenId> prompt, const Pr
 
 // A slot has a file of its own, which is written over: memory that a file system touches for the first time costs more
 // than the copy.
-Status CompletionRelay::give(const PrefixStore::Found& found, std::span<const TokenId> prompt) {
+Result<std::string> CompletionRelay::write_file(const PrefixStore::Found& found, std::span<const TokenId> prompt) {
   const auto bytes = parts_.store.load(found, prompt);
   if (!bytes.is_ok()) return bytes.status();
-  const std::string name = fmt::format("larder-restore-{}.slot", hold_.slot());
+  std::string name = fmt::format("larder-restore-{}.slot", hold_.slot());
   auto file = parts_.files.open(join_path(parts_.slot_directory, name), {.write = true, .create = true});
   if (!file.is_ok()) return file.status();
   LARDER_RETURN_IF_ERROR(write_fully(**file, std::as_const(**bytes).bytes(), 0));
   LARDER_RETURN_IF_ERROR((*file)->truncate((*bytes)->bytes().size()));
-  return upstream_.restore_slot(hold_.slot(), name);
+  return name;
 }
 
 // Where the system messages end, as others may have the same ones.
@@ -229,6 +233,7 @@ bool CompletionRelay::save_at(std::span<const TokenId> prompt, std::uint64_t end
   if (!saved.is_ok()) {
     parts_.metrics.saves(SaveOutcome::kRefused).increment();
     log_warning("proxy", "llama-server did not save a slot: " + saved.to_string());
+    parts_.saver.discard(name);
     return false;
   }
   parts_.saver.save(std::move(name), part, salt, false);
@@ -272,7 +277,10 @@ void CompletionRelay::save_answer(std::span<const TokenId> prompt, std::span<con
   const TimePoint begun = parts_.clock.now();
   const Status saved = upstream_.save_slot(hold_.slot(), name);
   parts_.metrics.save_seconds.observe(seconds_since(begun, parts_.clock));
-  if (!saved.is_ok()) return parts_.metrics.saves(SaveOutcome::kRefused).increment();
+  if (!saved.is_ok()) {
+    parts_.saver.discard(name);
+    return parts_.metrics.saves(SaveOutcome::kRefused).increment();
+  }
   parts_.saver.save(std::move(name), certain, salt, true);
 }
 

@@ -80,7 +80,8 @@ class CompletionRelay {
   // How many of them are in the slot when this returns.
   [[nodiscard]] std::uint64_t restore(std::span<const TokenId> prompt, const PrefixStore::Found& found,
                                       std::uint64_t resume);
-  [[nodiscard]] Status give(const PrefixStore::Found& found, std::span<const TokenId> prompt);
+  // The slot's file, and its name.
+  [[nodiscard]] Result<std::string> write_file(const PrefixStore::Found& found, std::span<const TokenId> prompt);
   // Computes the prompt as far as places are to be kept, and saves there.
   void save_before(const LlamaRequest& asked, std::span<const TokenId> prompt, std::uint64_t known);
   // Empties the slot if it holds what nobody knows.

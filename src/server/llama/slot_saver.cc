@@ -8,11 +8,19 @@
 #include "base/log.h"
 
 namespace larder::llama {
+namespace {
+
+constexpr std::size_t kMostDiscarded = 64;
+
+}  // namespace
 
 SlotSaver::SlotSaver(Parts parts)
     : parts_(std::move(parts)), thread_("saves", 1, parts_.max_queued, OnShutdown::kDrain) {}
 
-SlotSaver::~SlotSaver() { thread_.wait_idle(); }
+SlotSaver::~SlotSaver() {
+  thread_.wait_idle();
+  remove_discarded();
+}
 
 std::string SlotSaver::name() { return fmt::format("larder-{}.slot", next_.fetch_add(1, std::memory_order_relaxed)); }
 
@@ -25,6 +33,21 @@ void SlotSaver::save(std::string name, std::span<const TokenId> prompt, const st
   (void)parts_.files.remove(path);
 }
 
+void SlotSaver::discard(const std::string& name) {
+  std::string path = join_path(parts_.directory, name);
+  const Status posted = thread_.post([this, path] {
+    discarded_.push_back(path);
+    remove_discarded();
+  });
+  if (!posted.is_ok()) (void)parts_.files.remove(path);
+}
+
+// One that is not there may be written yet: it is tried again.
+void SlotSaver::remove_discarded() {
+  std::erase_if(discarded_, [&](const std::string& path) { return parts_.files.remove(path).is_ok(); });
+  while (discarded_.size() > kMostDiscarded) discarded_.pop_front();
+}
+
 void SlotSaver::take_apart(const std::string& path, const std::vector<TokenId>& prompt, const std::string& salt,
                            bool has_answer) {
   const Result<SaveOutcome> outcome = try_to_save(path, prompt, salt, has_answer);
@@ -32,6 +55,7 @@ void SlotSaver::take_apart(const std::string& path, const std::vector<TokenId>& 
   parts_.metrics.saves(outcome.value_or(SaveOutcome::kRefused)).increment();
   const Status removed = parts_.files.remove(path);
   if (!removed.is_ok()) log_warning("proxy", "a slot file was left behind: " + removed.message());
+  remove_discarded();
 }
 
 Result<SaveOutcome> SlotSaver::try_to_save(const std::string& path, const std::vector<TokenId>& prompt,

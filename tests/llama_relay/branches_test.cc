@@ -1,0 +1,144 @@
+// What of a prompt is not computed anew, for each shape of a model; every answer is that of a server with empty slots.
+#include "tests/llama_relay/relay_rig.h"
+
+namespace larder::llama::relay_test {
+namespace {
+
+class RelayBranches : public testing::TestWithParam<const char*> {
+ protected:
+  Rig rig_{{.geometry = geometry_of(GetParam())}};
+  const Tokens a_ = random_tokens(400, 1), other_ = random_tokens(400, 2);
+  const bool is_dense_ = !rig_.geometry().has_partial_form();
+
+  [[nodiscard]] Tokens branch(std::size_t at, std::uint64_t seed) const {
+    return joined(first(a_, at), random_tokens(100, seed));
+  }
+};
+
+TEST_P(RelayBranches, TheSecondOneResumesWhereTheFirstOneLeft) {
+  EXPECT_EQ(rig_.reused(a_), 0u);
+  // A dense model's slot rolls back; of the others nobody has been there: it becomes a restore point now.
+  EXPECT_EQ(rig_.reused(branch(200, 3)), is_dense_ ? 200u : 0u);
+  rig_.wait_idle();
+  const Answer second = rig_.ask(branch(200, 4));
+  EXPECT_EQ(second.reused, is_dense_ ? 200u : 192u);
+  EXPECT_EQ(second.from, is_dense_ ? "slot" : "host");
+  rig_.wait_idle();
+  EXPECT_EQ(rig_.reused(a_), 384u);
+  EXPECT_EQ(rig_.reused(other_), 0u);
+  rig_.wait_idle();
+  EXPECT_EQ(rig_.ask(joined(a_, random_tokens(50, 5))).from, "host");
+  EXPECT_EQ(rig_.metric("larder_proxy_ignored_restores_total"), 0);
+  EXPECT_EQ(rig_.metric("larder_proxy_failed_restores_total"), 0);
+}
+
+TEST_P(RelayBranches, TheStoreKeepsThemOverARestart) {
+  (void)rig_.ask(a_);
+  rig_.wait_idle();
+  rig_.stop_proxy();
+  rig_.kill_server();
+  rig_.start_server();
+  rig_.start_proxy();
+  const Answer answer = rig_.ask(joined(first(a_, 390), random_tokens(60, 6)));
+  EXPECT_EQ(answer.reused, 384u);
+  EXPECT_EQ(answer.from, "storage");
+}
+
+// Of host memory nothing is left: the answer is computed from the first token.
+TEST_P(RelayBranches, DroppedMemoryCostsTimeOnly) {
+  (void)rig_.ask(first(a_, 200));
+  rig_.wait_idle();
+  (void)rig_.ask(first(other_, 200));
+  rig_.wait_idle();
+  rig_.flush();
+  EXPECT_EQ(rig_.reused(first(a_, 200)), 0u);  // below 256 tokens storage is not asked
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RelayBranches,
+                         testing::Values("dense", "uneven", "sliding", "hybrid", "hybrid_rope", "hybrid_sliding",
+                                         "short_convolution", "recurrent", "streams"),
+                         [](const auto& one) { return std::string(one.param); });
+
+TEST(RelaySlots, StatesThatTheServerKeepsAreUsed) {
+  Rig rig({.geometry = geometry_of("hybrid"), .checkpoint_offset = 4});
+  const Tokens a = random_tokens(200, 1);
+  EXPECT_EQ(rig.reused(a), 0u);
+  const Answer again = rig.ask(a);
+  EXPECT_EQ(again.reused, 196u);
+  EXPECT_EQ(again.from, "slot");
+}
+
+TEST(RelaySlots, OthersHaveWhatOneHasComputed) {
+  Rig rig({.geometry = geometry_of("hybrid"), .slots = 3});
+  const Tokens shared = random_tokens(160, 1);
+  EXPECT_EQ(rig.reused(joined(shared, random_tokens(40, 2))), 0u);
+  EXPECT_EQ(rig.reused(joined(shared, random_tokens(40, 3))), 0u);
+  rig.wait_idle();
+  for (std::uint64_t seed = 4; seed < 8; ++seed) {
+    EXPECT_EQ(rig.reused(joined(shared, random_tokens(40, seed))), 160u);
+  }
+}
+
+TEST(RelaySlots, TenantsShareNothing) {
+  for (const char* shape : {"dense", "hybrid"}) {
+    SCOPED_TRACE(shape);
+    Rig rig({.geometry = geometry_of(shape), .checkpoint_offset = 4});
+    const Tokens a = random_tokens(200, 1);
+    EXPECT_EQ(rig.ask(a, {{"cache_salt", "me"}}).reused, 0u);
+    rig.wait_idle();
+    const Answer you = rig.ask(a, {{"cache_salt", "you"}});
+    EXPECT_EQ(you.reused, 0u);
+    EXPECT_LE(you.body.at("timings").at("cache_n"), 192) << "what was computed for it just now, and no more";
+    rig.wait_idle();
+    EXPECT_EQ(rig.ask(a, {{"cache_salt", "me"}}).reused, 192u);
+  }
+}
+
+TEST(RelayChats, SystemPromptsAreRestorePointsBeforeAnybodyElseCame) {
+  Rig rig({.geometry = geometry_of("hybrid")});
+  const std::string system(150, 's');
+  const auto chat = [&](const std::string& question) {
+    const Json body = {{"messages", Json::array({Json{{"role", "system"}, {"content", system}},
+                                                 Json{{"role", "user"}, {"content", question}}})},
+                       {"max_tokens", 4}};
+    const Answer answer = rig.post("/v1/chat/completions", body);
+    EXPECT_EQ(answer.http, 200u) << answer.body.dump();
+    const std::string text = "<system>" + system + "\n<user>" + question + "\n<assistant>";
+    std::string expected;
+    for (const TokenId token : rig.expected(tokens_of_text(text))) expected += static_cast<char>(token);
+    EXPECT_EQ(answer.body.at("choices")[0].at("message").at("content"), expected);
+    rig.wait_idle();
+    return answer.reused.value_or(0);
+  };
+  EXPECT_EQ(chat(std::string(90, 'x')), 0u);
+  EXPECT_EQ(chat(std::string(90, 'y')), 160u);  // <system>, 150 and a line's end are 159, and one token before them
+}
+
+// /v1/messages names no slot: the prompt is led to the one that the server takes.
+TEST(RelayChats, MessagesFindTheirSlot) {
+  for (const char* shape : {"dense", "hybrid"}) {
+    SCOPED_TRACE(shape);
+    Rig rig({.geometry = geometry_of(shape), .slots = 2});
+    const auto say = [&](const std::string& text) {
+      const Json body = {{"messages", Json::array({Json{{"role", "user"}, {"content", text}}})}, {"max_tokens", 4}};
+      const Answer answer = rig.post("/v1/messages", body);
+      EXPECT_EQ(answer.http, 200u) << answer.body.dump();
+      std::string expected;
+      for (const TokenId token : rig.expected(tokens_of_text("<user>" + text + "\n<assistant>"))) {
+        expected += static_cast<char>(token);
+      }
+      EXPECT_EQ(answer.body.at("content")[0].at("text"), expected);
+      rig.wait_idle();
+      return answer.reused.value_or(0);
+    };
+    const std::string shared(130, 'm');
+    EXPECT_EQ(say(shared + std::string(66, 'a')), 0u);
+    (void)say(std::string(100, 'z'));
+    (void)say(shared + std::string(66, 'b'));
+    EXPECT_EQ(say(shared + std::string(66, 'c')), rig.geometry().has_partial_form() ? 128u : 137u);
+    EXPECT_EQ(rig.metric("larder_proxy_other_slots_total"), 0);
+  }
+}
+
+}  // namespace
+}  // namespace larder::llama::relay_test

@@ -1,0 +1,209 @@
+// Saves and restores that fail cost time: the answer is the same, and nothing is left behind.
+#include <future>
+
+#include "tests/llama_relay/relay_rig.h"
+
+namespace larder::llama::relay_test {
+namespace {
+
+constexpr Nanos kSoon = std::chrono::milliseconds(300);
+
+class RelayFailures : public testing::TestWithParam<Fault> {
+ protected:
+  Rig rig_{{.geometry = geometry_of("hybrid")}};
+  const Tokens a_ = random_tokens(200, 1), other_ = random_tokens(200, 2);
+
+  [[nodiscard]] double saves(const std::string& outcome) const {
+    return rig_.metric("larder_proxy_saves_total{outcome=\"" + outcome + "\"}");
+  }
+};
+
+TEST_P(RelayFailures, OfASaveCostReuseOnly) {
+  rig_.server().fail("save", GetParam());
+  EXPECT_EQ(rig_.reused(a_), 0u);
+  rig_.wait_idle();
+  EXPECT_EQ(saves("saved"), 0);
+  EXPECT_EQ(saves(GetParam() == Fault::kOtherToken ? "other_slot" : "refused"), 1);
+  EXPECT_EQ(rig_.reused(other_), 0u);
+  rig_.wait_idle();
+  EXPECT_EQ(rig_.reused(a_), 0u) << "nothing of it was kept";
+  rig_.wait_idle();
+  EXPECT_EQ(rig_.reused(other_), 192u);
+  rig_.wait_idle();
+  EXPECT_EQ(rig_.slot_files(), std::vector<std::string>{"larder-restore-0.slot"});
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RelayFailures,
+                         testing::Values(Fault::kRefuse, Fault::kDrop, Fault::kOtherToken, Fault::kCut));
+
+class RelayRestores : public RelayFailures {};
+
+TEST_P(RelayRestores, ThatFailAreComputed) {
+  (void)rig_.ask(a_);
+  rig_.wait_idle();
+  (void)rig_.ask(other_);
+  rig_.wait_idle();
+  rig_.server().fail("restore", GetParam());
+  EXPECT_EQ(rig_.reused(a_), 0u);
+  EXPECT_EQ(rig_.metric("larder_proxy_failed_restores_total"), 1);
+  rig_.wait_idle();
+  (void)rig_.ask(other_);
+  EXPECT_EQ(rig_.reused(a_), 192u) << "the next one may succeed";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RelayRestores, testing::Values(Fault::kRefuse, Fault::kDrop));
+
+TEST_F(RelayFailures, OfAPrefillCostReuseOnly) {
+  for (const Fault fault : {Fault::kRefuse, Fault::kDrop}) {
+    rig_.server().fail("prefill", fault);
+    EXPECT_EQ(rig_.reused(a_), 0u);
+    rig_.wait_idle();
+    EXPECT_EQ(saves("saved"), 0);
+  }
+}
+
+TEST_F(RelayFailures, AnswersThatFailAreTheServers) {
+  rig_.server().fail("answer", Fault::kRefuse);
+  const Json body = {{"prompt", a_}, {"n_predict", 4}};
+  const Answer refused = rig_.post("/completion", body);
+  EXPECT_EQ(refused.http, 500u);
+  EXPECT_EQ(refused.body.at("error").at("message"), "not today");
+  rig_.server().fail("answer", Fault::kDrop);
+  EXPECT_FALSE(rig_.post("/completion", body).status.is_ok());
+  rig_.wait_idle();
+  (void)rig_.ask(a_);
+}
+
+// What nobody knows of a slot is not built on: it is emptied.
+TEST_F(RelayFailures, SlotsOfUnknownContentAreEmptied) {
+  rig_.server().fail("answer", Fault::kDrop);
+  (void)rig_.post("/completion", {{"prompt", a_}, {"n_predict", 4}});
+  rig_.wait_idle();
+  const int erased = rig_.server().calls("erase");
+  (void)rig_.ask(random_tokens(100, 3));
+  EXPECT_EQ(rig_.server().calls("erase"), erased + 1);
+  rig_.server().fail("answer", Fault::kDrop);
+  (void)rig_.post("/completion", {{"prompt", a_}, {"n_predict", 4}});
+  rig_.wait_idle();
+  rig_.server().fail("erase", Fault::kRefuse);
+  const int saved = rig_.server().calls("save");
+  (void)rig_.ask(other_);
+  rig_.wait_idle();
+  EXPECT_EQ(rig_.server().calls("save"), saved) << "nothing is kept of a slot that was not emptied";
+}
+
+class RelayHangs : public testing::Test {
+ protected:
+  Rig rig_{{.geometry = geometry_of("hybrid"), .quiet_limit = kSoon}};
+  const Tokens a_ = random_tokens(200, 1), other_ = random_tokens(200, 2);
+};
+
+TEST_F(RelayHangs, OfARestoreEndAtTheLimit) {
+  (void)rig_.ask(a_);
+  rig_.wait_idle();
+  (void)rig_.ask(other_);
+  rig_.wait_idle();
+  rig_.server().hold("restore");
+  const Answer late = rig_.post("/completion", {{"prompt", a_}, {"n_predict", 4}});
+  EXPECT_EQ(late.http, 502u) << "its slot is busy for longer than the limit, too: " << late.body.dump();
+  EXPECT_NE(late.body.dump().find("larder proxy: "), std::string::npos);
+  rig_.wait_idle();
+  rig_.server().release();
+  (void)rig_.ask(a_);
+}
+
+TEST_F(RelayHangs, OfASaveEndAtTheLimit) {
+  rig_.server().hold("save");
+  EXPECT_EQ(rig_.post("/completion", {{"prompt", a_}, {"n_predict", 4}}).http, 502u);
+  rig_.wait_idle();
+  rig_.server().release();
+  (void)rig_.ask(a_);
+  rig_.wait_idle();
+  (void)rig_.ask(other_);
+  rig_.wait_idle();
+  EXPECT_EQ(rig_.slot_files(), std::vector<std::string>{}) << "of the save that came too late";
+}
+
+// A client that leaves after `calls` of its kind wait.
+class Leaver {
+ public:
+  Leaver(const Rig& rig, const Tokens& prompt)
+      : client_(rig.url(), std::chrono::seconds(20)), body_(Json{{"prompt", prompt}, {"n_predict", 4}}.dump()) {}
+  ~Leaver() {
+    client_.cancel();
+    asks_.wait();
+  }
+  Leaver(const Leaver&) = delete;
+  Leaver& operator=(const Leaver&) = delete;
+
+ private:
+  HttpClient client_;
+  const std::string body_;
+  std::future<void> asks_ =
+      std::async(std::launch::async, [this] { (void)client_.request("POST", "/completion", body_); });
+};
+
+class RelayLeavers : public testing::Test {
+ protected:
+  Rig rig_{{.geometry = geometry_of("hybrid")}};
+  const Tokens a_ = random_tokens(200, 1), other_ = random_tokens(200, 2), third_ = random_tokens(200, 3);
+
+  void keep_both() {
+    for (const Tokens& prompt : {a_, other_, third_}) {
+      (void)rig_.ask(prompt);
+      rig_.wait_idle();
+    }
+  }
+};
+
+TEST_F(RelayLeavers, WhileTheirSlotIsSavedLeaveNoFile) {
+  rig_.server().hold("save");
+  {
+    const Leaver leaver(rig_, a_);
+    ASSERT_TRUE(rig_.server().wait_held());
+  }
+  rig_.wait_idle();
+  rig_.server().release();
+  (void)rig_.ask(other_);
+  rig_.wait_idle();
+  (void)rig_.ask(third_);
+  rig_.wait_idle();
+  EXPECT_EQ(rig_.slot_files(), std::vector<std::string>{});
+}
+
+TEST_F(RelayLeavers, WhileTheirSlotIsSavedLeaveNoFileToTheNextProxy) {
+  rig_.server().hold("save");
+  {
+    const Leaver leaver(rig_, a_);
+    ASSERT_TRUE(rig_.server().wait_held());
+  }
+  rig_.wait_idle();
+  rig_.server().release();
+  const Json plain = {{"prompt", a_}, {"n_predict", 4}, {"cache_prompt", false}};
+  EXPECT_EQ(rig_.post("/completion", plain).http, 200u);  // in the only slot: the file is written then
+  rig_.stop_proxy();
+  EXPECT_EQ(rig_.slot_files(), std::vector<std::string>{});
+}
+
+// The file of a restore that nobody waits for any more is written over, while the server reads it; and the one who did
+// that leaves, too. What is in the slot then was never computed.
+TEST_F(RelayLeavers, WhileTheirSlotIsRestoredLeaveNothingWrongInIt) {
+  keep_both();
+  rig_.server().hold("restore");
+  {
+    const Leaver leaver(rig_, a_);
+    ASSERT_TRUE(rig_.server().wait_held());
+  }
+  rig_.wait_idle();
+  {
+    const Leaver leaver(rig_, other_);
+    ASSERT_TRUE(rig_.server().wait_queued());
+  }
+  rig_.wait_idle();
+  rig_.server().release();
+  rig_.flush();  // or the slot is restored again
+  (void)rig_.ask(joined(a_, random_tokens(20, 4)));
+}
+
+}  // namespace
+}  // namespace larder::llama::relay_test

@@ -1,0 +1,146 @@
+// A llama-server without a model, for tests of the proxy before it: HTTP on a port of its own, slots, slot files.
+//
+//   client ◄─► LlamaProxy ◄─► FakeLlamaServer ── slot files ── the proxy's folder
+//
+// All that a slot holds goes into each next row, state and token (FakeSequenceHost), and slot files are read and
+// written as llama.cpp does: a wrong byte, page, order or checkpoint that is restored is another answer, which
+// expected_answer() tells. Text is its bytes, with a token in front.
+//
+// It is stricter than the real one. What the proxy must not do is noted in complaints(): a slot that two requests use
+// at once, a request without a slot, fields that nobody asked for, a save of an empty slot, an impossible file.
+//
+// Threads: any. Lifetime: its destructor is a kill -9: connections break off, nothing is answered any more.
+// Cost: the square of the tokens.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/metrics.h"
+#include "base/ranked_mutex.h"
+#include "base/thread_pool.h"
+#include "engine/llama/blob_geometry.h"
+#include "engine/llama/fake_sequence_host.h"
+#include "server/http_listener.h"
+#include "server/reply_stream.h"
+
+namespace larder::llama::relay_test {
+
+using Tokens = std::vector<TokenId>;
+
+struct FakeServerSettings {
+  BlobGeometry geometry;
+  std::uint32_t slots = 1, context = 1024;
+  std::uint32_t checkpoint_offset = 0;  // a state is kept so many tokens before the end of each prompt; 0: none is
+  std::string slot_directory, model_path;
+  std::string build = "fake-1", instance = "first";  // of /props
+  std::uint16_t port = 0;
+};
+
+enum class Fault : std::uint8_t {
+  kRefuse,      // an error; "restore": the slot is empty then; "save": a part of the file is there
+  kDrop,        // the connection breaks off, and nothing is done
+  kOtherToken,  // "save": the file has another token
+  kCut          // "save": the file ends too early
+};
+
+class FakeLlamaServer {
+ public:
+  explicit FakeLlamaServer(const FakeServerSettings& settings);
+  ~FakeLlamaServer();
+  FakeLlamaServer(const FakeLlamaServer&) = delete;
+  FakeLlamaServer& operator=(const FakeLlamaServer&) = delete;
+
+  [[nodiscard]] std::uint16_t port() const { return listener_->port(); }
+
+  // what: "save", "restore", "erase", "prefill" (a prompt without an answer), "answer".
+  // The next `count` calls of it fail.
+  void fail(const std::string& what, Fault fault, int count = 1);
+  // Calls of it wait from now on: an answer behind its first `tokens`, a restore in the middle of its file.
+  void hold(const std::string& what, std::uint64_t tokens = 0);
+  void release();
+  // Waits until so many calls wait, in a hold or for a slot.
+  [[nodiscard]] bool wait_held(int count = 1);
+  [[nodiscard]] bool wait_queued(int count = 1);
+  [[nodiscard]] int calls(const std::string& what);
+  [[nodiscard]] std::vector<std::string> complaints();
+
+ private:
+  using Json = nlohmann::json;
+  enum class Form : std::uint8_t { kCompletion, kText, kChat, kMessages };
+  struct Slot {
+    Tokens tokens;  // what was computed
+    bool is_busy = false, has_media = false;
+    bool lacks_window = false;  // restored without a cell before its window: the real one computes all anew
+    int waiting = 0;
+    std::uint64_t used = 0;
+    std::map<std::uint64_t, std::vector<std::byte>> checkpoints;
+  };
+  struct Ask {
+    Tokens prompt;
+    bool has_media = false, streams = false, caches = true;
+    std::uint64_t most = 16;
+    Form form = Form::kCompletion;
+  };
+  struct Made {
+    std::uint64_t cached = 0;
+    Tokens tokens;
+    std::vector<double> probabilities;
+  };
+
+  void serve(const HttpRequest& request, const std::shared_ptr<HttpExchange>& exchange);
+  void tell(const HttpRequest& request, ReplyStream& reply);
+  void act_on_slot(const HttpRequest& request, const Json& body, ReplyStream& reply);
+  [[nodiscard]] bool save(std::uint32_t slot, const std::string& path, std::optional<Fault> fault);
+  [[nodiscard]] bool restore(std::uint32_t slot, const std::string& path);
+  void complete(const Json& body, Form form, ReplyStream& reply);
+  void check_completion(const Json& body, Form form);
+  [[nodiscard]] Ask ask_of(const Json& body, Form form) const;
+  void answer(const Ask& ask, std::uint32_t slot, ReplyStream& reply);
+  [[nodiscard]] static Json piece(const Ask& ask, TokenId token);
+  [[nodiscard]] static Json whole(const Ask& ask, const Made& made);
+  // Computes the prompt; what comes behind it.
+  [[nodiscard]] std::vector<float> compute(std::uint32_t slot, const Ask& ask, Made& made) LARDER_REQUIRES(mutex_);
+  [[nodiscard]] std::uint64_t resume(std::uint32_t slot, const Ask& ask) LARDER_REQUIRES(mutex_);
+  void cut(std::uint32_t slot, std::uint64_t tokens) LARDER_REQUIRES(mutex_);
+  [[nodiscard]] std::vector<float> decode(std::uint32_t slot, std::span<const TokenId> tokens) LARDER_REQUIRES(mutex_);
+  // wanted: a slot, or nobody's wish. nullopt: the client is gone.
+  [[nodiscard]] std::optional<std::uint32_t> take_slot(std::optional<std::uint32_t> wanted, const Tokens& prompt,
+                                                       const ReplyStream& reply);
+  void give_slot(std::uint32_t slot, const ReplyStream& reply);
+  [[nodiscard]] std::optional<std::uint32_t> choose(const Tokens& prompt) const LARDER_REQUIRES(mutex_);
+  // Waits if `what` is held; false: it was for nothing.
+  bool wait_while_held(const std::string& what, const ReplyStream* stops_with);
+  [[nodiscard]] std::optional<Fault> begin(const std::string& what);
+  void complain(std::string text);
+  void complain_locked(std::string text) LARDER_REQUIRES(mutex_);
+
+  const FakeServerSettings settings_;
+  MetricsRegistry metrics_;
+  RankedMutex mutex_{LockRank::kEngine};
+  RankedCondition changed_;
+  blob_test::FakeSequenceHost host_ LARDER_GUARDED_BY(mutex_);
+  std::vector<Slot> slots_ LARDER_GUARDED_BY(mutex_);
+  std::map<std::string, int> calls_ LARDER_GUARDED_BY(mutex_);
+  std::map<std::string, std::pair<Fault, int>> faults_ LARDER_GUARDED_BY(mutex_);
+  std::string held_ LARDER_GUARDED_BY(mutex_);
+  std::uint64_t held_tokens_ LARDER_GUARDED_BY(mutex_) = 0;
+  int waiting_ LARDER_GUARDED_BY(mutex_) = 0;
+  std::uint64_t uses_ LARDER_GUARDED_BY(mutex_) = 0;
+  bool is_ending_ LARDER_GUARDED_BY(mutex_) = false;
+  std::vector<std::string> complaints_ LARDER_GUARDED_BY(mutex_);
+  ThreadPoolExecutor pool_{"fake", 32, 256};
+  std::unique_ptr<HttpListener> listener_;  // last: its handler uses the rest
+};
+
+// What a server whose slot was empty says.
+[[nodiscard]] Tokens expected_answer(const BlobGeometry& geometry, const Tokens& prompt, std::size_t count);
+// As /tokenize does.
+[[nodiscard]] Tokens tokens_of_text(std::string_view text);
+
+}  // namespace larder::llama::relay_test

@@ -1,0 +1,84 @@
+// Requests whose prompt is not looked at go on as they are, and are counted.
+#include "tests/llama_relay/relay_rig.h"
+
+namespace larder::llama::relay_test {
+namespace {
+
+class RelayPlain : public testing::Test {
+ protected:
+  Rig rig_{{.geometry = geometry_of("hybrid"), .slots = 2}};
+  const Tokens a_ = random_tokens(200, 1);
+
+  [[nodiscard]] double plain(const std::string& reason) const {
+    return rig_.metric("larder_proxy_requests_total{how=\"" + reason + "\"}");
+  }
+};
+
+TEST_F(RelayPlain, WithoutCaching) {
+  const Answer answer = rig_.post("/completion", {{"prompt", a_}, {"n_predict", 4}, {"cache_prompt", false}});
+  EXPECT_EQ(answer.tokens, rig_.expected(a_));
+  EXPECT_FALSE(answer.reused.has_value());
+  EXPECT_EQ(plain("no_caching"), 1);
+  rig_.wait_idle();
+  EXPECT_EQ(rig_.server().calls("save"), 2) << "those of the probe";
+}
+
+TEST_F(RelayPlain, WithImages) {
+  const Json image = {{"prompt_string", "what is this?"}, {"multimodal_data", {"aGVsbG8="}}};
+  const Json chat = Json::array({Json{
+      {"role", "user"},
+      {"content", Json::array({Json{{"type", "text"}, {"text", "what is this?"}}, Json{{"type", "image_url"}}})}}});
+  (void)rig_.ask(random_tokens(200, 3));  // the proxy knows what is in both slots
+  (void)rig_.ask(random_tokens(200, 4));
+  EXPECT_EQ(rig_.post("/completion", {{"prompt", image}, {"n_predict", 4}}).http, 200u);
+  EXPECT_EQ(rig_.post("/v1/chat/completions", {{"messages", chat}, {"max_tokens", 4}}).http, 200u);
+  EXPECT_EQ(plain("media"), 2);
+  rig_.wait_idle();
+  (void)rig_.ask(a_);
+  (void)rig_.ask(random_tokens(200, 2));
+  rig_.wait_idle();
+  EXPECT_EQ(rig_.metric("larder_proxy_saves_total{outcome=\"saved\"}"), 4) << "slots with images were emptied first";
+}
+
+TEST_F(RelayPlain, WithSeveralPrompts) {
+  const Json body = {{"prompt", Json::array({a_, a_})}, {"n_predict", 4}};
+  EXPECT_EQ(rig_.post("/completion", body).tokens, rig_.expected(a_));
+  EXPECT_EQ(plain("several_prompts"), 1);
+}
+
+TEST_F(RelayPlain, WithMoreAnswersThanSlots) {
+  EXPECT_EQ(rig_.post("/completion", {{"prompt", a_}, {"n", 3}}).http, 400u);
+  EXPECT_EQ(plain("too_many_answers"), 1);
+}
+
+TEST_F(RelayPlain, WithPromptsThatFitNoSlot) {
+  const Tokens longer = random_tokens(1100, 3);
+  EXPECT_EQ(rig_.post("/completion", {{"prompt", longer}, {"n_predict", 4}}).http, 400u);
+  EXPECT_EQ(plain("not_understood"), 1);
+}
+
+TEST_F(RelayPlain, OtherRoutesPass) {
+  EXPECT_EQ(rig_.post("/v1/nothing", {{"a", 1}}).http, 404u);
+  EXPECT_EQ(rig_.post("/tokenize", {{"content", "ab"}, {"add_special", true}, {"parse_special", true}}).tokens,
+            (Tokens{256, 'a', 'b'}));
+  HttpClient client(rig_.url(), std::chrono::seconds(20));
+  const auto health = client.request("GET", "/health");
+  ASSERT_TRUE(health.is_ok());
+  EXPECT_EQ(health->body, R"({"status":"ok"})");
+}
+
+TEST_F(RelayPlain, TextIsWhatTheServerMakesOfIt) {
+  const std::string text(100, 'q');
+  std::string expected;
+  for (const TokenId token : rig_.expected(tokens_of_text(text))) expected += static_cast<char>(token);
+  for (const std::uint64_t reused : {0u, 96u}) {
+    const Answer answer = rig_.post("/v1/completions", {{"prompt", text}, {"max_tokens", 4}});
+    EXPECT_EQ(answer.body.at("choices")[0].at("text"), expected);
+    EXPECT_EQ(answer.reused, reused);
+    rig_.wait_idle();
+  }
+  EXPECT_EQ(rig_.metric("larder_proxy_prompt_mismatches_total"), 0);
+}
+
+}  // namespace
+}  // namespace larder::llama::relay_test

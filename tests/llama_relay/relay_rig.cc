@@ -1,0 +1,177 @@
+#include "tests/llama_relay/relay_rig.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/rng.h"
+#include "engine/llama/blob_test_util.h"
+#include "engine/llama/gguf_test_util.h"
+
+namespace larder::llama::relay_test {
+namespace {
+
+constexpr Nanos kLimit = std::chrono::seconds(20), kLook = std::chrono::milliseconds(5);
+
+// The head of a model with this window, if there is any.
+std::vector<std::byte> model_file(std::uint32_t window) {
+  gguf_test::GgufWriter out;
+  out.text("general.architecture", "fake");
+  out.text("general.name", "fake");
+  if (window > 0) out.u32("fake.attention.sliding_window", window);
+  out.tensor("token_embd.weight", {16, 2}, 0, 0);
+  return out.file(128);
+}
+
+}  // namespace
+
+Rig::Rig(const RigOptions& options) : options_(options) {
+  const auto file = real_file_system().open(models_.path() + "/model.gguf", {.write = true, .create = true});
+  EXPECT_TRUE(file.is_ok() && write_fully(**file, model_file(options.geometry.window_tokens), 0).is_ok());
+  start_server();
+  start_proxy();
+}
+
+Rig::~Rig() {
+  stop_proxy();
+  kill_server();
+}
+
+void Rig::start_server(const std::string& build) {
+  FakeServerSettings settings;
+  settings.geometry = options_.geometry;
+  settings.slots = options_.slots;
+  settings.checkpoint_offset = options_.checkpoint_offset;
+  settings.slot_directory = slots_.path();
+  settings.model_path = models_.path() + "/model.gguf";
+  settings.build = build;
+  settings.instance = fmt::format("start {}", ++starts_);
+  settings.port = port_;
+  server_ = std::make_unique<FakeLlamaServer>(settings);
+  port_ = server_->port();
+}
+
+void Rig::kill_server() {
+  if (server_ == nullptr) return;
+  for (const std::string& complaint : server_->complaints()) ADD_FAILURE() << complaint;
+  server_.reset();
+}
+
+void Rig::start_proxy() {
+  ProxySettings settings;
+  settings.upstream = fmt::format("http://127.0.0.1:{}", port_);
+  settings.slot_directory = slots_.path();
+  settings.start_limit = kLimit;
+  settings.quiet_limit = options_.quiet_limit;
+  settings.saves = {.page_size = kPage, .grid = 0, .spacing = kPage};
+  settings.workers = options_.workers;
+  settings.store.host_bytes = std::uint64_t{16} << 20;
+  settings.store.storage = "file";
+  settings.store.storage_config = Json{{"directory", store_.path()}, {"max_size", "64Mi"}}.dump();
+  metrics_ = std::make_unique<MetricsRegistry>();
+  auto proxy = LlamaProxy::create(settings, real_file_system(), real_clock(), *metrics_);
+  ASSERT_TRUE(proxy.is_ok()) << proxy.status().to_string();
+  proxy_ = std::move(*proxy);
+}
+
+HttpUrl Rig::url() const {
+  const Result<HttpUrl> url = parse_http_url(proxy_->url());
+  EXPECT_TRUE(url.is_ok());
+  return url.value_or({});
+}
+
+Answer Rig::post(const std::string& path, const Json& body) const {
+  HttpClient client(url(), kLimit);
+  const std::string text = body.dump();
+  const std::vector<HttpField> fields = {{"Content-Type", "application/json"}};
+  Answer out;
+  std::string got;
+  out.status = client.relay(
+      {"POST", path, fields, text},
+      [&](const HttpReplyHead& head) {
+        out.http = head.status;
+        for (const HttpField& field : head.fields) {
+          if (field.name == "X-Larder-Reused-Tokens") out.reused = std::stoull(field.value);
+          if (field.name == "X-Larder-Reused-From") out.from = field.value;
+        }
+        return true;
+      },
+      [&](std::string_view bytes) {
+        got += bytes;
+        return true;
+      });
+  out.body = Json::parse(got, nullptr, false);
+  if (out.body.is_object() && out.body.contains("tokens")) out.tokens = out.body["tokens"].get<Tokens>();
+  return out;
+}
+
+Answer Rig::ask(const Tokens& prompt, const Json& more) const {
+  Json body = {{"prompt", prompt}, {"n_predict", 4}, {"return_tokens", true}};
+  body.update(more);
+  Answer answer = post("/completion", body);
+  EXPECT_EQ(answer.http, 200u) << answer.status.to_string() << " " << answer.body.dump();
+  EXPECT_EQ(answer.tokens, expected(prompt, body["n_predict"])) << answer.reused.value_or(0) << " reused";
+  return answer;
+}
+
+void Rig::wait_idle() const {
+  const TimePoint end = real_clock().now() + kLimit;
+  RankedMutex mutex(LockRank::kServer);
+  RankedCondition never;
+  HttpClient client(url(), kLimit);
+  for (;;) {
+    const auto reply = client.request("GET", "/larder/status");
+    ASSERT_TRUE(reply.is_ok()) << reply.status().to_string();
+    const Json slots = Json::parse(reply->body).at("slots");
+    if (slots.at("busy") == 0 && slots.at("waiting") == 0) break;
+    ASSERT_LT(real_clock().now(), end) << "a slot is never given back";
+    LockGuard guard(mutex);
+    never.wait_for(mutex, kLook);
+  }
+  const Status drained = proxy_->drain_storage(kLimit);
+  ASSERT_TRUE(drained.is_ok()) << drained.to_string();
+}
+
+double Rig::metric(const std::string& name) const {
+  HttpClient client(url(), kLimit);
+  const auto reply = client.request("GET", "/metrics");
+  EXPECT_TRUE(reply.is_ok());
+  const std::string text = reply.is_ok() ? "\n" + reply->body : "";
+  const std::size_t at = text.find("\n" + name + " ");
+  EXPECT_NE(at, std::string::npos) << name;
+  return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
+}
+
+std::vector<std::string> Rig::slot_files() const {
+  std::vector<std::string> names = real_file_system().list(slots_.path()).value_or({});
+  std::erase_if(names, [](const std::string& name) { return !name.starts_with("larder-") || name == kProxyLockName; });
+  std::ranges::sort(names);
+  return names;
+}
+
+void Rig::flush() const {
+  HttpClient client(url(), kLimit);
+  EXPECT_TRUE(client.request("POST", "/larder/flush", "{}").is_ok());
+}
+
+Tokens random_tokens(std::size_t count, std::uint64_t seed) {
+  Rng rng(seed);
+  Tokens tokens(count);
+  for (TokenId& token : tokens) token = static_cast<TokenId>('A' + rng.below(50));
+  return tokens;
+}
+
+Tokens joined(Tokens a, const Tokens& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+BlobGeometry geometry_of(const std::string& name) {
+  for (auto& one : blob_test::all_geometries()) {
+    if (one.name == name) return one.geometry;
+  }
+  ADD_FAILURE() << name;
+  return {};
+}
+
+}  // namespace larder::llama::relay_test

@@ -1,0 +1,222 @@
+// Answers on their way: as they are made, to clients that leave, from a server that dies, and more than there are
+// slots.
+#include <atomic>
+#include <future>
+#include <thread>
+
+#include "tests/llama_relay/relay_rig.h"
+
+namespace larder::llama::relay_test {
+namespace {
+
+// A client of /completion that notes the tokens of its stream.
+class Stream {
+ public:
+  Stream(const Rig& rig, const Tokens& prompt, int count)
+      : client_(rig.url(), std::chrono::seconds(20)),
+        body_(Json{{"prompt", prompt}, {"n_predict", count}, {"stream", true}, {"return_tokens", true}}.dump()),
+        runs_(std::async(std::launch::async, [this] { run(); })) {}
+  ~Stream() { join(); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  void leave() { client_.cancel(); }
+  void join() { runs_.wait(); }
+  // Waits until so many tokens are here.
+  [[nodiscard]] bool wait_tokens(std::size_t count) {
+    const TimePoint end = real_clock().now() + std::chrono::seconds(20);
+    LockGuard guard(mutex_);
+    while (tokens_.size() < count && real_clock().now() < end) changed_.wait_for(mutex_, std::chrono::milliseconds(5));
+    return tokens_.size() >= count;
+  }
+  [[nodiscard]] Tokens tokens() {
+    LockGuard guard(mutex_);
+    return tokens_;
+  }
+  [[nodiscard]] bool is_over() const { return is_over_.load(); }
+  // After join().
+  [[nodiscard]] Result<HttpReply> reply() const { return reply_; }
+  [[nodiscard]] bool is_whole() const { return is_whole_; }
+
+ private:
+  void run() {
+    reply_ = client_.stream("POST", "/completion", body_, [this](std::string_view line) {
+      if (line == "data: [DONE]") is_whole_ = true;
+      const Json event = line.starts_with("data: {") ? Json::parse(line.substr(6), nullptr, false) : Json();
+      if (!event.is_object() || !event.contains("tokens")) return true;
+      LockGuard guard(mutex_);
+      for (const Json& token : event["tokens"]) tokens_.push_back(token.get<TokenId>());
+      changed_.notify_all();
+      return true;
+    });
+    is_over_ = true;
+  }
+
+  HttpClient client_;
+  const std::string body_;
+  RankedMutex mutex_{LockRank::kServer};
+  RankedCondition changed_;
+  Tokens tokens_ LARDER_GUARDED_BY(mutex_);
+  Result<HttpReply> reply_ = HttpReply{};
+  bool is_whole_ = false;
+  std::atomic<bool> is_over_{false};
+  std::future<void> runs_;  // last: it uses the rest
+};
+
+class RelayStreams : public testing::Test {
+ protected:
+  Rig rig_{{.geometry = geometry_of("hybrid")}};
+  const Tokens prompt_ = random_tokens(100, 1);
+};
+
+TEST_F(RelayStreams, PassAsTheyAreMade) {
+  rig_.server().hold("answer", 3);
+  Stream stream(rig_, prompt_, 6);
+  ASSERT_TRUE(rig_.server().wait_held());
+  EXPECT_TRUE(stream.wait_tokens(3)) << "the server has made three tokens, and waits";
+  rig_.server().release();
+  stream.join();
+  EXPECT_TRUE(stream.is_whole());
+  EXPECT_EQ(stream.tokens(), rig_.expected(prompt_, 6));
+}
+
+TEST_F(RelayStreams, OfClientsThatLeaveGiveTheirSlotBack) {
+  rig_.server().hold("answer", 2);
+  {
+    Stream stream(rig_, prompt_, 1000);
+    ASSERT_TRUE(stream.wait_tokens(2));
+    stream.leave();
+  }
+  rig_.wait_idle();
+  rig_.server().release();
+  (void)rig_.ask(joined(prompt_, random_tokens(30, 2)));  // the only slot
+  EXPECT_EQ(rig_.metric("larder_proxy_failed_requests_total"), 0) << "the client has left, and nothing has failed";
+}
+
+TEST_F(RelayStreams, ClientsThatLeaveWhileTheyWaitGetNoSlot) {
+  rig_.server().hold("answer", 1);
+  Stream first(rig_, prompt_, 4);
+  ASSERT_TRUE(rig_.server().wait_held());
+  const int answers = rig_.server().calls("answer");
+  {
+    Stream second(rig_, random_tokens(100, 2), 4);
+    second.leave();
+  }
+  rig_.server().release();
+  first.join();
+  EXPECT_EQ(first.tokens(), rig_.expected(prompt_, 4));
+  rig_.wait_idle();
+  EXPECT_EQ(rig_.server().calls("answer"), answers);
+}
+
+TEST_F(RelayStreams, OfServersThatDieBreakOffAndNothingIsStuck) {
+  const Tokens known = random_tokens(300, 3);
+  (void)rig_.ask(known);
+  rig_.wait_idle();
+  rig_.server().hold("answer", 2);
+  Stream stream(rig_, prompt_, 6);
+  ASSERT_TRUE(stream.wait_tokens(2));
+  rig_.kill_server();
+  stream.join();
+  EXPECT_FALSE(stream.is_whole());
+  EXPECT_FALSE(stream.reply().is_ok()) << "half an answer must not look like one";
+  EXPECT_EQ(rig_.metric("larder_proxy_failed_requests_total"), 1);
+  const Answer lost = rig_.post("/completion", {{"prompt", prompt_}, {"n_predict", 4}});
+  EXPECT_EQ(lost.http, 502u);
+  EXPECT_NE(lost.body.dump().find("larder proxy: "), std::string::npos) << lost.body.dump();
+  rig_.wait_idle();
+
+  rig_.start_server();
+  const Answer after = rig_.ask(known);
+  EXPECT_EQ(after.reused, 288u);
+  EXPECT_EQ(after.from, "host") << "the slots of the new server are empty";
+  EXPECT_EQ(rig_.metric("larder_proxy_server_losses_total"), 1);
+}
+
+TEST_F(RelayStreams, AnotherServerUnderTheAddressIsGivenNothing) {
+  (void)rig_.ask(prompt_);
+  rig_.wait_idle();
+  rig_.kill_server();
+  rig_.start_server("fake-2");
+  const Json body = {{"prompt", prompt_}, {"n_predict", 4}, {"id_slot", 0}};  // or the server says that it has none
+  const Answer answer = rig_.post("/completion", body);
+  EXPECT_EQ(answer.tokens, rig_.expected(prompt_));
+  EXPECT_FALSE(answer.reused.has_value()) << "it went on as it was";
+  EXPECT_EQ(rig_.server().calls("restore"), 1) << "that of the probe";
+}
+
+TEST(RelayLoad, MoreRequestsThanSlotsWaitForTheirTurn) {
+  Rig rig({.geometry = geometry_of("hybrid"), .slots = 2});
+  const Tokens shared = random_tokens(100, 1);
+  std::vector<std::future<void>> clients;
+  for (std::uint64_t client = 0; client < 8; ++client) {
+    clients.push_back(std::async(std::launch::async, [&rig, &shared, client] {
+      Tokens talk = joined(shared, random_tokens(10 + 5 * client, 10 + client));
+      for (std::uint64_t turn = 0; turn < 4; ++turn) {
+        const Answer answer = rig.ask(talk);
+        talk = joined(joined(talk, answer.tokens), random_tokens(20, 100 * client + turn));
+      }
+    }));
+  }
+  for (const std::future<void>& client : clients) client.wait();
+  rig.wait_idle();
+  EXPECT_EQ(rig.metric("larder_proxy_requests_total{how=\"cached\"}"), 32);
+  EXPECT_GT(rig.metric("larder_proxy_reused_tokens_total{from=\"host\"}"), 0);
+  EXPECT_TRUE(rig.slot_files().size() <= 2) << "one file of restores for each slot";
+}
+
+TEST(RelayLoad, TooManyRequestsAreToldToComeAgain) {
+  Rig rig({.geometry = geometry_of("dense"), .workers = 1});
+  const Tokens prompt = random_tokens(50, 1);
+  rig.server().hold("answer", 1);
+  Stream runs(rig, prompt, 4);
+  ASSERT_TRUE(rig.server().wait_held());
+  std::vector<std::unique_ptr<Stream>> others;
+  for (int i = 0; i < 3; ++i) others.push_back(std::make_unique<Stream>(rig, prompt, 4));
+  const auto over = [&] { return std::ranges::count_if(others, [](const auto& one) { return one->is_over(); }); };
+  const TimePoint end = real_clock().now() + std::chrono::seconds(20);
+  while (over() < 2 && real_clock().now() < end) std::this_thread::yield();  // the third one waits
+  rig.server().release();
+  int refused = 0;
+  for (auto& one : others) {
+    one->join();
+    refused += one->reply().is_ok() && one->reply()->status == 503 ? 1 : 0;
+  }
+  EXPECT_EQ(refused, 2);
+}
+
+TEST(RelayStop, OpenAnswersEndAndTheStoreHasAll) {
+  Rig rig({.geometry = geometry_of("hybrid")});
+  const Tokens prompt = random_tokens(300, 1);
+  rig.server().hold("answer", 2);
+  Stream stream(rig, prompt, 6);
+  ASSERT_TRUE(stream.wait_tokens(2));
+  rig.proxy().stop_accepting();
+  const HttpUrl url = rig.url();
+  EXPECT_FALSE(HttpClient(url, std::chrono::seconds(5)).request("GET", "/health").is_ok());
+  EXPECT_FALSE(rig.proxy().wait_drained(std::chrono::milliseconds(50))) << "an answer is on its way";
+  rig.server().release();
+  EXPECT_TRUE(rig.proxy().wait_drained(std::chrono::seconds(20)));
+  stream.join();
+  EXPECT_TRUE(stream.is_whole());
+  EXPECT_EQ(stream.tokens(), rig.expected(prompt, 6));
+  EXPECT_TRUE(rig.proxy().drain_storage(std::chrono::seconds(20)).is_ok());
+  rig.stop_proxy();
+  rig.start_proxy();
+  const Answer after = rig.ask(prompt);
+  EXPECT_EQ(after.reused, 288u);
+  EXPECT_EQ(after.from, "storage");
+}
+
+TEST(RelayStop, DoesNotWaitForAServerThatHangs) {
+  Rig rig({.geometry = geometry_of("hybrid")});
+  rig.server().hold("save");
+  Stream stream(rig, random_tokens(100, 1), 4);
+  ASSERT_TRUE(rig.server().wait_held());
+  rig.stop_proxy();
+  stream.join();
+  EXPECT_FALSE(stream.is_whole());
+}
+
+}  // namespace
+}  // namespace larder::llama::relay_test
