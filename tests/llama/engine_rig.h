@@ -113,7 +113,7 @@ class FakeWriter final : public AnswerWriter {
 
 struct EngineOptions {
   std::uint32_t slots = 1, max_waiting = 16, context = 2048, batch = kEnginePage;
-  std::string store;  // a folder; none: nothing is kept
+  std::string store{};  // a folder; none: nothing is kept
 };
 
 class EngineRig {

@@ -17,7 +17,9 @@ SHORT_LIFE_SECONDS = 11  # five llama-servers in a row that died sooner, and the
 MOST_SHORT_LIVES = 3
 KILL_SERVER, KILL_BOTH = "kill llama-server of", "kill both of"
 END_DECK = (KILL_SERVER, KILL_SERVER, "kill", "kill", KILL_BOTH, KILL_BOTH, "terminate")
-BESIDE_DECK = ("stop llama-server of", "stop", "flush")
+STOP_SERVER = "stop llama-server of"
+BESIDE_DECK = (STOP_SERVER, "stop", "flush")
+NEEDS_SERVER = (KILL_SERVER, KILL_BOTH, STOP_SERVER)
 SPARED = "flush"
 
 
@@ -27,11 +29,16 @@ class Chaos:
         self._seconds = options.minutes * 60
         self._short_lives = {pair.name: 0 for pair in pairs}
         self.hands = [Hand(f"trouble of {pair.name}", options.seed, options.trouble, ledger,
-                           [(what, number) for what in (KILL_SERVER, "kill", KILL_BOTH)],
-                           [(what, number) for what in END_DECK], self._play_end) for number, pair in enumerate(pairs)]
+                           self._deck((KILL_SERVER, "kill", KILL_BOTH), number), self._deck(END_DECK, number),
+                           self._play_end) for number, pair in enumerate(pairs)]
         self.hands.append(Hand("trouble beside", options.seed, options.trouble, ledger, [],
-                               [(what, number) for what in BESIDE_DECK for number in range(len(pairs))],
+                               [card for number in range(len(pairs)) for card in self._deck(BESIDE_DECK, number)],
                                self._play_beside))
+
+    def _deck(self, cards, number):
+        """[(what, number)] of those that this pair can be dealt."""
+        has_server = self._pairs[number].plan.has_server
+        return [(what, number) for what in cards if has_server or what not in NEEDS_SERVER]
 
     def spared(self):
         """As soak.chaos.Chaos.spared()."""
@@ -44,7 +51,8 @@ class Chaos:
 
     def _play_end(self, what, number, draw):
         pair = self._pairs[number]
-        if number == self.spared() and len(pair.proxy.lives) > 1 and len(pair.server.lives) > 2:
+        was_ended = len(pair.proxy.lives) > 1 and (not pair.plan.has_server or len(pair.server.lives) > 2)
+        if number == self.spared() and was_ended:
             what = SPARED
         if what == KILL_SERVER and self._would_give_up(pair):
             what = "kill"
@@ -102,7 +110,7 @@ class Chaos:
             self._ledger.fail(f"{pair.name} ended with {code} after SIGTERM\n{pair.proxy.log_tail()}")
         self._must_be_gone(pair)
         folder = pair.server.folder
-        if pair.plan.slots is None and folder.exists():
+        if folder and pair.plan.slots is None and folder.exists():
             self._ledger.fail(f"{pair.name} ended after SIGTERM, and left {folder}: {sorted(os.listdir(folder))[:6]}")
 
     def _must_be_gone(self, pair):

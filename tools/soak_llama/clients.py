@@ -53,7 +53,7 @@ class Client(clients.Client):
         self._note_reuse(child, begun, what, answer)
         said = answer.said
         if self.load.takes_corruption():
-            said = verdict.corrupted(said, script.answers[turn], len(said) // 2)
+            said = verdict.corrupted(said, script.answers[turn], len(said) // 2, verdict.ROUNDING[script.model])
         self._check(child, f"{what}, {answer.reused} tokens from {answer.source}", script, turn, said, True)
         return True
 
@@ -67,7 +67,8 @@ class Client(clients.Client):
 
     def _check(self, child, what, script, turn, said, is_complete):
         plain = self.load.plains[child.name]
-        found = verdict.judge(script.prompts[turn], script.answers[turn], said, is_complete, plain.go_on)
+        found = verdict.judge(script.prompts[turn], script.answers[turn], said, is_complete, plain.go_on,
+                              verdict.ROUNDING[script.model])
         self.load.note(found.furthest)
         self.ledger.count(child.name, "ties", found.ties)
         if found.wrong:

@@ -22,25 +22,27 @@ class Soak:
         self.spawner, self.ports = children.Spawner(), children.Ports()
         self.plans = settings.plans(directory)
         self.pairs = [pairs.Pair(plan, options, directory, self.spawner, self.ports.take()) for plan in self.plans]
-        self.plain = [self._plain(plan) for plan in self.plans]
+        self.plain = {plan.kind: self._plain(plan) for plan in self.plans}
         self.watcher, self.load = None, None
 
     def _plain(self, plan):
         port = self.ports.take()
-        return children.Child(f"{plan.name}-plain", plan.plain_command(self.options, port), port,
-                              self.directory / f"{plan.name}-plain.log", self.spawner)
+        return children.Child(f"{plan.kind}-plain", plan.plain_command(self.options, port), port,
+                              self.directory / f"{plan.kind}-plain.log", self.spawner)
 
     def learn(self):
         """Models, and all scripts with their answers."""
-        for plan, child in zip(self.plans, self.plain):
-            subprocess.run([str(self.options.write_model), plan.name, str(plan.model)], check=True,
+        models = {plan.kind: plan.model for plan in self.plans}
+        for kind, child in self.plain.items():
+            subprocess.run([str(self.options.write_model), kind, str(models[kind])], check=True,
                            stderr=subprocess.DEVNULL)
             child.start()
-        plains = {plan.name: conversations.Plain(child.port) for plan, child in zip(self.plans, self.plain)}
-        scripts = [conversations.scripts_of(self.options, plan.name) for plan in self.plans]
-        conversations.learn(list(zip(plains.values(), scripts)))
-        groups = [([pair.proxy], some) for pair, some in zip(self.pairs, scripts)]
-        self.load = clients.Load(self.options, self.ledger, groups, plains)
+        plains = {kind: conversations.Plain(child.port) for kind, child in self.plain.items()}
+        scripts = {kind: conversations.scripts_of(self.options, kind) for kind in plains}
+        conversations.learn([(plains[kind], scripts[kind]) for kind in plains])
+        groups = [([pair.proxy], scripts[pair.plan.kind]) for pair in self.pairs]
+        self.load = clients.Load(self.options, self.ledger, groups,
+                                 {plan.name: plains[plan.kind] for plan in self.plans})
 
     def run(self):
         """Returns when it is over. DidNotStart, KeyboardInterrupt."""
@@ -99,8 +101,9 @@ class Soak:
         limit = CLOCK.now() + QUIET_SECONDS
         while True:
             try:
-                busy = why_busy(http.get_json(pair.proxy.port, "/larder/status"),
-                                http.get_json(pair.proxy.port, "/slots"), pairs.slot_files(pair.server.folder))
+                slots = http.get_json(pair.proxy.port, "/slots") if pair.plan.has_server else []
+                files = pairs.slot_files(pair.server.folder) if pair.plan.has_server else []
+                busy = why_busy(http.get_json(pair.proxy.port, "/larder/status"), slots, files)
             except http.Failed as error:
                 busy = str(error)
             if not busy or CLOCK.now() > limit:
@@ -124,7 +127,7 @@ class Soak:
             served.add(answer.slot)
             if answer.reused is None:
                 self.ledger.fail(f"{pair.name}: at the end a request went on without the cache")
-        if served != set(range(settings.SLOTS)):
+        if pair.plan.has_server and served != set(range(settings.SLOTS)):
             self.ledger.fail(f"{pair.name}: of {settings.SLOTS} slots only {sorted(served)} serve at the end")
 
     def _check_store(self, pair):
@@ -140,7 +143,7 @@ class Soak:
             if folder and pair.plan.slots is None:
                 pair.server.wait_gone()
                 shutil.rmtree(folder, ignore_errors=True)
-        for child in self.plain:
+        for child in self.plain.values():
             child.kill()
 
     def write_samples(self):
@@ -156,7 +159,7 @@ class Soak:
         for text in self.ledger.failures:
             print(f"FAIL {text}")
         print("\nthe last lines of each log:")
-        for child in [pair.proxy for pair in self.pairs] + self.plain:
+        for child in [*(pair.proxy for pair in self.pairs), *self.plain.values()]:
             print(f"  {child.log_path}\n{child.log_tail(6)}")
         print(f"\nagain: {settings.replay(self.options)}")
 

@@ -13,7 +13,8 @@ import unittest
 from soak import http, ledger
 from soak_llama import asking, chaos, command, conversations, pairs, report, settings, verdict, watch
 
-FAR, TIE = 5 * verdict.ROUNDING, verdict.ROUNDING / 2
+ROUNDING = 0.004
+FAR, TIE = 5 * ROUNDING, ROUNDING / 2
 
 
 def said(token, *rivals):
@@ -40,7 +41,7 @@ class Verdicts(unittest.TestCase):
             self.asked.append((prompt, count))
             return list(goes_on)
 
-        return verdict.judge([1, 2], self.EXPECTED, answer, is_complete, go_on)
+        return verdict.judge([1, 2], self.EXPECTED, answer, is_complete, go_on, ROUNDING)
 
     def same(self):
         return [again(one) for one in self.EXPECTED]
@@ -88,7 +89,7 @@ class Verdicts(unittest.TestCase):
 
     def test_the_smallest_mistake_is_seen(self):
         for place in range(4):
-            answer = verdict.corrupted(self.same(), self.EXPECTED, place)
+            answer = verdict.corrupted(self.same(), self.EXPECTED, place, ROUNDING)
             self.assertEqual(answer[place].token, self.EXPECTED[place].token + 2)
             self.assertIn(f"token {place} ", self.judge(answer).wrong)
 
@@ -163,7 +164,7 @@ class Files(unittest.TestCase):
     def setUp(self):
         self.directory = pathlib.Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, self.directory)
-        self.plan = settings.PairPlan("m", self.directory, "1Mi", True)
+        self.plan = settings.PairPlan("m", "m", self.directory, "1Mi", True)
         for folder in (self.plan.store, self.plan.slots):
             folder.mkdir()
         (self.plan.slots / pairs.LOCK).touch()
@@ -230,7 +231,7 @@ class FakeProxy:
 
 
 class FakePair:
-    name = "m"
+    name, plan = "m", settings.PairPlan("m", "m", pathlib.Path("/nowhere"), "1Mi", True)
 
     def __init__(self, lives):
         self.proxy = FakeProxy(lives)
@@ -283,7 +284,7 @@ class Servers(unittest.TestCase):
 
 
 class Ends(unittest.TestCase):
-    STORAGE = report.REUSED % "storage"
+    STORAGE = settings.PairPlan.metrics + report.REUSED % "storage"
 
     def judge(self, lives, ties=0):
         book = ledger.Ledger(keeps_going=True)
@@ -317,6 +318,13 @@ class Ends(unittest.TestCase):
     def test_the_command_that_replays_parses_to_the_same(self):
         options = settings.parse(["--seed", "7", "--minutes", "0.5", "--rate", "3.5", "--corrupt-token"])
         self.assertEqual(vars(options), vars(settings.parse(settings.replay(options).split()[1:])))
+
+    def test_serve_has_no_llama_server_to_end(self):
+        pair = FakePair([FakeLife()])
+        pair.plan = settings.ServePlan("m", "m", pathlib.Path("/nowhere"), "1Mi", False)
+        trouble = chaos.Chaos(settings.parse([]), ledger.Ledger(), [pair])
+        self.assertEqual(trouble._deck(chaos.END_DECK, 0), [("kill", 0), ("kill", 0), ("terminate", 0)])
+        self.assertEqual(trouble._deck(chaos.BESIDE_DECK, 0), [("stop", 0), ("flush", 0)])
 
     def test_llama_server_is_not_killed_until_the_proxy_gives_it_up(self):
         pair = FakePair([FakeLife()])

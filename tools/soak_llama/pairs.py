@@ -13,7 +13,7 @@ import time
 from soak import children
 from soak.clock import CLOCK
 
-GONE_SECONDS = 5  # for a llama-server whose proxy was killed: the kernel kills it, too
+GONE_SECONDS = 20  # for a llama-server whose proxy was killed: the kernel sends it SIGTERM, and it ends in order
 LOCK = "larder-proxy.lock"
 
 
@@ -116,18 +116,36 @@ class Server:
         return True
 
 
+class NoServer:
+    """In place of the llama-server, of `larder serve`."""
+
+    lives, life, folder = (), None, None
+
+    def look(self):
+        return False
+
+    def signal(self, number):
+        pass
+
+    def is_alive(self):
+        return True
+
+    def wait_gone(self):
+        return True
+
+
 class Pair:
-    """plan: settings.PairPlan."""
+    """plan: settings.PairPlan. Of a ServePlan `proxy` is the server itself."""
 
     def __init__(self, plan, options, directory, spawner, port):
         self.plan, self.name = plan, plan.name
         log = directory / f"{plan.name}.log"
         self.proxy = children.Child(plan.name, plan.command(options, port), port, log, spawner)
-        self.server = Server(self.proxy)
+        self.server = Server(self.proxy) if plan.has_server else NoServer()
 
     @property
     def processes(self):
-        return [self.proxy, self.server]
+        return [self.proxy, self.server] if self.plan.has_server else [self.proxy]
 
     def start(self):
         """Returns when the proxy listens, so its llama-server was proven. DidNotStart."""

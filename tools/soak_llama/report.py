@@ -4,7 +4,7 @@ from soak import report, watch
 from soak.clock import CLOCK
 from soak.report import text_table
 
-REUSED = 'larder_proxy_reused_tokens_total{from="%s"}'
+REUSED = '_reused_tokens_total{from="%s"}'
 REQUESTS = 'larder_proxy_requests_total{how="'
 SAVES = 'larder_proxy_saves_total{outcome="'
 MOST_TIES = 0.01  # of all tokens, and three more
@@ -21,8 +21,13 @@ def _counters(child, prefix):
     return {name[len(prefix):].split('"')[0]: _counter(child, name) for name in sorted(names)}
 
 
-def storage_tokens_after_restarts(proxy):
-    return _counter(proxy, REUSED % "storage", proxy.lives[1:])
+def _of(pair, name, lives=None):
+    """A counter of the proxy, or of the server that needs none."""
+    return _counter(pair.proxy, pair.plan.metrics + name, lives)
+
+
+def storage_tokens_after_restarts(pair):
+    return _of(pair, REUSED % "storage", pair.proxy.lives[1:])
 
 
 def progress(ledger, pairs):
@@ -30,7 +35,7 @@ def progress(ledger, pairs):
     processes = [process for pair in pairs for process in pair.processes]
     memory = " ".join(f"{p.name} {p.life.samples[-1].rss_kib // 1024}" for p in processes if p.life and p.life.samples)
     ends = sum(n for what, n in ledger.events.items() if what.startswith(("kill", "terminate")))
-    from_storage = sum(_counter(pair.proxy, REUSED % "storage") for pair in pairs)
+    from_storage = sum(_of(pair, REUSED % "storage") for pair in pairs)
     return (f"[{ledger.seconds():5.0f} s] {ledger.total('requests'):,} requests, {ledger.total('tokens'):,} tokens "
             f"right, {ledger.total('failed in windows')} failed in windows, {ledger.total('failed outside windows')} "
             f"outside; {ends} ends, {sum(ledger.events.values()) - ends} other troubles; from storage "
@@ -40,20 +45,23 @@ def progress(ledger, pairs):
 def reuse_table(pairs):
     rows = []
     for pair in pairs:
-        proxy = pair.proxy
-        rows.append([pair.name, f"{_counter(proxy, 'larder_proxy_prompt_tokens_total'):,}"]
-                    + [f"{_counter(proxy, REUSED % tier):,}" for tier in ("slot", "host", "storage")]
-                    + [f"{storage_tokens_after_restarts(proxy):,}"]
-                    + [f"{_counter(proxy, f'larder_proxy_{name}'):,}" for name in (
-                        "restores_total", "failed_restores_total", "ignored_restores_total", "corrupt_pages",
-                        "server_losses_total")])
-    return text_table(["proxy", "prompt tokens", "from slot", "host", "storage", "storage after a restart", "restores",
-                       "failed", "ignored", "corrupt pages", "losses seen"], rows)
+        rows.append([pair.name, f"{_of(pair, '_prompt_tokens_total'):,}"]
+                    + [f"{_of(pair, REUSED % tier):,}" for tier in ("slot", "host", "storage")]
+                    + [f"{storage_tokens_after_restarts(pair):,}", f"{_of(pair, '_corrupt_pages'):,}"]
+                    + [f"{_of(pair, name):,}" if pair.plan.has_server else "-" for name in (
+                        "_restores_total", "_failed_restores_total", "_ignored_restores_total",
+                        "_server_losses_total")])
+    return text_table(["server", "prompt tokens", "from slot", "host", "storage", "storage after a restart",
+                       "corrupt pages", "restores", "failed", "ignored", "losses seen"], rows)
 
 
 def outcomes_text(pairs):
     lines = []
     for pair in pairs:
+        if not pair.plan.has_server:
+            lines.append(f"{pair.name}: saves: {_of(pair, '_saves_total') - _of(pair, '_saves_failed_total')} saved, "
+                         f"{_of(pair, '_saves_failed_total')} not; requests: {_of(pair, '_requests_total')}")
+            continue
         saves, how = _counters(pair.proxy, SAVES), _counters(pair.proxy, REQUESTS)
         lines.append(f"{pair.name}: saves: " + ", ".join(f"{n} {name}" for name, n in saves.items() if n)
                      + "; requests: " + ", ".join(f"{n} {name}" for name, n in how.items() if n))
@@ -79,7 +87,7 @@ def judge(ledger, pairs, ended):
             ledger.fail(f"{pair.name}: llama-server counted other tokens in prompts than the proxy, {mismatches} times")
         if len(pair.proxy.lives) < 2:
             ledger.fail(f"{pair.name} was never restarted: the soak proved nothing about it; make it longer")
-        elif not storage_tokens_after_restarts(pair.proxy):
+        elif not storage_tokens_after_restarts(pair):
             ledger.fail(f"{pair.name}: nothing came from storage after a restart: the soak proved nothing")
 
 

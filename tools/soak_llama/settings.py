@@ -1,4 +1,4 @@
-"""What is asked for, and the pairs of a proxy and its llama-server."""
+"""What is asked for, and the servers: pairs of a proxy and its llama-server, and `larder serve`, which needs none."""
 
 import argparse
 import pathlib
@@ -20,6 +20,7 @@ conversations and compare every token with what a plain llama-server has said, w
 
   qwen35   a hybrid (recurrent states beside attention), slot files in /dev/shm, in a folder that the proxy makes
   gemma3   sliding windows, slot files in a folder of ours (--slot-dir)
+  serve    `larder serve` of that hybrid: no proxy and no llama-server, the same requests and the same answers
 
 Trouble: kill -9 of llama-server, of the proxy, of both; SIGTERM of the proxy; SIGSTOP of either; flushes of host
 memory; streams that are abandoned half way.
@@ -81,9 +82,11 @@ def replay(options):
 class PairPlan:
     """A model, the proxy and its llama-server, and the plain one beside them."""
 
-    def __init__(self, name, directory, host_memory, has_own_slot_folder):
-        self.name, self.host_memory = name, host_memory
-        self.model = directory / f"{name}.gguf"
+    has_server, metrics = True, "larder_proxy"
+
+    def __init__(self, name, kind, directory, host_memory, has_own_slot_folder):
+        self.name, self.kind, self.host_memory = name, kind, host_memory
+        self.model = directory / f"{kind}.gguf"
         self.store = directory / f"{name}-store"
         self.slots = directory / f"{name}-slots" if has_own_slot_folder else None
         self.store_bytes = STORE_MIB << 20
@@ -102,6 +105,16 @@ class PairPlan:
                 "-t", "1", "--log-disable", *SPLIT]
 
 
+class ServePlan(PairPlan):
+    has_server, metrics = False, "larder_serve"
+
+    def command(self, options, port):
+        return [str(options.binary), "serve", "--model", str(self.model), "--port", str(port), "-p", str(SLOTS),
+                "-c", str(SLOTS * SLOT_TOKENS), "-t", "1", "-b", str(PAGE), "--host-memory", self.host_memory,
+                "--page-size", str(PAGE), "--store", str(self.store), "--store-size", f"{STORE_MIB}Mi"]
+
+
 def plans(directory):
     """Host memory holds two or three conversations, so that storage is needed; storage is small, so that it evicts."""
-    return [PairPlan("qwen35", directory, "3Mi", False), PairPlan("gemma3", directory, "3Mi", True)]
+    return [PairPlan("qwen35", "qwen35", directory, "3Mi", False), PairPlan("gemma3", "gemma3", directory, "3Mi", True),
+            ServePlan("serve", "qwen35", directory, "3Mi", False)]

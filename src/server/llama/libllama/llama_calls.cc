@@ -14,6 +14,8 @@
 namespace larder::llama {
 namespace {
 
+constexpr const char* kReusedHelp = "Prompt tokens that were not computed anew.";
+
 constexpr Nanos kPing = std::chrono::seconds(30);  // a silent stream says that it lives
 
 task_response_type response_type(CallKind kind) {
@@ -89,9 +91,9 @@ ServeMetrics::ServeMetrics(MetricsRegistry& registry)
     : requests(registry.counter("larder_serve_requests_total", "Requests for completions.")),
       failed(registry.counter("larder_serve_requests_failed_total", "Of them, answered by an error.")),
       prompt_tokens(registry.counter("larder_serve_prompt_tokens_total", "Tokens of prompts.")),
-      slot_tokens(registry.counter("larder_serve_slot_tokens_total", "Of them, that a sequence of the engine held.")),
-      host_tokens(registry.counter("larder_serve_host_tokens_total", "Of them, restored from host memory.")),
-      storage_tokens(registry.counter("larder_serve_storage_tokens_total", "Of them, read from storage.")),
+      slot_tokens(registry.counter("larder_serve_reused_tokens_total", kReusedHelp, {{"from", "slot"}})),
+      host_tokens(registry.counter("larder_serve_reused_tokens_total", kReusedHelp, {{"from", "host"}})),
+      storage_tokens(registry.counter("larder_serve_reused_tokens_total", kReusedHelp, {{"from", "storage"}})),
       lookups_failed(registry.counter("larder_serve_lookups_failed_total", "Prompts that could not be looked up.")),
       saves_begun(registry.counter("larder_serve_saves_begun_total", "Sequences that were copied to be kept.")),
       saves(registry.counter("larder_serve_saves_total", "Of them, those that are done with.")),
