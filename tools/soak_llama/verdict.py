@@ -9,9 +9,9 @@ llama.cpp's numbers depend a little on how a prompt is split into batches, and w
 
 A plain llama-server of three slots, whose batches hold tokens of several prompts, moves log probabilities of qwen35 by
 0.0025 at most in 6,000 tokens, by 0.0003 in the median answer; `larder serve` by 0.004 in 20,000. One page of other
-tokens, anywhere in a prompt of 1,000, moved one of the next sixteen by 0.15 or more (qwen35, 32 prompts) and by 0.005 to
-0.28 (gemma3, 32 prompts, where rounding stayed below 0.0013): a page, a window or a state of another prompt is seen, also
-where the likeliest token is the same. Ties must be rare (report.py).
+tokens, anywhere in a prompt of 1,000, moved one of the next sixteen by 0.15 or more (qwen35, 32 prompts) and by 0.005
+to 0.28 (gemma3, 32 prompts, where rounding stayed below 0.0013): a page, a window or a state of another prompt is
+seen, also where the likeliest token is the same. Ties must be rare (report.py).
 """
 
 import copy
