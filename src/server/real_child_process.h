@@ -1,8 +1,8 @@
 // A child process whose output is read line by line: how quickstart runs `larder serve`, the proxy a llama-server, and
 // `larder bench llama` both.
 //
-// Threads: confined. Lifetime: the destructor ends the child (SIGTERM, then SIGKILL after a bounded wait); a child also
-// ends when its parent dies.
+// Threads: confined. Lifetime: the destructor ends the child (SIGTERM, then SIGKILL after a bounded wait); the kernel
+// kills the child when the parent dies.
 #pragma once
 
 #include <atomic>

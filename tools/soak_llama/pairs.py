@@ -13,7 +13,7 @@ import time
 from soak import children
 from soak.clock import CLOCK
 
-GONE_SECONDS = 20  # for a llama-server whose proxy was killed: the kernel sends it SIGTERM, and it ends in order
+GONE_SECONDS = 5  # for a llama-server whose proxy was killed: the kernel kills it, too
 LOCK = "larder-proxy.lock"
 
 

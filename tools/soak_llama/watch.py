@@ -18,7 +18,7 @@ class Watch(watch.Watch):
     def __init__(self, ledger, all_pairs):
         super().__init__(ledger, [process for pair in all_pairs for process in pair.processes])
         self._pairs = {process.name: pair for pair in all_pairs for process in pair.processes}
-        self._looks = 0
+        self._looks = {pair.name: 0 for pair in all_pairs}
         self.most_stored = {pair.name: 0 for pair in all_pairs}
 
     def _look_at(self, child):
@@ -27,8 +27,8 @@ class Watch(watch.Watch):
             if child.look() and not self._ledger.is_excused(pair.name, CLOCK.now() - NOTICED_SECONDS, CLOCK.now()):
                 self._ledger.fail(f"{pair.name}: its llama-server ended by itself\n{pair.proxy.log_tail()}")
         else:
-            self._looks += 1
-            if self._looks % FILES_EVERY == 0:
+            self._looks[pair.name] += 1
+            if self._looks[pair.name] % FILES_EVERY == 0:
                 self.look_at_files(pair)
         super()._look_at(child)
 
