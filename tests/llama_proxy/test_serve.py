@@ -239,6 +239,7 @@ def test_too_many_at_once_are_asked_to_come_again(model, start):
     serve = start(Serve(model("qwen3"), "-c", 4096, "-p", 1, "--max-requests", 2, *BATCH))
     status, _, answer = serve.post("/completion", {"prompt": ["a"] * 40, "n_predict": 200, "ignore_eos": True})
     assert status == 503 and "too many" in answer["error"]["message"], answer
+    serve.wait_until(lambda: (serve.status()["slots"]["busy"], serve.status()["slots"]["waiting"]) == (0, 0))
     assert serve.post("/completion", {"prompt": ["a"] * 2, "n_predict": 2})[0] == 200
 
 
