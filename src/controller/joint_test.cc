@@ -1,0 +1,74 @@
+#include "controller/joint.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "model/presets.h"
+
+namespace larder {
+namespace {
+
+constexpr std::uint64_t kPages = 9;
+
+bool has_bit(const OutcomeBits& bits, std::uint64_t page) {
+  const std::uint64_t at = page - 1;
+  return at / 64 < bits.size() && (bits[at / 64] >> (at % 64) & 1) != 0;
+}
+
+// Every pool has nearly all, so that each of them is what decides somewhere.
+std::vector<PoolPresence> random_presence(const ModelSpec& model, std::mt19937_64& random) {
+  std::vector<PoolPresence> presence;
+  for (const PoolSpec& pool : model.pools) {
+    Presence present(kPages);
+    for (std::uint64_t page = 0; page < kPages; ++page) present[page] = random() % 8 != 0;
+    presence.push_back({pool.name, std::move(present)});
+  }
+  return presence;
+}
+
+TEST(Joint, ABitIsWhereEveryPoolCanResume) {
+  for (const PresetInfo& preset : all_presets()) {
+    if (!preset.is_tiny) continue;
+    SCOPED_TRACE(preset.name);
+    const Result<ModelSpec> model = preset_model(preset.name);
+    ASSERT_TRUE(model.is_ok());
+    std::mt19937_64 random(1);
+    for (int round = 0; round < 200; ++round) {
+      const std::vector<PoolPresence> presence = random_presence(*model, random);
+      const OutcomeBits bits = restore_candidates(*model, presence, 0, kPages);
+      for (std::uint64_t page = 1; page <= kPages; ++page) {
+        ASSERT_EQ(has_bit(bits, page), is_restore_point(*model, presence, page))
+            << "round " << round << ", page " << page;
+      }
+    }
+  }
+}
+
+TEST(Joint, PresenceThatComesInPiecesGivesTheSameBits) {
+  const Result<ModelSpec> model = preset_model("gdn-tiny+draft");
+  ASSERT_TRUE(model.is_ok());
+  std::mt19937_64 random(2);
+  for (int round = 0; round < 200; ++round) {
+    const std::vector<PoolPresence> presence = random_presence(*model, random);
+    JointScan scan;
+    OutcomeBits bits;
+    while (scan.at() < kPages && !scan.is_over()) {
+      const std::uint64_t begin = scan.at(), count = std::min(1 + random() % 4, kPages - begin);
+      std::vector<PoolPresence> piece = presence;
+      for (PoolPresence& one : piece) {
+        const auto first = one.present.begin() + static_cast<std::ptrdiff_t>(begin);
+        one.present = Presence(first, first + static_cast<std::ptrdiff_t>(count));
+      }
+      scan.add(*model, piece, count, bits);
+    }
+    for (std::uint64_t page = 1; page <= kPages; ++page) {
+      ASSERT_EQ(has_bit(bits, page), is_restore_point(*model, presence, page))
+          << "round " << round << ", page " << page;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace larder
