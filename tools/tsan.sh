@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 # Libraries of the system (RocksDB first of all) are not built with ThreadSanitizer: it cannot see what orders their
 # own accesses, so what they do among themselves is left out. That is no suppression: our code is watched all the same.
 export TSAN_OPTIONS="exitcode=66 ignore_noninstrumented_modules=1"
-readonly limit_seconds=1800
+readonly limit_seconds=5400  # the slow suites take 20 to 50 minutes, as busy as the machine is
 
 run_one() {
   local name="$1" log="build/tsan/log/$1.txt" begin=$SECONDS result=ok said
