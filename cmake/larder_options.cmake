@@ -81,7 +81,7 @@ endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # gcc 12 at -O2 reports these inside its own headers (std::string, std::optional); the sanitizers look for the real ones.
   target_compile_options(larder_flags INTERFACE -Wno-restrict -Wno-maybe-uninitialized)
-  if(LARDER_PRECOMPILED)  # of a precompiled header it forgets that it is a system's
+  if(LARDER_PRECOMPILED)  # gcc forgets that what was precompiled are headers of the system, and warns of these in them
     target_compile_options(larder_flags INTERFACE -Wno-array-bounds -Wno-stringop-overflow)
   endif()
 endif()

@@ -10,5 +10,6 @@
     chaos      threads that make trouble
     watch      samples of memory, descriptors, threads and counters; whether they are flat
     report     the table at the end
+    frame      what tools/soak_llama needs of this, too: options, folder, samples, the last words
     command    all of it together
 """

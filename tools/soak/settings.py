@@ -4,7 +4,10 @@ import argparse
 import json
 import pathlib
 
+from soak import frame
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+BINARIES = ("binary", "library")
 METADATA = "metadata"
 METADATA_KEY = "soak-key"
 MOST_TROUBLE_SECONDS = 6.0
@@ -35,30 +38,14 @@ def parse(arguments):
     parser = argparse.ArgumentParser(prog="tools/soak.py", description=DESCRIPTION,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--minutes", type=float, default=30, help="how long trouble lasts; some seconds more in all (30)")
-    add("--seed", type=int, default=1, help="of prompts and trouble; what overlaps what is up to the machine (1)")
+    frame.add_options(add, minutes=30, rate=30, conversations=12)
     add("--binary", type=pathlib.Path, default=build / "larder", help="larder (build/release/larder)")
     add("--library", type=pathlib.Path, default=None, help="the fake 3FS library (beside the binary)")
-    add("--directory", type=pathlib.Path, default=None,
-        help="stores and logs; must be new or empty (a temporary one, removed if all went well)")
-    add("--keep", action="store_true", help="keep the temporary directory in any case")
-    add("--clients", type=int, default=6, help="conversations at once (6)")
-    add("--rate", type=float, default=30, help="requests per second of all clients together, at most (30)")
-    add("--trouble", type=float, default=None, help="mean seconds between two events for the servers (6, or less in a "
-        "short soak, so that everything happens)")
-    add("--conversations", type=int, default=12, help="scripts per model; each is held again and again (12)")
-    add("--turns", type=int, default=6, help="turns of a conversation (6)")
     add("--no-probe", action="store_true", help="attach storage without trying it out first")
-    add("--keep-going", action="store_true", help="go on after a failure")
-    add("--corrupt-token", action="store_true", help="expect one token that is wrong: the soak must fail")
-    add("--self-test", action="store_true", help="only check the soak's own judgements; starts no server")
     options = parser.parse_args(arguments)
     if options.trouble is None:
         options.trouble = min(MOST_TROUBLE_SECONDS, max(0.3, options.minutes * 60 / EVENTS_OF_A_SHORT_SOAK))
-    for name, low, high in (("minutes", 0.05, 10_000), ("clients", 1, 64), ("rate", 0.1, 1000), ("trouble", 0.2, 600),
-                            ("conversations", 1, 1000), ("turns", 1, 12)):
-        if not low <= getattr(options, name) <= high:
-            parser.error(f"--{name}: from {low} to {high}")
+    frame.check_options(parser, options)
     if options.library is None:
         options.library = options.binary.parent / "libhf3fs_api_shared.so"
     return options
@@ -66,14 +53,8 @@ def parse(arguments):
 
 def replay(options):
     """The command that runs the same again."""
-    words = ["tools/soak.py", f"--minutes {options.minutes:g}", f"--seed {options.seed}"]
-    for name in ("clients", "rate", "trouble", "conversations", "turns"):
-        words.append(f"--{name} {getattr(options, name):g}")
-    words += ["--binary", str(options.binary), "--library", str(options.library)]
-    for name in ("no_probe", "corrupt_token"):
-        if getattr(options, name):
-            words.append("--" + name.replace("_", "-"))
-    return " ".join(words)
+    words = frame.replay_words(options, "soak", BINARIES)
+    return " ".join(words + ["--no-probe"] * options.no_probe)
 
 
 class ServerPlan:

@@ -3,8 +3,10 @@
 import argparse
 import pathlib
 
+from soak import frame
 from soak.settings import ROOT
 
+BINARIES = ("binary", "write_model", "llama_server")
 MOST_TROUBLE_SECONDS = 10.0
 EVENTS_OF_A_SHORT_SOAK = 25
 # Batches of 64 tokens that begin at multiples of 64, as pages do: another split of a prompt rounds otherwise.
@@ -37,31 +39,15 @@ def parse(arguments):
     parser = argparse.ArgumentParser(prog="tools/soak_llama.py", description=DESCRIPTION,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--minutes", type=float, default=15, help="how long trouble lasts; a minute more in all (15)")
-    add("--seed", type=int, default=1, help="of prompts and trouble; what overlaps what is up to the machine (1)")
+    frame.add_options(add, minutes=15, rate=12, conversations=8)
     add("--binary", type=pathlib.Path, default=release / "larder", help="larder (build/release/larder)")
     add("--write-model", type=pathlib.Path, default=None, help="larder_write_model (beside the binary)")
     add("--llama-server", type=pathlib.Path, default=ROOT / "build" / "llama" / "build" / "bin" / "llama-server",
         help="of tools/llama_env.sh (build/llama/build/bin/llama-server)")
-    add("--directory", type=pathlib.Path, default=None,
-        help="models, stores and logs; must be new or empty (a temporary one, removed if all went well)")
-    add("--keep", action="store_true", help="keep the temporary directory in any case")
-    add("--clients", type=int, default=6, help="conversations at once (6)")
-    add("--rate", type=float, default=12, help="requests per second of all clients together, at most (12)")
-    add("--trouble", type=float, default=None, help="mean seconds between two events for a pair (10, or less in a "
-        "short soak, so that everything happens)")
-    add("--conversations", type=int, default=8, help="scripts per model; each is held again and again (8)")
-    add("--turns", type=int, default=6, help="turns of a conversation (6)")
-    add("--keep-going", action="store_true", help="go on after a failure")
-    add("--corrupt-token", action="store_true", help="take one token for another one: the soak must fail")
-    add("--self-test", action="store_true", help="only check the soak's own judgements; starts no server")
     options = parser.parse_args(arguments)
     if options.trouble is None:
         options.trouble = min(MOST_TROUBLE_SECONDS, max(1.0, options.minutes * 60 / EVENTS_OF_A_SHORT_SOAK))
-    for name, low, high in (("minutes", 0.05, 10_000), ("clients", 1, 32), ("rate", 0.1, 1000), ("trouble", 0.2, 600),
-                            ("conversations", 1, 1000), ("turns", 1, 12)):
-        if not low <= getattr(options, name) <= high:
-            parser.error(f"--{name}: from {low} to {high}")
+    frame.check_options(parser, options)
     if options.write_model is None:
         options.write_model = options.binary.parent / "larder_write_model"
     return options
@@ -69,14 +55,7 @@ def parse(arguments):
 
 def replay(options):
     """The command that runs the same again."""
-    words = ["tools/soak_llama.py", f"--minutes {options.minutes:g}", f"--seed {options.seed}"]
-    for name in ("clients", "rate", "trouble", "conversations", "turns"):
-        words.append(f"--{name} {getattr(options, name):g}")
-    for name in ("binary", "write_model", "llama_server"):
-        words.append(f"--{name.replace('_', '-')} {getattr(options, name)}")
-    if options.corrupt_token:
-        words.append("--corrupt-token")
-    return " ".join(words)
+    return " ".join(frame.replay_words(options, "soak_llama", BINARIES))
 
 
 class PairPlan:
