@@ -382,15 +382,18 @@ inline std::uint64_t converse(Engine& engine, const Script& script, const std::s
 // probe or two may be needed before everything passes.
 inline void expect_service(Engine& engine, FastClock& clock, const std::string& where) {
   constexpr std::uint64_t kRounds = 4;
+  std::string seen;
   for (std::uint64_t round = 0; round < kRounds; ++round) {
     clock.jump(kBeyondBackOff);
     const Script& probe = Script::of(900 + round, 2, 1);
     const std::uint64_t stored = engine.stats().cache.stored;
     (void)converse(engine, probe, where + ", service");
     const std::uint64_t from_storage = converse(engine, probe, where + ", service again");
+    seen += " round " + std::to_string(round) + ": " + std::to_string(engine.stats().cache.stored - stored) +
+            " pages stored, " + std::to_string(from_storage) + " tokens read;";
     if (engine.stats().cache.stored > stored && from_storage > 0) return;
   }
-  ADD_FAILURE() << where << ": storage does not serve again";
+  ADD_FAILURE() << where << ": storage does not serve again:" << seen;
 }
 
 }  // namespace larder::disk

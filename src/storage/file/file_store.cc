@@ -153,7 +153,7 @@ void FileStore::run_clears() {
 Status FileStore::run_clear(const StoreScope* scope) {
   const Digest256 which = scope ? scope->namespace_digest : Digest256{};
   std::vector<std::byte> bytes;
-  std::vector<std::pair<std::shared_ptr<ActiveSegment>, unsigned>> full;
+  std::vector<EndedSegment> full;
   {
     LockGuard guard(mutex_);
     forget_settled_clears();
@@ -168,13 +168,7 @@ Status FileStore::run_clear(const StoreScope* scope) {
       (void)index_.drop_namespace(which);
     } else {
       index_.clear();
-      for (unsigned i = 0; i < volumes_.size(); ++i) {  // so that they can go
-        for (Volume::Log& log : volumes_[i].logs) {
-          if (!log.active) continue;
-          log.active->is_full = true;
-          full.emplace_back(std::exchange(log.active, nullptr), i);
-        }
-      }
+      full = end_active();  // so that they can go
     }
     for (auto& [id, segment] : segments_) settle_replaced(segment, false);
     bytes = encode_cleared(cleared_);
@@ -185,7 +179,7 @@ Status FileStore::run_clear(const StoreScope* scope) {
     if (written.is_ok()) written = replace_file(files_, volumes_[i].directory, kClearedName, bytes);
     if (!written.is_ok()) status = written;
   }
-  for (const auto& [segment, volume] : full) settle(segment, volume);
+  for (const EndedSegment& ended : full) settle(ended.segment, ended.volume);
   (void)remove_dead();  // what would not go is tried again
   return status;
 }

@@ -254,6 +254,11 @@ class FileStore final : public StorageBackend {
   void note_failure(unsigned volume, const Status& why, const std::shared_ptr<ActiveSegment>& segment,
                     std::uint64_t free = 0, std::uint64_t asked = 0) LARDER_REQUIRES(mutex_);
   void doubt(SegmentInfo& segment) LARDER_REQUIRES(mutex_);
+  struct EndedSegment {
+    std::shared_ptr<ActiveSegment> segment;
+    unsigned volume = 0;
+  };
+  [[nodiscard]] std::vector<EndedSegment> end_active() LARDER_REQUIRES(mutex_);
   void settle(const std::shared_ptr<ActiveSegment>& segment, unsigned volume) LARDER_EXCLUDES(mutex_);
   void seal(const std::shared_ptr<ActiveSegment>& segment, unsigned volume) LARDER_EXCLUDES(mutex_);
   void wait_for_sync(const RecordPtr& record) LARDER_EXCLUDES(mutex_);
@@ -290,6 +295,8 @@ class FileStore final : public StorageBackend {
   struct Cleaning;
   [[nodiscard]] std::uint64_t live_bytes() const LARDER_REQUIRES(mutex_);
   [[nodiscard]] bool is_content() const LARDER_REQUIRES(mutex_);
+  // What a segment needs for the write that has waited longest; 0: none waits.
+  [[nodiscard]] std::uint64_t awaited_bytes() const LARDER_REQUIRES(mutex_);
   // Of one volume, or of any. 0: none that may go.
   static constexpr unsigned kAnyVolume = ~0u;
   [[nodiscard]] SegmentId emptiest_segment(unsigned volume, std::uint64_t& live) const LARDER_REQUIRES(mutex_);
@@ -303,6 +310,7 @@ class FileStore final : public StorageBackend {
   [[nodiscard]] bool drop_for_space() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] bool evict_a_segments_worth() LARDER_REQUIRES(mutex_);
   [[nodiscard]] bool clean_one() LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] bool seal_for_space() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] bool may_be_readable_again(const Cleaning& job) LARDER_EXCLUDES(mutex_);
   void clean_next(const std::shared_ptr<Cleaning>& job) LARDER_EXCLUDES(mutex_);
   void clean_write(const std::shared_ptr<Cleaning>& job) LARDER_EXCLUDES(mutex_);
@@ -351,6 +359,7 @@ class FileStore final : public StorageBackend {
       0;  // the largest group that a learned limit was too small for
   std::uint64_t least_physical_ LARDER_GUARDED_BY(mutex_) = 0;  // since maintenance began
   unsigned vain_cleanings_ LARDER_GUARDED_BY(mutex_) = 0;       // in a row
+  bool awaits_seal_ LARDER_GUARDED_BY(mutex_) = false;          // the next seal goes on with maintain()
   // The disk of this volume is full: a segment of it must go, alive or not.
   std::optional<unsigned> full_volume_ LARDER_GUARDED_BY(mutex_);
   unsigned next_volume_ LARDER_GUARDED_BY(mutex_) = 0;

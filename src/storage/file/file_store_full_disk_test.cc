@@ -46,6 +46,21 @@ class FullDiskTest : public FailureTest {
     clock_.advance(std::chrono::milliseconds(10));
     return is_ok;
   }
+  // Pages [from, from + count) in one request, each a group. The first one's error.
+  Status put_all(std::uint64_t from, std::uint64_t count, std::size_t bytes) {
+    std::vector<std::vector<std::byte>> contents;
+    WriteRequest request{scope_, {}, false, {}};
+    for (std::uint64_t i = from; i < from + count; ++i) {
+      std::vector<std::byte>& content = contents.emplace_back(content_of(i, bytes));
+      request.groups.push_back({{{PoolName::kKv, key(i), {{content.data(), content.size()}}, PageKey{}}}});
+    }
+    Status first = internal_error("no callback");
+    const Status taken = backend_->submit_write(std::move(request), [&first](const WriteResult& result) {
+      first = Status::ok();
+      for (const Status& status : result.groups) first = first.is_ok() ? status : first;
+    });
+    return taken.is_ok() ? first : taken;
+  }
   // With max_size = the disk.
   Steady reference(std::uint64_t disk_bytes, BackendOptions options) {
     on_disk(std::uint64_t{1} << 40);
@@ -98,6 +113,41 @@ TEST_F(FullDiskTest, KeepsWhatIsUsed) {
   std::uint64_t kept = 0;
   for (std::uint64_t j = 0; j < kHot; ++j) kept += get(kFirstHot + j, kPage).is_ok() ? 1 : 0;
   EXPECT_GE(kept, kHot * 9 / 10);
+}
+
+// Segments that were made before the limit was known may be most of what it allows: they make room like all others,
+// also those that are not full.
+TEST_F(FullDiskTest, TakesWritesWhateverItHeldWhenTheLimitBecameKnown) {
+  std::uint64_t moved = 0;
+  for (std::uint64_t seed = 1; seed <= 40 && !HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed);
+    on_disk(300'000 + rng.below(700'000));
+    open(executor_, {{"segment_size", "64Ki"}});
+    std::uint64_t next = 0;
+    for (std::uint64_t round = 0; round < 12; ++round) {
+      const std::uint64_t writes = 1 + rng.below(20), bytes = 4000 + rng.below(rng.below(2) == 0 ? 12'000 : 60'000);
+      for (std::uint64_t i = 0; i < writes; ++i) {
+        (void)put_all(next, 1 + rng.below(6), bytes);
+        next += 6;
+        (void)get(next - 1 - rng.below(std::min<std::uint64_t>(next, 60)), bytes);
+      }
+      clock_.advance(std::chrono::milliseconds(rng.below(20'000)));
+    }
+    for (std::uint64_t i = 0; i < 20; ++i) {
+      const std::uint64_t count = 1 + rng.below(10), bytes = 4000 + rng.below(20'000);
+      Status last;
+      for (int tries = 0; tries < 4; ++tries) {
+        clock_.advance(std::chrono::minutes(3));
+        if ((last = put_all(next, count, bytes)).is_ok()) break;
+      }
+      EXPECT_TRUE(last) << count << " groups of " << bytes << " bytes, with " << backend_->stats().physical_bytes
+                        << " of " << backend_->stats().capacity_bytes << ": " << last.to_string();
+      next += 10;
+    }
+    moved += backend_->stats().moved;
+  }
+  EXPECT_GT(moved, 1000u) << "the log of cleaning was hardly used";
 }
 
 // Somebody else takes half of the disk, and goes again.

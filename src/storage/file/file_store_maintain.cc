@@ -100,7 +100,7 @@ void FileStore::maintain() {
     if (removed == Removal::kFailed) return end_maintenance(true);
     if (evict_some()) continue;
     if (drop_for_space()) continue;
-    if (!clean_one()) return end_maintenance(true);
+    if (!clean_one() && !seal_for_space()) return end_maintenance(true);
     LockGuard guard(mutex_);
     if (std::exchange(maintains_again_, false)) continue;
     is_in_maintain_ = false;
@@ -109,11 +109,15 @@ void FileStore::maintain() {
   end_maintenance(false);
 }
 
+std::uint64_t FileStore::awaited_bytes() const {
+  if (waiting_.empty()) return 0;
+  return segment_bytes_for(waiting_.front()->layout.record_bytes, waiting_.front()->pages.size());
+}
+
 bool FileStore::is_content() const {
   if (full_volume_) return false;
   if (waiting_.empty()) return physical_bytes_ <= goal_bytes();
-  const Record& first = *waiting_.front();
-  const std::uint64_t own = segment_bytes_for(first.layout.record_bytes, first.pages.size());
+  const std::uint64_t own = awaited_bytes();
   bool has_disk = !are_disks_limited();  // else try_place() says which one has to give
   for (unsigned i = 0; i < volumes_.size() && !has_disk; ++i) {
     if (is_too_large(i, own)) return true;  // try_place() refuses it
@@ -251,6 +255,23 @@ bool FileStore::clean_one() {
   if (!file.is_ok()) return end_cleaning(job, file.status().code() == StatusCode::kNotFound), true;
   job->file = std::move(file).value();
   clean_next(job);
+  return true;
+}
+
+// Nothing that is sealed can be cleaned, and writes wait for room: the segments that take appends may be most of what
+// the store holds (they were sized before the disk was found to be full), so they are sealed, too. True: one is about
+// to be, and seal() goes on with maintain().
+bool FileStore::seal_for_space() {
+  std::vector<EndedSegment> ended;
+  {
+    LockGuard guard(mutex_);
+    if (waiting_.empty()) return false;
+    ended = end_active();
+    awaits_seal_ = std::any_of(segments_.begin(), segments_.end(),
+                               [](const auto& entry) { return entry.second.active && entry.second.active->is_full; });
+    if (!awaits_seal_) return false;
+  }
+  for (const EndedSegment& each : ended) settle(each.segment, each.volume);
   return true;
 }
 

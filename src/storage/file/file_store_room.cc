@@ -147,7 +147,8 @@ void FileStore::grow_limits() {
     Volume& v = volumes_[i];
     {
       LockGuard guard(mutex_);
-      const std::uint64_t near = std::max(2 * segment_bytes(i), v.limit.bytes() / 10);
+      const std::uint64_t near = std::max(
+          {2 * segment_bytes(i), v.limit.bytes() / 10, waiting_.empty() ? 0 : awaited_bytes() + largest_segment()});
       // A group that is larger than its share of the limit needs a larger one, whatever is free below it.
       if (!v.limit.may_grow(clock_.now()) || (has_disk_room(i, near) && refused_bytes_ == 0)) continue;
     }

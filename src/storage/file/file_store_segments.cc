@@ -142,6 +142,19 @@ void FileStore::doubt(SegmentInfo& segment) {
   if (moving && moving->segment->id == segment.id) take_back(*moving);
 }
 
+// No more is appended to any of them. The caller settles them.
+std::vector<FileStore::EndedSegment> FileStore::end_active() {
+  std::vector<EndedSegment> ended;
+  for (unsigned i = 0; i < volumes_.size(); ++i) {
+    for (Volume::Log& log : volumes_[i].logs) {
+      if (!log.active) continue;
+      log.active->is_full = true;
+      ended.push_back({std::exchange(log.active, nullptr), i});
+    }
+  }
+  return ended;
+}
+
 // A full segment whose last write has ended is sealed; if nothing in it is alive, it goes. While it is synced it waits:
 // end_sync() goes on then.
 void FileStore::settle(const std::shared_ptr<ActiveSegment>& segment, unsigned volume) {
@@ -188,11 +201,12 @@ void FileStore::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vol
     // Without a footer the next opening scans it. A file whose sync failed promises nothing.
     (void)segment->file->truncate(segment->end_bytes);
   }
-  bool is_dead = false, has_damage = false;
+  bool is_dead = false, has_damage = false, maintains = false;
   const std::uint64_t free = end.status().code() == StatusCode::kOverloaded ? free_bytes(volume) : 0;
   {
     LockGuard guard(mutex_);
     if (!end.is_ok()) note_failure(volume, end.status(), segment, free);
+    maintains = std::exchange(awaits_seal_, false);
     const auto info = segments_.find(segment->id);
     if (info != segments_.end()) {
       const std::uint64_t bytes = end.is_ok() ? *end : std::max(segment->capacity_bytes, segment->end_bytes);
@@ -210,6 +224,7 @@ void FileStore::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vol
   if (is_dead) remove_segment(segment->id);
   end_sync(segment->id, Status::ok());
   if (has_damage) leave_out_later(segment->id);
+  if (maintains) return post([this] { maintain(); });
   place_waiting();
 }
 
