@@ -11,8 +11,6 @@ using Json = nlohmann::ordered_json;
 
 std::string us_text(const Spread& us) { return fmt::format("{:.1f} [{:.1f}..{:.1f}]", us.median, us.low, us.high); }
 
-Json spread_json(const Spread& us) { return {{"low", us.low}, {"median", us.median}, {"high", us.high}}; }
-
 }  // namespace
 
 std::string cache_bench_header(const CacheBenchOptions& options, const MachineInfo& machine) {

@@ -44,10 +44,6 @@ std::string spread_text(const Spread& spread, int digits) {
   return fmt::format("{:.{}f} [{:.{}f}..{:.{}f}]", spread.median, digits, spread.low, digits, spread.high, digits);
 }
 
-Json spread_json(const Spread& spread) {
-  return {{"low", spread.low}, {"median", spread.median}, {"high", spread.high}};
-}
-
 double speedup_of(const LlamaCell& cell, LlamaSetup front) {
   const double ours = seconds_of(cell.of(front)).median;
   return ours > 0 ? seconds_of(cell.of(LlamaSetup::kPlain)).median / ours : 0;

@@ -23,7 +23,7 @@ constexpr Nanos kAnswerLimit = std::chrono::hours(1);
 constexpr Nanos kSettleLimit = std::chrono::minutes(2);
 constexpr Nanos kStopLimit = std::chrono::seconds(90);  // the proxy waits for its storage
 constexpr int kKillMillis = 20'000;
-constexpr Nanos kLook = std::chrono::milliseconds(100);
+constexpr Nanos kLookAgain = std::chrono::milliseconds(100);
 constexpr int kStillLooks = 3;  // as many looks at the proxy have found the same
 constexpr std::string_view kReusedField = "X-Larder-Reused-Tokens";
 
@@ -211,7 +211,7 @@ Status LlamaBenchServer::wait_ready() {
 }
 
 Status LlamaBenchServer::look_again() {
-  const Result<std::string> line = child_.read_line(kLook);
+  const Result<std::string> line = child_.read_line(kLookAgain);
   if (line.is_ok() || line.status().code() == StatusCode::kDeadlineExceeded) return Status::ok();
   return unavailable("it has ended");
 }

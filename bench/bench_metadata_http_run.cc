@@ -16,8 +16,8 @@
 namespace larder {
 namespace {
 
-constexpr std::uint64_t kChain = 128;  // pages of one sequence
-constexpr std::size_t kBodies = 64;    // prepared requests of a connection
+constexpr std::uint64_t kHttpChain = 128;  // pages of one sequence
+constexpr std::size_t kBodies = 64;        // prepared requests of a connection
 const MetadataNamespace kSpace{0, "kv"};
 const MetadataNamespace kStoreSpace{0, "kv-store"};  // of stores, which evict: nothing in it is leased
 
@@ -88,8 +88,8 @@ class HttpBench {
   Status fill(const MetadataNamespace& space) {
     const auto given = service_->initialize(space, options_.stored);
     if (!given.is_ok()) return given.status();
-    for (std::uint64_t first = 0; first < options_.stored; first += kChain) {
-      const std::uint64_t end = std::min(first + kChain, options_.stored);
+    for (std::uint64_t first = 0; first < options_.stored; first += kHttpChain) {
+      const std::uint64_t end = std::min(first + kHttpChain, options_.stored);
       std::vector<std::string> keys;
       for (std::uint64_t i = first; i < end; ++i) keys.push_back(key_of(i));
       LARDER_RETURN_IF_ERROR(store(*service_, space, keys, first));
@@ -124,8 +124,8 @@ class HttpBench {
 
   // Keys that follow each other in a chain, as a lookup asks for them.
   std::vector<std::string> some_keys(std::uint32_t count) {
-    const std::uint64_t chains = std::max<std::uint64_t>(options_.stored / kChain, 1);
-    const std::uint64_t first = rng_.below(chains) * kChain;
+    const std::uint64_t chains = std::max<std::uint64_t>(options_.stored / kHttpChain, 1);
+    const std::uint64_t first = rng_.below(chains) * kHttpChain;
     std::vector<std::string> keys;
     for (std::uint32_t i = 0; i < count; ++i) keys.push_back(key_of(first + i));
     return keys;
@@ -239,7 +239,7 @@ Result<std::vector<MetadataHttpCell>> run_metadata_http_bench(const MetadataHttp
     return !numbers.empty() && std::all_of(numbers.begin(), numbers.end(), [&](auto n) { return n >= 1 && n <= high; });
   };
   if (!is_in(o.connections, 256)) return invalid_argument("--connections: from 1 to 256");
-  if (!is_in(o.keys, kChain)) return invalid_argument("--keys: from 1 to 128");
+  if (!is_in(o.keys, kHttpChain)) return invalid_argument("--keys: from 1 to 128");
   if (o.stored < 256 || o.stored > 100'000'000) return invalid_argument("--stored: from 256 to 100,000,000");
   if (!(o.seconds > 0 && o.seconds <= 3600)) return invalid_argument("--seconds: above 0, at most 3600");
   if (o.repeat < 1 || o.repeat > 1000) return invalid_argument("--repeat: from 1 to 1000");

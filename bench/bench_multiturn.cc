@@ -19,7 +19,7 @@
 namespace larder {
 namespace {
 
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 
 Nanos timeout_of(const MultiturnOptions& options) {
   return std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(options.timeout_seconds));
@@ -61,7 +61,7 @@ Result<ServerFacts> ask_server(const MultiturnOptions& options, const HttpUrl& u
   for (const char* target : {"/server_info", "/model_info"}) {
     const Result<HttpReply> reply = client.request("GET", target);
     if (!reply.is_ok()) return reply.status();
-    const Json info = Json::parse(reply->body, nullptr, false);
+    const PlainJson info = PlainJson::parse(reply->body, nullptr, false);
     if (reply->status != 200 || !info.is_object()) continue;
     if (info.contains("page_size") && info["page_size"].is_number_unsigned()) facts.page_size = info["page_size"];
     if (info.contains("vocab_size") && info["vocab_size"].is_number_unsigned()) facts.vocab_size = info["vocab_size"];
@@ -92,21 +92,21 @@ std::string request_body(const std::vector<TokenId>& prompt, std::uint32_t outpu
 }
 
 // Reads one event into the record. False: not what we know. Throws json::exception on a wrong type.
-bool read_event(const Json& event, double elapsed, TurnRecord& record) {
-  const Json& ids = event.at("output_ids");
-  const Json& meta = event.at("meta_info");
+bool read_event(const PlainJson& event, double elapsed, TurnRecord& record) {
+  const PlainJson& ids = event.at("output_ids");
+  const PlainJson& meta = event.at("meta_info");
   if (ids.empty()) return true;
   if (record.ttft == 0) record.ttft = elapsed;
   const std::size_t offset = event.value("output_ids_offset", std::size_t{0});
   if (offset > record.output.size()) return false;
   record.output.resize(offset);
-  for (const Json& id : ids) record.output.push_back(id.get<TokenId>());
+  for (const PlainJson& id : ids) record.output.push_back(id.get<TokenId>());
   record.prompt_tokens = meta.value("prompt_tokens", std::uint64_t{0});
   record.completion_tokens = meta.value("completion_tokens", std::uint64_t{0});
   record.cached = meta.value("cached_tokens", std::uint64_t{0});
   if (meta.contains("cached_tokens_stop")) record.stop = meta["cached_tokens_stop"].dump();
   if (!meta.contains("cached_tokens_details") || meta["cached_tokens_details"].is_null()) return true;
-  const Json& details = meta["cached_tokens_details"];
+  const PlainJson& details = meta["cached_tokens_details"];
   record.device = details.value("device", std::uint64_t{0});
   record.host = details.value("host", std::uint64_t{0});
   record.storage = details.value("storage", std::uint64_t{0});
@@ -115,8 +115,8 @@ bool read_event(const Json& event, double elapsed, TurnRecord& record) {
 
 bool absorb_event(std::string_view text, double elapsed, TurnRecord& record) {
   try {
-    return read_event(Json::parse(text), elapsed, record);
-  } catch (const Json::exception&) {  // an error event, or another API
+    return read_event(PlainJson::parse(text), elapsed, record);
+  } catch (const PlainJson::exception&) {  // an error event, or another API
     return false;
   }
 }

@@ -74,7 +74,7 @@ Result<nlohmann::json> read_json(const std::string& path) {
   return document;
 }
 
-int fail(const Status& status) {
+int fail_multiturn(const Status& status) {
   std::fprintf(stderr, "larder bench multiturn: %s\n", status.message().c_str());
   return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
 }
@@ -84,10 +84,10 @@ int run(CommandOptions o) {
   Result<nlohmann::json> saved = nlohmann::json();
   if (!o.compare_outputs.empty()) {
     saved = read_json(o.compare_outputs);
-    if (!saved.is_ok()) return fail(saved.status());
+    if (!saved.is_ok()) return fail_multiturn(saved.status());
   }
   const Result<MultiturnResult> result = run_multiturn(o.run);
-  if (!result.is_ok()) return fail(result.status());
+  if (!result.is_ok()) return fail_multiturn(result.status());
   if (o.as_json) {
     std::printf("%s\n", multiturn_json(o.run, *result).dump(2).c_str());
   } else {
@@ -95,7 +95,7 @@ int run(CommandOptions o) {
   }
   if (!o.save_outputs.empty()) {
     const Status status = write_file(o.save_outputs, outputs_json(*result).dump());
-    if (!status.is_ok()) return fail(status);
+    if (!status.is_ok()) return fail_multiturn(status);
   }
   if (o.compare_outputs.empty()) return 0;
   const std::string found = first_difference(*result, *saved);

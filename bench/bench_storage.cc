@@ -16,7 +16,7 @@
 namespace larder {
 namespace {
 
-constexpr const char* kFolder = "larder-bench-storage";  // under --directory; made and removed here
+constexpr const char* kBenchFolder = "larder-bench-storage";  // under --directory; made and removed here
 constexpr std::uint64_t kLeastPage = 4096, kMostPage = std::uint64_t{1} << 30;
 constexpr std::uint32_t kMostDepth = 1024;
 constexpr std::uint64_t kLeastBytes = 1 << 20;
@@ -194,7 +194,7 @@ class FolderGuard {
 
 Status run_restart(const StorageBenchOptions& options) {
   Places places;
-  places.folder = join_path(options.directory, kFolder);
+  places.folder = join_path(options.directory, kBenchFolder);
   const FolderGuard folder(places.folder);
   LARDER_RETURN_IF_ERROR(real_file_system().make_dirs(places.folder));
   const MachineInfo machine = machine_info(options.directory);
@@ -217,7 +217,7 @@ Status run_bench(StorageBenchOptions options) {
   LARDER_RETURN_IF_ERROR(files.make_dirs(options.directory));
   LARDER_RETURN_IF_ERROR(fit_to_disk(options));
   Places places;
-  places.folder = join_path(options.directory, kFolder);
+  places.folder = join_path(options.directory, kBenchFolder);
   places.store = join_path(places.folder, "store");
   places.other_store = join_path(places.folder, "other");
   places.fio_file = join_path(places.folder, "fio.data");

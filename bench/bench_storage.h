@@ -67,6 +67,7 @@ struct Spread {
   double low = 0, median = 0, high = 0;
 };
 [[nodiscard]] Spread spread_of(std::vector<double> values);
+[[nodiscard]] nlohmann::ordered_json spread_json(const Spread& spread);
 // Of own run i to the other's run i; all zero if there is none.
 [[nodiscard]] Spread ratio_of(const StorageCell& cell);
 // The best own run to the other's best.

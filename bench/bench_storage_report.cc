@@ -38,15 +38,15 @@ Json runs_json(const std::vector<StorageRun>& runs) {
   return out;
 }
 
-Json spread_json(const Spread& spread) {
-  return {{"low", spread.low}, {"median", spread.median}, {"high", spread.high}};
-}
-
 bool has_others(const std::vector<StorageCell>& cells) {
   return std::any_of(cells.begin(), cells.end(), [](const StorageCell& cell) { return !cell.other.empty(); });
 }
 
 }  // namespace
+
+Json spread_json(const Spread& spread) {
+  return {{"low", spread.low}, {"median", spread.median}, {"high", spread.high}};
+}
 
 Spread spread_of(std::vector<double> values) {
   if (values.empty()) return {};

@@ -24,7 +24,7 @@ namespace larder {
 namespace {
 
 constexpr std::uint32_t kWindowTokens = 128;
-constexpr const char* kShapes[] = {"full", "full+swa", "full+mamba"};
+constexpr const char* kTreeShapes[] = {"full", "full+swa", "full+mamba"};
 constexpr std::size_t kLongTokens = 131'072, kLongNew = 512, kLongNodes = 256;
 
 struct Row {
@@ -314,7 +314,7 @@ void run_tree_bench(const TreeBenchOptions& options) {
   const std::vector<std::uint32_t> page_sizes =
       options.page_size != 0 ? std::vector{options.page_size} : std::vector{1u, 64u};
   std::vector<Row> rows;
-  for (const char* shape : kShapes) {
+  for (const char* shape : kTreeShapes) {
     if (!options.shape.empty() && options.shape != shape) continue;
     for (const std::uint32_t page_size : page_sizes) {
       for (Row& row : TreeBench(shape, page_size, options, overhead_ns).run()) rows.push_back(std::move(row));

@@ -11,6 +11,7 @@ option(LARDER_BUILD_TESTS "Build unit and cross-folder tests (with them LARDER_B
 option(LARDER_INSTALL "Targets of cmake --install" ${PROJECT_IS_TOP_LEVEL})
 option(LARDER_SLOW_TESTS "... and the suites that take minutes" ON)
 option(LARDER_PRECOMPILED "Parse the headers that most files include once (cmake/larder_precompiled.h)" ${PROJECT_IS_TOP_LEVEL})
+option(LARDER_UNITY "Compile files of a library together: a faster first build, a slower one after an edit" ${PROJECT_IS_TOP_LEVEL})
 option(LARDER_WERROR "Warnings are errors (CI and development presets)" OFF)
 option(LARDER_THREAD_SAFETY "clang: check the thread-safety annotations" OFF)
 option(LARDER_FUZZ "clang: libFuzzer executables of fuzz/ instead of tests" OFF)

@@ -31,12 +31,26 @@ function(larder_use_precompiled name)
   endif()
 endfunction()
 
+# Several files of a target are compiled as one, which halves the time of a first build. So no two files of a target may
+# have the same name in an unnamed namespace, but those of larder_compiled_alone.
+function(larder_compile_together name)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${LARDER_UNITY} UNITY_BUILD_BATCH_SIZE 10)
+endfunction()
+
+# Tables of offsets of file formats, kernels for one processor each, and libraries with their own names for everything.
+function(larder_compile_alone)
+  foreach(file IN LISTS ARGN)
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/${file} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endforeach()
+endfunction()
+
 # Adds static library NAME of SOURCES (or an interface library), linked to the rest of the arguments.
 function(larder_add_library name sources)
   if(sources)
     add_library(${name} STATIC ${sources})
     target_compile_options(${name} PRIVATE ${larder_strict_warnings})
     larder_use_precompiled(${name})
+    larder_compile_together(${name})
     target_link_libraries(${name} PRIVATE larder_flags PUBLIC ${ARGN})
   else()
     add_library(${name} INTERFACE)
@@ -80,21 +94,8 @@ function(larder_add_sim)
   larder_add_library(larder_sim_world "${sources}" larder_sim larder_controller)
 endfunction()
 
-# Files that read command lines: the optimiser has nothing to gain there, and takes half of the compiler's time.
-function(larder_compile_quickly sources)
-  if(LARDER_SANITIZE)
-    set(level -O0)
-  else()
-    set(level -O1)
-  endif()
-  set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS ${level})
-endfunction()
-
 function(larder_add_bench)
   larder_sources(sources GLOB bench)
-  set(commands ${sources})
-  list(FILTER commands INCLUDE REGEX "(bench_storage|bench_metadata|bench_metadata_http|_command)\\.cc$")
-  larder_compile_quickly("${commands}")
   larder_add_library(larder_bench "${sources}" larder_server)
   target_link_libraries(larder_bench INTERFACE larder_sim)
   if(LARDER_LLAMA)
@@ -107,9 +108,10 @@ function(larder_add_cli)
   larder_sources(sources GLOB_RECURSE src/cli)
   if(sources)
     add_executable(larder ${sources})
-    larder_compile_quickly("${sources}")
-    target_compile_options(larder PRIVATE -fPIC)  # as the precompiled headers
+    # -fPIC: as the precompiled headers. The optimiser has nothing to gain from reading command lines.
+    target_compile_options(larder PRIVATE -fPIC $<IF:$<BOOL:${LARDER_SANITIZE}>,-O0,-O1>)
     larder_use_precompiled(larder)
+    larder_compile_together(larder)
     set_target_properties(larder PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
     target_link_libraries(larder PRIVATE larder_flags larder_bench larder_sim_world larder_sim larder_server)
     if(LARDER_LLAMA)  # larder serve --model x.gguf

@@ -6,7 +6,7 @@
 namespace larder::sim {
 namespace {
 
-constexpr std::size_t kMostJobs = 6, kMostKept = 3, kMostStates = 3;
+constexpr std::size_t kMostConnectorJobs = 6, kMostKept = 3, kMostStates = 3;
 constexpr int kMostFinalTries = 30;  // to save the end of an answer
 
 std::uint64_t last_token(std::size_t prompt, std::uint64_t new_tokens) {
@@ -35,7 +35,7 @@ std::optional<std::vector<T>> ConnectorEngine::from_all(const char* what, const 
 // ---- events
 
 void ConnectorEngine::begin(const EventArguments& a) {
-  if (jobs_.size() >= kMostJobs) return;
+  if (jobs_.size() >= kMostConnectorJobs) return;
   Job& job = jobs_.emplace_back();
   job.prompt = prompt_of(a);
   job.tokens = job.prompt;

@@ -24,7 +24,7 @@ constexpr std::size_t kMaxHeadBytes = 64u << 10;
 constexpr std::uint64_t kMaxBodyBytes = 1ull << 30;
 constexpr std::size_t kMaxLineBytes = 16u << 20;
 
-std::string_view trim(std::string_view text) {
+std::string_view trim_line(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
   while (!text.empty() && (text.back() == ' ' || text.back() == '\t' || text.back() == '\r')) text.remove_suffix(1);
   return text;
@@ -117,7 +117,7 @@ struct HttpClient::Head {
     const std::size_t colon = line.find(':');
     if (colon == std::string_view::npos) return corrupt("the answer has a header line without ':'");
     const std::string_view name = line.substr(0, colon);
-    const std::string_view value = trim(line.substr(colon + 1));
+    const std::string_view value = trim_line(line.substr(colon + 1));
     // A folded line too: it begins with a blank.
     if (!is_http_token(name)) return corrupt("the answer has a header line without a proper name");
     if (!is_field_value(value)) return corrupt("the answer has a control character in its head");
@@ -325,7 +325,8 @@ Status HttpClient::read_chunked(const std::function<Status(std::string_view)>& s
     std::size_t left = kMaxHeadBytes;
     Result<std::string> line = read_line(left);
     if (!line.is_ok()) return line.status();
-    const auto size_bytes = parse_number<std::uint64_t>(trim(std::string_view(*line).substr(0, line->find(';'))), 16);
+    const auto size_bytes =
+        parse_number<std::uint64_t>(trim_line(std::string_view(*line).substr(0, line->find(';'))), 16);
     if (!size_bytes) return corrupt("the answer has a broken chunk");
     if (*size_bytes > 0) LARDER_RETURN_IF_ERROR(read_counted(*size_bytes, sink));
     // After data an empty line; after the last chunk trailers, which nobody here wants, and an empty line.

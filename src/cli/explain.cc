@@ -16,7 +16,7 @@
 namespace larder {
 namespace {
 
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 
 constexpr std::uint64_t kMaxInputBytes = 64ull << 20;
 
@@ -43,7 +43,7 @@ Result<std::string> text_or_file(const std::string& value) {
 }
 
 // "[1, 2, 3]", "1,2,3" or "1 2 3".
-Result<Json> parse_ids(std::string text) {
+Result<PlainJson> parse_ids(std::string text) {
   if (text.find('[') == std::string::npos) {
     for (char& c : text) {
       if (c == ' ' || c == '\n' || c == '\t' || c == '\r') c = ',';
@@ -55,19 +55,19 @@ Result<Json> parse_ids(std::string text) {
     while (!joined.empty() && joined.back() == ',') joined.pop_back();
     text = "[" + joined + "]";
   }
-  Json ids = Json::parse(text, nullptr, false);
+  PlainJson ids = PlainJson::parse(text, nullptr, false);
   if (!ids.is_array()) return invalid_argument("--input-ids: an array of token ids is expected, as [1, 2, 3] or 1,2,3");
   return ids;
 }
 
-Result<Json> request_of(const ExplainOptions& o) {
-  Json body = Json::object();
+Result<PlainJson> request_of(const ExplainOptions& o) {
+  PlainJson body = PlainJson::object();
   if (o.text.empty() == o.input_ids.empty())
     return invalid_argument("give --text or --input-ids (either as @file, too)");
   const Result<std::string> input = text_or_file(o.text.empty() ? o.input_ids : o.text);
   if (!input.is_ok()) return input.status();
   if (o.text.empty()) {
-    Result<Json> ids = parse_ids(*input);
+    Result<PlainJson> ids = parse_ids(*input);
     if (!ids.is_ok()) return ids.status();
     body["input_ids"] = std::move(*ids);
   } else {
@@ -78,14 +78,14 @@ Result<Json> request_of(const ExplainOptions& o) {
   return body;
 }
 
-void print_explanation(const Json& e) {
+void print_explanation(const PlainJson& e) {
   const std::uint64_t page = e.at("page_size").get<std::uint64_t>();
   std::printf("prompt: %s tokens, %s whole pages of %s\n\n", count_text(e.at("prompt_tokens")).c_str(),
               count_text(e.at("prompt_pages")).c_str(), count_text(page).c_str());
   TextTable tiers({"restore point", "pages", "tokens"});
   std::string reasons;
   for (const char* tier : {"device", "host", "storage"}) {
-    const Json& point = e.at("restore").at(tier);
+    const PlainJson& point = e.at("restore").at(tier);
     const auto pages = point.at("pages").get<std::uint64_t>();
     tiers.add_row({tier == std::string_view("device") ? "device" : fmt::format("... and {}", tier), count_text(pages),
                    count_text(pages * page)});
@@ -95,7 +95,7 @@ void print_explanation(const Json& e) {
   std::printf("%s\n", tiers.text().c_str());
   if (!reasons.empty()) std::printf("why it ends there:\n%s\n", reasons.c_str());
   TextTable pools({"pool", "component", "on device", "on host", "in storage", "alone it would reach"});
-  for (const Json& pool : e.at("pools")) {
+  for (const PlainJson& pool : e.at("pools")) {
     pools.add_row({pool.at("pool"), pool.at("component"), count_text(pool.at("device_pages")),
                    count_text(pool.at("host_pages")), count_text(pool.at("storage_pages")),
                    count_text(pool.at("restore_pages"))});
@@ -107,15 +107,15 @@ void print_explanation(const Json& e) {
 }
 
 Status explain(const ExplainOptions& o) {
-  const Result<Json> body = request_of(o);
+  const Result<PlainJson> body = request_of(o);
   if (!body.is_ok()) return body.status();
   const Result<HttpUrl> url = parse_http_url(o.url);
   if (!url.is_ok()) return url.status();
   HttpClient client(*url, std::chrono::seconds(60), o.api_key);
   const Result<HttpReply> reply =
-      client.request("POST", "/explain", body->dump(-1, ' ', false, Json::error_handler_t::replace));
+      client.request("POST", "/explain", body->dump(-1, ' ', false, PlainJson::error_handler_t::replace));
   if (!reply.is_ok()) return reply.status();
-  const Json answer = Json::parse(reply->body, nullptr, false);
+  const PlainJson answer = PlainJson::parse(reply->body, nullptr, false);
   if (reply->status != 200 || !answer.is_object()) {
     return unavailable(fmt::format("HTTP {}: {}", reply->status, reply->body.substr(0, 1000)));
   }
@@ -125,7 +125,7 @@ Status explain(const ExplainOptions& o) {
   }
   try {
     print_explanation(answer);
-  } catch (const Json::exception& error) {
+  } catch (const PlainJson::exception& error) {
     return corrupt(fmt::format("the server's explanation has another shape: {}", error.what()));
   }
   return Status::ok();

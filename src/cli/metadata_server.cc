@@ -26,7 +26,7 @@
 namespace larder {
 namespace {
 
-constexpr Nanos kDrainLimit = std::chrono::seconds(10);  // for open requests, at a stop
+constexpr Nanos kHttpDrainLimit = std::chrono::seconds(10);  // for open requests, at a stop
 constexpr std::uint64_t kMaxImportBytes = std::uint64_t{1} << 30;
 constexpr std::uint32_t kMostConnections = std::numeric_limits<std::uint32_t>::max();
 constexpr double kMaxSeconds = 86400;
@@ -164,7 +164,7 @@ std::array<std::uint64_t, 2> process_name() {
   return {digest.prefix64(), load_le<std::uint64_t>(digest.bytes.data() + 8)};
 }
 
-int fail(const Status& status) {
+int fail_metadata(const Status& status) {
   std::fprintf(stderr, "larder metadata-server: %s\n", status.message().c_str());
   return 1;
 }
@@ -173,7 +173,7 @@ int serve(const ServerOptions& o) {
   StopSignals signals;  // before any thread
   MetricsRegistry metrics;
   auto service = open_service(o);
-  if (!service.is_ok()) return fail(service.status());
+  if (!service.is_ok()) return fail_metadata(service.status());
   MetadataServerParts parts;
   parts.service = service->get();
   parts.clock = &real_clock();
@@ -186,7 +186,7 @@ int serve(const ServerOptions& o) {
   parts.changes_wait = !o.directory.empty();
   parts.reference = {process_name(), nanos_of(o.client_reservation), nanos_of(o.client_lease)};
   auto server = MetadataServer::create(parts);
-  if (!server.is_ok()) return fail(server.status());
+  if (!server.is_ok()) return fail_metadata(server.status());
   const auto stats = (*service)->stats();
   std::uint64_t stored = 0;
   if (stats.is_ok()) {
@@ -199,10 +199,10 @@ int serve(const ServerOptions& o) {
 
   (void)signals.wait();
   std::printf("stopping: open requests have %lld s; a second signal ends at once\n",
-              static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(kDrainLimit).count()));
+              static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(kHttpDrainLimit).count()));
   std::fflush(stdout);
   (*server)->stop_accepting();
-  if (!(*server)->wait_drained(kDrainLimit)) {
+  if (!(*server)->wait_drained(kHttpDrainLimit)) {
     std::fprintf(stderr, "larder metadata-server: open requests were cut off\n");
   }
   server->reset();

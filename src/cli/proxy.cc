@@ -133,7 +133,7 @@ Result<ProxySettings> settings_of(const ProxyOptions& o) {
   return settings;
 }
 
-int fail(const Status& status) {
+int fail_proxy(const Status& status) {
   std::fprintf(stderr, "larder proxy: %s\n", status.message().c_str());
   return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
 }
@@ -143,7 +143,7 @@ int run(const ProxyOptions& options, ProxySettings settings) {
   SlotFolder folder;
   if (settings.slot_directory.empty()) {
     const Status made = folder.make();
-    if (!made.is_ok()) return fail(made);
+    if (!made.is_ok()) return fail_proxy(made);
     settings.slot_directory = folder.path();
   }
   LlamaServerProcess server;
@@ -151,13 +151,13 @@ int run(const ProxyOptions& options, ProxySettings settings) {
   if (!options.command.empty()) {
     const Status made = real_file_system().make_dirs(settings.slot_directory);
     const Status started = made.is_ok() ? server.start(options.command, settings.slot_directory) : made;
-    if (!started.is_ok()) return fail(started);
+    if (!started.is_ok()) return fail_proxy(started);
     settings.upstream = server.url();
     settings.is_hopeless = [&] { return server.has_given_up() || signals.is_pending(); };
   }
   MetricsRegistry metrics;
   auto proxy = LlamaProxy::create(settings, real_file_system(), real_clock(), metrics);
-  if (!proxy.is_ok()) return signals.is_pending() ? 0 : fail(proxy.status());
+  if (!proxy.is_ok()) return signals.is_pending() ? 0 : fail_proxy(proxy.status());
   server.has_served();
   std::printf("larder %s proxy on %s before %s\n%s\n", std::string(kLarderVersion).c_str(), (*proxy)->url().c_str(),
               settings.upstream.c_str(), (*proxy)->summary().c_str());
@@ -191,9 +191,9 @@ int proxy_command(int argc, char** argv) {
       "Exit codes: 0 stopped; 1 llama-server or its model cannot be cached; 2 wrong arguments.");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   const Status status = set_log_option(options.log_level);
-  if (!status.is_ok()) return fail(status);
+  if (!status.is_ok()) return fail_proxy(status);
   Result<ProxySettings> settings = settings_of(options);
-  if (!settings.is_ok()) return fail(settings.status());
+  if (!settings.is_ok()) return fail_proxy(settings.status());
   return run(options, std::move(*settings));
 }
 

@@ -13,7 +13,7 @@ namespace larder {
 namespace {
 
 constexpr Nanos kLook = std::chrono::seconds(1);  // one wait for its end; then a stop is looked for
-constexpr Nanos kStopLimit = std::chrono::seconds(20);
+constexpr Nanos kKillAfter = std::chrono::seconds(20);
 constexpr Nanos kSoon = std::chrono::seconds(10);  // a life shorter than this is a failed start
 constexpr Nanos kPause = std::chrono::seconds(1);  // before it is started again
 constexpr int kMostFailedStarts = 5;
@@ -80,7 +80,7 @@ void LlamaServerProcess::watch() {
     const Result<std::string> line = child_.read_line(kLook);
     if (line.is_ok() || line.status().code() == StatusCode::kDeadlineExceeded) continue;
     if (is_stopping_.load()) return;
-    const Result<int> code = child_.stop(kStopLimit);
+    const Result<int> code = child_.stop(kKillAfter);
     failed_starts = real_clock().now() - begun < kSoon ? failed_starts + 1 : 0;
     log_error("proxy", fmt::format("llama-server has ended (exit code {})", code.is_ok() ? *code : -1));
     if (!has_served_.load() || failed_starts >= kMostFailedStarts) {
@@ -107,7 +107,7 @@ void LlamaServerProcess::stop() {
   }
   child_.terminate_now();
   thread_.wait_idle();
-  if (child_.is_running()) (void)child_.stop(kStopLimit);
+  if (child_.is_running()) (void)child_.stop(kKillAfter);
 }
 
 }  // namespace larder

@@ -22,8 +22,8 @@
 namespace larder {
 namespace {
 
-constexpr Nanos kDrainLimit = std::chrono::seconds(10);   // for open requests, at a stop
-constexpr Nanos kBackupLimit = std::chrono::seconds(60);  // for what is not in storage yet
+constexpr Nanos kServeDrainLimit = std::chrono::seconds(10);  // for open requests, at a stop
+constexpr Nanos kBackupLimit = std::chrono::seconds(60);      // for what is not in storage yet
 
 // Headings of --help; options that are not named here come under "Other".
 std::string group_of(std::string_view name) {
@@ -110,7 +110,7 @@ std::string capacity_table(const SchedulerStats& stats) {
   return table.text(2);
 }
 
-int fail(const Status& status) {
+int fail_serve(const Status& status) {
   std::fprintf(stderr, "larder serve: %s\n", status.message().c_str());
   return 1;
 }
@@ -119,9 +119,9 @@ int serve(const Options& options) {
   StopSignals signals;  // before any thread
   MetricsRegistry metrics;
   auto scheduler = Scheduler::create(options, real_file_system(), real_clock(), metrics);
-  if (!scheduler.is_ok()) return fail(scheduler.status());
+  if (!scheduler.is_ok()) return fail_serve(scheduler.status());
   auto api = ApiServer::create({scheduler->get(), &real_clock(), &metrics, {}});
-  if (!api.is_ok()) return fail(api.status());
+  if (!api.is_ok()) return fail_serve(api.status());
 
   const ModelSpec& model = (*scheduler)->model();
   std::printf("larder %s listening on %s (model %s, page %u tokens, context %u tokens)\n",
@@ -132,11 +132,11 @@ int serve(const Options& options) {
 
   (void)signals.wait();
   std::printf("stopping: open requests have %lld s, backups %lld s; a second signal ends at once\n",
-              static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(kDrainLimit).count()),
+              static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(kServeDrainLimit).count()),
               static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(kBackupLimit).count()));
   std::fflush(stdout);
   (*api)->stop_accepting();
-  if (!(*api)->wait_drained(kDrainLimit)) std::fprintf(stderr, "larder serve: open requests were cut off\n");
+  if (!(*api)->wait_drained(kServeDrainLimit)) std::fprintf(stderr, "larder serve: open requests were cut off\n");
   api->reset();
   const Status backups = (*scheduler)->quiesce(kBackupLimit);
   if (!backups.is_ok()) std::fprintf(stderr, "larder serve: backups: %s\n", backups.to_string().c_str());

@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr auto kRedraw = std::chrono::milliseconds(100);
-constexpr std::size_t kThreads = 4, kQueue = 4096;
+constexpr std::size_t kStoreThreads = 4, kStoreQueue = 4096;
 constexpr std::size_t kShownDigits = 16;
 constexpr const char* kExitCodes =
     "Exit codes: 0 done and nothing wrong; 1 damage was found, or not everything could be done; 2 wrong arguments;\n"
@@ -41,7 +41,7 @@ constexpr StoreCommand kStoreCommands[] = {
     {"forget", "go on without a volume that is missing, for good", store_forget},
 };
 
-void print_help(std::FILE* out) {
+void print_store_help(std::FILE* out) {
   std::fputs("usage: larder store COMMAND DIRECTORY... [OPTIONS]\n\n", out);
   for (const StoreCommand& command : kStoreCommands) std::fprintf(out, "  %-8s %s\n", command.name, command.help);
   std::fprintf(out,
@@ -56,7 +56,7 @@ void print_help(std::FILE* out) {
 int store_command(int argc, char** argv) {
   const std::string_view name = argc > 1 ? argv[1] : "";
   if (name.empty() || name == "--help" || name == "-h") {
-    print_help(name.empty() ? stderr : stdout);
+    print_store_help(name.empty() ? stderr : stdout);
     return name.empty() ? kStoreUsage : kStoreDone;
   }
   std::vector<std::string> known;
@@ -67,7 +67,7 @@ int store_command(int argc, char** argv) {
   const std::string nearest = nearest_word(name, known);
   std::fprintf(stderr, "larder store: unknown command '%s'%s\n", argv[1],
                nearest.empty() ? "" : ("; did you mean '" + nearest + "'?").c_str());
-  print_help(stderr);
+  print_store_help(stderr);
   return kStoreUsage;
 }
 
@@ -169,7 +169,7 @@ Result<std::unique_ptr<OpenedBackend>> OpenedBackend::open(const std::vector<std
   BackendFactory factory;
   LARDER_RETURN_IF_ERROR(register_file_backend(factory));
   std::unique_ptr<OpenedBackend> out(new OpenedBackend());
-  out->threads_ = std::make_unique<ThreadPoolExecutor>("store", kThreads, kQueue);
+  out->threads_ = std::make_unique<ThreadPoolExecutor>("store", kStoreThreads, kStoreQueue);
   BackendEnvironment environment;
   environment.files = &real_file_system();
   environment.clock = &real_clock();

@@ -14,7 +14,7 @@ namespace larder {
 
 namespace {
 
-constexpr std::uint32_t kMaxTableEntries = 1u << 24;
+constexpr std::uint32_t kMostEntries = 1u << 24;
 constexpr std::uint32_t kMaxPointsLimit = 1024;
 
 Status check_share(std::string_view field, double share) {
@@ -165,8 +165,8 @@ void ConnectorImpl::transfer_done(Op& op, bool is_ok) {
 
 Status validate_config(const ConnectorConfig& config) {
   LARDER_RETURN_IF_ERROR(validate_config(config.tiers));
-  LARDER_RETURN_IF_ERROR(check_count("max_lookups", config.max_lookups, kMaxTableEntries));
-  LARDER_RETURN_IF_ERROR(check_count("max_transfers", config.max_transfers, kMaxTableEntries));
+  LARDER_RETURN_IF_ERROR(check_count("max_lookups", config.max_lookups, kMostEntries));
+  LARDER_RETURN_IF_ERROR(check_count("max_transfers", config.max_transfers, kMostEntries));
   LARDER_RETURN_IF_ERROR(check_count("max_points", config.max_points, kMaxPointsLimit));
   LARDER_RETURN_IF_ERROR(check_share("lease_share", config.lease_share));
   return check_share("save_share", config.save_share);

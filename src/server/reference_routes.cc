@@ -27,21 +27,21 @@ constexpr NamedCall kCalls[] = {
     {"clear", ReferenceRoutes::Call::kClear},
 };
 
-HttpResponse json(unsigned status, std::string body) {
+HttpResponse json_reply(unsigned status, std::string body) {
   HttpResponse response;
   response.status = status;
   response.body = std::move(body);
   return response;
 }
 
-HttpResponse no_content() { return json(204, {}); }
+HttpResponse no_content() { return json_reply(204, {}); }
 
 // {"detail": text}, as FastAPI says it. The text may hold pieces of the request: it is UTF-8, as that was checked.
 HttpResponse detail(unsigned status, std::string_view text) {
   std::string body = "{\"detail\":\"";
   append_json_escaped(text, body);
   body += "\"}";
-  return json(status, std::move(body));
+  return json_reply(status, std::move(body));
 }
 
 HttpResponse bad_rank(std::string_view rank) {
@@ -53,7 +53,7 @@ HttpResponse bad_rank(std::string_view rank) {
     append_json_escaped({&shown, 1}, body);
   }
   body += "\"}]}";
-  return json(422, std::move(body));
+  return json_reply(422, std::move(body));
 }
 
 std::optional<std::int64_t> parse_rank(std::string_view text) {
@@ -142,7 +142,7 @@ HttpResponse ReferenceRoutes::find(const MetadataNamespace& name_space, Referenc
     }
   }
   out += "]}";
-  return json(200, std::move(out));
+  return json_reply(200, std::move(out));
 }
 
 HttpResponse ReferenceRoutes::reserve(const MetadataNamespace& name_space, ReferenceBody& body) {
@@ -165,7 +165,7 @@ HttpResponse ReferenceRoutes::reserve(const MetadataNamespace& name_space, Refer
     }
   }
   out += "]}";
-  return json(200, std::move(out));
+  return json_reply(200, std::move(out));
 }
 
 HttpResponse ReferenceRoutes::confirm(const MetadataNamespace& name_space, ReferenceBody& body) {

@@ -11,7 +11,7 @@
 namespace larder {
 namespace {
 
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 using Ordered = nlohmann::ordered_json;
 
 // Families that are shown, by a word in their names; the first that fits names the section.
@@ -44,20 +44,20 @@ const char* title_of(const std::string& family) {
 }
 
 // A member of the first (and only) internal state; null if it is not there.
-const Json& state_of(const Json& info, const char* name) {
-  static const Json kNone;
+const PlainJson& state_of(const PlainJson& info, const char* name) {
+  static const PlainJson kNone;
   const auto states = info.find("internal_states");
   if (states == info.end() || !states->is_array() || states->empty()) return kNone;
   const auto found = states->front().find(name);
   return found == states->front().end() ? kNone : *found;
 }
 
-std::uint64_t number_at(const Json& object, const char* name) {
+std::uint64_t number_at(const PlainJson& object, const char* name) {
   const auto found = object.is_object() ? object.find(name) : object.end();
   return object.is_object() && found != object.end() && found->is_number() ? found->get<std::uint64_t>() : 0;
 }
 
-std::string text_at(const Json& object, const char* name) {
+std::string text_at(const PlainJson& object, const char* name) {
   const auto found = object.is_object() ? object.find(name) : object.end();
   if (!object.is_object() || found == object.end() || found->is_null()) return "-";
   return found->is_string() ? found->get<std::string>() : found->dump();
@@ -110,16 +110,16 @@ std::string rate_text(const StatSample* before, double seconds, const MetricFami
   return fmt::format("{:.1f}", change / seconds);
 }
 
-std::string head_text(const Json& info) {
+std::string head_text(const PlainJson& info) {
   std::string out =
       fmt::format("model {}, larder {}; backend {}; write policy {}, prefetch {}\n", text_at(info, "served_model_name"),
                   text_at(info, "version"), text_at(info, "hicache_storage_backend"),
                   text_at(info, "hicache_write_policy"), text_at(info, "hicache_storage_prefetch_policy"));
-  const Json& cached = state_of(info, "cached_tokens");
+  const PlainJson& cached = state_of(info, "cached_tokens");
   const std::uint64_t prompt =
       state_of(info, "prompt_tokens").is_number() ? state_of(info, "prompt_tokens").get<std::uint64_t>() : 0;
   const auto state_number = [&](const char* name) {
-    const Json& value = state_of(info, name);
+    const PlainJson& value = state_of(info, name);
     return value.is_number() ? count_text(value.get<std::uint64_t>()) : std::string("-");
   };
   out +=
@@ -130,10 +130,10 @@ std::string head_text(const Json& info) {
   return out;
 }
 
-std::string tiers_text(const Json& tiers) {
+std::string tiers_text(const PlainJson& tiers) {
   if (!tiers.is_array() || tiers.empty()) return {};
   TextTable table({"tier", "component", "slots", "of", "bytes", "of", "used"});
-  for (const Json& tier : tiers) {
+  for (const PlainJson& tier : tiers) {
     const std::uint64_t capacity = number_at(tier, "capacity_bytes");
     table.add_row({text_at(tier, "tier"), text_at(tier, "component"), count_text(number_at(tier, "slots")),
                    count_text(number_at(tier, "capacity")), bytes_text(number_at(tier, "bytes")), bytes_text(capacity),
@@ -143,7 +143,7 @@ std::string tiers_text(const Json& tiers) {
 }
 
 // An object of numbers as one table, a row per member.
-std::string counters_text(const char* title, const Json& object) {
+std::string counters_text(const char* title, const PlainJson& object) {
   if (!object.is_object() || object.empty()) return {};
   TextTable table({title, ""});
   for (const auto& [name, value] : object.items()) {

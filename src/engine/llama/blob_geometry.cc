@@ -8,7 +8,7 @@ namespace larder::llama {
 namespace {
 
 // cell count, s_trans, layer count; per row kind: type, row bytes; per cell: position, number of sequences.
-constexpr std::uint64_t kRecurrentHeadBytes = 12, kRowKindBytes = 12, kRecurrentCellBytes = 8;
+constexpr std::uint64_t kRecurrentHeadBytes = 12, kStateRowKindBytes = 12, kRecurrentCellBytes = 8;
 
 std::uint64_t sum_of(const std::vector<RowKind>& rows) {
   std::uint64_t bytes = 0;
@@ -41,7 +41,7 @@ std::uint64_t AttentionGeometry::token_bytes() const {
 }
 
 std::uint64_t RecurrentGeometry::empty_bytes() const {
-  return kRecurrentHeadBytes + kRowKindBytes * (conv.size() + state.size());
+  return kRecurrentHeadBytes + kStateRowKindBytes * (conv.size() + state.size());
 }
 
 std::uint64_t RecurrentGeometry::checkpoint_bytes() const {

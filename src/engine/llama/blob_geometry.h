@@ -26,6 +26,7 @@ inline constexpr std::uint32_t kBlobLayersMax = 1024;
 inline constexpr std::uint64_t kRowBytesMax = std::uint64_t{1} << 30;
 inline constexpr std::uint32_t kPageTokensMax = std::uint32_t{1} << 16;
 inline constexpr std::uint32_t kWindowTokensMax = kPageTokensMax;
+inline constexpr std::size_t kPlainCellBytes = 12;      // position, number of sequences, sequence
 inline constexpr std::size_t kCellExtensionBytes = 12;  // M-RoPE's x and y, and the token
 
 // One row of one layer: ggml's number of the type, and the bytes of a row.

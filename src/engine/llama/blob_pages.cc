@@ -16,7 +16,6 @@ constexpr std::size_t kHeaderBytes = 8;      // magic, sequence
 constexpr std::size_t kCountBytes = 4;       // streams, cells of a stream
 constexpr std::size_t kLayersBytes = 8;      // v_trans, layers
 constexpr std::size_t kRowKindBytes = 12;    // type, row bytes
-constexpr std::size_t kPlainCellBytes = 12;  // position, number of sequences, sequence
 constexpr std::size_t kExtensionInCell = 8;  // behind position and number of sequences
 
 std::size_t cell_bytes(const AttentionGeometry& geometry) {

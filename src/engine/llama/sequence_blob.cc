@@ -13,9 +13,8 @@
 namespace larder::llama {
 namespace {
 
-constexpr std::size_t kPlainCellBytes = 12;  // position, number of sequences, sequence
-constexpr std::int32_t kTypesMax = 256;      // ggml has some forty
-constexpr std::uint32_t kStreamsMax = 256;   // sequences of a context
+constexpr std::int32_t kTypesMax = 256;     // ggml has some forty
+constexpr std::uint32_t kStreamsMax = 256;  // sequences of a context
 
 // What must be known to read a blob: its parts, and what no byte of it tells.
 struct Shape {

@@ -7,15 +7,15 @@
 namespace larder::llama {
 namespace {
 
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 using Count = std::optional<std::uint64_t>;
 
 constexpr std::string_view kEventData = "data:";
 
-Count number_at(const Json& object, const char* pointer) {
-  const Json::json_pointer path(pointer);
+Count number_at(const PlainJson& object, const char* pointer) {
+  const PlainJson::json_pointer path(pointer);
   if (!object.contains(path)) return std::nullopt;
-  const Json& found = object.at(path);
+  const PlainJson& found = object.at(path);
   return found.is_number_unsigned() ? Count(found.get<std::uint64_t>()) : std::nullopt;
 }
 
@@ -25,7 +25,7 @@ struct Counts {
   Count prompt, cached;
 };
 
-Counts counts_of(const Json& object) {
+Counts counts_of(const PlainJson& object) {
   if (const Count prompt = number_at(object, "/usage/prompt_tokens")) {
     return {prompt, number_at(object, "/usage/prompt_tokens_details/cached_tokens")};
   }
@@ -71,8 +71,8 @@ void AnswerCount::read_line() {
   constexpr std::string_view kNames[] = {"\"usage\"", "\"timings\"", "\"tokens_evaluated\""};
   const bool has_count = std::ranges::any_of(kNames, [&](auto name) { return text.find(name) != text.npos; });
   if (!has_count) return;
-  Json body = Json::parse(text, nullptr, false);
-  if (body.is_array() && !body.empty()) body = Json(body[0]);
+  PlainJson body = PlainJson::parse(text, nullptr, false);
+  if (body.is_array() && !body.empty()) body = PlainJson(body[0]);
   if (!body.is_object()) return;
   Counts counts = counts_of(body);
   for (const char* inner : {"response", "message"}) {

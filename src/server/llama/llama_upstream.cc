@@ -11,13 +11,13 @@
 namespace larder::llama {
 namespace {
 
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 
 constexpr std::size_t kShownBytes = 500;
 
 // llama-server's error texts, or the beginning of what else it said.
 std::string words_of(const HttpReply& reply) {
-  const Json body = Json::parse(reply.body, nullptr, false);
+  const PlainJson body = PlainJson::parse(reply.body, nullptr, false);
   const auto error = body.is_object() ? body.find("error") : body.end();
   if (error != body.end() && error->is_object() && error->contains("message") && (*error)["message"].is_string()) {
     return (*error)["message"].get<std::string>();
@@ -25,10 +25,10 @@ std::string words_of(const HttpReply& reply) {
   return reply.body.substr(0, kShownBytes);
 }
 
-Result<Json> answer_of(std::string_view what, const Result<HttpReply>& reply) {
+Result<PlainJson> answer_of(std::string_view what, const Result<HttpReply>& reply) {
   if (!reply.is_ok()) return reply.status();
   if (reply->status == 200) {
-    Json body = Json::parse(reply->body, nullptr, false);
+    PlainJson body = PlainJson::parse(reply->body, nullptr, false);
     if (!body.is_discarded()) return body;
     return unsupported(fmt::format("llama-server: {}: the answer is not JSON", what));
   }
@@ -42,18 +42,18 @@ Result<Json> answer_of(std::string_view what, const Result<HttpReply>& reply) {
 }
 
 // A member at a JSON pointer; nullptr: it is not there.
-const Json* at(const Json& body, const char* pointer) {
-  const Json::json_pointer path(pointer);
+const PlainJson* at(const PlainJson& body, const char* pointer) {
+  const PlainJson::json_pointer path(pointer);
   return body.contains(path) ? &body.at(path) : nullptr;
 }
 
-std::string text_at(const Json& body, const char* pointer) {
-  const Json* found = at(body, pointer);
+std::string text_at(const PlainJson& body, const char* pointer) {
+  const PlainJson* found = at(body, pointer);
   return found != nullptr && found->is_string() ? found->get<std::string>() : std::string();
 }
 
-std::uint64_t number_at(const Json& body, const char* pointer) {
-  const Json* found = at(body, pointer);
+std::uint64_t size_at(const PlainJson& body, const char* pointer) {
+  const PlainJson* found = at(body, pointer);
   return found != nullptr && found->is_number() && *found >= 0 ? found->get<std::uint64_t>() : 0;
 }
 
@@ -77,38 +77,38 @@ std::string tokens_text(std::span<const TokenId> tokens) {
 }
 
 Status LlamaUpstream::check_health() {
-  const Result<Json> body = answer_of("GET /health", client_.request("GET", "/health"));
+  const Result<PlainJson> body = answer_of("GET /health", client_.request("GET", "/health"));
   return body.is_ok() ? Status::ok() : body.status();
 }
 
 Result<UpstreamFacts> LlamaUpstream::facts() {
-  const Result<Json> body = answer_of("GET /props", client_.request("GET", "/props"));
+  const Result<PlainJson> body = answer_of("GET /props", client_.request("GET", "/props"));
   if (!body.is_ok()) return body.status();
   UpstreamFacts facts;
   facts.model_path = text_at(*body, "/model_path");
   facts.build = text_at(*body, "/build_info");
   facts.instance = text_at(*body, "/media_marker");
-  facts.slots = static_cast<std::uint32_t>(number_at(*body, "/total_slots"));
-  facts.slot_context = static_cast<std::uint32_t>(number_at(*body, "/default_generation_settings/n_ctx"));
+  facts.slots = static_cast<std::uint32_t>(size_at(*body, "/total_slots"));
+  facts.slot_context = static_cast<std::uint32_t>(size_at(*body, "/default_generation_settings/n_ctx"));
   if (facts.slots == 0 || facts.slot_context == 0) return other_shape("GET /props");
   return facts;
 }
 
 Result<std::string> LlamaUpstream::adapters() {
-  const Result<Json> body = answer_of("GET /lora-adapters", client_.request("GET", "/lora-adapters"));
+  const Result<PlainJson> body = answer_of("GET /lora-adapters", client_.request("GET", "/lora-adapters"));
   if (!body.is_ok()) return body.status();
-  return body->dump(-1, ' ', false, Json::error_handler_t::replace);
+  return body->dump(-1, ' ', false, PlainJson::error_handler_t::replace);
 }
 
 Result<std::vector<TokenId>> LlamaUpstream::tokenize(std::string_view text) {
-  const Json question = {{"content", text}, {"add_special", true}, {"parse_special", true}};
+  const PlainJson question = {{"content", text}, {"add_special", true}, {"parse_special", true}};
   const auto body = answer_of("POST /tokenize", client_.request("POST", "/tokenize", dump_json(question)));
   if (!body.is_ok()) return body.status();
-  const Json* tokens = at(*body, "/tokens");
+  const PlainJson* tokens = at(*body, "/tokens");
   if (tokens == nullptr || !tokens->is_array()) return other_shape("POST /tokenize");
   std::vector<TokenId> out;
   out.reserve(tokens->size());
-  for (const Json& token : *tokens) {
+  for (const PlainJson& token : *tokens) {
     if (!token.is_number_integer() || token < 0) return other_shape("POST /tokenize");
     out.push_back(token.get<TokenId>());
   }
@@ -118,7 +118,7 @@ Result<std::vector<TokenId>> LlamaUpstream::tokenize(std::string_view text) {
 Result<std::string> LlamaUpstream::apply_template(std::string_view body) {
   const auto answer = answer_of("POST /apply-template", client_.request("POST", "/apply-template", body));
   if (!answer.is_ok()) return answer.status();
-  const Json* prompt = at(*answer, "/prompt");
+  const PlainJson* prompt = at(*answer, "/prompt");
   if (prompt == nullptr || !prompt->is_string()) return other_shape("POST /apply-template");
   return prompt->get<std::string>();
 }
@@ -129,7 +129,7 @@ Result<std::uint64_t> LlamaUpstream::prefill(std::uint32_t slot, std::span<const
   const auto answer = answer_of("POST /completion", client_.request("POST", "/completion", body));
   if (!answer.is_ok()) return answer.status();
   if (at(*answer, "/timings/cache_n") == nullptr) return other_shape("POST /completion");
-  return number_at(*answer, "/timings/cache_n");
+  return size_at(*answer, "/timings/cache_n");
 }
 
 Result<Continuation> LlamaUpstream::continue_greedily(std::uint32_t slot, std::span<const TokenId> prompt,
@@ -140,14 +140,14 @@ Result<Continuation> LlamaUpstream::continue_greedily(std::uint32_t slot, std::s
                   tokens_text(prompt), count, slot);
   const auto answer = answer_of("POST /completion", client_.request("POST", "/completion", body));
   if (!answer.is_ok()) return answer.status();
-  const Json* probabilities = at(*answer, "/completion_probabilities");
+  const PlainJson* probabilities = at(*answer, "/completion_probabilities");
   if (probabilities == nullptr || !probabilities->is_array() || at(*answer, "/timings/cache_n") == nullptr) {
     return other_shape("POST /completion");
   }
   Continuation out;
-  out.cached = number_at(*answer, "/timings/cache_n");
-  for (const Json& one : *probabilities) {
-    const Json *token = at(one, "/id"), *value = at(one, "/logprob");
+  out.cached = size_at(*answer, "/timings/cache_n");
+  for (const PlainJson& one : *probabilities) {
+    const PlainJson *token = at(one, "/id"), *value = at(one, "/logprob");
     if (token == nullptr || !token->is_number_integer() || value == nullptr || !value->is_number()) {
       return other_shape("POST /completion");
     }
@@ -159,7 +159,7 @@ Result<Continuation> LlamaUpstream::continue_greedily(std::uint32_t slot, std::s
 
 Status LlamaUpstream::slot_action(std::uint32_t slot, std::string_view action, std::string_view name) {
   const std::string target = fmt::format("/slots/{}?action={}", slot, action);
-  const Json question = name.empty() ? Json::object() : Json{{"filename", name}};
+  const PlainJson question = name.empty() ? PlainJson::object() : PlainJson{{"filename", name}};
   const auto answer = answer_of("POST " + target, client_.request("POST", target, dump_json(question)));
   return answer.is_ok() ? Status::ok() : answer.status();
 }

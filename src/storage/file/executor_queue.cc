@@ -34,7 +34,7 @@ Result<std::size_t> transfer(IoOperation& operation, const IoCursor& cursor) {
 }
 
 // The operations of one submit(). All fields belong to the mutex of the queue's State.
-struct Batch {
+struct IoBatch {
   std::uint64_t number = 0;                    // set when the executor took its first task
   std::map<std::size_t, IoOperation> waiting;  // by place in the batch: those that nobody has taken
   // Tasks taken by the executor and not begun. May run one short (never over) while submit() posts.
@@ -49,26 +49,27 @@ class State {
   // The executor refused the whole batch.
   void leave(std::size_t count) LARDER_EXCLUDES(mutex_) { count_out(count); }
   // A task of `batch` is in the executor. False: no operation is left that needs another one.
-  bool posted(const std::shared_ptr<Batch>& batch) LARDER_EXCLUDES(mutex_);
+  bool posted(const std::shared_ptr<IoBatch>& batch) LARDER_EXCLUDES(mutex_);
   // A task begins: runs operation `index`, and what has no task of its own.
-  void run_task(Batch& batch, std::size_t index) LARDER_EXCLUDES(mutex_);
+  void run_task(IoBatch& batch, std::size_t index) LARDER_EXCLUDES(mutex_);
   // A task was destroyed unrun: so end the operations that it would have run.
-  void drop_task(Batch& batch, std::size_t index) LARDER_EXCLUDES(mutex_);
+  void drop_task(IoBatch& batch, std::size_t index) LARDER_EXCLUDES(mutex_);
   // Refuses new batches, runs what waits, and returns when every `done` has run.
   void close() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] std::size_t in_flight() const LARDER_EXCLUDES(mutex_);
 
  private:
   // Operation `index` if it waits, else the first one if more wait than tasks are to come. Nothing: the task may end.
-  [[nodiscard]] std::optional<IoOperation> take(Batch& batch, std::optional<std::size_t> index) LARDER_EXCLUDES(mutex_);
-  [[nodiscard]] IoOperation extract(Batch& batch, std::map<std::size_t, IoOperation>::iterator place)
+  [[nodiscard]] std::optional<IoOperation> take(IoBatch& batch, std::optional<std::size_t> index)
+      LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] IoOperation extract(IoBatch& batch, std::map<std::size_t, IoOperation>::iterator place)
       LARDER_REQUIRES(mutex_);
   void count_out(std::size_t count) LARDER_EXCLUDES(mutex_);
   void run(IoOperation operation) LARDER_EXCLUDES(mutex_);
 
   mutable RankedMutex mutex_{LockRank::kStorage};
   RankedCondition changed_;  // an operation ended, or a batch came
-  std::map<std::uint64_t, std::shared_ptr<Batch>> batches_ LARDER_GUARDED_BY(mutex_);  // those with something waiting
+  std::map<std::uint64_t, std::shared_ptr<IoBatch>> batches_ LARDER_GUARDED_BY(mutex_);  // those with something waiting
   std::uint64_t last_batch_ LARDER_GUARDED_BY(mutex_) = 0;
   std::size_t in_flight_ LARDER_GUARDED_BY(mutex_) = 0;
   bool closed_ LARDER_GUARDED_BY(mutex_) = false;
@@ -82,7 +83,7 @@ Status State::enter(std::size_t count) {
   return Status::ok();
 }
 
-bool State::posted(const std::shared_ptr<Batch>& batch) {
+bool State::posted(const std::shared_ptr<IoBatch>& batch) {
   LockGuard guard(mutex_);
   ++batch->pending_tasks;
   if (batch->waiting.empty()) return false;
@@ -94,14 +95,14 @@ bool State::posted(const std::shared_ptr<Batch>& batch) {
   return true;
 }
 
-IoOperation State::extract(Batch& batch, std::map<std::size_t, IoOperation>::iterator place) {
+IoOperation State::extract(IoBatch& batch, std::map<std::size_t, IoOperation>::iterator place) {
   IoOperation operation = std::move(place->second);
   batch.waiting.erase(place);
   if (batch.waiting.empty()) batches_.erase(batch.number);
   return operation;
 }
 
-std::optional<IoOperation> State::take(Batch& batch, std::optional<std::size_t> index) {
+std::optional<IoOperation> State::take(IoBatch& batch, std::optional<std::size_t> index) {
   LockGuard guard(mutex_);
   auto found = index ? batch.waiting.find(*index) : batch.waiting.end();
   const bool too_few_tasks = static_cast<std::ptrdiff_t>(batch.waiting.size()) > batch.pending_tasks;
@@ -122,7 +123,7 @@ void State::run(IoOperation operation) {
   count_out(1);
 }
 
-void State::run_task(Batch& batch, std::size_t index) {
+void State::run_task(IoBatch& batch, std::size_t index) {
   {
     LockGuard guard(mutex_);
     --batch.pending_tasks;
@@ -134,7 +135,7 @@ void State::run_task(Batch& batch, std::size_t index) {
   }
 }
 
-void State::drop_task(Batch& batch, std::size_t index) {
+void State::drop_task(IoBatch& batch, std::size_t index) {
   {
     LockGuard guard(mutex_);
     --batch.pending_tasks;
@@ -155,7 +156,7 @@ void State::close() {
       closed_ = true;
       while (batches_.empty() && in_flight_ > 0) changed_.wait(mutex_);
       if (!batches_.empty()) {
-        const std::shared_ptr<Batch> oldest = batches_.begin()->second;
+        const std::shared_ptr<IoBatch> oldest = batches_.begin()->second;
         operation = extract(*oldest, oldest->waiting.begin());
       }
     }
@@ -172,7 +173,7 @@ std::size_t State::in_flight() const {
 // What the executor's task holds: knows at its end whether it ran.
 class TaskTicket {
  public:
-  TaskTicket(std::shared_ptr<State> state, std::shared_ptr<Batch> batch, std::size_t index)
+  TaskTicket(std::shared_ptr<State> state, std::shared_ptr<IoBatch> batch, std::size_t index)
       : state_(std::move(state)), batch_(std::move(batch)), index_(index) {}
   TaskTicket(const TaskTicket&) = delete;
   TaskTicket& operator=(const TaskTicket&) = delete;
@@ -188,7 +189,7 @@ class TaskTicket {
 
  private:
   const std::shared_ptr<State> state_;
-  const std::shared_ptr<Batch> batch_;
+  const std::shared_ptr<IoBatch> batch_;
   const std::size_t index_;
   bool settled_ = false;  // owned by the executor's task; by submit() if that was refused
 };
@@ -215,7 +216,7 @@ Status ExecutorQueue::submit(std::vector<IoOperation> operations) {
   const std::size_t count = operations.size();
   if (count == 0) return Status::ok();
   LARDER_RETURN_IF_ERROR(state_->enter(count));
-  const auto batch = std::make_shared<Batch>();
+  const auto batch = std::make_shared<IoBatch>();
   for (std::size_t i = 0; i < count; ++i) batch->waiting.emplace(i, std::move(operations[i]));
   for (std::size_t i = 0; i < count; ++i) {
     const auto ticket = std::make_shared<TaskTicket>(state_, batch, i);  // kept until the post is counted

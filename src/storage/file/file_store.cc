@@ -7,11 +7,7 @@
 #include "base/log.h"
 
 namespace larder::file_store {
-namespace {
-
-constexpr auto kRelaxed = std::memory_order_relaxed;
-
-}  // namespace
+namespace {}  // namespace
 
 FileStore::FileStore(const FileStoreOptions& options, const BackendEnvironment& environment, OpenedStore opened)
     : options_(options),

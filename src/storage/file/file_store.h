@@ -26,6 +26,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -41,6 +42,17 @@
 #include "storage/operation.h"
 
 namespace larder::file_store {
+
+inline constexpr auto kRelaxed = std::memory_order_relaxed;
+
+// Can the device transfer these pieces as they lie in memory, but for a tail of less than a block?
+[[nodiscard]] inline bool is_block_aligned(std::span<const Segment> payload) {
+  for (std::size_t i = 0; i < payload.size(); ++i) {
+    if (reinterpret_cast<std::uintptr_t>(payload[i].data) % kBlockBytes != 0) return false;
+    if (i + 1 < payload.size() && payload[i].size % kBlockBytes != 0) return false;
+  }
+  return true;
+}
 
 enum class FsyncMode : std::uint8_t { kOff, kSegment, kGroup };
 enum class Choice : std::uint8_t { kAuto, kOn, kOff };

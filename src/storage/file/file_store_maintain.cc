@@ -22,7 +22,6 @@
 namespace larder::file_store {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::size_t kEvictBatch = 256;  // nodes per hold of the mutex
 constexpr std::uint64_t kMoveBytes = std::uint64_t{4} << 20;
 constexpr std::size_t kMovePages = 512;

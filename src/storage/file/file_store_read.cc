@@ -11,22 +11,12 @@
 namespace larder::file_store {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
 // More items than this are looked up and submitted by a task, not by the caller.
 constexpr std::size_t kInlineItems = 4;
 constexpr std::uint64_t kRunBytes = 1 << 20;
 
 std::uint64_t round_down(std::uint64_t n) { return n / kBlockBytes * kBlockBytes; }
 std::uint64_t round_up(std::uint64_t n) { return align_up(n, kBlockBytes); }
-
-// Can a direct read go into these pieces, but for a tail of less than a block?
-bool is_block_aligned(std::span<const Segment> payload) {
-  for (std::size_t i = 0; i < payload.size(); ++i) {
-    if (reinterpret_cast<std::uintptr_t>(payload[i].data) % kBlockBytes != 0) return false;
-    if (i + 1 < payload.size() && payload[i].size % kBlockBytes != 0) return false;
-  }
-  return true;
-}
 
 // Fills [at, end) of the pieces' bytes.
 void copy_into(std::span<const Segment> payload, std::uint64_t at, std::span<const std::byte> from) {

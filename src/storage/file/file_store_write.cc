@@ -11,17 +11,8 @@
 namespace larder::file_store {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
 // Groups of one operation share a record up to this size: few heads, but many records in flight.
 constexpr std::uint64_t kRecordTarget = std::uint64_t{4} << 20;
-
-bool is_block_aligned(std::span<const Segment> payload) {
-  for (std::size_t i = 0; i < payload.size(); ++i) {
-    if (reinterpret_cast<std::uintptr_t>(payload[i].data) % kBlockBytes != 0) return false;
-    if (i + 1 < payload.size() && payload[i].size % kBlockBytes != 0) return false;
-  }
-  return true;
-}
 
 // Lays a record's bytes out as pieces of memory, in file order: large payloads as they are, the rest copied into one
 // staging buffer whose pieces start and end at blocks.

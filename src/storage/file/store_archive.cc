@@ -27,7 +27,7 @@ struct KeyIdHash {
 };
 using KeySet = std::unordered_set<KeyId, KeyIdHash>;
 
-KeyId id_of(const ListedPage& page) { return {page.identity.namespace_digest, page.key}; }
+KeyId key_id_of(const ListedPage& page) { return {page.identity.namespace_digest, page.key}; }
 
 // The keys of the selection, and those before them in their chains.
 KeySet selected_keys(const StoreReport& report, const PageSelection& selection) {
@@ -35,8 +35,8 @@ KeySet selected_keys(const StoreReport& report, const PageSelection& selection) 
   std::vector<KeyId> waiting;
   for (const InspectedPage& page : report.pages) {
     if (page.state != PageState::kLive) continue;
-    if (!page.page.parent.is_zero()) parents[id_of(page.page)] = page.page.parent;
-    if (is_selected(selection, page.page)) waiting.push_back(id_of(page.page));
+    if (!page.page.parent.is_zero()) parents[key_id_of(page.page)] = page.page.parent;
+    if (is_selected(selection, page.page)) waiting.push_back(key_id_of(page.page));
   }
   KeySet keys;
   while (!waiting.empty()) {
@@ -140,8 +140,9 @@ ExportPlan plan_export(const StoreReport& report, const PageSelection& selection
   std::unordered_map<KeyId, std::vector<std::uint32_t>, KeyIdHash> by_key;
   for (std::uint32_t i = 0; i < report.pages.size(); ++i) {
     const InspectedPage& page = report.pages[i];
-    if (page.state != PageState::kLive || !keys.contains(id_of(page.page)) || !is_selected(pools, page.page)) continue;
-    by_key[id_of(page.page)].push_back(i);
+    if (page.state != PageState::kLive || !keys.contains(key_id_of(page.page)) || !is_selected(pools, page.page))
+      continue;
+    by_key[key_id_of(page.page)].push_back(i);
   }
   // In the order of writing, which has parents before children.
   std::vector<std::tuple<std::uint64_t, PageKey, std::vector<std::uint32_t>>> order;

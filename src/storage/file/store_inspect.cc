@@ -10,7 +10,7 @@ namespace larder::file_store {
 namespace {
 
 constexpr std::uint64_t kMaxSmallFileBytes = 1 << 20;  // FORMAT and CLEARED are smaller
-constexpr std::size_t kShownDigits = 16;
+constexpr std::size_t kShownKeyDigits = 16;
 
 Result<std::vector<std::byte>> read_small_file(FileSystem& files, const std::string& path) {
   Result<std::unique_ptr<File>> file = files.open(path, {});
@@ -28,7 +28,7 @@ Status at_path(const std::string& path, const Status& status) {
   return Status(status.code(), path + ": " + status.message());
 }
 
-void read_format(FileSystem& files, VolumeReport& volume) {
+void report_format(FileSystem& files, VolumeReport& volume) {
   const std::string path = join_path(volume.directory, kFormatName);
   const Result<std::vector<std::byte>> bytes = read_small_file(files, path);
   if (!bytes.is_ok()) {
@@ -78,7 +78,7 @@ Result<std::vector<SegmentId>> read_volume(FileSystem& files, VolumeReport& volu
     }
   }
   std::sort(segments.begin(), segments.end());
-  read_format(files, volume);
+  report_format(files, volume);
   LARDER_RETURN_IF_ERROR(read_cleared(files, volume));
   return segments;
 }
@@ -317,7 +317,7 @@ Result<Digest256> find_namespace(const StoreReport& report, const std::string& p
   if (found.empty()) return not_found("no page of a namespace " + prefix + " is stored");
   if (found.size() == 1) return *found.begin();
   std::string names;
-  for (const Digest256& digest : found) names += " " + digest.hex().substr(0, kShownDigits);
+  for (const Digest256& digest : found) names += " " + digest.hex().substr(0, kShownKeyDigits);
   return conflict(std::to_string(found.size()) + " namespaces start with " + prefix + ":" + names +
                   "; give more digits");
 }

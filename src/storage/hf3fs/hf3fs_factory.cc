@@ -93,7 +93,7 @@ Status read_counts(const BackendOptions& options, AllOptions& out) {
   return Status::ok();
 }
 
-Result<AllOptions> read_options(const BackendOptions& options) {
+Result<AllOptions> read_all_options(const BackendOptions& options) {
   AllOptions out;
   LARDER_RETURN_IF_ERROR(read_prefix(options, out));
   LARDER_RETURN_IF_ERROR(read_sizes(options, out));
@@ -116,7 +116,7 @@ Result<std::unique_ptr<StorageBackend>> create_hf3fs(const BackendOptions& optio
   if (environment.executor == nullptr || environment.clock == nullptr || !environment.open_metadata) {
     return invalid_argument("hf3fs backend: needs a clock, an executor and a metadata service");
   }
-  const Result<AllOptions> read = read_options(options);
+  const Result<AllOptions> read = read_all_options(options);
   if (!read.is_ok()) return read.status();
   auto store = hf3fs::UsrbioPageStore::create(read->store, *environment.clock);
   if (!store.is_ok()) return store.status();

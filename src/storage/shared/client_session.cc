@@ -7,7 +7,7 @@
 namespace larder::share {
 namespace {
 
-Status broken(std::string_view what) { return corrupt("shared store: the host sent " + std::string(what)); }
+Status broken_host(std::string_view what) { return corrupt("shared store: the host sent " + std::string(what)); }
 Status too_large(std::uint64_t arena_bytes) {
   return invalid_argument("a page or a group of pages is larger than the arena of the shared store (" +
                           std::to_string(arena_bytes) + " bytes), or has more than " + std::to_string(kMaxItems) +
@@ -382,7 +382,7 @@ Status ClientSession::on_frame(const Head& head, std::string_view body) {
       port_->on_stats(*stats);
       return Status::ok();
     }
-    default: return broken("a message that only a client sends, or a second welcome");
+    default: return broken_host("a message that only a client sends, or a second welcome");
   }
 }
 
@@ -392,7 +392,7 @@ Status ClientSession::on_presence(std::uint64_t number, std::string_view body) {
   const auto at = flights_.find(number);
   const auto* const found =
       at == flights_.end() ? nullptr : std::get_if<std::shared_ptr<ExistsOperation>>(&at->second.operation);
-  if (found == nullptr) return broken("an answer that nobody asked for");
+  if (found == nullptr) return broken_host("an answer that nobody asked for");
   const std::shared_ptr<ExistsOperation> op = *found;
   const std::size_t begin = at->second.part.begin, end = at->second.part.end;
   flights_.erase(at);
@@ -413,7 +413,7 @@ Status ClientSession::on_presence(std::uint64_t number, std::string_view body) {
   }
   if (!is_right) {
     fail_operation(op, 0, unavailable("the host of a shared store gave presence of another shape"));
-    return broken("presence of another shape");
+    return broken_host("presence of another shape");
   }
   if (end < op->request.keys.size()) (void)begin_exists(op, end);
   return Status::ok();
@@ -425,10 +425,10 @@ Status ClientSession::on_statuses(std::uint64_t number, std::string_view body) {
   const auto at = flights_.find(number);
   if (at == flights_.end() || at->second.stage != Stage::kAsked ||
       std::holds_alternative<std::shared_ptr<ExistsOperation>>(at->second.operation)) {
-    return broken("an answer that nobody asked for");
+    return broken_host("an answer that nobody asked for");
   }
   Flight& flight = at->second;
-  if (statuses->size() != flight.part.end - flight.part.begin) return broken("another number of statuses");
+  if (statuses->size() != flight.part.end - flight.part.begin) return broken_host("another number of statuses");
   if (std::holds_alternative<std::shared_ptr<ReadOperation>>(flight.operation)) {
     flight.statuses = *statuses;
     flight.stage = Stage::kCopyingOut;

@@ -8,7 +8,7 @@
 namespace larder::share {
 namespace {
 
-Status broken(std::string_view what) { return corrupt("shared store: a client sent " + std::string(what)); }
+Status broken_client(std::string_view what) { return corrupt("shared store: a client sent " + std::string(what)); }
 
 }  // namespace
 
@@ -47,10 +47,10 @@ Status HostSession::on_frame(const Head& head, std::string_view body) {
     case Kind::kWrite: return on_write(head.operation, body);
     case Kind::kClear: return on_clear(head.operation, body);
     case Kind::kAskStats:
-      if (!body.empty()) return broken("a question with an answer");
+      if (!body.empty()) return broken_client("a question with an answer");
       link_->sink->answer(encode_stats(inner_.stats()));
       return Status::ok();
-    default: return broken("a message that only a host sends, or a second hello");
+    default: return broken_client("a message that only a host sends, or a second hello");
   }
 }
 
@@ -90,7 +90,7 @@ Status HostSession::on_exists(std::uint64_t operation, std::string_view body) {
   Result<ExistsAsk> ask = decode_exists(body);
   if (!ask.is_ok()) return ask.status();
   const auto& scope = scope_of(ask->terms.scope);
-  if (!scope) return broken("an operation in an unknown scope");
+  if (!scope) return broken_client("an operation in an unknown scope");
   Status status = begin();
   if (status.is_ok()) {
     ExistsRequest request{scope, std::move(ask->keys), std::move(ask->pools), terms_of(ask->terms)};
@@ -106,13 +106,13 @@ Status HostSession::on_read(std::uint64_t operation, std::string_view body) {
   Result<ReadAsk> ask = decode_read(body);
   if (!ask.is_ok()) return ask.status();
   const auto& scope = scope_of(ask->terms.scope);
-  if (!scope) return broken("an operation in an unknown scope");
+  if (!scope) return broken_client("an operation in an unknown scope");
   ReadRequest request{scope, {}, terms_of(ask->terms)};
   const std::size_t count = ask->items.size();
   request.items.reserve(count);
   for (const ReadAsk::Item& item : ask->items) {
     ReadItem& out = request.items.emplace_back(ReadItem{item.pool, item.key, {}});
-    if (!add_segment(item.place, out.payload)) return broken("a place outside its arena");
+    if (!add_segment(item.place, out.payload)) return broken_client("a place outside its arena");
   }
   Status status = begin();
   if (status.is_ok()) {
@@ -128,7 +128,7 @@ Status HostSession::on_write(std::uint64_t operation, std::string_view body) {
   Result<WriteAsk> ask = decode_write(body);
   if (!ask.is_ok()) return ask.status();
   const auto& scope = scope_of(ask->terms.scope);
-  if (!scope) return broken("an operation in an unknown scope");
+  if (!scope) return broken_client("an operation in an unknown scope");
   WriteRequest request{scope, {}, ask->durable, terms_of(ask->terms)};
   const std::size_t count = ask->groups.size();
   request.groups.reserve(count);
@@ -137,7 +137,7 @@ Status HostSession::on_write(std::uint64_t operation, std::string_view body) {
     out.items.reserve(group.size());
     for (const WriteAsk::Item& item : group) {
       WriteItem& page = out.items.emplace_back(WriteItem{item.pool, item.key, {}, item.parent});
-      if (!add_segment(item.place, page.payload)) return broken("a place outside its arena");
+      if (!add_segment(item.place, page.payload)) return broken_client("a place outside its arena");
     }
   }
   Status status = begin();
@@ -156,7 +156,7 @@ Status HostSession::on_clear(std::uint64_t operation, std::string_view body) {
   std::shared_ptr<const StoreScope> scope;
   if (*slot != kNoScope) {
     scope = scope_of(*slot);
-    if (!scope) return broken("an operation in an unknown scope");
+    if (!scope) return broken_client("an operation in an unknown scope");
   }
   Status status = begin();
   if (status.is_ok()) {
