@@ -19,7 +19,7 @@ struct Words {
   std::vector<std::string> fronts;
 };
 
-void add_options(CLI::App& app, LlamaBenchOptions& o, Words& words) {
+void add_llama_options(CLI::App& app, LlamaBenchOptions& o, Words& words) {
   app.add_option("--model", o.models, "GGUF file; may be given several times")
       ->type_name("FILE")
       ->required()
@@ -94,7 +94,7 @@ int bench_llama(int argc, char** argv) {
   app.get_formatter()->column_width(34);
   LlamaBenchOptions options;
   Words words;
-  add_options(app, options, words);
+  add_llama_options(app, options, words);
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   const Status status = complete(options, words);
   if (!status.is_ok()) return fail(status);

@@ -32,10 +32,10 @@ Spread spread_by(const std::vector<LlamaSample>& samples, Field field) {
 Spread reused_of(const std::vector<LlamaSample>& samples) {
   return spread_by(samples, [](const LlamaSample& sample) { return sample.reused; });
 }
-Spread seconds_of(const std::vector<LlamaSample>& samples) {
+Spread wall_seconds_of(const std::vector<LlamaSample>& samples) {
   return spread_by(samples, [](const LlamaSample& sample) { return sample.seconds; });
 }
-Spread cpu_of(const std::vector<LlamaSample>& samples) {
+Spread cpu_seconds_of(const std::vector<LlamaSample>& samples) {
   return spread_by(samples, [](const LlamaSample& sample) { return sample.cpu_seconds; });
 }
 
@@ -45,8 +45,8 @@ std::string spread_text(const Spread& spread, int digits) {
 }
 
 double speedup_of(const LlamaCell& cell, LlamaSetup front) {
-  const double ours = seconds_of(cell.of(front)).median;
-  return ours > 0 ? seconds_of(cell.of(LlamaSetup::kPlain)).median / ours : 0;
+  const double ours = wall_seconds_of(cell.of(front)).median;
+  return ours > 0 ? wall_seconds_of(cell.of(LlamaSetup::kPlain)).median / ours : 0;
 }
 
 std::vector<const LlamaCell*> shown_cells(const LlamaBenchOptions& options, const LlamaModelResult& result) {
@@ -63,7 +63,8 @@ std::vector<const LlamaCell*> shown_cells(const LlamaBenchOptions& options, cons
 // Why speed-ups of this model are not judged; empty: they are.
 std::string why_not_judged(const LlamaModelResult& result) {
   double prompt = 0;  // the slowest: one that llama-server computed as a whole
-  for (const LlamaCell& cell : result.cells) prompt = std::max(prompt, seconds_of(cell.of(LlamaSetup::kPlain)).median);
+  for (const LlamaCell& cell : result.cells)
+    prompt = std::max(prompt, wall_seconds_of(cell.of(LlamaSetup::kPlain)).median);
   if (prompt < kLargeSeconds) return fmt::format("a small model: it computes a prompt in {:.2f} s", prompt);
   return result.has_checkpoints ? "" : "full attention: llama-server goes on from any token itself";
 }
@@ -105,8 +106,8 @@ Json cell_json(const LlamaBenchOptions& options, const LlamaCell& cell) {
   const auto add = [&](const char* name, LlamaSetup setup) {
     const std::vector<LlamaSample>& samples = cell.of(setup);
     one[name] = {{"reused_tokens", spread_json(reused_of(samples))},
-                 {"seconds", spread_json(seconds_of(samples))},
-                 {"cpu_seconds", spread_json(cpu_of(samples))}};
+                 {"seconds", spread_json(wall_seconds_of(samples))},
+                 {"cpu_seconds", spread_json(cpu_seconds_of(samples))}};
     if (setup != LlamaSetup::kPlain) one[name]["speedup"] = speedup_of(cell, setup);
   };
   add("llama_server", LlamaSetup::kPlain);
@@ -169,8 +170,8 @@ std::string llama_table(const LlamaBenchOptions& options, const LlamaModelResult
     const auto add = [&](LlamaSetup setup) {
       const std::vector<LlamaSample>& samples = cell->of(setup);
       cells.push_back(spread_text(reused_of(samples), 0));
-      cells.push_back(spread_text(seconds_of(samples), 3));
-      cells.push_back(spread_text(cpu_of(samples), 2));
+      cells.push_back(spread_text(wall_seconds_of(samples), 3));
+      cells.push_back(spread_text(cpu_seconds_of(samples), 2));
       if (setup != LlamaSetup::kPlain) cells.push_back(fmt::format("{:.2f}", speedup_of(*cell, setup)));
     };
     add(LlamaSetup::kPlain);

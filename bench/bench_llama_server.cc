@@ -86,7 +86,7 @@ int child_of(int parent) {
   return -1;
 }
 
-Result<nlohmann::json> json_of(std::string_view what, unsigned status, const std::string& body) {
+Result<nlohmann::json> body_json(std::string_view what, unsigned status, const std::string& body) {
   if (status != 200) return unavailable(fmt::format("{}: HTTP {}: {}", what, status, body.substr(0, 500)));
   nlohmann::json document = nlohmann::json::parse(body, nullptr, false);
   if (document.is_discarded()) return unavailable(fmt::format("{}: the answer is not JSON", what));
@@ -247,7 +247,7 @@ Status LlamaBenchServer::use_slot(std::string_view action) {
   const Result<HttpReply> reply =
       client_->request("POST", fmt::format("/slots/0?action={}", action), R"({"filename":"bench.slot"})");
   if (!reply.is_ok()) return reply.status();
-  return json_of(fmt::format("slot {}", action), reply->status, reply->body).status();
+  return body_json(fmt::format("slot {}", action), reply->status, reply->body).status();
 }
 
 Status LlamaBenchServer::restart() {
@@ -315,7 +315,7 @@ Result<LlamaSample> LlamaBenchServer::ask(std::span<const TokenId> prompt) {
   LlamaSample sample;
   sample.seconds = std::chrono::duration<double>(real_clock().now() - begun).count();
   if (!status.is_ok()) return with_log(status);
-  const Result<nlohmann::json> document = json_of("/completion", head.status, answer);
+  const Result<nlohmann::json> document = body_json("/completion", head.status, answer);
   if (!document.is_ok()) return with_log(document.status());
   if (setup_ == LlamaSetup::kPlain) {
     const auto timings = document->find("timings");

@@ -73,7 +73,7 @@ nlohmann::ordered_json json_of(const MetadataBenchOptions& options, const Machin
   return out;
 }
 
-void add_options(CLI::App& app, MetadataBenchOptions& o, bool& is_quick) {
+void add_metadata_options(CLI::App& app, MetadataBenchOptions& o, bool& is_quick) {
   app.add_option("--directory", o.directory, "where the RocksDB journal goes; a folder is made there and removed")
       ->type_name("PATH")
       ->capture_default_str();
@@ -144,7 +144,7 @@ int bench_metadata(int argc, char** argv) {
   app.get_formatter()->column_width(34);
   MetadataBenchOptions options;
   bool is_quick = false;
-  add_options(app, options, is_quick);
+  add_metadata_options(app, options, is_quick);
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   if (is_quick) {
     options.stored = {10'000};

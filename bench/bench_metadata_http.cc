@@ -30,7 +30,7 @@ Spread ratio_of(const MetadataHttpCell& cell) {
   });
 }
 
-std::string header(const MetadataHttpBenchOptions& o, const MachineInfo& machine) {
+std::string http_header(const MetadataHttpBenchOptions& o, const MachineInfo& machine) {
   return fmt::format(
       "larder {} bench metadata --http, {} UTC\n{}, {} cores; {}\nserver ({} I/O threads) and clients in this process, "
       "over loopback; {} pages, all stored; no journal\nfloor: GET /health of the same server, in turn with each run; "
@@ -39,7 +39,7 @@ std::string header(const MetadataHttpBenchOptions& o, const MachineInfo& machine
       o.repeat, o.seconds, o.seed);
 }
 
-std::string table_of(const std::vector<MetadataHttpCell>& cells) {
+std::string http_table_of(const std::vector<MetadataHttpCell>& cells) {
   TextTable table({"call", "form", "keys", "connections", "requests/s", "keys/s", "p50 us", "p99 us", "floor/s",
                    "of the floor [spread]"});
   std::string last;
@@ -62,8 +62,8 @@ std::string table_of(const std::vector<MetadataHttpCell>& cells) {
   return table.text();
 }
 
-nlohmann::ordered_json json_of(const MetadataHttpBenchOptions& o, const MachineInfo& machine,
-                               const std::vector<MetadataHttpCell>& cells) {
+nlohmann::ordered_json http_json_of(const MetadataHttpBenchOptions& o, const MachineInfo& machine,
+                                    const std::vector<MetadataHttpCell>& cells) {
   nlohmann::ordered_json out = {
       {"benchmark", "metadata_http"},
       {"version", kLarderVersion},
@@ -94,7 +94,7 @@ nlohmann::ordered_json json_of(const MetadataHttpBenchOptions& o, const MachineI
   return out;
 }
 
-void add_options(CLI::App& app, MetadataHttpBenchOptions& o, bool& is_http, bool& is_quick) {
+void add_http_options(CLI::App& app, MetadataHttpBenchOptions& o, bool& is_http, bool& is_quick) {
   app.add_flag("--http", is_http, "this benchmark");
   app.add_option("--connections", o.connections, "open at a time, each with a thread")
       ->type_name("NUMBERS")
@@ -136,22 +136,22 @@ int bench_metadata_http(int argc, char** argv) {
   MetadataHttpBenchOptions options;
   bool is_http = false;
   bool is_quick = false;
-  add_options(app, options, is_http, is_quick);
+  add_http_options(app, options, is_http, is_quick);
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   if (is_quick) {
     options.stored = 10'000;
     options.seconds = std::min(options.seconds, 0.02);
   }
   const MachineInfo machine = machine_info(".");
-  if (!options.as_json) std::printf("%s\n", header(options, machine).c_str());
+  if (!options.as_json) std::printf("%s\n", http_header(options, machine).c_str());
   std::fflush(stdout);
   const auto cells = run_metadata_http_bench(options);
   if (!cells.is_ok()) {
     std::fprintf(stderr, "larder bench metadata --http: %s\n", cells.status().message().c_str());
     return cells.status().code() == StatusCode::kInvalidArgument ? 2 : 1;
   }
-  std::printf("%s\n",
-              options.as_json ? dump_json(json_of(options, machine, *cells), 2).c_str() : table_of(*cells).c_str());
+  std::printf("%s\n", options.as_json ? dump_json(http_json_of(options, machine, *cells), 2).c_str()
+                                      : http_table_of(*cells).c_str());
   return 0;
 }
 

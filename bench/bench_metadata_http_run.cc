@@ -22,7 +22,7 @@ const MetadataNamespace kSpace{0, "kv"};
 const MetadataNamespace kStoreSpace{0, "kv-store"};  // of stores, which evict: nothing in it is leased
 
 // 64 characters, as the reference's keys.
-std::string key_of(std::uint64_t number) {
+std::string hash_key_of(std::uint64_t number) {
   return fmt::format("{:048x}{:016x}", number * 0x9E3779B97F4A7C15ull, number);
 }
 
@@ -40,7 +40,7 @@ struct Part {  // of one connection
   Status status;  // of its last call
 };
 
-double percentile(std::vector<double>& sorted, double q) {
+double quantile_of(std::vector<double>& sorted, double q) {
   return sorted.empty() ? 0 : sorted[static_cast<std::size_t>(q * static_cast<double>(sorted.size() - 1))];
 }
 
@@ -91,7 +91,7 @@ class HttpBench {
     for (std::uint64_t first = 0; first < options_.stored; first += kHttpChain) {
       const std::uint64_t end = std::min(first + kHttpChain, options_.stored);
       std::vector<std::string> keys;
-      for (std::uint64_t i = first; i < end; ++i) keys.push_back(key_of(i));
+      for (std::uint64_t i = first; i < end; ++i) keys.push_back(hash_key_of(i));
       LARDER_RETURN_IF_ERROR(store(*service_, space, keys, first));
     }
     next_key_ = options_.stored;
@@ -127,7 +127,7 @@ class HttpBench {
     const std::uint64_t chains = std::max<std::uint64_t>(options_.stored / kHttpChain, 1);
     const std::uint64_t first = rng_.below(chains) * kHttpChain;
     std::vector<std::string> keys;
-    for (std::uint32_t i = 0; i < count; ++i) keys.push_back(key_of(first + i));
+    for (std::uint32_t i = 0; i < count; ++i) keys.push_back(hash_key_of(first + i));
     return keys;
   }
 
@@ -171,7 +171,7 @@ class HttpBench {
     return [this, client, count] {
       const std::uint64_t first = next_key_.fetch_add(count, std::memory_order_relaxed);
       std::vector<std::string> keys;
-      for (std::uint32_t i = 0; i < count; ++i) keys.push_back(key_of(first + i));
+      for (std::uint32_t i = 0; i < count; ++i) keys.push_back(hash_key_of(first + i));
       return client ? store(*client, kStoreSpace, keys, first) : unavailable("no connection to the server");
     };
   }
@@ -205,8 +205,8 @@ class HttpBench {
     std::sort(all.begin(), all.end());
     MetadataHttpRun run;
     run.requests_per_second = static_cast<double>(all.size()) * requests_per_call / seconds;
-    run.p50_us = percentile(all, 0.5) / requests_per_call;
-    run.p99_us = percentile(all, 0.99) / requests_per_call;
+    run.p50_us = quantile_of(all, 0.5) / requests_per_call;
+    run.p99_us = quantile_of(all, 0.99) / requests_per_call;
     return run;
   }
 

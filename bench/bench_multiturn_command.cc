@@ -19,7 +19,7 @@ struct CommandOptions {
   std::string save_outputs, compare_outputs;
 };
 
-void add_options(CLI::App& app, CommandOptions& o) {
+void add_multiturn_options(CLI::App& app, CommandOptions& o) {
   app.add_option("--url", o.run.url, "server to talk to")->type_name("URL")->capture_default_str();
   app.add_option("--api-key", o.run.api_key, "bearer key, if the server wants one")->type_name("KEY");
   const std::string load = "Conversations";
@@ -79,7 +79,7 @@ int fail_multiturn(const Status& status) {
   return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
 }
 
-int run(CommandOptions o) {
+int run_multiturn(CommandOptions o) {
   o.run.order = o.order == "random" ? TurnOrder::kRandom : TurnOrder::kFifo;
   Result<nlohmann::json> saved = nlohmann::json();
   if (!o.compare_outputs.empty()) {
@@ -110,9 +110,9 @@ int bench_multiturn(int argc, char** argv) {
                "larder bench multiturn");
   app.get_formatter()->column_width(34);
   CommandOptions options;
-  add_options(app, options);
+  add_multiturn_options(app, options);
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
-  return run(options);
+  return run_multiturn(options);
 }
 
 }  // namespace larder

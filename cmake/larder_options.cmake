@@ -85,6 +85,9 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   if(LARDER_PRECOMPILED)  # gcc forgets that what was precompiled are headers of the system, and warns of these in them
     target_compile_options(larder_flags INTERFACE -Wno-array-bounds -Wno-stringop-overflow)
   endif()
+  if(LARDER_UNITY)  # gcc collects garbage less often: a seventh of its time for large files, and half a gigabyte
+    target_compile_options(larder_flags INTERFACE --param=ggc-min-heapsize=1000000 --param=ggc-min-expand=300)
+  endif()
 endif()
 if(LARDER_WERROR)
   target_compile_options(larder_flags INTERFACE -Werror)

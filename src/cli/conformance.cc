@@ -205,7 +205,7 @@ int failure(const Status& status, int exit_code) {
   return status.code() == StatusCode::kInvalidArgument ? kUsage : exit_code;
 }
 
-int run(ConformanceOptions o, bool has_seed) {
+int run_conformance(ConformanceOptions o, bool has_seed) {
   const Result<std::vector<const Check*>> checks = chosen_checks(o.filter);
   if (!checks.is_ok()) return failure(checks.status(), kUsage);
   if (o.is_list) return list_checks(o, *checks);
@@ -247,7 +247,7 @@ int conformance_command(int argc, char** argv) {
                                       ->check(whole_number());
   app.footer(kFooter);
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
-  return run(std::move(o), seed->count() > 0);
+  return run_conformance(std::move(o), seed->count() > 0);
 }
 
 }  // namespace larder

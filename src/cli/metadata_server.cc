@@ -44,7 +44,7 @@ struct ServerOptions {
   std::string log_level = "warning";
 };
 
-void add_options(CLI::App& app, ServerOptions& o) {
+void add_metadata_options(CLI::App& app, ServerOptions& o) {
   app.add_option("--host", o.host, "address to listen on; other than loopback needs --api-key")->capture_default_str();
   app.add_option("--port", o.port, "0: any free one")->check(whole_number(0, 65535))->capture_default_str();
   app.add_option("--api-key", o.api_key,
@@ -169,7 +169,7 @@ int fail_metadata(const Status& status) {
   return 1;
 }
 
-int serve(const ServerOptions& o) {
+int serve_metadata(const ServerOptions& o) {
   StopSignals signals;  // before any thread
   MetricsRegistry metrics;
   auto service = open_service(o);
@@ -220,7 +220,7 @@ int metadata_server_command(int argc, char** argv) {
       "larder metadata-server");
   app.get_formatter()->column_width(40);
   ServerOptions options;
-  add_options(app, options);
+  add_metadata_options(app, options);
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   Status status = check_options(options);
   if (status.is_ok()) status = set_log_option(options.log_level);
@@ -228,7 +228,7 @@ int metadata_server_command(int argc, char** argv) {
     std::fprintf(stderr, "larder metadata-server: %s\n", status.message().c_str());
     return 2;
   }
-  return serve(options);
+  return serve_metadata(options);
 }
 
 }  // namespace larder

@@ -38,7 +38,7 @@ struct ProxyOptions {
   std::vector<std::string> command;
 };
 
-void add_server_options(CLI::App& app, ProxyOptions& o) {
+void add_proxy_server_options(CLI::App& app, ProxyOptions& o) {
   app.add_option("--host", o.host, "address to listen on")->capture_default_str();
   app.add_option("--port", o.port, "0: any free one")->check(whole_number(0, 65535))->capture_default_str();
   app.add_option("--upstream", o.upstream, "a llama-server that runs already; else the command behind -- is started")
@@ -55,7 +55,7 @@ void add_server_options(CLI::App& app, ProxyOptions& o) {
   app.add_option("--log-level", o.log_level, "debug, info, warning, error or off")->capture_default_str();
 }
 
-void add_model_options(CLI::App& app, ProxyOptions& o) {
+void add_proxy_model_options(CLI::App& app, ProxyOptions& o) {
   app.add_option("--model", o.model, "the model's file, if llama-server knows it by a path that is not of this machine")
       ->type_name("GGUF");
   app.add_flag("--context-shift", o.shifts_context, "with --upstream: it was started with --context-shift");
@@ -138,7 +138,7 @@ int fail_proxy(const Status& status) {
   return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
 }
 
-int run(const ProxyOptions& options, ProxySettings settings) {
+int run_proxy(const ProxyOptions& options, ProxySettings settings) {
   StopSignals signals;  // before any thread
   SlotFolder folder;
   if (settings.slot_directory.empty()) {
@@ -180,9 +180,9 @@ int proxy_command(int argc, char** argv) {
       "larder proxy");
   app.get_formatter()->column_width(34);
   ProxyOptions options;
-  add_server_options(app, options);
+  add_proxy_server_options(app, options);
   add_cache_options(app, options.cache);
-  add_model_options(app, options);
+  add_proxy_model_options(app, options);
   app.add_option("command", options.command, "llama-server and its options, behind --")->type_name("...");
   app.footer(
       "\nExamples:\n"
@@ -194,7 +194,7 @@ int proxy_command(int argc, char** argv) {
   if (!status.is_ok()) return fail_proxy(status);
   Result<ProxySettings> settings = settings_of(options);
   if (!settings.is_ok()) return fail_proxy(settings.status());
-  return run(options, std::move(*settings));
+  return run_proxy(options, std::move(*settings));
 }
 
 }  // namespace larder

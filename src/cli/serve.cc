@@ -69,7 +69,7 @@ struct CommandLine {
   std::string log_level = "warning";
 };
 
-void add_options(CLI::App& app, CommandLine& line) {
+void add_serve_options(CLI::App& app, CommandLine& line) {
   app.add_option("--config", line.config_path, "options from a .toml, .yaml or .json file; the command line wins")
       ->type_name("FILE");
   app.add_option("--log-level", line.log_level, "debug, info, warning, error or off (warning)")->type_name("LEVEL");
@@ -156,7 +156,7 @@ int serve_command(int argc, char** argv) {
       "larder serve");
   app.get_formatter()->column_width(56);
   CommandLine line;
-  add_options(app, line);
+  add_serve_options(app, line);
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   Status status = set_log_option(line.log_level);
   Options options;

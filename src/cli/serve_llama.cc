@@ -52,7 +52,7 @@ struct LlamaOptions {
   std::string log_level = "warning";
 };
 
-void add_model_options(CLI::App& app, LlamaOptions& o) {
+void add_llama_model_options(CLI::App& app, LlamaOptions& o) {
   ServeSettings& s = o.settings;
   app.add_option("-m,--model", s.model_path, "the model's file")->required()->type_name("GGUF");
   app.add_option("-c,--ctx-size", s.context_tokens, "of all requests together")
@@ -76,7 +76,7 @@ void add_model_options(CLI::App& app, LlamaOptions& o) {
   app.add_option("--chat-template-file", o.template_file, "Jinja; else the model's own")->type_name("FILE");
 }
 
-void add_server_options(CLI::App& app, LlamaOptions& o) {
+void add_llama_server_options(CLI::App& app, LlamaOptions& o) {
   ServeSettings& s = o.settings;
   s.listen.port = 8080;
   app.add_option("--host", s.listen.host, "address to listen on")->capture_default_str();
@@ -112,7 +112,7 @@ int fail(const Status& status) {
   return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
 }
 
-int run(const ServeSettings& settings) {
+int run_llama(const ServeSettings& settings) {
   StopSignals signals;  // before any thread
   MetricsRegistry metrics;
   auto service = LlamaService::create(settings, real_file_system(), metrics);
@@ -136,8 +136,8 @@ int serve_llama_command(int argc, char** argv) {
       "larder serve");
   app.get_formatter()->column_width(34);
   LlamaOptions options;
-  add_model_options(app, options);
-  add_server_options(app, options);
+  add_llama_model_options(app, options);
+  add_llama_server_options(app, options);
   add_cache_options(app, options.cache);
   app.footer(
       "\nExample:\n"
@@ -147,7 +147,7 @@ int serve_llama_command(int argc, char** argv) {
   Status status = set_log_option(options.log_level);
   if (status.is_ok()) status = fill_settings(options);
   if (!status.is_ok()) return fail(status);
-  return run(options.settings);
+  return run_llama(options.settings);
 }
 
 #endif

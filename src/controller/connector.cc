@@ -23,7 +23,7 @@ Status check_share(std::string_view field, double share) {
                           ", must be above 0 and at most 1 (a share of the host blocks)");
 }
 
-Status check_count(std::string_view field, std::uint32_t value, std::uint32_t high) {
+Status check_entries(std::string_view field, std::uint32_t value, std::uint32_t high) {
   if (value >= 1 && value <= high) return Status::ok();
   return invalid_argument("connector config: " + std::string(field) + " is " + std::to_string(value) +
                           ", must be 1 to " + std::to_string(high));
@@ -165,9 +165,9 @@ void ConnectorImpl::transfer_done(Op& op, bool is_ok) {
 
 Status validate_config(const ConnectorConfig& config) {
   LARDER_RETURN_IF_ERROR(validate_config(config.tiers));
-  LARDER_RETURN_IF_ERROR(check_count("max_lookups", config.max_lookups, kMostEntries));
-  LARDER_RETURN_IF_ERROR(check_count("max_transfers", config.max_transfers, kMostEntries));
-  LARDER_RETURN_IF_ERROR(check_count("max_points", config.max_points, kMaxPointsLimit));
+  LARDER_RETURN_IF_ERROR(check_entries("max_lookups", config.max_lookups, kMostEntries));
+  LARDER_RETURN_IF_ERROR(check_entries("max_transfers", config.max_transfers, kMostEntries));
+  LARDER_RETURN_IF_ERROR(check_entries("max_points", config.max_points, kMaxPointsLimit));
   LARDER_RETURN_IF_ERROR(check_share("lease_share", config.lease_share));
   return check_share("save_share", config.save_share);
 }

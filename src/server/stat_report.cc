@@ -110,7 +110,7 @@ std::string rate_text(const StatSample* before, double seconds, const MetricFami
   return fmt::format("{:.1f}", change / seconds);
 }
 
-std::string head_text(const PlainJson& info) {
+std::string stat_head(const PlainJson& info) {
   std::string out =
       fmt::format("model {}, larder {}; backend {}; write policy {}, prefetch {}\n", text_at(info, "served_model_name"),
                   text_at(info, "version"), text_at(info, "hicache_storage_backend"),
@@ -207,7 +207,7 @@ Ordered series_json(const MetricFamily& family, const MetricSeries& series) {
 }  // namespace
 
 std::string stat_text(const StatSample& now, const StatSample* before, double seconds) {
-  std::string out = head_text(now.info);
+  std::string out = stat_head(now.info);
   out += tiers_text(state_of(now.info, "tiers"));
   out += counters_text("cache", state_of(now.info, "cache"));
   out += counters_text("storage backend", state_of(now.info, "storage"));

@@ -16,7 +16,7 @@ constexpr Bits kHostBits = kFullHost | kSwaHost | kMambaHost;
 // Does storage lack what the node has on the host?
 bool is_unstored(const Node& n, std::uint32_t epoch) { return n.has(kFullHost) && n.stored_epoch != epoch; }
 
-Status broken(Id id, const std::string& what) {
+Status broken_backlog(Id id, const std::string& what) {
   return internal_error("I10, node " + std::to_string(id) + ": " + what);
 }
 
@@ -179,14 +179,15 @@ Status TreeBacklog::check(const List& own, Backlog which, std::uint64_t& count) 
   std::unordered_map<Id, std::uint64_t> places;
   for (Id id = own.first; id != kNoNode; id = nodes_.at(id).unstored_after) {
     const Node& n = nodes_.at(id);
-    if (n.backlog != which || belongs(n) != which) return broken(id, "belongs elsewhere");
-    if (!places.emplace(id, places.size()).second) return broken(id, "is there twice");
+    if (n.backlog != which || belongs(n) != which) return broken_backlog(id, "belongs elsewhere");
+    if (!places.emplace(id, places.size()).second) return broken_backlog(id, "is there twice");
   }
-  if (places.size() != own.size) return broken(0, "a list has " + std::to_string(own.size) + " by its own count");
+  if (places.size() != own.size)
+    return broken_backlog(0, "a list has " + std::to_string(own.size) + " by its own count");
   for (const auto& [id, place] : places) {
     Id above = nodes_.at(id).parent;
     while (above != kNoNode && nodes_.at(above).backlog != which) above = nodes_.at(above).parent;
-    if (above != kNoNode && places.at(above) > place) return broken(id, "stands before its ancestor");
+    if (above != kNoNode && places.at(above) > place) return broken_backlog(id, "stands before its ancestor");
   }
   count += places.size();
   return Status::ok();
@@ -200,7 +201,7 @@ Status TreeBacklog::check() const {
     if (nodes_.exists(id) && !nodes_.at(id).is_root()) want += belongs(nodes_.at(id)) != Backlog::kOut;
   }
   if (have == want) return Status::ok();
-  return broken(0, "the lists have " + std::to_string(have) + " instead of " + std::to_string(want));
+  return broken_backlog(0, "the lists have " + std::to_string(have) + " instead of " + std::to_string(want));
 }
 
 }  // namespace larder

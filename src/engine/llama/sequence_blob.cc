@@ -30,7 +30,7 @@ struct Walked {
   std::uint32_t streams = 0;  // of the attention parts; 0: there are none
 };
 
-std::size_t cell_bytes(bool has_extension) { return kPlainCellBytes + (has_extension ? kCellExtensionBytes : 0); }
+std::size_t bytes_of_cell(bool has_extension) { return kPlainCellBytes + (has_extension ? kCellExtensionBytes : 0); }
 
 // Adds the cell to the runs. Whether positions are there twice shows when the runs are in order.
 void add_cell(std::vector<CellRun>& runs, std::uint32_t position, std::uint32_t cell) {
@@ -42,7 +42,7 @@ void add_cell(std::vector<CellRun>& runs, std::uint32_t position, std::uint32_t 
 }
 
 void read_cells(BlobReader& in, std::uint32_t count, bool has_extension, AttentionPart& part) {
-  const std::size_t stride = cell_bytes(has_extension);
+  const std::size_t stride = bytes_of_cell(has_extension);
   const std::span<const std::byte> cells = in.take(std::uint64_t{count} * stride, "the list of cells");
   part.cells = cells.data();
   for (std::uint32_t i = 0; in.ok() && i < count; ++i) {

@@ -11,7 +11,7 @@ namespace reference {
 namespace {
 
 constexpr std::uint64_t kMaxParameters = 256u << 20;  // 1 GiB of floats
-constexpr std::uint32_t kMaxThreads = 256;
+constexpr std::uint32_t kMostThreads = 256;
 constexpr std::chrono::seconds kGateLimit{60};  // a load-back that takes longer has failed
 constexpr std::size_t kBufferAlignment = 64;
 
@@ -274,9 +274,9 @@ void CpuEngine::read_head(const Head& head, std::vector<float> StepResult::*logi
 
 Result<std::unique_ptr<ReferenceEngine>> create_engine(const ModelSpec& model, DevicePools& pools,
                                                        std::uint32_t threads, const Kernels& kernels) {
-  if (threads < 1 || threads > kMaxThreads) {
+  if (threads < 1 || threads > kMostThreads) {
     return invalid_argument("threads is " + std::to_string(threads) + ": it must be 1 to " +
-                            std::to_string(kMaxThreads));
+                            std::to_string(kMostThreads));
   }
   if (model.pools != pools.model().pools || model.layers != pools.model().layers ||
       !(model.dims == pools.model().dims)) {

@@ -38,17 +38,6 @@ Result<std::vector<std::string>> list_own_files(FileSystem& files, const std::st
   return names;
 }
 
-Result<std::vector<std::byte>> read_small_file(FileSystem& files, const std::string& path, std::uint64_t limit) {
-  Result<std::unique_ptr<File>> file = files.open(path, {});
-  if (!file.is_ok()) return file.status();
-  const Result<std::uint64_t> size = (*file)->size_bytes();
-  if (!size.is_ok()) return size.status();
-  if (*size > limit) return corrupt(path + ": longer than such a file can be");
-  std::vector<std::byte> bytes(static_cast<std::size_t>(*size));
-  LARDER_RETURN_IF_ERROR(read_exactly(**file, bytes, 0));
-  return bytes;
-}
-
 // Unlike that of any other store, as far as two clocks and a path can tell. Only a guard against mixed-up files.
 StoreId new_store_id(const std::string& directory, const Clock& clock) {
   const std::uint64_t times[2] = {static_cast<std::uint64_t>(clock.wall_unix_seconds()),

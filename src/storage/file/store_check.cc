@@ -27,8 +27,8 @@ std::string page_text(const ListedPage& page) {
          ", namespace " + page.identity.namespace_digest.hex().substr(0, kShownDigits);
 }
 
-void add(Pass& pass, FindingKind kind, std::string path, std::string what, std::string remedy, bool is_repairable,
-         std::uint32_t volume, std::uint32_t segment = 0) {
+void add_finding(Pass& pass, FindingKind kind, std::string path, std::string what, std::string remedy,
+                 bool is_repairable, std::uint32_t volume, std::uint32_t segment = 0) {
   Finding finding;
   finding.kind = kind;
   finding.path = std::move(path);
@@ -58,23 +58,25 @@ void check_volume(Pass& pass, std::uint32_t index) {
     } else if (pass.store.store != StoreId{}) {
       remedy += ", or write this text with the volume's own number:\n" + format_text({pass.store.store, index});
     }
-    add(pass, FindingKind::kFormat, path(kFormatName), volume.format_status.message(), std::move(remedy), false, index);
+    add_finding(pass, FindingKind::kFormat, path(kFormatName), volume.format_status.message(), std::move(remedy), false,
+                index);
   }
   for (const std::string& name : volume.foreign) {
-    add(pass, FindingKind::kForeignFile, path(name), "not a file of a store; a server refuses the directory",
-        "move it elsewhere", false, index);
+    add_finding(pass, FindingKind::kForeignFile, path(name), "not a file of a store; a server refuses the directory",
+                "move it elsewhere", false, index);
   }
   for (const std::string& name : volume.temporary) {
-    add(pass, FindingKind::kTemporary, path(name), "left over from an interrupted write", "remove it", true, index);
+    add_finding(pass, FindingKind::kTemporary, path(name), "left over from an interrupted write", "remove it", true,
+                index);
     pass.findings.back().is_damage = false;
   }
   if (!volume.cleared_status.is_ok()) {
-    add(pass, FindingKind::kCleared, path(kClearedName), volume.cleared_status.message(),
-        pass.store.is_all_dropped
-            ? "clear every page, as opening the store would: what was cleared is not known (name all volumes: "
-              "one with a whole CLEARED saves the pages)"
-            : "write what the other volumes say",
-        true, index);
+    add_finding(pass, FindingKind::kCleared, path(kClearedName), volume.cleared_status.message(),
+                pass.store.is_all_dropped
+                    ? "clear every page, as opening the store would: what was cleared is not known (name all volumes: "
+                      "one with a whole CLEARED saves the pages)"
+                    : "write what the other volumes say",
+                true, index);
   }
 }
 
@@ -86,12 +88,12 @@ bool are_formats_whole(const StoreReport& store) {
 void check_volume_set(Pass& pass) {
   const Status status = check_volumes(pass.store);
   if (status.code() == StatusCode::kConflict) {
-    add(pass, FindingKind::kFormat, pass.store.volumes[0].directory, status.message(),
-        "give the directories of one store, each once", false, 0);
+    add_finding(pass, FindingKind::kFormat, pass.store.volumes[0].directory, status.message(),
+                "give the directories of one store, each once", false, 0);
   }
   if (status.code() == StatusCode::kUnavailable && are_formats_whole(pass.store)) {
-    add(pass, FindingKind::kFormat, pass.store.volumes[0].directory, status.message(),
-        "name all directories of the store", false, 0);
+    add_finding(pass, FindingKind::kFormat, pass.store.volumes[0].directory, status.message(),
+                "name all directories of the store", false, 0);
   }
   if (!are_formats_whole(pass.store)) return;
   unsigned highest = 0;
@@ -102,9 +104,9 @@ void check_volume_set(Pass& pass) {
     highest = std::max(highest, volume.format.volume);
   }
   if (numbers.size() == std::size_t{highest} + 1 || !status.is_ok()) return;
-  add(pass, FindingKind::kFormat, pass.store.volumes[0].directory,
-      "volumes of this store are not given: their numbers have a gap below " + std::to_string(highest),
-      "name all directories of the store", false, 0);
+  add_finding(pass, FindingKind::kFormat, pass.store.volumes[0].directory,
+              "volumes of this store are not given: their numbers have a gap below " + std::to_string(highest),
+              "name all directories of the store", false, 0);
 }
 
 // Pages that the footer lists and no whole head does.
@@ -135,7 +137,7 @@ bool is_header_damaged(FileSystem& files, const SegmentReport& segment) {
 void check_segment(FileSystem& files, Pass& pass, std::uint32_t index) {
   const SegmentReport& segment = pass.store.segments[index];
   const auto found = [&](FindingKind kind, std::string what, std::string remedy, bool is_repairable) {
-    add(pass, kind, segment.path, std::move(what), std::move(remedy), is_repairable, segment.volume, index);
+    add_finding(pass, kind, segment.path, std::move(what), std::move(remedy), is_repairable, segment.volume, index);
   };
   if (segment.status.code() == StatusCode::kCorrupt) {
     found(FindingKind::kHeader, segment.status.message(), "remove the file: no header and no record in it is whole",
@@ -176,10 +178,11 @@ void check_pages(Pass& pass) {
     // A segment that could not be read to its end may hold more pages than are listed: it is left as it is.
     const bool is_repairable =
         damaged.status.code() == StatusCode::kCorrupt && pass.store.segments[page.segment].scan.io.is_ok();
-    add(pass, FindingKind::kPage, pass.store.path_of(page), page_text(page.page) + ": " + damaged.status.message(),
-        is_repairable ? "write the segment again without the group of the page"
-                      : "the disk fails: copy the store to another one",
-        is_repairable, pass.store.segments[page.segment].volume, page.segment);
+    add_finding(pass, FindingKind::kPage, pass.store.path_of(page),
+                page_text(page.page) + ": " + damaged.status.message(),
+                is_repairable ? "write the segment again without the group of the page"
+                              : "the disk fails: copy the store to another one",
+                is_repairable, pass.store.segments[page.segment].volume, page.segment);
     if (is_repairable) pass.damaged[page.segment].insert(damaged.page);
   }
 }

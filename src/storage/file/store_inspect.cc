@@ -6,22 +6,13 @@
 #include <tuple>
 #include <utility>
 
+#include "storage/file/volume.h"
+
 namespace larder::file_store {
 namespace {
 
 constexpr std::uint64_t kMaxSmallFileBytes = 1 << 20;  // FORMAT and CLEARED are smaller
 constexpr std::size_t kShownKeyDigits = 16;
-
-Result<std::vector<std::byte>> read_small_file(FileSystem& files, const std::string& path) {
-  Result<std::unique_ptr<File>> file = files.open(path, {});
-  if (!file.is_ok()) return file.status();
-  const Result<std::uint64_t> size = (*file)->size_bytes();
-  if (!size.is_ok()) return size.status();
-  if (*size > kMaxSmallFileBytes) return corrupt(path + ": larger than any such file is");
-  std::vector<std::byte> bytes(static_cast<std::size_t>(*size));
-  LARDER_RETURN_IF_ERROR(read_exactly(**file, bytes, 0));
-  return bytes;
-}
 
 Status at_path(const std::string& path, const Status& status) {
   if (status.message().find(path) != std::string::npos) return status;
@@ -30,7 +21,7 @@ Status at_path(const std::string& path, const Status& status) {
 
 void report_format(FileSystem& files, VolumeReport& volume) {
   const std::string path = join_path(volume.directory, kFormatName);
-  const Result<std::vector<std::byte>> bytes = read_small_file(files, path);
+  const Result<std::vector<std::byte>> bytes = read_small_file(files, path, kMaxSmallFileBytes);
   if (!bytes.is_ok()) {
     volume.format_status = at_path(path, bytes.status());
     return;
@@ -44,9 +35,9 @@ void report_format(FileSystem& files, VolumeReport& volume) {
 }
 
 // A CLEARED that cannot be read is not a damaged one: nobody knows what it says, and nobody may guess.
-Status read_cleared(FileSystem& files, VolumeReport& volume) {
+Status report_cleared(FileSystem& files, VolumeReport& volume) {
   const std::string path = join_path(volume.directory, kClearedName);
-  const Result<std::vector<std::byte>> bytes = read_small_file(files, path);
+  const Result<std::vector<std::byte>> bytes = read_small_file(files, path, kMaxSmallFileBytes);
   if (bytes.status().code() == StatusCode::kNotFound) return Status::ok();
   if (!bytes.is_ok() && bytes.status().code() != StatusCode::kCorrupt) return bytes.status();
   volume.has_cleared = true;
@@ -79,7 +70,7 @@ Result<std::vector<SegmentId>> read_volume(FileSystem& files, VolumeReport& volu
   }
   std::sort(segments.begin(), segments.end());
   report_format(files, volume);
-  LARDER_RETURN_IF_ERROR(read_cleared(files, volume));
+  LARDER_RETURN_IF_ERROR(report_cleared(files, volume));
   return segments;
 }
 

@@ -46,6 +46,17 @@ AlignedBuffer aligned_copy(std::span<const std::byte> bytes) {
 
 }  // namespace
 
+Result<std::vector<std::byte>> read_small_file(FileSystem& files, const std::string& path, std::uint64_t limit) {
+  Result<std::unique_ptr<File>> file = files.open(path, {});
+  if (!file.is_ok()) return file.status();
+  const Result<std::uint64_t> size = (*file)->size_bytes();
+  if (!size.is_ok()) return size.status();
+  if (*size > limit) return corrupt(path + ": longer than such a file can be");
+  std::vector<std::byte> bytes(static_cast<std::size_t>(*size));
+  LARDER_RETURN_IF_ERROR(read_exactly(**file, bytes, 0));
+  return bytes;
+}
+
 Status replace_file(FileSystem& files, const std::string& directory, std::string_view name,
                     std::span<const std::byte> bytes) {
   const std::string path = join_path(directory, name);

@@ -112,6 +112,10 @@ inline constexpr Nanos kLongestBackOff = std::chrono::seconds(60);
 // Can files in `directory` be opened and read and written past the page cache? Tries it on a file of its own.
 [[nodiscard]] bool supports_direct(FileSystem& files, const std::string& directory);
 
+// All of a file of `limit` bytes at most. kCorrupt: it is longer; else as FileSystem.
+[[nodiscard]] Result<std::vector<std::byte>> read_small_file(FileSystem& files, const std::string& path,
+                                                             std::uint64_t limit);
+
 // What FORMAT of the directory says. kNotFound: there is none. kCorrupt, kUnsupported: as parse_format_text().
 [[nodiscard]] Result<VolumeFormat> read_format(FileSystem& files, const std::string& directory);
 [[nodiscard]] Status write_format(FileSystem& files, const std::string& directory, const VolumeFormat& format);

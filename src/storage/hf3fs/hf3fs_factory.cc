@@ -34,7 +34,7 @@ Status read_prefix(const BackendOptions& options, AllOptions& out) {
   return Status::ok();
 }
 
-Status read_sizes(const BackendOptions& options, AllOptions& out) {
+Status read_all_sizes(const BackendOptions& options, AllOptions& out) {
   const Result<std::uint64_t> file_size = size_option(options, "file_size", std::uint64_t{1} << 40);
   if (!file_size.is_ok()) return file_size.status();
   if (*file_size == kUnlimitedBytes) return invalid_argument("option 'file_size': a size; the files are that large");
@@ -96,7 +96,7 @@ Status read_counts(const BackendOptions& options, AllOptions& out) {
 Result<AllOptions> read_all_options(const BackendOptions& options) {
   AllOptions out;
   LARDER_RETURN_IF_ERROR(read_prefix(options, out));
-  LARDER_RETURN_IF_ERROR(read_sizes(options, out));
+  LARDER_RETURN_IF_ERROR(read_all_sizes(options, out));
   LARDER_RETURN_IF_ERROR(read_counts(options, out));
   out.store.library.path = text_option(options, "library", "");
   out.metadata.url = text_option(options, "metadata_server_url", "");
