@@ -35,6 +35,11 @@ endfunction()
 # have the same name in an unnamed namespace, but those of larder_compiled_alone.
 function(larder_compile_together name)
   set_target_properties(${name} PROPERTIES UNITY_BUILD ${LARDER_UNITY} UNITY_BUILD_BATCH_SIZE 10)
+  get_target_property(mains ${name} SOURCES)
+  list(FILTER mains INCLUDE REGEX "/main\\.cc$")  # of a library: for the executables that have none
+  if(mains)
+    set_source_files_properties(${mains} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
 endfunction()
 
 # Tables of offsets of file formats, kernels for one processor each, and libraries with their own names for everything.
@@ -207,6 +212,7 @@ function(larder_add_test name label sources)
   target_link_libraries(${name} PRIVATE larder_flags ${ARGN} GTest::gtest GTest::gtest_main)
   larder_set_test_options(${name})
   target_precompile_headers(${name} REUSE_FROM larder_test_headers)
+  larder_compile_together(${name})
   if(name STREQUAL "larder_tests_conformance")
     target_compile_definitions(${name} PRIVATE
       LARDER_EXAMPLE_BACKEND="${PROJECT_BINARY_DIR}/liblarder_directory_backend.so"

@@ -10,7 +10,8 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FOLDERS = [*sorted((ROOT / "src").iterdir()), ROOT / "bench", ROOT / "sim", ROOT / "sim" / "world"]
+LIBRARIES = [*sorted((ROOT / "src").iterdir()), ROOT / "bench", ROOT / "sim", ROOT / "sim" / "world"]
+TESTS = sorted(path for path in (ROOT / "tests").iterdir() if path.is_dir())
 # A function, constant or type that begins in the first column. (Aliases that differ are errors.)
 FUNCTION = re.compile(r"^(?:template <.*> )?[A-Za-z_][\w:<>,&*\s\[\]]*?[\s&*](\w+)\((?!\*)")
 NAMED = re.compile(
@@ -35,20 +36,28 @@ def unnamed(path: pathlib.Path):
             inside = False
         elif inside and line[:1] not in " #/}":
             found = FUNCTION.match(line) or NAMED.match(line)
-            if found and found.group(1) not in NOT_NAMES:
-                yield number, found.group(1)
+            names = {found.group(1)} if found else set()
+            if line.startswith("constexpr") and "(" not in line.split("=")[0]:
+                names.update(re.findall(r"\b(k[A-Z]\w*)(?:\[\w*\])? =", line))
+            yield from ((number, name) for name in sorted(names - NOT_NAMES))
 
 
-def sources(folder: pathlib.Path) -> list[pathlib.Path]:
-    found = folder.glob("*.cc") if folder.name in ("sim", "bench", "world") else folder.rglob("*.cc")
-    return [path for path in found if not path.name.endswith("_test.cc") and "libllama" not in path.parts]
+def targets():
+    """Yields the source files of each target."""
+    for folder in LIBRARIES:
+        found = set(folder.glob("*.cc") if folder.name in ("sim", "bench", "world") else folder.rglob("*.cc"))
+        tests = {path for path in found if path.name.endswith("_test.cc")}
+        yield {path for path in found - tests if "libllama" not in path.parts}
+        yield tests
+    for folder in TESTS:
+        yield set(folder.rglob("*.cc"))
 
 
 def main() -> int:
     left_out, clashes = alone(), 0
-    for folder in FOLDERS:
+    for files in targets():
         places = collections.defaultdict(dict)
-        for path in sorted(set(sources(folder)) - left_out):
+        for path in sorted(files - left_out):
             space = re.findall(r"^namespace (\w[\w:]*) \{", path.read_text(), re.M)
             for number, name in unnamed(path):
                 places["::".join(space[:1]), name].setdefault(path, number)
@@ -58,7 +67,9 @@ def main() -> int:
                 where = ", ".join(f"{path.relative_to(ROOT)}:{number}" for path, number in at.items())
                 print(f"check_together: {space}::{name} is in unnamed namespaces of {where}")
     if clashes:
-        print("check_together: give one of them another name, or both one place; see tools/check_together.py")
+        print("check_together: give one of them another name, or both one place; see the head of this file")
+    else:
+        print("together: ok")
     return 1 if clashes else 0
 
 

@@ -17,9 +17,9 @@
 namespace larder {
 namespace {
 
-constexpr Nanos kLimit = std::chrono::seconds(60);
+constexpr Nanos kSwitchLimit = std::chrono::seconds(60);
 
-Options small_options() {
+Options switch_options() {
   Options options;
   options.model = "gqa-tiny";
   options.max_total_tokens = 2048;
@@ -164,7 +164,7 @@ class StorageSwitchTest : public ::testing::Test {
   Scheduler& add() {
     metrics_.push_back(std::make_unique<MetricsRegistry>());
     Result<std::unique_ptr<Scheduler>> made =
-        Scheduler::create(small_options(), files_, real_clock(), *metrics_.back(),
+        Scheduler::create(switch_options(), files_, real_clock(), *metrics_.back(),
                           [this](BackendFactory& factory) { return more_backends(factory); });
     if (!made.is_ok()) throw std::runtime_error(made.status().to_string());
     schedulers_.push_back(std::move(made).value());
@@ -197,7 +197,7 @@ class StorageSwitchTest : public ::testing::Test {
     const auto ticket = scheduler.submit(request, [done](const GenerateUpdate& update) {
       if (update.finish != FinishReason::kRunning) done->set_value(update.status.is_ok());
     });
-    return ticket.is_ok() && answer.wait_for(kLimit) == std::future_status::ready && answer.get();
+    return ticket.is_ok() && answer.wait_for(kSwitchLimit) == std::future_status::ready && answer.get();
   }
 
   sim::SimFileSystem files_{1};
@@ -214,12 +214,12 @@ TEST_F(StorageSwitchTest, AllOrNone) {
   const std::vector<std::string> none(3), file(3, "file"), memory(3, "memory");
   // Two replicas in one directory: the second cannot open it, so the first does not get it either.
   const std::vector<AttachRequest> clash = {file_in("/a"), file_in("/b"), file_in("/b")};
-  const Status refused = attach_all(all(), clash, kLimit);
+  const Status refused = attach_all(all(), clash, kSwitchLimit);
   EXPECT_EQ(refused.code(), StatusCode::kConflict) << refused.to_string();
   EXPECT_EQ(refused.message().rfind("scheduler 2: ", 0), 0u) << refused.message();
   EXPECT_EQ(attached(), none);
   const std::vector<AttachRequest> good = {file_in("/a"), file_in("/b"), file_in("/c")};
-  const Status taken = attach_all(all(), good, kLimit);
+  const Status taken = attach_all(all(), good, kSwitchLimit);
   ASSERT_TRUE(taken.is_ok()) << taken.to_string();
   EXPECT_EQ(attached(), file);
   // The last one does not say `replace`: those that had switched switch back.
@@ -227,16 +227,16 @@ TEST_F(StorageSwitchTest, AllOrNone) {
   for (AttachRequest& request : other) request.backend = "memory";
   other[0].replace = other[1].replace = true;
   other[0].prefetch_policy = "best_effort";
-  EXPECT_EQ(attach_all(all(), other, kLimit).code(), StatusCode::kConflict);
+  EXPECT_EQ(attach_all(all(), other, kSwitchLimit).code(), StatusCode::kConflict);
   EXPECT_EQ(attached(), file);
   EXPECT_EQ(schedulers_[0]->storage().prefetch_policy, "timeout") << "the policies, too";
   EXPECT_TRUE(generate(*schedulers_[0], 1));
-  EXPECT_TRUE(schedulers_[0]->quiesce(kLimit).is_ok());
+  EXPECT_TRUE(schedulers_[0]->quiesce(kSwitchLimit).is_ok());
   EXPECT_GT(schedulers_[0]->stats().storage->pages, 0u) << "the old one works on";
   other[2].replace = true;
-  ASSERT_TRUE(attach_all(all(), other, kLimit).is_ok());
+  ASSERT_TRUE(attach_all(all(), other, kSwitchLimit).is_ok());
   EXPECT_EQ(attached(), memory);
-  EXPECT_EQ(attach_all(all(), std::vector<AttachRequest>(2), kLimit).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(attach_all(all(), std::vector<AttachRequest>(2), kSwitchLimit).code(), StatusCode::kInvalidArgument);
 }
 
 TEST_F(StorageSwitchTest, ABackendThatReturnsOtherBytesIsNotAttached) {
@@ -244,7 +244,7 @@ TEST_F(StorageSwitchTest, ABackendThatReturnsOtherBytesIsNotAttached) {
   AttachRequest request;
   request.backend = "lying";
   request.write_policy = "write_back";
-  const Status status = scheduler.attach_storage(request, kLimit);
+  const Status status = scheduler.attach_storage(request, kSwitchLimit);
   EXPECT_EQ(status.code(), StatusCode::kCorrupt) << status.to_string();
   EXPECT_NE(status.message().find("Failed to attach storage backend 'lying'"), std::string::npos) << status.message();
   EXPECT_EQ(scheduler.storage().backend, "");
@@ -255,7 +255,7 @@ TEST_F(StorageSwitchTest, ABackendThatHangsIsDetachedAndReplaced) {
   Scheduler& scheduler = add();
   AttachRequest request;
   request.backend = "hanging";
-  ASSERT_TRUE(scheduler.attach_storage(request, kLimit).is_ok());
+  ASSERT_TRUE(scheduler.attach_storage(request, kSwitchLimit).is_ok());
   sim::FaultyBackend* const hanging = hanging_;
   sim::FaultPlan plan;
   plan.hang_percent = 100;
@@ -265,13 +265,13 @@ TEST_F(StorageSwitchTest, ABackendThatHangsIsDetachedAndReplaced) {
   EXPECT_EQ(scheduler.storage().backend, "");
   EXPECT_EQ(scheduler.storage().retired, 1u);
   request.backend = "memory";
-  ASSERT_TRUE(scheduler.attach_storage(request, kLimit).is_ok()) << "at once";
+  ASSERT_TRUE(scheduler.attach_storage(request, kSwitchLimit).is_ok()) << "at once";
   EXPECT_TRUE(generate(scheduler, 2));
   EXPECT_GT(hanging->release_hung(), 0u);
   hanging->set_plan({});
   (void)hanging->release_all();
-  ASSERT_TRUE(scheduler.quiesce(kLimit).is_ok());
-  const TimePoint give_up = real_clock().now() + kLimit;
+  ASSERT_TRUE(scheduler.quiesce(kSwitchLimit).is_ok());
+  const TimePoint give_up = real_clock().now() + kSwitchLimit;
   while (scheduler.storage().retired > 0 && real_clock().now() < give_up) EXPECT_TRUE(generate(scheduler, 3));
   EXPECT_EQ(scheduler.storage().retired, 0u) << "it dies when its operations have ended";
 }
@@ -281,26 +281,26 @@ TEST_F(StorageSwitchTest, OverlappingDetachesLeaveTheNextBackendAttached) {
   Scheduler& scheduler = add();
   AttachRequest request;
   request.backend = "hanging";
-  ASSERT_TRUE(scheduler.attach_storage(request, kLimit).is_ok());
+  ASSERT_TRUE(scheduler.attach_storage(request, kSwitchLimit).is_ok());
   sim::FaultPlan plan;
   plan.hang_percent = 100;
   hanging_->set_plan(plan);
   ASSERT_TRUE(generate(scheduler, 1));
   request.backend = "memory";
-  Result<PreparedStorage> next = scheduler.prepare_storage(request, kLimit);
+  Result<PreparedStorage> next = scheduler.prepare_storage(request, kSwitchLimit);
   ASSERT_TRUE(next.is_ok()) << next.status().to_string();
   std::promise<Status> ended;
   ThreadPoolExecutor other("other", 1, 1);
-  ASSERT_TRUE(other.post([&] { ended.set_value(scheduler.detach_storage(kLimit)); }).is_ok());
-  const TimePoint give_up = real_clock().now() + kLimit;
+  ASSERT_TRUE(other.post([&] { ended.set_value(scheduler.detach_storage(kSwitchLimit)); }).is_ok());
+  const TimePoint give_up = real_clock().now() + kSwitchLimit;
   while (!scheduler.storage().is_detaching) ASSERT_LT(real_clock().now(), give_up);
   ASSERT_TRUE(scheduler.detach_storage(std::chrono::milliseconds(50)).is_ok());
   // It wakes the loop, which looks at the first detach only after it.
-  ASSERT_TRUE(scheduler.switch_storage(std::move(next).value(), kLimit).is_ok());
+  ASSERT_TRUE(scheduler.switch_storage(std::move(next).value(), kSwitchLimit).is_ok());
   EXPECT_TRUE(ended.get_future().get().is_ok());
   EXPECT_EQ(scheduler.storage().backend, "memory");
   EXPECT_TRUE(generate(scheduler, 2));
-  ASSERT_TRUE(scheduler.quiesce(kLimit).is_ok());
+  ASSERT_TRUE(scheduler.quiesce(kSwitchLimit).is_ok());
   EXPECT_GT(scheduler.stats().storage->pages, 0u);
 }
 
@@ -310,7 +310,7 @@ TEST_F(StorageSwitchTest, AQuestionThatThrowsHarmsNobodyElse) {
   AttachRequest request;
   request.backend = "throwing";
   request.probe = false;
-  ASSERT_TRUE(scheduler.attach_storage(request, kLimit).is_ok());
+  ASSERT_TRUE(scheduler.attach_storage(request, kSwitchLimit).is_ok());
   EXPECT_EQ(scheduler.storage().backend, "memory");
   throws_once_ = true;
   EXPECT_EQ(scheduler.storage().backend, "") << "no answer";
@@ -326,13 +326,13 @@ TEST_F(StorageSwitchTest, AStoreThatWasClearedWithAnErrorIsFilledAgain) {
   AttachRequest request;
   request.backend = "forgetful";
   request.probe = false;  // which clears
-  ASSERT_TRUE(scheduler.attach_storage(request, kLimit).is_ok());
+  ASSERT_TRUE(scheduler.attach_storage(request, kSwitchLimit).is_ok());
   ASSERT_TRUE(generate(scheduler, 1));
-  ASSERT_TRUE(scheduler.quiesce(kLimit).is_ok());
+  ASSERT_TRUE(scheduler.quiesce(kSwitchLimit).is_ok());
   const std::uint64_t pages = scheduler.stats().storage->pages;
   ASSERT_GT(pages, 0u);
-  EXPECT_EQ(scheduler.clear_storage(kLimit).code(), StatusCode::kUnavailable);
-  ASSERT_TRUE(scheduler.quiesce(kLimit).is_ok());
+  EXPECT_EQ(scheduler.clear_storage(kSwitchLimit).code(), StatusCode::kUnavailable);
+  ASSERT_TRUE(scheduler.quiesce(kSwitchLimit).is_ok());
   EXPECT_EQ(scheduler.stats().storage->pages, pages);
 }
 
@@ -343,7 +343,7 @@ TEST_F(StorageSwitchTest, RetiredBackendsEndBeforeTheHostPools) {
   AttachRequest request;
   request.backend = "queueing";
   request.probe = false;
-  ASSERT_TRUE(scheduler.attach_storage(request, kLimit).is_ok());
+  ASSERT_TRUE(scheduler.attach_storage(request, kSwitchLimit).is_ok());
   std::promise<void> disk;
   const std::shared_future<void> comes_back = disk.get_future().share();
   for (int i = 0; i < 16; ++i) ASSERT_TRUE(threads_->post([comes_back] { comes_back.wait(); }).is_ok());
@@ -368,11 +368,11 @@ TEST_F(StorageSwitchTest, ASwitchWhoseCallerHasGivenUpDoesNotHappen) {
   Scheduler& scheduler = add();
   AttachRequest request;
   request.backend = "memory";
-  ASSERT_TRUE(scheduler.attach_storage(request, kLimit).is_ok());
+  ASSERT_TRUE(scheduler.attach_storage(request, kSwitchLimit).is_ok());
   request.backend = "forgetful";
   request.replace = true;
   request.probe = false;
-  Result<PreparedStorage> prepared = scheduler.prepare_storage(request, kLimit);
+  Result<PreparedStorage> prepared = scheduler.prepare_storage(request, kSwitchLimit);
   ASSERT_TRUE(prepared.is_ok()) << prepared.status().to_string();
   std::promise<void> hold, held;
   const std::shared_future<void> go_on = hold.get_future().share();

@@ -13,10 +13,10 @@
 namespace larder {
 namespace {
 
-ModelSpec preset(std::string_view name) { return *preset_model(name); }
+ModelSpec preset_named(std::string_view name) { return *preset_model(name); }
 
 TEST(LayoutFingerprintTest, IsTheHashOfTheDocumentedText) {
-  const ModelSpec model = preset("gdn-tiny");
+  const ModelSpec model = preset_named("gdn-tiny");
   EXPECT_EQ(layout_fingerprint(model, *model.find_pool(PoolName::kMamba), HostLayout::kPageFirst),
             sha256("larder.layout.v1\n"
                    "page_size 64\n"
@@ -28,7 +28,7 @@ TEST(LayoutFingerprintTest, IsTheHashOfTheDocumentedText) {
                    "layers 3 0 1 2\n"
                    "plane conv f32 1 1 384\n"
                    "plane temporal f32 1 1 1024\n"));
-  const ModelSpec v4 = preset("dsv4-tiny");
+  const ModelSpec v4 = preset_named("dsv4-tiny");
   EXPECT_EQ(layout_fingerprint(v4, *v4.find_pool(PoolName::kKv), HostLayout::kPageHead),
             sha256("larder.layout.v1\npage_size 128\nhost_layout page_head\npool kv\ncomponent full\n"
                    "hit_policy all_pages\nscope replicated\nlayers 0\n"));
@@ -37,7 +37,7 @@ TEST(LayoutFingerprintTest, IsTheHashOfTheDocumentedText) {
 TEST(LayoutFingerprintTest, NoTwoPoolsOrLayoutsShareOne) {
   std::map<std::string, std::string> owner;
   for (const char* name : {"gqa-tiny", "mla-tiny", "swa-tiny", "gdn-tiny", "dsv4-tiny", "gqa-real", "dsv4-real"}) {
-    const ModelSpec model = preset(name);
+    const ModelSpec model = preset_named(name);
     for (const PoolSpec& pool : model.pools) {
       for (const HostLayout layout : kAllHostLayouts) {
         const std::string who =
@@ -50,7 +50,7 @@ TEST(LayoutFingerprintTest, NoTwoPoolsOrLayoutsShareOne) {
 }
 
 TEST(LayoutFingerprintTest, EveryFieldCounts) {
-  const ModelSpec model = preset("gdn-tiny");
+  const ModelSpec model = preset_named("gdn-tiny");
   const PoolSpec pool = *model.find_pool(PoolName::kMamba);
   const Digest256 original = layout_fingerprint(model, pool, HostLayout::kPageFirst);
   const std::vector<std::function<void(ModelSpec&, PoolSpec&)>> changes = {
@@ -82,11 +82,11 @@ TEST(LayoutFingerprintTest, EveryFieldCounts) {
 }
 
 TEST(NamespaceDigestTest, Golden) {
-  EXPECT_EQ(namespace_digest(preset("gdn-tiny"), {}).hex(),
+  EXPECT_EQ(namespace_digest(preset_named("gdn-tiny"), {}).hex(),
             "b75dcb45972b4c7d9ada6effd65c58220b3d38f37b3e7c1504d71895b9ccdc06");
   const NamespaceScope rank_1_of_4 = {
       .layout = HostLayout::kLayerFirst, .tp_rank = 1, .tp_size = 4, .adapter = "lora", .salt = "tenant"};
-  EXPECT_EQ(namespace_digest(preset("dsv4-tiny+draft"), rank_1_of_4).hex(),
+  EXPECT_EQ(namespace_digest(preset_named("dsv4-tiny+draft"), rank_1_of_4).hex(),
             "9f7e56c18c80742c6896cce06d86936fccc6074b87a29eaf73b6804eef01fcdd");
 }
 
@@ -137,7 +137,7 @@ const std::vector<Change>& separating_changes() {
 
 TEST(NamespaceDigestTest, EveryFieldSeparates) {
   std::map<std::string, std::size_t> owner;
-  const ModelSpec model = preset("gdn-tiny");
+  const ModelSpec model = preset_named("gdn-tiny");
   owner.emplace(namespace_digest(model, {}).hex(), 9999);
   for (std::size_t i = 0; i < separating_changes().size(); ++i) {
     ModelSpec other = model;
@@ -151,14 +151,14 @@ TEST(NamespaceDigestTest, EveryFieldSeparates) {
 
 // Without length prefixes these pairs would hash the same bytes.
 TEST(NamespaceDigestTest, BytesDoNotSlideBetweenFields) {
-  const ModelSpec model = preset("gqa-tiny");
+  const ModelSpec model = preset_named("gqa-tiny");
   EXPECT_NE(namespace_digest(model, {.adapter = "ab", .salt = "c"}),
             namespace_digest(model, {.adapter = "a", .salt = "bc"}));
   EXPECT_NE(namespace_digest(model, {.adapter = "a"}), namespace_digest(model, {.salt = "a"}));
 }
 
 TEST(NamespaceDigestTest, ReplicatedModelsShareAcrossTensorRanksOnly) {
-  const ModelSpec mla = preset("mla-tiny");
+  const ModelSpec mla = preset_named("mla-tiny");
   const Digest256 rank0 = namespace_digest(mla, {.tp_rank = 0, .tp_size = 8});
   EXPECT_EQ(rank0, namespace_digest(mla, {.tp_rank = 5, .tp_size = 8}));
   EXPECT_EQ(rank0, namespace_digest(mla, {}));
@@ -169,10 +169,10 @@ TEST(NamespaceDigestTest, ReplicatedModelsShareAcrossTensorRanksOnly) {
 // Some pools of the ranks are the same, some are not: one key chain for all, and fingerprints that tell the ranks
 // apart.
 TEST(NamespaceDigestTest, RanksOfMixedModelsShareTheChain) {
-  const ModelSpec with_draft = preset("mla-tiny+draft");
+  const ModelSpec with_draft = preset_named("mla-tiny+draft");
   ASSERT_TRUE(with_draft.is_rank_mixed());
-  EXPECT_FALSE(preset("mla-tiny").is_rank_mixed());
-  EXPECT_FALSE(preset("gqa-tiny").is_rank_mixed());
+  EXPECT_FALSE(preset_named("mla-tiny").is_rank_mixed());
+  EXPECT_FALSE(preset_named("gqa-tiny").is_rank_mixed());
   EXPECT_EQ(namespace_digest(with_draft, {.tp_rank = 0, .tp_size = 8}),
             namespace_digest(with_draft, {.tp_rank = 5, .tp_size = 8}));
   const Digest256 layout =
@@ -184,7 +184,7 @@ TEST(NamespaceDigestTest, RanksOfMixedModelsShareTheChain) {
 }
 
 TEST(NamespaceDigestTest, ContextLengthDoesNotSeparate) {
-  ModelSpec model = preset("gqa-tiny");
+  ModelSpec model = preset_named("gqa-tiny");
   const Digest256 before = namespace_digest(model, {});
   model.context_length *= 2;
   EXPECT_EQ(namespace_digest(model, {}), before);

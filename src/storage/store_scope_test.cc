@@ -6,7 +6,7 @@
 namespace larder {
 namespace {
 
-PageKey key_of(std::uint8_t number) {
+PageKey scope_key(std::uint8_t number) {
   PageKey key;
   key.bytes[0] = number;
   return key;
@@ -31,10 +31,10 @@ TEST(StoreScopeTest, OneRankWritesEachPageThatAllHave) {
     int writers = 0, own = 0;
     for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
       const StoreScope scope = make_store_scope(model, {.tp_rank = rank, .tp_size = kRanks});
-      const bool is_writer = scope.is_writer(PoolName::kKv, key_of(static_cast<std::uint8_t>(number)));
+      const bool is_writer = scope.is_writer(PoolName::kKv, scope_key(static_cast<std::uint8_t>(number)));
       writers += is_writer ? 1 : 0;
       share[rank] += is_writer ? 1 : 0;
-      own += scope.is_writer(PoolName::kDraft, key_of(static_cast<std::uint8_t>(number))) ? 1 : 0;
+      own += scope.is_writer(PoolName::kDraft, scope_key(static_cast<std::uint8_t>(number))) ? 1 : 0;
     }
     EXPECT_EQ(writers, 1) << number;
     EXPECT_EQ(own, static_cast<int>(kRanks)) << number;

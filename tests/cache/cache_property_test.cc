@@ -17,14 +17,14 @@
 namespace larder::test {
 namespace {
 
-struct Case {
+struct Variant {
   Shape shape;
   WritePolicy write;
   PrefetchPolicy prefetch;
   std::uint64_t seed;
 };
 
-std::string describe(const Case& c) {
+std::string describe(const Variant& c) {
   return shape_name(c.shape) + "_" + std::string(write_policy_name(c.write)) + "_" +
          std::string(prefetch_policy_name(c.prefetch)) + "_seed" + std::to_string(c.seed);
 }
@@ -41,7 +41,7 @@ Reached& reached() {
 
 class World {
  public:
-  explicit World(const Case& c) : rng_(c.seed), harness_(options_for(c, rng_)) {
+  explicit World(const Variant& c) : rng_(c.seed), harness_(options_for(c, rng_)) {
     if (!harness_.backend || c.seed % 2 == 0) return;
     harness_.backend->write_group = [](const PageGroup& group) {
       return group.items.back().key.bytes[0] % 8 == 0 ? unsupported("not worth keeping") : Status::ok();
@@ -129,7 +129,7 @@ class World {
     all.grown += c.grown;
   }
 
-  static HarnessOptions options_for(const Case& c, Rng& rng) {
+  static HarnessOptions options_for(const Variant& c, Rng& rng) {
     HarnessOptions o;
     o.shape = c.shape;
     o.layout = kAllHostLayouts[rng.below(4)];
@@ -229,7 +229,7 @@ struct Outcome {
   std::string story;     // the operations in words, when asked for
 };
 
-Outcome run_operations(const Case& c, const std::vector<std::uint64_t>& operations, bool tell) {
+Outcome run_operations(const Variant& c, const std::vector<std::uint64_t>& operations, bool tell) {
   World world(c);
   Outcome out;
   for (; out.took < operations.size(); ++out.took) {
@@ -243,7 +243,7 @@ Outcome run_operations(const Case& c, const std::vector<std::uint64_t>& operatio
 }
 
 // Leaves out runs of operations while it still fails; bounded, so that a failing test ends.
-std::vector<std::uint64_t> shrink(const Case& c, std::vector<std::uint64_t> operations) {
+std::vector<std::uint64_t> shrink(const Variant& c, std::vector<std::uint64_t> operations) {
   int tries = 400;
   for (std::size_t run = operations.size() / 2; run > 0 && tries > 0; run /= 2) {
     for (std::size_t at = 0; at + run <= operations.size() && tries > 0; --tries) {
@@ -263,7 +263,7 @@ std::vector<std::uint64_t> shrink(const Case& c, std::vector<std::uint64_t> oper
 }
 
 // Empty, or the failure with its shrunk story.
-std::string run_case(const Case& c, std::size_t count) {
+std::string run_case(const Variant& c, std::size_t count) {
   Rng rng(c.seed * 7919);
   std::vector<std::uint64_t> operations(count);
   for (std::uint64_t& o : operations) o = rng.next_u64();
@@ -281,7 +281,7 @@ std::size_t ops_per_case() {
   return env ? std::strtoull(env, nullptr, 10) : 12'000;  // 90 cases: more than a million
 }
 
-class CacheProperty : public ::testing::TestWithParam<Case> {};
+class CacheProperty : public ::testing::TestWithParam<Variant> {};
 
 // Named so that it runs after the seeds when the whole suite runs in one process.
 class CachePropertyZReached : public ::testing::Test {};
@@ -290,8 +290,8 @@ TEST_P(CacheProperty, EveryByteIsRightAndEverySlotIsKept) {
   EXPECT_EQ(run_case(GetParam(), ops_per_case()), "") << "replay: " << describe(GetParam());
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<Variant> cases() {
+  std::vector<Variant> all;
   std::uint64_t seed = 1;
   for (const Shape shape : {Shape::kFull, Shape::kFullSwa, Shape::kFullMamba, Shape::kAll, Shape::kFullSidecar}) {
     for (const WritePolicy w :
@@ -309,7 +309,7 @@ INSTANTIATE_TEST_SUITE_P(Seeds, CacheProperty, ::testing::ValuesIn(cases()),
                          [](const auto& param_info) { return describe(param_info.param); });
 
 TEST_F(CachePropertyZReached, EveryRoadWasTaken) {
-  for (const Case& c : cases()) {
+  for (const Variant& c : cases()) {
     if (c.seed % 2 == 0) {
       EXPECT_EQ(run_case(c, 4'000), "") << describe(c);
     }

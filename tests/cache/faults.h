@@ -24,6 +24,9 @@ enum class Fault : std::uint8_t {
   kClear,   // somebody empties the store before the call
 };
 
+// For a script: only calls of this kind are held.
+inline Fault hold(Call call, Call held) { return call == held ? Fault::kHold : Fault::kNone; }
+
 class ScriptedBackend final : public StorageBackend {
  public:
   explicit ScriptedBackend(std::unique_ptr<StorageBackend> inner) : inner_(std::move(inner)) {}

@@ -12,7 +12,7 @@
 namespace larder::test {
 namespace {
 
-constexpr Shape kShapes[] = {Shape::kFull, Shape::kFullSwa, Shape::kFullMamba, Shape::kAll, Shape::kFullSidecar};
+constexpr Shape kForkShapes[] = {Shape::kFull, Shape::kFullSwa, Shape::kFullMamba, Shape::kAll, Shape::kFullSidecar};
 
 class Forks : public ::testing::Test {
  protected:
@@ -94,7 +94,7 @@ class Forks : public ::testing::Test {
 
 // In the prompt, at its end, on a page boundary, behind it.
 TEST_F(Forks, GoTheirOwnWay) {
-  for (const Shape shape : kShapes) {
+  for (const Shape shape : kForkShapes) {
     for (const std::uint64_t at : {5u, 16u, 29u, 30u, 32u, 35u}) {
       SCOPED_TRACE(shape_name(shape) + " at " + std::to_string(at));
       make(shape);
@@ -137,7 +137,7 @@ TEST_F(Forks, OfForks) {
 
 // Only what the tree does not share is copied: the page that is not full, and the state.
 TEST_F(Forks, ShareWholePages) {
-  for (const Shape shape : kShapes) {
+  for (const Shape shape : kForkShapes) {
     SCOPED_TRACE(shape_name(shape));
     make(shape);
     Harness::Job job = started(prompt_of(30), 20, 30);
@@ -244,7 +244,7 @@ TEST_F(Forks, ThatAreRefusedHoldNothing) {
 
 // What it hands over first is copied to the host, which may take the last place that the fork's own copy was to have.
 TEST_F(Forks, ThatFindNoPlaceAfterAllAreRefused) {
-  for (const Shape shape : kShapes) {
+  for (const Shape shape : kForkShapes) {
     SCOPED_TRACE(shape_name(shape));
     make(shape, {64, 64, 24}, [](HarnessOptions& o) { o.config.max_operations = 4; });
     Harness::Job job = started(prompt_of(30), 20, 38);
@@ -270,7 +270,7 @@ TEST_F(Forks, ThatFindNoPlaceAfterAllAreRefused) {
 
 // Either may go while the copies are under way; what they touch stays until they have ended.
 TEST_F(Forks, EitherMayGoWhileItIsCopied) {
-  for (const Shape shape : kShapes) {
+  for (const Shape shape : kForkShapes) {
     for (const int who : {0, 1, 2, 3}) {  // the first, the fork, both; the first is set aside
       SCOPED_TRACE(shape_name(shape) + " " + std::to_string(who));
       make(shape, {48, 64, 16});
@@ -292,7 +292,7 @@ TEST_F(Forks, EitherMayGoWhileItIsCopied) {
 
 // The copy failed: its engine learns of it where it learns of a failed load-back, and the other runs on.
 TEST_F(Forks, WhoseCopyFailedStartAgain) {
-  for (const Shape shape : kShapes) {
+  for (const Shape shape : kForkShapes) {
     for (const Fault fault : {Fault::kFail, Fault::kRefuse}) {
       SCOPED_TRACE(shape_name(shape));
       make(shape);
@@ -326,7 +326,7 @@ TEST_F(Forks, WithoutATransferEngineNeedNoCopy) {
 
 // With the cache off there is no tree to share in: all pages are copied.
 TEST_F(Forks, WithTheCacheOffCopyEverything) {
-  for (const Shape shape : kShapes) {
+  for (const Shape shape : kForkShapes) {
     SCOPED_TRACE(shape_name(shape));
     make(shape, {64, 64, 16}, [](HarnessOptions& o) { o.config.enabled = false; });
     Harness::Job job = started(prompt_of(30), 10, 33);

@@ -20,7 +20,7 @@ HarnessOptions small_device(Shape shape, std::uint32_t pages) {
 std::uint32_t free_pages(const Harness& h) { return h.device->free_slots(ComponentKind::kFull); }
 
 // Until the job has computed so many tokens, or moves no more.
-bool advance_to(Harness& h, Harness::Job& job, std::uint64_t computed) {
+bool grow_to(Harness& h, Harness::Job& job, std::uint64_t computed) {
   for (int idle = 0; (!job.started || job.computed < computed) && idle < 20 && h.failure.empty();) {
     if (h.advance(job, 16)) {
       idle = 0;
@@ -38,9 +38,9 @@ TEST(CacheGrowth, StartReservesThePromptAndAHeadroom) {
   Harness::Job job = h.begin(prompt_of(40), 700);
   ASSERT_TRUE(h.advance(job, 16));
   EXPECT_EQ(free_pages(h), 200u - 13u);  // 50 tokens, pages of 4
-  ASSERT_TRUE(advance_to(h, job, 52));
+  ASSERT_TRUE(grow_to(h, job, 52));
   EXPECT_EQ(h.cache->counters().grown, 0u);
-  ASSERT_TRUE(advance_to(h, job, 400));
+  ASSERT_TRUE(grow_to(h, job, 400));
   EXPECT_GE(h.cache->counters().grown, 100u - 13u);
   EXPECT_EQ(h.cache->check_invariants().to_string(), "ok");
   h.finish(job);
@@ -77,19 +77,19 @@ TEST(CacheGrowth, StarvesWhenRunningRequestsFillTheDevice) {
     h.settle();
     Harness::Job first = h.begin(prompt_of(50), 100);
     Harness::Job second = h.begin(prompt_of(50, 9), 100);
-    ASSERT_TRUE(advance_to(h, first, 60));
-    ASSERT_TRUE(advance_to(h, second, 60)) << h.refusal;
+    ASSERT_TRUE(grow_to(h, first, 60));
+    ASSERT_TRUE(grow_to(h, second, 60)) << h.refusal;
     EXPECT_FALSE(h.cache->is_starved(first.id));
-    EXPECT_FALSE(advance_to(h, first, 149) && advance_to(h, second, 149));
+    EXPECT_FALSE(grow_to(h, first, 149) && grow_to(h, second, 149));
     ASSERT_TRUE(h.cache->is_starved(first.id) || h.cache->is_starved(second.id)) << h.refusal;
     const std::vector<TokenId> before = second.tokens;
     h.retract(second);
     EXPECT_EQ(h.cache->phase(second.id), RequestPhase::kReady);
     EXPECT_EQ(h.cache->counters().retracted, 1u);
     EXPECT_EQ(h.cache->check_invariants().to_string(), "ok");
-    ASSERT_TRUE(advance_to(h, first, 149)) << h.refusal << h.failure;
+    ASSERT_TRUE(grow_to(h, first, 149)) << h.refusal << h.failure;
     h.finish(first);
-    ASSERT_TRUE(advance_to(h, second, 149)) << h.refusal << h.failure;
+    ASSERT_TRUE(grow_to(h, second, 149)) << h.refusal << h.failure;
     EXPECT_GT(second.resumed, 40u) << "it goes on where it was";
     EXPECT_TRUE(std::equal(before.begin(), before.end(), second.tokens.begin()));
     h.finish(second);
@@ -105,12 +105,12 @@ TEST(CacheGrowth, ResumesAtTheEndOfWhatItComputed) {
       SCOPED_TRACE(shape_name(shape) + " at " + std::to_string(computed));
       Harness h(small_device(shape, 60));
       Harness::Job job = h.begin(prompt_of(30), 60);
-      ASSERT_TRUE(advance_to(h, job, computed));
+      ASSERT_TRUE(grow_to(h, job, computed));
       h.retract(job);
-      ASSERT_TRUE(advance_to(h, job, 1));
+      ASSERT_TRUE(grow_to(h, job, 1));
       EXPECT_EQ(job.resumed, computed == 30 ? 28 : computed / 4 * 4);
       EXPECT_EQ(job.cached.cached(), 0u) << "what the first start found";
-      ASSERT_TRUE(advance_to(h, job, 89)) << h.failure;
+      ASSERT_TRUE(grow_to(h, job, 89)) << h.failure;
       h.finish(job);
       EXPECT_GE(h.run(job.tokens, 2).cached(), 84u);
       h.settle();
@@ -134,9 +134,9 @@ TEST(CacheGrowth, RetractInEveryPhase) {
   }
   h.retract(job);  // its load-back is under way
   EXPECT_EQ(h.cache->check_invariants().to_string(), "ok");
-  ASSERT_TRUE(advance_to(h, job, 20));
+  ASSERT_TRUE(grow_to(h, job, 20));
   h.retract(job);  // in its prompt
-  ASSERT_TRUE(advance_to(h, job, 70)) << h.failure << h.refusal;
+  ASSERT_TRUE(grow_to(h, job, 70)) << h.failure << h.refusal;
   h.cache->abort(job.id);
   h.settle();
   EXPECT_EQ(h.check_clean(), "");
@@ -147,9 +147,9 @@ TEST(CacheGrowth, WhoWasRetractedWaitsForRoomForItselfAndAPageForEachOther) {
   Harness h(small_device(Shape::kFull, 40));
   Harness::Job first = h.begin(prompt_of(50), 100);
   Harness::Job second = h.begin(prompt_of(50, 9), 100);
-  ASSERT_TRUE(advance_to(h, first, 51));
-  ASSERT_TRUE(advance_to(h, second, 60));
-  (void)advance_to(h, first, 149);
+  ASSERT_TRUE(grow_to(h, first, 51));
+  ASSERT_TRUE(grow_to(h, second, 60));
+  (void)grow_to(h, first, 149);
   ASSERT_TRUE(h.cache->is_starved(first.id));
   h.retract(second);
   ASSERT_TRUE(h.advance(first, 16));
@@ -162,8 +162,8 @@ TEST(CacheGrowth, WhoWasRetractedWaitsForRoomForItselfAndAPageForEachOther) {
   }
   EXPECT_LE(second.retracts, 2);
   h.finish(first);
-  ASSERT_TRUE(advance_to(h, second, 149))
-      << h.refusal << h.failure << second.computed << second.started << h.cache->is_starved(second.id);
+  ASSERT_TRUE(grow_to(h, second, 149)) << h.refusal << h.failure << second.computed << second.started
+                                       << h.cache->is_starved(second.id);
   h.finish(second);
   h.settle();
   EXPECT_EQ(h.check_clean(), "");

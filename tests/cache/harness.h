@@ -121,4 +121,16 @@ class Harness {
   void fill(const Job& job, ComponentKind c, std::uint64_t tokens, DeviceSlot slot, bool check);
 };
 
+// Runs the request, waits until storage has its pages, and takes them from the tiers above.
+inline void store_only(Harness& h, const std::vector<TokenId>& prompt, const std::string& salt = "") {
+  (void)h.run(prompt, 4, salt);
+  h.settle();
+  (void)h.cache->flush();
+}
+
+// Polls until the request has its answer, as far as it gets without any time passing.
+inline void look(Harness& h) {
+  for (int i = 0; i < 20; ++i) (void)h.run_background(100);
+}
+
 }  // namespace larder::test

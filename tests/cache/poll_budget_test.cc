@@ -71,7 +71,7 @@ class InstantStorage final : public StorageBackend {
   const BackendInfo info_{.name = "instant"};
 };
 
-ModelSpec model_of(std::uint32_t page_size) {
+ModelSpec paged_model(std::uint32_t page_size) {
   ModelSpec model;
   model.id = "small-pages";
   model.page_size = page_size;
@@ -85,7 +85,7 @@ ModelSpec model_of(std::uint32_t page_size) {
 class LongPrompt {
  public:
   explicit LongPrompt(std::uint32_t page_size, std::uint64_t batch_bytes = std::uint64_t{8} << 20)
-      : model_(model_of(page_size)), copies_(model_.layer_count()) {
+      : model_(paged_model(page_size)), copies_(model_.layer_count()) {
     const std::uint64_t pages = kTokens / page_size + 64;
     device_ = std::move(DevicePools::create(model_, {static_cast<std::uint32_t>(pages), 0, 0}, memory_)).value();
     constexpr std::size_t kLeastSlot = 64;  // bytes: a block's

@@ -9,7 +9,7 @@
 namespace larder::test {
 namespace {
 
-constexpr std::size_t kTokens = 481;  // 120 whole pages that may be reused
+constexpr std::size_t kBatchTokens = 481;  // 120 whole pages that may be reused
 constexpr std::size_t kPages = 120;
 
 // A batch for each page.
@@ -26,9 +26,9 @@ HarnessOptions page_by_page(Shape shape, PrefetchPolicy policy = PrefetchPolicy:
 
 class Batches : public Harness {
  public:
-  // prompt_of(kTokens) is in storage, and in no other tier.
+  // prompt_of(kBatchTokens) is in storage, and in no other tier.
   explicit Batches(const HarnessOptions& o) : Harness(o) {
-    (void)run(prompt_of(kTokens), 1);
+    (void)run(prompt_of(kBatchTokens), 1);
     settle();
     (void)cache->flush();
     backend->script = [this](Call call, std::size_t n) {
@@ -84,7 +84,7 @@ TEST(PrefetchBatches, WhatCameByTheLimitCounts) {
   for (const Shape shape : {Shape::kFull, Shape::kFullSidecar}) {
     Batches h(page_by_page(shape));
     h.answered = 10;
-    Harness::Job job = h.begin(prompt_of(kTokens), 4);
+    Harness::Job job = h.begin(prompt_of(kBatchTokens), 4);
     h.work();
     EXPECT_EQ(h.cache->phase(job.id), RequestPhase::kPrefetching);
     h.pass_limit();
@@ -96,7 +96,7 @@ TEST(PrefetchBatches, WhatCameByTheLimitCounts) {
 TEST(PrefetchBatches, AllOfThemAreTheWholePrompt) {
   for (const Shape shape : {Shape::kFull, Shape::kFullSidecar, Shape::kFullSwa, Shape::kFullMamba, Shape::kAll}) {
     Batches h(page_by_page(shape));
-    Harness::Job job = h.begin(prompt_of(kTokens), 4);
+    Harness::Job job = h.begin(prompt_of(kBatchTokens), 4);
     h.work();
     EXPECT_EQ(h.start(job), kPages * 4) << shape_name(shape);
     EXPECT_EQ(h.reads() - h.first_read, kPages) << shape_name(shape);
@@ -113,7 +113,7 @@ TEST(PrefetchBatches, AShortRequestDoesNotWaitForALongOne) {
   for (const std::size_t answered : {std::size_t{12}, std::size_t{3}}) {
     Batches h(o);
     h.answered = answered;
-    Harness::Job whole = h.begin(prompt_of(kTokens), 4), head = h.begin(prompt_of(41), 4);
+    Harness::Job whole = h.begin(prompt_of(kBatchTokens), 4), head = h.begin(prompt_of(41), 4);
     EXPECT_EQ(h.cache->counters().prefetch_shared, 1u);
     h.work();
     EXPECT_EQ(h.cache->phase(whole.id), RequestPhase::kPrefetching);
@@ -139,7 +139,7 @@ TEST(PrefetchBatches, AFullQueueIsWaitedFor) {
   h.backend->script = [](Call call, std::size_t n) {
     return call == Call::kRead && n % 3 != 0 ? Fault::kRefuse : Fault::kNone;
   };
-  Harness::Job job = h.begin(prompt_of(kTokens), 4);
+  Harness::Job job = h.begin(prompt_of(kBatchTokens), 4);
   h.work();
   EXPECT_EQ(h.start(job), kPages * 4);
   EXPECT_GT(h.reads() - h.first_read, 2 * kPages) << "most were refused";
@@ -149,7 +149,7 @@ TEST(PrefetchBatches, AFullQueueIsWaitedFor) {
   g.backend->script = [&](Call call, std::size_t n) {
     return call == Call::kRead && n >= g.first_read + 5 ? Fault::kRefuse : Fault::kNone;
   };
-  Harness::Job late = g.begin(prompt_of(kTokens), 4);
+  Harness::Job late = g.begin(prompt_of(kBatchTokens), 4);
   g.work();
   EXPECT_EQ(g.cache->phase(late.id), RequestPhase::kPrefetching);
   g.pass_limit();
@@ -164,7 +164,7 @@ TEST(PrefetchBatches, HybridModelsStopOnTheWay) {
     for (const std::size_t answered : {std::size_t{2}, kPages / 2, kPages - 1, kPages}) {
       Batches h(page_by_page(shape));
       h.answered = answered;
-      Harness::Job job = h.begin(prompt_of(kTokens), 4);
+      Harness::Job job = h.begin(prompt_of(kBatchTokens), 4);
       h.work();
       h.pass_limit();
       const std::uint64_t tokens = h.start(job);
@@ -182,7 +182,7 @@ TEST(PrefetchBatches, HybridModelsStopOnTheWay) {
 TEST(PrefetchBatches, NothingIsAskedForBeyondTheLimit) {
   Batches h(page_by_page(Shape::kFull));
   h.answered = 0;
-  Harness::Job job = h.begin(prompt_of(kTokens), 4);
+  Harness::Job job = h.begin(prompt_of(kBatchTokens), 4);
   h.work();
   const std::size_t asked = h.reads() - h.first_read;
   EXPECT_GT(asked, 1u) << "several at once";
@@ -200,7 +200,7 @@ TEST(PrefetchBatches, NothingIsAskedForBeyondTheLimit) {
 TEST(PrefetchBatches, WhatComesLateServesTheNextRequest) {
   Batches h(page_by_page(Shape::kFull));
   h.answered = 4;
-  Harness::Job job = h.begin(prompt_of(kTokens), 4);
+  Harness::Job job = h.begin(prompt_of(kBatchTokens), 4);
   h.work();
   const std::size_t asked = h.reads() - h.first_read;
   h.pass_limit();
@@ -209,23 +209,23 @@ TEST(PrefetchBatches, WhatComesLateServesTheNextRequest) {
   h.backend->script = {};
   (void)h.backend->release();
   h.settle();
-  const std::uint64_t there = h.cache->tree().match(NamespaceId(0), prompt_of(kTokens)).any.at.pages;
+  const std::uint64_t there = h.cache->tree().match(NamespaceId(0), prompt_of(kBatchTokens)).any.at.pages;
   EXPECT_TRUE(there == 0 || there == asked) << there << " of " << asked;
   EXPECT_EQ(there, 0u) << "what it continues was flushed";
   EXPECT_EQ(h.check_clean(), "");
 
   Batches g(page_by_page(Shape::kFull));
   g.answered = 4;
-  Harness::Job first = g.begin(prompt_of(kTokens), 4);
+  Harness::Job first = g.begin(prompt_of(kBatchTokens), 4);
   g.work();
   const std::size_t under_way = g.reads() - g.first_read;
   g.pass_limit();
-  EXPECT_EQ(g.cache->tree().match(NamespaceId(0), prompt_of(kTokens)).any.at.pages, 4u);
+  EXPECT_EQ(g.cache->tree().match(NamespaceId(0), prompt_of(kBatchTokens)).any.at.pages, 4u);
   g.cache->finish(first.id);
   g.backend->script = {};
   (void)g.backend->release();
   g.settle();
-  EXPECT_EQ(g.cache->tree().match(NamespaceId(0), prompt_of(kTokens)).any.at.pages, under_way);
+  EXPECT_EQ(g.cache->tree().match(NamespaceId(0), prompt_of(kBatchTokens)).any.at.pages, under_way);
   EXPECT_EQ(g.check_clean(), "");
 }
 
@@ -238,7 +238,7 @@ TEST(PrefetchBatches, AHoleEndsTheWait) {
   h.backend->read_item = [&](const ReadItem&, std::size_t n) {
     return n == before + 20 ? not_found("scripted") : Status::ok();
   };
-  Harness::Job job = h.begin(prompt_of(kTokens), 4);
+  Harness::Job job = h.begin(prompt_of(kBatchTokens), 4);
   h.work();
   EXPECT_EQ(h.cache->phase(job.id), RequestPhase::kReady) << "reads 25 and on hang";
   h.answered = 0;
@@ -262,7 +262,7 @@ TEST(PrefetchBatches, AllFetchesOfARequestHaveOneLimit) {
     return n == before + 20 ? not_found("scripted") : Status::ok();
   };
   h.answered = 20;
-  Harness::Job job = h.begin(prompt_of(kTokens), 4);
+  Harness::Job job = h.begin(prompt_of(kBatchTokens), 4);
   h.work();
   h.clock.advance(std::chrono::milliseconds(700));
   h.answered = 1000;
@@ -287,7 +287,7 @@ TEST(PrefetchBatches, AllFetchesOfARequestHaveOneLimit) {
 TEST(PrefetchBatches, WhatIsWaitedForGoesFirst) {
   HarnessOptions o = page_by_page(Shape::kFull, PrefetchPolicy::kBestEffort);
   Harness h(o);
-  for (const TokenId first : {0, 1}) (void)h.run(prompt_of(kTokens, first), 1);
+  for (const TokenId first : {0, 1}) (void)h.run(prompt_of(kBatchTokens, first), 1);
   h.settle();
   (void)h.cache->flush();
   std::size_t refused = 0;
@@ -297,11 +297,11 @@ TEST(PrefetchBatches, WhatIsWaitedForGoesFirst) {
     refused += refuses ? 1 : 0;
     return refuses;
   };
-  Harness::Job idle = h.begin(prompt_of(kTokens, 0), 4);
+  Harness::Job idle = h.begin(prompt_of(kBatchTokens, 0), 4);
   for (int i = 0; i < 10; ++i) (void)h.run_background(1000), (void)h.cache->poll(Nanos::zero());
   EXPECT_GT(refused, 0u);
   h.cache->set_policies(PrefetchPolicy::kTimeout, o.config.write_policy);
-  Harness::Job waiting = h.begin(prompt_of(kTokens, 1), 4);
+  Harness::Job waiting = h.begin(prompt_of(kBatchTokens, 1), 4);
   for (int i = 0; i < 200; ++i) (void)h.run_background(1000), (void)h.cache->poll(Nanos::zero());
   EXPECT_EQ(h.cache->phase(waiting.id), RequestPhase::kReady);
   EXPECT_TRUE(h.advance(waiting, 16));
@@ -327,7 +327,7 @@ TEST(PrefetchBatches, ARefusedBatchIsNotBuiltInEveryPoll) {
   h.answered = 0;  // they hang
   std::size_t given = 0, refused = 0;
   h.backend->refuse_read = [&](const ReadRequest&) { return ++given > 4 && ++refused > 0; };
-  Harness::Job job = h.begin(prompt_of(kTokens), 4);
+  Harness::Job job = h.begin(prompt_of(kBatchTokens), 4);
   (void)h.run_background(1000);
   for (int i = 0; i < 64; ++i) (void)h.cache->poll(Nanos::zero());
   EXPECT_GE(refused, 4u) << "others may have filled the queue: so it asks again";
@@ -344,7 +344,7 @@ TEST(PrefetchBatches, BestEffortTakesWhatIsThere) {
   for (const std::size_t answered : {std::size_t{0}, std::size_t{7}, std::size_t{30}}) {
     Batches h(page_by_page(Shape::kFull, PrefetchPolicy::kBestEffort));
     h.answered = answered;
-    Harness::Job job = h.begin(prompt_of(kTokens), 4);
+    Harness::Job job = h.begin(prompt_of(kBatchTokens), 4);
     EXPECT_EQ(h.cache->phase(job.id), RequestPhase::kReady);
     h.work();
     EXPECT_EQ(h.start(job), answered * 4);
@@ -358,7 +358,7 @@ TEST(PrefetchBatches, BestEffortAsksOnce) {
   h.answered = 7;
   std::array<std::vector<DeviceSlot>, kComponentCount> taken;
   ASSERT_TRUE(h.device->reserve({h.device->free_slots(ComponentKind::kFull), 0, 0}, taken));
-  Harness::Job job = h.begin(prompt_of(kTokens), 4);
+  Harness::Job job = h.begin(prompt_of(kBatchTokens), 4);
   h.work();
   for (int i = 0; i < 20; ++i) EXPECT_FALSE(h.advance(job, 16)) << "the device is taken";
   EXPECT_EQ(h.cache->counters().prefetch_shared, 0u);
@@ -370,7 +370,7 @@ TEST(PrefetchBatches, BestEffortAsksOnce) {
 TEST(PrefetchBatches, AnAbortGivesBackWhatDidNotBegin) {
   Batches h(page_by_page(Shape::kFull));
   h.answered = 3;
-  Harness::Job job = h.begin(prompt_of(kTokens), 4);
+  Harness::Job job = h.begin(prompt_of(kBatchTokens), 4);
   h.work();
   const std::size_t asked = h.reads() - h.first_read;
   const std::uint64_t held = h.host->counts(ComponentKind::kFull).live;
@@ -388,7 +388,7 @@ TEST(PrefetchBatches, AnAbortGivesBackWhatDidNotBegin) {
 TEST(PrefetchBatches, ADetachedStorageKeepsItsOwn) {
   Batches h(page_by_page(Shape::kFull));
   h.answered = 5;
-  Harness::Job job = h.begin(prompt_of(kTokens), 4);
+  Harness::Job job = h.begin(prompt_of(kBatchTokens), 4);
   h.work();
   const std::size_t asked = h.reads() - h.first_read;
   h.cache->detach_storage();
@@ -414,7 +414,7 @@ TEST(PrefetchBatches, ComeInChainOrder) {
         if (item.pool == PoolName::kKv) anchors.push_back(item.key);
       }
     };
-    Harness::Job job = h.begin(prompt_of(kTokens), 4);
+    Harness::Job job = h.begin(prompt_of(kBatchTokens), 4);
     h.work();
     PageKeyChain chain(h.model.page_size, namespace_digest(h.model, {.layout = h.options.layout}));
     chain.append_pages(prompt_of(kPages * 4));

@@ -20,7 +20,7 @@ using std::chrono::milliseconds;
 constexpr Nanos kTick = milliseconds(5);
 // A timer that is due within a tick is seen at its end, and so is what begins after it.
 constexpr Nanos kSlack = 2 * kTick;
-constexpr std::size_t kMostTokens = 440;  // of a stored prompt
+constexpr std::size_t kMostStored = 440;  // of a stored prompt
 constexpr std::array kShapes = {Shape::kFull, Shape::kFullSwa, Shape::kFullMamba, Shape::kAll, Shape::kFullSidecar};
 constexpr std::array kPrefetches = {PrefetchPolicy::kBestEffort, PrefetchPolicy::kWaitComplete,
                                     PrefetchPolicy::kTimeout};
@@ -36,7 +36,7 @@ class SlowStorageRun {
     for (int i = 0; i < 5; ++i) {
       std::vector<TokenId> prompt = i > 1 && rng_.chance(1, 2) ? some_prompt() : std::vector<TokenId>{};
       for (std::uint64_t n = rng_.between(20, 200); n > 0; --n) prompt.push_back(static_cast<TokenId>(rng_.below(60)));
-      prompt.resize(std::min(prompt.size(), kMostTokens));
+      prompt.resize(std::min(prompt.size(), kMostStored));
       prompts_.push_back(prompt);
       (void)h_->run(prompt, 1 + rng_.below(6));
       h_->settle();

@@ -12,20 +12,6 @@ namespace {
 
 using std::chrono::seconds;
 
-// Stored, and nowhere else.
-void store_only(Harness& h, const std::vector<TokenId>& prompt) {
-  (void)h.run(prompt, 4);
-  h.settle();
-  (void)h.cache->flush();
-}
-
-Fault hold(Call call, Call held) { return call == held ? Fault::kHold : Fault::kNone; }
-
-// Polls until the request has its answer, as far as it gets without any time passing.
-void look(Harness& h) {
-  for (int i = 0; i < 20; ++i) (void)h.run_background(100);
-}
-
 TEST(StorageMarks, WhatCameFromStorageIsNotWrittenThere) {
   for (const Shape shape : {Shape::kFull, Shape::kFullSidecar, Shape::kFullSwa, Shape::kFullMamba, Shape::kAll}) {
     HarnessOptions o = eager_options(shape);

@@ -18,20 +18,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Stored, and nowhere else.
-void store_only(Harness& h, const std::vector<TokenId>& prompt, const std::string& salt = "") {
-  (void)h.run(prompt, 4, salt);
-  h.settle();
-  (void)h.cache->flush();
-}
-
-Fault hold(Call call, Call held) { return call == held ? Fault::kHold : Fault::kNone; }
-
-// Polls until the request has its answer, as far as it gets without any time passing.
-void look(Harness& h) {
-  for (int i = 0; i < 20; ++i) (void)h.run_background(100);
-}
-
 // ---- waits
 
 // One request runs, the read of another takes the whole prefetch capacity and never ends: a third that waits for its
@@ -151,9 +137,9 @@ TEST(StorageWait, TurnTimerFollowsTheFirstThatWaits) {
 }
 
 // Two ranks in one thread: the leader polls first, so the follower finds its plan.
-class TwoRanks {
+class TwoStorageRanks {
  public:
-  TwoRanks() : groups(make_in_process_rank_group(2, clock, 64)) {}
+  TwoStorageRanks() : groups(make_in_process_rank_group(2, clock, 64)) {}
   static void look_at(Harness& a, Harness& b) {
     for (int i = 0; i < 20; ++i) {
       (void)a.run_background(100);
@@ -189,31 +175,31 @@ class TwoRanks {
 
 // The clock of one rank is behind: nobody gives up before it does, and then both do in the same step.
 TEST(StorageWait, RanksGiveUpTogether) {
-  TwoRanks ranks;
+  TwoStorageRanks ranks;
   TurnWait a(ranks.groups[0].get()), b(ranks.groups[1].get());
   Harness &ha = a.harness(), &hb = b.harness();
   for (const TokenId first : {0u, 9u}) {
-    (void)TwoRanks::run(ha, hb, prompt_of(60, first));
-    TwoRanks::on_both(ha, hb, [](Harness& h) { (void)h.cache->flush(); });
+    (void)TwoStorageRanks::run(ha, hb, prompt_of(60, first));
+    TwoStorageRanks::on_both(ha, hb, [](Harness& h) { (void)h.cache->flush(); });
   }
   a.begin_all();
   b.begin_all();
-  TwoRanks::look_at(ha, hb);
+  TwoStorageRanks::look_at(ha, hb);
   ASSERT_TRUE(a.start_running() && b.start_running());
   a.begin_waiting();
   b.begin_waiting();
   EXPECT_FALSE(a.start_waiting() || b.start_waiting());
   ha.clock.advance(seconds(6));
-  TwoRanks::look_at(ha, hb);
+  TwoStorageRanks::look_at(ha, hb);
   EXPECT_FALSE(a.start_waiting());
   EXPECT_FALSE(b.start_waiting());
   hb.clock.advance(seconds(6));
-  TwoRanks::look_at(ha, hb);
+  TwoStorageRanks::look_at(ha, hb);
   EXPECT_TRUE(a.start_waiting());
   EXPECT_TRUE(b.start_waiting());
   a.end();
   b.end();
-  TwoRanks::look_at(ha, hb);
+  TwoStorageRanks::look_at(ha, hb);
   for (Harness* h : {&ha, &hb}) {
     EXPECT_EQ(h->failure, "");
     EXPECT_EQ(h->cache->operations_in_flight(), 0u);
@@ -436,7 +422,7 @@ TEST(StorageDeclines, RetryLeavesDeclinedPagesOut) {
 
 // A page that one rank's storage declines is stored on neither, as far as the cache goes.
 TEST(StorageDeclines, RanksAgreeOnDeclinedPages) {
-  TwoRanks ranks;
+  TwoStorageRanks ranks;
   HarnessOptions o = eager_options(Shape::kFull);
   o.ranks = ranks.groups[0].get();
   Harness a(o);
@@ -444,7 +430,7 @@ TEST(StorageDeclines, RanksAgreeOnDeclinedPages) {
   Harness b(o);
   std::size_t asked = 0;
   b.backend->write_group = [&](const PageGroup&) { return ++asked % 2 == 0 ? unsupported("scripted") : Status::ok(); };
-  for (TokenId i = 0; i < 4; ++i) (void)TwoRanks::run(a, b, prompt_of(60, i * 9));
+  for (TokenId i = 0; i < 4; ++i) (void)TwoStorageRanks::run(a, b, prompt_of(60, i * 9));
   EXPECT_GT(a.cache->counters().store_declined, 0u);
   EXPECT_EQ(a.cache->counters().store_declined, b.cache->counters().store_declined);
   EXPECT_EQ(a.cache->counters().stored, b.cache->counters().stored);

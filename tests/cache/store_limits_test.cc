@@ -15,11 +15,6 @@ using std::chrono::milliseconds;
 
 Fault hold_writes(Call call, std::size_t /*number*/) { return call == Call::kWrite ? Fault::kHold : Fault::kNone; }
 
-// Polls as far as it gets without any time passing.
-void look(Harness& h) {
-  for (int i = 0; i < 20; ++i) (void)h.run_background(100);
-}
-
 std::uint64_t host_pages(const Harness& h, ComponentKind c) { return h.cache->tree().counts(c, Tier::kHost).resident; }
 
 void attach_again(Harness& h) {

@@ -42,10 +42,12 @@ class PluginHarness final : public HarnessBase {
   std::string directory_;
 };
 
-const BackendUnderTest kManual{"Manual", [](std::uint64_t seed) { return std::make_unique<PluginHarness>(0, seed); }};
-const BackendUnderTest kThreads{"Threads", [](std::uint64_t seed) { return std::make_unique<PluginHarness>(3, seed); }};
+const BackendUnderTest kPluginManual{"Manual",
+                                     [](std::uint64_t seed) { return std::make_unique<PluginHarness>(0, seed); }};
+const BackendUnderTest kPluginThreads{"Threads",
+                                      [](std::uint64_t seed) { return std::make_unique<PluginHarness>(3, seed); }};
 
-INSTANTIATE_TEST_SUITE_P(Plugin, StorageConformance, each_check({kManual, kThreads}), test_name);
+INSTANTIATE_TEST_SUITE_P(Plugin, StorageConformance, each_check({kPluginManual, kPluginThreads}), test_name);
 
 }  // namespace
 }  // namespace larder::conformance

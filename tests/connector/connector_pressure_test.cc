@@ -6,8 +6,6 @@
 namespace larder::connector_test {
 namespace {
 
-std::uint64_t last_of(const LookupResult& result) { return result.points.empty() ? 0 : result.points.back().pages; }
-
 std::size_t bytes_for(const std::string& name, std::uint64_t pages, std::uint64_t states) {
   const ModelSpec model = sim::simulated_model(name).value();
   const auto bytes = [&](ComponentKind c) { return model.has(c) ? host_slot_bytes(model, c) : 0; };

@@ -79,4 +79,9 @@ class Rig {
   std::unique_ptr<Connector> connector;
 };
 
+// Pages up to the longest restore point that was found.
+inline std::uint64_t last_of(const LookupResult& result) {
+  return result.points.empty() ? 0 : result.points.back().pages;
+}
+
 }  // namespace larder::connector_test

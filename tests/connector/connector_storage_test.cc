@@ -6,8 +6,6 @@
 namespace larder::connector_test {
 namespace {
 
-std::uint64_t last_of(const LookupResult& result) { return result.points.empty() ? 0 : result.points.back().pages; }
-
 RigOptions eager() {
   RigOptions options;
   options.copies_seed = 1;

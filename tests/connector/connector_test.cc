@@ -14,8 +14,6 @@ std::vector<std::string> all_models() {
   return names;
 }
 
-std::uint64_t last_of(const LookupResult& result) { return result.points.empty() ? 0 : result.points.back().pages; }
-
 std::vector<std::uint64_t> pages_of(const LookupResult& result) {
   std::vector<std::uint64_t> pages;
   for (const LoadPoint& point : result.points) pages.push_back(point.pages);

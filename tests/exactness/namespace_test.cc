@@ -10,7 +10,7 @@
 namespace larder::exactness {
 namespace {
 
-constexpr std::size_t kOutputs = 5;
+constexpr std::size_t kNamespaceOutputs = 5;
 
 // One of two parties that share a store.
 struct Party {
@@ -93,12 +93,12 @@ void check_pair(const Case& c, const std::string& store) {
       SCOPED_TRACE((who == 0 ? "the first" : "the second") + std::string(is_again ? ", again" : ""));
       Truth truth(party.model, 512);
       std::vector<StepLogits> logits;
-      const Tokens expected = truth.generate(prompt, kOutputs, logits);
+      const Tokens expected = truth.generate(prompt, kNamespaceOutputs, logits);
       Rig rig(party.model, rig_options(party, *storage));  // a new process: storage is all it has
       const std::uint64_t before = storage->stats().pages;
       RunOptions run = party.run;
       run.truth = &truth;
-      const RunResult result = rig.run(prompt, kOutputs, run);
+      const RunResult result = rig.run(prompt, kNamespaceOutputs, run);
       const std::uint64_t reachable = (prompt.size() - 1) / party.model.page_size * party.model.page_size;
       EXPECT_EQ(result.cached.cached(), is_again ? reachable : 0u);
       EXPECT_EQ(result.output, expected);
@@ -134,12 +134,14 @@ TEST(Namespaces, TenantsAndAdaptersMeetInNoTier) {
     const std::uint64_t reachable = (prompt.size() - 1) / model.page_size * model.page_size;
     const std::vector<RunOptions> parties = {
         {}, {.salt = "a"}, {.salt = "b"}, {.adapter = "a"}, {.adapter = "b", .salt = "a"}};
-    for (const RunOptions& party : parties) EXPECT_EQ(rig.run(prompt, kOutputs, party).cached.cached(), 0u);
-    for (const RunOptions& party : parties) EXPECT_EQ(rig.run(prompt, kOutputs, party).cached.cached(), reachable);
+    for (const RunOptions& party : parties) EXPECT_EQ(rig.run(prompt, kNamespaceOutputs, party).cached.cached(), 0u);
+    for (const RunOptions& party : parties)
+      EXPECT_EQ(rig.run(prompt, kNamespaceOutputs, party).cached.cached(), reachable);
     (void)rig.cache().flush();
-    for (const RunOptions& party : parties) EXPECT_EQ(rig.run(prompt, kOutputs, party).cached.storage, reachable);
+    for (const RunOptions& party : parties)
+      EXPECT_EQ(rig.run(prompt, kNamespaceOutputs, party).cached.storage, reachable);
     (void)rig.cache().flush();
-    EXPECT_EQ(rig.run(prompt, kOutputs, {.salt = "c"}).cached.cached(), 0u);
+    EXPECT_EQ(rig.run(prompt, kNamespaceOutputs, {.salt = "c"}).cached.cached(), 0u);
   }
 }
 

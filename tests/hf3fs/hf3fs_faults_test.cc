@@ -7,8 +7,6 @@ namespace {
 
 using Faults = Rig;
 
-Page kv(std::uint64_t key) { return {PoolName::kKv, key}; }
-
 TEST_F(Faults, AShortReadIsAMissAndTheKeyIsDropped) {
   open();
   ASSERT_TRUE(write({{kv(1)}, {kv(2)}}).at(0).is_ok());

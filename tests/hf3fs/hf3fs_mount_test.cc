@@ -11,8 +11,6 @@ namespace {
 
 using Mount = StoreRig;
 
-Page kv(std::uint64_t key) { return {PoolName::kKv, key}; }
-
 std::size_t probe_files(const std::string& directory) {
   std::size_t found = 0;
   for (const auto& file : std::filesystem::directory_iterator(directory)) {

@@ -6,7 +6,6 @@
 namespace larder::hf3fs_test {
 namespace {
 
-Page kv(std::uint64_t key) { return {PoolName::kKv, key}; }
 Page state(std::uint64_t key) { return {PoolName::kMamba, key, 9000}; }
 
 class NthCall : public Rig {

@@ -26,6 +26,7 @@ struct Page {
   std::uint64_t key = 0;
   std::size_t bytes = 5000;
 };
+inline Page kv(std::uint64_t key) { return {PoolName::kKv, key}; }
 
 class Rig : public ::testing::Test {
  protected:

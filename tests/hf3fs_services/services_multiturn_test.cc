@@ -109,13 +109,13 @@ TEST_P(ServicesMultiturn, SayWhatTheyWouldAndFindTheSameAfterARestart) {
   if (!found.contains(ServiceKind::kRedis)) GTEST_SKIP() << "on Redis: " << why_not_here(ServiceKind::kRedis);
 }
 
-std::string test_name(const testing::TestParamInfo<const char*>& info) {
+std::string multiturn_name(const testing::TestParamInfo<const char*>& info) {
   std::string name = info.param;
   for (char& c : name) c = c == '-' ? '_' : c;
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ServicesMultiturn, testing::Values("gdn-tiny", "dsv4-tiny"), test_name);
+INSTANTIATE_TEST_SUITE_P(Models, ServicesMultiturn, testing::Values("gdn-tiny", "dsv4-tiny"), multiturn_name);
 
 }  // namespace
 }  // namespace larder::conformance

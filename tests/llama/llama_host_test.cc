@@ -16,7 +16,7 @@ using llama_test::random_model;
 using llama_test::random_tokens;
 using Bytes = std::vector<std::byte>;
 
-constexpr std::uint32_t kPage = 16;
+constexpr std::uint32_t kHostPage = 16;
 
 // Everything of a sequence of `end` tokens.
 struct Cut {
@@ -32,9 +32,9 @@ Cut cut_up(const Bytes& bytes, const BlobGeometry& geometry, std::uint32_t end, 
   EXPECT_TRUE(blob) << blob.status().to_string();
   if (!blob) return cut;
   cut.runs = blob->full->runs.size();
-  for (std::uint32_t at = kPage; at <= end; at += kPage) {
-    Bytes& page = cut.pages.emplace_back(geometry.full->page_bytes(kPage));
-    const Status status = cut_page(*blob->full, *geometry.full, at, kPage, page);
+  for (std::uint32_t at = kHostPage; at <= end; at += kHostPage) {
+    Bytes& page = cut.pages.emplace_back(geometry.full->page_bytes(kHostPage));
+    const Status status = cut_page(*blob->full, *geometry.full, at, kHostPage, page);
     EXPECT_TRUE(status.is_ok()) << status.to_string();
   }
   cut.views.assign(cut.pages.begin(), cut.pages.end());
@@ -46,26 +46,26 @@ class LlamaSequences : public testing::Test {
  protected:
   const LoadedModel model_{random_model("qwen3next"), "_sequences"};
   const BlobGeometry geometry_ = model_.geometry().blob;
-  const HostSettings settings_{.context_tokens = 256, .batch_tokens = kPage};
+  const HostSettings settings_{.context_tokens = 256, .batch_tokens = kHostPage};
 };
 
 TEST_F(LlamaSequences, WhoseCellsLieInAnyOrderAreRestored) {
   const auto host = model_.open(settings_);
   const auto mine = random_tokens(192, 1), other = random_tokens(128, 2);
-  (void)decode(*host, 1, other, 0, 64, kPage);
-  (void)decode(*host, 0, mine, 0, 64, kPage);
-  (void)decode(*host, 1, other, 64, 112, kPage);
-  (void)decode(*host, 0, mine, 64, 128, kPage);  // the cache is nearly full
+  (void)decode(*host, 1, other, 0, 64, kHostPage);
+  (void)decode(*host, 0, mine, 0, 64, kHostPage);
+  (void)decode(*host, 1, other, 64, 112, kHostPage);
+  (void)decode(*host, 0, mine, 64, 128, kHostPage);  // the cache is nearly full
   host->clear(1);
-  (void)decode(*host, 0, mine, 128, 176, kPage);  // and begins again where the other one was
+  (void)decode(*host, 0, mine, 128, 176, kHostPage);  // and begins again where the other one was
   const auto saved = host->save(0, false);
   ASSERT_TRUE(saved);
   const Cut cut = cut_up(*saved, geometry_, 176);
   EXPECT_GT(cut.runs, 1u) << "the test has lost its point";
-  const std::vector<float> expected = decode(*host, 0, mine, 176, 192, kPage);
+  const std::vector<float> expected = decode(*host, 0, mine, 176, 192, kHostPage);
 
   const auto fresh = model_.open(settings_);
-  const RestoreParts parts{176, kPage, cut.views, {}, {}, cut.checkpoint};
+  const RestoreParts parts{176, kHostPage, cut.views, {}, {}, cut.checkpoint};
   const Status status = restore_sequence(*fresh, geometry_, parts, 0, 2);
   ASSERT_TRUE(status.is_ok()) << status.to_string();
   const auto again = fresh->save(0, false);
@@ -75,17 +75,17 @@ TEST_F(LlamaSequences, WhoseCellsLieInAnyOrderAreRestored) {
   EXPECT_EQ(same.checkpoint, cut.checkpoint);
   EXPECT_EQ(same.runs, 1u);
   // The engine sums in the order of its cells, in half precision: another order is another rounding.
-  const std::vector<float> restored = decode(*fresh, 0, mine, 176, 192, kPage);
+  const std::vector<float> restored = decode(*fresh, 0, mine, 176, 192, kHostPage);
   for (std::size_t i = 0; i < restored.size(); ++i) ASSERT_NEAR(restored[i], expected[i], 0.02f);
 }
 
 TEST_F(LlamaSequences, FailuresAreStatuses) {
   const auto host = model_.open(settings_);
   const auto tokens = random_tokens(512, 3);
-  EXPECT_EQ(host->decode(0, 0, std::span(tokens).first(kPage + 1)).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(host->decode(0, 0, std::span(tokens).first(kHostPage + 1)).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(host->decode(3, 0, std::span(tokens).first(1)).status().code(), StatusCode::kInvalidArgument);
-  (void)decode(*host, 0, tokens, 0, 256, kPage);
-  EXPECT_EQ(host->decode(0, 256, std::span(tokens).first(kPage)).status().code(), StatusCode::kOverloaded);
+  (void)decode(*host, 0, tokens, 0, 256, kHostPage);
+  EXPECT_EQ(host->decode(0, 256, std::span(tokens).first(kHostPage)).status().code(), StatusCode::kOverloaded);
   const auto saved = host->save(0, false);
   ASSERT_TRUE(saved);
   host->clear(0);
@@ -100,7 +100,7 @@ class RawContext {
   explicit RawContext(llama_model& model, bool is_unified = true) {
     llama_context_params params = llama_context_default_params();
     params.n_ctx = 256;
-    params.n_batch = params.n_ubatch = kPage;
+    params.n_batch = params.n_ubatch = kHostPage;
     params.n_seq_max = 2;
     params.n_threads = params.n_threads_batch = 1;
     params.kv_unified = is_unified;
@@ -113,20 +113,20 @@ class RawContext {
   [[nodiscard]] llama_context* get() const { return context_; }
   // The same tokens in the same batches give the same logits.
   std::vector<float> decode(std::vector<TokenId> tokens, std::uint32_t begin, std::uint32_t end) {
-    for (std::uint32_t at = begin; at < end; at += kPage) {
-      llama_batch batch = llama_batch_init(kPage, 0, 1);
-      batch.n_tokens = kPage;
-      for (std::uint32_t i = 0; i < kPage; ++i) {
+    for (std::uint32_t at = begin; at < end; at += kHostPage) {
+      llama_batch batch = llama_batch_init(kHostPage, 0, 1);
+      batch.n_tokens = kHostPage;
+      for (std::uint32_t i = 0; i < kHostPage; ++i) {
         batch.token[i] = static_cast<llama_token>(tokens[at + i]);
         batch.pos[i] = static_cast<llama_pos>(at + i);
         batch.n_seq_id[i] = 1;
         batch.seq_id[i][0] = 0;
-        batch.logits[i] = i + 1 == kPage;
+        batch.logits[i] = i + 1 == kHostPage;
       }
       EXPECT_EQ(llama_decode(context_, batch), 0);
       llama_batch_free(batch);
     }
-    const float* logits = llama_get_logits_ith(context_, kPage - 1);
+    const float* logits = llama_get_logits_ith(context_, kHostPage - 1);
     return {logits, logits + kRandomModelVocabulary};
   }
 
@@ -171,7 +171,7 @@ TEST_F(LlamaSequences, SlotFilesAreCutAndComposed) {
     BlobContents contents;
     contents.form = form;
     contents.end = 64;
-    contents.page_size = kPage;
+    contents.page_size = kHostPage;
     contents.full = cut.views;
     contents.checkpoint = cut.checkpoint;
     const auto size = composed_bytes(*geometry, contents);

@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::size_t kHeadBytes = 8;  // of a blob that is in no slot file
 constexpr std::uint32_t kScratch = 1u << 16;
-constexpr Nanos kLook = std::chrono::milliseconds(2), kLeaving = std::chrono::milliseconds(500),
-                kLimit = std::chrono::seconds(20);
+constexpr Nanos kServerLook = std::chrono::milliseconds(2), kLeaving = std::chrono::milliseconds(500),
+                kServerLimit = std::chrono::seconds(20);
 
 std::vector<std::byte> file_bytes(const std::string& path) {
   const auto file = real_file_system().open(path, {});
@@ -74,21 +74,21 @@ void FakeLlamaServer::release() {
 }
 
 bool FakeLlamaServer::wait_held(int count) {
-  const TimePoint end = real_clock().now() + kLimit;
+  const TimePoint end = real_clock().now() + kServerLimit;
   LockGuard guard(mutex_);
-  while (waiting_ < count && real_clock().now() < end) changed_.wait_for(mutex_, kLook);
+  while (waiting_ < count && real_clock().now() < end) changed_.wait_for(mutex_, kServerLook);
   return waiting_ >= count;
 }
 
 bool FakeLlamaServer::wait_queued(int count) {
-  const TimePoint end = real_clock().now() + kLimit;
+  const TimePoint end = real_clock().now() + kServerLimit;
   LockGuard guard(mutex_);
   const auto queued = [&] {
     int all = 0;
     for (const Slot& slot : slots_) all += slot.waiting;
     return all;
   };
-  while (queued() < count && real_clock().now() < end) changed_.wait_for(mutex_, kLook);
+  while (queued() < count && real_clock().now() < end) changed_.wait_for(mutex_, kServerLook);
   return queued() >= count;
 }
 
@@ -121,7 +121,7 @@ bool FakeLlamaServer::wait_while_held(const std::string& what, const ReplyStream
   LockGuard guard(mutex_);
   ++waiting_;
   while (held_ == what && !is_ending_ && (stops_with == nullptr || !stops_with->is_gone())) {
-    changed_.wait_for(mutex_, kLook);
+    changed_.wait_for(mutex_, kServerLook);
   }
   --waiting_;
   return !is_ending_ && (stops_with == nullptr || !stops_with->is_gone());
@@ -155,7 +155,7 @@ std::optional<std::uint32_t> FakeLlamaServer::take_slot(std::optional<std::uint3
     if (found && !slots_[*found].is_busy) break;
     if (wanted && !std::exchange(is_waiting, true)) ++slots_[*wanted].waiting;
     found.reset();
-    changed_.wait_for(mutex_, kLook);
+    changed_.wait_for(mutex_, kServerLook);
   }
   if (is_waiting) --slots_[*wanted].waiting;
   if (!found || is_ending_ || reply.is_gone()) return std::nullopt;
@@ -169,7 +169,7 @@ void FakeLlamaServer::give_slot(std::uint32_t slot, const ReplyStream& reply) {
   const TimePoint end = real_clock().now() + kLeaving;
   LockGuard guard(mutex_);
   while (slots_[slot].waiting > 0 && !reply.is_gone() && !is_ending_ && real_clock().now() < end) {
-    changed_.wait_for(mutex_, kLook);
+    changed_.wait_for(mutex_, kServerLook);
   }
   if (slots_[slot].waiting > 0 && !reply.is_gone() && !is_ending_) {
     complain_locked(fmt::format("two requests at once in slot {}", slot));

@@ -10,7 +10,7 @@
 namespace larder::conformance {
 namespace {
 
-constexpr std::uint64_t kKeys = 24;
+constexpr std::uint64_t kModelKeys = 24;
 constexpr std::size_t kSteps = 1500;
 
 class Journaled final : public EmbeddedHarness {
@@ -28,7 +28,7 @@ class Journaled final : public EmbeddedHarness {
 class Replay {
  public:
   explicit Replay(std::uint64_t seed) : rng_(seed), pages_(1 + rng_.below(20)), model_(pages_) {
-    for (std::uint64_t i = 0; i < kKeys; ++i) {
+    for (std::uint64_t i = 0; i < kModelKeys; ++i) {
       names_.push_back((i % 2 == 0 ? "even" : "odd") + std::to_string(i));
       // A parent has a smaller number, so there are no circles.
       parents_.push_back(i == 0 || rng_.chance(1, 5) ? "" : names_[rng_.below(i)]);
@@ -75,7 +75,7 @@ class Replay {
   [[nodiscard]] Nanos any_time() { return kSecond * (1 + rng_.below(50)); }
   [[nodiscard]] std::vector<std::size_t> any_keys() {
     std::vector<std::size_t> keys;
-    for (std::size_t i = 0, count = 1 + rng_.below(5); i < count; ++i) keys.push_back(rng_.below(kKeys));
+    for (std::size_t i = 0, count = 1 + rng_.below(5); i < count; ++i) keys.push_back(rng_.below(kModelKeys));
     if (rng_.chance(2, 3)) std::sort(keys.begin(), keys.end());
     return keys;
   }
@@ -125,7 +125,8 @@ class Replay {
   }
 
   void remove() {
-    const ConfirmItem item{&space_, names_[rng_.below(kKeys)], {rng_.below(pages_), rng_.below(2) * rng_.below(40)}};
+    const ConfirmItem item{
+        &space_, names_[rng_.below(kModelKeys)], {rng_.below(pages_), rng_.below(2) * rng_.below(40)}};
     const std::vector<ConfirmItem> items{item};
     const auto answer = rig_.service().remove(items);
     ASSERT_TRUE(answer.is_ok());

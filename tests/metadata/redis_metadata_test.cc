@@ -15,7 +15,7 @@ using metadata::RedisDurability;
 
 const MetadataNamespace kSpace{0, "kv"};
 
-std::vector<std::string> numbered(const std::string& name, std::size_t count) {
+std::vector<std::string> redis_keys(const std::string& name, std::size_t count) {
   std::vector<std::string> keys;
   for (std::size_t i = 0; i < count; ++i) keys.push_back(name + std::to_string(i));
   return keys;
@@ -202,7 +202,7 @@ TEST(RedisMetadataTest, LongRequestsAreCutAndAnsweredInOrder) {
   Rig rig(2 * kMany);
   const MetadataNamespace other{1, "mamba"};
   ASSERT_TRUE(rig.service->initialize(other, 10).is_ok());
-  const std::vector<std::string> names = numbered("k", kMany);
+  const std::vector<std::string> names = redis_keys("k", kMany);
   std::vector<ReserveItems> wanted{{&other, {{"o"}}}, {&kSpace, {}}, {&other, {}}, {&other, {{"p"}}}};
   for (std::size_t i = 0; i < kMany; ++i)
     wanted[1].items.push_back({names[i], i == 0 ? std::string_view() : names[i - 1]});
@@ -263,7 +263,7 @@ TEST(RedisMetadataTest, ABacklogOfWhatIsDueChangesNoAnswer) {
   options.test_clock = &clock;
   const auto service = open_redis(options);
   Talker kv(*service, kSpace);
-  const std::vector<std::string> names = numbered("k", kMany);
+  const std::vector<std::string> names = redis_keys("k", kMany);
   (void)kv.reserve(session_of(1), names, 10 * kSecond);
   const auto last = kv.reserve(session_of(1), {"last"}, 11 * kSecond);
   clock.advance(20 * kSecond);

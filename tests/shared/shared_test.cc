@@ -323,21 +323,21 @@ TEST_F(HostilePeer, CostsItselfTheConnectionAndNobodyElse) {
 TEST_F(HostilePeer, ArenasThatAreNoneAreRefused) {
   const auto host = open();
   ASSERT_TRUE(host);
-  constexpr std::size_t kBytes = 64 << 10;
+  constexpr std::size_t kArenaBytes = 64 << 10;
   const auto hello = [&](share::Descriptor arena, std::uint64_t bytes, std::uint16_t version = share::kVersion) {
     RawPeer out = peer();
     if (arena.is_open()) out.pass(std::move(arena));
     out.send(share::encode_hello({version, bytes}));
     return out;
   };
-  EXPECT_EQ(refusal(hello({}, kBytes)), StatusCode::kCorrupt);
-  EXPECT_EQ(refusal(hello(no_memory(), kBytes)), StatusCode::kCorrupt);
-  EXPECT_EQ(refusal(hello(unsealed_memory(kBytes), kBytes)), StatusCode::kCorrupt);
-  EXPECT_EQ(refusal(hello(share::make_arena(kBytes).value().descriptor, kBytes + 1)), StatusCode::kCorrupt);
-  EXPECT_EQ(refusal(hello(share::make_arena(kBytes).value().descriptor, 0)), StatusCode::kInvalidArgument);
-  EXPECT_EQ(refusal(hello(share::make_arena(kBytes).value().descriptor, std::uint64_t{1} << 60)),
+  EXPECT_EQ(refusal(hello({}, kArenaBytes)), StatusCode::kCorrupt);
+  EXPECT_EQ(refusal(hello(no_memory(), kArenaBytes)), StatusCode::kCorrupt);
+  EXPECT_EQ(refusal(hello(unsealed_memory(kArenaBytes), kArenaBytes)), StatusCode::kCorrupt);
+  EXPECT_EQ(refusal(hello(share::make_arena(kArenaBytes).value().descriptor, kArenaBytes + 1)), StatusCode::kCorrupt);
+  EXPECT_EQ(refusal(hello(share::make_arena(kArenaBytes).value().descriptor, 0)), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refusal(hello(share::make_arena(kArenaBytes).value().descriptor, std::uint64_t{1} << 60)),
             StatusCode::kInvalidArgument);
-  EXPECT_EQ(refusal(hello({}, kBytes, 2)), StatusCode::kUnsupported);
+  EXPECT_EQ(refusal(hello({}, kArenaBytes, 2)), StatusCode::kUnsupported);
 }
 
 }  // namespace

@@ -5,10 +5,9 @@
 namespace larder::file_store {
 namespace {
 
-using std::chrono::hours;
 using std::chrono::seconds;
 
-constexpr TimePoint kStart{hours(1)};
+constexpr TimePoint kStart{std::chrono::hours(1)};
 
 TEST(DiskLimit, IsWhatWasHeldAndWhatWasFree) {
   DiskLimit limit;
@@ -45,7 +44,7 @@ TEST(DiskLimit, TriesInVainLessAndLessOften) {
   TimePoint now = kStart;
   limit.disk_was_full(1000, 100, 1'000'000, now);
   unsigned tries = 0;
-  for (; now < kStart + hours(24); now += seconds(1)) {
+  for (; now < kStart + std::chrono::hours(24); now += seconds(1)) {
     if (!limit.may_grow(now)) continue;
     ++tries;
     limit.grow(1000, 1'000'000, 100, now);

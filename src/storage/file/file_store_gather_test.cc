@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kPage = 1000;
 
-PageKey key_of(std::uint64_t i) {
+PageKey gather_key(std::uint64_t i) {
   PageKey key;
   store_le<std::uint64_t>(key.bytes.data() + 8, i + 1);
   return key;
@@ -57,7 +57,7 @@ class GatherTest : public testing::Test {
     for (std::size_t n = 0; n < items; ++n) {
       auto& content = contents_[i + n];
       content.assign(kPage, static_cast<std::byte>(i + n));
-      request.groups[0].items.push_back({PoolName::kKv, key_of(i + n), {{content.data(), content.size()}}, {}});
+      request.groups[0].items.push_back({PoolName::kKv, gather_key(i + n), {{content.data(), content.size()}}, {}});
     }
     status_of_[i] = internal_error("not done");
     const Status taken = backend_->submit_write(std::move(request),
@@ -69,7 +69,7 @@ class GatherTest : public testing::Test {
     std::vector<std::byte> content(kPage);
     Status status = internal_error("not done");
     EXPECT_TRUE(backend_
-                    ->submit_read({scope_, {{PoolName::kKv, key_of(i), {{content.data(), content.size()}}}}, {}},
+                    ->submit_read({scope_, {{PoolName::kKv, gather_key(i), {{content.data(), content.size()}}}}, {}},
                                   [&](ReadResult result) { status = result.items.at(0); })
                     .is_ok());
     run();
@@ -164,8 +164,8 @@ TEST_F(GatherTest, DurableOnesWithOtherSegmentsGoAlone) {
   contents_[0].assign(kPage, std::byte{0});
   contents_[30].assign(kPage, std::byte{30});
   WriteRequest both{scope_, {}, true, {}};
-  both.groups.push_back({{{PoolName::kKv, key_of(0), {{contents_[0].data(), kPage}}, {}},
-                          {PoolName::kKv, key_of(30), {{contents_[30].data(), kPage}}, {}}}});
+  both.groups.push_back({{{PoolName::kKv, gather_key(0), {{contents_[0].data(), kPage}}, {}},
+                          {PoolName::kKv, gather_key(30), {{contents_[30].data(), kPage}}, {}}}});
   Status answer = internal_error("not done");
   ASSERT_TRUE(
       backend_->submit_write(std::move(both), [&](WriteResult result) { answer = result.groups.at(0); }).is_ok());
@@ -188,7 +188,7 @@ TEST_F(GatherTest, OnePageTwice) {
   std::vector<Status> answers(2, internal_error("not done"));
   for (Status& answer : answers) {
     WriteRequest request{scope_, {}, true, {}};
-    request.groups.push_back({{{PoolName::kKv, key_of(9), {{contents_[9].data(), kPage}}, {}}}});
+    request.groups.push_back({{{PoolName::kKv, gather_key(9), {{contents_[9].data(), kPage}}, {}}}});
     ASSERT_TRUE(
         backend_->submit_write(std::move(request), [&answer](WriteResult result) { answer = result.groups.at(0); })
             .is_ok());
@@ -220,7 +220,7 @@ TEST_F(GatherTest, AnyOrderOfTasks) {
       auto& content = contents[i];
       content.assign(static_cast<std::size_t>(rng.below(6000)), static_cast<std::byte>(i));
       WriteRequest request{scope_, {}, rng.below(4) == 0, {}};
-      request.groups.push_back({{{PoolName::kKv, key_of(i), {{content.data(), content.size()}}, {}}}});
+      request.groups.push_back({{{PoolName::kKv, gather_key(i), {{content.data(), content.size()}}, {}}}});
       ASSERT_TRUE((*opened)
                       ->submit_write(std::move(request),
                                      [&answers, i](WriteResult result) { answers[i] = result.groups.at(0); })
@@ -235,7 +235,7 @@ TEST_F(GatherTest, AnyOrderOfTasks) {
       got.assign(contents[i].size(), std::byte{0xee});
       Status status = internal_error("not done");
       ASSERT_TRUE((*opened)
-                      ->submit_read({scope_, {{PoolName::kKv, key_of(i), {{got.data(), got.size()}}}}, {}},
+                      ->submit_read({scope_, {{PoolName::kKv, gather_key(i), {{got.data(), got.size()}}}}, {}},
                                     [&](ReadResult result) { status = result.items.at(0); })
                       .is_ok());
       executor.run_all();

@@ -12,10 +12,10 @@
 namespace larder {
 namespace {
 
-constexpr std::size_t kPage = std::size_t{1} << 20;
+constexpr std::size_t kRollPage = std::size_t{1} << 20;
 constexpr std::size_t kUntilNearlyFull = 14;  // pages of a segment of 16 MiB: an eighth is left behind them
 
-PageKey key_of(std::uint64_t i) {
+PageKey roll_key(std::uint64_t i) {
   PageKey key;
   store_le<std::uint64_t>(key.bytes.data() + 8, i + 1);
   return key;
@@ -41,10 +41,10 @@ class RollAheadTest : public testing::Test {
     backend_ = std::move(opened).value();
   }
   void submit(std::uint64_t i) {
-    content_.assign(kPage, std::byte{7});
+    content_.assign(kRollPage, std::byte{7});
     status_of_[i] = internal_error("not done");
     WriteRequest request{scope_, {}, false, {}};
-    request.groups.push_back({{{PoolName::kKv, key_of(i), {{content_.data(), kPage}}, {}}}});
+    request.groups.push_back({{{PoolName::kKv, roll_key(i), {{content_.data(), kRollPage}}, {}}}});
     ASSERT_TRUE(
         backend_
             ->submit_write(std::move(request), [this, i](WriteResult result) { status_of_[i] = result.groups.at(0); })

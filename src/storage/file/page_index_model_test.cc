@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::uint64_t kNumbers = 50;  // of keys, per namespace
 constexpr int kPools = 3, kNamespaces = 2;
-constexpr SegmentId kSegments = 6;
+constexpr SegmentId kModelSegments = 6;
 
 std::uint64_t test_seed() {
   const char* const text = std::getenv("LARDER_TEST_SEED");
@@ -26,14 +26,14 @@ std::uint64_t test_seed() {
 }
 
 // Half of the keys share nine prefixes, so that they meet in the table with the same hash.
-PageKey key_of(std::uint64_t number) {
+PageKey model_key(std::uint64_t number) {
   PageKey key;
   store_le<std::uint64_t>(key.bytes.data(), number % 2 == 0 ? number % 9 : number * 0x9e3779b97f4a7c15ull);
   store_le<std::uint64_t>(key.bytes.data() + 24, number + 1);
   return key;
 }
 
-PageIdentity identity_of(int name, int pool) {
+PageIdentity model_identity(int name, int pool) {
   PageIdentity identity;
   identity.namespace_digest.bytes[5] = static_cast<std::uint8_t>(1 + name);
   identity.layout_fingerprint.bytes[9] = 1;
@@ -149,8 +149,8 @@ class Contest {
   [[nodiscard]] std::uint64_t cycles_cut() const { return cycles_cut_; }
 
  private:
-  [[nodiscard]] IdentityId id(int name, int pool) const { return index_.find_identity(identity_of(name, pool)); }
-  [[nodiscard]] SegmentId random_segment() { return static_cast<SegmentId>(1 + rng_.below(kSegments)); }
+  [[nodiscard]] IdentityId id(int name, int pool) const { return index_.find_identity(model_identity(name, pool)); }
+  [[nodiscard]] SegmentId random_segment() { return static_cast<SegmentId>(1 + rng_.below(kModelSegments)); }
   [[nodiscard]] std::uint64_t random_offset() { return 64 * rng_.below(1u << 20); }
 
   void one_step() {
@@ -162,7 +162,7 @@ class Contest {
     } else if (action < 550) {
       erase(name, pool);
     } else if (action < 700) {
-      index_.touch(id(name.first, pool), key_of(name.second));
+      index_.touch(id(name.first, pool), model_key(name.second));
       if (model_.find(name, pool) != nullptr) model_.use(name);
     } else if (action < 800) {
       move(name, pool);
@@ -184,8 +184,8 @@ class Contest {
     const std::uint64_t generation = rng_.chance(1, 8) ? rng_.below(generation_) : generation_++;
     const PageLocation at{random_segment(), random_offset(), static_cast<std::uint32_t>(rng_.below(300)), generation,
                           Checksum128{generation, rng_.next_u64()}};
-    const PageKey parent_key = parent ? key_of(*parent) : PageKey{};
-    ASSERT_TRUE(index_.insert(identity_of(name.first, pool), key_of(name.second), parent_key, at).is_ok());
+    const PageKey parent_key = parent ? model_key(*parent) : PageKey{};
+    ASSERT_TRUE(index_.insert(model_identity(name.first, pool), model_key(name.second), parent_key, at).is_ok());
     model_.insert(name, pool, parent, at);
   }
 
@@ -194,7 +194,7 @@ class Contest {
     const bool right = rng_.chance(7, 8);
     const std::uint64_t generation = (stored == nullptr ? 0 : stored->generation) + (right ? 0 : 1);
     const bool expected = stored != nullptr && right;
-    ASSERT_EQ(index_.erase(id(name.first, pool), key_of(name.second), generation), expected);
+    ASSERT_EQ(index_.erase(id(name.first, pool), model_key(name.second), generation), expected);
     if (expected) model_.erase(name, pool);
   }
 
@@ -206,7 +206,7 @@ class Contest {
     to.segment = random_segment();
     to.offset = random_offset();
     const bool expected = stored != nullptr && from.offset == stored->offset;
-    ASSERT_EQ(index_.move(identity_of(name.first, pool), key_of(name.second), from, to), expected);
+    ASSERT_EQ(index_.move(model_identity(name.first, pool), model_key(name.second), from, to), expected);
     if (expected) model_.nodes.at(name).pages.at(pool) = to;
   }
 
@@ -216,7 +216,7 @@ class Contest {
       model_ = Model();
     } else if (rng_.chance(1, 3)) {
       const std::uint64_t expected = model_.erase_namespace(name.first);
-      ASSERT_EQ(index_.drop_namespace(identity_of(name.first, 0).namespace_digest), expected);
+      ASSERT_EQ(index_.drop_namespace(model_identity(name.first, 0).namespace_digest), expected);
     } else {
       const SegmentId segment = random_segment();
       std::vector<PageIndex::Listed> listed;
@@ -252,7 +252,7 @@ class Contest {
     std::uint64_t bytes = 0;
     for (const auto& [pool, location] : model_.nodes.at(*gone).pages) {
       bytes += location.payload_bytes;
-      ASSERT_FALSE(index_.contains(id(gone->first, pool), key_of(gone->second))) << "the model would evict this";
+      ASSERT_FALSE(index_.contains(id(gone->first, pool), model_key(gone->second))) << "the model would evict this";
     }
     ASSERT_EQ(evicted.pages, model_.nodes.at(*gone).pages.size());
     ASSERT_EQ(evicted.payload_bytes, bytes);
@@ -263,7 +263,7 @@ class Contest {
   std::optional<NodeName> vanished() const {
     for (const auto& [name, node] : model_.nodes) {
       for (const auto& [pool, location] : node.pages) {
-        if (!index_.contains(id(name.first, pool), key_of(name.second))) return name;
+        if (!index_.contains(id(name.first, pool), model_key(name.second))) return name;
       }
     }
     return std::nullopt;
@@ -274,7 +274,7 @@ class Contest {
     std::vector<std::uint64_t> numbers;
     for (std::uint64_t count = rng_.below(150); count > 0; --count) {
       numbers.push_back(rng_.below(kNumbers + 5));
-      keys.push_back(key_of(numbers.back()));
+      keys.push_back(model_key(numbers.back()));
     }
     Presence present(keys.size(), rng_.chance(1, 2));
     index_.contains(id(name, pool), keys, present);
@@ -289,7 +289,7 @@ class Contest {
     for (const auto& [name, node] : model_.nodes) {
       for (const auto& [pool, location] : node.pages) {
         PageLocation found;
-        ASSERT_TRUE(index_.find(id(name.first, pool), key_of(name.second), found));
+        ASSERT_TRUE(index_.find(id(name.first, pool), model_key(name.second), found));
         ASSERT_EQ(found, location);
         ++live[location.segment].first;
         live[location.segment].second += (location.payload_bytes + 63) / 64 * 64;
@@ -301,10 +301,10 @@ class Contest {
     index_.for_each([&](const PageIndex::Listed& page) {
       ++seen;
       const ModelNode& node = model_.nodes.at(name_of(page));
-      EXPECT_EQ(page.parent, node.parent ? key_of(*node.parent) : PageKey{});
+      EXPECT_EQ(page.parent, node.parent ? model_key(*node.parent) : PageKey{});
     });
     ASSERT_EQ(seen, model_.size());
-    for (SegmentId segment = 1; segment <= kSegments; ++segment) {
+    for (SegmentId segment = 1; segment <= kModelSegments; ++segment) {
       std::vector<PageIndex::Listed> listed;
       index_.list_segment(segment, ~std::size_t{0}, listed);
       ASSERT_EQ(listed.size(), live[segment].first);

@@ -26,7 +26,7 @@ Bytes golden(const std::string& name) {
   return bytes;
 }
 
-Digest256 numbered(int first) {
+Digest256 digest_from(int first) {
   Digest256 digest;
   for (std::size_t i = 0; i < 32; ++i) digest.bytes[i] = static_cast<std::uint8_t>(first + static_cast<int>(i));
   return digest;
@@ -51,14 +51,14 @@ bool equal(std::span<const std::byte> a, std::span<const std::byte> b) {
 // The pages of the golden record, without places, checksums and payloads.
 std::vector<ListedPage> golden_pages() {
   std::vector<ListedPage> pages(3);
-  const PageIdentity kv{numbered(0x80), numbered(0xa0), PoolName::kKv};
-  const PageIdentity indexer{numbered(0x80), numbered(0xc0), PoolName::kIndexer};
+  const PageIdentity kv{digest_from(0x80), digest_from(0xa0), PoolName::kKv};
+  const PageIdentity indexer{digest_from(0x80), digest_from(0xc0), PoolName::kIndexer};
   const std::uint32_t sizes[] = {100, 0, 16484}, groups[] = {0, 0, 1};
   const std::uint64_t generations[] = {7, 9, 8};
   for (std::size_t i = 0; i < pages.size(); ++i) {
     pages[i].identity = i == 1 ? indexer : kv;
-    pages[i].key = numbered(0x10 + 0x20 * static_cast<int>(i));
-    if (i > 0) pages[i].parent = numbered(0x10);
+    pages[i].key = digest_from(0x10 + 0x20 * static_cast<int>(i));
+    if (i > 0) pages[i].parent = digest_from(0x10);
     pages[i].location.segment = 1;
     pages[i].location.payload_bytes = sizes[i];
     pages[i].location.generation = generations[i];
@@ -149,12 +149,12 @@ TEST(SegmentFormatGolden, FooterAndTrailer) {
 
 TEST(SegmentFormatGolden, ClearedAndFormat) {
   const Bytes file = golden("CLEARED");
-  const Cleared list[] = {{numbered(0x80), 77}, {Digest256{}, 5}};
+  const Cleared list[] = {{digest_from(0x80), 77}, {Digest256{}, 5}};
   EXPECT_TRUE(equal(encode_cleared(list), file));
   const auto decoded = decode_cleared(file);
   ASSERT_TRUE(decoded.is_ok()) << decoded.status().to_string();
   ASSERT_EQ(decoded->size(), 2u);
-  EXPECT_EQ(decoded->at(0).namespace_digest, numbered(0x80));
+  EXPECT_EQ(decoded->at(0).namespace_digest, digest_from(0x80));
   EXPECT_EQ(decoded->at(0).generation, 77u);
   EXPECT_TRUE(decoded->at(1).namespace_digest.is_zero());
 
@@ -411,7 +411,7 @@ TEST(SegmentFormat, ManyIdentities) {
     store_le<std::uint64_t>(page.identity.namespace_digest.bytes.data(), rng.below(40));
     store_le<std::uint64_t>(page.identity.layout_fingerprint.bytes.data() + 8, rng.below(40));
     page.identity.pool = static_cast<PoolName>(rng.below(3));
-    page.key = numbered(static_cast<int>(i));
+    page.key = digest_from(static_cast<int>(i));
     page.location.segment = 9;
     page.location.generation = 10 + i;
     page.location.payload_bytes = static_cast<std::uint32_t>(rng.chance(1, 8) ? 16'384 + rng.below(9) : rng.below(99));

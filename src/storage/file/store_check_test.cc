@@ -12,19 +12,19 @@ namespace {
 
 using sim::SimFileSystem;
 
-const std::vector<std::string> kOne = {"/a"};
+const std::vector<std::string> kChecked = {"/a"};
 
 class StoreCheck : public ::testing::Test {
  protected:
   void SetUp() override { make_test_volume(files_, "/a", store_, 0); }
 
-  CheckReport check(bool repair, std::span<const std::string> directories = kOne) {
+  CheckReport check(bool repair, std::span<const std::string> directories = kChecked) {
     auto report = check_store(files_, clock_, directories, {.repair = repair, .progress = {}});
     EXPECT_TRUE(report.is_ok()) << report.status().to_string();
     return report.is_ok() ? std::move(*report) : CheckReport{};
   }
   // Finds `kind`, leaves the files alone without --repair, mends them with it, and then finds nothing.
-  void expect_mended(FindingKind kind, std::span<const std::string> directories = kOne) {
+  void expect_mended(FindingKind kind, std::span<const std::string> directories = kChecked) {
     const CheckReport found = check(false, directories);
     const auto has_kind = [&](const CheckReport& report) {
       return std::any_of(report.findings.begin(), report.findings.end(),
@@ -41,7 +41,7 @@ class StoreCheck : public ::testing::Test {
   // Keys with their payloads, as the store holds them now.
   std::set<std::uint64_t> keys_present(std::uint64_t highest) {
     std::set<std::uint64_t> out;
-    const auto report = inspect_store(files_, kOne, {});
+    const auto report = inspect_store(files_, kChecked, {});
     for (const InspectedPage& page : report->pages) {
       for (std::uint64_t key = 1; key <= highest; ++key) {
         if (page.state == PageState::kLive && page.page.key == test_digest(key)) out.insert(key);
@@ -84,12 +84,12 @@ TEST_F(StoreCheck, ADamagedPageGoesWithItsGroupAndNothingElse) {
     const auto places = write_groups(segment);
     segment.seal();
     ASSERT_TRUE(files.corrupt_byte(segment.path(), places[damaged - 1] + 7, 0x10).is_ok());
-    auto report = check_store(files, clock_, kOne, {.repair = true, .progress = {}});
+    auto report = check_store(files, clock_, kChecked, {.repair = true, .progress = {}});
     ASSERT_TRUE(report.is_ok());
     EXPECT_FALSE(report->has_damage());
     EXPECT_EQ(report->removed_groups, 1u);
     files.crash();  // what the repair says is done is on disk
-    const auto store = inspect_store(files, kOne, {});
+    const auto store = inspect_store(files, kChecked, {});
     ASSERT_TRUE(store.is_ok());
     std::set<Digest256> left;
     for (const InspectedPage& page : store->pages) {
@@ -149,10 +149,10 @@ TEST_F(StoreCheck, WhatAFooterSaysIsOnTheDisk) {
     ASSERT_TRUE(file.is_ok() && files.sync_dir("/a").is_ok());
     files.fail_nth(1, sim::FileFault::kSyncLost);
     EXPECT_FALSE((*file)->sync_data().is_ok());
-    const auto report = check_store(files, clock_, kOne, {.repair = true, .progress = {}});
+    const auto report = check_store(files, clock_, kChecked, {.repair = true, .progress = {}});
     ASSERT_TRUE(report.is_ok()) << report.status().to_string();
     files.crash();
-    const auto store = inspect_store(files, kOne, {});
+    const auto store = inspect_store(files, kChecked, {});
     ASSERT_TRUE(store.is_ok()) << store.status().to_string();
     ASSERT_EQ(store->segments.size(), 1u);
     EXPECT_TRUE(store->segments[0].scan.has_footer);
@@ -250,7 +250,7 @@ TEST_F(StoreCheck, ADamagedClearedWaitsForEverySegment) {
     return path == unreadable ? status_from_errno(EACCES, "open", path) : Status::ok();
   };
   const auto check_with = [&](bool repair) {
-    return check_store(files, clock_, kOne, {.repair = repair, .progress = {}}).value();
+    return check_store(files, clock_, kChecked, {.repair = repair, .progress = {}}).value();
   };
   const CheckReport refused = check_with(true);
   const auto about_cleared = [](const Finding& finding) { return finding.kind == FindingKind::kCleared; };
@@ -260,7 +260,7 @@ TEST_F(StoreCheck, ADamagedClearedWaitsForEverySegment) {
   EXPECT_NE(finding->remedy.find("cannot be read"), std::string::npos) << finding->remedy;
   files.before_open = nullptr;
   EXPECT_TRUE(check_with(true).findings[0].is_repaired);
-  const auto store = inspect_store(files, kOne, {});
+  const auto store = inspect_store(files, kChecked, {});
   ASSERT_EQ(store->pages.size(), 2u);
   for (const InspectedPage& page : store->pages) EXPECT_EQ(page.state, PageState::kCleared);
 }
@@ -281,7 +281,7 @@ TEST_F(StoreCheck, GroupsThatEndInAPageOfNoBytesStayWhole) {
   const CheckReport mended = check(true);
   EXPECT_EQ(mended.removed_groups, 1u);
   EXPECT_EQ(mended.removed_pages, 2u) << "page 1 and its mark";
-  const auto store = inspect_store(files_, kOne, {});
+  const auto store = inspect_store(files_, kChecked, {});
   ASSERT_EQ(store->pages.size(), 2u);
   for (const InspectedPage& page : store->pages) EXPECT_EQ(page.page.key, test_digest(2));
 }
@@ -310,7 +310,7 @@ TEST_F(StoreCheck, RefusesWhileTheStoreIsInUseAndWhereNoneIs) {
   EXPECT_EQ(files_.list("/none")->size(), 0u);
   const auto lock = files_.lock("/a/LOCK");
   ASSERT_TRUE(lock.is_ok());
-  const auto refused = check_store(files_, clock_, kOne, {.repair = true, .progress = {}});
+  const auto refused = check_store(files_, clock_, kChecked, {.repair = true, .progress = {}});
   EXPECT_EQ(refused.status().code(), StatusCode::kConflict);
   EXPECT_NE(refused.status().message().find("A store has one process"), std::string::npos)
       << refused.status().message();
@@ -331,14 +331,14 @@ TEST_F(StoreCheck, ARepairThatFailsOrCrashesLosesNothing) {
     ASSERT_TRUE(files.sync_dir("/a").is_ok());
     ASSERT_TRUE(files.corrupt_byte(segment.path(), places[2], 1).is_ok());
     files.fail_nth(n, sim::FileFault::kIoError, n % 2 == 0 ? 1 : 1'000'000);
-    (void)check_store(files, clock_, kOne, {.repair = true, .progress = {}});
+    (void)check_store(files, clock_, kChecked, {.repair = true, .progress = {}});
     ended = !files.fault_fired();
     files.clear_fault();
     files.crash();
-    const auto again = check_store(files, clock_, kOne, {.repair = true, .progress = {}});
+    const auto again = check_store(files, clock_, kChecked, {.repair = true, .progress = {}});
     ASSERT_TRUE(again.is_ok()) << again.status().to_string();
     for (const Finding& f : again->findings) EXPECT_TRUE(f.is_repaired || !f.is_damage) << f.path << f.what << f.remedy;
-    const auto store = inspect_store(files, kOne, {});
+    const auto store = inspect_store(files, kChecked, {});
     ASSERT_TRUE(store.is_ok());
     std::set<Digest256> live;
     for (const InspectedPage& page : store->pages) {

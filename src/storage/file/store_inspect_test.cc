@@ -8,13 +8,13 @@ namespace {
 
 using sim::SimFileSystem;
 
-const std::vector<std::string> kOne = {"/a"};
+const std::vector<std::string> kInspected = {"/a"};
 const std::vector<std::string> kTwo = {"/a", "/b"};
 
 class StoreInspect : public ::testing::Test {
  protected:
   void SetUp() override { make_test_volume(files_, "/a", store_, 0); }
-  StoreReport look(std::span<const std::string> directories = kOne) {
+  StoreReport look(std::span<const std::string> directories = kInspected) {
     auto report = inspect_store(files_, directories, {});
     EXPECT_TRUE(report.is_ok()) << report.status().to_string();
     return report.is_ok() ? std::move(*report) : StoreReport{};

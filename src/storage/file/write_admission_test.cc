@@ -7,7 +7,7 @@
 namespace larder::file_store {
 namespace {
 
-constexpr TimePoint kStart{std::chrono::hours(1)};
+constexpr TimePoint kAdmissionStart{std::chrono::hours(1)};
 
 PageKey random_key(Rng& rng) {
   PageKey key;
@@ -16,44 +16,44 @@ PageKey random_key(Rng& rng) {
 }
 
 TEST(WriteAdmission, TakesEverythingByDefault) {
-  WriteAdmission admission({}, kStart);
+  WriteAdmission admission({}, kAdmissionStart);
   Rng rng(1);
-  for (int i = 0; i < 100; ++i) EXPECT_TRUE(admission.admit(random_key(rng), 1 << 30, kStart).is_ok());
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(admission.admit(random_key(rng), 1 << 30, kAdmissionStart).is_ok());
 }
 
 TEST(WriteAdmission, SecondOfferIsAdmittedAndFirstOnesAreNot) {
-  WriteAdmission admission({true, 10'000, 0}, kStart);
+  WriteAdmission admission({true, 10'000, 0}, kAdmissionStart);
   Rng rng(2);
   std::vector<PageKey> keys;
   int admitted_early = 0;
   for (int i = 0; i < 5'000; ++i) {
     keys.push_back(random_key(rng));
-    const Status first = admission.admit(keys.back(), 1, kStart);
+    const Status first = admission.admit(keys.back(), 1, kAdmissionStart);
     admitted_early += first.is_ok();
     if (!first.is_ok()) {
       EXPECT_EQ(first.code(), StatusCode::kUnsupported);
     }
   }
   EXPECT_LE(admitted_early, 100);  // 2 %
-  for (const PageKey& key : keys) EXPECT_TRUE(admission.admit(key, 1, kStart).is_ok());
+  for (const PageKey& key : keys) EXPECT_TRUE(admission.admit(key, 1, kAdmissionStart).is_ok());
 }
 
 TEST(WriteAdmission, ForgetsWhatWasOfferedTwoWindowsAgo) {
-  WriteAdmission admission({true, 1'000, 0}, kStart);
+  WriteAdmission admission({true, 1'000, 0}, kAdmissionStart);
   Rng rng(3);
   const PageKey old = random_key(rng);
-  EXPECT_FALSE(admission.admit(old, 1, kStart).is_ok());
-  for (int i = 0; i < 2'500; ++i) (void)admission.admit(random_key(rng), 1, kStart);
-  EXPECT_FALSE(admission.admit(old, 1, kStart).is_ok());
+  EXPECT_FALSE(admission.admit(old, 1, kAdmissionStart).is_ok());
+  for (int i = 0; i < 2'500; ++i) (void)admission.admit(random_key(rng), 1, kAdmissionStart);
+  EXPECT_FALSE(admission.admit(old, 1, kAdmissionStart).is_ok());
 }
 
 TEST(WriteAdmission, BudgetIsSpreadOverTheDay) {
   const std::uint64_t day = 24'000;
-  WriteAdmission admission({false, 0, day}, kStart);
+  WriteAdmission admission({false, 0, day}, kAdmissionStart);
   Rng rng(4);
   std::uint64_t written = 0;
   for (int minute = 0; minute < 24 * 60; ++minute) {
-    const TimePoint now = kStart + std::chrono::minutes(minute);
+    const TimePoint now = kAdmissionStart + std::chrono::minutes(minute);
     for (int i = 0; i < 10; ++i) written += admission.admit(random_key(rng), 100, now).is_ok() ? 100 : 0;
   }
   EXPECT_GE(written, day * 9 / 10);
@@ -61,15 +61,15 @@ TEST(WriteAdmission, BudgetIsSpreadOverTheDay) {
 }
 
 TEST(WriteAdmission, CleaningCountsAndIsPaidOff) {
-  WriteAdmission admission({false, 0, 24'000}, kStart);
+  WriteAdmission admission({false, 0, 24'000}, kAdmissionStart);
   Rng rng(5);
-  admission.spend(3'000, kStart);  // the bucket held 1,000
-  EXPECT_FALSE(admission.admit(random_key(rng), 100, kStart).is_ok());
-  EXPECT_FALSE(admission.admit(random_key(rng), 100, kStart + std::chrono::minutes(119)).is_ok());
-  EXPECT_TRUE(admission.admit(random_key(rng), 100, kStart + std::chrono::minutes(130)).is_ok());
+  admission.spend(3'000, kAdmissionStart);  // the bucket held 1,000
+  EXPECT_FALSE(admission.admit(random_key(rng), 100, kAdmissionStart).is_ok());
+  EXPECT_FALSE(admission.admit(random_key(rng), 100, kAdmissionStart + std::chrono::minutes(119)).is_ok());
+  EXPECT_TRUE(admission.admit(random_key(rng), 100, kAdmissionStart + std::chrono::minutes(130)).is_ok());
   // Larger than the bucket: when that is full.
-  EXPECT_TRUE(admission.admit(random_key(rng), 5'000, kStart + std::chrono::hours(10)).is_ok());
-  EXPECT_FALSE(admission.admit(random_key(rng), 1, kStart + std::chrono::hours(11)).is_ok());
+  EXPECT_TRUE(admission.admit(random_key(rng), 5'000, kAdmissionStart + std::chrono::hours(10)).is_ok());
+  EXPECT_FALSE(admission.admit(random_key(rng), 1, kAdmissionStart + std::chrono::hours(11)).is_ok());
 }
 
 }  // namespace

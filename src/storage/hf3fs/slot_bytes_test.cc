@@ -10,13 +10,13 @@
 namespace larder::hf3fs {
 namespace {
 
-constexpr std::size_t kPayload = 5000;
+constexpr std::size_t kSlotPayload = 5000;
 constexpr std::byte kUntouched{0xEE};
 
 class SlotBytes : public ::testing::Test {
  protected:
-  SlotBytes() : slot_(transfer_bytes(kPayload), std::byte{0x77}) {
-    for (std::size_t i = 0; i < kPayload; ++i) bytes_[i] = static_cast<std::byte>(i * 7);
+  SlotBytes() : slot_(transfer_bytes(kSlotPayload), std::byte{0x77}) {
+    for (std::size_t i = 0; i < kSlotPayload; ++i) bytes_[i] = static_cast<std::byte>(i * 7);
     PageTransfer transfer = transfer_of(pieces_);
     fill_slot(transfer, slot_.data(), slot_.size());
   }
@@ -26,32 +26,32 @@ class SlotBytes : public ::testing::Test {
     transfer.envelope.namespace_digest.bytes.fill(4);
     transfer.envelope.layout_fingerprint.bytes.fill(5);
     transfer.envelope.generation = 9;
-    transfer.envelope.payload_bytes = kPayload;
+    transfer.envelope.payload_bytes = kSlotPayload;
     transfer.payload = pieces;
     return transfer;
   }
   // What a reader finds who expects `transfer`. Nothing behind its memory may be touched.
   StatusCode take(PageTransfer transfer) {
-    std::vector<std::byte> out(kPayload + 1, kUntouched);
-    const Segment pieces[] = {{out.data(), 17}, {out.data() + 17, 0}, {out.data() + 17, kPayload - 17}};
+    std::vector<std::byte> out(kSlotPayload + 1, kUntouched);
+    const Segment pieces[] = {{out.data(), 17}, {out.data() + 17, 0}, {out.data() + 17, kSlotPayload - 17}};
     transfer.payload = pieces;
     const Status status = take_out(transfer, slot_.data());
     EXPECT_EQ(out.back(), kUntouched);
     out.pop_back();
     EXPECT_TRUE(!status.is_ok() || out == bytes_);
-    was_touched_ = out != std::vector<std::byte>(kPayload, kUntouched);
+    was_touched_ = out != std::vector<std::byte>(kSlotPayload, kUntouched);
     return status.code();
   }
 
-  std::vector<std::byte> bytes_ = std::vector<std::byte>(kPayload);
-  const std::vector<Segment> pieces_ = {{bytes_.data(), 1000}, {bytes_.data() + 1000, kPayload - 1000}};
+  std::vector<std::byte> bytes_ = std::vector<std::byte>(kSlotPayload);
+  const std::vector<Segment> pieces_ = {{bytes_.data(), 1000}, {bytes_.data() + 1000, kSlotPayload - 1000}};
   std::vector<std::byte> slot_;
   bool was_touched_ = false;  // by the last take()
 };
 
 TEST_F(SlotBytes, WhatWasPutInComesOut) {
   EXPECT_EQ(take(transfer_of(pieces_)), StatusCode::kOk);
-  for (std::size_t i = kHeadBytes + kPayload; i < slot_.size(); ++i) ASSERT_EQ(slot_[i], std::byte{0}) << i;
+  for (std::size_t i = kHeadBytes + kSlotPayload; i < slot_.size(); ++i) ASSERT_EQ(slot_[i], std::byte{0}) << i;
 }
 
 // The page of an earlier or later use of the slot is no error of the disk.
@@ -101,7 +101,7 @@ TEST_F(SlotBytes, LaterBlocksAreVerifiedToo) {
 }
 
 TEST_F(SlotBytes, AnyBitOfHeadOrPayloadIsSeen) {
-  for (std::size_t at = 0; at < kHeadBytes + kPayload; at += at < kEnvelopeBytes ? 1 : 97) {
+  for (std::size_t at = 0; at < kHeadBytes + kSlotPayload; at += at < kEnvelopeBytes ? 1 : 97) {
     if (at >= kEnvelopeBytes && at < kHeadBytes) continue;  // padding
     slot_[at] ^= std::byte{0x10};
     EXPECT_EQ(take(transfer_of(pieces_)), StatusCode::kCorrupt) << "byte " << at;

@@ -11,7 +11,7 @@ using pipeline_test::make_key;
 using pipeline_test::make_scope;
 using std::chrono::seconds;
 
-constexpr TimePoint kStart{seconds(50)};
+constexpr TimePoint kCacheStart{seconds(50)};
 
 // "101": which of the keys 0, 1, 2 survive the mask in a pool.
 std::string survivors(NegativeCache& cache, const StoreScope& scope, TimePoint now, PoolName pool = PoolName::kKv) {
@@ -26,12 +26,12 @@ std::string survivors(NegativeCache& cache, const StoreScope& scope, TimePoint n
 TEST(NegativeCacheTest, MasksUntilTheTtlIsOver) {
   NegativeCache cache(seconds(30), 10);
   const auto scope = make_scope();
-  cache.add(*scope, PoolName::kKv, make_key(1), cache.stamp(), kStart);
-  EXPECT_EQ(survivors(cache, *scope, kStart), "101");
-  cache.add(*scope, PoolName::kKv, make_key(1), cache.stamp(), kStart + seconds(20));
+  cache.add(*scope, PoolName::kKv, make_key(1), cache.stamp(), kCacheStart);
+  EXPECT_EQ(survivors(cache, *scope, kCacheStart), "101");
+  cache.add(*scope, PoolName::kKv, make_key(1), cache.stamp(), kCacheStart + seconds(20));
   EXPECT_EQ(cache.size(), 1u);
-  EXPECT_EQ(survivors(cache, *scope, kStart + seconds(29)), "101");
-  EXPECT_EQ(survivors(cache, *scope, kStart + seconds(30)), "111") << "from the first failure on";
+  EXPECT_EQ(survivors(cache, *scope, kCacheStart + seconds(29)), "101");
+  EXPECT_EQ(survivors(cache, *scope, kCacheStart + seconds(30)), "111") << "from the first failure on";
   EXPECT_EQ(cache.size(), 0u);
   EXPECT_EQ(cache.hits(), 2u);
 }
@@ -39,47 +39,47 @@ TEST(NegativeCacheTest, MasksUntilTheTtlIsOver) {
 TEST(NegativeCacheTest, IdentityIsComplete) {
   NegativeCache cache(seconds(30), 10);
   const auto scope = make_scope(1), other = make_scope(2);
-  cache.add(*scope, PoolName::kKv, make_key(1), cache.stamp(), kStart);
-  EXPECT_EQ(survivors(cache, *other, kStart), "111") << "another namespace";
-  EXPECT_EQ(survivors(cache, *scope, kStart, PoolName::kSwa), "111") << "another pool";
+  cache.add(*scope, PoolName::kKv, make_key(1), cache.stamp(), kCacheStart);
+  EXPECT_EQ(survivors(cache, *other, kCacheStart), "111") << "another namespace";
+  EXPECT_EQ(survivors(cache, *scope, kCacheStart, PoolName::kSwa), "111") << "another pool";
   StoreScope other_layout = *scope;
   other_layout.set_pool(PoolName::kKv, Digest256{{0, 9}});
-  EXPECT_EQ(survivors(cache, other_layout, kStart), "111") << "another layout";
+  EXPECT_EQ(survivors(cache, other_layout, kCacheStart), "111") << "another layout";
 }
 
 TEST(NegativeCacheTest, AWriteForgetsAndOutweighsAReadThatBeganBefore) {
   NegativeCache cache(seconds(30), 10);
   const auto scope = make_scope();
-  cache.add(*scope, PoolName::kKv, make_key(1), cache.stamp(), kStart);
+  cache.add(*scope, PoolName::kKv, make_key(1), cache.stamp(), kCacheStart);
   const std::uint64_t before = cache.stamp();
   cache.remove(*scope, PoolName::kKv, make_key(1));
-  EXPECT_EQ(survivors(cache, *scope, kStart), "111");
-  cache.add(*scope, PoolName::kKv, make_key(1), before, kStart);
-  EXPECT_EQ(survivors(cache, *scope, kStart), "111") << "the read saw what was there before the write";
-  cache.add(*scope, PoolName::kKv, make_key(1), cache.stamp(), kStart);
-  EXPECT_EQ(survivors(cache, *scope, kStart), "101");
+  EXPECT_EQ(survivors(cache, *scope, kCacheStart), "111");
+  cache.add(*scope, PoolName::kKv, make_key(1), before, kCacheStart);
+  EXPECT_EQ(survivors(cache, *scope, kCacheStart), "111") << "the read saw what was there before the write";
+  cache.add(*scope, PoolName::kKv, make_key(1), cache.stamp(), kCacheStart);
+  EXPECT_EQ(survivors(cache, *scope, kCacheStart), "101");
 }
 
 TEST(NegativeCacheTest, BoundedOldestLeaves) {
   NegativeCache cache(seconds(30), 3);
   const auto scope = make_scope();
   for (int tag = 0; tag < 200; ++tag) {
-    cache.add(*scope, PoolName::kKv, make_key(static_cast<std::uint8_t>(tag)), cache.stamp(), kStart);
+    cache.add(*scope, PoolName::kKv, make_key(static_cast<std::uint8_t>(tag)), cache.stamp(), kCacheStart);
     EXPECT_LE(cache.size(), 3u);
   }
-  EXPECT_EQ(survivors(cache, *scope, kStart), "111");
-  cache.add(*scope, PoolName::kKv, make_key(1), cache.stamp(), kStart);
-  EXPECT_EQ(survivors(cache, *scope, kStart), "101");
+  EXPECT_EQ(survivors(cache, *scope, kCacheStart), "111");
+  cache.add(*scope, PoolName::kKv, make_key(1), cache.stamp(), kCacheStart);
+  EXPECT_EQ(survivors(cache, *scope, kCacheStart), "101");
 }
 
 TEST(NegativeCacheTest, ClearByNamespace) {
   NegativeCache cache(seconds(30), 10);
   const auto scope = make_scope(1), other = make_scope(2);
-  cache.add(*scope, PoolName::kKv, make_key(1), cache.stamp(), kStart);
-  cache.add(*other, PoolName::kKv, make_key(2), cache.stamp(), kStart);
+  cache.add(*scope, PoolName::kKv, make_key(1), cache.stamp(), kCacheStart);
+  cache.add(*other, PoolName::kKv, make_key(2), cache.stamp(), kCacheStart);
   cache.clear(scope.get());
-  EXPECT_EQ(survivors(cache, *scope, kStart), "111");
-  EXPECT_EQ(survivors(cache, *other, kStart), "110");
+  EXPECT_EQ(survivors(cache, *scope, kCacheStart), "111");
+  EXPECT_EQ(survivors(cache, *other, kCacheStart), "110");
   cache.clear(nullptr);
   EXPECT_EQ(cache.size(), 0u);
 }
@@ -88,19 +88,19 @@ TEST(NegativeCacheTest, ZeroTurnsItOff) {
   NegativeCache no_ttl(Nanos(0), 10), no_room(seconds(30), 0);
   const auto scope = make_scope();
   for (NegativeCache* cache : {&no_ttl, &no_room}) {
-    cache->add(*scope, PoolName::kKv, make_key(1), cache->stamp(), kStart);
+    cache->add(*scope, PoolName::kKv, make_key(1), cache->stamp(), kCacheStart);
     EXPECT_FALSE(cache->is_enabled());
-    EXPECT_EQ(survivors(*cache, *scope, kStart), "111");
+    EXPECT_EQ(survivors(*cache, *scope, kCacheStart), "111");
   }
 }
 
 TEST(NegativeCacheTest, AShortAnswerIsNotReadBeyondItsEnd) {
   NegativeCache cache(seconds(30), 10);
   const auto scope = make_scope();
-  cache.add(*scope, PoolName::kKv, make_key(0), cache.stamp(), kStart);
+  cache.add(*scope, PoolName::kKv, make_key(0), cache.stamp(), kCacheStart);
   const std::vector<PageKey> keys{make_key(0), make_key(1)};
   std::vector<PoolPresence> presence{{PoolName::kKv, {true}}, {PoolName::kSwa, {}}};
-  EXPECT_EQ(cache.mask(*scope, keys, presence, kStart), 1u);
+  EXPECT_EQ(cache.mask(*scope, keys, presence, kCacheStart), 1u);
   EXPECT_EQ(presence[0].present, Presence{false});
 }
 

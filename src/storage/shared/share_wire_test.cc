@@ -7,7 +7,7 @@
 namespace larder::share {
 namespace {
 
-PageKey key_of(std::uint8_t first) {
+PageKey wire_key(std::uint8_t first) {
   PageKey key;
   key.bytes[0] = first;
   key.bytes[31] = 0xee;
@@ -36,12 +36,12 @@ void expect_whole_only(std::string_view body, Decode decode) {
 
 StoreScope sample_scope() {
   StoreScope scope;
-  scope.namespace_digest = key_of(9);
+  scope.namespace_digest = wire_key(9);
   scope.rank = 3;
   scope.ranks = 8;
-  scope.set_pool(PoolName::kKv, key_of(1));
-  scope.set_pool(PoolName::kMamba, key_of(2), true);
-  scope.set_pool(static_cast<PoolName>(kPoolNumberCount - 1), key_of(3));
+  scope.set_pool(PoolName::kKv, wire_key(1));
+  scope.set_pool(PoolName::kMamba, wire_key(2), true);
+  scope.set_pool(static_cast<PoolName>(kPoolNumberCount - 1), wire_key(3));
   return scope;
 }
 
@@ -101,26 +101,26 @@ TEST(ShareWire, Scopes) {
 
 TEST(ShareWire, Operations) {
   const Terms terms{5, Urgency::kSpeculative, 1234};
-  const std::string exists = encode_exists(42, {terms, {PoolName::kKv, PoolName::kSwa}, {key_of(1), key_of(2)}});
+  const std::string exists = encode_exists(42, {terms, {PoolName::kKv, PoolName::kSwa}, {wire_key(1), wire_key(2)}});
   const auto exists_back = decode_exists(body_of(exists, Kind::kExists, 42));
   ASSERT_TRUE(exists_back.is_ok());
   EXPECT_EQ(exists_back->pools, (std::vector{PoolName::kKv, PoolName::kSwa}));
-  EXPECT_EQ(exists_back->keys, (std::vector{key_of(1), key_of(2)}));
+  EXPECT_EQ(exists_back->keys, (std::vector{wire_key(1), wire_key(2)}));
   EXPECT_EQ(exists_back->terms.scope, 5);
   EXPECT_EQ(exists_back->terms.urgency, Urgency::kSpeculative);
   EXPECT_EQ(exists_back->terms.left_ns, 1234);
   expect_whole_only(body_of(exists, Kind::kExists, 42), decode_exists);
 
-  const std::string read = encode_read(43, {terms, {{PoolName::kMamba, key_of(3), {4096, 100}}}});
+  const std::string read = encode_read(43, {terms, {{PoolName::kMamba, wire_key(3), {4096, 100}}}});
   const auto read_back = decode_read(body_of(read, Kind::kRead, 43));
   ASSERT_TRUE(read_back.is_ok());
   ASSERT_EQ(read_back->items.size(), 1u);
   EXPECT_EQ(read_back->items[0].pool, PoolName::kMamba);
-  EXPECT_EQ(read_back->items[0].key, key_of(3));
+  EXPECT_EQ(read_back->items[0].key, wire_key(3));
   EXPECT_EQ(read_back->items[0].place, (Place{4096, 100}));
   expect_whole_only(body_of(read, Kind::kRead, 43), decode_read);
 
-  const WriteAsk::Item page{PoolName::kKv, key_of(4), key_of(3), {64, 7}};
+  const WriteAsk::Item page{PoolName::kKv, wire_key(4), wire_key(3), {64, 7}};
   const std::string write = encode_write(44, {terms, true, {{page, page}, {}, {page}}});
   const auto write_back = decode_write(body_of(write, Kind::kWrite, 44));
   ASSERT_TRUE(write_back.is_ok());
@@ -128,7 +128,7 @@ TEST(ShareWire, Operations) {
   ASSERT_EQ(write_back->groups.size(), 3u);
   EXPECT_EQ(write_back->groups[0].size(), 2u);
   EXPECT_TRUE(write_back->groups[1].empty());
-  EXPECT_EQ(write_back->groups[2][0].parent, key_of(3));
+  EXPECT_EQ(write_back->groups[2][0].parent, wire_key(3));
   EXPECT_EQ(write_back->groups[2][0].place, (Place{64, 7}));
   expect_whole_only(body_of(write, Kind::kWrite, 44), decode_write);
 
@@ -244,11 +244,11 @@ TEST(ShareWire, GoldenBytes) {
   };
   expect(encode_hello({kVersion, 1 << 20}),
          "12000000 01 000000 0000000000000000 4c41524445525348 0100 0000100000000000");
-  expect(encode_exists(7, {terms, {PoolName::kKv}, {key_of(4)}}),
+  expect(encode_exists(7, {terms, {PoolName::kKv}, {wire_key(4)}}),
          "31000000 03 000000 0700000000000000" + said + "01 00 01000000" + key);
-  expect(encode_read(8, {terms, {{PoolName::kMamba, key_of(4), {4096, 100}}}}),
+  expect(encode_read(8, {terms, {{PoolName::kMamba, wire_key(4), {4096, 100}}}}),
          "40000000 04 000000 0800000000000000" + said + "01000000 01" + key + "0010000000000000 6400000000000000");
-  expect(encode_write(9, {terms, true, {{{PoolName::kKv, key_of(4), key_of(5), {64, 7}}}}}),
+  expect(encode_write(9, {terms, true, {{{PoolName::kKv, wire_key(4), wire_key(5), {64, 7}}}}}),
          "65000000 05 000000 0900000000000000" + said + "01 01000000 01000000 00" + key + parent +
              "4000000000000000 0700000000000000");
   expect(encode_clear(10, kNoScope), "02000000 06 000000 0a00000000000000 ffff");
