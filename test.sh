@@ -55,8 +55,8 @@ run_llama() {
   tools/llama_env.sh
   build release -DLARDER_LLAMA=ON
   run_tests release llama -R '^larder_tests_llama/' -j 1  # llama.cpp's threads wait by spinning
-  local log="build/test_llama_proxy.log"
-  if ! build/sglang/bin/python -m pytest tests/llama_proxy >"$log" 2>&1; then
+  local log="build/test_llama_fronts.log"
+  if ! build/sglang/bin/python -m pytest tests/llama_fronts >"$log" 2>&1; then
     cat "$log"
     return 1
   fi

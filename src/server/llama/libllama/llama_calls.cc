@@ -69,6 +69,16 @@ std::vector<TokenId> token_ids(const LlamaModel& model, const llama_tokens& toke
   return {tokens.begin(), tokens.end()};
 }
 
+// As llama-server says it: clients look for the type, and shorten what they send by the two numbers.
+json too_long(std::size_t prompt_tokens, std::uint32_t context_tokens) {
+  json error = format_error_response(fmt::format("the prompt has {} tokens: the context has room for {} (--ctx-size)",
+                                                 prompt_tokens, context_tokens - 1),
+                                     ERROR_TYPE_EXCEED_CONTEXT_SIZE);
+  error["n_prompt_tokens"] = prompt_tokens;
+  error["n_ctx"] = context_tokens;
+  return error;
+}
+
 }  // namespace
 
 LlamaModel::LlamaModel(llama_model& loaded, std::string name_of_it, const std::string& chat_template,
@@ -128,7 +138,8 @@ void CompletionCall::run(const std::string& body) {
   }();
   if (!asked.is_ok()) {
     results_->abandon();  // what was submitted before it
-    return refuse(format_error_response(asked.message(), error_type_of(asked.code())));
+    if (refusal_.is_null()) refusal_ = format_error_response(asked.message(), error_type_of(asked.code()));
+    return refuse(refusal_);
   }
   try {
     if (json_value(understood_, "stream", false)) {
@@ -149,6 +160,11 @@ Status CompletionCall::ask(const std::string& body) {
   id_ = gen_chatcmplid();
   if (understood_.contains("lora")) throw std::invalid_argument("\"lora\": this server loads no adapters");
   std::vector<server_tokens> prompts = prompt_tokens(parts_.model, understood_);
+  for (const server_tokens& prompt : prompts) {
+    if (prompt.size() < parts_.context_tokens) continue;
+    refusal_ = too_long(prompt.size(), parts_.context_tokens);
+    return invalid_argument("the prompt does not fit the context");
+  }
   for (server_tokens& prompt : prompts) LARDER_RETURN_IF_ERROR(submit(std::move(prompt)));
   return Status::ok();
 }

@@ -85,6 +85,7 @@ class CompletionCall {
   ReplyStream& reply_;
   const std::shared_ptr<AnswerResults> results_;
   json understood_, original_;
+  json refusal_;  // null: what the status says
   std::string salt_, id_;
   std::vector<task_result_state> states_;  // by index
   std::size_t answers_ = 0, ended_ = 0;

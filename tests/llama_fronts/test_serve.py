@@ -159,7 +159,7 @@ def test_texts_and_messages_are_those_of_llama_server(both):
 
 
 def test_wrong_requests_are_refused_and_harm_nothing(both, tokens):
-    _, serve = both
+    plain, serve = both
     wrong = [("/completion", b"{nonsense"), ("/completion", {}), ("/completion", {"prompt": []}),
              ("/completion", {"prompt": [99999]}), ("/completion", {"prompt": "a", "grammar": "root ::= ("}),
              ("/completion", {"prompt": tokens(20000, 1)}), ("/v1/chat/completions", {"messages": 7}),
@@ -169,6 +169,12 @@ def test_wrong_requests_are_refused_and_harm_nothing(both, tokens):
     for path, body in wrong:
         status, _, answer = serve.post(path, body)
         assert 400 <= status < 500 and answer["error"]["message"], (path, str(body)[:99], answer)
+    for body in ({"prompt": tokens(20000, 1)}, {"prompt": tokens(20000, 1), "stream": True}):
+        expected, answer = (server.post("/completion", body) for server in (plain, serve))
+        sizes = [(status, told["error"]["type"], told["error"]["code"], told["error"]["n_prompt_tokens"])
+                 for status, _, told in (expected, answer)]
+        assert sizes[0] == sizes[1] == (400, "exceed_context_size_error", 400, 20000)
+        assert answer[2]["error"]["n_ctx"] == 16384
     assert serve.post("/nothing", {})[0] == 404
     assert serve.complete(tokens(100, 1), 4).tokens
 
