@@ -113,8 +113,11 @@ function(larder_add_cli)
   larder_sources(sources GLOB_RECURSE src/cli)
   if(sources)
     add_executable(larder ${sources})
-    # -fPIC: as the precompiled headers. The optimiser has nothing to gain from reading command lines.
-    target_compile_options(larder PRIVATE -fPIC $<IF:$<BOOL:${LARDER_SANITIZE}>,-O0,-O1>)
+    set(level -O1)  # the optimiser has nothing to gain from reading command lines
+    if(LARDER_SANITIZE)
+      set(level -O0)
+    endif()
+    target_compile_options(larder PRIVATE ${level} -fPIC)  # -fPIC: as the precompiled headers
     larder_use_precompiled(larder)
     larder_compile_together(larder)
     set_target_properties(larder PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})

@@ -7,7 +7,7 @@
 #
 #   --model FILE           a GGUF file of yours in place of that model
 #   --llama-server PATH    with --model: a llama-server of yours, and llama.cpp is not built
-#   ...                    goes to `larder bench llama` in place of --rows 9,11 --repeats 1 --threads N
+#   ...                    goes to `larder bench llama` in place of --rows 9,11 --fronts proxy --repeats 1 --threads N
 set -euo pipefail
 
 called_from="$PWD"
@@ -47,7 +47,7 @@ read_arguments() {
   else
     server=build/llama/build/bin/llama-server
   fi
-  ((${#rows[@]})) || rows=(--rows 9,11 --repeats 1 --threads "$threads")
+  ((${#rows[@]})) || rows=(--rows 9,11 --fronts proxy --repeats 1 --threads "$threads")
 }
 
 # stage NAME COMMAND...
