@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Draws the pictures of docs/pictures: tools/pictures.py  (no arguments; the result is checked in)
+
+restore_point.svg: which pools have what of one prompt in which tier, and where it can resume.
+"""
+import pathlib
+
+OUT = pathlib.Path(__file__).resolve().parent.parent / "docs" / "pictures"
+INK, FAINT, PAPER = "#24292f", "#6e7781", "#ffffff"
+TIERS = {"device": "#1f6feb", "host": "#2da44e", "disk": "#bf8700"}
+PAGES, WIDTH, HEIGHT, LEFT, TOP, STEP = 12, 48, 26, 150, 84, 52
+# What each pool still has, by page; a recurrent state stands at the end of its page.
+KV = ["device"] * 5 + ["host"] * 4 + ["disk"] * 2 + [""]
+WINDOW = ["", "", "disk", "disk", "", "", "host", "host", "", "", "device", ""]
+STATE = ["", "", "", "disk", "", "", "", "host", "", "", "", "device"]
+
+
+class Drawing:
+    def __init__(self, width, height):
+        self.size = width, height
+        self.parts = []
+
+    def box(self, x, y, width, height, fill, stroke="none", dash=""):
+        dashes = f' stroke-dasharray="{dash}"' if dash else ""
+        self.parts.append(f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="3" fill="{fill}" '
+                          f'stroke="{stroke}"{dashes}/>')
+
+    def line(self, x, y, to_y, color, dash=""):
+        dashes = f' stroke-dasharray="{dash}"' if dash else ""
+        self.parts.append(f'<line x1="{x}" y1="{y}" x2="{x}" y2="{to_y}" stroke="{color}" stroke-width="2"{dashes}/>')
+
+    def dot(self, x, y, color):
+        self.parts.append(f'<circle cx="{x}" cy="{y}" r="9" fill="{color}"/>')
+
+    def text(self, x, y, words, color=INK, anchor="start", weight="normal"):
+        self.parts.append(f'<text x="{x}" y="{y}" fill="{color}" text-anchor="{anchor}" font-weight="{weight}">'
+                          f'{words}</text>')
+
+    def save(self, path, title):
+        width, height = self.size
+        head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+                f'height="{height}" font-family="sans-serif" font-size="14" role="img">\n<title>{title}</title>\n'
+                f'<rect width="{width}" height="{height}" fill="{PAPER}"/>\n')
+        path.write_text(head + "\n".join(self.parts) + "\n</svg>\n")
+
+
+def restore_point():
+    drawing = Drawing(800, 330)
+    end = LEFT + PAGES * WIDTH
+    drawing.text(LEFT, 24, "One prompt of 12 pages: what is left of it, and where", weight="bold")
+    for at, (tier, color) in enumerate(TIERS.items()):
+        drawing.box(LEFT + at * 110, 38, 16, 16, color)
+        drawing.text(LEFT + at * 110 + 22, 51, tier)
+    rows = [("attention KV", "every page before", KV), ("sliding window", "the last two pages", WINDOW),
+            ("recurrent state", "one, exactly there", STATE)]
+    for row, (name, needs, have) in enumerate(rows):
+        y = TOP + row * STEP
+        drawing.text(LEFT - 12, y + 12, name, anchor="end", weight="bold")
+        drawing.text(LEFT - 12, y + 28, needs, FAINT, "end")
+        for page, tier in enumerate(have):
+            x = LEFT + page * WIDTH
+            drawing.box(x + 2, y, WIDTH - 4, HEIGHT, TIERS[tier] if tier and name != "recurrent state" else "none",
+                        "#d0d7de", "" if tier else "3 3")
+            if tier and name == "recurrent state":
+                drawing.dot(x + WIDTH - 2, y + HEIGHT / 2, TIERS[tier])
+    bottom = TOP + 3 * STEP
+    wrong, right = LEFT + 11 * WIDTH, LEFT + 8 * WIDTH
+    drawing.line(wrong, TOP - 8, bottom + 4, "#cf222e", "5 4")
+    drawing.text(end, bottom + 24, "the minimum of the three:", "#cf222e", "end")
+    drawing.text(end, bottom + 42, "no state was kept there", "#cf222e", "end")
+    drawing.line(right, TOP - 8, bottom + 4, INK)
+    drawing.text(right, bottom + 24, "the restore point:", INK, "end", "bold")
+    drawing.text(right, bottom + 42, "all three have what they need", INK, "end")
+    drawing.text(LEFT, bottom + 72, "The pages come from three tiers, and move to the device while the first layers compute.",
+                 FAINT)
+    drawing.save(OUT / "restore_point.svg", "Where a prompt of a hybrid model can resume")
+
+
+if __name__ == "__main__":
+    OUT.mkdir(exist_ok=True)
+    restore_point()
