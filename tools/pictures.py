@@ -59,9 +59,10 @@ def restore_point():
         drawing.text(LEFT - 12, y + 28, needs, FAINT, "end")
         for page, tier in enumerate(have):
             x = LEFT + page * WIDTH
-            drawing.box(x + 2, y, WIDTH - 4, HEIGHT, TIERS[tier] if tier and name != "recurrent state" else "none",
-                        "#d0d7de", "" if tier else "3 3")
-            if tier and name == "recurrent state":
+            is_dot = name == "recurrent state"
+            fill = TIERS[tier] if tier and not is_dot else "none"
+            drawing.box(x + 2, y, WIDTH - 4, HEIGHT, fill, "#d0d7de", "" if tier else "3 3")
+            if tier and is_dot:
                 drawing.dot(x + WIDTH - 2, y + HEIGHT / 2, TIERS[tier])
     bottom = TOP + 3 * STEP
     wrong, right = LEFT + 11 * WIDTH, LEFT + 8 * WIDTH
@@ -71,8 +72,8 @@ def restore_point():
     drawing.line(right, TOP - 8, bottom + 4, INK)
     drawing.text(right, bottom + 24, "the restore point:", INK, "end", "bold")
     drawing.text(right, bottom + 42, "all three have what they need", INK, "end")
-    drawing.text(LEFT, bottom + 72, "The pages come from three tiers, and move to the device while the first layers compute.",
-                 FAINT)
+    words = "The pages come from three tiers, and move to the device while the first layers compute."
+    drawing.text(LEFT, bottom + 72, words, FAINT)
     drawing.save(OUT / "restore_point.svg", "Where a prompt of a hybrid model can resume")
 
 
