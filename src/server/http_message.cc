@@ -31,7 +31,38 @@ Status parse_query(std::string_view text, std::map<std::string, std::string>& ou
   return Status::ok();
 }
 
+// "name:80" -> "name", "[::1]:80" -> "[::1]".
+std::string_view without_port(std::string_view authority) {
+  const std::size_t colon = authority.rfind(':');
+  const std::size_t bracket = authority.rfind(']');
+  const bool has_port = colon != std::string_view::npos && (bracket == std::string_view::npos || colon > bracket);
+  return has_port ? authority.substr(0, colon) : authority;
+}
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return out;
+}
+
+// An address, or a name that no other machine can have.
+bool is_own_name(const std::string& host) {
+  if (host == "localhost" || host.ends_with(".localhost") || host.starts_with('[')) return true;
+  return !host.empty() && host.find_first_not_of("0123456789.") == std::string::npos;
+}
+
 }  // namespace
+
+bool is_from_web_page(std::span<const HttpField> fields) {
+  const std::string* const site = find_field(fields, "Sec-Fetch-Site");
+  if (site && *site != "same-origin" && *site != "none") return true;
+  const std::string* const host = find_field(fields, "Host");
+  if (host && !is_own_name(lower(without_port(*host)))) return true;
+  const std::string* const origin = find_field(fields, "Origin");
+  if (!origin) return false;
+  const std::size_t scheme = origin->find("://");
+  return !host || scheme == std::string::npos || lower(std::string_view(*origin).substr(scheme + 3)) != lower(*host);
+}
 
 std::string_view http_reason(unsigned status) {
   switch (status) {

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,7 +24,7 @@ struct HttpRequest {
   std::map<std::string, std::string> query;  // percent-decoded; the last of a name counts
   std::vector<HttpField> fields;             // as sent, in their order (those of one name together)
   std::string authorization;                 // the header's value, or empty
-  bool is_loopback = false;                  // the peer is on this machine
+  bool is_loopback = false;                  // the peer is on this machine, and no web page (is_from_web_page)
   std::string body;
 };
 
@@ -35,6 +36,11 @@ struct HttpResponse {
   // itself, and Server unless it is here.
   std::vector<std::pair<std::string, std::string>> headers;
 };
+
+// Could a web page of another site have made a browser on this machine send the request? Its Origin or Sec-Fetch-Site
+// says so, or its Host is a name other than localhost: the page's own, if its owner lets it point here (DNS rebinding).
+// What other programs send has none of this, unless they call this machine by a name.
+[[nodiscard]] bool is_from_web_page(std::span<const HttpField> fields);
 
 // "OK", "Not Found", ...; "Status" for a code that is rare.
 [[nodiscard]] std::string_view http_reason(unsigned status);

@@ -269,7 +269,7 @@ class Session : public std::enable_shared_from_this<Session> {
     if (authorization) request.authorization = *authorization;
     ErrorCode unknown;  // then it is not on this machine
     const auto peer = stream_.socket().remote_endpoint(unknown);
-    request.is_loopback = !unknown && peer.address().is_loopback();
+    request.is_loopback = !unknown && peer.address().is_loopback() && !is_from_web_page(request.fields);
     const auto target = message.target();
     request.target.assign(target.data(), target.size());
     const Status parsed = parse_target(request.target, request);

@@ -137,9 +137,24 @@ TEST_F(BadInputTest, BrokenHttpIsAnswered) {
 
 TEST_F(BadInputTest, ExpectContinueIsAnswered) {
   const auto reply =
-      client()->raw("POST /quiesce HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n{}");
+      client()->raw("POST /quiesce HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n{}");
   ASSERT_TRUE(reply.is_ok());
   EXPECT_EQ(reply->status, 200u);
+}
+
+// What needs no key from this machine needs one from a page that a browser on this machine shows.
+TEST_F(BadInputTest, AWebPageOfAnotherSiteIsNotThisMachine) {
+  const auto status_of = [&](const std::string& fields) {
+    const auto reply = client()->raw("POST /quiesce HTTP/1.1\r\n" + fields + "Content-Length: 2\r\n\r\n{}");
+    return reply.is_ok() ? reply->status : 0u;
+  };
+  EXPECT_EQ(status_of("Host: 127.0.0.1\r\n"), 200u);
+  EXPECT_EQ(status_of("Host: localhost\r\nOrigin: http://localhost\r\nSec-Fetch-Site: same-origin\r\n"), 200u);
+  for (const char* fields :
+       {"Host: rebound.example\r\n", "Host: 127.0.0.1\r\nOrigin: http://evil.example\r\n",
+        "Host: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\n", "Host: localhost\r\nOrigin: null\r\n"}) {
+    EXPECT_EQ(status_of(fields), 400u) << fields;
+  }
 }
 
 TEST_F(BadInputTest, PipelinedRequestsAreAnsweredInOrder) {

@@ -18,6 +18,9 @@
 
 namespace larder::llama {
 
+inline constexpr std::string_view kOnlyFromHere =
+    "this is for programs on this machine, which call it 127.0.0.1 or localhost; not for web pages of other sites";
+
 class CompletionFront {
  public:
   virtual ~CompletionFront() = default;

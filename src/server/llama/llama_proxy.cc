@@ -248,7 +248,7 @@ void Proxy::relay(const HttpRequest& request, HttpClient& client, ReplyStream& r
 
 HttpResponse Proxy::answer_own(const HttpRequest& request) {
   if (request.path == "/metrics") return metrics(request);
-  if (!request.is_loopback) return error_response(403, "this is for requests from this machine only");
+  if (!request.is_loopback) return error_response(403, kOnlyFromHere);
   const bool is_get = request.method == "GET", is_post = request.method == "POST";
   if (request.path == "/larder/status" && is_get) return status();
   if (request.path == "/larder/explain" && is_post) return explain(request);

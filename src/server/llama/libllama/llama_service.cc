@@ -261,7 +261,7 @@ HttpResponse Service::answer(const HttpRequest& request) {
 }
 
 HttpResponse Service::answer_own(const HttpRequest& request) {
-  if (!request.is_loopback) return error_response(403, "this is for requests from this machine only");
+  if (!request.is_loopback) return error_response(403, kOnlyFromHere);
   if (request.path == "/larder/status" && request.method == "GET") return status();
   if (request.path == "/larder/explain" && request.method == "POST") return explain(request);
   if (request.path == "/larder/flush" && request.method == "POST") {
