@@ -182,6 +182,43 @@ TEST_F(FullDiskTest, FollowsWhatOthersTakeAndLeave) {
   EXPECT_LE(refused, 5u);
 }
 
+// Two disks, one of which takes nothing: it has room for less than a write from the start, or it is suspended. The
+// other makes room by itself. A write that is looked at again and again while nothing changes would be tasks without
+// end.
+TEST_F(FullDiskTest, OneOfTwoDisksThatTakesNothingKeepsNobodyWaiting) {
+  for (const bool is_suspended : {false, true}) {
+    SCOPED_TRACE(is_suspended ? "suspended" : "full from the start");
+    on_disk(std::uint64_t{1} << 40);
+    ManualExecutor executor;
+    files_->before_allocate = [&](const std::string& path) {
+      const bool is_a = path.starts_with("/a");
+      const bool has_room = is_a && !is_suspended ? false : files_->inner.used_bytes() < 2 * kMi;
+      return has_room ? Status::ok() : status_from_errno(ENOSPC, "allocate", path);
+    };
+    open(executor, {{"directory", "/a:/b"}, {"segment_size", "64Ki"}});
+    std::uint64_t refused = 0;
+    const auto write = [&](std::size_t bytes) {
+      const std::shared_ptr<Status> status = begin_put(next_++, bytes);
+      ASSERT_LT(executor.run_all(100'000), 100'000u) << "page " << next_;
+      ASSERT_NE(status->code(), StatusCode::kInternal) << "page " << next_ << " waits";
+      refused += status->is_ok() ? 0 : 1;
+    };
+    for (int i = 0; i < 400 && !HasFatalFailure(); ++i) write(kPage);
+    ASSERT_GT(backend_->stats().capacity_bytes, 0u) << "both limits are known";
+    if (is_suspended) {
+      files_->before_create = [](const std::string& path) {
+        return path.starts_with("/a") ? status_from_errno(EIO, "create", path) : Status::ok();
+      };
+    }
+    refused = 0;
+    for (int i = 0; i < 40 && !HasFatalFailure(); ++i) write(100'000);
+    EXPECT_EQ(backend_->stats().suspended_volumes, is_suspended ? 1u : 0u);
+    EXPECT_LE(refused, 4u);
+    files_->before_create = nullptr;
+    backend_.reset();
+  }
+}
+
 // A quota: the system says that there is room, and the disk says that there is none.
 TEST_F(FullDiskTest, AQuotaIsFoundOutToo) {
   constexpr std::uint64_t kQuota = 2 * kMi;

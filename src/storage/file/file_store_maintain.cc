@@ -117,11 +117,15 @@ bool FileStore::is_content() const {
   if (full_volume_) return false;
   if (waiting_.empty()) return physical_bytes_ <= goal_bytes();
   const std::uint64_t own = awaited_bytes();
-  bool has_disk = !are_disks_limited();  // else try_place() says which one has to give
-  for (unsigned i = 0; i < volumes_.size() && !has_disk; ++i) {
-    if (is_too_large(i, own)) return true;  // try_place() refuses it
-    has_disk = has_disk_room(i, std::max(segment_bytes(i), own));
+  // As try_place() decides: what it would let wait again must not count as content.
+  const TimePoint now = clock_.now();
+  bool may_fit = false, has_disk = !are_disks_limited();  // else try_place() says which one has to give
+  for (unsigned i = 0; i < volumes_.size(); ++i) {
+    if (is_too_large(i, own) || volumes_[i].suspended_until > now) continue;
+    may_fit = true;
+    has_disk = has_disk || has_disk_room(i, std::max(segment_bytes(i), own));
   }
+  if (!may_fit) return true;  // try_place() refuses it
   return has_disk && has_room(std::max(largest_segment(), own), false);
 }
 

@@ -47,6 +47,7 @@ void FileStore::roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, 
   std::shared_ptr<ActiveSegment> old;
   SegmentHeader header;
   std::uint64_t device_id = 0, capacity = 0, free = 0;
+  bool maintains = false;
   std::unique_ptr<FileLock> lock;
   grow_limits();
   {
@@ -82,7 +83,10 @@ void FileStore::roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, 
     if (restored.is_ok()) {
       v.device_id = restored->device_id;
       if (restored->lock) v.lock = std::move(restored->lock);
-      if (restored->was_lost) forget_volume(volume, closed);
+      if (restored->was_lost) {
+        forget_volume(volume, closed);
+        maintains = std::exchange(awaits_seal_, false);  // of one that is gone, perhaps
+      }
     }
     if (made) {
       if (old) old->is_full = true;
@@ -101,6 +105,7 @@ void FileStore::roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, 
     }
   }
   if (old) settle(old, volume);
+  if (maintains) post([this] { maintain(); });
   place_waiting();
 }
 
@@ -206,7 +211,7 @@ void FileStore::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vol
   {
     LockGuard guard(mutex_);
     if (!end.is_ok()) note_failure(volume, end.status(), segment, free);
-    maintains = std::exchange(awaits_seal_, false);
+    maintains = std::exchange(awaits_seal_, false) && !is_finished_;
     const auto info = segments_.find(segment->id);
     if (info != segments_.end()) {
       const std::uint64_t bytes = end.is_ok() ? *end : std::max(segment->capacity_bytes, segment->end_bytes);

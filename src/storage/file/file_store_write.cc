@@ -304,12 +304,13 @@ FileStore::Placed FileStore::try_place(Record& record, unsigned& volume, Status&
     return Placed::kPlaced;
   }
   if (is_rolling) return Placed::kWaitsForRoll;
-  lacks_room = lacks_room || (at_its_limit && are_disks_limited());
+  const bool others_take_nothing = is_suspended || !are_disks_limited();
   std::uint64_t live = 0;
-  if (!lacks_room && at_its_limit && record.op && emptiest_segment(*at_its_limit, live) != 0) {
-    full_volume_ = at_its_limit;  // the others are suspended, so this one makes room by itself
+  if (!lacks_room && at_its_limit && others_take_nothing && record.op && emptiest_segment(*at_its_limit, live) != 0) {
+    full_volume_ = at_its_limit;  // so it makes room by itself
     return Placed::kWaits;
   }
+  lacks_room = lacks_room || (at_its_limit && are_disks_limited());
   if (lacks_room && record.op) return Placed::kWaits;
   if (lacks_room || at_its_limit) {
     why = overloaded(record.op ? "file store: the disk has no room" : "file store: no room to move pages to");
