@@ -113,11 +113,10 @@ function(larder_add_cli)
   larder_sources(sources GLOB_RECURSE src/cli)
   if(sources)
     add_executable(larder ${sources})
-    set(level -O1)  # the optimiser has nothing to gain from reading command lines
-    if(LARDER_SANITIZE)
-      set(level -O0)
+    target_compile_options(larder PRIVATE -fPIC)  # as the precompiled headers
+    if(CMAKE_BUILD_TYPE MATCHES "^Rel")
+      target_compile_options(larder PRIVATE -O1)  # the optimiser has nothing to gain from reading command lines
     endif()
-    target_compile_options(larder PRIVATE ${level} -fPIC)  # -fPIC: as the precompiled headers
     larder_use_precompiled(larder)
     larder_compile_together(larder)
     set_target_properties(larder PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
