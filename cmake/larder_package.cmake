@@ -2,7 +2,7 @@
 #   larder::larder  liblarder.so: the C interface of include/larder/larder.h, and nothing else. Component "library".
 #   larder::core    liblarder_core.a: the C++ core, base to controller, with its headers. Component "core"; its names may
 #                   change with every version.
-# and the `larder` command (component "tools"). docs: docs/embedding.md.
+# and the `larder` command (component "tools"). See docs/embedding.md.
 if(LARDER_INSTALL)
   include(GNUInstallDirs)
   include(CMakePackageConfigHelpers)

@@ -32,7 +32,7 @@ function(larder_use_precompiled name)
 endfunction()
 
 # Several files of a target are compiled as one, which halves the time of a first build. So no two files of a target may
-# have the same name in an unnamed namespace, but those of larder_compiled_alone.
+# have the same name in an unnamed namespace, but those of larder_compile_alone().
 function(larder_compile_together name)
   set_target_properties(${name} PROPERTIES UNITY_BUILD ${LARDER_UNITY} UNITY_BUILD_BATCH_SIZE 10)
   get_target_property(mains ${name} SOURCES)

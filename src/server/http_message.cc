@@ -39,16 +39,11 @@ std::string_view without_port(std::string_view authority) {
   return has_port ? authority.substr(0, colon) : authority;
 }
 
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return out;
-}
-
 // An address, or a name that no other machine can have.
-bool is_own_name(const std::string& host) {
-  if (host == "localhost" || host.ends_with(".localhost") || host.starts_with('[')) return true;
-  return !host.empty() && host.find_first_not_of("0123456789.") == std::string::npos;
+bool is_own_name(std::string_view host) {
+  const std::string_view last = host.substr(host.rfind('.') + 1);  // all of it, without a dot
+  if (is_same_field_name(last, "localhost") || host.starts_with('[')) return true;
+  return !host.empty() && host.find_first_not_of("0123456789.") == std::string_view::npos;
 }
 
 }  // namespace
@@ -57,11 +52,12 @@ bool is_from_web_page(std::span<const HttpField> fields) {
   const std::string* const site = find_field(fields, "Sec-Fetch-Site");
   if (site && *site != "same-origin" && *site != "none") return true;
   const std::string* const host = find_field(fields, "Host");
-  if (host && !is_own_name(lower(without_port(*host)))) return true;
+  if (host && !is_own_name(without_port(*host))) return true;
   const std::string* const origin = find_field(fields, "Origin");
   if (!origin) return false;
   const std::size_t scheme = origin->find("://");
-  return !host || scheme == std::string::npos || lower(std::string_view(*origin).substr(scheme + 3)) != lower(*host);
+  return !host || scheme == std::string::npos ||
+         !is_same_field_name(std::string_view(*origin).substr(scheme + 3), *host);
 }
 
 std::string_view http_reason(unsigned status) {

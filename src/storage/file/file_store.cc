@@ -7,8 +7,6 @@
 #include "base/log.h"
 
 namespace larder::file_store {
-namespace {}  // namespace
-
 FileStore::FileStore(const FileStoreOptions& options, const BackendEnvironment& environment, OpenedStore opened)
     : options_(options),
       files_(*environment.files),
