@@ -8,8 +8,8 @@ if [[ "${1:-}" == --llama ]]; then
 fi
 cd "$(dirname "$0")"
 
-tools/install_deps.sh
+tools/install_deps.sh --build
 echo "building (build/release) ..."
-cmake --preset release >/dev/null
+cmake --preset release -DLARDER_BUILD_TESTS=OFF >/dev/null  # ./test.sh turns them on
 cmake --build --preset release --target larder -- --quiet
 exec build/release/larder quickstart "$@"

@@ -102,6 +102,9 @@ main() {
     run_tests release slow -L slow -j "$((jobs + 1))"  # the longest mostly wait
   fi
 
+  stage "commands of the documentation"  # configures build/release as a user does: without tests
+  tools/run_docs.py
+
   stage "build with AddressSanitizer and UBSan"
   build asan -DLARDER_SLOW_TESTS=OFF
   stage "tests with AddressSanitizer and UBSan"

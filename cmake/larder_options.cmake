@@ -69,10 +69,29 @@ endif()
 add_library(larder_api_headers INTERFACE)
 target_include_directories(larder_api_headers INTERFACE $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>)
 
+# What makes a mistake in memory harder to use, in the builds that are meant for others: checked copies, guarded stacks, a
+# table of functions that is read-only once the program runs. Executables are position-independent as the libraries are.
+option(LARDER_HARDENING "Hardened release builds" ${PROJECT_IS_TOP_LEVEL})
+add_library(larder_hardening INTERFACE)
+if(LARDER_HARDENING AND NOT LARDER_SANITIZE AND CMAKE_BUILD_TYPE MATCHES "^(Rel|MinSizeRel)")
+  target_compile_options(larder_hardening INTERFACE -fstack-protector-strong -fstack-clash-protection
+    # Copies are checked in optimised code only: tests have none.
+    $<$<NOT:$<BOOL:$<TARGET_PROPERTY:LARDER_UNOPTIMISED>>>:-U_FORTIFY_SOURCE$<SEMICOLON>-D_FORTIFY_SOURCE=2>)
+  target_link_options(larder_hardening INTERFACE LINKER:-z,relro LINKER:-z,now LINKER:-z,noexecstack)
+  include(CheckPIESupported)
+  check_pie_supported(LANGUAGES C CXX)
+endif()
+
+# The version, which project() in CMakeLists.txt alone says: "larder_version_text.h" for src/server/version.h.
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/larder_version_text.h
+  CONTENT "#pragma once\n#define LARDER_VERSION_TEXT \"${PROJECT_VERSION}\"\n")
+
 # What Larder's own targets have, and hand on to nobody: linked PRIVATE by each. "sim/..." and "tests/..." are from the
 # top.
 add_library(larder_flags INTERFACE)
-target_include_directories(larder_flags INTERFACE ${CMAKE_CURRENT_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR})
+target_include_directories(larder_flags INTERFACE ${CMAKE_CURRENT_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR}
+  ${PROJECT_BINARY_DIR}/generated)
+target_link_libraries(larder_flags INTERFACE larder_hardening)
 set(larder_strict_warnings "")
 if(PROJECT_IS_TOP_LEVEL)  # whoever embeds Larder has warnings of their own
   target_compile_options(larder_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wvla)

@@ -1,5 +1,6 @@
 # What other projects use, in a build (add_subdirectory) and installed (find_package(larder), pkg-config):
-#   larder::larder  liblarder.so: the C interface of include/larder/larder.h, and nothing else. Component "library".
+#   larder::larder  liblarder.so: the C interface of include/larder/larder.h, and nothing else. Components "runtime" (the
+#                   library) and "library" (what others are built with).
 #   larder::core    liblarder_core.a: the C++ core, base to controller, with its headers. Component "core"; its names may
 #                   change with every version.
 # and the `larder` command (component "tools"). See docs/embedding.md.
@@ -44,6 +45,7 @@ function(larder_add_shared_library)
   # No symbol but those of the header, none that is missing, no library that is not used.
   target_link_options(larder_shared PRIVATE
     LINKER:--version-script=${map} LINKER:--exclude-libs,ALL LINKER:--as-needed)
+  target_link_libraries(larder_shared PRIVATE larder_hardening)
   if(NOT LARDER_SANITIZE)
     target_link_options(larder_shared PRIVATE LINKER:--no-undefined)
   endif()
@@ -63,8 +65,8 @@ function(larder_add_core)
 endfunction()
 
 function(larder_install_shared_library)
-  install(TARGETS larder_shared larder_api_headers EXPORT larderTargets COMPONENT library
-    INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(TARGETS larder_shared larder_api_headers EXPORT larderTargets
+    LIBRARY COMPONENT runtime NAMELINK_COMPONENT library INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   install(EXPORT larderTargets NAMESPACE larder:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/larder COMPONENT library)
   install(FILES include/larder/larder.h src/storage/plugin/larder_backend.h
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/larder COMPONENT library)
@@ -92,6 +94,10 @@ function(larder_install)
   larder_install_core(${ARGN})
   if(TARGET larder)
     install(TARGETS larder RUNTIME COMPONENT tools)
+    install(FILES LICENSE README.md CHANGELOG.md SECURITY.md packaging/debian/copyright
+      DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/larder COMPONENT tools)
+    larder_add_manual()
+    larder_install_service()
   endif()
   configure_package_config_file(cmake/larderConfig.cmake.in ${PROJECT_BINARY_DIR}/larderConfig.cmake
     INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/larder NO_SET_AND_CHECK_MACRO)
@@ -99,7 +105,8 @@ function(larder_install)
   foreach(component library core)
     install(FILES ${PROJECT_BINARY_DIR}/larderConfig.cmake ${PROJECT_BINARY_DIR}/larderConfigVersion.cmake
       DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/larder COMPONENT ${component})
-    install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT ${component})
+    install(FILES LICENSE packaging/debian/copyright
+      DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/liblarder-dev COMPONENT ${component})
   endforeach()
 endfunction()
 
@@ -114,4 +121,9 @@ function(larder_add_package_tests)
     $<TARGET_FILE:larder_shared>)
   set_tests_properties(larder_package larder_abi PROPERTIES LABELS fast TIMEOUT 120
     ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
+  add_test(NAME larder_debian_package
+    COMMAND ${PROJECT_SOURCE_DIR}/tests/package/debian.py --build ${PROJECT_BINARY_DIR} --version ${PROJECT_VERSION})
+  add_test(NAME larder_container_file COMMAND ${PROJECT_SOURCE_DIR}/tools/lint_container.sh)
+  set_tests_properties(larder_debian_package larder_container_file PROPERTIES LABELS slow TIMEOUT 300
+    SKIP_RETURN_CODE 77 ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
 endfunction()

@@ -203,6 +203,7 @@ function(larder_set_test_options name)
   target_compile_definitions(${name} PRIVATE LARDER_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
     LARDER_FAKE_HF3FS="${PROJECT_BINARY_DIR}/libhf3fs_api_shared.so")
   target_compile_options(${name} PRIVATE -O0)  # compiling the tests takes longer than running them
+  set_target_properties(${name} PROPERTIES LARDER_UNOPTIMISED ON)
 endfunction()
 
 # One gtest executable NAME; the libraries follow the label ("slow" or "fast").
@@ -287,11 +288,13 @@ function(larder_add_command_tests)
     "FAILED   zero_length_anchor.*exists: no answer within 1 s.*stopped: an operation was never answered")
 endfunction()
 
-# What the commands say about wrong arguments.
+# What the commands say about wrong arguments, and to systemd.
 function(larder_add_command_line_tests)
   add_test(NAME larder_wrong_arguments
     COMMAND ${PROJECT_SOURCE_DIR}/tests/command_line/wrong_arguments.py $<TARGET_FILE:larder>)
-  set_tests_properties(larder_wrong_arguments PROPERTIES LABELS fast TIMEOUT 120)
+  add_test(NAME larder_service_notify
+    COMMAND ${PROJECT_SOURCE_DIR}/tests/command_line/service_notify.py $<TARGET_FILE:larder>)
+  set_tests_properties(larder_wrong_arguments larder_service_notify PROPERTIES LABELS fast TIMEOUT 120)
 endfunction()
 
 # Real processes, for half a minute (docs/testing.md); and that the soak sees what it is there to see.
@@ -411,6 +414,7 @@ function(larder_add_fuzz)
   target_include_directories(larder_fuzz_replay PRIVATE ${PROJECT_BINARY_DIR}/fuzz)
   target_link_libraries(larder_fuzz_replay PRIVATE larder_flags ${libraries})
   target_compile_options(larder_fuzz_replay PRIVATE -O0)
+  set_target_properties(larder_fuzz_replay PROPERTIES LARDER_UNOPTIMISED ON)
   add_executable(larder_fuzz_corpus EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/fuzz/make_corpus.cc)
   target_link_libraries(larder_fuzz_corpus PRIVATE larder_flags ${libraries})
   # The replay sees a failure, and keeps what failed.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Each deliberate defect of src/base/defect.h has one row in the table of docs/testing.md, with its words and its
+"""Each deliberate defect of src/base/defect.h has one row in the table of docs/test_results.md, with its words and its
 field, and each row is of a defect: the table says what sees it (tools/defects.py prints the rows)."""
 
 import re
@@ -7,7 +7,7 @@ import re
 import source_tree
 
 HEADER = "src/base/defect.h"
-PAGE = "docs/testing.md"
+PAGE = "docs/test_results.md"
 
 
 def main():

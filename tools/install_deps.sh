@@ -1,62 +1,86 @@
 #!/usr/bin/env bash
 # Installs the Debian 12 packages Larder needs, and only those that are missing.
 #
-# Quick (no network) when everything is there. Needs root, or sudo. The package list lives here and nowhere else.
-#   tools/install_deps.sh            what a build and its tests need
-#   tools/install_deps.sh --full     in addition what the full check (clang; Python and SGLang; llama.cpp) and
+# Quick (no network) when everything is there. Needs root, or sudo. docs/install.md says what each package is for;
+# tools/check_packages.py compares the two lists.
+#   tools/install_deps.sh            what a build with everything in it, and its quick tests need
+#   tools/install_deps.sh --build    only what the `larder` command and liblarder.so are built with (./quickstart.sh)
+#   tools/install_deps.sh --package  what the Debian packages are made with
+#   tools/install_deps.sh --full     in addition what the full check (clang; Python and SGLang; llama.cpp; packages) and
 #                                    `larder bench storage` (fio) need
 #   tools/install_deps.sh --fuzz     in addition what tools/fuzz.sh needs: clang, libFuzzer and the sanitizers for it
 #   tools/install_deps.sh --tidy     in addition what tools/tidy.py needs
-#   tools/install_deps.sh --list     prints the names instead
+#   tools/install_deps.sh --list [GROUP]  prints the names instead
 set -euo pipefail
 
+# a|b|c: any of them will do; the first is installed where none is there. Boost's versions conflict with each other, so
+# what somebody has installed stays.
 build_packages=(
-  g++ cmake ninja-build ccache python3 curl
-  libssl-dev libxxhash-dev libfmt-dev libgtest-dev
-  nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libyaml-cpp-dev libboost1.81-dev liburing-dev
-  librocksdb-dev
-  libhiredis-dev redis-server  # redis-server: tests start their own
-  clang-format universal-ctags
-  pkg-config  # tests/package uses what is installed through it
+  g++ cmake ninja-build
+  libssl-dev libxxhash-dev libfmt-dev nlohmann-json3-dev
+  libcli11-dev libtomlplusplus-dev libyaml-cpp-dev "libboost-dev|libboost1.74-dev|libboost1.81-dev"
+  liburing-dev
 )
-full_packages=(clang-16 fio python3-venv python3-dev python3-pip binutils)
+index_packages=(librocksdb-dev libhiredis-dev)
+test_packages=(ccache python3 libgtest-dev redis-server clang-format universal-ctags pkg-config)
+package_packages=(python3 dpkg-dev file)
+full_packages=(clang-16 fio curl python3-venv python3-dev python3-pip binutils dpkg-dev file systemd)
 fuzz_packages=(clang-16 libclang-rt-16-dev)
 tidy_packages=(clang-16 clang-tidy-16)
+readonly groups=(build index test package full fuzz tidy)
 
-main() {
-  local packages=("${build_packages[@]}")
-  case "${1:-}" in
-    --full) packages+=("${full_packages[@]}") ;;
-    --fuzz) packages+=("${fuzz_packages[@]}") ;;
-    --tidy) packages+=("${tidy_packages[@]}") ;;
-    --list)
-      printf '%s\n' "${build_packages[@]}" "${full_packages[@]}" "${fuzz_packages[@]}" "${tidy_packages[@]}" | sort -u
-      return 0
-      ;;
-    "") ;;
-    *) echo "usage: $0 [--full|--fuzz|--tidy|--list]" >&2; return 2 ;;
-  esac
+# Prints the names of groups, each once.
+list_groups() {
+  local group
+  for group in "$@"; do
+    local -n names="${group}_packages"
+    printf '%s\n' "${names[@]}"
+  done | sort -u
+}
 
-  local missing=() package
-  for package in "${packages[@]}"; do
-    dpkg -s "$package" 2>/dev/null | grep -q '^Status: install ok installed' || missing+=("$package")
+is_installed() {
+  local name
+  for name in ${1//|/ }; do
+    if dpkg -s "$name" 2>/dev/null | grep -q '^Status: install ok installed'; then return 0; fi
   done
-  if [ "${#missing[@]}" -eq 0 ]; then return 0; fi
+  return 1
+}
 
+install_packages() {
   local as_root=()
   if [ "$(id -u)" -ne 0 ]; then
     if command -v sudo >/dev/null; then
       as_root=(sudo)
     else
-      echo "error: these packages are missing: ${missing[*]}" >&2
-      echo "       run as root:  apt-get install ${missing[*]}   (neither root nor sudo here)" >&2
+      echo "error: these packages are missing: $*" >&2
+      echo "       run as root:  apt-get install $*   (neither root nor sudo here)" >&2
       return 1
     fi
   fi
-  echo "installing: ${missing[*]}"
+  echo "installing: $*"
   "${as_root[@]}" apt-get update -qq
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" \
-    >/dev/null
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+main() {
+  local wanted=(build index test)
+  case "${1:-}" in
+    --build) wanted=(build) ;;
+    --package) wanted=(build index package) ;;
+    --full | --fuzz | --tidy) wanted+=("${1#--}") ;;
+    --list)
+      if [ -n "${2:-}" ]; then list_groups "$2"; else list_groups "${groups[@]}"; fi
+      return 0
+      ;;
+    "") ;;
+    *) echo "usage: $0 [--build|--package|--full|--fuzz|--tidy|--list [GROUP]]" >&2; return 2 ;;
+  esac
+
+  local missing=() package
+  for package in $(list_groups "${wanted[@]}"); do
+    is_installed "$package" || missing+=("${package%%|*}")
+  done
+  if [ "${#missing[@]}" -gt 0 ]; then install_packages "${missing[@]}"; fi
 }
 
 main "$@"

@@ -61,7 +61,7 @@ stage() {
 
 # What tools/llama_env.sh needs beside what larder needs.
 install() {
-  tools/install_deps.sh
+  tools/install_deps.sh --build
   if ((has_own_server)) || python3 -m pip --version >/dev/null 2>&1; then
     return 0
   fi
@@ -74,9 +74,9 @@ install() {
 build_larder() {
   local targets=(larder)
   if ((has_own_server)); then
-    cmake --preset release >/dev/null
+    cmake --preset release -DLARDER_BUILD_TESTS=OFF >/dev/null
   else
-    cmake --preset release -DLARDER_LLAMA=ON >/dev/null
+    cmake --preset release -DLARDER_BUILD_TESTS=OFF -DLARDER_LLAMA=ON >/dev/null
     targets+=(larder_write_model)
   fi
   cmake --build --preset release --target "${targets[@]}" -- --quiet

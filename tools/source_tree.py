@@ -8,7 +8,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CPP_SUFFIXES = (".h", ".cc", ".cu")
-CODE_FOLDERS = ("src", "fakes", "sim", "tests", "bench", "examples", "fuzz", "tools", "python", "cmake", ".ci")
+CODE_FOLDERS = ("src", "fakes", "sim", "tests", "bench", "examples", "fuzz", "tools", "python", "cmake", "packaging",
+                ".ci")
 
 
 def files(suffixes, folders=CODE_FOLDERS):

@@ -89,7 +89,7 @@ typedef struct larder_segment {
 /* ---- library ---- */
 
 LARDER_API uint32_t larder_abi_version(void);          /* LARDER_ABI_VERSION of the library that was loaded */
-LARDER_API const char* larder_version(void);           /* "0.1.0" */
+LARDER_API const char* larder_version(void);           /* "1.2.3" */
 LARDER_API const char* larder_code_name(int32_t code); /* "not_found"; "?" for others */
 
 /* The chain of page keys: key(i) = SHA-256(key(i-1) || tokens of page i, u32 little-endian), key(-1) = prior.

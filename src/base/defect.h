@@ -3,7 +3,7 @@
 //
 // Only a build with -DLARDER_DEFECTS=ON has them; there, the environment's LARDER_DEFECT names the one that is switched
 // on (without the k; an unknown name aborts). `tools/defects.py` makes that build, runs the simulator and the suites
-// against each, and prints the table of docs/testing.md. In every other build defect() is false at compile time.
+// against each, and prints the table of docs/test_results.md. In every other build defect() is false at compile time.
 //
 // Threads: any.
 #pragma once

@@ -51,6 +51,16 @@ TEST_F(RealFiles, WritesReadsSyncsRenamesRemoves) {
   EXPECT_GT(files_.space(root_)->total_bytes, 0u);
 }
 
+// Pages hold what people wrote.
+TEST_F(RealFiles, MakesFilesAndFoldersForThisUserAlone) {
+  namespace fs = std::filesystem;
+  const fs::perms others = fs::perms::group_all | fs::perms::others_all;
+  ASSERT_TRUE(files_.open(join_path(root_, "a/b/new"), {.write = true, .create = true}).is_ok());
+  for (const char* name : {"", "a", "a/b", "a/b/new"}) {
+    EXPECT_EQ(fs::status(join_path(root_, name)).permissions() & others, fs::perms::none) << name;
+  }
+}
+
 TEST_F(RealFiles, SaysWhatWentWrongAndWhere) {
   const std::string path = join_path(root_, "none");
   const Status status = files_.open(path, {}).status();

@@ -139,7 +139,7 @@ int flags_of(const OpenOptions& options) {
 class RealFileSystem final : public FileSystem {
  public:
   [[nodiscard]] Result<std::unique_ptr<File>> open(const std::string& path, const OpenOptions& options) override {
-    Descriptor descriptor(retry([&] { return ::open(path.c_str(), flags_of(options), 0644); }));
+    Descriptor descriptor(retry([&] { return ::open(path.c_str(), flags_of(options), 0600); }));
     if (descriptor.get() < 0) return status_from_errno(errno, "open", path);
     return std::unique_ptr<File>(std::make_unique<RealFile>(std::move(descriptor), path));
   }
@@ -177,7 +177,7 @@ class RealFileSystem final : public FileSystem {
     for (std::size_t end = 0; end != std::string::npos;) {
       end = directory.find('/', end + 1);
       const std::string prefix = directory.substr(0, end);
-      if (::mkdir(prefix.c_str(), 0755) == 0) continue;
+      if (::mkdir(prefix.c_str(), 0700) == 0) continue;
       if (errno != EEXIST) return status_from_errno(errno, "mkdir", prefix);
     }
     const Result<FileInfo> info = stat(directory);

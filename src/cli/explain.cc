@@ -139,7 +139,9 @@ int explain_command(int argc, char** argv) {
   app.get_formatter()->column_width(30);
   ExplainOptions o;
   app.add_option("--url", o.url, "server to ask")->type_name("URL")->capture_default_str();
-  app.add_option("--api-key", o.api_key, "bearer key, if the server wants one")->type_name("KEY");
+  app.add_option("--api-key", o.api_key, "bearer key, if the server wants one")
+      ->envname("LARDER_API_KEY")
+      ->type_name("KEY");
   app.add_option("--text", o.text, "the prompt as text, or @file")->type_name("TEXT|@FILE");
   app.add_option("--input-ids", o.input_ids, "the prompt as token ids, [1,2,3] or 1,2,3, or @file")
       ->type_name("IDS|@FILE");

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "cli/real_service_notify.h"
 #include "server/command_line.h"
 #include "storage/option_text.h"
 
@@ -19,7 +20,9 @@ void add_cache_options(CLI::App& app, CacheOptions& o) {
   app.add_option("--host-memory", o.host_memory, "for prefixes: bytes, or with Ki, Mi, Gi")->capture_default_str();
   app.add_option("--store", o.store, "a folder in which prefixes survive restarts; none: host memory only")
       ->type_name("DIR");
-  app.add_option("--store-size", o.store_size, "of it; full: what was used longest ago goes")->capture_default_str();
+  app.add_option("--store-size", o.store_size,
+                 "of it, in bytes or as a share of the disk; full: what was used longest ago goes")
+      ->capture_default_str();
   const auto tokens = [&](const char* name, auto& value, const char* help, std::uint64_t least, std::uint64_t most) {
     app.add_option(name, value, help)->check(whole_number(least, most))->capture_default_str()->type_name("TOKENS");
   };
@@ -43,7 +46,9 @@ Result<llama::PrefixStoreOptions> store_options(const CacheOptions& o) {
 }
 
 void run_until_stopped(llama::CompletionFront& front, StopSignals& signals, const char* command) {
+  tell_service_is_ready();
   (void)signals.wait();
+  tell_service_is_stopping();
   std::printf("stopping: open requests have 10 s, storage 60 s; a second signal ends at once\n");
   std::fflush(stdout);
   front.stop_accepting();

@@ -19,7 +19,7 @@ class App;
 namespace larder {
 
 struct CacheOptions {
-  std::string host_memory = "4Gi", store, store_size = "unlimited";
+  std::string host_memory = "4Gi", store, store_size = "80%";
   bool hashes_data = false;
   llama::SavePolicy saves;
 };
@@ -29,7 +29,8 @@ void add_cache_options(CLI::App& app, CacheOptions& options);
 // kInvalidArgument names the option.
 [[nodiscard]] Result<llama::PrefixStoreOptions> store_options(const CacheOptions& options);
 
-// Waits for a signal, and stops `front` in order: open requests have 10 s, the store 60 s. command: "larder proxy".
+// Tells systemd that the port listens, waits for a signal, and stops `front` in order: open requests have 10 s, the
+// store 60 s. command: "larder proxy".
 void run_until_stopped(llama::CompletionFront& front, StopSignals& signals, const char* command);
 
 }  // namespace larder

@@ -1,5 +1,7 @@
 // `larder`: one executable, a handful of subcommands.
 
+#include <malloc.h>
+
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -94,6 +96,9 @@ int run(int argc, char** argv) {
 }  // namespace larder
 
 int main(int argc, char** argv) {
+  // Large blocks, such as bodies of requests, go back to the system when they are freed. Without this, glibc keeps them
+  // once it has seen some.
+  (void)::mallopt(M_MMAP_THRESHOLD, 1 << 20);
   try {
     return larder::run(argc, argv);
   } catch (const std::exception& error) {

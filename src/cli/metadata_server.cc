@@ -11,13 +11,16 @@
 #include "base/file_system.h"
 #include "base/log.h"
 #include "cli/commands.h"
-#include "cli/log_option.h"
+#include "cli/real_log_option.h"
+#include "cli/real_service_notify.h"
 #include "cli/real_signals.h"
 #include "engine/text_file.h"
 #include "key/sha256.h"
 #include "metadata/embedded_metadata.h"
 #include "metadata/real_rocksdb_journal.h"
+#include "server/auth.h"
 #include "server/command_line.h"
+#include "server/key_file.h"
 #include "server/metadata_import.h"
 #include "server/metadata_server.h"
 #include "server/text_table.h"
@@ -35,13 +38,13 @@ constexpr double kLeastReservation = 1e-9;  // seconds; the service refuses one 
 struct ServerOptions {
   std::string host = "127.0.0.1";
   std::uint16_t port = 18000;
-  std::string api_key, directory, import_path;
+  std::string api_key, api_key_file, directory, import_path;
   double max_lease = 120, max_reservation = 120, max_io_lifetime = 120;
   double client_lease = 60, client_reservation = 60;
   std::size_t max_namespaces = 1024;
   std::uint64_t max_pages = kMaxNamespacePages;
   std::uint32_t io_threads = 4, max_connections = 1024;
-  std::string log_level = "warning";
+  LogOptions log;
 };
 
 void add_metadata_options(CLI::App& app, ServerOptions& o) {
@@ -50,6 +53,8 @@ void add_metadata_options(CLI::App& app, ServerOptions& o) {
   app.add_option("--api-key", o.api_key,
                  "clients must send it: as a bearer, or as the password in http://larder:KEY@host:port")
       ->envname("LARDER_METADATA_API_KEY");
+  app.add_option("--api-key-file", o.api_key_file, "holds that key, so that it is in no list of processes")
+      ->type_name("FILE");
   app.add_option("--directory", o.directory, "journal: what is answered survives; without one all is in memory")
       ->type_name("PATH");
   app.add_option("--import", o.import_path, "the reference server's persisted JSON, into an empty journal")
@@ -76,7 +81,7 @@ void add_metadata_options(CLI::App& app, ServerOptions& o) {
   app.add_option("--max-connections", o.max_connections, "further ones get 503")
       ->check(whole_number(1, kMostConnections))
       ->capture_default_str();
-  app.add_option("--log-level", o.log_level, "debug, info, warning, error or off")->capture_default_str();
+  add_log_options(app, o.log);
 }
 
 Status check_seconds(std::string_view name, double seconds, double least, double limit) {
@@ -89,7 +94,7 @@ Status check_options(const ServerOptions& o) {
   if (!is_loopback_host(o.host) && o.api_key.empty()) {
     return invalid_argument(
         fmt::format("--host {} can be reached from other machines, and whoever reaches the index can make every cache "
-                    "read wrong pages: give --api-key, or stay on 127.0.0.1",
+                    "read wrong pages: give --api-key-file, or stay on 127.0.0.1",
                     o.host));
   }
   LARDER_RETURN_IF_ERROR(check_seconds("--max-lease", o.max_lease, 0, kMaxSeconds));
@@ -197,7 +202,9 @@ int serve_metadata(const ServerOptions& o) {
               o.directory.empty() ? "in memory: a restart forgets everything" : ("journal " + o.directory).c_str());
   std::fflush(stdout);
 
+  tell_service_is_ready();
   (void)signals.wait();
+  tell_service_is_stopping();
   std::printf("stopping: open requests have %lld s; a second signal ends at once\n",
               static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(kHttpDrainLimit).count()));
   std::fflush(stdout);
@@ -215,15 +222,16 @@ int serve_metadata(const ServerOptions& o) {
 
 int metadata_server_command(int argc, char** argv) {
   CLI::App app(
-      "Serves the page index of shared 3FS files over HTTP: the reference system's metadata protocol\n"
+      "Serves the page index of shared 3FS files over HTTP: SGLang's metadata protocol\n"
       "(POST /{rank}/exists, ...), POST /v1/metadata for Larder's own client, /v1/stats, /metrics, /health.",
       "larder metadata-server");
   app.get_formatter()->column_width(40);
   ServerOptions options;
   add_metadata_options(app, options);
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
-  Status status = check_options(options);
-  if (status.is_ok()) status = set_log_option(options.log_level);
+  Status status = fill_key(options.api_key, options.api_key_file, "LARDER_METADATA_API_KEY");
+  if (status.is_ok()) status = check_options(options);
+  if (status.is_ok()) status = set_log_options(options.log);
   if (!status.is_ok()) {
     std::fprintf(stderr, "larder metadata-server: %s\n", status.message().c_str());
     return 2;

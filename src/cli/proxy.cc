@@ -11,12 +11,12 @@
 #include "base/file_system.h"
 #include "cli/commands.h"
 #include "cli/front_options.h"
-#include "cli/key_file.h"
-#include "cli/log_option.h"
 #include "cli/real_llama_server.h"
+#include "cli/real_log_option.h"
 #include "cli/real_signals.h"
 #include "server/auth.h"
 #include "server/command_line.h"
+#include "server/key_file.h"
 #include "server/llama/llama_proxy.h"
 #include "server/metadata_server.h"
 #include "server/version.h"
@@ -34,7 +34,7 @@ struct ProxyOptions {
   std::uint32_t requests = 64;
   bool shifts_context = false;
   CacheOptions cache;
-  std::string log_level = "info";
+  LogOptions log;
   std::vector<std::string> command;
 };
 
@@ -52,7 +52,7 @@ void add_proxy_server_options(CLI::App& app, ProxyOptions& o) {
   app.add_option("--max-requests", o.requests, "at once, those that wait for a slot included; more get 503")
       ->check(whole_number(1, 4096))
       ->capture_default_str();
-  app.add_option("--log-level", o.log_level, "debug, info, warning, error or off")->capture_default_str();
+  add_log_options(app, o.log);
 }
 
 void add_proxy_model_options(CLI::App& app, ProxyOptions& o) {
@@ -190,7 +190,7 @@ int proxy_command(int argc, char** argv) {
       "  larder proxy --upstream http://127.0.0.1:8081 --slot-dir /dev/shm/slots --store /var/tmp/larder\n"
       "Exit codes: 0 stopped; 1 llama-server or its model cannot be cached; 2 wrong arguments.");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
-  const Status status = set_log_option(options.log_level);
+  const Status status = set_log_options(options.log);
   if (!status.is_ok()) return fail_proxy(status);
   Result<ProxySettings> settings = settings_of(options);
   if (!settings.is_ok()) return fail_proxy(settings.status());

@@ -9,13 +9,16 @@
 #include "base/file_system.h"
 #include "base/log.h"
 #include "cli/commands.h"
-#include "cli/log_option.h"
+#include "cli/real_log_option.h"
+#include "cli/real_service_notify.h"
 #include "cli/real_signals.h"
 #include "engine/options.h"
 #include "engine/scheduler.h"
 #include "server/api_info.h"
 #include "server/api_server.h"
+#include "server/auth.h"
 #include "server/command_line.h"
+#include "server/key_file.h"
 #include "server/text_table.h"
 #include "server/version.h"
 
@@ -55,6 +58,11 @@ std::string group_of(std::string_view name) {
       {"port", "Server"},
       {"api-key", "Server"},
       {"admin-api-key", "Server"},
+      {"api-key-file", "Server"},
+      {"admin-api-key-file", "Server"},
+      {"allow-no-key", "Server"},
+      {"enable-get-state-changes", "Server"},
+      {"allow-storage-library", "Storage tier (L3)"},
       {"served-model-name", "Server"},
       {"hicache-state-on-device-only", "Control runs (what is a tier worth?)"},
       {"hicache-kv-on-device-only", "Control runs (what is a tier worth?)"},
@@ -66,13 +74,13 @@ std::string group_of(std::string_view name) {
 struct CommandLine {
   std::vector<std::pair<std::string, std::string>> given;  // name, text; in the order of the command line's parser
   std::string config_path;
-  std::string log_level = "warning";
+  LogOptions log;
 };
 
 void add_serve_options(CLI::App& app, CommandLine& line) {
   app.add_option("--config", line.config_path, "options from a .toml, .yaml or .json file; the command line wins")
       ->type_name("FILE");
-  app.add_option("--log-level", line.log_level, "debug, info, warning, error or off (warning)")->type_name("LEVEL");
+  add_log_options(app, line.log);
   for (const OptionInfo& info : option_infos()) {
     const std::string name(info.name);
     const std::string help(info.help);
@@ -94,6 +102,9 @@ void add_serve_options(CLI::App& app, CommandLine& line) {
 Status fill_options(const CommandLine& line, Options& options) {
   if (!line.config_path.empty()) LARDER_RETURN_IF_ERROR(set_options_from_file(options, line.config_path));
   for (const auto& [name, text] : line.given) LARDER_RETURN_IF_ERROR(set_option(options, name, text));
+  LARDER_RETURN_IF_ERROR(fill_key(options.api_key, options.api_key_file, "LARDER_API_KEY"));
+  LARDER_RETURN_IF_ERROR(fill_key(options.admin_api_key, options.admin_api_key_file, "LARDER_ADMIN_API_KEY"));
+  LARDER_RETURN_IF_ERROR(check_exposure(options.host, !options.api_key.empty(), options.allow_no_key));
   return validate_options(options);
 }
 
@@ -130,7 +141,9 @@ int serve(const Options& options) {
   std::printf("%s", capacity_table((*scheduler)->stats()).c_str());
   std::fflush(stdout);
 
+  tell_service_is_ready();
   (void)signals.wait();
+  tell_service_is_stopping();
   std::printf("stopping: open requests have %lld s, backups %lld s; a second signal ends at once\n",
               static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(kServeDrainLimit).count()),
               static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(kBackupLimit).count()));
@@ -158,7 +171,7 @@ int serve_command(int argc, char** argv) {
   CommandLine line;
   add_serve_options(app, line);
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
-  Status status = set_log_option(line.log_level);
+  Status status = set_log_options(line.log);
   Options options;
   if (status.is_ok()) status = fill_options(line, options);
   if (!status.is_ok()) {

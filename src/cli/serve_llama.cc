@@ -10,11 +10,12 @@
 #include "base/file_system.h"
 #include "base/metrics.h"
 #include "cli/front_options.h"
-#include "cli/key_file.h"
-#include "cli/log_option.h"
+#include "cli/real_log_option.h"
 #include "cli/real_signals.h"
 #include "engine/text_file.h"
+#include "server/auth.h"
 #include "server/command_line.h"
+#include "server/key_file.h"
 #include "server/llama/libllama/llama_service.h"
 #include "server/version.h"
 #endif
@@ -49,7 +50,8 @@ struct LlamaOptions {
   ServeSettings settings;
   CacheOptions cache;
   std::string key_file, template_file;
-  std::string log_level = "warning";
+  bool allows_no_key = false;
+  LogOptions log;
 };
 
 void add_llama_model_options(CLI::App& app, LlamaOptions& o) {
@@ -81,11 +83,13 @@ void add_llama_server_options(CLI::App& app, LlamaOptions& o) {
   s.listen.port = 8080;
   app.add_option("--host", s.listen.host, "address to listen on")->capture_default_str();
   app.add_option("--port", s.listen.port, "0: any free one")->check(whole_number(0, 65535))->capture_default_str();
-  app.add_option("--api-key-file", o.key_file, "holds the key that requests must bring")->type_name("FILE");
+  app.add_option("--api-key-file", o.key_file, "holds the key that requests must bring; or LARDER_API_KEY")
+      ->type_name("FILE");
+  app.add_flag("--allow-no-key", o.allows_no_key, "other machines may use the model without a key");
   app.add_option("--max-requests", s.workers, "at once, those that wait for a slot included; more get 503")
       ->check(whole_number(1, 4096))
       ->capture_default_str();
-  app.add_option("--log-level", o.log_level, "debug, info, warning, error or off")->capture_default_str();
+  add_log_options(app, o.log);
 }
 
 Status fill_settings(LlamaOptions& o) {
@@ -95,11 +99,8 @@ Status fill_settings(LlamaOptions& o) {
   settings.store = std::move(*store);
   settings.saves = o.cache.saves;
   settings.hashes_data = o.cache.hashes_data;
-  if (!o.key_file.empty()) {
-    Result<std::string> key = read_key_file(o.key_file);
-    if (!key.is_ok()) return key.status();
-    settings.api_key = std::move(*key);
-  }
+  LARDER_RETURN_IF_ERROR(fill_key(settings.api_key, o.key_file, "LARDER_API_KEY"));
+  LARDER_RETURN_IF_ERROR(check_exposure(settings.listen.host, !settings.api_key.empty(), o.allows_no_key));
   if (o.template_file.empty()) return Status::ok();
   Result<std::string> text = read_text_file(real_file_system(), o.template_file);
   if (!text.is_ok()) return text.status();
@@ -144,7 +145,7 @@ int serve_llama_command(int argc, char** argv) {
       "  larder serve --model model.gguf --store /var/tmp/larder\n"
       "Exit codes: 0 stopped; 1 the model cannot be cached; 2 wrong arguments.");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
-  Status status = set_log_option(options.log_level);
+  Status status = set_log_options(options.log);
   if (status.is_ok()) status = fill_settings(options);
   if (!status.is_ok()) return fail(status);
   return run_llama(options.settings);

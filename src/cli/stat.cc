@@ -86,7 +86,9 @@ int stat_command(int argc, char** argv) {
   app.get_formatter()->column_width(30);
   StatOptions o;
   app.add_option("--url", o.url, "server to ask")->type_name("URL")->capture_default_str();
-  app.add_option("--api-key", o.api_key, "bearer key, if the server wants one")->type_name("KEY");
+  app.add_option("--api-key", o.api_key, "bearer key, if the server wants one")
+      ->envname("LARDER_API_KEY")
+      ->type_name("KEY");
   app.add_flag("--json", o.as_json, "print JSON; with --watch one line each time");
   app.add_option("--watch", o.watch_seconds, "again every so often, with rates, until interrupted")
       ->type_name("SECONDS")

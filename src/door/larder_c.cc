@@ -1,5 +1,6 @@
 // include/larder/larder.h on top of PageStore: checks what C cannot, turns codes, keeps exceptions in.
 #include <larder/larder.h>
+#include <larder_version_text.h>
 
 #include <algorithm>
 #include <atomic>

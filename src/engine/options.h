@@ -47,11 +47,17 @@ struct Options {
   bool hicache_state_on_device_only = false;  // --hicache-state-on-device-only
   bool hicache_kv_on_device_only = false;     // --hicache-kv-on-device-only
 
-  std::string host = "127.0.0.1";      // --host
-  std::uint16_t port = 30000;          // --port; 0: any free one, printed
-  std::string admin_api_key, api_key;  // --admin-api-key, --api-key
-  std::string served_model_name;       // --served-model-name; default: the model's id
-  std::uint64_t seed = 1;              // --random-seed: sampling
+  std::string host = "127.0.0.1";                // --host
+  std::uint16_t port = 30000;                    // --port; 0: any free one, printed
+  std::string admin_api_key, api_key;            // --admin-api-key, --api-key
+  std::string admin_api_key_file, api_key_file;  // files that hold them; read by whoever starts the server
+  bool allow_no_key = false;                     // --allow-no-key: other machines may use it without a key
+  bool enable_get_state_changes = false;         // --enable-get-state-changes: SGLang's GET forms of flush and clear
+  // --allow-storage-library: paths, separated by commas, that an attach at run time may load. The one that the start
+  // names is allowed, too.
+  std::string allow_storage_library;
+  std::string served_model_name;  // --served-model-name; default: the model's id
+  std::uint64_t seed = 1;         // --random-seed: sampling
 
   std::set<std::string, std::less<>> given;  // names of the options that set_option() set
 };
@@ -91,6 +97,9 @@ struct ExtraConfig {
   std::optional<std::uint32_t> prefetch_threshold;  // tokens
   std::optional<Nanos> prefetch_timeout_base, prefetch_timeout_per_ki_token, prefetch_timeout_max;
 };
+// kInvalidArgument: `extra` names a library that this process may not load (allow_storage_library, and the start's).
+[[nodiscard]] Status check_library(const Options& options, const ExtraConfig& extra,
+                                   FileSystem& files = real_file_system());
 // What to parse for a backend: the text that was given; else, for hf3fs, the file that the reference's variable
 // SGLANG_HICACHE_HF3FS_CONFIG_PATH names (its keys are among ours), as "@path"; else nothing.
 [[nodiscard]] std::string extra_config_source(std::string_view backend, std::string_view text);

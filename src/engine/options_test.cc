@@ -230,6 +230,33 @@ TEST(ExtraConfig, ComesFromFilesToo) {
   expect_refused(parse_extra_config("@x.ini", files).status(), {"Unsupported config file x.ini"});
 }
 
+// An attach at run time comes over HTTP: it loads no code that the start has not named.
+TEST(ExtraConfig, OnlyLibrariesThatTheStartNamesAreLoaded) {
+  sim::SimFileSystem files(1);
+  write_file(files, "evil.json", R"({"library": "/tmp/evil.so"})");
+  Options options;
+  const auto check = [&](std::string_view text) {
+    const Result<ExtraConfig> extra = parse_extra_config(text, files);
+    return extra.is_ok() ? check_library(options, *extra, files) : extra.status();
+  };
+  EXPECT_TRUE(check(R"({"directory": "/d"})").is_ok());
+  EXPECT_TRUE(check(R"({"library": ""})").is_ok()) << "the system's";
+  expect_refused(check(R"({"library": "/tmp/evil.so"})"), {"/tmp/evil.so", "--allow-storage-library"});
+  expect_refused(check("@evil.json"), {"/tmp/evil.so"});
+  options.allow_storage_library = "/opt/a.so,/opt/b.so";
+  EXPECT_TRUE(check(R"({"library": "/opt/a.so"})").is_ok());
+  EXPECT_TRUE(check(R"({"library": "/opt/b.so"})").is_ok());
+  for (const char* near : {R"({"library": "/opt/a.so,/opt/b.so"})", R"({"library": "/opt/a"})",
+                           R"({"library": "/opt/../opt/a.so"})", R"({"library": "/opt/c.so"})"}) {
+    expect_refused(check(near), {"--allow-storage-library"});
+  }
+  options.allow_storage_library.clear();
+  options.hicache_storage_backend = "plugin";
+  options.hicache_storage_backend_extra_config = R"({"library": "/opt/start.so"})";
+  EXPECT_TRUE(check(R"({"library": "/opt/start.so"})").is_ok());
+  expect_refused(check(R"({"library": "/tmp/evil.so"})"), {"/tmp/evil.so"});
+}
+
 TEST(ExtraConfig, TheReferencesVariableNamesTheFileOfHf3fs) {
   constexpr const char* kVariable = "SGLANG_HICACHE_HF3FS_CONFIG_PATH";
   ASSERT_EQ(::unsetenv(kVariable), 0);

@@ -41,6 +41,7 @@ Status SchedulerImpl::flush(Nanos limit) {
           if (!is_idle()) return false;
           (void)parts_->cache->flush();
           is_flushing_ = false;
+          log_info("engine/cache", "flushed: device and host are empty");
           promise->set_value({});
           return true;
         };
@@ -235,6 +236,8 @@ Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) 
   // As in a detach: what is in flight is waited for, so that who switches back finds the store closed.
   if (previous->backend) (void)previous->backend->close(std::min(limit, kDrainLimit));
   retire_storage(std::move(previous).value());
+  log_info("engine/storage",
+           "attached " + request.backend + (now.backend.empty() ? "" : " in place of " + now.backend));
   return Status::ok();
 }
 
@@ -248,6 +251,7 @@ Result<ExtraConfig> SchedulerImpl::parse_attach(const AttachRequest& request) co
                             "': " + extra.status().message());
   }
   LARDER_RETURN_IF_ERROR(check_attach(request, *extra));
+  LARDER_RETURN_IF_ERROR(check_library(parts_->options, *extra, *parts_->files));
   return extra;
 }
 
@@ -415,6 +419,7 @@ Status SchedulerImpl::detach_storage(Nanos limit) {
       },
       limit);
   has_left->store(!detached.is_ok());
+  if (detached.is_ok()) log_info("engine/storage", "detached");
   return detached.status();  // what was detached closes here, on the caller's thread
 }
 
@@ -434,6 +439,7 @@ Status SchedulerImpl::clear_storage(Nanos limit) {
         clears_.push_back(std::move(has_ended));
       },
       limit);
+  if (cleared.is_ok()) log_info("engine/storage", "cleared: every page of this model is gone");
   if (cleared.code() == StatusCode::kDeadlineExceeded) return cleared;  // the loop sees its end when it comes
   // The loop has seen its end when this returns; a loop that is busy sees it later.
   (void)call_status(

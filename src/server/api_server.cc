@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 
+#include "base/log.h"
 #include "base/ranked_mutex.h"
 #include "base/thread_pool.h"
 #include "engine/request_metrics.h"
@@ -25,6 +26,9 @@ constexpr Nanos kWaitSlice =
 constexpr Nanos kExplainLimit = std::chrono::seconds(30);
 constexpr std::size_t kAdminThreads = 4;
 constexpr std::size_t kAdminQueue = 64;
+constexpr std::size_t kMostInlineBytes = 64u << 10;  // a larger body is parsed by threads of its own
+constexpr std::size_t kWorkThreads = 1;              // so that one document at a time takes memory
+constexpr std::size_t kWorkQueue = 768;
 constexpr std::string_view kFlushed =
     "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the "
     "operation will not be performed.)\n";
@@ -68,13 +72,15 @@ class Api final : public ApiServer {
         model_(scheduler_.model()),
         next_id_(std::make_shared<std::atomic<std::uint64_t>>(1)),
         started_unix_seconds_(clock_.wall_unix_seconds()),
-        admin_(std::make_unique<ThreadPoolExecutor>("admin", kAdminThreads, kAdminQueue, OnShutdown::kDrop)) {
+        admin_(std::make_unique<ThreadPoolExecutor>("admin", kAdminThreads, kAdminQueue, OnShutdown::kDrop)),
+        work_(std::make_unique<ThreadPoolExecutor>("work", kWorkThreads, kWorkQueue, OnShutdown::kDrop)) {
     set_storage_name(options_.hicache_storage_backend);
   }
 
   ~Api() override {
     is_stopping_.store(true, std::memory_order_relaxed);
     listener_.reset();  // no handler runs from here on; answers of the admin threads are dropped
+    work_.reset();
     admin_.reset();
   }
 
@@ -104,15 +110,17 @@ class Api final : public ApiServer {
 
  private:
   using Exchange = std::shared_ptr<HttpExchange>;
-  using Quick = void (Api::*)(const HttpRequest&, const Exchange&);
+  using Quick = void (Api::*)(const HttpRequest&, const Exchange&);  // any thread
   using Blocking = HttpResponse (Api::*)(const HttpRequest&);
   struct Route {
     std::string_view path;
-    std::string_view methods;  // "GET|POST"
+    std::string_view methods;  // "GET|PUT"
     AuthLevel level = AuthLevel::kNormal;
-    Quick quick = nullptr;  // runs on the strand; exactly one of the two is set
+    Quick quick = nullptr;  // does not wait; exactly one of the two is set
     Blocking blocking = nullptr;
     bool wants_admin_key = false;  // without one: this machine only, whatever other key there is
+    bool has_get_form = false;     // SGLang takes GET, too; here only with --enable-get-state-changes
+    bool is_long = false;          // takes a while at any size: not on an I/O thread
   };
 
   static std::span<const Route> routes() {
@@ -128,15 +136,15 @@ class Api final : public ApiServer {
         {"/get_model_info", "GET", kNormal, &Api::model_info, nullptr},
         {"/server_info", "GET", kNormal, nullptr, &Api::server_info},
         {"/get_server_info", "GET", kNormal, nullptr, &Api::server_info},
-        {"/explain", "POST", kNormal, nullptr, &Api::explain},
-        {"/flush_cache", "GET|POST", kAdmin, nullptr, &Api::flush},
-        {"/quiesce", "GET|POST", kAdmin, nullptr, &Api::quiesce},
+        {"/explain", "POST", kAdmin, nullptr, &Api::explain},
+        {"/flush_cache", "POST", kAdmin, nullptr, &Api::flush, false, true},
+        {"/quiesce", "POST", kAdmin, nullptr, &Api::quiesce},
         {"/hicache/storage-backend", "GET|PUT|DELETE", kAdmin, nullptr, &Api::storage_backend, true},
         {"/hicache/storage-backend/clear", "POST", kAdmin, nullptr, &Api::clear_storage},
-        {"/clear_hicache_storage_backend", "GET|POST", kAdmin, nullptr, &Api::clear_storage},
+        {"/clear_hicache_storage_backend", "POST", kAdmin, nullptr, &Api::clear_storage, false, true},
         {"/health", "GET", kOpen, &Api::health, nullptr},
         {"/health_generate", "GET", kOpen, &Api::health_generate, nullptr},
-        {"/metrics", "GET", kOpen, &Api::metrics, nullptr},
+        {"/metrics", "GET", kOpen, &Api::metrics, nullptr, false, false, true},
     };
     return kRoutes;
   }
@@ -159,13 +167,12 @@ class Api final : public ApiServer {
     }
     count_route(route->path);
     if (request.method == "OPTIONS") return exchange->respond(with_allow(204, *route));
-    if (route->methods.find(request.method) == std::string_view::npos || request.method.empty()) {
-      return exchange->respond(with_allow(405, *route));
-    }
+    if (!takes(*route, request.method)) return exchange->respond(with_allow(405, *route));
     if (is_for_loopback_only(options_, route->level, route->wants_admin_key) && !request.is_loopback) {
       HttpResponse refused;
       refused.status = 400;
       refused.body = dump_json({{"error", kNoAdminKey}});
+      audit(*route, request, refused.status);
       return exchange->respond(std::move(refused));
     }
     if (!is_authorized(options_, route->level, request.authorization)) {
@@ -173,32 +180,67 @@ class Api final : public ApiServer {
       denied.status = 401;
       denied.body = "{\"error\":\"Unauthorized\"}";
       denied.headers.emplace_back("WWW-Authenticate", "Bearer");
+      audit(*route, request, denied.status);
       return exchange->respond(std::move(denied));
     }
-    if (route->quick) return (this->*route->quick)(request, exchange);
-    run_blocking(route->blocking, std::move(request), exchange);
+    if (!route->quick) return run_blocking(*route, std::move(request), exchange);
+    const bool is_short = request.body.size() <= kMostInlineBytes && !route->is_long;
+    if (is_short) return (this->*route->quick)(request, exchange);
+    run_work(route->quick, std::move(request), exchange);
   }
 
-  static HttpResponse with_allow(unsigned status, const Route& route) {
+  [[nodiscard]] bool takes(const Route& route, std::string_view method) const {
+    if (route.has_get_form && options_.enable_get_state_changes && method == "GET") return true;
+    return !method.empty() && route.methods.find(method) != std::string_view::npos;
+  }
+
+  // One line for each request that may change what the server keeps, answered or refused: who, what, and how it ended.
+  static void audit(const Route& route, const HttpRequest& request, unsigned status) {
+    if (route.level != AuthLevel::kAdminOptional || request.method == "GET") return;
+    log_line(status < 400 ? LogLevel::kInfo : LogLevel::kWarning, "server/audit",
+             fmt::format("{} {} from {}: {} ({}), request {}", request.method, route.path,
+                         request.peer.empty() ? "an unknown address" : request.peer, status, http_reason(status),
+                         request.id));
+  }
+
+  HttpResponse with_allow(unsigned status, const Route& route) const {
     HttpResponse response;
-    if (status == 405) response = error_response(405, fmt::format("{} takes {}", route.path, route.methods));
+    if (status == 405) {
+      const std::string_view hint = route.has_get_form ? " (GET, as SGLang has it: --enable-get-state-changes)" : "";
+      response = error_response(405, fmt::format("{} takes {}{}", route.path, route.methods, hint));
+    }
     response.status = status;
     std::string allow(route.methods);
+    if (route.has_get_form && options_.enable_get_state_changes) allow = "GET|" + allow;
     for (std::size_t bar = allow.find('|'); bar != std::string::npos; bar = allow.find('|'))
       allow.replace(bar, 1, ", ");
     response.headers.emplace_back("Allow", allow);
     return response;
   }
 
-  void run_blocking(Blocking handler, HttpRequest request, const Exchange& exchange) {
-    const Status posted = admin_->post([this, handler, request = std::move(request), exchange] {
+  void run_blocking(const Route& route, HttpRequest request, const Exchange& exchange) {
+    const Status posted = admin_->post([this, &route, request = std::move(request), exchange] {
       try {
-        exchange->respond((this->*handler)(request));
+        HttpResponse response = (this->*route.blocking)(request);
+        audit(route, request, response.status);
+        exchange->respond(std::move(response));
       } catch (const std::exception& error) {  // out of memory: this request fails, the server lives on
         exchange->respond(error_response(500, error.what()));
       }
     });
     if (!posted.is_ok()) exchange->respond(error_response(503, "too many administrative requests are waiting"));
+  }
+
+  // What takes a while: on an I/O thread, nobody else would be answered meanwhile.
+  void run_work(Quick handler, HttpRequest request, const Exchange& exchange) {
+    const Status posted = work_->post([this, handler, request = std::move(request), exchange] {
+      try {
+        (this->*handler)(request, exchange);
+      } catch (const std::exception& error) {
+        exchange->respond(error_response(500, error.what()));
+      }
+    });
+    if (!posted.is_ok()) exchange->respond(error_response(503, "too many large requests are waiting"));
   }
 
   // --- completions ---
@@ -207,7 +249,8 @@ class Api final : public ApiServer {
 
   void start_completion(CompletionBody body, std::unique_ptr<ReplyFormat> format, const Exchange& exchange) {
     auto completion = std::make_shared<Completion>(completion_context(), exchange, std::move(format), body.is_stream);
-    completion->start(std::move(body.prompts));
+    auto prompts = std::make_shared<std::vector<PromptRequest>>(std::move(body.prompts));
+    exchange->post([completion, prompts] { completion->start(std::move(*prompts)); });
   }
 
   void generate(const HttpRequest& request, const Exchange& exchange) {
@@ -398,6 +441,7 @@ class Api final : public ApiServer {
   RankedMutex storage_mutex_{LockRank::kServer};
   std::string storage_name_ LARDER_GUARDED_BY(storage_mutex_);  // class name of the attached backend
   std::unique_ptr<ThreadPoolExecutor> admin_;
+  std::unique_ptr<ThreadPoolExecutor> work_;
   std::unique_ptr<HttpListener> listener_;  // last: its handler uses the rest
 };
 

@@ -1,5 +1,7 @@
 #include "server/auth.h"
 
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <string>
 
@@ -44,6 +46,19 @@ bool is_authorized(const Options& options, AuthLevel level, std::string_view aut
 bool is_for_loopback_only(const Options& options, AuthLevel level, bool wants_admin_key) {
   if (level != AuthLevel::kAdminOptional || !options.admin_api_key.empty()) return false;
   return wants_admin_key || options.api_key.empty();
+}
+
+bool is_loopback_host(std::string_view host) {
+  if (host == "localhost" || host == "::1" || host == "[::1]") return true;
+  return host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string_view::npos;
+}
+
+Status check_exposure(std::string_view host, bool has_key, bool is_meant) {
+  if (has_key || is_meant || is_loopback_host(host)) return Status::ok();
+  return invalid_argument(
+      fmt::format("--host {} can be reached from other machines, and without a key whoever reaches it uses the model: "
+                  "give --api-key-file FILE (or the variable LARDER_API_KEY), stay on 127.0.0.1, or say --allow-no-key",
+                  host));
 }
 
 }  // namespace larder

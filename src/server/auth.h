@@ -1,4 +1,4 @@
-// Who may call what: bearer keys, as the reference checks them.
+// Who may call what: bearer keys, as SGLang checks them.
 //
 // | level           | admin key set          | only api key set   | neither |
 // |-----------------|------------------------|--------------------|---------|
@@ -12,6 +12,7 @@
 
 #include <string_view>
 
+#include "base/status.h"
 #include "engine/options.h"
 
 namespace larder {
@@ -26,5 +27,11 @@ enum class AuthLevel : unsigned char { kOpen, kNormal, kAdminOptional };
 
 // Nobody holds a key that would let them: then only requests from this machine are answered.
 [[nodiscard]] bool is_for_loopback_only(const Options& options, AuthLevel level, bool wants_admin_key);
+
+// Is `host` an address that only this machine reaches? By its text: "localhost", "127.x.x.x", "::1".
+[[nodiscard]] bool is_loopback_host(std::string_view host);
+
+// kInvalidArgument: other machines reach `host`, no key is asked for, and nobody has said that this is meant.
+[[nodiscard]] Status check_exposure(std::string_view host, bool has_key, bool is_meant);
 
 }  // namespace larder

@@ -18,5 +18,18 @@ TEST(Auth, WithoutAKeyAdminRoutesAreForThisMachineOnly) {
   EXPECT_FALSE(is_for_loopback_only(options, AuthLevel::kAdminOptional, true));
 }
 
+TEST(Auth, OtherMachinesNeedAKeyUnlessTheOperatorSaysOtherwise) {
+  for (const char* host : {"127.0.0.1", "127.1.2.3", "localhost", "::1", "[::1]"}) {
+    EXPECT_TRUE(check_exposure(host, false, false).is_ok()) << host;
+  }
+  for (const char* host : {"0.0.0.0", "::", "10.0.0.7", "127.0.0.1.example.org", "127.evil", "host.example.org"}) {
+    const Status refused = check_exposure(host, false, false);
+    EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << host;
+    EXPECT_NE(refused.message().find("--api-key-file"), std::string::npos) << refused.message();
+    EXPECT_TRUE(check_exposure(host, true, false).is_ok()) << host;
+    EXPECT_TRUE(check_exposure(host, false, true).is_ok()) << host;
+  }
+}
+
 }  // namespace
 }  // namespace larder

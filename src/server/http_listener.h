@@ -14,7 +14,8 @@
 // server/reply_stream.h is a stream for threads that wait.
 // Lifetime: an exchange may outlive the listener; its answers are then dropped. One that is itself destroyed before its
 // answer is complete breaks off.
-// Limits (ListenOptions): connections, header and body bytes, and a time for every wait.
+// Each answer has an X-Request-Id: the client's, or one that the listener makes.
+// Limits (ListenOptions): connections, header and body bytes of one and of all, and a time for every wait.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +34,11 @@ struct ListenOptions {
   std::string host = "127.0.0.1";
   std::uint16_t port = 0;  // 0: any free one
   std::uint32_t io_threads = 2;
-  std::uint32_t max_connections = 512;           // further ones get 503 and are closed
-  std::uint64_t max_body_bytes = 64ull << 20;    // longer: 413
+  std::uint32_t max_connections = 768;         // further ones get 503 and are closed
+  std::uint64_t max_body_bytes = 64ull << 20;  // longer: 413
+  // Of all requests at once, from the first byte of a body to the end of its answer. A body that goes beyond it gets
+  // 503; the others go on.
+  std::uint64_t max_open_body_bytes = 256ull << 20;
   std::uint32_t max_header_bytes = 64u << 10;    // longer: 431
   Nanos idle_limit = std::chrono::seconds(120);  // between requests of a connection
   Nanos read_limit = std::chrono::seconds(60);   // from the head of a request to the end of its body

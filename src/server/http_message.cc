@@ -60,6 +60,11 @@ bool is_from_web_page(std::span<const HttpField> fields) {
          !is_same_field_name(std::string_view(*origin).substr(scheme + 3), *host);
 }
 
+bool is_request_id(std::string_view text) {
+  constexpr std::string_view kAllowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:-";
+  return !text.empty() && text.size() <= 128 && text.find_first_not_of(kAllowed) == std::string_view::npos;
+}
+
 std::string_view http_reason(unsigned status) {
   switch (status) {
     case 100: return "Continue";

@@ -25,6 +25,8 @@ struct HttpRequest {
   std::vector<HttpField> fields;             // as sent, in their order (those of one name together)
   std::string authorization;                 // the header's value, or empty
   bool is_loopback = false;                  // the peer is on this machine, and no web page (is_from_web_page)
+  std::string peer;                          // its address, without the port; empty: unknown
+  std::string id;                            // X-Request-Id: the client's, if it may stand in a log; else a new one
   std::string body;
 };
 
@@ -41,6 +43,9 @@ struct HttpResponse {
 // says so, or its Host is a name other than localhost: the page's own, if its owner lets it point here (DNS rebinding).
 // What other programs send has none of this, unless they call this machine by a name.
 [[nodiscard]] bool is_from_web_page(std::span<const HttpField> fields);
+
+// May a client's X-Request-Id stand in logs and answers? 1 to 128 of A-Z a-z 0-9 . _ : -
+[[nodiscard]] bool is_request_id(std::string_view text);
 
 // "OK", "Not Found", ...; "Status" for a code that is rare.
 [[nodiscard]] std::string_view http_reason(unsigned status);

@@ -50,9 +50,19 @@ std::string place_of(std::string_view text, std::size_t offset) {
   return fmt::format("byte {} (line {}, column {})", offset, line, column);
 }
 
+// A document of N values takes 16 N bytes, whatever the text takes. Commas in strings count, too: no prompt has so
+// many.
+Status check_values(std::string_view text) {
+  if (text.size() <= kMostJsonValues) return Status::ok();
+  const auto commas = static_cast<std::size_t>(std::count(text.begin(), text.end(), ','));
+  if (commas < kMostJsonValues) return Status::ok();
+  return invalid_argument(fmt::format("the body has {} commas: at most {} values are read", commas, kMostJsonValues));
+}
+
 }  // namespace
 
 Result<json> parse_json_object(std::string_view text) {
+  LARDER_RETURN_IF_ERROR(check_values(text));
   if (text.empty()) return invalid_argument("the body is empty; a JSON object is expected");
   // To the parser a NUL is the end of the text; to JSON it is nothing that may stand anywhere.
   if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {

@@ -20,9 +20,10 @@
 namespace larder {
 
 inline constexpr std::size_t kMaxJsonDepth = 64;
+inline constexpr std::size_t kMostJsonValues = std::size_t{8} << 20;
 
 // The document. kInvalidArgument: "malformed JSON at byte 17 (line 1, column 18): ..."; nested deeper than
-// kMaxJsonDepth; or not an object.
+// kMaxJsonDepth; more than kMostJsonValues; or not an object.
 [[nodiscard]] Result<nlohmann::json> parse_json_object(std::string_view text);
 
 // "an array", "the string \"hot\"", "null": what a field holds, for error texts. Long values are cut.

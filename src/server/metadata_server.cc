@@ -268,9 +268,4 @@ Result<std::unique_ptr<MetadataServer>> MetadataServer::create(const MetadataSer
   return std::unique_ptr<MetadataServer>(std::move(server));
 }
 
-bool is_loopback_host(std::string_view host) {
-  if (host == "localhost" || host == "::1" || host == "[::1]") return true;
-  return host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string_view::npos;
-}
-
 }  // namespace larder

@@ -55,7 +55,4 @@ class MetadataServer {
   virtual bool wait_drained(Nanos limit) = 0;
 };
 
-// Is `host` an address that only this machine reaches? By its text: "localhost", "127.x.x.x", "::1".
-[[nodiscard]] bool is_loopback_host(std::string_view host);
-
 }  // namespace larder

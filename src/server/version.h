@@ -1,10 +1,12 @@
-// The version of this build; the same as project(larder VERSION ...) in CMakeLists.txt.
+// The version of this build: that of project(larder VERSION ...) in CMakeLists.txt.
 #pragma once
+
+#include <larder_version_text.h>
 
 #include <string_view>
 
 namespace larder {
 
-inline constexpr std::string_view kLarderVersion = "0.1.0";
+inline constexpr std::string_view kLarderVersion = LARDER_VERSION_TEXT;
 
 }  // namespace larder

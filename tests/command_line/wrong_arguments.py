@@ -93,7 +93,7 @@ CASES = [
     # What does not fit together.
     (2, "serve --disable-radix-cache --enable-hierarchical-cache", ["contradict each other"]),
     (1, "serve --model dsv4-tiny --page-size 63", ["page"]),
-    (2, "metadata-server --host 0.0.0.0", ["give --api-key, or stay on 127.0.0.1"]),
+    (2, "metadata-server --host 0.0.0.0", ["give --api-key-file, or stay on 127.0.0.1"]),
     (2, "explain", ["give --text or --input-ids"]),
     (2, "explain --text a --input-ids 1", ["give --text or --input-ids"]),
     (2, "explain --text a --url ftp://x", ["'ftp://x': ftp is not supported"]),

@@ -37,7 +37,7 @@ def need(condition, text):
 
 def install(build, work):
     """A prefix that is not where it was installed to: nothing in it may name that place."""
-    for component in ("library", "core"):
+    for component in ("runtime", "library", "core"):
         run("cmake", "--install", build, "--prefix", work / "installed", "--component", component)
     prefix = work / "prefix"
     (work / "installed").rename(prefix)

@@ -1,15 +1,17 @@
 // The routes and bodies of the HTTP surface, over a fake scheduler.
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "base/log.h"
 #include "engine/tokenizer.h"
+#include "server/http_message.h"
 #include "tests/server/server_fixture.h"
 
 namespace larder {
 namespace {
 
 using ApiTest = ServerFixture;
-
-Json generate_body(std::vector<int> ids, int new_tokens) {
-  return {{"input_ids", std::move(ids)}, {"sampling_params", {{"max_new_tokens", new_tokens}, {"temperature", 0.0}}}};
-}
 
 TEST_F(ApiTest, GenerateAnswersTokensTextAndMeta) {
   const Json reply = call_json("POST", "/generate", generate_body({60, 5}, 3));
@@ -201,11 +203,10 @@ TEST_F(ApiTest, MetricsCountRequestsAndAnswers) {
   }
 }
 
-TEST_F(ApiTest, FlushSpeaksTheReferencesTexts) {
+TEST_F(ApiTest, FlushSpeaksTheTextsOfSglang) {
   HttpReply reply = call("POST", "/flush_cache");
   EXPECT_EQ(reply.status, 200u);
   EXPECT_TRUE(reply.body.starts_with("Cache flushed.\nPlease check backend logs")) << reply.body;
-  EXPECT_EQ(call("GET", "/flush_cache?timeout=0.5").status, 200u);
   scheduler_->set_flush_status(deadline_exceeded("busy"));
   reply = call("POST", "/flush_cache");
   EXPECT_EQ(reply.status, 400u);
@@ -213,6 +214,65 @@ TEST_F(ApiTest, FlushSpeaksTheReferencesTexts) {
   EXPECT_EQ(call("POST", "/flush_cache?timeout=0.01").body, "Timed out waiting for idle state.");
   EXPECT_EQ(call("POST", "/flush_cache?timeout=-1").status, 400u);
   EXPECT_EQ(call("POST", "/flush_cache?timeout=soon").status, 400u);
+}
+
+// A link or an image of a page is a GET: it changes nothing, unless the operator wants SGLang's forms.
+TEST_F(ApiTest, GetChangesNothingUnlessItIsSwitchedOn) {
+  for (const char* target : {"/flush_cache", "/clear_hicache_storage_backend"}) {
+    const HttpReply refused = call("GET", target);
+    EXPECT_EQ(refused.status, 405u) << target;
+    EXPECT_NE(refused.body.find("--enable-get-state-changes"), std::string::npos) << refused.body;
+  }
+  EXPECT_EQ(call("GET", "/quiesce").status, 405u);
+  Options options;
+  options.enable_get_state_changes = true;
+  start(options);
+  EXPECT_EQ(call("GET", "/flush_cache?timeout=0.5").status, 200u);
+  EXPECT_NE(call("GET", "/clear_hicache_storage_backend").status, 405u);
+  EXPECT_EQ(call("GET", "/quiesce").status, 405u) << "SGLang has no such route";
+}
+
+TEST_F(ApiTest, AnswersCarryTheIdOfTheirRequest) {
+  const auto id_of_answer = [&](const std::string& target, const std::string& id) {
+    const std::vector<HttpField> fields = {{"X-Request-Id", id}};
+    std::string answered;
+    const auto head = [&](const HttpReplyHead& reply) {
+      const std::string* const field = find_field(reply.fields, "X-Request-Id");
+      if (field) answered = *field;
+      return true;
+    };
+    EXPECT_TRUE(client()->relay({"GET", target, fields, ""}, head, [](std::string_view) { return true; }).is_ok());
+    return answered;
+  };
+  EXPECT_EQ(id_of_answer("/health", "abc-1.2"), "abc-1.2");
+  const std::string made = id_of_answer("/health", "a b<c>");
+  EXPECT_TRUE(is_request_id(made)) << made;
+  const std::string other = id_of_answer("/nope", std::string(129, 'x'));
+  EXPECT_TRUE(is_request_id(other)) << other;
+  EXPECT_NE(other, made);
+}
+
+TEST_F(ApiTest, WhatAdministratorsDoIsLogged) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel level, std::string_view component, std::string_view message) {
+    const std::lock_guard guard(mutex);
+    if (component == "server/audit") lines.push_back(fmt::format("{} {}", log_level_name(level), message));
+  });
+  Options options;
+  options.admin_api_key = "admin";
+  start(options);
+  EXPECT_EQ(call("POST", "/flush_cache").status, 401u);
+  EXPECT_EQ(client("admin")->request("POST", "/flush_cache")->status, 200u);
+  EXPECT_EQ(client("admin")->request("GET", "/hicache/storage-backend")->status, 200u);
+  EXPECT_EQ(client("admin")->request("DELETE", "/hicache/storage-backend")->status, 200u);
+  api_.reset();
+  set_log_sink({});
+  ASSERT_EQ(lines.size(), 3u) << "looking is no change";
+  EXPECT_TRUE(lines[0].starts_with("warning POST /flush_cache from 127.0.0.1: 401 (Unauthorized), request "))
+      << lines[0];
+  EXPECT_TRUE(lines[1].starts_with("info POST /flush_cache from 127.0.0.1: 200 (OK), request ")) << lines[1];
+  EXPECT_TRUE(lines[2].starts_with("info DELETE /hicache/storage-backend from 127.0.0.1: 200 (OK)")) << lines[2];
 }
 
 TEST_F(ApiTest, QuiesceAndExplainAnswer) {
@@ -320,6 +380,8 @@ TEST_F(ApiTest, KeysGuardTheRoutes) {
   options.admin_api_key = "admin-key";
   start(options);
   EXPECT_EQ(client("user-key")->request("POST", "/flush_cache")->status, 401u);
+  EXPECT_EQ(client("user-key")->request("POST", "/explain", body)->status, 401u) << "tells what others have asked";
+  EXPECT_EQ(client("admin-key")->request("POST", "/explain", body)->status, 200u);
   EXPECT_EQ(client("admin-key")->request("POST", "/flush_cache")->status, 200u);
   EXPECT_EQ(client("admin-key")->request("GET", "/v1/models")->status, 401u);
 }

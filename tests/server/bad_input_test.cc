@@ -1,4 +1,5 @@
 // Bad input of every kind: a clear error, and a server that lives on.
+#include "server/json_reader.h"
 #include "tests/server/server_fixture.h"
 
 namespace larder {
@@ -104,6 +105,14 @@ TEST_F(BadInputTest, RoutesAndMethods) {
   EXPECT_EQ(call("DELETE", "/health").status, 405u);
   EXPECT_EQ(call("OPTIONS", "/generate").status, 204u);
   EXPECT_EQ(call("GET", "/health?x=%zz").status, 400u);
+}
+
+TEST_F(BadInputTest, ADocumentOfTooManyValuesIsNotRead) {
+  std::string body = "{\"input_ids\":[1";
+  for (std::size_t i = 0; i < kMostJsonValues; ++i) body += ",1";
+  const HttpReply reply = call("POST", "/generate", body + "]}");
+  EXPECT_EQ(reply.status, 400u);
+  EXPECT_NE(reply.body.find("8388608 commas"), std::string::npos) << reply.body;
 }
 
 TEST_F(BadInputTest, OversizedBodiesAndHeads) {

@@ -64,6 +64,10 @@ class FakeScheduler final : public Scheduler {
     LockGuard guard(mutex_);
     while (open_.size() < count) changed_.wait(mutex_);
   }
+  std::size_t open_requests() {
+    LockGuard guard(mutex_);
+    return open_.size();
+  }
   GenerateRequest last_request() {
     LockGuard guard(mutex_);
     return last_;

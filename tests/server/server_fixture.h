@@ -17,6 +17,10 @@ namespace larder {
 
 using Json = nlohmann::json;
 
+inline Json generate_body(std::vector<int> ids, int new_tokens) {
+  return {{"input_ids", std::move(ids)}, {"sampling_params", {{"max_new_tokens", new_tokens}, {"temperature", 0.0}}}};
+}
+
 class ServerFixture : public ::testing::Test {
  protected:
   void SetUp() override { start({}); }

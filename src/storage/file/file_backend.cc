@@ -1,6 +1,7 @@
 #include "storage/file/file_backend.h"
 
 #include <algorithm>
+#include <charconv>
 #include <type_traits>
 #include <utility>
 
@@ -23,6 +24,7 @@ constexpr std::uint64_t kLeastAutoBytes = std::uint64_t{64} << 20, kMostAutoByte
 constexpr std::uint64_t kAutoShare = 64;
 // Segments that a budget must hold at least: one that is written, one to clean into, and some to choose from.
 constexpr std::uint64_t kLeastSegments = 8;
+constexpr std::string_view kDefaultMaxSize = "80%";
 
 Result<FsyncMode> parse_fsync(const std::string& text) {
   if (text == "off") return FsyncMode::kOff;
@@ -38,6 +40,12 @@ Status parse_choice(const BackendOptions& options, const char* key, Choice& out)
   }
   out = text == "auto" ? Choice::kAuto : text == "on" ? Choice::kOn : Choice::kOff;
   return Status::ok();
+}
+
+std::string text_of(const std::vector<std::string>& directories) {
+  std::string out;
+  for (const std::string& directory : directories) out += (out.empty() ? "" : ", ") + directory;
+  return out;
 }
 
 // "/a:/b" names two volumes.
@@ -57,9 +65,51 @@ Status read_directories(const BackendOptions& options, FileStoreOptions& out) {
   return Status::ok();
 }
 
-Status read_sizes(const BackendOptions& options, FileStoreOptions& out) {
+// Of the file system that `directory` is on, or will be once it is made.
+Result<std::uint64_t> disk_bytes(FileSystem& files, std::string directory) {
+  for (;;) {
+    const Result<SpaceInfo> space = files.space(directory.empty() ? "." : directory);
+    if (space.is_ok()) return space->total_bytes;
+    if (space.status().code() != StatusCode::kNotFound || directory.empty() || directory == "/") {
+      return Status(space.status().code(), space.status().message() + "; max_size is a share of a disk whose size is " +
+                                               "not known: give it in bytes");
+    }
+    const std::size_t slash = directory.rfind('/');
+    directory = slash == std::string::npos ? "" : directory.substr(0, std::max<std::size_t>(slash, 1));
+  }
+}
+
+// "80%": of the disks that the directories are on.
+Result<std::uint64_t> share_of_disks(const FileStoreOptions& options, const std::string& text, FileSystem& files) {
+  std::uint64_t percent = 0;
+  const char* const end = text.data() + text.size() - 1;
+  const auto [stop, error] = std::from_chars(text.data(), end, percent);
+  if (error != std::errc{} || stop != end || percent < 1 || percent > 100) {
+    return invalid_argument("option 'max_size': '" + text + "' is no share from 1% to 100%");
+  }
+  std::uint64_t total = 0;
+  for (const std::string& directory : options.directories) {
+    const Result<std::uint64_t> bytes = disk_bytes(files, directory);
+    if (!bytes.is_ok()) return bytes.status();
+    total += *bytes;
+  }
+  if (total == 0) return kUnlimitedBytes;  // no disk, such as /proc: the store says so
+  const std::uint64_t share = total / 100 * percent;
+  log_info("storage/file", "max_size is " + text + " of the disk of " + text_of(options.directories) + ": " +
+                               std::to_string(share) + " bytes");
+  return share;
+}
+
+Result<std::uint64_t> read_max_size(const BackendOptions& options, const FileStoreOptions& out, FileSystem& files) {
+  const std::string text = text_option(options, "max_size", std::string(kDefaultMaxSize));
+  if (out.directories.empty()) return kUnlimitedBytes;  // the store says what is missing
+  if (text.ends_with('%')) return share_of_disks(out, text, files);
+  return size_option(options, "max_size", kUnlimitedBytes);
+}
+
+Status read_sizes(const BackendOptions& options, FileSystem& files, FileStoreOptions& out) {
   const std::uint64_t volumes = std::max<std::uint64_t>(out.directories.size(), 1);
-  const Result<std::uint64_t> max_size = size_option(options, "max_size", kUnlimitedBytes);
+  const Result<std::uint64_t> max_size = read_max_size(options, out, files);
   if (!max_size.is_ok()) return max_size.status();
   const std::uint64_t least = kLeastSegmentBytes * kLeastSegments * volumes;
   if (*max_size < least) {
@@ -96,10 +146,10 @@ Status read_admission(const BackendOptions& options, FileStoreOptions& out) {
   return Status::ok();
 }
 
-Result<FileStoreOptions> read_options(const BackendOptions& options) {
+Result<FileStoreOptions> read_options(const BackendOptions& options, FileSystem& files) {
   FileStoreOptions out;
   LARDER_RETURN_IF_ERROR(read_directories(options, out));
-  LARDER_RETURN_IF_ERROR(read_sizes(options, out));
+  LARDER_RETURN_IF_ERROR(read_sizes(options, files, out));
   LARDER_RETURN_IF_ERROR(read_admission(options, out));
   LARDER_RETURN_IF_ERROR(parse_choice(options, "direct", out.direct));
   LARDER_RETURN_IF_ERROR(parse_choice(options, "io_uring", out.uring));
@@ -148,7 +198,7 @@ Result<std::unique_ptr<StorageBackend>> create_file(const BackendOptions& option
   if (environment.files == nullptr || environment.clock == nullptr || environment.executor == nullptr) {
     return invalid_argument("file backend: needs files, a clock and an executor");
   }
-  const Result<FileStoreOptions> read = read_options(options);
+  const Result<FileStoreOptions> read = read_options(options, *environment.files);
   if (!read.is_ok()) return read.status();
   Result<std::unique_ptr<file_store::OpenedStore>> opened =
       file_store::open_store(*read, *environment.files, *environment.clock, environment.executor);
@@ -161,25 +211,26 @@ Result<std::unique_ptr<StorageBackend>> create_file(const BackendOptions& option
 }  // namespace
 
 Status register_file_backend(BackendFactory& factory) {
-  return factory.add("file",
-                     {{"directory", "",
-                       "where the files go, one directory per disk, ':' between them; made if absent; each "
-                       "must hold nothing else. Required"},
-                      {"max_size", "unlimited", "bytes on all disks together; full: what was used longest ago goes"},
-                      {"high_watermark", "95", "percent of max_size where eviction begins"},
-                      {"low_watermark", "85", "percent of max_size that may be alive after it"},
-                      {"segment_size", "auto",
-                       "bytes per segment file; at most max_size / 8 / directories; auto: a 64th, from 64Mi to 512Mi"},
-                      {"fsync", "segment", "off | segment | group: what reaches the disk without being asked to"},
-                      {"direct", "auto", "auto | on | off: past the page cache"},
-                      {"io_uring", "auto", "auto | on | off (threads instead)"},
-                      {"io_depth", "64", "reads and writes at once per directory"},
-                      {"queue_limit", "1024", "operations in flight before submit refuses"},
-                      {"open_files", "128", "segment files kept open"},
-                      {"admission", "all", "all | second_offer: write a page only when it is offered again"},
-                      {"admission_window", "1000000", "groups that second_offer remembers"},
-                      {"max_writes_per_day", "unlimited", "bytes; what is beyond is declined (disks wear out)"}},
-                     create_file);
+  return factory.add(
+      "file",
+      {{"directory", "",
+        "where the files go, one directory per disk, ':' between them; made if absent; each "
+        "must hold nothing else. Required"},
+       {"max_size", "80%", "bytes on all disks together, or a share of them; full: what was used longest ago goes"},
+       {"high_watermark", "95", "percent of max_size where eviction begins"},
+       {"low_watermark", "85", "percent of max_size that may be alive after it"},
+       {"segment_size", "auto",
+        "bytes per segment file; at most max_size / 8 / directories; auto: a 64th, from 64Mi to 512Mi"},
+       {"fsync", "segment", "off | segment | group: what reaches the disk without being asked to"},
+       {"direct", "auto", "auto | on | off: past the page cache"},
+       {"io_uring", "auto", "auto | on | off (threads instead)"},
+       {"io_depth", "64", "reads and writes at once per directory"},
+       {"queue_limit", "1024", "operations in flight before submit refuses"},
+       {"open_files", "128", "segment files kept open"},
+       {"admission", "all", "all | second_offer: write a page only when it is offered again"},
+       {"admission_window", "1000000", "groups that second_offer remembers"},
+       {"max_writes_per_day", "unlimited", "bytes; what is beyond is declined (disks wear out)"}},
+      create_file);
 }
 
 }  // namespace larder

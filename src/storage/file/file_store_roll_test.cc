@@ -134,7 +134,8 @@ TEST_F(RollAheadTest, KeepsTheBudget) {
 // A disk too small for the size that is right elsewhere.
 TEST_F(RollAheadTest, ASmallDiskGetsModestSegments) {
   sim::SimFileSystem small(5, std::uint64_t{200} << 20);
-  auto opened = factory_.create("file", {{"directory", "/d"}}, {&small, &clock_, &executor_, {}});
+  auto opened =
+      factory_.create("file", {{"directory", "/d"}, {"max_size", "unlimited"}}, {&small, &clock_, &executor_, {}});
   ASSERT_TRUE(opened.is_ok()) << opened.status().to_string();
   backend_ = std::move(opened).value();
   write(0, 4);

@@ -195,7 +195,8 @@ TEST_F(FileStoreTest, ATruncatedSegmentIsCorruptNotACrash) {
 TEST_F(FileStoreTest, AFullDiskDropsASegmentAndGoesOn) {
   sim::SimFileSystem small(1, 1'000'000);
   const BackendEnvironment environment{&small, &clock_, &executor_, {}};
-  auto opened = factory_.create("file", {{"directory", "/d"}, {"segment_size", "64Ki"}}, environment);
+  auto opened =
+      factory_.create("file", {{"directory", "/d"}, {"segment_size", "64Ki"}, {"max_size", "unlimited"}}, environment);
   ASSERT_TRUE(opened.is_ok()) << opened.status().to_string();
   for (std::uint64_t i = 0; i < 400; ++i) {
     ASSERT_TRUE(put(**opened, i).is_ok()) << i;
@@ -338,6 +339,26 @@ TEST_F(FileStoreTest, ADamagedClearedListDropsEverything) {
   ASSERT_TRUE(put(*backend, 3).is_ok());
   backend.reset();
   EXPECT_EQ(must_open()->stats().pages, 1u) << "and it works from there on";
+}
+
+TEST_F(FileStoreTest, MaxSizeMayBeAShareOfTheDisk) {
+  sim::SimFileSystem small(1, 10u << 20);
+  const auto capacity_of = [&](const BackendOptions& more) -> std::uint64_t {
+    BackendOptions options = more;
+    options["directory"] = "/not/yet/there";
+    auto opened = factory_.create("file", options, {&small, &clock_, &executor_});
+    EXPECT_TRUE(opened.is_ok()) << opened.status().to_string();
+    return opened.is_ok() ? (*opened)->stats().capacity_bytes : 0;
+  };
+  const std::uint64_t disk = small.space("/")->total_bytes;
+  EXPECT_EQ(capacity_of({{"max_size", "50%"}}), disk / 100 * 50);
+  EXPECT_EQ(capacity_of({}), disk / 100 * 80) << "also where nothing is said";
+  for (const char* wrong : {"0%", "101%", "-5%", "%", "5.5%", "x%", "50 %"}) {
+    const auto refused =
+        factory_.create("file", {{"directory", "/d"}, {"max_size", wrong}}, {&small, &clock_, &executor_});
+    ASSERT_FALSE(refused.is_ok()) << wrong;
+    EXPECT_NE(refused.status().message().find("'max_size'"), std::string::npos) << refused.status().message();
+  }
 }
 
 TEST_F(FileStoreTest, ALowerMaxSizeIsReachedAtOnce) {

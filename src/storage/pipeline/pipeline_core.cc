@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "base/log.h"
 #include "base/probe.h"
 
 namespace larder {
@@ -227,7 +228,16 @@ void PipelineCore::publish(Direction direction) {
   DirectionState& state = directions_[index_of(direction)];
   const std::uint64_t opens = state.breaker.opens();
   metrics_.breaker(direction, state.breaker.state(), opens - state.published_opens);
+  const bool has_opened = opens != state.published_opens;
   state.published_opens = opens;
+  if (has_opened && !state.is_said_open) {
+    state.is_said_open = true;
+    log_warning("storage", open_status(direction, clock_.now()).message());
+  } else if (state.is_said_open && state.breaker.state() == CircuitBreaker::State::kClosed) {
+    state.is_said_open = false;
+    log_info("storage",
+             "storage backend '" + name_ + "' is asked for " + std::string(direction_name(direction)) + "s again");
+  }
 }
 
 Status PipelineCore::open_status(Direction direction, TimePoint now) const {

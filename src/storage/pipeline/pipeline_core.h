@@ -66,6 +66,7 @@ class PipelineCore : public std::enable_shared_from_this<PipelineCore> {
     explicit DirectionState(const BreakerOptions& options, std::uint64_t seed) : breaker(options, seed) {}
     CircuitBreaker breaker;
     std::uint64_t published_opens = 0;
+    bool is_said_open = false;  // the log's last word
     Status last_failure;
   };
   struct Batch {

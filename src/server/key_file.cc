@@ -1,6 +1,8 @@
-#include "cli/key_file.h"
+#include "server/key_file.h"
 
+#include <cstdlib>
 #include <span>
+#include <utility>
 
 #include "base/file_system.h"
 
@@ -15,7 +17,21 @@ Result<std::string> read_key_file(const std::string& path) {
   std::string text(static_cast<std::size_t>(*size), '\0');
   LARDER_RETURN_IF_ERROR(read_exactly(**file, std::as_writable_bytes(std::span(text)), 0));
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+  if (text.empty()) return invalid_argument(path + ": the file holds no key");
   return text;
+}
+
+Status fill_key(std::string& key, const std::string& path, const char* variable) {
+  if (!key.empty()) return Status::ok();
+  if (!path.empty()) {
+    Result<std::string> read = read_key_file(path);
+    if (!read.is_ok()) return read.status();
+    key = std::move(*read);
+    return Status::ok();
+  }
+  const char* const value = std::getenv(variable);
+  if (value != nullptr) key = value;
+  return Status::ok();
 }
 
 }  // namespace larder

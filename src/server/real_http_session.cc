@@ -1,0 +1,459 @@
+// One connection on Asio (sockets, strands, timers) and Boost.Beast (parsing).
+#include "server/real_http_session.h"
+
+#include <fmt/format.h>
+#include <openssl/rand.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/post.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <cassert>
+#include <cerrno>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "server/api_error.h"
+
+namespace larder {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using Tcp = asio::ip::tcp;
+using ErrorCode = boost::system::error_code;
+
+constexpr auto kDrainLimit = std::chrono::seconds(2);  // reading what a refused client still sends
+
+// Four random bytes: ids of two servers, or of two runs of one, should differ.
+std::string random_prefix() {
+  std::array<unsigned char, 4> bytes{};
+  (void)::RAND_bytes(bytes.data(), static_cast<int>(bytes.size()));
+  return fmt::format("{:02x}", fmt::join(bytes, ""));
+}
+
+bool has_field(const HttpResponse& head, std::string_view name) {
+  return std::any_of(head.headers.begin(), head.headers.end(),
+                     [&](const auto& header) { return is_same_field_name(header.first, name); });
+}
+
+// Without what says how long the body is, and without the empty line.
+std::string head_text(const HttpResponse& head, bool keep_alive, std::string_view id) {
+  std::string text = fmt::format("HTTP/1.1 {} {}\r\n", head.status, http_reason(head.status));
+  if (!has_field(head, "server")) text += "Server: larder\r\n";
+  text += keep_alive ? "Connection: keep-alive\r\n" : "Connection: close\r\n";
+  const bool has_type = !head.content_type.empty() && !is_bodyless_status(head.status);
+  if (has_type) text += fmt::format("Content-Type: {}\r\n", head.content_type);
+  if (!id.empty() && !has_field(head, "x-request-id")) text += fmt::format("X-Request-Id: {}\r\n", id);
+  for (const auto& [name, value] : head.headers) text += fmt::format("{}: {}\r\n", name, value);
+  return text;
+}
+
+// One connection. All members are owned by its strand, but for what is marked otherwise.
+class Session final : public HttpSession, public std::enable_shared_from_this<Session> {
+ public:
+  Session(std::shared_ptr<HttpCore> core, Tcp::socket socket) : core_(std::move(core)), stream_(std::move(socket)) {}
+
+  void post(std::function<void()> task) override {
+    LockGuard guard(core_->mutex);
+    if (core_->closed) return;
+    asio::post(stream_.get_executor(), [self = shared_from_this(), task = std::move(task)] { self->run(task); });
+  }
+
+  void start() override { read_next(); }
+
+  void refuse_connection() override {
+    is_refusal_ = true;
+    fail_request(503, fmt::format("too many connections (limit {}): try again later", core_->options.max_connections));
+  }
+
+  void stop_if_idle() override {
+    if (!in_request_) close();
+  }
+
+  void close_now() override { lost(); }
+
+  // --- what an Exchange asks for; `serial` says on behalf of which request ---
+
+  void respond(std::uint64_t serial, HttpResponse response) {
+    if (serial != serial_ || !in_request_ || is_answered_) return;
+    is_answered_ = true;
+    core_->count_response(response.status);
+    keep_alive_ = keep_alive_ && !core_->stopping.load(std::memory_order_relaxed);
+    std::string bytes = head_text(response, keep_alive_, id_);
+    const bool has_body = !is_bodyless_status(response.status);  // otherwise it has no length either (RFC 9110)
+    if (has_body) bytes += fmt::format("Content-Length: {}\r\n", response.body.size());
+    bytes += "\r\n";
+    if (!is_head_ && has_body) bytes += response.body;
+    is_ending_ = true;
+    send(std::move(bytes), [this](bool) { finish(); });
+  }
+
+  void begin_stream(std::uint64_t serial, const HttpResponse& head) {
+    if (serial != serial_ || !in_request_ || is_answered_) return;
+    assert(head.body.empty());
+    is_answered_ = true;
+    core_->count_response(head.status);
+    is_bodyless_ = is_head_ || is_bodyless_status(head.status);
+    is_chunked_ = version_ >= 11 && !is_bodyless_status(head.status);
+    const bool has_end = is_chunked_ || is_bodyless_;  // an HTTP/1.0 client reads to the end of the connection
+    keep_alive_ = keep_alive_ && has_end && !core_->stopping.load(std::memory_order_relaxed);
+    pending_head_ = head_text(head, keep_alive_, id_) + (is_chunked_ ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n");
+  }
+
+  // The answer of `serial` will not be completed.
+  void break_off(std::uint64_t serial) {
+    if (serial != serial_ || !in_request_ || is_ending_) return;
+    if (!is_answered_) return respond(serial, error_response(500, "the request was dropped without an answer"));
+    lost();
+  }
+
+  void write(std::uint64_t serial, std::string_view bytes, bool last, std::function<void()> written) {
+    if (serial != serial_ || !in_request_) return;
+    std::string out = std::move(pending_head_);
+    pending_head_.clear();
+    if (!is_bodyless_) append_piece(bytes, last, out);
+    is_ending_ = last;
+    send(std::move(out), [this, last, written = std::move(written)](bool) {
+      if (last) finish();
+      if (written) written();
+    });
+  }
+
+  void on_gone(std::uint64_t serial, std::function<void()> gone) {
+    if (serial == serial_ && in_request_) {
+      gone_ = std::move(gone);
+    } else {
+      gone();
+    }
+  }
+
+ private:
+  void append_piece(std::string_view bytes, bool last, std::string& out) const {
+    if (is_chunked_ && !bytes.empty()) {
+      out += fmt::format("{:x}\r\n", bytes.size());
+      out += bytes;
+      out += "\r\n";
+    } else {
+      out += bytes;
+    }
+    if (is_chunked_ && last) out += "0\r\n\r\n";
+  }
+
+  // Our own code throws only when memory is out: this connection ends, the server lives on.
+  void run(const std::function<void()>& task) {
+    try {
+      task();
+    } catch (const std::exception& error) {
+      log_error("server", fmt::format("a request failed: {}", error.what()));
+      lost();
+    }
+  }
+
+  using Parser = http::request_parser<http::string_body>;
+
+  // From the first read on.
+  Parser& parser() {
+    assert(parser_);
+    return *parser_;
+  }
+
+  void read_next() {
+    id_.clear();
+    parser_.emplace();
+    parser_->header_limit(core_->options.max_header_bytes);
+    parser_->body_limit(core_->options.max_body_bytes);
+    stream_.expires_after(core_->options.idle_limit);
+    http::async_read_header(stream_, buffer_, *parser_,
+                            [self = shared_from_this()](ErrorCode error, std::size_t) { self->on_head(error); });
+  }
+
+  void on_head(ErrorCode error) {
+    if (error) return read_failed(error);
+    const auto& head = parser().get();
+    fields_.clear();  // now: later come those behind a chunked body, which are nobody's
+    for (const auto& field : head) {
+      const auto name = field.name_string();
+      const auto value = field.value();
+      fields_.push_back({std::string(name.data(), name.size()), std::string(value.data(), value.size())});
+    }
+    name_request();
+    stream_.expires_after(core_->options.read_limit);
+    if (beast::iequals(head[http::field::expect], "100-continue")) {
+      send("HTTP/1.1 100 Continue\r\n\r\n", [this](bool ok) {
+        if (ok) read_body();
+      });
+    } else {
+      read_body();
+    }
+  }
+
+  void name_request() {
+    const std::string* given = find_field(fields_, "x-request-id");
+    id_ = given != nullptr && is_request_id(*given)
+              ? *given
+              : fmt::format("{}-{}", core_->id_prefix, core_->next_id.fetch_add(1, std::memory_order_relaxed));
+  }
+
+  void read_body() {
+    stream_.expires_after(core_->options.read_limit);
+    read_more();
+  }
+
+  // In pieces, so that what has come counts, and not what a head promises.
+  void read_more() {
+    if (parser().is_done()) return on_request({});
+    http::async_read_some(stream_, buffer_, parser(), [self = shared_from_this()](ErrorCode error, std::size_t) {
+      if (error) return self->read_failed(error);
+      if (!self->hold_body(self->parser().get().body().size())) {
+        return self->fail_request(503,
+                                  fmt::format("the bodies of open requests have {} bytes together: try again later",
+                                              self->core_->options.max_open_body_bytes));
+      }
+      self->read_more();
+    });
+  }
+
+  // The body has `bytes` now. False: all of them together would have too many.
+  bool hold_body(std::uint64_t bytes) {
+    const std::uint64_t more = bytes - held_bytes_;
+    if (more == 0) return true;
+    const std::uint64_t before = core_->body_bytes.fetch_add(more, std::memory_order_relaxed);
+    held_bytes_ = bytes;
+    return before + more <= core_->options.max_open_body_bytes;
+  }
+  void release_body() { core_->body_bytes.fetch_sub(std::exchange(held_bytes_, 0), std::memory_order_relaxed); }
+
+  void read_failed(ErrorCode error) {
+    if (error == http::error::body_limit) {
+      return fail_request(413, fmt::format("the body is larger than {} bytes", core_->options.max_body_bytes));
+    }
+    if (error == http::error::header_limit) {
+      return fail_request(431, fmt::format("the head is larger than {} bytes", core_->options.max_header_bytes));
+    }
+    const bool is_quiet_end = error == http::error::end_of_stream || error == http::error::partial_message ||
+                              error == beast::error::timeout ||
+                              error.category() == asio::error::get_system_category() || error == asio::error::eof;
+    if (is_quiet_end) return close();
+    fail_request(400, fmt::format("malformed HTTP: {}", error.message()));
+  }
+
+  void on_request(ErrorCode error) {
+    if (error) return read_failed(error);
+    auto message = parser().release();
+    stream_.expires_never();
+    ++serial_;
+    in_request_ = true;
+    is_answered_ = false;
+    is_chunked_ = false;
+    is_bodyless_ = false;
+    is_ending_ = false;
+    keep_alive_ = message.keep_alive();
+    version_ = message.version();
+    is_head_ = message.method() == http::verb::head;
+
+    HttpRequest request;
+    request.method = std::string(message.method_string());
+    request.is_head = is_head_;
+    request.fields = std::exchange(fields_, {});
+    const std::string* authorization = find_field(request.fields, "authorization");
+    if (authorization) request.authorization = *authorization;
+    ErrorCode unknown;  // then it is not on this machine
+    const auto peer = stream_.socket().remote_endpoint(unknown);
+    request.is_loopback = !unknown && peer.address().is_loopback() && !is_from_web_page(request.fields);
+    if (!unknown) request.peer = peer.address().to_string();
+    request.id = id_;
+    const auto target = message.target();
+    request.target.assign(target.data(), target.size());
+    const Status parsed = parse_target(request.target, request);
+    request.body = std::move(message.body());
+    watch();
+    dispatch(parsed, std::move(request));
+  }
+
+  void dispatch(const Status& parsed, HttpRequest request);
+
+  // Notices that the client has left while its answer is being made. Bytes of a pipelined request end the watch, and so
+  // does the end of the answer: a client may have it all and leave before we know that it is out.
+  void watch() {
+    stream_.socket().async_wait(Tcp::socket::wait_read, [self = shared_from_this(), serial = serial_](ErrorCode error) {
+      if (!error && serial == self->serial_ && self->in_request_ && !self->is_ending_) self->peek();
+    });
+  }
+
+  void peek() {
+    char byte = 0;
+    const ssize_t got = ::recv(stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (got > 0) return;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return watch();
+    lost();
+  }
+
+  void send(std::string bytes, std::function<void(bool)> done) {
+    stream_.expires_after(core_->options.write_limit);
+    auto held = std::make_shared<std::string>(std::move(bytes));
+    asio::async_write(stream_, asio::buffer(*held),
+                      [self = shared_from_this(), held, done = std::move(done)](ErrorCode error, std::size_t) {
+                        if (self->is_closed_) return;
+                        self->stream_.expires_never();
+                        if (error) return self->lost();
+                        done(true);
+                      });
+  }
+
+  // The answer of the current request is out.
+  void finish() {
+    in_request_ = false;
+    release_body();
+    ++serial_;
+    const std::function<void()> gone = std::move(gone_);  // dies here, unrun
+    gone_ = nullptr;
+    ErrorCode ignored;
+    stream_.socket().cancel(ignored);  // the watch: nothing else is pending now
+    if (keep_alive_ && !core_->stopping.load(std::memory_order_relaxed)) return read_next();
+    drain();
+  }
+
+  // An answer to something that never became a request.
+  void fail_request(unsigned status, const std::string& message) {
+    parser_.reset();  // what has come of the body
+    release_body();
+    core_->count_response(status);
+    const std::string body = error_body(status, message);
+    HttpResponse head;
+    head.status = status;
+    std::string bytes = head_text(head, false, id_);
+    bytes += fmt::format("Content-Length: {}\r\n\r\n{}", body.size(), body);
+    send(std::move(bytes), [this](bool) { drain(); });
+  }
+
+  // Closes without a reset that could overtake our last answer: tells the client we are done, and reads what it still
+  // sends for a short while.
+  void drain() {
+    ErrorCode ignored;
+    stream_.socket().shutdown(Tcp::socket::shutdown_send, ignored);
+    stream_.expires_after(kDrainLimit);
+    drain_more();
+  }
+
+  void drain_more() {
+    stream_.async_read_some(asio::buffer(scratch_), [self = shared_from_this()](ErrorCode error, std::size_t) {
+      if (error) return self->close();
+      self->drain_more();  // the time limit set in drain() still runs
+    });
+  }
+
+  void lost() {
+    in_request_ = false;
+    ++serial_;
+    const std::function<void()> gone = std::move(gone_);
+    gone_ = nullptr;
+    close();
+    if (gone) gone();
+  }
+
+  void close() {
+    if (is_closed_) return;
+    is_closed_ = true;
+    ErrorCode ignored;
+    stream_.socket().shutdown(Tcp::socket::shutdown_both, ignored);
+    stream_.close();
+    release_body();
+    LockGuard guard(core_->mutex);
+    core_->sessions.erase(this);
+    if (is_refusal_) --core_->refusals;
+    core_->open.set(static_cast<double>(core_->sessions.size()));
+    if (core_->sessions.empty()) core_->drained.notify_all();
+  }
+
+  const std::shared_ptr<HttpCore> core_;
+  beast::tcp_stream stream_;
+  beast::flat_buffer buffer_;
+  std::optional<Parser> parser_;
+  std::array<char, 4096> scratch_;
+  std::uint64_t serial_ = 0;  // of the current request; grows at its begin and its end
+  std::function<void()> gone_;
+  std::vector<HttpField> fields_;  // of the request that is being read
+  std::string id_;                 // of the current request, from its head on
+  std::uint64_t held_bytes_ = 0;   // of its body, in HttpCore::body_bytes
+  std::string pending_head_;       // of a stream, sent with its first piece
+  unsigned version_ = 11;
+  bool in_request_ = false;
+  bool is_answered_ = false;
+  bool is_chunked_ = false;
+  bool is_bodyless_ = false;  // of a stream: its pieces are not sent
+  bool is_ending_ = false;    // the last bytes of the answer are being sent
+  bool is_head_ = false;
+  bool keep_alive_ = false;
+  bool is_refusal_ = false;
+  bool is_closed_ = false;
+};
+
+class SessionExchange final : public HttpExchange {
+ public:
+  SessionExchange(std::shared_ptr<Session> session, std::uint64_t serial)
+      : session_(std::move(session)), serial_(serial) {}
+
+  // A handler that forgets to answer must not leave its client waiting.
+  ~SessionExchange() override {
+    if (!is_complete_.load(std::memory_order_relaxed)) SessionExchange::break_off();
+  }
+
+  void respond(HttpResponse response) override {
+    is_complete_.store(true, std::memory_order_relaxed);
+    session_->post([session = session_.get(), serial = serial_, response = std::move(response)]() mutable {
+      session->respond(serial, std::move(response));
+    });
+  }
+  void break_off() override {
+    session_->post([session = session_.get(), serial = serial_] { session->break_off(serial); });
+  }
+  void post(std::function<void()> task) override { session_->post(std::move(task)); }
+  void begin_stream(HttpResponse head) override { session_->begin_stream(serial_, head); }
+  void write(std::string bytes, bool last, std::function<void()> written) override {
+    if (last) is_complete_.store(true, std::memory_order_relaxed);
+    session_->write(serial_, bytes, last, std::move(written));
+  }
+  void on_gone(std::function<void()> gone) override { session_->on_gone(serial_, std::move(gone)); }
+
+ private:
+  const std::shared_ptr<Session> session_;
+  const std::uint64_t serial_;
+  std::atomic<bool> is_complete_{false};  // nothing follows; relaxed: the destructor runs after every use
+};
+
+void Session::dispatch(const Status& parsed, HttpRequest request) {
+  auto exchange = std::make_shared<SessionExchange>(shared_from_this(), serial_);
+  if (!parsed.is_ok()) return exchange->respond(error_response(parsed));
+  if (is_head_) request.method = "GET";
+  run([&] { core_->handler(std::move(request), exchange); });
+}
+
+}  // namespace
+
+HttpCore::HttpCore(const ListenOptions& o, HttpListener::Handler h, MetricsRegistry& metrics)
+    : options(o),
+      handler(std::move(h)),
+      accepted(metrics.counter("larder_http_connections_total", "Connections accepted.")),
+      refused(metrics.counter("larder_http_connections_refused_total", "Connections beyond the limit.")),
+      open(metrics.gauge("larder_http_connections", "Open connections.")),
+      registry(metrics),
+      id_prefix(random_prefix()) {}
+
+void HttpCore::count_response(unsigned status) {
+  registry.counter("larder_http_responses_total", "Answers by status.", {{"code", std::to_string(status)}}).increment();
+}
+
+std::shared_ptr<HttpSession> make_http_session(std::shared_ptr<HttpCore> core, Tcp::socket socket) {
+  return std::make_shared<Session>(std::move(core), std::move(socket));
+}
+
+}  // namespace larder

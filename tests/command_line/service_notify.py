@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""What a service of Type=notify tells systemd: READY=1 once its port answers, STOPPING=1 when a stop has begun.
+
+    service_notify.py BINARY
+
+Runs the servers with sockets of our own in NOTIFY_SOCKET, one with a path and one with an abstract name.
+"""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.request
+
+SERVERS = (  # a path of its health, command
+    ("/health", ["metadata-server", "--port", "0"]),
+    ("/health", ["serve", "--port", "0", "--model", "gdn-tiny"]),
+)
+
+
+def need(condition, text):
+    if not condition:
+        sys.exit("FAILED: " + text)
+
+
+def start(binary, command, notify_socket):
+    environment = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
+    if notify_socket is not None:
+        environment["NOTIFY_SOCKET"] = notify_socket
+    return subprocess.Popen([binary, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env=environment)
+
+
+def stop(process):
+    process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate(timeout=60)
+    need(process.returncode == 0, f"exit code {process.returncode}: {output}{errors}")
+    return errors
+
+
+def check_server(binary, command, health, name, environment_name):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(name)
+        manager.settimeout(60)
+        process = start(binary, command, environment_name)
+        try:
+            said = manager.recv(4096)
+            need(said == b"READY=1", f"{command}: the first word is {said}")
+            url = re.search(r"http://\S+", process.stdout.readline()).group(0)
+            with urllib.request.urlopen(url + health, timeout=30) as answer:
+                need(answer.status == 200, f"{command}: {health} answered {answer.status}")
+            manager.setblocking(False)
+            try:
+                sys.exit(f"FAILED: {command}: said {manager.recv(4096)} while it runs")
+            except BlockingIOError:
+                pass
+            manager.settimeout(60)
+            errors = stop(process)
+            need("systemd was not told" not in errors, errors)
+            said = manager.recv(4096)
+            need(said == b"STOPPING=1", f"{command}: the last word is {said}")
+        finally:
+            process.kill()
+    print(f"ok   larder {command[0]}: {environment_name}")
+
+
+def check_without_a_listener(binary, notify_socket, expected):
+    """The server runs as it does without systemd, and says what was wrong, if anything was."""
+    process = start(binary, SERVERS[0][1], notify_socket)
+    try:
+        need("listening on" in process.stdout.readline(), f"NOTIFY_SOCKET {notify_socket}: the server did not start")
+        errors = stop(process)
+        need((expected in errors) if expected else errors == "", f"NOTIFY_SOCKET {notify_socket}: {errors}")
+    finally:
+        process.kill()
+    print(f"ok   NOTIFY_SOCKET {str(notify_socket)[:20]}: goes on")
+
+
+def main():
+    binary = sys.argv[1]
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (health, command) in enumerate(SERVERS):
+            path = f"{folder}/notify{number}"
+            check_server(binary, command, health, path, path)
+            abstract = f"larder-notify-{os.getpid()}-{number}"
+            check_server(binary, command, health, "\0" + abstract, "@" + abstract)
+        check_without_a_listener(binary, None, "")
+        check_without_a_listener(binary, "", "")
+        check_without_a_listener(binary, f"{folder}/nobody", "systemd was not told READY=1")
+        check_without_a_listener(binary, "vsock:2:1234", "systemd was not told READY=1")
+        check_without_a_listener(binary, "/" + "x" * 200, "File name too long")
+
+
+main()
