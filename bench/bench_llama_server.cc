@@ -280,7 +280,7 @@ Status LlamaBenchServer::wait_settled() {
     const char* begun = is_proxy ? "larder_proxy_save_seconds_count" : "larder_serve_saves_begun_total";
     const bool is_idle = value(is_proxy ? "larder_proxy_slots_busy" : "larder_serve_slots_busy") == 0 &&
                          value(begun) == value(is_proxy ? "larder_proxy_saves_total" : "larder_serve_saves_total");
-    const double stored_now = value(is_proxy ? "larder_proxy_stored_pages" : "larder_serve_stored_pages");
+    const double stored_now = value(is_proxy ? "larder_proxy_stored_pages_total" : "larder_serve_stored_pages_total");
     still = is_idle && stored_now == stored ? still + 1 : 0;
     stored = stored_now;
     if (real_clock().now() >= end) return deadline_exceeded("what was saved is not put away");

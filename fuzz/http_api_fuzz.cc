@@ -73,7 +73,7 @@ void check_target(std::string_view target) {
     fuzz_check(name.empty() || (again.query.contains(name) && again.query.at(name) == value), "a query is another");
   }
   for (const auto& [name, value] : request.query) {
-    const Result<double> seconds = query_seconds(request, name, 1, 60);
+    const Result<double> seconds = query_number(request, name, 1, 60);
     if (!seconds.is_ok()) check_refusal(seconds.status());
     if (seconds.is_ok()) fuzz_check(*seconds >= 0 && *seconds <= 60, "seconds out of their range");
   }

@@ -26,11 +26,12 @@
 namespace larder {
 
 struct OpenOptions {
-  bool write = false;      // else read only; a writer may read too
-  bool create = false;     // make the file if it is absent (mode 0600: pages hold what people wrote)
-  bool exclusive = false;  // with create: kConflict if it exists
-  bool truncate = false;   // with write: cut to 0 bytes
-  bool direct = false;     // bypass the page cache: offset, length and addresses must be multiples of kDirectAlignment
+  bool write = false;       // else read only; a writer may read too
+  bool create = false;      // make the file if it is absent (mode 0600: pages hold what people wrote)
+  bool for_others = false;  // with create: mode 0644, for a program of another user; its umask has the last word
+  bool exclusive = false;   // with create: kConflict if it exists
+  bool truncate = false;    // with write: cut to 0 bytes
+  bool direct = false;      // bypass the page cache: offset, length and addresses must be multiples of kDirectAlignment
 };
 
 // What direct files need on any disk we know.

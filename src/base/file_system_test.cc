@@ -56,6 +56,8 @@ TEST_F(RealFiles, MakesFilesAndFoldersForThisUserAlone) {
   namespace fs = std::filesystem;
   const fs::perms others = fs::perms::group_all | fs::perms::others_all;
   ASSERT_TRUE(files_.open(join_path(root_, "a/b/new"), {.write = true, .create = true}).is_ok());
+  ASSERT_TRUE(files_.open(join_path(root_, "shared"), {.write = true, .create = true, .for_others = true}).is_ok());
+  EXPECT_NE(fs::status(join_path(root_, "shared")).permissions() & fs::perms::group_read, fs::perms::none);
   for (const char* name : {"", "a", "a/b", "a/b/new"}) {
     EXPECT_EQ(fs::status(join_path(root_, name)).permissions() & others, fs::perms::none) << name;
   }

@@ -28,6 +28,11 @@ namespace larder {
 class Counter {
  public:
   void increment(std::uint64_t by = 1) { value_.fetch_add(by, std::memory_order_relaxed); }
+  // For what is counted elsewhere: takes over a total that is more than this one.
+  void rise_to(std::uint64_t total) {
+    std::uint64_t seen = value();
+    while (seen < total && !value_.compare_exchange_weak(seen, total, std::memory_order_relaxed)) {}
+  }
   [[nodiscard]] std::uint64_t value() const { return value_.load(std::memory_order_relaxed); }
 
  private:

@@ -139,7 +139,8 @@ int flags_of(const OpenOptions& options) {
 class RealFileSystem final : public FileSystem {
  public:
   [[nodiscard]] Result<std::unique_ptr<File>> open(const std::string& path, const OpenOptions& options) override {
-    Descriptor descriptor(retry([&] { return ::open(path.c_str(), flags_of(options), 0600); }));
+    const mode_t mode = options.for_others ? 0644 : 0600;
+    Descriptor descriptor(retry([&] { return ::open(path.c_str(), flags_of(options), mode); }));
     if (descriptor.get() < 0) return status_from_errno(errno, "open", path);
     return std::unique_ptr<File>(std::make_unique<RealFile>(std::move(descriptor), path));
   }

@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "server/command_line.h"
 #include "server/json_reader.h"
+#include "server/key_file.h"
 #include "server/text_table.h"
 
 namespace larder {
@@ -22,7 +23,7 @@ constexpr std::uint64_t kMaxInputBytes = 64ull << 20;
 
 struct ExplainOptions {
   std::string url = "http://127.0.0.1:30000";
-  std::string api_key, text, input_ids, adapter, salt;
+  std::string api_key, key_file, text, input_ids, adapter, salt;
   bool as_json = false;
 };
 
@@ -111,7 +112,10 @@ Status explain(const ExplainOptions& o) {
   if (!body.is_ok()) return body.status();
   const Result<HttpUrl> url = parse_http_url(o.url);
   if (!url.is_ok()) return url.status();
-  HttpClient client(*url, std::chrono::seconds(60), o.api_key);
+  std::string key = o.api_key;
+  LARDER_RETURN_IF_ERROR(fill_key(key, o.key_file, "LARDER_ADMIN_API_KEY"));
+  LARDER_RETURN_IF_ERROR(fill_key(key, "", "LARDER_API_KEY"));
+  HttpClient client(*url, std::chrono::seconds(60), key);
   const Result<HttpReply> reply =
       client.request("POST", "/explain", body->dump(-1, ' ', false, PlainJson::error_handler_t::replace));
   if (!reply.is_ok()) return reply.status();
@@ -139,9 +143,9 @@ int explain_command(int argc, char** argv) {
   app.get_formatter()->column_width(30);
   ExplainOptions o;
   app.add_option("--url", o.url, "server to ask")->type_name("URL")->capture_default_str();
-  app.add_option("--api-key", o.api_key, "bearer key, if the server wants one")
-      ->envname("LARDER_API_KEY")
-      ->type_name("KEY");
+  app.add_option("--api-key", o.api_key, "the server's admin key, or its api key if it has no other")->type_name("KEY");
+  app.add_option("--api-key-file", o.key_file, "holds that key; or LARDER_ADMIN_API_KEY, or LARDER_API_KEY")
+      ->type_name("FILE");
   app.add_option("--text", o.text, "the prompt as text, or @file")->type_name("TEXT|@FILE");
   app.add_option("--input-ids", o.input_ids, "the prompt as token ids, [1,2,3] or 1,2,3, or @file")
       ->type_name("IDS|@FILE");

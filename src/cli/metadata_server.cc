@@ -51,9 +51,8 @@ void add_metadata_options(CLI::App& app, ServerOptions& o) {
   app.add_option("--host", o.host, "address to listen on; other than loopback needs --api-key")->capture_default_str();
   app.add_option("--port", o.port, "0: any free one")->check(whole_number(0, 65535))->capture_default_str();
   app.add_option("--api-key", o.api_key,
-                 "clients must send it: as a bearer, or as the password in http://larder:KEY@host:port")
-      ->envname("LARDER_METADATA_API_KEY");
-  app.add_option("--api-key-file", o.api_key_file, "holds that key, so that it is in no list of processes")
+                 "clients must send it: as a bearer, or as the password in http://larder:KEY@host:port");
+  app.add_option("--api-key-file", o.api_key_file, "holds that key; or the variable LARDER_METADATA_API_KEY")
       ->type_name("FILE");
   app.add_option("--directory", o.directory, "journal: what is answered survives; without one all is in memory")
       ->type_name("PATH");

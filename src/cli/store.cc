@@ -150,7 +150,7 @@ void ProgressBar::show(std::uint64_t done, std::uint64_t total) {
 
 Result<std::unique_ptr<OpenedBackend>> OpenedBackend::open(const std::vector<std::string>& directories,
                                                            const std::vector<std::string>& extra) {
-  BackendOptions options;
+  BackendOptions options = {{"max_size", "unlimited"}};  // a tool evicts nothing unless it is told to
   for (const std::string& text : extra) {
     const std::size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0) {

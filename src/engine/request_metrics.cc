@@ -70,8 +70,9 @@ RequestMetrics::RequestMetrics(MetricsRegistry& m, const std::string& model_name
       internal_errors_(m.counter("larder_internal_errors_total", "Refused internal calls: defects", labels_)),
       storage_reads_(m.counter("larder_storage_reads_total", "Pages asked of storage", labels_)),
       storage_read_errors_(m.counter("larder_storage_read_errors_total", "Reads that storage failed", labels_)),
-      storage_writes_(m.counter("larder_storage_writes_total", "Pages given to storage", labels_)),
-      storage_write_errors_(m.counter("larder_storage_write_errors_total", "Writes that storage failed", labels_)),
+      storage_writes_(m.counter("larder_storage_writes_total", "Groups of pages given to storage", labels_)),
+      storage_write_errors_(
+          m.counter("larder_storage_write_errors_total", "Groups of pages that storage failed to write", labels_)),
       storage_corrupt_(m.counter("larder_storage_corrupt_total", "Pages that storage dropped as corrupt", labels_)),
       storage_duplicates_(m.counter("larder_storage_duplicate_pages_total", "Pages that storage had already", labels_)),
       storage_declined_(m.counter("larder_storage_declined_groups_total", "Groups that admission declined", labels_)),
@@ -130,6 +131,7 @@ void RequestMetrics::publish_cache(const SchedulerStats& stats, std::uint32_t pa
   backed_up_.follow(c.stored * page_size);
   loaded_back_.follow(c.loaded_back * page_size);
   evicted_.follow(c.host_evicted);
+  metrics_.gauge("larder_host_pages", "KV pages on the host", labels_).set(static_cast<double>(c.host_resident));
   late_.follow(c.prefetch_late);
   partial_.follow(c.prefetch_partial);
   refused_.follow(c.prefetch_refused);

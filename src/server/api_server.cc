@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 
@@ -15,7 +16,9 @@
 #include "server/completion.h"
 #include "server/completion_body.h"
 #include "server/json_reader.h"
+#include "server/recent_requests.h"
 #include "server/reply_format.h"
+#include "server/ui_files.h"
 
 namespace larder {
 namespace {
@@ -25,9 +28,10 @@ constexpr Nanos kWaitSlice =
     std::chrono::seconds(1);  // the longest wait inside the scheduler, so that a stop is prompt
 constexpr Nanos kExplainLimit = std::chrono::seconds(30);
 constexpr std::size_t kAdminThreads = 4;
+constexpr std::size_t kRecentRequests = 256;
 constexpr std::size_t kAdminQueue = 64;
 constexpr std::size_t kMostInlineBytes = 64u << 10;  // a larger body is parsed by threads of its own
-constexpr std::size_t kWorkThreads = 1;              // so that one document at a time takes memory
+constexpr std::size_t kWorkThreads = 2;              // few, as each document takes memory
 constexpr std::size_t kWorkQueue = 768;
 constexpr std::string_view kFlushed =
     "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the "
@@ -71,9 +75,11 @@ class Api final : public ApiServer {
         options_(scheduler_.options()),
         model_(scheduler_.model()),
         next_id_(std::make_shared<std::atomic<std::uint64_t>>(1)),
+        recent_(std::make_shared<RecentRequests>(kRecentRequests)),
         started_unix_seconds_(clock_.wall_unix_seconds()),
         admin_(std::make_unique<ThreadPoolExecutor>("admin", kAdminThreads, kAdminQueue, OnShutdown::kDrop)),
-        work_(std::make_unique<ThreadPoolExecutor>("work", kWorkThreads, kWorkQueue, OnShutdown::kDrop)) {
+        work_(std::make_unique<ThreadPoolExecutor>("work", kWorkThreads, kWorkQueue, OnShutdown::kDrop)),
+        rendering_(std::make_unique<ThreadPoolExecutor>("rendering", 1, kWorkQueue, OnShutdown::kDrop)) {
     set_storage_name(options_.hicache_storage_backend);
   }
 
@@ -81,6 +87,7 @@ class Api final : public ApiServer {
     is_stopping_.store(true, std::memory_order_relaxed);
     listener_.reset();  // no handler runs from here on; answers of the admin threads are dropped
     work_.reset();
+    rendering_.reset();
     admin_.reset();
   }
 
@@ -93,7 +100,7 @@ class Api final : public ApiServer {
         [this](HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
           handle(std::move(request), std::move(exchange));
         },
-        registry_);
+        registry_, [this](const HttpRequest& head) { return refusal(find_route(head.path), head); });
     if (!listener.is_ok()) return listener.status();
     listener_ = std::move(*listener);
     port_.store(listener_->port(), std::memory_order_relaxed);
@@ -136,6 +143,10 @@ class Api final : public ApiServer {
         {"/get_model_info", "GET", kNormal, &Api::model_info, nullptr},
         {"/server_info", "GET", kNormal, nullptr, &Api::server_info},
         {"/get_server_info", "GET", kNormal, nullptr, &Api::server_info},
+        {"/recent_requests", "GET", kAdmin, &Api::recent_requests, nullptr},
+        {"/ui", "GET", kOpen, &Api::ui, nullptr},
+        {"/ui/app.js", "GET", kOpen, &Api::ui, nullptr},
+        {"/ui/style.css", "GET", kOpen, &Api::ui, nullptr},
         {"/explain", "POST", kAdmin, nullptr, &Api::explain},
         {"/flush_cache", "POST", kAdmin, nullptr, &Api::flush, false, true},
         {"/quiesce", "POST", kAdmin, nullptr, &Api::quiesce},
@@ -154,53 +165,64 @@ class Api final : public ApiServer {
         .increment();
   }
 
-  void handle(HttpRequest request, Exchange exchange) {
-    const Route* route = nullptr;
-    for (const Route& candidate : routes()) {
-      if (candidate.path == request.path) route = &candidate;
-    }
+  // Null: no such route.
+  static const Route* find_route(std::string_view path) {
+    const std::span<const Route> all = routes();
+    const auto found = std::find_if(all.begin(), all.end(), [&](const Route& route) { return route.path == path; });
+    return found == all.end() ? nullptr : &*found;
+  }
+
+  // The answer to who may not ask this, or asks in a way that the route has not; looks at the head only.
+  [[nodiscard]] std::optional<HttpResponse> refusal(const Route* route, const HttpRequest& request) {
+    count_route(route ? route->path : "unknown");
     if (!route) {
-      count_route("unknown");
-      const std::string message = fmt::format("no route {} {}; see GET /v1/models, POST /generate", request.method,
-                                              request.path.substr(0, 200));
-      return exchange->respond(error_response(404, message));
+      return error_response(404, fmt::format("no route {} {}; see GET /v1/models, POST /generate", request.method,
+                                             request.path.substr(0, 200)));
     }
-    count_route(route->path);
-    if (request.method == "OPTIONS") return exchange->respond(with_allow(204, *route));
-    if (!takes(*route, request.method)) return exchange->respond(with_allow(405, *route));
+    if (request.method == "OPTIONS") return with_allow(204, *route);
+    if (!takes(*route, request.method)) return with_allow(405, *route);
+    HttpResponse refused;
     if (is_for_loopback_only(options_, route->level, route->wants_admin_key) && !request.is_loopback) {
-      HttpResponse refused;
       refused.status = 400;
       refused.body = dump_json({{"error", kNoAdminKey}});
-      audit(*route, request, refused.status);
-      return exchange->respond(std::move(refused));
+    } else if (!is_authorized(options_, route->level, request.authorization)) {
+      refused.status = 401;
+      refused.body = "{\"error\":\"Unauthorized\"}";
+      refused.headers.emplace_back("WWW-Authenticate", "Bearer");
+    } else {
+      return std::nullopt;
     }
-    if (!is_authorized(options_, route->level, request.authorization)) {
-      HttpResponse denied;
-      denied.status = 401;
-      denied.body = "{\"error\":\"Unauthorized\"}";
-      denied.headers.emplace_back("WWW-Authenticate", "Bearer");
-      audit(*route, request, denied.status);
-      return exchange->respond(std::move(denied));
+    audit(*route, request, refused.status);
+    return refused;
+  }
+
+  void handle(HttpRequest request, Exchange exchange) {
+    const Route* route = find_route(request.path);
+    if (request.body.empty()) {  // else the gate has asked
+      if (std::optional<HttpResponse> refused = refusal(route, request)) return exchange->respond(std::move(*refused));
     }
     if (!route->quick) return run_blocking(*route, std::move(request), exchange);
     const bool is_short = request.body.size() <= kMostInlineBytes && !route->is_long;
     if (is_short) return (this->*route->quick)(request, exchange);
-    run_work(route->quick, std::move(request), exchange);
+    run_work(route->is_long ? *rendering_ : *work_, route->quick, std::move(request), exchange);
   }
 
   [[nodiscard]] bool takes(const Route& route, std::string_view method) const {
     if (route.has_get_form && options_.enable_get_state_changes && method == "GET") return true;
-    return !method.empty() && route.methods.find(method) != std::string_view::npos;
+    for (std::string_view left = route.methods; !left.empty();) {
+      const std::size_t bar = std::min(left.find('|'), left.size());
+      if (left.substr(0, bar) == method) return true;
+      left.remove_prefix(std::min(bar + 1, left.size()));
+    }
+    return false;
   }
 
-  // One line for each request that may change what the server keeps, answered or refused: who, what, and how it ended.
+  // One line for each administrative request, answered or refused: who, what, and how it ended. Looking that succeeds
+  // is no news.
   static void audit(const Route& route, const HttpRequest& request, unsigned status) {
-    if (route.level != AuthLevel::kAdminOptional || request.method == "GET") return;
-    log_line(status < 400 ? LogLevel::kInfo : LogLevel::kWarning, "server/audit",
-             fmt::format("{} {} from {}: {} ({}), request {}", request.method, route.path,
-                         request.peer.empty() ? "an unknown address" : request.peer, status, http_reason(status),
-                         request.id));
+    if (route.level != AuthLevel::kAdminOptional) return;
+    if (request.method == "GET" && !route.has_get_form && status < 400) return;
+    log_audit(request, status);
   }
 
   HttpResponse with_allow(unsigned status, const Route& route) const {
@@ -225,6 +247,7 @@ class Api final : public ApiServer {
         audit(route, request, response.status);
         exchange->respond(std::move(response));
       } catch (const std::exception& error) {  // out of memory: this request fails, the server lives on
+        audit(route, request, 500);
         exchange->respond(error_response(500, error.what()));
       }
     });
@@ -232,8 +255,8 @@ class Api final : public ApiServer {
   }
 
   // What takes a while: on an I/O thread, nobody else would be answered meanwhile.
-  void run_work(Quick handler, HttpRequest request, const Exchange& exchange) {
-    const Status posted = work_->post([this, handler, request = std::move(request), exchange] {
+  void run_work(ThreadPoolExecutor& threads, Quick handler, HttpRequest request, const Exchange& exchange) {
+    const Status posted = threads.post([this, handler, request = std::move(request), exchange] {
       try {
         (this->*handler)(request, exchange);
       } catch (const std::exception& error) {
@@ -245,7 +268,7 @@ class Api final : public ApiServer {
 
   // --- completions ---
 
-  CompletionContext completion_context() const { return {&scheduler_, &clock_, next_id_}; }
+  CompletionContext completion_context() const { return {&scheduler_, &clock_, next_id_, recent_}; }
 
   void start_completion(CompletionBody body, std::unique_ptr<ReplyFormat> format, const Exchange& exchange) {
     auto completion = std::make_shared<Completion>(completion_context(), exchange, std::move(format), body.is_stream);
@@ -314,8 +337,20 @@ class Api final : public ApiServer {
   void metrics(const HttpRequest&, const Exchange& exchange) {
     HttpResponse response;
     response.content_type = std::string(MetricsRegistry::content_type());
+    registry_.gauge("larder_scheduler_failed", "1: the scheduler has failed, and the server must be started again")
+        .set(scheduler_.health().is_ok() ? 0 : 1);
     response.body = registry_.render();
     exchange->respond(std::move(response));
+  }
+
+  void recent_requests(const HttpRequest& request, const Exchange& exchange) {
+    const Result<double> limit = query_number(request, "limit", kRecentRequests, kRecentRequests);
+    if (!limit.is_ok()) return exchange->respond(error_response(limit.status()));
+    exchange->respond(json_response(recent_->json(static_cast<std::size_t>(*limit))));
+  }
+
+  void ui(const HttpRequest& request, const Exchange& exchange) {
+    exchange->respond(ui_file(request.path).value_or(error_response(404, "no such file")));
   }
 
   HttpResponse explain(const HttpRequest& request) {
@@ -345,7 +380,7 @@ class Api final : public ApiServer {
   }
 
   HttpResponse flush(const HttpRequest& request) {
-    const Result<double> seconds = query_seconds(request, "timeout", 0, kMaxWaitSeconds);
+    const Result<double> seconds = query_number(request, "timeout", 0, kMaxWaitSeconds);
     if (!seconds.is_ok()) return error_response(seconds.status());
     if (is_flushing_.exchange(true)) return text_response(400, "Another flush_cache is already in progress.");
     const Status status = wait_in_slices(*seconds, [&](Nanos limit) { return scheduler_.flush(limit); });
@@ -416,7 +451,7 @@ class Api final : public ApiServer {
   }
 
   HttpResponse quiesce(const HttpRequest& request) {
-    const Result<double> seconds = query_seconds(request, "timeout", 60, kMaxWaitSeconds);
+    const Result<double> seconds = query_number(request, "timeout", 60, kMaxWaitSeconds);
     if (!seconds.is_ok()) return error_response(seconds.status());
     if (is_quiescing_.exchange(true)) return error_response(409, "another quiesce is in progress");
     const Status status = wait_in_slices(*seconds, [&](Nanos limit) { return scheduler_.quiesce(limit); });
@@ -432,6 +467,7 @@ class Api final : public ApiServer {
   const Options& options_;
   const ModelSpec& model_;
   const std::shared_ptr<std::atomic<std::uint64_t>> next_id_;
+  const std::shared_ptr<RecentRequests> recent_;  // completions may outlive the server
   const std::int64_t started_unix_seconds_;
 
   std::atomic<bool> is_stopping_{false};  // relaxed: ends waits a little early
@@ -441,8 +477,9 @@ class Api final : public ApiServer {
   RankedMutex storage_mutex_{LockRank::kServer};
   std::string storage_name_ LARDER_GUARDED_BY(storage_mutex_);  // class name of the attached backend
   std::unique_ptr<ThreadPoolExecutor> admin_;
-  std::unique_ptr<ThreadPoolExecutor> work_;
-  std::unique_ptr<HttpListener> listener_;  // last: its handler uses the rest
+  std::unique_ptr<ThreadPoolExecutor> work_;       // parses large bodies
+  std::unique_ptr<ThreadPoolExecutor> rendering_;  // of /metrics
+  std::unique_ptr<HttpListener> listener_;         // last: its handler uses the rest
 };
 
 }  // namespace

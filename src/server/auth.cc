@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <string>
 
+#include "base/log.h"
+
 namespace larder {
 namespace {
 
@@ -46,6 +48,13 @@ bool is_authorized(const Options& options, AuthLevel level, std::string_view aut
 bool is_for_loopback_only(const Options& options, AuthLevel level, bool wants_admin_key) {
   if (level != AuthLevel::kAdminOptional || !options.admin_api_key.empty()) return false;
   return wants_admin_key || options.api_key.empty();
+}
+
+void log_audit(const HttpRequest& request, unsigned status) {
+  log_line(
+      status < 400 ? LogLevel::kInfo : LogLevel::kWarning, "server/audit",
+      fmt::format("{} {} from {}: {} ({}), request {}", request.method, request.path,
+                  request.peer.empty() ? "an unknown address" : request.peer, status, http_reason(status), request.id));
 }
 
 bool is_loopback_host(std::string_view host) {

@@ -14,6 +14,7 @@
 
 #include "base/status.h"
 #include "engine/options.h"
+#include "server/http_message.h"
 
 namespace larder {
 
@@ -27,6 +28,9 @@ enum class AuthLevel : unsigned char { kOpen, kNormal, kAdminOptional };
 
 // Nobody holds a key that would let them: then only requests from this machine are answered.
 [[nodiscard]] bool is_for_loopback_only(const Options& options, AuthLevel level, bool wants_admin_key);
+
+// One line of the log about an administrative request, answered or refused: who, what, how it ended, its id.
+void log_audit(const HttpRequest& request, unsigned status);
 
 // Is `host` an address that only this machine reaches? By its text: "localhost", "127.x.x.x", "::1".
 [[nodiscard]] bool is_loopback_host(std::string_view host);

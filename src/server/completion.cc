@@ -6,6 +6,7 @@
 
 #include "server/api_error.h"
 #include "server/json_text.h"
+#include "server/reply_format.h"
 
 namespace larder {
 namespace {
@@ -162,6 +163,21 @@ void Completion::end_prompt(std::size_t index) {
   CompletionState& state = states_[index];
   prompts_[index].ticket.reset();
   state.e2e_seconds = seconds_between(begun_, context_.clock->now());
+  if (context_.recent) remember(state);
+}
+
+void Completion::remember(const CompletionState& state) {
+  RecentRequest request;
+  request.id = state.id;
+  request.ended_unix_seconds = context_.clock->wall_unix_seconds();
+  request.completion_tokens = state.completion_tokens;
+  request.cached = state.cached;
+  request.cached.prompt = state.prompt_tokens;
+  request.finish = state.status.is_ok() ? std::string(finish_name(state.finish)) : "error";
+  if (!state.status.is_ok()) request.error = state.status.message();
+  request.ttft_seconds = state.ttft_seconds;
+  request.e2e_seconds = state.e2e_seconds;
+  context_.recent->add(std::move(request));
 }
 
 void Completion::pump() {

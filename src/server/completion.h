@@ -26,6 +26,7 @@
 #include "engine/scheduler.h"
 #include "engine/tokenizer.h"
 #include "server/http_listener.h"
+#include "server/recent_requests.h"
 
 namespace larder {
 
@@ -78,6 +79,7 @@ struct CompletionContext {
   Scheduler* scheduler = nullptr;
   Clock* clock = nullptr;
   std::shared_ptr<std::atomic<std::uint64_t>> next_id;  // relaxed: only unique
+  std::shared_ptr<RecentRequests> recent;               // gets each prompt that has ended; null: nobody wants them
 };
 
 class Completion : public std::enable_shared_from_this<Completion> {
@@ -107,6 +109,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   // True: a stop string was found; the text ends before it.
   bool pass_text(std::size_t index, bool is_end);
   void end_prompt(std::size_t index);
+  void remember(const CompletionState& state);
   void pump();
   void answer_failure();
   void cancel_all();

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
@@ -36,7 +37,7 @@ struct ListenOptions {
   std::uint32_t io_threads = 2;
   std::uint32_t max_connections = 768;         // further ones get 503 and are closed
   std::uint64_t max_body_bytes = 64ull << 20;  // longer: 413
-  // Of all requests at once, from the first byte of a body to the end of its answer. A body that goes beyond it gets
+  // Of all requests at once, for as long as they keep their bodies. A body of more than 64 KiB that goes beyond it gets
   // 503; the others go on.
   std::uint64_t max_open_body_bytes = 256ull << 20;
   std::uint32_t max_header_bytes = 64u << 10;    // longer: 431
@@ -70,11 +71,14 @@ class HttpExchange {
 class HttpListener {
  public:
   using Handler = std::function<void(HttpRequest, std::shared_ptr<HttpExchange>)>;
+  // Looks at a request whose body has yet to be read. What it gives is the answer, and the body is not read: who may
+  // not ask costs no memory. The I/O thread; must not block.
+  using Gate = std::function<std::optional<HttpResponse>(const HttpRequest& head)>;
 
   // Binds and starts to serve. kConflict: the port is in use; kInvalidArgument: no such address; kUnavailable: the
   // system refuses (privileged port, no descriptors). `metrics` outlives the listener.
   [[nodiscard]] static Result<std::unique_ptr<HttpListener>> create(const ListenOptions& options, Handler handler,
-                                                                    MetricsRegistry& metrics);
+                                                                    MetricsRegistry& metrics, Gate gate = {});
   // Closes every connection (on_gone runs) and joins the I/O threads. The handler is not called afterwards.
   virtual ~HttpListener() = default;
 

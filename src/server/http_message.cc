@@ -60,6 +60,13 @@ bool is_from_web_page(std::span<const HttpField> fields) {
          !is_same_field_name(std::string_view(*origin).substr(scheme + 3), *host);
 }
 
+bool is_forwarded(std::span<const HttpField> fields) {
+  for (const char* name : {"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP"}) {
+    if (find_field(fields, name)) return true;
+  }
+  return false;
+}
+
 bool is_request_id(std::string_view text) {
   constexpr std::string_view kAllowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:-";
   return !text.empty() && text.size() <= 128 && text.find_first_not_of(kAllowed) == std::string_view::npos;
@@ -149,16 +156,16 @@ Status parse_target(std::string_view target, HttpRequest& out) {
   return parse_query(target.substr(question + 1), out.query);
 }
 
-Result<double> query_seconds(const HttpRequest& request, const std::string& name, double fallback, double max_seconds) {
+Result<double> query_number(const HttpRequest& request, const std::string& name, double fallback, double most) {
   const auto found = request.query.find(name);
   if (found == request.query.end()) return fallback;
   const std::string& text = found->second;
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool is_number = error == std::errc{} && end == text.data() + text.size() && std::isfinite(value);
-  if (!is_number || value < 0 || value > max_seconds) {
+  if (!is_number || value < 0 || value > most) {
     return invalid_argument(
-        fmt::format("query parameter '{}' must be a number of seconds in [0, {}], got '{}'", name, max_seconds, text));
+        fmt::format("query parameter '{}' must be a number in [0, {}], got '{}'", name, most, text));
   }
   return value;
 }

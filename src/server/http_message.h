@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -24,10 +25,11 @@ struct HttpRequest {
   std::map<std::string, std::string> query;  // percent-decoded; the last of a name counts
   std::vector<HttpField> fields;             // as sent, in their order (those of one name together)
   std::string authorization;                 // the header's value, or empty
-  bool is_loopback = false;                  // the peer is on this machine, and no web page (is_from_web_page)
+  bool is_loopback = false;                  // the peer is on this machine: no web page, and no proxy
   std::string peer;                          // its address, without the port; empty: unknown
   std::string id;                            // X-Request-Id: the client's, if it may stand in a log; else a new one
   std::string body;
+  std::shared_ptr<const void> body_hold;  // while it lives, the body counts (ListenOptions::max_open_body_bytes)
 };
 
 struct HttpResponse {
@@ -43,6 +45,9 @@ struct HttpResponse {
 // says so, or its Host is a name other than localhost: the page's own, if its owner lets it point here (DNS rebinding).
 // What other programs send has none of this, unless they call this machine by a name.
 [[nodiscard]] bool is_from_web_page(std::span<const HttpField> fields);
+
+// Has a proxy passed the request on? Then its peer is the proxy, and says nothing about where the request is from.
+[[nodiscard]] bool is_forwarded(std::span<const HttpField> fields);
 
 // May a client's X-Request-Id stand in logs and answers? 1 to 128 of A-Z a-z 0-9 . _ : -
 [[nodiscard]] bool is_request_id(std::string_view text);
@@ -63,9 +68,9 @@ struct HttpResponse {
 // Splits "/a/b?x=1&y" into path and query of `out`. kInvalidArgument: no leading '/', or a broken '%'.
 [[nodiscard]] Status parse_target(std::string_view target, HttpRequest& out);
 
-// A duration given in seconds as decimal text: finite, 0 <= x <= max. `fallback` when the query lacks `name`.
-// kInvalidArgument names the parameter and its range.
-[[nodiscard]] Result<double> query_seconds(const HttpRequest& request, const std::string& name, double fallback,
-                                           double max_seconds);
+// A number as decimal text, such as a duration in seconds: finite, 0 <= x <= max. `fallback` when the query lacks
+// `name`. kInvalidArgument names the parameter and its range.
+[[nodiscard]] Result<double> query_number(const HttpRequest& request, const std::string& name, double fallback,
+                                          double most);
 
 }  // namespace larder

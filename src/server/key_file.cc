@@ -7,6 +7,13 @@
 #include "base/file_system.h"
 
 namespace larder {
+namespace {
+
+void drop_line_ends(std::string& text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+}
+
+}  // namespace
 
 Result<std::string> read_key_file(const std::string& path) {
   auto file = real_file_system().open(path, {});
@@ -16,7 +23,7 @@ Result<std::string> read_key_file(const std::string& path) {
   if (*size > 4096) return invalid_argument(path + ": a key has at most 4096 bytes");
   std::string text(static_cast<std::size_t>(*size), '\0');
   LARDER_RETURN_IF_ERROR(read_exactly(**file, std::as_writable_bytes(std::span(text)), 0));
-  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+  drop_line_ends(text);
   if (text.empty()) return invalid_argument(path + ": the file holds no key");
   return text;
 }
@@ -31,6 +38,7 @@ Status fill_key(std::string& key, const std::string& path, const char* variable)
   }
   const char* const value = std::getenv(variable);
   if (value != nullptr) key = value;
+  drop_line_ends(key);
   return Status::ok();
 }
 

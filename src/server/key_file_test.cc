@@ -27,7 +27,7 @@ class KeyFileTest : public ::testing::Test {
 };
 
 TEST_F(KeyFileTest, TheOptionComesFirstThenTheFileThenTheEnvironment) {
-  ::setenv(kVariable, "from-environment", 1);
+  ::setenv(kVariable, "from-environment\n", 1);
   std::string key = "given";
   EXPECT_TRUE(fill_key(key, file("from-file\n"), kVariable).is_ok());
   EXPECT_EQ(key, "given");

@@ -14,10 +14,23 @@ std::string time_text(std::int64_t unix_milliseconds) {
   return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(seconds), unix_milliseconds % 1000);
 }
 
-// As JSON has it, without the quotes around it.
+// As JSON has it, without the quotes around it; DEL and the controls from U+0080 to U+009F, too, which a terminal may
+// obey.
 std::string escaped(std::string_view text) {
-  std::string quoted = nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  return quoted.substr(1, quoted.size() - 2);
+  const std::string quoted = nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::string out;
+  for (std::size_t i = 1; i + 1 < quoted.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(quoted[i]);
+    const auto next = static_cast<unsigned char>(quoted[i + 1]);
+    const bool is_upper_control = byte == 0xc2 && next < 0xa0;
+    if (byte != 0x7f && !is_upper_control) {
+      out += quoted[i];
+      continue;
+    }
+    out += fmt::format("\\u{:04x}", is_upper_control ? next : byte);
+    i += is_upper_control ? 1 : 0;
+  }
+  return out;
 }
 
 bool is_plain(std::string_view text) {

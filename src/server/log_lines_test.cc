@@ -23,13 +23,16 @@ TEST(LogLines, SayWhenWhoAndWhat) {
 
 // A path of a request may hold a line feed, and a damaged file any bytes.
 TEST(LogLines, AMessageBeginsNoLineOfItsOwn) {
-  const std::string_view hostile = "/a\n2026-11-26T08:15:30.000Z info server/audit: forged\r\x1b[2J\x01\xff";
+  const std::string_view hostile =
+      "/a\n2026-11-26T08:15:30.000Z info server/audit: forged\r\x1b[2J\x01\x7f\xc2\x9b\xff";
   for (const LogFormat format : {LogFormat::kText, LogFormat::kJson}) {
     const std::string line = log_line_text(format, kTime, LogLevel::kWarning, "proxy", hostile);
     EXPECT_EQ(line.find('\n'), line.size() - 1) << line;
     for (const char c : std::string_view(line).substr(0, line.size() - 1)) {
       EXPECT_GE(static_cast<unsigned char>(c), 0x20) << line;
     }
+    EXPECT_EQ(line.find('\x7f'), std::string::npos);
+    EXPECT_EQ(line.find("\xc2\x9b"), std::string::npos);
     EXPECT_NE(line.find("forged"), std::string::npos);
   }
 }

@@ -237,10 +237,11 @@ class Server final : public MetadataServer {
     }
     registry_.gauge("larder_metadata_leased_pages", "Pages that a reader may be reading.", {{"namespace", name}})
         .set(static_cast<double>(figures.leased));
-    for (const Figure& figure : std::span(kMore).subspan(1)) {
-      registry_.gauge(fmt::format("larder_metadata_{}", figure.name), "Since the service began.", {{"namespace", name}})
-          .set(static_cast<double>(figures.*figure.value));
-    }
+    const Labels labels{{"namespace", name}};
+    registry_.counter("larder_metadata_evicted_total", "Pages that were evicted.", labels).rise_to(figures.evicted);
+    registry_.counter("larder_metadata_expired_total", "Reservations that ran out.", labels).rise_to(figures.expired);
+    registry_.counter("larder_metadata_refused_total", "Pages that were asked for when all were in use.", labels)
+        .rise_to(figures.refused);
   }
 
   // constant after construction

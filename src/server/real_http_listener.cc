@@ -12,6 +12,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
+#include <exception>
 #include <utility>
 
 #include <fmt/format.h>
@@ -34,8 +35,8 @@ constexpr auto kAcceptRetryDelay = std::chrono::milliseconds(100);
 
 class BeastListener final : public HttpListener {
  public:
-  BeastListener(const ListenOptions& options, Handler handler, MetricsRegistry& metrics)
-      : core_(std::make_shared<HttpCore>(options, std::move(handler), metrics)),
+  BeastListener(const ListenOptions& options, Handler handler, Gate gate, MetricsRegistry& metrics)
+      : core_(std::make_shared<HttpCore>(options, std::move(handler), std::move(gate), metrics)),
         strand_(asio::make_strand(core_->io)),
         acceptor_(strand_),
         retry_(strand_),
@@ -75,7 +76,7 @@ class BeastListener final : public HttpListener {
     if (error) return listen_error(error);
     port_ = acceptor_.local_endpoint().port();
     for (std::uint32_t i = 0; i < std::max(options.io_threads, 1u); ++i) {
-      LARDER_RETURN_IF_ERROR(pool_.post([io = &core_->io] { io->run(); }));
+      LARDER_RETURN_IF_ERROR(pool_.post([this] { serve(); }));
     }
     asio::post(strand_, [this] { accept_next(); });
     return Status::ok();
@@ -105,6 +106,18 @@ class BeastListener final : public HttpListener {
   }
 
  private:
+  // Until nothing is left to do. A handler throws only when memory is out: its connection ends, the thread goes on.
+  void serve() {
+    for (;;) {
+      try {
+        core_->io.run();
+        return;
+      } catch (const std::exception& error) {
+        log_error("server", fmt::format("a connection failed: {}", error.what()));
+      }
+    }
+  }
+
   Status listen_error(const ErrorCode& error) const {
     const std::string where = fmt::format("{}:{}", core_->options.host, core_->options.port);
     if (error == asio::error::address_in_use) {
@@ -180,8 +193,8 @@ class BeastListener final : public HttpListener {
 }  // namespace
 
 Result<std::unique_ptr<HttpListener>> HttpListener::create(const ListenOptions& options, Handler handler,
-                                                           MetricsRegistry& metrics) {
-  auto listener = std::make_unique<BeastListener>(options, std::move(handler), metrics);
+                                                           MetricsRegistry& metrics, Gate gate) {
+  auto listener = std::make_unique<BeastListener>(options, std::move(handler), std::move(gate), metrics);
   const Status status = listener->listen();
   if (!status.is_ok()) return status;
   return std::unique_ptr<HttpListener>(std::move(listener));

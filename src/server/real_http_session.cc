@@ -8,13 +8,14 @@
 #include <array>
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
+#include <boost/beast/core/buffers_range.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <cassert>
 #include <cerrno>
+#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -32,6 +33,50 @@ using Tcp = asio::ip::tcp;
 using ErrorCode = boost::system::error_code;
 
 constexpr auto kDrainLimit = std::chrono::seconds(2);  // reading what a refused client still sends
+
+// Bodies up to this size are always taken: a server that is full of large ones still answers small questions.
+constexpr std::uint64_t kSmallBodyBytes = 64u << 10;
+
+// A body that grows with what comes, and not to what its head promises; without memory it fails and does not throw.
+struct GrowingBody {
+  using value_type = std::string;
+
+  class Reader {
+   public:
+    template <bool is_request, class Fields>
+    Reader(http::header<is_request, Fields>&, value_type& body) : body_(body) {}
+    void init(const boost::optional<std::uint64_t>&, ErrorCode& error) { error = {}; }
+    template <class Buffers>
+    std::size_t put(const Buffers& buffers, ErrorCode& error) {
+      error = {};
+      try {
+        for (const auto buffer : beast::buffers_range_ref(buffers)) {
+          body_.append(static_cast<const char*>(buffer.data()), buffer.size());
+        }
+      } catch (const std::bad_alloc&) {
+        error = make_error_code(boost::system::errc::not_enough_memory);
+        return 0;
+      }
+      return beast::buffer_bytes(buffers);
+    }
+    void finish(ErrorCode& error) { error = {}; }
+
+   private:
+    value_type& body_;
+  };
+  using reader = Reader;  // Beast's name
+};
+
+// Bytes of a body that a request keeps.
+struct BodyHold {
+  BodyHold(std::shared_ptr<HttpCore> of, std::uint64_t held) : core(std::move(of)), bytes(held) {}
+  ~BodyHold() { core->body_bytes.fetch_sub(bytes, std::memory_order_relaxed); }
+  BodyHold(const BodyHold&) = delete;
+  BodyHold& operator=(const BodyHold&) = delete;
+
+  const std::shared_ptr<HttpCore> core;
+  const std::uint64_t bytes;
+};
 
 // Four random bytes: ids of two servers, or of two runs of one, should differ.
 std::string random_prefix() {
@@ -61,6 +106,9 @@ std::string head_text(const HttpResponse& head, bool keep_alive, std::string_vie
 class Session final : public HttpSession, public std::enable_shared_from_this<Session> {
  public:
   Session(std::shared_ptr<HttpCore> core, Tcp::socket socket) : core_(std::move(core)), stream_(std::move(socket)) {}
+  ~Session() override { forget(); }  // close() has run, but after an exception
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
 
   void post(std::function<void()> task) override {
     LockGuard guard(core_->mutex);
@@ -158,7 +206,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     }
   }
 
-  using Parser = http::request_parser<http::string_body>;
+  using Parser = http::request_parser<GrowingBody>;
 
   // From the first read on.
   Parser& parser() {
@@ -177,15 +225,14 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   }
 
   void on_head(ErrorCode error) {
+    if (is_closed_) return;
     if (error) return read_failed(error);
+    take_head();
     const auto& head = parser().get();
-    fields_.clear();  // now: later come those behind a chunked body, which are nobody's
-    for (const auto& field : head) {
-      const auto name = field.name_string();
-      const auto value = field.value();
-      fields_.push_back({std::string(name.data(), name.size()), std::string(value.data(), value.size())});
+    if (parsed_.is_ok() && core_->gate && !parser().is_done()) {
+      std::optional<HttpResponse> refusal = core_->gate(request_);
+      if (refusal) return refuse(*refusal);
     }
-    name_request();
     stream_.expires_after(core_->options.read_limit);
     if (beast::iequals(head[http::field::expect], "100-continue")) {
       send("HTTP/1.1 100 Continue\r\n\r\n", [this](bool ok) {
@@ -196,8 +243,34 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     }
   }
 
+  // Now: later come the fields behind a chunked body, which are nobody's.
+  void take_head() {
+    const auto& head = parser().get();
+    request_ = {};
+    request_.method = std::string(head.method_string());
+    request_.is_head = head.method() == http::verb::head;
+    if (request_.is_head) request_.method = "GET";
+    for (const auto& field : head) {
+      const auto name = field.name_string();
+      const auto value = field.value();
+      request_.fields.push_back({std::string(name.data(), name.size()), std::string(value.data(), value.size())});
+    }
+    const std::string* authorization = find_field(request_.fields, "authorization");
+    if (authorization) request_.authorization = *authorization;
+    ErrorCode unknown;  // then it is not on this machine
+    const auto peer = stream_.socket().remote_endpoint(unknown);
+    if (!unknown) request_.peer = peer.address().to_string();
+    const bool is_passed_on = is_from_web_page(request_.fields) || is_forwarded(request_.fields);
+    request_.is_loopback = !unknown && peer.address().is_loopback() && !is_passed_on;
+    name_request();
+    request_.id = id_;
+    const auto target = head.target();
+    request_.target.assign(target.data(), target.size());
+    parsed_ = parse_target(request_.target, request_);
+  }
+
   void name_request() {
-    const std::string* given = find_field(fields_, "x-request-id");
+    const std::string* given = find_field(request_.fields, "x-request-id");
     id_ = given != nullptr && is_request_id(*given)
               ? *given
               : fmt::format("{}-{}", core_->id_prefix, core_->next_id.fetch_add(1, std::memory_order_relaxed));
@@ -212,6 +285,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   void read_more() {
     if (parser().is_done()) return on_request({});
     http::async_read_some(stream_, buffer_, parser(), [self = shared_from_this()](ErrorCode error, std::size_t) {
+      if (self->is_closed_) return;
       if (error) return self->read_failed(error);
       if (!self->hold_body(self->parser().get().body().size())) {
         return self->fail_request(503,
@@ -228,7 +302,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     if (more == 0) return true;
     const std::uint64_t before = core_->body_bytes.fetch_add(more, std::memory_order_relaxed);
     held_bytes_ = bytes;
-    return before + more <= core_->options.max_open_body_bytes;
+    return bytes <= kSmallBodyBytes || before + more <= core_->options.max_open_body_bytes;
   }
   void release_body() { core_->body_bytes.fetch_sub(std::exchange(held_bytes_, 0), std::memory_order_relaxed); }
 
@@ -239,6 +313,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     if (error == http::error::header_limit) {
       return fail_request(431, fmt::format("the head is larger than {} bytes", core_->options.max_header_bytes));
     }
+    if (error == boost::system::errc::not_enough_memory) return fail_request(503, "there is no memory for the body");
     const bool is_quiet_end = error == http::error::end_of_stream || error == http::error::partial_message ||
                               error == beast::error::timeout ||
                               error.category() == asio::error::get_system_category() || error == asio::error::eof;
@@ -258,28 +333,15 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     is_ending_ = false;
     keep_alive_ = message.keep_alive();
     version_ = message.version();
-    is_head_ = message.method() == http::verb::head;
-
-    HttpRequest request;
-    request.method = std::string(message.method_string());
-    request.is_head = is_head_;
-    request.fields = std::exchange(fields_, {});
-    const std::string* authorization = find_field(request.fields, "authorization");
-    if (authorization) request.authorization = *authorization;
-    ErrorCode unknown;  // then it is not on this machine
-    const auto peer = stream_.socket().remote_endpoint(unknown);
-    request.is_loopback = !unknown && peer.address().is_loopback() && !is_from_web_page(request.fields);
-    if (!unknown) request.peer = peer.address().to_string();
-    request.id = id_;
-    const auto target = message.target();
-    request.target.assign(target.data(), target.size());
-    const Status parsed = parse_target(request.target, request);
+    is_head_ = request_.is_head;
+    HttpRequest request = std::exchange(request_, {});
     request.body = std::move(message.body());
+    if (held_bytes_ > 0) request.body_hold = std::make_shared<BodyHold>(core_, std::exchange(held_bytes_, 0));
     watch();
-    dispatch(parsed, std::move(request));
+    dispatch(std::move(request));
   }
 
-  void dispatch(const Status& parsed, HttpRequest request);
+  void dispatch(HttpRequest request);
 
   // Notices that the client has left while its answer is being made. Bytes of a pipelined request end the watch, and so
   // does the end of the answer: a client may have it all and leave before we know that it is out.
@@ -312,7 +374,6 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   // The answer of the current request is out.
   void finish() {
     in_request_ = false;
-    release_body();
     ++serial_;
     const std::function<void()> gone = std::move(gone_);  // dies here, unrun
     gone_ = nullptr;
@@ -324,14 +385,17 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
 
   // An answer to something that never became a request.
   void fail_request(unsigned status, const std::string& message) {
+    HttpResponse response = error_response(status, message);
+    if (status == 503) response.headers.emplace_back("Retry-After", "1");
+    refuse(response);
+  }
+
+  void refuse(const HttpResponse& response) {
     parser_.reset();  // what has come of the body
     release_body();
-    core_->count_response(status);
-    const std::string body = error_body(status, message);
-    HttpResponse head;
-    head.status = status;
-    std::string bytes = head_text(head, false, id_);
-    bytes += fmt::format("Content-Length: {}\r\n\r\n{}", body.size(), body);
+    core_->count_response(response.status);
+    std::string bytes = head_text(response, false, id_);
+    bytes += fmt::format("Content-Length: {}\r\n\r\n{}", response.body.size(), response.body);
     send(std::move(bytes), [this](bool) { drain(); });
   }
 
@@ -362,10 +426,14 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
 
   void close() {
     if (is_closed_) return;
-    is_closed_ = true;
     ErrorCode ignored;
     stream_.socket().shutdown(Tcp::socket::shutdown_both, ignored);
     stream_.close();
+    forget();
+  }
+
+  void forget() {
+    if (std::exchange(is_closed_, true)) return;
     release_body();
     LockGuard guard(core_->mutex);
     core_->sessions.erase(this);
@@ -381,10 +449,11 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   std::array<char, 4096> scratch_;
   std::uint64_t serial_ = 0;  // of the current request; grows at its begin and its end
   std::function<void()> gone_;
-  std::vector<HttpField> fields_;  // of the request that is being read
-  std::string id_;                 // of the current request, from its head on
-  std::uint64_t held_bytes_ = 0;   // of its body, in HttpCore::body_bytes
-  std::string pending_head_;       // of a stream, sent with its first piece
+  HttpRequest request_;           // that is being read: its head
+  Status parsed_;                 // what its target is like
+  std::string id_;                // of the current request, from its head on
+  std::uint64_t held_bytes_ = 0;  // of the body that is being read, in HttpCore::body_bytes
+  std::string pending_head_;      // of a stream, sent with its first piece
   unsigned version_ = 11;
   bool in_request_ = false;
   bool is_answered_ = false;
@@ -430,18 +499,18 @@ class SessionExchange final : public HttpExchange {
   std::atomic<bool> is_complete_{false};  // nothing follows; relaxed: the destructor runs after every use
 };
 
-void Session::dispatch(const Status& parsed, HttpRequest request) {
+void Session::dispatch(HttpRequest request) {
   auto exchange = std::make_shared<SessionExchange>(shared_from_this(), serial_);
-  if (!parsed.is_ok()) return exchange->respond(error_response(parsed));
-  if (is_head_) request.method = "GET";
+  if (!parsed_.is_ok()) return exchange->respond(error_response(parsed_));
   run([&] { core_->handler(std::move(request), exchange); });
 }
 
 }  // namespace
 
-HttpCore::HttpCore(const ListenOptions& o, HttpListener::Handler h, MetricsRegistry& metrics)
+HttpCore::HttpCore(const ListenOptions& o, HttpListener::Handler h, HttpListener::Gate g, MetricsRegistry& metrics)
     : options(o),
       handler(std::move(h)),
+      gate(std::move(g)),
       accepted(metrics.counter("larder_http_connections_total", "Connections accepted.")),
       refused(metrics.counter("larder_http_connections_refused_total", "Connections beyond the limit.")),
       open(metrics.gauge("larder_http_connections", "Open connections.")),

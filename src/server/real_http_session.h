@@ -34,12 +34,13 @@ class HttpSession {
 
 // What sessions share with the listener. Shared, because an exchange may outlive the listener.
 struct HttpCore {
-  HttpCore(const ListenOptions& o, HttpListener::Handler h, MetricsRegistry& metrics);
+  HttpCore(const ListenOptions& o, HttpListener::Handler h, HttpListener::Gate g, MetricsRegistry& metrics);
 
   void count_response(unsigned status);
 
   const ListenOptions options;
   const HttpListener::Handler handler;
+  const HttpListener::Gate gate;  // may be empty
   Counter& accepted;
   Counter& refused;
   Gauge& open;

@@ -25,21 +25,6 @@ Json finish_json(const CompletionState& state) {
 }
 
 // Why not more was cached: null if the whole reusable prompt was.
-Json stop_json(const CachedTokens& cached) {
-  if (cached.reason == StopReason::kNone) return nullptr;
-  return {{"reason", stop_reason_name(cached.reason)}, {"component", component_name(cached.component)}};
-}
-
-std::string_view finish_name(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kRunning: return "";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kAbort: return "abort";
-  }
-  return "";
-}
-
 // --- /generate ---
 
 class GenerateFormat final : public ReplyFormat {
@@ -254,6 +239,21 @@ std::unique_ptr<ReplyFormat> make_generate_format(GenerateFormatOptions options)
 
 std::unique_ptr<ReplyFormat> make_openai_format(OpenAiFormatOptions options) {
   return std::make_unique<OpenAiFormat>(std::move(options));
+}
+
+nlohmann::ordered_json stop_json(const CachedTokens& cached) {
+  if (cached.reason == StopReason::kNone) return nullptr;
+  return {{"reason", stop_reason_name(cached.reason)}, {"component", component_name(cached.component)}};
+}
+
+std::string_view finish_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kRunning: return "";
+    case FinishReason::kLength: return "length";
+    case FinishReason::kStop: return "stop";
+    case FinishReason::kAbort: return "abort";
+  }
+  return "";
 }
 
 }  // namespace larder

@@ -7,7 +7,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "server/completion.h"
 
@@ -30,5 +32,10 @@ struct OpenAiFormatOptions {
   bool include_usage = false;  // a last chunk with usage; the others carry null
 };
 [[nodiscard]] std::unique_ptr<ReplyFormat> make_openai_format(OpenAiFormatOptions options);
+
+// Why not more was cached: null, or {"reason", "component"}.
+[[nodiscard]] nlohmann::ordered_json stop_json(const CachedTokens& cached);
+// "stop", "length", "abort", ...; "" while it runs.
+[[nodiscard]] std::string_view finish_name(FinishReason reason);
 
 }  // namespace larder

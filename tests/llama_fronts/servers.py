@@ -184,7 +184,7 @@ class Front(Server):
 class Proxy(Front):
     """With a llama-server of its own (model), or before one (upstream, slots)."""
 
-    saves, stored = "larder_proxy_saves_total", "larder_proxy_stored_pages"
+    saves, stored = "larder_proxy_saves_total", "larder_proxy_stored_pages_total"
 
     def __init__(self, model=None, *more, upstream=None, slots=None, store=None, options=(), port=None):
         memory = () if "--host-memory" in options else ("--host-memory", "256Mi")
@@ -221,7 +221,7 @@ class Proxy(Front):
 class Serve(Front):
     """`larder serve` of a GGUF file."""
 
-    saves, stored = "larder_serve_saves_total", "larder_serve_stored_pages"
+    saves, stored = "larder_serve_saves_total", "larder_serve_stored_pages_total"
 
     def __init__(self, model, *more, store=None):
         memory = () if "--host-memory" in more else ("--host-memory", "256Mi")

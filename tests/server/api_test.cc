@@ -275,6 +275,57 @@ TEST_F(ApiTest, WhatAdministratorsDoIsLogged) {
   EXPECT_TRUE(lines[2].starts_with("info DELETE /hicache/storage-backend from 127.0.0.1: 200 (OK)")) << lines[2];
 }
 
+TEST_F(ApiTest, TheLastRequestsAreKeptWithoutTheirText) {
+  for (int i = 0; i < 3; ++i) (void)call_json("POST", "/generate", generate_body({60, 5}, 3 + i));
+  const Json recent = Json::parse(call("GET", "/recent_requests?limit=2").body)["requests"];
+  ASSERT_EQ(recent.size(), 2u);
+  EXPECT_EQ(recent[0]["completion_tokens"], 5) << "the latest first";
+  EXPECT_EQ(recent[0]["prompt_tokens"], 2);
+  EXPECT_EQ(recent[0]["cached_tokens"], Json({{"device", 3}, {"host", 2}, {"storage", 1}}));
+  EXPECT_EQ(recent[0]["finish"], "length");
+  EXPECT_TRUE(recent[0].contains("stop"));
+  EXPECT_EQ(recent[0].dump().find("ABC"), std::string::npos);
+  EXPECT_EQ(call("GET", "/recent_requests?limit=many").status, 400u);
+  Options options;
+  options.api_key = "user";
+  options.admin_api_key = "admin";
+  start(options);
+  EXPECT_EQ(client("user")->request("GET", "/recent_requests")->status, 401u);
+  EXPECT_EQ(client("admin")->request("GET", "/recent_requests")->status, 200u);
+}
+
+// Without a key, because it holds nothing; what it shows needs one.
+TEST_F(ApiTest, TheOperatorsPageLoadsNothingFromElsewhere) {
+  Options options;
+  options.api_key = "user";
+  start(options);
+  for (const char* target : {"/ui", "/ui/app.js", "/ui/style.css"}) {
+    std::string policy;
+    std::string body;
+    const auto head = [&](const HttpReplyHead& reply) {
+      EXPECT_EQ(reply.status, 200u) << target;
+      const std::string* const field = find_field(reply.fields, "Content-Security-Policy");
+      if (field) policy = *field;
+      return true;
+    };
+    const auto piece = [&](std::string_view bytes) {
+      body += bytes;
+      return true;
+    };
+    EXPECT_TRUE(client()->relay({"GET", target, {}, ""}, head, piece).is_ok());
+    EXPECT_TRUE(policy.starts_with("default-src 'none'; script-src 'self';")) << policy;
+    EXPECT_NE(policy.find("frame-ancestors 'none'"), std::string::npos);
+    EXPECT_GT(body.size(), 1000u);
+    for (const char* foreign : {"http:", "https:", "//cdn", "innerHTML", "eval("}) {
+      const std::size_t at = body.find(foreign);
+      const bool is_name = at != std::string::npos && body.compare(at, 22, "http://www.w3.org/2000") == 0;
+      EXPECT_TRUE(at == std::string::npos || is_name) << target << ": " << foreign;
+    }
+  }
+  EXPECT_EQ(call("GET", "/ui/../app.js").status, 404u);
+  EXPECT_EQ(call("POST", "/ui").status, 405u);
+}
+
 TEST_F(ApiTest, QuiesceAndExplainAnswer) {
   EXPECT_EQ(call_json("POST", "/quiesce?timeout=1", Json::object())["status"], "ok");
   std::vector<int> ids(200, 7);

@@ -103,16 +103,22 @@ TEST_F(BadInputTest, RoutesAndMethods) {
   EXPECT_EQ(reply.status, 405u);
   EXPECT_EQ(Json::parse(reply.body)["error"]["message"], "/generate takes POST");
   EXPECT_EQ(call("DELETE", "/health").status, 405u);
+  for (const char* method : {"OST", "P", "POST|", "|", "post"}) {
+    const auto part = client()->raw(std::string(method) + " /quiesce HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    EXPECT_TRUE(!part.is_ok() || part->status >= 400) << method;
+  }
   EXPECT_EQ(call("OPTIONS", "/generate").status, 204u);
   EXPECT_EQ(call("GET", "/health?x=%zz").status, 400u);
 }
 
 TEST_F(BadInputTest, ADocumentOfTooManyValuesIsNotRead) {
-  std::string body = "{\"input_ids\":[1";
-  for (std::size_t i = 0; i < kMostJsonValues; ++i) body += ",1";
-  const HttpReply reply = call("POST", "/generate", body + "]}");
-  EXPECT_EQ(reply.status, 400u);
-  EXPECT_NE(reply.body.find("8388608 commas"), std::string::npos) << reply.body;
+  for (const auto& [piece, weight] : {std::pair{",1", 1}, {",[]", 5}, {",{}", 11}}) {
+    std::string body = "{\"input_ids\":[1";
+    for (std::size_t i = 0; i < kMostJsonValues / weight + 1; ++i) body += piece;
+    const HttpReply reply = call("POST", "/generate", body + "]}");
+    EXPECT_EQ(reply.status, 400u);
+    EXPECT_NE(reply.body.find("too many values"), std::string::npos) << reply.body.substr(0, 200);
+  }
 }
 
 TEST_F(BadInputTest, OversizedBodiesAndHeads) {
@@ -161,7 +167,8 @@ TEST_F(BadInputTest, AWebPageOfAnotherSiteIsNotThisMachine) {
   EXPECT_EQ(status_of("Host: localhost\r\nOrigin: http://localhost\r\nSec-Fetch-Site: same-origin\r\n"), 200u);
   for (const char* fields :
        {"Host: rebound.example\r\n", "Host: 127.0.0.1\r\nOrigin: http://evil.example\r\n",
-        "Host: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\n", "Host: localhost\r\nOrigin: null\r\n"}) {
+        "Host: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\n", "Host: localhost\r\nOrigin: null\r\n",
+        "Host: 127.0.0.1\r\nX-Forwarded-For: 10.0.0.7\r\n", "Host: localhost\r\nVia: 1.1 proxy\r\n"}) {
     EXPECT_EQ(status_of(fields), 400u) << fields;
   }
 }

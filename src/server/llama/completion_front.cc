@@ -44,10 +44,25 @@ void export_tiers(MetricsRegistry& registry, std::string_view prefix, const Pref
     registry.gauge(fmt::format("{}_{}", prefix, name), help).set(static_cast<double>(value));
   };
   set("host_bytes", "Host memory for prefixes.", counters.host_blocks * counters.block_bytes);
-  set("host_free_bytes", "Of it, not used.", counters.host_blocks_free * counters.block_bytes);
+  set("host_free_bytes", "Host memory for prefixes that is not used.",
+      counters.host_blocks_free * counters.block_bytes);
   set("host_pages", "Pages on the host.", counters.tiers.host_resident);
-  set("stored_pages", "Pages that storage took.", counters.tiers.stored);
-  set("corrupt_pages", "Pages of storage that failed verification.", counters.tiers.corrupt);
+  const auto count = [&](std::string_view name, const char* help, std::uint64_t total) {
+    registry.counter(fmt::format("{}_{}", prefix, name), help).rise_to(total);
+  };
+  count("host_evicted_pages_total", "Pages that left the host.", counters.tiers.host_evicted);
+  count("stored_pages_total", "Pages that storage took.", counters.tiers.stored);
+  count("corrupt_pages_total", "Pages of storage that failed verification.", counters.tiers.corrupt);
+}
+
+std::string storage_metrics(const PrefixStoreCounters& counters) {
+  std::string text = counters.storage_metrics;
+  const std::size_t begin = text.find("# HELP larder_metrics_refused_total ");
+  if (begin == std::string::npos) return text;
+  std::size_t end = begin;
+  for (int line = 0; line < 3 && end < text.size(); ++line) end = text.find('\n', end) + 1;  // HELP, TYPE, sample
+  text.erase(begin, end - begin);
+  return text;
 }
 
 }  // namespace larder::llama

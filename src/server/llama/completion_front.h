@@ -39,7 +39,10 @@ class CompletionFront {
 [[nodiscard]] std::string describe_pages(const SlotFormat& format);
 // "host", "storage" and "backend" of /larder/status.
 void add_tiers(nlohmann::ordered_json& status, const PrefixStoreCounters& counters);
-// Gauges <prefix>_host_bytes, _host_free_bytes, _host_pages, _stored_pages and _corrupt_pages.
+// Gauges <prefix>_host_bytes, _host_free_bytes, _host_pages; counters <prefix>_stored_pages_total,
+// _corrupt_pages_total, _host_evicted_pages_total.
 void export_tiers(MetricsRegistry& registry, std::string_view prefix, const PrefixStoreCounters& counters);
+// The metrics of the store, but for the family that each registry has.
+[[nodiscard]] std::string storage_metrics(const PrefixStoreCounters& counters);
 
 }  // namespace larder::llama

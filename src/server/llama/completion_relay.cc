@@ -189,7 +189,8 @@ Result<std::string> CompletionRelay::write_file(const PrefixStore::Found& found,
   const auto bytes = parts_.store.load(found, prompt);
   if (!bytes.is_ok()) return bytes.status();
   std::string name = fmt::format("larder-restore-{}.slot", hold_.slot());
-  auto file = parts_.files.open(join_path(parts_.slot_directory, name), {.write = true, .create = true});
+  auto file =
+      parts_.files.open(join_path(parts_.slot_directory, name), {.write = true, .create = true, .for_others = true});
   if (!file.is_ok()) return file.status();
   LARDER_RETURN_IF_ERROR(write_fully(**file, std::as_const(**bytes).bytes(), 0));
   LARDER_RETURN_IF_ERROR((*file)->truncate((*bytes)->bytes().size()));

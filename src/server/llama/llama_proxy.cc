@@ -1,4 +1,5 @@
 #include "server/llama/llama_proxy.h"
+#include "server/auth.h"
 
 #include <fmt/format.h>
 
@@ -11,6 +12,7 @@
 #include "engine/llama/gguf_file.h"
 #include "engine/llama/gguf_geometry.h"
 #include "server/api_error.h"
+#include "server/auth.h"
 #include "server/json_reader.h"
 #include "server/llama/completion_relay.h"
 #include "server/llama/prefix_explanation.h"
@@ -248,12 +250,16 @@ void Proxy::relay(const HttpRequest& request, HttpClient& client, ReplyStream& r
 
 HttpResponse Proxy::answer_own(const HttpRequest& request) {
   if (request.path == "/metrics") return metrics(request);
-  if (!request.is_loopback) return error_response(403, kOnlyFromHere);
+  if (!request.is_loopback) {
+    log_audit(request, 403);
+    return error_response(403, kOnlyFromHere);
+  }
   const bool is_get = request.method == "GET", is_post = request.method == "POST";
   if (request.path == "/larder/status" && is_get) return status();
   if (request.path == "/larder/explain" && is_post) return explain(request);
   if (request.path == "/larder/flush" && is_post) {
     store_->flush();
+    log_audit(request, 200);
     return json_response(R"({"status":"ok"})");
   }
   return error_response(404, "no such route: GET /larder/status, POST /larder/explain, POST /larder/flush");
@@ -286,10 +292,11 @@ HttpResponse Proxy::metrics(const HttpRequest& request) {
   MetricsRegistry& registry = metrics_.registry();
   registry.gauge("larder_proxy_slots_busy", "Slots that a request has.").set(use.busy);
   registry.gauge("larder_proxy_requests_waiting", "Requests that wait for a slot.").set(use.waiting);
-  export_tiers(registry, "larder_proxy", store_->counters());
+  const PrefixStoreCounters counters = store_->counters();
+  export_tiers(registry, "larder_proxy", counters);
   HttpResponse response;
   response.content_type = std::string(MetricsRegistry::content_type());
-  response.body = text + registry.render();
+  response.body = text + registry.render() + storage_metrics(counters);
   return response;
 }
 

@@ -423,7 +423,10 @@ PrefixStoreCounters PrefixStoreImpl::counters() {
     out.host_blocks_free = host.free_blocks();
     out.block_bytes = host.block_bytes();
   });
-  if (store_) out.storage_json = store_->stats_json();
+  if (store_) {
+    out.storage_json = store_->stats_json();
+    out.storage_metrics = store_->metrics_text();
+  }
   return out;
 }
 

@@ -41,6 +41,7 @@ struct PrefixStoreCounters {
   CacheCounters tiers;
   std::uint64_t host_blocks = 0, host_blocks_free = 0, block_bytes = 0;
   std::string storage_json = "{}";  // of the backend
+  std::string storage_metrics;      // in Prometheus' text format; empty: no storage
 };
 
 class PrefixStore {

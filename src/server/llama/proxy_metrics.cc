@@ -32,9 +32,9 @@ ProxyMetrics::ProxyMetrics(MetricsRegistry& registry)
       other_slots(registry.counter("larder_proxy_other_slots_total",
                                    "Requests that llama-server did not compute in the slot that had their prompt.")),
       restarts(registry.counter("larder_proxy_server_losses_total", "Times that llama-server was lost.")),
-      restore_seconds(registry.histogram("larder_proxy_restore_seconds", "From the found prefix to the restored slot.",
-                                         latency_bounds_seconds())),
-      save_seconds(registry.histogram("larder_proxy_save_seconds", "Of llama-server, to write a slot.",
+      restore_seconds(registry.histogram("larder_proxy_restore_seconds",
+                                         "Time from the found prefix to the restored slot.", latency_bounds_seconds())),
+      save_seconds(registry.histogram("larder_proxy_save_seconds", "Time of llama-server to write a slot.",
                                       latency_bounds_seconds())) {
   for (std::size_t i = 0; i < kPlainReasonCount; ++i) {
     plain_[i] = &registry.counter("larder_proxy_requests_total", "Requests that use a slot, by what became of them.",

@@ -141,7 +141,7 @@ class SlotProbe {
     }
     const auto restorable = draft.compose(pages(1), 1, buffers_);
     if (!restorable.is_ok()) return restorable.status();
-    auto file = files_.open(path_of(kComposed), {.write = true, .create = true, .truncate = true});
+    auto file = files_.open(path_of(kComposed), {.write = true, .create = true, .for_others = true, .truncate = true});
     if (!file.is_ok()) return file.status();
     return write_fully(**file, std::as_const(**restorable).bytes(), 0);
   }

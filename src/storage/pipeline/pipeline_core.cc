@@ -152,7 +152,8 @@ void PipelineCore::collect_lane(Lane lane, TimePoint now, Batch& batch) {
   const std::size_t before = state.queue.size();
   if (before == 0) return;
   const Direction direction = direction_of(lane);
-  CircuitBreaker& breaker = directions_[index_of(direction)].breaker;
+  DirectionState& state_of = directions_[index_of(direction)];
+  CircuitBreaker& breaker = state_of.breaker;
   state.queue.sweep(now, is_sweep_forced_, batch.ended);
   if (is_drained_) {
     state.queue.end_all(cancelled("storage backend '" + name_ + "' is closing"), batch.ended);
@@ -172,6 +173,9 @@ void PipelineCore::collect_lane(Lane lane, TimePoint now, Batch& batch) {
       if (!is_stuck(state)) break;
       // Hung operations fill every place: nobody is to wait for those, whatever the count of failures.
       breaker.trip(now);
+      if (state_of.last_failure.is_ok()) {
+        state_of.last_failure = unavailable("every place is taken by an operation that does not answer");
+      }
       publish(direction);
       state.queue.end_all(open_status(direction, now), batch.ended);
       break;

@@ -99,15 +99,15 @@ LlamaModel::LlamaModel(llama_model& loaded, std::string name_of_it, const std::s
 
 ServeMetrics::ServeMetrics(MetricsRegistry& registry)
     : requests(registry.counter("larder_serve_requests_total", "Requests for completions.")),
-      failed(registry.counter("larder_serve_requests_failed_total", "Of them, answered by an error.")),
+      failed(registry.counter("larder_serve_requests_failed_total", "Requests that were answered by an error.")),
       prompt_tokens(registry.counter("larder_serve_prompt_tokens_total", "Tokens of prompts.")),
       slot_tokens(registry.counter("larder_serve_reused_tokens_total", kReusedHelp, {{"from", "slot"}})),
       host_tokens(registry.counter("larder_serve_reused_tokens_total", kReusedHelp, {{"from", "host"}})),
       storage_tokens(registry.counter("larder_serve_reused_tokens_total", kReusedHelp, {{"from", "storage"}})),
       lookups_failed(registry.counter("larder_serve_lookups_failed_total", "Prompts that could not be looked up.")),
       saves_begun(registry.counter("larder_serve_saves_begun_total", "Sequences that were copied to be kept.")),
-      saves(registry.counter("larder_serve_saves_total", "Of them, those that are done with.")),
-      saves_failed(registry.counter("larder_serve_saves_failed_total", "Of them, not kept.")) {}
+      saves(registry.counter("larder_serve_saves_total", "Copied sequences that are done with, kept or not.")),
+      saves_failed(registry.counter("larder_serve_saves_failed_total", "Copied sequences that were not kept.")) {}
 
 json understood_body(const CallParts& parts, CallKind kind, json body) {
   if (kind == CallKind::kInfill) return infill_body(parts, std::move(body));

@@ -261,11 +261,15 @@ HttpResponse Service::answer(const HttpRequest& request) {
 }
 
 HttpResponse Service::answer_own(const HttpRequest& request) {
-  if (!request.is_loopback) return error_response(403, kOnlyFromHere);
+  if (!request.is_loopback) {
+    log_audit(request, 403);
+    return error_response(403, kOnlyFromHere);
+  }
   if (request.path == "/larder/status" && request.method == "GET") return status();
   if (request.path == "/larder/explain" && request.method == "POST") return explain(request);
   if (request.path == "/larder/flush" && request.method == "POST") {
     store_->flush();
+    log_audit(request, 200);
     return json_response(R"({"status":"ok"})");
   }
   return error_response(404, "no such route: GET /larder/status, POST /larder/explain, POST /larder/flush");
@@ -296,12 +300,14 @@ HttpResponse Service::metrics() {
   };
   set("larder_serve_slots_busy", "Slots that have a request.", use.busy);
   set("larder_serve_requests_waiting", "Requests that wait for a slot.", use.waiting);
-  set("larder_serve_requests_set_back", "Requests that made room for others.", use.set_back);
-  set("larder_serve_batches", "Batches that were computed.", use.batches);
-  export_tiers(registry_, "larder_serve", store_->counters());
+  registry_.counter("larder_serve_requests_set_back_total", "Requests that made room for others.")
+      .rise_to(use.set_back);
+  registry_.counter("larder_serve_batches_total", "Batches that were computed.").rise_to(use.batches);
+  const PrefixStoreCounters counters = store_->counters();
+  export_tiers(registry_, "larder_serve", counters);
   HttpResponse response;
   response.content_type = std::string(MetricsRegistry::content_type());
-  response.body = registry_.render();
+  response.body = registry_.render() + storage_metrics(counters);
   return response;
 }
 

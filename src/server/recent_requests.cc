@@ -1,0 +1,48 @@
+#include "server/recent_requests.h"
+
+#include <utility>
+#include <vector>
+
+#include "model/restore_point.h"
+#include "server/reply_format.h"
+
+namespace larder {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json json_of(const RecentRequest& request) {
+  const CachedTokens& cached = request.cached;
+  Json out = {{"id", request.id},
+              {"ended_unix_seconds", request.ended_unix_seconds},
+              {"prompt_tokens", cached.prompt},
+              {"cached_tokens", {{"device", cached.device}, {"host", cached.host}, {"storage", cached.storage}}},
+              {"stop", stop_json(cached)},
+              {"completion_tokens", request.completion_tokens},
+              {"finish", request.finish},
+              {"ttft_seconds", request.ttft_seconds},
+              {"e2e_seconds", request.e2e_seconds}};
+  if (!request.error.empty()) out["error"] = request.error;
+  return out;
+}
+
+}  // namespace
+
+void RecentRequests::add(RecentRequest request) {
+  LockGuard guard(mutex_);
+  if (requests_.size() >= most_) requests_.pop_front();
+  requests_.push_back(std::move(request));
+}
+
+Json RecentRequests::json(std::size_t limit) const {
+  std::vector<RecentRequest> latest;
+  {
+    LockGuard guard(mutex_);
+    for (auto at = requests_.rbegin(); at != requests_.rend() && latest.size() < limit; ++at) latest.push_back(*at);
+  }
+  Json list = Json::array();
+  for (const RecentRequest& request : latest) list.push_back(json_of(request));
+  return {{"requests", std::move(list)}};
+}
+
+}  // namespace larder
