@@ -100,22 +100,25 @@ Result<Tree> parse_source(std::string_view text, FileSystem& files) {
 }  // namespace
 
 Status check_library(const Options& options, const ExtraConfig& extra, FileSystem& files) {
-  const auto asked = extra.backend.find("library");
-  if (asked == extra.backend.end() || asked->second.empty()) return Status::ok();
+  const auto library_of = [](const ExtraConfig& config) {
+    const auto found = config.backend.find("library");
+    return found == config.backend.end() ? std::string{} : found->second;
+  };
+  const std::string asked = library_of(extra);
+  if (asked.empty()) return Status::ok();
   std::string_view left = options.allow_storage_library;
   while (!left.empty()) {
     const std::size_t comma = left.find(',');
-    if (left.substr(0, comma) == asked->second) return Status::ok();
+    if (left.substr(0, comma) == asked) return Status::ok();
     left.remove_prefix(comma == std::string_view::npos ? left.size() : comma + 1);
   }
   const Result<ExtraConfig> start = parse_extra_config(
       extra_config_source(options.hicache_storage_backend, options.hicache_storage_backend_extra_config), files);
-  const auto started = start.is_ok() ? start->backend.find("library") : asked;
-  if (start.is_ok() && started != start->backend.end() && started->second == asked->second) return Status::ok();
-  return invalid_argument("\"library\": \"" + asked->second +
+  if (start.is_ok() && library_of(*start) == asked) return Status::ok();
+  return invalid_argument("\"library\": \"" + asked +
                           "\" is not among the libraries that this server may load at run time; name it at start: "
                           "--allow-storage-library " +
-                          asked->second);
+                          asked);
 }
 
 std::string extra_config_source(std::string_view backend, std::string_view text) {

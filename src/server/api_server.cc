@@ -172,17 +172,20 @@ class Api final : public ApiServer {
     return found == all.end() ? nullptr : &*found;
   }
 
-  // The answer to who may not ask this, or asks in a way that the route has not; looks at the head only.
+  // The answer to who may not ask this, or asks in a way that the route has not; looks at the head only. The gate asks
+  // it before a body is read, and handle() again.
   [[nodiscard]] std::optional<HttpResponse> refusal(const Route* route, const HttpRequest& request) {
-    count_route(route ? route->path : "unknown");
     if (!route) {
+      count_route("unknown");
       return error_response(404, fmt::format("no route {} {}; see GET /v1/models, POST /generate", request.method,
                                              request.path.substr(0, 200)));
     }
-    if (request.method == "OPTIONS") return with_allow(204, *route);
-    if (!takes(*route, request.method)) return with_allow(405, *route);
     HttpResponse refused;
-    if (is_for_loopback_only(options_, route->level, route->wants_admin_key) && !request.is_loopback) {
+    if (request.method == "OPTIONS") {
+      refused = with_allow(204, *route);
+    } else if (!takes(*route, request.method)) {
+      refused = with_allow(405, *route);
+    } else if (is_for_loopback_only(options_, route->level, route->wants_admin_key) && !request.is_loopback) {
       refused.status = 400;
       refused.body = dump_json({{"error", kNoAdminKey}});
     } else if (!is_authorized(options_, route->level, request.authorization)) {
@@ -192,15 +195,15 @@ class Api final : public ApiServer {
     } else {
       return std::nullopt;
     }
-    audit(*route, request, refused.status);
+    count_route(route->path);
+    if (refused.status >= 400) audit(*route, request, refused.status);
     return refused;
   }
 
   void handle(HttpRequest request, Exchange exchange) {
     const Route* route = find_route(request.path);
-    if (request.body.empty()) {  // else the gate has asked
-      if (std::optional<HttpResponse> refused = refusal(route, request)) return exchange->respond(std::move(*refused));
-    }
+    if (std::optional<HttpResponse> refused = refusal(route, request)) return exchange->respond(std::move(*refused));
+    count_route(route->path);
     if (!route->quick) return run_blocking(*route, std::move(request), exchange);
     const bool is_short = request.body.size() <= kMostInlineBytes && !route->is_long;
     if (is_short) return (this->*route->quick)(request, exchange);

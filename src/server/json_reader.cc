@@ -58,8 +58,8 @@ Status check_values(std::string_view text) {
   for (const char c : text) weight += c == ',' ? 1 : c == '[' ? 4 : c == '{' ? 10 : 0;
   if (weight < kMostJsonValues) return Status::ok();
   return invalid_argument(
-      fmt::format("the body has too many values: at most {} are read; a list counts as 4, an object "
-                  "as 10",
+      fmt::format("the body has too many values: at most {} are read; a list counts as 4, "
+                  "an object as 10",
                   kMostJsonValues));
 }
 

@@ -14,8 +14,9 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
+
+from steps import need, run
 
 UNITS = ("larder-metadata-server", "larder-proxy", "larder-serve")
 COMMAND_FILES = (
@@ -28,20 +29,6 @@ DEVELOPMENT_FILES = ("usr/include/larder/larder.h", "usr/include/larder/larder_b
                      "usr/share/doc/liblarder-dev/copyright")
 # How exposed a unit may be at most, of 100 (systemd-analyze security --threshold).
 EXPOSURE = {"larder-metadata-server": 15, "larder-proxy": 40, "larder-serve": 40}
-
-
-def run(*command, expect=0, **options):
-    """The output; ends the test with it if the exit code is another one."""
-    words = [str(word) for word in command]
-    result = subprocess.run(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **options)
-    if result.returncode != expect:
-        sys.exit(f"FAILED ({result.returncode}): {' '.join(words)}\n{result.stdout}")
-    return result.stdout
-
-
-def need(condition, text):
-    if not condition:
-        sys.exit("FAILED: " + text)
 
 
 def make_packages(build, work):

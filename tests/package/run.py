@@ -15,24 +15,10 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
-import sys
+
+from steps import need, run
 
 HERE = pathlib.Path(__file__).resolve().parent
-
-
-def run(*command, expect=0, **options):
-    """The output; ends the test with it if the exit code is another one."""
-    words = [str(word) for word in command]
-    result = subprocess.run(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **options)
-    if result.returncode != expect:
-        sys.exit(f"FAILED ({result.returncode}): {' '.join(words)}\n{result.stdout}")
-    return result.stdout
-
-
-def need(condition, text):
-    if not condition:
-        sys.exit("FAILED: " + text)
 
 
 def install(build, work):
