@@ -120,6 +120,12 @@ endif()
 if(LARDER_SANITIZE)
   target_compile_options(larder_flags INTERFACE
     -fsanitize=${LARDER_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  if(LARDER_SANITIZE MATCHES "undefined" AND NOT LARDER_FUZZ)
+    # What AddressSanitizer sees as well is left to it, and a failed check ends with AddressSanitizer's stack trace
+    # instead of a sentence: the build takes three quarters of the time. The preset fuzz has all of it.
+    target_compile_options(larder_flags INTERFACE
+      -fno-sanitize=null,object-size,vptr,pointer-overflow -fsanitize-undefined-trap-on-error)
+  endif()
 endif()
 if(LARDER_FUZZ)
   target_compile_options(larder_flags INTERFACE -fsanitize=fuzzer-no-link)

@@ -297,8 +297,10 @@ function(larder_add_command_line_tests)
   set_tests_properties(larder_wrong_arguments larder_service_notify PROPERTIES LABELS fast TIMEOUT 120)
   add_test(NAME larder_monitoring
     COMMAND ${PROJECT_SOURCE_DIR}/tools/check_monitoring.py --promtool --larder $<TARGET_FILE:larder>)
-  set_tests_properties(larder_monitoring PROPERTIES LABELS slow TIMEOUT 300 SKIP_RETURN_CODE 77
+  add_test(NAME larder_page COMMAND ${PROJECT_SOURCE_DIR}/tests/ui/page_test.py $<TARGET_FILE:larder>)
+  set_tests_properties(larder_monitoring larder_page PROPERTIES LABELS slow TIMEOUT 300 SKIP_RETURN_CODE 77
     ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
+  set_tests_properties(larder_page PROPERTIES RUN_SERIAL ON)  # a browser beside others waits for the processor
 endfunction()
 
 # Real processes, for half a minute (docs/testing.md); and that the soak sees what it is there to see.

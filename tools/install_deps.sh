@@ -24,7 +24,8 @@ build_packages=(
 index_packages=(librocksdb-dev libhiredis-dev)
 test_packages=(ccache python3 libgtest-dev redis-server clang-format universal-ctags pkg-config)
 package_packages=(python3 dpkg-dev file)
-full_packages=(clang-16 fio curl python3-venv python3-dev python3-pip binutils dpkg-dev file systemd)
+full_packages=(clang-16 fio curl chromium chromium-driver
+  python3-venv python3-dev python3-pip binutils dpkg-dev file systemd)
 fuzz_packages=(clang-16 libclang-rt-16-dev)
 tidy_packages=(clang-16 clang-tidy-16)
 readonly groups=(build index test package full fuzz tidy)

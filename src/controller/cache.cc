@@ -78,6 +78,7 @@ class CacheImpl final : public Cache {
   Result<CachedTokens> start(RequestId id) override;
   std::uint64_t computed_tokens(RequestId id) const override;
   Result<StepGrant> prepare_step(RequestId id, std::uint64_t until) override {
+    const LossLog::For room_for(tiers_.losses(), id);
     return requests_.prepare_step(id, until);
   }
   Status complete_step(StepToken step, std::span<const TokenId> tokens, std::shared_ptr<DeviceEvent> over) override {
@@ -166,6 +167,8 @@ CacheImpl::CacheImpl(const CacheConfig& config, const CacheParts& parts)
                         .backups = backups_,
                         .copies = copies_,
                         .requests = requests_,
+                        .losses = tiers_.losses(),
+                        .reasons = tiers_.miss_reasons(),
                         .clock = *parts.clock,
                         .counters = tiers_.counts(),
                         .metrics = tiers_.metrics(),

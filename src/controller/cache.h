@@ -51,6 +51,7 @@
 #include "base/status.h"
 #include "base/strong.h"
 #include "controller/config.h"
+#include "controller/miss.h"
 #include "model/model_spec.h"
 #include "pool/device_pools.h"
 #include "pool/host_pools.h"
@@ -95,6 +96,8 @@ struct CachedTokens {
   [[nodiscard]] std::uint64_t cached() const { return device + host + storage; }
   StopReason reason = StopReason::kNone;  // why not more (rule 8)
   ComponentKind component = ComponentKind::kFull;
+  Miss miss;          // how that came to be
+  RequestId request;  // whom the misses of others name, if they made room for it
 };
 
 // A step that was granted, until complete_step() or cancel_step() ends it. A value: copies name the same step.

@@ -101,6 +101,7 @@ struct LookupResult {
   std::uint64_t known_pages = 0;          // of full on the host, from 0 on: how far others went this way
   StopReason reason = StopReason::kNone;  // why the last is not longer (rule 8)
   ComponentKind component = ComponentKind::kFull;
+  Miss miss;  // how that came to be
 };
 
 struct LoadRequest {

@@ -33,6 +33,15 @@
 
 namespace larder {
 
+// What kept a request from what storage may have. The worst of its fetches counts.
+enum class FetchTrouble : std::uint8_t {
+  kNone,
+  kNotFetched,  // too little to ask for, or the host had no room
+  kLate,        // its wait was over before storage had answered, or brought all
+  kFailed,      // storage answered with an error
+  kDamaged,     // what came failed its checksum
+};
+
 struct FetchBatch {
   enum class State : std::uint8_t { kPlanned, kReading, kArrived, kOver };  // kOver: it has given all of its slots away
 

@@ -16,7 +16,8 @@ Lookups::Lookups(const ConnectorConfig& config, const Parts& parts)
       host_(parts.host),
       tree_(parts.tree),
       spaces_(parts.spaces),
-      prefetcher_(parts.prefetcher) {}
+      prefetcher_(parts.prefetcher),
+      reasons_(parts.reasons) {}
 
 Result<LookupId> Lookups::begin(NamespaceId space, const LookupRequest& request) {
   Lookup lookup;
@@ -111,6 +112,8 @@ Status Lookups::lease(LookupId id) {
     return overloaded("points: storage is read again; after a poll");
   }
   LookupResult result = points_of(lookup, match);
+  result.miss = reasons_.explain(
+      {lookup.space, lookup.tokens, match, match.any, match.full_any_pages, prefetcher_.fetched(request)});
   const std::uint64_t blocks = blocks_of(result);
   if (!is_room_for(blocks)) {
     lookup.refused = blocks;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "controller/connector.h"
+#include "controller/miss_reasons.h"
 #include "controller/prefetcher.h"
 #include "controller/space_table.h"
 #include "pool/host_pools.h"
@@ -29,6 +30,7 @@ class Lookups {
     RadixTree& tree;
     SpaceTable& spaces;
     Prefetcher& prefetcher;
+    const MissReasons& reasons;
   };
   struct Lookup {
     NamespaceId space;
@@ -82,6 +84,7 @@ class Lookups {
   RadixTree& tree_;
   SpaceTable& spaces_;
   Prefetcher& prefetcher_;
+  const MissReasons& reasons_;
   std::map<std::uint64_t, Lookup> lookups_;  // by id
   std::uint64_t next_ = 1;
   std::uint64_t leased_ = 0;  // host blocks

@@ -18,6 +18,7 @@ constexpr Nanos kDetachedWait = std::chrono::seconds(1);
 
 LowerTiers::LowerTiers(const CacheConfig& config, Parts parts)
     : parts_(std::move(parts)),
+      losses_(parts_.clock),
       tree_(tree_config_for(parts_.model, config.eviction_policy, parts_.allows_host_gaps, config.eviction_order),
             *this),
       ops_({.max_operations = config.max_operations,
@@ -30,7 +31,10 @@ LowerTiers::LowerTiers(const CacheConfig& config, Parts parts)
       backlog_(config, {parts_.model, parts_.host, tree_, ops_, spaces_, parts_.clock, counters_, metrics_}),
       host_room_({parts_.model, parts_.host, tree_, backlog_, counters_}),
       prefetcher_(config, {parts_.model, parts_.host, tree_, ops_, spaces_, parts_.clock, backlog_, counters_, metrics_,
-                           host_room_, parts_.is_engine_busy}) {}
+                           host_room_, losses_, parts_.is_engine_busy}),
+      reasons_({parts_.model, tree_, spaces_, backlog_, losses_, parts_.clock}) {
+  tree_.observe(&losses_);
+}
 
 OutcomeBits LowerTiers::outcome_of(const Op& op) {
   switch (op.kind) {
@@ -104,6 +108,7 @@ Status LowerTiers::attach_storage(StorageBackend& backend) {
   metrics_.set_storage(backend.info().name);
   backlog_.attach_storage(backend);
   prefetcher_.attach_storage(backend);
+  reasons_.attach_storage(true);
   if (ops_.parted().is_ok()) backlog_.pump();
   return Status::ok();
 }
@@ -112,6 +117,7 @@ void LowerTiers::detach_storage() {
   if (!storage_idle()) probe(Probe::kDetachedInFlight);
   storage_ = nullptr;
   backlog_.detach_storage();
+  reasons_.attach_storage(false);
   prefetcher_.detach_storage(parts_.clock.now() + kDetachedWait);
 }
 

@@ -29,6 +29,8 @@
 #include "controller/cache.h"
 #include "controller/cache_metrics.h"
 #include "controller/host_room.h"
+#include "controller/loss_log.h"
+#include "controller/miss_reasons.h"
 #include "controller/op_table.h"
 #include "controller/prefetcher.h"
 #include "controller/space_opener.h"
@@ -94,6 +96,8 @@ class LowerTiers final : private SlotSink {
   [[nodiscard]] HostRoom& host_room() { return host_room_; }
   [[nodiscard]] Prefetcher& prefetcher() { return prefetcher_; }
   [[nodiscard]] const Prefetcher& prefetcher() const { return prefetcher_; }
+  [[nodiscard]] LossLog& losses() { return losses_; }
+  [[nodiscard]] const MissReasons& miss_reasons() const { return reasons_; }
 
  private:
   [[nodiscard]] OutcomeBits outcome_of(const Op& op);
@@ -104,6 +108,7 @@ class LowerTiers final : private SlotSink {
   void free_host(ComponentKind c, std::span<const HostSlot> slots) override { host_room_.let_go(c, slots); }
 
   const Parts parts_;
+  LossLog losses_;
   RadixTree tree_;
   SpaceTable spaces_;  // before ops_, prefetcher_ and the façade's rooms, which use it to their end
   OpTable ops_;
@@ -113,6 +118,7 @@ class LowerTiers final : private SlotSink {
   StoreBacklog backlog_;
   HostRoom host_room_;
   Prefetcher prefetcher_;
+  MissReasons reasons_;
   StorageBackend* storage_ = nullptr;
 };
 

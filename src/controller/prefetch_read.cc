@@ -45,11 +45,22 @@ void Prefetcher::end_planned(Fetch& f) {
   queue_.drop_blocks(blocks);
 }
 
+namespace {
+// Not what storage lacks, and not what nobody wanted any more.
+bool is_failure(const Status& status) {
+  return !status.is_ok() && status.code() != StatusCode::kNotFound && status.code() != StatusCode::kCancelled;
+}
+}  // namespace
+
 OutcomeBits Prefetcher::outcome_of(const Op& op) {
   const auto it = fetches_.find(op.fetch.v);
   if (it == fetches_.end()) return {};
   const Fetch& f = it->second;
-  if (op.kind == OpKind::kExists) return query_.outcome_of(f, op);
+  if (op.kind == OpKind::kExists) {
+    const auto* answer = std::get_if<ExistsResult>(&op.completion);
+    if (answer != nullptr && is_failure(answer->status)) queue_.note_trouble(f.requests, FetchTrouble::kFailed);
+    return query_.outcome_of(f, op);
+  }
   reads_.note_ended(f.batches[op.batch]);
   // A page has come when all of its pools have.
   const auto* done = std::get_if<ReadResult>(&op.completion);
@@ -64,6 +75,10 @@ OutcomeBits Prefetcher::outcome_of(const Op& op) {
         if (done == nullptr || item >= done->items.size()) return {};
         const Status& status = done->items[item];
         if (status.code() == StatusCode::kCorrupt) ++counters_.corrupt, probe(Probe::kPrefetchCorrupt);
+        if (is_failure(status)) {
+          queue_.note_trouble(f.requests,
+                              status.code() == StatusCode::kCorrupt ? FetchTrouble::kDamaged : FetchTrouble::kFailed);
+        }
         const bool is_sidecar = pool->name != model_.anchor(ComponentKind::kFull).name;
         if (status.is_ok() || (defect(Defect::kSidecarMissIgnored) && is_sidecar)) continue;
         bits[(place + i) / 64] &= ~(std::uint64_t{1} << ((place + i) % 64));

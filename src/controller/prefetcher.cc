@@ -22,6 +22,7 @@ Prefetcher::Prefetcher(const CacheConfig& config, const Parts& parts)
       counters_(parts.counters),
       metrics_(parts.metrics),
       room_(parts.room),
+      losses_(parts.losses),
       is_engine_busy_(parts.is_engine_busy),
       planner_{parts.model, parts.tree, parts.host},
       queue_(config, parts.model, parts.host, parts.tree, parts.ops, parts.room),
@@ -95,7 +96,8 @@ Prefetcher::Fetched Prefetcher::start(RequestId id) {
 
 Prefetcher::Fetched Prefetcher::fetched(RequestId id) const {
   const QueuedRequest* const r = queue_.find(id);
-  return r == nullptr ? Fetched{} : Fetched{r->fetched_from, r->fetched_to, r->known};
+  if (r == nullptr) return {};
+  return {r->fetched_from, r->fetched_to, r->known, r->trouble, !r->fetches.empty()};
 }
 
 void Prefetcher::finish(RequestId id) {
@@ -139,11 +141,15 @@ void Prefetcher::ask(QueuedRequest& r, bool has_turn) {
   const MatchResult match = tree_.match(r.space, r.tokens);
   const std::uint64_t base = (defect(Defect::kEvictedCountsAsCached) ? match.walked : match.any.at).pages;
   r.known = std::max(r.known, base);
-  if (limit - base < queue_.least_gain()) return;
+  if (limit - base < queue_.least_gain()) {
+    r.trouble = std::max(r.trouble, FetchTrouble::kNotFetched);
+    return;
+  }
   if (join(r, base)) return;
   // What it holds is not in its own way.
   if ((!has_turn && queue_.blocks() - r.hold_blocks >= queue_.capacity()) || !ops_.has_room(OpKind::kExists)) {
     r.was_refused = true;
+    r.trouble = std::max(r.trouble, FetchTrouble::kNotFetched);
     probe(Probe::kPrefetchRefused);
     ++counters_.prefetch_refused;
     return;
@@ -271,6 +277,7 @@ void Prefetcher::pump() {
 }
 
 void Prefetcher::take_room(Fetch& f, bool has_place) {
+  const LossLog::For room_for(losses_, f.requests.empty() ? RequestId{} : f.requests.front());
   const FetchRoom::Answer answer = fetch_room_.go_on(f);
   if (answer == FetchRoom::Answer::kNotYet) return turns_.step_later(f);
   if (answer == FetchRoom::Answer::kNone) {
@@ -335,6 +342,7 @@ void Prefetcher::give_up(Fetch& f, RequestId id) {
   probe(Probe::kPrefetchLate);
   queue_.end_wait(*r, clock_.now());
   r->gave_up = true;
+  r->trouble = std::max(r->trouble, FetchTrouble::kLate);
   queue_.hold_what_is_there(*r);
 }
 

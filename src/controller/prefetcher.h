@@ -45,6 +45,7 @@
 #include "controller/fetch_turns.h"
 #include "controller/host_room.h"
 #include "controller/join_index.h"
+#include "controller/loss_log.h"
 #include "controller/op_table.h"
 #include "controller/queued_requests.h"
 #include "controller/read_queue.h"
@@ -68,6 +69,7 @@ class Prefetcher {
     CacheCounters& counters;
     CacheMetrics& metrics;
     HostRoom& room;
+    LossLog& losses;
     // Whether requests run that will give host pages back.
     std::function<bool()> is_engine_busy;
   };
@@ -91,6 +93,8 @@ class Prefetcher {
   struct Fetched {
     std::uint64_t from = 0, to = 0;  // pages that storage brought for it
     std::uint64_t known = 0;         // pages: the best restore point seen in any tier
+    FetchTrouble trouble = FetchTrouble::kNone;
+    bool is_under_way = false;  // a fetch of it goes on
   };
   // It has its restore point, and queues no more. What was fetched for it until now.
   Fetched start(RequestId id);
@@ -167,6 +171,7 @@ class Prefetcher {
   CacheCounters& counters_;
   CacheMetrics& metrics_;
   HostRoom& room_;
+  LossLog& losses_;
   const std::function<bool()> is_engine_busy_;
   const FetchPlanner planner_;
 

@@ -198,4 +198,10 @@ QueuedRequest* QueuedRequests::end_turn_wait(const Op& timer) {
   return r;
 }
 
+void QueuedRequests::note_trouble(std::span<const RequestId> ids, FetchTrouble trouble) {
+  for (const RequestId id : ids) {
+    if (QueuedRequest* const r = find(id)) r->trouble = std::max(r->trouble, trouble);
+  }
+}
+
 }  // namespace larder

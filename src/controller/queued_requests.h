@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "controller/config.h"
+#include "controller/fetch.h"
 #include "controller/host_room.h"
 #include "controller/op_table.h"
 #include "controller/request_table.h"
@@ -36,7 +37,8 @@ struct QueuedRequest {
   Nanos waited{0};                  // for fetches before: all of them have one limit
   OpId limit;                       // timer of its own, where it waits for a fetch that it joined; 0: none
   std::vector<OpId> fetches;        // under way, that it wants
-  bool gave_up = false;             // it waited as long as it may: it starts with what is there
+  FetchTrouble trouble = FetchTrouble::kNone;
+  bool gave_up = false;  // it waited as long as it may: it starts with what is there
 
   // Pages.
   std::uint64_t fetched_from = 0, fetched_to = 0;  // that storage brought to the host
@@ -66,6 +68,8 @@ class QueuedRequests {
   // Of these requests: one that has not started; one that waits for the fetch.
   [[nodiscard]] bool any_queues(std::span<const RequestId> ids) const;
   [[nodiscard]] bool any_waits_for(std::span<const RequestId> ids, OpId fetch) const;
+  // Of these that have not left.
+  void note_trouble(std::span<const RequestId> ids, FetchTrouble trouble);
   // It has its restore point: it keeps nothing and waits for no turn. With no fetch under way r is gone.
   void start(QueuedRequest& r);
   void leave(QueuedRequest& r);  // r is gone

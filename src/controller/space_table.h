@@ -59,6 +59,8 @@ class SpaceTable {
   [[nodiscard]] Use use(NamespaceId id);
   [[nodiscard]] const std::shared_ptr<const StoreScope>& scope(NamespaceId id) const { return spaces_.at(id.v).scope; }
   [[nodiscard]] std::size_t size() const { return spaces_.size(); }
+  [[nodiscard]] const Name& name(NamespaceId id) const { return spaces_.at(id.v).name; }
+  [[nodiscard]] const std::map<Name, NamespaceId>& names() const { return names_; }
 
   // Oldest first.
   [[nodiscard]] const std::list<NamespaceId>& idle() const { return idle_; }

@@ -21,6 +21,8 @@ Starts::Starts(const CacheConfig& config, const Parts& parts)
       backups_(parts.backups),
       copies_(parts.copies),
       requests_(parts.requests),
+      losses_(parts.losses),
+      reasons_(parts.reasons),
       clock_(parts.clock),
       counters_(parts.counters),
       metrics_(parts.metrics),
@@ -33,6 +35,7 @@ Result<CachedTokens> Starts::start(Request& r) {
   LARDER_RETURN_IF_ERROR(check_admission());
   const Result<Restore> restore = choose(r);
   if (!restore.is_ok()) return restore.status();
+  const LossLog::For room_for(losses_, r.id);
   LARDER_RETURN_IF_ERROR(admit(r, *restore));
   account(r, *restore, prefetcher_.start(r.id));
   return r.cached;
@@ -55,6 +58,7 @@ Result<Starts::Restore> Starts::choose(Request& r) {
   Restore restore;
   restore.node = tree_.root(r.space);
   // Neither host nor device could give it its prefix intact: it computes all of it.
+  if (r.restarts > 0) restore.miss.reason = MissReason::kLoadFailed;
   if (!config_.enabled || r.restarts > 1) return restore;
   const bool device_only = r.restarts > 0;
   const std::span<const TokenId> tokens = r.whole_pages(model_.page_size);
@@ -71,6 +75,12 @@ Result<Starts::Restore> Starts::choose(Request& r) {
   restore.pages = best->at.pages;
   restore.reason = best->reason;
   restore.component = best->component;
+  if (r.restarts == 0) {
+    const bool is_any = best == &match.any;
+    restore.miss =
+        reasons_.explain({r.space, tokens, match, *best, is_any ? match.full_any_pages : match.full_device_pages,
+                          prefetcher_.fetched(r.id)});
+  }
   restore.fork =
       std::min(device_only ? match.full_device_pages : match.full_any_pages, tokens.size() / model_.page_size);
   if (restore.pages == 0) return restore;
@@ -278,6 +288,8 @@ void Starts::account(Request& r, const Restore& restore, const Prefetcher::Fetch
   r.cached.host = (restore.pages - restore.device_pages - storage) * model_.page_size;
   r.cached.reason = restore.reason;
   r.cached.component = restore.component;
+  r.cached.miss = restore.miss;
+  r.cached.request = r.id;
   if (restore.reason == StopReason::kNone && fetched.known > restore.pages) r.cached.reason = StopReason::kNotFetched;
   if (restore.pages > 0) {
     tree_.touch({r.run.lock().node, restore.pages}, true);

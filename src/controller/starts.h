@@ -25,6 +25,8 @@
 #include "controller/cache_metrics.h"
 #include "controller/device_copies.h"
 #include "controller/device_room.h"
+#include "controller/loss_log.h"
+#include "controller/miss_reasons.h"
 #include "controller/op_table.h"
 #include "controller/prefetcher.h"
 #include "controller/requests.h"
@@ -46,6 +48,8 @@ class Starts {
     Backups& backups;
     DeviceCopies& copies;
     Requests& requests;
+    LossLog& losses;
+    const MissReasons& reasons;
     Clock& clock;
     CacheCounters& counters;
     CacheMetrics& metrics;
@@ -75,6 +79,7 @@ class Starts {
     PageLocation state;
     StopReason reason = StopReason::kNone;
     ComponentKind component = ComponentKind::kFull;
+    Miss miss;
     std::uint64_t fork = 0;
     [[nodiscard]] bool loads() const;
   };
@@ -100,6 +105,8 @@ class Starts {
   Backups& backups_;
   DeviceCopies& copies_;
   Requests& requests_;
+  LossLog& losses_;
+  const MissReasons& reasons_;
   Clock& clock_;
   CacheCounters& counters_;
   CacheMetrics& metrics_;

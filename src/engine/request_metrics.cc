@@ -1,5 +1,7 @@
 #include "engine/request_metrics.h"
 
+#include <algorithm>
+
 #include "model/restore_point.h"
 
 namespace larder {
@@ -97,6 +99,11 @@ void RequestMetrics::started(const CachedTokens& cached, double queue_seconds) {
   why.emplace_back("component", cached.reason == StopReason::kNone ? "none" : component_name(cached.component));
   metrics_.counter("larder_lookups_total", "Lookups by why they hit no more (none: all that may be reused)", why)
       .increment();
+  const Labels miss = with("reason", miss_reason_name(cached.miss.reason));
+  metrics_.counter("larder_misses_total", "Requests by why they reused no more (none: all that may be reused)", miss)
+      .increment();
+  metrics_.counter("larder_missed_tokens_total", "Prompt tokens that were computed, by the same reason", miss)
+      .increment(cached.prompt - std::min(cached.prompt, cached.cached()));
   queue_time_.observe(queue_seconds);
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "server/api_error.h"
 #include "server/json_text.h"
 #include "server/reply_format.h"
@@ -166,6 +167,20 @@ void Completion::end_prompt(std::size_t index) {
   if (context_.recent) remember(state);
 }
 
+namespace {
+// What new tokens alone explain is no news.
+void tell_miss(const RecentRequest& request) {
+  const Miss& miss = request.cached.miss;
+  const bool is_news = miss.reason != MissReason::kNone && miss.reason != MissReason::kNeverSeen;
+  const LogLevel level = is_news ? LogLevel::kInfo : LogLevel::kDebug;
+  if (miss.reason == MissReason::kNone || !log_enabled(level)) return;
+  log_line(
+      level, "cache",
+      fmt::format("request {} ({}) reused {} of {} prompt tokens: {}: {}", request.cached.request.v, request.id,
+                  request.cached.cached(), request.cached.prompt, miss_reason_name(miss.reason), miss_sentence(miss)));
+}
+}  // namespace
+
 void Completion::remember(const CompletionState& state) {
   RecentRequest request;
   request.id = state.id;
@@ -177,6 +192,7 @@ void Completion::remember(const CompletionState& state) {
   if (!state.status.is_ok()) request.error = state.status.message();
   request.ttft_seconds = state.ttft_seconds;
   request.e2e_seconds = state.e2e_seconds;
+  tell_miss(request);
   context_.recent->add(std::move(request));
 }
 

@@ -14,10 +14,12 @@ using Json = nlohmann::ordered_json;
 Json json_of(const RecentRequest& request) {
   const CachedTokens& cached = request.cached;
   Json out = {{"id", request.id},
+              {"request", cached.request.v},
               {"ended_unix_seconds", request.ended_unix_seconds},
               {"prompt_tokens", cached.prompt},
               {"cached_tokens", {{"device", cached.device}, {"host", cached.host}, {"storage", cached.storage}}},
               {"stop", stop_json(cached)},
+              {"miss", miss_json(cached.miss)},
               {"completion_tokens", request.completion_tokens},
               {"finish", request.finish},
               {"ttft_seconds", request.ttft_seconds},

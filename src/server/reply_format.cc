@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "server/json_reader.h"
 #include "server/json_text.h"
@@ -65,6 +66,7 @@ class GenerateFormat final : public ReplyFormat {
                  {"cached_tokens", state.cached.cached()},
                  {"cached_tokens_details", std::move(details)},
                  {"cached_tokens_stop", stop_json(state.cached)},
+                 {"cached_tokens_miss", miss_json(state.cached.miss.for_tenant())},
                  {"e2e_latency", state.e2e_seconds}};
     if (state.completion_tokens > 0) {
       meta["ttft"] = state.ttft_seconds;
@@ -244,6 +246,20 @@ std::unique_ptr<ReplyFormat> make_openai_format(OpenAiFormatOptions options) {
 nlohmann::ordered_json stop_json(const CachedTokens& cached) {
   if (cached.reason == StopReason::kNone) return nullptr;
   return {{"reason", stop_reason_name(cached.reason)}, {"component", component_name(cached.component)}};
+}
+
+nlohmann::ordered_json miss_json(const Miss& miss) {
+  if (miss.reason == MissReason::kNone) return nullptr;
+  nlohmann::ordered_json out = {{"reason", miss_reason_name(miss.reason)},
+                                {"at_token", miss.at_token},
+                                {"component", component_name(miss.component)}};
+  if (miss.reason == MissReason::kEvicted || miss.reason == MissReason::kStorageDeclined) {
+    out["tier"] = lost_from_name(miss.tier);
+    if (miss.ago) out["seconds_ago"] = std::chrono::duration<double>(*miss.ago).count();
+    if (miss.by.v != 0) out["for_request"] = miss.by.v;
+  }
+  out["text"] = miss_sentence(miss);
+  return out;
 }
 
 std::string_view finish_name(FinishReason reason) {

@@ -35,6 +35,9 @@ struct OpenAiFormatOptions {
 
 // Why not more was cached: null, or {"reason", "component"}.
 [[nodiscard]] nlohmann::ordered_json stop_json(const CachedTokens& cached);
+// {"reason": "evicted", "at_token": 128, "component": "full", "tier": "host", "seconds_ago": 3.1, "for_request": 17,
+// "text": a sentence}; null: all that may be reused was. A tenant gets Miss::for_tenant().
+[[nodiscard]] nlohmann::ordered_json miss_json(const Miss& miss);
 // "stop", "length", "abort", ...; "" while it runs.
 [[nodiscard]] std::string_view finish_name(FinishReason reason);
 

@@ -61,4 +61,38 @@ void RadixTree::Impl::hash_edge(Id id) {
   n.keys = std::move(keys);
 }
 
+PathHash RadixTree::Impl::hash_at_end(Id id) {
+  unhashed.clear();
+  for (Id at = id; !node(at).path_hash; at = node(at).parent) unhashed.push_back(at);  // that of a root is there
+  for (auto at = unhashed.rbegin(); at != unhashed.rend(); ++at) {
+    Node& n = node(*at);
+    PathHash hash = *node(n.parent).path_hash;
+    hash.append({n.tokens.data(), std::size_t{n.pages} * page_size});
+    n.path_hash = hash;
+  }
+  return *node(id).path_hash;
+}
+
+// A leaf that leaves in pieces is split, and its head lacks its hash each time: that follows from the tail's.
+PathHash RadixTree::Impl::hash_at_begin(Id id) {
+  const Node& n = node(id);
+  std::optional<PathHash>& before = node(n.parent).path_hash;
+  if (!before && n.path_hash) {
+    PathHash hash = *n.path_hash;
+    hash.remove({n.tokens.data(), std::size_t{n.pages} * page_size});
+    before = hash;
+  }
+  return hash_at_end(n.parent);
+}
+
+PathHash RadixTree::Impl::hash_at(const TreePosition& at) {
+  Id id = at.node.v;
+  while (!node(id).is_root() && at.pages <= node(id).begin) id = node(id).parent;
+  const Node& n = node(id);
+  if (at.pages >= n.end()) return hash_at_end(id);
+  PathHash hash = hash_at_begin(id);
+  hash.append({n.tokens.data(), std::size_t{at.pages - n.begin} * page_size});
+  return hash;
+}
+
 }  // namespace larder

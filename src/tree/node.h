@@ -13,6 +13,7 @@
 
 #include "base/strong.h"
 #include "key/page_key.h"
+#include "key/path_hash.h"
 #include "model/pool_spec.h"
 #include "tree/run.h"
 #include "tree/tree.h"
@@ -99,6 +100,7 @@ struct alignas(64) Node {
   std::uint32_t space = 0;
   std::uint32_t own_locks = 0;  // of `locks` of full on the host: a split gives them to both halves
   Id unstored_before = kNoNode, unstored_after = kNoNode;
+  std::optional<PathHash> path_hash;  // of all tokens up to the edge's end; empty until asked for
 
   [[nodiscard]] std::uint64_t end() const { return begin + pages; }
   [[nodiscard]] bool is_root() const { return pages == 0; }

@@ -106,6 +106,7 @@ void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t) {
   } else {
     count.resident -= n.units(c);
     if (n.lock_count(c, t) != 0 || was_covered) count.locked -= n.units(c);
+    if (observer != nullptr && !n.has(bit_of(c, other_tier(t)))) tell_lost(id, c, t);
   }
   n.present = clear_bits(n.present, bit);
   n.pending = clear_bits(n.pending, bit);
@@ -125,6 +126,15 @@ void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t) {
     refresh_leaf(n.parent);
   }
   refresh_leaf(id);
+}
+
+void RadixTree::Impl::tell_lost(Id id, ComponentKind c, Tier t) {
+  const Node& n = node(id);
+  TreeChange change{NamespaceId(n.space), c, t, n.begin, n.end()};
+  change.tokens = {n.tokens.data(), std::size_t{n.pages} * page_size};
+  const bool is_known = (n.stored & bit_of(c, Tier::kHost)) != 0;
+  (n.declined ? change.declined_epoch : change.stored_epoch) = is_known ? n.stored_epoch : 0;
+  observer->lost(change, hash_at_begin(id));
 }
 
 void RadixTree::Impl::drop_tier(Id id, Tier t) {

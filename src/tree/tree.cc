@@ -55,6 +55,7 @@ NamespaceId RadixTree::open_namespace(const std::optional<PageKey>& seed) {
     tree.closed_spaces.pop_back();
   }
   tree.spaces[next] = {seed, tree.make_root(next), 0};
+  tree.node(tree.spaces[next].root).path_hash = PathHash::of_namespace(seed);
   return NamespaceId(next);
 }
 
@@ -84,6 +85,9 @@ void RadixTree::allow_host_gaps() { impl_->config.allow_host_gaps = true; }
 
 MatchResult RadixTree::match(NamespaceId space, std::span<const TokenId> tokens) const {
   return impl_->match(space, tokens);
+}
+RadixTree::WaysOn RadixTree::ways_on(const TreePosition& at, std::span<const TokenId> rest) const {
+  return impl_->ways_on(at, rest);
 }
 void RadixTree::touch(const TreePosition& at, bool count_hit) { impl_->touch(at, count_hit); }
 NodeId RadixTree::settle(const TreePosition& at) { return NodeId(impl_->settle(at)); }
@@ -121,6 +125,8 @@ NodeView RadixTree::view(NodeId id) const {
 bool RadixTree::exists(NodeId node) const { return impl_->nodes.exists(node.v); }
 std::span<const PageKey> RadixTree::page_keys(NodeId node) { return impl_->page_keys(node.v); }
 std::uint64_t RadixTree::hash_keys(NodeId node, std::uint64_t most) { return impl_->hash_keys(node.v, most); }
+PathHash RadixTree::path_hash(const TreePosition& at) { return impl_->hash_at(at); }
+void RadixTree::observe(TreeObserver* observer) { impl_->observer = observer; }
 std::optional<PageKey> RadixTree::last_key(NodeId node) { return impl_->last_key(node.v); }
 
 LockHandle RadixTree::lock(NodeId node, Tier tier, LockParts parts) { return impl_->lock(node.v, tier, parts); }

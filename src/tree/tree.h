@@ -52,6 +52,7 @@
 #include "base/status.h"
 #include "base/strong.h"
 #include "key/page_key.h"
+#include "key/path_hash.h"
 #include "model/model_spec.h"
 #include "model/restore_point.h"
 #include "policy/eviction_policies.h"
@@ -195,6 +196,7 @@ struct HostVictim {
 };
 
 class TreeBacklog;
+class TreeObserver;
 
 class RadixTree {
  public:
@@ -218,6 +220,14 @@ class RadixTree {
   // ---- lookup. Read-only: no split, no recency. `tokens` may end inside a page; only whole pages count. An unknown
   // namespace matches nothing, at NodeId{}. No allocation.
   [[nodiscard]] MatchResult match(NamespaceId space, std::span<const TokenId> tokens) const;
+  // How `rest`, the tokens after a position, goes on there: tokens that equal one of the ways on from it, and whether
+  // there is a way on. Looks at kMostWaysOn of them. A node that is gone: none.
+  struct WaysOn {
+    std::uint64_t equal = 0;
+    bool any = false;
+  };
+  static constexpr std::size_t kMostWaysOn = 64;
+  [[nodiscard]] WaysOn ways_on(const TreePosition& at, std::span<const TokenId> rest) const;
   // Marks the use of a restore point: full of the path, swa of its window, the checkpoint at it, and nothing else.
   // Splits there and where the window begins, so that what was not used stays as old as it is.
   void touch(const TreePosition& at, bool count_hit);
@@ -237,6 +247,8 @@ class RadixTree {
   // edge that is longer is split. Returns how many; 0: page_keys() and last_key() of the node hash nothing any more.
   // O(nodes of the path above the first that has its keys).
   std::uint64_t hash_keys(NodeId node, std::uint64_t most);
+  // Of all tokens before the position, which is in its node or above it. Amortized O(tokens that were never hashed).
+  [[nodiscard]] PathHash path_hash(const TreePosition& at);
   // Last key at or above the node (nullopt: the namespace seed is absent and the node is the root).
   [[nodiscard]] std::optional<PageKey> last_key(NodeId node);
 
@@ -309,6 +321,8 @@ class RadixTree {
 
   [[nodiscard]] const TierCounts& counts(ComponentKind c, Tier t) const;
   [[nodiscard]] std::uint64_t node_count() const;  // without roots
+  // Who is told of what is lost from now on; outlives the tree, or until the next call. Null: nobody.
+  void observe(TreeObserver* observer);
   // Walks everything; kInternal names the invariant, the node and the values. O(tree).
   [[nodiscard]] Status check_invariants() const;
 

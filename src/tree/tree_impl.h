@@ -26,6 +26,7 @@
 #include "tree/op_registry.h"
 #include "tree/tree.h"
 #include "tree/tree_backlog.h"
+#include "tree/tree_observer.h"
 #include "tree/victim_heap.h"
 
 namespace larder {
@@ -48,6 +49,7 @@ struct RadixTree::Impl {
   [[nodiscard]] Id descend(Id parent, std::span<const TokenId> rest, std::uint64_t& hash) const;
   [[nodiscard]] std::uint64_t first_hash(Id start, std::span<const TokenId> tokens) const;
   [[nodiscard]] std::uint64_t matched_pages(const Node& node, const TokenId* tokens, std::uint64_t pages) const;
+  [[nodiscard]] WaysOn ways_on(const TreePosition& at, std::span<const TokenId> rest) const;
   void touch(const TreePosition& at, bool count_hit);
   void touch_window(Id node, bool exactly);
   void touch_state(Id node);
@@ -68,6 +70,7 @@ struct RadixTree::Impl {
   void drop(Id id, ComponentKind c, Tier t);
   // Everything of the node in the tier.
   void drop_tier(Id id, Tier t);
+  void tell_lost(Id id, ComponentKind c, Tier t);
   void set_slots(Id id, ComponentKind c, Tier t, SlotRun run);
   void give_back(ComponentKind c, Tier t, std::span<const std::uint32_t> slots);
   // Gives back those of `given` that are not the tree's own already (a caller that hands in a slot twice must not make
@@ -197,6 +200,11 @@ struct RadixTree::Impl {
   void hash_edge(Id id);
   std::uint64_t hash_keys(Id id, std::uint64_t most);
   void keep_keys(Id id, std::span<const PageKey> keys);
+  // Of all tokens up to the end of the edge, or up to its begin. Kept in the nodes, so each token is hashed once, and
+  // once more for each split above it.
+  [[nodiscard]] PathHash hash_at_end(Id id);
+  [[nodiscard]] PathHash hash_at_begin(Id id);
+  [[nodiscard]] PathHash hash_at(const TreePosition& at);
 
   // ---- invariants.cc
   struct Census;
@@ -226,6 +234,7 @@ struct RadixTree::Impl {
   const std::uint64_t window_pages;  // of swa; 0: the model has none
   const EvictionOrderPtr order;
   SlotSink& sink;
+  TreeObserver* observer = nullptr;
 
   // owned by the cache thread
   tree::NodePool nodes;
@@ -243,7 +252,7 @@ struct RadixTree::Impl {
   std::uint64_t waiting = 0;  // (node, component, tier) that are complete but not published
 
   // scratch, so that hot paths do not allocate; each is used by one function at a time
-  std::vector<Id> path;
+  std::vector<Id> path, unhashed;
   std::vector<std::pair<Id, Bits>> to_resolve;
 };
 

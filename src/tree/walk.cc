@@ -164,6 +164,29 @@ TreePosition RadixTree::Impl::walk(Id start, std::span<const TokenId> tokens) co
   return to;
 }
 
+RadixTree::WaysOn RadixTree::Impl::ways_on(const TreePosition& at, std::span<const TokenId> rest) const {
+  WaysOn result;
+  const Id id = at.node.v;
+  if (!nodes.exists(id)) return result;
+  const auto look = [&](const TokenId* way, std::uint64_t pages) {
+    result.any = true;
+    const std::size_t most = std::min<std::size_t>(rest.size(), pages * page_size);
+    const auto end = std::mismatch(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(most), way).first;
+    result.equal = std::max(result.equal, static_cast<std::uint64_t>(end - rest.begin()));
+  };
+  const Node& n = node(id);
+  if (at.pages < n.end()) {
+    const std::uint64_t before = at.pages - n.begin;
+    look(n.tokens.data() + before * page_size, n.pages - before);
+    return result;
+  }
+  std::size_t left = kMostWaysOn;
+  for (Id child = n.first_child; child != kNoNode && left > 0; child = node(child).next_sibling, --left) {
+    look(node(child).tokens.data(), node(child).pages);
+  }
+  return result;
+}
+
 RadixTree::Impl::Id RadixTree::Impl::settle(const TreePosition& at) {
   Id id = at.node.v;
   if (!nodes.exists(id)) return kNoNode;

@@ -202,11 +202,12 @@ class SlowStorage {
   std::vector<TokenId> tokens_;
   StoreBacklog backlog_{config_, {model_, host_.get(), tree_, ops_, spaces_, clock_, counters_, metrics_}};
   HostRoom room_{{model_, host_.get(), tree_, backlog_, counters_}};
+  LossLog losses_{clock_};
   SlowBackend* backend_ = nullptr;
   std::unique_ptr<StoragePipeline> pipeline_;
-  Prefetcher prefetcher_{
-      config_,
-      {model_, host_.get(), tree_, ops_, spaces_, clock_, backlog_, counters_, metrics_, room_, [] { return false; }}};
+  Prefetcher prefetcher_{config_,
+                         {model_, host_.get(), tree_, ops_, spaces_, clock_, backlog_, counters_, metrics_, room_,
+                          losses_, [] { return false; }}};
 };
 
 // 2 GiB at 200 MB/s take ten seconds; the request waits for three.

@@ -275,6 +275,55 @@ TEST_F(ApiTest, WhatAdministratorsDoIsLogged) {
   EXPECT_TRUE(lines[2].starts_with("info DELETE /hicache/storage-backend from 127.0.0.1: 200 (OK)")) << lines[2];
 }
 
+TEST_F(ApiTest, TheAnswerTheLogAndTheOperatorsPageNameOneReasonForAMiss) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel level, std::string_view component, std::string_view message) {
+    const std::lock_guard guard(mutex);
+    if (component == "cache") lines.push_back(fmt::format("{} {}", log_level_name(level), message));
+  });
+  for (std::size_t i = 0; i < kMissReasons; ++i) {
+    Miss miss{.reason = static_cast<MissReason>(i), .at_token = 40, .tier = LostFrom::kHost};
+    miss.ago = std::chrono::seconds(3);
+    miss.by = RequestId(7);
+    scheduler_->set_miss(miss);
+    lines.clear();
+    const std::string name(miss_reason_name(miss.reason));
+    const Json answer = call_json("POST", "/generate", generate_body({60, 5}, 1))["meta_info"]["cached_tokens_miss"];
+    const Json page = Json::parse(call("GET", "/recent_requests?limit=1").body)["requests"][0];
+    EXPECT_EQ(page["request"], 12);
+    if (miss.reason == MissReason::kNone) {
+      EXPECT_TRUE(answer.is_null());
+      EXPECT_TRUE(page["miss"].is_null());
+      EXPECT_TRUE(lines.empty());
+      continue;
+    }
+    EXPECT_EQ(answer["reason"], name);
+    EXPECT_EQ(page["miss"]["reason"], name);
+    EXPECT_EQ(answer["at_token"], 40);
+    const bool is_loss = miss.reason == MissReason::kEvicted || miss.reason == MissReason::kStorageDeclined;
+    EXPECT_EQ(page["miss"].value("for_request", 0), is_loss ? 7 : 0);
+    EXPECT_EQ(page["miss"].value("seconds_ago", 0.0), is_loss ? 3.0 : 0.0);
+    EXPECT_FALSE(answer.contains("for_request")) << "other requests are not a tenant's business";
+    const std::lock_guard guard(mutex);
+    if (miss.reason == MissReason::kNeverSeen) {  // new tokens are no news: a debug line
+      EXPECT_TRUE(lines.empty());
+      continue;
+    }
+    ASSERT_EQ(lines.size(), 1u) << name;
+    EXPECT_NE(lines[0].find(name + ": " + page["miss"]["text"].get<std::string>()), std::string::npos) << lines[0];
+  }
+  set_log_sink({});
+}
+
+TEST_F(ApiTest, ATenantDoesNotLearnWhatOthersAskFor) {
+  scheduler_->set_miss({.reason = MissReason::kOtherNamespace, .is_other_salt = true});
+  const Json meta = call_json("POST", "/generate", generate_body({60, 5}, 1))["meta_info"];
+  EXPECT_EQ(meta["cached_tokens_miss"]["reason"], "never_seen");
+  const Json page = Json::parse(call("GET", "/recent_requests?limit=1").body)["requests"][0];
+  EXPECT_EQ(page["miss"]["reason"], "other_namespace");
+}
+
 TEST_F(ApiTest, TheLastRequestsAreKeptWithoutTheirText) {
   for (int i = 0; i < 3; ++i) (void)call_json("POST", "/generate", generate_body({60, 5}, 3 + i));
   const Json recent = Json::parse(call("GET", "/recent_requests?limit=2").body)["requests"];

@@ -51,6 +51,11 @@ class FakeScheduler final : public Scheduler {
     LockGuard guard(mutex_);
     next_request_ = std::move(status);
   }
+  // Of the requests from here on.
+  void set_miss(const Miss& miss) {
+    LockGuard guard(mutex_);
+    miss_ = miss;
+  }
   void set_flush_status(Status status) {
     LockGuard guard(mutex_);
     flush_ = std::move(status);
@@ -180,9 +185,14 @@ class FakeScheduler final : public Scheduler {
     return update.finish == FinishReason::kRunning && update.status.is_ok();
   }
 
-  static GenerateUpdate next_update(Open& open) {
+  GenerateUpdate next_update(Open& open) const LARDER_REQUIRES(mutex_) {
     GenerateUpdate update;
-    update.cached = {open.request.tokens.size(), 3, 2, 1};
+    update.cached.prompt = open.request.tokens.size();
+    update.cached.device = 3;
+    update.cached.host = 2;
+    update.cached.storage = 1;
+    update.cached.miss = miss_;
+    update.cached.request = RequestId(12);
     update.status = open.failure;
     if (!update.status.is_ok()) return update;
     std::uint64_t sum = 0;
@@ -205,6 +215,7 @@ class FakeScheduler final : public Scheduler {
   std::map<Ticket, Open> open_;
   Ticket last_ticket_ = 0;
   std::size_t cancelled_ = 0;
+  Miss miss_ LARDER_GUARDED_BY(mutex_);
   bool is_held_ = false;
   Status next_submit_, next_request_, flush_;
   GenerateRequest last_;

@@ -5,14 +5,6 @@
 const POLL_MS = 1000;
 const KEPT_POLLS = 600;
 const TIERS = ['device', 'host', 'storage'];
-const WHY = {
-  full_missing: 'the next page of attention KV is in no tier',
-  sidecar_missing: 'the next page of a pool beside the KV is in no tier',
-  window_missing: 'no further place has its whole window',
-  state_missing: 'no further place has a checkpoint of its state',
-  not_fetched: 'storage or memory had more, which was not brought in time',
-};
-
 const byId = (id) => document.getElementById(id);
 const history = [];  // {at, prompt, device, host, storage}: sums since the server's start
 
@@ -158,8 +150,7 @@ function fromText(request) {
 function drawRecent(requests) {
   byId('recent').tBodies[0].replaceChildren(...requests.map((request) => {
     const row = element('tr');
-    const stop = request.stop;
-    const why = request.error || (stop ? `${stop.component}: ${WHY[stop.reason] || stop.reason}` : 'all of it was');
+    const why = request.error || (request.miss ? `${request.miss.reason}: ${request.miss.text}` : 'all of it was');
     row.append(element('td', new Date(1000 * request.ended_unix_seconds).toLocaleTimeString()),
                element('td', countText(request.prompt_tokens), 'number'), element('td', fromText(request)),
                element('td', why, request.error ? 'bad' : ''),

@@ -1,0 +1,35 @@
+#include "controller/loss_log.h"
+
+#include <algorithm>
+#include <span>
+
+namespace larder {
+
+std::uint64_t LossLog::key_of(ComponentKind c, PathHash path) {
+  const std::uint64_t key = path.spread() + index_of(c);
+  return key == 0 ? 1 : key;
+}
+
+std::optional<Loss> LossLog::find(ComponentKind c, PathHash path) const {
+  const std::uint64_t key = key_of(c, path);
+  const std::span row = std::span(entries_).subspan(row_of(key), kWays);
+  const auto at = std::find_if(row.begin(), row.end(), [&](const Entry& entry) { return entry.key == key; });
+  return at == row.end() ? std::nullopt : std::optional(at->loss);
+}
+
+void LossLog::lost(const TreeChange& change, PathHash before) {
+  PathHash path = before;
+  const std::size_t page = change.tokens.size() / (change.end - change.begin);
+  path.append(change.component == ComponentKind::kFull ? change.tokens.first(page) : change.tokens);
+  const std::uint64_t key = key_of(change.component, path);
+  const std::span row = std::span(entries_).subspan(row_of(key), kWays);
+  auto at = std::find_if(row.begin(), row.end(), [&](const Entry& entry) { return entry.key == key; });
+  if (at == row.end()) {
+    at = std::min_element(row.begin(), row.end(), [](const Entry& a, const Entry& b) {
+      return std::pair(a.key != 0, a.loss.when) < std::pair(b.key != 0, b.loss.when);
+    });
+  }
+  *at = {key, {change.tier, clock_.now(), for_, change.stored_epoch, change.declined_epoch}};
+}
+
+}  // namespace larder

@@ -1,0 +1,68 @@
+#include "key/path_hash.h"
+
+namespace larder {
+
+namespace {
+
+__extension__ using Wide = unsigned __int128;
+
+constexpr std::uint64_t kModulus =
+    (std::uint64_t{1} << 61) - 1;  // a Mersenne prime: reduced by a shift and an addition
+constexpr std::uint64_t kUnseeded = 0x243f6a8885a308d3 % kModulus;
+constexpr std::uint64_t kBase = 0x1fb7e151628aed2a % kModulus;
+
+constexpr std::uint64_t reduce(Wide x) {
+  const Wide folded = (x & kModulus) + (x >> 61);
+  const auto once = static_cast<std::uint64_t>((folded & kModulus) + (folded >> 61));
+  return once >= kModulus ? once - kModulus : once;
+}
+constexpr std::uint64_t times(std::uint64_t a, std::uint64_t b) { return reduce(Wide{a} * b); }
+constexpr std::uint64_t power(std::uint64_t base, std::uint64_t exponent) {
+  std::uint64_t result = 1;
+  for (; exponent != 0; exponent >>= 1, base = times(base, base)) {
+    if ((exponent & 1) != 0) result = times(result, base);
+  }
+  return result;
+}
+
+constexpr std::uint64_t kBase2 = times(kBase, kBase), kBase3 = times(kBase2, kBase), kBase4 = times(kBase2, kBase2);
+constexpr std::uint64_t kInverse = power(kBase, kModulus - 2);  // Fermat
+static_assert(times(kBase, kInverse) == 1);
+
+// No token counts as 0, so that paths of different lengths differ.
+constexpr std::uint64_t digit(TokenId token) { return std::uint64_t{token} + 1; }
+
+// Four tokens for each reduction: the sum stays below 2^123.
+std::uint64_t grow(std::uint64_t value, std::span<const TokenId> tokens) {
+  std::size_t i = 0;
+  for (; i + 4 <= tokens.size(); i += 4) {
+    value = reduce(Wide{value} * kBase4 + Wide{digit(tokens[i])} * kBase3 + Wide{digit(tokens[i + 1])} * kBase2 +
+                   Wide{digit(tokens[i + 2])} * kBase + digit(tokens[i + 3]));
+  }
+  for (; i < tokens.size(); ++i) value = reduce(Wide{value} * kBase + digit(tokens[i]));
+  return value;
+}
+
+}  // namespace
+
+PathHash PathHash::of_namespace(const std::optional<PageKey>& seed) {
+  if (!seed) return PathHash(kUnseeded);
+  return PathHash(seed->prefix64() % kModulus);
+}
+
+void PathHash::append(std::span<const TokenId> tokens) { value_ = grow(value_, tokens); }
+
+void PathHash::remove(std::span<const TokenId> tokens) {
+  const std::uint64_t tail = grow(0, tokens);
+  value_ = times(value_ + (value_ < tail ? kModulus : 0) - tail, power(kInverse, tokens.size()));
+}
+
+// The finalizer of splitmix64: neighbours in value_ lie far apart.
+std::uint64_t PathHash::spread() const {
+  std::uint64_t x = value_ + 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+}  // namespace larder

@@ -1,0 +1,44 @@
+// A 64-bit hash of a path's tokens that grows and shrinks at its end.
+//
+//   hash(path + page).remove(page) == hash(path)
+//
+// A polynomial over 2^61 - 1 (Karp and Rabin's fingerprint, with a fixed base), so the hash of a prefix follows from
+// that of the whole and of what was cut off, at the cost of the shorter of the two. The tree needs that: a leaf that is
+// evicted page by page is hashed once, not once for each page.
+//
+// Who knows the base can make two paths with one hash. So it names paths where a wrong answer costs an explanation or a
+// detour (why a request missed, KV events for routers), and never decides which bytes are used: PageKey does.
+// Equal tokens have equal hashes in every process. Cost: about 0.4 ns for each token.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "base/strong.h"
+#include "key/page_key.h"
+
+namespace larder {
+
+class PathHash {
+ public:
+  constexpr PathHash() = default;
+  // Of the empty path of a namespace; nullopt: the one without adapter and salt.
+  [[nodiscard]] static PathHash of_namespace(const std::optional<PageKey>& seed);
+
+  void append(std::span<const TokenId> tokens);
+  // Precondition: they are its last ones.
+  void remove(std::span<const TokenId> tokens);
+
+  // Spread over 64 bits, for tables and for KV events.
+  [[nodiscard]] std::uint64_t spread() const;
+
+  friend constexpr bool operator==(const PathHash&, const PathHash&) = default;
+
+ private:
+  explicit constexpr PathHash(std::uint64_t value) : value_(value) {}
+
+  std::uint64_t value_ = 0;  // below 2^61 - 1
+};
+
+}  // namespace larder

@@ -1,0 +1,75 @@
+#include "key/path_hash.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+#include "base/rng.h"
+
+namespace larder {
+namespace {
+
+std::vector<TokenId> random_tokens(Rng& rng, std::size_t count, std::uint32_t vocabulary) {
+  std::vector<TokenId> tokens(count);
+  for (TokenId& token : tokens) token = static_cast<TokenId>(rng.below(vocabulary));
+  return tokens;
+}
+
+PathHash hash_of(std::span<const TokenId> tokens) {
+  PathHash hash = PathHash::of_namespace(std::nullopt);
+  hash.append(tokens);
+  return hash;
+}
+
+TEST(PathHash, IsTheSameInWhateverPiecesThePathCame) {
+  Rng rng(11);
+  for (int round = 0; round < 200; ++round) {
+    const std::vector<TokenId> tokens = random_tokens(rng, rng.below(300), 0xffffffffu);
+    const std::size_t cut = rng.below(tokens.size() + 1);
+    PathHash pieces = PathHash::of_namespace(std::nullopt);
+    pieces.append(std::span(tokens).first(cut));
+    pieces.append(std::span(tokens).subspan(cut));
+    ASSERT_EQ(pieces, hash_of(tokens)) << "round " << round << ", cut at " << cut << " of " << tokens.size();
+  }
+}
+
+TEST(PathHash, RemovingTheEndGivesTheHashOfWhatIsLeft) {
+  Rng rng(12);
+  for (int round = 0; round < 200; ++round) {
+    const std::vector<TokenId> tokens = random_tokens(rng, rng.below(300), 0xffffffffu);
+    const std::size_t keep = rng.below(tokens.size() + 1);
+    PathHash hash = hash_of(tokens);
+    hash.remove(std::span(tokens).subspan(keep));
+    ASSERT_EQ(hash, hash_of(std::span(tokens).first(keep))) << "round " << round << ", kept " << keep;
+  }
+}
+
+TEST(PathHash, TellsPathsApart) {
+  std::set<std::uint64_t> seen;
+  std::size_t paths = 0;
+  const auto add = [&](std::span<const TokenId> tokens) {
+    seen.insert(hash_of(tokens).spread());
+    ++paths;
+  };
+  add({});
+  for (TokenId a = 0; a < 40; ++a) {
+    add(std::vector<TokenId>{a});
+    add(std::vector<TokenId>{0xffffffffu - a});
+    for (TokenId b = 0; b < 40; ++b) add(std::vector<TokenId>{a, b});
+  }
+  for (std::size_t zeros = 2; zeros < 100; ++zeros) add(std::vector<TokenId>(zeros + 1, 0));  // {0}, {0, 0} are there
+  EXPECT_EQ(seen.size(), paths);
+}
+
+TEST(PathHash, NamespacesHavePathsOfTheirOwn) {
+  PageKey seed{}, other{};
+  seed.bytes[0] = 1;
+  other.bytes[0] = 2;
+  EXPECT_NE(PathHash::of_namespace(seed), PathHash::of_namespace(other));
+  EXPECT_NE(PathHash::of_namespace(seed), PathHash::of_namespace(std::nullopt));
+  EXPECT_EQ(PathHash::of_namespace(seed), PathHash::of_namespace(seed));
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,37 @@
+// Who is told what comes to the tiers and what leaves them, page by page: the record of what was lost
+// (controller/loss_log.h), and KV events for routers.
+//
+// Threads: the cache thread, inside operations of the tree, which it must not call.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/strong.h"
+#include "key/page_key.h"
+#include "key/path_hash.h"
+#include "model/pool_spec.h"
+#include "pool/tier.h"
+
+namespace larder {
+
+// Published data of one edge: of a component, in a tier. Spans are good during the call.
+struct TreeChange {
+  NamespaceId space;
+  ComponentKind component = ComponentKind::kFull;
+  Tier tier = Tier::kDevice;
+  std::uint64_t begin = 0, end = 0;   // pages from the root; mamba: the state at `end`
+  std::span<const TokenId> tokens{};  // of these pages
+  bool is_elsewhere = false;          // the other tier has a copy
+  std::uint32_t stored_epoch = 0;     // attach epoch of the storage that has it; 0: none
+  std::uint32_t declined_epoch = 0;   // attach epoch of the storage that declined it; 0: none
+};
+
+class TreeObserver {
+ public:
+  virtual ~TreeObserver() = default;
+  // The last copy of device and host is gone. before: of all tokens before change.begin.
+  virtual void lost(const TreeChange& change, PathHash before) = 0;
+};
+
+}  // namespace larder

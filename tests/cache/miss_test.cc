@@ -1,0 +1,244 @@
+// A miss of each reason is provoked, and the cache names it (controller/miss.h).
+#include "controller/miss.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "tests/cache/harness.h"
+
+namespace larder::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+std::string name_of(const CachedTokens& cached) { return std::string(miss_reason_name(cached.miss.reason)); }
+
+HarnessOptions miss_options(Shape shape, bool storage) {
+  HarnessOptions o = eager_options(shape);
+  o.device = {32, 32, 8};
+  o.host_slots = 400;
+  o.storage = storage;
+  return o;
+}
+
+// The same as another prompt up to token `at`, and nothing like it from there on.
+std::vector<TokenId> parting(std::vector<TokenId> prompt, std::size_t at) {
+  for (std::size_t i = at; i < prompt.size(); ++i) prompt[i] += 1000;
+  return prompt;
+}
+
+TEST(Miss, NamesAreAllDifferentAndHaveSentences) {
+  std::set<std::string_view> names;
+  for (std::size_t i = 0; i < kMissReasons; ++i) {
+    const auto reason = static_cast<MissReason>(i);
+    names.insert(miss_reason_name(reason));
+    EXPECT_EQ(miss_sentence({.reason = reason}).empty(), reason == MissReason::kNone);
+  }
+  EXPECT_EQ(names.size(), kMissReasons);
+}
+
+TEST(Miss, NeverSeenAndNone) {
+  Harness h(miss_options(Shape::kFull, false));
+  const CachedTokens first = h.run(prompt_of(60), 4);
+  EXPECT_EQ(name_of(first), "never_seen");
+  EXPECT_EQ(first.miss.at_token, 0u);
+  EXPECT_EQ(name_of(h.run(prompt_of(60), 4)), "none");
+  EXPECT_EQ(h.failure, "");
+}
+
+TEST(Miss, NeverSeenIsToldFromWhereTheCacheEnds) {
+  Harness h(miss_options(Shape::kFull, false));
+  (void)h.run(prompt_of(40), 1);
+  const CachedTokens longer = h.run(prompt_of(80), 4);
+  EXPECT_EQ(name_of(longer), "never_seen");
+  EXPECT_EQ(longer.miss.at_token, 40u);
+}
+
+TEST(Miss, DivergedSaysAtWhichToken) {
+  for (const std::size_t at : {16u, 21u, 43u, 58u}) {
+    Harness h(miss_options(Shape::kFull, false));
+    (void)h.run(prompt_of(60), 4);
+    const CachedTokens other = h.run(parting(prompt_of(60), at), 4);
+    EXPECT_EQ(name_of(other), at < 56 ? "diverged" : "none") << at;  // the last token is always computed
+    if (at < 56) {
+      EXPECT_EQ(other.miss.at_token, at);
+    }
+  }
+}
+
+// What a chat template gives to all prompts makes none alike.
+TEST(Miss, AShortCommonHeadIsNoDivergence) {
+  Harness h(miss_options(Shape::kFull, false));
+  (void)h.run(prompt_of(60), 4);
+  const CachedTokens other = h.run(parting(prompt_of(60), 7), 4);
+  EXPECT_EQ(name_of(other), "never_seen");
+}
+
+TEST(Miss, EvictedFromTheDeviceSaysWhenAndForWhom) {
+  HarnessOptions o = miss_options(Shape::kFull, false);
+  o.host_slots = 0;
+  Harness h(o);
+  (void)h.run(prompt_of(60), 4);
+  h.clock.advance(seconds(5));
+  const CachedTokens pushes = h.run(prompt_of(120, 10), 4);
+  h.clock.advance(seconds(7));
+  const CachedTokens again = h.run(prompt_of(60), 4);
+  ASSERT_EQ(name_of(again), "evicted");
+  EXPECT_EQ(again.miss.tier, LostFrom::kDevice);
+  EXPECT_EQ(again.miss.by, pushes.request);
+  ASSERT_TRUE(again.miss.ago.has_value());
+  EXPECT_GE(*again.miss.ago, seconds(7));
+  EXPECT_LT(*again.miss.ago, seconds(8));
+  EXPECT_EQ(again.miss.at_token, again.cached());
+  EXPECT_NE(miss_sentence(again.miss).find("to make room for request " + std::to_string(pushes.request.v)),
+            std::string::npos)
+      << miss_sentence(again.miss);
+  EXPECT_EQ(again.miss.for_tenant().by, RequestId{});
+}
+
+TEST(Miss, EvictedFromTheHost) {
+  HarnessOptions o = miss_options(Shape::kFull, false);
+  o.host_slots = 40;
+  Harness h(o);
+  (void)h.run(prompt_of(60), 4);
+  h.settle();
+  for (TokenId first = 10; first < 16; ++first) {
+    (void)h.run(prompt_of(100, first), 4);
+    h.settle();
+  }
+  const CachedTokens again = h.run(prompt_of(60), 4);
+  ASSERT_EQ(name_of(again), "evicted");
+  EXPECT_EQ(again.miss.tier, LostFrom::kHost);
+}
+
+TEST(Miss, AFlushIsNobodysRoom) {
+  Harness h(miss_options(Shape::kFull, false));
+  (void)h.run(prompt_of(60), 4);
+  h.settle();
+  (void)h.cache->flush();
+  const CachedTokens again = h.run(prompt_of(60), 4);
+  ASSERT_EQ(name_of(again), "evicted");
+  EXPECT_EQ(again.miss.by, RequestId{});
+}
+
+// A state is kept at the end of a prompt, and nowhere before: who parts there finds KV that it cannot use.
+TEST(Miss, NoCheckpointWasKept) {
+  HarnessOptions o = miss_options(Shape::kFullMamba, false);
+  o.config.checkpoint_grid = 0;
+  Harness h(o);
+  (void)h.run(prompt_of(60), 4);
+  const CachedTokens other = h.run(prompt_of(30), 4);
+  ASSERT_EQ(name_of(other), "no_checkpoint");
+  EXPECT_EQ(other.miss.component, ComponentKind::kMamba);
+}
+
+TEST(Miss, AStateThatWasEvicted) {
+  HarnessOptions o = miss_options(Shape::kFullMamba, false);
+  o.host_slots = 20;
+  o.device = {200, 0, 3};
+  Harness h(o);
+  for (TokenId first = 0; first < 10; ++first) {
+    (void)h.run(prompt_of(60, first), 1);
+    h.settle();
+  }
+  const CachedTokens again = h.run(prompt_of(60), 1);
+  ASSERT_EQ(name_of(again), "evicted");
+  EXPECT_EQ(again.miss.component, ComponentKind::kMamba);
+  EXPECT_EQ(again.miss.at_token, 56u);  // its last whole page that may be reused
+}
+
+TEST(Miss, OfAnotherTenantOnlyTheOperatorIsTold) {
+  Harness h(miss_options(Shape::kFull, false));
+  (void)h.run(prompt_of(60), 4, "tenant");
+  const CachedTokens other = h.run(prompt_of(60), 4, "neighbour");
+  ASSERT_EQ(name_of(other), "other_namespace");
+  EXPECT_TRUE(other.miss.is_other_salt);
+  EXPECT_EQ(miss_reason_name(other.miss.for_tenant().reason), "never_seen");
+}
+
+TEST(Miss, StorageDamagedAndFailed) {
+  for (const auto& [status, name] :
+       {std::pair(corrupt("scripted"), "storage_damaged"), std::pair(unavailable("scripted"), "storage_failed")}) {
+    Harness h(miss_options(Shape::kFull, true));
+    store_only(h, prompt_of(60));
+    h.backend->read_item = [&](const ReadItem&, std::size_t) { return status; };
+    EXPECT_EQ(name_of(h.run(prompt_of(60), 4)), name);
+    h.settle();
+  }
+}
+
+TEST(Miss, StorageThatCannotSayWhatItHas) {
+  Harness h(miss_options(Shape::kFull, true));
+  store_only(h, prompt_of(60));
+  h.backend->script = [](Call c, std::size_t) { return c == Call::kExists ? Fault::kFail : Fault::kNone; };
+  EXPECT_EQ(name_of(h.run(prompt_of(60), 4)), "storage_failed");
+  h.settle();
+}
+
+TEST(Miss, StorageLate) {
+  Harness h(miss_options(Shape::kFull, true));
+  store_only(h, prompt_of(60));
+  h.backend->script = [](Call c, std::size_t) { return hold(c, Call::kRead); };
+  Harness::Job job = h.begin(prompt_of(60), 4);
+  look(h);
+  ASSERT_FALSE(h.advance(job, 16));
+  h.clock.advance(seconds(60));
+  look(h);
+  ASSERT_TRUE(h.advance(job, 16)) << h.refusal;
+  EXPECT_EQ(name_of(job.cached), "storage_late");
+  h.backend->release();
+  while (!h.done(job)) (void)(h.advance(job, 16) || h.run_background(100));
+  h.finish(job);
+  h.settle();
+}
+
+// It had the pages when they left the host, and has lost them since.
+TEST(Miss, EvictedFromStorage) {
+  Harness h(miss_options(Shape::kFull, true));
+  store_only(h, prompt_of(60));
+  h.backend->script = [](Call c, std::size_t) { return c == Call::kExists ? Fault::kClear : Fault::kNone; };
+  const CachedTokens again = h.run(prompt_of(60), 4);
+  ASSERT_EQ(name_of(again), "evicted");
+  EXPECT_EQ(again.miss.tier, LostFrom::kStorage);
+  h.settle();
+}
+
+TEST(Miss, TooLittleToFetch) {
+  HarnessOptions o = miss_options(Shape::kFull, true);
+  o.config.prefetch_threshold = 100;
+  Harness h(o);
+  store_only(h, prompt_of(60));
+  EXPECT_EQ(name_of(h.run(prompt_of(60), 4)), "not_fetched");
+  h.settle();
+}
+
+TEST(Miss, StorageDeclinedToKeepIt) {
+  Harness h(miss_options(Shape::kFull, true));
+  h.backend->write_group = [](const PageGroup&) { return unsupported("scripted"); };
+  store_only(h, prompt_of(60));
+  h.backend->script = [](Call c, std::size_t) { return c == Call::kExists ? Fault::kClear : Fault::kNone; };
+  EXPECT_EQ(name_of(h.run(prompt_of(60), 4)), "storage_declined");
+  h.settle();
+}
+
+// The engine's copies fail: the request begins again without what it was to get.
+TEST(Miss, TheLoadFailed) {
+  HarnessOptions o = miss_options(Shape::kFull, false);
+  o.device = {20, 20, 8};
+  Harness h(o);
+  (void)h.run(prompt_of(60), 4);
+  h.settle();
+  (void)h.run(prompt_of(60, 10), 4);
+  h.settle();
+  h.device_api->script = [](CopyDirection d, std::size_t) {
+    return d == CopyDirection::kHostToDevice ? Fault::kFail : Fault::kNone;
+  };
+  EXPECT_EQ(name_of(h.run(prompt_of(60), 4)), "load_failed");
+  h.settle();
+}
+
+}  // namespace
+}  // namespace larder::test
