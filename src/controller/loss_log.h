@@ -7,7 +7,7 @@
 // belong to the restore point). Paths are hashes (key/path_hash.h): two that meet mislead an explanation, no more.
 //
 // Threads: the cache thread. Ranks: decides nothing. Limits: kEntries, in rows of kWays; the oldest of a row goes.
-// Cost: 1.5 MiB; O(tokens of the edge) for each that is lost, O(1) to find.
+// Cost: 1.3 MiB; O(tokens of the edge) for each that is lost, O(1) to find.
 #pragma once
 
 #include <array>

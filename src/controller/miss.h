@@ -49,7 +49,7 @@ struct Miss {
   [[nodiscard]] Miss for_tenant() const;
 };
 
-// "evicted from the host 12.3 s ago, to make room for request 17". Empty: kNone.
+// "full at token 0 was evicted from host: 12.3 s ago, to make room for request 17". Empty: kNone.
 [[nodiscard]] std::string miss_sentence(const Miss& miss);
 
 }  // namespace larder

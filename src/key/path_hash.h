@@ -3,12 +3,12 @@
 //   hash(path + page).remove(page) == hash(path)
 //
 // A polynomial over 2^61 - 1 (Karp and Rabin's fingerprint, with a fixed base), so the hash of a prefix follows from
-// that of the whole and of what was cut off, at the cost of the shorter of the two. The tree needs that: a leaf that is
-// evicted page by page is hashed once, not once for each page.
+// that of the whole and of what was cut off, which is all that is read. The tree needs that: a leaf that is evicted
+// page by page is hashed once, not once for each page.
 //
-// Who knows the base can make two paths with one hash. So it names paths where a wrong answer costs an explanation or a
-// detour (why a request missed, KV events for routers), and never decides which bytes are used: PageKey does.
-// Equal tokens have equal hashes in every process. Cost: about 0.4 ns for each token.
+// Who knows the base can make two paths with one hash. So it names paths where a wrong answer costs no more than a
+// wrong explanation (why a request missed), and never decides which bytes are used: PageKey does. Equal tokens have
+// equal hashes in every process. Cost: O(tokens), a multiplication chain for each four of them.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ class PathHash {
   // Precondition: they are its last ones.
   void remove(std::span<const TokenId> tokens);
 
-  // Spread over 64 bits, for tables and for KV events.
+  // Spread over 64 bits, for tables.
   [[nodiscard]] std::uint64_t spread() const;
 
   friend constexpr bool operator==(const PathHash&, const PathHash&) = default;

@@ -1,5 +1,5 @@
 // Who is told what comes to the tiers and what leaves them, page by page: the record of what was lost
-// (controller/loss_log.h), and KV events for routers.
+// (controller/loss_log.h).
 //
 // Threads: the cache thread, inside operations of the tree, which it must not call.
 #pragma once
