@@ -21,6 +21,7 @@ set(LARDER_ROCKSDB AUTO CACHE STRING "RocksDB, the journal of the metadata servi
 set(LARDER_REDIS AUTO CACHE STRING "hiredis, the metadata service on Redis: AUTO (if it is there), ON or OFF")
 option(LARDER_LLAMA "The engine on llama.cpp (built by tools/llama_env.sh) and its tests" OFF)
 set(LARDER_LLAMA_DIR "${PROJECT_SOURCE_DIR}/build/llama" CACHE PATH "What tools/llama_env.sh has made")
+option(LARDER_CUDA "Pages on NVIDIA GPUs (needs tools/cuda_env.sh or a CUDA toolkit; see cmake/larder_cuda.cmake)" OFF)
 set_property(CACHE LARDER_ROCKSDB LARDER_REDIS PROPERTY STRINGS AUTO ON OFF)
 if(LARDER_BUILD_TESTS OR LARDER_FUZZ)
   set(LARDER_BUILD_TOOLS ON)

@@ -1,6 +1,6 @@
 // What a device must be able to do so that pages can be copied to and from it. Shaped after CUDA streams and events
-// (enqueue = cudaMemcpy2DAsync / a gather kernel, after = cudaStreamWaitEvent, done = cudaLaunchHostFunc); the CPU
-// device runs each stream as a serial queue on an executor.
+// (transfer/cuda/: enqueue = a gather kernel or the copy engines, after = cuStreamWaitEvent); the CPU device runs each
+// stream as a serial queue on an executor.
 //
 // Threads: all calls from one thread (the cache thread) except where noted. Errors: kUnavailable when the device is
 // gone; an error of a copy surfaces at its event.
@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -46,6 +47,10 @@ struct StreamWork {
   // list of a large batch is made where it is used, in warm memory, and not on the cache thread. What it reads must
   // stay unchanged until `done` of the step (leased slots do).
   std::function<void(std::uint32_t step, std::vector<CopyOp>&)> make_ops;
+  // Devices whose streams run without the host call this once the copies of a step are on the stream, and before `done`
+  // of the step: who reads the bytes lets a stream of his wait for the event. Not called for steps that failed by then.
+  // On any thread; must be short; must not call the device.
+  std::function<void(std::uint32_t step, std::shared_ptr<DeviceEvent>)> launched{};
   // Called once the copies of this step, hence of all before it, have completed (or failed: its status). On any thread;
   // must be short; must not call the device.
   std::function<void(std::uint32_t step, Status)> done;
@@ -56,6 +61,12 @@ class Device {
   virtual ~Device() = default;
   [[nodiscard]] virtual std::string_view name() const = 0;  // "cpu", "cuda:0"
   [[nodiscard]] virtual MemorySource& memory() = 0;
+  // Where host memory comes from that the device copies to and from: for a GPU, pinned.
+  [[nodiscard]] virtual MemorySource& host_memory() { return host_memory_source(); }
+  // Bytes that are worth a step where nobody waits for its end. CPU: a step costs 1-2 us, as long as copying 10 KiB.
+  [[nodiscard]] virtual std::size_t step_bytes() const { return std::size_t{1} << 20; }
+  // How many steps a transfer with a gate has at most: each is a launch for the device and a wait for the engine.
+  [[nodiscard]] virtual std::uint32_t most_gated_steps() const { return std::numeric_limits<std::uint32_t>::max(); }
   // Streams are ordered queues; work of different streams runs concurrently. At most kMaxStreams. queue_limit: entries
   // that may wait in it, at least 1. Who makes a stream knows how many it will have in flight; a stream of that many is
   // never full.

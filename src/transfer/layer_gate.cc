@@ -16,6 +16,14 @@ void LayerGate::arrive(std::uint32_t layer) {
   changed_.notify_all();
 }
 
+void LayerGate::launch(std::uint32_t layer, std::shared_ptr<DeviceEvent> event) {
+  {
+    const std::lock_guard lock(mutex_);
+    launches_.push_back({std::min(layer, layers_ - 1) + 1, std::move(event)});
+  }
+  changed_.notify_all();
+}
+
 void LayerGate::fail(Status status) {
   {
     const std::lock_guard lock(mutex_);
@@ -25,10 +33,13 @@ void LayerGate::fail(Status status) {
   changed_.notify_all();
 }
 
+Status LayerGate::check(std::uint32_t layer) const {
+  if (layer < layers_) return Status::ok();
+  return invalid_argument("layer " + std::to_string(layer) + " of a gate of " + std::to_string(layers_) + " layers");
+}
+
 Status LayerGate::wait(std::uint32_t layer, std::chrono::nanoseconds limit) const {
-  if (layer >= layers_) {
-    return invalid_argument("layer " + std::to_string(layer) + " of a gate of " + std::to_string(layers_) + " layers");
-  }
+  LARDER_RETURN_IF_ERROR(check(layer));
   // now + limit must not overflow inside wait_for.
   const auto bounded = std::min<std::chrono::nanoseconds>(limit, std::chrono::hours(24 * 365));
   std::unique_lock lock(mutex_);
@@ -38,6 +49,24 @@ Status LayerGate::wait(std::uint32_t layer, std::chrono::nanoseconds limit) cons
                              " of " + std::to_string(layers_) + " layers have");
   }
   return failure_;
+}
+
+Result<std::shared_ptr<DeviceEvent>> LayerGate::launched_event(std::uint32_t layer,
+                                                               std::chrono::nanoseconds limit) const {
+  LARDER_RETURN_IF_ERROR(check(layer));
+  const auto bounded = std::min<std::chrono::nanoseconds>(limit, std::chrono::hours(24 * 365));
+  std::unique_lock lock(mutex_);
+  const auto settled = [&] {
+    return !failure_.is_ok() || arrived_ > layer || (!launches_.empty() && launches_.back().end > layer);
+  };
+  if (!changed_.wait_for(lock, bounded, settled)) {
+    return deadline_exceeded("the copies of layer " + std::to_string(layer) + " have not been launched");
+  }
+  if (!failure_.is_ok()) return failure_;
+  if (arrived_ > layer) return std::shared_ptr<DeviceEvent>();
+  const auto at = std::partition_point(launches_.begin(), launches_.end(),
+                                       [&](const Launch& launch) { return launch.end <= layer; });
+  return at->event;
 }
 
 bool LayerGate::ready(std::uint32_t layer) const {

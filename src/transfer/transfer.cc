@@ -10,10 +10,6 @@
 namespace larder {
 namespace {
 
-// Steps without a gate gather layers until they are worth a trip through the executor (a step costs 1-2 us, as long as
-// copying some 10 KiB). With a gate each layer is a step: the next one shall not delay it.
-constexpr std::size_t kStepBytes = std::size_t{1} << 20;
-
 struct LayerRange {
   std::uint32_t first = 0;
   std::uint32_t end = 0;
@@ -51,6 +47,10 @@ class Transfer {
         if (!pairs.empty()) append_layer_copies(device_, host_, c, pairs, request_.direction, layer, out);
       }
     }
+  }
+
+  void launched_step(std::uint32_t step, std::shared_ptr<DeviceEvent> event) const {
+    if (request_.gate && steps_[step].end > 0) request_.gate->launch(steps_[step].end - 1, std::move(event));
   }
 
   void end_step(std::uint32_t step, Status status) {
@@ -192,10 +192,19 @@ void StreamTransferEngine::drop_leases(Transfer& transfer) {
 }
 
 // Ranges that end after a layer with bytes; the last one takes the layers without bytes that follow. Never empty: the
-// last step carries the completion.
+// last step carries the completion. Without a gate they gather layers until they are worth a step. With one each layer
+// is a step, since the next one shall not delay it, or the device's number of steps share the bytes evenly.
 std::vector<LayerRange> StreamTransferEngine::plan_steps(const TransferRequest& request) const {
-  const std::size_t enough = request.gate ? 1 : kStepBytes;
   const std::uint32_t layers = pools_.model().layer_count();
+  std::size_t enough = device_.step_bytes();
+  if (request.gate) {
+    std::size_t total = 0;
+    for (std::size_t c = 0; c < kComponentCount; ++c) {
+      for (const std::size_t layer_bytes : layer_bytes_[c]) total += request.pairs[c].size() * layer_bytes;
+    }
+    const std::size_t most = device_.most_gated_steps();
+    enough = layers <= most ? 1 : std::max<std::size_t>((total + most - 1) / most, 1);
+  }
   std::vector<LayerRange> steps;
   LayerRange range;
   std::size_t bytes = 0;
@@ -234,6 +243,9 @@ Status StreamTransferEngine::submit(TransferRequest request, Done done) {
   }
   work.make_ops = [raw = transfer.get()](std::uint32_t step, std::vector<CopyOp>& out) {
     raw->append_copies(step, out);
+  };
+  work.launched = [raw = transfer.get()](std::uint32_t step, std::shared_ptr<DeviceEvent> event) {
+    raw->launched_step(step, std::move(event));
   };
   work.done = [transfer](std::uint32_t step, Status status) { transfer->end_step(step, std::move(status)); };
   // Before the enqueue: it may complete inside it.

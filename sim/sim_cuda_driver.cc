@@ -1,0 +1,467 @@
+#include "sim/sim_cuda_driver.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+namespace larder::sim {
+namespace {
+
+constexpr std::size_t kPageBytes = 4096;
+
+void* handle(std::uint64_t n) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(n) << 4); }
+
+std::uint64_t hash_of(const CopyPair* pairs, std::size_t count) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (std::size_t i = 0; i < count; ++i) {
+    hash = (hash ^ reinterpret_cast<std::uintptr_t>(pairs[i].dst)) * 0x100000001b3;
+    hash = (hash ^ reinterpret_cast<std::uintptr_t>(pairs[i].src)) * 0x100000001b3;
+  }
+  return hash;
+}
+
+std::size_t pair_count(const CopyLaunch& launch) {
+  const CopyGroup& last = launch.groups[launch.group_count - 1];
+  return std::size_t{last.first_pair} + last.pair_count;
+}
+
+// The entry of the map that has `at`, or end().
+auto entry_with(const std::map<const std::byte*, std::size_t>& ranges, const std::byte* at) {
+  auto next = ranges.upper_bound(at);
+  if (next == ranges.begin()) return ranges.end();
+  --next;
+  return at < next->first + next->second ? next : ranges.end();
+}
+
+Status refused(const std::string& what) { return internal_error("CUDA_ERROR_INVALID_VALUE: " + what); }
+
+}  // namespace
+
+SimCudaDriver::SimCudaDriver(const SimCudaOptions& options)
+    : options_(options), rng_(options.seed), gpu_([this] { run_gpu(); }) {
+  facts_.name = "simulated GPU";
+  facts_.processors = 4;
+  facts_.bytes = options.memory_bytes;
+}
+
+SimCudaDriver::~SimCudaDriver() {
+  {
+    const Lock lock(mutex_);
+    is_ending_ = true;
+  }
+  changed_.notify_all();
+  gpu_.join();
+  for (const auto& [memory, size] : allocations_) std::free(const_cast<std::byte*>(memory));
+}
+
+void SimCudaDriver::hold() {
+  const Lock lock(mutex_);
+  is_held_ = true;
+}
+
+void SimCudaDriver::go_on() {
+  {
+    const Lock lock(mutex_);
+    is_held_ = false;
+  }
+  changed_.notify_all();
+}
+
+void SimCudaDriver::fail_call(const std::string& call, std::uint64_t n, Status status) {
+  const Lock lock(mutex_);
+  faults_[call] = {n, std::move(status)};
+}
+
+void SimCudaDriver::lose_at(std::uint64_t n) {
+  const Lock lock(mutex_);
+  lose_in_ = n;
+}
+
+void SimCudaDriver::let_faults_sleep(bool are_asleep) {
+  const Lock lock(mutex_);
+  are_faults_asleep_ = are_asleep;
+}
+
+std::vector<std::string> SimCudaDriver::violations() const {
+  const Lock lock(mutex_);
+  return violations_;
+}
+
+std::uint64_t SimCudaDriver::operations() const {
+  const Lock lock(mutex_);
+  return operations_;
+}
+
+std::size_t SimCudaDriver::allocated_bytes() const {
+  const Lock lock(mutex_);
+  std::size_t bytes = 0;
+  for (const auto& [memory, size] : allocations_) bytes += size;
+  return bytes;
+}
+
+std::size_t SimCudaDriver::registered_bytes() const {
+  const Lock lock(mutex_);
+  std::size_t bytes = 0;
+  for (const auto& [memory, size] : registrations_) bytes += size;
+  return bytes;
+}
+
+Status SimCudaDriver::begin(const char* call) {
+  if (loss_) return *loss_;
+  const auto fault = faults_.find(call);
+  if (are_faults_asleep_ || fault == faults_.end() || --fault->second.first > 0) return Status::ok();
+  Status status = std::move(fault->second.second);
+  faults_.erase(fault);
+  if (status.code() == StatusCode::kUnavailable) lose(status.message());
+  return status;
+}
+
+Status SimCudaDriver::bind_thread() {
+  const Lock lock(mutex_);
+  bound_.insert(std::this_thread::get_id());
+  return Status::ok();
+}
+
+Result<std::byte*> SimCudaDriver::allocate(std::size_t bytes) {
+  const Lock lock(mutex_);
+  LARDER_RETURN_IF_ERROR(begin("allocate"));
+  std::size_t used = 0;
+  for (const auto& [memory, size] : allocations_) used += size;
+  if (bytes > options_.memory_bytes - std::min(used, options_.memory_bytes)) {
+    return overloaded("CUDA_ERROR_OUT_OF_MEMORY");
+  }
+  // Exactly as long as asked for: what lies behind is found.
+  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+  if (memory == nullptr) return overloaded("CUDA_ERROR_OUT_OF_MEMORY");
+  std::memset(memory, 0xA5, bytes);
+  allocations_[memory] = bytes;
+  return memory;
+}
+
+Status SimCudaDriver::free(std::byte* memory) {
+  const Lock lock(mutex_);
+  const auto found = allocations_.find(memory);
+  if (found == allocations_.end()) {
+    violate("free of device memory that is not allocated");
+    return refused("free");
+  }
+  std::free(memory);
+  allocations_.erase(found);
+  return loss_ ? *loss_ : Status::ok();
+}
+
+std::size_t SimCudaDriver::free_bytes() {
+  const std::size_t used = allocated_bytes();
+  return options_.memory_bytes - std::min(used, options_.memory_bytes);
+}
+
+Status SimCudaDriver::register_host(std::byte* memory, std::size_t bytes) {
+  const Lock lock(mutex_);
+  LARDER_RETURN_IF_ERROR(begin("register_host"));
+  if (bytes == 0 || reinterpret_cast<std::uintptr_t>(memory) % kPageBytes != 0) {
+    violate("registration of host memory that does not begin on a page");
+    return refused("register_host");
+  }
+  const auto next = registrations_.lower_bound(memory);
+  const bool meets_next = next != registrations_.end() && next->first < memory + bytes;
+  if (meets_next || entry_with(registrations_, memory) != registrations_.end()) {
+    violate("registration of host memory that is registered already");
+    return overloaded("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED");
+  }
+  registrations_[memory] = bytes;
+  return Status::ok();
+}
+
+Status SimCudaDriver::unregister_host(std::byte* memory) {
+  const Lock lock(mutex_);
+  if (registrations_.erase(memory) == 0) {
+    violate("end of a registration that does not exist");
+    return refused("unregister_host");
+  }
+  return loss_ ? *loss_ : Status::ok();
+}
+
+Result<CudaStream> SimCudaDriver::create_stream() {
+  const Lock lock(mutex_);
+  LARDER_RETURN_IF_ERROR(begin("create_stream"));
+  void* const stream = handle(next_handle_++);
+  streams_[stream] = std::make_unique<Stream>();
+  return static_cast<CudaStream>(stream);
+}
+
+Status SimCudaDriver::destroy_stream(CudaStream stream) {
+  const Lock lock(mutex_);
+  const auto found = streams_.find(stream);
+  if (found == streams_.end()) {
+    violate("end of a stream that does not exist");
+    return refused("destroy_stream");
+  }
+  if (!found->second->queue.empty() || found->second->is_running) violate("end of a stream that still has work");
+  if (!found->second->is_running) streams_.erase(found);
+  return loss_ ? *loss_ : Status::ok();
+}
+
+Status SimCudaDriver::synchronize(CudaStream stream) {
+  Lock lock(mutex_);
+  Stream* const found = find_stream(stream);
+  if (found == nullptr) return refused("synchronize");
+  changed_.wait(lock, [&] { return loss_ || (found->queue.empty() && !found->is_running); });
+  return loss_ ? *loss_ : Status::ok();
+}
+
+Result<CudaEventHandle> SimCudaDriver::create_event() {
+  const Lock lock(mutex_);
+  LARDER_RETURN_IF_ERROR(begin("create_event"));
+  void* const event = handle(next_handle_++);
+  events_[event] = {};
+  return static_cast<CudaEventHandle>(event);
+}
+
+Status SimCudaDriver::destroy_event(CudaEventHandle event) {
+  const Lock lock(mutex_);
+  if (events_.erase(event) == 0) violate("end of an event that does not exist");
+  return loss_ ? *loss_ : Status::ok();
+}
+
+Status SimCudaDriver::record(CudaEventHandle event, CudaStream stream) {
+  Operation operation;
+  operation.kind = Kind::kRecord;
+  const Lock lock(mutex_);
+  LARDER_RETURN_IF_ERROR(begin("record"));
+  const auto found = events_.find(event);
+  if (found == events_.end()) {
+    violate("record of an event that does not exist");
+    return refused("record");
+  }
+  operation.ticket = next_ticket_++;
+  const std::uint64_t ticket = operation.ticket;
+  LARDER_RETURN_IF_ERROR(give(stream, std::move(operation)));
+  found->second.ticket = ticket;
+  open_tickets_.insert(ticket);
+  changed_.notify_all();
+  return Status::ok();
+}
+
+Status SimCudaDriver::wait(CudaStream stream, CudaEventHandle event) {
+  Operation operation;
+  operation.kind = Kind::kWait;
+  const Lock lock(mutex_);
+  LARDER_RETURN_IF_ERROR(begin("wait"));
+  const auto found = events_.find(event);
+  if (found == events_.end() || found->second.ticket == 0) {
+    violate("a stream waits for an event that was never recorded, so it would not wait");
+    return refused("wait");
+  }
+  operation.ticket = found->second.ticket;
+  LARDER_RETURN_IF_ERROR(give(stream, std::move(operation)));
+  changed_.notify_all();
+  return Status::ok();
+}
+
+Result<bool> SimCudaDriver::has_completed(CudaEventHandle event) {
+  const Lock lock(mutex_);
+  if (loss_) return *loss_;
+  const auto found = events_.find(event);
+  if (found == events_.end() || found->second.ticket == 0) {
+    violate("a question about an event that was never recorded");
+    return refused("has_completed");
+  }
+  return open_tickets_.count(found->second.ticket) == 0;
+}
+
+Status SimCudaDriver::synchronize_event(CudaEventHandle event) {
+  Lock lock(mutex_);
+  const auto found = events_.find(event);
+  if (found == events_.end() || found->second.ticket == 0) {
+    violate("a thread waits for an event that was never recorded");
+    return refused("synchronize_event");
+  }
+  const std::uint64_t ticket = found->second.ticket;
+  changed_.wait(lock, [&] { return loss_ || open_tickets_.count(ticket) == 0; });
+  return loss_ ? *loss_ : Status::ok();
+}
+
+SimCudaDriver::Place SimCudaDriver::place_of(const std::byte* at, std::size_t bytes) const {
+  for (const auto& [ranges, place] :
+       {std::pair{&allocations_, Place::kDevice}, std::pair{&registrations_, Place::kPinned}}) {
+    const auto found = entry_with(*ranges, at);
+    if (found != ranges->end()) return at + bytes <= found->first + found->second ? place : Place::kCut;
+    const auto next = ranges->upper_bound(at);
+    if (next != ranges->end() && next->first < at + bytes) return Place::kCut;
+  }
+  return Place::kNowhere;
+}
+
+bool SimCudaDriver::reaches(const std::byte* at, std::size_t bytes) const {
+  while (bytes > 0) {
+    std::size_t size = 0;
+    for (const auto* ranges : {&allocations_, &registrations_}) {
+      const auto found = entry_with(*ranges, at);
+      if (found != ranges->end()) size = std::min(bytes, static_cast<std::size_t>(found->first + found->second - at));
+    }
+    if (size == 0) return false;
+    at += size;
+    bytes -= size;
+  }
+  return true;
+}
+
+Status SimCudaDriver::check_copy(const CudaCopy& copy) const {
+  const Place dst = place_of(copy.dst, copy.bytes), src = place_of(copy.src, copy.bytes);
+  if (dst == Place::kCut || src == Place::kCut) return refused("a copy leaves its allocation or registration");
+  if (dst != Place::kDevice && src != Place::kDevice) return refused("a copy that has no side on the device");
+  return Status::ok();
+}
+
+SimCudaDriver::Stream* SimCudaDriver::find_stream(CudaStream stream) {
+  const auto found = streams_.find(stream);
+  if (found != streams_.end()) return found->second.get();
+  violate("work for a stream that does not exist");
+  return nullptr;
+}
+
+Status SimCudaDriver::give(CudaStream stream, Operation operation) {
+  Stream* const found = find_stream(stream);
+  if (found == nullptr) return refused("no such stream");
+  found->queue.push_back(std::move(operation));
+  return Status::ok();
+}
+
+Status SimCudaDriver::copy(std::span<const CudaCopy> copies, CudaStream stream) {
+  Operation operation;
+  operation.copies.assign(copies.begin(), copies.end());
+  const Lock lock(mutex_);
+  LARDER_RETURN_IF_ERROR(begin("copy"));
+  for (const CudaCopy& copy : copies) LARDER_RETURN_IF_ERROR(check_copy(copy));
+  LARDER_RETURN_IF_ERROR(give(stream, std::move(operation)));
+  changed_.notify_all();
+  return Status::ok();
+}
+
+Status SimCudaDriver::launch(const CopyLaunch& launch, std::uint32_t blocks, CudaStream stream) {
+  Operation operation;
+  operation.kind = Kind::kLaunch;
+  operation.launch = launch;
+  const Lock lock(mutex_);
+  LARDER_RETURN_IF_ERROR(begin("launch"));
+  if (bound_.count(std::this_thread::get_id()) == 0) violate("a launch from a thread that is not bound");
+  if (blocks == 0 || launch.group_count == 0 || launch.group_count > kMaxCopyGroups || launch.tile_count == 0) {
+    violate("a launch of nothing, or of too many groups");
+    return refused("launch");
+  }
+  std::uint32_t tiles = 0, pairs = 0;
+  for (std::uint32_t i = 0; i < launch.group_count; ++i) {
+    const CopyGroup& g = launch.groups[i];
+    if (g.first_tile != tiles || g.first_pair != pairs || g.pair_count == 0) violate("groups that do not follow");
+    tiles += g.pair_count * g.tiles_per_pair;
+    pairs += g.pair_count;
+  }
+  if (tiles != launch.tile_count) violate("a launch whose tiles are not those of its groups");
+  const auto* const list = reinterpret_cast<const std::byte*>(launch.pairs);
+  if (!reaches(list, pairs * sizeof(CopyPair))) violate("a list that the device cannot read");
+  operation.pairs_hash = hash_of(launch.pairs, pairs);
+  LARDER_RETURN_IF_ERROR(give(stream, std::move(operation)));
+  changed_.notify_all();
+  return Status::ok();
+}
+
+SimCudaDriver::Stream* SimCudaDriver::pick() {
+  if (is_held_) return nullptr;
+  std::vector<Stream*> ready;
+  for (const auto& [name, stream] : streams_) {
+    if (stream->queue.empty() || stream->is_running) continue;
+    const Operation& first = stream->queue.front();
+    if (first.kind == Kind::kWait && open_tickets_.count(first.ticket) != 0) continue;
+    ready.push_back(stream.get());
+  }
+  return ready.empty() ? nullptr : ready[rng_.below(ready.size())];
+}
+
+void SimCudaDriver::lose(const std::string& why) {
+  if (loss_) return;
+  loss_ = unavailable("CUDA_ERROR_ILLEGAL_ADDRESS: " + why);
+  for (const auto& [name, stream] : streams_) stream->queue.clear();
+  changed_.notify_all();
+}
+
+void SimCudaDriver::run_gpu() {
+  Lock lock(mutex_);
+  for (;;) {
+    Stream* stream = nullptr;
+    changed_.wait(lock, [&] { return is_ending_ || (stream = pick()) != nullptr; });
+    if (stream == nullptr) return;
+    const Operation operation = std::move(stream->queue.front());
+    stream->queue.pop_front();
+    stream->is_running = true;
+    ++operations_;
+    if (!are_faults_asleep_ && lose_in_ > 0 && --lose_in_ == 0) lose("by order of the test");
+    if (!loss_) run(operation, lock);
+    stream->is_running = false;
+    changed_.notify_all();
+  }
+}
+
+void SimCudaDriver::run(const Operation& operation, Lock& lock) {
+  switch (operation.kind) {
+    case Kind::kRecord: open_tickets_.erase(operation.ticket); return;
+    case Kind::kWait: return;
+    case Kind::kLaunch: run_launch(operation, lock); return;
+    case Kind::kCopy: break;
+  }
+  std::vector<CudaCopy> copies = operation.copies;
+  rng_.shuffle(std::span(copies));
+  for (const CudaCopy& copy : copies) {
+    if (!check_copy(copy).is_ok()) {
+      violate("memory of a copy was freed or unregistered before it ran");
+      return lose("a copy");
+    }
+  }
+  lock.unlock();
+  for (const CudaCopy& copy : copies) std::memcpy(copy.dst, copy.src, copy.bytes);
+  lock.lock();
+}
+
+void SimCudaDriver::run_launch(const Operation& operation, Lock& lock) {
+  const CopyLaunch& launch = operation.launch;
+  if (!reaches(reinterpret_cast<const std::byte*>(launch.pairs), pair_count(launch) * sizeof(CopyPair)) ||
+      hash_of(launch.pairs, pair_count(launch)) != operation.pairs_hash) {
+    violate("the list of a launch changed before it ran");
+    return lose("a list");
+  }
+  struct Row {
+    std::byte* dst;
+    const std::byte* src;
+    std::size_t bytes;
+  };
+  std::vector<Row> rows;
+  for (std::uint32_t i = 0; i < launch.group_count; ++i) {
+    const CopyGroup& g = launch.groups[i];
+    for (std::uint32_t t = 0; t < g.pair_count * g.tiles_per_pair; ++t) {
+      const CopyPair pair = launch.pairs[g.first_pair + t / g.tiles_per_pair];
+      const CopyTile tile = tile_of(g, t % g.tiles_per_pair);
+      for (std::uint32_t row = 0; row < tile.rows; ++row) {
+        std::byte* const dst = pair.dst + tile.dst_offset + row * g.dst_pitch;
+        const std::byte* const src = pair.src + tile.src_offset + row * g.src_pitch;
+        const std::uintptr_t bits =
+            reinterpret_cast<std::uintptr_t>(dst) | reinterpret_cast<std::uintptr_t>(src) | tile.width;
+        if (g.vector == 0 || bits % g.vector != 0) {
+          violate("a misaligned access");
+          return lose("misaligned");
+        }
+        if (!reaches(dst, tile.width) || !reaches(src, tile.width)) {
+          violate("a launch touches memory that the device does not reach");
+          return lose("a launch");
+        }
+        rows.push_back({dst, src, tile.width});
+      }
+    }
+  }
+  rng_.shuffle(std::span(rows));
+  lock.unlock();
+  for (const Row& row : rows) std::memcpy(row.dst, row.src, row.bytes);
+  lock.lock();
+}
+
+}  // namespace larder::sim

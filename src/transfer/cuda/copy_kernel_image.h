@@ -1,0 +1,12 @@
+// The compiled copy kernel (copy_kernel.cu): code for several generations of GPUs, and PTX for later ones.
+#pragma once
+
+#include <cstddef>
+
+namespace larder {
+
+[[nodiscard]] const void* copy_kernel_image();
+inline constexpr char kCopyKernelName[] = "larder_copy";
+inline constexpr unsigned kCopyKernelThreads = 1024;
+
+}  // namespace larder

@@ -1,0 +1,267 @@
+#include "transfer/cuda/copy_stream.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "base/defect.h"
+
+namespace larder {
+namespace {
+
+Status no_memory_for_list() { return overloaded("no memory for a list of copies"); }
+
+}  // namespace
+
+// Where the launcher sleeps until an event of the host fires or the stream is told to end.
+struct CopyStream::Waiter {
+  void wake() LARDER_EXCLUDES(mutex) {
+    const LockGuard guard(mutex);
+    is_awake = true;
+    changed.notify_all();
+  }
+  void wait() LARDER_EXCLUDES(mutex) {
+    const LockGuard guard(mutex);
+    while (!is_awake) changed.wait(mutex);
+  }
+
+  RankedMutex mutex{LockRank::kTransfer};
+  RankedCondition changed;
+  bool is_awake LARDER_GUARDED_BY(mutex) = false;
+};
+
+void CudaHealth::saw(const Status& status) {
+  if (status.code() != StatusCode::kUnavailable) return;
+  const LockGuard guard(mutex_);
+  if (!loss_.is_ok()) return;
+  loss_ = unavailable("the CUDA device is lost: " + status.message());
+  is_lost_.store(true, std::memory_order_release);
+}
+
+Status CudaHealth::status() const {
+  if (!is_lost_.load(std::memory_order_acquire)) return Status::ok();
+  const LockGuard guard(mutex_);
+  return loss_;
+}
+
+Result<std::unique_ptr<CopyStream>> CopyStream::create(const CopyStreamParts& parts, std::size_t queue_limit) {
+  Result<std::unique_ptr<Memory>> ring = parts.ring_memory->allocate(kRingPairs * sizeof(CopyPair));
+  if (!ring.is_ok()) return ring.status();
+  Result<CudaStream> stream = parts.driver->create_stream();
+  if (!stream.is_ok()) return stream.status();
+  return std::unique_ptr<CopyStream>(new CopyStream(parts, queue_limit, *stream, std::move(ring).value()));
+}
+
+CopyStream::CopyStream(const CopyStreamParts& parts, std::size_t queue_limit, CudaStream stream,
+                       std::unique_ptr<Memory> ring)
+    : parts_(parts),
+      queue_limit_(queue_limit),
+      stream_(stream),
+      ring_(std::move(ring)),
+      plan_(*parts_.pinned, parts_.engine_bytes),
+      launcher_([this] { run_launcher(); }),
+      reaper_([this] { run_reaper(); }) {}
+
+CopyStream::~CopyStream() {
+  synchronize();
+  {
+    const LockGuard guard(mutex_);
+    is_ending_ = true;
+  }
+  changed_.notify_all();
+  launcher_.join();
+  reaper_.join();
+  (void)parts_.driver->destroy_stream(stream_);  // fails only when the device is lost, and its streams with it
+}
+
+Status CopyStream::enqueue(CopyDirection direction, StreamWork work) {
+  if (work.steps == 0) return invalid_argument("stream: work without a step");
+  LARDER_RETURN_IF_ERROR(parts_.health->status());
+  auto entry = std::make_shared<Entry>(Entry{direction, std::move(work)});
+  {
+    const LockGuard guard(mutex_);
+    if (queue_.size() >= queue_limit_) {
+      return overloaded("stream queue: " + std::to_string(queue_limit_) + " entries wait already");
+    }
+    queue_.push_back(std::move(entry));
+  }
+  changed_.notify_all();
+  return Status::ok();
+}
+
+void CopyStream::synchronize() {
+  std::shared_ptr<Waiter> waiter;
+  {
+    const LockGuard guard(mutex_);
+    is_draining_ = true;
+    waiter = waiter_;
+  }
+  if (waiter) waiter->wake();
+  const LockGuard guard(mutex_);
+  while (!queue_.empty() || is_launching_ || !in_flight_.empty() || is_reaping_) changed_.wait(mutex_);
+  is_draining_ = false;
+}
+
+bool CopyStream::next_entry(std::shared_ptr<Entry>& entry) {
+  entry.reset();  // before the stream can be seen idle
+  const LockGuard guard(mutex_);
+  is_launching_ = false;
+  changed_.notify_all();
+  while (queue_.empty() && !is_ending_) changed_.wait(mutex_);
+  if (queue_.empty()) return false;
+  entry = std::move(queue_.front());
+  queue_.pop_front();
+  is_launching_ = true;
+  return true;
+}
+
+void CopyStream::run_launcher() {
+  parts_.health->saw(parts_.driver->bind_thread());
+  std::shared_ptr<Entry> entry;
+  while (next_entry(entry)) {
+    const Status may_begin = wait_for(entry->work.after);
+    for (std::uint32_t step = 0; step < entry->work.steps; ++step) launch_step(entry, step, may_begin);
+  }
+}
+
+Status CopyStream::wait_for(const std::shared_ptr<DeviceEvent>& event) {
+  if (event == nullptr || defect(Defect::kEventIgnored)) return Status::ok();
+  if (const auto* on_device = dynamic_cast<const CudaEvent*>(event.get())) {
+    Status told = on_device->make_wait(stream_);
+    parts_.health->saw(told);
+    return told;
+  }
+  const auto waiter = std::make_shared<Waiter>();
+  bool is_ended = false;
+  {
+    const LockGuard guard(mutex_);
+    waiter_ = waiter;
+    is_ended = is_draining_;
+  }
+  if (is_ended) waiter->wake();
+  // The event keeps the waiter alive, and not the stream: it may never fire.
+  event->when_fired([waiter] { waiter->wake(); });
+  waiter->wait();
+  {
+    const LockGuard guard(mutex_);
+    waiter_.reset();
+  }
+  if (event->has_fired()) return Status::ok();
+  return cancelled("the event that the copy waits for had not fired when the device was told to end");
+}
+
+void CopyStream::launch_step(const std::shared_ptr<Entry>& entry, std::uint32_t step, Status status) {
+  if (status.is_ok()) status = parts_.health->status();
+  if (status.is_ok()) {
+    try {
+      ops_.clear();
+      if (entry->work.make_ops) entry->work.make_ops(step, ops_);
+      status = plan_.make(entry->direction, ops_);
+      if (status.is_ok()) status = launch_copies(entry, step);
+    } catch (...) {  // the only thing here that can throw
+      status = no_memory_for_list();
+    }
+  }
+  parts_.health->saw(status);
+  add_launched({entry, step, true, nullptr, std::move(status), ring_used_});
+}
+
+Status CopyStream::launch_copies(const std::shared_ptr<Entry>& entry, std::uint32_t step) {
+  if (!plan_.engine_copies().empty()) LARDER_RETURN_IF_ERROR(parts_.driver->copy(plan_.engine_copies(), stream_));
+  return launch_kernel(entry, step);
+}
+
+Status CopyStream::launch_kernel(const std::shared_ptr<Entry>& entry, std::uint32_t step) {
+  const std::uint32_t blocks =
+      entry->direction == CopyDirection::kDeviceToDevice ? parts_.device_blocks : parts_.host_blocks;
+  CopyLaunch launch;
+  while (plan_.pieces_left() > 0) {
+    const std::span<CopyPair> room = ring_room(plan_.pieces_left());
+    ring_used_ += plan_.next_launch(room, launch);
+    LARDER_RETURN_IF_ERROR(parts_.driver->launch(launch, blocks, stream_));
+    // Half of the ring is in use by this step alone: an event lets it be freed in parts.
+    if (plan_.pieces_left() > 0) add_launched({entry, step, false, nullptr, Status::ok(), ring_used_});
+  }
+  return Status::ok();
+}
+
+void CopyStream::add_launched(Launched launched) {
+  if (parts_.health->status().is_ok()) {
+    Result<std::shared_ptr<CudaEvent>> event = CudaEvent::record(parts_.events, stream_);
+    if (event.is_ok()) {
+      launched.event = std::move(event).value();
+    } else if (launched.status.is_ok()) {
+      parts_.health->saw(event.status());
+      launched.status = event.status();
+    }
+  }
+  // Before the reaper can see the step: who is told that it is launched is told so before it is done.
+  const StreamWork& work = launched.entry->work;
+  if (launched.ends_step && launched.event && launched.status.is_ok() && work.launched) {
+    work.launched(launched.step, launched.event);
+  }
+  const LockGuard guard(mutex_);
+  while (in_flight_.size() >= kMostInFlight) changed_.wait(mutex_);
+  in_flight_.push_back(std::move(launched));
+  changed_.notify_all();
+}
+
+std::span<CopyPair> CopyStream::ring_room(std::size_t want) {
+  want = std::min(want, kRingPairs / 4);
+  auto* const pairs = reinterpret_cast<CopyPair*>(ring_->data());
+  const LockGuard guard(mutex_);
+  for (;;) {
+    std::size_t at = static_cast<std::size_t>(ring_used_ % kRingPairs);
+    // The pairs of a launch are contiguous: what is left before the end is skipped when it is short.
+    const std::size_t skipped = kRingPairs - at < want ? kRingPairs - at : 0;
+    if (ring_used_ + skipped + want - ring_freed_ <= kRingPairs) {
+      ring_used_ += skipped;
+      at = static_cast<std::size_t>(ring_used_ % kRingPairs);
+      return {pairs + at, want};
+    }
+    changed_.wait(mutex_);
+  }
+}
+
+Status CopyStream::wait_until_over(const Launched& launched) {
+  Status ended = parts_.health->status();
+  if (!ended.is_ok()) return ended;
+  // Without an event (there was none to be had) the whole stream must be idle: no copy of the step may run on.
+  ended = launched.event ? launched.event->synchronize() : parts_.driver->synchronize(stream_);
+  parts_.health->saw(ended);
+  return ended;
+}
+
+void CopyStream::run_reaper() {
+  parts_.health->saw(parts_.driver->bind_thread());
+  for (;;) {
+    Launched next;
+    {
+      const LockGuard guard(mutex_);
+      is_reaping_ = false;
+      changed_.notify_all();
+      while (in_flight_.empty() && !is_ending_) changed_.wait(mutex_);
+      if (in_flight_.empty()) return;
+      next = std::move(in_flight_.front());
+      in_flight_.pop_front();
+      is_reaping_ = true;
+    }
+    Status ended = wait_until_over(next);
+    if (next.status.is_ok()) next.status = std::move(ended);
+    {
+      const LockGuard guard(mutex_);
+      ring_freed_ = next.ring_end;
+    }
+    changed_.notify_all();
+    if (!next.ends_step || !next.entry->work.done) continue;
+    try {
+      next.entry->work.done(next.step, std::move(next.status));
+    } catch (...) {  // callbacks shall not throw; one that does must not end the thread
+      ++callbacks_thrown_;
+    }
+  }
+}
+
+}  // namespace larder

@@ -1,0 +1,136 @@
+// One stream of copies on a CUDA device: what Device::enqueue() promises, kept by two threads.
+//
+//   enqueue ─► queue ─► launcher: make_ops, launches, an event ─► in flight ─► reaper: waits for the event, done()
+//                        │                                          (in order)
+//                        └─ pairs of the kernel lie in a ring of pinned memory, from launch to completion
+//
+// No thread of the caller waits, and none of Larder's burns a processor: the launcher sleeps until there is work, the
+// reaper inside the driver.
+//
+// Errors. A copy that cannot be launched ends its step with the driver's error; the steps behind it are tried. When the
+// device is lost (CudaHealth) everything in flight and everything after ends with kUnavailable. `done` of a step is
+// called when none of its copies, and of those before it, is running any more: with a lost device, none is.
+//
+// Threads: enqueue() and synchronize() from one thread. Limits: queue_limit entries wait; kMostInFlight steps are in
+// flight; kRingPairs pieces.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "base/ranked_mutex.h"
+#include "base/status.h"
+#include "pool/memory.h"
+#include "transfer/cuda/copy_plan.h"
+#include "transfer/cuda/cuda_event.h"
+#include "transfer/device.h"
+
+namespace larder {
+
+// Whether the device still works. The first loss stays.
+class CudaHealth {
+ public:
+  // Notes the error if it says that the device is lost.
+  void saw(const Status& status) LARDER_EXCLUDES(mutex_);
+  // ok, or kUnavailable with the error that ended it.
+  [[nodiscard]] Status status() const LARDER_EXCLUDES(mutex_);
+
+ private:
+  std::atomic<bool> is_lost_{false};  // set under mutex_
+  mutable RankedMutex mutex_{LockRank::kTransfer};
+  Status loss_ LARDER_GUARDED_BY(mutex_);
+};
+
+// What the streams of a device share.
+struct CopyStreamParts {
+  std::shared_ptr<CudaDriver> driver;
+  std::shared_ptr<CudaHealth> health;
+  std::shared_ptr<CudaEventPool> events;
+  std::shared_ptr<PinnedRanges> pinned;
+  MemorySource* ring_memory = nullptr;  // pinned
+  std::size_t engine_bytes = 0;         // see CopyPlan
+  std::uint32_t host_blocks = 0;        // of the kernel, for copies to and from the host
+  std::uint32_t device_blocks = 0;      // ... within the device
+};
+
+class CopyStream {
+ public:
+  static constexpr std::size_t kRingPairs = 65'536;  // 1 MiB
+  static constexpr std::size_t kMostInFlight = 4'096;
+
+  [[nodiscard]] static Result<std::unique_ptr<CopyStream>> create(const CopyStreamParts& parts,
+                                                                  std::size_t queue_limit);
+  CopyStream(const CopyStream&) = delete;
+  CopyStream& operator=(const CopyStream&) = delete;
+  // As synchronize(), then ends the threads.
+  ~CopyStream();
+
+  [[nodiscard]] Status enqueue(CopyDirection direction, StreamWork work) LARDER_EXCLUDES(mutex_);
+  void synchronize() LARDER_EXCLUDES(mutex_);
+
+ private:
+  struct Entry {
+    CopyDirection direction = CopyDirection::kDeviceToHost;
+    StreamWork work;
+  };
+  struct Waiter;
+  struct Launched {
+    std::shared_ptr<Entry> entry;
+    std::uint32_t step = 0;
+    bool ends_step = true;             // false: its ring is all that it has
+    std::shared_ptr<CudaEvent> event;  // null: nothing was launched
+    Status status;
+    std::uint64_t ring_end = 0;
+  };
+
+  CopyStream(const CopyStreamParts& parts, std::size_t queue_limit, CudaStream stream, std::unique_ptr<Memory> ring);
+  void run_launcher() LARDER_EXCLUDES(mutex_);
+  void run_reaper() LARDER_EXCLUDES(mutex_);
+  // False: the stream ends.
+  [[nodiscard]] bool next_entry(std::shared_ptr<Entry>& entry) LARDER_EXCLUDES(mutex_);
+  // Until the stream may begin with it.
+  [[nodiscard]] Status wait_for(const std::shared_ptr<DeviceEvent>& event) LARDER_EXCLUDES(mutex_);
+  void launch_step(const std::shared_ptr<Entry>& entry, std::uint32_t step, Status status);
+  [[nodiscard]] Status launch_copies(const std::shared_ptr<Entry>& entry, std::uint32_t step);
+  [[nodiscard]] Status launch_kernel(const std::shared_ptr<Entry>& entry, std::uint32_t step);
+  // In flight is what has been launched so far: an event is recorded behind it.
+  void add_launched(Launched launched) LARDER_EXCLUDES(mutex_);
+  // Returns when nothing of it runs any more, with what became of it.
+  [[nodiscard]] Status wait_until_over(const Launched& launched);
+  // Room for at least one and at most `want` pairs; waits for copies in flight until there is some.
+  [[nodiscard]] std::span<CopyPair> ring_room(std::size_t want) LARDER_EXCLUDES(mutex_);
+
+  // constant after construction
+  const CopyStreamParts parts_;
+  const std::size_t queue_limit_;
+  const CudaStream stream_;
+  const std::unique_ptr<Memory> ring_;
+
+  RankedMutex mutex_{LockRank::kTransfer};
+  RankedCondition changed_;  // anything below
+  std::deque<std::shared_ptr<Entry>> queue_ LARDER_GUARDED_BY(mutex_);
+  std::deque<Launched> in_flight_ LARDER_GUARDED_BY(mutex_);
+  bool is_launching_ LARDER_GUARDED_BY(mutex_) = false;  // an entry is with the launcher
+  bool is_reaping_ LARDER_GUARDED_BY(mutex_) = false;    // ... with the reaper
+  bool is_draining_ LARDER_GUARDED_BY(mutex_) = false;   // synchronize(): who waits for an event is cancelled
+  bool is_ending_ LARDER_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<Waiter> waiter_ LARDER_GUARDED_BY(mutex_);  // of the launcher, while it waits for an event
+  std::uint64_t ring_freed_ LARDER_GUARDED_BY(mutex_) = 0;    // pairs, ever
+
+  // the launcher's
+  CopyPlan plan_;
+  std::vector<CopyOp> ops_;
+  std::uint64_t ring_used_ = 0;  // pairs, ever
+
+  std::uint64_t callbacks_thrown_ = 0;  // the reaper's; for the debugger
+
+  std::thread launcher_;
+  std::thread reaper_;
+};
+
+}  // namespace larder

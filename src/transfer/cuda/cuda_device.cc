@@ -1,0 +1,109 @@
+#include "transfer/cuda/cuda_device.h"
+
+#include <utility>
+
+namespace larder {
+
+CudaDevice::CudaDevice(std::shared_ptr<CudaDriver> driver, const CudaOptions& options)
+    : name_("cuda:" + std::to_string(options.ordinal)),
+      parts_{.driver = driver,
+             .health = std::make_shared<CudaHealth>(),
+             .events = std::make_shared<CudaEventPool>(driver),
+             .pinned = std::make_shared<PinnedRanges>(driver, options.pinned_piece_bytes),
+             .ring_memory = nullptr,
+             .engine_bytes = options.engine_bytes,
+             .host_blocks = options.host_blocks,
+             .device_blocks = options.device_blocks},
+      memory_(driver),
+      host_memory_(parts_.pinned, numa_node_of(driver->facts().pci_address)) {
+  parts_.ring_memory = &host_memory_;
+}
+
+Result<std::unique_ptr<CudaDevice>> CudaDevice::create(std::shared_ptr<CudaDriver> driver, const CudaOptions& options) {
+  constexpr std::uint32_t kMostBlocks = 65'535;
+  if (options.host_blocks == 0 || options.device_blocks == 0 || options.host_blocks > kMostBlocks ||
+      options.device_blocks > kMostBlocks) {
+    return invalid_argument("a CUDA device copies with 1 to 65535 blocks");
+  }
+  if (options.pinned_piece_bytes == 0 || options.pinned_piece_bytes % 4096 != 0) {
+    return invalid_argument("host memory is pinned in pieces of a multiple of 4096 bytes");
+  }
+  if (options.engine_bytes == 0) return invalid_argument("the copy engines copy at least 1 byte");
+  Result<CudaStream> stream = driver->create_stream();
+  if (!stream.is_ok()) return stream.status();
+  std::unique_ptr<CudaDevice> device(new CudaDevice(std::move(driver), options));
+  device->now_stream_ = *stream;
+  return device;
+}
+
+CudaDevice::~CudaDevice() {
+  for (auto& stream : streams_) stream.reset();
+  (void)parts_.driver->destroy_stream(now_stream_);  // fails only when the device is lost, and its streams with it
+}
+
+Result<StreamId> CudaDevice::create_stream(std::size_t queue_limit) {
+  if (queue_limit == 0) return invalid_argument("a stream needs room for at least one entry");
+  if (stream_count_ == kMaxStreams) {
+    return overloaded("a device has at most " + std::to_string(kMaxStreams) + " streams");
+  }
+  Result<std::unique_ptr<CopyStream>> stream = CopyStream::create(parts_, queue_limit);
+  if (!stream.is_ok()) return stream.status();
+  streams_[stream_count_] = std::move(stream).value();
+  return static_cast<StreamId>(stream_count_++);
+}
+
+Status CudaDevice::enqueue(StreamId stream, CopyDirection direction, StreamWork work) {
+  if (stream >= stream_count_) return invalid_argument("no stream " + std::to_string(stream));
+  return streams_[stream]->enqueue(direction, std::move(work));
+}
+
+void CudaDevice::synchronize() {
+  for (std::size_t i = 0; i < stream_count_; ++i) streams_[i]->synchronize();
+}
+
+Status CudaDevice::copy_now(std::byte* dst, const std::byte* src, std::size_t bytes) {
+  if (bytes == 0) return Status::ok();
+  Status ended;
+  for (std::size_t done = 0; done < bytes && ended.is_ok();) {
+    CudaCopy copy{dst + done, src + done, bytes - done};
+    for (const std::byte* side : {static_cast<const std::byte*>(copy.dst), copy.src}) {
+      const std::size_t pinned = parts_.pinned->in_one_piece(side, copy.bytes);
+      if (pinned > 0) copy.bytes = pinned;
+    }
+    ended = parts_.driver->copy({&copy, 1}, now_stream_);
+    done += copy.bytes;
+  }
+  // Also after an error: nothing may run on when this returns.
+  Status idle = parts_.driver->synchronize(now_stream_);
+  if (ended.is_ok()) ended = std::move(idle);
+  parts_.health->saw(ended);
+  return ended;
+}
+
+Result<std::shared_ptr<DeviceEvent>> CudaDevice::record(CudaStream stream) {
+  Result<std::shared_ptr<CudaEvent>> event = CudaEvent::record(parts_.events, stream);
+  if (!event.is_ok()) {
+    parts_.health->saw(event.status());
+    return event.status();
+  }
+  return std::shared_ptr<DeviceEvent>(std::move(event).value());
+}
+
+Result<std::unique_ptr<CudaDevice>> open_cuda_device(const CudaOptions& options) {
+  Result<std::shared_ptr<CudaDriver>> driver = open_cuda_driver(options.ordinal);
+  if (!driver.is_ok()) return driver.status();
+  return CudaDevice::create(std::move(driver).value(), options);
+}
+
+Status LayerWaits::before(std::uint32_t layer) {
+  Result<std::shared_ptr<DeviceEvent>> launched = gate_.launched_event(layer, limit_);
+  if (!launched.is_ok()) return launched.status();
+  if (*launched == nullptr || *launched == last_) return Status::ok();
+  const auto* const event = dynamic_cast<const CudaEvent*>(launched->get());
+  if (event == nullptr) return invalid_argument("the load is not one of a CUDA device");
+  LARDER_RETURN_IF_ERROR(event->make_wait(stream_));
+  last_ = std::move(*launched);
+  return Status::ok();
+}
+
+}  // namespace larder

@@ -1,0 +1,112 @@
+// Pages on a GPU: the Device port on CUDA.
+//
+// An engine that keeps Larder's books on its own stream needs three things of this file:
+//
+//   make_cuda_device()        before the pools: DevicePools from memory() or on lent planes, HostPools from
+//   host_memory() CudaDevice::record()      after the launch of a step, for Cache::complete_step(..., over) LayerWaits
+//   before each layer of a step whose pages are still being loaded
+//
+//   const auto device = open_cuda_device({}).value();
+//   ...
+//   LayerWaits waits(*gate, stream, limit);
+//   for (layer = 0; ...) { LARDER_RETURN_IF_ERROR(waits.before(layer)); launch(layer, stream); }
+//
+// Threads: two for each stream that a TransferEngine makes. They sleep unless there is work.
+// Lifetime: outlives the pools, the transfer engine and everything made from its memory sources.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "transfer/cuda/copy_stream.h"
+#include "transfer/cuda/cuda_event.h"
+#include "transfer/cuda/cuda_memory.h"
+#include "transfer/cuda/driver.h"
+#include "transfer/device.h"
+#include "transfer/layer_gate.h"
+
+namespace larder {
+
+// The defaults were measured on an H200 (docs/results/cuda.md).
+struct CudaOptions {
+  int ordinal = 0;
+  // Multiprocessors' worth of blocks that a copy to or from the host takes from the engine.
+  std::uint32_t host_blocks = 8;
+  std::uint32_t device_blocks = 64;
+  // Contiguous copies of at least this are left to the copy engines, which take no multiprocessor.
+  std::size_t engine_bytes = std::size_t{1} << 20;
+  // Host memory is pinned in pieces of this size.
+  std::size_t pinned_piece_bytes = std::size_t{1} << 30;
+};
+
+class CudaDevice final : public Device {
+ public:
+  // kInvalidArgument: options; else as the driver says.
+  [[nodiscard]] static Result<std::unique_ptr<CudaDevice>> create(std::shared_ptr<CudaDriver> driver,
+                                                                  const CudaOptions& options);
+  ~CudaDevice() override;
+
+  [[nodiscard]] std::string_view name() const override { return name_; }  // "cuda:0"
+  [[nodiscard]] MemorySource& memory() override { return memory_; }
+  [[nodiscard]] MemorySource& host_memory() override { return host_memory_; }
+  // Few launches: a step costs 5 us of the launcher, as long as copying 250 KiB.
+  [[nodiscard]] std::size_t step_bytes() const override { return std::size_t{16} << 20; }
+  // The wait of a layer costs the engine 0.3 us, and an idle link between two steps some 3 us of the load.
+  [[nodiscard]] std::uint32_t most_gated_steps() const override { return 32; }
+  [[nodiscard]] Result<StreamId> create_stream(std::size_t queue_limit) override;
+  [[nodiscard]] Status enqueue(StreamId stream, CopyDirection direction, StreamWork work) override;
+  void synchronize() override;
+
+  // Copies between device memory and any host memory and waits for the end: for engines that look at pages on the host.
+  // Cost: the copy engines' time and 10 us. Host memory need not be pinned.
+  [[nodiscard]] Status copy_now(std::byte* dst, const std::byte* src, std::size_t bytes);
+  // An event at the end of what `stream` (of this device's primary context) has been given so far. Cost: 0.3 us.
+  [[nodiscard]] Result<std::shared_ptr<DeviceEvent>> record(CudaStream stream);
+  // ok, or why the device is lost. Once lost it stays so: every copy ends with kUnavailable, and the cache misses.
+  [[nodiscard]] Status health() const { return parts_.health->status(); }
+  [[nodiscard]] const CudaFacts& facts() const { return parts_.driver->facts(); }
+
+ private:
+  CudaDevice(std::shared_ptr<CudaDriver> driver, const CudaOptions& options);
+
+  const std::string name_;
+  CopyStreamParts parts_;
+  CudaMemorySource memory_;
+  PinnedMemorySource host_memory_;
+  std::array<std::unique_ptr<CopyStream>, kMaxStreams> streams_;  // owned by the cache thread
+  std::size_t stream_count_ = 0;                                  // owned by the cache thread
+  CudaStream now_stream_ = nullptr;                               // of copy_now()
+};
+
+// Opens the driver and makes the device. Errors: as open_cuda_driver() and CudaDevice::create().
+[[nodiscard]] Result<std::unique_ptr<CudaDevice>> open_cuda_device(const CudaOptions& options);
+
+// Makes one stream of an engine wait, layer by layer, for a load that is under way. The host waits only until the
+// copies of a layer have been launched, some microseconds after the load was submitted, and never for the copies
+// themselves.
+//
+// In a captured CUDA graph: call before(last layer) before the launch of the graph, or cut the graph at layers.
+// Threads: one. Lifetime: of one step. Cost: 0.3 us per step of the load (at most 32), whatever the number of layers.
+class LayerWaits {
+ public:
+  // limit: how long the host waits for a launch.
+  LayerWaits(const LayerGate& gate, CudaStream stream, std::chrono::nanoseconds limit)
+      : gate_(gate), stream_(stream), limit_(limit) {}
+  // What is launched on the stream from now on finds layers 0..layer on the device. kDeadlineExceeded: not launched
+  // within the limit; else the error of the load: the layer must not be computed from its pages.
+  [[nodiscard]] Status before(std::uint32_t layer);
+
+ private:
+  const LayerGate& gate_;
+  const CudaStream stream_;
+  const std::chrono::nanoseconds limit_;
+  std::shared_ptr<DeviceEvent> last_;
+};
+
+}  // namespace larder

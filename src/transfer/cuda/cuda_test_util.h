@@ -1,0 +1,264 @@
+// Shared by the tests of transfer/cuda: one rig on the simulated driver or on a GPU.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "pool/pool_test_util.h"
+#include "sim/sim_cuda_driver.h"
+#include "transfer/cuda/cuda_device.h"
+#include "transfer/transfer.h"
+
+namespace larder::cuda_test {
+
+using Pairs = std::array<std::vector<SlotPair>, kComponentCount>;
+using pool_test::take;
+
+// "gpu", or the seed of a simulated driver.
+struct DriverKind {
+  bool is_gpu = false;
+  std::uint64_t seed = 0;
+};
+inline void PrintTo(const DriverKind& kind, std::ostream* out) {
+  *out << (kind.is_gpu ? "gpu" : "sim_" + std::to_string(kind.seed));
+}
+
+struct Rig {
+  // Small pieces of pinned memory and a low limit for the copy engines: every way is taken.
+  explicit Rig(const DriverKind& kind, CudaOptions options = small_options()) {
+    if (kind.is_gpu) {
+      static const std::shared_ptr<CudaDriver> gpu = take(open_cuda_driver(0));  // making its context takes long
+      driver = gpu;
+    } else {
+      auto made = std::make_shared<sim::SimCudaDriver>(sim::SimCudaOptions{.seed = kind.seed});
+      sim = made.get();
+      driver = std::move(made);
+    }
+    device = take(CudaDevice::create(driver, options));
+  }
+  ~Rig() {
+    device.reset();
+    if (sim != nullptr) {
+      EXPECT_EQ(sim->violations(), std::vector<std::string>());
+      EXPECT_EQ(sim->allocated_bytes(), 0U);
+      EXPECT_EQ(sim->registered_bytes(), 0U);
+    }
+  }
+  Rig(const Rig&) = delete;
+  Rig& operator=(const Rig&) = delete;
+
+  static CudaOptions small_options() {
+    CudaOptions options;
+    options.engine_bytes = 3000;
+    options.pinned_piece_bytes = 8192;
+    return options;
+  }
+
+  std::shared_ptr<CudaDriver> driver;
+  sim::SimCudaDriver* sim = nullptr;  // null: a GPU
+  std::unique_ptr<CudaDevice> device;
+};
+
+// What the controller's inbox would be, with a wait.
+class Inbox {
+ public:
+  TransferEngine::Done done() {
+    return [this](TransferDone result) {
+      const std::lock_guard lock(mutex_);
+      results_.push_back(std::move(result));
+      changed_.notify_all();
+    };
+  }
+  std::vector<TransferDone> wait(std::size_t count) {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, std::chrono::seconds(60), [&] { return results_.size() >= count; })) {
+      ADD_FAILURE() << results_.size() << " of " << count << " transfers have ended";
+    }
+    return std::exchange(results_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<TransferDone> results_;
+};
+
+// Device memory and what it should hold, byte for byte.
+class ShadowedMemory final : public MemorySource {
+ public:
+  explicit ShadowedMemory(CudaDevice& device) : device_(device) {}
+
+  Result<std::unique_ptr<Memory>> allocate(std::size_t bytes) override {
+    Result<std::unique_ptr<Memory>> memory = device_.memory().allocate(bytes);
+    if (memory.is_ok()) add((*memory)->data(), std::vector<std::byte>(bytes, std::byte{0xE7}));
+    return memory;
+  }
+  // The device's copy of memory that a test has laid out on the host.
+  [[nodiscard]] std::byte* copy_of(const std::vector<std::byte>& bytes) {
+    kept_.push_back(take(device_.memory().allocate(bytes.size())));
+    add(kept_.back()->data(), bytes);
+    return kept_.back()->data();
+  }
+
+  // Where the expected bytes of a device address are.
+  [[nodiscard]] std::byte* shadow(const std::byte* at) {
+    auto region = std::prev(regions_.upper_bound(at));
+    return region->second.data() + (at - region->first);
+  }
+  // Writes to the shadow and to the device.
+  void write(std::byte* at, const std::vector<std::byte>& bytes) {
+    std::memcpy(shadow(at), bytes.data(), bytes.size());
+    EXPECT_EQ(device_.copy_now(at, bytes.data(), bytes.size()).to_string(), "ok");
+  }
+  // Bytes of the device that are not what they should be.
+  [[nodiscard]] std::size_t difference() const {
+    std::size_t count = 0;
+    for (const auto& [begin, expected] : regions_) {
+      std::vector<std::byte> bytes(expected.size());
+      EXPECT_EQ(device_.copy_now(bytes.data(), begin, bytes.size()).to_string(), "ok");
+      for (std::size_t i = 0; i < bytes.size(); ++i) count += bytes[i] != expected[i] ? 1 : 0;
+    }
+    return count;
+  }
+
+ private:
+  void add(std::byte* begin, std::vector<std::byte> bytes) {
+    EXPECT_EQ(device_.copy_now(begin, bytes.data(), bytes.size()).to_string(), "ok");
+    regions_[begin] = std::move(bytes);
+  }
+
+  CudaDevice& device_;
+  std::map<const std::byte*, std::vector<std::byte>> regions_;
+  std::vector<std::unique_ptr<Memory>> kept_;
+};
+
+// A model's pools, two sets of device slots and one of host slots (transfer/transfer_test_util.h), on a CUDA device.
+class Pools {
+ public:
+  Pools(Rig& rig, const ModelSpec& model, HostLayout layout, std::uint32_t pages, Rng& rng,
+        std::optional<pool_test::Lending> lending = {})
+      : memory(*rig.device) {
+    ComponentCounts slots{}, want{};
+    ReservedSlots reserved;
+    for (const ComponentKind c : kAllComponents) {
+      if (!model.has(c)) continue;
+      slots[index_of(c)] = 2 * pages + 1;
+      want[index_of(c)] = pages;
+      reserved[index_of(c)] = {DeviceSlot(0)};
+    }
+    if (lending) {
+      pool_test::LentBytes lent(model, slots, *lending);
+      std::vector<std::byte*> moved;
+      for (const auto& region : lent.regions) moved.push_back(memory.copy_of(region));
+      for (LentPlane& plane : lent.planes) {
+        for (std::size_t i = 0; i < moved.size(); ++i) {
+          const std::byte* const begin = lent.regions[i].data();
+          if (plane.base < begin || plane.base >= begin + lent.regions[i].size()) continue;
+          plane.base = moved[i] + (plane.base - begin);
+          break;
+        }
+      }
+      device = take(DevicePools::create(model, slots, lent.planes, reserved));
+    } else {
+      device = take(DevicePools::create(model, slots, memory, host_memory_source(), reserved));
+    }
+    host = take(HostPools::create(model, layout, (kComponentCount * pages + 1) * pool_test::smallest_budget(model),
+                                  rig.device->host_memory()));
+    pool_test::scatter(*host, rng);
+    std::array<std::vector<DeviceSlot>, kComponentCount> first, second;
+    std::array<std::vector<HostSlot>, kComponentCount> on_host;
+    EXPECT_TRUE(device->reserve(want, first) && device->reserve(want, second) && host->reserve(want, on_host));
+    for (std::size_t c = 0; c < kComponentCount; ++c) {
+      rng.shuffle(std::span(first[c]));
+      for (std::size_t i = 0; i < first[c].size(); ++i) pairs[c].push_back({first[c][i], on_host[c][i], second[c][i]});
+    }
+  }
+
+  template <class F>
+  void for_each_plane(F&& f) const {
+    for (const PoolSpec& pool : device->model().pools) {
+      for (const SlotPair& pair : pairs[index_of(pool.component)]) {
+        for (std::size_t layer = 0; layer < pool.layers.size(); ++layer) {
+          for (std::size_t plane = 0; plane < pool.planes.size(); ++plane) f(pool, layer, plane, pair);
+        }
+      }
+    }
+  }
+
+  // Every page of the set gets other bytes, on the device and in the shadow.
+  void fill_device(Rng& rng, DeviceSlot SlotPair::*which) {
+    for_each_plane([&](const PoolSpec& pool, std::size_t layer, std::size_t plane, const SlotPair& pair) {
+      memory.write(device->page(pool.name, layer, plane, pair.*which), random_bytes(rng, pool, plane));
+    });
+  }
+  // What a copy within the device should do: the shadow's page of `to` becomes that of `from`.
+  void copy_shadow(DeviceSlot SlotPair::*to, DeviceSlot SlotPair::*from) {
+    for_each_plane([&](const PoolSpec& pool, std::size_t layer, std::size_t plane, const SlotPair& pair) {
+      std::memcpy(memory.shadow(device->page(pool.name, layer, plane, pair.*to)),
+                  memory.shadow(device->page(pool.name, layer, plane, pair.*from)), pool.planes[plane].layer_bytes());
+    });
+  }
+  // Chunks of host pages that differ from the shadow of the set, by the oracle chunk_offset().
+  [[nodiscard]] std::size_t host_differences(DeviceSlot SlotPair::*which) {
+    std::size_t count = 0;
+    for_each_plane([&](const PoolSpec& pool, std::size_t layer, std::size_t plane, const SlotPair& pair) {
+      const PlaneSpec& shape = pool.planes[plane];
+      const std::byte* const page = memory.shadow(device->page(pool.name, layer, plane, pair.*which));
+      std::vector<std::byte> chunk;
+      for (std::size_t row = 0; row < shape.rows; ++row) {
+        for (std::size_t head = 0; head < shape.heads; ++head) {
+          chunk.clear();
+          std::vector<Segment> segments;
+          host->append_segments(pool.name, pair.host, chunk_offset(pool, host->layout(), plane, layer, row, head),
+                                shape.head_bytes(), segments);
+          for (const Segment& s : segments) chunk.insert(chunk.end(), s.data, s.data + s.size);
+          const std::byte* const expected = page + row * shape.row_bytes() + head * shape.head_bytes();
+          count += std::memcmp(chunk.data(), expected, chunk.size()) != 0 ? 1 : 0;
+        }
+      }
+    });
+    return count;
+  }
+  static std::vector<std::byte> random_bytes(Rng& rng, const PoolSpec& pool, std::size_t plane) {
+    std::vector<std::byte> bytes(pool.planes[plane].layer_bytes());
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(rng.next_u64() >> 40);
+    return bytes;
+  }
+
+  // Pairs whose device slots are the second set.
+  [[nodiscard]] Pairs swapped() const {
+    Pairs out = pairs;
+    for (auto& list : out) {
+      for (SlotPair& pair : list) std::swap(pair.device, pair.source);
+    }
+    return out;
+  }
+  void drop(const TransferDone& done) {
+    for (const LeasedSlot& l : done.device_leases) {
+      EXPECT_TRUE(device->drop_lease(l.component, DeviceSlot(l.slot), l.generation).is_ok());
+    }
+    for (const LeasedSlot& l : done.host_leases) {
+      EXPECT_TRUE(host->drop_lease(l.component, HostSlot(l.slot), l.generation).is_ok());
+    }
+  }
+  [[nodiscard]] std::uint32_t leases() const {
+    std::uint32_t count = 0;
+    for (const ComponentKind c : kAllComponents) count += device->slots(c).counts().leases + host->counts(c).leases;
+    return count;
+  }
+
+  ShadowedMemory memory;
+  std::unique_ptr<DevicePools> device;
+  std::unique_ptr<HostPools> host;
+  Pairs pairs;
+};
+
+}  // namespace larder::cuda_test
