@@ -1,20 +1,65 @@
 // `larder bench transfer`: options in.
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
 
 #include "bench/bench_transfer.h"
+#include "bench/bench_transfer_cuda.h"
 #include "server/command_line.h"
 
 namespace larder {
 
 int bench_transfer(int argc, char** argv) {
   CLI::App app("Copies between device and host, per host layout and direction.", "larder bench transfer");
-  std::size_t mebibytes = 128;
-  app.add_option("MEBIBYTES", mebibytes, "to copy at a time, 16 to 128")
+  app.get_formatter()->column_width(34);
+  std::string device = "cpu";
+  std::size_t mebibytes = 0;
+  CudaBenchOptions cuda;
+  app.add_option("MEBIBYTES", mebibytes, "to copy at a time: cpu 16 to 128 (128), cuda 1 to 16384 (1024)")
       ->type_name("")
-      ->check(whole_number(16, 128))
+      ->check(whole_number(1, 16'384));
+  app.add_option("--device", device, "where pages are: cpu, cuda, or the simulated driver of the tests")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"cpu", "cuda", "cuda-simulated"}))
+      ->capture_default_str();
+  app.add_option("--ordinal", cuda.device.ordinal, "which CUDA device")
+      ->type_name("NUMBER")
+      ->check(whole_number(0, 1'000))
+      ->capture_default_str();
+  app.add_option("--load-blocks", cuda.device.load_blocks, "blocks of the copy kernel, host to device")
+      ->type_name("NUMBER")
+      ->check(whole_number(1, 1'024))
+      ->capture_default_str();
+  app.add_option("--store-blocks", cuda.device.store_blocks, "... device to host")
+      ->type_name("NUMBER")
+      ->check(whole_number(1, 1'024))
+      ->capture_default_str();
+  app.add_option("--load-engines-from", cuda.device.load.engines_from, "loads of pieces from this size: copy engines")
+      ->type_name("BYTES")
+      ->check(whole_number())
+      ->capture_default_str();
+  app.add_option("--store-engines-from", cuda.device.store.engines_from, "... stores")
+      ->type_name("BYTES")
+      ->check(whole_number())
+      ->capture_default_str();
+  app.add_option("--store-shared-from", cuda.device.store.shared_from, "stores by engines and kernel in turn")
+      ->type_name("BYTES")
+      ->check(whole_number())
       ->capture_default_str();
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
+  cuda.device.load.shared_from = cuda.device.load.engines_from;
+  if (device != "cpu") {
+    cuda.is_simulated = device != "cuda";
+    if (mebibytes > 0) cuda.mebibytes = mebibytes;
+    return run_cuda_transfer_bench(cuda);
+  }
+  if (mebibytes == 0) mebibytes = 128;
+  if (mebibytes < 16 || mebibytes > 128) {
+    std::fprintf(stderr, "larder bench transfer: MEBIBYTES: %zu is not from 16 to 128, which --device cpu takes\n",
+                 mebibytes);
+    return 2;
+  }
   return run_transfer_bench(mebibytes);
 }
 

@@ -79,6 +79,11 @@ void SimCudaDriver::lose_at(std::uint64_t n) {
   lose_in_ = n;
 }
 
+void SimCudaDriver::expect_violations() {
+  const Lock lock(mutex_);
+  are_violations_expected_ = true;
+}
+
 void SimCudaDriver::let_faults_sleep(bool are_asleep) {
   const Lock lock(mutex_);
   are_faults_asleep_ = are_asleep;

@@ -53,6 +53,8 @@ class SimCudaDriver final : public CudaDriver {
   void lose_at(std::uint64_t n);
   // While asleep, calls and operations neither fail nor count: for what a test itself reads and writes.
   void let_faults_sleep(bool are_asleep);
+  // For tests that break the rules on purpose: violations() stays empty.
+  void expect_violations();
   [[nodiscard]] std::vector<std::string> violations() const;
   [[nodiscard]] std::uint64_t operations() const;  // run so far
   [[nodiscard]] std::size_t allocated_bytes() const;
@@ -98,7 +100,9 @@ class SimCudaDriver final : public CudaDriver {
 
   // All of these under mutex_.
   [[nodiscard]] Status begin(const char* call);
-  void violate(std::string what) { violations_.push_back(std::move(what)); }
+  void violate(std::string what) {
+    if (!are_violations_expected_) violations_.push_back(std::move(what));
+  }
   [[nodiscard]] Place place_of(const std::byte* at, std::size_t bytes) const;
   // All of it can be touched by a kernel, in however many ranges.
   [[nodiscard]] bool reaches(const std::byte* at, std::size_t bytes) const;
@@ -130,7 +134,7 @@ class SimCudaDriver final : public CudaDriver {
   std::uint64_t lose_in_ = 0;                                       // 0: never
   std::optional<Status> loss_;
   std::vector<std::string> violations_;
-  bool is_held_ = false, is_ending_ = false, are_faults_asleep_ = false;
+  bool is_held_ = false, is_ending_ = false, are_faults_asleep_ = false, are_violations_expected_ = false;
 
   std::thread gpu_;
 };

@@ -50,7 +50,13 @@ Status CopyPlan::add(CopyDirection direction, const CopyOp& op) {
           "a copy touches host memory that is not registered with the CUDA device: make the host pools from "
           "Device::host_memory()");
     }
-    if (op.rows == 1 && op.width >= engine_bytes_) {
+    const CopyRoute& route = is_load ? load_ : store_;
+    bool is_for_engines = op.rows == 1 && op.width >= std::min(route.shared_from, route.engines_from);
+    if (is_for_engines && op.width < route.engines_from) {
+      is_for_engines = is_engines_turn_;
+      is_engines_turn_ = !is_engines_turn_;
+    }
+    if (is_for_engines) {
       add_engine_copies(direction, op);
       return Status::ok();
     }

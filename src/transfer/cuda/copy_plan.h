@@ -1,11 +1,12 @@
 // From the copies of a step to launches: who copies what.
 //
-//   contiguous and large        ──► the copy engines, cut at the ends of registrations
-//   everything else             ──► the kernel, pieces of one shape together
+//   contiguous, at least `engines_from` bytes   ──► the copy engines, cut at the ends of registrations
+//   contiguous, at least `shared_from` bytes    ──► in turn the copy engines and the kernel, which run side by side
+//   everything else                             ──► the kernel, pieces of one shape together
 //
-// Measured on an H200 (docs/results/cuda.md): the copy engines take 0.8 us for each copy beside its bytes, so they
-// reach 98 % of a contiguous copy with 2 MiB pieces and 60 % with 64 KiB ones; the kernel has 92 to 95 % with any size
-// from 4 KiB on.
+// The kernel moves 128 bytes in each packet of the link and so ends at 92 % (loads) and 95 % (stores) of what the copy
+// engines reach with 256, with pieces of any size from 4 KiB on. The engines take half a microsecond for each copy
+// beside its bytes, and no multiprocessor. docs/cuda.md has the measurements behind the defaults.
 //
 // Threads: none of its own. Not thread-safe: each stream has one. Memory is kept from step to step.
 #pragma once
@@ -23,10 +24,16 @@
 
 namespace larder {
 
+// See above; bytes. Never shared: shared_from = engines_from.
+struct CopyRoute {
+  std::size_t shared_from = 0;
+  std::size_t engines_from = 0;
+};
+
 class CopyPlan {
  public:
-  // engine_bytes: the least that a copy engine copies, for host <-> device.
-  CopyPlan(const PinnedRanges& pinned, std::size_t engine_bytes) : pinned_(pinned), engine_bytes_(engine_bytes) {}
+  CopyPlan(const PinnedRanges& pinned, const CopyRoute& load, const CopyRoute& store)
+      : pinned_(pinned), load_(load), store_(store) {}
 
   // Replaces what was there. `ops` is reordered. kInvalidArgument: the host side of a copy is not registered with the
   // device, which would be the end of its context.
@@ -46,7 +53,8 @@ class CopyPlan {
   void add_engine_copies(CopyDirection direction, const CopyOp& op);
 
   const PinnedRanges& pinned_;
-  const std::size_t engine_bytes_;
+  const CopyRoute load_, store_;  // host to device, device to host
+  bool is_engines_turn_ = false;
   std::vector<CudaCopy> engine_copies_;
   std::vector<CopyOp> pieces_;  // for the kernel, equal shapes together
   std::size_t next_ = 0;        // of pieces_

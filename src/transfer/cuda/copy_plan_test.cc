@@ -99,7 +99,7 @@ class CopyPlanTest : public testing::Test {
 };
 
 TEST_F(CopyPlanTest, CopiesWhatTheOperationsSay) {
-  CopyPlan plan(pinned, 6000);
+  CopyPlan plan(pinned, {1000, 6000}, {});
   for (int round = 0; round < 200; ++round) {
     SCOPED_TRACE(round);
     std::vector<CopyOp> ops;
@@ -131,7 +131,8 @@ TEST_F(CopyPlanTest, CopiesWhatTheOperationsSay) {
 
 // As much at once as the parameters of a kernel hold, and each lane as wide as the addresses allow.
 TEST_F(CopyPlanTest, GroupsPiecesOfOneShape) {
-  CopyPlan plan(pinned, std::size_t{1} << 20);
+  constexpr std::size_t kNever = std::size_t{1} << 30;
+  CopyPlan plan(pinned, {kNever, kNever}, {kNever, kNever});
   std::vector<CopyOp> ops;
   for (std::size_t i = 0; i < 64; ++i) {
     const std::size_t width = i % 2 == 0 ? 256 : 128;
@@ -157,7 +158,8 @@ TEST_F(CopyPlanTest, GroupsPiecesOfOneShape) {
 }
 
 TEST_F(CopyPlanTest, HostMemoryThatIsNotPinnedIsRefused) {
-  CopyPlan plan(pinned, std::size_t{1} << 20);
+  constexpr std::size_t kNever = std::size_t{1} << 30;
+  CopyPlan plan(pinned, {kNever, kNever}, {kNever, kNever});
   std::vector<std::byte> pageable(64);
   std::vector<CopyOp> ops{{pageable.data(), device.data(), 64, 1, 64, 64}};
   EXPECT_EQ(plan.make(CopyDirection::kDeviceToHost, ops).code(), StatusCode::kInvalidArgument);

@@ -11,9 +11,9 @@ CudaDevice::CudaDevice(std::shared_ptr<CudaDriver> driver, const CudaOptions& op
              .events = std::make_shared<CudaEventPool>(driver),
              .pinned = std::make_shared<PinnedRanges>(driver, options.pinned_piece_bytes),
              .ring_memory = nullptr,
-             .engine_bytes = options.engine_bytes,
-             .host_blocks = options.host_blocks,
-             .device_blocks = options.device_blocks},
+             .load = options.load,
+             .store = options.store,
+             .blocks = {options.store_blocks, options.load_blocks, options.device_blocks}},
       memory_(driver),
       host_memory_(parts_.pinned, numa_node_of(driver->facts().pci_address)) {
   parts_.ring_memory = &host_memory_;
@@ -21,14 +21,12 @@ CudaDevice::CudaDevice(std::shared_ptr<CudaDriver> driver, const CudaOptions& op
 
 Result<std::unique_ptr<CudaDevice>> CudaDevice::create(std::shared_ptr<CudaDriver> driver, const CudaOptions& options) {
   constexpr std::uint32_t kMostBlocks = 65'535;
-  if (options.host_blocks == 0 || options.device_blocks == 0 || options.host_blocks > kMostBlocks ||
-      options.device_blocks > kMostBlocks) {
-    return invalid_argument("a CUDA device copies with 1 to 65535 blocks");
+  for (const std::uint32_t blocks : {options.load_blocks, options.store_blocks, options.device_blocks}) {
+    if (blocks == 0 || blocks > kMostBlocks) return invalid_argument("a CUDA device copies with 1 to 65535 blocks");
   }
   if (options.pinned_piece_bytes == 0 || options.pinned_piece_bytes % 4096 != 0) {
     return invalid_argument("host memory is pinned in pieces of a multiple of 4096 bytes");
   }
-  if (options.engine_bytes == 0) return invalid_argument("the copy engines copy at least 1 byte");
   Result<CudaStream> stream = driver->create_stream();
   if (!stream.is_ok()) return stream.status();
   std::unique_ptr<CudaDevice> device(new CudaDevice(std::move(driver), options));

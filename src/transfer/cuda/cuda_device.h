@@ -33,14 +33,17 @@
 
 namespace larder {
 
-// The defaults were measured on an H200 (docs/results/cuda.md).
+// The defaults were measured on an H200 (docs/cuda.md).
 struct CudaOptions {
   int ordinal = 0;
-  // Multiprocessors' worth of blocks that a copy to or from the host takes from the engine.
-  std::uint32_t host_blocks = 8;
+  // Blocks of 1024 threads that a copy by the kernel takes from the engine's multiprocessors: as few as fill the link.
+  // More of them to the host would slow loads down.
+  std::uint32_t load_blocks = 8;
+  std::uint32_t store_blocks = 3;
   std::uint32_t device_blocks = 64;
-  // Contiguous copies of at least this are left to the copy engines, which take no multiprocessor.
-  std::size_t engine_bytes = std::size_t{1} << 20;
+  // Who copies what (CopyPlan).
+  CopyRoute load{.shared_from = std::size_t{64} << 10, .engines_from = std::size_t{64} << 10};
+  CopyRoute store{.shared_from = std::size_t{64} << 10, .engines_from = std::size_t{256} << 10};
   // Host memory is pinned in pieces of this size.
   std::size_t pinned_piece_bytes = std::size_t{1} << 30;
 };

@@ -57,7 +57,8 @@ struct Rig {
 
   static CudaOptions small_options() {
     CudaOptions options;
-    options.engine_bytes = 3000;
+    options.load = {.shared_from = 300, .engines_from = 3000};
+    options.store = {.shared_from = 200, .engines_from = 2000};
     options.pinned_piece_bytes = 8192;
     return options;
   }

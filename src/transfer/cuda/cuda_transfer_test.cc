@@ -1,5 +1,7 @@
 // Copies of real transfers, on the simulated driver (several orders) and on a GPU where there is one.
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 
 #include "transfer/cuda/cuda_test_util.h"
 
@@ -238,6 +240,75 @@ TEST_P(CudaTransfers, HostPoolsThatAreNotPinnedAreRefusedAndTheDeviceLives) {
   round_trip(rig, pools);
 }
 
+TEST_P(CudaTransfers, TooMuchMemoryIsAnErrorAndTheDeviceLives) {
+  Rig rig(GetParam());
+  const auto much = rig.device->memory().allocate(std::size_t{1} << 44);
+  EXPECT_EQ(much.status().code(), StatusCode::kOverloaded) << much.status().to_string();
+  EXPECT_NE(much.status().message().find("MiB are free"), std::string::npos) << much.status().to_string();
+  EXPECT_EQ(rig.device->host_memory().allocate(std::size_t{1} << 44).status().code(), StatusCode::kOverloaded);
+  EXPECT_TRUE(rig.device->health().is_ok());
+  Pools pools(rig, pool_test::preset("gdn-tiny"), HostLayout::kPageFirst, 2, rng);
+  round_trip(rig, pools);
+}
+
+// The engine lends memory that is none: a kernel touches it, and the device's context is lost. In a process of its own,
+// since nothing works in it afterwards. Exits with 0 if every transfer ended once, with the error, and so did its gate.
+void lose_the_device(const DriverKind& kind) {
+  int wrong = 0;
+  const auto expect = [&](bool is_so, const char* what) {
+    if (is_so) return;
+    std::fprintf(stderr, "not so: %s\n", what);
+    ++wrong;
+  };
+  {
+    Rng rng(1);
+    CudaOptions by_kernel;  // the copy engines would refuse the address
+    by_kernel.load = by_kernel.store = {.shared_from = std::size_t{1} << 40, .engines_from = std::size_t{1} << 40};
+    Rig rig(kind, by_kernel);
+    if (rig.sim != nullptr) rig.sim->expect_violations();
+    const ModelSpec model = pool_test::preset("gdn-tiny");
+    Pools pools(rig, model, HostLayout::kPageFirst, 2, rng);
+    ComponentCounts slots{};
+    for (const ComponentKind c : kAllComponents) slots[index_of(c)] = model.has(c) ? 4 : 0;
+    pool_test::LentBytes lent(model, slots, pool_test::Lending::kLayerTensors);  // of the host, and not pinned
+    std::uintptr_t nowhere = std::uintptr_t{1} << 44;
+    for (LentPlane& plane : lent.planes) {
+      plane.base = reinterpret_cast<std::byte*>(nowhere);
+      nowhere += std::uintptr_t{1} << 24;
+    }
+    const auto lost_pools = take(DevicePools::create(model, slots, lent.planes));
+    const auto bad = take(TransferEngine::create(*rig.device, *lost_pools, pools.host.get(), 8));
+    const auto good = take(TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 8));
+    Pairs pairs;
+    pairs[index_of(ComponentKind::kFull)] = {
+        {*lost_pools->allocate(ComponentKind::kFull), pools.pairs[0][0].host, DeviceSlot()}};
+    Inbox inbox;
+    const auto gate = std::make_shared<LayerGate>(model.layer_count());
+    expect(bad->submit(request(1, CopyDirection::kHostToDevice, pairs, gate), inbox.done()).is_ok(), "a load begins");
+    auto results = inbox.wait(1);
+    expect(results.size() == 1 && results[0].status.code() == StatusCode::kUnavailable, "the load ends, unavailable");
+    std::fprintf(stderr, "%s\n", results[0].status.to_string().c_str());
+    expect(gate->wait(0, kLimit).code() == StatusCode::kUnavailable, "its gate says so");
+    expect(LayerWaits(*gate, nullptr, kLimit).before(0).code() == StatusCode::kUnavailable, "the engine is told");
+    expect(!rig.device->health().is_ok(), "the device says so");
+    // What comes later ends at once.
+    for (std::uint64_t id = 2; id < 6; ++id) {
+      const CopyDirection direction = id % 2 == 0 ? CopyDirection::kDeviceToHost : CopyDirection::kHostToDevice;
+      expect(good->submit(request(id, direction, pools.pairs), inbox.done()).is_ok(), "a transfer is taken");
+      results = inbox.wait(1);
+      expect(results.size() == 1 && results[0].status.code() == StatusCode::kUnavailable, "it ends, unavailable");
+      if (!results.empty()) pools.drop(results[0]);
+    }
+    expect(good->in_flight() == 0, "nothing is in flight");
+  }
+  std::exit(wrong == 0 ? 0 : 1);
+}
+
+TEST_P(CudaTransfers, ALostDeviceEndsTransfersAndNotTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(lose_the_device(GetParam()), testing::ExitedWithCode(0), "the CUDA device is lost|ILLEGAL_ADDRESS");
+}
+
 INSTANTIATE_TEST_SUITE_P(On, CudaTransfers,
                          testing::Values(DriverKind{false, 1}, DriverKind{false, 2}, DriverKind{false, 3},
                                          DriverKind{true, 0}),
@@ -318,7 +389,7 @@ INSTANTIATE_TEST_SUITE_P(Of, CudaFaults,
 TEST(CudaDevice, SaysWhatIsWrongWithItsOptions) {
   const auto driver = std::make_shared<sim::SimCudaDriver>(sim::SimCudaOptions{});
   CudaOptions options;
-  options.host_blocks = 0;
+  options.store_blocks = 0;
   EXPECT_EQ(CudaDevice::create(driver, options).status().code(), StatusCode::kInvalidArgument);
   options = {};
   options.pinned_piece_bytes = 1000;

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "transfer/cuda/copy_kernel_image.h"
 #include "transfer/cuda/driver.h"
@@ -16,6 +15,8 @@ namespace larder {
 namespace {
 
 constexpr char kLibrary[] = "libcuda.so.1";
+// The driver prepares a batch whole before the first copy of it begins: small ones keep the engines busy meanwhile.
+constexpr std::size_t kBatch = 128;
 
 // The functions of the driver that are used, by the names that cuda.h maps to their current versions.
 #define LARDER_CUDA_FUNCTIONS(X)       \
@@ -193,6 +194,7 @@ class LibcudaDriver final : public CudaDriver {
   }
 
   Status copy(std::span<const CudaCopy> copies, CudaStream stream) override;
+  [[nodiscard]] Status copy_batch(std::span<const CudaCopy> copies, CUstream stream);
   Status launch(const CopyLaunch& launch, std::uint32_t blocks, CudaStream stream) override {
     void* parameters[] = {const_cast<CopyLaunch*>(&launch)};  // the driver copies them before it returns
     return status(f_.cuLaunchKernel(kernel_, blocks, 1, 1, kCopyKernelThreads, 1, 1, 0, static_cast<CUstream>(stream),
@@ -296,22 +298,27 @@ Status LibcudaDriver::copy(std::span<const CudaCopy> copies, CudaStream stream) 
     }
     return Status::ok();
   }
-  // kept for its memory
-  thread_local std::vector<CUdeviceptr> dst, src;
-  thread_local std::vector<std::size_t> sizes;
-  dst.clear();
-  src.clear();
-  sizes.clear();
-  for (const CudaCopy& c : copies) {
-    dst.push_back(pointer(c.dst));
-    src.push_back(pointer(c.src));
-    sizes.push_back(c.bytes);
+  while (!copies.empty()) {
+    const std::size_t count = std::min(copies.size(), kBatch);
+    LARDER_RETURN_IF_ERROR(copy_batch(copies.first(count), to));
+    copies = copies.subspan(count);
+  }
+  return Status::ok();
+}
+
+Status LibcudaDriver::copy_batch(std::span<const CudaCopy> copies, CUstream stream) {
+  std::array<CUdeviceptr, kBatch> dst{}, src{};
+  std::array<std::size_t, kBatch> sizes{};
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    dst[i] = pointer(copies[i].dst);
+    src[i] = pointer(copies[i].src);
+    sizes[i] = copies[i].bytes;
   }
   CUmemcpyAttributes attributes{};
   attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
   std::size_t first = 0;
   return inside(
-      [&] { return copy_batch_(dst.data(), src.data(), sizes.data(), copies.size(), &attributes, &first, 1, to); },
+      [&] { return copy_batch_(dst.data(), src.data(), sizes.data(), copies.size(), &attributes, &first, 1, stream); },
       "cuMemcpyBatchAsync");
 }
 
