@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "bench/bench_transfer.h"
 #include "bench/bench_transfer_cuda.h"
@@ -35,20 +36,27 @@ int bench_transfer(int argc, char** argv) {
       ->type_name("NUMBER")
       ->check(whole_number(1, 1'024))
       ->capture_default_str();
-  app.add_option("--load-engines-from", cuda.device.load.engines_from, "loads of pieces from this size: copy engines")
+  app.add_option("--load-engines-from", cuda.device.load_engines_from, "loads of pieces from this size: copy engines")
       ->type_name("BYTES")
       ->check(whole_number())
       ->capture_default_str();
-  app.add_option("--store-engines-from", cuda.device.store.engines_from, "... stores")
+  app.add_option("--store-engines-from", cuda.device.store_engines_from, "... stores")
       ->type_name("BYTES")
       ->check(whole_number())
       ->capture_default_str();
-  app.add_option("--store-shared-from", cuda.device.store.shared_from, "stores by engines and kernel in turn")
-      ->type_name("BYTES")
-      ->check(whole_number())
-      ->capture_default_str();
+  app.add_option("--piece", cuda.kibibytes, "sizes of a piece, in KiB (4 16 64 256 2048)")
+      ->type_name("KIB ...")
+      ->check(whole_number(1, 65'536));
+  std::vector<std::string> layouts;
+  app.add_option("--layout", layouts, "host layouts (all)")
+      ->type_name("NAME ...")
+      ->check(CLI::IsMember({"layer_first", "page_first", "page_first_direct", "page_head"}));
+  bool has_no_gates = false;
+  app.add_flag("--no-gates", has_no_gates, "without the tables of gated loads");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
-  cuda.device.load.shared_from = cuda.device.load.engines_from;
+  cuda.with_gates = !has_no_gates;
+  if (!layouts.empty()) cuda.layouts.clear();
+  for (const std::string& layout : layouts) cuda.layouts.push_back(*parse_host_layout(layout));
   if (device != "cpu") {
     cuda.is_simulated = device != "cuda";
     if (mebibytes > 0) cuda.mebibytes = mebibytes;

@@ -178,8 +178,9 @@ class PagesBench {
   struct GatedLoad {
     double submit = 0, first_wait = 0, waits = 0, total = 0;  // seconds; waits: with the first
   };
+  // pause: between the submit and the first layer, as long as an engine takes to make its batch.
   template <class Compute>
-  GatedLoad load_gated(CudaStream stream, std::size_t pages, Compute&& compute) {
+  GatedLoad load_gated(CudaStream stream, std::size_t pages, std::chrono::milliseconds pause, Compute&& compute) {
     GatedLoad out;
     Step step = load_;
     step.pairs[0].resize(std::min(pages, step.pairs[0].size()));
@@ -187,6 +188,7 @@ class PagesBench {
     const TimePoint begin = real_clock().now();
     is_ok_ = is_ok_ && engine_->submit({OpId(1), step.direction, std::move(step.pairs), gate}, ends_.done()).is_ok();
     out.submit = seconds_since(begin);
+    std::this_thread::sleep_for(pause);
     LayerWaits waits(*gate, stream, kLimit);
     for (std::uint32_t layer = 0; layer < model_.layer_count(); ++layer) {
       const TimePoint asked = real_clock().now();
@@ -289,7 +291,7 @@ class CudaBench {
                 driver_.facts().name.c_str(), options_.mebibytes, kCudaRuns);
     Status ended = run_contiguous();
     if (ended.is_ok()) ended = run_layouts();
-    if (ended.is_ok()) ended = run_gates();
+    if (ended.is_ok() && options_.with_gates) ended = run_gates();
     (void)driver_.destroy_stream(stream_);
     (void)driver_.destroy_stream(second_);
     return ended;
@@ -336,8 +338,8 @@ class CudaBench {
   }
 
   Status run_layouts() {
-    for (const HostLayout layout : kAllHostLayouts) {
-      for (const std::size_t kib : {4, 16, 64, 256, 2048}) {
+    for (const HostLayout layout : options_.layouts) {
+      for (const std::size_t kib : options_.kibibytes) {
         auto bench = PagesBench::create(shared_driver_, options_.device, model_with_pieces(kib << 10, 32), layout,
                                         options_.mebibytes << 20);
         if (!bench) return bench.status();
@@ -360,9 +362,11 @@ class CudaBench {
 
   // Launches that copy within the device stand for an engine's compute: bound by its memory.
   Status run_gates() {
-    std::printf("\ngated load: host time of the engine's thread (submit, then a wait before each layer), us\n");
-    std::printf("%6s %8s %8s | %8s %8s %8s %8s | %9s %9s %9s %7s\n", "layers", "piece", "MiB", "submit", "first",
-                "waits", "in all", "load ms", "comp. ms", "both ms", "adds");
+    std::printf(
+        "\ngated load: host time of the engine's thread in us: submit; all waits, 10 ms later; all waits, at once "
+        "(until the copies are launched), and the first of them\n");
+    std::printf("%6s %8s %8s | %8s %8s %8s %8s | %9s %9s %9s %7s\n", "layers", "piece", "MiB", "submit", "waits",
+                "at once", "first", "load ms", "comp. ms", "both ms", "adds");
     for (const std::size_t kib : {16, 128}) {
       for (const std::uint32_t layers : {16U, 32U, 64U, 128U}) {
         auto bench = PagesBench::create(shared_driver_, options_.device, model_with_pieces(kib << 10, layers),
@@ -377,20 +381,26 @@ class CudaBench {
   Status run_gate(PagesBench& bench, std::size_t kib) {
     constexpr int kLoads = 9;
     const std::size_t pages = bench.bytes() / bench.model().pools[0].page_bytes();
-    std::vector<PagesBench::GatedLoad> loads;
-    for (int run = 0; run <= kLoads; ++run) {
-      // A pause: the threads of the device sleep, as they do when a load comes.
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-      loads.push_back(bench.load_gated(stream_, pages, [](std::uint32_t) {}));
-    }
-    loads.erase(loads.begin());
-    const auto median = [&](auto&& field) {
+    constexpr auto kNone = std::chrono::milliseconds(0);
+    const auto load_some = [&](std::chrono::milliseconds pause) {
+      std::vector<PagesBench::GatedLoad> loads;
+      for (int run = 0; run <= kLoads; ++run) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the threads of the device sleep, as before a load
+        loads.push_back(bench.load_gated(stream_, pages, pause, [](std::uint32_t) {}));
+      }
+      loads.erase(loads.begin());
+      return loads;
+    };
+    const auto median = [&](const std::vector<PagesBench::GatedLoad>& loads, auto&& field) {
       std::vector<double> values;
       for (const auto& load : loads) values.push_back(field(load));
       std::sort(values.begin(), values.end());
       return values[values.size() / 2];
     };
-    const double load = median([](const auto& l) { return l.total; });
+    const std::vector<PagesBench::GatedLoad> at_once = load_some(kNone);
+    const std::vector<PagesBench::GatedLoad> later = load_some(std::chrono::milliseconds(10));
+    const auto waits = [](const auto& l) { return l.waits; };
+    const double load = median(at_once, [](const auto& l) { return l.total; });
     // Compute of equal length: as many bytes for each layer as take the load's time in all.
     auto scratch = device_.memory().allocate(options_.mebibytes << 19);
     auto list = device_.host_memory().allocate(4096);
@@ -418,15 +428,15 @@ class CudaBench {
       bytes *= load / alone;
       alone = compute_alone();
     }
-    const double together = median_seconds([&] { return bench.load_gated(stream_, pages, compute).total; }, kCudaRuns);
+    const double together =
+        median_seconds([&] { return bench.load_gated(stream_, pages, kNone, compute).total; }, kCudaRuns);
     LARDER_RETURN_IF_ERROR(failed);
     if (!bench.is_ok()) return internal_error("a gated load failed");
     std::printf("%6u %4zu KiB %8zu | %8.1f %8.1f %8.1f %8.1f | %9.2f %9.2f %9.2f %6.1f%%\n", layers, kib,
-                bench.bytes() >> 20, median([](const auto& l) { return l.submit; }) * 1e6,
-                median([](const auto& l) { return l.first_wait; }) * 1e6,
-                median([](const auto& l) { return l.waits; }) * 1e6,
-                median([](const auto& l) { return l.submit + l.waits; }) * 1e6, load * 1e3, alone * 1e3, together * 1e3,
-                (together / std::max(load, alone) - 1) * 100);
+                bench.bytes() >> 20, median(later, [](const auto& l) { return l.submit; }) * 1e6,
+                median(later, waits) * 1e6, median(at_once, waits) * 1e6,
+                median(at_once, [](const auto& l) { return l.first_wait; }) * 1e6, load * 1e3, alone * 1e3,
+                together * 1e3, (together / std::max(load, alone) - 1) * 100);
     return Status::ok();
   }
 
@@ -443,7 +453,8 @@ class CudaBench {
     g.vector = 16;
     cut_into_tiles(g);
     launch.tile_count = g.tiles_per_pair;
-    return driver_.launch(launch, std::max(driver_.facts().processors, 1U) * 2, stream_);
+    // Four tiles a warp: blocks come and go, as those of most kernels do, and others find a place between them.
+    return driver_.launch(launch, std::max(launch.tile_count / 32, 1U), stream_);
   }
 
   const CudaBenchOptions& options_;

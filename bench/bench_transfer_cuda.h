@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "transfer/cuda/cuda_device.h"
 
@@ -9,7 +10,10 @@ namespace larder {
 
 struct CudaBenchOptions {
   CudaOptions device;
-  bool is_simulated = false;     // the simulated driver: shows that the benchmark runs, and no speed
+  bool is_simulated = false;  // the simulated driver: shows that the benchmark runs, and no speed
+  std::vector<std::size_t> kibibytes = {4, 16, 64, 256, 2048};  // of a piece
+  std::vector<HostLayout> layouts{kAllHostLayouts.begin(), kAllHostLayouts.end()};
+  bool with_gates = true;        // the second and third table
   std::size_t mebibytes = 1024;  // to copy at a time; twice that on the device, as much pinned
 };
 

@@ -120,7 +120,7 @@ Result<std::unique_ptr<DevicePools>> DevicePools::create(const ModelSpec& model,
   LARDER_RETURN_IF_ERROR(check_reserved(slots, reserved));
   std::unique_ptr<DevicePools> pools(new DevicePools(model));
   std::size_t total = 0;
-  std::vector<std::pair<PlaneArray*, std::size_t>> offsets;
+  std::vector<std::pair<PlanePages*, std::size_t>> offsets;
   for (const PoolSpec& pool : pools->model_.pools) {
     PoolArrays& at = pools->arrays_[static_cast<std::size_t>(pool.name)];
     at.planes = pool.planes.size();
@@ -134,7 +134,7 @@ Result<std::unique_ptr<DevicePools>> DevicePools::create(const ModelSpec& model,
                                 " does not fit in an address space");
       }
       for (std::size_t layer = 0; layer < pool.layers.size(); ++layer) {
-        PlaneArray& array = at.arrays[layer * at.planes + plane];
+        PlanePages& array = at.arrays[layer * at.planes + plane];
         array.slot_stride = page_bytes;
         offsets.emplace_back(&array, first + layer * layer_stride);
       }
@@ -174,7 +174,7 @@ Status DevicePools::take_lent(const ComponentCounts& slots, std::span<const Lent
     const PoolSpec* const pool = model_.find_pool(lent.pool);
     LARDER_RETURN_IF_ERROR(check_lent(lent, pool));
     PoolArrays& at = arrays_[static_cast<std::size_t>(lent.pool)];
-    PlaneArray& array = at.arrays[lent.layer_index * at.planes + lent.plane];
+    PlanePages& array = at.arrays[lent.layer_index * at.planes + lent.plane];
     if (array.base != nullptr) return invalid_argument(describe(lent) + " is there twice");
     array = {lent.base, lent.slot_stride};
     const std::size_t page_bytes = pool->planes[lent.plane].layer_bytes();
@@ -222,13 +222,16 @@ Status DevicePools::make_tables(const ComponentCounts& slots, const ReservedSlot
   return Status::ok();
 }
 
-std::byte* DevicePools::page(PoolName pool, std::size_t layer_index, std::size_t plane, DeviceSlot slot) const {
+DevicePools::PlanePages DevicePools::pages_of(PoolName pool, std::size_t layer_index, std::size_t plane) const {
   const PoolArrays& at = arrays_[static_cast<std::size_t>(pool)];
   assert(plane < at.planes && layer_index * at.planes + plane < at.arrays.size());
+  assert(at.arrays[layer_index * at.planes + plane].base != nullptr);
+  return at.arrays[layer_index * at.planes + plane];
+}
+
+std::byte* DevicePools::page(PoolName pool, std::size_t layer_index, std::size_t plane, DeviceSlot slot) const {
   assert(slot.v < tables_[index_of(model_.find_pool(pool)->component)].size());
-  const PlaneArray& array = at.arrays[layer_index * at.planes + plane];
-  assert(array.base != nullptr);
-  return array.base + slot.v * array.slot_stride;
+  return pages_of(pool, layer_index, plane).at(slot);
 }
 
 std::optional<DeviceSlot> DevicePools::allocate(ComponentKind c) {

@@ -72,6 +72,14 @@ class DevicePools {
   // Precondition: the model has the pool, indices in range (checked by assert only: hot path).
   [[nodiscard]] std::byte* page(PoolName pool, std::size_t layer_index, std::size_t plane, DeviceSlot slot) const;
 
+  // The pages of one plane in one layer, of all slots: page() for loops over slots.
+  struct PlanePages {
+    std::byte* base = nullptr;    // of slot 0
+    std::size_t slot_stride = 0;  // bytes
+    [[nodiscard]] std::byte* at(DeviceSlot slot) const { return base + slot.v * slot_stride; }
+  };
+  [[nodiscard]] PlanePages pages_of(PoolName pool, std::size_t layer_index, std::size_t plane) const;
+
   // One slot, or nullopt when the component is full (the caller evicts).
   [[nodiscard]] std::optional<DeviceSlot> allocate(ComponentKind c);
   // All or nothing over components (rule 2): on false nothing was taken. `out[c]` gets counts[c] slots appended.
@@ -91,13 +99,9 @@ class DevicePools {
   explicit DevicePools(const ModelSpec& model) : model_(model) {}
   [[nodiscard]] Status make_tables(const ComponentCounts& slots, const ReservedSlots& reserved, MemorySource& host);
   [[nodiscard]] Status take_lent(const ComponentCounts& slots, std::span<const LentPlane> planes);
-  struct PlaneArray {
-    std::byte* base = nullptr;    // of slot 0
-    std::size_t slot_stride = 0;  // bytes
-  };
   struct PoolArrays {
     std::size_t planes = 0;
-    std::vector<PlaneArray> arrays;  // [layer][plane]
+    std::vector<PlanePages> arrays;  // [layer][plane]
   };
   ModelSpec model_;
   std::vector<SlotTable> tables_;                  // one per component

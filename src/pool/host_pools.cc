@@ -212,6 +212,17 @@ Segment HostPools::segment_at(PoolName pool, HostSlot slot, std::size_t offset, 
   return {memory_->data() + std::size_t{numbers[0]} * block_bytes_ + inside, std::min(size, want)};
 }
 
+std::optional<HostPools::PagePart> HostPools::part_in_one_block(PoolName pool, std::size_t offset,
+                                                                std::size_t size) const {
+  const PagePlace& place = places_[static_cast<std::size_t>(pool)];
+  const std::size_t i = index_of(place.component);
+  assert(offset + size <= place.size);
+  const std::size_t block = (place.offset + offset) / block_bytes_;
+  const std::size_t inside = place.offset + offset - block * block_bytes_;
+  if (size > block_bytes_ - inside) return std::nullopt;
+  return PagePart{memory_->data() + inside, blocks_[i].data() + block, per_slot_[i], block_bytes_};
+}
+
 void HostPools::append_segments(PoolName pool, HostSlot slot, std::size_t offset, std::size_t size,
                                 std::vector<Segment>& out) const {
   while (size > 0) {

@@ -111,6 +111,19 @@ class HostPools {
   // most `want` > 0.
   [[nodiscard]] Segment segment_at(PoolName pool, HostSlot slot, std::size_t offset, std::size_t want) const;
 
+  // The same bytes of the page of any slot, where each page has them in one block: for loops over slots.
+  struct PagePart {
+    std::byte* base = nullptr;              // of block 0, and the offset inside the block
+    const std::uint32_t* blocks = nullptr;  // of slot 0
+    std::size_t blocks_per_slot = 0;
+    std::size_t block_bytes = 0;
+    [[nodiscard]] std::byte* at(HostSlot slot) const {
+      return base + std::size_t{blocks[slot.v * blocks_per_slot]} * block_bytes;
+    }
+  };
+  // Bytes [offset, offset + size) of `pool`'s pages; nullopt: they leave their block. Threads as segment_at().
+  [[nodiscard]] std::optional<PagePart> part_in_one_block(PoolName pool, std::size_t offset, std::size_t size) const;
+
   [[nodiscard]] std::uint64_t total_blocks() const { return total_blocks_; }
   [[nodiscard]] std::uint64_t free_blocks() const { return free_blocks_.size(); }
   [[nodiscard]] HostSpace total() const { return {total_blocks_, total_markers_}; }

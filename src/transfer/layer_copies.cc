@@ -123,11 +123,18 @@ void add_run(const HostPools& host, PoolName pool, HostSlot slot, const PlaneRun
 void add_host_copies(const DevicePools& device, const HostPools& host, const PoolSpec& pool, std::size_t plane,
                      std::size_t layer_index, std::span<const SlotPair> pairs, OpList& ops) {
   const PlaneRuns r = plane_runs(pool, host.layout(), plane, layer_index);
+  const DevicePools::PlanePages pages = device.pages_of(pool.name, layer_index, plane);
+  const auto one_block = host.part_in_one_block(
+      pool.name, r.host_offset, (r.runs - 1) * r.host_run_pitch + (r.rows - 1) * r.host_pitch + r.width);
   for (const SlotPair& pair : pairs) {
-    std::byte* page = device.page(pool.name, layer_index, plane, pair.device);
-    for (std::size_t run = 0; run < r.runs; ++run) {
-      add_run(host, pool.name, pair.host, r, r.host_offset + run * r.host_run_pitch, page + run * r.device_run_pitch,
-              ops);
+    std::byte* page = pages.at(pair.device);
+    std::byte* const on_host = one_block ? one_block->at(pair.host) : nullptr;
+    for (std::size_t run = 0; run < r.runs; ++run, page += r.device_run_pitch) {
+      if (on_host != nullptr) {
+        ops.add(on_host + run * r.host_run_pitch, page, r.width, r.rows, r.host_pitch, r.device_pitch);
+      } else {
+        add_run(host, pool.name, pair.host, r, r.host_offset + run * r.host_run_pitch, page, ops);
+      }
     }
   }
 }
@@ -152,9 +159,9 @@ void append_layer_copies(const DevicePools& device, const HostPools* host, Compo
         add_host_copies(device, *host, pool, plane, layer_index, pairs, ops);
         continue;
       }
+      const DevicePools::PlanePages pages = device.pages_of(pool.name, layer_index, plane);
       for (const SlotPair& pair : pairs) {
-        ops.push({device.page(pool.name, layer_index, plane, pair.device),
-                  device.page(pool.name, layer_index, plane, pair.source), bytes, 1, bytes, bytes});
+        ops.push({pages.at(pair.device), pages.at(pair.source), bytes, 1, bytes, bytes});
       }
     }
   }

@@ -1,7 +1,7 @@
 // Gathers and scatters pages between device memory and mapped host memory: each warp takes tiles in turn.
 //
-// Bound by the link, not by the chip: four to eight blocks fill it, so the kernel leaves the other multiprocessors to
-// the engine. Loads and stores are marked as read and written once, so that a copy does not push the engine's data out
+// Bound by the link, not by the chip: a few thousand threads fill it, so the kernel leaves the multiprocessors to the
+// engine. Loads and stores are marked as read and written once, so that a copy does not push the engine's data out
 // of the L2 cache.
 #include "transfer/cuda/copy_launch.h"
 
@@ -54,7 +54,7 @@ __device__ __forceinline__ void copy_tile(std::byte* dst, const std::byte* src, 
 }  // namespace
 }  // namespace larder
 
-extern "C" __global__ void __launch_bounds__(1024) larder_copy(const __grid_constant__ larder::CopyLaunch launch) {
+extern "C" __global__ void __launch_bounds__(256) larder_copy(const __grid_constant__ larder::CopyLaunch launch) {
   using namespace larder;
   const unsigned lane = threadIdx.x % kLanes;
   const unsigned warps = gridDim.x * (blockDim.x / kLanes);

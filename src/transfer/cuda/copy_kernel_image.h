@@ -7,6 +7,6 @@ namespace larder {
 
 [[nodiscard]] const void* copy_kernel_image();
 inline constexpr char kCopyKernelName[] = "larder_copy";
-inline constexpr unsigned kCopyKernelThreads = 1024;
+inline constexpr unsigned kCopyKernelThreads = 256;  // small blocks find a place between those of the engine's kernels
 
 }  // namespace larder

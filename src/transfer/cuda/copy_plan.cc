@@ -31,53 +31,56 @@ std::uint64_t bits_of(const CopyOp& op) {
 
 Status CopyPlan::make(CopyDirection direction, std::vector<CopyOp>& ops) {
   engine_copies_.clear();
-  pieces_.clear();
+  pieces_ = {};
   next_ = 0;
-  for (const CopyOp& op : ops) LARDER_RETURN_IF_ERROR(add(direction, op));
+  reachable_ = {};
+  const bool is_load = direction == CopyDirection::kHostToDevice;
+  const std::size_t engines_from = is_load ? load_engines_from_ : store_engines_from_;
+  std::size_t kept = 0;
+  bool is_sorted = true;
+  for (std::size_t i = 0; i < ops.size(); ++i) {  // it may grow
+    const CopyOp op = ops[i];
+    if (op.width == 0 || op.rows == 0) continue;
+    if (direction != CopyDirection::kDeviceToDevice) {
+      const std::byte* const host = is_load ? op.src : op.dst;
+      LARDER_RETURN_IF_ERROR(check(host, extent(op, is_load ? op.src_pitch : op.dst_pitch)));
+      if (op.rows == 1 && op.width >= engines_from) {
+        add_engine_copies(host, op);
+        continue;
+      }
+    }
+    if (op.width > kWidestRow) {
+      if (op.rows > 1) return unsupported("a copy of rows of more than 1 GiB");
+      const std::size_t rest = op.width - kWidestRow;
+      ops.push_back({op.dst, op.src, kWidestRow, 1, kWidestRow, kWidestRow});
+      ops.push_back({op.dst + kWidestRow, op.src + kWidestRow, rest, 1, rest, rest});
+      continue;
+    }
+    is_sorted = is_sorted && (kept == 0 || !(shape(op) < shape(ops[kept - 1])));
+    ops[kept++] = op;
+  }
+  pieces_ = std::span(ops).first(kept);
   // Steps of most models have one shape, or a few that follow each other; page boundaries in blocks make more of them.
-  const auto less = [](const CopyOp& a, const CopyOp& b) { return shape(a) < shape(b); };
-  if (!std::is_sorted(pieces_.begin(), pieces_.end(), less)) std::stable_sort(pieces_.begin(), pieces_.end(), less);
-  return Status::ok();
-}
-
-Status CopyPlan::add(CopyDirection direction, const CopyOp& op) {
-  if (op.width == 0 || op.rows == 0) return Status::ok();
-  if (direction != CopyDirection::kDeviceToDevice) {
-    const bool is_load = direction == CopyDirection::kHostToDevice;
-    const std::byte* const host = is_load ? op.src : op.dst;
-    if (!pinned_.contains(host, extent(op, is_load ? op.src_pitch : op.dst_pitch))) {
-      return invalid_argument(
-          "a copy touches host memory that is not registered with the CUDA device: make the host pools from "
-          "Device::host_memory()");
-    }
-    const CopyRoute& route = is_load ? load_ : store_;
-    bool is_for_engines = op.rows == 1 && op.width >= std::min(route.shared_from, route.engines_from);
-    if (is_for_engines && op.width < route.engines_from) {
-      is_for_engines = is_engines_turn_;
-      is_engines_turn_ = !is_engines_turn_;
-    }
-    if (is_for_engines) {
-      add_engine_copies(direction, op);
-      return Status::ok();
-    }
-  }
-  CopyOp piece = op;
-  if (op.rows > 1) {
-    if (op.width > kWidestRow) return unsupported("a copy of rows of more than 1 GiB");
-    pieces_.push_back(piece);
-    return Status::ok();
-  }
-  for (std::size_t done = 0; done < op.width; done += piece.width) {
-    piece.width = piece.dst_pitch = piece.src_pitch = std::min(kWidestRow, op.width - done);
-    piece.dst = op.dst + done;
-    piece.src = op.src + done;
-    pieces_.push_back(piece);
+  if (!is_sorted) {
+    std::stable_sort(pieces_.begin(), pieces_.end(),
+                     [](const CopyOp& a, const CopyOp& b) { return shape(a) < shape(b); });
   }
   return Status::ok();
 }
 
-void CopyPlan::add_engine_copies(CopyDirection direction, const CopyOp& op) {
-  const std::byte* const host = direction == CopyDirection::kHostToDevice ? op.src : op.dst;
+Status CopyPlan::check(const std::byte* host, std::size_t bytes) {
+  const auto is_inside = [&] {
+    return host >= reachable_.data() && host + bytes <= reachable_.data() + reachable_.size();
+  };
+  if (is_inside()) return Status::ok();
+  reachable_ = pinned_.around(host);
+  if (is_inside()) return Status::ok();
+  return invalid_argument(
+      "a copy touches host memory that is not registered with the CUDA device: make the host pools from "
+      "Device::host_memory()");
+}
+
+void CopyPlan::add_engine_copies(const std::byte* host, const CopyOp& op) {
   for (std::size_t done = 0; done < op.width;) {
     const std::size_t size = pinned_.in_one_piece(host + done, op.width - done);
     engine_copies_.push_back({op.dst + done, op.src + done, size});

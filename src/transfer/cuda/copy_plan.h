@@ -1,8 +1,7 @@
 // From the copies of a step to launches: who copies what.
 //
-//   contiguous, at least `engines_from` bytes   ──► the copy engines, cut at the ends of registrations
-//   contiguous, at least `shared_from` bytes    ──► in turn the copy engines and the kernel, which run side by side
-//   everything else                             ──► the kernel, pieces of one shape together
+//   contiguous and large   ──► the copy engines, cut at the ends of registrations
+//   everything else        ──► the kernel, pieces of one shape together
 //
 // The kernel moves 128 bytes in each packet of the link and so ends at 92 % (loads) and 95 % (stores) of what the copy
 // engines reach with 256, with pieces of any size from 4 KiB on. The engines take half a microsecond for each copy
@@ -24,19 +23,14 @@
 
 namespace larder {
 
-// See above; bytes. Never shared: shared_from = engines_from.
-struct CopyRoute {
-  std::size_t shared_from = 0;
-  std::size_t engines_from = 0;
-};
-
 class CopyPlan {
  public:
-  CopyPlan(const PinnedRanges& pinned, const CopyRoute& load, const CopyRoute& store)
-      : pinned_(pinned), load_(load), store_(store) {}
+  // The least bytes that the copy engines copy to the device, and from it.
+  CopyPlan(const PinnedRanges& pinned, std::size_t load_engines_from, std::size_t store_engines_from)
+      : pinned_(pinned), load_engines_from_(load_engines_from), store_engines_from_(store_engines_from) {}
 
-  // Replaces what was there. `ops` is reordered. kInvalidArgument: the host side of a copy is not registered with the
-  // device, which would be the end of its context.
+  // Replaces what was there. `ops` is changed, and kept until the last next_launch(). kInvalidArgument: the host side
+  // of a copy is not registered with the device, which would be the end of its context.
   [[nodiscard]] Status make(CopyDirection direction, std::vector<CopyOp>& ops);
 
   // For the copy engines.
@@ -49,15 +43,15 @@ class CopyPlan {
   [[nodiscard]] std::size_t next_launch(std::span<CopyPair> room, CopyLaunch& launch);
 
  private:
-  [[nodiscard]] Status add(CopyDirection direction, const CopyOp& op);
-  void add_engine_copies(CopyDirection direction, const CopyOp& op);
+  [[nodiscard]] Status check(const std::byte* host, std::size_t bytes);
+  void add_engine_copies(const std::byte* host, const CopyOp& op);
 
   const PinnedRanges& pinned_;
-  const CopyRoute load_, store_;  // host to device, device to host
-  bool is_engines_turn_ = false;
+  const std::size_t load_engines_from_, store_engines_from_;
   std::vector<CudaCopy> engine_copies_;
-  std::vector<CopyOp> pieces_;  // for the kernel, equal shapes together
-  std::size_t next_ = 0;        // of pieces_
+  std::span<const std::byte> reachable_;  // where the last host side was
+  std::span<CopyOp> pieces_;              // for the kernel, equal shapes together
+  std::size_t next_ = 0;                  // of pieces_
 };
 
 }  // namespace larder

@@ -99,7 +99,7 @@ class CopyPlanTest : public testing::Test {
 };
 
 TEST_F(CopyPlanTest, CopiesWhatTheOperationsSay) {
-  CopyPlan plan(pinned, {1000, 6000}, {});
+  CopyPlan plan(pinned, 6000, 6000);
   for (int round = 0; round < 200; ++round) {
     SCOPED_TRACE(round);
     std::vector<CopyOp> ops;
@@ -132,7 +132,7 @@ TEST_F(CopyPlanTest, CopiesWhatTheOperationsSay) {
 // As much at once as the parameters of a kernel hold, and each lane as wide as the addresses allow.
 TEST_F(CopyPlanTest, GroupsPiecesOfOneShape) {
   constexpr std::size_t kNever = std::size_t{1} << 30;
-  CopyPlan plan(pinned, {kNever, kNever}, {kNever, kNever});
+  CopyPlan plan(pinned, kNever, kNever);
   std::vector<CopyOp> ops;
   for (std::size_t i = 0; i < 64; ++i) {
     const std::size_t width = i % 2 == 0 ? 256 : 128;
@@ -159,7 +159,7 @@ TEST_F(CopyPlanTest, GroupsPiecesOfOneShape) {
 
 TEST_F(CopyPlanTest, HostMemoryThatIsNotPinnedIsRefused) {
   constexpr std::size_t kNever = std::size_t{1} << 30;
-  CopyPlan plan(pinned, {kNever, kNever}, {kNever, kNever});
+  CopyPlan plan(pinned, kNever, kNever);
   std::vector<std::byte> pageable(64);
   std::vector<CopyOp> ops{{pageable.data(), device.data(), 64, 1, 64, 64}};
   EXPECT_EQ(plan.make(CopyDirection::kDeviceToHost, ops).code(), StatusCode::kInvalidArgument);
@@ -177,10 +177,11 @@ TEST(PinnedRanges, AreAllOrNothing) {
   const Status failed = pinned.add(memory, 5 * 4096 - 100);
   EXPECT_EQ(failed.code(), StatusCode::kOverloaded);
   EXPECT_EQ(driver->registered_bytes(), 0U);
-  EXPECT_FALSE(pinned.contains(memory, 1));
+  EXPECT_TRUE(pinned.around(memory).empty());
   ASSERT_TRUE(pinned.add(memory, 5 * 4096 - 100).is_ok());
-  EXPECT_TRUE(pinned.contains(memory, 5 * 4096 - 100));
-  EXPECT_FALSE(pinned.contains(memory, 5 * 4096 - 99));
+  EXPECT_EQ(pinned.around(memory + 9000).data(), memory);
+  EXPECT_EQ(pinned.around(memory + 9000).size(), 5U * 4096 - 100);
+  EXPECT_TRUE(pinned.around(memory + 5 * 4096 - 100).empty());
   EXPECT_EQ(pinned.in_one_piece(memory + 4000, 1000), 96U);
   pinned.remove(memory, 5 * 4096 - 100);
   EXPECT_EQ(driver->registered_bytes(), 0U);

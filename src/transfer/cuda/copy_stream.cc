@@ -51,23 +51,16 @@ Result<std::unique_ptr<CopyStream>> CopyStream::create(const CopyStreamParts& pa
   if (!ring.is_ok()) return ring.status();
   Result<CudaStream> stream = parts.driver->create_stream();
   if (!stream.is_ok()) return stream.status();
-  Result<CudaStream> engine_stream = parts.driver->create_stream();
-  if (!engine_stream.is_ok()) {
-    (void)parts.driver->destroy_stream(*stream);
-    return engine_stream.status();
-  }
-  return std::unique_ptr<CopyStream>(
-      new CopyStream(parts, queue_limit, *stream, *engine_stream, std::move(ring).value()));
+  return std::unique_ptr<CopyStream>(new CopyStream(parts, queue_limit, *stream, std::move(ring).value()));
 }
 
 CopyStream::CopyStream(const CopyStreamParts& parts, std::size_t queue_limit, CudaStream stream,
-                       CudaStream engine_stream, std::unique_ptr<Memory> ring)
+                       std::unique_ptr<Memory> ring)
     : parts_(parts),
       queue_limit_(queue_limit),
       stream_(stream),
-      engine_stream_(engine_stream),
       ring_(std::move(ring)),
-      plan_(*parts_.pinned, parts_.load, parts_.store),
+      plan_(*parts_.pinned, parts_.load_engines_from, parts_.store_engines_from),
       launcher_([this] { run_launcher(); }),
       reaper_([this] { run_reaper(); }) {}
 
@@ -80,8 +73,7 @@ CopyStream::~CopyStream() {
   changed_.notify_all();
   launcher_.join();
   reaper_.join();
-  (void)parts_.driver->destroy_stream(engine_stream_);
-  (void)parts_.driver->destroy_stream(stream_);  // these fail only when the device is lost, and its streams with it
+  (void)parts_.driver->destroy_stream(stream_);  // fails only when the device is lost, and its streams with it
 }
 
 Status CopyStream::enqueue(CopyDirection direction, StreamWork work) {
@@ -177,20 +169,8 @@ void CopyStream::launch_step(const std::shared_ptr<Entry>& entry, std::uint32_t 
 }
 
 Status CopyStream::launch_copies(const std::shared_ptr<Entry>& entry, std::uint32_t step) {
-  if (plan_.engine_copies().empty()) return launch_kernel(entry, step);
-  if (plan_.pieces_left() == 0) return parts_.driver->copy(plan_.engine_copies(), stream_);
-  LARDER_RETURN_IF_ERROR(order(stream_, engine_stream_));
-  Status launched = parts_.driver->copy(plan_.engine_copies(), engine_stream_);
-  if (launched.is_ok()) launched = launch_kernel(entry, step);
-  // Also after an error: what was launched belongs to the step, whose event is on stream_.
-  Status joined = order(engine_stream_, stream_);
-  return launched.is_ok() ? joined : launched;
-}
-
-Status CopyStream::order(CudaStream first, CudaStream later) {
-  Result<std::shared_ptr<CudaEvent>> point = CudaEvent::record(parts_.events, first);
-  if (!point.is_ok()) return point.status();
-  return (*point)->make_wait(later);
+  if (!plan_.engine_copies().empty()) LARDER_RETURN_IF_ERROR(parts_.driver->copy(plan_.engine_copies(), stream_));
+  return launch_kernel(entry, step);
 }
 
 Status CopyStream::launch_kernel(const std::shared_ptr<Entry>& entry, std::uint32_t step) {
@@ -247,13 +227,8 @@ std::span<CopyPair> CopyStream::ring_room(std::size_t want) {
 Status CopyStream::wait_until_over(const Launched& launched) {
   Status ended = parts_.health->status();
   if (!ended.is_ok()) return ended;
-  if (launched.event && launched.status.is_ok()) {
-    ended = launched.event->synchronize();
-  } else {  // no event, or one that may not stand for all: both streams must be idle, no copy of the step may run on
-    ended = parts_.driver->synchronize(engine_stream_);
-    Status idle = parts_.driver->synchronize(stream_);
-    if (ended.is_ok()) ended = std::move(idle);
-  }
+  // Without an event (there was none to be had) the whole stream must be idle: no copy of the step may run on.
+  ended = launched.event ? launched.event->synchronize() : parts_.driver->synchronize(stream_);
   parts_.health->saw(ended);
   return ended;
 }

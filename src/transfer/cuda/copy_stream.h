@@ -53,8 +53,9 @@ struct CopyStreamParts {
   std::shared_ptr<CudaHealth> health;
   std::shared_ptr<CudaEventPool> events;
   std::shared_ptr<PinnedRanges> pinned;
-  MemorySource* ring_memory = nullptr;    // pinned
-  CopyRoute load, store;                  // see CopyPlan
+  MemorySource* ring_memory = nullptr;  // pinned
+  std::size_t load_engines_from = 0;    // see CopyPlan
+  std::size_t store_engines_from = 0;
   std::array<std::uint32_t, 3> blocks{};  // of the kernel, by CopyDirection
 };
 
@@ -88,8 +89,7 @@ class CopyStream {
     std::uint64_t ring_end = 0;
   };
 
-  CopyStream(const CopyStreamParts& parts, std::size_t queue_limit, CudaStream stream, CudaStream engine_stream,
-             std::unique_ptr<Memory> ring);
+  CopyStream(const CopyStreamParts& parts, std::size_t queue_limit, CudaStream stream, std::unique_ptr<Memory> ring);
   void run_launcher() LARDER_EXCLUDES(mutex_);
   void run_reaper() LARDER_EXCLUDES(mutex_);
   // False: the stream ends.
@@ -98,8 +98,6 @@ class CopyStream {
   [[nodiscard]] Status wait_for(const std::shared_ptr<DeviceEvent>& event) LARDER_EXCLUDES(mutex_);
   void launch_step(const std::shared_ptr<Entry>& entry, std::uint32_t step, Status status);
   [[nodiscard]] Status launch_copies(const std::shared_ptr<Entry>& entry, std::uint32_t step);
-  // `later` goes on after all that `first` has been given.
-  [[nodiscard]] Status order(CudaStream first, CudaStream later);
   [[nodiscard]] Status launch_kernel(const std::shared_ptr<Entry>& entry, std::uint32_t step);
   // In flight is what has been launched so far: an event is recorded behind it.
   void add_launched(Launched launched) LARDER_EXCLUDES(mutex_);
@@ -112,7 +110,6 @@ class CopyStream {
   const CopyStreamParts parts_;
   const std::size_t queue_limit_;
   const CudaStream stream_;
-  const CudaStream engine_stream_;  // of the copy engines' part, when the kernel has one too
   const std::unique_ptr<Memory> ring_;
 
   RankedMutex mutex_{LockRank::kTransfer};

@@ -11,8 +11,8 @@ CudaDevice::CudaDevice(std::shared_ptr<CudaDriver> driver, const CudaOptions& op
              .events = std::make_shared<CudaEventPool>(driver),
              .pinned = std::make_shared<PinnedRanges>(driver, options.pinned_piece_bytes),
              .ring_memory = nullptr,
-             .load = options.load,
-             .store = options.store,
+             .load_engines_from = options.load_engines_from,
+             .store_engines_from = options.store_engines_from,
              .blocks = {options.store_blocks, options.load_blocks, options.device_blocks}},
       memory_(driver),
       host_memory_(parts_.pinned, numa_node_of(driver->facts().pci_address)) {

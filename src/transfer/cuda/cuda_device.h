@@ -36,14 +36,14 @@ namespace larder {
 // The defaults were measured on an H200 (docs/cuda.md).
 struct CudaOptions {
   int ordinal = 0;
-  // Blocks of 1024 threads that a copy by the kernel takes from the engine's multiprocessors: as few as fill the link.
+  // Blocks of 256 threads that a copy by the kernel takes from the engine's multiprocessors: as few as fill the link.
   // More of them to the host would slow loads down.
-  std::uint32_t load_blocks = 8;
-  std::uint32_t store_blocks = 3;
-  std::uint32_t device_blocks = 64;
-  // Who copies what (CopyPlan).
-  CopyRoute load{.shared_from = std::size_t{64} << 10, .engines_from = std::size_t{64} << 10};
-  CopyRoute store{.shared_from = std::size_t{64} << 10, .engines_from = std::size_t{256} << 10};
+  std::uint32_t load_blocks = 32;
+  std::uint32_t store_blocks = 8;
+  std::uint32_t device_blocks = 256;
+  // The least bytes of a contiguous piece that the copy engines copy (CopyPlan).
+  std::size_t load_engines_from = std::size_t{64} << 10;
+  std::size_t store_engines_from = std::size_t{256} << 10;
   // Host memory is pinned in pieces of this size.
   std::size_t pinned_piece_bytes = std::size_t{1} << 30;
 };
@@ -58,8 +58,8 @@ class CudaDevice final : public Device {
   [[nodiscard]] std::string_view name() const override { return name_; }  // "cuda:0"
   [[nodiscard]] MemorySource& memory() override { return memory_; }
   [[nodiscard]] MemorySource& host_memory() override { return host_memory_; }
-  // Few launches: a step costs 5 us of the launcher, as long as copying 250 KiB.
-  [[nodiscard]] std::size_t step_bytes() const override { return std::size_t{16} << 20; }
+  // Few launches: the link idles some 6 us between two, as long as copying 300 KiB.
+  [[nodiscard]] std::size_t step_bytes() const override { return std::size_t{64} << 20; }
   // The wait of a layer costs the engine 0.3 us, and an idle link between two steps some 3 us of the load.
   [[nodiscard]] std::uint32_t most_gated_steps() const override { return 32; }
   [[nodiscard]] Result<StreamId> create_stream(std::size_t queue_limit) override;

@@ -57,8 +57,7 @@ struct Rig {
 
   static CudaOptions small_options() {
     CudaOptions options;
-    options.load = {.shared_from = 300, .engines_from = 3000};
-    options.store = {.shared_from = 200, .engines_from = 2000};
+    options.load_engines_from = options.store_engines_from = 3000;
     options.pinned_piece_bytes = 8192;
     return options;
   }

@@ -263,7 +263,7 @@ void lose_the_device(const DriverKind& kind) {
   {
     Rng rng(1);
     CudaOptions by_kernel;  // the copy engines would refuse the address
-    by_kernel.load = by_kernel.store = {.shared_from = std::size_t{1} << 40, .engines_from = std::size_t{1} << 40};
+    by_kernel.load_engines_from = by_kernel.store_engines_from = std::size_t{1} << 40;
     Rig rig(kind, by_kernel);
     if (rig.sim != nullptr) rig.sim->expect_violations();
     const ModelSpec model = pool_test::preset("gdn-tiny");

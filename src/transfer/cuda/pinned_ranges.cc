@@ -33,27 +33,30 @@ void PinnedRanges::remove(std::byte* memory, std::size_t bytes) {
   }
 }
 
-std::size_t PinnedRanges::to_end_of_piece(const std::byte* at) const {
+std::size_t PinnedRanges::in_one_piece(const std::byte* at, std::size_t want) const {
+  const LockGuard guard(mutex_);
   auto next = pieces_.upper_bound(at);
   if (next == pieces_.begin()) return 0;
   const auto& [begin, size] = *--next;
-  return at < begin + size ? static_cast<std::size_t>(begin + size - at) : 0;
+  return at < begin + size ? std::min(want, static_cast<std::size_t>(begin + size - at)) : 0;
 }
 
-std::size_t PinnedRanges::in_one_piece(const std::byte* at, std::size_t want) const {
+std::span<const std::byte> PinnedRanges::around(const std::byte* at) const {
   const LockGuard guard(mutex_);
-  return std::min(want, to_end_of_piece(at));
-}
-
-bool PinnedRanges::contains(const std::byte* at, std::size_t bytes) const {
-  const LockGuard guard(mutex_);
-  while (bytes > 0) {
-    const std::size_t size = std::min(bytes, to_end_of_piece(at));
-    if (size == 0) return false;
-    at += size;
-    bytes -= size;
+  auto first = pieces_.upper_bound(at);
+  if (first == pieces_.begin()) return {};
+  --first;
+  if (at >= first->first + first->second) return {};
+  auto last = first;
+  while (first != pieces_.begin()) {
+    const auto before = std::prev(first);
+    if (before->first + before->second != first->first) break;
+    first = before;
   }
-  return true;
+  for (auto next = std::next(last); next != pieces_.end() && next->first == last->first + last->second; ++next) {
+    last = next;
+  }
+  return {first->first, last->first + last->second};
 }
 
 }  // namespace larder

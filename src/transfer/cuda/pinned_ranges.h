@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <span>
 
 #include "base/ranked_mutex.h"
 #include "base/status.h"
@@ -27,12 +28,10 @@ class PinnedRanges {
 
   // Bytes from `at` that one copy of the engines may touch, at most `want`; 0: not registered.
   [[nodiscard]] std::size_t in_one_piece(const std::byte* at, std::size_t want) const LARDER_EXCLUDES(mutex_);
-  // [at, at + bytes) is registered, in however many pieces.
-  [[nodiscard]] bool contains(const std::byte* at, std::size_t bytes) const LARDER_EXCLUDES(mutex_);
+  // The registered memory around `at`, in however many pieces; empty: not registered.
+  [[nodiscard]] std::span<const std::byte> around(const std::byte* at) const LARDER_EXCLUDES(mutex_);
 
  private:
-  [[nodiscard]] std::size_t to_end_of_piece(const std::byte* at) const LARDER_REQUIRES(mutex_);
-
   const std::shared_ptr<CudaDriver> driver_;
   const std::size_t piece_bytes_;
   mutable RankedMutex mutex_{LockRank::kTransfer};
