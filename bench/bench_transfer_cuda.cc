@@ -190,13 +190,13 @@ class PagesBench {
     out.submit = seconds_since(begin);
     std::this_thread::sleep_for(pause);
     LayerWaits waits(*gate, stream, kLimit);
+    const TimePoint asked = real_clock().now();
     for (std::uint32_t layer = 0; layer < model_.layer_count(); ++layer) {
-      const TimePoint asked = real_clock().now();
       is_ok_ = is_ok_ && waits.before(layer).is_ok();
-      out.waits += seconds_since(asked);
-      if (layer == 0) out.first_wait = out.waits;
+      if (layer == 0) out.first_wait = seconds_since(asked);
       compute(layer);
     }
+    out.waits = seconds_since(asked);  // where the engine computes nothing
     is_ok_ = is_ok_ && driver_.synchronize(stream).is_ok();
     out.total = seconds_since(begin);
     settle(ends_.wait(1));
@@ -273,6 +273,114 @@ class PagesBench {
   Step load_, store_;
   Ends ends_;
   bool is_ok_ = true;
+};
+
+// What a gated load costs an engine. Launches that copy within the device stand for the engine's compute.
+class GateBench {
+ public:
+  GateBench(PagesBench& bench, CudaDriver& driver, CudaDevice& device, CudaStream stream)
+      : bench_(bench), driver_(driver), device_(device), stream_(stream), layers_(bench.model().layer_count()) {}
+
+  Status run(std::size_t kib, bool is_simulated) {
+    auto scratch = device_.memory().allocate(bench_.bytes());
+    auto list = device_.host_memory().allocate(sizeof(CopyPair));
+    if (!scratch || !list) return !scratch ? scratch.status() : list.status();
+    scratch_ = std::move(scratch).value();
+    list_ = std::move(list).value();
+    LARDER_RETURN_IF_ERROR(driver_.bind_thread());
+    const std::vector<PagesBench::GatedLoad> at_once = load_some(std::chrono::milliseconds(0));
+    const std::vector<PagesBench::GatedLoad> later = load_some(std::chrono::milliseconds(10));
+    const auto waits = [](const auto& l) { return l.waits; };
+    const double load = median(at_once, [](const auto& l) { return l.total; });
+    std::printf("%6u %4zu KiB | %7.1f %7.1f %8.1f %7.1f | %7.2f |", layers_, kib,
+                median(later, [](const auto& l) { return l.submit; }) * 1e6, median(later, waits) * 1e6,
+                median(at_once, waits) * 1e6, median(at_once, [](const auto& l) { return l.first_wait; }) * 1e6,
+                load * 1e3);
+    for (const bool is_whole_device : {true, false}) {
+      is_whole_device_ = is_whole_device;
+      const double alone = make_compute_as_long_as(load, is_simulated ? 0 : 3);
+      const double together = median_seconds([&] {
+        return bench_
+            .load_gated(stream_, kAllPages, std::chrono::milliseconds(0), [&](std::uint32_t) { compute_layer(); })
+            .total;
+      });
+      std::printf(" %8.2f %8.2f %5.1f%% %s", alone * 1e3, together * 1e3, (together / std::max(load, alone) - 1) * 100,
+                  is_whole_device ? "|" : "\n");
+    }
+    if (failed_.is_ok() && !bench_.is_ok()) failed_ = internal_error("a gated load failed");
+    return failed_;
+  }
+
+ private:
+  static constexpr std::size_t kAllPages = std::size_t{1} << 40;
+
+  std::vector<PagesBench::GatedLoad> load_some(std::chrono::milliseconds pause) {
+    constexpr int kLoads = 9;
+    std::vector<PagesBench::GatedLoad> loads;
+    for (int run = 0; run <= kLoads; ++run) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the threads of the device sleep, as before a load
+      loads.push_back(bench_.load_gated(stream_, kAllPages, pause, [](std::uint32_t) {}));
+    }
+    loads.erase(loads.begin());
+    return loads;
+  }
+  template <class Field>
+  static double median(const std::vector<PagesBench::GatedLoad>& loads, Field&& field) {
+    std::vector<double> values;
+    for (const auto& load : loads) values.push_back(field(load));
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+  }
+
+  // Seconds that it takes then.
+  double make_compute_as_long_as(double seconds, int rounds) {
+    const auto alone = [&] {
+      return median_seconds([&] {
+        const TimePoint begin = real_clock().now();
+        for (std::uint32_t layer = 0; layer < layers_; ++layer) compute_layer();
+        if (Status synced = driver_.synchronize(stream_); !synced.is_ok()) failed_ = synced;
+        return seconds_since(begin);
+      });
+    };
+    layer_bytes_ = static_cast<double>(bench_.bytes()) / layers_;
+    double now = alone();
+    for (int i = 0; i < rounds; ++i) {
+      layer_bytes_ *= seconds / now;
+      now = alone();
+    }
+    return now;
+  }
+  void compute_layer() {
+    const auto most = static_cast<double>(scratch_->size() / 2);
+    for (double left = layer_bytes_; left > 0; left -= most) compute(static_cast<std::size_t>(std::min(left, most)));
+  }
+  void compute(std::size_t bytes) {
+    auto* const pair = reinterpret_cast<CopyPair*>(list_->data());
+    *pair = {scratch_->data(), scratch_->data() + scratch_->size() / 2};
+    CopyLaunch launch{};
+    launch.pairs = pair;
+    launch.group_count = 1;
+    CopyGroup& g = launch.groups[0];
+    g.pair_count = 1;
+    g.width = static_cast<std::uint32_t>(std::max<std::size_t>(bytes / kTileBytes * kTileBytes, kTileBytes));
+    g.rows = 1;
+    g.vector = 16;
+    cut_into_tiles(g);
+    launch.tile_count = g.tiles_per_pair;
+    // The whole device: blocks come and go, as those of most kernels do, and others find a place between them.
+    const std::uint32_t blocks = is_whole_device_ ? launch.tile_count / 32 : driver_.facts().processors;
+    if (Status launched = driver_.launch(launch, std::max(blocks, 1U), stream_); !launched.is_ok()) failed_ = launched;
+  }
+
+  PagesBench& bench_;
+  CudaDriver& driver_;
+  CudaDevice& device_;
+  const CudaStream stream_;
+  const std::uint32_t layers_;
+  std::unique_ptr<Memory> scratch_, list_;
+  double layer_bytes_ = 0;
+  bool is_whole_device_ = true;
+  Status failed_;
 };
 
 class CudaBench {
@@ -360,101 +468,22 @@ class CudaBench {
     return Status::ok();
   }
 
-  // Launches that copy within the device stand for an engine's compute: bound by its memory.
   Status run_gates() {
     std::printf(
         "\ngated load: host time of the engine's thread in us: submit; all waits, 10 ms later; all waits, at once "
-        "(until the copies are launched), and the first of them\n");
-    std::printf("%6s %8s %8s | %8s %8s %8s %8s | %9s %9s %9s %7s\n", "layers", "piece", "MiB", "submit", "waits",
-                "at once", "first", "load ms", "comp. ms", "both ms", "adds");
+        "(until the copies are launched), and the first of them. Times in ms, alone and beside compute of equal "
+        "length that takes all of the device's memory bandwidth, or one block of each multiprocessor\n");
+    std::printf("%6s %8s | %7s %7s %8s %7s | %7s | %8s %8s %6s | %8s %8s %6s\n", "layers", "piece", "submit", "waits",
+                "at once", "first", "load", "compute", "both", "adds", "compute", "both", "adds");
     for (const std::size_t kib : {16, 128}) {
       for (const std::uint32_t layers : {16U, 32U, 64U, 128U}) {
         auto bench = PagesBench::create(shared_driver_, options_.device, model_with_pieces(kib << 10, layers),
                                         HostLayout::kPageFirstDirect, options_.mebibytes << 20);
         if (!bench) return bench.status();
-        LARDER_RETURN_IF_ERROR(run_gate(**bench, kib));
+        LARDER_RETURN_IF_ERROR(GateBench(**bench, driver_, device_, stream_).run(kib, options_.is_simulated));
       }
     }
     return Status::ok();
-  }
-
-  Status run_gate(PagesBench& bench, std::size_t kib) {
-    constexpr int kLoads = 9;
-    const std::size_t pages = bench.bytes() / bench.model().pools[0].page_bytes();
-    constexpr auto kNone = std::chrono::milliseconds(0);
-    const auto load_some = [&](std::chrono::milliseconds pause) {
-      std::vector<PagesBench::GatedLoad> loads;
-      for (int run = 0; run <= kLoads; ++run) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the threads of the device sleep, as before a load
-        loads.push_back(bench.load_gated(stream_, pages, pause, [](std::uint32_t) {}));
-      }
-      loads.erase(loads.begin());
-      return loads;
-    };
-    const auto median = [&](const std::vector<PagesBench::GatedLoad>& loads, auto&& field) {
-      std::vector<double> values;
-      for (const auto& load : loads) values.push_back(field(load));
-      std::sort(values.begin(), values.end());
-      return values[values.size() / 2];
-    };
-    const std::vector<PagesBench::GatedLoad> at_once = load_some(kNone);
-    const std::vector<PagesBench::GatedLoad> later = load_some(std::chrono::milliseconds(10));
-    const auto waits = [](const auto& l) { return l.waits; };
-    const double load = median(at_once, [](const auto& l) { return l.total; });
-    // Compute of equal length: as many bytes for each layer as take the load's time in all.
-    auto scratch = device_.memory().allocate(options_.mebibytes << 19);
-    auto list = device_.host_memory().allocate(4096);
-    if (!scratch || !list) return !scratch ? scratch.status() : list.status();
-    LARDER_RETURN_IF_ERROR(driver_.bind_thread());
-    const std::uint32_t layers = bench.model().layer_count();
-    Status failed;
-    double bytes = static_cast<double>(options_.mebibytes << 18);
-    const auto compute = [&](std::uint32_t) {
-      const auto most = static_cast<double>((*scratch)->size() / 2);
-      for (double left = bytes; left > 0 && failed.is_ok(); left -= most) {
-        failed = compute_layer(**scratch, **list, static_cast<std::size_t>(std::min(left, most)));
-      }
-    };
-    const auto compute_alone = [&] {
-      return median_seconds([&] {
-        const TimePoint begin = real_clock().now();
-        for (std::uint32_t layer = 0; layer < layers; ++layer) compute(layer);
-        if (Status synced = driver_.synchronize(stream_); !synced.is_ok()) failed = synced;
-        return seconds_since(begin);
-      });
-    };
-    double alone = compute_alone();
-    for (int i = 0; i < 3 && !options_.is_simulated; ++i) {
-      bytes *= load / alone;
-      alone = compute_alone();
-    }
-    const double together =
-        median_seconds([&] { return bench.load_gated(stream_, pages, kNone, compute).total; }, kCudaRuns);
-    LARDER_RETURN_IF_ERROR(failed);
-    if (!bench.is_ok()) return internal_error("a gated load failed");
-    std::printf("%6u %4zu KiB %8zu | %8.1f %8.1f %8.1f %8.1f | %9.2f %9.2f %9.2f %6.1f%%\n", layers, kib,
-                bench.bytes() >> 20, median(later, [](const auto& l) { return l.submit; }) * 1e6,
-                median(later, waits) * 1e6, median(at_once, waits) * 1e6,
-                median(at_once, [](const auto& l) { return l.first_wait; }) * 1e6, load * 1e3, alone * 1e3,
-                together * 1e3, (together / std::max(load, alone) - 1) * 100);
-    return Status::ok();
-  }
-
-  Status compute_layer(const Memory& scratch, const Memory& list, std::size_t bytes) {
-    auto* const pair = reinterpret_cast<CopyPair*>(list.data());
-    *pair = {scratch.data(), scratch.data() + scratch.size() / 2};
-    CopyLaunch launch{};
-    launch.pairs = pair;
-    launch.group_count = 1;
-    CopyGroup& g = launch.groups[0];
-    g.pair_count = 1;
-    g.width = static_cast<std::uint32_t>(std::max<std::size_t>(bytes / 4096 * 4096, 4096));
-    g.rows = 1;
-    g.vector = 16;
-    cut_into_tiles(g);
-    launch.tile_count = g.tiles_per_pair;
-    // Four tiles a warp: blocks come and go, as those of most kernels do, and others find a place between them.
-    return driver_.launch(launch, std::max(launch.tile_count / 32, 1U), stream_);
   }
 
   const CudaBenchOptions& options_;

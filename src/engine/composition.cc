@@ -1,11 +1,13 @@
 #include "engine/composition.h"
 
+#include <charconv>
 #include <cmath>
 #include <string>
 #include <utility>
 
 #include "door/register_backends.h"
 #include "metadata/open_metadata.h"
+#include "transfer/cuda/cuda_device.h"
 
 namespace larder {
 namespace {
@@ -23,6 +25,22 @@ Status with_place(const Status& status, std::string_view place) {
 }
 
 }  // namespace
+
+Result<std::unique_ptr<Device>> open_device(const Options& options, Executor& copy_threads) {
+  const std::string_view name = options.device;
+  if (name == "cpu") return make_cpu_device(copy_threads);
+  CudaOptions cuda;
+  bool is_cuda = name == "cuda";
+  if (constexpr std::string_view kPrefix = "cuda:"; name.starts_with(kPrefix)) {
+    const char* const end = name.data() + name.size();
+    const auto [stopped, error] = std::from_chars(name.data() + kPrefix.size(), end, cuda.ordinal);
+    is_cuda = error == std::errc() && stopped == end && cuda.ordinal >= 0;
+  }
+  if (!is_cuda) return invalid_argument("no such device; choose cpu, cuda or cuda:N, where N counts GPUs from 0");
+  Result<std::unique_ptr<CudaDevice>> device = open_cuda_device(cuda);
+  if (!device.is_ok()) return device.status();
+  return std::unique_ptr<Device>(std::move(device).value());
+}
 
 ComponentCounts device_slots(const Options& options, const ModelSpec& model) {
   ComponentCounts slots{};
@@ -44,7 +62,8 @@ std::size_t host_bytes(const Options& options, std::size_t device_bytes) {
 }
 
 Result<std::unique_ptr<Composition>> Composition::create(const Options& options, FileSystem& files, Clock& clock,
-                                                         MetricsRegistry& metrics, const MoreBackends& more) {
+                                                         MetricsRegistry& metrics, const MoreBackends& more,
+                                                         const OpenDevice& open) {
   LARDER_RETURN_IF_ERROR(validate_options(options));
   Result<ModelSpec> model = load_model(options, files);
   if (!model.is_ok()) return model.status();
@@ -64,15 +83,17 @@ Result<std::unique_ptr<Composition>> Composition::create(const Options& options,
   out->metrics = &metrics;
   LARDER_RETURN_IF_ERROR(register_backends(out->factory));
   if (more) LARDER_RETURN_IF_ERROR(more(out->factory));
-  LARDER_RETURN_IF_ERROR(out->build_pools());
+  LARDER_RETURN_IF_ERROR(out->build_pools(open));
   LARDER_RETURN_IF_ERROR(out->build_cache(*extra));
   return out;
 }
 
-Status Composition::build_pools() {
+Status Composition::build_pools(const OpenDevice& open) {
   copy_threads = std::make_unique<ThreadPoolExecutor>("copy", kCopyThreads, kCopyQueue);
   storage_threads = std::make_unique<ThreadPoolExecutor>("storage", kStorageThreads, kStorageQueue);
-  device = make_cpu_device(*copy_threads);
+  Result<std::unique_ptr<Device>> opened = open(options, *copy_threads);
+  if (!opened.is_ok()) return with_place(opened.status(), "--device " + options.device);
+  device = std::move(opened).value();
   Result<std::unique_ptr<DevicePools>> on_device =
       DevicePools::create(model, device_slots(options, model), device->memory());
   if (!on_device.is_ok())
@@ -81,7 +102,7 @@ Status Composition::build_pools() {
   if (options.enable_hierarchical_cache && !options.disable_radix_cache) {
     const HostLayout layout = parse_host_layout(options.hicache_mem_layout).value_or(HostLayout::kPageFirst);
     Result<std::unique_ptr<HostPools>> on_host =
-        HostPools::create(model, layout, host_bytes(options, device_pools->bytes()), host_memory_source());
+        HostPools::create(model, layout, host_bytes(options, device_pools->bytes()), device->host_memory());
     if (!on_host.is_ok()) return with_place(on_host.status(), "host pools (--hicache-ratio, --hicache-size)");
     host_pools = std::move(on_host).value();
   }

@@ -65,6 +65,11 @@ class RetiredBackend {
   bool is_taken_ LARDER_GUARDED_BY(mutex_) = false, is_gone_ LARDER_GUARDED_BY(mutex_) = false;
 };
 
+// Opens what --device names; copy_threads outlive it. Errors: kInvalidArgument (no such name), as open_cuda_device().
+[[nodiscard]] Result<std::unique_ptr<Device>> open_device(const Options& options, Executor& copy_threads);
+// Tests open a simulated one instead.
+using OpenDevice = std::function<Result<std::unique_ptr<Device>>(const Options& options, Executor& copy_threads)>;
+
 // Device slots that the options ask for. Components that the model lacks get 0.
 [[nodiscard]] ComponentCounts device_slots(const Options& options, const ModelSpec& model);
 // Host bytes that the options ask for: --hicache-size, or the ratio of what the device holds.
@@ -79,7 +84,8 @@ struct Composition {
   // Errors: as the parts say; messages name the options. Allocates and touches all memory: seconds for many GiB.
   [[nodiscard]] static Result<std::unique_ptr<Composition>> create(const Options& options, FileSystem& files,
                                                                    Clock& clock, MetricsRegistry& metrics,
-                                                                   const MoreBackends& more = nullptr);
+                                                                   const MoreBackends& more = nullptr,
+                                                                   const OpenDevice& open = open_device);
   // A backend of this process, behind a pipeline. Opening a persistent one reads its disk: not on the cache thread.
   [[nodiscard]] Result<std::unique_ptr<StoragePipeline>> make_backend(std::string_view name,
                                                                       const BackendOptions& options) const;
@@ -110,7 +116,7 @@ struct Composition {
 
  private:
   Composition() = default;
-  [[nodiscard]] Status build_pools();
+  [[nodiscard]] Status build_pools(const OpenDevice& open);
   [[nodiscard]] Status build_cache(const ExtraConfig& extra);
 };
 

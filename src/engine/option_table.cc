@@ -54,6 +54,8 @@ const std::array kTable = {
                 &O::num_reserved_decode_tokens,
                 1,
                 1e6},
+    OptionEntry{{"device", "NAME", "where pages are: cpu, cuda or cuda:N, which computes on images of them (cpu)"},
+                &O::device},
     OptionEntry{{"threads", "COUNT", "compute threads; 0: one per core (0)"}, &O::threads, 0, kMaxThreads},
     OptionEntry{{"disable-radix-cache", "", "keep nothing: every prompt is computed"}, &O::disable_radix_cache},
     OptionEntry{{"enable-hierarchical-cache", "", "host tier behind the device (on)"}, &O::enable_hierarchical_cache},

@@ -31,7 +31,8 @@ struct Options {
   std::uint32_t chunked_prefill_size = 1024;  // --chunked-prefill-size: tokens
   // --num-reserved-decode-tokens: device slots for output that a request has when it starts
   std::uint32_t num_reserved_decode_tokens = 256;
-  std::uint32_t threads = 0;  // --threads: compute threads; 0: one per core
+  std::uint32_t threads = 0;   // --threads: compute threads; 0: one per core
+  std::string device = "cpu";  // --device: where pages are: cpu, cuda or cuda:N
 
   bool disable_radix_cache = false;       // --disable-radix-cache
   bool enable_hierarchical_cache = true;  // --enable-hierarchical-cache / --disable-hierarchical-cache

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "engine/mirrored_engine.h"
 #include "engine/scheduler_impl.h"
 #include "engine/tokenizer.h"
 
@@ -28,12 +29,15 @@ std::uint32_t compute_threads(const Options& options) {
 }  // namespace
 
 Result<std::unique_ptr<Scheduler>> Scheduler::create(const Options& options, FileSystem& files, Clock& clock,
-                                                     MetricsRegistry& metrics, const MoreBackends& more) {
-  Result<std::unique_ptr<Composition>> parts = Composition::create(options, files, clock, metrics, more);
+                                                     MetricsRegistry& metrics, const MoreBackends& more,
+                                                     const OpenDevice& open) {
+  Result<std::unique_ptr<Composition>> parts = Composition::create(options, files, clock, metrics, more, open);
   if (!parts.is_ok()) return parts.status();
   LARDER_RETURN_IF_ERROR(check_tokenizer((*parts)->model));
+  Composition& p = **parts;
   Result<std::unique_ptr<ReferenceEngine>> engine =
-      ReferenceEngine::create((*parts)->model, *(*parts)->device_pools, compute_threads(options));
+      p.device->is_host_memory() ? ReferenceEngine::create(p.model, *p.device_pools, compute_threads(options))
+                                 : make_mirrored_engine(p.model, *p.device, *p.device_pools, compute_threads(options));
   if (!engine.is_ok()) return engine.status();
   auto scheduler = std::make_unique<SchedulerImpl>(std::move(parts).value(), std::move(engine).value(), clock, metrics);
   LARDER_RETURN_IF_ERROR(scheduler->start_thread());

@@ -97,7 +97,8 @@ class Scheduler {
   // files/clock: injected; both outlive the scheduler.
   [[nodiscard]] static Result<std::unique_ptr<Scheduler>> create(const Options& options, FileSystem& files,
                                                                  Clock& clock, MetricsRegistry& metrics,
-                                                                 const MoreBackends& more = nullptr);
+                                                                 const MoreBackends& more = nullptr,
+                                                                 const OpenDevice& open = open_device);
   virtual ~Scheduler() = default;  // stops the loop, aborts what runs, flushes backups for a bounded time
 
   // kInvalidArgument: empty prompt, token id >= vocab, prompt + max_new_tokens beyond the context or the device.

@@ -51,8 +51,7 @@ Status LayerGate::wait(std::uint32_t layer, std::chrono::nanoseconds limit) cons
   return failure_;
 }
 
-Result<std::shared_ptr<DeviceEvent>> LayerGate::launched_event(std::uint32_t layer,
-                                                               std::chrono::nanoseconds limit) const {
+Result<LayerGate::Launch> LayerGate::launch_of(std::uint32_t layer, std::chrono::nanoseconds limit) const {
   LARDER_RETURN_IF_ERROR(check(layer));
   const auto bounded = std::min<std::chrono::nanoseconds>(limit, std::chrono::hours(24 * 365));
   std::unique_lock lock(mutex_);
@@ -63,10 +62,10 @@ Result<std::shared_ptr<DeviceEvent>> LayerGate::launched_event(std::uint32_t lay
     return deadline_exceeded("the copies of layer " + std::to_string(layer) + " have not been launched");
   }
   if (!failure_.is_ok()) return failure_;
-  if (arrived_ > layer) return std::shared_ptr<DeviceEvent>();
+  if (arrived_ > layer) return Launch{arrived_, nullptr};
   const auto at = std::partition_point(launches_.begin(), launches_.end(),
                                        [&](const Launch& launch) { return launch.end <= layer; });
-  return at->event;
+  return *at;
 }
 
 bool LayerGate::ready(std::uint32_t layer) const {

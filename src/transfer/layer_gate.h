@@ -1,7 +1,7 @@
 // Lets layer k compute while layer k+1 is still being copied (step 3 of a prefix's life).
 //
 // Two kinds of waiting: the host waits until a layer has arrived (wait); or, on devices whose streams run without the
-// host, a stream of the engine waits for the event of its copies (launched_event), and the host only for their launch.
+// host, a stream of the engine waits for the event of its copies (launch_of), and the host only for their launch.
 //
 // Threads: arrive() and launch() from a device callback, wait() from the engine thread, ready() from anywhere.
 // Lifetime: shared_ptr held by the transfer and by the engine's step.
@@ -33,18 +33,17 @@ class LayerGate {
 
   // Returns at once when the layer has arrived. kDeadlineExceeded after `limit` (real time: this guards a GPU wait).
   [[nodiscard]] Status wait(std::uint32_t layer, std::chrono::nanoseconds limit) const;
-  // The event after the copies of layers 0..layer; null once they have arrived. kDeadlineExceeded: they were not
-  // launched within `limit`; the failure, if the load has failed.
-  [[nodiscard]] Result<std::shared_ptr<DeviceEvent>> launched_event(std::uint32_t layer,
-                                                                    std::chrono::nanoseconds limit) const;
+  struct Launch {
+    std::uint32_t end = 0;               // the copies of layers below it
+    std::shared_ptr<DeviceEvent> event;  // after them; null: they have arrived
+  };
+  // The first that covers `layer`. kDeadlineExceeded: its copies were not launched within `limit`; the failure, if the
+  // load has failed.
+  [[nodiscard]] Result<Launch> launch_of(std::uint32_t layer, std::chrono::nanoseconds limit) const;
   [[nodiscard]] bool ready(std::uint32_t layer) const;
   [[nodiscard]] bool finished() const;  // all layers arrived, or failed
 
  private:
-  struct Launch {
-    std::uint32_t end;  // layers below it
-    std::shared_ptr<DeviceEvent> event;
-  };
   [[nodiscard]] Status check(std::uint32_t layer) const;
 
   const std::uint32_t layers_;

@@ -94,13 +94,15 @@ Result<std::unique_ptr<CudaDevice>> open_cuda_device(const CudaOptions& options)
 }
 
 Status LayerWaits::before(std::uint32_t layer) {
-  Result<std::shared_ptr<DeviceEvent>> launched = gate_.launched_event(layer, limit_);
-  if (!launched.is_ok()) return launched.status();
-  if (*launched == nullptr || *launched == last_) return Status::ok();
-  const auto* const event = dynamic_cast<const CudaEvent*>(launched->get());
-  if (event == nullptr) return invalid_argument("the load is not one of a CUDA device");
-  LARDER_RETURN_IF_ERROR(event->make_wait(stream_));
-  last_ = std::move(*launched);
+  if (layer < covered_) return Status::ok();
+  const Result<LayerGate::Launch> launch = gate_.launch_of(layer, limit_);
+  if (!launch.is_ok()) return launch.status();
+  if (launch->event != nullptr) {
+    const auto* const event = dynamic_cast<const CudaEvent*>(launch->event.get());
+    if (event == nullptr) return invalid_argument("the load is not one of a CUDA device");
+    LARDER_RETURN_IF_ERROR(event->make_wait(stream_));
+  }
+  covered_ = launch->end;
   return Status::ok();
 }
 
