@@ -111,6 +111,13 @@ class HostPools {
   // most `want` > 0.
   [[nodiscard]] Segment segment_at(PoolName pool, HostSlot slot, std::size_t offset, std::size_t want) const;
 
+  // A slot's bytes in one piece: its blocks one behind the other. Pool pages lie at page_offset() in it.
+  [[nodiscard]] std::size_t image_bytes(ComponentKind c) const { return per_slot_[index_of(c)] * block_bytes_; }
+  [[nodiscard]] std::size_t page_offset(PoolName pool) const { return places_[static_cast<std::size_t>(pool)].offset; }
+  // The number-th block of a slot. Threads as segment_at().
+  [[nodiscard]] std::byte* block(ComponentKind c, HostSlot slot, std::size_t number) const {
+    return memory_->data() + blocks_[index_of(c)][slot.v * std::size_t{per_slot_[index_of(c)]} + number] * block_bytes_;
+  }
   // The same bytes of the page of any slot, where each page has them in one block: for loops over slots.
   struct PagePart {
     std::byte* base = nullptr;              // of block 0, and the offset inside the block

@@ -33,6 +33,13 @@ struct CopyOp {
   std::size_t src_pitch = 0;
 };
 
+// How stores to the host go by way of a buffer on the device (transfer/staged_store.h).
+struct StoreStaging {
+  std::uint32_t buffers = 0;    // 0: they do not
+  std::size_t chunk_bytes = 0;  // of a buffer
+  std::size_t least_bytes = 0;  // contiguous on the host, for the copy to be worth it
+};
+
 using StreamId = std::uint32_t;
 inline constexpr std::size_t kMaxStreams = 16;
 
@@ -43,6 +50,9 @@ struct StreamWork {
   // The entry, and all behind it in the stream, begin once this has fired. Null: at once. The event is of work that was
   // launched before the entry is enqueued, so that no two can wait for each other.
   std::shared_ptr<DeviceEvent> after{};
+  // Where set: asked when a step's turn comes; the copies of the step wait for the event that it returns, if any. May
+  // wait for other streams' threads. Only for devices that ask for staging (Device::store_staging).
+  std::function<std::shared_ptr<DeviceEvent>(std::uint32_t step)> step_after{};
   // Appends the copies of a step. Called once for each, when its turn comes, on the thread that runs the stream: the
   // list of a large batch is made where it is used, in warm memory, and not on the cache thread. What it reads must
   // stay unchanged until `done` of the step (leased slots do).
@@ -72,6 +82,8 @@ class Device {
   [[nodiscard]] virtual Status copy_now(std::byte* dst, const std::byte* src, std::size_t bytes);
   // May the host touch memory()?
   [[nodiscard]] virtual bool is_host_memory() const { return true; }
+  // The default: stores go straight to the host.
+  [[nodiscard]] virtual StoreStaging store_staging() const { return {}; }
   // Streams are ordered queues; work of different streams runs concurrently. At most kMaxStreams. queue_limit: entries
   // that may wait in it, at least 1. Who makes a stream knows how many it will have in flight; a stream of that many is
   // never full.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/defect.h"
+#include "transfer/staged_store.h"
 
 namespace larder {
 namespace {
@@ -53,6 +54,10 @@ class Transfer {
     if (request_.gate && steps_[step].end > 0) request_.gate->launch(steps_[step].end - 1, std::move(event));
   }
 
+  void end_all(Status status) {
+    if (defect(Defect::kCopyErrorIgnored)) status = Status::ok();
+    finish(std::move(status));
+  }
   void end_step(std::uint32_t step, Status status) {
     arrive(steps_[step].end, std::move(status));
     if (step + 1 == steps_.size()) finish(std::move(failure_));
@@ -102,7 +107,7 @@ class StreamTransferEngine final : public TransferEngine {
   }
   StreamTransferEngine(const StreamTransferEngine&) = delete;
   StreamTransferEngine& operator=(const StreamTransferEngine&) = delete;
-  ~StreamTransferEngine() override { device_.synchronize(); }
+  ~StreamTransferEngine() override { device_.synchronize(); }  // staged_ is still there
 
   Status create_streams() {
     for (StreamId& stream : streams_) {
@@ -110,6 +115,13 @@ class StreamTransferEngine final : public TransferEngine {
       if (!created) return created.status();
       stream = *created;
     }
+    if (host_ == nullptr || device_.store_staging().buffers == 0) return Status::ok();
+    auto gather = device_.create_stream(max_in_flight_);
+    if (!gather) return gather.status();
+    auto staged = StagedStore::create(device_, pools_, *host_, *gather,
+                                      streams_[static_cast<std::size_t>(CopyDirection::kDeviceToHost)]);
+    if (!staged) return staged.status();
+    staged_ = std::move(staged).value();
     return Status::ok();
   }
 
@@ -130,6 +142,8 @@ class StreamTransferEngine final : public TransferEngine {
   const std::size_t max_in_flight_;
   std::array<StreamId, 3> streams_{};                                  // [CopyDirection]
   std::array<std::vector<std::size_t>, kComponentCount> layer_bytes_;  // [component][model layer], of one pair
+
+  std::unique_ptr<StagedStore> staged_;  // null: stores go straight to the host
 
   // atomic: up by the cache thread, down by a device thread. Shared, so that a late transfer may outlive the engine.
   const std::shared_ptr<std::atomic<std::size_t>> in_flight_ = std::make_shared<std::atomic<std::size_t>>(0);
@@ -229,12 +243,14 @@ Status StreamTransferEngine::submit(TransferRequest request, Done done) {
     return overloaded("transfers: " + std::to_string(max_in_flight_) + " are in flight already");
   }
   LARDER_RETURN_IF_ERROR(check(request));
-  std::vector<LayerRange> steps = plan_steps(request);
+  const bool is_staged = staged_ && staged_->suits(request);
+  std::vector<LayerRange> steps;
+  if (!is_staged) steps = plan_steps(request);
   const auto stream = streams_[static_cast<std::size_t>(request.direction)];
   const CopyDirection direction = request.direction;
   StreamWork work;
   work.steps = static_cast<std::uint32_t>(steps.size());
-  work.after = std::move(request.after);
+  if (!is_staged) work.after = std::move(request.after);
   auto transfer =
       std::make_shared<Transfer>(pools_, host_, std::move(request), std::move(steps), std::move(done), in_flight_);
   if (Status leased = take_leases(*transfer); !leased.is_ok()) {
@@ -251,7 +267,9 @@ Status StreamTransferEngine::submit(TransferRequest request, Done done) {
   // Before the enqueue: it may complete inside it.
   transfer->accept();
   in_flight_->fetch_add(1, std::memory_order_relaxed);
-  Status enqueued = device_.enqueue(stream, direction, std::move(work));
+  Status enqueued = is_staged ? staged_->enqueue(transfer->request(),
+                                                 [transfer](Status status) { transfer->end_all(std::move(status)); })
+                              : device_.enqueue(stream, direction, std::move(work));
   if (!enqueued.is_ok()) transfer->refuse(std::move(enqueued));
   return Status::ok();
 }

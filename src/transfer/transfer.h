@@ -84,4 +84,9 @@ void append_layer_copies(const DevicePools& device, const HostPools* host, Compo
                          std::span<const SlotPair> pairs, CopyDirection direction, std::uint32_t model_layer,
                          std::vector<CopyOp>& out);
 
+// The same from device pages to images of their host slots that lie one behind the other on the device, at `images`:
+// HostPools::image_bytes() apart, in the order of `pairs`. All layers.
+void append_image_copies(const DevicePools& device, const HostPools& host, ComponentKind component,
+                         std::span<const SlotPair> pairs, std::byte* images, std::vector<CopyOp>& out);
+
 }  // namespace larder

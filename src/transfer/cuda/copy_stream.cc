@@ -122,7 +122,11 @@ void CopyStream::run_launcher() {
   std::shared_ptr<Entry> entry;
   while (next_entry(entry)) {
     const Status may_begin = wait_for(entry->work.after);
-    for (std::uint32_t step = 0; step < entry->work.steps; ++step) launch_step(entry, step, may_begin);
+    for (std::uint32_t step = 0; step < entry->work.steps; ++step) {
+      // Asked for every step, whatever has failed: other streams go by what they are asked.
+      Status ready = entry->work.step_after ? wait_for(entry->work.step_after(step)) : Status::ok();
+      launch_step(entry, step, may_begin.is_ok() ? std::move(ready) : may_begin);
+    }
   }
 }
 

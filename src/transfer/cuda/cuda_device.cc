@@ -6,6 +6,7 @@ namespace larder {
 
 CudaDevice::CudaDevice(std::shared_ptr<CudaDriver> driver, const CudaOptions& options)
     : name_("cuda:" + std::to_string(options.ordinal)),
+      staging_{options.staging_buffers, options.staging_bytes, options.store_engines_from},
       parts_{.driver = driver,
              .health = std::make_shared<CudaHealth>(),
              .events = std::make_shared<CudaEventPool>(driver),

@@ -44,6 +44,10 @@ struct CudaOptions {
   // The least bytes of a contiguous piece that the copy engines copy (CopyPlan).
   std::size_t load_engines_from = std::size_t{64} << 10;
   std::size_t store_engines_from = std::size_t{256} << 10;
+  // Smaller pieces go to the host by way of buffers on the device (StagedStore), where host slots have blocks of at
+  // least store_engines_from. 0 buffers: straight.
+  std::uint32_t staging_buffers = 3;
+  std::size_t staging_bytes = std::size_t{16} << 20;  // of each
   // Host memory is pinned in pieces of this size.
   std::size_t pinned_piece_bytes = std::size_t{1} << 30;
 };
@@ -62,6 +66,7 @@ class CudaDevice final : public Device {
   [[nodiscard]] std::size_t step_bytes() const override { return std::size_t{64} << 20; }
   // The wait of a layer costs the engine 0.3 us, and an idle link between two steps some 3 us of the load.
   [[nodiscard]] std::uint32_t most_gated_steps() const override { return 32; }
+  [[nodiscard]] StoreStaging store_staging() const override { return staging_; }
   [[nodiscard]] Result<StreamId> create_stream(std::size_t queue_limit) override;
   [[nodiscard]] Status enqueue(StreamId stream, CopyDirection direction, StreamWork work) override;
   void synchronize() override;
@@ -79,6 +84,7 @@ class CudaDevice final : public Device {
   CudaDevice(std::shared_ptr<CudaDriver> driver, const CudaOptions& options);
 
   const std::string name_;
+  const StoreStaging staging_;
   CopyStreamParts parts_;
   CudaMemorySource memory_;
   PinnedMemorySource host_memory_;

@@ -59,6 +59,8 @@ struct Rig {
     CudaOptions options;
     options.load_engines_from = options.store_engines_from = 3000;
     options.pinned_piece_bytes = 8192;
+    options.staging_bytes = 150'000;
+    options.staging_buffers = 2;
     return options;
   }
 

@@ -85,6 +85,59 @@ TEST_P(CudaTransfers, RoundTripRandomModels) {
   }
 }
 
+// Small parts of layers in large host slots: stores go by way of the device.
+ModelSpec staged_model() {
+  std::vector<PlaneSpec> planes(2);
+  for (PlaneSpec& plane : planes) plane = {.name = "p", .dtype = Dtype::kBf16, .rows = 4, .heads = 2, .head_dim = 64};
+  std::vector<std::uint32_t> layers(6);
+  for (std::uint32_t i = 0; i < 6; ++i) layers[i] = i;
+  std::vector<PlaneSpec> wide = planes;
+  wide[1].head_dim = 33;  // pages whose parts have odd places
+  return pool_test::model_of(6, {pool_test::pool_of(PoolName::kKv, ComponentKind::kFull, true, layers, planes),
+                                 pool_test::pool_of(PoolName::kSwa, ComponentKind::kSwa, true, layers, wide)});
+}
+
+TEST_P(CudaTransfers, StoresOfSmallPartsGoByWayOfTheDevice) {
+  for (const HostLayout layout : kAllHostLayouts) {
+    for (const std::size_t chunk_bytes : {13'000, 40'000, 500'000}) {
+      SCOPED_TRACE(std::string(host_layout_name(layout)) + " " + std::to_string(chunk_bytes));
+      CudaOptions options = Rig::small_options();
+      options.staging_bytes = chunk_bytes;
+      Rig rig(GetParam(), options);
+      Pools pools(rig, staged_model(), layout, 10, rng);
+      if (rig.sim != nullptr) {
+        const std::size_t before = rig.sim->allocated_bytes();
+        const auto engine = take(TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 8));
+        EXPECT_EQ(rig.sim->allocated_bytes(), before + options.staging_buffers * chunk_bytes) << "it is not staged";
+      }
+      Rig fresh(GetParam(), options);
+      Pools again(fresh, staged_model(), layout, 10, rng);
+      round_trip(fresh, again);
+    }
+  }
+}
+
+// Two engines and several stores of one, all at once: buffers go from chunk to chunk, and each store ends with its
+// bytes.
+TEST_P(CudaTransfers, StagedStoresFollowEachOther) {
+  CudaOptions options = Rig::small_options();
+  options.staging_bytes = 26'000;
+  Rig rig(GetParam(), options);
+  Pools pools(rig, staged_model(), HostLayout::kPageFirst, 12, rng);
+  const auto engine = take(TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 16));
+  Inbox inbox;
+  pools.fill_device(rng, &SlotPair::device);
+  for (std::uint64_t id = 0; id < 12; ++id) {  // each a page of both components
+    Pairs pairs;
+    for (const ComponentKind c : {ComponentKind::kFull, ComponentKind::kSwa}) {
+      pairs[index_of(c)] = {pools.pairs[index_of(c)][id]};
+    }
+    ASSERT_TRUE(engine->submit(request(id + 1, CopyDirection::kDeviceToHost, pairs), inbox.done()).is_ok());
+  }
+  expect_ok(inbox.wait(12), pools);
+  EXPECT_EQ(pools.host_differences(&SlotPair::device), 0U);
+}
+
 // Loads and backups at once, of different slots, while another stream works.
 TEST_P(CudaTransfers, BothDirectionsWhileAnotherStreamComputes) {
   Rig rig(GetParam());
@@ -323,11 +376,17 @@ TEST_P(CudaFaults, EndTransfersOnceAndNeverWithWrongBytes) {
   const bool is_loss = what == "operation" || what.ends_with(":lost");
   const std::string call = what.substr(0, what.find(':'));
   int failures = 0;
-  for (std::uint64_t n = 1; n < 100; ++n) {
-    SCOPED_TRACE(what + " " + std::to_string(n));
+  std::array<bool, 2> has_come_through{};
+  for (std::uint64_t i = 2; i < 400; ++i) {
+    const std::uint64_t n = i / 2;
+    const bool is_staged = i % 2 == 1;
+    SCOPED_TRACE(what + " " + std::to_string(n) + (is_staged ? " staged" : ""));
     Rng rng(n);
-    Rig rig({false, n});
-    Pools pools(rig, pool_test::preset("gdn-tiny+draft"), HostLayout::kPageFirst, 2, rng);
+    CudaOptions options = Rig::small_options();
+    options.staging_bytes = 26'000;
+    Rig rig({false, n}, options);
+    Pools pools(rig, is_staged ? staged_model() : pool_test::preset("gdn-tiny+draft"), HostLayout::kPageFirst,
+                is_staged ? 5 : 2, rng);
     const auto transfer = take(TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 8));
     Inbox inbox;
     pools.fill_device(rng, &SlotPair::device);
@@ -372,10 +431,12 @@ TEST_P(CudaFaults, EndTransfersOnceAndNeverWithWrongBytes) {
     }
     has_failed = has_failed || !rig.device->health().is_ok();
     EXPECT_EQ(rig.device->health().is_ok(), !(has_failed && is_loss));
-    if (!has_failed) break;
-    ++failures;
+    has_come_through[is_staged ? 1 : 0] = !has_failed;
+    if (has_come_through[0] && has_come_through[1]) break;
+    failures += has_failed ? 1 : 0;
   }
-  EXPECT_GT(failures, 2);
+  EXPECT_GT(failures, 4);
+  EXPECT_TRUE(has_come_through[0] && has_come_through[1]) << "there are more calls to fail";
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, CudaFaults,
