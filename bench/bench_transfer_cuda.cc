@@ -9,7 +9,6 @@
 #include <mutex>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -24,7 +23,11 @@ constexpr int kCudaRuns = 5;
 constexpr auto kLimit = std::chrono::seconds(30);
 using Pairs = std::array<std::vector<SlotPair>, kComponentCount>;
 
-double seconds_since(TimePoint begin) { return std::chrono::duration<double>(real_clock().now() - begin).count(); }
+double elapsed_seconds(TimePoint begin) { return std::chrono::duration<double>(real_clock().now() - begin).count(); }
+
+void spin(Nanos duration) {
+  for (const TimePoint begin = real_clock().now(); real_clock().now() - begin < duration;) {}
+}
 
 template <class F>
 double median_seconds(F&& work, int runs = kCudaRuns) {
@@ -171,7 +174,7 @@ class PagesBench {
       }
     }
     is_ok_ = is_ok_ && driver_.synchronize(stream).is_ok();
-    return seconds_since(begin);
+    return elapsed_seconds(begin);
   }
 
   // A load of `pages` pages for an engine: what its thread does, layer by layer, on `stream`.
@@ -187,18 +190,18 @@ class PagesBench {
     const auto gate = std::make_shared<LayerGate>(model_.layer_count());
     const TimePoint begin = real_clock().now();
     is_ok_ = is_ok_ && engine_->submit({OpId(1), step.direction, std::move(step.pairs), gate}, ends_.done()).is_ok();
-    out.submit = seconds_since(begin);
-    std::this_thread::sleep_for(pause);
+    out.submit = elapsed_seconds(begin);
+    spin(pause);
     LayerWaits waits(*gate, stream, kLimit);
     const TimePoint asked = real_clock().now();
     for (std::uint32_t layer = 0; layer < model_.layer_count(); ++layer) {
       is_ok_ = is_ok_ && waits.before(layer).is_ok();
-      if (layer == 0) out.first_wait = seconds_since(asked);
+      if (layer == 0) out.first_wait = elapsed_seconds(asked);
       compute(layer);
     }
-    out.waits = seconds_since(asked);  // where the engine computes nothing
+    out.waits = elapsed_seconds(asked);  // where the engine computes nothing
     is_ok_ = is_ok_ && driver_.synchronize(stream).is_ok();
-    out.total = seconds_since(begin);
+    out.total = elapsed_seconds(begin);
     settle(ends_.wait(1));
     return out;
   }
@@ -246,7 +249,7 @@ class PagesBench {
       is_ok_ = is_ok_ && engine_->submit(std::move(request), ends_.done()).is_ok();
     }
     const std::vector<TransferDone> results = ends_.wait(steps.size());
-    const double seconds = seconds_since(begin);
+    const double seconds = elapsed_seconds(begin);
     settle(results);
     return seconds;
   }
@@ -318,7 +321,7 @@ class GateBench {
     constexpr int kLoads = 9;
     std::vector<PagesBench::GatedLoad> loads;
     for (int run = 0; run <= kLoads; ++run) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the threads of the device sleep, as before a load
+      spin(std::chrono::milliseconds(2));  // the threads of the device go to sleep, as before a load
       loads.push_back(bench_.load_gated(stream_, kAllPages, pause, [](std::uint32_t) {}));
     }
     loads.erase(loads.begin());
@@ -339,7 +342,7 @@ class GateBench {
         const TimePoint begin = real_clock().now();
         for (std::uint32_t layer = 0; layer < layers_; ++layer) compute_layer();
         if (Status synced = driver_.synchronize(stream_); !synced.is_ok()) failed_ = synced;
-        return seconds_since(begin);
+        return elapsed_seconds(begin);
       });
     };
     layer_bytes_ = static_cast<double>(bench_.bytes()) / layers_;
@@ -433,7 +436,7 @@ class CudaBench {
         for (const CudaStream s : {stream_, second_}) {
           if (Status synced = driver_.synchronize(s); !synced.is_ok()) failed = synced;
         }
-        return seconds_since(begin);
+        return elapsed_seconds(begin);
       });
     };
     const double gigabytes = static_cast<double>(bytes) / 1e9;

@@ -39,11 +39,11 @@ Status refused(const std::string& what) { return internal_error("CUDA_ERROR_INVA
 
 }  // namespace
 
-SimCudaDriver::SimCudaDriver(const SimCudaOptions& options)
-    : options_(options), rng_(options.seed), gpu_([this] { run_gpu(); }) {
+SimCudaDriver::SimCudaDriver(const SimCudaOptions& options) : options_(options), rng_(options.seed) {
   facts_.name = "simulated GPU";
   facts_.processors = 4;
   facts_.bytes = options.memory_bytes;
+  (void)gpu_.post([this] { run_gpu(); });  // never refused: there is room for one task
 }
 
 SimCudaDriver::~SimCudaDriver() {
@@ -52,7 +52,7 @@ SimCudaDriver::~SimCudaDriver() {
     is_ending_ = true;
   }
   changed_.notify_all();
-  gpu_.join();
+  gpu_.wait_idle();
   for (const auto& [memory, size] : allocations_) std::free(const_cast<std::byte*>(memory));
 }
 

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "base/thread_pool.h"
 #include "transfer/cuda/driver.h"
 
 namespace larder::sim {
@@ -136,7 +137,7 @@ class SimCudaDriver final : public CudaDriver {
   std::vector<std::string> violations_;
   bool is_held_ = false, is_ending_ = false, are_faults_asleep_ = false, are_violations_expected_ = false;
 
-  std::thread gpu_;
+  ThreadPoolExecutor gpu_{"sim-gpu", 1, 1};
 };
 
 }  // namespace larder::sim

@@ -22,7 +22,8 @@ case "${1:-}" in
   -*) fail "unknown option $1 (see --help)" ;;
 esac
 readonly dir="${1:-$root/build/cuda}"
-[[ "$(uname -m)" == x86_64 ]] || fail "the pinned wheels are for x86-64; use an installed toolkit: -DLARDER_CUDA_ROOT=DIR"
+[[ "$(uname -m)" == x86_64 ]] ||
+  fail "the pinned wheels are for x86-64; use an installed toolkit: -DLARDER_CUDA_ROOT=DIR"
 python3 -m pip --version >/dev/null 2>&1 || fail "python3 -m pip does not work: install python3-pip"
 
 pins() {

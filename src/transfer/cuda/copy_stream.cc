@@ -60,9 +60,11 @@ CopyStream::CopyStream(const CopyStreamParts& parts, std::size_t queue_limit, Cu
       queue_limit_(queue_limit),
       stream_(stream),
       ring_(std::move(ring)),
-      plan_(*parts_.pinned, parts_.load_engines_from, parts_.store_engines_from),
-      launcher_([this] { run_launcher(); }),
-      reaper_([this] { run_reaper(); }) {}
+      plan_(*parts_.pinned, parts_.load_engines_from, parts_.store_engines_from) {
+  // Never refused: each has room for one task.
+  (void)launcher_.post([this] { run_launcher(); });
+  (void)reaper_.post([this] { run_reaper(); });
+}
 
 CopyStream::~CopyStream() {
   synchronize();
@@ -71,15 +73,15 @@ CopyStream::~CopyStream() {
     is_ending_ = true;
   }
   changed_.notify_all();
-  launcher_.join();
-  reaper_.join();
+  launcher_.wait_idle();
+  reaper_.wait_idle();
   (void)parts_.driver->destroy_stream(stream_);  // fails only when the device is lost, and its streams with it
 }
 
 Status CopyStream::enqueue(CopyDirection direction, StreamWork work) {
   if (work.steps == 0) return invalid_argument("stream: work without a step");
   LARDER_RETURN_IF_ERROR(parts_.health->status());
-  auto entry = std::make_shared<Entry>(Entry{direction, std::move(work)});
+  auto entry = std::make_shared<Entry>(Entry{direction, std::move(work), false});
   {
     const LockGuard guard(mutex_);
     if (queue_.size() >= queue_limit_) {
@@ -200,10 +202,12 @@ void CopyStream::add_launched(Launched launched) {
       launched.status = event.status();
     }
   }
-  // Before the reaper can see the step: who is told that it is launched is told so before it is done.
-  const StreamWork& work = launched.entry->work;
-  if (launched.ends_step && launched.event && launched.status.is_ok() && work.launched) {
-    work.launched(launched.step, launched.event);
+  // Before the reaper can see the step: who is told that it is launched is told so before it is done. Behind a step
+  // that failed nobody is told: the event of a later one would stand for its bytes, too.
+  Entry& entry = *launched.entry;
+  entry.has_failed = entry.has_failed || !launched.status.is_ok();
+  if (launched.ends_step && launched.event && !entry.has_failed && entry.work.launched) {
+    entry.work.launched(launched.step, launched.event);
   }
   const LockGuard guard(mutex_);
   while (in_flight_.size() >= kMostInFlight) changed_.wait(mutex_);

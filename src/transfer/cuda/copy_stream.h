@@ -21,11 +21,11 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "base/ranked_mutex.h"
 #include "base/status.h"
+#include "base/thread_pool.h"
 #include "pool/memory.h"
 #include "transfer/cuda/copy_plan.h"
 #include "transfer/cuda/cuda_event.h"
@@ -78,6 +78,7 @@ class CopyStream {
   struct Entry {
     CopyDirection direction = CopyDirection::kDeviceToHost;
     StreamWork work;
+    bool has_failed = false;  // a step of it could not be launched; the launcher's
   };
   struct Waiter;
   struct Launched {
@@ -130,8 +131,8 @@ class CopyStream {
 
   std::uint64_t callbacks_thrown_ = 0;  // the reaper's; for the debugger
 
-  std::thread launcher_;
-  std::thread reaper_;
+  ThreadPoolExecutor launcher_{"cuda-launch", 1, 1};  // last: they end before what they use
+  ThreadPoolExecutor reaper_{"cuda-reap", 1, 1};
 };
 
 }  // namespace larder

@@ -1,4 +1,4 @@
-// Shared by the tests of transfer/cuda: one rig on the simulated driver or on a GPU.
+// A CUDA device on the simulated driver or on a GPU, and a model's pools on it.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "transfer/cuda/cuda_test_util.h"
+#include "tests/cuda/cuda_rig.h"
 
 namespace larder::cuda_test {
 namespace {
@@ -437,6 +437,34 @@ TEST_P(CudaFaults, EndTransfersOnceAndNeverWithWrongBytes) {
   }
   EXPECT_GT(failures, 4);
   EXPECT_TRUE(has_come_through[0] && has_come_through[1]) << "there are more calls to fail";
+}
+
+// The second step cannot be launched and the third can, while the first still runs, so that nobody has seen the failure
+// yet: an engine that asks for the second step's layer is not sent to wait for the third step's event.
+TEST(CudaGate, ALaunchBehindAFailedOneIsNoAnswer) {
+  Rng rng(1);
+  CudaOptions by_kernel = Rig::small_options();
+  by_kernel.load_engines_from = std::size_t{1} << 40;
+  Rig rig({false, 1}, by_kernel);
+  const ModelSpec model = pool_test::preset("gqa-tiny");
+  Pools pools(rig, model, HostLayout::kPageFirst, 2, rng);
+  const auto transfer = take(TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 8));
+  const CudaStream engine = take(rig.driver->create_stream());
+  const auto gate = std::make_shared<LayerGate>(model.layer_count());
+  Inbox inbox;
+  rig.sim->hold();
+  rig.sim->fail_call("launch", 2, internal_error("refused"));
+  ASSERT_TRUE(transfer->submit(request(1, CopyDirection::kHostToDevice, pools.pairs, gate), inbox.done()).is_ok());
+  LayerWaits waits(*gate, engine, std::chrono::milliseconds(200));
+  EXPECT_EQ(waits.before(0).to_string(), "ok");
+  EXPECT_EQ(waits.before(1).code(), StatusCode::kDeadlineExceeded);
+  rig.sim->go_on();
+  const auto results = inbox.wait(1);
+  EXPECT_EQ(results[0].status.code(), StatusCode::kInternal);
+  pools.drop(results[0]);
+  EXPECT_EQ(waits.before(1).code(), StatusCode::kInternal);
+  EXPECT_TRUE(rig.driver->synchronize(engine).is_ok());
+  EXPECT_TRUE(rig.driver->destroy_stream(engine).is_ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, CudaFaults,
