@@ -146,7 +146,8 @@ Result<std::byte*> SimCudaDriver::allocate(std::size_t bytes) {
 }
 
 Status SimCudaDriver::free(std::byte* memory) {
-  const Lock lock(mutex_);
+  Lock lock(mutex_);
+  wait_if_lost(lock);
   const auto found = allocations_.find(memory);
   if (found == allocations_.end()) {
     violate("free of device memory that is not allocated");
@@ -180,7 +181,8 @@ Status SimCudaDriver::register_host(std::byte* memory, std::size_t bytes) {
 }
 
 Status SimCudaDriver::unregister_host(std::byte* memory) {
-  const Lock lock(mutex_);
+  Lock lock(mutex_);
+  wait_if_lost(lock);
   if (registrations_.erase(memory) == 0) {
     violate("end of a registration that does not exist");
     return refused("unregister_host");
@@ -213,6 +215,7 @@ Status SimCudaDriver::synchronize(CudaStream stream) {
   Stream* const found = find_stream(stream);
   if (found == nullptr) return refused("synchronize");
   changed_.wait(lock, [&] { return loss_ || (found->queue.empty() && !found->is_running); });
+  wait_if_lost(lock);
   return loss_ ? *loss_ : Status::ok();
 }
 
@@ -285,6 +288,7 @@ Status SimCudaDriver::synchronize_event(CudaEventHandle event) {
   }
   const std::uint64_t ticket = found->second.ticket;
   changed_.wait(lock, [&] { return loss_ || open_tickets_.count(ticket) == 0; });
+  wait_if_lost(lock);
   return loss_ ? *loss_ : Status::ok();
 }
 
@@ -391,6 +395,10 @@ void SimCudaDriver::lose(const std::string& why) {
   changed_.notify_all();
 }
 
+void SimCudaDriver::wait_if_lost(Lock& lock) {
+  changed_.wait(lock, [&] { return !loss_ || !is_busy_; });
+}
+
 void SimCudaDriver::run_gpu() {
   Lock lock(mutex_);
   for (;;) {
@@ -399,11 +407,11 @@ void SimCudaDriver::run_gpu() {
     if (stream == nullptr) return;
     const Operation operation = std::move(stream->queue.front());
     stream->queue.pop_front();
-    stream->is_running = true;
+    stream->is_running = is_busy_ = true;
     ++operations_;
     if (!are_faults_asleep_ && lose_in_ > 0 && --lose_in_ == 0) lose("by order of the test");
     if (!loss_) run(operation, lock);
-    stream->is_running = false;
+    stream->is_running = is_busy_ = false;
     changed_.notify_all();
   }
 }

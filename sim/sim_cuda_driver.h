@@ -112,6 +112,8 @@ class SimCudaDriver final : public CudaDriver {
   [[nodiscard]] Status give(CudaStream stream, Operation operation);
   [[nodiscard]] Stream* pick();
   void lose(const std::string& why);
+  // A device that is lost has stopped when somebody is told: its memory may go.
+  void wait_if_lost(Lock& lock);
   // Without it: the bytes move while other threads call.
   void run(const Operation& operation, Lock& lock);
   void run_launch(const Operation& operation, Lock& lock);
@@ -135,6 +137,7 @@ class SimCudaDriver final : public CudaDriver {
   std::uint64_t lose_in_ = 0;                                       // 0: never
   std::optional<Status> loss_;
   std::vector<std::string> violations_;
+  bool is_busy_ = false;  // the GPU runs an operation
   bool is_held_ = false, is_ending_ = false, are_faults_asleep_ = false, are_violations_expected_ = false;
 
   ThreadPoolExecutor gpu_{"sim-gpu", 1, 1};

@@ -12,6 +12,7 @@ struct StagedStore::Store {
   std::vector<Chunk> chunks;
   std::uint64_t first_chunk = 0;
   std::function<void(Status)> done;
+  bool is_refused = false;  // its gathers will not come; guarded by mutex_ of the StagedStore
 
   // A step of either stream has ended. The last of all ends the store.
   void end_step(const Status& status) {
@@ -33,7 +34,8 @@ struct StagedStore::Store {
 };
 
 Result<std::unique_ptr<StagedStore>> StagedStore::create(Device& device, const DevicePools& pools,
-                                                         const HostPools& host, StreamId gather, StreamId copy) {
+                                                         const HostPools& host, StreamId copy,
+                                                         std::size_t max_in_flight) {
   const StoreStaging staging = device.store_staging();
   std::array<bool, kComponentCount> suits{};
   bool has_use = false;
@@ -50,9 +52,11 @@ Result<std::unique_ptr<StagedStore>> StagedStore::create(Device& device, const D
   }
   if (!has_use) return std::unique_ptr<StagedStore>();
   Result<std::unique_ptr<Memory>> memory = device.memory().allocate(staging.buffers * staging.chunk_bytes);
-  if (!memory.is_ok()) return memory.status();
+  if (!memory.is_ok()) return std::unique_ptr<StagedStore>();  // the straight way is slower, and works
+  const Result<StreamId> gather = device.create_stream(max_in_flight);
+  if (!gather.is_ok()) return gather.status();
   std::unique_ptr<StagedStore> store(
-      new StagedStore(staging, device, pools, host, gather, copy, std::move(memory).value()));
+      new StagedStore(staging, device, pools, host, *gather, copy, std::move(memory).value()));
   store->suits_ = suits;
   return store;
 }
@@ -107,11 +111,12 @@ Status StagedStore::enqueue(const TransferRequest& request, std::function<void(S
   next_chunk_ += count;
   const Status refused = device_.enqueue(gather_, CopyDirection::kDeviceToDevice, gather_work(store));
   if (refused.is_ok()) return Status::ok();
-  for (std::uint32_t step = 0; step < count; ++step) {
-    store->end_step(refused);
-    (void)take_buffer(store->first_chunk + step);
-    gathered(store->first_chunk + step, nullptr);
+  {
+    const LockGuard guard(mutex_);
+    store->is_refused = true;
+    changed_.notify_all();
   }
+  for (std::size_t step = 0; step < count; ++step) store->end_step(refused);
   return Status::ok();
 }
 
@@ -134,7 +139,7 @@ StreamWork StagedStore::gather_work(const std::shared_ptr<Store>& store) {
 StreamWork StagedStore::copy_work(const std::shared_ptr<Store>& store) {
   StreamWork work;
   work.steps = static_cast<std::uint32_t>(store->chunks.size());
-  work.step_after = [this, store](std::uint32_t step) { return when_gathered(store->first_chunk + step); };
+  work.step_after = [this, store](std::uint32_t step) { return when_gathered(*store, step); };
   work.make_ops = [this, store](std::uint32_t step, std::vector<CopyOp>& out) {
     if (!store->has_failed()) append_copies(*store, step, out);
   };
@@ -179,11 +184,12 @@ std::shared_ptr<DeviceEvent> StagedStore::take_buffer(std::uint64_t chunk) {
   return old.copied;
 }
 
-std::shared_ptr<DeviceEvent> StagedStore::when_gathered(std::uint64_t chunk) {
+std::shared_ptr<DeviceEvent> StagedStore::when_gathered(const Store& store, std::uint32_t step) {
+  const std::uint64_t chunk = store.first_chunk + step;
   const LockGuard guard(mutex_);
   Buffer& buffer = buffer_of(chunk);
-  while (buffer.chunk != chunk || !buffer.is_gathered) changed_.wait(mutex_);
-  return buffer.gathered;
+  while (!store.is_refused && (buffer.chunk != chunk || !buffer.is_gathered)) changed_.wait(mutex_);
+  return store.is_refused ? nullptr : buffer.gathered;
 }
 
 void StagedStore::gathered(std::uint64_t chunk, std::shared_ptr<DeviceEvent> event) {

@@ -27,11 +27,11 @@ namespace larder {
 
 class StagedStore {
  public:
-  // Null: the device does not ask for it, or the layout has no use for it. The streams are this object's alone but for
-  // other work from the same thread. Errors: of memory. All outlive it.
+  // Null: the device does not ask for it, the layout has no use for it, or there is no memory for its buffers. Makes a
+  // stream for the gathers, of max_in_flight entries. Errors: of the stream. All outlive it.
   [[nodiscard]] static Result<std::unique_ptr<StagedStore>> create(Device& device, const DevicePools& pools,
-                                                                   const HostPools& host, StreamId gather,
-                                                                   StreamId copy);
+                                                                   const HostPools& host, StreamId copy,
+                                                                   std::size_t max_in_flight);
   StagedStore(const StagedStore&) = delete;
   StagedStore& operator=(const StagedStore&) = delete;
 
@@ -72,7 +72,8 @@ class StagedStore {
   }
   // Takes the buffer for a chunk; the event after which it may be written.
   [[nodiscard]] std::shared_ptr<DeviceEvent> take_buffer(std::uint64_t chunk) LARDER_EXCLUDES(mutex_);
-  [[nodiscard]] std::shared_ptr<DeviceEvent> when_gathered(std::uint64_t chunk) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] std::shared_ptr<DeviceEvent> when_gathered(const Store& store, std::uint32_t step)
+      LARDER_EXCLUDES(mutex_);
   void gathered(std::uint64_t chunk, std::shared_ptr<DeviceEvent> event) LARDER_EXCLUDES(mutex_);
   void copied(std::uint64_t chunk, std::shared_ptr<DeviceEvent> event) LARDER_EXCLUDES(mutex_);
 

@@ -115,11 +115,9 @@ class StreamTransferEngine final : public TransferEngine {
       if (!created) return created.status();
       stream = *created;
     }
-    if (host_ == nullptr || device_.store_staging().buffers == 0) return Status::ok();
-    auto gather = device_.create_stream(max_in_flight_);
-    if (!gather) return gather.status();
-    auto staged = StagedStore::create(device_, pools_, *host_, *gather,
-                                      streams_[static_cast<std::size_t>(CopyDirection::kDeviceToHost)]);
+    if (host_ == nullptr) return Status::ok();
+    auto staged = StagedStore::create(device_, pools_, *host_,
+                                      streams_[static_cast<std::size_t>(CopyDirection::kDeviceToHost)], max_in_flight_);
     if (!staged) return staged.status();
     staged_ = std::move(staged).value();
     return Status::ok();
@@ -143,7 +141,8 @@ class StreamTransferEngine final : public TransferEngine {
   std::array<StreamId, 3> streams_{};                                  // [CopyDirection]
   std::array<std::vector<std::size_t>, kComponentCount> layer_bytes_;  // [component][model layer], of one pair
 
-  std::unique_ptr<StagedStore> staged_;  // null: stores go straight to the host
+  std::unique_ptr<StagedStore> staged_;            // null: stores go straight to the host
+  std::shared_ptr<DeviceEvent> last_store_after_;  // owned by the cache thread
 
   // atomic: up by the cache thread, down by a device thread. Shared, so that a late transfer may outlive the engine.
   const std::shared_ptr<std::atomic<std::size_t>> in_flight_ = std::make_shared<std::atomic<std::size_t>>(0);
@@ -244,6 +243,11 @@ Status StreamTransferEngine::submit(TransferRequest request, Done done) {
   }
   LARDER_RETURN_IF_ERROR(check(request));
   const bool is_staged = staged_ && staged_->suits(request);
+  if (request.direction == CopyDirection::kDeviceToHost) {
+    // A staged store begins on a stream of its own, and yet not before what an earlier store waits for.
+    if (request.after) last_store_after_ = request.after;
+    if (is_staged) request.after = last_store_after_;
+  }
   std::vector<LayerRange> steps;
   if (!is_staged) steps = plan_steps(request);
   const auto stream = streams_[static_cast<std::size_t>(request.direction)];

@@ -117,7 +117,7 @@ TEST_P(CudaTransfers, StoresOfSmallPartsGoByWayOfTheDevice) {
   }
 }
 
-// Two engines and several stores of one, all at once: buffers go from chunk to chunk, and each store ends with its
+// Several stores at once: buffers go from chunk to chunk, and each store ends with its
 // bytes.
 TEST_P(CudaTransfers, StagedStoresFollowEachOther) {
   CudaOptions options = Rig::small_options();
@@ -268,6 +268,57 @@ TEST_P(CudaTransfers, ACopyWaitsForAnEventOfTheHost) {
   pools.drop(results[0]);
   EXPECT_EQ(pools.memory.difference(), 0U);
   late->fire();  // nobody is there any more
+}
+
+// The end cancels what waits for an event that has not fired, on whichever of the streams it waits.
+TEST_P(CudaTransfers, TheEndCancelsStoresThatWait) {
+  for (const bool is_first_straight : {false, true}) {
+    CudaOptions options = Rig::small_options();
+    options.staging_bytes = 26'000;
+    Rig rig(GetParam(), options);
+    Pools pools(rig, staged_model(), HostLayout::kPageFirst, 10, rng);
+    pools.fill_device(rng, &SlotPair::device);
+    Inbox inbox;
+    {
+      const auto engine = take(TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 8));
+      if (is_first_straight) {  // a store with a gate is not staged
+        TransferRequest first = request(1, CopyDirection::kDeviceToHost, pools.pairs,
+                                        std::make_shared<LayerGate>(pools.device->model().layer_count()));
+        first.after = std::make_shared<DeviceEvent>();
+        ASSERT_TRUE(engine->submit(std::move(first), inbox.done()).is_ok());
+      }
+      TransferRequest never = request(2, CopyDirection::kDeviceToHost, pools.pairs);
+      if (!is_first_straight) never.after = std::make_shared<DeviceEvent>();
+      ASSERT_TRUE(engine->submit(std::move(never), inbox.done()).is_ok());
+    }
+    const auto results = inbox.wait(is_first_straight ? 2 : 1);
+    for (const TransferDone& result : results) {
+      EXPECT_EQ(result.status.code(), StatusCode::kCancelled) << result.status.to_string();
+      pools.drop(result);
+    }
+    EXPECT_EQ(pools.leases(), 0U);
+  }
+}
+
+// A store that is submitted behind one that waits for an event waits, too, also where it goes another way.
+TEST_P(CudaTransfers, AStoreBehindOneThatWaitsWaits) {
+  CudaOptions options = Rig::small_options();
+  options.staging_bytes = 26'000;
+  Rig rig(GetParam(), options);
+  Pools pools(rig, staged_model(), HostLayout::kPageFirst, 6, rng);
+  const auto engine = take(TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 8));
+  Inbox inbox;
+  pools.fill_device(rng, &SlotPair::device);
+  const auto event = std::make_shared<DeviceEvent>();
+  TransferRequest first = request(1, CopyDirection::kDeviceToHost, pools.pairs,
+                                  std::make_shared<LayerGate>(pools.device->model().layer_count()));
+  first.after = event;
+  ASSERT_TRUE(engine->submit(std::move(first), inbox.done()).is_ok());
+  ASSERT_TRUE(engine->submit(request(2, CopyDirection::kDeviceToHost, pools.pairs), inbox.done()).is_ok());
+  pools.fill_device(rng, &SlotPair::device);  // the step that the event stands for
+  event->fire();
+  expect_ok(inbox.wait(2), pools);
+  EXPECT_EQ(pools.host_differences(&SlotPair::device), 0U);
 }
 
 TEST_P(CudaTransfers, HostPoolsThatAreNotPinnedAreRefusedAndTheDeviceLives) {
@@ -467,8 +518,52 @@ TEST(CudaGate, ALaunchBehindAFailedOneIsNoAnswer) {
   EXPECT_TRUE(rig.driver->destroy_stream(engine).is_ok());
 }
 
+// The same with several staged stores at once, which hand buffers to each other.
+TEST_P(CudaFaults, EndStoresThatShareBuffers) {
+  const std::string& what = GetParam();
+  const bool is_loss = what == "operation" || what.ends_with(":lost");
+  const std::string call = what.substr(0, what.find(':'));
+  for (std::uint64_t n = 1; n < 60; n += 3) {
+    SCOPED_TRACE(what + " " + std::to_string(n));
+    Rng rng(n);
+    CudaOptions options = Rig::small_options();
+    options.staging_bytes = 13'000;
+    Rig rig({false, n}, options);
+    Pools pools(rig, staged_model(), HostLayout::kPageHead, 12, rng);
+    const auto engine = take(TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 16));
+    pools.fill_device(rng, &SlotPair::device);
+    if (call == "operation") {
+      rig.sim->lose_at(n);
+    } else {
+      rig.sim->fail_call(call, n, is_loss ? unavailable("CUDA_ERROR_ECC_UNCORRECTABLE") : internal_error("refused"));
+    }
+    Inbox inbox;
+    for (std::uint64_t id = 0; id < 6; ++id) {  // each two pages of both components
+      Pairs pairs;
+      for (const ComponentKind c : {ComponentKind::kFull, ComponentKind::kSwa}) {
+        const auto& all = pools.pairs[index_of(c)];
+        pairs[index_of(c)] = {all[2 * id], all[2 * id + 1]};
+      }
+      ASSERT_TRUE(engine->submit(request(id + 1, CopyDirection::kDeviceToHost, pairs), inbox.done()).is_ok());
+    }
+    bool are_all_ok = true;
+    for (const TransferDone& result : inbox.wait(6)) {
+      pools.drop(result);
+      are_all_ok = are_all_ok && result.status.is_ok();
+      EXPECT_TRUE(result.status.is_ok() ||
+                  result.status.code() == (is_loss ? StatusCode::kUnavailable : StatusCode::kInternal))
+          << result.status.to_string();
+    }
+    EXPECT_EQ(pools.leases(), 0U);
+    if (are_all_ok) {
+      EXPECT_EQ(pools.host_differences(&SlotPair::device), 0U);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Of, CudaFaults,
-                         testing::Values("launch", "launch:lost", "record", "record:lost", "copy:lost", "operation"),
+                         testing::Values("launch", "launch:lost", "record", "record:lost", "wait", "wait:lost", "copy",
+                                         "copy:lost", "create_event", "operation"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::replace(name.begin(), name.end(), ':', '_');

@@ -67,7 +67,6 @@ CopyStream::CopyStream(const CopyStreamParts& parts, std::size_t queue_limit, Cu
 }
 
 CopyStream::~CopyStream() {
-  synchronize();
   {
     const LockGuard guard(mutex_);
     is_ending_ = true;
@@ -93,7 +92,7 @@ Status CopyStream::enqueue(CopyDirection direction, StreamWork work) {
   return Status::ok();
 }
 
-void CopyStream::synchronize() {
+void CopyStream::begin_draining() {
   std::shared_ptr<Waiter> waiter;
   {
     const LockGuard guard(mutex_);
@@ -101,8 +100,15 @@ void CopyStream::synchronize() {
     waiter = waiter_;
   }
   if (waiter) waiter->wake();
+}
+
+void CopyStream::wait_until_idle() {
   const LockGuard guard(mutex_);
   while (!queue_.empty() || is_launching_ || !in_flight_.empty() || is_reaping_) changed_.wait(mutex_);
+}
+
+void CopyStream::end_draining() {
+  const LockGuard guard(mutex_);
   is_draining_ = false;
 }
 
@@ -119,7 +125,7 @@ bool CopyStream::next_entry(std::shared_ptr<Entry>& entry) {
   return true;
 }
 
-void CopyStream::run_launcher() {
+void CopyStream::run_launcher() noexcept {
   parts_.health->saw(parts_.driver->bind_thread());
   std::shared_ptr<Entry> entry;
   while (next_entry(entry)) {
@@ -233,15 +239,15 @@ std::span<CopyPair> CopyStream::ring_room(std::size_t want) {
 }
 
 Status CopyStream::wait_until_over(const Launched& launched) {
-  Status ended = parts_.health->status();
-  if (!ended.is_ok()) return ended;
-  // Without an event (there was none to be had) the whole stream must be idle: no copy of the step may run on.
-  ended = launched.event ? launched.event->synchronize() : parts_.driver->synchronize(stream_);
+  // Asked also when the device is said to be lost, which the driver then says at once: no copy of the step may run on.
+  // Without an event (there was none to be had) the whole stream must be idle.
+  Status ended = launched.event ? launched.event->synchronize() : parts_.driver->synchronize(stream_);
   parts_.health->saw(ended);
-  return ended;
+  const Status health = parts_.health->status();
+  return health.is_ok() ? ended : health;
 }
 
-void CopyStream::run_reaper() {
+void CopyStream::run_reaper() noexcept {
   parts_.health->saw(parts_.driver->bind_thread());
   for (;;) {
     Launched next;

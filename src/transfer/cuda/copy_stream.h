@@ -11,7 +11,7 @@
 // device is lost (CudaHealth) everything in flight and everything after ends with kUnavailable. `done` of a step is
 // called when none of its copies, and of those before it, is running any more: with a lost device, none is.
 //
-// Threads: enqueue() and synchronize() from one thread. Limits: queue_limit entries wait; kMostInFlight steps are in
+// Threads: all public calls from one thread. Limits: queue_limit entries wait; kMostInFlight steps are in
 // flight; kRingPairs pieces.
 #pragma once
 
@@ -68,11 +68,15 @@ class CopyStream {
                                                                   std::size_t queue_limit);
   CopyStream(const CopyStream&) = delete;
   CopyStream& operator=(const CopyStream&) = delete;
-  // As synchronize(), then ends the threads.
+  // Precondition: drained. Ends the threads.
   ~CopyStream();
 
   [[nodiscard]] Status enqueue(CopyDirection direction, StreamWork work) LARDER_EXCLUDES(mutex_);
-  void synchronize() LARDER_EXCLUDES(mutex_);
+  // Device::synchronize(), in three calls: streams may wait for each other, so all of them begin before any is waited
+  // for. From begin_draining() on, what waits for an event of the host that has not fired is cancelled.
+  void begin_draining() LARDER_EXCLUDES(mutex_);
+  void wait_until_idle() LARDER_EXCLUDES(mutex_);
+  void end_draining() LARDER_EXCLUDES(mutex_);
 
  private:
   struct Entry {
@@ -91,8 +95,9 @@ class CopyStream {
   };
 
   CopyStream(const CopyStreamParts& parts, std::size_t queue_limit, CudaStream stream, std::unique_ptr<Memory> ring);
-  void run_launcher() LARDER_EXCLUDES(mutex_);
-  void run_reaper() LARDER_EXCLUDES(mutex_);
+  // Without memory even for their own lists they end the process: a stream without its threads would hang it.
+  void run_launcher() noexcept LARDER_EXCLUDES(mutex_);
+  void run_reaper() noexcept LARDER_EXCLUDES(mutex_);
   // False: the stream ends.
   [[nodiscard]] bool next_entry(std::shared_ptr<Entry>& entry) LARDER_EXCLUDES(mutex_);
   // Until the stream may begin with it.
@@ -119,7 +124,7 @@ class CopyStream {
   std::deque<Launched> in_flight_ LARDER_GUARDED_BY(mutex_);
   bool is_launching_ LARDER_GUARDED_BY(mutex_) = false;  // an entry is with the launcher
   bool is_reaping_ LARDER_GUARDED_BY(mutex_) = false;    // ... with the reaper
-  bool is_draining_ LARDER_GUARDED_BY(mutex_) = false;   // synchronize(): who waits for an event is cancelled
+  bool is_draining_ LARDER_GUARDED_BY(mutex_) = false;   // who waits for an event of the host is cancelled
   bool is_ending_ LARDER_GUARDED_BY(mutex_) = false;
   std::shared_ptr<Waiter> waiter_ LARDER_GUARDED_BY(mutex_);  // of the launcher, while it waits for an event
   std::uint64_t ring_freed_ LARDER_GUARDED_BY(mutex_) = 0;    // pairs, ever

@@ -1,5 +1,6 @@
 #include "transfer/cuda/cuda_device.h"
 
+#include <span>
 #include <utility>
 
 namespace larder {
@@ -36,6 +37,7 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::create(std::shared_ptr<CudaDrive
 }
 
 CudaDevice::~CudaDevice() {
+  CudaDevice::synchronize();
   for (auto& stream : streams_) stream.reset();
   (void)parts_.driver->destroy_stream(now_stream_);  // fails only when the device is lost, and its streams with it
 }
@@ -57,7 +59,10 @@ Status CudaDevice::enqueue(StreamId stream, CopyDirection direction, StreamWork 
 }
 
 void CudaDevice::synchronize() {
-  for (std::size_t i = 0; i < stream_count_; ++i) streams_[i]->synchronize();
+  const std::span streams(streams_.data(), stream_count_);
+  for (const auto& stream : streams) stream->begin_draining();
+  for (const auto& stream : streams) stream->wait_until_idle();
+  for (const auto& stream : streams) stream->end_draining();
 }
 
 Status CudaDevice::copy_now(std::byte* dst, const std::byte* src, std::size_t bytes) {

@@ -50,6 +50,7 @@ class PinnedMemory final : public Memory {
 class OnNode {
  public:
   explicit OnNode(int node) : is_set_(node >= 0 && node < kMostNodes) {
+    is_set_ = is_set_ && ::syscall(SYS_get_mempolicy, &old_mode_, &old_nodes_, kMostNodes, nullptr, 0) == 0;
     if (!is_set_) return;
     unsigned long mask = 1UL << static_cast<unsigned>(node);
     is_set_ = ::syscall(SYS_set_mempolicy, MPOL_PREFERRED, &mask, kMostNodes) == 0;  // a hint: slower is not wrong
@@ -57,11 +58,13 @@ class OnNode {
   OnNode(const OnNode&) = delete;
   OnNode& operator=(const OnNode&) = delete;
   ~OnNode() {
-    if (is_set_) (void)::syscall(SYS_set_mempolicy, MPOL_DEFAULT, nullptr, 0);
+    if (is_set_) (void)::syscall(SYS_set_mempolicy, old_mode_, &old_nodes_, kMostNodes);
   }
 
  private:
   static constexpr int kMostNodes = 64;
+  int old_mode_ = MPOL_DEFAULT;
+  unsigned long old_nodes_ = 0;
   bool is_set_;
 };
 

@@ -99,14 +99,35 @@ StatusCode code_of(CUresult error) {
     case CUDA_ERROR_NOT_SUPPORTED:
     case CUDA_ERROR_NOT_PERMITTED:
     case CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES:
+    case CUDA_ERROR_INVALID_CONTEXT:
+    case CUDA_ERROR_INVALID_RESOURCE_TYPE:
+    case CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION:
     case CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED:
     case CUDA_ERROR_STREAM_CAPTURE_INVALIDATED:
+    case CUDA_ERROR_STREAM_CAPTURE_MERGE:
+    case CUDA_ERROR_STREAM_CAPTURE_UNMATCHED:
+    case CUDA_ERROR_STREAM_CAPTURE_UNJOINED:
     case CUDA_ERROR_STREAM_CAPTURE_ISOLATION:
-    case CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: return StatusCode::kInternal;
+    case CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
+    case CUDA_ERROR_CAPTURED_EVENT:
+    case CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD: return StatusCode::kInternal;
     // An illegal address, a failed launch, an uncorrectable memory error, the end of the process ...
     default: return StatusCode::kUnavailable;
   }
 }
+
+// While it lives, the calls of this thread do not disturb a stream capture of another (an engine that records a graph).
+class BesideCaptures {
+ public:
+  explicit BesideCaptures(const Functions& f) : f_(f) { (void)f_.cuThreadExchangeStreamCaptureMode(&mode_); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+  ~BesideCaptures() { (void)f_.cuThreadExchangeStreamCaptureMode(&mode_); }
+
+ private:
+  const Functions& f_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // then: what it was
+};
 
 class LibcudaDriver final : public CudaDriver {
  public:
@@ -175,15 +196,19 @@ class LibcudaDriver final : public CudaDriver {
   Status destroy_event(CudaEventHandle event) override {
     return inside([&] { return f_.cuEventDestroy(static_cast<CUevent>(event)); }, "cuEventDestroy");
   }
-  // These take their context from their handles.
+  // The context of a stream is its own; that of the default stream is the thread's, which is anyone's.
   Status record(CudaEventHandle event, CudaStream stream) override {
-    return status(f_.cuEventRecord(static_cast<CUevent>(event), static_cast<CUstream>(stream)), "cuEventRecord");
+    const auto call = [&] { return f_.cuEventRecord(static_cast<CUevent>(event), static_cast<CUstream>(stream)); };
+    return stream == nullptr ? inside(call, "cuEventRecord") : status(call(), "cuEventRecord");
   }
   Status wait(CudaStream stream, CudaEventHandle event) override {
-    return status(f_.cuStreamWaitEvent(static_cast<CUstream>(stream), static_cast<CUevent>(event), 0),
-                  "cuStreamWaitEvent");
+    const auto call = [&] {
+      return f_.cuStreamWaitEvent(static_cast<CUstream>(stream), static_cast<CUevent>(event), 0);
+    };
+    return stream == nullptr ? inside(call, "cuStreamWaitEvent") : status(call(), "cuStreamWaitEvent");
   }
   Result<bool> has_completed(CudaEventHandle event) override {
+    const BesideCaptures beside(f_);
     const CUresult result = f_.cuEventQuery(static_cast<CUevent>(event));
     if (result == CUDA_ERROR_NOT_READY) return false;
     LARDER_RETURN_IF_ERROR(status(result, "cuEventQuery"));
@@ -194,7 +219,6 @@ class LibcudaDriver final : public CudaDriver {
   }
 
   Status copy(std::span<const CudaCopy> copies, CudaStream stream) override;
-  [[nodiscard]] Status copy_batch(std::span<const CudaCopy> copies, CUstream stream);
   Status launch(const CopyLaunch& launch, std::uint32_t blocks, CudaStream stream) override {
     void* parameters[] = {const_cast<CopyLaunch*>(&launch)};  // the driver copies them before it returns
     return status(f_.cuLaunchKernel(kernel_, blocks, 1, 1, kCopyKernelThreads, 1, 1, 0, static_cast<CUstream>(stream),
@@ -214,6 +238,7 @@ class LibcudaDriver final : public CudaDriver {
   template <class Call>
   [[nodiscard]] Status inside(Call&& call, const char* name) {
     LARDER_RETURN_IF_ERROR(enter());
+    const BesideCaptures beside(f_);
     const CUresult result = call();
     leave();
     return status(result, name);
@@ -225,10 +250,13 @@ class LibcudaDriver final : public CudaDriver {
   CUmodule module_ = nullptr;
   CUfunction kernel_ = nullptr;
   CudaFacts facts_;
+#if CUDA_VERSION >= 12080
   // cuMemcpyBatchAsync of CUDA 13, whose signature differs from that of 12.8; null: an older driver.
   using CopyBatch = CUresult (*)(CUdeviceptr*, CUdeviceptr*, std::size_t*, std::size_t, CUmemcpyAttributes*,
                                  std::size_t*, std::size_t, CUstream);
   CopyBatch copy_batch_ = nullptr;
+  [[nodiscard]] Status copy_batch(std::span<const CudaCopy> copies, CUstream stream);
+#endif
 };
 
 Status LibcudaDriver::status(CUresult error, const char* call) const {
@@ -264,6 +292,7 @@ Status LibcudaDriver::open() {
         return loaded != CUDA_SUCCESS ? loaded : f_.cuModuleGetFunction(&kernel_, module_, kCopyKernelName);
       },
       "cuModuleLoadData (the copy kernel)"));
+#if CUDA_VERSION >= 12080
   int version = 0;
   if (f_.cuDriverGetVersion(&version) == CUDA_SUCCESS && version >= 13'000) {
     copy_batch_ = reinterpret_cast<CopyBatch>(::dlsym(RTLD_DEFAULT, "cuMemcpyBatchAsync_v2"));
@@ -274,6 +303,7 @@ Status LibcudaDriver::open() {
       }
     }
   }
+#endif
   return Status::ok();
 }
 
@@ -291,21 +321,24 @@ Status LibcudaDriver::register_host(std::byte* memory, std::size_t bytes) {
 
 Status LibcudaDriver::copy(std::span<const CudaCopy> copies, CudaStream stream) {
   auto* const to = static_cast<CUstream>(stream);
-  if (copies.size() == 1 || copy_batch_ == nullptr) {
-    for (const CudaCopy& c : copies) {
-      LARDER_RETURN_IF_ERROR(
-          inside([&] { return f_.cuMemcpyAsync(pointer(c.dst), pointer(c.src), c.bytes, to); }, "cuMemcpyAsync"));
+#if CUDA_VERSION >= 12080
+  if (copies.size() > 1 && copy_batch_ != nullptr) {
+    while (!copies.empty()) {
+      const std::size_t count = std::min(copies.size(), kBatch);
+      LARDER_RETURN_IF_ERROR(copy_batch(copies.first(count), to));
+      copies = copies.subspan(count);
     }
     return Status::ok();
   }
-  while (!copies.empty()) {
-    const std::size_t count = std::min(copies.size(), kBatch);
-    LARDER_RETURN_IF_ERROR(copy_batch(copies.first(count), to));
-    copies = copies.subspan(count);
+#endif
+  for (const CudaCopy& c : copies) {
+    LARDER_RETURN_IF_ERROR(
+        inside([&] { return f_.cuMemcpyAsync(pointer(c.dst), pointer(c.src), c.bytes, to); }, "cuMemcpyAsync"));
   }
   return Status::ok();
 }
 
+#if CUDA_VERSION >= 12080
 Status LibcudaDriver::copy_batch(std::span<const CudaCopy> copies, CUstream stream) {
   std::array<CUdeviceptr, kBatch> dst{}, src{};
   std::array<std::size_t, kBatch> sizes{};
@@ -321,6 +354,7 @@ Status LibcudaDriver::copy_batch(std::span<const CudaCopy> copies, CUstream stre
       [&] { return copy_batch_(dst.data(), src.data(), sizes.data(), copies.size(), &attributes, &first, 1, stream); },
       "cuMemcpyBatchAsync");
 }
+#endif
 
 }  // namespace
 
