@@ -88,7 +88,7 @@ CASES = [
     (2, "conformance --backend memory --extra x=1", ["'memory' has no option 'x'; its options:"]),
     (2, "bench storage --backend x", ["unknown storage backend 'x'", "memory"]),
     (2, "bench tree --sequences 0", ["larder bench tree: --sequences: '0' is not a whole number in [1, "]),
-    (2, "bench transfer 500", ["larder bench transfer: MEBIBYTES: 500 is not from 16 to 128, which --device cpu takes"]),
+    (2, "bench transfer 500", ["MEBIBYTES: 500 is not from 16 to 128, which --device cpu takes"]),
     (2, "bench transfer --device gpu", ["--device"]),
     (1, "serve --device gpu", ["--device gpu", "choose cpu, cuda or cuda:N"]),
     (2, "bench transfer x", ["larder bench transfer: MEBIBYTES: 'x' is not a whole number in [1, 16384]"]),

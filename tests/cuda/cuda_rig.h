@@ -263,4 +263,21 @@ class Pools {
   Pairs pairs;
 };
 
+inline TransferRequest request(std::uint64_t id, CopyDirection direction, const Pairs& pairs,
+                               std::shared_ptr<LayerGate> gate = nullptr) {
+  return {OpId(id), direction, pairs, std::move(gate)};
+}
+
+// Small parts of layers in large host slots: stores go by way of the device.
+inline ModelSpec staged_model() {
+  std::vector<PlaneSpec> planes(2);
+  for (PlaneSpec& plane : planes) plane = {.name = "p", .dtype = Dtype::kBf16, .rows = 4, .heads = 2, .head_dim = 64};
+  std::vector<std::uint32_t> layers(6);
+  for (std::uint32_t i = 0; i < 6; ++i) layers[i] = i;
+  std::vector<PlaneSpec> wide = planes;
+  wide[1].head_dim = 33;  // pages whose parts have odd places
+  return pool_test::model_of(6, {pool_test::pool_of(PoolName::kKv, ComponentKind::kFull, true, layers, planes),
+                                 pool_test::pool_of(PoolName::kSwa, ComponentKind::kSwa, true, layers, wide)});
+}
+
 }  // namespace larder::cuda_test

@@ -1,0 +1,234 @@
+// What a CUDA device does when calls fail, the device is lost, or there is no room: on the simulated driver.
+#include <array>
+#include <chrono>
+#include <string>
+
+#include "tests/cuda/cuda_rig.h"
+
+namespace larder::cuda_test {
+namespace {
+
+// Every call that can fail, and every operation that can lose the device, fails once: each transfer ends once, slots
+// come back, the gate says it, and what is said to be right is right.
+class CudaFaults : public testing::TestWithParam<std::string> {};
+
+TEST_P(CudaFaults, EndTransfersOnceAndNeverWithWrongBytes) {
+  const std::string& what = GetParam();
+  const bool is_loss = what == "operation" || what.ends_with(":lost");
+  const std::string call = what.substr(0, what.find(':'));
+  int failures = 0;
+  std::array<bool, 2> has_come_through{};
+  for (std::uint64_t i = 2; i < 400; ++i) {
+    const std::uint64_t n = i / 2;
+    const bool is_staged = i % 2 == 1;
+    SCOPED_TRACE(what + " " + std::to_string(n) + (is_staged ? " staged" : ""));
+    Rng rng(n);
+    CudaOptions options = Rig::small_options();
+    options.staging_bytes = 26'000;
+    Rig rig({false, n}, options);
+    Pools pools(rig, is_staged ? staged_model() : pool_test::preset("gdn-tiny+draft"), HostLayout::kPageFirst,
+                is_staged ? 5 : 2, rng);
+    const auto transfer = take(TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 8));
+    Inbox inbox;
+    pools.fill_device(rng, &SlotPair::device);
+    if (call == "operation") {
+      rig.sim->lose_at(n);
+    } else {
+      rig.sim->fail_call(call, n, is_loss ? unavailable("CUDA_ERROR_ECC_UNCORRECTABLE") : internal_error("refused"));
+    }
+    bool has_failed = false;
+    for (std::uint64_t id = 1; id <= 3; ++id) {
+      const bool is_down = id == 1;
+      const auto gate = std::make_shared<LayerGate>(pools.device->model().layer_count());
+      ASSERT_TRUE(transfer
+                      ->submit(is_down ? request(id, CopyDirection::kDeviceToHost, pools.pairs)
+                                       : request(id, CopyDirection::kHostToDevice, pools.swapped(), gate),
+                               inbox.done())
+                      .is_ok());
+      const auto results = inbox.wait(1);
+      ASSERT_EQ(results.size(), 1U);
+      pools.drop(results[0]);
+      EXPECT_EQ(pools.leases(), 0U);
+      const Status& status = results[0].status;
+      if (status.is_ok() && !rig.device->health().is_ok()) break;  // lost behind the copy: nothing can be compared
+      if (!status.is_ok()) {
+        has_failed = true;
+        EXPECT_EQ(status.code(), is_loss ? StatusCode::kUnavailable : StatusCode::kInternal) << status.to_string();
+        if (!is_down) {
+          EXPECT_EQ(gate->wait(0, std::chrono::seconds(1)).code(), status.code());
+        }
+        if (is_down) break;  // there is nothing to load
+        continue;
+      }
+      if (is_down) {
+        EXPECT_EQ(pools.host_differences(&SlotPair::device), 0U);
+        pools.copy_shadow(&SlotPair::source, &SlotPair::device);
+      } else {
+        EXPECT_TRUE(gate->finished());
+        rig.sim->let_faults_sleep(true);
+        EXPECT_EQ(pools.memory.difference(), 0U);
+        rig.sim->let_faults_sleep(false);
+      }
+    }
+    has_failed = has_failed || !rig.device->health().is_ok();
+    EXPECT_EQ(rig.device->health().is_ok(), !(has_failed && is_loss));
+    has_come_through[is_staged ? 1 : 0] = !has_failed;
+    if (has_come_through[0] && has_come_through[1]) break;
+    failures += has_failed ? 1 : 0;
+  }
+  EXPECT_GT(failures, 4);
+  EXPECT_TRUE(has_come_through[0] && has_come_through[1]) << "there are more calls to fail";
+}
+
+// The second step cannot be launched and the third can, while the first still runs, so that nobody has seen the failure
+// yet: an engine that asks for the second step's layer is not sent to wait for the third step's event.
+TEST(CudaGate, ALaunchBehindAFailedOneIsNoAnswer) {
+  Rng rng(1);
+  CudaOptions by_kernel = Rig::small_options();
+  by_kernel.load_engines_from = std::size_t{1} << 40;
+  Rig rig({false, 1}, by_kernel);
+  const ModelSpec model = pool_test::preset("gqa-tiny");
+  Pools pools(rig, model, HostLayout::kPageFirst, 2, rng);
+  const auto transfer = take(TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 8));
+  const CudaStream engine = take(rig.driver->create_stream());
+  const auto gate = std::make_shared<LayerGate>(model.layer_count());
+  Inbox inbox;
+  rig.sim->hold();
+  rig.sim->fail_call("launch", 2, internal_error("refused"));
+  ASSERT_TRUE(transfer->submit(request(1, CopyDirection::kHostToDevice, pools.pairs, gate), inbox.done()).is_ok());
+  LayerWaits waits(*gate, engine, std::chrono::milliseconds(200));
+  EXPECT_EQ(waits.before(0).to_string(), "ok");
+  EXPECT_EQ(waits.before(1).code(), StatusCode::kDeadlineExceeded);
+  rig.sim->go_on();
+  const auto results = inbox.wait(1);
+  EXPECT_EQ(results[0].status.code(), StatusCode::kInternal);
+  pools.drop(results[0]);
+  EXPECT_EQ(waits.before(1).code(), StatusCode::kInternal);
+  EXPECT_TRUE(rig.driver->synchronize(engine).is_ok());
+  EXPECT_TRUE(rig.driver->destroy_stream(engine).is_ok());
+}
+
+// The same with several staged stores at once, which hand buffers to each other.
+TEST_P(CudaFaults, EndStoresThatShareBuffers) {
+  const std::string& what = GetParam();
+  const bool is_loss = what == "operation" || what.ends_with(":lost");
+  const std::string call = what.substr(0, what.find(':'));
+  for (std::uint64_t n = 1; n < 60; n += 3) {
+    SCOPED_TRACE(what + " " + std::to_string(n));
+    Rng rng(n);
+    CudaOptions options = Rig::small_options();
+    options.staging_bytes = 13'000;
+    Rig rig({false, n}, options);
+    Pools pools(rig, staged_model(), HostLayout::kPageHead, 12, rng);
+    const auto engine = take(TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 16));
+    pools.fill_device(rng, &SlotPair::device);
+    if (call == "operation") {
+      rig.sim->lose_at(n);
+    } else {
+      rig.sim->fail_call(call, n, is_loss ? unavailable("CUDA_ERROR_ECC_UNCORRECTABLE") : internal_error("refused"));
+    }
+    Inbox inbox;
+    for (std::uint64_t id = 0; id < 6; ++id) {  // each two pages of both components
+      Pairs pairs;
+      for (const ComponentKind c : {ComponentKind::kFull, ComponentKind::kSwa}) {
+        const auto& all = pools.pairs[index_of(c)];
+        pairs[index_of(c)] = {all[2 * id], all[2 * id + 1]};
+      }
+      ASSERT_TRUE(engine->submit(request(id + 1, CopyDirection::kDeviceToHost, pairs), inbox.done()).is_ok());
+    }
+    bool are_all_ok = true;
+    for (const TransferDone& result : inbox.wait(6)) {
+      pools.drop(result);
+      are_all_ok = are_all_ok && result.status.is_ok();
+      EXPECT_TRUE(result.status.is_ok() ||
+                  result.status.code() == (is_loss ? StatusCode::kUnavailable : StatusCode::kInternal))
+          << result.status.to_string();
+    }
+    EXPECT_EQ(pools.leases(), 0U);
+    if (are_all_ok) {
+      EXPECT_EQ(pools.host_differences(&SlotPair::device), 0U);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, CudaFaults,
+                         testing::Values("launch", "launch:lost", "record", "record:lost", "wait", "wait:lost", "copy",
+                                         "copy:lost", "create_event", "operation"),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::replace(name.begin(), name.end(), ':', '_');
+                           return name;
+                         });
+
+TEST(CudaDevice, SaysWhatIsWrongWithItsOptions) {
+  const auto driver = std::make_shared<sim::SimCudaDriver>(sim::SimCudaOptions{});
+  CudaOptions options;
+  options.store_blocks = 0;
+  EXPECT_EQ(CudaDevice::create(driver, options).status().code(), StatusCode::kInvalidArgument);
+  options = {};
+  options.pinned_piece_bytes = 1000;
+  EXPECT_EQ(CudaDevice::create(driver, options).status().code(), StatusCode::kInvalidArgument);
+  driver->fail_call("create_stream", 1, overloaded("no"));
+  EXPECT_EQ(CudaDevice::create(driver, {}).status().code(), StatusCode::kOverloaded);
+}
+
+TEST(CudaDevice, SaysHowMuchMemoryThereIs) {
+  Rig rig({false, 1});
+  const auto much = rig.device->memory().allocate(std::size_t{1} << 40);
+  EXPECT_EQ(much.status().code(), StatusCode::kOverloaded);
+  EXPECT_NE(much.status().message().find("1024 MiB are free"), std::string::npos) << much.status().to_string();
+  rig.sim->fail_call("register_host", 2, overloaded("CUDA_ERROR_OUT_OF_MEMORY"));
+  EXPECT_EQ(rig.device->host_memory().allocate(64 << 10).status().code(), StatusCode::kOverloaded);
+  EXPECT_EQ(rig.sim->registered_bytes(), 0U);
+}
+
+TEST(CudaDevice, AFullStreamTakesNothing) {
+  Rig rig({false, 1});
+  const StreamId stream = rig.device->create_stream(2).value();
+  const auto event = std::make_shared<DeviceEvent>();
+  int done = 0;
+  const auto work = [&] {
+    StreamWork w;
+    w.after = event;
+    w.done = [&](std::uint32_t, Status) { ++done; };
+    return w;
+  };
+  int taken = 0;
+  while (rig.device->enqueue(stream, CopyDirection::kDeviceToHost, work()).is_ok()) ASSERT_LT(++taken, 4);
+  EXPECT_GE(taken, 2);
+  event->fire();
+  rig.device->synchronize();
+  EXPECT_EQ(done, taken);
+  StreamWork none;
+  none.steps = 0;
+  EXPECT_EQ(rig.device->enqueue(stream, CopyDirection::kDeviceToHost, std::move(none)).code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(rig.device->enqueue(9, CopyDirection::kDeviceToHost, work()).code(), StatusCode::kInvalidArgument);
+}
+
+// Twice the ring in one step: it is launched in parts, and each part is freed before the next needs its place.
+TEST(CudaDevice, AStepOfMorePiecesThanTheRingHolds) {
+  Rig rig({false, 5});
+  constexpr std::size_t kPieces = 2 * CopyStream::kRingPairs + 77;
+  const auto host = take(rig.device->host_memory().allocate(kPieces * 8));
+  const auto device = take(rig.device->memory().allocate(kPieces * 8));
+  for (std::size_t i = 0; i < kPieces; ++i) std::memcpy(host->data() + i * 8, &i, 8);
+  const StreamId stream = rig.device->create_stream(2).value();
+  Status seen = internal_error("not called");
+  StreamWork work;
+  work.make_ops = [&](std::uint32_t, std::vector<CopyOp>& out) {
+    for (std::size_t i = 0; i < kPieces; ++i) {
+      out.push_back({device->data() + (kPieces - 1 - i) * 8, host->data() + i * 8, 8, 1, 8, 8});
+    }
+  };
+  work.done = [&](std::uint32_t, Status status) { seen = std::move(status); };
+  ASSERT_TRUE(rig.device->enqueue(stream, CopyDirection::kHostToDevice, std::move(work)).is_ok());
+  rig.device->synchronize();
+  EXPECT_EQ(seen.to_string(), "ok");
+  std::vector<std::size_t> got(kPieces);
+  ASSERT_TRUE(rig.device->copy_now(reinterpret_cast<std::byte*>(got.data()), device->data(), kPieces * 8).is_ok());
+  for (std::size_t i = 0; i < kPieces; ++i) ASSERT_EQ(got[kPieces - 1 - i], i);
+}
+
+}  // namespace
+}  // namespace larder::cuda_test
