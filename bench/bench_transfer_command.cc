@@ -44,6 +44,14 @@ int bench_transfer(int argc, char** argv) {
       ->type_name("BYTES")
       ->check(whole_number())
       ->capture_default_str();
+  app.add_option("--staging-buffers", cuda.device.staging_buffers, "of stores of small pieces; 0: straight to the host")
+      ->type_name("NUMBER")
+      ->check(whole_number(0, 64))
+      ->capture_default_str();
+  app.add_option("--staging-bytes", cuda.device.staging_bytes, "of each buffer")
+      ->type_name("BYTES")
+      ->check(whole_number(1, 1'000'000'000))
+      ->capture_default_str();
   app.add_option("--piece", cuda.kibibytes, "sizes of a piece, in KiB (4 16 64 256 2048)")
       ->type_name("KIB ...")
       ->check(whole_number(1, 65'536));

@@ -46,8 +46,8 @@ struct CudaOptions {
   std::size_t store_engines_from = std::size_t{256} << 10;
   // Smaller pieces go to the host by way of buffers on the device (StagedStore), where host slots have blocks of at
   // least store_engines_from. 0 buffers: straight.
-  std::uint32_t staging_buffers = 3;
-  std::size_t staging_bytes = std::size_t{16} << 20;  // of each
+  std::uint32_t staging_buffers = 2;
+  std::size_t staging_bytes = std::size_t{64} << 20;  // of each
   // Host memory is pinned in pieces of this size.
   std::size_t pinned_piece_bytes = std::size_t{1} << 30;
 };
