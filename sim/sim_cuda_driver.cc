@@ -449,28 +449,19 @@ void SimCudaDriver::run_launch(const Operation& operation, Lock& lock) {
     std::size_t bytes;
   };
   std::vector<Row> rows;
-  for (std::uint32_t i = 0; i < launch.group_count; ++i) {
-    const CopyGroup& g = launch.groups[i];
-    for (std::uint32_t t = 0; t < g.pair_count * g.tiles_per_pair; ++t) {
-      const CopyPair pair = launch.pairs[g.first_pair + t / g.tiles_per_pair];
-      const CopyTile tile = tile_of(g, t % g.tiles_per_pair);
-      for (std::uint32_t row = 0; row < tile.rows; ++row) {
-        std::byte* const dst = pair.dst + tile.dst_offset + row * g.dst_pitch;
-        const std::byte* const src = pair.src + tile.src_offset + row * g.src_pitch;
-        const std::uintptr_t bits =
-            reinterpret_cast<std::uintptr_t>(dst) | reinterpret_cast<std::uintptr_t>(src) | tile.width;
-        if (g.vector == 0 || bits % g.vector != 0) {
-          violate("a misaligned access");
-          return lose("misaligned");
-        }
-        if (!reaches(dst, tile.width) || !reaches(src, tile.width)) {
-          violate("a launch touches memory that the device does not reach");
-          return lose("a launch");
-        }
-        rows.push_back({dst, src, tile.width});
-      }
+  for_each_row(launch, [&](std::byte* dst, const std::byte* src, std::size_t bytes, const CopyGroup& g) {
+    if (loss_) return;
+    const std::uintptr_t bits = reinterpret_cast<std::uintptr_t>(dst) | reinterpret_cast<std::uintptr_t>(src) | bytes;
+    if (g.vector == 0 || bits % g.vector != 0) {
+      violate("a misaligned access");
+      lose("misaligned");
+    } else if (!reaches(dst, bytes) || !reaches(src, bytes)) {
+      violate("a launch touches memory that the device does not reach");
+      lose("a launch");
     }
-  }
+    rows.push_back({dst, src, bytes});
+  });
+  if (loss_) return;
   rng_.shuffle(std::span(rows));
   lock.unlock();
   for (const Row& row : rows) std::memcpy(row.dst, row.src, row.bytes);

@@ -58,9 +58,8 @@ struct StreamWork {
   // stay unchanged until `done` of the step (leased slots do).
   std::function<void(std::uint32_t step, std::vector<CopyOp>&)> make_ops;
   // Devices whose streams run without the host call this once the copies of a step are on the stream, and before `done`
-  // of the step: who reads the bytes lets a stream of his wait for the event. Not called for a step that
-  // failed by then, nor for those behind it.
-  // On any thread; must be short; must not call the device.
+  // of the step: who reads the bytes lets a stream of his wait for the event. Not called for a step that failed
+  // by then, nor for those behind it. On any thread; must be short; must not call the device.
   std::function<void(std::uint32_t step, std::shared_ptr<DeviceEvent>)> launched{};
   // Called once the copies of this step, hence of all before it, have completed (or failed: its status). On any thread;
   // must be short; must not call the device.

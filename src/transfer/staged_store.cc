@@ -1,7 +1,6 @@
 #include "transfer/staged_store.h"
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 namespace larder {

@@ -36,6 +36,7 @@ class Transfer {
   }
 
   [[nodiscard]] const TransferRequest& request() const { return request_; }
+  [[nodiscard]] std::uint32_t steps() const { return static_cast<std::uint32_t>(steps_.size()); }
   [[nodiscard]] std::vector<LeasedSlot>& device_leases() { return device_leases_; }
   [[nodiscard]] std::vector<LeasedSlot>& host_leases() { return host_leases_; }
   void accept() { is_accepted_ = true; }
@@ -132,6 +133,7 @@ class StreamTransferEngine final : public TransferEngine {
   [[nodiscard]] Status take_leases(Transfer& transfer);
   void drop_leases(Transfer& transfer);
   [[nodiscard]] std::vector<LayerRange> plan_steps(const TransferRequest& request) const;
+  [[nodiscard]] Status enqueue_layers(const std::shared_ptr<Transfer>& transfer);
 
   // constant after creation
   Device& device_;
@@ -250,17 +252,28 @@ Status StreamTransferEngine::submit(TransferRequest request, Done done) {
   }
   std::vector<LayerRange> steps;
   if (!is_staged) steps = plan_steps(request);
-  const auto stream = streams_[static_cast<std::size_t>(request.direction)];
-  const CopyDirection direction = request.direction;
-  StreamWork work;
-  work.steps = static_cast<std::uint32_t>(steps.size());
-  if (!is_staged) work.after = std::move(request.after);
   auto transfer =
       std::make_shared<Transfer>(pools_, host_, std::move(request), std::move(steps), std::move(done), in_flight_);
   if (Status leased = take_leases(*transfer); !leased.is_ok()) {
     drop_leases(*transfer);
     return leased;
   }
+  // Before the enqueue: it may complete inside it.
+  transfer->accept();
+  in_flight_->fetch_add(1, std::memory_order_relaxed);
+  Status enqueued = is_staged ? staged_->enqueue(transfer->request(),
+                                                 [transfer](Status status) { transfer->end_all(std::move(status)); })
+                              : enqueue_layers(transfer);
+  if (!enqueued.is_ok()) transfer->refuse(std::move(enqueued));
+  return Status::ok();
+}
+
+// Straight between device and host, layers after layers.
+Status StreamTransferEngine::enqueue_layers(const std::shared_ptr<Transfer>& transfer) {
+  const CopyDirection direction = transfer->request().direction;
+  StreamWork work;
+  work.steps = transfer->steps();
+  work.after = transfer->request().after;
   work.make_ops = [raw = transfer.get()](std::uint32_t step, std::vector<CopyOp>& out) {
     raw->append_copies(step, out);
   };
@@ -268,14 +281,7 @@ Status StreamTransferEngine::submit(TransferRequest request, Done done) {
     raw->launched_step(step, std::move(event));
   };
   work.done = [transfer](std::uint32_t step, Status status) { transfer->end_step(step, std::move(status)); };
-  // Before the enqueue: it may complete inside it.
-  transfer->accept();
-  in_flight_->fetch_add(1, std::memory_order_relaxed);
-  Status enqueued = is_staged ? staged_->enqueue(transfer->request(),
-                                                 [transfer](Status status) { transfer->end_all(std::move(status)); })
-                              : device_.enqueue(stream, direction, std::move(work));
-  if (!enqueued.is_ok()) transfer->refuse(std::move(enqueued));
-  return Status::ok();
+  return device_.enqueue(streams_[static_cast<std::size_t>(direction)], direction, std::move(work));
 }
 
 }  // namespace

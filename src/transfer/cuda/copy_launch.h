@@ -87,4 +87,19 @@ LARDER_ON_DEVICE inline CopyTile tile_of(const CopyGroup& g, std::uint32_t index
   return tile;
 }
 
+// What the kernel does, for the host: row(dst, src, bytes, group) for each row of each tile, in order.
+template <class Row>
+void for_each_row(const CopyLaunch& launch, Row&& row) {
+  for (std::uint32_t i = 0; i < launch.group_count; ++i) {
+    const CopyGroup& g = launch.groups[i];
+    for (std::uint32_t t = 0; t < g.pair_count * g.tiles_per_pair; ++t) {
+      const CopyPair pair = launch.pairs[g.first_pair + t / g.tiles_per_pair];
+      const CopyTile tile = tile_of(g, t % g.tiles_per_pair);
+      for (std::uint32_t r = 0; r < tile.rows; ++r) {
+        row(pair.dst + tile.dst_offset + r * g.dst_pitch, pair.src + tile.src_offset + r * g.src_pitch, tile.width, g);
+      }
+    }
+  }
+}
+
 }  // namespace larder

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <limits>
-#include <string>
 #include <tuple>
 
 namespace larder {

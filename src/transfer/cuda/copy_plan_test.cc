@@ -76,17 +76,9 @@ class CopyPlanTest : public testing::Test {
       ASSERT_GT(written, 0U);
       ASSERT_EQ(plan.pieces_left(), before - written);
       ++launches;
-      for (std::uint32_t i = 0; i < launch.group_count; ++i) {
-        const CopyGroup& g = launch.groups[i];
-        for (std::uint32_t t = 0; t < g.pair_count * g.tiles_per_pair; ++t) {
-          const CopyPair pair = launch.pairs[g.first_pair + t / g.tiles_per_pair];
-          const CopyTile tile = tile_of(g, t % g.tiles_per_pair);
-          for (std::uint32_t row = 0; row < tile.rows; ++row) {
-            std::memcpy(pair.dst + tile.dst_offset + row * g.dst_pitch, pair.src + tile.src_offset + row * g.src_pitch,
-                        tile.width);
-          }
-        }
-      }
+      for_each_row(launch, [](std::byte* dst, const std::byte* src, std::size_t bytes, const CopyGroup&) {
+        std::memcpy(dst, src, bytes);
+      });
     }
   }
 

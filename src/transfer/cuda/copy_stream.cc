@@ -1,19 +1,12 @@
 #include "transfer/cuda/copy_stream.h"
 
 #include <algorithm>
-#include <chrono>
-#include <functional>
 #include <string>
 #include <utility>
 
 #include "base/defect.h"
 
 namespace larder {
-namespace {
-
-Status no_memory_for_list() { return overloaded("no memory for a list of copies"); }
-
-}  // namespace
 
 // Where the launcher sleeps until an event of the host fires or the stream is told to end.
 struct CopyStream::Waiter {
@@ -173,7 +166,7 @@ void CopyStream::launch_step(const std::shared_ptr<Entry>& entry, std::uint32_t 
       status = plan_.make(entry->direction, ops_);
       if (status.is_ok()) status = launch_copies(entry, step);
     } catch (...) {  // the only thing here that can throw
-      status = no_memory_for_list();
+      status = overloaded("no memory for a list of copies");
     }
   }
   parts_.health->saw(status);
@@ -192,7 +185,7 @@ Status CopyStream::launch_kernel(const std::shared_ptr<Entry>& entry, std::uint3
     const std::span<CopyPair> room = ring_room(plan_.pieces_left());
     ring_used_ += plan_.next_launch(room, launch);
     LARDER_RETURN_IF_ERROR(parts_.driver->launch(launch, blocks, stream_));
-    // Half of the ring is in use by this step alone: an event lets it be freed in parts.
+    // A step of several launches: an event behind each lets the ring be freed in parts.
     if (plan_.pieces_left() > 0) add_launched({entry, step, false, nullptr, Status::ok(), ring_used_});
   }
   return Status::ok();

@@ -21,7 +21,6 @@ constexpr std::size_t kBatch = 128;
 // The functions of the driver that are used, by the names that cuda.h maps to their current versions.
 #define LARDER_CUDA_FUNCTIONS(X)       \
   X(cuInit)                            \
-  X(cuDriverGetVersion)                \
   X(cuDeviceGetCount)                  \
   X(cuDeviceGet)                       \
   X(cuDeviceGetName)                   \
@@ -62,6 +61,12 @@ struct Functions {
 #define LARDER_DECLARE(name) decltype(&::name) name = nullptr;
   LARDER_CUDA_FUNCTIONS(LARDER_DECLARE)
 #undef LARDER_DECLARE
+#if CUDA_VERSION >= 12080
+  // cuMemcpyBatchAsync of CUDA 13, whose signature differs from that of 12.8; null: an older driver.
+  using CopyBatch = CUresult (*)(CUdeviceptr*, CUdeviceptr*, std::size_t*, std::size_t, CUmemcpyAttributes*,
+                                 std::size_t*, std::size_t, CUstream);
+  CopyBatch copy_batch = nullptr;
+#endif
 };
 
 #define LARDER_TEXT_OF(name) #name
@@ -83,6 +88,9 @@ Result<Functions> load_functions() {
   }
   LARDER_CUDA_FUNCTIONS(LARDER_LOAD)
 #undef LARDER_LOAD
+#if CUDA_VERSION >= 12080
+  f.copy_batch = reinterpret_cast<Functions::CopyBatch>(::dlsym(library, "cuMemcpyBatchAsync_v2"));
+#endif
   return f;
 }
 
@@ -251,10 +259,6 @@ class LibcudaDriver final : public CudaDriver {
   CUfunction kernel_ = nullptr;
   CudaFacts facts_;
 #if CUDA_VERSION >= 12080
-  // cuMemcpyBatchAsync of CUDA 13, whose signature differs from that of 12.8; null: an older driver.
-  using CopyBatch = CUresult (*)(CUdeviceptr*, CUdeviceptr*, std::size_t*, std::size_t, CUmemcpyAttributes*,
-                                 std::size_t*, std::size_t, CUstream);
-  CopyBatch copy_batch_ = nullptr;
   [[nodiscard]] Status copy_batch(std::span<const CudaCopy> copies, CUstream stream);
 #endif
 };
@@ -292,18 +296,6 @@ Status LibcudaDriver::open() {
         return loaded != CUDA_SUCCESS ? loaded : f_.cuModuleGetFunction(&kernel_, module_, kCopyKernelName);
       },
       "cuModuleLoadData (the copy kernel)"));
-#if CUDA_VERSION >= 12080
-  int version = 0;
-  if (f_.cuDriverGetVersion(&version) == CUDA_SUCCESS && version >= 13'000) {
-    copy_batch_ = reinterpret_cast<CopyBatch>(::dlsym(RTLD_DEFAULT, "cuMemcpyBatchAsync_v2"));
-    if (copy_batch_ == nullptr) {
-      if (void* const library = ::dlopen(kLibrary, RTLD_NOW | RTLD_NOLOAD)) {
-        copy_batch_ = reinterpret_cast<CopyBatch>(::dlsym(library, "cuMemcpyBatchAsync_v2"));
-        ::dlclose(library);
-      }
-    }
-  }
-#endif
   return Status::ok();
 }
 
@@ -322,7 +314,7 @@ Status LibcudaDriver::register_host(std::byte* memory, std::size_t bytes) {
 Status LibcudaDriver::copy(std::span<const CudaCopy> copies, CudaStream stream) {
   auto* const to = static_cast<CUstream>(stream);
 #if CUDA_VERSION >= 12080
-  if (copies.size() > 1 && copy_batch_ != nullptr) {
+  if (copies.size() > 1 && f_.copy_batch != nullptr) {
     while (!copies.empty()) {
       const std::size_t count = std::min(copies.size(), kBatch);
       LARDER_RETURN_IF_ERROR(copy_batch(copies.first(count), to));
@@ -351,7 +343,9 @@ Status LibcudaDriver::copy_batch(std::span<const CudaCopy> copies, CUstream stre
   attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
   std::size_t first = 0;
   return inside(
-      [&] { return copy_batch_(dst.data(), src.data(), sizes.data(), copies.size(), &attributes, &first, 1, stream); },
+      [&] {
+        return f_.copy_batch(dst.data(), src.data(), sizes.data(), copies.size(), &attributes, &first, 1, stream);
+      },
       "cuMemcpyBatchAsync");
 }
 #endif
