@@ -7,6 +7,7 @@
 
 #include "bench/bench_transfer.h"
 #include "bench/bench_transfer_cuda.h"
+#include "model/pool_spec.h"
 #include "server/command_line.h"
 
 namespace larder {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "model/pool_spec.h"
 #include "transfer/cuda/cuda_device.h"
 
 namespace larder {
