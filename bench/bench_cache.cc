@@ -121,6 +121,7 @@ class LiveLoad {
     }
     if (options_.tiers != "device") sizes.host_pages = full_pages;
     sizes.has_storage = options_.tiers == "storage";
+    sizes.has_events = options_.has_events;
     sizes.config.prefetch_threshold = 1u << 30;  // there is nothing to fetch
     auto world = make_cache_world(*model, sizes);
     if (!world.is_ok()) return world.status();
@@ -289,6 +290,7 @@ Result<LongTimes> run_long_prompt(const CacheBenchOptions& options, const std::s
   if (model->has(ComponentKind::kMamba)) sizes.device[index_of(ComponentKind::kMamba)] = 256;
   if (options.tiers != "device") sizes.host_pages = 2 * pages;
   sizes.has_storage = options.tiers == "storage";
+  sizes.has_events = options.has_events;
   sizes.config.prefetch_threshold = 1u << 30;
   auto world = make_cache_world(*model, sizes);
   if (!world.is_ok()) return world.status();

@@ -27,6 +27,7 @@ struct CacheBenchOptions {
   std::string model;                 // full, full+swa or full+mamba; empty: all
   std::string load;                  // live, long, fetch or abort; empty: all
   std::string tiers = "host";        // the lowest one: device, host or storage
+  bool has_events = false;           // a router is told of pages (KvEventSink)
   std::uint64_t requests = 10'000;   // under way at once
   std::uint64_t nodes = 1'000'000;   // of the tree
   std::uint64_t tokens = 1'000'000;  // of the long prompt

@@ -24,6 +24,7 @@ int bench_cache(int argc, char** argv) {
       ->type_name("TIER")
       ->check(CLI::IsMember({"device", "host", "storage"}))
       ->capture_default_str();
+  app.add_flag("--events", o.has_events, "as for a router that is told of pages that come and go");
   const auto number = [&](const char* flag, auto& value, const char* unit, const char* help, std::uint64_t most) {
     app.add_option(flag, value, help)->type_name(unit)->check(whole_number(1, most))->capture_default_str();
   };

@@ -15,11 +15,11 @@ std::string us_text(const Spread& us) { return fmt::format("{:.1f} [{:.1f}..{:.1
 
 std::string cache_bench_header(const CacheBenchOptions& options, const MachineInfo& machine) {
   return fmt::format(
-      "larder {} bench cache, {} UTC\n{}, {} cores; {}\ntiers down to {}; {} requests at once, {} nodes, {} tokens, "
+      "larder {} bench cache, {} UTC\n{}, {} cores; {}\ntiers down to {}{}; {} requests at once, {} nodes, {} tokens, "
       "pages of {}; {} repeats; seed {}\nmicroseconds of the cache's thread: median [least..most] of the repeats\n",
       kLarderVersion, machine.date, machine.cpu, machine.cores, machine.kernel, options.tiers,
-      count_text(options.requests), count_text(options.nodes), count_text(options.tokens), options.page_size,
-      options.repeats, options.seed);
+      options.has_events ? ", a router is told" : "", count_text(options.requests), count_text(options.nodes),
+      count_text(options.tokens), options.page_size, options.repeats, options.seed);
 }
 
 std::string cache_bench_table(const CacheBenchResult& result) {
@@ -62,6 +62,7 @@ Json cache_bench_json(const CacheBenchOptions& options, const MachineInfo& machi
       {"version", kLarderVersion},
       {"machine", {{"cpu", machine.cpu}, {"cores", machine.cores}, {"kernel", machine.kernel}, {"date", machine.date}}},
       {"tiers", options.tiers},
+      {"events", options.has_events},
       {"requests", options.requests},
       {"nodes", options.nodes},
       {"tokens", options.tokens},

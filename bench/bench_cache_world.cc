@@ -110,6 +110,7 @@ Result<std::unique_ptr<CacheWorld>> make_cache_world(const ModelSpec& model, con
   parts.host = world->host.get();
   parts.transfer = world->transfer.get();
   parts.clock = &world->clock;
+  if (sizes.has_events) parts.events = &world->events;
   Result<std::unique_ptr<Cache>> cache = Cache::create(sizes.config, parts);
   if (!cache.is_ok()) return cache.status();
   world->cache = std::move(*cache);

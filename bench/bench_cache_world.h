@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "controller/cache.h"
+#include "controller/kv_events.h"
 #include "storage/backend.h"
 
 namespace larder {
@@ -55,12 +56,22 @@ struct CacheWorldSizes {
   ComponentCounts device{};
   std::uint64_t host_pages = 0;  // of full, and room for as many windows and half as many states; 0: no host tier
   bool has_storage = false;
+  bool has_events = false;
   InstantAnswer answer = InstantAnswer::kNothing;
   CacheConfig config;
 };
 
+// Takes events as fast as they come, and forgets them.
+class ForgetfulSink final : public KvEventSink {
+ public:
+  Wish wish() override { return Wish::kChanges; }
+  void take(std::vector<KvEvent>) override {}
+  bool wants_all_components() const override { return true; }
+};
+
 struct CacheWorld {
   ModelSpec model;
+  ForgetfulSink events;
   std::unique_ptr<MemorySource> memory;
   std::unique_ptr<DevicePools> device;
   std::unique_ptr<HostPools> host;

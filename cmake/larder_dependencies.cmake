@@ -3,6 +3,7 @@
 #   larder_core_libs      every folder: SHA-256, xxHash, fmt, threads
 #   larder_io_libs        src/storage: io_uring where it is there (then LARDER_HAVE_URING=1)
 #   larder_metadata_libs  src/metadata: RocksDB, hiredis, where they are there (LARDER_ROCKSDB, LARDER_REDIS)
+#   larder_events_libs    src/events: ZeroMQ, where it is there (LARDER_ZMQ)
 #   larder_config_libs    src/config, src/door: JSON; with LARDER_BUILD_TOOLS also TOML and YAML
 #   larder_server_libs    src/server and src/cli: JSON, CLI11, Boost.Beast
 # A library that is not there has an absent_*.cc in place of the file that uses it: larder_left_out names the other one.
@@ -63,8 +64,14 @@ else()
   list(APPEND larder_left_out metadata/real_redis_connection.cc)
 endif()
 
-if(LARDER_BUILD_TESTS AND NOT (found_ROCKSDB AND found_REDIS))
-  message(WARNING "Tests of the page index and of hf3fs will fail: they use RocksDB and hiredis (tools/install_deps.sh)")
+add_library(larder_events_libs INTERFACE)
+if(LARDER_BUILD_TOOLS)
+  larder_find_optional(ZMQ larder_events_libs zmq.hpp zmq "libzmq3-dev and cppzmq-dev")
+endif()
+if(found_ZMQ)
+  list(APPEND larder_left_out events/absent_kv_event_publisher.cc)
+else()
+  list(APPEND larder_left_out events/real_kv_event_publisher.cc)
 endif()
 
 add_library(larder_config_libs INTERFACE)
@@ -88,4 +95,9 @@ if(LARDER_BUILD_TOOLS)
   target_link_libraries(larder_server_libs INTERFACE larder_config_libs CLI11::CLI11 Boost::headers)
 else()
   list(APPEND larder_left_out config/parse_tree_toml.cc config/parse_tree_yaml.cc)
+endif()
+
+if(LARDER_BUILD_TESTS AND NOT (found_ROCKSDB AND found_REDIS AND found_ZMQ))
+  message(WARNING "Tests of the page index, of hf3fs and of KV events will fail: they use RocksDB, hiredis and ZeroMQ "
+    "(tools/install_deps.sh)")
 endif()

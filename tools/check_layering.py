@@ -12,7 +12,7 @@ import re
 import source_tree
 
 ORDER = ("base", "key", "model", "pool", "policy", "tree", "transfer", "storage", "metadata", "controller", "config",
-         "door", "engine", "server", "cli")
+         "door", "events", "engine", "server", "cli")
 BESIDE = ("sim", "fakes", "tests", "bench", "examples", "fuzz", "python", "tools")
 CORE = ORDER[:ORDER.index("controller") + 1]
 BANNED_IN_CORE_HEADERS = re.compile(r"^(nlohmann|boost|spdlog|httplib|toml|yaml-cpp|simdjson|CLI|fmt)\b")

@@ -7,7 +7,7 @@ import subprocess
 import source_tree
 
 PAGE = "docs/install.md"
-GROUPS = ("build", "index", "test", "package", "full", "fuzz", "tidy")
+GROUPS = ("build", "index", "events", "test", "package", "full", "fuzz", "tidy")
 
 
 def documented():

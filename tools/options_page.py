@@ -51,6 +51,7 @@ SGLANG = {
     "max-running-requests": "same; SGLang computes the default",
     "max-queued-requests": "same; SGLang sets no default",
     "chunked-prefill-size": "same; SGLang computes the default, and takes -1 for off",
+    "kv-events-config": "same keys, and two more ([kv_events.md](kv_events.md)); the default endpoint is loopback",
     "num-reserved-decode-tokens": "other: SGLang has 512, among its options of disaggregated decoding",
     "random-seed": "same; SGLang draws the default",
     "disable-radix-cache": "same",
@@ -93,7 +94,6 @@ SGLANG_ONLY = (
     ("--enable-unified-memory", "off", "device pools have fixed sizes; the host has one budget for all, always"),
     ("--enable-unified-cache-external-linker", "off", "for SGLang's tree alone"),
     ("--enable-lmcache, --enable-flexkv", "off", "other caches"),
-    ("--kv-events-config", "none", "nothing publishes events"),
     ("--enable-metrics, --enable-cache-report", "off", "always on"),
     ("--tp-size, --pp-size, --dp-size", "1", "the small engine has one rank; under SGLang there may be more "
      "([sglang.md](sglang.md#ranks))"),

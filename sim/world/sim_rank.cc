@@ -181,6 +181,7 @@ Status SimRank::start(RankGroup* group) {
   scope.layout = host_layout;
   scope.tp_rank = number_;
   scope.tp_size = static_cast<std::uint32_t>(world_.ranks);
+  events_ = std::make_unique<EventIndex>(world_.seed * 31 + number_ + lives_);
   return world_.door == "connector" ? open_connector(scope, group) : open_cache(scope, group);
 }
 
@@ -197,6 +198,7 @@ Status SimRank::open_cache(const NamespaceScope& scope, RankGroup* group) {
   parts.clock = &clock_;
   parts.ranks = group;
   parts.scope = scope;
+  parts.events = events_.get();
   Result<std::unique_ptr<Cache>> cache = Cache::create(config(), parts);
   if (!cache.is_ok()) return cache.status();
   door_ = std::make_unique<DoorOf<Cache>>(std::move(cache).value());
@@ -214,6 +216,7 @@ Status SimRank::open_connector(const NamespaceScope& scope, RankGroup* group) {
   parts.executor = executor_.get();
   parts.ranks = group;
   parts.scope = scope;
+  parts.events = events_.get();
   Result<std::unique_ptr<Connector>> connector = Connector::create(of_door, parts);
   if (!connector.is_ok()) return connector.status();
   door_ = std::make_unique<DoorOf<Connector>>(std::move(connector).value());

@@ -22,6 +22,7 @@
 #include "sim/faulty_backend.h"
 #include "sim/sim_clock.h"
 #include "sim/sim_file_system.h"
+#include "sim/world/event_index.h"
 #include "sim/world/pattern.h"
 #include "sim/world/service_line.h"
 #include "sim/world/sim_door.h"
@@ -93,6 +94,8 @@ class SimRank {
   [[nodiscard]] std::uint64_t struck() const { return struck_ + (executor_ ? executor_->refused() : 0); }
   // Empty; or after a flush, which slots are still taken.
   [[nodiscard]] std::string leaks() const;
+  // Empty; or how a router that listens to it is wrong. After a poll.
+  [[nodiscard]] std::string compare_events() const { return events_->compare(door_->tree()); }
   // What all ranks must agree on, in a line.
   [[nodiscard]] std::string outline() const;
 
@@ -129,6 +132,7 @@ class SimRank {
   std::unique_ptr<TransferEngine> transfer_;
   std::vector<SimStorage> retired_;
   SimStorage storage_, opened_;
+  std::unique_ptr<EventIndex> events_;
   std::unique_ptr<SimDoor> door_;
 };
 

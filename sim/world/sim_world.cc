@@ -77,6 +77,7 @@ std::string SimWorld::apply(const Event& event) {
     case Verb::kRetract: engine_->retract(a); break;
     case Verb::kTime:
       pass_time(std::chrono::microseconds(a[0]));
+      check_events();
       engine_->time_has_passed();
       break;
     case Verb::kRestart: restart(false, 0); break;
@@ -316,6 +317,12 @@ void SimWorld::check(bool is_full) {
   }
 }
 
+void SimWorld::check_events() {
+  for (const auto& rank : ranks_) {
+    if (const std::string difference = rank->compare_events(); !difference.empty()) return fail(difference);
+  }
+}
+
 std::string SimWorld::finish() {
   const std::uint64_t before = clock_.ran();
   struck_on_disks_ += struck_disks();
@@ -323,7 +330,9 @@ std::string SimWorld::finish() {
   if (service_) service_->set_mood(metadata::MemoryDisk::Mood::kWell);
   drain_requests();
   drain_storage();
+  pass_time(std::chrono::milliseconds(1));
   check(true);
+  check_events();
   if (failure_.empty()) {
     for (const auto& rank : ranks_) rank->door().flush();
     for (const auto& rank : ranks_) {

@@ -23,6 +23,9 @@ void add_cache_options(CLI::App& app, CacheOptions& o) {
   app.add_option("--store-size", o.store_size,
                  "of it, in bytes or as a share of the disk; full: what was used longest ago goes")
       ->capture_default_str();
+  app.add_option("--kv-events-config", o.kv_events_config,
+                 "tell routers of pages on the host: {\"publisher\":\"zmq\", ...}; none: nobody is told")
+      ->type_name("JSON");
   const auto tokens = [&](const char* name, auto& value, const char* help, std::uint64_t least, std::uint64_t most) {
     app.add_option(name, value, help)->check(whole_number(least, most))->capture_default_str()->type_name("TOKENS");
   };
@@ -39,6 +42,9 @@ Result<llama::PrefixStoreOptions> store_options(const CacheOptions& o) {
   const Result<std::uint64_t> memory = parse_size_bytes(o.host_memory);
   if (!memory.is_ok()) return invalid_argument("--host-memory: " + memory.status().message());
   options.host_bytes = *memory;
+  const Result<KvEventConfig> events = parse_kv_event_config(o.kv_events_config);
+  if (!events.is_ok()) return events.status();
+  options.events = *events;
   if (o.store.empty()) return options;
   options.storage = "file";
   options.storage_config = nlohmann::json{{"directory", o.store}, {"max_size", o.store_size}}.dump();

@@ -19,7 +19,7 @@ class App;
 namespace larder {
 
 struct CacheOptions {
-  std::string host_memory = "4Gi", store, store_size = "80%";
+  std::string host_memory = "4Gi", store, store_size = "80%", kv_events_config;
   bool hashes_data = false;
   llama::SavePolicy saves;
 };

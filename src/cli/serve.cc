@@ -63,6 +63,7 @@ std::string group_of(std::string_view name) {
       {"allow-no-key", "Server"},
       {"enable-get-state-changes", "Server"},
       {"allow-storage-library", "Storage tier (L3)"},
+      {"kv-events-config", "Server"},
       {"served-model-name", "Server"},
       {"hicache-state-on-device-only", "Control runs (what is a tier worth?)"},
       {"hicache-kv-on-device-only", "Control runs (what is a tier worth?)"},

@@ -194,7 +194,8 @@ LowerTiers::Parts CacheImpl::tier_parts(const CacheParts& parts) {
           .allows_host_gaps = config_.write_policy == WritePolicy::kWriteBack,
           .own_done = [this](Op& op, bool is_ok) { operation_done(op, is_ok); },
           .is_engine_busy = [this] { return requests_.running() > 0; },
-          .free_device = [this](ComponentKind c, std::span<const DeviceSlot> slots) { room_.let_go(c, slots); }};
+          .free_device = [this](ComponentKind c, std::span<const DeviceSlot> slots) { room_.let_go(c, slots); },
+          .events = parts.events};
 }
 
 // Only copies are waited for, in real time, and nothing new starts: no write, no read, no step of the rank group.

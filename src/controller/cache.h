@@ -64,7 +64,8 @@
 
 namespace larder {
 
-class RankGroup;  // controller/rank_group.h
+class KvEventSink;  // controller/kv_events.h
+class RankGroup;    // controller/rank_group.h
 
 // What the cache works with; everything outlives it. host: none is a device-only cache; transfer: needed with
 // a host or with recurrent layers (their checkpoints are copied on the device); takes max_operations at a time.
@@ -77,6 +78,7 @@ struct CacheParts {
   MetricsRegistry* metrics = nullptr;  // may be null
   RankGroup* ranks = nullptr;          // null: one rank
   NamespaceScope scope{};              // layout and rank; adapter and salt come with each request
+  KvEventSink* events = nullptr;       // is told of pages that come to a tier or leave it, in poll(); may be null
 };
 
 struct BeginRequest {

@@ -70,6 +70,7 @@ struct ConnectorParts {
   MetricsRegistry* metrics = nullptr;  // may be null
   RankGroup* ranks = nullptr;          // null: one rank
   NamespaceScope scope{};              // layout and rank; adapter and salt come with each call
+  KvEventSink* events = nullptr;       // is told of pages that come to the host or leave it, in poll(); may be null
 };
 
 // What the engine has of a prompt in its own memory, from page 0 on.

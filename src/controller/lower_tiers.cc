@@ -34,6 +34,7 @@ LowerTiers::LowerTiers(const CacheConfig& config, Parts parts)
                            host_room_, losses_, parts_.is_engine_busy}),
       reasons_({parts_.model, tree_, spaces_, backlog_, losses_, parts_.clock}) {
   tree_.observe(&losses_);
+  if (parts_.events != nullptr) events_.emplace(tree_, spaces_, *parts_.events, parts_.clock);
 }
 
 OutcomeBits LowerTiers::outcome_of(const Op& op) {
@@ -70,6 +71,7 @@ void LowerTiers::apply(const AgreedEvent& event) {
 }
 
 bool LowerTiers::poll(Nanos wait) {
+  if (events_) events_->hand_over();  // what calls have changed since the last poll, before a wait
   const bool changed = ops_.collect(wait);
   ops_.agree();
   host_room_.count_refusal();
@@ -83,6 +85,7 @@ bool LowerTiers::poll(Nanos wait) {
     backlog_.pump();
   }
   ops_.budget().end_poll();
+  if (events_) events_->hand_over();
   return changed || has_events || ops_.budget().is_short();
 }
 

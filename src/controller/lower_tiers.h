@@ -23,12 +23,14 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "controller/cache.h"
 #include "controller/cache_metrics.h"
 #include "controller/host_room.h"
+#include "controller/kv_events.h"
 #include "controller/loss_log.h"
 #include "controller/miss_reasons.h"
 #include "controller/op_table.h"
@@ -58,6 +60,7 @@ class LowerTiers final : private SlotSink {
     std::function<bool()> is_engine_busy;
     // Slots that the tree lets go, inside tree operations: must not call the tree. Null: it has nothing on a device.
     std::function<void(ComponentKind c, std::span<const DeviceSlot> slots)> free_device;
+    KvEventSink* events = nullptr;  // outlives this; null: nobody wants to know of pages
   };
   // config: outlives this; policies may change.
   LowerTiers(const CacheConfig& config, Parts parts);
@@ -111,6 +114,7 @@ class LowerTiers final : private SlotSink {
   LossLog losses_;
   RadixTree tree_;
   SpaceTable spaces_;  // before ops_, prefetcher_ and the façade's rooms, which use it to their end
+  std::optional<KvEventRecorder> events_;
   OpTable ops_;
   CacheCounters counters_;
   SpaceOpener space_opener_;

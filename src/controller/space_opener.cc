@@ -11,6 +11,7 @@ namespace {
 // Idle namespaces that are looked at to find one to close: of those that may go, and of all.
 constexpr std::size_t kClosableLookedAt = 16;
 constexpr std::size_t kIdleLookedAt = 4096;
+constexpr std::size_t kLongestName = 4096;  // bytes: names are kept, hashed, and told
 }  // namespace
 
 SpaceOpener::SpaceOpener(std::uint32_t max_namespaces, const Parts& parts)
@@ -22,6 +23,10 @@ SpaceOpener::SpaceOpener(std::uint32_t max_namespaces, const Parts& parts)
       counters_(parts.counters) {}
 
 Result<NamespaceId> SpaceOpener::open(const std::string& adapter, const std::string& salt) {
+  if (std::max(adapter.size(), salt.size()) > kLongestName) {
+    return invalid_argument("cache: adapter and salt have " + std::to_string(adapter.size()) + " and " +
+                            std::to_string(salt.size()) + " bytes; each may have " + std::to_string(kLongestName));
+  }
   const SpaceTable::Name name(adapter, salt);
   if (const std::optional<NamespaceId> known = table_.find(name)) return *known;
   if (table_.size() >= max_namespaces_) close_idle();

@@ -135,6 +135,7 @@ Result<std::unique_ptr<EngineConnector>> EngineConnector::open(const EngineConne
   parts.host = out->host_.get();
   parts.clock = &real_clock();
   parts.executor = out->threads_.get();
+  parts.events = options.events;
   const SpaceDescription& d = options.model;
   parts.scope = {.tp_rank = d.tp_rank,
                  .tp_size = d.tp_size,

@@ -43,6 +43,7 @@ struct EngineConnectorOptions {
   std::uint64_t host_bytes = 0;
   std::uint32_t copy_threads = 2;
   ConnectorConfig config{};
+  KvEventSink* events = nullptr;  // is told of pages that come to the host or leave it; may be null; outlives the door
 };
 
 class EngineConnector {

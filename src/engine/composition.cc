@@ -84,6 +84,7 @@ Result<std::unique_ptr<Composition>> Composition::create(const Options& options,
   LARDER_RETURN_IF_ERROR(register_backends(out->factory));
   if (more) LARDER_RETURN_IF_ERROR(more(out->factory));
   LARDER_RETURN_IF_ERROR(out->build_pools(open));
+  LARDER_RETURN_IF_ERROR(out->open_events());
   LARDER_RETURN_IF_ERROR(out->build_cache(*extra));
   return out;
 }
@@ -113,6 +114,16 @@ Status Composition::build_pools(const OpenDevice& open) {
   return Status::ok();
 }
 
+Status Composition::open_events() {
+  const Result<KvEventConfig> wanted = parse_kv_event_config(options.kv_events_config);
+  if (!wanted.is_ok() || !wanted->is_on) return wanted.status();
+  const KvEventShape shape{wanted->form, wanted->all_components, model.page_size, model.dims.window, 0};
+  Result<std::unique_ptr<KvEventPublisher>> opened = open_kv_event_publisher(*wanted, shape, metrics);
+  if (!opened.is_ok()) return opened.status();
+  events = std::move(opened).value();
+  return Status::ok();
+}
+
 Status Composition::build_cache(const ExtraConfig& extra) {
   CacheParts parts;
   parts.model = &model;
@@ -122,6 +133,7 @@ Status Composition::build_cache(const ExtraConfig& extra) {
   parts.clock = clock;
   parts.metrics = metrics;
   parts.scope.layout = parse_host_layout(options.hicache_mem_layout).value_or(HostLayout::kPageFirst);
+  parts.events = events.get();
   Result<std::unique_ptr<Cache>> made = Cache::create(config, parts);
   if (!made.is_ok()) return made.status();
   cache = std::move(made).value();

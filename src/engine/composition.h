@@ -27,6 +27,7 @@
 #include "base/thread_pool.h"
 #include "controller/cache.h"
 #include "engine/options.h"
+#include "events/kv_event_publisher.h"
 #include "model/model_spec.h"
 #include "pool/device_pools.h"
 #include "pool/host_pools.h"
@@ -112,11 +113,13 @@ struct Composition {
   std::unique_ptr<StoragePipeline> storage;  // null: none attached; owned by the cache thread once it runs
   std::vector<std::shared_ptr<RetiredBackend>> retired;
   std::unique_ptr<TransferEngine> transfer;
+  std::unique_ptr<KvEventPublisher> events;  // null: nobody is told of pages
   std::unique_ptr<Cache> cache;
 
  private:
   Composition() = default;
   [[nodiscard]] Status build_pools(const OpenDevice& open);
+  [[nodiscard]] Status open_events();
   [[nodiscard]] Status build_cache(const ExtraConfig& extra);
 };
 

@@ -110,6 +110,8 @@ const std::array kTable = {
                 &O::enable_get_state_changes},
     OptionEntry{{"allow-storage-library", "PATH,...", "libraries that an attach at run time may load (none)"},
                 &O::allow_storage_library},
+    OptionEntry{{"kv-events-config", "JSON", "tell routers of pages: {\"publisher\":\"zmq\", ...} (nobody is told)"},
+                &O::kv_events_config},
     OptionEntry{{"served-model-name", "NAME", "name of the model in answers (the model's id)"}, &O::served_model_name},
     OptionEntry{{"random-seed", "SEED", "seed of sampling (1)"}, &O::seed, 0, kMaxU64},
 };

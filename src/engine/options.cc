@@ -8,6 +8,7 @@
 #include "config/parse_tree.h"
 #include "engine/option_table.h"
 #include "engine/text_file.h"
+#include "events/kv_event_config.h"
 #include "model/presets.h"
 
 namespace larder {
@@ -98,6 +99,7 @@ Status validate_options(const Options& options) {
                                         options.max_total_tokens, options.page_size));
   }
   LARDER_RETURN_IF_ERROR(check_tiers(options));
+  LARDER_RETURN_IF_ERROR(parse_kv_event_config(options.kv_events_config).status());
   return check_control_runs(options);
 }
 

@@ -55,6 +55,11 @@ struct TierUsage {
   std::string component;  // "full", ...; "" for storage totals
   std::uint64_t slots = 0, capacity = 0, bytes = 0, capacity_bytes = 0;
 };
+// Where routers hear of pages that come and go.
+struct KvEventsView {
+  std::string endpoint, replay_endpoint;  // with the ports that the system chose
+  std::string topic;
+};
 struct SchedulerStats {
   std::uint64_t running = 0, queued = 0;
   std::uint64_t prompt_tokens = 0, completion_tokens = 0;
@@ -63,7 +68,8 @@ struct SchedulerStats {
   CacheCounters cache;
   std::optional<BackendStats> storage;
   std::optional<PipelineHealth> storage_health;
-  std::uint64_t storage_retired = 0;  // detached backends that wait for their last operations
+  std::uint64_t storage_retired = 0;      // detached backends that wait for their last operations
+  std::optional<KvEventsView> kv_events;  // none: nobody is told
 };
 
 // A storage backend attached while the server runs. Empty policies keep what the process was started with.

@@ -119,6 +119,9 @@ SchedulerStats SchedulerImpl::snapshot() {
     stats.tiers.push_back(std::move(usage));
   }
   stats.storage_retired = parts_->retired.size();
+  if (parts_->events) {
+    stats.kv_events = {parts_->events->endpoint(), parts_->events->replay_endpoint(), parts_->events->topic()};
+  }
   LockGuard guard(mutex_);
   last_stats_ = stats;
   return stats;

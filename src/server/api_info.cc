@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
+#include "base/parse_number.h"
 #include "engine/option_table.h"
 #include "server/masked_config.h"
 #include "server/version.h"
@@ -128,6 +131,26 @@ void add_options(const Options& options, Json& out) {
   }
 }
 
+// Host and port of tcp://HOST:PORT.
+std::optional<std::pair<std::string, std::uint16_t>> tcp_address(std::string_view endpoint) {
+  constexpr std::string_view kScheme = "tcp://";
+  const std::size_t colon = endpoint.rfind(':');
+  if (!endpoint.starts_with(kScheme) || colon < kScheme.size()) return std::nullopt;
+  const std::optional<std::uint16_t> port = parse_number<std::uint16_t>(endpoint.substr(colon + 1));
+  if (!port) return std::nullopt;
+  return std::pair(std::string(endpoint.substr(kScheme.size(), colon - kScheme.size())), *port);
+}
+
+// As SGLang's: null where routers cannot connect by the name of this server. A wildcard stands for that name.
+Json kv_events_json(const KvEventsView& events, std::uint32_t page_size) {
+  const auto address = tcp_address(events.endpoint);
+  if (!address) return nullptr;
+  Json out = {{"publisher", "zmq"},    {"endpoint_host", address->first}, {"endpoint_port_base", address->second},
+              {"topic", events.topic}, {"block_size", page_size},         {"dp_size", 1}};
+  if (const auto replay = tcp_address(events.replay_endpoint)) out["replay_endpoint_port_base"] = replay->second;
+  return out;
+}
+
 Json pools_json(const ModelSpec& model) {
   Json pools = Json::array();
   for (const PoolSpec& pool : model.pools) {
@@ -188,7 +211,7 @@ Json server_info_json(const Options& options, const ModelSpec& model, const Sche
                 {"storage_health", stats.storage_health ? health_json(*stats.storage_health) : Json(nullptr)},
                 {"storage_retired", stats.storage_retired}};
   info["internal_states"] = Json::array({std::move(state)});
-  info["kv_events"] = nullptr;
+  info["kv_events"] = stats.kv_events ? kv_events_json(*stats.kv_events, model.page_size) : Json(nullptr);
   mask_secrets(info);
   // A text of many options, whose secrets it has to itself.
   info["hicache_storage_backend_extra_config"] = masked_config(options.hicache_storage_backend_extra_config);

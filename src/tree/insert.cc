@@ -71,9 +71,11 @@ Status RadixTree::Impl::check_extend_path(const TreePosition& walked, std::uint6
 }
 
 RadixTree::Impl::Id RadixTree::Impl::add_full_leaf(Id parent, Tier t, std::span<const TokenId> tokens,
-                                                   std::span<const std::uint32_t> slots, std::int32_t priority) {
+                                                   std::span<const std::uint32_t> slots, std::int32_t priority,
+                                                   std::span<const PageKey> keys) {
   const Id id = add_leaf(parent, tokens);
   node(id).priority = priority;
+  if (!keys.empty()) keep_keys(id, keys);
   set_slots(id, ComponentKind::kFull, t, SlotRun::copy_of(slots));
   add_published(id, ComponentKind::kFull, t);
   return id;
@@ -84,6 +86,7 @@ void RadixTree::Impl::fill_full(Id id, Tier t, std::uint64_t from, std::span<con
   const std::uint64_t to = from + slots.size();
   const Bits bit = bit_of(ComponentKind::kFull, t);
   SlotRun run;  // made when the first gap is met
+  std::vector<Id> filled;
   for (; !node(id).is_root() && node(id).end() > from; id = node(id).parent) {
     const std::uint64_t low = std::max(from, node(id).begin), high = std::min(to, node(id).end());
     if (low >= high) continue;
@@ -102,9 +105,11 @@ void RadixTree::Impl::fill_full(Id id, Tier t, std::uint64_t from, std::span<con
       const bool is_settled = low == from || (parent.present & bit) != 0;
       node(id).host_gap = !parent.is_root() && is_settled && !parent.has(bit);
     }
-    add_published(id, ComponentKind::kFull, t);
+    add_published(id, ComponentKind::kFull, t, false);
+    filled.push_back(id);
     tally.recovered += given.size();
   }
+  for (auto at = filled.rbegin(); at != filled.rend(); ++at) tell_came(*at, ComponentKind::kFull, t);
 }
 
 RadixTree::Impl::Id RadixTree::Impl::fill_window(Id id, Tier t, std::uint64_t from,
@@ -245,8 +250,8 @@ Result<InsertResult> RadixTree::Impl::insert_host(const HostInsertRequest& reque
   if (walked.pages < pages) {
     const Id parent = end;
     end = add_full_leaf(parent, Tier::kHost, request.tokens.subspan(walked.pages * page_size),
-                        slots.subspan(walked.pages - from), 0);
-    if (!request.keys.empty()) keep_keys(end, request.keys.subspan(walked.pages - from));
+                        slots.subspan(walked.pages - from), 0,
+                        request.keys.empty() ? request.keys : request.keys.subspan(walked.pages - from));
     node(end).host_gap = !node(parent).is_root() && !node(parent).has(kFullHost);
     tally.fresh = pages - walked.pages;
   }

@@ -47,7 +47,7 @@ void RadixTree::Impl::set_slots(Id id, ComponentKind c, Tier t, SlotRun run) {
   }
 }
 
-void RadixTree::Impl::add_published(Id id, ComponentKind c, Tier t) {
+void RadixTree::Impl::add_published(Id id, ComponentKind c, Tier t, bool tells) {
   Node& n = node(id);
   n.present = static_cast<Bits>(n.present | bit_of(c, t));
   TierCounts& count = counts_of(c, t);
@@ -62,6 +62,11 @@ void RadixTree::Impl::add_published(Id id, ComponentKind c, Tier t) {
     refresh_aux(id, c, t);
   }
   refresh_leaf(id);
+  if (tells) tell_came(id, c, t);
+}
+
+void RadixTree::Impl::tell_came(Id id, ComponentKind c, Tier t) {
+  if (page_observer != nullptr) page_observer->came(page_change(id, c, t));
 }
 
 void RadixTree::Impl::add_pending(Id id, ComponentKind c, Tier t) {
@@ -93,6 +98,7 @@ void RadixTree::Impl::publish(Id id, ComponentKind c, Tier t) {
   }
   recount_covered(id, true);
   refresh_leaf(id);  // the other tier's heap may depend on this copy
+  tell_came(id, c, t);
 }
 
 void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t) {
@@ -107,6 +113,7 @@ void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t) {
     count.resident -= n.units(c);
     if (n.lock_count(c, t) != 0 || was_covered) count.locked -= n.units(c);
     if (observer != nullptr && !n.has(bit_of(c, other_tier(t)))) tell_lost(id, c, t);
+    if (page_observer != nullptr) page_observer->went(page_change(id, c, t));
   }
   n.present = clear_bits(n.present, bit);
   n.pending = clear_bits(n.pending, bit);
@@ -135,6 +142,33 @@ void RadixTree::Impl::tell_lost(Id id, ComponentKind c, Tier t) {
   const bool is_known = (n.stored & bit_of(c, Tier::kHost)) != 0;
   (n.declined ? change.declined_epoch : change.stored_epoch) = is_known ? n.stored_epoch : 0;
   observer->lost(change, hash_at_begin(id));
+}
+
+PageChange RadixTree::Impl::page_change(Id id, ComponentKind c, Tier t) {
+  const std::span<const PageKey> keys = page_keys(id);
+  const Node& n = node(id);
+  const std::size_t first = c == ComponentKind::kMamba ? keys.size() - 1 : 0;
+  PageChange change{NamespaceId(n.space), c, t, keys.subspan(first), {}, {}};
+  change.tokens = std::span(n.tokens.data(), std::size_t{n.pages} * page_size).subspan(first * page_size);
+  if (first > 0) {
+    change.before = keys[first - 1];
+  } else if (n.begin > 0) {
+    change.before = page_keys(n.parent).back();
+  }
+  return change;
+}
+
+void RadixTree::Impl::tell_pages(PageObserver& to) {
+  for (const Space& space : spaces) {
+    if (space.root == kNoNode) continue;
+    for (Id id = next_in_space(nodes, space.root); id != kNoNode; id = next_in_space(nodes, id)) {
+      for (const ComponentKind c : kAllComponents) {
+        for (const Tier t : kAllTiers) {
+          if (node(id).has(bit_of(c, t))) to.came(page_change(id, c, t));
+        }
+      }
+    }
+  }
 }
 
 void RadixTree::Impl::drop_tier(Id id, Tier t) {

@@ -127,6 +127,8 @@ std::span<const PageKey> RadixTree::page_keys(NodeId node) { return impl_->page_
 std::uint64_t RadixTree::hash_keys(NodeId node, std::uint64_t most) { return impl_->hash_keys(node.v, most); }
 PathHash RadixTree::path_hash(const TreePosition& at) { return impl_->hash_at(at); }
 void RadixTree::observe(TreeObserver* observer) { impl_->observer = observer; }
+void RadixTree::observe_pages(PageObserver* observer) { impl_->page_observer = observer; }
+void RadixTree::tell_pages(PageObserver& observer) { impl_->tell_pages(observer); }
 std::optional<PageKey> RadixTree::last_key(NodeId node) { return impl_->last_key(node.v); }
 
 LockHandle RadixTree::lock(NodeId node, Tier tier, LockParts parts) { return impl_->lock(node.v, tier, parts); }

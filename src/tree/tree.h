@@ -197,6 +197,7 @@ struct HostVictim {
 
 class TreeBacklog;
 class TreeObserver;
+class PageObserver;
 
 class RadixTree {
  public:
@@ -323,6 +324,10 @@ class RadixTree {
   [[nodiscard]] std::uint64_t node_count() const;  // without roots
   // Who is told of what is lost from now on; outlives the tree, or until the next call. Null: nobody.
   void observe(TreeObserver* observer);
+  // The same of each page in each tier, with its key: keys are hashed when pages come, not when somebody asks.
+  void observe_pages(PageObserver* observer);
+  // Tells `observer` of all pages that are there, as if they came now, parents before children. O(tree).
+  void tell_pages(PageObserver& observer);
   // Walks everything; kInternal names the invariant, the node and the values. O(tree).
   [[nodiscard]] Status check_invariants() const;
 

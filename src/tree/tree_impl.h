@@ -62,8 +62,8 @@ struct RadixTree::Impl {
   [[nodiscard]] std::uint64_t window_begin(std::uint64_t end) const { return end - std::min(end, window_pages); }
 
   // ---- residency.cc
-  // The slots are in the node already; these make them count.
-  void add_published(Id id, ComponentKind c, Tier t);
+  // The slots are in the node already; these make them count. add_published() tells of it, unless the caller will.
+  void add_published(Id id, ComponentKind c, Tier t, bool tells = true);
   void add_pending(Id id, ComponentKind c, Tier t);
   void publish(Id id, ComponentKind c, Tier t);
   // Gives the slots to the sink and forgets them, pending or published.
@@ -71,6 +71,9 @@ struct RadixTree::Impl {
   // Everything of the node in the tier.
   void drop_tier(Id id, Tier t);
   void tell_lost(Id id, ComponentKind c, Tier t);
+  void tell_came(Id id, ComponentKind c, Tier t);
+  [[nodiscard]] PageChange page_change(Id id, ComponentKind c, Tier t);
+  void tell_pages(PageObserver& to);
   void set_slots(Id id, ComponentKind c, Tier t, SlotRun run);
   void give_back(ComponentKind c, Tier t, std::span<const std::uint32_t> slots);
   // Gives back those of `given` that are not the tree's own already (a caller that hands in a slot twice must not make
@@ -153,9 +156,11 @@ struct RadixTree::Impl {
   void fill_windows(Id node, std::uint64_t from, std::span<const DeviceSlot> slots, InsertTally& tally);
   [[nodiscard]] bool add_checkpoint(Id& cursor, Tier t, std::uint64_t page, std::uint32_t slot);
   [[nodiscard]] std::uint32_t add_checkpoints(Id end, std::span<const Checkpoint> checkpoints);
-  // New leaf below `parent` with full data in the tier; slots are one per page of tokens.
+  // New leaf below `parent` with full data in the tier; slots are one per page of tokens, and keys where they are
+  // known.
   [[nodiscard]] Id add_full_leaf(Id parent, Tier t, std::span<const TokenId> tokens,
-                                 std::span<const std::uint32_t> slots, std::int32_t priority);
+                                 std::span<const std::uint32_t> slots, std::int32_t priority,
+                                 std::span<const PageKey> keys = {});
 
   // ---- ops.cc
   [[nodiscard]] Status attach_device(OpId op, Id node, ComponentKind c, std::uint64_t from,
@@ -235,6 +240,7 @@ struct RadixTree::Impl {
   const EvictionOrderPtr order;
   SlotSink& sink;
   TreeObserver* observer = nullptr;
+  PageObserver* page_observer = nullptr;
 
   // owned by the cache thread
   tree::NodePool nodes;

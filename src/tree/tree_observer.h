@@ -1,10 +1,13 @@
-// Who is told what comes to the tiers and what leaves them, page by page: the record of what was lost
-// (controller/loss_log.h).
+// Who is told what comes to the tiers and what leaves them.
 //
-// Threads: the cache thread, inside operations of the tree, which it must not call.
+//   TreeObserver   the last copy of something is gone: the record of what was lost (controller/loss_log.h)
+//   PageObserver   each page in each tier, with its key: events for routers (controller/kv_events.h)
+//
+// Threads: the cache thread, inside operations of the tree, which they must not call.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "base/strong.h"
@@ -32,6 +35,25 @@ class TreeObserver {
   virtual ~TreeObserver() = default;
   // The last copy of device and host is gone. before: of all tokens before change.begin.
   virtual void lost(const TreeChange& change, PathHash before) = 0;
+};
+
+// Pages of one edge that a request can use in a tier from now on, or no longer. Spans are good during the call.
+struct PageChange {
+  NamespaceId space;
+  ComponentKind component = ComponentKind::kFull;
+  Tier tier = Tier::kDevice;
+  std::span<const PageKey> keys{};    // one per page; mamba: of the last page alone, whose end the state is at
+  std::optional<PageKey> before;      // key of the page before the first; nullopt: that is the first of its prompt
+  std::span<const TokenId> tokens{};  // of these pages
+};
+
+// Full of a parent comes before that of its children and goes after it, but for gaps on the host (I2). Windows and
+// states come in any order.
+class PageObserver {
+ public:
+  virtual ~PageObserver() = default;
+  virtual void came(const PageChange& change) = 0;
+  virtual void went(const PageChange& change) = 0;
 };
 
 }  // namespace larder

@@ -78,6 +78,7 @@ inline std::vector<PropertyConfig> property_configs() {
                                (mamba ? "_mamba" : "") + "_" + std::string(eviction_policy_name(tree.policy)) +
                                (tree.allow_host_gaps ? "_gaps" : ""),
                            tree});
+        configs.back().watches_pages = configs.size() % 2 == 0;
       }
     }
   }

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +13,7 @@
 
 #include "base/rng.h"
 #include "tree/tree_naive_model.h"
+#include "tree/tree_page_witness.h"
 #include "tree/tree_test_support.h"
 
 namespace larder::tree_test {
@@ -47,6 +47,7 @@ struct PropertyConfig {
   TreeConfig tree;
   std::uint64_t pages_max = 8;   // of a path
   std::uint32_t vocabulary = 3;  // different pages
+  bool watches_pages = false;    // with a PageObserver, which has keys hashed early
 };
 
 class PropertyRun {
@@ -61,6 +62,8 @@ class PropertyRun {
     PageKey seed;
     seed.bytes[5] = 1;
     spaces_[1] = tree_->open_namespace(seed);
+    witness_.emplace(config.tree.page_size, seed);
+    if (config.watches_pages) tree_->observe_pages(&*witness_);
   }
 
   static Op random_op(Rng& rng) {
@@ -104,6 +107,7 @@ class PropertyRun {
     if (error.empty()) error = compare_returned();
     if (error.empty()) error = compare_path(path);
     if (error.empty()) error = compare_counts();
+    if (error.empty() && config_.watches_pages) error = witness_->compare(model_);
     if (error.empty()) {
       const Status status = tree_->check_invariants();
       if (!status.is_ok()) error = status.to_string();
@@ -114,6 +118,9 @@ class PropertyRun {
   // At the end everything can be let go, and every slot comes back.
   std::string finish() {
     for (Held& held : held_) tree_->unlock(held.handle);
+    witness_->forget();
+    tree_->tell_pages(*witness_);
+    if (const std::string error = witness_->compare(model_); !error.empty()) return "told at once: " + error;
     while (!ops_.empty()) {
       (void)tree_->finish_op(OpId(ops_.back()), true);
       ops_.pop_back();
@@ -147,13 +154,7 @@ class PropertyRun {
     return path;
   }
   NamespaceId space_of(const Path& path) const { return spaces_[path[0] == 'A' ? 0 : 1]; }
-  // Pages differ in their last token only, so that comparing has to look at all of a page.
-  Tokens tokens_of(const Path& path) const {
-    Tokens tokens((path.size() - 1) * config_.tree.page_size, 1);
-    for (std::size_t i = 1; i < path.size(); ++i)
-      tokens[i * config_.tree.page_size - 1] = static_cast<TokenId>(path[i]);
-    return tokens;
-  }
+  Tokens tokens_of(const Path& path) const { return tokens_of_path(path, config_.tree.page_size); }
   MatchResult match(const Path& path) const { return tree_->match(space_of(path), tokens_of(path)); }
   std::uint64_t random_end(const Path& path, std::uint64_t r) { return r % (model_.walked(path) + 1); }
   // Node that stands at the end of `pages` pages of the path.
@@ -593,6 +594,7 @@ class PropertyRun {
   std::vector<std::uint64_t> ops_;
   std::uint64_t next_op_ = 1;
   NaiveTree::Freed came_back_;
+  std::optional<PageWitness> witness_;
 };
 
 }  // namespace larder::tree_test

@@ -13,6 +13,7 @@
 #include "base/thread_pool.h"
 #include "door/engine_connector.h"
 #include "door/page_store.h"
+#include "events/kv_event_publisher.h"
 
 namespace larder::llama {
 
@@ -34,7 +35,9 @@ PrefixStore::Found::Found(PrefixStore* store, LookupId id, const LookupResult& r
       known_(result.known_pages * page_size),
       storage_(result.from_storage * page_size),
       reason_(result.reason),
-      component_(result.component) {
+      component_(result.component),
+      miss_(result.miss) {
+  miss_.by = {};  // a lookup, whose number nobody knows
   if (result.points.empty()) return;
   point_ = result.points.back();
   tokens_ = point_.pages * page_size;
@@ -53,6 +56,7 @@ PrefixStore::Found& PrefixStore::Found::operator=(Found&& other) noexcept {
   bytes_ = other.bytes_;
   reason_ = other.reason_;
   component_ = other.component_;
+  miss_ = other.miss_;
   return *this;
 }
 
@@ -117,8 +121,9 @@ class PrefixStoreImpl final : public PrefixStore {
   const SlotFormat& format_;
   const PrefixStoreOptions options_;
   ByteBuffers buffers_;
-  std::unique_ptr<PageStore> store_;         // null: no storage
-  std::unique_ptr<EngineConnector> engine_;  // used on the thread alone
+  std::unique_ptr<KvEventPublisher> events_;  // null: nobody is told
+  std::unique_ptr<PageStore> store_;          // null: no storage
+  std::unique_ptr<EngineConnector> engine_;   // used on the thread alone
 
   RankedMutex mutex_{LockRank::kController};
   std::deque<std::function<void()>> tasks_ LARDER_GUARDED_BY(mutex_);
@@ -146,6 +151,14 @@ Status PrefixStoreImpl::start() {
   options.config.max_points = 1;
   options.config.tiers.prefetch_threshold = format_.page_size();
   options.config.tiers.prefetch_timeout_max = options_.storage_limit;
+  if (options_.events.is_on) {
+    const KvEventShape shape{options_.events.form, options_.events.all_components, format_.page_size(),
+                             static_cast<std::uint32_t>(format_.pools.window.pages * format_.page_size()), 0};
+    auto events = open_kv_event_publisher(options_.events, shape, nullptr);
+    if (!events.is_ok()) return events.status();
+    events_ = std::move(*events);
+    options.events = events_.get();
+  }
   auto engine = EngineConnector::open(options);
   if (!engine.is_ok()) return engine.status();
   engine_ = std::move(*engine);
@@ -175,6 +188,7 @@ PrefixStoreImpl::~PrefixStoreImpl() {
   const Status closed = engine_->close(kCloseLimit);
   if (!closed.is_ok()) {  // what storage works on must stay
     log_error("proxy", "host memory is left to the storage that hangs: " + closed.message());
+    (void)events_.release();
     (void)engine_.release();
     (void)store_.release();
     return;

@@ -24,6 +24,7 @@
 #include "base/status.h"
 #include "base/strong.h"
 #include "controller/connector.h"
+#include "events/kv_event_config.h"
 #include "server/llama/byte_buffers.h"
 #include "server/llama/slot_pages.h"
 #include "server/llama/stored_prefix.h"
@@ -34,6 +35,7 @@ struct PrefixStoreOptions {
   std::uint64_t host_bytes = std::uint64_t{4} << 30;
   std::string storage;         // a backend's name (door/register_backends.h); empty: host memory only
   std::string storage_config;  // JSON
+  KvEventConfig events;        // who is told of pages that come to the host or leave it
   Nanos storage_limit = std::chrono::seconds(30);  // for reading a prefix, at most
 };
 
@@ -66,6 +68,7 @@ class PrefixStore {
     [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
     [[nodiscard]] StopReason reason() const { return reason_; }  // why it is not longer
     [[nodiscard]] ComponentKind component() const { return component_; }
+    [[nodiscard]] const Miss& miss() const { return miss_; }  // how that came to be
 
    private:
     PrefixStore* store_ = nullptr;
@@ -74,6 +77,7 @@ class PrefixStore {
     std::uint64_t tokens_ = 0, known_ = 0, storage_ = 0, bytes_ = 0;
     StopReason reason_ = StopReason::kNone;
     ComponentKind component_ = ComponentKind::kFull;
+    Miss miss_;
     friend class PrefixStoreImpl;
   };
 

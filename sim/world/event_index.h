@@ -1,0 +1,46 @@
+// What a router knows of a rank: built from the events of its cache alone, and compared with the cache.
+//
+// It is a router as they are: at times it has no room, at times it has lost the thread and wants all anew. Every event
+// is held against what it knows: no page comes twice, and none goes that was not there.
+//
+// Threads: confined to one thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "base/rng.h"
+#include "controller/kv_events.h"
+#include "tree/tree.h"
+
+namespace larder::sim {
+
+class EventIndex final : public KvEventSink {
+ public:
+  explicit EventIndex(std::uint64_t seed) : rng_(seed) {}
+
+  [[nodiscard]] Wish wish() override;
+  void take(std::vector<KvEvent> events) override;
+  [[nodiscard]] bool wants_all_components() const override { return true; }
+
+  // Empty; or how it differs from the tree, which has had no change since the last poll.
+  [[nodiscard]] std::string compare(const RadixTree& tree) const;
+  [[nodiscard]] std::uint64_t taken() const { return taken_; }
+
+ private:
+  void apply(const KvEvent& event);
+
+  Rng rng_;
+  // By component and tier.
+  std::array<std::array<std::unordered_set<std::int64_t>, kTierCount>, kComponentCount> there_;
+  bool knows_story_ = false;  // it has begun
+  bool is_deaf_ = true;       // what happens may be held back
+  std::uint64_t taken_ = 0;
+  std::string error_;
+};
+
+}  // namespace larder::sim

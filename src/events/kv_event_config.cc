@@ -1,0 +1,128 @@
+#include "events/kv_event_config.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <span>
+
+#include "config/parse_tree.h"
+
+namespace larder {
+namespace {
+
+constexpr std::string_view kOption = "--kv-events-config";
+
+Status wrong(std::string_view key, std::string_view what) {
+  return invalid_argument(std::string(kOption) + ": " + std::string(key) + ": " + std::string(what));
+}
+
+Status read_text(const TreeEntry& entry, std::string& out) {
+  const auto* const text = entry.second.as<std::string>();
+  if (text == nullptr) return wrong(entry.first, "expected a text");
+  out = *text;
+  return Status::ok();
+}
+
+// Which of the words it is.
+Result<std::size_t> read_choice(const TreeEntry& entry, std::span<const std::string_view> words) {
+  const auto* const text = entry.second.as<std::string>();
+  const auto found = text == nullptr ? words.end() : std::find(words.begin(), words.end(), *text);
+  if (found != words.end()) return static_cast<std::size_t>(found - words.begin());
+  std::string all;
+  for (const std::string_view word : words) all += (all.empty() ? "\"" : ", \"") + std::string(word) + "\"";
+  return wrong(entry.first, "expected one of " + all);
+}
+
+// ZeroMQ counts in int, and twice as far.
+Status read_count(const TreeEntry& entry, std::uint64_t& out) {
+  constexpr std::uint64_t kMost = 1'000'000'000;
+  const auto* const number = entry.second.as<std::uint64_t>();
+  if (number == nullptr || *number == 0 || *number > kMost) {
+    return wrong(entry.first, "expected a whole number from 1 to " + std::to_string(kMost));
+  }
+  out = *number;
+  return Status::ok();
+}
+
+Status check_endpoint(std::string_view key, std::string_view endpoint) {
+  for (const std::string_view scheme : {"tcp://", "ipc://"}) {
+    if (endpoint.starts_with(scheme) && endpoint.size() > scheme.size()) return Status::ok();
+  }
+  return wrong(key,
+               "'" + std::string(endpoint) + "' is no endpoint; expected tcp://HOST:PORT, tcp://*:PORT or ipc://PATH");
+}
+
+bool binds_by_rule(std::string_view endpoint) {
+  return endpoint.find('*') != std::string_view::npos || endpoint.find("::") != std::string_view::npos ||
+         endpoint.find("0.0.0.0") != std::string_view::npos || endpoint.starts_with("ipc://");
+}
+
+struct Reading {
+  KvEventConfig config;
+  std::optional<bool> binds;
+  bool names_endpoint = false;
+
+  Status choose(const TreeEntry& entry) {
+    using Words = std::span<const std::string_view>;
+    static constexpr std::array<std::string_view, 2> kPublishers = {"null", "zmq"}, kGroups = {"full", "all"};
+    static constexpr std::array<std::string_view, 2> kForms = {"map", "array"};
+    // SGLang's word for hashes that tell adapters and tenants apart, which Larder's always do.
+    static constexpr std::array<std::string_view, 2> kFormats = {"default", "dynamo"};
+    const Words words = entry.first == "publisher" ? Words(kPublishers)
+                        : entry.first == "groups"  ? Words(kGroups)
+                        : entry.first == "format"  ? Words(kFormats)
+                                                   : Words(kForms);
+    const Result<std::size_t> choice = read_choice(entry, words);
+    if (!choice.is_ok()) return choice.status();
+    if (entry.first == "publisher") config.is_on = *choice == 1;
+    if (entry.first == "groups") config.all_components = *choice == 1;
+    if (entry.first == "encoding") config.form = static_cast<KvEventForm>(*choice);
+    return Status::ok();
+  }
+
+  Status read(const TreeEntry& entry) {
+    const std::string& key = entry.first;
+    if (key == "publisher" || key == "groups" || key == "encoding" || key == "format") return choose(entry);
+    if (key == "endpoint") return names_endpoint = true, read_text(entry, config.endpoint);
+    // SGLang writes null for none.
+    const bool is_null = entry.second.as<std::monostate>() != nullptr;
+    if (is_null && (key == "replay_endpoint" || key == "bind")) return Status::ok();
+    if (key == "replay_endpoint") return read_text(entry, config.replay_endpoint);
+    if (key == "buffer_steps") return read_count(entry, config.buffer_steps);
+    if (key == "hwm") return read_count(entry, config.hwm);
+    if (key == "max_queue_size") return read_count(entry, config.max_queue_size);
+    if (key == "topic") return read_text(entry, config.topic);
+    if (key == "bind") {
+      const auto* const truth = entry.second.as<bool>();
+      if (truth == nullptr) return wrong(key, "expected true or false");
+      binds = *truth;
+      return Status::ok();
+    }
+    return wrong(key,
+                 "no such key; there are publisher, endpoint, replay_endpoint, buffer_steps, hwm, max_queue_size, "
+                 "topic, bind, format, groups, encoding");
+  }
+};
+
+}  // namespace
+
+Result<KvEventConfig> parse_kv_event_config(std::string_view text) {
+  Reading reading;
+  if (text.empty()) return reading.config;
+  const Result<Tree> tree = parse_json_tree(text, kOption);
+  if (!tree.is_ok()) return tree.status();
+  const auto* const table = tree->as<Tree::Table>();
+  if (table == nullptr) {
+    return invalid_argument(std::string(kOption) + ": expected a JSON object, such as {\"publisher\":\"zmq\"}");
+  }
+  for (const TreeEntry& entry : *table) LARDER_RETURN_IF_ERROR(reading.read(entry));
+  KvEventConfig& config = reading.config;
+  LARDER_RETURN_IF_ERROR(check_endpoint("endpoint", config.endpoint));
+  if (!config.replay_endpoint.empty())
+    LARDER_RETURN_IF_ERROR(check_endpoint("replay_endpoint", config.replay_endpoint));
+  if (reading.names_endpoint) config.binds = binds_by_rule(config.endpoint);
+  if (reading.binds) config.binds = *reading.binds;
+  return config;
+}
+
+}  // namespace larder
