@@ -367,6 +367,35 @@ typedef struct larder_point {
  * LARDER_NOT_FOUND: no such lookup. */
 LARDER_API larder_code larder_points(larder_connector* connector, uint64_t lookup, larder_point* points,
                                      size_t capacity, size_t* count, larder_error* error);
+
+/* How it came that the last point of a lookup is not a later one. */
+typedef enum larder_miss_reason {
+  LARDER_MISS_NONE = 0,             /* all that may be reused is there */
+  LARDER_MISS_NEVER_SEEN = 1,       /* nothing like it was saved: new tokens follow, or the whole prompt is new */
+  LARDER_MISS_DIVERGED = 2,         /* what is there goes on with other tokens */
+  LARDER_MISS_EVICTED = 3,          /* it was there, and left to make room */
+  LARDER_MISS_NO_CHECKPOINT = 4,    /* pages are there, and no state or window where the next point would be */
+  LARDER_MISS_OTHER_NAMESPACE = 5,  /* saved under another adapter or salt */
+  LARDER_MISS_NOT_FETCHED = 6,      /* the store has it: too little to fetch, or no room in host memory */
+  LARDER_MISS_STORAGE_LATE = 7,     /* the store had not brought it when the wait was over */
+  LARDER_MISS_STORAGE_DECLINED = 8, /* the store had declined to keep it before host memory let it go */
+  LARDER_MISS_STORAGE_DAMAGED = 9,  /* what the store brought failed its checksum */
+  LARDER_MISS_STORAGE_FAILED = 10   /* the store answered with an error */
+} larder_miss_reason;
+
+typedef struct larder_miss {
+  uint32_t struct_size;
+  uint32_t reason;        /* larder_miss_reason; more may come */
+  uint64_t at_token;      /* the first that cannot be reused for this reason */
+  uint32_t trailing;      /* what is missing there: 0 pages of pools with ALL_PAGES, 1 a state, 2 a window */
+  uint32_t for_operators; /* 1: it tells of another tenant, for logs and not for clients */
+  double seconds_ago;     /* EVICTED, STORAGE_DECLINED: how long before the lookup; negative: not known */
+  char text[128];         /* a sentence, cut to fit; ends with 0 */
+} larder_miss;
+
+/* After larder_points() was LARDER_OK, until larder_release(); before, as larder_points(). Writes struct_size bytes. */
+LARDER_API larder_code larder_lookup_miss(larder_connector* connector, uint64_t lookup, larder_miss* miss,
+                                          larder_error* error);
 /* Ends the lookup and its lease; loads of it that are under way go on. Unknown numbers are ignored. */
 LARDER_API void larder_release(larder_connector* connector, uint64_t lookup);
 

@@ -233,6 +233,30 @@ Status take(larder_connector& connector, std::uint64_t transfer, larder_transfer
   return Status::ok();
 }
 
+static_assert(static_cast<int>(larder::MissReason::kStorageFailed) == LARDER_MISS_STORAGE_FAILED);
+
+Status find_miss(larder_connector& connector, std::uint64_t lookup, larder_miss* out) {
+  larder_miss given{};
+  LARDER_RETURN_IF_ERROR(larder::c::read_struct(out, "larder_miss", given));
+  const auto found = connector.engine->connector().points(larder::LookupId(lookup));
+  if (!found.is_ok()) return found.status();
+  larder::Miss miss = found->miss;
+  miss.by = {};  // a lookup that has ended, perhaps
+  const std::uint32_t size = given.struct_size;
+  given = {};
+  given.struct_size = size;
+  given.reason = static_cast<std::uint32_t>(miss.reason);
+  given.at_token = miss.at_token;
+  constexpr std::array<std::uint32_t, larder::kComponentCount> kTrailing = {0, 2, 1};  // full, window, state
+  given.trailing = kTrailing[larder::index_of(miss.component)];
+  given.for_operators = miss.for_tenant().reason == miss.reason ? 0 : 1;
+  given.seconds_ago = miss.ago ? std::chrono::duration<double>(*miss.ago).count() : -1;
+  const std::string text = miss_sentence(miss);
+  std::memcpy(given.text, text.data(), std::min(text.size(), sizeof given.text - 1));
+  std::memcpy(static_cast<void*>(out), &given, std::min<std::size_t>(size, sizeof given));
+  return Status::ok();
+}
+
 }  // namespace
 
 extern "C" {
@@ -344,6 +368,11 @@ larder_code larder_points(larder_connector* connector, uint64_t lookup, larder_p
   *count = 0;
   if (points == nullptr && capacity != 0) return wrong("points is null, and capacity is not 0", error);
   return guarded(error, [&] { return find_points(*connector, lookup, points, capacity, count); });
+}
+
+larder_code larder_lookup_miss(larder_connector* connector, uint64_t lookup, larder_miss* miss, larder_error* error) {
+  if (connector == nullptr || miss == nullptr) return wrong("connector or miss is null", error);
+  return guarded(error, [&] { return find_miss(*connector, lookup, miss); });
 }
 
 void larder_release(larder_connector* connector, uint64_t lookup) {

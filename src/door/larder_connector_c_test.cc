@@ -192,6 +192,54 @@ TEST_F(ConnectorCTest, WhatIsSavedComesBack) {
   EXPECT_EQ(larder_connector_flush(connector_), 10u);
 }
 
+TEST_F(ConnectorCTest, ALookupSaysWhyItEndsWhereItDoes) {
+  const auto miss_now = [this] {
+    std::uint64_t lookup = 0;
+    (void)points(lookup);
+    larder_miss miss{};
+    miss.struct_size = sizeof miss;
+    EXPECT_EQ(larder_lookup_miss(connector_, lookup, &miss, &error_), LARDER_OK) << error_.message;
+    larder_release(connector_, lookup);
+    EXPECT_EQ(larder_lookup_miss(connector_, lookup, &miss, &error_), LARDER_NOT_FOUND);
+    return miss;
+  };
+  larder_miss miss = miss_now();
+  EXPECT_EQ(miss.reason, static_cast<std::uint32_t>(LARDER_MISS_NEVER_SEEN));
+  EXPECT_EQ(miss.at_token, 0u);
+  EXPECT_LT(miss.seconds_ago, 0);
+  (void)save_ten();
+  std::swap(tokens_[20], tokens_.back());
+  miss = miss_now();
+  EXPECT_EQ(miss.reason, static_cast<std::uint32_t>(LARDER_MISS_DIVERGED)) << miss.text;
+  std::swap(tokens_[20], tokens_.back());
+  EXPECT_EQ(larder_connector_flush(connector_), 10u);
+  miss = miss_now();
+  EXPECT_EQ(miss.reason, static_cast<std::uint32_t>(LARDER_MISS_EVICTED)) << miss.text;
+  EXPECT_GE(miss.seconds_ago, 0);
+  EXPECT_EQ(miss.trailing, 0u);
+  EXPECT_EQ(miss.for_operators, 0u);
+  EXPECT_NE(std::string(miss.text).find("full at token 0 was evicted from host"), std::string::npos) << miss.text;
+}
+
+TEST_F(ConnectorCTest, AMissOfAnotherTenantIsForOperators) {
+  (void)save_ten();
+  larder_lookup_options look{};
+  look.struct_size = sizeof look;
+  look.tokens = tokens_.data();
+  look.token_count = tokens_.size();
+  look.salt = "tenant";
+  std::uint64_t lookup = 0;
+  ASSERT_EQ(larder_lookup(connector_, &look, &lookup, &error_), LARDER_OK) << error_.message;
+  larder_miss miss{};
+  miss.struct_size = offsetof(larder_miss, seconds_ago);  // of a caller who knows no more
+  miss.text[0] = 'x';
+  ASSERT_EQ(larder_lookup_miss(connector_, lookup, &miss, &error_), LARDER_OK) << error_.message;
+  EXPECT_EQ(miss.reason, static_cast<std::uint32_t>(LARDER_MISS_OTHER_NAMESPACE));
+  EXPECT_EQ(miss.for_operators, 1u);
+  EXPECT_EQ(miss.text[0], 'x');
+  larder_release(connector_, lookup);
+}
+
 TEST_F(ConnectorCTest, EventsNameWhatHasAnAnswer) {
   const std::vector<std::uint64_t> states = {10};
   const Memory m = memory(0, 7, 10, states, true);
@@ -373,6 +421,10 @@ TEST_F(ConnectorCTest, BadCalls) {
   EXPECT_EQ(larder_lookup(connector_, &look, &id, &error_), LARDER_INVALID_ARGUMENT);
   EXPECT_EQ(larder_points(connector_, 77, nullptr, 0, &count, &error_), LARDER_NOT_FOUND);
   EXPECT_EQ(larder_points(connector_, 77, nullptr, 1, &count, &error_), LARDER_INVALID_ARGUMENT);
+  larder_miss miss{};
+  EXPECT_EQ(larder_lookup_miss(connector_, 77, &miss, &error_), LARDER_INVALID_ARGUMENT) << "struct_size";
+  EXPECT_EQ(larder_lookup_miss(connector_, 77, nullptr, &error_), LARDER_INVALID_ARGUMENT);
+  EXPECT_EQ(larder_lookup_miss(nullptr, 77, &miss, &error_), LARDER_INVALID_ARGUMENT);
   EXPECT_EQ(larder_transfer_take(connector_, 77, &result, &error_), LARDER_INVALID_ARGUMENT) << "struct_size";
   result.struct_size = sizeof result;
   EXPECT_EQ(larder_transfer_take(connector_, 77, &result, &error_), LARDER_NOT_FOUND);

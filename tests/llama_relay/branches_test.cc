@@ -60,6 +60,23 @@ INSTANTIATE_TEST_SUITE_P(All, RelayBranches,
                                          "short_convolution", "recurrent", "streams"),
                          [](const auto& one) { return std::string(one.param); });
 
+TEST(RelayMisses, AnswersSayWhyNoMoreWasReused) {
+  Rig rig({.geometry = geometry_of("hybrid")});
+  const Tokens a = random_tokens(240, 1);
+  EXPECT_EQ(rig.ask(a).miss, "never_seen; at_token=0");
+  rig.wait_idle();
+  EXPECT_EQ(rig.ask(joined(first(a, 100), random_tokens(60, 2))).miss, "no_checkpoint; at_token=0");
+  rig.wait_idle();
+  EXPECT_EQ(rig.ask(random_tokens(240, 3)).miss, "never_seen; at_token=0");
+  rig.wait_idle();
+  rig.flush();
+  const Answer flushed = rig.ask(a);  // below 256 tokens storage is not asked
+  EXPECT_EQ(flushed.reused, 0u);
+  EXPECT_EQ(flushed.miss, "evicted; at_token=0; tier=storage");
+  EXPECT_EQ(rig.metric("larder_misses_total{reason=\"never_seen\"}"), 2);
+  EXPECT_EQ(rig.metric("larder_misses_total{reason=\"no_checkpoint\"}"), 1);
+}
+
 TEST(RelaySlots, StatesThatTheServerKeepsAreUsed) {
   Rig rig({.geometry = geometry_of("hybrid"), .checkpoint_offset = 4});
   const Tokens a = random_tokens(200, 1);

@@ -93,6 +93,7 @@ Answer Rig::post(const std::string& path, const Json& body) const {
         for (const HttpField& field : head.fields) {
           if (field.name == "X-Larder-Reused-Tokens") out.reused = std::stoull(field.value);
           if (field.name == "X-Larder-Reused-From") out.from = field.value;
+          if (field.name == "X-Larder-Miss") out.miss = field.value;
         }
         return true;
       },

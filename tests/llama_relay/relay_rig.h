@@ -38,7 +38,7 @@ struct Answer {
   Json body;
   Tokens tokens;
   std::optional<std::uint64_t> reused;  // as the proxy says
-  std::string from;
+  std::string from, miss;
 };
 
 class Rig {

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/log.h"
+
 namespace larder::llama {
 
 HttpResponse json_response(std::string body) {
@@ -53,6 +55,36 @@ void export_tiers(MetricsRegistry& registry, std::string_view prefix, const Pref
   count("host_evicted_pages_total", "Pages that left the host.", counters.tiers.host_evicted);
   count("stored_pages_total", "Pages that storage took.", counters.tiers.stored);
   count("corrupt_pages_total", "Pages of storage that failed verification.", counters.tiers.corrupt);
+}
+
+Miss miss_beyond(const Miss& found, std::uint64_t reused) { return found.at_token < reused ? Miss{} : found; }
+
+void add_reuse(HttpResponse& answer, std::uint64_t tokens, std::string_view from, const Miss& miss) {
+  answer.headers.emplace_back("X-Larder-Reused-Tokens", std::to_string(tokens));
+  answer.headers.emplace_back("X-Larder-Reused-From", std::string(from));
+  const Miss told = miss.for_tenant();
+  if (told.reason == MissReason::kNone) return;
+  std::string text = fmt::format("{}; at_token={}", miss_reason_name(told.reason), told.at_token);
+  const bool names_tier = told.reason == MissReason::kEvicted || told.reason == MissReason::kStorageDeclined;
+  if (names_tier) text += fmt::format("; tier={}", lost_from_name(told.tier));
+  answer.headers.emplace_back("X-Larder-Miss", std::move(text));
+}
+
+MissCounts::MissCounts(MetricsRegistry& registry) {
+  for (std::size_t i = 0; i < kMissReasons; ++i) {
+    counters_[i] =
+        &registry.counter("larder_misses_total", "Requests by why they reused no more (none: all that may be reused)",
+                          {{"reason", std::string(miss_reason_name(static_cast<MissReason>(i)))}});
+  }
+}
+
+void MissCounts::count(std::string_view component, const Miss& miss, std::uint64_t reused, std::uint64_t prompt) {
+  counters_[static_cast<std::size_t>(miss.reason)]->increment();
+  const LogLevel level = miss.reason == MissReason::kNeverSeen ? LogLevel::kDebug : LogLevel::kInfo;
+  if (miss.reason == MissReason::kNone || !log_enabled(level)) return;
+  log_line(level, component,
+           fmt::format("a request reused {} of {} prompt tokens: {}: {}", reused, prompt, miss_reason_name(miss.reason),
+                       miss_sentence(miss)));
 }
 
 std::string storage_metrics(const PrefixStoreCounters& counters) {

@@ -4,6 +4,7 @@
 // Threads: the methods of a front from one thread; the functions from any.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -12,6 +13,7 @@
 #include "base/clock.h"
 #include "base/metrics.h"
 #include "base/status.h"
+#include "controller/miss.h"
 #include "server/http_message.h"
 #include "server/llama/prefix_store.h"
 #include "server/llama/slot_pages.h"
@@ -42,6 +44,24 @@ void add_tiers(nlohmann::ordered_json& status, const PrefixStoreCounters& counte
 // Gauges <prefix>_host_bytes, _host_free_bytes, _host_pages; counters <prefix>_stored_pages_total,
 // _corrupt_pages_total, _host_evicted_pages_total.
 void export_tiers(MetricsRegistry& registry, std::string_view prefix, const PrefixStoreCounters& counters);
+// Why no more of a prompt was reused than `reused` tokens. kNone: nothing of what the lookup missed lies behind them (a
+// slot had more than host memory and storage).
+[[nodiscard]] Miss miss_beyond(const Miss& found, std::uint64_t reused);
+// X-Larder-Reused-Tokens and X-Larder-Reused-From; and X-Larder-Miss: "evicted; at_token=512; tier=host", of what a
+// tenant may know.
+void add_reuse(HttpResponse& answer, std::uint64_t tokens, std::string_view from, const Miss& miss);
+
+// larder_misses_total{reason}, and a line in the log: at info, or at debug where new tokens alone explain it.
+class MissCounts {
+ public:
+  explicit MissCounts(MetricsRegistry& registry);
+  // component: of the log.
+  void count(std::string_view component, const Miss& miss, std::uint64_t reused, std::uint64_t prompt);
+
+ private:
+  std::array<Counter*, kMissReasons> counters_{};
+};
+
 // The metrics of the store, but for the family that each registry has.
 [[nodiscard]] std::string storage_metrics(const PrefixStoreCounters& counters);
 

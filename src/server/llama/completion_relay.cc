@@ -111,11 +111,14 @@ std::uint64_t CompletionRelay::prepare_slot(const LlamaRequest& asked, std::span
     if (!found.is_ok()) metrics.lookups_failed.increment();
     if (found.is_ok()) {
       known = found->known();
+      miss_ = found->miss();
       if (found->tokens() > in_slot) resume_ = restore(prompt, *found, in_slot);
     }
   }
   if (reused_from_ == kFromSlot) metrics.slot_tokens.increment(resume_);
   reused_ = resume_;
+  miss_ = miss_beyond(miss_, resume_);
+  metrics.misses.count("proxy", miss_, resume_, prompt.size());
   return known;
 }
 
@@ -167,6 +170,7 @@ std::uint64_t CompletionRelay::restore(std::span<const TokenId> prompt, const Pr
   ProxyMetrics& metrics = parts_.metrics;
   if (!given.is_ok()) {
     metrics.restores_failed.increment();
+    miss_ = {.reason = MissReason::kLoadFailed, .at_token = resume};
     log_warning("proxy", fmt::format("a prefix of {} tokens was not restored: {}", found.tokens(), given.to_string()));
     if (!file.is_ok()) return resume;
     // llama-server empties a slot that it cannot restore. If it did not answer, it may still be at it.
@@ -295,10 +299,7 @@ Result<unsigned> CompletionRelay::forward(std::string body) {
   const auto on_head = [&](const HttpReplyHead& head) {
     status = head.status;
     HttpResponse passed = passed_head(head.status, head.fields);
-    if (reused_) {
-      passed.headers.emplace_back("X-Larder-Reused-Tokens", std::to_string(*reused_));
-      passed.headers.emplace_back("X-Larder-Reused-From", std::string(reused_from_));
-    }
+    if (reused_) add_reuse(passed, *reused_, reused_from_, miss_beyond(miss_, *reused_));
     reply_.begin(std::move(passed));
     return !reply_.is_gone();
   };

@@ -118,6 +118,7 @@ class CompletionRelay {
   // What the client is told: of what was there before this request.
   std::optional<std::uint64_t> reused_;
   std::string_view reused_from_;
+  Miss miss_;  // why not more
 };
 
 }  // namespace larder::llama

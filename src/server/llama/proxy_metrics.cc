@@ -32,6 +32,7 @@ ProxyMetrics::ProxyMetrics(MetricsRegistry& registry)
       other_slots(registry.counter("larder_proxy_other_slots_total",
                                    "Requests that llama-server did not compute in the slot that had their prompt.")),
       restarts(registry.counter("larder_proxy_server_losses_total", "Times that llama-server was lost.")),
+      misses(registry),
       restore_seconds(registry.histogram("larder_proxy_restore_seconds",
                                          "Time from the found prefix to the restored slot.", latency_bounds_seconds())),
       save_seconds(registry.histogram("larder_proxy_save_seconds", "Time of llama-server to write a slot.",

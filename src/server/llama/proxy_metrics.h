@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/metrics.h"
+#include "server/llama/completion_front.h"
 #include "server/llama/llama_request.h"
 
 namespace larder::llama {
@@ -42,6 +43,7 @@ class ProxyMetrics {
   Counter& other_prompts;  // requests whose prompt had another number of tokens than was thought
   Counter& other_slots;    // ... that llama-server computed in another slot than the one that had the prompt
   Counter& restarts;       // of llama-server
+  MissCounts misses;
   Histogram& restore_seconds;
   Histogram& save_seconds;  // while llama-server writes a slot
 };

@@ -107,7 +107,8 @@ ServeMetrics::ServeMetrics(MetricsRegistry& registry)
       lookups_failed(registry.counter("larder_serve_lookups_failed_total", "Prompts that could not be looked up.")),
       saves_begun(registry.counter("larder_serve_saves_begun_total", "Sequences that were copied to be kept.")),
       saves(registry.counter("larder_serve_saves_total", "Copied sequences that are done with, kept or not.")),
-      saves_failed(registry.counter("larder_serve_saves_failed_total", "Copied sequences that were not kept.")) {}
+      saves_failed(registry.counter("larder_serve_saves_failed_total", "Copied sequences that were not kept.")),
+      misses(registry) {}
 
 json understood_body(const CallParts& parts, CallKind kind, json body) {
   if (kind == CallKind::kInfill) return infill_body(parts, std::move(body));
@@ -212,6 +213,7 @@ void CompletionCall::find_prefix(EngineRequest& request) {
   if (!looked.is_ok()) return parts_.metrics.lookups_failed.increment();
   const auto found = std::make_shared<const PrefixStore::Found>(std::move(*looked));
   request.known = found->known();
+  if (all_prompt_tokens_ == request.prompt.size()) miss_ = found->miss();
   if (found->tokens() >= request.prompt.size()) return;
   request.restorable = found->tokens();
   request.restores_from = found->from_storage() > 0 ? ReusedFrom::kStorage : ReusedFrom::kHost;
@@ -338,8 +340,7 @@ HttpResponse CompletionCall::head(unsigned status) const {
   HttpResponse response;
   response.status = status;
   const PromptUse use = results_->use();
-  response.headers.emplace_back("X-Larder-Reused-Tokens", std::to_string(use.tokens));
-  response.headers.emplace_back("X-Larder-Reused-From", name_of(use.from));
+  add_reuse(response, use.tokens, name_of(use.from), miss_beyond(miss_, use.tokens));
   return response;
 }
 
@@ -347,6 +348,7 @@ void CompletionCall::note_use() {
   const PromptUse use = results_->use();
   ServeMetrics& metrics = parts_.metrics;
   metrics.prompt_tokens.increment(all_prompt_tokens_);
+  metrics.misses.count("serve", miss_beyond(miss_, use.tokens), use.tokens, all_prompt_tokens_);
   if (use.from == ReusedFrom::kSlot) metrics.slot_tokens.increment(use.tokens);
   if (use.from == ReusedFrom::kHost) metrics.host_tokens.increment(use.tokens);
   if (use.from == ReusedFrom::kStorage) metrics.storage_tokens.increment(use.tokens);

@@ -40,6 +40,7 @@ struct ServeMetrics {
   explicit ServeMetrics(MetricsRegistry& registry);
   Counter &requests, &failed, &prompt_tokens, &slot_tokens, &host_tokens, &storage_tokens, &lookups_failed,
       &saves_begun, &saves, &saves_failed;
+  MissCounts misses;
 };
 
 struct CallParts {
@@ -90,6 +91,7 @@ class CompletionCall {
   std::vector<task_result_state> states_;  // by index
   std::size_t answers_ = 0, ended_ = 0;
   std::uint64_t all_prompt_tokens_ = 0;
+  Miss miss_;  // of the first prompt
 };
 
 }  // namespace larder::llama
