@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "server/http_message.h"
+#include "server/llama/completion_front.h"
 #include "server/llama/libllama/llama_answer.h"
 #include "server/llama/libllama/llama_engine.h"
 #include "server/llama/prefix_store.h"
