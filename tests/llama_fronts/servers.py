@@ -110,6 +110,7 @@ class Answer:
         self.cached = body["timings"]["cache_n"]
         self.reused = int(head["X-Larder-Reused-Tokens"]) if "X-Larder-Reused-Tokens" in head else None
         self.source = head.get("X-Larder-Reused-From")
+        self.miss = head.get("X-Larder-Miss")
 
     def certain(self, gap=0.02):
         """How many of the tokens are likelier than the next ones by more than rounding."""

@@ -2,6 +2,9 @@
 
 import http.client
 import json
+import pathlib
+import sys
+import time
 
 import pytest
 
@@ -9,6 +12,9 @@ import test_answers
 import test_clients
 from servers import LARDER, LlamaServer, Serve, Server
 from test_clients import CHATS, MESSAGES, TOOLS, lasting, rounded
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "sglang" / "rig"))
+from kv_index import KvIndex  # noqa: E402
 
 BATCH = ("-b", 64)
 KINDS = ["qwen3next", "qwen35", "falcon-h1", "granitehybrid", "jamba", "lfm2", "mamba2", "gemma3", "gpt-oss"]
@@ -239,6 +245,44 @@ def test_an_explanation_is_what_happens_then(model, start, tokens, tmp_path):
     _, fields, _ = serve.post("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 2})
     assert told == int(fields["X-Larder-Reused-Tokens"]) > 0
     assert (explained(prompt="x"), explained(text=3), explained(messages=3)) == (400, 400, 400)
+
+
+def test_answers_say_why_no_more_was_reused(model, start, tokens, tmp_path):
+    serve = start(Serve(model("qwen35"), "-c", 8192, "-p", 1, *BATCH, store=tmp_path))
+    a = tokens(600, 1)
+    assert serve.complete(a).miss == "never_seen; at_token=0"
+    serve.wait_stored()
+    assert serve.complete(a[:500] + tokens(100, 2)).miss == "no_checkpoint; at_token=0"
+    serve.wait_stored()
+    answer = serve.complete(a[:500] + tokens(100, 3))
+    assert answer.reused > 400 and answer.miss.split(";")[0] in ("diverged", "never_seen"), answer.miss
+    assert serve.metrics()['larder_misses_total{reason="no_checkpoint"}'] == 1
+
+
+def test_a_router_knows_what_host_memory_has(model, start, tokens, tmp_path):
+    """From KV events alone."""
+    endpoints = {"endpoint": f"ipc://{tmp_path}/kv", "replay_endpoint": f"ipc://{tmp_path}/replay"}
+    options = json.dumps({"publisher": "zmq", "groups": "all", **endpoints})
+    serve = start(Serve(model("qwen35"), "-c", 8192, "-p", 1, *BATCH, "--kv-events-config", options,
+                        store=tmp_path / "store"))
+    index = KvIndex(*endpoints.values())
+    index.wait_for_beginning()
+    a = tokens(600, 1)
+    serve.complete(a)
+    serve.wait_stored()
+    end = time.monotonic() + 20
+    while index.block_size == 0 or index.restore_pages(a, ["CPU_PINNED"], 0, True) * index.block_size < 500:
+        assert time.monotonic() < end, index.there
+        index.catch_up()
+    pools = serve.post("/larder/explain", {"input_ids": a})[2]["pools"]
+    there = {pool["component"]: pool["host_pages"] for pool in pools}
+    assert there["full"] == len(index.path(a)) == len(index.there["CPU_PINNED", 0])
+    assert not any(tier == "GPU" for tier, _ in index.there)
+    serve.post("/larder/flush", {})
+    while any(index.there.values()):
+        assert time.monotonic() < end, index.there
+        index.catch_up()
+    index.close()
 
 
 def test_too_many_at_once_are_asked_to_come_again(model, start):
