@@ -15,8 +15,8 @@ readonly clang_latest_start_seconds=2450
 # Under sanitizers: what reads bytes from outside, owns memory, or runs on several threads. Not the command line, the
 # benchmarks, and the tests that compute with models or compare with other systems.
 readonly asan_whole=(base_test key_test model_test policy_test pool_test transfer_test tree_test controller_test
-  door_test events_test server_test engine_test config_test metadata_test tests_metadata tests_metadata_http tests_server
-  tests_shared tests_cuda fuzz_replay)
+  door_test events_test server_test engine_test config_test metadata_test tests_metadata tests_metadata_http
+  tests_server tests_shared tests_cuda fuzz_replay)
 # Of these, which take the longest, every fourth test; the next commit runs others.
 readonly asan_sampled=(storage_test tests_cache tests_crash tests_conformance tests_connector tests_attach tests_disk)
 
