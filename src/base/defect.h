@@ -72,7 +72,8 @@ namespace larder {
   X(kPhysicalBytesUncounted, "file store: dead bytes do not count towards max_size", "Mooncake")                    \
   X(kSavedBeforeCopied, "connector: pages of a save are visible before their bytes are there", "vLLM 45704")        \
   X(kLeaseIgnored, "connector: the lease of a lookup keeps nothing", "vLLM 47282")                                  \
-  X(kLoadWithoutLease, "connector: host slots are not leased while a load reads them", "SGLang 31427")
+  X(kLoadWithoutLease, "connector: host slots are not leased while a load reads them", "SGLang 31427")              \
+  X(kHostNotTold, "KV events: pages that come to the host are not told", "SGLang, July 2026")
 
 enum class Defect : std::uint8_t {
   kNone,

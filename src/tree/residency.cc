@@ -66,7 +66,8 @@ void RadixTree::Impl::add_published(Id id, ComponentKind c, Tier t, bool tells) 
 }
 
 void RadixTree::Impl::tell_came(Id id, ComponentKind c, Tier t) {
-  if (page_observer != nullptr) page_observer->came(page_change(id, c, t));
+  if (page_observer == nullptr || (t == Tier::kHost && defect(Defect::kHostNotTold))) return;
+  page_observer->came(page_change(id, c, t));
 }
 
 void RadixTree::Impl::add_pending(Id id, ComponentKind c, Tier t) {
