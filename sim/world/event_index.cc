@@ -14,7 +14,6 @@ KvEventSink::Wish EventIndex::wish() {
 void EventIndex::take(std::vector<KvEvent> events) {
   is_deaf_ = false;  // either this begins anew, or nothing was missed
   for (const KvEvent& event : events) apply(event);
-  taken_ += events.size();
 }
 
 void EventIndex::apply(const KvEvent& event) {

@@ -8,7 +8,6 @@
 
 #include <array>
 #include <cstdint>
-#include <set>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -29,7 +28,6 @@ class EventIndex final : public KvEventSink {
 
   // Empty; or how it differs from the tree, which has had no change since the last poll.
   [[nodiscard]] std::string compare(const RadixTree& tree) const;
-  [[nodiscard]] std::uint64_t taken() const { return taken_; }
 
  private:
   void apply(const KvEvent& event);
@@ -39,7 +37,6 @@ class EventIndex final : public KvEventSink {
   std::array<std::array<std::unordered_set<std::int64_t>, kTierCount>, kComponentCount> there_;
   bool knows_story_ = false;  // it has begun
   bool is_deaf_ = true;       // what happens may be held back
-  std::uint64_t taken_ = 0;
   std::string error_;
 };
 

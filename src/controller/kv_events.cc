@@ -16,9 +16,7 @@ constexpr int kBeginningShare = 20;  // a beginning takes at most one part in so
 
 std::string told_name(const std::string& name) {
   if (name.size() <= kLongestToldName) return name;
-  Sha256 hash;
-  hash.update(name.data(), name.size());
-  return "sha256:" + hash.finish().hex();
+  return "sha256:" + sha256(name).hex();
 }
 
 }  // namespace
@@ -30,11 +28,9 @@ KvEventRecorder::KvEventRecorder(RadixTree& tree, const SpaceTable& spaces, KvEv
 
 KvEventRecorder::~KvEventRecorder() { tree_.observe_pages(nullptr); }
 
-// The number of a namespace may have become that of another one.
 const std::shared_ptr<const KvEventNames>& KvEventRecorder::names_of(NamespaceId space) {
   const SpaceTable::Name& name = spaces_.name(space);
-  if (names_ == nullptr || named_space_ != space || named_ != name) {
-    named_space_ = space;
+  if (names_ == nullptr || named_ != name) {
     named_ = name;
     names_ = std::make_shared<const KvEventNames>(KvEventNames{told_name(name.first), told_name(name.second)});
   }

@@ -101,8 +101,7 @@ class KvEventRecorder final : public PageObserver {
   bool owes_beginning_ = false;  // it has asked for one
   bool is_in_pieces_ = false;
   std::optional<TimePoint> next_beginning_;  // not before
-  // Of the last event: most events in a row are of one request.
-  NamespaceId named_space_;
+  // Of the last event, as most in a row are of one request: names_ is how named_ is told.
   SpaceTable::Name named_;
   std::shared_ptr<const KvEventNames> names_;
 };

@@ -1,9 +1,6 @@
 #include "events/kv_event_config.h"
 
-#include <algorithm>
-#include <array>
 #include <optional>
-#include <span>
 
 #include "config/parse_tree.h"
 
@@ -23,14 +20,14 @@ Status read_text(const TreeEntry& entry, std::string& out) {
   return Status::ok();
 }
 
-// Which of the words it is.
-Result<std::size_t> read_choice(const TreeEntry& entry, std::span<const std::string_view> words) {
+// One of two words.
+Status read_choice(const TreeEntry& entry, std::string_view usual, std::string_view other, bool& is_other) {
   const auto* const text = entry.second.as<std::string>();
-  const auto found = text == nullptr ? words.end() : std::find(words.begin(), words.end(), *text);
-  if (found != words.end()) return static_cast<std::size_t>(found - words.begin());
-  std::string all;
-  for (const std::string_view word : words) all += (all.empty() ? "\"" : ", \"") + std::string(word) + "\"";
-  return wrong(entry.first, "expected one of " + all);
+  if (text == nullptr || (*text != usual && *text != other)) {
+    return wrong(entry.first, "expected one of \"" + std::string(usual) + "\", \"" + std::string(other) + "\"");
+  }
+  is_other = *text == other;
+  return Status::ok();
 }
 
 // ZeroMQ counts in int, and twice as far.
@@ -62,27 +59,18 @@ struct Reading {
   std::optional<bool> binds;
   bool names_endpoint = false;
 
-  Status choose(const TreeEntry& entry) {
-    using Words = std::span<const std::string_view>;
-    static constexpr std::array<std::string_view, 2> kPublishers = {"null", "zmq"}, kGroups = {"full", "all"};
-    static constexpr std::array<std::string_view, 2> kForms = {"map", "array"};
-    // SGLang's word for hashes that tell adapters and tenants apart, which Larder's always do.
-    static constexpr std::array<std::string_view, 2> kFormats = {"default", "dynamo"};
-    const Words words = entry.first == "publisher" ? Words(kPublishers)
-                        : entry.first == "groups"  ? Words(kGroups)
-                        : entry.first == "format"  ? Words(kFormats)
-                                                   : Words(kForms);
-    const Result<std::size_t> choice = read_choice(entry, words);
-    if (!choice.is_ok()) return choice.status();
-    if (entry.first == "publisher") config.is_on = *choice == 1;
-    if (entry.first == "groups") config.all_components = *choice == 1;
-    if (entry.first == "encoding") config.form = static_cast<KvEventForm>(*choice);
-    return Status::ok();
-  }
-
   Status read(const TreeEntry& entry) {
     const std::string& key = entry.first;
-    if (key == "publisher" || key == "groups" || key == "encoding" || key == "format") return choose(entry);
+    if (key == "publisher") return read_choice(entry, "null", "zmq", config.is_on);
+    if (key == "groups") return read_choice(entry, "full", "all", config.all_components);
+    // SGLang's word for hashes that tell adapters and tenants apart, which Larder's always do.
+    bool is_other = false;
+    if (key == "format") return read_choice(entry, "default", "dynamo", is_other);
+    if (key == "encoding") {
+      const Status read = read_choice(entry, "map", "array", is_other);
+      config.form = is_other ? KvEventForm::kArrays : KvEventForm::kMaps;
+      return read;
+    }
     if (key == "endpoint") return names_endpoint = true, read_text(entry, config.endpoint);
     // SGLang writes null for none.
     const bool is_null = entry.second.as<std::monostate>() != nullptr;

@@ -123,6 +123,8 @@ class ZmqPublisher final : public KvEventPublisher {
   void wake() const { (void)!::write(wake_, &kOne, sizeof(kOne)); }
   // The thread.
   void run();
+  void wait();
+  void turn();
   [[nodiscard]] bool is_stopping() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] std::optional<TakenBatch> next_taken() LARDER_EXCLUDES(mutex_);
   void publish(const TakenBatch& batch);
@@ -221,24 +223,36 @@ std::optional<TakenBatch> ZmqPublisher::next_taken() {
   return batch;
 }
 
-// What waits is published first, then one reader is answered: readers cannot hold up the events.
 void ZmqPublisher::run() {
-  bool goes_on = true;
-  while (goes_on) {
-    std::vector<zmq::pollitem_t> items = {{nullptr, wake_, ZMQ_POLLIN, 0}};
-    if (readers_) items.push_back({readers_, 0, ZMQ_POLLIN, 0});
-    try {
-      (void)zmq::poll(items, std::chrono::milliseconds(-1));
-      std::uint64_t count = 0;
-      (void)!::read(wake_, &count, sizeof(count));
-      goes_on = !is_stopping();
-      while (const std::optional<TakenBatch> batch = next_taken()) publish(*batch);
-      if (readers_ && goes_on) answer_one();
-    } catch (const std::exception& error) {  // its number is used up: who sees the gap asks, and all is told anew
-      log_warning("events", error.what());
-      wants_all_.store(true, std::memory_order_release);
-      wake();  // what has come since
-    }
+  while (!is_stopping()) {
+    wait();
+    turn();
+  }
+  turn();  // what was taken before the end
+}
+
+// Until there is something to do. A signal ends it, too.
+void ZmqPublisher::wait() {
+  std::vector<zmq::pollitem_t> items = {{nullptr, wake_, ZMQ_POLLIN, 0}};
+  if (readers_) items.push_back({readers_, 0, ZMQ_POLLIN, 0});
+  try {
+    (void)zmq::poll(items, std::chrono::milliseconds(-1));
+  } catch (const zmq::error_t& error) {
+    if (error.num() != EINTR) log_warning("events", error.what());
+  }
+  std::uint64_t count = 0;
+  (void)!::read(wake_, &count, sizeof(count));
+}
+
+// What waits is published first, then one reader is answered: readers cannot hold up the events.
+void ZmqPublisher::turn() {
+  try {
+    while (const std::optional<TakenBatch> batch = next_taken()) publish(*batch);
+    if (readers_) answer_one();
+  } catch (const std::exception& error) {  // its number is used up: who sees the gap asks, and all is told anew
+    log_warning("events", error.what());
+    wants_all_.store(true, std::memory_order_release);
+    wake();  // what has come since
   }
 }
 

@@ -25,6 +25,22 @@ START_SECONDS = 30.0
 _LISTENING = re.compile(r"listening on http://127\.0\.0\.1:(\d+) \(([\d,]+) keys stored")
 
 
+def launch(command, listening):
+    """Starts a server and waits until a line of its output matches `listening`; returns the process and the match."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    said = []
+    watchdog = threading.Timer(START_SECONDS, process.kill)
+    watchdog.start()
+    try:
+        for line in process.stdout:
+            said.append(line)
+            if found := listening.search(line):
+                return process, found
+    finally:
+        watchdog.cancel()
+    raise AssertionError(f"the server ended with {process.wait()}\n{''.join(said)}")
+
+
 class MetadataServer:
     """A server with a journal in `folder`; it may be killed and started again, on the same port.
 
@@ -46,19 +62,9 @@ class MetadataServer:
     def start(self):
         """Starts the process and waits until it listens."""
         command = [BINARY, "metadata-server", "--port", str(self.port), "--directory", self.folder, *self.options]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        said = []
-        watchdog = threading.Timer(START_SECONDS, self._process.kill)
-        watchdog.start()
-        try:
-            for line in self._process.stdout:
-                said.append(line)
-                if found := _LISTENING.search(line):
-                    self.port, self.keys_stored = int(found[1]), int(found[2].replace(",", ""))
-                    return self
-        finally:
-            watchdog.cancel()
-        raise AssertionError(f"the metadata server ended with {self._process.wait()}\n{''.join(said)}")
+        self._process, found = launch(command, _LISTENING)
+        self.port, self.keys_stored = int(found[1]), int(found[2].replace(",", ""))
+        return self
 
     def kill(self):
         """Ends the process at once, as a crash does."""

@@ -2,11 +2,10 @@
 
 import json
 import re
-import subprocess
 import threading
 import urllib.request
 
-from .metadata_server import BINARY, START_SECONDS
+from .metadata_server import BINARY, launch
 
 _LISTENING = re.compile(r"listening on (http://127\.0\.0\.1:\d+) ")
 
@@ -20,20 +19,10 @@ class Server:
         self._process = None
 
     def __enter__(self):
-        self._process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        said = []
-        watchdog = threading.Timer(START_SECONDS, self._process.kill)
-        watchdog.start()
-        try:
-            for line in self._process.stdout:
-                said.append(line)
-                if found := _LISTENING.search(line):
-                    self.url = found[1]
-                    threading.Thread(target=self._process.stdout.read, daemon=True).start()
-                    return self
-        finally:
-            watchdog.cancel()
-        raise AssertionError(f"the server ended with {self._process.wait()}\n{''.join(said)}")
+        self._process, found = launch(self.command, _LISTENING)
+        self.url = found[1]
+        threading.Thread(target=self._process.stdout.read, daemon=True).start()
+        return self
 
     def __exit__(self, *_):
         self._process.terminate()
