@@ -99,6 +99,11 @@ std::uint64_t SimCudaDriver::operations() const {
   return operations_;
 }
 
+std::uint64_t SimCudaDriver::kernel_device_bytes() const {
+  const Lock lock(mutex_);
+  return kernel_device_bytes_;
+}
+
 std::size_t SimCudaDriver::allocated_bytes() const {
   const Lock lock(mutex_);
   std::size_t bytes = 0;
@@ -459,6 +464,8 @@ void SimCudaDriver::run_launch(const Operation& operation, Lock& lock) {
       violate("a launch touches memory that the device does not reach");
       lose("a launch");
     }
+    const auto is_pinned = [&](const std::byte* at) { return entry_with(registrations_, at) != registrations_.end(); };
+    if (!is_pinned(dst) && !is_pinned(src)) kernel_device_bytes_ += bytes;
     rows.push_back({dst, src, bytes});
   });
   if (loss_) return;

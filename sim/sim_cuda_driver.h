@@ -57,7 +57,8 @@ class SimCudaDriver final : public CudaDriver {
   // For tests that break the rules on purpose: violations() stays empty.
   void expect_violations();
   [[nodiscard]] std::vector<std::string> violations() const;
-  [[nodiscard]] std::uint64_t operations() const;  // run so far
+  [[nodiscard]] std::uint64_t operations() const;           // run so far
+  [[nodiscard]] std::uint64_t kernel_device_bytes() const;  // that kernels have moved within the device
   [[nodiscard]] std::size_t allocated_bytes() const;
   [[nodiscard]] std::size_t registered_bytes() const;
 
@@ -131,7 +132,7 @@ class SimCudaDriver final : public CudaDriver {
   std::map<void*, std::unique_ptr<Stream>> streams_;
   std::map<void*, Event> events_;
   std::set<std::uint64_t> open_tickets_;  // recorded, not completed
-  std::uint64_t next_ticket_ = 1, next_handle_ = 1, operations_ = 0;
+  std::uint64_t next_ticket_ = 1, next_handle_ = 1, operations_ = 0, kernel_device_bytes_ = 0;
   std::set<std::thread::id> bound_;
   std::map<std::string, std::pair<std::uint64_t, Status>> faults_;  // call -> calls to go, status
   std::uint64_t lose_in_ = 0;                                       // 0: never

@@ -118,6 +118,7 @@ CacheConfig SimRank::config() const {
   config.prefetch_timeout_base = std::chrono::milliseconds(300);
   config.load_back_threshold = static_cast<std::uint32_t>(world_.seed % 2) * page;
   config.chunked_prefill_tokens = 4 * page;
+  config.loads_by_layer = world_.seed % 3 != 0;
   config.decode_headroom_tokens = static_cast<std::uint32_t>(world_.headroom);
   config.checkpoint_grid = static_cast<std::uint32_t>(world_.seed / 2 % 2) * 4 * page;
   // Large batches, and writes of a node or a page each, of which several are under way at once.

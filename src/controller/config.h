@@ -47,7 +47,10 @@ struct CacheConfig {
   Nanos prefetch_timeout_max = std::chrono::seconds(30);
   Nanos prefetch_wait_limit = std::chrono::minutes(5);  // wait_complete: from begin() to the end of "all of it"
 
-  std::uint32_t load_back_threshold = 10;       // tokens of full; fewer are recomputed
+  std::uint32_t load_back_threshold = 10;  // tokens of full; fewer are recomputed
+  // False: the engine waits for all layers of a load before it computes the first, as for a CUDA graph of the whole
+  // step. Where a page's parts of a layer are small its loads are faster then (docs/cuda.md).
+  bool loads_by_layer = true;
   std::uint32_t chunked_prefill_tokens = 1024;  // the engine's longest chunk: bounds window slots per request
   std::uint32_t decode_headroom_tokens = 256;   // slots that start() reserves for tokens to come; more as they come
   std::uint32_t checkpoint_grid = 8192;         // tokens between weak checkpoints of recurrent state; 0: none

@@ -185,6 +185,7 @@ Status Starts::admit(Request& r, const Restore& restore) {
     r.load = op->id;
     load.direction = CopyDirection::kHostToDevice;
     load.gate = std::make_shared<LayerGate>(model_.layer_count());
+    load.has_layer_order = config_.loads_by_layer;
     r.run.set_gate(load.gate);
     copies_.submit(*op, std::move(load));
   }

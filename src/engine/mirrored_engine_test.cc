@@ -87,7 +87,12 @@ class OnCuda : public testing::TestWithParam<const char*> {
     return [this](const Options& options, Executor& threads) -> Result<std::unique_ptr<Device>> {
       if (is_gpu()) return open_device(options, threads);
       sim_ = std::make_shared<sim::SimCudaDriver>(sim::SimCudaOptions{.seed = 4});
-      auto device = CudaDevice::create(sim_, {});
+      CudaOptions small;  // the parts of tiny models go every way
+      small.load_engines_from = small.store_engines_from = 2048;
+      small.staging_bytes = 100'000;
+      small.least_load_steps = 2;
+      small.least_staged_bytes = small.least_staged_layerwise_bytes = small.gated_step_bytes = 0;
+      auto device = CudaDevice::create(sim_, small);
       if (!device.is_ok()) return device.status();
       return std::unique_ptr<Device>(std::move(device).value());
     };

@@ -33,11 +33,19 @@ struct CopyOp {
   std::size_t src_pitch = 0;
 };
 
-// How stores to the host go by way of a buffer on the device (transfer/staged_store.h).
-struct StoreStaging {
-  std::uint32_t buffers = 0;    // 0: they do not
-  std::size_t chunk_bytes = 0;  // of a buffer
-  std::size_t least_bytes = 0;  // contiguous on the host, for the copy to be worth it
+// How copies between device and host go by way of buffers on the device (transfer/staged_copies.h).
+struct Staging {
+  std::uint32_t buffers = 0;     // for each direction; 0: they do not
+  std::size_t buffer_bytes = 0;  // of each
+  // Bytes that are contiguous on the host and worth a copy over the link; of a layerwise load on the average.
+  std::size_t store_from = 0;
+  std::size_t load_from = 0;
+  // A layerwise load is cut into at least so many steps, where the model has as many layers: who needs a layer waits
+  // for the whole step that it is in.
+  std::uint32_t least_load_steps = 1;
+  // Of a transfer, and of a layerwise one: smaller ones go straight.
+  std::size_t least_bytes = 0;
+  std::size_t least_layerwise_bytes = 0;
 };
 
 using StreamId = std::uint32_t;
@@ -51,7 +59,7 @@ struct StreamWork {
   // launched before the entry is enqueued, so that no two can wait for each other.
   std::shared_ptr<DeviceEvent> after{};
   // Where set: asked when a step's turn comes; the copies of the step wait for the event that it returns, if any. May
-  // wait for other streams' threads. Only for devices that ask for staging (Device::store_staging).
+  // wait for other streams' threads. Only for devices that ask for staging (Device::staging).
   std::function<std::shared_ptr<DeviceEvent>(std::uint32_t step)> step_after{};
   // Appends the copies of a step. Called once for each, when its turn comes, on the thread that runs the stream: the
   // list of a large batch is made where it is used, in warm memory, and not on the cache thread. What it reads must
@@ -75,15 +83,18 @@ class Device {
   [[nodiscard]] virtual MemorySource& host_memory() { return host_memory_source(); }
   // Bytes that are worth a step where nobody waits for its end. CPU: a step costs 1-2 us, as long as copying 10 KiB.
   [[nodiscard]] virtual std::size_t step_bytes() const { return std::size_t{1} << 20; }
-  // How many steps a transfer with a gate has at most: each is a launch for the device and a wait for the engine.
+  // How many steps a layerwise transfer has at most, at least 1: each is a launch for the device and a wait for the
+  // engine.
   [[nodiscard]] virtual std::uint32_t most_gated_steps() const { return std::numeric_limits<std::uint32_t>::max(); }
+  // ... and bytes that are worth such a step. CPU: every layer is.
+  [[nodiscard]] virtual std::size_t gated_step_bytes() const { return 1; }
   // Copies between memory() and any host memory, and waits for the end: for who looks at pages on the host. Not ordered
   // with the streams. Cost on a GPU: 10 us beside the bytes.
   [[nodiscard]] virtual Status copy_now(std::byte* dst, const std::byte* src, std::size_t bytes);
   // May the host touch memory()?
   [[nodiscard]] virtual bool is_host_memory() const { return true; }
-  // The default: stores go straight to the host.
-  [[nodiscard]] virtual StoreStaging store_staging() const { return {}; }
+  // The default: all copies go straight.
+  [[nodiscard]] virtual Staging staging() const { return {}; }
   // Streams are ordered queues; work of different streams runs concurrently. At most kMaxStreams. queue_limit: entries
   // that may wait in it, at least 1. Who makes a stream knows how many it will have in flight; a stream of that many is
   // never full.

@@ -140,31 +140,39 @@ void add_host_copies(const DevicePools& device, const HostPools& host, const Poo
 }
 
 void add_image_copies(const DevicePools& device, const HostPools& host, const PoolSpec& pool, std::size_t plane,
-                      std::size_t layer_index, std::span<const SlotPair> pairs, std::byte* images, OpList& ops) {
+                      std::size_t layer_index, std::span<const SlotPair> pairs, const SlotImage& image,
+                      std::byte* images, OpList& ops) {
   const PlaneRuns r = plane_runs(pool, host.layout(), plane, layer_index);
   const DevicePools::PlanePages pages = device.pages_of(pool.name, layer_index, plane);
-  std::byte* image = images + host.page_offset(pool.name) + r.host_offset;
+  const std::size_t in_slot = host.page_offset(pool.name) + r.host_offset;
+  const auto part = std::find_if(image.parts.begin(), image.parts.end(), [&](const SlotImage::Part& p) {
+    return in_slot >= p.slot_offset && in_slot < p.slot_offset + p.size;
+  });
+  assert(part != image.parts.end());
+  std::byte* at = images + part->image_offset + (in_slot - part->slot_offset);
   for (const SlotPair& pair : pairs) {
     std::byte* page = pages.at(pair.device);
     for (std::size_t run = 0; run < r.runs; ++run, page += r.device_run_pitch) {
-      ops.add(image + run * r.host_run_pitch, page, r.width, r.rows, r.host_pitch, r.device_pitch);
+      ops.add(at + run * r.host_run_pitch, page, r.width, r.rows, r.host_pitch, r.device_pitch);
     }
-    image += host.image_bytes(pool.component);
+    at += image.bytes;
   }
 }
 
 }  // namespace
 
 void append_image_copies(const DevicePools& device, const HostPools& host, ComponentKind component,
-                         std::span<const SlotPair> pairs, std::byte* images, std::vector<CopyOp>& out) {
-  OpList ops(CopyDirection::kDeviceToHost, out);
+                         std::span<const SlotPair> pairs, CopyDirection direction, LayerRange layers,
+                         const SlotImage& image, std::byte* images, std::vector<CopyOp>& out) {
+  OpList ops(direction, out);
   for (const PoolSpec& pool : device.model().pools) {
     if (pool.component != component) continue;
     if (defect(Defect::kSidecarNotCopied) && !pool.is_anchor) continue;
     for (std::size_t layer = 0; layer < pool.layers.size(); ++layer) {
+      if (pool.layers[layer] < layers.first || pool.layers[layer] >= layers.end) continue;
       for (std::size_t plane = 0; plane < pool.planes.size(); ++plane) {
         if (pool.planes[plane].layer_bytes() == 0) continue;
-        add_image_copies(device, host, pool, plane, layer, pairs, images, ops);
+        add_image_copies(device, host, pool, plane, layer, pairs, image, images, ops);
       }
     }
   }

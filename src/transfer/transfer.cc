@@ -6,18 +6,13 @@
 #include <utility>
 
 #include "base/defect.h"
-#include "transfer/staged_store.h"
+#include "transfer/staged_copies.h"
 
 namespace larder {
 namespace {
 
-struct LayerRange {
-  std::uint32_t first = 0;
-  std::uint32_t end = 0;
-};
-
-// One submitted transfer. The cache thread fills it; then the stream's entry owns it, and its steps, one at a time,
-// use it.
+// One submitted transfer. The cache thread fills it; then the entry of its stream owns it, or the two entries of a
+// staged one. Its steps arrive on one thread.
 class Transfer {
  public:
   Transfer(const DevicePools& device, const HostPools* host, TransferRequest request, std::vector<LayerRange> steps,
@@ -51,10 +46,11 @@ class Transfer {
     }
   }
 
-  void launched_step(std::uint32_t step, std::shared_ptr<DeviceEvent> event) const {
-    if (request_.gate && steps_[step].end > 0) request_.gate->launch(steps_[step].end - 1, std::move(event));
+  [[nodiscard]] std::uint32_t end_of(std::uint32_t step) const { return steps_[step].end; }
+  // The copies of layers below `end` have been launched.
+  void launched(std::uint32_t end, std::shared_ptr<DeviceEvent> event) const {
+    if (request_.gate && end > 0) request_.gate->launch(end - 1, std::move(event));
   }
-
   void end_all(Status status) {
     if (defect(Defect::kCopyErrorIgnored)) status = Status::ok();
     finish(std::move(status));
@@ -63,9 +59,7 @@ class Transfer {
     arrive(steps_[step].end, std::move(status));
     if (step + 1 == steps_.size()) finish(std::move(failure_));
   }
-
- private:
-  // Layers below `end` have been copied, or not: `status`.
+  // Layers below `end` have been copied, or not: `status`. From one thread.
   void arrive(std::uint32_t end, Status status) {
     if (defect(Defect::kCopyErrorIgnored)) status = Status::ok();
     if (!status.is_ok()) {
@@ -76,6 +70,7 @@ class Transfer {
     }
   }
 
+ private:
   void finish(Status status) {
     is_accepted_ = false;
     if (!status.is_ok() && request_.gate) request_.gate->fail(status);
@@ -117,10 +112,12 @@ class StreamTransferEngine final : public TransferEngine {
       stream = *created;
     }
     if (host_ == nullptr) return Status::ok();
-    auto staged = StagedStore::create(device_, pools_, *host_,
-                                      streams_[static_cast<std::size_t>(CopyDirection::kDeviceToHost)], max_in_flight_);
-    if (!staged) return staged.status();
-    staged_ = std::move(staged).value();
+    for (const CopyDirection direction : {CopyDirection::kDeviceToHost, CopyDirection::kHostToDevice}) {
+      const auto way = static_cast<std::size_t>(direction);
+      auto staged = StagedCopies::create(direction, device_, pools_, *host_, streams_[way], max_in_flight_);
+      if (!staged) return staged.status();
+      staged_[way] = std::move(staged).value();
+    }
     return Status::ok();
   }
 
@@ -134,6 +131,7 @@ class StreamTransferEngine final : public TransferEngine {
   void drop_leases(Transfer& transfer);
   [[nodiscard]] std::vector<LayerRange> plan_steps(const TransferRequest& request) const;
   [[nodiscard]] Status enqueue_layers(const std::shared_ptr<Transfer>& transfer);
+  [[nodiscard]] Status enqueue_staged(StagedCopies& staged, const std::shared_ptr<Transfer>& transfer);
 
   // constant after creation
   Device& device_;
@@ -143,8 +141,8 @@ class StreamTransferEngine final : public TransferEngine {
   std::array<StreamId, 3> streams_{};                                  // [CopyDirection]
   std::array<std::vector<std::size_t>, kComponentCount> layer_bytes_;  // [component][model layer], of one pair
 
-  std::unique_ptr<StagedStore> staged_;            // null: stores go straight to the host
-  std::shared_ptr<DeviceEvent> last_store_after_;  // owned by the cache thread
+  std::array<std::unique_ptr<StagedCopies>, 2> staged_;       // [CopyDirection]; null: all go straight
+  std::array<std::shared_ptr<DeviceEvent>, 2> last_after_{};  // [CopyDirection]; owned by the cache thread
 
   // atomic: up by the cache thread, down by a device thread. Shared, so that a late transfer may outlive the engine.
   const std::shared_ptr<std::atomic<std::size_t>> in_flight_ = std::make_shared<std::atomic<std::size_t>>(0);
@@ -182,6 +180,10 @@ Status StreamTransferEngine::take_leases(Transfer& transfer) {
     return Status::ok();
   };
   const bool is_device_only = transfer.request().direction == CopyDirection::kDeviceToDevice;
+  std::size_t pairs = 0;
+  for (const auto& list : transfer.request().pairs) pairs += list.size();
+  transfer.device_leases().reserve(is_device_only ? 2 * pairs : pairs);
+  if (!is_device_only) transfer.host_leases().reserve(pairs);
   for (const ComponentKind c : kAllComponents) {
     for (const SlotPair& pair : transfer.request().pairs[index_of(c)]) {
       LARDER_RETURN_IF_ERROR(lease_device(c, pair.device));
@@ -207,18 +209,20 @@ void StreamTransferEngine::drop_leases(Transfer& transfer) {
 }
 
 // Ranges that end after a layer with bytes; the last one takes the layers without bytes that follow. Never empty: the
-// last step carries the completion. Without a gate they gather layers until they are worth a step. With one each layer
-// is a step, since the next one shall not delay it, or the device's number of steps share the bytes evenly.
+// last step carries the completion. Where nobody waits layer by layer they gather layers until they are worth a step.
+// Else each layer that is worth a step is one, since the next one shall not delay it; of more layers than the device
+// takes steps, steps share the bytes evenly.
 std::vector<LayerRange> StreamTransferEngine::plan_steps(const TransferRequest& request) const {
   const std::uint32_t layers = pools_.model().layer_count();
   std::size_t enough = device_.step_bytes();
-  if (request.gate) {
+  if (request.is_layerwise()) {
     std::size_t total = 0;
     for (std::size_t c = 0; c < kComponentCount; ++c) {
       for (const std::size_t layer_bytes : layer_bytes_[c]) total += request.pairs[c].size() * layer_bytes;
     }
     const std::size_t most = device_.most_gated_steps();
-    enough = layers <= most ? 1 : std::max<std::size_t>((total + most - 1) / most, 1);
+    enough = std::max<std::size_t>(device_.gated_step_bytes(), 1);
+    if (layers > most) enough = std::max(enough, (total + most - 1) / most);
   }
   std::vector<LayerRange> steps;
   LayerRange range;
@@ -244,12 +248,12 @@ Status StreamTransferEngine::submit(TransferRequest request, Done done) {
     return overloaded("transfers: " + std::to_string(max_in_flight_) + " are in flight already");
   }
   LARDER_RETURN_IF_ERROR(check(request));
-  const bool is_staged = staged_ && staged_->suits(request);
-  if (request.direction == CopyDirection::kDeviceToHost) {
-    // A staged store begins on a stream of its own, and yet not before what an earlier store waits for.
-    if (request.after) last_store_after_ = request.after;
-    if (is_staged) request.after = last_store_after_;
-  }
+  const auto way = static_cast<std::size_t>(request.direction);
+  StagedCopies* const staged = way < staged_.size() ? staged_[way].get() : nullptr;
+  const bool is_staged = staged != nullptr && staged->suits(request);
+  // Staged and straight copies touch the pages on streams of their own, and yet not before what an earlier one of their
+  // direction waits for.
+  if (staged != nullptr && !request.after) request.after = last_after_[way];
   std::vector<LayerRange> steps;
   if (!is_staged) steps = plan_steps(request);
   auto transfer =
@@ -258,12 +262,11 @@ Status StreamTransferEngine::submit(TransferRequest request, Done done) {
     drop_leases(*transfer);
     return leased;
   }
+  if (staged != nullptr) last_after_[way] = transfer->request().after;
   // Before the enqueue: it may complete inside it.
   transfer->accept();
   in_flight_->fetch_add(1, std::memory_order_relaxed);
-  Status enqueued = is_staged ? staged_->enqueue(transfer->request(),
-                                                 [transfer](Status status) { transfer->end_all(std::move(status)); })
-                              : enqueue_layers(transfer);
+  Status enqueued = is_staged ? enqueue_staged(*staged, transfer) : enqueue_layers(transfer);
   if (!enqueued.is_ok()) transfer->refuse(std::move(enqueued));
   return Status::ok();
 }
@@ -278,10 +281,20 @@ Status StreamTransferEngine::enqueue_layers(const std::shared_ptr<Transfer>& tra
     raw->append_copies(step, out);
   };
   work.launched = [raw = transfer.get()](std::uint32_t step, std::shared_ptr<DeviceEvent> event) {
-    raw->launched_step(step, std::move(event));
+    raw->launched(raw->end_of(step), std::move(event));
   };
   work.done = [transfer](std::uint32_t step, Status status) { transfer->end_step(step, std::move(status)); };
   return device_.enqueue(streams_[static_cast<std::size_t>(direction)], direction, std::move(work));
+}
+
+Status StreamTransferEngine::enqueue_staged(StagedCopies& staged, const std::shared_ptr<Transfer>& transfer) {
+  StagedEnds ends;
+  ends.launched = [raw = transfer.get()](std::uint32_t end, std::shared_ptr<DeviceEvent> event) {
+    raw->launched(end, std::move(event));
+  };
+  ends.arrived = [raw = transfer.get()](std::uint32_t end, Status status) { raw->arrive(end, std::move(status)); };
+  ends.done = [transfer](Status status) { transfer->end_all(std::move(status)); };
+  return staged.enqueue(transfer->request(), std::move(ends));
 }
 
 }  // namespace

@@ -36,9 +36,15 @@ struct TransferRequest {
   OpId id;
   CopyDirection direction = CopyDirection::kDeviceToHost;
   std::array<std::vector<SlotPair>, kComponentCount> pairs;  // by component; all pools of the component are copied
-  std::shared_ptr<LayerGate> gate;                           // H->D (and D->D): arrives layer by layer; may be null
-  // The copies, and those of its direction that are submitted later, begin once this has fired (StreamWork::after).
+  std::shared_ptr<LayerGate> gate;  // H->D (and D->D): arrives layer by layer, but see below; may be null
+  // The copies touch device pages once this has fired (StreamWork::after), and so do those of its direction that are
+  // submitted later and have none of their own.
   std::shared_ptr<DeviceEvent> after{};
+  // False: who waits at the gate waits for all layers, so they may come in any order, which is faster where a page's
+  // parts of a layer are small.
+  bool has_layer_order = true;
+
+  [[nodiscard]] bool is_layerwise() const { return gate != nullptr && has_layer_order; }
 };
 
 struct LeasedSlot {
@@ -58,9 +64,9 @@ class TransferEngine {
  public:
   using Done = std::function<void(TransferDone)>;
 
-  // device, pools, host outlive the engine. One stream per direction. host may be null: device to device only.
-  // Errors: kInvalidArgument (max_in_flight 0), kConflict (host and device pools of different models), kOverloaded
-  // (no stream left).
+  // device, pools, host outlive the engine. A stream per direction, and one more for each whose copies go by way of the
+  // device. host may be null: device to device only. Errors: kInvalidArgument (max_in_flight 0), kConflict (host and
+  // device pools of different models), kOverloaded (no stream left).
   [[nodiscard]] static Result<std::unique_ptr<TransferEngine>> create(Device& device, DevicePools& pools,
                                                                       HostPools* host, std::size_t max_in_flight);
   // Waits until every transfer's `done` has returned. Not from a `done`.
@@ -84,9 +90,28 @@ void append_layer_copies(const DevicePools& device, const HostPools* host, Compo
                          std::span<const SlotPair> pairs, CopyDirection direction, std::uint32_t model_layer,
                          std::vector<CopyOp>& out);
 
-// The same from device pages to images of their host slots that lie one behind the other on the device, at `images`:
-// HostPools::image_bytes() apart, in the order of `pairs`. All layers.
+struct LayerRange {
+  std::uint32_t first = 0;
+  std::uint32_t end = 0;
+};
+
+// What of a host slot lies on the device, and how. A part is consecutive bytes of the slot that are consecutive in the
+// image, too; what a plane has of one layer lies in one part.
+struct SlotImage {
+  struct Part {
+    std::size_t slot_offset = 0;  // bytes, as HostPools::page_offset() counts them
+    std::size_t size = 0;
+    std::size_t image_offset = 0;
+  };
+  std::vector<Part> parts;
+  std::size_t bytes = 0;  // from one slot's image to the next
+};
+
+// As append_layer_copies(), between device pages and images of their host slots that lie one behind the other on the
+// device, at `images`, in the order of `pairs`. direction: kDeviceToHost writes the images, kHostToDevice the pages.
+// Precondition: the image has these layers of all pools of the component. All copies are within the device.
 void append_image_copies(const DevicePools& device, const HostPools& host, ComponentKind component,
-                         std::span<const SlotPair> pairs, std::byte* images, std::vector<CopyOp>& out);
+                         std::span<const SlotPair> pairs, CopyDirection direction, LayerRange layers,
+                         const SlotImage& image, std::byte* images, std::vector<CopyOp>& out);
 
 }  // namespace larder

@@ -26,8 +26,8 @@ TEST_P(CudaFaults, EndTransfersOnceAndNeverWithWrongBytes) {
     CudaOptions options = Rig::small_options();
     options.staging_bytes = 26'000;
     Rig rig({false, n}, options);
-    Pools pools(rig, is_staged ? staged_model() : pool_test::preset("gdn-tiny+draft"), HostLayout::kPageFirst,
-                is_staged ? 5 : 2, rng);
+    Pools pools(rig, is_staged ? staged_model() : pool_test::preset("gdn-tiny+draft"),
+                is_staged ? HostLayout::kLayerFirst : HostLayout::kPageFirst, is_staged ? 5 : 2, rng);
     const auto transfer = take(TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 8));
     Inbox inbox;
     pools.fill_device(rng, &SlotPair::device);
@@ -40,11 +40,10 @@ TEST_P(CudaFaults, EndTransfersOnceAndNeverWithWrongBytes) {
     for (std::uint64_t id = 1; id <= 3; ++id) {
       const bool is_down = id == 1;
       const auto gate = std::make_shared<LayerGate>(pools.device->model().layer_count());
-      ASSERT_TRUE(transfer
-                      ->submit(is_down ? request(id, CopyDirection::kDeviceToHost, pools.pairs)
-                                       : request(id, CopyDirection::kHostToDevice, pools.swapped(), gate),
-                               inbox.done())
-                      .is_ok());
+      TransferRequest copies = is_down ? request(id, CopyDirection::kDeviceToHost, pools.pairs)
+                                       : request(id, CopyDirection::kHostToDevice, pools.swapped(), gate);
+      copies.has_layer_order = id == 2;
+      ASSERT_TRUE(transfer->submit(std::move(copies), inbox.done()).is_ok());
       const auto results = inbox.wait(1);
       ASSERT_EQ(results.size(), 1U);
       pools.drop(results[0]);
@@ -108,45 +107,89 @@ TEST(CudaGate, ALaunchBehindAFailedOneIsNoAnswer) {
   EXPECT_TRUE(rig.driver->destroy_stream(engine).is_ok());
 }
 
-// The same with several staged stores at once, which hand buffers to each other.
-TEST_P(CudaFaults, EndStoresThatShareBuffers) {
+// A load of a few bytes has few steps: each costs a launch.
+TEST(CudaGate, AStepHasBytesThatAreWorthIt) {
+  for (const auto& [step_bytes, end] : {std::pair<std::size_t, std::uint32_t>{1, 1}, {1 << 20, 4}}) {
+    Rng rng(1);
+    CudaOptions options = Rig::small_options();
+    options.gated_step_bytes = step_bytes;
+    Rig rig({false, 1}, options);
+    const ModelSpec model = pool_test::preset("gqa-tiny");
+    ASSERT_EQ(model.layer_count(), 4U);
+    Pools pools(rig, model, HostLayout::kPageFirst, 2, rng);
+    const auto transfer = take(TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 8));
+    const auto gate = std::make_shared<LayerGate>(model.layer_count());
+    Inbox inbox;
+    rig.sim->hold();
+    ASSERT_TRUE(transfer->submit(request(1, CopyDirection::kHostToDevice, pools.pairs, gate), inbox.done()).is_ok());
+    EXPECT_EQ(take(gate->launch_of(0, std::chrono::seconds(10))).end, end);
+    rig.sim->go_on();
+    pools.drop(inbox.wait(1)[0]);
+  }
+}
+
+// The same with several staged transfers at once, which hand buffers to each other.
+TEST_P(CudaFaults, EndTransfersThatShareBuffers) {
   const std::string& what = GetParam();
   const bool is_loss = what == "operation" || what.ends_with(":lost");
   const std::string call = what.substr(0, what.find(':'));
-  for (std::uint64_t n = 1; n < 60; n += 3) {
+  for (std::uint64_t n = 1; n < 90; n += 2) {
+    const CopyDirection direction = n % 4 == 1 ? CopyDirection::kDeviceToHost : CopyDirection::kHostToDevice;
     SCOPED_TRACE(what + " " + std::to_string(n));
     Rng rng(n);
     CudaOptions options = Rig::small_options();
-    options.staging_bytes = 13'000;
+    options.staging_bytes = 26'000;
     Rig rig({false, n}, options);
-    Pools pools(rig, staged_model(), HostLayout::kPageHead, 12, rng);
+    Pools pools(rig, staged_model(), n % 3 == 0 ? HostLayout::kPageHead : HostLayout::kLayerFirst, 12, rng);
     const auto engine = take(TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 16));
+    Inbox inbox;
     pools.fill_device(rng, &SlotPair::device);
+    const auto submit_all = [&](CopyDirection way, const Pairs& from) {
+      for (std::uint64_t id = 0; id < 6; ++id) {  // each two pages of both components
+        Pairs pairs;
+        for (const ComponentKind c : {ComponentKind::kFull, ComponentKind::kSwa}) {
+          const auto& all = from[index_of(c)];
+          pairs[index_of(c)] = {all[2 * id], all[2 * id + 1]};
+        }
+        TransferRequest copies = request(id + 1, way, pairs);
+        if (way == CopyDirection::kHostToDevice) {
+          copies.gate = std::make_shared<LayerGate>(pools.device->model().layer_count());
+          copies.has_layer_order = id % 2 == 0;
+        }
+        ASSERT_TRUE(engine->submit(std::move(copies), inbox.done()).is_ok());
+      }
+    };
+    const auto are_all_ok = [&] {
+      bool are_ok = true;
+      for (const TransferDone& result : inbox.wait(6)) {
+        pools.drop(result);
+        are_ok = are_ok && result.status.is_ok();
+        EXPECT_TRUE(result.status.is_ok() ||
+                    result.status.code() == (is_loss ? StatusCode::kUnavailable : StatusCode::kInternal))
+            << result.status.to_string();
+      }
+      EXPECT_EQ(pools.leases(), 0U);
+      return are_ok;
+    };
+    if (direction == CopyDirection::kHostToDevice) {
+      submit_all(CopyDirection::kDeviceToHost, pools.pairs);
+      ASSERT_TRUE(are_all_ok());
+      pools.copy_shadow(&SlotPair::source, &SlotPair::device);
+    }
     if (call == "operation") {
       rig.sim->lose_at(n);
     } else {
       rig.sim->fail_call(call, n, is_loss ? unavailable("CUDA_ERROR_ECC_UNCORRECTABLE") : internal_error("refused"));
     }
-    Inbox inbox;
-    for (std::uint64_t id = 0; id < 6; ++id) {  // each two pages of both components
-      Pairs pairs;
-      for (const ComponentKind c : {ComponentKind::kFull, ComponentKind::kSwa}) {
-        const auto& all = pools.pairs[index_of(c)];
-        pairs[index_of(c)] = {all[2 * id], all[2 * id + 1]};
-      }
-      ASSERT_TRUE(engine->submit(request(id + 1, CopyDirection::kDeviceToHost, pairs), inbox.done()).is_ok());
-    }
-    bool are_all_ok = true;
-    for (const TransferDone& result : inbox.wait(6)) {
-      pools.drop(result);
-      are_all_ok = are_all_ok && result.status.is_ok();
-      EXPECT_TRUE(result.status.is_ok() ||
-                  result.status.code() == (is_loss ? StatusCode::kUnavailable : StatusCode::kInternal))
-          << result.status.to_string();
-    }
-    EXPECT_EQ(pools.leases(), 0U);
-    if (are_all_ok) {
+    submit_all(direction, direction == CopyDirection::kHostToDevice ? pools.swapped() : pools.pairs);
+    if (!are_all_ok()) continue;
+    if (direction == CopyDirection::kDeviceToHost) {
       EXPECT_EQ(pools.host_differences(&SlotPair::device), 0U);
+      continue;
+    }
+    rig.sim->let_faults_sleep(true);
+    if (rig.device->health().is_ok()) {
+      EXPECT_EQ(pools.memory.difference(), 0U);
     }
   }
 }

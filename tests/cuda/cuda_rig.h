@@ -61,6 +61,8 @@ struct Rig {
     options.pinned_piece_bytes = 8192;
     options.staging_bytes = 150'000;
     options.staging_buffers = 2;
+    options.least_load_steps = 2;
+    options.least_staged_bytes = options.least_staged_layerwise_bytes = options.gated_step_bytes = 0;
     return options;
   }
 
@@ -268,16 +270,75 @@ inline TransferRequest request(std::uint64_t id, CopyDirection direction, const 
   return {OpId(id), direction, pairs, std::move(gate)};
 }
 
-// Small parts of layers in large host slots: stores go by way of the device.
+// Small parts of layers in large host slots: copies go by way of the device. In layer_first and page_first_direct loads
+// do so layer by layer, too. full has a sidecar; the windows' parts have odd places.
 inline ModelSpec staged_model() {
   std::vector<PlaneSpec> planes(2);
   for (PlaneSpec& plane : planes) plane = {.name = "p", .dtype = Dtype::kBf16, .rows = 4, .heads = 2, .head_dim = 64};
   std::vector<std::uint32_t> layers(6);
   for (std::uint32_t i = 0; i < 6; ++i) layers[i] = i;
   std::vector<PlaneSpec> wide = planes;
-  wide[1].head_dim = 33;  // pages whose parts have odd places
+  wide[0].head_dim = 95;
+  wide[1].head_dim = 65;
+  std::vector<PlaneSpec> sidecar = {planes[0]};
   return pool_test::model_of(6, {pool_test::pool_of(PoolName::kKv, ComponentKind::kFull, true, layers, planes),
+                                 pool_test::pool_of(PoolName::kIndexer, ComponentKind::kFull, false, layers, sidecar),
                                  pool_test::pool_of(PoolName::kSwa, ComponentKind::kSwa, true, layers, wide)});
+}
+
+enum class LoadKind : unsigned char { kNobodyWaits, kLayers, kWhole };
+
+// Tests that run on both drivers.
+class OnDriver : public testing::TestWithParam<DriverKind> {
+ protected:
+  void SetUp() override {
+    if (!GetParam().is_gpu) return;
+    const auto driver = open_cuda_driver(0);
+    if (!driver.is_ok()) GTEST_SKIP() << driver.status().to_string();
+  }
+  void expect_ok(std::vector<TransferDone> results, Pools& pools) {
+    for (const TransferDone& result : results) {
+      EXPECT_EQ(result.status.to_string(), "ok");
+      pools.drop(result);
+    }
+    EXPECT_EQ(pools.leases(), 0U);
+  }
+  // Down, up to the other slots, and within the device; all bytes of the device are compared after each.
+  void round_trip(Rig& rig, Pools& pools) {
+    const auto engine = take(TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 8));
+    Inbox inbox;
+    pools.fill_device(rng, &SlotPair::device);
+    ASSERT_TRUE(engine->submit(request(1, CopyDirection::kDeviceToHost, pools.pairs), inbox.done()).is_ok());
+    expect_ok(inbox.wait(1), pools);
+    EXPECT_EQ(pools.host_differences(&SlotPair::device), 0U);
+    for (const LoadKind kind : {LoadKind::kNobodyWaits, LoadKind::kLayers, LoadKind::kWhole}) {
+      SCOPED_TRACE("load " + std::to_string(static_cast<int>(kind)));
+      pools.fill_device(rng, &SlotPair::source);
+      TransferRequest load = request(2, CopyDirection::kHostToDevice, pools.swapped());
+      if (kind != LoadKind::kNobodyWaits) {
+        load.gate = std::make_shared<LayerGate>(pools.device->model().layer_count());
+      }
+      load.has_layer_order = kind != LoadKind::kWhole;
+      const std::shared_ptr<LayerGate> gate = load.gate;
+      ASSERT_TRUE(engine->submit(std::move(load), inbox.done()).is_ok());
+      expect_ok(inbox.wait(1), pools);
+      EXPECT_TRUE(gate == nullptr || gate->ready(pools.device->model().layer_count() - 1));
+      pools.copy_shadow(&SlotPair::source, &SlotPair::device);
+      EXPECT_EQ(pools.memory.difference(), 0U);
+    }
+    pools.fill_device(rng, &SlotPair::source);
+    ASSERT_TRUE(engine->submit(request(3, CopyDirection::kDeviceToDevice, pools.pairs), inbox.done()).is_ok());
+    expect_ok(inbox.wait(1), pools);
+    pools.copy_shadow(&SlotPair::device, &SlotPair::source);
+    EXPECT_EQ(pools.memory.difference(), 0U);
+  }
+
+  Rng rng{7};
+};
+
+// The simulated driver in three orders, and the GPU if there is one.
+inline auto every_driver() {
+  return testing::Values(DriverKind{false, 1}, DriverKind{false, 2}, DriverKind{false, 3}, DriverKind{true, 0});
 }
 
 }  // namespace larder::cuda_test

@@ -10,41 +10,7 @@ namespace {
 
 constexpr auto kLimit = std::chrono::seconds(30);
 
-class CudaTransfers : public testing::TestWithParam<DriverKind> {
- protected:
-  void SetUp() override {
-    if (!GetParam().is_gpu) return;
-    const auto driver = open_cuda_driver(0);
-    if (!driver.is_ok()) GTEST_SKIP() << driver.status().to_string();
-  }
-  void expect_ok(std::vector<TransferDone> results, Pools& pools) {
-    for (const TransferDone& result : results) {
-      EXPECT_EQ(result.status.to_string(), "ok");
-      pools.drop(result);
-    }
-    EXPECT_EQ(pools.leases(), 0U);
-  }
-  // Down, up to the other slots, and within the device; all bytes of the device are compared after each.
-  void round_trip(Rig& rig, Pools& pools) {
-    const auto engine = take(TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 8));
-    Inbox inbox;
-    pools.fill_device(rng, &SlotPair::device);
-    ASSERT_TRUE(engine->submit(request(1, CopyDirection::kDeviceToHost, pools.pairs), inbox.done()).is_ok());
-    expect_ok(inbox.wait(1), pools);
-    EXPECT_EQ(pools.host_differences(&SlotPair::device), 0U);
-    ASSERT_TRUE(engine->submit(request(2, CopyDirection::kHostToDevice, pools.swapped()), inbox.done()).is_ok());
-    expect_ok(inbox.wait(1), pools);
-    pools.copy_shadow(&SlotPair::source, &SlotPair::device);
-    EXPECT_EQ(pools.memory.difference(), 0U);
-    pools.fill_device(rng, &SlotPair::source);
-    ASSERT_TRUE(engine->submit(request(3, CopyDirection::kDeviceToDevice, pools.pairs), inbox.done()).is_ok());
-    expect_ok(inbox.wait(1), pools);
-    pools.copy_shadow(&SlotPair::device, &SlotPair::source);
-    EXPECT_EQ(pools.memory.difference(), 0U);
-  }
-
-  Rng rng{7};
-};
+class CudaTransfers : public OnDriver {};
 
 TEST_P(CudaTransfers, RoundTripEveryPresetAndLayout) {
   for (const std::string& name : pool_test::tiny_preset_names()) {
@@ -78,47 +44,6 @@ TEST_P(CudaTransfers, RoundTripRandomModels) {
     Pools pools(rig, pool_test::random_model(rng), layout, 4, rng);
     round_trip(rig, pools);
   }
-}
-
-TEST_P(CudaTransfers, StoresOfSmallPartsGoByWayOfTheDevice) {
-  for (const HostLayout layout : kAllHostLayouts) {
-    for (const std::size_t chunk_bytes : {13'000, 40'000, 500'000}) {
-      SCOPED_TRACE(std::string(host_layout_name(layout)) + " " + std::to_string(chunk_bytes));
-      CudaOptions options = Rig::small_options();
-      options.staging_bytes = chunk_bytes;
-      Rig rig(GetParam(), options);
-      Pools pools(rig, staged_model(), layout, 10, rng);
-      if (rig.sim != nullptr) {
-        const std::size_t before = rig.sim->allocated_bytes();
-        const auto engine = take(TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 8));
-        EXPECT_EQ(rig.sim->allocated_bytes(), before + options.staging_buffers * chunk_bytes) << "it is not staged";
-      }
-      Rig fresh(GetParam(), options);
-      Pools again(fresh, staged_model(), layout, 10, rng);
-      round_trip(fresh, again);
-    }
-  }
-}
-
-// Several stores at once: buffers go from chunk to chunk, and each store ends with its
-// bytes.
-TEST_P(CudaTransfers, StagedStoresFollowEachOther) {
-  CudaOptions options = Rig::small_options();
-  options.staging_bytes = 26'000;
-  Rig rig(GetParam(), options);
-  Pools pools(rig, staged_model(), HostLayout::kPageFirst, 12, rng);
-  const auto engine = take(TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 16));
-  Inbox inbox;
-  pools.fill_device(rng, &SlotPair::device);
-  for (std::uint64_t id = 0; id < 12; ++id) {  // each a page of both components
-    Pairs pairs;
-    for (const ComponentKind c : {ComponentKind::kFull, ComponentKind::kSwa}) {
-      pairs[index_of(c)] = {pools.pairs[index_of(c)][id]};
-    }
-    ASSERT_TRUE(engine->submit(request(id + 1, CopyDirection::kDeviceToHost, pairs), inbox.done()).is_ok());
-  }
-  expect_ok(inbox.wait(12), pools);
-  EXPECT_EQ(pools.host_differences(&SlotPair::device), 0U);
 }
 
 // Loads and backups at once, of different slots, while another stream works.
@@ -155,11 +80,22 @@ TEST_P(CudaTransfers, BothDirectionsWhileAnotherStreamComputes) {
 
 // The engine reads each layer behind LayerWaits, on its own stream, without waiting for anything itself.
 TEST_P(CudaTransfers, AnEnginesStreamFindsEachLayerLoaded) {
-  for (const char* name : {"gdn-tiny+draft", "gemma3-tiny", "dsv4-tiny+draft"}) {
-    SCOPED_TRACE(name);
-    Rig rig(GetParam());
-    const ModelSpec model = pool_test::preset(name);
-    Pools pools(rig, model, HostLayout::kPageFirst, 3, rng);
+  struct Case {
+    std::string preset;  // empty: staged_model()
+    HostLayout layout;
+    bool has_layer_order;
+  };
+  for (const Case& c :
+       {Case{"gdn-tiny+draft", HostLayout::kPageFirst, true}, Case{"gemma3-tiny", HostLayout::kPageFirst, true},
+        Case{"dsv4-tiny+draft", HostLayout::kPageFirst, true}, Case{"dsv4-tiny+draft", HostLayout::kLayerFirst, true},
+        Case{"", HostLayout::kLayerFirst, true}, Case{"", HostLayout::kPageFirstDirect, true},
+        Case{"", HostLayout::kPageHead, false}}) {
+    SCOPED_TRACE(c.preset + " " + std::string(host_layout_name(c.layout)));
+    CudaOptions options = Rig::small_options();
+    options.staging_bytes = 26'000;  // several buffers to a step
+    Rig rig(GetParam(), options);
+    const ModelSpec model = c.preset.empty() ? staged_model() : pool_test::preset(c.preset);
+    Pools pools(rig, model, c.layout, 10, rng);
     const auto transfer = take(TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 8));
     Inbox inbox;
     pools.fill_device(rng, &SlotPair::device);
@@ -171,8 +107,9 @@ TEST_P(CudaTransfers, AnEnginesStreamFindsEachLayerLoaded) {
     const auto seen = take(rig.device->memory().allocate(pools.device->bytes()));
     std::vector<std::byte> expected;
     const auto gate = std::make_shared<LayerGate>(model.layer_count());
-    ASSERT_TRUE(
-        transfer->submit(request(2, CopyDirection::kHostToDevice, pools.swapped(), gate), inbox.done()).is_ok());
+    TransferRequest load = request(2, CopyDirection::kHostToDevice, pools.swapped(), gate);
+    load.has_layer_order = c.has_layer_order;
+    ASSERT_TRUE(transfer->submit(std::move(load), inbox.done()).is_ok());
     LayerWaits waits(*gate, engine, kLimit);
     for (std::uint32_t layer = 0; layer < model.layer_count(); ++layer) {
       ASSERT_EQ(waits.before(layer).to_string(), "ok");
@@ -251,57 +188,6 @@ TEST_P(CudaTransfers, ACopyWaitsForAnEventOfTheHost) {
   pools.drop(results[0]);
   EXPECT_EQ(pools.memory.difference(), 0U);
   late->fire();  // nobody is there any more
-}
-
-// The end cancels what waits for an event that has not fired, on whichever of the streams it waits.
-TEST_P(CudaTransfers, TheEndCancelsStoresThatWait) {
-  for (const bool is_first_straight : {false, true}) {
-    CudaOptions options = Rig::small_options();
-    options.staging_bytes = 26'000;
-    Rig rig(GetParam(), options);
-    Pools pools(rig, staged_model(), HostLayout::kPageFirst, 10, rng);
-    pools.fill_device(rng, &SlotPair::device);
-    Inbox inbox;
-    {
-      const auto engine = take(TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 8));
-      if (is_first_straight) {  // a store with a gate is not staged
-        TransferRequest first = request(1, CopyDirection::kDeviceToHost, pools.pairs,
-                                        std::make_shared<LayerGate>(pools.device->model().layer_count()));
-        first.after = std::make_shared<DeviceEvent>();
-        ASSERT_TRUE(engine->submit(std::move(first), inbox.done()).is_ok());
-      }
-      TransferRequest never = request(2, CopyDirection::kDeviceToHost, pools.pairs);
-      if (!is_first_straight) never.after = std::make_shared<DeviceEvent>();
-      ASSERT_TRUE(engine->submit(std::move(never), inbox.done()).is_ok());
-    }
-    const auto results = inbox.wait(is_first_straight ? 2 : 1);
-    for (const TransferDone& result : results) {
-      EXPECT_EQ(result.status.code(), StatusCode::kCancelled) << result.status.to_string();
-      pools.drop(result);
-    }
-    EXPECT_EQ(pools.leases(), 0U);
-  }
-}
-
-// A store that is submitted behind one that waits for an event waits, too, also where it goes another way.
-TEST_P(CudaTransfers, AStoreBehindOneThatWaitsWaits) {
-  CudaOptions options = Rig::small_options();
-  options.staging_bytes = 26'000;
-  Rig rig(GetParam(), options);
-  Pools pools(rig, staged_model(), HostLayout::kPageFirst, 6, rng);
-  const auto engine = take(TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 8));
-  Inbox inbox;
-  pools.fill_device(rng, &SlotPair::device);
-  const auto event = std::make_shared<DeviceEvent>();
-  TransferRequest first = request(1, CopyDirection::kDeviceToHost, pools.pairs,
-                                  std::make_shared<LayerGate>(pools.device->model().layer_count()));
-  first.after = event;
-  ASSERT_TRUE(engine->submit(std::move(first), inbox.done()).is_ok());
-  ASSERT_TRUE(engine->submit(request(2, CopyDirection::kDeviceToHost, pools.pairs), inbox.done()).is_ok());
-  pools.fill_device(rng, &SlotPair::device);  // the step that the event stands for
-  event->fire();
-  expect_ok(inbox.wait(2), pools);
-  EXPECT_EQ(pools.host_differences(&SlotPair::device), 0U);
 }
 
 TEST_P(CudaTransfers, HostPoolsThatAreNotPinnedAreRefusedAndTheDeviceLives) {
@@ -396,10 +282,7 @@ TEST_P(CudaTransfers, ALostDeviceEndsTransfersAndNotTheProcess) {
   EXPECT_EXIT(lose_the_device(GetParam()), testing::ExitedWithCode(0), "the CUDA device is lost|ILLEGAL_ADDRESS");
 }
 
-INSTANTIATE_TEST_SUITE_P(On, CudaTransfers,
-                         testing::Values(DriverKind{false, 1}, DriverKind{false, 2}, DriverKind{false, 3},
-                                         DriverKind{true, 0}),
-                         testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(On, CudaTransfers, every_driver(), testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace larder::cuda_test

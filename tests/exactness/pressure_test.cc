@@ -26,6 +26,7 @@ CacheConfig random_config(Rng& rng, const ModelSpec& model) {
   c.checkpoint_grid = static_cast<std::uint32_t>(rng.below(3) * model.page_size);
   c.chunked_prefill_tokens = static_cast<std::uint32_t>(kMostPages) * model.page_size;
   c.host_tier_for_state = !rng.chance(1, 6);
+  c.loads_by_layer = !rng.chance(1, 3);
   c.host_tier_for_full = !rng.chance(1, 8);
   return c;
 }

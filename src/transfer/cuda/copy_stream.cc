@@ -64,7 +64,8 @@ CopyStream::~CopyStream() {
     const LockGuard guard(mutex_);
     is_ending_ = true;
   }
-  changed_.notify_all();
+  to_launch_.notify_all();
+  to_reap_.notify_all();
   launcher_.wait_idle();
   reaper_.wait_idle();
   (void)parts_.driver->destroy_stream(stream_);  // fails only when the device is lost, and its streams with it
@@ -81,7 +82,7 @@ Status CopyStream::enqueue(CopyDirection direction, StreamWork work) {
     }
     queue_.push_back(std::move(entry));
   }
-  changed_.notify_all();
+  to_launch_.notify_all();
   return Status::ok();
 }
 
@@ -97,7 +98,7 @@ void CopyStream::begin_draining() {
 
 void CopyStream::wait_until_idle() {
   const LockGuard guard(mutex_);
-  while (!queue_.empty() || is_launching_ || !in_flight_.empty() || is_reaping_) changed_.wait(mutex_);
+  while (!queue_.empty() || is_launching_ || !in_flight_.empty() || is_reaping_) is_idle_.wait(mutex_);
 }
 
 void CopyStream::end_draining() {
@@ -109,8 +110,8 @@ bool CopyStream::next_entry(std::shared_ptr<Entry>& entry) {
   entry.reset();  // before the stream can be seen idle
   const LockGuard guard(mutex_);
   is_launching_ = false;
-  changed_.notify_all();
-  while (queue_.empty() && !is_ending_) changed_.wait(mutex_);
+  is_idle_.notify_all();
+  while (queue_.empty() && !is_ending_) to_launch_.wait(mutex_);
   if (queue_.empty()) return false;
   entry = std::move(queue_.front());
   queue_.pop_front();
@@ -209,9 +210,9 @@ void CopyStream::add_launched(Launched launched) {
     entry.work.launched(launched.step, launched.event);
   }
   const LockGuard guard(mutex_);
-  while (in_flight_.size() >= kMostInFlight) changed_.wait(mutex_);
+  while (in_flight_.size() >= kMostInFlight) to_launch_.wait(mutex_);
   in_flight_.push_back(std::move(launched));
-  changed_.notify_all();
+  to_reap_.notify_all();
 }
 
 std::span<CopyPair> CopyStream::ring_room(std::size_t want) {
@@ -227,7 +228,7 @@ std::span<CopyPair> CopyStream::ring_room(std::size_t want) {
       at = static_cast<std::size_t>(ring_used_ % kRingPairs);
       return {pairs + at, want};
     }
-    changed_.wait(mutex_);
+    to_launch_.wait(mutex_);
   }
 }
 
@@ -247,12 +248,13 @@ void CopyStream::run_reaper() noexcept {
     {
       const LockGuard guard(mutex_);
       is_reaping_ = false;
-      changed_.notify_all();
-      while (in_flight_.empty() && !is_ending_) changed_.wait(mutex_);
+      is_idle_.notify_all();
+      while (in_flight_.empty() && !is_ending_) to_reap_.wait(mutex_);
       if (in_flight_.empty()) return;
       next = std::move(in_flight_.front());
       in_flight_.pop_front();
       is_reaping_ = true;
+      to_launch_.notify_all();
     }
     Status ended = wait_until_over(next);
     if (next.status.is_ok()) next.status = std::move(ended);
@@ -260,7 +262,7 @@ void CopyStream::run_reaper() noexcept {
       const LockGuard guard(mutex_);
       ring_freed_ = next.ring_end;
     }
-    changed_.notify_all();
+    to_launch_.notify_all();
     if (!next.ends_step || !next.entry->work.done) continue;
     try {
       next.entry->work.done(next.step, std::move(next.status));

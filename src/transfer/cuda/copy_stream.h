@@ -119,7 +119,9 @@ class CopyStream {
   const std::unique_ptr<Memory> ring_;
 
   RankedMutex mutex_{LockRank::kTransfer};
-  RankedCondition changed_;  // anything below
+  RankedCondition to_launch_;  // work, room in flight, room in the ring, or the end
+  RankedCondition to_reap_;    // something in flight, or the end
+  RankedCondition is_idle_;    // perhaps
   std::deque<std::shared_ptr<Entry>> queue_ LARDER_GUARDED_BY(mutex_);
   std::deque<Launched> in_flight_ LARDER_GUARDED_BY(mutex_);
   bool is_launching_ LARDER_GUARDED_BY(mutex_) = false;  // an entry is with the launcher

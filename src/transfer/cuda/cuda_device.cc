@@ -7,7 +7,14 @@ namespace larder {
 
 CudaDevice::CudaDevice(std::shared_ptr<CudaDriver> driver, const CudaOptions& options)
     : name_("cuda:" + std::to_string(options.ordinal)),
-      staging_{options.staging_buffers, options.staging_bytes, options.store_engines_from},
+      staging_{options.staging_buffers,
+               options.staging_bytes,
+               options.store_engines_from,
+               options.load_engines_from,
+               options.least_load_steps,
+               options.least_staged_bytes,
+               options.least_staged_layerwise_bytes},
+      gated_step_bytes_(options.gated_step_bytes),
       parts_{.driver = driver,
              .health = std::make_shared<CudaHealth>(),
              .events = std::make_shared<CudaEventPool>(driver),

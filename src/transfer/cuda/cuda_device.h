@@ -2,9 +2,9 @@
 //
 // An engine that keeps Larder's books on its own stream needs three things of this file:
 //
-//   make_cuda_device()        before the pools: DevicePools from memory() or on lent planes, HostPools from
-//   host_memory() CudaDevice::record()      after the launch of a step, for Cache::complete_step(..., over) LayerWaits
-//   before each layer of a step whose pages are still being loaded
+//   open_cuda_device()      before the pools: DevicePools from memory() or on lent planes, HostPools from host_memory()
+//   CudaDevice::record()    after the launch of a step, for Cache::complete_step(..., over)
+//   LayerWaits              before each layer of a step whose pages are still being loaded
 //
 //   const auto device = open_cuda_device({}).value();
 //   ...
@@ -44,10 +44,15 @@ struct CudaOptions {
   // The least bytes of a contiguous piece that the copy engines copy (CopyPlan).
   std::size_t load_engines_from = std::size_t{64} << 10;
   std::size_t store_engines_from = std::size_t{256} << 10;
-  // Smaller pieces go to the host by way of buffers on the device (StagedStore), where host slots have blocks of at
-  // least store_engines_from. 0 buffers: straight.
+  // Smaller pieces go by way of buffers on the device (StagedCopies), where as much is contiguous in a host slot. So
+  // many for each direction; 0: straight.
   std::uint32_t staging_buffers = 2;
-  std::size_t staging_bytes = std::size_t{64} << 20;  // of each
+  std::size_t staging_bytes = std::size_t{64} << 20;                 // of each
+  std::uint32_t least_load_steps = 16;                               // of a layerwise load that goes this way
+  std::size_t least_staged_bytes = std::size_t{8} << 20;             // of a transfer that goes this way
+  std::size_t least_staged_layerwise_bytes = std::size_t{32} << 20;  // ... layer by layer
+  std::size_t gated_step_bytes = std::size_t{1}
+                                 << 20;  // of a step of a layerwise load: a launch takes as long as 0.7 MiB
   // Host memory is pinned in pieces of this size.
   std::size_t pinned_piece_bytes = std::size_t{1} << 30;
 };
@@ -64,9 +69,10 @@ class CudaDevice final : public Device {
   [[nodiscard]] MemorySource& host_memory() override { return host_memory_; }
   // Few launches: the link idles some 6 us between two, as long as copying 300 KiB.
   [[nodiscard]] std::size_t step_bytes() const override { return std::size_t{64} << 20; }
-  // The wait of a layer costs the engine 0.3 us, and an idle link between two steps some 3 us of the load.
-  [[nodiscard]] std::uint32_t most_gated_steps() const override { return 32; }
-  [[nodiscard]] StoreStaging store_staging() const override { return staging_; }
+  // The wait for a step costs the engine's thread 0.3 to 0.6 us, and a step some 12 us where there is little to copy.
+  [[nodiscard]] std::uint32_t most_gated_steps() const override { return 40; }
+  [[nodiscard]] std::size_t gated_step_bytes() const override { return gated_step_bytes_; }
+  [[nodiscard]] Staging staging() const override { return staging_; }
   [[nodiscard]] Result<StreamId> create_stream(std::size_t queue_limit) override;
   [[nodiscard]] Status enqueue(StreamId stream, CopyDirection direction, StreamWork work) override;
   void synchronize() override;
@@ -84,7 +90,8 @@ class CudaDevice final : public Device {
   CudaDevice(std::shared_ptr<CudaDriver> driver, const CudaOptions& options);
 
   const std::string name_;
-  const StoreStaging staging_;
+  const Staging staging_;
+  const std::size_t gated_step_bytes_;
   CopyStreamParts parts_;
   CudaMemorySource memory_;
   PinnedMemorySource host_memory_;
@@ -97,11 +104,11 @@ class CudaDevice final : public Device {
 [[nodiscard]] Result<std::unique_ptr<CudaDevice>> open_cuda_device(const CudaOptions& options);
 
 // Makes one stream of an engine wait, layer by layer, for a load that is under way. The host waits only until the
-// copies of a layer have been launched, some microseconds after the load was submitted, and never for the copies
-// themselves.
+// copies of a layer have been launched, never for the copies themselves. Launching is faster than the link
+// (docs/cuda.md).
 //
 // In a captured CUDA graph: call before(last layer) before the launch of the graph, or cut the graph at layers.
-// Threads: one. Lifetime: of one step. Cost: 0.3 us per step of the load (at most 32), whatever the number of layers.
+// Threads: one. Lifetime: of one step. Cost: 0.3 us per step of the load (at most 40), whatever the number of layers.
 class LayerWaits {
  public:
   // limit: how long the host waits for a launch.

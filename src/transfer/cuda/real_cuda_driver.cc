@@ -315,8 +315,9 @@ Status LibcudaDriver::copy(std::span<const CudaCopy> copies, CudaStream stream) 
   auto* const to = static_cast<CUstream>(stream);
 #if CUDA_VERSION >= 12080
   if (copies.size() > 1 && f_.copy_batch != nullptr) {
-    while (!copies.empty()) {
-      const std::size_t count = std::min(copies.size(), kBatch);
+    // The driver prepares a batch whole before its first copy begins: an idle link shall not wait for a large one.
+    for (std::size_t batch = kBatch / 8; !copies.empty(); batch = std::min(2 * batch, kBatch)) {
+      const std::size_t count = std::min(copies.size(), batch);
       LARDER_RETURN_IF_ERROR(copy_batch(copies.first(count), to));
       copies = copies.subspan(count);
     }
