@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/nearest_word.h"
 #include "bench/bench_cache.h"
 #include "bench/bench_llama.h"
 #include "bench/bench_metadata.h"
@@ -12,7 +13,6 @@
 #include "bench/bench_multiturn.h"
 #include "bench/bench_storage.h"
 #include "cli/commands.h"
-#include "server/json_reader.h"
 #if __has_include("bench/bench_tree.h")
 #include "bench/bench_tree.h"
 #define LARDER_HAVE_BENCH_TREE 1
@@ -69,14 +69,12 @@ int bench_command(int argc, char** argv) {
     print_help(name.empty() ? stderr : stdout);
     return name.empty() ? 2 : 0;
   }
-  std::vector<std::string> known;
+  std::vector<std::string_view> known;
   for (const Bench& bench : kBenches) {
     if (name == bench.name) return bench.run(argc - 1, argv + 1);
     known.emplace_back(bench.name);
   }
-  const std::string nearest = nearest_word(name, known);
-  std::fprintf(stderr, "larder bench: unknown benchmark '%s'%s\n", argv[1],
-               nearest.empty() ? "" : ("; did you mean '" + nearest + "'?").c_str());
+  std::fprintf(stderr, "larder bench: unknown benchmark '%s'%s\n", argv[1], did_you_mean(name, known).c_str());
   print_help(stderr);
   return 2;
 }

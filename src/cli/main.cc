@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/nearest_word.h"
 #include "cli/commands.h"
-#include "server/json_reader.h"
 #include "server/version.h"
 
 namespace larder {
@@ -59,12 +59,10 @@ constexpr Command kCommands[] = {
 };
 
 int unknown_command(std::string_view name) {
-  std::vector<std::string> known = {"version", "help"};
+  std::vector<std::string_view> known = {"version", "help"};
   for (const Command& command : kCommands) known.emplace_back(command.name);
-  const std::string nearest = nearest_word(name, known);
   std::fprintf(stderr, "larder: unknown command '%.*s'%s; larder help lists the commands\n",
-               static_cast<int>(name.size()), name.data(),
-               nearest.empty() ? "" : ("; did you mean '" + nearest + "'?").c_str());
+               static_cast<int>(name.size()), name.data(), did_you_mean(name, known).c_str());
   return 2;
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/nearest_word.h"
 #include "cli/commands.h"
 #include "server/json_reader.h"
 #include "server/text_table.h"
@@ -59,14 +60,12 @@ int store_command(int argc, char** argv) {
     print_store_help(name.empty() ? stderr : stdout);
     return name.empty() ? kStoreUsage : kStoreDone;
   }
-  std::vector<std::string> known;
+  std::vector<std::string_view> known;
   for (const StoreCommand& command : kStoreCommands) {
     if (name == command.name) return command.run(argc - 1, argv + 1);
     known.emplace_back(command.name);
   }
-  const std::string nearest = nearest_word(name, known);
-  std::fprintf(stderr, "larder store: unknown command '%s'%s\n", argv[1],
-               nearest.empty() ? "" : ("; did you mean '" + nearest + "'?").c_str());
+  std::fprintf(stderr, "larder store: unknown command '%s'%s\n", argv[1], did_you_mean(name, known).c_str());
   print_store_help(stderr);
   return kStoreUsage;
 }

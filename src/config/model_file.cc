@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/nearest_word.h"
 #include "config/parse_tree.h"
 #include "model/model_limits.h"
 
@@ -49,33 +50,9 @@ std::string shown(const Tree& tree) {
   return tree.as<Tree::List>() != nullptr ? "a list" : tree.as<Tree::Table>() != nullptr ? "a table" : "null";
 }
 
-// Levenshtein distance.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
-
 // "; did you mean 'window'?" when something is near, else the whole list.
 std::string suggestion(std::string_view word, std::span<const std::string_view> known) {
-  std::string_view nearest;
-  std::size_t best = std::numeric_limits<std::size_t>::max();
-  for (const std::string_view candidate : known) {
-    const std::size_t distance = edit_distance(word.substr(0, kShownBytesMax), candidate);
-    if (distance >= best) continue;
-    best = distance;
-    nearest = candidate;
-  }
-  if (best <= std::max<std::size_t>(2, word.size() / 3)) return "; did you mean " + in_quotes(nearest) + "?";
+  if (std::string meant = did_you_mean(word, known); !meant.empty()) return meant;
   std::string list;
   for (const std::string_view candidate : known) list += (list.empty() ? "" : ", ") + std::string(candidate);
   return "; known are: " + list;

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <vector>
 
+#include "base/nearest_word.h"
+
 namespace larder {
 namespace {
 
@@ -195,31 +197,12 @@ struct Setter {
   }
 };
 
-// Longest common subsequence: good enough to find the name that was meant.
-std::size_t common_letters(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (const char letter : a) {
-    std::size_t diagonal = 0;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t above = row[j];
-      row[j] = letter == b[j - 1] ? diagonal + 1 : std::max(row[j], row[j - 1]);
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
-}
-
 Status unknown_option(std::string_view name) {
   constexpr std::size_t kShownMax = 60;
-  const std::string_view shown = name.substr(0, kShownMax);
-  const auto distance = [&](const OptionEntry& e) {
-    return shown.size() + e.info.name.size() - 2 * common_letters(shown, e.info.name);
-  };
-  const auto nearest = std::min_element(kTable.begin(), kTable.end(), [&](const OptionEntry& a, const OptionEntry& b) {
-    return distance(a) < distance(b);
-  });
-  return invalid_argument(
-      fmt::format("unknown option --{}; the nearest one is --{} (see --help for all)", shown, nearest->info.name));
+  std::vector<std::string_view> known;
+  for (const OptionEntry& entry : kTable) known.push_back(entry.info.name);
+  return invalid_argument(fmt::format("unknown option --{}{} (see --help for all)", name.substr(0, kShownMax),
+                                      did_you_mean(name, known, "--", "")));
 }
 
 }  // namespace

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/nearest_word.h"
 #include "base/parse_number.h"
-#include "server/json_reader.h"
 
 namespace larder {
 namespace {
@@ -22,8 +22,8 @@ std::string unknown_argument(const CLI::App& app, const std::string& argument) {
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& word : option->get_lnames()) known.push_back("--" + word);
   }
-  const std::string nearest = nearest_word(name, known);
-  return fmt::format("unknown option {}{}", name, nearest.empty() ? "" : "; did you mean " + nearest + "?");
+  const std::vector<std::string_view> words(known.begin(), known.end());
+  return fmt::format("unknown option {}{}", name, did_you_mean(name, words, "", ""));
 }
 
 std::string problem_of(const CLI::App& app, const CLI::ParseError& error) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/nearest_word.h"
 #include "engine/tokenizer.h"
 #include "server/json_reader.h"
 
@@ -144,39 +145,37 @@ Status add_prompts(const json& value, const std::string& path, const ModelSpec& 
 
 // --- /generate ---
 
-constexpr const char* kSamplingNames[] = {"max_new_tokens",
-                                          "stop",
-                                          "stop_token_ids",
-                                          "stop_regex",
-                                          "temperature",
-                                          "top_p",
-                                          "top_k",
-                                          "min_p",
-                                          "frequency_penalty",
-                                          "presence_penalty",
-                                          "repetition_penalty",
-                                          "min_new_tokens",
-                                          "n",
-                                          "json_schema",
-                                          "regex",
-                                          "ebnf",
-                                          "structural_tag",
-                                          "ignore_eos",
-                                          "skip_special_tokens",
-                                          "spaces_between_special_tokens",
-                                          "no_stop_trim",
-                                          "custom_params",
-                                          "stream_interval",
-                                          "logit_bias",
-                                          "sampling_seed"};
+constexpr std::string_view kSamplingNames[] = {"max_new_tokens",
+                                               "stop",
+                                               "stop_token_ids",
+                                               "stop_regex",
+                                               "temperature",
+                                               "top_p",
+                                               "top_k",
+                                               "min_p",
+                                               "frequency_penalty",
+                                               "presence_penalty",
+                                               "repetition_penalty",
+                                               "min_new_tokens",
+                                               "n",
+                                               "json_schema",
+                                               "regex",
+                                               "ebnf",
+                                               "structural_tag",
+                                               "ignore_eos",
+                                               "skip_special_tokens",
+                                               "spaces_between_special_tokens",
+                                               "no_stop_trim",
+                                               "custom_params",
+                                               "stream_interval",
+                                               "logit_bias",
+                                               "sampling_seed"};
 
 void refuse_unknown_sampling(JsonReader& in, const json& params) {
-  const std::vector<std::string> known(std::begin(kSamplingNames), std::end(kSamplingNames));
   for (const auto& [name, value] : params.items()) {
-    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    const std::string nearest = nearest_word(name, known);
-    in.fail(invalid_argument(fmt::format("unknown sampling parameter 'sampling_params.{}'{}", name,
-                                         nearest.empty() ? "" : "; did you mean '" + nearest + "'?")));
+    if (std::find(std::begin(kSamplingNames), std::end(kSamplingNames), name) != std::end(kSamplingNames)) continue;
+    in.fail(invalid_argument(
+        fmt::format("unknown sampling parameter 'sampling_params.{}'{}", name, did_you_mean(name, kSamplingNames))));
   }
 }
 

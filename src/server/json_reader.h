@@ -72,7 +72,4 @@ class JsonReader {
 [[nodiscard]] Result<std::vector<TokenId>> tokens_of(const nlohmann::json& array, std::string_view path,
                                                      std::uint32_t vocab_size);
 
-// The known word nearest to `word` (edit distance at most a third of its length), or "".
-[[nodiscard]] std::string nearest_word(std::string_view word, std::span<const std::string> known);
-
 }  // namespace larder
