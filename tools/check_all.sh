@@ -9,4 +9,5 @@ for check in tools/check_*.py tools/check_format.sh; do
   "./$check" || failed=1
 done
 tools/options_page.py --check || failed=1
+tools/pictures.py --check || failed=1
 exit "$failed"

@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
-"""Draws the pictures of docs/pictures: tools/pictures.py  (no arguments; the result is checked in)
+"""Draws the pictures of docs/pictures: tools/pictures.py [--check]  (the result is checked in)
 
 restore_point.svg: which pools have what of one prompt in which tier, and where it can resume.
+first_token.svg: seconds to the first token, from the table in README.md, which says where they were measured.
+--check: draws nothing; 1 and the names of pictures that are not what this would draw.
 """
 import pathlib
+import re
+import sys
 
-OUT = pathlib.Path(__file__).resolve().parent.parent / "docs" / "pictures"
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+OUT = ROOT / "docs" / "pictures"
 INK, FAINT, PAPER = "#24292f", "#6e7781", "#ffffff"
 TIERS = {"device": "#1f6feb", "host": "#2da44e", "disk": "#bf8700"}
 PAGES, WIDTH, HEIGHT, LEFT, TOP, STEP = 12, 48, 26, 150, 84, 52
@@ -36,12 +41,12 @@ class Drawing:
         self.parts.append(f'<text x="{x}" y="{y}" fill="{color}" text-anchor="{anchor}" font-weight="{weight}">'
                           f'{words}</text>')
 
-    def save(self, path, title):
+    def svg(self, title):
         width, height = self.size
         head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
                 f'height="{height}" font-family="sans-serif" font-size="14" role="img">\n<title>{title}</title>\n'
                 f'<rect width="{width}" height="{height}" fill="{PAPER}"/>\n')
-        path.write_text(head + "\n".join(self.parts) + "\n</svg>\n")
+        return head + "\n".join(self.parts) + "\n</svg>\n"
 
 
 def restore_point():
@@ -74,9 +79,56 @@ def restore_point():
     drawing.text(right, bottom + 42, "all three have what they need", INK, "end")
     words = "The pages come from three tiers, and move to the device while the first layers compute."
     drawing.text(LEFT, bottom + 72, words, FAINT)
-    drawing.save(OUT / "restore_point.svg", "Where a prompt of a hybrid model can resume")
+    return drawing.svg("Where a prompt of a hybrid model can resume")
+
+
+def first_token_rows():
+    """[(what was asked, [seconds of each server])] and the servers' names, from the table in README.md."""
+    text = (ROOT / "README.md").read_text()
+    table = text[text.index("## What it gives"):].split("\n\n")
+    lines = next(part for part in table if part.startswith("| |")).splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    servers = [name.replace("`", "") for name in cells[0][1::2]]
+    rows = [(row[0], [re.match(r"([0-9.]+) s$", cell).group(1) for cell in row[1::2]]) for row in cells[2:]]
+    return rows, servers
+
+
+def first_token():
+    rows, servers = first_token_rows()
+    colors = ["#8c959f", "#1f6feb", "#2da44e"]
+    left, bar, gap, wide = 330, 15, 16, 380
+    scale = wide / max(float(value) for _, seconds in rows for value in seconds)
+    height = 74 + len(rows) * (len(servers) * bar + gap)
+    drawing = Drawing(800, height)
+    drawing.text(20, 24, "Seconds to the first token, a prompt of 3,000 tokens", weight="bold")
+    for at, (server, color) in enumerate(zip(servers, colors)):
+        drawing.box(20 + at * 190, 38, 16, 16, color)
+        drawing.text(42 + at * 190, 51, server)
+    y = 74
+    for asked, seconds in rows:
+        drawing.text(left - 12, y + 1.5 * bar + 5, asked, anchor="end")
+        for value, color in zip(seconds, colors):
+            length = round(float(value) * scale, 1)
+            drawing.box(left, y + 1, length, bar - 2, color)
+            drawing.text(left + length + 6, y + bar - 3, value, FAINT)
+            y += bar
+        y += gap
+    return drawing.svg("Seconds to the first token with llama-server alone and with Larder")
+
+
+def main():
+    drawn = {"restore_point.svg": restore_point(), "first_token.svg": first_token()}
+    if "--check" not in sys.argv[1:]:
+        OUT.mkdir(exist_ok=True)
+        for name, svg in drawn.items():
+            (OUT / name).write_text(svg)
+        return 0
+    stale = [name for name, svg in drawn.items() if not (OUT / name).exists() or (OUT / name).read_text() != svg]
+    for name in stale:
+        print(f"docs/pictures/{name} is not what tools/pictures.py draws: run it")
+    print(f"pictures: {len(stale)} problem(s)" if stale else "pictures: ok")
+    return 1 if stale else 0
 
 
 if __name__ == "__main__":
-    OUT.mkdir(exist_ok=True)
-    restore_point()
+    sys.exit(main())
