@@ -90,9 +90,11 @@ if(LARDER_BUILD_TOOLS)
   target_link_libraries(larder_config_libs INTERFACE ${LARDER_YAML_LIBRARY})
   list(APPEND larder_left_out config/absent_toml_yaml.cc)
   find_package(CLI11 REQUIRED)
+  find_package(simdjson REQUIRED)
   set(Boost_NO_WARN_NEW_VERSIONS ON)
   find_package(Boost 1.74 REQUIRED)  # Debian 12's own; 1.81 does as well
-  target_link_libraries(larder_server_libs INTERFACE larder_config_libs CLI11::CLI11 Boost::headers)
+  target_link_libraries(larder_server_libs INTERFACE larder_config_libs CLI11::CLI11 Boost::headers
+    simdjson::simdjson)
 else()
   list(APPEND larder_left_out config/parse_tree_toml.cc config/parse_tree_yaml.cc)
 endif()

@@ -17,7 +17,7 @@ set -euo pipefail
 # what somebody has installed stays.
 build_packages=(
   g++ cmake ninja-build
-  libssl-dev libxxhash-dev libfmt-dev nlohmann-json3-dev
+  libssl-dev libxxhash-dev libfmt-dev nlohmann-json3-dev libsimdjson-dev
   libcli11-dev libtomlplusplus-dev libyaml-cpp-dev "libboost-dev|libboost1.74-dev|libboost1.81-dev"
   liburing-dev
 )

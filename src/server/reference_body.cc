@@ -1,108 +1,160 @@
 #include "server/reference_body.h"
 
 #include <fmt/format.h>
+#include <simdjson.h>
 
 #include "key/sha256.h"
+#include "server/json_reader.h"
 
 namespace larder {
 namespace {
 
 using Call = ReferenceRoutes::Call;
+using simdjson::dom::element;
+using simdjson::dom::element_type;
 
-// The fields that were there.
-struct Seen {
-  bool num_pages = false;
-  bool keys = false;
-};
-
-void read_keys(ReferenceBody& body) {
-  JsonScanner& in = body.scanner;
-  body.keys.clear();
-  if (!in.enter_array("keys")) return;
-  while (in.next_element()) {
-    std::string_view key;
-    if (!in.read_string("keys[]", key)) return;
-    body.keys.push_back(stored_key(key, body.place));
+std::string_view kind_of(const element& value) {
+  switch (value.type()) {
+    case element_type::OBJECT: return "an object";
+    case element_type::ARRAY: return "an array";
+    case element_type::STRING: return "a string";
+    case element_type::BOOL: return "a boolean";
+    case element_type::NULL_VALUE: return "null";
+    default: return "a number";
   }
 }
 
-// [[key, prefix_key], ...]; a prefix of null is none.
-void read_wishes(ReferenceBody& body) {
-  JsonScanner& in = body.scanner;
-  body.wishes.clear();
-  if (!in.enter_array("keys")) return;
-  while (in.next_element()) {
-    std::string_view key, prefix;
-    std::size_t parts = 0;
-    if (!in.enter_array("keys[]")) return;
-    for (; in.next_element(); ++parts) {
-      if (parts == 0 && !in.read_string("keys[][0]", key)) return;
-      if (parts == 1 && !in.read_null() && !in.read_string("keys[][1]", prefix)) return;
-      if (parts > 1 && !in.skip()) return;
+Status unexpected(std::string_view what, std::string_view expected, const element& value) {
+  return invalid_argument(fmt::format("'{}' must be {}, got {}", what, expected, kind_of(value)));
+}
+
+Status read_array(const element& value, std::string_view what, simdjson::dom::array& out) {
+  return value.get(out) == simdjson::SUCCESS ? Status::ok() : unexpected(what, "an array", value);
+}
+
+Status read_string(const element& value, std::string_view what, std::string_view& out) {
+  return value.get(out) == simdjson::SUCCESS ? Status::ok() : unexpected(what, "a string", value);
+}
+
+Status read_integer(const element& value, std::string_view what, std::int64_t& out) {
+  if (!value.is_number()) return unexpected(what, "an integer", value);
+  if (value.get(out) == simdjson::SUCCESS) return Status::ok();
+  return invalid_argument(
+      fmt::format("'{}' must be an integer of 64 bits, got {}", what, simdjson::minify(value).substr(0, 40)));
+}
+
+// "[[a, b], ...]": first and second of each.
+template <class Take>
+Status for_each_pair(const element& value, std::string_view what, std::string_view parts, Take&& take) {
+  simdjson::dom::array list;
+  LARDER_RETURN_IF_ERROR(read_array(value, what, list));
+  for (const element& entry : list) {
+    simdjson::dom::array pair;
+    LARDER_RETURN_IF_ERROR(read_array(entry, fmt::format("{}[]", what), pair));
+    if (pair.size() != 2) {
+      return invalid_argument(fmt::format("'{}[]' must be {}, got {} values", what, parts, pair.size()));
     }
-    if (parts != 2)
-      return in.fail(invalid_argument(fmt::format("'keys[]' must be [key, prefix_key], got {} values", parts)));
-    ReserveItem item{stored_key(key, body.place), {}};
-    if (!prefix.empty()) item.parent = stored_key(prefix, body.place);
-    body.wishes.push_back(item);
+    auto at = pair.begin();
+    const element first = *at;
+    LARDER_RETURN_IF_ERROR(take(first, *++at));
   }
-}
-
-void read_written(ReferenceBody& body) {
-  JsonScanner& in = body.scanner;
-  body.written.clear();
-  if (in.read_null() || !in.enter_array("written_keys_to_confirm")) return;
-  while (in.next_element()) {
-    std::string_view key;
-    std::int64_t page = -1;
-    std::size_t parts = 0;
-    if (!in.enter_array("written_keys_to_confirm[]")) return;
-    for (; in.next_element(); ++parts) {
-      if (parts == 0 && !in.read_string("written_keys_to_confirm[][0]", key)) return;
-      if (parts == 1 && !in.read_integer("written_keys_to_confirm[][1]", page)) return;
-      if (parts > 1 && !in.skip()) return;
-    }
-    if (parts != 2) {
-      return in.fail(
-          invalid_argument(fmt::format("'written_keys_to_confirm[]' must be [key, page], got {} values", parts)));
-    }
-    body.written.emplace_back(stored_key(key, body.place), page);
-  }
-}
-
-void read_released(ReferenceBody& body) {
-  JsonScanner& in = body.scanner;
-  body.released.clear();
-  if (in.read_null() || !in.enter_array("pages_to_release")) return;
-  while (in.next_element()) {
-    std::int64_t page = -1;
-    if (!in.read_integer("pages_to_release[]", page)) return;
-    body.released.push_back(page);
-  }
-}
-
-void read_member(Call call, std::string_view name, ReferenceBody& body, Seen& seen) {
-  JsonScanner& in = body.scanner;
-  if (name == "namespace") {
-    if (!in.read_null()) in.read_string("namespace", body.name_space);
-  } else if (name == "num_pages" && call == Call::kInitialize) {
-    seen.num_pages = in.read_integer("num_pages", body.num_pages);
-  } else if (name == "keys" && call == Call::kReserve) {
-    seen.keys = true;
-    read_wishes(body);
-  } else if (name == "keys" && (call == Call::kExists || call == Call::kGet || call == Call::kDelete)) {
-    seen.keys = true;
-    read_keys(body);
-  } else if (name == "written_keys_to_confirm" && call == Call::kConfirm) {
-    read_written(body);
-  } else if (name == "pages_to_release" && call == Call::kConfirm) {
-    read_released(body);
-  } else {
-    in.skip();
-  }
+  return Status::ok();
 }
 
 }  // namespace
+
+// A member that comes twice counts as it stood last.
+class ReferenceBody::Fields {
+ public:
+  Fields(Call call, ReferenceBody& body) : call_(call), body_(body) {}
+
+  [[nodiscard]] Status read(const element& document) {
+    simdjson::dom::object members;
+    if (document.get(members) != simdjson::SUCCESS) return unexpected("body", "an object", document);
+    for (const auto& member : members) LARDER_RETURN_IF_ERROR(read_member(member.key, member.value));
+    const bool needs_keys = call_ != Call::kInitialize && call_ != Call::kConfirm && call_ != Call::kClear;
+    if (call_ == Call::kInitialize && !has_pages_) return invalid_argument("'num_pages' is missing");
+    if (needs_keys && !has_keys_) return invalid_argument("'keys' is missing");
+    return Status::ok();
+  }
+
+ private:
+  [[nodiscard]] Status read_member(std::string_view name, const element& value) {
+    if (name == "namespace") return value.is_null() ? Status::ok() : read_string(value, name, body_.name_space);
+    if (name == "num_pages" && call_ == Call::kInitialize) {
+      has_pages_ = true;
+      return read_integer(value, name, body_.num_pages);
+    }
+    if (name == "keys" && call_ == Call::kReserve) return read_wishes(value);
+    if (name == "keys" && (call_ == Call::kExists || call_ == Call::kGet || call_ == Call::kDelete)) {
+      return read_keys(value);
+    }
+    if (call_ != Call::kConfirm || value.is_null()) return Status::ok();
+    if (name == "written_keys_to_confirm") return read_written(value);
+    if (name == "pages_to_release") return read_released(value);
+    return Status::ok();
+  }
+
+  [[nodiscard]] Status read_keys(const element& value) {
+    has_keys_ = true;
+    body_.keys.clear();
+    simdjson::dom::array list;
+    LARDER_RETURN_IF_ERROR(read_array(value, "keys", list));
+    for (const element& entry : list) {
+      std::string_view key;
+      LARDER_RETURN_IF_ERROR(read_string(entry, "keys[]", key));
+      body_.keys.push_back(stored_key(key, body_.place_));
+    }
+    return Status::ok();
+  }
+
+  // [[key, prefix_key], ...]; a prefix of null is none.
+  [[nodiscard]] Status read_wishes(const element& value) {
+    has_keys_ = true;
+    body_.wishes.clear();
+    return for_each_pair(value, "keys", "[key, prefix_key]", [&](const element& first, const element& second) {
+      std::string_view key, prefix;
+      LARDER_RETURN_IF_ERROR(read_string(first, "keys[][0]", key));
+      if (!second.is_null()) LARDER_RETURN_IF_ERROR(read_string(second, "keys[][1]", prefix));
+      ReserveItem item{stored_key(key, body_.place_), {}};
+      if (!prefix.empty()) item.parent = stored_key(prefix, body_.place_);
+      body_.wishes.push_back(item);
+      return Status::ok();
+    });
+  }
+
+  [[nodiscard]] Status read_written(const element& value) {
+    body_.written.clear();
+    return for_each_pair(value, "written_keys_to_confirm", "[key, page]",
+                         [&](const element& first, const element& second) {
+                           std::string_view key;
+                           std::int64_t page = -1;
+                           LARDER_RETURN_IF_ERROR(read_string(first, "written_keys_to_confirm[][0]", key));
+                           LARDER_RETURN_IF_ERROR(read_integer(second, "written_keys_to_confirm[][1]", page));
+                           body_.written.emplace_back(stored_key(key, body_.place_), page);
+                           return Status::ok();
+                         });
+  }
+
+  [[nodiscard]] Status read_released(const element& value) {
+    body_.released.clear();
+    simdjson::dom::array list;
+    LARDER_RETURN_IF_ERROR(read_array(value, "pages_to_release", list));
+    for (const element& entry : list) {
+      std::int64_t page = -1;
+      LARDER_RETURN_IF_ERROR(read_integer(entry, "pages_to_release[]", page));
+      body_.released.push_back(page);
+    }
+    return Status::ok();
+  }
+
+  const Call call_;
+  ReferenceBody& body_;
+  bool has_pages_ = false, has_keys_ = false;
+};
+
+ReferenceBody::ReferenceBody() : parser_(std::make_unique<simdjson::dom::parser>()) {}
+ReferenceBody::~ReferenceBody() = default;
 
 std::string_view stored_key(std::string_view key, std::deque<std::string>& place) {
   if (!key.empty() && key.size() <= kMaxKeyBytes && key.front() != '\0') return key;
@@ -112,19 +164,18 @@ std::string_view stored_key(std::string_view key, std::deque<std::string>& place
   return stored;
 }
 
-Status read_reference_body(Call call, ReferenceBody& body) {
-  JsonScanner& in = body.scanner;
-  Seen seen;
-  std::string_view name;
-  if (in.enter_object("body")) {
-    while (in.next_member(name)) read_member(call, name, body, seen);
-  }
-  in.finish();
-  LARDER_RETURN_IF_ERROR(in.status());
-  const bool needs_keys = call != Call::kInitialize && call != Call::kConfirm && call != Call::kClear;
-  if (call == Call::kInitialize && !seen.num_pages) return invalid_argument("'num_pages' is missing");
-  if (needs_keys && !seen.keys) return invalid_argument("'keys' is missing");
-  return Status::ok();
+Status ReferenceBody::read(Call call, std::string_view text) {
+  element document;
+  simdjson::error_code error = parser_->allocate(text.size() + 1, kMaxJsonDepth + 1);
+  if (error == simdjson::SUCCESS) error = parser_->parse(text.data(), text.size()).get(document);
+  if (error == simdjson::SUCCESS) return Fields(call, *this).read(document);
+  if (error == simdjson::MEMALLOC)
+    return overloaded("no memory for a body of " + std::to_string(text.size()) + " bytes");
+  // simdjson says what is wrong, and not where.
+  const Result<nlohmann::json> placed = parse_json_object(text);
+  is_malformed = !placed.is_ok();
+  if (is_malformed) return placed.status();
+  return invalid_argument("the body has a number that is too large for 64 bits");
 }
 
 }  // namespace larder

@@ -1,23 +1,37 @@
-// The bodies of the reference's metadata calls (server/reference_routes.h), read in one pass.
+// The bodies of the reference's metadata calls (server/reference_routes.h), read by simdjson.
 //
-// Threads: values. Lifetime: the views point into the text and into the body itself, which therefore stays in place.
+// Threads: confined. Lifetime: the views point into the body itself, which therefore stays in place; not into the text.
+// Cost: 0.1 us and half a nanosecond a byte (a core of 2020).
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "server/json_scanner.h"
+#include "base/status.h"
 #include "server/reference_routes.h"
+
+namespace simdjson::dom {
+class parser;
+}
 
 namespace larder {
 
-struct ReferenceBody {
-  explicit ReferenceBody(std::string_view text) : scanner(text) {}
+class ReferenceBody {
+ public:
+  ReferenceBody();
+  ReferenceBody(const ReferenceBody&) = delete;
+  ReferenceBody& operator=(const ReferenceBody&) = delete;
+  ~ReferenceBody();
 
+  // Once. kInvalidArgument: what is wrong; is_malformed tells bad JSON from bad fields.
+  [[nodiscard]] Status read(ReferenceRoutes::Call call, std::string_view text);
+
+  bool is_malformed = false;
   std::int64_t num_pages = 0;
   std::string_view name_space = "kv";
   std::vector<std::string_view> keys;                              // as MetadataService takes them
@@ -25,11 +39,10 @@ struct ReferenceBody {
   std::vector<std::pair<std::string_view, std::int64_t>> written;  // of confirm
   std::vector<std::int64_t> released;
 
-  JsonScanner scanner;            // owns strings that were escaped
-  std::deque<std::string> place;  // owns keys that are kept under another name
+ private:
+  class Fields;                                    // of one call
+  std::unique_ptr<simdjson::dom::parser> parser_;  // owns all strings
+  std::deque<std::string> place_;                  // owns keys that are kept under another name
 };
-
-// kInvalidArgument: what is wrong; body.scanner.is_malformed() tells bad JSON from bad fields.
-[[nodiscard]] Status read_reference_body(ReferenceRoutes::Call call, ReferenceBody& body);
 
 }  // namespace larder

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "metadata/page_table.h"
 #include "server/api_error.h"
+#include "server/json_reader.h"
 #include "server/json_text.h"
 #include "server/reference_body.h"
 
@@ -38,10 +39,7 @@ HttpResponse no_content() { return json_reply(204, {}); }
 
 // {"detail": text}, as FastAPI says it. The text may hold pieces of the request: it is UTF-8, as that was checked.
 HttpResponse detail(unsigned status, std::string_view text) {
-  std::string body = "{\"detail\":\"";
-  append_json_escaped(text, body);
-  body += "\"}";
-  return json_reply(status, std::move(body));
+  return json_reply(status, dump_json({{"detail", text}}));  // a message about bad bytes may show them
 }
 
 HttpResponse bad_rank(std::string_view rank) {
@@ -86,9 +84,11 @@ std::string_view ReferenceRoutes::name_of(Call call) {
 HttpResponse ReferenceRoutes::answer(const Route& route, std::string_view text, std::uint64_t& keys) {
   const std::optional<std::int64_t> rank = parse_rank(route.rank);
   if (!rank) return bad_rank(route.rank);
-  ReferenceBody body(text);
-  const Status read = read_reference_body(route.call, body);
-  if (!read.is_ok()) return detail(body.scanner.is_malformed() ? 400 : 422, read.message());
+  ReferenceBody body;
+  if (const Status read = body.read(route.call, text); !read.is_ok()) {
+    if (read.code() != StatusCode::kInvalidArgument) return detail(http_status_of(read.code()), read.message());
+    return detail(body.is_malformed ? 400 : 422, read.message());
+  }
   const MetadataNamespace name_space{*rank, std::string(body.name_space)};
   keys = body.keys.size() + body.wishes.size() + body.written.size() + body.released.size();
   switch (route.call) {

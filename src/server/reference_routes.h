@@ -51,7 +51,7 @@
 
 namespace larder {
 
-struct ReferenceBody;
+class ReferenceBody;
 
 // From the end of a reservation on, at least. A mount that hangs gives its client back when it likes.
 inline constexpr Nanos kOverdueLifetime = std::chrono::hours(1);
