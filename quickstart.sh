@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # From a fresh clone to a running demonstration: installs what is missing, builds, runs `larder quickstart`.
 # Arguments go to that command (see build/release/larder quickstart --help). Debian 12; root or sudo only to install.
 #   ./quickstart.sh --llama   builds llama-server, too, and shows what `larder proxy` gives before it

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Everything that must hold before a commit.
 #   ./test.sh --fast   the rules of the tree, the release build, all tests but the slow ones (minutes)
 #   ./test.sh          in addition CUDA's compiler (105 MB of downloads, once), the Python package inside the real

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the cache itself costs: the production Cache with nothing around it that takes time.
 //
 // The engine computes nothing, pages are an address range that nobody may read, copies and storage are instant. What is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder bench cache`: options in, table or JSON out.
 
 #include <CLI/CLI.hpp>

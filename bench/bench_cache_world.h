@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everything under a cache that takes no time: pages that nobody may touch, instant copies, instant or silent storage.
 //
 // Threads: confined, with the cache. Lifetime: a world owns its parts and outlives nothing.

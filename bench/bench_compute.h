@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compute that stands for an engine's in benchmarks of a CUDA device: multiply-adds in registers.
 //
 // Threads: those that CudaDriver::bind_thread() has bound to the device. Lifetime: the process; its code is never

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a load that an engine waits for layer by layer costs it, on the host and on the device.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pages of one model on a CUDA device and in pinned host memory, and the time that their copies take.
 #pragma once
 

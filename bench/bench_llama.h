@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder bench llama`: an unmodified llama-server beside `larder proxy` before the same llama-server, and beside
 // `larder serve` of the same model.
 //

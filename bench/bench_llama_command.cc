@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder bench llama`: options in, tables or JSON out.
 
 #include <CLI/CLI.hpp>

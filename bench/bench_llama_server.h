@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The server of one run of `larder bench llama`: llama-server alone, `larder proxy` before one of its own, or
 // `larder serve`.
 //

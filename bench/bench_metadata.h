@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Benchmark of the page-index service: `larder bench metadata`.
 //
 // In this process: keys per second and latency of exists (find without lease), get (find with lease), get of absent

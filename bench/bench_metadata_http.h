@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder bench metadata --http`: the metadata server through sockets of this machine, beside its floor.
 //
 // The floor is GET /health of the same server: the same listener, connections and client, and an answer that never

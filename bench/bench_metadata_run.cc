@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The runs of `larder bench metadata`.
 #include <algorithm>
 #include <array>

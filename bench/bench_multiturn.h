@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conversations through HTTP: clients that send history + new tokens, turn after turn, and what the cache gave them.
 //
 // A turn's prompt is the turn before it (prompt and answer) and `request_length` fresh random tokens; the answer has

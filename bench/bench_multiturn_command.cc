@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder bench multiturn`: options in, table or JSON out.
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder bench storage`: a backend beside fio or another backend, in the same directory and the same run.
 //
 // For each page size and queue depth, `repeat` times, by turns so that noise hits both (the other goes first every

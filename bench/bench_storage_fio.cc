@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fio as the measure: the same directory, block size and depth.
 #include <fmt/format.h>
 

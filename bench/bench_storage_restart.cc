@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long a large store takes to open. Its files are written here, by the format's own encoders, and their payloads
 // are holes: what opening reads is all there, and 100 GiB fit on any disk.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The backend's runs: requests kept in flight at a fixed depth.
 #include <algorithm>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Speed of page copies between device and host on the CPU device, per host layout and direction.
 #pragma once
 

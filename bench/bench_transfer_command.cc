@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder bench transfer`: options in.
 
 #include <CLI/CLI.hpp>

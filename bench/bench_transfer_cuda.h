@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Page copies of a CUDA device beside what the same machine does with one contiguous pinned copy of the same bytes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cost of tree operations: match, extend, lock, unlock, evict.
 //
 // Workload: generated prefix-sharing sequences. Each starts with a prefix of an earlier one (three times in four) and

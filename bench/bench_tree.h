@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Benchmark of the radix tree: `larder bench tree`.
 #pragma once
 

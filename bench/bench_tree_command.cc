@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder bench tree`: options in.
 
 #include <CLI/CLI.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `larder bench storage` asks of the operating system: another program's output, CPU time, the page cache, names.
 //
 // Threads: any; run_process() waits for the program.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # -DLARDER_CUDA=ON: pages on NVIDIA GPUs (src/transfer/cuda). The compiler comes from tools/cuda_env.sh, which puts it at
 # build/cuda, or is any nvcc of CUDA 12 or later: -DLARDER_CUDA_ROOT=/usr/local/cuda. Nothing of CUDA is linked: the
 # driver is found when the program runs.

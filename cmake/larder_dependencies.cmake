@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Third-party libraries, all from Debian 12 (tools/install_deps.sh has the list). Each is looked for only if something
 # that is built uses it. Grouped by who may see them:
 #   larder_core_libs      every folder: SHA-256, xxHash, fmt, threads

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The engine on llama.cpp, with -DLARDER_LLAMA=ON: library larder_llama of src/engine/llama/libllama, which sees llama.h.
 # The rest of src/engine/llama (formats, pools) needs no llama.cpp and is part of larder_engine.
 # llama.cpp itself is what tools/llama_env.sh left in LARDER_LLAMA_DIR: headers and static libraries.

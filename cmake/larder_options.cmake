@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Switches, language level, warnings and sanitizers. Presets (CMakePresets.json) combine them.
 #
 # A project that embeds Larder (add_subdirectory, FetchContent) keeps its own build type, flags, warnings, compiler

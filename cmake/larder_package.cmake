@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What other projects use, in a build (add_subdirectory) and installed (find_package(larder), pkg-config):
 #   larder::larder  liblarder.so: the C interface of include/larder/larder.h, and nothing else. Components "runtime" (the
 #                   library) and "library" (what others are built with).

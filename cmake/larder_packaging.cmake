@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Debian packages (`cpack -G DEB` in the build folder, docs/install.md):
 #   larder          the command with its manual page and completion, liblarder.so.N, units of systemd: components tools,
 #                   runtime, service

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # How folders become targets. A folder without .cc files becomes an INTERFACE library, so that the tree configures
 # at every stage of its growth.
 

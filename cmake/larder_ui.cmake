@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The operator's page, src/server/ui, as text in the program: "larder_ui_text.h" for src/server/ui_files.cc.
 function(larder_make_ui_text)
   set(text "#pragma once\n#include <string_view>\nnamespace larder {\n")

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An engine with memory of its own, and Larder's connector beside it: a host tier, and a store on disk behind that.
  *
  *     cc -std=c11 c_connector.c $(pkg-config --cflags --libs larder) -o c_connector && ./c_connector /var/tmp/pages

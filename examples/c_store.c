@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Larder from C: keeps four pages of a prompt in a directory, finds them, reads them back, and again after a restart.
  *
  *     cc -std=c11 c_store.c $(pkg-config --cflags --libs larder) -o c_store && ./c_store /var/tmp/pages

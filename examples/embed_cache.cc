@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Larder inside an engine: the ten lines of README.md, for a prompt that is not there yet and again when it is.
 //
 // The "engine" here computes nothing; a real one fills the device pages and checkpoints that each step grants. It lends

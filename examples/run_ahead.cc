@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An engine that runs ahead of its device: two steps open per request, more requests than the device holds to their
 // ends, and one that ends while a step of it still runs.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Archives (storage/file/store_archive.h): the structures, and reading a whole file.
 //
 // Fed: a structure of any bytes, as it is or with a right checksum; or an archive of some groups with single bytes

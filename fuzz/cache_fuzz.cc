@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C++ API of the cache (controller/cache.h), with pools, copies, storage and an engine under it that knows what
 // every byte must be (tests/cache/harness.h).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Page envelopes (storage/envelope.h): 160 bytes and a payload.
 //
 // Fed: a mode, then bytes. As they are; or with the header's checksum made right, so that what lies behind it is

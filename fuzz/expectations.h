@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For targets that use headers of tests: a failed EXPECT_ there ends the process, as fuzz_check() does.
 #pragma once
 

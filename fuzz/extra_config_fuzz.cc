@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Configuration: the storage's extra configuration (engine/extra_config.cc), option files and options by text
 // (engine/options.h), sizes (storage/option_text.h).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file store (storage/file/file_backend.h) on simulated disks: rows of calls, failing operations, power cuts.
 //
 // Fed: disks, when to sync, a budget or none; then writes of groups (durable or not), clears, reads, background work in

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every fuzz target needs: bytes turned into choices, and a check that ends the process.
 //
 // Purpose: a structured target (a sequence of calls, a segment file with damage) reads its choices from the input's

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests to the server: targets (server/http_message.h) and the bodies of /generate, /v1/completions and
 // /v1/chat/completions (server/completion_body.h).
 //

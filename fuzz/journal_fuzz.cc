@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The journal of the page-index service (metadata/journal_records.h), and the service that recovers from it.
 //
 // Fed: a row of records, some as the service writes them (any order, any numbers), some of any bytes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JSON: the bodies of metadata calls (server/reference_body.h, by simdjson) beside the parser that everything else
 // uses.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The plan of copies between device and host (transfer/transfer.h: append_layer_copies).
 //
 // Fed: pools of odd shapes (layers, planes, rows, heads, sizes), a host layout, how slots are scattered, how many

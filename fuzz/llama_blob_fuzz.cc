@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sequence blobs and slot files of llama.cpp (engine/llama/sequence_blob.h, blob_pages.h, slot_file.h).
 //
 // Fed: a mode, a geometry, then bytes: a blob of that geometry, a blob of an unknown one, or a slot file; or choices of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Heads of GGUF files (engine/llama/gguf_file.h) and what they say about the cache (gguf_geometry.h).
 //
 // Fed: how many bytes more the file has, and its first bytes; or a right head with some bytes changed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes the seeds of fuzz/corpus that are not text: larder_fuzz_corpus FOLDER (fuzz/corpus).
 //
 // Seeds of formats come from the encoders, behind the few bytes that a target reads as choices; seeds of targets that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reference system's metadata protocol (server/reference_routes.h): POST /{rank}/{call} with JSON bodies.
 //
 // Fed: a row of requests (which call, which rank, a body of any bytes or one made of choices), time between them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The binary protocol of the page-index service (metadata/metadata_wire.h), both ends.
 //
 // Fed: a row of calls with time passing between them, or one message of any bytes, as it is or with a right head; and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Model files (model/model_file.h) and the three parsers below them (model/parse_tree.h).
 //
 // Fed: a format, and a text.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The chain of page keys (key/page_key.h).
 //
 // Fed: page size, unit, seed or none, tokens, and where to cut the work into pieces.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a fuzz target without libFuzzer: the files of its corpus, then mutations of them from a seed.
 //
 //   larder_fuzz_replay TARGET [--mutations N] [--seed S] [FILE or FOLDER]...

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Deterministic mutations of a corpus: what the smoke run has in place of libFuzzer.
 //
 // Purpose: any compiler, no coverage, the same inputs on every machine for one (corpus, seed). Bit flips, numbers at

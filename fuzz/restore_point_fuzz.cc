@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The joint restore point (model/restore_point.h).
 //
 // Fed: a model's shape (which components, page size, window, sidecars), and which pages of each pool are there.

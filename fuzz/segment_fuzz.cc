@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Structures of a file store: segment header, record head, footer, trailer, CLEARED, FORMAT, file names
 // (storage/file/segment_format.h).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Segment files made of choices, with damage: for the targets that read them.
 //
 // Every page has a key, a generation and a payload of its own, so what a reader lists can be looked up in what was

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recovery of a segment file (storage/file/segment_scan.h) on a simulated disk.
 //
 // Fed: which records to write (pages, sizes, groups, promises of synced bytes), whether a footer and reserved space

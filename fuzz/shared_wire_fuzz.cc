@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The protocol between processes that share a store (storage/shared), both ends.
 //
 // Fed: any bytes as a head and as each kind of body; rows of messages, of which some are right, to a host with a memory

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The check and repair of a store (storage/file/store_check.h: `larder store fsck`), and the look at one from outside
 // (storage/file/store_inspect.h).
 //

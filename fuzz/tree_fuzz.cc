@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The radix tree of the cache (tree/tree.h): rows of calls.
 //
 // Fed: the shape of a model (page size, window, state, policy), then calls: match, touch, settle, lock, unlock, insert,

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the manual page and the completion of bash from what `larder` says of itself.
 
     manual.py LARDER FOLDER

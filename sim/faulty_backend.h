@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A storage backend that is late, out of order, partly failing or stuck, by a seed: a decorator around a real one.
 //
 // Purpose: tests of those who *use* the storage port. It keeps the port's contract, and is as strict as that allows:

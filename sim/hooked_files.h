@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Simulated files, of which single operations can be made to fail by what they are and what they are done to.
 //
 // Threads: confined to one.

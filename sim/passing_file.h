@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file that passes every call on: what wraps one overrides the calls that it means.
 //
 // Threads: as the file inside.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Simulated time: a clock that jumps from event to event, and an executor whose tasks take simulated time.
 //
 // Purpose: a whole cache (tree, controller, workers, backends) runs in one thread, and every interleaving replays from

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "sim/sim_cuda_driver.h"
 
 #include <algorithm>

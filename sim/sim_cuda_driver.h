@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A CUDA driver without a GPU, stricter than NVIDIA's: what that lets pass in silence is a violation here.
 //
 //   memory   "device" memory is host memory of its own, poisoned; every address of every copy is looked up when the

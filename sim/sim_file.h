@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The open file and the lock of SimFileSystem. Internal to sim_file_system; use the File interface.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Simulated files: in memory, with crashes, torn writes, failing operations and a full disk, all from a seed.
 //
 // The device promises what docs of real ones promise, and nothing more:

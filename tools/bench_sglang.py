@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Larder and SGLang's own `file` backend, with the same host pools of SGLang, by turns.
 
 Every repetition stores 128 pages per thread in both, makes the caches cold, and reads them back into other pages of the

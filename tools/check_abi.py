@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The C interface is what was promised: include/larder/larder.h, and the library, against tests/golden/larder_abi.txt.
 
     check_abi.py                      the header: functions, sizes and places of fields, values (needs a C compiler)

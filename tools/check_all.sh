@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs every check of the tree's rules, also after one failed; ends with 1 if any did. Seconds, no build needed.
 set -uo pipefail
 cd "$(dirname "$0")/.."

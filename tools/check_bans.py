@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Time, randomness, threads and files are injected: what makes them is used in base/ and in real_* files only.
 
 Sleeping is banned everywhere: waiting is a condition, an inbox, an event or an injected clock. Files called

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Each deliberate defect of src/base/defect.h has one row in the table of docs/test_results.md, with its words and its
 field, and each row is of a defect: the table says what sees it (tools/defects.py prints the rows)."""
 

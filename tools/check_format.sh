@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Fails, naming each place, if a C++ file is not formatted as .clang-format says. tools/format.sh mends it.
 set -uo pipefail
 cd "$(dirname "$0")/.."

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Includes point left, data moves right. No exceptions list.
 
 A file of src/X includes its own folder, base/ and folders left of X. src/ includes nothing of sim/, tests/, bench/,

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Functions have at most 70 lines, files at most 600, lines at most 120 columns: C++, shell and python.
 
 A class of src/controller declares at most 40 methods, what it overrides and forwards included: a class with more is

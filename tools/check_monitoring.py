@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Rules and dashboard for those who watch servers of Larder (docs/monitoring.md): do they fit the metrics?
 
   tools/check_monitoring.py              names, links, descriptions, and that each alert has a test; seconds, no network

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Files, folders and functions are snake_case; types PascalCase; macros LARDER_...; fields of classes end in _."""
 
 import re

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """docs/install.md lists the packages that tools/install_deps.sh installs: the same ones, by the same groups."""
 
 import re

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Files of a library are compiled together (LARDER_UNITY), so what two of them have in unnamed namespaces must not
 share a name: of equal functions the compiler complains, of overloads it takes the one that fits better without a word.
 

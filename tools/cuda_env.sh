@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Fetches the CUDA compiler for -DLARDER_CUDA=ON: tools/cuda_env.sh [DIR]  (build/cuda)
 #
 # The wheels of NVIDIA on PyPI (105 MB, pinned, checked by their hashes) hold nvcc, ptxas and the headers. No GPU and no
@@ -16,7 +17,7 @@ fail() {
 
 case "${1:-}" in
   -h | --help)
-    sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    sed -n '3,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
     exit 0
     ;;
   -*) fail "unknown option $1 (see --help)" ;;

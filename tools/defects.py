@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Shows that the tests see what they are there to see: switches on one deliberate defect after another.
 
 Builds with -DLARDER_DEFECTS=ON (build/defects), runs the simulator against each defect of src/base/defect.h, and the

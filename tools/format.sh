@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Formats all C++ of the tree in place (.clang-format), or only the files named.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs the fuzz targets under libFuzzer with AddressSanitizer and UBSan, one after the other (docs/testing.md).
 #
 #   tools/fuzz.sh [--seconds N] [--keep] [TARGET...]     N seconds each (60); no TARGET: all of fuzz/*_fuzz.cc

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What a server does under clients that mean no good: prints, for each kind of them, the answers and how long
 /health took beside them, and how much memory the server had at most.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Installs the Debian 12 packages Larder needs, and only those that are missing.
 #
 # Quick (no network) when everything is there. Needs root, or sudo. docs/install.md says what each package is for;

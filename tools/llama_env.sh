@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds llama.cpp for the engine behind -DLARDER_LLAMA=ON and for its tests: tools/llama_env.sh [DIR]  (build/llama)
 #
 # The source is the one that the pinned source package llama-cpp-python of PyPI carries (77 MB, checked by its hash).

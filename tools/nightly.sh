@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What is too long for every commit: each check of docs/testing.md at length, one after the other, on this tree.
 #
 #   tools/nightly.sh [--hours N]     about five hours on two cores, and N of fuzzing more (0: a minute for each target)

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes docs/options.md from the option tables in the sources, and from what SGLang has (below).
 
   tools/options_page.py                  writes the page

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Draws the pictures of docs/pictures: tools/pictures.py [--check]  (the result is checked in)
 
 restore_point.svg: which pools have what of one prompt in which tier, and where it can resume.

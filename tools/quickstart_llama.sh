@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # `./quickstart.sh --llama`: from a fresh clone to what `larder proxy` gives before an unmodified llama-server.
 #
 # Installs what is missing, builds llama-server (tools/llama_env.sh) and larder, writes a model of random weights (a

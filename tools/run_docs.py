@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs the commands of the documentation as a reader would copy them.
 
   tools/run_docs.py [PAGE ...]       the pages that have such commands, if none are named

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Makes the Python environment for the tests against the real SGLang: tools/sglang_env.sh [DIR]  (build/sglang)
 #
 # DIR becomes a virtual environment with exactly what tests/sglang/requirements.txt pins (650 MB of downloads, no

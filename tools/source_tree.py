@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the checks share: the files of the tree, C++ without comments and strings, tags, and the report."""
 
 import json

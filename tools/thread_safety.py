@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Clang's thread-safety analysis of everything but the tests, with warnings as errors.
 
 Configures preset `clang` and runs its compiler over each source with -fsyntax-only: the analysis needs no code, and so

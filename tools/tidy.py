@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """clang-tidy with the checks of .clang-tidy over everything but the tests; each finding is an error.
 
 Too slow for every run of test.sh (a quarter of an hour on two cores): by hand, or for the files that you changed.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # All tests under ThreadSanitizer, without suppressions (docs/testing.md).
 #
 #   tools/tsan.sh [NAME...]      executables, as larder_tests_cache; none: all, the slow ones included (an hour)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A storage backend of Larder in one C file: each object is a file under one directory.
  *
  *   <directory>/LOCK                                         held while a handle is open: one handle per directory

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the fake is told: configuration and fault rules, from JSON (fake_control.h has the keys).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How tests and benches steer the fake 3FS client library.
 //
 // The fake (libhf3fs_api_shared.so in the build folder) has the symbols of the real library (usrbio_abi.h), those that

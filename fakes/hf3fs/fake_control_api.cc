@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The symbols of fake_control.h, and what happens when the library is loaded and when the process ends.
 #include <sys/resource.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Registered file descriptors, and those opened through the fake's own open().
 //
 // Registration remembers inode and access mode, as they are then, and keeps a duplicate. A descriptor that is closed

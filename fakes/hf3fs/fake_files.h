@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files of the fake mount: which chunks are there, how long each is, and what length the inode admits to.
 //
 // A file is a sparse file of the directory beneath. Which chunks it has is remembered per open file, and found again

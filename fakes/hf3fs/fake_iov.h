@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared memory that the fake's daemon knows: created, opened, or found by its link when an I/O names it.
 //
 // Threads: all methods from any thread. A mapping lives as long as anything refers to it, so an iov that is destroyed

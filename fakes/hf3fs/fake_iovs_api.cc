@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The library's symbols for shared memory, registered files, mounts; and the files of the mount (larder_hf3fs_posix_*).
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A job: prepared I/O of one ring that the daemon took together. Its completions appear together, at its end.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // std::mutex that clang's thread-safety analysis knows. The fake stands for a foreign library, so its locks have no
 // rank. Order: World's tables, then a ring, then the engine's queue; never two of a kind; none during I/O but a
 // chunk's.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One ring: slots, the queue of prepared I/O, the queue of completions, and how prepared I/O becomes jobs.
 //
 // Life of a slot: free -> prepared -> running (in a job) -> done -> free again when it is reaped. The lowest free slot

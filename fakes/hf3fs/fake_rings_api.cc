@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The library's symbols for rings and their I/O. Each validates what the real one validates, and no more; what the real
 // one does not survive is counted (would_crash, stale_handles) and refused.
 #include <cerrno>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sync and sim mode: jobs advance on the caller's thread, one event at a time, in an order drawn from the seed.
 //
 // Threads: all methods from any thread, one after the other.

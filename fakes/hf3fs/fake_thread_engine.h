@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads mode: workers that execute the I/O of jobs side by side. The last one of a job posts its completions.
 //
 // Threads: all methods from any thread; stop() joins the workers and must not run on one. One short lock per I/O.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everything the fake library knows: one object for the life of the process.
 //
 // Threads: all methods from any thread, but reset() and shut_down(), which want no other call running.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Larder's C interface: a prefix cache for engines that own their device memory. Two doors: stores, for those who own
  * their host memory as well and find pages by keys; and connectors, which add a host tier and find pages by tokens.
  *

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Larder: pages of a prefix cache at rest, for engines that own their device and host memory.
 
     import larder

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // larder._native: the C interface (include/larder/larder.h) for Python.
 //
 // Every call reads its arguments under the GIL into plain arrays, releases the GIL around the C call, and builds the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The binding itself; larder.Store and larder.Space wrap it. Numbers for enums, indices for pools, 0.0 for timeouts
 that the store chooses."""
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Python arguments as the plain arrays that the C interface takes, and errors as larder.Error. All under the GIL.
 #pragma once
 

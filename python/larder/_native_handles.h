@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Handles that may be closed while other threads are inside them, and the log function.
 //
 // Every call passes a gate; closing shuts it and waits until all have left. So a call on a closed handle is an error,

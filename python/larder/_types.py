@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of the types that calls take."""
 
 from typing import Any, Sequence, Union

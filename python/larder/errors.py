@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a call or a page came to."""
 
 import enum

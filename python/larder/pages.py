@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plain values that a space is described with and answers with."""
 
 import enum

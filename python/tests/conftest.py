@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests share: an engine that is not there, and a LarderStorage on it."""
 
 import types

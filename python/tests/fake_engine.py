@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What LarderStorage sees of SGLang, small: host pools over numpy arrays, and stand-ins for SGLang's types."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A store in plain Python that is strict about what it is asked, in the place of larder.Store.
 
 It holds each argument against what the C interface demands, and keeps pages under their whole identity, so that a page

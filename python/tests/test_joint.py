@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """restorable_prefix_pages against the definition, on random patterns of what is stored."""
 
 import os

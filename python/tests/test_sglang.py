@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LarderStorage as SGLang calls it, on a strict store in Python and on the real one in memory."""
 
 import hashlib

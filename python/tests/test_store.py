@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """larder.Store and larder.Space on the real library."""
 
 import array

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tells one server's pages from another's: weights as they change, their fingerprint, the place among ranks."""
 
 import json

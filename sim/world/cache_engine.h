@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An engine behind the Cache: it serves requests some steps ahead of what it knows, has drafts rejected, sets requests
 // aside when another cannot go on, and lets steps run on whose requests have let go.
 //

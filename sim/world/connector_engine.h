@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An engine behind the Connector: the memory is its own. A request looks up what the host and storage have beyond what
 // the engine still has of the same conversation, loads one of the points, computes the rest, and saves on the way:
 // pages, windows, and states at page boundaries. The engine evicts its own pages without telling anybody.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of an engine that keeps its books itself: blocks for pages of full, of the window and for states, the same
 // ones on every rank. They lie in device pools, so that pattern.h fills and compares them.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a router knows of a rank: built from the events of its cache alone, and compared with the cache.
 //
 // It is a router as they are: at times it has no room, at times it has lost the thread and wants all anew. Every event

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every byte of a page must be: a pattern of (rank, tokens up to its end, tenant, pool, layer, plane, offset).
 //
 // The simulated engine does not compute; it fills pages with their patterns, and compares each page that a request

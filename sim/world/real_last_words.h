@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What was under way when the process died: a seed that nobody sees cannot be replayed.
 //
 // Threads: confined. One per process at a time.

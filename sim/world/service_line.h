@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The line between a rank and a metadata service on another machine, as the simulator has it. It carries the client's
 // own messages (metadata/wire_metadata.h); each takes its time both ways, in which everything else goes on.
 //

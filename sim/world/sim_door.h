@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What both doors of the library have in common, for those parts of a world that do not care which one it is: time,
 // operators and rules.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The engine of a simulated world and its clients: what comes in through one of the doors. The same calls go to every
 // rank, and every rank must answer alike.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "sim/world/sim_page_store.h"
 
 #include <vector>

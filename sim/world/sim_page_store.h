@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page store of backend hf3fs (storage/hf3fs/page_store.h) on simulated files and time: what the rings and the
 // mount are on a machine. Some transfers are late: they end by their deadline, and land all the same, long after.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank of a simulated world: a cache or a connector with everything under it, on simulated time and a simulated
 // disk.
 //

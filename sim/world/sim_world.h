@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A simulated world: ranks, clients, operators, disks and time in one thread; every run follows from its story.
 //
 // After every event: nobody has seen a wrong byte, ranks that get the same requests have decided alike, and the cache

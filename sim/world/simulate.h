@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs stories: one from its seed, one from its text, many; and makes a failing one short.
 // Threads: plain functions; several threads may run different stories.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models for simulation and property tests: real kinds of layers, a few dozen bytes per page and layer, so that a
 // million operations fit into seconds. Besides these, the tiny presets can be simulated by their names, with pages of
 // 16 tokens where their layers allow them.

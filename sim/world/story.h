@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A simulated run as text: what the world is made of, then what happens in it, a line each.
 //
 //   world model=full_swa_mamba ranks=2 storage=file write=write_through prefetch=timeout seed=7

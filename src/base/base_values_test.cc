@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Status, strong types, bytes, clock and rng: the small values.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes: little-endian numbers, hex, and the 256-bit digest.
 //
 // Everything on disk and on the wire is little-endian. No call here depends on alignment.

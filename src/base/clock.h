@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Time as a dependency.
 //
 // Purpose: everything that measures or waits takes a Clock, so that the same code runs on real and on simulated time.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Deliberate defects: bugs that the field has had, or that this code could have, each in one line, to show that a test
 // sees it.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where work runs.
 //
 // Purpose: a component posts tasks and does not know whether a thread pool, the caller, or a test runs them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files as a dependency.
 //
 // Purpose: storage backends reach the disk only through FileSystem, so that the simulator (sim/sim_file_system.h) can

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small blocking HTTP/1.1 client over sockets: what bench, explain, quickstart, the proxy and tests talk to a server
 // with.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Header fields of HTTP: what the client and the listener know about them alike.
 //
 // Purpose: names compare without regard to case; what may stand in a field; which fields end at the next hop.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HttpClient::relay() and cancel(), against servers that do exactly what a test writes.
 #include <gtest/gtest.h>
 #include <sys/socket.h>

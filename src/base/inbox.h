@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A bounded inbox: many producers, one consumer; the way completions reach the cache thread.
 //
 // Places. The inbox has `capacity` places. A place is taken by a queued item or by a Ticket. An operation that will

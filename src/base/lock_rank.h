@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order of all locks. A thread takes locks only upward in rank, and never two of the same rank.
 //
 // | rank        | lock                                   | allowed under it           |

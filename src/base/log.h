@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A minimal log: levelled lines to a sink, stderr by default.
 //
 // The data path does not log: it counts (base/metrics.h) and returns a Status. Logging is for start, stop, attach,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The registry of counters, gauges and histograms, and their Prometheus text (format 0.0.4).
 //
 // Purpose: components push numbers in; an exporter reads them out. No metrics file ever includes a component.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // "Did you mean": the known word that a mistyped one was meant to be.
 //
 // Threads: any; pure. Cost O(words * letters of both); of words that people type, so not for hot paths.

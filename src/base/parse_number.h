@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A number from text: all of it, or nothing.
 //
 // Threads: any.

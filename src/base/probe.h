@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Probes: rare branches that a test run must have reached, or it has shown nothing about them.
 //
 // A branch that only a fault, a race or a full tier leads to carries a line: probe(Probe::kRecordGathered). The

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A mutex that knows its place in the lock order (base/lock_rank.h) and aborts when the order is broken.
 //
 // Purpose: a wrong order is found the first time the path runs, not the first time two threads meet.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FileSystem on POSIX calls. Each call restarts on EINTR.
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Deterministic random numbers: xoshiro256** seeded by splitmix64.
 //
 // Purpose: every random choice (sampling of candidates, simulation, tests) comes from a seed that can be printed and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Is this a build with AddressSanitizer or ThreadSanitizer? Code does the same in both; long tests do fewer rounds
 // there, and say so.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors as values.
 //
 // Rule 5 of docs/ARCHITECTURE.md: a miss is a value, an error says what the caller should do.

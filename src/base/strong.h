@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Strong types: an id is not a count, a position is not a slot.
 //
 // Strong<Tag, Rep> wraps an integer; two different tags never mix. No arithmetic between ids; counts and positions

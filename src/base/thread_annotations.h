@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clang thread-safety annotations; empty with other compilers. The `clang` preset turns violations into errors.
 #pragma once
 

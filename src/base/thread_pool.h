@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The production executor: a fixed number of named threads behind one bounded queue.
 //
 // Threads: post() from any thread, also from a task. The pool creates its threads in create() and joins them in the

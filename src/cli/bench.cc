@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder bench NAME`: the benchmarks that this build has.
 
 #include <cstdio>

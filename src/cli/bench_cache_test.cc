@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder bench cache` with tiny sizes: each load ends with its books balanced, and says what it should.
 #include "bench/bench_cache.h"
 

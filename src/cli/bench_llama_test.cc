@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rows, bars and tables of `larder bench llama`, and one run of it where a llama-server and a model are:
 //   LARDER_LLAMA_SERVER=.../llama-server LARDER_LLAMA_MODEL=.../tiny.gguf
 #include "bench/bench_llama.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arithmetic and the client of `larder bench multiturn`.
 #include "bench/bench_multiturn.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of `larder bench storage` that do no measuring, and one small run on the memory backend.
 #include "bench/bench_storage.h"
 

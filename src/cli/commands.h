@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The subcommands of `larder`. argv[0] is the subcommand's name; the answer is the process's exit code:
 // 0 done, 1 failed, 2 usage.
 #pragma once

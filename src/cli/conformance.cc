@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder conformance`: the checks of storage/conformance against any backend.
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder explain`: why does a prompt hit what it hits? A client of POST /explain.
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the commands `larder proxy` and `larder serve --model x.gguf` have in common: options of the cache, and an
 // orderly stop.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder`: one executable, a handful of subcommands.
 
 #include <malloc.h>

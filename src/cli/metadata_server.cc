@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder metadata-server`: options, journal, import, HTTP; and an orderly stop.
 
 #include <fmt/format.h>

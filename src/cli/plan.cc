@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder plan`: what it costs to keep prefixes of a model, before anything runs.
 #include <fmt/format.h>
 

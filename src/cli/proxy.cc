@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder proxy`: options, a llama-server of our own or of somebody else's, and an orderly stop.
 #include <fmt/format.h>
 #include <unistd.h>

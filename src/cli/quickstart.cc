@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder quickstart`: the main job in one command.
 //
 //   1  conversations through HTTP, with little device memory: the rest lives on the host and in files

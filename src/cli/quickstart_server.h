@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A `larder serve` of one's own: this executable again, as a child on a free port.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Waiting between two looks of a tool that repeats itself.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A llama-server of our own: started with what `larder proxy` needs of it, and started again when it dies.
 //
 // Threads: start() and stop() on one thread; it watches on one of its own. Lifetime: the destructor ends it; it also

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // --log-level and --log-format, which the servers have.
 //
 // Threads: main()'s, before any other logs.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tells systemd how far a service of Type=notify is (sd_notify(3)), without libsystemd: a datagram to the socket that
 // the environment names. Without one, nothing happens: a command that a person has started goes the same way.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SIGINT and SIGTERM as something to wait for.
 //
 // Threads: made in main() before any other thread (they inherit the blocked set); wait() on one thread at a time.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder serve`: options, scheduler, HTTP; and an orderly stop.
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder serve --model x.gguf`: llama.cpp in this process, and an orderly stop.
 #include <CLI/CLI.hpp>
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder sim`: the production cache in simulated worlds, each of which follows from a seed.
 #include <CLI/CLI.hpp>
 #include <array>

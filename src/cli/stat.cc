@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder stat`: the state of each tier, pool and backend of a running server. A client of /server_info and /metrics.
 
 #include <fmt/format.h>

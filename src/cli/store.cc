@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder store COMMAND`: looks at, checks and moves file stores.
 #include "cli/store.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the parts of `larder store` share (internal to cli/). Each command is a client of storage/file/store_*.h.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder store ls` and `larder store stat`: what a store holds.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder store export`, `import`, `clear` and `forget`: pages out of a store, into one, and away.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder store verify` and `larder store fsck`: is what a store holds right?
 #include <fmt/format.h>
 

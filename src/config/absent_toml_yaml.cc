@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // In place of parse_tree_toml.cc and parse_tree_yaml.cc where the `larder` command is not built: JSON is all that the
 // library reads.
 #include <string>

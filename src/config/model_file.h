@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Custom models from text: JSON or TOML. No file is opened here; the caller reads it.
 //
 // Picture (TOML; JSON has the same keys and values):

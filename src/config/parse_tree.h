@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JSON, TOML or YAML text to one tree, with positions in syntax errors.
 //
 // All formats become the same Tree, so that one reader with one set of messages serves them, and no header of the core

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TOML to a Tree, in a translation unit of its own: it is compiled where toml++ is there (absent_toml_yaml.cc else).
 #include <string>
 #include <utility>

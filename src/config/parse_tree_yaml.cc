@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // YAML to a Tree, in a translation unit of its own: yaml-cpp's headers are heavy, and it throws.
 //
 // The core schema: plain null, booleans and numbers get their types, everything quoted is text. Refused are what no

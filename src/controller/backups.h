@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device -> host (step 6 of a prefix's life): what gets a copy on the host, and when. Host -> storage: store_backlog.h.
 //
 //   by_policy()   a request gave pages to the tree, or hit them     write_through, write_through_selective

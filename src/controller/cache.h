@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cache: what an engine talks to.
 //
 // Purpose: match -> prefetch -> load-back -> (the engine computes) -> insert -> backup, for requests; attach, detach,

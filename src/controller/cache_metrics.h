@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cache's own distributions, under the reference's names: sizes and speeds of prefetches and backups, times of
 // evictions and load-backs. (What is only counted is in CacheCounters.)
 //

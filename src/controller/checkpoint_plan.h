@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which positions get a checkpoint of recurrent state (docs/ARCHITECTURE.md, "Back of the envelope"). A pure policy.
 //
 // A request that resumes at page `resume` of a prompt of `prompt_tokens` takes checkpoints at

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Policies and limits of a cache. Names and defaults are the field's (SGLang HiCache flags) where they exist.
 #pragma once
 

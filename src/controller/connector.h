@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The connector: what an engine talks to that keeps the books of its device memory itself (llama.cpp with its slots,
 // engines with a block manager of their own). Host and storage tier are the same as behind controller/cache.h.
 //

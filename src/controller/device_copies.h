@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies between device and host, and on the device: from the operation to the leases that it ends with.
 //
 //   submit() ─► TransferEngine ─► TransferDone, into the operation ─► drop_leases() when the ranks have agreed

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Room on the device: who leaves when something is to come (step 7 of a prefix's life), and what comes back.
 //
 // Victims leave in the order of the policy, so the device holds what it would hold without a host:

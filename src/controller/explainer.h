@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a prompt would hit now, tier by tier, and why not more (rule 8).
 //
 //   explain() ─► the tree: device, host ─► which of its pages storage has ─► done() of the caller

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A fetch: what is read from storage for one prompt, from its existence query to its adoption. The Prefetcher fills and
 // reads it.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a fetch has brought, given to the tree: the largest restore point that has come whole so far.
 //
 // At most a piece in one call (work_budget.h). What is given ahead of its restore point is full alone; windows and the

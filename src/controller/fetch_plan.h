@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a fetch can bring, and what is to be read for it.
 //
 // Pure looks at the tree and the host; the Prefetcher (prefetcher.h) acts on them. Threads: the cache thread.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The existence query of a fetch: which of its pages storage has, asked in parts.
 //
 //   keys     ██████████████░░░░░░░              hashed as far as the parts that are under way

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host slots for a fetch: taken for the largest restore point that fits, one piece after another.
 //
 // Threads: the cache thread. Ranks: by the tree, the pools and agreed events alone. Cost: the first call plans, in

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fetches that go on by themselves in a later poll, in the order of their turns: with work that did not fit into a
 // poll's budget; and with batches of which none could begin, as there were too many operations.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forks: another request at the tokens of one that runs.
 //
 //   pages   0 ........ committed ........ computed ........ end of the table

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the host has of a path, as restore points count it.
 //
 // Threads: the cache thread. Cost: O(nodes on the path + pages x pools).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Room on the host: who leaves when something is to come (step 7 of a prefix's life), and what comes back.
 //
 // The host is one byte budget, so one order decides across components: EvictionOrder::key_across() of the tree's order.

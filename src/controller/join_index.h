@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fetches that a request may join, by the prompt that they are for.
 //
 // Only the same reusable prompt can be joined, or the head of it where every page is a restore point (full alone): of a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Restore points as bit strings, so that ranks can agree on them (rule 7): bit p-1 is set when page boundary p is a
 // joint restore point. AND over ranks is then "a restore point on every rank"; a minimum over ranks would not be one.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events of pages that came to a tier or left it, for routers that send a prompt to where its pages are.
 //
 //   tree ── came, went ──► KvEventRecorder ── a poll's events at a time ──► KvEventSink (src/events: ZeroMQ)

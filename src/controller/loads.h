@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loads: host -> memory of the engine, up to a restore point of a lookup.
 //
 // The host slots that a load reads are leased until it has ended, whatever becomes of its lookup (rule 3).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lookups of an engine that owns its device memory: what each may load, and the lease that keeps it on the host.
 //
 //   begin() ─► (storage is read) ─► points(): the restore points, and locks on what they need ─► release()

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What left device and host lately: when, from where, and to make room for whom. So a miss can be explained afterwards.
 //
 //   the tree lets a last copy go ─► lost(): path ─► {component, tier, when, for whom, had storage it}

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "controller/lower_tiers.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host and storage, beneath whoever owns the device: what the two façades do alike.
 //
 //                      Cache                        Connector

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why a prompt was not reused further: what an answer, the log and the operator's page say of a request (rule 8).
 //
 // StopReason (model/restore_point.h) says which component ends where. Miss says how that came to be.

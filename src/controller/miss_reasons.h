@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds out why a prompt was not reused further (controller/miss.h), when its restore point is chosen.
 //
 //   storage spoke of it?      damaged, failed, late, not fetched

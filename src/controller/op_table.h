@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operations in flight: their ids, completions and timers, and the order in which ranks apply what has ended.
 //
 //   add() ────────► a worker posts its completion ─┐

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of operations without a cache: what is counted, what ends when, and in which order ranks see it.
 #include "controller/op_table.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an operation in flight carries. The rooms fill and read it; op_table.h keeps it and never looks inside.
 //
 // Owned by the cache thread. Outlives the request that wanted it: buffers belong to the operation until it ends.

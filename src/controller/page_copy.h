@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies between host slots and memory of an engine: what a load or a save gives to an executor.
 //
 // Threads: a PageCopy is filled on the cache thread and run once by an executor's; PageCopier is the cache thread's.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies between host and engine without a connector: every byte arrives however both sides are cut, and a copy that
 // was revoked touches nothing.
 #include "controller/page_copy.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pages in an engine's own memory: where they are, and whether what a caller gives is exactly what a copy needs.
 //
 // The bytes of a page are those of its host layout (model/pool_spec.h): an engine whose tensors lie otherwise gives one

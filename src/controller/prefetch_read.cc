@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What comes from storage: batches, their adoption by the tree, and the end of a fetch.
 #include <algorithm>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who wants what, and what storage has of it. prefetch_read.cc: what comes.
 #include "controller/prefetcher.h"
 

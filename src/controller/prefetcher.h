@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Storage -> host, for requests that queue: what each of them fetches, waits for, and keeps on the host until it
 // starts.
 //

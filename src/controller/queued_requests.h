@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests that queue: what each keeps on the host until it starts, and whose turn it is to fetch.
 //
 // A request that still queues at the poll after its begin keeps what it will use in place (a hold), of half the

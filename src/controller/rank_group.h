@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the ranks of one model agree on events that arrive at different times on each (rule 7).
 //
 // Requests reach every rank in the same order, so the only nondeterminism is *when* a copy or a storage operation

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Members on their own threads, events in random order and at random times: same list everywhere, no hang.
 #include "controller/rank_group.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batches that are under way and that storage has yet to be given: its queue may be full, which is no failure.
 //
 // Batches that somebody waits for go first: what is speculative does not hold them up; storage may refuse it earlier.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Values by ids that count up and never repeat, as those of requests do: found without a division and without a list.
 //
 //   places:  those of ids that follow each other lie apart, so that few meet and an erase moves few; or the next free

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The requests of a cache, from begin() to their end; and the open steps of those that are over.
 //
 //   add() ─► queues (kReady; Prefetcher knows what it waits for) ─► run() ─► release() ─► queues again, or forget()

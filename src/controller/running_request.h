@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A request while it runs: its page table, its steps, its checkpoints, and what it hands to the tree (steps 4 and 5 of
 // a prefix's life).
 //

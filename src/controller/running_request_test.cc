@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A running request alone: pools, a tree, and a room that evicts nothing.
 #include "controller/running_request.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Saves: memory of the engine -> host.
 //
 //   given      [from ............................................. to)   full, the window's last pages, states

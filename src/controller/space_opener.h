@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opens namespaces, and closes idle ones when there are too many (space_table.h has the line in which they stand).
 //
 // Threads: the cache thread. Ranks: what is closed follows from agreed events and from calls that all ranks make alike.

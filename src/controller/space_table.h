@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The namespaces that a cache has open, by adapter and salt, and which of them idle.
 //
 // Purpose: max_namespaces bounds those that are open. Whoever uses one (a request, a prefetch) holds a Use; the others

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a ready request to a running one: restore point, reservation, load-back (steps 1 and 3 of a prefix's life).
 //
 //   choose() ─► the largest joint restore point ─► lock ─► room, slots ─► its page table ─► copies under way

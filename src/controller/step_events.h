@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which of the engine's events a copy waits for, because the engine ended a step whose kernels still run.
 //
 //   ended(event 1)  freed(slot 7)  ended(event 2)  freed(slot 9)

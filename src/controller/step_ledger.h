@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The open steps of one request, and what was let go while they were open (rule 3).
 //
 //   prepare ──► add() ──► open ──► take() ──► ended          slots and locks let go meanwhile:

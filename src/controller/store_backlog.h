@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host -> storage: what the host has and storage lacks, written in one order.
 //
 // The backlog is the tree's list of unstored nodes, parents before children. pump() takes from its head, always: up to

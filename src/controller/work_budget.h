@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one poll may do, counted in units of work and not in time, so that the ranks of a model cut alike.
 //
 // A unit is a page that is hashed, asked for, given to storage or given to the tree: a quarter of a microsecond or so.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The stores that a connector of the C interface was attached to. Each counts it as long as it may have buffers there,
 // so that larder_store_close() refuses.
 //

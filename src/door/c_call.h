@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the C functions share: handles, structs of a caller's version, codes, and exceptions that stay inside.
 //
 // Threads: any. Included by larder_c.cc, larder_connector_c.cc and attached_stores.cc only.

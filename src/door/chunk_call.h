@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A call over many pages as operations of a few pages each: several are in the backend at once, and while the disk
 // works on the next ones the thread of the call copies those that have come.
 //

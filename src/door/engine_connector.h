@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The connector door: a Connector (controller/connector.h) with all that it works with, for a model that is described
 // by a list of pools. What include/larder/larder.h exports, in C++.
 //

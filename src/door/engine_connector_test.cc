@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model that a list of pools becomes, and the bytes of its identity.
 #include "door/engine_connector.h"
 

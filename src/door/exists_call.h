@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Asks the backend which pages there are, and joins the answers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads pages into an engine's memory. See chunk_call.h.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // include/larder/larder.h on top of PageStore: checks what C cannot, turns codes, keeps exceptions in.
 #include <larder/larder.h>
 #include <larder_version_text.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C interface: what it refuses, and that it is the store door. (examples/c_store.c is a whole program.)
 #include <larder/larder.h>
 

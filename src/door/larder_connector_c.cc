@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The connectors of include/larder/larder.h on top of EngineConnector.
 #include <larder/larder.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Connectors of the C interface: that they are the connector door, and what they refuse. (examples/c_connector.c is a
 // whole program.)
 #include <larder/larder.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model as an engine describes it to a store: a list of pools of any name, and an identity.
 //
 //   namespace digest = digest of (identity text, page size, pipeline and context rank, adapter, salt)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The store door: pages at rest for engines that own their device and host memory (DESIGN: doors). What
 // include/larder/larder.h exports, in C++.
 //

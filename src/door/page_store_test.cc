@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The store door over backends that work, hang, fail and lie.
 #include "door/page_store.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "door/put_call.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stores pages of an engine; successive pages with one key are a group. See chunk_call.h.
 //
 // Staged, the bytes are captured before the operation begins: a put that gives up has lent nothing. With

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "door/real_ticker.h"
 
 #include <utility>

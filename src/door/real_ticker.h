@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls a function a few times a second, on a thread of its own, until it is destroyed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "door/register_backends.h"
 
 #include "storage/file/file_backend.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which storage backends this build has: the one place that names them.
 #pragma once
 

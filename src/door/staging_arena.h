@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of the door's own, between an engine's pages and the storage backend.
 //
 // Why: a storage operation that hangs keeps its buffers (rule 3), and an engine's thread must not hang with it. So

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The configuration of a store as JSON text: what the door takes for itself, and what goes to the backend.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the calls of an open store share (page_store.h opens it; get_call, put_call and exists_call use it).
 //
 // Threads: any; each part synchronises itself, the rest is constant after open.

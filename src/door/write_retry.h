@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes that failed for a reason that may pass, kept with their bytes and written again later.
 //
 // SGLang offers a page once and never again after a failure, so a store that was sick for a second would lack those

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everything between an engine and its bytes, built from options.
 //
 // Picture (an arrow: needs; members stand in the order of construction, and die in the reverse one):

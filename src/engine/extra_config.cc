@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // --hicache-storage-backend-extra-config: which keys are the cache's own, and which are the backend's.
 #include <fmt/format.h>
 #include <cstdlib>

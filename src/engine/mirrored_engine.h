@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reference engine on a device whose memory the host cannot touch: it computes on host images of the pages.
 //
 //   step:  wait for the loads ─► device pages of the batch ─► images ─► compute ─► what was written ─► device pages

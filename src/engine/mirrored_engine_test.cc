@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The whole stack with its pages on a CUDA device: on the simulated driver, and on a GPU where there is one.
 #include "engine/mirrored_engine.h"
 

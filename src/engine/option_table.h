@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of options behind options.h (internal to engine/).
 //
 // Threads: the table is immutable; check_ranges is pure.

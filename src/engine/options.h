@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every option of a Larder process, in the field's names, from a file and the command line.
 // Threads: values and pure functions, but for those that take a FileSystem.
 #pragma once

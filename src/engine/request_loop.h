@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The request loop without its thread: admission, steps, sampling, ends (internal to engine/).
 //
 // Purpose: one turn() = completions applied -> requests begun and started -> one engine step -> tokens out. A class of

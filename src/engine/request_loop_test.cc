@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loop turn by turn, against a cache and an engine that follow a script or a seed.
 #include "engine/request_loop.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The scheduler's numbers: the reference's names where it has one, ours with larder_ (internal to engine/).
 //
 // Threads: confined to the loop thread (the registry's own metrics are read anywhere).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Continuous batching over the cache and the reference engine: chunked prefill, decode, sampling.
 //
 // Purpose: the request loop. One thread owns cache, pools and engine: it admits requests (prefetching ones wait aside,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Inside of the scheduler: its thread, and how other threads reach it. Included by engine/scheduler*.cc only.
 //
 //   scheduler.cc        create, submit, the loop            scheduler_admin.cc  flush, quiesce, explain, stats, storage

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The whole stack on real threads: options in, tokens out. Small models, short prompts.
 #include "engine/scheduler.h"
 

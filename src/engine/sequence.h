@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One request on its way through the scheduler (internal to engine/).
 //
 // Picture:  tokens = prompt, then what was sampled; the last sampled token is not fed to the model until the next step.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attaching a storage backend to several schedulers (replicas, ranks) at once: all or none.
 //
 //   phase 1  every scheduler opens and probes its backend; nothing is in use yet

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attaching to several schedulers at once, and backends that must not be attached or do not let go.
 #include "engine/storage_switch.h"
 

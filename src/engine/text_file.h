@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text files of configuration and of state that is imported.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The byte-level tokenizer of the reference engine: every byte is a token, and a few specials steer a conversation.
 //
 // Ids: 0..255 the bytes; 256.. the specials below; the rest of the vocabulary has no text (a model with random weights

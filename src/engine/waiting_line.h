@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who starts next (internal to engine/).
 //
 // Purpose: first come, first served among equal priorities, without letting one that cannot start now hold up those

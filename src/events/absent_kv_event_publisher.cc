@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // In place of real_kv_event_publisher.cc in a build without ZeroMQ (CMake option LARDER_ZMQ).
 #include "events/kv_event_publisher.h"
 

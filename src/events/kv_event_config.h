@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // --kv-events-config: who is told of pages that come and go, and how. SGLang's keys, and two of ours (groups,
 // encoding).
 //

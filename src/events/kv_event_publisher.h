@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events of pages on ZeroMQ sockets, as SGLang and vLLM publish theirs.
 //
 //   cache thread ── take() ──► queue ──► publisher's thread ──► PUB    frames: topic, number (u64, big-endian), batch

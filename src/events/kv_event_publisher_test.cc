@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The publisher before real sockets: what subscribers and readers of a replay get, late ones and rude ones too.
 #include "events/kv_event_publisher.h"
 

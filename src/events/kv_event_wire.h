@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batches of events as bytes: msgpack, in the shapes that routers read.
 //
 //   [ts, [event, ...], data_parallel_rank]

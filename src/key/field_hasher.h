@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A digest over a list of fields, each with its length in front, so that no two lists give the same bytes.
 //
 //   field = length: u64 little-endian | that many bytes

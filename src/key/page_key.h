@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page-key chain (rule 4).
 //
 //   key(i) = SHA-256( key(i-1) as 32 raw bytes, absent for the first page of an unseeded chain

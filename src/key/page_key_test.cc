@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Golden values were computed with Python's hashlib over the message format of page_key.h.
 #include "key/page_key.h"
 

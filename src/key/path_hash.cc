@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "key/path_hash.h"
 
 namespace larder {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A 64-bit hash of a path's tokens that grows and shrinks at its end.
 //
 //   hash(path + page).remove(page) == hash(path)

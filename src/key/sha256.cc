@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The low-level functions are marked deprecated in OpenSSL 3 in favour of EVP, which costs 10-15 % more per page here.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include "key/sha256.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SHA-256, the one cryptographic hash of the project: page keys, namespace digests, layout fingerprints.
 //
 // Purpose: a thin value around libcrypto's block function: no allocation, no fetch, no lock, no shared state.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // In place of real_redis_connection.cc in a build without hiredis (CMake option LARDER_REDIS). There is never a
 // connection, so nothing of it is called but what answers that.
 #include "metadata/real_redis_connection.h"

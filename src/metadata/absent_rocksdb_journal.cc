@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // In place of real_rocksdb_journal.cc in a build without RocksDB (CMake option LARDER_ROCKSDB).
 #include "metadata/real_rocksdb_journal.h"
 

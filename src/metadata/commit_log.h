@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The queue between the tables and the journal: order, group commit, and what to do when the disk refuses.
 //
 // Purpose: a change is applied to its table and append()ed here under the table's lock, so that the journal's order is

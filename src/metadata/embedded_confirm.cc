@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // EmbeddedMetadata::confirm: groups over several namespaces, whole or not at all, with one lock at a time.
 //
 //   1  each namespace, under its lock: mark what can be confirmed. A marked page neither expires nor goes to others.

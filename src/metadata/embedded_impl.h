@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parts of EmbeddedMetadata that its sources share.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page-index service in this process; also what the HTTP server serves.
 //
 // Purpose: MetadataService over one PageTable per namespace (metadata/page_table.h) and one journal for all of them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MetadataService over HTTP: the client of `larder metadata-server`.
 //
 // Purpose: each call is one POST /v1/metadata with a message of metadata/metadata_wire.h, on one of a few connections

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the page-index service writes down: a port, and the batch that goes through it.
 //
 // Purpose: an ordered map of short keys to short values that survives the process. A write is atomic. Written is not

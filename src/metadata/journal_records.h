@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the journal says, byte by byte. Format 1 (docs/formats.md has the table).
 //
 //   f                          format version, u32

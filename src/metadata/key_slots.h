@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which page a key's hash leads to: an open-addressing table of 8-byte slots, a cache line holds eight.
 //
 // Purpose: a lookup touches one line here and then the page's entry, which has the key. A slot keeps 32 bits of the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many pages are leased now, without looking at them: ends of leases are counted in steps of 1/128 of the longest.
 //
 // A lease counts until the end of its step, so the number may lag by one. Only a statistic: what may be evicted is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A journal in memory that can be told to fail and to lose what was not synced: for tests.
 //
 // Threads: all, any. The disk outlives the journals on it, like a real one the processes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MetadataService's calls as bytes: what POST /v1/metadata carries between HttpMetadata and the server.
 //
 // Purpose: one call in one message, with every method of the port in batches. No HTTP here: both ends use these

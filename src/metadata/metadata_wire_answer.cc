@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The answering side of metadata_wire.h.
 
 #include <fmt/format.h>

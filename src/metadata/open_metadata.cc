@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "metadata/open_metadata.h"
 
 #include <string_view>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which page-index service a backend's options ask for: in this process, over HTTP, or on Redis.
 #pragma once
 

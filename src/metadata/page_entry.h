@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is known of one page of a namespace, and the array of them.
 //
 // Purpose: two cache lines a page: the first decides, the second holds the key (longer keys lie elsewhere). The array

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A heap of pages by a number, out of whose middle a page can be taken. A page's place is kept in its entry.
 //
 // Threads: confined. Cost: O(log n); pushing numbers that grow, as deadlines do, is O(1).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The lists of stored pages, linked through their entries; the oldest first.
 //
 // Threads: confined. Cost: O(1) each.

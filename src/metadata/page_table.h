@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One namespace of the page-index service as a state machine: which page holds which key, who writes, who reads.
 //
 // Purpose: the rules of storage/hf3fs/metadata_service.h for one namespace, without I/O, locks, clock or journal: the

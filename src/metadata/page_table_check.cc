@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The invariants of a PageTable, looked up the slow way.
 #include <string>
 #include <unordered_map>

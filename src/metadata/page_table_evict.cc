@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recency, parents and children, and which page is given up for another key.
 #include "base/probe.h"
 #include "metadata/page_table.h"

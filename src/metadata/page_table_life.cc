@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a page goes from one state to the next.
 #include <algorithm>
 #include <cassert>

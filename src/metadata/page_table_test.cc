@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What only shows between the two steps of a confirmation, and at the edges of the table's parts.
 #include "metadata/page_table.h"
 

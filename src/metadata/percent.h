@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The "%40" of URLs: passwords and keys may hold bytes that a URL gives another meaning.
 // Threads: pure.
 #pragma once

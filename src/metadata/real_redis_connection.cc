@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "metadata/real_redis_connection.h"
 
 #include <fcntl.h>

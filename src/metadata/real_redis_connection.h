@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One connection to a Redis server, over hiredis, with a deadline for everything.
 //
 // Purpose: commands as lists of byte strings, answers as values; no command and no answer can end the process (hiredis

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The journal on RocksDB.
 //
 // Purpose: one directory holds all namespaces of a service. A write goes to RocksDB's log with one system call (kill -9

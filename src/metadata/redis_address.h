@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a Redis server is: "redis://[:password@]host[:port][/database]".
 #pragma once
 

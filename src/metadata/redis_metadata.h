@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page-index service on a Redis server, for more than one process or machine.
 //
 // Purpose: MetadataService whose tables are in Redis (redis_scripts.h has their layout). Each call is one Lua script,

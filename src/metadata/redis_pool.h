@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A bounded number of connections to one Redis server, made when needed and kept.
 //
 // Threads: any. Under the lock only lists change; connecting and talking happen outside it.

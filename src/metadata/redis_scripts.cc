@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers in these scripts: Lua has doubles only and prints them with 14 digits, so generations and pages stay text
 // wherever they are not counted with, and num() prints. Arguments of redis.call() may be numbers: Redis prints 17.
 #include "metadata/redis_scripts.h"

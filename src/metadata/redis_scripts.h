@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Lua programs by which RedisMetadata works, and the layout of what they keep.
 //
 // Purpose: one script is one operation; Redis runs it alone, so nobody sees half of it. All scripts begin with the same

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing and reading the pieces of metadata_wire.h.
 //
 // Threads: confined. A reader never looks behind its bytes; its first failure stays, and what it gives then is zero.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The asking side of MetadataService's calls as messages: all of a client but the way that a message takes.
 //
 //   call ──► encode_*() ──► exchange(): HTTP (HttpMetadata), or a simulated line ──► open_answer(), decode_*() ──►

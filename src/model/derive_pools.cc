@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "model/derive_pools.h"
 
 #include <algorithm>

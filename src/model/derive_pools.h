@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From layers to pools (internal to model/; callers use finalize_model).
 //
 // Picture: which pools a layer kind writes. A pool has one shape for all its layers.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Validation of a ModelSpec. Every message names the field, its value, and what to write instead.
 #include <algorithm>
 #include <array>

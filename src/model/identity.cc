@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // layout_fingerprint and namespace_digest: the exact bytes that are hashed. A change here is a format change: new
 // domain tag, new golden values in identity_test.cc, a new entry in docs/formats.md.
 //

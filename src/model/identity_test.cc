@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Goldens pin the hashed bytes (see identity.cc): a change here orphans every stored page.
 #include <gtest/gtest.h>
 

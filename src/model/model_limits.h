@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Limits of a ModelSpec and the table of its dimensions (internal to model/ and its files, config/).
 //
 // The limits (rule 6) are far above any real model, and low enough that no product of sizes overflows 64 bits, no count

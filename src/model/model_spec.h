@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model, as a cache sees it (pools, components, window) and as the reference engine computes it (layers, dimensions).
 //
 // Pools are *derived* from the layer list by finalize_model(), or listed by an engine (model/pool_list.h). Immutable

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model as a list of pools: for an engine that knows the memory it wants cached, and no layers of ours.
 //
 //   component full   what a token's page keeps for ever: kv, an indexer, compressed pools, a draft's KV

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one pool of a model stores: geometry, component, hit policy.
 //
 // Purpose: the single place where the shape of cached bytes is declared. Everything right of model/ (pools, transfer,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Named models: small ones that the reference engine computes, and the geometry of real ones.
 //
 // A name is <family>-<size>[+draft]: family gqa | mla | swa | gemma3 | gdn | mamba2 | dsa | dsv4, size tiny | real.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "model/restorable_lengths.h"
 
 #include <algorithm>

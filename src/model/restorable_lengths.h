@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every restorable length of a chain of pages, for pools that are given one by one. The largest one, and why it is not
 // larger, for the pools of a ModelSpec: model/restore_point.h.
 //

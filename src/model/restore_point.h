@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The joint restore point: the one arithmetic of this project that everybody else gets wrong (DESIGN.md section 1).
 //
 // Pure functions over presence bitmaps. Used for storage hits, for adoption of partial prefetches, and as the oracle of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who may enter the host: which data on the device is copied there as soon as it is whole, and not only when it has to
 // leave the device. A victim of the device is not asked about: the host is its last chance.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who leaves a tier: the one question that an eviction policy answers. How data leaves is the tree's business (what may
 // leave at all, leaves before what they stand on, page-exact trimming, copies first); which of it goes is decided here.
 //

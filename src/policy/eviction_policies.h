@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The eviction orders that have a name. Each is a file of this folder; a new one is a file, a line here and one in
 // eviction_policies.cc.
 //

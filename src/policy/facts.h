@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a policy is told of cached data before it decides: facts of one component of one tree node in one tier.
 //
 // Plain values, by which every rank decides alike. All of them are facts that keep their value while nobody uses the

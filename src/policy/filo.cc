@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Made last, out first.
 #include "policy/eviction_policies.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Least often used first. Hits never age.
 #include "policy/eviction_policies.h"
 

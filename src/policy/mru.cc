@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Most recently used first: for scans over more than there is room for.
 #include "policy/eviction_policies.h"
 

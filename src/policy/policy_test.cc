@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Orders and admission as functions of facts. What a tree makes of an order: src/tree/tree_evict_test.cc and
 // tree_order_test.cc; the seven beside the reference's: tests/differential.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two segments: what later requests have used often enough is protected, and goes after all the rest.
 #include "policy/eviction_policies.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device tier (L1): the pages that the engine computes on.
 //
 // For each (pool, layer, plane) there is one array over slots; a page of it is [rows][heads][head_dim], contiguous. A

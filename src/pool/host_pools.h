@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host tier (L2): one byte budget, cut into equal blocks, shared by every pool of the model.
 //
 // A slot of a component is ceil(slot_bytes / block_bytes) blocks, *not necessarily adjacent*. So there is no static

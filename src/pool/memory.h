@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a tier's bytes live. A MemorySource hands out large regions once, at start; nothing allocates later.
 #pragma once
 

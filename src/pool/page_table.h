@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where one request's pages are on the device, and which entries changed since a copy of the table was made.
 //
 // An engine on a GPU keeps a copy of the table there. With each step it asks what changed since the version of its

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared by the tests of pool/ and transfer/: models of any geometry, and memory that runs out on demand.
 #pragma once
 

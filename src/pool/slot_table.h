@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The life of a slot: generations, leases, quarantine (rule 3).
 //
 // State machine of one slot (test data in slot_table_test.cc):

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tiers of memory: what a slot is of. Storage is the third one, and has pages, but no slots.
 #pragma once
 

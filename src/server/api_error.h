@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one shape of a failed answer: {"error": {"message", "type", "param", "code"}}. docs/errors.md has the mapping.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The JSON of what a server says about itself: /v1/models, /model_info, /server_info, /explain.
 //
 // Threads: pure.

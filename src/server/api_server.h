@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The HTTP surface: the reference system's routes, and a few of our own, over a Scheduler.
 //
 // Purpose: parses, authorizes, routes, and answers. No state of its own but counters; everything it says comes from the

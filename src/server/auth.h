@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who may call what: bearer keys, as SGLang checks them.
 //
 // | level           | admin key set          | only api key set   | neither |

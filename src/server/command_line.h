@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the subcommands of `larder` read their command lines: one wording for all that can be wrong with one.
 //
 // Threads: confined, as CLI::App is.

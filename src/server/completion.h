@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One HTTP request's completions: from parsed prompts to an answer, whole or streamed.
 //
 // Purpose: submits the prompts, gathers the scheduler's updates, and feeds a ReplyFormat. A client that leaves cancels

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/completion_body.h"
 
 #include <fmt/format.h>

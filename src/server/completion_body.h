@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From the JSON of /generate, /v1/completions and /v1/chat/completions to prompts.
 //
 // Errors (kInvalidArgument) name the field, what was expected and what came. Fields we do not know are ignored at the

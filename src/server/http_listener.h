@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The HTTP/1.1 front: sockets in, HttpRequest out; answers whole or in chunks.
 //
 // Purpose: hides the HTTP library behind a port that handlers and tests can do without. Keep-alive, chunked answers,

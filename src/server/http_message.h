@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An HTTP request and its answer as values: what handlers see, free of any HTTP library.
 //
 // Threads: values and pure functions.

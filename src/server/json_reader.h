@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads typed fields out of a JSON request and says exactly what is wrong with it.
 //
 // Purpose: every error names the field by its path ("sampling_params.top_p", "input_ids[3]"), the type or range that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pieces of JSON text that are written without a document: answers that grow with every token.
 //
 // Threads: pure.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/key_file.h"
 
 #include <cstdlib>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A secret in a file, so that it is in no process list.
 //
 // Threads: any.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lines of a server's log: with their time, for people or as JSON for machines.
 //
 //   2026-11-26T08:15:30.042Z info server/audit: POST /flush_cache from 127.0.0.1: 200 (OK), request 5d0c7a11-7

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/log_lines.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Configuration as anybody may see it: of a secret only whether it is set.
 //
 // Purpose: what answers, below the admin's level, show of options. A secret is the value of a key that ends in api_key,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reference metadata server's persisted state as the beginning of our journal.
 //
 // Purpose: a fleet that changes servers keeps its keys: the file (docs/metadata_server.md) names every

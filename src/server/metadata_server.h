@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page-index service over HTTP: what `larder metadata-server` runs.
 //
 // | route                      | key  | what                                                                    |

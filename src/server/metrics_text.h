@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the Prometheus text format 0.0.4, as GET /metrics gives it: families by name, histograms put together.
 //
 // Threads: pure. Lines that are not understood are counted and passed over: a tool must work with a newer server.

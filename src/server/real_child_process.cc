@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/real_child_process.h"
 
 #include <arpa/inet.h>

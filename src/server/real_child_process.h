@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A child process whose output is read line by line: how quickstart runs `larder serve`, the proxy a llama-server, and
 // `larder bench llama` both.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HttpListener on Asio: the acceptor and its threads. Its connections, and Boost.Beast: real_http_session.cc.
 
 #include <sys/socket.h>

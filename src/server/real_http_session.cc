@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One connection on Asio (sockets, strands, timers) and Boost.Beast (parsing).
 #include "server/real_http_session.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One connection of the HTTP listener, and what all connections share (internal to server/).
 //
 // Threads: start(), refuse_connection(), stop_if_idle() and close_now() on the session's strand (post()); post() any.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The requests that ended last: how much of each came from which tier, and why not more (rule 8).
 //
 // Holds no text and no tokens.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bodies of the reference's metadata calls (server/reference_routes.h), read by simdjson.
 //
 // Threads: confined. Lifetime: the views point into the body itself, which therefore stays in place; not into the text.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reference system's metadata protocol: POST /{rank}/{call} with JSON bodies, over a MetadataService.
 //
 // Purpose: its unmodified client works against this server. Bodies, status codes and the text of its own errors are the

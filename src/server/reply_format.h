@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The answers of /generate, /v1/completions and /v1/chat/completions.
 //
 // A line of an event stream stays under 128 KiB (clients' line buffers): cumulative events of /generate that would grow

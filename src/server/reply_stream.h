@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An answer written by a thread that may wait, as the answer of another server that is passed on.
 //
 // Purpose: turns the strand of an HttpExchange (server/http_listener.h) into calls that block: a piece is taken once

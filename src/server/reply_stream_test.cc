@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Answers in pieces from threads that wait, over loopback: the real listener and the real client.
 #include "server/reply_stream.h"
 

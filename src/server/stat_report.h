@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `larder stat` shows of a server: the tables, from the answers of GET /server_info and GET /metrics.
 //
 // Metrics are taken generically: every family whose name says storage (or prefetch, backup, breaker, host, pool, ...)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading /metrics, and what `larder stat` makes of it.
 #include "server/stat_report.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables and numbers for people.
 //
 // Threads: values and pure functions.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/ui_files.h"
 
 #include <larder_ui_text.h>  // kUiIndex, kUiScript, kUiStyle: src/server/ui, made into text by CMake

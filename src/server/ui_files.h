@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's page: files that are part of the program. See src/server/ui.
 //
 // The page asks the server's own routes (/server_info, /recent_requests, /explain, /hicache/storage-backend), with the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The version of this build: that of project(larder VERSION ...) in CMakeLists.txt.
 #pragma once
 

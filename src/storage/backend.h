@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The storage port (L3): what every backend must do, and nothing about how.
 //
 // Contract

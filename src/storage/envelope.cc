@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "storage/envelope.h"
 
 #define XXH_STATIC_LINKING_ONLY  // for XXH3_state_t on the stack

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page envelope (rule 1: never wrong bytes): 160 bytes in front of every stored page, on every backend.
 //
 // Byte layout, little-endian, version 1 (docs/formats.md, golden file in envelope_test.cc):

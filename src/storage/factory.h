@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backends register here under a name; controller/ and server/ only know names. One composition file
 // (engine/composition.cc) wires them, so that no folder left of it depends on a backend.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every backend needs around an operation: a bounded count of those in flight, and a completion that runs exactly
 // once, whatever becomes of the task.
 //

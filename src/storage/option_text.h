@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the flat text options of a backend ("max_size" -> "200G") into values.
 //
 // Threads: confined to the creator. Errors: kInvalidArgument names the option, the text and what would be right.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CPU device: each stream is a serial queue on an executor, a copy is a memcpy.
 #include <array>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a device must be able to do so that pages can be copied to and from it. Shaped after CUDA streams and events
 // (transfer/cuda/: enqueue = a gather kernel or the copy engines, after = cuStreamWaitEvent); the CPU device runs each
 // stream as a serial queue on an executor.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A point in the engine's own work on the device, such as the end of a step that it has launched, which copies wait
 // for.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // append_layer_copies(): from slot pairs to strided copies.
 #include <algorithm>
 #include <cassert>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // append_layer_copies(): against a device and a host of random bytes, for each layout, with chunk_offset() as oracle.
 #include <gtest/gtest.h>
 

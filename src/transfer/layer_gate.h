@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lets layer k compute while layer k+1 is still being copied (step 3 of a prefix's life).
 //
 // Two kinds of waiting: the host waits until a layer has arrived (wait); or, on devices whose streams run without the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Between device and host by way of buffers on the device.
 //
 //   store   pages ──gather──► buffer ──copy──► host slots       near stream, then far stream

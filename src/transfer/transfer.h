@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies of pages between device and host (and device to device), layer by layer.
 //
 // Purpose: turns slot pairs into strided copies for any host layout, keeps the slots leased while they are in flight,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared by the tests of transfer/: a model's device and host pools with pages of random bytes.
 #pragma once
 

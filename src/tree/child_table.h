@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All children of all nodes in one open-addressing table: (parent, first page of the edge) -> child. Internal.
 //
 // Linear probing, load at most 5/8, deletion by shifting back (no tombstones, so probes stay short for ever).

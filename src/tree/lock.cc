@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <cassert>
 
 #include "tree/tree_impl.h"

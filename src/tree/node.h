@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One node of the radix tree, and the pool it lives in. Internal to src/tree.
 //
 // Layout: five cache lines. A walk reads line 0; recency and locks live in line 1; slots in line 2.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which operations cover which nodes. Internal.
 //
 // A link joins one op and one node, and is in both their lists: an op finds its nodes when it ends, a node finds its

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A run: a stretch of a shared, reference-counted array.
 //
 // Purpose: the tokens, slots and keys of an edge. Splitting an edge makes two runs over one array and moves nothing.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The unified radix tree: where each component of each cached prefix is.
 //
 // Purpose: turns token sequences into positions, and positions into slots. It knows the device and host tiers; storage

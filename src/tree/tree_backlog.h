@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which nodes of a RadixTree the host has and storage lacks, parents before children: RadixTree::backlog().
 //
 // Picture: what becomes of a node that came to the host. Storage that is attached anew, or was cleared, is a new epoch,

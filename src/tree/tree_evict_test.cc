@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Eviction: policies, trimming, tombstones, demotion, flush; and what "use" refreshes.
 #include <gtest/gtest.h>
 

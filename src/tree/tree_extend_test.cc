@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // extend(): a request hands over what it computed, chunk by chunk; and what becomes one edge again.
 #include <gtest/gtest.h>
 

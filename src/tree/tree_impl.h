@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inside of the radix tree. Internal to src/tree; tree.h is the contract.
 //
 // Where things are done:

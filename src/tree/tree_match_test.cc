@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matching, insertion, splits, locks: what a request sees.
 #include <gtest/gtest.h>
 

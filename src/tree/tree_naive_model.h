@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tree's meaning without a tree: a map from each page's path to where its data is. Slow, short, and believable.
 //
 // A path is a string: namespace character, then one character per page. Every rule of tree.h is said here page by page;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Namespaces that are opened and closed, and what storage declined.
 #include <gtest/gtest.h>
 

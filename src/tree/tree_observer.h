@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who is told what comes to the tiers and what leaves them.
 //
 //   TreeObserver   the last copy of something is gone: the record of what was lost (controller/loss_log.h)

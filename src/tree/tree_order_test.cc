@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Orders of eviction that are not ours: whatever an embedder's order answers, the tree stays sound, and does as it
 // says.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A PageObserver that believes nothing: the key of each page that it is told is hashed again, and what it knows to be
 // there is compared with NaiveTree. For the tree's property test.
 #pragma once

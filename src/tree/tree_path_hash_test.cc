@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who observes the tree is told the hash of the path before what is lost, however edges were split and joined on the
 // way.
 #include <gtest/gtest.h>

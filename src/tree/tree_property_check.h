@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replay, shrinking and the shapes of models of the tree's property test; tree_property_support.h has the operations.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random operations on a RadixTree beside NaiveTree, with comparison after each, replay and shrinking.
 //
 // An operation is a kind and four random numbers; what they mean depends on the state when it runs. So any sub-list of
@@ -67,27 +68,16 @@ class PropertyRun {
   }
 
   static Op random_op(Rng& rng) {
-    static constexpr std::array<std::pair<OpKind, std::uint32_t>, 17> kWeights = {{{OpKind::kMatch, 10},
-                                                                                   {OpKind::kTouch, 8},
-                                                                                   {OpKind::kSettle, 5},
-                                                                                   {OpKind::kLock, 10},
-                                                                                   {OpKind::kUnlock, 10},
-                                                                                   {OpKind::kInsert, 14},
-                                                                                   {OpKind::kExtend, 12},
-                                                                                   {OpKind::kInsertHost, 9},
-                                                                                   {OpKind::kAttachDevice, 10},
-                                                                                   {OpKind::kAttachHost, 12},
-                                                                                   {OpKind::kFinish, 16},
-                                                                                   {OpKind::kCover, 3},
-                                                                                   {OpKind::kEvictDevice, 10},
-                                                                                   {OpKind::kEvictHost, 8},
-                                                                                   {OpKind::kSetStored, 2},
-                                                                                   {OpKind::kKeys, 2},
-                                                                                   {OpKind::kFlush, 1}}};
+    constexpr std::pair<OpKind, std::uint32_t> kWeights[] = {
+        {OpKind::kMatch, 10},        {OpKind::kTouch, 8},       {OpKind::kSettle, 5},    {OpKind::kLock, 10},
+        {OpKind::kUnlock, 10},       {OpKind::kInsert, 14},     {OpKind::kExtend, 12},   {OpKind::kInsertHost, 9},
+        {OpKind::kAttachDevice, 10}, {OpKind::kAttachHost, 12}, {OpKind::kFinish, 16},   {OpKind::kCover, 3},
+        {OpKind::kEvictDevice, 10},  {OpKind::kEvictHost, 8},   {OpKind::kSetStored, 2}, {OpKind::kKeys, 2},
+        {OpKind::kFlush, 1}};
+    Op op;
     std::uint32_t total = 0;
     for (const auto& [kind, weight] : kWeights) total += weight;
     std::uint64_t draw = rng.below(total);
-    Op op;
     for (const auto& [kind, weight] : kWeights) {
       op.kind = kind;
       if (draw < weight) break;

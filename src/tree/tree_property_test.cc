@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A short run of the property test; tests/model has the long one.
 #include <gtest/gtest.h>
 

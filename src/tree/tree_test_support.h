@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Helpers of the tree's tests: a ledger of slots behind the sink, and short ways to say "insert these tokens".
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two tiers: backup, load-back, adoption, pending data, covers; window and state beside full.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What storage lacks, asked for in batches, beside its plain definition.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What may be evicted now, in the order in which it goes by policy (policy/eviction_order.h): leaves of one tier, or
 // the nodes with swa or mamba data in one tier. What is locked or covered is in no heap, so the next victim is always
 // the top. Internal.

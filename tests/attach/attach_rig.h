@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A scheduler whose storage comes and goes, clients that hold conversations meanwhile, and what they must be told.
 //
 // Truth: the same conversations with a scheduler that has no cache (same model, same seeds). Any token that differs is

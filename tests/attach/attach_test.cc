@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Storage comes, goes and falls ill under load: nobody is told anything wrong, and nobody notices but by the clock.
 // tests/attach_slow has the long loops.
 #include <gtest/gtest.h>

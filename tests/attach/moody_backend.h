@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backends for the attach tests: stores that outlive what is attached to them, and backends whose mood a test sets.
 //
 //   scheduler -> MoodyBackend -> FaultyBackend -> the store's own memory backend (lives as long as the Ward)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The long loop: an operator attaches, detaches and switches storage while four clients hold conversations.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A thousand rounds each, and half as many where most of the time is waiting for what hangs: see tests/attach.
 #include <gtest/gtest.h>
 

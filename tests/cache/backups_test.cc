@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies to the host alone, with a device that ends them when the test says so: what is copied, in which order, and
 // what a failure costs.
 #include "controller/backups.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random requests, tenants, copies, storage operations, aborts, flushes, attach and detach, in random order, against
 // the only model that matters: every restored byte is what the tokens say, every slot is accounted for, everyone
 // finishes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The life of a prefix, tier by tier, on a model of every shape.
 #include <gtest/gtest.h>
 

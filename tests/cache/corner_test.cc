@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Corners that a review found: each of these was wrong once.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many requests on a small device, through the whole request loop: nobody reserves what it may never need, so many run
 // at once, and when the device is full the least important make room. The engine only remembers what it was fed.
 #include <gtest/gtest.h>

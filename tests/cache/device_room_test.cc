@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Room on the device alone: who leaves, who gets a copy first, and what is waited for.
 #include "controller/device_room.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everything below the cache fails, at every call, in every way: each request still ends, with right bytes, and no slot
 // is lost. (Rules 1, 2, 3 and 5 of DESIGN.md section 3.)
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Faults by script: a storage backend and a device that do as they are told at the nth call. (sim/faulty_backend.h
 // draws its faults by a seed; here a test says which call fails and how, so that a loop over n reaches every one.)
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fetches over both lower tiers, without a cache: what they may have under way, and for how long anybody wants them.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests that are forked: several answers to one prompt, and beams.
 #include <gtest/gtest.h>
 

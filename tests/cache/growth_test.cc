@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests that grow while they run, and make room for each other: no slot is reserved for a token that may never come.
 #include <gtest/gtest.h>
 

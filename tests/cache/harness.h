@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A cache with everything under it, and an engine that does not compute but knows what every byte must be.
 //
 // Each page's bytes are a pattern of (tokens up to its end, namespace, pool, layer, plane): when a request resumes, the

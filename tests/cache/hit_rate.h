@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loads whose requests come back to what others computed, what a cache of given sizes finds of them, and the laws of
 // that: a host of any size lowers neither the hit rate nor the part of it that the device has below those of the device
 // alone, and a larger host lowers the hit rate below that of no smaller one.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the host tier is worth: see hit_rate.h. tests/cache_slow has longer loads.
 #include <gtest/gtest.h>
 

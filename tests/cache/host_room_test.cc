@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Room on the host over a real tree, pools and backlog, without a cache: who leaves, who stays, and what waits.
 #include "controller/host_room.h"
 

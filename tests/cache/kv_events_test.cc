@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events of pages: in which order they are told, what is told at once, and what a sink without room misses.
 #include "controller/kv_events.h"
 

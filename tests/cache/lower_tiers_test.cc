@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The frame that both façades stand on: what it hands out, and the storage that comes and goes.
 #include "controller/lower_tiers.h"
 

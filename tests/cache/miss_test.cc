@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A miss of each reason is provoked, and the cache names it (controller/miss.h).
 #include "controller/miss.h"
 

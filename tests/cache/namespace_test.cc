@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Namespaces come and go: the limit is on those in use, not on those ever seen.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the next turn of a conversation finds: all of the turn before it, up to its last whole page.
 #include <gtest/gtest.h>
 

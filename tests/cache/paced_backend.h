@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A storage that does one operation after another, so many bytes a second of a clock that the test moves. What it has
 // not got to waits, as long as that takes; at speed 0 for ever. Some calls are refused, some operations fail.
 //

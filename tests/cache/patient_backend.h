@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests of rooms work with in place of a cache: a storage that answers when the test says so, and a sink.
 #pragma once
 

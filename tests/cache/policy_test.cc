@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An embedder's own policies, through the whole cache: who leaves the host, and who enters it before it has to.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one poll does is bounded by a count of work, whatever arrives: here prompts of a million tokens, in pages of 64
 // tokens and of one.
 #include <gtest/gtest.h>

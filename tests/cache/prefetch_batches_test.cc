@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads in batches: what has come by the limit counts, nothing is asked for beyond it, and every slot comes back.
 #include <gtest/gtest.h>
 

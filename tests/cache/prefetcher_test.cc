@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The prefetcher over a real tree, host and pipeline, without a cache: what slow storage costs, and what it still
 // gives. Sizes are a thousandth of the field's (KiB for MiB, KB/s for MB/s), so that no test fills gigabytes; times are
 // not.

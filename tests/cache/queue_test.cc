@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A request that queues while others push out what it could use: what it keeps, and what it gets back from storage.
 #include <gtest/gtest.h>
 

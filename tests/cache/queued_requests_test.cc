@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests that queue, without a cache: whose turn it is, and whose wait ends first.
 #include "controller/queued_requests.h"
 

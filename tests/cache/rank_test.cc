@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Four ranks in one process, each with its own tree, pools, storage and order of completions: they must take identical
 // decisions, and nobody may hang. Storage of each rank fails and delays on its own.
 #include <gtest/gtest.h>

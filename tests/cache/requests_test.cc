@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests alone: who may come, what they hold while they run, and what their steps hold once they are over.
 #include "controller/requests.h"
 

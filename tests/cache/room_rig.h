@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rooms between device and host over real trees and pools, without a cache: copies end when the test says so.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The second law of policies (DESIGN.md 8): slower storage never delays a request beyond what its policy says, whether
 // storage is slow, hangs, refuses or fails, and whether the request fetches for itself or joins what another fetches.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An engine that runs ahead: several steps open, requests that end beneath them, drafts that are rejected.
 #include <gtest/gtest.h>
 

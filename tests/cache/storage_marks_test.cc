@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the cache remembers of a storage: which pages it has, when it was emptied or taken away.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the cache tells a storage, and how long it puts up with one: terms of operations, waits, declined pages, slow
 // writes, shared reads, a store that somebody empties.
 #include <gtest/gtest.h>

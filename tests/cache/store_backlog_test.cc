@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The backlog over a real tree and host, without a cache: what is written when, in which order, and what a failure
 // costs.
 #include "controller/store_backlog.h"

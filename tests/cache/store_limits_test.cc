@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What writes to storage may take from everybody else: host memory, places for operations, and the marks of pages that
 // they did not write.
 #include <gtest/gtest.h>

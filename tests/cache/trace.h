@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests in the order of their arrival, as traces of serving systems record them: lengths in tokens, and the prompt
 // as a row of block hashes. Where two prompts have the same hashes from the start, they begin alike.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Traces of serving systems, and the laws of hit_rate.h over generated ones. tests/cache_slow replays a recorded one.
 #include "tests/cache/trace.h"
 

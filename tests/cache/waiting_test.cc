@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a request waits for, and what it does not: copies of other requests that are under way.
 #include <gtest/gtest.h>
 

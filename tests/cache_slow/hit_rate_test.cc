@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The laws of tests/cache/hit_rate.h on longer loads, more of them, and another size of device.
 #include <gtest/gtest.h>
 

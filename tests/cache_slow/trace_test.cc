@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The laws of tests/cache/hit_rate.h on a recorded trace, and on longer generated ones. A recorded one is not part of
 // this tree: the environment's LARDER_TRACE names it (docs/testing.md).
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What a service of Type=notify tells systemd: READY=1 once its port answers, STOPPING=1 when a stop has begun.
 
     service_notify.py BINARY

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What `larder` says about a wrong command line: the exit code, and a line that names the culprit and what it must be.
 
     wrong_arguments.py BINARY

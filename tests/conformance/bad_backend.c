@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A backend library that is wrong in one way at a time: option defect=NAME. For the test that the conformance checks
  * find each defect. Objects lie in this process's memory and stay there over close() (option store=NUMBER tells stores
  * apart), so that it counts as persistent. One lock; lists; no speed. Defect "hangs" is for the command only, which can

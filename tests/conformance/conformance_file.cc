@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backend `file` under the conformance suite: on simulated files step by step, and on real ones with threads.
 #include <unistd.h>
 

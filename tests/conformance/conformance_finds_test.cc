@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The conformance checks find what is wrong with a backend, leave alone what is not theirs, and skip what is not there.
 #include <unistd.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backend `hf3fs` under the conformance suite, the metadata service in the process with its journal. Over HTTP and on
 // Redis: tests/hf3fs_services.
 #include "tests/conformance/hf3fs_harness.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backend `memory` under the conformance suite.
 #include "tests/conformance/storage_conformance.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The storage pipeline under the conformance suite: it is a backend like any other, whatever is behind it.
 #include <algorithm>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The example backend library, in C, under the conformance suite: step by step and with threads.
 #include <unistd.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file backend when the power goes, and when single file operations fail: at every operation of a workload.
 //
 // Crash: from the nth file operation on, nothing reaches the disk; then the simulated device keeps, drops or tears what

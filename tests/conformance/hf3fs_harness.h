@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backend `hf3fs` on the fake 3FS library with threads, for the conformance suite; the metadata service is the caller's
 // choice.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/conformance/storage_conformance.h"
 
 namespace larder::conformance {

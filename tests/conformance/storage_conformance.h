@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The suite that every storage backend passes: each check of storage/conformance, as a test of its own. A backend joins
 // by one line in a conformance_<name>.cc:
 //   INSTANTIATE_TEST_SUITE_P(Memory, StorageConformance, each_check({BackendUnderTest{...}}), test_name);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Harnesses of this project's backends for the conformance suite, and helpers for other tests to talk to a backend.
 //
 // Threads: the test's thread; with a thread pool the callbacks come from elsewhere, which the helpers wait for.

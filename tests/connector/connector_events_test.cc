@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a connector says by itself: which lookups and transfers have an answer.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model of recurrent layers alone (Mamba): its pages have no bytes, and only mark the way to its states. The host's
 // bytes are the states', and a prompt's length costs none of them.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random engines against a naive model: what was saved, and so may be found; every byte that comes back is compared.
 //
 //   roomy     the host never evicts: the points are exactly those of the model

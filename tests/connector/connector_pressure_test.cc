@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The connector under pressure: a host that is too small, leases, limits, bad input, and an engine that leaves.
 #include <gtest/gtest.h>
 

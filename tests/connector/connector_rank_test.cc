@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two ranks of one model: a transfer counts on both or on none.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/connector/connector_rig.h"
 
 #include "storage/factory.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A connector over host pools, without storage at first, and calls that an engine makes of it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The connector over storage: what is saved reaches it, what it has comes back, and its troubles are misses.
 #include <gtest/gtest.h>
 

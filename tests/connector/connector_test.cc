@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The connector by hand: what a save makes restorable, what a load brings, what a lease keeps, what is refused.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/connector/engine_memory.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of an engine that keeps its own books: for each page, pool, layer and plane a tensor of its own, as attention
 // kernels want it. What is in them follows from the prompt, so that every byte can be compared.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a file store does when its bytes rot: flipped bits in every structure, truncated segments, swapped pages and
 // segments, zeroed blocks, pages of another namespace in place of one's own, segments that come back from the past.
 //

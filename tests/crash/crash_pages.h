@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Page groups whose every byte follows from their name, so that a process that did not write them can tell whether
 // what it reads is right.
 //

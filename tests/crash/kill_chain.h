@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A process that writes to a file store is killed (SIGKILL) at seeded points: real files, real threads, io_uring.
 //
 // A chain is several kills on one store: each child opens what the one before it left, perhaps twice in a row without

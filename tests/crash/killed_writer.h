@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The process that is killed: it opens a file store, writes, reads and clears, and says on standard output what it does
 // and what was acknowledged, one line each:
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file store when the power goes, and when single file operations fail, at every operation of a workload that
 // crosses segments, volumes, direct pages, sealing, clears, cleaning and eviction.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a store has promised, seen from outside: every write and clear, when it began and how it ended.
 //
 // From that follows what a later process must find of each group:

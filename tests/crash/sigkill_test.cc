@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forty kills; five hundred are in tests/crash_slow.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Talks to a file store on behalf of a crash test: opens it, waits for answers, checks what it reads.
 //
 // Threads: confined; answers may come from any thread.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes of a file store, to be damaged, and what lies where in them.
 //
 // An image is taken from simulated files and put onto fresh ones, as often as a test has ideas.

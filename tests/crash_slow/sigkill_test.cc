@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests/crash does forty times.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a CUDA device does when calls fail, the device is lost, or there is no room: on the simulated driver.
 #include <array>
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A CUDA device on the simulated driver or on a GPU, and a model's pools on it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies that go by way of buffers on the device.
 #include <string>
 

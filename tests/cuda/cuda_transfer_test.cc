@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies of real transfers, on the simulated driver (several orders) and on a GPU where there is one.
 #include <chrono>
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where Larder differs from the reference system (SGLang HiCache) on purpose: the one table, and how often each entry
 // was met.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/testing.md shows the table of differences as it stands in code: no row less, no row more, no other words.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the reference system finds out how much of a prefix storage can give, fetches it, and takes it over.
 //
 // An independent, plain implementation of its published rules: existence of pages of several pools, agreement of ranks,

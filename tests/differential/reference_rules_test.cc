@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Is the reference the reference? Examples of its published rules, worked out by hand, with no rule of ours switched
 // on.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reference system's radix tree with components, device and host tier, after its published rules.
 //
 // Plain on purpose: nodes with maps and vectors, leaves found by looking at every node. A node has a run of pages; per

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Restore points of production code beside the reference's rules: what storage has, what several ranks agree on, what a
 // fetch leaves a request with, and where the checkpoint of a fork is planned.
 //

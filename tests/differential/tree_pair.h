@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The production tree and the reference's, side by side: one history drives both, and after each step all that a caller
 // sees of them is compared.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tree beside the reference's: seeded histories of lookups, insertions, copies, locks and evictions.
 //
 // LARDER_TEST_SEED: the first seed. A failure prints its seed and a shrunk history.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The long run of tests/differential: more histories, and longer ones.
 //
 // LARDER_TEST_SEED: the first seed (default 100,000). LARDER_DIFFERENTIAL_HISTORIES: histories of each kind of tree

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conversations on the whole engine, with the file backend on a disk that gives trouble, and what must hold meanwhile.
 //
 //   Script        several clients, several turns; what the model answers without any cache

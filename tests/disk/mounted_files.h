@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two simulated disks, one mounted in a directory of the other: the mount may go and come back, and become read-only.
 //
 // Files that are open stay those of the disk they were opened on, as with a lazy unmount. A read-only disk refuses

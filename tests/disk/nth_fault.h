@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small run of conversations whose nth file operation fails.
 #pragma once
 

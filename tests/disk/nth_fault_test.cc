@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The nth file operation fails while conversations run: for some n, and for a while from some n on. All n: disk_slow.
 #include "tests/disk/nth_fault.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fixture of tests in which a disk gives trouble for a while: conversations before, during and after it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A disk that fills up, is mounted read-only, goes away, comes back; a directory that is deleted: while conversations
 // run. The same on a real ext4 volume: disk_slow.
 #include <gtest/gtest.h>

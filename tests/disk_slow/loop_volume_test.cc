@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A real ext4 volume of 1 GiB on a loop device that is filled, made read-only, deleted from, taken away and broken
 // while conversations run. Without root, or without loop devices: skipped.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every file operation of a small run fails, one by one, and a stretch of operations from each on.
 #include "tests/disk/nth_fault.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/disk_slow/real_loop_volume.h"
 
 #include <fcntl.h>

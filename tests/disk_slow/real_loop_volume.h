@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An ext4 file system in a file, on a loop device, mounted: a disk that a test may fill, take away and break.
 //
 // Needs root. The mount lives in a mount namespace of this process, the loop device goes with its last user, and the

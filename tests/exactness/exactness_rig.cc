@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/exactness/exactness_rig.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model, its engine and a cache with three tiers, driven by hand; and the same model without any cache, as the truth.
 //
 // Everything runs on the test's thread (unless asked otherwise): copies and storage operations on an inline executor,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An engine that lends its memory, however it is laid out, gets the same bits back; and forks compute what a request
 // with their tokens computes.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who must not share a page does not, in any tier: tenants, adapters, dtypes, layouts, page sizes and models live side
 // by side in one store, ask for the same tokens, and each finds its own pages and nobody else's.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every tier too small, every policy at random, conversations that grow, fork, repeat and stop short: whatever was
 // evicted, demoted, fetched in part or lost on the way, each answer is that of a model without a cache. Seeded.
 #include <gtest/gtest.h>

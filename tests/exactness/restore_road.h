@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The road of a conversation through the tiers: computed, moved away, fetched back, compared bit for bit with a run
 // that never heard of a cache. For tests of every store that there is.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Restored is recomputed: from any tier, in any host layout, the bytes of the pages and the logits of what follows are
 // bit for bit those of a run that never heard of a cache.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes the golden archive, format version 1, archive_v1.larder beside this script.
 
 It knows docs/formats.md, section 6, and none of the code: store_archive_test.cc compares the two.

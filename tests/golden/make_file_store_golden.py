@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes the golden files of the file store, format version 2, in file_store_v2/ beside this script.
 
 It knows docs/formats.md, section 5, and none of the code: segment_format_test.cc compares the two.

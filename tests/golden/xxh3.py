@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """XXH3 (seed 0) in plain Python, for scripts that must not share code with what they check.
 
 Written from the description of the algorithm: 64 bits for 17 to 128 bytes and for more than 240, 128 bits for none, 17

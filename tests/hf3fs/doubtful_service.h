@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A service behind a line that fails where the test says so.
 #pragma once
 

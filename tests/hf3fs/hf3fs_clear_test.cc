@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a clear reaches: pages of other processes, and of other options, which may be this process's again tomorrow.
 #include <array>
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the backend may say when it does not know: a service that hangs or is not reached, an executor that ends.
 #include <array>
 #include <future>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the backend makes of a 3FS that fails, stalls, answers late, dies, or has no room. The published scenarios of
 // the reference's backend are in hf3fs_pools_test.cc.
 #include "tests/hf3fs/hf3fs_rig.h"

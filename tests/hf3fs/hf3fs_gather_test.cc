@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Neighbours in a file that go as one I/O: how many there are, and that a failure of one is not that of the others.
 // Below the backend: here submit() has put a page into the line when it returns.
 #include <condition_variable>

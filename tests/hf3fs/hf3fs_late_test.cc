@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes that come too late: not begun after their deadline, and their pages not given away while they may still land.
 #include "tests/hf3fs/store_rig.h"
 

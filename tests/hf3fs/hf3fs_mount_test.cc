@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A mount whose daemon dies, again and again, or is stopped and answers nothing.
 #include <unistd.h>
 

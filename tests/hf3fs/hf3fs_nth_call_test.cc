@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A short life of the backend, again and again: each time another call of the 3FS client library fails, until one life
 // ends without a failure. Nothing hangs, no byte is wrong, nothing stays open, and once the library is well again, so
 // is the backend.

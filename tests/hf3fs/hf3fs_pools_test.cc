@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The published scenarios of the reference's 3FS backend, in this one's terms.
 #include "storage/pipeline/probe.h"
 #include "tests/hf3fs/doubtful_service.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/hf3fs/hf3fs_rig.h"
 
 #include <stdlib.h>

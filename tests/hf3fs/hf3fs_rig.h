@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The backend `hf3fs` on the fake 3FS library, with its faults at hand, and a service that the test keeps.
 //
 // The backend's own operations run on threads; calls here wait for their end. Every page's bytes follow from its key,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page store on the fake library, below the backend: one page at a time, by hand.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A 3FS mount of the fake library in a temporary directory, reached through the loader.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loader: what it finds, what it refuses and says, errors, forks; and the fake under load from many threads.
 #include <sys/mman.h>
 #include <sys/resource.h>

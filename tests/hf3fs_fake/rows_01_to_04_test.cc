@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows 1 to 4 of the fake's contract: answers and signs, what prep checks, when I/O starts, when bytes move.
 #include <cerrno>
 #include <limits>

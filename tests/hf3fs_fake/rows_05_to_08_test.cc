@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows 5 to 8 of the fake's contract: jobs and the order of completions, partial batches, slots, waiting.
 #include <future>
 

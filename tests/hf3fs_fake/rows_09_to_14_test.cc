@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows 9 to 14 of the fake's contract: chunks and holes, overlapping buffers, lengths, torn writes, latencies,
 // lateness.
 #include <cerrno>

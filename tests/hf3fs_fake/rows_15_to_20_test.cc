@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows 15 to 20 of the fake's contract: a dead daemon, failed registration, descriptors, limits, and its own checkers.
 #include <sys/stat.h>
 

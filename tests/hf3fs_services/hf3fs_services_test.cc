@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backend `hf3fs` under the conformance suite, with the metadata service in other processes: over HTTP and on Redis.
 #include "base/metrics.h"
 #include "metadata/embedded_metadata.h"

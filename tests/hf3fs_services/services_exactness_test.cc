@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Restored is recomputed, also where the page index is in another process: tests/exactness over HTTP and on Redis.
 #include <gtest/gtest.h>
 

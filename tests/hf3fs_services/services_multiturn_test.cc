@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conversations through the whole server with backend `hf3fs` on the fake library, with each page-index service: what
 // they say does not depend on storage, and what a new engine finds does not depend on where the index is.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Page-index services that outlive the engines that use them: in the engine's process, over HTTP, on Redis.
 #pragma once
 

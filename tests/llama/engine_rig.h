@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of LlamaEngine share: an engine on a tiny model, with a store or without, and answers that note what
 // they are told.
 //

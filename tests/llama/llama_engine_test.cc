@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LlamaEngine on the real libllama: answers alone and together, what of a prompt is reused, clients that leave,
 // requests that are refused, and the end of the engine.
 #include "server/llama/libllama/llama_engine.h"

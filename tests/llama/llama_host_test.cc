@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sequences as a server has them: several in one cache, cells in any order, slot files.
 #include <gtest/gtest.h>
 #include <llama.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every kind of model that llama.cpp runs, in the real libllama: cut into pages and checkpoints at every page boundary,
 // restored, continued; logits as without it, bit for bit.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests with the real libllama share: a random model on disk, loaded, with hosts on it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The probe refuses engines that do one thing wrong: the real libllama behind a host with a defect.
 #include "engine/llama/self_probe.h"
 

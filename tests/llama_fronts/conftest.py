@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models of random weights, and servers that end with their test."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """llama-server alone, and `larder proxy` before it, as processes of a test; and what tests ask them."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Answers through the proxy are those of llama-server alone, whatever of their prompts was reused.
 
 Both compute in batches of 64 tokens that begin at multiples of 64, or another split of the same prompt would round

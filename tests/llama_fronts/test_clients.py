@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What clients of llama-server use, through the proxy: the same answers as without it."""
 
 import http.client

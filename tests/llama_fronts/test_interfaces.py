@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """/v1/responses and /v1/messages through the proxy: it knows the tokens that llama-server makes of them.
 
 A template that prints all that it is given shows each difference between our conversion and llama-server's. With

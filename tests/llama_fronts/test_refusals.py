@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is wrong with models, servers, files and disks is said clearly, and costs no wrong token."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What of a prompt is not computed anew, for each kind of model: the rows of docs/llama_cpp.md."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`larder serve --model x.gguf`: what the proxy's tests ask, of llama.cpp in one process; beside llama-server alone."""
 
 import http.client

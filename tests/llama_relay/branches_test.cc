@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What of a prompt is not computed anew, for each shape of a model; every answer is that of a server with empty slots.
 #include "tests/llama_relay/relay_rig.h"
 

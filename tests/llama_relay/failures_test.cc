@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Saves and restores that fail cost time: the answer is the same, and nothing is left behind.
 #include <future>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What FakeLlamaServer is asked, and how it answers.
 #include <fmt/format.h>
 #include <gtest/gtest.h>

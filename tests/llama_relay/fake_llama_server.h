@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A llama-server without a model, for tests of the proxy before it: HTTP on a port of its own, slots, slot files.
 //
 //   client ◄─► LlamaProxy ◄─► FakeLlamaServer ── slot files ── the proxy's folder

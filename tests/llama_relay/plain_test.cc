@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests whose prompt is not looked at go on as they are, and are counted.
 #include "tests/llama_relay/relay_rig.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/llama_relay/relay_rig.h"
 
 #include <fmt/format.h>

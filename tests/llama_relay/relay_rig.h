@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of the proxy share: a FakeLlamaServer, the real LlamaProxy before it, and a client.
 //
 // Threads: the client's calls from any. Lifetime: the proxy goes first; what the server has to complain about fails the

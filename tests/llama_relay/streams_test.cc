@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Answers on their way: as they are made, to clients that leave, from a server that dies, and more than there are
 // slots.
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // EmbeddedMetadata under the conformance suite: without a journal, with one in memory, and with one on RocksDB.
 #include "tests/metadata/embedded_harness.h"
 #include "tests/metadata/metadata_conformance.h"

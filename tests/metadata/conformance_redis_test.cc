@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RedisMetadata under the conformance suite: on a server that keeps nothing, and on one with an append-only file.
 #include <cstdlib>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clients of a metadata service that is killed again and again: they reserve, confirm, release, remove, clear and look
 // up keys of their own, and say what they were told (crash_promises.h).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What clients of a metadata service were told, and whether the service still knows it after kill -9.
 //
 // A killed process loses nothing that it gave to the system, so every answer counts, durable or not:

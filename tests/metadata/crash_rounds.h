@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kill -9 of a metadata service under load, again and again, and what must hold after each restart.
 //
 // The child (this program, started with kCrashChild) opens the service in a directory, has clients at it

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // EmbeddedMetadata with a clock of its own, to be opened again and again.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What outlives the service, and what happens when the journal refuses.
 #include <filesystem>
 #include <new>

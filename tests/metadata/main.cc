@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tests, or the child that one of them kills.
 #include <gtest/gtest.h>
 

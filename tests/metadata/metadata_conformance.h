@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The suite that every MetadataService passes. One joins by one line in a
 // conformance_<name>_test.cc (what does not end so goes into a library, where the linker drops it):
 //   INSTANTIATE_TEST_SUITE_P(Memory, MetadataConformance, testing::Values(MetadataUnderTest{...}), test_name);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sentences of storage/hf3fs/metadata_service.h, one test each.
 #include "tests/metadata/metadata_conformance.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the metadata conformance suite needs from a service under test, and short words to talk to it.
 //
 // Threads: the test's thread, where not said otherwise.

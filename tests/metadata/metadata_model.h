@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a namespace should do, written as simply as possible: one map of pages, looked at from end to end each time.
 #pragma once
 

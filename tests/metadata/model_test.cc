@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random requests to the service and to a simple model of it, with restarts: the same answers, down to the victim of
 // each eviction. A failing run prints the seed that replays it.
 #include <algorithm>

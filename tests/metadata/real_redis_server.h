@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A redis-server of our own on a free port of 127.0.0.1, with its files in a directory of its own.
 //
 // Threads: confined to the test's thread. The process ends with the object, and with the test however that ends.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/metadata/real_scripted_server.h"
 
 #include <fcntl.h>

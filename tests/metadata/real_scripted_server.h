@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A TCP server that reads Redis commands and answers whatever the test wants.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The invariants of RedisMetadata's tables (metadata/redis_scripts.h has the layout), looked at from outside.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RedisMetadata on a redis-server of the test's own, with a clock that the test moves.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a Redis server does to the service beyond the conformance suite: it forgets, dies, comes back, is full, is
 // shared.
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A server that is no Redis, or a mad one: every call ends in time, with a Status, whatever comes back.
 #include <functional>
 

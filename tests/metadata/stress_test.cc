@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Real threads on one service: writers, readers, evictions, removals, restless time. "The file" is one word per page;
 // whoever finds a page under a lease must read there what its key's writer wrote.
 #include <array>

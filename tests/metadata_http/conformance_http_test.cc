@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HttpMetadata, through a real listener to EmbeddedMetadata, under the conformance suite. A restart is one of the
 // server: the client and its connections stay.
 #include "tests/metadata/metadata_conformance.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A metadata server on a free port over EmbeddedMetadata, with a clock that tests move; and clients for it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The client: keys, broken connections, servers that are none, are silent, or come and go; many threads.
 #include "metadata/http_metadata.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reference server's persisted state, from golden files in its own form and from broken ones.
 #include <gtest/gtest.h>
 

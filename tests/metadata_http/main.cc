@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tests, or the server that one of them kills. (It stands before that of tests/metadata on the link line.)
 #include <gtest/gtest.h>
 

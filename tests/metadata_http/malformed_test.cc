@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Broken bodies of every kind: each gets an answer that says so, and the server goes on. Seeded: LARDER_TEST_SEED.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Plays the call sequence of the reference's metadata client against URL: an implementation that knows none of ours.
 
 Backs up chains of pages as its batch_set does (reserve, write, confirm or release), reads them back as its batch_get

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An independent client, in another language, plays the reference's call sequence (reference_client.py).
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/metadata_http/reference_crash_client.h"
 
 namespace larder::conformance {

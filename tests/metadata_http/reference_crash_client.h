@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A client of the reference's JSON calls, for a server that is killed (tests/metadata/crash_client.h): it has no
 // sessions and sees no generations.
 #pragma once

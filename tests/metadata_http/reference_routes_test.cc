@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reference system's calls as its client sends them: requests and exact answers, one table; then what the table
 // cannot say: writers that meet, retries, time, restarts.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kill -9 of the metadata server under load, through HTTP: what tests/metadata/crash_rounds.h does to the service.
 //
 // The child (this program, started with kServerChild) is the server: a journal in a directory, a free port, nothing

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/metadata_http/server_kills.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The long run of the tree's property test: at least 1,000,000 operations over seeds and model shapes.
 //
 // LARDER_PROPERTY_OPERATIONS: operations per shape of model (default 40,000; 28 shapes).

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The Debian packages of a build: what is in them, and what systemd says of the units.
 
     debian.py --build BUILD --version VERSION

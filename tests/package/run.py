@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Larder as others use it: installed, and as a part of another project.
 
     run.py --build BUILD [--source SOURCE]

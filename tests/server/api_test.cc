@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The routes and bodies of the HTTP surface, over a fake scheduler.
 #include <mutex>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bad input of every kind: a clear error, and a server that lives on.
 #include "server/json_reader.h"
 #include "tests/server/server_fixture.h"

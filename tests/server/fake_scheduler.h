@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A Scheduler without a model: answers at once, or when told to, from a thread of its own.
 //
 // Token i of an answer is (sum of the prompt + i) % 256, so that a test can say what must come. Stricter than the real

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // More than the server can hold at once: what is refused is told so, what was taken is answered, and health stays.
 #include <algorithm>
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The server over the real scheduler, tiny models: what HTTP clients see of the three tiers.
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A server on a free port over a FakeScheduler, and a client for it.
 #pragma once
 

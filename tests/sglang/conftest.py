@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lets the tests find the rig, and the rig the tools that SGLang calls; the settings hold for child processes too."""
 
 import os

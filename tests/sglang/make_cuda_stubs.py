@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes empty stand-ins for the CUDA libraries that the PyPI build of torch links.
 
 Usage: make_cuda_stubs.py SITE_PACKAGES

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Faults of a store under the real SGLang: a hang, errors, short answers, kill -9, a full disk, detach under load.
 
 After every fault: all of SGLang's storage threads live, the next tries give the right bytes, no host page is lost,

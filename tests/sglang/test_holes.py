@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Holes of storage backends: what SGLang's own `file` backend gives back after a change or damage, and what Larder.
 
 Each test shows both, in two assertions.  The ones about `file` record what SGLang 0.5.23 does; should one of them

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KV events of `larder serve`: SGLang's own reader decodes them, and an index made of nothing else knows the cache."""
 
 import concurrent.futures

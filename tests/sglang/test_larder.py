@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Larder behind the real SGLang: every case of the rig, and what other backends get wrong."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SGLang's own hf3fs clients, of its wheel, against `larder metadata-server`: every call, many threads, and kills."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Proves the rig: with a dictionary and with SGLang's own file backend all is well, with faulty stores it is not."""
 
 import pytest

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared stores under the conformance suite: what a client sees of a host in the same process, and the host itself.
 #include <filesystem>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Processes of a shared store that are killed in the middle of what they do.
 #include "sim/faulty_backend.h"
 #include "tests/shared/killed_sharer.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/shared/killed_sharer.h"
 
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The process that tests kill: a host or a client of a shared store. It says a line for each thing that happened.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The test program is its own victim: `--share ...` is a process that gets killed.
 // (It stands before gtest_main on the link line, and so is the one main().)
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/shared/real_raw_peer.h"
 
 #include <fcntl.h>

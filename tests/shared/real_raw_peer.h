@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A peer that says what it likes to the host of a shared store.
 //
 // Threads: confined; waits block, with a limit that only a failure reaches.

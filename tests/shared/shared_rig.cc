@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/shared/shared_rig.h"
 
 #include "base/file_system.h"

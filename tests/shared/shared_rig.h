@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests of shared stores have in common: a directory, executors, ways to open both roles, and to wait for a role.
 //
 // Threads: the test's; callbacks come from elsewhere. Every wait is for a condition, and has a limit that only a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared stores with all ends in one process: roles, what each sees, limits, errors, peers that misbehave.
 #include <sys/stat.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The simulator itself: stories are text, replay exactly, and end well; and it sees what it is there to see.
 #include <gtest/gtest.h>
 

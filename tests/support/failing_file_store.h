@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file store on simulated files of which single operations can be made to fail; killed, or cut off from its power.
 // Threads: the test's. Header only.
 #pragma once

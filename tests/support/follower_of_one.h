@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank of two, whose leader agrees with whatever it reports, until it is gone.
 //
 // Threads: confined to the test's thread.

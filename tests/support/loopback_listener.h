@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A listening socket on a free port of this machine, for servers that tests write by hand.
 // Threads: the tests'. Whoever accepts in another thread ends before the listener does.
 #pragma once

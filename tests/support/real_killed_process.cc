@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/support/real_killed_process.h"
 
 #include <fcntl.h>

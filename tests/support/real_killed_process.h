@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A copy of this test program that runs until it is killed. (ChildProcess of src/cli is for children that end by
 // themselves: it belongs to no library, and it drops what a child said when it stops it.)
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model of recurrent layers alone: its pages have no bytes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For tests that look again and again at what other threads do, where nothing tells them of it.
 #pragma once
 

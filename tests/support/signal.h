@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One thread waits for another in a test, without sleeping.
 // Threads: any. A wait ends after 20 s, and the test with it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A fresh empty directory, and its removal with everything in it.
 #pragma once
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Opens the operator's page in a real Chromium while requests run: numbers move, a prompt is explained, storage is
 attached and detached, nothing is loaded from elsewhere, and a page of another origin changes nothing.
 

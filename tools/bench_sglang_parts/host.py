@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SGLang's own host pool, in two halves: pages to be stored lie in the first, pages are read into the second."""
 
 import hashlib

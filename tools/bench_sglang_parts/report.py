@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The text that is printed, and the bars."""
 
 import datetime

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The storage backends that are compared, called as SGLang's controller calls them."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real `larder` processes for a set time: killed, restarted, paused, their storage switched; every token is checked.
 
     settings   what is asked for, and the servers that stand for it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Threads that make trouble: one for the servers, one for the metadata server, so that troubles overlap.
 
 Each deals from a deck of (what, to whom), shuffled by the seed; when the deck is empty it is shuffled anew. So

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes: starting, signals, health, logs, and the memory that 3FS leaves behind when a process is killed.
 
 Every child ends when this process ends, however it ends: the kernel kills it (setpriv --pdeathsig). The signal comes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Threads that converse, and look at every token.
 
 A client takes a script and holds it under a salt: the current one, or one of those before, whose pages have gone to

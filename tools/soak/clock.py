@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Time that stands still while the whole machine does.
 
 A laptop that sleeps, or somebody who stops all of its processes for a minute, is no trouble that servers are tested

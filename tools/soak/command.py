@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tools/soak.py`: all of it together."""
 
 from soak import chaos, children, clients, frame, http, judgements_test, prompts, report, settings, watch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every soak has besides its servers: options, signals, a folder, threads that end, samples, the last words.
 
 A soak is a class derived from Frame, and a program is main(). tools/soak_llama uses both, too.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests. Standard library only; every error is Failed, with words."""
 
 import http.client

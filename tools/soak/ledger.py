@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What happened: requests, windows in which they may fail, events, failures. Threads: any."""
 
 import collections

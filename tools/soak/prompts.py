@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversations, and what the answers must be.
 
 A script is a beginning that some scripts share, and the tokens that its user says turn by turn. The engine is

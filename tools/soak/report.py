@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table at the end, the line meanwhile, and what is judged when all is over."""
 
 from soak import watch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is asked for, and the servers that stand for it."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples of memory, descriptors, threads and counters of every process, and whether they are flat.
 
 A life is judged over its second half, if that was long enough: tiers, indexes and threads have filled in the first one.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`larder proxy` before the real llama-server for a set time: killed, stopped, emptied; every token is checked.
 
 What it shares with tools/soak.py comes from there: processes, ledger, clients' loop, samples, tables.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests to llama-server, or to the proxy before it. Errors: soak.http.Failed and Abandoned, with what had arrived.
 
 All is greedy, and of the test models' 320 tokens only those that are letters, digits and signs may be answered: an

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Threads that make trouble: for each pair one that ends its processes, and one for all that stops and flushes.
 
 Decks as in soak.chaos. Only what ends a process opens a window: a llama-server or a proxy that stands still for some

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Threads that converse: the loop of soak.clients, with llama-server's requests and soak_llama.verdict."""
 
 import threading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tools/soak_llama.py`: all of it together."""
 
 import shutil

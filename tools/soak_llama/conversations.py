@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversations, and what a plain llama-server answered.
 
 A script is a system prompt that some scripts share, and what its user says turn by turn; every second one is a branch,

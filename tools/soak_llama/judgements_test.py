@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The soak's own judgements: each is shown something bad and something good. `tools/soak_llama.py --self-test`."""
 
 import io

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Both processes of a pair, and what they leave in files.
 
 The proxy is a child of ours (soak.children.Child), its llama-server a child of that: it is found in /proc, its lives

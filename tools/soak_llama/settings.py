@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is asked for, and the servers: pairs of a proxy and its llama-server, and `larder serve`, which needs none."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether an answer is right.
 
 llama.cpp's numbers depend a little on how a prompt is split into batches, and what else is in a batch. So:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples of both processes of each pair, their counters and files; llama-servers that end by themselves."""
 
 from soak import http, watch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Larder as SGLang's L3 storage backend (HiCache), for SGLang 0.5.23.
 
     --enable-hierarchical-cache --hicache-storage-backend dynamic --hicache-storage-backend-extra-config '{

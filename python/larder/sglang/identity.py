@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The identity text of a space: all that gives the state its meaning, besides the layouts of the pools.
 
 Not in it: adapter (LoRA) and salt. SGLang seeds its page keys with both.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A page with the store's metrics for Prometheus, served by the process of each rank."""
 
 import http.server

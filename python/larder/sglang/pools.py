@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SGLang's host pools as Larder's pools: what their bytes mean, who shares them, and where their pages lie.
 
 How the bytes of a page are reached, the best that a host pool offers:

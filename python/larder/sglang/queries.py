@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which lengths of a chain are restorable, as SGLang asks."""
 
 from typing import Any, Optional, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The extra config: which keys are SGLang's, which are ours, and which are the store's."""
 
 import os

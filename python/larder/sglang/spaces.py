@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The spaces of one rank: one for each state of SGLang's weights and list of pools, opened when first used."""
 
 import threading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LarderStorage: SGLang's storage backend."""
 
 import logging

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The few things that are asked of tensors."""
 
 import itertools

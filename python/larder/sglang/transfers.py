@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves pages between host pools and a space, whatever way the host pool offers."""
 
 from dataclasses import dataclass

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What went wrong, counted and logged at most once a minute per kind; and what was moved, for SGLang's metrics."""
 
 import logging

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps state of old weights from being stored under the identity of new ones.
 
 SGLang sets a new weight version first and flushes its cache then, or not at all; what is on its way to the store in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A fingerprint of a model's weights, out of its files, without reading all of them.
 
 SHA-256 over config.json, the safetensors index, and for each file with weights its name, size, header and samples of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is constant in the sequence blobs of one model with one set of cache settings: layers, row types, row bytes.
 //
 // A sequence blob (llama_state_seq_get_data_ext) is a chain of parts, each optional:

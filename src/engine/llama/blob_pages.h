@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cuts sequence blobs into pages and checkpoints, and puts blobs together from them.
 //
 // Rules that the parts obey (what is wrong here is silently wrong in the engine):

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Walks bytes of a foreign file from front to back; nothing is read behind the end.
 //
 // The first failure stays: whatever is read after it is zero or empty, and status() tells what was wrong and where.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared by the tests of engine/llama: blobs as llama.cpp writes them, with cells in any order, and rows whose bytes
 // tell layer, position and side. Written apart from blob_pages.cc, so that the two check each other.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An engine without arithmetic, for tests: whatever a sequence holds goes into each next row, state and logit, so that
 // one wrong byte anywhere shows in all that follows. Its blobs are those of llama.cpp for the given geometry.
 //

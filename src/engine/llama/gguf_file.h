@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the head of GGUF files, versions 2 and 3: metadata, and what tensors there are.
 //
 // Picture (little-endian):

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a GGUF file says about the cache that its model needs.
 //
 // For sizing (`larder plan --gguf`) and for what a blob does not tell (the window). What the engine really does is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes GGUF bytes for tests: written apart from gguf_file.cc.
 #pragma once
 

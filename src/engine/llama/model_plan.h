@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What it costs to keep prefixes of a GGUF model: for sizing host memory and disks before anything runs.
 //
 // Picture: a prefix of n tokens that ends at a restore point is n / page_size pages of kv, and for the restore point a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pools of a GGUF model: what a store keeps of its sequences.
 //
 //   kv      all pages       rows of the layers that see all positions (a marker of no bytes if there are none)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/llama/model_pools.h"
 
 #include <gtest/gtest.h>

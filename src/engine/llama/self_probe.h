@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shows, before a model is served, that its sequences survive being cut into pages and put together again.
 //
 // llama.cpp's blobs have no version, and a wrong restore is not an error but a wrong answer. So the whole road is gone

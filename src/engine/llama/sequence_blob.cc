@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/llama/sequence_blob.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads llama.cpp's sequence blobs (llama_state_seq_get_data_ext, and what follows the tokens of a slot file).
 //
 // Picture (little-endian):

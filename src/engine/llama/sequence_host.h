@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sequences in an engine's memory, as pages and checkpoints need them: what libllama offers, and tests can stand in
 // for.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Takes sequences out of an engine and puts them back, by the rules that were found to be exact (self_probe.h proves
 // them for a model before it is served). What is not done in this way is silently wrong, or kills the process.
 //

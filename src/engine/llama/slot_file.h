@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The files that llama-server writes for /slots/{id}?action=save and reads for action=restore ("GGSQ", version 3).
 //
 // Picture (little-endian):

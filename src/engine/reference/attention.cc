@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Grouped-query attention with rotary positions and query/key norms: full, sliding-window and draft layers.
 #include "engine/reference/attention_core.h"
 #include "engine/reference/mixer.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Softmax attention over paged keys, as a pure function of positions.
 //
 // The running softmax goes through tiles of kTile keys. Tiles of a contiguous range are aligned to absolute positions;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Causal depthwise convolution with its state: the last conv_kernel - 1 inputs, oldest first, in one row of the plane.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The engine behind ReferenceEngine, with its kernels chosen by the caller: lets a test compare instruction sets.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model on fresh device pools, and sequences whose pages lie anywhere in them. For the engine's tests.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The contract of reference_engine.h: pages, states and logits depend on the tokens alone.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gated delta rule (Qwen3-Next): S = decay * S, then S += k (beta (v - S^T k))^T, read with q.
 #include "engine/reference/recurrent.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lightning indexer (DeepSeek Sparse Attention, and V4's over compressed entries): which keys a query may attend to.
 //
 // score(query, key) = sum over heads of weight_h * relu(q_h . k); the index_topk best are chosen, ties go to the lower

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inner loops of the reference engine, compiled once per instruction set.
 //
 // Contract: all tables compute the same bits. Lanes never change a result: an output element is summed in the order of

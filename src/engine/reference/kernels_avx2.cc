@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels for AVX2: 8 floats at a time. No FMA: a fused product rounds once and would change the bits.
 #if defined(__x86_64__)
 #define LARDER_KERNEL_WIDTH 8

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Body of one kernel table; included once by each kernels_<isa>.cc. See kernels.h for what the functions promise.
 //
 // LARDER_KERNEL_WIDTH floats make one native register. Elementwise work and sums over inputs go register by register;

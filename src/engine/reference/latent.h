@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention on a latent that all heads share (MLA in its absorbed form, DeepSeek V4): a cached row is
 // [kv_lora_rank | rope_dim], keys are whole rows, values their first kv_lora_rank elements.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The weights of a model: its layers, embedding and heads.
 //
 // Each layer: x += norm(out(mixer(norm(x)))), x += norm(ffn(norm(x))). The norms after the mixer and the FFN keep their

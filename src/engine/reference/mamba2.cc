@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mamba-2: S = exp(-a dt) S + dt x B^T, y = S C + D x, with one B and C per group of heads.
 #include "engine/reference/recurrent.h"
 

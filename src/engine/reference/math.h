@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scalar functions with one result on every machine.
 //
 // Why not libm: glibc picks FMA or non-FMA variants of exp, sin and pow by CPU, and their last bits differ. Here each

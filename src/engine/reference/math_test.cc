@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The hand-written functions against libm, and the kernels against plain loops.
 #include "engine/reference/math.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of a layer that mixes tokens: attention or a recurrence. One class per family of layer kinds.
 //
 // Road of a layer: normalise the residual stream, project (one fused matrix), then the mixer's own stages, each a set

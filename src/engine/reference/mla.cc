@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Multi-head latent attention, and MLA with the DSA indexer.
 #include <array>
 

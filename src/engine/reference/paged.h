@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of the device pools, as floats.
 //
 // Everything that the engine computes from the cache is read back through here, so a bf16 pool gives the same result on

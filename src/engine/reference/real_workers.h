@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A handful of threads that share the independent tasks of one stage.
 //
 // Private to the engine because a step must not queue behind other work, and because a stage lasts microseconds.

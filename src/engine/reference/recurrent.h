@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What gated delta net and Mamba-2 share: projection with a convolved part, one recurrence per head, gated norm.
 //
 // Stages after the projection: 0 convolution and per-token scalars (row tiles), 1 recurrence (one task per segment and

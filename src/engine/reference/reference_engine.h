@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small CPU engine that computes every preset on the paged device pools, so that "is this restore right?" has an
 // exact answer: same tokens, same logits, bit for bit.
 //

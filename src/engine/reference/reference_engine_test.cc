@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a caller sees: prefix sensitivity, gates, errors, long runs.
 
 #include "base/thread_pool.h"

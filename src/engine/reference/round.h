@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One pass of the engine over at most kRoundRows tokens of a batch, and the buffers that its layers share.
 //
 // A step longer than a round is cut into several; the exactness contract makes that invisible.

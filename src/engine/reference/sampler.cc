@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/reference/sampler.h"
 
 #include <algorithm>

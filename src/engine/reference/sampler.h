@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From logits to a token: greedy, or seeded sampling.
 //
 // A draw is a pure function of (logits, parameters, seed, position): no state between tokens, so a request that is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Short convolution (LFM2): y = c * conv(b * x), each gate and input projected from the hidden state.
 #include "engine/reference/causal_conv.h"
 #include "engine/reference/mixer.h"

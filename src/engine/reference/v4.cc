@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeepSeek V4 layers: attention to the latents of the window and to compressed entries of everything before.
 //
 // C4: entry j pools tokens [4j-4, 4j+4) with softmax weights of their scores, from the ring of the last 8 values that

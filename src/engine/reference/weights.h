@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Seeded weights: a pure function of (seed, layer, tensor name, shape), the same on every machine.
 //
 // Uniform numbers, not normal ones: they need no libm. Threads: confined to create(); the results are immutable.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many tokens the prompt of an answer had, as llama-server says in it: whether it was the prompt that was thought.
 //
 // Reads an answer as it passes: JSON, or server-sent events. Looks at "usage" (of chats, responses, messages),

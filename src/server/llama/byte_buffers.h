@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Large buffers that are used again: memory that the process touches for the first time costs more than a copy.
 //
 // Threads: any. Lifetime: a buffer goes back when its last user lets it go, and may outlive the pool.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests of other interfaces as requests for /v1/chat/completions: the same prompt as llama-server makes of them by
 // itself, through /apply-template.
 //

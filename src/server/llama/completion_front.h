@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `larder proxy` and `larder serve` of a GGUF file have in common: how the process that runs one sees it, and what
 // both tell of their tiers.
 //

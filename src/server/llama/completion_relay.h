@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One client's request on its way through the proxy: a slot with as much of its prompt as can be had, llama-server's
 // answer, and what of it is kept for the next one.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder proxy`: a reverse proxy before an unmodified llama-server, which remembers prefixes for it.
 //
 // Every route goes on as it is. Requests with a prompt that can be looked at get a slot with as much of it as the slot,

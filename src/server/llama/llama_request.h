@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a client of llama-server asks for: where its prompt is, or why its prompt is not looked at.
 //
 // Nothing is refused here: a request that is not understood goes on as it is, and llama-server says what it thinks.

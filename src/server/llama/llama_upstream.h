@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What we ask of a llama-server besides a client's own request.
 //
 // Threads: confined, as its HttpClient. Errors: kUnavailable, kDeadlineExceeded: it does not answer; kUnsupported: it

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // /v1/messages as /v1/chat/completions.
 #include <algorithm>
 #include <array>

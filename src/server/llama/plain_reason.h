@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why a request goes to llama-server without a look at its prompt.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a prompt would be given now, from a slot, from host memory and from storage, and why not more: the answer of
 // /larder/explain, in the shape of /explain (`larder explain` prints it).
 //

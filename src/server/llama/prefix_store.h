@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host memory and storage behind a llama-server: tokens -> the longest prefix that can be resumed, and its bytes.
 //
 //   find() ─► Found, which keeps its pages ─► load(): a slot file's contents ─► (Found dies: pages may go)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a proxy counts: requests, where their prompts came from, restores and saves.
 //
 // Threads: any. Names: docs/llama_cpp.md.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // At which tokens of a prompt its pages, and the state that resumes there, are kept.
 //
 //   tokens  0 ..... resume ....... known ........ mark ......... grid ......... end ... prompt

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which llama-server a proxy speaks to: the model that it was proven with, or another one behind the same address.
 //
 // Pages of one model restored into another are wrong answers, and no error. So before a slot is given anything the

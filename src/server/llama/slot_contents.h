@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a slot of llama-server holds, as far as it is known without asking, and how much of a prompt it can use of that.
 //
 // llama-server decides for itself, from the same tokens: a guess that is wrong costs time and changes no answer.

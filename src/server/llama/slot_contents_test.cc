@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/llama/slot_contents.h"
 
 #include <gtest/gtest.h>

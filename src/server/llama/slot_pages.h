@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A slot file, or what a sequence of this process was exported as, as pages and a checkpoint; and pages and a
 // checkpoint as a slot file, or as a blob.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/llama/slot_probe.h"
 
 #include <fmt/format.h>

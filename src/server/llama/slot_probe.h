@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shows, before a proxy touches a request, that this llama-server's slots survive being cut into pages and put
 // together.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Takes slot files that llama-server has written apart, behind the backs of the requests.
 //
 //   name() ─► llama-server writes the file ─► save(): queued ─► read, checked, given to the PrefixStore ─► removed

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The slots of a llama-server: who uses which, in what order those who wait get one, and what each holds.
 //
 //   acquire() ─► Hold: contents to look at and to note ─► (it dies) ─► free, with what was noted

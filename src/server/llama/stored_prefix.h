@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What storage has of a prompt: asked page by page, nothing is read.
 //
 // Threads: any. Errors: what the backend says; kDeadlineExceeded: it did not answer in time.

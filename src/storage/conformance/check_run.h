@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One conformance check at work: a backend, ways to talk to it, and what was found.
 //
 // A check says what it expects; what differs is noted as "what: expected X, saw Y", and the check goes on or returns as

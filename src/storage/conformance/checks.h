@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The conformance checks: what every storage backend must do, one check for each part of the port's contract.
 //
 // The test suite (tests/conformance) runs them over the backends of this project, and `larder conformance` over any

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks with many threads at once: callbacks, visibility of groups, and never wrong bytes.
 #include <array>
 #include <atomic>

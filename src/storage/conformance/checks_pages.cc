@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of pages: written, read, looked up.
 #include <algorithm>
 #include <numeric>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of the store as a whole: clear, close, restart, damage, limits.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the conformance checks need from whoever has a backend to check, and the pages they write.
 //
 // A harness owns the environment (executor, files, clock) and opens the backend in it, again and again for persistent

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes of an archive: docs/formats.md section 6.
 #include <xxhash.h>
 

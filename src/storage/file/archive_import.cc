@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // import_archive(): an archive through the storage port.
 #include <algorithm>
 #include <memory>

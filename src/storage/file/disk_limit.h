@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much of its disk a volume may take, as far as it has had to find out.
 //
 // max_size may be more than the disk has, or nothing at all; then the disk says so, with ENOSPC. What the volume held

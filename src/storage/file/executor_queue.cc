@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // IoQueue on an Executor.
 //
 // Each operation has a task, and normally runs in it. An executor may refuse a task in the middle of a batch, or

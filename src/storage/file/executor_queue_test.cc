@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an executor may do to the tasks of a batch, and what files may do to a transfer. The common suite is in
 // io_queue_test.cc.
 #include <gtest/gtest.h>

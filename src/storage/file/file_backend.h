@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backend `file`: pages in append-only segment files of one directory. Persistent, atomic per group, zero copy.
 //
 // docs/formats.md has the bytes, docs/storage.md the options. Opening reads the page tables of all segments (seconds

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file store's life cycle, lookups and clears.
 #include "storage/file/file_store.h"
 

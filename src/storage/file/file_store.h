@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file backend itself. Options and defaults: file_backend.h; bytes: docs/formats.md section 5.
 //
 //   submit_read   -> look up -> runs of adjacent pages -> io queue -> verify -> done        file_store_read.cc

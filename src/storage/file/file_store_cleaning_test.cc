@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What cleaning segments must not cost: pages that were acknowledged as durable, and room on the list of clears.
 #include <cerrno>
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file store's damaged pages: dropped, and left out of their segment's footer, so that they are not promised again
 // by the next process.
 //

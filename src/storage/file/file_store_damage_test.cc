@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pages that a read has found damaged: gone, and not there again after a restart.
 #include <gtest/gtest.h>
 

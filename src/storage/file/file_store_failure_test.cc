@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the file store gives up when something fails, and what it must not: pages that were acknowledged as durable.
 #include <gtest/gtest.h>
 

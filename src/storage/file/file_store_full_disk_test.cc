@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A disk that is smaller than max_size: the store finds out how much it has, and lives with that.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file store's small writes: they do not change threads, and go together when the disk is busy.
 //
 // But a lone one on an idle disk changes threads once, to one that may wait for the disk: it writes and ends there,

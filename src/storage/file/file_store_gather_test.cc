@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small writes while the disk is busy: they wait, go as one record, and stay groups of their own.
 #include <gtest/gtest.h>
 

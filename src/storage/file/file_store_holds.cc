@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file store's old copies that durable writes have replaced: each stays until the new one is known to be on disk.
 //
 //   the new copy is published                         its segment lists the old one, whose segment is held

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file store's maintenance: keeps the bytes on disk below the budget.
 //
 //   dead segment     -> removed

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opening a file store: directories, locks, FORMAT, CLEARED, segments.
 #include <xxhash.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file store's reads: pages of one request that lie next to each other are fetched together, straight into the
 // caller's memory where that is aligned, and verified when they are there.
 #include <algorithm>

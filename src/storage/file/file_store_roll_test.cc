@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The next segment is made while the one before still takes appends.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file store's room: how much it may hold, in all and on each disk, and how long its segments are.
 //
 //   max_size                                  of all volumes together, as the options say

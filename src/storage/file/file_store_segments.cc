@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file store's segments: making, sealing and syncing them, and what happens when a volume fails.
 #include <algorithm>
 #include <utility>

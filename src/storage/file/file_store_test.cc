@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is particular to the file backend; the port's contract is in tests/conformance.
 #include "storage/file/file_store.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file store's writes: plan (what is new), place (where), write, publish.
 #include <algorithm>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "storage/file/io_cursor.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the I/O queues share: how far an operation has come, what an answer of the system means for it, and its end.
 //
 // Purpose: both implementations of io_queue.h give the same results because they ask here.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many reads and writes of segment files at once: io_uring where the system has it, executor tasks where it has not.
 //
 // Contract

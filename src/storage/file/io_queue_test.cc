@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One suite for every implementation of IoQueue, and what is particular to each.
 #include "storage/file/io_queue.h"
 

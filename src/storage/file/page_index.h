@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The in-memory index of the file store: (identity, key) -> where the page lies; and who is evicted next.
 //
 // An identity is (namespace digest, layout fingerprint, pool); identities and namespaces are interned, because a store

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The invariants of the page index, checked one structure after the other. For tests.
 #include <algorithm>
 #include <bit>

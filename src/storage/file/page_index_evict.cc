@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Links between nodes, and who is evicted next. Nothing here walks along a chain.
 #include <algorithm>
 #include <cassert>

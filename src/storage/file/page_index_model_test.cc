@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page index against a model that is too simple to be wrong: maps, and a scan for each question.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From keys to nodes: the open-addressing table. From identities and namespaces to small numbers.
 #include <algorithm>
 #include <bit>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PayloadReader: a window over one file at a time.
 #include <algorithm>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // IoQueue on io_uring.
 //
 // Submitting threads fill the submission ring under a mutex and enter the kernel once per batch. One thread reaps

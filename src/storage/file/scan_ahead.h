@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scans segments one after the other for one consumer, on other threads ahead of it where there are any. Payloads of
 // unsynced segments are checked.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "storage/file/scan_ahead.h"
 
 #include <gtest/gtest.h>

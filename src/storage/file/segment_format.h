@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes of the file store: segment header, records, footer, trailer, file names, FORMAT, CLEARED.
 //
 // docs/formats.md section 5 has every byte; tests/golden/file_store_v2 has golden ones. All numbers little-endian.

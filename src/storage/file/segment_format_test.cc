@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "storage/file/segment_format.h"
 
 #include <gtest/gtest.h>

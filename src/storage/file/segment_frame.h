@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every structure of a file store begins with (docs/formats.md section 5), for segment_format.cc and
 // segment_record.cc:
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page tables of a segment: record heads, footers, trailers.
 #include <cstring>
 #include <limits>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "storage/file/segment_rewrite.h"
 
 #include <algorithm>

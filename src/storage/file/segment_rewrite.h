@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mends single segment files for fsck (store_check.h). The store is locked and no one else writes.
 //
 // Threads: confined. Errors: as the file system says; the old file is then still there.

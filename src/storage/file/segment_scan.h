@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recovery: reads one segment file and says which whole groups it holds (docs/formats.md 5.5).
 //
 // A sealed segment costs three reads: header, trailer and footer. Else heads are read one by one, and the payloads of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Archives: pages of a store in one portable file (docs/formats.md section 6). Versioned, checksummed, streamed.
 //
 // An archive holds groups; a group holds the pages of one key in one namespace, sidecars and all, with their payloads.

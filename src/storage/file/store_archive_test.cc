@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "storage/file/store_archive.h"
 
 #include <xxhash.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder store fsck`: finds what is wrong with a store, and mends it.
 //
 // Finding reads everything and writes nothing. Mending loses nothing that can be read: pages keep keys, parents,

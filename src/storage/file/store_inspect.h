@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A look at a file store from outside: what `larder store` shows, checks and copies.
 //
 // Purpose: lists volumes, segments and pages from the files alone (docs/formats.md section 5), without opening the

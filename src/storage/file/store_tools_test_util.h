@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stores made by hand, for tests of what reads them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A volume: one directory of a file store, usually one disk; its lock, its segments' numbers, its health.
 //
 // State machine of its health, as writes see it:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which volumes make a store: each FORMAT of a store with several has the list (docs/formats.md 5.1).
 //
 // A list that differs from the one before has the next version. The highest version counts, and no two lists of one

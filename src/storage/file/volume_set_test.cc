@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A volume that is missing is noticed, and one that was dropped does not come back (docs/formats.md 5.1).
 #include "storage/file/volume_set.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which new pages are worth a write: an optional filter for content seen once, and a wear budget.
 //
 //  - filter: a group is declined the first time it is offered and admitted the second time within a window (a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "storage/hf3fs/hf3fs_backend.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Storage backend "hf3fs": pages in large shared files on 3FS, found through the page-index service.
 //
 //   write   reserve pages ──► transfer each ──► confirm whole groups, release what failed       (blocking calls of the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Registers storage backend "hf3fs" (hf3fs_backend.h has the picture, docs/3fs.md the guide).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // State of the backend's operations while their pages move. Internal to hf3fs_*.cc.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads: find with a lease, move, verify, drop what was wrong.
 #include <algorithm>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which namespaces there are: of this process's own making, and of others that work on the same files.
 #include <algorithm>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes: reserve, move, confirm whole groups, release what failed and nothing else.
 #include <map>
 #include <utility>

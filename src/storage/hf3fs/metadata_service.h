@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The port to the page-index service: which page of the shared files holds which key.
 //
 // Purpose: shared files (storage/hf3fs) are arrays of equal pages. Many processes read and write them; this service

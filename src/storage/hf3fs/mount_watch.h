@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether the mount is alive, asked on a thread of its own.
 //
 //   ring's thread ── ask() ──► watch's thread: is_hf3fs(descriptor) ──► is_dead() ──► ring's thread

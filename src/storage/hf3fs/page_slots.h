@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where page i of a namespace lies: in which of its files, and at which byte.
 //
 //   slot   = head block (4 KiB: the envelope, then zeros) + payload, rounded up to 4 KiB

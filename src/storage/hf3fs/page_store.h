@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The port to the shared files: moves one page between memory and its slot.
 //
 // Purpose: the backend (hf3fs_backend.h) decides what goes where; this moves bytes and verifies them, and knows neither

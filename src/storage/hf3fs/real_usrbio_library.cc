@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loader and the one place where signs and errno become Status.
 #include <dlfcn.h>
 #include <fcntl.h>

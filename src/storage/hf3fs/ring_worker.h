@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One ring of 3FS, one direction, one thread, and the memory that its I/O goes through.
 //
 //   submit() ──► queue ──► [ copy into staging, prepare, send ]──► file system ──► [ reap, verify, copy out, done ]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Statistics of a metadata service for callers that must not wait for it (a snapshot on the loop thread).
 //
 // A service in this process is simply asked. A remote one is asked on an executor thread: the caller waits a moment for

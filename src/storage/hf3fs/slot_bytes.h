@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes of a page as they lie in its slot: head with the envelope, payload, zeros up to the slot's end.
 // Threads: plain functions. Cost: one copy and one pass of XXH3 over the payload.
 #pragma once

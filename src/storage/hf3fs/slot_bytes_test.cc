@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "storage/hf3fs/slot_bytes.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the staged pages lie in a piece of registered memory: first fit, neighbours joined.
 //
 // Threads: confined. Cost: O(free pieces), which are few: a ring has some dozens of pages in flight.

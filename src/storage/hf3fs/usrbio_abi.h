@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The binary interface of libhf3fs_api_shared.so, as this project states it: structs, constants, prototypes.
 //
 // Purpose: the library ships no versioned header and its rings are shared memory with a daemon of the same build, so

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The 3FS client library, loaded at run time: one table of functions, errors as Status.
 //
 // Purpose: the backend talks to 3FS through this class and through nothing else, so that a fake library can take the

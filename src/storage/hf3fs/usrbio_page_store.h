@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pages in files of 3FS, moved by its rings (page_store.h has the contract).
 //
 //   session   everything that hangs on one life of the mount's daemon: rings with their staging memory (ring_worker.h),

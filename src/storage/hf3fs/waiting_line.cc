@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "storage/hf3fs/waiting_line.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The transfers of a ring that wait for their turn, and which of them go together as one I/O.
 //
 //   waiting:  a0 b7 a2 c4 a1 ...          a window = kGatherBytes of one file, at a multiple of kGatherBytes

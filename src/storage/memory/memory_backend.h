@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backend `memory`: pages in this process's heap, gone with it. For tests, demos, and as a model of a backend.
 //
 // Pages are kept as they were written: envelope and payload, verified at each read like those of any other backend.

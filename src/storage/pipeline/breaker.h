@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A circuit breaker: stops asking a backend that fails, and asks again once in a while. A pure state machine.
 //
 //   closed ----- `failures` in a row, or too many of the last ones -----> open

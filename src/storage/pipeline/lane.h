@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kinds of operation that a pipeline keeps apart. Pure values.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The waiting operations of one lane (internal to storage/pipeline/).
 //
 // Threads: under the core's lock. Cost: push and take O(1). Ending what is expired or cancelled costs O(waiting), and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pages that a backend claims to have and could not deliver: masked as absent for a while.
 //
 // Purpose: without it, a page that exists() promises and read() does not return sends the same request into the same

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The working part of a StoragePipeline (internal to storage/pipeline/): queues, limits, breakers, bookkeeping.
 //
 // The pump. One thread at a time moves operations: it collects under the lock what may begin or must end, and begins

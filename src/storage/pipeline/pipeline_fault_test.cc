@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pipeline in front of backends that fail at random, or break their contract.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The numbers of a pipeline. All series carry backend="<name>"; op is exists, read, write or clear.
 //
 //   larder_storage_operations_total{op,result}           ok miss corrupt error deadline cancelled refused

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A backend that does nothing until told, and requests for it. For the tests of this folder.
 //
 // Threads: confined to the test's thread.

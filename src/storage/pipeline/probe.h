@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tries a storage backend out before anybody depends on it: writes a few pages, reads them back, compares every byte.
 #pragma once
 

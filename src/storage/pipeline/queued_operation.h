@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One operation on its way through a pipeline (internal to storage/pipeline/).
 //
 //   waiting --begin()--> in the backend --claim(), examine(), deliver()--> gone

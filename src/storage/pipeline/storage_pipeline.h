@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fault containment and scheduling in front of any storage backend: a backend that passes on to another one.
 //
 //   submit -> breaker open? refused : queue full? refused : [lane: exists | read | write | clear]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The C interface of a storage backend that lives in a shared library (C11 and C++; needs no other file of Larder).
  *
  * A library exports one function, larder_backend_v1(). Larder loads the library (backend `plugin`, option `library`),

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backend `plugin`: a store that lives in a shared library, behind the C interface of larder_backend.h.
 //
 // The host side does what no library should have to: the bound on operations in flight, callbacks exactly once, checks

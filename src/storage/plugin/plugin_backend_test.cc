@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host side of backend libraries against tables made here: what a library must not answer becomes an error, and
 // nothing worse. Whole backends: tests/conformance.
 #include "storage/plugin/plugin_backend.h"

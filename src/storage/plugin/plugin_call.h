@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One call into a backend library, and what its answer means (internal to storage/plugin).
 //
 // Threads: confined to the thread that calls.

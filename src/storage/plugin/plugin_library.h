@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loads a backend library and looks at its table before anything is called.
 //
 // Threads: any. Lifetime: a loaded library stays loaded until the process ends (it may have threads and static tables).

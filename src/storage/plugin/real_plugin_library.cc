@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loader of backend libraries.
 #include <dlfcn.h>
 

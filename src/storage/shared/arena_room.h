@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who has which bytes of an arena: the memory that a client and its host share for payloads.
 //
 // Room is given in one piece each, in whole pages of 4096 bytes; the lowest that fits, so that the same memory is used

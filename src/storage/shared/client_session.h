@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A client's side of the connection: operations in, messages out, answers back into operations.
 //
 //   submit() ─► line, by urgency ─► room in the arena ─► (write: copy in) ─► message ─► answer ─► (read: copy out)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host's side of one connection: messages in, operations on the inner backend, answers out.
 //
 //   frame ─► on_frame(): checked ─► inner.submit_*() ─► (any thread) done ─► AnswerSink

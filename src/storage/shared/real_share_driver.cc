@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "storage/shared/real_share_driver.h"
 
 #include <poll.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The I/O thread of a SharedBackend: looks for a role, and moves frames.
 //
 //   seeking ─ lock ─► opening (a thread of its own calls open_inner) ─ open ─► hosting

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "storage/shared/real_share_socket.h"
 
 #include <fcntl.h>

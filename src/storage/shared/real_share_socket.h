@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operating system's part of a shared store: the directory with its lock and socket, connections, and the arena.
 //
 // Threads: confined, but for the memory. Nothing here blocks, apart from the directory's own calls.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that a client and its host have both mapped: the arena.
 //
 // Purpose: what the sessions need to know of it. The real one is a sealed memfd (real_share_socket.h); tests use a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A client's and a host's session, joined by two queues of frames instead of a socket: one thread, every step told.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the threads of one SharedBackend share: its role, and the inbox of its I/O thread.
 //
 //   callers: post() ──┐

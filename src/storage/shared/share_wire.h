@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The messages between the processes that share a store (docs/formats.md, section 9), as bytes.
 //
 // Purpose: what a client asks and what the host answers, without sockets and without memory that they share: both ends

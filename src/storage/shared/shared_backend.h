@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A store that several processes of one host share: the first hosts it, the others use it through that one.
 //
 // Purpose: an engine runs one process per tensor-parallel rank, and a store such as `file` locks its directory for one

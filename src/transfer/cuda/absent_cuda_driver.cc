@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Builds without -DLARDER_CUDA=ON.
 #include "transfer/cuda/driver.h"
 

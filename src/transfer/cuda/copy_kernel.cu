@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gathers and scatters pages between device memory and mapped host memory: each warp takes tiles in turn.
 //
 // Bound by the link, not by the chip: a few thousand threads fill it, so the kernel leaves the multiprocessors to the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "transfer/cuda/copy_kernel_image.h"
 
 // The build says where the file is (cmake/larder_cuda.cmake).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The compiled copy kernel (copy_kernel.cu): code for several generations of GPUs, and PTX for later ones.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one launch of the copy kernel copies, and how it is cut into tiles. Shared by the host, the kernel and the fake
 // driver, so that the arithmetic of the kernel is tested where there is no GPU. Plain types only: nvcc reads this file.
 //

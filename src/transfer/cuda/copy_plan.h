@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From the copies of a step to launches: who copies what.
 //
 //   contiguous and large   ──► the copy engines, cut at the ends of registrations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One stream of copies on a CUDA device: what Device::enqueue() promises, kept by two threads.
 //
 //   enqueue ─► queue ─► launcher: make_ops, launches, an event ─► in flight ─► reaper: waits for the event, done()

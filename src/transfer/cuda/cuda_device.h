@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pages on a GPU: the Device port on CUDA.
 //
 // An engine that keeps Larder's books on its own stream needs three things of this file:

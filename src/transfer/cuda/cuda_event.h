@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A DeviceEvent that is an event of the CUDA driver: streams wait for it without the host.
 //
 // Larder records one after each step of a copy; an engine records one on its own stream for Cache::complete_step()

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two kinds of memory of a CUDA device's tiers.
 //
 //   device   plain allocations of device memory; the host must not touch them

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What Larder uses of a CUDA device: the driver API's memory, streams, events and copies, and one kernel of its own.
 //
 // Two implementations pass the same tests: NVIDIA's libcuda.so.1, found when the program runs (real_cuda_driver.cc),

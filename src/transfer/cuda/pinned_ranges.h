@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which host memory the device can reach: the registrations, in address order.
 //
 // A large region is registered in pieces, so that no single call pins it all: what the driver refuses is one piece, and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NVIDIA's driver, found when the program runs: a build with CUDA also starts where there is no GPU.
 #include <cuda.h>
 #include <dlfcn.h>

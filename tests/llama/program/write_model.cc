@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // larder_write_model ARCHITECTURE PATH [NAME=NUMBER]...: a GGUF model of random weights (engine/llama/libllama/
 // random_model.h), for tests and benchmarks. Names: those of RandomModel's members; is_quantized=1 for Q4_0.
 #include <cstdio>

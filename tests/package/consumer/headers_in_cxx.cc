@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The public headers in C++11, and whether the library that was loaded is the one of the header.
 #include <larder/larder.h>
 #include <larder/larder_backend.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the real SGLang cache (tree, controller, host pools, storage threads) on a CPU against any storage backend.
 
 Modules: cpu (what stands in for a GPU), pools (device pools per model kind), world (one rank, driven as the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The checks that a storage backend has to pass, for every model kind, layout and tree core.
 
 A test file derives a class from `CacheCases` and says how its backend is made:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bytes in the slots: written before a backup, poisoned by a flush, compared after a load.
 
 What a page holds follows from (seed, identity, tokens up to the page's end, pool, layer, rank) alone, so nothing has

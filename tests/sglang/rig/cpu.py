@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stands in for what a machine without a GPU lacks: the copy kernels and the pinning of host memory.
 
 `install()` puts plain copies in the place of the kernels of `sgl_kernel.kvcacheio` and of the two Mamba kernels,

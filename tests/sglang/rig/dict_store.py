@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A storage backend that keeps pages in a dictionary: it proves the rig, and its faulty children prove the checks.
 
 The dictionaries belong to the process (one per "store" key of the config), so what one object has put there is

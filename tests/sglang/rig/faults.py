@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A store that fails on command, and what has to hold after every fault: threads, host pages, memory."""
 
 import contextlib

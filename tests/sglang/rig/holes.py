@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Helps to show a hole in a storage backend: damages what it has stored, and says what it gives back then."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a router knows of a server: an index built from KV events alone, with nothing of Larder's own."""
 
 import struct

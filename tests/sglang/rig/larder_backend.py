@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Describes Larder's storage backend as an operator configures it."""
 
 from . import settings

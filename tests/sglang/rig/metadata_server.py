@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs `larder metadata-server` for the tests, makes SGLang's own clients of it, and knows what must hold.
 
 The server is the program named by the environment variable LARDER_BINARY, else build/release/larder.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A storage backend for tests that misbehaves on command: objects in this process's memory, and a control file that
  * any process may map and change while calls run. Options: control=PATH, store=NUMBER (stores are told apart by it).
  * Objects stay over close(), as on a server, so that a store can be attached again. One lock; a list; no speed. */

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes the device pools of one model kind, small, with SGLang's own classes.
 
 The host pools are built from them by SGLang itself (hybrid_pool_assembler) when the world starts its cache.

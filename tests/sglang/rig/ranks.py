@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the same task in several processes that are the ranks of one model, joined by a gloo group on this machine."""
 
 import multiprocessing

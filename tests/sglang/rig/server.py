@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs `larder serve` for the tests. The program is named by LARDER_BINARY, else it is build/release/larder."""
 
 import json

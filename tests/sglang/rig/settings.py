@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Descriptions: of a storage backend, and of the rank that uses it."""
 
 import dataclasses

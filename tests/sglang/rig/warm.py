@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Imports what a World needs, so that processes forked from one that has it start at once."""
 
 import importlib

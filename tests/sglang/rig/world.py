@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank of SGLang's cache with a storage backend, driven the way the scheduler drives it, without a model.
 
 A World has the real tree, controller, host pools and storage threads.  Device memory is plain memory (see cpu).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A context of libllama as a SequenceHost: one unified cache, flash attention, no rollback snapshots.
 //
 // Threads: confined. Lifetime: the model outlives the host. Errors: kInvalidArgument: libllama refuses these settings

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes GGUF models with random weights: small ones for tests, larger ones for benchmarks. Nothing is downloaded.
 //
 // llama.cpp itself says which tensors an architecture has; this fills them. Weights are such that the cache matters:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One answer of a completion: samples by llama.cpp's samplers and grammars, cuts at stop words, and hands on results in
 // the types of llama.cpp's server, which write them in the form of each API.
 //

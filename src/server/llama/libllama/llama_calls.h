@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests for completions: from the body of any API to prompts, prefixes and answers.
 //
 //   body ─► (responses, messages ─► chat) ─► template ─► tokens ─► find() in host memory and storage ─► engine

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Continuous batching on a context of libllama: sequences that prompts are continued in, and when they are kept.
 //
 //   submit() ─► waiting ─► a slot ─► restored or shared ─► prompt, in pieces ─► answer, token by token ─► end()

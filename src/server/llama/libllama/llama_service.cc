@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/llama/libllama/llama_service.h"
 
 #include <build-info.h>

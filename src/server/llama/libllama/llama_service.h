@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `larder serve --model x.gguf`: llama.cpp's model in this process, behind the routes of llama-server.
 //
 //   POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /completion, /infill   (and their aliases)

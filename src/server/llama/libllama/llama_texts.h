@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Routes around a model's text, as llama-server has them: no sequence of the engine is used.
 //
 // Threads: any, several at once. Cost: of a template and a tokenizer.

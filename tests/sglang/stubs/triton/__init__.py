@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A stand-in for triton with nothing in it: SGLang's modules import it, and none of its kernels runs on a CPU.
 
 Every name below `triton` exists: one with a capital letter is a class, any other an empty object.  A decorator
