@@ -172,10 +172,12 @@ Status ReferenceBody::read(Call call, std::string_view text) {
   if (error == simdjson::SUCCESS) return Fields(call, *this).read(document);
   if (error == simdjson::MEMALLOC)
     return overloaded("no memory for a body of " + std::to_string(text.size()) + " bytes");
-  // simdjson says what is wrong, and not where.
+  // simdjson says what is wrong, and not where; and numbers of more than 64 bits are JSON, which it refuses.
+  is_malformed =
+      text.find('\0') != std::string_view::npos || text.starts_with("\xEF\xBB\xBF") || !nlohmann::json::accept(text);
   const Result<nlohmann::json> placed = parse_json_object(text);
-  is_malformed = !placed.is_ok();
-  if (is_malformed) return placed.status();
+  if (!placed.is_ok()) return placed.status();
+  if (is_malformed) return invalid_argument(fmt::format("malformed JSON: {}", simdjson::error_message(error)));
   return invalid_argument("the body has a number that is too large for 64 bits");
 }
 
