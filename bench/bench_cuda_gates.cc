@@ -16,6 +16,8 @@
 namespace larder {
 namespace {
 
+using namespace cuda_bench;
+
 constexpr std::size_t kAllPages = std::size_t{1} << 40;
 constexpr std::uint32_t kAhead = 4;
 
@@ -118,11 +120,11 @@ class GateBench {
     if (!compute) return compute.status();
     compute_ = std::move(compute).value();
     std::printf(
-        "\ngated load of %zu MiB: host time of the engine's thread in us: submit; all waits, 10 ms later; all waits, "
-        "at "
-        "once (until the copies are launched), and the first of them\nThen the load alone in ms, and for each kind of "
-        "compute of equal length (arithmetic; the same in one large block a multiprocessor; the device's memory "
-        "bandwidth) what both take, and what that adds\n",
+        "\ngated load of %zu MiB\n"
+        "host time of the engine's thread in us: submit; all waits, 10 ms later; all waits, at once (until the copies "
+        "are launched), and the first of them\n"
+        "then the load alone in ms, and what both take and what that adds for each kind of compute of equal length: "
+        "arithmetic; the same in one large block a multiprocessor; the device's memory bandwidth\n",
         options_.bytes >> 20);
     std::printf("%6s %11s | %7s %7s %8s %7s | %6s | %6s %6s | %6s %6s | %6s %6s\n", "layers", "piece", "submit",
                 "waits", "at once", "first", "load", "arith.", "adds", "large", "adds", "memory", "adds");

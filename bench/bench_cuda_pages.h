@@ -21,7 +21,7 @@
 #include "transfer/cuda/cuda_device.h"
 #include "transfer/transfer.h"
 
-namespace larder {
+namespace larder::cuda_bench {
 
 inline constexpr int kCudaRuns = 5;
 inline constexpr auto kLimit = std::chrono::seconds(30);
@@ -332,4 +332,4 @@ class PagesBench {
   bool is_ok_ = true;
 };
 
-}  // namespace larder
+}  // namespace larder::cuda_bench

@@ -13,6 +13,8 @@
 namespace larder {
 namespace {
 
+using namespace cuda_bench;
+
 class CudaBench {
  public:
   CudaBench(const CudaBenchOptions& options, const std::shared_ptr<CudaDriver>& driver, CudaDevice& device)

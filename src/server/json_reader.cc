@@ -51,9 +51,11 @@ std::string place_of(std::string_view text, std::size_t offset) {
   return fmt::format("byte {} (line {}, column {})", offset, line, column);
 }
 
+}  // namespace
+
 // A value takes 16 bytes of a document, a list some 60, an object some 180, whatever the text takes. Characters inside
 // strings count, too: no prompt has so many.
-Status check_values(std::string_view text) {
+Status check_json_values(std::string_view text) {
   if (text.size() <= kMostJsonValues / 10) return Status::ok();
   std::size_t weight = 0;
   for (const char c : text) weight += c == ',' ? 1 : c == '[' ? 4 : c == '{' ? 10 : 0;
@@ -64,10 +66,8 @@ Status check_values(std::string_view text) {
                   kMostJsonValues));
 }
 
-}  // namespace
-
 Result<json> parse_json_object(std::string_view text) {
-  LARDER_RETURN_IF_ERROR(check_values(text));
+  LARDER_RETURN_IF_ERROR(check_json_values(text));
   if (text.empty()) return invalid_argument("the body is empty; a JSON object is expected");
   // To the parser a NUL is the end of the text; to JSON it is nothing that may stand anywhere.
   if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {

@@ -23,6 +23,9 @@ namespace larder {
 inline constexpr std::size_t kMaxJsonDepth = 64;
 inline constexpr std::size_t kMostJsonValues = std::size_t{8} << 20;
 
+// kInvalidArgument: about kMostJsonValues or more, whose document would take many times the memory of the text.
+[[nodiscard]] Status check_json_values(std::string_view text);
+
 // The document. kInvalidArgument: "malformed JSON at byte 17 (line 1, column 18): ..."; nested deeper than
 // kMaxJsonDepth; more than kMostJsonValues; or not an object.
 [[nodiscard]] Result<nlohmann::json> parse_json_object(std::string_view text);

@@ -45,7 +45,7 @@ Status LayerGate::wait(std::uint32_t layer, std::chrono::nanoseconds limit) cons
   const auto bounded = std::min<std::chrono::nanoseconds>(limit, std::chrono::hours(24 * 365));
   std::unique_lock lock(mutex_);
   const auto settled = [&] { return !failure_.is_ok() || arrived_ > layer; };
-  if (!settled() && !changed_.wait_for(lock, bounded, settled)) {
+  if (!changed_.wait_for(lock, bounded, settled)) {
     return deadline_exceeded("layer " + std::to_string(layer) + " has not arrived: " + std::to_string(arrived_) +
                              " of " + std::to_string(layers_) + " layers have");
   }
@@ -59,6 +59,7 @@ Result<LayerGate::Launch> LayerGate::launch_of(std::uint32_t layer, std::chrono:
   const auto settled = [&] {
     return !failure_.is_ok() || arrived_ > layer || (!launches_.empty() && launches_.back().end > layer);
   };
+  // Asked first: an engine asks for each layer, and wait_for() reads the clock.
   if (!settled() && !changed_.wait_for(lock, bounded, settled)) {
     return deadline_exceeded("the copies of layer " + std::to_string(layer) + " have not been launched");
   }

@@ -179,7 +179,7 @@ const StagedCopies::LayerSteps* StagedCopies::steps_of(const TransferRequest& re
 }
 
 bool StagedCopies::suits(const TransferRequest& request) const {
-  if (request.direction != direction_ || (!is_load() && request.gate)) return false;
+  if (!is_load() && request.gate) return false;
   std::size_t small = 0, all = 0;
   for (std::size_t c = 0; c < kComponentCount; ++c) {
     small += request.pairs[c].size() * small_bytes_[c];

@@ -51,7 +51,7 @@ class StagedCopies {
   StagedCopies(const StagedCopies&) = delete;
   StagedCopies& operator=(const StagedCopies&) = delete;
 
-  // Can these copies go this way, and is it the better one?
+  // Can these copies, of this direction, go this way, and is it the better one?
   [[nodiscard]] bool suits(const TransferRequest& request) const;
 
   // Precondition: suits(). On ok `ends.done` is called once; `request` stays until then. On error nothing is called.

@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "base/rng.h"
 #include "metadata/metadata_wire.h"
+#include "server/json_reader.h"
 #include "server/reference_body.h"
 #include "tests/metadata_http/http_harness.h"
 
@@ -197,6 +198,17 @@ TEST(MalformedTest, BothParsersAgree) {
     EXPECT_TRUE(!body.is_malformed || !read.is_ok());
   }
   EXPECT_GT(accepted, 100u);
+}
+
+// What a parser makes of a body takes many times its bytes: so many values are not parsed at all.
+TEST(MalformedTest, ABodyOfTooManyValuesIsRefused) {
+  std::string text = R"({"keys":[1)";
+  for (std::size_t i = 0; i < kMostJsonValues; ++i) text += ",1";
+  ReferenceBody body;
+  const Status read = body.read(ReferenceRoutes::Call::kGet, text + "]}");
+  EXPECT_EQ(read.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(read.message().find("too many values"), std::string::npos) << read.to_string();
+  EXPECT_FALSE(body.is_malformed);
 }
 
 TEST(MalformedTest, TheListenersOwnLimitsHold) {
