@@ -180,9 +180,9 @@ TEST_F(KvEventPublisherTest, NumbersOfAProcessThatStartsAnewAreLarger) {
   const Received before = first_batch();
   publisher_.reset();
   open();
-  EXPECT_GT(first_batch().number, before.number + 2000);
+  EXPECT_GT(first_batch().number, before.number + 1) << "a reader sees a gap";
   ask_from(before.number + 1);
-  EXPECT_GT(front_of(replayed()), before.number + 2000);
+  EXPECT_GT(front_of(replayed()), before.number + 1);
   EXPECT_EQ(publisher_->wish(), KvEventSink::Wish::kChanges) << "its own story is whole";
 }
 
