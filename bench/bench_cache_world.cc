@@ -28,6 +28,8 @@ class NoMemorySource final : public MemorySource {
 
 }  // namespace
 
+std::unique_ptr<MemorySource> no_memory() { return std::make_unique<NoMemorySource>(); }
+
 Status InstantTransfer::submit(TransferRequest request, Done done) {
   if (request.gate) request.gate->arrive(layers_ - 1);
   done(TransferDone{request.id, Status::ok(), {}, {}});
@@ -91,7 +93,7 @@ Result<ModelSpec> bench_model(const std::string& shape, std::uint32_t page_size)
 Result<std::unique_ptr<CacheWorld>> make_cache_world(const ModelSpec& model, const CacheWorldSizes& sizes) {
   auto world = std::make_unique<CacheWorld>();
   world->model = model;
-  world->memory = std::make_unique<NoMemorySource>();
+  world->memory = no_memory();
   Result<std::unique_ptr<DevicePools>> device = DevicePools::create(model, sizes.device, *world->memory);
   if (!device.is_ok()) return device.status();
   world->device = std::move(*device);

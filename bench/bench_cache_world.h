@@ -17,6 +17,9 @@
 
 namespace larder {
 
+// Memory that is an address range and nothing else: what reads or writes it ends the program.
+[[nodiscard]] std::unique_ptr<MemorySource> no_memory();
+
 // Copies nothing and says so at once. The leases that a real engine takes would be dropped in the next poll.
 class InstantTransfer final : public TransferEngine {
  public:

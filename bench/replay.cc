@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/replay.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "bench/bench_cache_world.h"
+#include "bench/replay_engine.h"
+#include "bench/replay_tiers.h"
+#include "model/pool_list.h"
+#include "model/presets.h"
+
+namespace larder {
+namespace {
+
+constexpr double kGib = 1024.0 * 1024 * 1024;
+constexpr std::uint32_t kStatesEach = 16;  // on a device that is as large as its requests need
+
+Result<ModelSpec> replay_model(const ReplayOptions& options) {
+  if (!options.model.empty()) {
+    Result<ModelSpec> model = preset_model(options.model);
+    if (!model.is_ok()) return model.status();
+    ModelSpec sized = std::move(*model);
+    sized.page_size = options.page_size;
+    LARDER_RETURN_IF_ERROR(finalize_model(sized));
+    return sized;
+  }
+  const auto pool = [](PoolName name, ComponentKind c, std::uint32_t rows, std::uint64_t row_bytes) {
+    PoolSpec spec{.name = name, .component = c, .is_anchor = true};
+    if (c != ComponentKind::kFull) spec.hit_policy = HitPolicy::kTrailingPages;
+    spec.layers = {0};
+    spec.planes = {{"all", Dtype::kU8, rows, 1, static_cast<std::uint32_t>(row_bytes)}};
+    return spec;
+  };
+  PoolList list{.id = "replay", .page_size = options.page_size};
+  list.pools.push_back(pool(PoolName::kKv, ComponentKind::kFull, options.page_size, options.kv_bytes));
+  if (options.state_bytes > 0) {
+    list.pools.push_back(pool(PoolName::kMamba, ComponentKind::kMamba, 1, options.state_bytes));
+  }
+  return model_of_pools(std::move(list));
+}
+
+std::uint64_t pages_of(std::uint64_t tokens, const ModelSpec& model) {
+  return (tokens + model.page_size - 1) / model.page_size;
+}
+
+Result<ComponentCounts> device_slots(const ReplayOptions& options, const ReplayTrace& trace, const ModelSpec& model) {
+  std::uint64_t longest = 0;
+  for (const auto& request : trace.requests()) longest = std::max(longest, request.prompt + request.output);
+  const std::uint64_t each = pages_of(longest, model) + 2;
+  const std::uint64_t windows = model.has(ComponentKind::kSwa) ? model.window_pages() + pages_of(8192, model) + 8 : 0;
+  ComponentCounts slots{};
+  auto& full = slots[index_of(ComponentKind::kFull)];
+  auto& states = slots[index_of(ComponentKind::kMamba)];
+  full = static_cast<std::uint32_t>(each * options.at_once);
+  if (model.has(ComponentKind::kMamba)) states = kStatesEach * options.at_once;
+  if (options.device_gib > 0) {
+    double left = options.device_gib * kGib;
+    if (model.has(ComponentKind::kMamba)) {
+      const auto state_bytes = static_cast<double>(host_slot_bytes(model, ComponentKind::kMamba));
+      states = options.device_states > 0 ? options.device_states : static_cast<std::uint32_t>(left / 4 / state_bytes);
+      left -= states * state_bytes;
+    }
+    const auto page_bytes = static_cast<double>(host_slot_bytes(model, ComponentKind::kFull));
+    full = left > 0 ? static_cast<std::uint32_t>(left / page_bytes) : 0;
+    if (full < each) {
+      return invalid_argument("--device: the longest request of the trace needs " + std::to_string(each) +
+                              " pages of KV there, and " + std::to_string(full) + " would fit");
+    }
+  }
+  if (windows > 0) slots[index_of(ComponentKind::kSwa)] = static_cast<std::uint32_t>(windows * (options.at_once + 1));
+  return slots;
+}
+
+Result<CacheConfig> cache_config(const ReplayOptions& options) {
+  CacheConfig config;
+  const auto policy = parse_eviction_policy(options.policy);
+  if (!policy) return invalid_argument("--policy: there is no eviction policy '" + options.policy + "'");
+  config.eviction_policy = *policy;
+  const auto write = parse_write_policy(options.write_policy);
+  if (!write) return invalid_argument("--write-policy: there is no write policy '" + options.write_policy + "'");
+  config.write_policy = *write;
+  config.checkpoint_grid = options.grid;
+  config.chunked_prefill_tokens = 8192;
+  config.max_requests = std::max<std::uint32_t>(config.max_requests, options.at_once + 1);
+  return config;
+}
+
+}  // namespace
+
+std::uint64_t ReplayResult::prompt_tokens() const {
+  std::uint64_t sum = 0;
+  for (const ReplayLine& line : lines) sum += line.prompt;
+  return sum;
+}
+
+double ReplayResult::hit_rate() const {
+  std::uint64_t cached = 0;
+  for (const ReplayLine& line : lines) cached += line.device + line.host + line.storage;
+  const std::uint64_t all = prompt_tokens();
+  return all == 0 ? 0 : static_cast<double>(cached) / static_cast<double>(all);
+}
+
+Result<ReplayResult> run_replay(const ReplayOptions& options) {
+  const Result<ReplayTrace> trace = ReplayTrace::read(options.trace, options.block_tokens, options.limit);
+  if (!trace.is_ok()) return trace.status();
+  const Result<ModelSpec> model = replay_model(options);
+  if (!model.is_ok()) return model.status();
+  const Result<CacheConfig> config = cache_config(options);
+  if (!config.is_ok()) return config.status();
+  const Result<ComponentCounts> slots = device_slots(options, *trace, *model);
+  if (!slots.is_ok()) return slots.status();
+
+  sim::SimClock clock;
+  const std::unique_ptr<MemorySource> memory = no_memory();
+  const Result<std::unique_ptr<DevicePools>> device = DevicePools::create(*model, *slots, *memory);
+  if (!device.is_ok()) return device.status();
+  const auto host_bytes = static_cast<std::uint64_t>(options.host_gib * kGib);
+  std::unique_ptr<HostPools> host;
+  if (host_bytes > 0) {
+    Result<std::unique_ptr<HostPools>> made = HostPools::create(*model, HostLayout::kPageFirst, host_bytes, *memory);
+    if (!made.is_ok()) return made.status();
+    host = std::move(*made);
+  }
+  ReplayTransfer transfer(*model, clock, options.link_gbps * 1e9);
+  const auto storage_bytes = static_cast<std::uint64_t>(options.storage_gib * kGib);
+  ReplayStorage storage(clock, storage_bytes, options.storage_gbps * 1e9);
+  CacheParts parts;
+  parts.model = &*model;
+  parts.device = device->get();
+  parts.host = host.get();
+  parts.transfer = &transfer;
+  parts.clock = &clock;
+  Result<std::unique_ptr<Cache>> cache = Cache::create(*config, parts);
+  if (!cache.is_ok()) return cache.status();
+  if (storage_bytes > 0) LARDER_RETURN_IF_ERROR((*cache)->attach_storage(storage));
+
+  ReplayResult result;
+  result.model = options.model.empty() ? "replay" : options.model;
+  result.page_bytes = host_slot_bytes(*model, ComponentKind::kFull);
+  if (model->has(ComponentKind::kMamba)) result.checkpoint_bytes = host_slot_bytes(*model, ComponentKind::kMamba);
+  for (const ComponentKind c : kAllComponents) {
+    if (model->has(c)) result.tier_bytes[0] += std::uint64_t{(*slots)[index_of(c)]} * host_slot_bytes(*model, c);
+  }
+  result.tier_bytes[1] = host_bytes;
+  result.tier_bytes[2] = storage_bytes;
+  const TimePoint begin = real_clock().now();
+  LARDER_RETURN_IF_ERROR(ReplayEngine(options, *trace, **cache, clock, result).run());
+  result.seconds = std::chrono::duration<double>(real_clock().now() - begin).count();
+  result.moved_down = transfer.down_bytes();
+  result.moved_up = transfer.up_bytes();
+  result.stored = storage.written_bytes();
+  result.fetched = storage.read_bytes();
+  return result;
+}
+
+}  // namespace larder

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// `larder replay`: a recorded trace through the production cache, in simulated time and without bytes.
+//
+//   trace ─► engine (begin, start, prompt, answer, finish) ─► Cache ─► device slots, host blocks, storage's index
+//                                                                      none of them has memory behind it
+//
+// What is real: the cache with its tree, policies, checkpoints, pools' bookkeeping, page keys and storage plans, with
+// the model's true sizes. What is simulated: the engine's computing, copies and storage, each of which takes the time
+// that its bandwidth gives (or none), on a clock that jumps from event to event.
+//
+// Threads: confined; run_replay() starts none. Same options, same result, but for the times of the processor.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "bench/replay_trace.h"
+#include "controller/config.h"
+#include "controller/miss.h"
+
+namespace larder {
+
+struct ReplayOptions {
+  std::string trace;
+  std::uint64_t block_tokens = 512;  // of the trace
+  std::uint64_t limit = ~std::uint64_t{0};
+  // The model: a preset's name, or so many bytes of KV for a token and of state for a checkpoint (0: no state).
+  std::string model;
+  std::uint64_t kv_bytes = 16384, state_bytes = 0;
+  std::uint32_t page_size = 512;
+  // Tiers, in GiB. device 0: as many pages as the longest request, for each of those at once, and 16 states for each.
+  double device_gib = 0, host_gib = 64, storage_gib = 0;
+  std::uint32_t device_states = 0;  // of device_gib; 0: a quarter of its bytes
+  std::string policy = "lru", write_policy = "write_through";
+  std::uint32_t grid = 8192;
+  std::uint32_t at_once = 1;  // requests
+  double prefill_rate = 0, decode_rate = 0;  // tokens a second: of all prompts together, of each answer; 0: no time
+  double link_gbps = 0, storage_gbps = 0;    // 10^9 bytes a second, each way; 0: no time
+  bool as_json = false;
+  std::string csv;  // a line for each request goes there; empty: nowhere
+};
+
+// One request, as it went.
+struct ReplayLine {
+  double arrival_s = 0, first_token_s = 0;  // since the trace began; the first token: since it arrived
+  std::uint64_t prompt = 0, output = 0;
+  std::uint64_t device = 0, host = 0, storage = 0;  // tokens that were reused from there
+  Miss miss;
+  double cache_us = 0;  // of the processor: calls of the cache for it
+};
+
+struct ReplayResult {
+  std::vector<ReplayLine> lines;
+  std::string model;
+  std::uint64_t page_bytes = 0, checkpoint_bytes = 0;
+  std::array<std::uint64_t, 3> tier_bytes{};    // device, host, storage
+  std::uint64_t moved_down = 0, moved_up = 0;   // bytes between device and host
+  std::uint64_t stored = 0, fetched = 0;        // bytes between host and storage
+  std::uint64_t waits = 0, retracts = 0;        // calls that were kOverloaded, requests that were retracted
+  double poll_us = 0, seconds = 0;              // of the processor: all polls; the whole replay
+  [[nodiscard]] std::uint64_t prompt_tokens() const;
+  [[nodiscard]] double hit_rate() const;  // cached / prompt tokens
+};
+
+// kNotFound, kInvalidArgument: the trace, the model or sizes that no pools can have. kInternal: a call of the cache
+// failed that must not, or its books do not balance at the end.
+[[nodiscard]] Result<ReplayResult> run_replay(const ReplayOptions& options);
+
+// --- report (replay_report.cc)
+[[nodiscard]] std::string replay_text(const ReplayOptions& options, const ReplayResult& result);
+[[nodiscard]] nlohmann::ordered_json replay_json(const ReplayOptions& options, const ReplayResult& result);
+[[nodiscard]] Status write_replay_csv(const std::string& path, const ReplayResult& result);
+
+// argv[0] is the command's name. 0: done; 1: failed; 2: usage.
+int replay_command(int argc, char** argv);
+
+}  // namespace larder

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// `larder replay`: options in, table, JSON or CSV out.
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "bench/replay.h"
+#include "server/command_line.h"
+
+namespace larder {
+namespace {
+
+void add_model_options(CLI::App& app, ReplayOptions& o) {
+  app.add_option("--model", o.model, "a preset, gdn-real say, for its sizes; instead of the next two")->type_name("NAME");
+  app.add_option("--kv-bytes", o.kv_bytes, "of full attention's KV, for a token")
+      ->type_name("BYTES")
+      ->check(whole_number(1, 1 << 24))
+      ->capture_default_str();
+  app.add_option("--state-bytes", o.state_bytes, "of a checkpoint of recurrent state; 0: none")
+      ->type_name("BYTES")
+      ->check(whole_number(0, std::uint64_t{1} << 31))
+      ->capture_default_str();
+  app.add_option("--page-size", o.page_size, "of the cache")
+      ->type_name("TOKENS")
+      ->check(whole_number(1, 8192))
+      ->capture_default_str();
+}
+
+void add_tier_options(CLI::App& app, ReplayOptions& o) {
+  const auto gib = [&](const char* flag, double& value, const char* help) {
+    app.add_option(flag, value, help)->type_name("GIB")->check(number_in(0, 1e6))->capture_default_str();
+  };
+  gib("--device", o.device_gib, "0: as much as the requests at once need");
+  app.add_option("--device-states", o.device_states, "checkpoints on the device; 0: a quarter of --device")
+      ->type_name("NUMBER")
+      ->check(whole_number(0, 1 << 24))
+      ->capture_default_str();
+  gib("--host", o.host_gib, "0: no host tier");
+  gib("--storage", o.storage_gib, "0: none");
+  app.add_option("--policy", o.policy, "who leaves a tier")->type_name("NAME")->capture_default_str();
+  app.add_option("--write-policy", o.write_policy, "when the host gets a copy")->type_name("NAME")->capture_default_str();
+  app.add_option("--checkpoint-grid", o.grid, "a weak checkpoint every so many tokens; 0: none")
+      ->type_name("TOKENS")
+      ->check(whole_number(0, 1u << 30))
+      ->capture_default_str();
+}
+
+void add_time_options(CLI::App& app, ReplayOptions& o) {
+  app.add_option("--at-once", o.at_once, "requests that run at a time")
+      ->type_name("REQUESTS")
+      ->check(whole_number(1, 4096))
+      ->capture_default_str();
+  const auto rate = [&](const char* flag, double& value, const char* unit, const char* help) {
+    app.add_option(flag, value, help)->type_name(unit)->check(number_in(0, 1e12))->capture_default_str();
+  };
+  rate("--prefill-rate", o.prefill_rate, "TOKENS/S", "of all prompts together; 0: they take no time");
+  rate("--decode-rate", o.decode_rate, "TOKENS/S", "of each answer; 0: it takes no time");
+  rate("--link", o.link_gbps, "GB/S", "between device and host, each way; 0: copies take no time");
+  rate("--storage-speed", o.storage_gbps, "GB/S", "each way; 0: it takes no time");
+}
+
+}  // namespace
+
+int replay_command(int argc, char** argv) {
+  CLI::App app("A recorded trace through the cache, in simulated time and without bytes: what would it hit?",
+               "larder replay");
+  app.get_formatter()->column_width(34);
+  ReplayOptions o;
+  app.add_option("trace", o.trace, "Mooncake's JSONL: timestamp, input_length, output_length, hash_ids")
+      ->type_name("FILE")
+      ->required();
+  app.add_option("--block-tokens", o.block_tokens, "that a hash id of the trace stands for")
+      ->type_name("TOKENS")
+      ->check(whole_number(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--requests", o.limit, "the first so many of the trace (all)")
+      ->type_name("NUMBER")
+      ->check(whole_number(1));
+  add_model_options(app, o);
+  add_tier_options(app, o);
+  add_time_options(app, o);
+  app.add_option("--csv", o.csv, "a line for each request goes there")->type_name("FILE");
+  app.add_flag("--json", o.as_json, "print JSON");
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
+  const Result<ReplayResult> result = run_replay(o);
+  const Status written = result.is_ok() && !o.csv.empty() ? write_replay_csv(o.csv, *result) : result.status();
+  if (!written.is_ok()) {
+    std::fprintf(stderr, "larder replay: %s\n", written.message().c_str());
+    const StatusCode code = written.code();
+    return code == StatusCode::kInvalidArgument || code == StatusCode::kNotFound ? 2 : 1;
+  }
+  std::printf("%s\n", o.as_json ? replay_json(o, *result).dump(2).c_str() : replay_text(o, *result).c_str());
+  return 0;
+}
+
+}  // namespace larder

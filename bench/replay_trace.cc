@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/replay_trace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace larder {
+namespace {
+
+constexpr std::uint64_t kMostTokens = 100'000'000;
+constexpr std::uint64_t kAnswerBlocks = std::uint64_t{1} << 62;  // ids of answers that no prompt repeats; none is larger
+
+// One number out of another, so that tokens look like those of a text.
+std::uint64_t scrambled(std::uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+
+Result<double> number_at(const nlohmann::json& line, const char* key, double least, double most) {
+  const auto at = line.find(key);
+  if (at == line.end()) return invalid_argument(fmt::format("there is no \"{}\"", key));
+  if (!at->is_number()) return invalid_argument(fmt::format("\"{}\" is no number", key));
+  const double value = at->get<double>();
+  if (!(value >= least && value <= most)) {
+    return invalid_argument(fmt::format("\"{}\" is {}, which is not from {} to {}", key, value, least, most));
+  }
+  return value;
+}
+
+}  // namespace
+
+Status ReplayTrace::add_line(const std::string& line) {
+  const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, false);
+  if (!parsed.is_object()) return invalid_argument("it is no JSON object");
+  const Result<double> time = number_at(parsed, "timestamp", 0, 1e15);
+  if (!time.is_ok()) return time.status();
+  const Result<double> prompt = number_at(parsed, "input_length", 1, static_cast<double>(kMostTokens));
+  if (!prompt.is_ok()) return prompt.status();
+  const Result<double> output = number_at(parsed, "output_length", 0, static_cast<double>(kMostTokens));
+  if (!output.is_ok()) return output.status();
+  Request request;
+  request.arrival_s = *time / 1000;
+  request.prompt = static_cast<std::uint64_t>(*prompt);
+  request.output = static_cast<std::uint64_t>(*output);
+  if (!requests_.empty() && request.arrival_s < requests_.back().arrival_s) {
+    return invalid_argument("its \"timestamp\" is before that of the line before it; sort the file by time");
+  }
+  const auto ids = parsed.find("hash_ids");
+  if (ids == parsed.end() || !ids->is_array()) return invalid_argument("there is no list \"hash_ids\"");
+  for (const nlohmann::json& id : *ids) {
+    if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= kAnswerBlocks) {
+      return invalid_argument("an entry of \"hash_ids\" is no whole number from 0 to 2^62 - 1");
+    }
+    request.blocks.push_back(id.get<std::uint64_t>());
+  }
+  const std::uint64_t blocks = (request.prompt + block_tokens_ - 1) / block_tokens_;
+  if (request.blocks.size() != blocks) {
+    return invalid_argument(fmt::format("{} tokens are {} blocks of {} (--block-tokens), and \"hash_ids\" has {}",
+                                        request.prompt, blocks, block_tokens_, request.blocks.size()));
+  }
+  requests_.push_back(std::move(request));
+  return Status::ok();
+}
+
+Result<ReplayTrace> ReplayTrace::read(const std::string& path, std::uint64_t block_tokens, std::size_t limit) {
+  std::ifstream file(path);
+  if (!file) return not_found(fmt::format("cannot read the trace '{}'", path));
+  ReplayTrace trace;
+  trace.block_tokens_ = block_tokens;
+  std::string line;
+  for (std::size_t number = 1; trace.requests_.size() < limit && std::getline(file, line); ++number) {
+    if (line.empty()) continue;
+    const Status added = trace.add_line(line);
+    if (!added.is_ok()) return invalid_argument(fmt::format("{}:{}: {}", path, number, added.message()));
+  }
+  if (file.bad()) return unavailable(fmt::format("reading the trace '{}' failed", path));
+  if (trace.requests_.empty()) return invalid_argument(fmt::format("the trace '{}' has no request", path));
+  trace.find_next_turns();
+  return trace;
+}
+
+// Blocks are named by their whole prefix, so requests that share a block share all before it.
+void ReplayTrace::find_next_turns() {
+  std::unordered_map<std::uint64_t, std::vector<std::size_t>> waiting;  // by the last whole block
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    const std::vector<std::uint64_t>& blocks = requests_[i].blocks;
+    for (std::size_t k = 0; k < requests_[i].prompt / block_tokens_; ++k) {
+      const auto found = waiting.find(blocks[k]);
+      if (found == waiting.end()) continue;
+      std::erase_if(found->second, [&](std::size_t earlier) {
+        Request& before = requests_[earlier];
+        if (before.prompt / block_tokens_ != k + 1 || requests_[i].prompt <= before.prompt + before.output) return false;
+        before.next_turn = i;
+        if (before.blocks.size() > k + 1) filled_later_.try_emplace(before.blocks.back(), blocks[k + 1]);
+        return true;
+      });
+    }
+    const std::uint64_t whole = requests_[i].prompt / block_tokens_;
+    if (whole > 0) waiting[blocks[whole - 1]].push_back(i);
+  }
+}
+
+void ReplayTrace::append_block(std::uint64_t block, std::uint64_t begin, std::uint64_t end,
+                               std::vector<TokenId>& out) const {
+  const std::uint64_t seed = scrambled(block + 1);
+  for (std::uint64_t i = begin; i < end; ++i) {
+    out.push_back(static_cast<TokenId>(scrambled(seed + i) % 151'936));  // a vocabulary
+  }
+}
+
+void ReplayTrace::tokens_of(std::size_t index, std::vector<TokenId>& out) const {
+  const Request& request = requests_[index];
+  out.clear();
+  out.reserve(request.prompt + request.output);
+  for (std::uint64_t at = 0; at < request.prompt; at += block_tokens_) {
+    std::uint64_t block = request.blocks[at / block_tokens_];
+    if (request.prompt - at < block_tokens_) {
+      const auto later = filled_later_.find(block);
+      if (later != filled_later_.end()) block = later->second;
+    }
+    append_block(block, 0, std::min(block_tokens_, request.prompt - at), out);
+  }
+  const std::uint64_t end = request.prompt + request.output;
+  for (std::uint64_t at = request.prompt; at < end;) {
+    const std::uint64_t begin = at % block_tokens_, stop = std::min(block_tokens_, begin + end - at);
+    const std::uint64_t block = request.next_turn == kNone
+                                    ? kAnswerBlocks + (static_cast<std::uint64_t>(index) << 20) + at / block_tokens_
+                                    : requests_[request.next_turn].blocks[at / block_tokens_];
+    append_block(block, begin, stop, out);
+    at += stop - begin;
+  }
+}
+
+}  // namespace larder
