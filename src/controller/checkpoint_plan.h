@@ -14,11 +14,15 @@
 #include <cstdint>
 #include <vector>
 
+#include "policy/facts.h"
+
 namespace larder {
 
 struct PlannedCheckpoint {
   std::uint64_t page = 0;
   bool weak = false;  // may be skipped when no slot is free
+  CheckpointKind kind = CheckpointKind::kPrompt;
+  float uses = 0;  // that one there had before it was evicted (RadixTree::recall_uses())
   friend bool operator==(const PlannedCheckpoint&, const PlannedCheckpoint&) = default;
 };
 

@@ -35,21 +35,27 @@ std::uint64_t HostRoom::gentle_share(ComponentKind c, std::uint64_t want) const 
   if (!backlog_.may_wait()) return want;
   const std::optional<HostVictim> next = tree_.next_host_victim(c);
   if (!next || backlog_.is_soon(next->node)) return 0;
-  const NodeView victim = tree_.view(next->node);
-  return std::min(want, c == ComponentKind::kMamba ? 1 : victim.end - victim.begin);
+  return std::min(want, units_of(c, next->node));
+}
+
+std::uint64_t HostRoom::units_of(ComponentKind c, NodeId victim) const {
+  const NodeView node = tree_.view(victim);
+  return c == ComponentKind::kMamba ? 1 : node.end - node.begin;
 }
 
 std::optional<ComponentKind> HostRoom::next_victim(const HostSpace& missing) const {
   std::optional<ComponentKind> first;
   OrderKey least;
+  double least_worth = 0;
   for (const ComponentKind c : kAllComponents) {
     const bool gives = (host_->blocks_per_slot(c) > 0 ? missing.blocks : missing.markers) > 0;
     if (!model_.has(c) || !gives) continue;
     const std::optional<HostVictim> victim = tree_.next_host_victim(c);
     if (!victim) continue;
     const OrderKey key = tree_.order().key_across(victim->facts);
-    if (!first || key < least) {
+    if (!first || victim->worth < least_worth || (victim->worth == least_worth && key < least)) {
       first = c;
+      least_worth = victim->worth;
       least = key;
     }
   }
@@ -72,6 +78,8 @@ HostAnswer HostRoom::make(const ComponentCounts& counts, bool gently) {
     const std::uint64_t per_slot = host_->blocks_per_slot(*victim);
     const std::uint64_t slots = per_slot == 0 ? missing.markers : (missing.blocks + per_slot - 1) / per_slot;
     std::uint64_t want = std::min(slots, kVictimBatch);
+    // What comes behind it may be worth more than what another component has.
+    if (tree_.order().weighs()) want = std::min(want, units_of(*victim, tree_.next_host_victim(*victim)->node));
     if (gently) want = gentle_share(*victim, want);
     if (want == 0) return refuse_for_stores();
     if (tree_.evict_host(*victim, want).freed == 0) return HostAnswer::kNone;

@@ -65,6 +65,8 @@ class HostRoom {
   [[nodiscard]] HostSpace evictable() const;
   // One that gives some of what is missing.
   [[nodiscard]] std::optional<ComponentKind> next_victim(const HostSpace& missing) const;
+  // Slots of the component that it gives.
+  [[nodiscard]] std::uint64_t units_of(ComponentKind c, NodeId victim) const;
   [[nodiscard]] std::uint64_t gentle_share(ComponentKind c, std::uint64_t want) const;
 
   const ModelSpec& model_;

@@ -17,7 +17,8 @@ namespace {
 constexpr std::array<std::string_view, 3> kWritePolicies = {"write_through", "write_through_selective", "write_back"};
 constexpr std::array<std::string_view, 3> kPrefetchPolicies = {"best_effort", "wait_complete", "timeout"};
 constexpr std::array<std::string_view, 4> kLayouts = {"page_first", "page_first_direct", "page_head", "layer_first"};
-constexpr std::array<std::string_view, 7> kEvictionPolicies = {"lru", "lfu", "slru", "fifo", "mru", "filo", "priority"};
+constexpr std::array<std::string_view, 8> kEvictionPolicies = {"lru", "lfu",  "slru",     "fifo",
+                                                               "mru", "filo", "priority", "value"};
 
 // What a table of this process may be asked to hold. Far above any machine; low enough that no product overflows.
 constexpr double kMaxTokens = 1e9;

@@ -14,9 +14,16 @@
 #include <compare>
 #include <cstdint>
 
+#include "policy/checkpoint_stats.h"
 #include "policy/facts.h"
 
 namespace larder {
+
+// How old the first of a queue is, and how much its tier holds, in tokens. Ticks of the tree grow by a token for each
+// that is computed.
+struct QueueAge {
+  std::uint64_t age_tokens = 0, tier_tokens = 0;
+};
 
 // Smaller ones leave first; of equal ones, any.
 struct OrderKey {
@@ -32,6 +39,14 @@ class EvictionOrder {
   [[nodiscard]] virtual OrderKey key(const Facts& facts) const = 0;
   // Where components share one budget, as on the host: among those that would leave first of each.
   [[nodiscard]] virtual OrderKey key_across(const Facts& facts) const { return {facts.last_use, 0}; }
+
+  // An order that weighs has several queues for a component in a tier, each by key(), whose `major` is the last use.
+  // The first of the queue that is worth least leaves first; also across components, before key_across() is asked.
+  // queue() is asked again when its answer may have changed before the data leaves, and not at once. worth() may change
+  // at any time. False: there is one queue, and neither is asked.
+  [[nodiscard]] virtual bool weighs() const { return false; }
+  [[nodiscard]] virtual std::uint8_t queue(const Facts&) const { return 0; }
+  [[nodiscard]] virtual double worth(std::uint8_t, const QueueAge&, const CheckpointStats&) const { return 0; }
 };
 
 // Least recently used first. What one request used is told apart by depth: the end of its path is worth more to its

@@ -19,7 +19,8 @@ constexpr std::array<Named, kEvictionPolicyCount> kPolicies = {{{"lru", lru_orde
                                                                 {"fifo", fifo_order},
                                                                 {"mru", mru_order},
                                                                 {"filo", filo_order},
-                                                                {"priority", priority_order}}};
+                                                                {"priority", priority_order},
+                                                                {"value", value_order}}};
 
 }  // namespace
 

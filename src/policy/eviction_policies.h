@@ -2,7 +2,7 @@
 // The eviction orders that have a name. Each is a file of this folder; a new one is a file, a line here and one in
 // eviction_policies.cc.
 //
-// They order full alone; windows and states leave least recently used first under all of them.
+// But for value they order full alone: windows and states leave least recently used first.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@
 
 namespace larder {
 
-enum class EvictionPolicy : std::uint8_t { kLru, kLfu, kSlru, kFifo, kMru, kFilo, kPriority };
-inline constexpr std::size_t kEvictionPolicyCount = 7;
+enum class EvictionPolicy : std::uint8_t { kLru, kLfu, kSlru, kFifo, kMru, kFilo, kPriority, kValue };
+inline constexpr std::size_t kEvictionPolicyCount = 8;
 [[nodiscard]] std::string_view eviction_policy_name(EvictionPolicy p);  // "lru", ...; "?": no such policy
 [[nodiscard]] std::optional<EvictionPolicy> parse_eviction_policy(std::string_view s);
 
@@ -30,5 +30,7 @@ using EvictionOrderPtr = std::shared_ptr<const EvictionOrder>;  // never null wh
 [[nodiscard]] EvictionOrderPtr mru_order();   // most recently used first
 [[nodiscard]] EvictionOrderPtr filo_order();  // made last, out first
 [[nodiscard]] EvictionOrderPtr priority_order();  // lowest priority first, then the least recently used
+// Least worth first, states included: likely uses x saved tokens / bytes / age. Without recurrent state it is lru.
+[[nodiscard]] EvictionOrderPtr value_order();
 
 }  // namespace larder

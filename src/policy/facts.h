@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a policy is told of cached data before it decides: facts of one component of one tree node in one tier.
 //
-// Plain values, by which every rank decides alike. All of them are facts that keep their value while nobody uses the
+// Plain values, by which every rank decides alike. But for the last ones they keep their value while nobody uses the
 // data: an edge may be cut or joined at any time, so its length is none of them. A new fact is a new field, which its
 // owner fills (RadixTree::facts()) and keeps right: keys that were made of an old value must be made again.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/strong.h"
@@ -13,6 +14,10 @@
 #include "pool/tier.h"
 
 namespace larder {
+
+// Why a checkpoint of recurrent state was taken (controller/checkpoint_plan.h); or a prefetch brought it.
+enum class CheckpointKind : std::uint8_t { kPrompt, kOutput, kFork, kGrid, kFetched };
+inline constexpr std::size_t kCheckpointKinds = 5;
 
 struct Facts {
   ComponentKind component = ComponentKind::kFull;
@@ -23,6 +28,14 @@ struct Facts {
   std::uint64_t end = 0;       // pages from the root: what its request had computed up to here
   std::uint32_t hits = 0;      // uses by later requests; 0 for swa and mamba, whose uses are not counted
   std::int32_t priority = 0;   // the highest that a request brought; 0 for swa and mamba
+
+  // Of models with recurrent state, for orders that weigh (EvictionOrder::weighs()). What stands around the node is in
+  // them, and may change while nobody uses it.
+  bool restores = false;  // there is a checkpoint at its end, on device or host
+  bool is_held = false;   // full that leaves with its checkpoint, or on which a running request stands: not by itself
+  CheckpointKind kind{};           // of that checkpoint
+  float uses = 0;                  // by later requests, faded (CheckpointStats)
+  double gain = 0;                 // bytes of KV that resuming there saves to compute, for each byte that leaves
 };
 
 }  // namespace larder

@@ -32,10 +32,11 @@ EvictResult RadixTree::Impl::evict_host(ComponentKind c, std::uint64_t slots) {
 // ---- full: leaves, by policy
 
 // One order for all leaves, with and without a host copy.
-RadixTree::Impl::Id RadixTree::Impl::next_device_leaf() const {
-  if (device_unbacked.empty()) return device_backed.top();
-  if (device_backed.empty()) return device_unbacked.top();
-  return device_unbacked.top_key() < device_backed.top_key() ? device_unbacked.top() : device_backed.top();
+RadixTree::Impl::Id RadixTree::Impl::next_device_leaf() {
+  const VictimQueues::First unbacked = first_victim(device_unbacked, ComponentKind::kFull, Tier::kDevice);
+  const VictimQueues::First backed = first_victim(device_backed, ComponentKind::kFull, Tier::kDevice);
+  if (unbacked.id == kNoNode) return backed.id;
+  return backed.id == kNoNode || unbacked < backed ? unbacked.id : backed.id;
 }
 
 // Leaves at most `pages` in the leaf; the rest becomes its parent and stays.
@@ -82,31 +83,40 @@ void RadixTree::Impl::name_device_leaves(std::uint64_t pages, VictimRule rule, E
 }
 
 // Has the victim to stay until it has a host copy?
-bool RadixTree::Impl::stays_for_backup(Id id, ComponentKind c, VictimRule rule) const {
+bool RadixTree::Impl::stays_for_backup(Id id, ComponentKind c, VictimRule rule) {
   if (rule == VictimRule::kDrop || node(id).has(bit_of(c, Tier::kHost))) return false;
   return rule == VictimRule::kBackUpFirst || !is_next_to_leave_host(id, c);
 }
 
 // Would a host that is full let go of a copy of this before all that it may let go of now? As a rule it has let go of
 // it already.
-bool RadixTree::Impl::is_next_to_leave_host(Id id, ComponentKind c) const {
-  const Node& n = node(id);
-  Facts copy = facts(n, c, Tier::kDevice);
-  copy.tier = Tier::kHost;
+bool RadixTree::Impl::is_next_to_leave_host(Id id, ComponentKind c) {
   bool has_victim = false;
   for (const ComponentKind other : kAllComponents) {
-    const Id victim = next_host_victim(other);
-    if (victim == kNoNode) continue;
+    const VictimQueues::First victim = next_host_victim(other);
+    if (victim.id == kNoNode) continue;
     has_victim = true;
-    if (c == ComponentKind::kFull && other == ComponentKind::kFull) {
-      const OrderKey own = order->key(copy);
-      // What was used by the same request leaves from its end.
-      if (own > host_leaves.top_key() || (own == host_leaves.top_key() && n.begin <= node(victim).begin)) return false;
-    } else if (order->key_across(copy) > order->key_across(facts(node(victim), other, Tier::kHost))) {
-      return false;
-    }
+    if (!is_worth_less_than(node(id), c, victim, other)) return false;
   }
   return has_victim;
+}
+
+// Would a host copy of `n` leave before the victim?
+bool RadixTree::Impl::is_worth_less_than(const Node& n, ComponentKind c, const VictimQueues::First& victim,
+                                         ComponentKind victims) const {
+  const bool goes_by_state = weighs && (n.present & kMambaBits) != 0;  // full leaves with its checkpoint
+  Facts copy = facts(n, goes_by_state ? ComponentKind::kMamba : c, Tier::kDevice);
+  copy.tier = Tier::kHost;
+  if (weighs) {
+    const double own = worth_of(order->queue(copy), order->key(copy).major, Tier::kHost);
+    if (own != victim.worth) return own < victim.worth;
+  }
+  if (c == ComponentKind::kFull && victims == ComponentKind::kFull) {
+    const OrderKey own = order->key(copy);
+    // What was used by the same request leaves from its end.
+    return own < victim.key || (own == victim.key && n.begin > node(victim.id).begin);
+  }
+  return order->key_across(copy) <= order->key_across(facts(node(victim.id), victims, Tier::kHost));
 }
 
 // False: beneath it is host data that is in use, which would lose its prefix.
@@ -140,7 +150,7 @@ bool RadixTree::Impl::remove_host_descendants(Id id) {
 
 void RadixTree::Impl::evict_host_leaves(std::uint64_t slots, EvictResult& out) {
   while (out.freed < slots && !host_leaves.empty()) {
-    const Id id = host_leaves.top();
+    const Id id = first_victim(host_leaves, ComponentKind::kFull, Tier::kHost).id;
     trim_leaf(id, slots - out.freed);
     const std::uint64_t pages = node(id).pages;
     (node(id).has(kFullDevice) ? out.demoted : out.dropped) += pages;
@@ -162,11 +172,11 @@ void RadixTree::Impl::evict_host_leaf(Id id) {
 
 // Those that have to be backed up first stay; what is newer goes nevertheless.
 void RadixTree::Impl::evict_aux(ComponentKind c, Tier t, std::uint64_t slots, VictimRule rule, EvictResult& out) {
-  VictimHeap& heap = aux_heap(c, t);
+  VictimQueues& heap = aux_heap(c, t);
   std::uint64_t named = 0;
   std::vector<Id> stay;
   while (!heap.empty() && out.freed + named < slots) {
-    const Id id = heap.top();
+    const Id id = first_victim(heap, c, t).id;
     if (t == Tier::kDevice && stays_for_backup(id, c, rule)) {
       out.needs_backup.emplace_back(id);
       named += node(id).units(c);
@@ -210,9 +220,8 @@ void RadixTree::Impl::tombstone(Id id, ComponentKind c, Tier t) {
   if (n.lock_count(ComponentKind::kMamba, t) == 0 && !n.is_covered()) drop(id, ComponentKind::kMamba, t);
 }
 
-RadixTree::Impl::Id RadixTree::Impl::next_host_victim(ComponentKind c) const {
-  if (c == ComponentKind::kFull) return host_leaves.top();
-  return aux_heaps[aux_of(c)][tree::index_of(Tier::kHost)].top();
+VictimQueues::First RadixTree::Impl::next_host_victim(ComponentKind c) {
+  return first_victim(c == ComponentKind::kFull ? host_leaves : aux_heap(c, Tier::kHost), c, Tier::kHost);
 }
 
 // ---- flush

@@ -165,8 +165,9 @@ void RadixTree::Impl::fill_windows(Id id, std::uint64_t from, std::span<const De
 
 // Puts a checkpoint at `page`, on the path above `cursor`, which moves up to it. False: there is one, or nothing to
 // stand on; the slot went back.
-bool RadixTree::Impl::add_checkpoint(Id& cursor, Tier t, std::uint64_t page, std::uint32_t slot) {
-  cursor = settle({NodeId(cursor), page});
+bool RadixTree::Impl::add_checkpoint(Id& cursor, Tier t, const NewCheckpoint& checkpoint) {
+  const std::uint32_t slot = checkpoint.slot;
+  cursor = settle({NodeId(cursor), checkpoint.page});
   const Node& n = node(cursor);
   if ((n.present & bit_of(ComponentKind::kMamba, t)) != 0) {
     give_back_duplicates(ComponentKind::kMamba, t, {&slot, 1}, n.slot_data(ComponentKind::kMamba, t));
@@ -176,7 +177,14 @@ bool RadixTree::Impl::add_checkpoint(Id& cursor, Tier t, std::uint64_t page, std
     give_back(ComponentKind::kMamba, t, {&slot, 1});
     return false;
   }
-  node(cursor).state[tree::index_of(t)] = slot;
+  Node& at = node(cursor);
+  if ((at.present & kMambaBits) == 0) {  // in the other tier: it is known already
+    at.kind = checkpoint.kind;
+    at.uses = checkpoint.uses;
+    at.uses_at = static_cast<std::uint32_t>(tick / kTicksOfUse);
+    if (weighs) stats.came(checkpoint.kind);
+  }
+  at.state[tree::index_of(t)] = slot;
   add_published(cursor, ComponentKind::kMamba, t);
   return true;
 }
@@ -185,7 +193,8 @@ std::uint32_t RadixTree::Impl::add_checkpoints(Id end, std::span<const Checkpoin
   std::uint32_t kept = 0;
   Id cursor = end;
   for (std::size_t i = checkpoints.size(); i-- > 0;) {
-    if (add_checkpoint(cursor, Tier::kDevice, checkpoints[i].page, checkpoints[i].slot.v)) ++kept;
+    const Checkpoint& c = checkpoints[i];
+    if (add_checkpoint(cursor, Tier::kDevice, {c.page, c.slot.v, c.kind, c.uses})) ++kept;
   }
   return kept;
 }
@@ -196,7 +205,7 @@ Result<InsertResult> RadixTree::Impl::extend(LockHandle& held, const ExtendReque
   const TreePosition walked = walk(held.node.v, request.tokens);
   LARDER_RETURN_IF_ERROR(check_extend_path(walked, from));
 
-  ++tick;
+  tick += std::max<std::uint64_t>(request.tokens.size(), 1);
   InsertTally tally{walked.pages};
   const auto slots = plain(request.full);
   const std::uint64_t known = walked.pages - from;
@@ -262,7 +271,8 @@ Result<InsertResult> RadixTree::Impl::insert_host(const HostInsertRequest& reque
   InsertResult result{NodeId(end), tally.fresh, tally.duplicate, tally.recovered, 0};
   if (request.state.valid()) {
     Id cursor = end;
-    if (add_checkpoint(cursor, Tier::kHost, pages, request.state.v)) result.checkpoints_kept = 1;
+    const NewCheckpoint fetched{pages, request.state.v, CheckpointKind::kFetched, 0};
+    if (add_checkpoint(cursor, Tier::kHost, fetched)) result.checkpoints_kept = 1;
   }
   touch_window(end, false);
   touch_state(end);

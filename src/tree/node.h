@@ -25,6 +25,7 @@ using Id = std::uint32_t;
 inline constexpr Id kNoNode = 0;
 inline constexpr std::uint32_t kNotInHeap = 0xffffffffu;
 inline constexpr std::uint32_t kNoLink = 0;
+inline constexpr std::uint64_t kTicksOfUse = 1024;
 
 [[nodiscard]] constexpr std::size_t index_of(Tier t) { return static_cast<std::size_t>(t); }
 using larder::index_of;
@@ -103,6 +104,12 @@ struct alignas(64) Node {
   Id unstored_before = kNoNode, unstored_after = kNoNode;
   std::optional<PathHash> path_hash;  // of all tokens up to the edge's end; empty until asked for
 
+  // Of its checkpoint, if it has one: what orders that weigh know of it.
+  float uses = 0;             // by later requests, at uses_at
+  std::uint32_t uses_at = 0;  // tick / kTicksOfUse
+  CheckpointKind kind{};
+  std::array<std::uint8_t, kHeapPlaces> queue_at{};  // by heap_at's places: which queue
+
   [[nodiscard]] std::uint64_t end() const { return begin + pages; }
   [[nodiscard]] bool is_root() const { return pages == 0; }
   [[nodiscard]] Bits published() const { return clear_bits(present, pending); }
@@ -125,6 +132,7 @@ struct alignas(64) Node {
     return c == ComponentKind::kMamba ? &state[index_of(t)] : slots[index_of(c)][index_of(t)].data();
   }
 };
+static_assert(sizeof(Node) == 320);
 
 // Chunked, so that nodes never move and growth copies nothing.
 class NodePool {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cassert>
 
 #include "base/defect.h"
@@ -114,7 +115,11 @@ void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t) {
   } else {
     count.resident -= n.units(c);
     if (n.lock_count(c, t) != 0 || was_covered) count.locked -= n.units(c);
-    if (observer != nullptr && !n.has(bit_of(c, other_tier(t)))) tell_lost(id, c, t);
+    const bool is_last = !n.has(bit_of(c, other_tier(t)));
+    if (weighs && is_last && c == ComponentKind::kMamba) {
+      stats.lost(hash_at_end(id), n.kind, CheckpointStats::faded(n.uses, tick - n.uses_at * kTicksOfUse), tick);
+    }
+    if (observer != nullptr && is_last) tell_lost(id, c, t);
     if (page_observer != nullptr) page_observer->went(page_change(id, c, t));
   }
   n.present = clear_bits(n.present, bit);
@@ -135,6 +140,7 @@ void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t) {
     refresh_leaf(n.parent);
   }
   refresh_leaf(id);
+  if (weighs && c == ComponentKind::kMamba) refresh_leaf_key(id);  // full without it is no restore point
 }
 
 void RadixTree::Impl::tell_lost(Id id, ComponentKind c, Tier t) {
@@ -209,7 +215,7 @@ void RadixTree::Impl::refresh_aux(Id id, ComponentKind c, Tier t) {
   const Node& n = node(id);
   const bool is_there = n.heap_at[aux_place(c, t)] != kNotInHeap;
   if (is_aux_victim(n, c, t) == is_there) return;
-  is_there ? aux_heap(c, t).remove(id) : aux_heap(c, t).push(id, key_of(n, c, t));
+  is_there ? aux_heap(c, t).remove(id) : push_victim(aux_heap(c, t), id, c, t);
 }
 
 void RadixTree::Impl::refresh_aux(Id id) {
@@ -223,7 +229,7 @@ void RadixTree::Impl::refresh_aux(Id id) {
 void RadixTree::Impl::set_aux_tick(Id id, ComponentKind c, Tier t) {
   Node& n = node(id);
   n.aux_tick[aux_of(c)][tree::index_of(t)] = tick;
-  if (n.heap_at[aux_place(c, t)] != kNotInHeap) aux_heap(c, t).update(id, key_of(n, c, t));
+  if (n.heap_at[aux_place(c, t)] != kNotInHeap) update_victim(aux_heap(c, t), id, c, t);
 }
 
 Facts RadixTree::Impl::facts(const Node& n, ComponentKind c, Tier t) const {
@@ -235,7 +241,64 @@ Facts RadixTree::Impl::facts(const Node& n, ComponentKind c, Tier t) const {
   } else {
     facts.last_use = n.aux_tick[aux_of(c)][tree::index_of(t)];
   }
+  if (weighs) weigh(n, facts);
   return facts;
+}
+
+// A leaf leaves with its checkpoint, whichever of the two is asked for. The checkpoint before it, in whatever tier, is
+// where its requests would resume then.
+void RadixTree::Impl::weigh(const Node& n, Facts& f) const {
+  constexpr int kMostNodes = 64;
+  f.restores = (n.present & kMambaBits) != 0;
+  f.is_held = f.component == ComponentKind::kFull && !f.restores && n.claimed(Tier::kDevice);
+  if (!f.restores) return;
+  f.kind = n.kind;
+  f.uses = n.uses;
+  const bool is_leaf = n.full_children[tree::index_of(f.tier)] == 0;
+  const bool has_state = n.has(bit_of(ComponentKind::kMamba, f.tier));
+  f.is_held = f.component == ComponentKind::kFull && f.tier == Tier::kHost && has_state;
+  const auto tier = tree::index_of(f.tier);
+  std::uint64_t pages = f.component == ComponentKind::kFull || is_leaf ? n.pages : 0;
+  bool goes_along = pages > 0;  // what nothing else stands on, up to the checkpoint above
+  Id above = n.parent;
+  for (int i = 0; i < kMostNodes && !node(above).is_root() && (node(above).present & kMambaBits) == 0; ++i) {
+    goes_along = goes_along && node(above).full_children[tier] <= 1;
+    if (goes_along) pages += node(above).pages;
+    above = node(above).parent;
+  }
+  std::uint64_t leaves = pages * config.slot_bytes[index_of(ComponentKind::kFull)];
+  if (f.component == ComponentKind::kSwa) leaves = n.pages * config.slot_bytes[index_of(ComponentKind::kSwa)];
+  if (f.component != ComponentKind::kSwa && has_state) leaves += config.slot_bytes[index_of(ComponentKind::kMamba)];
+  const std::uint64_t saved = (n.end() - node(above).end()) * config.slot_bytes[index_of(ComponentKind::kFull)];
+  f.gain = static_cast<double>(saved) / static_cast<double>(std::max<std::uint64_t>(leaves, 1));
+}
+
+void RadixTree::Impl::push_victim(VictimQueues& victims, Id id, ComponentKind c, Tier t) {
+  const Facts known = facts(node(id), c, t);
+  victims.push(id, weighs_in(t) ? order->queue(known) : std::uint8_t{0}, order->key(known));
+}
+
+void RadixTree::Impl::update_victim(VictimQueues& victims, Id id, ComponentKind c, Tier t) {
+  const Facts known = facts(node(id), c, t);
+  victims.update(id, weighs_in(t) ? order->queue(known) : std::uint8_t{0}, order->key(known));
+}
+
+double RadixTree::Impl::worth_of(std::uint8_t queue, std::uint64_t last_use, Tier t) const {
+  const std::uint64_t tier_pages = counts[index_of(ComponentKind::kFull)][tree::index_of(t)].resident;
+  return order->worth(queue, {tick - std::min(tick, last_use), tier_pages * page_size}, stats);
+}
+
+VictimQueues::First RadixTree::Impl::first_victim(VictimQueues& victims, ComponentKind c, Tier t) {
+  if (!weighs_in(t)) return victims.first([](std::uint8_t, const OrderKey&) { return 0.0; });
+  constexpr int kMostMoves = 16;  // then a rounding error is as good as another
+  for (int moves = 0;; ++moves) {
+    const VictimQueues::First first =
+        victims.first([&](std::uint8_t queue, const OrderKey& key) { return worth_of(queue, key.major, t); });
+    if (first.id == kNoNode || moves == kMostMoves) return first;
+    const std::uint8_t queue = order->queue(facts(node(first.id), c, t));
+    if (queue == first.queue) return first;
+    victims.update(first.id, queue, first.key);
+  }
 }
 
 // A leaf without a host copy leaves the tree when it is evicted, so claims on the host keep it as well.
@@ -263,17 +326,25 @@ void RadixTree::Impl::refresh_leaf(Id id) {
   const bool joins_host = host_leaf && n.heap_at[1] == kNotInHeap;
   if (joins_device) {
     n.in_backed_heap = backed;
-    (backed ? device_backed : device_unbacked).push(id, key_of(n, ComponentKind::kFull, Tier::kDevice));
+    push_victim(backed ? device_backed : device_unbacked, id, ComponentKind::kFull, Tier::kDevice);
   }
-  if (joins_host) host_leaves.push(id, key_of(n, ComponentKind::kFull, Tier::kHost));
+  if (joins_host) push_victim(host_leaves, id, ComponentKind::kFull, Tier::kHost);
+  // As a leaf its state leaves with all of the edge, so it is worth less by the byte.
+  if (weighs && joins_device) set_state_place(id, Tier::kDevice);
+  if (weighs && joins_host) set_state_place(id, Tier::kHost);
+}
+
+void RadixTree::Impl::set_state_place(Id id, Tier t) {
+  if (node(id).heap_at[aux_place(ComponentKind::kMamba, t)] == kNotInHeap) return;
+  update_victim(aux_heap(ComponentKind::kMamba, t), id, ComponentKind::kMamba, t);
 }
 
 void RadixTree::Impl::refresh_leaf_key(Id id) {
   const Node& n = node(id);
   if (n.heap_at[0] != kNotInHeap) {
-    (n.in_backed_heap ? device_backed : device_unbacked).update(id, key_of(n, ComponentKind::kFull, Tier::kDevice));
+    update_victim(n.in_backed_heap ? device_backed : device_unbacked, id, ComponentKind::kFull, Tier::kDevice);
   }
-  if (n.heap_at[1] != kNotInHeap) host_leaves.update(id, key_of(n, ComponentKind::kFull, Tier::kHost));
+  if (n.heap_at[1] != kNotInHeap) update_victim(host_leaves, id, ComponentKind::kFull, Tier::kHost);
 }
 
 }  // namespace larder

@@ -24,14 +24,15 @@ RadixTree::Impl::Impl(const TreeConfig& given, SlotSink& slot_sink)
       page_size(std::max(1u, given.page_size)),
       window_pages((given.window_tokens + std::uint64_t{page_size} - 1) / page_size),
       order(given.order ? given.order : eviction_order(given.policy)),
+      weighs(order->weighs() && given.has_mamba),
       sink(slot_sink),
       device_backed(nodes, leaf_place(Tier::kDevice)),
       device_unbacked(nodes, leaf_place(Tier::kDevice)),
       host_leaves(nodes, leaf_place(Tier::kHost)),
-      aux_heaps{{{VictimHeap(nodes, aux_place(ComponentKind::kSwa, Tier::kDevice)),
-                  VictimHeap(nodes, aux_place(ComponentKind::kSwa, Tier::kHost))},
-                 {VictimHeap(nodes, aux_place(ComponentKind::kMamba, Tier::kDevice)),
-                  VictimHeap(nodes, aux_place(ComponentKind::kMamba, Tier::kHost))}}},
+      aux_heaps{{{VictimQueues(nodes, aux_place(ComponentKind::kSwa, Tier::kDevice)),
+                  VictimQueues(nodes, aux_place(ComponentKind::kSwa, Tier::kHost))},
+                 {VictimQueues(nodes, aux_place(ComponentKind::kMamba, Tier::kDevice)),
+                  VictimQueues(nodes, aux_place(ComponentKind::kMamba, Tier::kHost))}}},
       ops(nodes),
       backlog(nodes, spaces) {}
 
@@ -157,10 +158,14 @@ EvictResult RadixTree::evict_device(ComponentKind c, std::uint64_t slots, Victim
   return impl_->evict_device(c, slots, rule);
 }
 EvictResult RadixTree::evict_host(ComponentKind c, std::uint64_t slots) { return impl_->evict_host(c, slots); }
-std::optional<HostVictim> RadixTree::next_host_victim(ComponentKind c) const {
-  const tree::Id id = impl_->next_host_victim(c);
-  if (id == kNoNode) return std::nullopt;
-  return HostVictim{NodeId(id), impl_->facts(impl_->node(id), c, Tier::kHost)};
+std::optional<HostVictim> RadixTree::next_host_victim(ComponentKind c) {
+  const tree::VictimQueues::First first = impl_->next_host_victim(c);
+  if (first.id == kNoNode) return std::nullopt;
+  return HostVictim{NodeId(first.id), impl_->facts(impl_->node(first.id), c, Tier::kHost), first.worth};
+}
+std::vector<float> RadixTree::recall_uses(const TreePosition& at, std::span<const TokenId> rest,
+                                          std::span<const std::uint64_t> pages) {
+  return impl_->recall_uses(at, rest, pages);
 }
 const EvictionOrder& RadixTree::order() const { return *impl_->order; }
 Facts RadixTree::facts(NodeId node, ComponentKind c, Tier t) const { return impl_->facts(impl_->node(node.v), c, t); }

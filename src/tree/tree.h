@@ -76,6 +76,11 @@ struct TreeConfig {
   EvictionPolicy policy = EvictionPolicy::kLru;
   std::shared_ptr<const EvictionOrder> order;  // who leaves a tier, instead of `policy`; null: as `policy` says
   bool allow_host_gaps = false;                // write_back
+  // False: what leaves the device is gone. With a host orders weigh what leaves that, and the device, whose data has a
+  // copy there, goes by their key() alone.
+  bool has_host = true;
+  // A page, a window page, a checkpoint: what orders that weigh compare.
+  std::array<std::uint64_t, kComponentCount> slot_bytes = {1, 1, 1};
 };
 [[nodiscard]] TreeConfig tree_config_for(const ModelSpec& model, EvictionPolicy policy, bool write_back,
                                          std::shared_ptr<const EvictionOrder> order = nullptr);
@@ -112,6 +117,8 @@ struct PageLocation {
 struct Checkpoint {
   std::uint64_t page = 0;  // the state after page*page_size tokens, counted from the root
   DeviceSlot slot;
+  CheckpointKind kind = CheckpointKind::kOutput;
+  float uses = 0;  // that one at this place had before it was evicted (recall_uses())
 };
 struct ExtendRequest {                        // what was computed after the end of a path that the caller holds
   std::uint64_t from = 0;                     // page where it begins, which is where the caller's lock ends
@@ -194,6 +201,7 @@ struct EvictResult {
 struct HostVictim {
   NodeId node;
   Facts facts;
+  double worth = 0;  // EvictionOrder::worth(); 0 of an order that does not weigh
 };
 
 class TreeBacklog;
@@ -233,6 +241,11 @@ class RadixTree {
   // Marks the use of a restore point: full of the path, swa of its window, the checkpoint at it, and nothing else.
   // Splits there and where the window begins, so that what was not used stays as old as it is.
   void touch(const TreePosition& at, bool count_hit);
+  // Uses that checkpoints at these pages (ascending, behind `at`) had before they were evicted, for those that are to
+  // be taken there again. `rest` are the tokens after `at`; the request that has them would have resumed at the last
+  // one that is remembered, which counts as a use. Empty if the order does not weigh. O(tokens up to the last page).
+  [[nodiscard]] std::vector<float> recall_uses(const TreePosition& at, std::span<const TokenId> rest,
+                                               std::span<const std::uint64_t> pages);
   // Splits so that a node stands exactly at the position; returns it (the root for 0 pages). A position taken before
   // other splits still works. NodeId{}: the position's node is gone.
   [[nodiscard]] NodeId settle(const TreePosition& at);
@@ -312,7 +325,7 @@ class RadixTree {
   // The same on the host; what is also on the device stays there (demoted); a node left with nothing is deleted.
   [[nodiscard]] EvictResult evict_host(ComponentKind c, std::uint64_t slots);
   // What would leave the host next of a component, by order(), to choose across components in a shared budget.
-  [[nodiscard]] std::optional<HostVictim> next_host_victim(ComponentKind c) const;
+  [[nodiscard]] std::optional<HostVictim> next_host_victim(ComponentKind c);
   [[nodiscard]] const EvictionOrder& order() const;
   // What policies know of the node's data, there or not. Precondition: exists(node).
   [[nodiscard]] Facts facts(NodeId node, ComponentKind c, Tier t) const;

@@ -14,6 +14,7 @@ TreeConfig tree_config_for(const ModelSpec& model, EvictionPolicy policy, bool w
   config.policy = policy;
   config.order = std::move(order);
   config.allow_host_gaps = write_back;
+  for (const PoolSpec& pool : model.pools) config.slot_bytes[index_of(pool.component)] += pool.page_bytes();
   return config;
 }
 

@@ -28,7 +28,7 @@
 #include "tree/tree.h"
 #include "tree/tree_backlog.h"
 #include "tree/tree_observer.h"
-#include "tree/victim_heap.h"
+#include "tree/victim_queues.h"
 
 namespace larder {
 
@@ -54,6 +54,9 @@ struct RadixTree::Impl {
   void touch(const TreePosition& at, bool count_hit);
   void touch_window(Id node, bool exactly);
   void touch_state(Id node);
+  void count_use(Id node);
+  [[nodiscard]] std::vector<float> recall_uses(const TreePosition& at, std::span<const TokenId> rest,
+                                               std::span<const std::uint64_t> pages);
   void touch_path(Id node, std::uint32_t hits);
   // The same by whom computed what is new at its end: priorities rise, and edges that are alike become one.
   void touch_own_path(Id node, std::int32_t priority);
@@ -90,14 +93,24 @@ struct RadixTree::Impl {
   [[nodiscard]] OrderKey key_of(const Node& node, ComponentKind c, Tier t) const {
     return order->key(facts(node, c, t));
   }
+  [[nodiscard]] bool weighs_in(Tier t) const { return weighs && (t == Tier::kHost || !config.has_host); }
+  // What orders that weigh are told beyond that.
+  void weigh(const Node& node, Facts& facts) const;
   void refresh_leaf(Id id);      // membership in the leaf heaps
   void refresh_leaf_key(Id id);  // place in them, after the facts changed
+  void set_state_place(Id id, Tier t);
+  // The place among victims that its facts give it now.
+  void push_victim(tree::VictimQueues& victims, Id id, ComponentKind c, Tier t);
+  void update_victim(tree::VictimQueues& victims, Id id, ComponentKind c, Tier t);
+  [[nodiscard]] double worth_of(std::uint8_t queue, std::uint64_t last_use, Tier t) const;
+  // Who leaves first: whose facts have changed unseen is put in the right queue before.
+  [[nodiscard]] tree::VictimQueues::First first_victim(tree::VictimQueues& victims, ComponentKind c, Tier t);
   // May swa or mamba of the node be evicted now?
   [[nodiscard]] bool is_aux_victim(const Node& node, ComponentKind c, Tier t) const;
   void refresh_aux(Id id, ComponentKind c, Tier t);   // membership in its victim heap
   void refresh_aux(Id id);                            // of both components in both tiers
   void set_aux_tick(Id id, ComponentKind c, Tier t);  // used now
-  [[nodiscard]] tree::VictimHeap& aux_heap(ComponentKind c, Tier t) {
+  [[nodiscard]] tree::VictimQueues& aux_heap(ComponentKind c, Tier t) {
     return aux_heaps[tree::aux_of(c)][tree::index_of(t)];
   }
 
@@ -155,7 +168,13 @@ struct RadixTree::Impl {
   Id fill_window_edge(Id node, Tier t, std::uint64_t low, std::uint64_t high, std::span<const std::uint32_t> given,
                       SlotRun& run, std::span<const std::uint32_t> all, InsertTally& tally);
   void fill_windows(Id node, std::uint64_t from, std::span<const DeviceSlot> slots, InsertTally& tally);
-  [[nodiscard]] bool add_checkpoint(Id& cursor, Tier t, std::uint64_t page, std::uint32_t slot);
+  struct NewCheckpoint {
+    std::uint64_t page = 0;
+    std::uint32_t slot = 0;
+    CheckpointKind kind{};
+    float uses = 0;
+  };
+  [[nodiscard]] bool add_checkpoint(Id& cursor, Tier t, const NewCheckpoint& checkpoint);
   [[nodiscard]] std::uint32_t add_checkpoints(Id end, std::span<const Checkpoint> checkpoints);
   // New leaf below `parent` with full data in the tier; slots are one per page of tokens, and keys where they are
   // known.
@@ -187,15 +206,17 @@ struct RadixTree::Impl {
   void evict_host_leaves(std::uint64_t slots, EvictResult& out);
   void evict_aux(ComponentKind c, Tier t, std::uint64_t slots, VictimRule rule, EvictResult& out);
   void evict_aux_of(Id id, ComponentKind c, Tier t, std::uint64_t need, EvictResult& out);
-  [[nodiscard]] Id next_device_leaf() const;
-  [[nodiscard]] bool stays_for_backup(Id id, ComponentKind c, VictimRule rule) const;
-  [[nodiscard]] bool is_next_to_leave_host(Id id, ComponentKind c) const;
+  [[nodiscard]] Id next_device_leaf();
+  [[nodiscard]] bool stays_for_backup(Id id, ComponentKind c, VictimRule rule);
+  [[nodiscard]] bool is_next_to_leave_host(Id id, ComponentKind c);
+  [[nodiscard]] bool is_worth_less_than(const Node& node, ComponentKind c, const tree::VictimQueues::First& victim,
+                                        ComponentKind victims) const;
   void trim_leaf(Id id, std::uint64_t pages);
   [[nodiscard]] bool evict_device_leaf(Id id);
   void evict_host_leaf(Id id);
   [[nodiscard]] bool remove_host_descendants(Id id);
   void tombstone(Id id, ComponentKind c, Tier t);
-  [[nodiscard]] Id next_host_victim(ComponentKind c) const;
+  [[nodiscard]] tree::VictimQueues::First next_host_victim(ComponentKind c);
   std::uint64_t flush();
   std::uint64_t flush(Id root);
   void flush_node(Id id);
@@ -239,6 +260,7 @@ struct RadixTree::Impl {
   const std::uint32_t page_size;     // tokens
   const std::uint64_t window_pages;  // of swa; 0: the model has none
   const EvictionOrderPtr order;
+  const bool weighs;  // the order does, and the model has states
   SlotSink& sink;
   TreeObserver* observer = nullptr;
   PageObserver* page_observer = nullptr;
@@ -246,8 +268,8 @@ struct RadixTree::Impl {
   // owned by the cache thread
   tree::NodePool nodes;
   tree::ChildTable table;
-  tree::VictimHeap device_backed, device_unbacked, host_leaves;  // device leaves with and without a host copy
-  std::array<std::array<tree::VictimHeap, kTierCount>, tree::kAuxCount> aux_heaps;
+  tree::VictimQueues device_backed, device_unbacked, host_leaves;  // device leaves with and without a host copy
+  std::array<std::array<tree::VictimQueues, kTierCount>, tree::kAuxCount> aux_heaps;
   tree::OpRegistry ops;
   std::array<std::array<TierCounts, kTierCount>, kComponentCount> counts{};
   std::vector<tree::Space> spaces;
@@ -255,7 +277,8 @@ struct RadixTree::Impl {
   std::vector<std::uint32_t> closed_spaces;  // numbers to use again, the last closed first
   std::unordered_map<PageKey, std::uint32_t> space_of_seed;
   std::optional<std::uint32_t> unseeded_space;
-  std::uint64_t tick = 0;     // logical time; grows with every use
+  std::uint64_t tick = 0;     // logical time; grows with every use, and by a token for each token that is computed
+  CheckpointStats stats;      // of an order that weighs
   std::uint64_t waiting = 0;  // (node, component, tier) that are complete but not published
 
   // scratch, so that hot paths do not allocate; each is used by one function at a time

@@ -201,9 +201,37 @@ void RadixTree::Impl::touch(const TreePosition& at, bool count_hit) {
   const Id id = settle(at);  // so that the rest of the edge, which was not used, stays as old as it is
   if (id == kNoNode || node(id).is_root()) return;
   ++tick;
+  if (count_hit) count_use(id);
   touch_window(id, true);
   touch_state(id);
   touch_path(id, count_hit ? 1 : 0);
+}
+
+void RadixTree::Impl::count_use(Id id) {
+  Node& n = node(id);
+  if (!weighs || (n.present & kMambaBits) == 0) return;
+  n.uses = CheckpointStats::faded(n.uses, tick - n.uses_at * kTicksOfUse) + 1;
+  n.uses_at = static_cast<std::uint32_t>(tick / kTicksOfUse);
+  stats.used(n.kind);
+}
+
+std::vector<float> RadixTree::Impl::recall_uses(const TreePosition& at, std::span<const TokenId> rest,
+                                                std::span<const std::uint64_t> pages) {
+  std::vector<float> uses;
+  if (!weighs || pages.empty() || !nodes.exists(at.node.v)) return uses;
+  std::vector<PathHash> paths;
+  PathHash end = hash_at(at);
+  std::uint64_t from = at.pages;
+  std::optional<std::size_t> last;
+  for (const std::uint64_t page : pages) {
+    end.append(rest.subspan((from - at.pages) * page_size, (page - from) * page_size));
+    from = page;
+    if (stats.remembers(end)) last = paths.size();
+    paths.push_back(end);
+  }
+  if (last) stats.wanted(paths[*last], tick);
+  for (const PathHash& p : paths) uses.push_back(stats.uses_of(p, tick));
+  return uses;
 }
 
 void RadixTree::Impl::touch_state(Id id) {

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policy/checkpoint_stats.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace larder {
+namespace {
+
+constexpr double kMostTaken = 2048;  // of a kind; then old and new ones count half
+
+std::size_t row_of(std::uint64_t name) {
+  return (name >> 1) % (CheckpointStats::kEntries / CheckpointStats::kWays) * CheckpointStats::kWays;
+}
+
+}  // namespace
+
+void CheckpointStats::count(CheckpointKind kind, double taken, double used) {
+  Count& count = counts_[static_cast<std::size_t>(kind)];
+  count.taken += taken;
+  count.used += used;
+  if (count.taken < kMostTaken) return;
+  count.taken /= 2;
+  count.used /= 2;
+}
+
+void CheckpointStats::came(CheckpointKind kind) { count(kind, 1, 0); }
+void CheckpointStats::used(CheckpointKind kind) { count(kind, 0, 1); }
+
+double CheckpointStats::chance(CheckpointKind kind) const {
+  const Count& count = counts_[static_cast<std::size_t>(kind)];
+  return std::min(1.0, count.used / count.taken);
+}
+
+float CheckpointStats::faded(float uses, std::uint64_t tokens) {
+  if (uses == 0) return 0;
+  return uses * std::exp2(-static_cast<float>(tokens) / static_cast<float>(kFadeTokens));
+}
+
+const CheckpointStats::Entry* CheckpointStats::find(PathHash path) const {
+  if (entries_.empty()) return nullptr;
+  const std::uint64_t name = name_of(path);
+  const auto row = entries_.begin() + static_cast<std::ptrdiff_t>(row_of(name));
+  const auto found = std::find_if(row, row + kWays, [&](const Entry& e) { return e.path == name; });
+  return found == row + kWays ? nullptr : &*found;
+}
+
+void CheckpointStats::lost(PathHash path, CheckpointKind kind, float uses, std::uint64_t tick) {
+  if (entries_.empty()) entries_.resize(kEntries);
+  const std::uint64_t name = name_of(path);
+  const auto row = entries_.begin() + static_cast<std::ptrdiff_t>(row_of(name));
+  auto place = std::find_if(row, row + kWays, [&](const Entry& e) { return e.path == name; });
+  if (place == row + kWays) {
+    place = std::min_element(row, row + kWays, [](const Entry& a, const Entry& b) { return a.tick < b.tick; });
+  }
+  *place = {name, tick, uses, kind};
+}
+
+void CheckpointStats::wanted(PathHash path, std::uint64_t tick) {
+  auto* const entry = const_cast<Entry*>(find(path));
+  if (entry == nullptr) return;
+  entry->uses = faded(entry->uses, tick - entry->tick) + 1;
+  entry->tick = tick;
+  used(entry->kind);
+}
+
+float CheckpointStats::uses_of(PathHash path, std::uint64_t tick) const {
+  const Entry* const entry = find(path);
+  return entry == nullptr ? 0 : faded(entry->uses, tick - entry->tick);
+}
+
+}  // namespace larder

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a tree has learnt of its checkpoints of recurrent state: how often each kind is used, and which of those that
+// were evicted would have been.
+//
+//   chance(kind)  uses by later requests / checkpoints taken, of late: most ends of prompts are never used again, most
+//                 forks are
+//   uses          of one checkpoint: each counts 1, and fades to a half in kFadeTokens. What is evicted is remembered
+//                 by its path, so a checkpoint that is computed again has the uses that it had
+//
+// Time is the tree's tick, which grows by a token for each token that is computed.
+// Threads: confined to the cache thread. Ranks: equal calls, equal answers. Cost: O(1); 24 bytes for each entry, in
+// rows of kWays, where the oldest goes.
+// Source: SGLang has neither; ghosts of evicted entries as in ARC (Megiddo and Modha, FAST '03).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "key/path_hash.h"
+#include "policy/facts.h"
+
+namespace larder {
+
+class CheckpointStats {
+ public:
+  static constexpr std::uint64_t kFadeTokens = std::uint64_t{1} << 24;
+  static constexpr std::size_t kEntries = 32768, kWays = 4;
+
+  // One was taken; one was the restore point of a later request.
+  void came(CheckpointKind kind);
+  void used(CheckpointKind kind);
+  // In [0, 1].
+  [[nodiscard]] double chance(CheckpointKind kind) const;
+
+  [[nodiscard]] static float faded(float uses, std::uint64_t tokens);
+
+  // Its last copy on device and host is gone.
+  void lost(PathHash path, CheckpointKind kind, float uses, std::uint64_t tick);
+  [[nodiscard]] bool remembers(PathHash path) const { return find(path) != nullptr; }
+  // A request would have resumed there: counts as a use. Nothing if it is not remembered.
+  void wanted(PathHash path, std::uint64_t tick);
+  // Of one that is computed again; 0: not remembered.
+  [[nodiscard]] float uses_of(PathHash path, std::uint64_t tick) const;
+
+ private:
+  struct Entry {
+    std::uint64_t path = 0;  // 0: none
+    std::uint64_t tick = 0;  // when `uses` was right
+    float uses = 0;
+    CheckpointKind kind{};
+  };
+  struct Count {
+    double taken = 4, used = 0.8;  // what an unknown kind begins with
+  };
+  [[nodiscard]] static std::uint64_t name_of(PathHash path) { return path.spread() | 1; }
+  [[nodiscard]] const Entry* find(PathHash path) const;
+  void count(CheckpointKind kind, double taken, double used);
+
+  std::array<Count, kCheckpointKinds> counts_{};
+  std::vector<Entry> entries_;  // empty until something is lost
+};
+
+}  // namespace larder

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Restore points by what they are worth: of models with recurrent state.
+//
+//   worth = likely uses x tokens that resuming there saves / bytes that leave with it / (age + patience)
+//
+// likely uses: those that it has had, faded; of one that nobody has used yet the chance of its kind, which is learnt
+// (CheckpointStats). The division by the age makes a use the less likely the longer it has not come; the patience keeps
+// what is new from outweighing everything.
+//
+// Data whose worth is alike but for its age is one queue, least recently used first, so the worth of each queue's first
+// is all that is compared: exact but for the rounding of uses and gain to powers of two, without sampling, and each
+// rank decides alike.
+//
+//   queue   0           no restore point: KV behind the last checkpoint goes first
+//           1 .. 80     never used: kind x gain        81 .. 208  used: uses x gain
+//           255         full that leaves with its checkpoint, or that a running request builds on: not by itself
+//
+// Source: GDSF (Cherkasova, 1998) weighs frequency, cost and size, hyperbolic caching (Blankstein et al., ATC '17)
+// divides by the age, CAMP (Ghandeharizadeh et al., 2014) rounds to queues.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "policy/eviction_policies.h"
+
+namespace larder {
+
+namespace {
+
+// Tokens that are computed, all requests together, while about half of the conversations go on that ever will. Less on
+// a small tier: what it holds is young.
+constexpr double kPatienceTokens = 1 << 21;
+constexpr double kPatienceTurnovers = 2;  // ... times what the tier holds
+constexpr double kMoreThanUses = 0.25;    // likely uses of what was used, beyond those that it has had
+
+constexpr int kGains = 16, kGainOfOne = 6;  // levels of a factor of two; the one that stands for 1
+constexpr int kUses = 8, kUsesOfOne = 1;
+constexpr float kLeastUses = 0.35F;  // fewer are none
+constexpr int kIdle = 0, kNeverUsed = 1, kUsed = kNeverUsed + static_cast<int>(kCheckpointKinds) * kGains;
+constexpr int kHeld = 255;
+static_assert(kUsed + kUses * kGains <= kHeld);
+
+int level_of(double value, int of_one, int levels) {
+  if (!(value > 0)) return 0;
+  return std::clamp(static_cast<int>(std::lround(std::log2(value))) + of_one, 0, levels - 1);
+}
+
+double two_to(int exponent) { return std::ldexp(1.0, exponent); }
+
+class Value final : public EvictionOrder {
+ public:
+  [[nodiscard]] OrderKey key(const Facts& facts) const override {
+    if (facts.component != ComponentKind::kFull) return oldest_first(facts);
+    return {facts.last_use, 0};
+  }
+  [[nodiscard]] bool weighs() const override { return true; }
+
+  [[nodiscard]] std::uint8_t queue(const Facts& facts) const override {
+    if (facts.is_held) return kHeld;
+    if (!facts.restores) return kIdle;
+    const int gain = level_of(facts.gain, kGainOfOne, kGains);
+    const int first = facts.uses < kLeastUses ? kNeverUsed + static_cast<int>(facts.kind) * kGains
+                                              : kUsed + level_of(double{facts.uses}, kUsesOfOne, kUses) * kGains;
+    return static_cast<std::uint8_t>(first + gain);
+  }
+
+  [[nodiscard]] double worth(std::uint8_t queue, const QueueAge& at, const CheckpointStats& stats) const override {
+    if (queue == kIdle) return 0;
+    if (queue == kHeld) return std::numeric_limits<double>::infinity();
+    const bool is_used = queue >= kUsed;
+    const int place = queue - (is_used ? kUsed : kNeverUsed);
+    const int level = place / kGains;
+    const double uses =
+        is_used ? two_to(level - kUsesOfOne) + kMoreThanUses : stats.chance(static_cast<CheckpointKind>(level));
+    const double patience = std::min(kPatienceTokens, kPatienceTurnovers * static_cast<double>(at.tier_tokens));
+    return uses * two_to(place % kGains - kGainOfOne) / (static_cast<double>(at.age_tokens) + patience + 1);
+  }
+};
+
+}  // namespace
+
+EvictionOrderPtr value_order() { return std::make_shared<Value>(); }
+
+}  // namespace larder
