@@ -14,16 +14,17 @@
 #include <cstdint>
 #include <vector>
 
-#include "policy/facts.h"
+#include "policy/checkpoint_stats.h"
 
 namespace larder {
 
 struct PlannedCheckpoint {
   std::uint64_t page = 0;
   bool weak = false;  // may be skipped when no slot is free
-  CheckpointKind kind = CheckpointKind::kPrompt;
-  float uses = 0;  // that one there had before it was evicted (RadixTree::recall_uses())
-  friend bool operator==(const PlannedCheckpoint&, const PlannedCheckpoint&) = default;
+  CheckpointOrigin origin{};
+  friend bool operator==(const PlannedCheckpoint& a, const PlannedCheckpoint& b) {
+    return a.page == b.page && a.weak == b.weak && a.origin.kind == b.origin.kind;
+  }
 };
 
 // fork_page: pages of the prompt whose full component is cached (0 or <= resume: no fork). Ascending, unique, > resume.

@@ -18,10 +18,10 @@ std::optional<Loss> LossLog::find(ComponentKind c, PathHash path) const {
   return at == row.end() ? std::nullopt : std::optional(at->loss);
 }
 
-void LossLog::lost(const TreeChange& change, PathHash before) {
-  PathHash path = before;
-  const std::size_t page = change.tokens.size() / (change.end - change.begin);
-  path.append(change.component == ComponentKind::kFull ? change.tokens.first(page) : change.tokens);
+void LossLog::lost(const TreeChange& change, PathHash path) {
+  if (change.component == ComponentKind::kFull) {
+    path.append(change.tokens.first(change.tokens.size() / (change.end - change.begin)));
+  }
   const std::uint64_t key = key_of(change.component, path);
   const std::span row = std::span(entries_).subspan(row_of(key), kWays);
   auto at = std::find_if(row.begin(), row.end(), [&](const Entry& entry) { return entry.key == key; });

@@ -8,7 +8,7 @@
 // belong to the restore point). Paths are hashes (key/path_hash.h): two that meet mislead an explanation, no more.
 //
 // Threads: the cache thread. Ranks: decides nothing. Limits: kEntries, in rows of kWays; the oldest of a row goes.
-// Cost: 1.3 MiB; O(tokens of the edge) for each that is lost, O(1) to find.
+// Cost: 1.3 MiB; O(tokens of a page) for each that is lost, O(1) to find.
 #pragma once
 
 #include <array>
@@ -52,7 +52,7 @@ class LossLog final : public TreeObserver {
   // full: of the edge whose first page the path ends with. window, state: of the edge that ends with the path.
   [[nodiscard]] std::optional<Loss> find(ComponentKind c, PathHash path) const;
 
-  void lost(const TreeChange& change, PathHash before) override;
+  void lost(const TreeChange& change, PathHash path) override;
 
  private:
   struct Entry {

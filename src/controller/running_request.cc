@@ -249,7 +249,7 @@ Status RunningRequest::grant_planned(std::uint64_t from, std::uint64_t until, bo
     const bool may_wait = !weak && has_promised_state(out) && held_for_ < planned->page;
     Result<DeviceSlot> slot = state_slot(weak, may_wait);
     if (slot.is_ok()) {
-      out.push_back({position, *slot, false, planned->kind, planned->uses});
+      out.push_back({position, *slot, false, planned->origin});
     } else if (may_wait && are_states_being_copied(*parts_)) {
       held_for_ = planned->page;
       return slot.status();
@@ -293,7 +293,7 @@ void RunningRequest::collect_states(OpenStep step) {
       let_go(ComponentKind::kMamba, tracked_.slot);
       tracked_ = {s.position / page_size(), s.slot};
     } else {
-      taken_.push_back({s.position / page_size(), s.slot, s.kind, s.uses});
+      taken_.push_back({s.position / page_size(), s.slot, s.origin});
     }
   }
   while (!plan_.empty() && plan_.front().page * page_size() <= computed_) plan_.erase(plan_.begin());

@@ -250,17 +250,20 @@ void Starts::fill_table(Request& r, const Restore& restore, const TransferReques
   if (model_.has(ComponentKind::kMamba)) {
     table.state = slots[index_of(ComponentKind::kMamba)].front();
     plan = plan_checkpoints(r.tokens.size(), model_.page_size, restore.pages, restore.fork, config_.checkpoint_grid);
-    recall_uses(r, restore, plan);
+    recall(r, restore, plan);
   }
   r.run.begin(r, std::move(table), restore.pages, std::move(plan));
 }
 
-void Starts::recall_uses(const Request& r, const Restore& restore, std::vector<PlannedCheckpoint>& plan) {
+void Starts::recall(const Request& r, const Restore& restore, std::vector<PlannedCheckpoint>& plan) {
   std::vector<std::uint64_t> pages;
-  for (const PlannedCheckpoint& planned : plan) pages.push_back(planned.page);
+  std::vector<CheckpointOrigin*> origins;
+  for (PlannedCheckpoint& planned : plan) {
+    pages.push_back(planned.page);
+    origins.push_back(&planned.origin);
+  }
   const auto rest = std::span<const TokenId>(r.tokens).subspan(restore.pages * model_.page_size);
-  const std::vector<float> uses = tree_.recall_uses({restore.node, restore.pages}, rest, pages);
-  for (std::size_t i = 0; i < uses.size(); ++i) plan[i].uses = uses[i];
+  tree_.recall({restore.node, restore.pages}, rest, pages, origins);
 }
 
 // The request works on its own copy of the checkpoint. It comes with the load when there is one and the host has it,

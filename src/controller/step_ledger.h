@@ -32,8 +32,7 @@ struct GrantedState {
   std::uint64_t position = 0;  // tokens
   DeviceSlot slot;
   bool is_tracked = false;  // a candidate for the end of the output, not of the plan
-  CheckpointKind kind = CheckpointKind::kOutput;
-  float uses = 0;  // PlannedCheckpoint
+  CheckpointOrigin origin{};
 };
 
 struct OpenStep {

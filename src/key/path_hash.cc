@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "key/path_hash.h"
 
+#include <array>
+#include <cstddef>
+
 namespace larder {
 
 namespace {
@@ -26,19 +29,28 @@ constexpr std::uint64_t power(std::uint64_t base, std::uint64_t exponent) {
   return result;
 }
 
-constexpr std::uint64_t kBase2 = times(kBase, kBase), kBase3 = times(kBase2, kBase), kBase4 = times(kBase2, kBase2);
+constexpr std::size_t kBlock = 16;
+// kPowers[i]: of the token that i others follow in a block; the last one: of what stands before the block.
+constexpr auto kPowers = [] {
+  std::array<std::uint64_t, kBlock + 1> powers{1};
+  for (std::size_t i = 1; i <= kBlock; ++i) powers[i] = times(powers[i - 1], kBase);
+  return powers;
+}();
 constexpr std::uint64_t kInverse = power(kBase, kModulus - 2);  // Fermat
 static_assert(times(kBase, kInverse) == 1);
 
 // No token counts as 0, so that paths of different lengths differ.
 constexpr std::uint64_t digit(TokenId token) { return std::uint64_t{token} + 1; }
 
-// Four tokens for each reduction: the sum stays below 2^123.
+// A block for each reduction: its tokens are multiplied independently of each other, about one in a cycle, and the sum
+// stays below 2^123.
 std::uint64_t grow(std::uint64_t value, std::span<const TokenId> tokens) {
   std::size_t i = 0;
-  for (; i + 4 <= tokens.size(); i += 4) {
-    value = reduce(Wide{value} * kBase4 + Wide{digit(tokens[i])} * kBase3 + Wide{digit(tokens[i + 1])} * kBase2 +
-                   Wide{digit(tokens[i + 2])} * kBase + digit(tokens[i + 3]));
+  for (; i + kBlock <= tokens.size(); i += kBlock) {
+    const TokenId* const block = tokens.data() + i;
+    Wide sum = Wide{value} * kPowers[kBlock];
+    for (std::size_t k = 0; k < kBlock; ++k) sum += Wide{digit(block[k])} * kPowers[kBlock - 1 - k];
+    value = reduce(sum);
   }
   for (; i < tokens.size(); ++i) value = reduce(Wide{value} * kBase + digit(tokens[i]));
   return value;

@@ -9,7 +9,7 @@
 //
 // Who knows the base can make two paths with one hash. So it names paths where a wrong answer costs no more than a
 // wrong explanation (why a request missed), and never decides which bytes are used: PageKey does. Equal tokens have
-// equal hashes in every process. Cost: O(tokens), a multiplication chain for each four of them.
+// equal hashes in every process. Cost: O(tokens), about a cycle for each.
 #pragma once
 
 #include <cstdint>

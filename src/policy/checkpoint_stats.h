@@ -16,12 +16,20 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "key/path_hash.h"
 #include "policy/facts.h"
 
 namespace larder {
+
+// What is known of a checkpoint when it is planned.
+struct CheckpointOrigin {
+  CheckpointKind kind = CheckpointKind::kOutput;
+  float uses = 0;                  // that one at this place had before it was evicted (RadixTree::recall())
+  std::optional<PathHash> path{};  // of all tokens up to it, where somebody has hashed them
+};
 
 class CheckpointStats {
  public:

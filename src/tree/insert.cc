@@ -179,10 +179,11 @@ bool RadixTree::Impl::add_checkpoint(Id& cursor, Tier t, const NewCheckpoint& ch
   }
   Node& at = node(cursor);
   if ((at.present & kMambaBits) == 0) {  // in the other tier: it is known already
-    at.kind = checkpoint.kind;
-    at.uses = checkpoint.uses;
+    at.kind = checkpoint.origin.kind;
+    at.uses = checkpoint.origin.uses;
+    if (checkpoint.origin.path) at.path_hash = checkpoint.origin.path;
     at.uses_at = static_cast<std::uint32_t>(tick / kTicksOfUse);
-    if (weighs) stats.came(checkpoint.kind);
+    if (weighs) stats.came(checkpoint.origin.kind);
   }
   at.state[tree::index_of(t)] = slot;
   add_published(cursor, ComponentKind::kMamba, t);
@@ -194,7 +195,7 @@ std::uint32_t RadixTree::Impl::add_checkpoints(Id end, std::span<const Checkpoin
   Id cursor = end;
   for (std::size_t i = checkpoints.size(); i-- > 0;) {
     const Checkpoint& c = checkpoints[i];
-    if (add_checkpoint(cursor, Tier::kDevice, {c.page, c.slot.v, c.kind, c.uses})) ++kept;
+    if (add_checkpoint(cursor, Tier::kDevice, {c.page, c.slot.v, c.origin})) ++kept;
   }
   return kept;
 }
@@ -271,7 +272,7 @@ Result<InsertResult> RadixTree::Impl::insert_host(const HostInsertRequest& reque
   InsertResult result{NodeId(end), tally.fresh, tally.duplicate, tally.recovered, 0};
   if (request.state.valid()) {
     Id cursor = end;
-    const NewCheckpoint fetched{pages, request.state.v, CheckpointKind::kFetched, 0};
+    const NewCheckpoint fetched{pages, request.state.v, {.kind = CheckpointKind::kFetched}};
     if (add_checkpoint(cursor, Tier::kHost, fetched)) result.checkpoints_kept = 1;
   }
   touch_window(end, false);

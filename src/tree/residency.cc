@@ -149,7 +149,7 @@ void RadixTree::Impl::tell_lost(Id id, ComponentKind c, Tier t) {
   change.tokens = {n.tokens.data(), std::size_t{n.pages} * page_size};
   const bool is_known = (n.stored & bit_of(c, Tier::kHost)) != 0;
   (n.declined ? change.declined_epoch : change.stored_epoch) = is_known ? n.stored_epoch : 0;
-  observer->lost(change, hash_at_begin(id));
+  observer->lost(change, c == ComponentKind::kFull ? hash_at_begin(id) : hash_at_end(id));
 }
 
 PageChange RadixTree::Impl::page_change(Id id, ComponentKind c, Tier t) {

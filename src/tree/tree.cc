@@ -163,9 +163,9 @@ std::optional<HostVictim> RadixTree::next_host_victim(ComponentKind c) {
   if (first.id == kNoNode) return std::nullopt;
   return HostVictim{NodeId(first.id), impl_->facts(impl_->node(first.id), c, Tier::kHost), first.worth};
 }
-std::vector<float> RadixTree::recall_uses(const TreePosition& at, std::span<const TokenId> rest,
-                                          std::span<const std::uint64_t> pages) {
-  return impl_->recall_uses(at, rest, pages);
+void RadixTree::recall(const TreePosition& at, std::span<const TokenId> rest, std::span<const std::uint64_t> pages,
+                       std::span<CheckpointOrigin* const> origins) {
+  impl_->recall(at, rest, pages, origins);
 }
 const EvictionOrder& RadixTree::order() const { return *impl_->order; }
 Facts RadixTree::facts(NodeId node, ComponentKind c, Tier t) const { return impl_->facts(impl_->node(node.v), c, t); }

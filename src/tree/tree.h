@@ -117,8 +117,7 @@ struct PageLocation {
 struct Checkpoint {
   std::uint64_t page = 0;  // the state after page*page_size tokens, counted from the root
   DeviceSlot slot;
-  CheckpointKind kind = CheckpointKind::kOutput;
-  float uses = 0;  // that one at this place had before it was evicted (recall_uses())
+  CheckpointOrigin origin{};
 };
 struct ExtendRequest {                        // what was computed after the end of a path that the caller holds
   std::uint64_t from = 0;                     // page where it begins, which is where the caller's lock ends
@@ -241,11 +240,12 @@ class RadixTree {
   // Marks the use of a restore point: full of the path, swa of its window, the checkpoint at it, and nothing else.
   // Splits there and where the window begins, so that what was not used stays as old as it is.
   void touch(const TreePosition& at, bool count_hit);
-  // Uses that checkpoints at these pages (ascending, behind `at`) had before they were evicted, for those that are to
-  // be taken there again. `rest` are the tokens after `at`; the request that has them would have resumed at the last
-  // one that is remembered, which counts as a use. Empty if the order does not weigh. O(tokens up to the last page).
-  [[nodiscard]] std::vector<float> recall_uses(const TreePosition& at, std::span<const TokenId> rest,
-                                               std::span<const std::uint64_t> pages);
+  // What is remembered of checkpoints at these pages (ascending, behind `at`), which are to be taken: their uses before
+  // they were evicted, and their paths. `rest` are the tokens after `at`; the request that has them would have resumed
+  // at the last one that is remembered, which counts as a use. Kinds are left as they are. Nothing is done if the order
+  // does not weigh. O(tokens up to the last page).
+  void recall(const TreePosition& at, std::span<const TokenId> rest, std::span<const std::uint64_t> pages,
+              std::span<CheckpointOrigin* const> origins);
   // Splits so that a node stands exactly at the position; returns it (the root for 0 pages). A position taken before
   // other splits still works. NodeId{}: the position's node is gone.
   [[nodiscard]] NodeId settle(const TreePosition& at);

@@ -55,8 +55,8 @@ struct RadixTree::Impl {
   void touch_window(Id node, bool exactly);
   void touch_state(Id node);
   void count_use(Id node);
-  [[nodiscard]] std::vector<float> recall_uses(const TreePosition& at, std::span<const TokenId> rest,
-                                               std::span<const std::uint64_t> pages);
+  void recall(const TreePosition& at, std::span<const TokenId> rest, std::span<const std::uint64_t> pages,
+              std::span<CheckpointOrigin* const> origins);
   void touch_path(Id node, std::uint32_t hits);
   // The same by whom computed what is new at its end: priorities rise, and edges that are alike become one.
   void touch_own_path(Id node, std::int32_t priority);
@@ -171,8 +171,7 @@ struct RadixTree::Impl {
   struct NewCheckpoint {
     std::uint64_t page = 0;
     std::uint32_t slot = 0;
-    CheckpointKind kind{};
-    float uses = 0;
+    CheckpointOrigin origin{};
   };
   [[nodiscard]] bool add_checkpoint(Id& cursor, Tier t, const NewCheckpoint& checkpoint);
   [[nodiscard]] std::uint32_t add_checkpoints(Id end, std::span<const Checkpoint> checkpoints);

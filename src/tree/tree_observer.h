@@ -34,8 +34,9 @@ struct TreeChange {
 class TreeObserver {
  public:
   virtual ~TreeObserver() = default;
-  // The last copy of device and host is gone. before: of all tokens before change.begin.
-  virtual void lost(const TreeChange& change, PathHash before) = 0;
+  // The last copy of device and host is gone. path: of all tokens before change.begin of full, and of those up to
+  // change.end of a window or a state, which belong to that place.
+  virtual void lost(const TreeChange& change, PathHash path) = 0;
 };
 
 // Pages of one edge that a request can use in a tier from now on, or no longer. Spans are good during the call.

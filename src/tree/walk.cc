@@ -215,23 +215,19 @@ void RadixTree::Impl::count_use(Id id) {
   stats.used(n.kind);
 }
 
-std::vector<float> RadixTree::Impl::recall_uses(const TreePosition& at, std::span<const TokenId> rest,
-                                                std::span<const std::uint64_t> pages) {
-  std::vector<float> uses;
-  if (!weighs || pages.empty() || !nodes.exists(at.node.v)) return uses;
-  std::vector<PathHash> paths;
+void RadixTree::Impl::recall(const TreePosition& at, std::span<const TokenId> rest,
+                             std::span<const std::uint64_t> pages, std::span<CheckpointOrigin* const> origins) {
+  if (!weighs || pages.empty() || !nodes.exists(at.node.v)) return;
   PathHash end = hash_at(at);
   std::uint64_t from = at.pages;
-  std::optional<std::size_t> last;
-  for (const std::uint64_t page : pages) {
-    end.append(rest.subspan((from - at.pages) * page_size, (page - from) * page_size));
-    from = page;
-    if (stats.remembers(end)) last = paths.size();
-    paths.push_back(end);
+  const CheckpointOrigin* last = nullptr;
+  for (std::size_t i = 0; i < pages.size(); from = pages[i++]) {
+    end.append(rest.subspan((from - at.pages) * page_size, (pages[i] - from) * page_size));
+    origins[i]->path = end;
+    if (stats.remembers(end)) last = origins[i];
   }
-  if (last) stats.wanted(paths[*last], tick);
-  for (const PathHash& p : paths) uses.push_back(stats.uses_of(p, tick));
-  return uses;
+  if (last != nullptr) stats.wanted(*last->path, tick);
+  for (CheckpointOrigin* const origin : origins) origin->uses = stats.uses_of(*origin->path, tick);
 }
 
 void RadixTree::Impl::touch_state(Id id) {
