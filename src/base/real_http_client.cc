@@ -229,7 +229,7 @@ Status HttpClient::connect() {
   if (error == ETIMEDOUT) return deadline_exceeded(fmt::format("cannot connect to {}: it does not answer", where));
   if (error != 0) return unavailable(fmt::format("cannot connect to {}: {}", where, std::strerror(error)));
   stream_.emplace(socket_);
-  const Status secured = url_.trust ? stream_->secure(*url_.trust, url_.host, end) : Status::ok();
+  const Status secured = url_.trust ? stream_->secure(*url_.trust, url_.host, "http/1.1", end) : Status::ok();
   if (secured.is_ok()) return secured;
   disconnect();
   return Status(secured.code(), fmt::format("cannot connect to {}: {}", where, secured.message()));

@@ -56,6 +56,7 @@ std::string why_not_believed(long problem, const std::string& host) {
     case X509_V_ERR_CERT_NOT_YET_VALID: return "it is not valid yet (is this machine's clock right?)";
     case X509_V_ERR_HOSTNAME_MISMATCH:
     case X509_V_ERR_IP_ADDRESS_MISMATCH: return fmt::format("it is made out to others, not to {}", host);
+    case X509_V_ERR_CERT_SIGNATURE_FAILURE:  // by another authority of the same name
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
     case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
@@ -142,13 +143,19 @@ Status SocketStream::wait_for_tls(int result, TimePoint end) {
   return unavailable("TLS: " + take_tls_error());
 }
 
-Status SocketStream::secure(const TlsTrust& trust, const std::string& host, TimePoint end) {
+Status SocketStream::secure(const TlsTrust& trust, const std::string& host, std::string_view protocol, TimePoint end) {
   ERR_clear_error();
   tls_ = SSL_new(trust.context());
   BIO* const bio = tls_ == nullptr ? nullptr : SocketBio::make(*this);
   if (bio == nullptr) return unavailable("TLS: out of memory");
   SSL_set_bio(tls_, bio, bio);
   SSL_set_connect_state(tls_);
+  if (!protocol.empty()) {
+    std::string offered(1, static_cast<char>(protocol.size()));
+    offered += protocol;
+    SSL_set_alpn_protos(tls_, reinterpret_cast<const unsigned char*>(offered.data()),
+                        static_cast<unsigned>(offered.size()));
+  }
   if (!expect_host(tls_, host)) return invalid_argument(fmt::format("no certificate can be made out to '{}'", host));
   for (;;) {
     const int done = SSL_do_handshake(tls_);
@@ -161,9 +168,13 @@ Status SocketStream::secure(const TlsTrust& trust, const std::string& host, Time
     }
     const int reason = ERR_GET_LIB(error) == ERR_LIB_SSL ? ERR_GET_REASON(error) : 0;
     if (reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_HTTP_REQUEST) {
-      return invalid_argument("what answers there speaks no TLS; if it is plain HTTP that is meant, write http://");
+      return invalid_argument(
+          "what answers there speaks no TLS; if none is meant, write http:// (redis://) in the URL");
     }
     if (is_at_end_) return unavailable("the connection was closed during the TLS handshake");
+    if (status.code() == StatusCode::kDeadlineExceeded) {
+      return deadline_exceeded("no answer in time to the TLS handshake (does that port speak TLS?)");
+    }
     return status;
   }
 }

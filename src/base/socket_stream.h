@@ -36,9 +36,10 @@ class SocketStream {
   SocketStream& operator=(const SocketStream&) = delete;
 
   // Once, first: TLS from here on, with the server named `host`, a name or an address, whose certificate must be made
-  // out to it by one of `trust`. kInvalidArgument says why it is not believed, or that the peer speaks no TLS; then, as
+  // out to it by one of `trust`. protocol: what is spoken in it, by its name in ALPN ("http/1.1"); empty: it has none,
+  // and nothing is said. kInvalidArgument says why it is not believed, or that the peer speaks no TLS; then, as
   // after any error, nothing of the caller's was sent.
-  [[nodiscard]] Status secure(const TlsTrust& trust, const std::string& host, TimePoint end);
+  [[nodiscard]] Status secure(const TlsTrust& trust, const std::string& host, std::string_view protocol, TimePoint end);
   // Sends a piece of `bytes` from their begin, which has one byte at least: how much went. `bytes` is not empty.
   [[nodiscard]] Result<std::size_t> send_some(std::string_view bytes, TimePoint end);
   // What comes, one byte at least; 0: the peer has ended the stream. Over TLS it must have said so: a connection that

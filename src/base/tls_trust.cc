@@ -12,8 +12,6 @@
 namespace larder {
 namespace {
 
-constexpr unsigned char kAlpn[] = {8, 'h', 't', 't', 'p', '/', '1', '.', '1'};
-
 Status add_authorities(SSL_CTX* context, const std::string& file) {
   if (file.empty()) {
     // A system without a store is no error: then no server is believed, and each connection says so.
@@ -40,7 +38,6 @@ Result<std::shared_ptr<const TlsTrust>> TlsTrust::create(const std::string& ca_f
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
   SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-  SSL_CTX_set_alpn_protos(context, kAlpn, sizeof kAlpn);
   LARDER_RETURN_IF_ERROR(add_authorities(context, ca_file));
   return trust;
 }

@@ -111,6 +111,22 @@ class CertificateAuthority {
   const Certificate certificate_;
 };
 
+// The key with a pass phrase that nobody has.
+inline std::string encrypted_key(const std::string& key) {
+  BIO* const in = BIO_new_mem_buf(key.data(), static_cast<int>(key.size()));
+  BIO* const out = BIO_new(BIO_s_mem());
+  EVP_PKEY* const read = PEM_read_bio_PrivateKey(in, nullptr, nullptr, nullptr);
+  const unsigned char phrase[] = "lost";
+  EXPECT_EQ(PEM_write_bio_PrivateKey(out, read, EVP_aes_128_cbc(), phrase, 4, nullptr, nullptr), 1);
+  char* begin = nullptr;
+  const long size = BIO_get_mem_data(out, &begin);
+  const std::string text(begin, static_cast<std::size_t>(size));
+  EVP_PKEY_free(read);
+  BIO_free(in);
+  BIO_free(out);
+  return text;
+}
+
 // Writes `text` as the whole file, in place of one that was there. Gives the path back.
 inline std::string put_file(const std::string& path, const std::string& text) {
   OpenOptions options;
