@@ -62,8 +62,8 @@ std::string why_not_believed(long problem, const std::string& host) {
     case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
     case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
     case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
-      return "who has issued it is unknown here; name that authority's certificate (--cacert FILE, or the variable "
-             "SSL_CERT_FILE)";
+      return "who has issued it is unknown here; name that authority's certificate (--cacert FILE; larder proxy: "
+             "--upstream-cacert; hf3fs: metadata_cacert; or the variable SSL_CERT_FILE)";
     default: return X509_verify_cert_error_string(problem);
   }
 }

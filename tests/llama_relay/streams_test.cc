@@ -220,8 +220,21 @@ TEST(RelayStop, DoesNotWaitForAServerThatHangs) {
   EXPECT_FALSE(stream.is_whole());
 }
 
+// It would wait half an hour for a server that only loads its model.
+TEST(RelayTls, AServerThatIsNotBelievedEndsTheStartAtOnce) {
+  Rig rig({.geometry = geometry_of("hybrid"), .is_secure = true});
+  const support::TemporaryDirectory folder;
+  ProxySettings settings;
+  settings.upstream = "https://127.0.0.1:" + std::to_string(rig.server().port());  // the system knows no such authority
+  settings.slot_directory = folder.path();
+  MetricsRegistry metrics;
+  const auto proxy = LlamaProxy::create(settings, real_file_system(), real_clock(), metrics);
+  EXPECT_EQ(proxy.status().code(), StatusCode::kInvalidArgument) << proxy.status().to_string();
+  EXPECT_NE(proxy.status().message().find("unknown here"), std::string::npos) << proxy.status().message();
+}
+
 INSTANTIATE_TEST_SUITE_P(InTheClearAndOverTls, RelayStreams, testing::Bool(),
-                         [](const auto& info) { return std::string(info.param ? "Tls" : "Clear"); });
+                         [](const auto& kind) { return std::string(kind.param ? "Tls" : "Clear"); });
 
 }  // namespace
 }  // namespace larder::llama::relay_test
