@@ -295,7 +295,7 @@ std::uint64_t ideal_cached_tokens(const MultiturnOptions& options, std::uint32_t
 
 Result<MultiturnResult> run_multiturn(const MultiturnOptions& options) {
   LARDER_RETURN_IF_ERROR(check_options(options));
-  const Result<HttpUrl> url = parse_http_url(options.url);
+  const Result<HttpUrl> url = parse_http_url(options.url, options.ca_file);
   if (!url.is_ok()) return url.status();
   const Result<ServerFacts> facts = ask_server(options, *url);
   if (!facts.is_ok()) return facts.status();
@@ -324,7 +324,7 @@ Result<MultiturnResult> run_multiturn(const MultiturnOptions& options) {
 Result<MultiturnResult> run_prompts(const MultiturnOptions& options, const std::vector<std::vector<TokenId>>& prompts,
                                     std::uint32_t round) {
   LARDER_RETURN_IF_ERROR(check_options(options));
-  const Result<HttpUrl> url = parse_http_url(options.url);
+  const Result<HttpUrl> url = parse_http_url(options.url, options.ca_file);
   if (!url.is_ok()) return url.status();
   TurnQueue queue(options, prompts.size(), [](const TurnQueue::Turn&, const std::vector<TokenId>&) {
     return std::optional<std::vector<TokenId>>{};

@@ -29,6 +29,7 @@ enum class TurnOrder : std::uint8_t { kFifo, kRandom };
 
 struct MultiturnOptions {
   std::string url = "http://127.0.0.1:30000";
+  std::string ca_file{};  // of an https URL: who may have issued the certificate; empty: as the system says
   std::string api_key;
   std::uint32_t num_clients = 10;
   std::uint32_t num_rounds = 12;

@@ -23,6 +23,8 @@ struct CommandOptions {
 void add_multiturn_options(CLI::App& app, CommandOptions& o) {
   app.add_option("--url", o.run.url, "server to talk to")->type_name("URL")->capture_default_str();
   app.add_option("--api-key", o.run.api_key, "bearer key, if the server wants one")->type_name("KEY");
+  app.add_option("--cacert", o.run.ca_file, "to an https:// URL: who may have issued the certificate, PEM")
+      ->type_name("FILE");
   const std::string load = "Conversations";
   const auto number = [&](const char* flag, std::uint32_t& value, const char* unit, const char* help) {
     app.add_option(flag, value, help)->type_name(unit)->check(whole_number())->capture_default_str()->group(load);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Third-party libraries, all from Debian 12 (tools/install_deps.sh has the list). Each is looked for only if something
 # that is built uses it. Grouped by who may see them:
-#   larder_core_libs      every folder: SHA-256, xxHash, fmt, threads
+#   larder_core_libs      every folder: SHA-256 and TLS (OpenSSL), xxHash, fmt, threads
 #   larder_io_libs        src/storage: io_uring where it is there (then LARDER_HAVE_URING=1)
 #   larder_metadata_libs  src/metadata: RocksDB, hiredis, where they are there (LARDER_ROCKSDB, LARDER_REDIS)
 #   larder_events_libs    src/events: ZeroMQ, where it is there (LARDER_ZMQ)
@@ -34,13 +34,13 @@ function(larder_link_by_name target name path)
 endfunction()
 
 find_package(Threads REQUIRED)
-find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
+find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto SSL)
 find_package(fmt REQUIRED)
 find_path(LARDER_XXHASH_INCLUDE xxhash.h REQUIRED)
 find_library(LARDER_XXHASH_LIBRARY xxhash REQUIRED)
 add_library(larder_core_libs INTERFACE)
 target_include_directories(larder_core_libs SYSTEM INTERFACE $<BUILD_INTERFACE:${LARDER_XXHASH_INCLUDE}>)
-target_link_libraries(larder_core_libs INTERFACE fmt::fmt OpenSSL::Crypto)
+target_link_libraries(larder_core_libs INTERFACE fmt::fmt OpenSSL::SSL OpenSSL::Crypto)
 larder_link_by_name(larder_core_libs xxhash ${LARDER_XXHASH_LIBRARY})
 target_link_libraries(larder_core_libs INTERFACE Threads::Threads ${CMAKE_DL_LIBS})
 

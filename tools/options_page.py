@@ -24,6 +24,7 @@ STRUCT_FILES = (
     "src/server/llama/libllama/llama_service.h",
     "src/server/listen_options.h",
     "src/server/http_listener.h",
+    "src/server/tls_files.h",
     "src/storage/hf3fs/metadata_service.h",
 )
 # Heading, arguments of its --help, file, further files.
@@ -71,6 +72,9 @@ SGLANG = {
     "port": "same",
     "api-key": "same",
     "admin-api-key": "same",
+    "ssl-certfile": "same; a renewed one is taken up without `--enable-ssl-refresh`",
+    "ssl-keyfile": "same; there is no `--ssl-keyfile-password`",
+    "ssl-ca-certs": "same; here clients without a certificate are refused",
     "enable-get-state-changes": "not in SGLang, whose `/flush_cache` always takes GET, too",
     "served-model-name": "same; in SGLang it is also part of the `file` backend's keys",
 }
@@ -128,6 +132,7 @@ def split_default(text):
 
 
 LOG_OPTIONS = "src/cli/real_log_option.cc"
+TLS_OPTIONS = "src/cli/tls_options.cc"
 
 
 def serve_options():
@@ -184,6 +189,8 @@ def command_options(path, has_cache_options):
     texts = [source_tree.text_of(each) for each in paths]
     if "add_log_options(app" in texts[0]:
         texts.append(source_tree.text_of(LOG_OPTIONS))
+    if "add_tls_options(app" in texts[0]:
+        texts.append(source_tree.text_of(TLS_OPTIONS))
     structs = [source_tree.text_of(each) for each in STRUCT_FILES if (source_tree.ROOT / each).is_file()]
     structs += [source_tree.text_of(each) for each in sorted((source_tree.ROOT / "src/server/llama").rglob("*.h"))]
     found = []

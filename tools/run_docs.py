@@ -24,7 +24,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGES = ["README.md", "docs/llama_cpp.md", "docs/metadata_server.md"]
+PAGES = ["README.md", "docs/llama_cpp.md", "docs/metadata_server.md", "docs/security.md"]
 SERVER_SECONDS, BLOCK_SECONDS, STOP_SECONDS = 300, 900, 60
 SKIPPED = 77
 BLOCK = re.compile(r"^```sh run([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

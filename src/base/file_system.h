@@ -74,7 +74,8 @@ class FileLock {
 struct FileInfo {
   std::uint64_t size_bytes = 0;
   bool is_directory = false;
-  std::uint64_t device_id = 0;  // of the file system it lies on: differs when a mount came or went
+  std::uint64_t device_id = 0;   // of the file system it lies on: differs when a mount came or went
+  bool others_may_read = false;  // every user of the machine, by its mode
 };
 
 struct SpaceInfo {

@@ -11,13 +11,15 @@
 // once more on a new one, its body included. It is not when the connection was new, the server is silent, or the answer
 // had begun.
 // Functions given to a call run inside it. Of this client they may call cancel() only; they do not throw.
-// Limits: a head of 64 KiB; a whole body of 1 GiB (one that is passed on has none); a line of 16 MiB. No TLS, no
-// redirects, no proxies.
+// To an https:// URL it speaks TLS, and checks the server's certificate and name before it sends a byte of a request.
+// Limits: a head of 64 KiB; a whole body of 1 GiB (one that is passed on has none); a line of 16 MiB. No redirects, no
+// proxies, no certificate of its own.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,18 +29,24 @@
 #include "base/clock.h"
 #include "base/http_field.h"
 #include "base/ranked_mutex.h"
+#include "base/socket_stream.h"
 #include "base/status.h"
+#include "base/tls_trust.h"
+
+struct addrinfo;
 
 namespace larder {
 
 struct HttpUrl {
   std::string host;
   std::uint16_t port = 80;
-  std::string base;  // path in front of every target, without a trailing '/'
+  std::string base;                         // path in front of every target, without a trailing '/'
+  std::shared_ptr<const TlsTrust> trust{};  // whom to believe that it is the host; null: http://, not encrypted
 };
-// "http://127.0.0.1:30000", "localhost:30000/v0". kInvalidArgument says what is wrong with it, and shows nothing of
-// what stands in front of an '@', which no host has.
-[[nodiscard]] Result<HttpUrl> parse_http_url(std::string_view text);
+// "http://127.0.0.1:30000", "localhost:30000/v0" (which is http), "https://cache.example". ca_file: whom to believe, as
+// in TlsTrust::create(), which reads it; only https:// has a use for one. kInvalidArgument says what is wrong with it,
+// and shows nothing of what stands in front of an '@', which no host has.
+[[nodiscard]] Result<HttpUrl> parse_http_url(std::string_view text, const std::string& ca_file = {});
 
 struct HttpReply {
   unsigned status = 0;
@@ -75,7 +83,8 @@ class HttpClient {
 
   // Any status is an answer. kUnavailable: no connection, or it broke; kDeadlineExceeded: nothing came for `timeout`,
   // or an address of the host let connecting wait and none was connected; kCorrupt: not HTTP/1.1; kUnsupported: a
-  // transfer encoding other than chunked. `media_type` is the body's.
+  // transfer encoding other than chunked; kInvalidArgument: the server's certificate is not believed, or it speaks no
+  // TLS. `media_type` is the body's.
   [[nodiscard]] Result<HttpReply> request(std::string_view method, std::string_view target, std::string_view body = {},
                                           std::string_view media_type = "application/json");
   // As request(), but lines (without their end) of a 200 answer go to `on_line` as they arrive; false from it ends the
@@ -104,6 +113,8 @@ class HttpClient {
   struct Head;
   [[nodiscard]] bool is_cancelled() const { return is_cancelled_.load(std::memory_order_relaxed); }
   [[nodiscard]] Status connect();
+  // A socket that is connected to the host, or the last error of those that are not; ETIMEDOUT if one was silent.
+  [[nodiscard]] int connect_one_of(const addrinfo* found, TimePoint end);
   // From here on the connection is `socket`, and cancel() reaches it.
   void adopt(int socket) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Status send_all(std::string_view bytes);
@@ -130,9 +141,10 @@ class HttpClient {
 
   // owned by the calling thread
   int socket_ = -1;
-  std::string buffer_;         // received, not consumed
-  bool has_answered_ = false;  // a byte came since the request was sent
-  bool is_at_end_ = false;     // the server has closed the connection
+  std::optional<SocketStream> stream_;  // over socket_, once that is connected
+  std::string buffer_;                  // received, not consumed
+  bool has_answered_ = false;           // a byte came since the request was sent
+  bool is_at_end_ = false;              // the server has closed the connection
 
   std::atomic<bool> is_cancelled_{false};  // set under mutex_, for good; relaxed: it guards nothing else
   RankedMutex mutex_{LockRank::kSocket};

@@ -22,6 +22,13 @@ TEST(HttpUrl, Parts) {
   EXPECT_EQ(whole->port, 30000);
   EXPECT_EQ(whole->base, "/v0");
   EXPECT_EQ(parse_http_url("localhost")->port, 80);
+  EXPECT_EQ(whole->trust, nullptr);
+  const auto secure = parse_http_url("https://cache.example/v0");
+  ASSERT_TRUE(secure.is_ok()) << secure.status().to_string();
+  EXPECT_EQ(secure->host, "cache.example");
+  EXPECT_EQ(secure->port, 443);
+  EXPECT_EQ(secure->base, "/v0");
+  EXPECT_NE(secure->trust, nullptr);
   EXPECT_EQ(parse_http_url("http://x/mail@y")->base, "/mail@y") << "behind the host an '@' is as good as any";
 }
 
@@ -30,8 +37,8 @@ TEST(HttpUrl, WhatIsWrongIsNamedAndNoKeyIsShown) {
       {"http://larder:hush@host:18000", "'host:18000': a host has no '@'"},
       {"hush@host", "'host': a host has no '@'"},
       {"http://larder:hu@sh@[::1]:1/v0", "no '@'"},
-      {"https://larder:hush@host", "'host': https is not supported"},
-      {"ftp://x", "'ftp://x': ftp is not supported; write http://host:port"},
+      {"https://larder:hush@host", "'host': a host has no '@'"},
+      {"ftp://x", "'ftp://x': ftp is not supported; write http://host:port, or https://"},
       {"http://larder:hush/x@host", "'host': the port"},
       {"http://:7", "'http://:7': no host"},
       {"http://x:0", "'http://x:0': the port"}};

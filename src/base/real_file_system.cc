@@ -197,7 +197,8 @@ class RealFileSystem final : public FileSystem {
   [[nodiscard]] Result<FileInfo> stat(const std::string& path) override {
     StatBuffer info{};
     if (::stat(path.c_str(), &info) != 0) return status_from_errno(errno, "stat", path);
-    return FileInfo{static_cast<std::uint64_t>(info.st_size), S_ISDIR(info.st_mode), info.st_dev};
+    return FileInfo{static_cast<std::uint64_t>(info.st_size), S_ISDIR(info.st_mode), info.st_dev,
+                    (info.st_mode & S_IROTH) != 0};
   }
 
   [[nodiscard]] Result<SpaceInfo> space(const std::string& path) override {

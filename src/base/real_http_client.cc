@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstring>
 #include <optional>
 
@@ -31,35 +28,13 @@ std::string_view trim_line(std::string_view text) {
   return text;
 }
 
-// Of each wait of `socket`. At least a microsecond: none would mean for ever.
-void limit_waits(int socket, Nanos limit) {
-  const auto micros = std::max<std::int64_t>(1, std::chrono::duration_cast<std::chrono::microseconds>(limit).count());
-  timeval value{};
-  value.tv_sec = static_cast<time_t>(micros / 1'000'000);
-  value.tv_usec = static_cast<suseconds_t>(micros % 1'000'000);
-  ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &value, sizeof value);
-  ::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &value, sizeof value);
+// Of a socket that connects without waiting: 0 when it is connected, or what it failed with; ETIMEDOUT after `end`.
+int wait_connected(int socket, TimePoint end) {
+  int error = wait_for_socket(socket, POLLOUT, end);
+  socklen_t size = sizeof error;
+  if (error == 0) ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size);
+  return error;
 }
-
-// Of a socket that connects without waiting: 0 when it is connected, or what it failed with; ETIMEDOUT after `limit`.
-int wait_connected(int socket, Nanos limit) {
-  const TimePoint end = real_clock().now() + limit;
-  pollfd wait{socket, POLLOUT, 0};
-  for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - real_clock().now()).count();
-    const int ready = ::poll(&wait, 1, static_cast<int>(std::clamp<std::int64_t>(left, 1, INT_MAX)));
-    if (ready < 0 && errno == EINTR) continue;
-    if (ready < 0) return errno;
-    if (ready == 0) return ETIMEDOUT;
-    int error = 0;
-    socklen_t size = sizeof error;
-    ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size);
-    return error;
-  }
-}
-
-// From a socket that never waits to one that waits as long as limit_waits() says.
-void let_wait(int socket) { ::fcntl(socket, F_SETFL, ::fcntl(socket, F_GETFL) & ~O_NONBLOCK); }
 
 Status cancelled_by_other() { return cancelled("the client was told to cancel"); }
 
@@ -69,6 +44,16 @@ bool is_request_target(std::string_view text) {
            const auto byte = static_cast<unsigned char>(c);
            return byte > 0x20 && byte != 0x7f;
          });
+}
+
+// Reads whom to believe, where the URL needs it.
+Status take_trust(HttpUrl& url, bool is_secure, const std::string& ca_file) {
+  if (!is_secure) {  // who names authorities believes to be safe
+    return ca_file.empty() ? Status::ok() : invalid_argument("certificates of authorities are for https:// URLs only");
+  }
+  Result<std::shared_ptr<const TlsTrust>> trust = TlsTrust::create(ca_file);
+  if (trust.is_ok()) url.trust = std::move(*trust);
+  return trust.status();
 }
 
 // Cuts a byte stream into lines.
@@ -147,17 +132,19 @@ struct HttpClient::Head {
   }
 };
 
-Result<HttpUrl> parse_http_url(std::string_view text) {
+Result<HttpUrl> parse_http_url(std::string_view text, const std::string& ca_file) {
   // In front of an '@' may stand a key: no error shows it.
   const std::string_view shown = text.substr(text.rfind('@') + 1);  // all of it, if there is no '@'
   std::string_view rest = text;
-  if (rest.starts_with("http://")) {
-    rest.remove_prefix(7);
+  const bool is_secure = rest.starts_with("https://");
+  if (is_secure || rest.starts_with("http://")) {
+    rest.remove_prefix(rest.find("://") + 3);
   } else if (const std::size_t scheme = rest.find("://"); scheme != std::string_view::npos && scheme < rest.find('/')) {
     return invalid_argument(
-        fmt::format("'{}': {} is not supported; write http://host:port", shown, rest.substr(0, scheme)));
+        fmt::format("'{}': {} is not supported; write http://host:port, or https://", shown, rest.substr(0, scheme)));
   }
   HttpUrl url;
+  if (is_secure) url.port = 443;
   const std::size_t slash = rest.find('/');
   if (slash != std::string_view::npos) {
     url.base = std::string(rest.substr(slash));
@@ -177,6 +164,7 @@ Result<HttpUrl> parse_http_url(std::string_view text) {
   if (rest.starts_with('[') && rest.ends_with(']')) rest = rest.substr(1, rest.size() - 2);  // IPv6
   if (rest.empty()) return invalid_argument(fmt::format("'{}': no host; write http://host:port", shown));
   url.host = std::string(rest);
+  LARDER_RETURN_IF_ERROR(take_trust(url, is_secure, ca_file));
   return url;
 }
 
@@ -192,6 +180,7 @@ void HttpClient::adopt(int socket) {
 }
 
 void HttpClient::disconnect() {
+  stream_.reset();
   const int socket = socket_;
   adopt(-1);  // first: the number may be somebody else's as soon as it is closed
   if (socket >= 0) ::close(socket);
@@ -204,20 +193,11 @@ void HttpClient::cancel() {
   if (open_socket_ >= 0) ::shutdown(open_socket_, SHUT_RDWR);  // wakes who waits for it, also for the connection
 }
 
-Status HttpClient::connect() {
-  disconnect();
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const std::string where = fmt::format("{}:{}", url_.host, url_.port);
-  const int unknown = ::getaddrinfo(url_.host.c_str(), std::to_string(url_.port).c_str(), &hints, &found);
-  if (unknown != 0) return unavailable(fmt::format("cannot connect to {}: {}", where, ::gai_strerror(unknown)));
+int HttpClient::connect_one_of(const addrinfo* found, TimePoint end) {
   std::int64_t untried = 0;
   for (const addrinfo* at = found; at != nullptr; at = at->ai_next) ++untried;
-  const TimePoint end = real_clock().now() + timeout_;
   int error = ECONNREFUSED;
-  bool was_silent = false;
-  for (const addrinfo* at = found; at != nullptr && socket_ < 0 && !is_cancelled(); at = at->ai_next, --untried) {
+  for (const addrinfo* at = found; at != nullptr && !is_cancelled(); at = at->ai_next, --untried) {
     const int fd = ::socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, at->ai_protocol);
     if (fd < 0) continue;
     const int on = 1;
@@ -226,49 +206,60 @@ Status HttpClient::connect() {
     adopt(fd);  // when it connects already: only then does a shutdown end that
     if (is_cancelled()) failed = ECANCELED;
     // A silent address leaves the others their share.
-    if (failed == EINPROGRESS) failed = wait_connected(fd, (end - real_clock().now()) / untried);
-    if (failed == 0) {
-      let_wait(fd);
-      limit_waits(fd, timeout_);
-    } else {
-      error = failed;
-      was_silent = was_silent || failed == ETIMEDOUT;
-      disconnect();
-    }
+    const TimePoint now = real_clock().now();
+    if (failed == EINPROGRESS) failed = wait_connected(fd, now + (end - now) / untried);
+    if (failed == 0) return 0;
+    if (error != ETIMEDOUT) error = failed;
+    disconnect();
   }
+  return error;
+}
+
+Status HttpClient::connect() {
+  disconnect();
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const std::string where = fmt::format("{}:{}", url_.host, url_.port);
+  const int unknown = ::getaddrinfo(url_.host.c_str(), std::to_string(url_.port).c_str(), &hints, &found);
+  if (unknown != 0) return unavailable(fmt::format("cannot connect to {}: {}", where, ::gai_strerror(unknown)));
+  const TimePoint end = real_clock().now() + timeout_;
+  const int error = connect_one_of(found, end);
   ::freeaddrinfo(found);
-  if (socket_ >= 0) return Status::ok();
-  if (was_silent) return deadline_exceeded(fmt::format("cannot connect to {}: it does not answer", where));
-  return unavailable(fmt::format("cannot connect to {}: {}", where, std::strerror(error)));
+  if (error == ETIMEDOUT) return deadline_exceeded(fmt::format("cannot connect to {}: it does not answer", where));
+  if (error != 0) return unavailable(fmt::format("cannot connect to {}: {}", where, std::strerror(error)));
+  stream_.emplace(socket_);
+  const Status secured = url_.trust ? stream_->secure(*url_.trust, url_.host, "http/1.1", end) : Status::ok();
+  if (secured.is_ok()) return secured;
+  disconnect();
+  return Status(secured.code(), fmt::format("cannot connect to {}: {}", where, secured.message()));
 }
 
 Status HttpClient::send_all(std::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && errno == EAGAIN) return deadline_exceeded("the server does not read the request");
-    if (sent <= 0) return unavailable(fmt::format("sending the request: {}", std::strerror(errno)));
-    bytes.remove_prefix(static_cast<std::size_t>(sent));
+    const Result<std::size_t> sent = stream_->send_some(bytes, real_clock().now() + timeout_);
+    if (sent.status().code() == StatusCode::kDeadlineExceeded) {
+      return deadline_exceeded("the server does not read the request");
+    }
+    if (!sent.is_ok()) return unavailable("sending the request: " + sent.status().message());
+    bytes.remove_prefix(*sent);
   }
   return Status::ok();
 }
 
 Status HttpClient::receive() {
   char piece[16384];
-  for (;;) {
-    const ssize_t got = ::recv(socket_, piece, sizeof piece, 0);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      return deadline_exceeded(fmt::format("no byte from the server for {} s",
-                                           std::chrono::duration_cast<std::chrono::seconds>(timeout_).count()));
-    }
-    if (got < 0) return unavailable(fmt::format("reading the answer: {}", std::strerror(errno)));
-    is_at_end_ = got == 0;
-    if (is_at_end_) return unavailable("the server closed the connection");
-    has_answered_ = true;
-    buffer_.append(piece, static_cast<std::size_t>(got));
-    return Status::ok();
+  const Result<std::size_t> got = stream_->receive_some(piece, real_clock().now() + timeout_);
+  if (got.status().code() == StatusCode::kDeadlineExceeded) {
+    return deadline_exceeded(fmt::format("no byte from the server for {} s",
+                                         std::chrono::duration_cast<std::chrono::seconds>(timeout_).count()));
   }
+  if (!got.is_ok()) return unavailable("reading the answer: " + got.status().message());
+  is_at_end_ = *got == 0;
+  if (is_at_end_) return unavailable("the server closed the connection");
+  has_answered_ = true;
+  buffer_.append(piece, *got);
+  return Status::ok();
 }
 
 // `left`: how many bytes such lines may have together; becomes less by this one.

@@ -24,7 +24,7 @@ constexpr std::uint64_t kMaxInputBytes = 64ull << 20;
 
 struct ExplainOptions {
   std::string url = "http://127.0.0.1:30000";
-  std::string api_key, key_file, text, input_ids, adapter, salt;
+  std::string api_key, key_file, ca_file, text, input_ids, adapter, salt;
   bool as_json = false;
 };
 
@@ -111,7 +111,7 @@ void print_explanation(const PlainJson& e) {
 Status explain(const ExplainOptions& o) {
   const Result<PlainJson> body = request_of(o);
   if (!body.is_ok()) return body.status();
-  const Result<HttpUrl> url = parse_http_url(o.url);
+  const Result<HttpUrl> url = parse_http_url(o.url, o.ca_file);
   if (!url.is_ok()) return url.status();
   std::string key = o.api_key;
   LARDER_RETURN_IF_ERROR(fill_key(key, o.key_file, "LARDER_ADMIN_API_KEY"));
@@ -146,6 +146,8 @@ int explain_command(int argc, char** argv) {
   app.add_option("--url", o.url, "server to ask")->type_name("URL")->capture_default_str();
   app.add_option("--api-key", o.api_key, "the server's admin key, or its api key if it has no other")->type_name("KEY");
   app.add_option("--api-key-file", o.key_file, "holds that key; or LARDER_ADMIN_API_KEY, or LARDER_API_KEY")
+      ->type_name("FILE");
+  app.add_option("--cacert", o.ca_file, "to an https:// URL: who may have issued the certificate, PEM")
       ->type_name("FILE");
   app.add_option("--text", o.text, "the prompt as text, or @file")->type_name("TEXT|@FILE");
   app.add_option("--input-ids", o.input_ids, "the prompt as token ids, [1,2,3] or 1,2,3, or @file")

@@ -15,6 +15,7 @@
 #include "cli/real_log_option.h"
 #include "cli/real_service_notify.h"
 #include "cli/real_signals.h"
+#include "cli/tls_options.h"
 #include "engine/text_file.h"
 #include "key/sha256.h"
 #include "metadata/embedded_metadata.h"
@@ -25,6 +26,7 @@
 #include "server/metadata_import.h"
 #include "server/metadata_server.h"
 #include "server/text_table.h"
+#include "server/tls_context.h"
 #include "server/version.h"
 
 namespace larder {
@@ -45,6 +47,7 @@ struct ServerOptions {
   std::size_t max_namespaces = 1024;
   std::uint64_t max_pages = kMaxNamespacePages;
   std::uint32_t io_threads = 4, max_connections = 1024;
+  TlsFiles tls;
   LogOptions log;
 };
 
@@ -55,6 +58,7 @@ void add_metadata_options(CLI::App& app, ServerOptions& o) {
                  "clients must send it: as a bearer, or as the password in http://larder:KEY@host:port");
   app.add_option("--api-key-file", o.api_key_file, "holds that key; or the variable LARDER_METADATA_API_KEY")
       ->type_name("FILE");
+  add_tls_options(app, o.tls);
   app.add_option("--directory", o.directory, "journal: what is answered survives; without one all is in memory")
       ->type_name("PATH");
   app.add_option("--import", o.import_path, "the reference server's persisted JSON, into an empty journal")
@@ -97,6 +101,7 @@ Status check_options(const ServerOptions& o) {
                     "read wrong pages: give --api-key-file, or stay on 127.0.0.1",
                     o.host));
   }
+  LARDER_RETURN_IF_ERROR(TlsContext::check(o.tls));
   LARDER_RETURN_IF_ERROR(check_seconds("--max-lease", o.max_lease, 0, kMaxSeconds));
   LARDER_RETURN_IF_ERROR(check_seconds("--max-reservation", o.max_reservation, kLeastReservation, kMaxSeconds));
   LARDER_RETURN_IF_ERROR(check_seconds("--max-io-lifetime", o.max_io_lifetime, 0, kMaxSeconds));
@@ -185,6 +190,7 @@ int serve_metadata(const ServerOptions& o) {
   parts.metrics = &metrics;
   parts.listen.host = o.host;
   parts.listen.port = o.port;
+  parts.listen.tls = o.tls;
   parts.listen.io_threads = o.io_threads;
   parts.listen.max_connections = o.max_connections;
   parts.api_key = o.api_key;

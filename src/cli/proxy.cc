@@ -15,11 +15,13 @@
 #include "cli/real_llama_server.h"
 #include "cli/real_log_option.h"
 #include "cli/real_signals.h"
+#include "cli/tls_options.h"
 #include "server/auth.h"
 #include "server/command_line.h"
 #include "server/key_file.h"
 #include "server/llama/llama_proxy.h"
 #include "server/metadata_server.h"
+#include "server/tls_context.h"
 #include "server/version.h"
 
 namespace larder {
@@ -31,7 +33,8 @@ using llama::ProxySettings;
 struct ProxyOptions {
   std::string host = "127.0.0.1";
   std::uint16_t port = 8080;
-  std::string upstream, slot_directory, model, identity, key_file;
+  std::string upstream, slot_directory, model, identity, key_file, upstream_ca;
+  TlsFiles tls;
   std::uint32_t requests = 64;
   bool shifts_context = false;
   CacheOptions cache;
@@ -42,9 +45,13 @@ struct ProxyOptions {
 void add_proxy_server_options(CLI::App& app, ProxyOptions& o) {
   app.add_option("--host", o.host, "address to listen on")->capture_default_str();
   app.add_option("--port", o.port, "0: any free one")->check(whole_number(0, 65535))->capture_default_str();
+  add_tls_options(app, o.tls);
   app.add_option("--upstream", o.upstream, "a llama-server that runs already; else the command behind -- is started")
       ->type_name("URL");
   app.add_option("--upstream-key-file", o.key_file, "holds the key for what the proxy asks llama-server by itself")
+      ->type_name("FILE");
+  app.add_option("--upstream-cacert", o.upstream_ca,
+                 "with an https:// URL: the authorities that may have issued its certificate, PEM; else the system's")
       ->type_name("FILE");
   app.add_option("--slot-dir", o.slot_directory,
                  "where slot files lie for a moment; with --upstream the folder of its --slot-save-path. In memory is "
@@ -112,7 +119,10 @@ Result<ProxySettings> settings_of(const ProxyOptions& o) {
   if (!o.command.empty() && !o.identity.empty()) {
     return invalid_argument("--identity is for --upstream; the options behind -- are known");
   }
+  LARDER_RETURN_IF_ERROR(TlsContext::check(o.tls));
   ProxySettings settings;
+  settings.listen.tls = o.tls;
+  settings.upstream_ca = o.upstream_ca;
   settings.listen.host = o.host;
   settings.listen.port = o.port;
   settings.upstream = o.upstream;

@@ -21,6 +21,7 @@
 #include "server/command_line.h"
 #include "server/key_file.h"
 #include "server/text_table.h"
+#include "server/tls_context.h"
 #include "server/version.h"
 
 namespace larder {
@@ -61,6 +62,9 @@ std::string group_of(std::string_view name) {
       {"admin-api-key", "Server"},
       {"api-key-file", "Server"},
       {"admin-api-key-file", "Server"},
+      {"ssl-certfile", "Server"},
+      {"ssl-keyfile", "Server"},
+      {"ssl-ca-certs", "Server"},
       {"allow-no-key", "Server"},
       {"enable-get-state-changes", "Server"},
       {"allow-storage-library", "Storage tier (L3)"},
@@ -107,6 +111,7 @@ Status fill_options(const CommandLine& line, Options& options) {
   LARDER_RETURN_IF_ERROR(fill_key(options.api_key, options.api_key_file, "LARDER_API_KEY"));
   LARDER_RETURN_IF_ERROR(fill_key(options.admin_api_key, options.admin_api_key_file, "LARDER_ADMIN_API_KEY"));
   LARDER_RETURN_IF_ERROR(check_exposure(options.host, !options.api_key.empty(), options.allow_no_key));
+  LARDER_RETURN_IF_ERROR(TlsContext::check(tls_files(options)));
   return validate_options(options);
 }
 

@@ -13,11 +13,13 @@
 #include "cli/front_options.h"
 #include "cli/real_log_option.h"
 #include "cli/real_signals.h"
+#include "cli/tls_options.h"
 #include "engine/text_file.h"
 #include "server/auth.h"
 #include "server/command_line.h"
 #include "server/key_file.h"
 #include "server/llama/libllama/llama_service.h"
+#include "server/tls_context.h"
 #include "server/version.h"
 #endif
 
@@ -86,6 +88,7 @@ void add_llama_server_options(CLI::App& app, LlamaOptions& o) {
   app.add_option("--port", s.listen.port, "0: any free one")->check(whole_number(0, 65535))->capture_default_str();
   app.add_option("--api-key-file", o.key_file, "holds the key that requests must bring; or LARDER_API_KEY")
       ->type_name("FILE");
+  add_tls_options(app, s.listen.tls);
   app.add_flag("--allow-no-key", o.allows_no_key, "other machines may use the model without a key");
   app.add_option("--max-requests", s.workers, "at once, those that wait for a slot included; more get 503")
       ->check(whole_number(1, 4096))
@@ -102,6 +105,7 @@ Status fill_settings(LlamaOptions& o) {
   settings.hashes_data = o.cache.hashes_data;
   LARDER_RETURN_IF_ERROR(fill_key(settings.api_key, o.key_file, "LARDER_API_KEY"));
   LARDER_RETURN_IF_ERROR(check_exposure(settings.listen.host, !settings.api_key.empty(), o.allows_no_key));
+  LARDER_RETURN_IF_ERROR(TlsContext::check(settings.listen.tls));
   if (o.template_file.empty()) return Status::ok();
   Result<std::string> text = read_text_file(real_file_system(), o.template_file);
   if (!text.is_ok()) return text.status();

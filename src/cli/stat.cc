@@ -23,7 +23,7 @@ constexpr auto kTimeout = std::chrono::seconds(30);
 
 struct StatOptions {
   std::string url = "http://127.0.0.1:30000";
-  std::string api_key;
+  std::string api_key, ca_file;
   bool as_json = false;
   double watch_seconds = 0;  // 0: once
 };
@@ -63,7 +63,7 @@ void print_sample(const StatOptions& o, const StatSample& now, const StatSample*
 }
 
 Status run_stat(const StatOptions& o) {
-  const Result<HttpUrl> url = parse_http_url(o.url);
+  const Result<HttpUrl> url = parse_http_url(o.url, o.ca_file);
   if (!url.is_ok()) return url.status();
   HttpClient client(*url, kTimeout, o.api_key);
   std::optional<Interval> interval;
@@ -90,6 +90,8 @@ int stat_command(int argc, char** argv) {
   app.add_option("--api-key", o.api_key, "bearer key, if the server wants one")
       ->envname("LARDER_API_KEY")
       ->type_name("KEY");
+  app.add_option("--cacert", o.ca_file, "to an https:// URL: who may have issued the certificate, PEM")
+      ->type_name("FILE");
   app.add_flag("--json", o.as_json, "print JSON; with --watch one line each time");
   app.add_option("--watch", o.watch_seconds, "again every so often, with rates, until interrupted")
       ->type_name("SECONDS")

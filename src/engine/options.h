@@ -53,8 +53,10 @@ struct Options {
   std::uint16_t port = 30000;                    // --port; 0: any free one, printed
   std::string admin_api_key, api_key;            // --admin-api-key, --api-key
   std::string admin_api_key_file, api_key_file;  // files that hold them; read by whoever starts the server
-  bool allow_no_key = false;                     // --allow-no-key: other machines may use it without a key
-  bool enable_get_state_changes = false;         // --enable-get-state-changes: SGLang's GET forms of flush and clear
+  // --ssl-certfile, --ssl-keyfile, --ssl-ca-certs: PEM files (server/tls_files.h); without the first plain HTTP
+  std::string ssl_certfile, ssl_keyfile, ssl_ca_certs;
+  bool allow_no_key = false;              // --allow-no-key: other machines may use it without a key
+  bool enable_get_state_changes = false;  // --enable-get-state-changes: SGLang's GET forms of flush and clear
   // --allow-storage-library: paths, separated by commas, that an attach at run time may load. The one that the start
   // names is allowed, too.
   std::string allow_storage_library;

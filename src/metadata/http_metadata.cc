@@ -65,7 +65,7 @@ Status take_key_of_url(HttpMetadataOptions& options) {
 Result<std::unique_ptr<HttpMetadata>> HttpMetadata::create(const HttpMetadataOptions& given, Clock& clock) {
   HttpMetadataOptions options = given;
   LARDER_RETURN_IF_ERROR(take_key_of_url(options));
-  Result<HttpUrl> url = parse_http_url(options.url);
+  Result<HttpUrl> url = parse_http_url(options.url, options.ca_file);
   if (!url.is_ok()) return invalid_argument("metadata server: " + url.status().message());
   if (options.timeout <= Nanos{0}) return invalid_argument("metadata server: the time-out must be above 0");
   if (options.connections < 1 || options.connections > kMaxConnections) {

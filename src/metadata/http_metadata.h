@@ -26,10 +26,11 @@
 namespace larder {
 
 struct HttpMetadataOptions {
-  std::string url;      // http://[user:key@]host:port; bytes of the key may be %XX, '/' and '%' must be
+  std::string url;      // http://[user:key@]host:port, or https://; bytes of the key may be %XX, '/' and '%' must be
   std::string api_key;  // bearer; empty: that of the URL, or none
   Nanos timeout = std::chrono::seconds(5);
   std::size_t connections = 8;  // at most so many calls at a time; the others wait
+  std::string ca_file{};  // of https://: who may have issued the server's certificate, PEM; empty: as the system says
 };
 
 class HttpMetadata final : public WireMetadata {

@@ -28,6 +28,7 @@ Result<std::shared_ptr<MetadataService>> open_http(const MetadataOptions& option
   HttpMetadataOptions http;
   http.url = options.url;
   http.api_key = options.api_key;
+  http.ca_file = options.ca_file;
   http.timeout = options.timeout;
   Result<std::unique_ptr<HttpMetadata>> made = HttpMetadata::create(http, clock);
   if (!made.is_ok()) return made.status();
@@ -37,6 +38,7 @@ Result<std::shared_ptr<MetadataService>> open_http(const MetadataOptions& option
 Result<std::shared_ptr<MetadataService>> open_redis(const MetadataOptions& options) {
   RedisMetadataOptions redis;
   redis.url = options.url;
+  redis.ca_file = options.ca_file;
   redis.timeout = options.timeout;
   Result<std::unique_ptr<RedisMetadata>> made = RedisMetadata::create(redis);
   if (!made.is_ok()) return made.status();
@@ -48,11 +50,12 @@ Result<std::shared_ptr<MetadataService>> open_redis(const MetadataOptions& optio
 Result<std::shared_ptr<MetadataService>> open_metadata(const MetadataOptions& options, Clock& clock) {
   const std::string_view url = options.url;
   if (url.empty()) return open_embedded(options, clock);
-  if (url.starts_with("http://")) return open_http(options, clock);
-  if (url.starts_with("redis://")) return open_redis(options);
+  if (url.starts_with("http://") || url.starts_with("https://")) return open_http(options, clock);
+  if (url.starts_with("redis://") || url.starts_with("rediss://")) return open_redis(options);
   const std::string shown =
       url.find('@') == std::string_view::npos ? options.url : "..." + options.url.substr(url.rfind('@'));
-  return invalid_argument("metadata service '" + shown + "': write http://host:port or redis://host:port");
+  return invalid_argument("metadata service '" + shown +
+                          "': write http://host:port or redis://host:port; over TLS https:// or rediss://");
 }
 
 }  // namespace larder

@@ -9,9 +9,9 @@
 
 namespace larder {
 
-// `clock` outlives the service. kInvalidArgument: a url that is none of "", http://, redis://; kUnsupported: RocksDB
-// (for options.directory) or hiredis is not in this build, and the message names the CMake option; others as the
-// services say. A service elsewhere is reached by its first call, not here.
+// `clock` outlives the service. kInvalidArgument: a url that is none of "", http://, https://, redis://, rediss://;
+// kUnsupported: RocksDB (for options.directory) or hiredis is not in this build, and the message names the CMake
+// option; others as the services say. A service elsewhere is reached by its first call, not here.
 [[nodiscard]] Result<std::shared_ptr<MetadataService>> open_metadata(const MetadataOptions& options, Clock& clock);
 
 }  // namespace larder

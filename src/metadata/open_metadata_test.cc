@@ -16,6 +16,20 @@ TEST(OpenMetadataTest, OtherUrlsAreRefusedWithoutTheirPassword) {
   EXPECT_EQ(opened.status().message().find("secret"), std::string::npos);
 }
 
+TEST(OpenMetadataTest, OverTlsThereIsSomebodyToBelieve) {
+  for (const char* const url : {"https://127.0.0.1:1", "rediss://127.0.0.1:1"}) {  // is not connected to here
+    MetadataOptions options;
+    options.url = url;
+    const StatusCode built = url[0] == 'r' ? metadata::RedisConnection::built().code() : StatusCode::kOk;
+    EXPECT_EQ(open_metadata(options, real_clock()).status().code(), built) << url;
+    if (built != StatusCode::kOk) continue;
+    options.ca_file = "/absent/ca.pem";
+    const Status status = open_metadata(options, real_clock()).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << url;
+    EXPECT_NE(status.message().find("/absent/ca.pem"), std::string::npos) << status.message();
+  }
+}
+
 // What the build lacks is named with the option that brings it. With both libraries there this asks for nothing.
 TEST(OpenMetadataTest, WhatTheBuildLacksIsNamed) {
   MetadataOptions redis;

@@ -3,8 +3,6 @@
 
 #include <fcntl.h>
 #include <hiredis/hiredis.h>
-#include <poll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -72,7 +70,8 @@ Status RedisConnection::built() { return Status::ok(); }
 
 Result<std::unique_ptr<RedisConnection>> RedisConnection::open(const RedisAddress& address, Nanos connect_timeout,
                                                                TimePoint deadline) {
-  const Nanos left = deadline - real_clock().now();
+  const TimePoint now = real_clock().now();
+  const Nanos left = deadline - now;
   if (left <= Nanos{0}) return deadline_exceeded("redis " + address.text() + ": no time left to connect");
   redisContext* const context =
       redisConnectWithTimeout(address.host.c_str(), address.port, timeval_of(std::min(connect_timeout, left)));
@@ -84,7 +83,12 @@ Result<std::unique_ptr<RedisConnection>> RedisConnection::open(const RedisAddres
       ::fcntl(context->fd, F_SETFD, FD_CLOEXEC) != 0) {
     return unavailable(connection->server_ + ": fcntl: " + std::strerror(errno));
   }
-  context->flags &= ~REDIS_BLOCK;  // poll() does the waiting
+  connection->stream_.emplace(context->fd);
+  if (address.trust) {
+    const TimePoint end = std::min(deadline, now + connect_timeout);
+    const Status secured = connection->stream_->secure(*address.trust, address.host, {}, end);
+    if (!secured.is_ok()) return Status(secured.code(), connection->server_ + ": " + secured.message());
+  }
   LARDER_RETURN_IF_ERROR(connection->greet(address, deadline));
   LARDER_RETURN_IF_ERROR(connection->ask_facts(deadline));
   return connection;
@@ -140,28 +144,16 @@ Status RedisConnection::broken(Status status) {
   return status;
 }
 
-Status RedisConnection::wait_for(short events, TimePoint deadline) {
-  for (;;) {
-    const Nanos left = deadline - real_clock().now();
-    if (left <= Nanos{0}) return broken(deadline_exceeded(server_ + ": no answer in time"));
-    const auto millis = std::chrono::ceil<std::chrono::milliseconds>(left).count();
-    pollfd wanted{context_->fd, events, 0};
-    const int ready = ::poll(&wanted, 1, static_cast<int>(std::min<std::int64_t>(millis, 60'000)));
-    if (ready > 0) return Status::ok();
-    if (ready < 0 && errno != EINTR) return broken(unavailable(server_ + ": poll: " + std::strerror(errno)));
-  }
+Status RedisConnection::stream_failed(std::string_view doing, const Status& status) {
+  if (status.code() == StatusCode::kDeadlineExceeded) return broken(deadline_exceeded(server_ + ": no answer in time"));
+  return broken(Status(status.code(), server_ + ": " + std::string(doing) + ": " + status.message()));
 }
 
 Status RedisConnection::send_all(std::string_view bytes, TimePoint deadline) {
   while (!bytes.empty()) {
-    const ssize_t sent = ::send(context_->fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent >= 0) {
-      bytes.remove_prefix(static_cast<std::size_t>(sent));
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      LARDER_RETURN_IF_ERROR(wait_for(POLLOUT, deadline));
-    } else if (errno != EINTR) {
-      return broken(unavailable(server_ + ": sending: " + std::strerror(errno)));
-    }
+    const Result<std::size_t> sent = stream_->send_some(bytes, deadline);
+    if (!sent.is_ok()) return stream_failed("sending", sent.status());
+    bytes.remove_prefix(*sent);
   }
   return Status::ok();
 }
@@ -173,9 +165,12 @@ Result<RedisReply> RedisConnection::receive(TimePoint deadline) {
       return broken(unavailable(server_ + ": not the protocol of Redis: " + context_->errstr));
     }
     if (raw != nullptr) return value_of(*RawReply(static_cast<redisReply*>(raw)));
-    LARDER_RETURN_IF_ERROR(wait_for(POLLIN, deadline));
-    if (redisBufferRead(context_.get()) != REDIS_OK) {
-      return broken(unavailable(server_ + ": receiving: " + context_->errstr));
+    char piece[16384];
+    const Result<std::size_t> got = stream_->receive_some(piece, deadline);
+    if (!got.is_ok()) return stream_failed("receiving", got.status());
+    if (*got == 0) return broken(unavailable(server_ + ": receiving: the server closed the connection"));
+    if (redisReaderFeed(context_->reader, piece, *got) != REDIS_OK) {
+      return broken(unavailable(server_ + ": receiving: " + context_->reader->errstr));
     }
   }
 }

@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// One connection to a Redis server, over hiredis, with a deadline for everything.
+// One connection to a Redis server, in the clear or over TLS, with a deadline for everything. hiredis connects, and
+// makes and reads the messages; SocketStream carries them (hiredis's own TLS writes without MSG_NOSIGNAL, too).
 //
 // Purpose: commands as lists of byte strings, answers as values; no command and no answer can end the process (hiredis
 // writes without MSG_NOSIGNAL) or hold a thread longer than its deadline, also when bytes trickle.
 // Threads: confined; one owner at a time.
 // Errors: kUnavailable: no connection, it broke, or the answer is not Redis's protocol. kDeadlineExceeded: no answer in
-// time. After either the connection is broken and is to be thrown away: an answer may come late. An answer that *is* an
-// error ("-ERR ...") is a value.
+// time. kInvalidArgument: over TLS the server's certificate is not believed, or it speaks no TLS. After each the
+// connection is broken and is to be thrown away: an answer may come late. An answer that *is* an error ("-ERR ...") is
+// a value.
 // Limits: the name of the host is looked up without a time limit of ours; give an address where that matters.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/socket_stream.h"
 #include "base/status.h"
 #include "metadata/redis_address.h"
 
@@ -76,12 +80,14 @@ class RedisConnection {
   [[nodiscard]] Status ask_facts(TimePoint deadline);
   [[nodiscard]] Status send_all(std::string_view bytes, TimePoint deadline);
   [[nodiscard]] Result<RedisReply> receive(TimePoint deadline);
-  [[nodiscard]] Status wait_for(short events, TimePoint deadline);
   [[nodiscard]] Status broken(Status status);
+  // Of the stream, where it failed while `doing`.
+  [[nodiscard]] Status stream_failed(std::string_view doing, const Status& status);
 
   const std::unique_ptr<redisContext, ContextDeleter> context_;
-  const std::string server_;  // for messages
-  RedisServerFacts facts_;    // constant after open()
+  std::optional<SocketStream> stream_;  // over the context's socket, and gone before it
+  const std::string server_;            // for messages
+  RedisServerFacts facts_;              // constant after open()
   bool is_broken_ = false;
 };
 

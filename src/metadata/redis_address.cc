@@ -10,10 +10,24 @@
 namespace larder::metadata {
 namespace {
 
-constexpr std::string_view kScheme = "redis://";
+constexpr std::string_view kScheme = "redis://", kTlsScheme = "rediss://";
 
 Status bad(std::string_view why) {
-  return invalid_argument("a Redis URL is redis://[:password@]host[:port][/database]: " + std::string(why));
+  return invalid_argument("a Redis URL is redis://[:password@]host[:port][/database], over TLS rediss://...: " +
+                          std::string(why));
+}
+
+// In front of the rest of `url`, without the scheme.
+Status take_scheme(std::string_view& url, const std::string& ca_file, RedisAddress& address) {
+  if (url.starts_with(kTlsScheme)) {
+    url.remove_prefix(kTlsScheme.size());
+    Result<std::shared_ptr<const TlsTrust>> trust = TlsTrust::create(ca_file);
+    if (trust.is_ok()) address.trust = std::move(*trust);
+    return trust.status();
+  }
+  if (!url.starts_with(kScheme)) return bad("it does not begin with redis:// or rediss://");
+  url.remove_prefix(kScheme.size());
+  return ca_file.empty() ? Status::ok() : bad("certificates of authorities are for rediss:// only");
 }
 
 }  // namespace
@@ -23,10 +37,10 @@ std::string RedisAddress::text() const {
   return (is_ipv6 ? '[' + host + ']' : host) + ':' + std::to_string(port) + '/' + std::to_string(database);
 }
 
-Result<RedisAddress> parse_redis_url(std::string_view url) {
+Result<RedisAddress> parse_redis_url(std::string_view url, const std::string& ca_file) {
   RedisAddress address;
-  if (!url.starts_with(kScheme)) return bad("it does not begin with redis://");
-  std::string_view rest = url.substr(kScheme.size());
+  std::string_view rest = url;
+  LARDER_RETURN_IF_ERROR(take_scheme(rest, ca_file, address));
   if (const std::size_t at = rest.rfind('@'); at != std::string_view::npos) {
     if (rest[0] != ':') return bad("in front of '@' stands a ':' and the password, no user");
     std::optional<std::string> password = percent_decode(rest.substr(1, at - 1));

@@ -163,7 +163,7 @@ std::string_view metadata::redis_durability_name(RedisDurability durability) {
 
 Result<std::unique_ptr<RedisMetadata>> RedisMetadata::create(const RedisMetadataOptions& options) {
   LARDER_RETURN_IF_ERROR(metadata::RedisConnection::built());
-  Result<metadata::RedisAddress> address = metadata::parse_redis_url(options.url);
+  Result<metadata::RedisAddress> address = metadata::parse_redis_url(options.url, options.ca_file);
   if (!address.is_ok()) return address.status();
   const Nanos zero{0}, longest = std::chrono::hours(24 * 365);
   const auto is_between = [&](Nanos value, Nanos low) { return value >= low && value <= longest; };

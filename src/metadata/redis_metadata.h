@@ -51,7 +51,8 @@
 namespace larder {
 
 struct RedisMetadataOptions {
-  std::string url;                // redis://[:password@]host[:port][/database]
+  std::string url;                // redis://[:password@]host[:port][/database], or rediss:// for TLS
+  std::string ca_file{};          // of rediss://: who may have issued the certificate, PEM; empty: as the system says
   std::string prefix = "larder";  // of all keys in Redis; services with different prefixes share nothing
   std::size_t connections = 8;
   Nanos connect_timeout = std::chrono::seconds(1);

@@ -96,6 +96,7 @@ class Api final : public ApiServer {
     ListenOptions listen = given;
     listen.host = options_.host;
     listen.port = options_.port;
+    if (!options_.ssl_certfile.empty()) listen.tls = tls_files(options_);
     auto listener = HttpListener::create(
         listen,
         [this](HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
@@ -109,10 +110,7 @@ class Api final : public ApiServer {
   }
 
   std::uint16_t port() const override { return port_.load(std::memory_order_relaxed); }
-  std::string url() const override {
-    const bool is_v6 = options_.host.find(':') != std::string::npos;
-    return fmt::format("http://{}:{}", is_v6 ? "[" + options_.host + "]" : options_.host, port());
-  }
+  std::string url() const override { return listener_->url(); }
   void stop_accepting() override { listener_->stop_accepting(); }
   bool wait_drained(Nanos limit) override { return listener_->wait_drained(limit); }
 

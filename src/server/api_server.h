@@ -26,7 +26,7 @@ struct ApiParts {
   Scheduler* scheduler = nullptr;
   Clock* clock = nullptr;
   MetricsRegistry* metrics = nullptr;
-  ListenOptions listen;  // host and port are taken from the scheduler's options
+  ListenOptions listen;  // host, port and, if it has any, files of TLS are taken from the scheduler's options
 };
 
 class ApiServer {

@@ -63,6 +63,14 @@ bool is_loopback_host(std::string_view host) {
   return host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string_view::npos;
 }
 
+TlsFiles tls_files(const Options& options) {
+  TlsFiles files;
+  files.certificate = options.ssl_certfile;
+  files.key = options.ssl_keyfile;
+  files.client_ca = options.ssl_ca_certs;
+  return files;
+}
+
 Status check_exposure(std::string_view host, bool has_key, bool is_meant) {
   if (has_key || is_meant || is_loopback_host(host)) return Status::ok();
   return invalid_argument(

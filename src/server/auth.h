@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "engine/options.h"
 #include "server/http_message.h"
+#include "server/tls_files.h"
 
 namespace larder {
 
@@ -35,6 +36,9 @@ void log_audit(const HttpRequest& request, unsigned status);
 
 // Is `host` an address that only this machine reaches? By its text: "localhost", "127.x.x.x", "::1".
 [[nodiscard]] bool is_loopback_host(std::string_view host);
+
+// The files of TLS that `options` name.
+[[nodiscard]] TlsFiles tls_files(const Options& options);
 
 // kInvalidArgument: other machines reach `host`, no key is asked for, and nobody has said that this is meant.
 [[nodiscard]] Status check_exposure(std::string_view host, bool has_key, bool is_meant);

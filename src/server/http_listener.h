@@ -15,6 +15,8 @@
 // server/reply_stream.h is a stream for threads that wait.
 // Lifetime: an exchange may outlive the listener; its answers are then dropped. One that is itself destroyed before its
 // answer is complete breaks off.
+// With a certificate it speaks TLS 1.2 and later, HTTP/1.1 in it, and nothing else: plain HTTP gets a 400 that says so.
+// A connection that has not ended its handshake counts as one. Renewed files are taken up by new connections.
 // Each answer has an X-Request-Id: the client's, or one that the listener makes.
 // Limits (ListenOptions): connections, header and body bytes of one and of all, and a time for every wait.
 #pragma once
@@ -29,6 +31,7 @@
 #include "base/metrics.h"
 #include "base/status.h"
 #include "server/http_message.h"
+#include "server/tls_files.h"
 
 namespace larder {
 
@@ -41,10 +44,12 @@ struct ListenOptions {
   // Of all requests at once, for as long as they keep their bodies. A body of more than 64 KiB that goes beyond it gets
   // 503; the others go on.
   std::uint64_t max_open_body_bytes = 256ull << 20;
-  std::uint32_t max_header_bytes = 64u << 10;    // longer: 431
-  Nanos idle_limit = std::chrono::seconds(120);  // between requests of a connection
-  Nanos read_limit = std::chrono::seconds(60);   // from the head of a request to the end of its body
-  Nanos write_limit = std::chrono::seconds(60);  // for one write: a client that does not read is dropped
+  std::uint32_t max_header_bytes = 64u << 10;        // longer: 431
+  TlsFiles tls;                                      // without a certificate: plain HTTP
+  Nanos handshake_limit = std::chrono::seconds(20);  // of TLS, from the connection to its end
+  Nanos idle_limit = std::chrono::seconds(120);      // between requests of a connection
+  Nanos read_limit = std::chrono::seconds(60);       // from the head of a request to the end of its body
+  Nanos write_limit = std::chrono::seconds(60);      // for one write: a client that does not read is dropped
 };
 
 class HttpExchange {
@@ -76,14 +81,16 @@ class HttpListener {
   // not ask costs no memory. The I/O thread; must not block.
   using Gate = std::function<std::optional<HttpResponse>(const HttpRequest& head)>;
 
-  // Binds and starts to serve. kConflict: the port is in use; kInvalidArgument: no such address; kUnavailable: the
-  // system refuses (privileged port, no descriptors). `metrics` outlives the listener.
+  // Binds and starts to serve. kConflict: the port is in use; kInvalidArgument: no such address, or files of TLS that
+  // cannot be used (server/tls_context.h); kUnavailable: the system refuses (privileged port, no descriptors).
+  // `metrics` outlives the listener.
   [[nodiscard]] static Result<std::unique_ptr<HttpListener>> create(const ListenOptions& options, Handler handler,
                                                                     MetricsRegistry& metrics, Gate gate = {});
   // Closes every connection (on_gone runs) and joins the I/O threads. The handler is not called afterwards.
   virtual ~HttpListener() = default;
 
   [[nodiscard]] virtual std::uint16_t port() const = 0;
+  [[nodiscard]] virtual std::string url() const = 0;  // "http://127.0.0.1:30000"; with a certificate https
   [[nodiscard]] virtual std::size_t connections() const = 0;
   // No new connections; idle ones are closed, the others after their answer. Returns at once.
   virtual void stop_accepting() = 0;

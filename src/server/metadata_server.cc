@@ -65,7 +65,6 @@ class Server final : public MetadataServer {
         registry_(*parts.metrics),
         always_waits_(parts.always_waits),
         changes_wait_(parts.changes_wait),
-        host_(parts.listen.host),
         reference_(service_, *parts.clock, parts.reference),
         keys_(registry_.counter("larder_metadata_keys_total", "Keys asked for, over all calls.")),
         waiting_(std::make_unique<ThreadPoolExecutor>("metadata", kWaitingThreads, kWaitingQueue, OnShutdown::kDrop)) {
@@ -96,9 +95,7 @@ class Server final : public MetadataServer {
   }
 
   std::uint16_t port() const override { return port_; }
-  std::string url() const override {
-    return fmt::format("http://{}:{}", host_.find(':') == std::string::npos ? host_ : "[" + host_ + "]", port_);
-  }
+  std::string url() const override { return listener_->url(); }
   void stop_accepting() override { listener_->stop_accepting(); }
   bool wait_drained(Nanos limit) override { return listener_->wait_drained(limit); }
 
@@ -250,7 +247,6 @@ class Server final : public MetadataServer {
   MetricsRegistry& registry_;
   const bool always_waits_;
   const bool changes_wait_;
-  const std::string host_;
   Options auth_;
   std::array<Counter*, 7> calls_{};
   std::uint16_t port_ = 0;

@@ -18,11 +18,14 @@
 
 #include <fmt/format.h>
 
+#include "base/file_system.h"
 #include "base/log.h"
 #include "base/ranked_mutex.h"
 #include "base/thread_pool.h"
+#include "server/auth.h"
 #include "server/http_listener.h"
 #include "server/real_http_session.h"
+#include "server/tls_context.h"
 
 namespace larder {
 namespace {
@@ -62,6 +65,7 @@ class BeastListener final : public HttpListener {
 
   Status listen() {
     const ListenOptions& options = core_->options;
+    LARDER_RETURN_IF_ERROR(load_certificate());
     ErrorCode error;
     Tcp::resolver resolver(core_->io);
     const auto found = resolver.resolve(options.host, std::to_string(options.port),
@@ -84,6 +88,11 @@ class BeastListener final : public HttpListener {
   }
 
   std::uint16_t port() const override { return port_; }
+  std::string url() const override {
+    const std::string& host = core_->options.host;
+    return fmt::format("{}://{}:{}", tls_ ? "https" : "http",
+                       host.find(':') == std::string::npos ? host : "[" + host + "]", port_);
+  }
   std::size_t connections() const override {
     LockGuard guard(core_->mutex);
     return core_->sessions.size();
@@ -117,6 +126,23 @@ class BeastListener final : public HttpListener {
         log_error("server", fmt::format("a connection failed: {}", error.what()));
       }
     }
+  }
+
+  Status load_certificate() {
+    const ListenOptions& options = core_->options;
+    if (!options.tls.is_wanted()) {
+      if (!is_loopback_host(options.host)) {
+        log_warning("server",
+                    fmt::format("--host {} can be reached from other machines, and this is plain HTTP: whoever is "
+                                "between reads keys and prompts; give --ssl-certfile and --ssl-keyfile, or put a proxy "
+                                "that speaks TLS in front",
+                                options.host));
+      }
+      return TlsContext::check(options.tls);
+    }
+    auto made = TlsContext::create(options.tls, real_file_system(), real_clock());
+    if (made.is_ok()) tls_ = std::move(*made);
+    return made.status();
   }
 
   Status listen_error(const ErrorCode& error) const {
@@ -153,7 +179,7 @@ class BeastListener final : public HttpListener {
   void admit(Tcp::socket socket) {
     ErrorCode ignored;
     socket.set_option(Tcp::no_delay(true), ignored);
-    auto session = make_http_session(core_, std::move(socket));
+    auto session = make_http_session(core_, std::move(socket), tls_ ? tls_->current().get() : nullptr);
     bool is_full = false;
     {
       LockGuard guard(core_->mutex);
@@ -183,6 +209,7 @@ class BeastListener final : public HttpListener {
   }
 
   const std::shared_ptr<HttpCore> core_;
+  std::unique_ptr<TlsContext> tls_;  // owned by strand_, from listen() on; null: in the clear
   asio::strand<asio::io_context::executor_type> strand_;
   Tcp::acceptor acceptor_;    // owned by strand_
   asio::steady_timer retry_;  // owned by strand_

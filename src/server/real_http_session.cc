@@ -3,19 +3,20 @@
 #include "server/real_http_session.h"
 
 #include <fmt/format.h>
+#include <openssl/err.h>
 #include <openssl/rand.h>
+#include <openssl/ssl.h>
 
 #include <algorithm>
 #include <array>
 #include <boost/asio/post.hpp>
+#include <boost/asio/ssl/error.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/buffers_range.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <cassert>
-#include <cerrno>
 #include <new>
 #include <optional>
 #include <utility>
@@ -23,6 +24,7 @@
 
 #include "base/log.h"
 #include "server/api_error.h"
+#include "server/real_http_stream.h"
 
 namespace larder {
 namespace {
@@ -68,6 +70,13 @@ struct GrowingBody {
   using reader = Reader;  // Beast's name
 };
 
+// Of a handshake: what came is a request in the clear.
+bool is_plain_http(const ErrorCode& error) {
+  const auto code = static_cast<unsigned long>(error.value());
+  return error.category() == asio::error::get_ssl_category() && ERR_GET_LIB(code) == ERR_LIB_SSL &&
+         ERR_GET_REASON(code) == SSL_R_HTTP_REQUEST;
+}
+
 // Bytes of a body that a request keeps.
 struct BodyHold {
   BodyHold(std::shared_ptr<HttpCore> of, std::uint64_t held) : core(std::move(of)), bytes(held) {}
@@ -106,7 +115,8 @@ std::string head_text(const HttpResponse& head, bool keep_alive, std::string_vie
 // One connection. All members are owned by its strand, but for what is marked otherwise.
 class Session final : public HttpSession, public std::enable_shared_from_this<Session> {
  public:
-  Session(std::shared_ptr<HttpCore> core, Tcp::socket socket) : core_(std::move(core)), stream_(std::move(socket)) {}
+  Session(std::shared_ptr<HttpCore> core, Tcp::socket socket, SSL_CTX* tls)
+      : core_(std::move(core)), stream_(std::move(socket), tls) {}
   ~Session() override { forget(); }  // close() has run, but after an exception
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -117,11 +127,16 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     asio::post(stream_.get_executor(), [self = shared_from_this(), task = std::move(task)] { self->run(task); });
   }
 
-  void start() override { read_next(); }
+  void start() override {
+    shake_hands([this] { read_next(); });
+  }
 
   void refuse_connection() override {
     is_refusal_ = true;
-    fail_request(503, fmt::format("too many connections (limit {}): try again later", core_->options.max_connections));
+    shake_hands([this] {
+      fail_request(503,
+                   fmt::format("too many connections (limit {}): try again later", core_->options.max_connections));
+    });
   }
 
   void stop_if_idle() override {
@@ -207,6 +222,19 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     }
   }
 
+  void shake_hands(std::function<void()> then) {
+    if (!stream_.is_secure()) return then();
+    stream_.tcp().expires_after(core_->options.handshake_limit);
+    stream_.handshake([self = shared_from_this(), then = std::move(then)](ErrorCode error) {
+      if (self->is_closed_) return;
+      if (!error) return then();
+      self->core_->handshakes_failed.increment();
+      if (!is_plain_http(error)) return self->close();
+      self->stream_.end_tls();
+      self->fail_request(400, "this port speaks TLS, and plain HTTP came: write https:// in the URL");
+    });
+  }
+
   using Parser = http::request_parser<GrowingBody>;
 
   // From the first read on.
@@ -220,7 +248,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     parser_.emplace();
     parser_->header_limit(core_->options.max_header_bytes);
     parser_->body_limit(core_->options.max_body_bytes);
-    stream_.expires_after(core_->options.idle_limit);
+    stream_.tcp().expires_after(core_->options.idle_limit);
     http::async_read_header(stream_, buffer_, *parser_,
                             [self = shared_from_this()](ErrorCode error, std::size_t) { self->on_head(error); });
   }
@@ -234,7 +262,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
       std::optional<HttpResponse> refusal = core_->gate(request_);
       if (refusal) return refuse(*refusal);
     }
-    stream_.expires_after(core_->options.read_limit);
+    stream_.tcp().expires_after(core_->options.read_limit);
     if (beast::iequals(head[http::field::expect], "100-continue")) {
       send("HTTP/1.1 100 Continue\r\n\r\n", [this](bool ok) {
         if (ok) read_body();
@@ -259,7 +287,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     const std::string* authorization = find_field(request_.fields, "authorization");
     if (authorization) request_.authorization = *authorization;
     ErrorCode unknown;  // then it is not on this machine
-    const auto peer = stream_.socket().remote_endpoint(unknown);
+    const auto peer = stream_.tcp().socket().remote_endpoint(unknown);
     if (!unknown) request_.peer = peer.address().to_string();
     const bool is_passed_on = is_from_web_page(request_.fields) || is_forwarded(request_.fields);
     request_.is_loopback = !unknown && peer.address().is_loopback() && !is_passed_on;
@@ -278,7 +306,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   }
 
   void read_body() {
-    stream_.expires_after(core_->options.read_limit);
+    stream_.tcp().expires_after(core_->options.read_limit);
     read_more();
   }
 
@@ -316,7 +344,8 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     }
     if (error == boost::system::errc::not_enough_memory) return fail_request(503, "there is no memory for the body");
     const bool is_quiet_end = error == http::error::end_of_stream || error == http::error::partial_message ||
-                              error == beast::error::timeout ||
+                              error == beast::error::timeout || error.category() == asio::error::get_ssl_category() ||
+                              error.category() == asio::ssl::error::get_stream_category() ||
                               error.category() == asio::error::get_system_category() || error == asio::error::eof;
     if (is_quiet_end) return close();
     fail_request(400, fmt::format("malformed HTTP: {}", error.message()));
@@ -325,7 +354,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   void on_request(ErrorCode error) {
     if (error) return read_failed(error);
     auto message = parser().release();
-    stream_.expires_never();
+    stream_.tcp().expires_never();
     ++serial_;
     in_request_ = true;
     is_answered_ = false;
@@ -347,26 +376,18 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   // Notices that the client has left while its answer is being made. Bytes of a pipelined request end the watch, and so
   // does the end of the answer: a client may have it all and leave before we know that it is out.
   void watch() {
-    stream_.socket().async_wait(Tcp::socket::wait_read, [self = shared_from_this(), serial = serial_](ErrorCode error) {
-      if (!error && serial == self->serial_ && self->in_request_ && !self->is_ending_) self->peek();
+    stream_.watch(buffer_, [self = shared_from_this(), serial = serial_] {
+      if (serial == self->serial_ && self->in_request_ && !self->is_ending_) self->lost();
     });
   }
 
-  void peek() {
-    char byte = 0;
-    const ssize_t got = ::recv(stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    if (got > 0) return;
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return watch();
-    lost();
-  }
-
   void send(std::string bytes, std::function<void(bool)> done) {
-    stream_.expires_after(core_->options.write_limit);
+    stream_.tcp().expires_after(core_->options.write_limit);
     auto held = std::make_shared<std::string>(std::move(bytes));
     asio::async_write(stream_, asio::buffer(*held),
                       [self = shared_from_this(), held, done = std::move(done)](ErrorCode error, std::size_t) {
                         if (self->is_closed_) return;
-                        self->stream_.expires_never();
+                        self->stream_.tcp().expires_never();
                         if (error) return self->lost();
                         done(true);
                       });
@@ -378,10 +399,11 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     ++serial_;
     const std::function<void()> gone = std::move(gone_);  // dies here, unrun
     gone_ = nullptr;
-    ErrorCode ignored;
-    stream_.socket().cancel(ignored);  // the watch: nothing else is pending now
-    if (keep_alive_ && !core_->stopping.load(std::memory_order_relaxed)) return read_next();
-    drain();
+    stream_.end_watch([self = shared_from_this()] {
+      if (self->is_closed_) return;
+      if (self->keep_alive_ && !self->core_->stopping.load(std::memory_order_relaxed)) return self->read_next();
+      self->drain();
+    });
   }
 
   // An answer to something that never became a request.
@@ -403,14 +425,17 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   // Closes without a reset that could overtake our last answer: tells the client we are done, and reads what it still
   // sends for a short while.
   void drain() {
-    ErrorCode ignored;
-    stream_.socket().shutdown(Tcp::socket::shutdown_send, ignored);
-    stream_.expires_after(kDrainLimit);
-    drain_more();
+    stream_.tcp().expires_after(kDrainLimit);
+    stream_.say_end([self = shared_from_this()] {
+      if (self->is_closed_) return;
+      ErrorCode ignored;
+      self->stream_.tcp().socket().shutdown(Tcp::socket::shutdown_send, ignored);
+      self->drain_more();
+    });
   }
 
   void drain_more() {
-    stream_.async_read_some(asio::buffer(scratch_), [self = shared_from_this()](ErrorCode error, std::size_t) {
+    stream_.tcp().async_read_some(asio::buffer(scratch_), [self = shared_from_this()](ErrorCode error, std::size_t) {
       if (error) return self->close();
       self->drain_more();  // the time limit set in drain() still runs
     });
@@ -428,8 +453,8 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   void close() {
     if (is_closed_) return;
     ErrorCode ignored;
-    stream_.socket().shutdown(Tcp::socket::shutdown_both, ignored);
-    stream_.close();
+    stream_.tcp().socket().shutdown(Tcp::socket::shutdown_both, ignored);
+    stream_.tcp().close();
     forget();
   }
 
@@ -444,7 +469,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   }
 
   const std::shared_ptr<HttpCore> core_;
-  beast::tcp_stream stream_;
+  HttpStream stream_;
   beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
   std::array<char, 4096> scratch_;
@@ -514,6 +539,8 @@ HttpCore::HttpCore(const ListenOptions& o, HttpListener::Handler h, HttpListener
       gate(std::move(g)),
       accepted(metrics.counter("larder_http_connections_total", "Connections accepted.")),
       refused(metrics.counter("larder_http_connections_refused_total", "Connections beyond the limit.")),
+      handshakes_failed(metrics.counter("larder_http_handshakes_failed_total",
+                                        "TLS handshakes that failed, or were not ended in time.")),
       open(metrics.gauge("larder_http_connections", "Open connections.")),
       registry(metrics),
       id_prefix(random_prefix()) {}
@@ -522,8 +549,8 @@ void HttpCore::count_response(unsigned status) {
   registry.counter("larder_http_responses_total", "Answers by status.", {{"code", std::to_string(status)}}).increment();
 }
 
-std::shared_ptr<HttpSession> make_http_session(std::shared_ptr<HttpCore> core, Tcp::socket socket) {
-  return std::make_shared<Session>(std::move(core), std::move(socket));
+std::shared_ptr<HttpSession> make_http_session(std::shared_ptr<HttpCore> core, Tcp::socket socket, SSL_CTX* tls) {
+  return std::make_shared<Session>(std::move(core), std::move(socket), tls);
 }
 
 }  // namespace larder

@@ -19,6 +19,8 @@
 #include "base/ranked_mutex.h"
 #include "server/http_listener.h"
 
+struct ssl_ctx_st;
+
 namespace larder {
 
 class HttpSession {
@@ -44,6 +46,7 @@ struct HttpCore {
   const HttpListener::Gate gate;  // may be empty
   Counter& accepted;
   Counter& refused;
+  Counter& handshakes_failed;
   Gauge& open;
   MetricsRegistry& registry;
   boost::asio::io_context io;
@@ -59,7 +62,8 @@ struct HttpCore {
   bool closed LARDER_GUARDED_BY(mutex) = false;  // nothing is posted any more
 };
 
+// tls: null: in the clear.
 [[nodiscard]] std::shared_ptr<HttpSession> make_http_session(std::shared_ptr<HttpCore> core,
-                                                             boost::asio::ip::tcp::socket socket);
+                                                             boost::asio::ip::tcp::socket socket, ssl_ctx_st* tls);
 
 }  // namespace larder

@@ -35,6 +35,7 @@ FakeLlamaServer::FakeLlamaServer(const FakeServerSettings& settings)
     : settings_(settings), host_(settings.geometry), slots_(settings.slots) {
   ListenOptions listen;
   listen.port = settings.port;
+  listen.tls = settings.tls;
   auto listener = HttpListener::create(
       listen,
       [this](HttpRequest request, const std::shared_ptr<HttpExchange>& exchange) {

@@ -41,6 +41,7 @@ struct FakeServerSettings {
   std::string slot_directory, model_path;
   std::string build = "fake-1", instance = "first";  // of /props
   std::uint16_t port = 0;
+  TlsFiles tls{};
 };
 
 enum class Fault : std::uint8_t {

@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "engine/llama/blob_test_util.h"
 #include "engine/llama/gguf_test_util.h"
+#include "tests/support/certificates.h"
 
 namespace larder::llama::relay_test {
 namespace {
@@ -29,8 +30,20 @@ std::vector<std::byte> model_file(std::uint32_t window) {
 Rig::Rig(const RigOptions& options) : options_(options) {
   const auto file = real_file_system().open(models_.path() + "/model.gguf", {.write = true, .create = true});
   EXPECT_TRUE(file.is_ok() && write_fully(**file, model_file(options.geometry.window_tokens), 0).is_ok());
+  if (options.is_secure) {
+    const support::CertificateAuthority authority("an authority of tests");
+    const support::IssuedCertificate issued = authority.issue();
+    support::put_file(tls().certificate, issued.certificate + issued.key);
+    support::put_file(ca_file(), authority.pem());
+  }
   start_server();
   start_proxy();
+}
+
+TlsFiles Rig::tls() const {
+  TlsFiles files;
+  if (options_.is_secure) files.certificate = certificates_.path() + "/both.pem";
+  return files;
 }
 
 Rig::~Rig() {
@@ -48,6 +61,7 @@ void Rig::start_server(const std::string& build) {
   settings.build = build;
   settings.instance = fmt::format("start {}", ++starts_);
   settings.port = port_;
+  settings.tls = tls();
   server_ = std::make_unique<FakeLlamaServer>(settings);
   port_ = server_->port();
 }
@@ -60,7 +74,9 @@ void Rig::kill_server() {
 
 void Rig::start_proxy() {
   ProxySettings settings;
-  settings.upstream = fmt::format("http://127.0.0.1:{}", port_);
+  settings.upstream = fmt::format("{}://127.0.0.1:{}", options_.is_secure ? "https" : "http", port_);
+  settings.upstream_ca = ca_file();
+  settings.listen.tls = tls();
   settings.slot_directory = slots_.path();
   settings.start_limit = kLimit;
   settings.quiet_limit = options_.quiet_limit;
@@ -76,7 +92,7 @@ void Rig::start_proxy() {
 }
 
 HttpUrl Rig::url() const {
-  const Result<HttpUrl> url = parse_http_url(proxy_->url());
+  const Result<HttpUrl> url = parse_http_url(proxy_->url(), ca_file());
   EXPECT_TRUE(url.is_ok());
   return url.value_or({});
 }

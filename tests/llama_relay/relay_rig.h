@@ -31,6 +31,7 @@ struct RigOptions {
   std::uint32_t slots = 1, workers = 32;
   std::uint32_t checkpoint_offset = 0;
   Nanos quiet_limit = std::chrono::seconds(20);
+  bool is_secure = false;  // TLS on both sides of the proxy
 };
 
 struct Answer {
@@ -77,6 +78,11 @@ class Rig {
 
  private:
   const RigOptions options_;
+  // Of server and proxy, which have one certificate; empty without TLS.
+  [[nodiscard]] TlsFiles tls() const;
+  [[nodiscard]] std::string ca_file() const { return options_.is_secure ? certificates_.path() + "/ca.pem" : ""; }
+
+  const support::TemporaryDirectory certificates_;
   const support::TemporaryDirectory slots_, store_, models_;
   std::uint16_t port_ = 0;
   int starts_ = 0;

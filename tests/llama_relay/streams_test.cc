@@ -64,13 +64,14 @@ class Stream {
   std::future<void> runs_;  // last: it uses the rest
 };
 
-class RelayStreams : public testing::Test {
+// In the clear, and over TLS on both sides of the proxy.
+class RelayStreams : public testing::TestWithParam<bool> {
  protected:
-  Rig rig_{{.geometry = geometry_of("hybrid")}};
+  Rig rig_{{.geometry = geometry_of("hybrid"), .is_secure = GetParam()}};
   const Tokens prompt_ = random_tokens(100, 1);
 };
 
-TEST_F(RelayStreams, PassAsTheyAreMade) {
+TEST_P(RelayStreams, PassAsTheyAreMade) {
   rig_.server().hold("answer", 3);
   Stream stream(rig_, prompt_, 6);
   ASSERT_TRUE(rig_.server().wait_held());
@@ -81,7 +82,7 @@ TEST_F(RelayStreams, PassAsTheyAreMade) {
   EXPECT_EQ(stream.tokens(), rig_.expected(prompt_, 6));
 }
 
-TEST_F(RelayStreams, OfClientsThatLeaveGiveTheirSlotBack) {
+TEST_P(RelayStreams, OfClientsThatLeaveGiveTheirSlotBack) {
   rig_.server().hold("answer", 2);
   {
     Stream stream(rig_, prompt_, 1000);
@@ -94,7 +95,7 @@ TEST_F(RelayStreams, OfClientsThatLeaveGiveTheirSlotBack) {
   EXPECT_EQ(rig_.metric("larder_proxy_failed_requests_total"), 0) << "the client has left, and nothing has failed";
 }
 
-TEST_F(RelayStreams, ClientsThatLeaveWhileTheyWaitGetNoSlot) {
+TEST_P(RelayStreams, ClientsThatLeaveWhileTheyWaitGetNoSlot) {
   rig_.server().hold("answer", 1);
   Stream first(rig_, prompt_, 4);
   ASSERT_TRUE(rig_.server().wait_held());
@@ -110,7 +111,7 @@ TEST_F(RelayStreams, ClientsThatLeaveWhileTheyWaitGetNoSlot) {
   EXPECT_EQ(rig_.server().calls("answer"), answers);
 }
 
-TEST_F(RelayStreams, OfServersThatDieBreakOffAndNothingIsStuck) {
+TEST_P(RelayStreams, OfServersThatDieBreakOffAndNothingIsStuck) {
   const Tokens known = random_tokens(300, 3);
   (void)rig_.ask(known);
   rig_.wait_idle();
@@ -134,7 +135,7 @@ TEST_F(RelayStreams, OfServersThatDieBreakOffAndNothingIsStuck) {
   EXPECT_EQ(rig_.metric("larder_proxy_server_losses_total"), 1);
 }
 
-TEST_F(RelayStreams, AnotherServerUnderTheAddressIsGivenNothing) {
+TEST_P(RelayStreams, AnotherServerUnderTheAddressIsGivenNothing) {
   (void)rig_.ask(prompt_);
   rig_.wait_idle();
   rig_.kill_server();
@@ -218,6 +219,22 @@ TEST(RelayStop, DoesNotWaitForAServerThatHangs) {
   stream.join();
   EXPECT_FALSE(stream.is_whole());
 }
+
+// It would wait half an hour for a server that only loads its model.
+TEST(RelayTls, AServerThatIsNotBelievedEndsTheStartAtOnce) {
+  Rig rig({.geometry = geometry_of("hybrid"), .is_secure = true});
+  const support::TemporaryDirectory folder;
+  ProxySettings settings;
+  settings.upstream = "https://127.0.0.1:" + std::to_string(rig.server().port());  // the system knows no such authority
+  settings.slot_directory = folder.path();
+  MetricsRegistry metrics;
+  const auto proxy = LlamaProxy::create(settings, real_file_system(), real_clock(), metrics);
+  EXPECT_EQ(proxy.status().code(), StatusCode::kInvalidArgument) << proxy.status().to_string();
+  EXPECT_NE(proxy.status().message().find("unknown here"), std::string::npos) << proxy.status().message();
+}
+
+INSTANTIATE_TEST_SUITE_P(InTheClearAndOverTls, RelayStreams, testing::Bool(),
+                         [](const auto& kind) { return std::string(kind.param ? "Tls" : "Clear"); });
 
 }  // namespace
 }  // namespace larder::llama::relay_test

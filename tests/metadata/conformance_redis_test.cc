@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RedisMetadata under the conformance suite: on a server that keeps nothing, and on one with an append-only file.
+// RedisMetadata under the conformance suite: on a server that keeps nothing, on one with an append-only file, and over
+// TLS.
 #include <cstdlib>
 
 #include "tests/metadata/metadata_conformance.h"
@@ -8,19 +9,32 @@
 namespace larder::conformance {
 namespace {
 
+enum class RedisKind { kVolatile, kDurable, kSecure };
+
+const RedisCertificate& certificate_of_all() {
+  static const RedisCertificate kCertificate;
+  return kCertificate;
+}
+
 // One server for all tests of a process; each begins with an empty one.
-RedisServer& shared_server(bool is_durable) {
+RedisServer& shared_server(RedisKind kind) {
   static const std::unique_ptr<RedisServer> kVolatile = RedisServer::start();
   static const std::unique_ptr<RedisServer> kDurable =
       RedisServer::start({"--appendonly", "yes", "--appendfsync", "always"});
-  return is_durable ? *kDurable : *kVolatile;
+  if (kind != RedisKind::kSecure) return kind == RedisKind::kDurable ? *kDurable : *kVolatile;
+  static const std::unique_ptr<RedisServer> kSecure = RedisServer::start(certificate_of_all().settings());
+  return *kSecure;
 }
 
 class OnRedis final : public MetadataHarness {
  public:
-  explicit OnRedis(bool is_durable) : is_durable_(is_durable), server_(shared_server(is_durable)) {
+  explicit OnRedis(RedisKind kind) : is_durable_(kind == RedisKind::kDurable), server_(shared_server(kind)) {
     (void)server_.command({"FLUSHALL"});
     RedisMetadataOptions options = redis_test_options(server_);
+    if (kind == RedisKind::kSecure) {
+      options.url = server_.tls_url();
+      options.ca_file = certificate_of_all().ca_file();
+    }
     options.test_clock = &clock_;
     service_ = open_redis(options);
   }
@@ -38,8 +52,9 @@ class OnRedis final : public MetadataHarness {
 
 std::vector<MetadataUnderTest> services() {
   if (!RedisServer::is_installed()) return {};
-  return {{"Redis", [] { return std::make_unique<OnRedis>(false); }},
-          {"RedisWithAppendOnlyFile", [] { return std::make_unique<OnRedis>(true); }}};
+  return {{"Redis", [] { return std::make_unique<OnRedis>(RedisKind::kVolatile); }},
+          {"RedisWithAppendOnlyFile", [] { return std::make_unique<OnRedis>(RedisKind::kDurable); }},
+          {"RedisOverTls", [] { return std::make_unique<OnRedis>(RedisKind::kSecure); }}};
 }
 
 INSTANTIATE_TEST_SUITE_P(Redis, MetadataConformance, testing::ValuesIn(services()), test_name);

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 
 namespace larder::conformance {
@@ -50,6 +51,7 @@ std::unique_ptr<RedisServer> RedisServer::start(std::vector<std::string> setting
   std::unique_ptr<RedisServer> server(new RedisServer(std::move(settings)));
   for (int attempt = 0; attempt < 5; ++attempt) {  // somebody may take the port first
     server->port_ = free_port();
+    if (server->has_certificate()) server->tls_port_ = free_port();
     if (server->launch()) return server;
   }
   ADD_FAILURE() << "redis-server does not start: " << server->said_;
@@ -58,11 +60,16 @@ std::unique_ptr<RedisServer> RedisServer::start(std::vector<std::string> setting
 
 RedisServer::~RedisServer() { kill(); }
 
+bool RedisServer::has_certificate() const {
+  return std::find(settings_.begin(), settings_.end(), "--tls-cert-file") != settings_.end();
+}
+
 bool RedisServer::launch() {
   std::vector<std::string> words{
       kProgram, "--port", std::to_string(port_), "--bind", "127.0.0.1", "--dir", directory_.path(), "--daemonize", "no",
       "--save", "",       "--databases",         "4"};
   words.insert(words.end(), settings_.begin(), settings_.end());
+  if (has_certificate()) words.insert(words.end(), {"--tls-port", std::to_string(tls_port_)});
   std::vector<char*> raw;
   for (std::string& word : words) raw.push_back(word.data());
   raw.push_back(nullptr);
@@ -114,7 +121,7 @@ bool RedisServer::restart() {
 
 metadata::RedisReply RedisServer::command(const std::vector<std::string>& words) {
   const TimePoint deadline = real_clock().now() + std::chrono::seconds(10);
-  metadata::RedisAddress address{"127.0.0.1", port_, {}, 0};
+  metadata::RedisAddress address{"127.0.0.1", port_, {}, 0, {}};
   auto connection = metadata::RedisConnection::open(address, std::chrono::seconds(10), deadline);
   if (!connection.is_ok()) {
     ADD_FAILURE() << connection.status().to_string();

@@ -29,6 +29,8 @@ class RedisServer {
 
   [[nodiscard]] std::string url() const { return "redis://127.0.0.1:" + std::to_string(port_); }
   [[nodiscard]] std::uint16_t port() const { return port_; }
+  // With {"--tls-cert-file", ...} among the settings it listens on a second port, over TLS.
+  [[nodiscard]] std::string tls_url() const { return "rediss://127.0.0.1:" + std::to_string(tls_port_); }
   // kill -9, and waits until it is gone.
   void kill();
   // Starts it again on the same port and directory; false with a failed expectation if it does not come up.
@@ -38,13 +40,14 @@ class RedisServer {
 
  private:
   explicit RedisServer(std::vector<std::string> settings) : settings_(std::move(settings)) {}
+  [[nodiscard]] bool has_certificate() const;
   [[nodiscard]] bool launch();
   [[nodiscard]] bool wait_until_ready();
 
   const std::vector<std::string> settings_;
   support::TemporaryDirectory directory_;
   std::string said_;  // what it wrote since the start
-  std::uint16_t port_ = 0;
+  std::uint16_t port_ = 0, tls_port_ = 0;
   int process_ = -1;
   int output_ = -1;
 };

@@ -9,6 +9,8 @@
 #include "tests/metadata/metadata_harness.h"
 #include "tests/metadata/real_redis_server.h"
 #include "tests/metadata/redis_check.h"
+#include "tests/support/certificates.h"
+#include "tests/support/temporary_directory.h"
 
 // Leaves the test, aloud, where there is no Redis to start.
 #define LARDER_NEEDS_REDIS()                                                                                   \
@@ -17,6 +19,27 @@
   } while (false)
 
 namespace larder::conformance {
+
+// Files of a server that speaks TLS, and of those that believe it.
+class RedisCertificate {
+ public:
+  explicit RedisCertificate(const std::string& issuer = "an authority of tests") {
+    const support::CertificateAuthority authority(issuer);
+    const support::IssuedCertificate issued = authority.issue();
+    support::put_file(path("cert.pem"), issued.certificate);
+    support::put_file(path("key.pem"), issued.key);
+    support::put_file(path("ca.pem"), authority.pem());
+  }
+  [[nodiscard]] std::vector<std::string> settings() const {
+    return {"--tls-cert-file",    path("cert.pem"), "--tls-key-file",     path("key.pem"),
+            "--tls-ca-cert-file", path("ca.pem"),   "--tls-auth-clients", "no"};
+  }
+  [[nodiscard]] std::string ca_file() const { return path("ca.pem"); }
+
+ private:
+  [[nodiscard]] std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
+  const support::TemporaryDirectory folder_;
+};
 
 [[nodiscard]] inline RedisMetadataOptions redis_test_options(const RedisServer& server) {
   RedisMetadataOptions options;

@@ -9,7 +9,8 @@ namespace {
 
 class HttpHarness final : public MetadataHarness {
  public:
-  explicit HttpHarness(bool changes_wait) : server_({}, changes_wait), client_(server_.client()) {}
+  explicit HttpHarness(bool changes_wait, bool is_secure = false)
+      : server_({}, changes_wait, is_secure), client_(server_.client()) {}
   [[nodiscard]] MetadataService& service() override { return *client_; }
   void advance(Nanos by) override { server_.clock().advance(by); }
   [[nodiscard]] bool restart() override {
@@ -25,8 +26,9 @@ class HttpHarness final : public MetadataHarness {
 
 const MetadataUnderTest kOnIoThreads{"OnIoThreads", [] { return std::make_unique<HttpHarness>(false); }};
 const MetadataUnderTest kOnExecutor{"OnExecutor", [] { return std::make_unique<HttpHarness>(true); }};
+const MetadataUnderTest kOverTls{"OverTls", [] { return std::make_unique<HttpHarness>(false, true); }};
 
-INSTANTIATE_TEST_SUITE_P(Http, MetadataConformance, testing::Values(kOnIoThreads, kOnExecutor), test_name);
+INSTANTIATE_TEST_SUITE_P(Http, MetadataConformance, testing::Values(kOnIoThreads, kOnExecutor, kOverTls), test_name);
 
 }  // namespace
 }  // namespace larder::conformance

@@ -15,13 +15,21 @@
 #include "metadata/http_metadata.h"
 #include "server/metadata_server.h"
 #include "tests/metadata/embedded_harness.h"
+#include "tests/support/certificates.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder::conformance {
 
 class HttpServerUnderTest {
  public:
-  explicit HttpServerUnderTest(std::string api_key = {}, bool changes_wait = false)
-      : api_key_(std::move(api_key)), changes_wait_(changes_wait) {
+  explicit HttpServerUnderTest(std::string api_key = {}, bool changes_wait = false, bool is_secure = false)
+      : api_key_(std::move(api_key)), changes_wait_(changes_wait), is_secure_(is_secure) {
+    if (is_secure_) {
+      const support::CertificateAuthority authority("an authority of tests");
+      const support::IssuedCertificate issued = authority.issue();
+      support::put_file(path("both.pem"), issued.certificate + issued.key);
+      support::put_file(ca_file(), authority.pem());
+    }
     open();
   }
 
@@ -44,6 +52,7 @@ class HttpServerUnderTest {
     parts.clock = &clock_;
     parts.metrics = &metrics_;
     parts.listen.port = port_;
+    if (is_secure_) parts.listen.tls.certificate = path("both.pem");
     parts.api_key = api_key_;
     parts.changes_wait = changes_wait_;
     parts.reference.process = {17, 4};
@@ -57,7 +66,7 @@ class HttpServerUnderTest {
   [[nodiscard]] EmbeddedMetadata& service() { return *service_; }
   [[nodiscard]] ManualClock& clock() { return clock_; }
   [[nodiscard]] std::string url() const { return server_->url(); }
-  [[nodiscard]] HttpUrl http_url() const { return *parse_http_url(server_->url()); }
+  [[nodiscard]] HttpUrl http_url() const { return *parse_http_url(server_->url(), ca_file()); }
   [[nodiscard]] metadata::MemoryDisk& disk() { return *disk_; }
 
   [[nodiscard]] HttpReply call(std::string_view method, std::string_view target, std::string_view body = {},
@@ -73,6 +82,7 @@ class HttpServerUnderTest {
   [[nodiscard]] std::unique_ptr<HttpMetadata> client(const std::string& api_key = {}) const {
     HttpMetadataOptions options;
     options.url = url();
+    options.ca_file = ca_file();
     options.api_key = api_key;
     options.timeout = std::chrono::seconds(20);
     auto made = HttpMetadata::create(options, real_clock());
@@ -81,8 +91,12 @@ class HttpServerUnderTest {
   }
 
  private:
+  [[nodiscard]] std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
+  [[nodiscard]] std::string ca_file() const { return is_secure_ ? path("ca.pem") : ""; }
+
   const std::string api_key_;
-  const bool changes_wait_;
+  const bool changes_wait_, is_secure_;
+  const support::TemporaryDirectory folder_;
   ManualClock clock_;
   MetricsRegistry metrics_;
   std::shared_ptr<metadata::MemoryDisk> disk_ = std::make_shared<metadata::MemoryDisk>();

@@ -99,7 +99,7 @@ TEST(HttpMetadataTest, AUrlWhoseKeyIsWrongIsRefusedAndTheKeyNotShown) {
                                                        {"http://larder:hush%0d%0a@host", ""},
                                                        {"http://larder:hush/hush@host", ""},
                                                        {"http://@host", ""},
-                                                       {"https://larder:hush@host", ""},
+                                                       {"ftp://larder:hush@host", ""},
                                                        {"http://larder:hush@host:99999", ""},
                                                        {"http://larder:hush@", ""},
                                                        {"hush@http://host", ""}};
@@ -328,7 +328,7 @@ TEST(HttpMetadataTest, OptionsAndCallsAreChecked) {
   const auto code = [](const HttpMetadataOptions& options) {
     return HttpMetadata::create(options, real_clock()).status().code();
   };
-  EXPECT_EQ(code({"https://x", "", kSecond, 1}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({"ftp://x", "", kSecond, 1}), StatusCode::kInvalidArgument);
   EXPECT_EQ(code({"http://x:99999", "", kSecond, 1}), StatusCode::kInvalidArgument);
   EXPECT_EQ(code({"http://x", "", Nanos{0}, 1}), StatusCode::kInvalidArgument);
   EXPECT_EQ(code({"http://x", "", kSecond, 0}), StatusCode::kInvalidArgument);

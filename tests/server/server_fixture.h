@@ -41,10 +41,9 @@ class ServerFixture : public ::testing::Test {
   }
 
   HttpUrl url() const {
-    HttpUrl url;
-    url.host = "127.0.0.1";
-    url.port = api_->port();
-    return url;
+    const Result<HttpUrl> url = parse_http_url(api_->url(), ca_file_);
+    EXPECT_TRUE(url.is_ok()) << url.status().to_string();
+    return *url;
   }
   std::unique_ptr<HttpClient> client(const std::string& bearer = {}) const {
     return std::make_unique<HttpClient>(url(), std::chrono::seconds(20), bearer);
@@ -83,6 +82,7 @@ class ServerFixture : public ::testing::Test {
   }
 
   MetricsRegistry metrics_;
+  std::string ca_file_;  // who has issued the server's certificate, if it has one
   std::unique_ptr<FakeScheduler> scheduler_;
   std::unique_ptr<ApiServer> api_;
 };

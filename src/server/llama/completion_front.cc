@@ -16,11 +16,6 @@ HttpResponse json_response(std::string body) {
   return response;
 }
 
-std::string front_url(const std::string& host, std::uint16_t port) {
-  const bool is_ipv6 = host.find(':') != std::string::npos;
-  return fmt::format("http://{}:{}", is_ipv6 ? "[" + host + "]" : host, port);
-}
-
 std::string describe_pages(const SlotFormat& format) {
   const BlobGeometry& geometry = format.geometry;
   std::string text = fmt::format("pages of {} tokens", format.page_size());

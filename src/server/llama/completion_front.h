@@ -37,7 +37,6 @@ class CompletionFront {
 };
 
 [[nodiscard]] HttpResponse json_response(std::string body);
-[[nodiscard]] std::string front_url(const std::string& host, std::uint16_t port);
 // "pages of 64 tokens (33536 bytes), windows of 32 tokens, states of 38980 bytes"
 [[nodiscard]] std::string describe_pages(const SlotFormat& format);
 // "host", "storage" and "backend" of /larder/status.

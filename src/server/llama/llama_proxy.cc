@@ -59,7 +59,7 @@ class Proxy final : public LlamaProxy {
   ~Proxy() override;
 
   [[nodiscard]] Status start();
-  std::string url() const override { return front_url(settings_.listen.host, listener_->port()); }
+  std::string url() const override { return listener_->url(); }
   std::string summary() const override;
   void stop_accepting() override { listener_->stop_accepting(); }
   bool wait_drained(Nanos limit) override { return listener_->wait_drained(limit); }
@@ -111,7 +111,7 @@ Proxy::~Proxy() {
 // ---- the start
 
 Status Proxy::start() {
-  const Result<HttpUrl> url = parse_http_url(settings_.upstream);
+  const Result<HttpUrl> url = parse_http_url(settings_.upstream, settings_.upstream_ca);
   if (!url.is_ok()) return url.status();
   upstream_ = *url;
   LARDER_RETURN_IF_ERROR(take_folder());

@@ -35,6 +35,7 @@ inline constexpr const char* kProxyLockName = "larder-proxy.lock";  // in the fo
 struct ProxySettings {
   ListenOptions listen;
   std::string upstream;                          // URL of llama-server
+  std::string upstream_ca{};                     // who may have issued its certificate, PEM; empty: the system's
   std::string upstream_key;                      // for what the proxy asks by itself; clients' keys go on as they are
   Nanos start_limit = std::chrono::minutes(30);  // for llama-server to load its model
   std::function<bool()> is_hopeless{};           // asked meanwhile: true ends the wait

@@ -102,6 +102,7 @@ Result<AllOptions> read_all_options(const BackendOptions& options) {
   out.store.library.path = text_option(options, "library", "");
   out.metadata.url = text_option(options, "metadata_server_url", "");
   out.metadata.api_key = text_option(options, "metadata_api_key", "");
+  out.metadata.ca_file = text_option(options, "metadata_cacert", "");
   out.metadata.timeout = out.backend.client_timeout;
   const std::string beside = out.backend.file_path_prefix + '.' + std::to_string(out.backend.rank) + ".metadata";
   out.metadata.directory = text_option(options, "metadata_directory", beside);
@@ -150,9 +151,11 @@ Status register_hf3fs_backend(BackendFactory& factory) {
        {"dead_after", "90", "seconds without any completion before the mount counts as dead"},
        {"queue_limit", "1024", "operations in flight before submit refuses"},
        {"library", "", "the 3FS client library; else LARDER_HF3FS_LIBRARY, else libhf3fs_api_shared.so"},
-       {"metadata_server_url", "", "http://host:port or redis://host:port; empty: a service in this process"},
+       {"metadata_server_url", "",
+        "http://host:port or redis://host:port, https and rediss over TLS; empty: in this process"},
        {"metadata_directory", "", "journal of the service in this process; default <prefix>.<rank>.metadata; none"},
-       {"metadata_api_key", "", "bearer key of the metadata server"}},
+       {"metadata_api_key", "", "bearer key of the metadata server"},
+       {"metadata_cacert", "", "at https:// and rediss://: PEM file of who may have issued its certificate"}},
       create_hf3fs);
 }
 

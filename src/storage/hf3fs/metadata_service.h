@@ -154,9 +154,10 @@ class MetadataService {
 
 // Which service, and how it is reached. metadata/open_metadata.h makes it.
 struct MetadataOptions {
-  std::string url;        // "" : in this process; "http://host:port"; "redis://host:port[/database]"
+  std::string url;        // "" : in this process; "http://host:port"; "redis://host:port[/database]"; https, rediss
   std::string directory;  // in this process: where its journal is kept; empty: nowhere, all is forgotten at the end
   std::string api_key;    // of the server; empty: none
+  std::string ca_file{};  // over TLS: who may have issued the server's certificate, PEM; empty: as the system says
   Nanos timeout = std::chrono::seconds(5);  // of one call
 };
 

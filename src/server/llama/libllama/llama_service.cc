@@ -60,7 +60,7 @@ class Service final : public LlamaService {
   }
 
   [[nodiscard]] Status start();
-  [[nodiscard]] std::string url() const override { return front_url(settings_.listen.host, listener_->port()); }
+  [[nodiscard]] std::string url() const override { return listener_->url(); }
   [[nodiscard]] std::string summary() const override;
   void stop_accepting() override { listener_->stop_accepting(); }
   [[nodiscard]] bool wait_drained(Nanos limit) override { return listener_->wait_drained(limit); }

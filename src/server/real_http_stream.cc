@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/real_http_stream.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+
+namespace larder {
+
+void HttpStream::watch(boost::beast::flat_buffer& buffer, std::function<void()> gone) {
+  if (!tls_) return watch_socket(watches_, std::move(gone));
+  is_reading_ = true;
+  tls_->async_read_some(buffer.prepare(kWatchBytes),
+                        [this, &buffer, gone = std::move(gone)](ErrorCode error, std::size_t bytes) {
+                          is_reading_ = false;
+                          buffer.commit(bytes);
+                          const std::function<void()> next = std::exchange(after_watch_, nullptr);
+                          if (next) return next();  // an error is found again by who reads next
+                          if (error) gone();
+                        });
+}
+
+void HttpStream::watch_socket(std::uint64_t number, std::function<void()> gone) {
+  using Socket = boost::asio::ip::tcp::socket;
+  tcp_.socket().async_wait(Socket::wait_read, [this, number, gone = std::move(gone)](ErrorCode error) mutable {
+    if (error || number != watches_) return;
+    char byte = 0;
+    const ssize_t got = ::recv(tcp_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (got > 0) return;
+    const bool is_early = got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+    is_early ? watch_socket(number, std::move(gone)) : gone();
+  });
+}
+
+void HttpStream::end_watch(std::function<void()> done) {
+  ++watches_;
+  ErrorCode ignored;
+  tcp_.socket().cancel(ignored);  // nothing else is pending
+  if (!is_reading_) return done();
+  after_watch_ = std::move(done);
+}
+
+}  // namespace larder
