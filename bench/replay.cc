@@ -77,6 +77,7 @@ Result<CacheConfig> cache_config(const ReplayOptions& options) {
   const auto policy = parse_eviction_policy(options.policy);
   if (!policy) return invalid_argument("--policy: there is no eviction policy '" + options.policy + "'");
   config.eviction_policy = *policy;
+  config.eviction_order = options.order;
   const auto write = parse_write_policy(options.write_policy);
   if (!write) return invalid_argument("--write-policy: there is no write policy '" + options.write_policy + "'");
   config.write_policy = *write;
@@ -87,6 +88,32 @@ Result<CacheConfig> cache_config(const ReplayOptions& options) {
 }
 
 }  // namespace
+
+Result<std::vector<ReplaySensitivity>> replay_sensitivity(const ReplayOptions& options) {
+  const std::vector<std::pair<const char*, double& (*)(ValueParameters&)>> parameters = {
+      {"patience_tokens", [](ValueParameters& p) -> double& { return p.patience_tokens; }},
+      {"patience_turnovers", [](ValueParameters& p) -> double& { return p.patience_turnovers; }},
+      {"more_uses", [](ValueParameters& p) -> double& { return p.more_uses; }},
+      {"fade_tokens", [](ValueParameters& p) -> double& { return p.checkpoints.fade_tokens; }},
+      {"unknown_taken", [](ValueParameters& p) -> double& { return p.checkpoints.unknown_taken; }},
+      {"unknown_chance", [](ValueParameters& p) -> double& { return p.checkpoints.unknown_chance; }},
+      {"most_taken", [](ValueParameters& p) -> double& { return p.checkpoints.most_taken; }}};
+  std::vector<ReplaySensitivity> rows;
+  for (const auto& [name, of] : parameters) {
+    ReplaySensitivity row{.parameter = name};
+    for (const double factor : {0.5, 2.0}) {
+      ValueParameters changed;
+      of(changed) *= factor;
+      ReplayOptions run = options;
+      run.order = value_order(changed);
+      const Result<ReplayResult> result = run_replay(run);
+      if (!result.is_ok()) return result.status();
+      (factor < 1 ? row.halved : row.doubled) = result->hit_rate();
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
 
 std::uint64_t ReplayResult::prompt_tokens() const {
   std::uint64_t sum = 0;

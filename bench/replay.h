@@ -37,11 +37,12 @@ struct ReplayOptions {
   std::uint32_t device_states = 0;  // of device_gib; 0: a quarter of its bytes
   std::string policy = "lru", write_policy = "write_through";
   std::uint32_t grid = 8192;
-  std::uint32_t at_once = 1;  // requests
+  std::uint32_t at_once = 1;                 // requests
   double prefill_rate = 0, decode_rate = 0;  // tokens a second: of all prompts together, of each answer; 0: no time
   double link_gbps = 0, storage_gbps = 0;    // 10^9 bytes a second, each way; 0: no time
   bool as_json = false;
-  std::string csv;  // a line for each request goes there; empty: nowhere
+  std::string csv;         // a line for each request goes there; empty: nowhere
+  EvictionOrderPtr order;  // instead of `policy`; null: none
 };
 
 // One request, as it went.
@@ -57,11 +58,11 @@ struct ReplayResult {
   std::vector<ReplayLine> lines;
   std::string model;
   std::uint64_t page_bytes = 0, checkpoint_bytes = 0;
-  std::array<std::uint64_t, 3> tier_bytes{};    // device, host, storage
-  std::uint64_t moved_down = 0, moved_up = 0;   // bytes between device and host
-  std::uint64_t stored = 0, fetched = 0;        // bytes between host and storage
-  std::uint64_t waits = 0, retracts = 0;        // calls that were kOverloaded, requests that were retracted
-  double poll_us = 0, seconds = 0;              // of the processor: all polls; the whole replay
+  std::array<std::uint64_t, 3> tier_bytes{};   // device, host, storage
+  std::uint64_t moved_down = 0, moved_up = 0;  // bytes between device and host
+  std::uint64_t stored = 0, fetched = 0;       // bytes between host and storage
+  std::uint64_t waits = 0, retracts = 0;       // calls that were kOverloaded, requests that were retracted
+  double poll_us = 0, seconds = 0;             // of the processor: all polls; the whole replay
   [[nodiscard]] std::uint64_t prompt_tokens() const;
   [[nodiscard]] double hit_rate() const;  // cached / prompt tokens
 };
@@ -70,9 +71,17 @@ struct ReplayResult {
 // failed that must not, or its books do not balance at the end.
 [[nodiscard]] Result<ReplayResult> run_replay(const ReplayOptions& options);
 
+// The parameters of policy value, each halved and doubled. Errors: as run_replay().
+struct ReplaySensitivity {
+  std::string parameter;
+  double halved = 0, doubled = 0;  // hit rates
+};
+[[nodiscard]] Result<std::vector<ReplaySensitivity>> replay_sensitivity(const ReplayOptions& options);
+
 // --- report (replay_report.cc)
 [[nodiscard]] std::string replay_text(const ReplayOptions& options, const ReplayResult& result);
 [[nodiscard]] nlohmann::ordered_json replay_json(const ReplayOptions& options, const ReplayResult& result);
+[[nodiscard]] std::string sensitivity_text(double hit_rate, const std::vector<ReplaySensitivity>& rows);
 [[nodiscard]] Status write_replay_csv(const std::string& path, const ReplayResult& result);
 
 // argv[0] is the command's name. 0: done; 1: failed; 2: usage.

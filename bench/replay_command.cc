@@ -11,7 +11,8 @@ namespace larder {
 namespace {
 
 void add_model_options(CLI::App& app, ReplayOptions& o) {
-  app.add_option("--model", o.model, "a preset, gdn-real say, for its sizes; instead of the next two")->type_name("NAME");
+  app.add_option("--model", o.model, "a preset, gdn-real say, for its sizes; instead of the next two")
+      ->type_name("NAME");
   app.add_option("--kv-bytes", o.kv_bytes, "of full attention's KV, for a token")
       ->type_name("BYTES")
       ->check(whole_number(1, 1 << 24))
@@ -38,7 +39,9 @@ void add_tier_options(CLI::App& app, ReplayOptions& o) {
   gib("--host", o.host_gib, "0: no host tier");
   gib("--storage", o.storage_gib, "0: none");
   app.add_option("--policy", o.policy, "who leaves a tier")->type_name("NAME")->capture_default_str();
-  app.add_option("--write-policy", o.write_policy, "when the host gets a copy")->type_name("NAME")->capture_default_str();
+  app.add_option("--write-policy", o.write_policy, "when the host gets a copy")
+      ->type_name("NAME")
+      ->capture_default_str();
   app.add_option("--checkpoint-grid", o.grid, "a weak checkpoint every so many tokens; 0: none")
       ->type_name("TOKENS")
       ->check(whole_number(0, 1u << 30))
@@ -80,9 +83,15 @@ int replay_command(int argc, char** argv) {
   add_tier_options(app, o);
   add_time_options(app, o);
   app.add_option("--csv", o.csv, "a line for each request goes there")->type_name("FILE");
+  bool has_sensitivity = false;
+  app.add_flag("--sensitivity", has_sensitivity, "and again with each parameter of policy value halved, and doubled");
   app.add_flag("--json", o.as_json, "print JSON");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   const Result<ReplayResult> result = run_replay(o);
+  if (has_sensitivity && o.policy != "value") {
+    std::fprintf(stderr, "larder replay: --sensitivity is of --policy value; %s has no parameters\n", o.policy.c_str());
+    return 2;
+  }
   const Status written = result.is_ok() && !o.csv.empty() ? write_replay_csv(o.csv, *result) : result.status();
   if (!written.is_ok()) {
     std::fprintf(stderr, "larder replay: %s\n", written.message().c_str());
@@ -90,6 +99,14 @@ int replay_command(int argc, char** argv) {
     return code == StatusCode::kInvalidArgument || code == StatusCode::kNotFound ? 2 : 1;
   }
   std::printf("%s\n", o.as_json ? replay_json(o, *result).dump(2).c_str() : replay_text(o, *result).c_str());
+  if (has_sensitivity) {
+    const Result<std::vector<ReplaySensitivity>> rows = replay_sensitivity(o);
+    if (!rows.is_ok()) {
+      std::fprintf(stderr, "larder replay: %s\n", rows.status().message().c_str());
+      return 1;
+    }
+    std::printf("%s", sensitivity_text(result->hit_rate(), *rows).c_str());
+  }
   return 0;
 }
 

@@ -179,8 +179,7 @@ void ReplayEngine::end(const LivePtr& live) {
 
 void ReplayEngine::poll() {
   const TimePoint begin = real_clock().now();
-  for (int i = 0; i < kMostPolls && cache_.poll(Nanos{0}); ++i) {
-  }
+  for (int i = 0; i < kMostPolls && cache_.poll(Nanos{0}); ++i) {}
   result_.poll_us += 1e6 * seconds_since(begin, real_clock().now());
 }
 

@@ -85,11 +85,21 @@ std::string replay_text(const ReplayOptions& options, const ReplayResult& result
   text += fmt::format("time to first token: p50 {} ms, p90 {} ms, p99 {} ms\n",
                       millis_text(quantile(result, 0.5, first_token)), millis_text(quantile(result, 0.9, first_token)),
                       millis_text(quantile(result, 0.99, first_token)));
-  text += fmt::format("the cache's thread: p50 {:.1f} us, p99 {:.1f} us a request, and {:.1f} us of polls; {:.1f} s in all\n",
-                      quantile(result, 0.5, cache_us), quantile(result, 0.99, cache_us),
-                      result.lines.empty() ? 0 : result.poll_us / static_cast<double>(result.lines.size()),
-                      result.seconds);
+  text += fmt::format(
+      "the cache's thread: p50 {:.1f} us, p99 {:.1f} us a request, and {:.1f} us of polls; {:.1f} s in all\n",
+      quantile(result, 0.5, cache_us), quantile(result, 0.99, cache_us),
+      result.lines.empty() ? 0 : result.poll_us / static_cast<double>(result.lines.size()), result.seconds);
   return text;
+}
+
+std::string sensitivity_text(double hit_rate, const std::vector<ReplaySensitivity>& rows) {
+  TextTable table({"parameter of value", "halved: hit rate %", "change %", "doubled: hit rate %", "change %"});
+  const auto change = [&](double other) { return fmt::format("{:+.1f}", 100 * (other / hit_rate - 1)); };
+  for (const ReplaySensitivity& row : rows) {
+    table.add_row({row.parameter, fmt::format("{:.2f}", 100 * row.halved), change(row.halved),
+                   fmt::format("{:.2f}", 100 * row.doubled), change(row.doubled)});
+  }
+  return "\n" + table.text();
 }
 
 nlohmann::ordered_json replay_json(const ReplayOptions& options, const ReplayResult& result) {

@@ -12,7 +12,8 @@ namespace larder {
 namespace {
 
 constexpr std::uint64_t kMostTokens = 100'000'000;
-constexpr std::uint64_t kAnswerBlocks = std::uint64_t{1} << 62;  // ids of answers that no prompt repeats; none is larger
+constexpr std::uint64_t kAnswerBlocks = std::uint64_t{1}
+                                        << 62;  // ids of answers that no prompt repeats; none is larger
 
 // One number out of another, so that tokens look like those of a text.
 std::uint64_t scrambled(std::uint64_t z) {
@@ -94,7 +95,8 @@ void ReplayTrace::find_next_turns() {
       if (found == waiting.end()) continue;
       std::erase_if(found->second, [&](std::size_t earlier) {
         Request& before = requests_[earlier];
-        if (before.prompt / block_tokens_ != k + 1 || requests_[i].prompt <= before.prompt + before.output) return false;
+        if (before.prompt / block_tokens_ != k + 1 || requests_[i].prompt <= before.prompt + before.output)
+          return false;
         before.next_turn = i;
         if (before.blocks.size() > k + 1) filled_later_.try_emplace(before.blocks.back(), blocks[k + 1]);
         return true;

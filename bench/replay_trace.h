@@ -39,8 +39,7 @@ class ReplayTrace {
   static constexpr std::size_t kNone = ~std::size_t{0};
 
   // Reads at most `limit` lines. kNotFound: no such file; kInvalidArgument names the line and what is wrong with it.
-  [[nodiscard]] static Result<ReplayTrace> read(const std::string& path, std::uint64_t block_tokens,
-                                                std::size_t limit);
+  [[nodiscard]] static Result<ReplayTrace> read(const std::string& path, std::uint64_t block_tokens, std::size_t limit);
 
   [[nodiscard]] const std::vector<Request>& requests() const { return requests_; }
   // Prompt and answer. O(their length).

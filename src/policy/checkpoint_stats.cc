@@ -7,19 +7,21 @@
 namespace larder {
 namespace {
 
-constexpr double kMostTaken = 2048;  // of a kind; then old and new ones count half
-
 std::size_t row_of(std::uint64_t name) {
   return (name >> 1) % (CheckpointStats::kEntries / CheckpointStats::kWays) * CheckpointStats::kWays;
 }
 
 }  // namespace
 
+CheckpointStats::CheckpointStats(const CheckpointParameters& parameters) : parameters_(parameters) {
+  counts_.fill({parameters.unknown_taken, parameters.unknown_taken * parameters.unknown_chance});
+}
+
 void CheckpointStats::count(CheckpointKind kind, double taken, double used) {
   Count& count = counts_[static_cast<std::size_t>(kind)];
   count.taken += taken;
   count.used += used;
-  if (count.taken < kMostTaken) return;
+  if (count.taken < parameters_.most_taken) return;
   count.taken /= 2;
   count.used /= 2;
 }
@@ -32,9 +34,9 @@ double CheckpointStats::chance(CheckpointKind kind) const {
   return std::min(1.0, count.used / count.taken);
 }
 
-float CheckpointStats::faded(float uses, std::uint64_t tokens) {
+float CheckpointStats::faded(float uses, std::uint64_t tokens) const {
   if (uses == 0) return 0;
-  return uses * std::exp2(-static_cast<float>(tokens) / static_cast<float>(kFadeTokens));
+  return uses * std::exp2(-static_cast<float>(tokens) / static_cast<float>(parameters_.fade_tokens));
 }
 
 const CheckpointStats::Entry* CheckpointStats::find(PathHash path) const {

@@ -4,7 +4,7 @@
 //
 //   chance(kind)  uses by later requests / checkpoints taken, of late: most ends of prompts are never used again, most
 //                 forks are
-//   uses          of one checkpoint: each counts 1, and fades to a half in kFadeTokens. What is evicted is remembered
+//   uses          of one checkpoint: each counts 1, and fades. What is evicted is remembered
 //                 by its path, so a checkpoint that is computed again has the uses that it had
 //
 // Time is the tree's tick, which grows by a token for each token that is computed.
@@ -31,10 +31,16 @@ struct CheckpointOrigin {
   std::optional<PathHash> path{};  // of all tokens up to it, where somebody has hashed them
 };
 
+struct CheckpointParameters {
+  double fade_tokens = 1 << 24;                    // in which a use comes to count half
+  double unknown_taken = 4, unknown_chance = 0.2;  // a kind begins as if so many had been taken, and so often used
+  double most_taken = 2048;                        // of a kind; then those so far count half
+};
+
 class CheckpointStats {
  public:
-  static constexpr std::uint64_t kFadeTokens = std::uint64_t{1} << 24;
   static constexpr std::size_t kEntries = 32768, kWays = 4;
+  explicit CheckpointStats(const CheckpointParameters& parameters = {});
 
   // One was taken; one was the restore point of a later request.
   void came(CheckpointKind kind);
@@ -42,7 +48,7 @@ class CheckpointStats {
   // In [0, 1].
   [[nodiscard]] double chance(CheckpointKind kind) const;
 
-  [[nodiscard]] static float faded(float uses, std::uint64_t tokens);
+  [[nodiscard]] float faded(float uses, std::uint64_t tokens) const;
 
   // Its last copy on device and host is gone.
   void lost(PathHash path, CheckpointKind kind, float uses, std::uint64_t tick);
@@ -60,12 +66,13 @@ class CheckpointStats {
     CheckpointKind kind{};
   };
   struct Count {
-    double taken = 4, used = 0.8;  // what an unknown kind begins with
+    double taken = 0, used = 0;
   };
   [[nodiscard]] static std::uint64_t name_of(PathHash path) { return path.spread() | 1; }
   [[nodiscard]] const Entry* find(PathHash path) const;
   void count(CheckpointKind kind, double taken, double used);
 
+  const CheckpointParameters parameters_;
   std::array<Count, kCheckpointKinds> counts_{};
   std::vector<Entry> entries_;  // empty until something is lost
 };

@@ -45,6 +45,7 @@ class EvictionOrder {
   // queue() is asked again when its answer may have changed before the data leaves, and not at once. worth() may change
   // at any time. False: there is one queue, and neither is asked.
   [[nodiscard]] virtual bool weighs() const { return false; }
+  [[nodiscard]] virtual CheckpointParameters checkpoint_parameters() const { return {}; }
   [[nodiscard]] virtual std::uint8_t queue(const Facts&) const { return 0; }
   [[nodiscard]] virtual double worth(std::uint8_t, const QueueAge&, const CheckpointStats&) const { return 0; }
 };

@@ -20,7 +20,7 @@ constexpr std::array<Named, kEvictionPolicyCount> kPolicies = {{{"lru", lru_orde
                                                                 {"mru", mru_order},
                                                                 {"filo", filo_order},
                                                                 {"priority", priority_order},
-                                                                {"value", value_order}}};
+                                                                {"value", [] { return value_order(); }}}};
 
 }  // namespace
 

@@ -31,6 +31,13 @@ using EvictionOrderPtr = std::shared_ptr<const EvictionOrder>;  // never null wh
 [[nodiscard]] EvictionOrderPtr filo_order();  // made last, out first
 [[nodiscard]] EvictionOrderPtr priority_order();  // lowest priority first, then the least recently used
 // Least worth first, states included: likely uses x saved tokens / bytes / age. Without recurrent state it is lru.
-[[nodiscard]] EvictionOrderPtr value_order();
+struct ValueParameters {
+  CheckpointParameters checkpoints{};
+  // Added to each age: tokens that are computed, all requests together, while about half of the conversations go on
+  // that ever will; at most so many times what the tier holds.
+  double patience_tokens = 1 << 21, patience_turnovers = 2;
+  double more_uses = 0.25;  // likely uses of what was used, beyond those that it has had
+};
+[[nodiscard]] EvictionOrderPtr value_order(const ValueParameters& parameters = {});
 
 }  // namespace larder

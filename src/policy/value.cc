@@ -29,12 +29,6 @@ namespace larder {
 
 namespace {
 
-// Tokens that are computed, all requests together, while about half of the conversations go on that ever will. Less on
-// a small tier: what it holds is young.
-constexpr double kPatienceTokens = 1 << 21;
-constexpr double kPatienceTurnovers = 2;  // ... times what the tier holds
-constexpr double kMoreThanUses = 0.25;    // likely uses of what was used, beyond those that it has had
-
 constexpr int kGains = 16, kGainOfOne = 6;  // levels of a factor of two; the one that stands for 1
 constexpr int kUses = 8, kUsesOfOne = 1;
 constexpr float kLeastUses = 0.35F;  // fewer are none
@@ -57,11 +51,14 @@ double two_to(int exponent) { return kTwoTo[static_cast<std::size_t>(exponent + 
 
 class Value final : public EvictionOrder {
  public:
+  explicit Value(const ValueParameters& parameters) : parameters_(parameters) {}
+
   [[nodiscard]] OrderKey key(const Facts& facts) const override {
     if (facts.component != ComponentKind::kFull) return oldest_first(facts);
     return {facts.last_use, 0};
   }
   [[nodiscard]] bool weighs() const override { return true; }
+  [[nodiscard]] CheckpointParameters checkpoint_parameters() const override { return parameters_.checkpoints; }
 
   [[nodiscard]] std::uint8_t queue(const Facts& facts) const override {
     if (facts.is_held) return kHeld;
@@ -79,14 +76,18 @@ class Value final : public EvictionOrder {
     const int place = queue - (is_used ? kUsed : kNeverUsed);
     const int level = place / kGains;
     const double uses =
-        is_used ? two_to(level - kUsesOfOne) + kMoreThanUses : stats.chance(static_cast<CheckpointKind>(level));
-    const double patience = std::min(kPatienceTokens, kPatienceTurnovers * static_cast<double>(at.tier_tokens));
+        is_used ? two_to(level - kUsesOfOne) + parameters_.more_uses : stats.chance(static_cast<CheckpointKind>(level));
+    const double patience =
+        std::min(parameters_.patience_tokens, parameters_.patience_turnovers * static_cast<double>(at.tier_tokens));
     return uses * two_to(place % kGains - kGainOfOne) / (static_cast<double>(at.age_tokens) + patience + 1);
   }
+
+ private:
+  const ValueParameters parameters_;
 };
 
 }  // namespace
 
-EvictionOrderPtr value_order() { return std::make_shared<Value>(); }
+EvictionOrderPtr value_order(const ValueParameters& parameters) { return std::make_shared<Value>(parameters); }
 
 }  // namespace larder

@@ -117,7 +117,7 @@ void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t) {
     if (n.lock_count(c, t) != 0 || was_covered) count.locked -= n.units(c);
     const bool is_last = !n.has(bit_of(c, other_tier(t)));
     if (weighs && is_last && c == ComponentKind::kMamba) {
-      stats.lost(hash_at_end(id), n.kind, CheckpointStats::faded(n.uses, tick - n.uses_at * kTicksOfUse), tick);
+      stats.lost(hash_at_end(id), n.kind, stats.faded(n.uses, tick - n.uses_at * kTicksOfUse), tick);
     }
     if (observer != nullptr && is_last) tell_lost(id, c, t);
     if (page_observer != nullptr) page_observer->went(page_change(id, c, t));

@@ -25,6 +25,7 @@ RadixTree::Impl::Impl(const TreeConfig& given, SlotSink& slot_sink)
       window_pages((given.window_tokens + std::uint64_t{page_size} - 1) / page_size),
       order(given.order ? given.order : eviction_order(given.policy)),
       weighs(order->weighs() && given.has_mamba),
+      stats(order->checkpoint_parameters()),
       sink(slot_sink),
       device_backed(nodes, leaf_place(Tier::kDevice)),
       device_unbacked(nodes, leaf_place(Tier::kDevice)),

@@ -259,7 +259,8 @@ struct RadixTree::Impl {
   const std::uint32_t page_size;     // tokens
   const std::uint64_t window_pages;  // of swa; 0: the model has none
   const EvictionOrderPtr order;
-  const bool weighs;  // the order does, and the model has states
+  const bool weighs;      // the order does, and the model has states
+  CheckpointStats stats;  // what it has learnt; owned by the cache thread
   SlotSink& sink;
   TreeObserver* observer = nullptr;
   PageObserver* page_observer = nullptr;
@@ -277,7 +278,6 @@ struct RadixTree::Impl {
   std::unordered_map<PageKey, std::uint32_t> space_of_seed;
   std::optional<std::uint32_t> unseeded_space;
   std::uint64_t tick = 0;     // logical time; grows with every use, and by a token for each token that is computed
-  CheckpointStats stats;      // of an order that weighs
   std::uint64_t waiting = 0;  // (node, component, tier) that are complete but not published
 
   // scratch, so that hot paths do not allocate; each is used by one function at a time

@@ -210,7 +210,7 @@ void RadixTree::Impl::touch(const TreePosition& at, bool count_hit) {
 void RadixTree::Impl::count_use(Id id) {
   Node& n = node(id);
   if (!weighs || (n.present & kMambaBits) == 0) return;
-  n.uses = CheckpointStats::faded(n.uses, tick - n.uses_at * kTicksOfUse) + 1;
+  n.uses = stats.faded(n.uses, tick - n.uses_at * kTicksOfUse) + 1;
   n.uses_at = static_cast<std::uint32_t>(tick / kTicksOfUse);
   stats.used(n.kind);
 }
