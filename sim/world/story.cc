@@ -80,7 +80,7 @@ constexpr Setting kSettings[] = {
     {"write", &WorldSpec::write, nullptr, "write_through write_through_selective write_back"},
     {"prefetch", &WorldSpec::prefetch, nullptr, "best_effort wait_complete timeout"},
     {"layout", &WorldSpec::layout, nullptr, "page_first page_first_direct page_head layer_first"},
-    {"eviction", &WorldSpec::eviction, nullptr, "lru lfu slru fifo mru filo priority"},
+    {"eviction", &WorldSpec::eviction, nullptr, "lru lfu slru fifo mru filo priority value"},
     {"seed", nullptr, &WorldSpec::seed},
     {"journal", nullptr, &WorldSpec::journal},
     {"ranks", nullptr, &WorldSpec::ranks},
@@ -217,7 +217,8 @@ WorldSpec draw_world(std::uint64_t seed) {
   static const std::array<std::string, 5> kPrefetches = {"best_effort", "wait_complete", "wait_complete", "timeout",
                                                          "timeout"};
   static const std::array<std::string, 4> kLayouts = {"page_first", "page_first_direct", "layer_first", "page_head"};
-  static const std::array<std::string, 7> kEvictions = {"lru", "lfu", "slru", "fifo", "mru", "filo", "priority"};
+  static const std::array<std::string, 8> kEvictions = {"lru", "lfu",  "slru",     "fifo",
+                                                        "mru", "filo", "priority", "value"};
   static const std::array<std::string, 4> kStorages = {"file", "file", "hf3fs", "memory"};
   Rng rng(seed * 0x9e3779b97f4a7c15ull + 1);
   WorldSpec world;

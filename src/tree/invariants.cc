@@ -90,6 +90,13 @@ Status RadixTree::Impl::check_residency(Id id) const {
   return Status::ok();
 }
 
+bool RadixTree::Impl::is_overrated(const VictimQueues& victims, Id id, ComponentKind c, Tier t) const {
+  if (!weighs_in(t)) return false;
+  const std::uint64_t last_use = victims.key_of(id).major;
+  return worth_of(order->queue(facts(node(id), c, t)), last_use, t) == 0 &&
+         worth_of(victims.queue_of(id), last_use, t) > 0;
+}
+
 // I6: leaves and lists, seen from the node.
 Status RadixTree::Impl::check_queues(Id id, Census& census) const {
   const Node& n = node(id);
@@ -100,12 +107,16 @@ Status RadixTree::Impl::check_queues(Id id, Census& census) const {
     const VictimQueues& heap = n.in_backed_heap ? device_backed : device_unbacked;
     if (!heap.holds(id)) return broken("I6", id, "not where it says");
     if (heap.key_of(id) != key_of(n, ComponentKind::kFull, Tier::kDevice)) return broken("I6", id, "has a stale key");
+    if (is_overrated(heap, id, ComponentKind::kFull, Tier::kDevice)) return broken("I6", id, "waits above its worth");
     ++(n.in_backed_heap ? census.expected.device_backed : census.expected.device_unbacked);
   }
   if (is_host_leaf(n)) {
     if (!host_leaves.holds(id)) return broken("I6", id, "not where it says in the host heap");
     if (host_leaves.key_of(id) != key_of(n, ComponentKind::kFull, Tier::kHost))
       return broken("I6", id, "has a stale key");
+    if (is_overrated(host_leaves, id, ComponentKind::kFull, Tier::kHost)) {
+      return broken("I6", id, "waits above its worth on the host");
+    }
     ++census.expected.host;
   }
   for (const ComponentKind c : {ComponentKind::kSwa, ComponentKind::kMamba}) {
@@ -116,6 +127,7 @@ Status RadixTree::Impl::check_queues(Id id, Census& census) const {
       const VictimQueues& heap = aux_heaps[aux_of(c)][tree::index_of(t)];
       if (!heap.holds(id)) return broken("I6", id, "not where it says in the heap of windows or states");
       if (heap.key_of(id) != key_of(n, c, t)) return broken("I6", id, "has a stale key");
+      if (is_overrated(heap, id, c, t)) return broken("I6", id, "has a window or state that waits above its worth");
       ++census.expected.aux[aux_of(c)][tree::index_of(t)];
     }
   }

@@ -239,6 +239,8 @@ struct RadixTree::Impl {
   [[nodiscard]] Status check_residency(Id id) const;
   [[nodiscard]] Status check_queues(Id id, Census& census) const;
   [[nodiscard]] Status count_node(Id id, Census& census) const;
+  // I6: of an order that weighs, nothing that is worth nothing waits among what is worth something.
+  [[nodiscard]] bool is_overrated(const tree::VictimQueues& victims, Id id, ComponentKind c, Tier t) const;
   [[nodiscard]] Status check_lists(const Census& census) const;
   [[nodiscard]] Status check_totals(const Census& census) const;
 

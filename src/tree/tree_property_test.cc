@@ -15,5 +15,21 @@ TEST(TreeProperty, AgreesWithTheNaiveModel) {
   }
 }
 
+// Its queues are not in the naive model; what may be evicted is, and check_invariants() says whether data waits in a
+// queue above its worth.
+TEST(TreeProperty, AgreesWithTheNaiveModelUnderValue) {
+  std::uint64_t seed = 1;
+  for (PropertyConfig config : property_configs()) {
+    if (!config.tree.has_mamba) continue;
+    config.tree.policy = EvictionPolicy::kValue;
+    for (const bool has_host : {true, false}) {
+      config.tree.has_host = has_host;
+      SCOPED_TRACE(config.name + (has_host ? " under value" : " under value, without a host"));
+      check_property(config, seed++, 800);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace larder::tree_test

@@ -205,7 +205,7 @@ class Fixture {
   std::uint64_t any_pages(const Tokens& tokens) const { return match(tokens).any.at.pages; }
   LockHandle lock(NodeId node, Tier t = Tier::kDevice, LockParts parts = {}) { return tree.lock(node, t, parts); }
   const TierCounts& counts(ComponentKind c, Tier t) const { return tree.counts(c, t); }
-  NodeId host_victim(ComponentKind c) const {
+  NodeId host_victim(ComponentKind c) {
     const auto victim = tree.next_host_victim(c);
     return victim ? victim->node : NodeId{};
   }

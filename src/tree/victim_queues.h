@@ -45,6 +45,7 @@ class VictimQueues {
   void update(Id id, std::uint8_t queue, const OrderKey& key);  // precondition: it is in here
   [[nodiscard]] bool holds(Id id) const;                        // O(1); for checks
   [[nodiscard]] const OrderKey& key_of(Id id) const;            // precondition: it is in here
+  [[nodiscard]] std::uint8_t queue_of(Id id) const { return nodes_.at(id).queue_at[place_]; }  // the same
   // Heap order and positions hold.
   [[nodiscard]] bool is_sound() const;
 
