@@ -249,8 +249,16 @@ Facts RadixTree::Impl::facts(const Node& n, ComponentKind c, Tier t) const {
 // where its requests would resume then.
 void RadixTree::Impl::weigh(const Node& n, Facts& f) const {
   constexpr int kMostNodes = 64;
+  if (f.component == ComponentKind::kSwa) {  // perhaps of a checkpoint further down
+    f.restores = true;
+    f.kind = n.kind;
+    f.uses = n.uses;
+    f.gain = 1;
+    return;
+  }
   f.restores = (n.present & kMambaBits) != 0;
-  f.is_held = f.component == ComponentKind::kFull && !f.restores && n.claimed(Tier::kDevice);
+  f.is_held = f.component == ComponentKind::kFull && !f.restores &&
+              n.lock_count(ComponentKind::kFull, Tier::kDevice) != 0;
   if (!f.restores) return;
   f.kind = n.kind;
   f.uses = n.uses;
@@ -267,8 +275,7 @@ void RadixTree::Impl::weigh(const Node& n, Facts& f) const {
     above = node(above).parent;
   }
   std::uint64_t leaves = pages * config.slot_bytes[index_of(ComponentKind::kFull)];
-  if (f.component == ComponentKind::kSwa) leaves = n.pages * config.slot_bytes[index_of(ComponentKind::kSwa)];
-  if (f.component != ComponentKind::kSwa && has_state) leaves += config.slot_bytes[index_of(ComponentKind::kMamba)];
+  if (has_state) leaves += config.slot_bytes[index_of(ComponentKind::kMamba)];
   const std::uint64_t saved = (n.end() - node(above).end()) * config.slot_bytes[index_of(ComponentKind::kFull)];
   f.gain = static_cast<double>(saved) / static_cast<double>(std::max<std::uint64_t>(leaves, 1));
 }
