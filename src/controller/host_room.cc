@@ -69,6 +69,7 @@ HostAnswer HostRoom::make(const ComponentCounts& counts, bool gently) {
     const bool waits = gently && backlog_.may_wait() && missing.fits_in(may_go + backlog_.kept());
     return waits ? refuse_for_stores() : HostAnswer::kNone;
   }
+  std::uint64_t in_vain = 0;
   while (!missing.is_none()) {
     const std::optional<ComponentKind> victim = next_victim(missing);
     if (!victim) {
@@ -79,13 +80,13 @@ HostAnswer HostRoom::make(const ComponentCounts& counts, bool gently) {
     const std::uint64_t slots = per_slot == 0 ? missing.markers : (missing.blocks + per_slot - 1) / per_slot;
     std::uint64_t want = std::min(slots, kVictimBatch);
     // What comes behind it may be worth more than what another component has.
-    if (tree_.order().weighs()) want = std::min(want, units_of(*victim, tree_.next_host_victim(*victim)->node));
+    if (tree_.weighs()) want = std::min(want, units_of(*victim, tree_.next_host_victim(*victim)->node));
     if (gently) want = gentle_share(*victim, want);
     if (want == 0) return refuse_for_stores();
     if (tree_.evict_host(*victim, want).freed == 0) return HostAnswer::kNone;
     // Leased and not locked, see StoreBacklog::unlock_abandoned(): more of it would go for nothing as well.
     const HostSpace before = std::exchange(missing, host_->shortage(counts));
-    if (missing == before) return HostAnswer::kNone;
+    if (missing == before && (!tree_.weighs() || ++in_vain == kVictimBatch)) return HostAnswer::kNone;
   }
   return HostAnswer::kThere;
 }

@@ -18,9 +18,8 @@ constexpr Nanos kDetachedWait = std::chrono::seconds(1);
 }  // namespace
 
 TreeConfig LowerTiers::tree_config_of(const CacheConfig& config, const Parts& parts) {
-  TreeConfig tree =
-      tree_config_for(parts.model, config.eviction_policy, parts.allows_host_gaps, config.eviction_order);
-  tree.has_host = parts.host != nullptr;
+  TreeConfig tree = tree_config_for(parts.model, config.eviction_policy, parts.allows_host_gaps, config.eviction_order);
+  tree.has_host = parts.host != nullptr && config.host_tier_for_full;
   return tree;
 }
 

@@ -250,7 +250,7 @@ void Starts::fill_table(Request& r, const Restore& restore, const TransferReques
   if (model_.has(ComponentKind::kMamba)) {
     table.state = slots[index_of(ComponentKind::kMamba)].front();
     plan = plan_checkpoints(r.tokens.size(), model_.page_size, restore.pages, restore.fork, config_.checkpoint_grid);
-    recall(r, restore, plan);
+    if (r.retracts == 0 && r.restarts == 0) recall(r, restore, plan);
   }
   r.run.begin(r, std::move(table), restore.pages, std::move(plan));
 }
@@ -306,7 +306,7 @@ void Starts::account(Request& r, const Restore& restore, const Prefetcher::Fetch
   r.cached.request = r.id;
   if (restore.reason == StopReason::kNone && fetched.known > restore.pages) r.cached.reason = StopReason::kNotFetched;
   if (restore.pages > 0) {
-    tree_.touch({r.run.lock().node, restore.pages}, true);
+    tree_.touch({r.run.lock().node, restore.pages}, r.restarts == 0);
     if (config_.write_policy == WritePolicy::kWriteThroughSelective)
       backups_.by_policy(r.run.lock().node, restore.pages);
   }

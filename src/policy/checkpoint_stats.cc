@@ -36,7 +36,10 @@ double CheckpointStats::chance(CheckpointKind kind) const {
 
 float CheckpointStats::faded(float uses, std::uint64_t tokens) const {
   if (uses == 0) return 0;
-  return uses * std::exp2(-static_cast<float>(tokens) / static_cast<float>(parameters_.fade_tokens));
+  // 2^-x, on a straight line between whole x: the same on every processor, which exp2() is not.
+  const double halvings = std::min(static_cast<double>(tokens) / parameters_.fade_tokens, 126.0);
+  const int whole = static_cast<int>(halvings);
+  return uses * static_cast<float>(std::ldexp(1 - (halvings - whole) / 2, -whole));
 }
 
 const CheckpointStats::Entry* CheckpointStats::find(PathHash path) const {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,12 +45,90 @@ std::string leaving(const EvictionOrder& order, ComponentKind component) {
 
 TEST(EvictionPolicies, OrderFullEachInItsWay) {
   const std::vector<std::pair<EvictionPolicy, std::string>> wanted = {
-      {EvictionPolicy::kLru, "dacb"},     {EvictionPolicy::kLfu, "bdca"}, {EvictionPolicy::kSlru, "bdac"},
-      {EvictionPolicy::kFifo, "badc"},    {EvictionPolicy::kMru, "bcad"}, {EvictionPolicy::kFilo, "cdab"},
-      {EvictionPolicy::kPriority, "dabc"}};
+      {EvictionPolicy::kLru, "dacb"},      {EvictionPolicy::kLfu, "bdca"},  {EvictionPolicy::kSlru, "bdac"},
+      {EvictionPolicy::kFifo, "badc"},     {EvictionPolicy::kMru, "bcad"},  {EvictionPolicy::kFilo, "cdab"},
+      {EvictionPolicy::kPriority, "dabc"}, {EvictionPolicy::kValue, "dacb"}};
   for (const auto& [policy, names] : wanted) {
     EXPECT_EQ(leaving(*eviction_order(policy), ComponentKind::kFull), names) << eviction_policy_name(policy);
   }
+}
+
+// What value asks about: worth of a piece by its facts, an age in tokens, on a tier that holds a million.
+double worth(const Facts& facts, std::uint64_t age, const CheckpointStats& stats = CheckpointStats()) {
+  const EvictionOrderPtr order = value_order();
+  return order->worth(order->queue(facts), {age, 1'000'000}, stats);
+}
+
+Facts checkpoint(CheckpointKind kind, float uses, double gain) {
+  return {.component = ComponentKind::kMamba, .restores = true, .kind = kind, .uses = uses, .gain = gain};
+}
+
+TEST(Value, UsesGainAndYouthAreWorthMore) {
+  const Facts plain = checkpoint(CheckpointKind::kPrompt, 1, 1);
+  EXPECT_GT(worth(checkpoint(CheckpointKind::kPrompt, 2, 1), 1000), worth(plain, 1000));
+  EXPECT_GT(worth(checkpoint(CheckpointKind::kPrompt, 1, 2), 1000), worth(plain, 1000));
+  EXPECT_GT(worth(plain, 1000), worth(plain, 10'000'000));
+  EXPECT_GT(worth(plain, 1000), worth(checkpoint(CheckpointKind::kPrompt, 0, 1), 1000)) << "never used";
+}
+
+TEST(Value, NoLevelIsBelowASmallerOne) {
+  for (const float uses : {0.0F, 0.3F, 0.5F, 1.0F, 3.0F, 50.0F, 1e6F}) {
+    for (double gain = 1e-4; gain < 1e5; gain *= 1.3) {
+      const double here = worth(checkpoint(CheckpointKind::kGrid, uses, gain), 5000);
+      EXPECT_GT(here, 0);
+      EXPECT_GE(worth(checkpoint(CheckpointKind::kGrid, uses, gain * 2), 5000), here) << uses << " " << gain;
+      EXPECT_GE(worth(checkpoint(CheckpointKind::kGrid, uses * 2, gain), 5000), here) << uses << " " << gain;
+    }
+  }
+}
+
+TEST(Value, WhatRestoresNothingIsWorthNothingAndWhatIsHeldStays) {
+  EXPECT_EQ(worth({}, 10'000'000), 0);
+  EXPECT_GT(worth({}, 1), 0) << "what is new may be a piece of what is still coming";
+  EXPECT_EQ(worth({.is_held = true}, 1), std::numeric_limits<double>::infinity());
+}
+
+TEST(Value, AKindThatIsUsedComesToBeWorthMore) {
+  CheckpointStats stats;
+  for (int i = 0; i < 100; ++i) {
+    stats.came(CheckpointKind::kFork);
+    stats.came(CheckpointKind::kGrid);
+    if (i % 2 == 0) stats.used(CheckpointKind::kFork);
+  }
+  const double fork = worth(checkpoint(CheckpointKind::kFork, 0, 1), 1000, stats);
+  EXPECT_NEAR(fork / worth(checkpoint(CheckpointKind::kGrid, 0, 1), 1000, stats), 50.8 / 0.8, 1e-6);
+  for (int i = 0; i < 10'000; ++i) stats.used(CheckpointKind::kFork);
+  EXPECT_EQ(stats.chance(CheckpointKind::kFork), 1);
+}
+
+PathHash path_of(TokenId token) {
+  PathHash path;
+  path.append(std::vector<TokenId>{token});
+  return path;
+}
+
+TEST(CheckpointStats, RemembersWhatWasEvictedAndItsUsesFade) {
+  CheckpointStats stats({.fade_tokens = 1000});
+  EXPECT_FALSE(stats.remembers(path_of(1)));
+  stats.wanted(path_of(1), 5);  // not remembered: nothing
+  stats.lost(path_of(1), CheckpointKind::kPrompt, 2, 1000);
+  EXPECT_TRUE(stats.remembers(path_of(1)));
+  EXPECT_FLOAT_EQ(stats.uses_of(path_of(1), 2000), 1);
+  stats.wanted(path_of(1), 2000);
+  EXPECT_FLOAT_EQ(stats.uses_of(path_of(1), 2000), 2);
+  EXPECT_FLOAT_EQ(stats.uses_of(path_of(2), 2000), 0);
+}
+
+// The oldest of a row goes, so the last ones are there, and never more than fit.
+TEST(CheckpointStats, IsBounded) {
+  CheckpointStats stats;
+  const auto count = static_cast<TokenId>(3 * CheckpointStats::kEntries);
+  for (TokenId i = 0; i < count; ++i) stats.lost(path_of(i), CheckpointKind::kGrid, 1, i);
+  std::size_t kept = 0;
+  for (TokenId i = 0; i < count; ++i) kept += stats.remembers(path_of(i)) ? 1 : 0;
+  EXPECT_LE(kept, CheckpointStats::kEntries);
+  EXPECT_GT(kept, CheckpointStats::kEntries * 9 / 10);
+  for (TokenId i = count - 100; i < count; ++i) EXPECT_TRUE(stats.remembers(path_of(i))) << i;
 }
 
 TEST(EvictionPolicies, WindowsAndStatesLeaveOldestFirstUnderAll) {

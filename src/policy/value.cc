@@ -11,7 +11,7 @@
 // is all that is compared: exact but for the rounding of uses and gain to powers of two, without sampling, and each
 // rank decides alike.
 //
-//   queue   0           no restore point: KV behind the last checkpoint goes first
+//   queue   0           no restore point: KV behind the last checkpoint goes first, unless it is new
 //           1 .. 80     never used: kind x gain        81 .. 208  used: uses x gain
 //           255         full that leaves with its checkpoint, or that a running request builds on: not by itself
 //
@@ -32,6 +32,7 @@ namespace {
 constexpr int kGains = 16, kGainOfOne = 6;  // levels of a factor of two; the one that stands for 1
 constexpr int kUses = 8, kUsesOfOne = 1;
 constexpr float kLeastUses = 0.35F;  // fewer are none
+constexpr double kOldAfter = 16;     // this part of the patience
 constexpr int kIdle = 0, kNeverUsed = 1, kUsed = kNeverUsed + static_cast<int>(kCheckpointKinds) * kGains;
 constexpr int kHeld = 255;
 static_assert(kUsed + kUses * kGains <= kHeld);
@@ -70,15 +71,18 @@ class Value final : public EvictionOrder {
   }
 
   [[nodiscard]] double worth(std::uint8_t queue, const QueueAge& at, const CheckpointStats& stats) const override {
-    if (queue == kIdle) return 0;
     if (queue == kHeld) return std::numeric_limits<double>::infinity();
+    const double patience =
+        std::min(parameters_.patience_tokens, parameters_.patience_turnovers * static_cast<double>(at.tier_tokens));
+    if (queue == kIdle) {  // what is young is perhaps a piece of a prompt that is still coming
+      const bool is_young = static_cast<double>(at.age_tokens) < patience / kOldAfter;
+      return is_young ? stats.chance(CheckpointKind::kGrid) / (static_cast<double>(at.age_tokens) + patience + 1) : 0;
+    }
     const bool is_used = queue >= kUsed;
     const int place = queue - (is_used ? kUsed : kNeverUsed);
     const int level = place / kGains;
     const double uses =
         is_used ? two_to(level - kUsesOfOne) + parameters_.more_uses : stats.chance(static_cast<CheckpointKind>(level));
-    const double patience =
-        std::min(parameters_.patience_tokens, parameters_.patience_turnovers * static_cast<double>(at.tier_tokens));
     return uses * two_to(place % kGains - kGainOfOne) / (static_cast<double>(at.age_tokens) + patience + 1);
   }
 

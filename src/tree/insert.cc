@@ -253,7 +253,7 @@ Result<InsertResult> RadixTree::Impl::insert_host(const HostInsertRequest& reque
   const TreePosition walked = walk(root_of(request.space), request.tokens);
   if (walked.pages < from) return internal_error("insert_host: the tree does not have the pages before `from`");
 
-  ++tick;
+  tick += std::max<std::uint64_t>(request.full.size() * page_size, 1);
   InsertTally tally{walked.pages};
   const auto slots = plain(request.full);
   Id end = settle(walked);
@@ -272,7 +272,8 @@ Result<InsertResult> RadixTree::Impl::insert_host(const HostInsertRequest& reque
   InsertResult result{NodeId(end), tally.fresh, tally.duplicate, tally.recovered, 0};
   if (request.state.valid()) {
     Id cursor = end;
-    const NewCheckpoint fetched{pages, request.state.v, {.kind = CheckpointKind::kFetched}};
+    NewCheckpoint fetched{pages, request.state.v, {.kind = CheckpointKind::kFetched}};
+    if (weighs) fetched.origin.uses = stats.uses_of(hash_at_end(end), tick);
     if (add_checkpoint(cursor, Tier::kHost, fetched)) result.checkpoints_kept = 1;
   }
   touch_window(end, false);

@@ -117,7 +117,7 @@ void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t) {
     if (n.lock_count(c, t) != 0 || was_covered) count.locked -= n.units(c);
     const bool is_last = !n.has(bit_of(c, other_tier(t)));
     if (weighs && is_last && c == ComponentKind::kMamba) {
-      stats.lost(hash_at_end(id), n.kind, stats.faded(n.uses, tick - n.uses_at * kTicksOfUse), tick);
+      stats.lost(hash_at_end(id), n.kind, uses_now(n), tick);
     }
     if (observer != nullptr && is_last) tell_lost(id, c, t);
     if (page_observer != nullptr) page_observer->went(page_change(id, c, t));
@@ -241,7 +241,7 @@ Facts RadixTree::Impl::facts(const Node& n, ComponentKind c, Tier t) const {
   } else {
     facts.last_use = n.aux_tick[aux_of(c)][tree::index_of(t)];
   }
-  if (weighs) weigh(n, facts);
+  if (weighs_in(t)) weigh(n, facts);
   return facts;
 }
 
@@ -249,19 +249,12 @@ Facts RadixTree::Impl::facts(const Node& n, ComponentKind c, Tier t) const {
 // where its requests would resume then.
 void RadixTree::Impl::weigh(const Node& n, Facts& f) const {
   constexpr int kMostNodes = 64;
-  if (f.component == ComponentKind::kSwa) {  // perhaps of a checkpoint further down
-    f.restores = true;
-    f.kind = n.kind;
-    f.uses = n.uses;
-    f.gain = 1;
-    return;
-  }
   f.restores = (n.present & kMambaBits) != 0;
-  f.is_held = f.component == ComponentKind::kFull && !f.restores &&
-              n.lock_count(ComponentKind::kFull, Tier::kDevice) != 0;
+  f.is_held =
+      f.component == ComponentKind::kFull && !f.restores && n.lock_count(ComponentKind::kFull, Tier::kDevice) != 0;
   if (!f.restores) return;
   f.kind = n.kind;
-  f.uses = n.uses;
+  f.uses = uses_now(n);
   const bool is_leaf = n.full_children[tree::index_of(f.tier)] == 0;
   const bool has_state = n.has(bit_of(ComponentKind::kMamba, f.tier));
   f.is_held = f.component == ComponentKind::kFull && f.tier == Tier::kHost && has_state;
@@ -297,6 +290,9 @@ double RadixTree::Impl::worth_of(std::uint8_t queue, std::uint64_t last_use, Tie
 
 VictimQueues::First RadixTree::Impl::first_victim(VictimQueues& victims, ComponentKind c, Tier t) {
   if (!weighs_in(t)) return victims.first([](std::uint8_t, const OrderKey&) { return 0.0; });
+  // What came above it may have lessened the worth of data that nobody touches: one more first is looked at each time.
+  const Id other = victims.next_to_check();
+  if (other != kNoNode) update_victim(victims, other, c, t);
   constexpr int kMostMoves = 16;  // then a rounding error is as good as another
   for (int moves = 0;; ++moves) {
     const VictimQueues::First first =

@@ -24,7 +24,7 @@ RadixTree::Impl::Impl(const TreeConfig& given, SlotSink& slot_sink)
       page_size(std::max(1u, given.page_size)),
       window_pages((given.window_tokens + std::uint64_t{page_size} - 1) / page_size),
       order(given.order ? given.order : eviction_order(given.policy)),
-      weighs(order->weighs() && given.has_mamba),
+      weighs(order->weighs() && given.has_mamba && given.window_tokens == 0),
       stats(order->checkpoint_parameters()),
       sink(slot_sink),
       device_backed(nodes, leaf_place(Tier::kDevice)),
@@ -169,6 +169,7 @@ void RadixTree::recall(const TreePosition& at, std::span<const TokenId> rest, st
   impl_->recall(at, rest, pages, origins);
 }
 const EvictionOrder& RadixTree::order() const { return *impl_->order; }
+bool RadixTree::weighs() const { return impl_->weighs; }
 Facts RadixTree::facts(NodeId node, ComponentKind c, Tier t) const { return impl_->facts(impl_->node(node.v), c, t); }
 std::uint64_t RadixTree::flush() { return impl_->flush(); }
 std::uint64_t RadixTree::flush(NamespaceId space) { return impl_->flush(impl_->root_of(space)); }

@@ -327,6 +327,8 @@ class RadixTree {
   // What would leave the host next of a component, by order(), to choose across components in a shared budget.
   [[nodiscard]] std::optional<HostVictim> next_host_victim(ComponentKind c);
   [[nodiscard]] const EvictionOrder& order() const;
+  // The order does, and the model has recurrent state and no windows: only then is worth other than 0.
+  [[nodiscard]] bool weighs() const;
   // What policies know of the node's data, there or not. Precondition: exists(node).
   [[nodiscard]] Facts facts(NodeId node, ComponentKind c, Tier t) const;
   // Drops everything that is neither locked nor covered, nor needed by what is. Returns nodes left (roots not counted).

@@ -55,6 +55,7 @@ struct RadixTree::Impl {
   void touch_window(Id node, bool exactly);
   void touch_state(Id node);
   void count_use(Id node);
+  [[nodiscard]] float uses_now(const Node& node) const;
   void recall(const TreePosition& at, std::span<const TokenId> rest, std::span<const std::uint64_t> pages,
               std::span<CheckpointOrigin* const> origins);
   void touch_path(Id node, std::uint32_t hits);
@@ -261,7 +262,7 @@ struct RadixTree::Impl {
   const std::uint32_t page_size;     // tokens
   const std::uint64_t window_pages;  // of swa; 0: the model has none
   const EvictionOrderPtr order;
-  const bool weighs;      // the order does, and the model has states
+  const bool weighs;      // RadixTree::weighs()
   CheckpointStats stats;  // what it has learnt; owned by the cache thread
   SlotSink& sink;
   TreeObserver* observer = nullptr;

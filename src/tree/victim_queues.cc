@@ -37,6 +37,14 @@ void VictimQueues::sift_down(Heap& heap, std::size_t at, Entry entry) {
   put(heap, at, entry);
 }
 
+Id VictimQueues::next_to_check() {
+  if (size_ == 0) return kNoNode;
+  do {
+    checked_ = (checked_ + 1) % heaps_.size();
+  } while (heaps_[checked_].empty());
+  return heaps_[checked_].front().id;
+}
+
 void VictimQueues::push(Id id, std::uint8_t queue, const OrderKey& key) {
   if (heaps_.size() <= queue) heaps_.resize(queue + std::size_t{1});
   Heap& heap = heaps_[queue];

@@ -40,6 +40,8 @@ class VictimQueues {
   // The first of the queue that is worth least: worth(queue, key of its first). O(queues that are not empty).
   template <class Worth>
   [[nodiscard]] First first(Worth worth) const;
+  // The first of one queue after the other, with each call. kNoNode: all are empty.
+  [[nodiscard]] Id next_to_check();
   void push(Id id, std::uint8_t queue, const OrderKey& key);
   void remove(Id id);                                           // precondition: it is in here
   void update(Id id, std::uint8_t queue, const OrderKey& key);  // precondition: it is in here
@@ -64,6 +66,7 @@ class VictimQueues {
   std::size_t place_;
   std::size_t size_ = 0;
   std::vector<Heap> heaps_;                // by queue
+  std::size_t checked_ = 0;                // the queue of the last next_to_check()
   std::array<std::uint64_t, 4> filled_{};  // a bit for each queue that is not empty
 };
 

@@ -210,9 +210,15 @@ void RadixTree::Impl::touch(const TreePosition& at, bool count_hit) {
 void RadixTree::Impl::count_use(Id id) {
   Node& n = node(id);
   if (!weighs || (n.present & kMambaBits) == 0) return;
-  n.uses = stats.faded(n.uses, tick - n.uses_at * kTicksOfUse) + 1;
+  n.uses = uses_now(n) + 1;
   n.uses_at = static_cast<std::uint32_t>(tick / kTicksOfUse);
   stats.used(n.kind);
+}
+
+// The difference is right after the counter has wrapped, too.
+float RadixTree::Impl::uses_now(const Node& n) const {
+  const std::uint32_t since = static_cast<std::uint32_t>(tick / kTicksOfUse) - n.uses_at;
+  return stats.faded(n.uses, since * kTicksOfUse);
 }
 
 void RadixTree::Impl::recall(const TreePosition& at, std::span<const TokenId> rest,
