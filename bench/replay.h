@@ -35,7 +35,7 @@ struct ReplayOptions {
   // Tiers, in GiB. device 0: as many pages as the longest request, for each of those at once, and 16 states for each.
   double device_gib = 0, host_gib = 64, storage_gib = 0;
   std::uint32_t device_states = 0;  // of device_gib; 0: a quarter of its bytes
-  std::string policy = "lru", write_policy = "write_through";
+  std::string policy = "value", write_policy = "write_through";
   std::uint32_t grid = 8192;
   std::uint32_t at_once = 1;                 // requests
   double prefill_rate = 0, decode_rate = 0;  // tokens a second: of all prompts together, of each answer; 0: no time

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
+#include <memory>
+#include <span>
 
+#include "base/file_system.h"
 #include "bench/replay.h"
 #include "server/text_table.h"
 
@@ -139,18 +141,20 @@ nlohmann::ordered_json replay_json(const ReplayOptions& options, const ReplayRes
 }
 
 Status write_replay_csv(const std::string& path, const ReplayResult& result) {
-  std::ofstream file(path, std::ios::trunc);
-  if (!file) return unavailable(fmt::format("--csv: cannot write '{}'", path));
-  file << "request,arrival_s,prompt_tokens,output_tokens,device_tokens,host_tokens,storage_tokens,miss_reason,"
-          "miss_at_token,first_token_s,cache_us\n";
+  std::string text =
+      "request,arrival_s,prompt_tokens,output_tokens,device_tokens,host_tokens,storage_tokens,miss_reason,"
+      "miss_at_token,first_token_s,cache_us\n";
   for (std::size_t i = 0; i < result.lines.size(); ++i) {
     const ReplayLine& line = result.lines[i];
-    file << fmt::format("{},{:.3f},{},{},{},{},{},{},{},{:.6f},{:.1f}\n", i, line.arrival_s, line.prompt, line.output,
+    text += fmt::format("{},{:.3f},{},{},{},{},{},{},{},{:.6f},{:.1f}\n", i, line.arrival_s, line.prompt, line.output,
                         line.device, line.host, line.storage, miss_reason_name(line.miss.reason), line.miss.at_token,
                         line.first_token_s, line.cache_us);
   }
-  file.close();
-  return file ? Status::ok() : unavailable(fmt::format("--csv: writing '{}' failed", path));
+  const Result<std::unique_ptr<File>> file =
+      real_file_system().open(path, {.write = true, .create = true, .for_others = true, .truncate = true});
+  Status written = file.status();
+  if (written.is_ok()) written = write_fully(**file, std::as_bytes(std::span(text)), 0);
+  return written.is_ok() ? written : Status(written.code(), "--csv: " + written.message());
 }
 
 }  // namespace larder

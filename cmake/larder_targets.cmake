@@ -293,6 +293,9 @@ endfunction()
 function(larder_add_command_line_tests)
   add_test(NAME larder_wrong_arguments
     COMMAND ${PROJECT_SOURCE_DIR}/tests/command_line/wrong_arguments.py $<TARGET_FILE:larder>)
+  add_test(NAME larder_replay_lru
+    COMMAND ${PROJECT_SOURCE_DIR}/tests/replay/lru_model.py $<TARGET_FILE:larder>)
+  set_tests_properties(larder_replay_lru PROPERTIES LABELS fast TIMEOUT 300)
   add_test(NAME larder_service_notify
     COMMAND ${PROJECT_SOURCE_DIR}/tests/command_line/service_notify.py $<TARGET_FILE:larder>)
   set_tests_properties(larder_wrong_arguments larder_service_notify PROPERTIES LABELS fast TIMEOUT 120)

@@ -48,18 +48,10 @@ struct Command {
   int (*run)(int argc, char** argv);
 };
 constexpr Command kCommands[] = {
-    {"serve", serve_command},
-    {"proxy", proxy_command},
-    {"bench", bench_command},
-    {"stat", stat_command},
-    {"store", store_command},
-    {"conformance", conformance_command},
-    {"explain", explain_command},
-    {"quickstart", quickstart_command},
-    {"metadata-server", metadata_server_command},
-    {"plan", plan_command},
-    {"replay", replay_command},
-    {"sim", sim_command},
+    {"serve", serve_command},     {"proxy", proxy_command},           {"bench", bench_command},
+    {"stat", stat_command},       {"store", store_command},           {"conformance", conformance_command},
+    {"explain", explain_command}, {"quickstart", quickstart_command}, {"metadata-server", metadata_server_command},
+    {"plan", plan_command},       {"replay", replay_command},         {"sim", sim_command},
 };
 
 int unknown_command(std::string_view name) {

@@ -33,7 +33,7 @@ enum class PrefetchPolicy : std::uint8_t { kBestEffort, kWaitComplete, kTimeout 
 
 struct CacheConfig {
   bool enabled = true;  // false: every lookup misses, nothing is kept (--disable-radix-cache)
-  EvictionPolicy eviction_policy = EvictionPolicy::kLru;
+  EvictionPolicy eviction_policy = EvictionPolicy::kValue;
   std::shared_ptr<const EvictionOrder> eviction_order;  // an embedder's own, instead of that; null: none
   WritePolicy write_policy = WritePolicy::kWriteThrough;
   std::uint32_t selective_hits = 2;            // write_through_selective: hits before a backup

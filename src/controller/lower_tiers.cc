@@ -17,16 +17,11 @@ namespace {
 constexpr Nanos kDetachedWait = std::chrono::seconds(1);
 }  // namespace
 
-TreeConfig LowerTiers::tree_config_of(const CacheConfig& config, const Parts& parts) {
-  TreeConfig tree = tree_config_for(parts.model, config.eviction_policy, parts.allows_host_gaps, config.eviction_order);
-  tree.has_host = parts.host != nullptr && config.host_tier_for_full;
-  return tree;
-}
-
 LowerTiers::LowerTiers(const CacheConfig& config, Parts parts)
     : parts_(std::move(parts)),
       losses_(parts_.clock),
-      tree_(tree_config_of(config, parts_), *this),
+      tree_(tree_config_for(parts_.model, config.eviction_policy, parts_.allows_host_gaps, config.eviction_order),
+            *this),
       ops_({.max_operations = config.max_operations,
             .rank_plan_wait = config.rank_plan_wait,
             .rank_plan_limit = config.rank_plan_limit,

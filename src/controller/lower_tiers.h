@@ -104,7 +104,6 @@ class LowerTiers final : private SlotSink {
   [[nodiscard]] const MissReasons& miss_reasons() const { return reasons_; }
 
  private:
-  [[nodiscard]] static TreeConfig tree_config_of(const CacheConfig& config, const Parts& parts);
   [[nodiscard]] OutcomeBits outcome_of(const Op& op);
   void apply(const AgreedEvent& event);
   [[nodiscard]] Status check_host_slots(const std::array<std::uint64_t, kComponentCount>& own) const;

@@ -81,7 +81,7 @@ const std::array kTable = {
                 0,
                 false,
                 kLayouts},
-    OptionEntry{{"radix-eviction-policy", "POLICY", "who leaves a full tier first (lru)"},
+    OptionEntry{{"radix-eviction-policy", "POLICY", "who leaves a full tier first (value)"},
                 &O::radix_eviction_policy,
                 0,
                 0,

@@ -41,7 +41,7 @@ struct Options {
   double hicache_size_gb = 0;             // --hicache-size: GB (1e9), overrides the ratio when > 0
   std::string hicache_write_policy = "write_through";
   std::string hicache_mem_layout = "page_first";
-  std::string radix_eviction_policy = "lru";
+  std::string radix_eviction_policy = "value";
   std::string hicache_storage_backend;  // --hicache-storage-backend: "", "memory", "file"
   std::string hicache_storage_prefetch_policy = "timeout";
   std::string hicache_storage_backend_extra_config;  // JSON object text, or @path.{json,toml}

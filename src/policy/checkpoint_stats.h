@@ -33,7 +33,7 @@ struct CheckpointOrigin {
 
 struct CheckpointParameters {
   double fade_tokens = 1 << 24;                    // in which a use comes to count half
-  double unknown_taken = 4, unknown_chance = 0.2;  // a kind begins as if so many had been taken, and so often used
+  double unknown_taken = 4, unknown_chance = 0.1;  // a kind begins as if so many had been taken, and so often used
   double most_taken = 2048;                        // of a kind; then those so far count half
 };
 

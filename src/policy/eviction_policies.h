@@ -35,7 +35,7 @@ struct ValueParameters {
   CheckpointParameters checkpoints{};
   // Added to each age: tokens that are computed, all requests together, while about half of the conversations go on
   // that ever will; at most so many times what the tier holds.
-  double patience_tokens = 1 << 21, patience_turnovers = 2;
+  double patience_tokens = 1 << 21, patience_turnovers = 3;
   double more_uses = 0.25;  // likely uses of what was used, beyond those that it has had
 };
 [[nodiscard]] EvictionOrderPtr value_order(const ValueParameters& parameters = {});

@@ -33,9 +33,9 @@ struct Facts {
   // them, and may change while nobody uses it.
   bool restores = false;  // there is a checkpoint at its end, on device or host
   bool is_held = false;   // full that leaves with its checkpoint, or on which a running request stands: not by itself
-  CheckpointKind kind{};           // of that checkpoint
-  float uses = 0;                  // by later requests, faded (CheckpointStats)
-  double gain = 0;                 // bytes of KV that resuming there saves to compute, for each byte that leaves
+  CheckpointKind kind{};  // of that checkpoint
+  float uses = 0;         // by later requests, faded (CheckpointStats)
+  double gain = 0;        // bytes of KV that resuming there saves to compute, for each byte that leaves
 };
 
 }  // namespace larder

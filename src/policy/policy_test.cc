@@ -96,7 +96,7 @@ TEST(Value, AKindThatIsUsedComesToBeWorthMore) {
     if (i % 2 == 0) stats.used(CheckpointKind::kFork);
   }
   const double fork = worth(checkpoint(CheckpointKind::kFork, 0, 1), 1000, stats);
-  EXPECT_NEAR(fork / worth(checkpoint(CheckpointKind::kGrid, 0, 1), 1000, stats), 50.8 / 0.8, 1e-6);
+  EXPECT_NEAR(fork / worth(checkpoint(CheckpointKind::kGrid, 0, 1), 1000, stats), 50.4 / 0.4, 1e-6);
   for (int i = 0; i < 10'000; ++i) stats.used(CheckpointKind::kFork);
   EXPECT_EQ(stats.chance(CheckpointKind::kFork), 1);
 }

@@ -106,7 +106,6 @@ bool RadixTree::Impl::is_worth_less_than(const Node& n, ComponentKind c, const V
                                          ComponentKind victims) const {
   const bool goes_by_state = weighs && (n.present & kMambaBits) != 0;  // full leaves with its checkpoint
   Facts copy = facts(n, goes_by_state ? ComponentKind::kMamba : c, Tier::kDevice);
-  if (weighs) weigh(n, copy);
   copy.tier = Tier::kHost;
   if (weighs) {
     const double own = worth_of(order->queue(copy), order->key(copy).major, Tier::kHost);

@@ -91,7 +91,7 @@ Status RadixTree::Impl::check_residency(Id id) const {
 }
 
 bool RadixTree::Impl::is_overrated(const VictimQueues& victims, Id id, ComponentKind c, Tier t) const {
-  if (!weighs_in(t)) return false;
+  if (!weighs) return false;
   const std::uint64_t last_use = victims.key_of(id).major;
   return worth_of(order->queue(facts(node(id), c, t)), last_use, t) == 0 &&
          worth_of(victims.queue_of(id), last_use, t) > 0;

@@ -241,7 +241,7 @@ Facts RadixTree::Impl::facts(const Node& n, ComponentKind c, Tier t) const {
   } else {
     facts.last_use = n.aux_tick[aux_of(c)][tree::index_of(t)];
   }
-  if (weighs_in(t)) weigh(n, facts);
+  if (weighs) weigh(n, facts);
   return facts;
 }
 
@@ -275,12 +275,12 @@ void RadixTree::Impl::weigh(const Node& n, Facts& f) const {
 
 void RadixTree::Impl::push_victim(VictimQueues& victims, Id id, ComponentKind c, Tier t) {
   const Facts known = facts(node(id), c, t);
-  victims.push(id, weighs_in(t) ? order->queue(known) : std::uint8_t{0}, order->key(known));
+  victims.push(id, weighs ? order->queue(known) : std::uint8_t{0}, order->key(known));
 }
 
 void RadixTree::Impl::update_victim(VictimQueues& victims, Id id, ComponentKind c, Tier t) {
   const Facts known = facts(node(id), c, t);
-  victims.update(id, weighs_in(t) ? order->queue(known) : std::uint8_t{0}, order->key(known));
+  victims.update(id, weighs ? order->queue(known) : std::uint8_t{0}, order->key(known));
 }
 
 double RadixTree::Impl::worth_of(std::uint8_t queue, std::uint64_t last_use, Tier t) const {
@@ -289,7 +289,7 @@ double RadixTree::Impl::worth_of(std::uint8_t queue, std::uint64_t last_use, Tie
 }
 
 VictimQueues::First RadixTree::Impl::first_victim(VictimQueues& victims, ComponentKind c, Tier t) {
-  if (!weighs_in(t)) return victims.first([](std::uint8_t, const OrderKey&) { return 0.0; });
+  if (!weighs) return victims.first([](std::uint8_t, const OrderKey&) { return 0.0; });
   // What came above it may have lessened the worth of data that nobody touches: one more first is looked at each time.
   const Id other = victims.next_to_check();
   if (other != kNoNode) update_victim(victims, other, c, t);

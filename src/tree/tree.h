@@ -76,9 +76,6 @@ struct TreeConfig {
   EvictionPolicy policy = EvictionPolicy::kLru;
   std::shared_ptr<const EvictionOrder> order;  // who leaves a tier, instead of `policy`; null: as `policy` says
   bool allow_host_gaps = false;                // write_back
-  // False: what leaves the device is gone. With a host orders weigh what leaves that, and the device, whose data has a
-  // copy there, goes by their key() alone.
-  bool has_host = true;
   // A page, a window page, a checkpoint: what orders that weigh compare.
   std::array<std::uint64_t, kComponentCount> slot_bytes = {1, 1, 1};
 };

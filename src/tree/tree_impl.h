@@ -94,7 +94,6 @@ struct RadixTree::Impl {
   [[nodiscard]] OrderKey key_of(const Node& node, ComponentKind c, Tier t) const {
     return order->key(facts(node, c, t));
   }
-  [[nodiscard]] bool weighs_in(Tier t) const { return weighs && (t == Tier::kHost || !config.has_host); }
   // What orders that weigh are told beyond that.
   void weigh(const Node& node, Facts& facts) const;
   void refresh_leaf(Id id);      // membership in the leaf heaps

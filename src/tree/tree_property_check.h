@@ -73,7 +73,8 @@ inline std::vector<PropertyConfig> property_configs() {
     for (const std::uint32_t window : {0u, page / 2, page, page * 2 + 1, page * 20}) {
       if (window == 0 && !configs.empty() && configs.back().tree.page_size == page) continue;  // half a token
       for (const bool mamba : {false, true}) {
-        TreeConfig tree = config_of(page, window, mamba, static_cast<EvictionPolicy>(configs.size() % kEvictionPolicyCount));
+        TreeConfig tree =
+            config_of(page, window, mamba, static_cast<EvictionPolicy>(configs.size() % kEvictionPolicyCount));
         tree.allow_host_gaps = configs.size() % 3 == 2;
         configs.push_back({"page" + std::to_string(page) + "_window" + std::to_string(window) +
                                (mamba ? "_mamba" : "") + "_" + std::string(eviction_policy_name(tree.policy)) +

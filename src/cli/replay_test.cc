@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// `larder replay`: traces that are none, and small ones through all tiers. That its hit rates are right:
+// tests/replay/lru_model.py.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "base/file_system.h"
+#include "bench/replay.h"
+
+namespace larder {
+namespace {
+
+class Replay : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* const test = testing::UnitTest::GetInstance()->current_test_info();
+    options_.trace = (std::filesystem::temp_directory_path() / (std::string("larder_replay_") + test->name())).string();
+    options_.kv_bytes = 1024;
+    options_.page_size = options_.block_tokens = 64;
+    options_.host_gib = 1;
+  }
+  void TearDown() override { std::filesystem::remove(options_.trace); }
+  void write(const std::string& text) const {
+    const auto file = real_file_system().open(options_.trace, {.write = true, .create = true, .truncate = true});
+    ASSERT_TRUE(file.is_ok()) << file.status().to_string();
+    ASSERT_TRUE(write_fully(**file, std::as_bytes(std::span(text)), 0).is_ok());
+  }
+  // Conversations of four turns, two under way at a time, and one document that every second begins with.
+  void write_conversations(int count) const {
+    std::string text;
+    int block = 100, time = 0;
+    for (int i = 0; i < count; ++i) {
+      std::string ids = i % 2 == 0 ? "1,2,3,4" : std::to_string(block++);
+      int tokens = i % 2 == 0 ? 256 : 64;
+      for (int turn = 0; turn < 4; ++turn, time += 700) {
+        for (int n = 0; n < 3; ++n, tokens += 64) ids += "," + std::to_string(block++);
+        text += "{\"timestamp\": " + std::to_string(time) + ", \"input_length\": " + std::to_string(tokens) +
+                ", \"output_length\": 70, \"hash_ids\": [" + ids + "]}\n";
+      }
+    }
+    write(text);
+  }
+  [[nodiscard]] std::string error_of(const std::string& line) {
+    write("{\"timestamp\": 5, \"input_length\": 64, \"output_length\": 1, \"hash_ids\": [1]}\n" + line + "\n");
+    const Result<ReplayResult> result = run_replay(options_);
+    EXPECT_EQ(result.status().code(), StatusCode::kInvalidArgument) << line;
+    return result.status().message();
+  }
+
+  ReplayOptions options_;
+};
+
+TEST_F(Replay, ALineThatIsNoneIsNamed) {
+  const auto names = [&](const std::string& line, const std::string& what) {
+    const std::string error = error_of(line);
+    EXPECT_NE(error.find(options_.trace + ":2: "), std::string::npos) << error;
+    EXPECT_NE(error.find(what), std::string::npos) << error;
+  };
+  names("[", "no JSON object");
+  names("7", "no JSON object");
+  names("{}", "there is no \"timestamp\"");
+  names(R"({"timestamp": "6", "input_length": 1, "output_length": 1, "hash_ids": [1]})", "\"timestamp\" is no number");
+  names(R"({"timestamp": 4, "input_length": 1, "output_length": 1, "hash_ids": [1]})", "sort the file");
+  names(R"({"timestamp": 6, "input_length": 0, "output_length": 1, "hash_ids": []})", "\"input_length\" is 0");
+  names(R"({"timestamp": 6, "input_length": 1e300, "output_length": 1, "hash_ids": []})", "which is not from");
+  names(R"({"timestamp": 6, "input_length": 65, "output_length": 1, "hash_ids": [1]})", "65 tokens are 2 blocks of 64");
+  names(R"({"timestamp": 6, "input_length": 1, "output_length": 1})", "no list \"hash_ids\"");
+  names(R"({"timestamp": 6, "input_length": 1, "output_length": 1, "hash_ids": [-1]})", "no whole number");
+  names(R"({"timestamp": 6, "input_length": 1, "output_length": 1, "hash_ids": [1.5]})", "no whole number");
+}
+
+TEST_F(Replay, AFileThatIsNotThereAndOneWithoutLines) {
+  EXPECT_EQ(run_replay(options_).status().code(), StatusCode::kNotFound);
+  write("\n\n");
+  EXPECT_EQ(run_replay(options_).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(Replay, SizesThatNothingFitsAreRefused) {
+  write_conversations(2);
+  options_.policy = "arc";
+  EXPECT_EQ(run_replay(options_).status().code(), StatusCode::kInvalidArgument);
+  options_.policy = "value";
+  options_.write_policy = "never";
+  EXPECT_EQ(run_replay(options_).status().code(), StatusCode::kInvalidArgument);
+  options_.write_policy = "write_through";
+  options_.device_gib = 1e-6;
+  const Status status = run_replay(options_).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("--device: the longest request"), std::string::npos) << status.message();
+}
+
+// All that was there before is found again, from a host that keeps everything: each turn but its new blocks.
+TEST_F(Replay, FindsWhatThereIs) {
+  write_conversations(10);
+  for (const std::uint64_t state_bytes : {std::uint64_t{0}, std::uint64_t{4096}}) {
+    options_.state_bytes = state_bytes;
+    const Result<ReplayResult> result = run_replay(options_);
+    ASSERT_TRUE(result.is_ok()) << result.status().to_string();
+    ASSERT_EQ(result->lines.size(), 40u);
+    for (std::size_t i = 0; i < 40; ++i) {
+      const ReplayLine& line = result->lines[i];
+      if (i % 4 == 0) continue;
+      // The turn before ended with an answer of 70 tokens, one whole block of which this prompt has.
+      EXPECT_GE(line.device + line.host, line.prompt - 3 * 64) << i;
+    }
+    EXPECT_GT(result->hit_rate(), 0.5);
+  }
+}
+
+TEST_F(Replay, EqualOptionsGiveEqualResults) {
+  write_conversations(30);
+  options_.state_bytes = 65536;
+  options_.host_gib = 0.004;
+  options_.at_once = 4;
+  options_.prefill_rate = 3000;
+  options_.decode_rate = 100;
+  options_.link_gbps = 0.001;
+  options_.storage_gib = 0.002;
+  options_.storage_gbps = 0.0005;
+  const Result<ReplayResult> one = run_replay(options_), two = run_replay(options_);
+  ASSERT_TRUE(one.is_ok()) << one.status().to_string();
+  ASSERT_TRUE(two.is_ok());
+  ASSERT_EQ(one->lines.size(), two->lines.size());
+  for (std::size_t i = 0; i < one->lines.size(); ++i) {
+    EXPECT_EQ(one->lines[i].host, two->lines[i].host) << i;
+    EXPECT_EQ(one->lines[i].storage, two->lines[i].storage) << i;
+    EXPECT_EQ(one->lines[i].first_token_s, two->lines[i].first_token_s) << i;
+    EXPECT_GT(one->lines[i].first_token_s, 0) << i;
+  }
+  EXPECT_GT(one->stored, 0u);
+}
+
+// The second law of policies, on a small scale: a host that is larger hits no less, by more than a point.
+TEST_F(Replay, MoreMemoryIsNotWorse) {
+  write_conversations(60);
+  options_.state_bytes = 65536;
+  for (const char* policy : {"lru", "value"}) {
+    options_.policy = policy;
+    double before = 0;
+    for (const double gib : {0.002, 0.004, 0.008, 0.016, 0.064}) {
+      options_.host_gib = gib;
+      const Result<ReplayResult> result = run_replay(options_);
+      ASSERT_TRUE(result.is_ok()) << result.status().to_string();
+      EXPECT_GE(result->hit_rate(), before - 0.01) << policy << " " << gib;
+      before = result->hit_rate();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace larder
