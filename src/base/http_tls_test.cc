@@ -117,6 +117,7 @@ TEST(HttpTls, AServerThatIsNotBelievedGetsNoRequestAndTheReasonIsNamed) {
       {{.begins_seconds = 3600, .ends_seconds = 7200}, "127.0.0.1", "not valid yet"},
       {{.names = "DNS:elsewhere.example"}, "127.0.0.1", "made out to others, not to 127.0.0.1"},
       {{.names = "DNS:elsewhere.example"}, "localhost", "made out to others, not to localhost"},
+      {{.names = "email:nobody@example.com", .subject = "localhost"}, "localhost", "made out to others"},
       {{.names = "DNS:*.example"}, "localhost", "made out to others, not to localhost"}};
   for (const auto& [wish, host, problem] : cases) {
     std::string request;
@@ -240,6 +241,36 @@ TEST(HttpTls, AnIdleConnectionThatWasClosedIsOpenedAgain) {
       EXPECT_TRUE(reply.is_ok()) << reply.status().to_string();
     }
     EXPECT_TRUE(again.starts_with("POST / HTTP/1.1\r\n")) << again;
+  }
+}
+
+// The server may have done what was asked: a part of its answer has come, or something that was never said to be one.
+TEST(HttpTls, AConnectionThatBreaksInAnAnswerIsNotTriedAgain) {
+  const std::string cases[] = {std::string("\x17\x03\x03\x00\x40", 5), std::string("\x17\x03\x03", 3),
+                               std::string("\x17\x03\x03\x00\x40 half of it", 16),
+                               std::string("\x17\x03\x03\x00\x20", 5) + std::string(32, 'x'),
+                               std::string("\x15\x03\x03\x00\x02\x02\x50", 7)};
+  for (const std::string& bytes : cases) {
+    int asked = 0;
+    {
+      const TlsScript server([&](const LoopbackListener& listener, const TlsSide& side) {
+        for (int socket = listener.accept(); socket >= 0; socket = listener.accept()) {
+          TlsPeer peer(side, socket);
+          if (!peer.accept()) return;
+          asked += peer.read_to("body").empty() ? 0 : 1;
+          if (asked == 1) {
+            peer.send(kGreeting);
+            asked += peer.read_to("body").empty() ? 0 : 1;
+          }
+          (void)!::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+        }
+      });
+      HttpClient client(server.url(), kTlsLimit);
+      EXPECT_TRUE(client.request("POST", "/", "body").is_ok());
+      const auto reply = client.request("POST", "/", "body");
+      EXPECT_EQ(reply.status().code(), StatusCode::kUnavailable) << reply.status().to_string();
+    }
+    EXPECT_EQ(asked, 2) << bytes.size();
   }
 }
 

@@ -364,7 +364,8 @@ Result<HttpClient::Head> HttpClient::begin(std::string_view method, std::string_
   const bool was_open = socket_ >= 0;
   const Status connected = was_open ? Status::ok() : connect();
   Result<Head> head = connected.is_ok() ? attempt(bytes) : Result<Head>(connected);
-  const bool was_stale = was_open && !has_answered_ && head.status().code() == StatusCode::kUnavailable;
+  const bool was_stale =
+      was_open && !has_answered_ && head.status().code() == StatusCode::kUnavailable && stream_->is_only_closed();
   if (was_stale && !is_cancelled()) {  // the server had closed the idle connection: nothing was done, so once more
     const Status reconnected = connect();
     head = reconnected.is_ok() ? attempt(bytes) : Result<Head>(reconnected);

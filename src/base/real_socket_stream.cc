@@ -32,11 +32,16 @@ int wait_for_socket(int socket, short events, TimePoint end) {
 
 namespace {
 
+Status too_late() { return deadline_exceeded("nothing moved in time"); }
+
 Status wait_or_say(int socket, short events, TimePoint end) {
   const int failed = wait_for_socket(socket, events, end);
   if (failed == 0) return Status::ok();
-  return failed == ETIMEDOUT ? deadline_exceeded("nothing moved in time") : unavailable(std::strerror(failed));
+  return failed == ETIMEDOUT ? too_late() : unavailable(std::strerror(failed));
 }
+
+// Before each try, and not only when nothing is there: a peer that always has something to say must not hold us longer.
+bool is_past(TimePoint end) { return real_clock().now() >= end; }
 
 bool is_ip_address(const std::string& host) {
   unsigned char bytes[sizeof(in6_addr)];
@@ -46,8 +51,13 @@ bool is_ip_address(const std::string& host) {
 // Whose certificate the peer must show. False: `host` can be nobody's.
 bool expect_host(SSL* tls, const std::string& host) {
   if (is_ip_address(host)) return X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(tls), host.c_str()) == 1;
-  SSL_set_hostflags(tls, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+  // Names stand among the alternative ones; what a subject is called is no name of a host (RFC 9525).
+  SSL_set_hostflags(tls, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS | X509_CHECK_FLAG_NEVER_CHECK_SUBJECT);
   return SSL_set1_host(tls, host.c_str()) == 1 && SSL_set_tlsext_host_name(tls, host.c_str()) == 1;
+}
+
+Status late_handshake() {
+  return deadline_exceeded("no answer in time to the TLS handshake (does that port speak TLS?)");
 }
 
 std::string why_not_believed(long problem, const std::string& host) {
@@ -88,6 +98,10 @@ struct SocketBio {
   static int read(BIO* bio, char* into, int size) {
     BIO_clear_retry_flags(bio);
     SocketStream& stream = of(bio);
+    if (is_past(stream.end_)) {  // one call of OpenSSL reads any number of records that have nothing for us
+      BIO_set_retry_read(bio);
+      return -1;
+    }
     for (;;) {
       const ssize_t got = ::recv(stream.socket_, into, static_cast<std::size_t>(size), 0);
       if (got < 0 && errno == EINTR) continue;
@@ -132,6 +146,12 @@ SocketStream::~SocketStream() {
   SSL_free(tls_);
 }
 
+bool SocketStream::is_only_closed() const {
+  if (tls_ == nullptr) return true;
+  // OpenSSL asks for a record's head and body one after the other, so that what it has of one shows.
+  return !is_broken_ && SSL_has_pending(tls_) == 0 && std::string_view(SSL_rstate_string(tls_)) == "RH";
+}
+
 Status SocketStream::wait_for_tls(int result, TimePoint end) {
   const int code = SSL_get_error(tls_, result);
   if (code == SSL_ERROR_WANT_READ || code == SSL_ERROR_WANT_WRITE) {
@@ -140,6 +160,7 @@ Status SocketStream::wait_for_tls(int result, TimePoint end) {
   }
   is_over_ = true;
   if (is_at_end_) return unavailable("the connection was closed without TLS's end: what came may not be all");
+  is_broken_ = true;
   return unavailable("TLS: " + take_tls_error());
 }
 
@@ -157,7 +178,9 @@ Status SocketStream::secure(const TlsTrust& trust, const std::string& host, std:
                         static_cast<unsigned>(offered.size()));
   }
   if (!expect_host(tls_, host)) return invalid_argument(fmt::format("no certificate can be made out to '{}'", host));
+  end_ = end;
   for (;;) {
+    if (is_past(end)) return late_handshake();
     const int done = SSL_do_handshake(tls_);
     if (done == 1) return Status::ok();
     const unsigned long error = ERR_peek_error();
@@ -172,15 +195,15 @@ Status SocketStream::secure(const TlsTrust& trust, const std::string& host, std:
           "what answers there speaks no TLS; if none is meant, write http:// (redis://) in the URL");
     }
     if (is_at_end_) return unavailable("the connection was closed during the TLS handshake");
-    if (status.code() == StatusCode::kDeadlineExceeded) {
-      return deadline_exceeded("no answer in time to the TLS handshake (does that port speak TLS?)");
-    }
+    if (status.code() == StatusCode::kDeadlineExceeded) return late_handshake();
     return status;
   }
 }
 
 Result<std::size_t> SocketStream::send_some(std::string_view bytes, TimePoint end) {
+  end_ = end;
   for (;;) {
+    if (is_past(end)) return too_late();
     if (tls_ != nullptr) {
       ERR_clear_error();
       const int sent = SSL_write(tls_, bytes.data(), static_cast<int>(std::min<std::size_t>(bytes.size(), INT_MAX)));
@@ -197,7 +220,9 @@ Result<std::size_t> SocketStream::send_some(std::string_view bytes, TimePoint en
 }
 
 Result<std::size_t> SocketStream::receive_some(std::span<char> into, TimePoint end) {
+  end_ = end;
   for (;;) {
+    if (is_past(end)) return too_late();
     if (tls_ != nullptr) {
       ERR_clear_error();
       const int got = SSL_read(tls_, into.data(), static_cast<int>(std::min<std::size_t>(into.size(), INT_MAX)));

@@ -6,8 +6,8 @@
 // Threads: confined. Another thread may shut the socket down (shutdown(2)): calls then end with kUnavailable, or as at
 // the end of the stream.
 // Lifetime: the socket stays its owner's, who closes it after this. It must not wait by itself (O_NONBLOCK).
-// Errors: kDeadlineExceeded: `end` came first; kUnavailable: the connection broke. After an error of send_some(),
-// receive_some() still gives what the peer had sent.
+// Errors: kDeadlineExceeded: `end` came first, also where bytes are there; kUnavailable: the connection broke. After an
+// error of send_some(), receive_some() still gives what the peer had sent.
 #pragma once
 
 #include <cstddef>
@@ -45,6 +45,9 @@ class SocketStream {
   // What comes, one byte at least; 0: the peer has ended the stream. Over TLS it must have said so: a connection that
   // ends without is kUnavailable, as whoever is between could have cut it.
   [[nodiscard]] Result<std::size_t> receive_some(std::span<char> into, TimePoint end);
+  // After an error, or the end: the connection was closed, and no more than that. False: over TLS a part of a record
+  // had come, or what came was broken or an alert: the peer may have begun to answer.
+  [[nodiscard]] bool is_only_closed() const;
 
  private:
   friend struct SocketBio;
@@ -58,6 +61,8 @@ class SocketStream {
   int error_ = 0;
   bool is_at_end_ = false;  // the peer's bytes have ended
   bool is_over_ = false;    // TLS failed: nothing more is said
+  bool is_broken_ = false;  // by what came, and not by its end
+  TimePoint end_{};         // of the call in progress
 };
 
 }  // namespace larder

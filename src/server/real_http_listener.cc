@@ -134,8 +134,8 @@ class BeastListener final : public HttpListener {
       if (!is_loopback_host(options.host)) {
         log_warning("server",
                     fmt::format("--host {} can be reached from other machines, and this is plain HTTP: whoever is "
-                                "between reads keys and prompts; give --ssl-certfile and --ssl-keyfile, or put a proxy "
-                                "that speaks TLS in front",
+                                "between reads keys and prompts; give --ssl-certfile and --ssl-keyfile, or let a "
+                                "proxy that speaks TLS be all that reaches this port, over a network that is yours",
                                 options.host));
       }
       return TlsContext::check(options.tls);
@@ -162,7 +162,7 @@ class BeastListener final : public HttpListener {
                            asio::bind_executor(strand_, [this](ErrorCode error, Tcp::socket socket) {
                              if (error == asio::error::operation_aborted || !acceptor_.is_open()) return;
                              if (error) return accept_later(error);
-                             admit(std::move(socket));
+                             try_to_admit(std::move(socket));
                              accept_next();
                            }));
   }
@@ -174,6 +174,15 @@ class BeastListener final : public HttpListener {
     retry_.async_wait([this](ErrorCode stopped) {
       if (!stopped) accept_next();
     });
+  }
+
+  // admit() throws only when memory is out: this connection ends, others are accepted.
+  void try_to_admit(Tcp::socket socket) {
+    try {
+      admit(std::move(socket));
+    } catch (const std::exception& error) {
+      log_error("server", fmt::format("a connection was not taken: {}", error.what()));
+    }
   }
 
   void admit(Tcp::socket socket) {

@@ -11,6 +11,7 @@
 #include <array>
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl/error.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/buffers_range.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
@@ -116,7 +117,7 @@ std::string head_text(const HttpResponse& head, bool keep_alive, std::string_vie
 class Session final : public HttpSession, public std::enable_shared_from_this<Session> {
  public:
   Session(std::shared_ptr<HttpCore> core, Tcp::socket socket, SSL_CTX* tls)
-      : core_(std::move(core)), stream_(std::move(socket), tls) {}
+      : core_(std::move(core)), stream_(std::move(socket), tls), limit_(stream_.get_executor()) {}
   ~Session() override { forget(); }  // close() has run, but after an exception
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -381,12 +382,35 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     });
   }
 
+  // Over TLS the limits of tcp() do not bound a wait: the watch may write for its peer, without a limit, and hold up
+  // what is to be sent, or read on when it should end. So such a wait ends with the connection after `limit`.
+  void begin_limit(Nanos limit) {
+    end_limit();
+    if (!stream_.is_secure()) return;
+    limit_.expires_after(limit);
+    limit_.async_wait([self = shared_from_this(), number = limits_](ErrorCode stopped) {
+      if (!stopped && number == self->limits_ && !self->is_closed_) self->lost();
+    });
+  }
+  void end_limit() {
+    ++limits_;
+    limit_.cancel();
+  }
+
   void send(std::string bytes, std::function<void(bool)> done) {
+    // Asio ends a write of nothing over TLS by a read of nothing, and a read may be under way: the watch's.
+    if (bytes.empty()) {
+      return post([this, done = std::move(done)] {
+        if (!is_closed_) done(true);
+      });
+    }
     stream_.tcp().expires_after(core_->options.write_limit);
+    begin_limit(core_->options.write_limit);
     auto held = std::make_shared<std::string>(std::move(bytes));
     asio::async_write(stream_, asio::buffer(*held),
                       [self = shared_from_this(), held, done = std::move(done)](ErrorCode error, std::size_t) {
                         if (self->is_closed_) return;
+                        self->end_limit();
                         self->stream_.tcp().expires_never();
                         if (error) return self->lost();
                         done(true);
@@ -399,8 +423,11 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     ++serial_;
     const std::function<void()> gone = std::move(gone_);  // dies here, unrun
     gone_ = nullptr;
+    const bool goes_on = keep_alive_ && !core_->stopping.load(std::memory_order_relaxed);
+    begin_limit(goes_on ? core_->options.idle_limit : Nanos(kDrainLimit));
     stream_.end_watch([self = shared_from_this()] {
       if (self->is_closed_) return;
+      self->end_limit();
       if (self->keep_alive_ && !self->core_->stopping.load(std::memory_order_relaxed)) return self->read_next();
       self->drain();
     });
@@ -455,6 +482,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     ErrorCode ignored;
     stream_.tcp().socket().shutdown(Tcp::socket::shutdown_both, ignored);
     stream_.tcp().close();
+    end_limit();
     forget();
   }
 
@@ -470,6 +498,8 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
 
   const std::shared_ptr<HttpCore> core_;
   HttpStream stream_;
+  asio::steady_timer limit_;
+  std::uint64_t limits_ = 0;  // ended so far: one that has passed already does not come too late
   beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
   std::array<char, 4096> scratch_;

@@ -9,6 +9,9 @@ namespace larder {
 
 void HttpStream::watch(boost::beast::flat_buffer& buffer, std::function<void()> gone) {
   if (!tls_) return watch_socket(watches_, std::move(gone));
+  // Enough waits here, and a client that sends without end must not fill the memory: it is not watched, as in the
+  // clear.
+  if (buffer.size() >= kWatchBytes) return;
   is_reading_ = true;
   tls_->async_read_some(buffer.prepare(kWatchBytes),
                         [this, &buffer, gone = std::move(gone)](ErrorCode error, std::size_t bytes) {

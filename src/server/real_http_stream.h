@@ -72,7 +72,7 @@ class HttpStream {
 
   // Calls `gone` when the peer has left, while nobody reads. Bytes that come instead end the watch, and stay to be
   // read; over TLS, where only reading tells the two apart, they are put into `buffer`, which nobody else touches
-  // meanwhile. `gone` keeps what must live until then.
+  // meanwhile; who has some thousand bytes there already is not watched. `gone` keeps what must live until then.
   void watch(boost::beast::flat_buffer& buffer, std::function<void()> gone);
   // Ends the watch, and then calls `done`: at once, unless a read over TLS has yet to end.
   void end_watch(std::function<void()> done);

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <openssl/bio.h>
+#include <openssl/crypto.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
@@ -149,11 +150,31 @@ void warn_of_dates(SSL_CTX* context, const std::string& path) {
   }
 }
 
+void warn_of_readers(FileSystem& file_system, const std::string& key) {
+  const Result<FileInfo> info = file_system.stat(key);
+  if (!info.is_ok() || !info->others_may_read) return;
+  log_warning("server",
+              fmt::format("the private key in {} can be read by every user of this machine: chmod 600 {}", key, key));
+}
+
 Status named(const Status& status, const char* option, const std::string& path) {
   return status.is_ok() ? status : Status(status.code(), fmt::format("{} {} {}", option, path, status.message()));
 }
 
 }  // namespace
+
+TlsContext::Texts::~Texts() {
+  for (std::string* text : {&key, &certificate}) OPENSSL_cleanse(text->data(), text->size());  // it may have the key
+}
+
+// With the sizes: bytes that moved from one file to the next are a change. Copies nothing.
+Digest256 TlsContext::Texts::digest() const {
+  Sha256 all;
+  for (const std::string* text : {&certificate, &key, &client_ca}) {
+    all.update(fmt::format("{} ", text->size())).update(*text);
+  }
+  return all.finish();
+}
 
 Result<TlsContext::Texts> TlsContext::read() const {
   Texts texts;
@@ -192,12 +213,6 @@ Result<std::unique_ptr<TlsContext>> TlsContext::create(const TlsFiles& files, Fi
   std::unique_ptr<TlsContext> made(new TlsContext(files, file_system, clock));
   made->looked_ = clock.now();
   LARDER_RETURN_IF_ERROR(made->look());
-  const std::string& key = files.key.empty() ? files.certificate : files.key;
-  const Result<FileInfo> info = file_system.stat(key);
-  if (info.is_ok() && info->others_may_read) {
-    log_warning("server",
-                fmt::format("the private key in {} can be read by every user of this machine: chmod 600 {}", key, key));
-  }
   return made;
 }
 
@@ -216,10 +231,7 @@ Status TlsContext::check(const TlsFiles& files, FileSystem& file_system) {
 // it is there, as that changes the digest.
 Status TlsContext::look() {
   const Result<Texts> texts = read();
-  const std::string tried = texts.is_ok() ? fmt::format("{} {} {}{}{}", texts->certificate.size(), texts->key.size(),
-                                                        texts->certificate, texts->key, texts->client_ca)
-                                          : texts.status().message();
-  const Digest256 digest = sha256(tried);
+  const Digest256 digest = texts.is_ok() ? texts->digest() : sha256(texts.status().message());
   if (std::exchange(seen_, digest) == digest) return Status::ok();
   const auto loaded = texts.is_ok() ? load(*texts) : Result<std::shared_ptr<SSL_CTX>>(texts.status());
   if (!loaded.is_ok()) {
@@ -229,6 +241,7 @@ Status TlsContext::look() {
   if (context_) log_info("server", "new connections get what is in " + files_.certificate + " now");
   context_ = *loaded;
   warn_of_dates(context_.get(), files_.certificate);
+  warn_of_readers(file_system_, files_.key.empty() ? files_.certificate : files_.key);
   return Status::ok();
 }
 

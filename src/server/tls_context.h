@@ -25,8 +25,9 @@ namespace larder {
 class TlsContext {
  public:
   // kInvalidArgument: a file is missing, cannot be read, holds no PEM, is encrypted, or the key is not the
-  // certificate's; the message names the option and how to mend it. Warns of a key that all users of the machine can
-  // read, and of a certificate that is not valid now. `files.certificate` is not empty.
+  // certificate's; the message names the option and how to mend it. Here and when a change is taken up: warns of a
+  // key that all users of the machine can read, and of a certificate that is not valid now. `files.certificate` is not
+  // empty.
   [[nodiscard]] static Result<std::unique_ptr<TlsContext>> create(const TlsFiles& files, FileSystem& file_system,
                                                                   Clock& clock);
 
@@ -39,10 +40,14 @@ class TlsContext {
   [[nodiscard]] std::shared_ptr<ssl_ctx_st> current();
 
  private:
-  // The files' bytes.
+  // The files' bytes, and nothing of them afterwards: they are read again and again, and one is a key.
   struct Texts {
+    Texts() = default;
+    ~Texts();
+    Texts(Texts&&) = default;
+    Texts& operator=(Texts&&) = default;
+    [[nodiscard]] Digest256 digest() const;
     std::string certificate, key, client_ca;
-    bool operator==(const Texts&) const = default;
   };
   TlsContext(const TlsFiles& files, FileSystem& file_system, Clock& clock)
       : files_(files), file_system_(file_system), clock_(clock) {}

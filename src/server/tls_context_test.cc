@@ -8,6 +8,7 @@
 #include <string>
 #include <tuple>
 
+#include "base/log.h"
 #include "tests/support/certificates.h"
 #include "tests/support/temporary_directory.h"
 
@@ -99,6 +100,26 @@ TEST_F(TlsContextTest, TheModeOfAFileTellsWhoMayRead) {
     ASSERT_TRUE(info.is_ok());
     EXPECT_EQ(info->others_may_read, is_open) << mode;
   }
+}
+
+TEST_F(TlsContextTest, AKeyThatAllMayReadIsWarnedOfAlsoWhenItIsRenewed) {
+  int warnings = 0;
+  set_log_sink([&](LogLevel, std::string_view, std::string_view message) {
+    warnings += message.find("can be read by every user") != std::string_view::npos ? 1 : 0;
+  });
+  const TlsFiles given = files(issued_.certificate, issued_.key);
+  ASSERT_EQ(::chmod(given.key.c_str(), 0600), 0);
+  const auto made = TlsContext::create(given, real_file_system(), clock_);
+  EXPECT_EQ(warnings, 0);
+  const IssuedCertificate renewed = authority_.issue();
+  put("cert.pem", renewed.certificate);
+  put("key.pem", renewed.key);
+  ASSERT_EQ(::chmod(given.key.c_str(), 0644), 0);
+  clock_.advance(std::chrono::seconds(1));
+  ASSERT_TRUE(made.is_ok()) << made.status().to_string();
+  (void)(*made)->current();
+  EXPECT_EQ(warnings, 1);
+  set_log_sink({});
 }
 
 TEST_F(TlsContextTest, RenewedFilesAreSeenOnceASecond) {

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The HTTP listener over TLS: what is answered, what is refused, and clients that are slow, leave, or mean no good.
 #include <gtest/gtest.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/http_client.h"
@@ -57,7 +62,8 @@ class Certified {
   std::string ca_file_;
 };
 
-// "/hold" waits for release(), and says when its client has left; "/broken" ends in its middle; others are answered.
+// "/hold" waits for release(), and says when its client has left; so does the 50th of "/count"; "/broken" ends in its
+// middle, "/stream" says its end after its last byte; others are answered.
 class TlsListenerTest : public ::testing::Test {
  protected:
   void SetUp() override { listen({}); }
@@ -75,7 +81,7 @@ class TlsListenerTest : public ::testing::Test {
     HttpResponse response;
     response.content_type = "text/plain";
     response.body = request.body.empty() ? "answer to " + request.path : request.body;
-    if (request.path == "/hold") {
+    if (request.path == "/hold" || (request.path == "/count" && ++counted_ == 50)) {
       held_ = exchange;
       exchange->on_gone([this] { gone_.set(); });
       return holds_.set();
@@ -84,6 +90,11 @@ class TlsListenerTest : public ::testing::Test {
       response.body.clear();
       exchange->begin_stream(response);
       return exchange->write("half", false, [exchange] { exchange->break_off(); });
+    }
+    if (request.path == "/stream") {
+      const std::string body = std::exchange(response.body, {});
+      exchange->begin_stream(response);
+      return exchange->write(body, false, [exchange] { exchange->write({}, true, {}); });
     }
     exchange->respond(std::move(response));
   }
@@ -106,6 +117,26 @@ class TlsListenerTest : public ::testing::Test {
     EXPECT_EQ(::connect(made, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
     return made;
   }
+  // The server's socket of the connection that `socket` is the client's of; -1: it has none any more.
+  static int server_end(int socket) {
+    sockaddr_in ours{}, theirs{};
+    socklen_t size = sizeof ours;
+    EXPECT_EQ(::getsockname(socket, reinterpret_cast<sockaddr*>(&ours), &size), 0);
+    rlimit most{};
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &most), 0);
+    for (int at = 0; at < static_cast<int>(std::min<rlim_t>(most.rlim_cur, 4096)); ++at) {
+      size = sizeof theirs;
+      if (::getpeername(at, reinterpret_cast<sockaddr*>(&theirs), &size) != 0) continue;
+      if (theirs.sin_family == AF_INET && theirs.sin_port == ours.sin_port) return at;
+    }
+    return -1;
+  }
+  // Bytes that have come and that nobody has read.
+  static int unread_bytes(int socket) {
+    int bytes = 0;
+    EXPECT_EQ(::ioctl(socket, SIOCINQ, &bytes), 0);
+    return bytes;
+  }
   // All that comes to the end of the connection.
   static std::string read_all(int socket) {
     std::string text;
@@ -119,6 +150,7 @@ class TlsListenerTest : public ::testing::Test {
 
   const Certified certified_;
   MetricsRegistry metrics_;
+  std::atomic<int> counted_{0};
   Signal holds_, gone_;
   Exchange held_;
   std::unique_ptr<HttpListener> listener_;
@@ -163,6 +195,90 @@ TEST_F(TlsListenerTest, RequestsThatComeTooEarlyWait) {
   EXPECT_NE(peer.read_to("first").find("200 OK"), std::string::npos);
   EXPECT_NE(peer.read_to("answer to /second").find("200 OK"), std::string::npos);
   EXPECT_NE(peer.read_to("answer to /third").find("200 OK"), std::string::npos);
+}
+
+// Otherwise a client that never stops to send takes as much memory as it likes.
+TEST_F(TlsListenerTest, OfRequestsThatComeTooEarlyFewAreTaken) {
+  const TlsSide side(TLS_client_method());
+  const int socket = connect();
+  TlsPeer peer(side, socket);
+  ASSERT_TRUE(peer.connect());
+  std::string requests;
+  for (int i = 0; i < 180; ++i) requests += "GET /count HTTP/1.1\r\n\r\n";
+  for (int i = 0; i < 50; ++i) ASSERT_TRUE(peer.send(requests));
+  holds_.wait();
+  int unsent = 0;
+  EXPECT_EQ(::ioctl(socket, SIOCOUTQNSD, &unsent), 0);
+  const int taken = 50 * static_cast<int>(requests.size()) - unsent - unread_bytes(server_end(socket));
+  EXPECT_LT(taken, 12 * static_cast<int>(requests.size())) << "50 requests are one record";
+}
+
+// There is nothing to be said then; Asio would say it by a read of nothing, beside the read of the watch.
+TEST_F(TlsListenerTest, AStreamThatEndsWithoutALastByte) {
+  for (const char* request : {"GET /stream HTTP/1.0\r\n\r\n", "HEAD /stream HTTP/1.1\r\nConnection: close\r\n\r\n",
+                              "GET /stream HTTP/1.1\r\nConnection: close\r\n\r\n"}) {
+    const TlsSide side(TLS_client_method());
+    TlsPeer peer(side, connect());
+    ASSERT_TRUE(peer.connect());
+    ASSERT_TRUE(peer.send(request));
+    const std::string answer = peer.read_all();
+    EXPECT_NE(answer.find("200 OK"), std::string::npos) << request << answer;
+    EXPECT_EQ(answer.find("answer to /stream") != std::string::npos, request[0] == 'G') << answer;
+    EXPECT_EQ(SSL_get_shutdown(peer.tls()) & SSL_RECEIVED_SHUTDOWN, SSL_RECEIVED_SHUTDOWN) << "its end is said";
+  }
+}
+
+// A client that asks for new keys makes the server write where it only reads: that write, too, must not wait for ever.
+TEST_F(TlsListenerTest, WhoAsksForKeysAndReadsNothingIsDropped) {
+  ListenOptions options;
+  options.write_limit = std::chrono::milliseconds(200);
+  listen(options);
+  support::block_sigpipe();
+  TlsSide side(TLS_client_method());
+  SSL_CTX_set_min_proto_version(side.context(), TLS1_3_VERSION);
+  const int socket = connect();
+  const int little = 1;  // the least that the system allows
+  ::setsockopt(socket, SOL_SOCKET, SO_RCVBUF, &little, sizeof little);
+  TlsPeer peer(side, socket);
+  ASSERT_TRUE(peer.connect());
+  ASSERT_TRUE(peer.send("GET /hold HTTP/1.1\r\n\r\n"));
+  holds_.wait();
+  ::setsockopt(server_end(socket), SOL_SOCKET, SO_SNDBUF, &little, sizeof little);
+  for (int i = 0; i < 2000; ++i) {
+    ASSERT_EQ(SSL_key_update(peer.tls(), SSL_KEY_UPDATE_REQUESTED), 1);
+    ASSERT_EQ(SSL_do_handshake(peer.tls()), 1);
+  }
+  HttpResponse response;
+  response.body = std::string(64u << 10, 'x');
+  held_->respond(response);
+  gone_.wait();
+}
+
+// A part of a record has come, but the watch does not know yet when the answer ends: it then reads on.
+TEST_F(TlsListenerTest, WhoSendsHalfARecordBehindItsRequestIsClosedInTime) {
+  ListenOptions options;
+  options.idle_limit = std::chrono::milliseconds(500);
+  listen(options);
+  const TlsSide side(TLS_client_method());
+  const int socket = connect();
+  const timeval patience{10, 0};
+  ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  TlsPeer peer(side, socket);
+  ASSERT_TRUE(peer.connect());
+  ASSERT_TRUE(peer.send("GET /hold HTTP/1.1\r\n\r\n"));
+  holds_.wait();
+  const std::string half("\x17\x03\x03\x00\x40 half of it", 16);
+  const int server = server_end(socket);
+  held_->post([&] {
+    held_->respond({});
+    held_->post([&] {  // when the answer is out, and before that is known
+      ASSERT_EQ(::send(socket, half.data(), half.size(), MSG_NOSIGNAL), 16);
+      while (unread_bytes(server) > 0) std::this_thread::yield();
+    });
+  });
+  errno = 0;
+  (void)read_all(socket);
+  EXPECT_NE(errno, EAGAIN) << "it was not closed";
 }
 
 TEST_F(TlsListenerTest, AClientThatLeavesInOrderIsNoticed) {

@@ -21,6 +21,7 @@ namespace larder::support {
 struct CertificateWish {
   std::string names = "DNS:localhost,IP:127.0.0.1,IP:::1";  // whom it is made out to; empty: an authority
   long begins_seconds = -3600, ends_seconds = 3600;         // from now
+  std::string subject = "a server of tests";                // its common name
 };
 
 // A certificate and its key, PEM.
@@ -37,7 +38,7 @@ class CertificateAuthority {
   [[nodiscard]] std::string pem() const { return pem_of(certificate_.get()); }
   [[nodiscard]] IssuedCertificate issue(const CertificateWish& wish = {}) const {
     const Key key = make_key();
-    return {pem_of(make(wish, "a server of tests", key.get()).get()), pem_of(key.get())};
+    return {pem_of(make(wish, wish.subject, key.get()).get()), pem_of(key.get())};
   }
 
  private:
