@@ -12,7 +12,7 @@ constexpr Nanos kRetryDelay = std::chrono::milliseconds(10);
 constexpr int kMostPolls = 1'000'000;
 
 Nanos seconds(double s) { return std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(s)); }
-double seconds_between(TimePoint begin, TimePoint end) { return std::chrono::duration<double>(end - begin).count(); }
+double elapsed_seconds(TimePoint begin, TimePoint end) { return std::chrono::duration<double>(end - begin).count(); }
 Nanos work(std::uint64_t tokens, double rate) {
   return rate <= 0 ? Nanos{0} : seconds(static_cast<double>(tokens) / rate);
 }
@@ -29,7 +29,7 @@ template <class Call>
 void ReplayEngine::timed(const Live& live, Call call) {
   const TimePoint begin = real_clock().now();
   call();
-  result_.lines[live.index].cache_us += 1e6 * seconds_between(begin, real_clock().now());
+  result_.lines[live.index].cache_us += 1e6 * elapsed_seconds(begin, real_clock().now());
 }
 
 // One arrival is on the clock at a time, so that a trace of a million requests is not a million events.
@@ -126,7 +126,7 @@ void ReplayEngine::go_on(const LivePtr& live) {
     if (!compute(*live, request.prompt)) return later(live);
     ReplayLine& line = result_.lines[live->index];
     if (line.first_token_s == 0) {
-      line.first_token_s = seconds_between(TimePoint{} + seconds(request.arrival_s), clock_.now());
+      line.first_token_s = elapsed_seconds(TimePoint{} + seconds(request.arrival_s), clock_.now());
     }
     live->stage = Stage::kAnswer;
     clock_.after(work(request.output, options_.decode_rate), [this, live] { go_on(live); });
@@ -180,7 +180,7 @@ void ReplayEngine::end(const LivePtr& live) {
 void ReplayEngine::poll() {
   const TimePoint begin = real_clock().now();
   for (int i = 0; i < kMostPolls && cache_.poll(Nanos{0}); ++i) {}
-  result_.poll_us += 1e6 * seconds_between(begin, real_clock().now());
+  result_.poll_us += 1e6 * elapsed_seconds(begin, real_clock().now());
 }
 
 // Tries again: this one, or those that wait.

@@ -21,6 +21,7 @@ using std::chrono::milliseconds;
 TEST(CacheCorner, SelectiveBackupLetsColdPagesGo) {
   HarnessOptions options = eager_options(Shape::kFullMamba);
   options.config.write_policy = WritePolicy::kWriteThroughSelective;
+  options.config.eviction_policy = EvictionPolicy::kLru;  // value would keep on the device what was used again
   Harness h(options);
   for (TokenId first = 1; first < 11; ++first) (void)h.run(prompt_of(60, first), 4);  // the device has 64 pages
   h.settle();

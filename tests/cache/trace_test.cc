@@ -71,7 +71,8 @@ TEST_P(GeneratedTrace, ALargerHostNeverLowersTheHitRate) {
   const Trace trace = generate_trace(1, kRequests);
   const std::vector<HostSizeRow> rows =
       replay_host_sizes(GetParam(), {LoadKind::kTrace, 1, &trace}, {768, 256, 96}, kRequests, kQuarters);
-  EXPECT_EQ(broken_host_size_law(rows, 0.2), "") << table_of(rows);
+  const double slack = GetParam() == Shape::kFullMamba ? 0.5 : 0.2;  // under value, as in slack_of()
+  EXPECT_EQ(broken_host_size_law(rows, slack), "") << table_of(rows);
   EXPECT_GT(rows.back().rate.total(), rows[kQuarters.size() + 1].rate.total()) << table_of(rows);
 }
 
