@@ -18,7 +18,8 @@ void expect_laws(Shape shape, const Trace& trace, ComponentCounts device, const 
       replay_host_sizes(shape, {LoadKind::kTrace, 1, &trace}, device, trace.size(), kQuarters);
   std::printf("%s, %s, %zu requests, at most %.2f percent:\n%s", name.c_str(), shape_name(shape).c_str(), trace.size(),
               ceiling_of(trace), table_of(rows).c_str());
-  EXPECT_EQ(broken_host_size_law(rows, 0.2), "") << name;
+  const double slack = shape == Shape::kFullMamba ? 0.5 : 0.2;  // under value, as in slack_of()
+  EXPECT_EQ(broken_host_size_law(rows, slack), "") << name;
 }
 
 class TraceSlow : public ::testing::TestWithParam<Shape> {};
