@@ -140,7 +140,8 @@ TEST(Miss, AStateThatWasEvicted) {
   HarnessOptions o = miss_options(Shape::kFullMamba, false);
   o.host_slots = 20;
   o.device = {200, 0, 3};
-  o.config.eviction_policy = EvictionPolicy::kLru;  // of the ten the first has lost its state, and nothing else
+  // Under value the end of the path leaves with its state, and what is left of it has never had one.
+  o.config.eviction_policy = EvictionPolicy::kLru;
   Harness h(o);
   for (TokenId first = 0; first < 10; ++first) {
     (void)h.run(prompt_of(60, first), 1);
