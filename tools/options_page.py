@@ -57,7 +57,7 @@ SGLANG = {
     "num-reserved-decode-tokens": "other: SGLang has 512, among its options of disaggregated decoding",
     "random-seed": "same; SGLang draws the default",
     "disable-radix-cache": "same",
-    "radix-eviction-policy": "same name; SGLang has `lru`, `lfu`, `slru`, `priority`, `tlru`",
+    "radix-eviction-policy": "same name; SGLang has `lru` (its default), `lfu`, `slru`, `priority`, `tlru`",
     "enable-hierarchical-cache": "other default: off in SGLang, which also calls it `--enable-hicache`",
     "hicache-ratio": "other: SGLang sizes a host pool beside each device pool; here all pools share these bytes",
     "hicache-size": "other: SGLang means each rank, and splits it among the host pools; here all pools share it",

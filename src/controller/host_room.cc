@@ -30,32 +30,27 @@ HostAnswer HostRoom::refuse_for_stores() {
   return HostAnswer::kWaitsForStores;
 }
 
-// How much of the next victim may go now, at most `want`. 0: storage has yet to take it, and is taking pages.
-std::uint64_t HostRoom::gentle_share(ComponentKind c, std::uint64_t want) const {
-  if (!backlog_.may_wait()) return want;
-  const std::optional<HostVictim> next = tree_.next_host_victim(c);
-  if (!next || backlog_.is_soon(next->node)) return 0;
-  return std::min(want, units_of(c, next->node));
+// How much of the victim may go now, at most `want`. 0: storage has yet to take it, and is taking pages.
+std::uint64_t HostRoom::share(const HostVictim& victim, std::uint64_t want, bool gently) const {
+  const bool waits = gently && backlog_.may_wait();
+  if (waits && backlog_.is_soon(victim.node)) return 0;
+  // What comes behind it may have to wait; or it is worth more than what another component has.
+  if (!waits && !tree_.weighs()) return want;
+  const NodeView node = tree_.view(victim.node);
+  return std::min(want, victim.facts.component == ComponentKind::kMamba ? 1 : node.end - node.begin);
 }
 
-std::uint64_t HostRoom::units_of(ComponentKind c, NodeId victim) const {
-  const NodeView node = tree_.view(victim);
-  return c == ComponentKind::kMamba ? 1 : node.end - node.begin;
-}
-
-std::optional<ComponentKind> HostRoom::next_victim(const HostSpace& missing) const {
-  std::optional<ComponentKind> first;
+std::optional<HostVictim> HostRoom::next_victim(const HostSpace& missing) const {
+  std::optional<HostVictim> first;
   OrderKey least;
-  double least_worth = 0;
   for (const ComponentKind c : kAllComponents) {
     const bool gives = (host_->blocks_per_slot(c) > 0 ? missing.blocks : missing.markers) > 0;
     if (!model_.has(c) || !gives) continue;
     const std::optional<HostVictim> victim = tree_.next_host_victim(c);
     if (!victim) continue;
     const OrderKey key = tree_.order().key_across(victim->facts);
-    if (!first || victim->worth < least_worth || (victim->worth == least_worth && key < least)) {
-      first = c;
-      least_worth = victim->worth;
+    if (!first || victim->worth < first->worth || (victim->worth == first->worth && key < least)) {
+      first = victim;
       least = key;
     }
   }
@@ -71,19 +66,17 @@ HostAnswer HostRoom::make(const ComponentCounts& counts, bool gently) {
   }
   std::uint64_t in_vain = 0;
   while (!missing.is_none()) {
-    const std::optional<ComponentKind> victim = next_victim(missing);
+    const std::optional<HostVictim> victim = next_victim(missing);
     if (!victim) {
       // What is left stands beneath pages that are being written.
       return gently && backlog_.may_wait() ? refuse_for_stores() : HostAnswer::kNone;
     }
-    const std::uint64_t per_slot = host_->blocks_per_slot(*victim);
+    const ComponentKind c = victim->facts.component;
+    const std::uint64_t per_slot = host_->blocks_per_slot(c);
     const std::uint64_t slots = per_slot == 0 ? missing.markers : (missing.blocks + per_slot - 1) / per_slot;
-    std::uint64_t want = std::min(slots, kVictimBatch);
-    // What comes behind it may be worth more than what another component has.
-    if (tree_.weighs()) want = std::min(want, units_of(*victim, tree_.next_host_victim(*victim)->node));
-    if (gently) want = gentle_share(*victim, want);
+    const std::uint64_t want = share(*victim, std::min(slots, kVictimBatch), gently);
     if (want == 0) return refuse_for_stores();
-    if (tree_.evict_host(*victim, want).freed == 0) return HostAnswer::kNone;
+    if (tree_.evict_host(c, want).freed == 0) return HostAnswer::kNone;
     // Leased and not locked, see StoreBacklog::unlock_abandoned(): more of it would go for nothing as well.
     const HostSpace before = std::exchange(missing, host_->shortage(counts));
     if (missing == before && (!tree_.weighs() || ++in_vain == kVictimBatch)) return HostAnswer::kNone;

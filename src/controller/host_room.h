@@ -64,10 +64,8 @@ class HostRoom {
   [[nodiscard]] HostAnswer refuse_for_stores();
   [[nodiscard]] HostSpace evictable() const;
   // One that gives some of what is missing.
-  [[nodiscard]] std::optional<ComponentKind> next_victim(const HostSpace& missing) const;
-  // Slots of the component that it gives.
-  [[nodiscard]] std::uint64_t units_of(ComponentKind c, NodeId victim) const;
-  [[nodiscard]] std::uint64_t gentle_share(ComponentKind c, std::uint64_t want) const;
+  [[nodiscard]] std::optional<HostVictim> next_victim(const HostSpace& missing) const;
+  [[nodiscard]] std::uint64_t share(const HostVictim& victim, std::uint64_t want, bool gently) const;
 
   const ModelSpec& model_;
   HostPools* const host_;
