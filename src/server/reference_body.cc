@@ -167,6 +167,7 @@ std::string_view stored_key(std::string_view key, std::deque<std::string>& place
 
 Status ReferenceBody::read(Call call, std::string_view text) {
   LARDER_RETURN_IF_ERROR(check_json_values(text));
+  if (text.data() == nullptr) text = "";  // simdjson copies even no bytes, which memcpy allows from a real place only
   element document;
   simdjson::error_code error = parser_->allocate(text.size() + 1, kMaxJsonDepth + 1);
   if (error == simdjson::SUCCESS) error = parser_->parse(text.data(), text.size()).get(document);
