@@ -81,6 +81,7 @@ Result<CacheConfig> cache_config(const ReplayOptions& options) {
   const auto write = parse_write_policy(options.write_policy);
   if (!write) return invalid_argument("--write-policy: there is no write policy '" + options.write_policy + "'");
   config.write_policy = *write;
+  config.exclusive_tiers = options.is_exclusive;
   config.checkpoint_grid = options.grid;
   config.chunked_prefill_tokens = 8192;
   config.max_requests = std::max<std::uint32_t>(config.max_requests, options.at_once + 1);

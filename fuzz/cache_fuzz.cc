@@ -36,6 +36,7 @@ HarnessOptions read_options(FuzzInput& input) {
   o.config.chunked_prefill_tokens = 16;
   o.config.checkpoint_grid = slots(0, 2) * 16;
   o.config.eviction_policy = static_cast<EvictionPolicy>(input.below(7));
+  o.config.exclusive_tiers = input.below(3) == 0;
   o.config.max_operations = slots(8, 64);
   o.config.decode_headroom_tokens = slots(1, 12);
   return o;

@@ -115,6 +115,7 @@ CacheConfig SimRank::config() const {
   config.write_policy = parse_write_policy(world_.write).value_or(WritePolicy::kWriteThrough);
   config.prefetch_policy = parse_prefetch_policy(world_.prefetch).value_or(PrefetchPolicy::kTimeout);
   config.eviction_policy = parse_eviction_policy(world_.eviction).value_or(EvictionPolicy::kLru);
+  config.exclusive_tiers = world_.tiers == "exclusive";
   config.prefetch_threshold = page;
   config.prefetch_timeout_base = std::chrono::milliseconds(300);
   config.load_back_threshold = static_cast<std::uint32_t>(world_.seed % 2) * page;

@@ -81,6 +81,7 @@ constexpr Setting kSettings[] = {
     {"prefetch", &WorldSpec::prefetch, nullptr, "best_effort wait_complete timeout"},
     {"layout", &WorldSpec::layout, nullptr, "page_first page_first_direct page_head layer_first"},
     {"eviction", &WorldSpec::eviction, nullptr, "lru lfu slru fifo mru filo priority value"},
+    {"tiers", &WorldSpec::tiers, nullptr, "inclusive exclusive"},
     {"seed", nullptr, &WorldSpec::seed},
     {"journal", nullptr, &WorldSpec::journal},
     {"ranks", nullptr, &WorldSpec::ranks},
@@ -246,6 +247,7 @@ WorldSpec draw_world(std::uint64_t seed) {
   world.ahead = rng.below(2) == 0 ? 0 : 1 + rng.below(2);
   if (rng.below(2) == 0) world.headroom = 1 + rng.below(16);
   if (rng.below(5) == 0) world.door = "connector";
+  if (rng.below(3) == 0) world.tiers = "exclusive";
   return world;
 }
 

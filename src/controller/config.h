@@ -36,6 +36,10 @@ struct CacheConfig {
   EvictionPolicy eviction_policy = EvictionPolicy::kValue;
   std::shared_ptr<const EvictionOrder> eviction_order;  // an embedder's own, instead of that; null: none
   WritePolicy write_policy = WritePolicy::kWriteThrough;
+  // Exclusive tiers: what the device has, too, is the first to leave the host, and while the host is full nothing is
+  // copied there before it leaves the device. More fits, more is copied, and what a request computed comes to storage
+  // later.
+  bool exclusive_tiers = false;
   std::uint32_t selective_hits = 2;            // write_through_selective: hits before a backup
   std::shared_ptr<const Admission> admission;  // an embedder's own, instead of write_through*; null: none
 

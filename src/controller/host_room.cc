@@ -35,7 +35,7 @@ std::uint64_t HostRoom::share(const HostVictim& victim, std::uint64_t want, bool
   const bool waits = gently && backlog_.may_wait();
   if (waits && backlog_.is_soon(victim.node)) return 0;
   // What comes behind it may have to wait; or it is worth more than what another component has.
-  if (!waits && !tree_.weighs()) return want;
+  if (!waits && !takes_one_by_one()) return want;
   const NodeView node = tree_.view(victim.node);
   return std::min(want, victim.facts.component == ComponentKind::kMamba ? 1 : node.end - node.begin);
 }
@@ -79,7 +79,7 @@ HostAnswer HostRoom::make(const ComponentCounts& counts, bool gently) {
     if (tree_.evict_host(c, want).freed == 0) return HostAnswer::kNone;
     // Leased and not locked, see StoreBacklog::unlock_abandoned(): more of it would go for nothing as well.
     const HostSpace before = std::exchange(missing, host_->shortage(counts));
-    if (missing == before && (!tree_.weighs() || ++in_vain == kVictimBatch)) return HostAnswer::kNone;
+    if (missing == before && (!takes_one_by_one() || ++in_vain == kVictimBatch)) return HostAnswer::kNone;
   }
   return HostAnswer::kThere;
 }

@@ -45,6 +45,10 @@ class HostRoom {
 
   // Evicts until `counts` fit. Evicts nothing if everything would not do, as far as TierCounts can tell.
   [[nodiscard]] HostAnswer make(const ComponentCounts& counts, bool gently);
+  // Only what is free. True: they were taken, as by take().
+  [[nodiscard]] bool take_free(const ComponentCounts& counts, std::array<std::vector<HostSlot>, kComponentCount>& out) {
+    return host_->shortage(counts).is_none() && host_->reserve(counts, out);
+  }
   // The same, and takes the slots: counts[c] of them are appended to out[c]. Else nothing was taken.
   [[nodiscard]] HostAnswer take(const ComponentCounts& counts, bool gently,
                                 std::array<std::vector<HostSlot>, kComponentCount>& out);
@@ -65,6 +69,7 @@ class HostRoom {
   [[nodiscard]] HostSpace evictable() const;
   // One that gives some of what is missing.
   [[nodiscard]] std::optional<HostVictim> next_victim(const HostSpace& missing) const;
+  [[nodiscard]] bool takes_one_by_one() const { return tree_.weighs() || tree_.is_exclusive(); }
   [[nodiscard]] std::uint64_t share(const HostVictim& victim, std::uint64_t want, bool gently) const;
 
   const ModelSpec& model_;

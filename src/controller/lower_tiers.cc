@@ -15,13 +15,18 @@ namespace larder {
 namespace {
 // What is on its way from a storage that was detached is waited for so long, whatever the policy says.
 constexpr Nanos kDetachedWait = std::chrono::seconds(1);
+
+TreeConfig tree_config(const CacheConfig& config, const LowerTiers::Parts& parts) {
+  TreeConfig tree = tree_config_for(parts.model, config.eviction_policy, parts.allows_host_gaps, config.eviction_order);
+  tree.is_exclusive = config.exclusive_tiers;
+  return tree;
+}
 }  // namespace
 
 LowerTiers::LowerTiers(const CacheConfig& config, Parts parts)
     : parts_(std::move(parts)),
       losses_(parts_.clock),
-      tree_(tree_config_for(parts_.model, config.eviction_policy, parts_.allows_host_gaps, config.eviction_order),
-            *this),
+      tree_(tree_config(config, parts_), *this),
       ops_({.max_operations = config.max_operations,
             .rank_plan_wait = config.rank_plan_wait,
             .rank_plan_limit = config.rank_plan_limit,

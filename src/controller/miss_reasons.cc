@@ -41,16 +41,19 @@ Miss MissReasons::full_missing(const Found& found) const {
   return {MissReason::kNeverSeen, page * page_size};
 }
 
-// The boundaries behind the restore point, as far as full reaches: the last one that was a restore point counts.
+// The boundaries behind the restore point, as far as full reaches: the last one that was a restore point counts. If
+// none was, those behind, whose full has left with their state.
 Miss MissReasons::part_missing(const Found& found) const {
   const std::uint64_t page_size = parts_.model.page_size, to = found.full_pages;
   const std::uint64_t from = std::max(found.best.at.pages, to - std::min(to, kMostBoundaries));
+  const std::uint64_t end = std::min(found.tokens.size() / page_size, to + kMostBoundaries);
   const ComponentKind c = found.best.component;
   PathHash path = parts_.tree.path_hash({found.match.walked.node, from});
   std::optional<Loss> last;
   std::uint64_t at = found.best.at.pages;
-  for (std::uint64_t page = from; page < to; ++page) {
+  for (std::uint64_t page = from; page < end; ++page) {
     path.append(found.tokens.subspan(page * page_size, page_size));
+    if (page == to && (last || !parts_.losses.find(ComponentKind::kFull, path))) break;
     const std::optional<Loss> loss = parts_.losses.find(c, path);
     if (!loss) continue;
     last = loss;

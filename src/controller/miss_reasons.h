@@ -8,7 +8,8 @@
 //
 // Threads: the cache thread. Ranks: decides nothing. Errors: none; what is not known any more is told without its time.
 // Cost: O(1) as a rule; where window or state lack, O(tokens between the restore point and the end of full), of
-// kMostBoundaries pages at most; where nothing of the prompt is known, O(namespaces), of kMostSpaces at most.
+// kMostBoundaries pages at most, and as many behind full's end if that was lost lately; where nothing of the prompt is
+// known, O(namespaces), of kMostSpaces at most.
 #pragma once
 
 #include <cstdint>

@@ -75,6 +75,8 @@ const std::array kTable = {
                 0,
                 false,
                 kWritePolicies},
+    OptionEntry{{"exclusive-tiers", "", "pages that the device has, too, are the first to leave the host"},
+                &O::exclusive_tiers},
     OptionEntry{{"hicache-mem-layout", "LAYOUT", "order of bytes inside a host page (page_first)"},
                 &O::hicache_mem_layout,
                 0,

@@ -40,6 +40,7 @@ struct Options {
   double hicache_ratio = 2.0;             // --hicache-ratio: host bytes / device bytes
   double hicache_size_gb = 0;             // --hicache-size: GB (1e9), overrides the ratio when > 0
   std::string hicache_write_policy = "write_through";
+  bool exclusive_tiers = false;
   std::string hicache_mem_layout = "page_first";
   std::string radix_eviction_policy = "value";
   std::string hicache_storage_backend;  // --hicache-storage-backend: "", "memory", "file"

@@ -22,7 +22,7 @@ EvictResult RadixTree::Impl::evict_device(ComponentKind c, std::uint64_t slots, 
 EvictResult RadixTree::Impl::evict_host(ComponentKind c, std::uint64_t slots) {
   EvictResult out;
   if (c == ComponentKind::kFull) {
-    evict_host_leaves(slots, out);
+    evict_host_full(slots, out);
   } else {
     evict_aux(c, Tier::kHost, slots, VictimRule::kDrop, out);
   }
@@ -68,13 +68,18 @@ void RadixTree::Impl::evict_device_leaves(std::uint64_t slots, VictimRule rule, 
   for (const Id id : refused) refresh_leaf(id);
 }
 
+void RadixTree::Impl::name_victim(Id id, EvictResult& out) {
+  out.needs_backup.emplace_back(id);
+  set_leaves_device(id, true);
+}
+
 // Those of the next `pages` that have to be backed up first.
 void RadixTree::Impl::name_device_leaves(std::uint64_t pages, VictimRule rule, EvictResult& out) {
   std::vector<Id> seen;
   for (std::uint64_t covered = 0; covered < pages;) {
     const Id id = next_device_leaf();
     if (id == kNoNode) break;
-    if (stays_for_backup(id, ComponentKind::kFull, rule)) out.needs_backup.emplace_back(id);
+    if (stays_for_backup(id, ComponentKind::kFull, rule)) name_victim(id, out);
     covered += node(id).pages;
     (node(id).in_backed_heap ? device_backed : device_unbacked).remove(id);
     seen.push_back(id);
@@ -91,6 +96,7 @@ bool RadixTree::Impl::stays_for_backup(Id id, ComponentKind c, VictimRule rule) 
 // Would a host that is full let go of a copy of this before all that it may let go of now? As a rule it has let go of
 // it already.
 bool RadixTree::Impl::is_next_to_leave_host(Id id, ComponentKind c) {
+  if (config.is_exclusive && c == ComponentKind::kFull && node(id).full_children[1] > 0) return false;
   bool has_victim = false;
   for (const ComponentKind other : kAllComponents) {
     const VictimQueues::First victim = next_host_victim(other);
@@ -104,6 +110,7 @@ bool RadixTree::Impl::is_next_to_leave_host(Id id, ComponentKind c) {
 // Would a host copy of `n` leave before the victim?
 bool RadixTree::Impl::is_worth_less_than(const Node& n, ComponentKind c, const VictimQueues::First& victim,
                                          ComponentKind victims) const {
+  if (victim.queue == kSpareQueue) return false;
   const bool goes_by_state = weighs && (n.present & kMambaBits) != 0;  // full leaves with its checkpoint
   Facts copy = facts(n, goes_by_state ? ComponentKind::kMamba : c, Tier::kDevice);
   copy.tier = Tier::kHost;
@@ -148,18 +155,18 @@ bool RadixTree::Impl::remove_host_descendants(Id id) {
   return true;
 }
 
-void RadixTree::Impl::evict_host_leaves(std::uint64_t slots, EvictResult& out) {
-  while (out.freed < slots && !host_leaves.empty()) {
-    const Id id = first_victim(host_leaves, ComponentKind::kFull, Tier::kHost).id;
+void RadixTree::Impl::evict_host_full(std::uint64_t slots, EvictResult& out) {
+  while (out.freed < slots && !host_full.empty()) {
+    const Id id = first_victim(host_full, ComponentKind::kFull, Tier::kHost).id;
     trim_leaf(id, slots - out.freed);
     const std::uint64_t pages = node(id).pages;
     (node(id).has(kFullDevice) ? out.demoted : out.dropped) += pages;
     out.freed += pages;
-    evict_host_leaf(id);
+    evict_from_host(id);
   }
 }
 
-void RadixTree::Impl::evict_host_leaf(Id id) {
+void RadixTree::Impl::evict_from_host(Id id) {
   drop_tier(id, Tier::kHost);
   if (node(id).present == 0) {
     remove_node(id);
@@ -178,7 +185,7 @@ void RadixTree::Impl::evict_aux(ComponentKind c, Tier t, std::uint64_t slots, Vi
   while (!heap.empty() && out.freed + named < slots) {
     const Id id = first_victim(heap, c, t).id;
     if (t == Tier::kDevice && stays_for_backup(id, c, rule)) {
-      out.needs_backup.emplace_back(id);
+      name_victim(id, out);
       named += node(id).units(c);
       heap.remove(id);
       stay.push_back(id);
@@ -204,7 +211,7 @@ void RadixTree::Impl::evict_aux_of(Id id, ComponentKind c, Tier t, std::uint64_t
   if (is_leaf && !copy_remains && t == Tier::kDevice && (n.has(kFullHost) || n.first_child == kNoNode)) {
     (void)evict_device_leaf(id);  // not refused: nothing hangs on it
   } else if (is_leaf && !copy_remains && t == Tier::kHost && !n.has(kFullDevice)) {
-    evict_host_leaf(id);
+    evict_from_host(id);
   } else {
     tombstone(id, c, t);
   }
@@ -221,7 +228,7 @@ void RadixTree::Impl::tombstone(Id id, ComponentKind c, Tier t) {
 }
 
 VictimQueues::First RadixTree::Impl::next_host_victim(ComponentKind c) {
-  return first_victim(c == ComponentKind::kFull ? host_leaves : aux_heap(c, Tier::kHost), c, Tier::kHost);
+  return first_victim(c == ComponentKind::kFull ? host_full : aux_heap(c, Tier::kHost), c, Tier::kHost);
 }
 
 // ---- flush

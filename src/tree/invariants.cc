@@ -91,30 +91,31 @@ Status RadixTree::Impl::check_residency(Id id) const {
 }
 
 bool RadixTree::Impl::is_overrated(const VictimQueues& victims, Id id, ComponentKind c, Tier t) const {
-  if (!weighs) return false;
+  const std::uint8_t queue = place_of(node(id), c, t).queue;
+  if (!weighs) return queue != victims.queue_of(id);
   const std::uint64_t last_use = victims.key_of(id).major;
-  return worth_of(order->queue(facts(node(id), c, t)), last_use, t) == 0 &&
-         worth_of(victims.queue_of(id), last_use, t) > 0;
+  return worth_of(queue, last_use, t) <= 0 && worth_of(victims.queue_of(id), last_use, t) > 0;
 }
 
 // I6: leaves and lists, seen from the node.
 Status RadixTree::Impl::check_queues(Id id, Census& census) const {
   const Node& n = node(id);
   if (is_device_leaf(n) != (n.heap_at[0] != kNotInHeap)) return broken("I6", id, "wrong in the device leaf heaps");
-  if (is_host_leaf(n) != (n.heap_at[1] != kNotInHeap)) return broken("I6", id, "wrong in the host leaf heap");
+  if (may_leave_host(n) != (n.heap_at[1] != kNotInHeap)) return broken("I6", id, "wrong in the host leaf heap");
   if (is_device_leaf(n)) {
     if (n.in_backed_heap != n.has(kFullHost)) return broken("I6", id, "in the wrong device leaf heap");
     const VictimQueues& heap = n.in_backed_heap ? device_backed : device_unbacked;
     if (!heap.holds(id)) return broken("I6", id, "not where it says");
-    if (heap.key_of(id) != key_of(n, ComponentKind::kFull, Tier::kDevice)) return broken("I6", id, "has a stale key");
+    if (heap.key_of(id) != place_of(n, ComponentKind::kFull, Tier::kDevice).key)
+      return broken("I6", id, "has a stale key");
     if (is_overrated(heap, id, ComponentKind::kFull, Tier::kDevice)) return broken("I6", id, "waits above its worth");
     ++(n.in_backed_heap ? census.expected.device_backed : census.expected.device_unbacked);
   }
-  if (is_host_leaf(n)) {
-    if (!host_leaves.holds(id)) return broken("I6", id, "not where it says in the host heap");
-    if (host_leaves.key_of(id) != key_of(n, ComponentKind::kFull, Tier::kHost))
+  if (may_leave_host(n)) {
+    if (!host_full.holds(id)) return broken("I6", id, "not where it says in the host heap");
+    if (host_full.key_of(id) != place_of(n, ComponentKind::kFull, Tier::kHost).key)
       return broken("I6", id, "has a stale key");
-    if (is_overrated(host_leaves, id, ComponentKind::kFull, Tier::kHost)) {
+    if (is_overrated(host_full, id, ComponentKind::kFull, Tier::kHost)) {
       return broken("I6", id, "waits above its worth on the host");
     }
     ++census.expected.host;
@@ -126,7 +127,7 @@ Status RadixTree::Impl::check_queues(Id id, Census& census) const {
       if (!is_there) continue;
       const VictimQueues& heap = aux_heaps[aux_of(c)][tree::index_of(t)];
       if (!heap.holds(id)) return broken("I6", id, "not where it says in the heap of windows or states");
-      if (heap.key_of(id) != key_of(n, c, t)) return broken("I6", id, "has a stale key");
+      if (heap.key_of(id) != place_of(n, c, t).key) return broken("I6", id, "has a stale key");
       if (is_overrated(heap, id, c, t)) return broken("I6", id, "has a window or state that waits above its worth");
       ++census.expected.aux[aux_of(c)][tree::index_of(t)];
     }
@@ -175,10 +176,10 @@ Status RadixTree::Impl::check_lists(const Census& census) const {
       }
     }
   }
-  const bool heaps_hold = device_backed.is_sound() && device_unbacked.is_sound() && host_leaves.is_sound() &&
+  const bool heaps_hold = device_backed.is_sound() && device_unbacked.is_sound() && host_full.is_sound() &&
                           device_backed.size() == census.expected.device_backed &&
                           device_unbacked.size() == census.expected.device_unbacked &&
-                          host_leaves.size() == census.expected.host;
+                          host_full.size() == census.expected.host;
   return heaps_hold ? Status::ok() : broken("I6", 0, "a leaf heap is out of order or has strangers");
 }
 

@@ -28,7 +28,7 @@ void RadixTree::Impl::drop_lock(Id id, ComponentKind c, Tier t) {
   --claims_of(n);
   if (--count != 0) return;
   if (n.has(bit_of(c, t)) && !n.is_covered()) counts_of(c, t).locked -= n.units(c);
-  if (n.full_children[0] == 0 || n.full_children[1] == 0) refresh_leaf(id);
+  if (n.full_children[0] == 0 || n.full_children[1] == 0 || config.is_exclusive) refresh_leaf(id);
   if (c != ComponentKind::kFull) refresh_aux(id, c, t);
   if (weighs && c == ComponentKind::kFull && t == Tier::kDevice) refresh_leaf_key(id);  // Facts::is_held
 }

@@ -64,6 +64,7 @@ void RadixTree::Impl::add_published(Id id, ComponentKind c, Tier t, bool tells) 
     refresh_aux(id, c, t);
   }
   refresh_leaf(id);
+  refresh_spares(id);
   if (tells) tell_came(id, c, t);
 }
 
@@ -101,6 +102,7 @@ void RadixTree::Impl::publish(Id id, ComponentKind c, Tier t) {
   }
   recount_covered(id, true);
   refresh_leaf(id);  // the other tier's heap may depend on this copy
+  refresh_spares(id);
   tell_came(id, c, t);
 }
 
@@ -136,11 +138,13 @@ void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t) {
   recount_covered(id, was_covered);
   if (c == ComponentKind::kFull) {
     if (t == Tier::kHost) n.host_gap = false;
+    if (t == Tier::kDevice) n.leaves_device = false;
     --node(n.parent).full_children[tree::index_of(t)];
     refresh_leaf(n.parent);
   }
   refresh_leaf(id);
   if (weighs && c == ComponentKind::kMamba) refresh_leaf_key(id);  // full without it is no restore point
+  refresh_spares(id);
 }
 
 void RadixTree::Impl::tell_lost(Id id, ComponentKind c, Tier t) {
@@ -273,34 +277,52 @@ void RadixTree::Impl::weigh(const Node& n, Facts& f) const {
   f.gain = static_cast<double>(saved) / static_cast<double>(std::max<std::uint64_t>(leaves, 1));
 }
 
+bool RadixTree::Impl::is_spare(const Node& n, ComponentKind c, Tier t) const {
+  if (!config.is_exclusive || t != Tier::kHost || n.leaves_device) return false;
+  if (c != ComponentKind::kFull) return n.has(bit_of(c, Tier::kDevice));
+  for (const ComponentKind with : kAllComponents) {
+    if (n.has(bit_of(with, Tier::kHost)) && !n.has(bit_of(with, Tier::kDevice))) return false;
+  }
+  return true;
+}
+
+// Of what the device has, too, the newest goes first: the device will let go of it last.
+RadixTree::Impl::Place RadixTree::Impl::place_of(const Node& n, ComponentKind c, Tier t) const {
+  const Facts known = facts(n, c, t);
+  if (is_spare(n, c, t)) return {kSpareQueue, {~known.last_use, 0}};
+  return {weighs ? order->queue(known) : std::uint8_t{0}, order->key(known)};
+}
+
 void RadixTree::Impl::push_victim(VictimQueues& victims, Id id, ComponentKind c, Tier t) {
-  const Facts known = facts(node(id), c, t);
-  victims.push(id, weighs ? order->queue(known) : std::uint8_t{0}, order->key(known));
+  const Place place = place_of(node(id), c, t);
+  victims.push(id, place.queue, place.key);
 }
 
 void RadixTree::Impl::update_victim(VictimQueues& victims, Id id, ComponentKind c, Tier t) {
-  const Facts known = facts(node(id), c, t);
-  victims.update(id, weighs ? order->queue(known) : std::uint8_t{0}, order->key(known));
+  const Place place = place_of(node(id), c, t);
+  victims.update(id, place.queue, place.key);
 }
 
 double RadixTree::Impl::worth_of(std::uint8_t queue, std::uint64_t last_use, Tier t) const {
+  if (queue == kSpareQueue) return -1;
+  if (!weighs) return 0;
   const std::uint64_t tier_pages = counts[index_of(ComponentKind::kFull)][tree::index_of(t)].resident;
   return order->worth(queue, {tick - std::min(tick, last_use), tier_pages * page_size}, stats);
 }
 
 VictimQueues::First RadixTree::Impl::first_victim(VictimQueues& victims, ComponentKind c, Tier t) {
-  if (!weighs) return victims.first([](std::uint8_t, const OrderKey&) { return 0.0; });
+  const auto worth = [&](std::uint8_t queue, const OrderKey& key) { return worth_of(queue, key.major, t); };
+  if (!weighs) return victims.first(worth);
   // What came above it may have lessened the worth of data that nobody touches: one more first is looked at each time.
   const Id other = victims.next_to_check();
   if (other != kNoNode) update_victim(victims, other, c, t);
   constexpr int kMostMoves = 16;  // then a rounding error is as good as another
   for (int moves = 0;; ++moves) {
-    const VictimQueues::First first =
-        victims.first([&](std::uint8_t queue, const OrderKey& key) { return worth_of(queue, key.major, t); });
+    const VictimQueues::First first = victims.first(worth);
     if (first.id == kNoNode || moves == kMostMoves) return first;
-    const std::uint8_t queue = order->queue(facts(node(first.id), c, t));
-    if (queue == first.queue) return first;
-    victims.update(first.id, queue, first.key);
+    const Place place = place_of(node(first.id), c, t);
+    if (place.queue == first.queue) return first;
+    victims.update(first.id, place.queue, place.key);
   }
 }
 
@@ -310,9 +332,10 @@ bool RadixTree::Impl::is_device_leaf(const Node& n) const {
          (n.has(kFullHost) || !n.claimed(Tier::kHost));
 }
 
-bool RadixTree::Impl::is_host_leaf(const Node& n) const {
-  return n.has(kFullHost) && n.full_children[1] == 0 && !n.claimed(Tier::kHost) && !n.is_covered() &&
-         (n.has(kFullDevice) || !n.claimed(Tier::kDevice));
+// Beneath what the device has, too, the host may have gaps where tiers are exclusive.
+bool RadixTree::Impl::may_leave_host(const Node& n) const {
+  return n.has(kFullHost) && (n.full_children[1] == 0 || is_spare(n, ComponentKind::kFull, Tier::kHost)) &&
+         !n.claimed(Tier::kHost) && !n.is_covered() && (n.has(kFullDevice) || !n.claimed(Tier::kDevice));
 }
 
 void RadixTree::Impl::refresh_leaf(Id id) {
@@ -323,15 +346,15 @@ void RadixTree::Impl::refresh_leaf(Id id) {
   if (n.heap_at[0] != kNotInHeap && (!device_leaf || n.in_backed_heap != backed)) {
     (n.in_backed_heap ? device_backed : device_unbacked).remove(id);
   }
-  const bool host_leaf = is_host_leaf(n);
-  if (n.heap_at[1] != kNotInHeap && !host_leaf) host_leaves.remove(id);
+  const bool host_leaf = may_leave_host(n);
+  if (n.heap_at[1] != kNotInHeap && !host_leaf) host_full.remove(id);
   const bool joins_device = device_leaf && n.heap_at[0] == kNotInHeap;
   const bool joins_host = host_leaf && n.heap_at[1] == kNotInHeap;
   if (joins_device) {
     n.in_backed_heap = backed;
     push_victim(backed ? device_backed : device_unbacked, id, ComponentKind::kFull, Tier::kDevice);
   }
-  if (joins_host) push_victim(host_leaves, id, ComponentKind::kFull, Tier::kHost);
+  if (joins_host) push_victim(host_full, id, ComponentKind::kFull, Tier::kHost);
   // As a leaf its state leaves with all of the edge, so it is worth less by the byte.
   if (weighs && joins_device) set_state_place(id, Tier::kDevice);
   if (weighs && joins_host) set_state_place(id, Tier::kHost);
@@ -342,12 +365,28 @@ void RadixTree::Impl::set_state_place(Id id, Tier t) {
   update_victim(aux_heap(ComponentKind::kMamba, t), id, ComponentKind::kMamba, t);
 }
 
+void RadixTree::Impl::set_leaves_device(Id id, bool leaves) {
+  if (!config.is_exclusive || node(id).leaves_device == leaves) return;
+  node(id).leaves_device = leaves;
+  refresh_spares(id);
+}
+
+void RadixTree::Impl::refresh_spares(Id id) {
+  if (!config.is_exclusive) return;
+  refresh_leaf(id);
+  const Node& n = node(id);
+  if (n.heap_at[1] != kNotInHeap) update_victim(host_full, id, ComponentKind::kFull, Tier::kHost);
+  for (const ComponentKind c : {ComponentKind::kSwa, ComponentKind::kMamba}) {
+    if (n.heap_at[aux_place(c, Tier::kHost)] != kNotInHeap) update_victim(aux_heap(c, Tier::kHost), id, c, Tier::kHost);
+  }
+}
+
 void RadixTree::Impl::refresh_leaf_key(Id id) {
   const Node& n = node(id);
   if (n.heap_at[0] != kNotInHeap) {
     update_victim(n.in_backed_heap ? device_backed : device_unbacked, id, ComponentKind::kFull, Tier::kDevice);
   }
-  if (n.heap_at[1] != kNotInHeap) update_victim(host_leaves, id, ComponentKind::kFull, Tier::kHost);
+  if (n.heap_at[1] != kNotInHeap) update_victim(host_full, id, ComponentKind::kFull, Tier::kHost);
 }
 
 }  // namespace larder

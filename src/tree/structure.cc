@@ -87,6 +87,7 @@ void RadixTree::Impl::split_residency(Id head_id, Id tail_id) {
   head.priority = tail.priority;
   head.aux_tick = tail.aux_tick;
   head.host_gap = std::exchange(tail.host_gap, false);
+  head.leaves_device = tail.leaves_device;
   head.present = defect(Defect::kStateInBothHalves) ? tail.present : clear_bits(tail.present, kMambaBits);
   head.pending = clear_bits(tail.pending, kMambaBits);
   head.complete = clear_bits(tail.complete, kMambaBits);
@@ -112,6 +113,7 @@ void RadixTree::Impl::split_residency(Id head_id, Id tail_id) {
     }
   }
   refresh_aux(head_id);
+  if (config.is_exclusive) refresh_leaf(head_id);  // among those that may leave the host without being leaves
   if (tail.keys) {
     head.keys = tail.keys.share();
     tail.keys.advance(head.pages);
@@ -268,6 +270,7 @@ bool RadixTree::Impl::merge_into_only_child(Id id) {
   lower.begin = upper.begin;
   lower.pages += upper.pages;
   lower.host_gap = upper.host_gap;
+  if (upper.heap_at[leaf_place(Tier::kHost)] != kNotInHeap) host_full.remove(id);
   for (const Tier t : kAllTiers) {
     if (upper.heap_at[aux_place(ComponentKind::kSwa, t)] != kNotInHeap) aux_heap(ComponentKind::kSwa, t).remove(id);
   }

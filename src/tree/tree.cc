@@ -29,13 +29,15 @@ RadixTree::Impl::Impl(const TreeConfig& given, SlotSink& slot_sink)
       sink(slot_sink),
       device_backed(nodes, leaf_place(Tier::kDevice)),
       device_unbacked(nodes, leaf_place(Tier::kDevice)),
-      host_leaves(nodes, leaf_place(Tier::kHost)),
+      host_full(nodes, leaf_place(Tier::kHost)),
       aux_heaps{{{VictimQueues(nodes, aux_place(ComponentKind::kSwa, Tier::kDevice)),
                   VictimQueues(nodes, aux_place(ComponentKind::kSwa, Tier::kHost))},
                  {VictimQueues(nodes, aux_place(ComponentKind::kMamba, Tier::kDevice)),
                   VictimQueues(nodes, aux_place(ComponentKind::kMamba, Tier::kHost))}}},
       ops(nodes),
-      backlog(nodes, spaces) {}
+      backlog(nodes, spaces) {
+  config.allow_host_gaps = given.allow_host_gaps || given.is_exclusive;
+}
 
 RadixTree::RadixTree(const TreeConfig& config, SlotSink& sink) : impl_(std::make_unique<Impl>(config, sink)) {}
 RadixTree::~RadixTree() = default;
@@ -170,6 +172,7 @@ void RadixTree::recall(const TreePosition& at, std::span<const TokenId> rest, st
 }
 const EvictionOrder& RadixTree::order() const { return *impl_->order; }
 bool RadixTree::weighs() const { return impl_->weighs; }
+bool RadixTree::is_exclusive() const { return impl_->config.is_exclusive; }
 Facts RadixTree::facts(NodeId node, ComponentKind c, Tier t) const { return impl_->facts(impl_->node(node.v), c, t); }
 std::uint64_t RadixTree::flush() { return impl_->flush(); }
 std::uint64_t RadixTree::flush(NamespaceId space) { return impl_->flush(impl_->root_of(space)); }

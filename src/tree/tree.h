@@ -76,6 +76,7 @@ struct TreeConfig {
   EvictionPolicy policy = EvictionPolicy::kLru;
   std::shared_ptr<const EvictionOrder> order;  // who leaves a tier, instead of `policy`; null: as `policy` says
   bool allow_host_gaps = false;                // write_back
+  bool is_exclusive = false;  // what the device has, too, is the first to leave the host, which has gaps, too
   // A page, a window page, a checkpoint: what orders that weigh compare.
   std::array<std::uint64_t, kComponentCount> slot_bytes = {1, 1, 1};
 };
@@ -197,7 +198,7 @@ struct EvictResult {
 struct HostVictim {
   NodeId node;
   Facts facts;
-  double worth = 0;  // EvictionOrder::worth(); 0 of an order that does not weigh
+  double worth = 0;  // EvictionOrder::worth(); 0 of an order that does not weigh; less than 0: the device has it, too
 };
 
 class TreeBacklog;
@@ -326,6 +327,7 @@ class RadixTree {
   [[nodiscard]] const EvictionOrder& order() const;
   // The order does, and the model has recurrent state and no windows: only then is worth other than 0.
   [[nodiscard]] bool weighs() const;
+  [[nodiscard]] bool is_exclusive() const;  // TreeConfig
   // What policies know of the node's data, there or not. Precondition: exists(node).
   [[nodiscard]] Facts facts(NodeId node, ComponentKind c, Tier t) const;
   // Drops everything that is neither locked nor covered, nor needed by what is. Returns nodes left (roots not counted).

@@ -439,6 +439,75 @@ TEST(TreeEvictState, ALeafWithHostChildrenInUseOnlyLosesItsState) {
   f.check();
 }
 
+// ---- exclusive tiers
+
+TreeConfig exclusive(bool mamba = false) {
+  TreeConfig config = config_of(1, 0, mamba);
+  config.is_exclusive = true;
+  return config;
+}
+
+std::uint64_t host_pages(Fixture& f, const Tokens& tokens) {
+  const MatchResult match = f.match(tokens);
+  return match.walked.pages == 0 ? 0 : f.tree.view(match.walked.node).host[index_of(kFull)].size();
+}
+
+TEST(TreeExclusive, WhatTheDeviceHasLeavesTheHostFirstTheNewestBeforeOthers) {
+  Fixture f(exclusive());
+  for (const Tokens* tokens : {&kA, &kB, &kC}) f.back_up(f.insert(*tokens).node);
+  ASSERT_EQ(f.tree.evict_device(kFull, 2, VictimRule::kDrop).demoted, 2u);  // a, which is the oldest
+  EXPECT_EQ(f.tree.evict_host(kFull, 2).demoted, 2u);
+  EXPECT_EQ(host_pages(f, kC), 0u);
+  EXPECT_EQ(f.tree.evict_host(kFull, 2).demoted, 2u);
+  EXPECT_EQ(host_pages(f, kB), 0u);
+  EXPECT_EQ(f.tree.evict_host(kFull, 2).dropped, 2u);
+  EXPECT_EQ(f.any_pages(kA), 0u);
+  f.check();
+}
+
+TEST(TreeExclusive, AlsoBeneathWhatOnlyTheHostHas) {
+  Fixture f(exclusive());
+  const NodeId parent = f.insert(iota_tokens(2)).node;
+  f.back_up(parent);
+  f.back_up(f.insert(iota_tokens(4)).node);
+  ASSERT_EQ(f.tree.evict_device(kFull, 2, VictimRule::kDrop).demoted, 2u);
+  EXPECT_EQ(f.host_victim(kFull), parent);
+  EXPECT_EQ(f.tree.evict_host(kFull, 2).demoted, 2u);
+  EXPECT_EQ(f.any_pages(iota_tokens(4)), 4u) << "two pages on the device, two on the host";
+  // And it is copied again before it leaves the device, whatever it is worth.
+  for (const VictimRule rule : {VictimRule::kBackUpFirst, VictimRule::kBackUpWorth}) {
+    const EvictResult out = f.tree.evict_device(kFull, 2, rule);
+    EXPECT_EQ(out.freed, 0u);
+    EXPECT_EQ(out.needs_backup, std::vector<NodeId>{parent});
+  }
+  f.back_up(parent);
+  EXPECT_EQ(f.tree.evict_device(kFull, 2, VictimRule::kDrop).demoted, 2u);
+  EXPECT_EQ(f.any_pages(iota_tokens(4)), 4u);
+  f.check();
+}
+
+TEST(TreeExclusive, ACopyThatWasMadeToLeaveTheDeviceStaysUntilItIsUsed) {
+  Fixture f(exclusive());
+  const NodeId old = f.insert(kA).node, last = f.insert(kB).node;
+  ASSERT_EQ(f.tree.evict_device(kFull, 2, VictimRule::kBackUpFirst).needs_backup, std::vector<NodeId>{old});
+  f.back_up(old);
+  f.back_up(last);
+  EXPECT_EQ(f.host_victim(kFull), last);
+  use(f, kA);
+  EXPECT_EQ(f.host_victim(kFull), old) << "the newest of two that the device has, too";
+  f.check();
+}
+
+TEST(TreeExclusive, AStateThatOnlyTheHostHasKeepsItsPages) {
+  Fixture f(exclusive(true));
+  f.back_up(f.insert(kA, {.checkpoints = {2}}).node);
+  f.back_up(f.insert(kB).node);
+  ASSERT_EQ(f.tree.evict_device(kMamba, 1, VictimRule::kDrop).demoted, 1u);
+  EXPECT_EQ(f.tree.evict_host(kFull, 4).freed, 4u);  // b, and then a with its state
+  EXPECT_EQ(host_pages(f, kB), 0u);
+  f.check();
+}
+
 TEST(TreeTouch, SplitsSoThatTheUnusedRestStaysOld) {
   Fixture f(config_of(1));
   const Tokens tokens = iota_tokens(10);

@@ -89,16 +89,23 @@ struct RadixTree::Impl {
   void recount_covered(Id id, bool was_covered);
   [[nodiscard]] std::uint64_t& claims_of(const Node& node) { return spaces[node.space].claims; }
   [[nodiscard]] bool is_device_leaf(const Node& node) const;
-  [[nodiscard]] bool is_host_leaf(const Node& node) const;
+  [[nodiscard]] bool may_leave_host(const Node& node) const;
   [[nodiscard]] Facts facts(const Node& node, ComponentKind c, Tier t) const;
-  [[nodiscard]] OrderKey key_of(const Node& node, ComponentKind c, Tier t) const {
-    return order->key(facts(node, c, t));
-  }
+  // Where it stands among the victims of its tier.
+  struct Place {
+    std::uint8_t queue = 0;
+    OrderKey key;
+  };
+  [[nodiscard]] Place place_of(const Node& node, ComponentKind c, Tier t) const;
+  // Exclusive tiers: does the device have all that would leave the host with it?
+  [[nodiscard]] bool is_spare(const Node& node, ComponentKind c, Tier t) const;
   // What orders that weigh are told beyond that.
   void weigh(const Node& node, Facts& facts) const;
   void refresh_leaf(Id id);      // membership in the leaf heaps
   void refresh_leaf_key(Id id);  // place in them, after the facts changed
   void set_state_place(Id id, Tier t);
+  void set_leaves_device(Id id, bool leaves);
+  void refresh_spares(Id id);  // after what it has on device or host has changed
   // The place among victims that its facts give it now.
   void push_victim(tree::VictimQueues& victims, Id id, ComponentKind c, Tier t);
   void update_victim(tree::VictimQueues& victims, Id id, ComponentKind c, Tier t);
@@ -201,8 +208,9 @@ struct RadixTree::Impl {
   [[nodiscard]] EvictResult evict_device(ComponentKind c, std::uint64_t slots, VictimRule rule);
   [[nodiscard]] EvictResult evict_host(ComponentKind c, std::uint64_t slots);
   void evict_device_leaves(std::uint64_t slots, VictimRule rule, EvictResult& out);
+  void name_victim(Id id, EvictResult& out);
   void name_device_leaves(std::uint64_t pages, VictimRule rule, EvictResult& out);
-  void evict_host_leaves(std::uint64_t slots, EvictResult& out);
+  void evict_host_full(std::uint64_t slots, EvictResult& out);
   void evict_aux(ComponentKind c, Tier t, std::uint64_t slots, VictimRule rule, EvictResult& out);
   void evict_aux_of(Id id, ComponentKind c, Tier t, std::uint64_t need, EvictResult& out);
   [[nodiscard]] Id next_device_leaf();
@@ -212,7 +220,7 @@ struct RadixTree::Impl {
                                         ComponentKind victims) const;
   void trim_leaf(Id id, std::uint64_t pages);
   [[nodiscard]] bool evict_device_leaf(Id id);
-  void evict_host_leaf(Id id);
+  void evict_from_host(Id id);
   [[nodiscard]] bool remove_host_descendants(Id id);
   void tombstone(Id id, ComponentKind c, Tier t);
   [[nodiscard]] tree::VictimQueues::First next_host_victim(ComponentKind c);
@@ -270,7 +278,7 @@ struct RadixTree::Impl {
   // owned by the cache thread
   tree::NodePool nodes;
   tree::ChildTable table;
-  tree::VictimQueues device_backed, device_unbacked, host_leaves;  // device leaves with and without a host copy
+  tree::VictimQueues device_backed, device_unbacked, host_full;  // device leaves with and without a host copy
   std::array<std::array<tree::VictimQueues, kTierCount>, tree::kAuxCount> aux_heaps;
   tree::OpRegistry ops;
   std::array<std::array<TierCounts, kTierCount>, kComponentCount> counts{};

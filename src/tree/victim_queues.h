@@ -20,6 +20,9 @@
 
 namespace larder::tree {
 
+// Of what leaves first of all, whatever its order says: no order has this queue.
+inline constexpr std::uint8_t kSpareQueue = 254;
+
 class VictimQueues {
  public:
   struct First {

@@ -263,6 +263,7 @@ void RadixTree::Impl::touch_path(Id id, std::uint32_t hits) {
     Node& n = node(id);
     n.full_tick = tick;
     n.hits += hits;
+    set_leaves_device(id, false);
     refresh_leaf_key(id);
   }
 }
@@ -273,6 +274,7 @@ void RadixTree::Impl::touch_own_path(Id id, std::int32_t priority) {
     Node& n = node(above);
     n.full_tick = tick;
     n.priority = std::max(n.priority, priority);
+    set_leaves_device(above, false);
     refresh_leaf_key(above);
     if (above == id || !merge_into_only_child(above)) id = above;
   }

@@ -140,6 +140,7 @@ class World {
     o.seed = c.seed;
     o.backend_options = {{"max_size", std::to_string(200'000 + rng.below(2'000'000))}};
     o.config.write_policy = c.write;
+    o.config.exclusive_tiers = c.seed % 4 == 1;
     o.config.prefetch_policy = c.prefetch;
     o.config.prefetch_threshold = static_cast<std::uint32_t>(4 + rng.below(16));
     o.config.prefetch_timeout_base = std::chrono::milliseconds(50 + rng.below(500));

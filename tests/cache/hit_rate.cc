@@ -127,14 +127,19 @@ double slack_of(Shape shape) {
   return shape == Shape::kAll ? 0.6 : 0.2;
 }
 
+std::string name_of(const TierRule& rule) {
+  return std::string(write_policy_name(rule.policy)) + (rule.is_exclusive ? ", exclusive" : "");
+}
+
 std::vector<HostSizeRow> replay_host_sizes(Shape shape, const Load& load, ComponentCounts device, std::size_t requests,
                                            std::span<const std::size_t> quarters) {
   std::vector<HostSizeRow> rows;
-  for (const WritePolicy policy : kAllWritePolicies) {
+  for (const TierRule& rule : kTierRules) {
     const auto add = [&](std::size_t host) {
-      HarnessOptions options = hit_rate_options(shape, policy, device, host);
+      HarnessOptions options = hit_rate_options(shape, rule.policy, device, host);
+      options.config.exclusive_tiers = rule.is_exclusive;
       if (load.kind == LoadKind::kTrace) options.config.checkpoint_grid = kTraceGrid;
-      rows.push_back({policy, host, replay(options, load, requests)});
+      rows.push_back({rule, host, replay(options, load, requests)});
     };
     add(0);
     for (const std::size_t quarter : quarters) add(device[index_of(ComponentKind::kFull)] * quarter / 4);
@@ -146,8 +151,8 @@ namespace {
 
 std::string words(const HostSizeRow& row) {
   char text[200];
-  std::snprintf(text, sizeof text, "%s, host of %zu: %.2f percent, on the device %.2f",
-                std::string(write_policy_name(row.policy)).c_str(), row.host, row.rate.total(), row.rate.on_device());
+  std::snprintf(text, sizeof text, "%s, host of %zu: %.2f percent, on the device %.2f", name_of(row.rule).c_str(),
+                row.host, row.rate.total(), row.rate.on_device());
   return text;
 }
 
@@ -167,13 +172,13 @@ std::string broken_host_size_law(std::span<const HostSizeRow> rows, double slack
 
 std::string table_of(std::span<const HostSizeRow> rows) {
   std::string out = "| host |";
-  for (const WritePolicy policy : kAllWritePolicies) out += " " + std::string(write_policy_name(policy)) + " |";
-  out += "\n|---|---|---|---|\n";
-  const std::size_t sizes = rows.size() / kAllWritePolicies.size();
+  for (const TierRule& rule : kTierRules) out += " " + name_of(rule) + " |";
+  out += "\n|---|---|---|---|---|\n";
+  const std::size_t sizes = rows.size() / kTierRules.size();
   for (std::size_t i = 0; i < sizes; ++i) {
     out += "| " + std::to_string(rows[i].host) + " |";
-    for (std::size_t policy = 0; policy < kAllWritePolicies.size(); ++policy) {
-      const HitRate& rate = rows[policy * sizes + i].rate;
+    for (std::size_t rule = 0; rule < kTierRules.size(); ++rule) {
+      const HitRate& rate = rows[rule * sizes + i].rate;
       char text[40];
       std::snprintf(text, sizeof text, " %.2f (%.2f) |", rate.total(), rate.on_device());
       out += text;

@@ -21,6 +21,15 @@ namespace larder::test {
 
 inline constexpr std::array kAllWritePolicies = {WritePolicy::kWriteThrough, WritePolicy::kWriteThroughSelective,
                                                  WritePolicy::kWriteBack};
+struct TierRule {
+  WritePolicy policy = WritePolicy::kWriteThrough;
+  bool is_exclusive = false;
+};
+inline constexpr std::array<TierRule, 4> kTierRules = {{{WritePolicy::kWriteThrough, false},
+                                                        {WritePolicy::kWriteThroughSelective, false},
+                                                        {WritePolicy::kWriteBack, false},
+                                                        {WritePolicy::kWriteThrough, true}}};
+[[nodiscard]] std::string name_of(const TierRule& rule);
 
 enum class LoadKind {
   kDocuments,      // a few documents often, many seldom, each followed by a question of its own
@@ -46,9 +55,9 @@ struct HitRate {
                                               std::size_t host_slots);
 [[nodiscard]] HitRate replay(const HarnessOptions& options, const Load& load, std::size_t requests);
 
-// What caches whose hosts are so many quarters of the device found of one load, for each write policy; host 0 first.
+// What caches whose hosts are so many quarters of the device found of one load, for each rule; host 0 first.
 struct HostSizeRow {
-  WritePolicy policy = WritePolicy::kWriteThrough;
+  TierRule rule;
   std::size_t host = 0;  // full pages' worth of bytes
   HitRate rate;
 };
@@ -60,7 +69,7 @@ inline constexpr std::array<std::size_t, 7> kHostQuarters = {1, 2, 3, 4, 6, 10, 
 [[nodiscard]] std::string broken_host_size_law(std::span<const HostSizeRow> rows, double slack);
 // The slack that the random loads need, and why (hit_rate.cc).
 [[nodiscard]] double slack_of(Shape shape);
-// A line per host size, a column per policy: percent found (of these on the device).
+// A line per host size, a column per rule: percent found (of these on the device).
 [[nodiscard]] std::string table_of(std::span<const HostSizeRow> rows);
 
 }  // namespace larder::test

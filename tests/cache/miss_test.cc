@@ -136,21 +136,24 @@ TEST(Miss, NoCheckpointWasKept) {
   EXPECT_EQ(other.miss.component, ComponentKind::kMamba);
 }
 
+// Under lru the state leaves alone. Under value the end of the path leaves with it, and what is left has never had one.
 TEST(Miss, AStateThatWasEvicted) {
-  HarnessOptions o = miss_options(Shape::kFullMamba, false);
-  o.host_slots = 20;
-  o.device = {200, 0, 3};
-  // Under value the end of the path leaves with its state, and what is left of it has never had one.
-  o.config.eviction_policy = EvictionPolicy::kLru;
-  Harness h(o);
-  for (TokenId first = 0; first < 10; ++first) {
-    (void)h.run(prompt_of(60, first), 1);
-    h.settle();
+  for (const EvictionPolicy policy : {EvictionPolicy::kLru, EvictionPolicy::kValue}) {
+    SCOPED_TRACE(eviction_policy_name(policy));
+    HarnessOptions o = miss_options(Shape::kFullMamba, false);
+    o.host_slots = 20;
+    o.device = {200, 0, 3};
+    o.config.eviction_policy = policy;
+    Harness h(o);
+    for (TokenId first = 0; first < 10; ++first) {
+      (void)h.run(prompt_of(60, first), 1);
+      h.settle();
+    }
+    const CachedTokens again = h.run(prompt_of(60), 1);
+    ASSERT_EQ(name_of(again), "evicted");
+    EXPECT_EQ(again.miss.component, ComponentKind::kMamba);
+    EXPECT_EQ(again.miss.at_token, 56u);  // its last whole page that may be reused
   }
-  const CachedTokens again = h.run(prompt_of(60), 1);
-  ASSERT_EQ(name_of(again), "evicted");
-  EXPECT_EQ(again.miss.component, ComponentKind::kMamba);
-  EXPECT_EQ(again.miss.at_token, 56u);  // its last whole page that may be reused
 }
 
 TEST(Miss, OfAnotherTenantOnlyTheOperatorIsTold) {

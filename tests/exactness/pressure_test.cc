@@ -20,6 +20,7 @@ CacheConfig random_config(Rng& rng, const ModelSpec& model) {
   CacheConfig c;
   c.eviction_policy = static_cast<EvictionPolicy>(rng.below(7));
   c.write_policy = static_cast<WritePolicy>(rng.below(3));
+  c.exclusive_tiers = rng.below(3) == 0;
   c.prefetch_policy = static_cast<PrefetchPolicy>(rng.below(3));
   c.prefetch_threshold = static_cast<std::uint32_t>(rng.below(3) * model.page_size);
   c.prefetch_capacity = rng.chance(1, 2) ? 1.0 : 0.3;
