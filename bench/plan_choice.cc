@@ -11,7 +11,7 @@
 namespace larder {
 namespace {
 
-constexpr double kGib = 1024.0 * 1024 * 1024;
+constexpr double kChoiceGib = 1024.0 * 1024 * 1024;
 constexpr double kBusy = 0.7;   // share of the trace's time that computes all prompts, with the rate that is chosen
 constexpr double kSlack = 1.5;  // requests at once, above those that run on average
 constexpr double kDeviceSlack = 1.25;  // device, above what these need
@@ -69,7 +69,7 @@ double smallest_device(const PlanSweepOptions& options, const TraceFacts& facts,
   const double together = facts.tokens / requests * options.at_once;
   const double kv = std::max(together * kDeviceSlack, facts.longest + 4.0 * model.page_size) * bytes.kv / kv_share;
   const double states = 4 * 2 * options.at_once * bytes.state;
-  return power_of_two_above(std::max(kv, states) / kGib);
+  return power_of_two_above(std::max(kv, states) / kChoiceGib);
 }
 
 void choose_rates(PlanSweep& sweep, const TraceFacts& facts) {
@@ -108,13 +108,13 @@ Result<PlanSweep> choose_sweep(PlanSweepOptions wanted, const ReplayTrace& trace
   const double most = (facts.distinct + 2 * requests * model.page_size) * (bytes.kv + bytes.window) +
                       6 * requests * bytes.state + 64 * (bytes.state + bytes.kv * model.page_size);
   const Result<ReplayResult> kept = run_replay(
-      replay_of(options, {options.gib[kPlanDevice].front(), most / kGib * 1.25 + 1.0 / 64, 0}), trace, model);
+      replay_of(options, {options.gib[kPlanDevice].front(), most / kChoiceGib * 1.25 + 1.0 / 64, 0}), trace, model);
   if (!kept.is_ok()) return kept.status();
   sweep.kept_bytes = kept->moved_down;
   sweep.kept_hit_rate = kept->hit_rate();
-  const double all = power_of_two_above(std::max(static_cast<double>(kept->moved_down), 1.0) / kGib);
+  const double all = power_of_two_above(std::max(static_cast<double>(kept->moved_down), 1.0) / kChoiceGib);
   if (options.gib[kPlanHost].empty()) {
-    const double few = 16 * (bytes.state + (bytes.kv + bytes.window) * model.page_size) / kGib;
+    const double few = 16 * (bytes.state + (bytes.kv + bytes.window) * model.page_size) / kChoiceGib;
     const double least = std::max(std::min(options.gib[kPlanDevice].front() / 4, all / 8), few);
     options.gib[kPlanHost] = {0};
     for (int i = kHostDoublings; i >= 0; --i) {

@@ -35,7 +35,8 @@ void add_size_options(CLI::App& app, PlanSweepOptions& o, CLI::Option* trace) {
   };
   sizes("--device", o.gib[kPlanDevice], "sizes to try (what the requests at once need, and four times as much)", 1e-6);
   sizes("--host", o.gib[kPlanHost], "sizes to try; 0: no host (doublings, up to where everything fits)", 0);
-  sizes("--storage", o.gib[kPlanStorage], "sizes to try; 0: none (none, and where everything fits)", 0);
+  sizes("--storage", o.gib[kPlanStorage], "sizes to try; 0: none (none, where everything fits, and a quarter of that)",
+        0);
   app.add_option("--requests", o.limit, "the first so many of the trace (all)")
       ->type_name("NUMBER")
       ->check(whole_number(1))
@@ -52,20 +53,25 @@ void add_size_options(CLI::App& app, PlanSweepOptions& o, CLI::Option* trace) {
       ->needs(trace);
 }
 
-void add_time_options(CLI::App& app, PlanSweepOptions& o, CLI::Option* trace) {
-  app.add_option("--at-once", o.at_once,
-                 "requests that run at a time (one and a half times the average, a power of two)")
+void add_rate_options(CLI::App& app, PlanSweepOptions& o, CLI::Option* trace) {
+  app.add_option("--at-once", o.at_once, "requests that run at a time; 0: chosen, half as many again as on average")
       ->type_name("REQUESTS")
-      ->check(whole_number(1, 4096))
+      ->check(whole_number(0, 4096))
+      ->capture_default_str()
       ->needs(trace);
-  const auto rate = [&](const char* flag, double& value, const char* unit, const char* help) {
-    return app.add_option(flag, value, help)->type_name(unit)->check(number_in(1e-3, 1e12))->needs(trace);
+  const auto rate = [&](const char* flag, double& value, const char* help, const char* unit, double least) {
+    app.add_option(flag, value, help)
+        ->type_name(unit)
+        ->check(number_in(least, 1e12))
+        ->capture_default_str()
+        ->needs(trace);
   };
-  rate("--prefill-rate", o.prefill_rate, "TOKENS/S",
-       "of all prompts together (what is busy for 70% of the trace if nothing is reused)");
-  rate("--decode-rate", o.decode_rate, "TOKENS/S", "of each answer")->capture_default_str();
-  rate("--link", o.link_gbps, "GB/S", "between device and host, each way")->capture_default_str();
-  rate("--storage-speed", o.storage_gbps, "GB/S", "each way")->capture_default_str();
+  rate("--prefill-rate", o.prefill_rate,
+       "of all prompts together; 0: chosen, so that they take 70% of the trace's time if nothing is reused", "TOKENS/S",
+       0);
+  rate("--decode-rate", o.decode_rate, "of each answer", "TOKENS/S", 1e-3);
+  rate("--link", o.link_gbps, "between device and host, each way", "GB/S", 1e-3);
+  rate("--storage-speed", o.storage_gbps, "each way", "GB/S", 1e-3);
 }
 
 void add_answer_options(CLI::App& app, PlanOptions& o, CLI::Option* trace) {
@@ -80,9 +86,10 @@ void add_answer_options(CLI::App& app, PlanOptions& o, CLI::Option* trace) {
       ->check(number_in(0.001, 100))
       ->capture_default_str()
       ->needs(trace);
-  app.add_option("--threads", o.sweep.threads, "replays at a time (one for each processor)")
+  app.add_option("--threads", o.sweep.threads, "replays at a time; 0: one for each processor")
       ->type_name("NUMBER")
-      ->check(whole_number(1, 256))
+      ->check(whole_number(0, 256))
+      ->capture_default_str()
       ->needs(trace);
   app.add_option("--csv", o.csv, "a line for each size goes there (none)")->type_name("FILE")->needs(trace);
   app.add_option("--plot", o.plots, "a picture goes there: .svg or .png (may be given again)")
@@ -105,7 +112,7 @@ int plan_command(int argc, char** argv) {
   CLI::Option* const trace =
       app.add_option("--trace", options.sweep.trace, "Mooncake's JSONL, as larder replay reads it")->type_name("FILE");
   add_size_options(app, options.sweep, trace);
-  add_time_options(app, options.sweep, trace);
+  add_rate_options(app, options.sweep, trace);
   add_answer_options(app, options, trace);
   app.footer(
       "\nA hybrid model resumes only where all of its layers can: at a restore point, which has a state of the\n"

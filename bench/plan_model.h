@@ -16,10 +16,10 @@ namespace larder {
 
 // Where the geometry is from: exactly one of the first four.
 struct PlanSource {
-  std::string preset, model_file, gguf, hf_config;
+  std::string preset{}, model_file{}, gguf{}, hf_config{};
   std::uint32_t page_size = 64;
   std::string keys = "f16", values = "f16";  // GGUF: types of the cache
-  std::optional<Dtype> kv_dtype;             // of the others; nullopt: the model's
+  std::optional<Dtype> kv_dtype{};           // of the others; nullopt: the model's
 };
 
 struct PlanModel {

@@ -102,15 +102,15 @@ void draw_frame(Drawing& out, const PlotPanel& panel, const std::vector<double>&
     out.line({{left, y}, {right, y}}, value == 0 ? kFrame : kGrid, 1);
     out.text({{left - 8, y + 4}, fmt::format("{:.4g}{}", value, panel.unit), 11.5, kFaint, TextAnchor::kEnd});
   }
-  double free_from = -1e9;
-  for (const double size : sizes) {
-    const double x = panel.hosts.at(size);
+  double free_to = 1e9;  // from the right, so that the largest has its label
+  for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
+    const double x = panel.hosts.at(*size);
     out.line({{x, panel.values.bottom}, {x, panel.values.bottom + 4}}, kFrame, 1);
-    const std::string label = plot_gib(size);
+    const std::string label = plot_gib(*size);
     const double half = text_width(label, 11.5) / 2;
-    if (!panel.has_host_labels || x - half < free_from) continue;
+    if (!panel.has_host_labels || x + half > free_to) continue;
     out.text({{x, panel.values.bottom + 18}, label, 11.5, kFaint, TextAnchor::kMiddle});
-    free_from = x + half + 9;
+    free_to = x - half - 6;
   }
 }
 
@@ -143,17 +143,24 @@ void draw_lines(Drawing& out, const PlotPanel& panel, const PlanSweep& sweep) {
   }
 }
 
-// Rings that would lie on each other lie around each other.
+// Rings that would lie on each other lie around each other; two of one colour are one.
 void draw_knees(Drawing& out, const PlotPanel& panel, const PlanSweep& sweep) {
-  std::vector<DrawingPoint> drawn;
+  std::vector<std::pair<DrawingPoint, std::uint32_t>> drawn;
   for (const PlanLine& line : sweep.lines) {
     if (!line.knee) continue;
     const PlanCell& cell = sweep.cells[*line.knee];
     const DrawingPoint at{panel.hosts.at(cell.gib[kPlanHost]), panel.values.at(panel.value(cell))};
-    const auto below = std::count_if(drawn.begin(), drawn.end(),
-                                     [&](const DrawingPoint& p) { return std::hypot(p.x - at.x, p.y - at.y) < 12; });
-    out.ring(at, 6.5 + 3 * static_cast<double>(below), look_of(sweep, line).color, 1.7);
-    drawn.push_back(at);
+    const std::uint32_t color = look_of(sweep, line).color;
+    int below = 0;
+    bool is_there = false;
+    for (const auto& [point, other] : drawn) {
+      if (std::hypot(point.x - at.x, point.y - at.y) > 8) continue;
+      is_there = is_there || other == color;
+      ++below;
+    }
+    if (is_there) continue;
+    out.ring(at, 6.5 + 3.5 * below, color, 1.8);
+    drawn.emplace_back(at, color);
   }
 }
 

@@ -133,7 +133,9 @@ std::vector<std::string> other_step_row(const PlanSweep& sweep, const PlanStep& 
 // Of device and storage: beside the smallest host of each line, and at its knee.
 std::string other_steps_text(const PlanSweep& sweep) {
   const bool has_price = sweep.options.price[kPlanDevice] > 0 || sweep.options.price[kPlanStorage] > 0;
-  TextTable table({"next 100 GiB of", "from", "to", "beside", "points", "saves s/h", has_price ? "a point costs" : ""});
+  std::vector<std::string> head = {"next 100 GiB of", "from", "to", "beside", "points", "saves s/h"};
+  if (has_price) head.emplace_back("a point costs");
+  TextTable table(head);
   bool has_rows = false;
   for (const PlanTier tier : {kPlanDevice, kPlanStorage}) {
     for (const PlanLine& line : sweep.lines) {

@@ -124,7 +124,7 @@ TEST_F(Plan, AHuggingFaceConfig) {
 }
 
 TEST_F(Plan, AGgufFile) {
-  const std::vector<std::byte> bytes = llama::gguf_test::small_model().bytes();
+  const std::vector<std::byte> bytes = llama::gguf_test::small_model().file(64);
   PlanOptions options;
   options.source.gguf = write("m.gguf", std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
   const Json json = run(options);
@@ -230,7 +230,7 @@ TEST_F(Plan, TheCommandLine) {
 
 TEST_F(Plan, ACellIsTheReplayOfItsSizes) {
   PlanOptions options = sweep_options();
-  options.sweep.gib = {std::vector<double>{0.01}, {0.002, 0.02}, {0, 0.01}};
+  options.sweep.gib = {std::vector<double>{0.0006}, {0.002, 0.02}, {0, 0.01}};
   const Result<PlanModel> model = plan_model({.preset = "gdn-tiny"});
   ASSERT_TRUE(model.is_ok());
   const Result<PlanSweep> sweep = plan_sweep(options.sweep, *model);
