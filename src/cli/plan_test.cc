@@ -254,6 +254,21 @@ TEST_F(Plan, ACellIsTheReplayOfItsSizes) {
   EXPECT_GT(sweep->cells.back().hit[kPlanStorage] + sweep->cells.back().hit[kPlanHost], 0);
 }
 
+TEST_F(Plan, ModelsOfFilesAreReplayedToo) {
+  PlanOptions options = sweep_options();
+  const std::vector<std::byte> bytes = llama::gguf_test::small_model().file(64);
+  options.source = {.gguf =
+                        write("m.gguf", std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()))};
+  const Json gguf = run(options)["sweep"];
+  EXPECT_GT(gguf["kept_hit_rate"].get<double>(), 0.3);
+  // KV and a state in each layer, and the trace's own answer: what is kept is reused.
+  options.source = {.hf_config = write("config.json", R"({"model_type": "falcon_h1", "num_hidden_layers": 2,
+    "num_attention_heads": 2, "head_dim": 16, "mamba_d_conv": 4, "mamba_d_head": 8, "mamba_d_state": 16,
+    "mamba_n_groups": 1, "mamba_n_heads": 4, "torch_dtype": "bfloat16"})")};
+  const Json config = run(options)["sweep"];
+  EXPECT_NEAR(config["kept_hit_rate"].get<double>(), gguf["kept_hit_rate"].get<double>(), 0.01);
+}
+
 TEST_F(Plan, TheNumberOfThreadsChangesNothing) {
   PlanOptions options = sweep_options();
   options.sweep.threads = 1;
