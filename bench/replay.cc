@@ -2,11 +2,14 @@
 #include "bench/replay.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "bench/bench_cache_world.h"
 #include "bench/replay_engine.h"
 #include "bench/replay_tiers.h"
+#include "config/model_file.h"
+#include "engine/text_file.h"
 #include "model/pool_list.h"
 #include "model/presets.h"
 
@@ -16,15 +19,16 @@ namespace {
 constexpr double kGib = 1024.0 * 1024 * 1024;
 constexpr std::uint32_t kStatesEach = 16;  // on a device that is as large as its requests need
 
-Result<ModelSpec> replay_model(const ReplayOptions& options) {
-  if (!options.model.empty()) {
-    Result<ModelSpec> model = preset_model(options.model);
-    if (!model.is_ok()) return model.status();
-    ModelSpec sized = std::move(*model);
-    sized.page_size = options.page_size;
-    LARDER_RETURN_IF_ERROR(finalize_model(sized));
-    return sized;
-  }
+Result<ModelSpec> named_model(const ReplayOptions& options) {
+  if (!options.model.empty()) return preset_model(options.model);
+  const std::optional<ModelFileFormat> format = model_file_format(options.model_file);
+  if (!format) return invalid_argument("--model-file: '" + options.model_file + "' ends in neither .json nor .toml");
+  const Result<std::string> text = read_text_file(real_file_system(), options.model_file);
+  if (!text.is_ok()) return text.status();
+  return load_model_file(*text, *format, options.model_file);
+}
+
+Result<ModelSpec> model_of_bytes(const ReplayOptions& options) {
   const auto pool = [](PoolName name, ComponentKind c, std::uint32_t rows, std::uint64_t row_bytes) {
     PoolSpec spec{.name = name, .component = c, .is_anchor = true};
     if (c != ComponentKind::kFull) spec.hit_policy = HitPolicy::kTrailingPages;
@@ -90,6 +94,16 @@ Result<CacheConfig> cache_config(const ReplayOptions& options) {
 
 }  // namespace
 
+Result<ModelSpec> replay_model(const ReplayOptions& options) {
+  if (options.model.empty() && options.model_file.empty()) return model_of_bytes(options);
+  Result<ModelSpec> model = named_model(options);
+  if (!model.is_ok()) return model.status();
+  ModelSpec sized = std::move(*model);
+  sized.page_size = options.page_size;
+  LARDER_RETURN_IF_ERROR(finalize_model(sized));
+  return sized;
+}
+
 Result<std::vector<ReplaySensitivity>> replay_sensitivity(const ReplayOptions& options) {
   const std::vector<std::pair<const char*, double& (*)(ValueParameters&)>> parameters = {
       {"patience_tokens", [](ValueParameters& p) -> double& { return p.patience_tokens; }},
@@ -134,27 +148,31 @@ Result<ReplayResult> run_replay(const ReplayOptions& options) {
   if (!trace.is_ok()) return trace.status();
   const Result<ModelSpec> model = replay_model(options);
   if (!model.is_ok()) return model.status();
+  return run_replay(options, *trace, *model);
+}
+
+Result<ReplayResult> run_replay(const ReplayOptions& options, const ReplayTrace& trace, const ModelSpec& model) {
   const Result<CacheConfig> config = cache_config(options);
   if (!config.is_ok()) return config.status();
-  const Result<ComponentCounts> slots = device_slots(options, *trace, *model);
+  const Result<ComponentCounts> slots = device_slots(options, trace, model);
   if (!slots.is_ok()) return slots.status();
 
   sim::SimClock clock;
   const std::unique_ptr<MemorySource> memory = no_memory();
-  const Result<std::unique_ptr<DevicePools>> device = DevicePools::create(*model, *slots, *memory);
+  const Result<std::unique_ptr<DevicePools>> device = DevicePools::create(model, *slots, *memory);
   if (!device.is_ok()) return device.status();
   const auto host_bytes = static_cast<std::uint64_t>(options.host_gib * kGib);
   std::unique_ptr<HostPools> host;
   if (host_bytes > 0) {
-    Result<std::unique_ptr<HostPools>> made = HostPools::create(*model, HostLayout::kPageFirst, host_bytes, *memory);
+    Result<std::unique_ptr<HostPools>> made = HostPools::create(model, HostLayout::kPageFirst, host_bytes, *memory);
     if (!made.is_ok()) return made.status();
     host = std::move(*made);
   }
-  ReplayTransfer transfer(*model, clock, options.link_gbps * 1e9);
+  ReplayTransfer transfer(model, clock, options.link_gbps * 1e9);
   const auto storage_bytes = static_cast<std::uint64_t>(options.storage_gib * kGib);
   ReplayStorage storage(clock, storage_bytes, options.storage_gbps * 1e9);
   CacheParts parts;
-  parts.model = &*model;
+  parts.model = &model;
   parts.device = device->get();
   parts.host = host.get();
   parts.transfer = &transfer;
@@ -164,16 +182,16 @@ Result<ReplayResult> run_replay(const ReplayOptions& options) {
   if (storage_bytes > 0) LARDER_RETURN_IF_ERROR((*cache)->attach_storage(storage));
 
   ReplayResult result;
-  result.model = options.model.empty() ? "replay" : options.model;
-  result.page_bytes = host_slot_bytes(*model, ComponentKind::kFull);
-  if (model->has(ComponentKind::kMamba)) result.checkpoint_bytes = host_slot_bytes(*model, ComponentKind::kMamba);
+  result.model = model.id;
+  result.page_bytes = host_slot_bytes(model, ComponentKind::kFull);
+  if (model.has(ComponentKind::kMamba)) result.checkpoint_bytes = host_slot_bytes(model, ComponentKind::kMamba);
   for (const ComponentKind c : kAllComponents) {
-    if (model->has(c)) result.tier_bytes[0] += std::uint64_t{(*slots)[index_of(c)]} * host_slot_bytes(*model, c);
+    if (model.has(c)) result.tier_bytes[0] += std::uint64_t{(*slots)[index_of(c)]} * host_slot_bytes(model, c);
   }
   result.tier_bytes[1] = host_bytes;
   result.tier_bytes[2] = storage_bytes;
   const TimePoint begin = real_clock().now();
-  LARDER_RETURN_IF_ERROR(ReplayEngine(options, *trace, **cache, clock, result).run());
+  LARDER_RETURN_IF_ERROR(ReplayEngine(options, trace, **cache, clock, result).run());
   result.seconds = std::chrono::duration<double>(real_clock().now() - begin).count();
   result.moved_down = transfer.down_bytes();
   result.moved_up = transfer.up_bytes();

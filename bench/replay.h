@@ -21,6 +21,7 @@
 #include "bench/replay_trace.h"
 #include "controller/config.h"
 #include "controller/miss.h"
+#include "model/model_spec.h"
 
 namespace larder {
 
@@ -28,8 +29,9 @@ struct ReplayOptions {
   std::string trace;
   std::uint64_t block_tokens = 512;  // of the trace
   std::uint64_t limit = ~std::uint64_t{0};
-  // The model: a preset's name, or so many bytes of KV for a token and of state for a checkpoint (0: no state).
-  std::string model;
+  // The model: a preset's name, or a model file (config/model_file.h), or so many bytes of KV for a token and of state
+  // for a checkpoint (0: no state).
+  std::string model, model_file;
   std::uint64_t kv_bytes = 16384, state_bytes = 0;
   std::uint32_t page_size = 512;
   // Tiers, in GiB. device 0: as many pages as the longest request, for each of those at once, and 16 states for each.
@@ -68,9 +70,16 @@ struct ReplayResult {
   [[nodiscard]] double hit_rate() const;  // cached / prompt tokens
 };
 
+// The model that the options name, with their page size. May read a file. kNotFound, kInvalidArgument.
+[[nodiscard]] Result<ModelSpec> replay_model(const ReplayOptions& options);
+
 // kNotFound, kInvalidArgument: the trace, the model or sizes that no pools can have. kInternal: a call of the cache
 // failed that must not, or its books do not balance at the end.
 [[nodiscard]] Result<ReplayResult> run_replay(const ReplayOptions& options);
+// The same, of a trace and a model that are there already: what the options say of these two is not looked at. Several
+// may run at a time, each on a thread of its own. Errors: as above, but for kNotFound.
+[[nodiscard]] Result<ReplayResult> run_replay(const ReplayOptions& options, const ReplayTrace& trace,
+                                              const ModelSpec& model);
 
 // The parameters of policy value, each halved and doubled. Errors: as run_replay().
 struct ReplaySensitivity {

@@ -11,8 +11,12 @@ namespace larder {
 namespace {
 
 void add_model_options(CLI::App& app, ReplayOptions& o) {
-  app.add_option("--model", o.model, "a preset, gdn-real say, for its sizes; instead of the next two")
-      ->type_name("NAME");
+  CLI::Option* const preset =
+      app.add_option("--model", o.model, "a preset, gdn-real say, for its sizes; instead of the next three")
+          ->type_name("NAME");
+  app.add_option("--model-file", o.model_file, "a model file, for its sizes; instead of the next two")
+      ->type_name("FILE")
+      ->excludes(preset);
   app.add_option("--kv-bytes", o.kv_bytes, "of full attention's KV, for a token")
       ->type_name("BYTES")
       ->check(whole_number(1, 1 << 24))

@@ -5,6 +5,7 @@
 #   larder_io_libs        src/storage: io_uring where it is there (then LARDER_HAVE_URING=1)
 #   larder_metadata_libs  src/metadata: RocksDB, hiredis, where they are there (LARDER_ROCKSDB, LARDER_REDIS)
 #   larder_events_libs    src/events: ZeroMQ, where it is there (LARDER_ZMQ)
+#   larder_plot_libs      bench: Cairo, where it is there (LARDER_CAIRO)
 #   larder_config_libs    src/config, src/door: JSON; with LARDER_BUILD_TOOLS also TOML and YAML
 #   larder_server_libs    src/server and src/cli: JSON, CLI11, Boost.Beast
 # A library that is not there has an absent_*.cc in place of the file that uses it: larder_left_out names the other one.
@@ -73,6 +74,16 @@ if(found_ZMQ)
   list(APPEND larder_left_out events/absent_kv_event_publisher.cc)
 else()
   list(APPEND larder_left_out events/real_kv_event_publisher.cc)
+endif()
+
+add_library(larder_plot_libs INTERFACE)
+if(LARDER_BUILD_TOOLS)
+  larder_find_optional(CAIRO larder_plot_libs cairo/cairo.h cairo libcairo2-dev)
+endif()
+if(found_CAIRO)
+  list(APPEND larder_left_out ../bench/absent_drawing_png.cc)
+else()
+  list(APPEND larder_left_out ../bench/real_drawing_png.cc)
 endif()
 
 add_library(larder_config_libs INTERFACE)

@@ -24,13 +24,14 @@ build_packages=(
 )
 index_packages=(librocksdb-dev libhiredis-dev)
 events_packages=(libzmq3-dev cppzmq-dev)
+plot_packages=(libcairo2-dev)
 test_packages=(ccache python3 libgtest-dev redis-server clang-format universal-ctags pkg-config)
 package_packages=(python3 dpkg-dev file)
 full_packages=(clang-16 fio curl chromium chromium-driver
   python3-venv python3-dev python3-pip binutils dpkg-dev file systemd)
 fuzz_packages=(clang-16 libclang-rt-16-dev)
 tidy_packages=(clang-16 clang-tidy-16)
-readonly groups=(build index events test package full fuzz tidy)
+readonly groups=(build index events plot test package full fuzz tidy)
 
 # Prints the names of groups, each once.
 list_groups() {
@@ -66,7 +67,7 @@ install_packages() {
 }
 
 main() {
-  local wanted=(build index events test)
+  local wanted=(build index events plot test)
   case "${1:-}" in
     --build) wanted=(build) ;;
     --package) wanted=(build index events package) ;;

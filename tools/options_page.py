@@ -21,6 +21,8 @@ VALUE = r"(\"[^\"]*\"|k[A-Z]\w+|-?[\d.']+\w?)"
 STRUCT_FILES = (
     "src/cli/real_log_option.h",
     "src/cli/front_options.h",
+    "bench/plan_model.h",
+    "bench/plan_sweep.h",
     "src/server/llama/libllama/llama_service.h",
     "src/server/listen_options.h",
     "src/server/http_listener.h",
@@ -34,7 +36,7 @@ COMMANDS = (
     ("`larder metadata-server`", ("metadata-server",), "src/cli/metadata_server.cc", False),
     ("`larder stat`", ("stat",), "src/cli/stat.cc", False),
     ("`larder explain`", ("explain",), "src/cli/explain.cc", False),
-    ("`larder plan`", ("plan",), "src/cli/plan.cc", False),
+    ("`larder plan`", ("plan",), "bench/plan_command.cc", False),
     ("`larder conformance`", ("conformance",), "src/cli/conformance.cc", False),
 )
 BACKENDS = (("file", "src/storage/file/file_backend.cc"), ("hf3fs", "src/storage/hf3fs/hf3fs_factory.cc"),

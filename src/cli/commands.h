@@ -19,7 +19,6 @@ int conformance_command(int argc, char** argv);
 int metadata_server_command(int argc, char** argv);
 int stat_command(int argc, char** argv);
 int quickstart_command(int argc, char** argv);
-int plan_command(int argc, char** argv);
 int proxy_command(int argc, char** argv);
 int sim_command(int argc, char** argv);
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/nearest_word.h"
+#include "bench/plan.h"
 #include "bench/replay.h"
 #include "cli/commands.h"
 #include "server/version.h"
@@ -29,7 +30,7 @@ constexpr const char* kHelp =
     "  conformance      check a storage backend, also one from a shared library, against the port's contract\n"
     "  metadata-server  the page index of shared 3FS files, over HTTP (the reference's protocol, and our own)\n"
     "  explain          why does a prompt hit what it hits? Asks a running server\n"
-    "  plan             what it costs to keep prefixes of a GGUF model\n"
+    "  plan             what it costs to keep prefixes of a model; a trace against sizes of the tiers\n"
     "  replay           a recorded trace through the cache, in simulated time: what would it hit?\n"
     "  sim              the whole cache in a simulated world, from a seed: faults, crashes, operators\n"
     "  quickstart       conversations, a flush and a restart, beside the ideal: in one command\n"

@@ -9,6 +9,8 @@
 
 #include "base/file_system.h"
 #include "bench/replay.h"
+#include "config/model_file.h"
+#include "model/presets.h"
 
 namespace larder {
 namespace {
@@ -131,6 +133,28 @@ TEST_F(Replay, EqualOptionsGiveEqualResults) {
     EXPECT_GT(one->lines[i].first_token_s, 0) << i;
   }
   EXPECT_GT(one->stored, 0u);
+}
+
+TEST_F(Replay, AModelFileIsReplayedAsItsPreset) {
+  write_conversations(10);
+  options_.model = "gdn-tiny";
+  const Result<ReplayResult> preset = run_replay(options_);
+  ASSERT_TRUE(preset.is_ok()) << preset.status().to_string();
+  options_.model.clear();
+  options_.model_file = options_.trace + ".json";
+  const std::string text = model_to_json(*preset_model("gdn-tiny"));
+  const auto made = real_file_system().open(options_.model_file, {.write = true, .create = true, .truncate = true});
+  ASSERT_TRUE(made.is_ok() && write_fully(**made, std::as_bytes(std::span(text)), 0).is_ok());
+  const Result<ReplayResult> file = run_replay(options_);
+  std::filesystem::remove(options_.model_file);
+  ASSERT_TRUE(file.is_ok()) << file.status().to_string();
+  EXPECT_EQ(file->checkpoint_bytes, preset->checkpoint_bytes);
+  EXPECT_GT(file->checkpoint_bytes, 0u);
+  EXPECT_EQ(file->hit_rate(), preset->hit_rate());
+  options_.model_file = "model.yaml";
+  EXPECT_EQ(run_replay(options_).status().code(), StatusCode::kInvalidArgument);
+  options_.model_file = "/nowhere/model.json";
+  EXPECT_EQ(run_replay(options_).status().code(), StatusCode::kNotFound);
 }
 
 // The second law of policies, on a small scale: a host that is larger hits no less, by more than a point.

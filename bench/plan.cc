@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/plan.h"
+
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "base/file_system.h"
+#include "bench/drawing.h"
+#include "bench/plan_report.h"
+
+namespace larder {
+namespace {
+
+constexpr std::uint32_t kPlanPageTokens = 64;
+constexpr double kPngScale = 2;
+
+Status write_plan_file(std::string_view flag, const std::string& path, std::string_view bytes) {
+  const Result<std::unique_ptr<File>> file =
+      real_file_system().open(path, {.write = true, .create = true, .for_others = true, .truncate = true});
+  Status written = file.status();
+  if (written.is_ok()) written = write_fully(**file, std::as_bytes(std::span(bytes)), 0);
+  return written.is_ok() ? written : Status(written.code(), std::string(flag) + ": " + written.message());
+}
+
+Status check_plots(const std::vector<std::string>& plots) {
+  for (const std::string& path : plots) {
+    if (path.ends_with(".svg")) continue;
+    if (!path.ends_with(".png")) return invalid_argument("--plot: '" + path + "' ends in neither .svg nor .png");
+    // Before minutes of replays, not after them.
+    const Status can = png_of(Drawing(1, 1, ""), 1).status();
+    if (!can.is_ok()) return Status(can.code(), "--plot: " + can.message());
+  }
+  return Status::ok();
+}
+
+Status write_plots(const PlanOptions& options, const PlanModel& model, const PlanSweep& sweep) {
+  const Drawing drawing = plan_sweep_drawing(model, sweep);
+  for (const std::string& path : options.plots) {
+    std::string bytes;
+    if (path.ends_with(".svg")) {
+      bytes = svg_of(drawing);
+    } else {
+      Result<std::string> png = png_of(drawing, kPngScale);
+      if (!png.is_ok()) return Status(png.status().code(), "--plot: " + png.status().message());
+      bytes = std::move(*png);
+    }
+    LARDER_RETURN_IF_ERROR(write_plan_file("--plot", path, bytes));
+  }
+  return Status::ok();
+}
+
+Result<PlanSource> source_of(const PlanOptions& options) {
+  PlanSource source = options.source;
+  const bool has_trace = !options.sweep.trace.empty();
+  source.page_size = options.page_size > 0 ? options.page_size
+                     : has_trace           ? static_cast<std::uint32_t>(options.sweep.block_tokens)
+                                           : kPlanPageTokens;
+  if (!options.kv_dtype.empty()) {
+    source.kv_dtype = parse_dtype(options.kv_dtype);
+    if (!source.kv_dtype) {
+      return invalid_argument("--kv-dtype: '" + options.kv_dtype + "' is none of f32, bf16, f16, fp8_e4m3, u8");
+    }
+  }
+  return source;
+}
+
+}  // namespace
+
+Result<std::string> run_plan(const PlanOptions& options) {
+  LARDER_RETURN_IF_ERROR(check_plots(options.plots));
+  const Result<PlanSource> source = source_of(options);
+  if (!source.is_ok()) return source.status();
+  const Result<PlanModel> model = plan_model(*source);
+  if (!model.is_ok()) return model.status();
+  if (options.sweep.trace.empty()) {
+    return options.as_json ? plan_model_json(*model).dump(2) + "\n" : plan_model_text(*model);
+  }
+  const Result<PlanSweep> sweep = plan_sweep(options.sweep, *model);
+  if (!sweep.is_ok()) return sweep.status();
+  if (!options.csv.empty()) LARDER_RETURN_IF_ERROR(write_plan_file("--csv", options.csv, plan_sweep_csv(*sweep)));
+  if (!options.plots.empty()) LARDER_RETURN_IF_ERROR(write_plots(options, *model, *sweep));
+  if (!options.as_json) return plan_model_text(*model) + "\n" + plan_sweep_text(*sweep);
+  nlohmann::ordered_json json = plan_model_json(*model);
+  json["sweep"] = plan_sweep_json(*sweep);
+  return json.dump(2) + "\n";
+}
+
+}  // namespace larder

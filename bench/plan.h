@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// `larder plan`: what it costs to keep prefixes of a model, and, with a trace, what each size of each tier would bring.
+//
+// Threads: one call at a time; with a trace it starts threads of its own and joins them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "bench/plan_model.h"
+#include "bench/plan_sweep.h"
+
+namespace larder {
+
+struct PlanOptions {
+  PlanSource source;
+  std::string kv_dtype;         // a name; empty: the model's
+  std::uint32_t page_size = 0;  // 0: 64, with a trace the tokens of its blocks
+  PlanSweepOptions sweep;       // sweep.trace empty: the model alone
+  bool as_json = false;
+  std::string csv;                 // empty: nowhere
+  std::vector<std::string> plots;  // .svg, .png
+};
+
+// What is printed. Files that `options` names are written. kInvalidArgument with a message that begins with "--": the
+// options; all else: what they name.
+[[nodiscard]] Result<std::string> run_plan(const PlanOptions& options);
+
+// argv[0] is the command's name. 0: done; 1: failed; 2: usage.
+int plan_command(int argc, char** argv);
+
+}  // namespace larder

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a Hugging Face config.json says about the cache that its model needs. No file is opened here.
+//
+// The family is `model_type`, of `text_config` where there is one. From it and the numbers follow the pools, as an
+// engine keeps them on one rank:
+//
+//   kv      layers that see all positions: keys and values, or the latent and the rotary part (MLA)
+//   indexer beside it, where the layers choose what they attend to (DeepSeek V3.2)
+//   swa     layers that see `sliding_window` tokens
+//   mamba   recurrent layers: conv (taps - 1 inputs) and temporal state, whose type is float32 unless the file says so
+//
+// Layers without a cache (MLP and MoE blocks of Nemotron-H, Gemma 4's that share the KV of others) have no part of any
+// pool. Layers that predict further tokens do not count.
+// Errors: kUnsupported: a family that is not known here: the sizes are not guessed. kInvalidArgument: no JSON, or a key
+// that the family needs is missing or senseless. The message starts with the source name, and has the key.
+// Threads: pure. Limits: 1 MiB of text.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "model/model_spec.h"
+
+namespace larder {
+
+struct HfOptions {
+  std::uint32_t page_size = 64;
+  std::optional<Dtype> kv_dtype{};  // of kv, indexer and swa; nullopt: as the file's dtype
+};
+
+struct HfModel {
+  std::string family;                // "qwen3_next"
+  std::uint32_t layers = 0;          // as the file counts them
+  std::uint32_t context_length = 0;  // 0: the file does not say
+  ModelSpec spec;                    // pools only, but for DeepSeek V4
+};
+
+[[nodiscard]] Result<HfModel> read_hf_config(std::string_view text, std::string_view source_name,
+                                             const HfOptions& options);
+
+// "llama, mistral, ...".
+[[nodiscard]] std::string hf_families();
+
+}  // namespace larder
