@@ -39,6 +39,7 @@ struct ReplayOptions {
   std::uint32_t device_states = 0;  // of device_gib; 0: a quarter of its bytes
   std::string policy = "value", write_policy = "write_through";
   bool is_exclusive = false;  // CacheConfig::exclusive_tiers
+  double hints = -1;  // each request says whether it has a next turn, so many percent of them rightly; less than 0: not
   std::uint32_t grid = 8192;
   std::uint32_t at_once = 1;                 // requests
   double prefill_rate = 0, decode_rate = 0;  // tokens a second: of all prompts together, of each answer; 0: no time

@@ -46,6 +46,9 @@ void add_tier_options(CLI::App& app, ReplayOptions& o) {
   app.add_option("--write-policy", o.write_policy, "when the host gets a copy")
       ->type_name("NAME")
       ->capture_default_str();
+  app.add_option("--hints", o.hints, "each request says whether it has a next turn, so many rightly (no hints)")
+      ->type_name("PERCENT")
+      ->check(number_in(0, 100));
   app.add_flag("--exclusive-tiers", o.is_exclusive, "what the device has, too, is the first to leave the host");
   app.add_option("--checkpoint-grid", o.grid, "a weak checkpoint every so many tokens; 0: none")
       ->type_name("TOKENS")

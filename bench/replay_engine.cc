@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/rng.h"
+
 namespace larder {
 namespace {
 
@@ -61,6 +63,12 @@ void ReplayEngine::arrive(std::size_t index) {
   });
 }
 
+bool ReplayEngine::hint(std::size_t index) const {
+  const bool has_next_turn = trace_.requests()[index].next_turn != ReplayTrace::kNone;
+  const bool is_right = static_cast<double>(Rng(index).below(1'000'000)) < options_.hints * 1e4;
+  return has_next_turn == is_right;
+}
+
 void ReplayEngine::admit() {
   while (!waiting_.empty() && live_.size() < options_.at_once && status_.is_ok()) {
     auto live = std::make_shared<Live>();
@@ -68,8 +76,10 @@ void ReplayEngine::admit() {
     const ReplayTrace::Request& request = trace_.requests()[live->index];
     trace_.tokens_of(live->index, live->tokens);
     Result<RequestId> id = RequestId{};
-    const std::span<const TokenId> prompt = std::span<const TokenId>(live->tokens).first(request.prompt);
-    timed(*live, [&] { id = cache_.begin({prompt, std::max<std::uint64_t>(request.output, 1)}); });
+    BeginRequest begin{std::span<const TokenId>(live->tokens).first(request.prompt),
+                       std::max<std::uint64_t>(request.output, 1)};
+    if (options_.hints >= 0) begin.will_return = hint(live->index);
+    timed(*live, [&] { id = cache_.begin(begin); });
     if (!id.is_ok()) {
       if (id.status().code() != StatusCode::kOverloaded) return fail(id.status());
       ++result_.waits;

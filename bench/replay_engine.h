@@ -41,6 +41,7 @@ class ReplayEngine {
   void start_ready();
   [[nodiscard]] bool start(const LivePtr& live);
   // Computes up to `until` in steps; false: not all of it now.
+  [[nodiscard]] bool hint(std::size_t index) const;
   [[nodiscard]] bool compute(Live& live, std::uint64_t until);
   void go_on(const LivePtr& live);
   void end(const LivePtr& live);

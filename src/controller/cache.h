@@ -87,7 +87,10 @@ struct BeginRequest {
   std::uint64_t max_new_tokens = 0;  // the most that it may add
   std::string adapter{};             // LoRA id
   std::string salt{};                // tenant salt
-  std::int32_t priority = 0;
+  std::int32_t priority = 0;         // eviction policies `priority` and `value` heed it
+  // Hint for policy `value`: will there be a next turn, with this prompt and its answer at its beginning? How far it is
+  // believed is learnt from how often such words came true; nullopt: nothing is said.
+  std::optional<bool> will_return{};
 };
 
 enum class RequestPhase : std::uint8_t { kPrefetching, kReady, kLoading, kRunning };

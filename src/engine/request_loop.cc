@@ -115,6 +115,7 @@ Status RequestLoop::begin(Sequence& sequence) {
   request.adapter = sequence.request.adapter;
   request.salt = sequence.request.salt;
   request.priority = sequence.request.priority;
+  request.will_return = sequence.request.will_return;
   const Result<RequestId> id = parts_.cache->begin(request);
   if (!id.is_ok()) return id.status();
   sequence.id = *id;

@@ -36,6 +36,7 @@ struct GenerateRequest {
   std::vector<TokenId> stop_tokens;
   std::string adapter, salt;
   std::int32_t priority = 0;
+  std::optional<bool> will_return{};  // BeginRequest
 };
 
 enum class FinishReason : std::uint8_t { kRunning, kLength, kStop, kAbort };

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "base/strong.h"
 #include "model/pool_spec.h"
@@ -15,9 +16,32 @@
 
 namespace larder {
 
-// Why a checkpoint of recurrent state was taken (controller/checkpoint_plan.h); or a prefetch brought it.
-enum class CheckpointKind : std::uint8_t { kPrompt, kOutput, kFork, kGrid, kFetched };
-inline constexpr std::size_t kCheckpointKinds = 5;
+// Why a checkpoint of recurrent state was taken (controller/checkpoint_plan.h); or a prefetch brought it. Those of a
+// request whose caller said whether there will be a next turn are kinds of their own: what such a word is worth, is
+// learnt.
+enum class CheckpointKind : std::uint8_t {
+  kPrompt,
+  kOutput,
+  kFork,
+  kGrid,
+  kFetched,
+  kPromptReturns,
+  kOutputReturns,
+  kPromptLeaves,
+  kOutputLeaves,
+};
+inline constexpr std::size_t kCheckpointKinds = 9;
+
+[[nodiscard]] constexpr CheckpointKind with_hint(CheckpointKind kind, std::optional<bool> will_return) {
+  if (!will_return) return kind;
+  if (kind == CheckpointKind::kPrompt) {
+    return *will_return ? CheckpointKind::kPromptReturns : CheckpointKind::kPromptLeaves;
+  }
+  if (kind == CheckpointKind::kOutput) {
+    return *will_return ? CheckpointKind::kOutputReturns : CheckpointKind::kOutputLeaves;
+  }
+  return kind;
+}
 
 struct Facts {
   ComponentKind component = ComponentKind::kFull;
@@ -27,7 +51,8 @@ struct Facts {
   std::uint64_t created = 0;   // ticks: when the tokens came to the tree
   std::uint64_t end = 0;       // pages from the root: what its request had computed up to here
   std::uint32_t hits = 0;      // uses by later requests; 0 for swa and mamba, whose uses are not counted
-  std::int32_t priority = 0;   // the highest that a request brought; 0 for swa and mamba
+  std::int32_t priority =
+      0;  // the highest that a request brought; 0 for swa, and for mamba of orders that do not weigh
 
   // Of models with recurrent state, for orders that weigh (EvictionOrder::weighs()). What stands around the node is in
   // them, and may change while nobody uses it.

@@ -101,6 +101,31 @@ TEST(Value, AKindThatIsUsedComesToBeWorthMore) {
   EXPECT_EQ(stats.chance(CheckpointKind::kFork), 1);
 }
 
+TEST(Value, PriorityIsWorthAFactorOfTwoAStep) {
+  Facts facts = checkpoint(CheckpointKind::kPrompt, 1, 1);
+  const double plain = worth(facts, 1000);
+  for (const auto& [priority, factor] :
+       {std::pair(1, 2.0), std::pair(-1, 0.5), std::pair(4, 16.0), std::pair(99, 16.0)}) {
+    facts.priority = priority;
+    EXPECT_EQ(worth(facts, 1000), plain * factor) << priority;
+  }
+}
+
+TEST(Value, AHintIsBelievedAsFarAsItCameTrue) {
+  using enum CheckpointKind;
+  EXPECT_EQ(with_hint(kOutput, std::nullopt), kOutput);
+  EXPECT_EQ(with_hint(kFork, true), kFork) << "others share it";
+  CheckpointStats stats;
+  const auto worth_after = [&](bool hint) { return worth(checkpoint(with_hint(kOutput, hint), 0, 1), 1000, stats); };
+  EXPECT_EQ(worth_after(true), worth_after(false)) << "nothing is known of them yet";
+  for (int i = 0; i < 100; ++i) {  // the caller is wrong as a rule
+    stats.came(with_hint(kOutput, true));
+    stats.came(with_hint(kOutput, false));
+    stats.used(with_hint(kOutput, i % 10 == 0));
+  }
+  EXPECT_GT(worth_after(false), 5 * worth_after(true));
+}
+
 PathHash path_of(TokenId token) {
   PathHash path;
   path.append(std::vector<TokenId>{token});

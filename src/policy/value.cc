@@ -12,7 +12,7 @@
 // rank decides alike.
 //
 //   queue   0           no restore point: KV behind the last checkpoint goes first, unless it is new
-//           1 .. 80     never used: kind x gain        81 .. 208  used: uses x gain
+//           1 .. 126    never used: kind x gain        127 .. 238  used: uses x gain
 //           255         full that leaves with its checkpoint, or that a running request builds on: not by itself
 //
 // Source: GDSF (Cherkasova, 1998) weighs frequency, cost and size, hyperbolic caching (Blankstein et al., ATC '17)
@@ -29,13 +29,14 @@ namespace larder {
 
 namespace {
 
-constexpr int kGains = 16, kGainOfOne = 6;  // levels of a factor of two; the one that stands for 1
+constexpr int kGains = 14, kGainOfOne = 6;  // levels of a factor of two; the one that stands for 1
+constexpr int kMostPriority = 4;
 constexpr int kUses = 8, kUsesOfOne = 1;
 constexpr float kLeastUses = 0.35F;  // fewer are none
 constexpr double kOldAfter = 16;     // this part of the patience
 constexpr int kIdle = 0, kNeverUsed = 1, kUsed = kNeverUsed + static_cast<int>(kCheckpointKinds) * kGains;
 constexpr int kHeld = 255;
-static_assert(kUsed + kUses * kGains <= kHeld);
+static_assert(kUsed + kUses * kGains <= kHeld - 1);
 
 int level_of(double value, int of_one, int levels) {
   if (!(value > 0)) return 0;
@@ -64,7 +65,9 @@ class Value final : public EvictionOrder {
   [[nodiscard]] std::uint8_t queue(const Facts& facts) const override {
     if (facts.is_held) return kHeld;
     if (!facts.restores) return kIdle;
-    const int gain = level_of(facts.gain, kGainOfOne, kGains);
+    // Each step of priority doubles what it is worth.
+    const int steps = std::clamp<int>(facts.priority, -kMostPriority, kMostPriority);
+    const int gain = level_of(facts.gain, kGainOfOne + steps, kGains);
     const int first = facts.uses < kLeastUses ? kNeverUsed + static_cast<int>(facts.kind) * kGains
                                               : kUsed + level_of(double{facts.uses}, kUsesOfOne, kUses) * kGains;
     return static_cast<std::uint8_t>(first + gain);

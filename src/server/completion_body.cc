@@ -82,6 +82,10 @@ void read_identity(JsonReader& in, Shared& shared) {
   std::int64_t priority = 0;
   in.read_int("priority", priority, std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max());
   shared.generate.priority = static_cast<std::int32_t>(priority);
+  if (!in.has("will_return")) return;
+  bool will_return = false;
+  in.read("will_return", will_return);
+  shared.generate.will_return = will_return;
 }
 
 void read_stream(JsonReader& in, CompletionBody& out) {

@@ -258,6 +258,7 @@ void RadixTree::Impl::weigh(const Node& n, Facts& f) const {
       f.component == ComponentKind::kFull && !f.restores && n.lock_count(ComponentKind::kFull, Tier::kDevice) != 0;
   if (!f.restores) return;
   f.kind = n.kind;
+  f.priority = n.priority;
   f.uses = uses_now(n);
   const bool is_leaf = n.full_children[tree::index_of(f.tier)] == 0;
   const bool has_state = n.has(bit_of(ComponentKind::kMamba, f.tier));

@@ -37,6 +37,7 @@ TEST_F(ApiTest, GenerateTakesTextAndIdentity) {
                {"cache_salt", "tenant"},
                {"rid", "mine"},
                {"priority", -3},
+               {"will_return", false},
                {"sampling_params",
                 {{"max_new_tokens", 1},
                  {"temperature", 0.7},
@@ -52,6 +53,7 @@ TEST_F(ApiTest, GenerateTakesTextAndIdentity) {
   EXPECT_EQ(seen.adapter, "legal");
   EXPECT_EQ(seen.salt, "tenant");
   EXPECT_EQ(seen.priority, -3);
+  EXPECT_EQ(seen.will_return, false);
   EXPECT_EQ(seen.temperature, 0.7);
   EXPECT_EQ(seen.top_p, 0.9);
   EXPECT_EQ(seen.top_k, 5u);
