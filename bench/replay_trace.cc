@@ -59,6 +59,11 @@ Status ReplayTrace::add_line(const std::string& line) {
     }
     request.blocks.push_back(id.get<std::uint64_t>());
   }
+  const auto size = parsed.find("block_tokens");
+  if (size != parsed.end() && *size != block_tokens_) {
+    return invalid_argument(
+        fmt::format("its blocks have {} tokens: give --block-tokens {}", size->dump(), size->dump()));
+  }
   const std::uint64_t blocks = (request.prompt + block_tokens_ - 1) / block_tokens_;
   if (request.blocks.size() != blocks) {
     return invalid_argument(fmt::format("{} tokens are {} blocks of {} (--block-tokens), and \"hash_ids\" has {}",

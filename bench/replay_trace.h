@@ -7,6 +7,7 @@
 //   input_length   tokens of the prompt, at least 1; output_length: tokens of the answer
 //   hash_ids       one for each block of `block_tokens` tokens of the prompt, the last block perhaps not full; equal
 //                  ids are equal blocks
+//   block_tokens   may be missing; else what the file is read with. Other members are not looked at
 //
 // There is no text in it, so tokens are made of the ids: equal blocks have equal tokens. What the answers said is in
 // the trace only where a later prompt repeats it: the first later request that begins with all whole blocks of this
