@@ -64,6 +64,7 @@ struct TraceEntry {
   enum class State : std::uint8_t { kOpen, kEnded, kRefused, kTaken };
   TimePoint arrival;
   std::uint64_t prompt = 0;
+  std::uint32_t answers = 1;
   std::vector<std::uint64_t> ids;
   std::atomic<std::uint64_t> output{0};  // relaxed: its last value is read behind the mutex of the core
   State state = State::kOpen;            // guarded by the mutex of the core
@@ -80,15 +81,14 @@ class TraceCore : public std::enable_shared_from_this<TraceCore> {
         writer_(std::move(file), clock, ids_.block_tokens(), max_bytes, metrics_) {}
 
   void set_executor(Executor& executor) { executor_ = &executor; }
-  [[nodiscard]] std::shared_ptr<TraceEntry> begin(std::span<const TokenId> prompt, const TraceSpace& space)
-      LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] std::shared_ptr<TraceEntry> begin(std::span<const TokenId> prompt, const TraceSpace& space,
+                                                  std::uint32_t answers) LARDER_EXCLUDES(mutex_);
   void settle(TraceEntry& entry, TraceEntry::State state) LARDER_EXCLUDES(mutex_);
   // What is open is taken as far as it has come, and no more requests are.
   void close() LARDER_EXCLUDES(mutex_);
   // After close(), when no task runs.
   void write_rest() LARDER_EXCLUDES(mutex_);
   void note_unknown() { metrics_.dropped_unknown.increment(); }
-  [[nodiscard]] std::string summary() const;
 
  private:
   void take_first() LARDER_REQUIRES(mutex_);
@@ -115,7 +115,8 @@ class TraceCore : public std::enable_shared_from_this<TraceCore> {
   bool is_closed_ LARDER_GUARDED_BY(mutex_) = false;
 };
 
-std::shared_ptr<TraceEntry> TraceCore::begin(std::span<const TokenId> prompt, const TraceSpace& space) {
+std::shared_ptr<TraceEntry> TraceCore::begin(std::span<const TokenId> prompt, const TraceSpace& space,
+                                             std::uint32_t answers) {
   if (prompt.empty()) return nullptr;
   if (writer_.is_over()) {
     metrics_.dropped_size.increment();
@@ -124,6 +125,7 @@ std::shared_ptr<TraceEntry> TraceCore::begin(std::span<const TokenId> prompt, co
   auto entry = std::make_shared<TraceEntry>();
   entry->arrival = clock_.now();
   entry->prompt = prompt.size();
+  entry->answers = std::max(answers, 1u);
   entry->ids = ids_.of(prompt, space);
   bool is_wanted = false;
   {
@@ -165,7 +167,8 @@ void TraceCore::take_first() {
   const bool has_room = ready_.size() < limits_.ready && ready_ids_ + count <= limits_.ids;
   if (!is_refused && (has_room || ready_.empty())) {
     ready_ids_ += count;
-    ready_.push_back({entry.arrival, entry.prompt, entry.output.load(std::memory_order_relaxed), std::move(entry.ids)});
+    const std::uint64_t output = entry.output.load(std::memory_order_relaxed);
+    ready_.push_back({entry.arrival, entry.prompt, (output + entry.answers - 1) / entry.answers, std::move(entry.ids)});
   } else if (!is_refused) {
     metrics_.dropped_queue.increment();
   }
@@ -216,11 +219,6 @@ void TraceCore::write_rest() {
   writer_.close();
 }
 
-std::string TraceCore::summary() const {
-  return fmt::format("requests are recorded to '{}' ({} bytes so far)", writer_.file().path(),
-                     writer_.file().size_bytes());
-}
-
 // ---- a request
 
 TraceRequest& TraceRequest::operator=(TraceRequest&& other) noexcept {
@@ -233,6 +231,10 @@ TraceRequest& TraceRequest::operator=(TraceRequest&& other) noexcept {
 
 void TraceRequest::set_output(std::uint64_t tokens) {
   if (entry_) entry_->output.store(tokens, std::memory_order_relaxed);
+}
+
+void TraceRequest::add_output(std::uint64_t tokens) {
+  if (entry_) entry_->output.fetch_add(tokens, std::memory_order_relaxed);
 }
 
 void TraceRequest::refuse() {
@@ -261,6 +263,7 @@ Result<std::unique_ptr<TraceRecorder>> TraceRecorder::open(const TraceOptions& o
                                      "earlier ones cannot be seen: --record-trace-key",
                                      options.path));
   }
+  log_info("trace", fmt::format("requests are recorded to '{}'", options.path));
   auto core = std::make_shared<TraceCore>(TraceIds(*secret, options.block_tokens), std::move(*file), clock, *max_bytes,
                                           limits, metrics);
   std::unique_ptr<Executor> own;
@@ -278,15 +281,13 @@ TraceRecorder::~TraceRecorder() {
   core_->write_rest();
 }
 
-TraceRequest TraceRecorder::begin(std::span<const TokenId> prompt, const TraceSpace& space) {
+TraceRequest TraceRecorder::begin(std::span<const TokenId> prompt, const TraceSpace& space, std::uint32_t answers) {
   TraceRequest request;
-  request.entry_ = core_->begin(prompt, space);
+  request.entry_ = core_->begin(prompt, space, answers);
   if (request.entry_) request.core_ = core_;
   return request;
 }
 
 void TraceRecorder::note_unknown() { core_->note_unknown(); }
-
-std::string TraceRecorder::summary() const { return core_->summary(); }
 
 }  // namespace larder

@@ -65,8 +65,9 @@ class TraceRequest {
   TraceRequest& operator=(TraceRequest&& other) noexcept;
   ~TraceRequest() { end(); }
 
-  // Tokens of the answer so far.
+  // Tokens so far, of all answers together; or so many more.
   void set_output(std::uint64_t tokens);
+  void add_output(std::uint64_t tokens);
   // It was refused: there is no line of it.
   void refuse();
   // Again: nothing.
@@ -90,12 +91,11 @@ class TraceRecorder {
   TraceRecorder(const TraceRecorder&) = delete;
   TraceRecorder& operator=(const TraceRecorder&) = delete;
 
-  // A request has arrived. An empty prompt is not recorded.
-  [[nodiscard]] TraceRequest begin(std::span<const TokenId> prompt, const TraceSpace& space);
+  // A request has arrived. An empty prompt is not recorded. answers: that it asks for at once, one at least; the line
+  // has the mean of their tokens, as a trace knows one answer of each prompt.
+  [[nodiscard]] TraceRequest begin(std::span<const TokenId> prompt, const TraceSpace& space, std::uint32_t answers = 1);
   // One has arrived whose tokens are not known.
   void note_unknown();
-  // "recording to 'x'": for the log.
-  [[nodiscard]] std::string summary() const;
 
  private:
   TraceRecorder(std::shared_ptr<TraceCore> core, std::unique_ptr<Executor> own);

@@ -136,6 +136,23 @@ TEST_F(Recorder, BlocksOfMooncakesSizeAreNotTold) {
   EXPECT_FALSE(lines().at(0).contains("block_tokens"));
 }
 
+TEST_F(Recorder, OfSeveralAnswersTheMean) {
+  open();
+  const std::vector<TokenId> prompt(5);
+  TraceRequest request = recorder_->begin(prompt, {}, 3);
+  for (int i = 0; i < 10; ++i) request.add_output(1);
+  request.end();
+  tasks_.run_all();
+  EXPECT_EQ(lines().at(0)["output_length"], 4);
+}
+
+TEST_F(Recorder, WhoseTokensAreNotKnownAreCounted) {
+  open();
+  recorder_->note_unknown();
+  EXPECT_EQ(dropped("unknown_prompt"), "1");
+  EXPECT_TRUE(text().empty());
+}
+
 TEST_F(Recorder, NothingIsRecordedWithoutAFile) {
   options_.path.clear();
   const auto none = TraceRecorder::open(options_, files_, clock_, metrics_, &tasks_, limits_);
