@@ -144,7 +144,7 @@ void Completion::absorb_tokens(std::size_t index, std::span<const TokenId> token
     state.ids_json += std::to_string(tokens[i]);
     prompt.held += prompt.decoder.push(tokens.subspan(i, 1));
     state.completion_tokens = state.tokens.size();
-    prompt.trace.set_output(state.completion_tokens);
+    prompt.trace.add_output(tokens.subspan(i, 1));
     if (!prompt.stop_strings.empty() && pass_text(index, false)) {
       state.finish = FinishReason::kStop;
       if (prompt.ticket) context_.scheduler->cancel(*prompt.ticket);

@@ -4,8 +4,6 @@
 #include <algorithm>
 
 #include "key/field_hasher.h"
-#include "key/page_key.h"
-#include "key/sha256.h"
 
 namespace larder {
 namespace {
@@ -18,7 +16,7 @@ constexpr std::uint64_t kIdMask = (std::uint64_t{1} << 53) - 1;
 TraceIds::TraceIds(std::string_view secret, std::uint64_t block_tokens)
     : secret_(sha256(secret)), block_tokens_(block_tokens) {}
 
-std::vector<std::uint64_t> TraceIds::of(std::span<const TokenId> prompt, const TraceSpace& space) const {
+TraceChain TraceIds::chain(const TraceSpace& space) const {
   FieldHasher seed;
   seed.text(kPurpose);
   seed.digest(secret_);
@@ -26,16 +24,44 @@ std::vector<std::uint64_t> TraceIds::of(std::span<const TokenId> prompt, const T
   seed.text(space.model);
   seed.text(space.adapter);
   seed.text(space.salt);
-  PageKey digest = seed.finish();
+  return {seed.finish(), block_tokens_};
+}
+
+std::vector<std::uint64_t> TraceIds::of(std::span<const TokenId> prompt, const TraceSpace& space) const {
   std::vector<std::uint64_t> ids;
-  ids.reserve(static_cast<std::size_t>((prompt.size() + block_tokens_ - 1) / block_tokens_));
-  while (!prompt.empty()) {
-    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(block_tokens_, prompt.size()));
-    digest = page_key(prompt.first(size), digest);
-    ids.push_back(digest.prefix64() & kIdMask);
-    prompt = prompt.subspan(size);
-  }
+  TraceChain blocks = chain(space);
+  blocks.append(prompt, ids);
+  if (const std::optional<std::uint64_t> rest = blocks.rest()) ids.push_back(*rest);
   return ids;
+}
+
+TraceChain::TraceChain(const Digest256& seed, std::uint64_t block_tokens) : block_tokens_(block_tokens) {
+  begin_block(seed);
+}
+
+void TraceChain::begin_block(const Digest256& before) {
+  in_block_ = 0;
+  hash_ = Sha256();
+  hash_.update(before.bytes);
+}
+
+void TraceChain::append(std::span<const TokenId> tokens, std::vector<std::uint64_t>& ids) {
+  while (!tokens.empty()) {
+    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(block_tokens_ - in_block_, tokens.size()));
+    hash_.update(tokens.data(), count * sizeof(TokenId));  // little-endian, as the machine is (base/bytes.h)
+    in_block_ += count;
+    tokens = tokens.subspan(count);
+    if (in_block_ < block_tokens_) return;
+    const Digest256 digest = hash_.finish();
+    ids.push_back(digest.prefix64() & kIdMask);
+    begin_block(digest);
+  }
+}
+
+std::optional<std::uint64_t> TraceChain::rest() const {
+  if (in_block_ == 0) return std::nullopt;
+  Sha256 copy = hash_;
+  return copy.finish().prefix64() & kIdMask;
 }
 
 }  // namespace larder

@@ -8,16 +8,18 @@
 // So an id stands for its block and all before it, in one namespace; and without the secret nobody can tell whether a
 // prompt that they have thought of is among those of a file.
 // Limits: of 10 million different blocks, two have one id in 1 file of 180.
-// Threads: immutable. Cost: about 5 ns a token.
+// Threads: TraceIds is immutable, a TraceChain confined. Cost: about 5 ns a token.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/strong.h"
+#include "key/sha256.h"
 
 namespace larder {
 
@@ -26,11 +28,30 @@ struct TraceSpace {
   std::string_view model, adapter, salt;
 };
 
+// The blocks of one text as it grows.
+class TraceChain {
+ public:
+  TraceChain(const Digest256& seed, std::uint64_t block_tokens);
+
+  // Appends the ids of the blocks that are full now.
+  void append(std::span<const TokenId> tokens, std::vector<std::uint64_t>& ids);
+  // Of the tokens behind the last full block; nullopt: there are none.
+  [[nodiscard]] std::optional<std::uint64_t> rest() const;
+
+ private:
+  void begin_block(const Digest256& before);
+
+  std::uint64_t block_tokens_;
+  std::uint64_t in_block_ = 0;  // tokens of the block that hash_ has
+  Sha256 hash_;
+};
+
 class TraceIds {
  public:
   // block_tokens > 0.
   TraceIds(std::string_view secret, std::uint64_t block_tokens);
 
+  [[nodiscard]] TraceChain chain(const TraceSpace& space) const;
   // One for each block of `prompt`; the last may be smaller.
   [[nodiscard]] std::vector<std::uint64_t> of(std::span<const TokenId> prompt, const TraceSpace& space) const;
   [[nodiscard]] std::uint64_t block_tokens() const { return block_tokens_; }

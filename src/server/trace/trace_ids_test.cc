@@ -6,6 +6,8 @@
 #include <numeric>
 #include <set>
 
+#include "key/page_key.h"
+
 namespace larder {
 namespace {
 
@@ -40,6 +42,26 @@ TEST(TraceIds, EqualIdsAreEqualPrefixes) {
   other.assign(32, 5);
   const Ids twice = ids.of(other, {});
   EXPECT_NE(twice[0], twice[1]);
+}
+
+TEST(TraceIds, AreChainedAsPageKeysAre) {
+  const TraceIds ids("secret", 16);
+  const std::vector<TokenId> tokens = counted(100);
+  Ids grown;
+  TraceChain chain = ids.chain({});
+  for (std::size_t at = 0, step = 1; at < tokens.size(); at += step, ++step) {
+    chain.append(std::span(tokens).subspan(at, std::min(step, tokens.size() - at)), grown);
+  }
+  EXPECT_EQ(grown.size(), 6u);
+  const Ids whole = ids.of(tokens, {});
+  EXPECT_EQ(shared(grown, whole), 6u);
+  EXPECT_EQ(chain.rest(), whole.back());
+  const Digest256 seed = sha256("a seed");
+  PageKeyChain keys(16, seed);
+  keys.extend(tokens);
+  Ids of_seed;
+  TraceChain(seed, 16).append(tokens, of_seed);
+  for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(of_seed[i], keys.keys()[i].prefix64() & ((1ull << 53) - 1)) << i;
 }
 
 TEST(TraceIds, OtherNamespacesShareNothing) {

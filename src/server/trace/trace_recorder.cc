@@ -5,8 +5,6 @@
 #include <openssl/rand.h>
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <deque>
 #include <utility>
 #include <vector>
@@ -62,12 +60,21 @@ Status check_trace_options(const TraceOptions& options) {
 
 struct TraceEntry {
   enum class State : std::uint8_t { kOpen, kEnded, kRefused, kTaken };
+  TraceEntry(TraceChain space, std::span<const TokenId> tokens, std::uint32_t answers_at_once)
+      : chain(std::move(space)), prompt(tokens.size()), answers(std::max(answers_at_once, 1U)) {
+    chain.append(tokens, ids);
+    if (const auto rest = chain.rest()) ids.push_back(*rest);
+  }
+  // owned by the request
+  TraceChain chain;
+  // constant once it waits
+  const std::uint64_t prompt;
+  const std::uint32_t answers;
   TimePoint arrival;
-  std::uint64_t prompt = 0;
-  std::uint32_t answers = 1;
-  std::vector<std::uint64_t> ids;
-  std::atomic<std::uint64_t> output{0};  // relaxed: its last value is read behind the mutex of the core
-  State state = State::kOpen;            // guarded by the mutex of the core
+  // guarded by the mutex of the core
+  std::vector<std::uint64_t> ids, output_ids;
+  std::uint64_t output = 0;
+  State state = State::kOpen;
 };
 
 class TraceCore : public std::enable_shared_from_this<TraceCore> {
@@ -83,6 +90,8 @@ class TraceCore : public std::enable_shared_from_this<TraceCore> {
   void set_executor(Executor& executor) { executor_ = &executor; }
   [[nodiscard]] std::shared_ptr<TraceEntry> begin(std::span<const TokenId> prompt, const TraceSpace& space,
                                                   std::uint32_t answers) LARDER_EXCLUDES(mutex_);
+  void add_output(TraceEntry& entry, std::span<const TokenId> tokens) LARDER_EXCLUDES(mutex_);
+  void set_output(TraceEntry& entry, std::uint64_t tokens) LARDER_EXCLUDES(mutex_);
   void settle(TraceEntry& entry, TraceEntry::State state) LARDER_EXCLUDES(mutex_);
   // What is open is taken as far as it has come, and no more requests are.
   void close() LARDER_EXCLUDES(mutex_);
@@ -122,17 +131,14 @@ std::shared_ptr<TraceEntry> TraceCore::begin(std::span<const TokenId> prompt, co
     metrics_.dropped_size.increment();
     return nullptr;
   }
-  auto entry = std::make_shared<TraceEntry>();
-  entry->arrival = clock_.now();
-  entry->prompt = prompt.size();
-  entry->answers = std::max(answers, 1u);
-  entry->ids = ids_.of(prompt, space);
+  const TimePoint arrival = clock_.now();
+  auto entry = std::make_shared<TraceEntry>(ids_.chain(space), prompt, answers);
   bool is_wanted = false;
   {
     LockGuard guard(mutex_);
     if (is_closed_) return nullptr;
     // Threads that were given a time may come here in another order.
-    entry->arrival = last_arrival_ = std::max(last_arrival_, entry->arrival);
+    entry->arrival = last_arrival_ = std::max(last_arrival_, arrival);
     waiting_ids_ += entry->ids.size();
     waiting_.push_back(entry);
     while (waiting_.size() > limits_.waiting || (waiting_ids_ > limits_.ids && waiting_.size() > 1)) {
@@ -143,6 +149,21 @@ std::shared_ptr<TraceEntry> TraceCore::begin(std::span<const TokenId> prompt, co
   }
   if (is_wanted) post();
   return entry;
+}
+
+void TraceCore::add_output(TraceEntry& entry, std::span<const TokenId> tokens) {
+  std::vector<std::uint64_t> filled;
+  if (entry.answers == 1) entry.chain.append(tokens, filled);
+  LockGuard guard(mutex_);
+  if (entry.state != TraceEntry::State::kOpen) return;
+  entry.output += tokens.size();
+  entry.output_ids.insert(entry.output_ids.end(), filled.begin(), filled.end());
+  waiting_ids_ += filled.size();
+}
+
+void TraceCore::set_output(TraceEntry& entry, std::uint64_t tokens) {
+  LockGuard guard(mutex_);
+  if (entry.state == TraceEntry::State::kOpen) entry.output = tokens;
 }
 
 void TraceCore::settle(TraceEntry& entry, TraceEntry::State state) {
@@ -159,7 +180,7 @@ void TraceCore::settle(TraceEntry& entry, TraceEntry::State state) {
 
 void TraceCore::take_first() {
   TraceEntry& entry = *waiting_.front();
-  const std::uint64_t count = entry.ids.size();
+  const std::uint64_t count = entry.ids.size() + entry.output_ids.size();
   const bool is_refused = entry.state == TraceEntry::State::kRefused;
   if (entry.state == TraceEntry::State::kOpen) metrics_.early.increment();
   entry.state = TraceEntry::State::kTaken;
@@ -167,8 +188,8 @@ void TraceCore::take_first() {
   const bool has_room = ready_.size() < limits_.ready && ready_ids_ + count <= limits_.ids;
   if (!is_refused && (has_room || ready_.empty())) {
     ready_ids_ += count;
-    const std::uint64_t output = entry.output.load(std::memory_order_relaxed);
-    ready_.push_back({entry.arrival, entry.prompt, (output + entry.answers - 1) / entry.answers, std::move(entry.ids)});
+    ready_.push_back({entry.arrival, entry.prompt, (entry.output + entry.answers - 1) / entry.answers,
+                      std::move(entry.ids), std::move(entry.output_ids)});
   } else if (!is_refused) {
     metrics_.dropped_queue.increment();
   }
@@ -230,11 +251,11 @@ TraceRequest& TraceRequest::operator=(TraceRequest&& other) noexcept {
 }
 
 void TraceRequest::set_output(std::uint64_t tokens) {
-  if (entry_) entry_->output.store(tokens, std::memory_order_relaxed);
+  if (entry_) core_->set_output(*entry_, tokens);
 }
 
-void TraceRequest::add_output(std::uint64_t tokens) {
-  if (entry_) entry_->output.fetch_add(tokens, std::memory_order_relaxed);
+void TraceRequest::add_output(std::span<const TokenId> tokens) {
+  if (entry_) core_->add_output(*entry_, tokens);
 }
 
 void TraceRequest::refuse() {

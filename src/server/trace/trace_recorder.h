@@ -5,6 +5,8 @@
 //
 //   timestamp   milliseconds since the file's first request      unix_ms   the same moment since 1970, to the second
 //   hash_ids    trace_ids.h                     block_tokens, if they are not 512: the tokens of a block
+//   output_hash_ids   of the blocks that the answer has filled, where its tokens are known; so a replay knows which
+//                     later prompt repeats it
 //
 // Purpose: no text and no tokens leave the process; lengths, times, and which prompts begin alike do.
 //
@@ -15,13 +17,13 @@
 // A request that fails or is cancelled is written with the output that it had: it has used the cache. One that was
 // refused is not. Requests of which the recorder is not told the tokens are counted.
 //
-// Threads: begin() and a TraceRequest from any thread; calls of one TraceRequest may overlap. No call waits for a disk.
+// Threads: begin() from any thread; a TraceRequest is confined. No call waits for a disk.
 // Lifetime: files, clock, registry and a given executor outlive the recorder. A TraceRequest may outlive it; what is
 // open when the recorder ends is written as far as it has come.
 // Errors: after open() there are none. What could not be written is dropped and counted, with one line in the log when
 // it begins and one when it is over; the next lines are tried again.
 // Limits: TraceLimits; max_size in the file, and then nothing more is recorded.
-// Memory: 8 bytes for each id that waits. Cost: of begin(): 5 ns a token; of the end of a request: a short lock.
+// Memory: 8 bytes for each id that waits. Cost: of begin() and of tokens: 5 ns a token; of each call: a short lock.
 #pragma once
 
 #include <cstdint>
@@ -65,9 +67,10 @@ class TraceRequest {
   TraceRequest& operator=(TraceRequest&& other) noexcept;
   ~TraceRequest() { end(); }
 
-  // Tokens so far, of all answers together; or so many more.
+  // The answer has these tokens, too; one of the answers, if there are several.
+  void add_output(std::span<const TokenId> tokens);
+  // Where only their number is known: of all answers together, so far.
   void set_output(std::uint64_t tokens);
-  void add_output(std::uint64_t tokens);
   // It was refused: there is no line of it.
   void refuse();
   // Again: nothing.

@@ -140,10 +140,30 @@ TEST_F(Recorder, OfSeveralAnswersTheMean) {
   open();
   const std::vector<TokenId> prompt(5);
   TraceRequest request = recorder_->begin(prompt, {}, 3);
-  for (int i = 0; i < 10; ++i) request.add_output(1);
+  for (int i = 0; i < 10; ++i) request.add_output(prompt);
   request.end();
   tasks_.run_all();
-  EXPECT_EQ(lines().at(0)["output_length"], 4);
+  EXPECT_EQ(lines().at(0)["output_length"], 17) << "of 50 tokens in three answers";
+  EXPECT_FALSE(lines().at(0).contains("output_hash_ids"));
+}
+
+TEST_F(Recorder, WhatAnAnswerFillsHasTheIdsOfAPromptThatRepeatsIt) {
+  open();
+  std::vector<TokenId> prompt(40), answer(30);
+  std::iota(prompt.begin(), prompt.end(), 0u);
+  std::iota(answer.begin(), answer.end(), 40u);
+  TraceRequest request = recorder_->begin(prompt, {});
+  for (const TokenId& token : answer) request.add_output({&token, 1});
+  request.end();
+  record(75);
+  const std::vector<TraceJson> all = lines();
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0]["output_length"], 30);
+  ASSERT_EQ(all[0]["output_hash_ids"].size(), 2u) << "blocks 2 and 3 of tokens 32 to 63";
+  EXPECT_EQ(all[0]["output_hash_ids"][0], all[1]["hash_ids"][2]);
+  EXPECT_EQ(all[0]["output_hash_ids"][1], all[1]["hash_ids"][3]);
+  EXPECT_NE(all[0]["hash_ids"][2], all[1]["hash_ids"][2]) << "8 tokens";
+  EXPECT_FALSE(all[1].contains("output_hash_ids"));
 }
 
 TEST_F(Recorder, WhoseTokensAreNotKnownAreCounted) {

@@ -96,6 +96,9 @@ std::string TraceWriter::text_of(const TraceLine& line) {
   last_milliseconds_ = std::max(last_milliseconds_, arrival - *origin_);
   std::string out = fmt::format(R"({{"timestamp":{},"input_length":{},"output_length":{},"hash_ids":[{}],"unix_ms":{})",
                                 last_milliseconds_, line.prompt, line.output, fmt::join(line.ids, ","), arrival);
+  if (!line.output_ids.empty()) {
+    out += fmt::format(R"(,"output_hash_ids":[{}])", fmt::join(line.output_ids, ","));
+  }
   if (block_tokens_ != kMooncakeBlock) out += fmt::format(R"(,"block_tokens":{})", block_tokens_);
   out += "}\n";
   return out;

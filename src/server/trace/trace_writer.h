@@ -20,7 +20,7 @@ namespace larder {
 struct TraceLine {
   TimePoint arrival;  // not before that of the line before
   std::uint64_t prompt = 0, output = 0;
-  std::vector<std::uint64_t> ids;
+  std::vector<std::uint64_t> ids, output_ids;
 };
 
 struct TraceMetrics {
