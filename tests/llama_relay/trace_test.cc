@@ -38,8 +38,10 @@ TEST_F(RelayTrace, HasPromptsAndAnswers) {
   Json more = {{"cache_salt", "tenant"}};
   (void)rig_.ask(a_, more);
   (void)rig_.ask(joined(a_, random_tokens(30, 2)));
-  EXPECT_EQ(rig_.post("/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", "hello"}}}}, {"max_tokens", 3}}).http,
-            200u);
+  EXPECT_EQ(
+      rig_.post("/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", "hello"}}}}, {"max_tokens", 3}})
+          .http,
+      200u);
   const std::vector<Json> all = lines();
   ASSERT_EQ(all.size(), 4u);
   EXPECT_EQ(all[0]["input_length"], 200);
