@@ -165,5 +165,41 @@ TEST_F(RecordTrace, AReplayEvictsWhatTheServerEvicted) {
   EXPECT_LT(replayed.hit_rate(), roomy.hit_rate() - 0.1);
 }
 
+// What lies on the disk, and who can read it; files of one key are joined, others are not.
+TEST_F(RecordTrace, FilesOfOneKeyCanBeJoined) {
+  const std::string key = trace_.path + ".key";
+  const auto put_key = [&](const std::string& text) {
+    const auto file = real_file_system().open(key, {.write = true, .create = true, .truncate = true});
+    ASSERT_TRUE(file.is_ok() && write_fully(**file, std::as_bytes(std::span(text)), 0).is_ok());
+  };
+  const auto first_id = [&](const std::string& key_file) {
+    std::filesystem::remove(trace_.path);
+    trace_.key_file = key_file;
+    auto recorder = TraceRecorder::open(trace_, real_file_system(), real_clock(), metrics_);
+    EXPECT_TRUE(recorder.is_ok()) << recorder.status().to_string();
+    const std::vector<TokenId> prompt(200, 7);
+    (*recorder)->begin(prompt, {}).end();
+    recorder->reset();
+    const Result<ReplayTrace> trace = ReplayTrace::read(trace_.path, kTracePage, 9);
+    EXPECT_TRUE(trace.is_ok()) << trace.status().to_string();
+    EXPECT_EQ(trace->requests().size(), 1u);
+    return trace->requests().front().blocks.front();
+  };
+  put_key("0123456789abcdef0123456789abcdef\n");
+  const std::uint64_t of_key = first_id(key);
+  EXPECT_EQ(first_id(key), of_key);
+  EXPECT_EQ(std::filesystem::status(trace_.path).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  put_key("0123456789abcdef0123456789abcdeX\n");
+  EXPECT_NE(first_id(key), of_key);
+  EXPECT_NE(first_id(""), first_id("")) << "each has a key of its own";
+  put_key("too short\n");
+  trace_.key_file = key;
+  const Status status = TraceRecorder::open(trace_, real_file_system(), real_clock(), metrics_).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("has 9 bytes, which can be guessed"), std::string::npos) << status.message();
+  std::filesystem::remove(key);
+}
+
 }  // namespace
 }  // namespace larder

@@ -40,6 +40,11 @@ Result<LineFacts> facts_of(std::string_view line, std::uint64_t block_tokens) {
   if (!(facts.milliseconds >= 0 && facts.milliseconds <= kMostMilliseconds)) {
     return invalid_argument("has a \"timestamp\" that is none");
   }
+  const auto size = parsed.find("block_tokens");
+  if (size != parsed.end() && *size != block_tokens) {
+    return invalid_argument(fmt::format("has blocks of {} tokens, and --record-trace-block is {}",
+                                        size->dump().substr(0, 20), block_tokens));
+  }
   const double blocks = std::ceil(parsed["input_length"].get<double>() / static_cast<double>(block_tokens));
   if (blocks != static_cast<double>(parsed["hash_ids"].size())) {
     return invalid_argument(fmt::format("has other blocks than --record-trace-block {}", block_tokens));
@@ -80,12 +85,12 @@ Result<std::unique_ptr<TraceFile>> TraceFile::open(FileSystem& files, const std:
     if (lock.status().code() != StatusCode::kConflict) return with_file(lock.status(), path);
     return conflict(fmt::format("--record-trace: another process writes '{}': give each a file of its own", path));
   }
+  std::unique_ptr<TraceFile> trace(new TraceFile(path, std::move(*file), std::move(*lock)));
+  LARDER_RETURN_IF_ERROR(trace->look(block_tokens));
   const Result<FileInfo> info = files.stat(path);
   if (info.is_ok() && info->others_may_read) {
     log_warning("trace", fmt::format("every user of this machine can read '{}': chmod 600", path));
   }
-  std::unique_ptr<TraceFile> trace(new TraceFile(path, std::move(*file), std::move(*lock)));
-  LARDER_RETURN_IF_ERROR(trace->look(block_tokens));
   if (trace->size_ < max_bytes) return trace;
   return invalid_argument(
       fmt::format("--record-trace: '{}' has {} bytes, and --record-trace-max-size is {}: name "

@@ -403,6 +403,8 @@ TEST_F(Recorder, WhatIsNoTraceIsLeftAlone) {
   refused(R"({"timestamp":1,"input_length":40,"output_length":1,"hash_ids":[1]})"
           "\n",
           "other blocks than --record-trace-block 16");
+  refused(line.substr(0, line.size() - 1) + ",\"block_tokens\":64}\n",
+          "has blocks of 64 tokens, and --record-trace-block is 16");
   refused(line + "\nsomething else\n", "its last line is no JSON object");
   refused(line + "\n\n", "its last line is no JSON object");
   refused("\n", "its first line");
