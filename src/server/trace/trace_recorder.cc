@@ -23,14 +23,15 @@ constexpr std::uint64_t kMostBlockTokens = 1 << 20;
 constexpr std::size_t kLeastSecret = 16;  // bytes: a shorter one can be tried out
 constexpr std::uint64_t kLeastFile = 4096;
 
-Result<std::string> secret_of(const TraceOptions& options) {
-  if (options.key_file.empty()) {
-    std::string secret(32, '\0');
-    if (::RAND_bytes(reinterpret_cast<unsigned char*>(secret.data()), static_cast<int>(secret.size())) != 1) {
-      return unavailable("--record-trace: no random numbers from the system");
-    }
+Result<std::string> drawn_secret() {
+  std::string secret(32, '\0');
+  if (::RAND_bytes(reinterpret_cast<unsigned char*>(secret.data()), static_cast<int>(secret.size())) == 1)
     return secret;
-  }
+  return unavailable("--record-trace: no random numbers from the system");
+}
+
+Result<std::string> secret_of(const TraceOptions& options) {
+  if (options.key_file.empty()) return drawn_secret();
   Result<std::string> secret = read_key_file(options.key_file);
   if (!secret.is_ok()) return Status(secret.status().code(), "--record-trace-key: " + secret.status().message());
   if (secret->size() >= kLeastSecret) return secret;
@@ -88,7 +89,7 @@ class TraceCore : public std::enable_shared_from_this<TraceCore> {
         writer_(std::move(file), clock, ids_.block_tokens(), max_bytes, metrics_) {}
 
   void set_executor(Executor& executor) { executor_ = &executor; }
-  [[nodiscard]] std::shared_ptr<TraceEntry> begin(std::span<const TokenId> prompt, const TraceSpace& space,
+  [[nodiscard]] std::shared_ptr<TraceEntry> begin(std::span<const TokenId> prompt, TraceSpace space,
                                                   std::uint32_t answers) LARDER_EXCLUDES(mutex_);
   void add_output(TraceEntry& entry, std::span<const TokenId> tokens) LARDER_EXCLUDES(mutex_);
   void set_output(TraceEntry& entry, std::uint64_t tokens) LARDER_EXCLUDES(mutex_);
@@ -124,12 +125,21 @@ class TraceCore : public std::enable_shared_from_this<TraceCore> {
   bool is_closed_ LARDER_GUARDED_BY(mutex_) = false;
 };
 
-std::shared_ptr<TraceEntry> TraceCore::begin(std::span<const TokenId> prompt, const TraceSpace& space,
-                                             std::uint32_t answers) {
+std::shared_ptr<TraceEntry> TraceCore::begin(std::span<const TokenId> prompt, TraceSpace space, std::uint32_t answers) {
   if (prompt.empty()) return nullptr;
   if (writer_.is_over()) {
     metrics_.dropped_size.increment();
     return nullptr;
+  }
+  std::string own;
+  if (space.is_private) {
+    Result<std::string> drawn = drawn_secret();
+    if (!drawn.is_ok()) {
+      note_unknown();
+      return nullptr;
+    }
+    own = std::move(*drawn);
+    space.salt = own;
   }
   const TimePoint arrival = clock_.now();
   auto entry = std::make_shared<TraceEntry>(ids_.chain(space), prompt, answers);

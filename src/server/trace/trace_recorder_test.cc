@@ -166,6 +166,16 @@ TEST_F(Recorder, WhatAnAnswerFillsHasTheIdsOfAPromptThatRepeatsIt) {
   EXPECT_FALSE(all[1].contains("output_hash_ids"));
 }
 
+TEST_F(Recorder, WhatIsPrivateSharesWithNobody) {
+  open();
+  for (const bool is_private : {false, true, true, false}) begin(32, {.is_private = is_private}).end();
+  tasks_.run_all();
+  const std::vector<TraceJson> all = lines();
+  ASSERT_EQ(all.size(), 4u);
+  EXPECT_EQ(all[0]["hash_ids"], all[3]["hash_ids"]);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_NE(all[i]["hash_ids"][0], all[(i + 1) % 3]["hash_ids"][0]) << i;
+}
+
 TEST_F(Recorder, WhoseTokensAreNotKnownAreCounted) {
   open();
   recorder_->note_unknown();

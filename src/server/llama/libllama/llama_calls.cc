@@ -214,7 +214,7 @@ Status CompletionCall::submit(server_tokens prompt) {
 
 std::shared_ptr<TraceRequest> CompletionCall::begin_trace(const EngineRequest& request, std::size_t answers) const {
   if (parts_.trace == nullptr) return nullptr;
-  const TraceSpace space{parts_.model.name, "", request.owner};
+  const TraceSpace space{parts_.model.name, "", request.owner, !request.may_reuse};
   return std::make_shared<TraceRequest>(
       parts_.trace->begin(request.prompt, space, static_cast<std::uint32_t>(answers)));
 }
