@@ -12,6 +12,7 @@
 #include "engine/scheduler.h"
 #include "server/api_server.h"
 #include "server/trace/trace_recorder.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder {
 namespace {
@@ -30,13 +31,9 @@ class RecordTrace : public testing::Test {
     options_.port = 0;
     options_.threads = 1;
     options_.chunked_prefill_size = 8192;  // as a replay
-    trace_.path = (std::filesystem::temp_directory_path() /
-                   (std::string("larder_record_") + testing::UnitTest::GetInstance()->current_test_info()->name()))
-                      .string();
+    trace_.path = folder_.path() + "/trace";
     trace_.block_tokens = kTracePage;
-    std::filesystem::remove(trace_.path);
   }
-  ~RecordTrace() override { std::filesystem::remove(trace_.path); }
 
   void serve() {
     auto trace = TraceRecorder::open(trace_, real_file_system(), real_clock(), metrics_);
@@ -66,6 +63,7 @@ class RecordTrace : public testing::Test {
     if (!reply.is_ok()) return prompt;
     const Words answer = Words::parse(reply->body, nullptr, false);
     served_.push_back({prompt.size(), answer["output_ids"].size(), answer["meta_info"].value("cached_tokens", 0u)});
+    EXPECT_TRUE(scheduler_->quiesce(std::chrono::seconds(20)).is_ok());  // copies to the host have ended
     for (const Words& id : answer["output_ids"]) prompt.push_back(id.get<int>());
     return prompt;
   }
@@ -102,6 +100,7 @@ class RecordTrace : public testing::Test {
     return result.is_ok() ? std::move(*result) : ReplayResult{};
   }
 
+  const support::TemporaryDirectory folder_;
   Options options_;
   TraceOptions trace_;
   MetricsRegistry metrics_;
@@ -136,8 +135,9 @@ TEST_F(RecordTrace, AReplayHitsWhatTheServerHit) {
   EXPECT_LT(replayed.hit_rate(), 0.99);
 }
 
-// From tiers that are too small for all: the same leave. To the token, where copies to the host end before the next
-// request, as they do here unless the machine is busy; in this replay they take no time. So one point is allowed.
+// From tiers that are too small for all: the same leave, to the token on an idle machine. Copies to the host take time
+// in the server and none in this replay, so what waits for one there may leave here: of 25 runs, five at a time on two
+// processors, one was 1.8 points off. A roomy cache is more than 10 points off.
 TEST_F(RecordTrace, AReplayEvictsWhatTheServerEvicted) {
   options_.max_total_tokens = 40 * kTracePage;
   options_.max_mamba_cache_size = 12;
@@ -161,7 +161,7 @@ TEST_F(RecordTrace, AReplayEvictsWhatTheServerEvicted) {
     prompts += request.prompt;
   }
   EXPECT_EQ(replayed.prompt_tokens(), prompts);
-  EXPECT_NEAR(replayed.hit_rate(), static_cast<double>(cached) / static_cast<double>(prompts), 0.01);
+  EXPECT_NEAR(replayed.hit_rate(), static_cast<double>(cached) / static_cast<double>(prompts), 0.03);
   EXPECT_LT(replayed.hit_rate(), roomy.hit_rate() - 0.1);
 }
 
@@ -198,7 +198,6 @@ TEST_F(RecordTrace, FilesOfOneKeyCanBeJoined) {
   const Status status = TraceRecorder::open(trace_, real_file_system(), real_clock(), metrics_).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("has 9 bytes, which can be guessed"), std::string::npos) << status.message();
-  std::filesystem::remove(key);
 }
 
 }  // namespace
