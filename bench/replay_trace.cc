@@ -33,6 +33,19 @@ Result<double> number_at(const nlohmann::json& line, const char* key, double lea
   return value;
 }
 
+Result<std::vector<std::uint64_t>> ids_at(const nlohmann::json& line, const char* key) {
+  std::vector<std::uint64_t> out;
+  const auto ids = line.find(key);
+  if (ids == line.end() || !ids->is_array()) return invalid_argument(fmt::format("there is no list \"{}\"", key));
+  for (const nlohmann::json& id : *ids) {
+    if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= kAnswerBlocks) {
+      return invalid_argument(fmt::format("an entry of \"{}\" is no whole number from 0 to 2^62 - 1", key));
+    }
+    out.push_back(id.get<std::uint64_t>());
+  }
+  return out;
+}
+
 }  // namespace
 
 Status ReplayTrace::add_line(const std::string& line) {
@@ -51,18 +64,28 @@ Status ReplayTrace::add_line(const std::string& line) {
   if (!requests_.empty() && request.arrival_s < requests_.back().arrival_s) {
     return invalid_argument("its \"timestamp\" is before that of the line before it; sort the file by time");
   }
-  const auto ids = parsed.find("hash_ids");
-  if (ids == parsed.end() || !ids->is_array()) return invalid_argument("there is no list \"hash_ids\"");
-  for (const nlohmann::json& id : *ids) {
-    if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= kAnswerBlocks) {
-      return invalid_argument("an entry of \"hash_ids\" is no whole number from 0 to 2^62 - 1");
-    }
-    request.blocks.push_back(id.get<std::uint64_t>());
+  Result<std::vector<std::uint64_t>> ids = ids_at(parsed, "hash_ids");
+  if (!ids.is_ok()) return ids.status();
+  request.blocks = std::move(*ids);
+  const auto size = parsed.find("block_tokens");
+  if (size != parsed.end() && *size != block_tokens_) {
+    return invalid_argument(
+        fmt::format("its blocks have {} tokens: give --block-tokens {}", size->dump(), size->dump()));
   }
   const std::uint64_t blocks = (request.prompt + block_tokens_ - 1) / block_tokens_;
   if (request.blocks.size() != blocks) {
     return invalid_argument(fmt::format("{} tokens are {} blocks of {} (--block-tokens), and \"hash_ids\" has {}",
                                         request.prompt, blocks, block_tokens_, request.blocks.size()));
+  }
+  if (parsed.contains("output_hash_ids")) {
+    Result<std::vector<std::uint64_t>> answer = ids_at(parsed, "output_hash_ids");
+    if (!answer.is_ok()) return answer.status();
+    request.answer_blocks = std::move(*answer);
+    const std::uint64_t filled = (request.prompt + request.output) / block_tokens_ - request.prompt / block_tokens_;
+    if (request.answer_blocks.size() != filled) {
+      return invalid_argument(fmt::format("the answer fills {} blocks, and \"output_hash_ids\" has {}", filled,
+                                          request.answer_blocks.size()));
+    }
   }
   requests_.push_back(std::move(request));
   return Status::ok();
@@ -85,6 +108,11 @@ Result<ReplayTrace> ReplayTrace::read(const std::string& path, std::uint64_t blo
   return trace;
 }
 
+// Of the prompt, and of the answer where that is known.
+std::uint64_t ReplayTrace::whole_blocks(const Request& request) const {
+  return request.prompt / block_tokens_ + request.answer_blocks.size();
+}
+
 // Blocks are named by their whole prefix, so requests that share a block share all before it.
 void ReplayTrace::find_next_turns() {
   std::unordered_map<std::uint64_t, std::vector<std::size_t>> waiting;  // by the last whole block
@@ -95,15 +123,18 @@ void ReplayTrace::find_next_turns() {
       if (found == waiting.end()) continue;
       std::erase_if(found->second, [&](std::size_t earlier) {
         Request& before = requests_[earlier];
-        if (before.prompt / block_tokens_ != k + 1 || requests_[i].prompt <= before.prompt + before.output)
-          return false;
+        if (whole_blocks(before) != k + 1 || requests_[i].prompt <= before.prompt + before.output) return false;
         before.next_turn = i;
-        if (before.blocks.size() > k + 1) filled_later_.try_emplace(before.blocks.back(), blocks[k + 1]);
+        const std::uint64_t part = before.prompt / block_tokens_;
+        if (before.blocks.size() > part) filled_later_.try_emplace(before.blocks.back(), blocks[part]);
         return true;
       });
     }
-    const std::uint64_t whole = requests_[i].prompt / block_tokens_;
-    if (whole > 0) waiting[blocks[whole - 1]].push_back(i);
+    const Request& me = requests_[i];
+    const bool is_filled = !me.answer_blocks.empty() && me.prompt % block_tokens_ != 0;
+    if (is_filled) filled_later_.try_emplace(blocks.back(), me.answer_blocks.front());
+    const std::uint64_t whole = whole_blocks(me);
+    if (whole > 0) waiting[me.answer_blocks.empty() ? blocks[whole - 1] : me.answer_blocks.back()].push_back(i);
   }
 }
 
@@ -130,9 +161,13 @@ void ReplayTrace::tokens_of(std::size_t index, std::vector<TokenId>& out) const 
   const std::uint64_t end = request.prompt + request.output;
   for (std::uint64_t at = request.prompt; at < end;) {
     const std::uint64_t begin = at % block_tokens_, stop = std::min(block_tokens_, begin + end - at);
-    const std::uint64_t block = request.next_turn == kNone
-                                    ? kAnswerBlocks + (static_cast<std::uint64_t>(index) << 20) + at / block_tokens_
-                                    : requests_[request.next_turn].blocks[at / block_tokens_];
+    const std::uint64_t number = at / block_tokens_, of_answer = number - request.prompt / block_tokens_;
+    std::uint64_t block = kAnswerBlocks + (static_cast<std::uint64_t>(index) << 20) + number;
+    if (of_answer < request.answer_blocks.size()) {
+      block = request.answer_blocks[of_answer];
+    } else if (request.next_turn != kNone) {
+      block = requests_[request.next_turn].blocks[number];
+    }
     append_block(block, begin, stop, out);
     at += stop - begin;
   }

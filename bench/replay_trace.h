@@ -8,10 +8,14 @@
 //   hash_ids       one for each block of `block_tokens` tokens of the prompt, the last block perhaps not full; equal
 //                  ids are equal blocks
 //
+// Two members may be missing: block_tokens, with which the file is to be read; and output_hash_ids, of the blocks that
+// prompt and answer fill together and the prompt alone does not. Others are not looked at.
+//
 // There is no text in it, so tokens are made of the ids: equal blocks have equal tokens. What the answers said is in
 // the trace only where a later prompt repeats it: the first later request that begins with all whole blocks of this
 // one, and is longer than its prompt and answer, is taken for the next turn of its conversation, and the answer has
-// that one's tokens. Every other answer has tokens of its own.
+// that one's tokens. Every other answer has tokens of its own. With output_hash_ids nothing of that is guessed but the
+// answer's tokens behind the last block that is filled.
 //
 // Threads: immutable once read. Memory: 8 bytes for each id.
 // Source: Mooncake (FAST '25), traces of "Mooncake: A KVCache-centric Disaggregated Architecture".
@@ -33,7 +37,7 @@ class ReplayTrace {
   struct Request {
     double arrival_s = 0;  // since the beginning of the trace
     std::uint64_t prompt = 0, output = 0;
-    std::vector<std::uint64_t> blocks;
+    std::vector<std::uint64_t> blocks, answer_blocks;
     std::size_t next_turn = kNone;  // the request whose prompt repeats the answer
   };
   static constexpr std::size_t kNone = ~std::size_t{0};
@@ -47,6 +51,7 @@ class ReplayTrace {
 
  private:
   [[nodiscard]] Status add_line(const std::string& line);
+  [[nodiscard]] std::uint64_t whole_blocks(const Request& request) const;
   void find_next_turns();
   // What a block has at [begin, end), appended.
   void append_block(std::uint64_t block, std::uint64_t begin, std::uint64_t end, std::vector<TokenId>& out) const;

@@ -27,6 +27,7 @@ STRUCT_FILES = (
     "src/server/listen_options.h",
     "src/server/http_listener.h",
     "src/server/tls_files.h",
+    "src/server/trace/trace_recorder.h",
     "src/storage/hf3fs/metadata_service.h",
 )
 # Heading, arguments of its --help, file, further files.

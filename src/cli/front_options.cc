@@ -15,6 +15,21 @@ namespace {
 constexpr Nanos kDrainLimit = std::chrono::seconds(10);    // for open requests, at a stop
 constexpr Nanos kStorageLimit = std::chrono::seconds(60);  // for what storage has yet to take
 
+void add_trace_options(CLI::App& app, CacheOptions& o) {
+  app.add_option("--record-trace", o.trace.path, "write the requests, hashed, as a trace for larder replay")
+      ->type_name("FILE");
+  app.add_option("--record-trace-key", o.trace.key_file,
+                 "holds the key of its hashes, so that files can be joined; none: a key is drawn at the start")
+      ->type_name("FILE");
+  app.add_option("--record-trace-block", o.trace.block_tokens, "that one hash of it stands for")
+      ->check(whole_number(1, 1u << 20))
+      ->capture_default_str()
+      ->type_name("TOKENS");
+  app.add_option("--record-trace-max-size", o.trace.max_size, "bytes of it, or with Ki, Mi, Gi; then nothing more")
+      ->capture_default_str()
+      ->type_name("SIZE");
+}
+
 }  // namespace
 
 void add_cache_options(CLI::App& app, CacheOptions& o) {
@@ -36,10 +51,12 @@ void add_cache_options(CLI::App& app, CacheOptions& o) {
   tokens("--checkpoint-spacing", o.saves.spacing, "restore points are at least so far from each other", 1, 1u << 30);
   app.add_flag("--hash-model", o.hashes_data,
                "read all of the model for its identity, not only its head and 2,048 samples");
+  add_trace_options(app, o);
 }
 
 Result<llama::PrefixStoreOptions> store_options(const CacheOptions& o) {
   llama::PrefixStoreOptions options;
+  LARDER_RETURN_IF_ERROR(check_trace_options(o.trace));
   const Result<std::uint64_t> memory = parse_size_bytes(o.host_memory);
   if (!memory.is_ok()) return invalid_argument("--host-memory: " + memory.status().message());
   options.host_bytes = *memory;

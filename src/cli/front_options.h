@@ -12,6 +12,7 @@
 #include "cli/real_signals.h"
 #include "server/llama/completion_front.h"
 #include "server/llama/save_points.h"
+#include "server/trace/trace_recorder.h"
 
 namespace CLI {
 class App;
@@ -23,6 +24,7 @@ struct CacheOptions {
   std::string host_memory = "4Gi", store, store_size = "80%", kv_events_config;
   bool hashes_data = false;
   llama::SavePolicy saves;
+  TraceOptions trace;
 };
 
 // `options` outlives the parsing.

@@ -132,6 +132,7 @@ Result<ProxySettings> settings_of(const ProxyOptions& o) {
   settings.identity = o.command.empty() ? o.identity : numeric_options(o.command);
   settings.shifts_context = o.shifts_context || has_option(o.command, "--context-shift");
   settings.saves = o.cache.saves;
+  settings.trace = o.cache.trace;
   settings.workers = o.requests;
   Result<llama::PrefixStoreOptions> store = store_options(o.cache);
   if (!store.is_ok()) return store.status();

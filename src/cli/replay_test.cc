@@ -3,6 +3,7 @@
 // tests/replay/lru_model.py.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -72,6 +73,12 @@ TEST_F(Replay, ALineThatIsNoneIsNamed) {
   names(R"({"timestamp": 6, "input_length": 1, "output_length": 1})", "no list \"hash_ids\"");
   names(R"({"timestamp": 6, "input_length": 1, "output_length": 1, "hash_ids": [-1]})", "no whole number");
   names(R"({"timestamp": 6, "input_length": 1, "output_length": 1, "hash_ids": [1.5]})", "no whole number");
+  names(R"({"timestamp": 6, "input_length": 1, "output_length": 1, "hash_ids": [1], "block_tokens": 16})",
+        "its blocks have 16 tokens: give --block-tokens 16");
+  names(R"({"timestamp": 6, "input_length": 1, "output_length": 70, "hash_ids": [1], "output_hash_ids": [2, 3]})",
+        "the answer fills 1 blocks, and \"output_hash_ids\" has 2");
+  names(R"({"timestamp": 6, "input_length": 1, "output_length": 70, "hash_ids": [1], "output_hash_ids": [-2]})",
+        "an entry of \"output_hash_ids\" is no whole number");
 }
 
 TEST_F(Replay, AFileThatIsNotThereAndOneWithoutLines) {
@@ -110,6 +117,31 @@ TEST_F(Replay, FindsWhatThereIs) {
     }
     EXPECT_GT(result->hit_rate(), 0.5);
   }
+}
+
+// Two prompts of 70 tokens begin alike; the third repeats the second with its answer. Where the trace does not say what
+// the answers were, the third is taken for the next turn of both.
+TEST_F(Replay, KnowsWhatAnAnswerWasIfTheTraceSays) {
+  const auto third = [&](const std::string& a, const std::string& b) {
+    const std::string answer = R"("output_length": 122, "hash_ids": [1, )";
+    write("{\"timestamp\": 0, \"input_length\": 70, " + answer + "2]" + a + "}\n" +
+          "{\"timestamp\": 9, \"input_length\": 70, " + answer + "3]" + b + "}\n" +
+          "{\"timestamp\": 18, \"input_length\": 200, " + answer + "7, 8, 9]}\n");
+    const Result<ReplayTrace> trace = ReplayTrace::read(options_.trace, 64, 9);
+    EXPECT_TRUE(trace.is_ok()) << trace.status().to_string();
+    std::vector<std::size_t> shared;
+    std::vector<TokenId> last, before;
+    trace->tokens_of(2, last);
+    for (const std::size_t i : {0, 1}) {
+      trace->tokens_of(i, before);
+      shared.push_back(static_cast<std::size_t>(std::ranges::mismatch(before, last).in1 - before.begin()));
+    }
+    return shared;
+  };
+  using Shared = std::vector<std::size_t>;
+  EXPECT_EQ(third("", ""), (Shared{192, 192}));
+  EXPECT_EQ(third(", \"output_hash_ids\": [5, 6]", ", \"output_hash_ids\": [7, 8]"), (Shared{64, 192}));
+  EXPECT_EQ(third(", \"output_hash_ids\": [5, 6]", ", \"output_hash_ids\": [7, 6]"), (Shared{64, 128})) << "half of it";
 }
 
 TEST_F(Replay, EqualOptionsGiveEqualResults) {

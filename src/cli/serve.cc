@@ -22,6 +22,7 @@
 #include "server/key_file.h"
 #include "server/text_table.h"
 #include "server/tls_context.h"
+#include "server/trace/trace_recorder.h"
 #include "server/version.h"
 
 namespace larder {
@@ -69,6 +70,10 @@ std::string group_of(std::string_view name) {
       {"enable-get-state-changes", "Server"},
       {"allow-storage-library", "Storage tier (L3)"},
       {"kv-events-config", "Server"},
+      {"record-trace", "Trace"},
+      {"record-trace-key", "Trace"},
+      {"record-trace-block", "Trace"},
+      {"record-trace-max-size", "Trace"},
       {"served-model-name", "Server"},
       {"hicache-state-on-device-only", "Control runs (what is a tier worth?)"},
       {"hicache-kv-on-device-only", "Control runs (what is a tier worth?)"},
@@ -104,6 +109,10 @@ void add_serve_options(CLI::App& app, CommandLine& line) {
   }
 }
 
+TraceOptions trace_options(const Options& options) {
+  return {options.record_trace, options.record_trace_key, options.record_trace_block, options.record_trace_max_size};
+}
+
 // The file first, then the command line, then the checks.
 Status fill_options(const CommandLine& line, Options& options) {
   if (!line.config_path.empty()) LARDER_RETURN_IF_ERROR(set_options_from_file(options, line.config_path));
@@ -112,6 +121,7 @@ Status fill_options(const CommandLine& line, Options& options) {
   LARDER_RETURN_IF_ERROR(fill_key(options.admin_api_key, options.admin_api_key_file, "LARDER_ADMIN_API_KEY"));
   LARDER_RETURN_IF_ERROR(check_exposure(options.host, !options.api_key.empty(), options.allow_no_key));
   LARDER_RETURN_IF_ERROR(TlsContext::check(tls_files(options)));
+  LARDER_RETURN_IF_ERROR(check_trace_options(trace_options(options)));
   return validate_options(options);
 }
 
@@ -136,9 +146,11 @@ int fail_serve(const Status& status) {
 int serve(const Options& options) {
   StopSignals signals;  // before any thread
   MetricsRegistry metrics;
+  const auto trace = TraceRecorder::open(trace_options(options), real_file_system(), real_clock(), metrics);
+  if (!trace.is_ok()) return fail_serve(trace.status());
   auto scheduler = Scheduler::create(options, real_file_system(), real_clock(), metrics);
   if (!scheduler.is_ok()) return fail_serve(scheduler.status());
-  auto api = ApiServer::create({scheduler->get(), &real_clock(), &metrics, {}});
+  auto api = ApiServer::create({scheduler->get(), &real_clock(), &metrics, {}, trace->get()});
   if (!api.is_ok()) return fail_serve(api.status());
 
   const ModelSpec& model = (*scheduler)->model();

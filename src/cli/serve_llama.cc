@@ -102,6 +102,7 @@ Status fill_settings(LlamaOptions& o) {
   if (!store.is_ok()) return store.status();
   settings.store = std::move(*store);
   settings.saves = o.cache.saves;
+  settings.trace = o.cache.trace;
   settings.hashes_data = o.cache.hashes_data;
   LARDER_RETURN_IF_ERROR(fill_key(settings.api_key, o.key_file, "LARDER_API_KEY"));
   LARDER_RETURN_IF_ERROR(check_exposure(settings.listen.host, !settings.api_key.empty(), o.allows_no_key));

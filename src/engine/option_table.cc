@@ -123,6 +123,14 @@ const std::array kTable = {
                 &O::allow_storage_library},
     OptionEntry{{"kv-events-config", "JSON", "tell routers of pages: {\"publisher\":\"zmq\", ...} (nobody is told)"},
                 &O::kv_events_config},
+    OptionEntry{{"record-trace", "FILE", "write the requests, hashed, as a trace for larder replay (none is written)"},
+                &O::record_trace},
+    OptionEntry{{"record-trace-key", "FILE", "holds the key of its hashes, so that files can be joined (drawn anew)"},
+                &O::record_trace_key},
+    OptionEntry{
+        {"record-trace-block", "TOKENS", "that one hash of it stands for (512)"}, &O::record_trace_block, 1, 1 << 20},
+    OptionEntry{{"record-trace-max-size", "SIZE", "bytes of it, or with Ki, Mi, Gi; then nothing more (1Gi)"},
+                &O::record_trace_max_size},
     OptionEntry{{"served-model-name", "NAME", "name of the model in answers (the model's id)"}, &O::served_model_name},
     OptionEntry{{"random-seed", "SEED", "seed of sampling (1)"}, &O::seed, 0, kMaxU64},
 };

@@ -61,7 +61,11 @@ struct Options {
   // --allow-storage-library: paths, separated by commas, that an attach at run time may load. The one that the start
   // names is allowed, too.
   std::string allow_storage_library;
-  std::string kv_events_config;   // --kv-events-config: JSON (events/kv_event_config.h); empty: nobody is told
+  std::string kv_events_config;  // --kv-events-config: JSON (events/kv_event_config.h); empty: nobody is told
+  // --record-trace, -key, -block, -max-size (server/trace/trace_recorder.h); read by whoever starts the server
+  std::string record_trace, record_trace_key;
+  std::uint64_t record_trace_block = 512;
+  std::string record_trace_max_size = "1Gi";
   std::string served_model_name;  // --served-model-name; default: the model's id
   std::uint64_t seed = 1;         // --random-seed: sampling
 

@@ -73,6 +73,7 @@ class Api final : public ApiServer {
       : scheduler_(*parts.scheduler),
         clock_(*parts.clock),
         registry_(*parts.metrics),
+        trace_(parts.trace),
         options_(scheduler_.options()),
         model_(scheduler_.model()),
         next_id_(std::make_shared<std::atomic<std::uint64_t>>(1)),
@@ -270,7 +271,7 @@ class Api final : public ApiServer {
 
   // --- completions ---
 
-  CompletionContext completion_context() const { return {&scheduler_, &clock_, next_id_, recent_}; }
+  CompletionContext completion_context() const { return {&scheduler_, &clock_, next_id_, recent_, trace_}; }
 
   void start_completion(CompletionBody body, std::unique_ptr<ReplyFormat> format, const Exchange& exchange) {
     auto completion = std::make_shared<Completion>(completion_context(), exchange, std::move(format), body.is_stream);
@@ -466,6 +467,7 @@ class Api final : public ApiServer {
   Scheduler& scheduler_;
   Clock& clock_;
   MetricsRegistry& registry_;
+  TraceRecorder* const trace_;  // null: nothing is recorded
   const Options& options_;
   const ModelSpec& model_;
   const std::shared_ptr<std::atomic<std::uint64_t>> next_id_;

@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "engine/scheduler.h"
 #include "server/http_listener.h"
+#include "server/trace/trace_recorder.h"
 
 namespace larder {
 
@@ -26,7 +27,8 @@ struct ApiParts {
   Scheduler* scheduler = nullptr;
   Clock* clock = nullptr;
   MetricsRegistry* metrics = nullptr;
-  ListenOptions listen;  // host, port and, if it has any, files of TLS are taken from the scheduler's options
+  ListenOptions listen;            // host, port and, if it has any, files of TLS are taken from the scheduler's options
+  TraceRecorder* trace = nullptr;  // told of every prompt; outlives the server
 };
 
 class ApiServer {

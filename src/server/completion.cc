@@ -66,10 +66,16 @@ void Completion::start(std::vector<PromptRequest> prompts) {
     prompts_[i].stop_strings = std::move(prompts[i].stop_strings);
   }
   for (std::size_t i = 0; i < prompts.size(); ++i) {
+    if (context_.trace != nullptr) {
+      const GenerateRequest& asked = prompts[i].generate;
+      prompts_[i].trace =
+          context_.trace->begin(asked.tokens, {context_.scheduler->model().id, asked.adapter, asked.salt});
+    }
     auto ticket = context_.scheduler->submit(
         std::move(prompts[i].generate),
         [self = shared_from_this(), i](const GenerateUpdate& update) { self->receive(i, update); });
     if (!ticket.is_ok()) {
+      prompts_[i].trace.refuse();
       const std::string where = prompts.size() > 1 ? fmt::format("prompt {}: ", i) : std::string{};
       states_[i].status = Status(ticket.status().code(), where + ticket.status().message());
       return answer_failure();
@@ -138,6 +144,7 @@ void Completion::absorb_tokens(std::size_t index, std::span<const TokenId> token
     state.ids_json += std::to_string(tokens[i]);
     prompt.held += prompt.decoder.push(tokens.subspan(i, 1));
     state.completion_tokens = state.tokens.size();
+    prompt.trace.add_output(tokens.subspan(i, 1));
     if (!prompt.stop_strings.empty() && pass_text(index, false)) {
       state.finish = FinishReason::kStop;
       if (prompt.ticket) context_.scheduler->cancel(*prompt.ticket);
@@ -164,6 +171,7 @@ bool Completion::pass_text(std::size_t index, bool is_end) {
 void Completion::end_prompt(std::size_t index) {
   CompletionState& state = states_[index];
   prompts_[index].ticket.reset();
+  prompts_[index].trace.end();
   state.e2e_seconds = seconds_between(begun_, context_.clock->now());
   if (context_.recent) remember(state);
 }

@@ -28,6 +28,7 @@
 #include "engine/tokenizer.h"
 #include "server/http_listener.h"
 #include "server/recent_requests.h"
+#include "server/trace/trace_recorder.h"
 
 namespace larder {
 
@@ -81,6 +82,7 @@ struct CompletionContext {
   Clock* clock = nullptr;
   std::shared_ptr<std::atomic<std::uint64_t>> next_id;  // relaxed: only unique
   std::shared_ptr<RecentRequests> recent;               // gets each prompt that has ended; null: nobody wants them
+  TraceRecorder* trace = nullptr;                       // of what start() submits; null: nothing is recorded
 };
 
 class Completion : public std::enable_shared_from_this<Completion> {
@@ -101,6 +103,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
     std::vector<std::string> stop_strings;
     std::string held;  // text not passed on yet: may be the beginning of a stop string
     TextDecoder decoder;
+    TraceRequest trace;
   };
 
   void receive(std::size_t index, const GenerateUpdate& update);  // scheduler thread

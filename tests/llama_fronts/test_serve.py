@@ -321,6 +321,26 @@ def test_wrong_options_are_named(model, tmp_path):
         assert code in (1, 2) and words in log, log
 
 
+def test_it_records_what_it_is_asked(model, start, tokens, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    recording = ("--record-trace", trace, "--record-trace-block", 64)
+    serve = start(Serve(model("qwen3"), "-c", 8192, "-p", 2, *BATCH, *recording))
+    a = tokens(500, 1)
+    serve.complete(a)
+    serve.complete(a + tokens(60, 2))
+    serve.complete(a, cache_salt="you")
+    serve.complete(a, cache_prompt=False)
+    assert serve.post("/completion", {"prompt": a * 20, "n_predict": 4})[0] == 400  # longer than the context
+    assert serve.stop() == 0
+    lines = [json.loads(line) for line in trace.read_text().splitlines()]
+    longer = [line["input_length"] - lines[0]["input_length"] for line in lines]
+    assert longer == [0, 60, 0, 0], lines
+    assert all(line["output_length"] > 0 for line in lines), lines
+    whole = [tuple(line["hash_ids"][:7]) for line in lines]
+    assert whole[0] == whole[1] and len(set(whole)) == 3, "others' salts, and what is private, share nothing"
+    assert trace.stat().st_mode & 0o777 == 0o600
+
+
 def test_it_stops_in_order(model, start, tokens, tmp_path):
     serve = start(Serve(model("qwen35"), store=tmp_path))
     serve.complete(tokens(500, 1))

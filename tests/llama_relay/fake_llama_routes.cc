@@ -254,23 +254,30 @@ Json FakeLlamaServer::piece(const Ask& ask, TokenId token) {
 Json FakeLlamaServer::whole(const Ask& ask, const Made& made) {
   const std::string text = text_of(made.tokens);
   const std::uint64_t prompt = ask.prompt.size(), rest = prompt - made.cached;
-  const Json timings = {{"cache_n", made.cached}, {"prompt_n", rest}};
-  const Json usage = {{"prompt_tokens", prompt}, {"prompt_tokens_details", {{"cached_tokens", made.cached}}}};
+  const std::uint64_t output = made.probabilities.size();
+  const Json timings = {{"cache_n", made.cached}, {"prompt_n", rest}, {"predicted_n", output}};
+  const Json usage = {{"prompt_tokens", prompt},
+                      {"completion_tokens", output},
+                      {"prompt_tokens_details", {{"cached_tokens", made.cached}}}};
   switch (ask.form) {
     case Form::kText: return {{"choices", Json::array({Json{{"text", text}}})}, {"usage", usage}};
     case Form::kChat: return {{"choices", Json::array({Json{{"message", {{"content", text}}}}})}, {"usage", usage}};
     case Form::kMessages:
       return {{"content", Json::array({Json{{"type", "text"}, {"text", text}}})},
-              {"usage", {{"input_tokens", rest}, {"cache_read_input_tokens", made.cached}}}};
+              {"usage", {{"input_tokens", rest}, {"cache_read_input_tokens", made.cached}, {"output_tokens", output}}}};
     case Form::kCompletion: break;
   }
   Json probabilities = Json::array();
   for (std::size_t i = 0; i < made.tokens.size(); ++i) {
     probabilities.push_back({{"id", made.tokens[i]}, {"logprob", made.probabilities[i]}});
   }
-  return {{"content", text},    {"tokens", made.tokens},
-          {"stop", true},       {"tokens_evaluated", prompt},
-          {"timings", timings}, {"completion_probabilities", probabilities}};
+  return {{"content", text},
+          {"tokens", made.tokens},
+          {"stop", true},
+          {"tokens_evaluated", prompt},
+          {"tokens_predicted", output},
+          {"timings", timings},
+          {"completion_probabilities", probabilities}};
 }
 
 }  // namespace larder::llama::relay_test

@@ -81,6 +81,7 @@ void Rig::start_proxy() {
   settings.start_limit = kLimit;
   settings.quiet_limit = options_.quiet_limit;
   settings.saves = {.page_size = kPage, .grid = 0, .spacing = kPage};
+  settings.trace = options_.trace;
   settings.workers = options_.workers;
   settings.store.host_bytes = std::uint64_t{16} << 20;
   settings.store.storage = "file";

@@ -32,6 +32,7 @@ struct RigOptions {
   std::uint32_t checkpoint_offset = 0;
   Nanos quiet_limit = std::chrono::seconds(20);
   bool is_secure = false;  // TLS on both sides of the proxy
+  TraceOptions trace = {};
 };
 
 struct Answer {

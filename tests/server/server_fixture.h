@@ -35,7 +35,7 @@ class ServerFixture : public ::testing::Test {
     options.hicache_storage_backend = "file";
     api_.reset();
     scheduler_ = std::make_unique<FakeScheduler>(options);
-    auto api = ApiServer::create({scheduler_.get(), &real_clock(), &metrics_, listen});
+    auto api = ApiServer::create({scheduler_.get(), &real_clock(), &metrics_, listen, trace_});
     ASSERT_TRUE(api.is_ok()) << api.status().to_string();
     api_ = std::move(*api);
   }
@@ -82,7 +82,8 @@ class ServerFixture : public ::testing::Test {
   }
 
   MetricsRegistry metrics_;
-  std::string ca_file_;  // who has issued the server's certificate, if it has one
+  TraceRecorder* trace_ = nullptr;  // null: nothing is recorded
+  std::string ca_file_;             // who has issued the server's certificate, if it has one
   std::unique_ptr<FakeScheduler> scheduler_;
   std::unique_ptr<ApiServer> api_;
 };

@@ -13,6 +13,7 @@
 namespace larder::llama {
 namespace {
 
+constexpr unsigned kClientLeft = 499;
 constexpr std::string_view kFromSlot = "slot", kFromHost = "host", kFromStorage = "storage";
 
 double seconds_since(TimePoint begun, const Clock& clock) {
@@ -28,6 +29,15 @@ Status CompletionRelay::run() {
   if (asked.answers > parts_.slots.size()) return run_plainly(PlainReason::kTooManyAnswers);
   if (!asked.takes_slot && !parts_.slots.chooses_by_likeness()) return run_plainly(PlainReason::kOtherSlot);
   return run_cached(asked);
+}
+
+Status CompletionRelay::run_as_it_is() {
+  const Result<unsigned> sent = forward(request_.body);
+  const bool is_completion = route_use(request_.method, request_.path) == RouteUse::kSlot;
+  if (parts_.trace.recorder != nullptr && is_completion && sent.is_ok() && *sent == 200) {
+    parts_.trace.recorder->note_unknown();
+  }
+  return sent.status();
 }
 
 // A slot that is ours to give is taken all the same, or llama-server would choose one that another request was given.
@@ -52,6 +62,9 @@ Status CompletionRelay::run_plainly(PlainReason reason) {
   const Result<unsigned> sent = forward(std::move(body));
   if (hold_.is_held()) hold_.contents().forget();
   if (!is_pinned) parts_.slots.forget_all();
+  if (parts_.trace.recorder != nullptr && reason != PlainReason::kOtherRoute && sent.is_ok() && *sent == 200) {
+    parts_.trace.recorder->note_unknown();
+  }
   return sent.status();
 }
 
@@ -60,6 +73,9 @@ Status CompletionRelay::run_cached(const LlamaRequest& asked) {
   if (!prompt || prompt->empty() || prompt->size() >= parts_.slot_context) {
     return run_plainly(PlainReason::kNotUnderstood);
   }
+  if (parts_.trace.recorder != nullptr) {
+    trace_ = parts_.trace.recorder->begin(*prompt, {parts_.trace.model, "", asked.salt}, asked.answers);
+  }
   SlotTable::Wish wish;
   wish.prompt = *prompt;
   wish.owner = asked.salt;
@@ -67,6 +83,7 @@ Status CompletionRelay::run_cached(const LlamaRequest& asked) {
   wish.by_likeness = !asked.takes_slot;
   Result<SlotTable::Hold> hold = take_slot(wish);
   if (!hold.is_ok()) {
+    trace_.refuse();
     fail(hold.status());
     return Status::ok();
   }
@@ -81,6 +98,7 @@ Status CompletionRelay::run_cached(const LlamaRequest& asked) {
   if (reply_.is_gone()) return Status::ok();
   const bool is_known = !hold_.contents().is_unknown();  // of a slot that could not be emptied nothing is kept
   const Result<unsigned> sent = forward(asked.takes_slot ? asked.text_for_slot(hold_.slot()) : request_.body);
+  record(*prompt, sent);
   const bool is_answered = sent.is_ok() && *sent == 200;
   if (!asked.takes_slot) check_slot(*prompt, is_answered);
   const bool may_have_shifted =
@@ -93,6 +111,19 @@ Status CompletionRelay::run_cached(const LlamaRequest& asked) {
   const std::size_t certain = asked.takes_slot ? prompt->size() : prompt->size() - 1;
   if (saves_after) save_answer(*prompt, std::span(*prompt).first(certain), known, asked.salt);
   return Status::ok();
+}
+
+// A client that has left, and a llama-server that was lost, have used the cache; what llama-server refuses has not.
+void CompletionRelay::record(std::span<const TokenId> prompt, const Result<unsigned>& sent) {
+  if (parts_.trace.recorder == nullptr) return;
+  const std::optional<std::uint64_t> counted = count_.prompt_tokens();
+  if (counted && *counted != prompt.size()) {  // another prompt than was thought
+    trace_.refuse();
+    return parts_.trace.recorder->note_unknown();
+  }
+  if (sent.is_ok() && *sent >= 400 && *sent != kClientLeft) return trace_.refuse();
+  trace_.set_output(output_.tokens());
+  trace_.end();
 }
 
 std::uint64_t CompletionRelay::prepare_slot(const LlamaRequest& asked, std::span<const TokenId> prompt) {
@@ -306,15 +337,17 @@ Result<unsigned> CompletionRelay::forward(std::string body) {
   };
   const auto on_bytes = [&](std::string_view piece) {
     count_.feed(piece);
+    if (parts_.trace.recorder != nullptr) output_.feed(piece);
     return reply_.write(std::string(piece));
   };
   const Status sent = client_.relay(call, on_head, on_bytes);
   count_.end();
+  output_.end();
   if (sent.is_ok()) {
     (void)reply_.end();
     return status;
   }
-  if (sent.code() == StatusCode::kCancelled || reply_.is_gone()) return 499u;  // the client has left
+  if (sent.code() == StatusCode::kCancelled || reply_.is_gone()) return kClientLeft;
   parts_.metrics.failed.increment();
   if (status == 0) fail(sent);
   return sent;

@@ -34,12 +34,14 @@
 #include "server/llama/answer_count.h"
 #include "server/llama/llama_request.h"
 #include "server/llama/llama_upstream.h"
+#include "server/llama/output_count.h"
 #include "server/llama/prefix_store.h"
 #include "server/llama/proxy_metrics.h"
 #include "server/llama/save_points.h"
 #include "server/llama/slot_saver.h"
 #include "server/llama/slot_table.h"
 #include "server/reply_stream.h"
+#include "server/trace/trace_recorder.h"
 
 namespace larder::llama {
 
@@ -57,6 +59,10 @@ struct RelayParts {
   std::uint32_t slot_context = 0;  // tokens
   // llama-server moves what is in a slot when its context is full (--context-shift): rows that no prompt gives.
   bool shifts_context = false;
+  struct Trace {
+    TraceRecorder* recorder = nullptr;  // null: nothing is recorded
+    std::string model;
+  } trace;
   std::uint64_t ask_storage_tokens = 256;  // that a slot must lack for storage to be asked
 };
 
@@ -69,7 +75,7 @@ class CompletionRelay {
   // Answers. Not ok: llama-server was lost on the way; the client has been told, as far as that is possible.
   [[nodiscard]] Status run();
   // The same, without a look at the prompt and without a slot: for a llama-server that is given no prefixes.
-  [[nodiscard]] Status run_as_it_is() { return forward(request_.body).status(); }
+  [[nodiscard]] Status run_as_it_is();
 
  private:
   [[nodiscard]] Status run_plainly(PlainReason reason);
@@ -102,6 +108,8 @@ class CompletionRelay {
   // Whether the answer is one to the prompt, as far as its length tells.
   [[nodiscard]] bool is_answer_to(const LlamaRequest& asked, std::span<const TokenId> prompt);
   [[nodiscard]] Result<SlotTable::Hold> take_slot(const SlotTable::Wish& wish);
+  // What the trace has of the request, when its answer is over.
+  void record(std::span<const TokenId> prompt, const Result<unsigned>& sent);
   // Sends the request with `body`, and its answer on to the client. Its HTTP status.
   [[nodiscard]] Result<unsigned> forward(std::string body);
   void fail(const Status& status);
@@ -114,6 +122,8 @@ class CompletionRelay {
 
   std::string prompt_text_;  // of a chat
   AnswerCount count_;        // of the answer
+  OutputCount output_;       // of it, if it is recorded
+  TraceRequest trace_;
   SlotTable::Hold hold_;
   std::uint64_t resume_ = 0;  // tokens in the slot that are the prompt's
   // What the client is told: of what was there before this request.

@@ -94,6 +94,7 @@ class Proxy final : public LlamaProxy {
   SlotFormat format_;
   std::string model_name_;
   std::unique_ptr<PrefixStore> store_;
+  std::unique_ptr<TraceRecorder> trace_;
   std::unique_ptr<SlotTable> slots_;
   std::unique_ptr<SlotSaver> saver_;
   std::unique_ptr<ServerIdentity> identity_;
@@ -114,6 +115,9 @@ Status Proxy::start() {
   const Result<HttpUrl> url = parse_http_url(settings_.upstream, settings_.upstream_ca);
   if (!url.is_ok()) return url.status();
   upstream_ = *url;
+  auto trace = TraceRecorder::open(settings_.trace, files_, clock_, metrics_.registry());
+  if (!trace.is_ok()) return trace.status();
+  trace_ = std::move(*trace);
   LARDER_RETURN_IF_ERROR(take_folder());
   HttpClient client(upstream_, settings_.quiet_limit, settings_.upstream_key);
   LlamaUpstream upstream(client);
@@ -133,9 +137,18 @@ Status Proxy::start() {
   identity_ = std::make_unique<ServerIdentity>(
       *facts, *slots_, metrics_,
       [this](LlamaUpstream& again, const UpstreamFacts& now) { return prove_again(again, now); });
-  parts_ = std::unique_ptr<RelayParts>(new RelayParts{format_, *store_, *slots_, *saver_, files_, clock_, metrics_,
-                                                      settings_.slot_directory, settings_.saves, facts->slot_context,
-                                                      settings_.shifts_context});
+  parts_ = std::unique_ptr<RelayParts>(new RelayParts{format_,
+                                                      *store_,
+                                                      *slots_,
+                                                      *saver_,
+                                                      files_,
+                                                      clock_,
+                                                      metrics_,
+                                                      settings_.slot_directory,
+                                                      settings_.saves,
+                                                      facts->slot_context,
+                                                      settings_.shifts_context,
+                                                      {trace_.get(), model_name_}});
   workers_ = std::make_unique<ThreadPoolExecutor>("proxy", settings_.workers, settings_.workers);
   auto listener = HttpListener::create(
       settings_.listen, [this](HttpRequest request, const Exchange& exchange) { handle(std::move(request), exchange); },

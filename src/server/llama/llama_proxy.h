@@ -27,6 +27,7 @@
 #include "server/llama/completion_front.h"
 #include "server/llama/prefix_store.h"
 #include "server/llama/save_points.h"
+#include "server/trace/trace_recorder.h"
 
 namespace larder::llama {
 
@@ -47,6 +48,7 @@ struct ProxySettings {
   bool shifts_context = false;                   // it was started with --context-shift
   SavePolicy saves;
   PrefixStoreOptions store;
+  TraceOptions trace;
   std::uint32_t workers = 64;  // requests at once, those that wait for a slot included
 };
 

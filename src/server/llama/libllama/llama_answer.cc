@@ -87,9 +87,11 @@ void LlamaAnswer::begin(const PromptUse& use) {
 std::optional<TokenId> LlamaAnswer::next(llama_context& context, std::int32_t row) {
   if (stats_.n_gen == 0) stats_.update_prompt_last();
   completion_token_output out = sample(context, row);
+  const auto token = static_cast<TokenId>(out.tok);
+  if (trace_) trace_->add_output({&token, 1});
   add_text(out);
   check_limits(out);
-  return stop_ == STOP_TYPE_NONE ? std::optional<TokenId>(static_cast<TokenId>(out.tok)) : std::nullopt;
+  return stop_ == STOP_TYPE_NONE ? std::optional<TokenId>(token) : std::nullopt;
 }
 
 completion_token_output LlamaAnswer::sample(llama_context& context, std::int32_t row) {

@@ -16,10 +16,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/ranked_mutex.h"
 #include "server/llama/libllama/llama_engine.h"
+#include "server/trace/trace_recorder.h"
 
 namespace larder::llama {
 
@@ -55,6 +57,8 @@ class LlamaAnswer final : public AnswerWriter {
   LlamaAnswer(const LlamaAnswer&) = delete;
   LlamaAnswer& operator=(const LlamaAnswer&) = delete;
 
+  // Before the engine has it: told of each token. Its answers share it, and its end is that of the last of them.
+  void set_trace(std::shared_ptr<TraceRequest> trace) { trace_ = std::move(trace); }
   [[nodiscard]] bool is_gone() const override { return results_->is_abandoned(); }
   void begin(const PromptUse& use) override;
   [[nodiscard]] std::optional<TokenId> next(llama_context& context, std::int32_t row) override;
@@ -73,6 +77,7 @@ class LlamaAnswer final : public AnswerWriter {
   server_task task_;
   const std::uint32_t context_tokens_;
   const std::shared_ptr<AnswerResults> results_;
+  std::shared_ptr<TraceRequest> trace_;  // null: nothing is recorded
   const common_sampler_ptr sampler_;
   server_slot_stats stats_;
   const std::string prompt_text_;

@@ -187,6 +187,7 @@ Status CompletionCall::submit(server_tokens prompt) {
   if (count > parts_.slots) {
     throw std::invalid_argument(fmt::format("\"n\" is {}: the server has {} slots (--parallel)", count, parts_.slots));
   }
+  std::vector<std::shared_ptr<LlamaAnswer>> answers;
   for (std::size_t i = 0; i < count; ++i) {
     server_task task(SERVER_TASK_TYPE_COMPLETION);
     task.index = answers_ + i;
@@ -197,12 +198,25 @@ Status CompletionCall::submit(server_tokens prompt) {
     }
     task.tokens = prompt.clone();
     states_.push_back(task.create_state());
-    request.answers.push_back(
+    answers.push_back(
         std::make_shared<LlamaAnswer>(parts_.model.model, std::move(task), parts_.context_tokens, results_));
   }
   answers_ += count;
+  const std::shared_ptr<TraceRequest> trace = begin_trace(request, count);
+  for (const auto& answer : answers) answer->set_trace(trace);
+  request.answers.assign(answers.begin(), answers.end());
+  answers.clear();  // the last of them ends what is recorded
   if (request.may_reuse && request.prompt.size() < parts_.context_tokens) find_prefix(request);
-  return parts_.engine.submit(std::move(request));
+  const Status submitted = parts_.engine.submit(std::move(request));
+  if (trace && !submitted.is_ok()) trace->refuse();
+  return submitted;
+}
+
+std::shared_ptr<TraceRequest> CompletionCall::begin_trace(const EngineRequest& request, std::size_t answers) const {
+  if (parts_.trace == nullptr) return nullptr;
+  const TraceSpace space{parts_.model.name, "", request.owner, !request.may_reuse};
+  return std::make_shared<TraceRequest>(
+      parts_.trace->begin(request.prompt, space, static_cast<std::uint32_t>(answers)));
 }
 
 void CompletionCall::find_prefix(EngineRequest& request) {

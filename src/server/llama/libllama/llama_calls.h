@@ -22,6 +22,7 @@
 #include "server/llama/libllama/llama_engine.h"
 #include "server/llama/prefix_store.h"
 #include "server/reply_stream.h"
+#include "server/trace/trace_recorder.h"
 
 namespace larder::llama {
 
@@ -50,6 +51,7 @@ struct CallParts {
   LlamaEngine& engine;
   PrefixStore& store;
   ServeMetrics& metrics;
+  TraceRecorder* trace = nullptr;  // null: nothing is recorded
   std::uint32_t context_tokens = 0, slots = 0, batch_tokens = 0;
   std::uint64_t ask_storage_tokens = 0;
 };
@@ -73,6 +75,8 @@ class CompletionCall {
   [[nodiscard]] Status ask(const std::string& body);
   [[nodiscard]] Status submit(server_tokens prompt);
   void find_prefix(EngineRequest& request);
+  // The request as a trace has it, which its answers end; null: nothing is recorded.
+  [[nodiscard]] std::shared_ptr<TraceRequest> begin_trace(const EngineRequest& request, std::size_t answers) const;
   [[nodiscard]] std::vector<std::uint64_t> marks_of(const std::vector<TokenId>& prompt) const;
   void answer_whole();
   void answer_stream();

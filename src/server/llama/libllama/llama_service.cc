@@ -95,6 +95,7 @@ class Service final : public LlamaService {
   std::unique_ptr<LlamaModel> model_;
   SlotFormat format_;
   std::unique_ptr<PrefixStore> store_;
+  std::unique_ptr<TraceRecorder> trace_;
   std::unique_ptr<ThreadPoolExecutor> saver_;
   std::unique_ptr<LlamaHost> host_;
   std::unique_ptr<LlamaEngine> engine_;
@@ -108,6 +109,9 @@ class Service final : public LlamaService {
 Status Service::start() {
   const Result<GgufModel> gguf = read_gguf(files_, settings_.model_path);
   if (!gguf.is_ok()) return gguf.status();
+  auto trace = TraceRecorder::open(settings_.trace, files_, real_clock(), registry_);
+  if (!trace.is_ok()) return trace.status();
+  trace_ = std::move(*trace);
   LARDER_RETURN_IF_ERROR(load());
   LARDER_RETURN_IF_ERROR(prove(*gguf));
   auto store = PrefixStore::open(format_, settings_.store);
@@ -124,9 +128,9 @@ Status Service::start() {
       *host_, format_, engine, [this](std::vector<TokenId> tokens, SequenceExport pages, const std::string& owner) {
         return keep(std::move(tokens), std::move(pages), owner);
       });
-  parts_ =
-      std::unique_ptr<CallParts>(new CallParts{*model_, *engine_, *store_, metrics_, settings_.context_tokens,
-                                               settings_.slots, settings_.batch_tokens, settings_.ask_storage_tokens});
+  parts_ = std::unique_ptr<CallParts>(new CallParts{*model_, *engine_, *store_, metrics_, trace_.get(),
+                                                    settings_.context_tokens, settings_.slots, settings_.batch_tokens,
+                                                    settings_.ask_storage_tokens});
   workers_ = std::make_unique<ThreadPoolExecutor>("serve", settings_.workers, settings_.workers);
   auto listener = HttpListener::create(
       settings_.listen, [this](HttpRequest request, const Exchange& exchange) { handle(std::move(request), exchange); },

@@ -27,6 +27,7 @@
 #include "server/llama/completion_front.h"
 #include "server/llama/prefix_store.h"
 #include "server/llama/save_points.h"
+#include "server/trace/trace_recorder.h"
 
 namespace larder::llama {
 
@@ -45,6 +46,7 @@ struct ServeSettings {
   bool hashes_data = false;  // all bytes of the model are its identity, not head and samples
   SavePolicy saves;
   PrefixStoreOptions store;
+  TraceOptions trace;
   std::uint32_t workers = 64;              // requests at once, those that wait for a slot included
   std::uint64_t ask_storage_tokens = 256;  // prompts that have fewer to compute do not wait for storage
 };
