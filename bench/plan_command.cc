@@ -51,6 +51,8 @@ void add_size_options(CLI::App& app, PlanSweepOptions& o, CLI::Option* trace) {
       ->type_name("NAME")
       ->capture_default_str()
       ->needs(trace);
+  app.add_flag("--exclusive-tiers", o.is_exclusive, "what the device has, too, is the first to leave the host")
+      ->needs(trace);
 }
 
 void add_rate_options(CLI::App& app, PlanSweepOptions& o, CLI::Option* trace) {

@@ -50,12 +50,12 @@ std::string assumptions_text(const PlanSweep& sweep) {
   return fmt::format(
       "{} requests of {}: {} tokens of prompts in {:.2f} hours\n"
       "assumed: prompts at {} tokens/s in all{}, answers at {} tokens/s each, {} requests at once{};\n"
-      "         device to host {} GB/s, storage {} GB/s; policy {}, {}\n"
+      "         device to host {} GB/s, storage {} GB/s; policy {}, {}{}\n"
       "a host that keeps everything would hold {}, and {}% of the prompts' tokens would be reused\n\n",
       count_text(sweep.requests), o.trace, count_text(sweep.prompt_tokens), sweep.hours,
       count_text(static_cast<std::uint64_t>(o.prefill_rate)), chosen(sweep.is_rate_chosen), o.decode_rate, o.at_once,
       chosen(sweep.is_at_once_chosen), o.link_gbps, o.storage_gbps, o.policy, o.write_policy,
-      bytes_text(sweep.kept_bytes), percent_text(sweep.kept_hit_rate));
+      o.is_exclusive ? ", exclusive tiers" : "", bytes_text(sweep.kept_bytes), percent_text(sweep.kept_hit_rate));
 }
 
 // A size is printed where it changes.
@@ -257,6 +257,7 @@ nlohmann::ordered_json plan_sweep_json(const PlanSweep& sweep) {
           {"hours", sweep.hours},
           {"policy", o.policy},
           {"write_policy", o.write_policy},
+          {"exclusive_tiers", o.is_exclusive},
           {"at_once", o.at_once},
           {"prefill_rate", o.prefill_rate},
           {"decode_rate", o.decode_rate},

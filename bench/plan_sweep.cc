@@ -148,6 +148,7 @@ ReplayOptions replay_of(const PlanSweepOptions& options, const std::array<double
   replay.storage_gib = gib[kPlanStorage];
   replay.policy = options.policy;
   replay.write_policy = options.write_policy;
+  replay.is_exclusive = options.is_exclusive;
   replay.at_once = options.at_once;
   replay.prefill_rate = options.prefill_rate;
   replay.decode_rate = options.decode_rate;

@@ -33,6 +33,7 @@ struct PlanSweepOptions {
   std::uint64_t limit = ~std::uint64_t{0};
   std::array<std::vector<double>, kPlanTiers> gib;  // sizes by PlanTier; empty: chosen
   std::string policy = "value", write_policy = "write_through";
+  bool is_exclusive = false;               // CacheConfig::exclusive_tiers
   std::uint32_t at_once = 0;               // requests; 0: chosen
   double prefill_rate = 0;                 // tokens a second of all prompts together; 0: chosen
   double decode_rate = 30;                 // tokens a second of each answer

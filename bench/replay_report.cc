@@ -56,11 +56,11 @@ std::string replay_text(const ReplayOptions& options, const ReplayResult& result
   const Totals totals = totals_of(result);
   std::string text = fmt::format(
       "{} requests of {}, {} tokens of prompts; a page of {} tokens has {}, a checkpoint {}\n"
-      "device {}, host {}, storage {}; {} and {}; {} at once\n\n",
+      "device {}, host {}, storage {}; {} and {}{}; {} at once\n\n",
       count_text(result.lines.size()), options.trace, count_text(totals.prompt), options.page_size,
       bytes_text(result.page_bytes), bytes_text(result.checkpoint_bytes), bytes_text(result.tier_bytes[0]),
       bytes_text(result.tier_bytes[1]), bytes_text(result.tier_bytes[2]), options.policy, options.write_policy,
-      options.at_once);
+      options.is_exclusive ? ", exclusive tiers" : "", options.at_once);
   TextTable tiers({"reused from", "tokens", "% of all"});
   const auto tier = [&](const char* name, std::uint64_t tokens) {
     tiers.add_row({name, count_text(tokens), fmt::format("{:.2f}", percent(tokens, totals.prompt))});
@@ -117,6 +117,7 @@ nlohmann::ordered_json replay_json(const ReplayOptions& options, const ReplayRes
           {"prompt_tokens", totals.prompt},
           {"policy", options.policy},
           {"write_policy", options.write_policy},
+          {"exclusive_tiers", options.is_exclusive},
           {"device_bytes", result.tier_bytes[0]},
           {"host_bytes", result.tier_bytes[1]},
           {"storage_bytes", result.tier_bytes[2]},

@@ -73,18 +73,18 @@ void Backups::by_policy(NodeId node, std::uint64_t from) {
   if (host_ == nullptr || now == nullptr) return;
   std::vector<NodeId> nodes;
   append_path(node, *now, from, nodes);
-  (void)begin(nodes, config_.exclusive_tiers ? Effort::kFree : Effort::kGently);
+  (void)begin(nodes, config_.exclusive_tiers ? HostEffort::kSpare : HostEffort::kGently);
 }
 
 Backups::Begun Backups::of_victims(const std::vector<NodeId>& victims, bool gently) {
-  const Effort effort = gently ? Effort::kGently : Effort::kAll;
+  const HostEffort effort = gently ? HostEffort::kGently : HostEffort::kAll;
   if (config_.exclusive_tiers) return begin(victims, effort);
   std::vector<NodeId> nodes;
   for (const NodeId node : victims) append_path(node, *all_, tree_.view(node).end, nodes);
   return begin(nodes, effort);
 }
 
-Backups::Begun Backups::begin(const std::vector<NodeId>& nodes, Effort effort) {
+Backups::Begun Backups::begin(const std::vector<NodeId>& nodes, HostEffort effort) {
   if (host_ == nullptr || nodes.empty() || !ops_.has_room(OpKind::kBackup)) return {};
   Op& op = ops_.add(OpKind::kBackup);
   TransferRequest copy;
@@ -92,7 +92,9 @@ Backups::Begun Backups::begin(const std::vector<NodeId>& nodes, Effort effort) {
   HostAnswer room = HostAnswer::kThere;
   for (const NodeId node : nodes) {
     room = attach(op, node, copy, effort);
-    if (room != HostAnswer::kThere) break;  // the children of a node that found no room must not go before it
+    // The children of a node that found no room must not go before it; and victims for which others would have to go
+    // again could wait for each other.
+    if (room != HostAnswer::kThere) break;
   }
   const bool waits = room == HostAnswer::kWaitsForStores;
   if (std::all_of(copy.pairs.begin(), copy.pairs.end(), [](const auto& v) { return v.empty(); })) {
@@ -104,14 +106,8 @@ Backups::Begun Backups::begin(const std::vector<NodeId>& nodes, Effort effort) {
   return {.copies = true, .waits_for_stores = waits};
 }
 
-HostAnswer Backups::take_room(const ComponentCounts& counts, Effort effort,
-                              std::array<std::vector<HostSlot>, kComponentCount>& out) {
-  if (effort == Effort::kFree) return host_room_.take_free(counts, out) ? HostAnswer::kThere : HostAnswer::kNone;
-  return host_room_.take(counts, effort == Effort::kGently, out);
-}
-
 // Takes host slots for what the node lacks and lists the copies.
-HostAnswer Backups::attach(const Op& op, NodeId node, TransferRequest& copy, Effort effort) {
+HostAnswer Backups::attach(const Op& op, NodeId node, TransferRequest& copy, HostEffort effort) {
   if (!tree_.exists(node)) return HostAnswer::kThere;
   const NodeView before = tree_.view(node);
   const ComponentCounts counts = missing_on_host(before);
@@ -123,10 +119,10 @@ HostAnswer Backups::attach(const Op& op, NodeId node, TransferRequest& copy, Eff
   const NodeView above = tree_.view(before.parent);
   const bool parent_on_host = above.end == 0 || !above.host[0].empty();
   const bool may_come = parent_on_host || config_.exclusive_tiers || config_.write_policy == WritePolicy::kWriteBack;
-  const HostAnswer room = may_come ? take_room(counts, effort, slots) : HostAnswer::kNone;
+  const HostAnswer room = may_come ? host_room_.take(counts, effort, slots) : HostAnswer::kNone;
   tree_.unlock(parent);
   if (room != HostAnswer::kThere) {
-    if (effort == Effort::kFree) return room;  // nothing is lost: it comes when it leaves the device
+    if (effort == HostEffort::kSpare) return room;  // nothing is lost: it comes when it leaves the device
     probe(Probe::kBackupNoRoom);
     ++counters_.backup_no_room;
     return room;

@@ -5,7 +5,8 @@
 //   of_victims()  they are to leave the device                      whatever the policy
 //      └─► the path above them that the host lacks, parents before children ─► host slots ─► one copy ─► done()
 //
-// Exclusive tiers: by_policy() takes only what is free on the host, and victims are copied without their path.
+// Exclusive tiers: by_policy() makes no effort for room (HostEffort::kSpare), and victims are copied without their
+// path.
 //
 // A node that finds no room ends the copy in front of it: a child never stands on the host without its parent, except
 // with write_back and exclusive tiers. From the moment its slots are taken a page counts as backed up; if the copy
@@ -16,7 +17,6 @@
 // Cost: O(nodes of the path that the host lacks + their pages).
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -63,11 +63,8 @@ class Backups {
   // Who may enter the host before it has to. Null: nobody.
   [[nodiscard]] const Admission* admission() const;
   void append_path(NodeId node, const Admission& admission, std::uint64_t from, std::vector<NodeId>& out) const;
-  enum class Effort : std::uint8_t { kFree, kGently, kAll };  // to find room: what is free, HostRoom::take()
-  [[nodiscard]] Begun begin(const std::vector<NodeId>& nodes, Effort effort);  // parents first
-  [[nodiscard]] HostAnswer attach(const Op& op, NodeId node, TransferRequest& copy, Effort effort);
-  [[nodiscard]] HostAnswer take_room(const ComponentCounts& counts, Effort effort,
-                                     std::array<std::vector<HostSlot>, kComponentCount>& out);
+  [[nodiscard]] Begun begin(const std::vector<NodeId>& nodes, HostEffort effort);  // parents first
+  [[nodiscard]] HostAnswer attach(const Op& op, NodeId node, TransferRequest& copy, HostEffort effort);
 
   const CacheConfig& config_;
   HostPools* const host_;

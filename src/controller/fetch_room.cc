@@ -47,7 +47,7 @@ bool FetchRoom::take_piece(Fetch& f) {
   }
   budget.spend((counts[0] + counts[1] + counts[2]) / 4 + (f.batches.size() - first) + 1);
   std::array<std::vector<HostSlot>, kComponentCount> slots;
-  if (parts_.room.take(counts, false, slots) != HostAnswer::kThere) return false;
+  if (parts_.room.take(counts, HostEffort::kAll, slots) != HostAnswer::kThere) return false;
   std::array<std::size_t, kComponentCount> given{};
   for (std::size_t k = first; k < f.batches.size(); ++k) {
     const ComponentCounts needs = f.batches[k].needs();

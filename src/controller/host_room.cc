@@ -30,13 +30,17 @@ HostAnswer HostRoom::refuse_for_stores() {
   return HostAnswer::kWaitsForStores;
 }
 
-// How much of the victim may go now, at most `want`. 0: storage has yet to take it, and is taking pages.
-std::uint64_t HostRoom::share(const HostVictim& victim, std::uint64_t want, bool gently) const {
-  const bool waits = gently && backlog_.may_wait();
-  if (waits && backlog_.is_soon(victim.node)) return 0;
+// How much of the victim may go now, at most `want`. 0: storage has yet to take it, and is taking pages; or it is worth
+// more than the effort allows.
+std::uint64_t HostRoom::share(const HostVictim& victim, std::uint64_t want, HostEffort effort) const {
+  const bool is_spare = victim.worth < 0;  // it comes again, and to storage, when it leaves the device
+  const bool waits = effort == HostEffort::kGently && backlog_.may_wait();
+  if (waits && !is_spare && backlog_.is_soon(victim.node)) return 0;
   // What comes behind it may have to wait; or it is worth more than what another component has.
   if (!waits && !takes_one_by_one()) return want;
   const NodeView node = tree_.view(victim.node);
+  const bool is_stored = backlog_.epoch() != 0 && node.stored_epoch == backlog_.epoch();
+  if (effort == HostEffort::kSpare && !is_stored) return 0;
   return std::min(want, victim.facts.component == ComponentKind::kMamba ? 1 : node.end - node.begin);
 }
 
@@ -58,7 +62,8 @@ std::optional<HostVictim> HostRoom::next_victim(const HostSpace& missing) const 
 }
 
 // What storage reads is locked, so it is neither counted nor a victim.
-HostAnswer HostRoom::make(const ComponentCounts& counts, bool gently) {
+HostAnswer HostRoom::make(const ComponentCounts& counts, HostEffort effort) {
+  const bool gently = effort == HostEffort::kGently;
   HostSpace missing = host_->shortage(counts);
   if (const HostSpace may_go = evictable(); !missing.fits_in(may_go)) {
     const bool waits = gently && backlog_.may_wait() && missing.fits_in(may_go + backlog_.kept());
@@ -74,8 +79,8 @@ HostAnswer HostRoom::make(const ComponentCounts& counts, bool gently) {
     const ComponentKind c = victim->facts.component;
     const std::uint64_t per_slot = host_->blocks_per_slot(c);
     const std::uint64_t slots = per_slot == 0 ? missing.markers : (missing.blocks + per_slot - 1) / per_slot;
-    const std::uint64_t want = share(*victim, std::min(slots, kVictimBatch), gently);
-    if (want == 0) return refuse_for_stores();
+    const std::uint64_t want = share(*victim, std::min(slots, kVictimBatch), effort);
+    if (want == 0) return gently ? refuse_for_stores() : HostAnswer::kNone;
     if (tree_.evict_host(c, want).freed == 0) return HostAnswer::kNone;
     // Leased and not locked, see StoreBacklog::unlock_abandoned(): more of it would go for nothing as well.
     const HostSpace before = std::exchange(missing, host_->shortage(counts));
@@ -84,9 +89,9 @@ HostAnswer HostRoom::make(const ComponentCounts& counts, bool gently) {
   return HostAnswer::kThere;
 }
 
-HostAnswer HostRoom::take(const ComponentCounts& counts, bool gently,
+HostAnswer HostRoom::take(const ComponentCounts& counts, HostEffort effort,
                           std::array<std::vector<HostSlot>, kComponentCount>& out) {
-  const HostAnswer answer = make(counts, gently);
+  const HostAnswer answer = make(counts, effort);
   if (answer != HostAnswer::kThere) return answer;
   return host_->reserve(counts, out) ? HostAnswer::kThere : HostAnswer::kNone;
 }

@@ -32,6 +32,12 @@ enum class HostAnswer : std::uint8_t {
   kNone,            // there is none
 };
 
+enum class HostEffort : std::uint8_t {
+  kSpare,   // takes what is free, and evicts what storage has
+  kGently,  // evicts, but waits for storage (above)
+  kAll,     // evicts
+};
+
 class HostRoom {
  public:
   struct Parts {  // all outlive the room
@@ -44,13 +50,9 @@ class HostRoom {
   explicit HostRoom(const Parts& parts);
 
   // Evicts until `counts` fit. Evicts nothing if everything would not do, as far as TierCounts can tell.
-  [[nodiscard]] HostAnswer make(const ComponentCounts& counts, bool gently);
-  // Only what is free. True: they were taken, as by take().
-  [[nodiscard]] bool take_free(const ComponentCounts& counts, std::array<std::vector<HostSlot>, kComponentCount>& out) {
-    return host_->shortage(counts).is_none() && host_->reserve(counts, out);
-  }
+  [[nodiscard]] HostAnswer make(const ComponentCounts& counts, HostEffort effort);
   // The same, and takes the slots: counts[c] of them are appended to out[c]. Else nothing was taken.
-  [[nodiscard]] HostAnswer take(const ComponentCounts& counts, bool gently,
+  [[nodiscard]] HostAnswer take(const ComponentCounts& counts, HostEffort effort,
                                 std::array<std::vector<HostSlot>, kComponentCount>& out);
   // What is free, or could be made so.
   [[nodiscard]] HostSpace in_reach() const { return host_->available() + evictable(); }
@@ -70,7 +72,7 @@ class HostRoom {
   // One that gives some of what is missing.
   [[nodiscard]] std::optional<HostVictim> next_victim(const HostSpace& missing) const;
   [[nodiscard]] bool takes_one_by_one() const { return tree_.weighs() || tree_.is_exclusive(); }
-  [[nodiscard]] std::uint64_t share(const HostVictim& victim, std::uint64_t want, bool gently) const;
+  [[nodiscard]] std::uint64_t share(const HostVictim& victim, std::uint64_t want, HostEffort effort) const;
 
   const ModelSpec& model_;
   HostPools* const host_;

@@ -143,11 +143,12 @@ HostSpace Saves::reach_of(const Save& save, const HostSpace& needed, int tries) 
 // Takes slots for as much as fits. Not there: `save.plan.end` is what could not be taken last, or 0.
 HostAnswer Saves::take_room(const SaveRequest& request, const Given& given, Save& save) {
   save.plan = plan_to(request, given, request.to);
+  const HostEffort effort = request.may_wait ? HostEffort::kGently : HostEffort::kAll;
   OutcomeBits points;  // once they are needed
   for (int i = 0; i < kTries; ++i) {
     if (save.plan.counts == ComponentCounts{}) return HostAnswer::kThere;
     const HostSpace needed = host_.space_of(save.plan.counts);
-    const HostAnswer answer = room_.take(save.plan.counts, request.may_wait, save.slots);
+    const HostAnswer answer = room_.take(save.plan.counts, effort, save.slots);
     if (answer == HostAnswer::kThere) save.blocks = needed.blocks;
     if (answer != HostAnswer::kNone) return answer;
     const TreePosition path{save.path.node, tree_.view(save.path.node).end};

@@ -42,12 +42,14 @@ float CheckpointStats::faded(float uses, std::uint64_t tokens) const {
   return uses * static_cast<float>(std::ldexp(1 - (halvings - whole) / 2, -whole));
 }
 
-const CheckpointStats::Entry* CheckpointStats::find(PathHash path) const {
-  if (entries_.empty()) return nullptr;
+std::size_t CheckpointStats::find(PathHash path) const {
+  if (entries_.empty()) return kNone;
   const std::uint64_t name = name_of(path);
-  const auto row = entries_.begin() + static_cast<std::ptrdiff_t>(row_of(name));
-  const auto found = std::find_if(row, row + kWays, [&](const Entry& e) { return e.path == name; });
-  return found == row + kWays ? nullptr : &*found;
+  const std::size_t row = row_of(name);
+  for (std::size_t i = row; i < row + kWays; ++i) {
+    if (entries_[i].path == name) return i;
+  }
+  return kNone;
 }
 
 void CheckpointStats::lost(PathHash path, CheckpointKind kind, float uses, std::uint64_t tick) {
@@ -62,16 +64,17 @@ void CheckpointStats::lost(PathHash path, CheckpointKind kind, float uses, std::
 }
 
 void CheckpointStats::wanted(PathHash path, std::uint64_t tick) {
-  auto* const entry = const_cast<Entry*>(find(path));
-  if (entry == nullptr) return;
-  entry->uses = faded(entry->uses, tick - entry->tick) + 1;
-  entry->tick = tick;
-  used(entry->kind);
+  const std::size_t at = find(path);
+  if (at == kNone) return;
+  Entry& entry = entries_[at];
+  entry.uses = faded(entry.uses, tick - entry.tick) + 1;
+  entry.tick = tick;
+  used(entry.kind);
 }
 
 float CheckpointStats::uses_of(PathHash path, std::uint64_t tick) const {
-  const Entry* const entry = find(path);
-  return entry == nullptr ? 0 : faded(entry->uses, tick - entry->tick);
+  const std::size_t at = find(path);
+  return at == kNone ? 0 : faded(entries_[at].uses, tick - entries_[at].tick);
 }
 
 }  // namespace larder

@@ -52,7 +52,7 @@ class CheckpointStats {
 
   // Its last copy on device and host is gone.
   void lost(PathHash path, CheckpointKind kind, float uses, std::uint64_t tick);
-  [[nodiscard]] bool remembers(PathHash path) const { return find(path) != nullptr; }
+  [[nodiscard]] bool remembers(PathHash path) const { return find(path) != kNone; }
   // A request would have resumed there: counts as a use. Nothing if it is not remembered.
   void wanted(PathHash path, std::uint64_t tick);
   // Of one that is computed again; 0: not remembered.
@@ -69,7 +69,8 @@ class CheckpointStats {
     double taken = 0, used = 0;
   };
   [[nodiscard]] static std::uint64_t name_of(PathHash path) { return path.spread() | 1; }
-  [[nodiscard]] const Entry* find(PathHash path) const;
+  static constexpr std::size_t kNone = ~std::size_t{0};
+  [[nodiscard]] std::size_t find(PathHash path) const;  // in entries_
   void count(CheckpointKind kind, double taken, double used);
 
   const CheckpointParameters parameters_;

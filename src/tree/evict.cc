@@ -155,10 +155,20 @@ bool RadixTree::Impl::remove_host_descendants(Id id) {
   return true;
 }
 
+// At most so many pages of full: of a leaf its end. Of what the device has, too, the beginning, which it will let go of
+// last.
+RadixTree::Impl::Id RadixTree::Impl::next_from_host(std::uint64_t pages) {
+  const VictimQueues::First first = first_victim(host_full, ComponentKind::kFull, Tier::kHost);
+  const Id id = first.id;
+  if (node(id).pages <= pages) return id;
+  if (first.queue == kSpareQueue) return split(id, node(id).begin + pages);
+  trim_leaf(id, pages);
+  return id;
+}
+
 void RadixTree::Impl::evict_host_full(std::uint64_t slots, EvictResult& out) {
   while (out.freed < slots && !host_full.empty()) {
-    const Id id = first_victim(host_full, ComponentKind::kFull, Tier::kHost).id;
-    trim_leaf(id, slots - out.freed);
+    const Id id = next_from_host(slots - out.freed);
     const std::uint64_t pages = node(id).pages;
     (node(id).has(kFullDevice) ? out.demoted : out.dropped) += pages;
     out.freed += pages;

@@ -287,10 +287,10 @@ bool RadixTree::Impl::is_spare(const Node& n, ComponentKind c, Tier t) const {
   return true;
 }
 
-// Of what the device has, too, the newest goes first: the device will let go of it last.
+// Of what the device has, too, the newest goes first, and of one path the beginning: the device will let go of it last.
 RadixTree::Impl::Place RadixTree::Impl::place_of(const Node& n, ComponentKind c, Tier t) const {
   const Facts known = facts(n, c, t);
-  if (is_spare(n, c, t)) return {kSpareQueue, {~known.last_use, 0}};
+  if (is_spare(n, c, t)) return {kSpareQueue, {~known.last_use, known.end}};
   return {weighs ? order->queue(known) : std::uint8_t{0}, order->key(known)};
 }
 

@@ -77,7 +77,7 @@ RadixTree::Impl::Id RadixTree::Impl::split(Id id, std::uint64_t page) {
 }
 
 // Everything but the shape. Page counters do not change, except that a host lock of full stays with the tail, unless it
-// is one of own pages: the head is safe without it, because leaves go first.
+// is one of own pages: the head is safe without it, because leaves go first, or the device has it (exclusive tiers).
 void RadixTree::Impl::split_residency(Id head_id, Id tail_id) {
   Node& tail = node(tail_id);
   Node& head = node(head_id);

@@ -218,6 +218,7 @@ struct RadixTree::Impl {
   [[nodiscard]] bool is_next_to_leave_host(Id id, ComponentKind c);
   [[nodiscard]] bool is_worth_less_than(const Node& node, ComponentKind c, const tree::VictimQueues::First& victim,
                                         ComponentKind victims) const;
+  [[nodiscard]] Id next_from_host(std::uint64_t pages);
   void trim_leaf(Id id, std::uint64_t pages);
   [[nodiscard]] bool evict_device_leaf(Id id);
   void evict_from_host(Id id);

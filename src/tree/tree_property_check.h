@@ -76,7 +76,7 @@ inline std::vector<PropertyConfig> property_configs() {
         TreeConfig tree =
             config_of(page, window, mamba, static_cast<EvictionPolicy>(configs.size() % kEvictionPolicyCount));
         tree.allow_host_gaps = configs.size() % 3 == 2;
-        tree.is_exclusive = configs.size() % 6 == 2;
+        tree.is_exclusive = configs.size() % 5 == 2;
         configs.push_back({"page" + std::to_string(page) + "_window" + std::to_string(window) +
                                (mamba ? "_mamba" : "") + "_" + std::string(eviction_policy_name(tree.policy)) +
                                (tree.is_exclusive      ? "_exclusive"

@@ -58,7 +58,7 @@ class PropertyRun {
     const std::uint64_t page_size = config.tree.page_size;
     model_.window = (config.tree.window_tokens + page_size - 1) / page_size;
     model_.mamba = config.tree.has_mamba;
-    model_.gaps = config.tree.allow_host_gaps;
+    model_.gaps = config.tree.allow_host_gaps || config.tree.is_exclusive;
     spaces_[0] = tree_->open_namespace(std::nullopt);
     PageKey seed;
     seed.bytes[5] = 1;

@@ -39,9 +39,16 @@ void VictimQueues::sift_down(Heap& heap, std::size_t at, Entry entry) {
 
 Id VictimQueues::next_to_check() {
   if (size_ == 0) return kNoNode;
-  do {
-    checked_ = (checked_ + 1) % heaps_.size();
-  } while (heaps_[checked_].empty());
+  constexpr std::size_t kQueues = 256;
+  const std::size_t from = (checked_ + 1) % kQueues;
+  for (std::size_t i = 0; i <= filled_.size();
+       ++i) {  // the first word again at the end, with what stands before `from`
+    const std::size_t word = (from / 64 + i) % filled_.size();
+    const std::uint64_t bits = i == 0 ? filled_[word] & ~std::uint64_t{0} << (from % 64) : filled_[word];
+    if (bits == 0) continue;
+    checked_ = 64 * word + static_cast<std::size_t>(std::countr_zero(bits));
+    break;
+  }
   return heaps_[checked_].front().id;
 }
 

@@ -167,7 +167,7 @@ TEST(DeviceRoomTest, WhatADetachedStorageWritesHoldsNoDeviceSlots) {
   RoomRig rig({.model = "full"});
   const NodeId parent = rig.add("p");
   std::array<std::vector<HostSlot>, kComponentCount> slots;
-  ASSERT_EQ(rig.tiers->host_room().take({1, 0, 0}, false, slots), HostAnswer::kThere);
+  ASSERT_EQ(rig.tiers->host_room().take({1, 0, 0}, HostEffort::kAll, slots), HostAnswer::kThere);
   const std::vector<TokenId> tokens = rig.tokens_of("pc");
   ASSERT_TRUE(rig.tiers->tree()
                   .insert_host({.space = rig.space, .tokens = tokens, .from = 1, .full = slots[0], .state = {}})

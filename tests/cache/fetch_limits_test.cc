@@ -103,7 +103,7 @@ class FetchRig {
   void fill_host() {
     const auto pages = static_cast<std::uint32_t>(host_->free_blocks() / host_->blocks_per_slot(ComponentKind::kFull));
     std::array<std::vector<HostSlot>, kComponentCount> slots;
-    ASSERT_EQ(tiers->host_room().take({pages, 0, 0}, false, slots), HostAnswer::kThere);
+    ASSERT_EQ(tiers->host_room().take({pages, 0, 0}, HostEffort::kAll, slots), HostAnswer::kThere);
     const std::vector<TokenId> tokens(std::size_t{pages} * model_.page_size, 7777);
     HostInsertRequest insert;
     insert.space = space_;

@@ -53,7 +53,7 @@ class HostRoomTest : public ::testing::Test {
   // A path of its own of `count` pages, with a state at its end.
   NodeId add(TokenId name, std::uint32_t count, bool has_state = false) {
     std::array<std::vector<HostSlot>, kComponentCount> slots;
-    EXPECT_EQ(room_.take({count, 0, has_state ? 1u : 0u}, false, slots), HostAnswer::kThere);
+    EXPECT_EQ(room_.take({count, 0, has_state ? 1u : 0u}, HostEffort::kAll, slots), HostAnswer::kThere);
     const std::vector<TokenId> tokens(std::size_t{count} * model_.page_size, name);
     HostInsertRequest insert;
     insert.space = space_;
@@ -87,18 +87,18 @@ class HostRoomTest : public ::testing::Test {
 
 TEST_F(HostRoomTest, WhatFitsEvictsNothing) {
   const NodeId kept = add(1, 2);
-  EXPECT_EQ(room_.make(pages(free_pages()), false), HostAnswer::kThere);
+  EXPECT_EQ(room_.make(pages(free_pages()), HostEffort::kAll), HostAnswer::kThere);
   EXPECT_TRUE(tree_.exists(kept));
 }
 
 TEST_F(HostRoomTest, TheOldestGoesFirstWhateverItsComponent) {
   const NodeId state = add(900, 1, true), page = add(901, 1);
   const std::vector<NodeId> others = fill();
-  ASSERT_EQ(room_.make(pages(free_pages() + 1), false), HostAnswer::kThere);
+  ASSERT_EQ(room_.make(pages(free_pages() + 1), HostEffort::kAll), HostAnswer::kThere);
   EXPECT_TRUE(!tree_.exists(state) || tree_.view(state).host[index_of(ComponentKind::kMamba)].empty());
   EXPECT_TRUE(tree_.exists(others.back()));
   while (tree_.exists(page)) {
-    ASSERT_EQ(room_.make(pages(free_pages() + 1), false), HostAnswer::kThere);
+    ASSERT_EQ(room_.make(pages(free_pages() + 1), HostEffort::kAll), HostAnswer::kThere);
     ASSERT_TRUE(tree_.exists(others.back()));
   }
   EXPECT_FALSE(tree_.exists(state)) << "it is older";
@@ -108,9 +108,9 @@ TEST_F(HostRoomTest, NothingGoesIfEverythingWouldNotDo) {
   const std::vector<NodeId> nodes = fill();
   LockHandle lock = tree_.lock(nodes[3], Tier::kHost, LockParts{});
   const std::uint64_t before = tree_.node_count();
-  EXPECT_EQ(room_.make(pages(static_cast<std::uint32_t>(nodes.size())), false), HostAnswer::kNone);
+  EXPECT_EQ(room_.make(pages(static_cast<std::uint32_t>(nodes.size())), HostEffort::kAll), HostAnswer::kNone);
   EXPECT_EQ(tree_.node_count(), before);
-  EXPECT_EQ(room_.make(pages(static_cast<std::uint32_t>(nodes.size() - 1)), false), HostAnswer::kThere);
+  EXPECT_EQ(room_.make(pages(static_cast<std::uint32_t>(nodes.size() - 1)), HostEffort::kAll), HostAnswer::kThere);
   EXPECT_TRUE(tree_.exists(nodes[3]));
   tree_.unlock(lock);
 }
@@ -132,30 +132,30 @@ TEST_F(HostRoomTest, WhatIsLeasedAndNotLockedIsNotDroppedForNothing) {
     ASSERT_TRUE(host_->add_lease(ComponentKind::kFull, slot).is_ok());
     leases.push_back({ComponentKind::kFull, slot.v, host_->generation(ComponentKind::kFull, slot)});
   }
-  EXPECT_EQ(room_.make(pages(free_pages() + 1), false), HostAnswer::kNone);
+  EXPECT_EQ(room_.make(pages(free_pages() + 1), HostEffort::kAll), HostAnswer::kNone);
   EXPECT_GE(tree_.node_count() + 1, nodes.size());
   room_.drop_leases(leases);
-  EXPECT_EQ(room_.make(pages(free_pages() + 1), false), HostAnswer::kThere);
+  EXPECT_EQ(room_.make(pages(free_pages() + 1), HostEffort::kAll), HostAnswer::kThere);
 }
 
 TEST_F(HostRoomTest, GentlyItWaitsForStorageThatTakesPagesAndNotForOneThatHangs) {
   config_.store_batch_nodes = 1;
   const std::vector<NodeId> nodes = fill();
-  EXPECT_EQ(room_.make(pages(free_pages() + 1), true), HostAnswer::kThere) << "nobody would take it";
+  EXPECT_EQ(room_.make(pages(free_pages() + 1), HostEffort::kGently), HostAnswer::kThere) << "nobody would take it";
   backlog_.attach_storage(backend_);
   poll();
   ASSERT_EQ(backend_.writes.size(), 16u);
   const ComponentCounts wanted = pages(free_pages() + 1);
-  EXPECT_EQ(room_.make(wanted, true), HostAnswer::kWaitsForStores);
+  EXPECT_EQ(room_.make(wanted, HostEffort::kGently), HostAnswer::kWaitsForStores);
   EXPECT_EQ(counters_.store_waits, 0u);
   poll();
   EXPECT_EQ(counters_.store_waits, 1u);
   poll();
   EXPECT_EQ(counters_.store_waits, 1u) << "nobody was refused since";
   int refused = 0;
-  for (; room_.make(wanted, true) == HostAnswer::kWaitsForStores && refused < 1000; ++refused) poll();
+  for (; room_.make(wanted, HostEffort::kGently) == HostAnswer::kWaitsForStores && refused < 1000; ++refused) poll();
   EXPECT_LT(refused, 100) << "it hangs";
-  EXPECT_EQ(room_.make(wanted, true), HostAnswer::kThere);
+  EXPECT_EQ(room_.make(wanted, HostEffort::kGently), HostAnswer::kThere);
 }
 
 TEST_F(HostRoomTest, NotGentlyWhatStorageLacksGoes) {
@@ -163,7 +163,7 @@ TEST_F(HostRoomTest, NotGentlyWhatStorageLacksGoes) {
   (void)fill();
   backlog_.attach_storage(backend_);
   poll();
-  EXPECT_EQ(room_.make(pages(free_pages() + 1), false), HostAnswer::kThere);
+  EXPECT_EQ(room_.make(pages(free_pages() + 1), HostEffort::kAll), HostAnswer::kThere);
   poll();
   EXPECT_EQ(counters_.store_waits, 0u);
 }
@@ -187,12 +187,12 @@ TEST_F(MarkerRoomTest, TheOldestPagesGoForPagesAndAStateForAState) {
   fill_markers();
   ASSERT_EQ(host_->total().markers, 64 * kPath);
   EXPECT_EQ(room_.in_reach(), host_->total());
-  EXPECT_EQ(room_.make(pages(kPath - 1), false), HostAnswer::kThere);
+  EXPECT_EQ(room_.make(pages(kPath - 1), HostEffort::kAll), HostAnswer::kThere);
   EXPECT_EQ(pages_left(0), 1u);
-  EXPECT_EQ(room_.make(pages(kPath + 1), false), HostAnswer::kThere);
+  EXPECT_EQ(room_.make(pages(kPath + 1), HostEffort::kAll), HostAnswer::kThere);
   EXPECT_EQ(host_->available().markers, kPath + 1) << "no more than was needed";
   const auto states = static_cast<std::uint32_t>(host_->total_blocks() / host_->blocks_per_slot(ComponentKind::kMamba));
-  ASSERT_EQ(room_.make({1, 0, states}, false), HostAnswer::kThere);
+  ASSERT_EQ(room_.make({1, 0, states}, HostEffort::kAll), HostAnswer::kThere);
   EXPECT_EQ(host_->free_blocks(), host_->total_blocks());
   EXPECT_EQ(pages_left(16), 0u) << "its state has gone, and it was a leaf";
   EXPECT_EQ(pages_left(17), kPath);
@@ -205,13 +205,13 @@ TEST_F(MarkerRoomTest, GentlyItWaitsForTheStorageThatReadsThem) {
   for (int i = 0; i < 100; ++i) poll();
   ASSERT_GT(backlog_.kept().markers, 0u);
   EXPECT_LE(backlog_.kept().markers, host_->total().markers * 60 / 100);
-  EXPECT_EQ(room_.make(pages(1), true), HostAnswer::kWaitsForStores);
-  EXPECT_EQ(room_.make(pages(1), false), HostAnswer::kThere);
+  EXPECT_EQ(room_.make(pages(1), HostEffort::kGently), HostAnswer::kWaitsForStores);
+  EXPECT_EQ(room_.make(pages(1), HostEffort::kAll), HostAnswer::kThere);
 }
 
 TEST_F(HostRoomTest, WhatTheTreeLetsGoIsEvictedAndWhatIsGivenBackIsNot) {
   std::array<std::vector<HostSlot>, kComponentCount> slots;
-  ASSERT_EQ(room_.take(pages(2), false, slots), HostAnswer::kThere);
+  ASSERT_EQ(room_.take(pages(2), HostEffort::kAll, slots), HostAnswer::kThere);
   room_.give_back(ComponentKind::kFull, std::span<const HostSlot>(slots[0]).first(1));
   EXPECT_EQ(counters_.host_evicted, 0u);
   room_.let_go(ComponentKind::kFull, std::span<const HostSlot>(slots[0]).last(1));
