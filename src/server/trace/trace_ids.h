@@ -25,7 +25,7 @@ namespace larder {
 
 // What must be equal, beside tokens, for one prompt to use what another has left.
 struct TraceSpace {
-  std::string_view model, adapter, salt;
+  std::string_view model{}, adapter{}, salt{};
   bool is_private = false;  // it is used for nothing else, and uses nothing: a TraceRecorder gives it a salt of its own
 };
 
