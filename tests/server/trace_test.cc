@@ -49,10 +49,10 @@ class ServerTrace : public ServerFixture {
 };
 
 TEST_F(ServerTrace, ManyClientsAtOnce) {
-  constexpr int kClients = 16, kEach = 20;
+  constexpr int kRecorded = 16, kEach = 20;
   {
-    ThreadPoolExecutor clients("clients", kClients, kClients);
-    for (int c = 0; c < kClients; ++c) {
+    ThreadPoolExecutor clients("clients", kRecorded, kRecorded);
+    for (int c = 0; c < kRecorded; ++c) {
       ASSERT_TRUE(clients
                       .post([&, c] {
                         auto connection = client();
@@ -65,7 +65,7 @@ TEST_F(ServerTrace, ManyClientsAtOnce) {
     }
   }
   const std::vector<Json> all = lines();
-  ASSERT_EQ(all.size(), static_cast<std::size_t>(kClients * kEach));
+  ASSERT_EQ(all.size(), static_cast<std::size_t>(kRecorded * kEach));
   std::multiset<int> prompts;
   std::set<Json> firsts;
   std::int64_t before = 0;
@@ -77,8 +77,8 @@ TEST_F(ServerTrace, ManyClientsAtOnce) {
     EXPECT_GE(line["timestamp"].get<std::int64_t>(), before);
     before = line["timestamp"].get<std::int64_t>();
   }
-  for (int i = 1; i <= kEach; ++i) EXPECT_EQ(prompts.count(i), static_cast<std::size_t>(kClients)) << i;
-  EXPECT_EQ(firsts.size(), static_cast<std::size_t>(kClients)) << "what each client's prompts begin with";
+  for (int i = 1; i <= kEach; ++i) EXPECT_EQ(prompts.count(i), static_cast<std::size_t>(kRecorded)) << i;
+  EXPECT_EQ(firsts.size(), static_cast<std::size_t>(kRecorded)) << "what each client's prompts begin with";
 }
 
 TEST_F(ServerTrace, ClientsThatLeaveAreThereWithTheAnswerSoFar) {
