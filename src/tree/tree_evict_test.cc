@@ -498,6 +498,14 @@ TEST(TreeExclusive, ACopyThatWasMadeToLeaveTheDeviceStaysUntilItIsUsed) {
   f.check();
 }
 
+TEST(TreeExclusive, OfOnePathTheBeginningLeavesTheHostFirst) {
+  Fixture f(exclusive());
+  f.back_up(f.insert(iota_tokens(10)).node);
+  ASSERT_EQ(f.tree.evict_host(kFull, 4).demoted, 4u);
+  EXPECT_EQ(f.tree.evict_device(kFull, 6, VictimRule::kBackUpFirst).demoted, 6u) << "its end still has a copy";
+  f.check();
+}
+
 TEST(TreeExclusive, AStateThatOnlyTheHostHasKeepsItsPages) {
   Fixture f(exclusive(true));
   f.back_up(f.insert(kA, {.checkpoints = {2}}).node);
