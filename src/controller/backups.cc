@@ -73,7 +73,7 @@ void Backups::by_policy(NodeId node, std::uint64_t from) {
   if (host_ == nullptr || now == nullptr) return;
   std::vector<NodeId> nodes;
   append_path(node, *now, from, nodes);
-  (void)begin(nodes, config_.exclusive_tiers ? HostEffort::kSpare : HostEffort::kGently);
+  (void)begin(nodes, config_.exclusive_tiers ? HostEffort::kNoLoss : HostEffort::kGently);
 }
 
 Backups::Begun Backups::of_victims(const std::vector<NodeId>& victims, bool gently) {
@@ -122,7 +122,7 @@ HostAnswer Backups::attach(const Op& op, NodeId node, TransferRequest& copy, Hos
   const HostAnswer room = may_come ? host_room_.take(counts, effort, slots) : HostAnswer::kNone;
   tree_.unlock(parent);
   if (room != HostAnswer::kThere) {
-    if (effort == HostEffort::kSpare) return room;  // nothing is lost: it comes when it leaves the device
+    if (effort == HostEffort::kNoLoss) return room;  // nothing is lost: it comes when it leaves the device
     probe(Probe::kBackupNoRoom);
     ++counters_.backup_no_room;
     return room;

@@ -5,7 +5,7 @@
 //   of_victims()  they are to leave the device                      whatever the policy
 //      └─► the path above them that the host lacks, parents before children ─► host slots ─► one copy ─► done()
 //
-// Exclusive tiers: by_policy() makes no effort for room (HostEffort::kSpare), and victims are copied without their
+// Exclusive tiers: by_policy() makes no effort for room (HostEffort::kNoLoss), and victims are copied without their
 // path.
 //
 // A node that finds no room ends the copy in front of it: a child never stands on the host without its parent, except

@@ -36,9 +36,9 @@ struct CacheConfig {
   EvictionPolicy eviction_policy = EvictionPolicy::kValue;
   std::shared_ptr<const EvictionOrder> eviction_order;  // an embedder's own, instead of that; null: none
   WritePolicy write_policy = WritePolicy::kWriteThrough;
-  // Exclusive tiers: what the device has, too, is the first to leave the host, and while the host is full nothing is
-  // copied there before it leaves the device, but in place of what storage has. More fits, and requests wait more often
-  // for copies of what leaves the device. Under write_through_selective, too, those copies are made.
+  // Exclusive tiers: pages that the device has, too, are the first to leave the host. While the host is full, a page is
+  // copied there when it leaves the device (under each write policy); with storage also before, in place of pages that
+  // storage has. More fits, and requests wait more often for such copies.
   bool exclusive_tiers = false;
   std::uint32_t selective_hits = 2;            // write_through_selective: hits before a backup
   std::shared_ptr<const Admission> admission;  // an embedder's own, instead of write_through*; null: none

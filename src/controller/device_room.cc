@@ -73,8 +73,8 @@ Status DeviceRoom::make_room(std::uint32_t& store_waits, ComponentKind c, std::u
   };
   if (!could_make(c, count)) prefetcher_.drop_unwanted(false);
   if (!could_make(c, count)) return no_room();
-  // write_through_selective has copied what it wants to keep, and lets go of the rest; but of exclusive tiers, where a
-  // copy is made when a page leaves.
+  // write_through_selective has copied what it wants to keep, and lets go of the rest. With exclusive tiers pages get
+  // their copies only when they leave, also under that policy.
   const bool copies_late = config_.exclusive_tiers || config_.write_policy != WritePolicy::kWriteThroughSelective;
   if (backups_.keeps(c) && copies_late) {
     const EvictResult gentle = evict(c, missing(), gentle_rule(c));

@@ -30,17 +30,17 @@ HostAnswer HostRoom::refuse_for_stores() {
   return HostAnswer::kWaitsForStores;
 }
 
-// How much of the victim may go now, at most `want`. 0: storage has yet to take it, and is taking pages; or it is worth
-// more than the effort allows.
+// How much of the victim may go now, at most `want`. 0: storage has yet to take it.
 std::uint64_t HostRoom::share(const HostVictim& victim, std::uint64_t want, HostEffort effort) const {
-  const bool is_spare = victim.worth < 0;  // it comes again, and to storage, when it leaves the device
+  const bool is_on_device = victim.worth < 0;  // then it comes again, and to storage, when it leaves the device
   const bool waits = effort == HostEffort::kGently && backlog_.may_wait();
-  if (waits && !is_spare && backlog_.is_soon(victim.node)) return 0;
+  if (waits && !is_on_device && backlog_.is_soon(victim.node)) return 0;
+  const bool loses_nothing = effort == HostEffort::kNoLoss;
   // What comes behind it may have to wait; or it is worth more than what another component has.
-  if (!waits && !takes_one_by_one()) return want;
+  if (!waits && !loses_nothing && !takes_one_by_one()) return want;
   const NodeView node = tree_.view(victim.node);
   const bool is_stored = backlog_.epoch() != 0 && node.stored_epoch == backlog_.epoch();
-  if (effort == HostEffort::kSpare && !is_stored) return 0;
+  if (loses_nothing && !is_stored) return 0;
   return std::min(want, victim.facts.component == ComponentKind::kMamba ? 1 : node.end - node.begin);
 }
 

@@ -33,7 +33,7 @@ enum class HostAnswer : std::uint8_t {
 };
 
 enum class HostEffort : std::uint8_t {
-  kSpare,   // takes what is free, and evicts what storage has
+  kNoLoss,  // takes what is free, and evicts what storage has
   kGently,  // evicts, but waits for storage (above)
   kAll,     // evicts
 };

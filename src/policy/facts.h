@@ -17,8 +17,8 @@
 namespace larder {
 
 // Why a checkpoint of recurrent state was taken (controller/checkpoint_plan.h); or a prefetch brought it. Those of a
-// request whose caller said whether there will be a next turn are kinds of their own: what such a word is worth, is
-// learnt.
+// request whose caller said whether there will be a next turn (BeginRequest::will_return) are kinds of their own, so
+// that it is learnt how often such callers are right.
 enum class CheckpointKind : std::uint8_t {
   kPrompt,
   kOutput,
@@ -51,8 +51,7 @@ struct Facts {
   std::uint64_t created = 0;   // ticks: when the tokens came to the tree
   std::uint64_t end = 0;       // pages from the root: what its request had computed up to here
   std::uint32_t hits = 0;      // uses by later requests; 0 for swa and mamba, whose uses are not counted
-  std::int32_t priority =
-      0;  // the highest that a request brought; 0 for swa, and for mamba of orders that do not weigh
+  std::int32_t priority = 0;   // the highest that a request brought; 0 for swa; for mamba only of orders that weigh
 
   // Of models with recurrent state, for orders that weigh (EvictionOrder::weighs()). What stands around the node is in
   // them, and may change while nobody uses it.

@@ -236,14 +236,20 @@ void RadixTree::Impl::set_aux_tick(Id id, ComponentKind c, Tier t) {
   if (n.heap_at[aux_place(c, t)] != kNotInHeap) update_victim(aux_heap(c, t), id, c, t);
 }
 
+std::uint64_t RadixTree::Impl::last_use(const Node& n, ComponentKind c, Tier t) const {
+  return c == ComponentKind::kFull ? n.full_tick : n.aux_tick[aux_of(c)][tree::index_of(t)];
+}
+
 Facts RadixTree::Impl::facts(const Node& n, ComponentKind c, Tier t) const {
-  Facts facts{.component = c, .tier = t, .space = NamespaceId(n.space), .created = n.created, .end = n.end()};
+  Facts facts{.component = c,
+              .tier = t,
+              .space = NamespaceId(n.space),
+              .last_use = last_use(n, c, t),
+              .created = n.created,
+              .end = n.end()};
   if (c == ComponentKind::kFull) {
-    facts.last_use = n.full_tick;
     facts.hits = n.hits;
     facts.priority = n.priority;
-  } else {
-    facts.last_use = n.aux_tick[aux_of(c)][tree::index_of(t)];
   }
   if (weighs) weigh(n, facts);
   return facts;
@@ -289,8 +295,8 @@ bool RadixTree::Impl::is_spare(const Node& n, ComponentKind c, Tier t) const {
 
 // Of what the device has, too, the newest goes first, and of one path the beginning: the device will let go of it last.
 RadixTree::Impl::Place RadixTree::Impl::place_of(const Node& n, ComponentKind c, Tier t) const {
+  if (is_spare(n, c, t)) return {kSpareQueue, {~last_use(n, c, t), n.end()}};
   const Facts known = facts(n, c, t);
-  if (is_spare(n, c, t)) return {kSpareQueue, {~known.last_use, known.end}};
   return {weighs ? order->queue(known) : std::uint8_t{0}, order->key(known)};
 }
 

@@ -21,9 +21,8 @@
 //   I4 every node except roots holds published full data in some tier
 //   I5 full lock of a node on the device >= sum over its children. A lock is a claim on pages: it counts whether or not
 //      data is there, data that arrives comes under it, and a claimed node is never deleted
-//   I6 victim heaps hold exactly what may leave a tier: of full its leaves, and on the host of exclusive tiers also
-//   what
-//      the device has, too; of swa and mamba what is published, not locked and not covered. Each is at its own key
+//   I6 victim heaps hold exactly what may leave a tier, each at its own key: of full its leaves, and on the host of
+//      exclusive tiers also what the device has, too; of swa and mamba what is published, not locked and not covered
 //   I7 page counters per component and tier equal the sums over nodes
 //   I8 no slot appears twice in a tier
 //   I9 children are found through the child table from their first page; nothing else is in it

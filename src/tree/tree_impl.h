@@ -90,6 +90,7 @@ struct RadixTree::Impl {
   [[nodiscard]] std::uint64_t& claims_of(const Node& node) { return spaces[node.space].claims; }
   [[nodiscard]] bool is_device_leaf(const Node& node) const;
   [[nodiscard]] bool may_leave_host(const Node& node) const;
+  [[nodiscard]] std::uint64_t last_use(const Node& node, ComponentKind c, Tier t) const;
   [[nodiscard]] Facts facts(const Node& node, ComponentKind c, Tier t) const;
   // Where it stands among the victims of its tier.
   struct Place {
@@ -279,7 +280,8 @@ struct RadixTree::Impl {
   // owned by the cache thread
   tree::NodePool nodes;
   tree::ChildTable table;
-  tree::VictimQueues device_backed, device_unbacked, host_full;  // device leaves with and without a host copy
+  tree::VictimQueues device_backed, device_unbacked;  // device leaves with and without a host copy
+  tree::VictimQueues host_full;                       // may_leave_host()
   std::array<std::array<tree::VictimQueues, kTierCount>, tree::kAuxCount> aux_heaps;
   tree::OpRegistry ops;
   std::array<std::array<TierCounts, kTierCount>, kComponentCount> counts{};

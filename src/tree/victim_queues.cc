@@ -41,8 +41,8 @@ Id VictimQueues::next_to_check() {
   if (size_ == 0) return kNoNode;
   constexpr std::size_t kQueues = 256;
   const std::size_t from = (checked_ + 1) % kQueues;
-  for (std::size_t i = 0; i <= filled_.size();
-       ++i) {  // the first word again at the end, with what stands before `from`
+  // Behind the last word the first one again, for what stands in it before `from`.
+  for (std::size_t i = 0; i <= filled_.size(); ++i) {
     const std::size_t word = (from / 64 + i) % filled_.size();
     const std::uint64_t bits = i == 0 ? filled_[word] & ~std::uint64_t{0} << (from % 64) : filled_[word];
     if (bits == 0) continue;
