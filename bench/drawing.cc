@@ -64,10 +64,7 @@ std::string svg_shape(const DrawingShape& shape) {
   const DrawingText& text = shape.text;
   static constexpr const char* kAnchors[] = {"start", "middle", "end"};
   const std::string place = "x=\"" + svg_number(text.at.x) + "\" y=\"" + svg_number(text.at.y) + "\"";
-  return fmt::format("<text {}{} font-size=\"{}\" fill=\"{}\" text-anchor=\"{}\"{}>{}</text>", place,
-                     text.is_upward
-                         ? fmt::format(" transform=\"rotate(-90 {} {})\"", svg_number(text.at.x), svg_number(text.at.y))
-                         : "",
+  return fmt::format("<text {} font-size=\"{}\" fill=\"{}\" text-anchor=\"{}\"{}>{}</text>", place,
                      svg_number(text.size), svg_color(text.color), kAnchors[static_cast<std::size_t>(text.anchor)],
                      text.is_bold ? " font-weight=\"bold\"" : "", xml_text(text.words));
 }

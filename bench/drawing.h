@@ -28,7 +28,6 @@ struct DrawingText {
   std::uint32_t color = 0;
   TextAnchor anchor = TextAnchor::kStart;
   bool is_bold = false;
-  bool is_upward = false;  // turned by a quarter: read from below to above
 };
 
 struct DrawingShape {

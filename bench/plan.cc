@@ -8,20 +8,13 @@
 #include "base/file_system.h"
 #include "bench/drawing.h"
 #include "bench/plan_report.h"
+#include "server/json_reader.h"
 
 namespace larder {
 namespace {
 
 constexpr std::uint32_t kPlanPageTokens = 64;
 constexpr double kPngScale = 2;
-
-Status write_plan_file(std::string_view flag, const std::string& path, std::string_view bytes) {
-  const Result<std::unique_ptr<File>> file =
-      real_file_system().open(path, {.write = true, .create = true, .for_others = true, .truncate = true});
-  Status written = file.status();
-  if (written.is_ok()) written = write_fully(**file, std::as_bytes(std::span(bytes)), 0);
-  return written.is_ok() ? written : Status(written.code(), std::string(flag) + ": " + written.message());
-}
 
 Status check_plots(const std::vector<std::string>& plots) {
   for (const std::string& path : plots) {
@@ -45,7 +38,7 @@ Status write_plots(const PlanOptions& options, const PlanModel& model, const Pla
       if (!png.is_ok()) return Status(png.status().code(), "--plot: " + png.status().message());
       bytes = std::move(*png);
     }
-    LARDER_RETURN_IF_ERROR(write_plan_file("--plot", path, bytes));
+    LARDER_RETURN_IF_ERROR(write_report_file("--plot", path, bytes));
   }
   return Status::ok();
 }
@@ -74,16 +67,16 @@ Result<std::string> run_plan(const PlanOptions& options) {
   const Result<PlanModel> model = plan_model(*source);
   if (!model.is_ok()) return model.status();
   if (options.sweep.trace.empty()) {
-    return options.as_json ? plan_model_json(*model).dump(2) + "\n" : plan_model_text(*model);
+    return options.as_json ? dump_json(plan_model_json(*model), 2) + "\n" : plan_model_text(*model);
   }
   const Result<PlanSweep> sweep = plan_sweep(options.sweep, *model);
   if (!sweep.is_ok()) return sweep.status();
-  if (!options.csv.empty()) LARDER_RETURN_IF_ERROR(write_plan_file("--csv", options.csv, plan_sweep_csv(*sweep)));
+  if (!options.csv.empty()) LARDER_RETURN_IF_ERROR(write_report_file("--csv", options.csv, plan_sweep_csv(*sweep)));
   if (!options.plots.empty()) LARDER_RETURN_IF_ERROR(write_plots(options, *model, *sweep));
   if (!options.as_json) return plan_model_text(*model) + "\n" + plan_sweep_text(*sweep);
   nlohmann::ordered_json json = plan_model_json(*model);
   json["sweep"] = plan_sweep_json(*sweep);
-  return json.dump(2) + "\n";
+  return dump_json(json, 2) + "\n";
 }
 
 }  // namespace larder

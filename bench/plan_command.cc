@@ -18,7 +18,7 @@ void add_source_options(CLI::App& app, PlanOptions& o) {
   app.add_option("--gguf", s.gguf, "the model's file (of several the first); its head is read, its data not")
       ->type_name("FILE");
   app.add_option("--hf-config", s.hf_config, "a config.json of Hugging Face")->type_name("FILE");
-  app.add_option("--page-size", o.page_size, "in a page (64; with a trace as its blocks)")
+  app.add_option("--page-size", o.page_size, "tokens in a page (64; with a trace as many as its blocks have)")
       ->check(whole_number(1, llama::kPageTokensMax))
       ->type_name("TOKENS");
   app.add_option("--kv-dtype", o.kv_dtype, "of keys and values: f32, bf16, f16, fp8_e4m3 (the model's)")

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "base/file_system.h"
+#include "bench/replay.h"
 #include "config/hf_config.h"
-#include "config/model_file.h"
 #include "engine/llama/gguf_geometry.h"
 #include "engine/text_file.h"
 #include "model/pool_list.h"
@@ -81,11 +81,7 @@ Result<PlanModel> model_of_preset(const PlanSource& source) {
 }
 
 Result<PlanModel> model_of_file(const PlanSource& source) {
-  const std::optional<ModelFileFormat> format = model_file_format(source.model_file);
-  if (!format) return invalid_argument("--model-file: '" + source.model_file + "' ends in neither .json nor .toml");
-  const Result<std::string> text = read_text_file(real_file_system(), source.model_file);
-  if (!text.is_ok()) return text.status();
-  const Result<ModelSpec> spec = load_model_file(*text, *format, source.model_file);
+  const Result<ModelSpec> spec = model_of_named_file(source.model_file);
   if (!spec.is_ok()) return spec.status();
   return model_of_layers(*spec, source, source.model_file);
 }

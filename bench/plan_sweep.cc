@@ -12,13 +12,6 @@
 namespace larder {
 namespace {
 
-double first_token_quantile(std::vector<double> values, double q) {
-  if (values.empty()) return 0;
-  const auto at = static_cast<std::ptrdiff_t>(q * static_cast<double>(values.size() - 1));
-  std::nth_element(values.begin(), values.begin() + at, values.end());
-  return values[static_cast<std::size_t>(at)];
-}
-
 PlanCell cell_of(const std::array<double, kPlanTiers>& gib, const ReplayResult& result) {
   PlanCell cell{.gib = gib};
   std::array<std::uint64_t, kPlanTiers> reused{};
@@ -32,8 +25,8 @@ PlanCell cell_of(const std::array<double, kPlanTiers>& gib, const ReplayResult& 
   const std::uint64_t all = result.prompt_tokens();
   for (std::size_t t = 0; t < kPlanTiers; ++t) cell.hit[t] = static_cast<double>(reused[t]) / static_cast<double>(all);
   cell.computed = all - reused[0] - reused[1] - reused[2];
-  cell.first_p50_s = first_token_quantile(first, 0.5);
-  cell.first_p99_s = first_token_quantile(std::move(first), 0.99);
+  cell.first_p50_s = quantile_of(first, 0.5);
+  cell.first_p99_s = quantile_of(std::move(first), 0.99);
   return cell;
 }
 

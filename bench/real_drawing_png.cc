@@ -27,7 +27,6 @@ void paint_text(cairo_t* to, const DrawingText& text) {
   const double part = text.anchor == TextAnchor::kStart ? 0 : text.anchor == TextAnchor::kMiddle ? 0.5 : 1;
   cairo_save(to);
   cairo_translate(to, text.at.x, text.at.y);
-  if (text.is_upward) cairo_rotate(to, -kRight);
   cairo_move_to(to, -part * extents.x_advance, 0);
   set_color(to, text.color);
   cairo_show_text(to, text.words.c_str());

@@ -19,15 +19,6 @@ namespace {
 constexpr double kGib = 1024.0 * 1024 * 1024;
 constexpr std::uint32_t kStatesEach = 16;  // on a device that is as large as its requests need
 
-Result<ModelSpec> named_model(const ReplayOptions& options) {
-  if (!options.model.empty()) return preset_model(options.model);
-  const std::optional<ModelFileFormat> format = model_file_format(options.model_file);
-  if (!format) return invalid_argument("--model-file: '" + options.model_file + "' ends in neither .json nor .toml");
-  const Result<std::string> text = read_text_file(real_file_system(), options.model_file);
-  if (!text.is_ok()) return text.status();
-  return load_model_file(*text, *format, options.model_file);
-}
-
 Result<ModelSpec> model_of_bytes(const ReplayOptions& options) {
   const auto pool = [](PoolName name, ComponentKind c, std::uint32_t rows, std::uint64_t row_bytes) {
     PoolSpec spec{.name = name, .component = c, .is_anchor = true};
@@ -96,12 +87,21 @@ Result<CacheConfig> cache_config(const ReplayOptions& options) {
 
 Result<ModelSpec> replay_model(const ReplayOptions& options) {
   if (options.model.empty() && options.model_file.empty()) return model_of_bytes(options);
-  Result<ModelSpec> model = named_model(options);
+  Result<ModelSpec> model =
+      options.model.empty() ? model_of_named_file(options.model_file) : preset_model(options.model);
   if (!model.is_ok()) return model.status();
   ModelSpec sized = std::move(*model);
   sized.page_size = options.page_size;
   LARDER_RETURN_IF_ERROR(finalize_model(sized));
   return sized;
+}
+
+Result<ModelSpec> model_of_named_file(const std::string& path) {
+  const std::optional<ModelFileFormat> format = model_file_format(path);
+  if (!format) return invalid_argument("--model-file: '" + path + "' ends in neither .json nor .toml");
+  const Result<std::string> text = read_text_file(real_file_system(), path);
+  if (!text.is_ok()) return text.status();
+  return load_model_file(*text, *format, path);
 }
 
 Result<std::vector<ReplaySensitivity>> replay_sensitivity(const ReplayOptions& options) {

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -89,7 +90,15 @@ struct ReplaySensitivity {
 };
 [[nodiscard]] Result<std::vector<ReplaySensitivity>> replay_sensitivity(const ReplayOptions& options);
 
+// The model of a file that --model-file names. kInvalidArgument: its name ends in neither .json nor .toml, or as
+// load_model_file(); others as read_text_file().
+[[nodiscard]] Result<ModelSpec> model_of_named_file(const std::string& path);
+
 // --- report (replay_report.cc)
+// The smallest value that a part of `q` of them do not exceed; 0 of none.
+[[nodiscard]] double quantile_of(std::vector<double> values, double q);
+// Errors begin with the option that named the file.
+[[nodiscard]] Status write_report_file(std::string_view option, const std::string& path, std::string_view bytes);
 [[nodiscard]] std::string replay_text(const ReplayOptions& options, const ReplayResult& result);
 [[nodiscard]] nlohmann::ordered_json replay_json(const ReplayOptions& options, const ReplayResult& result);
 [[nodiscard]] std::string sensitivity_text(double hit_rate, const std::vector<ReplaySensitivity>& rows);

@@ -40,8 +40,9 @@ class ReplayEngine {
   void admit();
   void start_ready();
   [[nodiscard]] bool start(const LivePtr& live);
-  // Computes up to `until` in steps; false: not all of it now.
+  // What the request says: whether it has a next turn.
   [[nodiscard]] bool hint(std::size_t index) const;
+  // Computes up to `until` in steps; false: not all of it now.
   [[nodiscard]] bool compute(Live& live, std::uint64_t until);
   void go_on(const LivePtr& live);
   void end(const LivePtr& live);

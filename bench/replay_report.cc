@@ -5,6 +5,7 @@
 #include <array>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "base/file_system.h"
 #include "bench/replay.h"
@@ -41,10 +42,7 @@ template <class Value>
 double quantile(const ReplayResult& result, double q, Value value) {
   std::vector<double> all;
   for (const ReplayLine& line : result.lines) all.push_back(value(line));
-  if (all.empty()) return 0;
-  const auto at = static_cast<std::ptrdiff_t>(q * static_cast<double>(all.size() - 1));
-  std::nth_element(all.begin(), all.begin() + at, all.end());
-  return all[static_cast<std::size_t>(at)];
+  return quantile_of(std::move(all), q);
 }
 
 double first_token(const ReplayLine& line) { return line.first_token_s; }
@@ -141,6 +139,21 @@ nlohmann::ordered_json replay_json(const ReplayOptions& options, const ReplayRes
           {"seconds", result.seconds}};
 }
 
+double quantile_of(std::vector<double> values, double q) {
+  if (values.empty()) return 0;
+  const auto at = static_cast<std::ptrdiff_t>(q * static_cast<double>(values.size() - 1));
+  std::nth_element(values.begin(), values.begin() + at, values.end());
+  return values[static_cast<std::size_t>(at)];
+}
+
+Status write_report_file(std::string_view option, const std::string& path, std::string_view bytes) {
+  const Result<std::unique_ptr<File>> file =
+      real_file_system().open(path, {.write = true, .create = true, .for_others = true, .truncate = true});
+  Status written = file.status();
+  if (written.is_ok()) written = write_fully(**file, std::as_bytes(std::span(bytes)), 0);
+  return written.is_ok() ? written : Status(written.code(), std::string(option) + ": " + written.message());
+}
+
 Status write_replay_csv(const std::string& path, const ReplayResult& result) {
   std::string text =
       "request,arrival_s,prompt_tokens,output_tokens,device_tokens,host_tokens,storage_tokens,miss_reason,"
@@ -151,11 +164,7 @@ Status write_replay_csv(const std::string& path, const ReplayResult& result) {
                         line.device, line.host, line.storage, miss_reason_name(line.miss.reason), line.miss.at_token,
                         line.first_token_s, line.cache_us);
   }
-  const Result<std::unique_ptr<File>> file =
-      real_file_system().open(path, {.write = true, .create = true, .for_others = true, .truncate = true});
-  Status written = file.status();
-  if (written.is_ok()) written = write_fully(**file, std::as_bytes(std::span(text)), 0);
-  return written.is_ok() ? written : Status(written.code(), "--csv: " + written.message());
+  return write_report_file("--csv", path, text);
 }
 
 }  // namespace larder

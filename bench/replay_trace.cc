@@ -69,8 +69,8 @@ Status ReplayTrace::add_line(const std::string& line) {
   request.blocks = std::move(*ids);
   const auto size = parsed.find("block_tokens");
   if (size != parsed.end() && *size != block_tokens_) {
-    return invalid_argument(
-        fmt::format("its blocks have {} tokens: give --block-tokens {}", size->dump(), size->dump()));
+    const std::string given = size->dump().substr(0, 20);
+    return invalid_argument(fmt::format("its blocks have {} tokens: give --block-tokens {}", given, given));
   }
   const std::uint64_t blocks = (request.prompt + block_tokens_ - 1) / block_tokens_;
   if (request.blocks.size() != blocks) {

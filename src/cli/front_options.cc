@@ -21,11 +21,12 @@ void add_trace_options(CLI::App& app, CacheOptions& o) {
   app.add_option("--record-trace-key", o.trace.key_file,
                  "holds the key of its hashes, so that files can be joined; none: a key is drawn at the start")
       ->type_name("FILE");
-  app.add_option("--record-trace-block", o.trace.block_tokens, "that one hash of it stands for")
+  app.add_option("--record-trace-block", o.trace.block_tokens, "that one hash of the trace stands for")
       ->check(whole_number(1, 1u << 20))
       ->capture_default_str()
       ->type_name("TOKENS");
-  app.add_option("--record-trace-max-size", o.trace.max_size, "bytes of it, or with Ki, Mi, Gi; then nothing more")
+  app.add_option("--record-trace-max-size", o.trace.max_size,
+                 "of the trace, in bytes, or with Ki, Mi, Gi; recording ends there")
       ->capture_default_str()
       ->type_name("SIZE");
 }

@@ -390,7 +390,7 @@ TEST_F(Plan, Pictures) {
 
 TEST(Drawing, TextsAreEscaped) {
   Drawing drawing(10, 10, "a < b & \"c\"");
-  drawing.text({{1, 2}, "x > <y>", 12, 0x123456, TextAnchor::kMiddle, true, true});
+  drawing.text({{1, 2}, "x > <y>", 12, 0x123456, TextAnchor::kMiddle, true});
   const std::string svg = svg_of(drawing);
   expect_well_formed(svg);
   EXPECT_NE(svg.find("<title>a &lt; b &amp; &quot;c&quot;</title>"), std::string::npos) << svg;

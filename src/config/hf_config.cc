@@ -53,12 +53,13 @@ struct HfTypes {
   Dtype kv = Dtype::kBf16, conv = Dtype::kBf16, temporal = Dtype::kF32;
 };
 
-HfTypes types_of(HfFields& fields, const HfOptions& options) {
+HfTypes types_of(HfFields& fields, const HfShape& shape, const HfOptions& options) {
   HfTypes types;
   std::string name = fields.word("dtype");
   if (name.empty()) name = fields.word("torch_dtype");
   if (!name.empty()) types.kv = types.conv = hf_dtype(fields, "dtype", name);
   if (name.empty() && !options.kv_dtype) fields.fail("dtype", "is missing, as is torch_dtype; --kv-dtype sets it");
+  if (name.empty() && !shape.recurrent.empty()) fields.fail("dtype", "is missing, and recurrent state has it");
   if (options.kv_dtype) types.kv = *options.kv_dtype;
   for (const char* const key : {"mamba_ssm_dtype", "mamba_ssm_cache_dtype"}) {
     if (const std::string state = fields.word(key); !state.empty()) types.temporal = hf_dtype(fields, key, state);
@@ -133,7 +134,7 @@ Result<ModelSpec> spec_of_v4(const HfShape& shape, const HfTypes& types, HfField
 
 Result<ModelSpec> spec_of_shape(const HfShape& shape, HfFields& fields, const HfOptions& options,
                                 const std::string& family) {
-  const HfTypes types = types_of(fields, options);
+  const HfTypes types = types_of(fields, shape, options);
   if (!fields.status().is_ok()) return fields.status();
   if (!shape.compress_ratios.empty()) return spec_of_v4(shape, types, fields, options);
   for (const std::uint64_t elements : {shape.conv_elements, shape.temporal_elements}) {

@@ -148,6 +148,17 @@ TEST(HfConfig, OnlyRecurrentLayers) {
   EXPECT_EQ(bytes_in(model.spec, ComponentKind::kMamba), 64u * ((8192 + 2048) * 3 * 2 + 8192 * 128 * 4));
 }
 
+// --kv-dtype says nothing of the convolution's state.
+TEST(HfConfig, RecurrentStateNeedsADtype) {
+  std::string text(kQwen3Next);
+  const std::size_t at = text.find(", \"torch_dtype\": \"bfloat16\"");
+  ASSERT_NE(at, std::string::npos);
+  text.erase(at, std::string_view(", \"torch_dtype\": \"bfloat16\"").size());
+  const Result<HfModel> model = read_hf_config(text, "c", {.page_size = 64, .kv_dtype = Dtype::kFp8E4m3});
+  EXPECT_NE(model.status().message().find("dtype: is missing, and recurrent state has it"), std::string::npos)
+      << model.status().message();
+}
+
 TEST(HfConfig, TheTypeOfKvMayBeSet) {
   const Result<HfModel> model = read_hf_config(kQwen3Next, "c", {.page_size = 64, .kv_dtype = Dtype::kFp8E4m3});
   ASSERT_TRUE(model.is_ok());

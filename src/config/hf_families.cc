@@ -161,13 +161,13 @@ void take_mamba2(std::uint64_t heads, std::uint64_t head_dim, std::uint64_t grou
 // The keys of Bamba, Granite 4 and Falcon-H1.
 void take_prefixed_mamba2(HfFields& fields, HfShape& shape) {
   const std::uint32_t heads = fields.need("mamba_n_heads");
-  std::uint32_t head_dim = fields.get("mamba_d_head", 0);  // absent or "auto": of the inner width
+  std::uint64_t head_dim = fields.get("mamba_d_head", 0);  // absent or "auto": of the inner width
   if (head_dim == 0 && heads > 0) {
     std::uint64_t inner = fields.get("mamba_d_ssm", 0);
     if (inner == 0) inner = std::uint64_t{fields.need("mamba_expand")} * fields.need("hidden_size");
     if (inner % heads != 0)
       fields.fail("mamba_d_head", "is missing, and mamba_n_heads does not divide the inner width");
-    head_dim = static_cast<std::uint32_t>(inner / heads);
+    head_dim = inner / heads;
   }
   take_mamba2(heads, head_dim, fields.get("mamba_n_groups", 1), fields.need("mamba_d_state"),
               fields.need("mamba_d_conv"), shape);

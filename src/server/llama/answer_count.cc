@@ -3,15 +3,12 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 namespace larder::llama {
 namespace {
 
 using PlainJson = nlohmann::json;
 using Count = std::optional<std::uint64_t>;
-
-constexpr std::string_view kEventData = "data:";
 
 Count number_at(const PlainJson& object, const char* pointer) {
   const PlainJson::json_pointer path(pointer);
@@ -46,28 +43,18 @@ Counts counts_of(const PlainJson& object) {
 }  // namespace
 
 void AnswerCount::feed(std::string_view piece) {
-  while (!is_over_ && !piece.empty()) {
-    const std::size_t end = std::min(piece.find('\n'), piece.size());
-    if (line_.size() + end > kMostBytes) {
-      is_over_ = true;
-      line_.clear();
-      return;
-    }
-    line_.append(piece.substr(0, end));
-    if (end == piece.size()) return;
-    read_line();
-    piece.remove_prefix(end + 1);
-  }
+  if (is_over_) return;
+  lines_.feed(piece, [this](const std::string& line, bool is_too_long) { read_line(line, is_too_long); });
 }
 
 void AnswerCount::end() {
-  if (!is_over_) read_line();
+  lines_.end([this](const std::string& line, bool is_too_long) { read_line(line, is_too_long); });
   is_over_ = true;
 }
 
-void AnswerCount::read_line() {
-  const std::string line = std::exchange(line_, {});
-  std::string_view text = line;
+void AnswerCount::read_line(std::string_view text, bool is_too_long) {
+  is_over_ = is_over_ || is_too_long;
+  if (is_over_) return;
   if (text.starts_with(kEventData)) text.remove_prefix(kEventData.size());
   constexpr std::string_view kNames[] = {"\"usage\"", "\"timings\"", "\"tokens_evaluated\""};
   const bool has_count = std::ranges::any_of(kNames, [&](auto name) { return text.find(name) != text.npos; });

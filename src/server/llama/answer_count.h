@@ -5,22 +5,20 @@
 // "tokens_evaluated" and "timings", in the answer itself and in its "response" and "message", and no further once it
 // has a number.
 //
-// Threads: confined. Limits: a line of kMostBytes; the count of an answer with a longer one is not known.
+// Threads: confined. Limits: the count of an answer with a line that is too long (AnswerLines) is not known.
 // Cost: lines that name a count are parsed, until one has it.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
+
+#include "server/llama/answer_lines.h"
 
 namespace larder::llama {
 
 class AnswerCount {
  public:
-  static constexpr std::size_t kMostBytes = std::size_t{4} << 20;
-
   void feed(std::string_view piece);
   // No more comes.
   void end();
@@ -29,9 +27,9 @@ class AnswerCount {
   [[nodiscard]] std::optional<std::uint64_t> cached_tokens() const { return cached_; }
 
  private:
-  void read_line();
+  void read_line(std::string_view line, bool is_too_long);
 
-  std::string line_;
+  AnswerLines lines_;
   bool is_over_ = false;  // found, or given up
   std::optional<std::uint64_t> prompt_, cached_;
 };

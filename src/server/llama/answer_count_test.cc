@@ -48,7 +48,7 @@ TEST(AnswerCount, WhatSaysNothingIsNotKnown) {
   expect("<html>\"usage\"</html>", std::nullopt, std::nullopt);
   expect(R"({"usage":{"prompt_tokens":-1}})", std::nullopt, std::nullopt);
   expect(R"({"content":"\"usage\":{\"prompt_tokens\":5}"})", std::nullopt, std::nullopt);
-  expect(std::string(AnswerCount::kMostBytes + 1, 'x') + "\n{\"usage\":{\"prompt_tokens\":5}}\n", std::nullopt,
+  expect(std::string(AnswerLines::kMostBytes + 1, 'x') + "\n{\"usage\":{\"prompt_tokens\":5}}\n", std::nullopt,
          std::nullopt);
 }
 

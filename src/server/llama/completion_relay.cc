@@ -33,10 +33,7 @@ Status CompletionRelay::run() {
 
 Status CompletionRelay::run_as_it_is() {
   const Result<unsigned> sent = forward(request_.body);
-  const bool is_completion = route_use(request_.method, request_.path) == RouteUse::kSlot;
-  if (parts_.trace.recorder != nullptr && is_completion && sent.is_ok() && *sent == 200) {
-    parts_.trace.recorder->note_unknown();
-  }
+  if (route_use(request_.method, request_.path) == RouteUse::kSlot) note_unrecorded(sent);
   return sent.status();
 }
 
@@ -62,9 +59,7 @@ Status CompletionRelay::run_plainly(PlainReason reason) {
   const Result<unsigned> sent = forward(std::move(body));
   if (hold_.is_held()) hold_.contents().forget();
   if (!is_pinned) parts_.slots.forget_all();
-  if (parts_.trace.recorder != nullptr && reason != PlainReason::kOtherRoute && sent.is_ok() && *sent == 200) {
-    parts_.trace.recorder->note_unknown();
-  }
+  if (reason != PlainReason::kOtherRoute) note_unrecorded(sent);
   return sent.status();
 }
 
@@ -113,9 +108,14 @@ Status CompletionRelay::run_cached(const LlamaRequest& asked) {
   return Status::ok();
 }
 
+// An answer that was given, to a prompt that is not known.
+void CompletionRelay::note_unrecorded(const Result<unsigned>& sent) {
+  if (parts_.trace.recorder != nullptr && sent.is_ok() && *sent == 200) parts_.trace.recorder->note_unknown();
+}
+
 // A client that has left, and a llama-server that was lost, have used the cache; what llama-server refuses has not.
 void CompletionRelay::record(std::span<const TokenId> prompt, const Result<unsigned>& sent) {
-  if (parts_.trace.recorder == nullptr) return;
+  if (!trace_) return;
   const std::optional<std::uint64_t> counted = count_.prompt_tokens();
   if (counted && *counted != prompt.size()) {  // another prompt than was thought
     trace_.refuse();
@@ -337,12 +337,12 @@ Result<unsigned> CompletionRelay::forward(std::string body) {
   };
   const auto on_bytes = [&](std::string_view piece) {
     count_.feed(piece);
-    if (parts_.trace.recorder != nullptr) output_.feed(piece);
+    if (trace_) output_.feed(piece);
     return reply_.write(std::string(piece));
   };
   const Status sent = client_.relay(call, on_head, on_bytes);
   count_.end();
-  output_.end();
+  if (trace_) output_.end();
   if (sent.is_ok()) {
     (void)reply_.end();
     return status;

@@ -110,6 +110,7 @@ class CompletionRelay {
   [[nodiscard]] Result<SlotTable::Hold> take_slot(const SlotTable::Wish& wish);
   // What the trace has of the request, when its answer is over.
   void record(std::span<const TokenId> prompt, const Result<unsigned>& sent);
+  void note_unrecorded(const Result<unsigned>& sent);
   // Sends the request with `body`, and its answer on to the client. Its HTTP status.
   [[nodiscard]] Result<unsigned> forward(std::string body);
   void fail(const Status& status);

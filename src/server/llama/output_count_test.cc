@@ -45,7 +45,8 @@ TEST(OutputCount, WhatTellsNothing) {
   EXPECT_EQ(output_in("\n\n\n"), 0u);
   EXPECT_EQ(output_in("{\"tokens_predicted\": many}"), 0u);
   EXPECT_EQ(output_in("{\"tokens_predicted\": -4}"), 0u);
-  const std::string longer(OutputCount::kMostBytes + 1, ' ');
+  EXPECT_EQ(output_in("{\"tokens_predicted\": 18446744073709551615}"), 0u) << "a trace with such a line is refused";
+  const std::string longer(AnswerLines::kMostBytes + 1, ' ');
   EXPECT_EQ(output_in(longer + "{\"tokens_predicted\":5}", 1 << 20), 0u);
   EXPECT_EQ(output_in(longer + "\n{\"tokens_predicted\":5}", 1 << 20), 5u) << "the next line";
 }

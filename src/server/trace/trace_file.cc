@@ -128,7 +128,8 @@ Status TraceFile::mend_end(std::uint64_t block_tokens) {
     const Result<std::string> rest = text(*begin, all);
     if (!rest.is_ok()) return with_file(rest.status(), path_);
     if (facts_of(*rest, block_tokens).is_ok()) {
-      LARDER_RETURN_IF_ERROR(append("\n"));
+      const Status ended = append("\n");
+      if (!ended.is_ok()) return with_file(ended, path_);
     } else {
       size_ = *begin;
       has_rest_ = true;

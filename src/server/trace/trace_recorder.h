@@ -67,6 +67,8 @@ class TraceRequest {
   TraceRequest& operator=(TraceRequest&& other) noexcept;
   ~TraceRequest() { end(); }
 
+  // Whether it is recorded.
+  [[nodiscard]] explicit operator bool() const { return entry_ != nullptr; }
   // The answer has these tokens, too; one of the answers, if there are several.
   void add_output(std::span<const TokenId> tokens);
   // Where only their number is known: of all answers together, so far.

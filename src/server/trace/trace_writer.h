@@ -38,7 +38,6 @@ class TraceWriter {
   void write(const std::vector<TraceLine>& lines);
   // The file is full. Any thread.
   [[nodiscard]] bool is_over() const { return is_over_.load(std::memory_order_relaxed); }
-  [[nodiscard]] const TraceFile& file() const { return *file_; }
   // Nothing is written after this.
   void close() { file_.reset(); }
 
