@@ -61,7 +61,7 @@ using NamespaceId =
 using NodeId = Strong<struct NodeTag, std::uint32_t>;  // a tree node; reused after the node is gone
 // Whose room is counted together, under limits of its own; 0: everybody else.
 using TenantId = Strong<struct TenantTag, std::uint32_t>;
-using Generation = std::uint32_t;                      // grows each time a slot is given out
+using Generation = std::uint32_t;  // grows each time a slot is given out
 
 }  // namespace larder
 

@@ -41,7 +41,7 @@ struct CacheConfig {
   // copied there when it leaves the device (under each write policy); with storage also before, in place of pages that
   // storage has. More fits, and requests wait more often for such copies.
   bool exclusive_tiers = false;
-  TenantLimits tenant_limits{};  // floors and ceilings of tenants; none by default
+  TenantLimits tenant_limits{};                // floors and ceilings of tenants; none by default
   std::uint32_t selective_hits = 2;            // write_through_selective: hits before a backup
   std::shared_ptr<const Admission> admission;  // an embedder's own, instead of write_through*; null: none
 

@@ -78,14 +78,14 @@ Status DeviceRoom::make(RoomSeeker& seeker, ComponentKind c, std::uint32_t count
     return overloaded("the device has no room for " + std::to_string(count) + " slots of " +
                       std::string(component_name(c)) + " now");
   };
-  const EvictFor who{.tenant = seeker.tenant, .breaks_floors = breaks_floors};
+  const EvictFor who{.tenant = seeker.tenant, .breaks_floors = breaks_floors, .coming = count};
   if (!could_make(c, count, who)) prefetcher_.drop_unwanted(false);
   if (!could_make(c, count, who)) return no_room();
   // write_through_selective has copied what it wants to keep, and lets go of the rest. With exclusive tiers pages get
   // their copies only when they leave, also under that policy.
   const bool copies_late = config_.exclusive_tiers || config_.write_policy != WritePolicy::kWriteThroughSelective;
   if (backups_.keeps(c) && copies_late) {
-    const EvictResult gentle = evict(c, missing(), gentle_rule(c), {.tenant = seeker.tenant});
+    const EvictResult gentle = evict(c, missing(), gentle_rule(c), who.within_floors());
     if (missing() == 0) return Status::ok();
     if (may_wait && waits_for_copies(seeker, c, gentle.needs_backup)) return no_room();
   }
@@ -95,7 +95,7 @@ Status DeviceRoom::make(RoomSeeker& seeker, ComponentKind c, std::uint32_t count
 
 template <class Missing>
 void DeviceRoom::drop_victims(ComponentKind c, const EvictFor& who, Missing missing) {
-  const EvictFor keeps_floors{.tenant = who.tenant};
+  const EvictFor keeps_floors = who.within_floors();
   (void)evict(c, missing(), VictimRule::kDrop, keeps_floors);
   if (missing() > 0 && ops_.abandoned(OpKind::kStore) > 0) {
     // Pages without a host copy stay while beneath them is what a storage that was detached still writes.

@@ -67,8 +67,7 @@ class DeviceRoom final : public StepRoom {
   // it waits for them before it breaks floors.
   [[nodiscard]] Status make_all(RequestId starts, RoomSeeker& who, const ComponentCounts& counts, bool others_run);
   // For one that runs: it breaks floors before it is refused.
-  [[nodiscard]] Status make_room(RoomSeeker& who, ComponentKind c, std::uint32_t count,
-                                 bool may_wait) override;
+  [[nodiscard]] Status make_room(RoomSeeker& who, ComponentKind c, std::uint32_t count, bool may_wait) override;
   [[nodiscard]] bool is_room_coming(ComponentKind c) override;
   // A request lets the path to `node` go: what of it is being copied to the host can leave after that.
   void path_let_go(NodeId node);

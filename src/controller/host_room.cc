@@ -45,13 +45,13 @@ std::uint64_t HostRoom::share(const HostVictim& victim, std::uint64_t want, Host
   return std::min(want, victim.facts.component == ComponentKind::kMamba ? 1 : node.end - node.begin);
 }
 
-std::optional<HostVictim> HostRoom::next_victim(const HostSpace& missing, TenantId who) const {
+std::optional<HostVictim> HostRoom::next_victim(const HostSpace& missing, const EvictFor& who) const {
   std::optional<HostVictim> first;
   OrderKey least;
   for (const ComponentKind c : kAllComponents) {
     const bool gives = (host_->blocks_per_slot(c) > 0 ? missing.blocks : missing.markers) > 0;
     if (!model_.has(c) || !gives) continue;
-    const std::optional<HostVictim> victim = tree_.next_host_victim(c, {.tenant = who});
+    const std::optional<HostVictim> victim = tree_.next_host_victim(c, who);
     if (!victim) continue;
     const OrderKey key = tree_.order().key_across(victim->facts);
     const auto place = [](const HostVictim& v) { return std::pair(v.rank, v.worth); };
@@ -71,9 +71,10 @@ HostAnswer HostRoom::make(const ComponentCounts& counts, HostEffort effort, Tena
     const bool waits = gently && backlog_.may_wait() && missing.fits_in(may_go + backlog_.kept());
     return waits ? refuse_for_stores() : HostAnswer::kNone;
   }
+  const EvictFor evicts{.tenant = who, .coming = host_->space_of(counts).blocks};
   std::uint64_t in_vain = 0;
   while (!missing.is_none()) {
-    const std::optional<HostVictim> victim = next_victim(missing, who);
+    const std::optional<HostVictim> victim = next_victim(missing, evicts);
     if (!victim) {
       // What is left stands beneath pages that are being written.
       return gently && backlog_.may_wait() ? refuse_for_stores() : HostAnswer::kNone;
@@ -83,7 +84,7 @@ HostAnswer HostRoom::make(const ComponentCounts& counts, HostEffort effort, Tena
     const std::uint64_t slots = per_slot == 0 ? missing.markers : (missing.blocks + per_slot - 1) / per_slot;
     const std::uint64_t want = share(*victim, std::min(slots, kVictimBatch), effort);
     if (want == 0) return gently ? refuse_for_stores() : HostAnswer::kNone;
-    if (tree_.evict_host(c, want, {.tenant = who}).freed == 0) return HostAnswer::kNone;
+    if (tree_.evict_host(c, want, evicts).freed == 0) return HostAnswer::kNone;
     // Leased and not locked, see StoreBacklog::unlock_abandoned(): more of it would go for nothing as well.
     const HostSpace before = std::exchange(missing, host_->shortage(counts));
     if (missing == before && (!takes_one_by_one() || ++in_vain == kVictimBatch)) return HostAnswer::kNone;

@@ -73,7 +73,7 @@ class HostRoom {
   [[nodiscard]] HostAnswer refuse_for_stores();
   [[nodiscard]] HostSpace evictable(TenantId who) const;
   // One that gives some of what is missing.
-  [[nodiscard]] std::optional<HostVictim> next_victim(const HostSpace& missing, TenantId who) const;
+  [[nodiscard]] std::optional<HostVictim> next_victim(const HostSpace& missing, const EvictFor& who) const;
   [[nodiscard]] bool takes_one_by_one() const { return tree_.weighs() || tree_.is_exclusive(); }
   [[nodiscard]] std::uint64_t share(const HostVictim& victim, std::uint64_t want, HostEffort effort) const;
 

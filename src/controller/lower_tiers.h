@@ -51,10 +51,10 @@ class LowerTiers final : private SlotSink {
     const ModelSpec& model;
     HostPools* host;  // null: no host tier, and no storage
     Clock& clock;
-    MetricsRegistry* metrics;  // may be null
-    RankGroup* ranks;          // null: one rank
+    MetricsRegistry* metrics;             // may be null
+    RankGroup* ranks;                     // null: one rank
     const DevicePools* device = nullptr;  // of which the tree has pages; null: none
-    NamespaceScope scope;      // layout and rank
+    NamespaceScope scope;                 // layout and rank
     bool allows_host_gaps = false;
     // An operation of the façade has ended: kLoad, kStateCopy, kBackup, kExplain. is_ok: on all ranks. It is erased
     // after that.

@@ -37,7 +37,7 @@ namespace larder {
 
 // A request that needs room on the device.
 struct RoomSeeker {
-  TenantId tenant{};               // whose it is
+  TenantId tenant{};              // whose it is
   std::uint32_t store_waits = 0;  // how often room was refused to it for the sake of storage, in all its life
 };
 
@@ -47,8 +47,7 @@ class StepRoom {
   virtual ~StepRoom() = default;
   // Evicts until `count` slots are free. kOverloaded: not now. may_wait: also while victims get their host copies; else
   // those that have none are dropped.
-  [[nodiscard]] virtual Status make_room(RoomSeeker& who, ComponentKind c, std::uint32_t count,
-                                         bool may_wait) = 0;
+  [[nodiscard]] virtual Status make_room(RoomSeeker& who, ComponentKind c, std::uint32_t count, bool may_wait) = 0;
   // After make_room() has refused: is something under way that will make some? Else only requests can.
   [[nodiscard]] virtual bool is_room_coming(ComponentKind c) = 0;
   virtual void give_back(ComponentKind c, DeviceSlot slot) = 0;

@@ -45,8 +45,8 @@ Result<NamespaceId> SpaceOpener::open(const std::string& adapter, const std::str
 
 // One without pages is only a name, so it goes before those with pages; of these, the one that idles for the longest
 // time. Idle ones may still have operations in flight (backups and writes, loads of requests that were aborted): they
-// go to the end of the line, so that the next look finds others first. What a tenant with a floor has goes only if there
-// is nothing else.
+// go to the end of the line, so that the next look finds others first. What a tenant with a floor has goes only if
+// there is nothing else.
 std::optional<NamespaceId> SpaceOpener::next_to_close() {
   std::optional<NamespaceId> oldest, oldest_with_floor;
   std::size_t closable = 0;

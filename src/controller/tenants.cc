@@ -71,8 +71,8 @@ TenantBook::AllBounds Tenants::bounds_of(const TierBounds& bounds) const {
 }
 
 const TenantRule* Tenants::rule_of(const std::string& salt, TenantId& id) const {
-  const auto rule = std::find_if(limits_.tenants.begin(), limits_.tenants.end(),
-                                 [&](const TenantRule& of) { return of.fits(salt); });
+  const auto rule =
+      std::find_if(limits_.tenants.begin(), limits_.tenants.end(), [&](const TenantRule& of) { return of.fits(salt); });
   if (rule == limits_.tenants.end()) return nullptr;
   id = ruled_[static_cast<std::size_t>(rule - limits_.tenants.begin())];
   return &*rule;

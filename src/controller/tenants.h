@@ -70,9 +70,9 @@ class Tenants {
 
   const TenantLimits limits_;
   const Parts parts_;
-  bool has_others_ = false;        // there are bounds for them
-  std::vector<TenantId> ruled_;    // by rule
-  std::map<std::string, Other> others_;  // by salt
+  bool has_others_ = false;                             // there are bounds for them
+  std::vector<TenantId> ruled_;                         // by rule
+  std::map<std::string, Other> others_;                 // by salt
   std::vector<std::array<Gauge*, kTierCount>> gauges_;  // by rule; empty: no metrics
   TimePoint noted_{};
 };

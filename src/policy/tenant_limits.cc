@@ -23,20 +23,23 @@ Status wrong_share(std::string_view text) {
 }
 
 bool is_name_byte(char c) {
-  return std::isalnum(static_cast<unsigned char>(c)) != 0 || std::string_view("-_.@/:").find(c) != std::string_view::npos;
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+         std::string_view("-_.@/:").find(c) != std::string_view::npos;
 }
 
 Status check_bounds(std::string_view whose, std::string_view tier, const TenantBounds& bounds, std::uint64_t bytes) {
   for (const auto& [part, name] : {std::pair{bounds.floor, "floor"}, std::pair{bounds.ceiling, "ceiling"}}) {
     if (!part) continue;
     if (!(part->share >= 0 && part->share <= 1) || part->bytes > kMostBytes) {
-      return invalid_argument(fmt::format("tenant limits: {}: the {} on the {} must be 0 % to 100 %", whose, name, tier));
+      return invalid_argument(
+          fmt::format("tenant limits: {}: the {} on the {} must be 0 % to 100 %", whose, name, tier));
     }
   }
   if (!bounds.floor || !bounds.ceiling) return Status::ok();
   const bool are_alike = (bounds.floor->bytes == 0) == (bounds.ceiling->bytes == 0);
   if (!are_alike && bytes == 0) return Status::ok();  // a share beside bytes, of a tier whose size is not known yet
-  const std::uint64_t of = bytes != 0 ? bytes : std::max<std::uint64_t>({bounds.floor->bytes, bounds.ceiling->bytes, 1});
+  const std::uint64_t of =
+      bytes != 0 ? bytes : std::max<std::uint64_t>({bounds.floor->bytes, bounds.ceiling->bytes, 1});
   if (share_of(*bounds.floor, of) <= share_of(*bounds.ceiling, of)) return Status::ok();
   return invalid_argument(fmt::format("tenant limits: {}: the floor on the {} is above the ceiling", whose, tier));
 }
@@ -94,9 +97,8 @@ bool TenantRule::fits(std::string_view text) const {
 }
 
 bool TenantLimits::empty() const {
-  return tenants.empty() && std::all_of(others.begin(), others.end(), [](const TenantBounds& of) {
-           return !of.floor && !of.ceiling;
-         });
+  return tenants.empty() &&
+         std::all_of(others.begin(), others.end(), [](const TenantBounds& of) { return !of.floor && !of.ceiling; });
 }
 
 double share_of(const TierShare& share, std::uint64_t tier_bytes) {
@@ -120,13 +122,14 @@ Status check_tenant_limits(const TenantLimits& limits, const std::array<std::uin
       if (floor) floors += share_of(*floor, bytes);
     }
     if (floors > 1 + 1e-9) {
-      return invalid_argument(fmt::format(
-          "tenant limits: the floors on the {} are {:.1f} % of it together; lower some, to 100 % at most",
-          kTierNames[tier], 100 * floors));
+      return invalid_argument(
+          fmt::format("tenant limits: the floors on the {} are {:.1f} % of it together; lower some, to 100 % at most",
+                      kTierNames[tier], 100 * floors));
     }
     if (limits.others[tier].floor) {
-      return invalid_argument("tenant limits: others have no floor, for nobody knows how many they are; give it to "
-                              "tenants by name");
+      return invalid_argument(
+          "tenant limits: others have no floor, for nobody knows how many they are; give it to "
+          "tenants by name");
     }
     LARDER_RETURN_IF_ERROR(check_bounds("others", kTierNames[tier], limits.others[tier], bytes));
   }

@@ -41,7 +41,7 @@ struct TenantRule {
   enum class By : std::uint8_t { kSalt, kSaltHash, kSaltPrefix };
   std::string name;  // of the tenant, in metrics and messages
   By by = By::kSalt;
-  std::string salt;      // or its beginning
+  std::string salt;       // or its beginning
   Digest256 salt_hash{};  // SHA-256 of the salt's bytes, for kSaltHash
   TierBounds bounds{};
   [[nodiscard]] bool fits(std::string_view text) const;

@@ -22,7 +22,7 @@ EvictResult RadixTree::Impl::evict_host(ComponentKind c, std::uint64_t slots, co
 }
 
 std::uint64_t RadixTree::Impl::most_of(Id id, const Eviction& eviction, std::uint64_t most) const {
-  return std::min(most, tenants.slots_to_bound(tenant_of(node(id)), eviction.component, eviction.tier));
+  return std::min(most, tenants.slots_to_bound(tenant_of(node(id)), eviction.component, eviction.tier, eviction.who));
 }
 
 void RadixTree::Impl::count_freed(VictimQueues::Rank rank, std::uint64_t freed, EvictResult& out) {
@@ -213,8 +213,8 @@ void RadixTree::Impl::evict_aux(Eviction& eviction) {
       stay.push_back(first.id);
       continue;
     }
-    const std::uint64_t freed = evict_aux_of(first.id, c, t, most_of(first.id, eviction, eviction.missing() - named),
-                                             eviction.out);
+    const std::uint64_t freed =
+        evict_aux_of(first.id, c, t, most_of(first.id, eviction, eviction.missing() - named), eviction.out);
     count_freed(first.rank, freed, eviction.out);
   }
   for (const Id id : stay) refresh_aux(id, c, t);

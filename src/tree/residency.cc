@@ -330,17 +330,17 @@ void RadixTree::Impl::settle_standings() {
   tenants.forget_changed();
 }
 
-VictimQueues::First RadixTree::Impl::first_victim(VictimQueues& victims, ComponentKind c, Tier t,
-                                                  const EvictFor& who) {
+VictimQueues::First RadixTree::Impl::first_victim(VictimQueues& victims, ComponentKind c, Tier t, const EvictFor& who) {
   if (!tenants.changed().empty()) settle_standings();
   const auto worth = [&](std::uint8_t queue, const OrderKey& key) { return worth_of(queue, key.major, t); };
-  if (!weighs) return victims.first(worth, who);
+  const bool own_first = tenants.exceeds(who, TenantBook::budget_of(c, t));
+  if (!weighs) return victims.first(worth, who, own_first);
   // What came above it may have lessened the worth of data that nobody touches: one more first is looked at each time.
   const Id other = victims.next_to_check();
   if (other != kNoNode) update_victim(victims, other, c, t);
   constexpr int kMostMoves = 16;  // then a rounding error is as good as another
   for (int moves = 0;; ++moves) {
-    const VictimQueues::First first = victims.first(worth, who);
+    const VictimQueues::First first = victims.first(worth, who, own_first);
     if (first.id == kNoNode || moves == kMostMoves) return first;
     const Place place = place_of(node(first.id), c, t);
     if (place.queue == first.queue) return first;

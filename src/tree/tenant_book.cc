@@ -65,17 +65,20 @@ void TenantBook::judge(TenantId id, std::size_t budget) {
   tenant.has_changed = true;
 }
 
-std::uint64_t TenantBook::slots_to_bound(TenantId id, ComponentKind c, Tier t) const {
+std::uint64_t TenantBook::slots_to_bound(TenantId id, ComponentKind c, Tier t, const EvictFor& who) const {
   constexpr std::uint64_t kAll = std::numeric_limits<std::uint64_t>::max();
   const std::uint64_t each = weight(c, t);
   if (id.v == 0 || each == 0) return kAll;
   const std::size_t budget = budget_of(c, t);
   const Tenant& tenant = tenants_[id.v];
   const Bounds& bounds = tenant.bounds[budget];
+  if (id == who.tenant && exceeds(who, budget)) {
+    const std::uint64_t room = bounds.ceiling - std::min(bounds.ceiling, who.coming);
+    return std::max<std::uint64_t>((tenant.held[budget] - std::min(tenant.held[budget], room) + each - 1) / each, 1);
+  }
   switch (tenant.standing[budget]) {
     case Standing::kOver: return (tenant.held[budget] - bounds.ceiling + each - 1) / each;
-    case Standing::kWithin:
-      return bounds.floor == 0 ? kAll : (tenant.held[budget] - bounds.floor + each - 1) / each;
+    case Standing::kWithin: return bounds.floor == 0 ? kAll : (tenant.held[budget] - bounds.floor + each - 1) / each;
     case Standing::kBelow: return kAll;
   }
   return kAll;

@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // What each tenant holds of each tier, and who of them may lose something to whom.
 //
-// A tenant is a set of namespaces whose room is counted together. Its bounds are given per budget: each component on the
-// device is a budget of slots, the host is one of blocks. It holds what the tree has of its namespaces there, in use or
-// not, copies under way included; what running requests have yet to give to the tree is nobody's.
+// A tenant is a set of namespaces whose room is counted together. Its bounds are given per budget: each component on
+// the device is a budget of slots, the host is one of blocks. It holds what the tree has of its namespaces there, in
+// use or not, copies under way included; what running requests have yet to give to the tree is nobody's.
 //
 //   standing   holds             loses to others
 //   kOver      > ceiling         before everybody, until it is at its ceiling
 //   kWithin    > floor           by the order of eviction, like all that are within their bounds
 //   kBelow     <= floor          nothing, unless floors are broken (EvictFor)
 //
-// A tenant always may evict its own, after all that others would lose to it. A ceiling alone evicts nothing: where there
-// is room, a tenant may hold more. A victim goes whole, but for full, of which no more pages go than take its tenant to
-// its bound; so a tenant may end below its floor by what left with one page, window or state. A bound of one component
-// is kept against those who need that component: what leaves with its page does not count.
+// A tenant always may evict its own: after all that others would lose to it, or first of all where what is to come
+// would take it above its ceiling. A ceiling alone evicts nothing: where there is room, a tenant may hold more. A
+// victim goes whole, but for full, of which no more pages go than take its tenant to its bound; so a tenant may end
+// below its floor by what left with one page, window or state. A bound of one component is kept against those who need
+// that component: what leaves with its page does not count.
 //
-// Threads: confined with the tree. Ranks: follows from the tree alone. Cost: O(1) for each change; 0 for tenant 0, which
-// has no bounds and is not counted. Memory: about 250 bytes for each tenant.
+// Threads: confined with the tree. Ranks: follows from the tree alone. Cost: O(1) for each change; 0 for tenant 0,
+// which has no bounds and is not counted. Memory: about 250 bytes for each tenant.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -33,9 +35,13 @@
 namespace larder {
 
 // For whom room is made. breaks_floors: also what is below the floors of others goes, when there is nothing else.
+// coming: what it is made for, in slots or blocks, if that will be the tenant's: where it would take the tenant above
+// its ceiling, the tenant's own goes first.
 struct EvictFor {
   TenantId tenant{};
   bool breaks_floors = false;
+  std::uint64_t coming = 0;
+  [[nodiscard]] EvictFor within_floors() const { return {tenant, false, coming}; }
 };
 
 // Pages (checkpoints for mamba). resident: published; locked: of those, locked or covered themselves; pending:
@@ -87,8 +93,14 @@ class TenantBook {
   [[nodiscard]] Standing standing(TenantId id, std::size_t budget) const {
     return id.v == 0 ? Standing::kWithin : tenants_[id.v].standing[budget];
   }
-  // Slots that it may lose, at least 1, before its standing changes.
-  [[nodiscard]] std::uint64_t slots_to_bound(TenantId id, ComponentKind c, Tier t) const;
+  // Would it be above its ceiling with what is coming to it?
+  [[nodiscard]] bool exceeds(const EvictFor& who, std::size_t budget) const {
+    if (who.tenant.v == 0 || who.coming == 0) return false;
+    const Tenant& tenant = tenants_[who.tenant.v];
+    return who.coming > tenant.bounds[budget].ceiling - std::min(tenant.bounds[budget].ceiling, tenant.held[budget]);
+  }
+  // Slots that it may lose to `who`, at least 1, before its standing changes, or exceeds(who).
+  [[nodiscard]] std::uint64_t slots_to_bound(TenantId id, ComponentKind c, Tier t, const EvictFor& who = {}) const;
   // Of what counts as evictable in the budget: what floors keep from `who`, in slots or blocks.
   [[nodiscard]] std::uint64_t withheld(std::size_t budget, const EvictFor& who) const;
 

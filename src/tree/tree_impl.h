@@ -113,7 +113,7 @@ struct RadixTree::Impl {
   [[nodiscard]] double worth_of(std::uint8_t queue, std::uint64_t last_use, Tier t) const;
   // Who leaves first: whose facts have changed unseen is put in the right queue before.
   [[nodiscard]] tree::VictimQueues::First first_victim(tree::VictimQueues& victims, ComponentKind c, Tier t,
-                                                      const EvictFor& who);
+                                                       const EvictFor& who);
   [[nodiscard]] TenantId tenant_of(const Node& node) const { return spaces[node.space].tenant; }
   // Counts data that came, went, or came into or out of use.
   void tally(const Node& node, ComponentKind c, Tier t, const TierCountsChange& by);

@@ -50,9 +50,10 @@ class VictimQueues {
   [[nodiscard]] bool empty() const { return size_ == 0; }
   [[nodiscard]] std::size_t size() const { return size_; }
   // The first of the queue that is worth least, of those that may leave for `who`: worth(queue, key of its first).
+  // own_first: of those of `who` alone, if there are any, as if it were over its ceiling.
   // O(queue numbers in use; `who`'s own queues).
   template <class Worth>
-  [[nodiscard]] First first(Worth worth, const EvictFor& who) const;
+  [[nodiscard]] First first(Worth worth, const EvictFor& who, bool own_first = false) const;
   // The first of one number after the other, with each call. kNoNode: all are empty.
   [[nodiscard]] Id next_to_check();
   void set_standing(TenantId tenant, TenantBook::Standing standing);
@@ -81,8 +82,8 @@ class VictimQueues {
     std::vector<QueueId> queues;  // that are not empty, by number
   };
   struct Tops {
-    std::vector<KeyedHeap> heaps;                            // by number: of queues by their firsts
-    std::array<std::uint64_t, kNumbers / 64> filled{};       // a bit for each number that is not empty
+    std::vector<KeyedHeap> heaps;                       // by number: of queues by their firsts
+    std::array<std::uint64_t, kNumbers / 64> filled{};  // a bit for each number that is not empty
   };
 
   [[nodiscard]] TenantId tenant_of(Id id) const { return spaces_[nodes_.at(id).space].tenant; }
@@ -99,10 +100,10 @@ class VictimQueues {
   void consider(const Queue& queue, Worth worth, Rank rank, First& best) const;
   template <class Worth>
   [[nodiscard]] First first_of(const Tops& tops, Worth worth, Rank rank) const;
+  template <class Worth>
+  [[nodiscard]] First own_of(const EvictFor& who, Worth worth, Rank rank) const;
   [[nodiscard]] auto note_place() {
-    return [this](std::uint32_t id, std::size_t at) {
-      nodes_.at(id).heap_at[place_] = static_cast<std::uint32_t>(at);
-    };
+    return [this](std::uint32_t id, std::size_t at) { nodes_.at(id).heap_at[place_] = static_cast<std::uint32_t>(at); };
   }
   [[nodiscard]] auto note_top() {
     return [this](std::uint32_t id, std::size_t at) { queues_[id].at_top = static_cast<std::uint32_t>(at); };
@@ -140,12 +141,20 @@ VictimQueues::First VictimQueues::first_of(const Tops& tops, Worth worth, Rank r
 }
 
 template <class Worth>
-VictimQueues::First VictimQueues::first(Worth worth, const EvictFor& who) const {
-  First best = first_of(tops_[0], worth, Rank::kOver);
+VictimQueues::First VictimQueues::own_of(const EvictFor& who, Worth worth, Rank rank) const {
+  First best;
+  if (who.tenant.v == 0 || who.tenant.v >= tenants_.size()) return best;
+  for (const QueueId id : tenants_[who.tenant.v].queues) consider(queues_[id], worth, rank, best);
+  return best;
+}
+
+template <class Worth>
+VictimQueues::First VictimQueues::first(Worth worth, const EvictFor& who, bool own_first) const {
+  First best;
+  if (own_first) best = own_of(who, worth, Rank::kOver);
+  if (best.id == kNoNode) best = first_of(tops_[0], worth, Rank::kOver);
   if (best.id == kNoNode) best = first_of(tops_[1], worth, Rank::kWithin);
-  if (best.id == kNoNode && who.tenant.v != 0 && who.tenant.v < tenants_.size()) {
-    for (const QueueId id : tenants_[who.tenant.v].queues) consider(queues_[id], worth, Rank::kOwn, best);
-  }
+  if (best.id == kNoNode) best = own_of(who, worth, Rank::kOwn);
   if (best.id == kNoNode && who.breaks_floors) best = first_of(tops_[2], worth, Rank::kFloor);
   return best;
 }
