@@ -53,8 +53,9 @@ class TenantWatch {
       if (ids_[i].v == 0) continue;
       if (std::string error = judge_floor(after, i, c, t); !error.empty()) return error;
       const bool was_over = tree_->tenants().standing(ids_[i], budget(c, t)) == TenantBook::Standing::kOver;
+      const std::uint64_t coming = ids_[1 - i] == who_.tenant ? who_.coming : 0;
       const bool other_over =
-          ids_[1 - i].v != 0 && weighed(before_, 1 - i, c, t) > (*bounds_[1 - i])[budget(c, t)].ceiling;
+          ids_[1 - i].v != 0 && weighed(before_, 1 - i, c, t) + coming > (*bounds_[1 - i])[budget(c, t)].ceiling;
       const bool other_lost = after[1 - i][c][t] < before_[1 - i][c][t];
       if (is_dropping && was_over && has_more[i] && other_lost && !other_over) {
         return "who is above its ceiling did not lose its own first";

@@ -11,8 +11,6 @@
 namespace larder::test {
 namespace {
 
-constexpr std::uint32_t kPage = 4;  // tokens
-
 TenantRule rule_for(const std::string& salt, double floor, double ceiling) {
   TenantRule rule;
   rule.name = salt;
@@ -131,7 +129,7 @@ TEST(Tenants, FloorsNeverKeepARequestFromItsAnswer) {
 // One that runs is not stopped by a floor.
 TEST(Tenants, ARunningRequestGrowsPastFloors) {
   HarnessOptions o = bounded({rule_for("a", 0.9, 1)});
-  o.config.decode_headroom_tokens = kPage;
+  o.config.decode_headroom_tokens = 4;  // a page
   Harness h(o);
   (void)h.run(prompt_of(224), 1, "a");
   h.settle();

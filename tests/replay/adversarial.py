@@ -6,14 +6,16 @@
 
 scan    40 % of the requests ask about 60 documents, most often about the first ones; the others about a document that
         never comes back
-flood   a quarter of the requests are turns of 60 conversations of one tenant; the others are one-shot prompts of another
+flood   a quarter of the requests are turns of 60 conversations of one tenant; the others are one-shot prompts of
+        another
 loop    200 documents in turn, which need a little more than the host has
 
 Checked, of models with recurrent state: on scan and flood `value` has at least 0.95 times what the best of the classic
 policies has; on the loop no policy has anything (states leave least recently used first under each of them), so no less
 than a tenth of a point below the best. And hints (`--hints`): right for 70 % they gain on flood, wrong for all they
-lose less than 3 % of the hits. And floors (`--tenant-limits`): beside the flood, conversations with a floor of half of the
-host, or with a ceiling for the flood, have at least 0.95 times the hits that they have alone on such a part of it. --all prints three sizes, and models of full attention, of which nothing is checked.
+lose less than 3 % of the hits. And floors (`--tenant-limits`): beside the flood, conversations with a floor of half of
+the host, or with a ceiling for the flood, have at least 0.95 times the hits that they have alone on half of it.
+--all prints three sizes, and models of full attention, of which nothing but floors is checked.
 """
 
 import json
@@ -100,7 +102,8 @@ def check_floors(binary, folder, trace, broken):
         "floor": [{"name": "talks", "salt": "talks", "host": {"floor": "50%"}}],
         "ceiling": [{"name": "flood", "salt": "flood", "host": {"ceiling": "50%"}}],
     }
-    for gib, policy, state_bytes in [(16, "value", STATE_BYTES), (48, "lru", STATE_BYTES), (16, "lru", 0), (8, "lfu", 0)]:
+    cases = [(16, "value", STATE_BYTES), (48, "lru", STATE_BYTES), (16, "lru", 0), (8, "lfu", 0)]
+    for gib, policy, state_bytes in cases:
         kind = "S1" if state_bytes else "full attention"
         wanted = hit_rate(binary, alone, gib / 2, policy, state_bytes)
         shown = [f"alone {wanted:.1f}"]
