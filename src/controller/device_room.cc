@@ -11,6 +11,9 @@ namespace larder {
 namespace {
 // How often room is refused to one request in its life so that storage can take what would go.
 constexpr std::uint32_t kMostStoreWaits = 128;
+// The same so that victims get host copies. A tenant at its ceiling of the host loses copies there for those that come:
+// without a limit, two that are next to leave the device could take each other's place for ever.
+constexpr std::uint32_t kMostCopyWaits = 16;
 
 bool is_copied_to_host(const NodeView& node) {
   return std::find(node.host_pending.begin(), node.host_pending.end(), true) != node.host_pending.end();
@@ -87,7 +90,11 @@ Status DeviceRoom::make(RoomSeeker& seeker, ComponentKind c, std::uint32_t count
   if (backups_.keeps(c) && copies_late) {
     const EvictResult gentle = evict(c, missing(), gentle_rule(c), who.within_floors());
     if (missing() == 0) return Status::ok();
-    if (may_wait && waits_for_copies(seeker, c, gentle.needs_backup)) return no_room();
+    const bool may_wait_again = may_wait && seeker.copy_waits < kMostCopyWaits;
+    if (may_wait_again && waits_for_copies(seeker, c, gentle.needs_backup)) {
+      seeker.copy_waits += seeker.tenant.v != 0 ? 1 : 0;
+      return no_room();
+    }
   }
   drop_victims(c, who, missing);
   return missing() == 0 ? Status::ok() : no_room();

@@ -102,10 +102,15 @@ bool RadixTree::Impl::is_next_to_leave_host(Id id, ComponentKind c) {
   if (config.is_exclusive && c == ComponentKind::kFull && node(id).full_children[1] > 0) return false;
   bool has_victim = false;
   const TenantId tenant = tenant_of(node(id));
-  // Its standing is the rank that its copy would have.
-  const auto rank = static_cast<VictimQueues::Rank>(tenants.standing(tenant, TenantBook::kHostBudget));
+  // Its standing is the rank that its copy would have; where the copy would take it above its ceiling, its own goes
+  // first.
+  const std::uint64_t blocks = node(id).units(c) * config.host_blocks[index_of(c)];
+  const EvictFor who{.tenant = tenant, .coming = blocks};
+  const auto rank = tenants.exceeds(who, TenantBook::kHostBudget)
+                        ? VictimQueues::Rank::kOver
+                        : static_cast<VictimQueues::Rank>(tenants.standing(tenant, TenantBook::kHostBudget));
   for (const ComponentKind other : kAllComponents) {
-    const VictimQueues::First victim = next_host_victim(other, {.tenant = tenant});
+    const VictimQueues::First victim = next_host_victim(other, who);
     if (victim.id == kNoNode) continue;
     has_victim = true;
     if (victim.rank < rank) return false;
