@@ -83,6 +83,7 @@ const std::array kTable = {
                 0,
                 false,
                 kLayouts},
+    OptionEntry{{"tenant-limits", "FILE", "floors and ceilings of tenants, JSON or TOML (none)"}, &O::tenant_limits},
     OptionEntry{{"radix-eviction-policy", "POLICY", "who leaves a full tier first (value)"},
                 &O::radix_eviction_policy,
                 0,

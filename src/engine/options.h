@@ -43,6 +43,7 @@ struct Options {
   bool exclusive_tiers = false;
   std::string hicache_mem_layout = "page_first";
   std::string radix_eviction_policy = "value";
+  std::string tenant_limits;            // --tenant-limits: a file (engine/tenant_file.h); empty: none
   std::string hicache_storage_backend;  // --hicache-storage-backend: "", "memory", "file"
   std::string hicache_storage_prefetch_policy = "timeout";
   std::string hicache_storage_backend_extra_config;  // JSON object text, or @path.{json,toml}
