@@ -377,6 +377,12 @@ function(larder_add_cross_test path)
     endforeach()
     list(APPEND libraries larder_bench)
   endif()
+  if(name MATCHES "^mooncake(_slow)?$")  # the same, on the fake store and on the real one
+    foreach(file conformance/storage_conformance conformance/storage_harness exactness/exactness_rig exactness/restore_road)
+      list(APPEND sources ${PROJECT_SOURCE_DIR}/tests/${file}.cc)
+    endforeach()
+    list(APPEND libraries larder_bench larder_sim larder_server)
+  endif()
   if(name STREQUAL "llama")  # the real libllama
     set(libraries larder_tests_support larder_sim larder_llama_server larder_llama)
   endif()

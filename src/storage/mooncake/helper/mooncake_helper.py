@@ -29,6 +29,7 @@ MOST_BODY = 64 << 20
 NOT_FOUND, EXISTS = -704, -705
 # Codes of this program's own.
 BUSY, SHORT = -2, -3
+NO_CODES = array.array("q")
 SECONDS_TO_CLOSE = 3.0
 SECONDS_TO_CONNECT = 3.0
 
@@ -122,7 +123,7 @@ class Helper:
         return number, self.receive(size)
 
     def answer(self, number, codes, text=""):
-        body = array.array("q", codes).tobytes() + text.encode("utf-8", "replace")[:4096]
+        body = codes.tobytes() + text.encode("utf-8", "replace")[:4096]
         head = REPLY.pack(REPLY_MAGIC, len(body), number, 1 if text else 0, len(codes))
         with self.writing:
             self.connection.sendall(head + body)
@@ -279,11 +280,11 @@ class Helper:
             operation = body["op"]
             if operation not in ("setup", "exists", "get", "put", "remove", "clear"):
                 raise ValueError(f"no operation '{operation}'")
-            codes = list(getattr(self, operation)(body))
+            codes = array.array("q", getattr(self, operation)(body))
         except Refused as error:
-            self.answer(number, [], str(error))
+            self.answer(number, NO_CODES, str(error))
         except Exception as error:  # what a library raises is told, and ends nothing here
-            self.answer(number, [], f"{type(error).__name__}: {error}")
+            self.answer(number, NO_CODES, f"{type(error).__name__}: {error}")
         else:
             self.answer(number, codes)
 
