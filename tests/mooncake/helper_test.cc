@@ -39,6 +39,8 @@ TEST(MooncakeHelper, SaysInWordsWhyItsSetupFails) {
   expect({{"protocol", "x\"\\\n\x01\xff"}}, "refused its setup with code -600");
   expect({{"staging_size", "1"}}, "option 'staging_size'");
   expect({{"soft_pin", "perhaps"}}, "option 'soft_pin'");
+  expect({{"standalone_storage", "true"}}, "option 'standalone_storage': only false");
+  expect({{"client_server_address", "x:1"}}, "option 'client_server_address'");
   store.control(R"({"faults": [{"call": "register_buffer", "do": {"code": -600}}]})");
   expect({}, "refused to register");
   store.control(R"({"faults": [{"call": "setup", "do": {"hang": true}}]})");

@@ -103,10 +103,29 @@ Status read_numbers(const BackendOptions& options, MooncakeOptions& out) {
   return Status::ok();
 }
 
+// Keys of SGLang's that ask for another way of running the client: off, they are as here.
+Status check_foreign(const BackendOptions& options) {
+  for (const char* key : {"standalone_storage", "enable_ssd_offload"}) {
+    const Result<bool> is_on = switch_option(options, key, false);
+    if (!is_on.is_ok()) return is_on.status();
+    if (*is_on) {
+      return unsupported("option '" + std::string(key) + "': only false; start a mooncake_client that has it, and let "
+                         "global_segment_size be 0 here");
+    }
+  }
+  for (const char* key : {"client_server_address", "ssd_offload_path"}) {
+    if (!text_option(options, key, "").empty()) {
+      return unsupported("option '" + std::string(key) + "': the client here is always one of its own, without an SSD");
+    }
+  }
+  return Status::ok();
+}
+
 Result<std::unique_ptr<StorageBackend>> create_mooncake(const BackendOptions& options,
                                                         const BackendEnvironment& environment) {
   if (environment.executor == nullptr) return invalid_argument("mooncake backend: needs an executor");
   MooncakeOptions read;
+  LARDER_RETURN_IF_ERROR(check_foreign(options));
   LARDER_RETURN_IF_ERROR(read_addresses(options, read.helper.setup));
   LARDER_RETURN_IF_ERROR(read_bytes(options, read));
   LARDER_RETURN_IF_ERROR(read_numbers(options, read));
@@ -139,7 +158,14 @@ Status register_mooncake_backend(BackendFactory& factory) {
        {"setup_timeout", "30", "seconds for the start of the helper"},
        {"queue_limit", "1024", "operations in flight before submit refuses"},
        {"python", "", "the interpreter that has package mooncake; else LARDER_MOONCAKE_PYTHON, else python3"},
-       {"package_directory", "", "where package mooncake lies, if the interpreter does not find it"}},
+       {"package_directory", "", "where package mooncake lies, if the interpreter does not find it"},
+       {"check_server", "", "SGLang's: taken; the master is always asked at start"},
+       {"master_metrics_port", "", "SGLang's: taken, and not needed"},
+       {"extra_backend_tag", "", "SGLang's: taken, and not needed: names have the model, the layout and the rank in them"},
+       {"standalone_storage", "false", "SGLang's: false only"},
+       {"enable_ssd_offload", "false", "SGLang's: false only"},
+       {"client_server_address", "", "SGLang's: not here"},
+       {"ssd_offload_path", "", "SGLang's: not here"}},
       create_mooncake);
 }
 
