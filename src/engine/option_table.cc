@@ -90,7 +90,7 @@ const std::array kTable = {
                 0,
                 false,
                 kEvictionPolicies},
-    OptionEntry{{"hicache-storage-backend", "NAME", "storage tier: memory, file, hf3fs, plugin (none)"},
+    OptionEntry{{"hicache-storage-backend", "NAME", "storage tier: memory, file, hf3fs, mooncake, plugin (none)"},
                 &O::hicache_storage_backend},
     OptionEntry{{"hicache-storage-prefetch-policy", "POLICY", "how long a request waits for storage (timeout)"},
                 &O::hicache_storage_prefetch_policy,
