@@ -15,7 +15,7 @@
 namespace larder {
 
 struct StatSample {
-  nlohmann::json info;  // of /server_info
+  nlohmann::json info;                // of /server_info
   std::vector<MetricFamily> metrics;  // sorted by name
 };
 
