@@ -3,8 +3,9 @@
 # Everything that must hold before a commit.
 #   ./test.sh --fast   the rules of the tree, the release build, all tests but the slow ones (minutes)
 #   ./test.sh          in addition CUDA's compiler (105 MB of downloads, once), the Python package inside the real
-#                      SGLang (650 MB), the real llama.cpp and llama-server (77 MB), the real Mooncake Store (46 MB), the slow tests, the tests under
-#                      AddressSanitizer + UBSan, and clang's thread-safety analysis with warnings as errors
+#                      SGLang (650 MB), the real llama.cpp and llama-server (77 MB), the slow tests (with the real
+#                      Mooncake Store, 46 MB), the tests under AddressSanitizer + UBSan, and clang's thread-safety
+#                      analysis with warnings as errors
 # Ends with 1 at the first stage that fails. ctest's output of each stage is kept in build/test_<stage>.log.
 set -euo pipefail
 cd "$(dirname "$0")"

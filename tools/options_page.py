@@ -42,7 +42,8 @@ COMMANDS = (
 )
 BACKENDS = (("file", "src/storage/file/file_backend.cc"), ("hf3fs", "src/storage/hf3fs/hf3fs_factory.cc"),
             ("memory", "src/storage/memory/memory_backend.cc"),
-            ("mooncake", "src/storage/mooncake/mooncake_factory.cc"), ("plugin", "src/storage/plugin/plugin_backend.cc"))
+            ("mooncake", "src/storage/mooncake/mooncake_factory.cc"),
+            ("plugin", "src/storage/plugin/plugin_backend.cc"))
 
 # SGLang 0.5.23 (fields of its arg_groups) beside each option of `larder serve`; what is not here, SGLang has not.
 SGLANG = {
@@ -67,7 +68,8 @@ SGLANG = {
     "hicache-size": "other: SGLang means each rank, and splits it among the host pools; here all pools share it",
     "hicache-write-policy": "same",
     "hicache-mem-layout": "same; SGLang has `page_first_kv_split` (Ascend), too",
-    "hicache-storage-backend": "`file`, `hf3fs` and `mooncake` are names in both, but neither reads the other's pages; Larder in "
+    "hicache-storage-backend": "`file`, `hf3fs` and `mooncake` are names in both, but neither reads the other's "
+                               "pages; Larder in "
                                "SGLang is `dynamic` ([sglang.md](sglang.md))",
     "hicache-storage-prefetch-policy": "same",
     "hicache-storage-backend-extra-config": "same form; the keys are the backend's "

@@ -292,10 +292,10 @@ TEST(ExtraConfig, TheReferencesVariableNamesTheFileOfMooncake) {
   // The keys that the reference reads from it are known here.
   BackendFactory factory;
   ASSERT_TRUE(register_backends(factory).is_ok());
-  for (const char* key : {"master_server_address", "client_server_address", "local_hostname", "metadata_server",
-                          "global_segment_size", "protocol", "device_name", "master_metrics_port", "check_server",
-                          "standalone_storage", "enable_ssd_offload", "ssd_offload_path", "extra_backend_tag",
-                          "enable_group_semantics"}) {
+  for (const char* key :
+       {"master_server_address", "client_server_address", "local_hostname", "metadata_server", "global_segment_size",
+        "protocol", "device_name", "master_metrics_port", "check_server", "standalone_storage", "enable_ssd_offload",
+        "ssd_offload_path", "extra_backend_tag", "enable_group_semantics"}) {
     const std::vector<BackendOptionHelp>& known = *factory.options_of("mooncake");
     EXPECT_TRUE(std::any_of(known.begin(), known.end(), [&](const auto& option) { return option.key == key; })) << key;
   }

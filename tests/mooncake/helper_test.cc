@@ -134,8 +134,8 @@ TEST_F(MooncakeFailures, WhicheverCallFailsGroupsStayWhole) {
   for (const char* what : {R"("code": -900)", R"("code": -800)", R"("raise": "no")"}) {
     for (int skip = 0; skip < 8; ++skip) {
       SCOPED_TRACE(std::string(what) + " after " + std::to_string(skip));
-      store_.control(R"({"discard_ms": 0, "faults": [{"call": "*", "skip": )" + std::to_string(skip) +
-                     R"(, "do": {)" + what + "}}]}");
+      store_.control(R"({"discard_ms": 0, "faults": [{"call": "*", "skip": )" + std::to_string(skip) + R"(, "do": {)" +
+                     what + "}}]}");
       const std::vector<Status> put = rig_.put({{pages[0], pages[1]}, {pages[2], pages[3]}});
       const std::vector<Status> got = rig_.get(pages);
       EXPECT_EQ(got.size(), 4u);

@@ -51,8 +51,7 @@ TEST_F(MooncakeTraps, WhatAnotherClientIsWritingIsNotTakenAsWritten) {
 // Codes come per object: of a group, one that fails takes the others with it; other groups go on.
 TEST_F(MooncakeTraps, OneObjectThatFailsTakesItsGroupAndNoOther) {
   const std::vector<std::vector<Page>> groups = {{{kSwa, 1}, {kKv, 1}}, {{kSwa, 2}, {kMamba, 2}, {kKv, 2}}, {{kKv, 3}}};
-  for (const char* call :
-       {"batch_put_session_start", "batch_put_from_multi_buffer_ranges", "batch_put_session_end"}) {
+  for (const char* call : {"batch_put_session_start", "batch_put_from_multi_buffer_ranges", "batch_put_session_end"}) {
     for (const int index : {0, 1, 2, 3, 4, 5}) {
       SCOPED_TRACE(std::string(call) + " " + std::to_string(index));
       const std::string code = std::string(call).ends_with("start") ? "-200" : "-800";
@@ -100,7 +99,8 @@ TEST_F(MooncakeTraps, ALeaseKeepsNoWrongPageAndStopsNoClear) {
   Rng rng(1);
   (void)store_.flip_bits(rng, 1);
   const std::vector<Status> read = rig_.get({{kKv, 1}, {kKv, 2}});
-  EXPECT_EQ(std::count_if(read.begin(), read.end(), [](const Status& s) { return s.code() == StatusCode::kCorrupt; }), 1);
+  EXPECT_EQ(std::count_if(read.begin(), read.end(), [](const Status& s) { return s.code() == StatusCode::kCorrupt; }),
+            1);
   EXPECT_EQ(store_.objects().size(), 1u);
   EXPECT_TRUE(conformance::clear(rig_, rig_.backend(), conformance::test_scope(1)).is_ok());
   EXPECT_EQ(store_.objects().size(), 0u);
@@ -157,7 +157,8 @@ TEST_F(MooncakeTraps, AnObjectOfAnotherPageIsCorruptAndRemoved) {
   const std::vector<std::string> paths = store_.objects();
   std::filesystem::copy_file(paths[0], paths[1], std::filesystem::copy_options::overwrite_existing);
   const std::vector<Status> read = rig_.get({{kKv, 1}, {kKv, 2}});
-  EXPECT_EQ(std::count_if(read.begin(), read.end(), [](const Status& s) { return s.code() == StatusCode::kCorrupt; }), 1);
+  EXPECT_EQ(std::count_if(read.begin(), read.end(), [](const Status& s) { return s.code() == StatusCode::kCorrupt; }),
+            1);
   EXPECT_EQ(store_.objects().size(), 1u);
   EXPECT_EQ(rig_.backend().stats().corrupt, 1u);
 }

@@ -72,9 +72,9 @@ void RealStore::kill_master() {
 
 void RealStore::start_owner() {
   owner_ = std::make_unique<ChildProcess>();
-  const Status started = owner_->start({python(), "-c", kOwner, "127.0.0.1:" + std::to_string(port_),
-                                        std::to_string(megabytes_)},
-                                       directory_.path() + "/owner.log");
+  const Status started =
+      owner_->start({python(), "-c", kOwner, "127.0.0.1:" + std::to_string(port_), std::to_string(megabytes_)},
+                    directory_.path() + "/owner.log");
   ASSERT_TRUE(started.is_ok()) << started.to_string();
   const Result<std::string> line = owner_->read_line(kStartLimit);
   ASSERT_TRUE(line.is_ok() && *line == "up") << tail_of_file(directory_.path() + "/owner.log", 5);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The real Mooncake Store of tools/mooncake_env.sh on free ports of 127.0.0.1: a master, and a client that lends memory.
+// The real Mooncake Store of tools/mooncake_env.sh on free ports of 127.0.0.1: a master, a client that lends memory.
 //
 // Threads: the test's. The processes end with the object, and with the test however that ends.
 #pragma once

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stand-in for Mooncake's Python client, stricter than the real one; the store is a directory.
 
-metadata_server is "fake:DIRECTORY". Of it, objects/ holds what is visible, begun/ what is being written, calls.log a line
-for each call, and control.json what the test wants, read anew at each call:
+metadata_server is "fake:DIRECTORY". Of it, objects/ holds what is visible, begun/ what is being written, calls.log a
+line for each call, and control.json what the test wants, read anew at each call:
 
     {"capacity": BYTES, "lease_ms": N, "discard_ms": N, "is_down": true, "faults": [FAULT...]}
 
-FAULT is {"call": NAME, "skip": calls before, "times": calls, "do": ...} with do one of {"code": N, "index": I} (of all
-objects, or of one), {"hang": true}, {"crash": true}, {"raise": TEXT}, {"answer": [...]}, {"exit": N}.
+FAULT is {"call": NAME, "skip": calls before, "times": calls, "do": ...} with do one of {"code": N, "index": I} (of
+all objects, or of one), {"hang": true}, {"crash": true}, {"raise": TEXT}, {"answer": [...]}, {"exit": N}.
 
-What the real one forgives, this one does not: memory outside the registered range ends the process (the real one may, or
-moves what is there), as do the end of a session whose object is not written whole, a call before setup or after close,
-and a change of the memory of a put while it runs. A get that fails leaves rubbish in its buffers. Objects are moved
-in a random order. Sizes of 0 are refused. Objects that were asked for have a lease, and are neither evicted nor removed
-without force. A group is evicted as a whole.
+What the real one forgives, this one does not: memory outside the registered range ends the process (the real one may,
+or moves what is there), as do the end of a session whose object is not written whole, a call before setup or after
+close, and a change of the memory of a put while it runs. A get that fails leaves rubbish in its buffers. Objects are
+moved in a random order. Sizes of 0 are refused. Objects that were asked for have a lease, and are neither evicted nor
+removed without force. A group is evicted as a whole.
 """
 
 import collections
@@ -141,7 +141,10 @@ class Cluster:
         groups = collections.defaultdict(list)
         for name in names:
             groups[self.facts(name).get("group", name)].append(name)
-        order = sorted(groups.values(), key=lambda group: max(os.stat(self.file("objects", n)).st_mtime_ns for n in group))
+        def age(group):
+            return max(os.stat(self.file("objects", name)).st_mtime_ns for name in group)
+
+        order = sorted(groups.values(), key=age)
         for group in order:
             if used + size <= capacity:
                 break
@@ -232,7 +235,8 @@ class MooncakeDistributedStore:
             fault = cluster.fault("register_buffer")
         if fault:
             return fault["code"]
-        overlaps = any(begin < buffer_ptr + size and buffer_ptr < begin + length for begin, length in self.memory.items())
+        overlaps = any(begin < buffer_ptr + size and buffer_ptr < begin + length
+                       for begin, length in self.memory.items())
         if size <= 0 or overlaps:
             return REFUSED
         self.memory[buffer_ptr] = size

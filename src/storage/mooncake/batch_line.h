@@ -5,7 +5,7 @@
 //   push() ─► waiting, in order ─► take_ready(): its memory and its names are its own ─► end()
 //
 // Batches begin in their order, but for those whose names another batch writes, and for writes and clears that wait for
-// each other: these are passed by. Where one does not find room, all behind it wait, so that a large one is not starved.
+// each other: these are passed by. Where one does not find room, all behind it wait: no large one is starved.
 // Threads: confined. Limits: the caller bounds what is pushed. Cost: take_ready() looks at all that wait.
 #pragma once
 

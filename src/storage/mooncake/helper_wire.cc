@@ -12,7 +12,8 @@ void append_number(std::string& out, std::uint64_t value, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> (8 * i) & 0xff));
 }
 
-// As JSON has strings. Bytes that are no UTF-8 (a configuration may have them) go as they are; the helper replaces them.
+// As JSON has strings. Bytes that are no UTF-8, which a configuration may have, go as they are; the helper replaces
+// them.
 std::string json_text(std::string_view text) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string out = "\"";

@@ -35,11 +35,16 @@ MooncakeBackend::~MooncakeBackend() {
 }
 
 template <class Op, class Request, class Done>
-Status MooncakeBackend::submit(Request request, Done done, void (MooncakeBackend::*run)(const std::shared_ptr<Op>&)) {
+Status MooncakeBackend::submit(Request request, Done done, void (MooncakeBackend::*run)(const std::shared_ptr<Op>&),
+                               bool is_here) {
   Result<OperationGate::Ticket> ticket = gate_.enter();
   if (!ticket.is_ok()) return ticket.status();
   auto op = std::make_shared<Op>(std::move(request), std::move(done), std::move(ticket).value());
   preset_cancelled(*op);
+  if (is_here) {
+    (this->*run)(op);
+    return Status::ok();
+  }
   const Status posted = executor_.post([this, run, op] { (this->*run)(op); });
   if (!posted.is_ok()) op->disarm();
   return posted;
@@ -51,11 +56,13 @@ Status MooncakeBackend::submit_exists(ExistsRequest request, ExistsDone done) {
 }
 Status MooncakeBackend::submit_read(ReadRequest request, ReadDone done) {
   LARDER_RETURN_IF_ERROR(check_request(request, done));
-  return submit<ReadOperation>(std::move(request), std::move(done), &MooncakeBackend::run_read);
+  const bool is_here = request.terms.caller_waits;
+  return submit<ReadOperation>(std::move(request), std::move(done), &MooncakeBackend::run_read, is_here);
 }
 Status MooncakeBackend::submit_write(WriteRequest request, WriteDone done) {
   LARDER_RETURN_IF_ERROR(check_request(request, done));
-  return submit<WriteOperation>(std::move(request), std::move(done), &MooncakeBackend::run_write);
+  const bool is_here = request.terms.caller_waits;
+  return submit<WriteOperation>(std::move(request), std::move(done), &MooncakeBackend::run_write, is_here);
 }
 Status MooncakeBackend::submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) {
   if (!done) return invalid_argument("storage request without a callback");
@@ -92,7 +99,8 @@ void MooncakeBackend::call(std::string body, std::size_t count, std::function<vo
     }
     post([shared, codes = std::move(codes)] { (*shared)(codes); });
   });
-  if (!sent.is_ok()) (*shared)(sent);
+  // By way of the executor: a line of batches that all fail at once would be as deep as it is long.
+  if (!sent.is_ok()) post([shared, codes = Codes(sent)] { (*shared)(codes); });
 }
 
 void MooncakeBackend::push(Batch batch) {
@@ -109,9 +117,14 @@ void MooncakeBackend::pump() {
     LockGuard guard(mutex_);
     ready = line_.take_ready();
   }
+  if (ready.empty()) return;
+  // Others copy beside this one. The last begins here: a change of threads takes longer than a small page.
+  const BatchLine::Ready own = std::move(ready.back());
+  ready.pop_back();
   for (BatchLine::Ready& one : ready) {
     post([begin = std::move(one.begin), batch = one.batch, offset = one.offset] { begin(batch, offset); });
   }
+  own.begin(own.batch, own.offset);
 }
 
 void MooncakeBackend::end_batch(std::uint64_t batch) {
@@ -146,7 +159,7 @@ void MooncakeBackend::run_exists(const std::shared_ptr<ExistsOperation>& op) {
     const std::vector<std::string> some(names.begin() + static_cast<std::ptrdiff_t>(begin),
                                         names.begin() + static_cast<std::ptrdiff_t>(end));
     const std::vector<Cell> where(places.begin() + static_cast<std::ptrdiff_t>(begin),
-                                   places.begin() + static_cast<std::ptrdiff_t>(end));
+                                  places.begin() + static_cast<std::ptrdiff_t>(end));
     call(exists_request(some), some.size(), [op, where, mutex](const Codes& codes) {
       LockGuard guard(*mutex);
       ExistsResult& out = op->result;
@@ -184,9 +197,9 @@ void MooncakeBackend::run_read(const std::shared_ptr<ReadOperation>& op) {
   for (std::size_t i = 0; i < items.size(); ++i) {
     const std::uint64_t room = room_of(payload_bytes(items[i].payload));
     if (room > most) {
-      op->result.items[i] = invalid_argument("mooncake: a page of " + std::to_string(room) +
-                                             " bytes is larger than option 'staging_size' (" + std::to_string(most) +
-                                             ")");
+      op->result.items[i] =
+          invalid_argument("mooncake: a page of " + std::to_string(room) +
+                           " bytes is larger than option 'staging_size' (" + std::to_string(most) + ")");
       continue;
     }
     if (!some.empty() && (bytes + room > limits_.batch_bytes || some.size() == limits_.batch_pages)) {
@@ -237,10 +250,10 @@ void MooncakeBackend::finish_read(const std::shared_ptr<ReadBatch>& batch, const
   std::vector<std::string> wrong;
   for (std::size_t at = 0; at < batch->items.size(); ++at) {
     Status status = codes.is_ok() ? take_page(*batch, at, (*codes)[at]) : codes.status();
-    ++(status.is_ok()                               ? seen.read_hits
-       : status.code() == StatusCode::kNotFound     ? seen.read_misses
-       : status.code() == StatusCode::kCorrupt      ? seen.corrupt
-                                                    : seen.read_errors);
+    ++(status.is_ok()                           ? seen.read_hits
+       : status.code() == StatusCode::kNotFound ? seen.read_misses
+       : status.code() == StatusCode::kCorrupt  ? seen.corrupt
+                                                : seen.read_errors);
     if (status.code() == StatusCode::kCorrupt) wrong.push_back(batch->objects[at].name);
     batch->op->result.items[batch->items[at]] = std::move(status);
   }

@@ -30,8 +30,8 @@
 namespace larder::mooncake {
 
 struct BackendLimits {
-  std::size_t queue_limit = 1024;      // operations in flight
-  std::size_t batch_pages = 128;       // of one call; a group has as many as it has
+  std::size_t queue_limit = 1024;       // operations in flight
+  std::size_t batch_pages = 128;        // of one call; a group has as many as it has
   std::uint64_t batch_bytes = 8 << 20;  // likewise
 };
 
@@ -56,7 +56,8 @@ class MooncakeBackend final : public StorageBackend {
   struct WriteJob;
 
   template <class Op, class Request, class Done>
-  [[nodiscard]] Status submit(Request request, Done done, void (MooncakeBackend::*run)(const std::shared_ptr<Op>&));
+  [[nodiscard]] Status submit(Request request, Done done, void (MooncakeBackend::*run)(const std::shared_ptr<Op>&),
+                              bool is_here = false);
   void run_exists(const std::shared_ptr<ExistsOperation>& op);
   void run_read(const std::shared_ptr<ReadOperation>& op);
   void run_write(const std::shared_ptr<WriteOperation>& op);

@@ -47,8 +47,7 @@ Status read_addresses(const BackendOptions& options, mooncake::SetupRequest& out
   // The older variable is SGLang's, too.
   const std::string host = text_or_variable(options, "local_hostname", "LOCAL_HOSTNAME", "localhost");
   out.local_hostname = text_or_variable(options, "local_hostname", "MOONCAKE_LOCAL_HOSTNAME", host.c_str());
-  out.metadata_server =
-      text_or_variable(options, "metadata_server", "MOONCAKE_TE_META_DATA_SERVER", "P2PHANDSHAKE");
+  out.metadata_server = text_or_variable(options, "metadata_server", "MOONCAKE_TE_META_DATA_SERVER", "P2PHANDSHAKE");
   out.protocol = text_or_variable(options, "protocol", "MOONCAKE_PROTOCOL", "rdma");
   out.device_name = text_or_variable(options, "device_name", "MOONCAKE_DEVICE", "");
   out.package_directory = text_option(options, "package_directory", "");
@@ -109,7 +108,8 @@ Status check_foreign(const BackendOptions& options) {
     const Result<bool> is_on = switch_option(options, key, false);
     if (!is_on.is_ok()) return is_on.status();
     if (*is_on) {
-      return unsupported("option '" + std::string(key) + "': only false; start a mooncake_client that has it, and let "
+      return unsupported("option '" + std::string(key) +
+                         "': only false; start a mooncake_client that has it, and let "
                          "global_segment_size be 0 here");
     }
   }
@@ -161,7 +161,7 @@ Status register_mooncake_backend(BackendFactory& factory) {
        {"package_directory", "", "where package mooncake lies, if the interpreter does not find it"},
        {"check_server", "", "SGLang's: taken; the master is always asked at start"},
        {"master_metrics_port", "", "SGLang's: taken, and not needed"},
-       {"extra_backend_tag", "", "SGLang's: taken, and not needed: names have the model, the layout and the rank in them"},
+       {"extra_backend_tag", "", "SGLang's: taken, and not needed: names tell models, layouts and ranks apart"},
        {"standalone_storage", "false", "SGLang's: false only"},
        {"enable_ssd_offload", "false", "SGLang's: false only"},
        {"client_server_address", "", "SGLang's: not here"},

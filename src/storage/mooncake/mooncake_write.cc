@@ -52,8 +52,8 @@ void MooncakeBackend::next_write_batch(const std::shared_ptr<WriteJob>& job) {
       ++stats_.write_errors;
       continue;
     }
-    const bool has_room = batch.bytes + bytes <= limits_.batch_bytes &&
-                          job->objects.size() + objects.size() <= limits_.batch_pages;
+    const bool has_room =
+        batch.bytes + bytes <= limits_.batch_bytes && job->objects.size() + objects.size() <= limits_.batch_pages;
     const bool is_new = std::none_of(own.begin(), own.end(), [&](const auto& name) { return names.contains(name); });
     if (!job->groups.empty() && (!has_room || !is_new)) break;
     batch.bytes += bytes;

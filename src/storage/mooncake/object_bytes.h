@@ -16,7 +16,6 @@ namespace larder::mooncake {
 void fill_object(Envelope envelope, std::span<const Segment> payload, std::byte* to);
 
 // Copies the payload out. kCorrupt: these are not the bytes of that page; the payload is undefined then.
-[[nodiscard]] Status take_object(const ExpectedPage& expected, const std::byte* from,
-                                 std::span<const Segment> payload);
+[[nodiscard]] Status take_object(const ExpectedPage& expected, const std::byte* from, std::span<const Segment> payload);
 
 }  // namespace larder::mooncake

@@ -2,8 +2,9 @@
 """Moves the pages of Larder's backend `mooncake`: the process in which Mooncake's client library runs.
 
 Larder starts it with a Python that has the package `mooncake`, and talks to it over one socket. Payloads do not pass
-through the socket: they lie in memory that both processes have mapped. Frames are those of storage/mooncake/helper_wire.h.
-An end of the socket ends this process. What fails is told as a code for each object, or as words; nothing is printed.
+through the socket: they lie in memory that both processes have mapped. Frames are those of
+storage/mooncake/helper_wire.h. An end of the socket ends this process. What fails is told as a code for each object, or
+as words; nothing is printed.
 
     mooncake_helper.py SOCKET MEMORY...     numbers of descriptors that Larder has left open
 """
@@ -102,7 +103,7 @@ class Helper:
         self.memories = [Memory(descriptor) for descriptor in descriptors]
         self.reading, self.writing = threading.Lock(), threading.Lock()
         self.module = self.store = None
-        self.replicas, self.is_soft_pinned, self.is_grouping = 1, False, True
+        self.replicas, self.is_soft_pinned, self.is_grouping, self.is_lending = 1, False, True, False
 
     # The socket.
 
@@ -142,7 +143,7 @@ class Helper:
                           f"'{o['local_hostname']}', metadata_server '{o['metadata_server']}', protocol "
                           f"'{o['protocol']}', device_name '{o['device_name']}', global_segment_size "
                           f"{o['global_segment_size']}")
-        self.store = store
+        self.store, self.is_lending = store, o["global_segment_size"] > 0
         for memory in self.memories:
             code = store.register_buffer(memory.address, memory.bytes)
             if code != 0:
@@ -300,7 +301,10 @@ class Helper:
             self.end()
 
     def end(self):
-        # In the time that there is, the master is told that this client goes. A call that hangs keeps nobody.
+        # Who has lent memory takes leave of the master, in the time that there is; a call that hangs keeps nobody. Of
+        # others nothing is left there.
+        if not self.is_lending:
+            os._exit(0)
         closing = threading.Thread(target=lambda: self.store and self.store.close(), daemon=True)
         closing.start()
         closing.join(SECONDS_TO_CLOSE)
