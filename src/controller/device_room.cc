@@ -11,8 +11,9 @@ namespace larder {
 namespace {
 // How often room is refused to one request in its life so that storage can take what would go.
 constexpr std::uint32_t kMostStoreWaits = 128;
-// The same so that victims get host copies. A tenant at its ceiling of the host loses copies there for those that come:
-// without a limit, two that are next to leave the device could take each other's place for ever.
+// Copies of victims that are begun for one request before it gets room. A tenant at its ceiling of the host loses
+// copies there for those that come: without a limit, two that are next to leave the device could take each other's
+// place for ever.
 constexpr std::uint32_t kMostCopyWaits = 16;
 
 bool is_copied_to_host(const NodeView& node) {
@@ -42,8 +43,10 @@ Status DeviceRoom::make_all(RequestId starts, RoomSeeker& seeker, const Componen
     const auto could = [&] { return could_make(c, counts[index_of(c)], who); };
     if (!could()) prefetcher_.drop_unwanted(false);
     if (!could() && !prefetcher_.yields_device(starts, could)) {
+      const bool is_withheld = tree_.tenants().withheld(TenantBook::budget_of(c, Tier::kDevice), who) > 0;
       return overloaded("the device has no room for " + std::to_string(counts[index_of(c)]) + " slots of " +
-                        std::string(component_name(c)) + " now: the rest is in use, or below the floors of tenants");
+                        std::string(component_name(c)) + " now: the rest is in use" +
+                        (is_withheld ? ", or below the floors of tenants" : ""));
     }
   }
   for (const ComponentKind c : kAllComponents) {
@@ -89,15 +92,13 @@ Status DeviceRoom::make(RoomSeeker& seeker, ComponentKind c, std::uint32_t count
   const bool copies_late = config_.exclusive_tiers || config_.write_policy != WritePolicy::kWriteThroughSelective;
   if (backups_.keeps(c) && copies_late) {
     const EvictResult gentle = evict(c, missing(), gentle_rule(c), who.within_floors());
-    if (missing() == 0) return Status::ok();
     const bool may_wait_again = may_wait && seeker.copy_waits < kMostCopyWaits;
-    if (may_wait_again && waits_for_copies(seeker, c, gentle.needs_backup)) {
-      seeker.copy_waits += seeker.tenant.v != 0 ? 1 : 0;
-      return no_room();
-    }
+    if (missing() > 0 && may_wait_again && waits_for_copies(seeker, c, gentle.needs_backup)) return no_room();
   }
-  drop_victims(c, who, missing);
-  return missing() == 0 ? Status::ok() : no_room();
+  if (missing() > 0) drop_victims(c, who, missing);
+  if (missing() > 0) return no_room();
+  seeker.copy_waits = 0;
+  return Status::ok();
 }
 
 template <class Missing>
@@ -119,7 +120,10 @@ void DeviceRoom::drop_victims(ComponentKind c, const EvictFor& who, Missing miss
     prefetcher_.drop_unwanted(true);
     (void)evict(c, missing(), VictimRule::kDrop, keeps_floors);
   }
-  if (missing() > 0 && who.breaks_floors) (void)evict(c, missing(), VictimRule::kDrop, who);
+  if (missing() > 0 && tree_.tenants().withheld(TenantBook::budget_of(c, Tier::kDevice), keeps_floors) > 0 &&
+      who.breaks_floors) {
+    (void)evict(c, missing(), VictimRule::kDrop, who);
+  }
 }
 
 // After a copy that failed, one round goes without: a device that cannot copy must still compute.
@@ -136,6 +140,9 @@ bool DeviceRoom::back_up(RoomSeeker& seeker, ComponentKind c, const std::vector<
   const Backups::Begun begun = backups_.of_victims(victims, seeker.store_waits < kMostStoreWaits);
   if (begun.copies) {
     for (const NodeId at : victims) note_copied_path(at, leaving_[index_of(c)]);
+    // Whoever asks: the victims may be those of a tenant with limits.
+    const bool has_tenants = tree_.tenants().is_known(TenantId{1});
+    seeker.copy_waits += has_tenants ? 1 : 0;
   }
   seeker.store_waits += begun.waits_for_stores ? 1 : 0;
   return begun.waits_for_stores;

@@ -46,7 +46,7 @@ Result<NamespaceId> SpaceOpener::open(const std::string& adapter, const std::str
 // One without pages is only a name, so it goes before those with pages; of these, the one that idles for the longest
 // time. Idle ones may still have operations in flight (backups and writes, loads of requests that were aborted): they
 // go to the end of the line, so that the next look finds others first. What a tenant with a floor has goes only if
-// there is nothing else.
+// none that was looked at is without one.
 std::optional<NamespaceId> SpaceOpener::next_to_close() {
   std::optional<NamespaceId> oldest, oldest_with_floor;
   std::size_t closable = 0;
@@ -58,8 +58,9 @@ std::optional<NamespaceId> SpaceOpener::next_to_close() {
       continue;
     }
     if (!tree_.view(tree_.root(id)).has_children) return id;
-    ++closable;
-    std::optional<NamespaceId>& first = tenants_.has_floor(tree_.tenant_of(id)) ? oldest_with_floor : oldest;
+    const bool has_floor = tenants_.has_floor(tree_.tenant_of(id));
+    closable += has_floor ? 0 : 1;
+    std::optional<NamespaceId>& first = has_floor ? oldest_with_floor : oldest;
     if (!first) first = id;
   }
   return oldest ? oldest : oldest_with_floor;

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <string>
 
+#include "key/sha256.h"
+
 namespace larder {
 namespace {
 
@@ -27,8 +29,9 @@ std::uint64_t host_bytes(const HostPools& host) { return host.total().blocks * h
 
 TenantBook::Bounds bounds_in(const TenantBounds& bounds, std::uint64_t tier_bytes, std::uint64_t capacity) {
   TenantBook::Bounds out;
+  // 29% of 100 is 29, although 0.29 * 100 is a little less.
   const auto part = [&](const TierShare& share) {
-    return static_cast<std::uint64_t>(share_of(share, tier_bytes) * static_cast<double>(capacity));
+    return static_cast<std::uint64_t>(share_of(share, tier_bytes) * static_cast<double>(capacity) * (1 + 1e-12));
   };
   if (bounds.floor) out.floor = std::min(part(*bounds.floor), capacity);
   if (bounds.ceiling) out.ceiling = std::max(part(*bounds.ceiling), out.floor);
@@ -71,8 +74,12 @@ TenantBook::AllBounds Tenants::bounds_of(const TierBounds& bounds) const {
 }
 
 const TenantRule* Tenants::rule_of(const std::string& salt, TenantId& id) const {
-  const auto rule =
-      std::find_if(limits_.tenants.begin(), limits_.tenants.end(), [&](const TenantRule& of) { return of.fits(salt); });
+  if (limits_.tenants.empty()) return nullptr;
+  const Digest256 hash = sha256(salt);  // once, however many rules name a hash
+  const auto fits = [&](const TenantRule& of) {
+    return of.by == TenantRule::By::kSaltHash ? of.salt_hash == hash : of.fits(salt);
+  };
+  const auto rule = std::find_if(limits_.tenants.begin(), limits_.tenants.end(), fits);
   if (rule == limits_.tenants.end()) return nullptr;
   id = ruled_[static_cast<std::size_t>(rule - limits_.tenants.begin())];
   return &*rule;

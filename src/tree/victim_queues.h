@@ -118,7 +118,8 @@ class VictimQueues {
   std::vector<QueueId> everyones_;  // of tenant 0, by number; kNoQueue where there is none. They stay when empty
   std::vector<Tenant> tenants_;     // by id; those that are not in here have no queues, and are within their bounds
   std::array<Tops, TenantBook::kStandings> tops_;
-  std::size_t checked_ = 0;  // of the last next_to_check(): standing and number
+  // Of the last next_to_check(): standing and number. The first look goes to what follows number 0 of kWithin.
+  std::size_t checked_ = kNumbers * static_cast<std::size_t>(TenantBook::Standing::kWithin);
 };
 
 template <class Worth>
