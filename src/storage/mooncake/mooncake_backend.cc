@@ -37,17 +37,8 @@ MooncakeBackend::~MooncakeBackend() {
 template <class Op, class Request, class Done>
 Status MooncakeBackend::submit(Request request, Done done, void (MooncakeBackend::*run)(const std::shared_ptr<Op>&),
                                bool is_here) {
-  Result<OperationGate::Ticket> ticket = gate_.enter();
-  if (!ticket.is_ok()) return ticket.status();
-  auto op = std::make_shared<Op>(std::move(request), std::move(done), std::move(ticket).value());
-  preset_cancelled(*op);
-  if (is_here) {
-    (this->*run)(op);
-    return Status::ok();
-  }
-  const Status posted = executor_.post([this, run, op] { (this->*run)(op); });
-  if (!posted.is_ok()) op->disarm();
-  return posted;
+  return submit_operation<Op>(gate_, executor_, std::move(request), std::move(done), is_here,
+                              [this, run](const std::shared_ptr<Op>& op) { (this->*run)(op); });
 }
 
 Status MooncakeBackend::submit_exists(ExistsRequest request, ExistsDone done) {
