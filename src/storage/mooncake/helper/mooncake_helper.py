@@ -20,6 +20,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 
 REQUEST = struct.Struct("<4sIQ")  # magic, bytes of the body, number
 REPLY = struct.Struct("<4sIQiI")  # magic, bytes of the body, number, 0 or 1: failed, count of codes
@@ -27,10 +28,11 @@ REQUEST_MAGIC, REPLY_MAGIC = b"LMQ1", b"LMR1"
 MOST_BODY = 64 << 20
 
 # Codes of Mooncake that decide what is done here; all others are passed on.
-NOT_FOUND, EXISTS = -704, -705
+NOT_READY, NOT_FOUND, EXISTS = -703, -704, -705
 # Codes of this program's own.
 BUSY, SHORT = -2, -3
 NO_CODES = array.array("q")
+PAUSES_FOR_GROUP = [0.001 * 2**i for i in range(8)]  # seconds; a quarter of one in all
 SECONDS_TO_CLOSE = 3.0
 SECONDS_TO_CONNECT = 3.0
 
@@ -169,15 +171,19 @@ class Helper:
         names = body["names"]
         pointers, sizes = self.places(body["at"])
         got = self.fetch(names, pointers, sizes)
-        # What is there while a neighbour is not may be a group that is becoming visible just now: looked at once more.
-        missing = [i for i, code in enumerate(got) if code == NOT_FOUND]
-        if missing and len(missing) < len(names):
-            again = self.fetch([names[i] for i in missing], [pointers[i] for i in missing], [sizes[i] for i in missing])
-            for i, code in zip(missing, again):
+        # A group becomes visible object by object. What is begun and not ended, while a neighbour is there, may be the
+        # rest of its group: looked at again until it is there, or is not begun any more, or for too long.
+        for pause in PAUSES_FOR_GROUP:
+            begun = [i for i, code in enumerate(got) if code == NOT_READY]
+            if not begun or max(got) < 0:
+                break
+            time.sleep(pause)
+            again = self.fetch([names[i] for i in begun], [pointers[i] for i in begun], [sizes[i] for i in begun])
+            for i, code in zip(begun, again):
                 got[i] = code
         for i, code in enumerate(got):
             wanted = sum(sizes[i])
-            if code < 0 and code != NOT_FOUND:
+            if code < 0 and code not in (NOT_FOUND, NOT_READY):
                 # An object of another length fails as a transfer does.
                 size = self.store.get_size(names[i])
                 if size >= 0 and size != wanted:
