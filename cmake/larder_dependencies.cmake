@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Third-party libraries, all from Debian 12 (tools/install_deps.sh has the list). Each is looked for only if something
 # that is built uses it. Grouped by who may see them:
-#   larder_core_libs      every folder: SHA-256 and TLS (OpenSSL), xxHash, fmt, threads
+#   larder_core_libs      every folder: SHA-256 and TLS (OpenSSL), xxHash, fmt, threads; the headers of Boost
 #   larder_io_libs        src/storage: io_uring where it is there (then LARDER_HAVE_URING=1)
 #   larder_metadata_libs  src/metadata: RocksDB, hiredis, where they are there (LARDER_ROCKSDB, LARDER_REDIS)
 #   larder_events_libs    src/events: ZeroMQ, where it is there (LARDER_ZMQ)
 #   larder_plot_libs      bench: Cairo, where it is there (LARDER_CAIRO)
 #   larder_config_libs    src/config, src/door: JSON; with LARDER_BUILD_TOOLS also TOML and YAML
-#   larder_server_libs    src/server and src/cli: JSON, CLI11, Boost.Beast
+#   larder_server_libs    src/server and src/cli: JSON, CLI11
 # A library that is not there has an absent_*.cc in place of the file that uses it: larder_left_out names the other one.
 
 set(larder_left_out "")
@@ -37,11 +37,13 @@ endfunction()
 find_package(Threads REQUIRED)
 find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto SSL)
 find_package(fmt REQUIRED)
+set(Boost_NO_WARN_NEW_VERSIONS ON)
+find_package(Boost 1.74 REQUIRED)  # Debian 12's own; 1.81 does as well
 find_path(LARDER_XXHASH_INCLUDE xxhash.h REQUIRED)
 find_library(LARDER_XXHASH_LIBRARY xxhash REQUIRED)
 add_library(larder_core_libs INTERFACE)
 target_include_directories(larder_core_libs SYSTEM INTERFACE $<BUILD_INTERFACE:${LARDER_XXHASH_INCLUDE}>)
-target_link_libraries(larder_core_libs INTERFACE fmt::fmt OpenSSL::SSL OpenSSL::Crypto)
+target_link_libraries(larder_core_libs INTERFACE fmt::fmt OpenSSL::SSL OpenSSL::Crypto $<BUILD_INTERFACE:Boost::headers>)
 larder_link_by_name(larder_core_libs xxhash ${LARDER_XXHASH_LIBRARY})
 target_link_libraries(larder_core_libs INTERFACE Threads::Threads ${CMAKE_DL_LIBS})
 
@@ -103,10 +105,7 @@ if(LARDER_BUILD_TOOLS)
   list(APPEND larder_left_out config/absent_toml_yaml.cc)
   find_package(CLI11 REQUIRED)
   find_package(simdjson REQUIRED)
-  set(Boost_NO_WARN_NEW_VERSIONS ON)
-  find_package(Boost 1.74 REQUIRED)  # Debian 12's own; 1.81 does as well
-  target_link_libraries(larder_server_libs INTERFACE larder_config_libs CLI11::CLI11 Boost::headers
-    simdjson::simdjson)
+  target_link_libraries(larder_server_libs INTERFACE larder_config_libs CLI11::CLI11 simdjson::simdjson)
 else()
   list(APPEND larder_left_out config/parse_tree_toml.cc config/parse_tree_yaml.cc)
 endif()

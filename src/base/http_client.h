@@ -12,6 +12,7 @@
 // had begun.
 // Functions given to a call run inside it. Of this client they may call cancel() only; they do not throw.
 // To an https:// URL it speaks TLS, and checks the server's certificate and name before it sends a byte of a request.
+// Beast reads the answers; the connection, its time limits and cancel() are here.
 // Limits: a head of 64 KiB; a whole body of 1 GiB (one that is passed on has none); a line of 16 MiB. No redirects, no
 // proxies, no certificate of its own.
 #pragma once
@@ -110,7 +111,7 @@ class HttpClient {
 
  private:
   using LineSink = std::function<bool(std::string_view)>;
-  struct Head;
+  class Answer;
   [[nodiscard]] bool is_cancelled() const { return is_cancelled_.load(std::memory_order_relaxed); }
   [[nodiscard]] Status connect();
   // A socket that is connected to the host, or the last error of those that are not; ETIMEDOUT if one was silent.
@@ -121,15 +122,14 @@ class HttpClient {
   [[nodiscard]] Status receive();  // appends to buffer_; kUnavailable at the end of the stream
   [[nodiscard]] Result<HttpReply> exchange(std::string_view method, std::string_view bytes, const LineSink* on_line);
   // Sends a request and reads the head of its answer: with a second attempt on a new connection, or without. The body
-  // is read after it, and then end() says what the call ends with. `method` tells whether there is a body.
-  [[nodiscard]] Result<Head> begin(std::string_view method, std::string_view bytes);
-  [[nodiscard]] Result<Head> attempt(std::string_view bytes);
-  [[nodiscard]] Status end(const Head& head, const Status& status);
-  [[nodiscard]] Result<Head> read_head();
-  [[nodiscard]] Status read_body(const Head& head, const std::function<Status(std::string_view)>& sink);
-  [[nodiscard]] Status read_counted(std::uint64_t size_bytes, const std::function<Status(std::string_view)>& sink);
-  [[nodiscard]] Status read_chunked(const std::function<Status(std::string_view)>& sink);
-  [[nodiscard]] Result<std::string> read_line(std::size_t& left);
+  // is read after it, and then end() says what the call ends with.
+  [[nodiscard]] Result<std::unique_ptr<Answer>> begin(std::string_view method, std::string_view bytes);
+  [[nodiscard]] Result<std::unique_ptr<Answer>> attempt(std::string_view method, std::string_view bytes);
+  [[nodiscard]] Result<std::unique_ptr<Answer>> read_head(std::string_view method);
+  [[nodiscard]] Status read_body(Answer& answer, const std::function<Status(std::string_view)>& sink);
+  // Gives the answer what has come, or waits for more.
+  [[nodiscard]] Status feed(Answer& answer);
+  [[nodiscard]] Status end(const Answer& answer, const Status& status);
   [[nodiscard]] std::string first_lines(std::string_view method, std::string_view target) const;
   [[nodiscard]] std::string request_text(std::string_view method, std::string_view target, std::string_view body,
                                          std::string_view media_type) const;

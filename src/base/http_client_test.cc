@@ -96,7 +96,7 @@ Result<HttpReply> reply_to(const std::string& answer) {
 TEST(HttpClient, EveryFormOfAnAnswer) {
   const std::pair<const char*, const char*> cases[] = {
       {"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "hello"},
-      {"HTTP/1.1 200\r\ncontent-length:5\r\nConnection: Close\r\n\r\nhello", "hello"},
+      {"HTTP/1.1 200 \r\ncontent-length:5\r\nConnection: Close\r\n\r\nhello", "hello"},
       {"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "hello"},
       {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3;a=b\r\nllo\r\n0\r\n\r\n", "hello"},
       {"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "hello"},
@@ -120,13 +120,15 @@ TEST(HttpClient, WhatIsWrongWithAnAnswerIsNamed) {
   const std::tuple<std::string, StatusCode, const char*> cases[] = {
       {"SSH-2.0-OpenSSH_9.2\r\n", StatusCode::kCorrupt, "not HTTP/1.1"},
       {"HTTP/1.1 2x0 OK\r\n\r\n", StatusCode::kCorrupt, "not HTTP/1.1"},
-      {head + "nonsense\r\n\r\n", StatusCode::kCorrupt, "without ':'"},
+      {head + "nonsense\r\n\r\n", StatusCode::kCorrupt, "without a proper name"},
       {head + "Content-Length: -5\r\n\r\nhello", StatusCode::kCorrupt, "broken Content-Length"},
       {head + "Content-Length: 18446744073709551616\r\n\r\nhello", StatusCode::kCorrupt, "broken Content-Length"},
       {head + "Content-Length: 5\r\nContent-Length: 3\r\n\r\nhello", StatusCode::kCorrupt, "broken Content-Length"},
       {head + "Transfer-Encoding: gzip, chunked\r\n\r\n", StatusCode::kUnsupported, "'gzip, chunked'"},
       {head + "Transfer-Encoding: chunked\r\n\r\nxy\r\n", StatusCode::kCorrupt, "broken chunk"},
       {head + "Transfer-Encoding: chunked\r\n\r\n2\r\nhello\r\n0\r\n\r\n", StatusCode::kCorrupt, "broken chunk"},
+      {head + "Transfer-Encoding: chunked\r\n\r\n2;" + std::string(80'000, 'x'), StatusCode::kCorrupt, "64 KiB"},
+      {head + "Transfer-Encoding: chunked\r\n\r\n0\r\nX: " + std::string(80'000, 'x'), StatusCode::kCorrupt, "64 KiB"},
       {head + "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n", StatusCode::kCorrupt, "two"},
       {"HTTP/1.1 099 Early\r\n\r\n" + head + "\r\n", StatusCode::kCorrupt, "not HTTP/1.1"},
       {head + "X: " + std::string(80'000, 'x'), StatusCode::kCorrupt, "64 KiB"},

@@ -118,8 +118,6 @@ TEST(HttpRelay, EveryFormOfAnAnswer) {
       {"GET", "HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n", 500, 0, ""},
       {"GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\nA: b\r\n\r\n", 200,
        none, "hello"},
-      {"GET", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", 200,
-       none, "hello"},
       {"GET", "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello", 200, none, "hello"},
       {"GET", "HTTP/1.0 404 No\r\n\r\nhello", 404, none, "hello"},
       {"GET",
@@ -276,10 +274,10 @@ TEST(HttpRelay, TheCallerEndsIt) {
 TEST(HttpRelay, WhatIsWrongWithAnAnswerIsNamed) {
   const std::string head = "HTTP/1.1 200 OK\r\n";
   const std::tuple<std::string, StatusCode, const char*> cases[] = {
-      {head + "A: b\r\n folded: c\r\n\r\n", StatusCode::kCorrupt, "without a proper name"},
+      {head + "Content-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", StatusCode::kCorrupt, "two ends"},
       {head + "Content-Length : 5\r\n\r\nhello", StatusCode::kCorrupt, "without a proper name"},
       {head + ": x\r\n\r\n", StatusCode::kCorrupt, "without a proper name"},
-      {head + "A: b\rInjected: c\r\n\r\n", StatusCode::kCorrupt, "control character"},
+      {head + "A: b\rInjected: c\r\n\r\n", StatusCode::kCorrupt, "line ending"},
       {head + "X: " + std::string(80'000, 'x'), StatusCode::kCorrupt, "64 KiB"},
       {head + "Content-Length: 9\r\n\r\nhello", StatusCode::kUnavailable, "closed the connection"},
       {head + "Transfer-Encoding: chunked\r\n\r\n5\r\nhel", StatusCode::kUnavailable, "closed the connection"}};

@@ -8,25 +8,23 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/buffer.hpp>
+#include <boost/beast/http/basic_parser.hpp>
+#include <boost/beast/http/error.hpp>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <optional>
 
 #include "base/http_client.h"
-#include "base/parse_number.h"
 
 namespace larder {
+namespace beast = boost::beast::http;
 namespace {
 
 constexpr std::size_t kMaxHeadBytes = 64u << 10;
 constexpr std::uint64_t kMaxBodyBytes = 1ull << 30;
 constexpr std::size_t kMaxLineBytes = 16u << 20;
-
-std::string_view trim_line(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t' || text.back() == '\r')) text.remove_suffix(1);
-  return text;
-}
 
 // Of a socket that connects without waiting: 0 when it is connected, or what it failed with; ETIMEDOUT after `end`.
 int wait_connected(int socket, TimePoint end) {
@@ -44,16 +42,6 @@ bool is_request_target(std::string_view text) {
            const auto byte = static_cast<unsigned char>(c);
            return byte > 0x20 && byte != 0x7f;
          });
-}
-
-// Reads whom to believe, where the URL needs it.
-Status take_trust(HttpUrl& url, bool is_secure, const std::string& ca_file) {
-  if (!is_secure) {  // who names authorities believes to be safe
-    return ca_file.empty() ? Status::ok() : invalid_argument("certificates of authorities are for https:// URLs only");
-  }
-  Result<std::shared_ptr<const TlsTrust>> trust = TlsTrust::create(ca_file);
-  if (trust.is_ok()) url.trust = std::move(*trust);
-  return trust.status();
 }
 
 // Cuts a byte stream into lines.
@@ -83,90 +71,76 @@ class LineCutter {
 
 }  // namespace
 
-struct HttpClient::Head {
-  HttpReplyHead reply;  // its fields: all of them
-  bool is_chunked = false;
-  bool keep_alive = true;
-  bool has_body = true;
+// Beast knows where an answer's head and body end. Here stands what it lets pass and this client does not, and where
+// the pieces go.
+class HttpClient::Answer final : public beast::basic_parser<false> {
+ public:
+  using Sink = std::function<Status(std::string_view)>;
 
-  [[nodiscard]] bool has_end() const { return !has_body || is_chunked || reply.length; }
-
-  Status take_status_line(std::string_view line) {
-    const auto number = line.size() >= 12 ? parse_number<unsigned>(line.substr(9, 3)) : std::nullopt;
-    if (!line.starts_with("HTTP/1.") || !number || *number < 100) return corrupt("the answer is not HTTP/1.1");
-    reply.status = *number;
-    keep_alive = line.starts_with("HTTP/1.1");
-    return Status::ok();
+  Answer(std::size_t head_limit_bytes, bool is_to_head) {
+    header_limit(static_cast<std::uint32_t>(head_limit_bytes));
+    body_limit(std::numeric_limits<std::uint64_t>::max());  // boost::none is no limit from 1.75 on
+    skip(is_to_head);
+  }
+  // Where the body goes; it outlives what is parsed then.
+  void set_sink(const Sink& sink) { sink_ = &sink; }
+  // After a request that the server did not read to its end.
+  void set_last() { is_last_ = true; }
+  [[nodiscard]] const HttpReplyHead& head() const { return head_; }
+  [[nodiscard]] bool is_last() const { return is_last_ || !keep_alive(); }
+  [[nodiscard]] Status failure(const boost::system::error_code& error) const {
+    if (!failure_.is_ok()) return failure_;
+    using E = beast::error;
+    if (error == E::header_limit) return corrupt("the head of the answer is longer than 64 KiB");
+    if (error == E::bad_version || error == E::bad_status) return corrupt("the answer is not HTTP/1.1");
+    if (error == E::bad_field) return corrupt("the answer has a header line without a proper name and ':'");
+    if (error == E::bad_content_length) return corrupt("the answer has a broken Content-Length");
+    if (error == E::bad_transfer_encoding) return corrupt("the answer has two ends: Transfer-Encoding, and another");
+    if (error == E::bad_chunk || error == E::bad_chunk_extension) return corrupt("the answer has a broken chunk");
+    return corrupt("the answer is not HTTP/1.1: " + error.message());
   }
 
-  Status take_field(std::string_view line) {
-    const std::size_t colon = line.find(':');
-    if (colon == std::string_view::npos) return corrupt("the answer has a header line without ':'");
-    const std::string_view name = line.substr(0, colon);
-    const std::string_view value = trim_line(line.substr(colon + 1));
-    // A folded line too: it begins with a blank.
-    if (!is_http_token(name)) return corrupt("the answer has a header line without a proper name");
-    if (!is_field_value(value)) return corrupt("the answer has a control character in its head");
-    LARDER_RETURN_IF_ERROR(take_framing(name, value));
-    reply.fields.push_back({std::string(name), std::string(value)});
-    return Status::ok();
-  }
+ private:
+  using Text = boost::string_view;
+  using Error = boost::system::error_code;
 
-  // What the field says of the end of the body.
-  Status take_framing(std::string_view name, std::string_view value) {
-    if (is_same_field_name(name, "content-length")) {
-      const auto number = parse_number<std::uint64_t>(value);
-      if (!number || (reply.length && *reply.length != *number)) {
-        return corrupt("the answer has a broken Content-Length");
-      }
-      reply.length = number;
+  void fail(Status failure, Error& error) {
+    failure_ = std::move(failure);
+    error = boost::system::errc::make_error_code(boost::system::errc::operation_canceled);
+  }
+  std::size_t take(Text piece, Error& error) {
+    Status status = piece.empty() || sink_ == nullptr ? Status::ok() : (*sink_)({piece.data(), piece.size()});
+    if (!status.is_ok()) fail(std::move(status), error);
+    return piece.size();
+  }
+  void on_request_impl(beast::verb, Text, Text, int, Error&) override {}
+  void on_response_impl(int status, Text, int, Error& error) override {
+    head_.status = static_cast<unsigned>(status);
+    if (status < 100) fail(corrupt("the answer is not HTTP/1.1"), error);
+  }
+  void on_field_impl(beast::field known, Text name, Text value, Error& error) override {
+    if (is_header_done()) return;  // behind a chunked body
+    const std::string_view text(value.data(), value.size());
+    if (known == beast::field::transfer_encoding && !is_same_field_name(text, "chunked") &&
+        !is_same_field_name(text, "identity")) {
+      return fail(unsupported(fmt::format("the answer has Transfer-Encoding '{}'", text)), error);
     }
-    if (is_same_field_name(name, "transfer-encoding")) {
-      if (is_chunked) return corrupt("the answer has two Transfer-Encodings");
-      is_chunked = is_same_field_name(value, "chunked");
-      if (!is_chunked && !is_same_field_name(value, "identity"))
-        return unsupported(fmt::format("the answer has Transfer-Encoding '{}'", value));
-    }
-    if (is_same_field_name(name, "connection") && has_list_option(value, "close")) keep_alive = false;
-    return Status::ok();
+    head_.fields.push_back({std::string(name), std::string(text)});
   }
+  void on_header_impl(Error&) override {
+    if (const auto length = content_length(); length && !chunked()) head_.length = *length;
+  }
+  void on_body_init_impl(const boost::optional<std::uint64_t>&, Error&) override {}
+  std::size_t on_body_impl(Text piece, Error& error) override { return take(piece, error); }
+  void on_chunk_header_impl(std::uint64_t, Text, Error&) override {}
+  std::size_t on_chunk_body_impl(std::uint64_t, Text piece, Error& error) override { return take(piece, error); }
+  void on_finish_impl(Error&) override {}
+
+  HttpReplyHead head_;  // its fields: all of them
+  const Sink* sink_ = nullptr;
+  Status failure_;
+  bool is_last_ = false;
 };
-
-Result<HttpUrl> parse_http_url(std::string_view text, const std::string& ca_file) {
-  // In front of an '@' may stand a key: no error shows it.
-  const std::string_view shown = text.substr(text.rfind('@') + 1);  // all of it, if there is no '@'
-  std::string_view rest = text;
-  const bool is_secure = rest.starts_with("https://");
-  if (is_secure || rest.starts_with("http://")) {
-    rest.remove_prefix(rest.find("://") + 3);
-  } else if (const std::size_t scheme = rest.find("://"); scheme != std::string_view::npos && scheme < rest.find('/')) {
-    return invalid_argument(
-        fmt::format("'{}': {} is not supported; write http://host:port, or https://", shown, rest.substr(0, scheme)));
-  }
-  HttpUrl url;
-  if (is_secure) url.port = 443;
-  const std::size_t slash = rest.find('/');
-  if (slash != std::string_view::npos) {
-    url.base = std::string(rest.substr(slash));
-    while (!url.base.empty() && url.base.back() == '/') url.base.pop_back();
-    rest = rest.substr(0, slash);
-  }
-  if (rest.find('@') != std::string_view::npos) {
-    return invalid_argument(fmt::format("'{}': a host has no '@'; user and key do not belong in front of it", shown));
-  }
-  const std::size_t colon = rest.rfind(':');
-  if (colon != std::string_view::npos && !rest.ends_with(']')) {
-    const auto port = parse_number<std::uint16_t>(rest.substr(colon + 1));
-    if (!port || *port == 0) return invalid_argument(fmt::format("'{}': the port must be 1..65535", shown));
-    url.port = *port;
-    rest = rest.substr(0, colon);
-  }
-  if (rest.starts_with('[') && rest.ends_with(']')) rest = rest.substr(1, rest.size() - 2);  // IPv6
-  if (rest.empty()) return invalid_argument(fmt::format("'{}': no host; write http://host:port", shown));
-  url.host = std::string(rest);
-  LARDER_RETURN_IF_ERROR(take_trust(url, is_secure, ca_file));
-  return url;
-}
 
 HttpClient::HttpClient(HttpUrl url, Nanos timeout, std::string bearer)
     : url_(std::move(url)), timeout_(timeout), bearer_(std::move(bearer)) {}
@@ -262,146 +236,96 @@ Status HttpClient::receive() {
   return Status::ok();
 }
 
-// `left`: how many bytes such lines may have together; becomes less by this one.
-Result<std::string> HttpClient::read_line(std::size_t& left) {
-  for (;;) {
-    const std::size_t end = buffer_.find('\n');
-    if (std::min(end, buffer_.size()) >= left) return corrupt("the head of the answer is longer than 64 KiB");
-    if (end != std::string::npos) {
-      std::string line = buffer_.substr(0, end);
-      while (!line.empty() && (line.back() == '\r' || line.back() == ' ' || line.back() == '\t')) line.pop_back();
-      buffer_.erase(0, end + 1);
-      left -= end + 1;
-      return line;
+Status HttpClient::feed(Answer& answer) {
+  boost::system::error_code error;
+  if (!buffer_.empty()) {
+    const std::size_t used = answer.put(boost::asio::buffer(buffer_), error);
+    buffer_.erase(0, used);
+    if (error && error != beast::error::need_more) return answer.failure(error);
+    if (used > 0 || !error) return Status::ok();
+    if (buffer_.size() > kMaxHeadBytes) return corrupt("a line between the chunks of the answer is longer than 64 KiB");
+    // A head is parsed when it is whole, which another protocol's first words never are.
+    if (!answer.got_some() &&
+        !std::string_view(buffer_).starts_with(std::string_view("HTTP/1.").substr(0, buffer_.size()))) {
+      return corrupt("the answer is not HTTP/1.1");
     }
-    LARDER_RETURN_IF_ERROR(receive());
   }
+  const Status status = receive();
+  if (!is_at_end_ || !answer.is_header_done()) return status;
+  answer.put_eof(error);
+  return error ? status : Status::ok();
 }
 
-Result<HttpClient::Head> HttpClient::read_head() {
+Result<std::unique_ptr<HttpClient::Answer>> HttpClient::read_head(std::string_view method) {
   std::size_t left = kMaxHeadBytes;
   for (;;) {
-    Head head;
-    Result<std::string> line = read_line(left);
-    if (!line.is_ok()) return line.status();
-    LARDER_RETURN_IF_ERROR(head.take_status_line(*line));
-    for (;;) {
-      line = read_line(left);
-      if (!line.is_ok()) return line.status();
-      if (line->empty()) break;
-      LARDER_RETURN_IF_ERROR(head.take_field(*line));
+    auto answer = std::make_unique<Answer>(left, method == "HEAD");
+    while (!answer->is_header_done()) {
+      const std::size_t before = buffer_.size();
+      LARDER_RETURN_IF_ERROR(feed(*answer));
+      left -= std::min(left, before - std::min(before, buffer_.size()));
     }
-    if (head.reply.status >= 200) return head;  // "100 Continue" and the like are passed over
+    if (answer->head().status >= 200) return answer;  // "100 Continue" and the like are passed over
   }
 }
 
-Status HttpClient::read_counted(std::uint64_t size_bytes, const std::function<Status(std::string_view)>& sink) {
-  while (size_bytes > 0) {
-    if (buffer_.empty()) LARDER_RETURN_IF_ERROR(receive());
-    const std::size_t take = static_cast<std::size_t>(std::min<std::uint64_t>(size_bytes, buffer_.size()));
-    std::string piece;
-    if (take == buffer_.size()) {
-      piece.swap(buffer_);
-    } else {
-      piece = buffer_.substr(0, take);
-      buffer_.erase(0, take);
-    }
-    size_bytes -= take;
-    LARDER_RETURN_IF_ERROR(sink(piece));
-  }
+Status HttpClient::read_body(Answer& answer, const Answer::Sink& sink) {
+  answer.set_sink(sink);
+  while (!answer.is_done()) LARDER_RETURN_IF_ERROR(feed(answer));
   return Status::ok();
 }
 
-Status HttpClient::read_chunked(const std::function<Status(std::string_view)>& sink) {
-  for (;;) {
-    std::size_t left = kMaxHeadBytes;
-    Result<std::string> line = read_line(left);
-    if (!line.is_ok()) return line.status();
-    const auto size_bytes =
-        parse_number<std::uint64_t>(trim_line(std::string_view(*line).substr(0, line->find(';'))), 16);
-    if (!size_bytes) return corrupt("the answer has a broken chunk");
-    if (*size_bytes > 0) LARDER_RETURN_IF_ERROR(read_counted(*size_bytes, sink));
-    // After data an empty line; after the last chunk trailers, which nobody here wants, and an empty line.
-    do {
-      line = read_line(left);
-      if (!line.is_ok()) return line.status();
-      if (*size_bytes > 0 && !line->empty()) return corrupt("the answer has a broken chunk");
-    } while (!line->empty());
-    if (*size_bytes == 0) return Status::ok();
-  }
-}
-
-Status HttpClient::read_body(const Head& head, const std::function<Status(std::string_view)>& sink) {
-  if (!head.has_body) return Status::ok();
-  if (head.is_chunked) return read_chunked(sink);
-  if (head.reply.length) return read_counted(*head.reply.length, sink);
-  for (;;) {  // to the end of the connection
-    if (!buffer_.empty()) {
-      const std::string piece = std::move(buffer_);
-      buffer_.clear();
-      LARDER_RETURN_IF_ERROR(sink(piece));
-    }
-    const Status status = receive();
-    if (is_at_end_) return Status::ok();
-    LARDER_RETURN_IF_ERROR(status);
-  }
-}
-
-Result<HttpClient::Head> HttpClient::attempt(std::string_view bytes) {
+Result<std::unique_ptr<HttpClient::Answer>> HttpClient::attempt(std::string_view method, std::string_view bytes) {
   has_answered_ = is_at_end_ = false;
   const Status sent = send_all(bytes);
   if (!sent.is_ok() && sent.code() != StatusCode::kUnavailable) return sent;
   // A server that closed the connection may have said why before: 413 to a body that it does not read.
-  Result<Head> head = read_head();
-  if (sent.is_ok()) return head;
-  if (!head.is_ok()) return sent;
-  head->keep_alive = false;
-  return head;
+  Result<std::unique_ptr<Answer>> answer = read_head(method);
+  if (sent.is_ok()) return answer;
+  if (!answer.is_ok()) return sent;
+  (*answer)->set_last();
+  return answer;
 }
 
-Result<HttpClient::Head> HttpClient::begin(std::string_view method, std::string_view bytes) {
+Result<std::unique_ptr<HttpClient::Answer>> HttpClient::begin(std::string_view method, std::string_view bytes) {
   if (is_cancelled()) return cancelled_by_other();
+  const auto attempt_when = [&](const Status& connected) {
+    return connected.is_ok() ? attempt(method, bytes) : Result<std::unique_ptr<Answer>>(connected);
+  };
   const bool was_open = socket_ >= 0;
-  const Status connected = was_open ? Status::ok() : connect();
-  Result<Head> head = connected.is_ok() ? attempt(bytes) : Result<Head>(connected);
+  auto answer = attempt_when(was_open ? Status::ok() : connect());
   const bool was_stale =
-      was_open && !has_answered_ && head.status().code() == StatusCode::kUnavailable && stream_->is_only_closed();
-  if (was_stale && !is_cancelled()) {  // the server had closed the idle connection: nothing was done, so once more
-    const Status reconnected = connect();
-    head = reconnected.is_ok() ? attempt(bytes) : Result<Head>(reconnected);
-  }
-  if (!head.is_ok()) {
-    disconnect();
-    return is_cancelled() ? cancelled_by_other() : head.status();
-  }
-  const unsigned status = head->reply.status;
-  head->has_body = method != "HEAD" && status != 204 && status != 304;
-  return head;
+      was_open && !has_answered_ && answer.status().code() == StatusCode::kUnavailable && stream_->is_only_closed();
+  // The server had closed the idle connection: nothing was done, so once more.
+  if (was_stale && !is_cancelled()) answer = attempt_when(connect());
+  if (answer.is_ok()) return answer;
+  disconnect();
+  return is_cancelled() ? cancelled_by_other() : answer.status();
 }
 
-Status HttpClient::end(const Head& head, const Status& status) {
-  if (!status.is_ok() || !head.keep_alive || !head.has_end()) disconnect();
+Status HttpClient::end(const Answer& answer, const Status& status) {
+  if (!status.is_ok() || answer.is_last()) disconnect();
   if (!is_cancelled()) return status;
   disconnect();
   return cancelled_by_other();
 }
 
 Result<HttpReply> HttpClient::exchange(std::string_view method, std::string_view bytes, const LineSink* on_line) {
-  const Result<Head> head = begin(method, bytes);
-  if (!head.is_ok()) return head.status();
+  const auto answer = begin(method, bytes);
+  if (!answer.is_ok()) return answer.status();
   HttpReply reply;
-  reply.status = head->reply.status;
-  const std::string* content_type = find_field(head->reply.fields, "content-type");
+  reply.status = (*answer)->head().status;
+  const std::string* content_type = find_field((*answer)->head().fields, "content-type");
   if (content_type) reply.content_type = *content_type;
   LineSink ignore = [](std::string_view) { return true; };
   LineCutter lines(on_line ? *on_line : ignore);
   const bool by_line = on_line && reply.status == 200;
-  const Status status = read_body(*head, [&](std::string_view piece) -> Status {
+  const Status status = read_body(**answer, [&](std::string_view piece) -> Status {
     if (by_line) return lines.push(piece);
     reply.body += piece;
     return reply.body.size() > kMaxBodyBytes ? corrupt("the answer is larger than 1 GiB") : Status::ok();
   });
-  LARDER_RETURN_IF_ERROR(end(*head, status));
+  LARDER_RETURN_IF_ERROR(end(**answer, status));
   return reply;
 }
 
@@ -461,14 +385,13 @@ Status HttpClient::relay(const HttpRelayRequest& request, const std::function<bo
   const Result<std::string> text = relay_text(request);
   if (!text.is_ok()) return text.status();
   if (!buffer_.empty()) disconnect();
-  const Result<Head> head = begin(request.method, *text);
-  if (!head.is_ok()) return head.status();
-  HttpReplyHead passed = head->reply;
+  const auto answer = begin(request.method, *text);
+  if (!answer.is_ok()) return answer.status();
+  HttpReplyHead passed = (*answer)->head();
   remove_hop_by_hop(passed.fields);
   remove_field(passed.fields, "content-length");
-  if (head->is_chunked) passed.length.reset();
-  if (!on_head(passed)) return end(*head, cancelled("the caller ended the answer"));
-  return end(*head, read_body(*head, [&](std::string_view piece) -> Status {
+  if (!on_head(passed)) return end(**answer, cancelled("the caller ended the answer"));
+  return end(**answer, read_body(**answer, [&](std::string_view piece) -> Status {
     if (is_cancelled()) return cancelled_by_other();
     return on_bytes(piece) ? Status::ok() : cancelled("the caller ended the answer");
   }));
