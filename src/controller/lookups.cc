@@ -29,6 +29,7 @@ Result<LookupId> Lookups::begin(NamespaceId space, const LookupRequest& request)
   lookup.tokens.assign(request.tokens.begin(),
                        request.tokens.begin() + static_cast<std::ptrdiff_t>(pages * model_.page_size));
   lookup.has = request.has;
+  tree_.note_prompt(space, lookup.tokens);
   const LookupId id(next_++);
   const auto it = lookups_.emplace(id.v, std::move(lookup)).first;
   it->second.asks_storage = request.asks_storage && is_worth_fetching(it->second);

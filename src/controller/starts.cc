@@ -299,6 +299,7 @@ void Starts::account(Request& r, const Restore& restore, const Prefetcher::Fetch
   const std::uint64_t from = std::max(restore.device_pages, fetched.from);
   const std::uint64_t to = std::min(restore.pages, fetched.to);
   const std::uint64_t storage = to > from ? to - from : 0;
+  if (r.restarts == 0) tree_.note_prompt(r.space, r.whole_pages(model_.page_size));
   r.cached.device = restore.device_pages * model_.page_size;
   r.cached.storage = storage * model_.page_size;
   r.cached.host = (restore.pages - restore.device_pages - storage) * model_.page_size;

@@ -11,11 +11,12 @@
 // handful of instructions.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 
 #include "policy/checkpoint_stats.h"
 #include "policy/facts.h"
+#include "policy/order_key.h"
+#include "policy/reuse_duel.h"
 
 namespace larder {
 
@@ -23,12 +24,6 @@ namespace larder {
 // that is computed.
 struct QueueAge {
   std::uint64_t age_tokens = 0, tier_tokens = 0;
-};
-
-// Smaller ones leave first; of equal ones, any.
-struct OrderKey {
-  std::uint64_t major = 0, minor = 0;
-  friend auto operator<=>(const OrderKey&, const OrderKey&) = default;
 };
 
 class EvictionOrder {
@@ -48,6 +43,13 @@ class EvictionOrder {
   [[nodiscard]] virtual CheckpointParameters checkpoint_parameters() const { return {}; }
   [[nodiscard]] virtual std::uint8_t queue(const Facts&) const { return 0; }
   [[nodiscard]] virtual double worth(std::uint8_t, const QueueAge&, const CheckpointStats&) const { return 0; }
+
+  // Who orders models without recurrent state instead, if somebody does; it lives as long as this.
+  [[nodiscard]] virtual const EvictionOrder* without_states() const { return nullptr; }
+  // An order that chooses has several queues, too. What they are worth follows from the way of leaving that suits the
+  // requests of late. It orders models without recurrent state, and full alone.
+  [[nodiscard]] virtual bool chooses() const { return false; }
+  [[nodiscard]] virtual double worth(std::uint8_t, ReuseWay) const { return 0; }
 };
 
 // Least recently used first. What one request used is told apart by depth: the end of its path is worth more to its

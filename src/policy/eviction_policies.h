@@ -30,7 +30,10 @@ using EvictionOrderPtr = std::shared_ptr<const EvictionOrder>;  // never null wh
 [[nodiscard]] EvictionOrderPtr mru_order();   // most recently used first
 [[nodiscard]] EvictionOrderPtr filo_order();  // made last, out first
 [[nodiscard]] EvictionOrderPtr priority_order();  // lowest priority first, then the least recently used
-// Least worth first, states included: likely uses x saved tokens / bytes / age. Without recurrent state it is lru.
+// By what suits the requests of late: as lru, lfu or mru. For models without recurrent state.
+[[nodiscard]] EvictionOrderPtr reuse_order();
+// Least worth first, states included: likely uses x saved tokens / bytes / age. Without recurrent state it is
+// reuse_order().
 struct ValueParameters {
   CheckpointParameters checkpoints{};
   // Added to each age: tokens that are computed, all requests together, while about half of the conversations go on

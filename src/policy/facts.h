@@ -51,6 +51,7 @@ struct Facts {
   std::uint64_t created = 0;   // ticks: when the tokens came to the tree
   std::uint64_t end = 0;       // pages from the root: what its request had computed up to here
   std::uint32_t hits = 0;      // uses by later requests; 0 for swa and mamba, whose uses are not counted
+  bool is_fresh = false;       // used last while most recently used first was ahead (EvictionOrder::chooses())
   std::int32_t priority = 0;   // the highest that a request brought; 0 for swa; for mamba only of orders that weigh
 
   // Of models with recurrent state, for orders that weigh (EvictionOrder::weighs()). What stands around the node is in

@@ -53,13 +53,14 @@ double two_to(int exponent) { return kTwoTo[static_cast<std::size_t>(exponent + 
 
 class Value final : public EvictionOrder {
  public:
-  explicit Value(const ValueParameters& parameters) : parameters_(parameters) {}
+  explicit Value(const ValueParameters& parameters) : parameters_(parameters), without_states_(reuse_order()) {}
 
   [[nodiscard]] OrderKey key(const Facts& facts) const override {
     if (facts.component != ComponentKind::kFull) return oldest_first(facts);
     return {facts.last_use, 0};
   }
   [[nodiscard]] bool weighs() const override { return true; }
+  [[nodiscard]] const EvictionOrder* without_states() const override { return without_states_.get(); }
   [[nodiscard]] CheckpointParameters checkpoint_parameters() const override { return parameters_.checkpoints; }
 
   [[nodiscard]] std::uint8_t queue(const Facts& facts) const override {
@@ -91,6 +92,7 @@ class Value final : public EvictionOrder {
 
  private:
   const ValueParameters parameters_;
+  const EvictionOrderPtr without_states_;
 };
 
 }  // namespace

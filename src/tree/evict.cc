@@ -10,12 +10,14 @@ namespace larder {
 using namespace tree;  // NOLINT: internal names of this folder
 
 EvictResult RadixTree::Impl::evict_device(ComponentKind c, std::uint64_t slots, VictimRule rule, const EvictFor& who) {
+  has_evicted = true;
   Eviction eviction{.component = c, .tier = Tier::kDevice, .slots = slots, .rule = rule, .who = who};
   c == ComponentKind::kFull ? evict_device_leaves(eviction) : evict_aux(eviction);
   return std::move(eviction.out);
 }
 
 EvictResult RadixTree::Impl::evict_host(ComponentKind c, std::uint64_t slots, const EvictFor& who) {
+  has_evicted = true;
   Eviction eviction{.component = c, .tier = Tier::kHost, .slots = slots, .rule = VictimRule::kDrop, .who = who};
   c == ComponentKind::kFull ? evict_host_full(eviction) : evict_aux(eviction);
   return std::move(eviction.out);
@@ -127,7 +129,7 @@ bool RadixTree::Impl::is_worth_less_than(const Node& n, ComponentKind c, const V
   const bool goes_by_state = weighs && (n.present & kMambaBits) != 0;  // full leaves with its checkpoint
   Facts copy = facts(n, goes_by_state ? ComponentKind::kMamba : c, Tier::kDevice);
   copy.tier = Tier::kHost;
-  if (weighs) {
+  if (weighs || (chooses && c == victims)) {
     const double own = worth_of(order->queue(copy), order->key(copy).major, Tier::kHost);
     if (own != victim.worth) return own < victim.worth;
   }

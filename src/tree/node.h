@@ -76,7 +76,8 @@ struct alignas(64) Node {
   bool host_gap = false;            // adopted on the host beneath a parent without host data (see I2)
   Bits stored = 0;                  // of what was on the host: what storage has under stored_epoch
   bool in_backed_heap = false;      // which device heap holds it, if any
-  bool leaves_device = false;       // exclusive tiers: copied to the host to leave the device, and not used since
+  bool is_fresh : 1 = false;        // Facts::is_fresh
+  bool leaves_device : 1 = false;   // exclusive tiers: copied to the host to leave the device, and not used since
   Backlog backlog = Backlog::kOut;  // which list of nodes that storage lacks holds it, if any
   bool is_storing = false;          // storage is being given it: in neither list
   bool rests = false;               // storage could not take it: in the list of those that rest

@@ -242,6 +242,7 @@ Facts RadixTree::Impl::facts(const Node& n, ComponentKind c, Tier t) const {
               .end = n.end()};
   if (c == ComponentKind::kFull) {
     facts.hits = n.hits;
+    facts.is_fresh = n.is_fresh;
     facts.priority = n.priority;
   }
   if (weighs) weigh(n, facts);
@@ -290,7 +291,7 @@ bool RadixTree::Impl::is_spare(const Node& n, ComponentKind c, Tier t) const {
 RadixTree::Impl::Place RadixTree::Impl::place_of(const Node& n, ComponentKind c, Tier t) const {
   if (is_spare(n, c, t)) return {kSpareQueue, {~last_use(n, c, t), n.end()}};
   const Facts known = facts(n, c, t);
-  return {weighs ? order->queue(known) : std::uint8_t{0}, order->key(known)};
+  return {weighs || chooses ? order->queue(known) : std::uint8_t{0}, order->key(known)};
 }
 
 void RadixTree::Impl::push_victim(VictimQueues& victims, Id id, ComponentKind c, Tier t) {
@@ -305,6 +306,7 @@ void RadixTree::Impl::update_victim(VictimQueues& victims, Id id, ComponentKind 
 
 double RadixTree::Impl::worth_of(std::uint8_t queue, std::uint64_t last_use, Tier t) const {
   if (queue == kSpareQueue) return -1;
+  if (chooses) return order->worth(queue, duel.ahead());
   if (!weighs) return 0;
   const std::uint64_t tier_pages = counts[index_of(ComponentKind::kFull)][tree::index_of(t)].resident;
   return order->worth(queue, {tick - std::min(tick, last_use), tier_pages * page_size}, stats);

@@ -46,6 +46,7 @@ RadixTree::Impl::Id RadixTree::Impl::add_leaf(Id parent, std::span<const TokenId
   n.tokens.add_used(tokens.size());
   n.edge_hash = edge_hash(parent, tokens.data(), page_size);
   n.created = n.full_tick = tick;
+  n.is_fresh = is_fresh();
   link_child(parent, id);
   table.insert(n.edge_hash, id);
   return id;
@@ -84,6 +85,7 @@ void RadixTree::Impl::split_residency(Id head_id, Id tail_id) {
   head.full_tick = tail.full_tick;
   head.created = tail.created;
   head.hits = tail.hits;
+  head.is_fresh = tail.is_fresh;
   head.priority = tail.priority;
   head.aux_tick = tail.aux_tick;
   head.host_gap = std::exchange(tail.host_gap, false);
@@ -187,7 +189,8 @@ bool RadixTree::Impl::is_told_apart(const Node& upper, const Node& lower) const 
 bool RadixTree::Impl::are_alike(const Node& upper, const Node& lower) const {
   const bool same_data = upper.present == clear_bits(lower.present, kMambaBits);  // so the upper one has no state
   const bool same_use =
-      upper.full_tick == lower.full_tick && upper.hits == lower.hits && upper.priority == lower.priority;
+      upper.full_tick == lower.full_tick && upper.hits == lower.hits && upper.priority == lower.priority &&
+      upper.is_fresh == lower.is_fresh;
   if (!same_data || !same_use || is_told_apart(upper, lower)) return false;
   for (const Tier t : kAllTiers) {
     const std::size_t i = tree::index_of(t);

@@ -23,8 +23,11 @@ RadixTree::Impl::Impl(const TreeConfig& given, SlotSink& slot_sink)
     : config(given),
       page_size(std::max(1u, given.page_size)),
       window_pages((given.window_tokens + std::uint64_t{page_size} - 1) / page_size),
-      order(given.order ? given.order : eviction_order(given.policy)),
+      given_order(given.order ? given.order : eviction_order(given.policy)),
+      order(given.has_mamba || given_order->without_states() == nullptr ? given_order.get()
+                                                                        : given_order->without_states()),
       weighs(order->weighs() && given.has_mamba && given.window_tokens == 0),
+      chooses(order->chooses() && !given.has_mamba),
       stats(order->checkpoint_parameters()),
       sink(slot_sink),
       device_backed(nodes, spaces, leaf_place(Tier::kDevice)),
@@ -167,7 +170,8 @@ EvictResult RadixTree::evict_host(ComponentKind c, std::uint64_t slots, const Ev
 std::optional<HostVictim> RadixTree::next_host_victim(ComponentKind c, const EvictFor& who) {
   const tree::VictimQueues::First first = impl_->next_host_victim(c, who);
   if (first.id == kNoNode) return std::nullopt;
-  return HostVictim{NodeId(first.id), impl_->facts(impl_->node(first.id), c, Tier::kHost), first.worth,
+  const double worth = impl_->weighs || first.queue == kSpareQueue ? first.worth : 0;
+  return HostVictim{NodeId(first.id), impl_->facts(impl_->node(first.id), c, Tier::kHost), worth,
                     static_cast<std::uint8_t>(first.rank)};
 }
 TenantBook& RadixTree::tenants() { return impl_->tenants; }
@@ -179,6 +183,7 @@ void RadixTree::recall(const TreePosition& at, std::span<const TokenId> rest, st
                        std::span<CheckpointOrigin* const> origins) {
   impl_->recall(at, rest, pages, origins);
 }
+void RadixTree::note_prompt(NamespaceId space, std::span<const TokenId> tokens) { impl_->note_prompt(space, tokens); }
 const EvictionOrder& RadixTree::order() const { return *impl_->order; }
 bool RadixTree::weighs() const { return impl_->weighs; }
 bool RadixTree::is_exclusive() const { return impl_->config.is_exclusive; }

@@ -56,10 +56,12 @@ struct RadixTree::Impl {
   void touch_window(Id node, bool exactly);
   void touch_state(Id node);
   void count_use(Id node);
+  void note_prompt(NamespaceId space, std::span<const TokenId> tokens);
   [[nodiscard]] float uses_now(const Node& node) const;
   void recall(const TreePosition& at, std::span<const TokenId> rest, std::span<const std::uint64_t> pages,
               std::span<CheckpointOrigin* const> origins);
   void touch_path(Id node, std::uint32_t hits);
+  [[nodiscard]] bool is_fresh() const { return chooses && duel.ahead() == ReuseWay::kMru; }  // what is used now
   // The same by whom computed what is new at its end: priorities rise, and edges that are alike become one.
   void touch_own_path(Id node, std::int32_t priority);
   [[nodiscard]] Id settle(const TreePosition& at);
@@ -291,9 +293,12 @@ struct RadixTree::Impl {
   TreeConfig config;                 // but allow_host_gaps, which may become true
   const std::uint32_t page_size;     // tokens
   const std::uint64_t window_pages;  // of swa; 0: the model has none
-  const EvictionOrderPtr order;
-  const bool weighs;      // RadixTree::weighs()
-  CheckpointStats stats;  // what it has learnt; owned by the cache thread
+  const EvictionOrderPtr given_order;
+  const EvictionOrder* const order;  // that, or what it names for models without recurrent state
+  const bool weighs;                 // RadixTree::weighs()
+  const bool chooses;                // the order does
+  CheckpointStats stats;             // what it has learnt; owned by the cache thread
+  ReuseDuel duel;                    // the same, where the order chooses
   SlotSink& sink;
   TreeObserver* observer = nullptr;
   PageObserver* page_observer = nullptr;
@@ -313,6 +318,8 @@ struct RadixTree::Impl {
   std::unordered_map<PageKey, std::uint32_t> space_of_seed;
   std::optional<std::uint32_t> unseeded_space;
   std::uint64_t tick = 0;     // logical time; grows with every use, and by a token for each token that is computed
+  bool has_evicted = false;   // so one tier at least has been full
+  std::uint64_t most_pages = 0;  // of full that a tier, or both where they are exclusive, has held
   std::uint64_t waiting = 0;  // (node, component, tier) that are complete but not published
 
   // scratch, so that hot paths do not allocate; each is used by one function at a time

@@ -127,5 +127,60 @@ TEST(TreeOrder, KeysFollowTheFacts) {
   EXPECT_EQ(state.last_use, after.last_use);
 }
 
+// value without recurrent state: a cache of `room` documents of two pages, of which each request reads one.
+class Documents {
+ public:
+  explicit Documents(std::size_t room) : room_(room), f_(config_of(64, 0, false, EvictionPolicy::kValue)) {}
+  // Whether all of it was there.
+  bool read(TokenId document) {
+    const Tokens tokens = iota_tokens(128, 1 + 1000 * document);
+    f_.tree.note_prompt(f_.space, tokens);
+    const MatchResult match = f_.match(tokens);
+    if (match.device.at.pages == 2) {
+      f_.tree.touch(match.device.at, true);
+      return true;
+    }
+    const std::uint64_t pages = f_.counts(kFull, kDev).resident;
+    if (pages + 2 > 2 * room_) (void)f_.tree.evict_device(kFull, pages + 2 - 2 * room_, VictimRule::kDrop);
+    f_.insert(tokens);
+    return false;
+  }
+  int rounds(int count, TokenId documents) {
+    int hits = 0;
+    for (int round = 0; round < count; ++round) {
+      for (TokenId d = 0; d < documents; ++d) hits += read(d);
+    }
+    return hits;
+  }
+
+ private:
+  const std::size_t room_;
+  Fixture f_;
+};
+
+TEST(TreeOrder, ValueWithoutStatesKeepsWhatRoundsAndScansComeBackTo) {
+  Documents rounds(16);
+  (void)rounds.rounds(12, 20);  // lru has nothing
+  EXPECT_GE(rounds.rounds(10, 20), 10 * 14) << "of 16 that there is room for";
+
+  Documents scan(16);
+  TokenId next = 1000;
+  int hits = 0;
+  for (int i = 0; i < 600; ++i) {
+    const bool hit = scan.read(static_cast<TokenId>(i % 12));
+    if (i >= 300) hits += hit;
+    for (int other = 0; other < 2; ++other) (void)scan.read(next++);
+  }
+  EXPECT_GE(hits, 250) << "of 300; lru has nothing here, too";
+
+  Documents talks(16);
+  hits = 0;
+  for (TokenId i = 0; i < 400; ++i) {
+    (void)talks.read(i);
+    hits += talks.read(i - std::min(i, TokenId{8}));
+  }
+  EXPECT_GE(hits, 390) << "as lru";
+}
+
 }  // namespace
 }  // namespace larder::tree_test

@@ -164,6 +164,7 @@ class PropertyRun {
     switch (op.kind) {
       case OpKind::kMatch: return {};  // compare_path() does it
       case OpKind::kTouch:
+        tree_->note_prompt(space_of(path), tokens_of(path));
         tree_->touch({match(path).walked.node, random_end(path, op.r[1])}, op.r[2] % 2 == 0);
         return {};
       case OpKind::kSettle: return settle(path, random_end(path, op.r[1]));

@@ -20,7 +20,6 @@ TEST(TreeProperty, AgreesWithTheNaiveModel) {
 TEST(TreeProperty, AgreesWithTheNaiveModelUnderValue) {
   std::uint64_t seed = 1;
   for (PropertyConfig config : property_configs()) {
-    if (!config.tree.has_mamba) continue;
     config.tree.policy = EvictionPolicy::kValue;
     SCOPED_TRACE(config.name + " under value");
     check_property(config, seed++, 800);

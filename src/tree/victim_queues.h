@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "policy/eviction_order.h"
-#include "tree/keyed_heap.h"
+#include "policy/keyed_heap.h"
 #include "tree/node.h"
 #include "tree/tenant_book.h"
 

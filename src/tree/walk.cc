@@ -215,6 +215,14 @@ void RadixTree::Impl::count_use(Id id) {
   stats.used(n.kind);
 }
 
+void RadixTree::Impl::note_prompt(NamespaceId space, std::span<const TokenId> tokens) {
+  if (!chooses) return;
+  const auto& full = counts[index_of(ComponentKind::kFull)];
+  const std::uint64_t device = full[0].resident, host = full[1].resident;
+  most_pages = std::max(most_pages, config.is_exclusive ? device + host : std::max(device, host));
+  if (has_evicted) duel.use(space, tokens, page_size, most_pages * page_size);
+}
+
 // The difference is right after the counter has wrapped, too.
 float RadixTree::Impl::uses_now(const Node& n) const {
   const std::uint32_t since = static_cast<std::uint32_t>(tick / kTicksOfUse) - n.uses_at;
@@ -263,6 +271,7 @@ void RadixTree::Impl::touch_path(Id id, std::uint32_t hits) {
     Node& n = node(id);
     n.full_tick = tick;
     n.hits += hits;
+    n.is_fresh = is_fresh();
     set_leaves_device(id, false);
     refresh_leaf_key(id);
   }
@@ -273,6 +282,7 @@ void RadixTree::Impl::touch_own_path(Id id, std::int32_t priority) {
   for (Id above = id; !node(above).is_root(); above = node(id).parent) {
     Node& n = node(above);
     n.full_tick = tick;
+    n.is_fresh = is_fresh();
     n.priority = std::max(n.priority, priority);
     set_leaves_device(above, false);
     refresh_leaf_key(above);

@@ -11,9 +11,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "policy/eviction_order.h"
+#include "policy/order_key.h"
 
-namespace larder::tree {
+namespace larder {
 
 class KeyedHeap {
  public:
@@ -95,4 +95,4 @@ class KeyedHeap {
   std::vector<Entry> entries_;
 };
 
-}  // namespace larder::tree
+}  // namespace larder

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policy/reuse_duel.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace larder {
+namespace {
+
+// Pages of fewer tokens are looked at together: a page of one token is named by it and its place, which many share.
+constexpr std::uint32_t kLeastUnit = 64;  // tokens
+
+std::uint64_t mixed(std::uint64_t x) {
+  x ^= x >> 33;
+  x *= 0xff51afd7ed558ccdULL;
+  x ^= x >> 33;
+  x *= 0xc4ceb9fe1a85ec53ULL;
+  return x ^ (x >> 33);
+}
+
+// Whether a piece of a prompt is looked at follows from three of its tokens, so that the others need not be read.
+std::uint32_t sample_of(std::span<const TokenId> unit, std::uint64_t place) {
+  const std::uint64_t some = mixed(place ^ unit.front()) ^ (std::uint64_t{unit[unit.size() / 2]} << 32 | unit.back());
+  return static_cast<std::uint32_t>(mixed(some));
+}
+
+}  // namespace
+
+OrderKey ReuseMiniature::key_of(const Entry& entry, std::uint64_t time) const {
+  if (way_ == ReuseWay::kLfu) return {entry.hits, time};
+  return {way_ == ReuseWay::kLru ? time : ~time, 0};
+}
+
+bool ReuseMiniature::use(std::uint64_t name, std::uint64_t time, std::size_t most) {
+  const auto known = by_name_.find(name);
+  if (known != by_name_.end()) {
+    Entry& entry = entries_[known->second];
+    ++entry.hits;
+    heap_.update(entry.at, key_of(entry, time), note_place());
+    return true;
+  }
+  while (size() >= most) remove_first();
+  auto id = static_cast<std::uint32_t>(entries_.size());
+  if (unused_.empty()) {
+    entries_.emplace_back();
+  } else {
+    id = unused_.back();
+    unused_.pop_back();
+  }
+  entries_[id] = {name, 0, 0};
+  by_name_.emplace(name, id);
+  heap_.push({key_of(entries_[id], time), id}, note_place());
+  return false;
+}
+
+void ReuseMiniature::remove_first() { remove(heap_.front().id); }
+
+void ReuseMiniature::remove(std::uint32_t id) {
+  heap_.remove(entries_[id].at, note_place());
+  by_name_.erase(entries_[id].name);
+  unused_.push_back(id);
+}
+
+void ReuseMiniature::keep(std::uint64_t mask) {
+  std::vector<std::uint32_t> others;
+  for (std::size_t at = 0; at < heap_.size(); ++at) {
+    if ((entries_[heap_[at].id].name & mask) != 0) others.push_back(heap_[at].id);
+  }
+  for (const std::uint32_t id : others) remove(id);
+}
+
+ReuseDuel::ReuseDuel(const ReuseParameters& parameters)
+    : parameters_(parameters),
+      fade_(std::exp2(-1 / parameters.half_life)),
+      miniatures_{ReuseMiniature(ReuseWay::kLru), ReuseMiniature(ReuseWay::kLfu), ReuseMiniature(ReuseWay::kMru)} {}
+
+void ReuseDuel::set_capacity(std::uint64_t units) {
+  if (units == capacity_) return;
+  capacity_ = units;
+  std::uint64_t mask = mask_;  // never fewer bits: what was not looked at is not known
+  while (units / (mask + 1) > parameters_.most_names) mask = 2 * mask + 1;
+  most_ = std::max<std::size_t>(1, static_cast<std::size_t>(units / (mask + 1)));
+  if (mask == mask_) return;
+  mask_ = mask;
+  for (ReuseMiniature& miniature : miniatures_) miniature.keep(mask);
+}
+
+void ReuseDuel::use(NamespaceId space, std::span<const TokenId> tokens, std::uint32_t page_tokens,
+                    std::uint64_t capacity_tokens) {
+  const std::uint32_t unit = page_tokens >= kLeastUnit ? page_tokens : kLeastUnit / page_tokens * page_tokens;
+  set_capacity(capacity_tokens / unit);
+  const std::uint64_t seed = mixed(space.v + 1);
+  for (std::uint64_t place = 0; place < tokens.size() / unit; ++place) {
+    const std::span<const TokenId> piece = tokens.subspan(place * unit, unit);
+    const std::uint32_t sample = sample_of(piece, seed + place);
+    if ((sample & mask_) != 0) continue;
+    const std::uint64_t content = XXH3_64bits_withSeed(piece.data(), piece.size_bytes(), seed + place);
+    use((content << 32) | sample);
+  }
+  decide();
+}
+
+void ReuseDuel::use(std::uint64_t name) {
+  ++time_;
+  std::array<bool, kReuseWays> hit{};
+  for (std::size_t way = 0; way < kReuseWays; ++way) hit[way] = miniatures_[way].use(name, time_, most_);
+  for (std::size_t a = 0; a < kReuseWays; ++a) {
+    hits_[a] = hits_[a] * fade_ + (hit[a] ? 1 : 0);
+    for (std::size_t b = 0; b < kReuseWays; ++b) beats_[a][b] = beats_[a][b] * fade_ + (hit[a] && !hit[b] ? 1 : 0);
+  }
+}
+
+void ReuseDuel::decide() {
+  const auto now = static_cast<std::size_t>(ahead_);
+  std::size_t best = now;
+  for (std::size_t way = 0; way < kReuseWays; ++way) {
+    if (hits_[way] > hits_[best]) best = way;
+  }
+  const double won = beats_[best][now], lost = beats_[now][best];
+  const bool is_sure = won - lost > parameters_.sigmas * std::sqrt(won + lost);
+  if (is_sure && hits_[best] > parameters_.lead * hits_[now]) ahead_ = static_cast<ReuseWay>(best);
+}
+
+}  // namespace larder
