@@ -11,8 +11,8 @@
 //
 // Threads: confined to the cache thread. Ranks: equal calls, equal answers. Cost of use(): a nanosecond or two for each
 // page, and about 0.4 us for each of those that are looked at, which are 512 of what the tier holds. Memory: 150 KiB.
-// Source: miniature simulations and sampling by hash are Waldspurger et al. (ATC '17); a choice between policies by what
-// each would have hit, e.g. Set Dueling (Qureshi et al., ISCA '07).
+// Source: miniature simulations and sampling by hash are Waldspurger et al. (ATC '17); a choice between policies by
+// what each would have hit, e.g. Set Dueling (Qureshi et al., ISCA '07).
 #pragma once
 
 #include <array>
@@ -84,8 +84,8 @@ class ReuseDuel {
   const ReuseParameters parameters_;
   const double fade_;
   std::array<ReuseMiniature, kReuseWays> miniatures_;
-  std::uint64_t mask_ = 0;    // of sampled names, these bits are 0
-  std::size_t most_ = 1;      // names of a miniature
+  std::uint64_t mask_ = 0;      // of sampled names, these bits are 0
+  std::size_t most_ = 1;        // names of a miniature
   std::uint64_t capacity_ = 0;  // units
   std::uint64_t time_ = 0;
   std::array<double, kReuseWays> hits_{};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// By the way of leaving that suits the requests of late (policy/reuse_duel.h): what value is for models without recurrent
-// state.
+// By the way of leaving that suits the requests of late (policy/reuse_duel.h): what value is for models without
+// recurrent state.
 //
 //   queue   0         used last while most recently used first was ahead: goes first, the newest before others
 //           1 .. 64   by uses, least recently used first within each. Where least often used first is ahead, the

@@ -188,9 +188,8 @@ bool RadixTree::Impl::is_told_apart(const Node& upper, const Node& lower) const 
 // Nobody tells the two edges apart: what is there, how it was used, who may lose what.
 bool RadixTree::Impl::are_alike(const Node& upper, const Node& lower) const {
   const bool same_data = upper.present == clear_bits(lower.present, kMambaBits);  // so the upper one has no state
-  const bool same_use =
-      upper.full_tick == lower.full_tick && upper.hits == lower.hits && upper.priority == lower.priority &&
-      upper.is_fresh == lower.is_fresh;
+  const bool same_use = upper.full_tick == lower.full_tick && upper.hits == lower.hits &&
+                        upper.priority == lower.priority && upper.is_fresh == lower.is_fresh;
   if (!same_data || !same_use || is_told_apart(upper, lower)) return false;
   for (const Tier t : kAllTiers) {
     const std::size_t i = tree::index_of(t);

@@ -317,10 +317,10 @@ struct RadixTree::Impl {
   std::vector<std::uint32_t> closed_spaces;  // numbers to use again, the last closed first
   std::unordered_map<PageKey, std::uint32_t> space_of_seed;
   std::optional<std::uint32_t> unseeded_space;
-  std::uint64_t tick = 0;     // logical time; grows with every use, and by a token for each token that is computed
-  bool has_evicted = false;   // so one tier at least has been full
+  std::uint64_t tick = 0;        // logical time; grows with every use, and by a token for each token that is computed
+  bool has_evicted = false;      // so one tier at least has been full
   std::uint64_t most_pages = 0;  // of full that a tier, or both where they are exclusive, has held
-  std::uint64_t waiting = 0;  // (node, component, tier) that are complete but not published
+  std::uint64_t waiting = 0;     // (node, component, tier) that are complete but not published
 
   // scratch, so that hot paths do not allocate; each is used by one function at a time
   std::vector<Id> path, unhashed;
