@@ -15,24 +15,22 @@ std::size_t row_of(std::uint64_t name) {
 
 CheckpointStats::CheckpointStats(const CheckpointParameters& parameters) : parameters_(parameters) {
   counts_.fill({parameters.unknown_taken, parameters.unknown_taken * parameters.unknown_chance});
+  for (std::size_t kind = 0; kind < kCheckpointKinds; ++kind) set_chance(kind);
 }
 
 void CheckpointStats::count(CheckpointKind kind, double taken, double used) {
   Count& count = counts_[static_cast<std::size_t>(kind)];
   count.taken += taken;
   count.used += used;
-  if (count.taken < parameters_.most_taken) return;
-  count.taken /= 2;
-  count.used /= 2;
+  if (count.taken >= parameters_.most_taken) {
+    count.taken /= 2;
+    count.used /= 2;
+  }
+  set_chance(static_cast<std::size_t>(kind));
 }
 
 void CheckpointStats::came(CheckpointKind kind) { count(kind, 1, 0); }
 void CheckpointStats::used(CheckpointKind kind) { count(kind, 0, 1); }
-
-double CheckpointStats::chance(CheckpointKind kind) const {
-  const Count& count = counts_[static_cast<std::size_t>(kind)];
-  return std::min(1.0, count.used / count.taken);
-}
 
 float CheckpointStats::faded(float uses, std::uint64_t tokens) const {
   if (uses == 0) return 0;

@@ -13,6 +13,7 @@
 // Source: SGLang has neither; ghosts of evicted entries as in ARC (Megiddo and Modha, FAST '03).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -46,7 +47,7 @@ class CheckpointStats {
   void came(CheckpointKind kind);
   void used(CheckpointKind kind);
   // In [0, 1].
-  [[nodiscard]] double chance(CheckpointKind kind) const;
+  [[nodiscard]] double chance(CheckpointKind kind) const { return chances_[static_cast<std::size_t>(kind)]; }
 
   [[nodiscard]] float faded(float uses, std::uint64_t tokens) const;
 
@@ -72,9 +73,11 @@ class CheckpointStats {
   static constexpr std::size_t kNone = ~std::size_t{0};
   [[nodiscard]] std::size_t find(PathHash path) const;  // in entries_
   void count(CheckpointKind kind, double taken, double used);
+  void set_chance(std::size_t kind) { chances_[kind] = std::min(1.0, counts_[kind].used / counts_[kind].taken); }
 
   const CheckpointParameters parameters_;
   std::array<Count, kCheckpointKinds> counts_{};
+  std::array<double, kCheckpointKinds> chances_{};  // of counts_
   std::vector<Entry> entries_;  // empty until something is lost
 };
 

@@ -11,7 +11,9 @@
 // handful of instructions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "policy/checkpoint_stats.h"
 #include "policy/facts.h"
@@ -43,6 +45,11 @@ class EvictionOrder {
   [[nodiscard]] virtual CheckpointParameters checkpoint_parameters() const { return {}; }
   [[nodiscard]] virtual std::uint8_t queue(const Facts&) const { return 0; }
   [[nodiscard]] virtual double worth(std::uint8_t, const QueueAge&, const CheckpointStats&) const { return 0; }
+  // The same of the firsts of many queues, asked for each victim: as many ages, and places for the answers, as queues.
+  virtual void worths(std::span<const std::uint8_t> queues, std::span<const std::uint64_t> ages_tokens,
+                      std::uint64_t tier_tokens, const CheckpointStats& stats, std::span<double> out) const {
+    for (std::size_t i = 0; i < queues.size(); ++i) out[i] = worth(queues[i], {ages_tokens[i], tier_tokens}, stats);
+  }
 
   // Who orders models without recurrent state instead, if somebody does; it lives as long as this.
   [[nodiscard]] virtual const EvictionOrder* without_states() const { return nullptr; }

@@ -89,6 +89,13 @@ class Value final : public EvictionOrder {
         is_used ? two_to(level - kUsesOfOne) + parameters_.more_uses : stats.chance(static_cast<CheckpointKind>(level));
     return uses * two_to(place % kGains - kGainOfOne) / (static_cast<double>(at.age_tokens) + patience + 1);
   }
+  // In one loop without calls: there are up to 240 for each victim.
+  void worths(std::span<const std::uint8_t> queues, std::span<const std::uint64_t> ages_tokens,
+              std::uint64_t tier_tokens, const CheckpointStats& stats, std::span<double> out) const override {
+    for (std::size_t i = 0; i < queues.size(); ++i) {
+      out[i] = Value::worth(queues[i], {ages_tokens[i], tier_tokens}, stats);
+    }
+  }
 
  private:
   const ValueParameters parameters_;

@@ -312,6 +312,19 @@ double RadixTree::Impl::worth_of(std::uint8_t queue, std::uint64_t last_use, Tie
   return order->worth(queue, {tick - std::min(tick, last_use), tier_pages * page_size}, stats);
 }
 
+void RadixTree::Impl::worths_of(std::span<const std::uint8_t> queues, std::span<const OrderKey> firsts, Tier t,
+                                std::span<double> out) const {
+  if (!weighs) {
+    for (std::size_t i = 0; i < queues.size(); ++i) out[i] = worth_of(queues[i], firsts[i].major, t);
+    return;
+  }
+  std::array<std::uint64_t, 256> ages;  // NOLINT: filled as far as it is read
+  for (std::size_t i = 0; i < queues.size(); ++i) ages[i] = tick - std::min(tick, firsts[i].major);
+  const std::uint64_t tier_pages = counts[index_of(ComponentKind::kFull)][tree::index_of(t)].resident;
+  order->worths(queues, std::span(ages).first(queues.size()), tier_pages * page_size, stats, out);
+  if (queues.back() == kSpareQueue) out.back() = -1;  // they come by number, and 255 is not filled then
+}
+
 void RadixTree::Impl::tally(const Node& n, ComponentKind c, Tier t, const TierCountsChange& by) {
   counts[index_of(c)][tree::index_of(t)] += by;
   tenants.count(tenant_of(n), c, t, by);
@@ -334,15 +347,16 @@ void RadixTree::Impl::settle_standings() {
 
 VictimQueues::First RadixTree::Impl::first_victim(VictimQueues& victims, ComponentKind c, Tier t, const EvictFor& who) {
   if (!tenants.changed().empty()) settle_standings();
-  const auto worth = [&](std::uint8_t queue, const OrderKey& key) { return worth_of(queue, key.major, t); };
+  const auto worths = [&](std::span<const std::uint8_t> queues, std::span<const OrderKey> firsts,
+                          std::span<double> out) { worths_of(queues, firsts, t, out); };
   const bool own_first = tenants.exceeds(who, TenantBook::budget_of(c, t));
-  if (!weighs) return victims.first(worth, who, own_first);
+  if (!weighs) return victims.first(worths, who, own_first);
   // What came above it may have lessened the worth of data that nobody touches: one more first is looked at each time.
   const Id other = victims.next_to_check();
   if (other != kNoNode) update_victim(victims, other, c, t);
   constexpr int kMostMoves = 16;  // then a rounding error is as good as another
   for (int moves = 0;; ++moves) {
-    const VictimQueues::First first = victims.first(worth, who, own_first);
+    const VictimQueues::First first = victims.first(worths, who, own_first);
     if (first.id == kNoNode || moves == kMostMoves) return first;
     const Place place = place_of(node(first.id), c, t);
     if (place.queue == first.queue) return first;

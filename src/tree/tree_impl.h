@@ -113,6 +113,9 @@ struct RadixTree::Impl {
   void push_victim(tree::VictimQueues& victims, Id id, ComponentKind c, Tier t);
   void update_victim(tree::VictimQueues& victims, Id id, ComponentKind c, Tier t);
   [[nodiscard]] double worth_of(std::uint8_t queue, std::uint64_t last_use, Tier t) const;
+  // The same of many queues, by ascending numbers, and the keys of their firsts.
+  void worths_of(std::span<const std::uint8_t> queues, std::span<const OrderKey> firsts, Tier t,
+                 std::span<double> out) const;
   // Who leaves first: whose facts have changed unseen is put in the right queue before.
   [[nodiscard]] tree::VictimQueues::First first_victim(tree::VictimQueues& victims, ComponentKind c, Tier t,
                                                        const EvictFor& who);

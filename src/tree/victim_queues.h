@@ -16,6 +16,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "policy/eviction_order.h"
@@ -49,11 +50,11 @@ class VictimQueues {
 
   [[nodiscard]] bool empty() const { return size_ == 0; }
   [[nodiscard]] std::size_t size() const { return size_; }
-  // The first of the queue that is worth least, of those that may leave for `who`: worth(queue, key of its first).
-  // own_first: of those of `who` alone, if there are any, as if it were over its ceiling.
+  // The first of the queue that is worth least, of those that may leave for `who`. `worths` is called with numbers of
+  // queues, keys of their firsts, and places for what those are worth. own_first: of those of `who` alone, if there are any, as if it were over its ceiling.
   // O(queue numbers in use; `who`'s own queues).
-  template <class Worth>
-  [[nodiscard]] First first(Worth worth, const EvictFor& who, bool own_first = false) const;
+  template <class Worths>
+  [[nodiscard]] First first(Worths worths, const EvictFor& who, bool own_first = false) const;
   // The first of one number after the other, with each call. kNoNode: all are empty.
   [[nodiscard]] Id next_to_check();
   void set_standing(TenantId tenant, TenantBook::Standing standing);
@@ -96,12 +97,24 @@ class VictimQueues {
   void leave_top(QueueId id, Tops& tops);
   // Its first was `before`, and there is one now.
   void first_changed(QueueId id, const OrderKey& before);
-  template <class Worth>
-  void consider(const Queue& queue, Worth worth, Rank rank, First& best) const;
-  template <class Worth>
-  [[nodiscard]] First first_of(const Tops& tops, Worth worth, Rank rank) const;
-  template <class Worth>
-  [[nodiscard]] First own_of(const EvictFor& who, Worth worth, Rank rank) const;
+  // Firsts side by side: they are compared for each victim.
+  struct Firsts {
+    std::size_t count = 0;
+    std::array<std::uint8_t, kNumbers> numbers;  // NOLINT: filled up to count
+    std::array<OrderKey, kNumbers> keys;
+    std::array<double, kNumbers> worths;  // NOLINT
+    void add(std::uint8_t number, const OrderKey& key) {
+      numbers[count] = number;
+      keys[count++] = key;
+    }
+  };
+  // Which of them is worth least; at least one is there.
+  template <class Worths>
+  [[nodiscard]] static First least_of(Firsts& firsts, Worths worths, Rank rank);
+  template <class Worths>
+  [[nodiscard]] First first_of(const Tops& tops, Worths worths, Rank rank) const;
+  template <class Worths>
+  [[nodiscard]] First own_of(const EvictFor& who, Worths worths, Rank rank) const;
   [[nodiscard]] auto note_place() {
     return [this](std::uint32_t id, std::size_t at) { nodes_.at(id).heap_at[place_] = static_cast<std::uint32_t>(at); };
   }
@@ -122,41 +135,55 @@ class VictimQueues {
   std::size_t checked_ = kNumbers * static_cast<std::size_t>(TenantBook::Standing::kWithin);
 };
 
-template <class Worth>
-void VictimQueues::consider(const Queue& queue, Worth worth, Rank rank, First& best) const {
-  const KeyedHeap::Entry& entry = queue.nodes.front();
-  const First next{entry.id, entry.key, worth(queue.number, entry.key), queue.number, rank};
-  if (best.id == kNoNode || next < best) best = next;
+template <class Worths>
+VictimQueues::First VictimQueues::least_of(Firsts& firsts, Worths worths, Rank rank) {
+  const std::size_t count = firsts.count;
+  worths(std::span(firsts.numbers).first(count), std::span(firsts.keys).first(count),
+         std::span(firsts.worths).first(count));
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < count; ++i) {
+    const double worth = firsts.worths[i], least = firsts.worths[best];
+    if (worth < least || (worth == least && firsts.keys[i] < firsts.keys[best])) best = i;
+  }
+  return {kNoNode, firsts.keys[best], firsts.worths[best], firsts.numbers[best], rank};
 }
 
-template <class Worth>
-VictimQueues::First VictimQueues::first_of(const Tops& tops, Worth worth, Rank rank) const {
-  First best;
+template <class Worths>
+VictimQueues::First VictimQueues::first_of(const Tops& tops, Worths worths, Rank rank) const {
+  Firsts firsts;
   for (std::size_t word = 0; word < tops.filled.size(); ++word) {
     for (std::uint64_t bits = tops.filled[word]; bits != 0; bits &= bits - 1) {
       const std::size_t number = 64 * word + static_cast<std::size_t>(std::countr_zero(bits));
-      consider(queues_[tops.heaps[number].front().id], worth, rank, best);
+      firsts.add(static_cast<std::uint8_t>(number), tops.heaps[number].front().key);
     }
   }
+  if (firsts.count == 0) return {};
+  First best = least_of(firsts, worths, rank);
+  best.id = queues_[tops.heaps[best.queue].front().id].nodes.front().id;
   return best;
 }
 
-template <class Worth>
-VictimQueues::First VictimQueues::own_of(const EvictFor& who, Worth worth, Rank rank) const {
-  First best;
-  if (who.tenant.v == 0 || who.tenant.v >= tenants_.size()) return best;
-  for (const QueueId id : tenants_[who.tenant.v].queues) consider(queues_[id], worth, rank, best);
+template <class Worths>
+VictimQueues::First VictimQueues::own_of(const EvictFor& who, Worths worths, Rank rank) const {
+  if (who.tenant.v == 0 || who.tenant.v >= tenants_.size()) return {};
+  Firsts firsts;
+  for (const QueueId id : tenants_[who.tenant.v].queues) {
+    firsts.add(queues_[id].number, queues_[id].nodes.front().key);
+  }
+  if (firsts.count == 0) return {};
+  First best = least_of(firsts, worths, rank);
+  best.id = queues_[find(who.tenant, best.queue)].nodes.front().id;
   return best;
 }
 
-template <class Worth>
-VictimQueues::First VictimQueues::first(Worth worth, const EvictFor& who, bool own_first) const {
+template <class Worths>
+VictimQueues::First VictimQueues::first(Worths worths, const EvictFor& who, bool own_first) const {
   First best;
-  if (own_first) best = own_of(who, worth, Rank::kOver);
-  if (best.id == kNoNode) best = first_of(tops_[0], worth, Rank::kOver);
-  if (best.id == kNoNode) best = first_of(tops_[1], worth, Rank::kWithin);
-  if (best.id == kNoNode) best = own_of(who, worth, Rank::kOwn);
-  if (best.id == kNoNode && who.breaks_floors) best = first_of(tops_[2], worth, Rank::kFloor);
+  if (own_first) best = own_of(who, worths, Rank::kOver);
+  if (best.id == kNoNode) best = first_of(tops_[0], worths, Rank::kOver);
+  if (best.id == kNoNode) best = first_of(tops_[1], worths, Rank::kWithin);
+  if (best.id == kNoNode) best = own_of(who, worths, Rank::kOwn);
+  if (best.id == kNoNode && who.breaks_floors) best = first_of(tops_[2], worths, Rank::kFloor);
   return best;
 }
 
