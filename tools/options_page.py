@@ -84,36 +84,12 @@ SGLANG = {
     "enable-get-state-changes": "not in SGLang, whose `/flush_cache` always takes GET, too",
     "served-model-name": "same; in SGLang it is also part of the `file` backend's keys",
 }
-# SGLang's options of its caches that `larder serve` has not, and why.
-SGLANG_ONLY = (
-    ("--hicache-io-backend", "`kernel`", "names how a GPU's pages are copied; there are no GPU copies here yet"),
-    ("--hicache-host-memory-mode", "`cache`", "the host is always a tier here, never a staging buffer alone"),
-    ("--hicache-host-memory-fraction", "0.8", "the host tier has the size that is asked for"),
-    ("--hicache-storage-prefetch-retry-poll-interval", "8",
-     "a request that queues asks storage again when it has lost something, or a fetch brought less; nothing is polled"),
-    ("--hicache-storage-prefetch-retry-max-attempts", "8", "as above; at most eight times"),
-    ("--radix-eviction-policy-config", "none", "policies have no parameters"),
-    ("--radix-cache-backend", "none", "there is one tree"),
-    ("--enable-session-radix-cache", "off", "there are no sessions"),
-    ("--mamba-radix-cache-strategy", "`auto`",
-     "checkpoints are taken at prompt ends, output ends, forks and a grid of 8,192 tokens, whatever the kernels"),
-    ("--mamba-track-interval", "256", "an output's state is tracked page by page in one slot"),
-    ("--mamba-max-states-per-path", "-1", "the eviction policy decides which states leave"),
-    ("--mamba-full-memory-ratio", "0.9", "`--max-mamba-cache-size` says how many states"),
-    ("--mamba-ssm-dtype", "the model's", "the model file says it"),
-    ("--enable-int8-mamba-checkpoint", "off", "states are stored as they are"),
-    ("--enable-unified-memory", "off", "device pools have fixed sizes; the host has one budget for all, always"),
-    ("--enable-unified-cache-external-linker", "off", "for SGLang's tree alone"),
-    ("--enable-lmcache, --enable-flexkv", "off", "other caches"),
-    ("--enable-metrics, --enable-cache-report", "off", "always on"),
-    ("--tp-size, --pp-size, --dp-size", "1", "the small engine has one rank; under SGLang there may be more "
-     "([sglang.md](sglang.md#ranks))"),
-    ("--disaggregation-*", "off", "prefill and decoding are one server"),
-    ("SGLANG_HICACHE_FILE_BACKEND_*", "", "no effect; `max_size` and `directory` are keys of the extra config"),
-    ("SGLANG_HICACHE_HF3FS_CONFIG_PATH", "", "taken: the file of keys for backend `hf3fs`, where no extra config is "
-     "given"),
-    ("SGLANG_HICACHE_MOONCAKE_CONFIG_PATH", "", "taken: the same for backend `mooncake`"),
-    ("MOONCAKE_MASTER, _LOCAL_HOSTNAME, _TE_META_DATA_SERVER, _GLOBAL_SEGMENT_SIZE, _PROTOCOL, _DEVICE", "",
+# Variables that SGLang's backends read.
+SGLANG_VARIABLES = (
+    ("SGLANG_HICACHE_FILE_BACKEND_*", "no effect; `max_size` and `directory` are keys of the extra config"),
+    ("SGLANG_HICACHE_HF3FS_CONFIG_PATH", "taken: the file of keys for backend `hf3fs`, where no extra config is given"),
+    ("SGLANG_HICACHE_MOONCAKE_CONFIG_PATH", "taken: the same for backend `mooncake`"),
+    ("MOONCAKE_MASTER, _LOCAL_HOSTNAME, _TE_META_DATA_SERVER, _GLOBAL_SEGMENT_SIZE, _PROTOCOL, _DEVICE",
      "taken by backend `mooncake` for keys that are not given ([mooncake.md](mooncake.md))"),
 )
 # Keys of the extra config that the cache keeps to itself: member of CacheConfig ("": none), meaning, SGLang.
@@ -168,6 +144,17 @@ def serve_options():
             meaning += ": " + ", ".join(f"`{word}`" for word in choices[0])
         found.append((groups.get(name, "Other"), name, value, meaning, default or ("off" if not value else "none")))
     return found
+
+
+def sglang_only():
+    """Rows of the table in src/engine/sglang_options.cc."""
+    text, rows = source_tree.text_of("src/engine/sglang_options.cc"), []
+    for match in re.finditer(r'SglangOption\{"([^"]+)",\s*"([^"]*)",\s*"([^"]*)",\s*k(\w+),\s*' + LITERALS, text):
+        names, value, default, answer, why = match.groups()
+        shown = ", ".join(f"`--{name}{' ' + value if value else ''}`" for name in names.split(", "))
+        why = re.sub(r"(--[\w-]+)", r"`\1`", joined(why))
+        rows.append((shown, code(default), answer.lower(), why))
+    return rows
 
 
 def constant(name, texts):
@@ -289,10 +276,12 @@ def page():
              "dashes in front, with `-` or `_` between words. An unknown option is an error that names the nearest",
              "known one.", ""]
     lines += serve_tables()
-    lines += ["## What SGLang has and `larder serve` has not", "", "Each option is refused here as unknown.", ""]
-    lines += table(("SGLang", "its default", "why it is not here"),
-                   [(", ".join(f"`{name}`" for name in names.split(", ")), default, why)
-                    for names, default, why in SGLANG_ONLY])
+    lines += ["## What SGLang has and `larder serve` has not", "",
+              "A start command of SGLang can be pasted: what changes nothing here is taken, and said at the start; what",
+              "is refused is refused with these words, all at once.", ""]
+    lines += table(("SGLang", "its default", "here", "why"), sglang_only())
+    lines += table(("variable", "here"), [(", ".join(f"`{name}`" for name in names.split(", ")), here)
+                                          for names, here in SGLANG_VARIABLES])
     lines += ["## Keys of the extra config", "",
               "`--hicache-storage-backend-extra-config` takes a JSON object, or `@FILE` (`.json`, `.toml`, `.yaml`).",
               "Sizes are `10G` (10^10 bytes) or `10Gi` (10 x 2^30). An unknown key is an error that lists the known",

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <map>
 
@@ -15,6 +16,7 @@
 #include "cli/real_signals.h"
 #include "engine/options.h"
 #include "engine/scheduler.h"
+#include "engine/sglang_options.h"
 #include "server/api_info.h"
 #include "server/api_server.h"
 #include "server/auth.h"
@@ -46,6 +48,7 @@ std::string group_of(std::string_view name) {
       {"max-total-tokens", "Device tier (L1)"},
       {"max-mamba-cache-size", "Device tier (L1)"},
       {"swa-full-tokens-ratio", "Device tier (L1)"},
+      {"checkpoint-grid", "Device tier (L1)"},
       {"radix-eviction-policy", "Device tier (L1)"},
       {"tenant-limits", "Device tier (L1)"},
       {"disable-radix-cache", "Device tier (L1)"},
@@ -110,6 +113,25 @@ void add_serve_options(CLI::App& app, CommandLine& line) {
   }
 }
 
+// Options of SGLang, which --help does not list: set_option() has an answer to each.
+void add_sglang_options(CLI::App& app, CommandLine& line) {
+  for (const SglangOption& option : sglang_options()) {
+    std::string_view names = option.names;
+    while (!names.empty()) {
+      const std::string name(names.substr(0, names.find(", ")));
+      names.remove_prefix(std::min(names.size(), name.size() + 2));
+      if (option.value.empty()) {
+        app.add_flag_callback("--" + name, [&line, name] { line.given.emplace_back(name, ""); })->group("");
+      } else {
+        app.add_option_function<std::string>(
+               "--" + name, [&line, name](const std::string& text) { line.given.emplace_back(name, text); })
+            ->group("")
+            ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+      }
+    }
+  }
+}
+
 TraceOptions trace_options(const Options& options) {
   return {options.record_trace, options.record_trace_key, options.record_trace_block, options.record_trace_max_size};
 }
@@ -117,7 +139,12 @@ TraceOptions trace_options(const Options& options) {
 // The file first, then the command line, then the checks.
 Status fill_options(const CommandLine& line, Options& options) {
   if (!line.config_path.empty()) LARDER_RETURN_IF_ERROR(set_options_from_file(options, line.config_path));
-  for (const auto& [name, text] : line.given) LARDER_RETURN_IF_ERROR(set_option(options, name, text));
+  std::string problems;  // all of them: who pastes a command has several
+  for (const auto& [name, text] : line.given) {
+    const Status status = set_option(options, name, text);
+    if (!status.is_ok()) problems += (problems.empty() ? "" : "\n  ") + status.message();
+  }
+  if (!problems.empty()) return invalid_argument(problems);
   LARDER_RETURN_IF_ERROR(fill_key(options.api_key, options.api_key_file, "LARDER_API_KEY"));
   LARDER_RETURN_IF_ERROR(fill_key(options.admin_api_key, options.admin_api_key_file, "LARDER_ADMIN_API_KEY"));
   LARDER_RETURN_IF_ERROR(check_exposure(options.host, !options.api_key.empty(), options.allow_no_key));
@@ -190,6 +217,7 @@ int serve_command(int argc, char** argv) {
   app.get_formatter()->column_width(56);
   CommandLine line;
   add_serve_options(app, line);
+  add_sglang_options(app, line);
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   Status status = set_log_options(line.log);
   Options options;
@@ -197,6 +225,9 @@ int serve_command(int argc, char** argv) {
   if (!status.is_ok()) {
     std::fprintf(stderr, "larder serve: %s\n", status.message().c_str());
     return 2;
+  }
+  for (const std::string& name : options.without_effect) {
+    log_warning("serve", about_sglang_option(*find_sglang_option(name), name));
   }
   return serve(options);
 }

@@ -122,8 +122,8 @@ Result<PageSpace> PageSpace::create(SpaceDescription description) {
   PageSpace out;
   auto scope = std::make_shared<StoreScope>();
   scope->namespace_digest = digest_of(description);
-  scope->rank = description.tp_rank;
-  scope->ranks = description.tp_size;
+  // An engine decides which of its ranks put a replicated page, so that whoever puts one writes it: scope->ranks
+  // stays 1.
   out.numbers_ = number_pools(description.pools);
   for (std::size_t i = 0; i < description.pools.size(); ++i) {
     const PoolDescription& pool = description.pools[i];

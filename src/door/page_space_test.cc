@@ -66,6 +66,21 @@ TEST(PageSpaceTest, ReplicatedPoolsAreSharedByRanksAndOthersAreNot) {
   EXPECT_NE(identity(described(), 2), identity(other, 2));
 }
 
+// SGLang lets only one rank put what all have, others perhaps each: no rank leaves a page to another.
+TEST(PageSpaceTest, WhoeverPutsAReplicatedPageWritesIt) {
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
+    SpaceDescription description = described();
+    description.tp_rank = rank;
+    description.tp_size = 4;
+    const PageSpace space = space_of(description);
+    for (std::uint8_t byte = 0; byte < 16; ++byte) {
+      PageKey key{};
+      key.bytes.fill(byte);
+      EXPECT_TRUE(space.scope()->is_writer(space.number_of(1), key)) << "rank " << rank;
+    }
+  }
+}
+
 TEST(PageSpaceTest, APoolsPagesDependOnNoOtherPool) {
   SpaceDescription more = described();
   more.pools.push_back({"draft", 64, "bf16", HitPolicy::kAllPages, 0, false});

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/nearest_word.h"
+#include "engine/sglang_options.h"
 
 namespace larder {
 namespace {
@@ -77,6 +78,11 @@ const std::array kTable = {
                 kWritePolicies},
     OptionEntry{{"exclusive-tiers", "", "pages that the device has, too, are the first to leave the host"},
                 &O::exclusive_tiers},
+    OptionEntry{{"checkpoint-grid", "TOKENS",
+                 "a checkpoint of recurrent state after so many, where nothing else asks for one; 0: none (8192)"},
+                &O::checkpoint_grid,
+                0,
+                kMaxTokens},
     OptionEntry{{"hicache-mem-layout", "LAYOUT", "order of bytes inside a host page (page_first)"},
                 &O::hicache_mem_layout,
                 0,
@@ -251,7 +257,13 @@ Status set_option(Options& options, std::string_view name, std::string_view text
   std::replace(plain.begin(), plain.end(), '_', '-');
   const auto entry =
       std::find_if(kTable.begin(), kTable.end(), [&](const OptionEntry& e) { return e.info.name == plain; });
-  if (entry == kTable.end()) return unknown_option(plain);
+  if (entry == kTable.end()) {
+    const SglangOption* const theirs = find_sglang_option(plain);
+    if (theirs == nullptr) return unknown_option(plain);
+    if (theirs->answer == SglangAnswer::kRefused) return invalid_argument(about_sglang_option(*theirs, plain));
+    options.without_effect.insert(plain);
+    return Status::ok();
+  }
   if (plain == "page-size" && text == "0") {
     return invalid_argument(
         "--page-size is 0: a page has at least one token; leave the option out for the model's own");

@@ -153,6 +153,7 @@ Result<CacheConfig> cache_config(const Options& options, FileSystem& files) {
   config.eviction_policy = parse_eviction_policy(options.radix_eviction_policy).value_or(config.eviction_policy);
   config.write_policy = parse_write_policy(options.hicache_write_policy).value_or(config.write_policy);
   config.exclusive_tiers = options.exclusive_tiers;
+  config.checkpoint_grid = options.checkpoint_grid;
   config.prefetch_policy =
       parse_prefetch_policy(options.hicache_storage_prefetch_policy).value_or(config.prefetch_policy);
   config.chunked_prefill_tokens = options.chunked_prefill_size;

@@ -41,6 +41,7 @@ struct Options {
   double hicache_size_gb = 0;             // --hicache-size: GB (1e9), overrides the ratio when > 0
   std::string hicache_write_policy = "write_through";
   bool exclusive_tiers = false;
+  std::uint32_t checkpoint_grid = 8192;  // tokens between checkpoints of recurrent state that nothing asks for; 0: none
   std::string hicache_mem_layout = "page_first";
   std::string radix_eviction_policy = "value";
   std::string tenant_limits;            // --tenant-limits: a file (engine/tenant_file.h); empty: none
@@ -70,7 +71,8 @@ struct Options {
   std::string served_model_name;  // --served-model-name; default: the model's id
   std::uint64_t seed = 1;         // --random-seed: sampling
 
-  std::set<std::string, std::less<>> given;  // names of the options that set_option() set
+  std::set<std::string, std::less<>> given;           // names of the options that set_option() set
+  std::set<std::string, std::less<>> without_effect;  // those of SGLang that change nothing here (sglang_options.h)
 };
 
 // One option as a command line or a configuration file names it.
@@ -83,8 +85,8 @@ struct OptionInfo {
 [[nodiscard]] std::span<const OptionInfo> option_infos();
 
 // Sets one option from text and notes that it was given. name: without the leading dashes, '-' or '_' between words.
-// text: a switch takes "true" / "false" ("": true). kInvalidArgument names the option, the value, what is allowed, and
-// for an unknown name the nearest known one.
+// text: a switch takes "true" / "false" ("": true). kInvalidArgument names the option, the value, what is allowed, for
+// an unknown name the nearest known one, and for one of SGLang's why it is not here.
 [[nodiscard]] Status set_option(Options& options, std::string_view name, std::string_view text);
 
 // Sets every option of a .json or .toml file: one flat object whose keys are option names (the storage extra

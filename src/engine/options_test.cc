@@ -69,6 +69,10 @@ TEST(Options, SettingRefusesWithNameValueAndRange) {
   Options o;
   expect_refused(set_option(o, "hicache-rato", "2"), {"unknown option --hicache-rato", "--hicache-ratio"});
   expect_refused(set_option(o, "", "2"), {"unknown option"});
+  expect_refused(set_option(o, "tensor_parallel_size", "4"), {"--tensor-parallel-size is SGLang's", "docs/options.md"});
+  EXPECT_TRUE(set_option(o, "mamba-scheduler-strategy", "extra_buffer").is_ok());
+  EXPECT_TRUE(set_option(o, "enable_metrics", "").is_ok());
+  EXPECT_EQ(o.without_effect, (std::set<std::string, std::less<>>{"enable-metrics", "mamba-scheduler-strategy"}));
   expect_refused(set_option(o, "page-size", "0"), {"--page-size is 0", "leave the option out"});
   expect_refused(set_option(o, "page-size", "-1"), {"--page-size is '-1'", "whole number"});
   expect_refused(set_option(o, "page-size", "64x"), {"--page-size is '64x'"});

@@ -62,12 +62,20 @@ struct KvEventsView {
   std::string endpoint, replay_endpoint;  // with the ports that the system chose
   std::string topic;
 };
+struct StorageView {
+  std::string backend;  // "": none
+  std::string extra_config, prefetch_policy, write_policy;
+  bool is_detaching = false;  // a detach waits for operations in flight
+  std::uint64_t retired = 0;  // detached backends with operations in flight, nobody waits for
+};
+
 struct SchedulerStats {
   std::uint64_t running = 0, queued = 0;
   std::uint64_t prompt_tokens = 0, completion_tokens = 0;
   CachedTokens cached;  // sums
   std::vector<TierUsage> tiers;
   CacheCounters cache;
+  StorageView storage_in_force;
   std::optional<BackendStats> storage;
   std::optional<PipelineHealth> storage_health;
   std::uint64_t storage_retired = 0;      // detached backends that wait for their last operations
@@ -82,13 +90,6 @@ struct AttachRequest {
   bool replace = false;  // another backend is attached: this one takes its place, then that one is detached
   bool probe = true;     // write, read back and compare a few pages before it is used
 };
-struct StorageView {
-  std::string backend;  // "": none
-  std::string extra_config, prefetch_policy, write_policy;
-  bool is_detaching = false;  // a detach waits for operations in flight
-  std::uint64_t retired = 0;  // detached backends with operations in flight, nobody waits for
-};
-
 // A backend that is open and has passed its probe, and is not in use (yet, or any more). Dropping it closes it, and
 // waits for operations in flight. Null: none.
 struct PreparedStorage {
@@ -135,6 +136,7 @@ class Scheduler {
   virtual void retire_storage(PreparedStorage previous) = 0;
   // Drops every page of the attached store. kInvalidArgument: none is attached.
   [[nodiscard]] virtual Status clear_storage(Nanos limit) = 0;
+  // As stats(): does not block for long.
   [[nodiscard]] virtual StorageView storage() = 0;
   // kInvalidArgument: a prompt that submit() refuses, whatever its max_new_tokens.
   [[nodiscard]] virtual Result<Explanation> explain(const GenerateRequest& request, Nanos limit) = 0;

@@ -119,7 +119,8 @@ SchedulerStats SchedulerImpl::snapshot() {
     usage.capacity_bytes = stats.storage->capacity_bytes;
     stats.tiers.push_back(std::move(usage));
   }
-  stats.storage_retired = parts_->retired.size();
+  stats.storage_in_force = view_storage();
+  stats.storage_retired = stats.storage_in_force.retired;
   if (parts_->events) {
     stats.kv_events = {parts_->events->endpoint(), parts_->events->replay_endpoint(), parts_->events->topic()};
   }
@@ -178,7 +179,9 @@ StorageView SchedulerImpl::storage() {
   Result<StorageView> view =
       call<StorageView>([this](const Promise<StorageView>& promise) { promise->set_value(view_storage()); }, kStatsWait,
                         CommandKind::kLooks);
-  return view.is_ok() ? std::move(view).value() : StorageView{};
+  if (view.is_ok()) return std::move(view).value();
+  LockGuard guard(mutex_);
+  return last_stats_.storage_in_force;
 }
 
 // Thresholds and time-outs are const in a cache. A request that names the current ones is fine, another one is refused,

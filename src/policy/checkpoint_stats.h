@@ -78,7 +78,7 @@ class CheckpointStats {
   const CheckpointParameters parameters_;
   std::array<Count, kCheckpointKinds> counts_{};
   std::array<double, kCheckpointKinds> chances_{};  // of counts_
-  std::vector<Entry> entries_;  // empty until something is lost
+  std::vector<Entry> entries_;                      // empty until something is lost
 };
 
 }  // namespace larder

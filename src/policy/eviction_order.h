@@ -54,9 +54,9 @@ class EvictionOrder {
   // Who orders models without recurrent state instead, if somebody does; it lives as long as this.
   [[nodiscard]] virtual const EvictionOrder* without_states() const { return nullptr; }
   // An order that chooses has several queues, too. What they are worth follows from the way of leaving that suits the
-  // requests of late. It orders models without recurrent state, and full alone.
+  // requests of late: worth_when(). It orders models without recurrent state, and full alone.
   [[nodiscard]] virtual bool chooses() const { return false; }
-  [[nodiscard]] virtual double worth(std::uint8_t, ReuseWay) const { return 0; }
+  [[nodiscard]] virtual double worth_when(ReuseWay, std::uint8_t) const { return 0; }
 };
 
 // Least recently used first. What one request used is told apart by depth: the end of its path is worth more to its

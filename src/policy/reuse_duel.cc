@@ -28,17 +28,19 @@ std::uint32_t sample_of(std::span<const TokenId> unit, std::uint64_t place) {
 
 }  // namespace
 
-OrderKey ReuseMiniature::key_of(const Entry& entry, std::uint64_t time) const {
-  if (way_ == ReuseWay::kLfu) return {entry.hits, time};
-  return {way_ == ReuseWay::kLru ? time : ~time, 0};
+OrderKey ReuseMiniature::key_of(const Entry& entry, const Moment& now) const {
+  constexpr std::uint64_t kMostPlaces = (1u << 20) - 1;
+  const std::uint64_t request = way_ == ReuseWay::kMru ? ~now.request : now.request;
+  const std::uint64_t age = request << 20 | (kMostPlaces - std::min(now.place, kMostPlaces));
+  return {way_ == ReuseWay::kLfu ? entry.hits : 0, age};
 }
 
-bool ReuseMiniature::use(std::uint64_t name, std::uint64_t time, std::size_t most) {
+bool ReuseMiniature::use(std::uint64_t name, const Moment& now, std::size_t most) {
   const auto known = by_name_.find(name);
   if (known != by_name_.end()) {
     Entry& entry = entries_[known->second];
     ++entry.hits;
-    heap_.update(entry.at, key_of(entry, time), note_place());
+    heap_.update(entry.at, key_of(entry, now), note_place());
     return true;
   }
   while (size() >= most) remove_first();
@@ -51,7 +53,7 @@ bool ReuseMiniature::use(std::uint64_t name, std::uint64_t time, std::size_t mos
   }
   entries_[id] = {name, 0, 0};
   by_name_.emplace(name, id);
-  heap_.push({key_of(entries_[id], time), id}, note_place());
+  heap_.push({key_of(entries_[id], now), id}, note_place());
   return false;
 }
 
@@ -91,21 +93,26 @@ void ReuseDuel::use(NamespaceId space, std::span<const TokenId> tokens, std::uin
                     std::uint64_t capacity_tokens) {
   const std::uint32_t unit = page_tokens >= kLeastUnit ? page_tokens : kLeastUnit / page_tokens * page_tokens;
   set_capacity(capacity_tokens / unit);
+  ++requests_;
+  Flags on_path;
+  on_path.fill(true);
   const std::uint64_t seed = mixed(space.v + 1);
   for (std::uint64_t place = 0; place < tokens.size() / unit; ++place) {
     const std::span<const TokenId> piece = tokens.subspan(place * unit, unit);
     const std::uint32_t sample = sample_of(piece, seed + place);
     if ((sample & mask_) != 0) continue;
     const std::uint64_t content = XXH3_64bits_withSeed(piece.data(), piece.size_bytes(), seed + place);
-    use((content << 32) | sample);
+    use((content << 32) | sample, place, on_path);
   }
   decide();
 }
 
-void ReuseDuel::use(std::uint64_t name) {
-  ++time_;
-  std::array<bool, kReuseWays> hit{};
-  for (std::size_t way = 0; way < kReuseWays; ++way) hit[way] = miniatures_[way].use(name, time_, most_);
+void ReuseDuel::use(std::uint64_t name, std::uint64_t place, Flags& on_path) {
+  for (std::size_t way = 0; way < kReuseWays; ++way) {
+    const bool was_there = miniatures_[way].use(name, {requests_, place}, most_);
+    on_path[way] = on_path[way] && was_there;
+  }
+  const Flags& hit = on_path;
   for (std::size_t a = 0; a < kReuseWays; ++a) {
     hits_[a] = hits_[a] * fade_ + (hit[a] ? 1 : 0);
     for (std::size_t b = 0; b < kReuseWays; ++b) beats_[a][b] = beats_[a][b] * fade_ + (hit[a] && !hit[b] ? 1 : 0);

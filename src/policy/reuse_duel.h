@@ -41,8 +41,14 @@ struct ReuseParameters {
 class ReuseMiniature {
  public:
   explicit ReuseMiniature(ReuseWay way) : way_(way) {}
-  // Whether it had the name. It has it then; at most `most` in all, 1 at least. time: larger than that of all before.
-  bool use(std::uint64_t name, std::uint64_t time, std::size_t most);
+  // When a name is used: by which request, counted from 1 on, and how far from the root.
+  struct Moment {
+    std::uint64_t request = 0;
+    std::uint64_t place = 0;
+  };
+  // Whether it had the name. It has it then; at most `most` in all, 1 at least. Of what one request used, what is
+  // farthest from the root leaves first.
+  bool use(std::uint64_t name, const Moment& now, std::size_t most);
   // Forgets names whose low bits, by `mask`, are not 0.
   void keep(std::uint64_t mask);
   [[nodiscard]] std::size_t size() const { return heap_.size(); }
@@ -52,7 +58,7 @@ class ReuseMiniature {
     std::uint64_t name = 0;
     std::uint32_t hits = 0, at = 0;  // at: in the heap
   };
-  [[nodiscard]] OrderKey key_of(const Entry& entry, std::uint64_t time) const;
+  [[nodiscard]] OrderKey key_of(const Entry& entry, const Moment& now) const;
   void remove_first();
   void remove(std::uint32_t id);
   [[nodiscard]] auto note_place() {
@@ -77,8 +83,10 @@ class ReuseDuel {
   [[nodiscard]] ReuseWay ahead() const { return ahead_; }
 
  private:
+  using Flags = std::array<bool, kReuseWays>;
   void set_capacity(std::uint64_t units);
-  void use(std::uint64_t name);
+  // on_path: whose prefix of the request is whole so far. What stands behind a gap is no hit.
+  void use(std::uint64_t name, std::uint64_t place, Flags& on_path);
   void decide();
 
   const ReuseParameters parameters_;
@@ -87,7 +95,7 @@ class ReuseDuel {
   std::uint64_t mask_ = 0;      // of sampled names, these bits are 0
   std::size_t most_ = 1;        // names of a miniature
   std::uint64_t capacity_ = 0;  // units
-  std::uint64_t time_ = 0;
+  std::uint64_t requests_ = 0;
   std::array<double, kReuseWays> hits_{};
   std::array<std::array<double, kReuseWays>, kReuseWays> beats_{};  // [a][b]: a hit what b missed
   ReuseWay ahead_ = ReuseWay::kLru;

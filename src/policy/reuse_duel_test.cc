@@ -14,24 +14,25 @@ namespace {
 // The same, written down as it is meant.
 struct NaiveCache {
   struct Entry {
-    std::uint64_t name, last;
+    std::uint64_t name;
+    ReuseMiniature::Moment last;
     std::uint32_t hits;
   };
-  bool use(std::uint64_t name, std::uint64_t time, std::size_t most) {
+  bool use(std::uint64_t name, const ReuseMiniature::Moment& now, std::size_t most) {
     for (Entry& entry : entries) {
       if (entry.name != name) continue;
-      entry.last = time;
+      entry.last = now;
       ++entry.hits;
       return true;
     }
     while (entries.size() >= most) {
       entries.erase(std::min_element(entries.begin(), entries.end(), [&](const Entry& a, const Entry& b) {
-        if (way == ReuseWay::kMru) return a.last > b.last;
         if (way == ReuseWay::kLfu && a.hits != b.hits) return a.hits < b.hits;
-        return a.last < b.last;
+        if (a.last.request == b.last.request) return a.last.place > b.last.place;
+        return (a.last.request < b.last.request) != (way == ReuseWay::kMru);
       }));
     }
-    entries.push_back({name, time, 0});
+    entries.push_back({name, now, 0});
     return false;
   }
   ReuseWay way;
@@ -44,15 +45,16 @@ TEST(ReuseMiniature, HitsWhatANaiveCacheHits) {
     ReuseMiniature miniature(way);
     NaiveCache naive{way};
     int hits = 0;
-    for (std::uint64_t time = 1; time < 6000; ++time) {
+    for (std::uint64_t time = 0; time < 6000; ++time) {
       const std::uint64_t name = std::min(rng() % 60, rng() % 60);
       const std::size_t most = time < 3000 ? 20 : 12;  // a smaller one lets more go
       if (time == 4000) {
         miniature.keep(3);
         std::erase_if(naive.entries, [](const NaiveCache::Entry& entry) { return (entry.name & 3) != 0; });
       }
-      const bool hit = miniature.use(name, time, most);
-      ASSERT_EQ(hit, naive.use(name, time, most)) << "way " << static_cast<int>(way) << ", time " << time;
+      const ReuseMiniature::Moment now{1 + time / 4, time % 4};
+      const bool hit = miniature.use(name, now, most);
+      ASSERT_EQ(hit, naive.use(name, now, most)) << "way " << static_cast<int>(way) << ", use " << time;
       ASSERT_EQ(miniature.size(), naive.entries.size());
       hits += hit;
     }

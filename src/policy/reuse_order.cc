@@ -36,7 +36,7 @@ class Reuse final : public EvictionOrder {
     if (facts.component != ComponentKind::kFull) return kFirstLevel;
     return facts.is_fresh ? kFresh : static_cast<std::uint8_t>(kFirstLevel + level_of(facts.hits));
   }
-  [[nodiscard]] double worth(std::uint8_t queue, ReuseWay ahead) const override {
+  [[nodiscard]] double worth_when(ReuseWay ahead, std::uint8_t queue) const override {
     if (queue == kFresh) return 0;
     return ahead == ReuseWay::kLfu ? queue : 1;
   }

@@ -200,7 +200,11 @@ Json server_info_json(const Options& options, const ModelSpec& model, const Sche
   info["page_size"] = model.page_size;
   info["context_length"] = model.context_length;
   info["served_model_name"] = served_name(options, model);
-  if (options.hicache_storage_backend.empty()) info["hicache_storage_backend"] = nullptr;
+  // What an attach or a detach has changed since the start.
+  const StorageView& storage = stats.storage_in_force;
+  info["hicache_storage_backend"] = storage.backend.empty() ? Json(nullptr) : Json(storage.backend);
+  info["hicache_storage_prefetch_policy"] = storage.prefetch_policy;
+  info["hicache_write_policy"] = storage.write_policy;
   info["version"] = kLarderVersion;
   Json state = {{"num_running_reqs", stats.running},
                 {"num_queue_reqs", stats.queued},
@@ -216,7 +220,7 @@ Json server_info_json(const Options& options, const ModelSpec& model, const Sche
   info["kv_events"] = stats.kv_events ? kv_events_json(*stats.kv_events, model.page_size) : Json(nullptr);
   mask_secrets(info);
   // A text of many options, whose secrets it has to itself.
-  info["hicache_storage_backend_extra_config"] = masked_config(options.hicache_storage_backend_extra_config);
+  info["hicache_storage_backend_extra_config"] = masked_config(storage.extra_config);
   return info;
 }
 

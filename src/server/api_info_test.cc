@@ -11,10 +11,11 @@ using Json = nlohmann::ordered_json;
 TEST(ServerInfo, ShowsOptionsButNoSecrets) {
   Options options;
   options.api_key = "hush";
-  options.hicache_storage_backend = "hf3fs";
-  options.hicache_storage_backend_extra_config =
-      R"({"metadata_server_url": "redis://:hush@host:7000", "metadata_api_key": "hush", "rank": 1})";
+  options.hicache_storage_backend = "file";
   SchedulerStats stats;
+  stats.storage_in_force.backend = "hf3fs";  // attached since the start
+  stats.storage_in_force.extra_config =
+      R"({"metadata_server_url": "redis://:hush@host:7000", "metadata_api_key": "hush", "rank": 1})";
   stats.storage_health.emplace().breakers[0].last_error = "cannot reach redis://:hush@host:7000";
   const Json info = server_info_json(options, ModelSpec{}, stats);
   EXPECT_EQ(info.dump().find("hush"), std::string::npos) << info.dump(2);

@@ -16,22 +16,27 @@
 namespace larder {
 namespace {
 
-std::string unknown_argument(const CLI::App& app, const std::string& argument) {
-  if (!argument.starts_with('-')) return fmt::format("unexpected argument '{}'", argument);
-  const std::string name = argument.substr(0, argument.find('='));
+// All that are options; what follows one is perhaps its value.
+std::string unknown_arguments(const CLI::App& app, const std::vector<std::string>& arguments) {
   std::vector<std::string> known;
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& word : option->get_lnames()) known.push_back("--" + word);
   }
   const std::vector<std::string_view> words(known.begin(), known.end());
-  return fmt::format("unknown option {}{}", name, did_you_mean(name, words, "", ""));
+  std::string text;
+  for (const std::string& argument : arguments) {
+    if (!argument.starts_with('-')) continue;
+    const std::string name = argument.substr(0, argument.find('='));
+    text += fmt::format("{}unknown option {}{}", text.empty() ? "" : "; ", name, did_you_mean(name, words, "", ""));
+  }
+  return text.empty() ? fmt::format("unexpected argument '{}'", arguments.front()) : text;
 }
 
 std::string problem_of(const CLI::App& app, const CLI::ParseError& error) {
   constexpr std::string_view kConversion = "Could not convert: ", kRequired = " is required";
   const std::vector<std::string> leftover = app.remaining();
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !leftover.empty()) {
-    return unknown_argument(app, leftover.front());
+    return unknown_arguments(app, leftover);
   }
   const std::string_view text = error.what();
   if (text.starts_with(kConversion)) {  // "NAME = VALUE"

@@ -306,7 +306,7 @@ void RadixTree::Impl::update_victim(VictimQueues& victims, Id id, ComponentKind 
 
 double RadixTree::Impl::worth_of(std::uint8_t queue, std::uint64_t last_use, Tier t) const {
   if (queue == kSpareQueue) return -1;
-  if (chooses) return order->worth(queue, duel.ahead());
+  if (chooses) return order->worth_when(duel.ahead(), queue);
   if (!weighs) return 0;
   const std::uint64_t tier_pages = counts[index_of(ComponentKind::kFull)][tree::index_of(t)].resident;
   return order->worth(queue, {tick - std::min(tick, last_use), tier_pages * page_size}, stats);

@@ -51,8 +51,8 @@ class VictimQueues {
   [[nodiscard]] bool empty() const { return size_ == 0; }
   [[nodiscard]] std::size_t size() const { return size_; }
   // The first of the queue that is worth least, of those that may leave for `who`. `worths` is called with numbers of
-  // queues, keys of their firsts, and places for what those are worth. own_first: of those of `who` alone, if there are any, as if it were over its ceiling.
-  // O(queue numbers in use; `who`'s own queues).
+  // queues, keys of their firsts, and places for what those are worth. own_first: of those of `who` alone, if there are
+  // any, as if it were over its ceiling. O(queue numbers in use; `who`'s own queues).
   template <class Worths>
   [[nodiscard]] First first(Worths worths, const EvictFor& who, bool own_first = false) const;
   // The first of one number after the other, with each call. kNoNode: all are empty.

@@ -145,6 +145,7 @@ class FakeScheduler final : public Scheduler {
     stats.tiers.push_back({"device", "full", 3, 10, 300, 1000});
     stats.tiers.push_back({"host", "full", 4, 20, 400, 2000});
     stats.storage = BackendStats{};
+    stats.storage_in_force = storage();
     return stats;
   }
   const ModelSpec& model() const override { return model_; }

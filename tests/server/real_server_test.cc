@@ -254,6 +254,67 @@ TEST_F(RealServerTest, AClientThatLeavesFreesItsPlace) {
   EXPECT_EQ(info["internal_states"][0]["num_running_reqs"], 0);
 }
 
+// What SGLang's own test of attach and detach walks through, with its texts, and what is in force after each step.
+TEST_F(RealServerTest, ThePublishedAttachAndDetachScript) {
+  ASSERT_TRUE(start());
+  constexpr const char* kRoute = "/hicache/storage-backend";
+  const auto in_force = [&] {
+    Json status = Json::parse(call("GET", kRoute).body);
+    const Json info = Json::parse(call("GET", "/server_info").body);
+    for (const auto& [key, value] : status.items()) {
+      if (key != "hicache_storage_backend_extra_config") EXPECT_EQ(info[key], value) << key;
+    }
+    return status;
+  };
+  EXPECT_TRUE(in_force()["hicache_storage_backend"].is_null());
+  const std::string extra = Json({{"directory", directory_ + "/a"}}).dump();
+  const auto attach = [&](const char* backend, const char* prefetch, const char* write) {
+    return call("PUT", kRoute,
+                {{"hicache_storage_backend", backend},
+                 {"hicache_storage_backend_extra_config_json", extra},
+                 {"hicache_storage_prefetch_policy", prefetch},
+                 {"hicache_write_policy", write}});
+  };
+  const HttpReply attached = attach("file", "timeout", "write_back");
+  EXPECT_EQ(attached.status, 200u);
+  EXPECT_EQ(attached.body, "HiCache storage backend attached.\nAttached HiCache storage backend successfully.\n");
+  Json status = in_force();
+  EXPECT_EQ(status["hicache_storage_backend"], "file");
+  EXPECT_EQ(status["hicache_storage_backend_extra_config"], extra);
+  EXPECT_EQ(status["hicache_storage_prefetch_policy"], "timeout");
+  EXPECT_EQ(status["hicache_write_policy"], "write_back");
+
+  (void)generate(prompt_of(5, 200), 8);  // in use
+  EXPECT_EQ(attach("file", "best_effort", "write_through").status, 200u) << "the same again, with other policies";
+  status = in_force();
+  EXPECT_EQ(status["hicache_storage_prefetch_policy"], "best_effort");
+  EXPECT_EQ(status["hicache_write_policy"], "write_through");
+  const HttpReply other = attach("memory", "timeout", "write_back");
+  EXPECT_EQ(other.status, 400u);
+  EXPECT_TRUE(other.body.starts_with("Failed to attach HiCache storage backend.\n")) << other.body;
+  EXPECT_NE(other.body.find("Detach first"), std::string::npos) << other.body;
+  const HttpReply no_such = attach("file", "sometimes", "write_back");
+  EXPECT_EQ(no_such.status, 400u);
+  EXPECT_NE(no_such.body.find("Invalid hicache_storage_prefetch_policy: 'sometimes'. Expected one of ["),
+            std::string::npos)
+      << no_such.body;
+  EXPECT_EQ(in_force(), status) << "what was refused has changed nothing";
+
+  EXPECT_EQ(call("POST", "/hicache/storage-backend/clear").body, "Hierarchical cache storage backend cleared.\n");
+  const HttpReply detached = call("DELETE", kRoute);
+  EXPECT_EQ(detached.status, 200u);
+  EXPECT_EQ(detached.body, "HiCache storage backend detached.\nDetached HiCache storage backend successfully.\n");
+  status = in_force();
+  EXPECT_TRUE(status["hicache_storage_backend"].is_null());
+  EXPECT_TRUE(status["hicache_storage_backend_extra_config"].is_null());
+  EXPECT_EQ(status["hicache_storage_prefetch_policy"], "best_effort") << "policies stay";
+  EXPECT_EQ(status["hicache_write_policy"], "write_through");
+  EXPECT_EQ(call("DELETE", kRoute).status, 200u) << "a second one changes nothing";
+  EXPECT_EQ(call("POST", "/hicache/storage-backend/clear").status, 400u);
+  EXPECT_EQ(attach("file", "timeout", "write_through").status, 200u);
+  EXPECT_EQ(in_force()["hicache_storage_backend"], "file");
+}
+
 // --- the executable; the tests run in the build folder ---
 
 class ExecutableTest : public ::testing::Test {
