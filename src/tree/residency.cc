@@ -312,14 +312,14 @@ double RadixTree::Impl::worth_of(std::uint8_t queue, std::uint64_t last_use, Tie
   return order->worth(queue, {tick - std::min(tick, last_use), tier_pages * page_size}, stats);
 }
 
-void RadixTree::Impl::worths_of(std::span<const std::uint8_t> queues, std::span<const OrderKey> firsts, Tier t,
+void RadixTree::Impl::worths_of(std::span<const std::uint8_t> queues, std::span<const std::uint64_t> last_uses, Tier t,
                                 std::span<double> out) const {
   if (!weighs) {
-    for (std::size_t i = 0; i < queues.size(); ++i) out[i] = worth_of(queues[i], firsts[i].major, t);
+    for (std::size_t i = 0; i < queues.size(); ++i) out[i] = worth_of(queues[i], last_uses[i], t);
     return;
   }
   std::array<std::uint64_t, 256> ages;  // NOLINT: filled as far as it is read
-  for (std::size_t i = 0; i < queues.size(); ++i) ages[i] = tick - std::min(tick, firsts[i].major);
+  for (std::size_t i = 0; i < queues.size(); ++i) ages[i] = tick - std::min(tick, last_uses[i]);
   const std::uint64_t tier_pages = counts[index_of(ComponentKind::kFull)][tree::index_of(t)].resident;
   order->worths(queues, std::span(ages).first(queues.size()), tier_pages * page_size, stats, out);
   if (queues.back() == kSpareQueue) out.back() = -1;  // they come by number, and 255 is not filled then
@@ -347,12 +347,13 @@ void RadixTree::Impl::settle_standings() {
 
 VictimQueues::First RadixTree::Impl::first_victim(VictimQueues& victims, ComponentKind c, Tier t, const EvictFor& who) {
   if (!tenants.changed().empty()) settle_standings();
-  const auto worths = [&](std::span<const std::uint8_t> queues, std::span<const OrderKey> firsts,
-                          std::span<double> out) { worths_of(queues, firsts, t, out); };
+  const auto worths = [&](std::span<const std::uint8_t> queues, std::span<const std::uint64_t> last_uses,
+                          std::span<double> out) { worths_of(queues, last_uses, t, out); };
   const bool own_first = tenants.exceeds(who, TenantBook::budget_of(c, t));
   if (!weighs) return victims.first(worths, who, own_first);
-  // What came above it may have lessened the worth of data that nobody touches: one more first is looked at each time.
-  const Id other = victims.next_to_check();
+  // What came above it may have lessened the worth of data that nobody touches: now and then one first is looked at.
+  constexpr std::uint32_t kVictimsForALook = 4;
+  const Id other = ++victims_asked % kVictimsForALook == 0 ? victims.next_to_check() : kNoNode;
   if (other != kNoNode) update_victim(victims, other, c, t);
   constexpr int kMostMoves = 16;  // then a rounding error is as good as another
   for (int moves = 0;; ++moves) {

@@ -113,8 +113,8 @@ struct RadixTree::Impl {
   void push_victim(tree::VictimQueues& victims, Id id, ComponentKind c, Tier t);
   void update_victim(tree::VictimQueues& victims, Id id, ComponentKind c, Tier t);
   [[nodiscard]] double worth_of(std::uint8_t queue, std::uint64_t last_use, Tier t) const;
-  // The same of many queues, by ascending numbers, and the keys of their firsts.
-  void worths_of(std::span<const std::uint8_t> queues, std::span<const OrderKey> firsts, Tier t,
+  // The same of many queues, by ascending numbers, and the last uses of their firsts.
+  void worths_of(std::span<const std::uint8_t> queues, std::span<const std::uint64_t> last_uses, Tier t,
                  std::span<double> out) const;
   // Who leaves first: whose facts have changed unseen is put in the right queue before.
   [[nodiscard]] tree::VictimQueues::First first_victim(tree::VictimQueues& victims, ComponentKind c, Tier t,
@@ -320,7 +320,8 @@ struct RadixTree::Impl {
   std::vector<std::uint32_t> closed_spaces;  // numbers to use again, the last closed first
   std::unordered_map<PageKey, std::uint32_t> space_of_seed;
   std::optional<std::uint32_t> unseeded_space;
-  std::uint64_t tick = 0;        // logical time; grows with every use, and by a token for each token that is computed
+  std::uint64_t tick = 0;  // logical time; grows with every use, and by a token for each token that is computed
+  std::uint32_t victims_asked = 0;
   bool has_evicted = false;      // so one tier at least has been full
   std::uint64_t most_pages = 0;  // of full that a tier, or both where they are exclusive, has held
   std::uint64_t waiting = 0;     // (node, component, tier) that are complete but not published

@@ -51,8 +51,8 @@ class VictimQueues {
   [[nodiscard]] bool empty() const { return size_ == 0; }
   [[nodiscard]] std::size_t size() const { return size_; }
   // The first of the queue that is worth least, of those that may leave for `who`. `worths` is called with numbers of
-  // queues, keys of their firsts, and places for what those are worth. own_first: of those of `who` alone, if there are
-  // any, as if it were over its ceiling. O(queue numbers in use; `who`'s own queues).
+  // queues, the major parts of their firsts' keys, and places for what those are worth. own_first: of those of `who`
+  // alone, if there are any, as if it were over its ceiling. O(queue numbers in use; `who`'s own queues).
   template <class Worths>
   [[nodiscard]] First first(Worths worths, const EvictFor& who, bool own_first = false) const;
   // The first of one number after the other, with each call. kNoNode: all are empty.
@@ -100,13 +100,16 @@ class VictimQueues {
   // Firsts side by side: they are compared for each victim.
   struct Firsts {
     std::size_t count = 0;
-    std::array<std::uint8_t, kNumbers> numbers;  // NOLINT: filled up to count
-    std::array<OrderKey, kNumbers> keys;
-    std::array<double, kNumbers> worths;  // NOLINT
+    std::array<std::uint8_t, kNumbers> numbers;  // NOLINT: all of them are filled up to count, and cleared by nobody
+    std::array<std::uint64_t, kNumbers> majors;  // NOLINT: of keys
+    std::array<std::uint64_t, kNumbers> minors;  // NOLINT
+    std::array<double, kNumbers> worths;         // NOLINT
     void add(std::uint8_t number, const OrderKey& key) {
       numbers[count] = number;
-      keys[count++] = key;
+      majors[count] = key.major;
+      minors[count++] = key.minor;
     }
+    [[nodiscard]] OrderKey key(std::size_t at) const { return {majors[at], minors[at]}; }
   };
   // Which of them is worth least; at least one is there.
   template <class Worths>
@@ -138,14 +141,14 @@ class VictimQueues {
 template <class Worths>
 VictimQueues::First VictimQueues::least_of(Firsts& firsts, Worths worths, Rank rank) {
   const std::size_t count = firsts.count;
-  worths(std::span(firsts.numbers).first(count), std::span(firsts.keys).first(count),
+  worths(std::span(firsts.numbers).first(count), std::span(firsts.majors).first(count),
          std::span(firsts.worths).first(count));
   std::size_t best = 0;
   for (std::size_t i = 1; i < count; ++i) {
     const double worth = firsts.worths[i], least = firsts.worths[best];
-    if (worth < least || (worth == least && firsts.keys[i] < firsts.keys[best])) best = i;
+    if (worth < least || (worth == least && firsts.key(i) < firsts.key(best))) best = i;
   }
-  return {kNoNode, firsts.keys[best], firsts.worths[best], firsts.numbers[best], rank};
+  return {kNoNode, firsts.key(best), firsts.worths[best], firsts.numbers[best], rank};
 }
 
 template <class Worths>
