@@ -19,27 +19,46 @@
 
 namespace larder::support {
 
-inline MultiturnOptions few_conversations(const std::string& url) {
-  MultiturnOptions options;
-  options.url = url;
-  options.num_clients = 3;
-  options.num_rounds = 4;
-  options.request_length = 100;
-  options.output_length = 40;
-  options.max_parallel = 2;
-  options.show_progress = false;
-  return options;
+struct Talks {
+  MultiturnOptions conversations;  // without its url
+  std::uint32_t device_tokens = 8192, device_states = 32;
+};
+
+inline Talks few_talks() {
+  Talks talks;
+  talks.conversations.num_clients = 3;
+  talks.conversations.num_rounds = 4;
+  talks.conversations.request_length = 100;
+  talks.conversations.output_length = 40;
+  talks.conversations.max_parallel = 2;
+  talks.conversations.show_progress = false;
+  return talks;
+}
+
+// The published job, as `larder quickstart` has it: 10 clients, 12 rounds, on tiers that are too small.
+inline Talks published_talks() {
+  Talks talks;
+  talks.conversations.num_clients = 10;
+  talks.conversations.num_rounds = 12;
+  talks.conversations.request_length = 256;
+  talks.conversations.output_length = 256;
+  talks.conversations.max_parallel = 4;
+  talks.conversations.show_progress = false;
+  talks.device_tokens = 15'360;
+  talks.device_states = 16;
+  return talks;
 }
 
 // One life of an engine: all conversations from their beginning. storage: the extra configuration of `backend`; empty:
 // none is attached. Returns when storage has what is to be written.
-inline MultiturnResult talk(const std::string& model, const std::string& backend, const nlohmann::json& storage) {
+inline MultiturnResult talk(const std::string& model, const std::string& backend, const nlohmann::json& storage,
+                            Talks talks = few_talks()) {
   Options options;
   options.model = model;
   options.port = 0;
   options.threads = 1;
-  options.max_total_tokens = 8192;
-  options.max_mamba_cache_size = 32;
+  options.max_total_tokens = talks.device_tokens;
+  options.max_mamba_cache_size = talks.device_states;
   options.max_running_requests = 4;
   if (!storage.empty()) {
     options.hicache_storage_backend = backend;
@@ -53,7 +72,8 @@ inline MultiturnResult talk(const std::string& model, const std::string& backend
   auto api = ApiServer::create({scheduler->get(), &real_clock(), &metrics, {}});
   EXPECT_TRUE(api.is_ok()) << api.status().to_string();
   if (!api.is_ok()) return {};
-  auto result = run_multiturn(few_conversations((*api)->url()));
+  talks.conversations.url = (*api)->url();
+  auto result = run_multiturn(talks.conversations);
   EXPECT_TRUE(result.is_ok()) << result.status().to_string();
   const Status written = (*scheduler)->quiesce(std::chrono::seconds(60));
   EXPECT_TRUE(written.is_ok()) << written.to_string();
