@@ -44,7 +44,8 @@ function(larder_compile_together name)
   endif()
 endfunction()
 
-# Tables of offsets of file formats, kernels for one processor each, and libraries with their own names for everything.
+# Tables of offsets of file formats, kernels for one processor each, libraries with their own names for everything, and
+# what a simulation needs of a library that not every test of sim/ has.
 function(larder_compile_alone)
   foreach(file IN LISTS ARGN)
     set_source_files_properties(${PROJECT_SOURCE_DIR}/${file} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Four ranks in one process, each with its own tree, pools, storage and order of completions: they must take identical
-// decisions, and nobody may hang. Storage of each rank fails and delays on its own.
+// decisions, and nobody may hang. Storage of each rank fails and delays on its own. They agree in one process, over a
+// simulated network, and over TCP.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "sim/faulty_backend.h"
 #include "tests/cache/harness.h"
 #include "tests/support/follower_of_one.h"
+#include "tests/support/rank_groups.h"
 
 namespace larder::test {
 namespace {
@@ -41,6 +43,7 @@ class Pace {
 struct Life {
   Shape shape;
   bool hard = false;
+  GroupKind kind = GroupKind::kInProcess;
 };
 
 // One rank's life: the same script of requests on every rank; copies complete when this rank's own dice say so.
@@ -201,7 +204,7 @@ class Ranks : public ::testing::TestWithParam<Life> {};
 
 TEST_P(Ranks, DecideAlikeWhateverTheirDelays) {
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
-    auto groups = make_in_process_rank_group(kRanks, real_clock(), GetParam().hard ? 14 : 4096);
+    RankGroups groups(GetParam().kind, kRanks, real_clock(), GetParam().hard ? 14 : 4096, seed);
     std::vector<std::string> logs(kRanks);
     std::mutex mutex;
     std::condition_variable all_done;
@@ -239,9 +242,15 @@ TEST_P(Ranks, DecideAlikeWhateverTheirDelays) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Ranks,
                          ::testing::Values(Life{Shape::kFull}, Life{Shape::kFullSwa}, Life{Shape::kFullMamba},
-                                           Life{Shape::kAll}, Life{Shape::kFull, true}, Life{Shape::kAll, true}),
+                                           Life{Shape::kAll}, Life{Shape::kFull, true}, Life{Shape::kAll, true},
+                                           Life{Shape::kAll, false, GroupKind::kSimulated},
+                                           Life{Shape::kAll, true, GroupKind::kSimulated},
+                                           Life{Shape::kFullMamba, false, GroupKind::kTcp},
+                                           Life{Shape::kAll, true, GroupKind::kTcp}),
                          [](const auto& param_info) {
-                           return shape_name(param_info.param.shape) + (param_info.param.hard ? "_hard" : "");
+                           const Life& life = param_info.param;
+                           return shape_name(life.shape) + (life.hard ? "_hard" : "") +
+                                  (life.kind == GroupKind::kInProcess ? "" : "_" + group_kind_name(life.kind));
                          });
 
 // Two ranks that are called alike, by an engine that computes on whatever its gates say.

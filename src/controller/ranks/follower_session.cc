@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "controller/ranks/follower_session.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace larder::ranks {
+namespace {
+
+constexpr std::size_t kReportsFrameBytes = std::size_t{256} << 10;  // a frame is full from here on
+constexpr std::uint64_t kStepsPerProgress = 256;  // plans without events are acknowledged so seldom: of kMaxPlansAhead
+
+}  // namespace
+
+Status FollowerSession::report(OpId op, const OutcomeBits& bits) {
+  const std::string who = "rank group: rank " + std::to_string(settings_.rank);
+  if (outstanding_.size() >= settings_.max_outstanding) {
+    return overloaded(who + " has " + std::to_string(settings_.max_outstanding) +
+                      " events outstanding; take() and apply some first");
+  }
+  if (bits.size() > kMaxWords) {
+    return invalid_argument(who + ": the outcome of operation " + std::to_string(op.v) + " has more than " +
+                            std::to_string(kMaxWords * 64) + " bits");
+  }
+  if (!outstanding_.insert(op).second) {
+    return invalid_argument(who + " reported operation " + std::to_string(op.v) + " twice");
+  }
+  unsent_reports_.push_back({op, bits});
+  return Status::ok();
+}
+
+Status FollowerSession::take(std::uint64_t step, std::vector<AgreedEvent>& out) {
+  const auto plan = std::lower_bound(plans_.begin(), plans_.end(), step,
+                                     [](const Plans::Plan& a, std::uint64_t b) { return a.step < b; });
+  if (plan == plans_.end() || plan->step != step) {
+    const bool is_passed = plan != plans_.end();
+    return deadline_exceeded(
+        "rank group: rank " + std::to_string(settings_.rank) + " has no plan for step " + std::to_string(step) +
+        (is_passed
+             ? " from the leader, which has gone on to step " + std::to_string(plan->step) +
+                   ": the ranks do not count their steps alike"
+             : " from the leader yet (last heard " + seconds_text(silent_) + " ago); call again with the same step"));
+  }
+  const std::uint64_t count = plan->events - applied_;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    outstanding_.erase(events_.front().op);
+    out.push_back(std::move(events_.front()));
+    events_.pop_front();
+  }
+  applied_ += count;
+  next_step_ = step + 1;
+  plans_.erase(plans_.begin(), plan + 1);
+  return Status::ok();
+}
+
+LinkId FollowerSession::open(std::string peer) {
+  link_ = RankLink(RankLink::End::kFollower);
+  state_ = State::kChallenged;
+  address_ = std::move(peer);
+  silent_ = unsent_ = Nanos(0);
+  return ++link_id_;
+}
+
+void FollowerSession::receive(LinkId link, std::string_view bytes) {
+  if (link != link_id_ || state_ == State::kAlone || state_ == State::kLeaving) return;
+  silent_ = Nanos(0);
+  link_.receive(bytes);
+  while (over_.is_ok() && state_ != State::kAlone) {
+    Result<std::optional<RankLink::Frame>> frame = link_.next();
+    if (frame.is_ok() && !frame->has_value()) return;
+    const Status status = frame.is_ok() ? on_frame(**frame) : frame.status();
+    if (status.is_ok()) continue;
+    if (state_ != State::kMember) return give_up_link("what answers there is no leader of ranks: " + status.message());
+    return end_group(leader_text() + " has said what makes no sense (" + status.message() + ")", true);
+  }
+}
+
+Status FollowerSession::on_frame(const RankLink::Frame& frame) {
+  if (state_ == State::kChallenged) return on_challenge(frame);
+  if (state_ == State::kGreeting) return on_welcome(frame);
+  if (!link_.is_genuine(frame)) return corrupt("a frame's code is wrong");
+  count_received(frame.head.kind);
+  switch (frame.head.kind) {
+    case Kind::kPlans: return on_plans(frame);
+    case Kind::kAlive: return decode_progress(frame.body).status();
+    case Kind::kFarewell: {
+      const Result<Words> words = decode_words(frame.body);
+      if (!words.is_ok()) return words.status();
+      over_ = cancelled(words->status.message());
+      state_ = State::kLeaving;
+      return Status::ok();
+    }
+    default: return corrupt("a leader says '" + std::string(kind_name(frame.head.kind)) + "'");
+  }
+}
+
+Status FollowerSession::on_challenge(const RankLink::Frame& frame) {
+  if (frame.head.kind != Kind::kChallenge || !link_.is_genuine(frame)) return corrupt("it begins otherwise");
+  const Result<Challenge> challenge = decode_challenge(frame.body);
+  if (!challenge.is_ok()) return challenge.status();
+  count_received(Kind::kChallenge);
+  if (challenge->version != kVersion) {
+    end_group(leader_text() + " speaks version " + std::to_string(challenge->version) + " of the protocol, this rank " +
+                  std::to_string(kVersion) + ": run the same release on all ranks",
+              false);
+    return Status::ok();
+  }
+  Hello hello{kVersion, draw(), settings_.rank, settings_.ranks, settings_.facts};
+  link_.use_key(session_key(settings_.secret, challenge->nonce, hello.nonce));
+  link_.send(Kind::kHello, encode(hello));
+  count_sent(Kind::kHello);
+  state_ = State::kGreeting;
+  return Status::ok();
+}
+
+Status FollowerSession::on_welcome(const RankLink::Frame& frame) {
+  const bool is_genuine = link_.is_genuine(frame);
+  if (frame.head.kind != Kind::kWelcome || (!is_genuine && !link_.is_plain(frame)))
+    return corrupt("it does not welcome");
+  const Result<Words> words = decode_words(frame.body);
+  if (!words.is_ok()) return words.status();
+  count_received(Kind::kWelcome);
+  if (!words->status.is_ok()) {
+    end_group(leader_text() + " refuses rank " + std::to_string(settings_.rank) + ": " + words->status.message(),
+              false);
+  } else if (is_genuine) {
+    state_ = State::kMember;
+    is_formed_ = true;
+  } else {
+    return corrupt("it does not know the group's secret");
+  }
+  return Status::ok();
+}
+
+Status FollowerSession::on_plans(const RankLink::Frame& frame) {
+  Result<Plans> plans = decode_plans(frame.body);
+  if (!plans.is_ok()) return plans.status();
+  for (AgreedEvent& event : plans->events) {
+    if (!outstanding_.contains(event.op))
+      return corrupt("operation " + std::to_string(event.op.v) + " is agreed alone");
+    events_.push_back(std::move(event));
+  }
+  if (events_.size() > outstanding_.size()) return corrupt("an operation is agreed on twice");
+  for (const Plans::Plan& plan : plans->plans) {
+    const std::uint64_t events = plans_.empty() ? applied_ : plans_.back().events;
+    const std::uint64_t step = plans_.empty() ? 0 : plans_.back().step + 1;
+    if (plan.step < step || plan.events < events || plan.events > applied_ + events_.size()) {
+      return corrupt("the plan of step " + std::to_string(plan.step) + " does not follow the one before");
+    }
+    if (plans_.size() > kMaxPlansAhead) return corrupt("it has sent more plans than it may");
+    plans_.push_back(plan);
+  }
+  return Status::ok();
+}
+
+Progress FollowerSession::progress() {
+  told_step_ = next_step_;
+  told_applied_ = applied_;
+  return {applied_, next_step_};
+}
+
+bool FollowerSession::has_news() const {
+  return !unsent_reports_.empty() || applied_ != told_applied_ || next_step_ - told_step_ >= kStepsPerProgress ||
+         unsent_ >= settings_.alive_interval;
+}
+
+bool FollowerSession::wants_output() const {
+  return state_ == State::kLeaving || link_.has_output() || (state_ == State::kMember && has_news());
+}
+
+void FollowerSession::fill() {
+  if (!unsent_reports_.empty()) {
+    Reports reports;
+    reports.progress = progress();
+    for (std::size_t bytes = 0; !unsent_reports_.empty() && bytes < kReportsFrameBytes; unsent_reports_.pop_front()) {
+      bytes += encoded_bytes(unsent_reports_.front());
+      reports.outcomes.push_back(std::move(unsent_reports_.front()));
+    }
+    link_.send(Kind::kReports, encode(reports));
+    count_sent(Kind::kReports);
+    return;
+  }
+  link_.send(Kind::kAlive, encode(progress()));
+  count_sent(Kind::kAlive);
+}
+
+RankSession::Output FollowerSession::take_output(LinkId link) {
+  if (link != link_id_ || state_ == State::kAlone) return {"", true};
+  if (state_ == State::kMember && !link_.has_output() && has_news()) fill();
+  Output output{link_.take_output(), state_ == State::kLeaving};
+  if (!output.bytes.empty()) unsent_ = Nanos(0);
+  traffic_.bytes_sent += output.bytes.size();
+  return output;
+}
+
+void FollowerSession::closed(LinkId link, const std::string& why) {
+  if (link == 0 && state_ == State::kAlone) last_problem_ = why;
+  if (link != link_id_ || link == 0) return;
+  if (state_ == State::kChallenged || state_ == State::kGreeting) give_up_link(why);
+  if (state_ == State::kMember) end_group(leader_text() + " has gone: " + why, false);
+}
+
+void FollowerSession::give_up_link(const std::string& why) {
+  last_problem_ = why;
+  state_ = State::kAlone;
+}
+
+void FollowerSession::tick(Nanos elapsed) {
+  if (!over_.is_ok()) return;
+  silent_ += elapsed;
+  unsent_ += elapsed;
+  if (state_ == State::kMember) {
+    if (silent_ < settings_.silence_limit) return;
+    return end_group(leader_text() + " has not been heard for " + seconds_text(silent_) +
+                         ": its process stands or hangs, or its machine or the network has gone",
+                     true);
+  }
+  if (state_ != State::kAlone && silent_ >= settings_.greeting_limit) {
+    give_up_link("no greeting came within " + seconds_text(silent_));
+  }
+  if ((forming_ += elapsed) < settings_.forming_limit) return;
+  end_group("rank " + std::to_string(settings_.rank) + " has found no leader for " + seconds_text(forming_) +
+                (last_problem_.empty() ? "" : " (" + last_problem_ + ")") + ": does rank 0 run, and where?",
+            false);
+}
+
+void FollowerSession::end_group(const std::string& why, bool says_so) {
+  if (!over_.is_ok()) return;
+  over_ = cancelled("rank group: " + why);
+  if (says_so && link_.has_key()) {
+    link_.send(Kind::kFarewell, encode(Words{over_}));
+    count_sent(Kind::kFarewell);
+  }
+  state_ = State::kLeaving;
+}
+
+void FollowerSession::leave(const std::string& why) {
+  end_group("rank " + std::to_string(settings_.rank) + " has ended (" + why + ")", state_ == State::kMember);
+}
+
+std::vector<RankHealth> FollowerSession::health() const {
+  RankHealth leader;
+  leader.is_here = state_ == State::kMember;
+  leader.address = address_;
+  leader.silent = silent_;
+  return {leader};
+}
+
+}  // namespace larder::ranks
