@@ -260,7 +260,8 @@ endfunction()
 function(larder_add_bench_tests)
   foreach(bench "metadata --quick" "metadata --http --quick" "storage --quick --beside none"
       "storage --quick --backend memory --beside file" "transfer 16" "transfer --device cuda-simulated 1"
-      "tree --sequences 2000" "cache --requests 50 --nodes 500 --tokens 20000 --tiers storage")
+      "tree --sequences 2000" "cache --requests 50 --nodes 500 --tokens 20000 --tiers storage"
+      "ranks --ranks 2,3 --pending 0,2 --steps 100")
     string(REPLACE " " "_" name "${bench}")
     separate_arguments(words UNIX_COMMAND "${bench}")
     list(GET words 0 folder)  # all runs of a benchmark use one folder
@@ -359,6 +360,9 @@ function(larder_add_cross_test path)
     set(libraries larder_tests_support larder_sim larder_server)
   elseif(name MATCHES "^(metadata_http|metadata_http_slow|hf3fs_services)$")  # with the servers of tests/metadata
     set(libraries larder_tests_metadata_shared larder_sim larder_server)
+  endif()
+  if(name MATCHES "^ranks(_slow)?$")  # with the caches of tests/cache
+    list(PREPEND libraries larder_tests_cache_shared)
   endif()
   file(GLOB sources CONFIGURE_DEPENDS ${path}/*.cc)
   if(EXISTS ${path}_slow)
