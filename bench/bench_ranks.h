@@ -27,7 +27,7 @@ struct RanksBenchOptions {
 struct RankCost {
   double call_median_us = 0, call_p99_us = 0;
   double agreed_median_us = 0;  // from a report to the step that applies the event
-  std::uint64_t messages = 0;   // outcomes, plans and how far it is; not "alive"
+  std::uint64_t messages = 0;   // outcomes, plans, and how far it is or that it is there
   std::uint64_t bytes = 0;
   [[nodiscard]] std::string to_line() const;
   [[nodiscard]] static Result<RankCost> from_line(const std::string& line);

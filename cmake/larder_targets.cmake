@@ -361,7 +361,7 @@ function(larder_add_cross_test path)
   elseif(name MATCHES "^(metadata_http|metadata_http_slow|hf3fs_services)$")  # with the servers of tests/metadata
     set(libraries larder_tests_metadata_shared larder_sim larder_server)
   endif()
-  if(name MATCHES "^ranks(_slow)?$")  # with the caches of tests/cache
+  if(name STREQUAL "ranks" OR name STREQUAL "ranks_slow")  # with the caches of tests/cache
     list(PREPEND libraries larder_tests_cache_shared)
   endif()
   file(GLOB sources CONFIGURE_DEPENDS ${path}/*.cc)

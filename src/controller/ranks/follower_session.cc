@@ -71,7 +71,8 @@ void FollowerSession::receive(LinkId link, std::string_view bytes) {
     const Status status = frame.is_ok() ? on_frame(**frame) : frame.status();
     if (status.is_ok()) continue;
     if (state_ != State::kMember) return give_up_link("what answers there is no leader of ranks: " + status.message());
-    return end_group(leader_text() + " has said what makes no sense (" + status.message() + ")", true);
+    const std::string why = leader_text() + " has said what makes no sense (" + status.message() + ")";
+    return end_group(why, why);
   }
 }
 
@@ -101,8 +102,7 @@ Status FollowerSession::on_challenge(const RankLink::Frame& frame) {
   count_received(Kind::kChallenge);
   if (challenge->version != kVersion) {
     end_group(leader_text() + " speaks version " + std::to_string(challenge->version) + " of the protocol, this rank " +
-                  std::to_string(kVersion) + ": run the same release on all ranks",
-              false);
+              std::to_string(kVersion) + ": run the same release on all ranks");
     return Status::ok();
   }
   Hello hello{kVersion, draw(), settings_.rank, settings_.ranks, settings_.facts};
@@ -121,8 +121,7 @@ Status FollowerSession::on_welcome(const RankLink::Frame& frame) {
   if (!words.is_ok()) return words.status();
   count_received(Kind::kWelcome);
   if (!words->status.is_ok()) {
-    end_group(leader_text() + " refuses rank " + std::to_string(settings_.rank) + ": " + words->status.message(),
-              false);
+    end_group(leader_text() + " refuses rank " + std::to_string(settings_.rank) + ": " + words->status.message());
   } else if (is_genuine) {
     state_ = State::kMember;
     is_formed_ = true;
@@ -197,7 +196,7 @@ void FollowerSession::closed(LinkId link, const std::string& why) {
   if (link == 0 && state_ == State::kAlone) last_problem_ = why;
   if (link != link_id_ || link == 0) return;
   if (state_ == State::kChallenged || state_ == State::kGreeting) give_up_link(why);
-  if (state_ == State::kMember) end_group(leader_text() + " has gone: " + why, false);
+  if (state_ == State::kMember) end_group(leader_text() + " has gone: " + why);
 }
 
 void FollowerSession::give_up_link(const std::string& why) {
@@ -211,31 +210,30 @@ void FollowerSession::tick(Nanos elapsed) {
   unsent_ += elapsed;
   if (state_ == State::kMember) {
     if (silent_ < settings_.silence_limit) return;
-    return end_group(leader_text() + " has not been heard for " + seconds_text(silent_) +
-                         ": its process stands or hangs, or its machine or the network has gone",
-                     true);
+    const std::string why = leader_text() + " has not been heard for " + seconds_text(silent_) +
+                            ": its process stands or hangs, or its machine or the network has gone";
+    return end_group(why, why);
   }
   if (state_ != State::kAlone && silent_ >= settings_.greeting_limit) {
     give_up_link("no greeting came within " + seconds_text(silent_));
   }
   if ((forming_ += elapsed) < settings_.forming_limit) return;
   end_group("rank " + std::to_string(settings_.rank) + " has found no leader for " + seconds_text(forming_) +
-                (last_problem_.empty() ? "" : " (" + last_problem_ + ")") + ": does rank 0 run, and where?",
-            false);
+            (last_problem_.empty() ? "" : " (" + last_problem_ + ")") + ": does rank 0 run, and where?");
 }
 
-void FollowerSession::end_group(const std::string& why, bool says_so) {
+void FollowerSession::end_group(const std::string& why, const std::string& farewell) {
   if (!over_.is_ok()) return;
   over_ = cancelled("rank group: " + why);
-  if (says_so && link_.has_key()) {
-    link_.send(Kind::kFarewell, encode(Words{over_}));
+  if (state_ == State::kMember && !farewell.empty()) {
+    link_.send(Kind::kFarewell, encode(Words{cancelled(farewell)}));
     count_sent(Kind::kFarewell);
   }
   state_ = State::kLeaving;
 }
 
 void FollowerSession::leave(const std::string& why) {
-  end_group("rank " + std::to_string(settings_.rank) + " has ended (" + why + ")", state_ == State::kMember);
+  end_group("rank " + std::to_string(settings_.rank) + " has ended (" + why + ")", why);
 }
 
 std::vector<RankHealth> FollowerSession::health() const {

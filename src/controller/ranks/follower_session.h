@@ -48,8 +48,8 @@ class FollowerSession final : public RankSession {
   [[nodiscard]] Progress progress();
   // What is there is no leader that could be talked to; another may come.
   void give_up_link(const std::string& why);
-  // says_so: the leader hears of it.
-  void end_group(const std::string& why, bool says_so);
+  // farewell: what the leader is told; empty: nothing.
+  void end_group(const std::string& why, const std::string& farewell = {});
   [[nodiscard]] std::string leader_text() const { return "the leader (rank 0 at " + address_ + ")"; }
 
   State state_ = State::kAlone;

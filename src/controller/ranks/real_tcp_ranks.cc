@@ -391,9 +391,9 @@ Result<std::unique_ptr<TcpRankGroup>> TcpRankGroup::open(const RankAddress& addr
   RankAddress at = address;
   OwnedSocket listener;
   const Result<SocketAddress> resolved = resolve_address(address, is_leader);
-  // A follower may be started before its leader's name is known.
-  if (is_leader && !resolved.is_ok()) return resolved.status();
-  if (settings.secret.empty() && !(resolved.is_ok() && is_of_this_machine(*resolved))) {
+  // A follower with a secret may be started before its leader's name is known.
+  if (!resolved.is_ok() && (is_leader || settings.secret.empty())) return resolved.status();
+  if (settings.secret.empty() && !is_of_this_machine(*resolved)) {
     return invalid_argument("rank group: other machines reach " + address.host +
                             ", and without a secret any of them could say that it is a rank: give all ranks the same "
                             "one, or let them meet on 127.0.0.1");
