@@ -3,8 +3,9 @@
 # Everything that must hold before a commit.
 #   ./test.sh --fast   the rules of the tree, the release build, all tests but the slow ones (minutes)
 #   ./test.sh          in addition CUDA's compiler (105 MB of downloads, once), the Python package inside the real
-#                      SGLang (650 MB), the real llama.cpp and llama-server (77 MB), the slow tests, the tests under
-#                      AddressSanitizer + UBSan, and clang's thread-safety analysis with warnings as errors
+#                      SGLang (650 MB), the real llama.cpp and llama-server (77 MB), the slow tests (with the real
+#                      Mooncake Store, 46 MB), the tests under AddressSanitizer + UBSan, and clang's thread-safety
+#                      analysis with warnings as errors
 # Ends with 1 at the first stage that fails. ctest's output of each stage is kept in build/test_<stage>.log.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -17,7 +18,7 @@ readonly clang_latest_start_seconds=2450
 # benchmarks, and the tests that compute with models or compare with other systems.
 readonly asan_whole=(base_test key_test model_test policy_test pool_test transfer_test tree_test controller_test
   door_test events_test server_test engine_test config_test metadata_test tests_metadata tests_metadata_http
-  tests_server tests_shared tests_cuda fuzz_replay)
+  tests_server tests_shared tests_mooncake tests_cuda fuzz_replay)
 # Of these, which take the longest, every fourth test; the next commit runs others.
 readonly asan_sampled=(storage_test tests_cache tests_crash tests_conformance tests_connector tests_attach tests_disk)
 
@@ -125,6 +126,7 @@ main() {
   run_llama
 
   stage "slow tests"
+  tools/mooncake_env.sh
   if ctest --test-dir build/release -N -L slow | grep -q '^Total Tests: 0$'; then
     echo "none"
   else

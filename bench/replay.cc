@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "bench/bench_cache_world.h"
 #include "bench/replay_engine.h"
 #include "bench/replay_tiers.h"
 #include "config/model_file.h"
+#include "engine/tenant_file.h"
 #include "engine/text_file.h"
 #include "model/pool_list.h"
 #include "model/presets.h"
@@ -77,6 +79,11 @@ Result<CacheConfig> cache_config(const ReplayOptions& options) {
   if (!write) return invalid_argument("--write-policy: there is no write policy '" + options.write_policy + "'");
   config.write_policy = *write;
   config.exclusive_tiers = options.is_exclusive;
+  if (!options.tenant_limits.empty()) {
+    Result<TenantLimits> limits = load_tenant_limits(options.tenant_limits);
+    if (!limits.is_ok()) return Status(limits.status().code(), "--tenant-limits: " + limits.status().message());
+    config.tenant_limits = std::move(*limits);
+  }
   config.checkpoint_grid = options.grid;
   config.chunked_prefill_tokens = 8192;
   config.max_requests = std::max<std::uint32_t>(config.max_requests, options.at_once + 1);
@@ -143,6 +150,22 @@ double ReplayResult::hit_rate() const {
   return all == 0 ? 0 : static_cast<double>(cached) / static_cast<double>(all);
 }
 
+double ReplayResult::hit_rate_of(std::string_view tenant) const {
+  std::uint64_t cached = 0, all = 0;
+  for (const ReplayLine& line : lines) {
+    if (line.tenant != tenant) continue;
+    cached += line.device + line.host + line.storage;
+    all += line.prompt;
+  }
+  return all == 0 ? 0 : static_cast<double>(cached) / static_cast<double>(all);
+}
+
+std::vector<std::string> ReplayResult::tenants() const {
+  std::set<std::string> names;
+  for (const ReplayLine& line : lines) names.insert(line.tenant);
+  return {names.begin(), names.end()};
+}
+
 Result<ReplayResult> run_replay(const ReplayOptions& options) {
   const Result<ReplayTrace> trace = ReplayTrace::read(options.trace, options.block_tokens, options.limit);
   if (!trace.is_ok()) return trace.status();
@@ -197,6 +220,7 @@ Result<ReplayResult> run_replay(const ReplayOptions& options, const ReplayTrace&
   result.moved_up = transfer.up_bytes();
   result.stored = storage.written_bytes();
   result.fetched = storage.read_bytes();
+  result.floors_broken = (*cache)->counters().floors_broken;
   return result;
 }
 

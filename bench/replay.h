@@ -40,6 +40,7 @@ struct ReplayOptions {
   std::uint32_t device_states = 0;  // of device_gib; 0: a quarter of its bytes
   std::string policy = "value", write_policy = "write_through";
   bool is_exclusive = false;  // CacheConfig::exclusive_tiers
+  std::string tenant_limits;  // a file (engine/tenant_file.h); empty: none
   double hints = -1;  // each request says whether it has a next turn, so many percent of them rightly; less than 0: not
   std::uint32_t grid = 8192;
   std::uint32_t at_once = 1;                 // requests
@@ -56,6 +57,7 @@ struct ReplayLine {
   std::uint64_t prompt = 0, output = 0;
   std::uint64_t device = 0, host = 0, storage = 0;  // tokens that were reused from there
   Miss miss;
+  std::string tenant;   // whose it is, as in the trace
   double cache_us = 0;  // of the processor: calls of the cache for it
 };
 
@@ -66,10 +68,13 @@ struct ReplayResult {
   std::array<std::uint64_t, 3> tier_bytes{};   // device, host, storage
   std::uint64_t moved_down = 0, moved_up = 0;  // bytes between device and host
   std::uint64_t stored = 0, fetched = 0;       // bytes between host and storage
+  std::uint64_t floors_broken = 0;             // CacheCounters
   std::uint64_t waits = 0, retracts = 0;       // calls that were kOverloaded, requests that were retracted
   double poll_us = 0, seconds = 0;             // of the processor: all polls; the whole replay
   [[nodiscard]] std::uint64_t prompt_tokens() const;
   [[nodiscard]] double hit_rate() const;  // cached / prompt tokens
+  [[nodiscard]] double hit_rate_of(std::string_view tenant) const;
+  [[nodiscard]] std::vector<std::string> tenants() const;  // of the trace, sorted; one that is "" is nobody's
 };
 
 // The model that the options name, with their page size. May read a file. kNotFound, kInvalidArgument.

@@ -50,6 +50,8 @@ void add_tier_options(CLI::App& app, ReplayOptions& o) {
       ->type_name("PERCENT")
       ->check(number_in(0, 100));
   app.add_flag("--exclusive-tiers", o.is_exclusive, "what the device has, too, is the first to leave the host");
+  app.add_option("--tenant-limits", o.tenant_limits, "floors and ceilings of the trace's tenants, JSON or TOML (none)")
+      ->type_name("FILE");
   app.add_option("--checkpoint-grid", o.grid, "a weak checkpoint every so many tokens; 0: none")
       ->type_name("TOKENS")
       ->check(whole_number(0, 1u << 30))

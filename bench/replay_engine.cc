@@ -78,6 +78,7 @@ void ReplayEngine::admit() {
     Result<RequestId> id = RequestId{};
     BeginRequest begin{std::span<const TokenId>(live->tokens).first(request.prompt),
                        std::max<std::uint64_t>(request.output, 1)};
+    begin.salt = request.tenant;
     if (options_.hints >= 0) begin.will_return = hint(live->index);
     timed(*live, [&] { id = cache_.begin(begin); });
     if (!id.is_ok()) {
@@ -116,6 +117,7 @@ bool ReplayEngine::start(const LivePtr& live) {
   const ReplayTrace::Request& request = trace_.requests()[live->index];
   if (line.prompt == 0) {
     line.prompt = request.prompt;
+    line.tenant = request.tenant;
     line.output = request.output;
     line.device = cached->device;
     line.host = cached->host;

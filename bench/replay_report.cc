@@ -48,6 +48,27 @@ double quantile(const ReplayResult& result, double q, Value value) {
 double first_token(const ReplayLine& line) { return line.first_token_s; }
 double cache_us(const ReplayLine& line) { return line.cache_us; }
 
+constexpr std::size_t kMostTenantsShown = 64;
+
+std::string tenants_text(const ReplayResult& result) {
+  const std::vector<std::string> tenants = result.tenants();
+  if (tenants.size() < 2) return "";
+  TextTable table({"tenant", "hit rate %"});
+  for (std::size_t i = 0; i < std::min(tenants.size(), kMostTenantsShown); ++i) {
+    table.add_row({tenants[i], fmt::format("{:.2f}", 100 * result.hit_rate_of(tenants[i]))});
+  }
+  return table.text() + fmt::format("floors broken: {} slots of the device\n\n", result.floors_broken);
+}
+
+nlohmann::ordered_json tenants_json(const ReplayResult& result) {
+  nlohmann::ordered_json rates = nlohmann::ordered_json::object();
+  const std::vector<std::string> tenants = result.tenants();
+  for (std::size_t i = 0; i < std::min(tenants.size(), kMostTenantsShown); ++i) {
+    rates[tenants[i]] = result.hit_rate_of(tenants[i]);
+  }
+  return rates;
+}
+
 }  // namespace
 
 std::string replay_text(const ReplayOptions& options, const ReplayResult& result) {
@@ -77,7 +98,7 @@ std::string replay_text(const ReplayOptions& options, const ReplayResult& result
                     count_text(totals.requests[i]), count_text(totals.missed[i]),
                     fmt::format("{:.2f}", percent(totals.missed[i], totals.prompt))});
   }
-  text += misses.text() + "\n";
+  text += misses.text() + "\n" + tenants_text(result);
   text += fmt::format("moved: {} to the host, {} back; {} to storage, {} back\n", bytes_text(result.moved_down),
                       bytes_text(result.moved_up), bytes_text(result.stored), bytes_text(result.fetched));
   text += fmt::format("waits: {} calls that found no room yet, {} requests retracted\n", count_text(result.waits),
@@ -122,6 +143,8 @@ nlohmann::ordered_json replay_json(const ReplayOptions& options, const ReplayRes
           {"page_bytes", result.page_bytes},
           {"checkpoint_bytes", result.checkpoint_bytes},
           {"hit_rate", result.hit_rate()},
+          {"tenant_hit_rates", tenants_json(result)},
+          {"floors_broken", result.floors_broken},
           {"device_tokens", totals.device},
           {"host_tokens", totals.host},
           {"storage_tokens", totals.storage},

@@ -12,6 +12,7 @@ namespace larder {
 namespace {
 
 constexpr std::uint64_t kMostTokens = 100'000'000;
+constexpr std::size_t kLongestTenant = 4096;
 constexpr std::uint64_t kAnswerBlocks = std::uint64_t{1}
                                         << 62;  // ids of answers that no prompt repeats; none is larger
 
@@ -72,6 +73,12 @@ Status ReplayTrace::add_line(const std::string& line) {
     const std::string given = size->dump().substr(0, 20);
     return invalid_argument(fmt::format("its blocks have {} tokens: give --block-tokens {}", given, given));
   }
+  if (const auto tenant = parsed.find("tenant"); tenant != parsed.end()) {
+    if (!tenant->is_string() || tenant->get_ref<const std::string&>().size() > kLongestTenant) {
+      return invalid_argument(fmt::format("\"tenant\" is no text of at most {} bytes", kLongestTenant));
+    }
+    request.tenant = tenant->get<std::string>();
+  }
   const std::uint64_t blocks = (request.prompt + block_tokens_ - 1) / block_tokens_;
   if (request.blocks.size() != blocks) {
     return invalid_argument(fmt::format("{} tokens are {} blocks of {} (--block-tokens), and \"hash_ids\" has {}",
@@ -123,6 +130,7 @@ void ReplayTrace::find_next_turns() {
       if (found == waiting.end()) continue;
       std::erase_if(found->second, [&](std::size_t earlier) {
         Request& before = requests_[earlier];
+        if (before.tenant != requests_[i].tenant) return false;
         if (whole_blocks(before) != k + 1 || requests_[i].prompt <= before.prompt + before.output) return false;
         before.next_turn = i;
         const std::uint64_t part = before.prompt / block_tokens_;

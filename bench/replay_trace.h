@@ -8,8 +8,9 @@
 //   hash_ids       one for each block of `block_tokens` tokens of the prompt, the last block perhaps not full; equal
 //                  ids are equal blocks
 //
-// Two members may be missing: block_tokens, with which the file is to be read; and output_hash_ids, of the blocks that
-// prompt and answer fill together and the prompt alone does not. Others are not looked at.
+// Three members may be missing: tenant, whose it is, as text: requests of different tenants share nothing;
+// block_tokens, with which the file is to be read; and output_hash_ids, of the blocks that prompt and answer fill
+// together and the prompt alone does not. Others are not looked at.
 //
 // There is no text in it, so tokens are made of the ids: equal blocks have equal tokens. What the answers said is in
 // the trace only where a later prompt repeats it: the first later request that begins with all whole blocks of this
@@ -37,6 +38,7 @@ class ReplayTrace {
   struct Request {
     double arrival_s = 0;  // since the beginning of the trace
     std::uint64_t prompt = 0, output = 0;
+    std::string tenant;  // its salt; empty: none
     std::vector<std::uint64_t> blocks, answer_blocks;
     std::size_t next_turn = kNone;  // the request whose prompt repeats the answer
   };

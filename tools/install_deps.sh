@@ -28,7 +28,7 @@ plot_packages=(libcairo2-dev)
 test_packages=(ccache python3 libgtest-dev redis-server clang-format universal-ctags pkg-config)
 package_packages=(python3 dpkg-dev file)
 full_packages=(clang-16 fio curl chromium chromium-driver
-  python3-venv python3-dev python3-pip binutils dpkg-dev file systemd)
+  python3-venv python3-dev python3-pip binutils dpkg-dev file systemd libibverbs1 libnuma1 libcurl4)
 fuzz_packages=(clang-16 libclang-rt-16-dev)
 tidy_packages=(clang-16 clang-tidy-16)
 readonly groups=(build index events plot test package full fuzz tidy)

@@ -41,7 +41,9 @@ COMMANDS = (
     ("`larder conformance`", ("conformance",), "src/cli/conformance.cc", False),
 )
 BACKENDS = (("file", "src/storage/file/file_backend.cc"), ("hf3fs", "src/storage/hf3fs/hf3fs_factory.cc"),
-            ("memory", "src/storage/memory/memory_backend.cc"), ("plugin", "src/storage/plugin/plugin_backend.cc"))
+            ("memory", "src/storage/memory/memory_backend.cc"),
+            ("mooncake", "src/storage/mooncake/mooncake_factory.cc"),
+            ("plugin", "src/storage/plugin/plugin_backend.cc"))
 
 # SGLang 0.5.23 (fields of its arg_groups) beside each option of `larder serve`; what is not here, SGLang has not.
 SGLANG = {
@@ -66,7 +68,8 @@ SGLANG = {
     "hicache-size": "other: SGLang means each rank, and splits it among the host pools; here all pools share it",
     "hicache-write-policy": "same",
     "hicache-mem-layout": "same; SGLang has `page_first_kv_split` (Ascend), too",
-    "hicache-storage-backend": "`file` and `hf3fs` are names in both, but neither reads the other's pages; Larder in "
+    "hicache-storage-backend": "`file`, `hf3fs` and `mooncake` are names in both, but neither reads the other's "
+                               "pages; Larder in "
                                "SGLang is `dynamic` ([sglang.md](sglang.md))",
     "hicache-storage-prefetch-policy": "same",
     "hicache-storage-backend-extra-config": "same form; the keys are the backend's "
@@ -109,6 +112,9 @@ SGLANG_ONLY = (
     ("SGLANG_HICACHE_FILE_BACKEND_*", "", "no effect; `max_size` and `directory` are keys of the extra config"),
     ("SGLANG_HICACHE_HF3FS_CONFIG_PATH", "", "taken: the file of keys for backend `hf3fs`, where no extra config is "
      "given"),
+    ("SGLANG_HICACHE_MOONCAKE_CONFIG_PATH", "", "taken: the same for backend `mooncake`"),
+    ("MOONCAKE_MASTER, _LOCAL_HOSTNAME, _TE_META_DATA_SERVER, _GLOBAL_SEGMENT_SIZE, _PROTOCOL, _DEVICE", "",
+     "taken by backend `mooncake` for keys that are not given ([mooncake.md](mooncake.md))"),
 )
 # Keys of the extra config that the cache keeps to itself: member of CacheConfig ("": none), meaning, SGLang.
 CACHE_KEYS = (

@@ -107,7 +107,7 @@ typedef void (*larder_log_fn)(void* context, int32_t level, const char* where, c
 typedef struct larder_store_options {
   uint32_t struct_size;
   uint32_t reserved;   /* 0 */
-  const char* backend; /* a name of larder_backends(): "file", "memory", "hf3fs", "plugin" */
+  const char* backend; /* a name of larder_backends(): "file", "memory", "hf3fs", "mooncake", "plugin" */
   const char* config;  /* a JSON object: the backend's options, and those of larder_store_option_help() */
   const larder_segment*
       memory;          /* where payloads mostly lie, aligned to 4096: registered with the device once, and so */

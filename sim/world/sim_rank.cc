@@ -109,6 +109,22 @@ SimRank::SimRank(const WorldSpec& world, const ModelSpec& model, std::uint32_t n
 
 SimRank::~SimRank() { end(); }
 
+// Of two tenants of the stories, and of all others together with those of no salt.
+TenantLimits SimRank::tenant_limits(std::uint64_t seed) {
+  TenantLimits limits;
+  for (std::uint64_t i = 1; i <= 2; ++i) {
+    TenantRule rule;
+    rule.name = "tenant-" + std::to_string(i);
+    rule.salt = "tenant " + std::to_string(i);
+    const double floor = 0.125 * static_cast<double>((seed + i) % 5);
+    rule.bounds[0] = {TierShare{.share = floor}, TierShare{.share = floor + 0.125}};
+    rule.bounds[1] = {TierShare{.share = 0.5 - floor}, {}};
+    limits.tenants.push_back(std::move(rule));
+  }
+  if (seed % 2 == 0) limits.others[0].ceiling = limits.others[1].ceiling = TierShare{.share = 0.25};
+  return limits;
+}
+
 CacheConfig SimRank::config() const {
   const std::uint32_t page = model_.page_size;
   CacheConfig config;
@@ -116,6 +132,7 @@ CacheConfig SimRank::config() const {
   config.prefetch_policy = parse_prefetch_policy(world_.prefetch).value_or(PrefetchPolicy::kTimeout);
   config.eviction_policy = parse_eviction_policy(world_.eviction).value_or(EvictionPolicy::kLru);
   config.exclusive_tiers = world_.tiers == "exclusive";
+  if (world_.tenants == "bounded") config.tenant_limits = tenant_limits(world_.seed);
   config.prefetch_threshold = page;
   config.prefetch_timeout_base = std::chrono::milliseconds(300);
   config.load_back_threshold = static_cast<std::uint32_t>(world_.seed % 2) * page;

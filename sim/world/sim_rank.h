@@ -102,6 +102,7 @@ class SimRank {
 
  private:
   [[nodiscard]] Result<std::unique_ptr<StorageBackend>> make_backend(std::uint64_t which);
+  [[nodiscard]] static TenantLimits tenant_limits(std::uint64_t seed);
   [[nodiscard]] CacheConfig config() const;
   // Of own memory or, in one world of two, of blocks that the engine lends, with a slot of each component that it
   // keeps.

@@ -82,6 +82,7 @@ constexpr Setting kSettings[] = {
     {"layout", &WorldSpec::layout, nullptr, "page_first page_first_direct page_head layer_first"},
     {"eviction", &WorldSpec::eviction, nullptr, "lru lfu slru fifo mru filo priority value"},
     {"tiers", &WorldSpec::tiers, nullptr, "inclusive exclusive"},
+    {"tenants", &WorldSpec::tenants, nullptr, "equal bounded"},
     {"seed", nullptr, &WorldSpec::seed},
     {"journal", nullptr, &WorldSpec::journal},
     {"ranks", nullptr, &WorldSpec::ranks},
@@ -248,6 +249,7 @@ WorldSpec draw_world(std::uint64_t seed) {
   if (rng.below(2) == 0) world.headroom = 1 + rng.below(16);
   if (rng.below(5) == 0) world.door = "connector";
   if (rng.below(3) == 0) world.tiers = "exclusive";
+  if (rng.below(3) == 0) world.tenants = "bounded";
   return world;
 }
 

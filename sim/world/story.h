@@ -75,6 +75,7 @@ struct WorldSpec {
   std::string service = "inside";  // of hf3fs; remote: behind a line, and all ranks write into the same files
   std::string door = "cache";      // cache; connector: the engine keeps the books of its memory
   std::string write = "write_through", prefetch = "timeout", layout = "page_first", eviction = "lru";
+  std::string tenants = "equal";    // bounded: floors and ceilings (CacheConfig::tenant_limits)
   std::string tiers = "inclusive";  // exclusive: CacheConfig::exclusive_tiers
   std::uint64_t seed = 1;           // of delays, faults and contents
   std::uint64_t journal = 0;        // 1: the metadata service has one; inside, it dies and comes back with the process

@@ -5,12 +5,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace larder {
 namespace {
 
 constexpr double kLatencyBounds[] = {1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2,
                                      2e-2, 5e-2, 0.1,  0.2,  0.5,  1.0,  2.0,  5.0,  10.0};
+
+constexpr std::string_view kTypes[] = {"counter", "gauge", "histogram"};
+constexpr std::string_view kRefusedName = "larder_metrics_refused_total";
+constexpr std::string_view kRefusedHelp = "Series refused: the limit was reached, or the name has another kind.";
 
 // Backslash and newline everywhere; the quote in label values only.
 void append_escaped(std::string& out, std::string_view text, bool in_label) {
@@ -27,9 +32,8 @@ void append_escaped(std::string& out, std::string_view text, bool in_label) {
   }
 }
 
-// `a="x",b="y"`, sorted by name; empty without labels.
-std::string label_text(Labels labels) {
-  std::sort(labels.begin(), labels.end());
+// `a="x",b="y"`; empty without labels.
+std::string label_text(const Labels& labels) {
   std::string text;
   for (const auto& [name, value] : labels) {
     if (!text.empty()) text += ',';
@@ -93,6 +97,28 @@ void Histogram::observe(double value) {
   sum_.fetch_add(value, std::memory_order_relaxed);
 }
 
+std::string_view MetricSeries::label(std::string_view name) const {
+  for (const auto& [key, text] : labels) {
+    if (key == name) return text;
+  }
+  return {};
+}
+
+double histogram_quantile(const MetricSeries& histogram, double q) {
+  if (histogram.count == 0) return 0;
+  const double wanted = q * static_cast<double>(histogram.count);
+  double below = 0, low = 0;
+  for (const auto& [bound, count] : histogram.buckets) {
+    const auto until = static_cast<double>(count);
+    if (until >= wanted && until > below) {
+      return std::isinf(bound) ? low : low + (bound - low) * (wanted - below) / (until - below);
+    }
+    below = until;
+    low = bound;
+  }
+  return low;
+}
+
 MetricsRegistry::MetricsRegistry() {
   LockGuard guard(mutex_);
   refused_series_[0].counter = std::make_unique<Counter>();
@@ -110,12 +136,16 @@ MetricsRegistry::Series& MetricsRegistry::find_or_add(Kind kind, std::string_vie
   }
   const bool fits = family != families_.end() && family->second.kind == kind;
   if (fits) {
-    const std::string text = label_text(labels);
+    Labels sorted = labels;
+    std::sort(sorted.begin(), sorted.end());
+    const std::string text = label_text(sorted);
     const auto known = family->second.series.find(text);
     if (known != family->second.series.end()) return known->second;
     if (series_count_ < kMaxSeries) {
       ++series_count_;
-      return family->second.series[text];
+      Series& series = family->second.series[text];
+      series.labels = std::move(sorted);
+      return series;
     }
   }
   refused_.increment();
@@ -151,17 +181,46 @@ void MetricsRegistry::render_series(std::string& out, const std::string& name, c
   if (series.histogram) append_histogram(out, name, labels, *series.histogram);
 }
 
+MetricSeries MetricsRegistry::values_of(const Series& series) {
+  MetricSeries out;
+  out.labels = series.labels;
+  if (series.counter) out.value = static_cast<double>(series.counter->value());
+  if (series.gauge) out.value = series.gauge->value();
+  if (series.histogram) {
+    const Histogram& histogram = *series.histogram;
+    for (std::size_t i = 0; i <= histogram.bounds().size(); ++i) {
+      out.count += histogram.bucket(i);
+      const bool is_last = i == histogram.bounds().size();
+      out.buckets.emplace_back(is_last ? std::numeric_limits<double>::infinity() : histogram.bounds()[i], out.count);
+    }
+    out.sum = histogram.sum();
+  }
+  return out;
+}
+
 std::string MetricsRegistry::render() const {
-  static constexpr std::string_view kTypes[] = {"counter", "gauge", "histogram"};
   std::string out;
   LockGuard guard(mutex_);
   for (const auto& [name, family] : families_) {
     append_header(out, name, family.help, kTypes[static_cast<std::size_t>(family.kind)]);
     for (const auto& [labels, series] : family.series) render_series(out, name, labels, series);
   }
-  const std::string_view refused_name = "larder_metrics_refused_total";
-  append_header(out, refused_name, "Series refused: the limit was reached, or the name has another kind.", "counter");
-  append_sample(out, refused_name, "", std::to_string(refused_.value()));
+  append_header(out, kRefusedName, kRefusedHelp, "counter");
+  append_sample(out, kRefusedName, "", std::to_string(refused_.value()));
+  return out;
+}
+
+std::vector<MetricFamily> MetricsRegistry::families() const {
+  std::vector<MetricFamily> out;
+  LockGuard guard(mutex_);
+  out.reserve(families_.size() + 1);
+  for (const auto& [name, family] : families_) {
+    out.push_back({name, family.help, std::string(kTypes[static_cast<std::size_t>(family.kind)]), {}});
+    for (const auto& [text, series] : family.series) out.back().series.push_back(values_of(series));
+  }
+  out.push_back({std::string(kRefusedName), std::string(kRefusedHelp), "counter", {{}}});
+  out.back().series.front().value = static_cast<double>(refused_.value());
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   return out;
 }
 

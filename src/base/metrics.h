@@ -74,6 +74,28 @@ class Histogram {
 
 using Labels = std::vector<std::pair<std::string, std::string>>;  // name, value; any order
 
+// A series as its values were when it was read, one after the other.
+struct MetricSeries {
+  Labels labels;
+  double value = 0;  // of counters and gauges
+  // Of histograms: observations <= bound, cumulative, bounds ascending, the last one +Inf; their sum and number.
+  std::vector<std::pair<double, std::uint64_t>> buckets;
+  double sum = 0;
+  std::uint64_t count = 0;
+
+  // "": no such label.
+  [[nodiscard]] std::string_view label(std::string_view name) const;
+};
+struct MetricFamily {
+  std::string name, help;
+  std::string type;  // "counter", "gauge", "histogram"
+  std::vector<MetricSeries> series;
+};
+
+// The value below which the share q of a histogram's observations lies, interpolated inside its bucket; the highest
+// finite bound if it is beyond that. 0 without observations.
+[[nodiscard]] double histogram_quantile(const MetricSeries& histogram, double q);
+
 class MetricsRegistry {
  public:
   static constexpr std::size_t kMaxSeries = 10'000;
@@ -92,13 +114,17 @@ class MetricsRegistry {
 
   // The exposition text: families sorted by name, series by label text. Values are read one by one, not as a snapshot.
   [[nodiscard]] std::string render() const LARDER_EXCLUDES(mutex_);
+  // The same as values: families sorted by name. Cost: a copy of all names and labels.
+  [[nodiscard]] std::vector<MetricFamily> families() const LARDER_EXCLUDES(mutex_);
 
   // The media type of render()'s text.
   [[nodiscard]] static std::string_view content_type() { return "text/plain; version=0.0.4; charset=utf-8"; }
 
  private:
   enum class Kind : unsigned char { kCounter, kGauge, kHistogram };
-  struct Series {  // exactly one is set
+  struct Series {
+    Labels labels;
+    // Exactly one is set.
     std::unique_ptr<Counter> counter;
     std::unique_ptr<Gauge> gauge;
     std::unique_ptr<Histogram> histogram;
@@ -112,6 +138,7 @@ class MetricsRegistry {
   // The series to fill in, or the shared unrendered one of this kind.
   Series& find_or_add(Kind kind, std::string_view name, std::string_view help, const Labels& labels)
       LARDER_REQUIRES(mutex_);
+  static MetricSeries values_of(const Series& series);
   static void render_series(std::string& out, const std::string& name, const std::string& labels, const Series& series);
 
   mutable RankedMutex mutex_{LockRank::kMetrics};

@@ -59,7 +59,9 @@ using RequestId = Strong<struct RequestTag, std::uint64_t>;  // one request of t
 using NamespaceId =
     Strong<struct NamespaceTag, std::uint32_t>;        // an interned namespace digest (model x adapter x salt)
 using NodeId = Strong<struct NodeTag, std::uint32_t>;  // a tree node; reused after the node is gone
-using Generation = std::uint32_t;                      // grows each time a slot is given out
+// Whose room is counted together, under limits of its own; 0: everybody else.
+using TenantId = Strong<struct TenantTag, std::uint32_t>;
+using Generation = std::uint32_t;  // grows each time a slot is given out
 
 }  // namespace larder
 

@@ -210,7 +210,8 @@ int run_conformance(ConformanceOptions o, bool has_seed) {
   const Result<std::vector<const Check*>> checks = chosen_checks(o.filter);
   if (!checks.is_ok()) return failure(checks.status(), kUsage);
   if (o.is_list) return list_checks(o, *checks);
-  if (o.backend.empty()) return failure(invalid_argument("--backend is missing: memory, file, hf3fs, plugin"), kUsage);
+  if (o.backend.empty())
+    return failure(invalid_argument("--backend is missing: memory, file, hf3fs, mooncake, plugin"), kUsage);
   Result<BackendOptions> options = backend_options(o);
   if (!options.is_ok()) return failure(options.status(), kUsage);
   if (!has_seed && ::RAND_bytes(reinterpret_cast<unsigned char*>(&o.seed), sizeof o.seed) != 1) {
@@ -227,7 +228,8 @@ int conformance_command(int argc, char** argv) {
   CLI::App app("Checks whether a storage backend does what the storage port promises.", "larder conformance");
   app.get_formatter()->column_width(30);
   ConformanceOptions o;
-  app.add_option("--backend", o.backend, "name of the backend: memory, file, hf3fs, plugin")->type_name("NAME");
+  app.add_option("--backend", o.backend, "name of the backend: memory, file, hf3fs, mooncake, plugin")
+      ->type_name("NAME");
   app.add_option("--config", o.config, "its options: a JSON object, or a .json, .toml or .yaml file")
       ->type_name("JSON|FILE");
   app.add_option("--directory", o.directory, "short for --extra directory=PATH")->type_name("PATH");

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/real_service_notify.h"
+#include "engine/tenant_file.h"
 #include "server/command_line.h"
 #include "storage/option_text.h"
 
@@ -43,6 +44,8 @@ void add_cache_options(CLI::App& app, CacheOptions& o) {
   app.add_option("--kv-events-config", o.kv_events_config,
                  "tell routers of pages on the host: {\"publisher\":\"zmq\", ...}; none: nobody is told")
       ->type_name("JSON");
+  app.add_option("--tenant-limits", o.tenant_limits, "floors and ceilings of tenants on the host, JSON or TOML; none")
+      ->type_name("FILE");
   const auto tokens = [&](const char* name, auto& value, const char* help, std::uint64_t least, std::uint64_t most) {
     app.add_option(name, value, help)->check(whole_number(least, most))->capture_default_str()->type_name("TOKENS");
   };
@@ -64,6 +67,11 @@ Result<llama::PrefixStoreOptions> store_options(const CacheOptions& o) {
   const Result<KvEventConfig> events = parse_kv_event_config(o.kv_events_config);
   if (!events.is_ok()) return events.status();
   options.events = *events;
+  if (!o.tenant_limits.empty()) {
+    Result<TenantLimits> limits = load_tenant_limits(o.tenant_limits);
+    if (!limits.is_ok()) return Status(limits.status().code(), "--tenant-limits: " + limits.status().message());
+    options.tenant_limits = std::move(*limits);
+  }
   if (o.store.empty()) return options;
   options.storage = "file";
   options.storage_config = nlohmann::json{{"directory", o.store}, {"max_size", o.store_size}}.dump();

@@ -21,7 +21,7 @@ class App;
 namespace larder {
 
 struct CacheOptions {
-  std::string host_memory = "4Gi", store, store_size = "80%", kv_events_config;
+  std::string host_memory = "4Gi", store, store_size = "80%", kv_events_config, tenant_limits;
   bool hashes_data = false;
   llama::SavePolicy saves;
   TraceOptions trace;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/file_system.h"
 #include "bench/replay.h"
@@ -79,6 +80,27 @@ TEST_F(Replay, ALineThatIsNoneIsNamed) {
         "the answer fills 1 blocks, and \"output_hash_ids\" has 2");
   names(R"({"timestamp": 6, "input_length": 1, "output_length": 70, "hash_ids": [1], "output_hash_ids": [-2]})",
         "an entry of \"output_hash_ids\" is no whole number");
+}
+
+TEST_F(Replay, TenantsShareNothing) {
+  const auto line = [](int time, const std::string& tenant) {
+    return "{\"timestamp\": " + std::to_string(time) + ", \"input_length\": 200, \"output_length\": 1" + tenant +
+           ", \"hash_ids\": [1, 2, 3, 4]}\n";
+  };
+  write(line(0, "") + line(1, R"(, "tenant": "a")") + line(2, R"(, "tenant": "b")") + line(3, R"(, "tenant": "a")"));
+  const Result<ReplayResult> result = run_replay(options_);
+  ASSERT_TRUE(result.is_ok()) << result.status().to_string();
+  EXPECT_EQ(result->tenants(), (std::vector<std::string>{"", "a", "b"}));
+  EXPECT_EQ(result->hit_rate_of(""), 0);
+  EXPECT_EQ(result->hit_rate_of("b"), 0);
+  EXPECT_NEAR(result->hit_rate_of("a"), 192.0 / 400, 1e-9) << "the second of two, in whole pages";
+  EXPECT_NE(error_of(R"({"timestamp": 6, "input_length": 64, "output_length": 1, "hash_ids": [1], "tenant": 7})")
+                .find("\"tenant\" is no text"),
+            std::string::npos);
+  options_.tenant_limits = options_.trace + ".absent.json";
+  write(line(0, ""));
+  const Status status = run_replay(options_).status();
+  EXPECT_TRUE(status.message().starts_with("--tenant-limits: ")) << status.to_string();
 }
 
 TEST_F(Replay, AFileThatIsNotThereAndOneWithoutLines) {

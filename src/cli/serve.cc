@@ -47,6 +47,7 @@ std::string group_of(std::string_view name) {
       {"max-mamba-cache-size", "Device tier (L1)"},
       {"swa-full-tokens-ratio", "Device tier (L1)"},
       {"radix-eviction-policy", "Device tier (L1)"},
+      {"tenant-limits", "Device tier (L1)"},
       {"disable-radix-cache", "Device tier (L1)"},
       {"enable-hierarchical-cache", "Host tier (L2)"},
       {"disable-hierarchical-cache", "Host tier (L2)"},

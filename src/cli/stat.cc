@@ -14,6 +14,7 @@
 #include "cli/real_interval.h"
 #include "server/command_line.h"
 #include "server/json_reader.h"
+#include "server/metrics_json.h"
 #include "server/stat_report.h"
 
 namespace larder {
@@ -42,12 +43,15 @@ Result<StatSample> take_sample(HttpClient& client) {
   StatSample sample;
   sample.info = nlohmann::json::parse(*info, nullptr, false);
   if (!sample.info.is_object()) return corrupt("GET /server_info: the answer is not a JSON object");
-  const Result<std::string> metrics = get(client, "/metrics");
-  // A server may have its metrics switched off; the rest is worth showing.
+  // The rest is worth showing without metrics, too.
+  const Result<std::string> text = get(client, "/metrics?format=json");
+  Result<std::vector<MetricFamily>> metrics =
+      text.is_ok() ? parse_metrics_json(*text) : Result<std::vector<MetricFamily>>(text.status());
   if (metrics.is_ok()) {
-    sample.metrics = parse_metrics_text(*metrics);
+    sample.metrics = std::move(*metrics);
   } else {
-    std::fprintf(stderr, "larder stat: without metrics: %s\n", metrics.status().message().c_str());
+    std::fprintf(stderr, "larder stat: without metrics: GET /metrics?format=json: %s\n",
+                 metrics.status().message().c_str());
   }
   return sample;
 }

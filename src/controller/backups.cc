@@ -116,10 +116,11 @@ HostAnswer Backups::attach(const Op& op, NodeId node, TransferRequest& copy, Hos
   tree_.cover(op.id, node);
   LockHandle parent = tree_.lock(before.parent, Tier::kHost, LockParts{.full = true, .swa = false, .mamba = false});
   std::array<std::vector<HostSlot>, kComponentCount> slots;
+  const TenantId who = tree_.tenant_of(before.space);
   const NodeView above = tree_.view(before.parent);
   const bool parent_on_host = above.end == 0 || !above.host[0].empty();
   const bool may_come = parent_on_host || config_.exclusive_tiers || config_.write_policy == WritePolicy::kWriteBack;
-  const HostAnswer room = may_come ? host_room_.take(counts, effort, slots) : HostAnswer::kNone;
+  const HostAnswer room = may_come ? host_room_.take(counts, effort, slots, who) : HostAnswer::kNone;
   tree_.unlock(parent);
   if (room != HostAnswer::kThere) {
     if (effort == HostEffort::kNoLoss) return room;  // nothing is lost: it comes when it leaves the device

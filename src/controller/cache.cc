@@ -43,6 +43,7 @@ Status check_parts(const CacheConfig& config, const CacheParts& parts) {
     return invalid_argument("cache: the host pools are of another model, or have another layout than the scope");
   }
   LARDER_RETURN_IF_ERROR(validate_config(config));
+  LARDER_RETURN_IF_ERROR(check_tenant_limits(config.tenant_limits, *parts.model, parts.device, parts.host));
   // Each operation may be a copy, and one that is refused counts as one that failed.
   if (parts.transfer != nullptr && parts.transfer->max_in_flight() < config.max_operations) {
     return invalid_argument("cache: max_operations is " + std::to_string(config.max_operations) +
@@ -191,6 +192,7 @@ LowerTiers::Parts CacheImpl::tier_parts(const CacheParts& parts) {
           .clock = *parts.clock,
           .metrics = parts.metrics,
           .ranks = parts.ranks,
+          .device = parts.device,
           .scope = parts.scope,
           .allows_host_gaps = config_.write_policy == WritePolicy::kWriteBack,
           .own_done = [this](Op& op, bool is_ok) { operation_done(op, is_ok); },

@@ -153,6 +153,7 @@ struct CacheCounters {  // pages; conservation: backed_up + prefetched == host_r
   std::uint64_t retracted = 0;        // requests, by retract(); grown: pages that running requests took beyond start()
   std::uint64_t grown = 0;
   std::uint64_t most_poll_work = 0;   // units of work in one poll, so far: config.poll_budget and one piece at most
+  std::uint64_t floors_broken = 0;    // slots of the device that requests took from below the floors of other tenants
   std::uint64_t rank_timeouts = 0;    // 1: this rank has lost the others ("Ranks" above)
   std::uint64_t internal_errors = 0;  // refused double frees and the like: any is a defect worth a report
 };

@@ -95,6 +95,7 @@ Status validate_config(const CacheConfig& config) {
   LARDER_RETURN_IF_ERROR(check_wait("rank_plan_limit", config.rank_plan_limit, least_limit));
   LARDER_RETURN_IF_ERROR(check_count("backup_retries", config.backup_retries, 0, kMaxBackupRetries));
   LARDER_RETURN_IF_ERROR(check_count("store_batch_nodes", config.store_batch_nodes, 1, kMaxTableEntries));
+  LARDER_RETURN_IF_ERROR(check_tenant_limits(config.tenant_limits, {}));
   return check_wait("backup_retry_delay", config.backup_retry_delay, Nanos{0});
 }
 

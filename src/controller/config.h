@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "policy/admission.h"
 #include "policy/eviction_policies.h"
+#include "policy/tenant_limits.h"
 #include "tree/tree.h"
 
 namespace larder {
@@ -40,6 +41,7 @@ struct CacheConfig {
   // copied there when it leaves the device (under each write policy); with storage also before, in place of pages that
   // storage has. More fits, and requests wait more often for such copies.
   bool exclusive_tiers = false;
+  TenantLimits tenant_limits{};                // floors and ceilings of tenants; none by default
   std::uint32_t selective_hits = 2;            // write_through_selective: hits before a backup
   std::shared_ptr<const Admission> admission;  // an embedder's own, instead of write_through*; null: none
 

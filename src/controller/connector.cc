@@ -194,6 +194,7 @@ Result<std::unique_ptr<Connector>> Connector::create(const ConnectorConfig& conf
   if (parts.host->layout() != parts.scope.layout || parts.host->model().pools != parts.model->pools) {
     return invalid_argument("connector: the host pools are of another model, or have another layout than the scope");
   }
+  LARDER_RETURN_IF_ERROR(check_tenant_limits(config.tiers.tenant_limits, *parts.model, nullptr, parts.host));
   return std::unique_ptr<Connector>(std::make_unique<ConnectorImpl>(config, parts));
 }
 

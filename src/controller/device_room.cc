@@ -11,6 +11,10 @@ namespace larder {
 namespace {
 // How often room is refused to one request in its life so that storage can take what would go.
 constexpr std::uint32_t kMostStoreWaits = 128;
+// Copies of victims that are begun for one request before it gets room. A tenant at its ceiling of the host loses
+// copies there for those that come: without a limit, two that are next to leave the device could take each other's
+// place for ever.
+constexpr std::uint32_t kMostCopyWaits = 16;
 
 bool is_copied_to_host(const NodeView& node) {
   return std::find(node.host_pending.begin(), node.host_pending.end(), true) != node.host_pending.end();
@@ -33,35 +37,44 @@ DeviceRoom::DeviceRoom(const CacheConfig& config, const Parts& parts)
       counters_(parts.counters),
       metrics_(parts.metrics) {}
 
-Status DeviceRoom::make_all(RequestId starts, std::uint32_t& store_waits, const ComponentCounts& counts) {
+Status DeviceRoom::make_all(RequestId starts, RoomSeeker& seeker, const ComponentCounts& counts, bool others_run) {
+  const EvictFor who{.tenant = seeker.tenant, .breaks_floors = !others_run};
   for (const ComponentKind c : kAllComponents) {  // before anything is evicted for a component that does fit
-    const auto could = [&] { return could_make(c, counts[index_of(c)]); };
+    const auto could = [&] { return could_make(c, counts[index_of(c)], who); };
     if (!could()) prefetcher_.drop_unwanted(false);
     if (!could() && !prefetcher_.yields_device(starts, could)) {
+      const bool is_withheld = tree_.tenants().withheld(TenantBook::budget_of(c, Tier::kDevice), who) > 0;
       return overloaded("the device has no room for " + std::to_string(counts[index_of(c)]) + " slots of " +
-                        std::string(component_name(c)) + " now: the rest is in use");
+                        std::string(component_name(c)) + " now: the rest is in use" +
+                        (is_withheld ? ", or below the floors of tenants" : ""));
     }
   }
   for (const ComponentKind c : kAllComponents) {
-    LARDER_RETURN_IF_ERROR(make_room(store_waits, c, counts[index_of(c)], true));
+    LARDER_RETURN_IF_ERROR(make(seeker, c, counts[index_of(c)], true, who.breaks_floors));
   }
   return Status::ok();
 }
 
-EvictResult DeviceRoom::evict(ComponentKind c, std::uint32_t slots, VictimRule rule) {
+EvictResult DeviceRoom::evict(ComponentKind c, std::uint32_t slots, VictimRule rule, const EvictFor& who) {
   const TimePoint begun = clock_.now();
-  EvictResult evicted = tree_.evict_device(c, slots, rule);
+  EvictResult evicted = tree_.evict_device(c, slots, rule, who);
   const std::uint64_t tokens = c == ComponentKind::kFull ? evicted.freed * model_.page_size : 0;
   if (evicted.freed > 0) metrics_.evicted(tokens, clock_.now() - begun);
   if (evicted.freed > 0) probe(Probe::kEvictedToHost);
+  counters_.floors_broken += evicted.from_floors;
   return evicted;
 }
 
-bool DeviceRoom::could_make(ComponentKind c, std::uint32_t count) const {
-  return count <= device_.free_slots(c) + tree_.counts(c, Tier::kDevice).evictable();
+bool DeviceRoom::could_make(ComponentKind c, std::uint32_t count, const EvictFor& who) const {
+  const std::uint64_t withheld = tree_.tenants().withheld(TenantBook::budget_of(c, Tier::kDevice), who);
+  return count + withheld <= device_.free_slots(c) + tree_.counts(c, Tier::kDevice).evictable();
 }
 
-Status DeviceRoom::make_room(std::uint32_t& store_waits, ComponentKind c, std::uint32_t count, bool may_wait) {
+Status DeviceRoom::make_room(RoomSeeker& who, ComponentKind c, std::uint32_t count, bool may_wait) {
+  return make(who, c, count, may_wait, true);
+}
+
+Status DeviceRoom::make(RoomSeeker& seeker, ComponentKind c, std::uint32_t count, bool may_wait, bool breaks_floors) {
   const auto missing = [&] {
     const std::uint32_t free = device_.free_slots(c);
     return count > free ? count - free : 0u;
@@ -71,51 +84,67 @@ Status DeviceRoom::make_room(std::uint32_t& store_waits, ComponentKind c, std::u
     return overloaded("the device has no room for " + std::to_string(count) + " slots of " +
                       std::string(component_name(c)) + " now");
   };
-  if (!could_make(c, count)) prefetcher_.drop_unwanted(false);
-  if (!could_make(c, count)) return no_room();
+  const EvictFor who{.tenant = seeker.tenant, .breaks_floors = breaks_floors, .coming = count};
+  if (!could_make(c, count, who)) prefetcher_.drop_unwanted(false);
+  if (!could_make(c, count, who)) return no_room();
   // write_through_selective has copied what it wants to keep, and lets go of the rest. With exclusive tiers pages get
   // their copies only when they leave, also under that policy.
   const bool copies_late = config_.exclusive_tiers || config_.write_policy != WritePolicy::kWriteThroughSelective;
   if (backups_.keeps(c) && copies_late) {
-    const EvictResult gentle = evict(c, missing(), gentle_rule(c));
-    if (missing() == 0) return Status::ok();
-    if (may_wait && waits_for_copies(store_waits, c, gentle.needs_backup)) return no_room();
+    const EvictResult gentle = evict(c, missing(), gentle_rule(c), who.within_floors());
+    const bool may_wait_again = may_wait && seeker.copy_waits < kMostCopyWaits;
+    if (missing() > 0 && may_wait_again && waits_for_copies(seeker, c, gentle.needs_backup)) return no_room();
   }
-  (void)evict(c, missing(), VictimRule::kDrop);
+  if (missing() > 0) drop_victims(c, who, missing);
+  if (missing() > 0) return no_room();
+  seeker.copy_waits = 0;
+  return Status::ok();
+}
+
+template <class Missing>
+void DeviceRoom::drop_victims(ComponentKind c, const EvictFor& who, Missing missing) {
+  const EvictFor keeps_floors = who.within_floors();
+  (void)evict(c, missing(), VictimRule::kDrop, keeps_floors);
   if (missing() > 0 && ops_.abandoned(OpKind::kStore) > 0) {
     // Pages without a host copy stay while beneath them is what a storage that was detached still writes.
     backlog_.unlock_abandoned();
-    (void)evict(c, missing(), VictimRule::kDrop);
+    (void)evict(c, missing(), VictimRule::kDrop, keeps_floors);
   }
   if (missing() > 0) {
     // So do those that stand above what a queued request keeps on the host. It starts when others have ended.
     prefetcher_.drop_holds();
-    (void)evict(c, missing(), VictimRule::kDrop);
+    (void)evict(c, missing(), VictimRule::kDrop, keeps_floors);
   }
   if (missing() > 0) {
     // And those that what is being fetched continues on the host. Nobody waits for it, so it holds nobody up.
     prefetcher_.drop_unwanted(true);
-    (void)evict(c, missing(), VictimRule::kDrop);
+    (void)evict(c, missing(), VictimRule::kDrop, keeps_floors);
   }
-  return missing() == 0 ? Status::ok() : no_room();
+  if (missing() > 0 && tree_.tenants().withheld(TenantBook::budget_of(c, Tier::kDevice), keeps_floors) > 0 &&
+      who.breaks_floors) {
+    (void)evict(c, missing(), VictimRule::kDrop, who);
+  }
 }
 
 // After a copy that failed, one round goes without: a device that cannot copy must still compute.
-bool DeviceRoom::waits_for_copies(std::uint32_t& store_waits, ComponentKind c, const std::vector<NodeId>& victims) {
+bool DeviceRoom::waits_for_copies(RoomSeeker& seeker, ComponentKind c, const std::vector<NodeId>& victims) {
   if (backups_.take_failure()) return false;
   std::set<NodeId>& leaving = leaving_[index_of(c)];
-  if (!are_copied(leaving) && back_up(store_waits, c, victims)) return true;
+  if (!are_copied(leaving) && back_up(seeker, c, victims)) return true;
   return are_copied(leaving);
 }
 
 // Begins the copies of victims. True: what would make room for them on the host has yet to be stored, and that is
 // waited for.
-bool DeviceRoom::back_up(std::uint32_t& store_waits, ComponentKind c, const std::vector<NodeId>& victims) {
-  const Backups::Begun begun = backups_.of_victims(victims, store_waits < kMostStoreWaits);
+bool DeviceRoom::back_up(RoomSeeker& seeker, ComponentKind c, const std::vector<NodeId>& victims) {
+  const Backups::Begun begun = backups_.of_victims(victims, seeker.store_waits < kMostStoreWaits);
   if (begun.copies) {
     for (const NodeId at : victims) note_copied_path(at, leaving_[index_of(c)]);
+    // Whoever asks: the victims may be those of a tenant with limits.
+    const bool has_tenants = tree_.tenants().is_known(TenantId{1});
+    seeker.copy_waits += has_tenants ? 1 : 0;
   }
-  store_waits += begun.waits_for_stores ? 1 : 0;
+  seeker.store_waits += begun.waits_for_stores ? 1 : 0;
   return begun.waits_for_stores;
 }
 

@@ -9,6 +9,9 @@
 //   what is still missing goes without one: a full host never stops the engine ───────► ok
 //   it stands above what a detached storage writes, or what queued requests keep there: they let go ► ok
 //   what is fetched, and not waited for, continues it on the host: the fetch lets go ───────────────► ok
+//   all that is left is below the floors of other tenants: what runs takes it, counters.floors_broken ──► ok
+//
+// A request that is to start waits (kOverloaded) while others run that will end, before it breaks a floor.
 //
 // Writes to storage keep host pages in place. While storage takes pages they are waited for, 128 times in the life of a
 // request at most: a storage that is slow costs some time, one that hangs costs cached pages and next to no time.
@@ -58,12 +61,13 @@ class DeviceRoom final : public StepRoom {
   DeviceRoom(const CacheConfig& config, const Parts& parts);
 
   // ---- room
-  // Would evicting everything do? What is locked or covered now comes free in its own time.
-  [[nodiscard]] bool could_make(ComponentKind c, std::uint32_t count) const;
-  // make_room() for all components, for a request that starts; nothing goes if one of them finds none.
-  [[nodiscard]] Status make_all(RequestId starts, std::uint32_t& store_waits, const ComponentCounts& counts);
-  [[nodiscard]] Status make_room(std::uint32_t& store_waits, ComponentKind c, std::uint32_t count,
-                                 bool may_wait) override;
+  // Would evicting everything that may leave for `who` do? What is locked or covered now comes free in its own time.
+  [[nodiscard]] bool could_make(ComponentKind c, std::uint32_t count, const EvictFor& who = {}) const;
+  // make_room() for all components, for a request that starts; nothing goes if one of them finds none. others_run: then
+  // it waits for them before it breaks floors.
+  [[nodiscard]] Status make_all(RequestId starts, RoomSeeker& who, const ComponentCounts& counts, bool others_run);
+  // For one that runs: it breaks floors before it is refused.
+  [[nodiscard]] Status make_room(RoomSeeker& who, ComponentKind c, std::uint32_t count, bool may_wait) override;
   [[nodiscard]] bool is_room_coming(ComponentKind c) override;
   // A request lets the path to `node` go: what of it is being copied to the host can leave after that.
   void path_let_go(NodeId node);
@@ -81,10 +85,15 @@ class DeviceRoom final : public StepRoom {
   void committed(NodeId node, std::uint64_t from) override { backups_.by_policy(node, from); }
 
  private:
-  EvictResult evict(ComponentKind c, std::uint32_t slots, VictimRule rule);
+  EvictResult evict(ComponentKind c, std::uint32_t slots, VictimRule rule, const EvictFor& who);
+  [[nodiscard]] Status make(RoomSeeker& seeker, ComponentKind c, std::uint32_t count, bool may_wait,
+                            bool breaks_floors);
+  // Drops, in this order, until `missing` says 0: victims without a copy, what keeps others in place, others' floors.
+  template <class Missing>
+  void drop_victims(ComponentKind c, const EvictFor& who, Missing missing);
   [[nodiscard]] VictimRule gentle_rule(ComponentKind c) const;
-  [[nodiscard]] bool waits_for_copies(std::uint32_t& store_waits, ComponentKind c, const std::vector<NodeId>& victims);
-  [[nodiscard]] bool back_up(std::uint32_t& store_waits, ComponentKind c, const std::vector<NodeId>& victims);
+  [[nodiscard]] bool waits_for_copies(RoomSeeker& seeker, ComponentKind c, const std::vector<NodeId>& victims);
+  [[nodiscard]] bool back_up(RoomSeeker& seeker, ComponentKind c, const std::vector<NodeId>& victims);
   void note_copied_path(NodeId at, std::set<NodeId>& out) const;  // nodes from `at` up that are being copied to host
   [[nodiscard]] bool are_copied(std::set<NodeId>& nodes) const;   // any of them, still
 

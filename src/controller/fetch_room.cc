@@ -30,7 +30,9 @@ bool FetchRoom::plan(Fetch& f) {
   hold_host_path(f, counts);
   f.room_needed = parts_.host->space_of(counts);
   if (!f.room_needed.fits_in(parts_.host->total())) return false;
-  if (counts[0] + counts[1] > budget.piece() && !f.room_needed.fits_in(parts_.room.in_reach())) return false;
+  if (counts[0] + counts[1] > budget.piece() &&
+      !f.room_needed.fits_in(parts_.room.in_reach(parts_.tree.tenant_of(f.space))))
+    return false;
   f.blocks = f.room_needed.blocks;
   parts_.queue.add_blocks(f.blocks);
   f.batches.reserve((f.target - f.full_from) / f.cut.most + f.cut.stops.size());
@@ -47,7 +49,8 @@ bool FetchRoom::take_piece(Fetch& f) {
   }
   budget.spend((counts[0] + counts[1] + counts[2]) / 4 + (f.batches.size() - first) + 1);
   std::array<std::vector<HostSlot>, kComponentCount> slots;
-  if (parts_.room.take(counts, HostEffort::kAll, slots) != HostAnswer::kThere) return false;
+  const TenantId who = parts_.tree.tenant_of(f.space);
+  if (parts_.room.take(counts, HostEffort::kAll, slots, who) != HostAnswer::kThere) return false;
   std::array<std::size_t, kComponentCount> given{};
   for (std::size_t k = first; k < f.batches.size(); ++k) {
     const ComponentCounts needs = f.batches[k].needs();

@@ -71,7 +71,8 @@ Result<RequestId> Forks::fork(Request& from) {
   PageTable table = from.run.fork_table(parts_.starts.pages_at_start(from));
   const ComponentCounts counts = slots_for(from, table);
   // What the two will share is locked by the one that is there: no room is made of it.
-  LARDER_RETURN_IF_ERROR(parts_.room.make_all(from.id, from.run.store_waits(), counts));
+  const bool others_run = parts_.requests.running() > 1;
+  LARDER_RETURN_IF_ERROR(parts_.room.make_all(from.id, from.run.seeker(), counts, others_run));
   // What was handed over, and what leaves, may have begun copies of its own: asked again, before anything is held.
   LARDER_RETURN_IF_ERROR(check_place());
   Slots slots;

@@ -15,9 +15,10 @@ constexpr std::uint64_t kVictimBatch = 16;
 HostRoom::HostRoom(const Parts& parts)
     : model_(parts.model), host_(parts.host), tree_(parts.tree), backlog_(parts.backlog), counters_(parts.counters) {}
 
-HostSpace HostRoom::evictable() const {
+HostSpace HostRoom::evictable(TenantId who) const {
   HostSpace space;
   for (const ComponentKind c : kAllComponents) space += host_->space_of(c, tree_.counts(c, Tier::kHost).evictable());
+  space.blocks -= std::min(space.blocks, tree_.tenants().withheld(TenantBook::kHostBudget, {.tenant = who}));
   return space;
 }
 
@@ -44,16 +45,17 @@ std::uint64_t HostRoom::share(const HostVictim& victim, std::uint64_t want, Host
   return std::min(want, victim.facts.component == ComponentKind::kMamba ? 1 : node.end - node.begin);
 }
 
-std::optional<HostVictim> HostRoom::next_victim(const HostSpace& missing) const {
+std::optional<HostVictim> HostRoom::next_victim(const HostSpace& missing, const EvictFor& who) const {
   std::optional<HostVictim> first;
   OrderKey least;
   for (const ComponentKind c : kAllComponents) {
     const bool gives = (host_->blocks_per_slot(c) > 0 ? missing.blocks : missing.markers) > 0;
     if (!model_.has(c) || !gives) continue;
-    const std::optional<HostVictim> victim = tree_.next_host_victim(c);
+    const std::optional<HostVictim> victim = tree_.next_host_victim(c, who);
     if (!victim) continue;
     const OrderKey key = tree_.order().key_across(victim->facts);
-    if (!first || victim->worth < first->worth || (victim->worth == first->worth && key < least)) {
+    const auto place = [](const HostVictim& v) { return std::pair(v.rank, v.worth); };
+    if (!first || place(*victim) < place(*first) || (place(*victim) == place(*first) && key < least)) {
       first = victim;
       least = key;
     }
@@ -62,16 +64,17 @@ std::optional<HostVictim> HostRoom::next_victim(const HostSpace& missing) const 
 }
 
 // What storage reads is locked, so it is neither counted nor a victim.
-HostAnswer HostRoom::make(const ComponentCounts& counts, HostEffort effort) {
+HostAnswer HostRoom::make(const ComponentCounts& counts, HostEffort effort, TenantId who) {
   const bool gently = effort == HostEffort::kGently;
   HostSpace missing = host_->shortage(counts);
-  if (const HostSpace may_go = evictable(); !missing.fits_in(may_go)) {
+  if (const HostSpace may_go = evictable(who); !missing.fits_in(may_go)) {
     const bool waits = gently && backlog_.may_wait() && missing.fits_in(may_go + backlog_.kept());
     return waits ? refuse_for_stores() : HostAnswer::kNone;
   }
+  const EvictFor evicts{.tenant = who, .coming = host_->space_of(counts).blocks};
   std::uint64_t in_vain = 0;
   while (!missing.is_none()) {
-    const std::optional<HostVictim> victim = next_victim(missing);
+    const std::optional<HostVictim> victim = next_victim(missing, evicts);
     if (!victim) {
       // What is left stands beneath pages that are being written.
       return gently && backlog_.may_wait() ? refuse_for_stores() : HostAnswer::kNone;
@@ -81,7 +84,7 @@ HostAnswer HostRoom::make(const ComponentCounts& counts, HostEffort effort) {
     const std::uint64_t slots = per_slot == 0 ? missing.markers : (missing.blocks + per_slot - 1) / per_slot;
     const std::uint64_t want = share(*victim, std::min(slots, kVictimBatch), effort);
     if (want == 0) return gently ? refuse_for_stores() : HostAnswer::kNone;
-    if (tree_.evict_host(c, want).freed == 0) return HostAnswer::kNone;
+    if (tree_.evict_host(c, want, evicts).freed == 0) return HostAnswer::kNone;
     // Leased and not locked, see StoreBacklog::unlock_abandoned(): more of it would go for nothing as well.
     const HostSpace before = std::exchange(missing, host_->shortage(counts));
     if (missing == before && (!takes_one_by_one() || ++in_vain == kVictimBatch)) return HostAnswer::kNone;
@@ -90,8 +93,8 @@ HostAnswer HostRoom::make(const ComponentCounts& counts, HostEffort effort) {
 }
 
 HostAnswer HostRoom::take(const ComponentCounts& counts, HostEffort effort,
-                          std::array<std::vector<HostSlot>, kComponentCount>& out) {
-  const HostAnswer answer = make(counts, effort);
+                          std::array<std::vector<HostSlot>, kComponentCount>& out, TenantId who) {
+  const HostAnswer answer = make(counts, effort, who);
   if (answer != HostAnswer::kThere) return answer;
   return host_->reserve(counts, out) ? HostAnswer::kThere : HostAnswer::kNone;
 }

@@ -8,6 +8,9 @@
 // Gently: a victim that storage lacks and gets soon is not taken while storage takes pages. The caller is told so
 // (kWaitsForStores) and asks again later; for how long is bounded by StoreBacklog::may_wait().
 //
+// `who` needs the room: what the floors of other tenants keep from it stays (tree/tenant_book.h). The host has nothing
+// that must come, so floors there are never broken.
+//
 // Threads: the cache thread. Ranks: all answers follow from the tree, the pools and agreed events.
 // Cost: O(log leaves) per victim and O(1) per page that leaves.
 #pragma once
@@ -50,12 +53,12 @@ class HostRoom {
   explicit HostRoom(const Parts& parts);
 
   // Evicts until `counts` fit. Evicts nothing if everything would not do, as far as TierCounts can tell.
-  [[nodiscard]] HostAnswer make(const ComponentCounts& counts, HostEffort effort);
+  [[nodiscard]] HostAnswer make(const ComponentCounts& counts, HostEffort effort, TenantId who = {});
   // The same, and takes the slots: counts[c] of them are appended to out[c]. Else nothing was taken.
   [[nodiscard]] HostAnswer take(const ComponentCounts& counts, HostEffort effort,
-                                std::array<std::vector<HostSlot>, kComponentCount>& out);
+                                std::array<std::vector<HostSlot>, kComponentCount>& out, TenantId who = {});
   // What is free, or could be made so.
-  [[nodiscard]] HostSpace in_reach() const { return host_->available() + evictable(); }
+  [[nodiscard]] HostSpace in_reach(TenantId who = {}) const { return host_->available() + evictable(who); }
   // Once per poll: refusals for the sake of storage, since the last one, use up the patience of the backlog.
   void count_refusal();
   [[nodiscard]] bool has_refused() const { return has_refused_; }
@@ -68,9 +71,9 @@ class HostRoom {
 
  private:
   [[nodiscard]] HostAnswer refuse_for_stores();
-  [[nodiscard]] HostSpace evictable() const;
+  [[nodiscard]] HostSpace evictable(TenantId who) const;
   // One that gives some of what is missing.
-  [[nodiscard]] std::optional<HostVictim> next_victim(const HostSpace& missing) const;
+  [[nodiscard]] std::optional<HostVictim> next_victim(const HostSpace& missing, const EvictFor& who) const;
   [[nodiscard]] bool takes_one_by_one() const { return tree_.weighs() || tree_.is_exclusive(); }
   [[nodiscard]] std::uint64_t share(const HostVictim& victim, std::uint64_t want, HostEffort effort) const;
 

@@ -19,6 +19,8 @@ constexpr Nanos kDetachedWait = std::chrono::seconds(1);
 TreeConfig tree_config(const CacheConfig& config, const LowerTiers::Parts& parts) {
   TreeConfig tree = tree_config_for(parts.model, config.eviction_policy, parts.allows_host_gaps, config.eviction_order);
   tree.is_exclusive = config.exclusive_tiers;
+  if (parts.host == nullptr) return tree;
+  for (const ComponentKind c : kAllComponents) tree.host_blocks[index_of(c)] = parts.host->blocks_per_slot(c);
   return tree;
 }
 }  // namespace
@@ -32,7 +34,8 @@ LowerTiers::LowerTiers(const CacheConfig& config, Parts parts)
             .rank_plan_limit = config.rank_plan_limit,
             .poll_budget = config.poll_budget},
            parts_.clock, parts_.ranks, [this](Op& op) { return outcome_of(op); }),
-      space_opener_(config.max_namespaces, {parts_.model, parts_.scope, tree_, spaces_, counters_}),
+      tenants_(config.tenant_limits, {parts_.model, parts_.device, parts_.host, tree_, parts_.clock, parts_.metrics}),
+      space_opener_(config.max_namespaces, {parts_.model, parts_.scope, tree_, spaces_, tenants_, counters_}),
       metrics_(parts_.metrics),
       backlog_(config, {parts_.model, parts_.host, tree_, ops_, spaces_, parts_.clock, counters_, metrics_}),
       host_room_({parts_.model, parts_.host, tree_, backlog_, counters_}),
@@ -90,6 +93,7 @@ bool LowerTiers::poll(Nanos wait) {
     prefetcher_.pump();
     backlog_.pump();
   }
+  tenants_.note_uses();
   ops_.budget().end_poll();
   if (events_) events_->hand_over();
   return changed || has_events || ops_.budget().is_short();

@@ -39,6 +39,7 @@
 #include "controller/space_opener.h"
 #include "controller/space_table.h"
 #include "controller/store_backlog.h"
+#include "controller/tenants.h"
 #include "pool/host_pools.h"
 #include "tree/tree.h"
 
@@ -46,13 +47,14 @@ namespace larder {
 
 class LowerTiers final : private SlotSink {
  public:
-  struct Parts {  // model, host, clock, metrics and ranks outlive this
+  struct Parts {  // model, host, device, clock, metrics and ranks outlive this
     const ModelSpec& model;
     HostPools* host;  // null: no host tier, and no storage
     Clock& clock;
-    MetricsRegistry* metrics;  // may be null
-    RankGroup* ranks;          // null: one rank
-    NamespaceScope scope;      // layout and rank
+    MetricsRegistry* metrics;             // may be null
+    RankGroup* ranks;                     // null: one rank
+    const DevicePools* device = nullptr;  // of which the tree has pages; null: none
+    NamespaceScope scope;                 // layout and rank
     bool allows_host_gaps = false;
     // An operation of the façade has ended: kLoad, kStateCopy, kBackup, kExplain. is_ok: on all ranks. It is erased
     // after that.
@@ -101,6 +103,7 @@ class LowerTiers final : private SlotSink {
   [[nodiscard]] Prefetcher& prefetcher() { return prefetcher_; }
   [[nodiscard]] const Prefetcher& prefetcher() const { return prefetcher_; }
   [[nodiscard]] LossLog& losses() { return losses_; }
+  [[nodiscard]] const Tenants& tenants() const { return tenants_; }
   [[nodiscard]] const MissReasons& miss_reasons() const { return reasons_; }
 
  private:
@@ -118,6 +121,7 @@ class LowerTiers final : private SlotSink {
   std::optional<KvEventRecorder> events_;
   OpTable ops_;
   CacheCounters counters_;
+  Tenants tenants_;
   SpaceOpener space_opener_;
   CacheMetrics metrics_;
   StoreBacklog backlog_;

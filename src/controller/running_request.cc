@@ -176,7 +176,7 @@ Status RunningRequest::grow(const RequestText& text, std::uint64_t until) {
   const std::uint64_t group = std::min(pages_for(*parts_, text.final_tokens()), have + pages_for(*parts_, kGrowTokens));
   const std::uint64_t end = std::max(need, std::min(group, have + device.free_slots(ComponentKind::kFull)));
   const auto count = static_cast<std::uint32_t>(end - have);
-  Status grown = parts_->room.make_room(store_waits_, ComponentKind::kFull, count, true);
+  Status grown = parts_->room.make_room(seeker_, ComponentKind::kFull, count, true);
   const bool has_room = grown.is_ok();
   // Without room for all of them those that are free are a part, and what was taken stays in the table.
   for (std::uint32_t i = 0; i < count; ++i) {
@@ -206,7 +206,7 @@ Status RunningRequest::grant_window(std::uint64_t until) {
   const std::uint64_t end = pages_for(*parts_, until);
   std::uint32_t missing = 0;
   for (std::uint64_t i = first; i < end; ++i) missing += table_.swa[i].valid() ? 0 : 1;
-  LARDER_RETURN_IF_ERROR(parts_->room.make_room(store_waits_, ComponentKind::kSwa, missing, true));
+  LARDER_RETURN_IF_ERROR(parts_->room.make_room(seeker_, ComponentKind::kSwa, missing, true));
   for (std::uint64_t i = first; i < end; ++i) {
     if (table_.swa[i].valid()) continue;
     const std::optional<DeviceSlot> slot = parts_->device.allocate(ComponentKind::kSwa);
@@ -219,7 +219,7 @@ Status RunningRequest::grant_window(std::uint64_t until) {
 // ---- recurrent state on the way
 
 Result<DeviceSlot> RunningRequest::state_slot(bool weak, bool may_wait) {
-  if (!weak) LARDER_RETURN_IF_ERROR(parts_->room.make_room(store_waits_, ComponentKind::kMamba, 1, may_wait));
+  if (!weak) LARDER_RETURN_IF_ERROR(parts_->room.make_room(seeker_, ComponentKind::kMamba, 1, may_wait));
   const std::optional<DeviceSlot> slot = parts_->device.allocate(ComponentKind::kMamba);
   if (!slot) return overloaded("prepare_step: no recurrent state is free");
   return *slot;

@@ -35,14 +35,20 @@
 
 namespace larder {
 
+// A request that needs room on the device.
+struct RoomSeeker {
+  TenantId tenant{};              // whose it is
+  std::uint32_t store_waits = 0;  // how often room was refused to it for the sake of storage, in all its life
+  std::uint32_t copy_waits = 0;   // copies begun for it since it last got room; counted where tenants have limits
+};
+
 // Who makes room on the device for running requests, and takes back what they let go: in a cache, device_room.h.
 class StepRoom {
  public:
   virtual ~StepRoom() = default;
   // Evicts until `count` slots are free. kOverloaded: not now. may_wait: also while victims get their host copies; else
-  // those that have none are dropped. store_waits: how often room was refused for the sake of storage; counted up.
-  [[nodiscard]] virtual Status make_room(std::uint32_t& store_waits, ComponentKind c, std::uint32_t count,
-                                         bool may_wait) = 0;
+  // those that have none are dropped.
+  [[nodiscard]] virtual Status make_room(RoomSeeker& who, ComponentKind c, std::uint32_t count, bool may_wait) = 0;
   // After make_room() has refused: is something under way that will make some? Else only requests can.
   [[nodiscard]] virtual bool is_room_coming(ComponentKind c) = 0;
   virtual void give_back(ComponentKind c, DeviceSlot slot) = 0;
@@ -130,7 +136,7 @@ class RunningRequest {
   [[nodiscard]] const StepLedger& ledger() const { return ledger_; }
   // Device slots that are the request's own or in its limbo.
   [[nodiscard]] ComponentCounts slots() const;
-  std::uint32_t& store_waits() { return store_waits_; }  // StepRoom::make_room(); of its whole life
+  RoomSeeker& seeker() { return seeker_; }
 
  private:
   [[nodiscard]] std::uint32_t page_size() const { return parts_->model.page_size; }
@@ -169,7 +175,7 @@ class RunningRequest {
   std::shared_ptr<LayerGate> gate_;
   bool is_agreed_ = true;       // what the gate was of is there, on every rank
   std::uint64_t held_for_ = 0;  // page: the last checkpoint for which a step was refused
-  std::uint32_t store_waits_ = 0;
+  RoomSeeker seeker_;
 };
 
 }  // namespace larder

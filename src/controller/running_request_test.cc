@@ -63,7 +63,7 @@ class Bench : public SlotSink, public StepRoom {
     EXPECT_EQ(run.ledger().in_limbo(), in_limbo);
   }
 
-  Status make_room(std::uint32_t&, ComponentKind c, std::uint32_t count, bool) override {
+  Status make_room(RoomSeeker&, ComponentKind c, std::uint32_t count, bool) override {
     return promises || count <= device->free_slots(c) ? Status::ok() : overloaded("full");
   }
   bool is_room_coming(ComponentKind) override { return is_coming; }

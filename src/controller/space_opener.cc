@@ -21,6 +21,7 @@ SpaceOpener::SpaceOpener(std::uint32_t max_namespaces, const Parts& parts)
       scope_(parts.scope),
       tree_(parts.tree),
       table_(parts.table),
+      tenants_(parts.tenants),
       counters_(parts.counters) {}
 
 Result<NamespaceId> SpaceOpener::open(const std::string& adapter, const std::string& salt) {
@@ -37,16 +38,17 @@ Result<NamespaceId> SpaceOpener::open(const std::string& adapter, const std::str
   NamespaceScope scope = scope_;
   scope.adapter = adapter;
   scope.salt = salt;
-  const NamespaceId id = tree_.open_namespace(namespace_digest(model_, scope));
+  const NamespaceId id = tree_.open_namespace(namespace_digest(model_, scope), tenants_.enter(salt));
   table_.add(name, id, std::make_shared<const StoreScope>(make_store_scope(model_, scope)));
   return id;
 }
 
 // One without pages is only a name, so it goes before those with pages; of these, the one that idles for the longest
 // time. Idle ones may still have operations in flight (backups and writes, loads of requests that were aborted): they
-// go to the end of the line, so that the next look finds others first.
+// go to the end of the line, so that the next look finds others first. What a tenant with a floor has goes only if
+// none that was looked at is without one.
 std::optional<NamespaceId> SpaceOpener::next_to_close() {
-  std::optional<NamespaceId> oldest;
+  std::optional<NamespaceId> oldest, oldest_with_floor;
   std::size_t closable = 0;
   std::size_t left = std::min(table_.idle().size(), kIdleLookedAt);
   for (auto it = table_.idle().begin(); left > 0 && closable < kClosableLookedAt; --left) {
@@ -56,10 +58,12 @@ std::optional<NamespaceId> SpaceOpener::next_to_close() {
       continue;
     }
     if (!tree_.view(tree_.root(id)).has_children) return id;
-    if (!oldest) oldest = id;
-    ++closable;
+    const bool has_floor = tenants_.has_floor(tree_.tenant_of(id));
+    closable += has_floor ? 0 : 1;
+    std::optional<NamespaceId>& first = has_floor ? oldest_with_floor : oldest;
+    if (!first) first = id;
   }
-  return oldest;
+  return oldest ? oldest : oldest_with_floor;
 }
 
 // What a tenant that idles has cached must not keep one out that is there now: it costs a miss, no more.
@@ -71,6 +75,7 @@ void SpaceOpener::close_idle() {
     ++counters_.internal_errors;
     return;
   }
+  tenants_.leave(table_.name(*id).second);
   table_.erase(*id);
 }
 

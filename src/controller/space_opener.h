@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "controller/cache.h"
 #include "controller/space_table.h"
+#include "controller/tenants.h"
 #include "model/model_spec.h"
 #include "tree/tree.h"
 
@@ -20,11 +21,12 @@ namespace larder {
 
 class SpaceOpener {
  public:
-  struct Parts {  // model, tree, table and counters outlive the opener
+  struct Parts {  // model, tree, table, tenants and counters outlive the opener
     const ModelSpec& model;
     const NamespaceScope& scope;  // layout and rank; copied
     RadixTree& tree;
     SpaceTable& table;
+    Tenants& tenants;
     CacheCounters& counters;
   };
   SpaceOpener(std::uint32_t max_namespaces, const Parts& parts);
@@ -41,6 +43,7 @@ class SpaceOpener {
   const NamespaceScope scope_;
   RadixTree& tree_;
   SpaceTable& table_;
+  Tenants& tenants_;
   CacheCounters& counters_;
 };
 

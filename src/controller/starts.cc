@@ -143,11 +143,13 @@ Status Starts::check_admission() const {
 // ---- what it gets
 
 Status Starts::take_slots(Request& r, const ComponentCounts& counts, Slots& out) {
-  LARDER_RETURN_IF_ERROR(room_.make_all(r.id, r.run.store_waits(), counts));
+  const bool others_run = requests_.running() > 0;
+  LARDER_RETURN_IF_ERROR(room_.make_all(r.id, r.run.seeker(), counts, others_run));
   LARDER_RETURN_IF_ERROR(check_places());  // what leaves may have begun copies of its own
   // One that was retracted comes back when those that run can each grow as well: else it would soon leave again.
   const std::uint32_t full = counts[index_of(ComponentKind::kFull)];
-  if (r.retracts > 0 && !room_.could_make(ComponentKind::kFull, full + requests_.running())) {
+  const EvictFor who{.tenant = r.run.seeker().tenant, .breaks_floors = !others_run};
+  if (r.retracts > 0 && !room_.could_make(ComponentKind::kFull, full + requests_.running(), who)) {
     return overloaded("start: the device has no room yet for a request that was retracted");
   }
   return device_.reserve(counts, out) ? Status::ok() : overloaded("start: the device is full");

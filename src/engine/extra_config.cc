@@ -90,6 +90,16 @@ Status set_backend_key(const std::string& key, const Tree& value, ExtraConfig& o
   return Status::ok();
 }
 
+// In a list with commas.
+bool is_listed(std::string_view list, std::string_view wanted) {
+  while (!list.empty()) {
+    const std::size_t comma = list.find(',');
+    if (list.substr(0, comma) == wanted) return true;
+    list.remove_prefix(comma == std::string_view::npos ? list.size() : comma + 1);
+  }
+  return false;
+}
+
 Result<Tree> parse_source(std::string_view text, FileSystem& files) {
   if (!text.starts_with('@')) return parse_json_tree(text, "extra config");
   const std::string path(text.substr(1));
@@ -101,30 +111,31 @@ Result<Tree> parse_source(std::string_view text, FileSystem& files) {
 }  // namespace
 
 Status check_library(const Options& options, const ExtraConfig& extra, FileSystem& files) {
-  const auto library_of = [](const ExtraConfig& config) {
-    const auto found = config.backend.find("library");
-    return found == config.backend.end() ? std::string{} : found->second;
-  };
-  const std::string asked = library_of(extra);
-  if (asked.empty()) return Status::ok();
-  std::string_view left = options.allow_storage_library;
-  while (!left.empty()) {
-    const std::size_t comma = left.find(',');
-    if (left.substr(0, comma) == asked) return Status::ok();
-    left.remove_prefix(comma == std::string_view::npos ? left.size() : comma + 1);
+  // Each of these keys names code that runs: a library, an interpreter, a folder of Python modules.
+  for (const char* key : {"library", "python", "package_directory"}) {
+    const auto value_of = [&](const ExtraConfig& config) {
+      const auto found = config.backend.find(key);
+      return found == config.backend.end() ? std::string{} : found->second;
+    };
+    const std::string asked = value_of(extra);
+    if (asked.empty() || is_listed(options.allow_storage_library, asked)) continue;
+    const Result<ExtraConfig> start = parse_extra_config(
+        extra_config_source(options.hicache_storage_backend, options.hicache_storage_backend_extra_config), files);
+    if (start.is_ok() && value_of(*start) == asked) continue;
+    return invalid_argument("\"" + std::string(key) + "\": \"" + asked +
+                            "\" is not among the libraries that this server may load at run time; name it at start: "
+                            "--allow-storage-library " +
+                            asked);
   }
-  const Result<ExtraConfig> start = parse_extra_config(
-      extra_config_source(options.hicache_storage_backend, options.hicache_storage_backend_extra_config), files);
-  if (start.is_ok() && library_of(*start) == asked) return Status::ok();
-  return invalid_argument("\"library\": \"" + asked +
-                          "\" is not among the libraries that this server may load at run time; name it at start: "
-                          "--allow-storage-library " +
-                          asked);
+  return Status::ok();
 }
 
 std::string extra_config_source(std::string_view backend, std::string_view text) {
-  const char* const path = std::getenv("SGLANG_HICACHE_HF3FS_CONFIG_PATH");
-  const bool is_named = backend == "hf3fs" && text.empty() && path != nullptr && *path != '\0';
+  const char* const variable = backend == "hf3fs"      ? "SGLANG_HICACHE_HF3FS_CONFIG_PATH"
+                               : backend == "mooncake" ? "SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"
+                                                       : nullptr;
+  const char* const path = variable == nullptr ? nullptr : std::getenv(variable);
+  const bool is_named = text.empty() && path != nullptr && *path != '\0';
   return is_named ? std::string("@") + path : std::string(text);
 }
 

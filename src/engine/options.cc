@@ -8,6 +8,7 @@
 #include "config/model_file.h"
 #include "config/parse_tree.h"
 #include "engine/option_table.h"
+#include "engine/tenant_file.h"
 #include "engine/text_file.h"
 #include "events/kv_event_config.h"
 #include "model/presets.h"
@@ -166,6 +167,11 @@ Result<CacheConfig> cache_config(const Options& options, FileSystem& files) {
       extra->prefetch_timeout_per_ki_token.value_or(config.prefetch_timeout_per_ki_token);
   config.prefetch_timeout_max =
       extra->prefetch_timeout_max.value_or(std::max(config.prefetch_timeout_max, config.prefetch_timeout_base));
+  if (!options.tenant_limits.empty()) {
+    Result<TenantLimits> limits = load_tenant_limits(options.tenant_limits, files);
+    if (!limits.is_ok()) return Status(limits.status().code(), "--tenant-limits: " + limits.status().message());
+    config.tenant_limits = std::move(*limits);
+  }
   const Status status = validate_config(config);
   if (status.is_ok()) return config;
   return status;

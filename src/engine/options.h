@@ -43,6 +43,7 @@ struct Options {
   bool exclusive_tiers = false;
   std::string hicache_mem_layout = "page_first";
   std::string radix_eviction_policy = "value";
+  std::string tenant_limits;            // --tenant-limits: a file (engine/tenant_file.h); empty: none
   std::string hicache_storage_backend;  // --hicache-storage-backend: "", "memory", "file"
   std::string hicache_storage_prefetch_policy = "timeout";
   std::string hicache_storage_backend_extra_config;  // JSON object text, or @path.{json,toml}
@@ -107,11 +108,13 @@ struct ExtraConfig {
   std::optional<std::uint32_t> prefetch_threshold;  // tokens
   std::optional<Nanos> prefetch_timeout_base, prefetch_timeout_per_ki_token, prefetch_timeout_max;
 };
-// kInvalidArgument: `extra` names a library that this process may not load (allow_storage_library, and the start's).
+// kInvalidArgument: `extra` names a library, an interpreter or a folder of modules that this process may not load
+// (allow_storage_library, and the start's).
 [[nodiscard]] Status check_library(const Options& options, const ExtraConfig& extra,
                                    FileSystem& files = real_file_system());
-// What to parse for a backend: the text that was given; else, for hf3fs, the file that the reference's variable
-// SGLANG_HICACHE_HF3FS_CONFIG_PATH names (its keys are among ours), as "@path"; else nothing.
+// What to parse for a backend: the text that was given; else, for hf3fs and mooncake, the file that the reference's
+// variable SGLANG_HICACHE_HF3FS_CONFIG_PATH or SGLANG_HICACHE_MOONCAKE_CONFIG_PATH names (its keys are among ours), as
+// "@path"; else nothing.
 [[nodiscard]] std::string extra_config_source(std::string_view backend, std::string_view text);
 // text: "" (nothing), a JSON object, or @path of a .json or .toml file. Values are text, numbers and switches; a nested
 // object, list or null is refused by name. hicache_storage_pass_prefix_keys and tp_lcm_size are accepted and change

@@ -244,6 +244,8 @@ TEST(ExtraConfig, OnlyLibrariesThatTheStartNamesAreLoaded) {
   EXPECT_TRUE(check(R"({"library": ""})").is_ok()) << "the system's";
   expect_refused(check(R"({"library": "/tmp/evil.so"})"), {"/tmp/evil.so", "--allow-storage-library"});
   expect_refused(check("@evil.json"), {"/tmp/evil.so"});
+  expect_refused(check(R"({"python": "/tmp/evil"})"), {"/tmp/evil", "--allow-storage-library"});
+  expect_refused(check(R"({"package_directory": "/tmp/evil"})"), {"/tmp/evil", "--allow-storage-library"});
   options.allow_storage_library = "/opt/a.so,/opt/b.so";
   EXPECT_TRUE(check(R"({"library": "/opt/a.so"})").is_ok());
   EXPECT_TRUE(check(R"({"library": "/opt/b.so"})").is_ok());
@@ -277,6 +279,24 @@ TEST(ExtraConfig, TheReferencesVariableNamesTheFileOfHf3fs) {
   ASSERT_TRUE(register_backends(factory).is_ok());
   for (const auto& [key, value] : extra->backend) {
     const std::vector<BackendOptionHelp>& known = *factory.options_of("hf3fs");
+    EXPECT_TRUE(std::any_of(known.begin(), known.end(), [&](const auto& option) { return option.key == key; })) << key;
+  }
+}
+
+TEST(ExtraConfig, TheReferencesVariableNamesTheFileOfMooncake) {
+  constexpr const char* kVariable = "SGLANG_HICACHE_MOONCAKE_CONFIG_PATH";
+  ASSERT_EQ(::setenv(kVariable, "/etc/mooncake.json", 1), 0);
+  EXPECT_EQ(extra_config_source("mooncake", ""), "@/etc/mooncake.json");
+  EXPECT_EQ(extra_config_source("hf3fs", ""), "");
+  ASSERT_EQ(::unsetenv(kVariable), 0);
+  // The keys that the reference reads from it are known here.
+  BackendFactory factory;
+  ASSERT_TRUE(register_backends(factory).is_ok());
+  for (const char* key :
+       {"master_server_address", "client_server_address", "local_hostname", "metadata_server", "global_segment_size",
+        "protocol", "device_name", "master_metrics_port", "check_server", "standalone_storage", "enable_ssd_offload",
+        "ssd_offload_path", "extra_backend_tag", "enable_group_semantics"}) {
+    const std::vector<BackendOptionHelp>& known = *factory.options_of("mooncake");
     EXPECT_TRUE(std::any_of(known.begin(), known.end(), [&](const auto& option) { return option.key == key; })) << key;
   }
 }

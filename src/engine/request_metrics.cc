@@ -67,6 +67,8 @@ RequestMetrics::RequestMetrics(MetricsRegistry& m, const std::string& model_name
       store_declined_(
           m.counter("larder_store_declined_pages_total", "KV pages that storage's admission declined", labels_)),
       store_waits_(m.counter("larder_store_waits_total", "Polls for which room waited for a slow storage", labels_)),
+      floors_broken_(m.counter("larder_floors_broken_total",
+                               "Device slots that requests took from below the floors of other tenants", labels_)),
       retracted_(m.counter("larder_retracted_requests_total",
                            "Running requests that were set aside for want of device KV", labels_)),
       lost_(m.counter("larder_host_lost_pages_total", "Host pages lost to failures", labels_)),
@@ -149,6 +151,7 @@ void RequestMetrics::publish_cache(const SchedulerStats& stats, std::uint32_t pa
   store_failed_.follow(c.store_failed);
   store_declined_.follow(c.store_declined);
   store_waits_.follow(c.store_waits);
+  floors_broken_.follow(c.floors_broken);
   retracted_.follow(c.retracted);
   lost_.follow(c.host_lost);
   internal_errors_.follow(c.internal_errors);

@@ -59,7 +59,8 @@ class RequestMetrics {
   Histogram &ttft_, &inter_token_, &end_to_end_, &queue_time_;
   Gauge &running_, &queued_, &used_tokens_, &token_usage_, &hit_rate_, &host_used_, &host_total_;
   Follower prefetched_, backed_up_, loaded_back_, evicted_;
-  Follower late_, partial_, refused_, shared_, corrupt_, stored_, store_failed_, store_declined_, store_waits_;
+  Follower late_, partial_, refused_, shared_, corrupt_, stored_, store_failed_, store_declined_, store_waits_,
+      floors_broken_;
   Follower retracted_, lost_, internal_errors_;
   Follower storage_reads_, storage_read_errors_, storage_writes_, storage_write_errors_, storage_corrupt_;
   Follower storage_duplicates_, storage_declined_, storage_evicted_, storage_moved_, storage_written_bytes_;

@@ -519,7 +519,7 @@ TEST_F(SchedulerTest, CreateRefusesWithTheOptionsName) {
   };
   Options o = small_options("gqa-tiny");
   o.hicache_storage_backend = "tape";
-  refused(o, "file, hf3fs, memory, plugin");
+  refused(o, "file, hf3fs, memory, mooncake, plugin");
   o = small_options("nope");
   refused(o, "--model");
   o = small_options("gdn-tiny");

@@ -33,6 +33,7 @@ Json counters_json(const CacheCounters& c) {
           {"store_declined_pages", c.store_declined},
           {"store_waits", c.store_waits},
           {"retracted", c.retracted},
+          {"floors_broken", c.floors_broken},
           {"prefetch_late", c.prefetch_late},
           {"prefetch_partial", c.prefetch_partial},
           {"prefetch_refused", c.prefetch_refused},

@@ -17,6 +17,7 @@
 #include "server/completion.h"
 #include "server/completion_body.h"
 #include "server/json_reader.h"
+#include "server/metrics_json.h"
 #include "server/recent_requests.h"
 #include "server/reply_format.h"
 #include "server/ui_files.h"
@@ -337,13 +338,10 @@ class Api final : public ApiServer {
     return json_response(info);
   }
 
-  void metrics(const HttpRequest&, const Exchange& exchange) {
-    HttpResponse response;
-    response.content_type = std::string(MetricsRegistry::content_type());
+  void metrics(const HttpRequest& request, const Exchange& exchange) {
     registry_.gauge("larder_scheduler_failed", "1: the scheduler has failed, and the server must be started again")
         .set(scheduler_.health().is_ok() ? 0 : 1);
-    response.body = registry_.render();
-    exchange->respond(std::move(response));
+    exchange->respond(metrics_response(request, registry_));
   }
 
   void recent_requests(const HttpRequest& request, const Exchange& exchange) {

@@ -11,6 +11,7 @@
 #include "server/api_error.h"
 #include "server/auth.h"
 #include "server/json_reader.h"
+#include "server/metrics_json.h"
 
 namespace larder {
 namespace {
@@ -216,15 +217,12 @@ class Server final : public MetadataServer {
 
   void metrics(const HttpRequest& request, const Exchange& exchange) {
     if (!takes("GET", request, exchange)) return;
-    run(true, exchange, [this] {
+    run(true, exchange, [this, request] {
       const auto all = service_.stats();
       if (all.is_ok()) {
         for (const auto& [name, figures] : *all) export_figures(name.text(), figures);
       }
-      HttpResponse response;
-      response.content_type = std::string(MetricsRegistry::content_type());
-      response.body = registry_.render();
-      return response;
+      return metrics_response(request, registry_);
     });
   }
 

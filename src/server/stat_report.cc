@@ -75,7 +75,7 @@ std::string value_text(const std::string& name, double value) {
   return is_whole ? count_text(static_cast<std::uint64_t>(value)) : fmt::format("{:.4g}", value);
 }
 
-std::string labels_text(const MetricLabels& labels) {
+std::string labels_text(const Labels& labels) {
   std::string out;
   for (const auto& [name, value] : labels) {
     if (name == "model_name") continue;  // one server, one model
@@ -96,8 +96,10 @@ std::string observation_text(const std::string& family, double value) {
 }
 
 const MetricSeries* same_series(const StatSample* sample, const MetricFamily& family, const MetricSeries& series) {
-  const MetricFamily* other = sample == nullptr ? nullptr : sample->metrics.find(family.name);
-  if (other == nullptr) return nullptr;
+  if (sample == nullptr) return nullptr;
+  const auto other = std::find_if(sample->metrics.begin(), sample->metrics.end(),
+                                  [&](const MetricFamily& f) { return f.name == family.name; });
+  if (other == sample->metrics.end()) return nullptr;
   const auto found = std::find_if(other->series.begin(), other->series.end(),
                                   [&](const MetricSeries& s) { return s.labels == series.labels; });
   return found == other->series.end() ? nullptr : &*found;
@@ -107,7 +109,10 @@ std::string rate_text(const StatSample* before, double seconds, const MetricFami
                       const MetricSeries& series) {
   const MetricSeries* earlier = same_series(before, family, series);
   if (earlier == nullptr || seconds <= 0 || family.type == "gauge") return "";
-  const double change = family.type == "histogram" ? series.count - earlier->count : series.value - earlier->value;
+  const auto total = [&](const MetricSeries& s) {
+    return family.type == "histogram" ? static_cast<double>(s.count) : s.value;
+  };
+  const double change = total(series) - total(*earlier);
   return fmt::format("{:.1f}", change / seconds);
 }
 
@@ -159,12 +164,12 @@ std::string values_text(const StatSample& now, const StatSample* before, double 
   TextTable table(before == nullptr ? std::vector<std::string>{title, "labels", "value"}
                                     : std::vector<std::string>{title, "labels", "value", "per s"});
   bool any = false;
-  for (const auto& [name, family] : now.metrics.families) {
-    const char* section = title_of(name);
+  for (const MetricFamily& family : now.metrics) {
+    const char* section = title_of(family.name);
     if (section == nullptr || section != std::string_view(title) || family.type == "histogram") continue;
     for (const MetricSeries& series : family.series) {
       any = true;
-      table.add_row({name, labels_text(series.labels), value_text(name, series.value),
+      table.add_row({family.name, labels_text(series.labels), value_text(family.name, series.value),
                      rate_text(before, seconds, family, series)});
     }
   }
@@ -176,15 +181,15 @@ std::string histograms_text(const StatSample& now, const StatSample* before, dou
   if (before != nullptr) head.emplace_back("per s");
   TextTable table(head);
   bool any = false;
-  for (const auto& [name, family] : now.metrics.families) {
+  for (const MetricFamily& family : now.metrics) {
     if (family.type != "histogram") continue;
     for (const MetricSeries& series : family.series) {
-      if (series.count <= 0) continue;
+      if (series.count == 0) continue;
       any = true;
-      table.add_row(
-          {name, labels_text(series.labels), value_text("", series.count),
-           observation_text(name, series.sum / series.count), observation_text(name, histogram_quantile(series, 0.5)),
-           observation_text(name, histogram_quantile(series, 0.99)), rate_text(before, seconds, family, series)});
+      const auto seen = [&](double value) { return observation_text(family.name, value); };
+      table.add_row({family.name, labels_text(series.labels), count_text(series.count),
+                     seen(series.sum / static_cast<double>(series.count)), seen(histogram_quantile(series, 0.5)),
+                     seen(histogram_quantile(series, 0.99)), rate_text(before, seconds, family, series)});
     }
   }
   return any ? "\n" + table.text() : std::string();
@@ -219,10 +224,10 @@ std::string stat_text(const StatSample& now, const StatSample* before, double se
 
 Ordered stat_json(const StatSample& now) {
   Ordered metrics = Ordered::object();
-  for (const auto& [name, family] : now.metrics.families) {
+  for (const MetricFamily& family : now.metrics) {
     Ordered series = Ordered::array();
     for (const MetricSeries& one : family.series) series.push_back(series_json(family, one));
-    metrics[name] = {{"type", family.type}, {"series", std::move(series)}};
+    metrics[family.name] = {{"type", family.type}, {"series", std::move(series)}};
   }
   const auto state = [&](const char* name) { return Ordered::parse(state_of(now.info, name).dump()); };
   return {{"model", text_at(now.info, "served_model_name")},

@@ -8,14 +8,15 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
-#include "server/metrics_text.h"
+#include "base/metrics.h"
 
 namespace larder {
 
 struct StatSample {
-  nlohmann::json info;  // of /server_info
-  MetricsText metrics;
+  nlohmann::json info;                // of /server_info
+  std::vector<MetricFamily> metrics;  // sorted by name
 };
 
 // For people. `before`: an earlier sample, `seconds` ago, for rates per second; null: none.

@@ -1,56 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading /metrics, and what `larder stat` makes of it.
+// GET /metrics?format=json, and what `larder stat` makes of it.
 #include "server/stat_report.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "base/metrics.h"
+#include "server/metrics_json.h"
 
 namespace larder {
 namespace {
 
-TEST(MetricsText, ReadsWhatTheRegistryWrites) {
+const MetricFamily* family_of(const std::vector<MetricFamily>& families, std::string_view name) {
+  const auto found = std::find_if(families.begin(), families.end(), [&](const auto& f) { return f.name == name; });
+  return found == families.end() ? nullptr : &*found;
+}
+
+TEST(MetricsJson, ReadsWhatTheRegistryWrites) {
   MetricsRegistry registry;
   registry.counter("larder_storage_reads_total", "Pages asked of storage", {{"backend", "a \"b\"\\\n"}}).increment(7);
   registry.gauge("larder_storage_breaker_state", "0 closed").set(0.5);
+  registry.gauge("larder_unknown", "").set(std::numeric_limits<double>::quiet_NaN());
   const double bounds[] = {0.001, 0.01, 0.1};
   Histogram& histogram = registry.histogram("larder_storage_read_seconds", "Time", bounds, {{"op", "get"}});
   for (int i = 0; i < 90; ++i) histogram.observe(0.005);
   for (int i = 0; i < 10; ++i) histogram.observe(5);
-  const MetricsText text = parse_metrics_text(registry.render());
-  EXPECT_EQ(text.lines_skipped, 0u);
-  const MetricFamily* reads = text.find("larder_storage_reads_total");
+  const Result<std::vector<MetricFamily>> read = parse_metrics_json(metrics_json(registry));
+  ASSERT_TRUE(read.is_ok()) << read.status().message();
+  const MetricFamily* reads = family_of(*read, "larder_storage_reads_total");
   ASSERT_NE(reads, nullptr);
   EXPECT_EQ(reads->type, "counter");
   EXPECT_EQ(reads->help, "Pages asked of storage");
   ASSERT_EQ(reads->series.size(), 1u);
   EXPECT_EQ(reads->series[0].label("backend"), "a \"b\"\\\n");
-  EXPECT_EQ(metric_sum(*reads), 7);
-  EXPECT_EQ(metric_sum(*reads, "backend", "other"), 0);
-  EXPECT_EQ(text.find("larder_storage_breaker_state")->series[0].value, 0.5);
-  const MetricFamily* times = text.find("larder_storage_read_seconds");
+  EXPECT_EQ(reads->series[0].value, 7);
+  EXPECT_EQ(family_of(*read, "larder_storage_breaker_state")->series.at(0).value, 0.5);
+  EXPECT_TRUE(std::isnan(family_of(*read, "larder_unknown")->series.at(0).value));
+  const MetricFamily* times = family_of(*read, "larder_storage_read_seconds");
   ASSERT_NE(times, nullptr);
   ASSERT_EQ(times->series.size(), 1u);
   const MetricSeries& series = times->series[0];
-  EXPECT_EQ(series.count, 100);
+  EXPECT_EQ(series.count, 100u);
   EXPECT_NEAR(series.sum, 50.45, 1e-6);
   ASSERT_EQ(series.buckets.size(), 4u);
+  EXPECT_EQ(series.buckets[1], (std::pair<double, std::uint64_t>{0.01, 90}));
+  EXPECT_TRUE(std::isinf(series.buckets[3].first));
   EXPECT_NEAR(histogram_quantile(series, 0.5), 0.001 + 0.009 * 50 / 90, 1e-9);
   EXPECT_EQ(histogram_quantile(series, 0.99), 0.1);  // beyond the last bound
   EXPECT_EQ(histogram_quantile({}, 0.5), 0);
 }
 
-TEST(MetricsText, PassesOverWhatItDoesNotKnow) {
-  const MetricsText text = parse_metrics_text(
-      "# a comment\n\n# TYPE a counter\na 1 1700000000\nb{x=\"1\"} NaN\nbroken{x=\"1 2\nbroken\nc{} +Inf\na_count 3\n"
-      "d{x=\"1\",} 4");
-  EXPECT_EQ(text.lines_skipped, 2u);
-  EXPECT_EQ(text.find("a")->series[0].value, 1);
-  EXPECT_TRUE(std::isnan(text.find("b")->series[0].value));
-  EXPECT_TRUE(std::isinf(text.find("c")->series[0].value));
-  EXPECT_EQ(text.find("a_count")->series[0].value, 3);  // a is no histogram
-  EXPECT_EQ(text.find("d")->series[0].label("x"), "1");
-  EXPECT_EQ(text.find("nothing"), nullptr);
+TEST(MetricsJson, PassesOverWhatItDoesNotKnow) {
+  const Result<std::vector<MetricFamily>> read = parse_metrics_json(R"({"a": 1, "b": {"type": 3, "series": "x"},
+    "c": {"type": "histogram", "unit": "s", "series": [5, {"count": -1, "sum": "x", "buckets": [1, [2], [3, 1e300]]},
+    {"labels": {"x": 1}, "value": null}]}})");
+  ASSERT_TRUE(read.is_ok()) << read.status().message();
+  EXPECT_TRUE(family_of(*read, "a")->series.empty());
+  const MetricFamily& family = *family_of(*read, "c");
+  ASSERT_EQ(family.series.size(), 3u);
+  EXPECT_EQ(family.series[1].count, 0u);
+  EXPECT_EQ(family.series[1].buckets, (std::vector<std::pair<double, std::uint64_t>>{{3, 0}}));
+  EXPECT_TRUE(std::isnan(family.series[2].value));
+  EXPECT_EQ(parse_metrics_json("# HELP a\na 1\n").status().code(), StatusCode::kCorrupt);
 }
 
 StatSample sample_of(std::uint64_t reads) {
@@ -58,7 +72,7 @@ StatSample sample_of(std::uint64_t reads) {
   registry.counter("larder_storage_reads_total", "Reads", {{"model_name", "m"}, {"reason", "absent"}}).increment(reads);
   registry.histogram("larder_storage_op_seconds", "Time", latency_bounds_seconds(), {{"op", "get"}}).observe(0.002);
   StatSample sample;
-  sample.metrics = parse_metrics_text(registry.render());
+  sample.metrics = *parse_metrics_json(metrics_json(registry));
   sample.info =
       nlohmann::json::parse(R"({"served_model_name": "tiny", "version": "1", "hicache_storage_backend": "file",
     "internal_states": [{"num_running_reqs": 2, "num_queue_reqs": 3, "prompt_tokens": 200,

@@ -9,34 +9,35 @@ namespace larder {
 
 using namespace tree;  // NOLINT: internal names of this folder
 
-EvictResult RadixTree::Impl::evict_device(ComponentKind c, std::uint64_t slots, VictimRule rule) {
-  EvictResult out;
-  if (c == ComponentKind::kFull) {
-    evict_device_leaves(slots, rule, out);
-  } else {
-    evict_aux(c, Tier::kDevice, slots, rule, out);
-  }
-  return out;
+EvictResult RadixTree::Impl::evict_device(ComponentKind c, std::uint64_t slots, VictimRule rule, const EvictFor& who) {
+  Eviction eviction{.component = c, .tier = Tier::kDevice, .slots = slots, .rule = rule, .who = who};
+  c == ComponentKind::kFull ? evict_device_leaves(eviction) : evict_aux(eviction);
+  return std::move(eviction.out);
 }
 
-EvictResult RadixTree::Impl::evict_host(ComponentKind c, std::uint64_t slots) {
-  EvictResult out;
-  if (c == ComponentKind::kFull) {
-    evict_host_full(slots, out);
-  } else {
-    evict_aux(c, Tier::kHost, slots, VictimRule::kDrop, out);
-  }
-  return out;
+EvictResult RadixTree::Impl::evict_host(ComponentKind c, std::uint64_t slots, const EvictFor& who) {
+  Eviction eviction{.component = c, .tier = Tier::kHost, .slots = slots, .rule = VictimRule::kDrop, .who = who};
+  c == ComponentKind::kFull ? evict_host_full(eviction) : evict_aux(eviction);
+  return std::move(eviction.out);
+}
+
+std::uint64_t RadixTree::Impl::most_of(Id id, const Eviction& eviction, std::uint64_t most) const {
+  return std::min(most, tenants.slots_to_bound(tenant_of(node(id)), eviction.component, eviction.tier, eviction.who));
+}
+
+void RadixTree::Impl::count_freed(VictimQueues::Rank rank, std::uint64_t freed, EvictResult& out) {
+  out.freed += freed;
+  if (rank == VictimQueues::Rank::kFloor) out.from_floors += freed;
 }
 
 // ---- full: leaves, by policy
 
 // One order for all leaves, with and without a host copy.
-RadixTree::Impl::Id RadixTree::Impl::next_device_leaf() {
-  const VictimQueues::First unbacked = first_victim(device_unbacked, ComponentKind::kFull, Tier::kDevice);
-  const VictimQueues::First backed = first_victim(device_backed, ComponentKind::kFull, Tier::kDevice);
-  if (unbacked.id == kNoNode) return backed.id;
-  return backed.id == kNoNode || unbacked < backed ? unbacked.id : backed.id;
+VictimQueues::First RadixTree::Impl::next_device_leaf(const EvictFor& who) {
+  const VictimQueues::First unbacked = first_victim(device_unbacked, ComponentKind::kFull, Tier::kDevice, who);
+  const VictimQueues::First backed = first_victim(device_backed, ComponentKind::kFull, Tier::kDevice, who);
+  if (unbacked.id == kNoNode) return backed;
+  return backed.id == kNoNode || unbacked < backed ? unbacked : backed;
 }
 
 // Leaves at most `pages` in the leaf; the rest becomes its parent and stays.
@@ -45,16 +46,17 @@ void RadixTree::Impl::trim_leaf(Id id, std::uint64_t pages) {
 }
 
 // The first victim that stays ends the eviction: what stands above it comes before what is newer, and is no leaf yet.
-void RadixTree::Impl::evict_device_leaves(std::uint64_t slots, VictimRule rule, EvictResult& out) {
+void RadixTree::Impl::evict_device_leaves(Eviction& eviction) {
   std::vector<Id> refused;
-  while (out.freed < slots) {
-    const Id id = next_device_leaf();
+  EvictResult& out = eviction.out;
+  while (eviction.missing() > 0) {
+    const auto [id, key, worth, queue, rank] = next_device_leaf(eviction.who);
     if (id == kNoNode) break;
-    if (stays_for_backup(id, ComponentKind::kFull, rule)) {
-      name_device_leaves(slots - out.freed, rule, out);
+    if (stays_for_backup(id, ComponentKind::kFull, eviction.rule)) {
+      name_device_leaves(eviction);
       break;
     }
-    trim_leaf(id, slots - out.freed);
+    trim_leaf(id, most_of(id, eviction, eviction.missing()));
     const std::uint64_t pages = node(id).pages;
     const bool demoted = node(id).has(kFullHost);
     if (!evict_device_leaf(id)) {
@@ -62,7 +64,7 @@ void RadixTree::Impl::evict_device_leaves(std::uint64_t slots, VictimRule rule, 
       refused.push_back(id);
       continue;
     }
-    out.freed += pages;
+    count_freed(rank, pages, out);
     (demoted ? out.demoted : out.dropped) += pages;
   }
   for (const Id id : refused) refresh_leaf(id);
@@ -73,13 +75,14 @@ void RadixTree::Impl::name_victim(Id id, EvictResult& out) {
   set_leaves_device(id, true);
 }
 
-// Those of the next `pages` that have to be backed up first.
-void RadixTree::Impl::name_device_leaves(std::uint64_t pages, VictimRule rule, EvictResult& out) {
+// Those of the next pages that have to be backed up first.
+void RadixTree::Impl::name_device_leaves(Eviction& eviction) {
   std::vector<Id> seen;
+  const std::uint64_t pages = eviction.missing();
   for (std::uint64_t covered = 0; covered < pages;) {
-    const Id id = next_device_leaf();
+    const Id id = next_device_leaf(eviction.who).id;
     if (id == kNoNode) break;
-    if (stays_for_backup(id, ComponentKind::kFull, rule)) name_victim(id, out);
+    if (stays_for_backup(id, ComponentKind::kFull, eviction.rule)) name_victim(id, eviction.out);
     covered += node(id).pages;
     (node(id).in_backed_heap ? device_backed : device_unbacked).remove(id);
     seen.push_back(id);
@@ -98,10 +101,20 @@ bool RadixTree::Impl::stays_for_backup(Id id, ComponentKind c, VictimRule rule) 
 bool RadixTree::Impl::is_next_to_leave_host(Id id, ComponentKind c) {
   if (config.is_exclusive && c == ComponentKind::kFull && node(id).full_children[1] > 0) return false;
   bool has_victim = false;
+  const TenantId tenant = tenant_of(node(id));
+  // Its standing is the rank that its copy would have; where the copy would take it above its ceiling, its own goes
+  // first.
+  const std::uint64_t blocks = node(id).units(c) * config.host_blocks[index_of(c)];
+  const EvictFor who{.tenant = tenant, .coming = blocks};
+  const auto rank = tenants.exceeds(who, TenantBook::kHostBudget)
+                        ? VictimQueues::Rank::kOver
+                        : static_cast<VictimQueues::Rank>(tenants.standing(tenant, TenantBook::kHostBudget));
   for (const ComponentKind other : kAllComponents) {
-    const VictimQueues::First victim = next_host_victim(other);
+    const VictimQueues::First victim = next_host_victim(other, who);
     if (victim.id == kNoNode) continue;
     has_victim = true;
+    if (victim.rank < rank) return false;
+    if (victim.rank > rank) continue;
     if (!is_worth_less_than(node(id), c, victim, other)) return false;
   }
   return has_victim;
@@ -157,8 +170,7 @@ bool RadixTree::Impl::remove_host_descendants(Id id) {
 
 // At most so many pages of full: of a leaf its end. Of what the device has, too, the beginning, which it will let go of
 // last.
-RadixTree::Impl::Id RadixTree::Impl::next_from_host(std::uint64_t pages) {
-  const VictimQueues::First first = first_victim(host_full, ComponentKind::kFull, Tier::kHost);
+RadixTree::Impl::Id RadixTree::Impl::cut_host_victim(const VictimQueues::First& first, std::uint64_t pages) {
   const Id id = first.id;
   if (node(id).pages <= pages) return id;
   if (first.queue == kSpareQueue) return split(id, node(id).begin + pages);
@@ -166,12 +178,15 @@ RadixTree::Impl::Id RadixTree::Impl::next_from_host(std::uint64_t pages) {
   return id;
 }
 
-void RadixTree::Impl::evict_host_full(std::uint64_t slots, EvictResult& out) {
-  while (out.freed < slots && !host_full.empty()) {
-    const Id id = next_from_host(slots - out.freed);
+void RadixTree::Impl::evict_host_full(Eviction& eviction) {
+  EvictResult& out = eviction.out;
+  while (eviction.missing() > 0) {
+    const VictimQueues::First first = first_victim(host_full, ComponentKind::kFull, Tier::kHost, eviction.who);
+    if (first.id == kNoNode) break;
+    const Id id = cut_host_victim(first, most_of(first.id, eviction, eviction.missing()));
     const std::uint64_t pages = node(id).pages;
     (node(id).has(kFullDevice) ? out.demoted : out.dropped) += pages;
-    out.freed += pages;
+    count_freed(first.rank, pages, out);
     evict_from_host(id);
   }
 }
@@ -188,26 +203,30 @@ void RadixTree::Impl::evict_from_host(Id id) {
 // ---- window and state: tombstones inside
 
 // Those that have to be backed up first stay; what is newer goes nevertheless.
-void RadixTree::Impl::evict_aux(ComponentKind c, Tier t, std::uint64_t slots, VictimRule rule, EvictResult& out) {
+void RadixTree::Impl::evict_aux(Eviction& eviction) {
+  const auto [c, t] = std::pair(eviction.component, eviction.tier);
   VictimQueues& heap = aux_heap(c, t);
   std::uint64_t named = 0;
   std::vector<Id> stay;
-  while (!heap.empty() && out.freed + named < slots) {
-    const Id id = first_victim(heap, c, t).id;
-    if (t == Tier::kDevice && stays_for_backup(id, c, rule)) {
-      name_victim(id, out);
-      named += node(id).units(c);
-      heap.remove(id);
-      stay.push_back(id);
+  while (eviction.missing() > named) {
+    const VictimQueues::First first = first_victim(heap, c, t, eviction.who);
+    if (first.id == kNoNode) break;
+    if (t == Tier::kDevice && stays_for_backup(first.id, c, eviction.rule)) {
+      name_victim(first.id, eviction.out);
+      named += node(first.id).units(c);
+      heap.remove(first.id);
+      stay.push_back(first.id);
       continue;
     }
-    evict_aux_of(id, c, t, slots - out.freed - named, out);
+    const std::uint64_t freed =
+        evict_aux_of(first.id, c, t, most_of(first.id, eviction, eviction.missing() - named), eviction.out);
+    count_freed(first.rank, freed, eviction.out);
   }
   for (const Id id : stay) refresh_aux(id, c, t);
 }
 
 // Evicts one victim. A leaf whose restore point goes for good goes altogether: what is left of it would serve nobody.
-void RadixTree::Impl::evict_aux_of(Id id, ComponentKind c, Tier t, std::uint64_t need, EvictResult& out) {
+std::uint64_t RadixTree::Impl::evict_aux_of(Id id, ComponentKind c, Tier t, std::uint64_t need, EvictResult& out) {
   // A long stretch of window loses its head first, so that the restore point at its end survives.
   if (c == ComponentKind::kSwa && node(id).pages > need && node(id).pages - need >= window_pages) {
     id = split(id, node(id).begin + need);
@@ -216,7 +235,6 @@ void RadixTree::Impl::evict_aux_of(Id id, ComponentKind c, Tier t, std::uint64_t
   const std::uint64_t units = n.units(c);
   const bool copy_remains = n.has(bit_of(c, other_tier(t)));
   const bool is_leaf = n.heap_at[tree::index_of(t)] != kNotInHeap;
-  out.freed += units;
   (copy_remains ? out.demoted : out.dropped) += units;
   if (is_leaf && !copy_remains && t == Tier::kDevice && (n.has(kFullHost) || n.first_child == kNoNode)) {
     (void)evict_device_leaf(id);  // not refused: nothing hangs on it
@@ -225,6 +243,7 @@ void RadixTree::Impl::evict_aux_of(Id id, ComponentKind c, Tier t, std::uint64_t
   } else {
     tombstone(id, c, t);
   }
+  return units;
 }
 
 void RadixTree::Impl::tombstone(Id id, ComponentKind c, Tier t) {
@@ -237,8 +256,8 @@ void RadixTree::Impl::tombstone(Id id, ComponentKind c, Tier t) {
   if (n.lock_count(ComponentKind::kMamba, t) == 0 && !n.is_covered()) drop(id, ComponentKind::kMamba, t);
 }
 
-VictimQueues::First RadixTree::Impl::next_host_victim(ComponentKind c) {
-  return first_victim(c == ComponentKind::kFull ? host_full : aux_heap(c, Tier::kHost), c, Tier::kHost);
+VictimQueues::First RadixTree::Impl::next_host_victim(ComponentKind c, const EvictFor& who) {
+  return first_victim(c == ComponentKind::kFull ? host_full : aux_heap(c, Tier::kHost), c, Tier::kHost, who);
 }
 
 // ---- flush

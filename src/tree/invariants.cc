@@ -34,6 +34,8 @@ struct RadixTree::Impl::Census {
   Lists expected;
   std::uint64_t nodes = 0, links = 0, waiting = 0;
   std::vector<std::uint64_t> claims;  // by namespace
+  // By tenant, of each component and tier.
+  std::vector<std::array<std::array<TierCounts, kTierCount>, kComponentCount>> tenants;
 };
 
 // Parent, edge, children, child table: I9 and the shape of the tree.
@@ -142,13 +144,14 @@ Status RadixTree::Impl::count_node(Id id, Census& census) const {
     for (const Tier t : kAllTiers) {
       const Bits bit = bit_of(c, t);
       if ((n.present & bit) == 0) continue;
-      TierCounts& count = census.counts[index_of(c)][tree::index_of(t)];
-      if ((n.pending & bit) != 0) {
-        count.pending += n.units(c);
-      } else {
-        count.resident += n.units(c);
-        if (n.lock_count(c, t) != 0 || n.is_covered()) count.locked += n.units(c);
-      }
+      const bool is_pending = (n.pending & bit) != 0;
+      const bool is_locked = !is_pending && (n.lock_count(c, t) != 0 || n.is_covered());
+      const std::int64_t units = n.units(c);
+      const TierCountsChange change{is_pending ? 0 : units, is_locked ? units : 0, is_pending ? units : 0};
+      census.counts[index_of(c)][tree::index_of(t)] += change;
+      const TenantId tenant = tenant_of(n);
+      if (census.tenants.size() <= tenant.v) census.tenants.resize(tenant.v + std::size_t{1});
+      census.tenants[tenant.v][index_of(c)][tree::index_of(t)] += change;
       for (std::uint32_t i = 0; i < n.units(c); ++i) {
         const std::uint32_t slot = n.slot_data(c, t)[i];
         if (slot == DeviceSlot::kNone) return broken("slots", id, "an invalid slot is attached");
@@ -181,6 +184,33 @@ Status RadixTree::Impl::check_lists(const Census& census) const {
                           device_unbacked.size() == census.expected.device_unbacked &&
                           host_full.size() == census.expected.host;
   return heaps_hold ? Status::ok() : broken("I6", 0, "a leaf heap is out of order or has strangers");
+}
+
+// I12: what tenants hold, and where their queues stand.
+Status RadixTree::Impl::check_tenants(const Census& census) const {
+  const std::array<const VictimQueues*, 3> leaves = {&device_backed, &device_unbacked, &host_full};
+  for (std::uint32_t i = 1; tenants.is_known(TenantId(i)); ++i) {
+    const TenantId id(i);
+    for (const ComponentKind c : kAllComponents) {
+      for (const Tier t : kAllTiers) {
+        const TierCounts want =
+            i < census.tenants.size() ? census.tenants[i][index_of(c)][tree::index_of(t)] : TierCounts{};
+        if (tenants.counts(id, c, t) == want) continue;
+        return broken("I12", 0,
+                      "tenant " + std::to_string(i) + " holds " + std::to_string(tenants.counts(id, c, t).held()) +
+                          " of " + std::string(component_name(c)) + " on the " + std::string(tier_name(t)) +
+                          ", and in the tree is " + std::to_string(want.held()));
+      }
+    }
+    if (tenants.has_changed(id)) continue;
+    for (std::size_t k = 0; k < leaves.size(); ++k) {
+      const Tier t = k < 2 ? Tier::kDevice : Tier::kHost;
+      if (leaves[k]->standing_of(id) != tenants.standing(id, TenantBook::budget_of(ComponentKind::kFull, t))) {
+        return broken("I12", 0, "leaves of tenant " + std::to_string(i) + " stand elsewhere");
+      }
+    }
+  }
+  return tenants.check();
 }
 
 Status RadixTree::Impl::check_totals(const Census& census) const {
@@ -225,6 +255,7 @@ Status RadixTree::Impl::check_invariants() const {
   }
   LARDER_RETURN_IF_ERROR(check_lists(census));
   LARDER_RETURN_IF_ERROR(backlog.check());
+  LARDER_RETURN_IF_ERROR(check_tenants(census));
   return check_totals(census);
 }
 

@@ -15,7 +15,7 @@ void RadixTree::Impl::add_lock(Id id, ComponentKind c, Tier t) {
   Node& n = node(id);
   ++claims_of(n);
   if (n.locks[index_of(c)][tree::index_of(t)]++ != 0) return;
-  if (n.has(bit_of(c, t)) && !n.is_covered()) counts_of(c, t).locked += n.units(c);
+  if (n.has(bit_of(c, t)) && !n.is_covered()) tally(n, c, t, {.locked = n.units(c)});
   if (n.heap_at[0] != kNotInHeap || n.heap_at[1] != kNotInHeap) refresh_leaf(id);  // a lock only ever removes leaves
   if (c != ComponentKind::kFull) refresh_aux(id, c, t);
 }
@@ -27,7 +27,7 @@ void RadixTree::Impl::drop_lock(Id id, ComponentKind c, Tier t) {
   if (count == 0) return;
   --claims_of(n);
   if (--count != 0) return;
-  if (n.has(bit_of(c, t)) && !n.is_covered()) counts_of(c, t).locked -= n.units(c);
+  if (n.has(bit_of(c, t)) && !n.is_covered()) tally(n, c, t, {.locked = -std::int64_t{n.units(c)}});
   if (n.full_children[0] == 0 || n.full_children[1] == 0 || config.is_exclusive) refresh_leaf(id);
   if (c != ComponentKind::kFull) refresh_aux(id, c, t);
   if (weighs && c == ComponentKind::kFull && t == Tier::kDevice) refresh_leaf_key(id);  // Facts::is_held

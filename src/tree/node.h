@@ -183,6 +183,7 @@ struct Space {
   std::optional<PageKey> seed;
   Id root = kNoNode;         // kNoNode: closed, its number waits to be used again
   std::uint64_t claims = 0;  // locks on its nodes, of each component and tier, and nodes that are covered
+  TenantId tenant{};         // whose it is (tenant_book.h)
 };
 
 // The node after `id` among those of its namespace, parents before children, without a stack. kNoNode: it is the last.

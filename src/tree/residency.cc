@@ -52,9 +52,8 @@ void RadixTree::Impl::set_slots(Id id, ComponentKind c, Tier t, SlotRun run) {
 void RadixTree::Impl::add_published(Id id, ComponentKind c, Tier t, bool tells) {
   Node& n = node(id);
   n.present = static_cast<Bits>(n.present | bit_of(c, t));
-  TierCounts& count = counts_of(c, t);
-  count.resident += n.units(c);
-  if (n.lock_count(c, t) != 0 || n.is_covered()) count.locked += n.units(c);
+  const std::int64_t units = n.units(c);
+  tally(n, c, t, {.resident = units, .locked = n.lock_count(c, t) != 0 || n.is_covered() ? units : 0});
   backlog.came(id, bit_of(c, t));
   if (c == ComponentKind::kFull) {
     ++node(n.parent).full_children[tree::index_of(t)];
@@ -78,7 +77,7 @@ void RadixTree::Impl::add_pending(Id id, ComponentKind c, Tier t) {
   assert(n.is_covered());  // put_under() comes first
   n.present = static_cast<Bits>(n.present | bit_of(c, t));
   n.pending = static_cast<Bits>(n.pending | bit_of(c, t));
-  counts_of(c, t).pending += n.units(c);
+  tally(n, c, t, {.pending = n.units(c)});
   if (c == ComponentKind::kFull) {
     ++node(n.parent).full_children[tree::index_of(t)];
     refresh_leaf(n.parent);
@@ -91,10 +90,9 @@ void RadixTree::Impl::publish(Id id, ComponentKind c, Tier t) {
   if ((n.complete & bit) != 0) --waiting;
   n.pending = clear_bits(n.pending, bit);
   n.complete = clear_bits(n.complete, bit);
-  TierCounts& count = counts_of(c, t);
-  count.pending -= n.units(c);
-  count.resident += n.units(c);
-  count.locked += n.units(c);  // covered until now; recount_covered() corrects it
+  const std::int64_t units = n.units(c);
+  // Covered until now; recount_covered() corrects `locked`.
+  tally(n, c, t, {.resident = units, .locked = units, .pending = -units});
   backlog.came(id, bit);
   if (c != ComponentKind::kFull) {
     n.aux_tick[aux_of(c)][tree::index_of(t)] = tick;  // that of finish_op()
@@ -109,14 +107,13 @@ void RadixTree::Impl::publish(Id id, ComponentKind c, Tier t) {
 void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t) {
   Node& n = node(id);
   const Bits bit = bit_of(c, t);
-  TierCounts& count = counts_of(c, t);
+  const std::int64_t units = n.units(c);
   const bool was_covered = n.is_covered();
   if ((n.pending & bit) != 0) {
-    count.pending -= n.units(c);
+    tally(n, c, t, {.pending = -units});
     if ((n.complete & bit) != 0) --waiting;
   } else {
-    count.resident -= n.units(c);
-    if (n.lock_count(c, t) != 0 || was_covered) count.locked -= n.units(c);
+    tally(n, c, t, {.resident = -units, .locked = n.lock_count(c, t) != 0 || was_covered ? -units : 0});
     const bool is_last = !n.has(bit_of(c, other_tier(t)));
     if (weighs && is_last && c == ComponentKind::kMamba) {
       stats.lost(hash_at_end(id), n.kind, uses_now(n), tick);
@@ -198,12 +195,8 @@ void RadixTree::Impl::recount_covered(Id id, bool was_covered) {
   for (const ComponentKind c : kAllComponents) {
     for (const Tier t : kAllTiers) {
       if (!n.has(bit_of(c, t)) || n.lock_count(c, t) != 0) continue;
-      TierCounts& count = counts_of(c, t);
-      if (is_covered) {
-        count.locked += n.units(c);
-      } else {
-        count.locked -= n.units(c);
-      }
+      const std::int64_t units = n.units(c);
+      tally(n, c, t, {.locked = is_covered ? units : -units});
     }
   }
   refresh_leaf(id);
@@ -317,15 +310,37 @@ double RadixTree::Impl::worth_of(std::uint8_t queue, std::uint64_t last_use, Tie
   return order->worth(queue, {tick - std::min(tick, last_use), tier_pages * page_size}, stats);
 }
 
-VictimQueues::First RadixTree::Impl::first_victim(VictimQueues& victims, ComponentKind c, Tier t) {
+void RadixTree::Impl::tally(const Node& n, ComponentKind c, Tier t, const TierCountsChange& by) {
+  counts[index_of(c)][tree::index_of(t)] += by;
+  tenants.count(tenant_of(n), c, t, by);
+}
+
+void RadixTree::Impl::settle_standings() {
+  for (const TenantId id : tenants.changed()) {
+    const auto set = [&](VictimQueues& victims, ComponentKind c, Tier t) {
+      victims.set_standing(id, tenants.standing(id, TenantBook::budget_of(c, t)));
+    };
+    set(device_backed, ComponentKind::kFull, Tier::kDevice);
+    set(device_unbacked, ComponentKind::kFull, Tier::kDevice);
+    set(host_full, ComponentKind::kFull, Tier::kHost);
+    for (const ComponentKind c : {ComponentKind::kSwa, ComponentKind::kMamba}) {
+      for (const Tier t : kAllTiers) set(aux_heap(c, t), c, t);
+    }
+  }
+  tenants.forget_changed();
+}
+
+VictimQueues::First RadixTree::Impl::first_victim(VictimQueues& victims, ComponentKind c, Tier t, const EvictFor& who) {
+  if (!tenants.changed().empty()) settle_standings();
   const auto worth = [&](std::uint8_t queue, const OrderKey& key) { return worth_of(queue, key.major, t); };
-  if (!weighs) return victims.first(worth);
+  const bool own_first = tenants.exceeds(who, TenantBook::budget_of(c, t));
+  if (!weighs) return victims.first(worth, who, own_first);
   // What came above it may have lessened the worth of data that nobody touches: one more first is looked at each time.
   const Id other = victims.next_to_check();
   if (other != kNoNode) update_victim(victims, other, c, t);
   constexpr int kMostMoves = 16;  // then a rounding error is as good as another
   for (int moves = 0;; ++moves) {
-    const VictimQueues::First first = victims.first(worth);
+    const VictimQueues::First first = victims.first(worth, who, own_first);
     if (first.id == kNoNode || moves == kMostMoves) return first;
     const Place place = place_of(node(first.id), c, t);
     if (place.queue == first.queue) return first;

@@ -101,7 +101,7 @@ void RadixTree::Impl::split_residency(Id head_id, Id tail_id) {
   claims_of(head) += head.lock_sum() + (head.is_covered() ? 1 : 0);
   const bool loses_lock = tail.lock_count(ComponentKind::kFull, Tier::kHost) != 0 && head.own_locks == 0;
   if (tail.has(kFullHost) && loses_lock && !head.is_covered()) {
-    counts_of(ComponentKind::kFull, Tier::kHost).locked -= head.pages;
+    tally(head, ComponentKind::kFull, Tier::kHost, {.locked = -std::int64_t{head.pages}});
   }
   for (const ComponentKind c : {ComponentKind::kFull, ComponentKind::kSwa}) {
     for (const Tier t : kAllTiers) {

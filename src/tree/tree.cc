@@ -27,22 +27,23 @@ RadixTree::Impl::Impl(const TreeConfig& given, SlotSink& slot_sink)
       weighs(order->weighs() && given.has_mamba && given.window_tokens == 0),
       stats(order->checkpoint_parameters()),
       sink(slot_sink),
-      device_backed(nodes, leaf_place(Tier::kDevice)),
-      device_unbacked(nodes, leaf_place(Tier::kDevice)),
-      host_full(nodes, leaf_place(Tier::kHost)),
-      aux_heaps{{{VictimQueues(nodes, aux_place(ComponentKind::kSwa, Tier::kDevice)),
-                  VictimQueues(nodes, aux_place(ComponentKind::kSwa, Tier::kHost))},
-                 {VictimQueues(nodes, aux_place(ComponentKind::kMamba, Tier::kDevice)),
-                  VictimQueues(nodes, aux_place(ComponentKind::kMamba, Tier::kHost))}}},
+      device_backed(nodes, spaces, leaf_place(Tier::kDevice)),
+      device_unbacked(nodes, spaces, leaf_place(Tier::kDevice)),
+      host_full(nodes, spaces, leaf_place(Tier::kHost)),
+      aux_heaps{{{VictimQueues(nodes, spaces, aux_place(ComponentKind::kSwa, Tier::kDevice)),
+                  VictimQueues(nodes, spaces, aux_place(ComponentKind::kSwa, Tier::kHost))},
+                 {VictimQueues(nodes, spaces, aux_place(ComponentKind::kMamba, Tier::kDevice)),
+                  VictimQueues(nodes, spaces, aux_place(ComponentKind::kMamba, Tier::kHost))}}},
       ops(nodes),
-      backlog(nodes, spaces) {
+      backlog(nodes, spaces),
+      tenants(given.host_blocks) {
   config.allow_host_gaps = given.allow_host_gaps || given.is_exclusive;
 }
 
 RadixTree::RadixTree(const TreeConfig& config, SlotSink& sink) : impl_(std::make_unique<Impl>(config, sink)) {}
 RadixTree::~RadixTree() = default;
 
-NamespaceId RadixTree::open_namespace(const std::optional<PageKey>& seed) {
+NamespaceId RadixTree::open_namespace(const std::optional<PageKey>& seed, TenantId tenant) {
   Impl& tree = *impl_;
   const auto next =
       tree.closed_spaces.empty() ? static_cast<std::uint32_t>(tree.spaces.size()) : tree.closed_spaces.back();
@@ -59,7 +60,7 @@ NamespaceId RadixTree::open_namespace(const std::optional<PageKey>& seed) {
   } else {
     tree.closed_spaces.pop_back();
   }
-  tree.spaces[next] = {seed, tree.make_root(next), 0};
+  tree.spaces[next] = {seed, tree.make_root(next), 0, tenant};
   tree.node(tree.spaces[next].root).path_hash = PathHash::of_namespace(seed);
   return NamespaceId(next);
 }
@@ -157,14 +158,22 @@ std::vector<NodeId> RadixTree::finish_op(OpId op, bool ok) { return impl_->finis
 TreeBacklog& RadixTree::backlog() { return impl_->backlog; }
 const TreeBacklog& RadixTree::backlog() const { return impl_->backlog; }
 
-EvictResult RadixTree::evict_device(ComponentKind c, std::uint64_t slots, VictimRule rule) {
-  return impl_->evict_device(c, slots, rule);
+EvictResult RadixTree::evict_device(ComponentKind c, std::uint64_t slots, VictimRule rule, const EvictFor& who) {
+  return impl_->evict_device(c, slots, rule, who);
 }
-EvictResult RadixTree::evict_host(ComponentKind c, std::uint64_t slots) { return impl_->evict_host(c, slots); }
-std::optional<HostVictim> RadixTree::next_host_victim(ComponentKind c) {
-  const tree::VictimQueues::First first = impl_->next_host_victim(c);
+EvictResult RadixTree::evict_host(ComponentKind c, std::uint64_t slots, const EvictFor& who) {
+  return impl_->evict_host(c, slots, who);
+}
+std::optional<HostVictim> RadixTree::next_host_victim(ComponentKind c, const EvictFor& who) {
+  const tree::VictimQueues::First first = impl_->next_host_victim(c, who);
   if (first.id == kNoNode) return std::nullopt;
-  return HostVictim{NodeId(first.id), impl_->facts(impl_->node(first.id), c, Tier::kHost), first.worth};
+  return HostVictim{NodeId(first.id), impl_->facts(impl_->node(first.id), c, Tier::kHost), first.worth,
+                    static_cast<std::uint8_t>(first.rank)};
+}
+TenantBook& RadixTree::tenants() { return impl_->tenants; }
+const TenantBook& RadixTree::tenants() const { return impl_->tenants; }
+TenantId RadixTree::tenant_of(NamespaceId space) const {
+  return space.v < impl_->spaces.size() ? impl_->spaces[space.v].tenant : TenantId{};
 }
 void RadixTree::recall(const TreePosition& at, std::span<const TokenId> rest, std::span<const std::uint64_t> pages,
                        std::span<CheckpointOrigin* const> origins) {

@@ -29,6 +29,7 @@
 //   I10 the lists of backlog() hold exactly the nodes that storage lacks under the tracked epoch and is not being
 //      given, each after its ancestors
 //   I11 claims of a namespace equal the sum over its nodes
+//   I12 what a tenant holds equals the sum over the nodes of its namespaces, and its queues stand where that puts them
 // I1 to I3 speak of published data; pending data is published only when it would keep them (see finish_op).
 //
 // Threads: confined to the cache thread. No recursion on depth. Clock-free: recency is a logical tick.
@@ -57,6 +58,7 @@
 #include "model/restore_point.h"
 #include "policy/eviction_policies.h"
 #include "pool/tier.h"
+#include "tree/tenant_book.h"
 
 namespace larder {
 
@@ -78,6 +80,7 @@ struct TreeConfig {
   bool is_exclusive = false;  // what the device has, too, is the first to leave the host, which has gaps, too
   // A page, a window page, a checkpoint: what orders that weigh compare.
   std::array<std::uint64_t, kComponentCount> slot_bytes = {1, 1, 1};
+  std::array<std::uint64_t, kComponentCount> host_blocks = {1, 1, 1};  // of a slot on the host: what tenants hold there
 };
 [[nodiscard]] TreeConfig tree_config_for(const ModelSpec& model, EvictionPolicy policy, bool write_back,
                                          std::shared_ptr<const EvictionOrder> order = nullptr);
@@ -173,14 +176,6 @@ struct NodeView {
   bool has_children = false;
 };
 
-// Pages (checkpoints for mamba). resident: published; locked: of those, locked or covered themselves; pending:
-// attached, not published. What is above a locked or covered leaf counts as evictable although it has to wait for the
-// leaf.
-struct TierCounts {
-  std::uint64_t resident = 0, locked = 0, pending = 0;
-  [[nodiscard]] std::uint64_t evictable() const { return resident - locked; }
-};
-
 // What becomes of a victim on the device that has no host copy.
 enum class VictimRule : std::uint8_t {
   kDrop,         // it is deleted (with what only the host has beneath it, if nobody uses it)
@@ -191,6 +186,7 @@ enum class VictimRule : std::uint8_t {
 struct EvictResult {
   std::uint64_t freed = 0;                 // slots of the asked component
   std::uint64_t demoted = 0, dropped = 0;  // of those: a copy remains in the other tier / nothing remains
+  std::uint64_t from_floors = 0;           // of those: what tenants lost although they were below their floors
   std::vector<NodeId> needs_backup;        // oldest first, at most as many as would cover the shortfall
 };
 
@@ -198,6 +194,7 @@ struct HostVictim {
   NodeId node;
   Facts facts;
   double worth = 0;  // EvictionOrder::worth(); 0 of an order that does not weigh; less than 0: the device has it, too
+  std::uint8_t rank = 0;  // smaller ones leave before all others: who is over its ceiling, within its bounds, one's own
 };
 
 class TreeBacklog;
@@ -212,7 +209,8 @@ class RadixTree {
   RadixTree& operator=(const RadixTree&) = delete;
 
   // Interns a namespace; `seed` starts its key chain (nullopt: the reference's unseeded chain). Same seed, same id.
-  [[nodiscard]] NamespaceId open_namespace(const std::optional<PageKey>& seed);
+  // tenant: whose a new one is; one that is known stays whose it was.
+  [[nodiscard]] NamespaceId open_namespace(const std::optional<PageKey>& seed, TenantId tenant = {});
   // Forgets a namespace without nodes; its id may name another one later. The caller holds no LockHandle, position or
   // NodeId of it any more, not even of its root. kNotFound: no such namespace; kConflict: it has nodes.
   [[nodiscard]] Status close_namespace(NamespaceId space);
@@ -311,18 +309,23 @@ class RadixTree {
   [[nodiscard]] TreeBacklog& backlog();
   [[nodiscard]] const TreeBacklog& backlog() const;
 
-  // ---- eviction
+  // ---- eviction. `who` needs the room: what tenants' bounds keep from it stays (tenant_book.h).
   // Frees at least `slots` device slots of the component if it can, oldest by policy first, with or without a host
   // copy: those in needs_backup are in the same order, and what comes after them stays.
   // full: leaves, trimmed from their tail page-exactly; a node's other components on the device go with its full.
   // swa / mamba: LRU order. Inner nodes become tombstones; if the window has no copy on the host, the node's state,
   // whose restore point it was, goes along. A leaf whose swa / mamba has no copy is evicted altogether: without it, it
   // serves nobody. A stretch of swa longer than window + needed loses its head only.
-  [[nodiscard]] EvictResult evict_device(ComponentKind c, std::uint64_t slots, VictimRule rule);
+  [[nodiscard]] EvictResult evict_device(ComponentKind c, std::uint64_t slots, VictimRule rule,
+                                         const EvictFor& who = {});
   // The same on the host; what is also on the device stays there (demoted); a node left with nothing is deleted.
-  [[nodiscard]] EvictResult evict_host(ComponentKind c, std::uint64_t slots);
+  [[nodiscard]] EvictResult evict_host(ComponentKind c, std::uint64_t slots, const EvictFor& who = {});
   // What would leave the host next of a component, by order(), to choose across components in a shared budget.
-  [[nodiscard]] std::optional<HostVictim> next_host_victim(ComponentKind c);
+  [[nodiscard]] std::optional<HostVictim> next_host_victim(ComponentKind c, const EvictFor& who = {});
+  // What tenants hold. open() and close() are the caller's; the tree counts.
+  [[nodiscard]] TenantBook& tenants();
+  [[nodiscard]] const TenantBook& tenants() const;
+  [[nodiscard]] TenantId tenant_of(NamespaceId space) const;  // 0 of a namespace that is not open
   [[nodiscard]] const EvictionOrder& order() const;
   // The order does, and the model has recurrent state and no windows: only then is worth other than 0.
   [[nodiscard]] bool weighs() const;

@@ -14,6 +14,7 @@
 // splits and attachments.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -84,7 +85,6 @@ struct RadixTree::Impl {
   // Gives back those of `given` that are not the tree's own already (a caller that hands in a slot twice must not make
   // us free it under a reader).
   void give_back_duplicates(ComponentKind c, Tier t, std::span<const std::uint32_t> given, const std::uint32_t* own);
-  [[nodiscard]] TierCounts& counts_of(ComponentKind c, Tier t) { return counts[index_of(c)][tree::index_of(t)]; }
   // Corrects `locked` after the node came under its first operation or lost its last.
   void recount_covered(Id id, bool was_covered);
   [[nodiscard]] std::uint64_t& claims_of(const Node& node) { return spaces[node.space].claims; }
@@ -112,7 +112,13 @@ struct RadixTree::Impl {
   void update_victim(tree::VictimQueues& victims, Id id, ComponentKind c, Tier t);
   [[nodiscard]] double worth_of(std::uint8_t queue, std::uint64_t last_use, Tier t) const;
   // Who leaves first: whose facts have changed unseen is put in the right queue before.
-  [[nodiscard]] tree::VictimQueues::First first_victim(tree::VictimQueues& victims, ComponentKind c, Tier t);
+  [[nodiscard]] tree::VictimQueues::First first_victim(tree::VictimQueues& victims, ComponentKind c, Tier t,
+                                                       const EvictFor& who);
+  [[nodiscard]] TenantId tenant_of(const Node& node) const { return spaces[node.space].tenant; }
+  // Counts data that came, went, or came into or out of use.
+  void tally(const Node& node, ComponentKind c, Tier t, const TierCountsChange& by);
+  // Puts the queues of tenants where what they hold by now puts them.
+  void settle_standings();
   // May swa or mamba of the node be evicted now?
   [[nodiscard]] bool is_aux_victim(const Node& node, ComponentKind c, Tier t) const;
   void refresh_aux(Id id, ComponentKind c, Tier t);   // membership in its victim heap
@@ -206,26 +212,40 @@ struct RadixTree::Impl {
   void push_dependents(Id id, Tier t);
 
   // ---- evict.cc
-  [[nodiscard]] EvictResult evict_device(ComponentKind c, std::uint64_t slots, VictimRule rule);
-  [[nodiscard]] EvictResult evict_host(ComponentKind c, std::uint64_t slots);
-  void evict_device_leaves(std::uint64_t slots, VictimRule rule, EvictResult& out);
+  [[nodiscard]] EvictResult evict_device(ComponentKind c, std::uint64_t slots, VictimRule rule, const EvictFor& who);
+  [[nodiscard]] EvictResult evict_host(ComponentKind c, std::uint64_t slots, const EvictFor& who);
+  // One eviction: what is asked, and what it has come to.
+  struct Eviction {
+    ComponentKind component;
+    Tier tier;
+    std::uint64_t slots;
+    VictimRule rule;
+    EvictFor who;
+    EvictResult out{};
+    [[nodiscard]] std::uint64_t missing() const { return slots - std::min(slots, out.freed); }
+  };
+  void evict_device_leaves(Eviction& eviction);
   void name_victim(Id id, EvictResult& out);
-  void name_device_leaves(std::uint64_t pages, VictimRule rule, EvictResult& out);
-  void evict_host_full(std::uint64_t slots, EvictResult& out);
-  void evict_aux(ComponentKind c, Tier t, std::uint64_t slots, VictimRule rule, EvictResult& out);
-  void evict_aux_of(Id id, ComponentKind c, Tier t, std::uint64_t need, EvictResult& out);
-  [[nodiscard]] Id next_device_leaf();
+  void name_device_leaves(Eviction& eviction);
+  void evict_host_full(Eviction& eviction);
+  void evict_aux(Eviction& eviction);
+  // Of `most` slots those that may go before the standing of the victim's tenant changes.
+  [[nodiscard]] std::uint64_t most_of(Id id, const Eviction& eviction, std::uint64_t most) const;
+  static void count_freed(tree::VictimQueues::Rank rank, std::uint64_t freed, EvictResult& out);
+  // Slots of the component that went.
+  std::uint64_t evict_aux_of(Id id, ComponentKind c, Tier t, std::uint64_t need, EvictResult& out);
+  [[nodiscard]] tree::VictimQueues::First next_device_leaf(const EvictFor& who);
   [[nodiscard]] bool stays_for_backup(Id id, ComponentKind c, VictimRule rule);
   [[nodiscard]] bool is_next_to_leave_host(Id id, ComponentKind c);
   [[nodiscard]] bool is_worth_less_than(const Node& node, ComponentKind c, const tree::VictimQueues::First& victim,
                                         ComponentKind victims) const;
-  [[nodiscard]] Id next_from_host(std::uint64_t pages);
+  [[nodiscard]] Id cut_host_victim(const tree::VictimQueues::First& first, std::uint64_t pages);
   void trim_leaf(Id id, std::uint64_t pages);
   [[nodiscard]] bool evict_device_leaf(Id id);
   void evict_from_host(Id id);
   [[nodiscard]] bool remove_host_descendants(Id id);
   void tombstone(Id id, ComponentKind c, Tier t);
-  [[nodiscard]] tree::VictimQueues::First next_host_victim(ComponentKind c);
+  [[nodiscard]] tree::VictimQueues::First next_host_victim(ComponentKind c, const EvictFor& who);
   std::uint64_t flush();
   std::uint64_t flush(Id root);
   void flush_node(Id id);
@@ -252,6 +272,7 @@ struct RadixTree::Impl {
   // I6: of an order that weighs, nothing that is worth nothing waits among what is worth something.
   [[nodiscard]] bool is_overrated(const tree::VictimQueues& victims, Id id, ComponentKind c, Tier t) const;
   [[nodiscard]] Status check_lists(const Census& census) const;
+  [[nodiscard]] Status check_tenants(const Census& census) const;
   [[nodiscard]] Status check_totals(const Census& census) const;
 
   [[nodiscard]] Node& node(Id id) { return nodes.at(id); }
@@ -287,6 +308,7 @@ struct RadixTree::Impl {
   std::array<std::array<TierCounts, kTierCount>, kComponentCount> counts{};
   std::vector<tree::Space> spaces;
   TreeBacklog backlog;
+  TenantBook tenants;
   std::vector<std::uint32_t> closed_spaces;  // numbers to use again, the last closed first
   std::unordered_map<PageKey, std::uint32_t> space_of_seed;
   std::optional<std::uint32_t> unseeded_space;

@@ -15,6 +15,7 @@
 #include "base/rng.h"
 #include "tree/tree_naive_model.h"
 #include "tree/tree_page_witness.h"
+#include "tree/tree_property_tenants.h"
 #include "tree/tree_test_support.h"
 
 namespace larder::tree_test {
@@ -49,20 +50,23 @@ struct PropertyConfig {
   std::uint64_t pages_max = 8;   // of a path
   std::uint32_t vocabulary = 3;  // different pages
   bool watches_pages = false;    // with a PageObserver, which has keys hashed early
+  TenantWatch::Bounds bounds{};  // of the tenants whose the two namespaces are; none: everybody's
 };
 
 class PropertyRun {
  public:
   explicit PropertyRun(const PropertyConfig& config)
-      : config_(config), tree_(std::make_unique<RadixTree>(config.tree, ledger_)) {
+      : config_(config),
+        tree_(std::make_unique<RadixTree>(config.tree, ledger_)),
+        tenants_(config.bounds, config.tree, config.pages_max) {
     const std::uint64_t page_size = config.tree.page_size;
     model_.window = (config.tree.window_tokens + page_size - 1) / page_size;
     model_.mamba = config.tree.has_mamba;
     model_.gaps = config.tree.allow_host_gaps || config.tree.is_exclusive;
-    spaces_[0] = tree_->open_namespace(std::nullopt);
+    spaces_[0] = tree_->open_namespace(std::nullopt, tenants_.open(*tree_, 0));
     PageKey seed;
     seed.bytes[5] = 1;
-    spaces_[1] = tree_->open_namespace(seed);
+    spaces_[1] = tree_->open_namespace(seed, tenants_.open(*tree_, 1));
     witness_.emplace(config.tree.page_size, seed);
     if (config.watches_pages) tree_->observe_pages(&*witness_);
   }
@@ -97,6 +101,7 @@ class PropertyRun {
     if (error.empty()) error = compare_returned();
     if (error.empty()) error = compare_path(path);
     if (error.empty()) error = compare_counts();
+    if (error.empty()) error = tenants_.compare_held(model_);
     if (error.empty() && config_.watches_pages) error = witness_->compare(model_);
     if (error.empty()) {
       const Status status = tree_->check_invariants();
@@ -421,13 +426,12 @@ class PropertyRun {
     const std::uint64_t want = 1 + op.r[2] % 6;
     constexpr std::array kRules = {VictimRule::kDrop, VictimRule::kBackUpFirst, VictimRule::kBackUpWorth};
     const VictimRule rule = kRules[op.r[3] % kRules.size()];
-    const std::uint64_t next_tick_is_there = tree_->next_host_victim(c).has_value();
-    const EvictResult out = t == kDev ? tree_->evict_device(c, want, rule) : tree_->evict_host(c, want);
-    const std::uint64_t back = came_back_[component][t == kDev ? 0 : 1].size();
-    (void)back;
+    const EvictFor who = tenants_.who(op.r[2] >> 8);
+    tenants_.before_eviction(model_, who);
+    const bool has_victim = tree_->next_host_victim(c, who).has_value();
+    const EvictResult out = t == kDev ? tree_->evict_device(c, want, rule, who) : tree_->evict_host(c, want, who);
     if (out.demoted + out.dropped != out.freed) return "evict: demoted + dropped differs from freed";
-    if (t == kHst && next_tick_is_there != (out.freed > 0))
-      return "evict_host frees nothing although a victim was named";
+    if (t == kHst && has_victim != (out.freed > 0)) return "evict_host frees nothing although a victim was named";
     drain();
     if (came_back_[component][t == kDev ? 0 : 1].size() != out.freed) return "evict: freed differs from what came back";
     for (const NodeId node : out.needs_backup) {
@@ -441,12 +445,14 @@ class PropertyRun {
     if (!must_reach && out.freed < want && out.needs_backup.empty() && more_to_evict(component, 0)) {
       return "evict names nothing to back up";
     }
-    return {};
+    const auto has_more = [&](char space) { return more_to_evict(component, t == kDev ? 0 : 1, space); };
+    return tenants_.judge(model_, component, t == kDev ? 0 : 1, out, must_reach, {has_more('A'), has_more('B')});
   }
 
   // Could an eviction have freed more of (c, t)? Leaves for full; anything unlocked for the others.
-  bool more_to_evict(std::size_t c, std::size_t t) {
+  bool more_to_evict(std::size_t c, std::size_t t, std::optional<char> space = {}) {
     for (const auto& [path, p] : model_.pages) {
+      if (!tenants_.may_leave(path, c, t) || (space && path[0] != *space)) continue;
       if (!NaiveTree::published(&p, c, t) || p.locks[c][t] != 0 || NaiveTree::covered(p)) continue;
       if (c != 0 || is_free_leaf(path, p, t)) return true;
     }
@@ -579,6 +585,7 @@ class PropertyRun {
   Ledger ledger_;
   std::unique_ptr<RadixTree> tree_;
   NaiveTree model_;
+  TenantWatch tenants_;
   std::array<NamespaceId, 2> spaces_;
   std::vector<Held> held_;
   std::vector<std::uint64_t> ops_;

@@ -6,120 +6,183 @@
 
 namespace larder::tree {
 
-void VictimQueues::put(Heap& heap, std::size_t at, const Entry& entry) {
-  heap[at] = entry;
-  nodes_.at(entry.id).heap_at[place_] = static_cast<std::uint32_t>(at);
+VictimQueues::VictimQueues(NodePool& nodes, const std::vector<Space>& spaces, std::size_t place)
+    : nodes_(nodes), spaces_(spaces), place_(place) {}
+
+TenantBook::Standing VictimQueues::standing_of(TenantId tenant) const {
+  return tenant.v < tenants_.size() ? tenants_[tenant.v].standing : TenantBook::Standing::kWithin;
 }
 
-void VictimQueues::sift_up(Heap& heap, std::size_t at, Entry entry) {
-  while (at > 0) {
-    const std::size_t parent = (at - 1) / kArity;
-    if (heap[parent].key <= entry.key) break;
-    put(heap, at, heap[parent]);
-    at = parent;
-  }
-  put(heap, at, entry);
+// ---- queues of tenants
+
+VictimQueues::QueueId VictimQueues::find(TenantId tenant, std::uint8_t number) const {
+  if (tenant.v == 0) return number < everyones_.size() ? everyones_[number] : kNoQueue;
+  if (tenant.v >= tenants_.size()) return kNoQueue;
+  const std::vector<QueueId>& own = tenants_[tenant.v].queues;
+  const auto at = std::lower_bound(own.begin(), own.end(), number,
+                                   [&](QueueId id, std::uint8_t n) { return queues_[id].number < n; });
+  return at != own.end() && queues_[*at].number == number ? *at : kNoQueue;
 }
 
-void VictimQueues::sift_down(Heap& heap, std::size_t at, Entry entry) {
-  for (;;) {
-    const std::size_t first = at * kArity + 1;
-    if (first >= heap.size()) break;
-    const std::size_t last = std::min(first + kArity, heap.size());
-    std::size_t least = first;
-    for (std::size_t i = first + 1; i < last; ++i) {
-      if (heap[i].key < heap[least].key) least = i;
-    }
-    if (entry.key <= heap[least].key) break;
-    put(heap, at, heap[least]);
-    at = least;
+VictimQueues::QueueId VictimQueues::open_queue(TenantId tenant, std::uint8_t number) {
+  auto id = static_cast<QueueId>(queues_.size());
+  if (unused_.empty()) {
+    queues_.emplace_back();
+  } else {
+    id = unused_.back();
+    unused_.pop_back();
   }
-  put(heap, at, entry);
+  queues_[id].tenant = tenant;
+  queues_[id].number = number;
+  if (tenant.v == 0) {
+    if (everyones_.size() <= number) everyones_.resize(number + std::size_t{1}, kNoQueue);
+    everyones_[number] = id;
+    return id;
+  }
+  if (tenants_.size() <= tenant.v) tenants_.resize(tenant.v + std::size_t{1});
+  std::vector<QueueId>& own = tenants_[tenant.v].queues;
+  const auto at = std::lower_bound(own.begin(), own.end(), number,
+                                   [&](QueueId other, std::uint8_t n) { return queues_[other].number < n; });
+  own.insert(at, id);
+  return id;
 }
+
+// It is empty. Those of tenant 0 stay: they are at most 256.
+void VictimQueues::close_queue(QueueId id) {
+  if (queues_[id].tenant.v == 0) return;
+  std::erase(tenants_[queues_[id].tenant.v].queues, id);
+  queues_[id] = Queue{};
+  unused_.push_back(id);
+}
+
+void VictimQueues::enter_top(QueueId id, Tops& tops) {
+  const std::size_t number = queues_[id].number;
+  if (tops.heaps.size() <= number) tops.heaps.resize(number + 1);
+  tops.heaps[number].push({queues_[id].nodes.front().key, id}, note_top());
+  tops.filled[number / 64] |= std::uint64_t{1} << (number % 64);
+}
+
+void VictimQueues::leave_top(QueueId id, Tops& tops) {
+  const std::size_t number = queues_[id].number;
+  tops.heaps[number].remove(queues_[id].at_top, note_top());
+  if (tops.heaps[number].empty()) tops.filled[number / 64] &= ~(std::uint64_t{1} << (number % 64));
+}
+
+void VictimQueues::first_changed(QueueId id, const OrderKey& before) {
+  const OrderKey& now = queues_[id].nodes.front().key;
+  if (now == before) return;
+  tops_of(queues_[id].tenant).heaps[queues_[id].number].update(queues_[id].at_top, now, note_top());
+}
+
+void VictimQueues::set_standing(TenantId tenant, TenantBook::Standing standing) {
+  if (standing_of(tenant) == standing) return;
+  if (tenants_.size() <= tenant.v) tenants_.resize(tenant.v + std::size_t{1});
+  for (const QueueId id : tenants_[tenant.v].queues) leave_top(id, tops_of(tenant));
+  tenants_[tenant.v].standing = standing;
+  for (const QueueId id : tenants_[tenant.v].queues) enter_top(id, tops_of(tenant));
+}
+
+// ---- nodes
 
 Id VictimQueues::next_to_check() {
   if (size_ == 0) return kNoNode;
-  constexpr std::size_t kQueues = 256;
-  const std::size_t from = (checked_ + 1) % kQueues;
+  constexpr std::size_t kWords = kNumbers / 64, kAllWords = TenantBook::kStandings * kWords;
+  const auto word_at = [&](std::size_t word) { return tops_[word / kWords].filled[word % kWords]; };
+  const std::size_t from = (checked_ + 1) % (64 * kAllWords);
   // Behind the last word the first one again, for what stands in it before `from`.
-  for (std::size_t i = 0; i <= filled_.size(); ++i) {
-    const std::size_t word = (from / 64 + i) % filled_.size();
-    const std::uint64_t bits = i == 0 ? filled_[word] & ~std::uint64_t{0} << (from % 64) : filled_[word];
+  for (std::size_t i = 0; i <= kAllWords; ++i) {
+    const std::size_t word = (from / 64 + i) % kAllWords;
+    const std::uint64_t bits = i == 0 ? word_at(word) & ~std::uint64_t{0} << (from % 64) : word_at(word);
     if (bits == 0) continue;
     checked_ = 64 * word + static_cast<std::size_t>(std::countr_zero(bits));
     break;
   }
-  return heaps_[checked_].front().id;
+  const QueueId queue = tops_[checked_ / kNumbers].heaps[checked_ % kNumbers].front().id;
+  return queues_[queue].nodes.front().id;
 }
 
 void VictimQueues::push(Id id, std::uint8_t queue, const OrderKey& key) {
-  if (heaps_.size() <= queue) heaps_.resize(queue + std::size_t{1});
-  Heap& heap = heaps_[queue];
-  heap.push_back({key, id});
+  const TenantId tenant = tenant_of(id);
+  QueueId at = find(tenant, queue);
+  if (at == kNoQueue) at = open_queue(tenant, queue);
+  const bool was_empty = queues_[at].nodes.empty();
+  const OrderKey before = was_empty ? key : queues_[at].nodes.front().key;
   nodes_.at(id).queue_at[place_] = queue;
-  sift_up(heap, heap.size() - 1, {key, id});
-  filled_[queue / 64] |= std::uint64_t{1} << (queue % 64);
+  queues_[at].nodes.push({key, id}, note_place());
   ++size_;
+  if (was_empty) {
+    enter_top(at, tops_of(tenant));
+  } else {
+    first_changed(at, before);
+  }
 }
 
 void VictimQueues::remove(Id id) {
   assert(holds(id));
-  Node& node = nodes_.at(id);
-  const std::size_t at = node.heap_at[place_], queue = node.queue_at[place_];
-  Heap& heap = heaps_[queue];
-  node.heap_at[place_] = kNotInHeap;
-  const Entry moved = heap.back();
-  heap.pop_back();
+  const QueueId queue = queue_with(id);
+  KeyedHeap& heap = queues_[queue].nodes;
+  const OrderKey before = heap.front().key;
+  const std::size_t at = nodes_.at(id).heap_at[place_];
+  nodes_.at(id).heap_at[place_] = kNotInHeap;
   --size_;
-  if (heap.empty()) filled_[queue / 64] &= ~(std::uint64_t{1} << (queue % 64));
-  if (at == heap.size()) return;
-  if (at > 0 && moved.key < heap[(at - 1) / kArity].key) {
-    sift_up(heap, at, moved);
+  if (heap.size() == 1) leave_top(queue, tops_of(queues_[queue].tenant));
+  heap.remove(at, note_place());
+  if (heap.empty()) {
+    close_queue(queue);
   } else {
-    sift_down(heap, at, moved);
+    first_changed(queue, before);
   }
 }
 
 void VictimQueues::update(Id id, std::uint8_t queue, const OrderKey& key) {
   assert(holds(id));
-  const Node& node = nodes_.at(id);
-  if (node.queue_at[place_] != queue) {
+  if (nodes_.at(id).queue_at[place_] != queue) {
     remove(id);
     push(id, queue, key);
     return;
   }
-  Heap& heap = heaps_[queue];
-  const std::size_t at = node.heap_at[place_];
-  if (key < heap[at].key) {
-    sift_up(heap, at, {key, id});
-  } else {
-    sift_down(heap, at, {key, id});
-  }
+  const QueueId with = queue_with(id);
+  const OrderKey before = queues_[with].nodes.front().key;
+  queues_[with].nodes.update(nodes_.at(id).heap_at[place_], key, note_place());
+  first_changed(with, before);
 }
 
 const OrderKey& VictimQueues::key_of(Id id) const {
-  const Node& node = nodes_.at(id);
-  return heaps_[node.queue_at[place_]][node.heap_at[place_]].key;
+  return queues_[queue_with(id)].nodes[nodes_.at(id).heap_at[place_]].key;
 }
 
 bool VictimQueues::holds(Id id) const {
-  const Node& node = nodes_.at(id);
-  const std::size_t at = node.heap_at[place_], queue = node.queue_at[place_];
-  return queue < heaps_.size() && at < heaps_[queue].size() && heaps_[queue][at].id == id;
+  const QueueId queue = queue_with(id);
+  if (queue == kNoQueue) return false;
+  const std::size_t at = nodes_.at(id).heap_at[place_];
+  return at < queues_[queue].nodes.size() && queues_[queue].nodes[at].id == id;
 }
 
 bool VictimQueues::is_sound() const {
-  std::size_t count = 0;
-  for (std::size_t queue = 0; queue < heaps_.size(); ++queue) {
-    const Heap& heap = heaps_[queue];
-    if (heap.empty() != ((filled_[queue / 64] >> (queue % 64) & 1) == 0)) return false;
-    for (std::size_t i = 0; i < heap.size(); ++i) {
-      if (!nodes_.exists(heap[i].id) || !holds(heap[i].id)) return false;
-      if (i > 0 && heap[i].key < heap[(i - 1) / kArity].key) return false;
+  std::size_t count = 0, listed = 0, on_top = 0;
+  for (QueueId id = 0; id < queues_.size(); ++id) {
+    const Queue& queue = queues_[id];
+    if (queue.nodes.empty()) continue;
+    ++listed;
+    count += queue.nodes.size();
+    if (!queue.nodes.is_sound() || find(queue.tenant, queue.number) != id) return false;
+    for (std::size_t i = 0; i < queue.nodes.size(); ++i) {
+      const Id node = queue.nodes[i].id;
+      if (!nodes_.exists(node) || !holds(node) || tenant_of(node) != queue.tenant) return false;
     }
-    count += heap.size();
+    const Tops& tops = tops_[static_cast<std::size_t>(standing_of(queue.tenant))];
+    if (tops.heaps.size() <= queue.number || queue.at_top >= tops.heaps[queue.number].size()) return false;
+    const KeyedHeap::Entry& entry = tops.heaps[queue.number][queue.at_top];
+    if (entry.id != id || entry.key != queue.nodes.front().key) return false;
   }
-  return count == size_;
+  for (const Tops& tops : tops_) {
+    for (std::size_t number = 0; number < tops.heaps.size(); ++number) {
+      const KeyedHeap& heap = tops.heaps[number];
+      if (heap.empty() != ((tops.filled[number / 64] >> (number % 64) & 1) == 0) || !heap.is_sound()) return false;
+      on_top += heap.size();
+    }
+  }
+  return count == size_ && listed == on_top;
 }
 
 }  // namespace larder::tree

@@ -3,10 +3,13 @@
 // the nodes with swa or mamba data in one tier. What is locked or covered is in none, so the next victim is always the
 // first of a queue. Internal.
 //
-// One queue, or up to 256 for an order that weighs. Each is a 4-ary min-heap with positions kept in the nodes
+//   standing of tenants (tenant_book.h) ─► number of the queue ─► heap of tenants by their firsts ─► heap of nodes
+//
+// Each tenant has queues of its own: one, or up to 256 for an order that weighs. Nodes know their places in them
 // (Node::heap_at[place], queue_at[place]), so that a node that is used, locked or emptied is updated or removed in
-// O(log nodes); what was used last stands near the end, where that is O(1) as a rule. Keys are stored in the heap:
-// sifting reads no node.
+// O(log nodes + log tenants); what was used last stands near the end, where that is O(1) as a rule. A tenant whose
+// standing changes takes its queues along, in O(its queues that are not empty * log tenants), and no node is touched.
+// Without limits everybody is tenant 0.
 #pragma once
 
 #include <array>
@@ -16,75 +19,144 @@
 #include <vector>
 
 #include "policy/eviction_order.h"
+#include "tree/keyed_heap.h"
 #include "tree/node.h"
+#include "tree/tenant_book.h"
 
 namespace larder::tree {
 
-// Of what leaves first of all, whatever its order says: no order has this queue.
+// Of what leaves first of all that its tenant has, whatever its order says: no order has this queue.
 inline constexpr std::uint8_t kSpareQueue = 254;
 
 class VictimQueues {
  public:
+  // Who is asked first: what is over its ceiling, within its bounds, one's own below the floor, others' below theirs.
+  enum class Rank : std::uint8_t { kOver, kWithin, kOwn, kFloor };
   struct First {
     Id id = kNoNode;  // kNoNode: there is none
     OrderKey key;
     double worth = 0;
     std::uint8_t queue = 0;
+    Rank rank = Rank::kWithin;
     friend bool operator<(const First& a, const First& b) {
+      if (a.rank != b.rank) return a.rank < b.rank;
       return a.worth != b.worth ? a.worth < b.worth : a.key < b.key;
     }
   };
 
-  // place: of Node::heap_at. Two objects may have one, if no node is ever in both.
-  VictimQueues(NodePool& nodes, std::size_t place) : nodes_(nodes), place_(place) {}
+  // place: of Node::heap_at. Two objects may have one, if no node is ever in both. Nodes and spaces outlive this.
+  VictimQueues(NodePool& nodes, const std::vector<Space>& spaces, std::size_t place);
 
   [[nodiscard]] bool empty() const { return size_ == 0; }
   [[nodiscard]] std::size_t size() const { return size_; }
-  // The first of the queue that is worth least: worth(queue, key of its first). O(queues that are not empty).
+  // The first of the queue that is worth least, of those that may leave for `who`: worth(queue, key of its first).
+  // own_first: of those of `who` alone, if there are any, as if it were over its ceiling.
+  // O(queue numbers in use; `who`'s own queues).
   template <class Worth>
-  [[nodiscard]] First first(Worth worth) const;
-  // The first of one queue after the other, with each call. kNoNode: all are empty.
+  [[nodiscard]] First first(Worth worth, const EvictFor& who, bool own_first = false) const;
+  // The first of one number after the other, with each call. kNoNode: all are empty.
   [[nodiscard]] Id next_to_check();
+  void set_standing(TenantId tenant, TenantBook::Standing standing);
+  [[nodiscard]] TenantBook::Standing standing_of(TenantId tenant) const;
   void push(Id id, std::uint8_t queue, const OrderKey& key);
   void remove(Id id);                                           // precondition: it is in here
   void update(Id id, std::uint8_t queue, const OrderKey& key);  // precondition: it is in here
-  [[nodiscard]] bool holds(Id id) const;                        // O(1); for checks
+  [[nodiscard]] bool holds(Id id) const;                        // O(log queues of its tenant); for checks
   [[nodiscard]] const OrderKey& key_of(Id id) const;            // precondition: it is in here
   [[nodiscard]] std::uint8_t queue_of(Id id) const { return nodes_.at(id).queue_at[place_]; }  // the same
-  // Heap order and positions hold.
+  // Heap order, positions and standings hold.
   [[nodiscard]] bool is_sound() const;
 
  private:
-  struct Entry {
-    OrderKey key;
-    Id id;
+  using QueueId = std::uint32_t;
+  static constexpr QueueId kNoQueue = ~QueueId{0};
+  static constexpr std::size_t kNumbers = 256;
+  struct Queue {
+    KeyedHeap nodes;
+    TenantId tenant;
+    std::uint8_t number = 0;
+    std::uint32_t at_top = 0;  // its place among the tenants that have this number
   };
-  using Heap = std::vector<Entry>;
-  static constexpr std::size_t kArity = 4;
-  void put(Heap& heap, std::size_t at, const Entry& entry);
-  void sift_up(Heap& heap, std::size_t at, Entry entry);
-  void sift_down(Heap& heap, std::size_t at, Entry entry);
+  struct Tenant {
+    TenantBook::Standing standing = TenantBook::Standing::kWithin;
+    std::vector<QueueId> queues;  // that are not empty, by number
+  };
+  struct Tops {
+    std::vector<KeyedHeap> heaps;                       // by number: of queues by their firsts
+    std::array<std::uint64_t, kNumbers / 64> filled{};  // a bit for each number that is not empty
+  };
+
+  [[nodiscard]] TenantId tenant_of(Id id) const { return spaces_[nodes_.at(id).space].tenant; }
+  [[nodiscard]] QueueId find(TenantId tenant, std::uint8_t number) const;
+  [[nodiscard]] QueueId queue_with(Id id) const { return find(tenant_of(id), nodes_.at(id).queue_at[place_]); }
+  [[nodiscard]] QueueId open_queue(TenantId tenant, std::uint8_t number);
+  void close_queue(QueueId id);
+  [[nodiscard]] Tops& tops_of(TenantId tenant) { return tops_[static_cast<std::size_t>(standing_of(tenant))]; }
+  void enter_top(QueueId id, Tops& tops);
+  void leave_top(QueueId id, Tops& tops);
+  // Its first was `before`, and there is one now.
+  void first_changed(QueueId id, const OrderKey& before);
+  template <class Worth>
+  void consider(const Queue& queue, Worth worth, Rank rank, First& best) const;
+  template <class Worth>
+  [[nodiscard]] First first_of(const Tops& tops, Worth worth, Rank rank) const;
+  template <class Worth>
+  [[nodiscard]] First own_of(const EvictFor& who, Worth worth, Rank rank) const;
+  [[nodiscard]] auto note_place() {
+    return [this](std::uint32_t id, std::size_t at) { nodes_.at(id).heap_at[place_] = static_cast<std::uint32_t>(at); };
+  }
+  [[nodiscard]] auto note_top() {
+    return [this](std::uint32_t id, std::size_t at) { queues_[id].at_top = static_cast<std::uint32_t>(at); };
+  }
 
   NodePool& nodes_;
+  const std::vector<Space>& spaces_;
   std::size_t place_;
   std::size_t size_ = 0;
-  std::vector<Heap> heaps_;                // by queue
-  std::size_t checked_ = 0;                // the queue of the last next_to_check()
-  std::array<std::uint64_t, 4> filled_{};  // a bit for each queue that is not empty
+  std::vector<Queue> queues_;
+  std::vector<QueueId> unused_;
+  std::vector<QueueId> everyones_;  // of tenant 0, by number; kNoQueue where there is none. They stay when empty
+  std::vector<Tenant> tenants_;     // by id; those that are not in here have no queues, and are within their bounds
+  std::array<Tops, TenantBook::kStandings> tops_;
+  // Of the last next_to_check(): standing and number. The first look goes to what follows number 0 of kWithin.
+  std::size_t checked_ = kNumbers * static_cast<std::size_t>(TenantBook::Standing::kWithin);
 };
 
 template <class Worth>
-VictimQueues::First VictimQueues::first(Worth worth) const {
+void VictimQueues::consider(const Queue& queue, Worth worth, Rank rank, First& best) const {
+  const KeyedHeap::Entry& entry = queue.nodes.front();
+  const First next{entry.id, entry.key, worth(queue.number, entry.key), queue.number, rank};
+  if (best.id == kNoNode || next < best) best = next;
+}
+
+template <class Worth>
+VictimQueues::First VictimQueues::first_of(const Tops& tops, Worth worth, Rank rank) const {
   First best;
-  for (std::size_t word = 0; word < filled_.size(); ++word) {
-    for (std::uint64_t bits = filled_[word]; bits != 0; bits &= bits - 1) {
-      const std::size_t queue = 64 * word + static_cast<std::size_t>(std::countr_zero(bits));
-      const Entry& entry = heaps_[queue].front();
-      const First next{entry.id, entry.key, worth(static_cast<std::uint8_t>(queue), entry.key),
-                       static_cast<std::uint8_t>(queue)};
-      if (best.id == kNoNode || next < best) best = next;
+  for (std::size_t word = 0; word < tops.filled.size(); ++word) {
+    for (std::uint64_t bits = tops.filled[word]; bits != 0; bits &= bits - 1) {
+      const std::size_t number = 64 * word + static_cast<std::size_t>(std::countr_zero(bits));
+      consider(queues_[tops.heaps[number].front().id], worth, rank, best);
     }
   }
+  return best;
+}
+
+template <class Worth>
+VictimQueues::First VictimQueues::own_of(const EvictFor& who, Worth worth, Rank rank) const {
+  First best;
+  if (who.tenant.v == 0 || who.tenant.v >= tenants_.size()) return best;
+  for (const QueueId id : tenants_[who.tenant.v].queues) consider(queues_[id], worth, rank, best);
+  return best;
+}
+
+template <class Worth>
+VictimQueues::First VictimQueues::first(Worth worth, const EvictFor& who, bool own_first) const {
+  First best;
+  if (own_first) best = own_of(who, worth, Rank::kOver);
+  if (best.id == kNoNode) best = first_of(tops_[0], worth, Rank::kOver);
+  if (best.id == kNoNode) best = first_of(tops_[1], worth, Rank::kWithin);
+  if (best.id == kNoNode) best = own_of(who, worth, Rank::kOwn);
+  if (best.id == kNoNode && who.breaks_floors) best = first_of(tops_[2], worth, Rank::kFloor);
   return best;
 }
 

@@ -151,7 +151,26 @@ class World {
     o.config.eviction_policy = static_cast<EvictionPolicy>(rng.below(7));
     o.config.max_operations = static_cast<std::uint32_t>(8 + rng.below(64));
     if (c.seed % 3 == 0) o.config.poll_budget = static_cast<std::uint32_t>(8 + c.seed % 57);
+    if (c.seed % 2 == 0) o.config.tenant_limits = limits_for(c.seed);
     return o;
+  }
+
+  // Floors of up to the whole of both tiers, small ceilings, and tenants without a rule.
+  static TenantLimits limits_for(std::uint64_t seed) {
+    TenantLimits limits;
+    const auto add = [&](const std::string& salt, double floor, double host_floor, double ceiling) {
+      TenantRule rule;
+      rule.name = salt.empty() ? "none" : salt;
+      rule.salt = salt;
+      rule.bounds[0] = {TierShare{.share = floor}, TierShare{.share = ceiling}};
+      rule.bounds[1] = {TierShare{.share = host_floor}, {}};
+      limits.tenants.push_back(rule);
+    };
+    const double floor = 0.25 * static_cast<double>(seed / 2 % 5);
+    add("tenant", floor, 1 - floor, 1);
+    if (seed / 2 % 3 == 0) add("", 0, 0, 0.2);
+    if (seed / 2 % 3 == 1) limits.others[0].ceiling = limits.others[1].ceiling = TierShare{.share = 0.3};
+    return limits;
   }
 
   void begin() {

@@ -54,10 +54,10 @@ TEST(DeviceRoomTest, OneComponentWithoutRoomKeepsTheOthersInPlace) {
     EXPECT_TRUE(rig.device->reserve({0, 0, 3}, slots));
     return slots[index_of(ComponentKind::kMamba)];
   }();
-  EXPECT_EQ(rig.room->make_all(RequestId(1), rig.store_waits, {4, 0, 1}).code(), StatusCode::kOverloaded);
+  EXPECT_EQ(rig.room->make_all(RequestId(1), rig.seeker, {4, 0, 1}, false).code(), StatusCode::kOverloaded);
   EXPECT_EQ(rig.device->free_slots(ComponentKind::kFull), 0u);
   rig.room->give_back(ComponentKind::kMamba, states[0]);
-  EXPECT_TRUE(rig.room->make_all(RequestId(1), rig.store_waits, {4, 0, 1}).is_ok());
+  EXPECT_TRUE(rig.room->make_all(RequestId(1), rig.seeker, {4, 0, 1}, false).is_ok());
   EXPECT_EQ(rig.device->free_slots(ComponentKind::kFull), 4u);
   rig.tiers->tree().unlock(lock);
   rig.room->give_back_all(ComponentKind::kMamba, std::span(states).subspan(1));
@@ -79,7 +79,7 @@ TEST(DeviceRoomTest, TheOldestGetsACopyFirstAndIsWaitedFor) {
     EXPECT_EQ(rig.on_device(nodes[i]), i >= 2) << i;
     EXPECT_EQ(rig.on_host(nodes[i]), i < 2) << i;
   }
-  EXPECT_EQ(rig.store_waits, 0u);
+  EXPECT_EQ(rig.seeker.store_waits, 0u);
 }
 
 TEST(DeviceRoomTest, AfterACopyThatFailedOneRoundGoesWithout) {
@@ -141,7 +141,7 @@ TEST(DeviceRoomTest, AStorageThatHangsCostsPagesAndNotTime) {
     EXPECT_TRUE(rig.room->is_room_coming(ComponentKind::kFull)) << refused;
     rig.poll();
   }
-  EXPECT_EQ(refused, rig.store_waits);
+  EXPECT_EQ(refused, rig.seeker.store_waits);
   EXPECT_GT(refused, 0u);
   EXPECT_LE(refused, 32u);  // polls that the backlog may be waited for
   EXPECT_EQ(rig.tiers->counters().store_waits, refused);
@@ -155,9 +155,9 @@ TEST(DeviceRoomTest, ARequestThatHasWaitedOftenEnoughWaitsNoMore) {
   rig.end_copy();
   rig.poll();
   (void)rig.add("xxxx");
-  rig.store_waits = 127;
+  rig.seeker.store_waits = 127;
   EXPECT_FALSE(rig.make(5).is_ok());
-  EXPECT_EQ(rig.store_waits, 128u);
+  EXPECT_EQ(rig.seeker.store_waits, 128u);
   EXPECT_TRUE(rig.make(5).is_ok());
 }
 
@@ -277,7 +277,7 @@ TEST_P(DeviceRoomRandom, RoomThatCouldBeMadeIsMade) {
       const ComponentCounts counts{static_cast<std::uint32_t>(name.size()),
                                    rig.model.has(ComponentKind::kSwa) ? static_cast<std::uint32_t>(name.size()) : 0,
                                    rig.model.has(ComponentKind::kMamba) ? 1u : 0u};
-      if (!rig.room->make_all(RequestId(1), rig.store_waits, counts).is_ok()) continue;
+      if (!rig.room->make_all(RequestId(1), rig.seeker, counts, false).is_ok()) continue;
       nodes.push_back(rig.add(name, 0, counts[index_of(ComponentKind::kMamba)] > 0));
       rig.room->committed(nodes.back(), 0);
     } else if (choice == 4 && !nodes.empty() && locks.size() < 2) {
@@ -294,7 +294,7 @@ TEST_P(DeviceRoomRandom, RoomThatCouldBeMadeIsMade) {
       const auto want = static_cast<std::uint32_t>(rng.below(12));
       if (!rig.room->could_make(c, want)) continue;
       int rounds = 0;
-      while (!rig.room->make_room(rig.store_waits, c, want, true).is_ok() && ++rounds < 30) rig.end_all();
+      while (!rig.room->make_room(rig.seeker, c, want, true).is_ok() && ++rounds < 30) rig.end_all();
       EXPECT_LT(rounds, 30) << component_name(c) << " " << want;
     }
     EXPECT_EQ(rig.check(), "") << "seed " << GetParam() << ", step " << step;

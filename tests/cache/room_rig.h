@@ -67,7 +67,7 @@ class RoomRig {
   [[nodiscard]] bool on_device(NodeId node, ComponentKind c = ComponentKind::kFull) const;
   [[nodiscard]] bool on_host(NodeId node, ComponentKind c = ComponentKind::kFull) const;  // published
   [[nodiscard]] Status make(std::uint32_t pages, bool may_wait = true) {
-    return room->make_room(store_waits, ComponentKind::kFull, pages, may_wait);
+    return room->make_room(seeker, ComponentKind::kFull, pages, may_wait);
   }
   // Every slot is free or the tree's. Empty, or what is wrong.
   [[nodiscard]] std::string check() const;
@@ -85,7 +85,7 @@ class RoomRig {
   std::unique_ptr<Backups> backups;
   std::unique_ptr<DeviceRoom> room;
   NamespaceId space;
-  std::uint32_t store_waits = 0;
+  RoomSeeker seeker;
   std::vector<std::pair<OpKind, bool>> ended;  // what the tiers handed out
 };
 

@@ -7,6 +7,7 @@
 #include "storage/file/file_backend.h"
 #include "storage/hf3fs/hf3fs_factory.h"
 #include "storage/memory/memory_backend.h"
+#include "storage/mooncake/mooncake_factory.h"
 #include "storage/plugin/plugin_backend.h"
 
 namespace larder::conformance {
@@ -35,6 +36,7 @@ HarnessBase::HarnessBase(std::size_t threads, std::uint64_t seed) : clock_(Nanos
   EXPECT_TRUE(register_memory_backend(factory_).is_ok());
   EXPECT_TRUE(register_file_backend(factory_).is_ok());
   EXPECT_TRUE(register_hf3fs_backend(factory_).is_ok());
+  EXPECT_TRUE(register_mooncake_backend(factory_).is_ok());
   EXPECT_TRUE(register_plugin_backend(factory_).is_ok());
 }
 

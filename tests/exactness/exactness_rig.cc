@@ -421,7 +421,7 @@ std::unique_ptr<StorageBackend> Stores::open(const std::string& name, BackendOpt
   Result<std::unique_ptr<StorageBackend>> backend = parts_->factory.create(name, options, environment);
   EXPECT_TRUE(backend.is_ok()) << backend.status().to_string();
   if (!backend.is_ok()) return nullptr;
-  if (name == "hf3fs") return std::make_unique<InlineBackend>(std::move(backend).value());
+  if (name == "hf3fs" || name == "mooncake") return std::make_unique<InlineBackend>(std::move(backend).value());
   return std::move(backend).value();
 }
 

@@ -10,7 +10,7 @@ namespace {
 bool is_store(From from) { return from >= From::kMemoryStore; }
 
 std::string_view from_name(From from) {
-  constexpr std::array<std::string_view, 5> kNames = {"device", "host", "memory", "file", "hf3fs"};
+  constexpr std::array<std::string_view, 6> kNames = {"device", "host", "memory", "file", "hf3fs", "mooncake"};
   return kNames[static_cast<std::size_t>(from)];
 }
 

@@ -13,7 +13,7 @@
 namespace larder::exactness {
 
 // Where a turn must find what the turns before it left.
-enum class From { kDevice, kHost, kMemoryStore, kFileStore, kHf3fsStore };
+enum class From { kDevice, kHost, kMemoryStore, kFileStore, kHf3fsStore, kMooncakeStore };
 
 inline constexpr std::size_t kRoadOutputs = 9;
 

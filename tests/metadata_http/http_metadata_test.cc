@@ -47,6 +47,7 @@ TEST(HttpMetadataTest, WithoutTheKeyNothingIsAnswered) {
   EXPECT_EQ(server.call("POST", "/0/exists", R"({"keys":[]})", "secret").status, 200u);
   EXPECT_EQ(server.call("GET", "/health").status, 200u);
   EXPECT_EQ(server.call("GET", "/metrics").status, 200u);
+  EXPECT_TRUE(server.call("GET", "/metrics?format=json").body.starts_with('{'));
 }
 
 // What requests.Session sends for http://larder:secret@host: the reference's client knows no other key.

@@ -6,13 +6,16 @@
 
 scan    40 % of the requests ask about 60 documents, most often about the first ones; the others about a document that
         never comes back
-flood   a quarter of the requests are turns of 60 conversations; the others are one-shot prompts of one tenant
+flood   a quarter of the requests are turns of 60 conversations of one tenant; the others are one-shot prompts of
+        another
 loop    200 documents in turn, which need a little more than the host has
 
 Checked, of models with recurrent state: on scan and flood `value` has at least 0.95 times what the best of the classic
 policies has; on the loop no policy has anything (states leave least recently used first under each of them), so no less
 than a tenth of a point below the best. And hints (`--hints`): right for 70 % they gain on flood, wrong for all they
-lose less than 3 % of the hits. --all prints three sizes, and models of full attention, of which nothing is checked.
+lose less than 3 % of the hits. And floors (`--tenant-limits`): beside the flood, conversations with a floor of half of
+the host, or with a ceiling for the flood, have at least 0.95 times the hits that they have alone on half of it.
+--all prints three sizes, and models of full attention, of which nothing but floors is checked.
 """
 
 import json
@@ -42,43 +45,83 @@ def scan(rng, names):
     documents = [names.take(16) for _ in range(60)]
     for _ in range(4000):
         if rng.random() < 0.4:
-            yield documents[min(59, int(rng.paretovariate(0.9)) - 1)] + names.take(1), 300, 100
+            yield documents[min(59, int(rng.paretovariate(0.9)) - 1)] + names.take(1), 300, 100, ""
         else:
-            yield names.take(17), 300, 100
+            yield names.take(17), 300, 100, ""
 
 
 def flood(rng, names):
     talks = [names.take(4) for _ in range(60)]
     for i in range(4000):
         if i % 4:
-            yield names.take(24), PAGE, 100
+            yield names.take(24), PAGE, 100, "flood"
             continue
         at = rng.randrange(60)
         talks[at] = talks[at] + names.take(3) if len(talks[at]) <= 60 else names.take(7)
-        yield list(talks[at]), PAGE, 400
+        yield list(talks[at]), PAGE, 400, "talks"
+
+
+def talks_alone(rng, names):
+    return (request for request in flood(rng, names) if request[3] == "talks")
 
 
 def loop(_, names):
     documents = [names.take(16) for _ in range(200)]
     for _ in range(20):
         for document in documents:
-            yield document + names.take(1), 300, 100
+            yield document + names.take(1), 300, 100, ""
 
 
 def write(path, load):
     with open(path, "w", encoding="utf-8") as out:
-        for i, (blocks, last, answer) in enumerate(load(random.Random(1), Names())):
+        for i, (blocks, last, answer, tenant) in enumerate(load(random.Random(1), Names())):
             length = PAGE * (len(blocks) - 1) + last
             row = {"timestamp": 300 * i, "input_length": length, "output_length": answer, "hash_ids": blocks}
+            if tenant:
+                row["tenant"] = tenant
             out.write(json.dumps(row) + "\n")
 
 
-def hit_rate(binary, trace, gib, policy, state_bytes, *more):
+def replay(binary, trace, gib, policy, state_bytes, *more):
     command = [binary, "replay", trace, "--host", str(gib), "--policy", policy, "--state-bytes", str(state_bytes)]
-    run = subprocess.run([*command, "--json", *more], capture_output=True, text=True, check=False)
+    # A replay that never ends is a request that never gets an answer.
+    run = subprocess.run([*command, "--json", *more], capture_output=True, text=True, check=False, timeout=300)
     if run.returncode:
         sys.exit(f"{' '.join(command)}: {run.stderr}")
-    return 100 * json.loads(run.stdout)["hit_rate"]
+    return json.loads(run.stdout)
+
+
+def hit_rate(*arguments):
+    return 100 * replay(*arguments)["hit_rate"]
+
+
+# With a floor of half the host, or beside a ceiling of half of it for the flood: at least as much as alone in a half.
+def check_floors(binary, folder, trace, broken):
+    alone = os.path.join(folder, "alone.jsonl")
+    write(alone, talks_alone)
+    bounds = {
+        "floor": [{"name": "talks", "salt": "talks", "host": {"floor": "50%"}}],
+        "ceiling": [{"name": "flood", "salt": "flood", "host": {"ceiling": "50%"}}],
+    }
+    cases = [(16, "value", STATE_BYTES), (48, "lru", STATE_BYTES), (16, "lru", 0), (8, "lfu", 0)]
+    for gib, policy, state_bytes in cases:
+        kind = "S1" if state_bytes else "full attention"
+        wanted = hit_rate(binary, alone, gib / 2, policy, state_bytes)
+        shown = [f"alone {wanted:.1f}"]
+        for name, tenants in [("none", []), *bounds.items()]:
+            limits = os.path.join(folder, name + ".json")
+            with open(limits, "w", encoding="utf-8") as out:
+                json.dump({"tenants": tenants}, out)
+            run = replay(binary, trace, gib, policy, state_bytes, "--tenant-limits", limits)
+            rate = 100 * run["tenant_hit_rates"]["talks"]
+            shown.append(f"{name} {rate:.1f}")
+            if tenants and rate < 0.95 * wanted:
+                broken.append(f"{name}, {kind}, {gib} GiB, {policy}: {rate:.2f}, and {wanted:.2f} alone in a half")
+        with open(limits, "w", encoding="utf-8") as out:
+            json.dump({"others": {"ceiling": "30%"}}, out)
+        run = replay(binary, trace, gib, policy, state_bytes, "--tenant-limits", limits)
+        shown.append(f"30 % for each, on the device too {100 * run['tenant_hit_rates']['talks']:.1f}")
+        print(f"conversations beside a flood, {kind}, {gib} GiB, {policy}: {', '.join(shown)}", flush=True)
 
 
 def main():
@@ -106,6 +149,7 @@ def main():
             for hints in ([], ["--hints", "70"], ["--hints", "0"])
         )
         print(f"hints on flood, 16 GiB: none {plain:.2f}, 70 % right {right:.2f}, all wrong {wrong:.2f}")
+        check_floors(binary, folder, traces["flood"], broken)
         if right <= plain or wrong < 0.97 * plain:
             broken.append("hints do not keep their promise")
     print("\n".join(broken) or "all holds")

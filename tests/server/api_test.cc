@@ -204,6 +204,11 @@ TEST_F(ApiTest, MetricsCountRequestsAndAnswers) {
        {"larder_http_requests_total{route=\"/generate\"} 1\n", "larder_http_responses_total{code=\"200\"} 1\n"}) {
     EXPECT_NE(reply.body.find(line), std::string::npos) << line << "\n" << reply.body;
   }
+  const HttpReply json = call("GET", "/metrics?format=json");
+  EXPECT_EQ(json.status, 200u);
+  const auto families = nlohmann::json::parse(json.body);
+  EXPECT_EQ(families.at("larder_http_requests_total").at("series").at(0).at("value"), 1);
+  EXPECT_EQ(call("GET", "/metrics?format=yaml").status, 400u);
 }
 
 TEST_F(ApiTest, FlushSpeaksTheTextsOfSglang) {

@@ -152,6 +152,7 @@ Status PrefixStoreImpl::start() {
   options.config.max_points = 1;
   options.config.tiers.prefetch_threshold = format_.page_size();
   options.config.tiers.prefetch_timeout_max = options_.storage_limit;
+  options.config.tiers.tenant_limits = options_.tenant_limits;
   if (options_.events.is_on) {
     const KvEventShape shape{options_.events.form, options_.events.all_components, format_.page_size(),
                              static_cast<std::uint32_t>(format_.pools.window.pages * format_.page_size()), 0};

@@ -34,9 +34,10 @@ namespace larder::llama {
 
 struct PrefixStoreOptions {
   std::uint64_t host_bytes = std::uint64_t{4} << 30;
-  std::string storage;         // a backend's name (door/register_backends.h); empty: host memory only
-  std::string storage_config;  // JSON
-  KvEventConfig events;        // who is told of pages that come to the host or leave it
+  std::string storage;           // a backend's name (door/register_backends.h); empty: host memory only
+  std::string storage_config;    // JSON
+  TenantLimits tenant_limits{};  // of the host
+  KvEventConfig events;          // who is told of pages that come to the host or leave it
   Nanos storage_limit = std::chrono::seconds(30);  // for reading a prefix, at most
 };
 

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "storage/mooncake/batch_line.h"
+
+#include <algorithm>
+#include <cassert>
+#include <optional>
+#include <utility>
+
+namespace larder::mooncake {
+
+void BatchLine::push(Batch batch) {
+  assert(batch.bytes <= most_bytes());
+  waiting_.push_back({next_++, 0, std::move(batch)});
+}
+
+bool BatchLine::has_free_names(const Batch& batch) const {
+  return std::none_of(batch.names.begin(), batch.names.end(),
+                      [this](const std::string& name) { return written_.contains(name); });
+}
+
+std::vector<BatchLine::Ready> BatchLine::take_ready() {
+  std::vector<Ready> out;
+  bool has_passed_write = false, has_passed_clear = false;
+  for (auto at = waiting_.begin(); at != waiting_.end();) {
+    const auto next = std::next(at);
+    const Batch& batch = at->batch;
+    const bool is_write = batch.kind == Batch::Kind::kWrite, is_clear = batch.kind == Batch::Kind::kClear;
+    const bool is_held = (is_write && (is_clearing_ || has_passed_clear || !has_free_names(batch))) ||
+                         (is_clear && (is_clearing_ || writes_ > 0 || has_passed_write));
+    has_passed_write |= is_held && is_write;
+    has_passed_clear |= is_held && is_clear;
+    if (!is_held) {
+      const std::optional<std::uint64_t> offset = room_.take(batch.bytes);
+      if (!offset) break;
+      at->offset = *offset;
+      written_.insert(batch.names.begin(), batch.names.end());
+      writes_ += is_write ? 1 : 0;
+      is_clearing_ |= is_clear;
+      out.push_back({at->number, at->offset, std::move(at->batch.begin)});
+      running_.splice(running_.end(), waiting_, at);
+    }
+    at = next;
+  }
+  return out;
+}
+
+void BatchLine::end(std::uint64_t batch) {
+  const auto at = std::find_if(running_.begin(), running_.end(), [&](const Entry& e) { return e.number == batch; });
+  assert(at != running_.end());
+  room_.give_back(at->offset, at->batch.bytes);
+  for (const std::string& name : at->batch.names) written_.erase(name);
+  if (at->batch.kind == Batch::Kind::kWrite) --writes_;
+  if (at->batch.kind == Batch::Kind::kClear) is_clearing_ = false;
+  running_.erase(at);
+}
+
+}  // namespace larder::mooncake

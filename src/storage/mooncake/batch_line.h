@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which batches of pages may begin: staging memory is bounded, a page is written by one batch at a time, and a clear
+// has the writes before it behind it, and those after it before it.
+//
+//   push() ─► waiting, in order ─► take_ready(): its memory and its names are its own ─► end()
+//
+// Batches begin in their order, but for those whose names another batch writes, and for writes and clears that wait for
+// each other: these are passed by. Where one does not find room, all behind it wait: no large one is starved.
+// Threads: confined. Limits: the caller bounds what is pushed. Cost: take_ready() looks at all that wait.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "storage/shared/arena_room.h"
+
+namespace larder::mooncake {
+
+struct Batch {
+  enum class Kind : std::uint8_t { kRead, kWrite, kClear };
+  Kind kind = Kind::kRead;
+  std::uint64_t bytes = 0;         // of staging memory, one piece
+  std::vector<std::string> names;  // kWrite: what it writes
+  // Runs once, where take_ready()'s caller runs it.
+  std::function<void(std::uint64_t batch, std::uint64_t offset)> begin;
+};
+
+class BatchLine {
+ public:
+  struct Ready {
+    std::uint64_t batch = 0, offset = 0;
+    std::function<void(std::uint64_t batch, std::uint64_t offset)> begin;
+  };
+
+  explicit BatchLine(std::uint64_t staging_bytes) : room_(staging_bytes) {}
+  // Precondition: bytes <= most_bytes().
+  void push(Batch batch);
+  // Those that may begin now, in order. They have begun when this returns.
+  [[nodiscard]] std::vector<Ready> take_ready();
+  // Of one that has begun. Its memory and its names are free.
+  void end(std::uint64_t batch);
+  [[nodiscard]] std::uint64_t most_bytes() const { return room_.size(); }
+  [[nodiscard]] std::size_t waiting() const { return waiting_.size(); }
+
+ private:
+  struct Entry {
+    std::uint64_t number = 0, offset = 0;
+    Batch batch;
+  };
+  [[nodiscard]] bool has_free_names(const Batch& batch) const;
+
+  share::ArenaRoom room_;
+  std::uint64_t next_ = 1;
+  std::list<Entry> waiting_, running_;
+  std::set<std::string> written_;  // by those that run
+  std::size_t writes_ = 0;         // that run
+  bool is_clearing_ = false;
+};
+
+}  // namespace larder::mooncake

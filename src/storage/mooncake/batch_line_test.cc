@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "storage/mooncake/batch_line.h"
+
+#include <gtest/gtest.h>
+
+#include "base/rng.h"
+
+namespace larder::mooncake {
+namespace {
+
+constexpr std::uint64_t kPage = share::kArenaPageBytes;
+using Kind = Batch::Kind;
+
+Batch batch_of(Kind kind, std::uint64_t pages, std::vector<std::string> names = {}) {
+  Batch out;
+  out.kind = kind;
+  out.bytes = pages * kPage;
+  out.names = std::move(names);
+  return out;
+}
+
+// Numbers of those that are ready. The first that is pushed is 1.
+std::vector<std::uint64_t> ready(BatchLine& line) {
+  std::vector<std::uint64_t> out;
+  for (const BatchLine::Ready& one : line.take_ready()) out.push_back(one.batch);
+  return out;
+}
+
+using Numbers = std::vector<std::uint64_t>;
+
+TEST(BatchLine, GivesWhatThereIsRoomForInOrder) {
+  BatchLine line(4 * kPage);
+  for (const std::uint64_t pages : {2, 1, 3, 1}) line.push(batch_of(Kind::kRead, pages));
+  EXPECT_EQ(ready(line), (Numbers{1, 2}));  // the last would fit, but the third comes first
+  line.end(1);
+  EXPECT_EQ(ready(line), Numbers());  // three pages are free, but not in one piece
+  line.end(2);
+  EXPECT_EQ(ready(line), (Numbers{3, 4}));
+}
+
+TEST(BatchLine, OnePageIsWrittenByOneAtATime) {
+  BatchLine line(8 * kPage);
+  line.push(batch_of(Kind::kWrite, 1, {"a", "b"}));
+  line.push(batch_of(Kind::kWrite, 1, {"b", "c"}));
+  line.push(batch_of(Kind::kWrite, 1, {"d"}));
+  line.push(batch_of(Kind::kRead, 1));
+  EXPECT_EQ(ready(line), (Numbers{1, 3, 4}));
+  EXPECT_EQ(ready(line), Numbers());
+  line.end(1);
+  EXPECT_EQ(ready(line), (Numbers{2}));
+}
+
+TEST(BatchLine, AClearWaitsForTheWritesBeforeItAndIsWaitedForByThoseAfter) {
+  BatchLine line(8 * kPage);
+  line.push(batch_of(Kind::kWrite, 1, {"a"}));
+  line.push(batch_of(Kind::kClear, 0));
+  line.push(batch_of(Kind::kWrite, 1, {"b"}));
+  line.push(batch_of(Kind::kRead, 1));
+  EXPECT_EQ(ready(line), (Numbers{1, 4}));
+  line.end(1);
+  EXPECT_EQ(ready(line), (Numbers{2}));
+  line.push(batch_of(Kind::kClear, 0));
+  EXPECT_EQ(ready(line), Numbers());
+  line.end(2);
+  EXPECT_EQ(ready(line), (Numbers{3}));
+  line.end(3);
+  EXPECT_EQ(ready(line), (Numbers{5}));
+}
+
+// Whatever comes: memory is never given twice, names neither, and all batches begin in the end.
+TEST(BatchLine, KeepsItsPromisesInAnyOrder) {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    SCOPED_TRACE(seed);
+    Rng rng(seed);
+    BatchLine line(16 * kPage);
+    struct Running {
+      Batch batch;
+      std::uint64_t offset = 0;
+    };
+    std::map<std::uint64_t, Batch> pushed;
+    std::map<std::uint64_t, Running> running;
+    std::uint64_t number = 0;
+    for (int step = 0; step < 300 || !pushed.empty() || !running.empty(); ++step) {
+      ASSERT_LT(step, 10'000);
+      if (step < 300 && rng.chance(1, 2)) {
+        const auto kind = static_cast<Kind>(rng.below(3));
+        Batch batch = batch_of(kind, kind == Kind::kClear ? 0 : rng.below(17));
+        if (kind == Kind::kWrite) batch.names = {std::to_string(rng.below(8)), "x" + std::to_string(rng.below(8))};
+        pushed.emplace(++number, batch);
+        line.push(std::move(batch));
+      } else if (!running.empty()) {
+        const auto at = std::next(running.begin(), static_cast<std::ptrdiff_t>(rng.below(running.size())));
+        line.end(at->first);
+        running.erase(at);
+      }
+      for (const BatchLine::Ready& one : line.take_ready()) {
+        const Batch batch = pushed.at(one.batch);
+        for (const auto& [other, entry] : running) {
+          const bool is_apart = one.offset + batch.bytes <= entry.offset ||
+                                entry.offset + entry.batch.bytes <= one.offset || batch.bytes == 0 ||
+                                entry.batch.bytes == 0;
+          EXPECT_TRUE(is_apart) << one.batch << " and " << other;
+          const bool is_write_and_clear = (batch.kind == Kind::kClear && entry.batch.kind != Kind::kRead) ||
+                                          (entry.batch.kind == Kind::kClear && batch.kind != Kind::kRead);
+          EXPECT_FALSE(is_write_and_clear) << one.batch << " and " << other;
+          for (const std::string& name : batch.names) {
+            EXPECT_EQ(std::count(entry.batch.names.begin(), entry.batch.names.end(), name), 0) << name;
+          }
+        }
+        running.emplace(one.batch, Running{batch, one.offset});
+        pushed.erase(one.batch);
+      }
+    }
+    EXPECT_EQ(line.waiting(), 0u);
+  }
+}
+
+}  // namespace
+}  // namespace larder::mooncake

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "storage/mooncake/mooncake_backend.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "storage/mooncake/mooncake_jobs.h"
+#include "storage/mooncake/object_names.h"
+#include "storage/mooncake/store_codes.h"
+
+namespace larder::mooncake {
+namespace {
+
+constexpr std::size_t kNamesAtOnce = 2048;
+
+}  // namespace
+
+MooncakeBackend::MooncakeBackend(std::unique_ptr<HelperLink> link, const BackendLimits& limits, bool is_persistent,
+                                 Executor& executor)
+    : link_(std::move(link)),
+      limits_(limits),
+      executor_(executor),
+      gate_("mooncake", limits.queue_limit),
+      line_(link_->staging().size()) {
+  info_.name = "mooncake";
+  info_.persistent = is_persistent;
+  info_.atomic_groups = true;
+  info_.counts_pages = false;
+}
+
+MooncakeBackend::~MooncakeBackend() {
+  gate_.close();
+  (void)gate_.wait_idle(std::chrono::nanoseconds(-1));
+  link_->close();
+}
+
+template <class Op, class Request, class Done>
+Status MooncakeBackend::submit(Request request, Done done, void (MooncakeBackend::*run)(const std::shared_ptr<Op>&),
+                               bool is_here) {
+  Result<OperationGate::Ticket> ticket = gate_.enter();
+  if (!ticket.is_ok()) return ticket.status();
+  auto op = std::make_shared<Op>(std::move(request), std::move(done), std::move(ticket).value());
+  preset_cancelled(*op);
+  if (is_here) {
+    (this->*run)(op);
+    return Status::ok();
+  }
+  const Status posted = executor_.post([this, run, op] { (this->*run)(op); });
+  if (!posted.is_ok()) op->disarm();
+  return posted;
+}
+
+Status MooncakeBackend::submit_exists(ExistsRequest request, ExistsDone done) {
+  LARDER_RETURN_IF_ERROR(check_request(request, done));
+  return submit<ExistsOperation>(std::move(request), std::move(done), &MooncakeBackend::run_exists);
+}
+Status MooncakeBackend::submit_read(ReadRequest request, ReadDone done) {
+  LARDER_RETURN_IF_ERROR(check_request(request, done));
+  const bool is_here = request.terms.caller_waits;
+  return submit<ReadOperation>(std::move(request), std::move(done), &MooncakeBackend::run_read, is_here);
+}
+Status MooncakeBackend::submit_write(WriteRequest request, WriteDone done) {
+  LARDER_RETURN_IF_ERROR(check_request(request, done));
+  const bool is_here = request.terms.caller_waits;
+  return submit<WriteOperation>(std::move(request), std::move(done), &MooncakeBackend::run_write, is_here);
+}
+Status MooncakeBackend::submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) {
+  if (!done) return invalid_argument("storage request without a callback");
+  return submit<ClearOperation>(std::move(scope), std::move(done), &MooncakeBackend::run_clear);
+}
+
+BackendStats MooncakeBackend::stats() const {
+  const std::uint64_t queued = gate_.in_flight();
+  LockGuard guard(mutex_);
+  BackendStats out = stats_;
+  out.queued = queued;
+  return out;
+}
+
+Status MooncakeBackend::close(std::chrono::nanoseconds limit) {
+  gate_.close();
+  if (!gate_.wait_idle(std::max(limit, std::chrono::nanoseconds(0)))) {
+    return deadline_exceeded("storage backend 'mooncake': operations are still in flight");
+  }
+  link_->close();
+  return Status::ok();
+}
+
+void MooncakeBackend::post(std::function<void()> task) {
+  if (!executor_.post(task).is_ok()) task();
+}
+
+void MooncakeBackend::call(std::string body, std::size_t count, std::function<void(const Codes&)> done) {
+  const auto shared = std::make_shared<std::function<void(const Codes&)>>(std::move(done));
+  const Status sent = link_->call(std::move(body), [this, count, shared](Codes codes) {
+    if (codes.is_ok() && codes->size() != count) {
+      codes = unavailable("mooncake: the helper answers with " + std::to_string(codes->size()) + " codes for " +
+                          std::to_string(count) + " objects");
+    }
+    post([shared, codes = std::move(codes)] { (*shared)(codes); });
+  });
+  // By way of the executor: a line of batches that all fail at once would be as deep as it is long.
+  if (!sent.is_ok()) post([shared, codes = Codes(sent)] { (*shared)(codes); });
+}
+
+void MooncakeBackend::push(Batch batch) {
+  {
+    LockGuard guard(mutex_);
+    line_.push(std::move(batch));
+  }
+  pump();
+}
+
+void MooncakeBackend::pump() {
+  std::vector<BatchLine::Ready> ready;
+  {
+    LockGuard guard(mutex_);
+    ready = line_.take_ready();
+  }
+  if (ready.empty()) return;
+  // Others copy beside this one. The last begins here: a change of threads takes longer than a small page.
+  const BatchLine::Ready own = std::move(ready.back());
+  ready.pop_back();
+  for (BatchLine::Ready& one : ready) {
+    post([begin = std::move(one.begin), batch = one.batch, offset = one.offset] { begin(batch, offset); });
+  }
+  own.begin(own.batch, own.offset);
+}
+
+void MooncakeBackend::end_batch(std::uint64_t batch) {
+  {
+    LockGuard guard(mutex_);
+    line_.end(batch);
+  }
+  pump();
+}
+
+void MooncakeBackend::run_exists(const std::shared_ptr<ExistsOperation>& op) {
+  const ExistsRequest& request = op->request;
+  struct Cell {
+    std::size_t pool, key;
+  };
+  ExistsResult& result = op->result;
+  result = {};
+  std::vector<std::string> names;
+  std::vector<Cell> places;
+  for (std::size_t pool = 0; pool < request.pools.size(); ++pool) {
+    result.presence.push_back({request.pools[pool], std::vector<bool>(request.keys.size(), false)});
+    if (request.scope->fingerprint(request.pools[pool]).is_zero()) continue;  // the model has no such pool
+    for (std::size_t key = 0; key < request.keys.size(); ++key) {
+      names.push_back(object_name(*request.scope, request.pools[pool], request.keys[key]));
+      places.push_back({pool, key});
+    }
+  }
+  // The answers of several calls, one at a time: they write into one result.
+  const auto mutex = std::make_shared<RankedMutex>(LockRank::kStorage);
+  for (std::size_t begin = 0; begin < names.size(); begin += kNamesAtOnce) {
+    const std::size_t end = std::min(names.size(), begin + kNamesAtOnce);
+    const std::vector<std::string> some(names.begin() + static_cast<std::ptrdiff_t>(begin),
+                                        names.begin() + static_cast<std::ptrdiff_t>(end));
+    const std::vector<Cell> where(places.begin() + static_cast<std::ptrdiff_t>(begin),
+                                  places.begin() + static_cast<std::ptrdiff_t>(end));
+    call(exists_request(some), some.size(), [op, where, mutex](const Codes& codes) {
+      LockGuard guard(*mutex);
+      ExistsResult& out = op->result;
+      Status failed = codes.is_ok() ? Status::ok() : codes.status();
+      for (std::size_t i = 0; failed.is_ok() && i < where.size(); ++i) {
+        if ((*codes)[i] < 0) failed = status_of((*codes)[i], "asking whether pages are there");
+        if (failed.is_ok() && out.status.is_ok()) out.presence[where[i].pool].present[where[i].key] = (*codes)[i] == 1;
+      }
+      if (failed.is_ok()) return;
+      out.status = failed;
+      out.presence.clear();
+    });
+  }
+}
+
+void MooncakeBackend::run_clear(const std::shared_ptr<ClearOperation>& op) {
+  Batch batch;
+  batch.kind = Batch::Kind::kClear;
+  batch.begin = [this, op](std::uint64_t number, std::uint64_t) {
+    call(clear_request(pattern_of(op->request.get())), 1, [this, op, number](const Codes& codes) {
+      op->result = !codes.is_ok()     ? codes.status()
+                   : (*codes)[0] >= 0 ? Status::ok()
+                                      : status_of((*codes)[0], "clearing the store");
+      end_batch(number);
+    });
+  };
+  push(std::move(batch));
+}
+
+void MooncakeBackend::run_read(const std::shared_ptr<ReadOperation>& op) {
+  const std::vector<ReadItem>& items = op->request.items;
+  const std::uint64_t most = link_->staging().size();
+  std::vector<std::size_t> some;
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const std::uint64_t room = room_of(payload_bytes(items[i].payload));
+    if (room > most) {
+      op->result.items[i] =
+          invalid_argument("mooncake: a page of " + std::to_string(room) +
+                           " bytes is larger than option 'staging_size' (" + std::to_string(most) + ")");
+      continue;
+    }
+    if (!some.empty() && (bytes + room > limits_.batch_bytes || some.size() == limits_.batch_pages)) {
+      add_read_batch(op, std::exchange(some, {}), std::exchange(bytes, 0));
+    }
+    some.push_back(i);
+    bytes += room;
+  }
+  if (!some.empty()) add_read_batch(op, std::move(some), bytes);
+}
+
+void MooncakeBackend::add_read_batch(const std::shared_ptr<ReadOperation>& op, std::vector<std::size_t> items,
+                                     std::uint64_t bytes) {
+  auto batch = std::make_shared<ReadBatch>();
+  batch->op = op;
+  batch->items = std::move(items);
+  Batch entry;
+  entry.bytes = bytes;
+  entry.begin = [this, batch](std::uint64_t number, std::uint64_t offset) {
+    batch->number = number;
+    const ReadRequest& request = batch->op->request;
+    for (const std::size_t item : batch->items) {
+      const ReadItem& page = request.items[item];
+      const std::uint64_t payload = payload_bytes(page.payload);
+      batch->objects.push_back(
+          {object_name(*request.scope, page.pool, page.key), {{0, offset, object_bytes(payload)}}});
+      offset += room_of(payload);
+    }
+    call(get_request(batch->objects), batch->objects.size(),
+         [this, batch](const Codes& codes) { finish_read(batch, codes); });
+  };
+  push(std::move(entry));
+}
+
+Status MooncakeBackend::take_page(const ReadBatch& batch, std::size_t at, std::int64_t code) {
+  const ReadRequest& request = batch.op->request;
+  const ReadItem& page = request.items[batch.items[at]];
+  const Place& place = batch.objects[at].places[0];
+  if (code < 0) return status_of(code, "reading a page");
+  if (static_cast<std::uint64_t>(code) != place.bytes) return status_of(kShortCode, "reading a page");
+  const ExpectedPage expected{page.pool, page.key, request.scope->namespace_digest,
+                              request.scope->fingerprint(page.pool), place.bytes - kEnvelopeBytes};
+  return take_object(expected, link_->staging().data() + place.offset, page.payload);
+}
+
+void MooncakeBackend::finish_read(const std::shared_ptr<ReadBatch>& batch, const Codes& codes) {
+  BackendStats seen;
+  std::vector<std::string> wrong;
+  for (std::size_t at = 0; at < batch->items.size(); ++at) {
+    Status status = codes.is_ok() ? take_page(*batch, at, (*codes)[at]) : codes.status();
+    ++(status.is_ok()                           ? seen.read_hits
+       : status.code() == StatusCode::kNotFound ? seen.read_misses
+       : status.code() == StatusCode::kCorrupt  ? seen.corrupt
+                                                : seen.read_errors);
+    if (status.code() == StatusCode::kCorrupt) wrong.push_back(batch->objects[at].name);
+    batch->op->result.items[batch->items[at]] = std::move(status);
+  }
+  {
+    LockGuard guard(mutex_);
+    stats_.reads += batch->items.size();
+    stats_.read_hits += seen.read_hits;
+    stats_.read_misses += seen.read_misses;
+    stats_.read_errors += seen.read_errors;
+    stats_.corrupt += seen.corrupt;
+  }
+  if (wrong.empty()) return end_batch(batch->number);
+  // The caller hears of a wrong page when it is gone, so that what it then writes is not a duplicate.
+  const std::size_t count = wrong.size();
+  call(remove_request(wrong), count, [this, batch](const Codes&) { end_batch(batch->number); });
+}
+
+}  // namespace larder::mooncake

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The helper as a child process, started again when it ends or hangs.
+//
+//   starting ─ setup ok ─► up ─ the helper ends, says nonsense, or a call has no answer in time ─► down
+//       ▲                                                                                           │
+//       └──────────────────── 1 s later, then 2, 4 ... 30 s ────────────────────────────────────────┘
+//
+// The child has no file of this process but its socket, the memory, and a pipe for what it prints, of which the last
+// words are kept for messages. It ends with its socket, so it does not outlive this process. One thread of the link's
+// does all I/O and runs all `done`.
+#pragma once
+
+#include <memory>
+
+#include "base/clock.h"
+#include "storage/mooncake/helper_link.h"
+#include "storage/mooncake/helper_wire.h"
+
+namespace larder::mooncake {
+
+struct HelperOptions {
+  std::string python = "python3";
+  SetupRequest setup;
+  std::size_t staging_bytes = std::size_t{64} << 20;
+  Nanos start_limit = std::chrono::seconds(30);  // from the start of the process to the end of its setup
+  Nanos answer_limit = std::chrono::seconds(40);
+  std::size_t most_calls = 4096;  // in flight; more are refused: kOverloaded
+  Nanos first_pause = std::chrono::seconds(1), longest_pause = std::chrono::seconds(30);
+};
+
+// Returns when the first setup has ended. Errors: what the helper says of it, in words; kUnavailable: the interpreter
+// does not start, or the setup takes longer than start_limit.
+[[nodiscard]] Result<std::unique_ptr<HelperLink>> start_helper(const HelperOptions& options);
+
+}  // namespace larder::mooncake
