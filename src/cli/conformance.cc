@@ -210,8 +210,9 @@ int run_conformance(ConformanceOptions o, bool has_seed) {
   const Result<std::vector<const Check*>> checks = chosen_checks(o.filter);
   if (!checks.is_ok()) return failure(checks.status(), kUsage);
   if (o.is_list) return list_checks(o, *checks);
-  if (o.backend.empty())
+  if (o.backend.empty()) {
     return failure(invalid_argument("--backend is missing: memory, file, hf3fs, mooncake, plugin"), kUsage);
+  }
   Result<BackendOptions> options = backend_options(o);
   if (!options.is_ok()) return failure(options.status(), kUsage);
   if (!has_seed && ::RAND_bytes(reinterpret_cast<unsigned char*>(&o.seed), sizeof o.seed) != 1) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `larder stat`: the state of each tier, pool and backend of a running server. A client of /server_info and /metrics.
+// `larder stat`: the state of each tier, pool and backend of a running server. A client of /server_info and
+// /metrics?format=json.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -37,6 +38,16 @@ Result<std::string> get(HttpClient& client, const char* target) {
   return unavailable(fmt::format("GET {}: HTTP {}: {}{}", target, reply->status, reply->body.substr(0, 300), hint));
 }
 
+Result<std::vector<MetricFamily>> read_metrics(HttpClient& client) {
+  constexpr const char* kTarget = "/metrics?format=json";
+  const Result<std::string> text = get(client, kTarget);
+  if (!text.is_ok()) return text.status();
+  Result<std::vector<MetricFamily>> metrics = parse_metrics_json(*text);
+  if (metrics.is_ok()) return metrics;
+  return corrupt(
+      fmt::format("GET {}: {}; is the server older than this program?", kTarget, metrics.status().message()));
+}
+
 Result<StatSample> take_sample(HttpClient& client) {
   const Result<std::string> info = get(client, "/server_info");
   if (!info.is_ok()) return info.status();
@@ -44,14 +55,11 @@ Result<StatSample> take_sample(HttpClient& client) {
   sample.info = nlohmann::json::parse(*info, nullptr, false);
   if (!sample.info.is_object()) return corrupt("GET /server_info: the answer is not a JSON object");
   // The rest is worth showing without metrics, too.
-  const Result<std::string> text = get(client, "/metrics?format=json");
-  Result<std::vector<MetricFamily>> metrics =
-      text.is_ok() ? parse_metrics_json(*text) : Result<std::vector<MetricFamily>>(text.status());
+  Result<std::vector<MetricFamily>> metrics = read_metrics(client);
   if (metrics.is_ok()) {
     sample.metrics = std::move(*metrics);
   } else {
-    std::fprintf(stderr, "larder stat: without metrics: GET /metrics?format=json: %s\n",
-                 metrics.status().message().c_str());
+    std::fprintf(stderr, "larder stat: without metrics: %s\n", metrics.status().message().c_str());
   }
   return sample;
 }

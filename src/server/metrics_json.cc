@@ -34,11 +34,17 @@ Ordered series_as_json(const MetricFamily& family, const MetricSeries& series) {
   return out;
 }
 
-// Members of an object; none of anything else.
+// Null of anything but an object that has it.
 const PlainJson& member(const PlainJson& object, const char* name) {
   static const PlainJson kNone;
   const auto found = object.is_object() ? object.find(name) : object.end();
   return object.is_object() && found != object.end() ? *found : kNone;
+}
+// The elements of an array; none of anything else, over which a loop would otherwise go once.
+const PlainJson& elements(const PlainJson& object, const char* name) {
+  static const PlainJson kEmpty = PlainJson::array();
+  const PlainJson& value = member(object, name);
+  return value.is_array() ? value : kEmpty;
 }
 std::string text_of(const PlainJson& value) { return value.is_string() ? value.get<std::string>() : std::string(); }
 double number_of(const PlainJson& value, double if_null) { return value.is_number() ? value.get<double>() : if_null; }
@@ -57,7 +63,7 @@ MetricSeries series_from_json(const PlainJson& from) {
   out.value = number_of(member(from, "value"), std::numeric_limits<double>::quiet_NaN());
   out.sum = number_of(member(from, "sum"), 0);
   out.count = count_of(member(from, "count"));
-  for (const PlainJson& bucket : member(from, "buckets")) {
+  for (const PlainJson& bucket : elements(from, "buckets")) {
     if (!bucket.is_array() || bucket.size() != 2) continue;
     out.buckets.emplace_back(number_of(bucket[0], std::numeric_limits<double>::infinity()), count_of(bucket[1]));
   }
@@ -96,7 +102,7 @@ Result<std::vector<MetricFamily>> parse_metrics_json(std::string_view text) {
   std::vector<MetricFamily> out;
   for (const auto& [name, family] : document->items()) {
     out.push_back({name, text_of(member(family, "help")), text_of(member(family, "type")), {}});
-    for (const PlainJson& series : member(family, "series")) out.back().series.push_back(series_from_json(series));
+    for (const PlainJson& series : elements(family, "series")) out.back().series.push_back(series_from_json(series));
   }
   return out;
 }

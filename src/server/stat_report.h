@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `larder stat` shows of a server: the tables, from the answers of GET /server_info and GET /metrics.
+// What `larder stat` shows of a server: the tables, from the answers of GET /server_info and GET
+// /metrics?format=json.
 //
 // Metrics are taken generically: every family whose name says storage (or prefetch, backup, breaker, host, pool, ...)
 // is shown, histograms with their quantiles, so that a new metric of the server is seen without a change here. Threads:

@@ -59,6 +59,7 @@ TEST(MetricsJson, PassesOverWhatItDoesNotKnow) {
     {"labels": {"x": 1}, "value": null}]}})");
   ASSERT_TRUE(read.is_ok()) << read.status().message();
   EXPECT_TRUE(family_of(*read, "a")->series.empty());
+  EXPECT_TRUE(family_of(*read, "b")->series.empty());
   const MetricFamily& family = *family_of(*read, "c");
   ASSERT_EQ(family.series.size(), 3u);
   EXPECT_EQ(family.series[1].count, 0u);

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "base/executor.h"
 #include "base/ranked_mutex.h"
 #include "base/status.h"
 #include "storage/backend.h"
@@ -99,6 +100,24 @@ void preset_cancelled(ReadOperation& op);
 void preset_cancelled(WriteOperation& op);
 void preset_cancelled(ExistsOperation& op);
 void preset_cancelled(ClearOperation& op);
+
+// One operation of a backend: into the gate, then run(op), here or on the executor. An error: refused, and `done` is
+// never called.
+template <class Op, class Request, class Done, class Run>
+[[nodiscard]] Status submit_operation(OperationGate& gate, Executor& executor, Request request, Done done, bool is_here,
+                                      Run run) {
+  Result<OperationGate::Ticket> ticket = gate.enter();
+  if (!ticket.is_ok()) return ticket.status();
+  auto op = std::make_shared<Op>(std::move(request), std::move(done), std::move(ticket).value());
+  preset_cancelled(*op);
+  if (is_here) {
+    run(op);
+    return Status::ok();
+  }
+  const Status posted = executor.post([run, op] { run(op); });
+  if (!posted.is_ok()) op->disarm();
+  return posted;
+}
 
 // kInvalidArgument: no scope, or no callback.
 template <class Request, class Done>

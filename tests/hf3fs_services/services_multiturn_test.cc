@@ -9,57 +9,15 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "base/metrics.h"
-#include "bench/bench_multiturn.h"
-#include "engine/scheduler.h"
-#include "server/api_server.h"
 #include "tests/hf3fs_services/services_under_test.h"
+#include "tests/support/conversations.h"
 #include "tests/support/temporary_directory.h"
 
 namespace larder::conformance {
 namespace {
 
-constexpr Nanos kPatience = std::chrono::seconds(60);
-
-MultiturnOptions conversations() {
-  MultiturnOptions options;
-  options.num_clients = 3;
-  options.num_rounds = 4;
-  options.request_length = 100;
-  options.output_length = 40;
-  options.max_parallel = 2;
-  options.show_progress = false;
-  return options;
-}
-
-// One life of an engine: all conversations from their beginning. `storage` empty: none is attached.
 MultiturnResult talk(const std::string& model, const nlohmann::json& storage) {
-  Options options;
-  options.model = model;
-  options.port = 0;
-  options.threads = 1;
-  options.max_total_tokens = 8192;
-  options.max_mamba_cache_size = 32;
-  options.max_running_requests = 4;
-  if (!storage.empty()) {
-    options.hicache_storage_backend = "hf3fs";
-    options.hicache_storage_prefetch_policy = "wait_complete";
-    options.hicache_storage_backend_extra_config = storage.dump();
-  }
-  MetricsRegistry metrics;
-  auto scheduler = Scheduler::create(options, real_file_system(), real_clock(), metrics);
-  EXPECT_TRUE(scheduler.is_ok()) << scheduler.status().to_string();
-  if (!scheduler.is_ok()) return {};
-  auto api = ApiServer::create({scheduler->get(), &real_clock(), &metrics, {}});
-  EXPECT_TRUE(api.is_ok()) << api.status().to_string();
-  if (!api.is_ok()) return {};
-  MultiturnOptions wanted = conversations();
-  wanted.url = (*api)->url();
-  auto result = run_multiturn(wanted);
-  EXPECT_TRUE(result.is_ok()) << result.status().to_string();
-  const Status written = (*scheduler)->quiesce(kPatience);
-  EXPECT_TRUE(written.is_ok()) << written.to_string();
-  return result.is_ok() ? std::move(*result) : MultiturnResult{};
+  return support::talk(model, "hf3fs", storage);
 }
 
 // Two engines after each other on one mount and one service; gives what the second one found.

@@ -5,55 +5,16 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/metrics.h"
-#include "bench/bench_multiturn.h"
-#include "engine/scheduler.h"
-#include "server/api_server.h"
 #include "tests/mooncake_slow/real_store.h"
+#include "tests/support/conversations.h"
 
 namespace larder::mooncake_test {
 namespace {
 
-MultiturnOptions talk_options(const std::string& url) {
-  MultiturnOptions options;
-  options.url = url;
-  options.num_clients = 3;
-  options.num_rounds = 4;
-  options.request_length = 100;
-  options.output_length = 40;
-  options.max_parallel = 2;
-  options.show_progress = false;
-  return options;
-}
-
-// One life of an engine: all conversations from their beginning. No storage: none is attached.
 MultiturnResult one_life(const std::string& model, const BackendOptions& storage) {
-  Options options;
-  options.model = model;
-  options.port = 0;
-  options.threads = 1;
-  options.max_total_tokens = 8192;
-  options.max_mamba_cache_size = 32;
-  options.max_running_requests = 4;
-  if (!storage.empty()) {
-    nlohmann::json extra = storage;
-    extra["prefetch_threshold"] = 64;
-    options.hicache_storage_backend = "mooncake";
-    options.hicache_storage_prefetch_policy = "wait_complete";
-    options.hicache_storage_backend_extra_config = extra.dump();
-  }
-  MetricsRegistry metrics;
-  auto scheduler = Scheduler::create(options, real_file_system(), real_clock(), metrics);
-  EXPECT_TRUE(scheduler.is_ok()) << scheduler.status().to_string();
-  if (!scheduler.is_ok()) return {};
-  auto api = ApiServer::create({scheduler->get(), &real_clock(), &metrics, {}});
-  EXPECT_TRUE(api.is_ok()) << api.status().to_string();
-  if (!api.is_ok()) return {};
-  auto result = run_multiturn(talk_options((*api)->url()));
-  EXPECT_TRUE(result.is_ok()) << result.status().to_string();
-  const Status written = (*scheduler)->quiesce(std::chrono::seconds(60));
-  EXPECT_TRUE(written.is_ok()) << written.to_string();
-  return result.is_ok() ? std::move(*result) : MultiturnResult{};
+  nlohmann::json extra = storage;
+  if (!storage.empty()) extra["prefetch_threshold"] = 64;
+  return support::talk(model, "mooncake", extra);
 }
 
 class RealMooncakeTalk : public testing::TestWithParam<const char*> {};

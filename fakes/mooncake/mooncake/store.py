@@ -28,7 +28,8 @@ import sys
 import threading
 import time
 
-NO_ROOM, REFUSED, NOT_FOUND, EXISTS, LEASED, TRANSFER, NO_MASTER = -200, -600, -704, -705, -706, -800, -900
+NO_ROOM, REFUSED, NOT_READY, NOT_FOUND, EXISTS, LEASED = -200, -600, -703, -704, -705, -706
+TRANSFER, NO_MASTER = -800, -900
 NAME_LIMIT = 255
 
 
@@ -275,12 +276,13 @@ class MooncakeDistributedStore:
         for i in random.sample(range(len(keys)), len(keys)):
             with self.cluster as cluster:
                 size = cluster.size(keys[i])
+                is_missing = NOT_READY if os.path.exists(cluster.file("begun", keys[i])) else NOT_FOUND
                 if size is not None:
                     cluster.lease(keys[i])
                     with open(cluster.file("objects", keys[i]), "rb") as file:
                         data = file.read()
             wanted = sum(all_sizes[i])
-            codes[i] = NOT_FOUND if size is None else REFUSED if wanted < size else TRANSFER if wanted > size else size
+            codes[i] = is_missing if size is None else REFUSED if wanted < size else TRANSFER if wanted > size else size
             if codes[i] == size:
                 for address, piece in zip(all_buffer_ptrs[i], all_sizes[i]):
                     ctypes.memmove(address, data[:piece], piece)

@@ -46,17 +46,8 @@ Hf3fsBackend::~Hf3fsBackend() {
 template <class Op, class Request, class Done>
 Status Hf3fsBackend::submit(Request request, Done done, void (Hf3fsBackend::*run)(const std::shared_ptr<Op>&),
                             bool is_here) {
-  Result<OperationGate::Ticket> ticket = gate_.enter();
-  if (!ticket.is_ok()) return ticket.status();
-  auto op = std::make_shared<Op>(std::move(request), std::move(done), std::move(ticket).value());
-  preset_cancelled(*op);
-  if (is_here) {
-    (this->*run)(op);
-    return Status::ok();
-  }
-  const Status posted = executor_.post([this, run, op] { (this->*run)(op); });
-  if (!posted.is_ok()) op->disarm();
-  return posted;
+  return submit_operation<Op>(gate_, executor_, std::move(request), std::move(done), is_here,
+                              [this, run](const std::shared_ptr<Op>& op) { (this->*run)(op); });
 }
 
 Status Hf3fsBackend::submit_exists(ExistsRequest request, ExistsDone done) {

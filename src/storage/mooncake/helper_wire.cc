@@ -72,8 +72,7 @@ std::string setup_request(const SetupRequest& r) {
          json_text(r.protocol) + R"(,"device_name":)" + json_text(r.device_name) + R"(,"package_directory":)" +
          json_text(r.package_directory) + R"(,"global_segment_size":)" + std::to_string(r.global_segment_size) +
          R"(,"local_buffer_size":)" + std::to_string(r.local_buffer_size) + R"(,"replica_num":)" +
-         std::to_string(r.replica_num) + R"(,"threads":)" + std::to_string(r.threads) + R"(,"soft_pin":)" +
-         word(r.soft_pin) + R"(,"groups":)" + word(r.groups) + '}';
+         std::to_string(r.replica_num) + R"(,"soft_pin":)" + word(r.soft_pin) + R"(,"groups":)" + word(r.groups) + '}';
 }
 
 std::string exists_request(const std::vector<std::string>& names) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this process and the helper (helper/mooncake_helper.py) say to each other over their socket.
+// What this process and the helper (helper/mooncake_helper.py) say to each other over their sockets.
 //
 //   request   "LMQ1"  u32 bytes of the body  u64 number                                   body: one JSON object
 //   reply     "LMR1"  u32 bytes of the body  u64 number  i32 has it failed  u32 codes     body: i64 codes, then words
@@ -41,7 +41,7 @@ struct ObjectGroup {
 struct SetupRequest {
   std::string master_server_address, local_hostname, metadata_server, protocol, device_name, package_directory;
   std::uint64_t global_segment_size = 0, local_buffer_size = 0;
-  std::uint32_t replica_num = 1, threads = 1;
+  std::uint32_t replica_num = 1;
   bool soft_pin = false, groups = true;
 };
 

@@ -12,6 +12,7 @@ namespace larder::mooncake {
 namespace {
 
 constexpr std::size_t kNamesAtOnce = 2048;
+constexpr std::uint64_t kQuickBytes = 128 << 10;  // copied and hashed in 20 us
 
 }  // namespace
 
@@ -37,17 +38,8 @@ MooncakeBackend::~MooncakeBackend() {
 template <class Op, class Request, class Done>
 Status MooncakeBackend::submit(Request request, Done done, void (MooncakeBackend::*run)(const std::shared_ptr<Op>&),
                                bool is_here) {
-  Result<OperationGate::Ticket> ticket = gate_.enter();
-  if (!ticket.is_ok()) return ticket.status();
-  auto op = std::make_shared<Op>(std::move(request), std::move(done), std::move(ticket).value());
-  preset_cancelled(*op);
-  if (is_here) {
-    (this->*run)(op);
-    return Status::ok();
-  }
-  const Status posted = executor_.post([this, run, op] { (this->*run)(op); });
-  if (!posted.is_ok()) op->disarm();
-  return posted;
+  return submit_operation<Op>(gate_, executor_, std::move(request), std::move(done), is_here,
+                              [this, run](const std::shared_ptr<Op>& op) { (this->*run)(op); });
 }
 
 Status MooncakeBackend::submit_exists(ExistsRequest request, ExistsDone done) {
@@ -90,13 +82,14 @@ void MooncakeBackend::post(std::function<void()> task) {
   if (!executor_.post(task).is_ok()) task();
 }
 
-void MooncakeBackend::call(std::string body, std::size_t count, std::function<void(const Codes&)> done) {
+void MooncakeBackend::call(std::string body, std::size_t count, bool is_short, std::function<void(const Codes&)> done) {
   const auto shared = std::make_shared<std::function<void(const Codes&)>>(std::move(done));
-  const Status sent = link_->call(std::move(body), [this, count, shared](Codes codes) {
+  const Status sent = link_->call(std::move(body), [this, count, is_short, shared](Codes codes) {
     if (codes.is_ok() && codes->size() != count) {
       codes = unavailable("mooncake: the helper answers with " + std::to_string(codes->size()) + " codes for " +
                           std::to_string(count) + " objects");
     }
+    if (is_short) return (*shared)(codes);
     post([shared, codes = std::move(codes)] { (*shared)(codes); });
   });
   // By way of the executor: a line of batches that all fail at once would be as deep as it is long.
@@ -108,31 +101,29 @@ void MooncakeBackend::push(Batch batch) {
     LockGuard guard(mutex_);
     line_.push(std::move(batch));
   }
-  pump();
+  pump(true);
 }
 
-void MooncakeBackend::pump() {
+void MooncakeBackend::pump(bool may_begin_here) {
   std::vector<BatchLine::Ready> ready;
   {
     LockGuard guard(mutex_);
     ready = line_.take_ready();
   }
-  if (ready.empty()) return;
   // Others copy beside this one. The last begins here: a change of threads takes longer than a small page.
-  const BatchLine::Ready own = std::move(ready.back());
-  ready.pop_back();
-  for (BatchLine::Ready& one : ready) {
-    post([begin = std::move(one.begin), batch = one.batch, offset = one.offset] { begin(batch, offset); });
+  const std::size_t posted = ready.size() - (may_begin_here && !ready.empty() ? 1 : 0);
+  for (std::size_t i = 0; i < posted; ++i) {
+    post([one = std::move(ready[i])] { one.begin(one.batch, one.offset); });
   }
-  own.begin(own.batch, own.offset);
+  if (posted < ready.size()) ready.back().begin(ready.back().batch, ready.back().offset);
 }
 
-void MooncakeBackend::end_batch(std::uint64_t batch) {
+void MooncakeBackend::end_batch(std::uint64_t batch, bool may_begin_here) {
   {
     LockGuard guard(mutex_);
     line_.end(batch);
   }
-  pump();
+  pump(may_begin_here);
 }
 
 void MooncakeBackend::run_exists(const std::shared_ptr<ExistsOperation>& op) {
@@ -160,7 +151,7 @@ void MooncakeBackend::run_exists(const std::shared_ptr<ExistsOperation>& op) {
                                         names.begin() + static_cast<std::ptrdiff_t>(end));
     const std::vector<Cell> where(places.begin() + static_cast<std::ptrdiff_t>(begin),
                                   places.begin() + static_cast<std::ptrdiff_t>(end));
-    call(exists_request(some), some.size(), [op, where, mutex](const Codes& codes) {
+    call(exists_request(some), some.size(), true, [op, where, mutex](const Codes& codes) {
       LockGuard guard(*mutex);
       ExistsResult& out = op->result;
       Status failed = codes.is_ok() ? Status::ok() : codes.status();
@@ -179,11 +170,11 @@ void MooncakeBackend::run_clear(const std::shared_ptr<ClearOperation>& op) {
   Batch batch;
   batch.kind = Batch::Kind::kClear;
   batch.begin = [this, op](std::uint64_t number, std::uint64_t) {
-    call(clear_request(pattern_of(op->request.get())), 1, [this, op, number](const Codes& codes) {
+    call(clear_request(pattern_of(op->request.get())), 1, false, [this, op, number](const Codes& codes) {
       op->result = !codes.is_ok()     ? codes.status()
                    : (*codes)[0] >= 0 ? Status::ok()
                                       : status_of((*codes)[0], "clearing the store");
-      end_batch(number);
+      end_batch(number, true);
     });
   };
   push(std::move(batch));
@@ -218,6 +209,7 @@ void MooncakeBackend::add_read_batch(const std::shared_ptr<ReadOperation>& op, s
   batch->items = std::move(items);
   Batch entry;
   entry.bytes = bytes;
+  batch->is_short = bytes <= kQuickBytes;
   entry.begin = [this, batch](std::uint64_t number, std::uint64_t offset) {
     batch->number = number;
     const ReadRequest& request = batch->op->request;
@@ -228,7 +220,7 @@ void MooncakeBackend::add_read_batch(const std::shared_ptr<ReadOperation>& op, s
           {object_name(*request.scope, page.pool, page.key), {{0, offset, object_bytes(payload)}}});
       offset += room_of(payload);
     }
-    call(get_request(batch->objects), batch->objects.size(),
+    call(get_request(batch->objects), batch->objects.size(), batch->is_short,
          [this, batch](const Codes& codes) { finish_read(batch, codes); });
   };
   push(std::move(entry));
@@ -265,10 +257,10 @@ void MooncakeBackend::finish_read(const std::shared_ptr<ReadBatch>& batch, const
     stats_.read_errors += seen.read_errors;
     stats_.corrupt += seen.corrupt;
   }
-  if (wrong.empty()) return end_batch(batch->number);
+  if (wrong.empty()) return end_batch(batch->number, !batch->is_short);
   // The caller hears of a wrong page when it is gone, so that what it then writes is not a duplicate.
   const std::size_t count = wrong.size();
-  call(remove_request(wrong), count, [this, batch](const Codes&) { end_batch(batch->number); });
+  call(remove_request(wrong), count, false, [this, batch](const Codes&) { end_batch(batch->number, true); });
 }
 
 }  // namespace larder::mooncake

@@ -65,10 +65,12 @@ class MooncakeBackend final : public StorageBackend {
 
   // Begins what may begin.
   void push(Batch batch) LARDER_EXCLUDES(mutex_);
-  void pump() LARDER_EXCLUDES(mutex_);
-  void end_batch(std::uint64_t batch) LARDER_EXCLUDES(mutex_);
-  // A call whose answer has `count` codes, or is an error; on a thread of the executor.
-  void call(std::string body, std::size_t count, std::function<void(const Codes&)> done);
+  // may_begin_here: on this thread, which is not the link's.
+  void pump(bool may_begin_here) LARDER_EXCLUDES(mutex_);
+  void end_batch(std::uint64_t batch, bool may_begin_here) LARDER_EXCLUDES(mutex_);
+  // A call whose answer has `count` codes, or is an error. `done` runs on a thread of the executor; is_short: on the
+  // link's, if it took no longer than waking another.
+  void call(std::string body, std::size_t count, bool is_short, std::function<void(const Codes&)> done);
   // On one of the executor's threads, or here if the executor is full: what has begun must not be lost.
   void post(std::function<void()> task);
 

@@ -80,7 +80,7 @@ Status read_bytes(const BackendOptions& options, MooncakeOptions& out) {
 Status read_numbers(const BackendOptions& options, MooncakeOptions& out) {
   const Result<std::uint64_t> replicas = count_option(options, "replica_num", 1, 1, 64);
   if (!replicas.is_ok()) return replicas.status();
-  const Result<std::uint64_t> threads = count_option(options, "client_threads", 8, 1, 256);
+  const Result<std::uint64_t> threads = count_option(options, "client_threads", 8, 1, 64);
   if (!threads.is_ok()) return threads.status();
   const Result<std::uint64_t> queue = count_option(options, "queue_limit", 1024, 1, 1'000'000);
   if (!queue.is_ok()) return queue.status();
@@ -93,7 +93,7 @@ Status read_numbers(const BackendOptions& options, MooncakeOptions& out) {
   const Result<bool> groups = switch_option(options, "enable_group_semantics", true);
   if (!groups.is_ok()) return groups.status();
   out.helper.setup.replica_num = static_cast<std::uint32_t>(*replicas);
-  out.helper.setup.threads = static_cast<std::uint32_t>(*threads);
+  out.helper.lanes = static_cast<std::size_t>(*threads);
   out.helper.setup.soft_pin = *soft_pin;
   out.helper.setup.groups = *groups;
   out.helper.answer_limit = std::chrono::seconds(*answer);

@@ -20,6 +20,7 @@ struct MooncakeBackend::ReadBatch {
   std::vector<std::size_t> items;
   std::vector<NamedObject> objects;  // of the items; places once it has begun
   std::uint64_t number = 0;
+  bool is_short = false;  // taken out on the link's thread
 };
 
 // Its batches run one after another, since parents come before children.
@@ -41,6 +42,7 @@ struct MooncakeBackend::WriteJob {
   std::vector<Group> groups;
   std::uint64_t number = 0, offset = 0;
   std::uint64_t twins = 0;  // pages that a group has twice
+  [[nodiscard]] bool has_more() const { return next_group < op->request.groups.size(); }
 };
 
 }  // namespace larder::mooncake

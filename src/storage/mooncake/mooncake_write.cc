@@ -95,7 +95,7 @@ void MooncakeBackend::fill_and_send(const std::shared_ptr<WriteJob>& job) {
   }
   std::vector<ObjectGroup> groups;
   for (const WriteJob::Group& group : job->groups) groups.push_back({group.tag, group.objects});
-  call(put_request(objects, groups), objects.size(),
+  call(put_request(objects, groups), objects.size(), !job->has_more(),
        [this, job](const Codes& codes) { finish_write_batch(job, codes); });
 }
 
@@ -121,7 +121,7 @@ void MooncakeBackend::finish_write_batch(const std::shared_ptr<WriteJob>& job, c
     stats_.duplicate_writes += duplicates;
     stats_.written_bytes += bytes;
   }
-  end_batch(job->number);
+  end_batch(job->number, job->has_more());
   next_write_batch(job);
 }
 

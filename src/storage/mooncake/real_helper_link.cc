@@ -13,6 +13,7 @@
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/ranked_mutex.h"
 #include "storage/mooncake/real_helper_process.h"
@@ -42,19 +43,27 @@ class RealHelperLink final : public HelperLink {
     TimePoint deadline;
   };
   using Calls = std::map<std::uint64_t, Call>;
+  using Socket = std::shared_ptr<share::Descriptor>;
+  struct Lane {
+    Socket socket;
+    std::string sending;                // what the socket has not taken yet
+    std::optional<std::uint64_t> call;  // whose answer comes next
+  };
 
   void run();
-  void start_child();
+  void start_child() LARDER_EXCLUDES(mutex_);
   // Waits for something to happen, and sees to it. An error: this child is of no use any more.
-  [[nodiscard]] Status serve();
+  [[nodiscard]] Status serve() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] int poll_millis() LARDER_EXCLUDES(mutex_);
-  [[nodiscard]] Status send() LARDER_EXCLUDES(mutex_);
-  [[nodiscard]] Status receive();
-  [[nodiscard]] Status on_reply(Reply reply) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] Status send_rest(std::size_t lane) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] Status receive(std::size_t lane) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] Status on_reply(std::size_t lane, Reply reply) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] Status on_setup(const Reply& reply) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Status check_deadlines() LARDER_EXCLUDES(mutex_);
   // The child has ended, or is ended here; then all calls end.
   void drop_child(const Status& why, Nanos patience) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] bool is_stopping() LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] bool is_up() LARDER_EXCLUDES(mutex_);
 
   // constant after construction
   const HelperOptions options_;
@@ -64,8 +73,7 @@ class RealHelperLink final : public HelperLink {
 
   // the thread's
   HelperProcess child_;
-  ReplyReader replies_;
-  std::string sending_;  // what the socket has not taken yet
+  std::vector<ReplyReader> replies_;  // of each lane
   TimePoint setup_deadline_{}, start_at_{};
   Nanos pause_;
 
@@ -76,10 +84,23 @@ class RealHelperLink final : public HelperLink {
   bool is_stopping_ LARDER_GUARDED_BY(mutex_) = false;
   std::uint64_t next_number_ LARDER_GUARDED_BY(mutex_) = 1;
   Calls calls_ LARDER_GUARDED_BY(mutex_);
-  std::string outbox_ LARDER_GUARDED_BY(mutex_);
+  std::vector<Lane> lanes_ LARDER_GUARDED_BY(mutex_);
+  std::vector<std::size_t> free_lanes_ LARDER_GUARDED_BY(mutex_);  // the last was used last: its thread is warm
+  std::deque<std::pair<std::uint64_t, std::string>> waiting_ LARDER_GUARDED_BY(mutex_);  // requests without a lane
 
   std::jthread thread_;  // last: it uses the others
 };
+
+// What the socket did not take. It does not block; an error shows when it is read.
+std::string send_some(int socket, std::string bytes) {
+  while (!bytes.empty()) {
+    const ssize_t sent = ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0) break;
+    bytes.erase(0, static_cast<std::size_t>(sent));
+  }
+  return bytes;
+}
 
 Status RealHelperLink::open() {
   thread_ = std::jthread([this] { run(); });
@@ -89,6 +110,9 @@ Status RealHelperLink::open() {
 }
 
 Status RealHelperLink::call(std::string body, Done done) {
+  Socket socket;
+  std::string request;
+  std::size_t lane = 0;
   {
     LockGuard guard(mutex_);
     if (phase_ != Phase::kUp || is_stopping_) {
@@ -99,8 +123,23 @@ Status RealHelperLink::call(std::string body, Done done) {
       return overloaded("mooncake: " + std::to_string(calls_.size()) + " calls wait for the helper");
     }
     const std::uint64_t number = next_number_++;
-    outbox_ += encode_request(number, body);
+    request = encode_request(number, body);
     calls_.emplace(number, Call{std::move(done), clock_.now() + options_.answer_limit});
+    if (free_lanes_.empty()) {
+      waiting_.emplace_back(number, std::move(request));
+      return Status::ok();
+    }
+    lane = free_lanes_.back();
+    free_lanes_.pop_back();
+    lanes_[lane].call = number;
+    socket = lanes_[lane].socket;
+  }
+  std::string rest = send_some(socket->get(), std::move(request));
+  if (rest.empty()) return Status::ok();
+  {
+    LockGuard guard(mutex_);
+    if (lane >= lanes_.size() || lanes_[lane].socket != socket) return Status::ok();  // the child has ended meanwhile
+    lanes_[lane].sending = std::move(rest);
   }
   waker_.wake();
   return Status::ok();
@@ -120,6 +159,11 @@ bool RealHelperLink::is_stopping() {
   return is_stopping_;
 }
 
+bool RealHelperLink::is_up() {
+  LockGuard guard(mutex_);
+  return phase_ == Phase::kUp;
+}
+
 void RealHelperLink::run() {
   while (!is_stopping()) {
     if (!child_.is_running() && clock_.now() >= start_at_) start_child();
@@ -133,88 +177,112 @@ void RealHelperLink::run() {
 }
 
 void RealHelperLink::start_child() {
-  replies_ = ReplyReader();
-  sending_ = encode_request(kSetupNumber, setup_request(options_.setup));
   setup_deadline_ = clock_.now() + options_.start_limit;
-  const Status started = child_.start(options_.python, arena_.descriptor.get());
-  if (!started.is_ok()) drop_child(started, Nanos(0));
+  const Status started = child_.start(options_.python, arena_.descriptor.get(), options_.lanes);
+  if (!started.is_ok()) return drop_child(started, Nanos(0));
+  replies_.assign(options_.lanes, ReplyReader());
+  LockGuard guard(mutex_);
+  lanes_.clear();
+  for (const Socket& socket : child_.sockets()) lanes_.push_back({socket, {}, std::nullopt});
+  lanes_[0].sending = encode_request(kSetupNumber, setup_request(options_.setup));
 }
 
 int RealHelperLink::poll_millis() {
+  // Who calls wakes nobody here, so deadlines are looked at now and then.
+  const TimePoint look = clock_.now() + std::min<Nanos>(options_.answer_limit / 8, std::chrono::seconds(1));
   LockGuard guard(mutex_);
-  TimePoint next = TimePoint::max();
+  TimePoint next = look;
   if (!child_.is_running()) next = start_at_;
-  if (child_.is_running() && phase_ != Phase::kUp) next = setup_deadline_;
-  // In the order of their numbers, deadlines grow.
-  if (!calls_.empty()) next = std::min(next, calls_.begin()->second.deadline);
-  if (next == TimePoint::max()) return -1;
+  if (child_.is_running() && phase_ != Phase::kUp) next = std::min(next, setup_deadline_);
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - clock_.now()).count();
   return static_cast<int>(std::clamp<long long>(left, 0, 60'000));
 }
 
 Status RealHelperLink::serve() {
-  std::array<pollfd, 3> wanted{{{waker_.descriptor(), POLLIN, 0}, {-1, 0, 0}, {-1, 0, 0}}};
+  std::vector<pollfd> wanted = {{waker_.descriptor(), POLLIN, 0}};
   if (child_.is_running()) {
-    wanted[1] = {child_.socket(), static_cast<short>(sending_.empty() ? POLLIN : POLLIN | POLLOUT), 0};
-    wanted[2] = {child_.output(), POLLIN, 0};
+    wanted.push_back({child_.output(), POLLIN, 0});
+    LockGuard guard(mutex_);
+    for (const Lane& lane : lanes_) {
+      wanted.push_back({lane.socket->get(), static_cast<short>(lane.sending.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+    }
   }
   if (::poll(wanted.data(), wanted.size(), poll_millis()) < 0 && errno != EINTR) {
     return unavailable(std::string("mooncake: poll: ") + std::strerror(errno));
   }
   if (wanted[0].revents != 0) waker_.clear();
   if (!child_.is_running()) return Status::ok();
-  if (wanted[2].revents != 0) (void)child_.read_output();  // its end shows at the socket, too
-  if (wanted[1].revents != 0) LARDER_RETURN_IF_ERROR(receive());
-  LARDER_RETURN_IF_ERROR(send());
+  if (wanted[1].revents != 0) (void)child_.read_output();  // its end shows at the sockets, too
+  for (std::size_t lane = 0; lane + 2 < wanted.size(); ++lane) {
+    const auto events = wanted[lane + 2].revents;
+    if ((events & POLLOUT) != 0) LARDER_RETURN_IF_ERROR(send_rest(lane));
+    if ((events & ~POLLOUT) != 0) LARDER_RETURN_IF_ERROR(receive(lane));
+  }
   return check_deadlines();
 }
 
-Status RealHelperLink::send() {
-  for (;;) {
-    if (sending_.empty()) {
-      LockGuard guard(mutex_);
-      std::swap(sending_, outbox_);
-    }
-    if (sending_.empty()) return Status::ok();
-    const ssize_t sent = ::send(child_.socket(), sending_.data(), sending_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Status::ok();
-    if (sent < 0) return unavailable("mooncake: the helper has gone");
-    sending_.erase(0, static_cast<std::size_t>(sent));
+Status RealHelperLink::send_rest(std::size_t lane) {
+  std::string bytes;
+  {
+    LockGuard guard(mutex_);
+    bytes = std::exchange(lanes_[lane].sending, {});
   }
+  bytes = send_some(child_.sockets()[lane]->get(), std::move(bytes));
+  LockGuard guard(mutex_);
+  lanes_[lane].sending = std::move(bytes);
+  return Status::ok();
 }
 
-Status RealHelperLink::receive() {
+Status RealHelperLink::receive(std::size_t lane) {
   std::array<char, 65536> piece;  // NOLINT: filled by recv
-  const ssize_t got = ::recv(child_.socket(), piece.data(), piece.size(), MSG_DONTWAIT);
+  const ssize_t got = ::recv(child_.sockets()[lane]->get(), piece.data(), piece.size(), MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return Status::ok();
   if (got <= 0) return unavailable("mooncake: the helper has gone");
-  replies_.append({piece.data(), static_cast<std::size_t>(got)});
+  replies_[lane].append({piece.data(), static_cast<std::size_t>(got)});
   for (;;) {
-    Result<std::optional<Reply>> reply = replies_.next();
+    Result<std::optional<Reply>> reply = replies_[lane].next();
     if (!reply.is_ok()) return reply.status();
     if (!reply->has_value()) return Status::ok();
-    LARDER_RETURN_IF_ERROR(on_reply(std::move(**reply)));
+    LARDER_RETURN_IF_ERROR(on_reply(lane, std::move(**reply)));
   }
 }
 
-Status RealHelperLink::on_reply(Reply reply) {
-  if (reply.number == kSetupNumber) {
-    if (reply.has_failed) return unavailable("mooncake: " + reply.words);
-    pause_ = options_.first_pause;
-    LockGuard guard(mutex_);
-    phase_ = Phase::kUp;
-    last_failure_ = Status::ok();
-    changed_.notify_all();
-    return Status::ok();
-  }
+Status RealHelperLink::on_setup(const Reply& reply) {
+  if (reply.has_failed) return unavailable("mooncake: " + reply.words);
+  pause_ = options_.first_pause;
+  LockGuard guard(mutex_);
+  phase_ = Phase::kUp;
+  last_failure_ = Status::ok();
+  for (std::size_t lane = lanes_.size(); lane > 0; --lane) free_lanes_.push_back(lane - 1);
+  changed_.notify_all();
+  return Status::ok();
+}
+
+Status RealHelperLink::on_reply(std::size_t lane, Reply reply) {
+  if (reply.number == kSetupNumber && !is_up()) return on_setup(reply);
   Call call;
+  std::string request;
   {
     LockGuard guard(mutex_);
     const auto at = calls_.find(reply.number);
-    if (at == calls_.end()) return corrupt("mooncake: the helper answers what was not asked");
+    if (at == calls_.end() || lanes_[lane].call != reply.number) {
+      return corrupt("mooncake: the helper answers what was not asked");
+    }
     call = std::move(at->second);
     calls_.erase(at);
+    lanes_[lane].call.reset();
+    if (waiting_.empty()) {
+      free_lanes_.push_back(lane);
+    } else {
+      lanes_[lane].call = waiting_.front().first;
+      request = std::move(waiting_.front().second);
+      waiting_.pop_front();
+    }
+  }
+  if (!request.empty()) {
+    std::string rest = send_some(child_.sockets()[lane]->get(), std::move(request));
+    LockGuard guard(mutex_);
+    lanes_[lane].sending = std::move(rest);
   }
   if (reply.has_failed) {
     call.done(unavailable("mooncake: the client library failed: " + reply.words));
@@ -248,10 +316,11 @@ void RealHelperLink::drop_child(const Status& why, Nanos patience) {
     phase_ = Phase::kDown;
     last_failure_ = failure;
     calls = std::exchange(calls_, {});
-    outbox_.clear();
+    lanes_.clear();
+    free_lanes_.clear();
+    waiting_.clear();
     changed_.notify_all();
   }
-  sending_.clear();
   start_at_ = clock_.now() + pause_;
   pause_ = std::min(2 * pause_, options_.longest_pause);
   if (failure.code() != StatusCode::kDeadlineExceeded) failure = unavailable(failure.message());

@@ -5,9 +5,10 @@
 //       ▲                                                                                           │
 //       └──────────────────── 1 s later, then 2, 4 ... 30 s ────────────────────────────────────────┘
 //
-// The child has no file of this process but its socket, the memory, and a pipe for what it prints, of which the last
-// words are kept for messages. It ends with its socket, so it does not outlive this process. One thread of the link's
-// does all I/O and runs all `done`.
+// The child has no file of this process but its sockets, the memory, and a pipe for what it prints, of which the last
+// words are kept for messages. It ends with its sockets, so it does not outlive this process. Each socket is a lane:
+// one of the child's threads reads it, and it has one call at a time; calls wait where all lanes are busy. A call is
+// sent by who calls, if a lane is free; one thread of the link's does all other I/O, and runs all `done`.
 #pragma once
 
 #include <memory>
@@ -21,6 +22,7 @@ namespace larder::mooncake {
 struct HelperOptions {
   std::string python = "python3";
   SetupRequest setup;
+  std::size_t lanes = 8;
   std::size_t staging_bytes = std::size_t{64} << 20;
   Nanos start_limit = std::chrono::seconds(30);  // from the start of the process to the end of its setup
   Nanos answer_limit = std::chrono::seconds(40);

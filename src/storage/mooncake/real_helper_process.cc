@@ -25,7 +25,7 @@ namespace {
 using share::Descriptor;
 
 // Where the child finds what it gets. Above 2, and below what this process's copies are moved to.
-constexpr int kChildSocket = 3, kChildScript = 4, kChildMemory = 5, kFirstClosed = 6, kAboveAll = 64;
+constexpr int kChildScript = 4, kChildMemory = 5, kChildSocket = 6, kAboveAll = 128;
 constexpr std::size_t kWordsKept = 1500;
 // Not "python FILE": the folder of a file is where Python looks for modules first. With -c that is the working folder,
 // which may have one of that name, too.
@@ -72,8 +72,8 @@ class SpawnPlan {
   SpawnPlan& operator=(const SpawnPlan&) = delete;
   void give(const Descriptor& own, int as) { ::posix_spawn_file_actions_adddup2(&actions_, own.get(), as); }
   // Its number; below 0: errno's negative.
-  [[nodiscard]] pid_t run(char* const* arguments) {
-    ::posix_spawn_file_actions_addclosefrom_np(&actions_, kFirstClosed);
+  [[nodiscard]] pid_t run(char* const* arguments, int first_closed) {
+    ::posix_spawn_file_actions_addclosefrom_np(&actions_, first_closed);
     pid_t pid = -1;
     const int error = ::posix_spawnp(&pid, arguments[0], &actions_, &attributes_, arguments, environ);
     return error == 0 ? pid : -error;
@@ -91,40 +91,50 @@ std::string words_of_end(int state) {
 
 }  // namespace
 
-Status HelperProcess::start(const std::string& python, int memory) {
-  std::array<int, 2> sockets{}, pipe{};
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets.data()) != 0) {
-    return system_failure("a socket for the helper", errno);
+Status HelperProcess::start(const std::string& python, int memory, std::size_t lanes) {
+  sockets_.clear();
+  std::vector<Descriptor> theirs;
+  for (std::size_t i = 0; i < lanes; ++i) {
+    std::array<int, 2> ends{};
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+      return system_failure("a socket for the helper", errno);
+    }
+    sockets_.push_back(std::make_shared<Descriptor>(ends[0]));
+    theirs.push_back(moved_up(ends[1]));
+    ::close(ends[1]);
+    ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
   }
-  socket_ = Descriptor(sockets[0]);
-  const Descriptor child_socket(sockets[1]);
+  std::array<int, 2> pipe{};
   if (::pipe2(pipe.data(), O_CLOEXEC) != 0) return system_failure("a pipe for the helper", errno);
   output_ = Descriptor(pipe[0]);
-  const Descriptor child_output(pipe[1]);
-  for (const int fd : {socket_.get(), output_.get()}) ::fcntl(fd, F_SETFL, O_NONBLOCK);
+  const Descriptor their_output(pipe[1]);
+  ::fcntl(output_.get(), F_SETFL, O_NONBLOCK);
   words_.clear();
-  return spawn(python, memory, child_socket.get(), child_output.get());
+  return spawn(python, memory, theirs, their_output.get());
 }
 
-Status HelperProcess::spawn(const std::string& python, int memory, int socket, int output) {
+Status HelperProcess::spawn(const std::string& python, int memory, const std::vector<Descriptor>& theirs, int output) {
   const Result<Descriptor> script = script_file();
   if (!script.is_ok()) return script.status();
-  const Descriptor own_socket = moved_up(socket), own_output = moved_up(output), own_memory = moved_up(memory),
-                   own_script = moved_up(script->get());
-  for (const Descriptor* fd : {&own_socket, &own_output, &own_memory, &own_script}) {
-    if (!fd->is_open()) return system_failure("descriptors for the helper", errno);
-  }
+  const Descriptor own_output = moved_up(output), own_memory = moved_up(memory), own_script = moved_up(script->get());
+  bool is_open = own_output.is_open() && own_memory.is_open() && own_script.is_open();
+  for (const Descriptor& socket : theirs) is_open = is_open && socket.is_open();
+  if (!is_open) return system_failure("descriptors for the helper", errno);
   SpawnPlan plan;
   plan.give(own_output, STDOUT_FILENO);
   plan.give(own_output, STDERR_FILENO);
-  plan.give(own_socket, kChildSocket);
   plan.give(own_script, kChildScript);
   plan.give(own_memory, kChildMemory);
-  std::array<std::string, 5> texts = {python, "-c", kBootstrap, std::to_string(kChildSocket),
-                                      std::to_string(kChildMemory)};
-  std::array<char*, 6> arguments{};
-  std::transform(texts.begin(), texts.end(), arguments.begin(), [](std::string& text) { return text.data(); });
-  const pid_t pid = plan.run(arguments.data());
+  std::vector<std::string> texts = {python, "-c", kBootstrap, std::to_string(kChildMemory)};
+  int next = kChildSocket;
+  for (const Descriptor& socket : theirs) {
+    plan.give(socket, next);
+    texts.push_back(std::to_string(next++));
+  }
+  std::vector<char*> arguments;
+  for (std::string& text : texts) arguments.push_back(text.data());
+  arguments.push_back(nullptr);
+  const pid_t pid = plan.run(arguments.data(), next);
   if (pid < 0) {
     return system_failure("the interpreter '" + python + "' does not start (option 'python')", -pid);
   }
@@ -154,7 +164,7 @@ bool HelperProcess::has_ended_within(Nanos patience) {
 
 std::string HelperProcess::end(Nanos patience) {
   if (pid_ <= 0) return "it did not run";
-  socket_.reset();
+  for (const auto& socket : sockets_) ::shutdown(socket->get(), SHUT_RDWR);
   const bool is_killed = patience <= Nanos(0) || !has_ended_within(patience);
   if (is_killed) {
     while (output_.is_open() && read_output()) {
@@ -167,6 +177,7 @@ std::string HelperProcess::end(Nanos patience) {
   pid_t got = -1;
   while ((got = ::waitpid(pid_, &state, 0)) < 0 && errno == EINTR) {}
   pid_ = -1;
+  sockets_.clear();
   output_.reset();
   std::string out = got < 0 ? "it ended" : words_of_end(state);
   std::replace(words_.begin(), words_.end(), '\n', ' ');

@@ -2,7 +2,7 @@
 // The numbers with which Mooncake Store and the helper say how an object fared.
 //
 // Threads: pure. The numbers are those of the store's own documentation, seen with package 0.3.13; tests/mooncake/
-// mooncake_store_test.cc meets most of them.
+// traps_test.cc meets most of them.
 #pragma once
 
 #include <cstdint>

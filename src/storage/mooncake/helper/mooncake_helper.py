@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves the pages of Larder's backend `mooncake`: the process in which Mooncake's client library runs.
 
-Larder starts it with a Python that has the package `mooncake`, and talks to it over one socket. Payloads do not pass
-through the socket: they lie in memory that both processes have mapped. Frames are those of
-storage/mooncake/helper_wire.h. An end of the socket ends this process. What fails is told as a code for each object, or
-as words; nothing is printed.
+Larder starts it with a Python that has the package `mooncake`, and talks to it over sockets: one for each thread here,
+with one call at a time, so that a call wakes exactly one thread. Payloads do not pass through them: they lie in memory
+that both processes have mapped. Frames are those of storage/mooncake/helper_wire.h. The end of a socket ends this
+process. What fails is told as a code for each object, or as words; nothing is printed.
 
-    mooncake_helper.py SOCKET MEMORY...     numbers of descriptors that Larder has left open
+    mooncake_helper.py MEMORY SOCKET...     numbers of descriptors that Larder has left open
 """
 
 import array
@@ -20,6 +20,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 
 REQUEST = struct.Struct("<4sIQ")  # magic, bytes of the body, number
 REPLY = struct.Struct("<4sIQiI")  # magic, bytes of the body, number, 0 or 1: failed, count of codes
@@ -27,10 +28,11 @@ REQUEST_MAGIC, REPLY_MAGIC = b"LMQ1", b"LMR1"
 MOST_BODY = 64 << 20
 
 # Codes of Mooncake that decide what is done here; all others are passed on.
-NOT_FOUND, EXISTS = -704, -705
+NOT_READY, NOT_FOUND, EXISTS = -703, -704, -705
 # Codes of this program's own.
 BUSY, SHORT = -2, -3
 NO_CODES = array.array("q")
+PAUSES_FOR_GROUP = [0.001 * 2**i - 0.001 for i in range(8)]  # seconds; a quarter of one in all
 SECONDS_TO_CLOSE = 3.0
 SECONDS_TO_CONNECT = 3.0
 
@@ -97,15 +99,11 @@ class Memory:
         return self.address + offset
 
 
-class Helper:
-    def __init__(self, connection, descriptors):
-        self.connection = connection
-        self.memories = [Memory(descriptor) for descriptor in descriptors]
-        self.reading, self.writing = threading.Lock(), threading.Lock()
-        self.module = self.store = None
-        self.replicas, self.is_soft_pinned, self.is_grouping, self.is_lending = 1, False, True, False
+class Lane:
+    """A socket: requests come one by one, and each has its answer before the next comes."""
 
-    # The socket.
+    def __init__(self, descriptor):
+        self.connection = socket.socket(fileno=descriptor)
 
     def receive(self, size):
         data = bytearray(size)
@@ -125,9 +123,14 @@ class Helper:
 
     def answer(self, number, codes, text=""):
         body = codes.tobytes() + text.encode("utf-8", "replace")[:4096]
-        head = REPLY.pack(REPLY_MAGIC, len(body), number, 1 if text else 0, len(codes))
-        with self.writing:
-            self.connection.sendall(head + body)
+        self.connection.sendall(REPLY.pack(REPLY_MAGIC, len(body), number, 1 if text else 0, len(codes)) + body)
+
+
+class Helper:
+    def __init__(self, memory):
+        self.memories = [Memory(memory)]
+        self.module = self.store = None
+        self.replicas, self.is_soft_pinned, self.is_grouping, self.is_lending = 1, False, True, False
 
     # Requests.
 
@@ -169,15 +172,22 @@ class Helper:
         names = body["names"]
         pointers, sizes = self.places(body["at"])
         got = self.fetch(names, pointers, sizes)
-        # What is there while a neighbour is not may be a group that is becoming visible just now: looked at once more.
-        missing = [i for i, code in enumerate(got) if code == NOT_FOUND]
-        if missing and len(missing) < len(names):
-            again = self.fetch([names[i] for i in missing], [pointers[i] for i in missing], [sizes[i] for i in missing])
+        # A group becomes visible object by object. What is missing while a neighbour is there may be the rest of its
+        # group: looked at once more, and, while it is begun and not ended, again.
+        awaited = (NOT_FOUND, NOT_READY)
+        for pause in PAUSES_FOR_GROUP:
+            missing = [i for i, code in enumerate(got) if code in awaited]
+            if not missing or len(missing) == len(names):
+                break
+            time.sleep(pause)
+            again = self.fetch([names[i] for i in missing], [pointers[i] for i in missing],
+                               [sizes[i] for i in missing])
             for i, code in zip(missing, again):
                 got[i] = code
+            awaited = (NOT_READY,)
         for i, code in enumerate(got):
             wanted = sum(sizes[i])
-            if code < 0 and code != NOT_FOUND:
+            if code < 0 and code not in (NOT_FOUND, NOT_READY):
                 # An object of another length fails as a transfer does.
                 size = self.store.get_size(names[i])
                 if size >= 0 and size != wanted:
@@ -275,7 +285,10 @@ class Helper:
     def clear(self, body):
         return [self.store.remove_by_regex(body["pattern"], True)]
 
-    def run(self, number, data):
+    def run(self, lane):
+        """Answers one request. EOFError, OSError: the socket has ended."""
+        number, data = lane.next_request()
+        codes, words = NO_CODES, ""
         try:
             body = parse(data)
             operation = body["op"]
@@ -283,20 +296,17 @@ class Helper:
                 raise ValueError(f"no operation '{operation}'")
             codes = array.array("q", getattr(self, operation)(body))
         except Refused as error:
-            self.answer(number, NO_CODES, str(error))
+            words = str(error)
         except Exception as error:  # what a library raises is told, and ends nothing here
-            self.answer(number, NO_CODES, f"{type(error).__name__}: {error}")
-        else:
-            self.answer(number, codes)
+            words = f"{type(error).__name__}: {error}"
+        lane.answer(number, codes, words)
 
     # Threads.
 
-    def work(self):
+    def work(self, lane):
         try:
             while True:
-                with self.reading:
-                    number, data = self.next_request()
-                self.run(number, data)
+                self.run(lane)
         except (EOFError, OSError):
             self.end()
 
@@ -310,10 +320,10 @@ class Helper:
         closing.join(SECONDS_TO_CLOSE)
         os._exit(0)
 
-    def watch(self):
+    def watch(self, lane):
         """All threads may be in calls that hang: the end of the socket is seen here."""
         poll = select.poll()
-        poll.register(self.connection, 0)
+        poll.register(lane.connection, 0)
         while True:
             if any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll()):
                 self.end()
@@ -322,14 +332,13 @@ class Helper:
 def main():
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Larder ends this process when it has ended its own work
     os.environ.setdefault("GLOG_minloglevel", "2")
-    connection = socket.socket(fileno=int(sys.argv[1]))
-    helper = Helper(connection, [int(text) for text in sys.argv[2:]])
-    number, data = helper.next_request()
-    helper.run(number, data)
-    for _ in range(parse(data)["threads"] - 1):
-        threading.Thread(target=helper.work, daemon=True).start()
-    threading.Thread(target=helper.watch, daemon=True).start()
-    helper.work()
+    helper = Helper(int(sys.argv[1]))
+    lanes = [Lane(int(text)) for text in sys.argv[2:]]
+    helper.run(lanes[0])  # the setup
+    for lane in lanes[1:]:
+        threading.Thread(target=helper.work, args=(lane,), daemon=True).start()
+    threading.Thread(target=helper.watch, args=(lanes[0],), daemon=True).start()
+    helper.work(lanes[0])
 
 
 main()
