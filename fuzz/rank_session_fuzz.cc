@@ -50,20 +50,21 @@ RankSettings settings_of(std::uint32_t rank) {
   settings.ranks = 2;
   settings.max_outstanding = 8;
   settings.facts = {{"model", "small"}};
-  settings.draw = [rng = std::make_shared<Rng>(rank + 1)] {
-    Digest256 number;
-    for (std::uint8_t& byte : number.bytes) byte = static_cast<std::uint8_t>(rng->below(256));
-    return number;
-  };
   return settings;
+}
+
+Digest256 nonce_of(std::uint8_t who) {
+  Digest256 number;
+  number.bytes.fill(who);
+  return number;
 }
 
 // Two sessions, and what goes between them.
 class Pair {
  public:
   void join() {
-    at_leader_ = leader->open("a rank");
-    at_follower_ = follower->open("its leader");
+    at_leader_ = leader->open("a rank", nonce_of(1));
+    at_follower_ = follower->open("its leader", nonce_of(2));
     for (int i = 0; i < 3; ++i) exchange();
     fuzz_check(leader->is_formed() && follower->is_formed(), "two ranks do not find each other");
   }
@@ -81,14 +82,29 @@ class Pair {
   LinkId at_leader_ = 0, at_follower_ = 0;
 };
 
+// What a rank says of itself, with the facts that a session adds.
+Hello hello_of_a_rank() {
+  const std::unique_ptr<RankSession> follower = RankSession::make(settings_of(1));
+  const LinkId id = follower->open("a leader", nonce_of(6));
+  RankLink leader(RankLink::End::kLeader);
+  leader.send(Kind::kChallenge, encode(Challenge{kVersion, nonce_of(7)}));
+  follower->receive(id, leader.take_output());
+  leader.receive(follower->take_output(id).bytes);
+  const auto frame = leader.next();
+  fuzz_check(frame.is_ok() && frame->has_value(), "no hello");
+  const auto hello = decode_hello((*frame)->body);
+  fuzz_check(hello.is_ok(), "a broken hello");
+  return *hello;
+}
+
 // One that is genuine but for what it says: its code is right, its number the next one.
 class Impostor {
  public:
   // Says hello to a leader as rank 1; or is the leader of a follower.
   Impostor(RankSession& session, bool is_leader) : session_(session) {
     link_ = std::make_unique<RankLink>(is_leader ? RankLink::End::kLeader : RankLink::End::kFollower);
-    id_ = session_.open("an impostor");
-    const Digest256 own = settings_of(7).draw();
+    id_ = session_.open("an impostor", nonce_of(3));
+    const Digest256 own = nonce_of(4);
     if (is_leader) say(Kind::kChallenge, encode(Challenge{kVersion, own}));
     link_->receive(session_.take_output(id_).bytes);
     const auto frame = link_->next();
@@ -98,17 +114,33 @@ class Impostor {
       fuzz_check(hello.is_ok(), "a broken hello");
       link_->use_key(session_key("", own, hello->nonce));
       say(Kind::kWelcome, encode(Words{}));
+      say(Kind::kFormed, "");
     } else {
       const auto challenge = decode_challenge((*frame)->body);
       fuzz_check(challenge.is_ok(), "a broken challenge");
       link_->use_key(session_key("", challenge->nonce, own));
-      say(Kind::kHello, encode(Hello{kVersion, own, 1, 2, settings_of(1).facts}));
+      say(Kind::kHello, encode(Hello{kVersion, own, 1, 2, hello_of_a_rank().facts}));
     }
     fuzz_check(session_.is_formed(), "a right greeting is refused");
   }
+  void leave() { session_.closed(id_, "it has gone"); }
   void say(Kind kind, std::string_view body) {
     link_->send(kind, body);
     session_.receive(id_, link_->take_output());
+  }
+  // Hears all that the session has to say: what a rank may answer depends on what it was told.
+  void listen() {
+    for (int i = 0; i < 100 && session_.wants_output(); ++i) {
+      const RankSession::Output said = session_.take_output(id_);
+      link_->receive(said.bytes);
+      if (said.is_last) break;
+    }
+    for (;;) {
+      const auto frame = link_->next();
+      fuzz_check(frame.is_ok(), "a session says no frame");
+      if (!frame->has_value()) return;
+      fuzz_check(link_->is_genuine(**frame), "a session's code is wrong");
+    }
   }
   // A frame of this kind, with numbers that are near what is possible, or with any body.
   void say_something(FuzzInput& input) {
@@ -146,7 +178,7 @@ class Impostor {
 void check_stranger(FuzzInput& input) {
   Pair pair;
   pair.join();
-  const LinkId stranger = pair.leader->open("a stranger");
+  const LinkId stranger = pair.leader->open("a stranger", nonce_of(5));
   while (!input.empty()) pair.leader->receive(stranger, input.text(1 + input.below(200)));
   (void)pair.leader->take_output(stranger);
   fuzz_check(pair.leader->over().is_ok(), "a stranger ends the group");
@@ -170,7 +202,16 @@ void check_impostor(FuzzInput& input, bool is_leader) {
       taken += events.size();
     }
     impostor.say_something(input);
+    if (input.below(2) == 0) impostor.listen();
+    if (input.below(16) == 0) session->tick(std::chrono::milliseconds(600));
   }
+  const bool is_over = !session->over().is_ok();
+  impostor.listen();
+  fuzz_check(!session->wants_output(), "a session has always something to say");
+  impostor.leave();
+  fuzz_check(!session->over().is_ok(), "a rank has gone, and the group goes on");
+  fuzz_check(is_over || session->over().message().find("has gone") != std::string::npos, "it does not say how");
+  fuzz_check(!session->wants_output() && !session->wants_link(), "a group that is over goes on");
   fuzz_check(taken <= op, "an event is taken twice");
   check_explains(session->over(), "the end of a group");
   (void)session->health();

@@ -12,17 +12,17 @@ constexpr std::size_t kMostOnTheWire = 4096;  // a connection takes no more unti
 
 void SimRankNetwork::add(ranks::RankMember& member) {
   members_.resize(std::max<std::size_t>(members_.size(), member.rank() + 1));
-  members_[member.rank()] = Member{&member, false, {}};
+  members_[member.rank()] = Member{};
+  members_[member.rank()].member = &member;
 }
 
 void SimRankNetwork::remove(std::uint32_t rank) {
   members_.at(rank).member = nullptr;
   for (Connection& connection : connections_) {
-    if (rank == 0) {
-      connection.to_follower.is_ended = connection.is_closed_at_leader = true;
-    } else if (connection.rank == rank) {
-      connection.to_leader.is_ended = connection.is_closed_at_follower = true;
-    }
+    if (rank != 0 && connection.rank != rank) continue;
+    End& end = connection.ends[rank == 0 ? kLeader : kOther];
+    end.output.clear();
+    end.is_closed = end.is_shut = true;
   }
 }
 
@@ -30,18 +30,36 @@ ranks::RankMember* SimRankNetwork::awake(std::uint32_t rank) {
   return rank < members_.size() && !members_[rank].is_stopped ? members_[rank].member : nullptr;
 }
 
+ranks::RankMember* SimRankNetwork::owner(const Connection& connection, std::size_t end) {
+  return awake(end == kLeader ? 0 : connection.rank);
+}
+
 void SimRankNetwork::stop(std::uint32_t rank, bool is_stopped) { members_.at(rank).is_stopped = is_stopped; }
 
 void SimRankNetwork::cut(std::uint32_t rank) {
   for (Connection& connection : connections_) {
     if (connection.rank != rank) continue;
-    connection.to_leader = connection.to_follower = Wire{{}, true};
+    connection.is_broken = true;
+    for (End& end : connection.ends) end.wire.clear();
   }
 }
 
 void SimRankNetwork::tick_all() {
   for (std::uint32_t rank = 0; rank < members_.size(); ++rank) {
-    if (ranks::RankMember* const member = awake(rank)) member->tick();
+    ranks::RankMember* const member = awake(rank);
+    if (member == nullptr) continue;
+    member->tick();
+    members_[rank].may_dial = true;
+    if (members_[rank].dial_hangs > 0 && --members_[rank].dial_hangs == 0) {
+      member->close_link(0, "no answer from the leader's machine");
+    }
+  }
+  for (Connection& connection : connections_) {
+    for (const std::size_t at : {kLeader, kOther}) {
+      End& end = connection.ends[at];
+      if (!end.is_shut || end.is_closed || owner(connection, at) == nullptr) continue;
+      if (--end.ticks_left <= 0) close(connection, at, "it was not closed in time");
+    }
   }
 }
 
@@ -49,14 +67,14 @@ std::size_t SimRankNetwork::connect_stranger(std::string words) {
   Connection& connection = connections_.emplace_back();
   connection.rank = kNobody;
   connection.stranger = strangers_.size();
-  connection.at_leader = members_.at(0).member->open_link("a stranger");
-  connection.to_leader.bytes = std::move(words);
+  connection.ends[kOther].wire = std::move(words);
   strangers_.push_back({{}, connections_.size() - 1});
   return connection.stranger;
 }
 
 bool SimRankNetwork::is_closed(std::size_t stranger) const {
-  return connections_.at(strangers_.at(stranger).connection).is_closed_at_leader;
+  const End& leader = connections_.at(strangers_.at(stranger).connection).ends[kLeader];
+  return leader.is_closed || leader.is_shut;
 }
 
 void SimRankNetwork::run(std::size_t limit) {
@@ -64,83 +82,151 @@ void SimRankNetwork::run(std::size_t limit) {
 }
 
 bool SimRankNetwork::step() {
-  // Which connection, and which way: any that can, from a place that the dice choose.
+  // Which connection, and which end: any that can do something, from a place that the dice choose.
   const std::size_t ways = 2 * connections_.size() + 1;
   const std::size_t first = static_cast<std::size_t>(rng_.below(ways));
   for (std::size_t i = 0; i < ways; ++i) {
     const std::size_t way = (first + i) % ways;
-    if (way == ways - 1 ? dial() : move(connections_[way / 2], way % 2 == 0)) return true;
+    if (way == ways - 1 ? dial() : move(connections_[way / 2], way % 2)) return true;
   }
   return false;
 }
 
 bool SimRankNetwork::dial() {
-  ranks::RankMember* const leader = awake(0);
   for (std::uint32_t rank = 1; rank < members_.size(); ++rank) {
-    ranks::RankMember* const follower = awake(rank);
-    if (leader == nullptr || follower == nullptr || !follower->wants_link()) continue;
-    Connection& connection = connections_.emplace_back();
-    connection.rank = rank;
-    connection.at_leader = leader->open_link("rank " + std::to_string(rank) + "'s machine");
-    connection.at_follower = follower->open_link("the leader's machine");
-    return true;
+    if (dial_of(rank)) return true;
   }
   return false;
 }
 
-// One end's bytes go out, or what is on its way comes in.
-bool SimRankNetwork::move(Connection& connection, bool is_to_leader) {
-  const bool goes_out_first = rng_.chance(1, 2);
-  if (goes_out_first && take_output(connection, !is_to_leader)) return true;
-  return deliver(connection, is_to_leader) || (!goes_out_first && take_output(connection, !is_to_leader));
-}
-
-bool SimRankNetwork::take_output(Connection& connection, bool of_leader) {
-  if (!of_leader && connection.rank == kNobody) return false;
-  ranks::RankMember* const member = awake(of_leader ? 0 : connection.rank);
-  Wire& wire = of_leader ? connection.to_follower : connection.to_leader;
-  if (member == nullptr || wire.is_ended || wire.bytes.size() >= kMostOnTheWire) return false;
-  const ranks::RankSession::Output output =
-      member->take_output(of_leader ? connection.at_leader : connection.at_follower);
-  if (output.bytes.empty() && !output.is_last) return false;
-  if (rng_.chance(flips_per_million_, 1'000'000) && !output.bytes.empty()) {
-    std::string spoilt = output.bytes;
-    spoilt[static_cast<std::size_t>(rng_.below(spoilt.size()))] ^= static_cast<char>(1u << rng_.below(8));
-    wire.bytes += spoilt;
-  } else {
-    wire.bytes += output.bytes;
-  }
-  if (!of_leader) members_[connection.rank].said += output.bytes;
-  wire.is_ended = output.is_last;
-  if (output.is_last) (of_leader ? connection.is_closed_at_leader : connection.is_closed_at_follower) = true;
-  return true;
-}
-
-bool SimRankNetwork::deliver(Connection& connection, bool is_to_leader) {
-  Wire& wire = is_to_leader ? connection.to_leader : connection.to_follower;
-  bool& is_closed = is_to_leader ? connection.is_closed_at_leader : connection.is_closed_at_follower;
-  if (wire.bytes.empty() && (!wire.is_ended || is_closed)) return false;
-  const bool is_strangers = !is_to_leader && connection.rank == kNobody;
-  ranks::RankMember* const member = is_strangers ? nullptr : awake(is_to_leader ? 0 : connection.rank);
-  if (member == nullptr && !is_strangers && !is_closed) return false;  // it stands still
-  if (wire.bytes.empty()) {
-    is_closed = true;
-    Wire& back = is_to_leader ? connection.to_follower : connection.to_leader;
-    back.is_ended = true;
-    if (member != nullptr) {
-      member->close_link(is_to_leader ? connection.at_leader : connection.at_follower, "its connection was closed");
-    }
+bool SimRankNetwork::dial_of(std::uint32_t rank) {
+  ranks::RankMember* const follower = awake(rank);
+  Member& member = members_[rank];
+  if (follower == nullptr || !member.may_dial || member.dial_hangs > 0 || !follower->wants_link()) return false;
+  const bool is_open = std::any_of(connections_.begin(), connections_.end(), [rank](const Connection& connection) {
+    return connection.rank == rank && !connection.ends[kOther].is_closed;
+  });
+  if (is_open) return false;
+  member.may_dial = false;
+  if (rng_.chance(hangs_per_million_, 1'000'000)) {
+    member.dial_hangs = kDialTicks;
     return true;
   }
-  const std::size_t size = static_cast<std::size_t>(rng_.between(1, wire.bytes.size()));
-  const std::string piece = wire.bytes.substr(0, rng_.chance(1, 2) ? size : wire.bytes.size());
-  wire.bytes.erase(0, piece.size());
-  if (is_strangers) {
-    strangers_[connection.stranger].heard += piece;
-  } else if (member != nullptr && !is_closed) {
-    member->receive(is_to_leader ? connection.at_leader : connection.at_follower, piece);
+  // What stands still still takes connections: its machine does.
+  const ranks::RankMember* const leader = members_[0].member;
+  if (leader == nullptr || leader->is_over()) {
+    follower->close_link(0, "connection refused");
+    return true;
+  }
+  Connection& connection = connections_.emplace_back();
+  connection.rank = rank;
+  const Result<ranks::LinkId> link = follower->open_link("the leader's machine");
+  if (link.is_ok()) {
+    connection.ends[kOther].link = *link;
+  } else {
+    connection.ends[kOther].is_closed = connection.ends[kOther].is_shut = true;
+    follower->close_link(0, link.status().message());
   }
   return true;
+}
+
+bool SimRankNetwork::move(Connection& connection, std::size_t end) {
+  if (end == kLeader && accept(connection)) return true;
+  const bool sends_first = rng_.chance(1, 2);
+  if (sends_first && send(connection, end)) return true;
+  return receive(connection, end) || (!sends_first && send(connection, end));
+}
+
+bool SimRankNetwork::accept(Connection& connection) {
+  End& end = connection.ends[kLeader];
+  ranks::RankMember* const leader = awake(0);
+  if (end.link != 0 || end.is_closed || leader == nullptr) return false;
+  const std::string address =
+      connection.rank == kNobody ? "a stranger" : "rank " + std::to_string(connection.rank) + "'s machine";
+  const Result<ranks::LinkId> link = leader->open_link(address);
+  if (link.is_ok()) {
+    end.link = *link;
+  } else {
+    end.is_closed = end.is_shut = true;
+  }
+  return true;
+}
+
+// What the member has to say goes into the end, and from there on the wire, as far as there is room.
+bool SimRankNetwork::send(Connection& connection, std::size_t at) {
+  End& end = connection.ends[at];
+  ranks::RankMember* const member = owner(connection, at);
+  if (member == nullptr || end.link == 0 || end.is_closed || end.is_shut) return false;
+  if (end.output.empty() && !end.is_last) {
+    const ranks::RankSession::Output said = member->take_output(end.link);
+    if (at == kOther) members_[connection.rank].said += said.bytes;
+    end.output = said.bytes;
+    end.is_last = said.is_last;
+    if (end.output.empty()) {
+      if (end.is_last) close(connection, at, "nothing was left to say");
+      return end.is_last;
+    }
+  }
+  if (end.output.empty()) {
+    end.is_shut = true;
+    end.ticks_left = kLingerTicks;
+    return true;
+  }
+  if (connection.is_broken || connection.ends[1 - at].is_closed) {
+    if (!connection.ends[1 - at].wire.empty()) return receive(connection, at);  // first what was said before
+    close(connection, at, "a broken pipe");
+    return true;
+  }
+  if (end.wire.size() >= kMostOnTheWire) return false;
+  put_on_wire(connection, at);
+  return true;
+}
+
+void SimRankNetwork::put_on_wire(Connection& connection, std::size_t at) {
+  End& end = connection.ends[at];
+  const std::size_t most = std::min(end.output.size(), kMostOnTheWire - end.wire.size());
+  const std::size_t size = rng_.chance(1, 2) ? most : static_cast<std::size_t>(rng_.between(1, most));
+  std::string piece = end.output.substr(0, size);
+  end.output.erase(0, size);
+  if (rng_.chance(flips_per_million_, 1'000'000)) {
+    piece[static_cast<std::size_t>(rng_.below(size))] ^= static_cast<char>(1u << rng_.below(8));
+  }
+  end.wire += piece;
+}
+
+bool SimRankNetwork::receive(Connection& connection, std::size_t at) {
+  End& end = connection.ends[at];
+  std::string& wire = connection.ends[1 - at].wire;
+  const bool is_strangers = at == kOther && connection.rank == kNobody;
+  ranks::RankMember* const member = is_strangers ? nullptr : owner(connection, at);
+  if (end.is_closed || (!is_strangers && (member == nullptr || end.link == 0))) return false;
+  if (wire.empty() || connection.is_broken) {
+    const bool is_over = connection.is_broken || connection.ends[1 - at].is_shut || connection.ends[1 - at].is_closed;
+    if (!is_over || is_strangers) return false;
+    close(connection, at, connection.is_broken ? "the connection broke" : "its connection was closed");
+    return true;
+  }
+  const std::size_t size = static_cast<std::size_t>(rng_.between(1, wire.size()));
+  const std::string piece = wire.substr(0, rng_.chance(1, 2) ? size : wire.size());
+  wire.erase(0, piece.size());
+  if (is_strangers) {
+    strangers_[connection.stranger].heard += piece;
+  } else if (!end.is_last) {
+    member->receive(end.link, piece);
+  }
+  return true;
+}
+
+void SimRankNetwork::close(Connection& connection, std::size_t at, const std::string& why) {
+  End& end = connection.ends[at];
+  End& other = connection.ends[1 - at];
+  end.is_closed = end.is_shut = true;
+  end.output.clear();
+  if (!other.wire.empty()) {  // a reset overtakes what was said before it
+    other.wire.clear();
+    if (rng_.chance(1, 2)) end.wire.clear();
+  }
+  if (ranks::RankMember* const member = owner(connection, at)) member->close_link(end.link, why);
 }
 
 }  // namespace larder::sim

@@ -2,6 +2,7 @@
 #include "controller/rank_group.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <string>
 #include <utility>
@@ -27,6 +28,7 @@ class GroupState {
 
   Status report(std::uint32_t rank, OpId op, const OutcomeBits& bits) LARDER_EXCLUDES(mutex_) {
     LockGuard guard(mutex_);
+    if (!over_.is_ok()) return unavailable(over_.message());
     return agreement_.report(rank, op, bits);
   }
 
@@ -34,6 +36,7 @@ class GroupState {
   Status plan(std::uint64_t step, std::vector<AgreedEvent>& out) LARDER_EXCLUDES(mutex_) {
     {
       LockGuard guard(mutex_);
+      if (!over_.is_ok()) return over_;
       if (ranks_ > 1 && plans_.size() >= kMaxPlansAhead) {
         return overloaded("rank group: a follower is " + std::to_string(kMaxPlansAhead) + " steps behind");
       }
@@ -51,6 +54,7 @@ class GroupState {
     const TimePoint start = clock.now();
     LockGuard guard(mutex_);
     for (;;) {
+      if (!over_.is_ok()) return over_;
       const auto plan = plans_.find(step);
       if (plan != plans_.end()) {
         collect(rank, step, plan->second, out);
@@ -64,6 +68,17 @@ class GroupState {
       (void)changed_.wait_for(mutex_, std::min(kClockLookInterval, limit - waited));
     }
   }
+
+  void end(const std::string& why) LARDER_EXCLUDES(mutex_) {
+    {
+      LockGuard guard(mutex_);
+      if (!over_.is_ok()) return;
+      over_ = cancelled("rank group: " + why);
+    }
+    is_over_.store(true, std::memory_order_release);
+    changed_.notify_all();
+  }
+  [[nodiscard]] bool is_over() const { return is_over_.load(std::memory_order_acquire); }
 
  private:
   // Hands the events up to `count` that `rank` has not had to it, and drops the plans that nobody needs any more.
@@ -79,8 +94,10 @@ class GroupState {
 
   const std::uint32_t ranks_;
 
+  std::atomic<bool> is_over_{false};  // set after over_
   RankedMutex mutex_{LockRank::kController};
-  RankedCondition changed_;  // a plan was added
+  RankedCondition changed_;                // a plan was added, or the group is over
+  Status over_ LARDER_GUARDED_BY(mutex_);  // not ok: it is over, and why
   ranks::RankAgreement agreement_ LARDER_GUARDED_BY(mutex_);
   // By rank: plans for steps below it are of no use to that rank.
   std::vector<std::uint64_t> next_steps_ LARDER_GUARDED_BY(mutex_) = std::vector<std::uint64_t>(ranks_);
@@ -102,11 +119,15 @@ class InProcessRank final : public RankGroup {
       return invalid_argument("rank group: rank " + std::to_string(rank_) + " asks for step " + std::to_string(step) +
                               " again, the next one is " + std::to_string(next_step_));
     }
-    if (pending) {
+    if (pending || group_->is_over()) {
       LARDER_RETURN_IF_ERROR(rank_ == 0 ? group_->plan(step, out) : group_->follow(rank_, step, clock_, deadline, out));
     }
     next_step_ = step + 1;
     return Status::ok();
+  }
+
+  void give_up(const std::string& why) override {
+    group_->end("rank " + std::to_string(rank_) + " has ended (" + why + ")");
   }
 
  private:

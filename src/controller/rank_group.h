@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -42,7 +43,8 @@ class RankGroup {
   // This rank's outcome of `op`. Never blocks. kOverloaded: more than the group's limit of events is outstanding. The
   // cache reports again after this, and after kUnavailable: then nothing must have been reported. A group that is over
   // answers kUnavailable, too; take() says that it is.
-  // kInvalidArgument: this rank reported the operation already.
+  // kInvalidArgument: this rank reported the operation already, or more bits than the group carries: the end of this
+  // rank (cache.h, "Ranks"), because no rank would ever see the operation's end.
   [[nodiscard]] virtual Status report(OpId op, OutcomeBits bits) = 0;
   // Events to apply before `step` (steps count up by one, from 0, on every rank). `pending`: this rank has operations
   // outstanding (the same on all ranks). kDeadlineExceeded: the leader's plan did not come in time; nothing is lost,
@@ -53,6 +55,9 @@ class RankGroup {
   // the message says; also with nothing pending.
   [[nodiscard]] virtual Status take(std::uint64_t step, bool pending, Nanos deadline,
                                     std::vector<AgreedEvent>& out) = 0;
+  // This rank decides nothing any more, because of `why`: the group is over, and the others are told. Never blocks. Of
+  // a group that is over: nothing happens.
+  virtual void give_up(const std::string& why) = 0;
 };
 
 // `ranks` members in one process, for tests and for several replicas in one server. Members outlive nothing; each may

@@ -260,6 +260,30 @@ TEST_P(EveryRankGroup, IsBoundedAndRefusesWhatItCannotMean) {
   EXPECT_EQ(status.code(), StatusCode::kOverloaded);
 }
 
+TEST_P(EveryRankGroup, WhoGivesUpEndsTheGroupForAll) {
+  for (const std::size_t who : {0u, 2u}) {
+    RankGroups members(GetParam(), 3, real_clock(), 4);
+    ASSERT_TRUE(members[0]->report(OpId(1), {1}));
+    members[who]->give_up("its cache waited in vain");
+    members[who]->give_up("said again");
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {
+      std::vector<AgreedEvent> events;
+      Status status;
+      // A leader has a plan for each step until it is told; a follower waits.
+      for (std::uint64_t step = 0; status.code() != StatusCode::kCancelled && step < 1'000'000; ++step) {
+        status = members[rank]->take(step, true, std::chrono::milliseconds(1), events);
+      }
+      ASSERT_EQ(status.code(), StatusCode::kCancelled) << "rank " << rank << ": " << status.to_string();
+      EXPECT_NE(status.message().find("its cache waited in vain"), std::string::npos) << status.message();
+      EXPECT_NE(status.message().find("rank " + std::to_string(who)), std::string::npos) << status.message();
+      EXPECT_EQ(status.message().find("said again"), std::string::npos) << status.message();
+      EXPECT_EQ(members[rank]->take(2'000'000, false, Nanos(0), events).code(), StatusCode::kCancelled);
+      EXPECT_EQ(members[rank]->report(OpId(2), {1}).code(), StatusCode::kUnavailable);
+      EXPECT_TRUE(events.empty());
+    }
+  }
+}
+
 TEST_P(EveryRankGroup, OfOneAgreesAtOnce) {
   RankGroups members(GetParam(), 1, real_clock(), 2);
   ASSERT_EQ(members.size(), 1u);

@@ -257,6 +257,8 @@ TEST(RankThatLostItsLeader, DecidesNothingAnyMore) {
   (void)h.run_background(1);
   EXPECT_EQ(h.clock.now() - before, Nanos(std::chrono::seconds(1)));
   EXPECT_EQ(h.cache->counters().rank_timeouts, 1u);
+  EXPECT_NE(group.given_up().find("its cache has lost the others at step "), std::string::npos) << group.given_up();
+  EXPECT_NE(group.given_up().find("no plan"), std::string::npos) << group.given_up();
   const std::uint64_t waits = group.waits();
   const std::size_t reported = group.reported();
   for (int i = 0; i < 10; ++i) (void)h.run_background(8);

@@ -27,8 +27,8 @@ inline std::string group_kind_name(GroupKind kind) {
 }
 
 // Numbers that tests can guess.
-inline std::function<Digest256()> seeded_draw(std::uint64_t seed) {
-  return [rng = std::make_shared<Rng>(seed)] {
+inline std::function<Result<Digest256>()> seeded_draw(std::uint64_t seed) {
+  return [rng = std::make_shared<Rng>(seed)]() -> Result<Digest256> {
     Digest256 number;
     for (std::uint8_t& byte : number.bytes) byte = static_cast<std::uint8_t>(rng->below(256));
     return number;
@@ -63,9 +63,15 @@ class RankGroups {
   [[nodiscard]] std::size_t size() const { return members_.size(); }
   [[nodiscard]] RankGroup* operator[](std::size_t rank) const { return members_[rank]; }
 
-  // Waits until all that was said has arrived.
+  // Waits until all that was said has arrived. Of a group that is over: a failure of the test.
   void settle() const {
     for (int quiet = 0; quiet < 3;) {
+      for (const ranks::RankMember* const member : remote_) {
+        if (member->is_over()) {
+          ADD_FAILURE() << "rank " << member->rank() << ": " << member->status().to_string();
+          return;
+        }
+      }
       quiet = is_quiet() ? quiet + 1 : 0;
       std::this_thread::yield();
     }
@@ -97,7 +103,8 @@ class RankGroups {
   }
   void pump() {
     while (!is_over_) {
-      if (!network_.step()) std::this_thread::yield();
+      if (network_.step()) continue;
+      std::this_thread::yield();
       network_.tick_all();
     }
   }

@@ -4,13 +4,20 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
+
 namespace larder::ranks {
 namespace {
 
 constexpr std::size_t kReportsFrameBytes = std::size_t{256} << 10;  // a frame is full from here on
 constexpr std::uint64_t kStepsPerProgress = 256;  // plans without events are acknowledged so seldom: of kMaxPlansAhead
+constexpr std::string_view kFollowerComponent = "ranks";
 
 }  // namespace
+
+FollowerSession::FollowerSession(const RankSettings& settings)
+    : RankSession(settings),
+      address_(settings.address.empty() ? "an address that nobody has named yet" : settings.address) {}
 
 Status FollowerSession::report(OpId op, const OutcomeBits& bits) {
   const std::string who = "rank group: rank " + std::to_string(settings_.rank);
@@ -18,10 +25,7 @@ Status FollowerSession::report(OpId op, const OutcomeBits& bits) {
     return overloaded(who + " has " + std::to_string(settings_.max_outstanding) +
                       " events outstanding; take() and apply some first");
   }
-  if (bits.size() > kMaxWords) {
-    return invalid_argument(who + ": the outcome of operation " + std::to_string(op.v) + " has more than " +
-                            std::to_string(kMaxWords * 64) + " bits");
-  }
+  LARDER_RETURN_IF_ERROR(check_outcome(op, bits));
   if (!outstanding_.insert(op).second) {
     return invalid_argument(who + " reported operation " + std::to_string(op.v) + " twice");
   }
@@ -53,9 +57,11 @@ Status FollowerSession::take(std::uint64_t step, std::vector<AgreedEvent>& out) 
   return Status::ok();
 }
 
-LinkId FollowerSession::open(std::string peer) {
+LinkId FollowerSession::open(std::string peer, const Digest256& nonce) {
   link_ = RankLink(RankLink::End::kFollower);
-  state_ = State::kChallenged;
+  state_ = over_.is_ok() ? State::kChallenged : State::kLeaving;
+  has_last_ = false;
+  nonce_ = nonce;
   address_ = std::move(peer);
   silent_ = unsent_ = Nanos(0);
   return ++link_id_;
@@ -63,9 +69,8 @@ LinkId FollowerSession::open(std::string peer) {
 
 void FollowerSession::receive(LinkId link, std::string_view bytes) {
   if (link != link_id_ || state_ == State::kAlone || state_ == State::kLeaving) return;
-  silent_ = Nanos(0);
   link_.receive(bytes);
-  while (over_.is_ok() && state_ != State::kAlone) {
+  while (state_ != State::kLeaving) {
     Result<std::optional<RankLink::Frame>> frame = link_.next();
     if (frame.is_ok() && !frame->has_value()) return;
     const Status status = frame.is_ok() ? on_frame(**frame) : frame.status();
@@ -80,15 +85,19 @@ Status FollowerSession::on_frame(const RankLink::Frame& frame) {
   if (state_ == State::kChallenged) return on_challenge(frame);
   if (state_ == State::kGreeting) return on_welcome(frame);
   if (!link_.is_genuine(frame)) return corrupt("a frame's code is wrong");
+  silent_ = Nanos(0);
   count_received(frame.head.kind);
   switch (frame.head.kind) {
     case Kind::kPlans: return on_plans(frame);
     case Kind::kAlive: return decode_progress(frame.body).status();
+    case Kind::kFormed:
+      is_formed_ = true;
+      return frame.body.empty() ? Status::ok() : corrupt("a message 'formed' has a body");
     case Kind::kFarewell: {
       const Result<Words> words = decode_words(frame.body);
       if (!words.is_ok()) return words.status();
       over_ = cancelled(words->status.message());
-      state_ = State::kLeaving;
+      part();
       return Status::ok();
     }
     default: return corrupt("a leader says '" + std::string(kind_name(frame.head.kind)) + "'");
@@ -101,11 +110,11 @@ Status FollowerSession::on_challenge(const RankLink::Frame& frame) {
   if (!challenge.is_ok()) return challenge.status();
   count_received(Kind::kChallenge);
   if (challenge->version != kVersion) {
-    end_group(leader_text() + " speaks version " + std::to_string(challenge->version) + " of the protocol, this rank " +
-              std::to_string(kVersion) + ": run the same release on all ranks");
+    give_up_link(leader_text() + " speaks version " + std::to_string(challenge->version) +
+                 " of the protocol, this rank " + std::to_string(kVersion) + ": run the same release on all ranks");
     return Status::ok();
   }
-  Hello hello{kVersion, draw(), settings_.rank, settings_.ranks, settings_.facts};
+  Hello hello{kVersion, nonce_, settings_.rank, settings_.ranks, settings_.facts};
   link_.use_key(session_key(settings_.secret, challenge->nonce, hello.nonce));
   link_.send(Kind::kHello, encode(hello));
   count_sent(Kind::kHello);
@@ -120,13 +129,16 @@ Status FollowerSession::on_welcome(const RankLink::Frame& frame) {
   const Result<Words> words = decode_words(frame.body);
   if (!words.is_ok()) return words.status();
   count_received(Kind::kWelcome);
-  if (!words->status.is_ok()) {
-    end_group(leader_text() + " refuses rank " + std::to_string(settings_.rank) + ": " + words->status.message());
-  } else if (is_genuine) {
+  const std::string refusal =
+      leader_text() + " refuses rank " + std::to_string(settings_.rank) + ": " + words->status.message();
+  if (words->status.is_ok()) {
+    if (!is_genuine) return corrupt("it does not know the group's secret");
     state_ = State::kMember;
-    is_formed_ = true;
-  } else {
-    return corrupt("it does not know the group's secret");
+    silent_ = Nanos(0);
+  } else if (is_genuine) {
+    end_group(refusal);
+  } else {  // anybody could have said that, and another leader may come
+    give_up_link(refusal);
   }
   return Status::ok();
 }
@@ -164,7 +176,8 @@ bool FollowerSession::has_news() const {
 }
 
 bool FollowerSession::wants_output() const {
-  return state_ == State::kLeaving || link_.has_output() || (state_ == State::kMember && has_news());
+  if (state_ == State::kLeaving) return !has_last_;
+  return state_ != State::kAlone && (link_.has_output() || (state_ == State::kMember && has_news()));
 }
 
 void FollowerSession::fill() {
@@ -187,26 +200,42 @@ RankSession::Output FollowerSession::take_output(LinkId link) {
   if (link != link_id_ || state_ == State::kAlone) return {"", true};
   if (state_ == State::kMember && !link_.has_output() && has_news()) fill();
   Output output{link_.take_output(), state_ == State::kLeaving};
+  has_last_ = output.is_last;
   if (!output.bytes.empty()) unsent_ = Nanos(0);
   traffic_.bytes_sent += output.bytes.size();
   return output;
 }
 
 void FollowerSession::closed(LinkId link, const std::string& why) {
-  if (link == 0 && state_ == State::kAlone) last_problem_ = why;
-  if (link != link_id_ || link == 0) return;
-  if (state_ == State::kChallenged || state_ == State::kGreeting) give_up_link(why);
+  if (link == 0 && state_ == State::kAlone) note_problem(why);
+  if (link != link_id_ || link == 0 || state_ == State::kAlone) return;
+  if (state_ == State::kChallenged || state_ == State::kGreeting) note_problem(leader_text() + ": " + why);
   if (state_ == State::kMember) end_group(leader_text() + " has gone: " + why);
+  state_ = State::kAlone;
+  link_ = RankLink(RankLink::End::kFollower);
+}
+
+void FollowerSession::part() {
+  state_ = State::kLeaving;
+  link_.drop_input();
 }
 
 void FollowerSession::give_up_link(const std::string& why) {
+  note_problem(why);
+  part();
+  (void)link_.take_output();
+}
+
+// The same again, each time that the leader is tried, is no news.
+void FollowerSession::note_problem(const std::string& why) {
+  if (why == last_problem_) return;
   last_problem_ = why;
-  state_ = State::kAlone;
+  log_warning(kFollowerComponent, "rank " + std::to_string(settings_.rank) + " still looks for its leader: " + why);
 }
 
 void FollowerSession::tick(Nanos elapsed) {
   if (!over_.is_ok()) return;
-  silent_ += elapsed;
+  silent_ += silence_of(elapsed);
   unsent_ += elapsed;
   if (state_ == State::kMember) {
     if (silent_ < settings_.silence_limit) return;
@@ -214,12 +243,17 @@ void FollowerSession::tick(Nanos elapsed) {
                             ": its process stands or hangs, or its machine or the network has gone";
     return end_group(why, why);
   }
-  if (state_ != State::kAlone && silent_ >= settings_.greeting_limit) {
-    give_up_link("no greeting came within " + seconds_text(silent_));
+  if ((state_ == State::kChallenged || state_ == State::kGreeting) && silent_ >= settings_.greeting_limit) {
+    give_up_link(leader_text() + ": no greeting came within " + seconds_text(silent_));
   }
-  if ((forming_ += elapsed) < settings_.forming_limit) return;
-  end_group("rank " + std::to_string(settings_.rank) + " has found no leader for " + seconds_text(forming_) +
-            (last_problem_.empty() ? "" : " (" + last_problem_ + ")") + ": does rank 0 run, and where?");
+  if ((forming_ += elapsed) >= settings_.forming_limit) end_group(missing_text());
+}
+
+std::string FollowerSession::missing_text() const {
+  if (state_ == State::kMember) return "not all ranks have come to " + leader_text() + "; it can say which";
+  return "rank " + std::to_string(settings_.rank) + " has found no leader at " + address_ + " for " +
+         seconds_text(forming_) + (last_problem_.empty() ? "" : " (" + last_problem_ + ")") +
+         ": does rank 0 run, and where?";
 }
 
 void FollowerSession::end_group(const std::string& why, const std::string& farewell) {
@@ -229,7 +263,7 @@ void FollowerSession::end_group(const std::string& why, const std::string& farew
     link_.send(Kind::kFarewell, encode(Words{cancelled(farewell)}));
     count_sent(Kind::kFarewell);
   }
-  state_ = State::kLeaving;
+  if (state_ != State::kAlone) part();
 }
 
 void FollowerSession::leave(const std::string& why) {

@@ -19,7 +19,10 @@ constexpr std::string_view kLeaderComponent = "ranks";
 LeaderSession::LeaderSession(const RankSettings& settings)
     : RankSession(settings), agreement_(settings.ranks, settings.max_outstanding), links_(settings.ranks) {}
 
-Status LeaderSession::report(OpId op, const OutcomeBits& bits) { return agreement_.report(0, op, bits); }
+Status LeaderSession::report(OpId op, const OutcomeBits& bits) {
+  LARDER_RETURN_IF_ERROR(check_outcome(op, bits));
+  return agreement_.report(0, op, bits);
+}
 
 Status LeaderSession::take(std::uint64_t step, std::vector<AgreedEvent>& out) {
   const bool has_followers = settings_.ranks > 1;
@@ -41,12 +44,16 @@ Status LeaderSession::take(std::uint64_t step, std::vector<AgreedEvent>& out) {
   return Status::ok();
 }
 
-LinkId LeaderSession::open(std::string peer) {
+LinkId LeaderSession::open(std::string peer, const Digest256& nonce) {
   drop_oldest_stranger();
   const LinkId id = next_link_++;
   Peer& made = peers_[id];
   made.address = std::move(peer);
-  made.nonce = draw();
+  if (!over_.is_ok()) {
+    dismiss(made);
+    return id;
+  }
+  made.nonce = nonce;
   made.link.send(Kind::kChallenge, encode(Challenge{kVersion, made.nonce}));
   count_sent(Kind::kChallenge);
   return id;
@@ -60,8 +67,17 @@ void LeaderSession::drop_oldest_stranger() {
     if (peer.rank || peer.is_leaving) continue;
     if (++strangers == 1) oldest = &peer;
   }
-  if (strangers < kMaxStrangers) return;
-  oldest->is_leaving = true;
+  if (strangers >= kMaxStrangers) dismiss(*oldest);
+}
+
+void LeaderSession::part_from(Peer& peer) {
+  peer.is_leaving = true;
+  peer.link.drop_input();
+}
+
+void LeaderSession::dismiss(Peer& peer) {
+  part_from(peer);
+  (void)peer.link.take_output();
   ++traffic_.strangers_refused;
 }
 
@@ -69,7 +85,6 @@ void LeaderSession::receive(LinkId link, std::string_view bytes) {
   const auto at = peers_.find(link);
   if (at == peers_.end() || at->second.is_leaving) return;
   Peer& peer = at->second;
-  if (peer.rank) peer.silent = Nanos(0);
   peer.link.receive(bytes);
   while (!peer.is_leaving) {
     Result<std::optional<RankLink::Frame>> frame = peer.link.next();
@@ -79,8 +94,7 @@ void LeaderSession::receive(LinkId link, std::string_view bytes) {
     if (status.is_ok()) continue;
     if (peer.rank) return lose(peer, "has said what makes no sense (" + status.message() + ")");
     if (!peer.is_leaving) {  // not even a greeting: nothing is answered
-      peer.is_leaving = true;
-      (void)peer.link.take_output();
+      dismiss(peer);
       note_refusal(peer, status);
     }
   }
@@ -92,20 +106,32 @@ Status LeaderSession::greet(Peer& peer, const RankLink::Frame& frame, LinkId lin
   if (!hello.is_ok()) return hello.status();
   count_received(Kind::kHello);
   peer.link.use_key(session_key(settings_.secret, peer.nonce, hello->nonce));
-  const Status status = peer.link.is_genuine(frame)
+  const bool is_genuine = peer.link.is_genuine(frame);
+  const Status status = is_genuine
                             ? check_hello(*hello)
                             : invalid_argument("the secret is not the leader's: give all ranks the same one, or none");
   if (!status.is_ok()) {
-    refuse(peer, status);
+    refuse(peer, status, is_genuine);
     return status;
   }
   peer.rank = hello->rank;
+  peer.silent = Nanos(0);
   links_[hello->rank] = link;
   peer.link.send(Kind::kWelcome, encode(Words{Status::ok()}));
   count_sent(Kind::kWelcome);
   peer.next_plan = first_plan_;
-  is_formed_ = missing_text().empty();
+  if (missing_ranks().empty()) form();
   return Status::ok();
+}
+
+void LeaderSession::form() {
+  is_formed_ = true;
+  last_refusal_.clear();
+  for (const std::optional<LinkId>& link : links_) {
+    if (!link) continue;  // the leader itself
+    peers_.at(*link).link.send(Kind::kFormed, "");
+    count_sent(Kind::kFormed);
+  }
 }
 
 Status LeaderSession::check_hello(const Hello& hello) const {
@@ -114,7 +140,6 @@ Status LeaderSession::check_hello(const Hello& hello) const {
     return unsupported(who + " speaks version " + std::to_string(hello.version) + " of the protocol, the leader " +
                        std::to_string(kVersion) + ": run the same release on all ranks");
   }
-  if (!over_.is_ok()) return over_;
   if (hello.ranks != settings_.ranks) {
     return conflict(who + " belongs to a group of " + std::to_string(hello.ranks) + ", the leader to one of " +
                     std::to_string(settings_.ranks) + ": give all ranks the same number");
@@ -153,6 +178,7 @@ Status LeaderSession::check_facts(const Hello& hello) const {
 
 Status LeaderSession::on_frame(Peer& peer, const RankLink::Frame& frame) {
   if (!peer.link.is_genuine(frame)) return corrupt("a frame's code is wrong");
+  peer.silent = Nanos(0);
   count_received(frame.head.kind);
   switch (frame.head.kind) {
     case Kind::kReports: {
@@ -232,7 +258,7 @@ bool LeaderSession::has_news_for(const Peer& peer) const {
 bool LeaderSession::wants_output() const {
   return std::any_of(peers_.begin(), peers_.end(), [this](const auto& entry) {
     const Peer& peer = entry.second;
-    return peer.is_leaving || peer.link.has_output() || (peer.rank && has_news_for(peer));
+    return (peer.is_leaving && !peer.has_last) || peer.link.has_output() || (peer.rank && has_news_for(peer));
   });
 }
 
@@ -242,6 +268,7 @@ RankSession::Output LeaderSession::take_output(LinkId link) {
   Peer& peer = at->second;
   if (!peer.is_leaving && peer.rank && !peer.link.has_output() && has_news_for(peer)) fill(peer);
   Output output{peer.link.take_output(), peer.is_leaving};
+  peer.has_last = peer.is_leaving;
   if (!output.bytes.empty()) peer.unsent = Nanos(0);
   traffic_.bytes_sent += output.bytes.size();
   return output;
@@ -259,36 +286,35 @@ void LeaderSession::closed(LinkId link, const std::string& why) {
 
 void LeaderSession::tick(Nanos elapsed) {
   if (!is_formed_ && over_.is_ok() && (forming_ += elapsed) >= settings_.forming_limit) {
-    end_group("after " + seconds_text(forming_) + " " + missing_text() + " of " + std::to_string(settings_.ranks) +
-              " had not come");
+    end_group("after " + seconds_text(forming_) + " " + missing_text());
   }
   for (auto& [id, peer] : peers_) {
-    peer.silent += elapsed;
+    peer.silent += silence_of(elapsed);
     peer.unsent += elapsed;
     if (peer.is_leaving) continue;
     if (peer.rank && peer.silent >= settings_.silence_limit) {
       return lose(peer, "has not been heard for " + seconds_text(peer.silent) +
                             ": its process stands or hangs, or its machine or the network has gone");
     }
-    if (!peer.rank && peer.silent >= settings_.greeting_limit) {
-      peer.is_leaving = true;
-      ++traffic_.strangers_refused;
-    }
+    if (!peer.rank && peer.silent >= settings_.greeting_limit) dismiss(peer);
   }
 }
 
 // Whoever connects again and again writes no log of any length: lines become rarer.
 void LeaderSession::note_refusal(const Peer& peer, const Status& why) {
-  const std::uint64_t count = ++traffic_.strangers_refused;
+  const std::uint64_t count = traffic_.strangers_refused;
+  if (!is_formed_) last_refusal_ = peer.address + ": " + why.message();
   if (count > kLoggedRefusals && !std::has_single_bit(count)) return;
   log_warning(kLeaderComponent, "refused " + peer.address + ": " + why.message() + " (refusal " +
                                     std::to_string(count) + " of this group)");
 }
 
-void LeaderSession::refuse(Peer& peer, const Status& why) {
-  peer.is_leaving = true;
+void LeaderSession::refuse(Peer& peer, const Status& why, bool is_genuine) {
+  part_from(peer);
+  ++traffic_.strangers_refused;
   note_refusal(peer, why);
-  peer.link.send_plain(Kind::kWelcome, encode(Words{why}));
+  const std::string words = encode(Words{why});
+  is_genuine ? peer.link.send(Kind::kWelcome, words) : peer.link.send_plain(Kind::kWelcome, words);
   count_sent(Kind::kWelcome);
 }
 
@@ -310,8 +336,11 @@ void LeaderSession::end_group(const std::string& why) {
   over_ = cancelled("rank group: " + why);
   for (auto& [id, peer] : peers_) {
     if (peer.is_leaving) continue;
-    peer.is_leaving = true;
-    if (!peer.rank) continue;
+    if (!peer.rank) {
+      dismiss(peer);
+      continue;
+    }
+    part_from(peer);
     peer.link.send(Kind::kFarewell, encode(Words{over_}));
     count_sent(Kind::kFarewell);
   }
@@ -320,6 +349,13 @@ void LeaderSession::end_group(const std::string& why) {
 void LeaderSession::leave(const std::string& why) { end_group("the leader (rank 0) has ended (" + why + ")"); }
 
 std::string LeaderSession::missing_text() const {
+  std::string text = missing_ranks() + " of " + std::to_string(settings_.ranks) + " had not come";
+  if (!settings_.address.empty()) text += " to " + settings_.address + ", where the leader listens";
+  if (!last_refusal_.empty()) text += "; refused was last " + last_refusal_;
+  return text;
+}
+
+std::string LeaderSession::missing_ranks() const {
   std::string text;
   for (std::uint32_t rank = 1; rank < settings_.ranks; ++rank) {
     if (!links_[rank]) text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank);

@@ -21,6 +21,11 @@ void RankLink::use_key(std::string_view key) {
   has_key_ = true;
 }
 
+void RankLink::drop_input() {
+  std::string().swap(input_);
+  read_ = 0;
+}
+
 std::string RankLink::code_of(const HmacSha256& code, End sender, std::string_view head, std::string_view body) const {
   const Digest256 whole = code.of({sender == End::kLeader ? "L" : "F", head, body});
   return std::string(bytes_of(whole).substr(0, kCodeBytes));

@@ -39,6 +39,8 @@ class RankLink {
   [[nodiscard]] bool has_key() const { return has_key_; }
 
   void receive(std::string_view bytes) { input_.append(bytes); }
+  // What came and was not given is dropped, with its memory.
+  void drop_input();
   struct Frame {
     Head head;
     std::string body;

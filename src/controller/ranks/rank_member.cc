@@ -16,6 +16,7 @@ RankMember::RankMember(const RankSettings& settings, Clock& clock, std::function
     : rank_(settings.rank),
       ranks_(settings.ranks),
       alive_interval_(settings.alive_interval),
+      draw_(settings.draw),
       clock_(clock),
       wake_(std::move(wake)),
       session_(RankSession::make(settings)),
@@ -69,9 +70,12 @@ void RankMember::tell() {
   changed_.notify_all();
 }
 
-LinkId RankMember::open_link(std::string peer) {
+Result<LinkId> RankMember::open_link(std::string peer) {
+  if (!draw_) return unavailable("rank group: nobody draws its numbers");
+  const Result<Digest256> nonce = draw_();
+  if (!nonce.is_ok()) return nonce.status();
   LockGuard guard(mutex_);
-  return session_->open(std::move(peer));
+  return session_->open(std::move(peer), *nonce);
 }
 
 void RankMember::receive(LinkId link, std::string_view bytes) {
@@ -105,12 +109,11 @@ bool RankMember::wants_link() const {
   return session_->wants_link();
 }
 
-// A process that stood still has heard nobody in that time, and must not lay it to the others' charge.
 void RankMember::tick() {
   {
     LockGuard guard(mutex_);
     const TimePoint now = clock_.now();
-    session_->tick(std::min(now - ticked_, alive_interval_ / 2));
+    session_->tick(now - ticked_);
     ticked_ = now;
   }
   tell();
@@ -122,7 +125,10 @@ Status RankMember::wait_formed(Nanos limit) {
     if (!session_->over().is_ok()) return session_->over();
     if (session_->is_formed()) return Status::ok();
     const Nanos waited = clock_.now() - start;
-    if (waited >= limit) return deadline_exceeded("rank group: not all ranks are there yet");
+    if (waited >= limit) {
+      return deadline_exceeded("rank group: not formed within " + seconds_text(limit) + ": " +
+                               session_->missing_text());
+    }
     (void)changed_.wait_for(mutex_, std::min(kMemberLookInterval, limit - waited));
   }
 }

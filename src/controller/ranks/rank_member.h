@@ -42,9 +42,11 @@ class RankMember final : public RankGroup {
   [[nodiscard]] Status report(OpId op, OutcomeBits bits) override LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Status take(std::uint64_t step, bool pending, Nanos deadline, std::vector<AgreedEvent>& out) override
       LARDER_EXCLUDES(mutex_);
+  void give_up(const std::string& why) override { leave(why); }
 
   // ---- the network's: as RankSession
-  [[nodiscard]] LinkId open_link(std::string peer) LARDER_EXCLUDES(mutex_);
+  // Fails where the settings' draw() fails: the connection is then of no use.
+  [[nodiscard]] Result<LinkId> open_link(std::string peer) LARDER_EXCLUDES(mutex_);
   void receive(LinkId link, std::string_view bytes) LARDER_EXCLUDES(mutex_);
   void close_link(LinkId link, const std::string& why) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] RankSession::Output take_output(LinkId link) LARDER_EXCLUDES(mutex_);
@@ -55,8 +57,10 @@ class RankMember final : public RankGroup {
   [[nodiscard]] Nanos tick_interval() const { return alive_interval_ / 4; }
 
   // ---- the owner's
-  // Ok once all ranks were there; kDeadlineExceeded: not within `limit`; kCancelled: the group is over.
+  // Ok once all ranks were there; kDeadlineExceeded: not within `limit`, and what is missing; kCancelled: the group is
+  // over.
   [[nodiscard]] Status wait_formed(Nanos limit) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] bool is_over() const { return is_over_.load(std::memory_order_acquire); }
   // Ok, or kCancelled: the group is over, and why.
   [[nodiscard]] Status status() const LARDER_EXCLUDES(mutex_);
   // This rank ends. The network may still have to send that.
@@ -70,6 +74,7 @@ class RankMember final : public RankGroup {
 
   const std::uint32_t rank_, ranks_;
   const Nanos alive_interval_;
+  const std::function<Result<Digest256>()> draw_;
   Clock& clock_;
   const std::function<void()> wake_;
   std::uint64_t next_step_ = 0;  // owned by the cache thread

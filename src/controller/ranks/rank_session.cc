@@ -1,12 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "controller/ranks/rank_session.h"
 
-#include <algorithm>
+#include <set>
+#include <string_view>
 
 #include "controller/ranks/follower_session.h"
 #include "controller/ranks/leader_session.h"
 
 namespace larder::ranks {
+namespace {
+
+std::string milliseconds_text(Nanos time) { return std::to_string(time / std::chrono::milliseconds(1)) + " ms"; }
+
+// What one rank has and another has not would end the group only later, and in words that do not say why.
+std::vector<Fact> all_facts(const RankSettings& settings) {
+  std::vector<Fact> facts = settings.facts;
+  facts.push_back({"max_outstanding", std::to_string(settings.max_outstanding)});
+  facts.push_back({"alive_interval", milliseconds_text(settings.alive_interval)});
+  facts.push_back({"silence_limit", milliseconds_text(settings.silence_limit)});
+  return facts;
+}
+
+RankSettings with_all_facts(RankSettings settings) {
+  settings.facts = all_facts(settings);
+  return settings;
+}
+
+}  // namespace
+
+RankSession::RankSession(const RankSettings& settings)
+    : settings_(with_all_facts(settings)), is_formed_(settings.ranks == 1) {}
 
 Status check_rank_settings(const RankSettings& settings) {
   const auto refuse = [](const std::string& why) { return invalid_argument("rank group: " + why); };
@@ -18,13 +41,20 @@ Status check_rank_settings(const RankSettings& settings) {
     return refuse("there is no rank " + std::to_string(settings.rank) + " of " + std::to_string(settings.ranks) +
                   "; they count from 0");
   }
-  if (settings.facts.size() > kMaxFacts) return refuse("more than " + std::to_string(kMaxFacts) + " facts to compare");
-  for (const Fact& fact : settings.facts) {
+  const std::vector<Fact> facts = all_facts(settings);
+  if (facts.size() > kMaxFacts) {
+    return refuse("more than " + std::to_string(kMaxFacts - (facts.size() - settings.facts.size())) +
+                  " facts to compare");
+  }
+  std::set<std::string_view> names;
+  for (const Fact& fact : facts) {
+    if (!names.insert(fact.name).second) return refuse("the fact '" + fact.name + "' is there twice");
     if (fact.name.size() > kMaxFactNameBytes || fact.value.size() > kMaxFactValueBytes) {
       return refuse("the fact '" + fact.name.substr(0, kMaxFactNameBytes) + "' is too long to be compared");
     }
   }
-  if (settings.alive_interval <= Nanos(0) || settings.silence_limit < 3 * settings.alive_interval) {
+  if (settings.max_outstanding == 0) return refuse("max_outstanding is 0: no rank could report anything");
+  if (settings.alive_interval <= Nanos(0) || settings.silence_limit / 3 < settings.alive_interval) {
     return refuse("a rank says every " + seconds_text(settings.alive_interval) +
                   " that it is there; it cannot be lost after " + seconds_text(settings.silence_limit) +
                   ": give it three times as long at least");
@@ -38,6 +68,12 @@ Status check_rank_settings(const RankSettings& settings) {
 std::unique_ptr<RankSession> RankSession::make(const RankSettings& settings) {
   if (settings.rank == 0) return std::make_unique<LeaderSession>(settings);
   return std::make_unique<FollowerSession>(settings);
+}
+
+Status RankSession::check_outcome(OpId op, const OutcomeBits& bits) const {
+  if (bits.size() <= kMaxWords) return Status::ok();
+  return invalid_argument("rank group: rank " + std::to_string(settings_.rank) + ": the outcome of operation " +
+                          std::to_string(op.v) + " has more than " + std::to_string(kMaxWords * 64) + " bits");
 }
 
 std::string seconds_text(Nanos time) {

@@ -6,19 +6,22 @@
 //                                      ──► take_output(), wants_link()
 //
 // A star: the followers (ranks 1, 2, ...) connect to the leader (rank 0), and say who they are. Once all are there, the
-// group is formed. A connection that breaks afterwards, a rank that is not heard for silence_limit, one that says what
-// makes no sense, and one that ends: each is the end of the group. The leader then says farewell to the others, in
-// words that name that rank; over() keeps the words. There is no way back: a rank that missed a message can never be
-// sure again that it decides as the others do.
+// leader says so to all: the group is formed. What one says who has not shown that he knows the secret ends nothing: a
+// follower tries again until forming_limit. Silence ends with a genuine frame, not with any byte. A connection that
+// breaks afterwards, a rank that is not heard for silence_limit, one that says what makes no sense, and one that ends:
+// each is the end of the group. The leader then says farewell to the others, in words that name that rank; over() keeps
+// the words. There is no way back: a rank that missed a message can never be sure again that it decides as the others
+// do.
 //
 // The leader keeps outcomes and plans once, however many followers there are, and makes a frame of them when a
 // connection has room (take_output()); so a slow connection costs no memory.
 //
-// Threads: confined (RankMember has the lock). No clock, no sockets, no randomness but settings.draw.
+// Threads: confined (RankMember has the lock). No clock, no sockets, no randomness.
 // Limits: RankAgreement's; kMaxPlansAhead plans; kMaxStrangers connections that have not said who they are.
 // Errors: bytes of a peer never do more than end its connection, or the group if the peer belongs to it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -43,16 +46,21 @@ inline constexpr std::size_t kMaxStrangers = 16;
 struct RankSettings {
   std::uint32_t rank = 0, ranks = 1;
   std::size_t max_outstanding = 4096;  // rank_group.h
-  std::vector<Fact> facts;             // at most kMaxFacts; the leader refuses a rank that differs in one
-  std::string secret;                  // who does not know it is refused; empty: anybody may say that he is a rank
-  // Gives a number that nobody can guess and that never comes twice. Threads: those of the session.
-  std::function<Digest256()> draw;
+  // The leader refuses a rank that differs in one. At most kMaxFacts with those that are there anyway: max_outstanding,
+  // alive_interval, silence_limit. No name twice.
+  std::vector<Fact> facts;
+  std::string secret;  // who does not know it is refused; empty: anybody may say that he is a rank
+  // Gives a number that nobody can guess and that never comes twice; or fails, and the connection with it. Threads:
+  // the network's, without a lock.
+  std::function<Result<Digest256>()> draw;
+  std::string address;  // where the leader listens or a follower connects to, for messages; may be empty
   Nanos alive_interval = std::chrono::seconds(1);   // a connection on which nothing went for that long says so
   Nanos silence_limit = std::chrono::seconds(10);   // a rank that was not heard for that long is lost
   Nanos greeting_limit = std::chrono::seconds(5);   // who has connected says who it is within this
   Nanos forming_limit = std::chrono::seconds(300);  // all ranks are there within this
 };
-// kInvalidArgument: no such rank, no place for so many facts, a silence that is shorter than three intervals.
+// kInvalidArgument: no such rank, no place for so many facts, one of them twice, a silence that is shorter than three
+// intervals, a limit of nothing.
 [[nodiscard]] Status check_rank_settings(const RankSettings& settings);
 
 using LinkId = std::uint64_t;  // a connection; never given twice
@@ -91,13 +99,15 @@ class RankSession {
   [[nodiscard]] virtual Status take(std::uint64_t step, std::vector<AgreedEvent>& out) = 0;
 
   // ---- the network's
-  // A connection is there; `peer`: an address, for messages.
-  [[nodiscard]] virtual LinkId open(std::string peer) = 0;
+  // A connection is there; `peer`: an address, for messages; `nonce`: drawn for it alone. Once the group is over it is
+  // given nothing, and is to be closed.
+  [[nodiscard]] virtual LinkId open(std::string peer, const Digest256& nonce) = 0;
   // Any bytes that came on it. Of one that is closed: nothing happens.
   virtual void receive(LinkId link, std::string_view bytes) = 0;
-  // It is closed, or could not be made (link 0).
+  // It is closed, whoever has closed it and why; or it could not be made (link 0). Called once for each that is open.
   virtual void closed(LinkId link, const std::string& why) = 0;
-  // So much time has passed. The sum over calls counts; no call should say more than half an alive_interval.
+  // So much time has passed. As silence of others no more than half an alive_interval of it counts: a process that
+  // stood still has heard nobody in that time, and must not lay it to the others' charge.
   virtual void tick(Nanos elapsed) = 0;
   struct Output {
     std::string bytes;
@@ -105,27 +115,33 @@ class RankSession {
   };
   // What is to be sent next on a connection; no bytes: nothing now.
   [[nodiscard]] virtual Output take_output(LinkId link) = 0;
-  // take_output() of some connection would give bytes, or say that they were the last.
+  // take_output() of some connection would give bytes, or say for the first time that they were the last.
   [[nodiscard]] virtual bool wants_output() const = 0;
-  // A follower that has no connection to its leader.
+  // A follower that has no connection to its leader, and needs one.
   [[nodiscard]] virtual bool wants_link() const = 0;
 
   // ---- the owner's
   // This rank ends: says so to the others.
   virtual void leave(const std::string& why) = 0;
   [[nodiscard]] virtual std::vector<RankHealth> health() const = 0;
+  // All ranks are there, as far as this one knows.
   [[nodiscard]] bool is_formed() const { return is_formed_; }
+  // What the group still waits for to be formed, in words.
+  [[nodiscard]] virtual std::string missing_text() const = 0;
   // Not ok (kCancelled): the group is over, and why.
   [[nodiscard]] const Status& over() const { return over_; }
   [[nodiscard]] const RankTraffic& traffic() const { return traffic_; }
 
  protected:
-  explicit RankSession(const RankSettings& settings) : settings_(settings), is_formed_(settings.ranks == 1) {}
+  explicit RankSession(const RankSettings& settings);
   void count_sent(Kind kind) { ++traffic_.frames_sent[static_cast<std::size_t>(kind)]; }
   void count_received(Kind kind) { ++traffic_.frames_received[static_cast<std::size_t>(kind)]; }
-  [[nodiscard]] Digest256 draw() const { return settings_.draw ? settings_.draw() : Digest256{}; }
+  // kInvalidArgument: more than the wire carries.
+  [[nodiscard]] Status check_outcome(OpId op, const OutcomeBits& bits) const;
+  // Of `elapsed`, what may count as silence of others.
+  [[nodiscard]] Nanos silence_of(Nanos elapsed) const { return std::min(elapsed, settings_.alive_interval / 2); }
 
-  const RankSettings settings_;
+  const RankSettings settings_;  // with the facts that are there anyway
   bool is_formed_;
   Status over_;
   RankTraffic traffic_;

@@ -9,8 +9,8 @@
 namespace larder::ranks {
 namespace {
 
-constexpr std::array<std::string_view, kKindCount> kKindNames = {"",        "challenge", "hello", "welcome",
-                                                                 "reports", "plans",     "alive", "farewell"};
+constexpr std::array<std::string_view, kKindCount> kKindNames = {"",      "challenge", "hello",    "welcome", "reports",
+                                                                 "plans", "alive",     "farewell", "formed"};
 
 Status broken_message(std::string_view what) {
   return corrupt("rank group: a message '" + std::string(what) + "' is broken");

@@ -44,8 +44,9 @@ enum class Kind : std::uint8_t {
   kPlans,          // leader
   kAlive,          // either: nothing else was to say for a while; a follower says how far it is
   kFarewell,       // either: the group is over, and why
+  kFormed,         // leader: all ranks are there; no body
 };
-inline constexpr std::size_t kKindCount = 8;  // with the 0 that is none
+inline constexpr std::size_t kKindCount = 9;  // with the 0 that is none
 [[nodiscard]] std::string_view kind_name(Kind kind);
 
 struct Head {

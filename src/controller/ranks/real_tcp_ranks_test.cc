@@ -6,6 +6,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
+#include <filesystem>
+
 #include "tests/support/loopback_listener.h"
 
 namespace larder::ranks {
@@ -22,8 +26,40 @@ RankSettings settings_of_tcp(std::uint32_t rank, std::uint32_t ranks) {
   return settings;
 }
 
-std::unique_ptr<TcpRankGroup> open_rank(std::uint32_t rank, std::uint32_t ranks, std::uint16_t port) {
-  auto opened = TcpRankGroup::open({"127.0.0.1", port}, settings_of_tcp(rank, ranks), real_clock());
+// Real time, and as much more as the test says. Counts who asks.
+class PushedClock final : public Clock {
+ public:
+  [[nodiscard]] TimePoint now() const override {
+    ++looks_;
+    return real_clock().now() + Nanos(pushed_.load());
+  }
+  [[nodiscard]] std::int64_t wall_unix_seconds() const override { return real_clock().wall_unix_seconds(); }
+  void push(Nanos by) { pushed_ += by.count(); }
+  [[nodiscard]] std::uint64_t looks() const { return looks_; }
+
+ private:
+  std::atomic<std::int64_t> pushed_{0};
+  mutable std::atomic<std::uint64_t> looks_{0};
+};
+
+// Comes back after so long.
+void pass_real_time(Nanos time) {
+  RankMember alone(settings_of_tcp(1, 2), real_clock(), [] {});
+  EXPECT_EQ(alone.wait_formed(time).code(), StatusCode::kDeadlineExceeded);
+}
+
+std::size_t open_descriptors() {
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    (void)entry;
+    ++count;
+  }
+  return count;
+}
+
+std::unique_ptr<TcpRankGroup> open_rank(std::uint32_t rank, std::uint32_t ranks, std::uint16_t port,
+                                        Clock& clock = real_clock()) {
+  auto opened = TcpRankGroup::open({"127.0.0.1", port}, settings_of_tcp(rank, ranks), clock);
   EXPECT_TRUE(opened.is_ok()) << opened.status().to_string();
   return opened.is_ok() ? std::move(opened).value() : nullptr;
 }
@@ -52,6 +88,8 @@ int connect_to(std::uint16_t port) {
 TEST(RankAddress, IsAHostAndAPort) {
   EXPECT_EQ(parse_rank_address("127.0.0.1:5000")->port, 5000);
   EXPECT_EQ(parse_rank_address("[::1]:5000")->host, "::1");
+  EXPECT_EQ(rank_address_text(*parse_rank_address("[::1]:5000")), "[::1]:5000");
+  EXPECT_EQ(rank_address_text(*parse_rank_address("node-1:7")), "node-1:7");
   EXPECT_EQ(parse_rank_address("node-1:0")->host, "node-1");
   for (const char* wrong : {"", ":", "host", "host:", ":5000", "host:70000", "::1:5000", "host:5x", "[]:1"}) {
     EXPECT_EQ(parse_rank_address(wrong).status().code(), StatusCode::kInvalidArgument) << wrong;
@@ -125,6 +163,120 @@ TEST(TcpRanks, StrangersHarmNobody) {
   for (const int stranger : strangers) {
     if (stranger >= 0) ::close(stranger);
   }
+}
+
+// However fast they come, and though none of them closes: descriptors stay, and then all of them are told to go.
+TEST(TcpRanks, StrangersThatNeverCloseTakeFewDescriptorsAndNothingThatStays) {
+  RankSettings settings = settings_of_tcp(0, 2);
+  settings.greeting_limit = std::chrono::milliseconds(300);
+  auto leader = TcpRankGroup::open({"127.0.0.1", 0}, settings, real_clock());
+  ASSERT_TRUE(leader.is_ok());
+  const std::size_t before = open_descriptors();
+  constexpr std::size_t kStrangers = 200;
+  std::vector<int> strangers;
+  const std::string begun = encode_head({30'000, Kind::kHello, 0}) + std::string(20'000, 'x');
+  for (std::size_t i = 0; i < kStrangers; ++i) {
+    strangers.push_back(connect_to((*leader)->port()));
+    if (i % 2 == 0) (void)!::send(strangers.back(), begun.data(), begun.size(), MSG_NOSIGNAL);
+  }
+  const auto follower = open_rank(1, 2, (*leader)->port());
+  ASSERT_TRUE(follower->member().wait_formed(kPatience).is_ok());  // so all before it were taken
+  const std::size_t most = before + kStrangers + 4 + kMaxStrangers + kAcceptsAtOnce;
+  EXPECT_LE(open_descriptors(), most) << "of " << before << " before, and the strangers' own";
+  const timeval patience{30, 0};
+  for (const int stranger : strangers) {
+    (void)::setsockopt(stranger, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    std::array<char, 256> heard{};
+    ssize_t got = 1;
+    while (got > 0) got = ::recv(stranger, heard.data(), heard.size(), 0);
+    EXPECT_TRUE(got == 0 || errno == ECONNRESET) << "it was not closed";
+  }
+  EXPECT_EQ((*leader)->member().traffic().strangers_refused, kStrangers);
+  const TimePoint end = real_clock().now() + kPatience;
+  bool wants_output = true;  // but for a frame that says "alive"
+  while (wants_output && real_clock().now() < end) wants_output = (*leader)->member().wants_output();
+  EXPECT_FALSE(wants_output) << "the leader holds on to connections that are closed";
+  for (const int stranger : strangers) ::close(stranger);
+}
+
+// A follower whose group is over has nothing to do, and the leader's port is free for the next one.
+TEST(TcpRanks, AGroupThatIsOverIsQuiet) {
+  PushedClock clock;
+  const auto leader = open_rank(0, 2, 0);
+  const auto follower = open_rank(1, 2, leader->port(), clock);
+  ASSERT_TRUE(follower->member().wait_formed(kPatience).is_ok());
+  leader->member().leave("the test said so");
+  const std::string words = words_of_end(follower->member());
+  EXPECT_NE(words.find("the test said so"), std::string::npos) << words;
+  const TimePoint end = real_clock().now() + kPatience;
+  std::unique_ptr<TcpRankGroup> next;
+  while (next == nullptr && real_clock().now() < end) {
+    auto opened = TcpRankGroup::open({"127.0.0.1", leader->port()}, settings_of_tcp(0, 2), real_clock());
+    if (opened.is_ok()) next = std::move(*opened);
+  }
+  ASSERT_TRUE(next != nullptr) << "the old leader keeps its port";
+  const auto again = open_rank(1, 2, next->port());
+  EXPECT_TRUE(again->member().wait_formed(kPatience).is_ok());
+  const std::uint64_t looks = clock.looks();
+  pass_real_time(std::chrono::milliseconds(500));
+  EXPECT_LT(clock.looks() - looks, 2000u) << "its thread does not rest";
+}
+
+// A machine that does not answer at all, and one that takes the connection and is silent, are both named.
+TEST(TcpRanks, ADialThatHangsIsGivenUp) {
+  const support::LoopbackListener full(0);
+  std::vector<int> waiting;  // until the system answers no more
+  for (int i = 0; i < 4; ++i) {
+    waiting.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    (void)::connect(waiting.back(), reinterpret_cast<const sockaddr*>(&full.address()), sizeof full.address());
+  }
+  PushedClock clock;
+  RankSettings settings = settings_of_tcp(1, 2);
+  settings.forming_limit = std::chrono::seconds(60);
+  auto follower = TcpRankGroup::open({"127.0.0.1", full.port()}, settings, clock);
+  ASSERT_TRUE(follower.is_ok());
+  RankMember& member = (*follower)->member();
+  std::string words;
+  const std::string expected = "no answer from 127.0.0.1:" + std::to_string(full.port());
+  const TimePoint end = real_clock().now() + kPatience;
+  while (words.find(expected) == std::string::npos && real_clock().now() < end) {
+    clock.push(std::chrono::milliseconds(500));
+    pass_real_time(std::chrono::milliseconds(20));
+    words = member.wait_formed(Nanos(0)).message();
+  }
+  EXPECT_NE(words.find(expected), std::string::npos) << words;
+  for (const int socket : waiting) ::close(socket);
+}
+
+TEST(TcpRanks, AConnectionToItselfIsNone) {
+  OwnedSocket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in own{};
+  own.sin_family = AF_INET;
+  own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof own;
+  ASSERT_EQ(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&own), size), 0);
+  ASSERT_EQ(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &size), 0);
+  ASSERT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&own), size), 0) << "it reaches itself";
+  const Status status = finish_connecting(socket.get());
+  EXPECT_NE(status.message().find("nobody listens there"), std::string::npos) << status.to_string();
+  const support::LoopbackListener other(1);
+  const OwnedSocket right(connect_to(other.port()));
+  EXPECT_TRUE(finish_connecting(right.get()).is_ok());
+}
+
+// "localhost" may be ::1 first, where this leader does not listen.
+TEST(TcpRanks, EveryAddressOfANameIsTried) {
+  const auto leader = open_rank(0, 2, 0);
+  auto follower = TcpRankGroup::open({"localhost", leader->port()}, settings_of_tcp(1, 2), real_clock());
+  ASSERT_TRUE(follower.is_ok()) << follower.status().to_string();
+  EXPECT_TRUE((*follower)->member().wait_formed(kPatience).is_ok());
+}
+
+TEST(TcpRanks, WhoIsMissingAndWhereIsSaid) {
+  const auto leader = open_rank(0, 3, 0);
+  const std::string port = std::to_string(leader->port());
+  const std::string words = leader->member().wait_formed(std::chrono::milliseconds(1)).message();
+  EXPECT_NE(words.find("rank 1, rank 2 of 3 had not come to 127.0.0.1:" + port), std::string::npos) << words;
 }
 
 // What answers at the leader's address is something else: the follower says so, and does not hang on it.
