@@ -8,7 +8,7 @@
 // Nothing pending: no message. take() without something pending looks at one flag, which says whether the group is
 // over, and at nothing else.
 //
-// Threads: report() and take(): the cache thread; the rest: any. `wake` is called without a lock held, from any of
+// Threads: report(), take() and give_up(): the cache thread; the rest: any. `wake` is called without a lock held, from any of
 // them; it must neither block nor call back. Lifetime: the clock outlives it.
 // Errors: as RankGroup; once the group is over take() is kCancelled and report() kUnavailable, with the words of
 // RankSession::over().

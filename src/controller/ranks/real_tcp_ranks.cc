@@ -111,7 +111,7 @@ class TcpRanks final : public TcpRankGroup {
   // the thread's
   OwnedSocket listener_;  // until the group is over
   std::list<Connection> connections_;
-  TimePoint dial_at_{}, accept_at_{}, tick_at_{};
+  TimePoint dial_at_{}, accept_at_{}, tick_at_{}, stop_by_ = TimePoint::max();
   Nanos redial_ = kFirstRedial;
   std::size_t dials_ = 0;
   std::vector<pollfd> entries_;
@@ -121,14 +121,14 @@ class TcpRanks final : public TcpRankGroup {
 
 void TcpRanks::run() {
   pthread_setname_np(pthread_self(), "larder-ranks");
-  for (TimePoint end{};;) {
+  for (;;) {
     const TimePoint now = clock_.now();
     if (member_.is_over()) listener_.reset();
     if (!is_leader_ && connections_.empty() && now >= dial_at_ && member_.wants_link()) dial();
     send_all();
     if (is_stopping_.load(std::memory_order_acquire)) {
-      if (end == TimePoint{}) end = now + kFarewellLimit;
-      if (connections_.empty() || now >= end) return;
+      stop_by_ = std::min(stop_by_, now + kFarewellLimit);
+      if (connections_.empty() || now >= stop_by_) return;
     }
     wait();
     // The entries: the waker, the listener, then the connections.
@@ -172,7 +172,7 @@ void TcpRanks::wait() {
 
 Nanos TcpRanks::longest_wait() const {
   const TimePoint now = clock_.now();
-  TimePoint until = std::min(tick_at_, now + kMostWait);
+  TimePoint until = std::min({tick_at_, stop_by_, now + kMostWait});
   if (!is_leader_ && connections_.empty() && member_.wants_link()) until = std::min(until, dial_at_);
   if (listener_.is_open() && accept_at_ > now) until = std::min(until, accept_at_);
   for (const Connection& connection : connections_) {
