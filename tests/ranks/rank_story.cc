@@ -112,7 +112,7 @@ class RankStory {
     EXPECT_TRUE(told.find(name + " ") != std::string::npos || told.find(name + ")") != std::string::npos)
         << where_ << ": rank " << rank << " was told: " << told;
     // A killed one is known by its connection, at once; only of a stopped one silence is the sign.
-    const bool has_gone = told.find("has gone") != std::string::npos;
+    const bool has_gone = told.find("has gone: ") != std::string::npos;
     const bool was_silent = told.find("has not been heard") != std::string::npos;
     EXPECT_TRUE(has_gone == is_killed_ && was_silent != is_killed_) << where_ << ": rank " << rank << ": " << told;
   }

@@ -64,6 +64,7 @@ LinkId FollowerSession::open(std::string peer, const Digest256& nonce) {
   nonce_ = nonce;
   address_ = std::move(peer);
   silent_ = unsent_ = Nanos(0);
+  traffic_.links_open = 1;
   return ++link_id_;
 }
 
@@ -212,6 +213,7 @@ void FollowerSession::closed(LinkId link, const std::string& why) {
   if (state_ == State::kChallenged || state_ == State::kGreeting) note_problem(leader_text() + ": " + why);
   if (state_ == State::kMember) end_group(leader_text() + " has gone: " + why);
   state_ = State::kAlone;
+  traffic_.links_open = 0;
   link_ = RankLink(RankLink::End::kFollower);
 }
 

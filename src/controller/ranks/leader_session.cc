@@ -48,6 +48,7 @@ LinkId LeaderSession::open(std::string peer, const Digest256& nonce) {
   drop_oldest_stranger();
   const LinkId id = next_link_++;
   Peer& made = peers_[id];
+  ++traffic_.links_open;
   made.address = std::move(peer);
   if (!over_.is_ok()) {
     dismiss(made);
@@ -258,7 +259,8 @@ bool LeaderSession::has_news_for(const Peer& peer) const {
 bool LeaderSession::wants_output() const {
   return std::any_of(peers_.begin(), peers_.end(), [this](const auto& entry) {
     const Peer& peer = entry.second;
-    return (peer.is_leaving && !peer.has_last) || peer.link.has_output() || (peer.rank && has_news_for(peer));
+    if (peer.is_leaving) return !peer.has_last;
+    return peer.link.has_output() || (peer.rank && has_news_for(peer));
   });
 }
 
@@ -282,6 +284,7 @@ void LeaderSession::closed(LinkId link, const std::string& why) {
   if (!peer.rank && !peer.is_leaving) ++traffic_.strangers_refused;
   if (peer.rank) links_[*peer.rank].reset();
   peers_.erase(at);
+  --traffic_.links_open;
 }
 
 void LeaderSession::tick(Nanos elapsed) {

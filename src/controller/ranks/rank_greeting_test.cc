@@ -198,6 +198,7 @@ TEST(RankGreeting, StrangersLeaveNothingToSay) {
   world.network().run();
   world.pass(std::chrono::seconds(8));
   EXPECT_EQ(world[0].traffic().strangers_refused, 40u);
+  EXPECT_EQ(world[0].traffic().links_open, 1u);
   EXPECT_FALSE(world[0].wants_output());
   EXPECT_TRUE(world[0].status().is_ok()) << world.words(0);
 }

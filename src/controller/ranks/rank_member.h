@@ -8,11 +8,10 @@
 // Nothing pending: no message. take() without something pending looks at one flag, which says whether the group is
 // over, and at nothing else.
 //
-// Threads: report(), take() and give_up(): the cache thread; the rest: any. `wake` is called without a lock held, from any of
-// them; it must neither block nor call back. Lifetime: the clock outlives it.
-// Errors: as RankGroup; once the group is over take() is kCancelled and report() kUnavailable, with the words of
-// RankSession::over().
-// Cost: one short lock each (rank kController). take() of a follower waits for the leader's plan.
+// Threads: report(), take() and give_up(): the cache thread; the rest: any. `wake` is called without a lock held, from
+// any of them; it must neither block nor call back. Lifetime: the clock outlives it. Errors: as RankGroup; once the
+// group is over take() is kCancelled and report() kUnavailable, with the words of RankSession::over(). Cost: one short
+// lock each (rank kController). take() of a follower waits for the leader's plan.
 #pragma once
 
 #include <atomic>

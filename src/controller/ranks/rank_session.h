@@ -80,6 +80,7 @@ struct RankTraffic {
   std::array<std::uint64_t, kKindCount> frames_sent{}, frames_received{};
   std::uint64_t bytes_sent = 0;
   std::uint64_t strangers_refused = 0;  // connections that did not become a rank's
+  std::uint64_t links_open = 0;         // connections that are there now, whoever has them
   [[nodiscard]] std::uint64_t sent(Kind kind) const { return frames_sent[static_cast<std::size_t>(kind)]; }
   [[nodiscard]] std::uint64_t received(Kind kind) const { return frames_received[static_cast<std::size_t>(kind)]; }
 };

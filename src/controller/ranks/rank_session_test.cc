@@ -280,6 +280,8 @@ TEST(RankSession, WhoGivesUpIsNamed) {
     world.network().run();
     const std::string name = "rank " + std::to_string(who);
     for (std::uint32_t rank = 0; rank < 3; ++rank) {
+      EXPECT_FALSE(world[rank].wants_output()) << "rank " << rank;
+      EXPECT_EQ(world[rank].traffic().links_open, 0u) << "rank " << rank;
       EXPECT_TRUE(contains(world.words(rank), name) && contains(world.words(rank), "its cache waited in vain"))
           << world.words(rank);
     }
