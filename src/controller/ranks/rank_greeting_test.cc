@@ -136,7 +136,8 @@ TEST(RankGreeting, ARankThatIsOverTakesNoConnection) {
     member.leave("the test said so");
     EXPECT_FALSE(member.wants_output());
     const LinkId link = member.open_link("the other").value();
-    member.receive(link, std::string(100'000, 'x'));
+    const Kind greeting = rank == 0 ? Kind::kHello : Kind::kChallenge;
+    member.receive(link, encode_head({30'000, greeting, 0}) + std::string(20'000, 'x'));
     EXPECT_TRUE(member.wants_output()) << "to say that it is to be closed";
     const RankSession::Output output = member.take_output(link);
     EXPECT_TRUE(output.is_last);
