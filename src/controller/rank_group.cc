@@ -74,8 +74,8 @@ class GroupState {
       LockGuard guard(mutex_);
       if (!over_.is_ok()) return;
       over_ = cancelled("rank group: " + why);
+      is_over_.store(true, std::memory_order_release);
     }
-    is_over_.store(true, std::memory_order_release);
     changed_.notify_all();
   }
   [[nodiscard]] bool is_over() const { return is_over_.load(std::memory_order_acquire); }
@@ -94,7 +94,7 @@ class GroupState {
 
   const std::uint32_t ranks_;
 
-  std::atomic<bool> is_over_{false};  // set after over_
+  std::atomic<bool> is_over_{false};  // what over_ says, for who has nothing pending
   RankedMutex mutex_{LockRank::kController};
   RankedCondition changed_;                // a plan was added, or the group is over
   Status over_ LARDER_GUARDED_BY(mutex_);  // not ok: it is over, and why

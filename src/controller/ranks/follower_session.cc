@@ -232,6 +232,7 @@ void FollowerSession::give_up_link(const std::string& why) {
 void FollowerSession::note_problem(const std::string& why) {
   if (why == last_problem_) return;
   last_problem_ = why;
+  if (!is_logged(++problems_)) return;
   log_warning(kFollowerComponent, "rank " + std::to_string(settings_.rank) + " still looks for its leader: " + why);
 }
 

@@ -65,7 +65,8 @@ class FollowerSession final : public RankSession {
   RankLink link_{RankLink::End::kFollower};
   LinkId link_id_ = 0;  // of the connection that there is, or was last
   std::string address_, last_problem_;
-  Nanos silent_{}, unsent_{};  // since something genuine came, or it was opened; and since something went
+  std::uint64_t problems_ = 0;  // how often last_problem_ became another one
+  Nanos silent_{}, unsent_{};   // since something genuine came, or it was opened; and since something went
 
   std::deque<AgreedEvent> unsent_reports_;
   std::unordered_set<OpId> outstanding_;  // reported, and not taken

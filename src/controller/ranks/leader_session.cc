@@ -2,7 +2,6 @@
 #include "controller/ranks/leader_session.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "base/log.h"
@@ -11,7 +10,6 @@ namespace larder::ranks {
 namespace {
 
 constexpr std::size_t kPlansFrameBytes = std::size_t{256} << 10;  // a frame is full from here on
-constexpr std::uint64_t kLoggedRefusals = 16;
 constexpr std::string_view kLeaderComponent = "ranks";
 
 }  // namespace
@@ -303,11 +301,10 @@ void LeaderSession::tick(Nanos elapsed) {
   }
 }
 
-// Whoever connects again and again writes no log of any length: lines become rarer.
 void LeaderSession::note_refusal(const Peer& peer, const Status& why) {
   const std::uint64_t count = traffic_.strangers_refused;
   if (!is_formed_) last_refusal_ = peer.address + ": " + why.message();
-  if (count > kLoggedRefusals && !std::has_single_bit(count)) return;
+  if (!is_logged(count)) return;
   log_warning(kLeaderComponent, "refused " + peer.address + ": " + why.message() + " (refusal " +
                                     std::to_string(count) + " of this group)");
 }

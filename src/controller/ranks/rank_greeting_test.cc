@@ -301,6 +301,7 @@ TEST(RankGreeting, SettingsThatCannotBeMeantAreNamed) {
   EXPECT_TRUE(contains(refused([](RankSettings& s) { s.facts[0].value.assign(300, 'x'); }), "'model' is too long"));
   EXPECT_TRUE(contains(refused([](RankSettings& s) { s.silence_limit = s.alive_interval; }), "three times"));
   EXPECT_TRUE(contains(refused([](RankSettings& s) { s.alive_interval = Nanos::max(); }), "three times"));
+  EXPECT_TRUE(contains(refused([](RankSettings& s) { s.facts[0].value = "two\nlines"; }), "no text"));
   EXPECT_TRUE(contains(refused([](RankSettings& s) { s.max_outstanding = 0; }), "max_outstanding is 0"));
   EXPECT_TRUE(contains(refused([](RankSettings& s) { s.facts[1].name = "model"; }), "'model' is there twice"));
   EXPECT_TRUE(contains(refused([](RankSettings& s) { s.facts[1].name = "silence_limit"; }), "is there twice"));

@@ -62,12 +62,8 @@ Status RankMember::take(std::uint64_t step, bool pending, Nanos deadline, std::v
   return Status::ok();
 }
 
-void RankMember::tell() {
-  {
-    LockGuard guard(mutex_);
-    if (!session_->over().is_ok()) is_over_.store(true, std::memory_order_release);
-  }
-  changed_.notify_all();
+void RankMember::note_end() {
+  if (!session_->over().is_ok()) is_over_.store(true, std::memory_order_release);
 }
 
 Result<LinkId> RankMember::open_link(std::string peer) {
@@ -82,16 +78,18 @@ void RankMember::receive(LinkId link, std::string_view bytes) {
   {
     LockGuard guard(mutex_);
     session_->receive(link, bytes);
+    note_end();
   }
-  tell();
+  changed_.notify_all();
 }
 
 void RankMember::close_link(LinkId link, const std::string& why) {
   {
     LockGuard guard(mutex_);
     session_->closed(link, why);
+    note_end();
   }
-  tell();
+  changed_.notify_all();
 }
 
 RankSession::Output RankMember::take_output(LinkId link) {
@@ -115,8 +113,9 @@ void RankMember::tick() {
     const TimePoint now = clock_.now();
     session_->tick(now - ticked_);
     ticked_ = now;
+    note_end();
   }
-  tell();
+  changed_.notify_all();
 }
 
 Status RankMember::wait_formed(Nanos limit) {
@@ -142,8 +141,9 @@ void RankMember::leave(const std::string& why) {
   {
     LockGuard guard(mutex_);
     session_->leave(why);
+    note_end();
   }
-  tell();
+  changed_.notify_all();
   wake_();
 }
 

@@ -68,8 +68,8 @@ class RankMember final : public RankGroup {
   [[nodiscard]] RankTraffic traffic() const LARDER_EXCLUDES(mutex_);
 
  private:
-  // What waits is told of what has changed.
-  void tell() LARDER_EXCLUDES(mutex_);
+  // After whatever may have ended the group, under the same lock: who has heard of the end finds it at each call.
+  void note_end() LARDER_REQUIRES(mutex_);
 
   const std::uint32_t rank_, ranks_;
   const Nanos alive_interval_;
@@ -78,7 +78,7 @@ class RankMember final : public RankGroup {
   const std::function<void()> wake_;
   std::uint64_t next_step_ = 0;  // owned by the cache thread
 
-  std::atomic<bool> is_over_{false};  // set after session_ says so
+  std::atomic<bool> is_over_{false};  // what session_ says, for who has nothing pending
   mutable RankedMutex mutex_{LockRank::kController};
   RankedCondition changed_;
   const std::unique_ptr<RankSession> session_ LARDER_PT_GUARDED_BY(mutex_);

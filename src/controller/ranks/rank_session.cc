@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "controller/ranks/rank_session.h"
 
+#include <algorithm>
 #include <set>
 #include <string_view>
 
@@ -49,6 +50,10 @@ Status check_rank_settings(const RankSettings& settings) {
   std::set<std::string_view> names;
   for (const Fact& fact : facts) {
     if (!names.insert(fact.name).second) return refuse("the fact '" + fact.name + "' is there twice");
+    const std::string text = fact.name + fact.value;
+    if (std::any_of(text.begin(), text.end(), is_control)) {
+      return refuse("a fact has characters that are no text, such as ends of lines");
+    }
     if (fact.name.size() > kMaxFactNameBytes || fact.value.size() > kMaxFactValueBytes) {
       return refuse("the fact '" + fact.name.substr(0, kMaxFactNameBytes) + "' is too long to be compared");
     }

@@ -23,6 +23,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -137,6 +138,8 @@ class RankSession {
   explicit RankSession(const RankSettings& settings);
   void count_sent(Kind kind) { ++traffic_.frames_sent[static_cast<std::size_t>(kind)]; }
   void count_received(Kind kind) { ++traffic_.frames_received[static_cast<std::size_t>(kind)]; }
+  // Whether the log gets a line about the `count`th of many of a kind: whoever causes them writes no log of any length.
+  [[nodiscard]] static bool is_logged(std::uint64_t count) { return count <= 16 || std::has_single_bit(count); }
   // kInvalidArgument: more than the wire carries.
   [[nodiscard]] Status check_outcome(OpId op, const OutcomeBits& bits) const;
   // Of `elapsed`, what may count as silence of others.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "controller/ranks/rank_wire.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -20,6 +21,13 @@ template <class T>
 Result<T> finish_reading(const WireReader& in, T value, std::string_view what) {
   if (!in.is_done()) return broken_message(what);
   return value;
+}
+
+// For messages and logs: what a stranger says begins no line of its own.
+std::string read_text(WireReader& in, std::uint16_t most) {
+  std::string text = in.text(most);
+  std::replace_if(text.begin(), text.end(), is_control, '?');
+  return text;
 }
 
 void write_magic(WireWriter& out, std::uint16_t version) {
@@ -90,7 +98,7 @@ Result<Head> decode_head(std::string_view bytes) {
 }
 
 std::string encode(const Challenge& challenge) {
-  WireWriter out;
+  WireWriter out(42);  // all of its bytes
   write_magic(out, challenge.version);
   out.digest(challenge.nonce);
   return out.take();
@@ -158,8 +166,8 @@ Result<Hello> decode_hello(std::string_view body) {
   hello.ranks = in.number<std::uint32_t>();
   hello.facts.resize(in.count<std::uint16_t>(4, kMaxFacts));
   for (Fact& fact : hello.facts) {
-    fact.name = in.text(kMaxFactNameBytes);
-    fact.value = in.text(kMaxFactValueBytes);
+    fact.name = read_text(in, kMaxFactNameBytes);
+    fact.value = read_text(in, kMaxFactValueBytes);
   }
   return finish_reading(in, std::move(hello), "hello");
 }
@@ -167,7 +175,7 @@ Result<Hello> decode_hello(std::string_view body) {
 Result<Words> decode_words(std::string_view body) {
   WireReader in(body);
   const auto code = in.number_up_to(static_cast<std::uint8_t>(StatusCode::kInternal));
-  std::string text = in.text(kMaxTextBytes);
+  std::string text = read_text(in, kMaxTextBytes);
   return finish_reading(in, Words{{static_cast<StatusCode>(code), std::move(text)}}, "words");
 }
 

@@ -9,6 +9,7 @@
 //
 // Limits: kMaxBodyBytes in a body, kMaxGreetingBytes until both ends know each other; the rest beside the structs.
 // Threads: pure functions and values.
+// Texts are read without control characters: '?' stands for each.
 // Errors: kCorrupt for any bytes that are no such message. Decoding never looks behind its bytes, and allocates no more
 // than the bytes account for.
 #pragma once
@@ -100,6 +101,9 @@ struct Plans {
   std::vector<AgreedEvent> events;  // those that follow the ones sent before; a long list is cut anywhere
   std::vector<Plan> plans;
 };
+
+// What no text that is read has.
+[[nodiscard]] inline bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 
 // Bodies. Precondition: within the limits; texts are cut.
 [[nodiscard]] std::string encode(const Challenge& challenge);

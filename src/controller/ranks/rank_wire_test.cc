@@ -72,6 +72,9 @@ TEST(RankWire, LongTextsAreCutAndLongListsRefused) {
   const auto words = decode_words(encode(Words{internal_error(std::string(5000, 'x'))}));
   ASSERT_TRUE(words.is_ok());
   EXPECT_EQ(words->status.message(), std::string(kMaxTextBytes, 'x'));
+  const auto lines = decode_words(encode(Words{conflict("one\nerror cache: two\x1b[2J, \xc3\xa4")}));
+  ASSERT_TRUE(lines.is_ok());
+  EXPECT_EQ(lines->status.message(), "one?error cache: two?[2J, \xc3\xa4") << "a text has a line of its own";
   Hello hello = sample_hello();
   hello.facts.resize(kMaxFacts + 1);
   EXPECT_EQ(decode_hello(encode(hello)).status().code(), StatusCode::kCorrupt);
