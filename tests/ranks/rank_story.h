@@ -4,7 +4,7 @@
 // others. Then all are started anew on the same storage, and run to their end.
 //
 // A process under a real scheduler does not replay: the seed of a failure gives the same requests and about the same
-// point. Threads: confined. Cost: about a second, and the limit where a rank is stopped.
+// point. Threads: confined. Cost: a second, or some on a loaded machine, and 10 where a rank is stopped.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,8 @@
 namespace larder::ranks_test {
 namespace {
 
-TEST(RankProcesses, FiftyPoints) { run_stories(7, 50); }
+TEST(RankProcesses, TwentyFivePoints) { run_stories(7, 25); }
+TEST(RankProcesses, TwentyFiveOtherPoints) { run_stories(32, 25); }
 
 }  // namespace
 }  // namespace larder::ranks_test
