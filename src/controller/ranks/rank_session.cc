@@ -82,7 +82,8 @@ Status RankSession::check_outcome(OpId op, const OutcomeBits& bits) const {
 }
 
 std::string seconds_text(Nanos time) {
-  const auto tenths = std::chrono::round<std::chrono::duration<std::int64_t, std::deci>>(time).count();
+  constexpr Nanos kTenth = std::chrono::milliseconds(100);
+  const std::int64_t tenths = time / kTenth + (time % kTenth >= kTenth / 2 ? 1 : 0);  // std::chrono::round overflows
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
 }
 
