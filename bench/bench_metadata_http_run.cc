@@ -41,7 +41,7 @@ struct Part {  // of one connection
   Status status;  // of its last call
 };
 
-double quantile_of(std::vector<double>& sorted, double q) {
+double quantile_of_sorted(std::vector<double>& sorted, double q) {
   return sorted.empty() ? 0 : sorted[static_cast<std::size_t>(q * static_cast<double>(sorted.size() - 1))];
 }
 
@@ -206,8 +206,8 @@ class HttpBench {
     std::sort(all.begin(), all.end());
     MetadataHttpRun run;
     run.requests_per_second = static_cast<double>(all.size()) * requests_per_call / seconds;
-    run.p50_us = quantile_of(all, 0.5) / requests_per_call;
-    run.p99_us = quantile_of(all, 0.99) / requests_per_call;
+    run.p50_us = quantile_of_sorted(all, 0.5) / requests_per_call;
+    run.p99_us = quantile_of_sorted(all, 0.99) / requests_per_call;
     return run;
   }
 

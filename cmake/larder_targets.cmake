@@ -44,7 +44,8 @@ function(larder_compile_together name)
   endif()
 endfunction()
 
-# Tables of offsets of file formats, kernels for one processor each, and libraries with their own names for everything.
+# Tables of offsets of file formats, kernels for one processor each, libraries with their own names for everything, and
+# what a simulation needs of a library that not every test of sim/ has.
 function(larder_compile_alone)
   foreach(file IN LISTS ARGN)
     set_source_files_properties(${PROJECT_SOURCE_DIR}/${file} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
@@ -259,7 +260,8 @@ endfunction()
 function(larder_add_bench_tests)
   foreach(bench "metadata --quick" "metadata --http --quick" "storage --quick --beside none"
       "storage --quick --backend memory --beside file" "transfer 16" "transfer --device cuda-simulated 1"
-      "tree --sequences 2000" "cache --requests 50 --nodes 500 --tokens 20000 --tiers storage")
+      "tree --sequences 2000" "cache --requests 50 --nodes 500 --tokens 20000 --tiers storage"
+      "ranks --ranks 2,3 --pending 0,2 --steps 100")
     string(REPLACE " " "_" name "${bench}")
     separate_arguments(words UNIX_COMMAND "${bench}")
     list(GET words 0 folder)  # all runs of a benchmark use one folder
@@ -358,6 +360,9 @@ function(larder_add_cross_test path)
     set(libraries larder_tests_support larder_sim larder_server)
   elseif(name MATCHES "^(metadata_http|metadata_http_slow|hf3fs_services)$")  # with the servers of tests/metadata
     set(libraries larder_tests_metadata_shared larder_sim larder_server)
+  endif()
+  if(name STREQUAL "ranks" OR name STREQUAL "ranks_slow")  # with the caches of tests/cache
+    list(PREPEND libraries larder_tests_cache_shared)
   endif()
   file(GLOB sources CONFIGURE_DEPENDS ${path}/*.cc)
   if(EXISTS ${path}_slow)

@@ -11,6 +11,7 @@
 
 #include "base/file_system.h"
 #include "base/rng.h"
+#include "controller/ranks/rank_wire.h"
 #include "engine/llama/blob_test_util.h"
 #include "engine/llama/gguf_test_util.h"
 #include "engine/llama/slot_file.h"
@@ -202,6 +203,26 @@ void add_share_frames(Corpus& corpus) {
   }
 }
 
+void add_rank_frames(Corpus& corpus) {
+  const auto add = [&](std::string_view what, const std::string& body) {
+    corpus.add("rank_session", what, behind({0}, std::as_bytes(std::span(body))));
+  };
+  const std::vector<AgreedEvent> events = {{OpId(1), {3, ~0ull}}, {OpId(2), {}}};
+  add("challenge", ranks::encode(ranks::Challenge{ranks::kVersion, digest_of(1)}));
+  add("hello", ranks::encode(ranks::Hello{ranks::kVersion, digest_of(2), 1, 2, {{"model", "small"}}}));
+  add("words", ranks::encode(ranks::Words{not_found("no")}));
+  add("progress", ranks::encode(ranks::Progress{1, 2}));
+  add("reports", ranks::encode(ranks::Reports{{1, 2}, events}));
+  add("plans", ranks::encode(ranks::Plans{events, {{1, 0}, {2, 2}}}));
+  for (std::uint64_t i = 0; i < 9; ++i) {
+    Rng rng(i + 1);
+    Bytes out(512 >> (i % 3));
+    for (std::byte& byte : out) byte = static_cast<std::byte>(rng.below(rng.chance(1, 3) ? 8 : 256));
+    out.front() = static_cast<std::byte>(1 + i % 3);  // a stranger, a rank, a leader
+    corpus.add("rank_session", "choices_" + std::to_string(i), out);
+  }
+}
+
 void add_llama_blobs(Corpus& corpus) {
   using namespace larder::llama;
   const auto geometries = blob_test::all_geometries();
@@ -250,6 +271,7 @@ Status make(const std::string& folder) {
   add_choices(corpus, "metadata_wire", 8, 1024);
   add_choices(corpus, "metadata_http", 8, 1024);
   add_share_frames(corpus);
+  add_rank_frames(corpus);
   add_llama_blobs(corpus);
   add_llama_ggufs(corpus);
   add_choices(corpus, "restore_point", 9, 64);

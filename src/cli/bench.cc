@@ -12,6 +12,7 @@
 #include "bench/bench_metadata.h"
 #include "bench/bench_metadata_http.h"
 #include "bench/bench_multiturn.h"
+#include "bench/bench_ranks.h"
 #include "bench/bench_storage.h"
 #include "cli/commands.h"
 #if __has_include("bench/bench_tree.h")
@@ -47,6 +48,7 @@ constexpr Bench kBenches[] = {
      bench_metadata_or_http},
     {"multiturn", "conversations through HTTP: hit rate and time to first token (needs a running server)",
      bench_multiturn},
+    {"ranks", "what it costs the ranks of a model to agree, as processes on this machine", bench_ranks},
     {"storage", "set, get and exists of a storage backend, beside fio or another backend", bench_storage},
 #ifdef LARDER_HAVE_BENCH_TREE
     {"tree", "match, insert, evict and lock of the radix tree, in this process", bench_tree},

@@ -139,8 +139,9 @@ void OpTable::end(Op& op) {
 void OpTable::report_refused() {
   std::size_t taken = 0;
   for (; taken < refused_.size(); ++taken) {
-    const StatusCode answer = ranks_->report(refused_[taken].op, refused_[taken].bits).code();
-    if (answer == StatusCode::kOverloaded || answer == StatusCode::kUnavailable) break;
+    const Status answer = ranks_->report(refused_[taken].op, refused_[taken].bits);
+    if (answer.code() == StatusCode::kOverloaded || answer.code() == StatusCode::kUnavailable) break;
+    if (!answer.is_ok()) return part(answer);
   }
   refused_.erase(refused_.begin(), refused_.begin() + static_cast<std::ptrdiff_t>(taken));
 }
@@ -150,6 +151,7 @@ void OpTable::agree() {
   budget_.begin_poll();
   if (!ranks_ || !parted_.is_ok()) return;
   report_refused();
+  if (!parted_.is_ok()) return;
   const bool pending = ops_.size() > open(OpKind::kExplain);
   const Nanos wait = limits_.rank_plan_wait;
   for (Nanos left = limits_.rank_plan_limit;;) {
@@ -168,6 +170,7 @@ void OpTable::agree() {
     if (left <= Nanos(0) || !may_come) return part(taken);
     (void)take_arrivals();  // what the leader waits for may be this rank's report
     report_refused();
+    if (!parted_.is_ok()) return;
   }
   ended_.insert(ended_.end(), std::make_move_iterator(agreed_.begin()), std::make_move_iterator(agreed_.end()));
   agreed_.clear();
@@ -175,12 +178,13 @@ void OpTable::agree() {
 }
 
 // What this rank would decide alone from now on, the others would not: their tokens would be computed from pages that
-// do not belong together. So it decides nothing any more.
+// do not belong together. So it decides nothing any more, and the others learn at once that its outcomes will not come.
 void OpTable::part(const Status& why) {
   parted_ = unavailable("cache: rank " + std::to_string(ranks_->rank()) + " has lost the others at step " +
                         std::to_string(step_) + " (" + why.message() +
                         "): end this process and start all ranks of the model anew");
   log_error("cache", parted_.message());
+  ranks_->give_up("its cache has lost the others at step " + std::to_string(step_) + ": " + why.message());
 }
 
 // Explanations are this rank's own: the others must not be cut because of them.

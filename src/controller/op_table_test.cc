@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "sim/sim_clock.h"
+#include "tests/support/follower_of_one.h"
 
 namespace larder {
 namespace {
@@ -270,11 +271,33 @@ TEST_F(OpTableTest, ARankThatLosesTheLeaderPartsAndReportsNothingMore) {
   auto post = follower.completion_for(load.id);
   follower.agree();
   EXPECT_NE(follower.parted().message().find("has lost the others"), std::string::npos);
+  std::vector<AgreedEvent> events;
+  const Status at_leader = group[0]->take(0, true, Nanos(0), events);
+  EXPECT_EQ(at_leader.code(), StatusCode::kCancelled) << "the leader waits for outcomes that will not come";
+  EXPECT_NE(at_leader.message().find("rank 1 has ended (its cache has lost the others at step 0"), std::string::npos)
+      << at_leader.message();
   post(TransferDone{load.id, Status::ok(), {}, {}});
   EXPECT_TRUE(ended(follower).empty());
   Op& explain = follower.add(OpKind::kExplain);  // one rank's own
   follower.end(explain);
   EXPECT_EQ(ended(follower), std::vector<std::uint64_t>{explain.id.v});
+}
+
+// An outcome that the group does not take would leave its operation open on every rank for ever.
+TEST_F(OpTableTest, ARankWhoseOutcomeIsRefusedParts) {
+  test::FollowerOfOne group;
+  OpTable table(limits_, clock_, &group, all_well());
+  Op& first = table.add(OpKind::kLoad);
+  Op& second = table.add(OpKind::kLoad);
+  group.refuse_reports(unavailable("not now"));
+  table.end(first);
+  EXPECT_TRUE(table.parted().is_ok()) << "it may be reported again";
+  group.refuse_reports(invalid_argument("too many bits"));
+  table.end(second);
+  EXPECT_NE(table.parted().message().find("too many bits"), std::string::npos) << table.parted().message();
+  EXPECT_NE(group.given_up().find("too many bits"), std::string::npos) << group.given_up();
+  table.agree();
+  EXPECT_EQ(group.reported(), 0u);
 }
 
 }  // namespace

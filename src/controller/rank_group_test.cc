@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Members on their own threads, events in random order and at random times: same list everywhere, no hang.
+// Members on their own threads, events in random order and at random times: same list everywhere, no hang. Of every
+// kind of group: in one process, over a simulated network, over TCP.
 #include "controller/rank_group.h"
 
 #include <gtest/gtest.h>
@@ -12,9 +13,13 @@
 
 #include "base/rng.h"
 #include "base/thread_pool.h"
+#include "tests/support/rank_groups.h"
 
 namespace larder {
 namespace {
+
+using test::GroupKind;
+using test::RankGroups;
 
 constexpr Nanos kLong = std::chrono::seconds(60);
 
@@ -95,13 +100,23 @@ RankLog run_rank(RankGroup& group, Progress& progress, std::uint64_t seed, std::
   return log;
 }
 
-TEST(RankGroup, RanksAgreeOnOrderStepsAndOutcomes) {
+void report_all(RankGroups& members, OpId op, const OutcomeBits& bits) {
+  for (std::size_t rank = 0; rank < members.size(); ++rank) ASSERT_TRUE(members[rank]->report(op, bits));
+  members.settle();
+}
+
+class EveryRankGroup : public ::testing::TestWithParam<GroupKind> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, EveryRankGroup,
+                         ::testing::Values(GroupKind::kInProcess, GroupKind::kSimulated, GroupKind::kTcp),
+                         [](const auto& param_info) { return test::group_kind_name(param_info.param); });
+
+TEST_P(EveryRankGroup, RanksAgreeOnOrderStepsAndOutcomes) {
   constexpr std::uint32_t kRanks = 4;
   constexpr std::uint64_t kOperations = 250;
   std::uint64_t idle_steps = 0;  // over all seeds: how many a seed has is up to the threads
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    auto members = make_in_process_rank_group(kRanks, real_clock(), 64);
+    RankGroups members(GetParam(), kRanks, real_clock(), 64, seed);
     std::vector<RankLog> logs(kRanks);
     Progress progress(kRanks);
     {
@@ -132,28 +147,32 @@ TEST(RankGroup, RanksAgreeOnOrderStepsAndOutcomes) {
   EXPECT_GT(idle_steps, 0u);
 }
 
-TEST(RankGroup, NothingPendingTouchesNothingAndNeverWaits) {
-  auto members = make_in_process_rank_group(2, real_clock(), 4);
+TEST_P(EveryRankGroup, NothingPendingTouchesNothingAndNeverWaits) {
+  RankGroups members(GetParam(), 2, real_clock(), 4);
   ASSERT_TRUE(members[0]->report(OpId(1), {1}));
   ASSERT_TRUE(members[1]->report(OpId(1), {1}));
+  members.settle();
+  const std::uint64_t messages = members.messages();
   std::vector<AgreedEvent> events;
   // The follower runs ahead of a leader that never plans: it would wait for a minute if it touched the group.
   for (std::uint64_t step = 0; step < 1000; ++step) ASSERT_TRUE(members[1]->take(step, false, kLong, events));
   EXPECT_TRUE(events.empty());
   for (std::uint64_t step = 0; step < 1000; ++step) ASSERT_TRUE(members[0]->take(step, false, kLong, events));
   EXPECT_TRUE(events.empty());
+  members.settle();
+  EXPECT_EQ(members.messages(), messages) << "nothing was pending, and something was said";
   ASSERT_TRUE(members[0]->take(1000, true, kLong, events));
   ASSERT_EQ(events.size(), 1u);
   ASSERT_TRUE(members[1]->take(1000, true, kLong, events));
   EXPECT_EQ(events.size(), 2u);
 }
 
-TEST(RankGroup, StepThatWasGivenUpIsMadeUpForByTheNext) {
-  auto members = make_in_process_rank_group(2, real_clock(), 4);
-  for (auto& member : members) ASSERT_TRUE(member->report(OpId(1), {1}));
+TEST_P(EveryRankGroup, StepThatWasGivenUpIsMadeUpForByTheNext) {
+  RankGroups members(GetParam(), 2, real_clock(), 4);
+  report_all(members, OpId(1), {1});
   std::vector<AgreedEvent> events;
   ASSERT_TRUE(members[0]->take(0, true, kLong, events));
-  for (auto& member : members) ASSERT_TRUE(member->report(OpId(2), {1}));
+  report_all(members, OpId(2), {1});
   ASSERT_TRUE(members[0]->take(1, true, kLong, events));
   events.clear();
   ASSERT_TRUE(members[1]->take(1, true, kLong, events));  // never asked for step 0
@@ -162,10 +181,10 @@ TEST(RankGroup, StepThatWasGivenUpIsMadeUpForByTheNext) {
   EXPECT_EQ(events[1].op, OpId(2));
 }
 
-TEST(RankGroup, DeadlineIsKeptAndTheSameStepGoesOn) {
+TEST_P(EveryRankGroup, DeadlineIsKeptAndTheSameStepGoesOn) {
   ManualClock clock;
-  auto members = make_in_process_rank_group(2, clock, 4);
-  for (auto& member : members) ASSERT_TRUE(member->report(OpId(7), {0b110, 1}));
+  RankGroups members(GetParam(), 2, clock, 4);
+  report_all(members, OpId(7), {0b110, 1});
   std::vector<AgreedEvent> events;
   EXPECT_EQ(members[1]->take(0, true, Nanos{0}, events).code(), StatusCode::kDeadlineExceeded);
 
@@ -187,23 +206,26 @@ TEST(RankGroup, DeadlineIsKeptAndTheSameStepGoesOn) {
   EXPECT_TRUE(events.empty());
 
   ASSERT_TRUE(members[0]->take(0, true, Nanos{0}, events));  // the leader waits for nobody
+  members.settle();
   ASSERT_TRUE(members[1]->take(0, true, Nanos{0}, events));
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(events[1].op, OpId(7));
   EXPECT_EQ(events[1].bits, (OutcomeBits{0b110, 1}));
 }
 
-TEST(RankGroup, OutcomesAreTheAndOverRanksPaddedWithZeros) {
-  auto members = make_in_process_rank_group(3, real_clock(), 4);
+TEST_P(EveryRankGroup, OutcomesAreTheAndOverRanksPaddedWithZeros) {
+  RankGroups members(GetParam(), 3, real_clock(), 4);
   ASSERT_TRUE(members[1]->report(OpId(2), {0b1101}));
   ASSERT_TRUE(members[0]->report(OpId(2), {0b0111, ~0ull}));
   ASSERT_TRUE(members[0]->report(OpId(1), {1}));
   std::vector<AgreedEvent> events;
   ASSERT_TRUE(members[0]->take(0, true, kLong, events));
   EXPECT_TRUE(events.empty());  // rank 2 has not spoken
+  members.settle();
   ASSERT_TRUE(members[2]->report(OpId(1), {3}));
   ASSERT_TRUE(members[1]->report(OpId(1), {1}));
   ASSERT_TRUE(members[2]->report(OpId(2), {0b1111, ~0ull}));
+  members.settle();
   ASSERT_TRUE(members[0]->take(1, true, kLong, events));
   ASSERT_EQ(events.size(), 2u);  // in the leader's order, not in the order of completion
   EXPECT_EQ(events[0].op, OpId(2));
@@ -212,8 +234,8 @@ TEST(RankGroup, OutcomesAreTheAndOverRanksPaddedWithZeros) {
   EXPECT_EQ(events[1].bits, (OutcomeBits{1}));
 }
 
-TEST(RankGroup, IsBoundedAndRefusesWhatItCannotMean) {
-  auto members = make_in_process_rank_group(2, real_clock(), 2);
+TEST_P(EveryRankGroup, IsBoundedAndRefusesWhatItCannotMean) {
+  RankGroups members(GetParam(), 2, real_clock(), 2);
   ASSERT_TRUE(members[0]->report(OpId(1), {1}));
   EXPECT_EQ(members[0]->report(OpId(1), {1}).code(), StatusCode::kInvalidArgument);
   ASSERT_TRUE(members[0]->report(OpId(2), {1}));
@@ -221,10 +243,12 @@ TEST(RankGroup, IsBoundedAndRefusesWhatItCannotMean) {
   std::vector<AgreedEvent> events;
   // Agreed and taken here, but not yet there: still outstanding.
   ASSERT_TRUE(members[1]->report(OpId(1), {1}));
+  members.settle();
   ASSERT_TRUE(members[0]->take(0, true, kLong, events));
   EXPECT_EQ(events.size(), 1u);
   EXPECT_EQ(members[0]->report(OpId(3), {1}).code(), StatusCode::kOverloaded);
   ASSERT_TRUE(members[1]->take(0, true, kLong, events));
+  members.settle();
   EXPECT_TRUE(members[0]->report(OpId(3), {1}));
 
   EXPECT_EQ(members[0]->take(0, true, kLong, events).code(), StatusCode::kInvalidArgument);  // steps only count up
@@ -236,8 +260,32 @@ TEST(RankGroup, IsBoundedAndRefusesWhatItCannotMean) {
   EXPECT_EQ(status.code(), StatusCode::kOverloaded);
 }
 
-TEST(RankGroup, OfOneAgreesAtOnce) {
-  auto members = make_in_process_rank_group(1, real_clock(), 2);
+TEST_P(EveryRankGroup, WhoGivesUpEndsTheGroupForAll) {
+  for (const std::size_t who : {0u, 2u}) {
+    RankGroups members(GetParam(), 3, real_clock(), 4);
+    ASSERT_TRUE(members[0]->report(OpId(1), {1}));
+    members[who]->give_up("its cache waited in vain");
+    members[who]->give_up("said again");
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {
+      std::vector<AgreedEvent> events;
+      Status status;
+      // A leader has a plan for each step until it is told; a follower waits.
+      for (std::uint64_t step = 0; status.code() != StatusCode::kCancelled && step < 1'000'000; ++step) {
+        status = members[rank]->take(step, true, std::chrono::milliseconds(1), events);
+      }
+      ASSERT_EQ(status.code(), StatusCode::kCancelled) << "rank " << rank << ": " << status.to_string();
+      EXPECT_NE(status.message().find("its cache waited in vain"), std::string::npos) << status.message();
+      EXPECT_NE(status.message().find("rank " + std::to_string(who)), std::string::npos) << status.message();
+      EXPECT_EQ(status.message().find("said again"), std::string::npos) << status.message();
+      EXPECT_EQ(members[rank]->take(2'000'000, false, Nanos(0), events).code(), StatusCode::kCancelled);
+      EXPECT_EQ(members[rank]->report(OpId(2), {1}).code(), StatusCode::kUnavailable);
+      EXPECT_TRUE(events.empty());
+    }
+  }
+}
+
+TEST_P(EveryRankGroup, OfOneAgreesAtOnce) {
+  RankGroups members(GetParam(), 1, real_clock(), 2);
   ASSERT_EQ(members.size(), 1u);
   EXPECT_EQ(members[0]->size(), 1u);
   std::vector<AgreedEvent> events;

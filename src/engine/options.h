@@ -119,8 +119,8 @@ struct ExtraConfig {
 // "@path"; else nothing.
 [[nodiscard]] std::string extra_config_source(std::string_view backend, std::string_view text);
 // text: "" (nothing), a JSON object, or @path of a .json or .toml file. Values are text, numbers and switches; a nested
-// object, list or null is refused by name. hicache_storage_pass_prefix_keys and tp_lcm_size are accepted and need
-// nothing here: our keys chain, and page_head pages can be re-split.
+// object, list or null is refused by name. hicache_storage_pass_prefix_keys and tp_lcm_size are accepted and change
+// nothing here: our keys chain, and ranks of another number never meet these pages (docs/limitations.md).
 [[nodiscard]] Result<ExtraConfig> parse_extra_config(std::string_view text, FileSystem& files = real_file_system());
 
 }  // namespace larder

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Four ranks in one process, each with its own tree, pools, storage and order of completions: they must take identical
-// decisions, and nobody may hang. Storage of each rank fails and delays on its own.
+// decisions, and nobody may hang. Storage of each rank fails and delays on its own. They agree in one process, over a
+// simulated network, and over TCP.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
-#include <sstream>
 
 #include "base/thread_pool.h"
 #include "controller/rank_group.h"
-#include "sim/faulty_backend.h"
 #include "tests/cache/harness.h"
+#include "tests/cache/rank_life.h"
 #include "tests/support/follower_of_one.h"
+#include "tests/support/rank_groups.h"
 
 namespace larder::test {
 namespace {
@@ -36,156 +37,26 @@ class Pace {
   std::vector<int> steps_ = std::vector<int>(kRanks, 0);
 };
 
-// hard: few operations, a small group, storage that fails on one rank and not on the other, is detached and attached,
-// and an operator who asks one rank.
+// One rank's life from begin to end, at the others' pace.
+std::string run_life(RankGroup& group, Pace& pace, const RankLifeOptions& options, std::uint64_t seed, int steps) {
+  RankLife life(group, options, seed);
+  for (int i = 0; i < steps; ++i) {
+    pace.arrive(group.rank(), i);
+    life.step(i);
+  }
+  // Every rank drains for the same number of steps: the group counts steps.
+  for (int i = 0; i < RankLife::kDrainSteps; ++i) {
+    pace.arrive(group.rank(), steps + i);
+    life.drain_step(i);
+  }
+  std::string log = life.take_log() + life.end();
+  return log;
+}
+
 struct Life {
   Shape shape;
   bool hard = false;
-};
-
-// One rank's life: the same script of requests on every rank; copies complete when this rank's own dice say so.
-class RankLife {
- public:
-  RankLife(RankGroup& group, Pace& pace, const Life& life, std::uint64_t seed)
-      : rank_(group.rank()),
-        hard_(life.hard),
-        pace_(pace),
-        script_(seed),
-        dice_(seed * 1000 + group.rank()),
-        harness_(options_for(group, life, seed)) {}
-
-  std::string run(int steps) {
-    for (int i = 0; i < steps; ++i) {
-      pace_.arrive(rank_, i);
-      step(i);
-    }
-    // Every rank drains for the same number of steps: the group counts steps.
-    for (int i = 0; i < kDrainSteps; ++i) {
-      pace_.arrive(rank_, steps + i);
-      harness_.clock.advance(std::chrono::milliseconds(50));
-      (void)harness_.run_background(64);
-      move_all(i);
-    }
-    log_ << "left " << jobs_.size() << ", operations " << harness_.cache->operations_in_flight();
-    if (!harness_.failure.empty()) log_ << " FAILURE " << harness_.failure;
-    const Status s = harness_.cache->check_invariants();
-    if (!s.is_ok()) log_ << " INVARIANT " << s.to_string();
-    if (harness_.cache->counters().rank_timeouts > 0) log_ << " TIMEOUTS";
-    return log_.str();
-  }
-
-  std::size_t left() const { return jobs_.size(); }
-
- private:
-  static constexpr int kDrainSteps = 600;
-
-  static HarnessOptions options_for(RankGroup& group, const Life& life, std::uint64_t seed) {
-    HarnessOptions o;
-    o.shape = life.shape;
-    if (life.hard) {
-      o.config.max_operations = 8;
-      const std::uint64_t fault_seed = seed * 91 + group.rank();
-      o.wrap_backend = [fault_seed](std::unique_ptr<StorageBackend> inner) {
-        const sim::FaultPlan plan{.refuse_percent = 5, .hang_percent = 0, .fail_percent = 15, .partial_percent = 5};
-        return std::make_unique<sim::FaultyBackend>(std::move(inner), fault_seed, plan);
-      };
-    }
-    o.ranks = &group;
-    o.seed = seed * 77 + group.rank();
-    o.device = {48, 48, 10};
-    o.host_slots = 120;
-    o.config.prefetch_policy = PrefetchPolicy::kWaitComplete;
-    o.config.prefetch_threshold = 4;
-    o.config.chunked_prefill_tokens = 16;
-    // A rank that lost pages the others have: its storage is smaller than theirs.
-    o.backend_options = {{"max_size", std::to_string(100'000 + 150'000 * group.rank())}};
-    return o;
-  }
-
-  void step(int i) {
-    if (jobs_.size() < 4 && script_.below(3) == 0) begin();
-    harness_.clock.advance(std::chrono::milliseconds(dice_.below(40)));
-    (void)harness_.run_background(dice_.below(8));  // one poll per step on every rank
-    if (hard_ && script_.below(41) == 0) toggle_storage();
-    if (hard_ && rank_ == 0 && dice_.below(5) == 0) explain();
-    move_all(i);
-    log_slots();
-    if (script_.below(97) == 0) log_ << "flush " << harness_.cache->flush() << "\n";
-  }
-
-  // Decisions are alike by luck for a while when what they rest on is not.
-  void log_slots() {
-    for (const ComponentKind c : kAllComponents) {
-      const SlotTable::Counts slots = harness_.device->slots(c).counts();
-      log_ << ' ' << slots.free << '/' << slots.live << '/' << slots.quarantined;
-      for (const Tier t : {Tier::kDevice, Tier::kHost}) {
-        const TierCounts& counts = harness_.cache->tree().counts(c, t);
-        log_ << ' ' << counts.resident << '/' << counts.locked << '/' << counts.pending;
-      }
-    }
-    const CacheCounters c = harness_.cache->counters();
-    log_ << " nodes " << harness_.cache->tree().node_count() << " waits " << c.store_waits << " shared "
-         << c.prefetch_shared << " stored " << c.stored << '\n';
-  }
-
-  void toggle_storage() {
-    if (is_attached_) {
-      harness_.cache->detach_storage();
-    } else if (!harness_.cache->attach_storage(*harness_.backend).is_ok()) {
-      harness_.failure = "attach";
-    }
-    is_attached_ = !is_attached_;
-  }
-
-  void explain() {
-    const std::vector<TokenId> prompt(20, 1);
-    BeginRequest request;
-    request.tokens = prompt;
-    request.salt = "tenant " + std::to_string(dice_.below(3));
-    harness_.cache->explain(request, [](Explanation) {});
-  }
-
-  void begin() {
-    std::vector<TokenId> prompt;
-    if (!history_.empty() && script_.below(3) != 0) {
-      prompt = history_[script_.below(history_.size())];
-      prompt.resize(script_.below(prompt.size() + 1));
-    }
-    const std::size_t more = 1 + script_.below(30);
-    for (std::size_t k = 0; k < more; ++k) prompt.push_back(static_cast<TokenId>(script_.below(3)));
-    if (prompt.size() > 90) prompt.resize(90);
-    jobs_.push_back(harness_.begin(prompt, script_.below(12)));
-  }
-
-  void move_all(int step) {
-    for (std::size_t k = 0; k < jobs_.size();) {
-      Harness::Job& job = jobs_[k];
-      const bool was_started = job.started;
-      const bool moved = harness_.advance(job, 16);
-      log_ << step << ":" << job.id.v << (moved ? "+" : "-" + harness_.refusal);
-      if (job.started && !was_started)
-        log_ << " hit " << job.cached.device << "/" << job.cached.host << "/" << job.cached.storage;
-      log_ << "\n";
-      if (harness_.done(job)) {
-        history_.push_back(job.tokens);
-        harness_.finish(job);
-        jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(k));
-      } else {
-        ++k;
-      }
-    }
-  }
-
-  const std::uint32_t rank_;
-  const bool hard_;
-  bool is_attached_ = true;
-  Pace& pace_;
-  Rng script_;  // the same numbers on every rank
-  Rng dice_;    // this rank's delays
-  Harness harness_;
-  std::vector<Harness::Job> jobs_;
-  std::vector<std::vector<TokenId>> history_;
-  std::ostringstream log_;
+  GroupKind kind = GroupKind::kInProcess;
 };
 
 // Where two logs part; empty if they do not.
@@ -201,7 +72,7 @@ class Ranks : public ::testing::TestWithParam<Life> {};
 
 TEST_P(Ranks, DecideAlikeWhateverTheirDelays) {
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
-    auto groups = make_in_process_rank_group(kRanks, real_clock(), GetParam().hard ? 14 : 4096);
+    RankGroups groups(GetParam().kind, kRanks, real_clock(), GetParam().hard ? 14 : 4096, seed);
     std::vector<std::string> logs(kRanks);
     std::mutex mutex;
     std::condition_variable all_done;
@@ -211,10 +82,8 @@ TEST_P(Ranks, DecideAlikeWhateverTheirDelays) {
       ThreadPoolExecutor pool("ranks", kRanks, kRanks);
       for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
         ASSERT_TRUE(pool.post([&, rank] {
-                          {
-                            RankLife life(*groups[rank], pace, GetParam(), seed);
-                            logs[rank] = life.run(400);
-                          }
+                          const RankLifeOptions options{GetParam().shape, GetParam().hard, {}};
+                          logs[rank] = run_life(*groups[rank], pace, options, seed, 400);
                           const std::lock_guard<std::mutex> guard(mutex);
                           ++done;
                           all_done.notify_one();
@@ -239,9 +108,15 @@ TEST_P(Ranks, DecideAlikeWhateverTheirDelays) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Ranks,
                          ::testing::Values(Life{Shape::kFull}, Life{Shape::kFullSwa}, Life{Shape::kFullMamba},
-                                           Life{Shape::kAll}, Life{Shape::kFull, true}, Life{Shape::kAll, true}),
+                                           Life{Shape::kAll}, Life{Shape::kFull, true}, Life{Shape::kAll, true},
+                                           Life{Shape::kAll, false, GroupKind::kSimulated},
+                                           Life{Shape::kAll, true, GroupKind::kSimulated},
+                                           Life{Shape::kFullMamba, false, GroupKind::kTcp},
+                                           Life{Shape::kAll, true, GroupKind::kTcp}),
                          [](const auto& param_info) {
-                           return shape_name(param_info.param.shape) + (param_info.param.hard ? "_hard" : "");
+                           const Life& life = param_info.param;
+                           return shape_name(life.shape) + (life.hard ? "_hard" : "") +
+                                  (life.kind == GroupKind::kInProcess ? "" : "_" + group_kind_name(life.kind));
                          });
 
 // Two ranks that are called alike, by an engine that computes on whatever its gates say.
@@ -382,6 +257,8 @@ TEST(RankThatLostItsLeader, DecidesNothingAnyMore) {
   (void)h.run_background(1);
   EXPECT_EQ(h.clock.now() - before, Nanos(std::chrono::seconds(1)));
   EXPECT_EQ(h.cache->counters().rank_timeouts, 1u);
+  EXPECT_NE(group.given_up().find("its cache has lost the others at step "), std::string::npos) << group.given_up();
+  EXPECT_NE(group.given_up().find("no plan"), std::string::npos) << group.given_up();
   const std::uint64_t waits = group.waits();
   const std::size_t reported = group.reported();
   for (int i = 0; i < 10; ++i) (void)h.run_background(8);

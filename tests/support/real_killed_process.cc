@@ -89,6 +89,16 @@ Status KilledProcess::kill() {
   return is_killed ? Status::ok() : conflict("the process ended by itself, with state " + std::to_string(state));
 }
 
+Status KilledProcess::stop() {
+  if (pid_ <= 0) return conflict("no process");
+  ::kill(pid_, SIGSTOP);
+  int state = 0;
+  while (::waitpid(pid_, &state, WUNTRACED) < 0 && errno == EINTR) {}
+  if (WIFSTOPPED(state)) return Status::ok();
+  pid_ = -1;
+  return conflict("the process ended by itself, with state " + std::to_string(state));
+}
+
 void say(const std::string& line) {
   for (std::size_t done = 0; done < line.size();) {
     const ssize_t wrote = ::write(STDOUT_FILENO, line.data() + done, line.size() - done);

@@ -30,6 +30,8 @@ class KilledProcess {
   void read_for(std::chrono::nanoseconds time) { read_lines(1, time, '\n'); }
   // SIGKILL; waits until it is gone and reads what it had said. kConflict: it had ended before.
   [[nodiscard]] Status kill();
+  // SIGSTOP; waits until it stands still. kConflict: it had ended before.
+  [[nodiscard]] Status stop();
   // All whole lines so far.
   [[nodiscard]] const std::vector<std::string>& lines() const { return lines_; }
 
