@@ -149,7 +149,8 @@ def serve_options():
 def sglang_only():
     """Rows of the table in src/engine/sglang_options.cc."""
     text, rows = source_tree.text_of("src/engine/sglang_options.cc"), []
-    for match in re.finditer(r'SglangOption\{"([^"]+)",\s*"([^"]*)",\s*"([^"]*)",\s*k(\w+),\s*' + LITERALS, text):
+    entry = r'SglangOption\{"([^"]+)",\s*"([^"]*)",\s*"([^"]*)",\s*k(\w+),\s*' + LITERALS
+    for match in re.finditer(entry, text):
         names, value, default, answer, why = match.groups()
         shown = ", ".join(f"`--{name}{' ' + value if value else ''}`" for name in names.split(", "))
         why = re.sub(r"(--[\w-]+)", r"`\1`", joined(why))
@@ -277,8 +278,8 @@ def page():
              "known one.", ""]
     lines += serve_tables()
     lines += ["## What SGLang has and `larder serve` has not", "",
-              "A start command of SGLang can be pasted: what changes nothing here is taken, and said at the start; what",
-              "is refused is refused with these words, all at once.", ""]
+              "A start command of SGLang can be pasted. What changes nothing here is taken, and the log says so; the",
+              "rest is refused with these words, all at once.", ""]
     lines += table(("SGLang", "its default", "here", "why"), sglang_only())
     lines += table(("variable", "here"), [(", ".join(f"`{name}`" for name in names.split(", ")), here)
                                           for names, here in SGLANG_VARIABLES])

@@ -18,7 +18,7 @@ constexpr std::uint8_t kFresh = 0, kFirstLevel = 1;
 constexpr std::uint32_t kExact = 16;  // uses; from there on four levels for each doubling
 constexpr std::uint32_t kLevels = 64;
 
-std::uint32_t level_of(std::uint32_t uses) {
+std::uint32_t level_of_uses(std::uint32_t uses) {
   if (uses < kExact) return uses;
   const auto doubling = static_cast<std::uint32_t>(std::bit_width(uses)) - 5;  // 0: 16 .. 31
   const std::uint32_t quarter = (uses >> (doubling + 2)) & 3;
@@ -34,7 +34,7 @@ class Reuse final : public EvictionOrder {
   [[nodiscard]] bool chooses() const override { return true; }
   [[nodiscard]] std::uint8_t queue(const Facts& facts) const override {
     if (facts.component != ComponentKind::kFull) return kFirstLevel;
-    return facts.is_fresh ? kFresh : static_cast<std::uint8_t>(kFirstLevel + level_of(facts.hits));
+    return facts.is_fresh ? kFresh : static_cast<std::uint8_t>(kFirstLevel + level_of_uses(facts.hits));
   }
   [[nodiscard]] double worth_when(ReuseWay ahead, std::uint8_t queue) const override {
     if (queue == kFresh) return 0;

@@ -261,7 +261,8 @@ TEST_F(RealServerTest, ThePublishedAttachAndDetachScript) {
   const auto in_force = [&] {
     Json status = Json::parse(call("GET", kRoute).body);
     const Json info = Json::parse(call("GET", "/server_info").body);
-    for (const char* const key : {"hicache_storage_backend", "hicache_storage_prefetch_policy", "hicache_write_policy"}) {
+    for (const char* const key :
+         {"hicache_storage_backend", "hicache_storage_prefetch_policy", "hicache_write_policy"}) {
       EXPECT_EQ(info[key], status[key]) << key;
     }
     return status;
