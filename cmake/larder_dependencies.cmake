@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Third-party libraries, all from Debian 12 (tools/install_deps.sh has the list). Each is looked for only if something
 # that is built uses it. Grouped by who may see them:
-#   larder_core_libs      every folder: SHA-256 and TLS (OpenSSL), xxHash, fmt, threads; the headers of Boost
+#   larder_core_libs      every folder: SHA-256 and TLS (OpenSSL), xxHash, fmt, threads; Boost's headers where they are there
 #   larder_io_libs        src/storage: io_uring where it is there (then LARDER_HAVE_URING=1)
 #   larder_metadata_libs  src/metadata: RocksDB, hiredis, where they are there (LARDER_ROCKSDB, LARDER_REDIS)
 #   larder_events_libs    src/events: ZeroMQ, where it is there (LARDER_ZMQ)
@@ -37,14 +37,25 @@ endfunction()
 find_package(Threads REQUIRED)
 find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto SSL)
 find_package(fmt REQUIRED)
-set(Boost_NO_WARN_NEW_VERSIONS ON)
-find_package(Boost 1.74 REQUIRED)  # Debian 12's own; 1.81 does as well
 find_path(LARDER_XXHASH_INCLUDE xxhash.h REQUIRED)
 find_library(LARDER_XXHASH_LIBRARY xxhash REQUIRED)
 add_library(larder_core_libs INTERFACE)
 target_include_directories(larder_core_libs SYSTEM INTERFACE $<BUILD_INTERFACE:${LARDER_XXHASH_INCLUDE}>)
-target_link_libraries(larder_core_libs INTERFACE fmt::fmt OpenSSL::SSL OpenSSL::Crypto $<BUILD_INTERFACE:Boost::headers>)
+target_link_libraries(larder_core_libs INTERFACE fmt::fmt OpenSSL::SSL OpenSSL::Crypto)
 larder_link_by_name(larder_core_libs xxhash ${LARDER_XXHASH_LIBRARY})
+# Beast, headers only: the HTTP client, and with LARDER_BUILD_TOOLS the listener. Debian 12 has 1.74; 1.81 does as well.
+set(Boost_NO_WARN_NEW_VERSIONS ON)
+if(LARDER_BUILD_TOOLS)
+  find_package(Boost 1.74 REQUIRED)
+else()
+  find_package(Boost 1.74 QUIET)
+endif()
+if(Boost_FOUND)
+  target_link_libraries(larder_core_libs INTERFACE $<BUILD_INTERFACE:Boost::headers>)
+  list(APPEND larder_left_out base/absent_http_client.cc)
+else()
+  list(APPEND larder_left_out base/real_http_client.cc)
+endif()
 target_link_libraries(larder_core_libs INTERFACE Threads::Threads ${CMAKE_DL_LIBS})
 
 add_library(larder_io_libs INTERFACE)

@@ -87,6 +87,8 @@ SGLANG = {
 # Variables that SGLang's backends read.
 SGLANG_VARIABLES = (
     ("SGLANG_HICACHE_FILE_BACKEND_*", "no effect; `max_size` and `directory` are keys of the extra config"),
+    ("min_free_space, eviction_ratio, enable_metadata_cache, metadata_ttl",
+     "keys of SGLang's `file` backend, refused: `max_size` bounds a store, and what was used least recently leaves"),
     ("SGLANG_HICACHE_HF3FS_CONFIG_PATH", "taken: the file of keys for backend `hf3fs`, where no extra config is given"),
     ("SGLANG_HICACHE_MOONCAKE_CONFIG_PATH", "taken: the same for backend `mooncake`"),
     ("MOONCAKE_MASTER, _LOCAL_HOSTNAME, _TE_META_DATA_SERVER, _GLOBAL_SEGMENT_SIZE, _PROTOCOL, _DEVICE",
@@ -281,8 +283,8 @@ def page():
               "A start command of SGLang can be pasted. What changes nothing here is taken, and the log says so; the",
               "rest is refused with these words, all at once.", ""]
     lines += table(("SGLang", "its default", "here", "why"), sglang_only())
-    lines += table(("variable", "here"), [(", ".join(f"`{name}`" for name in names.split(", ")), here)
-                                          for names, here in SGLANG_VARIABLES])
+    lines += table(("variable, or key of the extra config", "here"), [
+        (", ".join(f"`{name}`" for name in names.split(", ")), here) for names, here in SGLANG_VARIABLES])
     lines += ["## Keys of the extra config", "",
               "`--hicache-storage-backend-extra-config` takes a JSON object, or `@FILE` (`.json`, `.toml`, `.yaml`).",
               "Sizes are `10G` (10^10 bytes) or `10Gi` (10 x 2^30). An unknown key is an error that lists the known",

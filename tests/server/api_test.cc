@@ -232,6 +232,7 @@ TEST_F(ApiTest, GetChangesNothingUnlessItIsSwitchedOn) {
     EXPECT_NE(refused.body.find("--enable-get-state-changes"), std::string::npos) << refused.body;
   }
   EXPECT_EQ(call("GET", "/quiesce").status, 405u);
+  EXPECT_EQ(call("POST", "/clear_hicache_storage_backend").body, "Hierarchical cache storage backend cleared.\n");
   Options options;
   options.enable_get_state_changes = true;
   start(options);

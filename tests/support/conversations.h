@@ -22,6 +22,7 @@ namespace larder::support {
 struct Talks {
   MultiturnOptions conversations;  // without its url
   std::uint32_t device_tokens = 8192, device_states = 32;
+  std::uint32_t page_size = 0;  // tokens; 0: the model's
 };
 
 inline Talks few_talks() {
@@ -57,6 +58,7 @@ inline MultiturnResult talk(const std::string& model, const std::string& backend
   options.model = model;
   options.port = 0;
   options.threads = 1;
+  if (talks.page_size != 0) options.page_size = talks.page_size;
   options.max_total_tokens = talks.device_tokens;
   options.max_mamba_cache_size = talks.device_states;
   options.max_running_requests = 4;
