@@ -83,7 +83,8 @@ void check_road(const Script& script, const ModelSpec& model, HostLayout layout,
   EXPECT_TRUE(first.logits == script.first_logits) << "logits of the first turn";
 
   move_to(rig, from, 21);
-  const RunResult second = rig.run(script.second, kRoadOutputs, {.chunk = std::max<std::uint64_t>(1, 3 * page / 4), .truth = &script.turns});
+  const RunResult second =
+      rig.run(script.second, kRoadOutputs, {.chunk = std::max<std::uint64_t>(1, 3 * page / 4), .truth = &script.turns});
   // All tokens of the first turn but the last one were computed: every whole page of them comes back.
   expect_from(second.cached, from, (script.first.size() + kRoadOutputs - 1) / page * page);
   EXPECT_GT(second.pages_compared, 0u);
