@@ -12,7 +12,8 @@
 // had begun.
 // Functions given to a call run inside it. Of this client they may call cancel() only; they do not throw.
 // To an https:// URL it speaks TLS, and checks the server's certificate and name before it sends a byte of a request.
-// Beast reads the answers; the connection, its time limits and cancel() are here.
+// Beast reads the answers (a status line needs its second blank, RFC 9112); the connection, its time limits and
+// cancel() are here.
 // Limits: a head of 64 KiB; a whole body of 1 GiB (one that is passed on has none); a line of 16 MiB. No redirects, no
 // proxies, no certificate of its own.
 #pragma once

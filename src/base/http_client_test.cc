@@ -2,9 +2,12 @@
 #include "base/http_client.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -53,7 +56,9 @@ TEST(HttpUrl, WhatIsWrongIsNamedAndNoKeyIsShown) {
 // Answers the first connection's first request with given bytes, and closes it.
 class OneAnswerServer {
  public:
-  explicit OneAnswerServer(std::string answer) : answer_(std::move(answer)) {
+  // piece: bytes that are sent at once.
+  explicit OneAnswerServer(std::string answer, std::size_t piece = 1 << 20)
+      : answer_(std::move(answer)), piece_(piece) {
     url_.host = "127.0.0.1";
     url_.port = listener_.port();
     EXPECT_TRUE(thread_.post([this] { serve(); }).is_ok());
@@ -71,12 +76,17 @@ class OneAnswerServer {
     const int peer = listener_.accept();
     std::string request(4096, ' ');
     if (::recv(peer, request.data(), request.size(), 0) > 0) {
-      (void)!::send(peer, answer_.data(), answer_.size(), MSG_NOSIGNAL);
+      const int on = 1;
+      ::setsockopt(peer, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+      for (std::size_t at = 0; at < answer_.size(); at += piece_) {
+        (void)!::send(peer, answer_.data() + at, std::min(piece_, answer_.size() - at), MSG_NOSIGNAL);
+      }
     }
     ::close(peer);
   }
 
   const std::string answer_;
+  const std::size_t piece_;
   const support::LoopbackListener listener_{1};
   HttpUrl url_;
   ThreadPoolExecutor thread_{"answer", 1, 1};
@@ -88,8 +98,8 @@ std::string repeated(const std::string& text, int times) {
   return out;
 }
 
-Result<HttpReply> reply_to(const std::string& answer) {
-  const OneAnswerServer server(answer);
+Result<HttpReply> reply_to(const std::string& answer, std::size_t piece = 1 << 20) {
+  const OneAnswerServer server(answer, piece);
   return HttpClient(server.url(), std::chrono::seconds(10)).request("GET", "/");
 }
 
@@ -103,12 +113,16 @@ TEST(HttpClient, EveryFormOfAnAnswer) {
       {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nA: b\r\nC: d\r\n\r\n", "hello"},
       {"HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\nContent-Length: 5\r\n\r\nhello", "hello"},
       {"HTTP/1.0 200 OK\r\n\r\nhello", "hello"},
+      {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", ""},
       {"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ""}};
   for (const auto& [answer, body] : cases) {
     const auto reply = reply_to(answer);
     ASSERT_TRUE(reply.is_ok()) << answer << reply.status().to_string();
     EXPECT_EQ(reply->status, 200u) << answer;
     EXPECT_EQ(reply->body, body) << answer;
+    const auto byte_by_byte = reply_to(answer, 1);
+    ASSERT_TRUE(byte_by_byte.is_ok()) << answer << byte_by_byte.status().to_string();
+    EXPECT_EQ(byte_by_byte->body, body) << answer;
   }
   const auto reply = reply_to("HTTP/1.1 204 No Content\r\n\r\n");
   ASSERT_TRUE(reply.is_ok()) << reply.status().to_string();
@@ -142,6 +156,10 @@ TEST(HttpClient, WhatIsWrongWithAnAnswerIsNamed) {
     EXPECT_EQ(reply.status().code(), code) << answer.substr(0, 200) << reply.status().to_string();
     EXPECT_NE(reply.status().message().find(problem), std::string::npos) << reply.status().message();
   }
+  // Field by field, nothing ever waits for more: the head is counted as a whole.
+  const auto endless = reply_to(head + repeated("A: b\r\n", 20'000), 7);
+  EXPECT_NE(endless.status().message().find("64 KiB"), std::string::npos) << endless.status().to_string();
+  EXPECT_EQ(reply_to("+OK\r\n", 1).status().code(), StatusCode::kCorrupt);
 }
 
 }  // namespace

@@ -84,6 +84,11 @@ class HttpClient::Answer final : public beast::basic_parser<false> {
   }
   // Where the body goes; it outlives what is parsed then.
   void set_sink(const Sink& sink) { sink_ = &sink; }
+  // Beast 1.74 takes for granted that the last chunk comes with all that is behind it, five bytes, where it is the only
+  // one. No other body in chunks is shorter, so nothing waits in vain.
+  [[nodiscard]] bool wants_more_than(std::size_t bytes) {
+    return is_header_done() && chunked() && !has_chunks_ && bytes < 5;
+  }
   // After a request that the server did not read to its end.
   void set_last() { is_last_ = true; }
   [[nodiscard]] const HttpReplyHead& head() const { return head_; }
@@ -101,7 +106,7 @@ class HttpClient::Answer final : public beast::basic_parser<false> {
   }
 
  private:
-  using Text = boost::string_view;
+  using Text = boost::beast::string_view;
   using Error = boost::system::error_code;
 
   void fail(Status failure, Error& error) {
@@ -132,14 +137,14 @@ class HttpClient::Answer final : public beast::basic_parser<false> {
   }
   void on_body_init_impl(const boost::optional<std::uint64_t>&, Error&) override {}
   std::size_t on_body_impl(Text piece, Error& error) override { return take(piece, error); }
-  void on_chunk_header_impl(std::uint64_t, Text, Error&) override {}
+  void on_chunk_header_impl(std::uint64_t, Text, Error&) override { has_chunks_ = true; }
   std::size_t on_chunk_body_impl(std::uint64_t, Text piece, Error& error) override { return take(piece, error); }
   void on_finish_impl(Error&) override {}
 
   HttpReplyHead head_;  // its fields: all of them
   const Sink* sink_ = nullptr;
   Status failure_;
-  bool is_last_ = false;
+  bool is_last_ = false, has_chunks_ = false;
 };
 
 HttpClient::HttpClient(HttpUrl url, Nanos timeout, std::string bearer)
@@ -238,15 +243,15 @@ Status HttpClient::receive() {
 
 Status HttpClient::feed(Answer& answer) {
   boost::system::error_code error;
-  if (!buffer_.empty()) {
+  if (!buffer_.empty() && !answer.wants_more_than(buffer_.size())) {
     const std::size_t used = answer.put(boost::asio::buffer(buffer_), error);
     buffer_.erase(0, used);
     if (error && error != beast::error::need_more) return answer.failure(error);
     if (used > 0 || !error) return Status::ok();
     if (buffer_.size() > kMaxHeadBytes) return corrupt("a line between the chunks of the answer is longer than 64 KiB");
     // A head is parsed when it is whole, which another protocol's first words never are.
-    if (!answer.got_some() &&
-        !std::string_view(buffer_).starts_with(std::string_view("HTTP/1.").substr(0, buffer_.size()))) {
+    const bool is_begin = answer.head().status == 0;
+    if (is_begin && !std::string_view(buffer_).starts_with(std::string_view("HTTP/1.").substr(0, buffer_.size()))) {
       return corrupt("the answer is not HTTP/1.1");
     }
   }
@@ -264,6 +269,8 @@ Result<std::unique_ptr<HttpClient::Answer>> HttpClient::read_head(std::string_vi
       const std::size_t before = buffer_.size();
       LARDER_RETURN_IF_ERROR(feed(*answer));
       left -= std::min(left, before - std::min(before, buffer_.size()));
+      // Beast counts what it has at once, and a head may come field by field.
+      if (left == 0) return corrupt("the head of the answer is longer than 64 KiB");
     }
     if (answer->head().status >= 200) return answer;  // "100 Continue" and the like are passed over
   }

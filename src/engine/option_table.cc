@@ -260,6 +260,8 @@ Status set_option(Options& options, std::string_view name, std::string_view text
   if (entry == kTable.end()) {
     const SglangOption* const theirs = find_sglang_option(plain);
     if (theirs == nullptr) return unknown_option(plain);
+    const bool is_default = theirs->value.empty() ? text == "false" : text == theirs->standard;
+    if (is_default) return Status::ok();
     if (theirs->answer == SglangAnswer::kRefused) return invalid_argument(about_sglang_option(*theirs, plain));
     options.without_effect.insert(plain);
     return Status::ok();

@@ -81,15 +81,16 @@ Status set_options_from_file(Options& options, const std::string& path, FileSyst
   if (!tree.is_ok()) return tree.status();
   const auto* table = tree->as<Tree::Table>();
   if (table == nullptr) return invalid_argument(path + ": an object whose keys are options is expected");
+  std::string problems;  // all that are wrong with options
   for (const auto& [key, value] : *table) {
     if (!is_flat(value)) {
       return invalid_argument(path + ": " + key + ": text, a number or a switch is expected" +
                               (key.ends_with("config") ? " (write the object as text, or as @file)" : ""));
     }
     const Status status = set_option(options, key, value_text(value));
-    if (!status.is_ok()) return invalid_argument(path + ": " + status.message());
+    if (!status.is_ok()) problems += (problems.empty() ? "" : "\n  ") + path + ": " + status.message();
   }
-  return Status::ok();
+  return problems.empty() ? Status::ok() : invalid_argument(problems);
 }
 
 Status validate_options(const Options& options) {

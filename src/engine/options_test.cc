@@ -70,6 +70,9 @@ TEST(Options, SettingRefusesWithNameValueAndRange) {
   expect_refused(set_option(o, "hicache-rato", "2"), {"unknown option --hicache-rato", "--hicache-ratio"});
   expect_refused(set_option(o, "", "2"), {"unknown option"});
   expect_refused(set_option(o, "tensor_parallel_size", "4"), {"--tensor-parallel-size is SGLang's", "docs/options.md"});
+  EXPECT_TRUE(set_option(o, "tp", "1").is_ok());
+  EXPECT_TRUE(set_option(o, "enable_lmcache", "false").is_ok());
+  expect_refused(set_option(o, "enable_lmcache", "true"), {"--enable-lmcache is SGLang's"});
   EXPECT_TRUE(set_option(o, "mamba-scheduler-strategy", "extra_buffer").is_ok());
   EXPECT_TRUE(set_option(o, "enable_metrics", "").is_ok());
   EXPECT_EQ(o.without_effect, (std::set<std::string, std::less<>>{"enable-metrics", "mamba-scheduler-strategy"}));

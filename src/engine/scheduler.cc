@@ -61,6 +61,8 @@ SchedulerImpl::SchedulerImpl(std::unique_ptr<Composition> parts, std::unique_ptr
       write_policy_(parts_->config.write_policy),
       next_publish_(clock.now()) {
   metrics_.set_storage(parts_->options.hicache_storage_backend);
+  LockGuard guard(mutex_);
+  last_stats_.storage_in_force = view_storage();
 }
 
 Status SchedulerImpl::start_thread() {

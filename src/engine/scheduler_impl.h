@@ -104,7 +104,8 @@ class SchedulerImpl final : public Scheduler {
   void add_device_usage(SchedulerStats& stats) const;
   void add_host_usage(SchedulerStats& stats) const;
   [[nodiscard]] bool is_idle() const;
-  [[nodiscard]] StorageView view_storage() const;
+  [[nodiscard]] StorageView view_storage() const;  // the loop's thread
+  [[nodiscard]] Result<StorageView> look_at_storage();
   [[nodiscard]] Result<PreparedStorage> switch_now(PreparedStorage& next);
   void set_policies(const AttachRequest& request);
 

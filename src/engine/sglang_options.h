@@ -14,7 +14,7 @@ namespace larder {
 
 enum class SglangAnswer : std::uint8_t {
   kTaken,    // it changes nothing here; said once, at the start
-  kRefused,  // who wants it would not get it
+  kRefused,  // who wants it would not get it; SGLang's default is taken, as what is here without the option
 };
 
 struct SglangOption {

@@ -40,7 +40,8 @@ class EvictionOrder {
   // An order that weighs has several queues for a component in a tier, each by key(), whose `major` is the last use.
   // The first of the queue that is worth least leaves first; also across components, before key_across() is asked.
   // queue() is asked again when its answer may have changed before the data leaves, and not at once; 254 is the tree's
-  // own. worth() is 0 or more, and may change at any time. False: there is one queue, and neither is asked.
+  // own. worth() is 0 or more, and may change at any time. Neither this nor chooses(): there is one queue, and nothing
+  // of it is asked.
   [[nodiscard]] virtual bool weighs() const { return false; }
   [[nodiscard]] virtual CheckpointParameters checkpoint_parameters() const { return {}; }
   [[nodiscard]] virtual std::uint8_t queue(const Facts&) const { return 0; }

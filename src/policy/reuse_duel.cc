@@ -75,18 +75,25 @@ void ReuseMiniature::keep(std::uint64_t mask) {
 
 ReuseDuel::ReuseDuel(const ReuseParameters& parameters)
     : parameters_(parameters),
-      fade_(std::exp2(-1 / parameters.half_life)),
+      fade_(1 - 0.693147180559945 / parameters.half_life),  // and no exp2(), which processors round as they like
       miniatures_{ReuseMiniature(ReuseWay::kLru), ReuseMiniature(ReuseWay::kLfu), ReuseMiniature(ReuseWay::kMru)} {}
 
 void ReuseDuel::set_capacity(std::uint64_t units) {
-  if (units == capacity_) return;
-  capacity_ = units;
   std::uint64_t mask = mask_;  // never fewer bits: what was not looked at is not known
   while (units / (mask + 1) > parameters_.most_names) mask = 2 * mask + 1;
-  most_ = std::max<std::size_t>(1, static_cast<std::size_t>(units / (mask + 1)));
-  if (mask == mask_) return;
-  mask_ = mask;
-  for (ReuseMiniature& miniature : miniatures_) miniature.keep(mask);
+  if (mask != mask_) {
+    mask_ = mask;
+    seen_ = sampled_ = 0;
+    for (ReuseMiniature& miniature : miniatures_) miniature.keep(mask);
+  }
+  // The part that was sampled is a little more or less than 1 / (mask + 1), and so is what stands for the tier: a load
+  // that is a little larger than the tier would fit its miniature otherwise, by chance.
+  constexpr double kPrior = 1024;  // units
+  const double share = (sampled_ + kPrior / static_cast<double>(mask_ + 1)) / (seen_ + kPrior);
+  most_ = std::max<std::size_t>(1, static_cast<std::size_t>(static_cast<double>(units) * share));
+  if (seen_ < 16.0 * static_cast<double>(units) + kPrior) return;
+  seen_ /= 2;
+  sampled_ /= 2;
 }
 
 void ReuseDuel::use(NamespaceId space, std::span<const TokenId> tokens, std::uint32_t page_tokens,
@@ -94,28 +101,37 @@ void ReuseDuel::use(NamespaceId space, std::span<const TokenId> tokens, std::uin
   const std::uint32_t unit = page_tokens >= kLeastUnit ? page_tokens : kLeastUnit / page_tokens * page_tokens;
   set_capacity(capacity_tokens / unit);
   ++requests_;
-  Flags on_path;
-  on_path.fill(true);
+  Outcomes outcomes;
   const std::uint64_t seed = mixed(space.v + 1);
+  seen_ += static_cast<double>(tokens.size() / unit);
   for (std::uint64_t place = 0; place < tokens.size() / unit; ++place) {
     const std::span<const TokenId> piece = tokens.subspan(place * unit, unit);
     const std::uint32_t sample = sample_of(piece, seed + place);
     if ((sample & mask_) != 0) continue;
+    sampled_ += 1;
     const std::uint64_t content = XXH3_64bits_withSeed(piece.data(), piece.size_bytes(), seed + place);
-    use((content << 32) | sample, place, on_path);
+    use((content << 32) | sample, place, outcomes);
   }
+  count(outcomes);
   decide();
 }
 
-void ReuseDuel::use(std::uint64_t name, std::uint64_t place, Flags& on_path) {
+void ReuseDuel::use(std::uint64_t name, std::uint64_t place, Outcomes& outcomes) {
   for (std::size_t way = 0; way < kReuseWays; ++way) {
     const bool was_there = miniatures_[way].use(name, {requests_, place}, most_);
-    on_path[way] = on_path[way] && was_there;
+    outcomes[way].is_whole = outcomes[way].is_whole && was_there;
+    outcomes[way].hits += outcomes[way].is_whole ? 1 : 0;
   }
-  const Flags& hit = on_path;
+}
+
+void ReuseDuel::count(const Outcomes& outcomes) {
   for (std::size_t a = 0; a < kReuseWays; ++a) {
-    hits_[a] = hits_[a] * fade_ + (hit[a] ? 1 : 0);
-    for (std::size_t b = 0; b < kReuseWays; ++b) beats_[a][b] = beats_[a][b] * fade_ + (hit[a] && !hit[b] ? 1 : 0);
+    hits_[a] = hits_[a] * fade_ + outcomes[a].hits;
+    for (std::size_t b = 0; b < kReuseWays; ++b) {
+      const double difference = outcomes[a].hits - outcomes[b].hits;
+      ahead_by_[a][b] = ahead_by_[a][b] * fade_ + difference;
+      squares_[a][b] = squares_[a][b] * fade_ + difference * difference;
+    }
   }
 }
 
@@ -125,9 +141,10 @@ void ReuseDuel::decide() {
   for (std::size_t way = 0; way < kReuseWays; ++way) {
     if (hits_[way] > hits_[best]) best = way;
   }
-  const double won = beats_[best][now], lost = beats_[now][best];
-  const bool is_sure = won - lost > parameters_.sigmas * std::sqrt(won + lost);
-  if (is_sure && hits_[best] > parameters_.lead * hits_[now]) ahead_ = static_cast<ReuseWay>(best);
+  const auto way = static_cast<ReuseWay>(best);
+  const double sigmas = way == ReuseWay::kMru ? parameters_.sigmas_of_mru : parameters_.sigmas;
+  const bool is_sure = ahead_by_[best][now] > sigmas * std::sqrt(squares_[best][now]);
+  if (is_sure && hits_[best] > parameters_.lead * hits_[now]) ahead_ = way;
 }
 
 }  // namespace larder

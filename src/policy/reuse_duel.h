@@ -3,9 +3,10 @@
 // of prompts that never come again), or most recently used first (rounds over more than there is room for). For models
 // of whose pages each is a restore point.
 //
-// Each way has a miniature of the tier, in which it alone decides: a flat cache of names, of every 2^n-th page. What it
-// hits, and another misses, is evidence. The way that is ahead gives place when another has more of it than chance
-// explains (McNemar's test: the pairs in which the two differ), and is better by enough to be worth a change.
+// Each way has a miniature of the tier, in which it alone decides: a flat cache of names, of every 2^n-th page. The way
+// that is ahead gives place when another hits more by enough to be worth a change, and by more than chance explains:
+// the sum of the differences, request by request, against the root of the sum of their squares. (Pages of one request
+// hit or miss together, so they are no evidence one by one.)
 //
 //   a tier of 8,192 pages, every 16th page ─► three miniatures of 512 names ─► hits, and hits that the other missed
 //
@@ -32,9 +33,10 @@ inline constexpr std::size_t kReuseWays = 3;
 
 struct ReuseParameters {
   std::size_t most_names = 512;  // of a miniature
-  double half_life = 4096;       // names that are used while evidence comes to count half
-  double sigmas = 4;             // of the difference in hits, before another way comes ahead
+  double half_life = 2048;       // requests in which evidence comes to count half
   double lead = 1.05;            // times as many hits as the way that is ahead
+  double sigmas = 3;             // of the difference in hits, before another way comes ahead
+  double sigmas_of_mru = 6;  // the same of mru, which lets go of all that is new: a few lucky requests are not enough
 };
 
 // A cache of at most so many names, from which one way alone lets go.
@@ -76,28 +78,34 @@ class ReuseDuel {
  public:
   explicit ReuseDuel(const ReuseParameters& parameters = {});
 
-  // A request uses these tokens, from the root on. page_tokens: of a page; capacity_tokens: what the tier holds, which
-  // has been full.
+  // A request uses these tokens, from the root on. page_tokens: of a page; capacity_tokens: the most that the tier has
+  // held so far.
   void use(NamespaceId space, std::span<const TokenId> tokens, std::uint32_t page_tokens,
            std::uint64_t capacity_tokens);
   [[nodiscard]] ReuseWay ahead() const { return ahead_; }
 
  private:
-  using Flags = std::array<bool, kReuseWays>;
+  // Of one request and way. What stands behind a gap is no hit.
+  struct Outcome {
+    bool is_whole = true;  // so far
+    double hits = 0;
+  };
+  using Outcomes = std::array<Outcome, kReuseWays>;
   void set_capacity(std::uint64_t units);
-  // on_path: whose prefix of the request is whole so far. What stands behind a gap is no hit.
-  void use(std::uint64_t name, std::uint64_t place, Flags& on_path);
+  void use(std::uint64_t name, std::uint64_t place, Outcomes& outcomes);
+  void count(const Outcomes& outcomes);
   void decide();
 
   const ReuseParameters parameters_;
   const double fade_;
   std::array<ReuseMiniature, kReuseWays> miniatures_;
-  std::uint64_t mask_ = 0;      // of sampled names, these bits are 0
-  std::size_t most_ = 1;        // names of a miniature
-  std::uint64_t capacity_ = 0;  // units
+  std::uint64_t mask_ = 0;         // of sampled names, these bits are 0
+  std::size_t most_ = 1;           // names of a miniature
+  double seen_ = 0, sampled_ = 0;  // units of late
   std::uint64_t requests_ = 0;
+  // Of late: hits, and by pairs of ways the differences in hits of each request, and their squares.
   std::array<double, kReuseWays> hits_{};
-  std::array<std::array<double, kReuseWays>, kReuseWays> beats_{};  // [a][b]: a hit what b missed
+  std::array<std::array<double, kReuseWays>, kReuseWays> ahead_by_{}, squares_{};
   ReuseWay ahead_ = ReuseWay::kLru;
 };
 

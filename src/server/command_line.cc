@@ -20,12 +20,14 @@ namespace {
 std::string unknown_arguments(const CLI::App& app, const std::vector<std::string>& arguments) {
   std::vector<std::string> known;
   for (const CLI::Option* option : app.get_options()) {
+    if (option->get_group().empty()) continue;  // --help does not list it
     for (const std::string& word : option->get_lnames()) known.push_back("--" + word);
   }
   const std::vector<std::string_view> words(known.begin(), known.end());
   std::string text;
   for (const std::string& argument : arguments) {
-    if (!argument.starts_with('-')) continue;
+    const bool is_number = argument.size() > 1 && argument[1] >= '0' && argument[1] <= '9';
+    if (!argument.starts_with('-') || is_number) continue;
     const std::string name = argument.substr(0, argument.find('='));
     text += fmt::format("{}unknown option {}{}", text.empty() ? "" : "; ", name, did_you_mean(name, words, "", ""));
   }

@@ -322,7 +322,9 @@ void RadixTree::Impl::worths_of(std::span<const std::uint8_t> queues, std::span<
   for (std::size_t i = 0; i < queues.size(); ++i) ages[i] = tick - std::min(tick, last_uses[i]);
   const std::uint64_t tier_pages = counts[index_of(ComponentKind::kFull)][tree::index_of(t)].resident;
   order->worths(queues, std::span(ages).first(queues.size()), tier_pages * page_size, stats, out);
-  if (queues.back() == kSpareQueue) out.back() = -1;  // they come by number, and 255 is not filled then
+  for (std::size_t i = queues.size(); i-- > 0 && queues[i] >= kSpareQueue;) {  // by number: it is among the last
+    if (queues[i] == kSpareQueue) out[i] = -1;
+  }
 }
 
 void RadixTree::Impl::tally(const Node& n, ComponentKind c, Tier t, const TierCountsChange& by) {

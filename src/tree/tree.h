@@ -235,8 +235,8 @@ class RadixTree {
   // Marks the use of a restore point: full of the path, swa of its window, the checkpoint at it, and nothing else.
   // Splits there and where the window begins, so that what was not used stays as old as it is.
   void touch(const TreePosition& at, bool count_hit);
-  // A request comes with this prompt: once for each, before its restore point is touched. Nothing is done unless the
-  // order chooses (EvictionOrder::chooses()). O(pages), and as ReuseDuel::use().
+  // A request comes with this prompt: once for each (of an engine, for each lookup), before its restore point is
+  // touched. Nothing is done unless the order chooses (EvictionOrder::chooses()). O(pages), and as ReuseDuel::use().
   void note_prompt(NamespaceId space, std::span<const TokenId> tokens);
   // What is remembered of checkpoints at these pages (ascending, behind `at`), which are to be taken: their uses before
   // they were evicted, and their paths. `rest` are the tokens after `at`; the request that has them would have resumed

@@ -127,6 +127,24 @@ TEST(TreeOrder, KeysFollowTheFacts) {
   EXPECT_EQ(state.last_use, after.last_use);
 }
 
+// What the device has, too, leaves first, also while data waits that leaves with its checkpoint alone.
+TEST(TreeOrder, WhatTheDeviceHasLeavesTheHostBeforeRestorePoints) {
+  TreeConfig config = config_of(1, 0, true, EvictionPolicy::kValue);
+  config.is_exclusive = true;
+  Fixture f(config);
+  const NodeId away = f.insert(iota_tokens(4, 100), {.checkpoints = {4}}).node;
+  f.back_up(away);
+  EXPECT_EQ(f.tree.evict_device(kFull, 4, VictimRule::kDrop).demoted, 4u);
+  const NodeId spare = f.insert(iota_tokens(4, 200), {.checkpoints = {4}}).node;
+  f.back_up(spare);
+  for (const ComponentKind c : {kFull, kMamba}) {
+    const auto victim = f.tree.next_host_victim(c);
+    ASSERT_TRUE(victim.has_value());
+    EXPECT_EQ(victim->node, spare);
+    EXPECT_LT(victim->worth, 0) << "the device has it, too";
+  }
+}
+
 // value without recurrent state: a cache of `room` documents of two pages, of which each request reads one.
 class Documents {
  public:

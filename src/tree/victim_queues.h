@@ -5,8 +5,8 @@
 //
 //   standing of tenants (tenant_book.h) ─► number of the queue ─► heap of tenants by their firsts ─► heap of nodes
 //
-// Each tenant has queues of its own: one, or up to 256 for an order that weighs. Nodes know their places in them
-// (Node::heap_at[place], queue_at[place]), so that a node that is used, locked or emptied is updated or removed in
+// Each tenant has queues of its own: one, or up to 256 for an order that weighs or chooses. Nodes know their places in
+// them (Node::heap_at[place], queue_at[place]), so that a node that is used, locked or emptied is updated or removed in
 // O(log nodes + log tenants); what was used last stands near the end, where that is O(1) as a rule. A tenant whose
 // standing changes takes its queues along, in O(its queues that are not empty * log tenants), and no node is touched.
 // Without limits everybody is tenant 0.
