@@ -139,7 +139,7 @@ TEST(HttpClient, WhatIsWrongWithAnAnswerIsNamed) {
       {head + "Content-Length: 18446744073709551616\r\n\r\nhello", StatusCode::kCorrupt, "broken Content-Length"},
       {head + "Content-Length: 5\r\nContent-Length: 3\r\n\r\nhello", StatusCode::kCorrupt, "broken Content-Length"},
       {head + "Transfer-Encoding: gzip, chunked\r\n\r\n", StatusCode::kUnsupported, "'gzip, chunked'"},
-      {head + "Transfer-Encoding: chunked\r\n\r\nxy\r\n", StatusCode::kCorrupt, "broken chunk"},
+      {head + "Transfer-Encoding: chunked\r\n\r\nxy\r\n\r\n", StatusCode::kCorrupt, "broken chunk"},
       {head + "Transfer-Encoding: chunked\r\n\r\n2\r\nhello\r\n0\r\n\r\n", StatusCode::kCorrupt, "broken chunk"},
       {head + "Transfer-Encoding: chunked\r\n\r\n2;" + std::string(80'000, 'x'), StatusCode::kCorrupt, "64 KiB"},
       {head + "Transfer-Encoding: chunked\r\n\r\n0\r\nX: " + std::string(80'000, 'x'), StatusCode::kCorrupt, "64 KiB"},

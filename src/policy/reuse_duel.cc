@@ -36,6 +36,7 @@ OrderKey ReuseMiniature::key_of(const Entry& entry, const Moment& now) const {
 }
 
 bool ReuseMiniature::use(std::uint64_t name, const Moment& now, std::size_t most) {
+  while (size() > most) remove_first();  // also where nothing new comes
   const auto known = by_name_.find(name);
   if (known != by_name_.end()) {
     Entry& entry = entries_[known->second];
