@@ -13,8 +13,9 @@ loop    200 documents in turn, which need a little more than the host has
 Checked: `value` has at least 0.95 times what the best of the classic policies has. With recurrent state no policy has
 anything on the loop (states leave least recently used first under each of them), so there it has no less than a tenth
 of a point below the best. Full attention in 4 GiB (512 pages): 0.9 times. And hints (`--hints`): right for 70 % they
-gain on flood, wrong for all they lose less than 3 % of the hits. And floors (`--tenant-limits`): beside the flood, conversations with a floor of half of
-the host, or with a ceiling for the flood, have at least 0.95 times the hits that they have alone on half of it.
+gain on flood, wrong for all they lose less than 3 % of the hits. And floors (`--tenant-limits`): beside the flood,
+conversations with a floor of half of the host, or with a ceiling for the flood, have at least 0.95 times the hits
+that they have alone on half of it.
 --all does so with three sizes, not one.
 """
 
