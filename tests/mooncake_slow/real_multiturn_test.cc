@@ -39,7 +39,7 @@ TEST_P(RealMooncakeTalk, SaysWhatItWouldAndFindsItAgainAfterARestart) {
 TEST(RealMooncakeTalks, ThePublishedJobHitsAllThatCanBeHit) {
   const std::string reason = RealStore::why_not_here();
   if (!reason.empty()) GTEST_SKIP() << reason;
-  const RealStore store(512);
+  const RealStore store(512, std::chrono::seconds(10));
   const MultiturnResult first = one_life("gdn-tiny", store.options(), support::published_talks());
   const RoundSummary all = summarize(first, -1);
   EXPECT_NEAR(all.hit_rate(), 517.0 / 576, 1e-9) << "the ideal of page granularity";

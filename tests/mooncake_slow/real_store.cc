@@ -33,7 +33,7 @@ std::string RealStore::why_not_here() {
   return is_here ? "" : "there is no real Mooncake Store: run tools/mooncake_env.sh";
 }
 
-RealStore::RealStore(std::uint64_t megabytes) : megabytes_(megabytes) {
+RealStore::RealStore(std::uint64_t megabytes, std::chrono::milliseconds lease) : megabytes_(megabytes), lease_(lease) {
   port_ = free_loopback_port().value();
   metrics_port_ = free_loopback_port().value();
   start_master();
@@ -58,7 +58,8 @@ void RealStore::start_master() {
   const Status started = master_->start(
       {environment_directory() + "mooncake_master", "--rpc_address=127.0.0.1", "--rpc_port=" + std::to_string(port_),
        "--metrics_host=127.0.0.1", "--metrics_port=" + std::to_string(metrics_port_), "--client_ttl=5",
-       "--default_kv_lease_ttl=200", "--put_start_discard_timeout_sec=2", "--put_start_release_timeout_sec=3"},
+       "--default_kv_lease_ttl=" + std::to_string(lease_.count()), "--put_start_discard_timeout_sec=2",
+       "--put_start_release_timeout_sec=3"},
       directory_.path() + "/master.log");
   ASSERT_TRUE(started.is_ok()) << started.to_string();
 }

@@ -4,6 +4,7 @@
 // Threads: the test's. The processes end with the object, and with the test however that ends.
 #pragma once
 
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <memory>
@@ -22,7 +23,8 @@ class RealStore {
   // The interpreter that has the package.
   [[nodiscard]] static std::string python();
 
-  explicit RealStore(std::uint64_t megabytes);
+  // lease: of a page that was found; one that takes longer to read is a miss. (The master's own default is 10 s.)
+  explicit RealStore(std::uint64_t megabytes, std::chrono::milliseconds lease = std::chrono::milliseconds(200));
   ~RealStore();
   RealStore(const RealStore&) = delete;
   RealStore& operator=(const RealStore&) = delete;
@@ -39,6 +41,7 @@ class RealStore {
 
  private:
   const std::uint64_t megabytes_;
+  const std::chrono::milliseconds lease_;
   support::TemporaryDirectory directory_;  // for what they print
   std::uint16_t port_ = 0, metrics_port_ = 0;
   std::unique_ptr<ChildProcess> master_, owner_;
