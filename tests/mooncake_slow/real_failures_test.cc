@@ -15,7 +15,7 @@ class RealMooncakeFailures : public testing::Test {
   void SetUp() override {
     const std::string reason = RealStore::why_not_here();
     if (!reason.empty()) GTEST_SKIP() << reason;
-    store_ = std::make_unique<RealStore>(64);
+    store_ = std::make_unique<RealStore>(64, std::chrono::seconds(1));  // a loaded machine reads in less
     rig_ = std::make_unique<BackendRig>(store_->options());
     ASSERT_TRUE(rig_->start({{"client_timeout", "35"}}));
     ASSERT_TRUE(rig_->put({{{kSwa, 1}, {kKv, 1}}})[0].is_ok());
