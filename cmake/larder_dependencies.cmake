@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Third-party libraries, all from Debian 12 (tools/install_deps.sh has the list). Each is looked for only if something
 # that is built uses it. Grouped by who may see them:
-#   larder_core_libs      every folder: SHA-256 and TLS (OpenSSL), xxHash, fmt, threads; Boost's headers where they are there
+#   larder_core_libs      every folder: SHA-256 and TLS (OpenSSL), xxHash, fmt, threads; headers of Boost
 #   larder_io_libs        src/storage: io_uring where it is there (then LARDER_HAVE_URING=1)
 #   larder_metadata_libs  src/metadata: RocksDB, hiredis, where they are there (LARDER_ROCKSDB, LARDER_REDIS)
 #   larder_events_libs    src/events: ZeroMQ, where it is there (LARDER_ZMQ)

@@ -82,8 +82,11 @@ class HttpClient::Answer final : public beast::basic_parser<false> {
     body_limit(std::numeric_limits<std::uint64_t>::max());  // boost::none is no limit from 1.75 on
     skip(is_to_head);
   }
-  // Where the body goes; it outlives what is parsed then.
-  void set_sink(const Sink& sink) { sink_ = &sink; }
+  // From here on the body is read, and goes there; the sink outlives what is parsed then.
+  void set_sink(const Sink& sink) {
+    sink_ = &sink;
+    eager(true);  // all chunks that have come at once
+  }
   // Beast 1.74 takes for granted that the last chunk comes with all that is behind it, five bytes, where it is the only
   // one. No other body in chunks is shorter, so nothing waits in vain.
   [[nodiscard]] bool wants_more_than(std::size_t bytes) {

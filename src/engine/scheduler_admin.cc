@@ -175,13 +175,13 @@ StorageView SchedulerImpl::view_storage() const {
   return view;
 }
 
-Result<StorageView> SchedulerImpl::look_at_storage() {
-  return call<StorageView>([this](const Promise<StorageView>& promise) { promise->set_value(view_storage()); },
-                           kStatsWait, CommandKind::kLooks);
+Result<StorageView> SchedulerImpl::look_at_storage(Nanos limit) {
+  return call<StorageView>([this](const Promise<StorageView>& promise) { promise->set_value(view_storage()); }, limit,
+                           CommandKind::kLooks);
 }
 
 StorageView SchedulerImpl::storage() {
-  Result<StorageView> view = look_at_storage();
+  Result<StorageView> view = look_at_storage(kStatsWait);
   if (view.is_ok()) return std::move(view).value();
   LockGuard guard(mutex_);
   return last_stats_.storage_in_force;
@@ -215,7 +215,8 @@ Status SchedulerImpl::check_attach(const AttachRequest& request, const ExtraConf
 }
 
 Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) {
-  const Result<StorageView> look = look_at_storage();  // not one of a while ago: what is attached decides what is done
+  // Not a view of a while ago: what is attached decides what is done. A step may be long.
+  const Result<StorageView> look = look_at_storage(limit);
   if (!look.is_ok()) return look.status();
   const StorageView& now = *look;
   if (now.is_detaching) return conflict("HiCache storage backend is being detached. Try again later.");

@@ -105,7 +105,7 @@ class SchedulerImpl final : public Scheduler {
   void add_host_usage(SchedulerStats& stats) const;
   [[nodiscard]] bool is_idle() const;
   [[nodiscard]] StorageView view_storage() const;  // the loop's thread
-  [[nodiscard]] Result<StorageView> look_at_storage();
+  [[nodiscard]] Result<StorageView> look_at_storage(Nanos limit);
   [[nodiscard]] Result<PreparedStorage> switch_now(PreparedStorage& next);
   void set_policies(const AttachRequest& request);
 

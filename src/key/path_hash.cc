@@ -4,6 +4,8 @@
 #include <array>
 #include <cstddef>
 
+#include "base/mix.h"
+
 namespace larder {
 
 namespace {
@@ -80,12 +82,6 @@ void PathHash::remove(std::span<const TokenId> tokens) {
   value_ = times(value_ + (value_ < tail ? kModulus : 0) - tail, power(kInverse, tokens.size()));
 }
 
-// The finalizer of splitmix64: neighbours in value_ lie far apart.
-std::uint64_t PathHash::spread() const {
-  std::uint64_t x = value_ + 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
+std::uint64_t PathHash::spread() const { return mix64(value_ + 0x9e3779b97f4a7c15); }
 
 }  // namespace larder

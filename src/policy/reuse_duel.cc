@@ -6,24 +6,18 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/mix.h"
+
 namespace larder {
 namespace {
 
 // Pages of fewer tokens are looked at together: a page of one token is named by it and its place, which many share.
 constexpr std::uint32_t kLeastUnit = 64;  // tokens
 
-std::uint64_t mixed(std::uint64_t x) {
-  x ^= x >> 33;
-  x *= 0xff51afd7ed558ccdULL;
-  x ^= x >> 33;
-  x *= 0xc4ceb9fe1a85ec53ULL;
-  return x ^ (x >> 33);
-}
-
 // Whether a piece of a prompt is looked at follows from three of its tokens, so that the others need not be read.
 std::uint32_t sample_of(std::span<const TokenId> unit, std::uint64_t place) {
-  const std::uint64_t some = mixed(place ^ unit.front()) ^ (std::uint64_t{unit[unit.size() / 2]} << 32 | unit.back());
-  return static_cast<std::uint32_t>(mixed(some));
+  const std::uint64_t some = mix64(place ^ unit.front()) ^ (std::uint64_t{unit[unit.size() / 2]} << 32 | unit.back());
+  return static_cast<std::uint32_t>(mix64(some));
 }
 
 }  // namespace
@@ -36,7 +30,7 @@ OrderKey ReuseMiniature::key_of(const Entry& entry, const Moment& now) const {
 }
 
 bool ReuseMiniature::use(std::uint64_t name, const Moment& now, std::size_t most) {
-  while (size() > most) remove_first();  // also where nothing new comes
+  while (size() > most) remove_first();  // the tier's part has shrunk; also where nothing new comes
   const auto known = by_name_.find(name);
   if (known != by_name_.end()) {
     Entry& entry = entries_[known->second];
@@ -44,7 +38,7 @@ bool ReuseMiniature::use(std::uint64_t name, const Moment& now, std::size_t most
     heap_.update(entry.at, key_of(entry, now), note_place());
     return true;
   }
-  while (size() >= most) remove_first();
+  if (size() == most) remove_first();
   auto id = static_cast<std::uint32_t>(entries_.size());
   if (unused_.empty()) {
     entries_.emplace_back();
@@ -103,7 +97,7 @@ void ReuseDuel::use(NamespaceId space, std::span<const TokenId> tokens, std::uin
   set_capacity(capacity_tokens / unit);
   ++requests_;
   Outcomes outcomes;
-  const std::uint64_t seed = mixed(space.v + 1);
+  const std::uint64_t seed = mix64(space.v + 1);
   seen_ += static_cast<double>(tokens.size() / unit);
   for (std::uint64_t place = 0; place < tokens.size() / unit; ++place) {
     const std::span<const TokenId> piece = tokens.subspan(place * unit, unit);

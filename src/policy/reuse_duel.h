@@ -8,10 +8,10 @@
 // the sum of the differences, request by request, against the root of the sum of their squares. (Pages of one request
 // hit or miss together, so they are no evidence one by one.)
 //
-//   a tier of 8,192 pages, every 16th page ─► three miniatures of 512 names ─► hits, and hits that the other missed
+//   a tier of 8,192 pages, every 16th page ─► three miniatures of 512 names ─► hits of each request
 //
 // Threads: confined to the cache thread. Ranks: equal calls, equal answers. Cost of use(): a nanosecond or two for each
-// page, and about 0.4 us for each of those that are looked at, which are 512 of what the tier holds. Memory: 150 KiB.
+// page, and about 0.4 us for each that is looked at; of what a full tier holds those are about 512. Memory: 150 KiB.
 // Source: miniature simulations and sampling by hash are Waldspurger et al. (ATC '17); a choice between policies by
 // what each would have hit, e.g. Set Dueling (Qureshi et al., ISCA '07).
 #pragma once

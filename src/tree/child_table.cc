@@ -6,22 +6,14 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "base/mix.h"
+
 namespace larder::tree {
-namespace {
-
-// Finalizer of splitmix64: every input bit reaches every output bit.
-std::uint64_t mix(std::uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return z ^ (z >> 31);
-}
-
-}  // namespace
 
 std::uint64_t edge_hash(Id parent, const TokenId* page, std::uint32_t page_size) {
-  if (page_size == 1) return mix((static_cast<std::uint64_t>(parent) << 32) | *page);
+  if (page_size == 1) return mix64((static_cast<std::uint64_t>(parent) << 32) | *page);
   const std::uint64_t tokens = XXH3_64bits(page, page_size * sizeof(TokenId));
-  return mix(tokens ^ (parent * 0x9e3779b97f4a7c15ull));
+  return mix64(tokens ^ (parent * 0x9e3779b97f4a7c15ull));
 }
 
 void ChildTable::insert(std::uint64_t hash, Id id) {
