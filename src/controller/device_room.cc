@@ -15,6 +15,7 @@ constexpr std::uint32_t kMostStoreWaits = 128;
 // copies there for those that come: without a limit, two that are next to leave the device could take each other's
 // place for ever.
 constexpr std::uint32_t kMostCopyWaits = 16;
+constexpr std::uint64_t kRoomPart = 32;  // less than this part of the host free: it is full
 
 bool is_copied_to_host(const NodeView& node) {
   return std::find(node.host_pending.begin(), node.host_pending.end(), true) != node.host_pending.end();
@@ -170,11 +171,14 @@ bool DeviceRoom::is_room_coming(ComponentKind c) {
   return host_room_.has_refused() || are_copied(leaving_[index_of(c)]) || are_copied(handed_over_);
 }
 
-// Does the host have room for a copy, or would it have to evict for it?
+// Does the host have room for copies, or does it have to evict for them? What little a victim left over is taken before
+// long by what is worth more.
 VictimRule DeviceRoom::gentle_rule(ComponentKind c) const {
-  ComponentCounts one{};
-  one[index_of(c)] = 1;
-  return host_->shortage(one).is_none() ? VictimRule::kBackUpFirst : VictimRule::kBackUpWorth;
+  const std::uint64_t per_slot = std::max<std::uint64_t>(host_->blocks_per_slot(c), 1);
+  ComponentCounts some{};
+  some[index_of(c)] =
+      static_cast<std::uint32_t>(std::max<std::uint64_t>(host_->total().blocks / kRoomPart / per_slot, 1));
+  return host_->shortage(some).is_none() ? VictimRule::kBackUpFirst : VictimRule::kBackUpWorth;
 }
 
 void DeviceRoom::path_let_go(NodeId node) {

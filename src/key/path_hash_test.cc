@@ -63,6 +63,26 @@ TEST(PathHash, TellsPathsApart) {
   EXPECT_EQ(seen.size(), paths);
 }
 
+// As documents that stand in a prompt in another order do. Small numbers of a multiple of 1,024 are the hardest.
+TEST(PathHash, TellsOrdersOfEqualPagesApart) {
+  Rng rng(13);
+  constexpr std::size_t kPage = 1024, kPages = 16;
+  std::vector<std::vector<TokenId>> pages;
+  for (std::size_t i = 0; i < kPages; ++i) {
+    pages.push_back(random_tokens(rng, kPage, 64));
+    for (TokenId& token : pages.back()) token *= 1024;
+  }
+  std::set<std::uint64_t> seen;
+  constexpr std::size_t kRounds = 5000;
+  for (std::size_t round = 0; round < kRounds; ++round) {
+    for (std::size_t i = kPages - 1; i > 0; --i) std::swap(pages[i], pages[rng.below(i + 1)]);
+    PathHash hash = PathHash::of_namespace(std::nullopt);
+    for (const auto& page : pages) hash.append(page);
+    seen.insert(hash.spread());
+  }
+  EXPECT_EQ(seen.size(), kRounds);  // two of 16! orders would be one by chance once in a million runs
+}
+
 TEST(PathHash, NamespacesHavePathsOfTheirOwn) {
   PageKey seed{}, other{};
   seed.bytes[0] = 1;

@@ -48,6 +48,7 @@ class CheckpointStats {
   void used(CheckpointKind kind);
   // In [0, 1].
   [[nodiscard]] double chance(CheckpointKind kind) const { return chances_[static_cast<std::size_t>(kind)]; }
+  [[nodiscard]] std::uint64_t changes_of_chances() const { return changes_; }
 
   [[nodiscard]] float faded(float uses, std::uint64_t tokens) const;
 
@@ -73,11 +74,15 @@ class CheckpointStats {
   static constexpr std::size_t kNone = ~std::size_t{0};
   [[nodiscard]] std::size_t find(PathHash path) const;  // in entries_
   void count(CheckpointKind kind, double taken, double used);
-  void set_chance(std::size_t kind) { chances_[kind] = std::min(1.0, counts_[kind].used / counts_[kind].taken); }
+  void set_chance(std::size_t kind) {
+    chances_[kind] = std::min(1.0, counts_[kind].used / counts_[kind].taken);
+    ++changes_;
+  }
 
   const CheckpointParameters parameters_;
   std::array<Count, kCheckpointKinds> counts_{};
   std::array<double, kCheckpointKinds> chances_{};  // of counts_
+  std::uint64_t changes_ = 0;                       // of chances_
   std::vector<Entry> entries_;                      // empty until something is lost
 };
 

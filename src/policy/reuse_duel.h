@@ -35,7 +35,7 @@ struct ReuseParameters {
   std::size_t most_names = 512;  // of a miniature
   double half_life = 2048;       // requests in which evidence comes to count half
   double lead = 1.05;            // times as many hits as the way that is ahead
-  double sigmas = 2.5;           // of the difference in hits, before another way comes ahead
+  double sigmas = 2;             // of the difference in hits, before another way comes ahead
   double sigmas_of_mru = 6;  // the same of mru, which lets go of all that is new: a few lucky requests are not enough
 };
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Restore points by what they are worth: of models with recurrent state.
 //
-//   worth = likely uses x tokens that resuming there saves / bytes that leave with it / (age + patience)
+//   worth = likely uses x tokens that resuming there saves / bytes that leave with it
+//           / (age + patience) / (1 + age / the time in which a use comes to count half)
 //
 // likely uses: those that it has had, faded; of one that nobody has used yet the chance of its kind, which is learnt
-// (CheckpointStats). The division by the age makes a use the less likely the longer it has not come; the patience keeps
-// what is new from outweighing everything.
+// (CheckpointStats). The divisions by the age make a use the less likely the longer it has not come: first by the age,
+// and after that time, which only tiers that hold nearly everything live to see, by its square. The patience keeps what
+// is new from outweighing everything.
 //
 // Data whose worth is alike but for its age is one queue, least recently used first, so the worth of each queue's first
 // is all that is compared: exact but for the rounding of uses and gain to powers of two, without sampling, and each
@@ -43,17 +45,36 @@ int level_of(double value, int of_one, int levels) {
   return std::clamp(std::ilogb(value * std::numbers::sqrt2) + of_one, 0, levels - 1);  // rounded, not cut off
 }
 
-// From 2^-8 on: ldexp() takes longer than all else that worth() does.
-constexpr auto kTwoTo = [] {
-  std::array<double, 32> powers{1.0 / 256};
-  for (std::size_t i = 1; i < powers.size(); ++i) powers[i] = 2 * powers[i - 1];
-  return powers;
+// What the likely uses of a queue are: the chance of a kind, or of those that have been used a level of uses; those of
+// young data without a restore point; more than of all else.
+constexpr std::size_t kOfLevel = kCheckpointKinds, kYoung = kOfLevel + kUses, kMost = kYoung + 1, kLikelies = kMost + 1;
+struct QueueMeaning {
+  std::uint8_t likely = kMost;
+  double gain = 1;
+};
+// By number. Queues that are compared for each victim are so without a branch.
+constexpr auto kMeanings = [] {
+  std::array<QueueMeaning, 256> meanings{};
+  meanings[kIdle] = {kYoung, 1};
+  std::array<double, kGains> gains{};
+  for (int i = 0; i < kGains; ++i) {
+    gains[i] = i < kGainOfOne ? 1.0 / (1 << (kGainOfOne - i)) : static_cast<double>(1 << (i - kGainOfOne));
+  }
+  for (int queue = kNeverUsed; queue < kUsed + kUses * kGains; ++queue) {
+    const int place = queue - kNeverUsed;  // kinds, and after them levels
+    meanings[queue] = {static_cast<std::uint8_t>(place / kGains), gains[place % kGains]};
+  }
+  return meanings;
 }();
-double two_to(int exponent) { return kTwoTo[static_cast<std::size_t>(exponent + 8)]; }
 
 class Value final : public EvictionOrder {
  public:
-  explicit Value(const ValueParameters& parameters) : parameters_(parameters), without_states_(reuse_order()) {}
+  explicit Value(const ValueParameters& parameters)
+      : parameters_(parameters), per_fade_(1 / parameters.checkpoints.fade_tokens), without_states_(reuse_order()) {
+    for (std::size_t level = 0; level < kUses; ++level) {
+      uses_[level] = std::ldexp(1.0, static_cast<int>(level) - kUsesOfOne) + parameters.more_uses;
+    }
+  }
 
   [[nodiscard]] OrderKey key(const Facts& facts) const override {
     if (facts.component != ComponentKind::kFull) return oldest_first(facts);
@@ -75,30 +96,42 @@ class Value final : public EvictionOrder {
   }
 
   [[nodiscard]] double worth(std::uint8_t queue, const QueueAge& at, const CheckpointStats& stats) const override {
-    if (queue == kHeld) return std::numeric_limits<double>::infinity();
-    const double patience =
-        std::min(parameters_.patience_tokens, parameters_.patience_turnovers * static_cast<double>(at.tier_tokens));
-    if (queue == kIdle) {  // what is young is perhaps a piece of a prompt that is still coming
-      const bool is_young = static_cast<double>(at.age_tokens) < patience / kOldAfter;
-      return is_young ? stats.chance(CheckpointKind::kGrid) / (static_cast<double>(at.age_tokens) + patience + 1) : 0;
-    }
-    const bool is_used = queue >= kUsed;
-    const int place = queue - (is_used ? kUsed : kNeverUsed);
-    const int level = place / kGains;
-    const double uses =
-        is_used ? two_to(level - kUsesOfOne) + parameters_.more_uses : stats.chance(static_cast<CheckpointKind>(level));
-    return uses * two_to(place % kGains - kGainOfOne) / (static_cast<double>(at.age_tokens) + patience + 1);
+    double worth = 0;
+    Value::worths({&queue, 1}, {&at.age_tokens, 1}, at.tier_tokens, stats, {&worth, 1});
+    return worth;
   }
   // In one loop without calls: there are up to 240 for each victim.
   void worths(std::span<const std::uint8_t> queues, std::span<const std::uint64_t> ages_tokens,
               std::uint64_t tier_tokens, const CheckpointStats& stats, std::span<double> out) const override {
+    const std::array<double, kLikelies> likely = likely_uses(stats);
+    const double patience =
+        std::min(parameters_.patience_tokens, parameters_.patience_turnovers * static_cast<double>(tier_tokens));
     for (std::size_t i = 0; i < queues.size(); ++i) {
-      out[i] = Value::worth(queues[i], {ages_tokens[i], tier_tokens}, stats);
+      const auto [of, gain] = kMeanings[queues[i]];
+      const auto age = static_cast<double>(ages_tokens[i]);
+      out[i] = likely[of] * gain / ((age + patience + 1) * (1 + age * per_fade_));
+    }
+    for (std::size_t i = 0; i < queues.size() && queues[i] == kIdle; ++i) {
+      // What is young is perhaps a piece of a prompt that is still coming.
+      if (static_cast<double>(ages_tokens[i]) >= patience / kOldAfter) out[i] = 0;
     }
   }
 
  private:
+  [[nodiscard]] std::array<double, kLikelies> likely_uses(const CheckpointStats& stats) const {
+    std::array<double, kLikelies> likely{};
+    for (std::size_t kind = 0; kind < kCheckpointKinds; ++kind) {
+      likely[kind] = stats.chance(static_cast<CheckpointKind>(kind));
+    }
+    std::copy(uses_.begin(), uses_.end(), likely.begin() + kOfLevel);
+    likely[kYoung] = stats.chance(CheckpointKind::kGrid);
+    likely[kMost] = std::numeric_limits<double>::infinity();
+    return likely;
+  }
+
   const ValueParameters parameters_;
+  const double per_fade_;
+  std::array<double, kUses> uses_{};  // of a level
   const EvictionOrderPtr without_states_;
 };
 

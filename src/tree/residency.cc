@@ -353,6 +353,14 @@ VictimQueues::First RadixTree::Impl::first_victim(VictimQueues& victims, Compone
                           std::span<double> out) { worths_of(queues, last_uses, t, out); };
   const bool own_first = tenants.exceeds(who, TenantBook::budget_of(c, t));
   if (!weighs) return victims.first(worths, who, own_first);
+  const VictimQueues::Question question{
+      .tick = tick,
+      .tier_pages = counts[index_of(ComponentKind::kFull)][tree::index_of(t)].resident,
+      .changes_of_chances = stats.changes_of_chances(),
+      .who = who.tenant,
+      .breaks_floors = who.breaks_floors,
+      .own_first = own_first};
+  if (const auto known = victims.known_first(question)) return *known;
   // What came above it may have lessened the worth of data that nobody touches: now and then one first is looked at.
   constexpr std::uint32_t kVictimsForALook = 4;
   const Id other = ++victims_asked % kVictimsForALook == 0 ? victims.next_to_check() : kNoNode;
@@ -360,9 +368,11 @@ VictimQueues::First RadixTree::Impl::first_victim(VictimQueues& victims, Compone
   constexpr int kMostMoves = 16;  // then a rounding error is as good as another
   for (int moves = 0;; ++moves) {
     const VictimQueues::First first = victims.first(worths, who, own_first);
-    if (first.id == kNoNode || moves == kMostMoves) return first;
-    const Place place = place_of(node(first.id), c, t);
-    if (place.queue == first.queue) return first;
+    const Place place = first.id == kNoNode ? Place{} : place_of(node(first.id), c, t);
+    if (first.id == kNoNode || moves == kMostMoves || place.queue == first.queue) {
+      victims.note_first(question, first);
+      return first;
+    }
     victims.update(first.id, place.queue, place.key);
   }
 }

@@ -57,25 +57,41 @@ void VictimQueues::close_queue(QueueId id) {
 
 void VictimQueues::enter_top(QueueId id, Tops& tops) {
   const std::size_t number = queues_[id].number;
-  if (tops.heaps.size() <= number) tops.heaps.resize(number + 1);
+  if (tops.heaps.size() <= number) {
+    tops.heaps.resize(number + 1);
+    tops.firsts.resize(number + 1);
+  }
   tops.heaps[number].push({queues_[id].nodes.front().key, id}, note_top());
-  tops.filled[number / 64] |= std::uint64_t{1} << (number % 64);
+  note_first_of(number, tops);
 }
 
 void VictimQueues::leave_top(QueueId id, Tops& tops) {
   const std::size_t number = queues_[id].number;
   tops.heaps[number].remove(queues_[id].at_top, note_top());
-  if (tops.heaps[number].empty()) tops.filled[number / 64] &= ~(std::uint64_t{1} << (number % 64));
+  note_first_of(number, tops);
+}
+
+void VictimQueues::note_first_of(std::size_t number, Tops& tops) {
+  const std::uint64_t bit = std::uint64_t{1} << (number % 64);
+  if (tops.heaps[number].empty()) {
+    tops.filled[number / 64] &= ~bit;
+  } else {
+    tops.filled[number / 64] |= bit;
+    tops.firsts[number] = tops.heaps[number].front().key;
+  }
 }
 
 void VictimQueues::first_changed(QueueId id, const OrderKey& before) {
   const OrderKey& now = queues_[id].nodes.front().key;
   if (now == before) return;
-  tops_of(queues_[id].tenant).heaps[queues_[id].number].update(queues_[id].at_top, now, note_top());
+  Tops& tops = tops_of(queues_[id].tenant);
+  tops.heaps[queues_[id].number].update(queues_[id].at_top, now, note_top());
+  note_first_of(queues_[id].number, tops);
 }
 
 void VictimQueues::set_standing(TenantId tenant, TenantBook::Standing standing) {
   if (standing_of(tenant) == standing) return;
+  ++changes_;
   if (tenants_.size() <= tenant.v) tenants_.resize(tenant.v + std::size_t{1});
   for (const QueueId id : tenants_[tenant.v].queues) leave_top(id, tops_of(tenant));
   tenants_[tenant.v].standing = standing;
@@ -101,7 +117,14 @@ Id VictimQueues::next_to_check() {
   return queues_[queue].nodes.front().id;
 }
 
+void VictimQueues::note_first(const Question& question, const First& answer) {
+  asked_at_ = changes_;
+  asked_ = question;
+  answer_ = answer;
+}
+
 void VictimQueues::push(Id id, std::uint8_t queue, const OrderKey& key) {
+  ++changes_;
   const TenantId tenant = tenant_of(id);
   QueueId at = find(tenant, queue);
   if (at == kNoQueue) at = open_queue(tenant, queue);
@@ -119,6 +142,7 @@ void VictimQueues::push(Id id, std::uint8_t queue, const OrderKey& key) {
 
 void VictimQueues::remove(Id id) {
   assert(holds(id));
+  ++changes_;
   const QueueId queue = queue_with(id);
   KeyedHeap& heap = queues_[queue].nodes;
   const OrderKey before = heap.front().key;
@@ -143,6 +167,7 @@ void VictimQueues::update(Id id, std::uint8_t queue, const OrderKey& key) {
   }
   const QueueId with = queue_with(id);
   const OrderKey before = queues_[with].nodes.front().key;
+  ++changes_;
   queues_[with].nodes.update(nodes_.at(id).heap_at[place_], key, note_place());
   first_changed(with, before);
 }
@@ -179,6 +204,7 @@ bool VictimQueues::is_sound() const {
     for (std::size_t number = 0; number < tops.heaps.size(); ++number) {
       const KeyedHeap& heap = tops.heaps[number];
       if (heap.empty() != ((tops.filled[number / 64] >> (number % 64) & 1) == 0) || !heap.is_sound()) return false;
+      if (!heap.empty() && heap.front().key != tops.firsts[number]) return false;
       on_top += heap.size();
     }
   }

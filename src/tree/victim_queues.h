@@ -16,6 +16,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -45,6 +46,14 @@ class VictimQueues {
     }
   };
 
+  // What the worths and the ranks of nodes that nobody touches depend on.
+  struct Question {
+    std::uint64_t tick = 0, tier_pages = 0, changes_of_chances = 0;
+    TenantId who{};
+    bool breaks_floors = false, own_first = false;
+    friend bool operator==(const Question&, const Question&) = default;
+  };
+
   // place: of Node::heap_at. Two objects may have one, if no node is ever in both. Nodes and spaces outlive this.
   VictimQueues(NodePool& nodes, const std::vector<Space>& spaces, std::size_t place);
 
@@ -55,6 +64,12 @@ class VictimQueues {
   // alone, if there are any, as if it were over its ceiling. O(queue numbers in use; `who`'s own queues).
   template <class Worths>
   [[nodiscard]] First first(Worths worths, const EvictFor& who, bool own_first = false) const;
+  // The answer to the last question, if nothing in here has changed since: who makes room asks who would go, compares,
+  // and asks again when it goes.
+  [[nodiscard]] std::optional<First> known_first(const Question& question) const {
+    return asked_at_ == changes_ && asked_ == question ? std::optional(answer_) : std::nullopt;
+  }
+  void note_first(const Question& question, const First& answer);
   // The first of one number after the other, with each call. kNoNode: all are empty.
   [[nodiscard]] Id next_to_check();
   void set_standing(TenantId tenant, TenantBook::Standing standing);
@@ -84,6 +99,7 @@ class VictimQueues {
   };
   struct Tops {
     std::vector<KeyedHeap> heaps;                       // by number: of queues by their firsts
+    std::vector<OrderKey> firsts;                       // by number, of those that are not empty: read for each victim
     std::array<std::uint64_t, kNumbers / 64> filled{};  // a bit for each number that is not empty
   };
 
@@ -95,6 +111,7 @@ class VictimQueues {
   [[nodiscard]] Tops& tops_of(TenantId tenant) { return tops_[static_cast<std::size_t>(standing_of(tenant))]; }
   void enter_top(QueueId id, Tops& tops);
   void leave_top(QueueId id, Tops& tops);
+  static void note_first_of(std::size_t number, Tops& tops);
   // Its first was `before`, and there is one now.
   void first_changed(QueueId id, const OrderKey& before);
   // Firsts side by side: they are compared for each victim.
@@ -129,6 +146,9 @@ class VictimQueues {
   const std::vector<Space>& spaces_;
   std::size_t place_;
   std::size_t size_ = 0;
+  std::uint64_t changes_ = 0, asked_at_ = ~std::uint64_t{0};
+  Question asked_;
+  First answer_;
   std::vector<Queue> queues_;
   std::vector<QueueId> unused_;
   std::vector<QueueId> everyones_;  // of tenant 0, by number; kNoQueue where there is none. They stay when empty
@@ -157,7 +177,7 @@ VictimQueues::First VictimQueues::first_of(const Tops& tops, Worths worths, Rank
   for (std::size_t word = 0; word < tops.filled.size(); ++word) {
     for (std::uint64_t bits = tops.filled[word]; bits != 0; bits &= bits - 1) {
       const std::size_t number = 64 * word + static_cast<std::size_t>(std::countr_zero(bits));
-      firsts.add(static_cast<std::uint8_t>(number), tops.heaps[number].front().key);
+      firsts.add(static_cast<std::uint8_t>(number), tops.firsts[number]);
     }
   }
   if (firsts.count == 0) return {};
