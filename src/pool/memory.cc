@@ -80,11 +80,8 @@ class HostMemorySource final : public MemorySource {
  public:
   Result<std::unique_ptr<Memory>> allocate(std::size_t bytes) override {
     if (bytes == 0) return invalid_argument("a memory region of 0 bytes was asked for");
-    const std::size_t available = available_bytes();
+    LARDER_RETURN_IF_ERROR(check_memory(bytes, available_bytes()));
     const std::size_t slack = bytes >= kHugePageBytes ? kHugePageBytes : kPageBytes;
-    if (bytes > available || bytes > kUnknown - 2 * slack) {
-      return overloaded("asked for " + mib(bytes) + " of memory, " + mib(available) + " are available");
-    }
     const std::size_t rounded = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
     const std::size_t mapped = rounded + slack;
     void* mapping = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -103,6 +100,15 @@ class HostMemorySource final : public MemorySource {
 };
 
 }  // namespace
+
+Status check_memory(std::size_t bytes, std::size_t available) {
+  // Unknown: nothing is kept, and only what no machine has is refused.
+  const bool is_known = available != kUnknown;
+  const std::size_t kept = is_known ? std::min(available / 16, std::size_t{10} << 30) : 2 * kHugePageBytes;
+  if (bytes <= available - kept) return Status::ok();
+  return overloaded("asked for " + mib(bytes) + " of memory; " + (is_known ? mib(available) : "an unknown amount") +
+                    " is available, of which " + mib(kept) + " stay free for what else runs on the machine");
+}
 
 MemorySource& host_memory_source() {
   static HostMemorySource source;

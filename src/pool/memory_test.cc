@@ -31,5 +31,18 @@ TEST(HostMemory, MoreThanTheMachineHasIsRefusedWithWhatItHas) {
   }
 }
 
+TEST(HostMemory, APartOfTheMachineStaysFree) {
+  constexpr std::size_t kGiB = std::size_t{1} << 30;
+  EXPECT_TRUE(check_memory(15 * kGiB, 16 * kGiB).is_ok());
+  const Status refused = check_memory(15 * kGiB + 1, 16 * kGiB);
+  EXPECT_EQ(refused.code(), StatusCode::kOverloaded);
+  EXPECT_NE(refused.message().find("16384 MiB is available, of which 1024 MiB stay free"), std::string::npos)
+      << refused.message();
+  EXPECT_TRUE(check_memory(990 * kGiB, 1000 * kGiB).is_ok()) << "10 GiB at most";
+  EXPECT_FALSE(check_memory(991 * kGiB, 1000 * kGiB).is_ok());
+  EXPECT_TRUE(check_memory(kGiB, SIZE_MAX).is_ok()) << "where the kernel does not say what it has";
+  EXPECT_FALSE(check_memory(SIZE_MAX, SIZE_MAX).is_ok());
+}
+
 }  // namespace
 }  // namespace larder

@@ -11,7 +11,7 @@ class HostSizesSlow : public ::testing::TestWithParam<Shape> {};
 
 TEST_P(HostSizesSlow, NeverLowerTheHitRate) {
   for (const LoadKind kind : {LoadKind::kDocuments, LoadKind::kConversations}) {
-    for (std::uint64_t seed = 101; seed <= 104; ++seed) {
+    for (std::uint64_t seed = 101; seed <= 102; ++seed) {
       for (const ComponentCounts device : {ComponentCounts{64, 64, 24}, ComponentCounts{120, 90, 30}}) {
         const std::vector<HostSizeRow> rows = replay_host_sizes(GetParam(), {kind, seed}, device, 3000);
         EXPECT_EQ(broken_host_size_law(rows, slack_of(GetParam())), "") << "seed " << seed << "\n" << table_of(rows);
