@@ -83,17 +83,17 @@ def test_without_the_cache_the_second_run_is_no_sooner():
     """The test above measures the cache and nothing else."""
     with larder("--disable-radix-cache") as server:
         ratios = []
-        for prompt in random_prompts(5, 4096):
+        for prompt in random_prompts(3, 4096):
             first = ask(server.url, prompt)
             ratios.append(ask(server.url, prompt).ttft / first.ttft)
     assert 0.5 < statistics.median(ratios) < 2, ratios
 
 
 def test_late_rounds_keep_their_ttft():
-    """A turn computes what is new, not the conversation: here 0.1 of the time that it takes without the cache."""
+    """A turn computes what is new, not the conversation: here a fifth of the time that it takes without the cache."""
     ratios = []
     with larder() as cached, larder("--disable-radix-cache") as computing:
-        for seed in range(5):
+        for seed in range(3):
             load = Load(clients=1, rounds=9, new_tokens=480, output_tokens=8, parallel=1, seed=seed)
             with_cache, without = (converse(server.url, load)[-1] for server in (cached, computing))
             assert with_cache.cached == load.reusable_tokens(8, PAGE)
@@ -105,7 +105,7 @@ def test_late_rounds_keep_their_ttft():
 def test_what_waits_for_the_device_says_so():
     """Where the device has room for two of four requests, the others wait for an end: that is in their queue time.
 
-    Here the median request waits 50 times as long as where all four have room.
+    Here the median request waits 20 to 140 times as long as where all four have room.
     """
     load = Load(clients=12, rounds=1, new_tokens=256, output_tokens=256, parallel=4)
     with contextlib.ExitStack() as servers:
