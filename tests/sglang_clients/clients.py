@@ -11,7 +11,7 @@ PYTHON_CLIENT = "sglang.bench_serving"
 RUST_CLIENT = "sglang.benchmark.rust_client"
 
 
-def _stand_in_for_datasets():
+def stand_in_for_datasets():
     """The Python client imports the package `datasets` for its tables of pictures; nobody here asks for one."""
     if importlib.util.find_spec("datasets") is not None:
         return
@@ -30,7 +30,7 @@ def run(module, url, folder, *options, monkeypatch):
 
     A client that ends with another status than 0, or writes no result, fails the test.
     """
-    _stand_in_for_datasets()
+    stand_in_for_datasets()
     output = folder / "result.jsonl"
     output.unlink(missing_ok=True)
     arguments = ["--base-url", url, "--disable-tqdm", "--output-details", "--output-file", output, *options]
@@ -55,7 +55,6 @@ def check_figures(result, requests, output_tokens):
     for kind in ("ttft", "e2e_latency"):
         mean, median, p99 = (result[f"{which}_{kind}_ms"] for which in ("mean", "median", "p99"))
         assert 0 < mean <= p99 and 0 < median <= p99, kind
-    assert result["mean_ttft_ms"] <= 1.01 * result["mean_e2e_latency_ms"]  # without a stream both are the same
-    assert result["mean_e2e_latency_ms"] < result["duration"] * 1e3
+    assert result["mean_ttft_ms"] < result["mean_e2e_latency_ms"] < result["duration"] * 1e3
     assert min(result["ttfts"]) > 0
     assert result["request_throughput"] > 0 and result["output_throughput"] > 0

@@ -41,10 +41,9 @@ class Counters:
 @pytest.mark.parametrize("backend, options", [
     ("sglang", ("--dataset-name", "random")),
     ("sglang", ("--dataset-name", "random-ids", "--tokenize-prompt")),
-    ("sglang", ("--dataset-name", "random", "--disable-stream")),
     ("sglang-oai", ("--dataset-name", "random")),
     ("sglang-oai-chat", ("--dataset-name", "random")),
-], ids=["generate-text", "generate-ids", "generate-whole", "completions", "chat"])
+], ids=["generate-text", "generate-ids", "completions", "chat"])
 def test_requests_once_and_again(server, benchmark, conversations_file, backend, options):
     everywhere = ("--backend", backend, "--dataset-path", conversations_file, *options, *LENGTHS)
     counters = Counters(server)
@@ -68,9 +67,8 @@ def test_requests_once_and_again(server, benchmark, conversations_file, backend,
         assert warm["cache_report"]["device_cached_tokens"] == REQUESTS * reusable(length)
 
 
-@pytest.mark.parametrize("backend", ["sglang", "sglang-oai"])
-def test_rust_client(server, tokenizer, tmp_path, monkeypatch, backend):
-    options = ("--backend", backend, "--dataset-name", "random-ids", *LENGTHS, "--tokenizer",
+def test_rust_client(server, tokenizer, tmp_path, monkeypatch):
+    options = ("--backend", "sglang", "--dataset-name", "random-ids", *LENGTHS, "--tokenizer",
                tokenizer / "tokenizer.json", "--seed", 1)
     counters = Counters(server)
     results = [clients.run(clients.RUST_CLIENT, server.url, tmp_path, *options, monkeypatch=monkeypatch)

@@ -6,35 +6,19 @@ from what is usual (it is beside each): other load on the machine may not fail a
 """
 
 import contextlib
-import json
-import os
-import pathlib
 import random
 import statistics
 
 import pytest
 from conversations import Load, ask, converse
-from larder_server import BINARY, LarderServer
+from larder_server import LarderServer
+from storage_tiers import BACKENDS, storage_options
 
 PAGE = 64
-FAKE_3FS = pathlib.Path(os.environ.get("LARDER_HF3FS_LIBRARY", pathlib.Path(BINARY).parent / "libhf3fs_api_shared.so"))
 
 
 def larder(*options):
     return LarderServer("--model", "gdn-tiny", "--page-size", PAGE, *options)
-
-
-def storage_options(backend, folder):
-    """Options of a storage tier in `folder`; hf3fs is on the fake of 3FS that a whole build makes."""
-    if backend == "file":
-        extra = {"directory": str(folder)}
-    else:
-        if not FAKE_3FS.exists():
-            (pytest.fail if os.environ.get("LARDER_TEST_ALL_SERVERS") else pytest.skip)(f"{FAKE_3FS} was not built")
-        (folder / "3fs-virt" / "iovs").mkdir(parents=True)
-        extra = {"file_path_prefix": str(folder / "pages"), "file_size": "256Mi", "library": str(FAKE_3FS)}
-    return ("--hicache-storage-backend", backend, "--hicache-storage-prefetch-policy", "wait_complete",
-            "--hicache-storage-backend-extra-config", json.dumps(extra))
 
 
 def random_prompts(count, tokens):
@@ -59,7 +43,7 @@ def test_every_turn_reuses_all_pages_of_the_turn_before(is_text):
     assert [turn.output for turn in turns] == [turn.output for turn in computed] == [turn.output for turn in again]
 
 
-@pytest.mark.parametrize("backend", ["file", "hf3fs"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_second_run_has_its_first_token_sooner(backend, tmp_path):
     """From the device, and from storage after a flush; here both take about 0.05 of the first run's time."""
     from_device, from_storage = [], []
