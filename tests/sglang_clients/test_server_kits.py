@@ -101,4 +101,6 @@ def test_storage_has_the_whole_prompt_after_a_flush(tmp_path, backend):
     kind = type("TwoPasses", (AccuracyTwoPassMixin, Probe), {"l3_prefetch_page_size": PAGE})
     with LarderServer("--model", model, *storage_options(backend, tmp_path / "storage")) as server:
         kind(server).test_l3_prefetch_full_prefix_hit_after_flush()
-        assert server.metric("sglang:prefetched_tokens_total") >= 15 * PAGE
+        reused = {source: server.metric("sglang:cached_tokens_total", cache_source=source)
+                  for source in ("device", "host", "total")}
+    assert reused == {"device": 0, "host": 0, "total": 15 * PAGE}, "it came from storage, all of it"
