@@ -62,7 +62,7 @@ def test_decoding(server, check):
     getattr(kind(server), check)()
 
 
-@pytest.mark.parametrize("model", ["gqa-tiny", "gdn-tiny", "swa-tiny", "dsv4-tiny"])
+@pytest.mark.parametrize("model", ["gdn-tiny", "swa-tiny", "dsv4-tiny"])
 def test_turns_hit_all_pages_of_the_turn_before(tokenizer, conversations_file, model):
     with LarderServer("--model", model) as server:
         page = server.ask("/server_info")["page_size"]
