@@ -62,9 +62,8 @@ def test_requests_once_and_again(server, benchmark, conversations_file, backend,
     assert warm["generated_texts"] == cold["generated_texts"]
     taken, cached = counters.look()
     assert (taken, cached) == ((REQUESTS + 1) * length, (REQUESTS + 1) * reusable(length))
-    if backend == "sglang":
-        assert warm["cached_tokens"] == [reusable(length)] * REQUESTS
-        assert warm["cache_report"]["device_cached_tokens"] == REQUESTS * reusable(length)
+    assert warm["cached_tokens"] == [reusable(length)] * REQUESTS
+    assert warm["cache_report"]["device_cached_tokens"] == REQUESTS * reusable(length)
 
 
 def test_rust_client(server, tokenizer, tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ clients.stand_in_for_datasets()
 from sglang.test.kits.basic_api_contract_kit import BasicAPIContractMixin
 from sglang.test.kits.basic_decode_correctness_kit import BasicDecodeCorrectnessMixin
 from sglang.test.kits.cache_hit_kit import run_multiturn_cache_hit_test
+from sglang.test.kits.matched_stop_kit import MatchedStopMixin
 from sglang.test.kits.prefix_cache_branching_kit import PrefixCacheBranchingMixin
 from sglang.test.kits.unified_radix_cache_kit import AccuracyTwoPassMixin
 
@@ -60,6 +61,11 @@ def test_contract(server, check):
 def test_decoding(server, check):
     kind = type("Decoding", (BasicDecodeCorrectnessMixin, Probe), {"sanity_max_new_tokens_short": 32})
     getattr(kind(server), check)()
+
+
+def test_why_an_answer_ended(server):
+    kind = type("Endings", (MatchedStopMixin, Probe), {"model": "gdn-tiny"})
+    kind(server).test_finish_length()
 
 
 @pytest.mark.parametrize("model", ["gdn-tiny", "swa-tiny", "dsv4-tiny"])
