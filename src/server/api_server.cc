@@ -304,6 +304,8 @@ class Api final : public ApiServer {
     format.created_unix_seconds = clock_.wall_unix_seconds();
     format.is_chat = is_chat;
     format.include_usage = body->include_usage;
+    format.wants_cached_details = body->wants_cached_details;
+    format.storage_backend = storage_name();
     start_completion(std::move(*body), make_openai_format(std::move(format)), exchange);
   }
 

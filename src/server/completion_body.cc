@@ -247,6 +247,7 @@ void read_openai_common(JsonReader& in, Shared& shared, CompletionBody& out, con
   read_max_tokens(in, "max_tokens", shared);
   read_sampling(in, shared, model, "seed");
   in.refuse_unless("best_of", 1);
+  in.read("return_cached_tokens_details", out.wants_cached_details);
   read_identity(in, shared);
   read_stream(in, out);
 }

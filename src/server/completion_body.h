@@ -27,6 +27,7 @@ struct CompletionBody {
   bool is_batch = false;               // prompts came as a list
   bool is_stream = false;
   bool include_usage = false;
+  bool wants_cached_details = false;  // "return_cached_tokens_details" of the OpenAI forms
 };
 
 [[nodiscard]] Result<CompletionBody> parse_generate_body(std::string_view text, const ModelSpec& model);

@@ -14,19 +14,30 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// The stop string, else the token that ended it.
+Json matched_json(const CompletionState& state) {
+  if (!state.matched_stop.empty()) return state.matched_stop;
+  return state.tokens.empty() ? Json(nullptr) : Json(state.tokens.back());
+}
+
 Json finish_json(const CompletionState& state) {
   switch (state.finish) {
     case FinishReason::kRunning: return nullptr;
     case FinishReason::kLength: return {{"type", "length"}, {"length", state.completion_tokens}};
-    case FinishReason::kStop:
-      if (!state.matched_stop.empty()) return {{"type", "stop"}, {"matched", state.matched_stop}};
-      return {{"type", "stop"}, {"matched", state.tokens.empty() ? Json(nullptr) : Json(state.tokens.back())}};
+    case FinishReason::kStop: return {{"type", "stop"}, {"matched", matched_json(state)}};
     case FinishReason::kAbort: return {{"type", "abort"}, {"message", "the request was aborted"}};
   }
   return nullptr;
 }
 
-// Why not more was cached: null if the whole reusable prompt was.
+Json details_json(const CachedTokens& cached, const std::string& storage_backend) {
+  Json details = {{"device", cached.device}, {"host", cached.host}};
+  if (storage_backend.empty()) return details;
+  details["storage"] = cached.storage;
+  details["storage_backend"] = storage_backend;
+  return details;
+}
+
 // --- /generate ---
 
 class GenerateFormat final : public ReplyFormat {
@@ -55,17 +66,12 @@ class GenerateFormat final : public ReplyFormat {
 
  private:
   Json meta_info(const CompletionState& state) const {
-    Json details = {{"device", state.cached.device}, {"host", state.cached.host}};
-    if (!options_.storage_backend.empty()) {
-      details["storage"] = state.cached.storage;
-      details["storage_backend"] = options_.storage_backend;
-    }
     Json meta = {{"id", state.id},
                  {"finish_reason", finish_json(state)},
                  {"prompt_tokens", state.prompt_tokens},
                  {"completion_tokens", state.completion_tokens},
                  {"cached_tokens", state.cached.cached()},
-                 {"cached_tokens_details", std::move(details)},
+                 {"cached_tokens_details", details_json(state.cached, options_.storage_backend)},
                  {"cached_tokens_stop", stop_json(state.cached)},
                  {"cached_tokens_miss", miss_json(state.cached.miss.for_tenant())},
                  {"e2e_latency", state.e2e_seconds}};
@@ -167,6 +173,7 @@ class OpenAiFormat final : public ReplyFormat {
       reply["choices"].push_back(std::move(choice));
     }
     reply["usage"] = usage(states);
+    add_details(states[0], reply);
     return dump_json(reply);
   }
 
@@ -189,12 +196,7 @@ class OpenAiFormat final : public ReplyFormat {
 
   static void finish_choice(const CompletionState& state, bool is_end, Json& choice) {
     choice["finish_reason"] = is_end ? Json(finish_name(state.finish)) : Json(nullptr);
-    if (!is_end || state.finish != FinishReason::kStop) return;
-    if (!state.matched_stop.empty()) {
-      choice["matched_stop"] = state.matched_stop;
-    } else if (!state.tokens.empty()) {
-      choice["matched_stop"] = state.tokens.back();
-    }
+    if (is_end) choice["matched_stop"] = state.finish == FinishReason::kStop ? matched_json(state) : Json(nullptr);
   }
 
   void append_chunk(const CompletionState& state, Json delta, bool is_end, std::string& out) const {
@@ -203,6 +205,7 @@ class OpenAiFormat final : public ReplyFormat {
     finish_choice(state, is_end, choice);
     chunk["choices"] = Json::array({std::move(choice)});
     chunk["usage"] = nullptr;  // bench_serving asks for the key in every chunk
+    if (is_end) add_details(state, chunk);
     out += "data: " + dump_json(chunk) + "\n\n";
   }
 
@@ -212,7 +215,14 @@ class OpenAiFormat final : public ReplyFormat {
     finish_choice(state, is_end, choice);
     chunk["choices"] = Json::array({std::move(choice)});
     chunk["usage"] = nullptr;
+    if (is_end) add_details(state, chunk);
     out += "data: " + dump_json(chunk) + "\n\n";
+  }
+
+  // In a chunk with choices: SGLang's client of /v1/completions looks for choices in every chunk.
+  void add_details(const CompletionState& state, Json& answer) const {
+    if (!options_.wants_cached_details || state.index != 0) return;
+    answer["sglext"] = {{"cached_tokens_details", details_json(state.cached, options_.storage_backend)}};
   }
 
   static Json usage(std::span<const CompletionState> states) {

@@ -31,6 +31,10 @@ struct OpenAiFormatOptions {
   std::int64_t created_unix_seconds = 0;
   bool is_chat = false;
   bool include_usage = false;  // a last chunk with usage; the others carry null
+  // "sglext": {"cached_tokens_details": ...} in the answer, of a stream in the chunk with its "finish_reason"; of the
+  // first prompt.
+  bool wants_cached_details = false;
+  std::string storage_backend;  // as above
 };
 [[nodiscard]] std::unique_ptr<ReplyFormat> make_openai_format(OpenAiFormatOptions options);
 

@@ -149,10 +149,27 @@ TEST_F(ApiTest, CompletionsHaveTheirShape) {
   EXPECT_EQ(reply["object"], "text_completion");
   EXPECT_EQ(reply["choices"][0]["text"], "ABC");
   EXPECT_EQ(reply["choices"][0]["finish_reason"], "length");
+  EXPECT_TRUE(reply["choices"][0].at("matched_stop").is_null());
   EXPECT_EQ(reply["usage"]["prompt_tokens"], 2);
   EXPECT_EQ(reply["usage"]["completion_tokens"], 3);
   EXPECT_EQ(reply["usage"]["total_tokens"], 5);
   EXPECT_EQ(reply["usage"]["prompt_tokens_details"]["cached_tokens"], 6);
+}
+
+TEST_F(ApiTest, WhereCachedTokensWereIsInOpenAiAnswersThatAskForIt) {
+  const Json details = {
+      {"cached_tokens_details", {{"device", 3}, {"host", 2}, {"storage", 1}, {"storage_backend", "HiCacheFile"}}}};
+  Json body = {{"prompt", {60, 5}}, {"max_tokens", 3}, {"temperature", 0}};
+  EXPECT_FALSE(call_json("POST", "/v1/completions", body).contains("sglext"));
+  body["return_cached_tokens_details"] = true;
+  EXPECT_EQ(call_json("POST", "/v1/completions", body)["sglext"], details);
+  body["stream"] = true;
+  const std::vector<Json> chunks = stream("/v1/completions", body);
+  for (const Json& chunk : chunks) {
+    ASSERT_FALSE(chunk["choices"].empty());  // SGLang's client reads it in every chunk
+    EXPECT_EQ(chunk.contains("sglext"), &chunk == &chunks.back());
+  }
+  EXPECT_EQ(chunks.back()["sglext"], details);
 }
 
 TEST_F(ApiTest, ChatHasItsShape) {
