@@ -58,21 +58,29 @@ run_asan() {
   run_tests asan asan_sampled -LE slow -j "$((jobs + 1))" -R "^larder_($(any_of "${asan_sampled[@]}"))/" -I "$first,,4"
 }
 
-# The Python package, and SGLang of its wheel with it as storage backend. Environment: tools/sglang_env.sh.
+# The Python package, SGLang of its wheel with it as storage backend, and SGLang's own clients before `larder serve`.
+# Environment: tools/sglang_env.sh.
 run_sglang() {
-  local python="$PWD/build/sglang/bin/python" suite log
+  local python="$PWD/build/sglang/bin/python" suite log failed=0
   tools/sglang_env.sh
   cmake -S python -B build/python -G Ninja -DPython_EXECUTABLE="$python" \
     -DLARDER_LIBRARY="$PWD/build/release/liblarder.so" >/dev/null
   cmake --build build/python -- --quiet
-  for suite in python/tests tests/sglang; do  # in two processes: the first has an engine of its own
-    log="build/test_${suite//\//_}.log"
-    if ! PYTHONPATH="$PWD/build/python" "$python" -m pytest "$suite" >"$log" 2>&1; then
-      cat "$log"
-      return 1
-    fi
-    printf '%s: %s\n' "$suite" "$(grep -E '[0-9]+ passed' "$log")"
+  local -A running=()  # side by side: each waits for its servers most of the time
+  for suite in python/tests tests/sglang tests/sglang_clients; do
+    PYTHONPATH="$PWD/build/python" "$python" -m pytest "$suite" >"build/test_${suite//\//_}.log" 2>&1 &
+    running[$suite]=$!
   done
+  for suite in "${!running[@]}"; do
+    log="build/test_${suite//\//_}.log"
+    if wait "${running[$suite]}"; then
+      printf '%s: %s\n' "$suite" "$(grep -E '[0-9]+ passed' "$log")"
+    else
+      cat "$log"
+      failed=1
+    fi
+  done
+  return "$failed"
 }
 
 # src/engine/llama on the real libllama, and the proxy before the real llama-server. The Python is that of run_sglang.
