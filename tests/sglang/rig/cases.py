@@ -163,6 +163,19 @@ def ranks_round_trip(rank, count, group, backends):
     return restored
 
 
+def ranks_restore(rank, count, group, backends):
+    """One rank of `count`, which has stored nothing itself, for each (kind, backend) of `ranks_round_trip`.
+
+    Returns the numbers of pages restored.
+    """
+    world.quiet()
+    restored = []
+    for kind, backend in backends:
+        with world.World(backend, kind=kind, tp_rank=rank, tp_size=count, group=group) as w:
+            restored.append(w.restore(tokens_of(6, w.page_size)))
+    return restored
+
+
 class CacheCases:
     """The cases for one backend; `skip(kind, layout)` names what it can not keep, in words, or is None."""
 
