@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages in pieces, for servers with other numbers of tensor-parallel ranks (SGLang's tp_lcm_size, layout page_head).
 
-With `tp_lcm_size` L a rank r of T has L / T pieces of each page: piece i has the heads of rank r * L / T + i of L ranks.
+With tp_lcm_size L each page of rank r of T is in L / T pieces: piece i has the heads of rank r * L / T + i of L ranks.
 A piece is stored as the page of that rank: with its layout, its size and its place among L. So a server with L ranks,
 whose pages are whole, shares them too. A page is there when all its pieces are.
 
