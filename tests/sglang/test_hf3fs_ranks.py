@@ -14,6 +14,7 @@ STORED = {
     "mla": (6, 0),  # latent KV
     "mla_mamba": (6, 2),  # latent KV; the states of two nodes
     "dsa": (12, 0),  # latent KV and indexer
+    "dsv4": (42, 0),  # seven pools: the marker, the window, C4, its indexer, C128, two states
     "mha": (0, 6),
     "mamba": (0, 8),
 }
@@ -34,7 +35,7 @@ def expect_pages_stored(server, kinds, count):
     cases.expect(server.keys_stored, wanted, "pages in the index")
 
 
-@pytest.mark.parametrize("kinds", [("mla", "mla_mamba", "dsa"), ("mha", "mamba")], ids="+".join)
+@pytest.mark.parametrize("kinds", [("mla", "mla_mamba", "dsa", "dsv4"), ("mha", "mamba")], ids="+".join)
 @pytest.mark.parametrize("count", [2, 4])
 def test_every_rank_reads_every_page_also_after_a_restart(server, tmp_path, kinds, count):
     """Bit for bit, in the processes that stored the pages and in new ones with a new metadata server."""

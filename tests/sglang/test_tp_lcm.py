@@ -58,6 +58,21 @@ def test_as_many_ranks_as_tp_lcm_size_need_not_know_it(tmp_path):
     cases.expect(restored_by(2, backends_of(tmp_path, ["mha"])), [PAGES], "pages restored")
 
 
+def test_servers_with_one_and_two_ranks_at_the_same_time(tmp_path):
+    """They share the store without a word about it: each reads what the other has stored meanwhile."""
+    backends = backends_of(tmp_path, ["mha"])
+    with world.World(backends[0][1], **MODEL) as w:
+        ranks.run(2, cases.ranks_round_trip, backends, MODEL)
+        tokens = cases.tokens_of(PAGES, w.page_size)
+        cases.expect(w.restore(tokens), PAGES, "pages restored by one rank")
+        w.clear()
+        cases.expect(restored_by(2, backends), [0], "pages restored after a clear")
+        w.flush()
+        w.insert(tokens)
+        w.wait_backup()
+        cases.expect(restored_by(4, backends), [PAGES], "pages restored by four")
+
+
 def test_on_3fs_with_a_metadata_server(tmp_path):
     with metadata_server.MetadataServer(tmp_path / "journal") as server:
         backend = larder_backend.describe_hf3fs(tmp_path / "mount", server.url, tp_lcm_size=RANKS)
