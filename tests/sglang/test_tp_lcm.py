@@ -124,6 +124,13 @@ def test_ranks_that_do_not_divide_tp_lcm_size_are_refused(tmp_path):
             w.attach(backend)
 
 
+@pytest.mark.parametrize("kind", ["mamba", "mha_asymmetric", "mla"])
+def test_sglang_has_heads_alone_in_page_head(kind):
+    """Were that to change, it would have to be decided how a state is divided (docs/sglang.md)."""
+    with pytest.raises((AssertionError, ValueError), match="Unsupported layout"):
+        world.World(kind=kind, layout="page_head")
+
+
 def test_heads_that_cannot_be_divided_are_refused(tmp_path, caplog):
     """Two heads in four pieces: nothing is stored, the log says why, and the cache works without storage."""
     backend = larder_backend.describe(tmp_path / "store", tp_lcm_size=4)
