@@ -78,7 +78,10 @@ def test_on_3fs_with_a_metadata_server(tmp_path):
         backend = larder_backend.describe_hf3fs(tmp_path / "mount", server.url, tp_lcm_size=RANKS)
         ranks.run(4, cases.ranks_round_trip, [("swa", backend)], MODEL)
         cases.expect(restored_by(2, [("swa", backend)]), [PAGES], "pages restored by two ranks")
-        cases.expect(restored_by(1, [("swa", backend)]), [PAGES], "pages restored by one")
+        with world.World(backend, kind="swa", **MODEL) as w:
+            cases.expect(w.restore(cases.tokens_of(PAGES, w.page_size)), PAGES, "pages restored by one")
+            w.clear()
+        cases.expect(restored_by(4, [("swa", backend)]), [0], "pages restored after a clear")
 
 
 @pytest.mark.parametrize(
