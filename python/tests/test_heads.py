@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages in pieces (tp_lcm_size): LarderStorage of several ranks and numbers of ranks on one store."""
 
+import copy
 import json
+import random
 import types
 
 import pytest
 from fake_engine import Config, HeadPool, HostPool, StatePool, Tensor, slots
 from fake_store import FakeSpace
+from test_joint import MAX_PAGES, PATTERNS, SEED, Pattern, query, store
 from test_sglang import chain, prefix, transfer
 
 import larder
@@ -97,6 +100,48 @@ def test_windows_are_joined_over_the_pieces(one_store):
     found = storage.batch_exists_v2(keys, [transfer("swa", ["_"] * 2, policy="TRAILING_PAGES")])
     assert (found.kv_hit_pages, found.restorable_prefix_pages) == (4, [4])
     assert found.extra_pool_hit_pages == {"kv": 5, "swa": 4}
+
+
+def parts_of(pattern, numbers):
+    """What each of four ranks has stored, so that `pattern` is what all have: pages that are missing there, too, have
+    some of their pieces."""
+    parts = [copy.copy(pattern) for _ in range(RANKS)]
+    for part in parts:
+        part.present = {name: list(there) for name, there in pattern.present.items()}
+    for name, there in pattern.present.items():
+        for page in (page for page, is_there in enumerate(there) if not is_there):
+            for part in numbers.sample(parts, numbers.randrange(RANKS)):
+                part.present[name][page] = True
+    return parts
+
+
+def test_every_length_that_is_restorable_from_all_pieces_and_no_other(one_store):
+    def storage_of(rank, ranks):
+        layers = {"kv": 2, "swa": 1, "indexer": 3}
+        pools = {n: HeadPool(rank, ranks, pages=MAX_PAGES, page_size=2, layer_num=layers[n]) for n in layers}
+        return one_store(pools, config_of(rank, ranks))
+
+    writers = [storage_of(rank, RANKS) for rank in range(RANKS)]
+    one, half = storage_of(0, 1), storage_of(1, 2)
+    numbers = random.Random(SEED)
+    for i in range(PATTERNS // (100 if one_store.is_fake else 10)):
+        pattern = Pattern(numbers)
+        pattern.present.pop("mamba", None)
+        parts = parts_of(pattern, numbers)
+        for storage, part in zip(writers, parts):
+            store(storage, part)
+        both = copy.copy(pattern)
+        pairs = zip(pattern.present, *(part.present.values() for part in parts[2:]))
+        both.present = {name: [a and b for a, b in zip(third, fourth)] for name, third, fourth in pairs}
+        for storage, wanted in ((one, pattern), (half, both)):
+            found = query(storage, wanted)
+            context = f"LARDER_JOINT_SEED={SEED}, pattern {i}: {wanted.present}, window {wanted.window}"
+            assert found.restorable_prefix_pages == wanted.restorable(), context
+            boundaries = {name: wanted.boundary(name) for name in wanted.present}
+            assert found.extra_pool_hit_pages == {name: p for name, p in boundaries.items() if p}, context
+            if list(wanted.present) == ["kv"]:
+                assert storage.batch_exists(wanted.keys) == wanted.boundary("kv"), context
+    assert one.troubles() == half.troubles() == {}
 
 
 def test_as_many_ranks_as_tp_lcm_size_store_what_they_store_without(one_store):

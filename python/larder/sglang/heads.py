@@ -17,7 +17,7 @@ from larder.sglang import tensors
 
 LAYOUT = "page_head"
 
-# A call is not begun with less: a piece that is late is a miss, and not an error about its time.
+# Each piece has as much, however late the ones before it were: the store then takes the bytes of a put to write later.
 _LEAST_SECONDS = 0.02
 
 
