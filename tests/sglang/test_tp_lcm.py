@@ -58,6 +58,14 @@ def test_as_many_ranks_as_tp_lcm_size_need_not_know_it(tmp_path):
     cases.expect(restored_by(2, backends_of(tmp_path, ["mha"])), [PAGES], "pages restored")
 
 
+def test_pages_through_flat_tensors_are_the_same_pages(tmp_path):
+    """Without interface_v1 SGLang hands over copies of whole pages: they are taken apart, and put together."""
+    flat, direct = backends_of(tmp_path, ["mha"], interface_v1=0), backends_of(tmp_path, ["mha"])
+    ranks.run(2, cases.ranks_round_trip, flat, MODEL)
+    cases.expect(restored_by(1, direct), [PAGES], "pages restored by one rank")
+    cases.expect(restored_by(1, flat), [PAGES], "pages restored by one rank, through flat tensors")
+
+
 def test_servers_with_one_and_two_ranks_at_the_same_time(tmp_path):
     """They share the store without a word about it: each reads what the other has stored meanwhile."""
     backends = backends_of(tmp_path, ["mha"])
