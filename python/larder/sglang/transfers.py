@@ -86,6 +86,8 @@ def move_tensors(move: Move, pool: MappedPool, keys: Sequence[str], flat_tensors
 def _in_pieces(move: Move, move_piece: Callable[[Move], list[int]]) -> list[int]:
     """Moves each piece of the same pages. A page is moved when all its pieces are; else the code of the first that is
     not says what became of it."""
+    if len(move.current.spaces) == 1:
+        return move_piece(move)
     codes: list[int] = []
     for piece, left in with_time_left(len(move.current.spaces), move.timeout):
         more = move_piece(dataclasses.replace(move, piece=piece, timeout=left))
