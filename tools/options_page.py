@@ -100,7 +100,8 @@ CACHE_KEYS = (
     ("prefetch_timeout_base", "prefetch_timeout_base", "seconds that a request waits with policy `timeout`", "same"),
     ("prefetch_timeout_per_ki_token", "prefetch_timeout_per_ki_token", "seconds more per 1,024 tokens", "same"),
     ("prefetch_timeout_max", "prefetch_timeout_max", "seconds at most", "not in 0.5.23; it had it before"),
-    ("tp_lcm_size", "", "taken, and not needed", "same name; SGLang re-splits heads for other rank counts"),
+    ("tp_lcm_size", "", "taken, and not needed: `larder serve` has one rank",
+     "same name; for other numbers of ranks, also of [Larder in SGLang](sglang.md#other-numbers-of-ranks)"),
     ("hicache_storage_pass_prefix_keys", "", "taken, and not needed", "same name"),
 )
 SECONDS = {"seconds": 1, "milliseconds": 1e-3}

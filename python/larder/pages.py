@@ -96,5 +96,19 @@ class Exists:
         """The pages of one pool as an integer: bit i is set if it has page i."""
         return int.from_bytes(self._present[pool], "little")
 
+    def __and__(self, other: "Exists") -> "Exists":
+        """What both have, of one chain and the same pools: for pages that are stored in pieces, each in a space."""
+        if self._count != other._count or self._present.keys() != other._present.keys():
+            raise ValueError("answers to different questions")
+        return Exists(
+            self._count,
+            _both(self._restorable, other._restorable),
+            {pool: _both(words, other._present[pool]) for pool, words in self._present.items()},
+        )
+
     def __repr__(self) -> str:
         return f"Exists(best={self.best} of {self._count}, restorable={len(self.restorable)})"
+
+
+def _both(one: bytes, other: bytes) -> bytes:
+    return (int.from_bytes(one, "little") & int.from_bytes(other, "little")).to_bytes(len(one), "little")

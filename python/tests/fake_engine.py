@@ -118,6 +118,36 @@ class HostPool:
         return [(half.__array_interface__["data"][0], half.nbytes) for half in view]
 
 
+class HeadPool(HostPool):
+    """Some of a model's heads, page head; what a head holds is the same whatever rank it is on."""
+
+    HEADS, DIM = 8, 6
+
+    def __init__(self, rank=0, ranks=1, heads=HEADS, **attributes):
+        self.head_num, self.head_dim = heads // ranks, self.DIM
+        self.rank, self.heads = rank, heads
+        super().__init__(layout="page_head", **attributes)
+        self.size_per_token = 2 * self.head_num * self.layer_num * self.DIM
+
+    def shape(self, pages, page_size, layer_num, width):
+        return (2, pages, self.head_num, page_size, layer_num, self.DIM)
+
+    def fill(self, seed):
+        shape = self.kv_buffer.shape
+        whole = numpy.random.default_rng(seed).integers(0, 256, (*shape[:2], self.heads, *shape[3:]), "u1")
+        first = self.rank * self.head_num
+        self.kv_buffer[...] = whole[:, :, first : first + self.head_num]
+
+    def get_split_heads_page_buffer_meta(self, indices, pieces):
+        assert self.head_num % pieces == 0
+        every = []
+        for slot in indices.tolist()[:: self.page_size]:
+            view = self.view(slot // self.page_size)
+            for first in range(0, self.head_num, self.head_num // pieces):
+                every += self.pieces(view[:, first : first + self.head_num // pieces])
+        return [address for address, _ in every], [size for _, size in every]
+
+
 class LayerFirstPool(HostPool):
     """Layer first: the engine lists k0, v0, k1, v1 ..., while the flat page is k0, k1 ..., v0, v1 ..."""
 

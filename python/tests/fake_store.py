@@ -86,7 +86,7 @@ class FakeSpace:
         self.store, self.pools, self.identity = store, tuple(pools), identity
         self.is_closed = False
         self.users = 0
-        namespace = (page_size, identity, adapter, salt, pp, cp)
+        namespace = self.namespace = (page_size, identity, adapter, salt, pp, cp)
         self.scopes = {
             pool.name: (namespace, pool.name, pool.layout, pool.page_bytes, None if pool.replicated else tp)
             for pool in pools
@@ -169,7 +169,7 @@ class FakeSpace:
         self.begin(timeout)
         with self.store.lock:
             self.store.pages = {
-                place: data for place, data in self.store.pages.items() if place[0] not in self.scopes.values()
+                place: data for place, data in self.store.pages.items() if place[0][0] != self.namespace
             }
 
     def close(self):

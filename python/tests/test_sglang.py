@@ -211,7 +211,6 @@ IDENTITY = {
     "tp_rank": lambda engine, config, pool: config.__dict__.update(tp_rank=1, tp_size=2),
     "pp_rank": lambda engine, config, pool: config.__dict__.update(pp_rank=1, pp_size=2),
     "cp_rank": lambda engine, config, pool: config.__dict__.update(attn_cp_rank=1, attn_cp_size=2),
-    "split": lambda engine, config, pool: setattr(config, "should_split_heads", True),
     "layout": lambda engine, config, pool: setattr(pool, "layout", "page_first_direct"),
     "pool dtype": lambda engine, config, pool: setattr(pool, "dtype", "torch.float16"),
     "layers": lambda engine, config, pool: setattr(pool, "start_layer", 2),

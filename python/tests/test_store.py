@@ -354,6 +354,21 @@ def test_hex_digits_of_either_case_and_nothing_else(store):
             space.exists([text, "é" + text[1:]])
 
 
+def test_answers_of_two_spaces_are_joined(store):
+    """Pages in pieces: what both have. Answers to other questions are refused."""
+    keys = [key(i) for i in range(70)]
+    spaces = [space_of(store, (KV, STATE), tp=(rank, 2)) for rank in range(2)]
+    for space, states in zip(spaces, ((2, 40, 66), (2, 50, 66))):
+        space.put_pages([larder.Page(k, filled(64)) for k in keys[:68]])
+        space.put_pages([larder.Page(keys[i], filled(32), "mamba") for i in states])
+    one, other = (space.exists(keys, present=True) for space in spaces)
+    assert (one & other).restorable == [3, 67] and (one & other).best == 67
+    assert [i for i, there in enumerate((one & other).present["mamba"]) if there] == [2, 66]
+    for question in (spaces[1].exists(keys[:69], present=True), spaces[1].exists(keys)):
+        with pytest.raises(ValueError, match="different questions"):
+            one & question
+
+
 def test_leading_pages_are_those_of_the_anchor(store):
     keys = [key(i) for i in range(200)]
     with space_of(store, (KV, STATE)) as space:

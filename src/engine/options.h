@@ -120,7 +120,7 @@ struct ExtraConfig {
 [[nodiscard]] std::string extra_config_source(std::string_view backend, std::string_view text);
 // text: "" (nothing), a JSON object, or @path of a .json or .toml file. Values are text, numbers and switches; a nested
 // object, list or null is refused by name. hicache_storage_pass_prefix_keys and tp_lcm_size are accepted and change
-// nothing here: our keys chain, and ranks of another number never meet these pages (docs/limitations.md).
+// nothing here: our keys chain, and this server has one rank.
 [[nodiscard]] Result<ExtraConfig> parse_extra_config(std::string_view text, FileSystem& files = real_file_system());
 
 }  // namespace larder

@@ -16,6 +16,12 @@ from rig.holes import ALL, NOTHING
 
 MOODS = ("hang", "error", "silent", "wrong")
 FAULTS_OF_READERS = [(call, mood) for call in ("exists", "read") for mood in MOODS] + [("read", "short")]
+# Extra config and settings of the servers that meet faults; the last has each page in four pieces.
+SERVERS = {
+    "mha": ({}, {"kind": "mha"}),
+    "mamba_swa": ({}, {"kind": "mamba_swa"}),
+    "pieces": ({"tp_lcm_size": 4}, {"kind": "swa", "layout": "page_head", "heads": 4}),
+}
 AT_ONCE = 4.0  # seconds: SGLang waits no longer than this where a timeout of 0.25 s is set; a busy machine included
 
 
@@ -53,11 +59,12 @@ def unused(w):
 # -- one fault at a time -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["mha", "mamba_swa"])
+@pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize("call,mood", FAULTS_OF_READERS)
-def test_a_query_or_read_that_fails(moody, kind, call, mood):
+def test_a_query_or_read_that_fails(moody, server, call, mood):
     """The prefetch ends as a miss, in time; then the request computes the prompt, and the next one finds it all."""
-    with world.World(moody.backend(), kind=kind) as w:
+    config, settings = SERVERS[server]
+    with world.World(moody.backend(**config), **settings) as w:
         tokens = holes.prompt(w)
         backup(w, tokens)
         w.flush()
@@ -75,11 +82,12 @@ def test_a_query_or_read_that_fails(moody, kind, call, mood):
         faults.expect_alive(w)
 
 
-@pytest.mark.parametrize("kind", ["mha", "mamba_swa"])
+@pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize("mood", ["hang", "error", "silent", "short"])
-def test_a_write_that_fails(moody, kind, mood):
+def test_a_write_that_fails(moody, server, mood):
     """The backup ends in time, holds nothing, and is done again without SGLang: the next prefetch hits fully."""
-    with world.World(moody.backend(), kind=kind) as w:
+    config, settings = SERVERS[server]
+    with world.World(moody.backend(**config), **settings) as w:
         tokens = holes.prompt(w)
         moody.mood(mood, "write")
         _, seconds = timed(backup, w, tokens)

@@ -177,13 +177,20 @@ def _slices(keys):
 def overhead(host, side, calls):
     """Measures 128-page calls of Larder's `memory` backend: whole, and the part below larder.Space; in seconds."""
     keys = [host_pages.keys_of("overhead", number * host_pages.BATCH, host_pages.BATCH) for number in range(8)]
-    source, target = host.indices(0, False), host.indices(0, True)
     for some in keys:
-        if not side.set(some, source):
+        if not side.set(some, host.indices(0, False)):
             raise WrongBytes("overhead: a set failed")
     backend = side.backend
-    with backend._spaces.use() as current:
-        native, layout, cancel = current.space._native, current.anchor.layout, backend._cancel
+    current = backend._spaces.enter()
+    try:
+        return _overhead_of(host, side, calls, keys, current)
+    finally:
+        backend._spaces.leave(current)
+
+
+def _overhead_of(host, side, calls, keys, current):
+    backend, (space,), source, target = side.backend, current.spaces, host.indices(0, False), host.indices(0, True)
+    native, layout, cancel = space._native, current.anchor.layout, backend._cancel
     sources, targets = (indices[:: host.page_size].tolist() for indices in (source, target))
     works = {
         "exists": (

@@ -23,7 +23,8 @@ error that lists the known ones.
 Weights that are exchanged at run time are noticed by their `weight_version`: give each its own, or clear the storage.
 
 Several ranks (tensor, pipeline, context or data parallel) of one host share one store, through the store option
-`share_directory`; its default here is `directory` + ".share", beside it.
+`share_directory`; its default here is `directory` + ".share", beside it. Servers with other numbers of tensor-parallel
+ranks find each other's heads with SGLang's key tp_lcm_size and its host layout page_head.
 """
 
 from larder.sglang.storage import LarderStorage

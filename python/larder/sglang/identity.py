@@ -45,8 +45,9 @@ class Identity:
             "engine_version": settings.engine_version or _engine_version(),
             "model_name": config.model_name,
             "pp_size": config.pp_size,
-            "tp_lcm_size": config.tp_lcm_size,
-            "should_split_heads": bool(config.should_split_heads),
+            # Says nothing, and stays for the pages that are stored: which heads a page has is in its space (heads.py).
+            "tp_lcm_size": None,
+            "should_split_heads": False,
             "dcp": [config.dcp_rank, config.dcp_size, config.logical_page_size],
         }
         self._require_model_fields()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 import larder
-from larder.sglang import tensors
+from larder.sglang import heads, tensors
 from larder.sglang.identity import canonical
 
 ANCHOR = "kv"
@@ -118,6 +118,8 @@ _MEANING = (
     "v_head_dim",
     "v_sf_page_bytes",
 )
+# Of these a piece of a page has its part (heads.py).
+_PER_HEAD = ("head_num", "size_per_token")
 # Without these nobody can say what the bytes are.
 _NEEDED = (("layout",), ("page_size",), ("dtype",), ("layer_num", "num_mamba_layers"))
 
@@ -129,33 +131,46 @@ class MappedPool:
     name: str
     host_pool: Any
     reach: Reach
-    pool: larder.Pool  # as the space knows it
+    pool: larder.Pool  # a piece of each page, as its space knows it
     slots_per_page: int
-    layout: Optional[larder.PageLayout]  # MARKER and MAPPED
+    layout: Optional[larder.PageLayout]  # of whole pages; MARKER and MAPPED
     is_flat: bool  # a page's bytes are those of get_data_page(flat=True), in that order
+    pieces: tuple[heads.Piece, ...]  # one per space; mostly one, the page
 
     @property
     def page_bytes(self) -> int:
-        return self.pool.page_bytes
+        return self.pool.page_bytes * len(self.pieces)
 
 
-def map_pool(name: str, host_pool: Any, is_replicated_model: bool, draft: Optional[str]) -> MappedPool:
-    """draft: what names the draft model; part of the meaning of pools that hold its state. Raises Unusable."""
+def map_pool(
+    name: str, host_pool: Any, is_replicated_model: bool, draft: Optional[str], pieces: int = 1
+) -> MappedPool:
+    """draft: what names the draft model; part of the meaning of pools that hold its state. pieces: of each page, for
+    other numbers of ranks. Raises Unusable."""
     slots_per_page = _positive(host_pool, "page_size")
     slots = _positive(host_pool, "size") // slots_per_page * slots_per_page
     if slots == 0:
         raise Unusable(f"it has {host_pool.size} slots, less than a page")
     reach, layout, sizes, is_flat = _find_pages(host_pool, slots_per_page, slots)
+    cut = (heads.Piece(layout, ((0, sum(sizes)),)),) if pieces == 1 else _cut(host_pool, layout, pieces)
+    sizes = [size // pieces for size in sizes]
     rule = RULES.get(name, _UNKNOWN)
     pool = larder.Pool(
         name=name,
         page_bytes=sum(sizes),
-        layout=layout_text(name, host_pool, sizes, is_flat, draft),
+        layout=layout_text(name, host_pool, sizes, is_flat, draft, pieces),
         hit_policy=rule.policy,
         trailing_pages=1 if rule.policy is _TRAILING else 0,
         replicated=is_replicated_model and rule.follows_kv and not _has_heads(host_pool),
     )
-    return MappedPool(name, host_pool, reach, pool, slots_per_page, layout, is_flat)
+    return MappedPool(name, host_pool, reach, pool, slots_per_page, layout, is_flat, cut)
+
+
+def _cut(host_pool: Any, layout: Optional[larder.PageLayout], pieces: int) -> tuple[heads.Piece, ...]:
+    try:
+        return heads.cut(host_pool, layout, pieces)
+    except ValueError as error:
+        raise Unusable(error) from error
 
 
 def is_split_but_stored_once(pool: MappedPool, is_replicated_model: bool) -> bool:
@@ -171,8 +186,11 @@ def _has_heads(host_pool: Any) -> bool:
 # ---- meaning ----
 
 
-def layout_text(name: str, host_pool: Any, sizes: list[int], is_flat: bool, draft: Optional[str]) -> str:
-    """Canonical JSON of all that gives a page's bytes their meaning. Raises Unusable if too little is known."""
+def layout_text(
+    name: str, host_pool: Any, sizes: list[int], is_flat: bool, draft: Optional[str], pieces: int = 1
+) -> str:
+    """Canonical JSON of all that gives the bytes of a page, or of one of its pieces, their meaning. sizes: of the
+    segments of that. Raises Unusable if too little is known."""
     kind = type(host_pool)
     meaning: dict[str, Any] = {
         "class": f"{kind.__module__}.{kind.__qualname__}",
@@ -186,7 +204,7 @@ def layout_text(name: str, host_pool: Any, sizes: list[int], is_flat: bool, draf
     for attribute in _MEANING:
         value = getattr(host_pool, attribute, None)
         if value is not None:
-            meaning[attribute] = _plain(value)
+            meaning[attribute] = _plain(value // pieces if attribute in _PER_HEAD and pieces > 1 else value)
     meaning.update(_element_types(host_pool))
     if draft is not None and _holds_draft(name, host_pool):
         meaning["draft"] = draft

@@ -4,6 +4,7 @@
 from typing import Any, Optional, Sequence
 
 import larder
+from larder.sglang.heads import with_time_left
 from larder.sglang.pools import ANCHOR
 from larder.sglang.spaces import OpenSpace
 from larder.store import MAX_KEYS
@@ -47,7 +48,26 @@ def pool_name(name: Any) -> str:
 def query(
     current: OpenSpace, keys: Sequence[str], needs: list[larder.Need], timeout: float, cancel: Any
 ) -> larder.Exists:
-    return current.space.exists(keys[:MAX_KEYS], needs, timeout, present=len(needs) > 1, cancel=cancel)
+    """A page is there when all its pieces are."""
+    found: Optional[larder.Exists] = None
+    for piece, left in with_time_left(len(current.spaces), timeout):
+        answer = current.spaces[piece].exists(
+            keys[:MAX_KEYS], needs, left, present=len(needs) > 1, cancel=cancel
+        )
+        found = answer if found is None else found & answer
+    assert found is not None
+    return found
+
+
+def leading_pages(current: OpenSpace, keys: Sequence[str], timeout: float, cancel: Any) -> int:
+    """How many pages from the first on the anchor has."""
+    if len(current.spaces) == 1:  # mostly, and SGLang's scheduler waits
+        return current.spaces[0].leading_pages(keys[:MAX_KEYS], timeout, cancel=cancel)
+    count = min(len(keys), MAX_KEYS)
+    for piece, left in with_time_left(len(current.spaces), timeout):
+        if count:
+            count = current.spaces[piece].leading_pages(keys[:count], left, cancel=cancel)
+    return count
 
 
 def boundaries(exists: larder.Exists, needs: list[larder.Need]) -> dict[str, int]:

@@ -49,6 +49,7 @@ class Settings:
     has_interface_v1: bool
     metrics_host: str
     metrics_port: Optional[int]  # of this rank; None: no page
+    pieces: int  # of each page: 1, or tp_lcm_size / tp_size
 
 
 def read_settings(config: Any) -> Settings:
@@ -56,12 +57,13 @@ def read_settings(config: Any) -> Settings:
     extra: Mapping[str, Any] = config.extra_config or {}
     store = {key: value for key, value in extra.items() if key not in _ENGINE_KEYS and key not in _OWN_KEYS}
     backend = _text(extra, "backend") or "file"
+    pieces = _pieces(config)
     rank_directories = extra.get("rank_directories", False)
     if not isinstance(rank_directories, bool):
         raise ValueError(f"larder: rank_directories is {rank_directories!r}; true or false")
     if rank_directories:
         store["directory"] = _rank_directories(config, store)
-    elif backend == "file" and "directory" in store and is_one_of_several(config):
+    elif backend == "file" and "directory" in store and (config.tp_lcm_size or is_one_of_several(config)):
         store.setdefault("share_directory", _first(store["directory"]).rstrip("/") + ".share")
     return Settings(
         backend=backend,
@@ -74,6 +76,7 @@ def read_settings(config: Any) -> Settings:
         has_interface_v1=bool(extra.get("interface_v1", 0)),
         metrics_host=_text(extra, "metrics_host") or "127.0.0.1",
         metrics_port=_metrics_port(config, extra.get("metrics_port")),
+        pieces=pieces,
     )
 
 
@@ -97,11 +100,29 @@ def _size(parallel: Any, name: str) -> int:
         return 1
 
 
+def _pieces(config: Any) -> int:
+    """SGLang says whether pages are in pieces; that their number is whole it has asserted, if at all."""
+    ranks = config.tp_lcm_size
+    if not ranks:
+        return 1
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1 or ranks % config.tp_size:
+        raise ValueError(
+            f"larder: tp_lcm_size is {ranks!r}; a number that each server's tensor-parallel ranks divide, here "
+            f"{config.tp_size}: their least common multiple"
+        )
+    return int(ranks // config.tp_size) if config.should_split_heads else 1
+
+
 def _rank_directories(config: Any, store: Mapping[str, Any]) -> str:
     if config.is_mla_model and config.tp_size > 1:
         raise ValueError(
             "larder: rank_directories does not fit this model: its KV is the same on all tensor-parallel ranks, and "
             "SGLang stores it on the first only. Leave it out: the ranks then share one store."
+        )
+    if config.tp_lcm_size:
+        raise ValueError(
+            "larder: rank_directories does not fit tp_lcm_size: a server with another number of ranks would not find "
+            "their pages. Leave one of them out."
         )
     if "directory" not in store:
         raise ValueError("larder: rank_directories needs `directory`")

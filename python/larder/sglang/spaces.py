@@ -1,14 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The spaces of one rank: one for each state of SGLang's weights and list of pools, opened when first used."""
+"""The spaces of one rank: for each state of SGLang's weights and list of pools, opened when first used.
+
+One space for whole pages, one for each piece of pages that are in pieces (heads.py).
+"""
 
 import threading
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 import larder
+from larder.sglang import heads
 from larder.sglang.pools import ANCHOR, MappedPool
 
 _MAX_SPACES = 4
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """(rank, size) of a process. tp: of each piece of its pages."""
+
+    tp: list[tuple[int, int]]
+    pp: tuple[int, int]
+    cp: tuple[int, int]
+
+
+def ranks_of(config: Any, pieces: int) -> Ranks:
+    """config: a HiCacheStorageConfig."""
+    return Ranks(
+        tp=heads.tp_ranks(config, pieces),
+        pp=(config.pp_rank, config.pp_size),
+        cp=(config.attn_cp_rank, config.attn_cp_size),
+    )
 
 
 class NotReady(Exception):
@@ -16,10 +39,13 @@ class NotReady(Exception):
 
 
 class OpenSpace:
-    """A space with the host pools that it was opened for. Its use is counted by the table."""
+    """The spaces of a page's pieces, with the host pools that they were opened for. Their use is counted by the table.
 
-    def __init__(self, space: larder.Space, pools: dict[str, MappedPool], identity: str) -> None:
-        self.space = space
+    spaces: as many as each of the pools has pieces, and in that order.
+    """
+
+    def __init__(self, spaces: list[larder.Space], pools: dict[str, MappedPool], identity: str) -> None:
+        self.spaces = spaces
         self.pools = pools
         self.identity = identity
         self.users = 0
@@ -29,11 +55,19 @@ class OpenSpace:
     def anchor(self) -> MappedPool:
         return self.pools[ANCHOR]
 
+    def clear(self, timeout: Optional[float]) -> None:
+        """Drops the pages of the namespace, which all tensor-parallel ranks share."""
+        self.spaces[0].clear(timeout)
+
+    def close(self) -> None:
+        for space in self.spaces:
+            space.close()
+
 
 class SpaceTable:
     """Any thread. A space is closed when it is retired and its last user has left."""
 
-    def __init__(self, store: larder.Store, identity: Callable[[], str], ranks: dict[str, tuple[int, int]]) -> None:
+    def __init__(self, store: larder.Store, identity: Callable[[], str], ranks: Ranks) -> None:
         self._store = store
         self._identity = identity
         self._ranks = ranks
@@ -80,7 +114,7 @@ class SpaceTable:
                 self._changed.notify_all()
             is_last = current.is_retired and current.users == 0
         if is_last:
-            current.space.close()
+            current.close()
 
     def clear(self, timeout: Optional[float]) -> None:
         """Drops the pages of the present weights, and of those that are still open."""
@@ -92,7 +126,7 @@ class SpaceTable:
                     self._enter(current)
             try:
                 for current in spaces:
-                    current.space.clear(timeout)
+                    current.clear(timeout)
             finally:
                 for current in spaces:
                     self.leave(current)
@@ -120,7 +154,7 @@ class SpaceTable:
         retired: list[OpenSpace] = []
         current = self._open.get(identity)
         if current is None:
-            current = OpenSpace(self._open_space(identity), self._pools, identity)
+            current = OpenSpace(self._open_spaces(identity), self._pools, identity)
             self._open[identity] = current
             while len(self._open) > _MAX_SPACES:
                 _, oldest = self._open.popitem(last=False)
@@ -129,15 +163,24 @@ class SpaceTable:
         self._open.move_to_end(identity)
         return current, retired
 
-    def _open_space(self, identity: str) -> larder.Space:
-        return self._store.space(
-            page_size=self._pools[ANCHOR].slots_per_page,
-            identity=identity,
-            pools=[pool.pool for pool in self._pools.values()],
-            tp=self._ranks["tp"],
-            pp=self._ranks["pp"],
-            cp=self._ranks["cp"],
-        )
+    def _open_spaces(self, identity: str) -> list[larder.Space]:
+        opened: list[larder.Space] = []
+        try:
+            for tp in self._ranks.tp:
+                space = self._store.space(
+                    page_size=self._pools[ANCHOR].slots_per_page,
+                    identity=identity,
+                    pools=[pool.pool for pool in self._pools.values()],
+                    tp=tp,
+                    pp=self._ranks.pp,
+                    cp=self._ranks.cp,
+                )
+                opened.append(space)
+        except BaseException:
+            for space in opened:
+                space.close()
+            raise
+        return opened
 
     def _retire_all(self) -> list[OpenSpace]:
         """Takes all spaces out of the table; returns those that nobody uses, to be closed without the lock."""
@@ -150,13 +193,4 @@ class SpaceTable:
 
 def _close(retired: list[OpenSpace]) -> None:
     for current in retired:
-        current.space.close()
-
-
-def ranks_of(config: Any) -> dict[str, tuple[int, int]]:
-    """config: a HiCacheStorageConfig."""
-    return {
-        "tp": (config.tp_rank, config.tp_size),
-        "pp": (config.pp_rank, config.pp_size),
-        "cp": (config.attn_cp_rank, config.attn_cp_size),
-    }
+        current.close()

@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional, Sequence, TypeVar
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferResult
 
 import larder
-from larder.sglang import queries, tensors, transfers
+from larder.sglang import heads, queries, tensors, transfers
 from larder.sglang.identity import Identity
 from larder.sglang.metrics_page import MetricsPage
 from larder.sglang.pools import ANCHOR, MappedPool, Reach, Unusable, is_split_but_stored_once, map_pool, memory_of
@@ -17,7 +17,6 @@ from larder.sglang.settings import Settings, read_settings
 from larder.sglang.spaces import NotReady, OpenSpace, SpaceTable, ranks_of
 from larder.sglang.trouble import Meter, Trouble
 from larder.sglang.weight_guard import WeightGuard
-from larder.store import MAX_KEYS
 
 logger = logging.getLogger("larder.sglang")
 
@@ -55,7 +54,7 @@ class LarderStorage(HiCacheStorage):
         self._is_closed = False
         self._identity = Identity(storage_config, settings)
         self._store = larder.Store(settings.backend, settings.store, log=_log)
-        self._spaces = SpaceTable(self._store, self._identity.text, ranks_of(storage_config))
+        self._spaces = SpaceTable(self._store, self._identity.text, ranks_of(storage_config, settings.pieces))
         self._guard = WeightGuard(self._identity.text)
         self._put_patience = settings.put_timeout_seconds
         self._late_puts = 0  # in a row
@@ -147,7 +146,7 @@ class LarderStorage(HiCacheStorage):
         self._seen[name] = host_pool
         try:
             is_replicated = bool(self._config.is_mla_model)
-            pool = map_pool(name, host_pool, is_replicated, self._identity.draft)
+            pool = map_pool(name, host_pool, is_replicated, self._identity.draft, self._settings.pieces)
             if self._config.tp_size > 1 and is_split_but_stored_once(pool, is_replicated):
                 self._trouble.note(
                     f"pool {name}",
@@ -157,6 +156,8 @@ class LarderStorage(HiCacheStorage):
                 )
             self._spaces.add_pool(pool)
             self._lend_memory(name, pool)
+            if name == ANCHOR:
+                self._tell_of_pieces(host_pool)
             logger.info(
                 "larder: pool %s: %s, %d bytes a page, %s", name, type(host_pool).__name__, pool.page_bytes,
                 pool.reach.value,
@@ -169,6 +170,22 @@ class LarderStorage(HiCacheStorage):
         except Exception as error:
             self._spaces.remove_pool(name)
             self._trouble.note(f"pool {name}", error)
+
+    def _tell_of_pieces(self, host_pool: Any) -> None:
+        """What SGLang has made of tp_lcm_size: it leaves it out, without a word, where pages cannot be in pieces."""
+        wanted, has = self._config.tp_lcm_size, self._config.tp_size
+        if self._settings.pieces > 1:
+            (first, ranks), *_ = heads.tp_ranks(self._config, self._settings.pieces)
+            logger.info(
+                "larder: each page is in %d pieces, those of the ranks %d to %d of %d", self._settings.pieces, first,
+                first + self._settings.pieces - 1, ranks,
+            )  # fmt: skip
+        elif wanted and wanted > has and not self._config.is_mla_model:
+            logger.warning(
+                "larder: tp_lcm_size is %d and has no effect: the host layout is %s, and heads are divided in %s only. "
+                "Servers with %d tensor-parallel ranks find the pages, others do not",
+                wanted, getattr(host_pool, "layout", "unknown"), heads.LAYOUT, has,
+            )  # fmt: skip
 
     def _lend_memory(self, name: str, pool: MappedPool) -> None:
         """Registers the pool's memory with the device, once, where the device works on it itself."""
@@ -190,7 +207,7 @@ class LarderStorage(HiCacheStorage):
             return 0
         timeout, cancel = self._settings.timeout_seconds, self._cancel
         return self._call(
-            "exists", lambda: 0, lambda current: current.space.leading_pages(keys[:MAX_KEYS], timeout, cancel=cancel)
+            "exists", lambda: 0, lambda current: queries.leading_pages(current, keys, timeout, cancel)
         )
 
     def batch_exists_v2(

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves pages between host pools and a space, whatever way the host pool offers."""
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Any, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 import larder
 from larder.sglang import tensors
+from larder.sglang.heads import with_time_left
 from larder.sglang.pools import MappedPool, Reach
 from larder.sglang.spaces import OpenSpace
 from larder.store import MAX_PAGES
@@ -16,12 +18,18 @@ _COPIED_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Move:
-    """What a transfer is done with. timeout: seconds for each call of the store."""
+    """What a transfer is done with. timeout: seconds for each call of the store; for pages in pieces, for all calls
+    about the same pages. piece: of each page, the one to move."""
 
     current: OpenSpace
     is_put: bool
     timeout: float
     cancel: Any  # larder.Cancel
+    piece: int = 0
+
+    @property
+    def space(self) -> larder.Space:
+        return self.current.spaces[self.piece]
 
 
 def move_pages(
@@ -40,12 +48,11 @@ def move_pages(
     slots = tensors.first_slots(host_indices, pool.slots_per_page)
     if pool.reach is Reach.COPIED:
         return _move_copied(move, pool, keys, slots, parent)
-    assert pool.layout is not None
     codes: list[int] = []
     for begin in range(0, count, MAX_PAGES):
         some, there = keys[begin : begin + MAX_PAGES], slots[begin : begin + MAX_PAGES]
         before = keys[begin - 1] if begin else parent
-        codes += _move_mapped(move, pool, pool.layout, some, there, before)
+        codes += _in_pieces(move, lambda part: _move_mapped(part, pool, some, there, before))
     return codes
 
 
@@ -56,31 +63,43 @@ def move_tensors(move: Move, pool: MappedPool, keys: Sequence[str], flat_tensors
     """
     if not pool.is_flat:
         raise ValueError(f"pages of {pool.name} are not stored as flat ones: use interface_v1")
-    pages, places = [], []
-    codes = [int(larder.Code.NOT_FOUND)] * len(keys)
-    for i, (key, tensor) in enumerate(zip(keys, flat_tensors)):
-        if tensor is None:
-            continue
-        size = tensors.tensor_bytes(tensor)
+    places = [i for i, tensor in enumerate(flat_tensors) if tensor is not None]
+    for i in places:
+        size = tensors.tensor_bytes(flat_tensors[i])
         if size != pool.page_bytes:
             raise ValueError(f"{pool.name}: a tensor of {size} bytes for a page of {pool.page_bytes}")
-        data = [(int(tensor.data_ptr()), size)] if size else None
-        pages.append(larder.Page(key, data, pool.name, keys[i - 1] if i and move.is_put else None))
-        places.append(i)
-    for place, code in zip(places, _move_described(move, pages)):
+
+    def move_piece(part: Move) -> list[int]:
+        pages = []
+        for i in places:
+            begin = int(flat_tensors[i].data_ptr())
+            data = [(begin + offset, size) for offset, size in pool.pieces[part.piece].flat if size]
+            pages.append(larder.Page(keys[i], data or None, pool.name, keys[i - 1] if i and move.is_put else None))
+        return _move_described(part, pages)
+
+    codes = [int(larder.Code.NOT_FOUND)] * len(keys)
+    for place, code in zip(places, _in_pieces(move, move_piece)):
         codes[place] = code
     return codes
 
 
+def _in_pieces(move: Move, move_piece: Callable[[Move], list[int]]) -> list[int]:
+    """Moves each piece of the same pages. A page is moved when all its pieces are; else the code of the first that is
+    not says what became of it."""
+    if len(move.current.spaces) == 1:
+        return move_piece(move)
+    codes: list[int] = []
+    for piece, left in with_time_left(len(move.current.spaces), move.timeout):
+        more = move_piece(dataclasses.replace(move, piece=piece, timeout=left))
+        codes = [before if before != larder.Code.OK else after for before, after in zip(codes, more)] if piece else more
+    return codes
+
+
 def _move_mapped(
-    move: Move,
-    pool: MappedPool,
-    layout: larder.PageLayout,
-    keys: Sequence[str],
-    slots: list[int],
-    parent: Optional[str],
+    move: Move, pool: MappedPool, keys: Sequence[str], slots: list[int], parent: Optional[str]
 ) -> list[int]:
-    space = move.current.space
+    space, layout = move.space, pool.pieces[move.piece].layout
+    assert layout is not None
     if move.is_put:
         return space.put(
             keys, slots, layout, pool=pool.name, parent=parent, retry=True, timeout=move.timeout, cancel=move.cancel
@@ -93,9 +112,9 @@ def _move_described(move: Move, pages: list[larder.Page]) -> list[int]:
     for begin in range(0, len(pages), MAX_PAGES):
         some = pages[begin : begin + MAX_PAGES]
         if move.is_put:
-            codes += move.current.space.put_pages(some, retry=True, timeout=move.timeout, cancel=move.cancel)
+            codes += move.space.put_pages(some, retry=True, timeout=move.timeout, cancel=move.cancel)
         else:
-            codes += move.current.space.get_pages(some, timeout=move.timeout, cancel=move.cancel)
+            codes += move.space.get_pages(some, timeout=move.timeout, cancel=move.cancel)
     return codes
 
 

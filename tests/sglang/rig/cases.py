@@ -145,7 +145,7 @@ def foreign(backend, first, second):
         w.restore(tokens)
 
 
-def ranks_round_trip(rank, count, group, backends):
+def ranks_round_trip(rank, count, group, backends, settings=None):
     """One rank of `count`, for each (kind, backend): its own part of every page, all ranks in step.
 
     Returns the numbers of pages restored.
@@ -153,13 +153,28 @@ def ranks_round_trip(rank, count, group, backends):
     world.quiet()
     restored = []
     for kind, backend in backends:
-        with world.World(backend, kind=kind, tp_rank=rank, tp_size=count, group=group) as w:
+        place = {"tp_rank": rank, "tp_size": count, "group": group}
+        with world.World(backend, kind=kind, **place, **(settings or {})) as w:
             tokens = tokens_of(6, w.page_size)
             w.insert(tokens[: 4 * w.page_size])
             w.insert(tokens)
             w.flush()
             expect_restored(w, tokens, 6)
             restored.append(w.check(tokens))
+    return restored
+
+
+def ranks_restore(rank, count, group, backends, settings=None):
+    """One rank of `count`, which has stored nothing itself, for each (kind, backend) of `ranks_round_trip`.
+
+    Returns the numbers of pages restored.
+    """
+    world.quiet()
+    restored = []
+    for kind, backend in backends:
+        place = {"tp_rank": rank, "tp_size": count, "group": group}
+        with world.World(backend, kind=kind, **place, **(settings or {})) as w:
+            restored.append(w.restore(tokens_of(6, w.page_size)))
     return restored
 
 

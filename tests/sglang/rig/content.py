@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bytes in the slots: written before a backup, poisoned by a flush, compared after a load.
 
-What a page holds follows from (seed, identity, tokens up to the page's end, pool, layer, rank) alone, so nothing has
-to be remembered, and two prefixes, two identities, two pools or two ranks never hold the same bytes.
+What a page holds follows from (seed, identity, tokens up to the page's end, pool, layer, rank or head) alone, so
+nothing has to be remembered, and two prefixes, two identities, two pools, two ranks or two heads never hold the same.
 """
 
 import dataclasses
@@ -19,6 +19,7 @@ class Part:
 
     `source` says which slots address it: "full", "swa" or "mamba".  `divisor` slots share one row.  `layers` are
     its tensors as bytes, [rows, bytes of a row], in the order of the layers.  `shared`: all ranks hold the same.
+    `heads`: each row is as many equal pieces, and what a head holds is the same on whatever rank it is.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Part:
     divisor: int
     layers: list
     shared: bool = False
+    heads: int = 1
 
 
 def as_rows(tensor):
@@ -54,10 +56,14 @@ class Content:
 
     def page_bytes(self, digest, part, layer, rows):
         """Returns what `rows` rows of `part` hold in `layer` for the page that `digest` stands for."""
-        size = rows * part.layers[layer].shape[1]
-        name = f"{part.name}/{layer}/{'all' if part.shared else self.rank}".encode()
-        data = hashlib.shake_128(digest + name).digest(size)
-        return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(rows, -1)
+        size = rows * part.layers[layer].shape[1] // part.heads
+        owners = ["all"] if part.shared else range(self.rank * part.heads, (self.rank + 1) * part.heads)
+        heads = []
+        for owner in owners:
+            name = f"{part.name}/{layer}/{owner}".encode()
+            data = hashlib.shake_128(digest + name).digest(size)
+            heads.append(torch.frombuffer(bytearray(data), dtype=torch.uint8).view(rows, -1))
+        return torch.cat(heads, dim=1)
 
     def write(self, part, digests, slots):
         """Fills the rows of `part` that `slots` address, one page per digest."""

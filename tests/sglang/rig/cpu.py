@@ -6,7 +6,8 @@ and makes pinning a no-op.  All else (tree, controller, threads, factory, hashin
 pools that call the kernels) is SGLang's own code.
 
 The kernels move rows of `item_size` bytes.  In a *layer first* memory a layer is a run of rows; in a *page first*
-memory a row holds all layers, `layout_dim` bytes apart from the next row.  Indices are row numbers.
+memory a row holds all layers, `layout_dim` bytes apart from the next row; in a *page head* memory the heads of a row
+lie apart, each with all tokens of a page.  Indices are row numbers.
 """
 
 import ctypes
@@ -133,6 +134,41 @@ def transfer_kv_all_layer_direct_lf_pf(src_ptrs, dst_ptrs, src_indices, dst_indi
         dst = dst_ptrs[number // per_target]
         for source, target in zip(_pages(src_indices, page_size), _pages(dst_indices, page_size), strict=True):
             dst[target // page_size][number % per_target].copy_(src[source : source + page_size])
+
+
+def _by_head(tensor, head_num, page_size, layers):
+    """Returns a page head tensor as bytes, [page, head, token, layer, dim]."""
+    if not tensor.is_contiguous():
+        _not_contiguous(tensor)
+    return tensor.view(torch.uint8).view(-1, head_num, page_size, layers, tensor.shape[-1] * tensor.itemsize)
+
+
+def transfer_kv_per_layer_ph_lf(
+    src_k, dst_k, src_v, dst_v, src_indices, dst_indices, layer_id, item_size, src_layout_dim, page_size, head_num, **_
+):
+    """One layer, K and V: page head to layer first."""
+    at = src_indices.long()
+    for src, dst in ((src_k, dst_k), (src_v, dst_v)):
+        heads = _by_head(src, head_num, page_size, src_layout_dim // item_size)
+        rows = heads[at // page_size, :, at % page_size, layer_id]
+        rows_of(dst, item_size)[dst_indices.long()] = rows.reshape(len(at), item_size)
+
+
+def transfer_kv_all_layer_lf_ph(
+    src_k_layers, dst_k, src_v_layers, dst_v, src_indices, dst_indices, item_size, dst_layout_dim, num_layers,
+    page_size, head_num, **_
+):  # fmt: skip
+    """All layers, K and V: layer first (addresses) to page head."""
+    if dst_layout_dim != item_size * num_layers:
+        raise ValueError(f"rig: rows of {dst_layout_dim} bytes for {num_layers} layers of {item_size}")
+    sources, targets = _pairs(src_indices, dst_indices)
+    for src_layers, dst in ((src_k_layers, dst_k), (src_v_layers, dst_v)):
+        heads = _by_head(dst, head_num, page_size, num_layers)
+        for layer, src_base in enumerate(src_layers.tolist()[:num_layers]):
+            for source, target in zip(sources, targets):
+                row = (ctypes.c_ubyte * item_size).from_address(src_base + source * item_size)
+                values = torch.frombuffer(bytearray(row), dtype=torch.uint8).view(head_num, -1)
+                heads[target // page_size, :, target % page_size, layer] = values
 
 
 def transfer_kv_mamba_lf_pf(src_ptrs, dst, src_indices, dst_indices, item_size, dst_layout_dim, num_layers, **_):

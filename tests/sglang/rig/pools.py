@@ -32,19 +32,21 @@ KINDS = (
     "dsa_draft",
     "mha_mtp",
 )
-LAYOUTS = ("layer_first", "page_first", "page_first_direct")
-IO_BACKEND = {"layer_first": "direct", "page_first": "kernel", "page_first_direct": "direct"}
+LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
+IO_BACKEND = {"layer_first": "direct", "page_first": "kernel", "page_first_direct": "direct", "page_head": "kernel"}
+HAS_PAGE_HEAD = ("mha", "swa", "mha_draft", "mha_mtp")  # all pools of the model are heads
 NEEDS_PAGE_FIRST = ("mamba", "mla_mamba", "mamba_swa", "mha_asymmetric")  # their host pools refuse layer_first
 FIXED_PAGE_SIZE = {"dsa": 64, "dsa_draft": 64, "dsv4": 256, "dsv4_low": 256}  # SGLang refuses others
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """The page size in tokens, the type of the KV cache and the number of pages on the device."""
+    """The page size in tokens, the type of the KV cache, and the numbers of pages on the device and of heads."""
 
     page_size: int
     dtype: torch.dtype
     pages: int
+    heads: int = HEADS
 
     @property
     def tokens(self):
@@ -83,6 +85,8 @@ def combinations():
 
 def supported(kind, layout):
     """Tells whether SGLang has host pools of `layout` for models of `kind`."""
+    if layout == "page_head":
+        return kind in HAS_PAGE_HEAD
     return layout != "layer_first" or kind not in NEEDS_PAGE_FIRST
 
 
@@ -132,7 +136,7 @@ def _mha_pool(size, layers=LAYERS, v_head_dim=HEAD_DIM):
     from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 
     return MHATokenToKVPool(
-        **_common(size), head_num=HEADS, head_dim=HEAD_DIM, v_head_dim=v_head_dim, layer_num=layers
+        **_common(size), head_num=size.heads, head_dim=HEAD_DIM, v_head_dim=v_head_dim, layer_num=layers
     )
 
 
@@ -163,7 +167,7 @@ def _swa_pool(size):
         size_swa=size.tokens,
         page_size=size.page_size,
         dtype=size.dtype,
-        head_num=HEADS,
+        head_num=size.heads,
         head_dim=HEAD_DIM,
         full_attention_layer_ids=[0, 2],
         swa_attention_layer_ids=[1, 3, 4],
@@ -213,14 +217,15 @@ def _swa_allocator(size, pool):
     return SWATokenToKVPoolAllocator(size.tokens, size.tokens, size.page_size, size.dtype, "cpu", pool, False)
 
 
-def _part(name, tensors, source="full", divisor=1, shared=False):
-    return content.Part(name, source, divisor, [content.as_rows(tensor) for tensor in tensors], shared)
+def _part(name, tensors, source="full", divisor=1, shared=False, heads=1):
+    return content.Part(name, source, divisor, [content.as_rows(tensor) for tensor in tensors], shared, heads)
 
 
 def _kv_parts(pool, name="kv", source="full"):
     """Returns the parts of a pool with one row per token."""
     if hasattr(pool, "k_buffer"):
-        return [_part(f"{name}.k", pool.k_buffer, source), _part(f"{name}.v", pool.v_buffer, source)]
+        halves = {"k": pool.k_buffer, "v": pool.v_buffer}
+        return [_part(f"{name}.{half}", memory, source, heads=pool.head_num) for half, memory in halves.items()]
     return [_part(name, pool.kv_buffer, source, shared=True)]  # MLA: no heads to divide between ranks
 
 
@@ -292,7 +297,7 @@ def _mamba(kind, size):
     requests = _mamba_requests(size, layers=(1, 2))
     pool = HybridLinearKVPool(
         **_common(size),
-        head_num=HEADS,
+        head_num=size.heads,
         head_dim=HEAD_DIM,
         full_attention_layer_ids=[0, 3],
         mamba_pool=requests.mamba_pool,

@@ -48,6 +48,7 @@ class Settings:
     dtype: torch.dtype = torch.bfloat16
     page_size: int = 16
     pages: int = 40
+    heads: int | None = None  # of the whole model, divided among the ranks; None: some on each rank
     tp_rank: int = 0
     tp_size: int = 1
     model_name: str = "rig-model"

@@ -45,7 +45,8 @@ class World:
         s = self.settings
         page_size = pools.page_size_of(s.kind, s.page_size)
         server_args = self._publish(backend, page_size)
-        self.device = pools.build(s.kind, pools.Size(page_size, s.dtype, s.pages))
+        heads = s.heads // s.tp_size if s.heads else pools.HEADS
+        self.device = pools.build(s.kind, pools.Size(page_size, s.dtype, s.pages, heads))
         self.page_size = page_size
         # The type is part of the content: the same bytes read as another type would be other numbers.
         self.content = content.Content((s.seed, str(s.dtype)), s.tp_rank, page_size)

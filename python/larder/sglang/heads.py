@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages in pieces, for servers with other numbers of tensor-parallel ranks (SGLang's tp_lcm_size, layout page_head).
+
+With tp_lcm_size L each page of rank r of T is in L / T pieces: piece i has the heads of rank r * L / T + i of L ranks.
+A piece is stored as the page of that rank: with its layout, its size and its place among L. So a server with L ranks,
+whose pages are whole, shares them too. A page is there when all its pieces are.
+
+    page_head: [K, V][page][head][token][layer][dim]     the heads of a piece are two runs of bytes, in K and in V
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any, Iterator, Optional
+
+import larder
+from larder.sglang import tensors
+
+LAYOUT = "page_head"
+
+# Each piece has as much, however late the ones before it were: the store then takes the bytes of a put to write later.
+_LEAST_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Of every page of a host pool. flat: its (offset, size) in the bytes of a page that is one run."""
+
+    layout: Optional[larder.PageLayout]  # None: pages have no fixed places
+    flat: tuple[tuple[int, int], ...]
+
+
+def tp_ranks(config: Any, pieces: int) -> list[tuple[int, int]]:
+    """(rank, ranks) that the pieces of this rank belong to. config: a HiCacheStorageConfig."""
+    return [(config.tp_rank * pieces + piece, config.tp_size * pieces) for piece in range(pieces)]
+
+
+def cut(host_pool: Any, layout: Optional[larder.PageLayout], pieces: int) -> tuple[Piece, ...]:
+    """The pieces of the host pool's pages, given where the pages lie. Raises ValueError: they are not in pieces."""
+    heads = getattr(host_pool, "head_num", None)
+    if layout is None or not isinstance(heads, int) or getattr(host_pool, "layout", None) != LAYOUT:
+        raise ValueError(f"tp_lcm_size: its pages are no heads in layout {LAYOUT}, which alone are divided among ranks")
+    if heads % pieces:
+        raise ValueError(
+            f"tp_lcm_size: the {heads} heads of this rank cannot be divided among {pieces} ranks; tp_lcm_size has to "
+            "divide the number of the model's KV heads"
+        )
+    first = layout.addresses(0)
+    second = layout.addresses(layout.slots_per_page) if layout.slots > layout.slots_per_page else first
+    strides = [after - before for (before, _), (after, _) in zip(first, second)]
+    out = []
+    for piece in range(pieces):
+        runs = [(at + piece * (size // pieces), step, size // pieces) for (at, size), step in zip(first, strides)]
+        places = larder.PageLayout(runs, layout.slots_per_page, layout.slots)
+        out.append(Piece(places, _flat([size for _, size in first], pieces, piece)))
+    for slot in (0, layout.slots - layout.slots_per_page):
+        mine = [run for piece in out if piece.layout is not None for run in piece.layout.addresses(slot)]
+        if mine != _by_engine(host_pool, slot, layout, pieces):
+            raise ValueError("tp_lcm_size: SGLang does not divide its heads, or in another way")
+    return tuple(out)
+
+
+def _flat(runs: list[int], pieces: int, piece: int) -> tuple[tuple[int, int], ...]:
+    """runs: sizes of what a page is made of; each has a part of each piece."""
+    sizes = [size // pieces for size in runs]
+    return tuple((sum(runs[:i]) + piece * size, size) for i, size in enumerate(sizes))
+
+
+def _by_engine(host_pool: Any, slot: int, layout: larder.PageLayout, pieces: int) -> list[tuple[int, int]]:
+    """(address, size) of a page's pieces as SGLang says it; empty if it does not."""
+    divide = getattr(host_pool, "get_split_heads_page_buffer_meta", None)
+    if divide is None:
+        return []
+    try:
+        addresses, sizes = divide(tensors.page_slots(slot, layout.slots_per_page), pieces)
+    except (AssertionError, NotImplementedError):
+        return []
+    return [(int(address), int(size)) for address, size in zip(addresses, sizes)]
+
+
+def with_time_left(pieces: int, seconds: float) -> Iterator[tuple[int, float]]:
+    """(piece, seconds left for it) of work that shall end within `seconds`, one piece after another."""
+    begin = time.monotonic()
+    left = seconds
+    for piece in range(pieces):
+        yield piece, left
+        left = max(_LEAST_SECONDS, seconds - (time.monotonic() - begin))
