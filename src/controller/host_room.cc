@@ -42,23 +42,19 @@ std::uint64_t HostRoom::share(const HostVictim& victim, std::uint64_t want, Host
   const NodeView node = tree_.view(victim.node);
   const bool is_stored = backlog_.epoch() != 0 && node.stored_epoch == backlog_.epoch();
   if (loses_nothing && !is_stored) return 0;
-  return std::min(want, victim.facts.component == ComponentKind::kMamba ? 1 : node.end - node.begin);
+  return std::min(want, victim.component == ComponentKind::kMamba ? 1 : node.end - node.begin);
 }
 
 std::optional<HostVictim> HostRoom::next_victim(const HostSpace& missing, const EvictFor& who) const {
   std::optional<HostVictim> first;
-  OrderKey least;
   for (const ComponentKind c : kAllComponents) {
     const bool gives = (host_->blocks_per_slot(c) > 0 ? missing.blocks : missing.markers) > 0;
     if (!model_.has(c) || !gives) continue;
     const std::optional<HostVictim> victim = tree_.next_host_victim(c, who);
     if (!victim) continue;
-    const OrderKey key = tree_.order().key_across(victim->facts);
     const auto place = [](const HostVictim& v) { return std::pair(v.rank, v.worth); };
-    if (!first || place(*victim) < place(*first) || (place(*victim) == place(*first) && key < least)) {
-      first = victim;
-      least = key;
-    }
+    const bool is_alike = first && place(*victim) == place(*first);
+    if (!first || place(*victim) < place(*first) || (is_alike && victim->across < first->across)) first = victim;
   }
   return first;
 }
@@ -79,7 +75,7 @@ HostAnswer HostRoom::make(const ComponentCounts& counts, HostEffort effort, Tena
       // What is left stands beneath pages that are being written.
       return gently && backlog_.may_wait() ? refuse_for_stores() : HostAnswer::kNone;
     }
-    const ComponentKind c = victim->facts.component;
+    const ComponentKind c = victim->component;
     const std::uint64_t per_slot = host_->blocks_per_slot(c);
     const std::uint64_t slots = per_slot == 0 ? missing.markers : (missing.blocks + per_slot - 1) / per_slot;
     const std::uint64_t want = share(*victim, std::min(slots, kVictimBatch), effort);

@@ -2,7 +2,8 @@
 #include "policy/checkpoint_stats.h"
 
 #include <algorithm>
-#include <cmath>
+
+#include "base/powers_of_two.h"
 
 namespace larder {
 namespace {
@@ -37,7 +38,7 @@ float CheckpointStats::faded(float uses, std::uint64_t tokens) const {
   // 2^-x, on a straight line between whole x: the same on every processor, which exp2() is not.
   const double halvings = std::min(static_cast<double>(tokens) / parameters_.fade_tokens, 126.0);
   const int whole = static_cast<int>(halvings);
-  return uses * static_cast<float>(std::ldexp(1 - (halvings - whole) / 2, -whole));
+  return uses * static_cast<float>((1 - (halvings - whole) / 2) * two_to(-whole));
 }
 
 std::size_t CheckpointStats::find(PathHash path) const {
@@ -48,6 +49,13 @@ std::size_t CheckpointStats::find(PathHash path) const {
     if (entries_[i].path == name) return i;
   }
   return kNone;
+}
+
+void CheckpointStats::prefetch(PathHash path) const {
+  if (entries_.empty()) return;
+  const Entry* const row = &entries_[row_of(name_of(path))];
+  __builtin_prefetch(row);
+  __builtin_prefetch(row + kWays - 1);
 }
 
 void CheckpointStats::lost(PathHash path, CheckpointKind kind, float uses, std::uint64_t tick) {

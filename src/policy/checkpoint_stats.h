@@ -55,6 +55,7 @@ class CheckpointStats {
   // Its last copy on device and host is gone.
   void lost(PathHash path, CheckpointKind kind, float uses, std::uint64_t tick);
   [[nodiscard]] bool remembers(PathHash path) const { return find(path) != kNone; }
+  void prefetch(PathHash path) const;  // into the processor's cache, for one of the calls above or below
   // A request would have resumed there: counts as a use. Nothing if it is not remembered.
   void wanted(PathHash path, std::uint64_t tick);
   // Of one that is computed again; 0: not remembered.

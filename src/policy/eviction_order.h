@@ -34,7 +34,8 @@ class EvictionOrder {
 
   // Among the data of one component in one tier.
   [[nodiscard]] virtual OrderKey key(const Facts& facts) const = 0;
-  // Where components share one budget, as on the host: among those that would leave first of each.
+  // Where components share one budget, as on the host: among those that would leave first of each. What orders that
+  // weigh are told beyond the others is not filled.
   [[nodiscard]] virtual OrderKey key_across(const Facts& facts) const { return {facts.last_use, 0}; }
 
   // An order that weighs has several queues for a component in a tier, each by key(), whose `major` is the last use.

@@ -21,10 +21,10 @@
 // divides by the age, CAMP (Ghandeharizadeh et al., 2014) rounds to queues.
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <limits>
 #include <numbers>
 
+#include "base/powers_of_two.h"
 #include "policy/eviction_policies.h"
 
 namespace larder {
@@ -42,7 +42,7 @@ static_assert(kUsed + kUses * kGains <= kHeld - 1);
 
 int level_of(double value, int of_one, int levels) {
   if (!(value > 0)) return 0;
-  return std::clamp(std::ilogb(value * std::numbers::sqrt2) + of_one, 0, levels - 1);  // rounded, not cut off
+  return std::clamp(exponent_of(value * std::numbers::sqrt2) + of_one, 0, levels - 1);  // rounded, not cut off
 }
 
 // What the likely uses of a queue are: the chance of a kind, or of those that have been used a level of uses; those of
@@ -56,13 +56,9 @@ struct QueueMeaning {
 constexpr auto kMeanings = [] {
   std::array<QueueMeaning, 256> meanings{};
   meanings[kIdle] = {kYoung, 1};
-  std::array<double, kGains> gains{};
-  for (int i = 0; i < kGains; ++i) {
-    gains[i] = i < kGainOfOne ? 1.0 / (1 << (kGainOfOne - i)) : static_cast<double>(1 << (i - kGainOfOne));
-  }
   for (int queue = kNeverUsed; queue < kUsed + kUses * kGains; ++queue) {
     const int place = queue - kNeverUsed;  // kinds, and after them levels
-    meanings[queue] = {static_cast<std::uint8_t>(place / kGains), gains[place % kGains]};
+    meanings[queue] = {static_cast<std::uint8_t>(place / kGains), two_to(place % kGains - kGainOfOne)};
   }
   return meanings;
 }();
@@ -72,7 +68,7 @@ class Value final : public EvictionOrder {
   explicit Value(const ValueParameters& parameters)
       : parameters_(parameters), per_fade_(1 / parameters.checkpoints.fade_tokens), without_states_(reuse_order()) {
     for (std::size_t level = 0; level < kUses; ++level) {
-      uses_[level] = std::ldexp(1.0, static_cast<int>(level) - kUsesOfOne) + parameters.more_uses;
+      uses_[level] = two_to(static_cast<int>(level) - kUsesOfOne) + parameters.more_uses;
     }
   }
 

@@ -30,7 +30,8 @@ void RadixTree::Impl::drop_lock(Id id, ComponentKind c, Tier t) {
   if (n.has(bit_of(c, t)) && !n.is_covered()) tally(n, c, t, {.locked = -std::int64_t{n.units(c)}});
   if (n.full_children[0] == 0 || n.full_children[1] == 0 || config.is_exclusive) refresh_leaf(id);
   if (c != ComponentKind::kFull) refresh_aux(id, c, t);
-  if (weighs && c == ComponentKind::kFull && t == Tier::kDevice) refresh_leaf_key(id);  // Facts::is_held
+  const bool restores = (n.present & kMambaBits) != 0;
+  if (weighs && !restores && c == ComponentKind::kFull && t == Tier::kDevice) refresh_leaf_key(id);  // Facts::is_held
 }
 
 LockHandle RadixTree::Impl::lock(Id id, Tier t, LockParts parts) {

@@ -104,7 +104,7 @@ void RadixTree::Impl::publish(Id id, ComponentKind c, Tier t) {
   tell_came(id, c, t);
 }
 
-void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t) {
+void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t, bool all_leaves) {
   Node& n = node(id);
   const Bits bit = bit_of(c, t);
   const std::int64_t units = n.units(c);
@@ -140,7 +140,7 @@ void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t) {
     refresh_leaf(n.parent);
   }
   refresh_leaf(id);
-  if (weighs && c == ComponentKind::kMamba) refresh_leaf_key(id);  // full without it is no restore point
+  if (weighs && c == ComponentKind::kMamba && !all_leaves) refresh_leaf_key(id);  // full without it is no restore point
   refresh_spares(id);
 }
 
@@ -181,10 +181,12 @@ void RadixTree::Impl::tell_pages(PageObserver& to) {
 }
 
 void RadixTree::Impl::drop_tier(Id id, Tier t) {
+  const bool had_state = (node(id).present & bit_of(ComponentKind::kMamba, t)) != 0;
   // Full last: state and window of a tier stand on it.
   for (const ComponentKind c : {ComponentKind::kMamba, ComponentKind::kSwa, ComponentKind::kFull}) {
-    if ((node(id).present & bit_of(c, t)) != 0) drop(id, c, t);
+    if ((node(id).present & bit_of(c, t)) != 0) drop(id, c, t, true);
   }
+  if (weighs && had_state) refresh_leaf_key(id);  // of the other tier, if it is there
 }
 
 void RadixTree::Impl::recount_covered(Id id, bool was_covered) {
@@ -234,6 +236,12 @@ std::uint64_t RadixTree::Impl::last_use(const Node& n, ComponentKind c, Tier t) 
 }
 
 Facts RadixTree::Impl::facts(const Node& n, ComponentKind c, Tier t) const {
+  Facts all = plain_facts(n, c, t);
+  if (weighs) weigh(n, all);
+  return all;
+}
+
+Facts RadixTree::Impl::plain_facts(const Node& n, ComponentKind c, Tier t) const {
   Facts facts{.component = c,
               .tier = t,
               .space = NamespaceId(n.space),
@@ -245,7 +253,6 @@ Facts RadixTree::Impl::facts(const Node& n, ComponentKind c, Tier t) const {
     facts.is_fresh = n.is_fresh;
     facts.priority = n.priority;
   }
-  if (weighs) weigh(n, facts);
   return facts;
 }
 
@@ -259,10 +266,11 @@ void RadixTree::Impl::weigh(const Node& n, Facts& f) const {
   if (!f.restores) return;
   f.kind = n.kind;
   f.priority = n.priority;
-  f.uses = uses_now(n);
-  const bool is_leaf = n.full_children[tree::index_of(f.tier)] == 0;
   const bool has_state = n.has(bit_of(ComponentKind::kMamba, f.tier));
   f.is_held = f.component == ComponentKind::kFull && f.tier == Tier::kHost && has_state;
+  if (f.is_held) return;
+  f.uses = uses_now(n);
+  const bool is_leaf = n.full_children[tree::index_of(f.tier)] == 0;
   const auto tier = tree::index_of(f.tier);
   std::uint64_t pages = f.component == ComponentKind::kFull || is_leaf ? n.pages : 0;
   bool goes_along = pages > 0;  // what nothing else stands on, up to the checkpoint above
@@ -362,7 +370,7 @@ VictimQueues::First RadixTree::Impl::first_victim(VictimQueues& victims, Compone
       .own_first = own_first};
   if (const auto known = victims.known_first(question)) return *known;
   // What came above it may have lessened the worth of data that nobody touches: now and then one first is looked at.
-  constexpr std::uint32_t kVictimsForALook = 4;
+  constexpr std::uint32_t kVictimsForALook = 16;
   const Id other = ++victims_asked % kVictimsForALook == 0 ? victims.next_to_check() : kNoNode;
   if (other != kNoNode) update_victim(victims, other, c, t);
   constexpr int kMostMoves = 16;  // then a rounding error is as good as another

@@ -171,8 +171,8 @@ std::optional<HostVictim> RadixTree::next_host_victim(ComponentKind c, const Evi
   const tree::VictimQueues::First first = impl_->next_host_victim(c, who);
   if (first.id == kNoNode) return std::nullopt;
   const double worth = impl_->weighs || first.queue == kSpareQueue ? first.worth : 0;
-  return HostVictim{NodeId(first.id), impl_->facts(impl_->node(first.id), c, Tier::kHost), worth,
-                    static_cast<std::uint8_t>(first.rank)};
+  const Facts facts = impl_->plain_facts(impl_->node(first.id), c, Tier::kHost);
+  return HostVictim{NodeId(first.id), c, impl_->order->key_across(facts), worth, static_cast<std::uint8_t>(first.rank)};
 }
 TenantBook& RadixTree::tenants() { return impl_->tenants; }
 const TenantBook& RadixTree::tenants() const { return impl_->tenants; }

@@ -399,10 +399,10 @@ TEST(TreeEvictHost, HostOnlyNodesVanish) {
   Fixture f(config_of(1, 2, true));
   f.adopt(iota_tokens(6), 0, 2, true);
   f.adopt(kA, 0, 2, true);
-  const std::uint64_t use_of_first = f.tree.next_host_victim(kMamba)->facts.last_use;
+  const std::uint64_t use_of_first = f.tree.next_host_victim(kMamba)->across.major;
   EXPECT_EQ(f.tree.evict_host(kMamba, 1).dropped, 1u);
   EXPECT_EQ(f.match(iota_tokens(6)).walked.pages, 4u) << "the leaf whose state it was: from the window's begin";
-  EXPECT_GT(f.tree.next_host_victim(kMamba)->facts.last_use, use_of_first);
+  EXPECT_GT(f.tree.next_host_victim(kMamba)->across.major, use_of_first);
   EXPECT_EQ(f.any_pages(kA), 2u);
   f.check();
   EXPECT_EQ(f.tree.evict_host(kFull, 100).dropped, 6u);

@@ -75,7 +75,7 @@ struct RadixTree::Impl {
   void add_pending(Id id, ComponentKind c, Tier t);
   void publish(Id id, ComponentKind c, Tier t);
   // Gives the slots to the sink and forgets them, pending or published.
-  void drop(Id id, ComponentKind c, Tier t);
+  void drop(Id id, ComponentKind c, Tier t, bool all_leaves = false);  // all_leaves: of the tier, in one go
   // Everything of the node in the tier.
   void drop_tier(Id id, Tier t);
   void tell_lost(Id id, ComponentKind c, Tier t);
@@ -94,6 +94,7 @@ struct RadixTree::Impl {
   [[nodiscard]] bool may_leave_host(const Node& node) const;
   [[nodiscard]] std::uint64_t last_use(const Node& node, ComponentKind c, Tier t) const;
   [[nodiscard]] Facts facts(const Node& node, ComponentKind c, Tier t) const;
+  [[nodiscard]] Facts plain_facts(const Node& node, ComponentKind c, Tier t) const;  // without weigh()
   // Where it stands among the victims of its tier.
   struct Place {
     std::uint8_t queue = 0;

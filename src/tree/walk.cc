@@ -238,7 +238,10 @@ void RadixTree::Impl::recall(const TreePosition& at, std::span<const TokenId> re
   for (std::size_t i = 0; i < pages.size(); from = pages[i++]) {
     end.append(rest.subspan((from - at.pages) * page_size, (pages[i] - from) * page_size));
     origins[i]->path = end;
-    if (stats.remembers(end)) last = origins[i];
+    stats.prefetch(end);
+  }
+  for (CheckpointOrigin* const origin : origins) {
+    if (stats.remembers(*origin->path)) last = origin;
   }
   if (last != nullptr) stats.wanted(*last->path, tick);
   for (CheckpointOrigin* const origin : origins) origin->uses = stats.uses_of(*origin->path, tick);
