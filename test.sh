@@ -66,20 +66,25 @@ run_sglang() {
   cmake -S python -B build/python -G Ninja -DPython_EXECUTABLE="$python" \
     -DLARDER_LIBRARY="$PWD/build/release/liblarder.so" >/dev/null
   cmake --build build/python -- --quiet
-  local -A running=()  # side by side: each waits for its servers most of the time
-  for suite in python/tests tests/sglang tests/sglang_clients; do
+  local suites=(python/tests tests/sglang tests/sglang_clients)
+  # Side by side: each waits for its servers most of the time. An interrupt does not reach them by itself.
+  running=()
+  trap 'kill "${running[@]}" 2>/dev/null' EXIT
+  for suite in "${suites[@]}"; do
     PYTHONPATH="$PWD/build/python" "$python" -m pytest "$suite" >"build/test_${suite//\//_}.log" 2>&1 &
-    running[$suite]=$!
+    running+=($!)
   done
-  for suite in "${!running[@]}"; do
+  for suite in "${suites[@]}"; do
     log="build/test_${suite//\//_}.log"
-    if wait "${running[$suite]}"; then
+    if wait "${running[0]}"; then
       printf '%s: %s\n' "$suite" "$(grep -E '[0-9]+ passed' "$log")"
     else
       cat "$log"
       failed=1
     fi
+    running=("${running[@]:1}")
   done
+  trap - EXIT
   return "$failed"
 }
 

@@ -174,10 +174,10 @@ bool DeviceRoom::is_room_coming(ComponentKind c) {
 // Does the host have room for copies, or does it have to evict for them? What little a victim left over is taken before
 // long by what is worth more.
 VictimRule DeviceRoom::gentle_rule(ComponentKind c) const {
-  const std::uint64_t per_slot = std::max<std::uint64_t>(host_->blocks_per_slot(c), 1);
+  const std::uint64_t per_slot = host_->blocks_per_slot(c);  // 0: it has markers alone
+  const std::uint64_t all = per_slot == 0 ? host_->total().markers : host_->total().blocks / per_slot;
   ComponentCounts some{};
-  some[index_of(c)] =
-      static_cast<std::uint32_t>(std::max<std::uint64_t>(host_->total().blocks / kRoomPart / per_slot, 1));
+  some[index_of(c)] = static_cast<std::uint32_t>(std::max<std::uint64_t>(all / kRoomPart, 1));
   return host_->shortage(some).is_none() ? VictimRule::kBackUpFirst : VictimRule::kBackUpWorth;
 }
 

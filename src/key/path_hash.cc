@@ -20,7 +20,7 @@ constexpr std::uint64_t power(std::uint64_t base, std::uint64_t exponent) {
   }
   return result;
 }
-constexpr std::uint64_t kInverse = power(kBase, (std::uint64_t{1} << 62) - 1);  // 2^62 is the order of all odd numbers
+constexpr std::uint64_t kInverse = power(kBase, (std::uint64_t{1} << 62) - 1);  // x^(2^62) is 1 for each odd x
 static_assert(kBase * kInverse == 1);
 
 constexpr std::size_t kBlock = 16;

@@ -48,6 +48,7 @@ class EvictionOrder {
   [[nodiscard]] virtual std::uint8_t queue(const Facts&) const { return 0; }
   [[nodiscard]] virtual double worth(std::uint8_t, const QueueAge&, const CheckpointStats&) const { return 0; }
   // The same of the firsts of many queues, asked for each victim: as many ages, and places for the answers, as queues.
+  // Numbers of queues ascend, each there once.
   virtual void worths(std::span<const std::uint8_t> queues, std::span<const std::uint64_t> ages_tokens,
                       std::uint64_t tier_tokens, const CheckpointStats& stats, std::span<double> out) const {
     for (std::size_t i = 0; i < queues.size(); ++i) out[i] = worth(queues[i], {ages_tokens[i], tier_tokens}, stats);

@@ -106,8 +106,10 @@ Status check_memory(std::size_t bytes, std::size_t available) {
   const bool is_known = available != kUnknown;
   const std::size_t kept = is_known ? std::min(available / 16, std::size_t{10} << 30) : 2 * kHugePageBytes;
   if (bytes <= available - kept) return Status::ok();
-  return overloaded("asked for " + mib(bytes) + " of memory; " + (is_known ? mib(available) : "an unknown amount") +
-                    " is available, of which " + mib(kept) + " stay free for what else runs on the machine");
+  if (!is_known) return overloaded("asked for " + mib(bytes) + " of memory, which no machine has available");
+  return overloaded("asked for " + mib(bytes) + " of memory; " + mib(available) + " is available, of which " +
+                    mib(kept) + " stay free for what else runs on the machine: ask for at most " +
+                    mib(available - kept));
 }
 
 MemorySource& host_memory_source() {

@@ -20,14 +20,14 @@ class Memory {
 class MemorySource {
  public:
   virtual ~MemorySource() = default;
-  // Errors: kInvalidArgument (0 bytes), kOverloaded (the machine has not that much: says how much it has, and what of it
-  // has to stay free).
+  // Errors: kInvalidArgument (0 bytes), kOverloaded (the machine has not that much: says how much it has, and what of
+  // it has to stay free).
   [[nodiscard]] virtual Result<std::unique_ptr<Memory>> allocate(std::size_t bytes) = 0;
 };
 
 // May so many bytes be taken of what is available? What else runs on the machine (the engine, page tables, the page
-// cache) keeps a sixteenth of it, at most 10 GiB, so that a tier that is as large as the machine is refused at the start
-// and not killed later. Errors: kOverloaded. Source: SGLang keeps 10 GiB.
+// cache) keeps a sixteenth of it, at most 10 GiB, so that a tier that is as large as the machine is refused at the
+// start and not killed later. Errors: kOverloaded. Source: SGLang keeps 10 GiB.
 [[nodiscard]] Status check_memory(std::size_t bytes, std::size_t available);
 
 // Anonymous host memory: mmap + MADV_HUGEPAGE where available + pre-fault (first touch runs at 0.3 GiB/s with 4 KiB

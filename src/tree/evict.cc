@@ -138,7 +138,8 @@ bool RadixTree::Impl::is_worth_less_than(const Node& n, ComponentKind c, const V
     // What was used by the same request leaves from its end.
     return own < victim.key || (own == victim.key && n.begin > node(victim.id).begin);
   }
-  return order->key_across(copy) <= order->key_across(facts(node(victim.id), victims, Tier::kHost));
+  copy = plain_facts(n, c, Tier::kDevice);
+  return order->key_across(copy) <= order->key_across(plain_facts(node(victim.id), victims, Tier::kHost));
 }
 
 // False: beneath it is host data that is in use, which would lose its prefix.

@@ -18,6 +18,13 @@ void RadixTree::Impl::add_lock(Id id, ComponentKind c, Tier t) {
   if (n.has(bit_of(c, t)) && !n.is_covered()) tally(n, c, t, {.locked = n.units(c)});
   if (n.heap_at[0] != kNotInHeap || n.heap_at[1] != kNotInHeap) refresh_leaf(id);  // a lock only ever removes leaves
   if (c != ComponentKind::kFull) refresh_aux(id, c, t);
+  refresh_held(id, c, t);
+}
+
+// Facts::is_held of what is no restore point.
+void RadixTree::Impl::refresh_held(Id id, ComponentKind c, Tier t) {
+  const bool restores = (node(id).present & kMambaBits) != 0;
+  if (weighs && !restores && c == ComponentKind::kFull && t == Tier::kDevice) refresh_leaf_key(id);
 }
 
 void RadixTree::Impl::drop_lock(Id id, ComponentKind c, Tier t) {
@@ -30,8 +37,7 @@ void RadixTree::Impl::drop_lock(Id id, ComponentKind c, Tier t) {
   if (n.has(bit_of(c, t)) && !n.is_covered()) tally(n, c, t, {.locked = -std::int64_t{n.units(c)}});
   if (n.full_children[0] == 0 || n.full_children[1] == 0 || config.is_exclusive) refresh_leaf(id);
   if (c != ComponentKind::kFull) refresh_aux(id, c, t);
-  const bool restores = (n.present & kMambaBits) != 0;
-  if (weighs && !restores && c == ComponentKind::kFull && t == Tier::kDevice) refresh_leaf_key(id);  // Facts::is_held
+  refresh_held(id, c, t);
 }
 
 LockHandle RadixTree::Impl::lock(Id id, Tier t, LockParts parts) {

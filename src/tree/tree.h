@@ -193,7 +193,7 @@ struct EvictResult {
 struct HostVictim {
   NodeId node;
   ComponentKind component{};
-  OrderKey across;  // EvictionOrder::key_across()
+  OrderKey across;   // EvictionOrder::key_across()
   double worth = 0;  // EvictionOrder::worth(); 0 of an order that does not weigh; less than 0: the device has it, too
   std::uint8_t rank = 0;  // smaller ones leave before all others: who is over its ceiling, within its bounds, one's own
 };

@@ -105,8 +105,9 @@ struct RadixTree::Impl {
   [[nodiscard]] bool is_spare(const Node& node, ComponentKind c, Tier t) const;
   // What orders that weigh are told beyond that.
   void weigh(const Node& node, Facts& facts) const;
-  void refresh_leaf(Id id);      // membership in the leaf heaps
-  void refresh_leaf_key(Id id);  // place in them, after the facts changed
+  void refresh_leaf(Id id);                           // membership in the leaf heaps
+  void refresh_leaf_key(Id id);                       // place in them, after the facts changed
+  void refresh_held(Id id, ComponentKind c, Tier t);  // after the first lock, or the last unlock
   void set_state_place(Id id, Tier t);
   void set_leaves_device(Id id, bool leaves);
   void refresh_spares(Id id);  // after what it has on device or host has changed

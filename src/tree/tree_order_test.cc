@@ -145,6 +145,21 @@ TEST(TreeOrder, WhatTheDeviceHasLeavesTheHostBeforeRestorePoints) {
   }
 }
 
+// Its answer is remembered while nothing changes. What a running request has begun to stand on in between is a change.
+TEST(TreeOrder, WhatARunningRequestStandsOnIsNotTheNextVictimOfTheHost) {
+  Fixture f(config_of(1, 0, true, EvictionPolicy::kValue));
+  const NodeId older = f.insert(iota_tokens(4, 100)).node;  // no checkpoints: both go before all else
+  f.back_up(older);
+  const NodeId newer = f.insert(iota_tokens(4, 200)).node;
+  f.back_up(newer);
+  EXPECT_EQ(f.host_victim(kFull), older);
+  LockHandle lock = f.tree.lock(older, kDev, {.full = true, .swa = false, .mamba = false});
+  EXPECT_EQ(f.host_victim(kFull), newer);
+  f.tree.unlock(lock);
+  EXPECT_EQ(f.host_victim(kFull), older);
+  f.check();
+}
+
 // value without recurrent state: a cache of `room` documents of two pages, of which each request reads one.
 class Documents {
  public:

@@ -20,6 +20,8 @@ LAYOUT = "page_head"
 # Each piece has as much, however late the ones before it were: the store then takes the bytes of a put to write later.
 _LEAST_SECONDS = 0.02
 
+_REMEDY = "to store the pool, leave tp_lcm_size out: then servers with other numbers of ranks find nothing of this one"
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -37,8 +39,12 @@ def tp_ranks(config: Any, pieces: int) -> list[tuple[int, int]]:
 def cut(host_pool: Any, layout: Optional[larder.PageLayout], pieces: int) -> tuple[Piece, ...]:
     """The pieces of the host pool's pages, given where the pages lie. Raises ValueError: they are not in pieces."""
     heads = getattr(host_pool, "head_num", None)
-    if layout is None or not isinstance(heads, int) or getattr(host_pool, "layout", None) != LAYOUT:
-        raise ValueError(f"tp_lcm_size: its pages are no heads in layout {LAYOUT}, which alone are divided among ranks")
+    if layout is None:
+        raise ValueError(f"tp_lcm_size: its pages have no fixed places in memory, so they cannot be divided; {_REMEDY}")
+    if not isinstance(heads, int) or getattr(host_pool, "layout", None) != LAYOUT:
+        raise ValueError(
+            f"tp_lcm_size: its pages are no heads in layout {LAYOUT}, which alone are divided among ranks; {_REMEDY}"
+        )
     if heads % pieces:
         raise ValueError(
             f"tp_lcm_size: the {heads} heads of this rank cannot be divided among {pieces} ranks; tp_lcm_size has to "
@@ -55,7 +61,7 @@ def cut(host_pool: Any, layout: Optional[larder.PageLayout], pieces: int) -> tup
     for slot in (0, layout.slots - layout.slots_per_page):
         mine = [run for piece in out if piece.layout is not None for run in piece.layout.addresses(slot)]
         if mine != _by_engine(host_pool, slot, layout, pieces):
-            raise ValueError("tp_lcm_size: SGLang does not divide its heads, or in another way")
+            raise ValueError(f"tp_lcm_size: SGLang does not divide its heads, or in another way; {_REMEDY}")
     return tuple(out)
 
 
@@ -78,7 +84,10 @@ def _by_engine(host_pool: Any, slot: int, layout: larder.PageLayout, pieces: int
 
 
 def with_time_left(pieces: int, seconds: float) -> Iterator[tuple[int, float]]:
-    """(piece, seconds left for it) of work that shall end within `seconds`, one piece after another."""
+    """(piece, seconds left for it) of work that shall end within `seconds`, one piece after another.
+
+    Each piece but the first has _LEAST_SECONDS at least, so all may take so much longer.
+    """
     begin = time.monotonic()
     left = seconds
     for piece in range(pieces):

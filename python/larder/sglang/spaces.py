@@ -4,6 +4,7 @@
 One space for whole pages, one for each piece of pages that are in pieces (heads.py).
 """
 
+import contextlib
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -60,8 +61,10 @@ class OpenSpace:
         self.spaces[0].clear(timeout)
 
     def close(self) -> None:
-        for space in self.spaces:
-            space.close()
+        """Closes all spaces, whatever one of them raises."""
+        with contextlib.ExitStack() as stack:
+            for space in self.spaces:
+                stack.callback(space.close)
 
 
 class SpaceTable:
@@ -192,5 +195,6 @@ class SpaceTable:
 
 
 def _close(retired: list[OpenSpace]) -> None:
-    for current in retired:
-        current.close()
+    with contextlib.ExitStack() as stack:
+        for current in retired:
+            stack.callback(current.close)
