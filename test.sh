@@ -22,6 +22,9 @@ readonly asan_whole=(base_test key_test model_test policy_test pool_test transfe
 # Of these, which take the longest, every fourth test; the next commit runs others.
 readonly asan_sampled=(storage_test tests_cache tests_crash tests_conformance tests_connector tests_attach tests_disk)
 
+# Of the slow tests with many cases alike every fourth, too.
+readonly slow_sampled=(tests_model tests_disk_slow tests_ranks_slow)
+
 stage() { printf '\n== %s (%ds)\n' "$*" "$SECONDS"; }
 
 # build PRESET [cmake options]
@@ -51,9 +54,22 @@ build_asan() {
   cmake --build --preset asan --target "${asan_whole[@]/#/larder_}" "${asan_sampled[@]/#/larder_}" -- --quiet
 }
 
+# Which of four this commit runs.
+turn() {
+  local commits
+  if commits="$(git rev-list --count HEAD 2>/dev/null)"; then echo $((commits % 4 + 1)); else echo 1; fi
+}
+
+run_slow() {
+  local sampled
+  sampled="^larder_($(any_of "${slow_sampled[@]}"))/"
+  run_tests release slow -L slow -j "$((jobs + 1))" -E "$sampled"  # the longest mostly wait
+  run_tests release slow_sampled -L slow -j "$((jobs + 1))" -R "$sampled" -I "$(turn),,4"
+}
+
 run_asan() {
-  local first=1 commits
-  if commits="$(git rev-list --count HEAD 2>/dev/null)"; then first=$((commits % 4 + 1)); fi
+  local first
+  first="$(turn)"
   run_tests asan asan -LE slow -j "$((jobs + 1))" -R "^(larder_($(any_of "${asan_whole[@]}"))/|fuzz_)"
   run_tests asan asan_sampled -LE slow -j "$((jobs + 1))" -R "^larder_($(any_of "${asan_sampled[@]}"))/" -I "$first,,4"
 }
@@ -143,7 +159,7 @@ main() {
   if ctest --test-dir build/release -N -L slow | grep -q '^Total Tests: 0$'; then
     echo "none"
   else
-    run_tests release slow -L slow -j "$((jobs + 1))"  # the longest mostly wait
+    run_slow
   fi
 
   stage "commands of the documentation"  # configures build/release as a user does: without tests
