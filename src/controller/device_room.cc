@@ -171,13 +171,14 @@ bool DeviceRoom::is_room_coming(ComponentKind c) {
   return host_room_.has_refused() || are_copied(leaving_[index_of(c)]) || are_copied(handed_over_);
 }
 
-// Does the host have room for copies, or does it have to evict for them? What little a victim left over is taken before
-// long by what is worth more.
+// Does the host have room for copies, or does it have to evict for them? Where restore points are weighed, what little
+// a victim left over is taken before long by what is worth more.
 VictimRule DeviceRoom::gentle_rule(ComponentKind c) const {
   const std::uint64_t per_slot = host_->blocks_per_slot(c);  // 0: it has markers alone
   const std::uint64_t all = per_slot == 0 ? host_->total().markers : host_->total().blocks / per_slot;
+  const std::uint64_t least = tree_.weighs() ? all / kRoomPart : 1;
   ComponentCounts some{};
-  some[index_of(c)] = static_cast<std::uint32_t>(std::max<std::uint64_t>(all / kRoomPart, 1));
+  some[index_of(c)] = static_cast<std::uint32_t>(std::max<std::uint64_t>(least, 1));
   return host_->shortage(some).is_none() ? VictimRule::kBackUpFirst : VictimRule::kBackUpWorth;
 }
 
