@@ -20,6 +20,13 @@ check() {
   printf '%-14s %6d s  %s\n' "$name" "$((SECONDS - begin))" "$result"
 }
 
+# test.sh runs a part of these with each commit.
+slow_tests() {
+  cmake --preset release >/dev/null && cmake --build --preset release -- --quiet
+  LARDER_PROPERTY_OPERATIONS=40000 LARDER_HOST_SIZE_SEEDS=4 \
+    ctest --test-dir build/release --output-on-failure --no-tests=error -L slow -j "$(($(nproc) + 1))"
+}
+
 main() {
   local hours=0
   case "${1:-}" in
@@ -31,6 +38,7 @@ main() {
   local seconds=$((hours * 3600 / ${#targets[@]}))
   mkdir -p "$out"
   check test ./test.sh
+  check slow slow_tests
   check simulation build/release/larder sim --seeds 10000 --events 1000 --probes --write-failure "$out/failure.txt"
   check every_fault build/release/larder sim --every-fault --seeds 100 --events 120 \
     --write-failure "$out/fault.txt"

@@ -15,7 +15,7 @@ constexpr std::uint32_t kMostStoreWaits = 128;
 // copies there for those that come: without a limit, two that are next to leave the device could take each other's
 // place for ever.
 constexpr std::uint32_t kMostCopyWaits = 16;
-constexpr std::uint64_t kRoomPart = 32;  // less than this part of the host free: it is full
+constexpr std::uint64_t kRoomPart = 32;  // a host with less than this part free counts as full, see gentle_rule()
 
 bool is_copied_to_host(const NodeView& node) {
   return std::find(node.host_pending.begin(), node.host_pending.end(), true) != node.host_pending.end();
@@ -171,8 +171,8 @@ bool DeviceRoom::is_room_coming(ComponentKind c) {
   return host_room_.has_refused() || are_copied(leaving_[index_of(c)]) || are_copied(handed_over_);
 }
 
-// Does the host have room for copies, or does it have to evict for them? Where restore points are weighed, what little
-// a victim left over is taken before long by what is worth more.
+// Does the host have room for copies, or does it have to evict for them? Where restore points are weighed, a little
+// room is soon taken by something that is worth more. Other orders hit less with that rule (tests/cache_slow).
 VictimRule DeviceRoom::gentle_rule(ComponentKind c) const {
   const std::uint64_t per_slot = host_->blocks_per_slot(c);  // 0: it has markers alone
   const std::uint64_t all = per_slot == 0 ? host_->total().markers : host_->total().blocks / per_slot;

@@ -104,7 +104,7 @@ void RadixTree::Impl::publish(Id id, ComponentKind c, Tier t) {
   tell_came(id, c, t);
 }
 
-void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t, bool all_leaves) {
+void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t, bool goes_with_tier) {
   Node& n = node(id);
   const Bits bit = bit_of(c, t);
   const std::int64_t units = n.units(c);
@@ -140,7 +140,8 @@ void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t, bool all_leaves) {
     refresh_leaf(n.parent);
   }
   refresh_leaf(id);
-  if (weighs && c == ComponentKind::kMamba && !all_leaves) refresh_leaf_key(id);  // full without it is no restore point
+  if (weighs && c == ComponentKind::kMamba && !goes_with_tier)
+    refresh_leaf_key(id);  // full without it is no restore point
   refresh_spares(id);
 }
 

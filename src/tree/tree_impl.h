@@ -75,7 +75,8 @@ struct RadixTree::Impl {
   void add_pending(Id id, ComponentKind c, Tier t);
   void publish(Id id, ComponentKind c, Tier t);
   // Gives the slots to the sink and forgets them, pending or published.
-  void drop(Id id, ComponentKind c, Tier t, bool all_leaves = false);  // all_leaves: of the tier, in one go
+  // goes_with_tier: drop_tier() drops all of the node there, and renews its keys once.
+  void drop(Id id, ComponentKind c, Tier t, bool goes_with_tier = false);
   // Everything of the node in the tier.
   void drop_tier(Id id, Tier t);
   void tell_lost(Id id, ComponentKind c, Tier t);

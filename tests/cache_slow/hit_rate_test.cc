@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The laws of tests/cache/hit_rate.h on longer loads, more of them, and another size of device.
+//
+// LARDER_HOST_SIZE_SEEDS: loads of each kind (default 2; tools/nightly.sh: 4).
 #include <gtest/gtest.h>
+
+#include <cstdlib>
 
 #include "tests/cache/hit_rate.h"
 
@@ -10,8 +14,11 @@ namespace {
 class HostSizesSlow : public ::testing::TestWithParam<Shape> {};
 
 TEST_P(HostSizesSlow, NeverLowerTheHitRate) {
+  const char* const given = std::getenv("LARDER_HOST_SIZE_SEEDS");
+  const std::uint64_t seeds = given == nullptr ? 2 : std::strtoull(given, nullptr, 10);
+  ASSERT_GT(seeds, 0u) << "LARDER_HOST_SIZE_SEEDS is no number above 0: " << given;
   for (const LoadKind kind : {LoadKind::kDocuments, LoadKind::kConversations}) {
-    for (std::uint64_t seed = 101; seed <= 102; ++seed) {
+    for (std::uint64_t seed = 101; seed <= 100 + seeds; ++seed) {
       for (const ComponentCounts device : {ComponentCounts{64, 64, 24}, ComponentCounts{120, 90, 30}}) {
         const std::vector<HostSizeRow> rows = replay_host_sizes(GetParam(), {kind, seed}, device, 3000);
         EXPECT_EQ(broken_host_size_law(rows, slack_of(GetParam())), "") << "seed " << seed << "\n" << table_of(rows);
