@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kBenchFolder = "larder-bench-storage";  // under --directory; made and removed here
 constexpr std::uint64_t kLeastPage = 4096, kMostPage = std::uint64_t{1} << 30;
-constexpr std::uint32_t kMostDepth = 1024;
+constexpr std::uint32_t kMostDepth = 1024, kMostPages = 1024;  // in flight; in a request
 constexpr std::uint64_t kLeastBytes = 1 << 20;
 
 constexpr const char* kFio = "fio";
@@ -289,6 +289,10 @@ void add_options(CLI::App& app, StorageBenchOptions& o, Typed& typed) {
       ->check(whole_number())
       ->delimiter(',')
       ->capture_default_str();
+  app.add_option("--pages", o.pages_per_request, "pages in each request")
+      ->type_name("NUMBER")
+      ->check(whole_number())
+      ->capture_default_str();
   app.add_option("--bytes", typed.bytes, "of one run, as 4Gi; default 1Gi, less on a small disk")->type_name("SIZE");
   app.add_option("--seconds", o.seconds, "most of one run")->type_name("SECONDS")->capture_default_str();
   app.add_option("--repeat", o.repeat, "runs of each kind")
@@ -356,6 +360,12 @@ Status check_options(const StorageBenchOptions& o) {
   }
   for (const std::uint32_t depth : o.depths) {
     if (depth == 0 || depth > kMostDepth) return invalid_argument(fmt::format("--depths: {} is not in 1..1024", depth));
+  }
+  if (o.pages_per_request == 0 || o.pages_per_request > kMostPages) {
+    return invalid_argument(fmt::format("--pages: {} is not in 1..{}", o.pages_per_request, kMostPages));
+  }
+  if (o.pages_per_request > 1 && o.beside == kFio) {
+    return invalid_argument("--pages: fio has one block in each request; use --beside none, or a backend");
   }
   if (!o.beside_extra.empty() && (o.beside == kFio || o.beside == kNone)) {
     return invalid_argument("--beside-extra: needs --beside with the name of a backend");

@@ -40,6 +40,7 @@ struct StorageBenchOptions {
   std::string directory = ".";
   std::vector<std::uint64_t> page_sizes = {64u << 10, 512u << 10, 2u << 20};
   std::vector<std::uint32_t> depths = {1, 4, 16, 64};
+  std::uint32_t pages_per_request = 1;
   std::uint64_t bytes = std::uint64_t{1} << 30;  // of a run
   double seconds = 5;                            // of a run
   std::uint32_t repeat = 3;

@@ -167,6 +167,7 @@ Json storage_json(const StorageBenchOptions& options, const MachineInfo& machine
                 {"bytes", options.bytes},
                 {"seconds", options.seconds},
                 {"repeat", options.repeat},
+                {"pages_per_request", options.pages_per_request},
                 {"seed", options.seed},
                 {"beside", has_others(cells) ? options.beside : "none"},
                 {"beside_extra", options.beside_extra},

@@ -37,6 +37,12 @@ std::shared_ptr<const StoreScope> bench_scope() {
   return scope;
 }
 
+Status first_failure(const std::vector<Status>& statuses) {
+  if (statuses.empty()) return internal_error("no answer");
+  const auto failed = std::find_if(statuses.begin(), statuses.end(), [](const Status& s) { return !s.is_ok(); });
+  return failed == statuses.end() ? Status::ok() : *failed;
+}
+
 struct Completion {
   std::size_t lane = 0;
   Status status;
@@ -103,6 +109,7 @@ struct StorageRunner::Parts {
   std::uint64_t run = 0;                 // of the store that is there: names its keys and stamps
   std::vector<std::uint64_t> source_of;  // [page]: where its content is in `source`
   std::unique_ptr<StorageBackend> backend;
+  bool lies_in_directory = false;
 
   [[nodiscard]] Status open() {
     LARDER_RETURN_IF_ERROR(real_file_system().make_dirs(directory));
@@ -147,26 +154,31 @@ struct StorageRunner::Parts {
            std::memcmp(got + 16, source->data() + source_of[number] + 16, page_bytes - 24) == 0;
   }
 
-  [[nodiscard]] Status submit_set(std::uint64_t number, std::byte* content, std::uint64_t bytes, bool is_alone,
-                                  std::function<void(Status)> done) {
+  // Pages `first`, `first` + 1 ... whose contents lie one after the other.
+  [[nodiscard]] Status submit_set(std::uint64_t first, std::span<std::byte> contents, std::uint64_t page_bytes,
+                                  bool is_alone, std::function<void(Status)> done) {
     WriteRequest request;
     request.scope = scope;
     request.terms.caller_waits = is_alone;
-    request.groups.resize(1);
-    request.groups[0].items.push_back({PoolName::kKv, key_of(run, number), {{content, bytes}}});
+    for (std::size_t at = 0; at < contents.size(); at += page_bytes, ++first) {
+      request.groups.emplace_back().items.push_back(
+          {PoolName::kKv, key_of(run, first), {{contents.data() + at, page_bytes}}});
+    }
     return backend->submit_write(std::move(request), [done = std::move(done)](const WriteResult& result) {
-      done(result.groups.empty() ? internal_error("no answer") : result.groups[0]);
+      done(first_failure(result.groups));
     });
   }
-  [[nodiscard]] Status submit_get(std::uint64_t number, std::byte* into, std::uint64_t bytes, bool is_alone,
-                                  std::function<void(Status)> done) {
+  [[nodiscard]] Status submit_get(std::span<const std::uint64_t> numbers, std::byte* into, std::uint64_t page_bytes,
+                                  bool is_alone, std::function<void(Status)> done) {
     ReadRequest request;
     request.scope = scope;
     request.terms.caller_waits = is_alone;
-    request.items.push_back({PoolName::kKv, key_of(run, number), {{into, bytes}}});
-    return backend->submit_read(std::move(request), [done = std::move(done)](const ReadResult& result) {
-      done(result.items.empty() ? internal_error("no answer") : result.items[0]);
-    });
+    for (const std::uint64_t number : numbers) {
+      request.items.push_back({PoolName::kKv, key_of(run, number), {{into, page_bytes}}});
+      into += page_bytes;
+    }
+    return backend->submit_read(
+        std::move(request), [done = std::move(done)](const ReadResult& result) { done(first_failure(result.items)); });
   }
 
   [[nodiscard]] Status store_small_pages();
@@ -185,14 +197,9 @@ Status StorageRunner::Parts::store_small_pages() {
       std::byte* const content = source->data() + next % (source->size() / kExistsPayload) * kExistsPayload;
       request.groups.emplace_back().items.push_back({PoolName::kKv, key_of(run, next), {{content, kExistsPayload}}});
     }
-    const Status taken =
-        backend->submit_write(std::move(request), [done = lanes.finisher(lane)](const WriteResult& result) {
-          Status first;
-          for (const Status& group : result.groups) {
-            if (first.is_ok()) first = group;
-          }
-          done(first);
-        });
+    const Status taken = backend->submit_write(
+        std::move(request),
+        [done = lanes.finisher(lane)](const WriteResult& result) { done(first_failure(result.groups)); });
     return taken.is_ok() ? Result<bool>(true) : Result<bool>(taken);
   });
 }
@@ -242,6 +249,7 @@ Result<std::unique_ptr<StorageRunner>> StorageRunner::create(const StorageBenchO
   if (has_option("file_path_prefix")) {  // hf3fs: on a mount, or under a directory that the fake library takes for one
     parts->backend_options["file_path_prefix"] = store_directory + "/pages";
   }
+  parts->lies_in_directory = !parts->backend_options.empty();
   for (const std::string& text : options.extra) {
     const std::size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0) {
@@ -253,7 +261,8 @@ Result<std::unique_ptr<StorageRunner>> StorageRunner::create(const StorageBenchO
     parts->backend_options[text.substr(0, equals)] = text.substr(equals + 1);
   }
   const std::uint64_t page = *std::max_element(options.page_sizes.begin(), options.page_sizes.end());
-  const std::uint64_t lanes = page * *std::max_element(options.depths.begin(), options.depths.end());
+  const std::uint64_t lanes =
+      page * options.pages_per_request * *std::max_element(options.depths.begin(), options.depths.end());
   for (auto [memory, bytes] : {std::pair(&parts->source, std::max(std::min(kSourceBytes, options.bytes), lanes)),
                                std::pair(&parts->target, lanes)}) {
     Result<std::unique_ptr<Memory>> made = host_memory_source().allocate(bytes);
@@ -271,7 +280,8 @@ Result<StorageRun> StorageRunner::set(std::uint64_t page_bytes, std::uint32_t de
   Parts& p = *parts_;
   LARDER_RETURN_IF_ERROR(p.open_empty());
   const std::uint64_t pages = std::max<std::uint64_t>(p.options.bytes / page_bytes, 1);
-  const std::uint64_t per_lane = std::max<std::uint64_t>(p.source->size() / page_bytes / depth, 1);
+  const std::uint64_t most = p.options.pages_per_request;
+  const std::uint64_t per_lane = std::max<std::uint64_t>(p.source->size() / page_bytes / most / depth, 1);
   p.source_of.clear();
   p.source_of.reserve(pages);
   std::vector<std::uint64_t> uses(depth);
@@ -279,21 +289,27 @@ Result<StorageRun> StorageRunner::set(std::uint64_t page_bytes, std::uint32_t de
   const double cpu = process_cpu_seconds();
   const TimePoint begin = real_clock().now();
   Status status = lanes.run([&](std::size_t lane) -> Result<bool> {
-    const std::uint64_t number = p.source_of.size();
-    if (number == pages || seconds_since(begin) > p.options.seconds) return false;
-    const std::uint64_t at = (lane * per_lane + uses[lane]++ % per_lane) * page_bytes;  // no other lane's content
-    p.source_of.push_back(at);
-    p.stamp(p.source->data() + at, page_bytes, number);
-    const Status taken = p.submit_set(number, p.source->data() + at, page_bytes, depth == 1, lanes.finisher(lane));
+    const std::uint64_t first = p.source_of.size();
+    if (first == pages || seconds_since(begin) > p.options.seconds) return false;
+    const std::uint64_t count = std::min(most, pages - first);
+    const std::uint64_t at =
+        (lane * per_lane + uses[lane]++ % per_lane) * most * page_bytes;  // no other lane's content
+    for (std::uint64_t i = 0; i < count; ++i) {
+      p.source_of.push_back(at + i * page_bytes);
+      p.stamp(p.source->data() + p.source_of.back(), page_bytes, first + i);
+    }
+    const Status taken =
+        p.submit_set(first, {p.source->data() + at, count * page_bytes}, page_bytes, depth == 1, lanes.finisher(lane));
     return taken.is_ok() ? Result<bool>(true) : Result<bool>(taken);
   });
-  const bool is_persistent = p.keeps_pages();
-  if (is_persistent) {  // closing writes and syncs what is left
+  double seconds = seconds_since(begin);
+  if (p.keeps_pages()) {
     Status closed = p.close();
     if (closed.is_ok()) closed = drop_page_cache(p.directory);  // what it left to the operating system
     if (status.is_ok()) status = closed;
+    // Closing writes and syncs what is left. Elsewhere it only ends connections and processes.
+    if (p.lies_in_directory) seconds = seconds_since(begin);
   }
-  const double seconds = seconds_since(begin);
   if (!status.is_ok()) return status;
   const auto count = static_cast<double>(p.source_of.size());
   return StorageRun{count * static_cast<double>(page_bytes) / seconds, (process_cpu_seconds() - cpu) * 1e6 / count,
@@ -309,25 +325,27 @@ Result<StorageRun> StorageRunner::get(std::uint64_t page_bytes, std::uint32_t de
   std::vector<std::uint64_t> order(p.source_of.size());
   std::iota(order.begin(), order.end(), std::uint64_t{0});
   Rng(p.options.seed + p.run).shuffle(std::span(order));
-  std::vector<std::uint64_t> held(depth, ~std::uint64_t{0});  // the page in each lane's memory
+  const std::uint64_t most = p.options.pages_per_request;
+  std::vector<std::span<const std::uint64_t>> held(depth);  // the pages in each lane's memory
   std::size_t next = 0;
   Lanes lanes(depth);
+  const auto memory_of = [&](std::size_t lane) { return p.target->data() + lane * most * page_bytes; };
   const double cpu = process_cpu_seconds();
   const TimePoint begin = real_clock().now();
   const Status status = lanes.run([&](std::size_t lane) -> Result<bool> {
     if (next == order.size() || seconds_since(begin) > p.options.seconds) return false;
-    held[lane] = order[next++];
-    const Status taken =
-        p.submit_get(held[lane], p.target->data() + lane * page_bytes, page_bytes, depth == 1, lanes.finisher(lane));
+    held[lane] = std::span(order).subspan(next, std::min<std::size_t>(most, order.size() - next));
+    next += held[lane].size();
+    const Status taken = p.submit_get(held[lane], memory_of(lane), page_bytes, depth == 1, lanes.finisher(lane));
     return taken.is_ok() ? Result<bool>(true) : Result<bool>(taken);
   });
   const double seconds = seconds_since(begin);
   const double cpu_us = (process_cpu_seconds() - cpu) * 1e6;
   if (!status.is_ok()) return status;
   for (std::size_t lane = 0; lane < depth; ++lane) {
-    if (held[lane] == ~std::uint64_t{0}) continue;
-    if (!p.is_right(p.target->data() + lane * page_bytes, page_bytes, held[lane])) {
-      return corrupt("page " + std::to_string(held[lane]) + " came back with other bytes than were written");
+    for (std::size_t i = 0; i < held[lane].size(); ++i) {
+      if (p.is_right(memory_of(lane) + i * page_bytes, page_bytes, held[lane][i])) continue;
+      return corrupt("page " + std::to_string(held[lane][i]) + " came back with other bytes than were written");
     }
   }
   const auto count = static_cast<double>(next);

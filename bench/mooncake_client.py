@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed of Mooncake's own Python client, for comparison with `larder bench storage --backend mooncake`.
+"""Speed of Mooncake's own Python client, as bench/mooncake_beside.py compares it with Larder's backend.
 
-As there: pages of one size, each written once and then read once, in a random order, DEPTH requests of one page in
-flight, here from as many threads. The calls are those of an engine that uses the client: batch_put_from and
-batch_get_into, with registered memory; with --sessions those that Larder's helper uses.
+Pages of one size, each written once and then read once, in a random order, DEPTH calls in flight, from as many threads.
+The calls are those of an engine that uses the client: batch_put_from and batch_get_into, with registered memory, of
+PAGES pages each; with --sessions (one page a call) those that Larder's helper uses.
 Run it with the interpreter that has the package: build/mooncake/bin/python bench/mooncake_client.py --master HOST:PORT
 """
 
 import argparse
 import ctypes
+import json
 import mmap
 import os
 import random
+import statistics
 import threading
 import time
 
@@ -27,7 +29,9 @@ def arguments():
     parser.add_argument("--depths", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--bytes", type=int, default=128 << 20)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--pages", type=int, default=1, help="of one call")
     parser.add_argument("--sessions", action="store_true")
+    parser.add_argument("--json", action="store_true", help="bytes per second of each run, a line for each pair")
     return parser.parse_args()
 
 
@@ -39,10 +43,11 @@ def put_in_session(client, name, address, size):
     return client.batch_put_session_end([name])[0] if moved == size else moved
 
 
-def run(depth, names, step):
-    """Seconds for step(i, thread) of all i, from `depth` threads."""
-    order = list(range(len(names)))
-    random.shuffle(order)
+def run(depth, count, batch, step):
+    """Seconds for step(pages, thread) of all pages, from `depth` threads."""
+    pages = list(range(count))
+    random.shuffle(pages)
+    order = [pages[i:i + batch] for i in range(0, count, batch)]
     lock, wrong = threading.Lock(), []
 
     def work(thread):
@@ -50,8 +55,8 @@ def run(depth, names, step):
             with lock:
                 if not order:
                     return
-                i = order.pop()
-            code = step(i, thread)
+                pages = order.pop()
+            code = step(pages, thread)
             if code:
                 wrong.append(code)
 
@@ -70,33 +75,40 @@ def main():
     o = arguments()
     client = store.MooncakeDistributedStore()
     assert client.setup(o.hostname, "P2PHANDSHAKE", 0, 0, o.protocol, "", o.master) == 0
-    size = o.bytes + max(o.page_sizes) * max(o.depths)
+    size = o.bytes + max(o.page_sizes) * max(o.depths) * o.pages
     memory = mmap.mmap(-1, size)
     base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     for offset in range(0, o.bytes, 1 << 20):
         memory[offset:offset + (1 << 20)] = os.urandom(1 << 20)
     assert client.register_buffer(base, size) == 0
-    print("page_bytes depth set_MBps get_MBps (median of runs)")
+    if not o.json:
+        print("page_bytes depth set_MBps get_MBps (median of runs)")
     for page in o.page_sizes:
         for depth in o.depths:
             sets, gets = [], []
             for turn in range(o.repeat):
                 names = [f"bench-{os.getpid()}-{page}-{depth}-{turn}-{i}" for i in range(o.bytes // page)]
 
-                def put(i, _):
-                    address = base + i * page
+                def put(pages, _):
                     if o.sessions:
-                        return put_in_session(client, names[i], address, page)
-                    return client.batch_put_from([names[i]], [address], [page])[0]
+                        return put_in_session(client, names[pages[0]], base + pages[0] * page, page)
+                    codes = client.batch_put_from([names[i] for i in pages], [base + i * page for i in pages],
+                                                  [page] * len(pages))
+                    return next((code for code in codes if code), 0)
 
-                def get(i, thread):
-                    code = client.batch_get_into([names[i]], [base + o.bytes + thread * page], [page])[0]
-                    return 0 if code == page else code or -1
+                def get(pages, thread):
+                    into = base + o.bytes + thread * o.pages * page
+                    codes = client.batch_get_into([names[i] for i in pages],
+                                                  [into + n * page for n in range(len(pages))], [page] * len(pages))
+                    return next((code or -1 for code in codes if code != page), 0)
 
-                sets.append(o.bytes / run(depth, names, put) / 1e6)
-                gets.append(o.bytes / run(depth, names, get) / 1e6)
+                sets.append(o.bytes / run(depth, len(names), o.pages, put))
+                gets.append(o.bytes / run(depth, len(names), o.pages, get))
                 client.remove_by_regex(f"^bench-{os.getpid()}-", True)
-            print(page, depth, f"{sorted(sets)[len(sets) // 2]:.0f} {sorted(gets)[len(gets) // 2]:.0f}", flush=True)
+            if o.json:
+                print(json.dumps({"page_bytes": page, "depth": depth, "set": sets, "get": gets}), flush=True)
+            else:
+                print(page, depth, f"{statistics.median(sets) / 1e6:.0f} {statistics.median(gets) / 1e6:.0f}", flush=True)
     client.close()
 
 

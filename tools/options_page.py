@@ -36,6 +36,8 @@ COMMANDS = (
     ("`larder proxy`", ("proxy",), "src/cli/proxy.cc", True),
     ("`larder metadata-server`", ("metadata-server",), "src/cli/metadata_server.cc", False),
     ("`larder stat`", ("stat",), "src/cli/stat.cc", False),
+    ("`larder attach`", ("attach",), "src/cli/attach.cc", False),
+    ("`larder detach`", ("detach",), "src/cli/attach.cc", False),
     ("`larder explain`", ("explain",), "src/cli/explain.cc", False),
     ("`larder plan`", ("plan",), "bench/plan_command.cc", False),
     ("`larder conformance`", ("conformance",), "src/cli/conformance.cc", False),

@@ -86,6 +86,8 @@ TEST(BenchStorage, NamesTheWrongOption) {
   EXPECT_NE(message([](auto& o) { o.page_sizes = {5000}; }).find("--page-sizes"), std::string::npos);
   EXPECT_NE(message([](auto& o) { o.page_sizes.clear(); }).find("--page-sizes"), std::string::npos);
   EXPECT_NE(message([](auto& o) { o.depths = {0}; }).find("--depths"), std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.pages_per_request = 0; }).find("--pages"), std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.pages_per_request = 2; }).find("fio"), std::string::npos);
   EXPECT_NE(message([](auto& o) { o.bytes = 1000; }).find("--bytes"), std::string::npos);
   EXPECT_NE(message([](auto& o) { o.seconds = 0; }).find("--seconds"), std::string::npos);
   EXPECT_NE(message([](auto& o) { o.repeat = 0; }).find("--repeat"), std::string::npos);
@@ -95,6 +97,23 @@ TEST(BenchStorage, NamesTheWrongOption) {
               o.beside_extra = {"io_depth=8"};
             }),
             "");
+}
+
+TEST(BenchStorage, SeveralPagesInEachRequest) {
+  StorageBenchOptions options;
+  options.backend = "memory";
+  options.page_sizes = {65536};
+  options.depths = {2};
+  options.pages_per_request = 5;
+  options.bytes = 4 << 20;
+  auto runner = StorageRunner::create(options, testing::TempDir() + "larder-bench-storage-several");
+  ASSERT_TRUE(runner.is_ok()) << runner.status().to_string();
+  const auto set = (*runner)->set(65536, 2);
+  ASSERT_TRUE(set.is_ok()) << set.status().to_string();
+  EXPECT_EQ(set->pages, 64u) << "12 requests of 5 pages, and one of 4";
+  const auto get = (*runner)->get(65536, 2);
+  ASSERT_TRUE(get.is_ok()) << get.status().to_string();
+  EXPECT_EQ(get->pages, 64u);
 }
 
 TEST(BenchStorage, ASmallRunOnTheMemoryBackend) {

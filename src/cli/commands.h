@@ -18,6 +18,8 @@ int store_command(int argc, char** argv);
 int conformance_command(int argc, char** argv);
 int metadata_server_command(int argc, char** argv);
 int stat_command(int argc, char** argv);
+int attach_command(int argc, char** argv);
+int detach_command(int argc, char** argv);
 int quickstart_command(int argc, char** argv);
 int proxy_command(int argc, char** argv);
 int sim_command(int argc, char** argv);

@@ -26,6 +26,7 @@ constexpr const char* kHelp =
     "  proxy            before llama-server: hybrid and sliding-window GGUF models that remember\n"
     "  bench NAME       measure: multiturn (through HTTP), llama, storage, cache, ... (larder bench)\n"
     "  stat             the state of each tier, pool and backend of a running server\n"
+    "  attach, detach   the storage of running servers, SGLang's too: all of them, or none\n"
     "  store COMMAND    look into file stores: ls, stat, verify, fsck, export, import, clear, forget\n"
     "  conformance      check a storage backend, also one from a shared library, against the port's contract\n"
     "  metadata-server  the page index of shared 3FS files, over HTTP (the reference's protocol, and our own)\n"
@@ -53,6 +54,7 @@ constexpr Command kCommands[] = {
     {"stat", stat_command},       {"store", store_command},           {"conformance", conformance_command},
     {"explain", explain_command}, {"quickstart", quickstart_command}, {"metadata-server", metadata_server_command},
     {"plan", plan_command},       {"replay", replay_command},         {"sim", sim_command},
+    {"attach", attach_command},   {"detach", detach_command},
 };
 
 int unknown_command(std::string_view name) {

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "base/http_client.h"
 #include "base/rng.h"
@@ -386,6 +387,57 @@ TEST_F(ExecutableTest, APortInUseEndsWithCodeOne) {
   const auto [code, said] = run("serve --port " + std::to_string((*api)->port()));
   EXPECT_EQ(code, 1);
   EXPECT_NE(said.find("the port is in use"), std::string::npos) << said;
+}
+
+// Two replicas that share a store: both have it, or none.
+TEST_F(ExecutableTest, AStorageIsAttachedToAllServersOrToNone) {
+  struct Replica {
+    MetricsRegistry metrics;
+    std::unique_ptr<Scheduler> scheduler;
+    std::unique_ptr<ApiServer> api;
+  };
+  std::vector<std::unique_ptr<Replica>> replicas;
+  std::string urls;
+  for (const char* key : {"secret", "secret", "another"}) {
+    Options options;
+    options.model = "gdn-tiny";
+    options.port = 0;
+    options.threads = 1;
+    options.admin_api_key = key;
+    auto replica = std::make_unique<Replica>();
+    auto scheduler = Scheduler::create(options, real_file_system(), real_clock(), replica->metrics);
+    ASSERT_TRUE(scheduler.is_ok()) << scheduler.status().to_string();
+    replica->scheduler = std::move(*scheduler);
+    auto api = ApiServer::create({replica->scheduler.get(), &real_clock(), &replica->metrics, {}});
+    ASSERT_TRUE(api.is_ok()) << api.status().to_string();
+    replica->api = std::move(*api);
+    replicas.push_back(std::move(replica));
+  }
+  const auto url = [&](std::size_t i) { return " http://127.0.0.1:" + std::to_string(replicas[i]->api->port()); };
+  const auto has = [&](std::size_t i) { return replicas[i]->scheduler->storage().backend; };
+  const std::string attach = "attach --admin-api-key secret --backend memory --extra-config '{\"max_size\": \"1Mi\"}'";
+  // The third has another key: nothing changes.
+  auto [code, said] = run(attach + url(0) + url(1) + url(2));
+  EXPECT_EQ(code, 1) << said;
+  EXPECT_NE(said.find("HTTP 401"), std::string::npos) << said;
+  EXPECT_NE(said.find("Nothing has changed."), std::string::npos) << said;
+  EXPECT_EQ(has(0) + has(1) + has(2), "");
+  std::tie(code, said) = run(attach + url(0) + url(1));
+  EXPECT_EQ(code, 0) << said;
+  EXPECT_EQ(has(0) + has(1), "memorymemory");
+  std::tie(code, said) = run(attach + url(0) + url(1));
+  EXPECT_EQ(code, 0) << said;
+  EXPECT_NE(said.find("was so already"), std::string::npos) << said;
+  // An option that no store has is refused by the first: both are as they were.
+  std::tie(code, said) = run("detach --admin-api-key secret" + url(0) + url(1));
+  EXPECT_EQ(code, 0) << said;
+  EXPECT_EQ(has(0) + has(1), "");
+  std::tie(code, said) =
+      run("attach --admin-api-key secret --backend memory --extra-config '{\"no_such\": 1}'" + url(0) + url(1));
+  EXPECT_EQ(code, 1) << said;
+  EXPECT_NE(said.find("no_such"), std::string::npos) << said;
+  EXPECT_EQ(has(0) + has(1), "");
+  EXPECT_EQ(run("attach --backend file nonsense://x").first, 2);
 }
 
 TEST_F(ExecutableTest, ASmallQuickstartHolds) {

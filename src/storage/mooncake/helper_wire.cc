@@ -79,10 +79,15 @@ std::string exists_request(const std::vector<std::string>& names) {
   return R"({"op":"exists","names":)" + json_list(names) + '}';
 }
 
-std::string get_request(const std::vector<NamedObject>& objects) {
+std::string get_request(const std::vector<NamedObject>& objects, const std::vector<std::size_t>& parts) {
   std::string out = R"({"op":"get",)";
   append_objects(out, objects);
-  return out += '}';
+  out += R"(,"parts":[)";
+  for (const std::size_t& count : parts) {
+    if (&count != parts.data()) out += ',';
+    out += std::to_string(count);
+  }
+  return out += "]}";
 }
 
 std::string put_request(const std::vector<NamedObject>& objects, const std::vector<ObjectGroup>& groups) {

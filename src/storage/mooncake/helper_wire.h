@@ -48,7 +48,8 @@ struct SetupRequest {
 // Bodies of requests.
 [[nodiscard]] std::string setup_request(const SetupRequest& request);
 [[nodiscard]] std::string exists_request(const std::vector<std::string>& names);
-[[nodiscard]] std::string get_request(const std::vector<NamedObject>& objects);
+// parts: how many of the objects, in order, were asked for together. They sum to all.
+[[nodiscard]] std::string get_request(const std::vector<NamedObject>& objects, const std::vector<std::size_t>& parts);
 // The anchor of a group is its last object.
 [[nodiscard]] std::string put_request(const std::vector<NamedObject>& objects, const std::vector<ObjectGroup>& groups);
 [[nodiscard]] std::string remove_request(const std::vector<std::string>& names);

@@ -26,8 +26,8 @@ std::string encoded_reply(std::uint64_t number, bool has_failed, const std::vect
 
 TEST(MooncakeWire, RequestsAreJson) {
   EXPECT_EQ(exists_request({"a", "b"}), R"({"op":"exists","names":["a","b"]})");
-  EXPECT_EQ(get_request({{"a", {{0, 64, 10}, {1, 0, 5}}}, {"b", {}}}),
-            R"({"op":"get","names":["a","b"],"at":[[0,64,10,1,0,5],[]]})");
+  EXPECT_EQ(get_request({{"a", {{0, 64, 10}, {1, 0, 5}}}, {"b", {}}}, {1, 1}),
+            R"({"op":"get","names":["a","b"],"at":[[0,64,10,1,0,5],[]],"parts":[1,1]})");
   EXPECT_EQ(put_request({{"a", {{0, 0, 1}}}, {"b", {{0, 64, 2}}}}, {{"t", 1}, {"u", 1}}),
             R"({"op":"put","names":["a","b"],"at":[[0,0,1],[0,64,2]],"groups":[1,1],"tags":["t","u"]})");
   EXPECT_EQ(clear_request("^x\\.\"\n$"), R"({"op":"clear","pattern":"^x\\.\"\u000a$"})");

@@ -21,6 +21,7 @@ MooncakeBackend::MooncakeBackend(std::unique_ptr<HelperLink> link, const Backend
     : link_(std::move(link)),
       limits_(limits),
       executor_(executor),
+      calls_(*link_, limits.join, executor),
       gate_("mooncake", limits.queue_limit),
       line_(link_->staging().size()) {
   info_.name = "mooncake";
@@ -78,24 +79,6 @@ Status MooncakeBackend::close(std::chrono::nanoseconds limit) {
   return Status::ok();
 }
 
-void MooncakeBackend::post(std::function<void()> task) {
-  if (!executor_.post(task).is_ok()) task();
-}
-
-void MooncakeBackend::call(std::string body, std::size_t count, bool is_short, std::function<void(const Codes&)> done) {
-  const auto shared = std::make_shared<std::function<void(const Codes&)>>(std::move(done));
-  const Status sent = link_->call(std::move(body), [this, count, is_short, shared](Codes codes) {
-    if (codes.is_ok() && codes->size() != count) {
-      codes = unavailable("mooncake: the helper answers with " + std::to_string(codes->size()) + " codes for " +
-                          std::to_string(count) + " objects");
-    }
-    if (is_short) return (*shared)(codes);
-    post([shared, codes = std::move(codes)] { (*shared)(codes); });
-  });
-  // By way of the executor: a line of batches that all fail at once would be as deep as it is long.
-  if (!sent.is_ok()) post([shared, codes = Codes(sent)] { (*shared)(codes); });
-}
-
 void MooncakeBackend::push(Batch batch) {
   {
     LockGuard guard(mutex_);
@@ -113,7 +96,7 @@ void MooncakeBackend::pump(bool may_begin_here) {
   // Others copy beside this one. The last begins here: a change of threads takes longer than a small page.
   const std::size_t posted = ready.size() - (may_begin_here && !ready.empty() ? 1 : 0);
   for (std::size_t i = 0; i < posted; ++i) {
-    post([one = std::move(ready[i])] { one.begin(one.batch, one.offset); });
+    calls_.post([one = std::move(ready[i])] { one.begin(one.batch, one.offset); });
   }
   if (posted < ready.size()) ready.back().begin(ready.back().batch, ready.back().offset);
 }
@@ -151,7 +134,7 @@ void MooncakeBackend::run_exists(const std::shared_ptr<ExistsOperation>& op) {
                                         names.begin() + static_cast<std::ptrdiff_t>(end));
     const std::vector<Cell> where(places.begin() + static_cast<std::ptrdiff_t>(begin),
                                   places.begin() + static_cast<std::ptrdiff_t>(end));
-    call(exists_request(some), some.size(), true, [op, where, mutex](const Codes& codes) {
+    calls_.call(exists_request(some), some.size(), Where::kHere, [op, where, mutex](const Codes& codes) {
       LockGuard guard(*mutex);
       ExistsResult& out = op->result;
       Status failed = codes.is_ok() ? Status::ok() : codes.status();
@@ -170,21 +153,23 @@ void MooncakeBackend::run_clear(const std::shared_ptr<ClearOperation>& op) {
   Batch batch;
   batch.kind = Batch::Kind::kClear;
   batch.begin = [this, op](std::uint64_t number, std::uint64_t) {
-    call(clear_request(pattern_of(op->request.get())), 1, false, [this, op, number](const Codes& codes) {
-      op->result = !codes.is_ok()     ? codes.status()
-                   : (*codes)[0] >= 0 ? Status::ok()
-                                      : status_of((*codes)[0], "clearing the store");
-      end_batch(number, true);
-    });
+    calls_.call(clear_request(pattern_of(op->request.get())), 1, Where::kElsewhere,
+                [this, op, number](const Codes& codes) {
+                  op->result = !codes.is_ok()     ? codes.status()
+                               : (*codes)[0] >= 0 ? Status::ok()
+                                                  : status_of((*codes)[0], "clearing the store");
+                  end_batch(number, true);
+                });
   };
   push(std::move(batch));
 }
 
+// In batches of about the same size: while one is copied out, the next one moves.
 void MooncakeBackend::run_read(const std::shared_ptr<ReadOperation>& op) {
   const std::vector<ReadItem>& items = op->request.items;
   const std::uint64_t most = link_->staging().size();
-  std::vector<std::size_t> some;
-  std::uint64_t bytes = 0;
+  std::vector<std::size_t> fitting;
+  std::uint64_t all = 0;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const std::uint64_t room = room_of(payload_bytes(items[i].payload));
     if (room > most) {
@@ -193,7 +178,16 @@ void MooncakeBackend::run_read(const std::shared_ptr<ReadOperation>& op) {
                            " bytes is larger than option 'staging_size' (" + std::to_string(most) + ")");
       continue;
     }
-    if (!some.empty() && (bytes + room > limits_.batch_bytes || some.size() == limits_.batch_pages)) {
+    fitting.push_back(i);
+    all += room;
+  }
+  const std::uint64_t batches = std::max<std::uint64_t>(1, (all + limits_.read_bytes / 2) / limits_.read_bytes);
+  std::vector<std::size_t> some;
+  std::uint64_t bytes = 0;
+  for (const std::size_t i : fitting) {
+    const std::uint64_t room = room_of(payload_bytes(items[i].payload));
+    const bool is_enough = bytes + room / 2 > all / batches || bytes + room > most;
+    if (!some.empty() && (is_enough || some.size() == limits_.join.objects)) {
       add_read_batch(op, std::exchange(some, {}), std::exchange(bytes, 0));
     }
     some.push_back(i);
@@ -220,8 +214,8 @@ void MooncakeBackend::add_read_batch(const std::shared_ptr<ReadOperation>& op, s
           {object_name(*request.scope, page.pool, page.key), {{0, offset, object_bytes(payload)}}});
       offset += room_of(payload);
     }
-    call(get_request(batch->objects), batch->objects.size(), batch->is_short,
-         [this, batch](const Codes& codes) { finish_read(batch, codes); });
+    calls_.get(batch->objects, batch->is_short ? Where::kHere : Where::kElsewhere,
+               [this, batch](const Codes& codes) { finish_read(batch, codes); });
   };
   push(std::move(entry));
 }
@@ -260,7 +254,8 @@ void MooncakeBackend::finish_read(const std::shared_ptr<ReadBatch>& batch, const
   if (wrong.empty()) return end_batch(batch->number, !batch->is_short);
   // The caller hears of a wrong page when it is gone, so that what it then writes is not a duplicate.
   const std::size_t count = wrong.size();
-  call(remove_request(wrong), count, false, [this, batch](const Codes&) { end_batch(batch->number, true); });
+  calls_.call(remove_request(wrong), count, Where::kElsewhere,
+              [this, batch](const Codes&) { end_batch(batch->number, true); });
 }
 
 }  // namespace larder::mooncake

@@ -23,16 +23,15 @@
 #include "base/ranked_mutex.h"
 #include "storage/backend.h"
 #include "storage/mooncake/batch_line.h"
-#include "storage/mooncake/helper_link.h"
-#include "storage/mooncake/helper_wire.h"
+#include "storage/mooncake/helper_calls.h"
 #include "storage/operation.h"
 
 namespace larder::mooncake {
 
 struct BackendLimits {
-  std::size_t queue_limit = 1024;       // operations in flight
-  std::size_t batch_pages = 128;        // of one call; a group has as many as it has
-  std::uint64_t batch_bytes = 8 << 20;  // likewise
+  std::size_t queue_limit = 1024;      // operations in flight
+  std::uint64_t read_bytes = 8 << 20;  // about so many of one batch of a read, of pages that are smaller
+  JoinLimits join;                     // of a batch, too; a group has as many pages as it has
 };
 
 class MooncakeBackend final : public StorageBackend {
@@ -51,7 +50,8 @@ class MooncakeBackend final : public StorageBackend {
   [[nodiscard]] Status close(std::chrono::nanoseconds limit) override;
 
  private:
-  using Codes = Result<std::vector<std::int64_t>>;
+  using Codes = HelperCalls::Codes;
+  using Where = HelperCalls::Where;
   struct ReadBatch;
   struct WriteJob;
 
@@ -68,11 +68,6 @@ class MooncakeBackend final : public StorageBackend {
   // may_begin_here: on this thread, which is not the link's.
   void pump(bool may_begin_here) LARDER_EXCLUDES(mutex_);
   void end_batch(std::uint64_t batch, bool may_begin_here) LARDER_EXCLUDES(mutex_);
-  // A call whose answer has `count` codes, or is an error. `done` runs on a thread of the executor; is_short: on the
-  // link's, if it took no longer than waking another.
-  void call(std::string body, std::size_t count, bool is_short, std::function<void(const Codes&)> done);
-  // On one of the executor's threads, or here if the executor is full: what has begun must not be lost.
-  void post(std::function<void()> task);
 
   // reads
   void add_read_batch(const std::shared_ptr<ReadOperation>& op, std::vector<std::size_t> items, std::uint64_t bytes);
@@ -92,6 +87,7 @@ class MooncakeBackend final : public StorageBackend {
   BackendInfo info_;
 
   std::atomic<std::uint64_t> next_generation_{1};
+  HelperCalls calls_;   // synchronises itself
   OperationGate gate_;  // synchronises itself
   mutable RankedMutex mutex_{LockRank::kStorage};
   BatchLine line_ LARDER_GUARDED_BY(mutex_);

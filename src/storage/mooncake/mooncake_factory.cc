@@ -73,7 +73,8 @@ Status read_bytes(const BackendOptions& options, MooncakeOptions& out) {
   out.helper.setup.local_buffer_size = *buffer;
   out.helper.staging_bytes = static_cast<std::size_t>(*staging / 4096 * 4096);
   // Several batches fit, so that one is copied while others move.
-  out.limits.batch_bytes = std::min<std::uint64_t>(out.limits.batch_bytes, out.helper.staging_bytes / 4);
+  out.limits.read_bytes = std::min<std::uint64_t>(out.limits.read_bytes, out.helper.staging_bytes / 4);
+  out.limits.join.bytes = std::min<std::uint64_t>(out.limits.join.bytes, out.helper.staging_bytes / 4);
   return Status::ok();
 }
 
@@ -94,6 +95,8 @@ Status read_numbers(const BackendOptions& options, MooncakeOptions& out) {
   if (!groups.is_ok()) return groups.status();
   out.helper.setup.replica_num = static_cast<std::uint32_t>(*replicas);
   out.helper.lanes = static_cast<std::size_t>(*threads);
+  // Others are for what is short: it does not wait behind them.
+  out.limits.join.large_at_once = std::max<std::size_t>(1, out.helper.lanes / 4);
   out.helper.setup.soft_pin = *soft_pin;
   out.helper.setup.groups = *groups;
   out.helper.answer_limit = std::chrono::seconds(*answer);
@@ -153,7 +156,7 @@ Status register_mooncake_backend(BackendFactory& factory) {
        {"soft_pin", "false", "pages are evicted after those that are not pinned"},
        {"enable_group_semantics", "true", "the master evicts the pages of one group together"},
        {"staging_size", "64Mi", "memory shared with the helper; at least one group of pages"},
-       {"client_threads", "8", "calls at once"},
+       {"client_threads", "8", "calls at once; a quarter of them large reads, a quarter large writes"},
        {"client_timeout", "40", "seconds for a call; then the helper is started anew. Its library gives up after 30"},
        {"setup_timeout", "30", "seconds for the start of the helper"},
        {"queue_limit", "1024", "operations in flight before submit refuses"},

@@ -53,7 +53,7 @@ void MooncakeBackend::next_write_batch(const std::shared_ptr<WriteJob>& job) {
       continue;
     }
     const bool has_room =
-        batch.bytes + bytes <= limits_.batch_bytes && job->objects.size() + objects.size() <= limits_.batch_pages;
+        batch.bytes + bytes <= limits_.join.bytes && job->objects.size() + objects.size() <= limits_.join.objects;
     const bool is_new = std::none_of(own.begin(), own.end(), [&](const auto& name) { return names.contains(name); });
     if (!job->groups.empty() && (!has_room || !is_new)) break;
     batch.bytes += bytes;
@@ -95,8 +95,8 @@ void MooncakeBackend::fill_and_send(const std::shared_ptr<WriteJob>& job) {
   }
   std::vector<ObjectGroup> groups;
   for (const WriteJob::Group& group : job->groups) groups.push_back({group.tag, group.objects});
-  call(put_request(objects, groups), objects.size(), !job->has_more(),
-       [this, job](const Codes& codes) { finish_write_batch(job, codes); });
+  calls_.put(std::move(objects), std::move(groups), job->has_more() ? Where::kElsewhere : Where::kHere,
+             [this, job](const Codes& codes) { finish_write_batch(job, codes); });
 }
 
 void MooncakeBackend::finish_write_batch(const std::shared_ptr<WriteJob>& job, const Codes& codes) {

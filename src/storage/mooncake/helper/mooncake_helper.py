@@ -11,6 +11,7 @@ process. What fails is told as a code for each object, or as words; nothing is p
 
 import array
 import ctypes
+import itertools
 import json
 import mmap
 import os
@@ -84,12 +85,19 @@ def load_package(directory):
     return store
 
 
+def spans(counts):
+    """Counts of neighbours in a list -> (begin, end) of each."""
+    ends = list(itertools.accumulate(counts))
+    return list(zip([0] + ends, ends))
+
+
 class Memory:
     """A piece of memory that Larder has mapped, too."""
 
     def __init__(self, descriptor):
         self.bytes = os.fstat(descriptor).st_size
-        self.map = mmap.mmap(descriptor, self.bytes)
+        # Mapped as a whole at once (where Python knows how: from 3.10 on), and not with the first pages that come.
+        self.map = mmap.mmap(descriptor, self.bytes, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
 
     def place(self, offset, length):
@@ -172,12 +180,17 @@ class Helper:
         names = body["names"]
         pointers, sizes = self.places(body["at"])
         got = self.fetch(names, pointers, sizes)
-        # A group becomes visible object by object. What is missing while a neighbour is there may be the rest of its
-        # group: looked at once more, and, while it is begun and not ended, again.
+        # A group becomes visible object by object. What is missing while another of its part is there may be the rest
+        # of its group: looked at once more, and, while it is begun and not ended, again.
+        parts = spans(body["parts"])
         awaited = (NOT_FOUND, NOT_READY)
         for pause in PAUSES_FOR_GROUP:
-            missing = [i for i, code in enumerate(got) if code in awaited]
-            if not missing or len(missing) == len(names):
+            missing = []
+            for begin, end in parts:
+                lacking = [i for i in range(begin, end) if got[i] in awaited]
+                if len(lacking) < end - begin:
+                    missing += lacking
+            if not missing:
                 break
             time.sleep(pause)
             again = self.fetch([names[i] for i in missing], [pointers[i] for i in missing],
@@ -210,10 +223,7 @@ class Helper:
         nothing. One code per object: 0 written, 1 was there already, else why the object's group failed."""
         names = body["names"]
         pointers, sizes = self.places(body["at"])
-        groups, begin = [], 0
-        for count in body["groups"]:
-            groups.append((begin, begin + count))
-            begin += count
+        groups = spans(body["groups"])
         totals = [sum(one) for one in sizes]
         store = self.store
         codes = list(store.batch_put_session_start(names, totals, self.config(groups, body["tags"])))

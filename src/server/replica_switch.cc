@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/replica_switch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "server/json_reader.h"
+
+namespace larder {
+namespace {
+
+using Server = SwitchReport::Server;
+using End = SwitchReport::End;
+
+constexpr const char* kRoute = "/hicache/storage-backend";
+
+class HttpStorageDoor final : public StorageDoor {
+ public:
+  HttpStorageDoor(std::string name, HttpUrl url, Nanos timeout, std::string admin_key)
+      : name_(std::move(name)), client_(std::move(url), timeout, std::move(admin_key)) {}
+
+  const std::string& name() const override { return name_; }
+
+  Result<AttachedStorage> ask() override {
+    const Result<HttpReply> reply = client_.request("GET", kRoute);
+    if (!reply.is_ok()) return reply.status();
+    if (reply->status != 200) return refused("GET", *reply);
+    const Result<nlohmann::json> document = parse_json_object(reply->body);
+    if (!document.is_ok()) return corrupt(fmt::format("GET {}: {}", kRoute, document.status().message()));
+    JsonReader in(*document);
+    AttachedStorage has;
+    in.read("hicache_storage_backend", has.backend);
+    in.read("hicache_storage_backend_extra_config", has.extra_config);
+    in.read("hicache_storage_prefetch_policy", has.prefetch_policy);
+    in.read("hicache_write_policy", has.write_policy);
+    if (!in.is_ok()) return corrupt(fmt::format("GET {}: {}", kRoute, in.status().message()));
+    return has;
+  }
+  Status attach(const AttachedStorage& wanted) override {
+    nlohmann::ordered_json body = {{"hicache_storage_backend", wanted.backend}};
+    const auto add = [&body](const char* key, const std::string& text) {
+      if (!text.empty()) body[key] = text;
+    };
+    add("hicache_storage_backend_extra_config_json", wanted.extra_config);
+    add("hicache_storage_prefetch_policy", wanted.prefetch_policy);
+    add("hicache_write_policy", wanted.write_policy);
+    return send("PUT", dump_json(body));
+  }
+  Status detach() override { return send("DELETE", {}); }
+
+ private:
+  Status send(const char* method, const std::string& body) {
+    const Result<HttpReply> reply = client_.request(method, kRoute, body);
+    if (!reply.is_ok()) return reply.status();
+    return reply->status == 200 ? Status::ok() : refused(method, *reply);
+  }
+  static Status refused(const char* method, const HttpReply& reply) {
+    std::string words = reply.body.substr(0, 1000);
+    std::replace(words.begin(), words.end(), '\n', ' ');
+    while (words.ends_with(' ')) words.pop_back();
+    const char* hint = reply.status == 401 ? "; give the servers' admin key with --admin-api-key" : "";
+    const std::string text = fmt::format("{} {}: HTTP {}: {}{}", method, kRoute, reply.status, words, hint);
+    // SGLang: "Reject attach: scheduler is not idle. #queue-req=1 ..."
+    if (words.find("not idle") != std::string::npos) return overloaded(text);
+    return unavailable(text);
+  }
+
+  const std::string name_;
+  HttpClient client_;
+};
+
+std::string described(const AttachedStorage& storage) {
+  if (storage.backend.empty()) return "no storage";
+  return fmt::format("storage '{}'{}", storage.backend,
+                     storage.extra_config.empty() ? "" : " with " + storage.extra_config.substr(0, 300));
+}
+
+bool is_same_storage(const AttachedStorage& a, const AttachedStorage& b) {
+  return a.backend == b.backend && a.extra_config == b.extra_config;
+}
+
+const char* word_of(End end) {
+  switch (end) {
+    case End::kUntouched: return "as it was";
+    case End::kWasSo: return "was so already";
+    case End::kChanged: return "done";
+    case End::kPutBack: return "put back";
+    case End::kUnknown: break;
+  }
+  return "NOT PUT BACK";
+}
+
+}  // namespace
+
+std::unique_ptr<StorageDoor> http_storage_door(std::string name, HttpUrl url, Nanos timeout, std::string admin_key) {
+  return std::make_unique<HttpStorageDoor>(std::move(name), std::move(url), timeout, std::move(admin_key));
+}
+
+bool is_as_wanted(const AttachedStorage& has, const AttachedStorage& wanted) {
+  if (wanted.backend.empty()) return has.backend.empty();
+  const auto agrees = [](const std::string& is, const std::string& should) { return should.empty() || is == should; };
+  return is_same_storage(has, wanted) && agrees(has.prefetch_policy, wanted.prefetch_policy) &&
+         agrees(has.write_policy, wanted.write_policy);
+}
+
+bool SwitchReport::is_clean() const {
+  return std::none_of(servers.begin(), servers.end(), [](const Server& s) { return s.end == End::kUnknown; });
+}
+
+SwitchReport ReplicaSwitch::attach(const AttachedStorage& wanted) { return run(wanted); }
+SwitchReport ReplicaSwitch::detach() { return run({}); }
+
+SwitchReport ReplicaSwitch::run(const AttachedStorage& wanted) {
+  SwitchReport report;
+  report.status = ask_all(wanted, report);
+  if (!report.status.is_ok()) return report;
+  for (std::size_t i = 0; i < doors_.size(); ++i) {
+    Server& server = report.servers[i];
+    if (server.end == End::kWasSo) continue;
+    server.status = change(*doors_[i], wanted);
+    if (server.status.is_ok()) {
+      server.end = End::kChanged;
+      continue;
+    }
+    report.status = Status(server.status.code(), server.name + ": " + server.status.message());
+    put_back(i, report);
+    return report;
+  }
+  return report;
+}
+
+Status ReplicaSwitch::ask_all(const AttachedStorage& wanted, SwitchReport& report) {
+  before_.clear();
+  Status first;
+  for (const auto& door : doors_) {
+    Server& server = report.servers.emplace_back();
+    server.name = door->name();
+    const Result<AttachedStorage> has = door->ask();
+    before_.push_back(has.is_ok() ? *has : AttachedStorage{});
+    if (!has.is_ok()) {
+      server.status = has.status();
+    } else if (is_as_wanted(*has, wanted)) {
+      server.end = End::kWasSo;
+    } else if (!wanted.backend.empty() && !has->backend.empty() && !is_same_storage(*has, wanted)) {
+      server.status = Status(StatusCode::kConflict, "it has " + described(*has) + " attached: detach that first");
+    }
+    if (first.is_ok() && !server.status.is_ok()) {
+      first = Status(server.status.code(), server.name + ": " + server.status.message());
+    }
+  }
+  return first;
+}
+
+Status ReplicaSwitch::change(StorageDoor& door, const AttachedStorage& wanted) {
+  for (std::size_t tried = 1;; ++tried) {
+    const Status status = wanted.backend.empty() ? door.detach() : door.attach(wanted);
+    if (status.is_ok()) return status;
+    if (status.code() == StatusCode::kOverloaded && wait_(tried)) continue;
+    const Result<AttachedStorage> has = door.ask();  // the answer may have been lost, and not the request
+    return has.is_ok() && is_as_wanted(*has, wanted) ? Status::ok() : status;
+  }
+}
+
+void ReplicaSwitch::put_back(std::size_t last, SwitchReport& report) {
+  for (std::size_t i = last + 1; i-- > 0;) {
+    Server& server = report.servers[i];
+    if (server.end == End::kWasSo) continue;
+    // Also the one that has refused: a part of its own replicas may have changed.
+    const Status status = change(*doors_[i], before_[i]);
+    server.end = status.is_ok() ? End::kPutBack : End::kUnknown;
+    if (!status.is_ok()) {
+      server.status = Status(status.code(), "it had " + described(before_[i]) + ": " + status.message());
+    }
+  }
+}
+
+std::string switch_text(const SwitchReport& report) {
+  std::string out;
+  for (const Server& server : report.servers) {
+    out += fmt::format("{}: {}{}{}\n", server.name, word_of(server.end), server.status.is_ok() ? "" : ": ",
+                       server.status.message());
+  }
+  if (report.status.is_ok()) return out;
+  return out + (report.is_clean()
+                    ? "Nothing has changed.\n"
+                    : "A server could not be put back, see above: its storage is not what the others have.\n");
+}
+
+}  // namespace larder

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attaches a storage to several servers, or detaches it from them: all of them or none.
+//
+//   ask each what it has ─► what stands against it is told, and nothing is changed
+//                        ─► change one after the other ─► all have changed: done
+//                                                      ─► one refuses: it and those before it are put back
+//
+// Why: replicas that share a store hit what each other wrote. While one has it and another does not, the same prompt
+// hits or misses by who serves it. SGLang tells the data-parallel replicas of one server one by one, too, and leaves
+// those attached that were so when one refuses; so the server that refuses is put back as well.
+//
+// What cannot be put back (a server that has gone) is told, with what it has.
+// Threads: confined. Cost: two requests for each server, and one for each that is put back.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/http_client.h"
+#include "base/status.h"
+
+namespace larder {
+
+// What a server has. As GET /hicache/storage-backend tells it; empty texts: none, or, where it is wanted, as it is.
+struct AttachedStorage {
+  std::string backend, extra_config, prefetch_policy, write_policy;
+  friend bool operator==(const AttachedStorage&, const AttachedStorage&) = default;
+};
+// Does a server that has `has` have what is wanted?
+[[nodiscard]] bool is_as_wanted(const AttachedStorage& has, const AttachedStorage& wanted);
+
+// The storage of one server.
+class StorageDoor {
+ public:
+  virtual ~StorageDoor() = default;
+  [[nodiscard]] virtual const std::string& name() const = 0;
+  [[nodiscard]] virtual Result<AttachedStorage> ask() = 0;
+  // kOverloaded: it has requests under way and does that only without any (SGLang); any other error: it does not.
+  [[nodiscard]] virtual Status attach(const AttachedStorage& wanted) = 0;
+  [[nodiscard]] virtual Status detach() = 0;
+};
+
+// A server of SGLang's API: `larder serve`, or SGLang. `name` is shown.
+[[nodiscard]] std::unique_ptr<StorageDoor> http_storage_door(std::string name, HttpUrl url, Nanos timeout,
+                                                             std::string admin_key);
+
+struct SwitchReport {
+  enum class End : std::uint8_t { kUntouched, kWasSo, kChanged, kPutBack, kUnknown };
+  struct Server {
+    std::string name;
+    End end = End::kUntouched;
+    Status status{};  // why it did not change; kUnknown: why it could not be put back
+  };
+  Status status{};  // ok: all servers have what is wanted. Names the first that stood against it
+  std::vector<Server> servers;
+  // Not ok: each server has what it had.
+  [[nodiscard]] bool is_clean() const;
+};
+
+class ReplicaSwitch {
+ public:
+  // wait: called with 1, 2 ... while a server is busy with a change; false: no longer. The doors outlive this.
+  ReplicaSwitch(std::span<const std::unique_ptr<StorageDoor>> doors, std::function<bool(std::size_t)> wait)
+      : doors_(doors), wait_(std::move(wait)) {}
+  // A server that has the same storage takes other policies. kConflict: a server has another storage attached.
+  [[nodiscard]] SwitchReport attach(const AttachedStorage& wanted);
+  // Servers without a storage stay as they are.
+  [[nodiscard]] SwitchReport detach();
+
+ private:
+  [[nodiscard]] SwitchReport run(const AttachedStorage& wanted);
+  [[nodiscard]] Status ask_all(const AttachedStorage& wanted, SwitchReport& report);
+  // Makes it have `wanted`, with patience. Ok also where the answer was lost and it has it.
+  [[nodiscard]] Status change(StorageDoor& door, const AttachedStorage& wanted);
+  void put_back(std::size_t last, SwitchReport& report);
+
+  const std::span<const std::unique_ptr<StorageDoor>> doors_;
+  const std::function<bool(std::size_t)> wait_;
+  std::vector<AttachedStorage> before_;  // of each door
+};
+
+// A line for each server, and how it ended.
+[[nodiscard]] std::string switch_text(const SwitchReport& report);
+
+}  // namespace larder

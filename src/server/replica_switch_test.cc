@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/replica_switch.h"
+
+#include <gtest/gtest.h>
+
+#include "base/rng.h"
+
+namespace larder {
+namespace {
+
+using End = SwitchReport::End;
+
+class FakeDoor final : public StorageDoor {
+ public:
+  explicit FakeDoor(std::string name) : name_(std::move(name)) {}
+  const std::string& name() const override { return name_; }
+  Result<AttachedStorage> ask() override {
+    if (is_gone) return unavailable("connection refused");
+    return has;
+  }
+  Status attach(const AttachedStorage& wanted) override {
+    return change([&] {
+      has.backend = wanted.backend;
+      has.extra_config = wanted.extra_config;
+      if (!wanted.prefetch_policy.empty()) has.prefetch_policy = wanted.prefetch_policy;
+      if (!wanted.write_policy.empty()) has.write_policy = wanted.write_policy;
+    });
+  }
+  Status detach() override {
+    return change([&] { has.backend = has.extra_config = ""; });
+  }
+
+  AttachedStorage has{"", "", "timeout", "write_back"};
+  bool is_gone = false;
+  int busy = 0;           // so many changes find it busy
+  int refuses = 0;        // so many changes, before they do anything
+  int refuses_after = 0;  // so many changes are made, and yet refused: a part of its own replicas
+  int loses_answer = 0;   // so many changes are made, and the answer is lost
+  int changes = 0;        // asked for
+
+ private:
+  template <class Make>
+  Status change(Make make) {
+    ++changes;
+    if (is_gone) return unavailable("connection refused");
+    if (busy > 0) return --busy, overloaded("scheduler is not idle");
+    if (refuses > 0) return --refuses, unavailable("no");
+    make();
+    if (refuses_after > 0) return --refuses_after, has.backend += "?", unavailable("one of two");
+    if (loses_answer > 0) return --loses_answer, unavailable("the connection broke");
+    return Status::ok();
+  }
+  const std::string name_;
+};
+
+class ReplicaSwitchTest : public ::testing::Test {
+ protected:
+  ReplicaSwitchTest() {
+    for (const char* name : {"a", "b", "c"}) {
+      auto door = std::make_unique<FakeDoor>(name);
+      fakes_.push_back(door.get());
+      doors_.push_back(std::move(door));
+    }
+  }
+  ReplicaSwitch make() {
+    return {doors_, [this](std::size_t tried) { return ++waits_, tried < 4; }};
+  }
+  static std::string ends(const SwitchReport& report) {
+    std::string out;
+    for (const auto& server : report.servers) out += "uscp?"[static_cast<int>(server.end)];
+    return out;
+  }
+  [[nodiscard]] std::vector<AttachedStorage> all() const {
+    std::vector<AttachedStorage> out;
+    for (const FakeDoor* fake : fakes_) out.push_back(fake->has);
+    return out;
+  }
+
+  const AttachedStorage file_{"file", R"({"directory": "/d"})", "", "write_through"};
+  std::vector<std::unique_ptr<StorageDoor>> doors_;
+  std::vector<FakeDoor*> fakes_;
+  int waits_ = 0;
+};
+
+TEST_F(ReplicaSwitchTest, AttachesToAllAndDetachesFromAll) {
+  fakes_[1]->has = {"file", file_.extra_config, "timeout", "write_through"};
+  SwitchReport report = make().attach(file_);
+  EXPECT_TRUE(report.status.is_ok()) << report.status.to_string();
+  EXPECT_EQ(ends(report), "csc");
+  for (const FakeDoor* fake : fakes_) EXPECT_TRUE(is_as_wanted(fake->has, file_)) << fake->name();
+  EXPECT_EQ(fakes_[1]->changes, 0);
+  EXPECT_EQ(switch_text(report), "a: done\nb: was so already\nc: done\n");
+  report = make().detach();
+  EXPECT_EQ(ends(report), "ccc");
+  EXPECT_EQ(ends(make().detach()), "sss");
+}
+
+TEST_F(ReplicaSwitchTest, WhatStandsAgainstItIsToldBeforeAnythingChanges) {
+  fakes_[2]->has.backend = "memory";
+  SwitchReport report = make().attach(file_);
+  EXPECT_EQ(report.status.code(), StatusCode::kConflict);
+  EXPECT_NE(report.status.message().find("c: it has storage 'memory' attached: detach that first"), std::string::npos);
+  fakes_[2]->has.backend = "";
+  fakes_[1]->is_gone = true;
+  report = make().attach(file_);
+  EXPECT_FALSE(report.status.is_ok());
+  EXPECT_TRUE(report.is_clean());
+  EXPECT_EQ(fakes_[0]->changes + fakes_[2]->changes, 0);
+  EXPECT_NE(switch_text(report).find("Nothing has changed."), std::string::npos) << switch_text(report);
+}
+
+TEST_F(ReplicaSwitchTest, OnceOneRefusesAllAreAsTheyWere) {
+  fakes_[2]->refuses = 1;
+  const SwitchReport report = make().attach(file_);
+  EXPECT_EQ(ends(report), "ppp");
+  EXPECT_EQ(report.status.message(), "c: no");
+  EXPECT_TRUE(report.is_clean());
+  EXPECT_EQ(all()[0].backend, "");
+  EXPECT_EQ(all()[1].backend, "");
+  ASSERT_TRUE(make().attach(file_).status.is_ok());
+  fakes_[1]->refuses = 1;
+  EXPECT_EQ(ends(make().detach()), "ppu");
+  for (const FakeDoor* fake : fakes_) EXPECT_TRUE(is_as_wanted(fake->has, file_)) << fake->name();
+}
+
+TEST_F(ReplicaSwitchTest, OtherPoliciesOfTheSameStorageArePutBackToo) {
+  ASSERT_TRUE(make().attach(file_).status.is_ok());
+  const std::vector<AttachedStorage> before = all();
+  AttachedStorage other = file_;
+  other.write_policy = "write_back";
+  fakes_[1]->refuses = 1;
+  EXPECT_EQ(ends(make().attach(other)), "ppu");
+  EXPECT_EQ(all(), before);
+  EXPECT_TRUE(make().attach(other).status.is_ok());
+}
+
+// SGLang with two data-parallel replicas of its own, of which one refuses.
+TEST_F(ReplicaSwitchTest, AServerThatHasChangedInPartIsPutBack) {
+  fakes_[1]->refuses_after = 1;
+  EXPECT_EQ(ends(make().attach(file_)), "ppu");
+  EXPECT_EQ(fakes_[1]->has.backend, "");
+}
+
+TEST_F(ReplicaSwitchTest, ALostAnswerIsAskedFor) {
+  fakes_[1]->loses_answer = 1;
+  EXPECT_EQ(ends(make().attach(file_)), "ccc");
+}
+
+TEST_F(ReplicaSwitchTest, ABusyServerIsWaitedFor) {
+  fakes_[1]->busy = 3;
+  EXPECT_EQ(ends(make().attach(file_)), "ccc");
+  EXPECT_EQ(waits_, 3);
+  fakes_[2]->busy = 5;  // four times for the change; putting back has a patience of its own
+  EXPECT_EQ(ends(make().detach()), "ppp");
+  EXPECT_TRUE(is_as_wanted(fakes_[0]->has, file_));
+}
+
+TEST_F(ReplicaSwitchTest, WhatCannotBePutBackIsTold) {
+  // While the third is waited for, the first goes away.
+  fakes_[2]->busy = 1;
+  fakes_[2]->refuses = 1;
+  ReplicaSwitch all(doors_, [this](std::size_t) { return fakes_[0]->is_gone = true; });
+  const SwitchReport report = all.attach(file_);
+  EXPECT_EQ(ends(report), "?pp");
+  EXPECT_FALSE(report.is_clean());
+  EXPECT_NE(switch_text(report).find("a: NOT PUT BACK: it had no storage: connection refused"), std::string::npos)
+      << switch_text(report);
+}
+
+// Whatever fails: all have what is wanted, or all have what they had, or the report names who does not.
+TEST_F(ReplicaSwitchTest, AllOrNoneUnderFaults) {
+  for (std::uint64_t seed = 1; seed <= 2000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed);
+    for (FakeDoor* fake : fakes_) {
+      const bool is_attached = rng.chance(1, 3);
+      fake->has = {is_attached ? file_.backend : "", is_attached ? file_.extra_config : "", "timeout", "write_back"};
+      fake->busy = rng.chance(1, 4) ? static_cast<int>(rng.below(6)) : 0;
+      fake->refuses = rng.chance(1, 4) ? static_cast<int>(rng.below(3)) : 0;
+      fake->refuses_after = rng.chance(1, 6) ? 1 : 0;
+      fake->loses_answer = rng.chance(1, 6) ? 1 : 0;
+    }
+    const std::vector<AttachedStorage> before = all();
+    const bool attaches = rng.chance(1, 2);
+    const SwitchReport report = attaches ? make().attach(file_) : make().detach();
+    ASSERT_EQ(report.servers.size(), fakes_.size());
+    for (std::size_t i = 0; i < fakes_.size(); ++i) {
+      const AttachedStorage wanted = attaches ? file_ : AttachedStorage{};
+      const bool is_named = report.servers[i].end == End::kUnknown;
+      if (report.status.is_ok()) {
+        EXPECT_TRUE(is_as_wanted(fakes_[i]->has, wanted));
+      } else if (!is_named) {
+        EXPECT_EQ(fakes_[i]->has.backend, before[i].backend);
+        EXPECT_EQ(fakes_[i]->has.extra_config, before[i].extra_config);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "storage/mooncake/helper_calls.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/rng.h"
+
+namespace larder::mooncake {
+namespace {
+
+using Codes = HelperCalls::Codes;
+using Where = HelperCalls::Where;
+
+// Keeps calls until the test answers them.
+class KeptLink final : public HelperLink {
+ public:
+  Status call(std::string body, Done done) override {
+    if (is_down) return unavailable("down");
+    bodies.push_back(std::move(body));
+    waiting.push_back(std::move(done));
+    return Status::ok();
+  }
+  std::span<std::byte> staging() override { return {}; }
+  void close() override {}
+  // Answers the oldest call: its n-th object has code `first` + n.
+  void answer(std::size_t count, std::int64_t first) {
+    std::vector<std::int64_t> codes;
+    for (std::size_t i = 0; i < count; ++i) codes.push_back(first + static_cast<std::int64_t>(i));
+    const Done done = std::move(waiting.front());
+    waiting.erase(waiting.begin());
+    done(codes);
+  }
+
+  std::vector<std::string> bodies;
+  std::vector<Done> waiting;
+  bool is_down = false;
+};
+
+class MooncakeCalls : public ::testing::Test {
+ protected:
+  static std::vector<NamedObject> objects(const std::string& names, std::uint64_t bytes = 10) {
+    std::vector<NamedObject> out;
+    for (const char name : names) out.push_back({std::string(1, name), {{0, 0, bytes}}});
+    return out;
+  }
+  void get(const std::string& names, std::uint64_t bytes = 10, Where where = Where::kHere) {
+    calls_.get(objects(names, bytes), where, [this, names](const Codes& codes) { tell(names, codes); });
+  }
+  void put(const std::string& names) {
+    calls_.put(objects(names), {{"tag" + names, names.size()}}, Where::kHere,
+               [this, names](const Codes& codes) { tell(names, codes); });
+  }
+  void tell(const std::string& names, const Codes& codes) {
+    std::string line = names + ":";
+    if (!codes.is_ok()) line += " " + codes.status().message();
+    for (std::size_t i = 0; codes.is_ok() && i < codes->size(); ++i) line += " " + std::to_string((*codes)[i]);
+    told_.push_back(line);
+  }
+  using Lines = std::vector<std::string>;
+
+  KeptLink link_;
+  ManualExecutor executor_;
+  HelperCalls calls_{link_, {4, 100, 2}, executor_};
+  Lines told_;
+};
+
+TEST_F(MooncakeCalls, WhoAsksAloneGoesAloneAndOthersGoTogether) {
+  get("a");
+  ASSERT_EQ(link_.bodies.size(), 1u);
+  EXPECT_EQ(link_.bodies[0], get_request(objects("a"), {1}));
+  get("b");
+  get("cd");
+  EXPECT_EQ(link_.bodies.size(), 1u);
+  link_.answer(1, 7);
+  EXPECT_EQ(told_, (Lines{"a: 7"}));
+  ASSERT_EQ(link_.bodies.size(), 2u);
+  EXPECT_EQ(link_.bodies[1], get_request(objects("bcd"), {1, 2}));
+  link_.answer(3, 20);
+  EXPECT_EQ(told_, (Lines{"a: 7", "b: 20", "cd: 21 22"}));
+  EXPECT_TRUE(link_.waiting.empty());
+}
+
+TEST_F(MooncakeCalls, ReadsAndWritesDoNotWaitForEachOther) {
+  get("a");
+  put("b");
+  put("cd");
+  put("e");
+  put("f");
+  ASSERT_EQ(link_.bodies.size(), 3u) << "one get, and two puts";
+  EXPECT_EQ(link_.bodies[1], put_request(objects("b"), {{"tagb", 1}}));
+  EXPECT_EQ(link_.bodies[2], put_request(objects("cd"), {{"tagcd", 2}}));
+  link_.answer(1, 0);
+  EXPECT_EQ(link_.bodies.size(), 3u);
+  link_.answer(1, 0);
+  ASSERT_EQ(link_.bodies.size(), 4u);
+  EXPECT_EQ(link_.bodies[3], put_request(objects("ef"), {{"tage", 1}, {"tagf", 1}}));
+}
+
+TEST_F(MooncakeCalls, WhatFillsACallGoesBesideOthersUpToABound) {
+  get("a");
+  get("b");
+  get("c", 90);  // with b they reach the limit of bytes
+  ASSERT_EQ(link_.bodies.size(), 2u);
+  EXPECT_EQ(link_.bodies[1].substr(0, 27), R"({"op":"get","names":["b","c)");
+  get("defg");  // as many objects as a call may have, but two calls run
+  EXPECT_EQ(link_.bodies.size(), 2u);
+  get("h");
+  link_.answer(1, 0);
+  ASSERT_EQ(link_.bodies.size(), 3u);
+  EXPECT_EQ(link_.bodies[2], get_request(objects("defg"), {4}));
+  link_.answer(2, 0);
+  EXPECT_EQ(link_.bodies.size(), 3u) << "h is small, and a call runs";
+  link_.answer(4, 0);
+  EXPECT_EQ(link_.bodies.size(), 4u);
+}
+
+TEST_F(MooncakeCalls, WhatIsLargerThanACallGoesAlone) {
+  get("a");
+  get("bcdef", 1000);
+  get("g");
+  link_.answer(1, 0);
+  ASSERT_GE(link_.bodies.size(), 2u);
+  EXPECT_EQ(link_.bodies[1], get_request(objects("bcdef", 1000), {5}));
+}
+
+TEST_F(MooncakeCalls, AnAnswerOfAnotherLengthIsAnErrorOfAllThatWereAsked) {
+  get("a");
+  get("b");
+  get("c");
+  link_.answer(2, 0);
+  link_.answer(3, 0);
+  ASSERT_EQ(told_.size(), 3u);
+  for (const std::string& line : told_) EXPECT_NE(line.find("codes for"), std::string::npos) << line;
+}
+
+TEST_F(MooncakeCalls, WhatWaitsEndsWhenTheHelperIsGone) {
+  get("a");
+  get("b");
+  get("c");
+  link_.is_down = true;
+  link_.answer(1, 5);
+  EXPECT_EQ(told_, (Lines{"a: 5"}));
+  while (executor_.run_one()) {}
+  EXPECT_EQ(told_, (Lines{"a: 5", "b: down", "c: down"}));
+  link_.is_down = false;
+  get("d");
+  EXPECT_EQ(link_.bodies.size(), 2u) << "what failed does not count as running";
+}
+
+TEST_F(MooncakeCalls, WhatTakesLongIsDoneOnAnotherThread) {
+  get("a", 10, Where::kElsewhere);
+  link_.answer(1, 1);
+  EXPECT_TRUE(told_.empty());
+  while (executor_.run_one()) {}
+  EXPECT_EQ(told_, (Lines{"a: 1"}));
+}
+
+// An answer may ask again. Each call has its own codes, whatever the order.
+TEST_F(MooncakeCalls, EachCallHasItsOwnCodes) {
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed);
+    KeptLink link;
+    HelperCalls calls(link, {1 + rng.below(8), 1 + rng.below(200), 1 + rng.below(3)}, executor_);
+    std::size_t asked = 0, answered = 0;
+    const auto ask = [&](const auto& self) -> void {
+      const std::size_t count = 1 + rng.below(5);
+      std::vector<NamedObject> own;
+      for (std::size_t i = 0; i < count; ++i) own.push_back({std::to_string(asked++), {{0, 0, rng.below(60)}}});
+      const std::int64_t first = std::stoll(own.front().name);
+      calls.get(std::move(own), Where::kHere, [&, count, first](const Codes& codes) {
+        ASSERT_TRUE(codes.is_ok() && codes->size() == count);
+        for (std::size_t i = 0; i < count; ++i) EXPECT_EQ((*codes)[i], first + static_cast<std::int64_t>(i));
+        answered += count;
+        if (asked < 300) self(self);
+      });
+    };
+    for (int i = 0; i < 12; ++i) ask(ask);
+    std::size_t at = 0;  // of the calls sent
+    while (!link.waiting.empty()) {
+      // The names are the codes that are awaited.
+      std::vector<std::int64_t> codes;
+      const std::string& body = link.bodies[at++];
+      const std::size_t begin = body.find('[') + 1, end = body.find(']');
+      for (std::size_t i = begin; i < end; i = body.find('"', i + 1) + 2)
+        codes.push_back(std::stoll(body.substr(i + 1)));
+      const auto done = std::move(link.waiting.front());
+      link.waiting.erase(link.waiting.begin());
+      done(codes);
+    }
+    EXPECT_EQ(answered, asked);
+  }
+}
+
+}  // namespace
+}  // namespace larder::mooncake
