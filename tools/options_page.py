@@ -28,6 +28,7 @@ STRUCT_FILES = (
     "src/server/http_listener.h",
     "src/server/tls_files.h",
     "src/server/trace/trace_recorder.h",
+    "src/cli/replica_options.h",
     "src/storage/hf3fs/metadata_service.h",
 )
 # Heading, arguments of its --help, file, further files.
@@ -37,7 +38,7 @@ COMMANDS = (
     ("`larder metadata-server`", ("metadata-server",), "src/cli/metadata_server.cc", False),
     ("`larder stat`", ("stat",), "src/cli/stat.cc", False),
     ("`larder attach`", ("attach",), "src/cli/attach.cc", False),
-    ("`larder detach`", ("detach",), "src/cli/attach.cc", False),
+    ("`larder detach`", ("detach",), "src/cli/detach.cc", False),
     ("`larder explain`", ("explain",), "src/cli/explain.cc", False),
     ("`larder plan`", ("plan",), "bench/plan_command.cc", False),
     ("`larder conformance`", ("conformance",), "src/cli/conformance.cc", False),
@@ -193,6 +194,8 @@ def command_options(path, has_cache_options):
         texts.append(source_tree.text_of(LOG_OPTIONS))
     if "add_tls_options(app" in texts[0]:
         texts.append(source_tree.text_of(TLS_OPTIONS))
+    if "add_replica_options(app" in texts[0]:
+        texts.append(source_tree.text_of("src/cli/replica_options.cc"))
     structs = [source_tree.text_of(each) for each in STRUCT_FILES if (source_tree.ROOT / each).is_file()]
     structs += [source_tree.text_of(each) for each in sorted((source_tree.ROOT / "src/server/llama").rglob("*.h"))]
     found = []

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "server/json_reader.h"
+#include "server/masked_config.h"
 
 namespace larder {
 namespace {
@@ -74,12 +75,20 @@ class HttpStorageDoor final : public StorageDoor {
 
 std::string described(const AttachedStorage& storage) {
   if (storage.backend.empty()) return "no storage";
-  return fmt::format("storage '{}'{}", storage.backend,
-                     storage.extra_config.empty() ? "" : " with " + storage.extra_config.substr(0, 300));
+  const std::string config = storage.extra_config.empty() ? "" : masked_config(storage.extra_config).substr(0, 300);
+  return fmt::format("storage '{}'{}", storage.backend, config.empty() ? "" : " with " + config);
 }
 
-bool is_same_storage(const AttachedStorage& a, const AttachedStorage& b) {
-  return a.backend == b.backend && a.extra_config == b.extra_config;
+// As texts, or as JSON.
+bool is_same_config(const std::string& a, const std::string& b) {
+  if (a == b) return true;
+  const auto left = nlohmann::json::parse(a, nullptr, false), right = nlohmann::json::parse(b, nullptr, false);
+  return !left.is_discarded() && left == right;
+}
+
+bool is_same_storage(const AttachedStorage& has, const AttachedStorage& wanted) {
+  return has.backend == wanted.backend &&
+         (wanted.extra_config.empty() || is_same_config(has.extra_config, wanted.extra_config));
 }
 
 const char* word_of(End end) {
@@ -164,12 +173,24 @@ Status ReplicaSwitch::change(StorageDoor& door, const AttachedStorage& wanted) {
   }
 }
 
+// A detach keeps the policies that the attach has brought.
+Status ReplicaSwitch::put_policies_back(StorageDoor& door, const AttachedStorage& before) {
+  if (!before.backend.empty()) return Status::ok();
+  const Result<AttachedStorage> has = door.ask();
+  if (!has.is_ok()) return has.status();
+  AttachedStorage same = *has;
+  same.prefetch_policy = before.prefetch_policy;
+  same.write_policy = before.write_policy;
+  return has->backend.empty() || same == *has ? Status::ok() : change(door, same);
+}
+
 void ReplicaSwitch::put_back(std::size_t last, SwitchReport& report) {
   for (std::size_t i = last + 1; i-- > 0;) {
     Server& server = report.servers[i];
     if (server.end == End::kWasSo) continue;
     // Also the one that has refused: a part of its own replicas may have changed.
-    const Status status = change(*doors_[i], before_[i]);
+    Status status = put_policies_back(*doors_[i], before_[i]);
+    if (status.is_ok()) status = change(*doors_[i], before_[i]);
     server.end = status.is_ok() ? End::kPutBack : End::kUnknown;
     if (!status.is_ok()) {
       server.status = Status(status.code(), "it had " + described(before_[i]) + ": " + status.message());
@@ -185,7 +206,7 @@ std::string switch_text(const SwitchReport& report) {
   }
   if (report.status.is_ok()) return out;
   return out + (report.is_clean()
-                    ? "Nothing has changed.\n"
+                    ? "Each server has what it had.\n"
                     : "A server could not be put back, see above: its storage is not what the others have.\n");
 }
 

@@ -10,7 +10,9 @@
 // those attached that were so when one refuses; so the server that refuses is put back as well.
 //
 // What cannot be put back (a server that has gone) is told, with what it has.
-// Threads: confined. Cost: two requests for each server, and one for each that is put back.
+// A server that is put back after an attach has its policies back, too. What a detach ends (requests that wait for
+// storage, a store in memory) does not come back.
+// Threads: confined. Cost: two requests for each server, and up to three for each that is put back.
 #pragma once
 
 #include <functional>
@@ -75,6 +77,7 @@ class ReplicaSwitch {
   [[nodiscard]] Status ask_all(const AttachedStorage& wanted, SwitchReport& report);
   // Makes it have `wanted`, with patience. Ok also where the answer was lost and it has it.
   [[nodiscard]] Status change(StorageDoor& door, const AttachedStorage& wanted);
+  [[nodiscard]] Status put_policies_back(StorageDoor& door, const AttachedStorage& before);
   void put_back(std::size_t last, SwitchReport& report);
 
   const std::span<const std::unique_ptr<StorageDoor>> doors_;

@@ -20,8 +20,9 @@ class FakeDoor final : public StorageDoor {
   }
   Status attach(const AttachedStorage& wanted) override {
     return change([&] {
+      const bool is_same = has.backend == wanted.backend && wanted.extra_config.empty();  // other policies only
       has.backend = wanted.backend;
-      has.extra_config = wanted.extra_config;
+      if (!is_same) has.extra_config = wanted.extra_config;
       if (!wanted.prefetch_policy.empty()) has.prefetch_policy = wanted.prefetch_policy;
       if (!wanted.write_policy.empty()) has.write_policy = wanted.write_policy;
     });
@@ -95,6 +96,21 @@ TEST_F(ReplicaSwitchTest, AttachesToAllAndDetachesFromAll) {
   EXPECT_EQ(ends(make().detach()), "sss");
 }
 
+TEST_F(ReplicaSwitchTest, TheSameStorageIsTheSameHoweverItIsWritten) {
+  fakes_[0]->has = {"file", R"({ "directory":"/d" })", "timeout", "write_back"};
+  EXPECT_EQ(ends(make().attach({"file", file_.extra_config, "", ""})), "scc");
+  EXPECT_EQ(ends(make().attach({"file", "", "", "write_through"})), "ccc") << "policies alone";
+  EXPECT_EQ(fakes_[0]->has.write_policy, "write_through");
+  EXPECT_EQ(make().attach({"file", R"({"directory": "/e"})", "", ""}).status.code(), StatusCode::kConflict);
+}
+
+TEST_F(ReplicaSwitchTest, NoSecretIsShown) {
+  fakes_[1]->has = {"hf3fs", R"({"metadata_api_key": "s3cret"})", "timeout", "write_back"};
+  const SwitchReport report = make().attach(file_);
+  EXPECT_EQ(report.status.code(), StatusCode::kConflict);
+  EXPECT_EQ(switch_text(report).find("s3cret"), std::string::npos) << switch_text(report);
+}
+
 TEST_F(ReplicaSwitchTest, WhatStandsAgainstItIsToldBeforeAnythingChanges) {
   fakes_[2]->has.backend = "memory";
   SwitchReport report = make().attach(file_);
@@ -106,17 +122,17 @@ TEST_F(ReplicaSwitchTest, WhatStandsAgainstItIsToldBeforeAnythingChanges) {
   EXPECT_FALSE(report.status.is_ok());
   EXPECT_TRUE(report.is_clean());
   EXPECT_EQ(fakes_[0]->changes + fakes_[2]->changes, 0);
-  EXPECT_NE(switch_text(report).find("Nothing has changed."), std::string::npos) << switch_text(report);
+  EXPECT_NE(switch_text(report).find("Each server has what it had."), std::string::npos) << switch_text(report);
 }
 
 TEST_F(ReplicaSwitchTest, OnceOneRefusesAllAreAsTheyWere) {
+  const std::vector<AttachedStorage> before = all();
   fakes_[2]->refuses = 1;
   const SwitchReport report = make().attach(file_);
   EXPECT_EQ(ends(report), "ppp");
   EXPECT_EQ(report.status.message(), "c: no");
   EXPECT_TRUE(report.is_clean());
-  EXPECT_EQ(all()[0].backend, "");
-  EXPECT_EQ(all()[1].backend, "");
+  EXPECT_EQ(all(), before) << "policies, too";
   ASSERT_TRUE(make().attach(file_).status.is_ok());
   fakes_[1]->refuses = 1;
   EXPECT_EQ(ends(make().detach()), "ppu");
@@ -190,8 +206,7 @@ TEST_F(ReplicaSwitchTest, AllOrNoneUnderFaults) {
       if (report.status.is_ok()) {
         EXPECT_TRUE(is_as_wanted(fakes_[i]->has, wanted));
       } else if (!is_named) {
-        EXPECT_EQ(fakes_[i]->has.backend, before[i].backend);
-        EXPECT_EQ(fakes_[i]->has.extra_config, before[i].extra_config);
+        EXPECT_EQ(fakes_[i]->has, before[i]);
       }
     }
   }

@@ -32,6 +32,11 @@ void RadixTree::Impl::count_freed(VictimQueues::Rank rank, std::uint64_t freed, 
   if (rank == VictimQueues::Rank::kFloor) out.from_floors += freed;
 }
 
+// Does it leave the host because it is worth least of all? Then no copy is made again while nothing has changed.
+bool RadixTree::Impl::is_judged(const VictimQueues::First& first, Tier t) const {
+  return weighs && t == Tier::kHost && first.rank == VictimQueues::Rank::kWithin && first.queue != kSpareQueue;
+}
+
 // ---- full: leaves, by policy
 
 // One order for all leaves, with and without a host copy.
@@ -95,13 +100,15 @@ void RadixTree::Impl::name_device_leaves(Eviction& eviction) {
 // Has the victim to stay until it has a host copy?
 bool RadixTree::Impl::stays_for_backup(Id id, ComponentKind c, VictimRule rule) {
   if (rule == VictimRule::kDrop || node(id).has(bit_of(c, Tier::kHost))) return false;
-  return rule == VictimRule::kBackUpFirst || !is_next_to_leave_host(id, c);
+  if (rule == VictimRule::kBackUpFirst) return true;
+  return !is_next_to_leave_host(id, c);
 }
 
 // Would a host that is full let go of a copy of this before all that it may let go of now? As a rule it has let go of
 // it already.
 bool RadixTree::Impl::is_next_to_leave_host(Id id, ComponentKind c) {
   if (config.is_exclusive && c == ComponentKind::kFull && node(id).full_children[1] > 0) return false;
+  if ((node(id).left_host & bit_of(c, Tier::kHost)) != 0) return true;
   bool has_victim = false;
   const TenantId tenant = tenant_of(node(id));
   // Its standing is the rank that its copy would have; where the copy would take it above its ceiling, its own goes
@@ -190,7 +197,9 @@ void RadixTree::Impl::evict_host_full(Eviction& eviction) {
     const std::uint64_t pages = node(id).pages;
     (node(id).has(kFullDevice) ? out.demoted : out.dropped) += pages;
     count_freed(first.rank, pages, out);
+    is_judging = is_judged(first, Tier::kHost);
     evict_from_host(id);
+    is_judging = false;
   }
 }
 
@@ -221,8 +230,10 @@ void RadixTree::Impl::evict_aux(Eviction& eviction) {
       stay.push_back(first.id);
       continue;
     }
+    is_judging = is_judged(first, t);
     const std::uint64_t freed =
         evict_aux_of(first.id, c, t, most_of(first.id, eviction, eviction.missing() - named), eviction.out);
+    is_judging = false;
     count_freed(first.rank, freed, eviction.out);
   }
   for (const Id id : stay) refresh_aux(id, c, t);

@@ -78,10 +78,11 @@ struct alignas(64) Node {
   bool in_backed_heap = false;      // which device heap holds it, if any
   bool is_fresh : 1 = false;        // Facts::is_fresh
   bool leaves_device : 1 = false;   // exclusive tiers: copied to the host to leave the device, and not used since
+  bool is_storing : 1 = false;      // storage is being given it: in neither list
+  bool rests : 1 = false;           // storage could not take it: in the list of those that rest
+  bool declined : 1 = false;        // stored_epoch and `stored` say what storage was asked to take, and it declined
   Backlog backlog = Backlog::kOut;  // which list of nodes that storage lacks holds it, if any
-  bool is_storing = false;          // storage is being given it: in neither list
-  bool rests = false;               // storage could not take it: in the list of those that rest
-  bool declined = false;            // stored_epoch and `stored` say what storage was asked to take, and it declined
+  Bits left_host = 0;  // while the device has it: the host has judged it worth least, and nobody has used it since
   Id first_child = kNoNode, next_sibling = kNoNode, prev_sibling = kNoNode;
 
   // Line 1: recency, locks, leaves.

@@ -121,6 +121,8 @@ void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t, bool goes_with_tier) 
     if (observer != nullptr && is_last) tell_lost(id, c, t);
     if (page_observer != nullptr) page_observer->went(page_change(id, c, t));
   }
+  if (t == Tier::kDevice) n.left_host = clear_bits(n.left_host, bit_of(c, Tier::kHost));
+  if (is_judging && n.has(bit_of(c, Tier::kDevice))) n.left_host |= bit;
   n.present = clear_bits(n.present, bit);
   n.pending = clear_bits(n.pending, bit);
   n.complete = clear_bits(n.complete, bit);

@@ -90,6 +90,7 @@ void RadixTree::Impl::split_residency(Id head_id, Id tail_id) {
   head.aux_tick = tail.aux_tick;
   head.host_gap = std::exchange(tail.host_gap, false);
   head.leaves_device = tail.leaves_device;
+  head.left_host = clear_bits(tail.left_host, kMambaHost);
   head.present = defect(Defect::kStateInBothHalves) ? tail.present : clear_bits(tail.present, kMambaBits);
   head.pending = clear_bits(tail.pending, kMambaBits);
   head.complete = clear_bits(tail.complete, kMambaBits);
@@ -272,6 +273,7 @@ bool RadixTree::Impl::merge_into_only_child(Id id) {
   lower.begin = upper.begin;
   lower.pages += upper.pages;
   lower.host_gap = upper.host_gap;
+  lower.left_host &= upper.left_host | kMambaHost;
   if (upper.heap_at[leaf_place(Tier::kHost)] != kNotInHeap) host_full.remove(id);
   for (const Tier t : kAllTiers) {
     if (upper.heap_at[aux_place(ComponentKind::kSwa, t)] != kNotInHeap) aux_heap(ComponentKind::kSwa, t).remove(id);

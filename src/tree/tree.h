@@ -181,7 +181,8 @@ enum class VictimRule : std::uint8_t {
   kDrop,         // it is deleted (with what only the host has beneath it, if nobody uses it)
   kBackUpFirst,  // it is returned in needs_backup and stays
   kBackUpWorth,  // for a host that is full: as kBackUpFirst, but what the host would evict before all that it has is
-                 // deleted. It is what the host has evicted, as a rule: copied, it would only be evicted again.
+                 // deleted. It is what the host has evicted, as a rule: copied, it would only be evicted again. Where
+                 // restore points are weighed, so is what the host has evicted and nobody has used since.
 };
 struct EvictResult {
   std::uint64_t freed = 0;                 // slots of the asked component

@@ -243,6 +243,7 @@ struct RadixTree::Impl {
   // Slots of the component that went.
   std::uint64_t evict_aux_of(Id id, ComponentKind c, Tier t, std::uint64_t need, EvictResult& out);
   [[nodiscard]] tree::VictimQueues::First next_device_leaf(const EvictFor& who);
+  [[nodiscard]] bool is_judged(const tree::VictimQueues::First& first, Tier t) const;
   [[nodiscard]] bool stays_for_backup(Id id, ComponentKind c, VictimRule rule);
   [[nodiscard]] bool is_next_to_leave_host(Id id, ComponentKind c);
   [[nodiscard]] bool is_worth_less_than(const Node& node, ComponentKind c, const tree::VictimQueues::First& victim,
@@ -325,6 +326,7 @@ struct RadixTree::Impl {
   std::optional<std::uint32_t> unseeded_space;
   std::uint64_t tick = 0;  // logical time; grows with every use, and by a token for each token that is computed
   std::uint32_t victims_asked = 0;
+  bool is_judging = false;       // what drop() takes from the host now was worth least there
   bool has_evicted = false;      // so one tier at least has been full
   std::uint64_t most_pages = 0;  // of full that a tier, or both where they are exclusive, has held
   std::uint64_t waiting = 0;     // (node, component, tier) that are complete but not published

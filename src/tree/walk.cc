@@ -252,6 +252,7 @@ void RadixTree::Impl::touch_state(Id id) {
     if (!node(id).has(bit_of(ComponentKind::kMamba, t))) continue;
     set_aux_tick(id, ComponentKind::kMamba, t);
   }
+  node(id).left_host = clear_bits(node(id).left_host, kMambaHost);
 }
 
 // Refreshes swa of the window that ends at `id`; `exactly`: of no page before it, for which an edge may be split. Pages
@@ -263,6 +264,7 @@ void RadixTree::Impl::touch_window(Id id, bool exactly) {
   for (Id at = id; !node(at).is_root() && node(at).end() > from; at = node(at).parent) {
     if (!node(at).has_some(kSwaDevice | kSwaHost)) continue;
     if (exactly && node(at).begin < from) split(at, from);
+    node(at).left_host = clear_bits(node(at).left_host, kSwaHost);
     for (const Tier t : kAllTiers) {
       if (node(at).has(bit_of(ComponentKind::kSwa, t))) set_aux_tick(at, ComponentKind::kSwa, t);
     }
@@ -275,6 +277,7 @@ void RadixTree::Impl::touch_path(Id id, std::uint32_t hits) {
     n.full_tick = tick;
     n.hits += hits;
     n.is_fresh = is_fresh();
+    n.left_host = clear_bits(n.left_host, kFullHost);
     set_leaves_device(id, false);
     refresh_leaf_key(id);
   }
@@ -287,6 +290,7 @@ void RadixTree::Impl::touch_own_path(Id id, std::int32_t priority) {
     n.full_tick = tick;
     n.is_fresh = is_fresh();
     n.priority = std::max(n.priority, priority);
+    n.left_host = clear_bits(n.left_host, kFullHost);
     set_leaves_device(above, false);
     refresh_leaf_key(above);
     if (above == id || !merge_into_only_child(above)) id = above;

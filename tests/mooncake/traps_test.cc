@@ -159,6 +159,14 @@ TEST_F(MooncakeTraps, AReaderThatSeesAPartOfAGroupLooksAgain) {
   EXPECT_EQ(store_.calls("batch_get_into_multi_buffers"), 5u);
 }
 
+// The client fills one place for each name, and says that it has filled both.
+TEST_F(MooncakeTraps, APageThatIsAskedForTwiceComesTwice) {
+  expect_all_ok(rig_.put({{{kKv, 1}}, {{kKv, 2}}}));
+  expect_all_ok(rig_.get({{kKv, 1}, {kKv, 2}, {kKv, 1}, {kKv, 1}}));
+  EXPECT_EQ(store_.objects().size(), 2u);
+  EXPECT_EQ(rig_.backend().stats().corrupt, 0u);
+}
+
 TEST_F(MooncakeTraps, WhatAnotherClientNeverEndsIsAMissInTheEnd) {
   expect_all_ok(rig_.put({{{kSwa, 1}}, {{kKv, 1}}}));
   const std::string path = store_.objects().at(0), name = std::filesystem::path(path).filename();

@@ -398,8 +398,10 @@ TEST_F(ExecutableTest, AStorageIsAttachedToAllServersOrToNone) {
   };
   std::vector<std::unique_ptr<Replica>> replicas;
   std::string urls;
-  for (const char* key : {"secret", "secret", "another"}) {
+  for (const auto& [key, has_host] :
+       {std::pair("secret", true), {"secret", true}, {"another", true}, {"secret", false}}) {
     Options options;
+    options.enable_hierarchical_cache = has_host;
     options.model = "gdn-tiny";
     options.port = 0;
     options.threads = 1;
@@ -420,7 +422,7 @@ TEST_F(ExecutableTest, AStorageIsAttachedToAllServersOrToNone) {
   auto [code, said] = run(attach + url(0) + url(1) + url(2));
   EXPECT_EQ(code, 1) << said;
   EXPECT_NE(said.find("HTTP 401"), std::string::npos) << said;
-  EXPECT_NE(said.find("Nothing has changed."), std::string::npos) << said;
+  EXPECT_NE(said.find("Each server has what it had."), std::string::npos) << said;
   EXPECT_EQ(has(0) + has(1) + has(2), "");
   std::tie(code, said) = run(attach + url(0) + url(1));
   EXPECT_EQ(code, 0) << said;
@@ -428,7 +430,6 @@ TEST_F(ExecutableTest, AStorageIsAttachedToAllServersOrToNone) {
   std::tie(code, said) = run(attach + url(0) + url(1));
   EXPECT_EQ(code, 0) << said;
   EXPECT_NE(said.find("was so already"), std::string::npos) << said;
-  // An option that no store has is refused by the first: both are as they were.
   std::tie(code, said) = run("detach --admin-api-key secret" + url(0) + url(1));
   EXPECT_EQ(code, 0) << said;
   EXPECT_EQ(has(0) + has(1), "");
@@ -438,6 +439,13 @@ TEST_F(ExecutableTest, AStorageIsAttachedToAllServersOrToNone) {
   EXPECT_NE(said.find("no_such"), std::string::npos) << said;
   EXPECT_EQ(has(0) + has(1), "");
   EXPECT_EQ(run("attach --backend file nonsense://x").first, 2);
+  // The last has no host tier, so it refuses when the first has changed already.
+  const std::string policy = replicas[0]->scheduler->storage().write_policy;
+  std::tie(code, said) = run(attach + " --write-policy write_through_selective" + url(0) + url(3));
+  EXPECT_EQ(code, 1) << said;
+  EXPECT_NE(said.find("put back"), std::string::npos) << said;
+  EXPECT_EQ(has(0) + has(3), "");
+  EXPECT_EQ(replicas[0]->scheduler->storage().write_policy, policy);
 }
 
 TEST_F(ExecutableTest, ASmallQuickstartHolds) {

@@ -273,6 +273,7 @@ class MooncakeDistributedStore:
         if not len(keys) == len(all_buffer_ptrs) == len(all_sizes):
             return [REFUSED] * len(keys)
         codes = [0] * len(keys)
+        places = {key: i for i, key in enumerate(keys)}  # of a key that is there twice, one place is filled
         for i in random.sample(range(len(keys)), len(keys)):
             with self.cluster as cluster:
                 size = cluster.size(keys[i])
@@ -283,7 +284,7 @@ class MooncakeDistributedStore:
                         data = file.read()
             wanted = sum(all_sizes[i])
             codes[i] = is_missing if size is None else REFUSED if wanted < size else TRANSFER if wanted > size else size
-            if codes[i] == size:
+            if codes[i] == size and places[keys[i]] == i:
                 for address, piece in zip(all_buffer_ptrs[i], all_sizes[i]):
                     ctypes.memmove(address, data[:piece], piece)
                     data = data[piece:]

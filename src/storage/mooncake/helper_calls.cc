@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <set>
+#include <string_view>
 #include <utility>
 
 namespace larder::mooncake {
@@ -11,6 +13,7 @@ namespace {
 
 // Calls that are not full, by kind. A put is three calls of the store: while one asks the master, another moves bytes.
 constexpr std::array<std::size_t, 2> kSmallAtOnce = {1, 2};
+constexpr Nanos kPatience = std::chrono::milliseconds(50);  // most calls take 0.4 to 10
 
 std::uint64_t bytes_of(const std::vector<NamedObject>& objects) {
   std::uint64_t bytes = 0;
@@ -81,16 +84,21 @@ void HelperCalls::begin(Kind kind) {
 HelperCalls::Parts HelperCalls::take(Kind kind) {
   Line& line = lines_[static_cast<std::size_t>(kind)];
   const bool is_full = line.waiting_bytes >= limits_.bytes || line.waiting_objects >= limits_.objects;
-  const std::size_t small = kSmallAtOnce[static_cast<std::size_t>(kind)];
-  const std::size_t most = is_full ? std::max(small, limits_.large_at_once) : small;
+  std::size_t most = kSmallAtOnce[static_cast<std::size_t>(kind)];
+  if (is_full) most = std::max(most, limits_.large_at_once);
+  const TimePoint now = clock_.now();
+  if (now - line.last_begun > kPatience) most = std::max(most, limits_.most_at_once);
   Parts parts;
   if (line.waiting.empty() || line.running >= most) return parts;
   std::uint64_t bytes = 0;
   std::size_t objects = 0;
+  std::set<std::string_view> names;
+  const auto is_new = [&](const NamedObject& object) { return !names.contains(object.name); };
   while (!line.waiting.empty()) {
     Part& next = line.waiting.front();
     const bool has_room = bytes + next.bytes <= limits_.bytes && objects + next.objects.size() <= limits_.objects;
-    if (!parts.empty() && !has_room) break;
+    if (!parts.empty() && !(has_room && std::all_of(next.objects.begin(), next.objects.end(), is_new))) break;
+    for (const NamedObject& object : next.objects) names.insert(object.name);  // stays where it is: a vector is moved
     bytes += next.bytes;
     objects += next.objects.size();
     parts.push_back(std::move(next));
@@ -99,6 +107,7 @@ HelperCalls::Parts HelperCalls::take(Kind kind) {
   line.waiting_bytes -= bytes;
   line.waiting_objects -= objects;
   ++line.running;
+  line.last_begun = now;
   return parts;
 }
 

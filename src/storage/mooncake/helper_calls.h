@@ -3,8 +3,11 @@
 //
 //   get(), put() ─► begins: no get runs, or fewer than two puts; or those that wait fill a call, and fewer than
 //                   `large_at_once` of the kind run
-//                ─► waits: goes with others that wait, as one call, when one of its kind ends
+//                ─► waits: goes with others that wait, as one call, when one of its kind ends, or when one more is
+//                   asked for and those that run have begun long ago: what hangs holds up few others
 //
+// No call names an object twice: the store's client fills one place for each name, and says that it has filled both
+// (0.3.13.post1).
 // Why: a call costs the store's client 0.4 ms of messages, whatever it moves, and calls beside each other disturb each
 // other: over TCP, four pages of 64 KiB in one call take 0.6 ms. Who asks alone never waits.
 // What is joined fails together only where the helper or its library fails as a whole; each object has its own code.
@@ -18,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/executor.h"
 #include "base/ranked_mutex.h"
 #include "storage/mooncake/helper_link.h"
@@ -29,6 +33,7 @@ struct JoinLimits {
   std::size_t objects = 128;      // of one call; what asks for more goes alone
   std::uint64_t bytes = 9 << 20;  // likewise; 16 pages of 512 KiB with their envelopes
   std::size_t large_at_once = 2;  // calls of a kind, where these limits are reached
+  std::size_t most_at_once = 6;   // calls of a kind, where the last one began long ago
 };
 
 class HelperCalls {
@@ -39,10 +44,11 @@ class HelperCalls {
   // Where `done` runs: kHere is the link's thread, for what takes no longer than waking another.
   enum class Where : std::uint8_t { kHere, kElsewhere };
 
-  HelperCalls(HelperLink& link, const JoinLimits& limits, Executor& executor)
-      : link_(link), limits_(limits), executor_(executor) {}
+  HelperCalls(HelperLink& link, const JoinLimits& limits, Executor& executor, Clock& clock = real_clock())
+      : link_(link), limits_(limits), executor_(executor), clock_(clock) {}
 
-  // Reads objects. Those of one call of get() are looked at again while a part of them is missing (helper, get).
+  // Reads objects, none twice. Those of one call of get() are looked at again while a part of them is missing (helper,
+  // get).
   void get(std::vector<NamedObject> objects, Where where, Done done) LARDER_EXCLUDES(mutex_);
   // Writes groups of objects.
   void put(std::vector<NamedObject> objects, std::vector<ObjectGroup> groups, Where where, Done done)
@@ -65,6 +71,7 @@ class HelperCalls {
     std::deque<Part> waiting;
     std::uint64_t waiting_bytes = 0;
     std::size_t waiting_objects = 0, running = 0;
+    TimePoint last_begun{};
   };
   using Parts = std::vector<Part>;
 
@@ -79,6 +86,7 @@ class HelperCalls {
   HelperLink& link_;
   const JoinLimits limits_;
   Executor& executor_;
+  Clock& clock_;
 
   RankedMutex mutex_{LockRank::kStorage};
   std::array<Line, 2> lines_ LARDER_GUARDED_BY(mutex_);  // by kind

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/rng.h"
 
 namespace larder::mooncake {
@@ -64,7 +65,8 @@ class MooncakeCalls : public ::testing::Test {
 
   KeptLink link_;
   ManualExecutor executor_;
-  HelperCalls calls_{link_, {4, 100, 2}, executor_};
+  ManualClock clock_;
+  HelperCalls calls_{link_, {4, 100, 2, 3}, executor_, clock_};
   Lines told_;
 };
 
@@ -120,11 +122,44 @@ TEST_F(MooncakeCalls, WhatFillsACallGoesBesideOthersUpToABound) {
 
 TEST_F(MooncakeCalls, WhatIsLargerThanACallGoesAlone) {
   get("a");
-  get("bcdef", 1000);
   get("g");
+  get("bcdef", 1000);
+  ASSERT_EQ(link_.bodies.size(), 2u) << "that much waits";
+  EXPECT_EQ(link_.bodies[1], get_request(objects("g"), {1}));
   link_.answer(1, 0);
-  ASSERT_GE(link_.bodies.size(), 2u);
-  EXPECT_EQ(link_.bodies[1], get_request(objects("bcdef", 1000), {5}));
+  ASSERT_EQ(link_.bodies.size(), 3u);
+  EXPECT_EQ(link_.bodies[2], get_request(objects("bcdef", 1000), {5}));
+}
+
+TEST_F(MooncakeCalls, NoCallNamesAnObjectTwice) {
+  get("a");
+  get("bc");
+  get("d");
+  get("cb");
+  get("e");
+  link_.answer(1, 0);
+  ASSERT_EQ(link_.bodies.size(), 2u);
+  EXPECT_EQ(link_.bodies[1], get_request(objects("bcd"), {2, 1}));
+  link_.answer(3, 0);
+  ASSERT_EQ(link_.bodies.size(), 3u);
+  EXPECT_EQ(link_.bodies[2], get_request(objects("cbe"), {2, 1}));
+}
+
+TEST_F(MooncakeCalls, ACallThatHangsHoldsUpFewOthers) {
+  get("a");
+  get("b");
+  clock_.advance(std::chrono::milliseconds(51));
+  get("c");
+  ASSERT_EQ(link_.bodies.size(), 2u) << "b has waited long";
+  EXPECT_EQ(link_.bodies[1], get_request(objects("bc"), {1, 1}));
+  get("d");
+  EXPECT_EQ(link_.bodies.size(), 2u);
+  clock_.advance(std::chrono::milliseconds(51));
+  get("e");
+  ASSERT_EQ(link_.bodies.size(), 3u);
+  clock_.advance(std::chrono::seconds(1));
+  get("f");
+  EXPECT_EQ(link_.bodies.size(), 3u) << "three are the most";
 }
 
 TEST_F(MooncakeCalls, AnAnswerOfAnotherLengthIsAnErrorOfAllThatWereAsked) {
@@ -165,7 +200,7 @@ TEST_F(MooncakeCalls, EachCallHasItsOwnCodes) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Rng rng(seed);
     KeptLink link;
-    HelperCalls calls(link, {1 + rng.below(8), 1 + rng.below(200), 1 + rng.below(3)}, executor_);
+    HelperCalls calls(link, {1 + rng.below(8), 1 + rng.below(200), 1 + rng.below(3), 3}, executor_, clock_);
     std::size_t asked = 0, answered = 0;
     const auto ask = [&](const auto& self) -> void {
       const std::size_t count = 1 + rng.below(5);

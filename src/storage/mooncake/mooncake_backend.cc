@@ -2,6 +2,7 @@
 #include "storage/mooncake/mooncake_backend.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "storage/mooncake/mooncake_jobs.h"
@@ -181,16 +182,23 @@ void MooncakeBackend::run_read(const std::shared_ptr<ReadOperation>& op) {
     fitting.push_back(i);
     all += room;
   }
-  const std::uint64_t batches = std::max<std::uint64_t>(1, (all + limits_.read_bytes / 2) / limits_.read_bytes);
+  std::uint64_t batches = std::max<std::uint64_t>((all + limits_.read_bytes / 2) / limits_.read_bytes,
+                                                  (fitting.size() + limits_.join.objects - 1) / limits_.join.objects);
   std::vector<std::size_t> some;
+  std::set<std::pair<PoolName, decltype(PageKey::bytes)>> pages;  // of a batch: the store fills one place for each name
   std::uint64_t bytes = 0;
   for (const std::size_t i : fitting) {
     const std::uint64_t room = room_of(payload_bytes(items[i].payload));
-    const bool is_enough = bytes + room / 2 > all / batches || bytes + room > most;
-    if (!some.empty() && (is_enough || some.size() == limits_.join.objects)) {
-      add_read_batch(op, std::exchange(some, {}), std::exchange(bytes, 0));
+    const bool is_enough = batches > 1 && bytes + room / 2 > all / batches;
+    const bool has_room = bytes + room <= most && some.size() < limits_.join.objects;
+    if (!some.empty() && (is_enough || !has_room || pages.contains({items[i].pool, items[i].key.bytes}))) {
+      add_read_batch(op, std::exchange(some, {}), bytes);
+      all -= std::exchange(bytes, 0);
+      batches = std::max<std::uint64_t>(batches, 2) - 1;
+      pages.clear();
     }
     some.push_back(i);
+    pages.emplace(items[i].pool, items[i].key.bytes);
     bytes += room;
   }
   if (!some.empty()) add_read_batch(op, std::move(some), bytes);

@@ -97,6 +97,7 @@ Status read_numbers(const BackendOptions& options, MooncakeOptions& out) {
   out.helper.lanes = static_cast<std::size_t>(*threads);
   // Others are for what is short: it does not wait behind them.
   out.limits.join.large_at_once = std::max<std::size_t>(1, out.helper.lanes / 4);
+  out.limits.join.most_at_once = std::max<std::size_t>(1, out.helper.lanes * 3 / 4);
   out.helper.setup.soft_pin = *soft_pin;
   out.helper.setup.groups = *groups;
   out.helper.answer_limit = std::chrono::seconds(*answer);
