@@ -63,7 +63,8 @@ def start_store(segment_bytes):
     """The processes, and the master's address."""
     scripts = pathlib.Path(sys.executable).parent
     if not (scripts / "mooncake_master").exists():
-        sys.exit("run this with the interpreter that has the package: build/mooncake/bin/python (tools/mooncake_env.sh)")
+        sys.exit("run this with the interpreter that has the package: build/mooncake/bin/python; "
+                 "tools/mooncake_env.sh makes it")
     port = free_port()
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     master = subprocess.Popen([scripts / "mooncake_master", "--rpc_address=127.0.0.1", f"--rpc_port={port}",

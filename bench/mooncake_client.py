@@ -108,7 +108,8 @@ def main():
             if o.json:
                 print(json.dumps({"page_bytes": page, "depth": depth, "set": sets, "get": gets}), flush=True)
             else:
-                print(page, depth, f"{statistics.median(sets) / 1e6:.0f} {statistics.median(gets) / 1e6:.0f}", flush=True)
+                medians = [f"{statistics.median(speeds) / 1e6:.0f}" for speeds in (sets, gets)]
+                print(page, depth, *medians, flush=True)
     client.close()
 
 

@@ -46,7 +46,7 @@ int switch_replicas(const char* command, const ReplicaOptions& o, const Attached
   }
   Interval interval;
   ReplicaSwitch all(doors, [&](std::size_t tried) { return tried <= o.wait_seconds && interval.wait(kBusyPause); });
-  const SwitchReport report = wanted.backend.empty() ? all.detach() : all.attach(wanted);
+  const SwitchReport report = wanted.backend.empty() ? all.detach_storage() : all.attach_storage(wanted);
   std::fputs(switch_text(report).c_str(), report.status.is_ok() ? stdout : stderr);
   if (report.status.is_ok()) return 0;
   std::fprintf(stderr, "larder %s: %s\n", command, report.status.message().c_str());

@@ -40,7 +40,7 @@ class HttpStorageDoor final : public StorageDoor {
     if (!in.is_ok()) return corrupt(fmt::format("GET {}: {}", kRoute, in.status().message()));
     return has;
   }
-  Status attach(const AttachedStorage& wanted) override {
+  Status attach_storage(const AttachedStorage& wanted) override {
     nlohmann::ordered_json body = {{"hicache_storage_backend", wanted.backend}};
     const auto add = [&body](const char* key, const std::string& text) {
       if (!text.empty()) body[key] = text;
@@ -50,7 +50,7 @@ class HttpStorageDoor final : public StorageDoor {
     add("hicache_write_policy", wanted.write_policy);
     return send("PUT", dump_json(body));
   }
-  Status detach() override { return send("DELETE", {}); }
+  Status detach_storage() override { return send("DELETE", {}); }
 
  private:
   Status send(const char* method, const std::string& body) {
@@ -119,8 +119,8 @@ bool SwitchReport::is_clean() const {
   return std::none_of(servers.begin(), servers.end(), [](const Server& s) { return s.end == End::kUnknown; });
 }
 
-SwitchReport ReplicaSwitch::attach(const AttachedStorage& wanted) { return run(wanted); }
-SwitchReport ReplicaSwitch::detach() { return run({}); }
+SwitchReport ReplicaSwitch::attach_storage(const AttachedStorage& wanted) { return run(wanted); }
+SwitchReport ReplicaSwitch::detach_storage() { return run({}); }
 
 SwitchReport ReplicaSwitch::run(const AttachedStorage& wanted) {
   SwitchReport report;
@@ -165,7 +165,7 @@ Status ReplicaSwitch::ask_all(const AttachedStorage& wanted, SwitchReport& repor
 
 Status ReplicaSwitch::change(StorageDoor& door, const AttachedStorage& wanted) {
   for (std::size_t tried = 1;; ++tried) {
-    const Status status = wanted.backend.empty() ? door.detach() : door.attach(wanted);
+    const Status status = wanted.backend.empty() ? door.detach_storage() : door.attach_storage(wanted);
     if (status.is_ok()) return status;
     if (status.code() == StatusCode::kOverloaded && wait_(tried)) continue;
     const Result<AttachedStorage> has = door.ask();  // the answer may have been lost, and not the request

@@ -41,8 +41,8 @@ class StorageDoor {
   [[nodiscard]] virtual const std::string& name() const = 0;
   [[nodiscard]] virtual Result<AttachedStorage> ask() = 0;
   // kOverloaded: it has requests under way and does that only without any (SGLang); any other error: it does not.
-  [[nodiscard]] virtual Status attach(const AttachedStorage& wanted) = 0;
-  [[nodiscard]] virtual Status detach() = 0;
+  [[nodiscard]] virtual Status attach_storage(const AttachedStorage& wanted) = 0;
+  [[nodiscard]] virtual Status detach_storage() = 0;
 };
 
 // A server of SGLang's API: `larder serve`, or SGLang. `name` is shown.
@@ -68,9 +68,9 @@ class ReplicaSwitch {
   ReplicaSwitch(std::span<const std::unique_ptr<StorageDoor>> doors, std::function<bool(std::size_t)> wait)
       : doors_(doors), wait_(std::move(wait)) {}
   // A server that has the same storage takes other policies. kConflict: a server has another storage attached.
-  [[nodiscard]] SwitchReport attach(const AttachedStorage& wanted);
+  [[nodiscard]] SwitchReport attach_storage(const AttachedStorage& wanted);
   // Servers without a storage stay as they are.
-  [[nodiscard]] SwitchReport detach();
+  [[nodiscard]] SwitchReport detach_storage();
 
  private:
   [[nodiscard]] SwitchReport run(const AttachedStorage& wanted);

@@ -18,7 +18,7 @@ class FakeDoor final : public StorageDoor {
     if (is_gone) return unavailable("connection refused");
     return has;
   }
-  Status attach(const AttachedStorage& wanted) override {
+  Status attach_storage(const AttachedStorage& wanted) override {
     return change([&] {
       const bool is_same = has.backend == wanted.backend && wanted.extra_config.empty();  // other policies only
       has.backend = wanted.backend;
@@ -27,7 +27,7 @@ class FakeDoor final : public StorageDoor {
       if (!wanted.write_policy.empty()) has.write_policy = wanted.write_policy;
     });
   }
-  Status detach() override {
+  Status detach_storage() override {
     return change([&] { has.backend = has.extra_config = ""; });
   }
 
@@ -85,40 +85,40 @@ class ReplicaSwitchTest : public ::testing::Test {
 
 TEST_F(ReplicaSwitchTest, AttachesToAllAndDetachesFromAll) {
   fakes_[1]->has = {"file", file_.extra_config, "timeout", "write_through"};
-  SwitchReport report = make().attach(file_);
+  SwitchReport report = make().attach_storage(file_);
   EXPECT_TRUE(report.status.is_ok()) << report.status.to_string();
   EXPECT_EQ(ends(report), "csc");
   for (const FakeDoor* fake : fakes_) EXPECT_TRUE(is_as_wanted(fake->has, file_)) << fake->name();
   EXPECT_EQ(fakes_[1]->changes, 0);
   EXPECT_EQ(switch_text(report), "a: done\nb: was so already\nc: done\n");
-  report = make().detach();
+  report = make().detach_storage();
   EXPECT_EQ(ends(report), "ccc");
-  EXPECT_EQ(ends(make().detach()), "sss");
+  EXPECT_EQ(ends(make().detach_storage()), "sss");
 }
 
 TEST_F(ReplicaSwitchTest, TheSameStorageIsTheSameHoweverItIsWritten) {
   fakes_[0]->has = {"file", R"({ "directory":"/d" })", "timeout", "write_back"};
-  EXPECT_EQ(ends(make().attach({"file", file_.extra_config, "", ""})), "scc");
-  EXPECT_EQ(ends(make().attach({"file", "", "", "write_through"})), "ccc") << "policies alone";
+  EXPECT_EQ(ends(make().attach_storage({"file", file_.extra_config, "", ""})), "scc");
+  EXPECT_EQ(ends(make().attach_storage({"file", "", "", "write_through"})), "ccc") << "policies alone";
   EXPECT_EQ(fakes_[0]->has.write_policy, "write_through");
-  EXPECT_EQ(make().attach({"file", R"({"directory": "/e"})", "", ""}).status.code(), StatusCode::kConflict);
+  EXPECT_EQ(make().attach_storage({"file", R"({"directory": "/e"})", "", ""}).status.code(), StatusCode::kConflict);
 }
 
 TEST_F(ReplicaSwitchTest, NoSecretIsShown) {
   fakes_[1]->has = {"hf3fs", R"({"metadata_api_key": "s3cret"})", "timeout", "write_back"};
-  const SwitchReport report = make().attach(file_);
+  const SwitchReport report = make().attach_storage(file_);
   EXPECT_EQ(report.status.code(), StatusCode::kConflict);
   EXPECT_EQ(switch_text(report).find("s3cret"), std::string::npos) << switch_text(report);
 }
 
 TEST_F(ReplicaSwitchTest, WhatStandsAgainstItIsToldBeforeAnythingChanges) {
   fakes_[2]->has.backend = "memory";
-  SwitchReport report = make().attach(file_);
+  SwitchReport report = make().attach_storage(file_);
   EXPECT_EQ(report.status.code(), StatusCode::kConflict);
   EXPECT_NE(report.status.message().find("c: it has storage 'memory' attached: detach that first"), std::string::npos);
   fakes_[2]->has.backend = "";
   fakes_[1]->is_gone = true;
-  report = make().attach(file_);
+  report = make().attach_storage(file_);
   EXPECT_FALSE(report.status.is_ok());
   EXPECT_TRUE(report.is_clean());
   EXPECT_EQ(fakes_[0]->changes + fakes_[2]->changes, 0);
@@ -128,46 +128,46 @@ TEST_F(ReplicaSwitchTest, WhatStandsAgainstItIsToldBeforeAnythingChanges) {
 TEST_F(ReplicaSwitchTest, OnceOneRefusesAllAreAsTheyWere) {
   const std::vector<AttachedStorage> before = all();
   fakes_[2]->refuses = 1;
-  const SwitchReport report = make().attach(file_);
+  const SwitchReport report = make().attach_storage(file_);
   EXPECT_EQ(ends(report), "ppp");
   EXPECT_EQ(report.status.message(), "c: no");
   EXPECT_TRUE(report.is_clean());
   EXPECT_EQ(all(), before) << "policies, too";
-  ASSERT_TRUE(make().attach(file_).status.is_ok());
+  ASSERT_TRUE(make().attach_storage(file_).status.is_ok());
   fakes_[1]->refuses = 1;
-  EXPECT_EQ(ends(make().detach()), "ppu");
+  EXPECT_EQ(ends(make().detach_storage()), "ppu");
   for (const FakeDoor* fake : fakes_) EXPECT_TRUE(is_as_wanted(fake->has, file_)) << fake->name();
 }
 
 TEST_F(ReplicaSwitchTest, OtherPoliciesOfTheSameStorageArePutBackToo) {
-  ASSERT_TRUE(make().attach(file_).status.is_ok());
+  ASSERT_TRUE(make().attach_storage(file_).status.is_ok());
   const std::vector<AttachedStorage> before = all();
   AttachedStorage other = file_;
   other.write_policy = "write_back";
   fakes_[1]->refuses = 1;
-  EXPECT_EQ(ends(make().attach(other)), "ppu");
+  EXPECT_EQ(ends(make().attach_storage(other)), "ppu");
   EXPECT_EQ(all(), before);
-  EXPECT_TRUE(make().attach(other).status.is_ok());
+  EXPECT_TRUE(make().attach_storage(other).status.is_ok());
 }
 
 // SGLang with two data-parallel replicas of its own, of which one refuses.
 TEST_F(ReplicaSwitchTest, AServerThatHasChangedInPartIsPutBack) {
   fakes_[1]->refuses_after = 1;
-  EXPECT_EQ(ends(make().attach(file_)), "ppu");
+  EXPECT_EQ(ends(make().attach_storage(file_)), "ppu");
   EXPECT_EQ(fakes_[1]->has.backend, "");
 }
 
 TEST_F(ReplicaSwitchTest, ALostAnswerIsAskedFor) {
   fakes_[1]->loses_answer = 1;
-  EXPECT_EQ(ends(make().attach(file_)), "ccc");
+  EXPECT_EQ(ends(make().attach_storage(file_)), "ccc");
 }
 
 TEST_F(ReplicaSwitchTest, ABusyServerIsWaitedFor) {
   fakes_[1]->busy = 3;
-  EXPECT_EQ(ends(make().attach(file_)), "ccc");
+  EXPECT_EQ(ends(make().attach_storage(file_)), "ccc");
   EXPECT_EQ(waits_, 3);
   fakes_[2]->busy = 5;  // four times for the change; putting back has a patience of its own
-  EXPECT_EQ(ends(make().detach()), "ppp");
+  EXPECT_EQ(ends(make().detach_storage()), "ppp");
   EXPECT_TRUE(is_as_wanted(fakes_[0]->has, file_));
 }
 
@@ -176,7 +176,7 @@ TEST_F(ReplicaSwitchTest, WhatCannotBePutBackIsTold) {
   fakes_[2]->busy = 1;
   fakes_[2]->refuses = 1;
   ReplicaSwitch all(doors_, [this](std::size_t) { return fakes_[0]->is_gone = true; });
-  const SwitchReport report = all.attach(file_);
+  const SwitchReport report = all.attach_storage(file_);
   EXPECT_EQ(ends(report), "?pp");
   EXPECT_FALSE(report.is_clean());
   EXPECT_NE(switch_text(report).find("a: NOT PUT BACK: it had no storage: connection refused"), std::string::npos)
@@ -198,7 +198,7 @@ TEST_F(ReplicaSwitchTest, AllOrNoneUnderFaults) {
     }
     const std::vector<AttachedStorage> before = all();
     const bool attaches = rng.chance(1, 2);
-    const SwitchReport report = attaches ? make().attach(file_) : make().detach();
+    const SwitchReport report = attaches ? make().attach_storage(file_) : make().detach_storage();
     ASSERT_EQ(report.servers.size(), fakes_.size());
     for (std::size_t i = 0; i < fakes_.size(); ++i) {
       const AttachedStorage wanted = attaches ? file_ : AttachedStorage{};

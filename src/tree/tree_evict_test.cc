@@ -2,8 +2,6 @@
 // Eviction: policies, trimming, tombstones, demotion, flush; and what "use" refreshes.
 #include <gtest/gtest.h>
 
-#include "policy/eviction_policies.h"
-
 #include <algorithm>
 
 #include "tree/tree_test_support.h"
@@ -221,44 +219,6 @@ TEST(TreeEvictState, BackUpFirstAndBackUpWorthKeepTheOrder) {
   EXPECT_EQ(out.demoted, 1u);
   EXPECT_EQ(f.match(kA).walked.pages, 0u);
   EXPECT_EQ(f.any_pages(kB), 2u);
-  f.check();
-}
-
-// Under an order that weighs, the host has had it, and let go of it: no copy is made again until somebody uses it.
-TEST(TreeEvictState, WhatAHostThatWeighsHasEvictedIsNotCopiedAgain) {
-  for (const bool weighs : {false, true}) {
-    for (const bool is_used : {false, true}) {
-      SCOPED_TRACE(std::string(weighs ? "value" : "lru") + (is_used ? ", used since" : ""));
-      TreeConfig config = config_of(1, 0, true);
-      if (weighs) config.order = value_order({});
-      Fixture f(config);
-      const NodeId old = f.insert(kB, {.checkpoints = {2}}).node;
-      const NodeId judged = f.insert(kA, {.checkpoints = {2}}).node;
-      f.back_up(old);
-      f.back_up(judged);
-      LockHandle in_use = f.tree.lock(old, Tier::kHost, {.full = true, .swa = false, .mamba = true});
-      EXPECT_EQ(f.tree.evict_host(kMamba, 1).demoted, 1u);
-      f.tree.unlock(in_use);
-      if (is_used) use(f, kA);
-      EXPECT_EQ(f.tree.evict_device(kMamba, 1, VictimRule::kBackUpWorth).demoted, 1u) << "`old`, which has its copy";
-      const bool is_asked_for = !weighs || is_used;
-      const EvictResult out = f.tree.evict_device(kMamba, 1, VictimRule::kBackUpWorth);
-      EXPECT_EQ(out.dropped, is_asked_for ? 0u : 1u);
-      EXPECT_EQ(out.needs_backup, is_asked_for ? std::vector<NodeId>{judged} : std::vector<NodeId>{});
-      f.check();
-    }
-  }
-}
-
-// It is for a host without room: one that has some takes everything.
-TEST(TreeEvictState, AHostWithRoomTakesWhatItHasEvicted) {
-  TreeConfig config = config_of(1, 0, true);
-  config.order = value_order({});
-  Fixture f(config);
-  const NodeId node = f.insert(kA, {.checkpoints = {2}}).node;
-  f.back_up(node);
-  EXPECT_EQ(f.tree.evict_host(kMamba, 1).demoted, 1u);
-  EXPECT_EQ(f.tree.evict_device(kMamba, 1, VictimRule::kBackUpFirst).needs_backup, std::vector<NodeId>{node});
   f.check();
 }
 
