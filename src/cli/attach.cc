@@ -13,16 +13,17 @@ namespace larder {
 int attach_command(int argc, char** argv) {
   CLI::App app("Attaches a storage to running servers: to all of them, or to none.", "larder attach");
   ReplicaOptions o;
-  std::string name, config, prefetch, write;
-  app.add_option("--backend", name, "file, hf3fs, mooncake ...")->required()->type_name("NAME");
-  app.add_option("--extra-config", config, "its options, as the servers take them at their start; as it is")
+  std::string new_backend, new_config, new_prefetch, new_write;
+  app.add_option("--backend", new_backend, "file, hf3fs, mooncake ...")->required()->type_name("NAME");
+  app.add_option("--extra-config", new_config, "its options, as a server takes them at its start; left out: unchanged")
       ->type_name("JSON");
-  app.add_option("--prefetch-policy", prefetch, "best_effort, wait_complete or timeout; as it is")->type_name("NAME");
-  app.add_option("--write-policy", write, "write_through, write_through_selective or write_back; as it is")
+  app.add_option("--prefetch-policy", new_prefetch, "best_effort, wait_complete or timeout; left out: unchanged")
+      ->type_name("NAME");
+  app.add_option("--write-policy", new_write, "write_through, write_through_selective, write_back; left out: unchanged")
       ->type_name("NAME");
   add_replica_options(app, o);
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
-  return switch_replicas("attach", o, {name, config, prefetch, write});
+  return switch_replicas("attach", o, {new_backend, new_config, new_prefetch, new_write});
 }
 
 }  // namespace larder

@@ -105,7 +105,7 @@ bool RadixTree::Impl::stays_for_backup(Id id, ComponentKind c, VictimRule rule) 
 }
 
 // Would a host that is full let go of a copy of this before all that it may let go of now? As a rule it has let go of
-// it already.
+// it already; where that was by worth, it is not asked again.
 bool RadixTree::Impl::is_next_to_leave_host(Id id, ComponentKind c) {
   if (config.is_exclusive && c == ComponentKind::kFull && node(id).full_children[1] > 0) return false;
   if ((node(id).left_host & bit_of(c, Tier::kHost)) != 0) return true;

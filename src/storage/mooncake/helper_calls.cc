@@ -98,7 +98,9 @@ HelperCalls::Parts HelperCalls::take(Kind kind) {
     Part& next = line.waiting.front();
     const bool has_room = bytes + next.bytes <= limits_.bytes && objects + next.objects.size() <= limits_.objects;
     if (!parts.empty() && !(has_room && std::all_of(next.objects.begin(), next.objects.end(), is_new))) break;
-    for (const NamedObject& object : next.objects) names.insert(object.name);  // stays where it is: a vector is moved
+    if (line.waiting.size() > 1) {  // names stay where they are: what is moved is the vector of them
+      for (const NamedObject& object : next.objects) names.insert(object.name);
+    }
     bytes += next.bytes;
     objects += next.objects.size();
     parts.push_back(std::move(next));
@@ -135,8 +137,7 @@ void HelperCalls::finish(Kind kind, Parts& parts, const std::vector<std::size_t>
   begin(kind);  // before the answers are told: the store is idle until it has the next call
   std::size_t at = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    Codes own = codes;
-    if (codes.is_ok()) own = std::vector(codes->data() + at, codes->data() + at + counts[i]);
+    Codes own = codes.is_ok() ? Codes(std::vector(codes->data() + at, codes->data() + at + counts[i])) : codes;
     at += counts[i];
     // What it holds is let go with its answer, not with the last one's.
     Done done = std::exchange(parts[i].done, nullptr);

@@ -3,8 +3,8 @@
 //
 //   get(), put() ─► begins: no get runs, or fewer than two puts; or those that wait fill a call, and fewer than
 //                   `large_at_once` of the kind run
-//                ─► waits: goes with others that wait, as one call, when one of its kind ends, or when one more is
-//                   asked for and those that run have begun long ago: what hangs holds up few others
+//                ─► waits: goes with others that wait, as one call, when a call of its kind ends; or when one more is
+//                   asked for 50 ms after the last call began, so that a call that hangs does not hold up all others
 //
 // No call names an object twice: the store's client fills one place for each name, and says that it has filled both
 // (0.3.13.post1).
