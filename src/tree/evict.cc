@@ -97,11 +97,19 @@ void RadixTree::Impl::name_device_leaves(Eviction& eviction) {
   for (const Id id : seen) refresh_leaf(id);
 }
 
-// Has the victim to stay until it has a host copy?
+// Has the victim to stay until it has a host copy? What storage lacks gets there through the host, whatever the host
+// thinks of it.
 bool RadixTree::Impl::stays_for_backup(Id id, ComponentKind c, VictimRule rule) {
-  if (rule == VictimRule::kDrop || node(id).has(bit_of(c, Tier::kHost))) return false;
-  if (rule == VictimRule::kBackUpFirst) return true;
-  return !is_next_to_leave_host(id, c);
+  if (rule == VictimRule::kDrop) return false;
+  const Node& n = node(id);
+  const Bits own = bit_of(c, Tier::kHost);
+  const bool has_copy = n.has(own);
+  if (!has_copy && rule == VictimRule::kBackUpFirst) return true;
+  // A leaf leaves with all that it has. What the host does not keep of any node was never there to leave it.
+  const bool is_leaf = n.heap_at[leaf_place(Tier::kDevice)] != kNotInHeap;
+  const Bits leaving = static_cast<Bits>(own | (is_leaf ? n.left_host : 0));
+  if (backlog.lacks(n, clear_bits(leaving, n.present))) return true;
+  return !has_copy && !is_next_to_leave_host(id, c);
 }
 
 // Would a host that is full let go of a copy of this before all that it may let go of now? As a rule it has let go of

@@ -88,6 +88,11 @@ void TreeBacklog::wake_resting() {
   }
 }
 
+bool TreeBacklog::lacks(const Node& n, Bits host_bits) const {
+  if (epoch_ == 0 || host_bits == 0) return false;
+  return n.stored_epoch != epoch_ || clear_bits(host_bits, n.stored) != 0;
+}
+
 // ---- what the tree tells
 
 // Storage has the node only if it has every component that is on the host. A copy that comes back is the same bytes.

@@ -72,6 +72,11 @@ class TreeBacklog {
 
   TreeBacklog(tree::NodePool& nodes, const std::vector<tree::Space>& spaces) : nodes_(nodes), spaces_(spaces) {}
 
+  // ---- what the tree asks
+  // Has the storage that is tracked neither taken nor declined one of the components (bits of the host)? Also of what
+  // the host has let go of. 0: no.
+  [[nodiscard]] bool lacks(const tree::Node& node, std::uint8_t host_bits) const;
+
   // ---- what the tree tells
   // Data was published in it: `bits`, of any tier.
   void came(Id id, std::uint8_t bits);

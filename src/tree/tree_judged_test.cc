@@ -51,5 +51,59 @@ TEST(TreeJudged, AHostWithRoomTakesWhatItHasEvicted) {
   f.check();
 }
 
+// Its way to storage leads through the host, so what storage lacks is copied again.
+enum class StorageHas { kNothing, kAll, kUnderAnotherEpoch, kFullAlone, kDeclined };
+class TreeJudgedStored : public testing::TestWithParam<StorageHas> {
+ public:
+  TreeJudgedStored() : f_(config()) {
+    old_ = f_.insert(kOld, {.checkpoints = {2}}).node;
+    judged_ = f_.insert(kJudged, {.checkpoints = {2}}).node;
+    f_.tree.backlog().track(7);
+    f_.back_up(old_);
+    f_.back_up(judged_);
+    if (GetParam() == StorageHas::kAll) f_.tree.backlog().set_stored(judged_, 7);
+    if (GetParam() == StorageHas::kUnderAnotherEpoch) f_.tree.backlog().set_stored(judged_, 6);
+    if (GetParam() == StorageHas::kDeclined) f_.tree.backlog().set_declined(judged_, 7);
+    const LockHandle in_use = f_.tree.lock(old_, Tier::kHost, {.full = true, .swa = false, .mamba = true});
+    const LockHandle on_device = f_.tree.lock(old_, Tier::kDevice, {.full = true, .swa = false, .mamba = true});
+    EXPECT_EQ(f_.tree.evict_host(kMamba, 1).demoted, 1u);
+    if (GetParam() == StorageHas::kFullAlone) f_.tree.backlog().set_stored(judged_, 7);
+  }
+
+ protected:
+  static TreeConfig config() {
+    TreeConfig config = config_of(1, 0, true);
+    config.order = value_order({});
+    return config;
+  }
+  void expect_named(const EvictResult& out) {
+    const bool is_named = GetParam() != StorageHas::kAll && GetParam() != StorageHas::kDeclined;
+    EXPECT_EQ(out.needs_backup, is_named ? std::vector<NodeId>{judged_} : std::vector<NodeId>{});
+    EXPECT_EQ(out.freed > 0, !is_named);
+    f_.check();
+  }
+
+  Fixture f_;
+  NodeId old_, judged_;
+};
+
+TEST_P(TreeJudgedStored, AStateThatStorageLacksIsCopiedAgain) {
+  expect_named(f_.tree.evict_device(kMamba, 1, VictimRule::kBackUpWorth));
+}
+
+// The leaf leaves with its state, whether or not the host has its pages.
+TEST_P(TreeJudgedStored, SoIsALeafWithSuchAState) {
+  expect_named(f_.tree.evict_device(kFull, 2, VictimRule::kBackUpWorth));
+}
+
+TEST_P(TreeJudgedStored, SoIsALeafOfWhichTheHostHasNothing) {
+  EXPECT_EQ(f_.tree.evict_host(kFull, 2).demoted, 2u);
+  expect_named(f_.tree.evict_device(kFull, 2, VictimRule::kBackUpWorth));
+}
+
+INSTANTIATE_TEST_SUITE_P(Storage, TreeJudgedStored,
+                         testing::Values(StorageHas::kNothing, StorageHas::kAll, StorageHas::kUnderAnotherEpoch,
+                                         StorageHas::kFullAlone, StorageHas::kDeclined));
+
 }  // namespace
 }  // namespace larder::tree_test
