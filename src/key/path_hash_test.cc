@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <vector>
 
@@ -26,12 +27,16 @@ PathHash hash_of(std::span<const TokenId> tokens) {
 TEST(PathHash, IsTheSameInWhateverPiecesThePathCame) {
   Rng rng(11);
   for (int round = 0; round < 200; ++round) {
-    const std::vector<TokenId> tokens = random_tokens(rng, rng.below(300), 0xffffffffu);
+    std::vector<TokenId> tokens = random_tokens(rng, rng.below(300), 0xffffffffu);
+    if (round % 4 == 0) std::fill(tokens.begin(), tokens.end(), 0xffffffffu);  // the largest products
     const std::size_t cut = rng.below(tokens.size() + 1);
     PathHash pieces = PathHash::of_namespace(std::nullopt);
     pieces.append(std::span(tokens).first(cut));
     pieces.append(std::span(tokens).subspan(cut));
     ASSERT_EQ(pieces, hash_of(tokens)) << "round " << round << ", cut at " << cut << " of " << tokens.size();
+    PathHash one_by_one = PathHash::of_namespace(std::nullopt);
+    for (const TokenId& token : tokens) one_by_one.append({&token, 1});
+    ASSERT_EQ(one_by_one, hash_of(tokens)) << "round " << round << ", of " << tokens.size();
   }
 }
 

@@ -2,6 +2,7 @@
 #include "policy/checkpoint_stats.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/powers_of_two.h"
 
@@ -41,14 +42,13 @@ float CheckpointStats::faded(float uses, std::uint64_t tokens) const {
   return uses * static_cast<float>((1 - (halvings - whole) / 2) * two_to(-whole));
 }
 
-std::size_t CheckpointStats::find(PathHash path) const {
-  if (entries_.empty()) return kNone;
+const CheckpointStats::Entry* CheckpointStats::find(PathHash path) const {
+  if (entries_.empty()) return nullptr;
   const std::uint64_t name = name_of(path);
-  const std::size_t row = row_of(name);
-  for (std::size_t i = row; i < row + kWays; ++i) {
-    if (entries_[i].path == name) return i;
-  }
-  return kNone;
+  if (last_.path == name) return &last_;
+  const Entry* const row = &entries_[row_of(name)];
+  const Entry* const found = std::find_if(row, row + kWays, [&](const Entry& e) { return e.path == name; });
+  return found == row + kWays ? nullptr : found;
 }
 
 void CheckpointStats::prefetch(PathHash path) const {
@@ -60,27 +60,35 @@ void CheckpointStats::prefetch(PathHash path) const {
 
 void CheckpointStats::lost(PathHash path, CheckpointKind kind, float uses, std::uint64_t tick) {
   if (entries_.empty()) entries_.resize(kEntries);
-  const std::uint64_t name = name_of(path);
-  const auto row = entries_.begin() + static_cast<std::ptrdiff_t>(row_of(name));
-  auto place = std::find_if(row, row + kWays, [&](const Entry& e) { return e.path == name; });
+  enter_last();
+  last_ = {name_of(path), tick, uses, kind};
+  prefetch(path);
+}
+
+void CheckpointStats::enter_last() {
+  const Entry last = std::exchange(last_, Entry{});
+  if (last.path == 0) return;
+  Entry* const row = &entries_[row_of(last.path)];
+  Entry* place = std::find_if(row, row + kWays, [&](const Entry& e) { return e.path == last.path; });
   if (place == row + kWays) {
     place = std::min_element(row, row + kWays, [](const Entry& a, const Entry& b) { return a.tick < b.tick; });
   }
-  *place = {name, tick, uses, kind};
+  *place = last;
 }
 
 void CheckpointStats::wanted(PathHash path, std::uint64_t tick) {
-  const std::size_t at = find(path);
-  if (at == kNone) return;
-  Entry& entry = entries_[at];
+  enter_last();
+  const Entry* const found = find(path);
+  if (found == nullptr) return;
+  Entry& entry = entries_[static_cast<std::size_t>(found - entries_.data())];
   entry.uses = faded(entry.uses, tick - entry.tick) + 1;
   entry.tick = tick;
   used(entry.kind);
 }
 
 float CheckpointStats::uses_of(PathHash path, std::uint64_t tick) const {
-  const std::size_t at = find(path);
-  return at == kNone ? 0 : faded(entries_[at].uses, tick - entries_[at].tick);
+  const Entry* const found = find(path);
+  return found == nullptr ? 0 : faded(found->uses, tick - found->tick);
 }
 
 }  // namespace larder

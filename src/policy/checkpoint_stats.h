@@ -54,7 +54,7 @@ class CheckpointStats {
 
   // Its last copy on device and host is gone.
   void lost(PathHash path, CheckpointKind kind, float uses, std::uint64_t tick);
-  [[nodiscard]] bool remembers(PathHash path) const { return find(path) != kNone; }
+  [[nodiscard]] bool remembers(PathHash path) const { return find(path) != nullptr; }
   void prefetch(PathHash path) const;  // into the processor's cache, for one of the calls above or below
   // A request would have resumed there: counts as a use. Nothing if it is not remembered.
   void wanted(PathHash path, std::uint64_t tick);
@@ -72,8 +72,8 @@ class CheckpointStats {
     double taken = 0, used = 0;
   };
   [[nodiscard]] static std::uint64_t name_of(PathHash path) { return path.spread() | 1; }
-  static constexpr std::size_t kNone = ~std::size_t{0};
-  [[nodiscard]] std::size_t find(PathHash path) const;  // in entries_
+  [[nodiscard]] const Entry* find(PathHash path) const;  // null: there is none
+  void enter_last();
   void count(CheckpointKind kind, double taken, double used);
   void set_chance(std::size_t kind) {
     chances_[kind] = std::min(1.0, counts_[kind].used / counts_[kind].taken);
@@ -85,6 +85,7 @@ class CheckpointStats {
   std::array<double, kCheckpointKinds> chances_{};  // of counts_
   std::uint64_t changes_ = 0;                       // of chances_
   std::vector<Entry> entries_;                      // empty until something is lost
+  Entry last_;  // of lost(): it goes to its row with the next call, when that has come from memory
 };
 
 }  // namespace larder

@@ -28,6 +28,11 @@ struct QueueAge {
   std::uint64_t age_tokens = 0, tier_tokens = 0;
 };
 
+// When the firsts of many queues are compared.
+struct QueueClock {
+  std::uint64_t tick = 0, tier_tokens = 0;
+};
+
 class EvictionOrder {
  public:
   virtual ~EvictionOrder() = default;
@@ -47,11 +52,13 @@ class EvictionOrder {
   [[nodiscard]] virtual CheckpointParameters checkpoint_parameters() const { return {}; }
   [[nodiscard]] virtual std::uint8_t queue(const Facts&) const { return 0; }
   [[nodiscard]] virtual double worth(std::uint8_t, const QueueAge&, const CheckpointStats&) const { return 0; }
-  // The same of the firsts of many queues, asked for each victim: as many ages, and places for the answers, as queues.
-  // Numbers of queues ascend, each there once.
-  virtual void worths(std::span<const std::uint8_t> queues, std::span<const std::uint64_t> ages_tokens,
-                      std::uint64_t tier_tokens, const CheckpointStats& stats, std::span<double> out) const {
-    for (std::size_t i = 0; i < queues.size(); ++i) out[i] = worth(queues[i], {ages_tokens[i], tier_tokens}, stats);
+  // The same of the firsts of many queues, asked for each victim: as many last uses, none behind the tick, and places
+  // for the answers, as queues. Each queue is there once, in any order. What is answered for 254 is not used.
+  virtual void worths(std::span<const std::uint8_t> queues, std::span<const std::uint64_t> last_uses,
+                      const QueueClock& now, const CheckpointStats& stats, std::span<double> out) const {
+    for (std::size_t i = 0; i < queues.size(); ++i) {
+      out[i] = worth(queues[i], {now.tick - last_uses[i], now.tier_tokens}, stats);
+    }
   }
 
   // Who orders models without recurrent state instead, if somebody does; it lives as long as this.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One node of the radix tree, and the pool it lives in. Internal to src/tree.
 //
-// Layout: five cache lines. A walk reads line 0; recency and locks live in line 1; slots in line 2.
+// Layout: five cache lines. Line 0 is read by each walk, up or down; a use writes line 1; who chooses a victim reads
+// the first three.
 // Threads: confined to the cache thread. Ids are u32 indices; 0 is "no node". References stay valid until release().
 #pragma once
 
@@ -83,35 +84,37 @@ struct alignas(64) Node {
   bool declined : 1 = false;        // stored_epoch and `stored` say what storage was asked to take, and it declined
   Backlog backlog = Backlog::kOut;  // which list of nodes that storage lacks holds it, if any
   Bits left_host = 0;  // while the device has it: the host has judged it worth least, and nobody has used it since
-  Id first_child = kNoNode, next_sibling = kNoNode, prev_sibling = kNoNode;
+  std::array<std::uint32_t, kTierCount> full_children{};  // children with full (or pending) there
+  Id first_child = kNoNode;
 
-  // Line 1: recency, locks, leaves.
+  // Line 1: recency, locks, places among victims.
   std::uint64_t full_tick = 0;
-  std::uint64_t created = 0;
   std::uint32_t hits = 0;
   std::int32_t priority = 0;
   std::array<std::array<std::uint32_t, kTierCount>, kComponentCount> locks{};            // claims on the edge's pages
   std::array<std::uint32_t, kHeapPlaces> heap_at = {kNotInHeap, kNotInHeap, kNotInHeap,  // leaf_place(), aux_place()
                                                     kNotInHeap, kNotInHeap, kNotInHeap};
-  std::array<std::uint32_t, kTierCount> full_children{};  // children with full (or pending) there
 
-  // Lines 2 to 4: data.
-  std::array<std::array<Run<std::uint32_t>, kTierCount>, 2> slots;  // [full, swa][tier]: one slot per page
-  std::array<std::uint32_t, kTierCount> state = {DeviceSlot::kNone, DeviceSlot::kNone};  // mamba, by tier
+  // Line 2: what else decides who leaves.
   std::array<std::array<std::uint64_t, kTierCount>, kAuxCount> aux_tick{};
-  Run<PageKey> keys;                   // empty until asked for
   std::uint32_t first_link = kNoLink;  // operations that cover the node (op_registry.h)
-  std::uint32_t stored_epoch = 0;
   std::uint32_t space = 0;
-  std::uint32_t own_locks = 0;  // of `locks` of full on the host: a split gives them to both halves
-  Id unstored_before = kNoNode, unstored_after = kNoNode;
-  std::optional<PathHash> path_hash;  // of all tokens up to the edge's end; empty until asked for
-
   // Of its checkpoint, if it has one: what orders that weigh know of it.
   float uses = 0;             // by later requests, at uses_at
   std::uint32_t uses_at = 0;  // tick / kTicksOfUse
   CheckpointKind kind{};
   std::array<std::uint8_t, kHeapPlaces> queue_at{};  // by heap_at's places: which queue
+  Id next_sibling = kNoNode, prev_sibling = kNoNode;
+
+  // Lines 3 and 4: data.
+  std::uint64_t created = 0;
+  std::array<std::array<Run<std::uint32_t>, kTierCount>, 2> slots;  // [full, swa][tier]: one slot per page
+  std::array<std::uint32_t, kTierCount> state = {DeviceSlot::kNone, DeviceSlot::kNone};  // mamba, by tier
+  Run<PageKey> keys;                                                                     // empty until asked for
+  std::uint32_t stored_epoch = 0;
+  std::uint32_t own_locks = 0;  // of `locks` of full on the host: a split gives them to both halves
+  Id unstored_before = kNoNode, unstored_after = kNoNode;
+  std::optional<PathHash> path_hash;  // of all tokens up to the edge's end; empty until asked for
 
   [[nodiscard]] std::uint64_t end() const { return begin + pages; }
   [[nodiscard]] bool is_root() const { return pages == 0; }

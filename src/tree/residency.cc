@@ -138,7 +138,8 @@ void RadixTree::Impl::drop(Id id, ComponentKind c, Tier t, bool goes_with_tier) 
   if (c == ComponentKind::kFull) {
     if (t == Tier::kHost) n.host_gap = false;
     if (t == Tier::kDevice) n.leaves_device = false;
-    --node(n.parent).full_children[tree::index_of(t)];
+    // As a leaf its parent's state leaves with all of the edge, so it is worth less by the byte.
+    if (--node(n.parent).full_children[tree::index_of(t)] == 0 && weighs) set_state_place(n.parent, t);
     refresh_leaf(n.parent);
   }
   refresh_leaf(id);
@@ -286,7 +287,9 @@ void RadixTree::Impl::weigh(const Node& n, Facts& f) const {
   std::uint64_t leaves = pages * config.slot_bytes[index_of(ComponentKind::kFull)];
   if (has_state) leaves += config.slot_bytes[index_of(ComponentKind::kMamba)];
   const std::uint64_t saved = (n.end() - node(above).end()) * config.slot_bytes[index_of(ComponentKind::kFull)];
-  f.gain = static_cast<double>(saved) / static_cast<double>(std::max<std::uint64_t>(leaves, 1));
+  // Signed: one instruction makes a double of it.
+  const auto number = [](std::uint64_t bytes) { return static_cast<double>(static_cast<std::int64_t>(bytes)); };
+  f.gain = number(saved) / number(std::max<std::uint64_t>(leaves, 1));
 }
 
 bool RadixTree::Impl::is_spare(const Node& n, ComponentKind c, Tier t) const {
@@ -329,11 +332,9 @@ void RadixTree::Impl::worths_of(std::span<const std::uint8_t> queues, std::span<
     for (std::size_t i = 0; i < queues.size(); ++i) out[i] = worth_of(queues[i], last_uses[i], t);
     return;
   }
-  std::array<std::uint64_t, 256> ages;  // NOLINT: filled as far as it is read
-  for (std::size_t i = 0; i < queues.size(); ++i) ages[i] = tick - std::min(tick, last_uses[i]);
   const std::uint64_t tier_pages = counts[index_of(ComponentKind::kFull)][tree::index_of(t)].resident;
-  order->worths(queues, std::span(ages).first(queues.size()), tier_pages * page_size, stats, out);
-  for (std::size_t i = queues.size(); i-- > 0 && queues[i] >= kSpareQueue;) {  // by number: it is among the last
+  order->worths(queues, last_uses, {tick, tier_pages * page_size}, stats, out);
+  for (std::size_t i = 0; config.is_exclusive && i < queues.size(); ++i) {
     if (queues[i] == kSpareQueue) out[i] = -1;
   }
 }
@@ -364,13 +365,11 @@ VictimQueues::First RadixTree::Impl::first_victim(VictimQueues& victims, Compone
                           std::span<double> out) { worths_of(queues, last_uses, t, out); };
   const bool own_first = tenants.exceeds(who, TenantBook::budget_of(c, t));
   if (!weighs) return victims.first(worths, who, own_first);
-  const VictimQueues::Question question{
-      .tick = tick,
-      .tier_pages = counts[index_of(ComponentKind::kFull)][tree::index_of(t)].resident,
-      .changes_of_chances = stats.changes_of_chances(),
-      .who = who.tenant,
-      .breaks_floors = who.breaks_floors,
-      .own_first = own_first};
+  const VictimQueues::Question question{.tick = tick,
+                                        .changes_of_chances = stats.changes_of_chances(),
+                                        .who = who.tenant,
+                                        .breaks_floors = who.breaks_floors,
+                                        .own_first = own_first};
   if (const auto known = victims.known_first(question)) return *known;
   // What came above it may have lessened the worth of data that nobody touches: now and then one first is looked at.
   constexpr std::uint32_t kVictimsForALook = 16;
@@ -417,9 +416,6 @@ void RadixTree::Impl::refresh_leaf(Id id) {
     push_victim(backed ? device_backed : device_unbacked, id, ComponentKind::kFull, Tier::kDevice);
   }
   if (joins_host) push_victim(host_full, id, ComponentKind::kFull, Tier::kHost);
-  // As a leaf its state leaves with all of the edge, so it is worth less by the byte.
-  if (weighs && joins_device) set_state_place(id, Tier::kDevice);
-  if (weighs && joins_host) set_state_place(id, Tier::kHost);
 }
 
 void RadixTree::Impl::set_state_place(Id id, Tier t) {

@@ -64,8 +64,8 @@ class TreeJudgedStored : public testing::TestWithParam<StorageHas> {
     if (GetParam() == StorageHas::kAll) f_.tree.backlog().set_stored(judged_, 7);
     if (GetParam() == StorageHas::kUnderAnotherEpoch) f_.tree.backlog().set_stored(judged_, 6);
     if (GetParam() == StorageHas::kDeclined) f_.tree.backlog().set_declined(judged_, 7);
-    const LockHandle in_use = f_.tree.lock(old_, Tier::kHost, {.full = true, .swa = false, .mamba = true});
-    const LockHandle on_device = f_.tree.lock(old_, Tier::kDevice, {.full = true, .swa = false, .mamba = true});
+    (void)f_.tree.lock(old_, Tier::kHost, {.full = true, .swa = false, .mamba = true});
+    (void)f_.tree.lock(old_, Tier::kDevice, {.full = true, .swa = false, .mamba = true});
     EXPECT_EQ(f_.tree.evict_host(kMamba, 1).demoted, 1u);
     if (GetParam() == StorageHas::kFullAlone) f_.tree.backlog().set_stored(judged_, 7);
   }

@@ -57,10 +57,7 @@ void VictimQueues::close_queue(QueueId id) {
 
 void VictimQueues::enter_top(QueueId id, Tops& tops) {
   const std::size_t number = queues_[id].number;
-  if (tops.heaps.size() <= number) {
-    tops.heaps.resize(number + 1);
-    tops.firsts.resize(number + 1);
-  }
+  if (tops.heaps.size() <= number) tops.heaps.resize(number + 1);
   tops.heaps[number].push({queues_[id].nodes.front().key, id}, note_top());
   note_first_of(number, tops);
 }
@@ -73,11 +70,24 @@ void VictimQueues::leave_top(QueueId id, Tops& tops) {
 
 void VictimQueues::note_first_of(std::size_t number, Tops& tops) {
   const std::uint64_t bit = std::uint64_t{1} << (number % 64);
-  if (tops.heaps[number].empty()) {
-    tops.filled[number / 64] &= ~bit;
-  } else {
-    tops.filled[number / 64] |= bit;
-    tops.firsts[number] = tops.heaps[number].front().key;
+  std::uint64_t& filled = tops.filled[number / 64];
+  const bool was_filled = (filled & bit) != 0, is_filled = !tops.heaps[number].empty();
+  std::uint8_t& place = tops.place_of[number];
+  if (is_filled && !was_filled) {
+    filled |= bit;
+    place = static_cast<std::uint8_t>(tops.numbers.size());
+    tops.numbers.push_back(static_cast<std::uint8_t>(number));
+    tops.majors.emplace_back();
+  }
+  if (is_filled) {
+    tops.majors[place] = tops.heaps[number].front().key.major;
+  } else if (was_filled) {
+    filled &= ~bit;
+    tops.place_of[tops.numbers.back()] = place;  // the last one takes its place
+    tops.numbers[place] = tops.numbers.back();
+    tops.majors[place] = tops.majors.back();
+    tops.numbers.pop_back();
+    tops.majors.pop_back();
   }
 }
 
@@ -201,12 +211,18 @@ bool VictimQueues::is_sound() const {
     if (entry.id != id || entry.key != queue.nodes.front().key) return false;
   }
   for (const Tops& tops : tops_) {
+    std::size_t filled = 0;
     for (std::size_t number = 0; number < tops.heaps.size(); ++number) {
       const KeyedHeap& heap = tops.heaps[number];
       if (heap.empty() != ((tops.filled[number / 64] >> (number % 64) & 1) == 0) || !heap.is_sound()) return false;
-      if (!heap.empty() && heap.front().key != tops.firsts[number]) return false;
+      if (heap.empty()) continue;
+      const std::size_t at = tops.place_of[number];
+      if (at >= tops.numbers.size() || tops.numbers[at] != number) return false;
+      if (tops.majors[at] != heap.front().key.major) return false;
+      ++filled;
       on_top += heap.size();
     }
+    if (filled != tops.numbers.size() || filled != tops.majors.size()) return false;
   }
   return count == size_ && listed == on_top;
 }

@@ -48,7 +48,7 @@ class VictimQueues {
 
   // What the worths and the ranks of nodes that nobody touches depend on.
   struct Question {
-    std::uint64_t tick = 0, tier_pages = 0, changes_of_chances = 0;
+    std::uint64_t tick = 0, changes_of_chances = 0;
     TenantId who{};
     bool breaks_floors = false, own_first = false;
     friend bool operator==(const Question&, const Question&) = default;
@@ -99,8 +99,11 @@ class VictimQueues {
   };
   struct Tops {
     std::vector<KeyedHeap> heaps;                       // by number: of queues by their firsts
-    std::vector<OrderKey> firsts;                       // by number, of those that are not empty: read for each victim
     std::array<std::uint64_t, kNumbers / 64> filled{};  // a bit for each number that is not empty
+    // Those numbers, and the major parts of their firsts' keys: what is compared for each victim.
+    std::vector<std::uint8_t> numbers;
+    std::vector<std::uint64_t> majors;
+    std::array<std::uint8_t, kNumbers> place_of{};  // in both, by number, where it is there
   };
 
   [[nodiscard]] TenantId tenant_of(Id id) const { return spaces_[nodes_.at(id).space].tenant; }
@@ -114,23 +117,11 @@ class VictimQueues {
   static void note_first_of(std::size_t number, Tops& tops);
   // Its first was `before`, and there is one now.
   void first_changed(QueueId id, const OrderKey& before);
-  // Firsts side by side: they are compared for each victim.
-  struct Firsts {
-    std::size_t count = 0;
-    std::array<std::uint8_t, kNumbers> numbers;  // NOLINT: all of them are filled up to count, and cleared by nobody
-    std::array<std::uint64_t, kNumbers> majors;  // NOLINT: of keys
-    std::array<std::uint64_t, kNumbers> minors;  // NOLINT
-    std::array<double, kNumbers> worths;         // NOLINT
-    void add(std::uint8_t number, const OrderKey& key) {
-      numbers[count] = number;
-      majors[count] = key.major;
-      minors[count++] = key.minor;
-    }
-    [[nodiscard]] OrderKey key(std::size_t at) const { return {majors[at], minors[at]}; }
-  };
-  // Which of them is worth least; at least one is there.
-  template <class Worths>
-  [[nodiscard]] static First least_of(Firsts& firsts, Worths worths, Rank rank);
+  // Which of them is worth least: its place. At least one is there; key_at(place) is asked where worths are equal.
+  template <class Worths, class KeyAt>
+  [[nodiscard]] static std::size_t least_of(std::span<const std::uint8_t> numbers,
+                                            std::span<const std::uint64_t> majors, Worths worths, KeyAt key_at,
+                                            double& least);
   template <class Worths>
   [[nodiscard]] First first_of(const Tops& tops, Worths worths, Rank rank) const;
   template <class Worths>
@@ -158,44 +149,53 @@ class VictimQueues {
   std::size_t checked_ = kNumbers * static_cast<std::size_t>(TenantBook::Standing::kWithin);
 };
 
-template <class Worths>
-VictimQueues::First VictimQueues::least_of(Firsts& firsts, Worths worths, Rank rank) {
-  const std::size_t count = firsts.count;
-  worths(std::span(firsts.numbers).first(count), std::span(firsts.majors).first(count),
-         std::span(firsts.worths).first(count));
+template <class Worths, class KeyAt>
+std::size_t VictimQueues::least_of(std::span<const std::uint8_t> numbers, std::span<const std::uint64_t> majors,
+                                   Worths worths, KeyAt key_at, double& least) {
+  std::array<double, kNumbers> all;  // NOLINT: filled as far as it is read
+  worths(numbers, majors, std::span(all).first(numbers.size()));
   std::size_t best = 0;
-  for (std::size_t i = 1; i < count; ++i) {
-    const double worth = firsts.worths[i], least = firsts.worths[best];
-    if (worth < least || (worth == least && firsts.key(i) < firsts.key(best))) best = i;
+  for (std::size_t i = 1; i < numbers.size(); ++i) {
+    if (all[i] < all[best] || (all[i] == all[best] && key_at(i) < key_at(best))) best = i;
   }
-  return {kNoNode, firsts.key(best), firsts.worths[best], firsts.numbers[best], rank};
+  least = all[best];
+  return best;
 }
 
 template <class Worths>
 VictimQueues::First VictimQueues::first_of(const Tops& tops, Worths worths, Rank rank) const {
-  Firsts firsts;
-  for (std::size_t word = 0; word < tops.filled.size(); ++word) {
-    for (std::uint64_t bits = tops.filled[word]; bits != 0; bits &= bits - 1) {
-      const std::size_t number = 64 * word + static_cast<std::size_t>(std::countr_zero(bits));
-      firsts.add(static_cast<std::uint8_t>(number), tops.firsts[number]);
-    }
-  }
-  if (firsts.count == 0) return {};
-  First best = least_of(firsts, worths, rank);
-  best.id = queues_[tops.heaps[best.queue].front().id].nodes.front().id;
+  if (tops.numbers.empty()) return {};
+  const auto first_at = [&](std::size_t at) -> const KeyedHeap::Entry& { return tops.heaps[tops.numbers[at]].front(); };
+  First best;
+  best.rank = rank;
+  const std::size_t at = least_of(
+      tops.numbers, tops.majors, worths, [&](std::size_t i) -> const OrderKey& { return first_at(i).key; }, best.worth);
+  best.queue = tops.numbers[at];
+  best.key = first_at(at).key;
+  best.id = queues_[first_at(at).id].nodes.front().id;
   return best;
 }
 
 template <class Worths>
 VictimQueues::First VictimQueues::own_of(const EvictFor& who, Worths worths, Rank rank) const {
   if (who.tenant.v == 0 || who.tenant.v >= tenants_.size()) return {};
-  Firsts firsts;
-  for (const QueueId id : tenants_[who.tenant.v].queues) {
-    firsts.add(queues_[id].number, queues_[id].nodes.front().key);
+  const std::vector<QueueId>& own = tenants_[who.tenant.v].queues;
+  if (own.empty()) return {};
+  const auto first_at = [&](std::size_t at) -> const KeyedHeap::Entry& { return queues_[own[at]].nodes.front(); };
+  std::array<std::uint8_t, kNumbers> numbers;  // NOLINT: filled as far as it is read
+  std::array<std::uint64_t, kNumbers> majors;  // NOLINT
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    numbers[i] = queues_[own[i]].number;
+    majors[i] = first_at(i).key.major;
   }
-  if (firsts.count == 0) return {};
-  First best = least_of(firsts, worths, rank);
-  best.id = queues_[find(who.tenant, best.queue)].nodes.front().id;
+  First best;
+  best.rank = rank;
+  const std::size_t at = least_of(
+      std::span(numbers).first(own.size()), std::span(majors).first(own.size()), worths,
+      [&](std::size_t i) -> const OrderKey& { return first_at(i).key; }, best.worth);
+  best.queue = numbers[at];
+  best.key = first_at(at).key;
+  best.id = first_at(at).id;
   return best;
 }
 
