@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/probe.h"
+#include "tree/tree_backlog.h"
 
 namespace larder {
 
@@ -13,7 +14,7 @@ namespace {
 constexpr std::uint32_t kMostStoreWaits = 128;
 // Copies of victims that are begun for one request before it gets room. A tenant at its ceiling of the host loses
 // copies there for those that come: without a limit, two that are next to leave the device could take each other's
-// place for ever.
+// place for ever. So could two that storage waits for.
 constexpr std::uint32_t kMostCopyWaits = 16;
 constexpr std::uint64_t kRoomPart = 32;  // a host with less than this part free counts as full, see gentle_rule()
 
@@ -92,6 +93,7 @@ Status DeviceRoom::make(RoomSeeker& seeker, ComponentKind c, std::uint32_t count
   // their copies only when they leave, also under that policy.
   const bool copies_late = config_.exclusive_tiers || config_.write_policy != WritePolicy::kWriteThroughSelective;
   if (backups_.keeps(c) && copies_late) {
+    note_what_storage_wants();
     const EvictResult gentle = evict(c, missing(), gentle_rule(c), who.within_floors());
     const bool may_wait_again = may_wait && seeker.copy_waits < kMostCopyWaits;
     if (missing() > 0 && may_wait_again && waits_for_copies(seeker, c, gentle.needs_backup)) return no_room();
@@ -141,9 +143,11 @@ bool DeviceRoom::back_up(RoomSeeker& seeker, ComponentKind c, const std::vector<
   const Backups::Begun begun = backups_.of_victims(victims, seeker.store_waits < kMostStoreWaits);
   if (begun.copies) {
     for (const NodeId at : victims) note_copied_path(at, leaving_[index_of(c)]);
-    // Whoever asks: the victims may be those of a tenant with limits.
+    // Whoever asks: the victims may be those of a tenant with limits. What is copied for storage alone may be the next
+    // to leave the host, too.
     const bool has_tenants = tree_.tenants().is_known(TenantId{1});
-    seeker.copy_waits += has_tenants ? 1 : 0;
+    const bool is_for_storage = backlog_.takes_soon() && gentle_rule(c) == VictimRule::kBackUpWorth;
+    seeker.copy_waits += has_tenants || is_for_storage ? 1 : 0;
   }
   seeker.store_waits += begun.waits_for_stores ? 1 : 0;
   return begun.waits_for_stores;
@@ -180,6 +184,13 @@ VictimRule DeviceRoom::gentle_rule(ComponentKind c) const {
   ComponentCounts some{};
   some[index_of(c)] = static_cast<std::uint32_t>(std::max<std::uint64_t>(least, 1));
   return host_->shortage(some).is_none() ? VictimRule::kBackUpFirst : VictimRule::kBackUpWorth;
+}
+
+void DeviceRoom::note_what_storage_wants() {
+  std::array<bool, kComponentCount> wanted{};
+  const bool takes = backlog_.takes_soon();
+  for (const ComponentKind c : kAllComponents) wanted[index_of(c)] = takes && backups_.keeps(c);
+  tree_.backlog().set_wanted(wanted);
 }
 
 void DeviceRoom::path_let_go(NodeId node) {

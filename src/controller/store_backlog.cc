@@ -417,6 +417,10 @@ void StoreBacklog::unlock_abandoned() {
 
 bool StoreBacklog::may_wait() const { return storage_ && ops_.live(OpKind::kStore) > 0 && patience_ > 0; }
 
+bool StoreBacklog::takes_soon() const {
+  return storage_ != nullptr && !stands_ && patience_ > 0 && tree_.backlog().waiting() < kSoon;
+}
+
 bool StoreBacklog::is_soon(NodeId node) const {
   if (stands_) return false;
   const std::vector<NodeId> head = tree_.backlog().unstored(epoch_, kSoon);

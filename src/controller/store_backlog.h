@@ -81,6 +81,8 @@ class StoreBacklog {
   [[nodiscard]] bool may_wait() const;
   // Whether storage lacks the node and gets it soon: it is near the head, and the pump does not stand.
   [[nodiscard]] bool is_soon(NodeId node) const;
+  // Does storage get soon what comes to the host now? It takes pages, and few wait.
+  [[nodiscard]] bool takes_soon() const;
   // Once per poll in which room was refused for that.
   void count_wait();
 

@@ -77,10 +77,9 @@ void CheckpointStats::enter_last() {
 }
 
 void CheckpointStats::wanted(PathHash path, std::uint64_t tick) {
-  enter_last();
   const Entry* const found = find(path);
   if (found == nullptr) return;
-  Entry& entry = entries_[static_cast<std::size_t>(found - entries_.data())];
+  Entry& entry = found == &last_ ? last_ : entries_[static_cast<std::size_t>(found - entries_.data())];
   entry.uses = faded(entry.uses, tick - entry.tick) + 1;
   entry.tick = tick;
   used(entry.kind);

@@ -97,18 +97,17 @@ void RadixTree::Impl::name_device_leaves(Eviction& eviction) {
   for (const Id id : seen) refresh_leaf(id);
 }
 
-// Has the victim to stay until it has a host copy? What storage lacks gets there through the host, whatever the host
-// thinks of it.
+// Has the victim to stay until it has a host copy? What storage waits for gets there through the host, whatever the
+// host thinks of it.
 bool RadixTree::Impl::stays_for_backup(Id id, ComponentKind c, VictimRule rule) {
   if (rule == VictimRule::kDrop) return false;
   const Node& n = node(id);
-  const Bits own = bit_of(c, Tier::kHost);
-  const bool has_copy = n.has(own);
+  const bool has_copy = n.has(bit_of(c, Tier::kHost));
   if (!has_copy && rule == VictimRule::kBackUpFirst) return true;
-  // A leaf leaves with all that it has. What the host does not keep of any node was never there to leave it.
-  const bool is_leaf = n.heap_at[leaf_place(Tier::kDevice)] != kNotInHeap;
-  const Bits leaving = static_cast<Bits>(own | (is_leaf ? n.left_host : 0));
-  if (backlog.lacks(n, clear_bits(leaving, n.present))) return true;
+  constexpr Bits kDeviceBits = kFullDevice | kSwaDevice | kMambaDevice;
+  const bool is_leaf = n.heap_at[leaf_place(Tier::kDevice)] != kNotInHeap;  // it leaves with all that it has there
+  const Bits leaving = is_leaf ? static_cast<Bits>(n.published() & kDeviceBits) : bit_of(c, Tier::kDevice);
+  if (backlog.lacks(n, clear_bits(static_cast<Bits>(leaving << kComponentCount), n.present))) return true;
   return !has_copy && !is_next_to_leave_host(id, c);
 }
 

@@ -365,11 +365,13 @@ VictimQueues::First RadixTree::Impl::first_victim(VictimQueues& victims, Compone
                           std::span<double> out) { worths_of(queues, last_uses, t, out); };
   const bool own_first = tenants.exceeds(who, TenantBook::budget_of(c, t));
   if (!weighs) return victims.first(worths, who, own_first);
-  const VictimQueues::Question question{.tick = tick,
-                                        .changes_of_chances = stats.changes_of_chances(),
-                                        .who = who.tenant,
-                                        .breaks_floors = who.breaks_floors,
-                                        .own_first = own_first};
+  const VictimQueues::Question question{
+      .tick = tick,
+      .tier_pages = counts[index_of(ComponentKind::kFull)][tree::index_of(t)].resident,
+      .changes_of_chances = stats.changes_of_chances(),
+      .who = who.tenant,
+      .breaks_floors = who.breaks_floors,
+      .own_first = own_first};
   if (const auto known = victims.known_first(question)) return *known;
   // What came above it may have lessened the worth of data that nobody touches: now and then one first is looked at.
   constexpr std::uint32_t kVictimsForALook = 16;

@@ -88,9 +88,16 @@ void TreeBacklog::wake_resting() {
   }
 }
 
+void TreeBacklog::set_wanted(const std::array<bool, kComponentCount>& components) {
+  wanted_ = 0;
+  for (const ComponentKind c : kAllComponents) {
+    if (components[larder::index_of(c)]) wanted_ = static_cast<Bits>(wanted_ | bit_of(c, Tier::kHost));
+  }
+}
+
 bool TreeBacklog::lacks(const Node& n, Bits host_bits) const {
-  if (epoch_ == 0 || host_bits == 0) return false;
-  return n.stored_epoch != epoch_ || clear_bits(host_bits, n.stored) != 0;
+  const auto asked = static_cast<Bits>(host_bits & wanted_);
+  return asked != 0 && (n.stored_epoch != epoch_ || clear_bits(asked, n.stored) != 0);
 }
 
 // ---- what the tree tells

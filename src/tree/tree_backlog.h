@@ -18,12 +18,14 @@
 // the lists go through the nodes themselves. Limits: none of its own; at most every node is in a list once.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "base/status.h"
 #include "base/strong.h"
+#include "model/pool_spec.h"
 
 namespace larder {
 
@@ -61,6 +63,12 @@ class TreeBacklog {
   void end_storing(NodeId node, bool rests);
   // O(nodes that rest).
   void wake_resting();
+  // How many wait to be given.
+  [[nodiscard]] std::size_t waiting() const { return waiting_.size; }
+
+  // Of which components storage gets what it lacks, soon, once the host has it: so what leaves the device is copied
+  // first (VictimRule). None, as at first: storage takes nothing, or is far behind.
+  void set_wanted(const std::array<bool, kComponentCount>& components);
 
  private:
   friend class RadixTree;  // and its inside, which tells of changes
@@ -73,8 +81,8 @@ class TreeBacklog {
   TreeBacklog(tree::NodePool& nodes, const std::vector<tree::Space>& spaces) : nodes_(nodes), spaces_(spaces) {}
 
   // ---- what the tree asks
-  // Has the storage that is tracked neither taken nor declined one of the components (bits of the host)? Also of what
-  // the host has let go of. 0: no.
+  // Has the storage that is tracked neither taken nor declined one of the components (bits of the host) that it wants?
+  // Also of what the host does not have.
   [[nodiscard]] bool lacks(const tree::Node& node, std::uint8_t host_bits) const;
 
   // ---- what the tree tells
@@ -105,6 +113,7 @@ class TreeBacklog {
   const std::vector<tree::Space>& spaces_;
   List waiting_, resting_;
   std::uint32_t epoch_ = 0;  // of both
+  std::uint8_t wanted_ = 0;  // bits of the host
 };
 
 }  // namespace larder

@@ -59,6 +59,7 @@ class TreeJudgedStored : public testing::TestWithParam<StorageHas> {
     old_ = f_.insert(kOld, {.checkpoints = {2}}).node;
     judged_ = f_.insert(kJudged, {.checkpoints = {2}}).node;
     f_.tree.backlog().track(7);
+    f_.tree.backlog().set_wanted({true, true, true});
     f_.back_up(old_);
     f_.back_up(judged_);
     if (GetParam() == StorageHas::kAll) f_.tree.backlog().set_stored(judged_, 7);
@@ -99,6 +100,22 @@ TEST_P(TreeJudgedStored, SoIsALeafWithSuchAState) {
 TEST_P(TreeJudgedStored, SoIsALeafOfWhichTheHostHasNothing) {
   EXPECT_EQ(f_.tree.evict_host(kFull, 2).demoted, 2u);
   expect_named(f_.tree.evict_device(kFull, 2, VictimRule::kBackUpWorth));
+}
+
+// Somebody has used it since the host has let go of it: it is worth no less for that.
+TEST_P(TreeJudgedStored, SoIsALeafWithAStateThatIsUsed) {
+  f_.tree.touch(f_.match(kJudged).device.at, true);
+  f_.tree.touch(f_.match(kOld).device.at, true);
+  expect_named(f_.tree.evict_device(kFull, 2, VictimRule::kBackUpWorth));
+}
+
+// A copy would be of no use.
+TEST_P(TreeJudgedStored, ButNotForAStorageThatTakesNoneNow) {
+  f_.tree.backlog().set_wanted({true, true, false});
+  const EvictResult out = f_.tree.evict_device(kMamba, 1, VictimRule::kBackUpWorth);
+  EXPECT_EQ(out.dropped, 1u);
+  EXPECT_TRUE(out.needs_backup.empty());
+  f_.check();
 }
 
 INSTANTIATE_TEST_SUITE_P(Storage, TreeJudgedStored,
