@@ -71,7 +71,9 @@ TEST_P(GeneratedTrace, ALargerHostNeverLowersTheHitRate) {
   const Trace trace = generate_trace(1, kRequests);
   const std::vector<HostSizeRow> rows =
       replay_host_sizes(GetParam(), {LoadKind::kTrace, 1, &trace}, {768, 256, 96}, kRequests, kQuarters);
-  const double slack = GetParam() == Shape::kFullMamba ? 0.5 : 0.2;  // under value, as in slack_of()
+  // Under value, as in slack_of(). One of 200 requests is up to a point.
+  constexpr double kOfStates = kIsSanitized ? 1.2 : 0.5;
+  const double slack = GetParam() == Shape::kFullMamba ? kOfStates : 0.2;
   EXPECT_EQ(broken_host_size_law(rows, slack), "") << table_of(rows);
   EXPECT_GT(rows.back().rate.total(), rows[kQuarters.size() + 1].rate.total()) << table_of(rows);
 }
