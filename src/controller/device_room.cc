@@ -14,8 +14,11 @@ namespace {
 constexpr std::uint32_t kMostStoreWaits = 128;
 // Copies of victims that are begun for one request before it gets room. A tenant at its ceiling of the host loses
 // copies there for those that come: without a limit, two that are next to leave the device could take each other's
-// place for ever. So could two that storage waits for.
+// place for ever.
 constexpr std::uint32_t kMostCopyWaits = 16;
+// The same where a host that is full takes copies for storage alone, which it would evict before all others: it has
+// room again whenever storage has taken some.
+constexpr std::uint32_t kMostCopyWaitsForStorage = 128;
 constexpr std::uint64_t kRoomPart = 32;  // a host with less than this part free counts as full, see gentle_rule()
 
 bool is_copied_to_host(const NodeView& node) {
@@ -95,7 +98,8 @@ Status DeviceRoom::make(RoomSeeker& seeker, ComponentKind c, std::uint32_t count
   if (backups_.keeps(c) && copies_late) {
     note_what_storage_wants();
     const EvictResult gentle = evict(c, missing(), gentle_rule(c), who.within_floors());
-    const bool may_wait_again = may_wait && seeker.copy_waits < kMostCopyWaits;
+    const std::uint32_t most_waits = has_tenants() ? kMostCopyWaits : kMostCopyWaitsForStorage;
+    const bool may_wait_again = may_wait && seeker.copy_waits < most_waits;
     if (missing() > 0 && may_wait_again && waits_for_copies(seeker, c, gentle.needs_backup)) return no_room();
   }
   if (missing() > 0) drop_victims(c, who, missing);
@@ -143,11 +147,9 @@ bool DeviceRoom::back_up(RoomSeeker& seeker, ComponentKind c, const std::vector<
   const Backups::Begun begun = backups_.of_victims(victims, seeker.store_waits < kMostStoreWaits);
   if (begun.copies) {
     for (const NodeId at : victims) note_copied_path(at, leaving_[index_of(c)]);
-    // Whoever asks: the victims may be those of a tenant with limits. What is copied for storage alone may be the next
-    // to leave the host, too.
-    const bool has_tenants = tree_.tenants().is_known(TenantId{1});
+    // Whoever asks: the victims may be those of a tenant with limits.
     const bool is_for_storage = backlog_.takes_soon() && gentle_rule(c) == VictimRule::kBackUpWorth;
-    seeker.copy_waits += has_tenants || is_for_storage ? 1 : 0;
+    seeker.copy_waits += has_tenants() || is_for_storage ? 1 : 0;
   }
   seeker.store_waits += begun.waits_for_stores ? 1 : 0;
   return begun.waits_for_stores;

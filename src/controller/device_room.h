@@ -93,6 +93,7 @@ class DeviceRoom final : public StepRoom {
   void drop_victims(ComponentKind c, const EvictFor& who, Missing missing);
   [[nodiscard]] VictimRule gentle_rule(ComponentKind c) const;
   void note_what_storage_wants();
+  [[nodiscard]] bool has_tenants() const { return tree_.tenants().is_known(TenantId{1}); }
   [[nodiscard]] bool waits_for_copies(RoomSeeker& seeker, ComponentKind c, const std::vector<NodeId>& victims);
   [[nodiscard]] bool back_up(RoomSeeker& seeker, ComponentKind c, const std::vector<NodeId>& victims);
   void note_copied_path(NodeId at, std::set<NodeId>& out) const;  // nodes from `at` up that are being copied to host

@@ -39,7 +39,8 @@ namespace larder {
 struct RoomSeeker {
   TenantId tenant{};              // whose it is
   std::uint32_t store_waits = 0;  // how often room was refused to it for the sake of storage, in all its life
-  std::uint32_t copy_waits = 0;   // copies begun for it since it last got room; counted where tenants have limits
+  // Copies begun for it since it last got room; counted where tenants have limits, or a storage waits for them.
+  std::uint32_t copy_waits = 0;
 };
 
 // Who makes room on the device for running requests, and takes back what they let go: in a cache, device_room.h.

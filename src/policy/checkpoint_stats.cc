@@ -2,7 +2,6 @@
 #include "policy/checkpoint_stats.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/powers_of_two.h"
 
@@ -66,14 +65,13 @@ void CheckpointStats::lost(PathHash path, CheckpointKind kind, float uses, std::
 }
 
 void CheckpointStats::enter_last() {
-  const Entry last = std::exchange(last_, Entry{});
-  if (last.path == 0) return;
-  Entry* const row = &entries_[row_of(last.path)];
-  Entry* place = std::find_if(row, row + kWays, [&](const Entry& e) { return e.path == last.path; });
+  if (last_.path == 0) return;
+  Entry* const row = &entries_[row_of(last_.path)];
+  Entry* place = std::find_if(row, row + kWays, [&](const Entry& e) { return e.path == last_.path; });
   if (place == row + kWays) {
     place = std::min_element(row, row + kWays, [](const Entry& a, const Entry& b) { return a.tick < b.tick; });
   }
-  *place = last;
+  *place = last_;
 }
 
 void CheckpointStats::wanted(PathHash path, std::uint64_t tick) {

@@ -85,7 +85,7 @@ class CheckpointStats {
   std::array<double, kCheckpointKinds> chances_{};  // of counts_
   std::uint64_t changes_ = 0;                       // of chances_
   std::vector<Entry> entries_;                      // empty until something is lost
-  Entry last_;  // of lost(): it goes to its row with the next call, when that has come from memory
+  Entry last_;  // of lost(): the next one enters it into its row, which has come from memory by then
 };
 
 }  // namespace larder

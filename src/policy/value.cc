@@ -51,7 +51,7 @@ constexpr std::size_t kOfLevel = kCheckpointKinds, kYoung = kOfLevel + kUses, kM
 // By number, small enough to stay in the processor's cache. Queues that are compared for each victim are so without a
 // branch.
 struct Meanings {
-  std::array<std::uint8_t, 256> likely{}, gain{};  // places in an array of Likelies, in kGainOf
+  std::array<std::uint8_t, 256> likely{}, gain{};  // places in what likely_uses() returns, and in kGainOf
 };
 constexpr int kNoGain = kGains;  // stands for 1
 constexpr auto kMeanings = [] {

@@ -183,7 +183,7 @@ enum class VictimRule : std::uint8_t {
   kBackUpWorth,  // for a host that is full: as kBackUpFirst, but what the host would evict before all that it has is
                  // deleted. It is what the host has evicted, as a rule: copied, it would only be evicted again. Where
                  // restore points are weighed, so is what the host has evicted and nobody has used since. What storage
-                 // lacks (backlog()) is returned nevertheless.
+                 // waits for (TreeBacklog::set_wanted()) is returned nevertheless.
 };
 struct EvictResult {
   std::uint64_t freed = 0;                 // slots of the asked component
