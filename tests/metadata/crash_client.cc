@@ -47,7 +47,7 @@ bool CrashLoad::step() {
     const Status status = call();
     if (status.is_ok()) continue;
     if (status.code() != StatusCode::kUnavailable) wrong(status.to_string());
-    if (now_.call == Call::kReserve) unanswered_ = now_.keys.size();
+    if (now_.call == Call::kReserve) unanswered_ += now_.keys.size();
     now_.is_repeated = true;
     return false;
   }
@@ -55,9 +55,7 @@ bool CrashLoad::step() {
 }
 
 Status CrashLoad::call() {
-  const Call made = now_.call;
-  unanswered_ = 0;
-  switch (made) {
+  switch (now_.call) {
     case Call::kReserve: {
       LARDER_RETURN_IF_ERROR(reserve());
       now_.is_repeated = false;
@@ -123,7 +121,7 @@ Status CrashClient::reserve() {
 void CrashClient::reserve_again(const Wanted& wanted, const Answer& first) {
   const auto second = service_->reserve(now_.session, wanted, kLong);
   if (!second) {
-    unanswered_ = now_.keys.size();
+    unanswered_ += now_.keys.size();
     return;
   }
   std::vector<CrashEvent> more;  // there was no page the first time, or what was there has been evicted

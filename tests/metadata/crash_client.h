@@ -27,7 +27,7 @@ class CrashLoad {
 
   // One operation, to its end. False: the service is gone.
   [[nodiscard]] bool step();
-  // After that: pages that what was not answered may have taken, in a namespace.
+  // After that: how many pages of a namespace all reservations without an answer of this service may have taken.
   [[nodiscard]] std::uint64_t unanswered() const { return unanswered_; }
 
  protected:
@@ -47,6 +47,7 @@ class CrashLoad {
   [[nodiscard]] virtual Status remove() = 0;
   [[nodiscard]] virtual Status clear() = 0;
   [[nodiscard]] virtual Status find() = 0;
+  void begin_service() { unanswered_ = 0; }  // the next call goes to another one
   void say_all(CrashWord word, const std::vector<CrashEvent>& events);
   void wrong(const std::string& text) { say_({{CrashWord::kWrong, 'b', text, {}}}); }
   [[nodiscard]] std::vector<CrashEvent> events_of(char space, const std::vector<std::string>& keys) const;
@@ -67,7 +68,10 @@ class CrashLoad {
 class CrashClient final : public CrashLoad {
  public:
   using CrashLoad::CrashLoad;  // number < kCrashClients
-  void connect(MetadataService& service) { service_ = &service; }
+  void connect(MetadataService& service) {
+    service_ = &service;
+    begin_service();
+  }
 
  private:
   [[nodiscard]] Status reserve() override;

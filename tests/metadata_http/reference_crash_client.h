@@ -15,7 +15,10 @@ namespace larder::conformance {
 class ReferenceCrashClient final : public CrashLoad {
  public:
   using CrashLoad::CrashLoad;  // number kCrashClients; alone in its namespace
-  void connect(const HttpUrl& url) { client_ = std::make_unique<HttpClient>(url, std::chrono::seconds(20)); }
+  void connect(const HttpUrl& url) {
+    client_ = std::make_unique<HttpClient>(url, std::chrono::seconds(20));
+    begin_service();
+  }
 
  private:
   [[nodiscard]] Status reserve() override;
