@@ -7,13 +7,15 @@ line for each call, and control.json what the test wants, read anew at each call
     {"capacity": BYTES, "lease_ms": N, "discard_ms": N, "is_down": true, "faults": [FAULT...]}
 
 FAULT is {"call": NAME, "skip": calls before, "times": calls, "do": ...} with do one of {"code": N, "index": I} (of
-all objects, or of one), {"hang": true}, {"crash": true}, {"raise": TEXT}, {"answer": [...]}, {"exit": N}.
+all objects, or of one), {"hang": true}, {"crash": true}, {"raise": TEXT}, {"answer": [...]}, {"exit": N}; or, of a get, {"until_removed": true}:
+it takes until its objects are removed, or are others.
 
 What the real one forgives, this one does not: memory outside the registered range ends the process (the real one may,
 or moves what is there), as do the end of a session whose object is not written whole, a call before setup or after
-close, and a change of the memory of a put while it runs. A get that fails leaves rubbish in its buffers. Objects are
-moved in a random order. Sizes of 0 are refused. Objects that were asked for have a lease, and are neither evicted nor
-removed without force. A group is evicted as a whole.
+close, and a change of the memory of a put while it runs. A get that fails leaves rubbish in its buffers; so does one
+whose object is removed while it moves, and says that it came, as the real one's does where another object has taken
+that place. Objects are moved in a random order. Sizes of 0 are refused. Objects that were asked for have a lease, and
+are neither evicted nor removed without force. A group is evicted as a whole.
 """
 
 import collections
@@ -102,6 +104,13 @@ class Cluster:
     def size(self, name):
         try:
             return os.stat(self.file("objects", name)).st_size
+        except FileNotFoundError:
+            return None
+
+    def identity(self, name):
+        try:
+            found = os.stat(self.file("objects", name))
+            return found.st_ino, found.st_mtime_ns
         except FileNotFoundError:
             return None
 
@@ -273,22 +282,33 @@ class MooncakeDistributedStore:
         if not len(keys) == len(all_buffer_ptrs) == len(all_sizes):
             return [REFUSED] * len(keys)
         codes = [0] * len(keys)
+        takes_long = (self.fault_of_one or {}).get("until_removed", False)
         places = {key: i for i, key in enumerate(keys)}  # of a key that is there twice, one place is filled
         for i in random.sample(range(len(keys)), len(keys)):
             with self.cluster as cluster:
                 size = cluster.size(keys[i])
                 is_missing = NOT_READY if os.path.exists(cluster.file("begun", keys[i])) else NOT_FOUND
+                identity = cluster.identity(keys[i])
                 if size is not None:
                     cluster.lease(keys[i])
                     with open(cluster.file("objects", keys[i]), "rb") as file:
                         data = file.read()
             wanted = sum(all_sizes[i])
             codes[i] = is_missing if size is None else REFUSED if wanted < size else TRANSFER if wanted > size else size
-            if codes[i] == size and places[keys[i]] == i:
+            if codes[i] == size and places[keys[i]] == i and self.is_still(keys[i], identity, takes_long):
                 for address, piece in zip(all_buffer_ptrs[i], all_sizes[i]):
                     ctypes.memmove(address, data[:piece], piece)
                     data = data[piece:]
         return self.with_fault(codes)
+
+    def is_still(self, key, identity, takes_long):
+        while True:
+            with self.cluster as cluster:
+                if cluster.identity(key) != identity:
+                    return False
+            if not takes_long:
+                return True
+            time.sleep(0.001)
 
     # Sessions.
 

@@ -10,7 +10,7 @@ namespace larder::mooncake {
 
 void BatchLine::push(Batch batch) {
   assert(batch.bytes <= most_bytes());
-  waiting_.push_back({next_++, 0, std::move(batch)});
+  waiting_.push_back({next_++, 0, std::move(batch), false});
 }
 
 bool BatchLine::has_free_names(const Batch& batch) const {
@@ -36,12 +36,19 @@ std::vector<BatchLine::Ready> BatchLine::take_ready() {
       written_.insert(batch.names.begin(), batch.names.end());
       writes_ += is_write ? 1 : 0;
       is_clearing_ |= is_clear;
+      at->has_met_clear = is_clearing_;
+      for (Entry& running : running_) running.has_met_clear |= is_clear;
       out.push_back({at->number, at->offset, std::move(at->batch.begin)});
       running_.splice(running_.end(), waiting_, at);
     }
     at = next;
   }
   return out;
+}
+
+bool BatchLine::has_met_clear(std::uint64_t batch) const {
+  const auto at = std::find_if(running_.begin(), running_.end(), [&](const Entry& e) { return e.number == batch; });
+  return at != running_.end() && at->has_met_clear;
 }
 
 void BatchLine::end(std::uint64_t batch) {

@@ -41,6 +41,8 @@ class BatchLine {
   void push(Batch batch);
   // Those that may begin now, in order. They have begun when this returns.
   [[nodiscard]] std::vector<Ready> take_ready();
+  // Of one that has begun: has a clear run since then, or does one run now?
+  [[nodiscard]] bool has_met_clear(std::uint64_t batch) const;
   // Of one that has begun. Its memory and its names are free.
   void end(std::uint64_t batch);
   [[nodiscard]] std::uint64_t most_bytes() const { return room_.size(); }
@@ -50,6 +52,7 @@ class BatchLine {
   struct Entry {
     std::uint64_t number = 0, offset = 0;
     Batch batch;
+    bool has_met_clear = false;
   };
   [[nodiscard]] bool has_free_names(const Batch& batch) const;
 

@@ -67,6 +67,19 @@ TEST(BatchLine, AClearWaitsForTheWritesBeforeItAndIsWaitedForByThoseAfter) {
   EXPECT_EQ(ready(line), (Numbers{5}));
 }
 
+TEST(BatchLine, KnowsWhichReadsMetAClear) {
+  BatchLine line(8 * kPage);
+  for (const Kind kind : {Kind::kRead, Kind::kRead, Kind::kClear, Kind::kRead}) line.push(batch_of(kind, 1));
+  line.end(ready(line).at(0));  // 1 is over
+  EXPECT_TRUE(line.has_met_clear(2));
+  EXPECT_TRUE(line.has_met_clear(4));
+  line.end(3);
+  line.push(batch_of(Kind::kRead, 1));
+  EXPECT_EQ(ready(line), (Numbers{5}));
+  EXPECT_TRUE(line.has_met_clear(2)) << "of one that is over now";
+  EXPECT_FALSE(line.has_met_clear(5));
+}
+
 // Whatever comes: memory is never given twice, names neither, and all batches begin in the end.
 TEST(BatchLine, KeepsItsPromisesInAnyOrder) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {

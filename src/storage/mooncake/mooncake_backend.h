@@ -73,7 +73,6 @@ class MooncakeBackend final : public StorageBackend {
   void add_read_batch(const std::shared_ptr<ReadOperation>& op, std::vector<std::size_t> items, std::uint64_t bytes);
   void finish_read(const std::shared_ptr<ReadBatch>& batch, const Codes& codes) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Status take_page(const ReadBatch& batch, std::size_t at, std::int64_t code);
-  void remove_objects(std::vector<std::string> names);
 
   // writes, mooncake_write.cc
   void next_write_batch(const std::shared_ptr<WriteJob>& job);

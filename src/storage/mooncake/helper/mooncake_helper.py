@@ -102,7 +102,7 @@ class Memory:
 
     def place(self, offset, length):
         # The library moves what it is told to, inside its registered memory or not.
-        if offset < 0 or length < 0 or offset > self.bytes or length > self.bytes - offset:
+        if offset < 0 or length < 0 or offset + length > self.bytes:
             raise ValueError(f"{length} bytes at {offset} are not inside the memory of {self.bytes}")
         return self.address + offset
 
@@ -166,9 +166,17 @@ class Helper:
         return self.store.batch_is_exist(body["names"])
 
     def places(self, lists):
-        memories = self.memories
-        pointers = [[memories[one[i]].place(one[i + 1], one[i + 2]) for i in range(0, len(one), 3)] for one in lists]
-        return pointers, [one[2::3] for one in lists]
+        """[[memory, offset, bytes, ...] of each object] -> addresses, sizes."""
+        memories, pointers, sizes = self.memories, [], []
+        for one in lists:
+            if len(one) == 3:  # nearly always
+                memory, offset, length = one
+                pointers.append([memories[memory].place(offset, length)])
+                sizes.append([length])
+            else:
+                pointers.append([memories[one[i]].place(one[i + 1], one[i + 2]) for i in range(0, len(one), 3)])
+                sizes.append(one[2::3])
+        return pointers, sizes
 
     def fetch(self, names, pointers, sizes):
         got = list(self.store.batch_get_into_multi_buffers(names, pointers, sizes))
@@ -184,7 +192,7 @@ class Helper:
         # of its group: looked at once more, and, while it is begun and not ended, again.
         parts = spans(body["parts"])
         awaited = (NOT_FOUND, NOT_READY)
-        for pause in PAUSES_FOR_GROUP:
+        for pause in PAUSES_FOR_GROUP if min(got, default=0) < 0 else ():
             missing = []
             for begin, end in parts:
                 lacking = [i for i in range(begin, end) if got[i] in awaited]
@@ -231,10 +239,12 @@ class Helper:
             raise RuntimeError(f"{len(codes)} codes for {len(names)} objects")
         opened = {i for i, code in enumerate(codes) if code == 0}
         try:
-            self.tell_duplicates(names, codes)
-            self.close_failed(groups, codes, names, opened)
+            if any(codes):
+                self.tell_duplicates(names, codes)
+                self.close_failed(groups, codes, names, opened)
             self.move(names, pointers, sizes, totals, codes, opened)
-            self.close_failed(groups, codes, names, opened)
+            if any(codes):
+                self.close_failed(groups, codes, names, opened)
             self.show(groups, codes, names, opened)
         finally:
             self.revoke(names, opened)
@@ -250,15 +260,10 @@ class Helper:
         order = sorted(opened)
         if not order:
             return
-        offsets = []
-        for i in order:
-            at, offset = [], 0
-            for size in sizes[i]:
-                at.append(offset)
-                offset += size
-            offsets.append(at)
-        moved = self.store.batch_put_from_multi_buffer_ranges(
-            [names[i] for i in order], [pointers[i] for i in order], [sizes[i] for i in order], offsets)
+        if len(order) < len(names):
+            names, pointers, sizes = ([them[i] for i in order] for them in (names, pointers, sizes))
+        offsets = [[0] if len(one) == 1 else [0, *itertools.accumulate(one[:-1])] for one in sizes]
+        moved = self.store.batch_put_from_multi_buffer_ranges(names, pointers, sizes, offsets)
         for i, code in zip(order, moved):
             codes[i] = 0 if code == totals[i] else code if code < 0 else SHORT
 
@@ -276,9 +281,12 @@ class Helper:
         order = [i for begin, end in groups for i in reversed(range(begin, end)) if i in opened]
         if not order:
             return
-        for i, code in zip(order, self.store.batch_put_session_end([names[i] for i in order])):
+        ended = self.store.batch_put_session_end([names[i] for i in order])
+        for i, code in zip(order, ended):
             codes[i] = code
         opened.difference_update(order)
+        if not any(ended):
+            return
         torn = [names[i] for begin, end in groups if min(codes[begin:end]) < 0
                 for i in range(begin, end) if i in order and codes[i] == 0]
         if torn:
