@@ -85,7 +85,8 @@ class EndingService final : public MetadataService {
   bool is_gone_ = false;
 };
 
-std::unique_ptr<EmbeddedMetadata> open_on(const std::shared_ptr<metadata::MemoryDisk>& disk, ManualClock& clock) {
+std::unique_ptr<EmbeddedMetadata> open_crash_service_on(const std::shared_ptr<metadata::MemoryDisk>& disk,
+                                                        ManualClock& clock) {
   EmbeddedMetadataOptions options;
   options.max_lease = options.max_io_lifetime = kLease;
   auto service = EmbeddedMetadata::create(options, clock, metadata::open_memory_journal(disk));
@@ -112,7 +113,7 @@ TEST(LostAnswers, ExplainEveryPageThatIsGone) {
   }
   for (int round = 0; round < 1000 && !HasFailure(); ++round) {
     SCOPED_TRACE("round " + std::to_string(round));
-    const auto service = open_on(disk, clock);
+    const auto service = open_crash_service_on(disk, clock);
     std::uint64_t unanswered = 0;
     for (const auto& client : clients) unanswered += client->unanswered();
     promises.verify(*service, unanswered, [&] { clock.advance(std::chrono::hours(1)); });
