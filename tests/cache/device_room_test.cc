@@ -161,6 +161,34 @@ TEST(DeviceRoomTest, ARequestThatHasWaitedOftenEnoughWaitsNoMore) {
   EXPECT_TRUE(rig.make(5).is_ok());
 }
 
+// A full host has judged the page worth least and let go of it before storage had it. Storage gets pages by way of the
+// host: a copy is made again, as long as there is a storage that takes it.
+TEST(DeviceRoomTest, WhatStorageLacksIsCopiedAgainWhateverTheHostThinksOfIt) {
+  for (const bool has_storage : {true, false}) {
+    SCOPED_TRACE(has_storage ? "with a storage" : "without");
+    RoomRig rig({.model = "full", .host_pages = 1});
+    const NodeId judged = rig.add("j");
+    rig.backups->by_policy(judged, 0);
+    rig.end_copy();
+    EXPECT_EQ(rig.tiers->tree().evict_host(ComponentKind::kFull, 1).demoted, 1u);
+    rig.backups->by_policy(rig.add("h"), 0);
+    rig.end_copy();
+    if (has_storage) {
+      ASSERT_TRUE(rig.tiers->attach_storage(rig.storage).is_ok());
+    }
+    (void)fill(rig);
+    EXPECT_EQ(rig.make(1).is_ok(), !has_storage);
+    EXPECT_EQ(rig.tiers->tree().exists(judged), has_storage);
+    for (int round = 0; has_storage && round < 10 && !rig.on_host(judged); ++round) {
+      rig.poll();
+      for (auto& write : std::exchange(rig.storage.writes, {})) write.done(WriteResult{{Status::ok()}});
+      rig.end_all();
+      (void)rig.make(1);
+    }
+    EXPECT_EQ(rig.on_host(judged), has_storage);
+  }
+}
+
 // A page without a host copy stands above what a detached storage still writes: the write keeps its buffers, and lets
 // the tree go.
 TEST(DeviceRoomTest, WhatADetachedStorageWritesHoldsNoDeviceSlots) {
