@@ -141,6 +141,23 @@ TEST(HfConfig, AWindowThatIsSwitchedOffIsNone) {
   EXPECT_EQ(bytes_in(model_of(text + "true}").spec, ComponentKind::kSwa), 64u * 8 * 2 * 4 * 128 * 2);
 }
 
+// Of 28 layers, a page of 64 tokens has 64 x 2 x 4 x 128 x 2 bytes in each.
+TEST(HfConfig, WhichLayersOfQwenHaveAWindow) {
+  const std::string text = R"({"model_type": "qwen2", "hidden_size": 3584, "num_attention_heads": 28,
+    "num_key_value_heads": 4, "num_hidden_layers": 30, "sliding_window": 4096, "torch_dtype": "bfloat16",
+    "use_sliding_window": true)";
+  const auto with_window = [&](const std::string& more) {
+    const ModelSpec spec = model_of(text + more + "}").spec;
+    return bytes_in(spec, ComponentKind::kSwa) / (64u * 2 * 4 * 128 * 2);
+  };
+  EXPECT_EQ(with_window(R"(, "max_window_layers": 0)"), 30u);
+  EXPECT_EQ(with_window(""), 2u) << "28 by default";
+  EXPECT_EQ(with_window(R"(, "max_window_layers": 99)"), 0u);
+  std::string names = R"("sliding_attention")";
+  for (int i = 1; i < 30; ++i) names += R"(, "full_attention")";
+  EXPECT_EQ(with_window(R"(, "max_window_layers": 0, "layer_types": [)" + names + "]"), 1u);
+}
+
 TEST(HfConfig, OnlyRecurrentLayers) {
   const HfModel model = model_of(R"({"model_type": "mamba2", "num_hidden_layers": 64, "num_heads": 128, "head_dim": 64,
     "n_groups": 8, "state_size": 128, "conv_kernel": 4, "torch_dtype": "bfloat16"})");
@@ -177,6 +194,9 @@ TEST(HfConfig, WhatIsRefused) {
   const auto invalid = StatusCode::kInvalidArgument;
   refused("{", invalid, "my/config.json:1:2");
   refused("[]", invalid, "no JSON object");
+  refused(R"({"model_type": "bamba", "num_hidden_layers": 4, "num_attention_heads": 2, "head_dim": 8,
+    "attn_layer_indices": [1, 4]})",
+          invalid, "attn_layer_indices: names layer 4, and there are 4, from 0");
   refused("{}", invalid, "model_type");
   refused(R"({"model_type": 7})", invalid, "model_type: expected a text");
   refused(R"({"model_type": "lama"})", StatusCode::kUnsupported, "did you mean 'llama'?");

@@ -79,13 +79,18 @@ void read_dense(HfFields& fields, HfShape& shape) {
   all_layers(shape, shape.full);
 }
 
-// Qwen 2 and 3: the window is off unless use_sliding_window, and then the first max_window_layers see everything.
+// Qwen 2 and 3: the window is off unless use_sliding_window, and then the first max_window_layers see everything, if
+// layer_types does not say which do.
 void read_qwen(HfFields& fields, HfShape& shape) {
   read_dense(fields, shape);
   if (!fields.flag("use_sliding_window", false)) return;
   shape.window = fields.get("sliding_window", 0);
   if (shape.window == 0) return;
-  const std::uint32_t first = std::min<std::uint32_t>(fields.need("max_window_layers"), shape.layers);
+  if (const auto names = fields.words({"layer_types"})) {
+    shape.full.clear();
+    return take_layers(fields, *names, {}, shape);
+  }
+  const std::uint32_t first = std::min<std::uint32_t>(fields.get("max_window_layers", 28), shape.layers);
   shape.sliding.assign(shape.full.begin() + first, shape.full.end());
   shape.full.resize(first);
 }
@@ -187,6 +192,11 @@ void read_bamba(HfFields& fields, HfShape& shape) {
   shape.full_heads = heads_of(fields);
   const std::vector<std::uint32_t> attention =
       fields.numbers("attn_layer_indices").value_or(std::vector<std::uint32_t>{});
+  if (const auto past = std::find_if(attention.begin(), attention.end(), [&](auto i) { return i >= shape.layers; });
+      past != attention.end()) {
+    return fields.fail("attn_layer_indices", "names layer " + std::to_string(*past) + ", and there are " +
+                                                 std::to_string(shape.layers) + ", from 0");
+  }
   for (std::uint32_t i = 0; i < shape.layers; ++i) {
     const bool is_full = std::find(attention.begin(), attention.end(), i) != attention.end();
     (is_full ? shape.full : shape.recurrent).push_back(i);
