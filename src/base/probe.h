@@ -30,6 +30,7 @@ namespace larder {
   X(kPrefetchPartial, "cache: a part of a prefetch arrived, and was used")             \
   X(kPrefetchLate, "cache: a prefetch came after its request had stopped waiting")     \
   X(kPrefetchRefused, "cache: a prefetch was refused")                                 \
+  X(kPrefetchWaits, "cache: a prefetch waited until storage took what would go")       \
   X(kPrefetchShared, "cache: a request waited for another's prefetch")                 \
   X(kPrefetchCorrupt, "cache: storage said a page is corrupt")                         \
   X(kDetachedInFlight, "cache: storage was detached with operations in flight")        \

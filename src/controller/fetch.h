@@ -116,19 +116,21 @@ struct Fetch {
   JointScan scan;               // of what they brought
   OutcomeBits candidates;       // restore points that tree and storage have together, as far as was scanned
   std::uint64_t pages = 0;
-  std::uint64_t base = 0;        // best restore point of the tree when it began
-  std::uint64_t tree_full = 0;   // pages of full the tree had, in whatever tier
-  std::uint64_t full_from = 0;   // from here on pages of full are read: tree_full, or before it (plan())
-  std::uint64_t target = 0;      // restore point being fetched
-  std::uint64_t adopted = 0;     // best restore point so far: base, then what was adopted
-  std::uint64_t full_to = 0;     // pages of full before it are the tree's: full_from, then what was adopted
-  bool waits_for_room = false;   // the host has none now, and will have
-  HostSpace room_needed;         // that it tried to get last
-  std::uint64_t upto = 0;        // kTaking: the largest restore point that it tries to get room for
-  std::uint32_t tries = 0;       // kTaking: how often there was none
-  FetchCut cut;                  // kTaking
-  bool steps = false;            // it waits for a poll's budget to go on (FetchTurns)
-  bool waits_for_place = false;  // it has batches, of which none is under way, for there was no place for one
+  std::uint64_t base = 0;         // best restore point of the tree when it began
+  std::uint64_t tree_full = 0;    // pages of full the tree had, in whatever tier
+  std::uint64_t full_from = 0;    // from here on pages of full are read: tree_full, or before it (plan())
+  std::uint64_t target = 0;       // restore point being fetched
+  std::uint64_t adopted = 0;      // best restore point so far: base, then what was adopted
+  std::uint64_t full_to = 0;      // pages of full before it are the tree's: full_from, then what was adopted
+  bool waits_for_room = false;    // the host has none now, and will have
+  HostSpace room_needed;          // that it tried to get last
+  std::uint64_t upto = 0;         // kTaking: the largest restore point that it tries to get room for
+  std::uint32_t tries = 0;        // kTaking: how often there was none
+  FetchCut cut;                   // kTaking
+  std::size_t with_slots = 0;     // kTaking: batches before it have their slots
+  std::uint32_t store_waits = 0;  // kTaking: how often it waited for storage to take what would go
+  bool steps = false;             // it waits for a poll's budget, or for the next poll, to go on (FetchTurns)
+  bool waits_for_place = false;   // it has batches, of which none is under way, for there was no place for one
   // Keep full in place until the wait is over: [0, tree_full) in some tier, [0, full_from) on the host as far as it is
   // there.
   LockHandle device_lock, host_lock;

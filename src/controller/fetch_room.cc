@@ -38,18 +38,24 @@ bool FetchRoom::plan(Fetch& f) {
   return true;
 }
 
-bool FetchRoom::take_piece(Fetch& f) {
+HostAnswer FetchRoom::take_piece(Fetch& f) {
   WorkBudget& budget = parts_.ops.budget();
-  const std::size_t first = f.batches.size();
+  const std::size_t first = f.with_slots;  // those behind it waited for storage
   ComponentCounts counts{};
+  const auto add = [&counts](const FetchBatch& batch) {
+    for (std::size_t i = 0; i < kComponentCount; ++i) counts[i] += batch.needs()[i];
+  };
+  std::for_each(f.batches.begin() + static_cast<std::ptrdiff_t>(first), f.batches.end(), add);
   while (!f.cut.is_over() && counts[0] + counts[1] + (f.batches.size() - first) < budget.piece()) {
     f.batches.push_back(parts_.planner.next_batch(f));
-    for (std::size_t i = 0; i < kComponentCount; ++i) counts[i] += f.batches.back().needs()[i];
+    add(f.batches.back());
   }
   budget.spend((counts[0] + counts[1] + counts[2]) / 4 + (f.batches.size() - first) + 1);
   std::array<std::vector<HostSlot>, kComponentCount> slots;
   const TenantId who = parts_.tree.tenant_of(f.space);
-  if (parts_.room.take(counts, HostEffort::kAll, slots, who) != HostAnswer::kThere) return false;
+  const HostEffort effort = f.store_waits < kMostStoreWaits ? HostEffort::kGently : HostEffort::kAll;
+  const HostAnswer answer = parts_.room.take(counts, effort, slots, who);
+  if (answer != HostAnswer::kThere) return answer;
   std::array<std::size_t, kComponentCount> given{};
   for (std::size_t k = first; k < f.batches.size(); ++k) {
     const ComponentCounts needs = f.batches[k].needs();
@@ -59,7 +65,8 @@ bool FetchRoom::take_piece(Fetch& f) {
       given[i] += needs[i];
     }
   }
-  return true;
+  f.with_slots = f.batches.size();
+  return HostAnswer::kThere;
 }
 
 FetchRoom::Answer FetchRoom::go_on(Fetch& f) {
@@ -71,9 +78,14 @@ FetchRoom::Answer FetchRoom::go_on(Fetch& f) {
       if (f.target < f.base + parts_.queue.least_gain()) break;
       fits = plan(f);
     }
-    while (fits && !f.cut.is_over()) {
+    while (fits && !(f.cut.is_over() && f.with_slots == f.batches.size())) {
       if (!parts_.ops.budget().has_left()) return Answer::kNotYet;
-      fits = take_piece(f);
+      const HostAnswer answer = take_piece(f);
+      if (answer == HostAnswer::kWaitsForStores) {
+        ++f.store_waits;
+        return Answer::kWaitsForStores;
+      }
+      fits = answer == HostAnswer::kThere;
     }
     if (fits) {
       f.cut = FetchCut{};
@@ -113,6 +125,7 @@ std::uint64_t FetchRoom::drop_batches(Fetch& f, std::size_t from) {
   }
   parts_.ops.budget().spend((slots + f.batches.size() - from) / 16 + 1);
   f.batches.resize(from);
+  f.with_slots = std::min(f.with_slots, from);
   return blocks;
 }
 

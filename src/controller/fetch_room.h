@@ -34,8 +34,9 @@ class FetchRoom {
   explicit FetchRoom(const Parts& parts) : parts_(parts) {}
 
   enum class Answer : std::uint8_t {
-    kTaken,   // f.target is chosen, every batch has its slots
-    kNotYet,  // call again, as soon as the budget allows
+    kTaken,           // f.target is chosen, every batch has its slots
+    kNotYet,          // call again, as soon as the budget allows
+    kWaitsForStores,  // call again in the next poll: storage is taking what would go
     kNone,  // none fits, and f.room_needed says what was tried last; or, where that is none, nothing is worth fetching
   };
   // f.state is kTaking, f.candidates are known, f.upto is the largest of them to try; f.device_lock is held. The budget
@@ -51,9 +52,10 @@ class FetchRoom {
  private:
   // What is read for earlier stops is at most one part in so many of the full pages in front of them.
   static constexpr std::uint64_t kStopShare = 8;
-  static constexpr std::uint32_t kTries = 8;  // each evicts; a host that is this full is better left alone
+  static constexpr std::uint32_t kTries = 8;             // each evicts; a host that is this full is better left alone
+  static constexpr std::uint32_t kMostStoreWaits = 128;  // polls, for one fetch
   [[nodiscard]] bool plan(Fetch& f);
-  [[nodiscard]] bool take_piece(Fetch& f);
+  [[nodiscard]] HostAnswer take_piece(Fetch& f);
   void hold_host_path(Fetch& f, const ComponentCounts& counts);
 
   const Parts parts_;

@@ -10,6 +10,15 @@ void FetchTurns::step_later(Fetch& f) {
   ops_.budget().fall_short();
 }
 
+void FetchTurns::step_in_next_poll(Fetch& f) {
+  if (!std::exchange(f.steps, true)) later_.push_back(f.id);
+}
+
+void FetchTurns::begin_poll() {
+  steps_.insert(steps_.end(), later_.begin(), later_.end());
+  later_.clear();
+}
+
 void FetchTurns::wait_for_place(Fetch& f) {
   if (!std::exchange(f.waits_for_place, true)) placeless_.push_back(f.id);
 }

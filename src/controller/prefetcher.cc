@@ -270,6 +270,7 @@ void Prefetcher::pump() {
               [this](const Fetch& f) { return queue_.any_waits_for(f.requests, f.id); });
   ops_.budget().begin_share(WorkBudget::Share::kFetches);
   queue_.hold_what_queues(ops_.budget());
+  turns_.begin_poll();
   const auto fetch_of = [this](OpId id) {
     const auto it = fetches_.find(id.v);
     return it == fetches_.end() ? nullptr : &it->second;
@@ -281,6 +282,10 @@ void Prefetcher::take_room(Fetch& f, bool has_place) {
   const LossLog::For room_for(losses_, f.requests.empty() ? RequestId{} : f.requests.front());
   const FetchRoom::Answer answer = fetch_room_.go_on(f);
   if (answer == FetchRoom::Answer::kNotYet) return turns_.step_later(f);
+  if (answer == FetchRoom::Answer::kWaitsForStores) {
+    probe(Probe::kPrefetchWaits);
+    return turns_.step_in_next_poll(f);
+  }
   if (answer == FetchRoom::Answer::kNone) {
     if (!f.room_needed.is_none()) go_without_room(f);
     end_planned(f);

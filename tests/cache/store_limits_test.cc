@@ -123,6 +123,35 @@ TEST(StoreLimits, WaitingForHostRoomEnds) {
   EXPECT_EQ(h.check_clean(), "");
 }
 
+// What storage is about to take is on the host alone. A fetch that needs its place waits until storage has it.
+TEST(StoreLimits, AFetchTakesNoPlaceOfWhatStorageIsTaking) {
+  constexpr TokenId kPrompts = 5;
+  constexpr std::size_t kTokens = 40;  // 10 pages
+  HarnessOptions options = small_host(Shape::kFull, kPrompts * 10);
+  options.device = {12, 0, 0};
+  options.config.store_batch_nodes = 1;
+  Harness h(options);
+  store_long_prompt(h, 48);
+  h.backend->script = hold_writes;
+  for (TokenId i = 0; i < kPrompts; ++i) (void)h.run(prompt_of(kTokens, 100 * (i + 1)), 1, "", 64);
+  look(h);
+  Harness::Job fetches = h.begin(prompt_of(48, 50), 1);
+  look(h);
+  let_writes_end(h);
+  while (!h.done(fetches)) {
+    if (!h.advance(fetches, 64)) look(h);
+  }
+  EXPECT_GE(fetches.cached.storage, 40u) << "it was worth waiting for";
+  h.finish(fetches);
+  h.settle();
+  (void)h.cache->flush();
+  for (TokenId i = 0; i < kPrompts; ++i) {
+    EXPECT_EQ(h.run(prompt_of(kTokens, 100 * (i + 1)), 1, "", 64).cached(), kTokens - 4) << i;
+    h.settle();
+  }
+  EXPECT_EQ(h.check_clean(), "");
+}
+
 // A storage that was detached goes on reading: what it reads stays cached, because without it the host had no more room
 // than with it. Only a flush takes it from the tree.
 TEST(StoreLimits, PagesOfADetachedStorageAreNoRoom) {
