@@ -15,15 +15,45 @@ jobs="$(nproc)"
 readonly clang_latest_start_seconds=2450
 
 # Under sanitizers: what reads bytes from outside, owns memory, or runs on several threads. Not the command line, the
-# benchmarks, and the tests that compute with models or compare with other systems.
-readonly asan_whole=(base_test key_test model_test policy_test pool_test transfer_test tree_test controller_test
-  door_test events_test server_test engine_test config_test metadata_test tests_metadata tests_metadata_http
-  tests_server tests_shared tests_mooncake tests_cuda fuzz_replay)
-# Of these, which take the longest, every fourth test; the next commit runs others.
-readonly asan_sampled=(storage_test tests_cache tests_crash tests_conformance tests_connector tests_attach tests_disk)
+# benchmarks, and the tests that compute with models or compare with other systems. One commit has the lower folders,
+# the next one the upper; of the *_sampled, which take the longest, every second test, and the other ones two commits
+# later.
+readonly asan_lower=(base_test key_test model_test policy_test pool_test transfer_test tree_test controller_test
+  door_test events_test config_test tests_cuda fuzz_replay)
+readonly asan_lower_sampled=(tests_cache tests_crash tests_attach)
+readonly asan_upper=(metadata_test engine_test server_test tests_metadata tests_metadata_http tests_server tests_shared
+  tests_mooncake)
+readonly asan_upper_sampled=(storage_test tests_conformance tests_connector tests_disk)
 
-# Of the slow tests with many cases alike every fourth, too.
+# Of the slow tests with many cases alike every fourth.
 readonly slow_sampled=(tests_model tests_disk_slow tests_ranks_slow)
+
+# What runs beside the stages, by name: process groups, which end with this script, however it ends.
+declare -A running=()
+end_running() {
+  local group
+  for group in "${running[@]}"; do kill -- "-$group" 2>/dev/null || true; done
+}
+trap end_running EXIT
+
+# beside NAME COMMAND...: begins it in a group of its own; it prints to build/test_NAME.log.
+beside() {
+  local name="$1"
+  shift
+  set -m
+  "$@" >"build/test_$name.log" 2>&1 &
+  set +m
+  running["$name"]=$!
+}
+
+# finish NAME: waits for it; what it printed is shown if it failed.
+finish() {
+  local result=0
+  wait "${running[$1]}" || result=$?
+  unset "running[$1]"
+  [ "$result" = 0 ] || cat "build/test_$1.log"
+  return "$result"
+}
 
 stage() { printf '\n== %s (%ds)\n' "$*" "$SECONDS"; }
 
@@ -49,15 +79,29 @@ run_tests() {
 # Joins words by "|".
 any_of() { local IFS='|'; printf '%s' "$*"; }
 
-build_asan() {
-  cmake --preset asan -DLARDER_SLOW_TESTS=OFF >/dev/null
-  cmake --build --preset asan --target "${asan_whole[@]/#/larder_}" "${asan_sampled[@]/#/larder_}" -- --quiet
-}
-
 # Which of four this commit runs.
 turn() {
   local commits
   if commits="$(git rev-list --count HEAD 2>/dev/null)"; then echo $((commits % 4 + 1)); else echo 1; fi
+}
+
+# What runs under sanitizers now: asan_whole, asan_sampled, and the names of its tests.
+pick_asan() {
+  if [ $(($(turn) % 2)) = 1 ]; then
+    asan_whole=("${asan_lower[@]}") asan_sampled=("${asan_lower_sampled[@]}")
+  else
+    asan_whole=("${asan_upper[@]}") asan_sampled=("${asan_upper_sampled[@]}")
+  fi
+  asan_names="^larder_($(any_of "${asan_whole[@]}"))/" asan_sampled_names="^larder_($(any_of "${asan_sampled[@]}"))/"
+  case " ${asan_whole[*]} " in *" fuzz_replay "*) asan_names+="|^fuzz_" ;; esac
+}
+
+# After llama.cpp, which is needed first.
+build_asan() {
+  renice -n 19 "$BASHPID" >/dev/null
+  tail --pid="${running[llama_env]}" -f /dev/null
+  cmake --preset asan -DLARDER_SLOW_TESTS=OFF >/dev/null
+  cmake --build --preset asan --target "${asan_whole[@]/#/larder_}" "${asan_sampled[@]/#/larder_}" -- --quiet
 }
 
 run_slow() {
@@ -68,45 +112,35 @@ run_slow() {
 }
 
 run_asan() {
-  local first
-  first="$(turn)"
-  run_tests asan asan -LE slow -j "$((jobs + 1))" -R "^(larder_($(any_of "${asan_whole[@]}"))/|fuzz_)"
-  run_tests asan asan_sampled -LE slow -j "$((jobs + 1))" -R "^larder_($(any_of "${asan_sampled[@]}"))/" -I "$first,,4"
+  run_tests asan asan -LE slow -j "$((jobs + 1))" -R "$asan_names"
+  run_tests asan asan_sampled -LE slow -j "$((jobs + 1))" -R "$asan_sampled_names" -I "$((($(turn) + 1) / 2)),,2"
 }
 
 # The Python package, SGLang of its wheel with it as storage backend, and SGLang's own clients before `larder serve`.
 # Environment: tools/sglang_env.sh.
 run_sglang() {
-  local python="$PWD/build/sglang/bin/python" suite log failed=0
+  local python="$PWD/build/sglang/bin/python" suite failed=0
   tools/sglang_env.sh
   cmake -S python -B build/python -G Ninja -DPython_EXECUTABLE="$python" \
     -DLARDER_LIBRARY="$PWD/build/release/liblarder.so" >/dev/null
   cmake --build build/python -- --quiet
   local suites=(python/tests tests/sglang tests/sglang_clients)
-  # Side by side: each waits for its servers most of the time. An interrupt does not reach them by itself.
-  running=()
-  trap 'kill "${running[@]}" 2>/dev/null' EXIT
-  for suite in "${suites[@]}"; do
-    PYTHONPATH="$PWD/build/python" "$python" -m pytest "$suite" >"build/test_${suite//\//_}.log" 2>&1 &
-    running+=($!)
+  for suite in "${suites[@]}"; do  # side by side: each waits for its servers most of the time
+    beside "${suite//\//_}" env PYTHONPATH="$PWD/build/python" "$python" -m pytest "$suite"
   done
   for suite in "${suites[@]}"; do
-    log="build/test_${suite//\//_}.log"
-    if wait "${running[0]}"; then
-      printf '%s: %s\n' "$suite" "$(grep -E '[0-9]+ passed' "$log")"
+    if finish "${suite//\//_}"; then
+      printf '%s: %s\n' "$suite" "$(grep -E '[0-9]+ passed' "build/test_${suite//\//_}.log")"
     else
-      cat "$log"
       failed=1
     fi
-    running=("${running[@]:1}")
   done
-  trap - EXIT
   return "$failed"
 }
 
 # src/engine/llama on the real libllama, and the proxy before the real llama-server. The Python is that of run_sglang.
 run_llama() {
-  tools/llama_env.sh
+  finish llama_env
   build release -DLARDER_LLAMA=ON
   run_tests release llama -R '^larder_tests_llama/' -j 1  # llama.cpp's threads wait by spinning
   local log="build/test_llama_fronts.log"
@@ -143,6 +177,10 @@ main() {
   else
     tools/cuda_env.sh  # that it builds without a GPU; its tests run on a simulated driver
     build release -DLARDER_CUDA=ON
+    # In the processor time that tests leave over: for a sixth of it they wait for clocks, servers and disks.
+    beside llama_env nice -n 19 tools/llama_env.sh
+    pick_asan
+    beside asan_build build_asan
   fi
   stage "tests"
   run_tests release fast -LE slow
@@ -165,8 +203,8 @@ main() {
   stage "commands of the documentation"  # configures build/release as a user does: without tests
   tools/run_docs.py
 
-  stage "build with AddressSanitizer and UBSan"
-  build_asan
+  stage "build with AddressSanitizer and UBSan, begun beside the tests"
+  finish asan_build
   stage "tests with AddressSanitizer and UBSan"
   run_asan
 

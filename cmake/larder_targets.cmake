@@ -44,8 +44,8 @@ function(larder_compile_together name)
   endif()
 endfunction()
 
-# Tables of offsets of file formats, kernels for one processor each, libraries with their own names for everything, and
-# what a simulation needs of a library that not every test of sim/ has.
+# Tables of offsets of file formats, kernels for one processor each, libraries with their own names for everything, what
+# a simulation needs of a library that not every test of sim/ has, and what -DLARDER_LLAMA=ON compiles anew.
 function(larder_compile_alone)
   foreach(file IN LISTS ARGN)
     set_source_files_properties(${PROJECT_SOURCE_DIR}/${file} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
@@ -126,7 +126,7 @@ function(larder_add_cli)
     target_link_libraries(larder PRIVATE larder_flags larder_bench larder_sim_world larder_sim larder_server)
     if(LARDER_LLAMA)  # larder serve --model x.gguf
       set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/cli/serve_llama.cc APPEND PROPERTY COMPILE_DEFINITIONS LARDER_HAS_LLAMA=1)
-      target_link_libraries(larder PRIVATE larder_llama_server)
+      target_link_libraries(larder PRIVATE $<LINK_ONLY:larder_llama_server>)
     endif()
   endif()
 endfunction()
