@@ -6,6 +6,7 @@
 #                      SGLang (650 MB), the real llama.cpp and llama-server (77 MB), the slow tests (with the real
 #                      Mooncake Store, 46 MB), the tests under AddressSanitizer + UBSan, and clang's thread-safety
 #                      analysis with warnings as errors
+#   ./test.sh --sanitizers  the tests under AddressSanitizer + UBSan alone, all of them (./test.sh: half of the folders)
 # Ends with 1 at the first stage that fails. ctest's output of each stage is kept in build/test_<stage>.log.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -99,9 +100,16 @@ pick_asan() {
 # After llama.cpp, which is needed first.
 build_asan() {
   renice -n 19 "$BASHPID" >/dev/null
-  tail --pid="${running[llama_env]}" -f /dev/null
+  [ -z "${running[llama_env]-}" ] || tail --pid="${running[llama_env]}" -f /dev/null
   cmake --preset asan -DLARDER_SLOW_TESTS=OFF >/dev/null
   cmake --build --preset asan --target "${asan_whole[@]/#/larder_}" "${asan_sampled[@]/#/larder_}" -- --quiet
+}
+
+run_all_asan() {
+  asan_whole=("${asan_lower[@]}" "${asan_upper[@]}") asan_sampled=("${asan_lower_sampled[@]}" "${asan_upper_sampled[@]}")
+  build_asan
+  run_tests asan asan -LE slow -j "$((jobs + 1))" \
+    -R "^larder_($(any_of "${asan_whole[@]}" "${asan_sampled[@]}"))/|^fuzz_"
 }
 
 run_slow() {
@@ -155,8 +163,9 @@ main() {
   local fast=0
   case "${1:-}" in
     --fast) fast=1 ;;
+    --sanitizers) tools/install_deps.sh --full; run_all_asan; return ;;
     "") ;;
-    *) echo "usage: $0 [--fast]" >&2; return 2 ;;
+    *) echo "usage: $0 [--fast | --sanitizers]" >&2; return 2 ;;
   esac
 
   stage "packages"

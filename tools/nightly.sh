@@ -39,6 +39,7 @@ main() {
   mkdir -p "$out"
   check test ./test.sh
   check slow slow_tests
+  check sanitizers ./test.sh --sanitizers
   check simulation build/release/larder sim --seeds 10000 --events 1000 --probes --write-failure "$out/failure.txt"
   check every_fault build/release/larder sim --every-fault --seeds 100 --events 120 \
     --write-failure "$out/fault.txt"
