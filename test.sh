@@ -42,7 +42,7 @@ beside() {
   local name="$1"
   shift
   set -m
-  "$@" >"build/test_$name.log" 2>&1 &
+  "$@" </dev/null >"build/test_$name.log" 2>&1 &
   set +m
   running["$name"]=$!
 }
@@ -97,15 +97,20 @@ pick_asan() {
   case " ${asan_whole[*]} " in *" fuzz_replay "*) asan_names+="|^fuzz_" ;; esac
 }
 
-# After llama.cpp, which is needed first.
 build_asan() {
-  renice -n 19 "$BASHPID" >/dev/null
-  [ -z "${running[llama_env]-}" ] || tail --pid="${running[llama_env]}" -f /dev/null
   cmake --preset asan -DLARDER_SLOW_TESTS=OFF >/dev/null
   cmake --build --preset asan --target "${asan_whole[@]/#/larder_}" "${asan_sampled[@]/#/larder_}" -- --quiet
 }
 
+# With what time others leave over, and after llama.cpp, which is needed first.
+build_asan_beside() {
+  renice -n 19 "$BASHPID" >/dev/null
+  tail --pid="${running[llama_env]}" -f /dev/null
+  build_asan
+}
+
 run_all_asan() {
+  export LARDER_TEST_ALL_SERVERS=1
   asan_whole=("${asan_lower[@]}" "${asan_upper[@]}") asan_sampled=("${asan_lower_sampled[@]}" "${asan_upper_sampled[@]}")
   build_asan
   run_tests asan asan -LE slow -j "$((jobs + 1))" \
@@ -189,7 +194,7 @@ main() {
     # In the processor time that tests leave over: for a sixth of it they wait for clocks, servers and disks.
     beside llama_env nice -n 19 tools/llama_env.sh
     pick_asan
-    beside asan_build build_asan
+    beside asan_build build_asan_beside
   fi
   stage "tests"
   run_tests release fast -LE slow

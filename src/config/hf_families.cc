@@ -95,6 +95,11 @@ void read_qwen(HfFields& fields, HfShape& shape) {
   shape.full.resize(first);
 }
 
+// Its rule without layer_types is another one. No published file has the window on: all layers count as full then.
+void read_qwen_moe(HfFields& fields, HfShape& shape) {
+  return fields.words({"layer_types"}) ? read_qwen(fields, shape) : read_dense(fields, shape);
+}
+
 // Mistral 7B v0.1, Phi 3, StarCoder 2: a window, where there is one, is that of all layers.
 void read_windowed(HfFields& fields, HfShape& shape) {
   read_dense(fields, shape);
@@ -289,7 +294,7 @@ constexpr auto kHfFamilies = std::to_array<HfFamily>({
     {"phi3", read_windowed},
     {"starcoder2", read_windowed},
     {"qwen2", read_qwen},
-    {"qwen2_moe", read_qwen},
+    {"qwen2_moe", read_qwen_moe},
     {"qwen3", read_qwen},
     {"qwen3_moe", read_qwen},
     {"qwen2_5_vl_text", read_qwen},

@@ -97,6 +97,7 @@ Backups::Begun Backups::begin(const std::vector<NodeId>& nodes, HostEffort effor
     if (room != HostAnswer::kThere) break;
   }
   const bool waits = room == HostAnswer::kWaitsForStores;
+  if (waits) host_room_.note_copies_wait();
   if (std::all_of(copy.pairs.begin(), copy.pairs.end(), [](const auto& v) { return v.empty(); })) {
     (void)tree_.finish_op(op.id, false);
     ops_.erase(op.id);

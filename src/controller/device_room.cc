@@ -174,7 +174,7 @@ bool DeviceRoom::are_copied(std::set<NodeId>& nodes) const {
 
 // What requests that let go have handed over is copied, too, and can leave after that.
 bool DeviceRoom::is_room_coming(ComponentKind c) {
-  return host_room_.has_refused() || are_copied(leaving_[index_of(c)]) || are_copied(handed_over_);
+  return host_room_.do_copies_wait() || are_copied(leaving_[index_of(c)]) || are_copied(handed_over_);
 }
 
 // Does the host have room for copies, or does it have to evict for them? Where restore points are weighed, a little

@@ -31,7 +31,9 @@ bool FetchRoom::plan(Fetch& f) {
   f.room_needed = parts_.host->space_of(counts);
   if (!f.room_needed.fits_in(parts_.host->total())) return false;
   const TenantId who = parts_.tree.tenant_of(f.space);
-  if (counts[0] + counts[1] > budget.piece() && !f.room_needed.fits_in(parts_.room.in_reach(who))) return false;
+  HostSpace reach = parts_.room.in_reach(who);
+  if (parts_.backlog.may_wait()) reach += parts_.backlog.kept();
+  if (counts[0] + counts[1] > budget.piece() && !f.room_needed.fits_in(reach)) return false;
   f.blocks = f.room_needed.blocks;
   parts_.queue.add_blocks(f.blocks);
   f.batches.reserve((f.target - f.full_from) / f.cut.most + f.cut.stops.size());

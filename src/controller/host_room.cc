@@ -23,6 +23,7 @@ HostSpace HostRoom::evictable(TenantId who) const {
 }
 
 void HostRoom::count_refusal() {
+  do_copies_wait_ = false;
   if (std::exchange(has_refused_, false)) backlog_.count_wait();
 }
 

@@ -61,7 +61,10 @@ class HostRoom {
   [[nodiscard]] HostSpace in_reach(TenantId who = {}) const { return host_->available() + evictable(who); }
   // Once per poll: refusals for the sake of storage, since the last one, use up the patience of the backlog.
   void count_refusal();
-  [[nodiscard]] bool has_refused() const { return has_refused_; }
+  // Since the last poll copies from the device were refused so: what leaves there is room to come. Room for a fetch is
+  // none.
+  void note_copies_wait() { do_copies_wait_ = true; }
+  [[nodiscard]] bool do_copies_wait() const { return do_copies_wait_; }
 
   // Slots that are the caller's own. One that is refused counts as an internal error.
   void give_back(ComponentKind c, std::span<const HostSlot> slots);
@@ -83,6 +86,7 @@ class HostRoom {
   StoreBacklog& backlog_;
   CacheCounters& counters_;
   bool has_refused_ = false;  // for the sake of storage, since the last poll
+  bool do_copies_wait_ = false;
 };
 
 }  // namespace larder

@@ -415,7 +415,11 @@ void StoreBacklog::unlock_abandoned() {
   }
 }
 
-bool StoreBacklog::may_wait() const { return storage_ && ops_.live(OpKind::kStore) > 0 && patience_ > 0; }
+// Between two writes, too: the next one begins at the end of this poll.
+bool StoreBacklog::may_wait() const {
+  const bool writes = ops_.live(OpKind::kStore) > 0 || (!stands_ && tree_.backlog().waiting() > 0);
+  return storage_ != nullptr && patience_ > 0 && writes;
+}
 
 bool StoreBacklog::takes_soon() const {
   return storage_ != nullptr && !stands_ && patience_ > 0 && tree_.backlog().waiting() < kSoon;

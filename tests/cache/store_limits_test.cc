@@ -136,7 +136,7 @@ TEST(StoreLimits, AFetchTakesNoPlaceOfWhatStorageIsTaking) {
   for (TokenId i = 0; i < kPrompts; ++i) (void)h.run(prompt_of(kTokens, 100 * (i + 1)), 1, "", 64);
   look(h);
   Harness::Job fetches = h.begin(prompt_of(48, 50), 1);
-  look(h);
+  for (int polls = 0; polls < 8; ++polls) (void)h.run_background(100);
   let_writes_end(h);
   while (!h.done(fetches)) {
     if (!h.advance(fetches, 64)) look(h);
@@ -149,6 +149,30 @@ TEST(StoreLimits, AFetchTakesNoPlaceOfWhatStorageIsTaking) {
     EXPECT_EQ(h.run(prompt_of(kTokens, 100 * (i + 1)), 1, "", 64).cached(), kTokens - 4) << i;
     h.settle();
   }
+  EXPECT_EQ(h.check_clean(), "");
+}
+
+// The same where one write has ended and the next one, of what continues it, has yet to begin.
+TEST(StoreLimits, NorBetweenTwoWrites) {
+  HarnessOptions options = small_host(Shape::kFull, 22);
+  options.device = {12, 0, 0};
+  options.config.store_batch_nodes = 1;
+  Harness h(options);
+  store_long_prompt(h, 48);
+  h.backend->script = hold_writes;
+  (void)h.run(prompt_of(20, 100), 1, "", 64);
+  (void)h.run(prompt_of(40, 100), 1, "", 64);
+  (void)h.run(prompt_of(40, 900), 1, "", 64);
+  look(h);
+  EXPECT_EQ(h.backend->held(), 1u) << "the second half of a prompt waits for its first one";
+  Harness::Job fetches = h.begin(prompt_of(48, 50), 1);
+  for (int polls = 0; polls < 8; ++polls) (void)h.run_background(100);
+  let_writes_end(h);
+  h.cache->abort(fetches.id);
+  h.settle();
+  (void)h.cache->flush();
+  EXPECT_EQ(h.run(prompt_of(40, 100), 1, "", 64).cached(), 36u);
+  h.settle();
   EXPECT_EQ(h.check_clean(), "");
 }
 

@@ -121,7 +121,9 @@ Status CrashClient::reserve() {
 void CrashClient::reserve_again(const Wanted& wanted, const Answer& first) {
   const auto second = service_->reserve(now_.session, wanted, kLong);
   if (!second) {
-    unanswered_ += now_.keys.size();
+    const auto has_page = [](const CrashEvent& event) { return !is_big(event); };
+    unanswered_ += now_.keys.size() -
+                   static_cast<std::size_t>(std::count_if(now_.reserved.begin(), now_.reserved.end(), has_page));
     return;
   }
   std::vector<CrashEvent> more;  // there was no page the first time, or what was there has been evicted

@@ -36,14 +36,21 @@ std::vector<BatchLine::Ready> BatchLine::take_ready() {
       written_.insert(batch.names.begin(), batch.names.end());
       writes_ += is_write ? 1 : 0;
       is_clearing_ |= is_clear;
-      at->has_met_clear = is_clearing_;
-      for (Entry& running : running_) running.has_met_clear |= is_clear;
+      for (Entry& running : running_) meet(running, *at);
       out.push_back({at->number, at->offset, std::move(at->batch.begin)});
       running_.splice(running_.end(), waiting_, at);
     }
     at = next;
   }
   return out;
+}
+
+void BatchLine::meet(Entry& one, Entry& other) {
+  const bool is_one_clear = one.batch.kind == Batch::Kind::kClear;
+  const Batch& clear = is_one_clear ? one.batch : other.batch;
+  Entry& read = is_one_clear ? other : one;
+  if (clear.kind != Batch::Kind::kClear || read.batch.kind != Batch::Kind::kRead) return;
+  read.has_met_clear |= !clear.space || clear.space == read.batch.space;
 }
 
 bool BatchLine::has_met_clear(std::uint64_t batch) const {

@@ -12,10 +12,12 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "storage/shared/arena_room.h"
 
 namespace larder::mooncake {
@@ -25,6 +27,7 @@ struct Batch {
   Kind kind = Kind::kRead;
   std::uint64_t bytes = 0;         // of staging memory, one piece
   std::vector<std::string> names;  // kWrite: what it writes
+  std::optional<Digest256> space;  // digest of the namespace that it reads or clears; a clear without: all
   // Runs once, where take_ready()'s caller runs it.
   std::function<void(std::uint64_t batch, std::uint64_t offset)> begin;
 };
@@ -41,7 +44,7 @@ class BatchLine {
   void push(Batch batch);
   // Those that may begin now, in order. They have begun when this returns.
   [[nodiscard]] std::vector<Ready> take_ready();
-  // Of one that has begun: has a clear run since then, or does one run now?
+  // Of a read that has begun: has a clear of its namespace run since then, or does one run now?
   [[nodiscard]] bool has_met_clear(std::uint64_t batch) const;
   // Of one that has begun. Its memory and its names are free.
   void end(std::uint64_t batch);
@@ -55,6 +58,7 @@ class BatchLine {
     bool has_met_clear = false;
   };
   [[nodiscard]] bool has_free_names(const Batch& batch) const;
+  static void meet(Entry& one, Entry& other);
 
   share::ArenaRoom room_;
   std::uint64_t next_ = 1;

@@ -80,6 +80,24 @@ TEST(BatchLine, KnowsWhichReadsMetAClear) {
   EXPECT_FALSE(line.has_met_clear(5));
 }
 
+TEST(BatchLine, AClearOfAnotherNamespaceIsNone) {
+  Digest256 own, other;
+  other.bytes[0] = 1;
+  for (const bool is_read_first : {true, false}) {
+    for (const std::optional<Digest256>& cleared :
+         {std::optional<Digest256>(), std::optional(own), std::optional(other)}) {
+      BatchLine line(8 * kPage);
+      Batch read = batch_of(Kind::kRead, 1), clear = batch_of(Kind::kClear, 0);
+      read.space = own;
+      clear.space = cleared;
+      line.push(is_read_first ? read : clear);
+      line.push(is_read_first ? clear : read);
+      EXPECT_EQ(ready(line), (Numbers{1, 2}));
+      EXPECT_EQ(line.has_met_clear(is_read_first ? 1 : 2), cleared != std::optional(other)) << is_read_first;
+    }
+  }
+}
+
 // Whatever comes: memory is never given twice, names neither, and all batches begin in the end.
 TEST(BatchLine, KeepsItsPromisesInAnyOrder) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {

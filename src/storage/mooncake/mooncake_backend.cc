@@ -153,6 +153,7 @@ void MooncakeBackend::run_exists(const std::shared_ptr<ExistsOperation>& op) {
 void MooncakeBackend::run_clear(const std::shared_ptr<ClearOperation>& op) {
   Batch batch;
   batch.kind = Batch::Kind::kClear;
+  if (op->request) batch.space = op->request->namespace_digest;
   batch.begin = [this, op](std::uint64_t number, std::uint64_t) {
     calls_.call(clear_request(pattern_of(op->request.get())), 1, Where::kElsewhere,
                 [this, op, number](const Codes& codes) {
@@ -211,6 +212,7 @@ void MooncakeBackend::add_read_batch(const std::shared_ptr<ReadOperation>& op, s
   batch->items = std::move(items);
   Batch entry;
   entry.bytes = bytes;
+  entry.space = batch->op->request.scope->namespace_digest;
   batch->is_short = bytes <= kQuickBytes;
   entry.begin = [this, batch](std::uint64_t number, std::uint64_t offset) {
     batch->number = number;
