@@ -147,6 +147,19 @@ TEST(DeviceRoomTest, AStorageThatHangsCostsPagesAndNotTime) {
   EXPECT_EQ(rig.tiers->counters().store_waits, refused);
 }
 
+// Room on the host that a fetch waits for makes none here.
+TEST(DeviceRoomTest, AFetchThatWaitsForStorageIsNoRoomToCome) {
+  RoomRig rig({.model = "full", .host_pages = 4});
+  ASSERT_TRUE(rig.tiers->attach_storage(rig.storage).is_ok());
+  rig.backups->by_policy(rig.add("hhhh"), 0);
+  rig.end_copy();
+  std::array<std::vector<HostSlot>, kComponentCount> slots;
+  EXPECT_EQ(rig.tiers->host_room().take({1, 0, 0}, HostEffort::kGently, slots), HostAnswer::kWaitsForStores);
+  EXPECT_FALSE(rig.room->is_room_coming(ComponentKind::kFull));
+  rig.poll();
+  EXPECT_EQ(rig.tiers->counters().store_waits, 1u) << "it uses up patience all the same";
+}
+
 // Each request waits so often in its life, whatever storage takes meanwhile.
 TEST(DeviceRoomTest, ARequestThatHasWaitedOftenEnoughWaitsNoMore) {
   RoomRig rig({.model = "full", .host_pages = 4});
