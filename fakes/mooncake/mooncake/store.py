@@ -172,6 +172,7 @@ class MooncakeDistributedStore:
         self.is_closed = False
         self.memory = {}  # address -> size
         self.begun = {}  # name -> bytes written of it, or None
+        self.of_thread = threading.local()  # fault: what the test wants of the call that runs
 
     # What every call begins with.
 
@@ -197,13 +198,13 @@ class MooncakeDistributedStore:
                 return [fault["code"]] * len(keys)
         if control.get("is_down"):
             return [NO_MASTER] * len(keys)
-        self.fault_of_one = fault
+        self.of_thread.fault = fault
         if len(set(map(type, keys)) - {str}):
             die(f"{name}(): keys that are no text")
         return None
 
     def with_fault(self, codes):
-        fault = self.fault_of_one
+        fault = self.of_thread.fault
         if fault and "index" in fault and fault["index"] < len(codes):
             codes[fault["index"]] = fault["code"]
         return codes
@@ -282,7 +283,7 @@ class MooncakeDistributedStore:
         if not len(keys) == len(all_buffer_ptrs) == len(all_sizes):
             return [REFUSED] * len(keys)
         codes = [0] * len(keys)
-        takes_long = (self.fault_of_one or {}).get("until_removed", False)
+        takes_long = (self.of_thread.fault or {}).get("until_removed", False)
         places = {key: i for i, key in enumerate(keys)}  # of a key that is there twice, one place is filled
         for i in random.sample(range(len(keys)), len(keys)):
             with self.cluster as cluster:
@@ -339,7 +340,7 @@ class MooncakeDistributedStore:
         if not len(keys) == len(sizes) == len(groups) or config.replica_num < 1:
             return [REFUSED] * len(keys)
         with self.cluster as cluster:
-            fault = self.fault_of_one or {}
+            fault = self.of_thread.fault or {}
             return [fault["code"] if fault.get("index") == i else self.start_one(cluster, *one)
                     for i, one in enumerate(zip(keys, sizes, groups))]
 
@@ -370,7 +371,7 @@ class MooncakeDistributedStore:
         if codes is not None:
             return codes
         codes = []
-        fault = self.fault_of_one or {}
+        fault = self.of_thread.fault or {}
         with self.cluster as cluster:
             for i, key in enumerate(keys):
                 if key not in self.begun:
