@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What is too long for every commit: each check of docs/testing.md at length, one after the other, on this tree.
 #
-#   tools/nightly.sh [--hours N]     about five hours on two cores, and N of fuzzing more (0: a minute for each target)
+#   tools/nightly.sh [--hours N]     five and a half hours on two cores, and N of fuzzing more (0: a minute for each)
 #
 # Prints a line for each as it ends, and keeps what each has said in build/nightly/. Goes on after a failure; ends with
 # 1 if there was one.

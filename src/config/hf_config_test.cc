@@ -141,7 +141,7 @@ TEST(HfConfig, AWindowThatIsSwitchedOffIsNone) {
   EXPECT_EQ(bytes_in(model_of(text + "true}").spec, ComponentKind::kSwa), 64u * 8 * 2 * 4 * 128 * 2);
 }
 
-// Of 28 layers, a page of 64 tokens has 64 x 2 x 4 x 128 x 2 bytes in each.
+// A page of 64 tokens has 64 x 2 x 4 x 128 x 2 bytes in each of the 30 layers.
 TEST(HfConfig, WhichLayersOfQwenHaveAWindow) {
   const std::string text = R"({"model_type": "qwen2", "hidden_size": 3584, "num_attention_heads": 28,
     "num_key_value_heads": 4, "num_hidden_layers": 30, "sliding_window": 4096, "torch_dtype": "bfloat16",

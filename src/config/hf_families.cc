@@ -95,7 +95,8 @@ void read_qwen(HfFields& fields, HfShape& shape) {
   shape.full.resize(first);
 }
 
-// Its rule without layer_types is another one. No published file has the window on: all layers count as full then.
+// Qwen 2 MoE: where layer_types is missing, another rule says which layers have a window. All count as full then, so no
+// size that is planned with is too small.
 void read_qwen_moe(HfFields& fields, HfShape& shape) {
   return fields.words({"layer_types"}) ? read_qwen(fields, shape) : read_dense(fields, shape);
 }

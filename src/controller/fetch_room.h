@@ -53,8 +53,8 @@ class FetchRoom {
   // What is read for earlier stops is at most one part in so many of the full pages in front of them.
   static constexpr std::uint64_t kStopShare = 8;
   static constexpr std::uint32_t kTries = 8;  // each evicts; a host that is this full is better left alone
-  static constexpr std::uint32_t kMostStoreWaits =
-      16;  // polls, for one fetch: its requests wait a second for all of it
+  // Polls, for one fetch. By default its requests wait a second for all of it, and an engine polls with each step.
+  static constexpr std::uint32_t kMostStoreWaits = 16;
   [[nodiscard]] bool plan(Fetch& f);
   [[nodiscard]] HostAnswer take_piece(Fetch& f);
   void hold_host_path(Fetch& f, const ComponentCounts& counts);

@@ -138,9 +138,10 @@ TEST(StoreLimits, AFetchTakesNoPlaceOfWhatStorageIsTaking) {
   Harness::Job fetches = h.begin(prompt_of(48, 50), 1);
   for (int polls = 0; polls < 8; ++polls) (void)h.run_background(100);
   let_writes_end(h);
-  while (!h.done(fetches)) {
+  for (int moves = 0; moves < 100 && !h.done(fetches); ++moves) {
     if (!h.advance(fetches, 64)) look(h);
   }
+  ASSERT_TRUE(h.done(fetches));
   EXPECT_GE(fetches.cached.storage, 40u) << "it was worth waiting for";
   h.finish(fetches);
   h.settle();

@@ -28,18 +28,18 @@ class EndingService final : public MetadataService {
       : service_(service), clock_(clock), rng_(rng), calls_(rng.below(100)) {}
 
   Result<std::uint64_t> initialize(const MetadataNamespace& name_space, std::uint64_t pages) override {
-    return answer<std::uint64_t>([&] { return service_.initialize(name_space, pages); });
+    return answer([&] { return service_.initialize(name_space, pages); });
   }
   Result<std::vector<std::vector<std::optional<PageRef>>>> find(std::span<const MetadataKeys> wanted,
                                                                 Nanos lease) override {
-    return answer<std::vector<std::vector<std::optional<PageRef>>>>([&] { return service_.find(wanted, lease); });
+    return answer([&] { return service_.find(wanted, lease); });
   }
   Result<std::vector<std::vector<Reserved>>> reserve(const MetadataSession& session,
                                                      std::span<const ReserveItems> wanted, Nanos ttl) override {
     const bool is_again = session == last_session_;
     last_session_ = session;
     if (calls_ == 0) lost_ = wanted.back().items.size();
-    return answer<std::vector<std::vector<Reserved>>>([&] {
+    return answer([&] {
       // Of two calls of a session the second finds pages where the first found none.
       if (is_again) clock_.advance(2 * kLease);
       if (!is_again && rng_.chance(1, 2)) lease_all();
@@ -47,26 +47,26 @@ class EndingService final : public MetadataService {
     });
   }
   Result<std::vector<Status>> confirm(const ConfirmRequest& request) override {
-    return answer<std::vector<Status>>([&] { return service_.confirm(request); });
+    return answer([&] { return service_.confirm(request); });
   }
   Result<std::uint64_t> remove(std::span<const ConfirmItem> items) override {
-    return answer<std::uint64_t>([&] { return service_.remove(items); });
+    return answer([&] { return service_.remove(items); });
   }
   Result<std::uint64_t> clear(const MetadataNamespace& name_space, std::string_view prefix) override {
-    return answer<std::uint64_t>([&] { return service_.clear(name_space, prefix); });
+    return answer([&] { return service_.clear(name_space, prefix); });
   }
   Result<std::map<MetadataNamespace, NamespaceStats>> stats() override {
-    return answer<std::map<MetadataNamespace, NamespaceStats>>([&] { return service_.stats(); });
+    return answer([&] { return service_.stats(); });
   }
 
   // How many pages of a namespace the call without an answer may have taken.
   [[nodiscard]] std::uint64_t lost() const { return lost_; }
 
  private:
-  template <class T, class Call>
-  Result<T> answer(const Call& call) {
+  template <class Call>
+  auto answer(const Call& call) -> decltype(call()) {
     if (is_gone_) return unavailable("the service is gone");
-    Result<T> said = call();
+    auto said = call();
     if (calls_-- > 0) return said;
     is_gone_ = true;
     return unavailable("the service ended before its answer came");

@@ -58,6 +58,7 @@ class BatchLine {
     bool has_met_clear = false;
   };
   [[nodiscard]] bool has_free_names(const Batch& batch) const;
+  // Two that are under way at once, in any order: is one a clear of what the other reads?
   static void meet(Entry& one, Entry& other);
 
   share::ArenaRoom room_;

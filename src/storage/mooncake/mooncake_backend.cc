@@ -241,18 +241,18 @@ Status MooncakeBackend::take_page(const ReadBatch& batch, std::size_t at, std::i
   return take_object(expected, link_->staging().data() + place.offset, page.payload);
 }
 
+bool MooncakeBackend::has_met_clear(const ReadBatch& batch) const {
+  LockGuard guard(mutex_);
+  return line_.has_met_clear(batch.number);
+}
+
 void MooncakeBackend::finish_read(const std::shared_ptr<ReadBatch>& batch, const Codes& codes) {
   BackendStats seen;
   std::vector<std::string> wrong;
-  bool has_met_clear = false;
-  {
-    LockGuard guard(mutex_);
-    has_met_clear = line_.has_met_clear(batch->number);
-  }
   for (std::size_t at = 0; at < batch->items.size(); ++at) {
     Status status = codes.is_ok() ? take_page(*batch, at, (*codes)[at]) : codes.status();
     // A clear takes pages that are being read, and what is written next lies in their place.
-    if (status.code() == StatusCode::kCorrupt && has_met_clear) status = not_found("cleared while it was read");
+    if (status.code() == StatusCode::kCorrupt && has_met_clear(*batch)) status = not_found("cleared while it was read");
     ++(status.is_ok()                           ? seen.read_hits
        : status.code() == StatusCode::kNotFound ? seen.read_misses
        : status.code() == StatusCode::kCorrupt  ? seen.corrupt

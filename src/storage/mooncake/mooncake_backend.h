@@ -72,6 +72,7 @@ class MooncakeBackend final : public StorageBackend {
   // reads
   void add_read_batch(const std::shared_ptr<ReadOperation>& op, std::vector<std::size_t> items, std::uint64_t bytes);
   void finish_read(const std::shared_ptr<ReadBatch>& batch, const Codes& codes) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] bool has_met_clear(const ReadBatch& batch) const LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Status take_page(const ReadBatch& batch, std::size_t at, std::int64_t code);
 
   // writes, mooncake_write.cc
