@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Headers that are parsed once for all libraries (LARDER_PRECOMPILED). Files still include what they use: preset clang
-// builds without this one, and does not build where an include is missing.
+// Headers that are parsed once for all libraries (LARDER_PRECOMPILED). Files still include what they use:
+// `tools/thread_safety.py --alone` reads each without this one, and fails where an include is missing.
 #pragma once
 
 #include <fmt/format.h>

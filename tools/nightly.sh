@@ -46,6 +46,7 @@ main() {
   check every_event build/release/larder sim --seeds 500 --events 1000 --check-every 1 \
     --write-failure "$out/event.txt"
   check defects tools/defects.py
+  check thread_safety tools/thread_safety.py --alone
   check tsan tools/tsan.sh
   check tidy tools/tidy.py
   check fuzz tools/fuzz.sh --keep --seconds "$((seconds > 60 ? seconds : 60))"

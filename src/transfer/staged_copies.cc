@@ -21,12 +21,14 @@ struct StagedCopies::Run {
 
   // A step of either stream has ended. The last of all ends the transfer.
   void end_step(const Status& status) {
+    Status ended;
     {
       const LockGuard guard(mutex);
       if (failure.is_ok()) failure = status;
       if (--steps_left > 0) return;
+      ended = std::move(failure);
     }
-    ends.done(std::move(failure));
+    ends.done(std::move(ended));
   }
   [[nodiscard]] bool has_failed() {
     const LockGuard guard(mutex);

@@ -29,7 +29,8 @@ class RelayTrace : public testing::Test {
 
   const support::TemporaryDirectory folder_;
   const std::string path_ = folder_.path() + "/trace";
-  Rig rig_{{.geometry = geometry_of("hybrid"), .slots = 2, .trace = {.path = path_, .block_tokens = kPage}}};
+  Rig rig_{
+      {.geometry = geometry_of("hybrid"), .slots = 2, .trace = {.path = path_, .key_file = {}, .block_tokens = kPage}}};
   const Tokens a_ = random_tokens(200, 1);
 };
 
