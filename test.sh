@@ -143,7 +143,7 @@ run_sglang() {
   cmake -S python -B build/python -G Ninja -DPython_EXECUTABLE="$python" \
     -DLARDER_LIBRARY="$PWD/build/release/liblarder.so" >/dev/null
   cmake --build build/python -- --quiet
-  local suites=(python/tests tests/sglang tests/sglang_clients)
+  local suites=(python/tests tests/sglang tests/sglang_clients tests/sglang_server)
   for suite in "${suites[@]}"; do  # side by side: each waits for its servers most of the time
     beside "${suite//\//_}" env PYTHONPATH="$PWD/build/python" "$python" -m pytest "$suite"
   done

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Makes the Python environment for the tests against the real SGLang: tools/sglang_env.sh [DIR]  (build/sglang)
 #
-# DIR becomes a virtual environment with exactly what tests/sglang/requirements.txt pins (650 MB of downloads, no
-# dependencies), with empty CUDA libraries and an empty triton, so that SGLang's cache runs on a CPU.
+# DIR becomes a virtual environment with exactly what tests/sglang/requirements.txt pins (660 MB of downloads, no
+# dependencies), with empty CUDA libraries and an empty triton, so that SGLang runs on a CPU.
 # A second run with the same inputs returns at once. Run the tests with DIR/bin/python -m pytest tests/sglang.
 set -euo pipefail
 

@@ -29,7 +29,7 @@ class Nothing:
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        return Nothing()
+        return NoDriver() if name == "driver" else Nothing()
 
     def __mro_entries__(self, bases):
         return ()
@@ -38,6 +38,15 @@ class Nothing:
         return self
 
     __ror__ = __or__
+
+
+class NoDriver:
+    """`triton.runtime.driver` where there is no GPU: SGLang asks for the active one and takes the error for a CPU."""
+
+    @property
+    def active(self):
+        """No driver is."""
+        raise RuntimeError("0 active drivers ([]). There should only be one.")
 
 
 def stand_in(name):
@@ -51,7 +60,7 @@ class _Module(types.ModuleType):
     """A module below `triton` that has every name."""
 
     def __getattr__(self, name):
-        return stand_in(name)
+        return NoDriver() if name == "driver" else stand_in(name)
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

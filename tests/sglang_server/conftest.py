@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No network, models, and servers that print their log when a test fails."""
+
+import itertools
+import os
+import pathlib
+import random
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).parent
+
+sys.path[:0] = [str(HERE), str(HERE.parent / "sglang")]
+os.environ["PATH"] = f"{sys.prefix}/bin{os.pathsep}{os.environ['PATH']}"
+os.environ.setdefault("TORCH_EXTENSIONS_DIR", f"{sys.prefix}/torch_extensions")
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import checkpoint
+from sglang_server import SglangServer
+
+
+@pytest.fixture(scope="session")
+def qwen2(tmp_path_factory):
+    """Folder of a model of full attention."""
+    return checkpoint.qwen2(tmp_path_factory.mktemp("models") / "qwen2")
+
+
+@pytest.fixture(scope="session")
+def lfm2(tmp_path_factory):
+    """Folder of a hybrid model: attention and short convolutions."""
+    return checkpoint.lfm2(tmp_path_factory.mktemp("models") / "lfm2")
+
+
+@pytest.fixture
+def start(qwen2, tmp_path):
+    """Makes servers of that model."""
+
+    logs = (tmp_path / f"sglang_{number}.log" for number in itertools.count())
+
+    def make(model=qwen2, **options):
+        return SglangServer(model, next(logs), **options)
+
+    return make
+
+
+@pytest.fixture
+def prompts():
+    """Two conversations of 300 tokens that begin alike, and two others; more than the device has room for, together."""
+    source = random.Random(7)
+
+    def text(length):
+        return [source.randrange(3, checkpoint.VOCABULARY) for _ in range(length)]
+
+    begin = text(160)
+    return [begin + text(140), begin + text(140), text(300), text(420)]
