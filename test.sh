@@ -3,7 +3,7 @@
 # Everything that must hold before a commit.
 #   ./test.sh --fast   the rules of the tree, the release build, all tests but the slow ones (minutes)
 #   ./test.sh          in addition CUDA's compiler (105 MB of downloads, once), the Python package inside the real
-#                      SGLang (650 MB), the real llama.cpp and llama-server (77 MB), the slow tests (with the real
+#                      SGLang (660 MB), the real llama.cpp and llama-server (77 MB), the slow tests (with the real
 #                      Mooncake Store, 46 MB), the tests under AddressSanitizer + UBSan, and clang's thread-safety
 #                      analysis with warnings as errors
 #   ./test.sh --sanitizers  the tests under AddressSanitizer + UBSan alone, all of them (./test.sh: half of the folders)
@@ -140,6 +140,7 @@ run_asan() {
 run_sglang() {
   local python="$PWD/build/sglang/bin/python" suite failed=0
   tools/sglang_env.sh
+  tools/mooncake_env.sh  # two of SGLang's servers share a store
   cmake -S python -B build/python -G Ninja -DPython_EXECUTABLE="$python" \
     -DLARDER_LIBRARY="$PWD/build/release/liblarder.so" >/dev/null
   cmake --build build/python -- --quiet
@@ -213,7 +214,6 @@ main() {
   run_llama
 
   stage "slow tests"
-  tools/mooncake_env.sh
   if ctest --test-dir build/release -N -L slow | grep -q '^Total Tests: 0$'; then
     echo "none"
   else

@@ -37,23 +37,24 @@ class Answer:
         return all(abs(ours - theirs) < tolerance for ours, theirs in zip(self.logprobs, other.logprobs, strict=True))
 
 
-def larder_storage(folder, **config):
+def larder_storage(**config):
     """The options that make Larder the storage of a server, as docs/sglang.md has them."""
+    fixed = {
+        "backend_name": "larder",
+        "module_path": "larder_sglang",
+        "class_name": "LarderStorage",
+        "interface_v1": 1,
+        "prefetch_threshold": PAGE,
+    }
     return {
         "hicache_storage_backend": "dynamic",
-        "hicache_storage_backend_extra_config": json.dumps(
-            {
-                "backend_name": "larder",
-                "module_path": "larder_sglang",
-                "class_name": "LarderStorage",
-                "interface_v1": 1,
-                "directory": str(folder),
-                "max_size": "1G",
-                "prefetch_threshold": PAGE,
-            }
-            | config
-        ),
+        "hicache_storage_backend_extra_config": json.dumps(fixed | config),
     }
+
+
+def larder_files(folder, **config):
+    """The same, with a store of files in `folder`."""
+    return larder_storage(directory=str(folder), max_size="1G", **config)
 
 
 def _environment():
@@ -70,17 +71,30 @@ def _environment():
     }
 
 
-def _free_port():
+def free_port():
+    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def wait_for_port(port):
+    """Returns when somebody listens on `port`."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return
+        except OSError:
+            assert time.monotonic() < deadline, f"nobody listens on port {port}"
+            time.sleep(0.05)
 
 
 class SglangServer:
     """A server of the model in folder `model`; a context. `options` are options of sglang.launch_server."""
 
     def __init__(self, model, log, **options):
-        self.url = f"http://127.0.0.1:{_free_port()}"
+        self.url = f"http://127.0.0.1:{free_port()}"
         self._log = pathlib.Path(log)
         everywhere = {
             "model_path": model,

@@ -6,7 +6,7 @@ import subprocess
 import threading
 
 from rig.metadata_server import BINARY
-from sglang_server import ADMIN_KEY, larder_storage
+from sglang_server import ADMIN_KEY, larder_files
 
 
 def larder(*words):
@@ -25,7 +25,7 @@ def attached(server):
 
 
 def test_attach_under_load_and_detach(start, prompts, tmp_path):
-    config = larder_storage(tmp_path / "store")["hicache_storage_backend_extra_config"]
+    config = larder_files(tmp_path / "store")["hicache_storage_backend_extra_config"]
     attach = ["attach", "--backend", "dynamic", "--extra-config", config]
     with contextlib.ExitStack() as ended:
         second = start()

@@ -4,7 +4,7 @@ damaged store, and with another number of ranks."""
 
 import pathlib
 
-from sglang_server import PAGE, larder_storage
+from sglang_server import PAGE, larder_files
 
 
 def whole_pages(prompt):
@@ -36,7 +36,7 @@ def check_same(computed, others):
 
 
 def test_full_attention(start, prompts, tmp_path):
-    storage = larder_storage(tmp_path / "store")
+    storage = larder_files(tmp_path / "store")
     with start(**storage) as server:
         computed = ask_all(server, prompts)
         assert computed[0].cached == 0
@@ -74,7 +74,7 @@ def test_a_wrong_byte_is_another_answer(start, prompts, tmp_path):
 
 def test_recurrent_states(start, lfm2, prompts, tmp_path):
     """A conversation goes on from its state, which stands where the last answer ended and nowhere else."""
-    options = larder_storage(tmp_path / "store", prefetch_threshold=1) | {
+    options = larder_files(tmp_path / "store", prefetch_threshold=1) | {
         "page_size": 1,
         "disable_overlap_schedule": True,
         "max_mamba_cache_size": 24,
@@ -103,7 +103,7 @@ def test_recurrent_states(start, lfm2, prompts, tmp_path):
 
 def test_two_ranks_store_and_one_reads(start, prompts, tmp_path):
     """`tp_lcm_size`: pages in pieces, so that servers with other numbers of ranks find each other's."""
-    storage = larder_storage(tmp_path / "store", tp_lcm_size=2)
+    storage = larder_files(tmp_path / "store", tp_lcm_size=2)
     with start(tp=2, hicache_mem_layout="page_head", **storage) as server:
         computed = ask_all(server, prompts)
         server.flush()

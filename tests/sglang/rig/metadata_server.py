@@ -5,15 +5,12 @@ The server is the program named by the environment variable LARDER_BINARY, else 
 """
 
 import importlib
-import importlib.util
 import json
 import os
 import pathlib
 import re
 import subprocess
-import sys
 import threading
-import types
 
 from . import settings
 
@@ -157,35 +154,13 @@ class Model:
             self.gone.add(key)
 
 
-def client_module():
-    """Imports the module of SGLang's clients.
-
-    It has the reference's server as well, for which it imports fastapi; nobody starts that one, so that a stand-in does
-    where fastapi is not installed.
-    """
-    if importlib.util.find_spec("fastapi") is None:
-        names = ("FastAPI", "HTTPException", "Request", "Response", "ORJSONResponse")
-        stand_in = types.ModuleType("fastapi")
-        stand_in.responses = types.ModuleType("fastapi.responses")
-        for name in names:
-            setattr(stand_in, name, type(name, (), {}))
-            setattr(stand_in.responses, name, getattr(stand_in, name))
-        sys.modules |= {"fastapi": stand_in, "fastapi.responses": stand_in.responses}
-        try:
-            return importlib.import_module(CLIENT_MODULE)
-        finally:
-            del sys.modules["fastapi"], sys.modules["fastapi.responses"]
-    return importlib.import_module(CLIENT_MODULE)
-
-
 def client(url):
     """Returns SGLang's client of the server at `url`, as its hf3fs backend makes it."""
-    return client_module().Hf3fsGlobalMetadataClient(url)
+    return importlib.import_module(CLIENT_MODULE).Hf3fsGlobalMetadataClient(url)
 
 
 def backend(url, folder, monkeypatch, file_size=8 << 20):
     """Describes SGLang's hf3fs backend, with plain files in the place of 3FS and its index in the server at `url`."""
-    client_module()
     config = {
         "file_path_prefix": str(folder / "pages"),
         "file_size": file_size,
