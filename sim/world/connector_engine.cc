@@ -73,16 +73,20 @@ void ConnectorEngine::retract(const EventArguments& a) {
   if (!jobs_.empty()) preempt(jobs_[a[0] % jobs_.size()]);
 }
 
+// The oldest first: what newer ones let go for it, once their loads have ended, must not be taken by these again.
 bool ConnectorEngine::move_all() {
   bool any = end_transfers();
-  const std::uint64_t finished = world_.totals.finished;
-  for (std::size_t i = jobs_.size(); i > 0; --i) {
-    Job& job = jobs_[i - 1];
-    const Phase before = job.phase;
-    const std::uint64_t computed = job.computed;
-    move({i - 1, 16});
-    any = any || finished != world_.totals.finished || i > jobs_.size() || job.phase != before ||
-          job.computed != computed;
+  for (std::size_t i = 0; i < jobs_.size();) {
+    const std::size_t jobs = jobs_.size();
+    const Phase before = jobs_[i].phase;
+    const std::uint64_t computed = jobs_[i].computed;
+    move({i, 16});
+    if (jobs_.size() < jobs) {
+      any = true;
+      continue;
+    }
+    any = any || jobs_[i].phase != before || jobs_[i].computed != computed;
+    ++i;
   }
   return any;
 }

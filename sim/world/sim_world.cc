@@ -345,12 +345,15 @@ std::string SimWorld::finish() {
   return failure_;
 }
 
-// Ten minutes in which nothing moves are too many: the longest wait of a request is half of that.
+// Ten minutes in which nothing moves are too many: the longest wait of a request is half of that. Requests that move
+// and never end take each other's memory for ever.
 void SimWorld::drain_requests() {
-  constexpr int kMostIdleRounds = 12'000;
-  for (int idle = 0; engine_->requests() > 0 && failure_.empty();) {
+  constexpr int kMostIdleRounds = 12'000, kMostRounds = 100'000;
+  int idle = 0;
+  for (int round = 0; engine_->requests() > 0 && failure_.empty(); ++round) {
     idle = engine_->move_all() ? 0 : idle + 1;
     if (idle > kMostIdleRounds) fail(std::to_string(engine_->requests()) + " requests make no progress");
+    if (round > kMostRounds) fail(std::to_string(engine_->requests()) + " requests move and never end");
     pass_time(std::chrono::milliseconds(idle < 20 ? 2 : 50));
   }
   engine_->let_go();

@@ -96,6 +96,11 @@ TEST_F(Sim, WorldsOfManySeedsEndWell) {
   EXPECT_GT(totals.checked_pages, worlds);
 }
 
+// In each round of the end newer requests took again what they had let go for the oldest one.
+TEST_F(Sim, TheOldestRequestGetsTheMemoryThatOthersLetGoForIt) {
+  EXPECT_EQ(run_story(draw_story(9'101'149, 600)).failure, "") << "replay: larder sim --first 9101149 --seeds 1";
+}
+
 // A world of either door, drawn or asked for: engines whose memory is their own load what they or others saved.
 TEST_F(Sim, EnginesWithMemoryOfTheirOwnEndWell) {
   const std::uint64_t worlds = kIsSanitized ? 30 : 100;
