@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small models with random weights, as folders that SGLang loads: a page of other bytes is another answer."""
+"""Small models with random weights, as folders that SGLang loads. Answers change when bytes of a page do."""
 
 import json
 
@@ -7,7 +7,7 @@ import safetensors.torch
 import torch
 
 VOCABULARY = 512
-LAYERS = 3
+_LAYERS = 3
 _HIDDEN, _HEADS, _KV_HEADS, _HEAD_DIM, _INNER = 64, 4, 2, 16, 128
 
 _QWEN2 = {
@@ -15,7 +15,7 @@ _QWEN2 = {
     "model_type": "qwen2",
     "hidden_size": _HIDDEN,
     "intermediate_size": _INNER,
-    "num_hidden_layers": LAYERS,
+    "num_hidden_layers": _LAYERS,
     "num_attention_heads": _HEADS,
     "num_key_value_heads": _KV_HEADS,
     "max_position_embeddings": 4096,
@@ -56,7 +56,7 @@ _LFM2 = {
     "layer_types": ["conv", "full_attention", "conv", "full_attention"],
     "num_attention_heads": _HEADS,
     "num_key_value_heads": _KV_HEADS,
-    "conv_L_cache": 4,
+    "conv_L_cache": 4,  # a state reaches the three tokens after it
     "conv_bias": False,
     "max_position_embeddings": 4096,
     "vocab_size": VOCABULARY,
@@ -73,7 +73,7 @@ def qwen2(folder, seed=0):
     """Writes a model of full attention (GQA) to `folder`; returns its path."""
     weights = _Weights(seed)
     weights.draw("model.embed_tokens.weight", VOCABULARY, _HIDDEN, scale=1.0)
-    for layer in range(LAYERS):
+    for layer in range(_LAYERS):
         at = f"model.layers.{layer}"
         for name, rows in (("q", _HEADS), ("k", _KV_HEADS), ("v", _KV_HEADS)):
             weights.draw(f"{at}.self_attn.{name}_proj.weight", rows * _HEAD_DIM, _HIDDEN, scale=0.25)
@@ -89,9 +89,9 @@ def qwen2(folder, seed=0):
     return _write(folder, _QWEN2, weights)
 
 
-def lfm2(folder, seed=0):
+def lfm2(folder):
     """Writes a hybrid model, half of whose layers are short convolutions with a recurrent state, to `folder`."""
-    weights = _Weights(seed)
+    weights = _Weights(0)
     weights.draw("model.embed_tokens.weight", VOCABULARY, _HIDDEN, scale=1.0)
     for layer, kind in enumerate(_LFM2["layer_types"]):
         at = f"model.layers.{layer}"
@@ -116,7 +116,7 @@ def lfm2(folder, seed=0):
 
 
 def _write(folder, config, weights):
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     safetensors.torch.save_file(weights.tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No network, models, and servers that print their log when a test fails."""
+"""No network, models, and servers that end with the test, which shows their log if it fails."""
 
 import itertools
 import os
@@ -34,14 +34,18 @@ def lfm2(tmp_path_factory):
 
 @pytest.fixture
 def start(qwen2, tmp_path):
-    """Makes servers of that model."""
+    """Makes servers of that model, which end with the test."""
+    made = []
 
     logs = (tmp_path / f"sglang_{number}.log" for number in itertools.count())
 
     def make(model=qwen2, **options):
-        return SglangServer(model, next(logs), **options)
+        made.append(SglangServer(model, next(logs), **options))
+        return made[-1]
 
-    return make
+    yield make
+    for server in made:
+        server.kill()
 
 
 @pytest.fixture

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs SGLang's own server, `python -m sglang.launch_server`, on the CPU: all of its processes."""
 
+import concurrent.futures
+import contextlib
+import ctypes
 import dataclasses
 import json
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -18,7 +22,7 @@ ADMIN_KEY = "tests-admin"
 PAGE = 16
 DEVICE_TOKENS = 1024
 
-_START_SECONDS = 180
+_START_SECONDS = 600
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +41,12 @@ class Answer:
         return all(abs(ours - theirs) < tolerance for ours, theirs in zip(self.logprobs, other.logprobs, strict=True))
 
 
+def check_same(computed, others):
+    """Fails unless the answers are those that were computed."""
+    for number, (first, answer) in enumerate(zip(computed, others, strict=True)):
+        assert answer.agrees_with(first), f"answer {number}: {answer} instead of {first}"
+
+
 def larder_storage(**config):
     """The options that make Larder the storage of a server, as docs/sglang.md has them."""
     fixed = {
@@ -45,6 +55,8 @@ def larder_storage(**config):
         "class_name": "LarderStorage",
         "interface_v1": 1,
         "prefetch_threshold": PAGE,
+        "timeout_seconds": 60,  # a busy machine makes no misses
+        "put_timeout_seconds": 60,
     }
     return {
         "hicache_storage_backend": "dynamic",
@@ -66,16 +78,23 @@ def _environment():
         "SGLANG_USE_CPU_ENGINE": "1",
         "SGLANG_CPU_OMP_THREADS_BIND": "|".join(str(cores[rank % len(cores)]) for rank in range(2)),
         "SGLANG_NCCL_SO_PATH": "/nonexistent",  # ranks talk with gloo
-        "SGLANG_MAMBA_CONV_DTYPE": "float32",  # bfloat16 would round states, and a restored one would not be the same
-        "TORCHDYNAMO_DISABLE": "1",  # there is no compiler behind it
+        "SGLANG_MAMBA_CONV_DTYPE": "float32",  # bfloat16 rounds states, and so changes answers
+        "TORCHDYNAMO_DISABLE": "1",  # it would compile with triton
     }
 
 
+def _end_with_parent():
+    """In the new process: it ends when the tests are killed. SGLang's other processes end with it."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 def free_port():
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that nobody listens on, below those that the kernel gives to others meanwhile."""
+    while True:
+        port = random.randrange(12_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def wait_for_port(port):
@@ -128,26 +147,31 @@ class SglangServer:
         self.wait_until_up()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, failed, *_):
         self.kill()
+        if failed:
+            print(self.log()[-6000:])
 
     def begin(self):
-        """Starts its processes; returns itself."""
+        """Starts its processes."""
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
-                self.command, stdout=log, stderr=log, env=os.environ | _environment(), start_new_session=True
+                self.command,
+                stdout=log,
+                stderr=log,
+                env=os.environ | _environment(),
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
             )
-        return self
 
     def wait_until_up(self):
         """Returns when it answers; ends it and fails if it does not."""
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline and self._process.poll() is None:
-            try:
+            with contextlib.suppress(OSError):
                 if self.ask("/health")[0] == 200:
                     return
-            except OSError:
-                time.sleep(0.3)
+            time.sleep(0.3)
         self.kill()
         raise AssertionError(f"SGLang's server did not start: {' '.join(self.command)}\n{self.log()[-6000:]}")
 
@@ -205,6 +229,25 @@ class SglangServer:
             meta["cached_tokens"],
             {tier: tiers.get(tier, 0) for tier in ("device", "host", "storage")},
         )
+
+    def ask_all(self, prompts, **more):
+        """The answers to `prompts`, one after the other."""
+        return [self.generate(prompt, **more) for prompt in prompts]
+
+    def ask_together(self, prompts):
+        """The answers to `prompts`, asked at the same time."""
+        with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+            return list(pool.map(self.generate, prompts))
+
+    def read_back(self, prompts):
+        """The answers after device and host were emptied. A flush drops what SGLang has not handed to its storage yet;
+        such prompts are computed and stored once more."""
+        for _ in range(5):
+            self.flush()
+            answers = self.ask_all(prompts)
+            if all(answer.tiers["storage"] for answer in answers):
+                return answers
+        raise AssertionError(f"not in the storage: {answers}\n{self.log()[-4000:]}")
 
     def flush(self):
         """Empties device and host."""

@@ -5,6 +5,7 @@ killed and comes back with its journal."""
 import json
 
 from rig import metadata_server
+from sglang_server import check_same
 
 
 def test_pages_are_found_after_the_death_of_the_metadata_server(start, prompts, tmp_path, monkeypatch):
@@ -15,17 +16,16 @@ def test_pages_are_found_after_the_death_of_the_metadata_server(start, prompts, 
             "hicache_storage_backend_extra_config": json.dumps(backend.config | {"prefetch_threshold": 16}),
         }
         with start(hicache_mem_layout="page_first_direct", hicache_io_backend="direct", **storage) as server:
-            computed = [server.generate(prompt) for prompt in prompts]
-            server.flush()
-            stored = [server.generate(prompt) for prompt in prompts]
+            computed = server.ask_all(prompts)
+            stored = server.read_back(prompts)
             server.flush()
             index.kill()
-            without = [server.generate(prompt) for prompt in prompts]
+            without = server.ask_all(prompts)
             server.flush()
             index.start()
             assert index.keys_stored > 0
-            again = [server.generate(prompt) for prompt in prompts]
+            again = server.ask_all(prompts)
     for answers in (stored, without, again):
-        assert all(answer.agrees_with(right) for answer, right in zip(answers, computed, strict=True))
-    assert all(answer.tiers["storage"] for answer in stored + again)
+        check_same(computed, answers)
+    assert all(answer.tiers["storage"] for answer in again)
     assert not any(answer.tiers["storage"] for answer in without)

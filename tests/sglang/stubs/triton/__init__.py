@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stand-in for triton with nothing in it: SGLang's modules import it, and none of its kernels runs on a CPU.
 
-Every name below `triton` exists: one with a capital letter is a class, any other an empty object.  A decorator
-leaves the function as it is.  To launch a kernel (`kernel[grid](...)`) fails: a function has no items.
+Every name below `triton` exists: one with a capital letter is a class, `driver` has no active one, any other is an
+empty object.  A decorator leaves the function as it is.  To launch a kernel (`kernel[grid](...)`) fails: a function has
+no items.
 """
 
 import importlib.abc
