@@ -136,7 +136,7 @@ run_asan() {
 }
 
 # The Python package, SGLang of its wheel with it as storage backend, and SGLang's own clients before `larder serve`.
-# Environment: tools/sglang_env.sh.
+# Environments: tools/sglang_env.sh, tools/mooncake_env.sh.
 run_sglang() {
   local python="$PWD/build/sglang/bin/python" suite failed=0
   tools/sglang_env.sh

@@ -19,9 +19,10 @@ class HookedFiles final : public FileSystem {
   explicit HookedFiles(std::uint64_t seed, std::uint64_t capacity_bytes = std::uint64_t{1} << 40)
       : inner(seed, capacity_bytes) {}
   SimFileSystem inner;
-  // Asked before a file is made, opened to be read only, given room, read, and synced. Not ok: the operation ends so,
-  // and nothing happened.
-  std::function<Status(const std::string&path)> before_create, before_open, before_allocate, before_read, before_sync;
+  // Asked before a file is made, opened to be read only, given room, read, synced, and removed, and before a directory
+  // is synced. Not ok: the operation ends so, and nothing happened.
+  std::function<Status(const std::string&path)> before_create, before_open, before_allocate, before_read, before_sync,
+      before_remove, before_sync_dir;
 
   [[nodiscard]] Result<std::unique_ptr<File>> open(const std::string& path, const OpenOptions& options) override {
     if (options.create && before_create) LARDER_RETURN_IF_ERROR(before_create(path));
@@ -33,12 +34,18 @@ class HookedFiles final : public FileSystem {
   [[nodiscard]] Status rename(const std::string& from, const std::string& to) override {
     return inner.rename(from, to);
   }
-  [[nodiscard]] Status remove(const std::string& path) override { return inner.remove(path); }
+  [[nodiscard]] Status remove(const std::string& path) override {
+    if (before_remove) LARDER_RETURN_IF_ERROR(before_remove(path));
+    return inner.remove(path);
+  }
   [[nodiscard]] Result<std::vector<std::string>> list(const std::string& directory) override {
     return inner.list(directory);
   }
   [[nodiscard]] Status make_dirs(const std::string& directory) override { return inner.make_dirs(directory); }
-  [[nodiscard]] Status sync_dir(const std::string& directory) override { return inner.sync_dir(directory); }
+  [[nodiscard]] Status sync_dir(const std::string& directory) override {
+    if (before_sync_dir) LARDER_RETURN_IF_ERROR(before_sync_dir(directory));
+    return inner.sync_dir(directory);
+  }
   [[nodiscard]] Result<FileInfo> stat(const std::string& path) override { return inner.stat(path); }
   [[nodiscard]] Result<SpaceInfo> space(const std::string& path) override { return inner.space(path); }
   [[nodiscard]] Result<std::unique_ptr<FileLock>> lock(const std::string& path) override { return inner.lock(path); }

@@ -73,7 +73,7 @@ void ConnectorEngine::retract(const EventArguments& a) {
   if (!jobs_.empty()) preempt(jobs_[a[0] % jobs_.size()]);
 }
 
-// The oldest first: what newer ones let go for it, once their loads have ended, must not be taken by these again.
+// The oldest request moves first: newer ones let blocks go for it, and must not take these blocks again before it.
 bool ConnectorEngine::move_all() {
   bool any = end_transfers();
   for (std::size_t i = 0; i < jobs_.size();) {

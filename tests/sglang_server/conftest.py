@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No network, models, and servers that end with the test, which shows their log if it fails."""
+"""No network, models, and servers that end with their test."""
 
 import itertools
 import os

@@ -96,7 +96,7 @@ TEST_F(Sim, WorldsOfManySeedsEndWell) {
   EXPECT_GT(totals.checked_pages, worlds);
 }
 
-// In each round of the end newer requests took again what they had let go for the oldest one.
+// At this world's end newer requests took, in each round, the blocks that they had let go for the oldest one.
 TEST_F(Sim, TheOldestRequestGetsTheMemoryThatOthersLetGoForIt) {
   EXPECT_EQ(run_story(draw_story(9'101'149, 600)).failure, "") << "replay: larder sim --first 9101149 --seeds 1";
 }

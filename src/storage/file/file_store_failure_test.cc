@@ -64,6 +64,34 @@ TEST_F(FailureTest, AnythingButAFullDiskDropsNothing) {
   }
 }
 
+// A disk becomes read-only between the making of a file and its removal.
+TEST_F(FailureTest, AHalfMadeSegmentThatWouldNotGoIsCountedUntilItGoes) {
+  constexpr std::size_t kPage = 50'000;  // one per segment
+  InlineExecutor executor;
+  open(executor, {{"max_size", "1Mi"}});
+  ASSERT_TRUE(put(0, kPage).is_ok());
+  const auto read_only = [](const std::string& path) { return status_from_errno(EROFS, "write", path); };
+  std::string made, half_made;
+  files_->before_create = [&](const std::string& path) { return made = path, Status::ok(); };
+  files_->before_sync_dir = [&](const std::string& path) {
+    if (!half_made.empty()) return Status::ok();
+    half_made = made;
+    return read_only(path);
+  };
+  files_->before_remove = read_only;
+  ASSERT_TRUE(put(1, kPage).is_ok()) << "in the segment after it";
+  ASSERT_EQ(segments_on_disk(), 3u);
+  std::uint64_t on_disk = 0;
+  const std::vector<std::string> names = files_->list("/d").value();
+  for (const std::string& name : names) {
+    if (parse_segment_name(name)) on_disk += files_->stat("/d/" + name)->size_bytes;
+  }
+  EXPECT_EQ(backend_->stats().physical_bytes, on_disk);
+  files_->before_remove = nullptr;
+  for (std::uint64_t i = 2; i < 20; ++i) EXPECT_TRUE(put(i, kPage).is_ok()) << i;  // until room is made
+  EXPECT_EQ(files_->stat(half_made).status().code(), StatusCode::kNotFound);
+}
+
 // Two disks that take turns, a page per segment; those of the other disk fill theirs less.
 class TwoDisks : public FailureTest {
  protected:

@@ -47,7 +47,7 @@ void FileStore::roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, 
   Volume::Log& log = v.log(kind);
   std::shared_ptr<ActiveSegment> old;
   SegmentHeader header;
-  std::uint64_t device_id = 0, capacity = 0, free = 0;
+  std::uint64_t device_id = 0, capacity = 0, free = 0, left_bytes = 0;
   bool maintains = false;
   std::unique_ptr<FileLock> lock;
   grow_limits();
@@ -71,7 +71,7 @@ void FileStore::roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, 
   Status status = restored.status();
   std::shared_ptr<ActiveSegment> made;
   if (status.is_ok()) {
-    Result<std::shared_ptr<ActiveSegment>> created = create_segment(files_, v, header, capacity);
+    Result<std::shared_ptr<ActiveSegment>> created = create_segment(files_, v, header, capacity, left_bytes);
     status = created.status();
     if (created.is_ok()) made = std::move(created).value();
   }
@@ -89,16 +89,18 @@ void FileStore::roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, 
         maintains = std::exchange(awaits_seal_, false);  // of one that is gone, perhaps
       }
     }
-    if (made) {
-      if (old) old->is_full = true;
-      log.active = made;
-      SegmentInfo info;
-      info.id = made->id;
+    if (made || left_bytes > 0) {  // what is left of one that failed holds nothing: remove_dead() takes it away
+      SegmentInfo& info = segments_[header.segment];
+      info.id = header.segment;
       info.volume = volume;
       info.first_generation = header.first_generation;
       info.active = made;
-      info.file = made->file;
-      set_size(segments_.emplace(made->id, std::move(info)).first->second, capacity);
+      if (made) info.file = made->file;
+      set_size(info, made ? capacity : left_bytes);
+    }
+    if (made) {
+      if (old) old->is_full = true;
+      log.active = made;
       ++open_files_;
       trim_open_files(closed);
     } else if (!is_ahead) {
@@ -205,7 +207,9 @@ void FileStore::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vol
     end = seal_segment(*segment->file, std::move(footer), with_sync);
   } else {
     // Without a footer the next opening scans it. A file whose sync failed promises nothing.
-    (void)segment->file->truncate(segment->end_bytes);
+    if (!segment->file->truncate(segment->end_bytes).is_ok()) {
+      end = std::max(segment->capacity_bytes, segment->end_bytes);  // so much it still takes
+    }
   }
   bool is_dead = false, has_damage = false, maintains = false;
   const std::uint64_t free = end.status().code() == StatusCode::kOverloaded ? free_bytes(volume) : 0;

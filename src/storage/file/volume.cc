@@ -152,7 +152,9 @@ Result<Restored> restore_directory(FileSystem& files, const std::string& directo
 }
 
 Result<std::shared_ptr<ActiveSegment>> create_segment(FileSystem& files, const Volume& volume,
-                                                      const SegmentHeader& header, std::uint64_t capacity_bytes) {
+                                                      const SegmentHeader& header, std::uint64_t capacity_bytes,
+                                                      std::uint64_t& left_bytes) {
+  left_bytes = 0;
   const std::string path = join_path(volume.directory, segment_name(header.segment));
   OpenOptions options;
   options.write = options.create = options.exclusive = true;
@@ -169,7 +171,7 @@ Result<std::shared_ptr<ActiveSegment>> create_segment(FileSystem& files, const V
     return files.sync_dir(volume.directory);
   }();
   if (!made.is_ok()) {
-    (void)files.remove(path);
+    if (!files.remove(path).is_ok()) left_bytes = is_reserved ? capacity_bytes : kBlockBytes;
     return made;
   }
   auto segment = std::make_shared<ActiveSegment>();

@@ -148,11 +148,12 @@ struct Restored {
                                                  const VolumeFormat& format, std::uint64_t device_id,
                                                  std::unique_ptr<FileLock>& old_lock);
 
-// Makes the file of a new segment: header written, space reserved, name synced. On error there is no file. kConflict:
-// one of that name is there.
+// Makes the file of a new segment: header written, space reserved, name synced. On error there is no file, unless it
+// could not be removed: then `left_bytes` says what it takes. kConflict: one of that name is there.
 [[nodiscard]] Result<std::shared_ptr<ActiveSegment>> create_segment(FileSystem& files, const Volume& volume,
                                                                     const SegmentHeader& header,
-                                                                    std::uint64_t capacity_bytes);
+                                                                    std::uint64_t capacity_bytes,
+                                                                    std::uint64_t& left_bytes);
 
 // Writes [begin, end) of a segment once more, as it reads. Where a sync failed, what the file reads as may not be on
 // the disk, and no later sync brings it there, because the system counts it as written; and a process that did not see
