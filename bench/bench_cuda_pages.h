@@ -242,7 +242,7 @@ class PagesBench {
     step.pairs[0].resize(std::min(pages, step.pairs[0].size()));
     const auto gate = std::make_shared<LayerGate>(model_.layer_count());
     const TimePoint begin = real_clock().now();
-    is_ok_ = is_ok_ && engine_->submit({OpId(1), step.direction, std::move(step.pairs), gate}, ends_.done()).is_ok();
+    submit({OpId(1), step.direction, std::move(step.pairs), gate});
     out.submit = elapsed_seconds(begin);
     spin(pause);
     LayerWaits waits(*gate, stream, kLimit);
@@ -255,7 +255,7 @@ class PagesBench {
     out.waits = elapsed_seconds(asked);  // where the engine computes nothing
     is_ok_ = is_ok_ && driver_.synchronize(stream).is_ok();
     out.total = elapsed_seconds(begin);
-    settle(ends_.wait(1));
+    settle();
     return out;
   }
   [[nodiscard]] bool is_ok() const { return is_ok_; }
@@ -299,18 +299,21 @@ class PagesBench {
       requests.back().has_layer_order = step.has_layer_order;
     }
     const TimePoint begin = real_clock().now();
-    for (TransferRequest& request : requests) {
-      is_ok_ = is_ok_ && engine_->submit(std::move(request), ends_.done()).is_ok();
-    }
-    const std::vector<TransferDone> results = ends_.wait(steps.size());
-    const double seconds = elapsed_seconds(begin);
-    settle(results);
-    return seconds;
+    for (TransferRequest& request : requests) submit(std::move(request));
+    const TimePoint ended = settle();
+    return std::chrono::duration<double>(ended - begin).count();
   }
-  void settle(const std::vector<TransferDone>& results) {
+  void submit(TransferRequest request) {
+    const Status begun = engine_->submit(std::move(request), ends_.done());
+    note(begun);
+    if (begun.is_ok()) ++submitted_;
+  }
+  // Waits for the ends of all that was submitted; when that was.
+  TimePoint settle() {
+    const std::vector<TransferDone> results = ends_.wait(std::exchange(submitted_, 0));
+    const TimePoint ended = real_clock().now();
     for (const TransferDone& result : results) {
-      if (!result.status.is_ok() && is_ok_) std::fprintf(stderr, "%s\n", result.status.to_string().c_str());
-      is_ok_ = is_ok_ && result.status.is_ok();
+      note(result.status);
       for (const LeasedSlot& l : result.device_leases) {
         is_ok_ = is_ok_ && pools_->drop_lease(l.component, DeviceSlot(l.slot), l.generation).is_ok();
       }
@@ -318,6 +321,12 @@ class PagesBench {
         is_ok_ = is_ok_ && host_->drop_lease(l.component, HostSlot(l.slot), l.generation).is_ok();
       }
     }
+    return ended;
+  }
+  // Prints the first error.
+  void note(const Status& status) {
+    if (!status.is_ok() && is_ok_) std::fprintf(stderr, "%s\n", status.to_string().c_str());
+    is_ok_ = is_ok_ && status.is_ok();
   }
 
   const std::unique_ptr<CudaDevice> device_;
@@ -326,9 +335,10 @@ class PagesBench {
   std::size_t bytes_ = 0;
   std::unique_ptr<DevicePools> pools_;
   std::unique_ptr<HostPools> host_;
-  std::unique_ptr<TransferEngine> engine_;
-  Step load_, store_;
   Ends ends_;
+  std::size_t submitted_ = 0;               // whose ends nobody has waited for
+  std::unique_ptr<TransferEngine> engine_;  // its end calls ends_
+  Step load_, store_;
   bool is_ok_ = true;
 };
 

@@ -62,10 +62,16 @@ void SimCudaDriver::hold() {
   is_held_ = true;
 }
 
+void SimCudaDriver::hold(CudaStream stream) {
+  const Lock lock(mutex_);
+  held_stream_ = stream;
+}
+
 void SimCudaDriver::go_on() {
   {
     const Lock lock(mutex_);
     is_held_ = false;
+    held_stream_ = nullptr;
   }
   changed_.notify_all();
 }
@@ -386,7 +392,7 @@ SimCudaDriver::Stream* SimCudaDriver::pick() {
   if (is_held_) return nullptr;
   std::vector<Stream*> ready;
   for (const auto& [name, stream] : streams_) {
-    if (stream->queue.empty() || stream->is_running) continue;
+    if (stream->queue.empty() || stream->is_running || name == held_stream_) continue;
     const Operation& first = stream->queue.front();
     if (first.kind == Kind::kWait && open_tickets_.count(first.ticket) != 0) continue;
     ready.push_back(stream.get());

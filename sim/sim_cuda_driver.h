@@ -45,8 +45,9 @@ class SimCudaDriver final : public CudaDriver {
   SimCudaDriver& operator=(const SimCudaDriver&) = delete;
   ~SimCudaDriver() override;
 
-  // While held, the GPU runs nothing.
+  // While held, the GPU runs nothing, or nothing of one stream.
   void hold();
+  void hold(CudaStream stream);
   void go_on();
   // The n-th call from now on (1: the next) of "allocate", "register_host", "create_stream", "create_event", "record",
   // "wait", "copy" or "launch" ends with `status` and does nothing.
@@ -140,6 +141,7 @@ class SimCudaDriver final : public CudaDriver {
   std::optional<Status> loss_;
   std::vector<std::string> violations_;
   bool is_busy_ = false;  // the GPU runs an operation
+  CudaStream held_stream_ = nullptr;
   bool is_held_ = false, is_ending_ = false, are_faults_asleep_ = false, are_violations_expected_ = false;
 
   ThreadPoolExecutor gpu_{"sim-gpu", 1, 1};

@@ -13,6 +13,10 @@ constexpr int kMostRestarts = 20;            // of one request, whose load-back 
 constexpr std::uint64_t kMostDrafts = 4;     // a decode step has fewer
 constexpr std::uint64_t kComparedEvery = 5;  // steps whose pages are compared that ran ahead: one in so many
 
+bool are_loading(const std::vector<StepGrant>& grants) {
+  return std::ranges::any_of(grants, [](const StepGrant& grant) { return grant.gate && !grant.gate->finished(); });
+}
+
 }  // namespace
 
 void CacheEngine::begin(const EventArguments& a) {
@@ -112,7 +116,9 @@ bool CacheEngine::wait_for_gates(const std::vector<StepGrant>& grants) {
 bool CacheEngine::move(Job& job, std::uint64_t chunk, std::uint64_t leave) {
   if (!job.is_started) return start(job);
   const bool launched = job.open.size() <= world_.spec.ahead && launch(job, chunk);
-  if (job.open.empty() || (launched && world_.spec.ahead > 0)) return launched;
+  // Else it goes on with the next; but what waits on the device for a load may be ended at once.
+  const bool is_upon_load = launched && job.open.size() == 1 && are_loading(job.open[0].grants);
+  if (job.open.empty() || (launched && world_.spec.ahead > 0 && !is_upon_load)) return launched;
   land(job, leave);
   return true;
 }
@@ -148,27 +154,28 @@ void CacheEngine::start_again(Job& job) {
 // working state back.
 void CacheEngine::land(Job& job, std::uint64_t leave) {
   device_runs();
+  if (job.open.empty()) return;  // what it was built on has not come
+  const std::uint64_t last = last_token(job);
+  const std::uint64_t from = job.open[0].from, end = job.open[0].until;
+  const std::uint64_t until = std::min(end - std::min(leave, end - from - 1), last);
+  // An engine that runs ahead may end a chunk of a prompt when it is launched, and need not wait for what is loaded.
+  const bool is_early = world_.spec.ahead > 0 && until == end && until <= job.prompt.size() && from % 3 != 1;
+  if (!is_early && !wait_for_gates(job.open[0].grants)) return start_again(job);
   const Launched step = std::move(job.open.front());
   job.open.erase(job.open.begin());
-  if (!wait_for_gates(step.grants)) {
-    job.open.insert(job.open.begin(), step);
-    return start_again(job);
-  }
-  const std::uint64_t last = last_token(job);
-  const std::uint64_t until = std::min(step.until - std::min(leave, step.until - step.from - 1), last);
   while (job.tokens.size() < until) job.tokens.push_back(next_token(job.tokens, world_.model.vocab_size));
   const std::vector<Launched> wrong = until < step.until ? std::exchange(job.open, {}) : std::vector<Launched>{};
   const bool is_compared =
       step.from == job.resumed || until == last || (world_.spec.ahead > 0 && step.from % kComparedEvery == 0);
-  std::vector<TokenId> content = job.tokens;
-  // An engine that runs ahead may end a chunk of a prompt when it is launched.
-  const bool is_early =
-      world_.spec.ahead > 0 && until == step.until && until <= job.prompt.size() && step.from % 3 != 1;
-  if (is_early) late_.push_back({step, content, until, job.tenant, std::make_shared<DeviceEvent>()});
+  const std::vector<TokenId> content = job.tokens;
+  if (is_early) {
+    const auto over = std::make_shared<DeviceEvent>();
+    late_.push_back({step, content, job.tenant, over, is_compared, job.ids[0], job.begun()});
+  }
   const std::vector<TokenId> drafts(step.until, static_cast<TokenId>(step.from % world_.model.vocab_size));
   for (std::size_t r = 0; r < world_.ranks.size(); ++r) {
     Cache& cache = world_.ranks[r]->cache();
-    if (is_compared) check_restored(job, step, r);
+    if (is_compared && !is_early) check_restored(job.tokens, job.tenant, step, r);
     if (!is_early) compute(step, r, content, until, job.tenant);
     for (const Launched& later : wrong) compute(later, r, drafts, later.until, job.tenant);
     const DeviceSlot state = step.tables[r].state;
@@ -189,9 +196,25 @@ void CacheEngine::land(Job& job, std::uint64_t leave) {
 
 void CacheEngine::device_runs() {
   for (const Late& late : std::exchange(late_, {})) {
-    for (std::size_t r = 0; r < world_.ranks.size(); ++r) compute(late.step, r, late.content, late.until, late.tenant);
+    run_late(late);
     late.over->fire();
     ++world_.totals.late_steps;
+  }
+}
+
+void CacheEngine::run_late(const Late& late) {
+  const Launched& step = late.step;
+  const bool is_upon_load = are_loading(step.grants);
+  if (is_upon_load) ++world_.totals.late_loads;
+  const bool is_loaded = wait_for_gates(step.grants);
+  const std::vector<TokenId> anything(step.until, static_cast<TokenId>(step.from % world_.model.vocab_size));
+  for (std::size_t r = 0; r < world_.ranks.size(); ++r) {
+    if (is_loaded && (late.is_compared || is_upon_load)) check_restored(late.content, late.tenant, step, r);
+    compute(step, r, is_loaded ? late.content : anything, step.until, late.tenant);
+  }
+  if (is_loaded) return;
+  for (Job& job : jobs_) {
+    if (job.ids[0] == late.request && job.is_started && job.begun() == late.begun) start_again(job);
   }
 }
 
@@ -256,19 +279,20 @@ void CacheEngine::end_left_step() {
   }
 }
 
-void CacheEngine::check_restored(const Job& job, const Launched& step, std::size_t r) {
+void CacheEngine::check_restored(std::span<const TokenId> tokens, const std::string& tenant, const Launched& step,
+                                 std::size_t r) {
   const std::uint64_t pages = step.from / world_.model.page_size;
   const PageTable& table = step.tables[r];
   if (pages == 0) return;
   for (std::uint64_t i = 0; i < pages; ++i) {
-    check_page(r, ComponentKind::kFull, job.tokens, (i + 1) * world_.model.page_size, job.tenant, table.full[i]);
+    check_page(r, ComponentKind::kFull, tokens, (i + 1) * world_.model.page_size, tenant, table.full[i]);
   }
   for (std::uint64_t i = pages - world_.model.window_pages_at(pages);
        world_.model.has(ComponentKind::kSwa) && i < pages; ++i) {
-    check_page(r, ComponentKind::kSwa, job.tokens, (i + 1) * world_.model.page_size, job.tenant, table.swa[i]);
+    check_page(r, ComponentKind::kSwa, tokens, (i + 1) * world_.model.page_size, tenant, table.swa[i]);
   }
   if (world_.model.has(ComponentKind::kMamba)) {
-    check_page(r, ComponentKind::kMamba, job.tokens, step.from, job.tenant, table.state);
+    check_page(r, ComponentKind::kMamba, tokens, step.from, tenant, table.state);
   }
 }
 

@@ -47,6 +47,7 @@ class CacheEngine final : public SimEngine {
     CachedTokens cached;
     std::uint64_t resumed = 0;  // tokens: what the last start gave back
     int restarts = 0, retracts = 0;
+    [[nodiscard]] int begun() const { return restarts + retracts; }
     std::vector<Launched> open;  // each built on those before it
   };
 
@@ -62,7 +63,8 @@ class CacheEngine final : public SimEngine {
   // The device does the step: what `content` is made of, right or wrong.
   void compute(const Launched& step, std::size_t rank, std::span<const TokenId> content, std::uint64_t until,
                const std::string& tenant);
-  void check_restored(const Job& job, const Launched& step, std::size_t rank);
+  void check_restored(std::span<const TokenId> tokens, const std::string& tenant, const Launched& step,
+                      std::size_t rank);
   void retract(Job& job);
   void relieve(const Job& starved);
   // The request lets go; its open steps end later.
@@ -71,14 +73,18 @@ class CacheEngine final : public SimEngine {
   [[nodiscard]] static std::uint64_t last_token(const Job& job);
   void end_if_done(std::size_t number);
 
-  // A step of known tokens: the cache has its tokens, and the device has yet to run it.
+  // A step of known tokens: the cache has its tokens, and the device has yet to run it, perhaps upon what is still
+  // being loaded back.
   struct Late {
     Launched step;
     std::vector<TokenId> content;
-    std::uint64_t until = 0;
     std::string tenant;
     std::shared_ptr<DeviceEvent> over;
+    bool is_compared = false;  // what it reads
+    RequestId request;         // on the first rank, and how often it had begun by then
+    int begun = 0;
   };
+  void run_late(const Late& late);
 
   std::vector<Job> jobs_;
   std::vector<Late> late_;      // in the order of their launch

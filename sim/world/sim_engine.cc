@@ -18,7 +18,7 @@ void SimTotals::add(const SimTotals& other) {
   prompt_tokens += other.prompt_tokens, device_tokens += other.device_tokens;
   host_tokens += other.host_tokens, storage_tokens += other.storage_tokens;
   retracts += other.retracts, starved += other.starved, steps_left += other.steps_left;
-  late_steps += other.late_steps;
+  late_steps += other.late_steps, late_loads += other.late_loads;
   restarts += other.restarts, crashes += other.crashes;
   attaches += other.attaches, failed_attaches += other.failed_attaches, checked_pages += other.checked_pages;
   loads += other.loads, saves += other.saves;

@@ -31,6 +31,7 @@ struct SimTotals {
   std::uint64_t restarts = 0, crashes = 0, attaches = 0, failed_attaches = 0, checked_pages = 0;
   std::uint64_t retracts = 0, starved = 0;  // starved: of these, so that another request could go on
   std::uint64_t late_steps = 0;             // ended before their kernels
+  std::uint64_t late_loads = 0;             // of these, before what they read was there
   std::uint64_t steps_left = 0;             // open when their requests let go
   std::uint64_t loads = 0, saves = 0;       // of connectors, that ended well
   void add(const SimTotals& other);

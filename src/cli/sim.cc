@@ -55,8 +55,8 @@ void print_totals(const sim::SimTotals& t, double seconds) {
       t.prompt_tokens, share(t.device_tokens), share(t.host_tokens), share(t.storage_tokens), t.checked_pages);
   fmt::print(
       "{} requests retracted, {} of them for others; {} steps ran on when their requests let go, {} ended before "
-      "they ran\n",
-      t.retracts, t.starved, t.steps_left, t.late_steps);
+      "they ran, {} of them before what they read was there\n",
+      t.retracts, t.starved, t.steps_left, t.late_steps, t.late_loads);
   fmt::print("connectors: {} loads, {} saves\n", t.loads, t.saves);
   fmt::print("{} crashes, {} restarts, {} attaches, {} attaches that failed\n", t.crashes, t.restarts, t.attaches,
              t.failed_attaches);

@@ -257,6 +257,7 @@ Status CacheImpl::retract(RequestId id) {
   requests_.hand_over(**r);
   requests_.release(**r);
   ++(*r)->retracts;
+  (*r)->restarts = 0;  // what failed to come is gone from the tree, and may be asked for again
   ++tiers_.counts().retracted;
   tiers_.prefetcher().finish(id);
   tiers_.prefetcher().enter(id, (*r)->space, (*r)->whole_pages(tiers_.page_size()));  // again, with more tokens

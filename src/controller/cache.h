@@ -187,9 +187,10 @@ class Cache {
   // Fewer tokens than were granted (drafts that were rejected): the steps after it are void, as with cancel_step().
   // In the order of the steps: kInvalidArgument if an earlier one is open, or the tokens do not fit; it stays open.
   // kConflict: the step was void, it has ended and counts for nothing. kNotFound: it has ended, or never was.
-  // over: fires when the kernels of the step have ended ("Events" above); null: they have. The step's gate has
-  // finished, whichever it is: else kInvalidArgument with an event, and the step stays open. An event that never fires
-  // keeps copies from ending for ever; kernels that fail after this have spoilt what others may share: end the process.
+  // over: fires when the kernels of the step have ended ("Events" above); null: they have. The step's gate need not
+  // have finished; until a poll() finds that it has, nothing of the request is cached, by finish() and retract()
+  // neither. An event that never fires keeps copies from ending for ever; kernels that fail after this have spoilt what
+  // others may share: end the process.
   [[nodiscard]] virtual Status complete_step(StepToken step, std::span<const TokenId> tokens,
                                              std::shared_ptr<DeviceEvent> over = nullptr) = 0;
   // The step touches nothing (any more, or once `over` has fired) and counts for nothing. Steps after it are void: end

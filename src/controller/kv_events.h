@@ -12,7 +12,7 @@
 // apart, and twenty times what the last one took: readers cannot make the cache busy with them.
 //
 // Sources: the events of vLLM and SGLang (BlockStored, BlockRemoved, AllBlocksCleared); the beginning anew is ours.
-// Threads: the cache thread. Ranks: decides nothing; one rank's events are enough.
+// Threads: the cache thread. Ranks: decides nothing; one rank's events are enough, and the others hash pages as early.
 // Cost: keys are hashed when pages come (0.3 us per page of 64 tokens), which storage would do later anyway; the tokens
 // are copied. A beginning anew is O(tree), in one poll.
 #pragma once

@@ -114,8 +114,9 @@ Status Lookups::lease(LookupId id) {
     return overloaded("points: storage is read again; after a poll");
   }
   LookupResult result = points_of(lookup, match);
-  result.miss = reasons_.explain(
-      {lookup.space, lookup.tokens, match, match.any, match.full_any_pages, prefetcher_.fetched(request)});
+  Prefetcher::Fetched fetched = prefetcher_.fetched(request);
+  if (!lookup.asks_storage) fetched.trouble = FetchTrouble::kNotFetched;
+  result.miss = reasons_.explain({lookup.space, lookup.tokens, match, match.any, match.full_any_pages, fetched});
   const std::uint64_t blocks = blocks_of(result);
   if (!is_room_for(blocks)) {
     lookup.refused = blocks;

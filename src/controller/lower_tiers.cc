@@ -16,6 +16,13 @@ namespace {
 // What is on its way from a storage that was detached is waited for so long, whatever the policy says.
 constexpr Nanos kDetachedWait = std::chrono::seconds(1);
 
+// Has the tree hash pages when they come, and tells nobody.
+class HashesAlike final : public PageObserver {
+ public:
+  void came(const PageChange& /*change*/) override {}
+  void went(const PageChange& /*change*/) override {}
+};
+
 TreeConfig tree_config(const CacheConfig& config, const LowerTiers::Parts& parts) {
   TreeConfig tree = tree_config_for(parts.model, config.eviction_policy, parts.allows_host_gaps, config.eviction_order);
   tree.is_exclusive = config.exclusive_tiers;
@@ -43,7 +50,13 @@ LowerTiers::LowerTiers(const CacheConfig& config, Parts parts)
                            host_room_, losses_, parts_.is_engine_busy}),
       reasons_({parts_.model, tree_, spaces_, backlog_, losses_, parts_.clock}) {
   tree_.observe(&losses_);
-  if (parts_.events != nullptr) events_.emplace(tree_, spaces_, *parts_.events, parts_.clock);
+  if (parts_.events != nullptr) {
+    events_.emplace(tree_, spaces_, *parts_.events, parts_.clock);
+  } else if (parts_.ranks != nullptr) {
+    // Who is told of pages has them hashed when they come, and the tree splits and merges nodes by that: so all ranks.
+    static HashesAlike as_others;
+    tree_.observe_pages(&as_others);
+  }
 }
 
 OutcomeBits LowerTiers::outcome_of(const Op& op) {

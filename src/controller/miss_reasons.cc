@@ -73,6 +73,7 @@ Miss MissReasons::lost(const Found& found, ComponentKind c, std::uint64_t page, 
   if (loss.declined_epoch == epoch) miss.reason = MissReason::kStorageDeclined;
   if (loss.stored_epoch != epoch) return miss;
   if (found.fetched.trouble == FetchTrouble::kNotFetched) return {MissReason::kNotFetched, miss.at_token, c};
+  if (found.fetched.is_under_way) return {MissReason::kStorageLate, miss.at_token, c};
   miss.tier = LostFrom::kStorage;  // it had it, and was asked
   return miss;
 }

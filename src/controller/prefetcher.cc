@@ -325,7 +325,12 @@ void Prefetcher::timer_done(const Op& timer) {
   }
   const auto it = fetches_.find(timer.fetch.v);
   if (it == fetches_.end()) return;
-  if (timer.request != RequestId{}) return give_up(it->second, timer.request);
+  if (timer.request != RequestId{}) {
+    // A limit that was dropped may have been over already, and the request waits anew.
+    const QueuedRequest* const r = queue_.find(timer.request);
+    if (r != nullptr && r->limit == timer.id) give_up(it->second, timer.request);
+    return;
+  }
   if (it->second.timer != timer.id) return;
   Fetch& f = it->second;
   if (f.is_detached) abandon(f);

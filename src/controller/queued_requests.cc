@@ -54,7 +54,8 @@ void QueuedRequests::leave(QueuedRequest& r) {
 }
 
 std::uint64_t QueuedRequests::least_gain() const {
-  return std::max<std::uint64_t>(1, (config_.prefetch_threshold + model_.page_size - 1) / model_.page_size);
+  return std::max<std::uint64_t>(1,
+                                 (std::uint64_t{config_.prefetch_threshold} + model_.page_size - 1) / model_.page_size);
 }
 
 std::uint64_t QueuedRequests::capacity() const {

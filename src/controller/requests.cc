@@ -143,9 +143,6 @@ Result<StepGrant> Requests::prepare_step(RequestId id, std::uint64_t until) {
 
 Status Requests::complete_step(StepToken step, std::span<const TokenId> tokens, std::shared_ptr<DeviceEvent> over) {
   Request* r = find(step.request);
-  if (r != nullptr && over && r->run.is_loading()) {
-    return invalid_argument("complete_step: what the step reads is still being loaded; wait for its gate first");
-  }
   events_.ended(std::move(over));  // before anything is freed
   if (!r) return end_departed(step, true);
   // Steps end whatever happens to the ranks: they hold slots.

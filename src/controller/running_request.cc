@@ -72,7 +72,20 @@ void RunningRequest::loaded(const Status& outcome) {
   gate_->fail(outcome);
 }
 
+// What the gate says is this rank's alone.
+void RunningRequest::look_at_gate() {
+  if (!gate_ || !gate_->finished()) return;
+  // An engine that goes on after a failed load has computed from anything: its pages are kept from the tree.
+  if (!gate_->ready(parts_->model.layer_count() - 1)) {
+    state_ = RunState::kFailed;
+    return;
+  }
+  if (!parts_->has_ranks) is_agreed_ = true;
+  gate_.reset();
+}
+
 void RunningRequest::hand_over(const RequestText& text) {
+  look_at_gate();
   if (state_ != RunState::kRunning || !parts_->config.enabled) return;
   // A conflict (the same pages are being loaded by another request) only costs the tail: they are there already.
   (void)commit(text, computed_ / page_size(), true);
@@ -325,11 +338,7 @@ Status RunningRequest::complete(RequestText& text, std::uint64_t number, std::sp
   }
   computed_ = tokens.size();
   collect_states(std::move(done));
-  if (gate_ && gate_->finished()) {
-    // An engine that goes on after a failed load has computed from anything: its pages are kept from the tree.
-    if (!gate_->ready(parts_->model.layer_count() - 1)) state_ = RunState::kFailed;
-    if (state_ == RunState::kRunning) gate_.reset();
-  }
+  look_at_gate();
   if (parts_->config.enabled) {
     commit_due(text);
   } else {
@@ -378,9 +387,9 @@ void RunningRequest::drop_window() {
 
 Status RunningRequest::commit(const RequestText& text, std::uint64_t pages, bool is_last) {
   if (pages <= committed_) return Status::ok();
-  // Another rank's copy may have failed: there the request fails, and the trees would part. (A page that is being
-  // loaded the tree would refuse itself; of the copy of a checkpoint it knows nothing.)
-  if (!is_agreed_) return conflict("commit: what the pages were computed from may not be there on every rank");
+  // What was to be loaded may not come, here or on another rank, where the request then fails: the trees would part. (A
+  // page that is being loaded the tree would refuse itself; of the copy of a checkpoint it knows nothing.)
+  if (!is_agreed_) return conflict("commit: what the pages were computed from may not be there, or not on every rank");
   std::vector<Checkpoint> checkpoints;
   for (const Checkpoint& c : taken_) {
     if (c.page <= pages) checkpoints.push_back(c);

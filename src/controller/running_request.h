@@ -107,10 +107,10 @@ class RunningRequest {
   [[nodiscard]] PageTable fork_table(std::uint64_t pages) const;
   void set_lock(const LockHandle& lock) { lock_ = lock; }
   // Of the copies of what it resumes from, which have yet to end. Nothing that it computes is the tree's before it is
-  // known that they have on every rank.
+  // known that they have on every rank: steps may be completed before.
   void set_gate(std::shared_ptr<LayerGate> gate) {
     gate_ = std::move(gate);
-    is_agreed_ = !parts_->has_ranks;
+    is_agreed_ = false;
   }
   // They have; or not, and why: then what was to be loaded is not there, and the engine learns of it at the gate.
   void loaded(const Status& outcome);
@@ -127,9 +127,7 @@ class RunningRequest {
   [[nodiscard]] Status cancel(std::uint64_t number);
 
   [[nodiscard]] RunState state() const { return state_; }
-  [[nodiscard]] bool is_starved() const { return is_starved_; }  // after prepare()
-  // Its gate has not finished: what it reads is still being copied.
-  [[nodiscard]] bool is_loading() const { return gate_ != nullptr && !gate_->finished(); }
+  [[nodiscard]] bool is_starved() const { return is_starved_; }         // after prepare()
   [[nodiscard]] std::uint64_t committed() const { return committed_; }  // pages
   [[nodiscard]] std::uint64_t computed() const { return computed_; }    // tokens
   [[nodiscard]] const PageTable& table() const { return table_; }
@@ -151,6 +149,7 @@ class RunningRequest {
   void grant_tracked(const RequestText& text, std::uint64_t from, std::uint64_t until, States& out);
   [[nodiscard]] Result<DeviceSlot> state_slot(bool weak, bool may_wait);
   [[nodiscard]] bool has_promised_state(const States& granted) const;
+  void look_at_gate();
   void collect_states(OpenStep step);
   void end_void(OpenStep step);
   void commit_due(const RequestText& text);

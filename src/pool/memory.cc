@@ -12,19 +12,14 @@
 #include <limits>
 #include <string>
 
+#include "pool/control_group.h"
+
 namespace larder {
 namespace {
 
 constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kUnknown = std::numeric_limits<std::size_t>::max();
-
-// A number in a one-line kernel file; kUnknown when there is none ("max", no such file).
-std::size_t read_number(const char* path) {
-  std::ifstream file(path);
-  std::size_t value = 0;
-  return file >> value ? value : kUnknown;
-}
 
 std::size_t meminfo_available() {
   std::ifstream file("/proc/meminfo");
@@ -36,14 +31,10 @@ std::size_t meminfo_available() {
   return kUnknown;
 }
 
-// What can be taken without swapping or meeting the container's limit. Pre-faulting more would end in the OOM killer,
-// which gives no error to report, so the question is asked before.
+// What can be taken without swapping or meeting the limit of a container or a service. Pre-faulting more would end in
+// the OOM killer, which gives no error to report, so the question is asked before.
 std::size_t available_bytes() {
-  std::size_t available = meminfo_available();
-  const std::size_t limit = read_number("/sys/fs/cgroup/memory.max");
-  const std::size_t used = read_number("/sys/fs/cgroup/memory.current");
-  if (limit != kUnknown && used != kUnknown) available = std::min(available, limit > used ? limit - used : 0);
-  return available;
+  return std::min(meminfo_available(), control_group_room("/sys/fs/cgroup", own_control_group()));
 }
 
 std::string mib(std::size_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }

@@ -4,6 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
+
+#include "pool/control_group.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder {
 namespace {
@@ -43,6 +48,36 @@ TEST(HostMemory, APartOfTheMachineStaysFree) {
   EXPECT_FALSE(check_memory(991 * kGiB, 1000 * kGiB).is_ok());
   EXPECT_TRUE(check_memory(kGiB, SIZE_MAX).is_ok()) << "where the kernel does not say what it has";
   EXPECT_FALSE(check_memory(SIZE_MAX, SIZE_MAX).is_ok());
+}
+
+// A group of the kernel as files: what it may have, what it has, and how much of that are files read once.
+void write_group(const std::string& directory, const std::string& limit, std::size_t used, std::size_t inactive) {
+  std::filesystem::create_directories(directory);
+  std::ofstream(directory + "/memory.max") << limit << "\n";
+  std::ofstream(directory + "/memory.current") << used << "\n";
+  std::ofstream(directory + "/memory.stat") << "anon 17\ninactive_anon 1\ninactive_file " << inactive << "\nzswap 3\n";
+}
+
+TEST(ControlGroup, WhatTheKernelGivesBackIsFree) {
+  const support::TemporaryDirectory root;
+  EXPECT_EQ(control_group_room(root.path(), "/"), SIZE_MAX);
+  write_group(root.path(), "1000", 900, 600);
+  EXPECT_EQ(control_group_room(root.path(), "/"), 700u);
+  write_group(root.path(), "1000", 1200, 100);
+  EXPECT_EQ(control_group_room(root.path(), "/"), 0u);
+  write_group(root.path(), "max", 1200, 100);
+  EXPECT_EQ(control_group_room(root.path(), "/"), SIZE_MAX);
+}
+
+TEST(ControlGroup, TheTightestOfTheGroupsCounts) {
+  const support::TemporaryDirectory root;
+  const std::string slice = root.path() + "/system.slice", unit = slice + "/larder.service";
+  write_group(unit, "500", 100, 0);  // MemoryMax= of a service
+  EXPECT_EQ(control_group_room(root.path(), "/system.slice/larder.service"), 400u);
+  write_group(slice, "600", 450, 50);
+  EXPECT_EQ(control_group_room(root.path(), "/system.slice/larder.service"), 200u);
+  EXPECT_EQ(control_group_room(root.path(), "/"), SIZE_MAX);
+  EXPECT_EQ(own_control_group().front(), '/');
 }
 
 }  // namespace

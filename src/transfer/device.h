@@ -103,7 +103,8 @@ class Device {
   // kOverloaded: queue_limit entries wait, or the executor refused; no callback will run.
   [[nodiscard]] virtual Status enqueue(StreamId stream, CopyDirection direction, StreamWork work) = 0;
   // Blocks until all streams are idle. What waits for an event that has not fired is not copied: its steps end with
-  // kCancelled. For shutdown and tests; not from a callback of this device.
+  // kCancelled. But work that a GPU itself already waits with, for an event of its own, it ends as ever: a stream of
+  // the engine that hangs keeps this. For shutdown and tests; not from a callback of this device.
   virtual void synchronize() = 0;
 };
 

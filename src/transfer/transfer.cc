@@ -142,8 +142,7 @@ class StreamTransferEngine final : public TransferEngine {
   std::array<StreamId, 3> streams_{};                                  // [CopyDirection]
   std::array<std::vector<std::size_t>, kComponentCount> layer_bytes_;  // [component][model layer], of one pair
 
-  std::array<std::unique_ptr<StagedCopies>, 2> staged_;       // [CopyDirection]; null: all go straight
-  std::array<std::shared_ptr<DeviceEvent>, 2> last_after_{};  // [CopyDirection]; owned by the cache thread
+  std::array<std::unique_ptr<StagedCopies>, 2> staged_;  // [CopyDirection]; null: all go straight
 
   // atomic: up by the cache thread, down by a device thread. Shared, so that a late transfer may outlive the engine.
   const std::shared_ptr<std::atomic<std::size_t>> in_flight_ = std::make_shared<std::atomic<std::size_t>>(0);
@@ -252,9 +251,6 @@ Status StreamTransferEngine::submit(TransferRequest request, Done done) {
   const auto way = static_cast<std::size_t>(request.direction);
   StagedCopies* const staged = way < staged_.size() ? staged_[way].get() : nullptr;
   const bool is_staged = staged != nullptr && staged->suits(request);
-  // Staged and straight copies touch the pages on streams of their own, and yet not before what an earlier one of their
-  // direction waits for.
-  if (staged != nullptr && !request.after) request.after = last_after_[way];
   std::vector<LayerRange> steps;
   if (!is_staged) steps = plan_steps(request);
   auto transfer =
@@ -263,7 +259,6 @@ Status StreamTransferEngine::submit(TransferRequest request, Done done) {
     drop_leases(*transfer);
     return leased;
   }
-  if (staged != nullptr) last_after_[way] = transfer->request().after;
   // Before the enqueue: it may complete inside it.
   transfer->accept();
   in_flight_->fetch_add(1, std::memory_order_relaxed);

@@ -38,8 +38,8 @@ struct TransferRequest {
   CopyDirection direction = CopyDirection::kDeviceToHost;
   std::array<std::vector<SlotPair>, kComponentCount> pairs;  // by component; all pools of the component are copied
   std::shared_ptr<LayerGate> gate;  // H->D (and D->D): arrives layer by layer, but see below; may be null
-  // The copies touch device pages once this has fired (StreamWork::after), and so do those of its direction that are
-  // submitted later and have none of their own.
+  // The copies touch device pages once this has fired (StreamWork::after). It says nothing of other transfers: two that
+  // are submitted one after the other may run in any order.
   std::shared_ptr<DeviceEvent> after{};
   // False: who waits at the gate waits for all layers, so they may come in any order, which is faster where a page's
   // parts of a layer are small.

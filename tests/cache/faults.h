@@ -158,23 +158,15 @@ class ScriptedDevice final : public Device {
       held_.push_back({stream, direction, std::move(work)});
       return Status::ok();
     }
-    if (fault == Fault::kFail) {
-      work.make_ops = [make = std::move(work.make_ops)](std::uint32_t step, std::vector<CopyOp>& out) {
-        if (make) make(step, out);
-        for (CopyOp& op : out) scribble(op);
-        out.clear();
-      };
-      work.done = [done = std::move(work.done)](std::uint32_t step, Status) {
-        if (done) done(step, unavailable("scripted"));
-      };
-    }
+    if (fault == Fault::kFail) work = failing(std::move(work));
     return inner_->enqueue(stream, direction, std::move(work));
   }
   void synchronize() override { inner_->synchronize(); }
-  // Lets what is held begin, in order. Call it before the cache goes.
-  [[nodiscard]] Status release() {
+  // Lets what is held begin, in order; or fail. Call it before the cache goes.
+  [[nodiscard]] Status release(bool fails = false) {
     Status all;
     for (Held& held : std::exchange(held_, {})) {
+      if (fails) held.work = failing(std::move(held.work));
       const Status begun = inner_->enqueue(held.stream, held.direction, std::move(held.work));
       if (all.is_ok()) all = begun;
     }
@@ -187,6 +179,17 @@ class ScriptedDevice final : public Device {
     CopyDirection direction;
     StreamWork work;
   };
+  static StreamWork failing(StreamWork work) {
+    work.make_ops = [make = std::move(work.make_ops)](std::uint32_t step, std::vector<CopyOp>& out) {
+      if (make) make(step, out);
+      for (CopyOp& op : out) scribble(op);
+      out.clear();
+    };
+    work.done = [done = std::move(work.done)](std::uint32_t step, Status) {
+      if (done) done(step, unavailable("scripted"));
+    };
+    return work;
+  }
   static void scribble(const CopyOp& op) {
     for (std::size_t row = 0; row < op.rows; ++row) {
       for (std::size_t i = 0; i < op.width; ++i) op.dst[row * op.dst_pitch + i] = std::byte{0xA7};

@@ -59,6 +59,7 @@ Harness::Harness(const HarnessOptions& o) : model(small_model(o.shape)), options
   parts.transfer = transfer.get();
   parts.clock = &clock;
   parts.ranks = o.ranks;
+  parts.events = o.events;
   parts.scope.layout = o.layout;
   Result<std::unique_ptr<Cache>> made = Cache::create(o.config, parts);
   if (!made.is_ok()) {

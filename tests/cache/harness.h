@@ -40,6 +40,7 @@ struct HarnessOptions {
   CacheConfig config;
   std::optional<std::uint64_t> seed;  // order of background tasks; nullopt: first in, first out
   RankGroup* ranks = nullptr;
+  KvEventSink* events = nullptr;
   // Puts a faulty backend around the real one.
   std::function<std::unique_ptr<StorageBackend>(std::unique_ptr<StorageBackend>)> wrap_backend;
 };

@@ -230,6 +230,20 @@ TEST(Miss, StorageDeclinedToKeepIt) {
   h.settle();
 }
 
+// best_effort starts a request before storage has answered; that is not what storage lacks.
+TEST(Miss, StorageHasNotAnsweredYet) {
+  HarnessOptions o = miss_options(Shape::kFull, true);
+  o.config.prefetch_policy = PrefetchPolicy::kBestEffort;
+  Harness h(o);
+  store_only(h, prompt_of(60));
+  Harness::Job job = h.begin(prompt_of(60), 4);
+  ASSERT_TRUE(h.advance(job, 16)) << h.refusal;
+  EXPECT_EQ(name_of(job.cached), "storage_late");
+  h.finish(job);
+  h.settle();
+  EXPECT_EQ(h.failure, "");
+}
+
 // The engine's copies fail: the request begins again without what it was to get.
 TEST(Miss, TheLoadFailed) {
   HarnessOptions o = miss_options(Shape::kFull, false);
@@ -244,6 +258,35 @@ TEST(Miss, TheLoadFailed) {
   };
   EXPECT_EQ(name_of(h.run(prompt_of(60), 4)), "load_failed");
   h.settle();
+}
+
+// ... and once it was retracted, it may have what is on the host again.
+TEST(Miss, ALoadThatFailedIsForgottenByARetract) {
+  HarnessOptions o = miss_options(Shape::kFull, false);
+  o.device = {40, 40, 8};
+  Harness h(o);
+  (void)h.run(prompt_of(60), 4);
+  h.settle();
+  for (TokenId other = 10; other < 13; ++other) (void)h.run(prompt_of(60, other), 4), h.settle();
+  bool fails = true;
+  h.device_api->script = [&](CopyDirection d, std::size_t) {
+    return d == CopyDirection::kHostToDevice && std::exchange(fails, false) ? Fault::kFail : Fault::kNone;
+  };
+  Harness::Job job = h.begin(prompt_of(60), 20);
+  for (int i = 0; i < 100 && job.computed < 64; ++i) {
+    if (!h.advance(job, 16)) (void)h.run_background(100);
+  }
+  EXPECT_EQ(job.restarts, 1);
+  h.retract(job);
+  h.settle();
+  for (TokenId other = 20; other < 23; ++other) (void)h.run(prompt_of(60, other), 4), h.settle();
+  for (int i = 0; i < 100 && !job.started; ++i) {
+    if (!h.advance(job, 16)) (void)h.run_background(100);
+  }
+  EXPECT_GE(job.resumed, 60u);
+  h.finish(job);
+  h.settle();
+  EXPECT_EQ(h.failure, "");
 }
 
 }  // namespace

@@ -5,10 +5,19 @@
 #include <memory>
 #include <utility>
 
+#include "controller/kv_events.h"
 #include "sim/faulty_backend.h"
 
 namespace larder::test {
 namespace {
+
+// One rank's events are enough, so one rank has somebody who takes them.
+class Nobody final : public KvEventSink {
+ public:
+  Wish wish() override { return Wish::kChanges; }
+  void take(std::vector<KvEvent> /*events*/) override {}
+  bool wants_all_components() const override { return false; }
+};
 
 HarnessOptions options_of_life(RankGroup& group, const RankLifeOptions& life, std::uint64_t seed) {
   HarnessOptions o;
@@ -22,6 +31,9 @@ HarnessOptions options_of_life(RankGroup& group, const RankLifeOptions& life, st
     };
   }
   o.ranks = &group;
+  static Nobody nobody;
+  if (group.rank() == 0) o.events = &nobody;
+  o.config.poll_budget = life.poll_budget;
   o.seed = seed * 77 + group.rank();
   o.device = {48, 48, 10};
   o.host_slots = 120;

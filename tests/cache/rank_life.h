@@ -21,7 +21,8 @@ struct RankLifeOptions {
   // Few operations, a small group, storage that fails on one rank and not on the other, is detached and attached, and
   // an operator who asks one rank.
   bool hard = false;
-  std::string directory{};  // of this rank's file store; empty: its storage is in memory
+  std::string directory{};           // of this rank's file store; empty: its storage is in memory
+  std::uint32_t poll_budget = 4096;  // pages
 };
 
 class RankLife {

@@ -74,7 +74,9 @@ TEST(ConnectorStorage, WhoDoesNotAskStorageDoesNotWait) {
   (void)rig.save_all(tokens, 6);
   (void)rig.connector->flush();
   LookupId id = rig.connector->lookup({.tokens = tokens, .asks_storage = false}).value();
-  EXPECT_TRUE(rig.connector->points(id)->points.empty());
+  const LookupResult unasked = rig.connector->points(id).value();
+  EXPECT_TRUE(unasked.points.empty());
+  EXPECT_EQ(miss_reason_name(unasked.miss.reason), "not_fetched");
   rig.connector->release(id);
   id = rig.connector->lookup({.tokens = tokens, .has = {.pages = 6}}).value();
   EXPECT_TRUE(rig.connector->points(id)->points.empty()) << "the engine has all of it";

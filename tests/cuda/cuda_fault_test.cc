@@ -2,8 +2,10 @@
 // What a CUDA device does when calls fail, the device is lost, or there is no room: on the simulated driver.
 #include <array>
 #include <chrono>
+#include <future>
 #include <string>
 
+#include "bench/bench_cuda_pages.h"
 #include "tests/cuda/cuda_rig.h"
 
 namespace larder::cuda_test {
@@ -248,6 +250,70 @@ TEST(CudaDevice, AFullStreamTakesNothing) {
   EXPECT_EQ(rig.device->enqueue(stream, CopyDirection::kDeviceToHost, std::move(none)).code(),
             StatusCode::kInvalidArgument);
   EXPECT_EQ(rig.device->enqueue(9, CopyDirection::kDeviceToHost, work()).code(), StatusCode::kInvalidArgument);
+}
+
+// CUDA calls no host function of a lost device, so what one of them would fire never fires.
+TEST(CudaDevice, ALossEndsWhatWaitsForAnEventOfTheHost) {
+  Rig rig({false, 1});
+  const StreamId waiting = rig.device->create_stream(2).value(), other = rig.device->create_stream(2).value();
+  const auto memory = take(rig.device->memory().allocate(64));
+  std::promise<Status> first, second;
+  const auto enqueue = [&](StreamId stream, const std::shared_ptr<DeviceEvent>& after, std::promise<Status>* done) {
+    StreamWork work;
+    work.after = after;
+    work.make_ops = [at = memory->data()](std::uint32_t, std::vector<CopyOp>& out) {
+      out.push_back({.dst = at, .src = at + 32, .width = 32});
+    };
+    work.done = [done](std::uint32_t, Status status) {
+      if (done != nullptr) done->set_value(std::move(status));
+    };
+    ASSERT_TRUE(rig.device->enqueue(stream, CopyDirection::kDeviceToDevice, std::move(work)).is_ok());
+  };
+  const auto never = std::make_shared<DeviceEvent>();
+  enqueue(waiting, never, &first);
+  enqueue(waiting, nullptr, &second);
+  rig.sim->lose_at(1);
+  enqueue(other, nullptr, nullptr);
+  for (std::promise<Status>* ended : {&first, &second}) {
+    std::future<Status> status = ended->get_future();
+    ASSERT_EQ(status.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+    EXPECT_EQ(status.get().code(), StatusCode::kUnavailable);
+  }
+}
+
+// What has yet to be given to the device ends with it, also if a step of the engine never does.
+TEST(CudaDevice, TheEndCancelsWhatWaitsForAStepOfTheEngine) {
+  Rig rig({false, 1});
+  const CudaStream engine = take(rig.driver->create_stream());
+  const StreamId stream = rig.device->create_stream(2).value();
+  rig.sim->hold(engine);
+  std::vector<StatusCode> ended;
+  for (const std::shared_ptr<DeviceEvent>& after :
+       {std::make_shared<DeviceEvent>(), take(rig.device->record(engine))}) {
+    StreamWork work;
+    work.after = after;
+    work.done = [&](std::uint32_t, Status status) { ended.push_back(status.code()); };
+    ASSERT_TRUE(rig.device->enqueue(stream, CopyDirection::kDeviceToHost, std::move(work)).is_ok());
+  }
+  std::future<void> end = std::async(std::launch::async, [&] { rig.device->synchronize(); });
+  const bool has_ended = end.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+  rig.sim->go_on();
+  end.get();
+  EXPECT_TRUE(has_ended);
+  EXPECT_EQ(ended, std::vector<StatusCode>(2, StatusCode::kCancelled));
+  EXPECT_TRUE(rig.driver->destroy_stream(engine).is_ok());
+}
+
+// `larder bench transfer --device cuda`: an error ends it, and not its machine's patience.
+TEST(CudaBench, EndsWhenACopyFails) {
+  const auto driver = std::make_shared<sim::SimCudaDriver>(sim::SimCudaOptions{});
+  const ModelSpec model = cuda_bench::model_with_pieces(512, 2);
+  const auto bench =
+      take(cuda_bench::PagesBench::create(driver, Rig::small_options(), model, HostLayout::kPageFirst, 1 << 16));
+  driver->fail_call("launch", 1, internal_error("refused"));
+  (void)bench->measure(true);
+  EXPECT_FALSE(bench->is_ok());
+  EXPECT_EQ(driver->violations(), std::vector<std::string>());
 }
 
 // Twice the ring in one step: it is launched in parts, and each part is freed before the next needs its place.

@@ -73,7 +73,7 @@ TEST(RelayMisses, AnswersSayWhyNoMoreWasReused) {
   rig.flush();
   const Answer flushed = rig.ask(a);  // below 256 tokens storage is not asked
   EXPECT_EQ(flushed.reused, 0u);
-  EXPECT_EQ(flushed.miss, "evicted; at_token=0; tier=storage");
+  EXPECT_EQ(flushed.miss, "not_fetched; at_token=0");
   EXPECT_EQ(rig.metric("larder_misses_total{reason=\"never_seen\"}"), 2);
   EXPECT_EQ(rig.metric("larder_misses_total{reason=\"no_checkpoint\"}"), 1);
 }

@@ -9,7 +9,8 @@
 
 namespace larder {
 
-// Where the launcher sleeps until an event of the host fires or the stream is told to end.
+// Where the launcher sleeps until an event of the host fires, the stream is told to end, or the device is lost. It may
+// be woken for an event of the past, so it looks again.
 struct CopyStream::Waiter {
   void wake() LARDER_EXCLUDES(mutex) {
     const LockGuard guard(mutex);
@@ -19,6 +20,7 @@ struct CopyStream::Waiter {
   void wait() LARDER_EXCLUDES(mutex) {
     const LockGuard guard(mutex);
     while (!is_awake) changed.wait(mutex);
+    is_awake = false;
   }
 
   RankedMutex mutex{LockRank::kTransfer};
@@ -28,10 +30,26 @@ struct CopyStream::Waiter {
 
 void CudaHealth::saw(const Status& status) {
   if (status.code() != StatusCode::kUnavailable) return;
-  const LockGuard guard(mutex_);
-  if (!loss_.is_ok()) return;
-  loss_ = unavailable("the CUDA device is lost: " + status.message());
-  is_lost_.store(true, std::memory_order_release);
+  std::vector<std::function<void()>> waiting;
+  {
+    const LockGuard guard(mutex_);
+    if (!loss_.is_ok()) return;
+    loss_ = unavailable("the CUDA device is lost: " + status.message());
+    is_lost_.store(true, std::memory_order_release);
+    waiting.swap(waiting_);
+  }
+  for (const auto& then : waiting) then();
+}
+
+void CudaHealth::when_lost(std::function<void()> then) {
+  {
+    const LockGuard guard(mutex_);
+    if (loss_.is_ok()) {
+      waiting_.push_back(std::move(then));
+      return;
+    }
+  }
+  then();
 }
 
 Status CudaHealth::status() const {
@@ -54,7 +72,10 @@ CopyStream::CopyStream(const CopyStreamParts& parts, std::size_t queue_limit, Cu
       queue_limit_(queue_limit),
       stream_(stream),
       ring_(std::move(ring)),
+      waiter_(std::make_shared<Waiter>()),
       plan_(*parts_.pinned, parts_.load_engines_from, parts_.store_engines_from) {
+  // CUDA calls no host function any more then, so an event that one of them would fire never fires.
+  parts_.health->when_lost([waiter = waiter_] { waiter->wake(); });
   // Never refused: each has room for one task.
   (void)launcher_.post([this] { run_launcher(); });
   (void)reaper_.post([this] { run_reaper(); });
@@ -88,13 +109,16 @@ Status CopyStream::enqueue(CopyDirection direction, StreamWork work) {
 }
 
 void CopyStream::begin_draining() {
-  std::shared_ptr<Waiter> waiter;
   {
     const LockGuard guard(mutex_);
     is_draining_ = true;
-    waiter = waiter_;
   }
-  if (waiter) waiter->wake();
+  waiter_->wake();
+}
+
+bool CopyStream::is_draining() {
+  const LockGuard guard(mutex_);
+  return is_draining_;
 }
 
 void CopyStream::wait_until_idle() {
@@ -124,39 +148,34 @@ void CopyStream::run_launcher() noexcept {
   parts_.health->saw(parts_.driver->bind_thread());
   std::shared_ptr<Entry> entry;
   while (next_entry(entry)) {
-    const Status may_begin = wait_for(entry->work.after);
+    const Status may_begin = wait_for(entry->work.after, false);
     for (std::uint32_t step = 0; step < entry->work.steps; ++step) {
       // Asked for every step, whatever has failed: other streams go by what they are asked.
-      Status ready = entry->work.step_after ? wait_for(entry->work.step_after(step)) : Status::ok();
+      Status ready = entry->work.step_after ? wait_for(entry->work.step_after(step), true) : Status::ok();
       launch_step(entry, step, may_begin.is_ok() ? std::move(ready) : may_begin);
     }
   }
 }
 
-Status CopyStream::wait_for(const std::shared_ptr<DeviceEvent>& event) {
+// The steps of an entry that has begun are asked for, and those of other streams end also while the device drains.
+Status CopyStream::wait_for(const std::shared_ptr<DeviceEvent>& event, bool has_begun) {
   if (event == nullptr || defect(Defect::kEventIgnored)) return Status::ok();
+  const auto drained = [&] {
+    return cancelled("the event that the copy waits for had not fired when the device was told to end");
+  };
   if (const auto* on_device = dynamic_cast<const CudaEvent*>(event.get())) {
+    if (!has_begun && is_draining() && !event->has_fired()) return drained();
     Status told = on_device->make_wait(stream_);
     parts_.health->saw(told);
     return told;
   }
-  const auto waiter = std::make_shared<Waiter>();
-  bool is_ended = false;
-  {
-    const LockGuard guard(mutex_);
-    waiter_ = waiter;
-    is_ended = is_draining_;
-  }
-  if (is_ended) waiter->wake();
   // The event keeps the waiter alive, and not the stream: it may never fire.
-  event->when_fired([waiter] { waiter->wake(); });
-  waiter->wait();
-  {
-    const LockGuard guard(mutex_);
-    waiter_.reset();
+  event->when_fired([waiter = waiter_] { waiter->wake(); });
+  for (; !event->has_fired(); waiter_->wait()) {
+    LARDER_RETURN_IF_ERROR(parts_.health->status());
+    if (is_draining()) return drained();
   }
-  if (event->has_fired()) return Status::ok();
-  return cancelled("the event that the copy waits for had not fired when the device was told to end");
+  return Status::ok();
 }
 
 void CopyStream::launch_step(const std::shared_ptr<Entry>& entry, std::uint32_t step, Status status) {

@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -41,11 +42,14 @@ class CudaHealth {
   void saw(const Status& status) LARDER_EXCLUDES(mutex_);
   // ok, or kUnavailable with the error that ended it.
   [[nodiscard]] Status status() const LARDER_EXCLUDES(mutex_);
+  // Calls `then` when the device is lost, once; now, if it is. `then` is kept as long as this.
+  void when_lost(std::function<void()> then) LARDER_EXCLUDES(mutex_);
 
  private:
   std::atomic<bool> is_lost_{false};  // set under mutex_
   mutable RankedMutex mutex_{LockRank::kTransfer};
   Status loss_ LARDER_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> waiting_ LARDER_GUARDED_BY(mutex_);  // grows until the loss
 };
 
 // What the streams of a device share.
@@ -74,7 +78,8 @@ class CopyStream {
 
   [[nodiscard]] Status enqueue(CopyDirection direction, StreamWork work) LARDER_EXCLUDES(mutex_);
   // Device::synchronize(), in three calls: streams may wait for each other, so all of them begin before any is waited
-  // for. From begin_draining() on, what waits for an event of the host that has not fired is cancelled.
+  // for. From begin_draining() on, what comes to wait for an event that has not fired is cancelled, and what waits for
+  // one of the host, too. What the device itself waits for already it goes on waiting for.
   void begin_draining() LARDER_EXCLUDES(mutex_);
   void wait_until_idle() LARDER_EXCLUDES(mutex_);
   void end_draining() LARDER_EXCLUDES(mutex_);
@@ -101,8 +106,9 @@ class CopyStream {
   void run_reaper() noexcept LARDER_EXCLUDES(mutex_);
   // False: the stream ends.
   [[nodiscard]] bool next_entry(std::shared_ptr<Entry>& entry) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] bool is_draining() LARDER_EXCLUDES(mutex_);
   // Until the stream may begin with it.
-  [[nodiscard]] Status wait_for(const std::shared_ptr<DeviceEvent>& event) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] Status wait_for(const std::shared_ptr<DeviceEvent>& event, bool has_begun) LARDER_EXCLUDES(mutex_);
   void launch_step(const std::shared_ptr<Entry>& entry, std::uint32_t step, Status status);
   [[nodiscard]] Status launch_copies(const std::shared_ptr<Entry>& entry, std::uint32_t step);
   [[nodiscard]] Status launch_kernel(const std::shared_ptr<Entry>& entry, std::uint32_t step);
@@ -118,6 +124,7 @@ class CopyStream {
   const std::size_t queue_limit_;
   const CudaStream stream_;
   const std::unique_ptr<Memory> ring_;
+  const std::shared_ptr<Waiter> waiter_;  // of the launcher; events that never fire keep it
 
   RankedMutex mutex_{LockRank::kTransfer};
   RankedCondition to_launch_;  // work, room in flight, room in the ring, or the end
@@ -129,8 +136,7 @@ class CopyStream {
   bool is_reaping_ LARDER_GUARDED_BY(mutex_) = false;    // ... with the reaper
   bool is_draining_ LARDER_GUARDED_BY(mutex_) = false;   // who waits for an event of the host is cancelled
   bool is_ending_ LARDER_GUARDED_BY(mutex_) = false;
-  std::shared_ptr<Waiter> waiter_ LARDER_GUARDED_BY(mutex_);  // of the launcher, while it waits for an event
-  std::uint64_t ring_freed_ LARDER_GUARDED_BY(mutex_) = 0;    // pairs, ever
+  std::uint64_t ring_freed_ LARDER_GUARDED_BY(mutex_) = 0;  // pairs, ever
 
   // the launcher's
   CopyPlan plan_;

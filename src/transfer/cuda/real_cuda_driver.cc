@@ -22,6 +22,7 @@ constexpr std::size_t kBatch = 128;
 // The functions of the driver that are used, by the names that cuda.h maps to their current versions.
 #define LARDER_CUDA_FUNCTIONS(X)       \
   X(cuInit)                            \
+  X(cuDriverGetVersion)                \
   X(cuDeviceGetCount)                  \
   X(cuDeviceGet)                       \
   X(cuDeviceGetName)                   \
@@ -365,6 +366,15 @@ Result<std::shared_ptr<CudaDriver>> open_cuda_driver(int ordinal) {
   };
   CUresult result = f.cuInit(0);
   if (result != CUDA_SUCCESS) return failed(result, "cuInit");
+  // A driver loads code of its own major version and of older ones.
+  int version = 0;
+  result = f.cuDriverGetVersion(&version);
+  if (result != CUDA_SUCCESS) return failed(result, "cuDriverGetVersion");
+  if (version / 1000 < CUDA_VERSION / 1000) {
+    return unavailable("the driver is of CUDA " + std::to_string(version / 1000) + ", and Larder was built with CUDA " +
+                       std::to_string(CUDA_VERSION / 1000) +
+                       ": install a driver of that version, or build with an older compiler (LARDER_CUDA_ROOT)");
+  }
   int count = 0;
   result = f.cuDeviceGetCount(&count);
   if (result != CUDA_SUCCESS) return failed(result, "cuDeviceGetCount");
