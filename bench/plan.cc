@@ -14,6 +14,7 @@ namespace larder {
 namespace {
 
 constexpr std::uint32_t kPlanPageTokens = 64;
+constexpr std::uint32_t kMostTried = 8;  // times that
 constexpr double kPngScale = 2;
 
 Status check_plots(const std::vector<std::string>& plots) {
@@ -43,28 +44,33 @@ Status write_plots(const PlanOptions& options, const PlanModel& model, const Pla
   return Status::ok();
 }
 
-Result<PlanSource> source_of(const PlanOptions& options) {
+Result<PlanModel> model_of(const PlanOptions& options) {
   PlanSource source = options.source;
-  const bool has_trace = !options.sweep.trace.empty();
-  source.page_size = options.page_size > 0 ? options.page_size
-                     : has_trace           ? static_cast<std::uint32_t>(options.sweep.block_tokens)
-                                           : kPlanPageTokens;
   if (!options.kv_dtype.empty()) {
     source.kv_dtype = parse_dtype(options.kv_dtype);
     if (!source.kv_dtype) {
-      return invalid_argument("--kv-dtype: '" + options.kv_dtype + "' is none of f32, bf16, f16, fp8_e4m3, u8");
+      return invalid_argument("--kv-dtype: '" + options.kv_dtype + "' is none of f32, bf16, f16, fp8_e4m3");
     }
   }
-  return source;
+  const bool has_trace = !options.sweep.trace.empty();
+  const std::uint32_t least = has_trace ? static_cast<std::uint32_t>(options.sweep.block_tokens) : kPlanPageTokens;
+  source.page_size = options.page_size > 0 ? options.page_size : least;
+  Result<PlanModel> model = plan_model(source);
+  if (options.page_size > 0) return model;
+  // Nobody has asked for this page size: the model may take a multiple of it.
+  for (std::uint32_t n = 2; n <= kMostTried && model.status().code() == StatusCode::kInvalidArgument; ++n) {
+    source.page_size = n * least;
+    Result<PlanModel> larger = plan_model(source);
+    if (larger.is_ok()) return larger;
+  }
+  return model;
 }
 
 }  // namespace
 
 Result<std::string> run_plan(const PlanOptions& options) {
   LARDER_RETURN_IF_ERROR(check_plots(options.plots));
-  const Result<PlanSource> source = source_of(options);
-  if (!source.is_ok()) return source.status();
-  const Result<PlanModel> model = plan_model(*source);
+  const Result<PlanModel> model = model_of(options);
   if (!model.is_ok()) return model.status();
   if (options.sweep.trace.empty()) {
     return options.as_json ? dump_json(plan_model_json(*model), 2) + "\n" : plan_model_text(*model);

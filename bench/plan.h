@@ -15,16 +15,16 @@ namespace larder {
 
 struct PlanOptions {
   PlanSource source;
-  std::string kv_dtype;         // a name; empty: the model's
-  std::uint32_t page_size = 0;  // 0: 64, with a trace the tokens of its blocks
-  PlanSweepOptions sweep;       // sweep.trace empty: the model alone
+  std::string kv_dtype;  // a name; empty: the model's
+  // 0: 64, with a trace the tokens of its blocks; or the least multiple that the model takes
+  std::uint32_t page_size = 0;
+  PlanSweepOptions sweep;  // sweep.trace empty: the model alone
   bool as_json = false;
   std::string csv;                 // empty: nowhere
   std::vector<std::string> plots;  // .svg, .png
 };
 
-// What is printed. Files that `options` names are written. kInvalidArgument with a message that begins with "--": the
-// options; all else: what they name.
+// What is printed. Files that `options` names are written. kInvalidArgument, kNotFound: the options, or what they name.
 [[nodiscard]] Result<std::string> run_plan(const PlanOptions& options);
 
 // argv[0] is the command's name. 0: done; 1: failed; 2: usage.

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "bench/plan.h"
+#include "bench/replay.h"
 #include "engine/llama/blob_geometry.h"
 #include "server/command_line.h"
 
@@ -18,7 +19,8 @@ void add_source_options(CLI::App& app, PlanOptions& o) {
   app.add_option("--gguf", s.gguf, "the model's file (of several the first); its head is read, its data not")
       ->type_name("FILE");
   app.add_option("--hf-config", s.hf_config, "a config.json of Hugging Face")->type_name("FILE");
-  app.add_option("--page-size", o.page_size, "tokens in a page (64; with a trace as many as its blocks have)")
+  app.add_option("--page-size", o.page_size,
+                 "tokens in a page (64; with a trace as many as its blocks have; or the model's least multiple of it)")
       ->check(whole_number(1, llama::kPageTokensMax))
       ->type_name("TOKENS");
   app.add_option("--kv-dtype", o.kv_dtype, "of keys and values: f32, bf16, f16, fp8_e4m3 (the model's)")
@@ -120,7 +122,7 @@ int plan_command(int argc, char** argv) {
       "\nA hybrid model resumes only where all of its layers can: at a restore point, which has a state of the\n"
       "recurrent layers and the window of the sliding ones beside the pages before it. docs/sizing.md reads the\n"
       "tables and pictures with you.\n"
-      "Exit codes: 0 done; 1 a file is not what it should be; 2 wrong arguments.");
+      "Exit codes: 0 done; 1 failed; 2 wrong arguments, or a file that is not what it should be.");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   const Result<std::string> text = run_plan(options);
   if (text.is_ok()) {
@@ -128,7 +130,7 @@ int plan_command(int argc, char** argv) {
     return 0;
   }
   std::fprintf(stderr, "larder plan: %s\n", text.status().message().c_str());
-  return text.status().message().starts_with("--") ? 2 : 1;
+  return replay_exit_code(text.status());
 }
 
 }  // namespace larder

@@ -88,7 +88,7 @@ Result<PlanModel> model_of_file(const PlanSource& source) {
 
 Result<PlanModel> model_of_hf(const PlanSource& source) {
   const Result<std::string> text = read_text_file(real_file_system(), source.hf_config);
-  if (!text.is_ok()) return text.status();
+  if (!text.is_ok()) return Status(text.status().code(), "--hf-config: " + text.status().message());
   Result<HfModel> read =
       read_hf_config(*text, source.hf_config, {.page_size = source.page_size, .kv_dtype = source.kv_dtype});
   if (!read.is_ok()) return read.status();
@@ -124,7 +124,7 @@ Result<ModelSpec> spec_of_gguf(const llama::ModelPlan& plan, std::uint32_t windo
 
 Result<PlanModel> model_of_gguf(const PlanSource& source) {
   const Result<llama::GgufModel> file = llama::read_gguf(real_file_system(), source.gguf);
-  if (!file.is_ok()) return file.status();
+  if (!file.is_ok()) return Status(file.status().code(), "--gguf: " + file.status().message());
   const Result<llama::CacheType> keys = llama::cache_type(source.keys), values = llama::cache_type(source.values);
   if (!keys.is_ok()) return Status(keys.status().code(), "--cache-type-k: " + keys.status().message());
   if (!values.is_ok()) return Status(values.status().code(), "--cache-type-v: " + values.status().message());

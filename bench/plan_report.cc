@@ -108,9 +108,10 @@ std::string knees_text(const PlanSweep& sweep) {
   if (sweep.options.gib[kPlanHost].size() < 2) return {};
   for (const PlanLine& line : sweep.lines) {
     const PlanCell& first = sweep.cells[line.begin];
-    const std::string where =
-        line.knee ? "host " + gib_text(sweep.cells[*line.knee].gib[kPlanHost])
-                  : "none up to " + gib_text(sweep.cells[line.end - 1].gib[kPlanHost]) + ": the last step still gains";
+    const std::string where = line.end - line.begin < 2 ? "one size alone: give several with --host"
+                              : line.knee               ? "host " + gib_text(sweep.cells[*line.knee].gib[kPlanHost])
+                                          : "none up to " + gib_text(sweep.cells[line.end - 1].gib[kPlanHost]) +
+                                                ": the last step still gains";
     text += fmt::format("  device {}, storage {}: {}\n", gib_text(first.gib[kPlanDevice]),
                         gib_text(first.gib[kPlanStorage]), where);
   }

@@ -10,6 +10,7 @@
 #include "bench/replay_engine.h"
 #include "bench/replay_tiers.h"
 #include "config/model_file.h"
+#include "engine/options.h"
 #include "engine/tenant_file.h"
 #include "engine/text_file.h"
 #include "model/pool_list.h"
@@ -69,14 +70,22 @@ Result<ComponentCounts> device_slots(const ReplayOptions& options, const ReplayT
   return slots;
 }
 
+// like: the option of `larder serve` that takes the same words.
+Status other_word(const std::string& option, const std::string& text, std::string_view like) {
+  return invalid_argument(option + " is '" + text + "': it must be one of " + option_words(like));
+}
+
 Result<CacheConfig> cache_config(const ReplayOptions& options) {
+  if (options.storage_gib > 0 && options.host_gib == 0) {
+    return invalid_argument("--storage is read and written through the host: give --host above 0");
+  }
   CacheConfig config;
   const auto policy = parse_eviction_policy(options.policy);
-  if (!policy) return invalid_argument("--policy: there is no eviction policy '" + options.policy + "'");
+  if (!policy) return other_word("--policy", options.policy, "radix-eviction-policy");
   config.eviction_policy = *policy;
   config.eviction_order = options.order;
   const auto write = parse_write_policy(options.write_policy);
-  if (!write) return invalid_argument("--write-policy: there is no write policy '" + options.write_policy + "'");
+  if (!write) return other_word("--write-policy", options.write_policy, "hicache-write-policy");
   config.write_policy = *write;
   config.exclusive_tiers = options.is_exclusive;
   if (!options.tenant_limits.empty()) {
@@ -107,7 +116,7 @@ Result<ModelSpec> model_of_named_file(const std::string& path) {
   const std::optional<ModelFileFormat> format = model_file_format(path);
   if (!format) return invalid_argument("--model-file: '" + path + "' ends in neither .json nor .toml");
   const Result<std::string> text = read_text_file(real_file_system(), path);
-  if (!text.is_ok()) return text.status();
+  if (!text.is_ok()) return Status(text.status().code(), "--model-file: " + text.status().message());
   return load_model_file(*text, *format, path);
 }
 

@@ -74,6 +74,10 @@ void add_time_options(CLI::App& app, ReplayOptions& o) {
 
 }  // namespace
 
+int replay_exit_code(const Status& status) {
+  return status.code() == StatusCode::kInvalidArgument || status.code() == StatusCode::kNotFound ? 2 : 1;
+}
+
 int replay_command(int argc, char** argv) {
   CLI::App app("A recorded trace through the cache, in simulated time and without bytes: what would it hit?",
                "larder replay");
@@ -96,6 +100,7 @@ int replay_command(int argc, char** argv) {
   bool has_sensitivity = false;
   app.add_flag("--sensitivity", has_sensitivity, "and again with each parameter of policy value halved, and doubled");
   app.add_flag("--json", o.as_json, "print JSON");
+  app.footer("\nExit codes: 0 done; 1 failed; 2 wrong arguments, or a file that is not what it should be.");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   const Result<ReplayResult> result = run_replay(o);
   if (has_sensitivity && o.policy != "value") {
@@ -105,15 +110,14 @@ int replay_command(int argc, char** argv) {
   const Status written = result.is_ok() && !o.csv.empty() ? write_replay_csv(o.csv, *result) : result.status();
   if (!written.is_ok()) {
     std::fprintf(stderr, "larder replay: %s\n", written.message().c_str());
-    const StatusCode code = written.code();
-    return code == StatusCode::kInvalidArgument || code == StatusCode::kNotFound ? 2 : 1;
+    return replay_exit_code(written);
   }
   std::printf("%s\n", o.as_json ? replay_json(o, *result).dump(2).c_str() : replay_text(o, *result).c_str());
   if (has_sensitivity) {
     const Result<std::vector<ReplaySensitivity>> rows = replay_sensitivity(o);
     if (!rows.is_ok()) {
       std::fprintf(stderr, "larder replay: %s\n", rows.status().message().c_str());
-      return 1;
+      return replay_exit_code(rows.status());
     }
     std::printf("%s", sensitivity_text(result->hit_rate(), *rows).c_str());
   }

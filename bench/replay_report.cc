@@ -94,7 +94,8 @@ std::string replay_text(const ReplayOptions& options, const ReplayResult& result
   for (std::size_t i = 0; i < kMissReasons; ++i) {
     if (totals.requests[i] == 0) continue;
     const auto reason = static_cast<MissReason>(i);
-    misses.add_row({reason == MissReason::kNone ? "its last page is" : std::string(miss_reason_name(reason)),
+    misses.add_row({reason == MissReason::kNone ? "the last page of a prompt is always computed"
+                                                : std::string(miss_reason_name(reason)),
                     count_text(totals.requests[i]), count_text(totals.missed[i]),
                     fmt::format("{:.2f}", percent(totals.missed[i], totals.prompt))});
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Larder beside an engine that keeps the books of its own device memory, in C++: what README.md shows, for a prompt
-// that is not there yet and again when it is. (In C, with a store on disk: c_connector.c.)
+// Larder beside an engine that keeps the books of its own device memory, in C++: a connector (docs/embedding.md),
+// for a prompt that is not there yet and again when it is. (In C, with a store on disk: c_connector.c.)
 //
 // The "engine" here computes nothing; a real one fills its pages and states, and runs other requests while copies end.
 

@@ -279,7 +279,7 @@ def page():
              "Every option of the servers and of the storage backends, as the sources have them, beside those of",
              "SGLang 0.5.23.",
              "`larder COMMAND --help` prints the options of every command, also of those that are not here (`bench`,",
-             "`store`, `sim`, `quickstart`).", "",
+             "`replay`, `sim`, `store`, `quickstart`).", "",
              "## `larder serve`: the small engine", "",
              "Names are SGLang's where the thing is the same. In a file (`--config`) the keys are the names without",
              "dashes in front, with `-` or `_` between words. An unknown option is an error that names the nearest",

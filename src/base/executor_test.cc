@@ -2,14 +2,20 @@
 #include "base/executor.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <stdexcept>
+#include <system_error>
 #include <vector>
 
 #include "base/inbox.h"
+#include "base/sanitized.h"
 #include "base/thread_pool.h"
 
 namespace larder {
@@ -110,6 +116,31 @@ TEST(ThreadPoolExecutor, CountsThrowsAndBecomesIdle) {
   pool.wait_idle();
   EXPECT_EQ(ran, 50);
   EXPECT_EQ(pool.failed_tasks(), 5u);
+}
+
+// Ends with 0 if a pool whose threads cannot all be started says so; a pool that hangs ends with SIGALRM.
+[[noreturn]] void start_too_many_threads() {
+  ::alarm(20);
+  std::size_t pages = 0;
+  if (std::FILE* const statm = std::fopen("/proc/self/statm", "r")) {
+    if (std::fscanf(statm, "%zu", &pages) != 1) pages = 0;
+    std::fclose(statm);
+  }
+  const rlim_t bytes = pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + (rlim_t{24} << 20);
+  const rlimit limit{bytes, bytes};
+  if (pages == 0 || ::setrlimit(RLIMIT_AS, &limit) != 0) std::_Exit(2);
+  try {
+    ThreadPoolExecutor pool("pool", 64, 1);
+  } catch (const std::system_error&) {
+    std::_Exit(0);
+  }
+  std::_Exit(1);
+}
+
+TEST(ThreadPoolExecutor, SaysThatAThreadCannotBeStarted) {
+  if (kIsSanitized) GTEST_SKIP() << "sanitizers take more address space than they may have here";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(start_too_many_threads(), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -14,7 +14,17 @@ ThreadPoolExecutor::ThreadPoolExecutor(std::string name, std::size_t threads, st
   waiting_workers_.reserve(count);
   for (std::size_t i = 0; i < count; ++i) workers_.push_back(std::make_unique<Worker>());
   threads_.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) threads_.emplace_back([this, i] { run_worker(i); });
+  try {
+    for (std::size_t i = 0; i < count; ++i) threads_.emplace_back([this, i] { run_worker(i); });
+  } catch (...) {  // no thread more is to be had: those that run would wait for ever, and their join with them
+    {
+      LockGuard guard(mutex_);
+      stopping_ = true;
+    }
+    for (const auto& worker : workers_) worker->called.notify_one();
+    threads_.clear();  // joins
+    throw;
+  }
 }
 
 ThreadPoolExecutor::~ThreadPoolExecutor() {

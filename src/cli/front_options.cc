@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/front_options.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/parse_number.h"
 #include "cli/real_service_notify.h"
 #include "engine/tenant_file.h"
 #include "server/command_line.h"
@@ -32,15 +36,46 @@ void add_trace_options(CLI::App& app, CacheOptions& o) {
       ->type_name("SIZE");
 }
 
+Result<std::uint64_t> host_bytes_of(const std::string& text) {
+  const Result<std::uint64_t> bytes = parse_size_bytes(text);
+  if (!bytes.is_ok() || *bytes == 0 || *bytes == kUnlimitedBytes) {
+    return invalid_argument("--host-memory: '" + text + "' is no size; write 64Mi or 200G");
+  }
+  LARDER_RETURN_IF_ERROR(check_host_bytes("--host-memory", static_cast<double>(*bytes)));
+  return bytes;
+}
+
+// As the file store reads it.
+Status check_store_size(const std::string& text) {
+  if (!text.ends_with('%')) return with_option("--store-size", parse_size_bytes(text).status());
+  const auto percent = parse_number<std::uint64_t>(std::string_view(text).substr(0, text.size() - 1));
+  if (percent && *percent >= 1 && *percent <= 100) return Status::ok();
+  return invalid_argument("--store-size: '" + text + "' is no share from 1% to 100%");
+}
+
 }  // namespace
+
+Status with_option(const char* option, const Status& status) {
+  return status.is_ok() ? status : Status(status.code(), fmt::format("{}: {}", option, status.message()));
+}
+
+Status check_host_bytes(const char* option, double bytes) {
+  const auto mib = [](double size) { return static_cast<std::uint64_t>(size / (1 << 20)); };
+  const double machine = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  if (bytes <= machine) return Status::ok();
+  return invalid_argument(
+      fmt::format("{}: asked for {} MiB of memory; this machine has {} MiB", option, mib(bytes), mib(machine)));
+}
 
 void add_cache_options(CLI::App& app, CacheOptions& o) {
   app.add_option("--host-memory", o.host_memory, "for prefixes: bytes, or with Ki, Mi, Gi")->capture_default_str();
-  app.add_option("--store", o.store, "a folder in which prefixes survive restarts; none: host memory only")
-      ->type_name("DIR");
+  CLI::Option* const store =
+      app.add_option("--store", o.store, "a folder in which prefixes survive restarts; none: host memory only")
+          ->type_name("DIR");
   app.add_option("--store-size", o.store_size,
                  "of it, in bytes or as a share of the disk; full: what was used longest ago goes")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->needs(store);
   app.add_option("--kv-events-config", o.kv_events_config,
                  "tell routers of pages on the host: {\"publisher\":\"zmq\", ...}; none: nobody is told")
       ->type_name("JSON");
@@ -61,17 +96,18 @@ void add_cache_options(CLI::App& app, CacheOptions& o) {
 Result<llama::PrefixStoreOptions> store_options(const CacheOptions& o) {
   llama::PrefixStoreOptions options;
   LARDER_RETURN_IF_ERROR(check_trace_options(o.trace));
-  const Result<std::uint64_t> memory = parse_size_bytes(o.host_memory);
-  if (!memory.is_ok()) return invalid_argument("--host-memory: " + memory.status().message());
+  const Result<std::uint64_t> memory = host_bytes_of(o.host_memory);
+  if (!memory.is_ok()) return memory.status();
   options.host_bytes = *memory;
   const Result<KvEventConfig> events = parse_kv_event_config(o.kv_events_config);
   if (!events.is_ok()) return events.status();
   options.events = *events;
   if (!o.tenant_limits.empty()) {
     Result<TenantLimits> limits = load_tenant_limits(o.tenant_limits);
-    if (!limits.is_ok()) return Status(limits.status().code(), "--tenant-limits: " + limits.status().message());
+    if (!limits.is_ok()) return with_option("--tenant-limits", limits.status());
     options.tenant_limits = std::move(*limits);
   }
+  LARDER_RETURN_IF_ERROR(check_store_size(o.store_size));
   if (o.store.empty()) return options;
   options.storage = "file";
   options.storage_config = nlohmann::json{{"directory", o.store}, {"max_size", o.store_size}}.dump();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the commands `larder proxy` and `larder serve --model x.gguf` have in common: options of the cache, and an
-// orderly stop.
+// What the commands `larder proxy` and `larder serve --model x.gguf` have in common: options of the cache, checks that
+// `larder serve` makes, too, and an orderly stop.
 //
 // Threads: main()'s.
 #pragma once
@@ -31,6 +31,11 @@ struct CacheOptions {
 void add_cache_options(CLI::App& app, CacheOptions& options);
 // kInvalidArgument names the option.
 [[nodiscard]] Result<llama::PrefixStoreOptions> store_options(const CacheOptions& options);
+
+// `status`, with the option in front of its message, if it is an error.
+[[nodiscard]] Status with_option(const char* option, const Status& status);
+// kInvalidArgument: more than this machine's memory, which no later start would find either.
+[[nodiscard]] Status check_host_bytes(const char* option, double bytes);
 
 // Tells systemd that the port listens, waits for a signal, and stops `front` in order: open requests have 10 s, the
 // store 60 s. command: "larder proxy".

@@ -2,6 +2,7 @@
 // `larder`: one executable, a handful of subcommands.
 
 #include <malloc.h>
+#include <sys/resource.h>
 
 #include <cstdio>
 #include <string>
@@ -65,6 +66,14 @@ int unknown_command(std::string_view name) {
   return 2;
 }
 
+// Each connection is a descriptor, and so is each file: servers soon have more than the usual 1024.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int run(int argc, char** argv) {
   const std::string_view name = argc > 1 ? argv[1] : "";
   if (name.empty()) {
@@ -90,12 +99,19 @@ int run(int argc, char** argv) {
 }
 
 }  // namespace
+
+int fail_command(const char* command, const Status& status) {
+  std::fprintf(stderr, "%s: %s\n", command, status.message().c_str());
+  return status.code() == StatusCode::kInvalidArgument || status.code() == StatusCode::kNotFound ? 2 : 1;
+}
+
 }  // namespace larder
 
 int main(int argc, char** argv) {
   // Large blocks, such as bodies of requests, go back to the system when they are freed. Without this, glibc keeps them
   // once it has seen some.
   (void)::mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  larder::raise_descriptor_limit();
   try {
     return larder::run(argc, argv);
   } catch (const std::exception& error) {

@@ -148,6 +148,17 @@ TEST_F(Plan, KvInEightBitsIsHalfAsLarge) {
   EXPECT_EQ(small["checkpoint_bytes"], plain["checkpoint_bytes"]);
 }
 
+// 64 tokens, which nobody asked for, are no whole entries of it.
+TEST_F(Plan, PagesAreAsLargeAsTheModelNeeds) {
+  PlanOptions options;
+  options.source.preset = "dsv4-real";
+  EXPECT_EQ(run(options)["page_size"], 128);
+  options.source.preset = "dsv4-tiny";
+  EXPECT_EQ(run(options)["page_size"], 128);
+  options.page_size = 64;
+  refused(options, "must be a multiple of 128");
+}
+
 TEST_F(Plan, WhatIsRefused) {
   PlanOptions options;
   refused(options, "--model PRESET, --model-file FILE, --gguf FILE or --hf-config FILE is missing");
@@ -189,7 +200,7 @@ TEST_F(Plan, WhatIsRefusedOfASweep) {
   refused(options, "--csv: open");
   options.csv.clear();
   options.sweep.policy = "arc";
-  refused(options, "--policy: there is no eviction policy 'arc'");
+  refused(options, "--policy is 'arc': it must be one of lru, lfu");
   options.sweep.policy = "value";
   options.sweep.gib = {std::vector<double>{1e-5}, {0.01}, {0}};
   refused(options, "--device: the longest request of the trace needs");
@@ -217,13 +228,21 @@ TEST_F(Plan, TheCommandLine) {
   EXPECT_EQ(code({"plan", "--model", "gdn-real", "--gguf", "x"}).first, 2);
   EXPECT_EQ(code({"plan", "--model", "gdn-real", "--host", "1"}).first, 2);  // of a sweep alone
   EXPECT_EQ(code({"plan", "--model", "gdn-real", "--trace", "x", "--host", "1,-2"}).first, 2);
-  EXPECT_EQ(code({"plan", "--hf-config", folder_ + "/none"}).first, 1);
+  EXPECT_EQ(code({"plan", "--hf-config", folder_ + "/none"}).first, 2);
   const auto [ended, text] =
       code({"plan", "--model", "gdn-tiny", "--trace", write_trace(), "--block-tokens", "64", "--device", "0.01",
             "--host", "0,0.002,0.004", "--storage", "0", "--price-host", "3"});
   EXPECT_EQ(ended, 0) << text;
   EXPECT_NE(text.find("a point costs"), std::string::npos) << text;
   EXPECT_NE(text.find("knee: from this host on, no doubling gains 1 point"), std::string::npos) << text;
+}
+
+TEST_F(Plan, OneSizeHasNoKnee) {
+  PlanOptions options = sweep_options();
+  options.sweep.gib = {std::vector<double>{0.01}, {0, 0.004}, {0, 0.01}};
+  const Result<std::string> text = run_plan(options);
+  ASSERT_TRUE(text.is_ok()) << text.status().to_string();
+  EXPECT_NE(text->find("storage 0.01 GiB: one size alone: give several with --host"), std::string::npos) << *text;
 }
 
 // --- sizes against a trace

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/file_system.h"
+#include "base/http_client.h"
 #include "cli/commands.h"
 #include "cli/front_options.h"
 #include "cli/real_llama_server.h"
@@ -48,7 +49,8 @@ void add_proxy_server_options(CLI::App& app, ProxyOptions& o) {
   add_tls_options(app, o.tls);
   app.add_option("--upstream", o.upstream, "a llama-server that runs already; else the command behind -- is started")
       ->type_name("URL");
-  app.add_option("--upstream-key-file", o.key_file, "holds the key for what the proxy asks llama-server by itself")
+  app.add_option("--upstream-key-file", o.key_file,
+                 "holds the key for what the proxy asks llama-server by itself; else the first that is behind --")
       ->type_name("FILE");
   app.add_option("--upstream-cacert", o.upstream_ca,
                  "with an https:// URL: the authorities that may have issued its certificate, PEM; else the system's")
@@ -109,10 +111,25 @@ class SlotFolder {
   std::string path_;
 };
 
+Status check_upstream(const ProxyOptions& o) {
+  if (o.upstream.find_first_of(":@") == std::string::npos) {
+    return invalid_argument("--upstream: '" + o.upstream + "' has no port; write http://host:port");
+  }
+  return with_option("--upstream", parse_http_url(o.upstream, o.upstream_ca).status());
+}
+
+Result<std::string> upstream_key(const ProxyOptions& o) {
+  if (o.key_file.empty()) return o.command.empty() ? std::string() : key_of(o.command);
+  Result<std::string> key = read_key_file(o.key_file);
+  if (!key.is_ok()) return with_option("--upstream-key-file", key.status());
+  return key;
+}
+
 Result<ProxySettings> settings_of(const ProxyOptions& o) {
   if (o.upstream.empty() == o.command.empty()) {
     return invalid_argument("give --upstream URL, or a llama-server to start behind --");
   }
+  if (!o.upstream.empty()) LARDER_RETURN_IF_ERROR(check_upstream(o));
   if (!o.upstream.empty() && o.slot_directory.empty()) {
     return invalid_argument("--upstream needs --slot-dir: the folder of its --slot-save-path");
   }
@@ -137,18 +154,13 @@ Result<ProxySettings> settings_of(const ProxyOptions& o) {
   Result<llama::PrefixStoreOptions> store = store_options(o.cache);
   if (!store.is_ok()) return store.status();
   settings.store = std::move(*store);
-  if (!o.key_file.empty()) {
-    Result<std::string> key = read_key_file(o.key_file);
-    if (!key.is_ok()) return key.status();
-    settings.upstream_key = std::move(*key);
-  }
+  Result<std::string> key = upstream_key(o);
+  if (!key.is_ok()) return key.status();
+  settings.upstream_key = std::move(*key);
   return settings;
 }
 
-int fail_proxy(const Status& status) {
-  std::fprintf(stderr, "larder proxy: %s\n", status.message().c_str());
-  return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
-}
+int fail_proxy(const Status& status) { return fail_command("larder proxy", status); }
 
 int run_proxy(const ProxyOptions& options, ProxySettings settings) {
   StopSignals signals;  // before any thread
@@ -159,13 +171,12 @@ int run_proxy(const ProxyOptions& options, ProxySettings settings) {
     settings.slot_directory = folder.path();
   }
   LlamaServerProcess server;
-  settings.is_hopeless = [&] { return signals.is_pending(); };
+  settings.check_wait = [&] { return signals.is_pending() ? cancelled("a signal came") : server.check_start(); };
   if (!options.command.empty()) {
     const Status made = real_file_system().make_dirs(settings.slot_directory);
     const Status started = made.is_ok() ? server.start(options.command, settings.slot_directory) : made;
     if (!started.is_ok()) return fail_proxy(started);
     settings.upstream = server.url();
-    settings.is_hopeless = [&] { return server.has_given_up() || signals.is_pending(); };
   }
   MetricsRegistry metrics;
   auto proxy = LlamaProxy::create(settings, real_file_system(), real_clock(), metrics);

@@ -5,10 +5,14 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
+#include <cstdlib>
 #include <string_view>
 
 #include "base/clock.h"
+#include "base/file_system.h"
 #include "base/log.h"
+#include "engine/text_file.h"
 
 namespace larder {
 namespace {
@@ -21,6 +25,16 @@ constexpr int kMostFailedStarts = 5;
 constexpr std::array<std::string_view, 4> kOurs = {"--host", "--port", "--slot-save-path", "--reuse-port"};
 constexpr std::array<std::string_view, 6> kNumeric = {"--rope",           "--yarn", "--override-kv",
                                                       "--control-vector", "--lora", "--kv-overrides"};
+
+// The last value of "--name VALUE" or "--name=VALUE"; empty: there is none.
+std::string value_of(const std::vector<std::string>& command, const std::string& name) {
+  std::string value;
+  for (std::size_t i = 0; i < command.size(); ++i) {
+    if (command[i] == name && i + 1 < command.size()) value = command[i + 1];
+    if (command[i].starts_with(name + "=")) value = command[i].substr(name.size() + 1);
+  }
+  return value;
+}
 
 }  // namespace
 
@@ -40,6 +54,19 @@ std::string numeric_options(const std::vector<std::string>& command) {
     --i;
   }
   return out;
+}
+
+Result<std::string> key_of(const std::vector<std::string>& command) {
+  std::string keys = value_of(command, "--api-key");
+  const std::string path = value_of(command, "--api-key-file");
+  if (keys.empty() && !path.empty()) {
+    const Result<std::string> text = read_text_file(real_file_system(), path);
+    if (!text.is_ok()) return invalid_argument("--api-key-file behind --: " + text.status().message());
+    const std::size_t begin = std::min(text->find_first_not_of("\r\n"), text->size());
+    return text->substr(begin, text->find_first_of("\r\n", begin) - begin);
+  }
+  if (const char* const variable = std::getenv("LLAMA_API_KEY"); keys.empty() && variable != nullptr) keys = variable;
+  return keys.substr(0, keys.find(','));
 }
 
 LlamaServerProcess::LlamaServerProcess() : thread_("llama-server", 1, 1) {}
@@ -70,6 +97,12 @@ Status LlamaServerProcess::start(const std::vector<std::string>& command, const 
   return thread_.post([this] { watch(); });
 }
 
+Status LlamaServerProcess::check_start() const {
+  const int code = early_end_.load();
+  if (code == kNone) return Status::ok();
+  return unavailable(fmt::format("llama-server ended before it served (exit code {}): start it alone, and look", code));
+}
+
 std::string LlamaServerProcess::url() const { return fmt::format("http://127.0.0.1:{}", port_); }
 
 Status LlamaServerProcess::start_once() { return child_.start(arguments_, {}); }
@@ -81,13 +114,12 @@ void LlamaServerProcess::watch() {
     const Result<std::string> line = child_.read_line(kLook);
     if (line.is_ok() || line.status().code() == StatusCode::kDeadlineExceeded) continue;
     if (is_stopping_.load()) return;
-    const Result<int> code = child_.stop(kKillAfter);
+    const int code = child_.stop(kKillAfter).value_or(128 + SIGKILL);  // an error: it had to be killed
     failed_starts = real_clock().now() - begun < kSoon ? failed_starts + 1 : 0;
-    log_error("proxy", fmt::format("llama-server has ended (exit code {})", code.is_ok() ? *code : -1));
-    if (!has_served_.load() || failed_starts >= kMostFailedStarts) {
-      has_given_up_.store(true);
-      log_error("proxy", "llama-server is not started again: it died before it served, or several times in a row");
-      return;
+    log_error("proxy", fmt::format("llama-server has ended (exit code {})", code));
+    if (!has_served_.load()) return early_end_.store(code);
+    if (failed_starts >= kMostFailedStarts) {
+      return log_error("proxy", "llama-server is not started again: it ended several times in a row");
     }
     {
       LockGuard guard(mutex_);

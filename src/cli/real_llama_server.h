@@ -31,18 +31,20 @@ class LlamaServerProcess {
   [[nodiscard]] std::string url() const;
   // It has answered once, so its command line is right: from here on it is started again when it dies.
   void has_served() { has_served_.store(true); }
-  // It died before it served, or several times as soon as it was started: it is not started again.
-  [[nodiscard]] bool has_given_up() const { return has_given_up_.load(); }
+  // kUnavailable: it ended before it served, and is not started again.
+  [[nodiscard]] Status check_start() const;
   void stop();
 
  private:
+  static constexpr int kNone = -1;
   [[nodiscard]] Status start_once();
   void watch();
 
   std::vector<std::string> arguments_;  // constant once started
   std::uint16_t port_ = 0;
-  std::atomic<bool> is_stopping_{false}, has_served_{false}, has_given_up_{false};
-  ChildProcess child_;  // of the watching thread; kill_now() from any
+  std::atomic<bool> is_stopping_{false}, has_served_{false};
+  std::atomic<int> early_end_{kNone};  // the exit code before it served
+  ChildProcess child_;                 // of the watching thread; kill_now() from any
   RankedMutex mutex_{LockRank::kServer};
   RankedCondition stopped_;
   ThreadPoolExecutor thread_;
@@ -52,5 +54,8 @@ class LlamaServerProcess {
 [[nodiscard]] bool has_option(const std::vector<std::string>& command, std::string_view name);
 // Of a llama-server's options those that change its numbers, in their order: part of its pages' identity.
 [[nodiscard]] std::string numeric_options(const std::vector<std::string>& command);
+// A key that a llama-server with these options takes, the first of several: of --api-key, of the file that
+// --api-key-file names, or of the environment's LLAMA_API_KEY. Empty: it asks for none. Errors: the file's.
+[[nodiscard]] Result<std::string> key_of(const std::vector<std::string>& command);
 
 }  // namespace larder

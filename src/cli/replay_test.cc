@@ -94,6 +94,8 @@ TEST_F(Replay, TenantsShareNothing) {
   EXPECT_EQ(result->hit_rate_of(""), 0);
   EXPECT_EQ(result->hit_rate_of("b"), 0);
   EXPECT_NEAR(result->hit_rate_of("a"), 192.0 / 400, 1e-9) << "the second of two, in whole pages";
+  const std::string text = replay_text(options_, *result);
+  EXPECT_NE(text.find("\nthe last page of a prompt is always computed         1 "), std::string::npos) << text;
   EXPECT_NE(error_of(R"({"timestamp": 6, "input_length": 64, "output_length": 1, "hash_ids": [1], "tenant": 7})")
                 .find("\"tenant\" is no text"),
             std::string::npos);
@@ -117,6 +119,10 @@ TEST_F(Replay, SizesThatNothingFitsAreRefused) {
   options_.write_policy = "never";
   EXPECT_EQ(run_replay(options_).status().code(), StatusCode::kInvalidArgument);
   options_.write_policy = "write_through";
+  options_.host_gib = 0;
+  options_.storage_gib = 1;
+  EXPECT_NE(run_replay(options_).status().message().find("give --host above 0"), std::string::npos);
+  options_.host_gib = 1;
   options_.device_gib = 1e-6;
   const Status status = run_replay(options_).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);

@@ -11,6 +11,7 @@
 #include "base/file_system.h"
 #include "base/log.h"
 #include "cli/commands.h"
+#include "cli/front_options.h"
 #include "cli/real_log_option.h"
 #include "cli/real_service_notify.h"
 #include "cli/real_signals.h"
@@ -145,11 +146,14 @@ Status fill_options(const CommandLine& line, Options& options) {
     if (!status.is_ok()) problems += (problems.empty() ? "" : "\n  ") + status.message();
   }
   if (!problems.empty()) return invalid_argument(problems);
-  LARDER_RETURN_IF_ERROR(fill_key(options.api_key, options.api_key_file, "LARDER_API_KEY"));
-  LARDER_RETURN_IF_ERROR(fill_key(options.admin_api_key, options.admin_api_key_file, "LARDER_ADMIN_API_KEY"));
+  LARDER_RETURN_IF_ERROR(
+      with_option("--api-key-file", fill_key(options.api_key, options.api_key_file, "LARDER_API_KEY")));
+  LARDER_RETURN_IF_ERROR(with_option(
+      "--admin-api-key-file", fill_key(options.admin_api_key, options.admin_api_key_file, "LARDER_ADMIN_API_KEY")));
   LARDER_RETURN_IF_ERROR(check_exposure(options.host, !options.api_key.empty(), options.allow_no_key));
   LARDER_RETURN_IF_ERROR(TlsContext::check(tls_files(options)));
   LARDER_RETURN_IF_ERROR(check_trace_options(trace_options(options)));
+  LARDER_RETURN_IF_ERROR(check_host_bytes("--hicache-size", options.hicache_size_gb * 1e9));
   return validate_options(options);
 }
 
@@ -166,10 +170,7 @@ std::string capacity_table(const SchedulerStats& stats) {
   return table.text(2);
 }
 
-int fail_serve(const Status& status) {
-  std::fprintf(stderr, "larder serve: %s\n", status.message().c_str());
-  return 1;
-}
+int fail_serve(const Status& status) { return fail_command("larder serve", status); }
 
 int serve(const Options& options) {
   StopSignals signals;  // before any thread
@@ -223,8 +224,8 @@ int serve_command(int argc, char** argv) {
   Options options;
   if (status.is_ok()) status = fill_options(line, options);
   if (!status.is_ok()) {
-    std::fprintf(stderr, "larder serve: %s\n", status.message().c_str());
-    return 2;
+    (void)fail_serve(status);
+    return 2;  // a file that cannot be read, too
   }
   for (const std::string& name : options.without_effect) {
     log_warning("serve", about_sglang_option(*find_sglang_option(name), name));

@@ -6,15 +6,15 @@
 #include <string>
 #include <string_view>
 
-#include "cli/commands.h"
-#ifdef LARDER_HAS_LLAMA
 #include "base/file_system.h"
+#include "cli/commands.h"
+#include "engine/text_file.h"
+#ifdef LARDER_HAS_LLAMA
 #include "base/metrics.h"
 #include "cli/front_options.h"
 #include "cli/real_log_option.h"
 #include "cli/real_signals.h"
 #include "cli/tls_options.h"
-#include "engine/text_file.h"
 #include "server/auth.h"
 #include "server/command_line.h"
 #include "server/key_file.h"
@@ -26,10 +26,13 @@
 namespace larder {
 
 bool is_for_llama(int argc, char** argv) {
+  std::string_view model;  // as with other options, the last one counts
   for (int i = 1; i < argc; ++i) {
-    if (std::string_view(argv[i]).ends_with(".gguf")) return true;
+    const std::string_view word = argv[i];
+    if (word == "--model" || word == "-m") model = i + 1 < argc ? argv[i + 1] : "";
+    if (word.starts_with("--model=")) model = word.substr(8);
   }
-  return false;
+  return model.ends_with(".gguf") || is_gguf_file(real_file_system(), std::string(model));
 }
 
 #ifndef LARDER_HAS_LLAMA
@@ -104,20 +107,17 @@ Status fill_settings(LlamaOptions& o) {
   settings.saves = o.cache.saves;
   settings.trace = o.cache.trace;
   settings.hashes_data = o.cache.hashes_data;
-  LARDER_RETURN_IF_ERROR(fill_key(settings.api_key, o.key_file, "LARDER_API_KEY"));
+  LARDER_RETURN_IF_ERROR(with_option("--api-key-file", fill_key(settings.api_key, o.key_file, "LARDER_API_KEY")));
   LARDER_RETURN_IF_ERROR(check_exposure(settings.listen.host, !settings.api_key.empty(), o.allows_no_key));
   LARDER_RETURN_IF_ERROR(TlsContext::check(settings.listen.tls));
   if (o.template_file.empty()) return Status::ok();
   Result<std::string> text = read_text_file(real_file_system(), o.template_file);
-  if (!text.is_ok()) return text.status();
+  if (!text.is_ok()) return with_option("--chat-template-file", text.status());
   settings.chat_template = std::move(*text);
   return Status::ok();
 }
 
-int fail(const Status& status) {
-  std::fprintf(stderr, "larder serve: %s\n", status.message().c_str());
-  return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
-}
+int fail(const Status& status) { return fail_command("larder serve", status); }
 
 int run_llama(const ServeSettings& settings) {
   StopSignals signals;  // before any thread

@@ -18,7 +18,10 @@ namespace larder {
 
 namespace {
 
+constexpr const char* kNoPage = "the prompt has no whole page to reuse";
+
 std::string sentence(const TierMatch& match, std::uint64_t pages, std::uint32_t page_size, std::string_view where) {
+  if (pages == 0) return kNoPage;
   if (match.at.pages >= pages) return "the whole reusable prompt is a restore point " + std::string(where);
   const std::string at = std::to_string(match.at.pages * page_size);
   switch (match.reason) {
@@ -114,9 +117,9 @@ void Explainer::explain(const BeginRequest& request, StorageBackend* storage, Do
   const std::uint64_t pages = report.prompt_pages;
   const bool is_busy = !ops_.has_room(OpKind::kExplain);
   if (storage == nullptr || pages == 0 || is_busy) {
-    report.storage_reason = storage == nullptr ? "no storage backend is attached"
-                            : pages == 0       ? "the prompt has no whole page to reuse"
-                                               : "too many explanations wait for storage: ask again";
+    report.storage_reason = pages == 0           ? kNoPage
+                            : storage == nullptr ? "no storage backend is attached"
+                                                 : "too many explanations wait for storage: ask again";
     done(std::move(report));
     return;
   }

@@ -225,6 +225,11 @@ struct Setter {
   }
 };
 
+const OptionEntry* find_entry(std::string_view name) {
+  const auto found = std::ranges::find(kTable, name, [](const OptionEntry& entry) { return entry.info.name; });
+  return found == kTable.end() ? nullptr : &*found;
+}
+
 Status unknown_option(std::string_view name) {
   constexpr std::size_t kShownMax = 60;
   std::vector<std::string_view> known;
@@ -252,12 +257,13 @@ std::span<const OptionInfo> option_infos() {
   return infos;
 }
 
+std::string option_words(std::string_view name) { return joined(find_entry(name)->words); }
+
 Status set_option(Options& options, std::string_view name, std::string_view text) {
   std::string plain(name);
   std::replace(plain.begin(), plain.end(), '_', '-');
-  const auto entry =
-      std::find_if(kTable.begin(), kTable.end(), [&](const OptionEntry& e) { return e.info.name == plain; });
-  if (entry == kTable.end()) {
+  const OptionEntry* const entry = find_entry(plain);
+  if (entry == nullptr) {
     const SglangOption* const theirs = find_sglang_option(plain);
     if (theirs == nullptr) return unknown_option(plain);
     const bool is_default = theirs->value.empty() ? text == "false" : text == theirs->standard;

@@ -68,6 +68,16 @@ std::string value_text(const Tree& tree) {
   return {};
 }
 
+// Why a path that ends as no model file does is no model.
+Status other_model(const std::string& path, FileSystem& files) {
+  const Result<FileInfo> info = files.stat(path);
+  if (!info.is_ok()) return Status(info.status().code(), "--model: " + info.status().message());
+  if (info->is_directory) return invalid_argument("--model: " + path + ": it is a directory; name the model's file");
+  return invalid_argument(
+      "--model: " + path + ": a model file ends in .toml or .json, and a GGUF file begins " +
+      (is_gguf_file(files, path) ? "as this one: larder serve gives it to llama.cpp" : "with GGUF; this one does not"));
+}
+
 bool is_flat(const Tree& tree) {
   return tree.as<Tree::List>() == nullptr && tree.as<Tree::Table>() == nullptr && tree.as<std::monostate>() == nullptr;
 }
@@ -76,7 +86,7 @@ bool is_flat(const Tree& tree) {
 
 Status set_options_from_file(Options& options, const std::string& path, FileSystem& files) {
   const Result<std::string> text = read_text_file(files, path);
-  if (!text.is_ok()) return text.status();
+  if (!text.is_ok()) return Status(text.status().code(), "--config: " + text.status().message());
   const Result<Tree> tree = parse_config_text(*text, path);
   if (!tree.is_ok()) return tree.status();
   const auto* table = tree->as<Tree::Table>();
@@ -126,8 +136,10 @@ Result<ModelSpec> load_model(const Options& options, FileSystem& files) {
   Result<ModelSpec> model = not_found("");
   if (format) {
     const Result<std::string> text = read_text_file(files, options.model);
-    if (!text.is_ok()) return text.status();
+    if (!text.is_ok()) return Status(text.status().code(), "--model: " + text.status().message());
     model = load_model_file(*text, *format, options.model);
+  } else if (options.model.find('/') != std::string::npos) {
+    return other_model(options.model, files);
   } else {
     model = preset_model(options.model);
     if (!model.is_ok()) return invalid_argument("--model: " + model.status().message() + "; or a .toml / .json file");

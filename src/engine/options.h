@@ -84,6 +84,9 @@ struct OptionInfo {
 // All options, in the order of Options.
 [[nodiscard]] std::span<const OptionInfo> option_infos();
 
+// The words that an option of words takes: "lru, lfu". Precondition: `name` is one.
+[[nodiscard]] std::string option_words(std::string_view name);
+
 // Sets one option from text and notes that it was given. name: without the leading dashes, '-' or '_' between words.
 // text: a switch takes "true" / "false" ("": true). kInvalidArgument names the option, the value, what is allowed, for
 // an unknown name the nearest known one, and for one of SGLang's why it is not here.

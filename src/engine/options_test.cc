@@ -142,6 +142,27 @@ TEST(Options, ContradictionsAreNamedWithTheWayOut) {
   expect_refused(validate_options(o), {"--max-total-tokens is 63", "--page-size 64"});
 }
 
+TEST(Options, APathThatIsNoModelSaysWhy) {
+  sim::SimFileSystem files(1);
+  ASSERT_TRUE(files.make_dirs("/m/folder"));
+  write_file(files, "/m/blob", "GGML");
+  write_file(files, "/m/short", "GG");
+  write_file(files, "/m/gguf", "GGUF and more");
+  Options o;
+  const auto refused = [&](const char* model, const char* words) {
+    o.model = model;
+    expect_refused(load_model(o, files).status(), {"--model: /m/", words});
+  };
+  refused("/m/folder", "it is a directory");
+  refused("/m/blob", "a GGUF file begins with GGUF; this one does not");
+  refused("/m/short", "this one does not");
+  refused("/m/gguf", "larder serve gives it to llama.cpp");
+  o.model = "/m/none";
+  EXPECT_EQ(load_model(o, files).status().code(), StatusCode::kNotFound);
+  o.model = "none.toml";
+  EXPECT_TRUE(load_model(o, files).status().message().starts_with("--model: "));
+}
+
 TEST(Options, ModelChecksNameModelAndFlag) {
   Options o;
   o.model = "gqa-tiny";

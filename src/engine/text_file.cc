@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/text_file.h"
 
+#include <array>
 #include <span>
 
 namespace larder {
@@ -17,6 +18,13 @@ Result<std::string> read_text_file(FileSystem& files, const std::string& path, s
   std::string text(static_cast<std::size_t>(*size), '\0');
   LARDER_RETURN_IF_ERROR(read_exactly(**file, std::as_writable_bytes(std::span<char>(text)), 0));
   return text;
+}
+
+bool is_gguf_file(FileSystem& files, const std::string& path) {
+  const auto file = files.open(path, {});
+  std::array<char, 4> head{};
+  return file.is_ok() && read_exactly(**file, std::as_writable_bytes(std::span(head)), 0).is_ok() &&
+         std::string_view(head.data(), head.size()) == "GGUF";
 }
 
 Result<Tree> parse_config_text(std::string_view text, const std::string& path) {

@@ -18,6 +18,9 @@ inline constexpr std::uint64_t kConfigBytesMax = std::uint64_t{1} << 20;
 [[nodiscard]] Result<std::string> read_text_file(FileSystem& files, const std::string& path,
                                                  std::uint64_t max_bytes = kConfigBytesMax);
 
+// Does it begin as a GGUF file does? False, too, where it cannot be read.
+[[nodiscard]] bool is_gguf_file(FileSystem& files, const std::string& path);
+
 // JSON or TOML, by the end of the name. kInvalidArgument: another ending, or a syntax error with its place.
 [[nodiscard]] Result<Tree> parse_config_text(std::string_view text, const std::string& path);
 

@@ -2,6 +2,7 @@
 #include "metadata/real_rocksdb_journal.h"
 
 #include <rocksdb/db.h>
+#include <rocksdb/env.h>
 #include <rocksdb/options.h>
 #include <rocksdb/slice_transform.h>
 #include <rocksdb/write_batch.h>
@@ -39,10 +40,39 @@ rocksdb::Options options_of() {
   return options;
 }
 
+// One journal has the directory, also while RocksDB is closed to be opened again.
+class DirectoryLock {
+ public:
+  ~DirectoryLock() {
+    if (lock_ != nullptr) rocksdb::Env::Default()->UnlockFile(lock_).PermitUncheckedError();
+  }
+  DirectoryLock() = default;
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+
+  [[nodiscard]] rocksdb::Status take(const std::string& directory) {
+    return rocksdb::Env::Default()->LockFile(directory + "/LARDER_LOCK", &lock_);
+  }
+
+ private:
+  rocksdb::FileLock* lock_ = nullptr;
+};
+
 class RocksdbJournal final : public Journal {
  public:
-  RocksdbJournal(std::unique_ptr<rocksdb::DB> db, std::string directory)
-      : db_(std::move(db)), directory_(std::move(directory)) {}
+  explicit RocksdbJournal(std::string directory) : directory_(std::move(directory)) {}
+
+  // Once, first. kConflict: another one has the directory.
+  [[nodiscard]] Status open() {
+    rocksdb::Status status = lock_.take(directory_);
+    if (status.ok()) status = open_db();
+    const std::string text = status.ToString();
+    const bool is_locked = status.IsIOError() && text.find("LOCK") != std::string::npos;
+    if (is_locked && (text.find("lock file") != std::string::npos || text.find("lock hold") != std::string::npos)) {
+      return conflict("metadata journal: '" + directory_ + "' is in use by another process: " + text);
+    }
+    return translate(status, "opening '" + directory_ + "'");
+  }
 
   [[nodiscard]] Status replay(const Visitor& each) override {
     rocksdb::ReadOptions options;
@@ -66,31 +96,40 @@ class RocksdbJournal final : public Journal {
         [&](std::string_view key) { keep_first_error(all.Delete(slice(key))); });
     rocksdb::WriteOptions options;
     options.sync = synced;
-    if (status.ok()) {
-      resume();
-      status = db_->Write(options, &all);
-    }
+    if (status.ok()) status = mend();
+    if (status.ok()) status = db_->Write(options, &all);
     return finish(translate(status, "writing to '" + directory_ + "'"));
   }
 
   [[nodiscard]] Status sync() override {
-    resume();
-    return finish(translate(db_->SyncWAL(), "syncing '" + directory_ + "'"));
+    rocksdb::Status status = mend();
+    if (status.ok()) status = db_->SyncWAL();
+    return finish(translate(status, "syncing '" + directory_ + "'"));
   }
 
  private:
-  // After a full disk RocksDB refuses everything until it is told that there may be room again.
-  void resume() {
-    if (has_failed_) db_->Resume().PermitUncheckedError();
+  [[nodiscard]] rocksdb::Status open_db() {
+    rocksdb::DB* raw = nullptr;
+    rocksdb::Status status = rocksdb::DB::Open(options_of(), directory_, &raw);
+    db_.reset(raw);
+    return status;
+  }
+  // After an error RocksDB refuses everything. After a full disk it goes on when it is told that there may be room
+  // again; after any other error of the disk only when it is opened anew. What was written is in its log.
+  [[nodiscard]] rocksdb::Status mend() {
+    if (!has_failed_ || (db_ && db_->Resume().ok())) return rocksdb::Status::OK();
+    db_.reset();
+    return open_db();
   }
   Status finish(Status status) {
     has_failed_ = !status.is_ok();
     return status;
   }
 
-  const std::unique_ptr<rocksdb::DB> db_;
   const std::string directory_;
-  bool has_failed_ = false;  // of the one writer
+  DirectoryLock lock_;
+  std::unique_ptr<rocksdb::DB> db_;  // null: it could not be opened again yet
+  bool has_failed_ = false;          // of the one writer
 };
 
 }  // namespace
@@ -99,18 +138,9 @@ Result<std::unique_ptr<Journal>> open_rocksdb_journal(const std::string& directo
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) return unavailable("metadata journal: cannot make '" + directory + "': " + error.message());
-  rocksdb::DB* raw = nullptr;
-  const rocksdb::Status status = rocksdb::DB::Open(options_of(), directory, &raw);
-  std::unique_ptr<rocksdb::DB> db(raw);
-  if (!status.ok()) {
-    const std::string text = status.ToString();
-    const bool is_locked = status.IsIOError() && text.find("LOCK") != std::string::npos;
-    if (is_locked && (text.find("lock file") != std::string::npos || text.find("lock hold") != std::string::npos)) {
-      return conflict("metadata journal: '" + directory + "' is in use by another process: " + text);
-    }
-    return translate(status, "opening '" + directory + "'");
-  }
-  return std::unique_ptr<Journal>(std::make_unique<RocksdbJournal>(std::move(db), directory));
+  auto journal = std::make_unique<RocksdbJournal>(directory);
+  LARDER_RETURN_IF_ERROR(journal->open());
+  return std::unique_ptr<Journal>(std::move(journal));
 }
 
 }  // namespace larder::metadata

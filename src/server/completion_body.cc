@@ -25,6 +25,13 @@ struct Shared {
   std::string id;
 };
 
+void read_name(JsonReader& in, std::string_view name, std::string& out, std::size_t most_bytes) {
+  in.read(name, out);
+  if (out.size() <= most_bytes) return;
+  in.fail(invalid_argument(
+      fmt::format("'{}' has {} bytes: at most {} are taken", in.path_of(name), out.size(), most_bytes)));
+}
+
 void read_stops(JsonReader& in, Shared& shared, const ModelSpec& model) {
   in.read_strings("stop", shared.stop_strings);
   if (shared.stop_strings.size() > kMaxStopStrings) {
@@ -37,6 +44,10 @@ void read_stops(JsonReader& in, Shared& shared, const ModelSpec& model) {
     }
   }
   in.read_tokens("stop_token_ids", shared.generate.stop_tokens, model.vocab_size);
+  if (shared.generate.stop_tokens.size() > kMaxStopTokens) {
+    in.fail(
+        invalid_argument(fmt::format("'{}' has more than {} token ids", in.path_of("stop_token_ids"), kMaxStopTokens)));
+  }
 }
 
 void read_sampling(JsonReader& in, Shared& shared, const ModelSpec& model, const char* seed_name) {
@@ -72,11 +83,11 @@ void read_max_tokens(JsonReader& in, const char* name, Shared& shared) {
 }
 
 void read_identity(JsonReader& in, Shared& shared) {
-  in.read("lora_path", shared.generate.adapter);
+  read_name(in, "lora_path", shared.generate.adapter, kMaxCacheNameBytes);
   std::string salt;
   std::string key;
-  in.read("cache_salt", salt);
-  in.read("extra_key", key);
+  read_name(in, "cache_salt", salt, kMaxCacheNameBytes);
+  read_name(in, "extra_key", key, kMaxCacheNameBytes);
   // Together they must not collide with any single one, so the pair carries a length.
   shared.generate.salt = salt.empty() ? key : key.empty() ? salt : fmt::format("{}:{}{}", salt.size(), salt, key);
   std::int64_t priority = 0;
@@ -242,7 +253,7 @@ Result<std::vector<ChatMessage>> messages_of(const json& value) {
 void read_openai_common(JsonReader& in, Shared& shared, CompletionBody& out, const ModelSpec& model) {
   std::string ignored;
   in.read("model", ignored);
-  in.read("rid", shared.id);
+  read_name(in, "rid", shared.id, kMaxRequestNameBytes);
   shared.generate.temperature = 1;  // OpenAI's default
   read_max_tokens(in, "max_tokens", shared);
   read_sampling(in, shared, model, "seed");
@@ -267,7 +278,7 @@ Result<CompletionBody> parse_generate_body(std::string_view text, const ModelSpe
       in.fail_type("sampling_params", "an object");
     }
   }
-  in.read("rid", shared.id);
+  read_name(in, "rid", shared.id, kMaxRequestNameBytes);
   read_identity(in, shared);
   read_stream(in, out);
   in.refuse_unless("return_logprob", false);

@@ -19,7 +19,10 @@ namespace larder {
 inline constexpr std::size_t kMaxPromptsPerRequest = 256;
 inline constexpr std::size_t kMaxStopStrings = 16;
 inline constexpr std::size_t kMaxStopStringBytes = 1024;
-inline constexpr std::uint64_t kDefaultNewTokens = 128;        // /generate and chat, when the context has room
+inline constexpr std::size_t kMaxStopTokens = 1024;
+inline constexpr std::size_t kMaxRequestNameBytes = 256;  // rid: in logs, in each event, and among the recent requests
+inline constexpr std::size_t kMaxCacheNameBytes = 4096;   // adapter, salt and extra key, each: the cache takes no more
+inline constexpr std::uint64_t kDefaultNewTokens = 128;   // /generate and chat, when the context has room
 inline constexpr std::uint64_t kDefaultCompletionTokens = 16;  // /v1/completions
 
 struct CompletionBody {

@@ -40,11 +40,11 @@ struct ListenOptions {
   std::uint16_t port = 0;  // 0: any free one
   std::uint32_t io_threads = 2;
   std::uint32_t max_connections = 768;         // further ones get 503 and are closed
-  std::uint64_t max_body_bytes = 64ull << 20;  // longer: 413
+  std::uint64_t max_body_bytes = 64ull << 20;  // longer: 413; of a GET or HEAD 64 KiB
   // Of all requests at once, for as long as they keep their bodies. A body of more than 64 KiB that goes beyond it gets
   // 503; the others go on.
   std::uint64_t max_open_body_bytes = 256ull << 20;
-  std::uint32_t max_header_bytes = 64u << 10;        // longer: 431
+  std::uint32_t max_header_bytes = 64u << 10;        // longer: 431; and what a chunked body has beside it, about so
   TlsFiles tls;                                      // without a certificate: plain HTTP
   Nanos handshake_limit = std::chrono::seconds(20);  // of TLS, from the connection to its end
   Nanos idle_limit = std::chrono::seconds(120);      // between requests of a connection
@@ -92,7 +92,8 @@ class HttpListener {
   [[nodiscard]] virtual std::uint16_t port() const = 0;
   [[nodiscard]] virtual std::string url() const = 0;  // "http://127.0.0.1:30000"; with a certificate https
   [[nodiscard]] virtual std::size_t connections() const = 0;
-  // No new connections; idle ones are closed, the others after their answer. Returns at once.
+  // No new connections; idle ones, which have sent nothing of a request, are closed, the others after their answer.
+  // Returns at once.
   virtual void stop_accepting() = 0;
   // Waits until no connection is left; false if `limit` ended first.
   virtual bool wait_drained(Nanos limit) = 0;

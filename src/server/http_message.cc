@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -45,6 +46,11 @@ bool is_own_name(std::string_view host) {
   const std::string_view last = host.substr(host.rfind('.') + 1);  // all of it, without a dot
   if (is_same_field_name(last, "localhost") || host.starts_with('[')) return true;
   return !host.empty() && host.find_first_not_of("0123456789.") == std::string_view::npos;
+}
+
+bool has_field(const HttpResponse& answer, std::string_view name) {
+  return std::any_of(answer.headers.begin(), answer.headers.end(),
+                     [&](const auto& header) { return is_same_field_name(header.first, name); });
 }
 
 }  // namespace
@@ -114,6 +120,26 @@ std::string_view http_reason(unsigned status) {
 }
 
 bool is_bodyless_status(unsigned status) { return status == 204 || status == 304; }
+
+std::string http_head_text(const HttpResponse& answer, bool keep_alive, std::string_view id) {
+  std::string text = fmt::format("HTTP/1.1 {} {}\r\n", answer.status, http_reason(answer.status));
+  if (!has_field(answer, "server")) text += "Server: larder\r\n";
+  text += keep_alive ? "Connection: keep-alive\r\n" : "Connection: close\r\n";
+  const bool has_type = !answer.content_type.empty() && !is_bodyless_status(answer.status);
+  if (has_type) text += fmt::format("Content-Type: {}\r\n", answer.content_type);
+  if (!id.empty() && !has_field(answer, "x-request-id")) text += fmt::format("X-Request-Id: {}\r\n", id);
+  for (const auto& [name, value] : answer.headers) text += fmt::format("{}: {}\r\n", name, value);
+  return text;
+}
+
+std::string http_answer_text(const HttpResponse& answer, bool keep_alive, std::string_view id, bool is_head) {
+  std::string text = http_head_text(answer, keep_alive, id);
+  const bool has_body = !is_bodyless_status(answer.status);  // otherwise it has no length either (RFC 9110)
+  if (has_body) text += fmt::format("Content-Length: {}\r\n", answer.body.size());
+  text += "\r\n";
+  if (has_body && !is_head) text += answer.body;
+  return text;
+}
 
 HttpResponse passed_head(unsigned status, std::vector<HttpField> fields) {
   HttpResponse head;

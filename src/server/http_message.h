@@ -59,6 +59,12 @@ struct HttpResponse {
 // Without a body whatever is asked: 204 and 304.
 [[nodiscard]] bool is_bodyless_status(unsigned status);
 
+// The bytes of an answer's head, without what says how long the body is, and without the empty line.
+[[nodiscard]] std::string http_head_text(const HttpResponse& answer, bool keep_alive, std::string_view id);
+// All bytes of an answer; to HEAD without the body.
+[[nodiscard]] std::string http_answer_text(const HttpResponse& answer, bool keep_alive, std::string_view id,
+                                           bool is_head);
+
 // The head of another server's answer as that of ours, for HttpExchange::respond() and begin_stream(): Content-Type
 // goes to its place, and what is for one hop (remove_hop_by_hop) and Content-Length are left out.
 [[nodiscard]] HttpResponse passed_head(unsigned status, std::vector<HttpField> fields);

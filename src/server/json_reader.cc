@@ -55,19 +55,19 @@ std::string place_of(std::string_view text, std::size_t offset) {
 
 // A value takes 16 bytes of a document, a list some 60, an object some 180, whatever the text takes. Characters inside
 // strings count, too: no prompt has so many.
-Status check_json_values(std::string_view text) {
-  if (text.size() <= kMostJsonValues / 10) return Status::ok();
+Status check_json_values(std::string_view text, std::size_t most) {
+  if (text.size() <= most / 10) return Status::ok();
   std::size_t weight = 0;
   for (const char c : text) weight += c == ',' ? 1 : c == '[' ? 4 : c == '{' ? 10 : 0;
-  if (weight < kMostJsonValues) return Status::ok();
+  if (weight < most) return Status::ok();
   return invalid_argument(
       fmt::format("the body has too many values: at most {} are read; a list counts as 4, "
                   "an object as 10",
-                  kMostJsonValues));
+                  most));
 }
 
-Result<json> parse_json_object(std::string_view text) {
-  LARDER_RETURN_IF_ERROR(check_json_values(text));
+Result<json> parse_json_object(std::string_view text, std::size_t most) {
+  LARDER_RETURN_IF_ERROR(check_json_values(text, most));
   if (text.empty()) return invalid_argument("the body is empty; a JSON object is expected");
   // To the parser a NUL is the end of the text; to JSON it is nothing that may stand anywhere.
   if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {

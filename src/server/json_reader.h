@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -23,12 +24,15 @@ namespace larder {
 inline constexpr std::size_t kMaxJsonDepth = 64;
 inline constexpr std::size_t kMostJsonValues = std::size_t{8} << 20;
 
-// kInvalidArgument: about kMostJsonValues or more, whose document would take many times the memory of the text.
-[[nodiscard]] Status check_json_values(std::string_view text);
+// For texts that no client sends: an operator's own file.
+inline constexpr std::size_t kAnyJsonValues = std::numeric_limits<std::size_t>::max();
+
+// kInvalidArgument: about `most` or more, whose document would take many times the memory of the text.
+[[nodiscard]] Status check_json_values(std::string_view text, std::size_t most = kMostJsonValues);
 
 // The document. kInvalidArgument: "malformed JSON at byte 17 (line 1, column 18): ..."; nested deeper than
-// kMaxJsonDepth; more than kMostJsonValues; or not an object.
-[[nodiscard]] Result<nlohmann::json> parse_json_object(std::string_view text);
+// kMaxJsonDepth; more values than `most`; or not an object.
+[[nodiscard]] Result<nlohmann::json> parse_json_object(std::string_view text, std::size_t most = kMostJsonValues);
 
 // "an array", "the string \"hot\"", "null": what a field holds, for error texts. Long values are cut.
 [[nodiscard]] std::string describe_json(const nlohmann::json& value);

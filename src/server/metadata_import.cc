@@ -142,7 +142,7 @@ class ImportedJournal final : public metadata::Journal {
 }  // namespace
 
 Result<std::vector<ImportedNamespace>> parse_reference_state(std::string_view text) {
-  const Result<json> document = parse_json_object(text);
+  const Result<json> document = parse_json_object(text, kAnyJsonValues);
   if (!document.is_ok()) return document.status();
   std::vector<ImportedNamespace> all;
   std::set<MetadataNamespace> names;

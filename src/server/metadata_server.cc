@@ -88,7 +88,7 @@ class Server final : public MetadataServer {
         [this](HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
           handle(std::move(request), std::move(exchange));
         },
-        registry_);
+        registry_, [this](const HttpRequest& head) { return refusal(head); });
     if (!listener.is_ok()) return listener.status();
     listener_ = std::move(*listener);
     port_ = listener_->port();
@@ -113,14 +113,27 @@ class Server final : public MetadataServer {
     return password && is_authorized(auth_, AuthLevel::kNormal, "Bearer " + *password);
   }
 
-  // True: the method is the one. Else it has been answered.
-  static bool takes(std::string_view method, const HttpRequest& request, const Exchange& exchange) {
-    if (request.method == method) return true;
+  // The answer to who may not ask this; looks at the head only. The gate asks it before a body is read, and handle()
+  // again.
+  std::optional<HttpResponse> refusal(const HttpRequest& head) const {
+    if (head.path == "/health" || head.path == "/metrics") return wrong_method("GET", head);
+    if (is_allowed(head)) return std::nullopt;
+    return unauthorized();
+  }
+
+  // None: the method is the one.
+  static std::optional<HttpResponse> wrong_method(std::string_view method, const HttpRequest& request) {
+    if (request.method == method) return std::nullopt;
     const bool is_question = request.method == "OPTIONS";
     HttpResponse response = plain_detail(is_question ? 204 : 405, "Method Not Allowed");
     response.headers.emplace_back("Allow", std::string(method));
-    exchange->respond(std::move(response));
-    return false;
+    return response;
+  }
+  // False: it has been answered.
+  static bool takes(std::string_view method, const HttpRequest& request, const Exchange& exchange) {
+    std::optional<HttpResponse> wrong = wrong_method(method, request);
+    if (wrong) exchange->respond(std::move(*wrong));
+    return !wrong;
   }
 
   // Runs `work`, which gives a response, here or where waiting is allowed.
@@ -138,9 +151,9 @@ class Server final : public MetadataServer {
   }
 
   void handle(HttpRequest request, Exchange exchange) {
-    if (request.path == "/health") return health(request, exchange);
+    if (std::optional<HttpResponse> refused = refusal(request)) return exchange->respond(std::move(*refused));
+    if (request.path == "/health") return health(exchange);
     if (request.path == "/metrics") return metrics(request, exchange);
-    if (!is_allowed(request)) return exchange->respond(unauthorized());
     if (request.path == "/v1/metadata") return binary(std::move(request), exchange);
     if (request.path == "/v1/stats") return stats(request, exchange);
     const std::optional<ReferenceRoutes::Route> found = ReferenceRoutes::route_of(request.path);
@@ -162,8 +175,7 @@ class Server final : public MetadataServer {
     return response;
   }
 
-  static void health(const HttpRequest& request, const Exchange& exchange) {
-    if (!takes("GET", request, exchange)) return;
+  static void health(const Exchange& exchange) {
     HttpResponse response;
     response.body = "{\"status\":\"ok\"}";
     exchange->respond(std::move(response));
@@ -173,8 +185,9 @@ class Server final : public MetadataServer {
     if (!takes("POST", request, exchange)) return;
     binary_calls_.increment();
     const metadata::WireGlance glance = metadata::glance_at(request.body);
-    run(glance.may_wait || (changes_wait_ && glance.changes), exchange, [this, body = std::move(request.body)] {
-      metadata::WireAnswer answer = metadata::answer_wire_request(service_, body);
+    // All of the request: while it lives, its body counts.
+    run(glance.may_wait || (changes_wait_ && glance.changes), exchange, [this, request = std::move(request)] {
+      metadata::WireAnswer answer = metadata::answer_wire_request(service_, request.body);
       keys_.increment(answer.keys);
       HttpResponse response;
       response.status = http_status_of(answer.code);
@@ -216,7 +229,6 @@ class Server final : public MetadataServer {
   }
 
   void metrics(const HttpRequest& request, const Exchange& exchange) {
-    if (!takes("GET", request, exchange)) return;
     run(true, exchange, [this, request] {
       const auto all = service_.stats();
       if (all.is_ok()) {

@@ -41,6 +41,10 @@ constexpr auto kDrainLimit = std::chrono::seconds(2);  // reading what a refused
 // Bodies up to this size are always taken: a server that is full of large ones still answers small questions.
 constexpr std::uint64_t kSmallBodyBytes = 64u << 10;
 
+// Beyond the limit of a head: what one read brings. Of what stands around the pieces of a chunked body (extensions, the
+// fields behind it) Beast keeps as much as comes, up to the limit of its buffer.
+constexpr std::size_t kReadAheadBytes = 128u << 10;
+
 // A body that grows with what comes, and not to what its head promises; without memory it fails and does not throw.
 struct GrowingBody {
   using value_type = std::string;
@@ -96,28 +100,14 @@ std::string random_prefix() {
   return fmt::format("{:02x}", fmt::join(bytes, ""));
 }
 
-bool has_field(const HttpResponse& head, std::string_view name) {
-  return std::any_of(head.headers.begin(), head.headers.end(),
-                     [&](const auto& header) { return is_same_field_name(header.first, name); });
-}
-
-// Without what says how long the body is, and without the empty line.
-std::string head_text(const HttpResponse& head, bool keep_alive, std::string_view id) {
-  std::string text = fmt::format("HTTP/1.1 {} {}\r\n", head.status, http_reason(head.status));
-  if (!has_field(head, "server")) text += "Server: larder\r\n";
-  text += keep_alive ? "Connection: keep-alive\r\n" : "Connection: close\r\n";
-  const bool has_type = !head.content_type.empty() && !is_bodyless_status(head.status);
-  if (has_type) text += fmt::format("Content-Type: {}\r\n", head.content_type);
-  if (!id.empty() && !has_field(head, "x-request-id")) text += fmt::format("X-Request-Id: {}\r\n", id);
-  for (const auto& [name, value] : head.headers) text += fmt::format("{}: {}\r\n", name, value);
-  return text;
-}
-
 // One connection. All members are owned by its strand, but for what is marked otherwise.
 class Session final : public HttpSession, public std::enable_shared_from_this<Session> {
  public:
   Session(std::shared_ptr<HttpCore> core, Tcp::socket socket, SSL_CTX* tls)
-      : core_(std::move(core)), stream_(std::move(socket), tls), limit_(stream_.get_executor()) {}
+      : core_(std::move(core)),
+        stream_(std::move(socket), tls),
+        limit_(stream_.get_executor()),
+        buffer_(core_->options.max_header_bytes + kReadAheadBytes) {}
   ~Session() override { forget(); }  // close() has run, but after an exception
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -141,7 +131,8 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   }
 
   void stop_if_idle() override {
-    if (!in_request_) close();
+    const bool has_begun = buffer_.size() > 0 || (parser_ && parser_->got_some());
+    if (is_waiting_ && !has_begun) close();
   }
 
   void close_now() override { lost(); }
@@ -153,13 +144,8 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     is_answered_ = true;
     core_->count_response(response.status);
     keep_alive_ = keep_alive_ && !core_->stopping.load(std::memory_order_relaxed);
-    std::string bytes = head_text(response, keep_alive_, id_);
-    const bool has_body = !is_bodyless_status(response.status);  // otherwise it has no length either (RFC 9110)
-    if (has_body) bytes += fmt::format("Content-Length: {}\r\n", response.body.size());
-    bytes += "\r\n";
-    if (!is_head_ && has_body) bytes += response.body;
     is_ending_ = true;
-    send(std::move(bytes), [this](bool) { finish(); });
+    send(http_answer_text(response, keep_alive_, id_, is_head_), [this](bool) { finish(); });
   }
 
   void begin_stream(std::uint64_t serial, const HttpResponse& head) {
@@ -171,7 +157,8 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     is_chunked_ = version_ >= 11 && !is_bodyless_status(head.status);
     const bool has_end = is_chunked_ || is_bodyless_;  // an HTTP/1.0 client reads to the end of the connection
     keep_alive_ = keep_alive_ && has_end && !core_->stopping.load(std::memory_order_relaxed);
-    pending_head_ = head_text(head, keep_alive_, id_) + (is_chunked_ ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n");
+    pending_head_ =
+        http_head_text(head, keep_alive_, id_) + (is_chunked_ ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n");
   }
 
   // The answer of `serial` will not be completed.
@@ -245,6 +232,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   }
 
   void read_next() {
+    is_waiting_ = true;
     id_.clear();
     parser_.emplace();
     parser_->header_limit(core_->options.max_header_bytes);
@@ -256,13 +244,17 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
 
   void on_head(ErrorCode error) {
     if (is_closed_) return;
+    is_waiting_ = false;
     if (error) return read_failed(error);
     take_head();
-    const auto& head = parser().get();
-    if (parsed_.is_ok() && core_->gate && !parser().is_done()) {
+    if (!parsed_.is_ok()) return refuse(error_response(parsed_));
+    if (core_->gate && !parser().is_done()) {
       std::optional<HttpResponse> refusal = core_->gate(request_);
       if (refusal) return refuse(*refusal);
     }
+    parser().body_limit(body_limit());
+    if (parser().content_length().value_or(0) > body_limit()) return read_failed(http::error::body_limit);
+    const auto& head = parser().get();
     stream_.tcp().expires_after(core_->options.read_limit);
     if (beast::iequals(head[http::field::expect], "100-continue")) {
       send("HTTP/1.1 100 Continue\r\n\r\n", [this](bool ok) {
@@ -271,6 +263,12 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     } else {
       read_body();
     }
+  }
+
+  // Of the request whose head is here. A question has no body to speak of, and some may be asked by everybody.
+  [[nodiscard]] std::uint64_t body_limit() const {
+    const std::uint64_t most = core_->options.max_body_bytes;
+    return request_.method == "GET" ? std::min(most, kSmallBodyBytes) : most;
   }
 
   // Now: later come the fields behind a chunked body, which are nobody's.
@@ -338,10 +336,13 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
 
   void read_failed(ErrorCode error) {
     if (error == http::error::body_limit) {
-      return fail_request(413, fmt::format("the body is larger than {} bytes", core_->options.max_body_bytes));
+      return fail_request(413, fmt::format("the body is larger than {} bytes", body_limit()));
     }
     if (error == http::error::header_limit) {
       return fail_request(431, fmt::format("the head is larger than {} bytes", core_->options.max_header_bytes));
+    }
+    if (error == http::error::buffer_overflow) {
+      return fail_request(431, "a chunk's extensions, or the fields behind the body, are too large: leave them out");
     }
     if (error == boost::system::errc::not_enough_memory) return fail_request(503, "there is no memory for the body");
     const bool is_quiet_end = error == http::error::end_of_stream || error == http::error::partial_message ||
@@ -441,12 +442,11 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   }
 
   void refuse(const HttpResponse& response) {
+    is_waiting_ = false;
     parser_.reset();  // what has come of the body
     release_body();
     core_->count_response(response.status);
-    std::string bytes = head_text(response, false, id_);
-    bytes += fmt::format("Content-Length: {}\r\n\r\n{}", response.body.size(), response.body);
-    send(std::move(bytes), [this](bool) { drain(); });
+    send(http_answer_text(response, false, id_, request_.is_head), [this](bool) { drain(); });
   }
 
   // Closes without a reset that could overtake our last answer: tells the client we are done, and reads what it still
@@ -511,6 +511,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   std::uint64_t held_bytes_ = 0;  // of the body that is being read, in HttpCore::body_bytes
   std::string pending_head_;      // of a stream, sent with its first piece
   unsigned version_ = 11;
+  bool is_waiting_ = true;  // for the begin of a request: nothing is being answered or told
   bool in_request_ = false;
   bool is_answered_ = false;
   bool is_chunked_ = false;
@@ -557,7 +558,6 @@ class SessionExchange final : public HttpExchange {
 
 void Session::dispatch(HttpRequest request) {
   auto exchange = std::make_shared<SessionExchange>(shared_from_this(), serial_);
-  if (!parsed_.is_ok()) return exchange->respond(error_response(parsed_));
   run([&] { core_->handler(std::move(request), exchange); });
 }
 

@@ -171,12 +171,13 @@ HttpResponse ReferenceRoutes::reserve(const MetadataNamespace& name_space, Refer
 
 HttpResponse ReferenceRoutes::confirm(const MetadataNamespace& name_space, ReferenceBody& body) {
   std::deque<std::string> place;
+  Status failed;
   for (const ConfirmRequest& request : plan(name_space, body, place)) {
     // Their statuses are not told: what cannot be confirmed any more is not there, which the client will see.
-    const auto done = service_.confirm(request);
-    if (!done.is_ok()) return error(name_space, done.status());
-    forget(request);
+    if (failed.is_ok()) failed = service_.confirm(request).status();
+    settle(request, failed.is_ok());
   }
+  if (!failed.is_ok()) return error(name_space, failed);
   const MetadataKeys nothing{&name_space, {}};
   const auto known = service_.find({&nothing, 1}, Nanos{0});  // is the namespace there?
   return known.is_ok() ? no_content() : error(name_space, known.status());
@@ -199,32 +200,38 @@ void ReferenceRoutes::remember(const MetadataNamespace& name_space, std::uint64_
   const TimePoint now = clock_.now();
   LockGuard guard(mutex_);
   forget_expired(now);
-  Pages* pages = nullptr;
+  Pages& pages = writes_[name_space];
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (given[i].outcome != ReserveOutcome::kReserved) continue;
-    if (pages == nullptr) pages = &writes_[name_space];
     const PageRef& ref = given[i].ref;
-    Write& write = (*pages)[ref.page];
-    // The one before has not expired here, or was told to ask again. The same one: a key that was there twice.
-    if (write.operation != 0 && write.operation != operation) add_overdue(name_space, ref.page, write, now);
-    write = {operation, ref.generation, std::string(items[i].key), false};
-    deadlines_.push_back({now + options_.ttl, name_space, ref.page, operation});
+    Write& write = pages[ref.page];
+    if (write.operation == operation) continue;  // a key that was there twice
+    // The one before has not expired here, or was told to ask again; unless it has just given the page back.
+    if (write.operation != 0 && !write.is_ending) add_overdue(name_space, ref.page, write, now);
+    end_write(write.operation);
+    OpenCall& call = open_calls_.try_emplace(operation, OpenCall{now + options_.ttl, name_space, {}}).first->second;
+    call.pages.push_back(ref.page);
+    ++call.writes;
+    write = {operation, ref.generation, std::string(items[i].key)};
   }
 }
 
+void ReferenceRoutes::end_write(std::uint64_t operation) {
+  const auto call = open_calls_.find(operation);
+  if (call != open_calls_.end() && --call->second.writes == 0) open_calls_.erase(call);
+}
+
 void ReferenceRoutes::forget_expired(TimePoint now) {
-  while (!deadlines_.empty() && deadlines_.front().at < now) {
-    const Deadline& due = deadlines_.front();
-    const auto pages = writes_.find(due.name_space);
-    if (pages != writes_.end()) {
-      const auto write = pages->second.find(due.page);
-      const bool is_same = write != pages->second.end() && write->second.operation == due.operation;
-      if (is_same) {
-        add_overdue(due.name_space, due.page, write->second, now);
-        pages->second.erase(write);
-      }
+  while (!open_calls_.empty() && open_calls_.begin()->second.end < now) {
+    const auto& [operation, due] = *open_calls_.begin();
+    Pages& pages = writes_[due.name_space];
+    for (const std::uint64_t page : due.pages) {
+      const auto write = pages.find(page);
+      if (write == pages.end() || write->second.operation != operation) continue;
+      add_overdue(due.name_space, page, write->second, now);
+      pages.erase(write);
     }
-    deadlines_.pop_front();
+    open_calls_.erase(open_calls_.begin());
   }
   while (!overdue_ends_.empty() && overdue_ends_.front().at < now) forget_oldest_overdue();
 }
@@ -270,7 +277,8 @@ std::vector<ConfirmRequest> ReferenceRoutes::plan(const MetadataNamespace& name_
     const auto found = page < 0 ? pages->second.end() : pages->second.find(static_cast<std::uint64_t>(page));
     return found == pages->second.end() ? nullptr : &found->second;
   };
-  const auto request_of = [&](const Write& write) -> ConfirmRequest& {
+  const auto request_of = [&](Write& write) -> ConfirmRequest& {
+    write.is_ending = true;
     ConfirmRequest& request = by_operation[write.operation];
     request.session = {options_.process, write.operation};
     return request;
@@ -286,7 +294,7 @@ std::vector<ConfirmRequest> ReferenceRoutes::plan(const MetadataNamespace& name_
     request_of(*write).groups.push_back({{&name_space, key, {number, write->generation}}});
   }
   for (const std::int64_t page : body.released) {
-    const Write* const write = write_at(page);
+    Write* const write = write_at(page);
     const auto number = static_cast<std::uint64_t>(page);
     // Of which writer is it? Freed for another, the page would go to a third while its own still writes to it.
     if (write == nullptr || overdue_at(name_space, number) != nullptr) continue;
@@ -297,15 +305,25 @@ std::vector<ConfirmRequest> ReferenceRoutes::plan(const MetadataNamespace& name_
   return requests;
 }
 
-void ReferenceRoutes::forget(const ConfirmRequest& done) {
-  std::vector<ConfirmItem> items = done.release;
-  for (const auto& group : done.groups) items.push_back(group.front());
+void ReferenceRoutes::settle(const ConfirmRequest& request, bool is_done) {
+  std::vector<ConfirmItem> items = request.release;
+  for (const auto& group : request.groups) items.push_back(group.front());
+  const std::uint64_t operation = request.session.operation;
+  const TimePoint now = clock_.now();
   LockGuard guard(mutex_);
   for (const ConfirmItem& item : items) {
-    const auto pages = writes_.find(*item.name_space);
-    if (pages == writes_.end()) continue;
-    const auto write = pages->second.find(item.ref.page);
-    if (write != pages->second.end() && write->second.operation == done.session.operation) pages->second.erase(write);
+    Pages& pages = writes_[*item.name_space];
+    const auto write = pages.find(item.ref.page);
+    if (write == pages.end()) continue;
+    const bool is_its = write->second.operation == operation;
+    if (is_done && is_its) {
+      pages.erase(write);
+      end_write(operation);
+    } else if (is_its) {
+      write->second.is_ending = false;
+    } else if (!is_done) {  // it will tell of the page again, which is another's already
+      add_overdue(*item.name_space, item.ref.page, {operation, 0, std::string(item.key)}, now);
+    }
   }
 }
 

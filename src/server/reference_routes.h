@@ -89,6 +89,11 @@ class ReferenceRoutes {
   [[nodiscard]] static std::string_view name_of(Call call);
   // `keys`: how many were asked for.
   [[nodiscard]] HttpResponse answer(const Route& route, std::string_view body, std::uint64_t& keys);
+  // Calls of reserve that are kept: a page of theirs may still be confirmed, as far as is known.
+  [[nodiscard]] std::size_t open_calls() const LARDER_EXCLUDES(mutex_) {
+    LockGuard guard(mutex_);
+    return open_calls_.size();
+  }
 
  private:
   // A reservation of a client without sessions, by its page.
@@ -97,8 +102,16 @@ class ReferenceRoutes {
     std::uint64_t generation = 0;
     std::string key;
     bool is_doubted = false;  // a confirmation of it was taken for that of an overdue writer
+    bool is_ending = false;   // its client has told of it, and the service has not answered yet
   };
   using Pages = std::unordered_map<std::uint64_t, Write>;
+  // One call of reserve, until none of its pages has its Write any more.
+  struct OpenCall {
+    TimePoint end;
+    MetadataNamespace name_space;
+    std::vector<std::uint64_t> pages;
+    std::size_t writes = 0;
+  };
   // A writer whose time passed without a word from it, by its page.
   struct Overdue {
     std::uint64_t operation = 0;
@@ -121,7 +134,10 @@ class ReferenceRoutes {
   // One request per session whose pages are named. The views live as long as `place`.
   [[nodiscard]] std::vector<ConfirmRequest> plan(const MetadataNamespace& name_space, const ReferenceBody& body,
                                                  std::deque<std::string>& place) LARDER_EXCLUDES(mutex_);
-  void forget(const ConfirmRequest& done) LARDER_EXCLUDES(mutex_);
+  // After the service's answer. Not `is_done`: the client asks again.
+  void settle(const ConfirmRequest& request, bool is_done) LARDER_EXCLUDES(mutex_);
+  // A Write of this call is no more.
+  void end_write(std::uint64_t operation) LARDER_REQUIRES(mutex_);
   void forget_expired(TimePoint now) LARDER_REQUIRES(mutex_);
   void add_overdue(const MetadataNamespace& name_space, std::uint64_t page, const Write& write, TimePoint now)
       LARDER_REQUIRES(mutex_);
@@ -138,9 +154,10 @@ class ReferenceRoutes {
   const ReferenceOptions options_;
 
   std::atomic<std::uint64_t> next_operation_{1};  // relaxed: only its being unique counts
-  RankedMutex mutex_{LockRank::kServer};
+  mutable RankedMutex mutex_{LockRank::kServer};
   std::map<MetadataNamespace, Pages> writes_ LARDER_GUARDED_BY(mutex_);  // those that may still be confirmed
-  std::deque<Deadline> deadlines_ LARDER_GUARDED_BY(mutex_);             // ascending
+  // By operation, and so by their ends, but for calls that cross.
+  std::map<std::uint64_t, OpenCall> open_calls_ LARDER_GUARDED_BY(mutex_);
   std::map<MetadataNamespace, std::unordered_map<std::uint64_t, Overdue>> overdue_ LARDER_GUARDED_BY(mutex_);
   std::deque<Deadline> overdue_ends_ LARDER_GUARDED_BY(mutex_);  // ascending; at most max_overdue
 };

@@ -216,6 +216,24 @@ TEST(CacheCorner, ExplainOfAPromptShorterThanTheEdge) {
   }
 }
 
+// Nothing of it can be reused, which is no restore point anywhere.
+TEST(CacheCorner, ExplainOfAPromptWithoutAPage) {
+  Harness h(eager_options(Shape::kFullMamba));
+  const std::vector<TokenId> prompt = prompt_of(1);
+  std::optional<Explanation> got;
+  BeginRequest request;
+  request.tokens = prompt;
+  for (const bool has_storage : {true, false}) {
+    if (!has_storage) h.cache->detach_storage();
+    h.cache->explain(request, [&](Explanation e) { got = std::move(e); });
+    h.settle();
+    ASSERT_TRUE(got.has_value());
+    for (const std::string& reason : {got->device_reason, got->host_reason, got->storage_reason}) {
+      EXPECT_EQ(reason, "the prompt has no whole page to reuse");
+    }
+  }
+}
+
 TEST(CacheCorner, ExplainTakesNoNamespace) {
   HarnessOptions o = eager_options(Shape::kFullMamba);
   o.config.max_namespaces = 1;

@@ -8,11 +8,13 @@ Each case runs the command. None of them may start its work: nothing is on stand
 """
 
 import concurrent.futures
+import pathlib
 import subprocess
 import sys
 import tempfile
 
-# Exit code, arguments, words that standard error must have. @ stands for an empty directory.
+# Exit code (None: any), arguments, words that standard error must have; behind a '!': must not have. @ stands for a
+# directory with what put_files() makes.
 CASES = [
     (2, "bogus", ["larder: unknown command 'bogus'"]),
     (2, "serv", ["did you mean 'serve'?"]),
@@ -37,17 +39,58 @@ CASES = [
     (2, "plan --model gdn-real --host 64", ["larder plan: --host requires --trace"]),
     (2, "plan --model gdn-real --trace x --host 64,much", ["larder plan: --host: 'much' is not a number in"]),
     (2, "plan --model gdn-real --trace x --plot x.gif", ["larder plan: --plot: 'x.gif' ends in neither .svg nor .png"]),
-    (1, "plan --model gdn-real --trace @/none.jsonl", ["larder plan: cannot read the trace", "none.jsonl"]),
-    (1, "plan --hf-config @/none.json", ["larder plan: open ", "none.json"]),
+    (2, "plan --model gdn-real --trace @/none.jsonl", ["larder plan: cannot read the trace", "none.jsonl"]),
+    (2, "plan --model gdn-real --trace @/blob", ["@/blob:1: "]),
+    (2, "plan --model gdn-tiny --trace @/trace --policy foo", ["--policy is 'foo'", "lru, lfu, slru"]),
+    (
+        2,
+        "plan --model gdn-tiny --trace @/trace --write-policy foo",
+        ["--write-policy is 'foo'", "write_through_selective"],
+    ),
+    (2, "plan --model gdn-real --kv-dtype int4", ["--kv-dtype: 'int4' is none of f32, bf16, f16, fp8_e4m3", "!u8"]),
+    (2, "replay @/none", ["larder replay: cannot read the trace", "@/none"]),
+    (2, "replay @/blob", ["larder replay: @/blob:1: "]),
+    (2, "replay @/trace --host 0 --storage 10", ["larder replay: --storage is ", "give --host above 0"]),
+    (2, "replay @/trace --policy foo", ["--policy is 'foo'", "lru, lfu, slru"]),
+    (2, "replay @/trace --write-policy foo", ["--write-policy is 'foo'", "write_through_selective"]),
+    (2, "plan --hf-config @/none.json", ["larder plan: --hf-config: open ", "none.json"]),
     (2, "plan --gguf x --page-size 0", ["larder plan: --page-size: '0' is not a whole number in [1, 65536]"]),
-    (1, "plan --gguf @/none.gguf", ["larder plan: open ", "none.gguf"]),
+    (2, "plan --gguf @/none.gguf", ["larder plan: --gguf: open ", "none.gguf"]),
     (2, "proxy", ["larder proxy: give --upstream URL, or a llama-server to start behind --"]),
     (2, "proxy --upstream http://127.0.0.1:9", ["larder proxy: --upstream needs --slot-dir"]),
+    (2, "proxy --upstream foo --slot-dir @/s1", ["--upstream: 'foo' has no port; write http://host:port"]),
+    (2, "proxy --upstream ftp://x --slot-dir @/s2", ["larder proxy: --upstream: 'ftp://x': ftp is not supported"]),
+    (2, "proxy --upstream http://x:0 --slot-dir @/s3", ["--upstream: 'http://x:0': the port must be 1..65535"]),
     (2, "proxy --page-size 1 -- llama-server", ["--page-size: '1' is not a whole number in [2, 65536]"]),
-    (2, "proxy --host-memory much -- llama-server", ["larder proxy: --host-memory: "]),
+    (2, "proxy --host-memory much -- llama-server", ["larder proxy: --host-memory: ", "64Mi or 200G", "!unlimited"]),
+    (2, "proxy --host-memory unlimited -- llama-server", ["--host-memory: 'unlimited' is no size; write 64Mi or 200G"]),
+    (2, "proxy --host-memory 900Ti -- llama-server", ["--host-memory: asked for 943718400 MiB of memory"]),
+    (2, "proxy --store @/s --store-size 120% -- llama-server", ["--store-size: '120%' is no share from 1% to 100%"]),
+    (2, "proxy --store @/s --store-size foo -- llama-server", ["--store-size: 'foo' is no size"]),
+    (2, "proxy --store-size 10Gi -- llama-server", ["larder proxy: --store-size requires --store"]),
+    # Storage is opened before llama-server is waited for.
+    (2, "proxy --upstream http://127.0.0.1:1 --slot-dir @/s4 --store @/blob/x", ["@/blob"]),
+    (2, "proxy --upstream http://127.0.0.1:1 --slot-dir @/s5 --store @/s --store-size 1", ["--store-size: "]),
+    # Keys of a llama-server behind --: the first that it is given.
+    (1, "proxy --slot-dir @/k1 -- @/llama-server --api-key secret,b", ["another shape"]),
+    (1, "proxy --slot-dir @/k2 -- @/llama-server --api-key=secret", ["another shape"]),
+    (1, "proxy --slot-dir @/k3 -- @/llama-server --api-key-file @/keys", ["another shape"]),
+    (1, "proxy --slot-dir @/k4 --upstream-key-file @/key -- @/llama-server --api-key b", ["another shape"]),
+    (1, "proxy --slot-dir @/k5 -- @/llama-server", ["Invalid API Key", "give its key with --upstream-key-file FILE"]),
+    (
+        2,
+        "proxy --slot-dir @/k6 -- @/llama-server --api-key-file @/none",
+        ["--api-key-file behind --: ", "No such file"],
+    ),
+    (
+        2,
+        "proxy --slot-dir @/k7 --upstream-key-file @/none -- @/llama-server",
+        ["--upstream-key-file: ", "No such file"],
+    ),
+    (1, "proxy --slot-dir @/t -- /bin/true", ["llama-server ended before it served (exit code 0): start it alone"]),
     (2, "proxy --identity x -- llama-server", ["larder proxy: --identity is for --upstream"]),
     (2, "proxy -- llama-server --port 7", ["larder proxy: --port behind --: "]),
-    (1, "proxy --slot-dir @ -- llama-server-that-is-not-there", ["larder proxy: ", "died before it served"]),
+    (1, "proxy --slot-dir @ -- llama-server-that-is-not-there", ["larder proxy: ", "ended before it served"]),
     (2, "bench llama", ["larder bench llama: --model is missing"]),
     # "-1" is not the largest number there is.
     (2, "sim --seeds -1", ["--seeds: '-1' is not a whole number in [1, "]),
@@ -98,12 +141,12 @@ CASES = [
     (2, "bench tree --sequences 0", ["larder bench tree: --sequences: '0' is not a whole number in [1, "]),
     (2, "bench transfer 500", ["MEBIBYTES: 500 is not from 16 to 128, which --device cpu takes"]),
     (2, "bench transfer --device gpu", ["--device"]),
-    (1, "serve --device gpu", ["--device gpu", "choose cpu, cuda or cuda:N"]),
+    (2, "serve --device gpu", ["--device gpu", "choose cpu, cuda or cuda:N"]),
     (2, "bench transfer x", ["larder bench transfer: MEBIBYTES: 'x' is not a whole number in [1, 16384]"]),
     (2, "serve --hicache-write-policy sometimes", ["--hicache-write-policy is 'sometimes': it must be one of"]),
     # What does not fit together.
     (2, "serve --disable-radix-cache --enable-hierarchical-cache", ["contradict each other"]),
-    (1, "serve --model dsv4-tiny --page-size 63", ["page"]),
+    (2, "serve --model dsv4-tiny --page-size 63", ["page"]),
     (2, "metadata-server --host 0.0.0.0", ["give --api-key-file, or stay on 127.0.0.1"]),
     (2, "explain", ["give --text or --input-ids"]),
     (2, "explain --text a --input-ids 1", ["give --text or --input-ids"]),
@@ -111,10 +154,27 @@ CASES = [
     (2, "serve --hicache-storage-backend-extra-config {}", ["needs --hicache-storage-backend"]),
     # What is not there, or is something else.
     (2, "sim --scenario @/story.txt", ["@/story.txt: No such file"]),
-    (2, "serve --config @/no.toml", ["@/no.toml: No such file"]),
-    (1, "serve --model nope", ["--model: no preset 'nope'", "gdn-tiny"]),
-    (1, "serve --hicache-storage-backend file", ["the option 'directory' is required"]),
-    (1, "serve --hicache-storage-backend nope", ["unknown storage backend 'nope'"]),
+    (2, "serve --config @/no.toml", ["--config: open @/no.toml: No such file"]),
+    (2, "serve --model nope", ["--model: no preset 'nope'", "gdn-tiny"]),
+    (2, "serve --model nope --served-model-name x.gguf", ["--model: no preset 'nope'"]),
+    (2, "serve --model @/none", ["--model: ", "@/none: No such file"]),
+    (2, "serve --model @/blob", ["--model: @/blob: ", "a GGUF file begins with GGUF; this one does not"]),
+    (2, "serve --model @", ["--model: @: it is a directory"]),
+    (None, "serve --model @/gguf_blob", ["larder serve: ", "!no preset"]),
+    (None, "serve --model=@/gguf_blob", ["larder serve: ", "!no preset"]),
+    (None, "serve -m @/gguf_blob", ["larder serve: ", "!unknown option"]),
+    (None, "serve --model nope.gguf", ["larder serve: ", "!no preset"]),
+    (2, "serve --max-total-tokens 10", ["--max-total-tokens is 10: it must hold at least one page"]),
+    (2, "serve --hicache-storage-backend redis", ["unknown storage backend 'redis'"]),
+    (2, "serve --hicache-storage-backend memory --hicache-storage-backend-extra-config {", ["extra-config: "]),
+    (2, 'serve --hicache-storage-backend memory --hicache-storage-backend-extra-config {"max":1}', ["'max'"]),
+    (2, "serve --tenant-limits @/limits.json", ["--tenant-limits: @/limits.json: there is no \"x\" here"]),
+    (2, "serve --tenant-limits @/none.json", ["--tenant-limits: open @/none.json: No such file"]),
+    (2, "serve --hicache-size 100000", ["asked for 95367431 MiB"]),
+    (2, "serve --api-key-file @/none", ["--api-key-file: open @/none: No such file"]),
+    (2, "serve --admin-api-key-file @/none", ["--admin-api-key-file: open @/none: No such file"]),
+    (2, "serve --hicache-storage-backend file", ["the option 'directory' is required"]),
+    (2, "serve --hicache-storage-backend nope", ["unknown storage backend 'nope'"]),
     (1, "metadata-server --import @/state.json", ["@/state.json: No such file"]),
     (1, "stat --url http://127.0.0.1:1", ["cannot connect to 127.0.0.1:1"]),
     (3, "store ls @", ["@: no file store is there"]),
@@ -123,18 +183,52 @@ CASES = [
 ]
 
 
+# Answers as one that has loaded its model; everything else needs the key, and is of no version that is known.
+LLAMA_SERVER = """#!/usr/bin/env python3
+import http.server, sys
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        is_open = self.path == "/health" or self.headers.get("Authorization") == "Bearer secret"
+        body = b"{}" if is_open else b'{"error": {"message": "Invalid API Key"}}'
+        self.send_response(200 if is_open else 401)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
+"""
+
+
+def put_files(directory):
+    line = '{"timestamp": 0, "input_length": 64, "output_length": 1, "hash_ids": [1]}\n'
+    for name, text in [
+        ("blob", "no GGUF"),
+        ("gguf_blob", "GGUF and nothing more"),
+        ("key", "secret\n"),
+        ("keys", "\nsecret\nb\n"),
+        ("limits.json", '{"x": 1}'),
+        ("llama-server", LLAMA_SERVER),
+        ("trace", line),
+    ]:
+        path = pathlib.Path(directory, name)
+        path.write_text(text)
+        path.chmod(0o700)
+
+
 def problems_of(binary, directory, case):
     code, line, words = case
     arguments = line.replace("@", directory).split()
     done = subprocess.run([binary, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
     problems = []
-    if done.returncode != code:
+    if code is not None and done.returncode != code:
         problems.append(f"the exit code is {done.returncode}, and must be {code}")
     if done.stdout:
         problems.append(f"standard output has {done.stdout[:200]!r}")
     for word in words:
-        if word.replace("@", directory) not in done.stderr:
-            problems.append(f"it does not say {word!r}")
+        is_wanted = not word.startswith("!")
+        if (word.removeprefix("!").replace("@", directory) in done.stderr) != is_wanted:
+            problems.append(f"it does {'not ' if is_wanted else ''}say {word!r}")
     shown = done.stderr[:500].rstrip()
     return [f"larder {line}\n  {problem}\n  it said: {shown}" for problem in problems]
 
@@ -142,6 +236,7 @@ def problems_of(binary, directory, case):
 def main():
     binary = sys.argv[1]
     with tempfile.TemporaryDirectory() as directory, concurrent.futures.ThreadPoolExecutor(4) as pool:
+        put_files(directory)
         found = [p for case in pool.map(lambda case: problems_of(binary, directory, case), CASES) for p in case]
     for problem in found:
         print(problem)

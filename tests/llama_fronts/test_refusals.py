@@ -35,7 +35,7 @@ def test_transposed_values_are_refused(model):
 
 def test_a_command_that_dies_is_not_waited_for(tmp_path):
     code, said = fails(Proxy(tmp_path / "none.gguf"))
-    assert code == 1 and "died before it served" in said, said
+    assert code == 1 and "ended before it served" in said, said
 
 
 def test_a_second_proxy_on_the_same_files_is_refused(model, start, tmp_path):

@@ -5,6 +5,7 @@
 #include <future>
 #include <thread>
 
+#include "base/log.h"
 #include "tests/llama_relay/relay_rig.h"
 
 namespace larder::llama::relay_test {
@@ -231,6 +232,46 @@ TEST(RelayTls, AServerThatIsNotBelievedEndsTheStartAtOnce) {
   const auto proxy = LlamaProxy::create(settings, real_file_system(), real_clock(), metrics);
   EXPECT_EQ(proxy.status().code(), StatusCode::kInvalidArgument) << proxy.status().to_string();
   EXPECT_NE(proxy.status().message().find("unknown here"), std::string::npos) << proxy.status().message();
+}
+
+// After two seconds, and then once a minute. The clock moves ten seconds with each look.
+TEST(RelayWait, ForAServerThatDoesNotComeIsInTheLog) {
+  const support::TemporaryDirectory folder;
+  ManualClock clock;
+  ProxySettings settings;
+  settings.upstream = "http://127.0.0.1:1";  // nobody listens there
+  settings.slot_directory = folder.path();
+  settings.check_wait = [&] {
+    clock.advance(std::chrono::seconds(10));
+    return clock.now().time_since_epoch() < std::chrono::seconds(100) ? Status::ok() : cancelled("it is enough");
+  };
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel, std::string_view, std::string_view message) { lines.emplace_back(message); });
+  MetricsRegistry metrics;
+  const auto proxy = LlamaProxy::create(settings, real_file_system(), clock, metrics);
+  set_log_sink({});
+  EXPECT_EQ(proxy.status().message(), "it is enough");
+  ASSERT_EQ(lines.size(), 2u);
+  for (const std::string& line : lines) {
+    EXPECT_EQ(line,
+              "waiting for llama-server at http://127.0.0.1:1: cannot connect to 127.0.0.1:1: Connection refused "
+              "(up to 30 min)");
+  }
+}
+
+// A store that does not open is not found out after minutes of loading a model.
+TEST(RelayWait, AStoreThatIsWrongEndsTheStartBeforeIt) {
+  const support::TemporaryDirectory folder;
+  ProxySettings settings;
+  settings.upstream = "http://127.0.0.1:1";
+  settings.slot_directory = folder.path() + "/slots";
+  settings.check_wait = [] { return internal_error("it is waited for"); };
+  settings.store.storage = "file";
+  settings.store.storage_config = nlohmann::json{{"directory", folder.path()}, {"max_size", "1"}}.dump();
+  MetricsRegistry metrics;
+  const auto proxy = LlamaProxy::create(settings, real_file_system(), real_clock(), metrics);
+  EXPECT_EQ(proxy.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(proxy.status().message().starts_with("--store, --store-size: ")) << proxy.status().message();
 }
 
 INSTANTIATE_TEST_SUITE_P(InTheClearAndOverTls, RelayStreams, testing::Bool(),

@@ -4,10 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/http_client.h"
 #include "base/metrics.h"
@@ -19,6 +23,32 @@
 #include "tests/support/temporary_directory.h"
 
 namespace larder::conformance {
+
+// Passes every call on. Tests override what they are about.
+class ServiceInFront : public MetadataService {
+ public:
+  explicit ServiceInFront(MetadataService& behind) : behind_(behind) {}
+  Result<std::uint64_t> initialize(const MetadataNamespace& name_space, std::uint64_t pages) override {
+    return behind_.initialize(name_space, pages);
+  }
+  Result<std::vector<std::vector<std::optional<PageRef>>>> find(std::span<const MetadataKeys> wanted,
+                                                                Nanos lease) override {
+    return behind_.find(wanted, lease);
+  }
+  Result<std::vector<std::vector<Reserved>>> reserve(const MetadataSession& session,
+                                                     std::span<const ReserveItems> wanted, Nanos ttl) override {
+    return behind_.reserve(session, wanted, ttl);
+  }
+  Result<std::vector<Status>> confirm(const ConfirmRequest& request) override { return behind_.confirm(request); }
+  Result<std::uint64_t> remove(std::span<const ConfirmItem> items) override { return behind_.remove(items); }
+  Result<std::uint64_t> clear(const MetadataNamespace& name_space, std::string_view prefix) override {
+    return behind_.clear(name_space, prefix);
+  }
+  Result<std::map<MetadataNamespace, NamespaceStats>> stats() override { return behind_.stats(); }
+
+ private:
+  MetadataService& behind_;
+};
 
 class HttpServerUnderTest {
  public:

@@ -14,9 +14,12 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "metadata/metadata_wire.h"
 #include "server/http_listener.h"
 #include "tests/metadata_http/http_harness.h"
 #include "tests/support/loopback_listener.h"
+#include "tests/support/rest.h"
+#include "tests/support/signal.h"
 
 namespace larder::conformance {
 namespace {
@@ -323,6 +326,69 @@ TEST(HttpMetadataTest, ManyThreadsShareFewConnections) {
   threads.wait_idle();
   EXPECT_EQ(wrong.load(), 0);
   EXPECT_EQ(server.service().stats()->at(kKv).stored, 320u);
+}
+
+// Confirmations wait until they are let go.
+class WaitingService final : public ServiceInFront {
+ public:
+  using ServiceInFront::ServiceInFront;
+  Result<std::vector<Status>> confirm(const ConfirmRequest& request) override {
+    waiting.fetch_add(1);
+    gate.wait();
+    return ServiceInFront::confirm(request);
+  }
+  std::atomic<int> waiting{0};
+  support::Signal gate;
+};
+
+TEST(HttpMetadataTest, TheBodiesOfCallsThatWaitAreCounted) {
+  constexpr int kBodies = 4;
+  ManualClock clock;
+  MetricsRegistry metrics;
+  const auto embedded = EmbeddedMetadata::create(embedded_test_options(), clock);
+  ASSERT_TRUE(embedded.is_ok());
+  ASSERT_TRUE((*embedded)->initialize(kKv, 8).is_ok());
+  WaitingService service(**embedded);
+  std::vector<std::string> keys(1000, std::string(kMaxKeyBytes, 'k'));
+  ConfirmRequest request{session_of(1), {}, {}, false};
+  for (const std::string& key : keys) request.release.push_back({&kKv, key, {0, 1}});
+  const std::string body = *metadata::encode_confirm(request);
+  MetadataServerParts parts;
+  parts.service = &service;
+  parts.clock = &clock;
+  parts.metrics = &metrics;
+  parts.changes_wait = true;
+  parts.listen.max_open_body_bytes = kBodies * body.size();
+  const auto server = MetadataServer::create(parts);
+  ASSERT_TRUE(server.is_ok()) << server.status().to_string();
+  const HttpUrl url = *parse_http_url((*server)->url());
+  const auto status_of = [&](Nanos patience) {
+    const auto reply = HttpClient(url, patience).request("POST", "/v1/metadata", body);
+    return reply.is_ok() ? reply->status : 0;
+  };
+  ThreadPoolExecutor clients("ask", kBodies, kBodies);
+  for (int i = 0; i < kBodies; ++i) {
+    ASSERT_TRUE(clients.post([&] { EXPECT_EQ(status_of(std::chrono::seconds(20)), 200u); }).is_ok());
+  }
+  while (service.waiting.load() < kBodies) rest();
+  EXPECT_EQ(status_of(std::chrono::seconds(2)), 503u) << "there is no room for a fifth";
+  service.gate.set();
+  clients.wait_idle();
+  EXPECT_EQ(status_of(std::chrono::seconds(20)), 200u);
+}
+
+TEST(HttpMetadataTest, WhoHasNoKeyIsToldSoBeforeTheBodyIsRead) {
+  HttpServerUnderTest server("secret");
+  const auto answer_to = [&](const std::string& first_line) {
+    HttpClient client(server.http_url(), std::chrono::seconds(5));
+    const auto reply = client.raw(first_line + " HTTP/1.1\r\nHost: x\r\nContent-Length: 60000000\r\n\r\n{");
+    return reply.is_ok() ? reply->status : 0u;
+  };
+  EXPECT_EQ(answer_to("POST /v1/metadata"), 401u);
+  EXPECT_EQ(answer_to("POST /0/exists"), 401u);
+  EXPECT_EQ(answer_to("POST /nothing"), 401u);
+  EXPECT_EQ(answer_to("POST /health"), 405u);
+  EXPECT_EQ(answer_to("POST /metrics"), 405u);
 }
 
 TEST(HttpMetadataTest, OptionsAndCallsAreChecked) {

@@ -6,6 +6,7 @@
 
 #include "base/file_system.h"
 #include "metadata/memory_journal.h"
+#include "server/json_reader.h"
 #include "server/metadata_import.h"
 #include "tests/metadata/embedded_harness.h"
 
@@ -116,6 +117,25 @@ TEST_F(ImportTest, AnImportIsWrittenOnceAndOnlyIntoAnEmptyJournal) {
   auto opened = EmbeddedMetadata::create(embedded_test_options(), clock_, metadata::open_memory_journal(disk));
   ASSERT_TRUE(opened.is_ok()) << opened.status().to_string();
   EXPECT_EQ(Talker(**opened, {0, "kv"}).presence({"new", "older", "oldest"}), "111");
+}
+
+// It is the operator's own file: that a body of a client may have so many values is no limit of it. What stands in
+// strings counts there, too, so that few keys do for many.
+TEST_F(ImportTest, MoreValuesThanABodyMayHaveAreTaken) {
+  constexpr std::size_t kKeys = 50'000;
+  const std::string weight(kMostJsonValues / 10 / kKeys + 1, '{');
+  std::string text = "{\"0:kv\":{\"num_pages\":" + std::to_string(kKeys) + ",\"free_pages\":[],\"key_to_index\":[";
+  for (std::size_t i = 0; i < kKeys; ++i) {
+    const std::string number = std::to_string(i);
+    text += (i == 0 ? "[\"" : ",[\"") + weight + number + "\"," + number + "]";
+  }
+  text += "]}}";
+  EXPECT_FALSE(check_json_values(text).is_ok());
+  const auto imported = parse_reference_state(text);
+  ASSERT_TRUE(imported.is_ok()) << imported.status().to_string();
+  ASSERT_EQ(imported->size(), 1u);
+  EXPECT_EQ(imported->front().keys.size(), kKeys);
+  EXPECT_EQ(imported->front().keys.back().first, weight + std::to_string(kKeys - 1));
 }
 
 TEST_F(ImportTest, WhatIsInconsistentIsRefusedByName) {

@@ -3,6 +3,9 @@
 // cannot say: writers that meet, retries, time, restarts.
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <utility>
+
 #include "tests/metadata_http/http_harness.h"
 
 namespace larder::conformance {
@@ -260,6 +263,68 @@ TEST(ReferenceRoutesTest, AKeyThatIsThereTwiceHasOneWriter) {
   EXPECT_EQ(server.post(kReserve, R"({"keys":[["a",""],["a",""]]})").body, R"({"indices":[[false,0],[false,0]]})");
   EXPECT_EQ(server.post("/0/confirm_write", R"({"pages_to_release":[0]})").status, 204u);
   EXPECT_EQ(figures(server).free, 1u);
+}
+
+// Answers a confirmation when another client's call has been answered, which came between the two.
+class CrossedService final : public ServiceInFront {
+ public:
+  using ServiceInFront::ServiceInFront;
+  Result<std::vector<Status>> confirm(const ConfirmRequest& request) override {
+    auto done = ServiceInFront::confirm(request);
+    if (const std::function<void()> call = std::exchange(crossing, nullptr)) call();
+    return done;
+  }
+  std::function<void()> crossing;
+};
+
+TEST(ReferenceRoutesTest, AReleaseThatAReserveCrossesMakesNoOverdueWriter) {
+  for (const char* ending : {R"({"pages_to_release":[0]})", R"({"written_keys_to_confirm":[["a",0]]})"}) {
+    ManualClock clock;
+    const auto embedded = EmbeddedMetadata::create(embedded_test_options(), clock);
+    ASSERT_TRUE(embedded.is_ok());
+    CrossedService service(**embedded);
+    ReferenceOptions options;
+    options.ttl = kMaxTtl;
+    ReferenceRoutes routes(service, clock, options);
+    using Call = ReferenceRoutes::Call;
+    const auto post = [&](Call call, const char* body) {
+      std::uint64_t keys = 0;
+      return routes.answer({call, "0"}, body, keys).body;
+    };
+    (void)post(Call::kInitialize, R"({"num_pages":1})");
+    EXPECT_EQ(post(Call::kReserve, R"({"keys":[["a",""]]})"), R"({"indices":[[false,0]]})");
+    service.crossing = [&] {
+      (void)post(Call::kDelete, R"({"keys":["a"]})");
+      EXPECT_EQ(post(Call::kReserve, R"({"keys":[["a",""]]})"), R"({"indices":[[false,0]]})");
+    };
+    (void)post(Call::kConfirm, ending);
+    (void)post(Call::kConfirm, R"({"written_keys_to_confirm":[["a",0]]})");
+    EXPECT_EQ(post(Call::kExists, R"({"keys":["a"]})"), R"({"exists":[true]})") << ending;
+  }
+}
+
+// What is kept follows what is open, and not how much was written within a reservation's time.
+TEST(ReferenceRoutesTest, ACallIsKeptOnlyWhileAPageOfItIsOpen) {
+  ManualClock clock;
+  const auto service = EmbeddedMetadata::create(embedded_test_options(), clock);
+  ASSERT_TRUE(service.is_ok());
+  ReferenceOptions options;
+  options.ttl = kMaxTtl;
+  ReferenceRoutes routes(**service, clock, options);
+  using Call = ReferenceRoutes::Call;
+  const auto post = [&](Call call, const char* body) {
+    std::uint64_t keys = 0;
+    EXPECT_LT(routes.answer({call, "0"}, body, keys).status, 300u);
+    return routes.open_calls();
+  };
+  EXPECT_EQ(post(Call::kInitialize, R"({"num_pages":2})"), 0u);
+  EXPECT_EQ(post(Call::kReserve, R"({"keys":[["a",""],["b",""],["a",""]]})"), 1u);
+  EXPECT_EQ(post(Call::kConfirm, R"({"written_keys_to_confirm":[["a",0]]})"), 1u);
+  EXPECT_EQ(post(Call::kReserve, R"({"keys":[["a",""],["b",""]]})"), 1u) << "it has got no page";
+  EXPECT_EQ(post(Call::kConfirm, R"({"pages_to_release":[1]})"), 0u);
+  EXPECT_EQ(post(Call::kReserve, R"({"keys":[["c",""]]})"), 1u);
+  clock.advance(kUntilReused);
+  EXPECT_EQ(post(Call::kReserve, R"({"keys":[["c",""]]})"), 1u) << "the one before is overdue";
 }
 
 TEST(ReferenceRoutesTest, OfTooManyOverdueWritersTheOldestIsForgotten) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bad input of every kind: a clear error, and a server that lives on.
+#include <fmt/format.h>
+
 #include "server/json_reader.h"
 #include "tests/server/server_fixture.h"
 
@@ -85,6 +87,34 @@ TEST_F(BadInputTest, EveryBadBodyIsRefusedClearly) {
   EXPECT_EQ(connection->request("GET", "/health")->status, 200u);
 }
 
+// They are kept, told and hashed, each with all prompts of its request: one body must not take many times its size.
+TEST_F(BadInputTest, NamesAndListsOfARequestHaveALimit) {
+  const auto message_of = [&](const char* target, const Json& body) {
+    const HttpReply reply = call("POST", target, body.dump());
+    EXPECT_EQ(reply.status, 400u) << reply.body.substr(0, 200);
+    const Json answer = Json::parse(reply.body, nullptr, false);
+    return reply.status == 400 ? answer["error"]["message"].get<std::string>() : "";
+  };
+  Json most = generate_body({1}, 1);
+  most["rid"] = std::string(256, 'r');
+  for (const char* name : {"cache_salt", "lora_path"}) most[name] = std::string(4096, 'n');
+  most["sampling_params"]["stop_token_ids"] = std::vector<int>(1024, 299);
+  EXPECT_EQ(call("POST", "/generate", most.dump()).status, 200u);
+  Json body = most;
+  body["rid"] = std::string(1 << 20, 'r');
+  EXPECT_EQ(message_of("/generate", body), "'rid' has 1048576 bytes: at most 256 are taken");
+  for (const char* name : {"cache_salt", "extra_key", "lora_path"}) {
+    body = most;
+    body[name] = std::string(5000, 'n');
+    EXPECT_EQ(message_of("/generate", body), fmt::format("'{}' has 5000 bytes: at most 4096 are taken", name));
+  }
+  body = most;
+  body["sampling_params"]["stop_token_ids"] = std::vector<int>(100'000, 299);
+  EXPECT_EQ(message_of("/generate", body), "'sampling_params.stop_token_ids' has more than 1024 token ids");
+  const Json prompt = {{"prompt", "a"}, {"rid", std::string(257, 'r')}};
+  EXPECT_EQ(message_of("/v1/completions", prompt), "'rid' has 257 bytes: at most 256 are taken");
+}
+
 TEST_F(BadInputTest, UnknownFieldsAreIgnoredAtTheTop) {
   EXPECT_EQ(call("POST", "/generate", R"({"text":"a","best_of":1,"bootstrap_room":5,"logprob_start_len":-1})").status,
             200u);
@@ -137,6 +167,21 @@ TEST_F(BadInputTest, OversizedBodiesAndHeads) {
                                      std::string(2000, ' '));
   ASSERT_TRUE(chunked.is_ok());
   EXPECT_EQ(chunked->status, 413u);
+  EXPECT_EQ(call("GET", "/health").status, 200u);
+}
+
+// No key is asked for before they are over, so they must not fill the memory.
+TEST_F(BadInputTest, ChunkExtensionsAndTrailersHaveALimit) {
+  const std::string head = "GET /health HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
+  EXPECT_EQ(client()->raw(head + "5;a=" + std::string(1000, 'a') + "\r\n12345\r\n0\r\nA: b\r\n\r\n")->status, 200u);
+  ListenOptions listen;
+  listen.read_limit = std::chrono::seconds(2);
+  start({}, listen);
+  for (const std::string begin : {"5;", "5;a=", "0\r\nA: "}) {
+    const auto reply = client()->raw(head + begin + std::string(4 << 20, 'a'));
+    ASSERT_TRUE(reply.is_ok()) << begin << ": " << reply.status().to_string();
+    EXPECT_EQ(reply->status, 431u) << begin;
+  }
   EXPECT_EQ(call("GET", "/health").status, 200u);
 }
 

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // More than the server can hold at once: what is refused is told so, what was taken is answered, and health stays.
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -115,6 +120,20 @@ TEST_F(OverloadTest, WhoMayNotAskIsToldSoBeforeItsBodyIsRead) {
   const auto unknown = client()->raw("POST /nope HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000000\r\n\r\n{");
   ASSERT_TRUE(unknown.is_ok());
   EXPECT_EQ(unknown->status, 404u);
+  // Of a target that is none, nobody can say who may ask it.
+  const auto no_target = client()->raw("POST /%zz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000000\r\n\r\n{");
+  ASSERT_TRUE(no_target.is_ok()) << no_target.status().to_string();
+  EXPECT_EQ(no_target->status, 400u);
+  // Routes for everybody take no body to speak of.
+  const std::string open = "GET /health HTTP/1.1\r\nHost: localhost\r\n";
+  const auto large = client()->raw(open + "Content-Length: 60000000\r\n\r\n{");
+  ASSERT_TRUE(large.is_ok()) << large.status().to_string();
+  EXPECT_EQ(large->status, 413u);
+  EXPECT_NE(large->body.find("larger than 65536 bytes"), std::string::npos) << large->body;
+  const auto chunked = client()->raw(open + "Transfer-Encoding: chunked\r\n\r\n10001\r\n{");
+  ASSERT_TRUE(chunked.is_ok()) << chunked.status().to_string();
+  EXPECT_EQ(chunked->status, 413u);
+  EXPECT_EQ(client()->request("GET", "/health", std::string(60'000, ' '))->status, 200u);
   const std::string body = padded_body(1000);
   const auto allowed = client()->raw(
       "POST /generate HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer key\r\n"
@@ -122,6 +141,71 @@ TEST_F(OverloadTest, WhoMayNotAskIsToldSoBeforeItsBodyIsRead) {
       body);
   ASSERT_TRUE(allowed.is_ok());
   EXPECT_EQ(allowed->status, 200u);
+}
+
+// A connection whose bytes the test sends when it likes.
+class RawConnection {
+ public:
+  explicit RawConnection(std::uint16_t port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    const timeval patience{20, 0};
+    EXPECT_EQ(::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience), 0);
+  }
+  ~RawConnection() { ::close(socket_); }
+  RawConnection(const RawConnection&) = delete;
+  RawConnection& operator=(const RawConnection&) = delete;
+
+  void send(std::string_view bytes) const { (void)::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  // All that comes up to `end`, or to the end of the connection.
+  [[nodiscard]] std::string read_to(std::string_view end) const {
+    std::string text;
+    char byte = 0;
+    while (!text.ends_with(end) && ::recv(socket_, &byte, 1, 0) == 1) text += byte;
+    return text;
+  }
+
+ private:
+  const int socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+};
+
+TEST_F(OverloadTest, AStopLetsARequestThatIsComingInBeAnswered) {
+  {
+    RawConnection idle(api_->port()), half_head(api_->port()), half_body(api_->port());
+    half_head.send("GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /he");
+    EXPECT_TRUE(half_head.read_to("\r\n\r\n").starts_with("HTTP/1.1 200"));
+    idle.send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+    EXPECT_TRUE(idle.read_to("\r\n\r\n").starts_with("HTTP/1.1 200"));
+    const std::string body = padded_body(1000);
+    half_body.send("POST /generate HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1000\r\n\r\n");
+    EXPECT_TRUE(half_body.read_to("\r\n\r\n").starts_with("HTTP/1.1 100"));
+    half_body.send(std::string_view(body).substr(0, 500));
+    api_->stop_accepting();
+    EXPECT_EQ(idle.read_to("\r\n\r\n"), "") << "the idle one is closed";
+    half_head.send("alth HTTP/1.1\r\nHost: x\r\n\r\n");
+    half_body.send(std::string_view(body).substr(500));
+    for (const RawConnection* connection : {&half_head, &half_body}) {
+      const std::string head = connection->read_to("\r\n\r\n");
+      EXPECT_TRUE(head.starts_with("HTTP/1.1 200")) << head;
+      EXPECT_NE(head.find("Connection: close"), std::string::npos) << head;
+      (void)connection->read_to("the end of the connection");
+    }
+  }
+  EXPECT_TRUE(api_->wait_drained(std::chrono::seconds(20)));
+}
+
+// Told in full, also to a client that still sends: a reset would overtake the answer.
+TEST_F(OverloadTest, AStopLetsARefusalBeTold) {
+  RawConnection refused(api_->port());
+  refused.send("POST /nope HTTP/1.1\r\nHost: x\r\nContent-Length: 60000000\r\n\r\n{");
+  EXPECT_TRUE(refused.read_to("\r\n\r\n").starts_with("HTTP/1.1 404"));
+  api_->stop_accepting();
+  refused.send("more");
+  EXPECT_FALSE(api_->wait_drained(std::chrono::milliseconds(20))) << "the rest of the body is still read";
+  EXPECT_NE(refused.read_to("the end of the connection").find("no route"), std::string::npos);
 }
 
 TEST_F(OverloadTest, ABodyThatIsBrokenOffGivesItsBytesBack) {

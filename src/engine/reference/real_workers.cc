@@ -10,10 +10,17 @@ constexpr double kWorthWaking = 400'000;
 }  // namespace
 
 Workers::Workers(std::size_t threads) {
-  for (std::size_t i = 1; i < threads; ++i) threads_.emplace_back([this, i] { work(i); });
+  try {
+    for (std::size_t i = 1; i < threads; ++i) threads_.emplace_back([this, i] { work(i); });
+  } catch (...) {  // no thread more is to be had, and one that nobody joins ends the process
+    end();
+    throw;
+  }
 }
 
-Workers::~Workers() {
+Workers::~Workers() { end(); }
+
+void Workers::end() {
   {
     LockGuard guard(mutex_);
     stopping_ = true;

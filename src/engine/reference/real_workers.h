@@ -33,6 +33,7 @@ class Workers {
   void run(std::size_t tasks, double cost, const Task& task) LARDER_EXCLUDES(mutex_);
 
  private:
+  void end() LARDER_EXCLUDES(mutex_);  // joins
   void work(std::size_t worker) LARDER_EXCLUDES(mutex_);
   void take_tasks(const Task& task, std::size_t tasks, std::size_t worker);
 

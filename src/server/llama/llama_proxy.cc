@@ -28,6 +28,8 @@ namespace larder::llama {
 namespace {
 
 constexpr Nanos kHealthLook = std::chrono::milliseconds(200);
+constexpr Nanos kHealthLimit = std::chrono::seconds(10);  // without a byte; then a stop is looked for
+constexpr Nanos kFirstLine = std::chrono::seconds(2), kLineEvery = std::chrono::minutes(1);  // of the log, meanwhile
 constexpr Nanos kAskLimit = std::chrono::seconds(60);
 constexpr std::string_view kBearer = "Bearer ", kKeyField = "X-Api-Key";
 
@@ -72,7 +74,7 @@ class Proxy final : public LlamaProxy {
   using Exchange = std::shared_ptr<HttpExchange>;
 
   [[nodiscard]] Status take_folder();
-  [[nodiscard]] Status wait_for_server(LlamaUpstream& upstream);
+  [[nodiscard]] Status wait_for_server();
   [[nodiscard]] Result<SlotProbeResult> prove(LlamaUpstream& upstream, const UpstreamFacts& facts);
   [[nodiscard]] Status prove_again(LlamaUpstream& upstream, const UpstreamFacts& facts);
 
@@ -119,15 +121,18 @@ Status Proxy::start() {
   if (!trace.is_ok()) return trace.status();
   trace_ = std::move(*trace);
   LARDER_RETURN_IF_ERROR(take_folder());
+  // What is wrong with it is said before llama-server loads a model of minutes.
+  auto storage = PrefixStore::open_storage(settings_.store);
+  if (!storage.is_ok()) return storage.status();
+  LARDER_RETURN_IF_ERROR(wait_for_server());
   HttpClient client(upstream_, settings_.quiet_limit, settings_.upstream_key);
   LlamaUpstream upstream(client);
-  LARDER_RETURN_IF_ERROR(wait_for_server(upstream));
   const Result<UpstreamFacts> facts = upstream.facts();
   if (!facts.is_ok()) return facts.status();
   Result<SlotProbeResult> proven = prove(upstream, *facts);
   if (!proven.is_ok()) return proven.status();
   format_ = std::move(proven->format);
-  auto store = PrefixStore::open(format_, settings_.store);
+  auto store = PrefixStore::open(format_, settings_.store, std::move(*storage));
   if (!store.is_ok()) return store.status();
   store_ = std::move(*store);
   slots_ = std::make_unique<SlotTable>(facts->slots, settings_.workers, clock_);
@@ -173,17 +178,29 @@ Status Proxy::take_folder() {
   return Status::ok();
 }
 
-Status Proxy::wait_for_server(LlamaUpstream& upstream) {
+Status Proxy::wait_for_server() {
+  HttpClient client(upstream_, kHealthLimit, settings_.upstream_key);
+  LlamaUpstream upstream(client);
+  TimePoint next_line = clock_.now() + kFirstLine;
   const TimePoint end = clock_.now() + settings_.start_limit;
   RankedMutex mutex(LockRank::kServer);
   RankedCondition never;
   for (;;) {
     const Status health = upstream.check_health();
     if (health.is_ok()) return health;
-    const bool may_come = health.code() == StatusCode::kUnavailable || health.code() == StatusCode::kOverloaded;
+    const bool is_loading = health.code() == StatusCode::kOverloaded;
+    const bool may_come =
+        is_loading || health.code() == StatusCode::kUnavailable || health.code() == StatusCode::kDeadlineExceeded;
     if (!may_come) return health;
-    if (settings_.is_hopeless && settings_.is_hopeless()) return cancelled("llama-server is not waited for any more");
-    if (clock_.now() >= end) return unavailable("llama-server did not become ready: " + health.message());
+    if (settings_.check_wait) LARDER_RETURN_IF_ERROR(settings_.check_wait());
+    const TimePoint now = clock_.now();
+    if (now >= end) return unavailable("llama-server did not become ready: " + health.message());
+    if (now >= next_line) {
+      log_line(is_loading ? LogLevel::kInfo : LogLevel::kWarning, "proxy",
+               fmt::format("waiting for llama-server at {}: {} (up to {} min)", settings_.upstream, health.message(),
+                           std::chrono::duration_cast<std::chrono::minutes>(settings_.start_limit).count()));
+      next_line = now + kLineEvery;
+    }
     LockGuard guard(mutex);
     never.wait_for(mutex, kHealthLook);
   }

@@ -39,7 +39,7 @@ struct ProxySettings {
   std::string upstream_ca{};                     // who may have issued its certificate, PEM; empty: the system's
   std::string upstream_key;                      // for what the proxy asks by itself; clients' keys go on as they are
   Nanos start_limit = std::chrono::minutes(30);  // for llama-server to load its model
-  std::function<bool()> is_hopeless{};           // asked meanwhile: true ends the wait
+  std::function<Status()> check_wait{};          // asked meanwhile: an error ends the wait, and is create()'s
   Nanos quiet_limit = std::chrono::hours(1);     // without a byte of it
   std::string slot_directory;                    // its --slot-save-path
   std::string model_path;                        // of the GGUF; empty: as /props says

@@ -33,7 +33,8 @@ Result<PlainJson> answer_of(std::string_view what, const Result<HttpReply>& repl
     if (!body.is_discarded()) return body;
     return unsupported(fmt::format("llama-server: {}: the answer is not JSON", what));
   }
-  const std::string text = fmt::format("llama-server: {}: HTTP {}: {}", what, reply->status, words_of(*reply));
+  std::string text = fmt::format("llama-server: {}: HTTP {}: {}", what, reply->status, words_of(*reply));
+  if (reply->status == 401) text += "; give its key with --upstream-key-file FILE";
   switch (reply->status) {
     case 400: return invalid_argument(text);
     case 503: return overloaded(text);

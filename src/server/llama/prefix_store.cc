@@ -13,7 +13,6 @@
 #include "base/ranked_mutex.h"
 #include "base/thread_pool.h"
 #include "door/engine_connector.h"
-#include "door/page_store.h"
 #include "events/kv_event_publisher.h"
 
 namespace larder::llama {
@@ -67,8 +66,12 @@ PrefixStore::Found::~Found() {
 
 class PrefixStoreImpl final : public PrefixStore {
  public:
-  PrefixStoreImpl(const SlotFormat& format, const PrefixStoreOptions& options)
-      : format_(format), options_(options), buffers_(kBuffersKept), thread_("prefixes", 1, 1) {}
+  PrefixStoreImpl(const SlotFormat& format, const PrefixStoreOptions& options, std::unique_ptr<PageStore> storage)
+      : format_(format),
+        options_(options),
+        buffers_(kBuffersKept),
+        store_(std::move(storage)),
+        thread_("prefixes", 1, 1) {}
   ~PrefixStoreImpl() override;
 
   [[nodiscard]] Status start();
@@ -139,8 +142,16 @@ class PrefixStoreImpl final : public PrefixStore {
   ThreadPoolExecutor thread_;  // last: it uses the rest
 };
 
-Result<std::unique_ptr<PrefixStore>> PrefixStore::open(const SlotFormat& format, const PrefixStoreOptions& options) {
-  auto store = std::make_unique<PrefixStoreImpl>(format, options);
+Result<std::unique_ptr<PageStore>> PrefixStore::open_storage(const PrefixStoreOptions& options) {
+  if (options.storage.empty()) return std::unique_ptr<PageStore>();
+  auto store = PageStore::open({options.storage, options.storage_config, {}});
+  if (!store.is_ok()) return Status(store.status().code(), "--store, --store-size: " + store.status().message());
+  return store;
+}
+
+Result<std::unique_ptr<PrefixStore>> PrefixStore::open(const SlotFormat& format, const PrefixStoreOptions& options,
+                                                       std::unique_ptr<PageStore> storage) {
+  auto store = std::make_unique<PrefixStoreImpl>(format, options, std::move(storage));
   LARDER_RETURN_IF_ERROR(store->start());
   return std::unique_ptr<PrefixStore>(std::move(store));
 }
@@ -164,12 +175,7 @@ Status PrefixStoreImpl::start() {
   auto engine = EngineConnector::open(options);
   if (!engine.is_ok()) return engine.status();
   engine_ = std::move(*engine);
-  if (!options_.storage.empty()) {
-    auto store = PageStore::open({options_.storage, options_.storage_config, {}});
-    if (!store.is_ok()) return store.status();
-    store_ = std::move(*store);
-    LARDER_RETURN_IF_ERROR(connector().attach_storage(store_->backend()));
-  }
+  if (store_) LARDER_RETURN_IF_ERROR(connector().attach_storage(store_->backend()));
   return thread_.post([this] { loop(); });
 }
 

@@ -25,6 +25,7 @@
 #include "base/status.h"
 #include "base/strong.h"
 #include "controller/connector.h"
+#include "door/page_store.h"
 #include "events/kv_event_config.h"
 #include "server/llama/byte_buffers.h"
 #include "server/llama/slot_pages.h"
@@ -50,10 +51,13 @@ struct PrefixStoreCounters {
 
 class PrefixStore {
  public:
-  // format: outlives the store. Errors: the model has a shape that the connector does not take, no memory, a storage
-  // that does not open; the message names the option.
+  // The storage that the options name; null: they name none. Errors: as its backend's; the message names the option.
+  [[nodiscard]] static Result<std::unique_ptr<PageStore>> open_storage(const PrefixStoreOptions& options);
+  // format: outlives the store. storage: of the same options. Errors: the model has a shape that the connector does not
+  // take, no memory, a storage that belongs to another model; the message names the option.
   [[nodiscard]] static Result<std::unique_ptr<PrefixStore>> open(const SlotFormat& format,
-                                                                 const PrefixStoreOptions& options);
+                                                                 const PrefixStoreOptions& options,
+                                                                 std::unique_ptr<PageStore> storage);
   virtual ~PrefixStore() = default;
 
   class Found {

@@ -112,9 +112,12 @@ Status Service::start() {
   auto trace = TraceRecorder::open(settings_.trace, files_, real_clock(), registry_);
   if (!trace.is_ok()) return trace.status();
   trace_ = std::move(*trace);
+  // What is wrong with it is said before a model of minutes is loaded.
+  auto storage = PrefixStore::open_storage(settings_.store);
+  if (!storage.is_ok()) return storage.status();
   LARDER_RETURN_IF_ERROR(load());
   LARDER_RETURN_IF_ERROR(prove(*gguf));
-  auto store = PrefixStore::open(format_, settings_.store);
+  auto store = PrefixStore::open(format_, settings_.store, std::move(*storage));
   if (!store.is_ok()) return store.status();
   store_ = std::move(*store);
   saver_ = std::make_unique<ThreadPoolExecutor>("saver", 1, kSavesWaiting);
