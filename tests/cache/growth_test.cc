@@ -49,6 +49,41 @@ TEST(CacheGrowth, StartReservesThePromptAndAHeadroom) {
   EXPECT_EQ(h.check_clean(), "");
 }
 
+// A request that waits for a slow storage keeps the pages that it goes on from in place; a request that runs comes
+// first.
+TEST(CacheGrowth, WhatWaitsForStorageHoldsUpNobodyWhoRuns) {
+  for (const PrefetchPolicy policy : {PrefetchPolicy::kTimeout, PrefetchPolicy::kWaitComplete}) {
+    HarnessOptions o = small_device(Shape::kFull, 30);
+    o.storage = true;
+    o.config.prefetch_policy = policy;
+    Harness h(o);
+    store_only(h, prompt_of(80));
+    (void)h.run(prompt_of(40), 1);
+    h.settle();
+    h.backend->script = [](Call c, std::size_t) { return c == Call::kRead ? Fault::kHold : Fault::kNone; };
+    Harness::Job running = h.begin(prompt_of(40, 7), 60), other = h.begin(prompt_of(4, 9), 30);
+    ASSERT_TRUE(grow_to(h, running, 40));
+    ASSERT_TRUE(grow_to(h, other, 8));
+    Harness::Job waiting = h.begin(prompt_of(80), 4);
+    look(h);
+    ASSERT_GT(h.backend->held(), 0u);
+    EXPECT_TRUE(grow_to(h, running, 92)) << h.refusal;  // 23 pages of 30, and others have three
+    EXPECT_EQ(h.cache->counters().retracted, 0u);
+    h.finish(running);
+    h.finish(other);
+    h.backend->script = {};
+    (void)h.backend->release();
+    for (int i = 0; i < 200 && !h.done(waiting); ++i) {
+      if (!h.advance(waiting, 16)) (void)h.run_background(100);
+    }
+    EXPECT_TRUE(h.done(waiting)) << h.refusal;
+    h.finish(waiting);
+    h.settle();
+    EXPECT_EQ(h.failure, "");
+    EXPECT_EQ(h.check_clean(), "");
+  }
+}
+
 // A request of which little is left reserves no more than that.
 TEST(CacheGrowth, TheHeadroomEndsWithTheRequest) {
   HarnessOptions o = small_device(Shape::kFull, 64);
