@@ -135,7 +135,7 @@ Status LowerTiers::attach_storage(StorageBackend& backend) {
   backlog_.attach_storage(backend);
   prefetcher_.attach_storage(backend);
   reasons_.attach_storage(true);
-  if (ops_.parted().is_ok()) backlog_.pump();
+  ops_.budget().fall_short();  // the next poll offers it what the host has, and does not wait
   return Status::ok();
 }
 
@@ -158,7 +158,7 @@ bool LowerTiers::storage_idle() const {
 void LowerTiers::storage_cleared() {
   if (storage_ == nullptr || defect(Defect::kClearForgotten)) return;
   backlog_.cleared();
-  if (ops_.parted().is_ok()) backlog_.pump();
+  ops_.budget().fall_short();
 }
 
 CacheCounters LowerTiers::counters() const {

@@ -66,12 +66,14 @@ TEST(LowerTiersTest, AStorageIsIdleWhenNothingOfItsOwnIsInFlight) {
   EXPECT_FALSE(rig.tiers->storage_idle());
   PatientBackend second;
   ASSERT_TRUE(rig.tiers->attach_storage(second).is_ok());
-  EXPECT_EQ(second.writes.size(), 1u) << "it gets what the host has";
+  rig.poll();
+  ASSERT_EQ(second.writes.size(), 1u) << "it gets what the host has";
   second.writes[0].done(WriteResult{{Status::ok()}});
   rig.poll();
   EXPECT_TRUE(rig.tiers->storage_idle());
   rig.tiers->storage_cleared();
-  EXPECT_EQ(second.writes.size(), 2u) << "nothing counts as stored any more";
+  rig.poll();
+  ASSERT_EQ(second.writes.size(), 2u) << "nothing counts as stored any more";
   second.writes[1].done(WriteResult{{Status::ok()}});
   rig.poll();
 }

@@ -217,6 +217,9 @@ TEST(PollBudget, AMillionTokensAreStoredInPieces) {
     h.compute();
     (void)h.work();
     ASSERT_TRUE(h.cache->attach_storage(h.storage).is_ok());
+    EXPECT_EQ(h.storage.written, 0u) << "a call is not a poll";
+    (void)h.cache->poll(std::chrono::hours(1));  // there is work at once
+    EXPECT_GT(h.storage.written, 0u);
     EXPECT_GT(h.work(), h.pages() / 4096);
     const std::uint64_t whole = h.prompt.size() / page_size;
     EXPECT_EQ(h.storage.written, whole);
