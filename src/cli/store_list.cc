@@ -155,7 +155,7 @@ Json segment_json(const StoreReport& report, const file_store::SegmentReport& se
               {"bytes", segment.scan.file_bytes},
               {"is_sealed", segment.scan.has_footer},
               {"records", segment.scan.records},
-              {"corrupt_groups", segment.scan.corrupt_groups}};
+              {"corrupt_groups", segment.damaged_groups()}};
   out.update(tally_json(tally));
   return out;
 }

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "base/clock.h"
 #include "base/defect.h"
 
 namespace larder {
@@ -45,6 +46,11 @@ void OperationGate::close() {
   state_->closed = true;
 }
 
+bool OperationGate::is_closed() const {
+  LockGuard guard(state_->mutex);
+  return state_->closed;
+}
+
 bool OperationGate::wait_idle(std::chrono::nanoseconds limit) {
   LockGuard guard(state_->mutex);
   if (defect(Defect::kCloseDoesNotDrain)) return true;
@@ -52,9 +58,9 @@ bool OperationGate::wait_idle(std::chrono::nanoseconds limit) {
     while (state_->entered > 0) state_->changed.wait(state_->mutex);
     return true;
   }
-  // Each change restarts the wait: the limit bounds a stall, and a finite queue bounds the number of changes.
-  while (state_->entered > 0) {
-    if (limit.count() == 0 || !state_->changed.wait_for(state_->mutex, limit)) break;
+  const TimePoint begin = real_clock().now();
+  for (Nanos left = limit; state_->entered > 0 && left > Nanos(0); left = limit - (real_clock().now() - begin)) {
+    (void)state_->changed.wait_for(state_->mutex, left);
   }
   return state_->entered == 0;
 }

@@ -45,6 +45,7 @@ class OperationGate {
   // For the backend's own work that close() must wait for: never refused.
   [[nodiscard]] Ticket hold();
   void close();
+  [[nodiscard]] bool is_closed() const;
   // False: some are still in flight after `limit` (real time; negative: without end).
   [[nodiscard]] bool wait_idle(std::chrono::nanoseconds limit);
   [[nodiscard]] std::uint64_t in_flight() const;

@@ -3,8 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <memory>
+
 #include "base/executor.h"
+#include "base/thread_pool.h"
 #include "storage/memory/memory_backend.h"
+#include "tests/support/rest.h"
 
 namespace larder {
 namespace {
@@ -23,6 +28,24 @@ TEST(OperationGate, BoundsAndCloses) {
   { const OperationGate::Ticket gone = std::move(a).value(); }
   { const OperationGate::Ticket gone = std::move(b).value(); }
   EXPECT_TRUE(gate.wait_idle(std::chrono::nanoseconds(0)));
+}
+
+// The defect: each operation that came or went began the wait anew, and a store that maintains itself never closed.
+TEST(OperationGate, TheLimitIsOfTheWholeWait) {
+  OperationGate gate("test", 1);
+  ThreadPoolExecutor pool("test", 1, 1);
+  auto ticket = std::make_unique<OperationGate::Ticket>(gate.hold());
+  ASSERT_TRUE(pool.post([&] {
+                    for (int i = 0; i < 500; ++i) {
+                      ticket = std::make_unique<OperationGate::Ticket>(gate.hold());
+                      rest();
+                    }
+                    ticket.reset();
+                  })
+                  .is_ok());
+  EXPECT_FALSE(gate.wait_idle(std::chrono::milliseconds(50)));
+  EXPECT_TRUE(gate.wait_idle(std::chrono::nanoseconds(-1)));
+  pool.wait_idle();
 }
 
 TEST(OperationGate, TicketsOutliveTheGate) {

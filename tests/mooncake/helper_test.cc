@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The helper process: setups that fail say so, and what happens to it costs misses and nothing else.
 
+#include <array>
+#include <atomic>
+
 #include "tests/mooncake/backend_rig.h"
 #include "tests/mooncake/fake_store.h"
+#include "tests/support/rest.h"
 
 namespace larder::mooncake_test {
 namespace {
@@ -89,6 +93,28 @@ TEST_F(MooncakeFailures, ACallThatHangsEndsWithItsHelper) {
   EXPECT_EQ(rig_.put({{{kKv, 3}}})[0].code(), StatusCode::kOverloaded);
   store_.control(R"({"discard_ms": 0})");
   EXPECT_TRUE(rig_.put({{{kKv, 3}}})[0].is_ok());
+}
+
+// The defect: what waited for a lane was counted as time without an answer, and a helper that was only busy was ended.
+TEST_F(MooncakeFailures, TimeInLineIsNotTimeWithoutAnAnswer) {
+  ASSERT_TRUE(rig_.start({{"client_threads", "2"}, {"client_timeout", "3"}}));
+  const std::size_t setups = store_.calls("setup");
+  store_.control(R"({"faults": [{"call": "batch_is_exist", "times": 4, "do": {"seconds": 2}}]})");
+  std::array<std::atomic<StatusCode>, 4> codes;
+  std::atomic<int> answers{0};
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    ExistsRequest request{conformance::test_scope(1), {conformance::test_key(1)}, {kKv}};
+    const Status taken = rig_.backend().submit_exists(std::move(request), [&, i](const ExistsResult& result) {
+      codes[i] = result.status.code();
+      ++answers;
+    });
+    ASSERT_TRUE(taken.is_ok()) << taken.to_string();
+  }
+  const TimePoint end = real_clock().now() + kPatience;
+  while (answers < 4 && real_clock().now() < end) rest();
+  ASSERT_EQ(answers, 4);
+  for (const auto& code : codes) EXPECT_EQ(code, StatusCode::kOk);
+  EXPECT_EQ(store_.calls("setup"), setups) << "it is the same helper";
 }
 
 TEST_F(MooncakeFailures, WhatTheLibraryRaisesIsToldAndEndsNothing) {

@@ -7,8 +7,9 @@ line for each call, and control.json what the test wants, read anew at each call
     {"capacity": BYTES, "lease_ms": N, "discard_ms": N, "is_down": true, "faults": [FAULT...]}
 
 FAULT is {"call": NAME, "skip": calls before, "times": calls, "do": ...} with do one of {"code": N, "index": I} (of
-all objects, or of one), {"hang": true}, {"crash": true}, {"raise": TEXT}, {"answer": [...]}, {"exit": N}; or, of a get,
-{"until_removed": true}: it takes until its objects are removed, or are others.
+all objects, or of one), {"hang": true}, {"crash": true}, {"raise": TEXT}, {"answer": [...]}, {"exit": N},
+{"seconds": N}: it takes so long; or, of a get, {"until_removed": true}: it takes until its objects are removed, or are
+others.
 
 What the real one forgives, this one does not: memory outside the registered range ends the process (the real one may,
 or moves what is there), as do the end of a session whose object is not written whole, a call before setup or after
@@ -188,6 +189,7 @@ class MooncakeDistributedStore:
                 die("a crash that the test wants")
             if fault.get("hang"):
                 threading.Event().wait()
+            time.sleep(fault.get("seconds", 0))
             if "exit" in fault:
                 os._exit(fault["exit"])
             if "raise" in fault:

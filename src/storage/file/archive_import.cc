@@ -89,13 +89,22 @@ class Importer {
   Inbox<WriteResult> answers_{1};
 };
 
-bool is_wanted(const PageSelection& selection, const ArchiveGroup& group) {
-  return std::any_of(group.pages.begin(), group.pages.end(), [&](const ArchivePage& page) {
+// Drops the pages that are not selected. False: none is left.
+bool narrow(const PageSelection& selection, ArchiveReader::Group& group) {
+  std::vector<ArchivePage> pages;
+  std::vector<std::vector<std::byte>> payloads;
+  for (std::size_t i = 0; i < group.head.pages.size(); ++i) {
+    const ArchivePage& page = group.head.pages[i];
     ListedPage listed;
-    listed.identity = {group.namespace_digest, page.layout_fingerprint, page.pool};
+    listed.identity = {group.head.namespace_digest, page.layout_fingerprint, page.pool};
     listed.key = page.key;
-    return is_selected(selection, listed);
-  });
+    if (!is_selected(selection, listed)) continue;
+    pages.push_back(page);
+    payloads.push_back(std::move(group.payloads[i]));
+  }
+  group.head.pages = std::move(pages);
+  group.payloads = std::move(payloads);
+  return !group.head.pages.empty();
 }
 
 // Counts a group that is not written.
@@ -125,7 +134,7 @@ Result<ImportResult> import_archive(File& file, StorageBackend* backend, const I
     if (options.progress) options.progress(reader->position(), reader->file_bytes());
     if (!group.status.is_ok()) {
       if (result.damaged_groups++ == 0) result.first_problem = group.status;
-    } else if (!is_wanted(options.selection, group.head)) {
+    } else if (!narrow(options.selection, group)) {
       ++result.unselected_groups;
     } else if (options.dry_run) {
       pass_over(group, result);

@@ -45,6 +45,12 @@ Status FileStore::close(std::chrono::nanoseconds limit) {
   return Status::ok();
 }
 
+bool FileStore::is_closing() {
+  if (!gate_.is_closed()) return false;
+  LockGuard guard(mutex_);
+  return waiting_.empty();
+}
+
 // Nothing is in flight any more: seals what is open and lets the directories go.
 void FileStore::finish() {
   {
@@ -100,6 +106,8 @@ Status FileStore::submit_exists(ExistsRequest request, ExistsDone done) {
 }
 
 Status FileStore::register_memory(std::span<const Segment> regions) {
+  const Result<OperationGate::Ticket> ticket = gate_.enter_inline();  // close() takes the queues away
+  if (!ticket.is_ok()) return ticket.status();
   for (Volume& volume : volumes_) LARDER_RETURN_IF_ERROR(volume.io->register_memory(regions));
   return Status::ok();
 }
@@ -175,7 +183,7 @@ Status FileStore::run_clear(const StoreScope* scope) {
     if (!written.is_ok()) status = written;
   }
   for (const EndedSegment& ended : full) settle(ended.segment, ended.volume);
-  (void)remove_dead();  // what would not go is tried again
+  remove_dead();  // what would not go is tried again
   return status;
 }
 

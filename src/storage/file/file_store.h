@@ -105,6 +105,7 @@ struct SegmentInfo {
   bool is_leaving = false;         // being cleaned or removed
   TimePoint remove_again{};        // leaving, and its file would not go: tried again then
   std::optional<TimePoint> unreadable_since;  // cleaning could not read any of it
+  TimePoint clean_again{};                    // it could not be read: until then, cleaning takes others
   std::vector<PagePlace> damaged;             // pages that were found damaged, in this process
   std::size_t left_out = 0;                   // of `damaged`: the first so many are known not to be in the footer
   bool is_leaving_out = false;                // its footer is being written anew
@@ -192,12 +193,13 @@ class FileStore final : public StorageBackend {
     std::map<PoolName, std::unordered_set<PageKey>> seen;  // what `pages` holds already
     std::uint64_t returns = 0;                             // of returns_, when it was planned
     bool is_durable = false;
-    bool may_wait = false;                 // all of its operation, on a thread that may wait for the disk
-    bool is_alone = false;                 // and nothing else is being written: so that thread does write it
-    std::vector<PageLocation> moved_from;  // cleaning: where each page was
-    std::shared_ptr<void> keep;            // cleaning: what the payloads lie in
-    std::function<void(bool)> moved;       // cleaning: called at the end
-    bool is_cleared = false;               // cleaning: not written, because some of it was cleared meanwhile
+    bool may_wait = false;                     // all of its operation, on a thread that may wait for the disk
+    bool is_alone = false;                     // and nothing else is being written: so that thread does write it
+    std::vector<PageLocation> moved_from;      // cleaning: where each page was
+    std::shared_ptr<void> keep;                // cleaning: what the payloads lie in
+    std::function<void(const Status&)> moved;  // cleaning: called at the end
+    bool is_cleared = false;                   // cleaning: not written, because some of it was cleared meanwhile
+    bool lacks_room = false;                   // cleaning: not written, because there is no room to move it to
     RecordLayout layout;
     unsigned volume = 0;
     std::shared_ptr<ActiveSegment> segment;
@@ -310,15 +312,15 @@ class FileStore final : public StorageBackend {
   [[nodiscard]] bool is_content() const LARDER_REQUIRES(mutex_);
   // What a segment needs for the write that has waited longest; 0: none waits.
   [[nodiscard]] std::uint64_t awaited_bytes() const LARDER_REQUIRES(mutex_);
-  // Of one volume, or of any. 0: none that may go.
-  static constexpr unsigned kAnyVolume = ~0u;
-  [[nodiscard]] SegmentId emptiest_segment(unsigned volume, std::uint64_t& live) const LARDER_REQUIRES(mutex_);
+  // Of that volume; without one, of all that cleaning may take now. 0: there is none.
+  [[nodiscard]] SegmentId emptiest_segment(std::optional<unsigned> volume, std::uint64_t& live) const
+      LARDER_REQUIRES(mutex_);
   void start_maintenance() LARDER_EXCLUDES(mutex_);
   void start_maintenance_if_high() LARDER_EXCLUDES(mutex_);
   void maintain() LARDER_EXCLUDES(mutex_);
   void end_maintenance(bool is_stuck) LARDER_EXCLUDES(mutex_);
-  enum class Removal : std::uint8_t { kNothing, kSome, kFailed };
-  [[nodiscard]] Removal remove_dead() LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] bool do_all_files_stay() const LARDER_EXCLUDES(mutex_);
+  bool remove_dead() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] bool evict_some() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] bool drop_for_space() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] bool evict_a_segments_worth() LARDER_REQUIRES(mutex_);
@@ -327,13 +329,16 @@ class FileStore final : public StorageBackend {
   [[nodiscard]] bool may_be_readable_again(const Cleaning& job) LARDER_EXCLUDES(mutex_);
   void clean_next(const std::shared_ptr<Cleaning>& job) LARDER_EXCLUDES(mutex_);
   void clean_write(const std::shared_ptr<Cleaning>& job) LARDER_EXCLUDES(mutex_);
-  void end_cleaning(const std::shared_ptr<Cleaning>& job, bool is_moved) LARDER_EXCLUDES(mutex_);
+  enum class Cleaned : std::uint8_t { kMoved, kLacksRoom, kNotRead, kNotWritten };
+  void end_cleaning(const std::shared_ptr<Cleaning>& job, Cleaned how, const Status& why) LARDER_EXCLUDES(mutex_);
   bool remove_segment(SegmentId segment) LARDER_EXCLUDES(mutex_);
 
   // ---- life
   void run_clears() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Status run_clear(const StoreScope* scope) LARDER_EXCLUDES(mutex_);
   void forget_settled_clears() LARDER_REQUIRES(mutex_);
+  // close() was called, and no write waits for room: maintenance ends.
+  [[nodiscard]] bool is_closing() LARDER_EXCLUDES(mutex_);
   void finish() LARDER_EXCLUDES(mutex_);
 
   static constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
@@ -372,6 +377,7 @@ class FileStore final : public StorageBackend {
       0;  // the largest group that a learned limit was too small for
   std::uint64_t least_physical_ LARDER_GUARDED_BY(mutex_) = 0;  // since maintenance began
   unsigned vain_cleanings_ LARDER_GUARDED_BY(mutex_) = 0;       // in a row
+  Status cleaning_failed_ LARDER_GUARDED_BY(mutex_);            // not ok: so ended the last one
   bool awaits_seal_ LARDER_GUARDED_BY(mutex_) = false;          // the next seal goes on with maintain()
   // The disk of this volume is full: a segment of it must go, alive or not.
   std::optional<unsigned> full_volume_ LARDER_GUARDED_BY(mutex_);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/rng.h"
 #include "tests/support/failing_file_store.h"
 
 namespace larder::file_store {
@@ -145,6 +146,126 @@ TEST_F(CleaningTest, AnOldPageKeepsNoClearOnTheList) {
   clear_another();
   EXPECT_LE(listed(), 10u) << "of " << cleared << ", after opening it again";
   EXPECT_EQ(lost(), "");
+}
+
+// Room is made by cleaning alone, for all segments are about as full as each other; and then cleaning fails.
+class FailedCleaningTest : public FailureTest {
+ protected:
+  static constexpr std::size_t kPage = 8000;
+  static constexpr std::uint64_t kSegmentPages = 7;  // of 64 KiB
+
+  void fill(const std::string& high_watermark = "95") {
+    files_ = std::make_unique<sim::HookedFiles>(3);
+    open(executor_,
+         {{"max_size", "1Mi"}, {"open_files", "1"}, {"high_watermark", high_watermark}, {"low_watermark", "70"}});
+    for (int i = 0; i < 600; ++i) (void)put_one();
+    ASSERT_GT(backend_->stats().moved, 0u) << "nothing was cleaned";
+    before_ = backend_->stats().pages;
+  }
+  // Pages are used in any order, so that those of a segment do not go together.
+  Status put_one() {
+    is_cleaning_ = false;
+    const Status status = put(next_++, kPage);
+    for (int i = 0; i < 3; ++i) (void)get(rng_.below(next_), kPage);
+    return status;
+  }
+  // While something fails.
+  void put_some(int pages = 60) {
+    for (int i = 0; i < pages; ++i) (void)put_one();
+    EXPECT_GE(backend_->stats().pages + 4 * kSegmentPages, before_) << "pages are left";
+  }
+  // What failed is over.
+  void expect_goes_on() {
+    files_->before_create = files_->before_open = files_->before_read = nullptr;
+    clock_.advance(std::chrono::minutes(2));
+    std::uint64_t stored = 0;
+    for (int i = 0; i < 40; ++i) stored += put_one().is_ok() ? 1 : 0;
+    EXPECT_GE(stored, 39u);
+  }
+
+  InlineExecutor executor_;
+  Rng rng_{5};
+  std::uint64_t next_ = 0, before_ = 0;  // before_: pages
+  bool is_cleaning_ = false;             // has read something since the last write began
+};
+
+// The defects: whatever kept cleaning from moving pages, it was taken for want of room to move them to, and nearly
+// everything was evicted to make some.
+TEST_F(FailedCleaningTest, TooFewDescriptorsEvictLittle) {
+  fill();
+  std::uint64_t failed = 0;
+  files_->before_open = [&](const std::string& path) { return ++failed, status_from_errno(EMFILE, "open", path); };
+  put_some();
+  EXPECT_GT(failed, 0u);
+  expect_goes_on();
+}
+
+TEST_F(FailedCleaningTest, AnUnreadableDiskEvictsLittle) {
+  fill();
+  std::uint64_t failed = 0;
+  files_->before_read = [&](const std::string& path) { return ++failed, status_from_errno(EIO, "read", path); };
+  put_some();
+  for (int i = 0; i < 40; ++i) {  // after a minute, one segment at a time is given up
+    clock_.advance(std::chrono::seconds(3));
+    put_some(1);
+  }
+  EXPECT_GT(failed, 0u);
+  expect_goes_on();
+}
+
+TEST_F(FailedCleaningTest, AMoveThatCannotBeWrittenEvictsLittle) {
+  for (const auto& [error, high_watermark] : {std::pair{EIO, "95"}, {EIO, "80"}, {ENOSPC, "95"}, {ENOSPC, "80"}}) {
+    SCOPED_TRACE(std::string(error == EIO ? "EIO" : "ENOSPC") + ", from " + high_watermark + " percent");
+    fill(high_watermark);
+    std::uint64_t failed = 0;
+    files_->before_read = [&](const std::string&) { return is_cleaning_ = true, Status::ok(); };
+    files_->before_create = [&](const std::string& path) {
+      if (!is_cleaning_) return Status::ok();
+      return ++failed, status_from_errno(error, "open", path);
+    };
+    put_some();
+    EXPECT_GT(failed, 0u);
+    expect_goes_on();
+    backend_.reset();
+  }
+}
+
+TEST_F(FailedCleaningTest, FilesThatDoNotGoEvictLittle) {
+  fill();
+  std::uint64_t failed = 0;
+  files_->before_remove = [&](const std::string& path) { return ++failed, status_from_errno(EPERM, "unlink", path); };
+  put_some();
+  EXPECT_GT(failed, 0u);
+  files_->before_remove = nullptr;
+  expect_goes_on();
+}
+
+// The defect: close() waited until all of it had been cleaned, whatever its limit was.
+TEST_F(FailureTest, CloseDoesNotWaitForMaintenance) {
+  constexpr std::size_t kPage = 8000;
+  InlineExecutor inline_executor;
+  open(inline_executor, {{"max_size", "16Mi"}});
+  const auto scope = scope_, other = std::make_shared<StoreScope>(*scope_);
+  other->namespace_digest.bytes[0] = 2;
+  for (std::uint64_t i = 0; i < 300; ++i) {
+    scope_ = i % 3 == 0 ? scope : other;
+    ASSERT_TRUE(put(i, kPage).is_ok()) << i;
+  }
+  ASSERT_TRUE(backend_->submit_clear(other, [](const Status& s) { EXPECT_TRUE(s.is_ok()) << s.to_string(); }).is_ok());
+  backend_.reset();  // a third of each segment is alive
+  const BackendOptions options = {{"max_size", "16Mi"}, {"high_watermark", "13"}, {"low_watermark", "13"}};
+  ManualExecutor executor;
+  open(executor, options);
+  const auto moved = [&] { return backend_->stats().moved; };
+  while (moved() == 0) ASSERT_TRUE(executor.run_one()) << "nothing was cleaned";
+  const std::uint64_t before = moved();
+  EXPECT_EQ(backend_->close(Nanos(0)).code(), StatusCode::kDeadlineExceeded);
+  executor.run_all();
+  EXPECT_LE(moved(), before + 20);
+  EXPECT_TRUE(backend_->close(Nanos(0)).is_ok());
+  open(executor, options);
+  executor.run_all();
+  EXPECT_GT(moved(), 20u) << "the next one goes on";
 }
 
 }  // namespace

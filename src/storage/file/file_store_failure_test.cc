@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -171,6 +172,69 @@ TEST_F(TwoDisks, TheFullOneGoesOnAloneWhileTheOtherIsSick) {
   EXPECT_GE(stored, 18u);
   EXPECT_LE(segments_in("/full"), kStored / 2);
   expect_others_pages();
+}
+
+// The defects: one segment of a disk that has become read-only would not go, and for that all writes were refused,
+// every few seconds; and its other segments were cleaned, into those of the good disk, one by one.
+TEST_F(TwoDisks, AReadOnlyOneCostsTheOtherNothing) {
+  open(executor_, {{"directory", "/full:/other"}, {"max_size", "2Mi"}});
+  Rng rng(7);
+  std::uint64_t next = 0;
+  bool is_putting = false;
+  std::set<std::string> cleaned;
+  files_->before_read = [&](const std::string& path) {
+    if (is_putting && path.rfind("/full/", 0) == 0) cleaned.insert(path);
+    return Status::ok();
+  };
+  const auto put_next = [&] {
+    is_putting = true;
+    const Status status = put(next++, 8000);
+    is_putting = false;
+    for (int i = 0; i < 3; ++i) (void)get(rng.below(next), 8000);
+    clock_.advance(std::chrono::milliseconds(100));
+    return status;
+  };
+  for (int i = 0; i < 600; ++i) ASSERT_TRUE(put_next().is_ok());
+  const std::size_t held = segments_in("/full");
+  const std::vector<std::string> names = files_->list("/full").value();
+  cleaned.clear();
+  const auto read_only = [](const std::string& path) {
+    return path.rfind("/full/", 0) == 0 ? status_from_errno(EROFS, "open", path) : Status::ok();
+  };
+  files_->before_create = files_->before_allocate = files_->before_remove = read_only;
+  std::uint64_t stored = 0;
+  for (int i = 0; i < 200; ++i) stored += put_next().is_ok() ? 1 : 0;
+  EXPECT_GE(stored, 198u);
+  EXPECT_LE(cleaned.size(), 4u) << "of " << held;
+  EXPECT_EQ(segments_in("/full"), held);
+  files_->before_create = files_->before_remove = files_->before_allocate = nullptr;
+  clock_.advance(std::chrono::minutes(2));
+  for (int i = 0; i < 200; ++i) EXPECT_TRUE(put_next().is_ok());
+  const auto stayed = std::count_if(names.begin(), names.end(), [&](const std::string& name) {
+    return parse_segment_name(name) && files_->stat("/full/" + name).is_ok();
+  });
+  EXPECT_LE(stayed, 2) << "it is used again";
+}
+
+// One file that will not go keeps nothing but itself.
+TEST_F(FailureTest, AFileThatDoesNotGoCostsItsRoomOnly) {
+  InlineExecutor executor;
+  open(executor, {{"max_size", "1Mi"}});
+  std::string stuck;
+  files_->before_remove = [&](const std::string& path) {
+    if (stuck.empty() && parse_segment_name(path.substr(3))) stuck = path;
+    return path == stuck ? status_from_errno(EPERM, "unlink", path) : Status::ok();
+  };
+  std::uint64_t stored = 0;
+  for (std::uint64_t i = 0; i < 600; ++i) {
+    stored += put(i, 8000).is_ok() ? 1 : 0;
+    clock_.advance(std::chrono::milliseconds(100));
+  }
+  EXPECT_EQ(stored, 600u);
+  ASSERT_FALSE(stuck.empty());
+  EXPECT_TRUE(files_->stat(stuck).is_ok());
+  EXPECT_LE(backend_->stats().physical_bytes, std::uint64_t{1} << 20);
+  EXPECT_EQ(backend_->stats().suspended_volumes, 0u);
 }
 
 // A sync that never began says nothing about the disk: the next one counts.

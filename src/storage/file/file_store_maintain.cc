@@ -7,6 +7,10 @@
 //                       segment removed; if the sync fails, the index goes back to the old copies, and the segment
 //                       stays
 //   nothing gained   -> more of the oldest goes
+//   files do not go  -> nothing else of that directory is cleaned for a while, for it would free nothing; one file that
+//                       does not go is tried again, and counts as long as it is there
+//   cleaning fails   -> nothing is dropped for it: a segment that cannot be read is left alone for a while, and others
+//                       are tried; if what was read cannot be written, maintenance ends
 //   the disk itself is full -> what it holds is the budget from now on (file_store_room.cc); if that frees no segment
 //                       at once, the emptiest one is dropped with what lives in it, so that something can be moved
 //
@@ -28,6 +32,12 @@ constexpr std::uint64_t kMoveBytes = std::uint64_t{4} << 20;
 constexpr std::size_t kMovePages = 512;
 // A file that would not go is tried again after so long.
 constexpr Nanos kRemoveAgain = std::chrono::seconds(5);
+// So many files in a row that would not go are more than bad luck: the disk is read-only, or the directory. Then, after
+// so long, one more is tried.
+constexpr unsigned kStuckFiles = 2;
+constexpr Nanos kEmptyAgain = std::chrono::minutes(1);
+// A segment that could not be read is tried again after so long.
+constexpr Nanos kCleanAgain = std::chrono::seconds(5);
 // So long, pages stay of which cleaning can read none; then a bad spot of the disk must not keep a segment for ever.
 constexpr Nanos kGivenUpAfter = std::chrono::minutes(1);
 // A segment fuller than this is not worth cleaning: first something must be evicted.
@@ -87,17 +97,15 @@ void FileStore::maintain() {
     is_in_maintain_ = true;
   }
   grow_limits();
-  for (;;) {
-    const Removal removed = remove_dead();
-    if (removed == Removal::kSome) continue;
+  while (!is_closing()) {  // the next process goes on
+    if (remove_dead()) continue;
     {
       LockGuard guard(mutex_);
       // By itself, or since the coldest have gone.
       if (full_volume_ && has_disk_room(*full_volume_, 2 * segment_bytes(*full_volume_))) full_volume_.reset();
       if (is_content()) break;
     }
-    // Evicting more frees nothing while files do not go.
-    if (removed == Removal::kFailed) return end_maintenance(true);
+    if (do_all_files_stay()) return end_maintenance(true);
     if (evict_some()) continue;
     if (drop_for_space()) continue;
     if (!clean_one() && !seal_for_space()) return end_maintenance(true);
@@ -132,19 +140,29 @@ bool FileStore::is_content() const {
 
 void FileStore::end_maintenance(bool is_stuck) {
   std::deque<RecordPtr> refused;
+  Status why = overloaded("file store: max_size is reached and nothing can be evicted now");
   {
     LockGuard guard(mutex_);
+    if (!cleaning_failed_.is_ok()) {
+      why = overloaded("file store: max_size is reached and no room can be made now: " + cleaning_failed_.to_string());
+    }
     is_maintaining_ = is_in_maintain_ = maintains_again_ = false;
     full_volume_.reset();
     if (is_stuck) refused.swap(waiting_);
   }
-  for (const RecordPtr& record : refused) {
-    fail_record(*record, overloaded("file store: max_size is reached and nothing can be evicted now"));
-  }
+  for (const RecordPtr& record : refused) fail_record(*record, why);
   place_waiting();
 }
 
-FileStore::Removal FileStore::remove_dead() {
+// Then evicting more frees nothing.
+bool FileStore::do_all_files_stay() const {
+  LockGuard guard(mutex_);
+  const TimePoint now = clock_.now();
+  return std::all_of(volumes_.begin(), volumes_.end(), [now](const Volume& v) { return v.clean_again > now; });
+}
+
+// True: a file went.
+bool FileStore::remove_dead() {
   std::vector<SegmentId> dead;
   {
     LockGuard guard(mutex_);
@@ -159,8 +177,7 @@ FileStore::Removal FileStore::remove_dead() {
   }
   bool any = false;
   for (const SegmentId id : dead) any = remove_segment(id) || any;
-  if (any) return Removal::kSome;
-  return dead.empty() ? Removal::kNothing : Removal::kFailed;
+  return any;
 }
 
 // True: something went, so look again. Evicts only what is too much to live.
@@ -180,13 +197,15 @@ bool FileStore::evict_some() {
 // What the pages in the index take on disk, about: payloads, and their lines in heads and footers.
 std::uint64_t FileStore::live_bytes() const { return index_.payload_bytes() + index_.size() * 2 * kPageBytes; }
 
-// The sealed segment with the least alive in it; 0: there is none.
-SegmentId FileStore::emptiest_segment(unsigned volume, std::uint64_t& live) const {
+// The sealed segment with the least alive in it.
+SegmentId FileStore::emptiest_segment(std::optional<unsigned> volume, std::uint64_t& live) const {
   SegmentId best = 0;
   double least = 0;
+  const TimePoint now = clock_.now();
   for (const auto& [id, segment] : segments_) {
     if (segment.active || segment.is_leaving || segment.holds > 0 || segment.physical_bytes == 0) continue;
-    if (volume != kAnyVolume && segment.volume != volume) continue;
+    const TimePoint not_before = std::max(segment.clean_again, volumes_[segment.volume].clean_again);
+    if (volume ? segment.volume != *volume : not_before > now) continue;
     const double share = static_cast<double>(index_.live_bytes(id)) / static_cast<double>(segment.physical_bytes);
     if (best != 0 && share >= least) continue;
     best = id;
@@ -205,7 +224,7 @@ bool FileStore::drop_for_space() {
     LockGuard guard(mutex_);
     if (!full_volume_) return false;
     std::uint64_t live = 0;
-    victim = emptiest_segment(*full_volume_, live);
+    victim = emptiest_segment(full_volume_, live);
     full_volume_.reset();
     if (victim == 0) return true;
     segments_.at(victim).is_leaving = true;
@@ -236,10 +255,12 @@ bool FileStore::clean_one() {
   {
     LockGuard guard(mutex_);
     std::uint64_t live = 0;
-    job->segment = emptiest_segment(kAnyVolume, live);
+    job->segment = emptiest_segment(std::nullopt, live);
     if (job->segment == 0) return false;
     SegmentInfo& info = segments_.at(job->segment);
-    if (live > info.physical_bytes / 100 * kCleanBelowPercent || vain_cleanings_ > kVainCleanings) {
+    const bool is_vain = live > info.physical_bytes / 100 * kCleanBelowPercent || vain_cleanings_ > kVainCleanings;
+    // While cleaning fails, a fuller segment shows whether it works again; nothing is evicted before.
+    if (is_vain && cleaning_failed_.is_ok()) {
       if (!evict_a_segments_worth()) return false;
       job = nullptr;
     } else {
@@ -256,20 +277,27 @@ bool FileStore::clean_one() {
     return place_of(a.location) < place_of(b.location);
   });
   Result<FilePtr> file = open_segment(job->segment);
-  if (!file.is_ok()) return end_cleaning(job, file.status().code() == StatusCode::kNotFound), true;
+  if (!file.is_ok()) {
+    const bool is_gone = file.status().code() == StatusCode::kNotFound;
+    end_cleaning(job, is_gone ? Cleaned::kMoved : Cleaned::kNotRead, file.status());
+    return true;
+  }
   job->file = std::move(file).value();
   clean_next(job);
   return true;
 }
 
-// Nothing that is sealed can be cleaned, and writes wait for room: the segments that take appends may be most of what
+// There is nothing sealed to be cleaned, and writes wait for room: the segments that take appends may be most of what
 // the store holds (they were sized before the disk was found to be full), so they are sealed, too. True: one is about
 // to be, and seal() goes on with maintain().
 bool FileStore::seal_for_space() {
   std::vector<EndedSegment> ended;
   {
     LockGuard guard(mutex_);
-    if (waiting_.empty()) return false;
+    const TimePoint now = clock_.now();
+    const bool is_any_left_alone = std::any_of(segments_.begin(), segments_.end(),
+                                               [now](const auto& each) { return each.second.clean_again > now; });
+    if (waiting_.empty() || is_any_left_alone) return false;
     ended = end_active();
     awaits_seal_ = std::any_of(segments_.begin(), segments_.end(),
                                [](const auto& entry) { return entry.second.active && entry.second.active->is_full; });
@@ -281,7 +309,8 @@ bool FileStore::seal_for_space() {
 
 // Reads the next pages of the segment; all of it moved: removes it.
 void FileStore::clean_next(const std::shared_ptr<Cleaning>& job) {
-  if (job->next == job->pages.size()) return end_cleaning(job, true);
+  if (job->next == job->pages.size()) return end_cleaning(job, Cleaned::kMoved, Status::ok());
+  if (is_closing()) return end_cleaning(job, Cleaned::kNotRead, unavailable("the store is being closed"));
   job->begin = job->next;
   std::vector<IoOperation> batch;
   std::uint64_t bytes = 0;
@@ -316,7 +345,8 @@ void FileStore::clean_next(const std::shared_ptr<Cleaning>& job) {
   job->reads = batch.size();
   if (batch.empty()) return clean_write(job);
   job->reading.store(job->reads, std::memory_order_release);
-  if (!volumes_[job->volume].io->submit(std::move(batch)).is_ok()) end_cleaning(job, false);
+  const Status submitted = volumes_[job->volume].io->submit(std::move(batch));
+  if (!submitted.is_ok()) end_cleaning(job, Cleaned::kNotRead, submitted);
 }
 
 // Nothing of the chunk could be read: that is the disk or memory rather than the pages, and may be over soon.
@@ -340,7 +370,10 @@ bool FileStore::may_be_readable_again(const Cleaning& job) {
 
 // Appends what was read. Pages that are damaged are dropped; that nothing else changed is checked by publish().
 void FileStore::clean_write(const std::shared_ptr<Cleaning>& job) {
-  if (may_be_readable_again(*job)) return end_cleaning(job, false);
+  if (may_be_readable_again(*job)) {
+    return end_cleaning(job, Cleaned::kNotRead,
+                        unavailable("no page of " + segment_name(job->segment) + " can be read"));
+  }
   auto record = std::make_shared<Record>();
   auto buffers = std::make_shared<std::vector<AlignedBuffer>>(std::move(job->buffers));
   const std::vector<Cleared> cleared = [this] {
@@ -377,36 +410,43 @@ void FileStore::clean_write(const std::shared_ptr<Cleaning>& job) {
   record->keep = buffers;
   record->is_durable = true;  // with fsync = off, too: some of the pages may be, and their segment goes
   auto hold = std::make_shared<OperationGate::Ticket>(gate_.hold());
-  record->moved = [this, job, hold, of = record.get()](bool is_moved) {  // the record calls it, and so is there
-    post([this, job, is_moved, again = of->is_cleared] {
+  record->moved = [this, job, hold, of = record.get()](const Status& status) {  // the record calls it, and so is there
+    const Cleaned how = of->lacks_room ? Cleaned::kLacksRoom : Cleaned::kNotWritten;
+    post([this, job, status, how, again = of->is_cleared] {
       if (again) job->next = job->begin;  // without what was cleared
-      if (is_moved || again) return clean_next(job);
-      end_cleaning(job, false);
+      if (status.is_ok() || again) return clean_next(job);
+      end_cleaning(job, how, status);
     });
   };
   place(std::move(record), true);
 }
 
-void FileStore::end_cleaning(const std::shared_ptr<Cleaning>& job, bool is_moved) {
-  bool is_dead = false, is_gone = false, is_held = false, has_damage = false;
+void FileStore::end_cleaning(const std::shared_ptr<Cleaning>& job, Cleaned how, const Status& why) {
+  bool is_dead = false, has_life = false, has_damage = false, is_full = false;
   {
     LockGuard guard(mutex_);
     const auto info = segments_.find(job->segment);
-    is_gone = info == segments_.end();
-    is_held = !is_gone && info->second.holds > 0;  // since cleaning began; remove_dead() looks at it again
+    const bool is_gone = info == segments_.end();
+    const bool is_held = !is_gone && info->second.holds > 0;  // since cleaning began; remove_dead() looks at it again
     is_dead = !is_gone && !is_held && index_.live_pages(job->segment) == 0;
+    has_life = !is_gone && !is_held && !is_dead;
     if (!is_gone && !is_dead) info->second.is_leaving = false;
+    if (!is_gone && how == Cleaned::kNotRead) info->second.clean_again = clock_.now() + kCleanAgain;
     has_damage = !is_gone && has_damage_to_tell(info->second);
+    cleaning_failed_ = how == Cleaned::kNotRead || how == Cleaned::kNotWritten ? why : Status::ok();
   }
-  if (is_dead) is_gone = remove_segment(job->segment);
+  if (is_dead) remove_segment(job->segment);
   if (has_damage) leave_out_later(job->segment);
   {
     LockGuard guard(mutex_);
-    if (physical_bytes_ >= least_physical_) ++vain_cleanings_;
-    if (!is_moved) vain_cleanings_ = kVainCleanings + 1;  // there was no room to move to: evict instead
+    if (physical_bytes_ >= least_physical_ && cleaning_failed_.is_ok()) ++vain_cleanings_;
+    if (how == Cleaned::kLacksRoom) vain_cleanings_ = kVainCleanings + 1;  // evict instead
     least_physical_ = std::min(least_physical_, physical_bytes_);
+    is_full = full_volume_.has_value();
   }
-  if (is_moved && !is_gone && !is_held) return end_maintenance(true);
+  // On a full disk, something is dropped first.
+  const bool is_stuck = how == Cleaned::kMoved ? has_life : how == Cleaned::kNotWritten && !is_full;
+  if (is_stuck) return end_maintenance(true);
   post([this] { maintain(); });
 }
 
@@ -414,30 +454,36 @@ void FileStore::end_cleaning(const std::shared_ptr<Cleaning>& job, bool is_moved
 bool FileStore::remove_segment(SegmentId id) {
   std::string path;
   unsigned volume = 0;
+  bool is_first_try = false;
   {
     LockGuard guard(mutex_);
     const auto segment = segments_.find(id);
     if (segment == segments_.end()) return false;
     segment->second.is_leaving = true;
-    segment->second.remove_again = TimePoint{};
+    is_first_try = std::exchange(segment->second.remove_again, TimePoint{}) == TimePoint{};
     volume = segment->second.volume;
     path = join_path(volumes_[volume].directory, segment_name(id));
   }
   Status removed = check_here(volume);  // below an empty mount point, the name may be that of another store's segment
   if (removed.is_ok()) removed = files_.remove(path);
   if (removed.code() == StatusCode::kNotFound) removed = Status::ok();
-  if (!removed.is_ok()) {
+  if (!removed.is_ok() && is_first_try) {
     log_warning("storage/file", "a segment that holds nothing cannot be removed now: " + removed.to_string());
-    LockGuard guard(mutex_);
-    const auto segment = segments_.find(id);
-    if (segment != segments_.end()) segment->second.remove_again = clock_.now() + kRemoveAgain;
-    note_failure(volume, removed, nullptr);
-    return false;
   }
   std::vector<FilePtr> closed;
   LockGuard guard(mutex_);
-  forget_segment(id, closed);
-  return true;
+  Volume& v = volumes_[volume];
+  if (removed.is_ok()) {
+    v.stuck_files = 0;
+    v.clean_again = TimePoint{};
+    forget_segment(id, closed);
+    return true;
+  }
+  const TimePoint now = clock_.now();
+  const auto segment = segments_.find(id);
+  if (segment != segments_.end()) segment->second.remove_again = now + kRemoveAgain;
+  if (is_first_try && ++v.stuck_files >= kStuckFiles) v.clean_again = now + kEmptyAgain;
+  return false;
 }
 
 }  // namespace larder::file_store

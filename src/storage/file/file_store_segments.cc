@@ -382,6 +382,8 @@ void FileStore::forget_volume(unsigned volume, std::vector<FilePtr>& closed) {
     if (segment.volume == volume) ids.push_back(id);
   }
   for (const SegmentId id : ids) forget_segment(id, closed);
+  volumes_[volume].stuck_files = 0;
+  volumes_[volume].clean_again = TimePoint{};
   for (Volume::Log& log : volumes_[volume].logs) {  // what is still written to it is lost, too
     if (log.active) log.active->is_full = log.active->is_broken = true;
     log.active = nullptr;

@@ -106,6 +106,12 @@ TEST_F(FileStoreTest, RefusesASecondOwner) {
   EXPECT_TRUE(open().is_ok()) << "close() gives the directory back, not only the destructor";
 }
 
+TEST_F(FileStoreTest, RegistersNoMemoryAfterItWasClosed) {
+  auto store = must_open();
+  ASSERT_TRUE(store->close(std::chrono::nanoseconds(0)).is_ok());
+  EXPECT_EQ(store->register_memory({}).code(), StatusCode::kUnavailable);
+}
+
 TEST_F(FileStoreTest, RefusesAFormatItCannotRead) {
   make_file("/d/FORMAT", "larder file store\nformat_version = 9\nstore_id = 00\n");
   const Status newer = open().status();

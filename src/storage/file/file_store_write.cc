@@ -314,6 +314,7 @@ FileStore::Placed FileStore::try_place(Record& record, unsigned& volume, Status&
   lacks_room = lacks_room || (at_its_limit && are_disks_limited());
   if (lacks_room && record.op) return Placed::kWaits;
   if (lacks_room || at_its_limit) {
+    record.lacks_room = true;
     why = overloaded(record.op ? "file store: the disk has no room" : "file store: no room to move pages to");
   } else if (is_suspended) {
     why = Status(why.code(), "file store: writing is suspended after an error, and tried again soon: " + why.message());
@@ -491,7 +492,7 @@ void FileStore::finish_record(Record& record, const Status& synced) {
     if (!synced.is_ok()) take_back(record);
     moving_.reset();
   }
-  if (record.moved) std::exchange(record.moved, nullptr)(synced.is_ok());
+  if (record.moved) std::exchange(record.moved, nullptr)(synced);
   record.groups.clear();  // with the operations that have ended
   record.op.reset();
 }
@@ -505,7 +506,7 @@ void FileStore::fail_record(Record& record, const Status& why) {
       if (!is_here) counters_.write_errors.fetch_add(1, kRelaxed);
     }
   }
-  if (record.moved) std::exchange(record.moved, nullptr)(false);
+  if (record.moved) std::exchange(record.moved, nullptr)(why);
   record.groups.clear();  // with the operations that have ended
   record.op.reset();
 }

@@ -84,15 +84,19 @@ class Scanner {
 
   ScanResult scan(bool check_unsynced_payloads) {
     std::optional<RecordHead> head = read_head(out_.end_bytes);
+    std::vector<std::uint64_t> gaps;
     while (out_.io.is_ok()) {
       if (!head) {
-        head = find_head(out_.end_bytes);
+        const std::uint64_t from = out_.end_bytes;
+        head = find_head(from);
         if (!head) break;
-        ++out_.corrupt_groups;  // at least one: how many lay in the damaged stretch is not known
+        gaps.push_back(from);
       }
       keep(*head);
       head = read_head(out_.end_bytes);
     }
+    out_.corrupt_groups = gaps.size();  // at least: how many lay in each damaged stretch is not known
+    for (const std::uint64_t from : gaps) out_.unsynced_gaps += from >= out_.synced_bytes ? 1 : 0;
     if (check_unsynced_payloads) drop_unwritten_groups();
     return std::move(out_);
   }

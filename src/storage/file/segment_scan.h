@@ -35,6 +35,8 @@ struct ScanResult {
   std::uint64_t synced_bytes = 0;    // (scan) highest promise found
   std::uint64_t records = 0;         // whole ones
   std::uint64_t corrupt_groups = 0;  // (scan) unsynced ones with a payload that is not there, and one per damaged place
+  std::uint64_t unsynced_gaps = 0;   // (scan) of corrupt_groups: places behind synced_bytes, with whole records behind
+                                     // them. A server may be about to write there: it writes records side by side
   std::uint64_t max_generation = 0;  // of listed and dropped pages, and at least one less than the header's first. If
                                      // `io` is not ok: 2^40 more, for the pages that may be readable next time
   std::uint64_t first_generation = 0;  // as the header says; 0: it is damaged

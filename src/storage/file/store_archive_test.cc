@@ -175,6 +175,22 @@ TEST_F(StoreArchive, ImportsASelection) {
   EXPECT_EQ(backend->stats().pages, 1u);
 }
 
+// The defect: the pages of other pools came along, because their groups hold one of this pool.
+TEST_F(StoreArchive, ImportsOnePoolOfItsGroups) {
+  (void)save();
+  ImportOptions options;
+  options.selection.pools = {PoolName::kMamba};
+  options.dry_run = true;
+  EXPECT_EQ(load(nullptr, options).payload_bytes, 20'000u);
+  options.dry_run = false;
+  const auto backend = memory();
+  const ImportResult loaded = load(backend.get(), options);
+  EXPECT_EQ(loaded.pages, 1u);
+  EXPECT_EQ(loaded.unselected_groups, 3u);
+  EXPECT_EQ(backend->stats().pages, 1u);
+  EXPECT_EQ(read(*backend, 1, 2, PoolName::kMamba, 20'000), test_payload(2 * 16 + 1, 20'000));
+}
+
 Digest256 numbered(std::uint8_t first) {
   Digest256 digest;
   for (std::size_t i = 0; i < digest.bytes.size(); ++i) digest.bytes[i] = static_cast<std::uint8_t>(first + i);

@@ -272,6 +272,13 @@ VerifyReport verify_pages(FileSystem& files, const StoreReport& report, const Pr
   return out;
 }
 
+Status SegmentReport::problem() const {
+  const Status& failed = status.is_ok() ? scan.io : status;
+  if (!failed.is_ok()) return at_path(path, failed);
+  if (damaged_groups() == 0) return Status::ok();
+  return corrupt(path + ": " + std::to_string(damaged_groups()) + " damaged groups");
+}
+
 Result<std::string> parse_digest_prefix(std::string_view what, std::string_view text) {
   std::string digits(text);
   for (char& c : digits) {

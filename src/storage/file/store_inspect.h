@@ -6,7 +6,8 @@
 //
 // Beside a running server: segments may grow, be sealed, or vanish while they are read. A segment that is gone is left
 // out and counted. A page behind the last promise of synced bytes of an unsealed segment may be half written: it is
-// called unfinished, not damaged. So an answer is a picture of about now, never an error because of the server.
+// called unfinished, not damaged; and where no record is yet before one that is, that is no damage either. So an answer
+// is a picture of about now, never an error because of the server.
 //
 // Memory: about 200 bytes per stored page. Threads: confined. Calls block on the disk.
 #pragma once
@@ -53,6 +54,11 @@ struct SegmentReport {
   Status status;                            // as scan_segment(); not ok: it has no pages here
   ScanResult scan;                          // `pages` is empty: they are in StoreReport::pages
   std::uint32_t first_page = 0, pages = 0;  // range of StoreReport::pages, in file order
+
+  // For certain, also beside a server.
+  [[nodiscard]] std::uint64_t damaged_groups() const { return scan.corrupt_groups - scan.unsynced_gaps; }
+  // What is wrong with it besides the payloads of its listed pages. Names the file.
+  [[nodiscard]] Status problem() const;
 };
 
 struct InspectedPage {

@@ -123,14 +123,46 @@ TEST_F(StoreInspect, WhatAServerChangesMeanwhileIsNoDamage) {
   growing.promise_synced();
   const auto places = growing.record({{.key = 3, .bytes = 64, .generation = 3}});
   ASSERT_TRUE(files_.corrupt_byte(growing.path(), places[0], 1).is_ok());  // its payload is still on the way
+  growing.append(std::vector<std::byte>(2 * kBlockBytes));  // so is all of this record, but the one behind it is there
+  growing.record({{.key = 4, .bytes = 64, .generation = 5}});
   const StoreReport report = look();
-  ASSERT_EQ(report.pages.size(), 3u);
+  ASSERT_EQ(report.pages.size(), 4u);
+  EXPECT_EQ(report.segments[1].damaged_groups(), 0u);
   ASSERT_TRUE(files_.remove(removed.path()).is_ok());
   const VerifyReport verified = verify_pages(files_, report, {});
   EXPECT_EQ(verified.vanished, 1u);
   EXPECT_EQ(verified.unfinished, 1u);
-  EXPECT_EQ(verified.pages, 1u);
+  EXPECT_EQ(verified.pages, 2u);
   EXPECT_TRUE(verified.damaged.empty());
+}
+
+TEST_F(StoreInspect, AGapInWhatWasSyncedIsDamage) {
+  SegmentBuilder segment(files_, "/a", store_, 1);
+  segment.append(std::vector<std::byte>(2 * kBlockBytes));
+  segment.record({{.key = 1, .bytes = 64, .generation = 1}});
+  EXPECT_EQ(look().segments[0].damaged_groups(), 0u);
+  segment.promise_synced();
+  segment.record({{.key = 2, .bytes = 64, .generation = 2}});
+  const StoreReport report = look();
+  EXPECT_EQ(report.segments[0].damaged_groups(), 1u);
+  EXPECT_EQ(report.segments[0].problem().code(), StatusCode::kCorrupt);
+}
+
+// A sealed one, too, of which footer and a record's head are damaged: its file is named.
+TEST_F(StoreInspect, ASegmentWithAProblemIsNamed) {
+  SegmentBuilder segment(files_, "/a", store_, 1);
+  segment.record({{.key = 1, .bytes = 64, .generation = 1}});
+  const std::uint64_t second = segment.end();
+  segment.record({{.key = 2, .bytes = 64, .generation = 2}});
+  segment.promise_synced();
+  segment.record({{.key = 3, .bytes = 64, .generation = 3}});
+  const std::uint64_t footer = segment.end();
+  segment.seal();
+  EXPECT_TRUE(look().segments[0].problem().is_ok());
+  for (const std::uint64_t at : {second, footer}) ASSERT_TRUE(files_.corrupt_byte(segment.path(), at + 40, 1).is_ok());
+  const Status problem = look().segments[0].problem();
+  EXPECT_EQ(problem.code(), StatusCode::kCorrupt);
+  EXPECT_NE(problem.message().find(segment.path()), std::string::npos) << problem.message();
 }
 
 TEST_F(StoreInspect, SaysWhatIsNoStoreOrNotOne) {

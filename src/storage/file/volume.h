@@ -101,6 +101,8 @@ struct Volume {
   Nanos back_off{};
   Status last_error;
   std::uint64_t write_failures = 0;
+  unsigned stuck_files = 0;  // in a row, that were to be removed and would not go
+  TimePoint clean_again{};   // nothing of it is cleaned before: its files seem to stay
 };
 
 inline constexpr Nanos kFirstBackOff = std::chrono::seconds(1);

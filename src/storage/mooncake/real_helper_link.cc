@@ -40,7 +40,7 @@ class RealHelperLink final : public HelperLink {
   enum class Phase : std::uint8_t { kStarting, kUp, kDown, kClosed };
   struct Call {
     Done done;
-    TimePoint deadline;
+    TimePoint deadline = TimePoint::max();  // from when it has a lane: in line, nobody has been asked
   };
   using Calls = std::map<std::uint64_t, Call>;
   using Socket = std::shared_ptr<share::Descriptor>;
@@ -59,6 +59,7 @@ class RealHelperLink final : public HelperLink {
   [[nodiscard]] Status receive(std::size_t lane) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Status on_reply(std::size_t lane, Reply reply) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Status on_setup(const Reply& reply) LARDER_EXCLUDES(mutex_);
+  void give(std::size_t lane, std::uint64_t number) LARDER_REQUIRES(mutex_);
   [[nodiscard]] Status check_deadlines() LARDER_EXCLUDES(mutex_);
   // The child has ended, or is ended here; then all calls end.
   void drop_child(const Status& why, Nanos patience) LARDER_EXCLUDES(mutex_);
@@ -124,14 +125,14 @@ Status RealHelperLink::call(std::string body, Done done) {
     }
     const std::uint64_t number = next_number_++;
     request = encode_request(number, body);
-    calls_.emplace(number, Call{std::move(done), clock_.now() + options_.answer_limit});
+    calls_.emplace(number, Call{std::move(done)});
     if (free_lanes_.empty()) {
       waiting_.emplace_back(number, std::move(request));
       return Status::ok();
     }
     lane = free_lanes_.back();
     free_lanes_.pop_back();
-    lanes_[lane].call = number;
+    give(lane, number);
     socket = lanes_[lane].socket;
   }
   std::string rest = send_some(socket->get(), std::move(request));
@@ -274,7 +275,7 @@ Status RealHelperLink::on_reply(std::size_t lane, Reply reply) {
     if (waiting_.empty()) {
       free_lanes_.push_back(lane);
     } else {
-      lanes_[lane].call = waiting_.front().first;
+      give(lane, waiting_.front().first);
       request = std::move(waiting_.front().second);
       waiting_.pop_front();
     }
@@ -292,6 +293,12 @@ Status RealHelperLink::on_reply(std::size_t lane, Reply reply) {
   return Status::ok();
 }
 
+void RealHelperLink::give(std::size_t lane, std::uint64_t number) {
+  lanes_[lane].call = number;
+  calls_.at(number).deadline = clock_.now() + options_.answer_limit;
+}
+
+// Lanes are given in the order of the numbers, so the first call has the first deadline.
 Status RealHelperLink::check_deadlines() {
   const TimePoint now = clock_.now();
   LockGuard guard(mutex_);

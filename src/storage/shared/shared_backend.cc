@@ -35,7 +35,10 @@ class SharedBackendImpl final : public SharedBackend {
   ~SharedBackendImpl() override {
     gate_.close();
     // A client's buffers are its own: the host knows the arena only. So a host that is stuck does not hold them up.
-    if (!gate_.wait_idle(kPatience) && !state_->hosted()) shut_down();
+    // As long as operations end, it is not.
+    std::uint64_t left = 0, before = ~std::uint64_t{0};
+    for (; (left = gate_.in_flight()) > 0 && left < before; before = left) (void)gate_.wait_idle(kPatience);
+    if (left > 0 && !state_->hosted()) shut_down();
     (void)gate_.wait_idle(std::chrono::nanoseconds(-1));
     shut_down();
   }
