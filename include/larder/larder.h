@@ -112,7 +112,7 @@ typedef struct larder_store_options {
   const larder_segment*
       memory;          /* where payloads mostly lie, aligned to 4096: registered with the device once, and so */
   size_t memory_count; /* has to live until larder_store_close(). May be null, 0 */
-  larder_log_fn log;   /* null: silent. One per process: the last store that was opened with one has it */
+  larder_log_fn log;   /* null: silent. One per process: that of the newest open store that has one */
   void* log_context;
 } larder_store_options;
 
@@ -204,7 +204,8 @@ typedef struct larder_terms {
 /* A group that fails for a reason that may pass (LARDER_OVERLOADED, LARDER_UNAVAILABLE, LARDER_DEADLINE_EXCEEDED,
  * LARDER_INTERNAL) is copied into a queue of the store (option `retry_bytes`) and written later; the pages are answered
  * LARDER_OK. A full queue answers with the failure. A write that is still under way at the deadline is answered
- * LARDER_OK, too; if it fails later and the queue is full, its pages are lost, and counted (`retry.refused`). */
+ * LARDER_OK, too; if it fails later and the queue is full, its pages are lost, and counted (`retry.refused`).
+ * With LARDER_PUT_DURABLE the pages are written later just so, but answered with the failure. */
 #define LARDER_PUT_RETRY 2u
 
 /* What one pool of a query needs, where it differs from its larder_pool. */

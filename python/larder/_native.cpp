@@ -39,11 +39,7 @@ class Store {
   Store(const std::string& backend, const std::string& config,
         const std::vector<std::tuple<uint64_t, uint64_t>>& memory, const nb::object& log)
       : state_(std::make_shared<StoreState>()) {
-    if (!log.is_none()) {
-      PyObject* kept = log.ptr();
-      Py_INCREF(kept);
-      Py_XDECREF(g_log.exchange(kept));
-    }
+    LogChange change(log);
     std::vector<larder_segment> regions;
     for (const auto& [address, size] : memory) {
       // NOLINTNEXTLINE(performance-no-int-to-ptr)
@@ -65,6 +61,7 @@ class Store {
     if (code != LARDER_OK) {
       raise_error(code, error);
     }
+    change.keep();
   }
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
@@ -234,6 +231,7 @@ class Space {
     const std::size_t count = raw.size() / kKeyBytes;
     const std::size_t words = (count + 63) / 64;
     std::vector<larder_need> asked;
+    asked.reserve(needs.has_value() ? needs->size() + 1 : 0);  // so that no needs are not null, which is all pools
     for (const auto& [pool, policy, trailing] : needs.value_or(std::vector<NeedTuple>{})) {
       asked.push_back({pool, policy, trailing});
     }

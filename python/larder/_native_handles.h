@@ -7,7 +7,9 @@
 
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
@@ -50,6 +52,33 @@ inline void write_log(void*, int32_t level, const char* where, const char* messa
   Py_DECREF(log);
 }
 
+// Puts a log function in force while a store is opened with it; for good if it could be. Under the GIL.
+class LogChange {
+ public:
+  // None: nothing changes.
+  explicit LogChange(const nb::object& log) {
+    if (!log.is_none()) {
+      mine_ = log.ptr();
+      Py_INCREF(mine_);
+      before_ = g_log.exchange(mine_);
+    }
+  }
+  LogChange(const LogChange&) = delete;
+  LogChange& operator=(const LogChange&) = delete;
+  void keep() { is_kept_ = true; }
+  ~LogChange() {
+    // A store that was opened meanwhile has its own: then `mine_` is what that one will let go of.
+    PyObject* now = mine_;
+    const bool is_back = !is_kept_ && mine_ != nullptr && g_log.compare_exchange_strong(now, before_);
+    Py_XDECREF(is_back ? mine_ : before_);
+  }
+
+ private:
+  PyObject* mine_ = nullptr;
+  PyObject* before_ = nullptr;
+  bool is_kept_ = false;
+};
+
 // ---- handles ----
 
 // Calls enter and leave; closing shuts the gate and waits until all have left.
@@ -69,10 +98,17 @@ class Gate {
       empty_.notify_all();
     }
   }
-  void shut_and_wait() {
+  // False: some had not left after so many seconds (0: no limit). The gate stays shut.
+  bool shut_and_wait(double seconds) {
     std::unique_lock lock(mutex_);
     is_shut_ = true;
-    empty_.wait(lock, [this] { return inside_ == 0; });
+    const auto is_empty = [this] { return inside_ == 0; };
+    if (seconds > 0) {
+      constexpr double kLongest = 1e7;  // as the C interface has it
+      return empty_.wait_for(lock, std::chrono::duration<double>(std::min(seconds, kLongest)), is_empty);
+    }
+    empty_.wait(lock, is_empty);
+    return true;
   }
 
  private:
@@ -85,12 +121,16 @@ class Gate {
 struct SpaceState;
 
 struct StoreState {
-  Gate gate;
+  Gate gate;  // calls of its namespaces pass it, too
   larder_store* handle = nullptr;
   std::mutex mutex;
   std::vector<std::weak_ptr<SpaceState>> spaces;  // guarded by mutex
 
-  // Without the GIL. Closes the namespaces first. LARDER_DEADLINE_EXCEEDED leaves the handle open.
+  bool enter() { return gate.enter(); }
+  void leave() { gate.leave(); }
+  // Without the GIL. Closes the namespaces first. LARDER_DEADLINE_EXCEEDED leaves the handle open, to be closed again;
+  // calls are refused from then on. timeout_seconds: for calls in other threads (0: no limit), and again for the store
+  // (0: its own).
   larder_code close(double timeout_seconds, larder_error* error);
   ~StoreState() {
     larder_error error{};
@@ -104,9 +144,23 @@ struct SpaceState {
   std::shared_ptr<StoreState> store;
   std::mutex mutex;  // of close()
 
+  bool enter() {
+    if (!store->enter()) {
+      return false;
+    }
+    if (gate.enter()) {
+      return true;
+    }
+    store->leave();
+    return false;
+  }
+  void leave() {
+    gate.leave();
+    store->leave();
+  }
   // Without the GIL.
   void close() {
-    gate.shut_and_wait();
+    (void)gate.shut_and_wait(0);
     const std::lock_guard lock(mutex);
     if (handle != nullptr) {
       larder_space_close(std::exchange(handle, nullptr));
@@ -116,7 +170,13 @@ struct SpaceState {
 };
 
 inline larder_code StoreState::close(double timeout_seconds, larder_error* error) {
-  gate.shut_and_wait();  // no namespace is opened from here on
+  if (!gate.shut_and_wait(timeout_seconds)) {
+    constexpr char kMessage[] = "calls of other threads are still in the store; close it again when they have ended";
+    error->code = LARDER_DEADLINE_EXCEEDED;
+    std::memcpy(error->message, kMessage, sizeof(kMessage));
+    return LARDER_DEADLINE_EXCEEDED;
+  }
+  // No namespace is opened from here on, and no call is in one.
   std::vector<std::weak_ptr<SpaceState>> open;
   {
     const std::lock_guard lock(mutex);
@@ -143,13 +203,13 @@ template <typename State>
 class Inside {
  public:
   explicit Inside(const std::shared_ptr<State>& state) : state_(state) {
-    if (!state_->gate.enter()) {
+    if (!state_->enter()) {
       raise_argument("the handle is closed");
     }
   }
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;
-  ~Inside() { state_->gate.leave(); }
+  ~Inside() { state_->leave(); }
 
  private:
   std::shared_ptr<State> state_;

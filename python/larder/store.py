@@ -42,7 +42,7 @@ class Store:
     :func:`larder.option_help`) as a mapping, or a JSON object as text. memory: (address, size) of regions where
     payloads mostly lie, aligned to 4096 bytes: registered with the device once; they have to live until :meth:`close`.
     log: called as ``log(level, where, message)`` from any thread, level 0 debug to 3 error; it must not call Larder.
-    One per process: the last store that was opened with one has it. None: silent.
+    One per process: the last one that a store was opened with. None: silent.
 
     Raises :class:`larder.Error`: INVALID_ARGUMENT for an unknown backend or option (the message lists the known ones),
     CONFLICT if another process has the store, UNAVAILABLE if it cannot be reached, read or written.
@@ -107,8 +107,9 @@ class Store:
     def close(self, timeout: Optional[float] = None) -> None:
         """Closes the spaces and the store; waits for calls in other threads and for what the disk works on.
 
-        Closing again does nothing. Raises Error DEADLINE_EXCEEDED if something still runs after `timeout`: the store
-        then keeps the memory that it was lent, and may be closed again.
+        timeout: for each of the two; None: for calls no limit, then the store's own. Closing again does nothing. Raises
+        Error DEADLINE_EXCEEDED if something still runs then: the store keeps the memory that it was lent, takes no more
+        calls, and may be closed again.
         """
         self._native.close(timeout or 0.0)
         _open_stores.discard(self)
@@ -226,7 +227,7 @@ class Space:
 
         keys are consecutive pages of a chain; parent: the key before the first, None if unknown or at the head.
         durable: answer only when the pages survive a power cut. retry: what fails for a reason that may pass is copied
-        into a queue of the store, written later, and answered OK.
+        into a queue of the store, written later, and answered OK; with durable, answered with the failure all the same.
         """
         flags = _PUT_DURABLE * durable + _PUT_RETRY * retry
         return self._native.put(keys, self.pool_index(pool), slots, layout, parent, flags, timeout or 0.0, cancel)

@@ -64,3 +64,10 @@ def make_storage(request, engine, monkeypatch):
     yield make
     for storage in made:
         storage.close()
+
+
+@pytest.fixture
+def fake_storage(make_storage):
+    if not make_storage.is_fake:
+        pytest.skip("needs the fake store")
+    return make_storage()

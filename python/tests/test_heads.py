@@ -184,10 +184,10 @@ def test_a_clear_drops_the_pieces_of_all_ranks(one_store):
 def test_all_pieces_share_the_time_of_a_call(one_store, monkeypatch):
     if not one_store.is_fake:
         pytest.skip("needs the fake store")
-    from larder.sglang import heads
+    from larder.sglang import patience
 
     clock = [100.0]
-    monkeypatch.setattr(heads, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(patience, "time", types.SimpleNamespace(perf_counter=lambda: clock[0]))
     storage, _ = rank_of(one_store, 0, 1, timeout_seconds=2.0)
     given = []
 
@@ -200,7 +200,7 @@ def test_all_pieces_share_the_time_of_a_call(one_store, monkeypatch):
     monkeypatch.setattr(FakeSpace, "exists", exists)
     store_all(one_store, RANKS)
     assert storage.batch_exists(chain(PAGES)) == PAGES
-    assert given == [2.0, 1.25, 0.5, heads._LEAST_SECONDS]
+    assert given == [2.0, 1.25, 0.5, patience._LEAST_SECONDS]
 
 
 class UnevenPool(HeadPool):

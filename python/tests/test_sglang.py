@@ -317,13 +317,6 @@ def test_a_pool_whose_meaning_is_unknown_is_not_stored(make_storage):
     assert "pool kv" in storage.troubles()
 
 
-@pytest.fixture
-def fake_storage(make_storage):
-    if not make_storage.is_fake:
-        pytest.skip("needs the fake store")
-    return make_storage()
-
-
 @pytest.mark.parametrize("error", [larder.Error(8, "gone"), OSError("gone"), MemoryError()])
 def test_no_exception_reaches_sglang(fake_storage, caplog, error):
     def fail():
@@ -339,6 +332,7 @@ def test_no_exception_reaches_sglang(fake_storage, caplog, error):
             assert storage.batch_get_v1(keys, there) == [False, False]
             assert storage.batch_get_v2([transfer("kv", keys, there)]) == {"kv": [False, False]}
             assert storage.get(keys[0]) is None and storage.set(keys[0], HostPool().get_data_page(0)) is False
+        for _ in range(20):
             assert storage.clear() is False
     assert len(caplog.records) == len(storage.troubles()) == 4
     assert sum(storage.troubles().values()) == 20 * 8

@@ -162,6 +162,8 @@ def test_exists_says_which_lengths_and_which_pages(store):
     assert space.exists(keys, [window]).restorable == []
     assert space.exists(b"".join(bytes.fromhex(k) for k in keys)).best == 66
     assert space.exists([]).restorable == [] and space.exists([]).best == 0
+    alone = space.exists(keys, [], present=True)  # of no pool: the anchor counts all the same
+    assert alone.best == 68 and alone.present == {}
 
 
 @pytest.mark.parametrize(
@@ -338,6 +340,15 @@ def test_the_log_is_called(tmp_path):
     space_of(store).put_pages([larder.Page(key(1), filled(64))])
     store.close()
     assert all(level in range(4) and isinstance(where, str) and isinstance(text, str) for level, where, text in lines)
+
+
+def test_the_log_stays_with_the_open_store_when_another_cannot_be_opened(tmp_path):
+    lines, others = [], []
+    with larder.Store("memory", log=lambda *line: lines.append(line)):
+        with pytest.raises(larder.Error):
+            larder.Store("memory", {"what": 1}, log=lambda *line: others.append(line))
+        larder.Store("file", {"directory": str(tmp_path / "store"), "max_size": "10%"}).close()
+    assert [text for _, _, text in lines if "max_size is 10%" in text] and others == []
 
 
 def test_hex_digits_of_either_case_and_nothing_else(store):

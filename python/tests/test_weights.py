@@ -61,6 +61,7 @@ def test_a_change_in_any_tensor_changes_the_fingerprint(tmp_path):
 
 
 def test_every_rank_has_a_port_of_its_own():
+    from larder.sglang.ranks import Ranks
     from larder.sglang.settings import _metrics_port
 
     ports = set()
@@ -68,8 +69,25 @@ def test_every_rank_has_a_port_of_its_own():
         for cp in range(2):
             for pp in range(2):
                 for dp in range(2):
-                    config = Config()
-                    config.__dict__.update(tp_rank=tp, tp_size=2, attn_cp_rank=cp, attn_cp_size=2)
-                    config.__dict__.update(pp_rank=pp, pp_size=2, dp_rank=dp)
-                    ports.add(_metrics_port(config, 9000))
+                    ranks = Ranks(tp=(tp, 2), pp=(pp, 2), cp=(cp, 2), dp=(dp, 2))
+                    ports.add(_metrics_port(ranks, 9000))
     assert ports == set(range(9000, 9016))
+
+
+@pytest.mark.parametrize(
+    "parallel, config, folder, port",
+    [
+        ({"dp_size": 2, "dp_rank": 1}, {"tp_size": 2, "tp_rank": 1}, "tp1_pp0_cp0_dp1", 9003),
+        ({"dp_size": 2, "dp_rank": 0}, {"tp_size": 2}, "tp0_pp0_cp0_dp0", 9000),
+        ({"dp_size": 1, "dp_rank": None}, {}, "tp0_pp0_cp0_dp0", 9000),
+        ({"attn_dp_size": 2, "dp_rank": None}, {"dp_rank": 1}, "tp0_pp0_cp0_dp1", 9001),
+    ],
+)
+def test_replicas_have_a_store_and_a_port_of_their_own(engine, parallel, config, folder, port):
+    """SGLang's storage configuration numbers them with DP attention only."""
+    from larder.sglang.settings import read_settings
+
+    vars(engine.parallel).update(parallel)
+    extra = {"directory": "/d", "rank_directories": True, "metrics_port": 9000}
+    settings = read_settings(Config(extra_config=extra, **config))
+    assert (settings.store["directory"], settings.metrics_port) == (f"/d/{folder}", port)

@@ -61,28 +61,41 @@ larder::PageKey key_at(const std::uint8_t* bytes) {
   return key;
 }
 
-// Whose log function is in force; the log is one per process.
-std::mutex log_mutex;                     // NOLINT: a plain lock around set-up, never on a data path
-const larder_store* log_owner = nullptr;  // guarded by log_mutex
-std::once_flag log_silenced;              // NOLINT
+struct LogUser {
+  const larder_store* store;
+  larder_log_fn log;
+  void* context;
+};
+
+// The log is one per process: that of the newest open store that was opened with one.
+std::mutex log_mutex;            // NOLINT: a plain lock around set-up, never on a data path
+std::vector<LogUser> log_users;  // guarded by log_mutex; oldest first
+std::once_flag log_silenced;     // NOLINT
+
+// With log_mutex.
+void use_newest_log() {
+  if (log_users.empty()) {
+    larder::set_log_level(larder::LogLevel::kOff);
+    return larder::set_log_sink({});
+  }
+  larder::set_log_sink([user = log_users.back()](larder::LogLevel level, std::string_view where,
+                                                 std::string_view message) {
+    user.log(user.context, static_cast<std::int32_t>(level), std::string(where).c_str(), std::string(message).c_str());
+  });
+  larder::set_log_level(larder::LogLevel::kInfo);
+}
 
 void use_log(const larder_store* store, larder_log_fn log, void* context) {
   std::call_once(log_silenced, [] { larder::set_log_level(larder::LogLevel::kOff); });
   if (log == nullptr) return;
   const std::lock_guard<std::mutex> guard(log_mutex);
-  log_owner = store;
-  larder::set_log_sink([log, context](larder::LogLevel level, std::string_view where, std::string_view message) {
-    log(context, static_cast<std::int32_t>(level), std::string(where).c_str(), std::string(message).c_str());
-  });
-  larder::set_log_level(larder::LogLevel::kInfo);
+  log_users.push_back({store, log, context});
+  use_newest_log();
 }
 
 void leave_log(const larder_store* store) {
   const std::lock_guard<std::mutex> guard(log_mutex);
-  if (log_owner != store) return;
-  log_owner = nullptr;
-  larder::set_log_level(larder::LogLevel::kOff);
-  larder::set_log_sink({});
+  if (std::erase_if(log_users, [&](const LogUser& user) { return user.store == store; }) > 0) use_newest_log();
 }
 
 Status open_store(const larder_store_options* from, larder_store** out) {
@@ -328,7 +341,12 @@ larder_code larder_exists(larder_space* space, const uint8_t* keys, size_t key_c
                           larder_error* error) {
   // Whatever comes of the call, the words are no old ones.
   const std::size_t words = (key_count + 63) / 64;
-  if (restorable != nullptr && key_count <= LARDER_MAX_KEYS) std::fill_n(restorable, words, 0);
+  const std::size_t own = space == nullptr ? 0 : space->space.pools().size(),
+                    asked = needs == nullptr ? own : need_count;
+  if (key_count <= LARDER_MAX_KEYS && asked <= LARDER_MAX_POOLS) {
+    if (restorable != nullptr) std::fill_n(restorable, words, 0);
+    if (present != nullptr) std::fill_n(present, words * asked, 0);
+  }
   if (space == nullptr) return wrong("the namespace is null", error);
   if (restorable == nullptr || (keys == nullptr && key_count != 0)) return wrong("keys or restorable is null", error);
   if (needs == nullptr && need_count != 0) return wrong("needs is null, and need_count is not 0", error);
@@ -338,10 +356,8 @@ larder_code larder_exists(larder_space* space, const uint8_t* keys, size_t key_c
   return guarded(error, [&]() -> Status {
     const auto& pools = space->space.pools();
     std::vector<larder::PoolNeed> list;
-    const std::size_t asked = needs == nullptr ? pools.size() : need_count;
     const std::span<std::uint64_t> joint(restorable, words);
     const std::span<std::uint64_t> each(present, present == nullptr ? 0 : words * asked);
-    std::fill(each.begin(), each.end(), 0);
     if (needs == nullptr) {
       for (std::size_t i = 0; i < pools.size(); ++i) list.push_back({i, pools[i].policy, pools[i].trailing_pages});
     }

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "base/bytes.h"
+#include "base/log.h"
 
 namespace larder {
 namespace {
@@ -137,6 +138,63 @@ TEST_F(LarderCTest, NullIsAnAnswerAndNoCrash) {
   EXPECT_EQ(larder_put(space_, &without_key, 1, nullptr, &error_), LARDER_INVALID_ARGUMENT);
   EXPECT_EQ(without_key.code, LARDER_INVALID_ARGUMENT);
   EXPECT_EQ(larder_page_keys(nullptr, 5, 1, nullptr, keys_), 0u);
+}
+
+TEST_F(LarderCTest, SegmentsWhoseSizesOverflowAreRefused) {
+  char byte = 0, other[200] = {};
+  larder_segment segments[] = {{&byte, SIZE_MAX - 99}, {other, 200}};  // 100 bytes, modulo 2^64
+  larder_page one = page(0, 0, segments);
+  one.segment_count = 2;
+  EXPECT_EQ(larder_put(space_, &one, 1, nullptr, &error_), LARDER_INVALID_ARGUMENT);
+  EXPECT_EQ(larder_get(space_, &one, 1, nullptr, &error_), LARDER_INVALID_ARGUMENT) << error_.message;
+}
+
+TEST_F(LarderCTest, AQueryThatFailsLeavesNoOldWords) {
+  std::uint64_t restorable = 0, present[2] = {};
+  const larder_need needs[] = {{0, LARDER_ALL_PAGES, 0}, {1, LARDER_TRAILING_PAGES, 1}};
+  larder_terms terms{};
+  terms.struct_size = sizeof terms;
+  terms.timeout_seconds = -1;
+  const auto words_after = [&](larder_space* space, const std::uint8_t* keys, const larder_need* asked,
+                               std::size_t count, const larder_terms* with) {
+    restorable = present[0] = present[1] = 99;
+    EXPECT_EQ(larder_exists(space, keys, 3, asked, count, with, &restorable, present, &error_),
+              LARDER_INVALID_ARGUMENT);
+    return restorable + present[0] + present[1];
+  };
+  EXPECT_EQ(words_after(nullptr, keys_, needs, 2, nullptr), 0u);
+  EXPECT_EQ(words_after(space_, nullptr, needs, 2, nullptr), 0u);
+  EXPECT_EQ(words_after(space_, nullptr, nullptr, 0, nullptr), 0u);
+  EXPECT_EQ(words_after(space_, keys_, nullptr, 2, nullptr), 0u);
+  EXPECT_EQ(words_after(space_, keys_, nullptr, 0, &terms), 0u);
+}
+
+TEST_F(LarderCTest, TheLogIsThatOfTheLastStoreThatIsOpen) {
+  using Lines = std::vector<std::string>;
+  Lines first, second;
+  const auto open_with = [&](const char* backend, Lines* lines) {
+    larder_store_options options{};
+    options.struct_size = sizeof options;
+    options.backend = backend;
+    options.log = [](void* context, std::int32_t, const char*, const char* message) {
+      static_cast<Lines*>(context)->emplace_back(message);
+    };
+    options.log_context = lines;
+    larder_store* store = nullptr;
+    (void)larder_store_open(&options, &store, &error_);
+    return store;
+  };
+  larder_store* const one = open_with("memory", &first);
+  ASSERT_EQ(open_with("tape", &second), nullptr);
+  log_info("test", "after an open that failed");
+  larder_store* const other = open_with("memory", &second);
+  log_info("test", "beside another");
+  EXPECT_EQ(larder_store_close(other, 0, &error_), LARDER_OK) << error_.message;
+  log_info("test", "alone again");
+  EXPECT_EQ(larder_store_close(one, 0, &error_), LARDER_OK) << error_.message;
+  log_info("test", "after all");
+  EXPECT_EQ(first, (Lines{"after an open that failed", "alone again"}));
+  EXPECT_EQ(second, Lines{"beside another"});
 }
 
 TEST_F(LarderCTest, WrongStructsAndTextsAreRefusedInWords) {

@@ -209,7 +209,7 @@ Status PageStore::clear(const PageSpace* space, const CallTerms& terms) {
   const TimePoint deadline = core_.deadline_of(terms);
   core_.retry->begin_clear(scope.get());
   // Writes that were answered already, and are still under way, must not come after the clear.
-  while (!core_.retry->wait_for_earlier(kCallSlice)) {
+  while (!core_.retry->wait_for_earlier(scope.get(), kCallSlice)) {
     LARDER_RETURN_IF_ERROR(check_patience(core_, deadline, terms));
   }
   const auto answer = std::make_shared<Answer>();

@@ -250,6 +250,23 @@ TEST_P(PageStoreTest, AHungWriteHasCapturedItsBytes) {
   EXPECT_TRUE(comes_true([&] { return get(0, 3) == 3; }));
 }
 
+TEST_P(PageStoreTest, ADurableWriteIsNotAnsweredOkBeforeItIsDone) {
+  CallTerms terms;
+  terms.retry = terms.durable = true;
+  faulty_->set_plan({.fail_percent = 100});
+  EXPECT_EQ(count_of(put(0, 5, terms), StatusCode::kUnavailable), 5u);
+  faulty_->set_plan({});
+  EXPECT_TRUE(comes_true([&] { return get(0, 5) == 5; }));  // it is written later all the same
+  if (GetParam()) return;                                   // zero copy waits for the disk
+  faulty_->fail_nth(1, sim::StorageFault::kHung);
+  terms.timeout = kSoon;
+  EXPECT_EQ(count_of(put(1, 3, terms), StatusCode::kDeadlineExceeded), 3u);
+  ASSERT_TRUE(comes_true([&] { return faulty_->hung() == 1; }));
+  faulty_->release_hung();
+  faulty_->release_all();
+  EXPECT_TRUE(comes_true([&] { return get(1, 3) == 3; }));
+}
+
 TEST_P(PageStoreTest, AZeroCopyReadIsWaitedFor) {
   if (!GetParam()) GTEST_SKIP() << "staged calls leave it behind";
   EXPECT_EQ(count_of(put(0, 3), StatusCode::kOk), 3u);

@@ -28,7 +28,7 @@ Status PutCall::start(const std::shared_ptr<Chunk>& base, TimePoint deadline) {
   request.terms = {Urgency::kBackground, deadline, terms_.cancel};
   // What a call has left behind may still fail, and is worth another try then: its bytes are in the piece.
   const bool may_retry = terms_.retry && chunk->piece;
-  const std::shared_ptr<WriteRetry::Write> write = core_.retry->begin_write();
+  const std::shared_ptr<WriteRetry::Write> write = core_.retry->begin_write(*space_.scope());
   const Status submitted = core_.pipeline->submit_write(
       std::move(request), [chunk, may_retry, write, retry = core_.retry, scope = space_.scope(),
                            durable = terms_.durable, inbox = inbox_](WriteResult result) {
@@ -53,10 +53,8 @@ void PutCall::finish(Chunk& base) {
 }
 
 void PutCall::give_up(std::size_t begin, std::size_t end, bool is_in_flight, const Status& why) {
-  if (is_in_flight && terms_.retry && why.code() != StatusCode::kCancelled) {
-    core_.counters.pages_to_retry += end - begin;
-    return set(begin, end, Status::ok());  // taken: its operation has the bytes, and offers them again if it fails
-  }
+  // Its operation has the bytes, and offers them again if it fails.
+  if (is_in_flight && terms_.retry && why.code() != StatusCode::kCancelled) return set_taken(begin, end, why);
   for (std::size_t i = begin; i < end;) {
     std::size_t after = i + 1;
     while (after < end && pages_[after].key == pages_[i].key) ++after;
@@ -82,12 +80,16 @@ void PutCall::answer(std::size_t begin, std::size_t end, const PageGroup& group,
     for (std::size_t i = begin; i < end; ++i) counters.bytes_stored += pool_of(pages_[i]).page_bytes;
   } else if (terms_.retry && WriteRetry::is_worth_it(status) &&
              core_.retry->offer(space_.scope(), group, terms_.durable, epoch_)) {
-    counters.pages_to_retry += end - begin;
-    return set(begin, end, Status::ok());
+    return set_taken(begin, end, status);
   } else {
     (status.code() == StatusCode::kUnsupported ? counters.pages_declined : counters.pages_refused) += end - begin;
   }
   set(begin, end, status);
+}
+
+void PutCall::set_taken(std::size_t begin, std::size_t end, const Status& why) {
+  core_.counters.pages_to_retry += end - begin;
+  set(begin, end, terms_.durable ? why : Status::ok());  // what is in memory survives no power cut
 }
 
 void PutCall::set(std::size_t begin, std::size_t end, const Status& status) {

@@ -2,7 +2,8 @@
 // Stores pages of an engine; successive pages with one key are a group. See chunk_call.h.
 //
 // Staged, the bytes are captured before the operation begins: a put that gives up has lent nothing. With
-// CallTerms::retry, a group that fails for a reason that may pass goes to the store's WriteRetry and is answered ok.
+// CallTerms::retry, a group that fails for a reason that may pass goes to the store's WriteRetry and is answered ok;
+// a durable one goes there, too, and is answered with the failure.
 #pragma once
 
 #include "door/chunk_call.h"
@@ -29,6 +30,8 @@ class PutCall final : public ChunkCall {
   [[nodiscard]] PageGroup group_of_engine(std::size_t begin, std::size_t end) const;
   // The answer of one group, after it was offered to the retry queue if it may be.
   void answer(std::size_t begin, std::size_t end, const PageGroup& group, const Status& status);
+  // The answer of pages that failed with `why`, and will be written later.
+  void set_taken(std::size_t begin, std::size_t end, const Status& why);
   void set(std::size_t begin, std::size_t end, const Status& status);
 
   const std::uint64_t epoch_ = core_.retry->epoch();  // when the call began

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -30,9 +32,9 @@ bool WriteRetry::is_worth_it(const Status& status) {
   }
 }
 
-std::uint64_t WriteRetry::write_began() {
+std::uint64_t WriteRetry::write_began(const Digest256& digest) {
   LockGuard guard(mutex_);
-  ++writes_[epoch_];
+  ++writes_[{digest, epoch_}];
   return epoch_;
 }
 
@@ -41,18 +43,31 @@ std::uint64_t WriteRetry::epoch() const {
   return epoch_;
 }
 
-void WriteRetry::write_ended(std::uint64_t epoch) {
+void WriteRetry::write_ended(const Digest256& digest, std::uint64_t epoch) {
   LockGuard guard(mutex_);
-  const auto at = writes_.find(epoch);
+  const auto at = writes_.find({digest, epoch});
   if (at == writes_.end() || --at->second > 0) return;
   writes_.erase(at);
   writes_ended_.notify_all();
 }
 
-bool WriteRetry::wait_for_earlier(Nanos limit) {
+std::uint64_t WriteRetry::cleared_at(const Digest256& digest) const {
+  const auto at = cleared_.find(digest);
+  return at == cleared_.end() ? all_cleared_ : std::max(all_cleared_, at->second);
+}
+
+bool WriteRetry::has_earlier(const StoreScope* scope) const {
+  for (const auto& [write, count] : writes_) {
+    const auto& [digest, epoch] = write;
+    if ((scope == nullptr || digest == scope->namespace_digest) && epoch < cleared_at(digest)) return true;
+  }
+  return false;
+}
+
+bool WriteRetry::wait_for_earlier(const StoreScope* scope, Nanos limit) {
   const TimePoint end = real_clock().now() + limit;
   LockGuard guard(mutex_);
-  while (!writes_.empty() && writes_.begin()->first < epoch_) {
+  while (has_earlier(scope)) {
     const Nanos left = end - real_clock().now();
     if (left <= Nanos{0}) return false;
     (void)writes_ended_.wait_for(mutex_, left);
@@ -60,23 +75,15 @@ bool WriteRetry::wait_for_earlier(Nanos limit) {
   return true;
 }
 
-bool WriteRetry::offer(const std::shared_ptr<const StoreScope>& scope, const PageGroup& group, bool durable,
-                       std::uint64_t epoch) {
-  const std::uint64_t bytes = group_bytes(group);
-  {
-    LockGuard guard(mutex_);
-    if (is_stopped_ || epoch != epoch_ || stats_.waiting_bytes + bytes + kEntryOverhead > options_.most_bytes) {
-      ++stats_.refused;
-      return false;
-    }
-    ++stats_.taken;
-    ++stats_.waiting;
-    stats_.waiting_bytes += bytes + kEntryOverhead;
-  }
+bool WriteRetry::may_take(const StoreScope& scope, std::uint64_t bytes, std::uint64_t epoch) {
+  const bool has_room = stats_.waiting_bytes + bytes + kEntryOverhead <= options_.most_bytes;
+  if (!is_stopped_ && has_room && epoch >= cleared_at(scope.namespace_digest)) return true;
+  ++stats_.refused;
+  return false;
+}
+
+std::shared_ptr<WriteRetry::Entry> WriteRetry::copy_of(const PageGroup& group, std::uint64_t bytes) {
   auto entry = std::make_shared<Entry>();
-  entry->scope = scope;
-  entry->durable = durable;
-  entry->offered = clock_.now();
   entry->bytes.resize(bytes);
   std::byte* to = entry->bytes.data();
   for (const WriteItem& item : group.items) {
@@ -89,13 +96,33 @@ bool WriteRetry::offer(const std::shared_ptr<const StoreScope>& scope, const Pag
     if (to != begin) copy.payload.push_back({begin, static_cast<std::size_t>(to - begin)});
     entry->group.items.push_back(std::move(copy));
   }
-  LockGuard guard(mutex_);
-  if (is_stopped_ || epoch != epoch_) {
-    forget(*entry);
-    ++stats_.dropped;
+  return entry;
+}
+
+bool WriteRetry::offer(const std::shared_ptr<const StoreScope>& scope, const PageGroup& group, bool durable,
+                       std::uint64_t epoch) {
+  const std::uint64_t bytes = group_bytes(group);
+  {
+    LockGuard guard(mutex_);
+    if (!may_take(*scope, bytes, epoch)) return false;
+  }
+  Entries one;
+  try {
+    one.push_back(copy_of(group, bytes));
+  } catch (const std::exception&) {  // no memory
+    LockGuard guard(mutex_);
+    ++stats_.refused;
     return false;
   }
-  waiting_.push_back(std::move(entry));
+  one.front()->scope = scope;
+  one.front()->durable = durable;
+  one.front()->offered = clock_.now();
+  LockGuard guard(mutex_);
+  if (!may_take(*scope, bytes, epoch)) return false;  // much may have come during the copy
+  ++stats_.taken;
+  ++stats_.waiting;
+  stats_.waiting_bytes += bytes + kEntryOverhead;
+  waiting_.splice(waiting_.end(), one);
   return true;
 }
 
@@ -107,38 +134,53 @@ void WriteRetry::drop_old(TimePoint now) {
   }
 }
 
-// The oldest groups of one namespace and durability.
-WriteRetry::Batch WriteRetry::take_batch() {
-  Batch batch;
+std::shared_ptr<const StoreScope> WriteRetry::due() {
+  LockGuard guard(mutex_);
+  const TimePoint now = clock_.now();
+  drop_old(now);
+  if (is_stopped_ || !in_flight_.empty() || waiting_.empty() || now < next_try_) return nullptr;
+  return waiting_.front()->scope;
+}
+
+WriteRetry::Batch WriteRetry::take_batch(const StoreScope& scope) {
+  LockGuard guard(mutex_);
+  if (is_stopped_ || !in_flight_.empty() || waiting_.empty()) return {};
+  const bool durable = waiting_.front()->durable;
   std::uint64_t bytes = 0;
-  while (!waiting_.empty() && batch.size() < kBatchGroups && bytes < kBatchBytes) {
-    const std::shared_ptr<Entry>& next = waiting_.front();
-    if (!batch.empty() && (next->scope != batch[0]->scope || next->durable != batch[0]->durable)) break;
-    bytes += next->bytes.size();
-    batch.push_back(next);
-    waiting_.pop_front();
+  Batch batch;
+  auto end = waiting_.begin();
+  for (; end != waiting_.end() && batch.size() < kBatchGroups && bytes < kBatchBytes; ++end) {
+    if ((*end)->scope.get() != &scope || (*end)->durable != durable) break;
+    bytes += (*end)->bytes.size();
+    batch.push_back(*end);
   }
+  in_flight_.splice(in_flight_.end(), waiting_, waiting_.begin(), end);
   return batch;
 }
 
 void WriteRetry::tick() {
-  const std::shared_ptr<Write> write = begin_write();
-  Batch batch;
-  {
-    LockGuard guard(mutex_);
-    const TimePoint now = clock_.now();
-    drop_old(now);
-    if (is_stopped_ || !in_flight_.empty() || waiting_.empty() || now < next_try_) return;
-    batch = take_batch();
-    in_flight_ = batch;
-  }
-  Status submitted;
   try {
-    submitted = submit(batch, write);
-  } catch (const std::bad_alloc&) {
-    submitted = overloaded("out of memory");
+    write_due();
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): nothing was taken, and the next tick tries again
   }
-  if (!submitted.is_ok() && write->end()) answered(batch, std::vector<Status>(batch.size(), submitted));
+}
+
+// The write begins before its entries leave the queue: a clear finds them there, or waits for the write.
+void WriteRetry::write_due() {
+  const std::shared_ptr<const StoreScope> scope = due();
+  if (!scope) return;
+  const std::shared_ptr<Write> write = begin_write(*scope);
+  const Batch batch = take_batch(*scope);
+  if (batch.empty()) return;
+  std::vector<Status> answers;
+  try {
+    const Status submitted = submit(batch, write);
+    if (submitted.is_ok()) return;
+    answers.assign(batch.size(), submitted);
+  } catch (const std::bad_alloc&) {
+    answers.clear();
+  }
+  if (write->end()) answered(answers);
 }
 
 Status WriteRetry::submit(const Batch& batch, const std::shared_ptr<Write>& write) {
@@ -146,26 +188,29 @@ Status WriteRetry::submit(const Batch& batch, const std::shared_ptr<Write>& writ
   request.scope = batch[0]->scope;
   request.durable = batch[0]->durable;
   for (const std::shared_ptr<Entry>& entry : batch) request.groups.push_back(entry->group);
+  // With the batch: its bytes stay as long as the operation may read them.
   return backend_->submit_write(std::move(request),
                                 [self = shared_from_this(), batch, write](const WriteResult& result) {
-                                  if (write->end()) self->answered(batch, result.groups);
+                                  if (write->end()) self->answered(result.groups);
                                 });
 }
 
 // A clear that came since has marked what is its own.
-void WriteRetry::answered(const Batch& batch, const std::vector<Status>& answers) {
+void WriteRetry::answered(const std::vector<Status>& answers) {
   LockGuard guard(mutex_);
-  in_flight_.clear();
   bool has_failed = false;
-  for (std::size_t i = batch.size(); i-- > 0;) {  // backwards, so that what goes back keeps its order
-    const Status status = i < answers.size() ? answers[i] : internal_error("a write without an answer");
-    if (!status.is_ok() && is_worth_it(status) && !batch[i]->is_cleared && !is_stopped_) {
-      waiting_.push_front(batch[i]);
+  for (std::size_t i = in_flight_.size(); i-- > 0;) {  // backwards, so that what goes back keeps its order
+    const Entry& entry = *in_flight_.back();
+    const bool is_stored = i < answers.size() && answers[i].is_ok();
+    const bool may_pass = i >= answers.size() || is_worth_it(answers[i]);
+    if (may_pass && !entry.is_cleared && !is_stopped_) {
+      waiting_.splice(waiting_.begin(), in_flight_, std::prev(in_flight_.end()));
       has_failed = true;
       continue;
     }
-    forget(*batch[i]);
-    ++(status.is_ok() ? stats_.stored : stats_.dropped);
+    forget(entry);
+    ++(is_stored ? stats_.stored : stats_.dropped);
+    in_flight_.pop_back();
   }
   pause_ = !has_failed          ? Nanos{0}
            : pause_ == Nanos{0} ? options_.first_pause
@@ -180,20 +225,25 @@ void WriteRetry::forget(const Entry& entry) {
 
 void WriteRetry::begin_clear(const StoreScope* scope) {
   LockGuard guard(mutex_);
+  if (scope != nullptr && cleared_.size() < kMostCleared) {
+    cleared_[scope->namespace_digest] = epoch_ + 1;
+  } else {
+    all_cleared_ = epoch_ + 1;
+    cleared_.clear();
+  }
   ++epoch_;
   const auto is_of_it = [&](const std::shared_ptr<Entry>& entry) {
     return scope == nullptr || entry->scope->namespace_digest == scope->namespace_digest;
   };
-  std::deque<std::shared_ptr<Entry>> kept;
-  for (std::shared_ptr<Entry>& entry : waiting_) {
-    if (is_of_it(entry)) {
-      forget(*entry);
-      ++stats_.dropped;
-    } else {
-      kept.push_back(std::move(entry));
+  for (auto at = waiting_.begin(); at != waiting_.end();) {
+    if (!is_of_it(*at)) {
+      ++at;
+      continue;
     }
+    forget(**at);
+    ++stats_.dropped;
+    at = waiting_.erase(at);
   }
-  waiting_ = std::move(kept);
   for (const std::shared_ptr<Entry>& entry : in_flight_) entry->is_cleared = entry->is_cleared || is_of_it(entry);
 }
 

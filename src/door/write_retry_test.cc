@@ -112,13 +112,13 @@ TEST_F(WriteRetryTest, AClearTakesWhatWaitsAndWhatIsOnItsWay) {
 }
 
 TEST_F(WriteRetryTest, AClearWaitsForWritesThatBeganBefore) {
-  const auto before = retry_->begin_write();
-  EXPECT_TRUE(retry_->wait_for_earlier(Nanos{0}));  // nobody clears
+  const auto before = retry_->begin_write(*scope_);
+  EXPECT_TRUE(retry_->wait_for_earlier(nullptr, Nanos{0}));  // nobody clears
   retry_->begin_clear(nullptr);
-  const auto after = retry_->begin_write();
-  EXPECT_FALSE(retry_->wait_for_earlier(Nanos{0}));
+  const auto after = retry_->begin_write(*scope_);
+  EXPECT_FALSE(retry_->wait_for_earlier(nullptr, Nanos{0}));
   before->end();
-  EXPECT_TRUE(retry_->wait_for_earlier(Nanos{0}));  // `after` is nobody's business
+  EXPECT_TRUE(retry_->wait_for_earlier(nullptr, Nanos{0}));  // `after` is nobody's business
   std::byte byte{};
   PageGroup group;
   group.items.push_back({PoolName::kKv, key_of(1), {{&byte, 1}}, {}});
@@ -126,24 +126,70 @@ TEST_F(WriteRetryTest, AClearWaitsForWritesThatBeganBefore) {
   EXPECT_TRUE(retry_->offer(scope_, group, false, after->epoch()));
 }
 
+TEST_F(WriteRetryTest, AClearOfOneNamespaceLeavesTheWritesOfOthers) {
+  const auto other = std::make_shared<StoreScope>(*scope_);
+  other->namespace_digest.bytes[0] = 2;
+  const auto mine = retry_->begin_write(*scope_);
+  const auto theirs = retry_->begin_write(*other);
+  retry_->begin_clear(scope_.get());
+  std::byte byte{};
+  PageGroup group;
+  group.items.push_back({PoolName::kKv, key_of(1), {{&byte, 1}}, {}});
+  EXPECT_FALSE(retry_->offer(scope_, group, false, mine->epoch()));
+  EXPECT_TRUE(retry_->offer(other, group, false, theirs->epoch()));
+  EXPECT_FALSE(retry_->wait_for_earlier(scope_.get(), Nanos{0}));
+  EXPECT_TRUE(retry_->wait_for_earlier(other.get(), Nanos{0}));
+  mine->end();
+  EXPECT_TRUE(retry_->wait_for_earlier(nullptr, Nanos{0}));
+  retry_->begin_clear(nullptr);
+  EXPECT_FALSE(retry_->wait_for_earlier(other.get(), Nanos{0}));
+  EXPECT_FALSE(retry_->offer(other, group, false, theirs->epoch()));
+}
+
+// The oldest of very many clears are forgotten; a write that began before them is refused whatever its namespace is.
+TEST_F(WriteRetryTest, ClearsOfManyNamespacesAreKeptInALittleMemory) {
+  const auto before = retry_->begin_write(*scope_);
+  StoreScope other = *scope_;
+  for (std::size_t i = 0; i < 3'000; ++i) {
+    store_le(other.namespace_digest.bytes.data() + 8, i);
+    retry_->begin_clear(&other);
+  }
+  std::byte byte{};
+  PageGroup group;
+  group.items.push_back({PoolName::kKv, key_of(1), {{&byte, 1}}, {}});
+  EXPECT_FALSE(retry_->offer(scope_, group, false, before->epoch()));
+  EXPECT_TRUE(offer(1));
+}
+
+TEST_F(WriteRetryTest, AnOfferWithoutMemoryLeavesNothingBehind) {
+  make({.most_bytes = UINT64_MAX});
+  std::byte byte{};
+  PageGroup group;
+  group.items.push_back({PoolName::kKv, key_of(1), {{&byte, std::size_t{1} << 63}}, {}});
+  bool was_taken = false;
+  EXPECT_NO_THROW(was_taken = retry_->offer(scope_, group, false, retry_->epoch()));
+  EXPECT_FALSE(was_taken);
+  EXPECT_EQ(retry_->stats().waiting + retry_->stats().waiting_bytes, 0u);
+}
+
 TEST_F(WriteRetryTest, AWriteEndsOnceWhateverBecomesOfItsSubmit) {
   faulty_->fail_nth(1, sim::StorageFault::kRefused, [] { throw std::bad_alloc(); });
   const auto submit = [this] {
-    const auto write = retry_->begin_write();
+    const auto write = retry_->begin_write(*scope_);
     return faulty_->submit_write(WriteRequest{scope_, {}, false, {}}, [write](const WriteResult&) { write->end(); });
   };
   EXPECT_THROW((void)submit(), std::bad_alloc);
   retry_->begin_clear(nullptr);
-  EXPECT_TRUE(retry_->wait_for_earlier(Nanos{0}));
-  const auto other = retry_->begin_write();
+  EXPECT_TRUE(retry_->wait_for_earlier(nullptr, Nanos{0}));
+  const auto other = retry_->begin_write(*scope_);
   {
-    const auto write = retry_->begin_write();
+    const auto write = retry_->begin_write(*scope_);
     write->end();
   }
   retry_->begin_clear(nullptr);
-  EXPECT_FALSE(retry_->wait_for_earlier(Nanos{0})) << "the one that is under way was ended in another's place";
+  EXPECT_FALSE(retry_->wait_for_earlier(nullptr, Nanos{0})) << "the one that is under way was ended in another's place";
   other->end();
-  EXPECT_TRUE(retry_->wait_for_earlier(Nanos{0}));
+  EXPECT_TRUE(retry_->wait_for_earlier(nullptr, Nanos{0}));
 }
 
 // The queue's own writes: what could not be submitted is tried again, and nothing leaves tick().
@@ -155,7 +201,7 @@ TEST_F(WriteRetryTest, ATickThatRanOutOfMemoryIsAFailureThatPasses) {
   tick_after(std::chrono::seconds(1));
   EXPECT_TRUE(is_stored(1));
   retry_->begin_clear(nullptr);
-  EXPECT_TRUE(retry_->wait_for_earlier(Nanos{0}));
+  EXPECT_TRUE(retry_->wait_for_earlier(nullptr, Nanos{0}));
 }
 
 TEST_F(WriteRetryTest, AHungWriteHoldsTheNextAndALateAnswerAfterTheEndIsHarmless) {

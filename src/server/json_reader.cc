@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-// Deep nesting costs a parser far more memory than the text has: refused before the parser sees it.
+// Deep nesting costs a parser far more memory than the text has, and a copy the stack: refused before it is parsed.
 bool is_too_deep(std::string_view text) {
   std::size_t depth = 0;
   bool in_string = false;
@@ -66,14 +66,19 @@ Status check_json_values(std::string_view text, std::size_t most) {
                   most));
 }
 
-Result<json> parse_json_object(std::string_view text, std::size_t most) {
+Status check_json_size(std::string_view text, std::size_t most) {
   LARDER_RETURN_IF_ERROR(check_json_values(text, most));
+  if (is_too_deep(text)) return invalid_argument(fmt::format("JSON nested deeper than {} levels", kMaxJsonDepth));
+  return Status::ok();
+}
+
+Result<json> parse_json_object(std::string_view text, std::size_t most) {
+  LARDER_RETURN_IF_ERROR(check_json_size(text, most));
   if (text.empty()) return invalid_argument("the body is empty; a JSON object is expected");
   // To the parser a NUL is the end of the text; to JSON it is nothing that may stand anywhere.
   if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
     return invalid_argument(fmt::format("malformed JSON at {}: a NUL", place_of(text, nul)));
   }
-  if (is_too_deep(text)) return invalid_argument(fmt::format("JSON nested deeper than {} levels", kMaxJsonDepth));
   try {
     json document = json::parse(text);
     if (!document.is_object()) {

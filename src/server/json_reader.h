@@ -30,6 +30,10 @@ inline constexpr std::size_t kAnyJsonValues = std::numeric_limits<std::size_t>::
 // kInvalidArgument: about `most` or more, whose document would take many times the memory of the text.
 [[nodiscard]] Status check_json_values(std::string_view text, std::size_t most = kMostJsonValues);
 
+// kInvalidArgument: it has too many values, or is nested deeper than kMaxJsonDepth. A document of such a text may take
+// all memory, and each level of a copy or of a dump takes some of the stack.
+[[nodiscard]] Status check_json_size(std::string_view text, std::size_t most = kMostJsonValues);
+
 // The document. kInvalidArgument: "malformed JSON at byte 17 (line 1, column 18): ..."; nested deeper than
 // kMaxJsonDepth; more values than `most`; or not an object.
 [[nodiscard]] Result<nlohmann::json> parse_json_object(std::string_view text, std::size_t most = kMostJsonValues);

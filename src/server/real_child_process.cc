@@ -28,6 +28,8 @@ Status system_error(std::string_view what) { return unavailable(fmt::format("{}:
 
 // In the child, between fork and exec: async-signal-safe calls only.
 [[noreturn]] void become(const std::vector<char*>& arguments, int output, const char* error_path, int parent) {
+  // A group of its own: what the keyboard sends to the terminal's group is for the parent, which ends its child itself.
+  ::setpgid(0, 0);
   // Not SIGTERM: a llama-server that was ending by itself has been seen to hang, with all its memory.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(127);  // it died before prctl

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <limits>
+
 #include "storage/backend.h"
 
 namespace larder {
@@ -18,8 +20,9 @@ StoreScope make_store_scope(const ModelSpec& model, const NamespaceScope& scope)
 }
 
 std::size_t payload_bytes(std::span<const Segment> payload) {
+  constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max();
   std::size_t sum = 0;
-  for (const Segment& piece : payload) sum += piece.size;
+  for (const Segment& piece : payload) sum = piece.size > kMost - sum ? kMost : sum + piece.size;  // never wraps
   return sum;
 }
 

@@ -43,7 +43,8 @@ def children_of(pid):
 class Server:
     """A process with an HTTP port. `errors`: the path of what it wrote to standard error."""
 
-    def __init__(self, arguments, port=None):
+    def __init__(self, arguments, port=None, is_session=False):
+        self.is_session = is_session  # as a terminal's foreground group
         self.arguments = [str(argument) for argument in arguments]
         self.port = port
         self.process = None
@@ -55,7 +56,8 @@ class Server:
 
     def launch(self):
         with open(self.errors, "a", encoding="utf-8") as errors:
-            self.process = subprocess.Popen(self.arguments, stdout=subprocess.PIPE, stderr=errors, text=True)
+            self.process = subprocess.Popen(self.arguments, stdout=subprocess.PIPE, stderr=errors, text=True,
+                                            start_new_session=self.is_session)
 
     def log(self):
         return pathlib.Path(self.errors).read_text(encoding="utf-8", errors="replace")
@@ -188,7 +190,8 @@ class Proxy(Front):
 
     saves, stored = "larder_proxy_saves_total", "larder_proxy_stored_pages_total"
 
-    def __init__(self, model=None, *more, upstream=None, slots=None, store=None, options=(), port=None):
+    def __init__(self, model=None, *more, upstream=None, slots=None, store=None, options=(), port=None,
+                 is_session=False):
         memory = () if "--host-memory" in options else ("--host-memory", "256Mi")
         arguments = [LARDER, "proxy", "--port", port or 0, *memory, *options]
         if store:
@@ -197,7 +200,7 @@ class Proxy(Front):
             arguments += ["--upstream", upstream, "--slot-dir", slots]
         if model:
             arguments += ["--", LLAMA_SERVER, "-m", model, "-t", 1, "--log-disable", *more]
-        super().__init__(arguments)
+        super().__init__(arguments, is_session=is_session)
 
     def start(self):
         self.launch()

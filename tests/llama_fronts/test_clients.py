@@ -109,6 +109,19 @@ def test_events_come_as_they_are_made_and_a_client_that_leaves_frees_its_slot(bo
     assert proxy.post("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 2})[0] == 200
 
 
+def test_a_conversation_that_goes_on_without_its_client_does_not_keep_its_slot(model, start):
+    """With X-Conversation-Id llama-server would go on for a client that has left, in a slot that is another's."""
+    proxy = start(Proxy(model("qwen3"), "-c", 65536, "-np", 1))
+    body = json.dumps({"messages": MESSAGES, "max_tokens": 60000, "temperature": 0, "stream": True,
+                       "ignore_eos": True})
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)
+    connection.request("POST", "/v1/chat/completions", body,
+                       {"Content-Type": "application/json", "X-Conversation-Id": "mine"})
+    assert connection.getresponse().readline().startswith(b"data: ")
+    connection.close()
+    assert proxy.post("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 2}, timeout=5)[0] == 200
+
+
 def test_an_explanation_says_what_would_be_reused(both, tokens):
     _, proxy = both
     a = tokens(1000, 1)

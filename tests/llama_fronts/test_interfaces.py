@@ -7,8 +7,11 @@ prompt.
 """
 
 import concurrent.futures
+import http.client
 import http.server
 import json
+import os
+import signal
 import threading
 import urllib.error
 import urllib.request
@@ -374,6 +377,36 @@ def test_a_key_as_anthropics_clients_send_it(model, start):
     for turn in range(2):
         status, head, answer = proxy.post("/v1/messages", body, {"X-Api-Key": "secret"})
         assert status == 200 and (int(head["X-Larder-Reused-Tokens"]) > 0) == (turn == 1), answer
+
+
+def test_who_has_no_key_learns_nothing_and_changes_nothing(model, start, tokens):
+    proxy = start(Proxy(model("qwen3"), *SERVER, "--api-key", "secret",
+                        options=("--upstream-key-file", key_file(model))))
+    body = {"prompt": tokens(400, 1), "n_predict": 4, "temperature": 0}
+    key = {"Authorization": "Bearer secret"}
+    assert proxy.post("/completion", body, key)[0] == 200
+    for wrong in (None, {"Authorization": "Bearer guess"}):
+        status, head, answer = proxy.post("/completion", body, wrong)
+        assert status == 401 and not [name for name in head if name.startswith("X-Larder")], (head.items(), answer)
+    proxy.wait_until(lambda: proxy.status()["slots"]["busy"] == 0)
+    status, head, answer = proxy.post("/completion", body, key)
+    assert status == 200 and head["X-Larder-Reused-From"] == "slot", head.items()
+    assert int(head["X-Larder-Reused-Tokens"]) == 399
+
+
+def test_an_interrupt_from_the_keyboard_ends_no_answer(model, start):
+    """It reaches the whole foreground group: llama-server goes on until the proxy ends it."""
+    proxy = start(Proxy(model("qwen3"), *SERVER, is_session=True))
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)
+    connection.request("POST", "/completion", json.dumps({"prompt": SHELF, "n_predict": 4000, "stream": True,
+                                                          "ignore_eos": True}), {"Content-Type": "application/json"})
+    reply = connection.getresponse()
+    assert reply.status == 200 and reply.readline().startswith(b"data: ")
+    os.killpg(proxy.process.pid, signal.SIGINT)
+    events = [line for line in reply.read().decode().splitlines() if line.startswith("data: {")]
+    assert json.loads(events[-1][6:])["stop"] is True and json.loads(events[-1][6:])["tokens_predicted"] == 4000
+    assert proxy.process.wait(30) == 0
+    assert "llama-server has ended" not in proxy.log()
 
 
 def key_file(model):

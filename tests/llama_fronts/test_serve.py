@@ -348,3 +348,12 @@ def test_it_stops_in_order(model, start, tokens, tmp_path):
     serve = start(Serve(model("qwen35"), store=tmp_path))
     answer = serve.complete(tokens(500, 1))
     assert (answer.reused, answer.source) == (448, "storage")
+
+
+@pytest.mark.parametrize("path", ["/completion", "/tokenize", "/apply-template", "/v1/messages/count_tokens"])
+def test_a_body_that_is_nested_too_deep_is_refused(path, model, start):
+    serve = start(Serve(model("qwen3"), "-c", 4096, *BATCH))
+    deep = b'{"prompt":[1],"content":"a","messages":[],"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    status, _, answer = serve.post(path, deep)
+    assert status == 400 and "nested deeper" in answer["error"]["message"], answer
+    assert serve.get("/health")[0] == 200

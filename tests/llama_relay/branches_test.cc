@@ -56,6 +56,40 @@ TEST_P(RelayBranches, DroppedMemoryCostsTimeOnly) {
   EXPECT_EQ(rig_.reused(first(a_, 200)), 0u);  // below 256 tokens storage is not asked
 }
 
+class RelayIdentity : public testing::Test {
+ protected:
+  const Tokens a_ = random_tokens(400, 1);
+
+  static void restart(Rig& rig, std::uint32_t context = 1024) {
+    rig.wait_idle();
+    rig.stop_proxy();
+    rig.kill_server();
+    rig.start_server("fake-1", context);
+    rig.start_proxy();
+  }
+};
+
+TEST_F(RelayIdentity, TheContextCountsIfItChoosesTheFactorsOfRope) {
+  for (const bool has_long_factors : {false, true}) {
+    Rig rig({.geometry = geometry_of("dense"), .has_long_factors = has_long_factors});
+    (void)rig.ask(a_);
+    restart(rig, 2048);
+    EXPECT_EQ(rig.reused(a_), has_long_factors ? 0u : 384u);
+    restart(rig);
+    EXPECT_EQ(rig.reused(a_), 384u) << "as at first";
+  }
+}
+
+TEST_F(RelayIdentity, AnAdapterIsWhatItsFileHas) {
+  Rig rig({.geometry = geometry_of("dense"), .has_adapter = true});
+  (void)rig.ask(a_);
+  restart(rig);
+  EXPECT_EQ(rig.reused(a_), 384u);
+  rig.write_adapter(2);
+  restart(rig);
+  EXPECT_EQ(rig.reused(a_), 0u);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, RelayBranches,
                          testing::Values("dense", "uneven", "sliding", "hybrid", "hybrid_rope", "hybrid_sliding",
                                          "short_convolution", "recurrent", "streams"),
@@ -97,6 +131,31 @@ TEST(RelaySlots, OthersHaveWhatOneHasComputed) {
   for (std::uint64_t seed = 4; seed < 8; ++seed) {
     EXPECT_EQ(rig.reused(joined(shared, random_tokens(40, seed))), 160u);
   }
+}
+
+// One context for all slots: what idle ones hold is in the way of a restore.
+TEST(RelaySlots, IdleOnesMakeRoomForARestore) {
+  Rig rig({.geometry = geometry_of("dense"), .slots = 2, .shared_context = 300});
+  const Tokens a = random_tokens(200, 1);
+  for (const Tokens& prompt : {a, random_tokens(200, 2), random_tokens(200, 3)}) {
+    (void)rig.ask(prompt);
+    rig.wait_idle();
+  }
+  EXPECT_EQ(rig.reused(a), 192u);
+  EXPECT_EQ(rig.metric("larder_proxy_failed_restores_total"), 0);
+}
+
+// The second answer is made in the lowest idle slot, whatever that holds, and nothing is left there.
+TEST(RelaySlots, OfSeveralAnswersEmptyOthers) {
+  Rig rig({.geometry = geometry_of("dense"), .slots = 3});
+  const Tokens a = random_tokens(200, 1);
+  (void)rig.ask(a);
+  rig.wait_idle();
+  (void)rig.ask(random_tokens(200, 2), {{"n", 2}});
+  rig.wait_idle();
+  const Answer again = rig.ask(a);
+  EXPECT_EQ(again.reused, 192u);
+  EXPECT_EQ(again.from, "host") << "its slot was emptied";
 }
 
 TEST(RelaySlots, TenantsShareNothing) {

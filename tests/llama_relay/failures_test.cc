@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saves and restores that fail cost time: the answer is the same, and nothing is left behind.
 #include <future>
+#include <thread>
 
 #include "tests/llama_relay/relay_rig.h"
 
@@ -91,6 +92,36 @@ TEST_F(RelayFailures, SlotsOfUnknownContentAreEmptied) {
   (void)rig_.ask(other_);
   rig_.wait_idle();
   EXPECT_EQ(rig_.server().calls("save"), saved) << "nothing is kept of a slot that was not emptied";
+}
+
+// Adapters are changed while a request waits for its slot: what it computes then is not the old ones' any more.
+TEST(RelayAdapters, ThatChangeWhileARequestWaits) {
+  Rig rig({.geometry = geometry_of("hybrid")});
+  const Tokens first = random_tokens(200, 1), second = random_tokens(200, 2);
+  const Json body = {{"prompt", second}, {"n_predict", 4}, {"return_tokens", true}};
+  rig.server().hold("answer", 1);
+  auto runs = std::async(std::launch::async, [&] { (void)rig.ask(first); });
+  ASSERT_TRUE(rig.server().wait_held());
+  auto waits = std::async(std::launch::async, [&] { return rig.post("/completion", body); });
+  const auto is_waiting = [&] {
+    return HttpClient(rig.url(), kSoon).request("GET", "/larder/status").value_or({}).body.find("\"waiting\":1") !=
+           std::string::npos;
+  };
+  while (!is_waiting()) std::this_thread::yield();
+  const int saved = rig.server().calls("save");
+  HttpClient client(rig.url(), std::chrono::seconds(20));
+  ASSERT_EQ(client.request("POST", "/lora-adapters", R"([{"id":0,"scale":0.5}])").value_or({}).status, 200u);
+  rig.server().release();
+  runs.wait();
+  const Answer answer = waits.get();
+  EXPECT_EQ(answer.tokens, rig.expected(second));
+  EXPECT_FALSE(answer.reused.has_value()) << "it went on as it was";
+  rig.wait_idle();
+  EXPECT_EQ(rig.server().calls("save"), saved) << "nothing of it is kept";
+  Json pinned = body;
+  pinned["id_slot"] = 0;  // or the server says that it has none
+  EXPECT_FALSE(rig.post("/completion", pinned).reused.has_value())
+      << "nor is anything given to the server from then on";
 }
 
 class RelayHangs : public testing::Test {

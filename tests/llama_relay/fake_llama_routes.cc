@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/file_system.h"
+#include "server/json_reader.h"
 #include "tests/llama_relay/fake_llama_server.h"
 
 namespace larder::llama::relay_test {
@@ -96,7 +97,12 @@ Tokens expected_answer(const BlobGeometry& geometry, const Tokens& prompt, std::
 void FakeLlamaServer::serve(const HttpRequest& request, const std::shared_ptr<HttpExchange>& exchange) {
   ReplyStream reply(exchange);
   if (request.method == "GET") return tell(request, reply);
+  if (!check_json_size(request.body).is_ok()) return refuse(reply, 400, "too much JSON");
   const Json body = Json::parse(request.body, nullptr, false);
+  if (request.path == "/lora-adapters") {
+    set_adapters(body);
+    return respond(reply, {{"success", true}});
+  }
   if (!body.is_object()) return refuse(reply, 400, "no JSON object");
   const std::string& path = request.path;
   if (path == "/completion") return complete(body, Form::kCompletion, reply);
@@ -116,8 +122,9 @@ void FakeLlamaServer::serve(const HttpRequest& request, const std::shared_ptr<Ht
 
 void FakeLlamaServer::tell(const HttpRequest& request, ReplyStream& reply) {
   if (request.path == "/health") return respond(reply, {{"status", "ok"}});
-  if (request.path == "/lora-adapters") return respond(reply, Json::array());
+  if (request.path == "/lora-adapters") return respond(reply, adapters());
   if (request.path != "/props") return refuse(reply, 404, "no such route");
+  if (begin("props")) return refuse(reply, 500, "not today");
   respond(reply, {{"default_generation_settings", {{"n_ctx", settings_.context}}},
                   {"total_slots", settings_.slots},
                   {"model_path", settings_.model_path},
@@ -190,7 +197,9 @@ void FakeLlamaServer::check_completion(const Json& body, Form form) {
   if (!has_slot && form != Form::kMessages && is_single && body.value("n", 1u) <= settings_.slots) {
     wrong("a request without a slot");
   }
-  if (has_slot && body.value("cache_prompt", true) && body.value("n_cache_reuse", 0) != 0) wrong("moved rows");
+  // With --cache-reuse rows are moved wherever a body does not forbid it.
+  const bool may_move = body.value("cache_prompt", true) && form != Form::kMessages;
+  if (may_move && body.value("n_cache_reuse", has_slot ? 0 : 1) != 0) wrong("moved rows");
 }
 
 void FakeLlamaServer::complete(const Json& body, Form form, ReplyStream& reply) {
@@ -206,7 +215,18 @@ void FakeLlamaServer::complete(const Json& body, Form form, ReplyStream& reply) 
   if (count > settings_.slots || wanted.value_or(0) >= settings_.slots) return refuse(reply, 400, "too few slots");
   const auto slot = take_slot(wanted, ask.prompt, reply);
   if (!slot) return;
+  if (count > 1) clear_children(*slot, count - 1);
   answer(ask, *slot, reply);
+}
+
+// Further answers are made in the lowest slots that are idle, which keep nothing of them.
+void FakeLlamaServer::clear_children(std::uint32_t parent, std::uint32_t count) {
+  LockGuard guard(mutex_);
+  for (std::uint32_t i = 0; i < slots_.size() && count > 0; ++i) {
+    if (i == parent || slots_[i].is_busy) continue;
+    cut(i, 0);
+    --count;
+  }
 }
 
 void FakeLlamaServer::answer(const Ask& ask, std::uint32_t slot, ReplyStream& reply) {

@@ -32,7 +32,7 @@ std::uint64_t common_length(const Tokens& a, const Tokens& b) {
 }  // namespace
 
 FakeLlamaServer::FakeLlamaServer(const FakeServerSettings& settings)
-    : settings_(settings), host_(settings.geometry), slots_(settings.slots) {
+    : settings_(settings), host_(settings.geometry), slots_(settings.slots), adapters_(settings.adapters) {
   ListenOptions listen;
   listen.port = settings.port;
   listen.tls = settings.tls;
@@ -102,6 +102,16 @@ int FakeLlamaServer::calls(const std::string& what) {
 std::vector<std::string> FakeLlamaServer::complaints() {
   LockGuard guard(mutex_);
   return complaints_;
+}
+
+FakeLlamaServer::Json FakeLlamaServer::adapters() {
+  LockGuard guard(mutex_);
+  return adapters_;
+}
+
+void FakeLlamaServer::set_adapters(Json adapters) {
+  LockGuard guard(mutex_);
+  adapters_ = std::move(adapters);
 }
 
 void FakeLlamaServer::complain(std::string text) {
@@ -222,6 +232,9 @@ bool FakeLlamaServer::restore(std::uint32_t slot, const std::string& path) {
   LockGuard guard(mutex_);
   if (!fits) complain_locked("a restored file whose parts end at different tokens");
   cut(slot, 0);
+  std::uint64_t all = end;
+  for (const Slot& one : slots_) all += one.tokens.size();
+  if (all > settings_.shared_context) return false;
   Slot& mine = slots_[slot];
   const Status loaded = host_.load(slot, blob, false);
   if (!fits || !loaded.is_ok()) return false;

@@ -37,9 +37,11 @@ using Tokens = std::vector<TokenId>;
 struct FakeServerSettings {
   BlobGeometry geometry;
   std::uint32_t slots = 1, context = 1024;
-  std::uint32_t checkpoint_offset = 0;  // a state is kept so many tokens before the end of each prompt; 0: none is
+  std::uint32_t shared_context = 1u << 20;  // of all slots together: a restore that does not fit is refused
+  std::uint32_t checkpoint_offset = 0;      // a state is kept so many tokens before the end of each prompt; 0: none is
   std::string slot_directory, model_path;
-  std::string build = "fake-1", instance = "first";  // of /props
+  std::string build = "fake-1", instance = "first";   // of /props
+  nlohmann::json adapters = nlohmann::json::array();  // of /lora-adapters
   std::uint16_t port = 0;
   TlsFiles tls{};
 };
@@ -60,7 +62,7 @@ class FakeLlamaServer {
 
   [[nodiscard]] std::uint16_t port() const { return listener_->port(); }
 
-  // what: "save", "restore", "erase", "prefill" (a prompt without an answer), "answer".
+  // what: "save", "restore", "erase", "prefill" (a prompt without an answer), "answer", "props".
   // The next `count` calls of it fail.
   void fail(const std::string& what, Fault fault, int count = 1);
   // Calls of it wait from now on: an answer behind its first `tokens`, a restore in the middle of its file.
@@ -115,6 +117,9 @@ class FakeLlamaServer {
   [[nodiscard]] std::optional<std::uint32_t> take_slot(std::optional<std::uint32_t> wanted, const Tokens& prompt,
                                                        const ReplyStream& reply);
   void give_slot(std::uint32_t slot, const ReplyStream& reply);
+  [[nodiscard]] Json adapters() LARDER_EXCLUDES(mutex_);
+  void set_adapters(Json adapters) LARDER_EXCLUDES(mutex_);
+  void clear_children(std::uint32_t parent, std::uint32_t count);
   [[nodiscard]] std::optional<std::uint32_t> choose(const Tokens& prompt) const LARDER_REQUIRES(mutex_);
   // Waits if `what` is held; false: it was for nothing.
   bool wait_while_held(const std::string& what, const ReplyStream* stops_with);
@@ -128,6 +133,7 @@ class FakeLlamaServer {
   RankedCondition changed_;
   blob_test::FakeSequenceHost host_ LARDER_GUARDED_BY(mutex_);
   std::vector<Slot> slots_ LARDER_GUARDED_BY(mutex_);
+  Json adapters_ LARDER_GUARDED_BY(mutex_);
   std::map<std::string, int> calls_ LARDER_GUARDED_BY(mutex_);
   std::map<std::string, std::pair<Fault, int>> faults_ LARDER_GUARDED_BY(mutex_);
   std::string held_ LARDER_GUARDED_BY(mutex_);

@@ -58,6 +58,31 @@ TEST_F(RelayPlain, WithPromptsThatFitNoSlot) {
   EXPECT_EQ(plain("not_understood"), 1);
 }
 
+// Its document, copied, would end the process.
+TEST_F(RelayPlain, WithNestingThatIsTooDeep) {
+  constexpr std::size_t kLevels = 100'000;
+  const std::string deep = R"({"prompt":[1],"x":)" + std::string(kLevels, '[') + std::string(kLevels, ']') + "}";
+  HttpClient client(rig_.url(), std::chrono::seconds(20));
+  EXPECT_TRUE(client.request("POST", "/completion", deep).is_ok());
+  EXPECT_EQ(plain("not_understood"), 1);
+  rig_.wait_idle();
+  (void)rig_.ask(a_);
+}
+
+// Of a server that cannot be asked who it is nothing is known afterwards: it chose the slot.
+TEST(RelayUnchecked, RequestsLeaveSlotsOfWhichNothingIsKnown) {
+  Rig rig({.geometry = geometry_of("dense")});
+  const Tokens a = random_tokens(200, 1);
+  (void)rig.ask(a);
+  rig.wait_idle();
+  rig.server().fail("props", Fault::kRefuse);
+  const Json chat = {{"messages", Json::array({Json{{"role", "user"}, {"content", "a"}}})}, {"max_tokens", 4}};
+  EXPECT_EQ(rig.post("/v1/messages", chat).http, 200u);
+  const int erased = rig.server().calls("erase");
+  EXPECT_EQ(rig.ask(a).from, "host");
+  EXPECT_EQ(rig.server().calls("erase"), erased + 1);
+}
+
 TEST_F(RelayPlain, OtherRoutesPass) {
   EXPECT_EQ(rig_.post("/v1/nothing", {{"a", 1}}).http, 404u);
   EXPECT_EQ(rig_.post("/tokenize", {{"content", "ab"}, {"add_special", true}, {"parse_special", true}}).tokens,

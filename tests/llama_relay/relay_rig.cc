@@ -16,20 +16,26 @@ namespace {
 constexpr Nanos kLimit = std::chrono::seconds(20), kLook = std::chrono::milliseconds(5);
 
 // The head of a model with this window, if there is any.
-std::vector<std::byte> model_file(std::uint32_t window) {
+std::vector<std::byte> model_file(std::uint32_t window, bool has_long_factors) {
   gguf_test::GgufWriter out;
   out.text("general.architecture", "fake");
   out.text("general.name", "fake");
   if (window > 0) out.u32("fake.attention.sliding_window", window);
   out.tensor("token_embd.weight", {16, 2}, 0, 0);
-  return out.file(128);
+  if (has_long_factors) out.tensor("rope_factors_long.weight", {4}, 0, 128);
+  return out.file(has_long_factors ? 160 : 128);
+}
+
+void write_whole(const std::string& path, std::span<const std::byte> bytes) {
+  const auto file = real_file_system().open(path, {.write = true, .create = true});
+  EXPECT_TRUE(file.is_ok() && write_fully(**file, bytes, 0).is_ok());
 }
 
 }  // namespace
 
 Rig::Rig(const RigOptions& options) : options_(options) {
-  const auto file = real_file_system().open(models_.path() + "/model.gguf", {.write = true, .create = true});
-  EXPECT_TRUE(file.is_ok() && write_fully(**file, model_file(options.geometry.window_tokens), 0).is_ok());
+  write_whole(models_.path() + "/model.gguf", model_file(options.geometry.window_tokens, options.has_long_factors));
+  if (options.has_adapter) write_adapter(1);
   if (options.is_secure) {
     const support::CertificateAuthority authority("an authority of tests");
     const support::IssuedCertificate issued = authority.issue();
@@ -51,10 +57,22 @@ Rig::~Rig() {
   kill_server();
 }
 
-void Rig::start_server(const std::string& build) {
+void Rig::write_adapter(std::uint32_t number) const {
+  gguf_test::GgufWriter out;
+  out.u32("adapter.lora.alpha", number);
+  out.tensor("a.weight", {16, 2}, 0, 0);
+  write_whole(models_.path() + "/adapter.gguf", out.file(128));
+}
+
+void Rig::start_server(const std::string& build, std::uint32_t context) {
   FakeServerSettings settings;
   settings.geometry = options_.geometry;
   settings.slots = options_.slots;
+  settings.context = context;
+  settings.shared_context = options_.shared_context;
+  if (options_.has_adapter) {
+    settings.adapters = {{{"id", 0}, {"path", models_.path() + "/adapter.gguf"}, {"scale", 1.0}}};
+  }
   settings.checkpoint_offset = options_.checkpoint_offset;
   settings.slot_directory = slots_.path();
   settings.model_path = models_.path() + "/model.gguf";

@@ -31,7 +31,10 @@ struct RigOptions {
   std::uint32_t slots = 1, workers = 32;
   std::uint32_t checkpoint_offset = 0;
   Nanos quiet_limit = std::chrono::seconds(20);
-  bool is_secure = false;  // TLS on both sides of the proxy
+  bool is_secure = false;         // TLS on both sides of the proxy
+  bool has_long_factors = false;  // of RoPE, for contexts beyond the model's original one
+  bool has_adapter = false;
+  std::uint32_t shared_context = 1u << 20;
   TraceOptions trace = {};
 };
 
@@ -60,7 +63,9 @@ class Rig {
   void start_proxy();
   void kill_server();
   // Under the old address, with empty slots.
-  void start_server(const std::string& build = "fake-1");
+  void start_server(const std::string& build = "fake-1", std::uint32_t context = 1024);
+  // What the file of the adapter has; of the same size.
+  void write_adapter(std::uint32_t number) const;
 
   [[nodiscard]] Answer post(const std::string& path, const Json& body) const;
   // /completion; the tokens must be those of a server that has computed all of the prompt.

@@ -148,6 +148,25 @@ TEST_P(RelayStreams, AnotherServerUnderTheAddressIsGivenNothing) {
   EXPECT_EQ(rig_.server().calls("restore"), 1) << "that of the probe";
 }
 
+// llama-server keeps what it has computed, and compares the tokens itself.
+TEST(RelayStops, OfAnAnswerKeepThePromptInItsSlot) {
+  Rig rig({.geometry = geometry_of("dense")});
+  const Tokens prompt = random_tokens(200, 1);
+  rig.server().hold("answer", 2);
+  {
+    Stream stream(rig, prompt, 1000);
+    ASSERT_TRUE(stream.wait_tokens(2));
+    stream.leave();
+  }
+  rig.wait_idle();
+  rig.server().release();
+  const int erased = rig.server().calls("erase");
+  const Answer again = rig.ask(prompt);
+  EXPECT_EQ(again.reused, 199u);
+  EXPECT_EQ(again.from, "slot");
+  EXPECT_EQ(rig.server().calls("erase"), erased);
+}
+
 TEST(RelayLoad, MoreRequestsThanSlotsWaitForTheirTurn) {
   Rig rig({.geometry = geometry_of("hybrid"), .slots = 2});
   const Tokens shared = random_tokens(100, 1);

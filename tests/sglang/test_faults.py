@@ -10,9 +10,12 @@ import random
 import threading
 import time
 
+import larder
 import pytest
+import torch
 from rig import cases, faults, holes, larder_backend, world
 from rig.holes import ALL, NOTHING
+from sglang.srt.mem_cache.hicache_storage import PoolTransfer
 
 MOODS = ("hang", "error", "silent", "wrong")
 FAULTS_OF_READERS = [(call, mood) for call in ("exists", "read") for mood in MOODS] + [("read", "short")]
@@ -117,6 +120,25 @@ def test_a_read_that_hangs_never_writes_to_host_memory_that_was_given_back(moody
         assert faults.host_is_poison(w)
         backup(w, backup_of_another)
         w.check(backup_of_another, pages=3)
+
+
+@pytest.mark.parametrize("kind", ["dsv4", "dsa_draft"])
+def test_a_read_of_many_pools_that_hangs(moody, kind):
+    """All pools of a batch share one deadline, and batches after a late one have little patience: SGLang's flush waits
+    10 s for the thread, and ends the server otherwise."""
+    with world.World(moody.backend(), kind=kind) as w:
+        pools = dict(w.store._spaces._pools)
+        keys = [f"{number:064x}" for number in range(1, 3)]
+        asked = [
+            PoolTransfer(name=name, keys=keys, host_indices=torch.arange(len(keys) * pool.slots_per_page))
+            for name, pool in pools.items()
+        ]
+        moody.mood("hang", "read")
+        missed = {name: [False] * len(keys) for name in pools}
+        for most in (1.5 * faults.TIMES["timeout_seconds"], 0.2):
+            found, seconds = timed(w.store.batch_get_v2, asked)
+            assert found == missed and len(pools) >= 4 and seconds < most
+        moody.settle()
 
 
 def test_more_hanging_calls_than_the_store_has_threads(moody):
@@ -320,6 +342,31 @@ def test_detach_while_the_store_hangs(moody):
         assert holes.look(w, tokens) == ALL
         moody.settle()
         faults.expect_alive(w)
+
+
+def test_a_close_waits_no_longer_than_it_was_told_for_calls_of_other_threads(moody):
+    """The store in Python, without SGLang: what a call that hangs still uses is closed later."""
+    config = {"library": str(moody.library), "control": str(moody.path), "store": str(moody.store)}
+    store = larder.Store("plugin", config)
+    space = store.space(page_size=16, identity="m", pools=[larder.Pool("kv", 64, "x")])
+    moody.mood("hang", "read")
+    codes = []
+    page = larder.Page("01" * 32, bytearray(64))
+    reader = threading.Thread(target=lambda: codes.extend(space.get_pages([page], timeout=30)), daemon=True)
+    reader.start()
+    faults.until(lambda: moody["hung"] == 1, "the begin of the hang")
+    begin = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(larder.Error, match="other threads") as caught:
+            store.close(0.5)
+        assert caught.value.code is larder.Code.DEADLINE_EXCEEDED
+    assert time.monotonic() - begin < 2 and reader.is_alive()
+    with pytest.raises(larder.Error, match="closed"):
+        space.get_pages([page])
+    moody.settle()
+    store.close(10)
+    reader.join(timeout=faults.WAIT)
+    assert len(codes) == 1 and moody["open"] == 0
 
 
 def test_calls_of_other_threads_while_the_backend_is_closed(tmp_path):

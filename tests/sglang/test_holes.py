@@ -7,8 +7,9 @@ fail with a later SGLang, a hole has been closed there.
 
 import pytest
 import torch
-from rig import cases, faults, holes, larder_backend, world
+from rig import cases, content, faults, holes, larder_backend, world
 from rig.holes import ALL, ALL_WRONG, NOTHING, Given
+from sglang.srt.runtime_context import get_context
 
 LAYOUTS = [("page_first", "page_first_direct"), ("page_first_direct", "page_first"), ("layer_first", "page_first")]
 TYPES = [
@@ -165,6 +166,69 @@ def test_an_update_that_names_no_version_needs_a_clear(tmp_path):
             holes.update_weights(w, None, seed=2)
             w.clear()
             assert holes.look(w, tokens) == NOTHING
+
+
+def new_weights(w, version, seed):
+    """An update that SGLang's cache is not flushed after: what it holds is of the weights before."""
+    get_context().override("scheduler.weight_version", weight_version=version)
+    w.content = content.Content((seed, str(w.settings.dtype)), w.settings.tp_rank, w.page_size)
+
+
+def test_weights_updated_before_the_attach_and_not_flushed(tmp_path):
+    """SGLang backs up on a hit what it computed before the attach: state of the old weights, under the new version."""
+    selective = {"server_args": {"hicache_write_policy": "write_through_selective"}}
+    ours = holes.ours(tmp_path)
+    with world.World(**selective) as w:
+        tokens = holes.prompt(w)
+        w.insert(tokens)
+        new_weights(w, "v2", seed=2)
+        w.attach(ours)
+        w.insert(tokens)
+        w.wait_backup()
+        w.flush()
+        assert holes.look(w, tokens) == NOTHING
+        w.insert(tokens)
+        w.insert(tokens)
+        w.flush()
+        assert holes.look(w, tokens) == ALL  # the flush has settled it
+
+
+@pytest.mark.parametrize("version", ["v2", "default"])
+def test_weights_updated_and_not_flushed_around_a_detach(tmp_path, version):
+    """The next attach knows it still, also if the version is the first one again."""
+    selective = {"server_args": {"hicache_write_policy": "write_through_selective"}}
+    ours = holes.ours(tmp_path)
+    with world.World(ours, **selective) as w:
+        tokens = holes.prompt(w)
+        new_weights(w, "v1.5", seed=3)
+        w.insert(tokens)  # by v1.5
+        assert w.store.batch_exists(["0" * 64]) == 0  # the guard has seen it
+        new_weights(w, version, seed=2)
+        w.detach()
+        w.attach(ours)
+        w.insert(tokens)
+        w.wait_backup()
+        w.flush()
+        assert holes.look(w, tokens) == NOTHING
+        w.insert(tokens)
+        w.insert(tokens)
+        w.detach()
+        w.attach(ours)
+        w.flush()
+        assert holes.look(w, tokens) == ALL
+
+
+def test_weights_updated_and_flushed_before_a_detach(tmp_path):
+    """The next attach stores at once, although the version is not the one of the start."""
+    ours = holes.ours(tmp_path)
+    with world.World(ours) as w:
+        tokens = holes.prompt(w)
+        holes.update_weights(w, "v2", seed=2)
+        w.detach()
+        w.attach(ours)
+        w.insert(tokens)
+        w.flush()
+        assert holes.look(w, tokens) == ALL
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------

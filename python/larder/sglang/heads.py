@@ -8,17 +8,13 @@ whose pages are whole, shares them too. A page is there when all its pieces are.
     page_head: [K, V][page][head][token][layer][dim]     the heads of a piece are two runs of bytes, in K and in V
 """
 
-import time
 from dataclasses import dataclass
-from typing import Any, Iterator, Optional
+from typing import Any, Optional
 
 import larder
 from larder.sglang import tensors
 
 LAYOUT = "page_head"
-
-# Each piece has as much, however late the ones before it were: the store then takes the bytes of a put to write later.
-_LEAST_SECONDS = 0.02
 
 _REMEDY = "to store the pool, leave tp_lcm_size out: then servers with other numbers of ranks find nothing of this one"
 
@@ -29,11 +25,6 @@ class Piece:
 
     layout: Optional[larder.PageLayout]  # None: pages have no fixed places
     flat: tuple[tuple[int, int], ...]
-
-
-def tp_ranks(config: Any, pieces: int) -> list[tuple[int, int]]:
-    """(rank, ranks) that the pieces of this rank belong to. config: a HiCacheStorageConfig."""
-    return [(config.tp_rank * pieces + piece, config.tp_size * pieces) for piece in range(pieces)]
 
 
 def cut(host_pool: Any, layout: Optional[larder.PageLayout], pieces: int) -> tuple[Piece, ...]:
@@ -81,15 +72,3 @@ def _by_engine(host_pool: Any, slot: int, layout: larder.PageLayout, pieces: int
     except (AssertionError, NotImplementedError):
         return []
     return [(int(address), int(size)) for address, size in zip(addresses, sizes)]
-
-
-def with_time_left(pieces: int, seconds: float) -> Iterator[tuple[int, float]]:
-    """(piece, seconds left for it) of work that shall end within `seconds`, one piece after another.
-
-    Each piece but the first has _LEAST_SECONDS at least, so all may take so much longer.
-    """
-    begin = time.monotonic()
-    left = seconds
-    for piece in range(pieces):
-        yield piece, left
-        left = max(_LEAST_SECONDS, seconds - (time.monotonic() - begin))

@@ -29,6 +29,9 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
+Weights = tuple[Any, Any, Optional[str]]  # path, revision, version
+
+
 class Identity:
     """Makes the identity text, anew when SGLang's weights change at run time.
 
@@ -54,15 +57,31 @@ class Identity:
         self.text()
         self.draft = self._draft()
 
+    def weights(self) -> Weights:
+        """What names SGLang's weights as of now."""
+        return _read("get_model", "model_path"), _read("get_model", "revision"), self._weight_version()
+
+    def engine(self) -> Any:
+        """An object that SGLang has for as long as this engine runs; None: it has none."""
+        try:
+            return runtime_context.get_server_args()
+        except Exception:  # SGLang raises errors of several kinds
+            return None
+
+    def is_as_launched(self) -> bool:
+        """Whether the weights have the version that the server was started with."""
+        launched = getattr(self.engine(), "weight_version", None)
+        return launched is None or str(launched) == self._weight_version()
+
     def text(self) -> str:
         """The text as of now: SGLang's weight version is read at each call."""
-        now = (_read("get_model", "model_path"), _read("get_model", "revision"), self._weight_version())
+        now = self.weights()
         with self._lock:
             if self._last[0] != now:
                 self._last = (now, self._make(now))
             return self._last[1]
 
-    def _make(self, now: tuple[Any, Any, Any]) -> str:
+    def _make(self, now: Weights) -> str:
         fields = {name: _plain(_read("get_model", name)) for name in _MODEL_FIELDS + _OTHER_MODEL_FIELDS}
         weights = self._settings.weights_fingerprint or self._fingerprint(now[0], now[1], "weights_fingerprint")
         return canonical(

@@ -4,7 +4,7 @@
 from typing import Any, Optional, Sequence
 
 import larder
-from larder.sglang.heads import with_time_left
+from larder.sglang.patience import Deadline
 from larder.sglang.pools import ANCHOR
 from larder.sglang.spaces import OpenSpace
 from larder.store import MAX_KEYS
@@ -50,10 +50,9 @@ def query(
 ) -> larder.Exists:
     """A page is there when all its pieces are."""
     found: Optional[larder.Exists] = None
-    for piece, left in with_time_left(len(current.spaces), timeout):
-        answer = current.spaces[piece].exists(
-            keys[:MAX_KEYS], needs, left, present=len(needs) > 1, cancel=cancel
-        )
+    deadline = Deadline(timeout)
+    for space in current.spaces:
+        answer = space.exists(keys[:MAX_KEYS], needs, deadline.left(), present=len(needs) > 1, cancel=cancel)
         found = answer if found is None else found & answer
     assert found is not None
     return found
@@ -64,9 +63,10 @@ def leading_pages(current: OpenSpace, keys: Sequence[str], timeout: float, cance
     if len(current.spaces) == 1:  # mostly, and SGLang's scheduler waits
         return current.spaces[0].leading_pages(keys[:MAX_KEYS], timeout, cancel=cancel)
     count = min(len(keys), MAX_KEYS)
-    for piece, left in with_time_left(len(current.spaces), timeout):
+    deadline = Deadline(timeout)
+    for space in current.spaces:
         if count:
-            count = current.spaces[piece].leading_pages(keys[:count], left, cancel=cancel)
+            count = space.leading_pages(keys[:count], deadline.left(), cancel=cancel)
     return count
 
 

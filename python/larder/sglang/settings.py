@@ -5,6 +5,8 @@ import os
 from dataclasses import dataclass
 from typing import Any, Mapping, Optional
 
+from larder.sglang.ranks import Ranks, read_ranks
+
 # Keys that SGLang reads, and that may still be there.
 _ENGINE_KEYS = frozenset(
     {
@@ -49,6 +51,7 @@ class Settings:
     has_interface_v1: bool
     metrics_host: str
     metrics_port: Optional[int]  # of this rank; None: no page
+    ranks: Ranks
     pieces: int  # of each page: 1, or tp_lcm_size / tp_size
 
 
@@ -57,13 +60,13 @@ def read_settings(config: Any) -> Settings:
     extra: Mapping[str, Any] = config.extra_config or {}
     store = {key: value for key, value in extra.items() if key not in _ENGINE_KEYS and key not in _OWN_KEYS}
     backend = _text(extra, "backend") or "file"
-    pieces = _pieces(config)
+    ranks, pieces = read_ranks(config), _pieces(config)
     rank_directories = extra.get("rank_directories", False)
     if not isinstance(rank_directories, bool):
         raise ValueError(f"larder: rank_directories is {rank_directories!r}; true or false")
     if rank_directories:
-        store["directory"] = _rank_directories(config, store)
-    elif backend == "file" and "directory" in store and (config.tp_lcm_size or is_one_of_several(config)):
+        store["directory"] = _rank_directories(config, ranks, store)
+    elif backend == "file" and "directory" in store and (config.tp_lcm_size or ranks.is_one_of_several):
         store.setdefault("share_directory", _first(store["directory"]).rstrip("/") + ".share")
     return Settings(
         backend=backend,
@@ -75,29 +78,10 @@ def read_settings(config: Any) -> Settings:
         put_timeout_seconds=_seconds(extra, "put_timeout_seconds", 5.0),
         has_interface_v1=bool(extra.get("interface_v1", 0)),
         metrics_host=_text(extra, "metrics_host") or "127.0.0.1",
-        metrics_port=_metrics_port(config, extra.get("metrics_port")),
+        metrics_port=_metrics_port(ranks, extra.get("metrics_port")),
+        ranks=ranks,
         pieces=pieces,
     )
-
-
-def is_one_of_several(config: Any) -> bool:
-    """Whether other processes of this server have a storage backend, too."""
-    if config.tp_size * config.pp_size * config.attn_cp_size > 1 or config.dp_rank > 0:
-        return True
-    try:
-        from sglang.srt.runtime_context import get_parallel
-
-        parallel = get_parallel()
-    except Exception:
-        return False
-    return any(_size(parallel, name) > 1 for name in ("dp_size", "attn_dp_size"))
-
-
-def _size(parallel: Any, name: str) -> int:
-    try:
-        return int(getattr(parallel, name))
-    except Exception:  # not published: SGLang raises errors of several kinds
-        return 1
 
 
 def _pieces(config: Any) -> int:
@@ -113,7 +97,7 @@ def _pieces(config: Any) -> int:
     return int(ranks // config.tp_size) if config.should_split_heads else 1
 
 
-def _rank_directories(config: Any, store: Mapping[str, Any]) -> str:
+def _rank_directories(config: Any, ranks: Ranks, store: Mapping[str, Any]) -> str:
     if config.is_mla_model and config.tp_size > 1:
         raise ValueError(
             "larder: rank_directories does not fit this model: its KV is the same on all tensor-parallel ranks, and "
@@ -126,18 +110,16 @@ def _rank_directories(config: Any, store: Mapping[str, Any]) -> str:
         )
     if "directory" not in store:
         raise ValueError("larder: rank_directories needs `directory`")
-    rank = f"tp{config.tp_rank}_pp{config.pp_rank}_cp{config.attn_cp_rank}_dp{config.dp_rank}"
-    return ":".join(os.path.join(folder, rank) for folder in str(store["directory"]).split(":"))
+    return ":".join(os.path.join(folder, ranks.folder) for folder in str(store["directory"]).split(":"))
 
 
-def _metrics_port(config: Any, given: Any) -> Optional[int]:
+def _metrics_port(ranks: Ranks, given: Any) -> Optional[int]:
     """Each rank is a process, and has the next port."""
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= 65535:
         raise ValueError(f"larder: metrics_port is {given!r}; a port from 1 to 65535, the first rank's")
-    stage = config.attn_cp_rank + config.attn_cp_size * (config.pp_rank + config.pp_size * config.dp_rank)
-    return int(given + config.tp_rank + config.tp_size * stage)
+    return given + ranks.number
 
 
 def _first(directories: Any) -> str:

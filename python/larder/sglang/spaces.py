@@ -7,32 +7,14 @@ One space for whole pages, one for each piece of pages that are in pieces (heads
 import contextlib
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import larder
-from larder.sglang import heads
+from larder.sglang.patience import Deadline
 from larder.sglang.pools import ANCHOR, MappedPool
+from larder.sglang.ranks import Ranks
 
 _MAX_SPACES = 4
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """(rank, size) of a process. tp: of each piece of its pages."""
-
-    tp: list[tuple[int, int]]
-    pp: tuple[int, int]
-    cp: tuple[int, int]
-
-
-def ranks_of(config: Any, pieces: int) -> Ranks:
-    """config: a HiCacheStorageConfig."""
-    return Ranks(
-        tp=heads.tp_ranks(config, pieces),
-        pp=(config.pp_rank, config.pp_size),
-        cp=(config.attn_cp_rank, config.attn_cp_size),
-    )
 
 
 class NotReady(Exception):
@@ -56,7 +38,7 @@ class OpenSpace:
     def anchor(self) -> MappedPool:
         return self.pools[ANCHOR]
 
-    def clear(self, timeout: Optional[float]) -> None:
+    def clear(self, timeout: float) -> None:
         """Drops the pages of the namespace, which all tensor-parallel ranks share."""
         self.spaces[0].clear(timeout)
 
@@ -70,10 +52,11 @@ class OpenSpace:
 class SpaceTable:
     """Any thread. A space is closed when it is retired and its last user has left."""
 
-    def __init__(self, store: larder.Store, identity: Callable[[], str], ranks: Ranks) -> None:
+    def __init__(self, store: larder.Store, identity: Callable[[], str], ranks: Ranks, pieces: int) -> None:
         self._store = store
         self._identity = identity
         self._ranks = ranks
+        self._pieces = pieces
         self._changed = threading.Condition()
         self._pools: dict[str, MappedPool] = {}  # the anchor first; replaced, never changed
         self._open: OrderedDict[str, OpenSpace] = OrderedDict()
@@ -119,7 +102,7 @@ class SpaceTable:
         if is_last:
             current.close()
 
-    def clear(self, timeout: Optional[float]) -> None:
+    def clear(self, deadline: Deadline) -> None:
         """Drops the pages of the present weights, and of those that are still open."""
         present = self.enter()
         try:
@@ -129,7 +112,7 @@ class SpaceTable:
                     self._enter(current)
             try:
                 for current in spaces:
-                    current.clear(timeout)
+                    current.clear(deadline.left())
             finally:
                 for current in spaces:
                     self.leave(current)
@@ -169,7 +152,7 @@ class SpaceTable:
     def _open_spaces(self, identity: str) -> list[larder.Space]:
         opened: list[larder.Space] = []
         try:
-            for tp in self._ranks.tp:
+            for tp in self._ranks.tp_of_pieces(self._pieces):
                 space = self._store.space(
                     page_size=self._pools[ANCHOR].slots_per_page,
                     identity=identity,

@@ -12,9 +12,10 @@ import larder
 from larder.sglang import heads, queries, tensors, transfers
 from larder.sglang.identity import Identity
 from larder.sglang.metrics_page import MetricsPage
+from larder.sglang.patience import Deadline, Patience
 from larder.sglang.pools import ANCHOR, MappedPool, Reach, Unusable, is_split_but_stored_once, map_pool, memory_of
 from larder.sglang.settings import Settings, read_settings
-from larder.sglang.spaces import NotReady, OpenSpace, SpaceTable, ranks_of
+from larder.sglang.spaces import NotReady, OpenSpace, SpaceTable
 from larder.sglang.trouble import Meter, Trouble
 from larder.sglang.weight_guard import WeightGuard
 
@@ -24,7 +25,6 @@ _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
 # Codes of a page that are no news: it is not there, or the store's policy declined it.
 _QUIET_CODES = frozenset({int(larder.Code.OK), int(larder.Code.NOT_FOUND), int(larder.Code.UNSUPPORTED)})
 _OK = int(larder.Code.OK)
-_LITTLE_PATIENCE = 0.1  # seconds for a write after one that came late
 _DETACH_SECONDS = 1.0  # that a detach waits for a store; then it is closed in the background
 
 T = TypeVar("T")
@@ -54,10 +54,13 @@ class LarderStorage(HiCacheStorage):
         self._is_closed = False
         self._identity = Identity(storage_config, settings)
         self._store = larder.Store(settings.backend, settings.store, log=_log)
-        self._spaces = SpaceTable(self._store, self._identity.text, ranks_of(storage_config, settings.pieces))
-        self._guard = WeightGuard(self._identity.text)
-        self._put_patience = settings.put_timeout_seconds
-        self._late_puts = 0  # in a row
+        self._spaces = SpaceTable(self._store, self._identity.text, settings.ranks, settings.pieces)
+        self._guard = WeightGuard(self._identity)
+        self._get_patience = Patience(settings.timeout_seconds)
+        self._put_patience = Patience(settings.put_timeout_seconds)
+        self._clear_patience = Patience(settings.put_timeout_seconds)
+        self._clearing = threading.Lock()
+        self._is_clear_owed = False
         self._metrics_page = self._open_metrics_page(settings)
         if not settings.has_interface_v1:
             logger.warning("larder: the extra config has no \"interface_v1\": 1; pages are copied on their way")
@@ -91,13 +94,38 @@ class LarderStorage(HiCacheStorage):
         self._call("open", lambda: None, lambda current: None)
 
     def clear(self) -> bool:
-        """Drops the pages of this model: of all its pools and ranks. Other models' pages in the store stay."""
+        """Drops the pages of this model: of all its pools and ranks. Other models' pages in the store stay.
+
+        False: it failed, and is owed. SGLang does not look, and tells its caller that all is cleared: so every call
+        tries again first, and is a miss until it is done. (An exception would only be logged, and SGLang would go on
+        to believe that the store has the pages.)
+        """
+        with self._clearing:
+            self._is_clear_owed = True
+            self._clear_patience = Patience(self._settings.put_timeout_seconds)
+            return self._try_clear()
+
+    def _try_clear(self) -> bool:
+        """With _clearing."""
         try:
-            self._spaces.clear(self._settings.put_timeout_seconds)
+            with self._clear_patience.deadline() as deadline:
+                self._spaces.clear(deadline)
         except Exception as error:
             self._trouble.note("clear", error)
             return False
+        self._is_clear_owed = False
         return True
+
+    def _has_cleared(self) -> bool:
+        """Whether no clear is owed any more."""
+        if not self._is_clear_owed or self._is_closed:
+            return True
+        if not self._clearing.acquire(blocking=False):
+            return False  # another thread is at it
+        try:
+            return not self._is_clear_owed or self._try_clear()
+        finally:
+            self._clearing.release()
 
     def get_stats(self) -> Optional[Any]:
         """SGLang's StorageMetrics of the transfers since the last call; None if there are none."""
@@ -126,9 +154,11 @@ class LarderStorage(HiCacheStorage):
         if self._is_closed:
             return
         self._is_closed = True
+        if self._is_clear_owed:
+            self._trouble.note("clear", "it never succeeded: the next attach finds what it should have dropped")
         if self._metrics_page is not None:
             self._metrics_page.close()
-        self._guard.release()
+        self._guard.close()
         self._cancel.set()
         try:
             if not self._spaces.close(_DETACH_SECONDS):
@@ -175,7 +205,7 @@ class LarderStorage(HiCacheStorage):
         """What SGLang has made of tp_lcm_size: it leaves it out, without a word, where pages cannot be in pieces."""
         wanted, has = self._config.tp_lcm_size, self._config.tp_size
         if self._settings.pieces > 1:
-            (first, ranks), *_ = heads.tp_ranks(self._config, self._settings.pieces)
+            (first, ranks), *_ = self._settings.ranks.tp_of_pieces(self._settings.pieces)
             logger.info(
                 "larder: each page is in %d pieces, those of the ranks %d to %d of %d", self._settings.pieces, first,
                 first + self._settings.pieces - 1, ranks,
@@ -235,10 +265,10 @@ class LarderStorage(HiCacheStorage):
     # ---- transfers out of and into host pools ----
 
     def batch_get_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
-        return self._move_pool(False, ANCHOR, keys, host_indices, extra_info)
+        return self._move_anchor(False, keys, host_indices, extra_info)
 
     def batch_set_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
-        return self._move_pool(True, ANCHOR, keys, host_indices, extra_info)
+        return self._move_anchor(True, keys, host_indices, extra_info)
 
     def batch_get_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
         return self._move_pools(False, transfers, extra_info)
@@ -246,16 +276,27 @@ class LarderStorage(HiCacheStorage):
     def batch_set_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
         return self._move_pools(True, transfers, extra_info)
 
+    def _move_anchor(self, is_put: bool, keys: Sequence[str], host_indices: Any, extra_info: Any) -> list[bool]:
+        with self._patience(is_put).deadline() as deadline:
+            return self._move_pool(is_put, deadline, ANCHOR, keys, host_indices, extra_info)
+
     def _move_pools(self, is_put: bool, asked: Optional[Sequence[Any]], extra_info: Any) -> dict[Any, list[bool]]:
-        return {
-            transfer.name: self._move_pool(
-                is_put, queries.pool_name(transfer.name), transfer.keys or [], transfer.host_indices, extra_info
-            )
-            for transfer in asked or ()
-        }
+        with self._patience(is_put).deadline() as deadline:
+            return {
+                one.name: self._move_pool(
+                    is_put, deadline, queries.pool_name(one.name), one.keys, one.host_indices, extra_info
+                )
+                for one in asked or ()
+            }
 
     def _move_pool(
-        self, is_put: bool, name: str, keys: Sequence[str], host_indices: Any, extra_info: Any
+        self,
+        is_put: bool,
+        deadline: Deadline,
+        name: str,
+        keys: Optional[Sequence[str]],
+        host_indices: Any,
+        extra_info: Any,
     ) -> list[bool]:
         keys = keys or []
 
@@ -266,7 +307,7 @@ class LarderStorage(HiCacheStorage):
             if is_put and not self._may_store(current):
                 return [False] * len(keys)
             begin = time.perf_counter()
-            move = self._move(current, is_put)
+            move = transfers.Move(current, is_put, deadline, self._cancel)
             codes = transfers.move_pages(move, pool, keys, host_indices, _last_prefix_key(extra_info))
             return self._answer(is_put, codes, pool.page_bytes, time.perf_counter() - begin)
 
@@ -274,11 +315,8 @@ class LarderStorage(HiCacheStorage):
             return []
         return self._call("set" if is_put else "get", lambda: [False] * len(keys), work)
 
-    def _patience(self) -> float:
-        """Of the next write. Now and then a second, in which a store that is slow but well gets a batch done."""
-        if self._late_puts == 0:
-            return self._settings.put_timeout_seconds
-        return min(self._settings.put_timeout_seconds, 1.0 if self._late_puts % 8 == 1 else _LITTLE_PATIENCE)
+    def _patience(self, is_put: bool) -> Patience:
+        return self._put_patience if is_put else self._get_patience
 
     def _may_store(self, current: OpenSpace) -> bool:
         if self._guard.may_store(current.identity):
@@ -290,15 +328,7 @@ class LarderStorage(HiCacheStorage):
         )
         return False
 
-    def _move(self, current: OpenSpace, is_put: bool) -> transfers.Move:
-        timeout = self._put_patience if is_put else self._settings.timeout_seconds
-        return transfers.Move(current, is_put, timeout, self._cancel)
-
     def _answer(self, is_put: bool, codes: list[int], page_bytes: int, seconds: float) -> list[bool]:
-        if is_put:
-            # A store that hangs must not hold the backup thread once per batch: SGLang waits for it when it detaches.
-            self._late_puts = self._late_puts + 1 if seconds >= self._put_patience else 0
-            self._put_patience = self._patience()
         done = [code == _OK for code in codes]
         moved = sum(done)
         if self._config.enable_storage_metrics:
@@ -323,7 +353,9 @@ class LarderStorage(HiCacheStorage):
         def work(current: OpenSpace) -> list[Optional[Any]]:
             begin = time.perf_counter()
             targets = _targets(current, len(keys), target_locations)
-            codes = transfers.move_tensors(self._move(current, False), current.anchor, keys, targets)
+            with self._get_patience.deadline() as deadline:
+                move = transfers.Move(current, False, deadline, self._cancel)
+                codes = transfers.move_tensors(move, current.anchor, keys, targets)
             done = self._answer(False, codes, current.anchor.page_bytes, time.perf_counter() - begin)
             return [target if is_done else None for target, is_done in zip(targets, done)]
 
@@ -350,7 +382,9 @@ class LarderStorage(HiCacheStorage):
                 return False
             begin = time.perf_counter()
             flat = [tensors.flat_on_cpu(value) for value in given]
-            codes = transfers.move_tensors(self._move(current, True), current.anchor, keys, flat)
+            with self._put_patience.deadline() as deadline:
+                move = transfers.Move(current, True, deadline, self._cancel)
+                codes = transfers.move_tensors(move, current.anchor, keys, flat)
             return all(self._answer(True, codes, current.anchor.page_bytes, time.perf_counter() - begin))
 
         return self._call("set", lambda: False, work)
@@ -359,6 +393,8 @@ class LarderStorage(HiCacheStorage):
 
     def _call(self, kind: str, miss: Callable[[], T], work: Callable[[OpenSpace], T]) -> T:
         try:
+            if not self._has_cleared():
+                return miss()
             current = self._spaces.enter()
             try:
                 self._guard.may_store(current.identity)  # queries see an update, too

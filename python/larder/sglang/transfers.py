@@ -3,11 +3,12 @@
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Callable, Optional, Sequence
 
 import larder
 from larder.sglang import tensors
-from larder.sglang.heads import with_time_left
+from larder.sglang.patience import Deadline
 from larder.sglang.pools import MappedPool, Reach
 from larder.sglang.spaces import OpenSpace
 from larder.store import MAX_PAGES
@@ -18,18 +19,26 @@ _COPIED_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Move:
-    """What a transfer is done with. timeout: seconds for each call of the store; for pages in pieces, for all calls
-    about the same pages. piece: of each page, the one to move."""
+    """What a transfer is done with. deadline: of all calls of the store. piece: of each page, the one to move."""
 
     current: OpenSpace
     is_put: bool
-    timeout: float
+    deadline: Deadline
     cancel: Any  # larder.Cancel
     piece: int = 0
 
     @property
     def space(self) -> larder.Space:
         return self.current.spaces[self.piece]
+
+    def call(self, count: int, run: Callable[..., list[int]]) -> list[int]:
+        """One call of the store about `count` pages: `run`, with its terms. Late reads are not begun; late writes are,
+        because the store takes their bytes."""
+        if self.deadline.is_over and not self.is_put:
+            return [int(larder.Code.DEADLINE_EXCEEDED)] * count
+        if self.is_put:
+            return run(retry=True, timeout=self.deadline.left(), cancel=self.cancel)
+        return run(timeout=self.deadline.left(), cancel=self.cancel)
 
 
 def move_pages(
@@ -89,8 +98,8 @@ def _in_pieces(move: Move, move_piece: Callable[[Move], list[int]]) -> list[int]
     if len(move.current.spaces) == 1:
         return move_piece(move)
     codes: list[int] = []
-    for piece, left in with_time_left(len(move.current.spaces), move.timeout):
-        more = move_piece(dataclasses.replace(move, piece=piece, timeout=left))
+    for piece in range(len(move.current.spaces)):
+        more = move_piece(dataclasses.replace(move, piece=piece))
         codes = [before if before != larder.Code.OK else after for before, after in zip(codes, more)] if piece else more
     return codes
 
@@ -101,20 +110,17 @@ def _move_mapped(
     space, layout = move.space, pool.pieces[move.piece].layout
     assert layout is not None
     if move.is_put:
-        return space.put(
-            keys, slots, layout, pool=pool.name, parent=parent, retry=True, timeout=move.timeout, cancel=move.cancel
-        )
-    return space.get(keys, slots, layout, pool=pool.name, timeout=move.timeout, cancel=move.cancel)
+        run = partial(space.put, keys, slots, layout, pool=pool.name, parent=parent)
+    else:
+        run = partial(space.get, keys, slots, layout, pool=pool.name)
+    return move.call(len(keys), run)
 
 
 def _move_described(move: Move, pages: list[larder.Page]) -> list[int]:
     codes: list[int] = []
     for begin in range(0, len(pages), MAX_PAGES):
         some = pages[begin : begin + MAX_PAGES]
-        if move.is_put:
-            codes += move.space.put_pages(some, retry=True, timeout=move.timeout, cancel=move.cancel)
-        else:
-            codes += move.space.get_pages(some, timeout=move.timeout, cancel=move.cancel)
+        codes += move.call(len(some), partial(move.space.put_pages if move.is_put else move.space.get_pages, some))
     return codes
 
 

@@ -1,29 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps state of old weights from being stored under the identity of new ones.
 
-SGLang sets a new weight version first and flushes its cache then, or not at all; what is on its way to the store in
-between was computed with the old weights, and nothing in a page says so. A flush clears the host pools. So pages are
-taken only if the weights are those of the last flush (or of the start); until the next one they are declined.
+SGLang sets a new weight version first and flushes its cache then, or not at all. What it holds until the flush was
+computed with the old weights, before the store was attached or after, and nothing in a page says so. A flush clears the
+host pools. So pages are taken only if the weights are those of the last flush (or of the start); until the next one
+they are declined.
 """
 
 import threading
-from typing import Any, Callable, Optional
+from typing import Any, Optional
+
+from larder.sglang.identity import Identity, Weights
+
+# What the guard before has left to the next attach: the engine, and its weights of the last flush; None: there were
+# others since.
+_left: tuple[Any, Optional[Weights]] = (None, None)
 
 
 class WeightGuard:
-    """identity: the text that names the weights as of now. Any thread."""
+    """Any thread."""
 
-    def __init__(self, identity: Callable[[], str]) -> None:
+    def __init__(self, identity: Identity) -> None:
         self._identity = identity
         self._lock = threading.Lock()
-        self._flushed: Optional[str] = identity()
+        engine, weights = _left
+        if engine is not None and engine is identity.engine():
+            is_flushed = weights == identity.weights()
+        else:
+            is_flushed = identity.is_as_launched()
+        self._flushed: Optional[str] = identity.text() if is_flushed else None
         self._pool: Any = None
         self._original: Any = None
+
+    def close(self) -> None:
+        """Leaves the pool alone, and what it knows to the next guard. A flush or an update in between shows there only
+        if the weights then have another name."""
+        global _left
+        self.release()
+        try:
+            is_flushed = self.may_store(self._identity.text())
+            _left = (self._identity.engine(), self._identity.weights() if is_flushed else None)
+        except Exception:  # nobody knows the weights: nothing is stored until a flush
+            _left = (self._identity.engine(), None)
 
     def watch(self, host_pool: Any) -> None:
         """Notices from now on when SGLang clears `host_pool`, the anchor: its clear() is wrapped, on this object alone.
 
-        A pool without clear() is never flushed: after new weights nothing is stored until the next attach.
+        A pool without clear() is never flushed: after new weights nothing is stored until the server starts anew.
         """
         self.release()
         original = getattr(host_pool, "clear", None)
@@ -56,7 +79,7 @@ class WeightGuard:
 
     def _note_flush(self) -> None:
         try:
-            now: Optional[str] = self._identity()
+            now: Optional[str] = self._identity.text()
         except Exception:  # SGLang's flush goes on; nothing is stored until the next one
             now = None
         with self._lock:

@@ -14,6 +14,8 @@ namespace larder::llama {
 namespace {
 
 constexpr unsigned kClientLeft = 499;
+// With it llama-server goes on for a client that has left, in a slot that is another request's by then.
+constexpr std::string_view kGoesOnField = "X-Conversation-Id";
 constexpr std::string_view kFromSlot = "slot", kFromHost = "host", kFromStorage = "storage";
 
 double seconds_since(TimePoint begun, const Clock& clock) {
@@ -22,44 +24,46 @@ double seconds_since(TimePoint begun, const Clock& clock) {
 
 }  // namespace
 
-Status CompletionRelay::run() {
+Status CompletionRelay::run(std::uint64_t checked) {
+  checked_ = checked;
   const auto parsed = parse_llama_request(request_.method, request_.path, request_.body);
   if (const auto* reason = std::get_if<PlainReason>(&parsed)) return run_plainly(*reason);
   const auto& asked = std::get<LlamaRequest>(parsed);
   if (asked.answers > parts_.slots.size()) return run_plainly(PlainReason::kTooManyAnswers);
   if (!asked.takes_slot && !parts_.slots.chooses_by_likeness()) return run_plainly(PlainReason::kOtherSlot);
-  return run_cached(asked);
+  const Status status = run_cached(asked);
+  if (asked.answers > 1) parts_.slots.forget_free();
+  return status;
 }
 
 Status CompletionRelay::run_as_it_is() {
-  const Result<unsigned> sent = forward(request_.body);
-  if (route_use(request_.method, request_.path) == RouteUse::kSlot) note_unrecorded(sent);
-  return sent.status();
+  if (route_use(request_.method, request_.path) == RouteUse::kNone) return forward(request_.body).status();
+  return go_on_plainly(true);
 }
 
 // A slot that is ours to give is taken all the same, or llama-server would choose one that another request was given.
 Status CompletionRelay::run_plainly(PlainReason reason) {
-  if (route_use(request_.method, request_.path) == RouteUse::kNone) {
-    const Result<unsigned> sent = forward(request_.body);
-    return sent.status();
-  }
   parts_.metrics.plain(reason).increment();
-  std::string body = request_.body;
   const bool can_be_pinned = route_takes_slot(request_.method, request_.path) && reason != PlainReason::kOtherRoute &&
                              reason != PlainReason::kTooManyAnswers && reason != PlainReason::kSeveralPrompts;
-  const bool is_pinned = can_be_pinned && [&] {
+  if (can_be_pinned) {
     Result<SlotTable::Hold> hold = take_slot({});
-    if (!hold.is_ok()) return false;
-    hold_ = std::move(*hold);
-    const std::optional<std::string> pinned = pinned_body(request_.body, hold_.slot());
-    if (pinned) body = *pinned;
-    return pinned.has_value();
-  }();
+    if (hold.is_ok()) hold_ = std::move(*hold);
+  }
+  return go_on_plainly(reason != PlainReason::kOtherRoute);
+}
+
+Status CompletionRelay::go_on_plainly(bool has_prompt) {
+  const auto slot = hold_.is_held() ? std::optional(hold_.slot()) : std::nullopt;
+  std::optional<PlainBody> body;
+  if (has_prompt) body = plain_body(request_.body, slot);
   if (reply_.is_gone()) return Status::ok();
-  const Result<unsigned> sent = forward(std::move(body));
-  if (hold_.is_held()) hold_.contents().forget();
-  if (!is_pinned) parts_.slots.forget_all();
-  if (reason != PlainReason::kOtherRoute) note_unrecorded(sent);
+  const Result<unsigned> sent = forward(body ? std::move(body->text) : request_.body);
+  if (slot) hold_.contents().forget();
+  const bool is_let_in = !sent.is_ok() || *sent != 401;  // who is not uses no slot
+  if (is_let_in && (!slot || !body)) parts_.slots.forget_all();
+  if (body && body->answers > 1) parts_.slots.forget_free();
+  if (has_prompt) note_unrecorded(sent);
   return sent.status();
 }
 
@@ -83,6 +87,12 @@ Status CompletionRelay::run_cached(const LlamaRequest& asked) {
     return Status::ok();
   }
   hold_ = std::move(*hold);
+  if (!is_current()) {  // its adapters were changed while the request waited
+    trace_.refuse();
+    parts_.metrics.plain(PlainReason::kAdapters).increment();
+    if (!asked.takes_slot) hold_ = {};
+    return go_on_plainly(true);
+  }
   parts_.metrics.cached.increment();
   parts_.metrics.prompt_tokens.increment(prompt->size());
   const EngineHabits habits = parts_.slots.habits();
@@ -98,11 +108,14 @@ Status CompletionRelay::run_cached(const LlamaRequest& asked) {
   if (!asked.takes_slot) check_slot(*prompt, is_answered);
   const bool may_have_shifted =
       parts_.shifts_context && (!asked.most_tokens || prompt->size() + *asked.most_tokens >= parts_.slot_context);
-  if (!is_answered || may_have_shifted || !is_answer_to(asked, *prompt) || !is_known) {
+  const bool has_left = sent.is_ok() && *sent == kClientLeft;
+  const bool is_whole = is_answered || (has_left && asked.streams && http_status_ == 200);  // the prompt
+  if (may_have_shifted || !is_known || !(is_answered || has_left) || !is_answer_to(asked, *prompt) || !is_current()) {
     hold_.contents().forget();
     return sent.status();
   }
-  hold_.contents().computed(*prompt, resume_, true, habits);
+  hold_.contents().computed(std::span(*prompt).first(is_whole ? prompt->size() : resume_), resume_, true, habits);
+  if (has_left) return Status::ok();
   const std::size_t certain = asked.takes_slot ? prompt->size() : prompt->size() - 1;
   if (saves_after) save_answer(*prompt, std::span(*prompt).first(certain), known, asked.salt);
   return Status::ok();
@@ -198,7 +211,9 @@ std::uint64_t CompletionRelay::restore(std::span<const TokenId> prompt, const Pr
                                        std::uint64_t resume) {
   const TimePoint begun = parts_.clock.now();
   const Result<std::string> file = write_file(found, prompt);
-  const Status given = file.is_ok() ? upstream_.restore_slot(hold_.slot(), *file) : file.status();
+  Status given = file.is_ok() ? upstream_.restore_slot(hold_.slot(), *file) : file.status();
+  const bool is_refused = file.is_ok() && given.code() == StatusCode::kInvalidArgument;
+  if (is_refused && empty_free_slots()) given = upstream_.restore_slot(hold_.slot(), *file);
   ProxyMetrics& metrics = parts_.metrics;
   if (!given.is_ok()) {
     metrics.restores_failed.increment();
@@ -217,6 +232,16 @@ std::uint64_t CompletionRelay::restore(std::span<const TokenId> prompt, const Pr
   reused_from_ = from_storage > 0 ? kFromStorage : kFromHost;
   hold_.contents().restored(prompt.first(static_cast<std::size_t>(found.tokens())));
   return found.tokens();
+}
+
+bool CompletionRelay::empty_free_slots() {
+  bool are_there = false;
+  for (SlotTable::Hold& other : parts_.slots.take_free()) {
+    if (!upstream_.erase_slot(other.slot()).is_ok()) continue;
+    other.contents().restored({});
+    are_there = true;
+  }
+  return are_there;
 }
 
 // A slot has a file of its own, which is written over: memory that a file system touches for the first time costs more
@@ -257,12 +282,13 @@ bool CompletionRelay::save_at(std::span<const TokenId> prompt, std::uint64_t end
   const std::span<const TokenId> part = prompt.first(static_cast<std::size_t>(end));
   const Result<std::uint64_t> cached = upstream_.prefill(hold_.slot(), part);
   if (!cached.is_ok()) {
-    hold_.contents().forget();
+    note_broken_off(prompt);
     return false;
   }
   note_cached(*cached);
   hold_.contents().computed(part, resume_, false, parts_.slots.habits());
   resume_ = end;
+  if (!is_current()) return false;
   const TimePoint begun = parts_.clock.now();
   std::string name = parts_.saver.name();
   const Status saved = upstream_.save_slot(hold_.slot(), name);
@@ -277,11 +303,18 @@ bool CompletionRelay::save_at(std::span<const TokenId> prompt, std::uint64_t end
   return true;
 }
 
+// A client that has left is no reason to empty a slot: llama-server compares the tokens of the next prompt itself. One
+// that was lost may have anything in it.
+void CompletionRelay::note_broken_off(std::span<const TokenId> prompt) {
+  if (!reply_.is_gone()) return hold_.contents().forget();
+  hold_.contents().computed(prompt.first(resume_), resume_, true, parts_.slots.habits());
+}
+
 void CompletionRelay::lead_here(std::span<const TokenId> prompt) {
   const std::span<const TokenId> part = prompt.first(prompt.size() - 1);
-  if (reply_.is_gone() || part.size() <= resume_) return;
+  if (reply_.is_gone() || hold_.contents().is_unknown() || part.size() <= resume_) return;
   const Result<std::uint64_t> cached = upstream_.prefill(hold_.slot(), part);
-  if (!cached.is_ok()) return hold_.contents().forget();
+  if (!cached.is_ok()) return note_broken_off(prompt);
   note_cached(*cached);
   hold_.contents().computed(part, resume_, false, parts_.slots.habits());
   resume_ = part.size();
@@ -325,13 +358,14 @@ Result<unsigned> CompletionRelay::forward(std::string body) {
   HttpRelayRequest call;
   call.method = request_.is_head ? "HEAD" : std::string_view(request_.method);
   call.target = request_.target;
-  call.fields = request_.fields;
+  std::vector<HttpField> fields = request_.fields;
+  if (route_use(request_.method, request_.path) == RouteUse::kSlot) remove_field(fields, kGoesOnField);
+  call.fields = fields;
   call.body = body;
-  unsigned status = 0;
   const auto on_head = [&](const HttpReplyHead& head) {
-    status = head.status;
+    http_status_ = head.status;
     HttpResponse passed = passed_head(head.status, head.fields);
-    if (reused_) add_reuse(passed, *reused_, reused_from_, miss_beyond(miss_, *reused_));
+    if (reused_ && head.status == 200) add_reuse(passed, *reused_, reused_from_, miss_beyond(miss_, *reused_));
     reply_.begin(std::move(passed));
     return !reply_.is_gone();
   };
@@ -345,11 +379,11 @@ Result<unsigned> CompletionRelay::forward(std::string body) {
   if (trace_) output_.end();
   if (sent.is_ok()) {
     (void)reply_.end();
-    return status;
+    return http_status_;
   }
   if (sent.code() == StatusCode::kCancelled || reply_.is_gone()) return kClientLeft;
   parts_.metrics.failed.increment();
-  if (status == 0) fail(sent);
+  if (http_status_ == 0) fail(sent);
   return sent;
 }
 

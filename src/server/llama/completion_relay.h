@@ -15,7 +15,7 @@
 // An answer that counts other tokens of its prompt than were thought is counted, and nothing of its slot is kept.
 //
 // What goes wrong on the way to the request itself costs time and nothing else: the request goes on without.
-// After the client has left, its slot is free again, and what llama-server keeps of it is not known.
+// After the client has left, its slot is free again, and llama-server keeps of it what it has computed.
 //
 // Threads: run() blocks on a worker thread; the parts are shared. Cost: of a request whose prompt is in its slot: two
 // calls of llama-server for the tokens, and a lookup.
@@ -38,6 +38,7 @@
 #include "server/llama/prefix_store.h"
 #include "server/llama/proxy_metrics.h"
 #include "server/llama/save_points.h"
+#include "server/llama/server_identity.h"
 #include "server/llama/slot_saver.h"
 #include "server/llama/slot_table.h"
 #include "server/reply_stream.h"
@@ -54,6 +55,7 @@ struct RelayParts {
   FileSystem& files;
   Clock& clock;
   ProxyMetrics& metrics;
+  const ServerIdentity& identity;
   std::string slot_directory;
   SavePolicy saves;
   std::uint32_t slot_context = 0;  // tokens
@@ -72,13 +74,18 @@ class CompletionRelay {
   CompletionRelay(const RelayParts& parts, HttpClient& client, ReplyStream& reply, const HttpRequest& request)
       : parts_(parts), client_(client), upstream_(client), reply_(reply), request_(request) {}
 
-  // Answers. Not ok: llama-server was lost on the way; the client has been told, as far as that is possible.
-  [[nodiscard]] Status run();
+  // Answers. checked: what ServerIdentity::check() said. Not ok: llama-server was lost on the way; the client has been
+  // told, as far as that is possible.
+  [[nodiscard]] Status run(std::uint64_t checked);
   // The same, without a look at the prompt and without a slot: for a llama-server that is given no prefixes.
   [[nodiscard]] Status run_as_it_is();
+  // Of llama-server's answer; 0: it gave none.
+  [[nodiscard]] unsigned http_status() const { return http_status_; }
 
  private:
   [[nodiscard]] Status run_plainly(PlainReason reason);
+  // In the slot that is held, if there is one. has_prompt: whether the route is one for prompts.
+  [[nodiscard]] Status go_on_plainly(bool has_prompt);
   [[nodiscard]] Status run_cached(const LlamaRequest& asked);
   // The prompt's tokens; nothing: llama-server will say what is wrong with it.
   [[nodiscard]] std::optional<std::vector<TokenId>> tokens_of(const LlamaRequest& asked);
@@ -87,6 +94,8 @@ class CompletionRelay {
   // How many of them are in the slot when this returns.
   [[nodiscard]] std::uint64_t restore(std::span<const TokenId> prompt, const PrefixStore::Found& found,
                                       std::uint64_t resume);
+  // In a context that all slots share, what the idle ones hold may be in the way. False: there are none.
+  [[nodiscard]] bool empty_free_slots();
   // The slot's file, and its name.
   [[nodiscard]] Result<std::string> write_file(const PrefixStore::Found& found, std::span<const TokenId> prompt);
   // Computes the prompt as far as places are to be kept, and saves there.
@@ -94,6 +103,10 @@ class CompletionRelay {
   // Empties the slot if it holds what nobody knows.
   [[nodiscard]] Status clean_slot();
   [[nodiscard]] std::vector<std::uint64_t> marks_of(const LlamaRequest& asked, std::span<const TokenId> prompt);
+  // A part of the prompt was not computed to its end.
+  void note_broken_off(std::span<const TokenId> prompt);
+  // False: llama-server may not be the one any more that it was when the request came.
+  [[nodiscard]] bool is_current() const { return parts_.identity.is_current(checked_); }
   // What a computation before the request has found in the slot.
   void note_cached(std::uint64_t cached);
   // Computes and saves up to `end`; false: not done, and no further place is tried.
@@ -121,6 +134,8 @@ class CompletionRelay {
   ReplyStream& reply_;
   const HttpRequest& request_;
 
+  std::uint64_t checked_ = 0;
+  unsigned http_status_ = 0;
   std::string prompt_text_;  // of a chat
   AnswerCount count_;        // of the answer
   OutputCount output_;       // of it, if it is recorded

@@ -77,10 +77,14 @@ class Proxy final : public LlamaProxy {
   [[nodiscard]] Status wait_for_server();
   [[nodiscard]] Result<SlotProbeResult> prove(LlamaUpstream& upstream, const UpstreamFacts& facts);
   [[nodiscard]] Status prove_again(LlamaUpstream& upstream, const UpstreamFacts& facts);
+  // Its adapters, each with what its file has: another one may have had the same path.
+  [[nodiscard]] Result<std::string> adapters_of(LlamaUpstream& upstream);
 
   void handle(HttpRequest request, const Exchange& exchange);
   void carry(const HttpRequest& request, const Exchange& exchange);
   void relay(const HttpRequest& request, HttpClient& client, ReplyStream& reply);
+  // Ok: llama-server is the one that is known, and lets the client in.
+  [[nodiscard]] Result<std::uint64_t> check(const HttpRequest& request);
   [[nodiscard]] HttpResponse answer_own(const HttpRequest& request);
   [[nodiscard]] HttpResponse explain(const HttpRequest& request);
   [[nodiscard]] HttpResponse status();
@@ -149,6 +153,7 @@ Status Proxy::start() {
                                                       files_,
                                                       clock_,
                                                       metrics_,
+                                                      *identity_,
                                                       settings_.slot_directory,
                                                       settings_.saves,
                                                       facts->slot_context,
@@ -213,20 +218,40 @@ Result<SlotProbeResult> Proxy::prove(LlamaUpstream& upstream, const UpstreamFact
     return Status(gguf.status().code(), fmt::format("the model's file cannot be read ({}): give its path with --model",
                                                     gguf.status().message()));
   }
-  model_name_ = gguf->first.text("general.name").value_or(path);
   SlotProbeSettings probe;
-  probe.model = model_name_;
+  probe.model = gguf->first.text("general.name").value_or(path);
+  if (store_ == nullptr) model_name_ = probe.model;  // at the start: later on others read it
   probe.directory = settings_.slot_directory;
   probe.window_tokens = sliding_window_of(gguf->first);
   probe.pools.model = gguf->identity;
   const Result<Digest256> data = settings_.hashes_data ? hash_gguf(files_, *gguf) : sample_gguf(files_, *gguf);
   if (!data.is_ok()) return data.status();
   probe.pools.data = *data;
-  const Result<std::string> adapters = upstream.adapters();
+  const Result<std::string> adapters = adapters_of(upstream);
   if (!adapters.is_ok()) return adapters.status();
-  probe.pools.overrides = fmt::format("llama.cpp {}; adapters {}; {}", facts.build, *adapters, settings_.identity);
+  probe.pools.overrides = fmt::format("llama.cpp {}; adapters {}; {}{}", facts.build, *adapters, settings_.identity,
+                                      context_identity(gguf->first, facts.slot_context));
   probe.pools.page_size = settings_.saves.page_size;
   return probe_slots(upstream, files_, probe);
+}
+
+Result<std::string> Proxy::adapters_of(LlamaUpstream& upstream) {
+  Result<std::string> text = upstream.adapters();
+  if (!text.is_ok()) return text;
+  for (const nlohmann::json& adapter : nlohmann::json::parse(*text, nullptr, false)) {
+    const auto path = adapter.is_object() ? adapter.find("path") : adapter.end();
+    if (path == adapter.end() || !path->is_string()) continue;
+    const Result<GgufModel> file = read_gguf(files_, path->get<std::string>());
+    const Result<Digest256> data = file.is_ok() ? hash_gguf(files_, *file) : file.status();
+    if (data.is_ok()) {
+      *text += " " + data->hex();
+    } else {
+      log_warning("proxy", fmt::format("an adapter cannot be read here ({}): it is known by its path alone, so give it "
+                                       "another path when you change it",
+                                       data.status().message()));
+    }
+  }
+  return text;
 }
 
 Status Proxy::prove_again(LlamaUpstream& upstream, const UpstreamFacts& facts) {
@@ -262,18 +287,29 @@ void Proxy::carry(const HttpRequest& request, const Exchange& exchange) {
   relay(request, client, reply);
 }
 
+Result<std::uint64_t> Proxy::check(const HttpRequest& request) {
+  if (route_use(request.method, request.path) == RouteUse::kNone) return unsupported("it uses no slot");
+  HttpClient theirs(upstream_, kAskLimit, bearer_of(request));
+  HttpClient ours(upstream_, kAskLimit, settings_.upstream_key.empty() ? bearer_of(request) : settings_.upstream_key);
+  LlamaUpstream client(theirs), own(ours);
+  return identity_->check(client, own);
+}
+
 void Proxy::relay(const HttpRequest& request, HttpClient& client, ReplyStream& reply) {
-  LlamaUpstream upstream(client);
-  bool may_cache = route_use(request.method, request.path) == RouteUse::kSlot;
-  if (may_cache) {
-    HttpClient own(upstream_, kAskLimit, settings_.upstream_key.empty() ? bearer_of(request) : settings_.upstream_key);
-    LlamaUpstream asking(own);
-    may_cache = identity_->check(asking).is_ok();
-  }
+  const bool is_post = request.method == "POST";
+  const bool changes_adapters = is_post && request.path == "/lora-adapters";
+  const bool changes_slots = is_post && request.path.starts_with("/slots/");
   CompletionRelay one(*parts_, client, reply, request);
-  const Status status = may_cache ? one.run() : one.run_as_it_is();
-  if (request.method == "POST" && request.path == "/lora-adapters") identity_->doubt();
-  if (request.method == "POST" && request.path.starts_with("/slots/")) slots_->forget_all();
+  Status status;
+  if (changes_adapters) identity_->begin_change();
+  if (const Result<std::uint64_t> checked = check(request); checked.is_ok()) {
+    status = one.run(*checked);
+  } else {
+    status = one.run_as_it_is();
+  }
+  const bool was_let_in = one.http_status() != 401;
+  if (changes_adapters) identity_->end_change(was_let_in);
+  if (changes_slots && was_let_in) slots_->forget_all();
   if (!status.is_ok()) log_warning("proxy", fmt::format("{}: {}", request.path, status.to_string()));
 }
 

@@ -123,7 +123,9 @@ std::optional<PlainReason> convert(Kind kind, LlamaRequest& request) {
   return std::nullopt;
 }
 
+// null: it is no object, or has more than is read here.
 Json parse_body(std::string_view text) {
+  if (!check_json_size(text).is_ok()) return {};
   Json body = Json::parse(text, nullptr, false);
   return body.is_object() ? std::move(body) : Json();
 }
@@ -189,11 +191,15 @@ std::string LlamaRequest::system_part() const {
   return dump_json(out);
 }
 
-std::optional<std::string> pinned_body(std::string_view text, std::uint32_t slot) {
+std::optional<PlainBody> plain_body(std::string_view text, std::optional<std::uint32_t> slot) {
   Json body = parse_body(text);
   if (body.is_null()) return std::nullopt;
-  body["id_slot"] = slot;
-  return dump_json(body);
+  if (slot) body["id_slot"] = *slot;
+  body["n_cache_reuse"] = 0;
+  PlainBody out;
+  (void)read_answers(body, out.answers);  // what is no number of answers is llama-server's to refuse
+  out.text = dump_json(body);
+  return out;
 }
 
 }  // namespace larder::llama

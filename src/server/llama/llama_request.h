@@ -54,7 +54,12 @@ struct LlamaRequest {
 [[nodiscard]] std::variant<LlamaRequest, PlainReason> parse_llama_request(std::string_view method,
                                                                           std::string_view path, std::string_view body);
 
-// A body that goes on plainly, in a slot of ours; nullopt: leave it as it is.
-[[nodiscard]] std::optional<std::string> pinned_body(std::string_view body, std::uint32_t slot);
+// A body that goes on plainly, in a slot of ours if there is one, and without moved rows: another request may find what
+// it leaves in a slot. nullopt: it is no JSON object that is read, and goes on as it is.
+struct PlainBody {
+  std::string text;
+  std::uint32_t answers = 1;
+};
+[[nodiscard]] std::optional<PlainBody> plain_body(std::string_view body, std::optional<std::uint32_t> slot);
 
 }  // namespace larder::llama

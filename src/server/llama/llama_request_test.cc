@@ -82,8 +82,20 @@ TEST(LlamaRequest, AllElseOfTheBodyStaysAsItIs) {
       std::get<LlamaRequest>(parse("/completion", R"({"z": 1.5, "prompt": "é", "id_slot": 9, "a": {"b": [null]}})"));
   EXPECT_EQ(request.text_for_slot(2),
             R"({"z":1.5,"prompt":"é","id_slot":2,"a":{"b":[null]},"cache_prompt":true,"n_cache_reuse":0})");
-  EXPECT_EQ(pinned_body(R"({"input":"x"})", 1), R"({"input":"x","id_slot":1})");
-  EXPECT_EQ(pinned_body("nonsense", 1), std::nullopt);
+  const auto plain = plain_body(R"({"input":"x"})", 1), several = plain_body(R"({"n":3,"id_slot":2})", std::nullopt);
+  ASSERT_TRUE(plain && several);
+  EXPECT_EQ(plain->text, R"({"input":"x","id_slot":1,"n_cache_reuse":0})");
+  EXPECT_EQ(several->text, R"({"n":3,"id_slot":2,"n_cache_reuse":0})");
+  EXPECT_EQ(several->answers, 3u);
+  EXPECT_FALSE(plain_body("nonsense", 1));
+}
+
+// A document of so many levels is parsed, and its copy or its text ends the process: each level is a call.
+TEST(LlamaRequest, WhatIsNestedTooDeepIsNotRead) {
+  constexpr std::size_t kLevels = 100'000;
+  const std::string body = R"({"prompt":[1],"x":)" + std::string(kLevels, '[') + std::string(kLevels, ']') + "}";
+  EXPECT_EQ(reason_of(parse("/completion", body)), "not_understood");
+  EXPECT_FALSE(plain_body(body, 1));
 }
 
 TEST(LlamaRequest, TheLimitOfAnAnswerIsTheLargestThatIsGiven) {

@@ -11,16 +11,22 @@
 // requests wait.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
 #include "base/ranked_mutex.h"
 #include "base/status.h"
+#include "engine/llama/gguf_file.h"
 #include "server/llama/llama_upstream.h"
 #include "server/llama/proxy_metrics.h"
 #include "server/llama/slot_table.h"
 
 namespace larder::llama {
+
+// What of a context is part of the pages' identity: its size, if the model has two sets of RoPE factors (Phi-3,
+// MiniCPM), of which llama.cpp takes one by that size; else nothing.
+[[nodiscard]] std::string context_identity(const GgufFile& model, std::uint32_t context_tokens);
 
 class ServerIdentity {
  public:
@@ -28,18 +34,26 @@ class ServerIdentity {
   using Prove = std::function<Status(LlamaUpstream& upstream, const UpstreamFacts& facts)>;
   ServerIdentity(UpstreamFacts facts, SlotTable& slots, ProxyMetrics& metrics, Prove prove);
 
-  // Ok: it may be given prefixes. kConflict: it is another one, for good. Others: it does not answer now.
-  [[nodiscard]] Status check(LlamaUpstream& upstream) LARDER_EXCLUDES(mutex_);
-  // Something that counts may have been changed (its adapters): it is proven again.
-  void doubt() LARDER_EXCLUDES(mutex_);
+  // Ok: it may be given prefixes as long as is_current() says so of what this returns. kConflict: it is another one,
+  // for good. Others: it does not answer now, or not to this client. client: has the client's own key: who may not ask
+  // llama-server is given nothing. own: proves a new server.
+  [[nodiscard]] Result<std::uint64_t> check(LlamaUpstream& client, LlamaUpstream& own) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] bool is_current(std::uint64_t checked) const LARDER_EXCLUDES(mutex_);
+  // What counts is being changed (its adapters): nothing is current until the end, and if it was changed the server is
+  // proven again.
+  void begin_change() LARDER_EXCLUDES(mutex_);
+  void end_change(bool is_changed) LARDER_EXCLUDES(mutex_);
 
  private:
-  [[nodiscard]] Status prove_again(LlamaUpstream& upstream, const UpstreamFacts& facts);
+  [[nodiscard]] Result<std::uint64_t> prove_again(LlamaUpstream& upstream, const UpstreamFacts& facts)
+      LARDER_EXCLUDES(mutex_);
 
   SlotTable& slots_;
   ProxyMetrics& metrics_;
   const Prove prove_;
-  RankedMutex mutex_{LockRank::kServer};
+  mutable RankedMutex mutex_{LockRank::kServer};
+  std::uint32_t changing_ LARDER_GUARDED_BY(mutex_) = 0;
+  std::uint64_t version_ LARDER_GUARDED_BY(mutex_) = 0;  // up with each change
   UpstreamFacts facts_ LARDER_GUARDED_BY(mutex_);
   Status refused_ LARDER_GUARDED_BY(mutex_);
 };

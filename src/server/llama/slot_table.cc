@@ -64,19 +64,29 @@ Result<SlotTable::Hold> SlotTable::acquire(const Wish& wish) {
 
 SlotTable::Hold SlotTable::take(const Wish& wish) {
   Hold hold;
-  hold.table_ = this;
-  hold.epoch_ = epoch_;
-  for (std::uint32_t i = 0; i < wish.count; ++i) {
-    const std::uint32_t slot = choose(wish);
-    slots_[slot].is_busy = true;
-    slots_[slot].used = ++uses_;
-    hold.slots_.push_back(slot);
-  }
+  for (std::uint32_t i = 0; i < wish.count; ++i) take_one(choose(wish), hold);
   hold.contents_ = std::move(slots_[hold.slot()].contents);
   slots_[hold.slot()].contents.forget();
   if (hold.contents_.owner() != wish.owner) hold.contents_.forget();
   hold.contents_.set_owner(wish.owner);
   return hold;
+}
+
+void SlotTable::take_one(std::uint32_t slot, Hold& hold) {
+  hold.table_ = this;
+  hold.epoch_ = epoch_;
+  slots_[slot].is_busy = true;
+  slots_[slot].used = ++uses_;
+  hold.slots_.push_back(slot);
+}
+
+std::vector<SlotTable::Hold> SlotTable::take_free() {
+  LockGuard guard(mutex_);
+  std::vector<Hold> holds;
+  for (std::uint32_t slot = 0; slot < size(); ++slot) {
+    if (!slots_[slot].is_busy) take_one(slot, holds.emplace_back());
+  }
+  return holds;
 }
 
 // What a slot holds can be had again from the host, so a short common beginning is no reason to take it away from
@@ -106,6 +116,13 @@ void SlotTable::forget_all() {
   LockGuard guard(mutex_);
   ++epoch_;
   for (Slot& slot : slots_) slot.contents.forget();
+}
+
+void SlotTable::forget_free() {
+  LockGuard guard(mutex_);
+  for (Slot& slot : slots_) {
+    if (!slot.is_busy) slot.contents.forget();
+  }
 }
 
 void SlotTable::note_choice(bool is_ours) {

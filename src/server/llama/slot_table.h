@@ -63,8 +63,13 @@ class SlotTable {
   // kOverloaded: too many wait. kDeadlineExceeded, kCancelled: limit, is_gone.
   [[nodiscard]] Result<Hold> acquire(const Wish& wish) LARDER_EXCLUDES(mutex_);
 
+  // All that nobody has, one each.
+  [[nodiscard]] std::vector<Hold> take_free() LARDER_EXCLUDES(mutex_);
+
   // llama-server has been started anew, or something used slots that we did not choose: nobody knows what they hold.
   void forget_all() LARDER_EXCLUDES(mutex_);
+  // Of those that nobody has: a request for several answers has emptied some of them.
+  void forget_free() LARDER_EXCLUDES(mutex_);
   // Whether llama-server, left to choose, took the slot that holds all of a prompt.
   void note_choice(bool is_ours) LARDER_EXCLUDES(mutex_);
   // False: it has not so often that it is not worth the work (--slot-prompt-similarity 0); it stays so.
@@ -88,6 +93,7 @@ class SlotTable {
   [[nodiscard]] std::uint32_t free_slots() const LARDER_REQUIRES(mutex_);
   [[nodiscard]] std::uint32_t choose(const Wish& wish) const LARDER_REQUIRES(mutex_);
   [[nodiscard]] Hold take(const Wish& wish) LARDER_REQUIRES(mutex_);
+  void take_one(std::uint32_t slot, Hold& hold) LARDER_REQUIRES(mutex_);
 
   const std::uint32_t max_waiting_;
   Clock& clock_;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "server/json_reader.h"
 
 namespace larder::llama {
 namespace {
@@ -111,6 +112,12 @@ ServeMetrics::ServeMetrics(MetricsRegistry& registry)
       saves_failed(registry.counter("larder_serve_saves_failed_total", "Copied sequences that were not kept.")),
       misses(registry) {}
 
+json parsed_body(const std::string& body) {
+  const Status checked = check_json_size(body);
+  if (!checked.is_ok()) throw std::invalid_argument(checked.message());
+  return json::parse(body);
+}
+
 json understood_body(const CallParts& parts, CallKind kind, json body) {
   if (kind == CallKind::kInfill) return infill_body(parts, std::move(body));
   if (kind == CallKind::kCompletion || kind == CallKind::kOpenAiCompletion) {
@@ -156,7 +163,7 @@ void CompletionCall::run(const std::string& body) {
 }
 
 Status CompletionCall::ask(const std::string& body) {
-  original_ = json::parse(body);
+  original_ = parsed_body(body);
   understood_ = understood_body(parts_, kind_, original_);
   salt_ = json_value(original_, "cache_salt", std::string());
   id_ = gen_chatcmplid();

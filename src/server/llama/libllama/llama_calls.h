@@ -58,6 +58,9 @@ struct CallParts {
 
 enum class CallKind : unsigned char { kCompletion, kOpenAiCompletion, kChat, kResponses, kMessages, kInfill };
 
+// Throws std::exception with what is wrong: no JSON, or more values or levels than are read.
+[[nodiscard]] json parsed_body(const std::string& body);
+
 // A body as one for a completion: with `prompt`, as the model is given it. Throws std::exception with what is wrong.
 [[nodiscard]] json understood_body(const CallParts& parts, CallKind kind, json body);
 

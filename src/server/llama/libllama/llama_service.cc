@@ -21,6 +21,7 @@
 #include "server/json_reader.h"
 #include "server/llama/libllama/llama_calls.h"
 #include "server/llama/libllama/llama_texts.h"
+#include "server/llama/server_identity.h"
 
 namespace larder::llama {
 namespace {
@@ -180,7 +181,8 @@ Result<ModelSettings> Service::identity(const GgufModel& gguf) const {
   const Result<Digest256> data = settings_.hashes_data ? hash_gguf(files_, gguf) : sample_gguf(files_, gguf);
   if (!data.is_ok()) return data.status();
   model.data = *data;
-  model.overrides = fmt::format("libllama {}; layers on a GPU {}", llama_build_info(), settings_.gpu_layers);
+  model.overrides = fmt::format("libllama {}; layers on a GPU {}{}", llama_build_info(), settings_.gpu_layers,
+                                context_identity(gguf.first, settings_.context_tokens));
   model.page_size = settings_.saves.page_size;
   return model;
 }

@@ -76,13 +76,13 @@ json props(const CallParts& parts) {
 }
 
 json count_tokens(const CallParts& parts, const std::string& body) {
-  const json understood = understood_body(parts, CallKind::kMessages, json::parse(body));
+  const json understood = understood_body(parts, CallKind::kMessages, parsed_body(body));
   const std::vector<server_tokens> prompts = prompt_tokens(parts.model, understood);
   return json{{"input_tokens", prompts.front().size()}};
 }
 
 std::string prompt_of_chat(const CallParts& parts, const std::string& body) {
-  const json understood = understood_body(parts, CallKind::kChat, json::parse(body));
+  const json understood = understood_body(parts, CallKind::kChat, parsed_body(body));
   return understood.at("prompt").get<std::string>();
 }
 
@@ -94,8 +94,8 @@ std::optional<json> text_of(const CallParts& parts, const HttpRequest& request) 
     return std::nullopt;
   }
   if (request.method != "POST") return std::nullopt;
-  if (path == "/tokenize") return tokenize(parts, json::parse(request.body));
-  if (path == "/detokenize") return detokenize(parts, json::parse(request.body));
+  if (path == "/tokenize") return tokenize(parts, parsed_body(request.body));
+  if (path == "/detokenize") return detokenize(parts, parsed_body(request.body));
   if (path == "/v1/messages/count_tokens") return count_tokens(parts, request.body);
   if (path != "/apply-template") return std::nullopt;
   return json{{"prompt", prompt_of_chat(parts, request.body)}};

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of its server's processes this one is."""
+
+from dataclasses import dataclass
+from typing import Any
+
+Place = tuple[int, int]  # (rank, size)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Tensor, pipeline, context and data parallel; with DP attention tp is that of an attention group."""
+
+    tp: Place
+    pp: Place
+    cp: Place
+    dp: Place
+
+    @property
+    def is_one_of_several(self) -> bool:
+        """Whether other processes of this server have a storage backend, too."""
+        return any(size > 1 for _, size in (self.tp, self.pp, self.cp, self.dp))
+
+    @property
+    def number(self) -> int:
+        """From 0 on, another one for each process."""
+        number = 0
+        for rank, size in (self.dp, self.pp, self.cp, self.tp):
+            number = number * size + rank
+        return number
+
+    @property
+    def folder(self) -> str:
+        return f"tp{self.tp[0]}_pp{self.pp[0]}_cp{self.cp[0]}_dp{self.dp[0]}"
+
+    def tp_of_pieces(self, pieces: int) -> list[Place]:
+        """Where the pieces of this rank's pages belong (heads.py)."""
+        rank, size = self.tp
+        return [(rank * pieces + piece, size * pieces) for piece in range(pieces)]
+
+
+def read_ranks(config: Any) -> Ranks:
+    """config: a HiCacheStorageConfig, which numbers data parallel ranks with DP attention only; replicas SGLang's
+    runtime context does."""
+    replica, replicas = _read("dp_rank", 0), _read("dp_size", 1)
+    groups = _read("attn_dp_size", 1)
+    dp = (config.dp_rank, max(groups, config.dp_rank + 1)) if groups > 1 or config.dp_rank else (replica, replicas)
+    return Ranks(
+        tp=(config.tp_rank, config.tp_size),
+        pp=(config.pp_rank, config.pp_size),
+        cp=(config.attn_cp_rank, config.attn_cp_size),
+        dp=dp,
+    )
+
+
+def _read(name: str, absent: int) -> int:
+    """Of SGLang's runtime context; `absent` if it is not published, or None: no data parallel controller."""
+    try:
+        from sglang.srt.runtime_context import get_parallel
+
+        return int(getattr(get_parallel(), name))
+    except Exception:  # SGLang raises errors of several kinds
+        return absent
