@@ -92,7 +92,7 @@ Status DeviceRoom::make(RoomSeeker& seeker, ComponentKind c, std::uint32_t count
   const EvictFor who{.tenant = seeker.tenant, .breaks_floors = breaks_floors, .coming = count};
   const auto could = [&] { return could_make(c, count, who); };
   if (!could()) prefetcher_.drop_unwanted(false);
-  if (!could() && !prefetcher_.all_yield_device(could)) return no_room();
+  if (!could() && !prefetcher_.yields_device(std::nullopt, could)) return no_room();
   // write_through_selective has copied what it wants to keep, and lets go of the rest. With exclusive tiers pages get
   // their copies only when they leave, also under that policy.
   const bool copies_late = config_.exclusive_tiers || config_.write_policy != WritePolicy::kWriteThroughSelective;

@@ -101,21 +101,15 @@ void Prefetcher::drop_unwanted(bool drops_speculative) {
   }
 }
 
-bool Prefetcher::yields_device(RequestId id, const std::function<bool()>& suffices) {
-  const QueuedRequest* const r = queue_.find(id);
-  if (r == nullptr || queue_.waits()) return false;
-  std::vector<Fetch*> own;
-  for (const OpId fetch : r->fetches) own.push_back(&fetches_.at(fetch.v));
-  return unlocks_device(own, suffices);
-}
-
-bool Prefetcher::all_yield_device(const std::function<bool()>& suffices) {
-  std::vector<Fetch*> all;
-  for (auto& [id, f] : fetches_) all.push_back(&f);
-  return unlocks_device(all, suffices);
-}
-
-bool Prefetcher::unlocks_device(std::vector<Fetch*> fetches, const std::function<bool()>& suffices) {
+bool Prefetcher::yields_device(std::optional<RequestId> starts, const std::function<bool()>& suffices) {
+  std::vector<Fetch*> fetches;
+  if (starts) {
+    const QueuedRequest* const r = queue_.find(*starts);
+    if (r == nullptr || queue_.waits()) return false;
+    for (const OpId fetch : r->fetches) fetches.push_back(&fetches_.at(fetch.v));
+  } else {
+    for (auto& [id, f] : fetches_) fetches.push_back(&f);
+  }
   std::erase_if(fetches, [](const Fetch* f) { return !f->device_lock.held; });
   for (Fetch* const f : fetches) tree_.unlock(f->device_lock);
   if (fetches.empty() || suffices()) return !fetches.empty();

@@ -104,12 +104,10 @@ class Prefetcher {
   // Fetches that nobody queues for any more let go what they keep in place: the device needs it. What is under way goes
   // on, and is adopted if what it continues is still there. drops_speculative: those that nobody waits for, too.
   void drop_unwanted(bool drops_speculative);
-  // The same for those of a request that starts while they go on (best_effort), if without them there is room for it:
-  // suffices() is asked meanwhile.
-  [[nodiscard]] bool yields_device(RequestId id, const std::function<bool()>& suffices);
-  // ... and those of all, for a request that runs: what waits for storage holds it up no longer. What was on the device
-  // alone may have to be computed again.
-  bool all_yield_device(const std::function<bool()>& suffices);
+  // The same for those of a request that starts while they go on (best_effort), or of all for one that runs: what waits
+  // for storage holds it up no longer, and what was on the device alone may have to be computed again. Only if there is
+  // room without them: suffices() is asked meanwhile.
+  bool yields_device(std::optional<RequestId> starts, const std::function<bool()>& suffices);
   // It is over. What is under way for it goes on, and is adopted for the next one.
   void finish(RequestId id);
   // The same, and it wants nothing any more. What storage has not begun it need not begin, if nobody else wants it.
@@ -152,8 +150,6 @@ class Prefetcher {
   void give_up(Fetch& f, RequestId id);
 
   // ---- prefetch_read.cc: what comes
-  // Lets go the device's locks of those that have one, if that suffices.
-  [[nodiscard]] bool unlocks_device(std::vector<Fetch*> fetches, const std::function<bool()>& suffices);
   void begin_batches(Fetch& f, bool has_place);
   void end_planned(Fetch& f);
   // False: there is more to adopt, in a later step.

@@ -4,9 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
+#include <span>
+#include <string>
 
+#include "base/file_system.h"
 #include "pool/control_group.h"
 #include "tests/support/temporary_directory.h"
 
@@ -52,10 +53,16 @@ TEST(HostMemory, APartOfTheMachineStaysFree) {
 
 // A group of the kernel as files: what it may have, what it has, and how much of that are files read once.
 void write_group(const std::string& directory, const std::string& limit, std::size_t used, std::size_t inactive) {
-  std::filesystem::create_directories(directory);
-  std::ofstream(directory + "/memory.max") << limit << "\n";
-  std::ofstream(directory + "/memory.current") << used << "\n";
-  std::ofstream(directory + "/memory.stat") << "anon 17\ninactive_anon 1\ninactive_file " << inactive << "\nzswap 3\n";
+  ASSERT_TRUE(real_file_system().make_dirs(directory));
+  const auto write = [&](const std::string& name, const std::string& text) {
+    const auto file =
+        real_file_system().open(directory + "/" + name, {.write = true, .create = true, .truncate = true});
+    ASSERT_TRUE(file.is_ok()) << file.status().to_string();
+    ASSERT_TRUE(write_fully(**file, std::as_bytes(std::span(text)), 0));
+  };
+  write("memory.max", limit + "\n");
+  write("memory.current", std::to_string(used) + "\n");
+  write("memory.stat", "anon 17\ninactive_anon 1\ninactive_file " + std::to_string(inactive) + "\nzswap 3\n");
 }
 
 TEST(ControlGroup, WhatTheKernelGivesBackIsFree) {
