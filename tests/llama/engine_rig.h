@@ -215,7 +215,9 @@ class EngineRig {
     options.host_bytes = std::uint64_t{64} << 20;
     options.storage = "file";
     options.storage_config = nlohmann::json{{"directory", folder}, {"max_size", "256Mi"}}.dump();
-    auto store = PrefixStore::open(format_, options);
+    auto storage = PrefixStore::open_storage(options);
+    ASSERT_TRUE(storage) << storage.status().to_string();
+    auto store = PrefixStore::open(format_, options, std::move(*storage));
     EXPECT_TRUE(store) << store.status().to_string();
     store_ = std::move(*store);
   }
