@@ -301,6 +301,7 @@ TEST(CudaDevice, TheEndCancelsWhatWaitsForAStepOfTheEngine) {
   end.get();
   EXPECT_TRUE(has_ended);
   EXPECT_EQ(ended, std::vector<StatusCode>(2, StatusCode::kCancelled));
+  EXPECT_TRUE(rig.driver->synchronize(engine).is_ok());
   EXPECT_TRUE(rig.driver->destroy_stream(engine).is_ok());
 }
 
