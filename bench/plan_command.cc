@@ -4,8 +4,8 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "base/exit_code.h"
 #include "bench/plan.h"
-#include "bench/replay.h"
 #include "engine/llama/blob_geometry.h"
 #include "server/command_line.h"
 
@@ -130,7 +130,7 @@ int plan_command(int argc, char** argv) {
     return 0;
   }
   std::fprintf(stderr, "larder plan: %s\n", text.status().message().c_str());
-  return replay_exit_code(text.status());
+  return exit_code_of(text.status());
 }
 
 }  // namespace larder

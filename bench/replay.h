@@ -109,8 +109,6 @@ struct ReplaySensitivity {
 [[nodiscard]] std::string sensitivity_text(double hit_rate, const std::vector<ReplaySensitivity>& rows);
 [[nodiscard]] Status write_replay_csv(const std::string& path, const ReplayResult& result);
 
-// Of `larder replay` and `larder plan`, when they fail. 2: the command line, or a file that it names, is to be mended.
-[[nodiscard]] int replay_exit_code(const Status& status);
 // argv[0] is the command's name. 0: done; 1: failed; 2: usage.
 int replay_command(int argc, char** argv);
 

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "base/exit_code.h"
 #include "bench/replay.h"
 #include "server/command_line.h"
 
@@ -74,10 +75,6 @@ void add_time_options(CLI::App& app, ReplayOptions& o) {
 
 }  // namespace
 
-int replay_exit_code(const Status& status) {
-  return status.code() == StatusCode::kInvalidArgument || status.code() == StatusCode::kNotFound ? 2 : 1;
-}
-
 int replay_command(int argc, char** argv) {
   CLI::App app("A recorded trace through the cache, in simulated time and without bytes: what would it hit?",
                "larder replay");
@@ -110,14 +107,14 @@ int replay_command(int argc, char** argv) {
   const Status written = result.is_ok() && !o.csv.empty() ? write_replay_csv(o.csv, *result) : result.status();
   if (!written.is_ok()) {
     std::fprintf(stderr, "larder replay: %s\n", written.message().c_str());
-    return replay_exit_code(written);
+    return exit_code_of(written);
   }
   std::printf("%s\n", o.as_json ? replay_json(o, *result).dump(2).c_str() : replay_text(o, *result).c_str());
   if (has_sensitivity) {
     const Result<std::vector<ReplaySensitivity>> rows = replay_sensitivity(o);
     if (!rows.is_ok()) {
       std::fprintf(stderr, "larder replay: %s\n", rows.status().message().c_str());
-      return replay_exit_code(rows.status());
+      return exit_code_of(rows.status());
     }
     std::printf("%s", sensitivity_text(result->hit_rate(), *rows).c_str());
   }

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/exit_code.h"
 #include "base/nearest_word.h"
 #include "bench/plan.h"
 #include "bench/replay.h"
@@ -102,7 +103,7 @@ int run(int argc, char** argv) {
 
 int fail_command(const char* command, const Status& status) {
   std::fprintf(stderr, "%s: %s\n", command, status.message().c_str());
-  return status.code() == StatusCode::kInvalidArgument || status.code() == StatusCode::kNotFound ? 2 : 1;
+  return exit_code_of(status);
 }
 
 }  // namespace larder

@@ -147,7 +147,7 @@ Result<ProxySettings> settings_of(const ProxyOptions& o) {
   settings.model_path = o.model;
   settings.hashes_data = o.cache.hashes_data;
   settings.identity = o.command.empty() ? o.identity : numeric_options(o.command);
-  settings.shifts_context = o.shifts_context || has_option(o.command, "--context-shift");
+  settings.shifts_context = o.shifts_context || (!o.command.empty() && shifts_context(o.command));
   settings.saves = o.cache.saves;
   settings.trace = o.cache.trace;
   settings.workers = o.requests;

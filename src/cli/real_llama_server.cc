@@ -2,6 +2,7 @@
 #include "cli/real_llama_server.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -25,6 +26,10 @@ constexpr int kMostFailedStarts = 5;
 constexpr std::array<std::string_view, 4> kOurs = {"--host", "--port", "--slot-save-path", "--reuse-port"};
 constexpr std::array<std::string_view, 6> kNumeric = {"--rope",           "--yarn", "--override-kv",
                                                       "--control-vector", "--lora", "--kv-overrides"};
+
+// llama-server takes these from the environment, too; it has none for LoRA, control vectors and overrides.
+constexpr std::array<std::string_view, 2> kNumericVariables = {"LLAMA_ARG_ROPE_", "LLAMA_ARG_YARN_"};
+constexpr std::array<std::string_view, 4> kTruths = {"on", "enabled", "true", "1"};  // as llama.cpp reads variables
 
 // The last value of "--name VALUE" or "--name=VALUE"; empty: there is none.
 std::string value_of(const std::vector<std::string>& command, const std::string& name) {
@@ -53,7 +58,22 @@ std::string numeric_options(const std::vector<std::string>& command) {
     for (++i; i < command.size() && !command[i].starts_with("-"); ++i) out += command[i] + " ";
     --i;
   }
+  std::vector<std::string> variables;
+  for (char** variable = ::environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    if (std::ranges::any_of(kNumericVariables, [&](std::string_view name) { return text.starts_with(name); })) {
+      variables.emplace_back(text);
+    }
+  }
+  std::ranges::sort(variables);
+  for (const std::string& variable : variables) out += variable + " ";
   return out;
+}
+
+bool shifts_context(const std::vector<std::string>& command) {
+  const char* const variable = std::getenv("LLAMA_ARG_CONTEXT_SHIFT");
+  return has_option(command, "--context-shift") ||
+         (variable != nullptr && std::ranges::find(kTruths, std::string_view(variable)) != kTruths.end());
 }
 
 Result<std::string> key_of(const std::vector<std::string>& command) {
@@ -89,6 +109,8 @@ Status LlamaServerProcess::start(const std::vector<std::string>& command, const 
                                   std::to_string(port_), std::string("--slot-save-path"), slot_directory}) {
     arguments_.push_back(word);
   }
+  // Rows that are moved are not those that a prompt gives, and no page may have them; the last value counts.
+  arguments_.insert(arguments_.end(), {"--cache-reuse", "0"});
   // What it would keep in memory of prompts the proxy keeps.
   if (!has_option(command, "--cache-ram") && !has_option(command, "-cram")) {
     arguments_.insert(arguments_.end(), {"--cache-ram", "0"});

@@ -25,8 +25,10 @@ class LlamaServerProcess {
   LlamaServerProcess(const LlamaServerProcess&) = delete;
   LlamaServerProcess& operator=(const LlamaServerProcess&) = delete;
 
-  // command: the executable and its options, without those that this adds: --host, --port, --slot-save-path, and
-  // --cache-ram 0 if it says nothing about that. kInvalidArgument: one of these is there, or the command is empty.
+  // command: the executable and its options. This adds --host, --port and --slot-save-path, which may not be there,
+  // then
+  // --cache-reuse 0, and --cache-ram 0 if it says nothing about that. kInvalidArgument: one of the three is there, or
+  // the command is empty.
   [[nodiscard]] Status start(const std::vector<std::string>& command, const std::string& slot_directory);
   [[nodiscard]] std::string url() const;
   // It has answered once, so its command line is right: from here on it is started again when it dies.
@@ -52,7 +54,10 @@ class LlamaServerProcess {
 
 // "--name" or "--name=...".
 [[nodiscard]] bool has_option(const std::vector<std::string>& command, std::string_view name);
-// Of a llama-server's options those that change its numbers, in their order: part of its pages' identity.
+// Whether a llama-server with these options moves what is in a full slot; the environment counts, too.
+[[nodiscard]] bool shifts_context(const std::vector<std::string>& command);
+// Of a llama-server's options those that change its numbers, in their order, and then such variables of the
+// environment: part of its pages' identity.
 [[nodiscard]] std::string numeric_options(const std::vector<std::string>& command);
 // A key that a llama-server with these options takes, the first of several: of --api-key, of the file that
 // --api-key-file names, or of the environment's LLAMA_API_KEY. Empty: it asks for none. Errors: the file's.

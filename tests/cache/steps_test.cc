@@ -380,108 +380,107 @@ TEST_F(Ahead, WhatIsLoadedIsNotWrittenByAStepThatHasEnded) {
   }
 }
 
-// An engine that waits for loads on its streams alone ends a step before what it reads is there. Nobody else has what
-// it computes until that has come, and nobody ever has if it does not come.
-TEST_F(Ahead, WhatAStepReadsMayComeAfterItWasEnded) {
+// An engine that waits for loads on its streams alone ends a step before what it reads is there.
+class AheadOfLoads : public Ahead {
+ protected:
+  struct Ended {
+    Harness::Job job;
+    Launched step;
+    std::shared_ptr<LayerGate> gate;
+    std::shared_ptr<DeviceEvent> over;
+  };
+  // prompt_of(40) was computed, and so many others have taken its place on the device.
+  void push_out(TokenId others) {
+    (void)h_->run(prompt_of(40), 2);
+    for (TokenId other = 1; other <= others; ++other) (void)h_->run(prompt_of(40, other), 2);
+    h_->settle();
+  }
+  void hold_loads() {
+    h_->device_api->script = [](CopyDirection d, std::size_t) {
+      return d == CopyDirection::kHostToDevice ? Fault::kHold : Fault::kNone;
+    };
+  }
+  // One that goes on from it has ended its only step, which reads what is being loaded.
+  Ended end_a_step() {
+    const Harness::Job job = started(prompt_of(48), 2);
+    const Result<StepGrant> grant = h_->cache->prepare_step(job.id, 48);
+    EXPECT_TRUE(grant.is_ok()) << grant.status().to_string();
+    if (!grant.is_ok()) return {};
+    EXPECT_NE(grant->gate, nullptr);
+    const auto over = std::make_shared<DeviceEvent>();
+    EXPECT_EQ(h_->cache->complete_step(grant->token, job.tokens, over).to_string(), "ok");
+    return {job, {grant->token, job.cached.cached(), grant->until, *grant->pages, grant->snapshots}, grant->gate, over};
+  }
+  // What was held comes, or fails; then the kernels run, and the request ends. Another finds what came right.
+  void let_loads_end(const Ended& ended, bool comes) {
+    h_->device_api->script = nullptr;
+    ASSERT_TRUE(h_->device_api->release(!comes).is_ok());
+    (void)h_->run_background(1000);
+    ASSERT_TRUE(ended.gate->finished());
+    EXPECT_EQ(ended.gate->ready(h_->model.layer_count() - 1), comes);
+    run(ended.job.tokens, ended.step);
+    ended.over->fire();
+    h_->cache->finish(ended.job.id);
+    h_->settle();
+    EXPECT_EQ(h_->run(prompt_of(52), 2).cached() >= 48, comes);
+    expect_clean();
+  }
+  void expect_clean() {
+    EXPECT_EQ(h_->failure, "");
+    h_->settle();
+    EXPECT_EQ(h_->check_clean(), "");
+  }
+};
+
+// Nobody else has what the step computes until what it reads has come, and nobody ever has if that does not come.
+TEST_F(AheadOfLoads, WhatAStepReadsMayComeAfterItWasEnded) {
   for (const Shape shape : {Shape::kFull, Shape::kFullSwa, Shape::kFullMamba, Shape::kAll, Shape::kFullSidecar}) {
     for (const bool comes : {true, false}) {
       SCOPED_TRACE(std::string(shape_name(shape)) + (comes ? " comes" : " fails"));
       make(shape, {24, 40, 9}, 1024);
-      (void)h_->run(prompt_of(40), 2);
-      for (TokenId other = 1; other < 5; ++other) (void)h_->run(prompt_of(40, other), 2);
-      h_->settle();
-      h_->device_api->script = [](CopyDirection d, std::size_t) {
-        return d == CopyDirection::kHostToDevice ? Fault::kHold : Fault::kNone;
-      };
-      const Harness::Job job = started(prompt_of(48), 2);
-      ASSERT_GT(job.cached.host, 0u);
-      const Result<StepGrant> grant = h_->cache->prepare_step(job.id, 48);
-      ASSERT_TRUE(grant.is_ok());
-      ASSERT_NE(grant->gate, nullptr);
-      const Launched step = {grant->token, job.cached.cached(), grant->until, *grant->pages, grant->snapshots};
-      const auto over = std::make_shared<DeviceEvent>();
-      ASSERT_TRUE(h_->cache->complete_step(grant->token, job.tokens, over).is_ok());
+      push_out(4);
+      hold_loads();
+      const Ended ended = end_a_step();
+      ASSERT_GT(ended.job.cached.host, 0u);
       const std::size_t backups = h_->device_api->transfers[static_cast<std::size_t>(CopyDirection::kDeviceToHost)];
       (void)h_->run_background(1000);
-      EXPECT_FALSE(grant->gate->finished());
+      EXPECT_FALSE(ended.gate->finished());
       EXPECT_EQ(h_->device_api->transfers[static_cast<std::size_t>(CopyDirection::kDeviceToHost)], backups);
-
-      h_->device_api->script = nullptr;
-      ASSERT_TRUE(h_->device_api->release(!comes).is_ok());
-      (void)h_->run_background(1000);
-      ASSERT_TRUE(grant->gate->finished());
-      EXPECT_EQ(grant->gate->ready(h_->model.layer_count() - 1), comes);
-      run(job.tokens, step);
-      over->fire();
-      h_->cache->finish(job.id);
-      h_->settle();
-      EXPECT_EQ(h_->run(prompt_of(52), 2).cached() >= 48, comes);
-      EXPECT_EQ(h_->failure, "");
-      h_->settle();
-      EXPECT_EQ(h_->check_clean(), "");
+      let_loads_end(ended, comes);
     }
   }
 }
 
 // All pages are on the device, and the state alone is loaded: of its copy the tree knows nothing.
-TEST_F(Ahead, WhatComesAfterAStepMayBeAStateAlone) {
+TEST_F(AheadOfLoads, WhatComesAfterAStepMayBeAStateAlone) {
   for (const bool comes : {true, false}) {
     SCOPED_TRACE(comes ? "comes" : "fails");
     make(Shape::kFullMamba, {160, 0, 7}, 1024);
-    (void)h_->run(prompt_of(40), 2);
-    for (TokenId other = 1; other < 10; ++other) (void)h_->run(prompt_of(40, other), 2);
-    h_->settle();
-    h_->device_api->script = [](CopyDirection d, std::size_t) {
-      return d == CopyDirection::kHostToDevice ? Fault::kHold : Fault::kNone;
-    };
-    const Harness::Job job = started(prompt_of(48), 2);
-    ASSERT_EQ(job.cached.device, 40u);
-    const Result<StepGrant> grant = h_->cache->prepare_step(job.id, 48);
-    ASSERT_TRUE(grant.is_ok()) << grant.status().to_string();
-    ASSERT_NE(grant->gate, nullptr);
-    const Launched step = {grant->token, 40, grant->until, *grant->pages, grant->snapshots};
-    const auto over = std::make_shared<DeviceEvent>();
-    ASSERT_TRUE(h_->cache->complete_step(grant->token, job.tokens, over).is_ok());
+    push_out(9);
+    hold_loads();
+    const Ended ended = end_a_step();
+    ASSERT_EQ(ended.job.cached.device, 40u);
     (void)h_->run_background(1000);
-    ASSERT_FALSE(grant->gate->finished());
+    ASSERT_FALSE(ended.gate->finished());
     const Harness::Job other = started(prompt_of(52), 2);
     EXPECT_LE(other.cached.cached(), 40u) << "what may yet turn out wrong was shared";
     h_->cache->abort(other.id);
-    h_->device_api->script = nullptr;
-    ASSERT_TRUE(h_->device_api->release(!comes).is_ok());
-    (void)h_->run_background(1000);
-    run(job.tokens, step);
-    over->fire();
-    h_->cache->finish(job.id);
-    h_->settle();
-    EXPECT_EQ(h_->run(prompt_of(52), 2).cached() >= 48, comes);
-    EXPECT_EQ(h_->failure, "");
-    h_->settle();
-    EXPECT_EQ(h_->check_clean(), "");
+    let_loads_end(ended, comes);
   }
 }
 
 // The request is over before what it resumed from has come: nothing of it is kept, and nothing hangs.
-TEST_F(Ahead, ARequestMayEndBeforeWhatItsStepReadsHasCome) {
+TEST_F(AheadOfLoads, ARequestMayEndBeforeWhatItsStepReadsHasCome) {
   for (const Shape shape : {Shape::kFull, Shape::kAll}) {
     SCOPED_TRACE(shape_name(shape));
     make(shape, {24, 40, 9}, 1024);
-    (void)h_->run(prompt_of(40), 2);
-    for (TokenId other = 1; other < 5; ++other) (void)h_->run(prompt_of(40, other), 2);
-    h_->settle();
-    const Harness::Job job = started(prompt_of(48), 2);
-    const Result<StepGrant> grant = h_->cache->prepare_step(job.id, 48);
-    ASSERT_TRUE(grant.is_ok());
-    ASSERT_NE(grant->gate, nullptr);
-    const auto over = std::make_shared<DeviceEvent>();
-    ASSERT_TRUE(h_->cache->complete_step(grant->token, job.tokens, over).is_ok());
-    h_->cache->finish(job.id);
-    over->fire();
+    push_out(4);
+    const Ended ended = end_a_step();
+    h_->cache->finish(ended.job.id);
+    ended.over->fire();
     h_->settle();
     EXPECT_LE(h_->run(prompt_of(52), 2).cached(), 40u);
-    EXPECT_EQ(h_->failure, "");
-    h_->settle();
-    EXPECT_EQ(h_->check_clean(), "");
+    expect_clean();
   }
 }
 

@@ -93,3 +93,16 @@ def test_tenants_share_nothing(model, start, tokens):
     me = proxy.complete(a, cache_salt="me")
     assert (me.reused, me.source) == (960, "host")
     assert me.tokens == you.tokens
+
+
+@pytest.mark.parametrize("variable", ["LLAMA_ARG_ROPE_FREQ_BASE", "LLAMA_ARG_YARN_ORIG_CTX"])
+def test_a_variable_that_changes_numbers_finds_no_pages(variable, model, start, tokens, tmp_path, monkeypatch):
+    a, reused = tokens(1000, 1), []
+    for value in (None, None, "5000"):
+        if value:
+            monkeypatch.setenv(variable, value)
+        proxy = start(Proxy(model("qwen3"), *SERVER, store=tmp_path))
+        reused.append(proxy.complete(a).reused)
+        proxy.wait_stored()
+        proxy.stop()
+    assert reused == [0, 960, 0]
