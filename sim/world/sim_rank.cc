@@ -63,6 +63,7 @@ class FailingDevice final : public Device {
   [[nodiscard]] Result<StreamId> create_stream(std::size_t queue_limit) override {
     return inner_->create_stream(queue_limit);
   }
+  void destroy_streams(std::span<const StreamId> streams) override { inner_->destroy_streams(streams); }
   [[nodiscard]] Status enqueue(StreamId stream, CopyDirection direction, StreamWork work) override {
     if (strikes(direction)) spoil(work);
     return inner_->enqueue(stream, direction, std::move(work));

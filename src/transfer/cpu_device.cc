@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CPU device: each stream is a serial queue on an executor, a copy is a memcpy.
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <deque>
@@ -210,27 +211,36 @@ class CpuDevice final : public Device {
 
   Result<StreamId> create_stream(std::size_t queue_limit) override {
     if (queue_limit == 0) return invalid_argument("a stream needs room for at least one entry");
-    if (stream_count_ == kMaxStreams)
-      return overloaded("a device has at most " + std::to_string(kMaxStreams) + " streams");
-    streams_[stream_count_] = std::make_shared<CpuStream>(executor_, queue_limit);
-    return static_cast<StreamId>(stream_count_++);
+    const auto free = std::find(streams_.begin(), streams_.end(), nullptr);
+    if (free == streams_.end()) return overloaded("a device has at most " + std::to_string(kMaxStreams) + " streams");
+    *free = std::make_shared<CpuStream>(executor_, queue_limit);
+    return static_cast<StreamId>(free - streams_.begin());
+  }
+  void destroy_streams(std::span<const StreamId> streams) override {
+    for (const StreamId stream : streams) {
+      if (!has(stream)) continue;
+      streams_[stream]->synchronize();
+      streams_[stream].reset();
+    }
   }
 
   Status enqueue(StreamId stream, CopyDirection, StreamWork work) override {
-    if (stream >= stream_count_) return invalid_argument("no stream " + std::to_string(stream));
+    if (!has(stream)) return invalid_argument("no stream " + std::to_string(stream));
     return streams_[stream]->enqueue(std::move(work));
   }
 
   void synchronize() override { finish_all(); }
 
  private:
+  [[nodiscard]] bool has(StreamId stream) const { return stream < kMaxStreams && streams_[stream] != nullptr; }
   void finish_all() {
-    for (std::size_t i = 0; i < stream_count_; ++i) streams_[i]->synchronize();
+    for (const auto& stream : streams_) {
+      if (stream) stream->synchronize();
+    }
   }
 
   Executor& executor_;
-  std::array<std::shared_ptr<CpuStream>, kMaxStreams> streams_;  // owned by the cache thread
-  std::size_t stream_count_ = 0;                                 // owned by the cache thread
+  std::array<std::shared_ptr<CpuStream>, kMaxStreams> streams_;  // owned by the cache thread; null: a free place
 };
 
 }  // namespace

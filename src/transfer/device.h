@@ -12,6 +12,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -100,6 +101,9 @@ class Device {
   // that may wait in it, at least 1. Who makes a stream knows how many it will have in flight; a stream of that many is
   // never full.
   [[nodiscard]] virtual Result<StreamId> create_stream(std::size_t queue_limit) = 0;
+  // Ends these streams as synchronize() would, the others run on, and lets new ones take their places. Streams whose
+  // work waits for each other go in one call. Not from a callback of this device.
+  virtual void destroy_streams(std::span<const StreamId> streams) = 0;
   // kOverloaded: queue_limit entries wait, or the executor refused; no callback will run.
   [[nodiscard]] virtual Status enqueue(StreamId stream, CopyDirection direction, StreamWork work) = 0;
   // Blocks until all streams are idle. What waits for an event that has not fired is not copied: its steps end with

@@ -51,6 +51,8 @@ class StagedCopies {
   StagedCopies(const StagedCopies&) = delete;
   StagedCopies& operator=(const StagedCopies&) = delete;
 
+  // Which it has made; who ends it destroys it first, with the far one.
+  [[nodiscard]] StreamId near_stream() const { return near_; }
   // Can these copies, of this direction, go this way, and is it the better one?
   [[nodiscard]] bool suits(const TransferRequest& request) const;
 

@@ -104,13 +104,14 @@ class StreamTransferEngine final : public TransferEngine {
   }
   StreamTransferEngine(const StreamTransferEngine&) = delete;
   StreamTransferEngine& operator=(const StreamTransferEngine&) = delete;
-  ~StreamTransferEngine() override { device_.synchronize(); }  // staged_ is still there
+  ~StreamTransferEngine() override { device_.destroy_streams(made_); }  // staged_ is still there
 
   Status create_streams() {
     for (StreamId& stream : streams_) {
       auto created = device_.create_stream(max_in_flight_);
       if (!created) return created.status();
       stream = *created;
+      made_.push_back(stream);
     }
     if (host_ == nullptr) return Status::ok();
     for (const CopyDirection direction : {CopyDirection::kDeviceToHost, CopyDirection::kHostToDevice}) {
@@ -118,6 +119,7 @@ class StreamTransferEngine final : public TransferEngine {
       auto staged = StagedCopies::create(direction, device_, pools_, *host_, streams_[way], max_in_flight_);
       if (!staged) return staged.status();
       staged_[way] = std::move(staged).value();
+      if (staged_[way]) made_.push_back(staged_[way]->near_stream());
     }
     return Status::ok();
   }
@@ -140,6 +142,7 @@ class StreamTransferEngine final : public TransferEngine {
   HostPools* const host_;
   const std::size_t max_in_flight_;
   std::array<StreamId, 3> streams_{};                                  // [CopyDirection]
+  std::vector<StreamId> made_;                                         // these, and those of staged_
   std::array<std::vector<std::size_t>, kComponentCount> layer_bytes_;  // [component][model layer], of one pair
 
   std::array<std::unique_ptr<StagedCopies>, 2> staged_;  // [CopyDirection]; null: all go straight

@@ -340,12 +340,31 @@ TEST_F(TransferTest, DestructionWithWorkInFlightCompletesIt) {
   executor.run_all();  // stale tasks find an idle stream
 }
 
+TEST_F(TransferTest, AnEngineGivesItsStreamsBackAndLeavesThoseOfOthersAlone) {
+  make(pool_test::preset("gqa-tiny"));
+  const auto step_is_over = std::make_shared<DeviceEvent>();
+  TransferRequest waiting = request(1, CopyDirection::kDeviceToHost, fixture->pairs);
+  waiting.after = step_is_over;
+  ASSERT_TRUE(engine->submit(std::move(waiting), inbox.done()).is_ok());
+  for (std::size_t i = 0; i < 2 * kMaxStreams; ++i) {
+    const auto other = TransferEngine::create(*device, *fixture->device, fixture->host.get(), 1);
+    ASSERT_EQ(other.status().to_string(), "ok") << i;
+  }
+  step_is_over->fire();
+  executor.run_all();
+  const auto results = inbox.drain();
+  ASSERT_EQ(results.size(), 1U);
+  EXPECT_EQ(results[0].status.to_string(), "ok");
+  fixture->drop(results[0]);
+}
+
 // A device that loses a transfer: the promise of one completion is the engine's, not the device's.
 class LossyDevice final : public Device {
  public:
   std::string_view name() const override { return "lossy"; }
   MemorySource& memory() override { return host_memory_source(); }
   Result<StreamId> create_stream(std::size_t) override { return StreamId{0}; }
+  void destroy_streams(std::span<const StreamId>) override {}
   Status enqueue(StreamId, CopyDirection, StreamWork work) override {
     if (fail_step < work.steps) {  // copies of one step fail, the others succeed
       for (std::uint32_t i = 0; i < work.steps; ++i) work.done(i, i == fail_step ? unavailable("gone") : Status::ok());

@@ -149,6 +149,7 @@ class ScriptedDevice final : public Device {
   [[nodiscard]] Result<StreamId> create_stream(std::size_t queue_limit) override {
     return inner_->create_stream(queue_limit);
   }
+  void destroy_streams(std::span<const StreamId> streams) override { inner_->destroy_streams(streams); }
   [[nodiscard]] Status enqueue(StreamId stream, CopyDirection direction, StreamWork work) override {
     const std::size_t number = transfers[static_cast<std::size_t>(direction)]++;
     const Fault fault = script ? script(direction, number) : Fault::kNone;

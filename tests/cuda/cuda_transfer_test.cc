@@ -283,6 +283,25 @@ TEST_P(CudaTransfers, ALostDeviceEndsTransfersAndNotTheProcess) {
   EXPECT_EXIT(lose_the_device(GetParam()), testing::ExitedWithCode(0), "the CUDA device is lost|ILLEGAL_ADDRESS");
 }
 
+TEST_P(CudaTransfers, AnEngineGivesItsStreamsBackAndLeavesThoseOfOthersAlone) {
+  Rig rig(GetParam());
+  Pools pools(rig, staged_model(), HostLayout::kLayerFirst, 4, rng);
+  const auto first = take(TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 2));
+  Inbox inbox;
+  pools.fill_device(rng, &SlotPair::device);
+  const auto step_is_over = std::make_shared<DeviceEvent>();
+  TransferRequest waiting = request(1, CopyDirection::kDeviceToHost, pools.pairs);
+  waiting.after = step_is_over;
+  ASSERT_TRUE(first->submit(std::move(waiting), inbox.done()).is_ok());
+  for (std::size_t i = 0; i < kMaxStreams; ++i) {
+    const auto other = TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 2);
+    ASSERT_EQ(other.status().to_string(), "ok") << i;
+  }
+  step_is_over->fire();
+  expect_ok(inbox.wait(1), pools);
+  EXPECT_EQ(pools.host_differences(&SlotPair::device), 0U);
+}
+
 INSTANTIATE_TEST_SUITE_P(On, CudaTransfers, every_driver(), testing::PrintToStringParamName());
 
 }  // namespace

@@ -30,7 +30,7 @@ struct CopyStream::Waiter {
 
 void CudaHealth::saw(const Status& status) {
   if (status.code() != StatusCode::kUnavailable) return;
-  std::vector<std::function<void()>> waiting;
+  std::vector<Waiting> waiting;
   {
     const LockGuard guard(mutex_);
     if (!loss_.is_ok()) return;
@@ -38,14 +38,17 @@ void CudaHealth::saw(const Status& status) {
     is_lost_.store(true, std::memory_order_release);
     waiting.swap(waiting_);
   }
-  for (const auto& then : waiting) then();
+  for (const Waiting& w : waiting) {
+    if (const auto kept = w.owner.lock()) w.then();
+  }
 }
 
-void CudaHealth::when_lost(std::function<void()> then) {
+void CudaHealth::when_lost(std::weak_ptr<void> owner, std::function<void()> then) {
   {
     const LockGuard guard(mutex_);
     if (loss_.is_ok()) {
-      waiting_.push_back(std::move(then));
+      std::erase_if(waiting_, [](const Waiting& w) { return w.owner.expired(); });
+      waiting_.push_back({std::move(owner), std::move(then)});
       return;
     }
   }
@@ -75,7 +78,7 @@ CopyStream::CopyStream(const CopyStreamParts& parts, std::size_t queue_limit, Cu
       waiter_(std::make_shared<Waiter>()),
       plan_(*parts_.pinned, parts_.load_engines_from, parts_.store_engines_from) {
   // CUDA calls no host function any more then, so an event that one of them would fire never fires.
-  parts_.health->when_lost([waiter = waiter_] { waiter->wake(); });
+  parts_.health->when_lost(waiter_, [raw = waiter_.get()] { raw->wake(); });
   // Never refused: each has room for one task.
   (void)launcher_.post([this] { run_launcher(); });
   (void)reaper_.post([this] { run_reaper(); });

@@ -42,14 +42,19 @@ class CudaHealth {
   void saw(const Status& status) LARDER_EXCLUDES(mutex_);
   // ok, or kUnavailable with the error that ended it.
   [[nodiscard]] Status status() const LARDER_EXCLUDES(mutex_);
-  // Calls `then` when the device is lost, once; now, if it is. `then` is kept as long as this.
-  void when_lost(std::function<void()> then) LARDER_EXCLUDES(mutex_);
+  // Calls `then` when the device is lost, once; now, if it is. Not once `owner` is gone, whom `then` must not keep.
+  void when_lost(std::weak_ptr<void> owner, std::function<void()> then) LARDER_EXCLUDES(mutex_);
 
  private:
+  struct Waiting {
+    std::weak_ptr<void> owner;
+    std::function<void()> then;
+  };
+
   std::atomic<bool> is_lost_{false};  // set under mutex_
   mutable RankedMutex mutex_{LockRank::kTransfer};
   Status loss_ LARDER_GUARDED_BY(mutex_);
-  std::vector<std::function<void()>> waiting_ LARDER_GUARDED_BY(mutex_);  // grows until the loss
+  std::vector<Waiting> waiting_ LARDER_GUARDED_BY(mutex_);
 };
 
 // What the streams of a device share.

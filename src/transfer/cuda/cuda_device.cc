@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transfer/cuda/cuda_device.h"
 
-#include <span>
+#include <algorithm>
+#include <array>
+#include <numeric>
 #include <utility>
 
 namespace larder {
@@ -52,25 +54,41 @@ CudaDevice::~CudaDevice() {
 
 Result<StreamId> CudaDevice::create_stream(std::size_t queue_limit) {
   if (queue_limit == 0) return invalid_argument("a stream needs room for at least one entry");
-  if (stream_count_ == kMaxStreams) {
-    return overloaded("a device has at most " + std::to_string(kMaxStreams) + " streams");
-  }
+  const auto free = std::find(streams_.begin(), streams_.end(), nullptr);
+  if (free == streams_.end()) return overloaded("a device has at most " + std::to_string(kMaxStreams) + " streams");
   Result<std::unique_ptr<CopyStream>> stream = CopyStream::create(parts_, queue_limit);
   if (!stream.is_ok()) return stream.status();
-  streams_[stream_count_] = std::move(stream).value();
-  return static_cast<StreamId>(stream_count_++);
+  *free = std::move(stream).value();
+  return static_cast<StreamId>(free - streams_.begin());
+}
+
+void CudaDevice::destroy_streams(std::span<const StreamId> streams) {
+  drain(streams);
+  for (const StreamId stream : streams) {
+    if (has(stream)) streams_[stream].reset();
+  }
 }
 
 Status CudaDevice::enqueue(StreamId stream, CopyDirection direction, StreamWork work) {
-  if (stream >= stream_count_) return invalid_argument("no stream " + std::to_string(stream));
+  if (!has(stream)) return invalid_argument("no stream " + std::to_string(stream));
   return streams_[stream]->enqueue(direction, std::move(work));
 }
 
 void CudaDevice::synchronize() {
-  const std::span streams(streams_.data(), stream_count_);
-  for (const auto& stream : streams) stream->begin_draining();
-  for (const auto& stream : streams) stream->wait_until_idle();
-  for (const auto& stream : streams) stream->end_draining();
+  std::array<StreamId, kMaxStreams> all{};
+  std::iota(all.begin(), all.end(), StreamId{0});
+  drain(all);
+}
+
+void CudaDevice::drain(std::span<const StreamId> streams) {
+  const auto each = [&](void (CopyStream::*call)()) {
+    for (const StreamId stream : streams) {
+      if (has(stream)) (*streams_[stream].*call)();
+    }
+  };
+  each(&CopyStream::begin_draining);
+  each(&CopyStream::wait_until_idle);
+  each(&CopyStream::end_draining);
 }
 
 Status CudaDevice::copy_now(std::byte* dst, const std::byte* src, std::size_t bytes) {

@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -75,6 +76,7 @@ class CudaDevice final : public Device {
   [[nodiscard]] std::size_t gated_step_bytes() const override { return gated_step_bytes_; }
   [[nodiscard]] Staging staging() const override { return staging_; }
   [[nodiscard]] Result<StreamId> create_stream(std::size_t queue_limit) override;
+  void destroy_streams(std::span<const StreamId> streams) override;
   [[nodiscard]] Status enqueue(StreamId stream, CopyDirection direction, StreamWork work) override;
   void synchronize() override;
   // By the copy engines; host memory need not be pinned.
@@ -89,6 +91,8 @@ class CudaDevice final : public Device {
 
  private:
   CudaDevice(std::shared_ptr<CudaDriver> driver, const CudaOptions& options);
+  [[nodiscard]] bool has(StreamId stream) const { return stream < kMaxStreams && streams_[stream] != nullptr; }
+  void drain(std::span<const StreamId> streams);
 
   const std::string name_;
   const Staging staging_;
@@ -96,8 +100,7 @@ class CudaDevice final : public Device {
   CopyStreamParts parts_;
   CudaMemorySource memory_;
   PinnedMemorySource host_memory_;
-  std::array<std::unique_ptr<CopyStream>, kMaxStreams> streams_;  // owned by the cache thread
-  std::size_t stream_count_ = 0;                                  // owned by the cache thread
+  std::array<std::unique_ptr<CopyStream>, kMaxStreams> streams_;  // owned by the cache thread; null: a free place
   CudaStream now_stream_ = nullptr;                               // of copy_now()
 };
 
