@@ -2,10 +2,12 @@
 // Handles that may be closed while other threads are inside them, and the log function.
 //
 // Every call passes a gate; closing shuts it and waits until all have left. So a call on a closed handle is an error,
-// and the C interface's rule (no close while a call uses the handle) holds whatever Python does.
+// and the C interface's rules (no close while a call uses the handle, no use in a child of fork()) hold whatever Python
+// does: a child that ends closes what it has a copy of, and would wait for threads that only its parent has.
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -84,7 +86,12 @@ class LogChange {
 // Calls enter and leave; closing shuts the gate and waits until all have left.
 class Gate {
  public:
+  // False: in a child of fork(), where a thread may have taken the lock with it.
+  [[nodiscard]] bool is_of_this_process() const { return process_ == getpid(); }
   bool enter() {
+    if (!is_of_this_process()) {
+      return false;
+    }
     const std::lock_guard lock(mutex_);
     if (is_shut_) {
       return false;
@@ -112,6 +119,7 @@ class Gate {
   }
 
  private:
+  const pid_t process_ = getpid();
   std::mutex mutex_;
   std::condition_variable empty_;
   int inside_ = 0;
@@ -130,7 +138,7 @@ struct StoreState {
   void leave() { gate.leave(); }
   // Without the GIL. Closes the namespaces first. LARDER_DEADLINE_EXCEEDED leaves the handle open, to be closed again;
   // calls are refused from then on. timeout_seconds: for calls in other threads (0: no limit), and again for the store
-  // (0: its own).
+  // (0: its own). In a child of fork() it does nothing.
   larder_code close(double timeout_seconds, larder_error* error);
   ~StoreState() {
     larder_error error{};
@@ -158,8 +166,11 @@ struct SpaceState {
     gate.leave();
     store->leave();
   }
-  // Without the GIL.
+  // Without the GIL. In a child of fork() it does nothing.
   void close() {
+    if (!gate.is_of_this_process()) {
+      return;
+    }
     (void)gate.shut_and_wait(0);
     const std::lock_guard lock(mutex);
     if (handle != nullptr) {
@@ -170,6 +181,9 @@ struct SpaceState {
 };
 
 inline larder_code StoreState::close(double timeout_seconds, larder_error* error) {
+  if (!gate.is_of_this_process()) {
+    return LARDER_OK;
+  }
   if (!gate.shut_and_wait(timeout_seconds)) {
     constexpr char kMessage[] = "calls of other threads are still in the store; close it again when they have ended";
     error->code = LARDER_DEADLINE_EXCEEDED;
@@ -204,7 +218,8 @@ class Inside {
  public:
   explicit Inside(const std::shared_ptr<State>& state) : state_(state) {
     if (!state_->enter()) {
-      raise_argument("the handle is closed");
+      raise_argument(state_->gate.is_of_this_process() ? "the handle is closed"
+                                                       : "the handle is that of the process before fork()");
     }
   }
   Inside(const Inside&) = delete;

@@ -47,7 +47,7 @@ class Store:
     Raises :class:`larder.Error`: INVALID_ARGUMENT for an unknown backend or option (the message lists the known ones),
     CONFLICT if another process has the store, UNAVAILABLE if it cannot be reached, read or written.
     Opening a large store reads its index: about 0.2 us per stored page.
-    Not for use in a child of fork().
+    In a child of fork() its calls are errors, and closing it does nothing.
     """
 
     def __init__(

@@ -404,3 +404,30 @@ def test_a_close_that_is_wrong_leaves_the_store_to_be_closed(tmp_path):
         store.close(-1)
     store.close()
     larder.Store("file", {"directory": str(tmp_path / "store")}).close()
+
+
+_FORK = """
+import os, signal, sys, larder
+store = larder.Store("memory")
+space = store.space(page_size=16, identity="model", pools=[larder.Pool("kv", 64, "kv layout")])
+child = os.fork()
+if child == 0:
+    signal.alarm(20)  # it hangs
+    open_another = lambda: store.space(page_size=16, identity="model", pools=space.pools)
+    for call in (store.stats, lambda: space.leading_pages([bytes(32)]), open_another):
+        try:
+            call()
+            os._exit(1)
+        except larder.Error as error:
+            assert "fork" in str(error), error
+    store.close()
+    space.close()
+    del space, store
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert space.leading_pages([bytes(32)]) == 0
+"""
+
+
+def test_a_child_of_fork_leaves_the_handles_of_its_parent_alone():
+    subprocess.run([sys.executable, "-c", _FORK], check=True, timeout=60)
