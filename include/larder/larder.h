@@ -27,9 +27,12 @@
  *
  * Null: closing null does nothing; a null handle gives LARDER_INVALID_ARGUMENT; `error` may be null everywhere.
  *
- * Versions. LARDER_ABI_VERSION counts incompatible changes, and is the SONAME's number. Structs that a caller fills
- * begin with struct_size (sizeof in the caller's program): fields behind it count as zero, so that fields may be added
- * at the end of a struct. Functions are only added.
+ * Versions. LARDER_ABI_VERSION counts incompatible changes, and is the SONAME's number. Functions are only added. A
+ * struct that begins with struct_size (sizeof in the caller's program) may get fields at its end: those that the
+ * caller's version lacks count as zero, and those that the library lacks have to be zero (LARDER_UNSUPPORTED). Other
+ * structs stay as they are.
+ *
+ * Callbacks (larder_log_fn, larder_page_fn) must not call Larder, and no exception may leave them.
  *
  * Sizes are bytes, times are seconds (double; 0: the default of the store), keys and digests 32 raw bytes. */
 #ifndef LARDER_LARDER_H
@@ -101,7 +104,7 @@ LARDER_API size_t larder_page_keys(const uint32_t* tokens, size_t token_count, u
 
 /* ---- stores ---- */
 
-/* level: 0 debug, 1 information, 2 warning, 3 error. Any thread; must not call Larder. */
+/* level: 0 debug, 1 information, 2 warning, 3 error. Any thread. */
 typedef void (*larder_log_fn)(void* context, int32_t level, const char* where, const char* message);
 
 typedef struct larder_store_options {
@@ -268,8 +271,8 @@ LARDER_API larder_code larder_put(larder_space* space, larder_page* pages, size_
  * larder_save() is touched until that transfer has ended, and at no other time. Pages of a save are found when all of
  * its bytes have come, or not at all; pages that are there already are not copied.
  *
- * Threads: one call at a time on one connector, but for larder_connector_wake(). Callbacks run on the copying threads,
- * and must not call Larder. Nothing blocks but larder_connector_poll() and larder_connector_close().
+ * Threads: one call at a time on one connector, but for larder_connector_wake(). Callbacks run on the copying threads.
+ * Nothing blocks but larder_connector_poll() and larder_connector_close().
  * Not LARDER_OK: nothing was begun. LARDER_OVERLOADED: later, mostly after a poll, or do without. */
 
 typedef struct larder_connector larder_connector;

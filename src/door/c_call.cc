@@ -42,6 +42,20 @@ larder_code fail(const Status& status, larder_error* error) {
 
 larder_code wrong(const char* message, larder_error* error) { return fail(invalid_argument(message), error); }
 
+Status check_struct_size(std::uint32_t size, const char* name) {
+  if (size >= 2 * sizeof(std::uint32_t) && size <= 4096) return Status::ok();
+  return invalid_argument(std::string(name) + ".struct_size is " + std::to_string(size) + "; set it to sizeof(" + name +
+                          ")");
+}
+
+Status check_later_fields(const void* from, std::size_t known, std::size_t size, const char* name) {
+  const auto* const bytes = static_cast<const std::byte*>(from);
+  if (size <= known || std::all_of(bytes + known, bytes + size, [](std::byte b) { return b == std::byte{0}; })) {
+    return Status::ok();
+  }
+  return unsupported(std::string(name) + " asks for something that this version of Larder does not know");
+}
+
 Status read_seconds(double seconds, Nanos& out) {
   if (!(seconds >= 0 && seconds <= 1e7)) return invalid_argument("a timeout is 0 to 1e7 seconds");
   out = Nanos(std::llround(seconds * 1e9));

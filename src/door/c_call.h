@@ -50,17 +50,29 @@ larder_code guarded(larder_error* error, Body&& body) {
   }
 }
 
+// kInvalidArgument: `size` is no struct_size of a `name`.
+[[nodiscard]] Status check_struct_size(std::uint32_t size, const char* name);
+// kUnsupported: the caller's struct has something in fields of a later version, behind the `known` bytes.
+[[nodiscard]] Status check_later_fields(const void* from, std::size_t known, std::size_t size, const char* name);
+
 // The caller's struct, with zeros where its version of it ends.
 template <class Struct>
 Status read_struct(const Struct* from, const char* name, Struct& out) {
   std::memset(static_cast<void*>(&out), 0, sizeof out);
   if (from == nullptr) return Status::ok();
-  if (from->struct_size < 2 * sizeof(std::uint32_t) || from->struct_size > 4096) {
-    return invalid_argument(std::string(name) + ".struct_size is " + std::to_string(from->struct_size) +
-                            "; set it to sizeof(" + name + ")");
-  }
+  LARDER_RETURN_IF_ERROR(check_struct_size(from->struct_size, name));
+  LARDER_RETURN_IF_ERROR(check_later_fields(from, sizeof out, from->struct_size, name));
   std::memcpy(static_cast<void*>(&out), from, std::min<std::size_t>(from->struct_size, sizeof out));
   return Status::ok();
+}
+
+// What the caller's version of the struct has of `from`; zeros in its fields of a later version. Its size is checked.
+template <class Struct>
+void write_struct(Struct from, Struct* out) {
+  const std::size_t size = out->struct_size;
+  from.struct_size = out->struct_size;
+  if (size > sizeof from) std::memset(reinterpret_cast<std::byte*>(out) + sizeof from, 0, size - sizeof from);
+  std::memcpy(static_cast<void*>(out), &from, std::min(size, sizeof from));
 }
 
 [[nodiscard]] Status read_seconds(double seconds, Nanos& out);

@@ -101,6 +101,7 @@ void leave_log(const larder_store* store) {
 Status open_store(const larder_store_options* from, larder_store** out) {
   larder_store_options options;
   LARDER_RETURN_IF_ERROR(read_struct(from, "larder_store_options", options));
+  if (options.reserved != 0) return larder::invalid_argument("larder_store_options.reserved is not 0");
   if (options.backend == nullptr) return larder::invalid_argument("larder_store_options.backend is null");
   if (options.memory == nullptr && options.memory_count != 0) {
     return larder::invalid_argument("larder_store_options.memory is null, and memory_count is not 0");
@@ -342,7 +343,7 @@ larder_code larder_exists(larder_space* space, const uint8_t* keys, size_t key_c
   // Whatever comes of the call, the words are no old ones.
   const std::size_t words = (key_count + 63) / 64;
   const std::size_t own = space == nullptr ? 0 : space->space.pools().size(),
-                    asked = needs == nullptr ? own : need_count;
+                    asked = needs == nullptr && need_count == 0 ? own : need_count;
   if (key_count <= LARDER_MAX_KEYS && asked <= LARDER_MAX_POOLS) {
     if (restorable != nullptr) std::fill_n(restorable, words, 0);
     if (present != nullptr) std::fill_n(present, words * asked, 0);

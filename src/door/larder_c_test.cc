@@ -167,6 +167,11 @@ TEST_F(LarderCTest, AQueryThatFailsLeavesNoOldWords) {
   EXPECT_EQ(words_after(space_, nullptr, nullptr, 0, nullptr), 0u);
   EXPECT_EQ(words_after(space_, keys_, nullptr, 2, nullptr), 0u);
   EXPECT_EQ(words_after(space_, keys_, nullptr, 0, &terms), 0u);
+  // Not behind what the caller has, who forgot the needs and not their number.
+  present[1] = 99;
+  EXPECT_EQ(larder_exists(space_, keys_, 3, nullptr, 1, nullptr, &restorable, present, &error_),
+            LARDER_INVALID_ARGUMENT);
+  EXPECT_EQ(present[1], 99u);
 }
 
 TEST_F(LarderCTest, TheLogIsThatOfTheLastStoreThatIsOpen) {
@@ -227,6 +232,25 @@ TEST_F(LarderCTest, WrongStructsAndTextsAreRefusedInWords) {
   terms.timeout_seconds = 0;
   terms.flags = 64;
   EXPECT_EQ(larder_get(space_, nullptr, 0, &terms, &error_), LARDER_INVALID_ARGUMENT);
+}
+
+// A program of a later version asks for what this library does not know, and must not believe that it has it.
+TEST_F(LarderCTest, WhatALaterVersionAsksForIsRefused) {
+  struct LaterTerms {
+    larder_terms known;
+    std::uint64_t more;
+  } later{};
+  later.known.struct_size = sizeof later;
+  EXPECT_EQ(larder_get(space_, nullptr, 0, &later.known, &error_), LARDER_OK) << "it asks for nothing";
+  later.more = 1;
+  EXPECT_EQ(larder_get(space_, nullptr, 0, &later.known, &error_), LARDER_UNSUPPORTED);
+  EXPECT_NE(std::string(error_.message).find("larder_terms"), std::string::npos) << error_.message;
+  larder_store_options options{};
+  options.struct_size = sizeof options;
+  options.backend = "memory";
+  options.reserved = 1;
+  larder_store* store = nullptr;
+  EXPECT_EQ(larder_store_open(&options, &store, &error_), LARDER_INVALID_ARGUMENT);
 }
 
 TEST_F(LarderCTest, AStoreWithNamespacesDoesNotClose) {

@@ -58,6 +58,7 @@ Status open_connector(const larder_connector_options* from, larder_connector** o
   larder_connector_options options;
   LARDER_RETURN_IF_ERROR(read_struct(from, "larder_connector_options", options));
   if (options.model == nullptr) return larder::invalid_argument("larder_connector_options.model is null");
+  if (options.reserved != 0) return larder::invalid_argument("larder_connector_options.reserved is not 0");
   larder::EngineConnectorOptions wanted;
   LARDER_RETURN_IF_ERROR(larder::c::read_space(options.model, wanted.model));
   wanted.host_bytes = options.host_bytes;
@@ -161,6 +162,7 @@ Status find_points(larder_connector& connector, std::uint64_t lookup, larder_poi
 Status load_pages(larder_connector& connector, const larder_load_options* from, std::uint64_t* out) {
   larder_load_options options;
   LARDER_RETURN_IF_ERROR(read_struct(from, "larder_load_options", options));
+  if (options.reserved != 0) return larder::invalid_argument("larder_load_options.reserved is not 0");
   std::vector<larder::PagePlace> places;
   LARDER_RETURN_IF_ERROR(read_places(connector, options.places, options.place_count, places));
   larder::LoadRequest request;
@@ -203,13 +205,9 @@ Status save_pages(larder_connector& connector, const larder_save_options* from, 
   return Status::ok();
 }
 
-// Of a caller's version of the struct, which may be shorter.
 Status take(larder_connector& connector, std::uint64_t transfer, larder_transfer_result* out, larder_error* error) {
-  larder_transfer_result result;
-  LARDER_RETURN_IF_ERROR(read_struct(out, "larder_transfer_result", result));
-  const std::uint32_t size = result.struct_size;
-  result = {};
-  result.struct_size = size;
+  LARDER_RETURN_IF_ERROR(larder::c::check_struct_size(out->struct_size, "larder_transfer_result"));
+  larder_transfer_result result{};
   larder::Connector& c = connector.engine->connector();
   const larder::TransferId id(transfer);
   Status copied;
@@ -230,22 +228,19 @@ Status take(larder_connector& connector, std::uint64_t transfer, larder_transfer
   }
   result.code = static_cast<std::int32_t>(copied.code());
   (void)larder::c::fail(copied, error);
-  std::memcpy(static_cast<void*>(out), &result, std::min<std::size_t>(size, sizeof result));
+  larder::c::write_struct(result, out);
   return Status::ok();
 }
 
 static_assert(static_cast<int>(larder::MissReason::kStorageFailed) == LARDER_MISS_STORAGE_FAILED);
 
 Status find_miss(larder_connector& connector, std::uint64_t lookup, larder_miss* out) {
-  larder_miss given{};
-  LARDER_RETURN_IF_ERROR(larder::c::read_struct(out, "larder_miss", given));
+  LARDER_RETURN_IF_ERROR(larder::c::check_struct_size(out->struct_size, "larder_miss"));
   const auto found = connector.engine->connector().points(larder::LookupId(lookup));
   if (!found.is_ok()) return found.status();
   larder::Miss miss = found->miss;
   miss.by = {};  // a lookup that has ended, perhaps
-  const std::uint32_t size = given.struct_size;
-  given = {};
-  given.struct_size = size;
+  larder_miss given{};
   given.reason = static_cast<std::uint32_t>(miss.reason);
   given.at_token = miss.at_token;
   constexpr std::array<std::uint32_t, larder::kComponentCount> kTrailing = {0, 2, 1};  // full, window, state
@@ -254,7 +249,7 @@ Status find_miss(larder_connector& connector, std::uint64_t lookup, larder_miss*
   given.seconds_ago = miss.ago ? std::chrono::duration<double>(*miss.ago).count() : -1;
   const std::string text = miss_sentence(miss);
   std::memcpy(given.text, text.data(), std::min(text.size(), sizeof given.text - 1));
-  std::memcpy(static_cast<void*>(out), &given, std::min<std::size_t>(size, sizeof given));
+  larder::c::write_struct(given, out);
   return Status::ok();
 }
 

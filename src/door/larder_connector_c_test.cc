@@ -446,6 +446,11 @@ TEST_F(ConnectorCTest, BadCalls) {
   load.struct_size = sizeof load;
   load.lookup = 77;
   EXPECT_EQ(larder_load(connector_, &load, &id, &error_), LARDER_NOT_FOUND);
+  load.reserved = 1;
+  EXPECT_EQ(larder_load(connector_, &load, &id, &error_), LARDER_INVALID_ARGUMENT);
+  options_.reserved = 1;
+  larder_connector* other = nullptr;
+  EXPECT_EQ(larder_connector_open(&options_, &other, &error_), LARDER_INVALID_ARGUMENT);
   EXPECT_EQ(larder_connector_in_flight(connector_), 0u);
 }
 
@@ -463,6 +468,24 @@ TEST_F(ConnectorCTest, AResultHasTheSizeThatTheCallerKnows) {
   ASSERT_EQ(larder_transfer_take(connector_, transfer, &result, &error_), LARDER_OK) << error_.message;
   EXPECT_EQ(result.pages, 10u);
   EXPECT_EQ(result.bytes, 4711u);
+}
+
+// One of a later version knows more: those are zero.
+TEST_F(ConnectorCTest, AResultHasZerosInFieldsOfALaterVersion) {
+  std::uint64_t lookup = 0;
+  larder_lookup_options look{};
+  look.struct_size = sizeof look;
+  look.tokens = tokens_.data();
+  look.token_count = tokens_.size();
+  ASSERT_EQ(larder_lookup(connector_, &look, &lookup, &error_), LARDER_OK) << error_.message;
+  struct LaterMiss {
+    larder_miss known;
+    std::uint64_t more;
+  } later{{}, 4711};
+  later.known.struct_size = sizeof later;
+  ASSERT_EQ(larder_lookup_miss(connector_, lookup, &later.known, &error_), LARDER_OK) << error_.message;
+  EXPECT_EQ(later.known.reason, static_cast<std::uint32_t>(LARDER_MISS_NEVER_SEEN));
+  EXPECT_EQ(later.more, 0u);
 }
 
 }  // namespace
