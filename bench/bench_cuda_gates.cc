@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "bench/bench_compute.h"
@@ -122,12 +123,12 @@ class GateBench {
     std::printf(
         "\ngated load of %zu MiB\n"
         "host time of the engine's thread in us: submit; all waits, 10 ms later; all waits, at once (until the copies "
-        "are launched), and the first of them\n"
+        "are launched), and the first of them; instead of the waits: the post of the step to a launcher\n"
         "then the load alone in ms, and what both take and what that adds for each kind of compute of equal length: "
         "arithmetic; the same in one large block a multiprocessor; the device's memory bandwidth\n",
         options_.bytes >> 20);
-    std::printf("%6s %11s | %7s %7s %8s %7s | %6s | %6s %6s | %6s %6s | %6s %6s\n", "layers", "piece", "submit",
-                "waits", "at once", "first", "load", "arith.", "adds", "large", "adds", "memory", "adds");
+    std::printf("%6s %11s | %7s %7s %8s %7s %5s | %6s | %6s %6s | %6s %6s | %6s %6s\n", "layers", "piece", "submit",
+                "waits", "at once", "first", "post", "load", "arith.", "adds", "large", "adds", "memory", "adds");
     for (const std::uint32_t steps : {16U, 32U, 64U}) LARDER_RETURN_IF_ERROR(run_contiguous(steps));
     for (const std::size_t kib : {16, 64, 128}) {
       for (const std::uint32_t layers : {16U, 32U, 64U, 128U}) {
@@ -173,7 +174,7 @@ class GateBench {
       tried(driver_.synchronize(stream_));
       return elapsed_seconds(begin);
     };
-    std::printf("%6u %11s | %7s %7s %8s %7s |", steps, "contiguous", "", "", "", "");
+    std::printf("%6u %11s | %7s %7s %8s %7s %5s |", steps, "contiguous", "", "", "", "", "");
     Status ended = run_computes(steps, load);
     for (const CudaEventHandle event : events) (void)driver_.destroy_event(event);
     (void)driver_.destroy_stream(*stream);
@@ -182,12 +183,19 @@ class GateBench {
 
   Status run_pages(PagesBench& bench, std::size_t kib) {
     const std::uint32_t layers = bench.model().layer_count();
-    const std::vector<PagesBench::GatedLoad> at_once = load_some(bench, std::chrono::milliseconds(0));
-    const std::vector<PagesBench::GatedLoad> later = load_some(bench, std::chrono::milliseconds(10));
+    const auto load = [&](std::chrono::milliseconds pause) {
+      return bench.load_gated(stream_, kAllPages, pause, [] { return Status::ok(); });
+    };
+    const auto at_once = repeat([&] { return load(std::chrono::milliseconds(0)); });
+    const auto later = repeat([&] { return load(std::chrono::milliseconds(10)); });
+    auto launcher = StepLauncher::create(bench.device(), stream_, 1, kLimit);
+    if (!launcher) return launcher.status();
+    const auto posts = repeat([&] { return bench.post_gated(**launcher, stream_); });
     const auto waits = [](const auto& l) { return l.waits; };
-    std::printf("%6u %7zu KiB | %7.1f %7.1f %8.1f %7.1f |", layers, kib,
+    std::printf("%6u %7zu KiB | %7.1f %7.1f %8.1f %7.1f %5.1f |", layers, kib,
                 median(later, [](const auto& l) { return l.submit; }) * 1e6, median(later, waits) * 1e6,
-                median(at_once, waits) * 1e6, median(at_once, [](const auto& l) { return l.first_wait; }) * 1e6);
+                median(at_once, waits) * 1e6, median(at_once, [](const auto& l) { return l.first_wait; }) * 1e6,
+                median(posts, [](double post) { return post; }) * 1e6);
     LARDER_RETURN_IF_ERROR(run_computes(layers, [&](const std::function<Status()>& layer) {
       return bench.load_gated(stream_, kAllPages, std::chrono::milliseconds(0), layer).total;
     }));
@@ -209,20 +217,22 @@ class GateBench {
     return Status::ok();
   }
 
-  std::vector<PagesBench::GatedLoad> load_some(PagesBench& bench, std::chrono::milliseconds pause) {
+  // What nine loads took; one before them warms up.
+  template <class Load>
+  static std::vector<std::invoke_result_t<Load>> repeat(Load&& load) {
     constexpr int kLoads = 9;
-    std::vector<PagesBench::GatedLoad> loads;
+    std::vector<std::invoke_result_t<Load>> loads;
     for (int run = 0; run <= kLoads; ++run) {
       spin(std::chrono::milliseconds(2));  // the threads of the device go to sleep, as before a load
-      loads.push_back(bench.load_gated(stream_, kAllPages, pause, [] { return Status::ok(); }));
+      loads.push_back(load());
     }
     loads.erase(loads.begin());
     return loads;
   }
-  template <class Field>
-  static double median(const std::vector<PagesBench::GatedLoad>& loads, Field&& field) {
+  template <class Load, class Field>
+  static double median(const std::vector<Load>& loads, Field&& field) {
     std::vector<double> values;
-    for (const auto& load : loads) values.push_back(field(load));
+    for (const Load& load : loads) values.push_back(field(load));
     std::sort(values.begin(), values.end());
     return values[values.size() / 2];
   }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -19,6 +20,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "transfer/cuda/cuda_device.h"
+#include "transfer/cuda/step_launcher.h"
 #include "transfer/transfer.h"
 
 namespace larder::cuda_bench {
@@ -258,7 +260,25 @@ class PagesBench {
     settle();
     return out;
   }
+  // The same for an engine whose steps a launcher of `stream` launches; seconds of the engine's thread after the
+  // submit.
+  double post_gated(StepLauncher& launcher, CudaStream stream) {
+    const auto gate = std::make_shared<LayerGate>(model_.layer_count());
+    submit({OpId(1), load_.direction, load_.pairs, gate});
+    std::promise<Status> launched;
+    const TimePoint begin = real_clock().now();
+    EngineStep step{.gate = gate, .layers = model_.layer_count(), .launch = {}, .launched = {}};
+    step.launch = [](std::uint32_t) { return Status::ok(); };
+    step.launched = [&](Status status, const std::shared_ptr<DeviceEvent>&) { launched.set_value(std::move(status)); };
+    note(launcher.post(std::move(step)));
+    const double posted = elapsed_seconds(begin);
+    if (is_ok_) note(launched.get_future().get());
+    is_ok_ = is_ok_ && driver_.synchronize(stream).is_ok();
+    settle();
+    return posted;
+  }
   [[nodiscard]] bool is_ok() const { return is_ok_; }
+  [[nodiscard]] CudaDevice& device() { return *device_; }
 
  private:
   struct Step {

@@ -76,6 +76,24 @@ void SimCudaDriver::go_on() {
   changed_.notify_all();
 }
 
+void SimCudaDriver::begin_capture(CudaStream stream) {
+  const Lock lock(mutex_);
+  if (Stream* const found = find_stream(stream)) found->is_captured = true;
+}
+
+void SimCudaDriver::end_capture(CudaStream stream) {
+  const Lock lock(mutex_);
+  if (Stream* const found = find_stream(stream)) found->is_captured = false;
+}
+
+Result<bool> SimCudaDriver::is_capturing(CudaStream stream) {
+  const Lock lock(mutex_);
+  if (loss_) return *loss_;
+  const Stream* const found = find_stream(stream);
+  if (found == nullptr) return refused("is_capturing");
+  return found->is_captured;
+}
+
 void SimCudaDriver::fail_call(const std::string& call, std::uint64_t n, Status status) {
   const Lock lock(mutex_);
   faults_[call] = {n, std::move(status)};
@@ -346,6 +364,10 @@ SimCudaDriver::Stream* SimCudaDriver::find_stream(CudaStream stream) {
 Status SimCudaDriver::give(CudaStream stream, Operation operation) {
   Stream* const found = find_stream(stream);
   if (found == nullptr) return refused("no such stream");
+  if (found->is_captured) {
+    violate("work for a stream that is being captured");
+    return internal_error("CUDA_ERROR_STREAM_CAPTURE_ISOLATION");
+  }
   found->queue.push_back(std::move(operation));
   return Status::ok();
 }

@@ -56,6 +56,10 @@ class SimCudaDriver final : public CudaDriver {
   void lose_at(std::uint64_t n);
   // While asleep, calls and operations neither fail nor count: for what a test itself reads and writes.
   void let_faults_sleep(bool are_asleep);
+  // From now on what `stream` is given goes into a graph that never runs, as Larder's own work must not: it is a
+  // violation.
+  void begin_capture(CudaStream stream);
+  void end_capture(CudaStream stream);
   // For tests that break the rules on purpose: violations() stays empty.
   void expect_violations();
   [[nodiscard]] std::vector<std::string> violations() const;
@@ -74,6 +78,7 @@ class SimCudaDriver final : public CudaDriver {
   Result<CudaStream> create_stream() override;
   Status destroy_stream(CudaStream stream) override;
   Status synchronize(CudaStream stream) override;
+  Result<bool> is_capturing(CudaStream stream) override;
   Result<CudaEventHandle> create_event() override;
   Status destroy_event(CudaEventHandle event) override;
   Status record(CudaEventHandle event, CudaStream stream) override;
@@ -95,6 +100,7 @@ class SimCudaDriver final : public CudaDriver {
   struct Stream {
     std::deque<Operation> queue;
     bool is_running = false;
+    bool is_captured = false;
   };
   struct Event {
     std::uint64_t ticket = 0;  // of the last record; 0: never

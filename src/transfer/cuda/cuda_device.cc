@@ -7,6 +7,20 @@
 #include <utility>
 
 namespace larder {
+namespace {
+
+// An event of a capture would draw the copies that wait for it into the graph, and a wait for a load would end the
+// capture.
+Status check_not_captured(CudaDriver& driver, CudaStream stream) {
+  const Result<bool> is_capturing = driver.is_capturing(stream);
+  if (!is_capturing.is_ok()) return is_capturing.status();
+  if (!*is_capturing) return Status::ok();
+  return invalid_argument(
+      "the stream is being captured into a CUDA graph: wait for loads before the launch of the graph, and record the "
+      "end of the step behind it");
+}
+
+}  // namespace
 
 CudaDevice::CudaDevice(std::shared_ptr<CudaDriver> driver, const CudaOptions& options)
     : name_("cuda:" + std::to_string(options.ordinal)),
@@ -111,12 +125,14 @@ Status CudaDevice::copy_now(std::byte* dst, const std::byte* src, std::size_t by
 }
 
 Result<std::shared_ptr<DeviceEvent>> CudaDevice::record(CudaStream stream) {
-  Result<std::shared_ptr<CudaEvent>> event = CudaEvent::record(parts_.events, stream);
-  if (!event.is_ok()) {
-    parts_.health->saw(event.status());
-    return event.status();
+  Status failed = check_not_captured(*parts_.driver, stream);
+  if (failed.is_ok()) {
+    Result<std::shared_ptr<CudaEvent>> event = CudaEvent::record(parts_.events, stream);
+    if (event.is_ok()) return std::shared_ptr<DeviceEvent>(std::move(event).value());
+    failed = event.status();
   }
-  return std::shared_ptr<DeviceEvent>(std::move(event).value());
+  parts_.health->saw(failed);
+  return failed;
 }
 
 Result<std::unique_ptr<CudaDevice>> open_cuda_device(const CudaOptions& options) {
@@ -132,6 +148,7 @@ Status LayerWaits::before(std::uint32_t layer) {
   if (launch->event != nullptr) {
     const auto* const event = dynamic_cast<const CudaEvent*>(launch->event.get());
     if (event == nullptr) return invalid_argument("the load is not one of a CUDA device");
+    if (covered_ == 0) LARDER_RETURN_IF_ERROR(check_not_captured(event->driver(), stream_));
     LARDER_RETURN_IF_ERROR(event->make_wait(stream_));
   }
   covered_ = launch->end;

@@ -83,11 +83,13 @@ class CudaDevice final : public Device {
   [[nodiscard]] Status copy_now(std::byte* dst, const std::byte* src, std::size_t bytes) override;
   [[nodiscard]] bool is_host_memory() const override { return false; }
 
-  // An event at the end of what `stream` (of this device's primary context) has been given so far. Cost: 0.3 us.
+  // An event at the end of what `stream` (of this device's primary context) has been given so far. On any thread. Cost:
+  // 0.3 us. kInvalidArgument: the stream is being captured into a graph.
   [[nodiscard]] Result<std::shared_ptr<DeviceEvent>> record(CudaStream stream);
   // ok, or why the device is lost. Once lost it stays so: every copy ends with kUnavailable, and the cache misses.
   [[nodiscard]] Status health() const { return parts_.health->status(); }
   [[nodiscard]] const CudaFacts& facts() const { return parts_.driver->facts(); }
+  [[nodiscard]] CudaDriver& driver() const { return *parts_.driver; }
 
  private:
   CudaDevice(std::shared_ptr<CudaDriver> driver, const CudaOptions& options);
@@ -111,7 +113,8 @@ class CudaDevice final : public Device {
 // copies of a layer have been launched, never for the copies themselves. Launching is faster than the link
 // (docs/cuda.md).
 //
-// In a captured CUDA graph: call before(last layer) before the launch of the graph, or cut the graph at layers.
+// A step in a CUDA graph: call before(last layer) before the launch of the graph, or cut the graph at layers. On a
+// stream that is being captured before() is kInvalidArgument, and the capture goes on.
 // Threads: one. Lifetime: of one step. Cost: 0.3 us per step of the load (at most 40), whatever the number of layers.
 class LayerWaits {
  public:

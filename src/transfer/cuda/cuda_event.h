@@ -49,6 +49,7 @@ class CudaEvent final : public DeviceEvent {
   [[nodiscard]] Status make_wait(CudaStream stream) const;
   // Blocks this thread until it has fired, or the device is lost.
   [[nodiscard]] Status synchronize() const;
+  [[nodiscard]] CudaDriver& driver() const { return pool_->driver(); }
 
  private:
   CudaEvent(std::shared_ptr<CudaEventPool> pool, CudaEventHandle handle) : pool_(std::move(pool)), handle_(handle) {}

@@ -61,6 +61,8 @@ class CudaDriver {
   [[nodiscard]] virtual Result<CudaStream> create_stream() = 0;
   [[nodiscard]] virtual Status destroy_stream(CudaStream stream) = 0;
   [[nodiscard]] virtual Status synchronize(CudaStream stream) = 0;
+  // Whether its work goes into a CUDA graph now, instead of to the device.
+  [[nodiscard]] virtual Result<bool> is_capturing(CudaStream stream) = 0;
 
   [[nodiscard]] virtual Result<CudaEventHandle> create_event() = 0;
   [[nodiscard]] virtual Status destroy_event(CudaEventHandle event) = 0;

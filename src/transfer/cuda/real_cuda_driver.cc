@@ -46,6 +46,7 @@ constexpr std::size_t kBatch = 128;
   X(cuStreamDestroy)                   \
   X(cuStreamSynchronize)               \
   X(cuStreamWaitEvent)                 \
+  X(cuStreamIsCapturing)               \
   X(cuEventCreate)                     \
   X(cuEventDestroy)                    \
   X(cuEventRecord)                     \
@@ -195,6 +196,13 @@ class LibcudaDriver final : public CudaDriver {
   }
   Status synchronize(CudaStream stream) override {
     return inside([&] { return f_.cuStreamSynchronize(static_cast<CUstream>(stream)); }, "cuStreamSynchronize");
+  }
+  Result<bool> is_capturing(CudaStream stream) override {
+    CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
+    const auto call = [&] { return f_.cuStreamIsCapturing(static_cast<CUstream>(stream), &state); };
+    LARDER_RETURN_IF_ERROR(stream == nullptr ? inside(call, "cuStreamIsCapturing")
+                                             : status(call(), "cuStreamIsCapturing"));
+    return state != CU_STREAM_CAPTURE_STATUS_NONE;
   }
 
   Result<CudaEventHandle> create_event() override {
