@@ -15,6 +15,7 @@ import pytest
 import torch
 from rig import cases, faults, holes, larder_backend, world
 from rig.holes import ALL, NOTHING
+from rig.moody import TIMES, WAIT, Moody, compile_library, until
 from sglang.srt.mem_cache.hicache_storage import PoolTransfer
 
 MOODS = ("hang", "error", "silent", "wrong")
@@ -31,13 +32,13 @@ AT_ONCE = 4.0  # seconds: SGLang waits no longer than this where a timeout of 0.
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     """The compiled moody backend."""
-    return faults.compile_library(tmp_path_factory.mktemp("moody"))
+    return compile_library(tmp_path_factory.mktemp("moody"))
 
 
 @pytest.fixture
 def moody(library, tmp_path):
     """A store that is fine, so far; whatever hangs in it ends with the test."""
-    store = faults.Moody(library, tmp_path)
+    store = Moody(library, tmp_path)
     yield store
     store.settle()
 
@@ -113,7 +114,7 @@ def test_a_read_that_hangs_never_writes_to_host_memory_that_was_given_back(moody
         w.flush()
         moody.mood("hang", "read")
         assert w.prefetch(tokens) == 0
-        faults.until(lambda: moody["hung"] == 1, "the begin of the hang")
+        until(lambda: moody["hung"] == 1, "the begin of the hang")
         faults.poison_host(w)
         moody.settle()
         backup_of_another = cases.tokens_of(3, w.page_size, start=50000)
@@ -135,9 +136,24 @@ def test_a_read_of_many_pools_that_hangs(moody, kind):
         ]
         moody.mood("hang", "read")
         missed = {name: [False] * len(keys) for name in pools}
-        for most in (1.5 * faults.TIMES["timeout_seconds"], 0.2):
+        for most in (1.5 * TIMES["timeout_seconds"], 0.2):
             found, seconds = timed(w.store.batch_get_v2, asked)
             assert found == missed and len(pools) >= 4 and seconds < most
+        moody.settle()
+
+
+def test_queries_after_one_that_was_late(moody):
+    """SGLang asks for one request after the other, on one thread: the second does not wait as long again."""
+    with world.World(moody.backend()) as w:
+        keys = [f"{number:064x}" for number in range(1, 3)]
+        moody.mood("hang", "exists")
+        for query, most in (
+            (w.store.batch_exists, 1.5 * TIMES["timeout_seconds"]),
+            (w.store.batch_exists, 0.2),
+            (lambda asked: w.store.batch_exists_v2(asked).kv_hit_pages, 0.2),
+        ):
+            found, seconds = timed(query, keys)
+            assert found == 0 and seconds < most
         moody.settle()
 
 
@@ -306,10 +322,10 @@ def test_detach_while_operations_are_on_their_way(moody):
         for other in others:
             w.insert(other)
         faults.begin_prefetch(w, tokens)
-        faults.until(lambda: w.step() or w.cache.ongoing_backup, "the begin of a backup")
+        until(lambda: w.step() or w.cache.ongoing_backup, "the begin of a backup")
         (done, words), seconds = timed(w.cache.detach_storage_backend)
         assert done, words
-        assert seconds < faults.WAIT and faults.threads(w) == [] and moody["open"] == 0
+        assert seconds < WAIT and faults.threads(w) == [] and moody["open"] == 0
         assert not w.cache.ongoing_prefetch and not w.cache.ongoing_backup
         computed = 2 * len(others) * w.page_size  # stays on the host; SGLang may lose the tail of an ended prefetch
         assert computed <= faults.host_pages(w)["kv"] <= computed + len(tokens)
@@ -354,7 +370,7 @@ def test_a_close_waits_no_longer_than_it_was_told_for_calls_of_other_threads(moo
     page = larder.Page("01" * 32, bytearray(64))
     reader = threading.Thread(target=lambda: codes.extend(space.get_pages([page], timeout=30)), daemon=True)
     reader.start()
-    faults.until(lambda: moody["hung"] == 1, "the begin of the hang")
+    until(lambda: moody["hung"] == 1, "the begin of the hang")
     begin = time.monotonic()
     for _ in range(2):
         with pytest.raises(larder.Error, match="other threads") as caught:
@@ -365,7 +381,7 @@ def test_a_close_waits_no_longer_than_it_was_told_for_calls_of_other_threads(moo
         space.get_pages([page])
     moody.settle()
     store.close(10)
-    reader.join(timeout=faults.WAIT)
+    reader.join(timeout=WAIT)
     assert len(codes) == 1 and moody["open"] == 0
 
 
@@ -382,7 +398,7 @@ def test_calls_of_other_threads_while_the_backend_is_closed(tmp_path):
         for _ in range(10):
             load = faults.Load(w, count=3)
             load.start()
-            faults.until(lambda: min(load.calls) > 20, "the load")
+            until(lambda: min(load.calls) > 20, "the load")
             storage = w.store
             w.detach()
             assert not any(storage.batch_set_v1(load.keys, load.indices[0]))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from rig import cases, content, faults, holes, larder_backend, world
 from rig.holes import ALL, ALL_WRONG, NOTHING, Given
+from rig.moody import Moody, compile_library
 from sglang.srt.runtime_context import get_context
 
 LAYOUTS = [("page_first", "page_first_direct"), ("page_first_direct", "page_first"), ("layer_first", "page_first")]
@@ -291,7 +292,7 @@ def test_a_missing_page_of_a_sliding_window(tmp_path, page):
     holes.fill(holes.stock(tmp_path), **how)
     holes.find(tmp_path / "stock", holes.needle(page, pool, **how))[0].unlink()
     assert holes.look_again(holes.stock(tmp_path), **how) == Given(page, True)
-    moody = faults.Moody(faults.compile_library(tmp_path), tmp_path)
+    moody = Moody(compile_library(tmp_path), tmp_path)
     with world.World(moody.backend(retry_bytes=0), **how) as w:
         tokens = holes.prompt(w)
         # SGLang backs up four pages and then two, the window's before the others: page 4 of the window is the ninth.
@@ -333,7 +334,7 @@ def test_a_backup_that_fails_once_with_file(tmp_path):
 @pytest.mark.parametrize("kind,lost", [("mha", 1), ("mha", 6), ("swa", 2), ("mamba", 1)])
 def test_a_backup_that_fails_once_with_larder(tmp_path, kind, lost):
     """Some pages of a node are refused once: Larder keeps them and writes them again by itself; all is restored."""
-    moody = faults.Moody(faults.compile_library(tmp_path), tmp_path)
+    moody = Moody(compile_library(tmp_path), tmp_path)
     with world.World(moody.backend(), kind=kind) as w:
         tokens = holes.prompt(w)
         moody["pass_groups"], moody["fail_groups"] = 6 - max(lost, 4), lost
@@ -348,7 +349,7 @@ def test_a_backup_that_fails_once_with_larder(tmp_path, kind, lost):
 
 def test_a_backup_that_failed_for_good_is_no_hit(tmp_path):
     """Without memory for another try the page is lost: the pages before it are restored, none behind it."""
-    moody = faults.Moody(faults.compile_library(tmp_path), tmp_path)
+    moody = Moody(compile_library(tmp_path), tmp_path)
     with world.World(moody.backend(retry_bytes=0)) as w:
         tokens = holes.prompt(w)
         moody["pass_groups"], moody["fail_groups"] = 2, 1

@@ -46,11 +46,10 @@ def pool_name(name: Any) -> str:
 
 
 def query(
-    current: OpenSpace, keys: Sequence[str], needs: list[larder.Need], timeout: float, cancel: Any
+    current: OpenSpace, keys: Sequence[str], needs: list[larder.Need], deadline: Deadline, cancel: Any
 ) -> larder.Exists:
     """A page is there when all its pieces are."""
     found: Optional[larder.Exists] = None
-    deadline = Deadline(timeout)
     for space in current.spaces:
         answer = space.exists(keys[:MAX_KEYS], needs, deadline.left(), present=len(needs) > 1, cancel=cancel)
         found = answer if found is None else found & answer
@@ -58,12 +57,9 @@ def query(
     return found
 
 
-def leading_pages(current: OpenSpace, keys: Sequence[str], timeout: float, cancel: Any) -> int:
+def leading_pages(current: OpenSpace, keys: Sequence[str], deadline: Deadline, cancel: Any) -> int:
     """How many pages from the first on the anchor has."""
-    if len(current.spaces) == 1:  # mostly, and SGLang's scheduler waits
-        return current.spaces[0].leading_pages(keys[:MAX_KEYS], timeout, cancel=cancel)
     count = min(len(keys), MAX_KEYS)
-    deadline = Deadline(timeout)
     for space in current.spaces:
         if count:
             count = space.leading_pages(keys[:count], deadline.left(), cancel=cancel)

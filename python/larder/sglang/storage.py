@@ -56,6 +56,7 @@ class LarderStorage(HiCacheStorage):
         self._store = larder.Store(settings.backend, settings.store, log=_log)
         self._spaces = SpaceTable(self._store, self._identity.text, settings.ranks, settings.pieces)
         self._guard = WeightGuard(self._identity)
+        self._query_patience = Patience(settings.timeout_seconds)
         self._get_patience = Patience(settings.timeout_seconds)
         self._put_patience = Patience(settings.put_timeout_seconds)
         self._clear_patience = Patience(settings.put_timeout_seconds)
@@ -235,10 +236,12 @@ class LarderStorage(HiCacheStorage):
         """How many pages from the first on the anchor pool has."""
         if not keys:
             return 0
-        timeout, cancel = self._settings.timeout_seconds, self._cancel
-        return self._call(
-            "exists", lambda: 0, lambda current: queries.leading_pages(current, keys, timeout, cancel)
-        )
+
+        def work(current: OpenSpace) -> int:
+            with self._query_patience.deadline() as deadline:
+                return queries.leading_pages(current, keys, deadline, self._cancel)
+
+        return self._call("exists", lambda: 0, work)
 
     def batch_exists_v2(
         self, keys: Sequence[str], pool_transfers: Optional[Sequence[Any]] = None, extra_info: Any = None
@@ -253,13 +256,13 @@ class LarderStorage(HiCacheStorage):
     def _query(self, current: OpenSpace, keys: Sequence[str], pool_transfers: Optional[Sequence[Any]]) -> Any:
         if not keys:
             return PoolTransferResult(0, {}, [])
-        timeout = self._settings.timeout_seconds
         try:
             needs = queries.needs_of(current, pool_transfers)
         except queries.UnknownPool as error:
             self._trouble.note("unknown pool", error)
             return PoolTransferResult(0, {}, [])
-        found = queries.query(current, keys, needs, timeout, self._cancel)
+        with self._query_patience.deadline() as deadline:
+            found = queries.query(current, keys, needs, deadline, self._cancel)
         return PoolTransferResult(found.best, queries.boundaries(found, needs), found.restorable)
 
     # ---- transfers out of and into host pools ----

@@ -17,7 +17,7 @@
 enum Kind { kExists, kRead, kWrite, kKinds };
 enum Mood { kFine, kHang, kError, kShort, kSilent, kSlow, kWrong };
 
-/* The control file. faults.py has the same list. */
+/* The control file. moody.py has the same list. */
 typedef struct Control {
   int32_t mood[kKinds];  /* enum Mood */
   int32_t calls[kKinds]; /* that have begun */
