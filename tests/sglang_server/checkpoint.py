@@ -42,6 +42,20 @@ _LFM2 = _EVERYWHERE | {
     "norm_eps": 1e-6,
 }
 
+_MELLUM = _EVERYWHERE | {
+    "architectures": ["MellumForCausalLM"],
+    "model_type": "mellum",
+    "num_hidden_layers": 4,
+    "head_dim": _HEAD_DIM,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+    "mlp_layer_types": ["dense"] * 4,
+    "sliding_window": 64,
+    "rope_parameters": {
+        kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in ("sliding_attention", "full_attention")
+    },
+    "rms_norm_eps": 1e-6,
+}
+
 
 class _Weights:
     """Tensors by name, drawn one after the other."""
@@ -113,6 +127,20 @@ def lfm2(folder):
         weights.ones(f"{at}.operator_norm.weight", f"{at}.ffn_norm.weight")
     weights.ones("model.embedding_norm.weight")
     return _write(folder, _LFM2, weights)
+
+
+def mellum(folder):
+    """Writes a model half of whose layers have a sliding window to `folder`; returns its path."""
+    weights = _Weights(0)
+    weights.vocabulary()
+    for layer in range(_MELLUM["num_hidden_layers"]):
+        at = f"model.layers.{layer}"
+        weights.attention(f"{at}.self_attn", "o_proj")
+        weights.ones(f"{at}.self_attn.q_norm.weight", f"{at}.self_attn.k_norm.weight", size=_HEAD_DIM)
+        weights.feed_forward(f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj", f"{at}.mlp.down_proj")
+        weights.ones(f"{at}.input_layernorm.weight", f"{at}.post_attention_layernorm.weight")
+    weights.ones("model.norm.weight")
+    return _write(folder, _MELLUM, weights)
 
 
 def _write(folder, config, weights):

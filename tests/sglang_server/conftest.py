@@ -32,9 +32,41 @@ def lfm2(tmp_path_factory):
     return checkpoint.lfm2(tmp_path_factory.mktemp("models") / "lfm2")
 
 
+@pytest.fixture(scope="session")
+def mellum(tmp_path_factory):
+    """Folder of a model half of whose layers have a sliding window."""
+    return checkpoint.mellum(tmp_path_factory.mktemp("models") / "mellum")
+
+
+@pytest.fixture(scope="session")
+def _running(qwen2, tmp_path_factory):
+    """Two servers of the model of full attention, without a storage."""
+    folder = tmp_path_factory.mktemp("servers")
+    servers = [SglangServer(qwen2, folder / f"sglang_{number}.log") for number in range(2)]
+    try:
+        for server in servers:
+            server.begin()
+        for server in servers:
+            server.wait_until_up()
+        yield servers
+    finally:
+        for server in servers:
+            server.kill()
+
+
+@pytest.fixture
+def servers(_running):
+    """The same two for several tests, to save their starts: a test attaches what it wants, and nobody kills them."""
+    for server in _running:
+        server.flush()
+    yield _running
+    for server in _running:
+        server.detach()
+
+
 @pytest.fixture
 def start(qwen2, tmp_path):
-    """Makes servers of that model, which end with the test."""
+    """Makes servers, which end with the test."""
     made = []
 
     logs = (tmp_path / f"sglang_{number}.log" for number in itertools.count())

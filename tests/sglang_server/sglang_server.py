@@ -186,6 +186,29 @@ class SglangServer:
         self._process.wait()
         self._process = None
 
+    def kill_while_it_answers(self, prompts):
+        """Asks all of them at the same time, and kills it when it has answered the first."""
+        with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+            first = pool.submit(self.generate, prompts[0])
+            others = [pool.submit(self.generate, prompt, 300) for prompt in prompts[1:]]
+            first.result()
+            self.kill()
+        assert all(other.exception() for other in others), "it had nothing to do any more"
+
+    def attach(self, policy="wait_complete", **storage):
+        """Gives it a storage while it runs: options as larder_storage() makes them."""
+        body = {
+            "hicache_storage_backend": storage["hicache_storage_backend"],
+            "hicache_storage_backend_extra_config_json": storage["hicache_storage_backend_extra_config"],
+            "hicache_storage_prefetch_policy": policy,
+        }
+        self._when_idle("/hicache/storage-backend", body, "PUT")
+
+    def detach(self):
+        """Takes its storage away, if it has one, and empties device and host."""
+        self._when_idle("/hicache/storage-backend", None, "DELETE")
+        self.flush()
+
     def log(self):
         """What it has printed."""
         return self._log.read_text(errors="replace")
@@ -251,10 +274,14 @@ class SglangServer:
 
     def flush(self):
         """Empties device and host."""
+        self._when_idle("/flush_cache", {}, "POST")
+
+    def _when_idle(self, *request):
+        """What SGLang refuses as long as it works."""
         deadline = time.monotonic() + 60
         while True:
-            status, said = self.ask("/flush_cache", {}, "POST")
+            status, said = self.ask(*request)
             if status == 200:
                 return
-            assert time.monotonic() < deadline, said
+            assert time.monotonic() < deadline, f"{said}\n{self.log()[-4000:]}"
             time.sleep(0.2)

@@ -28,7 +28,7 @@ def master(tmp_path):
             process.kill()
 
 
-def test_what_one_server_has_computed_the_other_reads(start, prompts, master):
+def test_what_one_server_has_computed_the_other_reads(servers, prompts, master):
     storage = larder_storage(
         backend="mooncake",
         master_server_address=master,
@@ -36,12 +36,11 @@ def test_what_one_server_has_computed_the_other_reads(start, prompts, master):
         global_segment_size="64Mi",
         python=str(MOONCAKE / "bin/python"),
     )
-    second = start(**storage)
-    second.begin()
-    with start(**storage) as first:
-        computed = first.ask_all(prompts)
-        check_same(computed, first.read_back(prompts))
-        second.wait_until_up()
-        shared = second.ask_all(prompts)
+    first, second = servers
+    first.attach(**storage)
+    computed = first.ask_all(prompts)
+    check_same(computed, first.read_back(prompts))
+    second.attach(**storage)
+    shared = second.ask_all(prompts)
     check_same(computed, shared)
     assert all(answer.tiers["storage"] for answer in shared)

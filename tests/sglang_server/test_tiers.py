@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers of SGLang's server are the same whether it computes a prompt or reads it from device, host or Larder; after a
-kill; with a damaged store; and with another number of ranks."""
+kill; with a damaged store; and with several ranks."""
 
-import pathlib
 import shutil
 
 import checkpoint
+import pytest
 from sglang_server import PAGE, check_same, larder_files
+from store_files import damage, damage_pool
 
 
 def whole_pages(prompt):
@@ -14,32 +15,26 @@ def whole_pages(prompt):
     return (len(prompt) - 1) // PAGE * PAGE
 
 
-def damage(folder):
-    """Flips the high byte of a float in each 4 KiB of all files below `folder`: several in each page."""
-    step = 4096
-    for path in filter(pathlib.Path.is_file, pathlib.Path(folder).rglob("*")):
-        with path.open("r+b") as file:
-            size = path.stat().st_size
-            for at in range(step // 2 + 3, size, step):
-                file.seek(at)
-                byte = file.read(1)[0]
-                file.seek(at)
-                file.write(bytes([byte ^ 0xFF]))
+def cold(prompts):
+    """Others, whose first pages nobody has stored."""
+    return [prompt[::-1] for prompt in prompts]
 
 
-def test_full_attention(start, prompts, tmp_path):
+def test_full_attention(start, qwen2, prompts, tmp_path):
     storage = larder_files(tmp_path / "store")
-    with start(**storage) as server:
+    model = shutil.copytree(qwen2, tmp_path / "model")
+    with start(model, **storage) as server:
         computed = server.ask_all(prompts)
         assert computed[0].cached == 0
         assert len({tuple(answer.tokens) for answer in computed}) == len(prompts), "prompts have the same answer"
         again = server.ask_all(prompts)
         stored = server.read_back(prompts)
         check_same(computed, server.ask_together(prompts))
-        server.kill()
-    with start(**storage) as server:
+        server.kill_while_it_answers(cold(prompts))
+    with start(model, **storage) as server:
         restarted = server.ask_all(prompts)
-        salted = server.ask_all(prompts[2:], cache_salt="another tenant")
+        interrupted = server.ask_all(cold(prompts))
+        salted = server.ask_all(prompts[2:] + cold(prompts), cache_salt="another tenant")
         server.flush()
         damage(tmp_path / "store")
         damaged = server.ask_all(prompts)
@@ -49,38 +44,43 @@ def test_full_attention(start, prompts, tmp_path):
         assert [answer.cached for answer in answers] == [whole_pages(prompt) for prompt in prompts]
     assert any(answer.tiers["host"] for answer in again)
     assert all(answer.tiers["storage"] for answer in restarted)
-    check_same(computed[2:], salted)
+    check_same(computed[2:] + interrupted, salted)
     assert not any(answer.cached for answer in salted)
     check_same(computed, damaged)
     assert not any(answer.tiers["storage"] for answer in damaged)
 
-
-def test_new_weights_find_nothing_of_the_old_ones(start, qwen2, prompts, tmp_path):
-    """The folder of a model gets other weights, and its server starts again with the same store."""
-    storage = larder_files(tmp_path / "store")
-    model = shutil.copytree(qwen2, tmp_path / "model")
-    with start(model, **storage) as server:
-        old = server.ask_all(prompts)
-        server.read_back(prompts)
+    # The folder of the model gets other weights: nothing of the old ones is found. The host keeps nothing this time.
     checkpoint.qwen2(model, seed=1)
-    with start(model, **storage) as server:
+    with start(model, hicache_host_memory_mode="buffer_only", **storage) as server:
         new = server.ask_all(prompts)
         check_same(new, server.read_back(prompts))
     assert not any(answer.tiers["storage"] for answer in new)
-    assert not any(one.agrees_with(other) for one, other in zip(old, new, strict=True))
+    assert not any(one.agrees_with(other) for one, other in zip(computed, new, strict=True))
 
 
-def test_a_wrong_byte_is_another_answer(start, prompts, tmp_path):
-    """What the other tests compare can fail: SGLang's own backend has no checksums."""
-    with start(hicache_storage_backend="file", hicache_storage_backend_extra_config=f'{{"prefetch_threshold": {PAGE}, '
-               f'"file_storage_path": "{tmp_path / "files"}"}}') as server:  # fmt: skip
+def test_sliding_window(start, mellum, prompts, tmp_path):
+    """Half of the layers need the last pages only, and SGLang stores no others of them."""
+    storage = larder_files(tmp_path / "store")
+    with start(mellum, **storage) as server:
         computed = server.ask_all(prompts)
-        server.read_back(prompts)
+        again = server.ask_all(prompts)
+        stored = server.read_back(prompts)
+        server.kill_while_it_answers(cold(prompts))
+    with start(mellum, **storage) as server:
+        restarted = server.ask_all(prompts)
+        interrupted = server.ask_all(cold(prompts))
+        salted = server.ask_all(cold(prompts), cache_salt="another tenant")
         server.flush()
-        damage(tmp_path / "files")
+        assert damage_pool(tmp_path / "store", "swa")
         damaged = server.ask_all(prompts)
-    assert all(answer.tiers["storage"] for answer in damaged), damaged
-    assert not any(wrong.agrees_with(right) for wrong, right in zip(damaged, computed))
+        repaired = server.read_back(prompts)
+    for answers in (again, stored, restarted, repaired):
+        check_same(computed, answers)
+        assert [answer.cached for answer in answers] == [whole_pages(prompt) for prompt in prompts]
+    assert all(answer.tiers["storage"] for answer in restarted)
+    check_same(interrupted, salted)
+    check_same(computed, damaged)
+    assert not any(answer.tiers["storage"] for answer in damaged)
 
 
 def test_recurrent_states(start, lfm2, prompts, tmp_path):
@@ -95,19 +95,31 @@ def test_recurrent_states(start, lfm2, prompts, tmp_path):
         talks = [prompt + answer.tokens + [5, 6] for prompt, answer in zip(prompts, first, strict=True)]
         again = server.ask_all(talks)
         stored = server.read_back(talks)
-        server.kill()
+        server.kill_while_it_answers(cold(prompts))
     with start(lfm2, **options) as server:
         restarted = server.ask_all(talks)
+        interrupted = server.ask_all(cold(prompts))
+        salted = server.ask_all(cold(prompts), cache_salt="another tenant")
+        server.flush()
+        assert damage_pool(tmp_path / "store", "mamba")
+        damaged = server.ask_all(talks)
+        server.flush()
+        server.ask_all(prompts)  # whose answers leave the states behind that the talks need
+        server.ask_all(talks)
+        repaired = server.read_back(talks)
         status, said = server.ask("/hicache/storage-backend/clear", method="POST")
         assert status == 200, said
         server.flush()
         computed = server.ask_all(talks)
     assert computed[0].cached == 0
     ends = [len(talk) - 3 for talk in talks]  # of the answer its last token was never fed to the model
-    for answers in (again, stored, restarted):
+    for answers in (again, stored, restarted, repaired):
         check_same(computed, answers)
         assert [answer.cached for answer in answers] == ends
     assert all(answer.tiers["storage"] for answer in restarted)
+    check_same(interrupted, salted)
+    check_same(computed, damaged)
+    assert not any(answer.tiers["storage"] for answer in damaged)
 
 
 def test_two_ranks_store_and_one_reads(start, prompts, tmp_path):
@@ -123,3 +135,14 @@ def test_two_ranks_store_and_one_reads(start, prompts, tmp_path):
         check_same(computed, answers)
         assert [answer.cached for answer in answers] == [whole_pages(prompt) for prompt in prompts]
     assert all(answer.tiers["storage"] for answer in alone)
+
+
+@pytest.mark.parametrize("ranks", [{"dp_size": 2}, {"pp_size": 2}], ids=["replicas", "stages"])
+def test_replicas_and_stages(start, prompts, tmp_path, ranks):
+    """Two replicas share what one of them has computed; each of two stages of a pipeline stores its layers."""
+    with start(**ranks, **larder_files(tmp_path / "store")) as server:
+        computed = server.ask_all(prompts)
+        server.generate(prompts[0])  # replicas take turns: from here on each has the other's prompts
+        stored = server.read_back(prompts)
+    check_same(computed, stored)
+    assert [answer.cached for answer in stored] == [whole_pages(prompt) for prompt in prompts]

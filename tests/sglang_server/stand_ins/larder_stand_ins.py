@@ -9,6 +9,7 @@ import torch
 def install():
     """Called by SGLang."""
     import short_conv
+    import window_attention
     from rig import cpu
     from sglang.srt.mem_cache.pool_host import base
 
@@ -17,3 +18,4 @@ def install():
     base.HostKVCache.pin_memory = property(lambda self: False, lambda self, value: None)
     cpu.install()
     short_conv.install()
+    window_attention.install()
