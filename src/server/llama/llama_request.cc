@@ -27,6 +27,7 @@ constexpr Route kRoutes[] = {{"/completion", Kind::kCompletion},
                              {"/v1/completions", Kind::kCompletion},
                              {"/chat/completions", Kind::kChat},
                              {"/v1/chat/completions", Kind::kChat},
+                             {"/api/chat", Kind::kChat},  // of older versions
                              {"/infill", Kind::kOtherPrompt},
                              {"/responses", Kind::kResponses},
                              {"/v1/responses", Kind::kResponses},
@@ -82,12 +83,16 @@ bool read_answers(const Json& body, std::uint32_t& out) {
   return true;
 }
 
-void read_limit(const Json& body, std::optional<std::uint64_t>& out) {
+// llama-server looks at one of them. nullopt: one is no limit, or none is given.
+std::optional<std::uint64_t> read_limit(const Json& body) {
+  std::optional<std::uint64_t> most;
   for (const char* name : {"n_predict", "max_completion_tokens", "max_tokens"}) {
     const auto found = body.find(name);
-    if (found == body.end() || !found->is_number_integer() || *found < 0) continue;
-    out = std::max(out.value_or(0), found->get<std::uint64_t>());
+    if (found == body.end()) continue;
+    if (!found->is_number_integer() || *found < 0) return std::nullopt;
+    most = std::max(most.value_or(0), found->get<std::uint64_t>());
   }
+  return most;
 }
 
 std::variant<LlamaRequest, PlainReason> with_chat(LlamaRequest request) {
@@ -99,9 +104,11 @@ std::variant<LlamaRequest, PlainReason> with_chat(LlamaRequest request) {
 }
 
 std::variant<LlamaRequest, PlainReason> with_prompt(LlamaRequest request) {
-  const Json& body = request.body;
-  const auto prompt = body.find("prompt");
-  if (prompt == body.end()) return PlainReason::kNotUnderstood;
+  const auto found = request.body.find("prompt");
+  if (found == request.body.end()) return PlainReason::kNotUnderstood;
+  const Json* prompt = &*found;
+  const bool is_list = prompt->is_array() && prompt->size() == 1 && !prompt->front().is_number();
+  if (is_list) prompt = &prompt->front();  // of one prompt, as some clients send it always
   if (prompt->is_string()) {
     request.prompt = prompt->get<std::string>();
   } else if (prompt->is_object()) {
@@ -160,7 +167,7 @@ std::variant<LlamaRequest, PlainReason> parse_llama_request(std::string_view met
   if (!is_understood) return PlainReason::kNotUnderstood;
   if (!caches) return PlainReason::kNoCaching;
   if (counts.contains("lora")) return PlainReason::kAdapters;
-  read_limit(counts, request.most_tokens);
+  request.most_tokens = read_limit(counts);
   if (const auto salt = request.body.find("cache_salt"); salt != request.body.end() && salt->is_string()) {
     request.salt = salt->get<std::string>();
   }

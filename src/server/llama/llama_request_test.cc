@@ -24,6 +24,12 @@ TEST(LlamaRequest, PromptsAreTextTokensOrMessages) {
   ASSERT_EQ(reason_of(tokens), "looked at");
   EXPECT_EQ(std::get<std::vector<TokenId>>(std::get<LlamaRequest>(tokens).prompt), (std::vector<TokenId>{5, 6, 7}));
   EXPECT_EQ(std::get<LlamaRequest>(tokens).answers, 2u);
+  const Parsed one_text = parse("/v1/completions", R"({"prompt": ["once"]})");
+  ASSERT_EQ(reason_of(one_text), "looked at");
+  EXPECT_EQ(std::get<std::string>(std::get<LlamaRequest>(one_text).prompt), "once");
+  const Parsed one_list = parse("/completion", R"({"prompt": [[5, 6]]})");
+  ASSERT_EQ(reason_of(one_list), "looked at");
+  EXPECT_EQ(std::get<std::vector<TokenId>>(std::get<LlamaRequest>(one_list).prompt), (std::vector<TokenId>{5, 6}));
   const Parsed chat = parse("/v1/chat/completions", R"({"messages": [{"role": "user", "content": "hi"}]})");
   ASSERT_EQ(reason_of(chat), "looked at");
   EXPECT_TRUE(std::get<LlamaRequest>(chat).is_chat());
@@ -50,6 +56,7 @@ TEST(LlamaRequest, OtherInterfacesAreChats) {
   EXPECT_TRUE(route_takes_slot("POST", "/v1/responses"));
   EXPECT_FALSE(route_takes_slot("POST", "/tokenize"));
   EXPECT_EQ(route_use("POST", "/v1/messages/count_tokens"), RouteUse::kNone);
+  EXPECT_TRUE(route_takes_slot("POST", "/api/chat"));
 }
 
 TEST(LlamaRequest, WhatIsNotLookedAtHasAReason) {
@@ -68,6 +75,7 @@ TEST(LlamaRequest, WhatIsNotLookedAtHasAReason) {
   EXPECT_EQ(reason_of(parse("/completion", R"({"prompt": "x", "n": 1.5})")), "not_understood");
   EXPECT_EQ(reason_of(parse("/completion", R"({"prompt": ["a", "b"]})")), "several_prompts");
   EXPECT_EQ(reason_of(parse("/completion", R"({"prompt": [1, "b"]})")), "several_prompts");
+  EXPECT_EQ(reason_of(parse("/completion", R"({"prompt": [[1], [2]]})")), "several_prompts");
   EXPECT_EQ(reason_of(parse("/completion", R"({"prompt": [-1]})")), "several_prompts");
   EXPECT_EQ(reason_of(parse("/completion", R"({"prompt": {"prompt_string": "x"}})")), "media");
   EXPECT_EQ(reason_of(parse("/v1/chat/completions",
@@ -106,6 +114,9 @@ TEST(LlamaRequest, TheLimitOfAnAnswerIsTheLargestThatIsGiven) {
   EXPECT_EQ(limit(R"(,"n_predict":-1)"), std::nullopt);
   EXPECT_EQ(limit(R"(,"n_predict":7)"), 7u);
   EXPECT_EQ(limit(R"(,"max_tokens":9,"n_predict":7)"), 9u);
+  for (const char* none : {"-1", "null", "7.5"}) {
+    EXPECT_EQ(limit(R"(,"max_tokens":9,"n_predict":)" + std::string(none)), std::nullopt) << none;
+  }
 }
 
 TEST(LlamaRequest, TheSystemPartIsTheFirstMessages) {
