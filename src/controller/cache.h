@@ -208,7 +208,8 @@ class Cache {
   // share are there: the page that is not full, uncommitted ones, the working state. Until then prepare_step() of the
   // other is kOverloaded. A copy that failed is told at the gate of the fork's first step, as a failed load-back.
   // kOverloaded: as start() and begin(), or the request is still being loaded; nothing is held. kInvalidArgument: it
-  // does not run, or has a step open that counts. kUnsupported: a cache without a transfer engine.
+  // does not run, its load-back has failed, or it has a step open that counts. kUnsupported: a cache without a transfer
+  // engine.
   [[nodiscard]] virtual Result<RequestId> fork(RequestId id) = 0;
   // The load-back failed: gives everything back and restarts from what is on the device (phase kReady).
   // kInvalidArgument: the request has not started, or was retracted.

@@ -11,6 +11,7 @@
 #include <variant>
 
 #include "controller/fetch_plan.h"
+#include "controller/host_presence.h"
 #include "controller/joint.h"
 #include "key/page_key.h"
 
@@ -92,7 +93,7 @@ Explanation Explainer::explain_memory(const BeginRequest& request, std::vector<P
   report.host_reason = sentence(match.any, pages, model_.page_size, "on device or host");
   add_tier_lines(report, match.walked.node, match.walked.pages);
   const FetchPlanner planner{model_, tree_, host_};
-  planner.add_tree(planner.position_at(match.walked.node, tree_full).node, tree_full, pages, presence);
+  planner.add_tree(position_on_path(tree_, match.walked.node, tree_full).node, tree_full, pages, presence);
   add_restore_points(report, presence, pages);
   return report;
 }

@@ -67,7 +67,7 @@ struct FetchBatch {
   }
   [[nodiscard]] bool has(ComponentKind c, std::size_t place) const {
     for (std::size_t i = 0; i < index_of(c); ++i) place += needs()[i];
-    return place / 64 < arrived.size() && ((arrived[place / 64] >> (place % 64)) & 1) != 0;
+    return has_bit(arrived, place);
   }
   [[nodiscard]] std::size_t slot_count() const { return needs()[0] + needs()[1] + needs()[2]; }
   // Pages of full from `begin` on that have come without a gap.

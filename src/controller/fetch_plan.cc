@@ -4,17 +4,13 @@
 #include <algorithm>
 
 #include "base/defect.h"
+#include "controller/host_presence.h"
 
 namespace larder {
 
 namespace {
 bool is_there(const PageLocation& at) { return at.device.valid() || at.host.valid(); }
 }  // namespace
-
-TreePosition FetchPlanner::position_at(NodeId node, std::uint64_t pages) const {
-  while (pages > 0 && tree.view(node).begin >= pages) node = tree.view(node).parent;
-  return {node, pages};
-}
 
 std::uint64_t FetchPlanner::bytes_of(ComponentKind c) const {
   std::uint64_t bytes = 0;
@@ -79,11 +75,9 @@ std::vector<PoolPresence> FetchPlanner::presence_of(const Fetch& f, const QueryP
   const std::size_t words = words_for(pages);
   std::vector<PoolPresence> presence;
   for (const PoolSpec& pool : model.pools) {
-    const std::size_t first = presence.size() * words;
+    const std::size_t first = presence.size() * words * 64;
     Presence present(pages, false);
-    for (std::uint64_t i = 0; i < pages && first + i / 64 < part.found.size(); ++i) {
-      present[i] = ((part.found[first + i / 64] >> (i % 64)) & 1) != 0;
-    }
+    for (std::uint64_t i = 0; i < pages; ++i) present[i] = has_bit(part.found, first + i);
     presence.push_back({pool.name, std::move(present)});
   }
   drop_what_cannot_stand(f, part, presence);
@@ -108,7 +102,7 @@ void FetchPlanner::plan_stop(const Fetch& f, FetchBatch& stop, std::uint64_t& fu
   if (model.has(ComponentKind::kMamba)) {
     bool has_state = false;
     if (stop.end <= f.tree_full) {
-      const NodeView view = tree.view(position_at(f.device_lock.node, stop.end).node);
+      const NodeView view = tree.view(position_on_path(tree, f.device_lock.node, stop.end).node);
       const std::size_t m = index_of(ComponentKind::kMamba);
       has_state = view.end == stop.end && (!view.device[m].empty() || !view.host[m].empty());
     }

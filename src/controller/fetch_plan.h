@@ -16,10 +16,8 @@ namespace larder {
 struct FetchPlanner {
   const ModelSpec& model;
   const RadixTree& tree;
-  const HostPools* host;  // null: only add_tree() and position_at()
+  const HostPools* host;  // null: only add_tree()
 
-  // The place `pages` from the root, on the path to `node`.
-  [[nodiscard]] TreePosition position_at(NodeId node, std::uint64_t pages) const;
   // Adds what the tree has of the path to `node`: full of [0, tree_full), and the windows and states of [begin, pages).
   // One entry per pool, which counts from `begin`. `node` may end beyond them. O(pages x pools + nodes).
   void add_tree(NodeId node, std::uint64_t tree_full, std::uint64_t pages, std::vector<PoolPresence>& presence,

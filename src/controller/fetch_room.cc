@@ -6,6 +6,7 @@
 
 #include "base/defect.h"
 #include "base/probe.h"
+#include "controller/host_presence.h"
 
 namespace larder {
 
@@ -13,7 +14,7 @@ namespace larder {
 // already: these must not go while room is made for it. (On the device they may: what running requests need there was
 // promised to them.)
 void FetchRoom::hold_host_path(Fetch& f, const ComponentCounts& counts) {
-  const NodeId held = parts_.tree.settle(parts_.planner.position_at(f.device_lock.node, f.full_from));
+  const NodeId held = parts_.tree.settle(position_on_path(parts_.tree, f.device_lock.node, f.full_from));
   const bool has_state = f.full_from == f.target && counts[index_of(ComponentKind::kMamba)] == 0;
   parts_.tree.unlock(f.host_lock);
   f.host_lock = parts_.tree.lock(held, Tier::kHost,

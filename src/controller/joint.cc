@@ -51,7 +51,7 @@ OutcomeBits restore_candidates(const ModelSpec& model, std::span<const PoolPrese
 std::uint64_t largest_candidate(const OutcomeBits& bits, std::uint64_t from, std::uint64_t to) {
   for (std::uint64_t p = to; p > from; --p) {
     const std::size_t word = (p - 1) / 64;
-    if (word < bits.size() && ((bits[word] >> ((p - 1) % 64)) & 1)) return p;
+    if (has_bit(bits, p - 1)) return p;
     if (defect(Defect::kAllOrNothingHit)) break;
     if (word >= bits.size() || bits[word] == 0) p = std::max(from + 1, word * 64 + 1);  // none in this word
   }

@@ -13,11 +13,6 @@ namespace {
 
 constexpr std::uint64_t kPages = 9;
 
-bool has_bit(const OutcomeBits& bits, std::uint64_t page) {
-  const std::uint64_t at = page - 1;
-  return at / 64 < bits.size() && (bits[at / 64] >> (at % 64) & 1) != 0;
-}
-
 // Every pool has nearly all, so that each of them is what decides somewhere.
 std::vector<PoolPresence> random_presence(const ModelSpec& model, std::mt19937_64& random) {
   std::vector<PoolPresence> presence;
@@ -40,7 +35,7 @@ TEST(Joint, ABitIsWhereEveryPoolCanResume) {
       const std::vector<PoolPresence> presence = random_presence(*model, random);
       const OutcomeBits bits = restore_candidates(*model, presence, 0, kPages);
       for (std::uint64_t page = 1; page <= kPages; ++page) {
-        ASSERT_EQ(has_bit(bits, page), is_restore_point(*model, presence, page))
+        ASSERT_EQ(has_bit(bits, page - 1), is_restore_point(*model, presence, page))
             << "round " << round << ", page " << page;
       }
     }
@@ -65,7 +60,7 @@ TEST(Joint, PresenceThatComesInPiecesGivesTheSameBits) {
       scan.add(*model, piece, count, bits);
     }
     for (std::uint64_t page = 1; page <= kPages; ++page) {
-      ASSERT_EQ(has_bit(bits, page), is_restore_point(*model, presence, page))
+      ASSERT_EQ(has_bit(bits, page - 1), is_restore_point(*model, presence, page))
           << "round " << round << ", page " << page;
     }
   }

@@ -18,7 +18,8 @@ Loads::Loads(const Parts& parts)
       copier_(parts.copier),
       clock_(parts.clock),
       counters_(parts.counters),
-      metrics_(parts.metrics) {}
+      metrics_(parts.metrics),
+      loads_("load", parts.ops) {}
 
 Result<Loads::Slots> Loads::find_slots(const Lookups::Lookup& lookup, const LoadPoint& point) const {
   const Status lost = internal_error("load: the host does not have what the lease should have kept");
@@ -98,7 +99,7 @@ Status Loads::begin(TransferId id, const Lookups::Lookup& lookup, const LoadPoin
   Op& op = ops_.add(OpKind::kLoad);
   op.transfer = id.v;
   load.op = op.id;
-  loads_.emplace(id.v, std::move(load));
+  loads_.add(id, std::move(load));
   tree_.touch(position_on_path(tree_, lookup.end, point.pages), true);
   copier_.submit(op.id, std::move(copy).value());
   return Status::ok();
@@ -106,9 +107,9 @@ Status Loads::begin(TransferId id, const Lookups::Lookup& lookup, const LoadPoin
 
 void Loads::done(Op& op, bool is_ok) {
   copier_.forget(op.id);
-  const auto it = loads_.find(op.transfer);
-  if (it == loads_.end()) return;
-  Load& load = it->second;
+  Load* const found = loads_.find(op.transfer);
+  if (found == nullptr) return;
+  Load& load = *found;
   room_.drop_leases(std::exchange(load.leases, {}));
   load.is_over = true;
   if (is_ok) {
@@ -116,35 +117,7 @@ void Loads::done(Op& op, bool is_ok) {
     metrics_.loaded_back(clock_.now() - load.begun);
     return;
   }
-  const auto* const own = std::get_if<TransferDone>(&op.completion);
-  load.result.status =
-      own != nullptr && !own->status.is_ok() ? own->status : unavailable("load: it failed on another rank");
-}
-
-// A rank that has lost the others applies nothing any more, but its own copies end.
-bool Loads::has_parted(const Load& load) const {
-  const Op* const op = ops_.find(load.op);
-  return op != nullptr && std::holds_alternative<TransferDone>(op->completion) && !ops_.parted().is_ok();
-}
-
-std::size_t Loads::take_ended(std::span<ConnectorEvent> out) {
-  std::size_t count = 0;
-  for (auto& [id, load] : loads_) {
-    if (count == out.size()) break;
-    if (load.is_told || !(load.is_over || has_parted(load))) continue;
-    load.is_told = true;
-    out[count++] = {ConnectorEventKind::kTransfer, id};
-  }
-  return count;
-}
-
-Result<LoadResult> Loads::take_result(TransferId id) {
-  const auto it = loads_.find(id.v);
-  if (it == loads_.end()) return not_found("load: no such transfer");
-  if (!it->second.is_over) return has_parted(it->second) ? ops_.parted() : overloaded("load: under way");
-  LoadResult result = std::move(it->second.result);
-  loads_.erase(it);
-  return result;
+  load.result.status = loads_.failure_of(op);
 }
 
 }  // namespace larder

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <vector>
 
 #include "controller/cache_metrics.h"
@@ -16,6 +15,7 @@
 #include "controller/lookups.h"
 #include "controller/op_table.h"
 #include "controller/page_copy.h"
+#include "controller/transfer_table.h"
 #include "pool/host_pools.h"
 #include "tree/tree.h"
 
@@ -41,18 +41,14 @@ class Loads {
                              const LoadRequest& request);
   void done(Op& op, bool is_ok);
   // As Connector::load_result().
-  [[nodiscard]] Result<LoadResult> take_result(TransferId id);
+  [[nodiscard]] Result<LoadResult> take_result(TransferId id) { return loads_.take_result(id); }
   // Those whose result can be taken, each once; as many as there is room for.
-  std::size_t take_ended(std::span<ConnectorEvent> out);
-  [[nodiscard]] bool has(TransferId id) const { return loads_.contains(id.v); }
+  std::size_t take_ended(std::span<ConnectorEvent> out) { return loads_.take_ended(out); }
+  [[nodiscard]] bool has(TransferId id) const { return loads_.has(id); }
   [[nodiscard]] std::size_t size() const { return loads_.size(); }  // under way, or with a result to take
 
  private:
-  struct Load {
-    LoadResult result;
-    bool is_over = false;
-    bool is_told = false;  // take_ended() has named it
-    OpId op;               // its copy
+  struct Load : ConnectorTransfer<LoadResult> {
     std::vector<LeasedSlot> leases;
     std::uint64_t new_pages = 0;  // of full
     TimePoint begun;
@@ -61,7 +57,6 @@ class Loads {
     std::array<std::vector<PageLocation>, kComponentCount> of;
     std::array<std::uint64_t, kComponentCount> first{};  // page of of[c][0]
   };
-  [[nodiscard]] bool has_parted(const Load& load) const;
   [[nodiscard]] Result<Slots> find_slots(const Lookups::Lookup& lookup, const LoadPoint& point) const;
   [[nodiscard]] Status lease(Load& load, const Slots& slots);
   [[nodiscard]] Result<std::shared_ptr<PageCopy>> make_copy(const LoadPoint& point, const Slots& slots,
@@ -76,7 +71,7 @@ class Loads {
   Clock& clock_;
   CacheCounters& counters_;
   CacheMetrics& metrics_;
-  std::map<std::uint64_t, Load> loads_;  // by TransferId
+  TransferTable<Load> loads_;
 };
 
 }  // namespace larder

@@ -79,7 +79,7 @@ LookupResult Lookups::points_of(const Lookup& lookup, const MatchResult& match) 
   const TreePosition at = position_on_path(tree_, match.walked.node, last);
   const OutcomeBits bits = restore_candidates(model_, host_presence(tree_, model_, at), least - 1, last);
   for (std::uint64_t p = last; p >= least && result.points.size() < config_.max_points; --p) {
-    if (((bits[(p - 1) / 64] >> ((p - 1) % 64)) & 1) != 0) result.points.push_back(load_point(lookup, p));
+    if (has_bit(bits, p - 1)) result.points.push_back(load_point(lookup, p));
   }
   std::reverse(result.points.begin(), result.points.end());
   return result;

@@ -7,6 +7,7 @@
 
 #include "base/defect.h"
 #include "base/probe.h"
+#include "controller/host_presence.h"
 #include "controller/joint.h"
 
 namespace larder {
@@ -168,7 +169,7 @@ void Prefetcher::ask(QueuedRequest& r, bool has_turn) {
   f.key_from = std::min(base - std::min<std::uint64_t>(base, model_.window_pages()), f.tree_full);
   f.epoch = backlog_.epoch();
   joinable_.add(f.space, f.tokens, f.id);
-  const NodeId held = tree_.settle(planner_.position_at(match.walked.node, f.full_from));
+  const NodeId held = tree_.settle(position_on_path(tree_, match.walked.node, f.full_from));
   f.device_lock = tree_.lock(held, Tier::kDevice, LockParts{.full = true, .swa = false, .mamba = false});
   f.host_lock = tree_.lock(held, Tier::kHost, LockParts{.full = true, .swa = false, .mamba = false});
   f.begun = queue_.wait_begun(r, clock_.now());

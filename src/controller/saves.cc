@@ -20,7 +20,8 @@ Saves::Saves(const ConnectorConfig& config, const Parts& parts)
       room_(parts.room),
       ops_(parts.ops),
       copier_(parts.copier),
-      counters_(parts.counters) {}
+      counters_(parts.counters),
+      saves_("save", parts.ops) {}
 
 Status Saves::check(const SaveRequest& request) const {
   const auto pages = [](std::uint64_t count) { return std::to_string(count) + " pages"; };
@@ -108,8 +109,7 @@ std::uint64_t Saves::largest_that_fits(const SaveRequest& request, const Given& 
                                        std::uint64_t before, const HostSpace& space) const {
   ComponentCounts counts = plan_to(request, given, before).counts;
   for (std::uint64_t end = before; end > 0; --end) {
-    const bool is_point = ((points[(end - 1) / 64] >> ((end - 1) % 64)) & 1) != 0;
-    if (end < before && is_point && host_.space_of(counts).fits_in(space)) return end;
+    if (end < before && has_bit(points, end - 1) && host_.space_of(counts).fits_in(space)) return end;
     if (end > std::max(request.from, given.known)) --counts[index_of(ComponentKind::kFull)];
     if (given.window[end - 1]) --counts[index_of(ComponentKind::kSwa)];
     if (given.state[end - 1]) --counts[index_of(ComponentKind::kMamba)];
@@ -119,7 +119,7 @@ std::uint64_t Saves::largest_that_fits(const SaveRequest& request, const Given& 
 
 bool Saves::is_parent_coming(NamespaceId space, const SaveRequest& request) const {
   const std::uint64_t tokens = request.from * model_.page_size;
-  return std::any_of(saves_.begin(), saves_.end(), [&](const auto& entry) {
+  return std::any_of(saves_.all().begin(), saves_.all().end(), [&](const auto& entry) {
     const Save& save = entry.second;
     return !save.is_over && save.space == space && save.tokens.size() >= tokens &&
            std::equal(save.tokens.begin(), save.tokens.begin() + static_cast<std::ptrdiff_t>(tokens),
@@ -223,7 +223,7 @@ Status Saves::begin(TransferId id, NamespaceId space, const SaveRequest& request
     save.result.stop = SaveStop::kParentMissing;
     save.use = SpaceTable::Use();
     save.is_over = true;
-    saves_.emplace(id.v, std::move(save));
+    saves_.add(id, std::move(save));
     return Status::ok();
   }
   const Given given = compare(request, match);
@@ -256,7 +256,7 @@ Status Saves::begin(TransferId id, NamespaceId space, const SaveRequest& request
     if (save.plan.end > 0) tree_.touch(position_on_path(tree_, save.path.node, save.plan.end), false);
     let_go(save);
     save.is_over = true;
-    saves_.emplace(id.v, std::move(save));
+    saves_.add(id, std::move(save));
     return Status::ok();
   }
   auto copy = std::make_shared<PageCopy>();
@@ -266,25 +266,23 @@ Status Saves::begin(TransferId id, NamespaceId space, const SaveRequest& request
   Op& op = ops_.add(OpKind::kBackup);
   op.transfer = id.v;
   save.op = op.id;
-  const auto it = saves_.emplace(id.v, std::move(save)).first;
-  if (defect(Defect::kSavedBeforeCopied)) publish(it->second);
+  Save& added = saves_.add(id, std::move(save));
+  if (defect(Defect::kSavedBeforeCopied)) publish(added);
   copier_.submit(op.id, std::move(copy));
   return Status::ok();
 }
 
 void Saves::done(Op& op, bool is_ok) {
   copier_.forget(op.id);
-  const auto it = saves_.find(op.transfer);
-  if (it == saves_.end()) return;
-  Save& save = it->second;
+  Save* const found = saves_.find(op.transfer);
+  if (found == nullptr) return;
+  Save& save = *found;
   if (is_ok) {
     publish(save);
   } else {
-    const auto* const own = std::get_if<TransferDone>(&op.completion);
     save.result = SaveResult{};
     save.result.stop = SaveStop::kCopyFailed;
-    save.result.status =
-        own != nullptr && !own->status.is_ok() ? own->status : unavailable("save: it failed on another rank");
+    save.result.status = saves_.failure_of(op);
   }
   let_go(save);
   save.is_over = true;
@@ -366,35 +364,9 @@ void Saves::let_go(Save& save) {
   save.use = SpaceTable::Use();
 }
 
-// A rank that has lost the others applies nothing any more, but its own copies end.
-bool Saves::has_parted(const Save& save) const {
-  const Op* const op = ops_.find(save.op);
-  return op != nullptr && std::holds_alternative<TransferDone>(op->completion) && !ops_.parted().is_ok();
-}
-
-std::size_t Saves::take_ended(std::span<ConnectorEvent> out) {
-  std::size_t count = 0;
-  for (auto& [id, save] : saves_) {
-    if (count == out.size()) break;
-    if (save.is_told || !(save.is_over || has_parted(save))) continue;
-    save.is_told = true;
-    out[count++] = {ConnectorEventKind::kTransfer, id};
-  }
-  return count;
-}
-
-Result<SaveResult> Saves::take_result(TransferId id) {
-  const auto it = saves_.find(id.v);
-  if (it == saves_.end()) return not_found("save: no such transfer");
-  if (!it->second.is_over) return has_parted(it->second) ? ops_.parted() : overloaded("save: under way");
-  SaveResult result = std::move(it->second.result);
-  saves_.erase(it);
-  return result;
-}
-
 std::array<std::uint64_t, kComponentCount> Saves::slots_held() const {
   std::array<std::uint64_t, kComponentCount> held{};
-  for (const auto& [id, save] : saves_) {
+  for (const auto& [id, save] : saves_.all()) {
     for (const ComponentKind c : kAllComponents) held[index_of(c)] += save.slots[index_of(c)].size();
   }
   return held;

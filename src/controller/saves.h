@@ -15,7 +15,6 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <vector>
 
@@ -24,6 +23,7 @@
 #include "controller/op_table.h"
 #include "controller/page_copy.h"
 #include "controller/space_table.h"
+#include "controller/transfer_table.h"
 #include "pool/host_pools.h"
 #include "tree/tree.h"
 
@@ -49,10 +49,10 @@ class Saves {
   [[nodiscard]] Status begin(TransferId id, NamespaceId space, const SaveRequest& request);
   void done(Op& op, bool is_ok);
   // As Connector::save_result().
-  [[nodiscard]] Result<SaveResult> take_result(TransferId id);
+  [[nodiscard]] Result<SaveResult> take_result(TransferId id) { return saves_.take_result(id); }
   // Those whose result can be taken, each once; as many as there is room for.
-  std::size_t take_ended(std::span<ConnectorEvent> out);
-  [[nodiscard]] bool has(TransferId id) const { return saves_.contains(id.v); }
+  std::size_t take_ended(std::span<ConnectorEvent> out) { return saves_.take_ended(out); }
+  [[nodiscard]] bool has(TransferId id) const { return saves_.has(id); }
   [[nodiscard]] std::size_t size() const { return saves_.size(); }  // under way, or with a result to take
   [[nodiscard]] std::uint64_t blocks() const { return blocks_; }    // of the host, that saves under way hold
   // Host slots that saves under way hold, for the invariants.
@@ -77,11 +77,7 @@ class Saves {
     std::uint64_t known = 0;          // pages of full on the host, from 0
     std::vector<bool> window, state;  // by page: given, and not on the host
   };
-  struct Save {
-    SaveResult result;
-    bool is_over = false;
-    bool is_told = false;  // take_ended() has named it
-    OpId op;               // its copy
+  struct Save : ConnectorTransfer<SaveResult> {
     NamespaceId space;
     SpaceTable::Use use;
     std::vector<TokenId> tokens;  // [0, plan.end)
@@ -92,7 +88,6 @@ class Saves {
     std::uint64_t blocks = 0;
   };
 
-  [[nodiscard]] bool has_parted(const Save& save) const;
   [[nodiscard]] std::vector<PoolPresence> there(const SaveRequest& request, const TreePosition& walked) const;
   [[nodiscard]] Given compare(const SaveRequest& request, const MatchResult& match) const;
   [[nodiscard]] OutcomeBits points_with(const SaveRequest& request, const Given& given, const TreePosition& path) const;
@@ -120,7 +115,7 @@ class Saves {
   OpTable& ops_;
   PageCopier& copier_;
   CacheCounters& counters_;
-  std::map<std::uint64_t, Save> saves_;      // by TransferId
+  TransferTable<Save> saves_;
   std::uint64_t blocks_ = 0;                 // of the host, that saves under way hold
   std::vector<std::vector<TokenId>> spare_;  // of saves that are over, at most kMostSpare: fresh memory costs more
 };

@@ -27,6 +27,10 @@ struct JointNeed {
 };
 
 [[nodiscard]] constexpr std::size_t words_for(std::size_t pages) { return (pages + 63) / 64; }
+// What is beyond the words is not set.
+[[nodiscard]] constexpr bool has_bit(std::span<const std::uint64_t> words, std::size_t bit) {
+  return bit / 64 < words.size() && ((words[bit / 64] >> (bit % 64)) & 1) != 0;
+}
 
 // Sets bit p - 1 of `restorable` for each restorable p in [1, pages], and clears the others.
 // Precondition: restorable.size() >= words_for(pages). Without needs every length is restorable.
