@@ -39,10 +39,7 @@ int bench_cache(int argc, char** argv) {
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   const MachineInfo machine = machine_info(".");
   const Result<CacheBenchResult> result = run_cache_bench(o);
-  if (!result.is_ok()) {
-    std::fprintf(stderr, "larder bench cache: %s\n", result.status().message().c_str());
-    return result.status().code() == StatusCode::kInvalidArgument ? 2 : 1;
-  }
+  if (!result.is_ok()) return fail_command("larder bench cache", result.status());
   if (o.as_json) {
     std::printf("%s\n", cache_bench_json(o, machine, *result).dump(2).c_str());
   } else {

@@ -65,10 +65,7 @@ Status choose_fronts(LlamaBenchOptions& o, const std::vector<std::string>& names
   return invalid_argument("--fronts: this build has not all of these; serve needs -DLARDER_LLAMA=ON");
 }
 
-int fail(const Status& status) {
-  std::fprintf(stderr, "larder bench llama: %s\n", status.message().c_str());
-  return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
-}
+int fail(const Status& status) { return fail_command("larder bench llama", status); }
 
 Status complete(LlamaBenchOptions& o, const Words& given) {
   std::istringstream words(given.server_arguments);

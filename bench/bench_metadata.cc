@@ -152,9 +152,7 @@ int bench_metadata(int argc, char** argv) {
     options.seconds = std::min(options.seconds, 0.02);
   }
   const Status status = run(options);
-  if (status.is_ok()) return 0;
-  std::fprintf(stderr, "larder bench metadata: %s\n", status.message().c_str());
-  return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
+  return status.is_ok() ? 0 : fail_command("larder bench metadata", status);
 }
 
 }  // namespace larder

@@ -147,10 +147,7 @@ int bench_metadata_http(int argc, char** argv) {
   if (!options.as_json) std::printf("%s\n", http_header(options, machine).c_str());
   std::fflush(stdout);
   const auto cells = run_metadata_http_bench(options);
-  if (!cells.is_ok()) {
-    std::fprintf(stderr, "larder bench metadata --http: %s\n", cells.status().message().c_str());
-    return cells.status().code() == StatusCode::kInvalidArgument ? 2 : 1;
-  }
+  if (!cells.is_ok()) return fail_command("larder bench metadata --http", cells.status());
   std::printf("%s\n", options.as_json ? dump_json(http_json_of(options, machine, *cells), 2).c_str()
                                       : http_table_of(*cells).c_str());
   return 0;

@@ -77,10 +77,7 @@ Result<nlohmann::json> read_json(const std::string& path) {
   return document;
 }
 
-int fail_multiturn(const Status& status) {
-  std::fprintf(stderr, "larder bench multiturn: %s\n", status.message().c_str());
-  return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
-}
+int fail_multiturn(const Status& status) { return fail_command("larder bench multiturn", status); }
 
 int run_multiturn(CommandOptions o) {
   o.run.order = o.order == "random" ? TurnOrder::kRandom : TurnOrder::kFifo;

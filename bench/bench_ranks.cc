@@ -225,10 +225,7 @@ int run_ranks_bench(const RanksBenchOptions& options) {
       one.ranks = {ranks};
       one.pending = {pending};
       const Result<std::vector<RankCost>> costs = measure_ranks(one);
-      if (!costs.is_ok()) {
-        std::fprintf(stderr, "larder bench ranks: %s\n", costs.status().message().c_str());
-        return 1;
-      }
+      if (!costs.is_ok()) return fail_command("larder bench ranks", costs.status());
       add_costs(table, one, *costs);
     }
   }

@@ -394,9 +394,7 @@ int bench_storage(int argc, char** argv) {
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   Status status = settle(options, typed);
   if (status.is_ok()) status = options.with_restart ? run_restart(options) : run_bench(options);
-  if (status.is_ok()) return 0;
-  std::fprintf(stderr, "larder bench storage: %s\n", status.message().c_str());
-  return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
+  return status.is_ok() ? 0 : fail_command("larder bench storage", status);
 }
 
 }  // namespace larder

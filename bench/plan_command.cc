@@ -4,7 +4,6 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
-#include "base/exit_code.h"
 #include "bench/plan.h"
 #include "engine/llama/blob_geometry.h"
 #include "server/command_line.h"
@@ -125,12 +124,9 @@ int plan_command(int argc, char** argv) {
       "Exit codes: 0 done; 1 failed; 2 wrong arguments, or a file that is not what it should be.");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   const Result<std::string> text = run_plan(options);
-  if (text.is_ok()) {
-    std::printf("%s", text->c_str());
-    return 0;
-  }
-  std::fprintf(stderr, "larder plan: %s\n", text.status().message().c_str());
-  return exit_code_of(text.status());
+  if (!text.is_ok()) return fail_command("larder plan", text.status());
+  std::printf("%s", text->c_str());
+  return 0;
 }
 
 }  // namespace larder

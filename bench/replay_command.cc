@@ -4,7 +4,6 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
-#include "base/exit_code.h"
 #include "bench/replay.h"
 #include "server/command_line.h"
 
@@ -105,17 +104,11 @@ int replay_command(int argc, char** argv) {
     return 2;
   }
   const Status written = result.is_ok() && !o.csv.empty() ? write_replay_csv(o.csv, *result) : result.status();
-  if (!written.is_ok()) {
-    std::fprintf(stderr, "larder replay: %s\n", written.message().c_str());
-    return exit_code_of(written);
-  }
+  if (!written.is_ok()) return fail_command("larder replay", written);
   std::printf("%s\n", o.as_json ? replay_json(o, *result).dump(2).c_str() : replay_text(o, *result).c_str());
   if (has_sensitivity) {
     const Result<std::vector<ReplaySensitivity>> rows = replay_sensitivity(o);
-    if (!rows.is_ok()) {
-      std::fprintf(stderr, "larder replay: %s\n", rows.status().message().c_str());
-      return exit_code_of(rows.status());
-    }
+    if (!rows.is_ok()) return fail_command("larder replay", rows.status());
     std::printf("%s", sensitivity_text(result->hit_rate(), *rows).c_str());
   }
   return 0;

@@ -3,13 +3,7 @@
 // 0 done, 1 failed, 2 usage.
 #pragma once
 
-#include "base/status.h"
-
 namespace larder {
-
-// Says why `command` ("larder serve") ends, and answers its exit code: 2 where what the command line says, or a file
-// that it names, is to be mended, so that another start would be in vain; else 1.
-int fail_command(const char* command, const Status& status);
 
 int serve_command(int argc, char** argv);
 // serve --model x.gguf, and whether that is meant.

@@ -157,9 +157,7 @@ int explain_command(int argc, char** argv) {
   app.add_flag("--json", o.as_json, "print the server's JSON");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   const Status status = explain(o);
-  if (status.is_ok()) return 0;
-  std::fprintf(stderr, "larder explain: %s\n", status.message().c_str());
-  return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
+  return status.is_ok() ? 0 : fail_command("larder explain", status);
 }
 
 }  // namespace larder

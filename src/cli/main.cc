@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/exit_code.h"
 #include "base/nearest_word.h"
 #include "bench/plan.h"
 #include "bench/replay.h"
@@ -100,11 +99,6 @@ int run(int argc, char** argv) {
 }
 
 }  // namespace
-
-int fail_command(const char* command, const Status& status) {
-  std::fprintf(stderr, "%s: %s\n", command, status.message().c_str());
-  return exit_code_of(status);
-}
 
 }  // namespace larder
 

@@ -174,10 +174,7 @@ std::array<std::uint64_t, 2> process_name() {
   return {digest.prefix64(), load_le<std::uint64_t>(digest.bytes.data() + 8)};
 }
 
-int fail_metadata(const Status& status) {
-  std::fprintf(stderr, "larder metadata-server: %s\n", status.message().c_str());
-  return 1;
-}
+int fail_metadata(const Status& status) { return fail_command("larder metadata-server", status); }
 
 int serve_metadata(const ServerOptions& o) {
   StopSignals signals;  // before any thread
@@ -238,11 +235,7 @@ int metadata_server_command(int argc, char** argv) {
   Status status = fill_key(options.api_key, options.api_key_file, "LARDER_METADATA_API_KEY");
   if (status.is_ok()) status = check_options(options);
   if (status.is_ok()) status = set_log_options(options.log);
-  if (!status.is_ok()) {
-    std::fprintf(stderr, "larder metadata-server: %s\n", status.message().c_str());
-    return 2;
-  }
-  return serve_metadata(options);
+  return status.is_ok() ? serve_metadata(options) : fail_metadata(status);
 }
 
 }  // namespace larder

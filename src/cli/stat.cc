@@ -108,12 +108,10 @@ int stat_command(int argc, char** argv) {
   app.add_option("--watch", o.watch_seconds, "again every so often, with rates, until interrupted")
       ->type_name("SECONDS")
       ->check(number_in(0.1, 86400));
-  app.footer("\nExit codes: 0 done; 1 the server cannot be asked; 2 wrong arguments.");
+  app.footer("\nExit codes: 0 done; 1 the server cannot be asked; 2 wrong arguments, or no such file.");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   const Status status = run_stat(o);
-  if (status.is_ok()) return 0;
-  std::fprintf(stderr, "larder stat: %s\n", status.message().c_str());
-  return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
+  return status.is_ok() ? 0 : fail_command("larder stat", status);
 }
 
 }  // namespace larder

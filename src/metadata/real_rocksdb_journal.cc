@@ -11,6 +11,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/file_system.h"
+
 namespace larder::metadata {
 namespace {
 
@@ -137,7 +139,7 @@ class RocksdbJournal final : public Journal {
 Result<std::unique_ptr<Journal>> open_rocksdb_journal(const std::string& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  if (error) return unavailable("metadata journal: cannot make '" + directory + "': " + error.message());
+  if (error) return status_from_errno(error.value(), "metadata journal: mkdir", directory);
   auto journal = std::make_unique<RocksdbJournal>(directory);
   LARDER_RETURN_IF_ERROR(journal->open());
   return std::unique_ptr<Journal>(std::move(journal));

@@ -5,7 +5,8 @@
 // loses nothing), a synced one is followed by fdatasync. The log is bounded, so that opening takes seconds.
 // Threads: as Journal; RocksDB has background threads of its own.
 // Errors of open: kConflict: another process (or another journal of this one) has the directory. kCorrupt: RocksDB
-// cannot read it. kUnavailable: the disk refuses. kUnsupported: a build without RocksDB (LARDER_ROCKSDB).
+// cannot read it. kNotFound, kInvalidArgument: there can be no such directory. kUnavailable: the disk refuses.
+// kUnsupported: a build without RocksDB (LARDER_ROCKSDB).
 #pragma once
 
 #include <memory>

@@ -84,4 +84,9 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
   return std::nullopt;
 }
 
+int fail_command(const char* command, const Status& status) {
+  std::fprintf(stderr, "%s: %s\n", command, status.message().c_str());
+  return status.code() == StatusCode::kInvalidArgument || status.code() == StatusCode::kNotFound ? 2 : 1;
+}
+
 }  // namespace larder

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the subcommands of `larder` read their command lines: one wording for all that can be wrong with one.
+// How the subcommands of `larder` read their command lines, and how they fail: one wording, and one rule for exit
+// codes.
 //
 // Threads: confined, as CLI::App is.
 #pragma once
@@ -7,6 +8,8 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+
+#include "base/status.h"
 
 namespace CLI {  // NOLINT: their name
 class App;
@@ -24,5 +27,9 @@ namespace larder {
 // Fills the options of `app`, whose name is as it is typed ("larder sim"). Empty: go on. Else the exit code: 0 after
 // --help, which is on standard output; 2 after anything else, with one line on standard error that names the argument.
 [[nodiscard]] std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv);
+
+// Says why `command` ("larder serve") could not do what it was asked, and answers its exit code: 2 where the command
+// line, or what it names, is to be mended, so that another start would be in vain; else 1. Precondition: not ok.
+int fail_command(const char* command, const Status& status);
 
 }  // namespace larder

@@ -336,9 +336,9 @@ TEST(MetadataJournalTest, AfterAnErrorOfTheDiskItMendsItself) {
   EXPECT_EXIT(child(), testing::ExitedWithCode(0), "");
 }
 
-TEST(MetadataJournalTest, ADirectoryThatIsNoneIsUnavailable) {
+TEST(MetadataJournalTest, ADirectoryThatCannotBeMadeIsNotFound) {
   const auto opened = metadata::open_rocksdb_journal("/proc/none/journal");
-  EXPECT_EQ(opened.status().code(), StatusCode::kUnavailable) << opened.status().to_string();
+  EXPECT_EQ(opened.status().code(), StatusCode::kNotFound) << opened.status().to_string();
 }
 
 TEST(MetadataJournalTest, ARottenDirectoryIsCorruptAndNoCrash) {
