@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writing and reading the fields of a message: little-endian numbers, bytes, short texts, digests.
 //
-// Purpose: what the project's own protocols have in common (storage/shared/share_wire.h, controller/ranks/rank_wire.h).
+// Purpose: what the project's own protocols have in common (storage/shared/share_wire.h, controller/ranks/rank_wire.h,
+// metadata/metadata_wire.h).
 // What a field means and how long a message may be is the protocol's.
 // Threads: confined. Errors: a reader never looks behind its bytes; its first failure stays, and what it gives then is
 // zero or empty. Cost: a reader copies nothing but what it gives as a std::string.
@@ -12,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -89,9 +91,9 @@ class WireReader {
   std::string text(std::uint16_t most) { return std::string(bytes(number_up_to<std::uint16_t>(most))); }
   // A count of things of at least `least` bytes each: broken if there are more than `most`, or so many cannot follow.
   template <std::unsigned_integral T>
-  std::size_t count(std::size_t least, std::size_t most) {
+  std::size_t count(std::size_t least, std::size_t most = std::numeric_limits<std::size_t>::max()) {
     const std::size_t n = number<T>();
-    if (n > most || n * least > left_.size()) fail();
+    if (n > most || n > left_.size() / least) fail();
     return ok_ ? n : 0;
   }
   void fail() {
@@ -99,6 +101,7 @@ class WireReader {
     left_ = {};
   }
   [[nodiscard]] bool ok() const { return ok_; }
+  [[nodiscard]] std::size_t left() const { return left_.size(); }
   // All was read, and nothing was broken.
   [[nodiscard]] bool is_done() const { return ok_ && left_.empty(); }
 

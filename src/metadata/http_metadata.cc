@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "metadata/percent.h"
+#include "base/percent.h"
 
 namespace larder {
 namespace {
@@ -50,7 +50,7 @@ Status take_key_of_url(HttpMetadataOptions& options) {
         "metadata server: in front of '@' stand a user, ':' and the key, as in http://larder:KEY@host:port; a '/' in "
         "the key is written %2F");
   }
-  std::optional<std::string> key = metadata::percent_decode(std::string_view(user_and_key).substr(colon + 1));
+  std::optional<std::string> key = percent_decode(std::string_view(user_and_key).substr(colon + 1));
   if (!key) return invalid_argument("metadata server: a '%' in the URL's key without two hex digits");
   if (!options.api_key.empty() && options.api_key != *key) {
     return invalid_argument("metadata server: the URL has one key and metadata_api_key is another: give one of them");
@@ -79,45 +79,31 @@ Result<std::unique_ptr<HttpMetadata>> HttpMetadata::create(const HttpMetadataOpt
 }
 
 HttpMetadata::HttpMetadata(const HttpMetadataOptions& options, HttpUrl url, Clock& clock)
-    : options_(options), url_(std::move(url)), clock_(clock) {}
+    : options_(options), url_(std::move(url)), clock_(clock), pool_(options.connections) {}
 
 HttpMetadata::~HttpMetadata() = default;
 
-Result<std::unique_ptr<HttpClient>> HttpMetadata::take_client() {
-  const TimePoint end = clock_.now() + options_.timeout;
-  LockGuard guard(mutex_);
-  while (idle_.empty() && in_use_ >= options_.connections) {
-    const Nanos left = end - clock_.now();
-    if (left <= Nanos{0}) {
-      return deadline_exceeded(fmt::format("all {} connections to the metadata server are in use", in_use_));
-    }
-    returned_.wait_for(mutex_, left);
+Result<HttpReply> HttpMetadata::ask(const std::string& message) {
+  std::optional<metadata::ConnectionPool<HttpClient>::Loan> client =
+      pool_.take(clock_, clock_.now() + options_.timeout);
+  if (!client) {
+    return deadline_exceeded(fmt::format("all {} connections to the metadata server are in use", options_.connections));
   }
-  ++in_use_;
-  if (idle_.empty()) return std::make_unique<HttpClient>(url_, options_.timeout, options_.api_key);
-  std::unique_ptr<HttpClient> client = std::move(idle_.back());
-  idle_.pop_back();
-  return client;
-}
-
-void HttpMetadata::give_back(std::unique_ptr<HttpClient> client) {
-  LockGuard guard(mutex_);
-  --in_use_;
-  idle_.push_back(std::move(client));
-  returned_.notify_one();
-}
-
-Result<std::string> HttpMetadata::exchange(const std::string& message) {
-  Result<std::unique_ptr<HttpClient>> client = take_client();
-  if (!client.is_ok()) return client.status();
+  if (!client->connection())
+    client->connection() = std::make_unique<HttpClient>(url_, options_.timeout, options_.api_key);
   Result<HttpReply> reply = (*client)->request("POST", kTarget, message, kMediaType);
   if (!reply.is_ok() && reply.status().code() == StatusCode::kUnavailable) {
     (*client)->disconnect();
     reply = (*client)->request("POST", kTarget, message, kMediaType);
   }
-  if (!reply.is_ok()) (*client)->disconnect();  // what still comes belongs to nobody
-  give_back(std::move(*client));
-  if (!reply.is_ok()) return Status(reply.status().code(), "metadata server: " + reply.status().message());
+  if (reply.is_ok()) return reply;
+  (*client)->disconnect();  // what still comes belongs to nobody
+  return Status(reply.status().code(), "metadata server: " + reply.status().message());
+}
+
+Result<std::string> HttpMetadata::exchange(const std::string& message) {
+  Result<HttpReply> reply = ask(message);
+  if (!reply.is_ok()) return reply.status();
   if (!metadata::is_wire_answer(reply->body)) {
     return reply->status == 200 ? unsupported("the metadata server's answer is in another language")
                                 : foreign_answer(*reply);

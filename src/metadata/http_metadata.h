@@ -16,11 +16,10 @@
 #include <cstddef>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "base/clock.h"
 #include "base/http_client.h"
-#include "base/ranked_mutex.h"
+#include "metadata/connection_pool.h"
 #include "metadata/wire_metadata.h"
 
 namespace larder {
@@ -42,8 +41,7 @@ class HttpMetadata final : public WireMetadata {
 
  private:
   HttpMetadata(const HttpMetadataOptions& options, HttpUrl url, Clock& clock);
-  [[nodiscard]] Result<std::unique_ptr<HttpClient>> take_client() LARDER_EXCLUDES(mutex_);
-  void give_back(std::unique_ptr<HttpClient> client) LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] Result<HttpReply> ask(const std::string& message);
   [[nodiscard]] Result<std::string> exchange(const std::string& message) override;
 
   // constant after construction
@@ -51,10 +49,7 @@ class HttpMetadata final : public WireMetadata {
   const HttpUrl url_;
   Clock& clock_;
 
-  RankedMutex mutex_{LockRank::kMetadata};
-  RankedCondition returned_;
-  std::vector<std::unique_ptr<HttpClient>> idle_ LARDER_GUARDED_BY(mutex_);  // the last one used first
-  std::size_t in_use_ LARDER_GUARDED_BY(mutex_) = 0;
+  metadata::ConnectionPool<HttpClient> pool_;
 };
 
 }  // namespace larder

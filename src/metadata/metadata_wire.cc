@@ -3,12 +3,12 @@
 
 #include <fmt/format.h>
 
-#include "metadata/wire_bytes.h"
+#include "metadata/message_bytes.h"
 
 namespace larder::metadata {
 namespace {
 
-WireWriter ask(WireOperation operation) { return WireWriter(kAskMagic, static_cast<std::uint8_t>(operation), 0); }
+MessageWriter ask(WireOperation operation) { return MessageWriter(kAskMagic, static_cast<std::uint8_t>(operation), 0); }
 
 Status check_name(const MetadataNamespace* name_space) {
   if (name_space == nullptr) return invalid_argument("a request without a namespace");
@@ -27,7 +27,7 @@ Status check_items(std::uint64_t items) {
   return invalid_argument(fmt::format("{} keys and groups in one call: at most {}", items, kMaxWireItems));
 }
 
-Result<std::string> finish(WireWriter& out) {
+Result<std::string> finish(MessageWriter& out) {
   if (out.size() > kMaxWireBytes) {
     return invalid_argument(fmt::format("a call of {} bytes: at most {}", out.size(), kMaxWireBytes));
   }
@@ -43,11 +43,11 @@ class NameTable {
     if (index_.emplace(*item.name_space, index_.size()).second) names_.push_back(item.name_space);
     return names_.size() <= 0xFFFF ? Status::ok() : invalid_argument("more than 65535 namespaces in one call");
   }
-  void write(WireWriter& out) const {
+  void write(MessageWriter& out) const {
     out.number(static_cast<std::uint16_t>(names_.size()));
     for (const MetadataNamespace* name : names_) out.name(*name);
   }
-  void write(WireWriter& out, std::span<const ConfirmItem> items) const {
+  void write(MessageWriter& out, std::span<const ConfirmItem> items) const {
     out.number(static_cast<std::uint32_t>(items.size()));
     for (const ConfirmItem& item : items) {
       out.number(static_cast<std::uint16_t>(index_.find(*item.name_space)->second));
@@ -67,14 +67,14 @@ Status broken_answer() { return corrupt("the metadata server's answer is broken"
 
 Result<std::string> encode_initialize(const MetadataNamespace& name_space, std::uint64_t pages) {
   LARDER_RETURN_IF_ERROR(check_name(&name_space));
-  WireWriter out = ask(WireOperation::kInitialize);
+  MessageWriter out = ask(WireOperation::kInitialize);
   out.name(name_space);
   out.number(pages);
   return finish(out);
 }
 
 Result<std::string> encode_find(std::span<const MetadataKeys> wanted, Nanos lease) {
-  WireWriter out = ask(WireOperation::kFind);
+  MessageWriter out = ask(WireOperation::kFind);
   out.nanos(lease.count());
   out.number(static_cast<std::uint32_t>(wanted.size()));
   std::uint64_t items = wanted.size();
@@ -93,7 +93,7 @@ Result<std::string> encode_find(std::span<const MetadataKeys> wanted, Nanos leas
 }
 
 Result<std::string> encode_reserve(const MetadataSession& session, std::span<const ReserveItems> wanted, Nanos ttl) {
-  WireWriter out = ask(WireOperation::kReserve);
+  MessageWriter out = ask(WireOperation::kReserve);
   out.session(session);
   out.nanos(ttl.count());
   out.number(static_cast<std::uint32_t>(wanted.size()));
@@ -130,7 +130,7 @@ Result<std::string> encode_confirm(const ConfirmRequest& request) {
   }
   LARDER_RETURN_IF_ERROR(check_items(items));
   for (const ConfirmItem& item : request.release) LARDER_RETURN_IF_ERROR(names.add(item));
-  WireWriter out = ask(WireOperation::kConfirm);
+  MessageWriter out = ask(WireOperation::kConfirm);
   out.session(request.session);
   out.number(static_cast<std::uint8_t>(request.durable ? 1 : 0));
   names.write(out);
@@ -144,7 +144,7 @@ Result<std::string> encode_remove(std::span<const ConfirmItem> items) {
   NameTable names;
   LARDER_RETURN_IF_ERROR(check_items(items.size()));
   for (const ConfirmItem& item : items) LARDER_RETURN_IF_ERROR(names.add(item));
-  WireWriter out = ask(WireOperation::kRemove);
+  MessageWriter out = ask(WireOperation::kRemove);
   names.write(out);
   names.write(out, items);
   return finish(out);
@@ -153,7 +153,7 @@ Result<std::string> encode_remove(std::span<const ConfirmItem> items) {
 Result<std::string> encode_clear(const MetadataNamespace& name_space, std::string_view prefix) {
   LARDER_RETURN_IF_ERROR(check_name(&name_space));
   LARDER_RETURN_IF_ERROR(check_key_size(prefix));
-  WireWriter out = ask(WireOperation::kClear);
+  MessageWriter out = ask(WireOperation::kClear);
   out.name(name_space);
   out.key(prefix);
   return finish(out);
@@ -167,7 +167,7 @@ bool is_wire_answer(std::string_view bytes) {
 
 Result<std::string_view> open_answer(WireOperation operation, std::string_view answer) {
   if (!is_wire_answer(answer)) return broken_answer();
-  WireReader head(answer.substr(4, kWireHeadBytes - 4));
+  MessageReader head(answer.substr(4, kWireHeadBytes - 4));
   const auto version = head.number<std::uint16_t>();
   const auto answered = head.number<std::uint8_t>();
   const auto code = head.number<std::uint8_t>();
@@ -184,7 +184,7 @@ Result<std::string_view> open_answer(WireOperation operation, std::string_view a
 }
 
 Result<std::uint64_t> decode_count(std::string_view payload) {
-  WireReader in(payload);
+  MessageReader in(payload);
   const auto count = in.number<std::uint64_t>();
   if (!in.is_done()) return broken_answer();
   return count;
@@ -192,7 +192,7 @@ Result<std::uint64_t> decode_count(std::string_view payload) {
 
 Result<std::vector<std::vector<std::optional<PageRef>>>> decode_find(std::string_view payload,
                                                                      std::span<const MetadataKeys> wanted) {
-  WireReader in(payload);
+  MessageReader in(payload);
   std::vector<std::vector<std::optional<PageRef>>> out(wanted.size());
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     out[i].resize(wanted[i].keys.size());
@@ -208,7 +208,7 @@ Result<std::vector<std::vector<std::optional<PageRef>>>> decode_find(std::string
 
 Result<std::vector<std::vector<Reserved>>> decode_reserve(std::string_view payload,
                                                           std::span<const ReserveItems> wanted) {
-  WireReader in(payload);
+  MessageReader in(payload);
   std::vector<std::vector<Reserved>> out(wanted.size());
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     out[i].resize(wanted[i].items.size());
@@ -226,7 +226,7 @@ Result<std::vector<std::vector<Reserved>>> decode_reserve(std::string_view paylo
 }
 
 Result<std::vector<Status>> decode_confirm(std::string_view payload, std::size_t groups) {
-  WireReader in(payload);
+  MessageReader in(payload);
   std::vector<Status> out;
   out.reserve(groups);
   for (std::size_t i = 0; i < groups; ++i) {
@@ -240,7 +240,7 @@ Result<std::vector<Status>> decode_confirm(std::string_view payload, std::size_t
 }
 
 Result<std::map<MetadataNamespace, NamespaceStats>> decode_stats(std::string_view payload) {
-  WireReader in(payload);
+  MessageReader in(payload);
   std::map<MetadataNamespace, NamespaceStats> out;
   const std::size_t names = in.count<std::uint32_t>(81);
   for (std::size_t i = 0; i < names; ++i) {

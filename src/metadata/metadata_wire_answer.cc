@@ -5,16 +5,17 @@
 
 #include <utility>
 
+#include "metadata/message_bytes.h"
 #include "metadata/metadata_wire.h"
-#include "metadata/wire_bytes.h"
 
 namespace larder::metadata {
 namespace {
 
 constexpr std::size_t kMaxTextBytes = 1000;  // of a group's status
 
-WireWriter answer_to(WireOperation operation) {
-  return WireWriter(kAnswerMagic, static_cast<std::uint8_t>(operation), 0);
+// `bytes`: of what follows the head, about.
+MessageWriter answer_to(WireOperation operation, std::size_t bytes = 0) {
+  return {kAnswerMagic, static_cast<std::uint8_t>(operation), 0, kWireHeadBytes + bytes};
 }
 
 // One message on its way through: decode, call, encode.
@@ -80,7 +81,7 @@ class Request {
     }
   }
   static std::string count_answer(WireOperation operation, std::uint64_t count) {
-    WireWriter out = answer_to(operation);
+    MessageWriter out = answer_to(operation);
     out.number(count);
     return out.finish();
   }
@@ -109,8 +110,7 @@ class Request {
     LARDER_RETURN_IF_ERROR(finish());
     const auto found = service_.find(wanted, lease);
     if (!found.is_ok()) return found.status();
-    WireWriter out = answer_to(WireOperation::kFind);
-    out.reserve(kWireHeadBytes + 17 * keys_);
+    MessageWriter out = answer_to(WireOperation::kFind, 17 * keys_);
     for (const auto& group : *found) {
       for (const std::optional<PageRef>& ref : group) {
         out.number(static_cast<std::uint8_t>(ref ? 1 : 0));
@@ -153,8 +153,7 @@ class Request {
     LARDER_RETURN_IF_ERROR(finish());
     const auto given = service_.reserve(session, wanted, ttl);
     if (!given.is_ok()) return given.status();
-    WireWriter out = answer_to(WireOperation::kReserve);
-    out.reserve(kWireHeadBytes + 17 * keys_);
+    MessageWriter out = answer_to(WireOperation::kReserve, 17 * keys_);
     for (const auto& group : *given) {
       for (const Reserved& one : group) {
         out.number(static_cast<std::uint8_t>(one.outcome));
@@ -177,7 +176,7 @@ class Request {
     LARDER_RETURN_IF_ERROR(finish());
     const auto done = service_.confirm(request);
     if (!done.is_ok()) return done.status();
-    WireWriter out = answer_to(WireOperation::kConfirm);
+    MessageWriter out = answer_to(WireOperation::kConfirm);
     for (const Status& status : *done) {
       out.number(static_cast<std::uint8_t>(status.code()));
       out.key(std::string_view(status.message()).substr(0, kMaxTextBytes));
@@ -208,7 +207,7 @@ class Request {
     LARDER_RETURN_IF_ERROR(finish());
     const auto all = service_.stats();
     if (!all.is_ok()) return all.status();
-    WireWriter out = answer_to(WireOperation::kStats);
+    MessageWriter out = answer_to(WireOperation::kStats);
     out.number(static_cast<std::uint32_t>(all->size()));
     for (const auto& [name, stats] : *all) {
       out.name(name);
@@ -221,7 +220,7 @@ class Request {
   }
 
   MetadataService& service_;
-  WireReader in_;
+  MessageReader in_;
   const std::string_view whole_;
   Status failure_;
   std::vector<MetadataNamespace> names_;
@@ -230,7 +229,7 @@ class Request {
 };
 
 WireAnswer error_answer(std::uint8_t operation, const Status& status) {
-  WireWriter out(kAnswerMagic, operation, static_cast<std::uint8_t>(status.code()));
+  MessageWriter out(kAnswerMagic, operation, static_cast<std::uint8_t>(status.code()));
   out.bytes(status.message());
   return {status.code(), 0, out.finish()};
 }
@@ -258,7 +257,7 @@ WireAnswer answer_wire_request(MetadataService& service, std::string_view messag
     return error_answer(0, invalid_argument(fmt::format("a message of {} bytes has no head", message.size())));
   }
   if (!message.starts_with(kAskMagic)) return error_answer(0, invalid_argument("this is no metadata request"));
-  WireReader head(message.substr(4, kWireHeadBytes - 4));
+  MessageReader head(message.substr(4, kWireHeadBytes - 4));
   const auto version = head.number<std::uint16_t>();
   const auto operation = head.number<std::uint8_t>();
   const auto flags = head.number<std::uint8_t>();

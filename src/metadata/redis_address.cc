@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/parse_number.h"
-#include "metadata/percent.h"
+#include "base/percent.h"
 
 namespace larder::metadata {
 namespace {

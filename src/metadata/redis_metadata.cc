@@ -145,9 +145,7 @@ std::vector<std::vector<Piece>> cut(const std::vector<std::size_t>& sizes) {
 }  // namespace
 
 RedisMetadata::RedisMetadata(const RedisMetadataOptions& options, metadata::RedisAddress address)
-    : options_(options),
-      registry_(options.prefix + ":1"),
-      pool_(std::move(address), options.connections, options.connect_timeout) {}
+    : options_(options), registry_(options.prefix + ":1"), address_(std::move(address)), pool_(options.connections) {}
 
 RedisMetadata::~RedisMetadata() = default;
 
@@ -196,22 +194,38 @@ Status RedisMetadata::look_at(const metadata::RedisServerFacts& facts) {
   return Status::ok();
 }
 
-Result<RedisReply> RedisMetadata::evaluate(metadata::RedisPool::Loan& connection, RedisOperation operation,
+Result<RedisMetadata::Lent> RedisMetadata::borrow(TimePoint deadline) {
+  std::optional<metadata::ConnectionPool<metadata::RedisConnection>::Loan> loan = pool_.take(real_clock(), deadline);
+  if (!loan) {
+    return deadline_exceeded("redis " + address_.text() + ": all " + std::to_string(options_.connections) +
+                             " connections were in use");
+  }
+  const bool is_fresh = !loan->connection();
+  if (is_fresh) {
+    auto opened = metadata::RedisConnection::open(address_, options_.connect_timeout, deadline);
+    if (!opened.is_ok()) return opened.status();
+    loan->connection() = std::move(*opened);
+  }
+  LARDER_RETURN_IF_ERROR(look_at((*loan)->facts()));
+  return Lent{std::move(*loan), is_fresh};
+}
+
+Result<RedisReply> RedisMetadata::evaluate(metadata::RedisConnection& connection, RedisOperation operation,
                                            const Command& command, TimePoint deadline) {
   const metadata::RedisScript& script = metadata::redis_script(operation);
   const std::string bases = std::to_string(command.bases()), now = time_text();
   const std::string io_lifetime = std::to_string(micros_up(options_.max_io_lifetime));
   std::vector<std::string_view> words{"EVALSHA", script.sha1, bases};
   command.append_bases(words);
-  words.insert(words.end(), {now, io_lifetime, connection->facts().run_id});
+  words.insert(words.end(), {now, io_lifetime, connection.facts().run_id});
   command.append_words(words);
-  Result<RedisReply> reply = connection->call(words, deadline);
+  Result<RedisReply> reply = connection.call(words, deadline);
   const bool is_unknown =
       reply.is_ok() && reply->kind == RedisReply::Kind::kError && reply->text.starts_with("NOSCRIPT");
   if (!is_unknown) return reply;
   words[0] = "EVAL";
   words[1] = script.text;
-  return connection->call(words, deadline);
+  return connection.call(words, deadline);
 }
 
 Result<std::vector<RedisReply>> RedisMetadata::run(RedisOperation operation, const Command& command,
@@ -219,11 +233,12 @@ Result<std::vector<RedisReply>> RedisMetadata::run(RedisOperation operation, con
   Result<RedisReply> reply = unavailable("redis: not reached");
   // Every connection of the pool may be one of before a restart, and each costs an attempt.
   for (std::size_t attempt = 0; attempt <= options_.connections; ++attempt) {
-    Result<metadata::RedisPool::Loan> connection = pool_.take(deadline);
-    if (!connection.is_ok()) return connection.status();
-    LARDER_RETURN_IF_ERROR(look_at((*connection)->facts()));
+    Result<Lent> lent = borrow(deadline);
+    if (!lent.is_ok()) return lent.status();
+    std::unique_ptr<metadata::RedisConnection>& connection = lent->loan.connection();
     reply = evaluate(*connection, operation, command, deadline);
-    if (reply.is_ok() || reply.status().code() != StatusCode::kUnavailable || connection->is_fresh()) break;
+    if (connection->is_broken()) connection.reset();
+    if (reply.is_ok() || reply.status().code() != StatusCode::kUnavailable || lent->is_fresh) break;
     pool_.drop_idle();  // they are of the same age
   }
   if (!reply.is_ok()) return reply.status();
@@ -481,10 +496,9 @@ Result<std::map<MetadataNamespace, NamespaceStats>> RedisMetadata::stats() {
 }
 
 Result<RedisDurability> RedisMetadata::durability() {
-  const Result<metadata::RedisPool::Loan> connection = pool_.take(real_clock().now() + options_.timeout);
-  if (!connection.is_ok()) return connection.status();
-  LARDER_RETURN_IF_ERROR(look_at((**connection).facts()));
-  return (**connection).facts().durability;
+  const Result<Lent> lent = borrow(real_clock().now() + options_.timeout);
+  if (!lent.is_ok()) return lent.status();
+  return lent->loan->facts().durability;
 }
 
 }  // namespace larder

@@ -44,7 +44,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "metadata/redis_pool.h"
+#include "metadata/connection_pool.h"
+#include "metadata/real_redis_connection.h"
 #include "metadata/redis_scripts.h"
 #include "storage/hf3fs/metadata_service.h"
 
@@ -97,9 +98,15 @@ class RedisMetadata final : public MetadataService {
   // The answer's items behind "ok". kNotFound: a namespace is not there.
   [[nodiscard]] Result<std::vector<metadata::RedisReply>> run(metadata::RedisOperation operation,
                                                               const Command& command, TimePoint deadline);
-  [[nodiscard]] Result<metadata::RedisReply> evaluate(metadata::RedisPool::Loan& connection,
+  [[nodiscard]] Result<metadata::RedisReply> evaluate(metadata::RedisConnection& connection,
                                                       metadata::RedisOperation operation, const Command& command,
                                                       TimePoint deadline);
+  struct Lent {
+    metadata::ConnectionPool<metadata::RedisConnection>::Loan loan;
+    bool is_fresh = false;  // made just now; others may be from before a restart of the server
+  };
+  // A connection to a server that keeps what we store. kDeadlineExceeded, kUnavailable.
+  [[nodiscard]] Result<Lent> borrow(TimePoint deadline);
   [[nodiscard]] Status look_at(const metadata::RedisServerFacts& facts);
   [[nodiscard]] Status confirm_some(const ConfirmRequest& request, std::size_t from, std::size_t to, bool is_last,
                                     TimePoint deadline, std::vector<Status>& answer);
@@ -110,7 +117,9 @@ class RedisMetadata final : public MetadataService {
   const RedisMetadataOptions options_;
   const std::string registry_;  // the Redis key of the set of namespaces, and what their keys begin with
 
-  metadata::RedisPool pool_;
+  const metadata::RedisAddress address_;
+
+  metadata::ConnectionPool<metadata::RedisConnection> pool_;
   std::atomic<metadata::RedisDurability> durability_{metadata::RedisDurability::kUnknown};  // any thread
   std::atomic<bool> is_warned_{false};                                                      // any thread
 };

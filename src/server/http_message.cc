@@ -7,15 +7,10 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/percent.h"
+
 namespace larder {
 namespace {
-
-int hex_value(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
 
 Status parse_query(std::string_view text, std::map<std::string, std::string>& out) {
   while (!text.empty()) {
@@ -153,30 +148,10 @@ HttpResponse passed_head(unsigned status, std::vector<HttpField> fields) {
   return head;
 }
 
-std::optional<std::string> percent_decode(std::string_view text, bool plus_is_space) {
-  std::string out;
-  out.reserve(text.size());
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '+' && plus_is_space) {
-      out += ' ';
-    } else if (text[i] != '%') {
-      out += text[i];
-    } else {
-      if (i + 2 >= text.size()) return std::nullopt;
-      const int high = hex_value(text[i + 1]);
-      const int low = hex_value(text[i + 2]);
-      if (high < 0 || low < 0) return std::nullopt;
-      out += static_cast<char>(high * 16 + low);
-      i += 2;
-    }
-  }
-  return out;
-}
-
 Status parse_target(std::string_view target, HttpRequest& out) {
   if (target.empty() || target.front() != '/') return invalid_argument("the request target must begin with '/'");
   const std::size_t question = target.find('?');
-  const auto path = percent_decode(target.substr(0, question), false);
+  const auto path = percent_decode(target.substr(0, question));
   if (!path) return invalid_argument("the path has a '%' without two hex digits");
   out.path = *path;
   if (question == std::string_view::npos) return Status::ok();

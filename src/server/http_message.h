@@ -6,7 +6,6 @@
 
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -68,9 +67,6 @@ struct HttpResponse {
 // The head of another server's answer as that of ours, for HttpExchange::respond() and begin_stream(): Content-Type
 // goes to its place, and what is for one hop (remove_hop_by_hop) and Content-Length are left out.
 [[nodiscard]] HttpResponse passed_head(unsigned status, std::vector<HttpField> fields);
-
-// "%41+b" -> "A b" when `plus_is_space`. nullopt: a '%' without two hex digits.
-[[nodiscard]] std::optional<std::string> percent_decode(std::string_view text, bool plus_is_space);
 
 // Splits "/a/b?x=1&y" into path and query of `out`. kInvalidArgument: no leading '/', or a broken '%'.
 [[nodiscard]] Status parse_target(std::string_view target, HttpRequest& out);

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "metadata/percent.h"
+#include "base/percent.h"
 
 #include <array>
 #include <cstdint>
 
 #include "base/bytes.h"
 
-namespace larder::metadata {
+namespace larder {
 
-std::optional<std::string> percent_decode(std::string_view text) {
+std::optional<std::string> percent_decode(std::string_view text, bool plus_is_space) {
   std::string out;
+  out.reserve(text.size());
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '%') {
-      out += text[i];
+      out += text[i] == '+' && plus_is_space ? ' ' : text[i];
       continue;
     }
     std::array<std::uint8_t, 1> byte{};
@@ -23,4 +24,4 @@ std::optional<std::string> percent_decode(std::string_view text) {
   return out;
 }
 
-}  // namespace larder::metadata
+}  // namespace larder
