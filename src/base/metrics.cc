@@ -17,17 +17,38 @@ constexpr std::string_view kTypes[] = {"counter", "gauge", "histogram"};
 constexpr std::string_view kRefusedName = "larder_metrics_refused_total";
 constexpr std::string_view kRefusedHelp = "Series refused: the limit was reached, or the name has another kind.";
 
-// Backslash and newline everywhere; the quote in label values only.
+// How many bytes the character has that `text` begins with; 0: it is no UTF-8. Precondition: not empty.
+std::size_t utf8_bytes(std::string_view text) {
+  constexpr std::uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};  // else it has a shorter form
+  const auto lead = static_cast<unsigned char>(text[0]);
+  if (lead < 0x80) return 1;
+  const std::size_t count = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+  if (lead < 0xc0 || lead > 0xf7 || text.size() < count) return 0;
+  std::uint32_t code = lead & (0x7fu >> count);
+  for (const char c : text.substr(1, count - 1)) {
+    if ((static_cast<unsigned char>(c) & 0xc0u) != 0x80) return 0;
+    code = (code << 6) | (static_cast<unsigned char>(c) & 0x3fu);
+  }
+  const bool is_character = code >= kLeast[count] && code <= 0x10ffff && (code < 0xd800 || code > 0xdfff);
+  return is_character ? count : 0;
+}
+
+// Backslash and newline everywhere; the quote in label values only. A value may have been chosen by a client, and
+// Prometheus takes nothing of a page on which one byte is no UTF-8: such bytes are shown in hex.
 void append_escaped(std::string& out, std::string_view text, bool in_label) {
-  for (const char c : text) {
-    if (c == '\\') {
+  for (std::size_t i = 0, bytes = 0; i < text.size(); i += std::max<std::size_t>(bytes, 1)) {
+    const char c = text[i];
+    bytes = utf8_bytes(text.substr(i));
+    if (bytes == 0) {
+      out += fmt::format("\\\\x{:02x}", static_cast<unsigned char>(c));
+    } else if (c == '\\') {
       out += "\\\\";
     } else if (c == '\n') {
       out += "\\n";
     } else if (c == '"' && in_label) {
       out += "\\\"";
     } else {
-      out += c;
+      out += text.substr(i, bytes);
     }
   }
 }

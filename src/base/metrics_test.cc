@@ -36,6 +36,21 @@ TEST(Metrics, RendersTheExpositionFormat) {
             "larder_metrics_refused_total 0\n");
 }
 
+// One such byte, and Prometheus takes nothing of the page.
+TEST(Metrics, BytesOfALabelThatAreNoUtf8AreShownInHex) {
+  MetricsRegistry registry;
+  for (const char* label : {"\xff", "a\xc3", "\xed\xa0\x80", "\xc0\xaf", "\xf5\x80\x80\x80", "\x80"}) {
+    registry.counter("a_total", "", {{"x", label}}).increment();
+  }
+  registry.counter("b_total", "", {{"x", "\u00e9\u20ac\U0001f600"}}).increment();
+  const std::string text = registry.render();
+  for (const char* shown :
+       {"\\\\xff", "a\\\\xc3", "\\\\xed\\\\xa0\\\\x80", "\\\\xc0\\\\xaf", "\\\\xf5\\\\x80\\\\x80\\\\x80", "\\\\x80"}) {
+    EXPECT_NE(text.find("a_total{x=\"" + std::string(shown) + "\"} 1\n"), std::string::npos) << shown << "\n" << text;
+  }
+  EXPECT_NE(text.find("b_total{x=\"\u00e9\u20ac\U0001f600\"} 1\n"), std::string::npos) << text;
+}
+
 TEST(Metrics, OneSeriesPerNameAndLabelsInAnyOrder) {
   MetricsRegistry registry;
   Counter& first = registry.counter("a_total", "", {{"x", "1"}, {"y", "2"}});
