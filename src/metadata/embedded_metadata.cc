@@ -53,12 +53,10 @@ Result<std::unique_ptr<EmbeddedMetadata>> EmbeddedMetadata::create(const Embedde
   return service;
 }
 
-EmbeddedMetadata::Space& EmbeddedMetadata::add_space(metadata::NamespaceId id, const MetadataNamespace& name_space,
-                                                     std::uint64_t pages) {
-  auto& space = spaces_[name_space];
-  space = std::make_unique<Space>(id, name_space, pages,
-                                  metadata::PageTableLimits{options_.max_lease, options_.max_io_lifetime});
-  return *space;
+EmbeddedMetadata::Space& EmbeddedMetadata::add_space(Spaces& into, metadata::NamespaceId id,
+                                                     const MetadataNamespace& name_space, std::uint64_t pages) const {
+  const metadata::PageTableLimits limits{options_.max_lease, options_.max_io_lifetime};
+  return *into.emplace(name_space, std::make_unique<Space>(id, name_space, pages, limits)).first->second;
 }
 
 Status EmbeddedMetadata::recover() {
@@ -77,7 +75,7 @@ Status EmbeddedMetadata::recover() {
         spaces_.contains(name_space)) {
       return corrupt("the metadata journal has a strange namespace '" + name_space.text() + "'");
     }
-    by_id[id] = &add_space(id, name_space, pages);
+    by_id[id] = &add_space(spaces_, id, name_space, pages);
     return Status::ok();
   };
   reader.on_page = [&](metadata::NamespaceId id, const metadata::RecordedPage& page) {
@@ -137,11 +135,15 @@ Result<std::uint64_t> EmbeddedMetadata::initialize(const MetadataNamespace& name
       if (spaces_.size() >= options_.max_namespaces) {
         return overloaded("the metadata service has " + std::to_string(spaces_.size()) + " namespaces, its limit");
       }
+      // It is among the others once it is in the journal's queue, and what follows needs no memory: a number that is
+      // in memory alone would be a gap in the journal.
       const auto id = static_cast<metadata::NamespaceId>(spaces_.size());
-      space = &add_space(id, name_space, std::min(pages, options_.max_pages));
+      Spaces fresh;
+      space = &add_space(fresh, id, name_space, std::min(pages, options_.max_pages));
       JournalBatch batch;
       metadata::record_namespace(batch, id, name_space, std::min(pages, options_.max_pages));
       space->defined = log_.append(batch);
+      spaces_.merge(fresh);
     }
     defined = space->defined;
     given = space->pages;
@@ -219,19 +221,30 @@ Ticket EmbeddedMetadata::reserve_in(Space& space, const MetadataSession& session
   LockGuard guard(space.mutex);
   const bool needs_generations =
       log_.has_journal() && space.table.next_generation() + items.size() > space.generation_end;
-  if (needs_generations) {
-    space.generation_end = space.table.next_generation() + items.size() + kGenerationBlock;
-    metadata::record_generations(batch, space.id, space.generation_end);
-  }
+  const std::uint64_t generation_end = space.table.next_generation() + items.size() + kGenerationBlock;
+  if (needs_generations) metadata::record_generations(batch, space.id, generation_end);
   const TimePoint now = clock_.now();
-  space.table.reserve(session, wishes, now + ttl, now, answers);
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    answer.push_back(answers[i].reserved);
-    if (!answers[i].is_new || !log_.has_journal()) continue;
-    metadata::record_reserved(batch, space.id, answers[i].reserved.ref, wishes[i].parent_hash, wishes[i].key.bytes);
+  Ticket ticket = 0;
+  try {
+    space.table.reserve(session, wishes, now + ttl, now, answers);
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      answer.push_back(answers[i].reserved);
+      if (!answers[i].is_new || !log_.has_journal()) continue;
+      metadata::record_reserved(batch, space.id, answers[i].reserved.ref, wishes[i].parent_hash, wishes[i].key.bytes);
+    }
+    ticket = log_.append(batch);
+  } catch (const std::exception&) {
+    // No memory. The journal still has the keys that these pages had before: the same request, sent again, must write
+    // down what it gets.
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      if (answers[i].is_new) space.table.release(session, items[i].key, answers[i].reserved.ref);
+    }
+    throw;
   }
-  const Ticket ticket = log_.append(batch);
-  if (needs_generations) space.generation_ticket = ticket;
+  if (needs_generations) {
+    space.generation_end = generation_end;
+    space.generation_ticket = ticket;
+  }
   return space.generation_ticket;
 }
 

@@ -65,14 +65,15 @@ class EmbeddedMetadata final : public MetadataService {
 
  private:
   struct Space;
+  using Spaces = std::map<MetadataNamespace, std::unique_ptr<Space>>;
   struct ConfirmWork;
 
   EmbeddedMetadata(const EmbeddedMetadataOptions& options, Clock& clock, std::unique_ptr<metadata::Journal> journal);
   [[nodiscard]] Status recover();
   [[nodiscard]] Result<Space*> space_of(const MetadataNamespace* name_space) LARDER_EXCLUDES(registry_mutex_);
   [[nodiscard]] std::vector<Space*> spaces() LARDER_EXCLUDES(registry_mutex_);
-  Space& add_space(metadata::NamespaceId id, const MetadataNamespace& name_space, std::uint64_t pages)
-      LARDER_REQUIRES(registry_mutex_);
+  Space& add_space(Spaces& into, metadata::NamespaceId id, const MetadataNamespace& name_space,
+                   std::uint64_t pages) const;
   // Gives the ticket that must be synced before the answer.
   [[nodiscard]] metadata::Ticket reserve_in(Space& space, const MetadataSession& session,
                                             std::span<const ReserveItem> items, Nanos ttl,
@@ -87,8 +88,8 @@ class EmbeddedMetadata final : public MetadataService {
   Clock& clock_;
 
   metadata::CommitLog log_;
-  RankedMutex registry_mutex_{LockRank::kMetadata};  // never together with that of a Space
-  std::map<MetadataNamespace, std::unique_ptr<Space>> spaces_ LARDER_GUARDED_BY(registry_mutex_);  // they stay
+  RankedMutex registry_mutex_{LockRank::kMetadata};   // never together with that of a Space
+  Spaces spaces_ LARDER_GUARDED_BY(registry_mutex_);  // they stay
 };
 
 }  // namespace larder

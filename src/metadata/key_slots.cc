@@ -12,7 +12,7 @@ void KeySlots::place(Slot slot) {
 }
 
 void KeySlots::insert(std::uint64_t hash, PageNumber page) {
-  if ((used_ + 1) * 8 > slots_.size() * 5) grow();
+  make_room();
   place({tag_of(hash), page});
   ++used_;
 }

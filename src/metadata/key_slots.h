@@ -33,6 +33,10 @@ class KeySlots {
     }
     return kNoPage;
   }
+  // The next insert() needs no memory.
+  void make_room() {
+    if ((used_ + 1) * 8 > slots_.size() * 5) grow();
+  }
   // Precondition: the page is not in it.
   void insert(std::uint64_t hash, PageNumber page);
   // Precondition: the page is in it, under this hash.

@@ -6,12 +6,14 @@
 // Threads: confined to the owner of the PageTable.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace larder::metadata {
@@ -19,6 +21,12 @@ namespace larder::metadata {
 using PageNumber = std::uint32_t;
 inline constexpr PageNumber kNoPage = 0xFFFF'FFFF;
 inline constexpr std::int64_t kNoLease = std::numeric_limits<std::int64_t>::min();
+
+// For one more: pushing it needs no memory.
+template <class T>
+void make_room_in(std::vector<T>& row) {
+  if (row.size() == row.capacity()) row.reserve(std::max<std::size_t>(16, 2 * row.size()));
+}
 
 enum class PageState : std::uint8_t { kFree, kReserved, kStored, kQuarantined };
 // What `previous` and `next` mean.
@@ -47,9 +55,14 @@ struct alignas(64) PageEntry {
   char short_key[kShortKey];  // NOLINT: only the first key_bytes count
 
   [[nodiscard]] std::string_view key() const { return {long_key ? long_key.get() : short_key, key_bytes}; }
-  void set_key(std::string_view key) {
+  using LongKey = std::unique_ptr<char[]>;
+  // Where a key of that size goes if it is too long for the entry.
+  [[nodiscard]] static LongKey room_for(std::string_view key) {
+    return key.size() > kShortKey ? std::make_unique<char[]>(key.size()) : nullptr;
+  }
+  void set_key(std::string_view key, LongKey room) {
     key_bytes = static_cast<std::uint16_t>(key.size());
-    long_key = key.size() > kShortKey ? std::make_unique<char[]>(key.size()) : nullptr;
+    long_key = std::move(room);
     std::memcpy(long_key ? long_key.get() : short_key, key.data(), key.size());
   }
   void drop_key() {

@@ -26,6 +26,8 @@ class PageHeap {
   [[nodiscard]] const Item& top() const { return items_.front(); }
   [[nodiscard]] const std::vector<Item>& items() const { return items_; }
 
+  // The next push() needs no memory.
+  void make_room() { make_room_in(items_); }
   // Precondition: the page's place is kNowhere.
   void push(PageNumber page, std::int64_t order);
   // Precondition: the page is in this heap. Afterwards its place is kNowhere.

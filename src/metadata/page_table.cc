@@ -58,6 +58,7 @@ void PageTable::advance(TimePoint now) {
   leases_.advance(now_);
   while (!times_.empty() && times_.top().order <= now_) {
     const PageHeap::Item item = times_.top();
+    late_.make_room();
     times_.pop();
     PageEntry& entry = entries_[item.page];
     if (entry.state == PageState::kReserved) {
@@ -183,7 +184,7 @@ void PageTable::load(PageNumber page, std::uint64_t generation, const HashedKey&
   PageEntry& entry = entries_[page];
   entry.generation = generation;
   if (!stored) return;
-  entry.set_key(key.bytes);
+  entry.set_key(key.bytes, PageEntry::room_for(key.bytes));
   entry.hash = key.hash;
   entry.parent_hash = parent_hash == key.hash ? 0 : parent_hash;
 }
@@ -223,6 +224,7 @@ void PageTable::recovered(std::uint64_t next_generation, TimePoint now) {
   for (auto at = stored.rbegin(); at != stored.rend(); ++at) {
     PageEntry& entry = entries_[*at];
     if (limits_.max_lease.count() > 0) lease(entry, held_until_);
+    count_child(entry.parent_hash);
     store(*at, PageList::kHeld);
   }
 }

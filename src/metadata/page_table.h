@@ -14,6 +14,9 @@
 // ends, so that it is looked at once per lease and not again and again.
 // Parents are known by the hash of their key alone: a parent may come later, or never. Children whose parent is not
 // stored are counted by that hash. Two keys with one 64-bit hash would disturb the order of eviction and nothing else.
+//
+// Without memory (std::bad_alloc): what was done until then stays, and no page is between two states. Each change asks
+// for its memory first (make_room()).
 #pragma once
 
 #include <cstdint>
@@ -126,7 +129,7 @@ class PageTable {
   // Life of a page: page_table_life.cc
   [[nodiscard]] ReserveAnswer reserve_one(const MetadataSession& session, const ReserveWish& wish,
                                           std::int64_t deadline);
-  void start(PageNumber page, const MetadataSession& session, const ReserveWish& wish, std::int64_t deadline);
+  [[nodiscard]] std::uint32_t take_reservation(const MetadataSession& session);
   void drop_reservation(PageEntry& entry);
   void store(PageNumber page, PageList leaves);
   void forget_stored(PageNumber page);

@@ -91,6 +91,7 @@ PageNumber PageTable::victim() {
     const PageEntry& entry = entries_[page];
     if (entry.tick >= protected_from_) return kNoPage;
     if (entry.lease_until <= now_) return page;
+    times_.make_room();
     take_out(page);
     times_.push(page, entry.lease_until);
   }

@@ -2,6 +2,8 @@
 // How a page goes from one state to the next.
 #include <algorithm>
 #include <cassert>
+#include <new>
+#include <utility>
 
 #include "base/probe.h"
 #include "metadata/page_table.h"
@@ -11,13 +13,26 @@ namespace larder::metadata {
 ReserveAnswer PageTable::reserve_one(const MetadataSession& session, const ReserveWish& wish, std::int64_t deadline) {
   PageNumber page = lookup(wish.key);
   if (page == kNoPage) {
+    slots_.make_room();
+    times_.make_room();
+    make_room_in(reservations_);
+    PageEntry::LongKey room = PageEntry::room_for(wish.key.bytes);
     page = take_page();
     if (page == kNoPage) {
       ++stats_.refused;
       return {{ReserveOutcome::kFull, {}}, false};
     }
-    start(page, session, wish, deadline);
-    return {{ReserveOutcome::kReserved, {page, entries_[page].generation}}, true};
+    PageEntry& entry = entries_[page];
+    entry.generation = next_generation_++;
+    entry.hash = wish.key.hash;
+    entry.parent_hash = wish.parent_hash == wish.key.hash ? 0 : wish.parent_hash;
+    entry.count = take_reservation(session);
+    entry.state = PageState::kReserved;
+    entry.set_key(wish.key.bytes, std::move(room));
+    slots_.insert(entry.hash, page);
+    times_.push(page, deadline);
+    ++stats_.reserved;
+    return {{ReserveOutcome::kReserved, {page, entry.generation}}, true};
   }
   const PageEntry& entry = entries_[page];
   const PageRef ref{page, entry.generation};
@@ -35,7 +50,8 @@ ReserveAnswer PageTable::reserve_one(const MetadataSession& session, const Reser
   return {{ReserveOutcome::kReserved, ref}, false};
 }
 
-void PageTable::start(PageNumber page, const MetadataSession& session, const ReserveWish& wish, std::int64_t deadline) {
+// Precondition: there is room for one.
+std::uint32_t PageTable::take_reservation(const MetadataSession& session) {
   std::uint32_t number = free_reservation_;
   if (number == kNoPage) {
     number = static_cast<std::uint32_t>(reservations_.size());
@@ -44,16 +60,7 @@ void PageTable::start(PageNumber page, const MetadataSession& session, const Res
     free_reservation_ = reservations_[number].next;
   }
   reservations_[number] = {session, 0, false, kNoPage};
-  PageEntry& entry = entries_[page];
-  entry.generation = next_generation_++;
-  entry.hash = wish.key.hash;
-  entry.parent_hash = wish.parent_hash == wish.key.hash ? 0 : wish.parent_hash;
-  entry.count = number;
-  entry.state = PageState::kReserved;
-  entry.set_key(wish.key.bytes);
-  slots_.insert(entry.hash, page);
-  times_.push(page, deadline);
-  ++stats_.reserved;
+  return number;
 }
 
 // Afterwards the page is nobody's.
@@ -85,9 +92,11 @@ void PageTable::publish(const MetadataSession& session, std::string_view key, co
   const PageNumber page = reserved_page(session, key, ref);
   if (page == kNoPage) return;  // the same request, sent twice, has published it
   PageEntry& entry = entries_[page];
-  if (reservations_[entry.count].is_cleared) {
-    free_reserved(page);
-    return;
+  if (reservations_[entry.count].is_cleared) return free_reserved(page);
+  try {
+    count_child(entry.parent_hash);
+  } catch (const std::bad_alloc&) {
+    return free_reserved(page);  // as if it had been evicted at once: a mark that stays would keep the page for ever
   }
   drop_reservation(entry);
   store(page, PageList::kLeaves);
@@ -132,7 +141,7 @@ void PageTable::expire(PageNumber page, std::int64_t deadline) {
   times_.push(page, until);
 }
 
-// The page has its key, and its slot in the table of keys; from now on it is found.
+// The page has its key, and its slot in the table of keys, and its parent counts it; from now on it is found.
 void PageTable::store(PageNumber page, PageList leaves) {
   PageEntry& entry = entries_[page];
   entry.state = PageState::kStored;
@@ -148,18 +157,19 @@ void PageTable::store(PageNumber page, PageList leaves) {
     }
   }
   lists_.push_back(entry.count > 0 ? PageList::kInner : leaves, page);
-  count_child(entry.parent_hash);
 }
 
 // The key is gone; what becomes of the page is the caller's business.
 void PageTable::forget_stored(PageNumber page) {
   PageEntry& entry = entries_[page];
-  slots_.erase(entry.hash, page);
-  take_out(page);
+  late_.make_room();   // for its parent
+  times_.make_room();  // for rest()
   if (entry.count > 0) {
     waiting_children_[entry.hash] += entry.count;
     --inner_;
   }
+  slots_.erase(entry.hash, page);
+  take_out(page);
   entry.count = 0;
   entry.state = PageState::kFree;
   --stats_.stored;
