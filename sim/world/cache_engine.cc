@@ -8,6 +8,7 @@ namespace larder::sim {
 namespace {
 
 constexpr std::size_t kMostJobs = 6;
+constexpr std::uint64_t kMostSalts = 3, kMostTenants = 6;  // the others have adapters
 constexpr std::size_t kMostGateEvents = 200'000;
 constexpr int kMostRestarts = 20;            // of one request, whose load-back failed
 constexpr std::uint64_t kMostDrafts = 4;     // a decode step has fewer
@@ -26,16 +27,25 @@ void CacheEngine::begin(const EventArguments& a) {
   job.tokens = job.prompt;
   job.new_tokens = a[4];
   if (a[5] > 0) job.tenant = "tenant " + std::to_string(a[5]);
+  const bool is_adapter = a[5] > kMostSalts;
   BeginRequest request;
   request.tokens = job.prompt;
   request.max_new_tokens = job.new_tokens;
-  request.salt = job.tenant;
+  (is_adapter ? request.adapter : request.salt) = job.tenant;
+  request.priority = static_cast<std::int32_t>(a[6]);
+  if (a[7] > 0) request.will_return = a[7] == 1;
+  const bool may_refuse = world_.spec.namespaces <= kMostTenants || world_.spec.requests <= kMostJobs;
+  std::size_t refused = 0;
   for (const auto& rank : world_.ranks) {
     const Result<RequestId> id = rank->cache().begin(request);
-    if (!id.is_ok()) return fail("begin: " + id.status().to_string());
-    job.ids.push_back(*id);
+    const bool is_full = may_refuse && id.status().code() == StatusCode::kOverloaded;
+    if (!id.is_ok() && !is_full) return fail("begin: " + id.status().to_string());
+    if (id.is_ok()) job.ids.push_back(*id);
+    refused += id.is_ok() ? 0 : 1;
   }
-  ++world_.totals.begun;
+  if (refused > 0 && !job.ids.empty()) return fail("ranks disagree: whether a request may come");
+  ++(refused > 0 ? world_.totals.refused : world_.totals.begun);
+  if (refused > 0) return;
   world_.totals.prompt_tokens += job.prompt.size();
   jobs_.push_back(std::move(job));
 }
@@ -114,7 +124,8 @@ bool CacheEngine::wait_for_gates(const std::vector<StepGrant>& grants) {
 }
 
 bool CacheEngine::move(Job& job, std::uint64_t chunk, std::uint64_t leave) {
-  if (!job.is_started) return start(job);
+  // One that runs ahead launches upon what is being loaded.
+  if (!job.is_started && (!start(job) || world_.spec.ahead == 0)) return job.is_started;
   const bool launched = job.open.size() <= world_.spec.ahead && launch(job, chunk);
   // Else it goes on with the next; but what waits on the device for a load may be ended at once.
   const bool is_upon_load = launched && job.open.size() == 1 && are_loading(job.open[0].grants);
@@ -147,20 +158,22 @@ void CacheEngine::start_again(Job& job) {
   leave_steps(job);
   if (++job.restarts > kMostRestarts) fail("a request restarts for ever");
   job.is_started = false;
-  if (job.retracts == 0) job.tokens = job.prompt;
+  if (job.retracts == 0 && !job.is_fork) job.tokens = job.prompt;
 }
 
 // Steps that were built on drafts that do not count have run already when that is known; then the engine takes its
 // working state back.
 void CacheEngine::land(Job& job, std::uint64_t leave) {
-  device_runs();
-  if (job.open.empty()) return;  // what it was built on has not come
   const std::uint64_t last = last_token(job);
   const std::uint64_t from = job.open[0].from, end = job.open[0].until;
   const std::uint64_t until = std::min(end - std::min(leave, end - from - 1), last);
   // An engine that runs ahead may end a chunk of a prompt when it is launched, and need not wait for what is loaded.
   const bool is_early = world_.spec.ahead > 0 && until == end && until <= job.prompt.size() && from % 3 != 1;
-  if (!is_early && !wait_for_gates(job.open[0].grants)) return start_again(job);
+  if (!is_early) {
+    run_late_steps();
+    if (job.open.empty()) return;  // what it was built on has not come
+    if (!wait_for_gates(job.open[0].grants)) return start_again(job);
+  }
   const Launched step = std::move(job.open.front());
   job.open.erase(job.open.begin());
   while (job.tokens.size() < until) job.tokens.push_back(next_token(job.tokens, world_.model.vocab_size));
@@ -172,6 +185,7 @@ void CacheEngine::land(Job& job, std::uint64_t leave) {
     const auto over = std::make_shared<DeviceEvent>();
     late_.push_back({step, content, job.tenant, over, is_compared, job.ids[0], job.begun()});
   }
+  check_last_page(job, step);
   const std::vector<TokenId> drafts(step.until, static_cast<TokenId>(step.from % world_.model.vocab_size));
   for (std::size_t r = 0; r < world_.ranks.size(); ++r) {
     Cache& cache = world_.ranks[r]->cache();
@@ -181,6 +195,7 @@ void CacheEngine::land(Job& job, std::uint64_t leave) {
     const DeviceSlot state = step.tables[r].state;
     if (state.valid() && !is_early)
       world_.ranks[r]->pattern().write(ComponentKind::kMamba, content, until, job.tenant, state);
+    if (!wrong.empty()) write_last_page(step, r, content, until, job.tenant);
     const Status done = cache.complete_step(step.grants[r].token, std::span<const TokenId>(job.tokens).first(until),
                                             is_early ? late_.back().over : nullptr);
     if (!done.is_ok()) fail("complete_step: " + done.to_string());
@@ -189,12 +204,18 @@ void CacheEngine::land(Job& job, std::uint64_t leave) {
     }
   }
   job.computed = until;
+  job.written = content;
   if (job.computed >= job.prompt.size() && job.tokens.size() == job.computed) {
     job.tokens.push_back(next_token(job.tokens, world_.model.vocab_size));
   }
 }
 
+// It is slow: copies that wait for it, and those that should, meet what it has yet to write.
 void CacheEngine::device_runs() {
+  if (++looks_ % 3 == 0) run_late_steps();
+}
+
+void CacheEngine::run_late_steps() {
   for (const Late& late : std::exchange(late_, {})) {
     run_late(late);
     late.over->fire();
@@ -204,6 +225,7 @@ void CacheEngine::device_runs() {
 
 void CacheEngine::run_late(const Late& late) {
   const Launched& step = late.step;
+  if (late.is_void) return scribble(step);
   const bool is_upon_load = are_loading(step.grants);
   if (is_upon_load) ++world_.totals.late_loads;
   const bool is_loaded = wait_for_gates(step.grants);
@@ -236,6 +258,64 @@ void CacheEngine::compute(const Launched& step, std::size_t rank, std::span<cons
   pattern.write(ComponentKind::kMamba, content, until, tenant, table.state);
 }
 
+// The engine goes back to the tokens that count: what drafts have written behind them in their last page is void.
+void CacheEngine::write_last_page(const Launched& step, std::size_t rank, std::span<const TokenId> content,
+                                  std::uint64_t until, const std::string& tenant) {
+  const std::uint64_t page = until / world_.model.page_size, end = (page + 1) * world_.model.page_size;
+  if (until % world_.model.page_size == 0) return;
+  const Pattern& pattern = world_.ranks[rank]->pattern();
+  pattern.write(ComponentKind::kFull, content, end, tenant, step.tables[rank].full[page]);
+  if (!world_.model.has(ComponentKind::kSwa)) return;
+  pattern.write(ComponentKind::kSwa, content, end, tenant, step.tables[rank].swa[page]);
+}
+
+// A fork has a copy of the page that is not full, too.
+void CacheEngine::check_last_page(const Job& job, const Launched& step) {
+  if (job.written.empty() || step.from != job.resumed || step.from % world_.model.page_size == 0) return;
+  const std::uint64_t page = step.from / world_.model.page_size, end = (page + 1) * world_.model.page_size;
+  for (std::size_t r = 0; r < world_.ranks.size(); ++r) {
+    if (step.grants[r].gate) continue;  // it failed
+    check_page(r, ComponentKind::kFull, job.written, end, job.tenant, step.tables[r].full[page]);
+    if (!world_.model.has(ComponentKind::kSwa)) continue;
+    check_page(r, ComponentKind::kSwa, job.written, end, job.tenant, step.tables[r].swa[page]);
+  }
+}
+
+void CacheEngine::scribble(const Launched& step) {
+  const std::vector<TokenId> anything(step.until, static_cast<TokenId>(step.from % world_.model.vocab_size));
+  const std::uint64_t page_size = world_.model.page_size;
+  for (std::size_t r = 0; r < world_.ranks.size(); ++r) {
+    const Pattern& pattern = world_.ranks[r]->pattern();
+    const PageTable& table = step.tables[r];
+    for (std::uint64_t page = (step.from + page_size - 1) / page_size; page * page_size < step.until; ++page) {
+      pattern.write(ComponentKind::kFull, anything, step.until, "", table.full[page]);
+      if (world_.model.has(ComponentKind::kSwa)) {
+        pattern.write(ComponentKind::kSwa, anything, step.until, "", table.swa[page]);
+      }
+    }
+    for (const StateSnapshotSlot& snapshot : step.grants[r].snapshots) {
+      pattern.write(ComponentKind::kMamba, anything, step.until, "", snapshot.slot);
+    }
+  }
+}
+
+void CacheEngine::cancel(const Launched& step, bool runs_later) {
+  std::shared_ptr<DeviceEvent> over;
+  if (runs_later) {
+    over = std::make_shared<DeviceEvent>();
+    Late late;
+    late.step = step;
+    late.over = over;
+    late.is_void = true;
+    late_.push_back(std::move(late));
+  }
+  for (std::size_t r = 0; r < world_.ranks.size(); ++r) {
+    const Status s = world_.ranks[r]->cache().cancel_step(step.grants[r].token, over);
+    if (!s.is_ok()) fail("cancel_step: " + s.to_string());
+  }
+  ++world_.totals.cancelled;
+}
+
 void CacheEngine::retract(Job& job) {
   for (std::size_t r = 0; r < world_.ranks.size(); ++r) {
     if (const Status s = world_.ranks[r]->cache().retract(job.ids[r]); !s.is_ok()) fail("retract: " + s.to_string());
@@ -264,12 +344,12 @@ void CacheEngine::leave_steps(Job& job) {
 // It has run until now, upon anything.
 void CacheEngine::end_left_step() {
   if (left_.empty()) return;
-  device_runs();
+  run_late_steps();
   const Launched step = std::move(left_.front());
   left_.erase(left_.begin());
   const std::vector<TokenId> content(step.until, static_cast<TokenId>(step.from % world_.model.vocab_size));
   for (std::size_t r = 0; r < world_.ranks.size(); ++r) {
-    compute(step, r, content, step.until, "");
+    if (!step.has_run) compute(step, r, content, step.until, "");
     Cache& cache = world_.ranks[r]->cache();
     const StepToken token = step.grants[r].token;
     const Status ended = step.from % 2 == 0 ? cache.cancel_step(token) : cache.complete_step(token, content);
@@ -329,6 +409,90 @@ void CacheEngine::retract(const EventArguments& a) {
   if (jobs_.empty()) return;
   Job& job = jobs_[a[0] % jobs_.size()];
   if (job.is_started) retract(job);
+}
+
+// It says something else from here on.
+void CacheEngine::fork(const EventArguments& a) {
+  if (jobs_.empty() || jobs_.size() >= kMostJobs) return;
+  const Job& from = jobs_[a[0] % jobs_.size()];
+  if (!from.is_started) return;
+  Job fork = from;
+  fork.ids.clear();
+  StatusCode first = StatusCode::kOk;
+  for (std::size_t r = 0; r < world_.ranks.size(); ++r) {
+    Cache& cache = world_.ranks[r]->cache();
+    const Result<RequestId> id = cache.fork(from.ids[r]);
+    if (r == 0) first = id.status().code();
+    if (id.status().code() != first) return fail("ranks disagree: whether a request may be forked");
+    if (!id.is_ok()) continue;
+    fork.ids.push_back(*id);
+    if (cache.computed_tokens(*id) != from.computed) fail("a fork is not where the request was");
+  }
+  // A step is open, or what it is built on has not come.
+  const bool may_not = !from.open.empty() || !late_.empty() || from.computed == from.resumed;
+  if (first != StatusCode::kOk && first != StatusCode::kOverloaded &&
+      !(may_not && first == StatusCode::kInvalidArgument)) {
+    fail("fork: the answer is " + std::string(status_code_name(first)));
+  }
+  if (first != StatusCode::kOk) return;
+  fork.open.clear();
+  fork.cached = {};
+  fork.is_fork = true;
+  fork.resumed = fork.computed;
+  fork.restarts = fork.retracts = 0;
+  if (fork.tokens.size() > std::max<std::size_t>(fork.computed, fork.prompt.size())) {
+    fork.tokens.back() = (fork.tokens.back() + 1) % world_.model.vocab_size;
+  }
+  ++world_.totals.begun;
+  ++world_.totals.forks;
+  jobs_.push_back(std::move(fork));
+}
+
+// Of the steps after it some are ended later: each has run, upon anything.
+void CacheEngine::cancel(const EventArguments& a) {
+  if (jobs_.empty()) return;
+  Job& job = jobs_[a[0] % jobs_.size()];
+  if (job.open.empty()) return;
+  const auto at = job.open.begin() + static_cast<std::ptrdiff_t>(a[1] % job.open.size());
+  std::vector<Launched> gone(at, job.open.end());
+  job.open.erase(at, job.open.end());
+  const bool runs_later = a[2] % 3 == 1;
+  if (!runs_later) run_late_steps();
+  cancel(gone[0], runs_later);
+  for (std::size_t i = 1; i < gone.size(); ++i) {
+    if (a[2] % 2 == 0) {
+      cancel(gone[i], runs_later);
+    } else {
+      scribble(gone[i]);
+      gone[i].has_run = true;
+      left_.push_back(std::move(gone[i]));
+    }
+  }
+}
+
+void CacheEngine::has_parted() {
+  run_late_steps();
+  const auto check = [this](const Status& status) {
+    if (status.code() != StatusCode::kUnavailable) fail("a rank on its own decides: " + status.to_string());
+  };
+  for (std::size_t r = 0; r < world_.ranks.size(); ++r) {
+    Cache& cache = world_.ranks[r]->cache();
+    BeginRequest request;
+    const std::vector<TokenId> prompt = {1};
+    request.tokens = prompt;
+    check(cache.begin(request).status());
+    for (const Job& job : jobs_) {
+      check(cache.start(job.ids[r]).status());
+      check(cache.prepare_step(job.ids[r], job.tokens.size()).status());
+      check(cache.fork(job.ids[r]).status());
+      check(cache.retract(job.ids[r]));
+      for (const Launched& step : job.open) check(cache.complete_step(step.grants[r].token, job.tokens));
+      cache.abort(job.ids[r]);
+    }
+  }
+  world_.totals.dropped += jobs_.size();
+  jobs_.clear();
+  while (!left_.empty()) end_left_step();
 }
 
 void CacheEngine::explain(const EventArguments& a) {

@@ -22,10 +22,13 @@ class CacheEngine final : public SimEngine {
   void move(const EventArguments& a) override;
   void abort(const EventArguments& a) override;
   void retract(const EventArguments& a) override;
+  void fork(const EventArguments& a) override;
+  void cancel(const EventArguments& a) override;
   void explain(const EventArguments& a) override;
   void set_policies(PrefetchPolicy prefetch, WritePolicy write) override;
   void time_has_passed() override { end_left_step(); }
   void device_runs() override;  // steps that were ended before their kernels
+  void has_parted() override;
   [[nodiscard]] std::size_t requests() const override { return jobs_.size(); }
   bool move_all() override;
   void let_go() override;
@@ -37,10 +40,13 @@ class CacheEngine final : public SimEngine {
     std::uint64_t from = 0, until = 0;  // tokens
     std::vector<StepGrant> grants;
     std::vector<PageTable> tables;  // as they were at its launch
+    bool has_run = false;           // before its request gave it up
   };
   struct Job {
     std::vector<RequestId> ids;           // one per rank
     std::vector<TokenId> prompt, tokens;  // tokens: and what was "generated"
+    std::vector<TokenId> written;         // of what its last page is
+    bool is_fork = false;
     std::uint64_t new_tokens = 0, computed = 0;
     std::string tenant;
     bool is_started = false;
@@ -65,7 +71,13 @@ class CacheEngine final : public SimEngine {
                const std::string& tenant);
   void check_restored(std::span<const TokenId> tokens, const std::string& tenant, const Launched& step,
                       std::size_t rank);
+  void write_last_page(const Launched& step, std::size_t rank, std::span<const TokenId> content, std::uint64_t until,
+                       const std::string& tenant);
+  void check_last_page(const Job& job, const Launched& step);
   void retract(Job& job);
+  // What counts for nothing has run: into the pages that nothing else is in.
+  void scribble(const Launched& step);
+  void cancel(const Launched& step, bool runs_later);
   void relieve(const Job& starved);
   // The request lets go; its open steps end later.
   void leave_steps(Job& job);
@@ -83,11 +95,14 @@ class CacheEngine final : public SimEngine {
     bool is_compared = false;  // what it reads
     RequestId request;         // on the first rank, and how often it had begun by then
     int begun = 0;
+    bool is_void = false;
   };
   void run_late(const Late& late);
+  void run_late_steps();
 
   std::vector<Job> jobs_;
   std::vector<Late> late_;      // in the order of their launch
+  std::uint64_t looks_ = 0;     // how often time has passed
   std::vector<Launched> left_;  // steps of requests that let go, in the order of their launch
 };
 

@@ -33,6 +33,45 @@ std::optional<std::vector<T>> ConnectorEngine::from_all(const char* what, const 
   return all;
 }
 
+void ConnectorEngine::hear() {
+  std::array<ConnectorEvent, 3> room;
+  const std::span<ConnectorEvent> out = std::span(room).first(1 + world_.spec.seed / 2 % room.size());
+  told_.resize(world_.ranks.size());
+  for (std::size_t r = 0; r < world_.ranks.size(); ++r) {
+    for (std::size_t count = out.size(); count == out.size() && world_.failure.empty();) {
+      count = world_.ranks[r]->connector().take_events(out);
+      for (const ConnectorEvent& event : out.first(count)) {
+        if (!told_[r].emplace(event.kind, event.id).second) fail("the same event came twice");
+      }
+    }
+  }
+}
+
+template <class Id>
+bool ConnectorEngine::may_ask(ConnectorEventKind kind, const std::vector<Id>& ids) {
+  if (!hears()) return true;
+  hear();
+  std::size_t told = 0;
+  for (std::size_t r = 0; r < ids.size(); ++r) told += told_[r].contains({kind, ids[r].v}) ? 1 : 0;
+  if (told != 0 && told != ids.size()) fail("ranks disagree: of what they tell");
+  return told > 0;
+}
+
+template <class Id>
+void ConnectorEngine::forget(ConnectorEventKind kind, const std::vector<Id>& ids) {
+  for (std::size_t r = 0; r < ids.size() && r < told_.size(); ++r) told_[r].erase({kind, ids[r].v});
+}
+
+template <class T, class Call>
+std::optional<std::vector<T>> ConnectorEngine::results_of(const char* what, const Transfer& transfer,
+                                                          const Call& call) {
+  if (!may_ask(ConnectorEventKind::kTransfer, transfer)) return std::nullopt;
+  auto results = from_all<T>(what, call);
+  if (!results && hears()) fail(std::string(what) + ": a transfer that has ended has no result");
+  if (results) forget(ConnectorEventKind::kTransfer, transfer);
+  return results;
+}
+
 // ---- events
 
 void ConnectorEngine::begin(const EventArguments& a) {
@@ -100,6 +139,7 @@ void ConnectorEngine::drop_all() {
   jobs_.clear();
   leaving_.clear();
   kept_.clear();
+  told_.clear();
 }
 
 // ---- requests
@@ -152,12 +192,15 @@ void ConnectorEngine::look_up(Job& job) {
 
 void ConnectorEngine::release(Job& job) {
   for (std::size_t r = 0; r < job.lookups.size(); ++r) world_.ranks[r]->connector().release(job.lookups[r]);
+  forget(ConnectorEventKind::kLookup, job.lookups);
   job.lookups.clear();
 }
 
 bool ConnectorEngine::look(Job& job, std::uint64_t chunk) {
+  if (!may_ask(ConnectorEventKind::kLookup, job.lookups)) return false;
   const auto found = from_all<LookupResult>(
       "points", [&](std::size_t r, Connector& connector) { return connector.points(job.lookups.at(r)); });
+  if (!found) forget(ConnectorEventKind::kLookup, job.lookups);  // it is told of again
   if (!found) return false;
   const std::vector<LoadPoint>& points = found->front().points;
   for (const LookupResult& result : *found) {
@@ -252,8 +295,8 @@ bool ConnectorEngine::end_transfers() {
   for (std::size_t i = leaving_.size(); i-- > 0;) {
     Job& job = leaving_[i];
     if (!job.load.empty()) {
-      const auto results = from_all<LoadResult>(
-          "load", [&](std::size_t r, Connector& connector) { return connector.load_result(job.load[r]); });
+      const auto results = results_of<LoadResult>(
+          "load", job.load, [&](std::size_t r, Connector& connector) { return connector.load_result(job.load[r]); });
       if (results) job.load.clear();
     }
     any = end_saves(job) || any;
@@ -312,8 +355,8 @@ bool ConnectorEngine::begin_load(Job& job, const LoadPoint& point) {
 }
 
 bool ConnectorEngine::end_load(Job& job) {
-  const auto results = from_all<LoadResult>(
-      "load", [&](std::size_t r, Connector& connector) { return connector.load_result(job.load[r]); });
+  const auto results = results_of<LoadResult>(
+      "load", job.load, [&](std::size_t r, Connector& connector) { return connector.load_result(job.load[r]); });
   if (!results) return false;
   job.load.clear();
   const bool is_well = results->front().status.is_ok();
@@ -448,8 +491,8 @@ bool ConnectorEngine::end_saves(Job& job) {
   bool any = false;
   for (; !job.saves.empty(); any = true) {
     const Saving& saving = job.saves.front();
-    const auto results = from_all<SaveResult>(
-        "save", [&](std::size_t r, Connector& connector) { return connector.save_result(saving.ids[r]); });
+    const auto results = results_of<SaveResult>(
+        "save", saving.ids, [&](std::size_t r, Connector& connector) { return connector.save_result(saving.ids[r]); });
     if (!results) return any;
     const SaveResult& result = results->front();
     for (const SaveResult& other : *results) {

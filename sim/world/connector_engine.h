@@ -15,7 +15,9 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "controller/connector.h"
@@ -89,6 +91,16 @@ class ConnectorEngine final : public SimEngine {
   [[nodiscard]] bool make_room(const Job& job, std::uint64_t full_from, std::uint64_t window_from, std::uint64_t end,
                                EngineBlocks& blocks);
   [[nodiscard]] bool evict(const Job& job);
+  // An engine of every second world asks for what it was told of (take_events), and for nothing else.
+  [[nodiscard]] bool hears() const { return world_.spec.seed % 2 == 1; }
+  void hear();
+  template <class Id>
+  [[nodiscard]] bool may_ask(ConnectorEventKind kind, const std::vector<Id>& ids);
+  template <class Id>
+  void forget(ConnectorEventKind kind, const std::vector<Id>& ids);
+  // The results of a transfer; nullopt: it is under way.
+  template <class T, class Call>
+  [[nodiscard]] std::optional<std::vector<T>> results_of(const char* what, const Transfer& transfer, const Call& call);
   // Takes the answers of all ranks for a call; nullopt: not yet. They must be alike.
   template <class T, class Call>
   [[nodiscard]] std::optional<std::vector<T>> from_all(const char* what, const Call& call);
@@ -100,7 +112,8 @@ class ConnectorEngine final : public SimEngine {
   };
 
   BlockBooks books_;
-  std::deque<Job> jobs_;      // the oldest first
+  std::vector<std::set<std::pair<ConnectorEventKind, std::uint64_t>>> told_;  // by rank: of whom there is an answer
+  std::deque<Job> jobs_;                                                      // the oldest first
   std::vector<Job> leaving_;  // over, or preempted, while transfers use their memory
   std::vector<Kept> kept_;    // the oldest first
 };

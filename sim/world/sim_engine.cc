@@ -19,6 +19,7 @@ void SimTotals::add(const SimTotals& other) {
   host_tokens += other.host_tokens, storage_tokens += other.storage_tokens;
   retracts += other.retracts, starved += other.starved, steps_left += other.steps_left;
   late_steps += other.late_steps, late_loads += other.late_loads;
+  forks += other.forks, cancelled += other.cancelled, refused += other.refused, parted += other.parted;
   restarts += other.restarts, crashes += other.crashes;
   attaches += other.attaches, failed_attaches += other.failed_attaches, checked_pages += other.checked_pages;
   loads += other.loads, saves += other.saves;

@@ -33,6 +33,8 @@ struct SimTotals {
   std::uint64_t late_steps = 0;             // ended before their kernels
   std::uint64_t late_loads = 0;             // of these, before what they read was there
   std::uint64_t steps_left = 0;             // open when their requests let go
+  std::uint64_t forks = 0, cancelled = 0;   // cancelled: steps, of requests that go on
+  std::uint64_t refused = 0, parted = 0;    // requests, for there were too many or of too many tenants; groups of ranks
   std::uint64_t loads = 0, saves = 0;       // of connectors, that ended well
   void add(const SimTotals& other);
 };
@@ -57,11 +59,15 @@ class SimEngine {
   virtual void move(const EventArguments& a) = 0;
   virtual void abort(const EventArguments& a) = 0;
   virtual void retract(const EventArguments& a) = 0;
+  virtual void fork(const EventArguments& /*a*/) {}
+  virtual void cancel(const EventArguments& /*a*/) {}
   virtual void explain(const EventArguments& a) = 0;
   virtual void set_policies(PrefetchPolicy prefetch, WritePolicy write) = 0;
   virtual void time_has_passed() = 0;
   // The device does what it has yet to do.
   virtual void device_runs() {}
+  // The ranks have lost each other: requests are refused everything, and let go.
+  virtual void has_parted() {}
 
   // ---- ends
   [[nodiscard]] virtual std::size_t requests() const = 0;

@@ -49,11 +49,18 @@ class HeapSource final : public MemorySource {
 class FailingDevice final : public Device {
  public:
   FailingDevice(std::unique_ptr<Device> inner, std::uint64_t& struck) : inner_(std::move(inner)), struck_(struck) {}
-  void fail(CopyDirection direction, std::uint64_t n) { left_[static_cast<std::size_t>(direction)] = n; }
+  // `count` copies of a direction, from the n-th from now on.
+  void fail(CopyDirection direction, std::uint64_t n, std::uint64_t count) {
+    left_[static_cast<std::size_t>(direction)] = n;
+    more_[static_cast<std::size_t>(direction)] = count;
+  }
   // Whether the copy that begins now is one that fails.
   [[nodiscard]] bool strikes(CopyDirection direction) {
     std::uint64_t& left = left_[static_cast<std::size_t>(direction)];
     if (left == 0 || --left > 0) return false;
+    std::uint64_t& more = more_[static_cast<std::size_t>(direction)];
+    left = more > 1 ? 1 : 0;
+    more -= more > 0 ? 1 : 0;
     ++struck_;
     return true;
   }
@@ -88,7 +95,7 @@ class FailingDevice final : public Device {
 
   const std::unique_ptr<Device> inner_;
   std::uint64_t& struck_;
-  std::array<std::uint64_t, 4> left_{};
+  std::array<std::uint64_t, 3> left_{}, more_{};  // by CopyDirection
 };
 
 SimRank::SimRank(const WorldSpec& world, const ModelSpec& model, std::uint32_t number, SimClock& clock,
@@ -134,7 +141,7 @@ CacheConfig SimRank::config() const {
   config.eviction_policy = parse_eviction_policy(world_.eviction).value_or(EvictionPolicy::kLru);
   config.exclusive_tiers = world_.tiers == "exclusive";
   if (world_.tenants == "bounded") config.tenant_limits = tenant_limits(world_.seed);
-  config.prefetch_threshold = page;
+  config.prefetch_threshold = world_.seed / 64 % 4 == 1 ? 3 * page : page;
   config.prefetch_timeout_base = std::chrono::milliseconds(300);
   config.load_back_threshold = static_cast<std::uint32_t>(world_.seed % 2) * page;
   config.chunked_prefill_tokens = 4 * page;
@@ -148,8 +155,17 @@ CacheConfig SimRank::config() const {
   config.prefetch_batch_bytes = world_.seed / 16 % 2 == 0 ? std::uint64_t{8} << 20 : 1;
   config.poll_budget = world_.seed / 32 % 2 == 0 ? 4096 : 16;
   config.max_operations = static_cast<std::uint32_t>(world_.operations);
+  config.storage_durable = world_.seed / 128 % 2 == 1;
+  if (world_.door != "cache") return config;
+  config.max_namespaces = static_cast<std::uint32_t>(world_.namespaces);
+  config.max_requests = static_cast<std::uint32_t>(world_.requests);
+  config.enabled = world_.without != "cache";
+  config.host_tier_for_state = world_.without != "host_states";
+  config.host_tier_for_full = world_.without != "host_full";
   return config;
 }
+
+bool SimRank::listens() const { return world_.listeners == "all" || (world_.listeners == "first" && number_ == 0); }
 
 // A block has all layers and planes of a slot, and some bytes of the engine's.
 Result<std::unique_ptr<DevicePools>> SimRank::make_pools(ComponentCounts slots) {
@@ -219,7 +235,7 @@ Status SimRank::open_cache(const NamespaceScope& scope, RankGroup* group) {
   parts.clock = &clock_;
   parts.ranks = group;
   parts.scope = scope;
-  parts.events = events_.get();
+  parts.events = listens() ? events_.get() : nullptr;
   Result<std::unique_ptr<Cache>> cache = Cache::create(config(), parts);
   if (!cache.is_ok()) return cache.status();
   door_ = std::make_unique<DoorOf<Cache>>(std::move(cache).value());
@@ -237,7 +253,7 @@ Status SimRank::open_connector(const NamespaceScope& scope, RankGroup* group) {
   parts.executor = executor_.get();
   parts.ranks = group;
   parts.scope = scope;
-  parts.events = events_.get();
+  parts.events = listens() ? events_.get() : nullptr;
   Result<std::unique_ptr<Connector>> connector = Connector::create(of_door, parts);
   if (!connector.is_ok()) return connector.status();
   door_ = std::make_unique<DoorOf<Connector>>(std::move(connector).value());
@@ -344,11 +360,16 @@ void SimRank::heal() {
   fail_operation(0, StorageFault::kRefused);
   fail_post(0, 0);
   if (line_) line_->clear_fault();
-  for (CopyDirection direction : {CopyDirection::kDeviceToHost, CopyDirection::kHostToDevice}) fail_copy(direction, 0);
+  for (const CopyDirection direction :
+       {CopyDirection::kDeviceToHost, CopyDirection::kHostToDevice, CopyDirection::kDeviceToDevice}) {
+    fail_copy(direction, 0);
+  }
   release_hung();
 }
 
-void SimRank::fail_copy(CopyDirection direction, std::uint64_t n) { failing_->fail(direction, n); }
+void SimRank::fail_copy(CopyDirection direction, std::uint64_t n, std::uint64_t count) {
+  failing_->fail(direction, n, count);
+}
 
 bool SimRank::is_copy_to_fail(CopyDirection direction) { return failing_->strikes(direction); }
 

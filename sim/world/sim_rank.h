@@ -86,8 +86,8 @@ class SimRank {
   [[nodiscard]] Pattern& pattern() { return *pattern_; }
   // Whether the copy that an engine of its own begins now is one that fails.
   [[nodiscard]] bool is_copy_to_fail(CopyDirection direction);
-  // The n-th from now (1: the next) fails; 0: none does.
-  void fail_copy(CopyDirection direction, std::uint64_t n);
+  // The n-th from now (1: the next) fails, and those after it, `count` in all; 0: none does.
+  void fail_copy(CopyDirection direction, std::uint64_t n, std::uint64_t count = 1);
   void fail_operation(std::uint64_t n, StorageFault fault);
   void fail_call(std::uint64_t n, LineFault fault, std::uint64_t count);  // to a remote service
   void fail_post(std::uint64_t n, std::uint64_t count);                   // to the executor
@@ -96,7 +96,7 @@ class SimRank {
   // Empty; or after a flush, which slots are still taken.
   [[nodiscard]] std::string leaks() const;
   // Empty; or how a router that listens to it is wrong. After a poll.
-  [[nodiscard]] std::string compare_events() const { return events_->compare(door_->tree()); }
+  [[nodiscard]] std::string compare_events() const { return listens() ? events_->compare(door_->tree()) : ""; }
   // What all ranks must agree on, in a line.
   [[nodiscard]] std::string outline() const;
 
@@ -104,6 +104,7 @@ class SimRank {
   [[nodiscard]] Result<std::unique_ptr<StorageBackend>> make_backend(std::uint64_t which);
   [[nodiscard]] static TenantLimits tenant_limits(std::uint64_t seed);
   [[nodiscard]] CacheConfig config() const;
+  [[nodiscard]] bool listens() const;  // somebody to its events
   // Of own memory or, in one world of two, of blocks that the engine lends, with a slot of each component that it
   // keeps.
   [[nodiscard]] Result<std::unique_ptr<DevicePools>> make_pools(ComponentCounts slots);

@@ -76,6 +76,8 @@ std::string SimWorld::apply(const Event& event) {
     case Verb::kMove: engine_->move(a); break;
     case Verb::kAbort: engine_->abort(a); break;
     case Verb::kRetract: engine_->retract(a); break;
+    case Verb::kFork: engine_->fork(a); break;
+    case Verb::kCancel: engine_->cancel(a); break;
     case Verb::kTime:
       pass_time(std::chrono::microseconds(a[0]));
       check_events();
@@ -83,6 +85,7 @@ std::string SimWorld::apply(const Event& event) {
       break;
     case Verb::kRestart: restart(false, 0); break;
     case Verb::kCrash: restart(true, a[0]); break;
+    case Verb::kPart: part(a[0]); break;
     case Verb::kExpect: expect(a); break;
     case Verb::kFileFault:
     case Verb::kRot:
@@ -206,7 +209,7 @@ void SimWorld::damage(const Event& event) {
     case Verb::kCopyFault:
       for (std::size_t r = 0; r < ranks_.size(); ++r) {
         if (a[2] > 0 && (a[2] - 1) % ranks_.size() != r) continue;
-        ranks_[r]->fail_copy(static_cast<CopyDirection>(a[0] % 2), a[1]);
+        ranks_[r]->fail_copy(static_cast<CopyDirection>(a[0] % 3), a[1], std::max<std::uint64_t>(a[3], 1));
       }
       break;
     case Verb::kPostFault: rank.fail_post(a[1], std::max<std::uint64_t>(a[2], 1)); break;
@@ -240,6 +243,20 @@ void SimWorld::restart(bool is_crash, std::uint64_t kept) {
   if (!end_processes(is_crash)) return fail("a storage never closes before a restart");
   if (service_ && !mount_) is_crash ? service_->lose_power(kept) : service_->restart();
   start_processes();
+}
+
+// Every rank learns of it in its next poll, decides nothing from then on, and lets its requests go all the same.
+void SimWorld::part(std::uint64_t which) {
+  if (groups_.empty()) return;
+  groups_[which % groups_.size()]->give_up("simulated");
+  ++totals_.parted;
+  pass_time(std::chrono::milliseconds(1));
+  for (const auto& rank : ranks_) {
+    if (rank->door().counters().rank_timeouts != 1) fail("a rank does not know that its group is over");
+  }
+  engine_->has_parted();
+  check(true);
+  restart(false, 0);
 }
 
 // After a crash the processes live on for a while on files that are dead: nothing that they do then reaches the disk.

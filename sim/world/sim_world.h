@@ -45,6 +45,7 @@ class SimWorld {
   void operate(const Event& event);
   void damage(const Event& event);
   void restart(bool is_crash, std::uint64_t kept);
+  void part(std::uint64_t which);
   [[nodiscard]] bool end_processes(bool is_crash);
   [[nodiscard]] std::uint64_t struck_disks() const;
   void check(bool is_full);

@@ -64,6 +64,7 @@ Story with_fault(const Story& story, FaultSite site, std::uint64_t rank, std::ui
       break;
     case FaultSite::kCopyOut: front = {{Verb::kCopyFault, {0, n, rank + 1}}}; break;
     case FaultSite::kCopyIn: front = {{Verb::kCopyFault, {1, n, rank + 1}}}; break;
+    case FaultSite::kCopyOn: front = {{Verb::kCopyFault, {2, n, rank + 1}}}; break;
     case FaultSite::kStorage: front = {{Verb::kStorageFault, {rank, n, kind}}}; break;
     case FaultSite::kService: front = {{Verb::kServiceFault, {rank, n, 1, kind}}}; break;
     case FaultSite::kPost: front = {{Verb::kPostFault, {rank, n, 1}}}; break;
@@ -75,7 +76,7 @@ Story with_fault(const Story& story, FaultSite site, std::uint64_t rank, std::ui
 }  // namespace
 
 EveryFault run_every_fault(const Story& story, std::uint64_t check_every) {
-  constexpr std::array<std::uint64_t, kFaultSiteCount> kKinds = {kFileFaultCount, 1, 1, 4, kLineFaultCount, 1};
+  constexpr std::array<std::uint64_t, kFaultSiteCount> kKinds = {kFileFaultCount, 1, 1, 1, 4, kLineFaultCount, 1};
   EveryFault out;
   for (std::size_t site = 0; site < kFaultSiteCount; ++site) {
     const std::uint64_t ranks = story.world.ranks;

@@ -22,14 +22,12 @@ struct SimOutcome {
 };
 
 // What can fail, one call at a time.
-enum class FaultSite : std::uint8_t { kFile, kCopyOut, kCopyIn, kStorage, kService, kPost };
-inline constexpr std::size_t kFaultSiteCount = 6;
-inline constexpr std::array<std::string_view, kFaultSiteCount> kFaultSiteWords = {"operations of a disk",
-                                                                                  "copies from the device",
-                                                                                  "copies to the device",
-                                                                                  "operations of a storage",
-                                                                                  "calls to a remote metadata service",
-                                                                                  "tasks given to an executor"};
+enum class FaultSite : std::uint8_t { kFile, kCopyOut, kCopyIn, kCopyOn, kStorage, kService, kPost };
+inline constexpr std::size_t kFaultSiteCount = 7;
+inline constexpr std::array<std::string_view, kFaultSiteCount> kFaultSiteWords = {
+    "operations of a disk",      "copies from the device",  "copies to the device",
+    "copies on the device",      "operations of a storage", "calls to a remote metadata service",
+    "tasks given to an executor"};
 
 struct EveryFault {
   std::string failure;                                // empty: every rule held in every run

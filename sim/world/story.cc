@@ -13,10 +13,12 @@ namespace larder::sim {
 namespace {
 
 constexpr std::array<VerbInfo, kVerbCount> kVerbs = {{
-    {"begin", {"history", "keep", "more", "words", "new", "tenant"}},
+    {"begin", {"history", "keep", "more", "words", "new", "tenant", "priority", "returns"}},
     {"move", {"job", "chunk", "leave"}},
     {"abort", {"job"}},
     {"retract", {"job"}},
+    {"fork", {"job"}},
+    {"cancel", {"job", "step", "how"}},
     {"time", {"us"}},
     {"flush", {}},
     {"explain", {"history", "keep"}},
@@ -26,7 +28,7 @@ constexpr std::array<VerbInfo, kVerbCount> kVerbs = {{
     {"policies", {"prefetch", "write"}},
     {"file-fault", {"rank", "after", "count", "kind"}},
     {"rot", {"rank", "file", "offset", "bit"}},
-    {"copy-fault", {"direction", "after", "only"}},
+    {"copy-fault", {"direction", "after", "only", "count"}},
     {"storage-plan", {"rank", "refuse", "hang", "fail", "partial"}},
     {"storage-fault", {"rank", "after", "kind"}},
     {"service-fault", {"rank", "after", "count", "kind"}},
@@ -36,6 +38,7 @@ constexpr std::array<VerbInfo, kVerbCount> kVerbs = {{
     {"release-hung", {}},
     {"restart", {}},
     {"crash", {"kept"}},
+    {"part", {"rank"}},
     {"expect", {"finished", "device", "host", "storage", "corrupt", "struck", "left", "starved"}},
 }};
 
@@ -50,7 +53,8 @@ constexpr Weight kWeights[] = {
     {Verb::kPolicies, 5},     {Verb::kFileFault, 6},    {Verb::kRot, 4},       {Verb::kCopyFault, 4},
     {Verb::kStoragePlan, 5},  {Verb::kReleaseHung, 6},  {Verb::kRestart, 4},   {Verb::kCrash, 4},
     {Verb::kStorageFault, 3}, {Verb::kServiceFault, 4}, {Verb::kPostFault, 4}, {Verb::kJournalMood, 4},
-    {Verb::kServiceCrash, 3}, {Verb::kRetract, 6},
+    {Verb::kServiceCrash, 3}, {Verb::kRetract, 6},      {Verb::kFork, 12},     {Verb::kCancel, 12},
+    {Verb::kPart, 2},
 };
 
 // What a calm world has less of.
@@ -61,6 +65,8 @@ bool is_trouble(Verb verb) {
     case Verb::kTime:
     case Verb::kExplain:
     case Verb::kRetract:
+    case Verb::kFork:
+    case Verb::kCancel:
     case Verb::kReleaseHung: return false;
     default: return true;
   }
@@ -83,6 +89,8 @@ constexpr Setting kSettings[] = {
     {"eviction", &WorldSpec::eviction, nullptr, "lru lfu slru fifo mru filo priority value"},
     {"tiers", &WorldSpec::tiers, nullptr, "inclusive exclusive"},
     {"tenants", &WorldSpec::tenants, nullptr, "equal bounded"},
+    {"without", &WorldSpec::without, nullptr, "nothing host_states host_full cache"},
+    {"listeners", &WorldSpec::listeners, nullptr, "all first none"},
     {"seed", nullptr, &WorldSpec::seed},
     {"journal", nullptr, &WorldSpec::journal},
     {"ranks", nullptr, &WorldSpec::ranks},
@@ -92,6 +100,8 @@ constexpr Setting kSettings[] = {
     {"prompt-pages", nullptr, &WorldSpec::prompt_pages},
     {"disk-kib", nullptr, &WorldSpec::disk_kib},
     {"operations", nullptr, &WorldSpec::operations},
+    {"namespaces", nullptr, &WorldSpec::namespaces},
+    {"requests", nullptr, &WorldSpec::requests},
     {"least-us", nullptr, &WorldSpec::least_us},
     {"most-us", nullptr, &WorldSpec::most_us},
     {"service-us", nullptr, &WorldSpec::service_us},
@@ -196,6 +206,7 @@ Status check_world(const WorldSpec& world) {
   if (world.headroom == 0 || world.headroom > kMostHeadroom) {
     return invalid_argument("world: headroom: 1 to " + std::to_string(kMostHeadroom));
   }
+  if (world.namespaces == 0 || world.requests == 0) return invalid_argument("world: namespaces, requests: 1 or more");
   if (world.journal > 1) return invalid_argument("world: journal: 0 or 1");
   if (world.service_us > kMostServiceUs) {
     return invalid_argument("world: service-us: at most " + std::to_string(kMostServiceUs));
@@ -250,6 +261,11 @@ WorldSpec draw_world(std::uint64_t seed) {
   if (rng.below(5) == 0) world.door = "connector";
   if (rng.below(3) == 0) world.tiers = "exclusive";
   if (rng.below(3) == 0) world.tenants = "bounded";
+  world.listeners = std::array<std::string, 4>{"all", "all", "first", "none"}[rng.below(4)];
+  if (world.door == "connector") return world;
+  if (rng.below(4) == 0) world.namespaces = 2 + rng.below(4);
+  if (rng.below(8) == 0) world.requests = 3 + rng.below(4);
+  if (rng.below(12) == 0) world.without = std::array<std::string, 3>{"host_states", "host_full", "cache"}[rng.below(3)];
   return world;
 }
 
@@ -264,6 +280,9 @@ Event draw_event(Rng& rng, const WorldSpec& world) {
     }
     at -= weight.permille;
   }
+  const bool is_own = event.verb == Verb::kFork || event.verb == Verb::kCancel || event.verb == Verb::kPart;
+  const bool has_cache = world.door == "cache";
+  if (is_own && !has_cache) event.verb = Verb::kMove;
   if (is_trouble(event.verb) && rng.below(100) >= world.trouble) event.verb = Verb::kMove;
   auto& a = event.arguments;
   switch (event.verb) {
@@ -272,6 +291,10 @@ Event draw_event(Rng& rng, const WorldSpec& world) {
       a = {rng.below(64),     std::array<std::uint64_t, 4>{0, 1000, 1000, 1 + rng.below(100)}[rng.below(4)],
            1 + rng.below(30), rng.below(rng.below(3) == 0 ? 6 : 40),
            rng.below(20),     rng.below(5) == 0 ? 1 : std::uint64_t{0}};
+      if (!has_cache) break;
+      if (a[5] > 0 || (world.namespaces < 8 && rng.below(2) == 0)) a[5] = 1 + rng.below(6);
+      a[6] = rng.below(4) == 0 ? rng.below(3) : 0;
+      a[7] = rng.below(3);
       break;
     case Verb::kMove: a = {rng.below(64), 1 + rng.below(16), rng.below(8) == 0 ? rng.below(4) : 0}; break;
     case Verb::kTime:
@@ -283,7 +306,8 @@ Event draw_event(Rng& rng, const WorldSpec& world) {
       a = {rng.below(world.ranks), 1 + rng.below(40), 1 + rng.below(6), rng.below(kFileFaultCount)};
       break;
     case Verb::kCopyFault:
-      a = {rng.below(2), 1 + rng.below(8), rng.below(2) == 0 ? 0 : 1 + rng.below(world.ranks)};
+      a = {rng.below(has_cache ? 3 : 2), 1 + rng.below(8), rng.below(2) == 0 ? 0 : 1 + rng.below(world.ranks)};
+      if (has_cache && rng.below(6) == 0) a[3] = 1 + rng.below(200);  // a device that is as good as lost
       break;
     case Verb::kPostFault: a = {rng.below(world.ranks), 1 + rng.below(40), 1 + rng.below(6)}; break;
     case Verb::kJournalMood: a[0] = std::array<std::uint64_t, 4>{0, 0, 1, 2}[rng.below(4)]; break;

@@ -32,6 +32,8 @@ enum class Verb : std::uint8_t {
   kMove,          // start it, or one engine step of it
   kAbort,         // the client goes away
   kRetract,       // the engine sets a running request aside
+  kFork,          // the engine answers a prompt twice from here on
+  kCancel,        // the engine gives up an open step of a request, and with it those after it
   kTime,          // simulated time passes; then every rank polls once
   kFlush,         // an operator empties device and host
   kExplain,       // an operator asks
@@ -41,7 +43,7 @@ enum class Verb : std::uint8_t {
   kPolicies,      // ... changes when to write and how long to wait
   kFileFault,     // the n-th file operation of a rank's disk fails
   kRot,           // bits in a file of a rank flip
-  kCopyFault,     // the n-th copy of one direction fails, on every rank or on one
+  kCopyFault,     // the n-th copy of one direction fails, on every rank or on one; or so many in a row
   kStoragePlan,   // how often a rank's storage refuses, hangs, fails, answers in part: percentages
   kStorageFault,  // the n-th operation of a rank's storage is refused, hangs, fails, or fails in part
   kServiceFault,  // the n-th call of a rank to a remote metadata service is lost, or its answer, or it comes twice, or
@@ -52,9 +54,10 @@ enum class Verb : std::uint8_t {
   kReleaseHung,   // what hung in the storage goes on
   kRestart,       // the process ends in order, and starts again
   kCrash,         // the power goes, and comes back
+  kPart,          // a rank gives its group up: all ranks end, and start again
   kExpect,        // so much must have happened by now, or the story does not show what it tells; never drawn
 };
-inline constexpr std::size_t kVerbCount = 24;
+inline constexpr std::size_t kVerbCount = 27;
 inline constexpr std::size_t kMaxArguments = 8;
 
 struct VerbInfo {
@@ -77,6 +80,8 @@ struct WorldSpec {
   std::string write = "write_through", prefetch = "timeout", layout = "page_first", eviction = "lru";
   std::string tenants = "equal";    // bounded: floors and ceilings (CacheConfig::tenant_limits)
   std::string tiers = "inclusive";  // exclusive: CacheConfig::exclusive_tiers
+  std::string without = "nothing";  // a control run: without host_states, host_full (those on the host), or any cache
+  std::string listeners = "all";    // to events of pages: all ranks have one, the first, or none
   std::uint64_t seed = 1;           // of delays, faults and contents
   std::uint64_t journal = 0;        // 1: the metadata service has one; inside, it dies and comes back with the process
   std::uint64_t ranks = 1;
@@ -85,6 +90,8 @@ struct WorldSpec {
   std::uint64_t prompt_pages = 25;              // a prompt has at most
   std::uint64_t disk_kib = 64;                  // what a rank's storage may take
   std::uint64_t operations = 32;                // in flight at most
+  std::uint64_t namespaces = 65536;             // adapters and salts at most
+  std::uint64_t requests = 1024;                // at most, with those that are over and have open steps
   std::uint64_t least_us = 10, most_us = 3000;  // a background task takes
   std::uint64_t service_us = 0;                 // a message to or from a remote service takes at most
   std::uint64_t ahead = 0;                      // steps that the engine has open beyond the oldest, drafts in them
