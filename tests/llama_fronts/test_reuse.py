@@ -3,7 +3,7 @@
 
 import pytest
 
-from servers import Proxy
+from servers import Proxy, Serve
 
 PAGE = 64
 SERVER = ("-c", 8192, "-np", 1)
@@ -93,6 +93,44 @@ def test_tenants_share_nothing(model, start, tokens):
     me = proxy.complete(a, cache_salt="me")
     assert (me.reused, me.source) == (960, "host")
     assert me.tokens == you.tokens
+
+
+def test_a_list_of_one_prompt_is_a_prompt(model, start, tokens):
+    proxy = start(Proxy(model("qwen3next"), *SERVER))
+    a = tokens(1000, 1)
+    first = proxy.complete([a], 4)
+    second = proxy.complete([a], 4)
+    assert (first.reused, second.source) == (0, "slot") and second.reused >= 960
+    assert first.tokens == proxy.complete(a, 4).tokens
+    text = {"prompt": ["On which shelf? " * 40], "max_tokens": 2}
+    reused = [proxy.post("/v1/completions", text)[1]["X-Larder-Reused-Tokens"] for _ in range(2)]
+    assert reused[0] == "0" and int(reused[1]) > 500
+
+
+def test_a_server_that_has_slept_gets_its_prefixes_again(model, start, tokens):
+    proxy = start(Proxy(model("qwen3"), *SERVER, "--sleep-idle-seconds", 2))
+    a = tokens(1000, 1)
+    for source in ("slot", "host"):
+        assert proxy.complete(a).source == source
+        proxy.wait_stored()
+        proxy.wait_until(lambda: proxy.get("/props")[2]["is_sleeping"])
+    proxy.post("/tokenize", {"content": "it wakes up"})
+    assert proxy.complete(a).source == "host"
+
+
+def test_quantised_rows_that_are_not_rotated_are_others(model, start, tokens, tmp_path, monkeypatch):
+    a, path = tokens(1000, 1), model("qwen3")
+    fronts = {"proxy": lambda store: Proxy(path, *SERVER, "-ctk", "q8_0", "-ctv", "q8_0", store=store),
+              "serve": lambda store: Serve(path, "--cache-type-k", "q8_0", "--cache-type-v", "q8_0", store=store)}
+    for name, front in fronts.items():
+        reused = []
+        for value in ("0", "0", "1"):
+            monkeypatch.setenv("LLAMA_ATTN_ROT_DISABLE", value)
+            server = start(front(tmp_path / name))
+            reused.append(server.complete(a).reused)
+            server.wait_stored()
+            server.stop()
+        assert reused == [0, 960, 0], name
 
 
 @pytest.mark.parametrize("variable", ["LLAMA_ARG_ROPE_FREQ_BASE", "LLAMA_ARG_YARN_ORIG_CTX"])

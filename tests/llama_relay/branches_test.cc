@@ -80,6 +80,21 @@ TEST_F(RelayIdentity, TheContextCountsIfItChoosesTheFactorsOfRope) {
   }
 }
 
+// With --kv-unified-per-slot a slot of few tokens may have a long context behind it, and the long factors.
+TEST_F(RelayIdentity, SlotsThatHideTheContextAreRefusedIfItChoosesTheFactors) {
+  for (const bool has_long_factors : {false, true}) {
+    Rig rig({.geometry = geometry_of("dense"), .has_long_factors = has_long_factors});
+    rig.stop_proxy();
+    const Status started = rig.try_start_proxy(true);
+    EXPECT_EQ(started.code(), has_long_factors ? StatusCode::kUnsupported : StatusCode::kOk) << started.to_string();
+    if (!has_long_factors) continue;
+    EXPECT_NE(started.message().find("--kv-unified-per-slot"), std::string::npos) << started.message();
+    rig.kill_server();
+    rig.start_server("fake-1", kOriginalContext + 1);  // whatever is behind it is longer, too
+    EXPECT_TRUE(rig.try_start_proxy(true).is_ok());
+  }
+}
+
 TEST_F(RelayIdentity, AnAdapterIsWhatItsFileHas) {
   Rig rig({.geometry = geometry_of("dense"), .has_adapter = true});
   (void)rig.ask(a_);
@@ -143,6 +158,29 @@ TEST(RelaySlots, IdleOnesMakeRoomForARestore) {
   }
   EXPECT_EQ(rig.reused(a), 192u);
   EXPECT_EQ(rig.metric("larder_proxy_failed_restores_total"), 0);
+}
+
+// A context that is shifted has rows that no prompt gives, and with like tokens nothing else tells.
+TEST(RelaySlots, ThatWereShiftedAreEmptied) {
+  for (const Json& limit : {Json::object(), Json{{"n_predict", 400}}, Json{{"n_predict", -1}},
+                            Json{{"max_tokens", 5}, {"n_predict", -1}}, Json{{"n_predict", 156}}}) {
+    SCOPED_TRACE(limit.dump());
+    Rig rig({.geometry = geometry_of("dense"), .shifts_context = true});
+    rig.stop_proxy();
+    rig.kill_server();
+    rig.start_server("fake-1", 256);
+    rig.start_proxy();
+    const Tokens prompt(100, 'A');
+    Json body = limit;
+    body["prompt"] = prompt;
+    EXPECT_EQ(rig.post("/completion", body).http, 200u);
+    rig.wait_idle();
+    const int erased = rig.server().calls("erase");
+    (void)rig.ask(joined(prompt, Tokens(20, 'A')));
+    EXPECT_EQ(rig.server().calls("erase"), erased + 1);
+    rig.wait_idle();
+    (void)rig.ask(joined(prompt, random_tokens(20, 1)));
+  }
 }
 
 // The second answer is made in the lowest idle slot, whatever that holds, and nothing is left there.

@@ -76,6 +76,18 @@ TEST_F(RelayFailures, AnswersThatFailAreTheServers) {
   (void)rig_.ask(a_);
 }
 
+// With --slot-dir the folder is not the proxy's, and it may be memory.
+TEST_F(RelayFailures, FilesOfRestoresGoWithTheProxy) {
+  for (const Tokens& prompt : {a_, other_}) {
+    (void)rig_.ask(prompt);
+    rig_.wait_idle();
+  }
+  EXPECT_EQ(rig_.reused(a_), 192u);
+  EXPECT_FALSE(rig_.slot_files().empty());
+  rig_.stop_proxy();
+  EXPECT_EQ(rig_.slot_files(), std::vector<std::string>{});
+}
+
 // What nobody knows of a slot is not built on: it is emptied.
 TEST_F(RelayFailures, SlotsOfUnknownContentAreEmptied) {
   rig_.server().fail("answer", Fault::kDrop);

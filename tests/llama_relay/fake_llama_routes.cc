@@ -96,6 +96,7 @@ Tokens expected_answer(const BlobGeometry& geometry, const Tokens& prompt, std::
 
 void FakeLlamaServer::serve(const HttpRequest& request, const std::shared_ptr<HttpExchange>& exchange) {
   ReplyStream reply(exchange);
+  if (request.path != "/props" && request.path != "/health") wake();
   if (request.method == "GET") return tell(request, reply);
   if (!check_json_size(request.body).is_ok()) return refuse(reply, 400, "too much JSON");
   const Json body = Json::parse(request.body, nullptr, false);
@@ -129,7 +130,8 @@ void FakeLlamaServer::tell(const HttpRequest& request, ReplyStream& reply) {
                   {"total_slots", settings_.slots},
                   {"model_path", settings_.model_path},
                   {"build_info", settings_.build},
-                  {"media_marker", settings_.instance}});
+                  {"media_marker", settings_.instance},
+                  {"is_sleeping", is_sleeping()}});
 }
 
 void FakeLlamaServer::act_on_slot(const HttpRequest& request, const Json& body, ReplyStream& reply) {
@@ -171,7 +173,8 @@ FakeLlamaServer::Ask FakeLlamaServer::ask_of(const Json& body, Form form) const 
   ask.form = form;
   ask.streams = body.value("stream", false);
   ask.caches = body.value("cache_prompt", true);
-  ask.most = body.value("n_predict", body.value("max_tokens", ask.most));
+  const auto most = body.value("n_predict", body.value("max_tokens", std::int64_t{16}));
+  ask.most = most < 0 ? 2 * std::uint64_t{settings_.context} : static_cast<std::uint64_t>(most);
   if (body.contains("messages")) {
     ask.prompt = tokens_of_text(chat_text(body, ask.has_media));
   } else if (const Json& prompt = body.at("prompt"); prompt.is_string()) {
@@ -244,6 +247,7 @@ void FakeLlamaServer::answer(const Ask& ask, std::uint32_t slot, ReplyStream& re
     bool is_held = false;
     {
       LockGuard guard(mutex_);
+      if (settings_.shifts_context && slots_[slot].tokens.size() + 1 >= settings_.context) shift(slot);
       if (i > 0) logits = decode(slot, std::span(&made.tokens.back(), 1));
       is_held = held_ == "answer" && held_tokens_ == i;
     }

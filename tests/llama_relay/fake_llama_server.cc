@@ -75,6 +75,22 @@ void FakeLlamaServer::release() {
   changed_.notify_all();
 }
 
+void FakeLlamaServer::doze() {
+  LockGuard guard(mutex_);
+  for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) cut(slot, 0);
+  is_sleeping_ = true;
+}
+
+bool FakeLlamaServer::is_sleeping() {
+  LockGuard guard(mutex_);
+  return is_sleeping_;
+}
+
+void FakeLlamaServer::wake() {
+  LockGuard guard(mutex_);
+  is_sleeping_ = false;
+}
+
 bool FakeLlamaServer::wait_held(int count) {
   const TimePoint end = real_clock().now() + kServerLimit;
   LockGuard guard(mutex_);
@@ -255,13 +271,23 @@ void FakeLlamaServer::cut(std::uint32_t slot, std::uint64_t tokens) {
   mine.tokens.resize(static_cast<std::size_t>(tokens));
   std::erase_if(mine.checkpoints, [&](const auto& one) { return one.first > tokens; });
   mine.lacks_window = false;
-  if (tokens == 0) mine.has_media = false;
+  if (tokens == 0) mine.has_media = mine.is_shifted = false;
+}
+
+// The rows are those of other tokens then.
+void FakeLlamaServer::shift(std::uint32_t slot) {
+  Tokens rest = slots_[slot].tokens;
+  rest.erase(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(rest.size() / 2));
+  cut(slot, rest.size());
+  slots_[slot].tokens = std::move(rest);
+  slots_[slot].is_shifted = true;
 }
 
 // Where it goes on; the slot stands there then.
 std::uint64_t FakeLlamaServer::resume(std::uint32_t slot, const Ask& ask) {
   Slot& mine = slots_[slot];
   if (mine.has_media && ask.caches && !ask.has_media) complain_locked("a slot with images that was not emptied");
+  if (mine.is_shifted && ask.caches) complain_locked("a slot that was shifted and not emptied");
   const std::uint64_t same = ask.caches ? common_length(mine.tokens, ask.prompt) : 0;
   std::uint64_t at = 0;
   if (!settings_.geometry.has_partial_form()) {

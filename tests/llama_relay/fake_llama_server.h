@@ -38,6 +38,7 @@ struct FakeServerSettings {
   BlobGeometry geometry;
   std::uint32_t slots = 1, context = 1024;
   std::uint32_t shared_context = 1u << 20;  // of all slots together: a restore that does not fit is refused
+  bool shifts_context = false;              // a slot that is full loses half of its tokens, and moves the others' rows
   std::uint32_t checkpoint_offset = 0;      // a state is kept so many tokens before the end of each prompt; 0: none is
   std::string slot_directory, model_path;
   std::string build = "fake-1", instance = "first";   // of /props
@@ -68,6 +69,8 @@ class FakeLlamaServer {
   // Calls of it wait from now on: an answer behind its first `tokens`, a restore in the middle of its file.
   void hold(const std::string& what, std::uint64_t tokens = 0);
   void release();
+  // It has let its slots go, and is awake again with the next call that is no GET of /props or /health.
+  void doze();
   // Waits until so many calls wait, in a hold or for a slot.
   [[nodiscard]] bool wait_held(int count = 1);
   [[nodiscard]] bool wait_queued(int count = 1);
@@ -79,7 +82,7 @@ class FakeLlamaServer {
   enum class Form : std::uint8_t { kCompletion, kText, kChat, kMessages };
   struct Slot {
     Tokens tokens;  // what was computed
-    bool is_busy = false, has_media = false;
+    bool is_busy = false, has_media = false, is_shifted = false;
     bool lacks_window = false;  // restored without a cell before its window: the real one computes all anew
     int waiting = 0;
     std::uint64_t used = 0;
@@ -88,7 +91,7 @@ class FakeLlamaServer {
   struct Ask {
     Tokens prompt;
     bool has_media = false, streams = false, caches = true;
-    std::uint64_t most = 16;
+    std::uint64_t most = 0;
     Form form = Form::kCompletion;
   };
   struct Made {
@@ -112,11 +115,14 @@ class FakeLlamaServer {
   [[nodiscard]] std::vector<float> compute(std::uint32_t slot, const Ask& ask, Made& made) LARDER_REQUIRES(mutex_);
   [[nodiscard]] std::uint64_t resume(std::uint32_t slot, const Ask& ask) LARDER_REQUIRES(mutex_);
   void cut(std::uint32_t slot, std::uint64_t tokens) LARDER_REQUIRES(mutex_);
+  void shift(std::uint32_t slot) LARDER_REQUIRES(mutex_);
   [[nodiscard]] std::vector<float> decode(std::uint32_t slot, std::span<const TokenId> tokens) LARDER_REQUIRES(mutex_);
   // wanted: a slot, or nobody's wish. nullopt: the client is gone.
   [[nodiscard]] std::optional<std::uint32_t> take_slot(std::optional<std::uint32_t> wanted, const Tokens& prompt,
                                                        const ReplyStream& reply);
   void give_slot(std::uint32_t slot, const ReplyStream& reply);
+  [[nodiscard]] bool is_sleeping();
+  void wake();
   [[nodiscard]] Json adapters() LARDER_EXCLUDES(mutex_);
   void set_adapters(Json adapters) LARDER_EXCLUDES(mutex_);
   void clear_children(std::uint32_t parent, std::uint32_t count);
@@ -140,7 +146,7 @@ class FakeLlamaServer {
   std::uint64_t held_tokens_ LARDER_GUARDED_BY(mutex_) = 0;
   int waiting_ LARDER_GUARDED_BY(mutex_) = 0;
   std::uint64_t uses_ LARDER_GUARDED_BY(mutex_) = 0;
-  bool is_ending_ LARDER_GUARDED_BY(mutex_) = false;
+  bool is_ending_ LARDER_GUARDED_BY(mutex_) = false, is_sleeping_ LARDER_GUARDED_BY(mutex_) = false;
   std::vector<std::string> complaints_ LARDER_GUARDED_BY(mutex_);
   ThreadPoolExecutor pool_{"fake", 32, 256};
   std::unique_ptr<HttpListener> listener_;  // last: its handler uses the rest

@@ -21,6 +21,7 @@ std::vector<std::byte> model_file(std::uint32_t window, bool has_long_factors) {
   out.text("general.architecture", "fake");
   out.text("general.name", "fake");
   if (window > 0) out.u32("fake.attention.sliding_window", window);
+  out.u32("fake.rope.scaling.original_context_length", kOriginalContext);
   out.tensor("token_embd.weight", {16, 2}, 0, 0);
   if (has_long_factors) out.tensor("rope_factors_long.weight", {4}, 0, 128);
   return out.file(has_long_factors ? 160 : 128);
@@ -70,6 +71,7 @@ void Rig::start_server(const std::string& build, std::uint32_t context) {
   settings.slots = options_.slots;
   settings.context = context;
   settings.shared_context = options_.shared_context;
+  settings.shifts_context = options_.shifts_context;
   if (options_.has_adapter) {
     settings.adapters = {{{"id", 0}, {"path", models_.path() + "/adapter.gguf"}, {"scale", 1.0}}};
   }
@@ -91,7 +93,14 @@ void Rig::kill_server() {
 }
 
 void Rig::start_proxy() {
+  const Status started = try_start_proxy(false);
+  ASSERT_TRUE(started.is_ok()) << started.to_string();
+}
+
+Status Rig::try_start_proxy(bool caps_slots) {
   ProxySettings settings;
+  settings.shifts_context = options_.shifts_context;
+  settings.caps_slots = caps_slots;
   settings.upstream = fmt::format("{}://127.0.0.1:{}", options_.is_secure ? "https" : "http", port_);
   settings.upstream_ca = ca_file();
   settings.listen.tls = tls();
@@ -106,8 +115,9 @@ void Rig::start_proxy() {
   settings.store.storage_config = Json{{"directory", store_.path()}, {"max_size", "64Mi"}}.dump();
   metrics_ = std::make_unique<MetricsRegistry>();
   auto proxy = LlamaProxy::create(settings, real_file_system(), real_clock(), *metrics_);
-  ASSERT_TRUE(proxy.is_ok()) << proxy.status().to_string();
+  if (!proxy.is_ok()) return proxy.status();
   proxy_ = std::move(*proxy);
+  return Status::ok();
 }
 
 HttpUrl Rig::url() const {

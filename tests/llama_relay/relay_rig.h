@@ -24,7 +24,7 @@ namespace larder::llama::relay_test {
 
 using Json = nlohmann::json;
 
-inline constexpr std::uint32_t kPage = 16;
+inline constexpr std::uint32_t kPage = 16, kOriginalContext = 4096;
 
 struct RigOptions {
   BlobGeometry geometry;
@@ -32,7 +32,8 @@ struct RigOptions {
   std::uint32_t checkpoint_offset = 0;
   Nanos quiet_limit = std::chrono::seconds(20);
   bool is_secure = false;         // TLS on both sides of the proxy
-  bool has_long_factors = false;  // of RoPE, for contexts beyond the model's original one
+  bool has_long_factors = false;  // of RoPE, for contexts beyond the model's original one of kOriginalContext
+  bool shifts_context = false;    // --context-shift
   bool has_adapter = false;
   std::uint32_t shared_context = 1u << 20;
   TraceOptions trace = {};
@@ -61,6 +62,8 @@ class Rig {
   void stop_proxy() { proxy_.reset(); }
   // With the store and the server that are there.
   void start_proxy();
+  // caps_slots: with --kv-unified-per-slot.
+  [[nodiscard]] Status try_start_proxy(bool caps_slots);
   void kill_server();
   // Under the old address, with empty slots.
   void start_server(const std::string& build = "fake-1", std::uint32_t context = 1024);

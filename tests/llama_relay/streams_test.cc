@@ -148,6 +148,25 @@ TEST_P(RelayStreams, AnotherServerUnderTheAddressIsGivenNothing) {
   EXPECT_EQ(rig_.server().calls("restore"), 1) << "that of the probe";
 }
 
+// It has let its model go meanwhile (--sleep-idle-seconds), and with it what was in its slots.
+TEST(RelaySleep, ServersThatHaveSleptAreProvenAgain) {
+  for (const bool is_woken_before : {false, true}) {
+    Rig rig({.geometry = geometry_of("dense"), .slots = 2});
+    const Tokens prompt = random_tokens(200, 1);
+    (void)rig.ask(prompt);
+    rig.wait_idle();
+    rig.server().doze();
+    if (is_woken_before) {
+      EXPECT_EQ(rig.post("/tokenize", {{"content", "a"}, {"add_special", true}, {"parse_special", true}}).http, 200u);
+    }
+    const Answer answer = rig.ask(prompt);
+    EXPECT_EQ(answer.from, "host");
+    EXPECT_EQ(answer.reused, 192u);
+    EXPECT_EQ(rig.ask(prompt).from, "slot");
+    EXPECT_EQ(rig.metric("larder_proxy_server_losses_total"), 1);
+  }
+}
+
 // llama-server keeps what it has computed, and compares the tokens itself.
 TEST(RelayStops, OfAnAnswerKeepThePromptInItsSlot) {
   Rig rig({.geometry = geometry_of("dense")});

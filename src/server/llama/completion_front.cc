@@ -7,24 +7,14 @@
 #include <utility>
 
 #include "base/log.h"
+#include "server/api_error.h"
+#include "server/auth.h"
+#include "server/json_reader.h"
 
 namespace larder::llama {
+namespace {
 
-HttpResponse json_response(std::string body) {
-  HttpResponse response;
-  response.body = std::move(body);
-  return response;
-}
-
-std::string describe_pages(const SlotFormat& format) {
-  const BlobGeometry& geometry = format.geometry;
-  std::string text = fmt::format("pages of {} tokens", format.page_size());
-  if (geometry.full) text += fmt::format(" ({} bytes)", geometry.full->page_bytes(format.page_size()));
-  if (geometry.window) text += fmt::format(", windows of {} tokens", geometry.window_tokens);
-  if (geometry.recurrent) text += fmt::format(", states of {} bytes", geometry.recurrent->checkpoint_bytes());
-  return text;
-}
-
+// "host", "storage" and "backend" of /larder/status.
 void add_tiers(nlohmann::ordered_json& status, const PrefixStoreCounters& counters) {
   const CacheCounters& tiers = counters.tiers;
   status["host"] = {{"bytes", counters.host_blocks * counters.block_bytes},
@@ -37,7 +27,9 @@ void add_tiers(nlohmann::ordered_json& status, const PrefixStoreCounters& counte
   status["backend"] = nlohmann::ordered_json::parse(counters.storage_json, nullptr, false);
 }
 
-void export_tiers(MetricsRegistry& registry, std::string_view prefix, const PrefixStoreCounters& counters) {
+// Gauges <prefix>_host_bytes, _host_free_bytes, _host_pages; counters <prefix>_stored_pages_total,
+// _corrupt_pages_total, _host_evicted_pages_total.
+void set_tiers(MetricsRegistry& registry, std::string_view prefix, const PrefixStoreCounters& counters) {
   const auto set = [&](std::string_view name, const char* help, std::uint64_t value) {
     registry.gauge(fmt::format("{}_{}", prefix, name), help).set(static_cast<double>(value));
   };
@@ -51,6 +43,102 @@ void export_tiers(MetricsRegistry& registry, std::string_view prefix, const Pref
   count("host_evicted_pages_total", "Pages that left the host.", counters.tiers.host_evicted);
   count("stored_pages_total", "Pages that storage took.", counters.tiers.stored);
   count("corrupt_pages_total", "Pages of storage that failed verification.", counters.tiers.corrupt);
+}
+
+// The metrics of the store, but for the family that each registry has.
+std::string storage_metrics(const PrefixStoreCounters& counters) {
+  std::string text = counters.storage_metrics;
+  const std::size_t begin = text.find("# HELP larder_metrics_refused_total ");
+  if (begin == std::string::npos) return text;
+  std::size_t end = begin;
+  for (int line = 0; line < 3 && end < text.size(); ++line) end = text.find('\n', end) + 1;  // HELP, TYPE, sample
+  text.erase(begin, end - begin);
+  return text;
+}
+
+}  // namespace
+
+Status CompletionFront::drain_storage(Nanos limit) {
+  wait_saved();
+  return store_->drain(limit);
+}
+
+Status CompletionFront::listen(const ListenOptions& options, const std::string& command, std::uint32_t workers,
+                               MetricsRegistry& registry) {
+  workers_ = std::make_unique<ThreadPoolExecutor>(command, workers, workers);
+  const auto handle = [this, command](HttpRequest request, const Exchange& exchange) {
+    const Status posted = workers_->post(
+        [this, request = std::make_shared<HttpRequest>(std::move(request)), exchange] { carry(*request, exchange); });
+    if (posted.is_ok()) return;
+    HttpResponse busy =
+        error_response(503, fmt::format("larder {}: too many requests are under way; try again", command));
+    busy.headers.emplace_back("Retry-After", "1");
+    exchange->respond(std::move(busy));
+  };
+  auto listener = HttpListener::create(options, handle, registry);
+  if (!listener.is_ok()) return listener.status();
+  listener_ = std::move(*listener);
+  return Status::ok();
+}
+
+void CompletionFront::end_requests() {
+  listener_.reset();
+  workers_.reset();
+}
+
+HttpResponse CompletionFront::answer_own(const HttpRequest& request) {
+  if (!request.is_loopback) {
+    log_audit(request, 403);
+    return error_response(403,
+                          "this is for programs on this machine, which call it 127.0.0.1 or localhost; not for web "
+                          "pages of other sites");
+  }
+  if (request.path == "/larder/status" && request.method == "GET") return status();
+  if (request.path == "/larder/explain" && request.method == "POST") return explain(request);
+  if (request.path == "/larder/flush" && request.method == "POST") {
+    store_->flush();
+    log_audit(request, 200);
+    return json_response(R"({"status":"ok"})");
+  }
+  return error_response(404, "no such route: GET /larder/status, POST /larder/explain, POST /larder/flush");
+}
+
+HttpResponse CompletionFront::status() {
+  nlohmann::ordered_json out = {{"model", model_name()}, {"page_size", format_.page_size()}, {"slots", slots_json()}};
+  add_tiers(out, store_->counters());
+  return json_response(dump_json(out));
+}
+
+std::string CompletionFront::export_tiers(MetricsRegistry& registry, std::string_view prefix) {
+  const PrefixStoreCounters counters = store_->counters();
+  set_tiers(registry, prefix, counters);
+  return storage_metrics(counters);
+}
+
+HttpResponse CompletionFront::explained(ExplainedServer& server, std::uint64_t asks, const HttpRequest& request) {
+  const Result<std::string> body = explain_prefix({format_, *store_, asks}, server, request.body);
+  return body.is_ok() ? json_response(*body) : error_response(body.status());
+}
+
+HttpResponse json_response(std::string body) {
+  HttpResponse response;
+  response.body = std::move(body);
+  return response;
+}
+
+HttpResponse metrics_response(std::string text) {
+  HttpResponse response = json_response(std::move(text));
+  response.content_type = std::string(MetricsRegistry::content_type());
+  return response;
+}
+
+std::string describe_pages(const SlotFormat& format) {
+  const BlobGeometry& geometry = format.geometry;
+  std::string text = fmt::format("pages of {} tokens", format.page_size());
+  if (geometry.full) text += fmt::format(" ({} bytes)", geometry.full->page_bytes(format.page_size()));
+  if (geometry.window) text += fmt::format(", windows of {} tokens", geometry.window_tokens);
+  if (geometry.recurrent) text += fmt::format(", states of {} bytes", geometry.recurrent->checkpoint_bytes());
+  return text;
 }
 
 Miss miss_beyond(const Miss& found, std::uint64_t reused) { return found.at_token < reused ? Miss{} : found; }
@@ -81,16 +169,6 @@ void MissCounts::count(std::string_view component, const Miss& miss, std::uint64
   log_line(level, component,
            fmt::format("a request reused {} of {} prompt tokens: {}: {}", reused, prompt, miss_reason_name(miss.reason),
                        miss_sentence(miss)));
-}
-
-std::string storage_metrics(const PrefixStoreCounters& counters) {
-  std::string text = counters.storage_metrics;
-  const std::size_t begin = text.find("# HELP larder_metrics_refused_total ");
-  if (begin == std::string::npos) return text;
-  std::size_t end = begin;
-  for (int line = 0; line < 3 && end < text.size(); ++line) end = text.find('\n', end) + 1;  // HELP, TYPE, sample
-  text.erase(begin, end - begin);
-  return text;
 }
 
 }  // namespace larder::llama

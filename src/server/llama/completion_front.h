@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `larder proxy` and `larder serve` of a GGUF file have in common: how the process that runs one sees it, and what
-// both tell of their tiers.
+// What `larder proxy` and `larder serve` of a GGUF file have in common: how the process that runs one sees it, what
+// becomes of a request until a worker carries it, and what both tell of their tiers.
 //
-// Threads: the methods of a front from one thread; the functions from any.
+// Threads: the public methods of a front from one thread; requests on `workers` of its own; the functions from any.
+// Lifetime: who derives from it calls end_requests() in the destructor.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -14,36 +16,63 @@
 #include "base/clock.h"
 #include "base/metrics.h"
 #include "base/status.h"
+#include "base/thread_pool.h"
 #include "controller/miss.h"
+#include "server/http_listener.h"
 #include "server/http_message.h"
+#include "server/llama/prefix_explanation.h"
 #include "server/llama/prefix_store.h"
 #include "server/llama/slot_pages.h"
 
 namespace larder::llama {
 
-inline constexpr std::string_view kOnlyFromHere =
-    "this is for programs on this machine, which call it 127.0.0.1 or localhost; not for web pages of other sites";
-
 class CompletionFront {
  public:
   virtual ~CompletionFront() = default;
-  [[nodiscard]] virtual std::string url() const = 0;
+  [[nodiscard]] std::string url() const { return listener_->url(); }
   // One line about the model: slots, pages, restore points.
   [[nodiscard]] virtual std::string summary() const = 0;
-  virtual void stop_accepting() = 0;
-  [[nodiscard]] virtual bool wait_drained(Nanos limit) = 0;
+  void stop_accepting() { listener_->stop_accepting(); }
+  [[nodiscard]] bool wait_drained(Nanos limit) { return listener_->wait_drained(limit); }
   // Waits until storage has what was saved.
-  [[nodiscard]] virtual Status drain_storage(Nanos limit) = 0;
+  [[nodiscard]] Status drain_storage(Nanos limit);
+
+ protected:
+  using Exchange = std::shared_ptr<HttpExchange>;
+
+  // Requests come from here on. command: "proxy". workers: requests at once.
+  [[nodiscard]] Status listen(const ListenOptions& options, const std::string& command, std::uint32_t workers,
+                              MetricsRegistry& registry);
+  // Clients are gone: their requests end. First in a destructor, while all is there that requests use.
+  void end_requests();
+  // On a worker: answers.
+  virtual void carry(const HttpRequest& request, const Exchange& exchange) = 0;
+  // What is below /larder/, to requests from this machine.
+  [[nodiscard]] HttpResponse answer_own(const HttpRequest& request);
+  // Brings the metrics of the tiers up to date; those that storage has itself, as text.
+  [[nodiscard]] std::string export_tiers(MetricsRegistry& registry, std::string_view prefix);
+  // What of a prompt `server` and the tiers would give. asks: as in ExplainParts.
+  [[nodiscard]] HttpResponse explained(ExplainedServer& server, std::uint64_t asks, const HttpRequest& request);
+
+  virtual void wait_saved() = 0;
+  [[nodiscard]] virtual std::string model_name() const = 0;
+  [[nodiscard]] virtual nlohmann::ordered_json slots_json() = 0;  // of /larder/status
+  [[nodiscard]] virtual HttpResponse explain(const HttpRequest& request) = 0;
+
+  SlotFormat format_;
+  std::unique_ptr<PrefixStore> store_;
+
+ private:
+  [[nodiscard]] HttpResponse status();
+
+  std::unique_ptr<ThreadPoolExecutor> workers_;
+  std::unique_ptr<HttpListener> listener_;  // last: its handler uses the rest
 };
 
 [[nodiscard]] HttpResponse json_response(std::string body);
+[[nodiscard]] HttpResponse metrics_response(std::string text);
 // "pages of 64 tokens (33536 bytes), windows of 32 tokens, states of 38980 bytes"
 [[nodiscard]] std::string describe_pages(const SlotFormat& format);
-// "host", "storage" and "backend" of /larder/status.
-void add_tiers(nlohmann::ordered_json& status, const PrefixStoreCounters& counters);
-// Gauges <prefix>_host_bytes, _host_free_bytes, _host_pages; counters <prefix>_stored_pages_total,
-// _corrupt_pages_total, _host_evicted_pages_total.
-void export_tiers(MetricsRegistry& registry, std::string_view prefix, const PrefixStoreCounters& counters);
 // Why no more of a prompt was reused than `reused` tokens. kNone: nothing of what the lookup missed lies behind them (a
 // slot had more than host memory and storage).
 [[nodiscard]] Miss miss_beyond(const Miss& found, std::uint64_t reused);
@@ -61,8 +90,5 @@ class MissCounts {
  private:
   std::array<Counter*, kMissReasons> counters_{};
 };
-
-// The metrics of the store, but for the family that each registry has.
-[[nodiscard]] std::string storage_metrics(const PrefixStoreCounters& counters);
 
 }  // namespace larder::llama

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/llama/llama_proxy.h"
-#include "server/auth.h"
 
 #include <fmt/format.h>
 
@@ -9,12 +8,8 @@
 
 #include "base/http_client.h"
 #include "base/log.h"
-#include "base/thread_pool.h"
 #include "engine/llama/gguf_file.h"
 #include "engine/llama/gguf_geometry.h"
-#include "server/api_error.h"
-#include "server/auth.h"
-#include "server/json_reader.h"
 #include "server/llama/completion_relay.h"
 #include "server/llama/prefix_explanation.h"
 #include "server/llama/proxy_metrics.h"
@@ -61,33 +56,25 @@ class Proxy final : public LlamaProxy {
   ~Proxy() override;
 
   [[nodiscard]] Status start();
-  std::string url() const override { return listener_->url(); }
   std::string summary() const override;
-  void stop_accepting() override { listener_->stop_accepting(); }
-  bool wait_drained(Nanos limit) override { return listener_->wait_drained(limit); }
-  Status drain_storage(Nanos limit) override {
-    saver_->wait_idle();
-    return store_->drain(limit);
-  }
 
  private:
-  using Exchange = std::shared_ptr<HttpExchange>;
-
   [[nodiscard]] Status take_folder();
+  [[nodiscard]] Status remove_files();
   [[nodiscard]] Status wait_for_server();
   [[nodiscard]] Result<SlotProbeResult> prove(LlamaUpstream& upstream, const UpstreamFacts& facts);
   [[nodiscard]] Status prove_again(LlamaUpstream& upstream, const UpstreamFacts& facts);
   // Its adapters, each with what its file has: another one may have had the same path.
   [[nodiscard]] Result<std::string> adapters_of(LlamaUpstream& upstream);
 
-  void handle(HttpRequest request, const Exchange& exchange);
-  void carry(const HttpRequest& request, const Exchange& exchange);
+  void carry(const HttpRequest& request, const Exchange& exchange) override;
   void relay(const HttpRequest& request, HttpClient& client, ReplyStream& reply);
   // Ok: llama-server is the one that is known, and lets the client in.
   [[nodiscard]] Result<std::uint64_t> check(const HttpRequest& request);
-  [[nodiscard]] HttpResponse answer_own(const HttpRequest& request);
-  [[nodiscard]] HttpResponse explain(const HttpRequest& request);
-  [[nodiscard]] HttpResponse status();
+  void wait_saved() override { saver_->wait_idle(); }
+  std::string model_name() const override { return model_name_; }
+  nlohmann::ordered_json slots_json() override;
+  HttpResponse explain(const HttpRequest& request) override;
   [[nodiscard]] HttpResponse metrics(const HttpRequest& request);
 
   const ProxySettings settings_;
@@ -96,23 +83,18 @@ class Proxy final : public LlamaProxy {
   ProxyMetrics metrics_;
   HttpUrl upstream_;
   std::unique_ptr<FileLock> folder_;
-  Digest256 model_{};  // identity of the GGUF at the start
-  SlotFormat format_;
   std::string model_name_;
-  std::unique_ptr<PrefixStore> store_;
   std::unique_ptr<TraceRecorder> trace_;
   std::unique_ptr<SlotTable> slots_;
   std::unique_ptr<SlotSaver> saver_;
   std::unique_ptr<ServerIdentity> identity_;
   std::unique_ptr<RelayParts> parts_;
-  std::unique_ptr<ThreadPoolExecutor> workers_;
-  std::unique_ptr<HttpListener> listener_;  // last: its handler uses the rest
 };
 
 Proxy::~Proxy() {
-  listener_.reset();  // clients are gone: their requests end
-  workers_.reset();
+  end_requests();
   saver_.reset();
+  if (folder_) (void)remove_files();
 }
 
 // ---- the start
@@ -159,21 +141,20 @@ Status Proxy::start() {
                                                       facts->slot_context,
                                                       settings_.shifts_context,
                                                       {trace_.get(), model_name_}});
-  workers_ = std::make_unique<ThreadPoolExecutor>("proxy", settings_.workers, settings_.workers);
-  auto listener = HttpListener::create(
-      settings_.listen, [this](HttpRequest request, const Exchange& exchange) { handle(std::move(request), exchange); },
-      metrics_.registry());
-  if (!listener.is_ok()) return listener.status();
-  listener_ = std::move(*listener);
-  return Status::ok();
+  return listen(settings_.listen, "proxy", settings_.workers, metrics_.registry());
 }
 
-// Nobody else composes files there; what an earlier proxy has left behind goes.
+// Nobody else composes files there.
 Status Proxy::take_folder() {
   LARDER_RETURN_IF_ERROR(files_.make_dirs(settings_.slot_directory));
   auto lock = files_.lock(join_path(settings_.slot_directory, kProxyLockName));
   if (!lock.is_ok()) return lock.status();
   folder_ = std::move(*lock);
+  return remove_files();
+}
+
+// What a killed proxy has left behind, and at the end the files of restores: the folder may be memory.
+Status Proxy::remove_files() {
   const auto names = files_.list(settings_.slot_directory);
   if (!names.is_ok()) return names.status();
   for (const std::string& name : *names) {
@@ -220,6 +201,12 @@ Result<SlotProbeResult> Proxy::prove(LlamaUpstream& upstream, const UpstreamFact
   }
   SlotProbeSettings probe;
   probe.model = gguf->first.text("general.name").value_or(path);
+  if (hides_context(gguf->first, facts.slot_context, settings_.caps_slots)) {
+    return unsupported(
+        fmt::format("{} cannot be cached: it chooses its factors of RoPE by the context that there is, and slots of {} "
+                    "tokens may hide a larger one: leave out --kv-unified-per-slot, or give the context another size",
+                    probe.model, facts.slot_context));
+  }
   if (store_ == nullptr) model_name_ = probe.model;  // at the start: later on others read it
   probe.directory = settings_.slot_directory;
   probe.window_tokens = sliding_window_of(gguf->first);
@@ -229,8 +216,8 @@ Result<SlotProbeResult> Proxy::prove(LlamaUpstream& upstream, const UpstreamFact
   probe.pools.data = *data;
   const Result<std::string> adapters = adapters_of(upstream);
   if (!adapters.is_ok()) return adapters.status();
-  probe.pools.overrides = fmt::format("llama.cpp {}; adapters {}; {}{}", facts.build, *adapters, settings_.identity,
-                                      context_identity(gguf->first, facts.slot_context));
+  probe.pools.overrides = fmt::format("llama.cpp {}; adapters {}; {}{}{}", facts.build, *adapters, settings_.identity,
+                                      context_identity(gguf->first, facts.slot_context), environment_identity());
   probe.pools.page_size = settings_.saves.page_size;
   return probe_slots(upstream, files_, probe);
 }
@@ -269,18 +256,9 @@ std::string Proxy::summary() const {
 
 // ---- requests
 
-void Proxy::handle(HttpRequest request, const Exchange& exchange) {
-  const Status posted = workers_->post(
-      [this, request = std::make_shared<HttpRequest>(std::move(request)), exchange] { carry(*request, exchange); });
-  if (posted.is_ok()) return;
-  HttpResponse busy = error_response(503, "larder proxy: too many requests are under way; try again");
-  busy.headers.emplace_back("Retry-After", "1");
-  exchange->respond(std::move(busy));
-}
-
 void Proxy::carry(const HttpRequest& request, const Exchange& exchange) {
-  const bool is_own = request.path.starts_with("/larder/") || (request.path == "/metrics" && request.method == "GET");
-  if (is_own) return exchange->respond(answer_own(request));
+  if (request.path.starts_with("/larder/")) return exchange->respond(answer_own(request));
+  if (request.path == "/metrics" && request.method == "GET") return exchange->respond(metrics(request));
   HttpClient client(upstream_, settings_.quiet_limit, bearer_of(request));
   ReplyStream reply(exchange);
   reply.on_gone([&client] { client.cancel(); });
@@ -288,10 +266,15 @@ void Proxy::carry(const HttpRequest& request, const Exchange& exchange) {
 }
 
 Result<std::uint64_t> Proxy::check(const HttpRequest& request) {
-  if (route_use(request.method, request.path) == RouteUse::kNone) return unsupported("it uses no slot");
   HttpClient theirs(upstream_, kAskLimit, bearer_of(request));
+  LlamaUpstream client(theirs);
+  if (route_use(request.method, request.path) == RouteUse::kNone) {
+    const bool wakes = request.method == "POST" || request.path == "/slots" || request.path == "/lora-adapters";
+    if (wakes) identity_->look(client);
+    return unsupported("it uses no slot");
+  }
   HttpClient ours(upstream_, kAskLimit, settings_.upstream_key.empty() ? bearer_of(request) : settings_.upstream_key);
-  LlamaUpstream client(theirs), own(ours);
+  LlamaUpstream own(ours);
   return identity_->check(client, own);
 }
 
@@ -315,38 +298,17 @@ void Proxy::relay(const HttpRequest& request, HttpClient& client, ReplyStream& r
 
 // ---- our own routes
 
-HttpResponse Proxy::answer_own(const HttpRequest& request) {
-  if (request.path == "/metrics") return metrics(request);
-  if (!request.is_loopback) {
-    log_audit(request, 403);
-    return error_response(403, kOnlyFromHere);
-  }
-  const bool is_get = request.method == "GET", is_post = request.method == "POST";
-  if (request.path == "/larder/status" && is_get) return status();
-  if (request.path == "/larder/explain" && is_post) return explain(request);
-  if (request.path == "/larder/flush" && is_post) {
-    store_->flush();
-    log_audit(request, 200);
-    return json_response(R"({"status":"ok"})");
-  }
-  return error_response(404, "no such route: GET /larder/status, POST /larder/explain, POST /larder/flush");
-}
-
 HttpResponse Proxy::explain(const HttpRequest& request) {
   HttpClient client(upstream_, kAskLimit, settings_.upstream_key.empty() ? bearer_of(request) : settings_.upstream_key);
+  LlamaUpstream upstream(client);
+  identity_->look(upstream);
   Explained server(client, *slots_);
-  const Result<std::string> body = explain_prefix({format_, *store_, parts_->ask_storage_tokens}, server, request.body);
-  if (!body.is_ok()) return error_response(body.status());
-  return json_response(*body);
+  return explained(server, parts_->ask_storage_tokens, request);
 }
 
-HttpResponse Proxy::status() {
+nlohmann::ordered_json Proxy::slots_json() {
   const SlotTable::Use use = slots_->use();
-  nlohmann::ordered_json out = {{"model", model_name_},
-                                {"page_size", format_.page_size()},
-                                {"slots", {{"all", slots_->size()}, {"busy", use.busy}, {"waiting", use.waiting}}}};
-  add_tiers(out, store_->counters());
-  return json_response(dump_json(out));
+  return {{"all", slots_->size()}, {"busy", use.busy}, {"waiting", use.waiting}};
 }
 
 HttpResponse Proxy::metrics(const HttpRequest& request) {
@@ -359,12 +321,8 @@ HttpResponse Proxy::metrics(const HttpRequest& request) {
   MetricsRegistry& registry = metrics_.registry();
   registry.gauge("larder_proxy_slots_busy", "Slots that a request has.").set(use.busy);
   registry.gauge("larder_proxy_requests_waiting", "Requests that wait for a slot.").set(use.waiting);
-  const PrefixStoreCounters counters = store_->counters();
-  export_tiers(registry, "larder_proxy", counters);
-  HttpResponse response;
-  response.content_type = std::string(MetricsRegistry::content_type());
-  response.body = text + registry.render() + storage_metrics(counters);
-  return response;
+  const std::string storage = export_tiers(registry, "larder_proxy");
+  return metrics_response(text + registry.render() + storage);
 }
 
 }  // namespace

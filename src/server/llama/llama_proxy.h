@@ -46,6 +46,7 @@ struct ProxySettings {
   bool hashes_data = false;                      // all bytes of the model are its identity, not head and samples
   std::string identity;                          // what else changes numbers: options of RoPE, control vectors, LoRA
   bool shifts_context = false;                   // it was started with --context-shift
+  bool caps_slots = false;                       // ... or with --kv-unified-per-slot
   SavePolicy saves;
   PrefixStoreOptions store;
   TraceOptions trace;

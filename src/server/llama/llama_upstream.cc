@@ -90,6 +90,8 @@ Result<UpstreamFacts> LlamaUpstream::facts() {
   facts.model_path = text_at(*body, "/model_path");
   facts.build = text_at(*body, "/build_info");
   facts.instance = text_at(*body, "/media_marker");
+  const PlainJson* sleeps = at(*body, "/is_sleeping");
+  facts.is_sleeping = sleeps != nullptr && *sleeps == true;
   facts.slots = static_cast<std::uint32_t>(size_at(*body, "/total_slots"));
   facts.slot_context = static_cast<std::uint32_t>(size_at(*body, "/default_generation_settings/n_ctx"));
   if (facts.slots == 0 || facts.slot_context == 0) return other_shape("GET /props");

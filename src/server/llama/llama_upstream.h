@@ -20,7 +20,8 @@ namespace larder::llama {
 
 struct UpstreamFacts {  // of GET /props
   std::string model_path, build;
-  std::string instance;  // differs for each start of llama-server (older versions: it does not)
+  std::string instance;      // differs for each start of llama-server (older versions: it does not)
+  bool is_sleeping = false;  // it has let its model go, and loads it anew when it is asked (--sleep-idle-seconds)
   std::uint32_t slots = 0;
   std::uint32_t slot_context = 0;  // tokens
 };

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "base/log.h"
@@ -11,18 +12,35 @@
 namespace larder::llama {
 namespace {
 
-bool is_same_start(const UpstreamFacts& a, const UpstreamFacts& b) {
-  return a.instance == b.instance && a.model_path == b.model_path && a.build == b.build && a.slots == b.slots &&
-         a.slot_context == b.slot_context;
+bool is_same_start(const UpstreamFacts& now, const UpstreamFacts& known) {
+  return now.instance == known.instance && now.model_path == known.model_path && now.build == known.build &&
+         now.slots == known.slots && now.slot_context == known.slot_context && !now.is_sleeping;
+}
+
+bool has_two_sets(const GgufFile& model) {
+  return std::ranges::any_of(model.tensors, [](const GgufTensor& tensor) {
+    return tensor.name.find("rope_factors_long") != std::string::npos;
+  });
 }
 
 }  // namespace
 
 std::string context_identity(const GgufFile& model, std::uint32_t context_tokens) {
-  const bool has_two = std::ranges::any_of(model.tensors, [](const GgufTensor& tensor) {
-    return tensor.name.find("rope_factors_long") != std::string::npos;
-  });
-  return has_two ? fmt::format("; context {}", context_tokens) : std::string();
+  return has_two_sets(model) ? fmt::format("; context {}", context_tokens) : std::string();
+}
+
+std::string environment_identity() {
+  const char* const variable = std::getenv("LLAMA_ATTN_ROT_DISABLE");
+  return variable != nullptr && std::atoi(variable) != 0 ? "; rows as they are" : std::string();
+}
+
+bool hides_context(const GgufFile& model, std::uint32_t slot_tokens, bool is_capped) {
+  if (!has_two_sets(model)) return false;
+  const std::string name = model.text("general.architecture").value_or("");
+  const auto trained = model.number(name + ".context_length");
+  const auto original = model.number(name + ".rope.scaling.original_context_length");
+  const bool is_long = slot_tokens > original.value_or(trained.value_or(slot_tokens));  // whatever is behind it
+  return !is_long && (is_capped || slot_tokens >= trained.value_or(std::uint64_t{slot_tokens} + 1));
 }
 
 ServerIdentity::ServerIdentity(UpstreamFacts facts, SlotTable& slots, ProxyMetrics& metrics, Prove prove)
@@ -37,7 +55,14 @@ Result<std::uint64_t> ServerIdentity::check(LlamaUpstream& client, LlamaUpstream
     if (changing_ > 0) return unavailable("its adapters are being changed");
     if (is_same_start(*now, facts_)) return version_;
   }
-  return prove_again(own, *now);
+  return prove_again(own);
+}
+
+void ServerIdentity::look(LlamaUpstream& client) {
+  const Result<UpstreamFacts> now = client.facts();
+  if (!now.is_ok() || !now->is_sleeping) return;
+  LockGuard guard(mutex_);
+  facts_ = UpstreamFacts{};
 }
 
 bool ServerIdentity::is_current(std::uint64_t checked) const {
@@ -58,26 +83,28 @@ void ServerIdentity::end_change(bool is_changed) {
   facts_ = UpstreamFacts{};
 }
 
-Result<std::uint64_t> ServerIdentity::prove_again(LlamaUpstream& upstream, const UpstreamFacts& facts) {
+Result<std::uint64_t> ServerIdentity::prove_again(LlamaUpstream& upstream) {
   const Result<SlotTable::Hold> all = slots_.acquire({.count = slots_.size()});
   if (!all.is_ok()) return all.status();
+  const Result<UpstreamFacts> now = upstream.facts();
+  if (!now.is_ok()) return now.status();
   std::uint64_t version = 0;
   {
     LockGuard guard(mutex_);  // somebody else was first, perhaps
     if (!refused_.is_ok()) return refused_;
-    if (is_same_start(facts, facts_)) return version_;
+    if (is_same_start(*now, facts_)) return version_;
     version = version_;
   }
   metrics_.restarts.increment();
   slots_.forget_all();
-  log_info("proxy", "llama-server was started anew: it is proven again");
-  Status proven = facts.slots == slots_.size()
-                      ? prove_(upstream, facts)
-                      : unsupported(fmt::format("it has {} slots, and had {}", facts.slots, slots_.size()));
+  log_info("proxy", "llama-server was started anew, or has slept: it is proven again");
+  Status proven = now->slots == slots_.size()
+                      ? prove_(upstream, *now)
+                      : unsupported(fmt::format("it has {} slots, and had {}", now->slots, slots_.size()));
   LockGuard guard(mutex_);
   if (changing_ > 0 || version != version_) return unavailable("its adapters were changed while it was proven");
   if (proven.is_ok()) {
-    facts_ = facts;
+    facts_ = *now;
     return version_;
   }
   ++version_;  // whoever waits for a slot asked who is there before

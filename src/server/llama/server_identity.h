@@ -4,8 +4,9 @@
 // Pages of one model restored into another are wrong answers, and no error. So before a slot is given anything the
 // proxy asks who is there; a server that was started anew is proven again before it is given anything.
 //
-//   known ──(another start of the server)──► proven again ──► known
-//                                                   └──► refused: a message says why; only plain requests from here on
+//   known ──(another start of the server, or it has slept)──► proven again ──► known
+//                                                                    └──► refused: a message says why; only plain
+//                                                                    requests from here on
 //
 // Threads: any. Cost: check() one small call of llama-server; after a restart that of the probe, during which other
 // requests wait.
@@ -27,6 +28,12 @@ namespace larder::llama {
 // What of a context is part of the pages' identity: its size, if the model has two sets of RoPE factors (Phi-3,
 // MiniCPM), of which llama.cpp takes one by that size; else nothing.
 [[nodiscard]] std::string context_identity(const GgufFile& model, std::uint32_t context_tokens);
+// What of the environment is: llama.cpp rotates the rows of quantised caches unless a variable says otherwise, here and
+// in a llama-server that we start.
+[[nodiscard]] std::string environment_identity();
+// Whether slots of so many tokens leave open which set that is: llama-server tells what a slot may use of its context
+// (at most what the model was trained for, or --kv-unified-per-slot: is_capped), and chooses by what there is.
+[[nodiscard]] bool hides_context(const GgufFile& model, std::uint32_t slot_tokens, bool is_capped);
 
 class ServerIdentity {
  public:
@@ -38,6 +45,8 @@ class ServerIdentity {
   // for good. Others: it does not answer now, or not to this client. client: has the client's own key: who may not ask
   // llama-server is given nothing. own: proves a new server.
   [[nodiscard]] Result<std::uint64_t> check(LlamaUpstream& client, LlamaUpstream& own) LARDER_EXCLUDES(mutex_);
+  // Before a request that uses no slot: it may wake the server up, whose slots are empty then.
+  void look(LlamaUpstream& client) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] bool is_current(std::uint64_t checked) const LARDER_EXCLUDES(mutex_);
   // What counts is being changed (its adapters): nothing is current until the end, and if it was changed the server is
   // proven again.
@@ -45,8 +54,7 @@ class ServerIdentity {
   void end_change(bool is_changed) LARDER_EXCLUDES(mutex_);
 
  private:
-  [[nodiscard]] Result<std::uint64_t> prove_again(LlamaUpstream& upstream, const UpstreamFacts& facts)
-      LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] Result<std::uint64_t> prove_again(LlamaUpstream& upstream) LARDER_EXCLUDES(mutex_);
 
   SlotTable& slots_;
   ProxyMetrics& metrics_;

@@ -18,7 +18,6 @@
 #include "engine/llama/self_probe.h"
 #include "server/api_error.h"
 #include "server/auth.h"
-#include "server/json_reader.h"
 #include "server/llama/libllama/llama_calls.h"
 #include "server/llama/libllama/llama_texts.h"
 #include "server/llama/server_identity.h"
@@ -28,8 +27,6 @@ namespace {
 
 constexpr std::uint32_t kSavesWaiting = 4;
 constexpr std::uint32_t kProbePage = 16, kProbePages = 4;
-
-using Exchange = std::shared_ptr<HttpExchange>;
 
 // Where completions are asked for.
 std::optional<CallKind> call_kind(std::string_view path) {
@@ -54,21 +51,13 @@ class Service final : public LlamaService {
   Service(ServeSettings settings, FileSystem& files, MetricsRegistry& registry)
       : settings_(std::move(settings)), files_(files), registry_(registry), metrics_(registry) {}
   ~Service() override {
-    listener_.reset();  // clients are gone: their requests end
-    workers_.reset();
+    end_requests();
     engine_.reset();
     saver_.reset();
   }
 
   [[nodiscard]] Status start();
-  [[nodiscard]] std::string url() const override { return listener_->url(); }
   [[nodiscard]] std::string summary() const override;
-  void stop_accepting() override { listener_->stop_accepting(); }
-  [[nodiscard]] bool wait_drained(Nanos limit) override { return listener_->wait_drained(limit); }
-  [[nodiscard]] Status drain_storage(Nanos limit) override {
-    saver_->wait_idle();
-    return store_->drain(limit);
-  }
 
  private:
   // ---- the start
@@ -78,13 +67,13 @@ class Service final : public LlamaService {
   [[nodiscard]] Result<HostSettings> host_settings(std::uint32_t sequences) const;
   [[nodiscard]] bool keep(std::vector<TokenId> tokens, SequenceExport pages, const std::string& owner);
   // ---- requests
-  void handle(HttpRequest request, const Exchange& exchange);
-  void carry(const HttpRequest& request, const Exchange& exchange);
+  void carry(const HttpRequest& request, const Exchange& exchange) override;
   [[nodiscard]] bool is_allowed(const HttpRequest& request) const;
   [[nodiscard]] HttpResponse answer(const HttpRequest& request);
-  [[nodiscard]] HttpResponse answer_own(const HttpRequest& request);
-  [[nodiscard]] HttpResponse explain(const HttpRequest& request);
-  [[nodiscard]] HttpResponse status();
+  void wait_saved() override { saver_->wait_idle(); }
+  std::string model_name() const override { return model_->name; }
+  nlohmann::ordered_json slots_json() override;
+  HttpResponse explain(const HttpRequest& request) override;
   [[nodiscard]] HttpResponse metrics();
 
   const ServeSettings settings_;
@@ -94,15 +83,11 @@ class Service final : public LlamaService {
   std::string file_name_;
   ModelHandle loaded_;
   std::unique_ptr<LlamaModel> model_;
-  SlotFormat format_;
-  std::unique_ptr<PrefixStore> store_;
   std::unique_ptr<TraceRecorder> trace_;
   std::unique_ptr<ThreadPoolExecutor> saver_;
   std::unique_ptr<LlamaHost> host_;
   std::unique_ptr<LlamaEngine> engine_;
   std::unique_ptr<CallParts> parts_;
-  std::unique_ptr<ThreadPoolExecutor> workers_;
-  std::unique_ptr<HttpListener> listener_;
 };
 
 // ---- the start
@@ -135,13 +120,7 @@ Status Service::start() {
   parts_ = std::unique_ptr<CallParts>(new CallParts{*model_, *engine_, *store_, metrics_, trace_.get(),
                                                     settings_.context_tokens, settings_.slots, settings_.batch_tokens,
                                                     settings_.ask_storage_tokens});
-  workers_ = std::make_unique<ThreadPoolExecutor>("serve", settings_.workers, settings_.workers);
-  auto listener = HttpListener::create(
-      settings_.listen, [this](HttpRequest request, const Exchange& exchange) { handle(std::move(request), exchange); },
-      registry_);
-  if (!listener.is_ok()) return listener.status();
-  listener_ = std::move(*listener);
-  return Status::ok();
+  return listen(settings_.listen, "serve", settings_.workers, registry_);
 }
 
 Status Service::load() {
@@ -181,8 +160,8 @@ Result<ModelSettings> Service::identity(const GgufModel& gguf) const {
   const Result<Digest256> data = settings_.hashes_data ? hash_gguf(files_, gguf) : sample_gguf(files_, gguf);
   if (!data.is_ok()) return data.status();
   model.data = *data;
-  model.overrides = fmt::format("libllama {}; layers on a GPU {}{}", llama_build_info(), settings_.gpu_layers,
-                                context_identity(gguf.first, settings_.context_tokens));
+  model.overrides = fmt::format("libllama {}; layers on a GPU {}{}{}", llama_build_info(), settings_.gpu_layers,
+                                context_identity(gguf.first, settings_.context_tokens), environment_identity());
   model.page_size = settings_.saves.page_size;
   return model;
 }
@@ -237,15 +216,6 @@ std::string Service::summary() const {
 
 // ---- requests
 
-void Service::handle(HttpRequest request, const Exchange& exchange) {
-  const Status posted = workers_->post(
-      [this, request = std::make_shared<HttpRequest>(std::move(request)), exchange] { carry(*request, exchange); });
-  if (posted.is_ok()) return;
-  HttpResponse busy = error_response(503, "larder serve: too many requests are under way; try again");
-  busy.headers.emplace_back("Retry-After", "1");
-  exchange->respond(std::move(busy));
-}
-
 void Service::carry(const HttpRequest& request, const Exchange& exchange) {
   if (!is_allowed(request)) return exchange->respond(error_response(401, "a key is missing, or is not this server's"));
   const std::optional<CallKind> kind = call_kind(request.path);
@@ -270,37 +240,14 @@ HttpResponse Service::answer(const HttpRequest& request) {
   return error_response(404, "no such route: " + request.path);
 }
 
-HttpResponse Service::answer_own(const HttpRequest& request) {
-  if (!request.is_loopback) {
-    log_audit(request, 403);
-    return error_response(403, kOnlyFromHere);
-  }
-  if (request.path == "/larder/status" && request.method == "GET") return status();
-  if (request.path == "/larder/explain" && request.method == "POST") return explain(request);
-  if (request.path == "/larder/flush" && request.method == "POST") {
-    store_->flush();
-    log_audit(request, 200);
-    return json_response(R"({"status":"ok"})");
-  }
-  return error_response(404, "no such route: GET /larder/status, POST /larder/explain, POST /larder/flush");
-}
-
 HttpResponse Service::explain(const HttpRequest& request) {
   ExplainedModel model(*parts_);
-  const Result<std::string> body =
-      explain_prefix({format_, *store_, settings_.ask_storage_tokens}, model, request.body);
-  if (!body.is_ok()) return error_response(body.status());
-  return json_response(*body);
+  return explained(model, settings_.ask_storage_tokens, request);
 }
 
-HttpResponse Service::status() {
+nlohmann::ordered_json Service::slots_json() {
   const LlamaEngine::Use use = engine_->use();
-  nlohmann::ordered_json out = {
-      {"model", model_->name},
-      {"page_size", format_.page_size()},
-      {"slots", {{"all", use.slots}, {"busy", use.busy}, {"waiting", use.waiting}, {"set_back", use.set_back}}}};
-  add_tiers(out, store_->counters());
-  return json_response(dump_json(out));
+  return {{"all", use.slots}, {"busy", use.busy}, {"waiting", use.waiting}, {"set_back", use.set_back}};
 }
 
 HttpResponse Service::metrics() {
@@ -313,12 +260,8 @@ HttpResponse Service::metrics() {
   registry_.counter("larder_serve_requests_set_back_total", "Requests that made room for others.")
       .rise_to(use.set_back);
   registry_.counter("larder_serve_batches_total", "Batches that were computed.").rise_to(use.batches);
-  const PrefixStoreCounters counters = store_->counters();
-  export_tiers(registry_, "larder_serve", counters);
-  HttpResponse response;
-  response.content_type = std::string(MetricsRegistry::content_type());
-  response.body = registry_.render() + storage_metrics(counters);
-  return response;
+  const std::string storage = export_tiers(registry_, "larder_serve");
+  return metrics_response(registry_.render() + storage);
 }
 
 }  // namespace
