@@ -2,6 +2,7 @@
 #include "base/file_system.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -86,6 +87,43 @@ TEST_F(RealFiles, ALockExcludesUntilItEnds) {
   EXPECT_EQ(files_.lock(path).status().code(), StatusCode::kConflict);
   held->reset();
   EXPECT_TRUE(files_.lock(path).is_ok());
+}
+
+// A child has a copy of each descriptor of its parent, until it runs another program or ends.
+TEST_F(RealFiles, ALockEndsThoughAChildLives) {
+  const std::string path = join_path(root_, "lock");
+  auto held = files_.lock(path);
+  ASSERT_TRUE(held.is_ok());
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(ends[1]);
+    char byte = 0;
+    (void)!::read(ends[0], &byte, 1);  // until the parent closes its end
+    ::_exit(0);
+  }
+  ASSERT_GT(child, 0);
+  held->reset();
+  auto again = files_.lock(path);
+  EXPECT_TRUE(again.is_ok()) << again.status().to_string();
+  ::close(ends[0]);
+  ::close(ends[1]);
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+}
+
+TEST_F(RealFiles, AChildThatEndsTakesNoLockFromItsParent) {
+  const std::string path = join_path(root_, "lock");
+  auto held = files_.lock(path);
+  ASSERT_TRUE(held.is_ok());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    held->reset();
+    ::_exit(0);
+  }
+  ASSERT_GT(child, 0);
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_EQ(files_.lock(path).status().code(), StatusCode::kConflict);
 }
 
 TEST(Paths, SplitAndJoin) {

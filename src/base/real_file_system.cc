@@ -119,13 +119,17 @@ class RealFile final : public File {
   const std::string path_;
 };
 
-// flock ends when the descriptor closes.
+// Closing the descriptor alone would leave the lock with a forked child that still has a copy of it.
 class RealFileLock final : public FileLock {
  public:
   explicit RealFileLock(Descriptor descriptor) : descriptor_(std::move(descriptor)) {}
+  ~RealFileLock() override {
+    if (::getpid() == owner_) (void)retry([&] { return ::flock(descriptor_.get(), LOCK_UN); });
+  }
 
  private:
   const Descriptor descriptor_;
+  const pid_t owner_ = ::getpid();  // a child that ends must not take the lock from its parent
 };
 
 int flags_of(const OpenOptions& options) {
