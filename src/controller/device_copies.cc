@@ -5,11 +5,13 @@
 #include <utility>
 #include <variant>
 
+#include "base/clock.h"
+
 namespace larder {
 
 namespace {
 constexpr Nanos kShutdownLook = std::chrono::milliseconds(20);
-constexpr int kShutdownLooks = 500;  // ten seconds
+constexpr Nanos kShutdownLimit = std::chrono::seconds(10);
 }  // namespace
 
 DeviceCopies::DeviceCopies(const Parts& parts)
@@ -43,7 +45,8 @@ void DeviceCopies::drop_leases(const TransferDone& done) {
 }
 
 void DeviceCopies::finish() {
-  for (int i = 0; i < kShutdownLooks && transfer_ != nullptr && transfer_->in_flight() > 0; ++i) {
+  const TimePoint begun = real_clock().now();
+  while (transfer_ != nullptr && transfer_->in_flight() > 0 && real_clock().now() - begun < kShutdownLimit) {
     ops_.drain(kShutdownLook, [this](Completion& completion) {
       if (const auto* done = std::get_if<TransferDone>(&completion)) drop_leases(*done);
     });

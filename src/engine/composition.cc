@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "door/register_backends.h"
+#include "engine/reference/reference_engine.h"
 #include "metadata/open_metadata.h"
 #include "transfer/cuda/cuda_device.h"
 
@@ -69,6 +70,7 @@ Result<std::unique_ptr<Composition>> Composition::create(const Options& options,
   Result<ModelSpec> model = load_model(options, files);
   if (!model.is_ok()) return model.status();
   LARDER_RETURN_IF_ERROR(validate_options_for(options, *model));
+  LARDER_RETURN_IF_ERROR(ReferenceEngine::check(*model));
   const Result<CacheConfig> config = cache_config(options, files);
   if (!config.is_ok()) return config.status();
   const Result<ExtraConfig> extra = parse_extra_config(

@@ -92,6 +92,10 @@ TEST(Composition, NamesWhatIsWrong) {
   o = {};
   o.hicache_size_gb = 1e-6;
   EXPECT_NE(message(o).find("--hicache-size"), std::string::npos) << message(o);
+  o = {};
+  o.model = "gdn-real";  // said before memory is taken for its pools
+  o.hicache_size_gb = 1e6;
+  EXPECT_NE(message(o).find("use a -tiny model"), std::string::npos) << message(o);
 }
 
 }  // namespace

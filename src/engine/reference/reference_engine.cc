@@ -283,18 +283,26 @@ Result<std::unique_ptr<ReferenceEngine>> create_engine(const ModelSpec& model, D
       !(model.dims == pools.model().dims)) {
     return invalid_argument("the device pools were made for another model than " + model.id);
   }
-  LARDER_RETURN_IF_ERROR(check_computable(model));
-  Round throw_away;
-  const std::uint64_t parameters = build_weights(pools, throw_away, true).parameters;
-  if (parameters > kMaxParameters) {
-    return invalid_argument("model " + model.id + " has " + std::to_string(parameters) +
-                            " parameters; the reference engine's limit is " + std::to_string(kMaxParameters) +
-                            ": use a -tiny model");
-  }
+  LARDER_RETURN_IF_ERROR(ReferenceEngine::check(model));
   return std::unique_ptr<ReferenceEngine>(std::make_unique<CpuEngine>(model, pools, threads, kernels));
 }
 
 }  // namespace reference
+
+Status ReferenceEngine::check(const ModelSpec& model) {
+  LARDER_RETURN_IF_ERROR(reference::check_computable(model));
+  // Layers take their shapes from pools: a slot of each component is enough.
+  ComponentCounts slots{};
+  for (const ComponentKind c : kAllComponents) slots[index_of(c)] = model.has(c) ? 1 : 0;
+  const Result<std::unique_ptr<DevicePools>> pools = DevicePools::create(model, slots, host_memory_source());
+  if (!pools.is_ok()) return pools.status();
+  reference::Round throw_away;
+  const std::uint64_t parameters = reference::build_weights(**pools, throw_away, true).parameters;
+  if (parameters <= reference::kMaxParameters) return Status::ok();
+  return invalid_argument("model " + model.id + " has " + std::to_string(parameters) +
+                          " parameters; the reference engine's limit is " + std::to_string(reference::kMaxParameters) +
+                          ": use a -tiny model");
+}
 
 Result<std::unique_ptr<ReferenceEngine>> ReferenceEngine::create(const ModelSpec& model, DevicePools& pools,
                                                                  std::uint32_t threads) {

@@ -50,6 +50,8 @@ class ReferenceEngine {
   // threads: workers for matrix work (>= 1). Errors: kInvalidArgument (a dimension the engine cannot compute, named).
   [[nodiscard]] static Result<std::unique_ptr<ReferenceEngine>> create(const ModelSpec& model, DevicePools& pools,
                                                                        std::uint32_t threads);
+  // Whether create() could make one: asked before memory is taken for the pools. Errors: as of create(), of the model.
+  [[nodiscard]] static Status check(const ModelSpec& model);
   virtual ~ReferenceEngine() = default;
 
   // Runs one batch; results[i] belongs to steps[i]. A sequence with start == 0 gets a zeroed working state first.
