@@ -37,7 +37,7 @@ struct ProxyOptions {
   std::string upstream, slot_directory, model, identity, key_file, upstream_ca;
   TlsFiles tls;
   std::uint32_t requests = 64;
-  bool shifts_context = false;
+  bool shifts_context = false, caps_slots = false;
   CacheOptions cache;
   LogOptions log;
   std::vector<std::string> command;
@@ -69,6 +69,7 @@ void add_proxy_model_options(CLI::App& app, ProxyOptions& o) {
   app.add_option("--model", o.model, "the model's file, if llama-server knows it by a path that is not of this machine")
       ->type_name("GGUF");
   app.add_flag("--context-shift", o.shifts_context, "with --upstream: it was started with --context-shift");
+  app.add_flag("--kv-unified-per-slot", o.caps_slots, "with --upstream: it was started with --kv-unified-per-slot");
   app.add_option("--identity", o.identity,
                  "with --upstream: what changes its numbers beside the model (RoPE, control vectors, LoRA)")
       ->type_name("TEXT");
@@ -148,6 +149,7 @@ Result<ProxySettings> settings_of(const ProxyOptions& o) {
   settings.hashes_data = o.cache.hashes_data;
   settings.identity = o.command.empty() ? o.identity : numeric_options(o.command);
   settings.shifts_context = o.shifts_context || (!o.command.empty() && shifts_context(o.command));
+  settings.caps_slots = o.caps_slots || (!o.command.empty() && caps_slots(o.command));
   settings.saves = o.cache.saves;
   settings.trace = o.cache.trace;
   settings.workers = o.requests;

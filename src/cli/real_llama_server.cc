@@ -70,6 +70,10 @@ std::string numeric_options(const std::vector<std::string>& command) {
   return out;
 }
 
+bool caps_slots(const std::vector<std::string>& command) {
+  return has_option(command, "--kv-unified-per-slot") || std::getenv("LLAMA_ARG_KV_UNIFIED_PER_SLOT") != nullptr;
+}
+
 bool shifts_context(const std::vector<std::string>& command) {
   const char* const variable = std::getenv("LLAMA_ARG_CONTEXT_SHIFT");
   return has_option(command, "--context-shift") ||
