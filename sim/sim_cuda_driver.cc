@@ -376,11 +376,13 @@ Status SimCudaDriver::copy(std::span<const CudaCopy> copies, CudaStream stream) 
   Operation operation;
   operation.copies.assign(copies.begin(), copies.end());
   const Lock lock(mutex_);
-  LARDER_RETURN_IF_ERROR(begin("copy"));
+  Status failed = begin("copy");
+  if (loss_) return failed;
   for (const CudaCopy& copy : copies) LARDER_RETURN_IF_ERROR(check_copy(copy));
-  LARDER_RETURN_IF_ERROR(give(stream, std::move(operation)));
+  if (!failed.is_ok()) operation.copies.resize(rng_.below(copies.size()));  // batches before the one that fails run
+  if (!operation.copies.empty()) LARDER_RETURN_IF_ERROR(give(stream, std::move(operation)));
   changed_.notify_all();
-  return Status::ok();
+  return failed;
 }
 
 Status SimCudaDriver::launch(const CopyLaunch& launch, std::uint32_t blocks, CudaStream stream) {

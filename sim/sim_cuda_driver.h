@@ -50,7 +50,7 @@ class SimCudaDriver final : public CudaDriver {
   void hold(CudaStream stream);
   void go_on();
   // The n-th call from now on (1: the next) of "allocate", "register_host", "create_stream", "create_event", "record",
-  // "wait", "copy" or "launch" ends with `status` and does nothing.
+  // "wait", "copy" or "launch" ends with `status` and does nothing; a copy of several perhaps some of them.
   void fail_call(const std::string& call, std::uint64_t n, Status status);
   // The n-th operation from now on (1: the next) is an illegal access.
   void lose_at(std::uint64_t n);
