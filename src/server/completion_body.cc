@@ -242,6 +242,9 @@ Result<std::vector<ChatMessage>> messages_of(const json& value) {
     in.read("role", message.role);
     if (in.is_ok() && message.role.empty()) in.fail_type("role", "a string such as \"user\"");
     if (!in.is_ok()) return in.status();
+    if (in.find("content") == nullptr && message.role != "assistant") {  // an answer may have called tools alone
+      return invalid_argument(fmt::format("'{}.content' is missing", path));
+    }
     Result<std::string> content = content_of(value[i].value("content", json()), path + ".content");
     if (!content.is_ok()) return content.status();
     message.content = std::move(*content);

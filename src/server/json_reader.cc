@@ -12,7 +12,8 @@ namespace {
 using nlohmann::json;
 
 // Deep nesting costs a parser far more memory than the text has, and a copy the stack: refused before it is parsed.
-bool is_too_deep(std::string_view text) {
+// Where the first bracket is that is too deep; npos: nowhere.
+std::size_t too_deep_at(std::string_view text) {
   std::size_t depth = 0;
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -26,13 +27,15 @@ bool is_too_deep(std::string_view text) {
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
-      if (++depth > kMaxJsonDepth) return true;
+      if (++depth > kMaxJsonDepth) return i;
     } else if ((c == ']' || c == '}') && depth > 0) {
       --depth;
     }
   }
-  return false;
+  return std::string_view::npos;
 }
+
+Status too_deep() { return invalid_argument(fmt::format("JSON nested deeper than {} levels", kMaxJsonDepth)); }
 
 // "[json.exception.parse_error.101] parse error at line 1, column 5: syntax error ..." -> "syntax error ..."
 std::string parser_text(const json::parse_error& error) {
@@ -68,24 +71,26 @@ Status check_json_values(std::string_view text, std::size_t most) {
 
 Status check_json_size(std::string_view text, std::size_t most) {
   LARDER_RETURN_IF_ERROR(check_json_values(text, most));
-  if (is_too_deep(text)) return invalid_argument(fmt::format("JSON nested deeper than {} levels", kMaxJsonDepth));
-  return Status::ok();
+  return too_deep_at(text) == std::string_view::npos ? Status::ok() : too_deep();
 }
 
 Result<json> parse_json_object(std::string_view text, std::size_t most) {
-  LARDER_RETURN_IF_ERROR(check_json_size(text, most));
+  LARDER_RETURN_IF_ERROR(check_json_values(text, most));
   if (text.empty()) return invalid_argument("the body is empty; a JSON object is expected");
   // To the parser a NUL is the end of the text; to JSON it is nothing that may stand anywhere.
   if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
     return invalid_argument(fmt::format("malformed JSON at {}: a NUL", place_of(text, nul)));
   }
+  // Of what is too deep, the beginning is parsed: bytes that are no JSON have brackets, too.
+  const std::size_t deep = too_deep_at(text);
   try {
-    json document = json::parse(text);
+    json document = json::parse(text.substr(0, deep));
     if (!document.is_object()) {
       return invalid_argument("the body must be a JSON object, got " + describe_json(document));
     }
     return document;
   } catch (const json::parse_error& error) {
+    if (deep < error.byte) return too_deep();
     const std::size_t offset = error.byte > 0 ? error.byte - 1 : 0;
     return invalid_argument(fmt::format("malformed JSON at {}: {}", place_of(text, offset), parser_text(error)));
   } catch (const json::exception& error) {  // a number beyond the range of double

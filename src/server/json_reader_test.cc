@@ -19,5 +19,26 @@ TEST(ParseJsonObject, ANulIsNoJson) {
   EXPECT_EQ((*escaped)["a"], std::string(1, '\0'));
 }
 
+// A file of another kind has more brackets open than JSON may have, and what is wrong with it is something else.
+TEST(ParseJsonObject, WhatIsNoJsonIsMalformedHoweverDeep) {
+  const std::string deep(100, '[');
+  const auto message = [](const std::string& text) { return parse_json_object(text).status().message(); };
+  EXPECT_TRUE(message("\x7f"
+                      "ELF" +
+                      deep)
+                  .starts_with("malformed JSON at byte 0 (line 1, column 1)"))
+      << message(
+             "\x7f"
+             "ELF" +
+             deep);
+  EXPECT_TRUE(message("\x7f"
+                      "ELF" +
+                      std::string(1, '\0') + deep)
+                  .starts_with("malformed JSON at byte 4"));
+  EXPECT_TRUE(message("{\"a\": 1," + deep).starts_with("malformed JSON at byte 8"));
+  EXPECT_EQ(message("{\"a\": " + deep), "JSON nested deeper than 64 levels");
+  EXPECT_EQ(message(deep), "JSON nested deeper than 64 levels");
+}
+
 }  // namespace
 }  // namespace larder
