@@ -253,7 +253,10 @@ int bench_ranks(int argc, char** argv) {
       ->delimiter(',')
       ->check(whole_number(0, 1000))
       ->capture_default_str();
-  app.add_option("--steps", o.steps)->type_name("NUMBER")->check(whole_number(20, 1'000'000))->capture_default_str();
+  app.add_option("--steps", o.steps, "of each measurement")
+      ->type_name("NUMBER")
+      ->check(whole_number(20, 1'000'000))
+      ->capture_default_str();
   app.add_option("--step-us", o.step_us, "from one step to the next")
       ->type_name("MICROSECONDS")
       ->check(whole_number(0, 1'000'000))

@@ -94,6 +94,12 @@ Status check_seconds(std::string_view name, double seconds, double least, double
       fmt::format("{} is {}: it must be a number of seconds in [{}, {}]", name, seconds, least, limit));
 }
 
+Status check_order(std::string_view name, double seconds, std::string_view limit_name, double limit) {
+  if (seconds <= limit) return Status::ok();
+  return invalid_argument(fmt::format("{} is {}, which is more than {}, {}: make one of them fit the other", name,
+                                      seconds, limit_name, limit));
+}
+
 Status check_options(const ServerOptions& o) {
   if (!is_loopback_host(o.host) && o.api_key.empty()) {
     return invalid_argument(
@@ -105,10 +111,10 @@ Status check_options(const ServerOptions& o) {
   LARDER_RETURN_IF_ERROR(check_seconds("--max-lease", o.max_lease, 0, kMaxSeconds));
   LARDER_RETURN_IF_ERROR(check_seconds("--max-reservation", o.max_reservation, kLeastReservation, kMaxSeconds));
   LARDER_RETURN_IF_ERROR(check_seconds("--max-io-lifetime", o.max_io_lifetime, 0, kMaxSeconds));
-  LARDER_RETURN_IF_ERROR(check_seconds("--client-lease", o.client_lease, 0, o.max_lease));
-  LARDER_RETURN_IF_ERROR(
-      check_seconds("--client-reservation", o.client_reservation, kLeastReservation, o.max_reservation));
-  return Status::ok();
+  LARDER_RETURN_IF_ERROR(check_seconds("--client-lease", o.client_lease, 0, kMaxSeconds));
+  LARDER_RETURN_IF_ERROR(check_seconds("--client-reservation", o.client_reservation, kLeastReservation, kMaxSeconds));
+  LARDER_RETURN_IF_ERROR(check_order("--client-lease", o.client_lease, "--max-lease", o.max_lease));
+  return check_order("--client-reservation", o.client_reservation, "--max-reservation", o.max_reservation);
 }
 
 Nanos nanos_of(double seconds) { return std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(seconds)); }
@@ -231,6 +237,7 @@ int metadata_server_command(int argc, char** argv) {
   app.get_formatter()->column_width(40);
   ServerOptions options;
   add_metadata_options(app, options);
+  app.footer("\nExit codes: 0 stopped by a signal; 1 it cannot serve; 2 wrong arguments, or no such file.");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   Status status = fill_key(options.api_key, options.api_key_file, "LARDER_METADATA_API_KEY");
   if (status.is_ok()) status = check_options(options);

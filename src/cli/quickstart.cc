@@ -356,6 +356,9 @@ int quickstart_command(int argc, char** argv) {
   QuickstartOptions options;
   options.load.max_parallel = kRunning;
   add_options(app, options);
+  app.footer(
+      "\nExit codes: 0 everything held; 1 a promise was broken, or a part could not be carried out; 2 wrong "
+      "arguments.");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   return carry_out(options);
 }

@@ -179,6 +179,8 @@ int serve(const Options& options) {
   if (!trace.is_ok()) return fail_serve(trace.status());
   auto scheduler = Scheduler::create(options, real_file_system(), real_clock(), metrics);
   if (!scheduler.is_ok()) return fail_serve(scheduler.status());
+  const std::string warning = reuse_warning((*scheduler)->model());
+  if (!warning.empty()) log_warning("serve", warning);
   auto api = ApiServer::create({scheduler->get(), &real_clock(), &metrics, {}, trace->get()});
   if (!api.is_ok()) return fail_serve(api.status());
 

@@ -152,10 +152,13 @@ std::string joined(std::span<const std::string_view> words) {
   return out;
 }
 
-Status range_error(const OptionEntry& entry, std::string_view shown) {
+std::string range_text(const OptionEntry& entry) {
   const std::string high = entry.high == kMaxU64 ? "2^64 - 1" : fmt::format("{}", entry.high);
-  return invalid_argument(fmt::format("--{} is {}: it must be {} {} and at most {}", entry.info.name, shown,
-                                      entry.is_low_open ? "above" : "at least", entry.low, high));
+  return fmt::format("{} {} and at most {}", entry.is_low_open ? "above" : "at least", entry.low, high);
+}
+
+Status range_error(const OptionEntry& entry, std::string_view shown) {
+  return invalid_argument(fmt::format("--{} is {}: it must be {}", entry.info.name, shown, range_text(entry)));
 }
 
 bool is_in_range(const OptionEntry& entry, double value) {
@@ -210,8 +213,8 @@ struct Setter {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error == std::errc::result_out_of_range) return range_error(entry, text);
     if (error != std::errc{} || end != text.data() + text.size()) {
-      return invalid_argument(fmt::format("--{} is '{}': it must be a {}number", entry.info.name, text,
-                                          std::is_integral_v<Number> ? "whole " : ""));
+      return invalid_argument(fmt::format("--{} is '{}': it must be a {}number, {}", entry.info.name, text,
+                                          std::is_integral_v<Number> ? "whole " : "", range_text(entry)));
     }
     if (!is_in_range(entry, static_cast<double>(value))) return range_error(entry, text);
     options.*m = value;

@@ -131,6 +131,14 @@ Status validate_options_for(const Options& options, const ModelSpec& model) {
   return Status::ok();
 }
 
+std::string reuse_warning(const ModelSpec& model) {
+  if (model.context_length > model.page_size) return {};
+  return fmt::format(
+      "nothing can be reused: a page has {} tokens, and no prompt is longer than the context of {}; give a smaller "
+      "--page-size or a larger --context-length",
+      model.page_size, model.context_length);
+}
+
 Result<ModelSpec> load_model(const Options& options, FileSystem& files) {
   const std::optional<ModelFileFormat> format = model_file_format(options.model);
   Result<ModelSpec> model = not_found("");

@@ -102,6 +102,9 @@ struct OptionInfo {
 // What can be said only with the model: control runs of a component that it has not, pools too small for one page.
 [[nodiscard]] Status validate_options_for(const Options& options, const ModelSpec& model);
 
+// Of a model whose prompts are never longer than a page; else empty.
+[[nodiscard]] std::string reuse_warning(const ModelSpec& model);
+
 // Loads the model (preset or file) with page size and context length applied.
 [[nodiscard]] Result<ModelSpec> load_model(const Options& options, FileSystem& files = real_file_system());
 // Policies, limits, and the extra configuration's own keys (prefetch_threshold, prefetch_timeout_*).

@@ -78,6 +78,7 @@ TEST(Options, SettingRefusesWithNameValueAndRange) {
   EXPECT_EQ(o.without_effect, (std::set<std::string, std::less<>>{"enable-metrics", "mamba-scheduler-strategy"}));
   expect_refused(set_option(o, "page-size", "0"), {"--page-size is 0", "leave the option out"});
   expect_refused(set_option(o, "page-size", "-1"), {"--page-size is '-1'", "whole number"});
+  expect_refused(set_option(o, "threads", "-1"), {"--threads is '-1'", "whole number, at least 0 and at most "});
   expect_refused(set_option(o, "page-size", "64x"), {"--page-size is '64x'"});
   expect_refused(set_option(o, "page-size", ""), {"--page-size is ''"});
   expect_refused(set_option(o, "hicache-ratio", "0"), {"--hicache-ratio is 0", "above 0"});
@@ -326,6 +327,19 @@ TEST(ExtraConfig, TheReferencesVariableNamesTheFileOfMooncake) {
         "ssd_offload_path", "extra_backend_tag", "enable_group_semantics"}) {
     const std::vector<BackendOptionHelp>& known = *factory.options_of("mooncake");
     EXPECT_TRUE(std::any_of(known.begin(), known.end(), [&](const auto& option) { return option.key == key; })) << key;
+  }
+}
+
+TEST(Options, AContextOfOnePageIsWarnedOf) {
+  Options o;
+  o.model = "gdn-tiny";
+  o.page_size = 64;
+  for (const auto& [context, is_warned] : {std::pair(10u, true), {64u, true}, {65u, false}, {0u, false}}) {
+    o.context_length = context;
+    const Result<ModelSpec> model = load_model(o);
+    ASSERT_TRUE(model.is_ok()) << model.status().to_string();
+    const std::string warning = reuse_warning(*model);
+    EXPECT_EQ(warning.find("a page has 64 tokens") != warning.npos, is_warned) << context << ": " << warning;
   }
 }
 
