@@ -9,6 +9,7 @@
 #include <cstdio>
 
 #include "base/file_system.h"
+#include "base/log.h"
 #include "server/command_line.h"
 #include "server/json_reader.h"
 #include "server/text_table.h"
@@ -392,6 +393,7 @@ int bench_storage(int argc, char** argv) {
   Typed typed;
   add_options(app, options, typed);
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
+  set_log_level(LogLevel::kWarning);  // a backend tells of each opening, into the middle of the report
   Status status = settle(options, typed);
   if (status.is_ok()) status = options.with_restart ? run_restart(options) : run_bench(options);
   return status.is_ok() ? 0 : fail_command("larder bench storage", status);

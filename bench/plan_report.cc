@@ -92,8 +92,8 @@ std::string cells_text(const PlanSweep& sweep) {
                                       fmt::format("{:.2f}", cell.first_p99_s),
                                       fmt::format("{:.0f}", computing_s(sweep, cell))};
       const PlanStep* const step = step_from(sweep, kPlanHost, i);
-      row.push_back(step == nullptr ? "" : fmt::format("{:+.2f}", step->points));
-      row.push_back(step == nullptr ? "" : fmt::format("{:+.1f}", step->saved_s));
+      row.push_back(step == nullptr ? "" : signed_text(step->points, 2));
+      row.push_back(step == nullptr ? "" : signed_text(step->saved_s, 1));
       if (has_price) row.push_back(step == nullptr ? "" : price_text(*step));
       row.emplace_back(line.knee == i ? "knee" : "");
       table.add_row(std::move(row));
@@ -126,8 +126,8 @@ std::vector<std::string> other_step_row(const PlanSweep& sweep, const PlanStep& 
       gib_text(from.gib[step.tier]),
       gib_text(sweep.cells[step.to].gib[step.tier]),
       fmt::format("host {}, {} {}", gib_text(from.gib[kPlanHost]), kPlanTierNames[other], gib_text(from.gib[other])),
-      fmt::format("{:+.2f}", step.points),
-      fmt::format("{:+.1f}", step.saved_s),
+      signed_text(step.points, 2),
+      signed_text(step.saved_s, 1),
       price_text(step)};
 }
 

@@ -116,7 +116,7 @@ std::string replay_text(const ReplayOptions& options, const ReplayResult& result
 
 std::string sensitivity_text(double hit_rate, const std::vector<ReplaySensitivity>& rows) {
   TextTable table({"parameter of value", "halved: hit rate %", "change %", "doubled: hit rate %", "change %"});
-  const auto change = [&](double other) { return fmt::format("{:+.1f}", 100 * (other / hit_rate - 1)); };
+  const auto change = [&](double other) { return signed_text(100 * (other / hit_rate - 1), 1); };
   for (const ReplaySensitivity& row : rows) {
     table.add_row({row.parameter, fmt::format("{:.2f}", 100 * row.halved), change(row.halved),
                    fmt::format("{:.2f}", 100 * row.doubled), change(row.doubled)});

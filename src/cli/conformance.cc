@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "base/log.h"
 #include "base/thread_pool.h"
 #include "cli/commands.h"
 #include "door/register_backends.h"
@@ -218,6 +219,7 @@ int run_conformance(ConformanceOptions o, bool has_seed) {
   if (!has_seed && ::RAND_bytes(reinterpret_cast<unsigned char*>(&o.seed), sizeof o.seed) != 1) {
     return failure(unavailable("no random numbers from the system; give --seed"), kUsage);
   }
+  set_log_level(LogLevel::kWarning);  // a backend tells of each opening, into the middle of the report
   NamedHarness harness(o, std::move(*options));
   const Status prepared = harness.prepare();
   return prepared.is_ok() ? run_checks(o, *checks, harness) : failure(prepared, kNotOpened);

@@ -199,8 +199,8 @@ void print_stat(const StoreReport& report, const std::vector<VolumeTally>& talli
                    bytes_text(t.pages.live_bytes()), count_text(t.pages.pages[1]), count_text(t.pages.pages[2]),
                    bytes_text(t.pages.dead_bytes())});
   }
-  std::printf("%s\n%zu namespaces cleared while older segments still hold pages of them\n", table.text().c_str(),
-              report.cleared.size());
+  std::printf("%s\n%s cleared while older segments still hold pages of %s\n", table.text().c_str(),
+              counted_text(report.cleared.size(), "namespace").c_str(), report.cleared.size() == 1 ? "it" : "them");
   if (report.is_all_dropped) {
     std::printf("CLEARED is damaged in every volume: a server will drop all pages; see larder store fsck\n");
   }

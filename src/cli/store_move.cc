@@ -67,12 +67,12 @@ int run_export(const MoveOptions& o) {
                 {"left_out_groups", result->left_out_groups},
                 {"first_problem", result->first_problem.message()}});
   } else {
-    std::printf("%s: %s pages in %s groups, %s\n", o.archive.c_str(), count_text(result->pages).c_str(),
-                count_text(result->groups).c_str(), bytes_text(result->archive_bytes).c_str());
+    std::printf("%s: %s in %s, %s\n", o.archive.c_str(), counted_text(result->pages, "page").c_str(),
+                counted_text(result->groups, "group").c_str(), bytes_text(result->archive_bytes).c_str());
   }
   if (result->left_out_groups == 0) return kStoreDone;
-  std::fprintf(stderr, "larder store export: %s groups left out; the first: %s\n",
-               count_text(result->left_out_groups).c_str(), result->first_problem.message().c_str());
+  std::fprintf(stderr, "larder store export: %s left out; the first: %s\n",
+               counted_text(result->left_out_groups, "group").c_str(), result->first_problem.message().c_str());
   return kStoreDamage;
 }
 
@@ -110,14 +110,13 @@ int run_import(const MoveOptions& o) {
                 {"first_problem", result->first_problem.message()},
                 {"end", result->end.to_string()}});
   } else {
-    std::printf("%s: %s pages in %s groups, %s%s\n", o.archive.c_str(), count_text(result->pages).c_str(),
-                count_text(result->groups).c_str(), bytes_text(result->payload_bytes).c_str(),
+    std::printf("%s: %s in %s, %s%s\n", o.archive.c_str(), counted_text(result->pages, "page").c_str(),
+                counted_text(result->groups, "group").c_str(), bytes_text(result->payload_bytes).c_str(),
                 o.dry_run ? ": right; nothing was written" : "");
   }
   if (!result->first_problem.is_ok()) {
-    std::fprintf(stderr,
-                 "larder store import: %s groups damaged in the archive, %s refused by the store; the first: %s\n",
-                 count_text(result->damaged_groups).c_str(), count_text(result->refused_groups).c_str(),
+    std::fprintf(stderr, "larder store import: %s damaged in the archive, %s refused by the store; the first: %s\n",
+                 counted_text(result->damaged_groups, "group").c_str(), count_text(result->refused_groups).c_str(),
                  result->first_problem.message().c_str());
   }
   if (!result->end.is_ok()) {
@@ -169,8 +168,8 @@ int run_clear(const StoreArguments& arguments) {
   if (arguments.as_json) {
     print_json({{"namespace", name}, {"cleared_pages", before - std::min(before, after)}, {"pages", after}});
   } else {
-    std::printf("namespace %s: %s pages cleared, %s left in the store\n", name.c_str(),
-                count_text(before - std::min(before, after)).c_str(), count_text(after).c_str());
+    std::printf("namespace %s: %s cleared, %s left in the store\n", name.c_str(),
+                counted_text(before - std::min(before, after), "page").c_str(), count_text(after).c_str());
   }
   return kStoreDone;
 }
@@ -183,8 +182,8 @@ int run_forget(const StoreArguments& arguments, const std::vector<unsigned>& vol
   if (arguments.as_json) {
     print_json({{"forgotten", volumes}, {"volumes", std::move(rest)}});
   } else {
-    std::printf("forgotten; %zu volumes are left. A disk of a forgotten one is refused until it is emptied\n",
-                left->size());
+    std::printf("forgotten; what is left: %s. A disk of a forgotten one is refused until it is emptied\n",
+                counted_text(left->size(), "volume").c_str());
   }
   return kStoreDone;
 }

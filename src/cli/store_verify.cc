@@ -58,21 +58,21 @@ void print_verified(const StoreReport& report, const VerifyReport& verified) {
                 short_hex(page.page.identity.namespace_digest).c_str(),
                 std::string(file_store::page_state_name(page.state)).c_str(), damaged.status.message().c_str());
   }
-  std::printf("%s pages, %s: right\n", count_text(verified.pages).c_str(), bytes_text(verified.bytes).c_str());
+  std::printf("%s, %s: right\n", counted_text(verified.pages, "page").c_str(), bytes_text(verified.bytes).c_str());
   if (verified.unfinished > 0) {
-    std::printf("%s pages at the end of an open segment are not written yet, or were torn by a crash\n",
-                count_text(verified.unfinished).c_str());
+    std::printf("%s at the end of an open segment: not written yet, or torn by a crash\n",
+                counted_text(verified.unfinished, "page").c_str());
   }
   if (const std::uint64_t gaps = unfinished_gaps(report); gaps > 0) {
-    std::printf("%s gaps between the records of open segments: not written yet, or torn by a crash\n",
-                count_text(gaps).c_str());
+    std::printf("%s between the records of open segments: not written yet, or torn by a crash\n",
+                counted_text(gaps, "gap").c_str());
   }
   if (verified.vanished > 0) {
-    std::printf("%s pages went away meanwhile: a server evicts or cleans\n", count_text(verified.vanished).c_str());
+    std::printf("%s went away meanwhile: a server evicts or cleans\n", counted_text(verified.vanished, "page").c_str());
   }
   if (!verified.damaged.empty()) {
-    std::printf("%s pages are damaged; a server treats them as misses. larder store fsck --repair removes them\n",
-                count_text(verified.damaged.size()).c_str());
+    std::printf("damaged: %s; a server treats such as misses. larder store fsck --repair removes them\n",
+                counted_text(verified.damaged.size(), "page").c_str());
   }
 }
 
@@ -127,11 +127,11 @@ void print_check(const CheckReport& report, bool repair) {
                 finding.remedy.c_str());
     can_repair = can_repair || (finding.is_repairable && !finding.is_repaired);
   }
-  std::printf("%s segments; %s pages, %s: right\n", count_text(report.segments).c_str(),
-              count_text(report.pages).c_str(), bytes_text(report.bytes).c_str());
+  std::printf("%s; %s, %s: right\n", counted_text(report.segments, "segment").c_str(),
+              counted_text(report.pages, "page").c_str(), bytes_text(report.bytes).c_str());
   if (report.removed_pages > 0) {
-    std::printf("removed %s pages in %s damaged groups\n", count_text(report.removed_pages).c_str(),
-                count_text(report.removed_groups).c_str());
+    std::printf("removed %s in %s\n", counted_text(report.removed_pages, "page").c_str(),
+                counted_text(report.removed_groups, "damaged group").c_str());
   }
   if (report.findings.empty()) std::printf("nothing wrong\n");
   if (can_repair && !repair) std::printf("larder store fsck --repair mends what it can\n");

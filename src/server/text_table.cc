@@ -59,6 +59,16 @@ std::string count_text(std::uint64_t count) {
   return digits;
 }
 
+std::string counted_text(std::uint64_t count, std::string_view singular) {
+  return fmt::format("{} {}{}", count_text(count), singular, count == 1 ? "" : "s");
+}
+
+std::string signed_text(double value, int digits) {
+  std::string text = fmt::format("{:+.{}f}", value, digits);
+  if (text.find_first_not_of("-0.") == text.npos) text[0] = '+';
+  return text;
+}
+
 std::string millis_text(double seconds) { return fmt::format("{:.1f}", seconds * 1000); }
 
 }  // namespace larder

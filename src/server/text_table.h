@@ -31,6 +31,10 @@ class TextTable {
 [[nodiscard]] std::string bytes_text(std::uint64_t bytes);
 // "12,345".
 [[nodiscard]] std::string count_text(std::uint64_t count);
+// "1 page", "12 pages".
+[[nodiscard]] std::string counted_text(std::uint64_t count, std::string_view singular);
+// "+1.50", "-0.25"; what is rounded to zero is "+0.00".
+[[nodiscard]] std::string signed_text(double value, int digits);
 // Seconds as milliseconds: "12.3".
 [[nodiscard]] std::string millis_text(double seconds);
 
