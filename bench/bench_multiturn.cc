@@ -16,6 +16,7 @@
 #include "base/ranked_mutex.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
+#include "server/answer_hint.h"
 
 namespace larder {
 namespace {
@@ -63,6 +64,10 @@ Result<ServerFacts> ask_server(const MultiturnOptions& options, const HttpUrl& u
     const Result<HttpReply> reply = client.request("GET", target);
     if (!reply.is_ok()) return reply.status();
     const PlainJson info = PlainJson::parse(reply->body, nullptr, false);
+    if (reply->status == 401) {
+      return unavailable(fmt::format("GET {}: HTTP 401: {}{}", target, reply->body.substr(0, 300),
+                                     answer_hint(401, "--api-key-file FILE", "")));
+    }
     if (reply->status != 200 || !info.is_object()) continue;
     if (info.contains("page_size") && info["page_size"].is_number_unsigned()) facts.page_size = info["page_size"];
     if (info.contains("vocab_size") && info["vocab_size"].is_number_unsigned()) facts.vocab_size = info["vocab_size"];

@@ -9,6 +9,7 @@
 #include "base/file_system.h"
 #include "bench/bench_multiturn.h"
 #include "server/command_line.h"
+#include "server/key_file.h"
 
 namespace larder {
 namespace {
@@ -17,12 +18,13 @@ struct CommandOptions {
   MultiturnOptions run;
   std::string order = "fifo";
   bool as_json = false;
-  std::string save_outputs, compare_outputs;
+  std::string key_file, save_outputs, compare_outputs;
 };
 
 void add_multiturn_options(CLI::App& app, CommandOptions& o) {
   app.add_option("--url", o.run.url, "server to talk to")->type_name("URL")->capture_default_str();
   app.add_option("--api-key", o.run.api_key, "bearer key, if the server wants one")->type_name("KEY");
+  app.add_option("--api-key-file", o.key_file, "holds that key; or the variable LARDER_API_KEY")->type_name("FILE");
   app.add_option("--cacert", o.run.ca_file, "to an https:// URL: who may have issued the certificate, PEM")
       ->type_name("FILE");
   const std::string load = "Conversations";
@@ -81,6 +83,8 @@ int fail_multiturn(const Status& status) { return fail_command("larder bench mul
 
 int run_multiturn(CommandOptions o) {
   o.run.order = o.order == "random" ? TurnOrder::kRandom : TurnOrder::kFifo;
+  const Status filled = fill_key(o.run.api_key, o.key_file, "LARDER_API_KEY");
+  if (!filled.is_ok()) return fail_multiturn(Status(filled.code(), "--api-key-file: " + filled.message()));
   Result<nlohmann::json> saved = nlohmann::json();
   if (!o.compare_outputs.empty()) {
     saved = read_json(o.compare_outputs);

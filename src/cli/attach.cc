@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `larder attach`: a storage for several servers, all of them or none.
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
@@ -9,6 +10,16 @@
 #include "server/command_line.h"
 
 namespace larder {
+namespace {
+
+// Before any server is asked. Which keys there are is for the server to say; so is what a file of its machine holds.
+Status check_config(const std::string& text) {
+  if (text.empty() || text.starts_with('@')) return Status::ok();
+  if (nlohmann::json::parse(text, nullptr, false).is_object()) return Status::ok();
+  return invalid_argument("--extra-config: a JSON object is expected, for example {\"directory\": \"/mnt/cache\"}");
+}
+
+}  // namespace
 
 int attach_command(int argc, char** argv) {
   CLI::App app("Attaches a storage to running servers: to all of them, or to none.", "larder attach");
@@ -23,6 +34,8 @@ int attach_command(int argc, char** argv) {
       ->type_name("NAME");
   add_replica_options(app, o);
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
+  const Status checked = check_config(new_config);
+  if (!checked.is_ok()) return fail_command("larder attach", checked);
   return switch_replicas("attach", o, {new_backend, new_config, new_prefetch, new_write});
 }
 

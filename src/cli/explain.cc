@@ -10,6 +10,8 @@
 #include "base/file_system.h"
 #include "base/http_client.h"
 #include "cli/commands.h"
+#include "cli/front_options.h"
+#include "server/answer_hint.h"
 #include "server/command_line.h"
 #include "server/json_reader.h"
 #include "server/key_file.h"
@@ -114,7 +116,7 @@ Status explain(const ExplainOptions& o) {
   const Result<HttpUrl> url = parse_http_url(o.url, o.ca_file);
   if (!url.is_ok()) return url.status();
   std::string key = o.api_key;
-  LARDER_RETURN_IF_ERROR(fill_key(key, o.key_file, "LARDER_ADMIN_API_KEY"));
+  LARDER_RETURN_IF_ERROR(with_option("--api-key-file", fill_key(key, o.key_file, "LARDER_ADMIN_API_KEY")));
   LARDER_RETURN_IF_ERROR(fill_key(key, "", "LARDER_API_KEY"));
   HttpClient client(*url, std::chrono::seconds(60), key);
   const Result<HttpReply> reply =
@@ -122,7 +124,8 @@ Status explain(const ExplainOptions& o) {
   if (!reply.is_ok()) return reply.status();
   const PlainJson answer = PlainJson::parse(reply->body, nullptr, false);
   if (reply->status != 200 || !answer.is_object()) {
-    return unavailable(fmt::format("HTTP {}: {}", reply->status, reply->body.substr(0, 1000)));
+    const std::string hint = answer_hint(reply->status, "--api-key-file FILE", "`larder serve` or `larder proxy`");
+    return unavailable(fmt::format("POST /explain: HTTP {}: {}{}", reply->status, reply->body.substr(0, 1000), hint));
   }
   if (o.as_json) {
     std::printf("%s\n", answer.dump(2).c_str());
@@ -155,6 +158,7 @@ int explain_command(int argc, char** argv) {
   app.add_option("--lora-path", o.adapter, "adapter of the request")->type_name("NAME");
   app.add_option("--cache-salt", o.salt, "tenant salt of the request")->type_name("SALT");
   app.add_flag("--json", o.as_json, "print the server's JSON");
+  app.footer("\nExit codes: 0 done; 1 the server cannot be asked; 2 wrong arguments, or no such file.");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   const Status status = explain(o);
   return status.is_ok() ? 0 : fail_command("larder explain", status);

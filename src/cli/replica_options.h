@@ -15,7 +15,7 @@ namespace larder {
 
 struct ReplicaOptions {
   std::vector<std::string> urls;
-  std::string admin_key, ca_file;
+  std::string admin_key, key_file, ca_file;
   std::size_t wait_seconds = 30;
 };
 void add_replica_options(CLI::App& app, ReplicaOptions& o);

@@ -12,9 +12,12 @@
 
 #include "base/http_client.h"
 #include "cli/commands.h"
+#include "cli/front_options.h"
 #include "cli/real_interval.h"
+#include "server/answer_hint.h"
 #include "server/command_line.h"
 #include "server/json_reader.h"
+#include "server/key_file.h"
 #include "server/metrics_json.h"
 #include "server/stat_report.h"
 
@@ -25,8 +28,8 @@ constexpr auto kTimeout = std::chrono::seconds(30);
 
 struct StatOptions {
   std::string url = "http://127.0.0.1:30000";
-  std::string api_key, ca_file;
-  bool as_json = false;
+  std::string api_key, key_file, ca_file;
+  bool as_json = false, with_zeros = false;
   double watch_seconds = 0;  // 0: once
 };
 
@@ -34,7 +37,7 @@ Result<std::string> get(HttpClient& client, const char* target) {
   const Result<HttpReply> reply = client.request("GET", target);
   if (!reply.is_ok()) return reply.status();
   if (reply->status == 200) return reply->body;
-  const char* hint = reply->status == 401 ? "; give the server's key with --api-key" : "";
+  const std::string hint = answer_hint(reply->status, "--api-key-file FILE", "`larder serve --model NAME`");
   return unavailable(fmt::format("GET {}: HTTP {}: {}{}", target, reply->status, reply->body.substr(0, 300), hint));
 }
 
@@ -69,7 +72,7 @@ void print_sample(const StatOptions& o, const StatSample& now, const StatSample*
     std::printf("%s\n", dump_json(stat_json(now), o.watch_seconds > 0 ? -1 : 2).c_str());  // watched: a line each
   } else {
     if (o.watch_seconds > 0 && ::isatty(STDOUT_FILENO) == 1) std::printf("\x1b[H\x1b[2J");
-    std::printf("%s", stat_text(now, before, o.watch_seconds).c_str());
+    std::printf("%s", stat_text(now, before, o.watch_seconds, o.with_zeros).c_str());
   }
   std::fflush(stdout);
 }
@@ -77,7 +80,9 @@ void print_sample(const StatOptions& o, const StatSample& now, const StatSample*
 Status run_stat(const StatOptions& o) {
   const Result<HttpUrl> url = parse_http_url(o.url, o.ca_file);
   if (!url.is_ok()) return url.status();
-  HttpClient client(*url, kTimeout, o.api_key);
+  std::string key = o.api_key;
+  LARDER_RETURN_IF_ERROR(with_option("--api-key-file", fill_key(key, o.key_file, "LARDER_API_KEY")));
+  HttpClient client(*url, kTimeout, key);
   std::optional<Interval> interval;
   if (o.watch_seconds > 0) interval.emplace();
   std::optional<StatSample> before;
@@ -99,11 +104,11 @@ int stat_command(int argc, char** argv) {
   app.get_formatter()->column_width(30);
   StatOptions o;
   app.add_option("--url", o.url, "server to ask")->type_name("URL")->capture_default_str();
-  app.add_option("--api-key", o.api_key, "bearer key, if the server wants one")
-      ->envname("LARDER_API_KEY")
-      ->type_name("KEY");
+  app.add_option("--api-key", o.api_key, "bearer key, if the server wants one")->type_name("KEY");
+  app.add_option("--api-key-file", o.key_file, "holds that key; or the variable LARDER_API_KEY")->type_name("FILE");
   app.add_option("--cacert", o.ca_file, "to an https:// URL: who may have issued the certificate, PEM")
       ->type_name("FILE");
+  app.add_flag("--all", o.with_zeros, "rows that are zero, too, and what is there twice");
   app.add_flag("--json", o.as_json, "print JSON; with --watch one line each time");
   app.add_option("--watch", o.watch_seconds, "again every so often, with rates, until interrupted")
       ->type_name("SECONDS")

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "server/answer_hint.h"
 #include "server/json_reader.h"
 #include "server/masked_config.h"
 
@@ -62,7 +63,7 @@ class HttpStorageDoor final : public StorageDoor {
     std::string words = reply.body.substr(0, 1000);
     std::replace(words.begin(), words.end(), '\n', ' ');
     while (words.ends_with(' ')) words.pop_back();
-    const char* hint = reply.status == 401 ? "; give the servers' admin key with --admin-api-key" : "";
+    const std::string hint = answer_hint(reply.status, "--admin-api-key-file FILE", "`larder serve` or SGLang");
     const std::string text = fmt::format("{} {}: HTTP {}: {}{}", method, kRoute, reply.status, words, hint);
     // SGLang: "Reject attach: scheduler is not idle. #queue-req=1 ..."
     if (words.find("not idle") != std::string::npos) return overloaded(text);
@@ -91,12 +92,12 @@ bool is_same_storage(const AttachedStorage& has, const AttachedStorage& wanted) 
          (wanted.extra_config.empty() || is_same_config(has.extra_config, wanted.extra_config));
 }
 
-const char* word_of(End end) {
-  switch (end) {
+const char* word_of(const Server& server) {
+  switch (server.end) {
     case End::kUntouched: return "as it was";
     case End::kWasSo: return "was so already";
     case End::kChanged: return "done";
-    case End::kPutBack: return "put back";
+    case End::kPutBack: return server.status.is_ok() ? "put back" : "refused, and has what it had";
     case End::kUnknown: break;
   }
   return "NOT PUT BACK";
@@ -201,7 +202,7 @@ void ReplicaSwitch::put_back(std::size_t last, SwitchReport& report) {
 std::string switch_text(const SwitchReport& report) {
   std::string out;
   for (const Server& server : report.servers) {
-    out += fmt::format("{}: {}{}{}\n", server.name, word_of(server.end), server.status.is_ok() ? "" : ": ",
+    out += fmt::format("{}: {}{}{}\n", server.name, word_of(server), server.status.is_ok() ? "" : ": ",
                        server.status.message());
   }
   if (report.status.is_ok()) return out;

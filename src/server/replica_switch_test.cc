@@ -131,6 +131,8 @@ TEST_F(ReplicaSwitchTest, OnceOneRefusesAllAreAsTheyWere) {
   const SwitchReport report = make().attach_storage(file_);
   EXPECT_EQ(ends(report), "ppp");
   EXPECT_EQ(report.status.message(), "c: no");
+  EXPECT_EQ(switch_text(report),
+            "a: put back\nb: put back\nc: refused, and has what it had: no\nEach server has what it had.\n");
   EXPECT_TRUE(report.is_clean());
   EXPECT_EQ(all(), before) << "policies, too";
   ASSERT_TRUE(make().attach_storage(file_).status.is_ok());

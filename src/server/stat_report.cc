@@ -136,31 +136,52 @@ std::string stat_head(const PlainJson& info) {
   return out;
 }
 
+// Storage has no fixed number of slots, and not every backend a size.
+std::string capacity_text(std::uint64_t capacity, std::string (*text_of)(std::uint64_t)) {
+  return capacity == 0 ? "-" : text_of(capacity);
+}
+
 std::string tiers_text(const PlainJson& tiers) {
   if (!tiers.is_array() || tiers.empty()) return {};
   TextTable table({"tier", "component", "slots", "of", "bytes", "of", "used"});
   for (const PlainJson& tier : tiers) {
     const std::uint64_t capacity = number_at(tier, "capacity_bytes");
     table.add_row({text_at(tier, "tier"), text_at(tier, "component"), count_text(number_at(tier, "slots")),
-                   count_text(number_at(tier, "capacity")), bytes_text(number_at(tier, "bytes")), bytes_text(capacity),
-                   share_text(number_at(tier, "bytes"), capacity)});
+                   capacity_text(number_at(tier, "capacity"), count_text), bytes_text(number_at(tier, "bytes")),
+                   capacity_text(capacity, bytes_text), share_text(number_at(tier, "bytes"), capacity)});
   }
   return "\n" + table.text();
 }
 
+// A metric that is shown, too, says what the member `name` says: "moved" and larder_storage_moved_pages_total.
+bool is_metric(const StatSample& now, const std::string& name, const char* prefix) {
+  return std::any_of(now.metrics.begin(), now.metrics.end(), [&](const MetricFamily& family) {
+    if (title_of(family.name) == nullptr || !family.name.starts_with(prefix)) return false;
+    const std::size_t at = family.name.find("_" + name);
+    const std::size_t end = at == family.name.npos ? at : at + 1 + name.size();
+    return at != family.name.npos && (end == family.name.size() || family.name[end] == '_');
+  });
+}
+
 // An object of numbers as one table, a row per member.
-std::string counters_text(const char* title, const PlainJson& object) {
+std::string counters_text(const StatSample& now, const char* title, const char* member, const char* prefix,
+                          bool with_zeros) {
+  const PlainJson& object = state_of(now.info, member);
   if (!object.is_object() || object.empty()) return {};
   TextTable table({title, ""});
+  bool any = false;
   for (const auto& [name, value] : object.items()) {
+    if (!with_zeros && ((value.is_number() && value.get<double>() == 0) || is_metric(now, name, prefix))) continue;
+    any = true;
     table.add_row({name, value.is_number()   ? value_text(name, value.get<double>())
                          : value.is_string() ? value.get<std::string>()
                                              : value.dump()});
   }
-  return "\n" + table.text();
+  return any ? "\n" + table.text() : std::string();
 }
 
-std::string values_text(const StatSample& now, const StatSample* before, double seconds, const char* title) {
+std::string values_text(const StatSample& now, const StatSample* before, double seconds, const char* title,
+                        bool with_zeros) {
   TextTable table(before == nullptr ? std::vector<std::string>{title, "labels", "value"}
                                     : std::vector<std::string>{title, "labels", "value", "per s"});
   bool any = false;
@@ -168,6 +189,7 @@ std::string values_text(const StatSample& now, const StatSample* before, double 
     const char* section = title_of(family.name);
     if (section == nullptr || section != std::string_view(title) || family.type == "histogram") continue;
     for (const MetricSeries& series : family.series) {
+      if (!with_zeros && series.value == 0) continue;
       any = true;
       table.add_row({family.name, labels_text(series.labels), value_text(family.name, series.value),
                      rate_text(before, seconds, family, series)});
@@ -212,13 +234,14 @@ Ordered series_json(const MetricFamily& family, const MetricSeries& series) {
 
 }  // namespace
 
-std::string stat_text(const StatSample& now, const StatSample* before, double seconds) {
+std::string stat_text(const StatSample& now, const StatSample* before, double seconds, bool with_zeros) {
   std::string out = stat_head(now.info);
   out += tiers_text(state_of(now.info, "tiers"));
-  out += counters_text("cache", state_of(now.info, "cache"));
-  out += counters_text("storage backend", state_of(now.info, "storage"));
-  for (const char* title : kTitles) out += values_text(now, before, seconds, title);
+  out += counters_text(now, "cache", "cache", "larder_", with_zeros);
+  out += counters_text(now, "storage backend", "storage", "larder_storage_", with_zeros);
+  for (const char* title : kTitles) out += values_text(now, before, seconds, title, with_zeros);
   out += histograms_text(now, before, seconds);
+  if (!with_zeros) out += "\nWhat is zero is left out: --all shows it, and so does --json.\n";
   return out;
 }
 

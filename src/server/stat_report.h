@@ -21,7 +21,8 @@ struct StatSample {
 };
 
 // For people. `before`: an earlier sample, `seconds` ago, for rates per second; null: none.
-[[nodiscard]] std::string stat_text(const StatSample& now, const StatSample* before, double seconds);
+// `with_zeros`: also what is zero, and what the server tells twice.
+[[nodiscard]] std::string stat_text(const StatSample& now, const StatSample* before, double seconds, bool with_zeros);
 // The same as one document: {"model", ..., "tiers": [...], "cache": {...}, "storage": {...}, "metrics": {name: {...}}}.
 [[nodiscard]] nlohmann::ordered_json stat_json(const StatSample& now);
 

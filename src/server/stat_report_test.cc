@@ -86,27 +86,47 @@ StatSample sample_of(std::uint64_t reads) {
 
 TEST(StatReport, ShowsTiersBackendsMetricsAndRates) {
   const StatSample before = sample_of(10), now = sample_of(60);
-  const std::string text = stat_text(now, &before, 5);
+  const std::string text = stat_text(now, &before, 5, false);
   for (const char* wanted : {"model tiny", "backend file", "2 running, 3 waiting", "10.0 %", "25.0 %", "5.0 %",
                              "1.0 MiB", "2.0 MiB", "50.0 %", "corrupt_pages", "3.0 MiB", "larder_storage_reads_total",
                              "reason=absent", "60", "10.0", "larder_storage_op_seconds", "op=get"}) {
     EXPECT_NE(text.find(wanted), std::string::npos) << wanted << " is not in\n" << text;
   }
   EXPECT_EQ(text.find("model_name"), std::string::npos);
-  EXPECT_EQ(stat_text(now, nullptr, 0).find("per s"), std::string::npos);
+  EXPECT_EQ(stat_text(now, nullptr, 0, false).find("per s"), std::string::npos);
   const auto json = stat_json(now);
   EXPECT_EQ(json.at("tiers").at(0).at("slots"), 5);
   EXPECT_EQ(json.at("metrics").at("larder_storage_reads_total").at("series").at(0).at("value"), 60);
   EXPECT_EQ(json.at("storage").at("physical_bytes"), 3145728);
 }
 
+TEST(StatReport, LeavesOutWhatIsZeroOrThereTwice) {
+  StatSample sample = sample_of(0);
+  MetricsRegistry registry;
+  registry.counter("larder_storage_reads_total", "Reads", {{"reason", "absent"}});
+  registry.counter("larder_storage_moved_pages_total", "Moved").increment(8);
+  sample.metrics = *parse_metrics_json(metrics_json(registry));
+  sample.info["internal_states"][0] = nlohmann::json::parse(R"({
+    "tiers": [{"tier": "storage", "component": "", "slots": 22, "capacity": 0, "bytes": 5, "capacity_bytes": 0}],
+    "cache": {"corrupt_pages": 0, "retracted": 3}, "storage": {"moved": 8, "torn_tails": 0, "read_hits": 9}})");
+  const std::string brief = stat_text(sample, nullptr, 0, false), all = stat_text(sample, nullptr, 0, true);
+  for (const char* zero_or_twice : {"corrupt_pages", "torn_tails", "larder_storage_reads_total", "\nmoved"}) {
+    EXPECT_EQ(brief.find(zero_or_twice), std::string::npos) << zero_or_twice << " is in\n" << brief;
+    EXPECT_NE(all.find(zero_or_twice), std::string::npos) << zero_or_twice << " is not in\n" << all;
+  }
+  for (const char* wanted : {"retracted", "read_hits", "larder_storage_moved_pages_total", "--all"}) {
+    EXPECT_NE(brief.find(wanted), std::string::npos) << wanted << " is not in\n" << brief;
+  }
+  EXPECT_EQ(brief.find(" 0 "), std::string::npos) << "storage has no number of slots\n" << brief;
+}
+
 TEST(StatReport, WorksWithAServerThatSaysLess) {
   StatSample sample;
   sample.info = nlohmann::json::object();
-  EXPECT_NE(stat_text(sample, nullptr, 0).find("model -"), std::string::npos);
+  EXPECT_NE(stat_text(sample, nullptr, 0, false).find("model -"), std::string::npos);
   EXPECT_TRUE(stat_json(sample).at("tiers").is_null());
   sample.info = nlohmann::json::parse(R"({"internal_states": [{"tiers": 5, "cached_tokens": "x", "storage": null}]})");
-  EXPECT_FALSE(stat_text(sample, nullptr, 0).empty());
+  EXPECT_FALSE(stat_text(sample, nullptr, 0, false).empty());
 }
 
 }  // namespace

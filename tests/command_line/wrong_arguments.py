@@ -8,13 +8,15 @@ Each case runs the command. None of them may start its work: nothing is on stand
 """
 
 import concurrent.futures
+import http.server
 import pathlib
 import subprocess
 import sys
 import tempfile
+import threading
 
 # Exit code (None: any), arguments, words that standard error must have; behind a '!': must not have. @ stands for a
-# directory with what put_files() makes.
+# directory with what put_files() makes, ASKS and OTHER for servers.
 CASES = [
     (2, "bogus", ["larder: unknown command 'bogus'"]),
     (2, "serv", ["did you mean 'serve'?"]),
@@ -112,7 +114,9 @@ CASES = [
     (2, "metadata-server --port 70000", ["--port: '70000' is not a whole number in [0, 65535]"]),
     (2, "metadata-server --io-threads 0", ["--io-threads: '0' is not a whole number in [1, 256]"]),
     (2, "metadata-server --client-reservation 0", ["--client-reservation is 0: it must be a number of seconds in ["]),
-    (2, "metadata-server --client-lease 1000", ["--client-lease is 1000: ", "120]"]),
+    (2, "metadata-server --client-lease 1000", ["--client-lease is 1000, which is more than --max-lease, 120: "]),
+    (2, "metadata-server --max-lease 15", ["--client-lease is 60, which is more than --max-lease, 15: "]),
+    (2, "metadata-server --max-reservation 15", ["--client-reservation is 60, ", "--max-reservation, 15: "]),
     (2, "metadata-server --max-lease nan", ["--max-lease is nan"]),
     (2, "conformance --backend memory --timeout 0", ["--timeout: '0' is not a whole number in [1, 3600]"]),
     (2, "stat --watch 0", ["--watch: '0' is not a number in [0.1, 86400]"]),
@@ -120,7 +124,14 @@ CASES = [
     (2, "quickstart --num-clients 0", ["--num-clients: '0' is not a whole number in [1, 10000]"]),
     (2, "quickstart --hicache-ratio 0", ["--hicache-ratio: '0' is not a number in ["]),
     (2, "serve --port 99999", ["--port is 99999: it must be at least 0 and at most 65535"]),
-    (2, "serve --port -1", ["--port is '-1': it must be a whole number"]),
+    (2, "serve --port -1", ["--port is '-1': it must be a whole number, at least 0 and at most 65535"]),
+    (2, "serve --threads -1", ["--threads is '-1': it must be a whole number, at least 0 and at most "]),
+    # The address is nobody's: the server ends there.
+    (
+        1,
+        "serve --model gdn-tiny --context-length 10 --page-size 64 --host 203.0.113.1 --allow-no-key",
+        ["nothing can be reused: a page has 64 tokens", "context of 10", "--page-size", "--context-length"],
+    ),
     (2, "serve --hicache-ratio nan", ["--hicache-ratio is nan"]),
     (2, "bench multiturn --num-clients 0", ["--num-clients must be in [1, 10000]"]),
     (1, "bench multiturn --url http://127.0.0.1:1", ["cannot connect to 127.0.0.1:1"]),
@@ -176,7 +187,25 @@ CASES = [
     (2, "serve --hicache-storage-backend file", ["the option 'directory' is required"]),
     (2, "serve --hicache-storage-backend nope", ["unknown storage backend 'nope'"]),
     (2, "stat --url https://127.0.0.1:1 --cacert @/none", ["larder stat: ", "@/none"]),
-    (2, "explain --text a --api-key-file @/none", ["larder explain: ", "@/none: No such file"]),
+    (2, "explain --text a --api-key-file @/none", ["larder explain: --api-key-file: ", "@/none: No such file"]),
+    (2, "stat --api-key-file @/none", ["larder stat: --api-key-file: ", "@/none: No such file"]),
+    (2, "attach --backend file --admin-api-key-file @/none URL", ["--admin-api-key-file: ", "@/none: No such file"]),
+    (2, "detach --admin-api-key-file @/none URL", ["larder detach: --admin-api-key-file: ", "@/none: No such file"]),
+    (2, "bench multiturn --api-key-file @/none", ["larder bench multiturn: --api-key-file: ", "@/none: No such file"]),
+    # A server answers, and not as one that knows us. ASKS has a key; OTHER has none of our routes.
+    (1, "stat --url ASKS", ["HTTP 401", "give the server's key with --api-key-file FILE"]),
+    (1, "stat --url ASKS --api-key-file @/key", ["HTTP 404"]),
+    (1, "explain --text a --url ASKS", ["HTTP 401", "give the server's key with --api-key-file FILE"]),
+    (1, "explain --text a --url ASKS --api-key-file @/key", ["HTTP 404"]),
+    (1, "attach --backend file ASKS", ["HTTP 401", "give the server's key with --admin-api-key-file FILE"]),
+    (1, "detach ASKS --admin-api-key-file @/key", ["HTTP 404", "ASKS: as it was: ", "!larder detach: "]),
+    (1, "bench multiturn --url ASKS", ["HTTP 401", "give the server's key with --api-key-file FILE"]),
+    (1, "bench multiturn --url ASKS --api-key-file @/key", ["give --page-size"]),
+    (1, "stat --url OTHER", ["HTTP 404", "no `larder serve --model NAME` answers there"]),
+    (1, "explain --text a --url OTHER", ["HTTP 404", "no `larder serve` or `larder proxy` answers there"]),
+    (1, "detach OTHER", ["HTTP 404", "no `larder serve` or SGLang answers there"]),
+    (2, "attach --backend file --extra-config x OTHER", ["larder attach: --extra-config: a JSON object", "!HTTP"]),
+    (2, "attach --backend file --extra-config [] OTHER", ["larder attach: --extra-config: a JSON object", "!HTTP"]),
     (2, "bench multiturn --compare-outputs @/none", ["larder bench multiturn: ", "@/none: No such file"]),
     (2, "bench storage --directory /proc/none", ["larder bench storage: mkdir /proc/none: No such file"]),
     (2, "metadata-server --port 0 --directory @/blob/x", ["journal: mkdir @/blob/x: Not a directory"]),
@@ -205,6 +234,36 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])
 """
 
 
+class OtherServer(http.server.BaseHTTPRequestHandler):
+    """As FastAPI answers where it has no such route; with `key`, after it has asked for that."""
+
+    key = ""
+
+    def answer(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        is_open = not self.key or self.headers.get("Authorization") == f"Bearer {self.key}"
+        body = b'{"detail":"Not Found"}' if is_open else b'{"error":"Unauthorized"}'
+        self.send_response(404 if is_open else 401)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST = do_PUT = do_DELETE = answer
+
+    def log_message(self, *arguments):
+        pass
+
+
+class AsksForKey(OtherServer):
+    key = "secret"
+
+
+def start_server(handler):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return f"http://127.0.0.1:{server.server_port}"
+
+
 def put_files(directory):
     line = '{"timestamp": 0, "input_length": 64, "output_length": 1, "hash_ids": [1]}\n'
     for name, text in [
@@ -221,9 +280,15 @@ def put_files(directory):
         path.chmod(0o700)
 
 
-def problems_of(binary, directory, case):
+def problems_of(binary, places, case):
     code, line, words = case
-    arguments = line.replace("@", directory).split()
+
+    def placed(text):
+        for name, place in places.items():
+            text = text.replace(name, place)
+        return text
+
+    arguments = placed(line).split()
     done = subprocess.run([binary, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
     problems = []
     if code is not None and done.returncode != code:
@@ -232,7 +297,7 @@ def problems_of(binary, directory, case):
         problems.append(f"standard output has {done.stdout[:200]!r}")
     for word in words:
         is_wanted = not word.startswith("!")
-        if (word.removeprefix("!").replace("@", directory) in done.stderr) != is_wanted:
+        if (placed(word.removeprefix("!")) in done.stderr) != is_wanted:
             problems.append(f"it does {'not ' if is_wanted else ''}say {word!r}")
     shown = done.stderr[:500].rstrip()
     return [f"larder {line}\n  {problem}\n  it said: {shown}" for problem in problems]
@@ -242,7 +307,8 @@ def main():
     binary = sys.argv[1]
     with tempfile.TemporaryDirectory() as directory, concurrent.futures.ThreadPoolExecutor(4) as pool:
         put_files(directory)
-        found = [p for case in pool.map(lambda case: problems_of(binary, directory, case), CASES) for p in case]
+        places = {"@": directory, "ASKS": start_server(AsksForKey), "OTHER": start_server(OtherServer)}
+        found = [p for case in pool.map(lambda case: problems_of(binary, places, case), CASES) for p in case]
     for problem in found:
         print(problem)
     print(f"{len(CASES)} command lines, {len(found)} problems")
