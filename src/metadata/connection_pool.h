@@ -42,7 +42,7 @@ class ConnectionPool {
   };
 
   // limit > 0.
-  explicit ConnectionPool(std::size_t limit) : limit_(limit) {}
+  explicit ConnectionPool(std::size_t limit) : limit_(limit) { idle_.reserve(limit); }  // giving back cannot fail
 
   // Waits until less than `limit` are lent; the last one used is lent first. Nothing: `deadline` of `clock` is over.
   [[nodiscard]] std::optional<Loan> take(Clock& clock, TimePoint deadline) LARDER_EXCLUDES(mutex_) {
