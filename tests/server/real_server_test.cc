@@ -343,6 +343,29 @@ TEST_F(ExecutableTest, HelpAndVersion) {
   EXPECT_EQ(run("version").first, 0);
 }
 
+TEST_F(ExecutableTest, EachHelpListsItsExitCodes) {
+  for (const char* command : {"attach", "conformance", "detach", "explain", "metadata-server", "quickstart", "stat"}) {
+    const auto [code, said] = run(std::string(command) + " --help");
+    EXPECT_EQ(code, 0);
+    EXPECT_NE(said.find("Exit codes: 0 "), std::string::npos) << said;
+  }
+}
+
+// A file store tells of each opening what share of the disk it may take.
+TEST_F(ExecutableTest, NoLogLineIsBetweenTheRowsOfAReport) {
+  std::string directory = ::testing::TempDir() + "larder-report-XXXXXX";
+  ASSERT_NE(::mkdtemp(directory.data()), nullptr);
+  for (const std::string& command :
+       {"conformance --backend file --destructive --filter round_trip_per_pool --directory " + directory + "/store",
+        "bench storage --quick --page-sizes 4Ki --bytes 1Mi --seconds 0.1 --exists-pages 0 --beside none --directory " +
+            directory}) {
+    const auto [code, said] = run(command);
+    EXPECT_EQ(code, 0) << said;
+    EXPECT_EQ(said.find("info "), std::string::npos) << said;
+  }
+  std::filesystem::remove_all(directory);
+}
+
 TEST_F(ExecutableTest, AnUnknownKeyInAFileIsNamed) {
   char path[] = "/tmp/larder-config-XXXXXX.toml";
   const int file = ::mkstemps(path, 5);
