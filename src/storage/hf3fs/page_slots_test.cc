@@ -5,9 +5,6 @@
 
 #include <map>
 
-#include "base/rng.h"
-#include "storage/hf3fs/staging_area.h"
-
 namespace larder::hf3fs {
 namespace {
 
@@ -63,36 +60,6 @@ TEST(PageSlotsTest, NamesSayWhatPagesAgreeOn) {
                               "kv-ab00000000000000-b1-c0-f1x", "kv-ab00000000000000-b99999999999999999999-c0-f1"}) {
     EXPECT_EQ(parse_namespace_name(foreign).status().code(), StatusCode::kInvalidArgument) << foreign;
   }
-}
-
-TEST(StagingAreaTest, GivesEachByteToOneAndGetsAllBack) {
-  Rng rng(5);
-  StagingArea area(1000);
-  std::map<std::size_t, std::size_t> taken;
-  std::size_t refused = 0;
-  for (int step = 0; step < 5000; ++step) {
-    if (rng.chance(1, 2)) {
-      const auto bytes = static_cast<std::size_t>(rng.between(1, 300));
-      const auto offset = area.take(bytes);
-      if (!offset) {
-        ++refused;
-        continue;
-      }
-      ASSERT_LE(*offset + bytes, 1000u);
-      const auto next = taken.lower_bound(*offset);
-      ASSERT_TRUE(next == taken.end() || next->first >= *offset + bytes) << "step " << step;
-      ASSERT_TRUE(next == taken.begin() || std::prev(next)->first + std::prev(next)->second <= *offset);
-      taken.emplace(*offset, bytes);
-    } else if (!taken.empty()) {
-      auto victim = taken.begin();
-      std::advance(victim, static_cast<std::ptrdiff_t>(rng.below(taken.size())));
-      area.give_back(victim->first, victim->second);
-      taken.erase(victim);
-    }
-  }
-  EXPECT_GT(refused, 0u);
-  for (const auto& [offset, bytes] : taken) area.give_back(offset, bytes);
-  EXPECT_EQ(area.take(1000), 0u) << "all of it is one piece again";
 }
 
 }  // namespace

@@ -12,8 +12,8 @@
 #include "base/ranked_mutex.h"
 #include "storage/hf3fs/ring_worker.h"
 #include "storage/hf3fs/slot_bytes.h"
-#include "storage/hf3fs/staging_area.h"
 #include "storage/hf3fs/waiting_line.h"
+#include "storage/shared/arena_room.h"
 
 namespace larder::hf3fs {
 namespace {
@@ -104,7 +104,7 @@ class RingWorker::Loop {
   std::thread thread_;
 
   // the thread's
-  StagingArea staging_;
+  share::ArenaRoom staging_;
   std::vector<Slot> slots_;
   std::vector<std::size_t> free_slots_;
   WaitingLine waiting_;
@@ -245,7 +245,7 @@ bool RingWorker::Loop::begin(const std::vector<WaitingLine::Entry>& run) {
                                                : std::min(slot.deadline, slot.transfers.back().deadline);
   }
   if (!has_room.is_ok()) {
-    for (WaitingTransfer& entry : slot.transfers) end(entry.transfer, {has_room.status(), entry.may_land_later});
+    for (WaitingTransfer& entry : slot.transfers) end(entry.transfer, {has_room.status(), false});
     slot.transfers.clear();
     return true;
   }
@@ -262,7 +262,7 @@ bool RingWorker::Loop::begin(const std::vector<WaitingLine::Entry>& run) {
 Result<bool> RingWorker::Loop::prepare(const std::vector<WaitingLine::Entry>& run, Slot& slot, std::size_t number) {
   const PageTransfer& first = run.front()->transfer;
   const std::uint64_t bytes = run.back()->end() - first.address.offset;
-  const std::optional<std::size_t> offset = staging_.take(bytes);
+  const std::optional<std::uint64_t> offset = staging_.take(bytes);
   if (!offset) return false;
   const bool reads = options_.direction == PageTransfer::Kind::kRead;
   std::byte* const memory = reinterpret_cast<std::byte*>(iov_.base) + *offset;
@@ -326,13 +326,11 @@ void RingWorker::Loop::complete(const Hf3fsCqe& cqe) {
 
 // `status` is the I/O's; `may_land_later`: what it does to the file may come yet. Neighbours that failed together are
 // tried once more, each alone: one hole between them, or one chunk that is not to be had, is not the fault of the
-// others.
+// others. Not what may land later: a second try that succeeds would not end that.
 void RingWorker::Loop::end_moved(Slot& slot, const Status& status, bool may_land_later) {
-  if (!status.is_ok() && slot.transfers.size() > 1 && !defect(Defect::kGatherFailureIgnored)) {
-    for (WaitingTransfer& entry : slot.transfers) {
-      entry.goes_alone = true;
-      entry.may_land_later = may_land_later;
-    }
+  const bool is_shared_failure = !status.is_ok() && slot.transfers.size() > 1;
+  if (is_shared_failure && !may_land_later && !defect(Defect::kGatherFailureIgnored)) {
+    for (WaitingTransfer& entry : slot.transfers) entry.goes_alone = true;
     {
       LockGuard guard(mutex_);
       queued_ += slot.transfers.size();
@@ -345,8 +343,7 @@ void RingWorker::Loop::end_moved(Slot& slot, const Status& status, bool may_land
     Status own = defect(Defect::kGatherFailureIgnored) ? Status::ok() : status;
     if (own.is_ok() && options_.direction == PageTransfer::Kind::kRead) own = take_out(entry.transfer, memory);
     memory += entry.bytes();
-    const bool is_open = !own.is_ok() && (may_land_later || entry.may_land_later);
-    end(entry.transfer, {std::move(own), is_open});
+    end(entry.transfer, {std::move(own), may_land_later});
   }
 }
 
@@ -370,7 +367,7 @@ void RingWorker::Loop::expire_waiting() {
   if (waiting_.empty()) return;
   const TimePoint now = clock_.now();
   for (WaitingTransfer expired; waiting_.take_expired(now, expired);) {
-    end(expired.transfer, {deadline_exceeded("hf3fs: no room in the ring in time"), expired.may_land_later});
+    end(expired.transfer, {deadline_exceeded("hf3fs: no room in the ring in time"), false});
     LockGuard guard(mutex_);
     --queued_;
   }
@@ -395,7 +392,7 @@ void RingWorker::Loop::end_all(const Status& status) {
     slot.transfers.clear();
   }
   for (WaitingTransfer last; waiting_.take_expired(TimePoint::max(), last);) {
-    end(last.transfer, {status, last.may_land_later});
+    end(last.transfer, {status, false});
   }
 }
 

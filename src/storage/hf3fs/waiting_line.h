@@ -30,8 +30,7 @@ inline constexpr std::uint64_t kGatherBytes = std::uint64_t{1} << 20;
 struct WaitingTransfer {
   PageTransfer transfer;
   TimePoint deadline{};
-  bool goes_alone = false;      // it went with others, which failed: which of them was it?
-  bool may_land_later = false;  // a write: that first try may not be over
+  bool goes_alone = false;  // it went with others, which failed: which of them was it?
   [[nodiscard]] std::uint64_t bytes() const { return transfer_bytes(transfer.envelope.payload_bytes); }
   [[nodiscard]] std::uint64_t end() const { return transfer.address.offset + bytes(); }
 };

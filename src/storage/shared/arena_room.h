@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who has which bytes of an arena: the memory that a client and its host share for payloads.
+// Who has which bytes of an arena: the memory that a client and its host share for payloads, or that is registered with
+// a storage system for them.
 //
 // Room is given in one piece each, in whole pages of 4096 bytes; the lowest that fits, so that the same memory is used
 // again while it is warm. What is taken stays taken until it is given back, whatever becomes of the operation.
