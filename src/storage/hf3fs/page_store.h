@@ -5,14 +5,14 @@
 // keys nor groups. UsrbioPageStore does it with 3FS's rings; tests have one in memory.
 //
 // Contract
-//  - open_files() may block (it opens files): not on a thread that must not wait. The files stay good until the mount
-//    dies; afterwards transfers on them end kUnavailable, and open_files() gives new ones when the mount is back.
+//  - open_files() may block (it opens files), for a limited time: not on a thread that must not wait. The files stay
+//    good until the mount dies; afterwards transfers on them end kUnavailable, and open_files() gives new ones when the
+//    mount is back.
 //  - submit() does no I/O on the caller's thread. `done` of each transfer then runs exactly once, on any thread, under
 //    no lock; it must be short. Payloads belong to the transfer until then, and are never touched after it (rule 3),
 //    also when the transfer ended by its deadline and the file system finishes it later.
 //  - A read that ends ok is verified: envelope, generation, checksum. kNotFound: a hole, the end of the file, or a page
-//  of
-//    another generation. kCorrupt: anything else in the slot. kDeadlineExceeded, kUnavailable: no answer.
+//    of another generation. kCorrupt: anything else in the slot. kDeadlineExceeded, kUnavailable: no answer.
 //  - A write that ends otherwise than ok says whether its bytes may still land later: it took too long, or the file
 //    system cannot say what became of it. Such a slot must not be given to another page before the file system has
 //    given up on it.

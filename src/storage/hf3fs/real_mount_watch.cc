@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <atomic>
+#include <deque>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -14,20 +16,34 @@ struct MountWatch::State {
 
   const std::shared_ptr<UsrbioLibrary> library;
   std::atomic<bool> is_dead{false}, is_gone{false};
-  std::atomic<bool> has_ended{false};  // the thread has done all that it does; changes under `mutex`
+  std::atomic<bool> is_hanging{false};  // given_up > done; changes under `mutex`
+  std::atomic<bool> has_ended{false};   // the thread has done all that it does; changes under `mutex`
   RankedMutex mutex{LockRank::kStorage};
-  RankedCondition changed, ended;
+  RankedCondition changed, ended;                                    // `ended`: a task, or the thread
+  std::deque<std::function<void()>> tasks LARDER_GUARDED_BY(mutex);  // bounded by who waits for them
+  std::uint64_t taken LARDER_GUARDED_BY(mutex) = 0, done LARDER_GUARDED_BY(mutex) = 0;  // tasks
+  std::uint64_t given_up LARDER_GUARDED_BY(mutex) = 0;  // the number of the last one that nobody waits for any more
   int descriptor LARDER_GUARDED_BY(mutex) = -1;
   bool is_asked LARDER_GUARDED_BY(mutex) = false;
   bool is_ending LARDER_GUARDED_BY(mutex) = false;
   std::function<void()> last LARDER_GUARDED_BY(mutex);
 
-  // The descriptor to ask about; -1: it is time to end.
-  [[nodiscard]] int wait() LARDER_EXCLUDES(mutex) {
+  // What the thread does next; empty: it is time to end.
+  [[nodiscard]] std::function<void()> wait() LARDER_EXCLUDES(mutex) {
     LockGuard guard(mutex);
-    while (!is_asked && !is_ending) changed.wait(mutex);
+    while (tasks.empty() && !is_asked && !is_ending) changed.wait(mutex);
+    if (is_ending) return {};
+    if (!tasks.empty()) {
+      std::function<void()> task = std::move(tasks.front());
+      tasks.pop_front();
+      return task;
+    }
     is_asked = false;
-    return is_ending ? -1 : descriptor;
+    return [this, asked = descriptor] {
+      if (library->is_hf3fs(asked)) return;
+      is_gone.store(true, std::memory_order_release);
+      is_dead.store(true, std::memory_order_release);
+    };
   }
 };
 
@@ -72,19 +88,18 @@ class MountWatch::LeftThreads {
   std::vector<Left> left_ LARDER_GUARDED_BY(mutex_);  // one per session that ended on a stopped mount
 };
 
-void MountWatch::run(State& state) {
-  for (int descriptor = state.wait(); descriptor >= 0; descriptor = state.wait()) {
-    if (state.library->is_hf3fs(descriptor)) continue;
-    state.is_gone.store(true, std::memory_order_release);
-    state.is_dead.store(true, std::memory_order_release);
-  }
+void MountWatch::work(State& state) {
+  for (auto next = state.wait(); next; next = state.wait()) next();
   std::function<void()> last;
+  std::deque<std::function<void()>> dropped;  // nobody waits for them any more
   {
     LockGuard guard(state.mutex);
     last.swap(state.last);
+    dropped.swap(state.tasks);
   }
   if (last) last();
   last = nullptr;
+  dropped.clear();
   LockGuard guard(state.mutex);
   state.has_ended = true;
   state.ended.notify_all();
@@ -92,7 +107,7 @@ void MountWatch::run(State& state) {
 
 MountWatch::MountWatch(std::shared_ptr<UsrbioLibrary> library)
     : state_(std::make_shared<State>(std::move(library))), runner_(std::make_unique<Runner>()) {
-  runner_->thread = std::thread([state = state_] { run(*state); });
+  runner_->thread = std::thread([state = state_] { work(*state); });
 }
 
 MountWatch::~MountWatch() { (void)end(nullptr, Nanos(0)); }
@@ -112,6 +127,33 @@ void MountWatch::ask() {
 bool MountWatch::is_dead() const { return state_->is_dead.load(std::memory_order_acquire); }
 bool MountWatch::is_gone() const { return state_->is_gone.load(std::memory_order_acquire); }
 void MountWatch::set_dead() { state_->is_dead.store(true, std::memory_order_release); }
+
+bool MountWatch::is_hanging() const { return state_->is_hanging.load(std::memory_order_acquire); }
+
+bool MountWatch::run(std::function<void()> task, Nanos limit) {
+  State& state = *state_;
+  // The task does not outlive its turn: what it keeps may be the last of a session.
+  auto counted = [&state, task = std::move(task)]() mutable {
+    task();
+    task = nullptr;
+    LockGuard guard(state.mutex);
+    state.is_hanging = state.given_up > ++state.done;
+    state.ended.notify_all();
+  };
+  LockGuard guard(state.mutex);
+  if (state.is_hanging) return false;
+  const std::uint64_t number = ++state.taken;
+  state.tasks.emplace_back(std::move(counted));
+  state.changed.notify_one();
+  const TimePoint until = real_clock().now() + limit;
+  while (state.done < number && real_clock().now() < until) {
+    (void)state.ended.wait_for(state.mutex, until - real_clock().now());
+  }
+  if (state.done >= number) return true;
+  state.given_up = std::max(state.given_up, number);
+  state.is_hanging = true;
+  return false;
+}
 
 bool MountWatch::end(std::function<void()> last, Nanos limit) {
   if (!runner_) return true;

@@ -103,13 +103,13 @@ class UsrbioPageStore::Session {
   [[nodiscard]] bool can_end() const {
     PageStoreStats now;
     add_to(now);
-    return now.in_flight == 0 && (now.abandoned == 0 || watch_->is_gone());
+    return !is_hanging() && now.in_flight == 0 && (now.abandoned == 0 || watch_->is_gone());
   }
+  [[nodiscard]] bool is_hanging() const { return watch_->is_hanging(); }
   Result<std::shared_ptr<PageFiles>> open_files(const std::string& base, std::uint32_t count,
-                                                PageTransfer::Kind purpose) LARDER_EXCLUDES(mutex_);
-  [[nodiscard]] bool has_open(const std::string& base, PageTransfer::Kind purpose) const LARDER_EXCLUDES(mutex_) {
-    LockGuard guard(mutex_);
-    return files_.contains({base, purpose});
+                                                PageTransfer::Kind purpose);
+  [[nodiscard]] bool has_open(const std::string& base, PageTransfer::Kind purpose) const {
+    return files_->find({base, purpose}) != nullptr;
   }
   Status submit(PageTransfer transfer) {
     const bool reads = transfer.kind == PageTransfer::Kind::kRead;
@@ -131,71 +131,111 @@ class UsrbioPageStore::Session {
   }
 
  private:
-  Status make_workers(const std::string& mount_point);
+  // What the mount's daemon has given. A task of the watch that nobody waits for any more keeps it.
+  struct Opened {
+    Status status = Status::ok();
+    std::shared_ptr<Files> probe;                      // keeps the watch's descriptor open
+    std::vector<std::unique_ptr<RingWorker>> workers;  // of reads, then of writes
+  };
+  // The open files. Written by the watch's thread only.
+  class Table {
+   public:
+    using Name = std::pair<std::string, PageTransfer::Kind>;
+    [[nodiscard]] std::shared_ptr<PageFiles> find(const Name& name) const LARDER_EXCLUDES(mutex_) {
+      LockGuard guard(mutex_);
+      const auto known = files_.find(name);
+      return known == files_.end() ? nullptr : known->second;
+    }
+    void add(const Name& name, std::shared_ptr<PageFiles> files) LARDER_EXCLUDES(mutex_) {
+      LockGuard guard(mutex_);
+      files_.emplace(name, std::move(files));
+    }
+    [[nodiscard]] std::map<Name, std::shared_ptr<PageFiles>> take_all() LARDER_EXCLUDES(mutex_) {
+      LockGuard guard(mutex_);
+      return std::exchange(files_, {});
+    }
+
+   private:
+    mutable RankedMutex mutex_{LockRank::kStorage};
+    std::map<Name, std::shared_ptr<PageFiles>> files_ LARDER_GUARDED_BY(mutex_);
+  };
+
+  // Has the watch do what may wait for the mount.
+  Status at_mount(std::function<void()> task) {
+    if (watch_->run(std::move(task), patience())) return Status::ok();
+    return unavailable("hf3fs: the mount of " + options_.directory + " does not answer; is its daemon stopped?");
+  }
+  [[nodiscard]] Nanos patience() const { return 2 * options_.ring.client_timeout; }
+  static void open_mount(UsrbioStoreOptions options, const std::string& path,
+                         const std::shared_ptr<UsrbioLibrary>& library, const std::shared_ptr<MountWatch>& watch,
+                         Opened& out);
   Status test_rings(const std::shared_ptr<Files>& files);
   Status test_ring(std::size_t worker, const std::shared_ptr<Files>& files, std::size_t slot);
 
   const std::shared_ptr<UsrbioLibrary> library_;
   const UsrbioStoreOptions options_;
   const std::shared_ptr<MountWatch> watch_;
-  std::shared_ptr<Files> probe_;                      // keeps the watch's descriptor open
-  std::vector<std::unique_ptr<RingWorker>> workers_;  // of reads, then of writes
-  mutable RankedMutex mutex_{LockRank::kStorage};
-  std::map<std::pair<std::string, PageTransfer::Kind>, std::shared_ptr<PageFiles>> files_ LARDER_GUARDED_BY(mutex_);
+  const std::shared_ptr<Table> files_ = std::make_shared<Table>();
+  std::shared_ptr<Files> probe_;
+  std::vector<std::unique_ptr<RingWorker>> workers_;
 };
 
 // Rings, memory and files are given back where a mount that does not answer holds up nobody else.
 UsrbioPageStore::Session::~Session() {
   for (const auto& worker : workers_) worker->stop();
   for (const auto& worker : workers_) worker->join();
-  struct Remains {
-    std::vector<std::unique_ptr<RingWorker>> workers;
-    std::map<std::pair<std::string, PageTransfer::Kind>, std::shared_ptr<PageFiles>> files;
-    std::shared_ptr<Files> probe;
-  };
-  auto remains = std::make_shared<Remains>(Remains{std::move(workers_), std::move(files_), std::move(probe_)});
-  const auto give_back = [remains = std::move(remains)] {
+  auto remains = std::make_shared<Opened>(Opened{Status::ok(), std::move(probe_), std::move(workers_)});
+  const auto give_back = [remains = std::move(remains), files = files_] {
     remains->workers.clear();
-    remains->files.clear();
+    files->take_all().clear();
     remains->probe.reset();
   };
-  if (watch_->end(give_back, 2 * options_.ring.client_timeout)) return;
+  // Who has waited for it in vain does not wait once more.
+  if (watch_->end(give_back, is_hanging() ? Nanos(0) : patience())) return;
   log_warning("storage/hf3fs", "the mount of " + options_.directory +
                                    " does not answer: rings, memory and files of it are given back when it does");
 }
 
 Status UsrbioPageStore::Session::open() {
-  const Result<std::string> mount = library_->mount_point_of(options_.directory);
-  if (!mount.is_ok()) {
-    return invalid_argument("hf3fs: " + options_.directory + " is not a directory on a 3FS mount: " +
-                            mount.status().message() + "; see option 'file_path_prefix'");
-  }
   // Every session tests with a file of its own: other processes do so at the same time.
   static std::atomic<std::uint64_t> number{0};
   const std::uint64_t seed = static_cast<std::uint64_t>(real_clock().now().time_since_epoch().count());
   const std::string path = options_.directory + "/.larder-probe-" + probe_digest(seed + number++).hex().substr(0, 16);
-  probe_ = std::make_shared<Files>(library_);
-  Status status = probe_->open(path, O_RDWR | O_CREAT | O_EXCL, PageTransfer::Kind::kWrite);
-  if (status.is_ok()) status = probe_->open(path, O_RDONLY, PageTransfer::Kind::kRead);
+  const auto out = std::make_shared<Opened>();
+  LARDER_RETURN_IF_ERROR(at_mount([out, path, options = options_, library = library_, watch = watch_] {
+    open_mount(options, path, library, watch, *out);
+  }));
+  probe_ = std::move(out->probe);
+  workers_ = std::move(out->workers);
+  if (!probe_) return out->status;
   watch_->set_descriptor(probe_->descriptor(PageTransfer::Kind::kWrite, 0));
-  if (status.is_ok()) status = make_workers(*mount);
-  if (status.is_ok()) status = test_rings(probe_);
-  (void)library_->unlink(path);  // the descriptor stays good for the watch
-  return status;
+  const Status tested = out->status.is_ok() ? test_rings(probe_) : out->status;
+  // The descriptor stays good for the watch.
+  const Status unlinked = at_mount([path, library = library_] { (void)library->unlink(path); });
+  return tested.is_ok() ? unlinked : tested;
 }
 
-Status UsrbioPageStore::Session::make_workers(const std::string& mount_point) {
+void UsrbioPageStore::Session::open_mount(UsrbioStoreOptions options, const std::string& path,
+                                          const std::shared_ptr<UsrbioLibrary>& library,
+                                          const std::shared_ptr<MountWatch>& watch, Opened& out) {
+  Result<std::string> mount = library->mount_point_of(options.directory);
+  if (!mount.is_ok()) {
+    out.status = invalid_argument("hf3fs: " + options.directory + " is not a directory on a 3FS mount: " +
+                                  mount.status().message() + "; see option 'file_path_prefix'");
+    return;
+  }
+  out.probe = std::make_shared<Files>(library);
+  out.status = out.probe->open(path, O_RDWR | O_CREAT | O_EXCL, PageTransfer::Kind::kWrite);
+  if (out.status.is_ok()) out.status = out.probe->open(path, O_RDONLY, PageTransfer::Kind::kRead);
+  options.ring.mount_point = std::move(mount).value();
   for (const auto direction : {PageTransfer::Kind::kRead, PageTransfer::Kind::kWrite}) {
-    for (unsigned i = 0; i < options_.rings; ++i) {
-      RingWorkerOptions ring = options_.ring;
-      ring.mount_point = mount_point;
-      ring.direction = direction;
-      Result<std::unique_ptr<RingWorker>> worker = RingWorker::create(library_, ring, watch_);
-      if (!worker.is_ok()) return worker.status();
-      workers_.push_back(std::move(worker).value());
+    options.ring.direction = direction;
+    for (unsigned i = 0; i < options.rings && out.status.is_ok(); ++i) {
+      Result<std::unique_ptr<RingWorker>> worker = RingWorker::create(library, options.ring, watch);
+      out.status = worker.status();
+      if (worker.is_ok()) out.workers.push_back(std::move(worker).value());
     }
   }
-  return Status::ok();
 }
 
 // Each writing ring writes a page, then each reading one reads one of them.
@@ -235,16 +275,20 @@ Status UsrbioPageStore::Session::test_ring(std::size_t worker, const std::shared
 
 Result<std::shared_ptr<PageFiles>> UsrbioPageStore::Session::open_files(const std::string& base, std::uint32_t count,
                                                                         PageTransfer::Kind purpose) {
-  const std::pair<std::string, PageTransfer::Kind> name{base, purpose};
-  {
-    LockGuard guard(mutex_);
-    const auto known = files_.find(name);
-    if (known != files_.end()) return known->second;
-  }
-  auto files = std::make_shared<Files>(library_);
-  LARDER_RETURN_IF_ERROR(files->open_all(base, count, purpose));
-  LockGuard guard(mutex_);
-  return files_.try_emplace(name, std::move(files)).first->second;
+  const Table::Name name{base, purpose};
+  if (auto known = files_->find(name)) return known;
+  const auto status = std::make_shared<Status>();
+  const auto open_all = [status, name, count, table = files_, library = library_, directory = options_.directory] {
+    if (table->find(name)) return;  // meanwhile
+    auto files = std::make_shared<Files>(library);
+    *status = files->open_all(name.first, count, name.second);
+    if (status->is_ok()) return table->add(name, std::move(files));
+    if (status->code() != StatusCode::kNotFound || library->mount_point_of(directory).is_ok()) return;
+    *status = unavailable("hf3fs: " + directory + " is not there: is 3FS mounted?");
+  };
+  LARDER_RETURN_IF_ERROR(at_mount(open_all));
+  LARDER_RETURN_IF_ERROR(*status);
+  return files_->find(name);
 }
 
 UsrbioPageStore::UsrbioPageStore(const UsrbioStoreOptions& options, std::shared_ptr<UsrbioLibrary> library,
@@ -293,6 +337,7 @@ Result<std::shared_ptr<UsrbioPageStore::Session>> UsrbioPageStore::session() {
   LockGuard guard(mutex_);
   is_opening_ = false;
   next_try_ = clock_.now() + options_.retry_after;
+  if (fresh->is_hanging()) dead_.push_back(fresh);
   if (!opened.is_ok()) return Status(StatusCode::kUnavailable, opened.message());
   if (is_closed_) return unavailable("hf3fs: closed");
   log_info("storage/hf3fs", "the mount of " + options_.directory + " is back");
@@ -330,11 +375,7 @@ Result<std::shared_ptr<PageFiles>> UsrbioPageStore::open_files(const std::string
                                                                PageTransfer::Kind purpose) {
   const Result<std::shared_ptr<Session>> now = session();
   if (!now.is_ok()) return now.status();
-  Result<std::shared_ptr<PageFiles>> files = (*now)->open_files(base, count, purpose);
-  if (files.status().code() != StatusCode::kNotFound || library_->mount_point_of(options_.directory).is_ok()) {
-    return files;
-  }
-  return unavailable("hf3fs: " + options_.directory + " is not there: is 3FS mounted?");
+  return (*now)->open_files(base, count, purpose);
 }
 
 bool UsrbioPageStore::has_open(const std::string& base, PageTransfer::Kind purpose) const {

@@ -7,10 +7,12 @@
 //
 // When the mount dies the session ends, and open_files() makes a new one when the mount is back, at most every
 // `retry_after`. The old one is given back, if it has nothing in flight that a daemon may still serve; otherwise its
-// memory stays, never to be used again, until that daemon is known to be gone. Of such sessions there are only so many:
-// then the mount is given up until its daemon is started anew, and the log says so.
+// memory stays, never to be used again, until that daemon is known to be gone. Of such sessions, and of those that hang
+// in the mount while they are opened, there are only so many: then the mount is given up until its daemon is started
+// anew, and the log says so.
 //
-// Threads: any. Locks: one for the session and the tables of files; opening files happens under none.
+// Threads: any. Locks: one for the session, one for the table of files; the mount is talked to under none, and on no
+// caller's thread: only by the session's watch (mount_watch.h), for which a caller waits 2 * client_timeout at most.
 #pragma once
 
 #include <cstdint>
