@@ -154,6 +154,26 @@ TEST_F(TwoDisks, OneThatOthersFillTakesNothingFromTheOther) {
   EXPECT_TRUE(put(200, kOnOther).is_ok()) << "the other disk goes on";
 }
 
+// Its files do not go, so nothing that is dropped makes room.
+TEST_F(TwoDisks, TheFullOneWhoseFilesStayKeepsItsPages) {
+  fill();
+  limit_full(kStored / 2);
+  files_->before_remove = [](const std::string& path) {
+    return path.rfind("/full/", 0) == 0 ? status_from_errno(EACCES, "unlink", path) : Status::ok();
+  };
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    (void)put(100 + i, 50'000);
+    clock_.advance(std::chrono::seconds(1));
+  }
+  std::uint64_t kept = 0;
+  for (std::uint64_t page = 0; page < kStored; ++page) {
+    const bool is_others = std::find(on_other_.begin(), on_other_.end(), page) != on_other_.end();
+    kept += !is_others && get(page, kOnFull).is_ok() ? 1 : 0;
+  }
+  EXPECT_GE(kept, kStored / 2 - 2);
+  expect_others_pages();
+}
+
 // It is at its limit, and the other one is sick: it makes room by itself, and takes what comes.
 TEST_F(TwoDisks, TheFullOneGoesOnAloneWhileTheOtherIsSick) {
   fill();

@@ -216,15 +216,15 @@ SegmentId FileStore::emptiest_segment(std::optional<unsigned> volume, std::uint6
 }
 
 // The disk of a volume is full: nothing can be moved, so its emptiest segment goes with what lives in it. If it has
-// none, others fill the disk: then the volume's writes wait until that ends, and other volumes keep what they have.
-// False: no disk is full.
+// none, others fill the disk; or its files stay, whatever is dropped: then the volume's writes wait until that ends,
+// and everything is kept. False: no disk is full.
 bool FileStore::drop_for_space() {
   SegmentId victim = 0;
   {
     LockGuard guard(mutex_);
     if (!full_volume_) return false;
     std::uint64_t live = 0;
-    victim = emptiest_segment(full_volume_, live);
+    if (volumes_[*full_volume_].clean_again <= clock_.now()) victim = emptiest_segment(full_volume_, live);
     full_volume_.reset();
     if (victim == 0) return true;
     segments_.at(victim).is_leaving = true;

@@ -81,17 +81,16 @@ Result<OpenedVolume> open_directory(FileSystem& files, const std::string& direct
   const Result<FileInfo> info = files.stat(directory);
   if (!info.is_ok()) return with_advice(info.status(), "is the disk in order?");
   out.volume.device_id = info->device_id;
-  const Result<std::vector<std::byte>> bytes = read_small_file(files, join_path(directory, kFormatName), 4096);
-  if (bytes.is_ok()) {
-    const Result<VolumeFormat> parsed =
-        parse_format_text({reinterpret_cast<const char*>(bytes->data()), bytes->size()});
-    if (!parsed.is_ok()) {
-      return with_advice(parsed.status(), "use the build that wrote " + directory + ", or another directory");
-    }
-    out.format = *parsed;
+  const Result<VolumeFormat> format = read_format(files, directory);
+  if (format.is_ok()) {
+    out.format = *format;
     return out;
   }
-  if (bytes.status().code() != StatusCode::kNotFound) return with_advice(bytes.status(), "repair or remove it");
+  const StatusCode code = format.status().code();
+  if (code == StatusCode::kCorrupt || code == StatusCode::kUnsupported) {
+    return with_advice(format.status(), "use the build that wrote " + directory + ", or another directory");
+  }
+  if (code != StatusCode::kNotFound) return with_advice(format.status(), "check the disk of " + directory);
   for (const std::string& name : out.names) {
     if (parse_segment_name(name)) {
       return conflict("file store: " + directory +
@@ -235,32 +234,22 @@ Status agree_on_format(FileSystem& files, const Clock& clock, std::vector<Opened
   return Status::ok();
 }
 
-// The lists of all volumes, joined. A damaged one cannot say which pages are gone; if no volume has a whole one, all
-// pages written so far are.
-Status read_cleared(FileSystem& files, const std::vector<OpenedVolume>& volumes, std::vector<Cleared>& list,
-                    bool& is_damaged) {
-  bool any_damaged = false, any_whole = false;
+// Of all volumes. One that cannot be read is not a damaged one: nobody knows what it says.
+Result<JoinedClears> read_all_cleared(FileSystem& files, const std::vector<OpenedVolume>& volumes) {
+  std::vector<Result<std::vector<Cleared>>> lists;
   for (const OpenedVolume& v : volumes) {
-    const std::string path = join_path(v.volume.directory, kClearedName);
-    const Result<std::vector<std::byte>> bytes = read_small_file(files, path, 40 * kMaxCleared + 4096);
-    if (bytes.is_ok()) {
-      const Result<std::vector<Cleared>> decoded = decode_cleared(*bytes);
-      (decoded.is_ok() ? any_whole : any_damaged) = true;
-      if (decoded.is_ok()) list.insert(list.end(), decoded->begin(), decoded->end());
-      continue;
+    Result<std::vector<Cleared>> list = read_cleared(files, v.volume.directory);
+    const StatusCode code = list.status().code();
+    if (code == StatusCode::kNotFound) continue;
+    if (code == StatusCode::kUnsupported) {
+      return with_advice(list.status(), "use the build that wrote " + v.volume.directory + ", or another directory");
     }
-    const StatusCode code = bytes.status().code();
-    if (code == StatusCode::kCorrupt) any_damaged = true;
-    if (code == StatusCode::kCorrupt || code == StatusCode::kNotFound) continue;
-    return with_advice(bytes.status(), "try again, or check the disk");  // unreadable is not damaged
+    if (!list.is_ok() && code != StatusCode::kCorrupt) {
+      return with_advice(list.status(), "try again, or check the disk of " + v.volume.directory);
+    }
+    lists.push_back(std::move(list));
   }
-  is_damaged = any_damaged && !any_whole;
-  std::sort(list.begin(), list.end(), [](const Cleared& a, const Cleared& b) {
-    return std::pair(a.namespace_digest, b.generation) < std::pair(b.namespace_digest, a.generation);
-  });
-  const auto same = [](const Cleared& a, const Cleared& b) { return a.namespace_digest == b.namespace_digest; };
-  list.erase(std::unique(list.begin(), list.end(), same), list.end());  // the highest generation of each
-  return Status::ok();
+  return join_cleared(lists);
 }
 
 class Opener {
@@ -268,8 +257,10 @@ class Opener {
   Opener(FileSystem& files, Executor* executor, OpenedStore& out) : files_(files), executor_(executor), out_(out) {}
 
   Status run(const std::vector<OpenedVolume>& volumes) {
-    bool is_damaged = false;
-    LARDER_RETURN_IF_ERROR(read_cleared(files_, volumes, out_.cleared, is_damaged));
+    Result<JoinedClears> clears = read_all_cleared(files_, volumes);
+    if (!clears.is_ok()) return clears.status();
+    const bool is_damaged = clears->is_damaged;
+    out_.cleared = std::move(clears->list);
     for (const Cleared& cleared : out_.cleared) {
       out_.next_generation = std::max(out_.next_generation, cleared.generation);
     }
@@ -378,15 +369,7 @@ class Opener {
   // So that the next opening need not scan it, and that all of it is on disk. False: that did not succeed; what the
   // segment holds may be read as before.
   bool seal(const std::string& path, SegmentId id, ScanResult& found, SegmentInfo& segment) {
-    OpenOptions options;
-    options.write = true;
-    const Result<std::unique_ptr<File>> file = files_.open(path, options);
-    if (!file.is_ok()) return false;
-    if (!(*file)->truncate(found.end_bytes).is_ok()) return false;
-    if (!write_again(**file, found.synced_bytes, found.end_bytes).is_ok()) return false;
-    Footer footer{out_.store, id, found.end_bytes, found.max_generation, found.records, std::move(found.pages), false};
-    // With fsync = off, too: durable writes may count on it, and its payloads were just found to be there.
-    const Result<std::uint64_t> end = seal_segment(**file, std::move(footer), true);
+    const Result<std::uint64_t> end = seal_left_segment(files_, path, out_.store, id, found, std::move(found.pages));
     if (!end.is_ok()) {
       log_warning("storage/file", "a segment was not sealed: " + end.status().to_string());
       return false;

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "storage/file/segment_frame.h"
 
@@ -252,6 +253,29 @@ Result<std::vector<Cleared>> decode_cleared(std::span<const std::byte> bytes) {
     at += kClearedEntryBytes;
   }
   return list;
+}
+
+JoinedClears join_cleared(std::span<const Result<std::vector<Cleared>>> files) {
+  JoinedClears out;
+  std::vector<Cleared>& list = out.list;
+  bool is_any_whole = false;
+  for (const auto& file : files) {
+    (file.is_ok() ? is_any_whole : out.is_damaged) = true;
+    if (file.is_ok()) list.insert(list.end(), file->begin(), file->end());
+  }
+  if (is_any_whole) out.is_damaged = false;
+  std::sort(list.begin(), list.end(), [](const Cleared& a, const Cleared& b) {
+    return std::pair(a.namespace_digest, b.generation) < std::pair(b.namespace_digest, a.generation);
+  });
+  const auto same = [](const Cleared& a, const Cleared& b) { return a.namespace_digest == b.namespace_digest; };
+  list.erase(std::unique(list.begin(), list.end(), same), list.end());  // the highest generation of each
+  if (list.size() <= kMaxCleared) return out;
+  const auto older = [](const Cleared& a, const Cleared& b) { return a.generation < b.generation; };
+  const auto last = list.begin() + static_cast<std::ptrdiff_t>(list.size() - kMaxCleared);  // of those that become one
+  std::nth_element(list.begin(), last, list.end(), older);
+  *last = {Digest256{}, last->generation};
+  list.erase(list.begin(), last);
+  return out;
 }
 
 }  // namespace larder::file_store

@@ -39,6 +39,7 @@ inline constexpr std::size_t kPageBytes = 128;
 inline constexpr std::size_t kMaxRecordPages = 65'536;
 inline constexpr std::uint64_t kMaxRecordBytes = std::uint64_t{64} << 30;
 inline constexpr std::size_t kMaxCleared = 4096;
+inline constexpr std::size_t kMaxClearedBytes = 32 + 40 * kMaxCleared;
 inline constexpr unsigned kMaxVolumes = 16;
 inline constexpr std::uint64_t kMaxSetVersion = std::uint64_t{1} << 62;  // nobody gets there by counting
 
@@ -163,5 +164,12 @@ struct Cleared {
 [[nodiscard]] std::vector<std::byte> encode_cleared(std::span<const Cleared> list);
 // The whole file. kCorrupt, kUnsupported: as for the segment header.
 [[nodiscard]] Result<std::vector<Cleared>> decode_cleared(std::span<const std::byte> bytes);
+
+struct JoinedClears {
+  std::vector<Cleared> list;  // fits into a file: of more than that, the oldest have become one of every namespace
+  bool is_damaged = false;    // some file is, and none is whole: all pages written so far must be taken as cleared
+};
+// What the volumes' files say together. `files`: those that are there; one with an error is damaged.
+[[nodiscard]] JoinedClears join_cleared(std::span<const Result<std::vector<Cleared>>> files);
 
 }  // namespace larder::file_store

@@ -372,6 +372,34 @@ TEST(SegmentFormat, RefusesOtherStructuresThatCannotBe) {
             StatusCode::kCorrupt);
 }
 
+TEST(JoinClears, WhatOneListClearsStaysCleared) {
+  Rng rng(11);
+  std::vector<Result<std::vector<Cleared>>> files;
+  for (int file = 0; file < 3; ++file) {
+    std::vector<Cleared> list(3000);
+    for (Cleared& entry : list) {
+      store_le<std::uint64_t>(entry.namespace_digest.bytes.data(), 1 + rng.below(8000));
+      entry.generation = 1 + rng.below(5000);
+    }
+    files.emplace_back(std::move(list));
+  }
+  files.emplace_back(corrupt("damaged"));
+  const JoinedClears joined = join_cleared(files);
+  EXPECT_FALSE(joined.is_damaged) << "some are whole";
+  EXPECT_LE(joined.list.size(), kMaxCleared);
+  std::size_t exact = 0;
+  for (const auto& file : files) {
+    if (!file.is_ok()) continue;
+    for (const Cleared& entry : *file) {
+      ASSERT_TRUE(is_in(joined.list, entry.namespace_digest, entry.generation - 1));
+    }
+  }
+  for (const Cleared& entry : joined.list) exact += entry.namespace_digest.is_zero() ? 0 : 1;
+  EXPECT_EQ(exact, kMaxCleared - 1) << "only the oldest have become one";
+  EXPECT_TRUE(join_cleared(std::span(files).last(1)).is_damaged);
+  EXPECT_FALSE(join_cleared({}).is_damaged);
+}
+
 // Any bytes under a right checksum: no crash (the sanitizers watch), and what is taken is what would be written.
 TEST(SegmentFormat, AnyBytesAreTakenAsTheyWouldBeWrittenOrRefused) {
   const char* const given = std::getenv("LARDER_TEST_SEED");

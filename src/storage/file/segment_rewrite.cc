@@ -122,11 +122,8 @@ class SegmentCopy {
 
   // The footer goes in only when everything before it is on disk.
   [[nodiscard]] Status finish() {
-    LARDER_RETURN_IF_ERROR(to_.sync_data());
     footer_.start = end_;
-    footer_.is_synced = true;
-    LARDER_RETURN_IF_ERROR(append(encode_footer(footer_)));
-    return to_.sync_all();
+    return seal_segment(to_, std::move(footer_), true).status();
   }
 
  private:
@@ -216,27 +213,6 @@ Status restore_header(FileSystem& files, const std::string& path, const StoreId&
   }
   const SegmentHeader header{store, segment, now, 0};
   LARDER_RETURN_IF_ERROR(write_fully(**file, encode_segment_header(header), 0));
-  return (*file)->sync_all();
-}
-
-Status seal_segment(FileSystem& files, const StoreReport& report, const SegmentReport& segment) {
-  Result<std::unique_ptr<File>> file = files.open(segment.path, {.write = true});
-  if (!file.is_ok()) return file.status();
-  Footer footer;
-  footer.store = report.store;
-  footer.segment = segment.number;
-  footer.start = segment.scan.end_bytes;
-  footer.max_generation = segment.scan.max_generation;
-  footer.records = segment.scan.records;
-  footer.is_synced = true;
-  for (std::uint32_t i = segment.first_page; i < segment.first_page + segment.pages; ++i) {
-    footer.pages.push_back(report.pages[i].page);
-    footer.pages.back().group = 0;
-  }
-  LARDER_RETURN_IF_ERROR((*file)->truncate(footer.start));
-  LARDER_RETURN_IF_ERROR(write_again(**file, segment.scan.synced_bytes, footer.start));
-  LARDER_RETURN_IF_ERROR((*file)->sync_data());
-  LARDER_RETURN_IF_ERROR(write_fully(**file, encode_footer(footer), footer.start));
   return (*file)->sync_all();
 }
 

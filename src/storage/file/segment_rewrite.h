@@ -21,9 +21,6 @@ namespace larder::file_store {
 [[nodiscard]] Status restore_header(FileSystem& files, const std::string& path, const StoreId& store, SegmentId segment,
                                     std::uint64_t now);
 
-// Cuts off what is behind the last whole record and writes the footer. `pages`: those the segment lists.
-[[nodiscard]] Status seal_segment(FileSystem& files, const StoreReport& report, const SegmentReport& segment);
-
 struct RewriteResult {
   std::uint64_t kept_pages = 0, removed_pages = 0, removed_groups = 0;
 };

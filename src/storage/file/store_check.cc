@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "storage/file/segment_rewrite.h"
+#include "storage/file/volume.h"
 
 namespace larder::file_store {
 namespace {
@@ -218,9 +219,7 @@ class Mender {
         const SegmentReport& segment = pass_.store.segments[finding.segment];
         return restore_header(files_, segment.path, pass_.store.store, segment.number, now);
       }
-      case FindingKind::kTail:
-        sealed_.insert(finding.segment);
-        return seal_segment(files_, pass_.store, pass_.store.segments[finding.segment]);
+      case FindingKind::kTail: sealed_.insert(finding.segment); return seal(pass_.store.segments[finding.segment]);
       case FindingKind::kHeads:
       case FindingKind::kPage: return rewrite(finding.segment, now);
       case FindingKind::kFormat:
@@ -231,6 +230,15 @@ class Mender {
   }
 
  private:
+  [[nodiscard]] Status seal(const SegmentReport& segment) {
+    std::vector<ListedPage> pages;
+    for (std::uint32_t i = segment.first_page; i < segment.first_page + segment.pages; ++i) {
+      pages.push_back(pass_.store.pages[i].page);
+    }
+    return seal_left_segment(files_, segment.path, pass_.store.store, segment.number, segment.scan, std::move(pages))
+        .status();
+  }
+
   [[nodiscard]] Status rewrite(std::uint32_t index, std::uint64_t now) {
     const auto before = outcomes_.find(index);  // by another finding of the segment
     if (before != outcomes_.end()) return before->second;
@@ -261,15 +269,7 @@ class Mender {
       }
       list = {{Digest256{}, generation + 1}};
     }
-    const std::string temporary = path + std::string(kTemporarySuffix);
-    {
-      Result<std::unique_ptr<File>> file = files_.open(temporary, {.write = true, .create = true, .truncate = true});
-      if (!file.is_ok()) return file.status();
-      LARDER_RETURN_IF_ERROR(write_fully(**file, encode_cleared(list), 0));
-      LARDER_RETURN_IF_ERROR((*file)->sync_all());
-    }
-    LARDER_RETURN_IF_ERROR(files_.rename(temporary, path));
-    return files_.sync_dir(parent_path(path));
+    return replace_file(files_, parent_path(path), kClearedName, encode_cleared(list));
   }
 
   FileSystem& files_;

@@ -12,44 +12,29 @@
 namespace larder::file_store {
 namespace {
 
-constexpr std::uint64_t kMaxSmallFileBytes = 1 << 20;  // FORMAT and CLEARED are smaller
 constexpr std::size_t kShownKeyDigits = 16;
 
 Status at_path(const std::string& path, const Status& status) {
-  if (status.message().find(path) != std::string::npos) return status;
+  if (status.is_ok() || status.message().find(path) != std::string::npos) return status;
   return Status(status.code(), path + ": " + status.message());
 }
 
 void report_format(FileSystem& files, VolumeReport& volume) {
-  const std::string path = join_path(volume.directory, kFormatName);
-  const Result<std::vector<std::byte>> bytes = read_small_file(files, path, kMaxSmallFileBytes);
-  if (!bytes.is_ok()) {
-    volume.format_status = at_path(path, bytes.status());
-    return;
-  }
-  const Result<VolumeFormat> format = parse_format_text({reinterpret_cast<const char*>(bytes->data()), bytes->size()});
-  if (format.is_ok()) {
-    volume.format = *format;
-  } else {
-    volume.format_status = at_path(path, format.status());
-  }
+  const Result<VolumeFormat> format = read_format(files, volume.directory);
+  volume.format_status = at_path(join_path(volume.directory, kFormatName), format.status());
+  if (format.is_ok()) volume.format = *format;
 }
 
 // A CLEARED that cannot be read is not a damaged one: nobody knows what it says, and nobody may guess.
 Status report_cleared(FileSystem& files, VolumeReport& volume) {
-  const std::string path = join_path(volume.directory, kClearedName);
-  const Result<std::vector<std::byte>> bytes = read_small_file(files, path, kMaxSmallFileBytes);
-  if (bytes.status().code() == StatusCode::kNotFound) return Status::ok();
-  if (!bytes.is_ok() && bytes.status().code() != StatusCode::kCorrupt) return bytes.status();
+  Result<std::vector<Cleared>> list = read_cleared(files, volume.directory);
+  const StatusCode code = list.status().code();
+  if (code == StatusCode::kNotFound) return Status::ok();
+  const Status status = at_path(join_path(volume.directory, kClearedName), list.status());
+  if (!list.is_ok() && code != StatusCode::kCorrupt) return status;
   volume.has_cleared = true;
-  Result<std::vector<Cleared>> list = bytes.is_ok() ? decode_cleared(*bytes) : bytes.status();
-  if (list.is_ok()) {
-    volume.cleared = std::move(*list);
-  } else if (list.status().code() == StatusCode::kUnsupported) {
-    return at_path(path, list.status());
-  } else {
-    volume.cleared_status = at_path(path, list.status());
-  }
+  volume.cleared_status = status;
+  if (list.is_ok()) volume.cleared = std::move(*list);
   return Status::ok();
 }
 
@@ -121,23 +106,19 @@ void scan_one(FileSystem& files, StoreReport& report, std::uint32_t volume, Segm
   report.segments.push_back(std::move(out));
 }
 
-void join_cleared(StoreReport& report) {
-  bool any_whole = false;
-  bool any_damaged = false;
+void join_volumes_cleared(StoreReport& report) {
+  std::vector<Result<std::vector<Cleared>>> lists;
   for (const VolumeReport& volume : report.volumes) {
     if (!volume.has_cleared) continue;
-    (volume.cleared_status.is_ok() ? any_whole : any_damaged) = true;
-    for (const Cleared& entry : volume.cleared) {
-      const auto same = std::find_if(report.cleared.begin(), report.cleared.end(),
-                                     [&](const Cleared& c) { return c.namespace_digest == entry.namespace_digest; });
-      if (same == report.cleared.end()) {
-        report.cleared.push_back(entry);
-      } else {
-        same->generation = std::max(same->generation, entry.generation);
-      }
+    if (volume.cleared_status.is_ok()) {
+      lists.emplace_back(volume.cleared);
+    } else {
+      lists.emplace_back(volume.cleared_status);
     }
   }
-  report.is_all_dropped = any_damaged && !any_whole;
+  JoinedClears joined = join_cleared(lists);
+  report.cleared = std::move(joined.list);
+  report.is_all_dropped = joined.is_damaged;
 }
 
 bool is_cleared(const StoreReport& report, const ListedPage& page) {
@@ -203,7 +184,7 @@ Result<StoreReport> inspect_store(FileSystem& files, std::span<const std::string
   for (std::uint32_t v = 0; v < report.volumes.size(); ++v) {
     for (const SegmentId number : segments[v]) scan_one(files, report, v, number, options);
   }
-  join_cleared(report);
+  join_volumes_cleared(report);
   set_states(report);
   return report;
 }

@@ -6,8 +6,6 @@
 #include <set>
 #include <utility>
 
-#include "storage/file/segment_scan.h"
-
 namespace larder::file_store {
 namespace {
 
@@ -45,8 +43,7 @@ AlignedBuffer aligned_copy(std::span<const std::byte> bytes) {
   return out;
 }
 
-}  // namespace
-
+// All of a file of `limit` bytes at most. kCorrupt: it is longer; else as FileSystem.
 Result<std::vector<std::byte>> read_small_file(FileSystem& files, const std::string& path, std::uint64_t limit) {
   Result<std::unique_ptr<File>> file = files.open(path, {});
   if (!file.is_ok()) return file.status();
@@ -57,6 +54,8 @@ Result<std::vector<std::byte>> read_small_file(FileSystem& files, const std::str
   LARDER_RETURN_IF_ERROR(read_exactly(**file, bytes, 0));
   return bytes;
 }
+
+}  // namespace
 
 Status replace_file(FileSystem& files, const std::string& directory, std::string_view name,
                     std::span<const std::byte> bytes) {
@@ -79,14 +78,14 @@ Status replace_file(FileSystem& files, const std::string& directory, std::string
 }
 
 Result<VolumeFormat> read_format(FileSystem& files, const std::string& directory) {
-  const Result<std::unique_ptr<File>> file = files.open(join_path(directory, kFormatName), {});
-  if (!file.is_ok()) return file.status();
-  const Result<std::uint64_t> size = (*file)->size_bytes();
-  if (!size.is_ok()) return size.status();
-  if (*size > kMaxFormatBytes) return corrupt("FORMAT is longer than a file store writes");
-  std::string text(static_cast<std::size_t>(*size), '\0');
-  LARDER_RETURN_IF_ERROR(read_exactly(**file, std::as_writable_bytes(std::span(text)), 0));
-  return parse_format_text(text);
+  const auto bytes = read_small_file(files, join_path(directory, kFormatName), kMaxFormatBytes);
+  if (!bytes.is_ok()) return bytes.status();
+  return parse_format_text({reinterpret_cast<const char*>(bytes->data()), bytes->size()});
+}
+
+Result<std::vector<Cleared>> read_cleared(FileSystem& files, const std::string& directory) {
+  const auto bytes = read_small_file(files, join_path(directory, kClearedName), kMaxClearedBytes);
+  return bytes.is_ok() ? decode_cleared(*bytes) : bytes.status();
 }
 
 Status write_format(FileSystem& files, const std::string& directory, const VolumeFormat& format) {
@@ -222,6 +221,19 @@ Result<std::uint64_t> seal_segment(File& file, Footer footer, bool with_sync) {
   LARDER_RETURN_IF_ERROR(file.truncate(end));
   if (with_sync) LARDER_RETURN_IF_ERROR(file.sync_all());
   return end;
+}
+
+Result<std::uint64_t> seal_left_segment(FileSystem& files, const std::string& path, const StoreId& store,
+                                        SegmentId segment, const ScanResult& found, std::vector<ListedPage> pages) {
+  OpenOptions options;
+  options.write = true;
+  const Result<std::unique_ptr<File>> file = files.open(path, options);
+  if (!file.is_ok()) return file.status();
+  LARDER_RETURN_IF_ERROR((*file)->truncate(found.end_bytes));
+  LARDER_RETURN_IF_ERROR(write_again(**file, found.synced_bytes, found.end_bytes));
+  // With fsync = off, too: durable writes may count on it, and its payloads were just found to be there.
+  return seal_segment(
+      **file, {store, segment, found.end_bytes, found.max_generation, found.records, std::move(pages), false}, true);
 }
 
 }  // namespace larder::file_store

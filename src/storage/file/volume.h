@@ -28,6 +28,7 @@
 #include "storage/file/disk_limit.h"
 #include "storage/file/io_queue.h"
 #include "storage/file/segment_format.h"
+#include "storage/file/segment_scan.h"
 
 namespace larder::file_store {
 
@@ -115,13 +116,11 @@ inline constexpr Nanos kLongestBackOff = std::chrono::seconds(60);
 // Can files in `directory` be opened and read and written past the page cache? Tries it on a file of its own.
 [[nodiscard]] bool supports_direct(FileSystem& files, const std::string& directory);
 
-// All of a file of `limit` bytes at most. kCorrupt: it is longer; else as FileSystem.
-[[nodiscard]] Result<std::vector<std::byte>> read_small_file(FileSystem& files, const std::string& path,
-                                                             std::uint64_t limit);
-
 // What FORMAT of the directory says. kNotFound: there is none. kCorrupt, kUnsupported: as parse_format_text().
 [[nodiscard]] Result<VolumeFormat> read_format(FileSystem& files, const std::string& directory);
 [[nodiscard]] Status write_format(FileSystem& files, const std::string& directory, const VolumeFormat& format);
+// What CLEARED of the directory says. kNotFound: there is none. kCorrupt, kUnsupported: as decode_cleared().
+[[nodiscard]] Result<std::vector<Cleared>> read_cleared(FileSystem& files, const std::string& directory);
 
 // What is to be found where a volume should be.
 struct Whereabouts {
@@ -172,5 +171,10 @@ struct Restored {
 
 // Writes footer and trailer behind the records and cuts the file to its length. Bytes of the file then.
 [[nodiscard]] Result<std::uint64_t> seal_segment(File& file, Footer footer, bool with_sync);
+// The same for a segment that another process left without a footer, as a scan has found it (`pages`: the scan's): cuts
+// off what is behind its last whole record, and brings all before that to the disk.
+[[nodiscard]] Result<std::uint64_t> seal_left_segment(FileSystem& files, const std::string& path, const StoreId& store,
+                                                      SegmentId segment, const ScanResult& found,
+                                                      std::vector<ListedPage> pages);
 
 }  // namespace larder::file_store

@@ -396,6 +396,30 @@ TEST(VolumeSet, PowerCutWhileAVolumeJoinsAndTheFirstOneIsGone) {
   EXPECT_GT(refused, 3u);
 }
 
+// Two disks that say different things of what was cleared, each as much as a file can say, for the other was not to be
+// written to. Together they are more than that.
+TEST(VolumeSet, ListsOfClearsThatAreTooLongTogetherCostOldPagesOnly) {
+  Machine machine(1);
+  make_two(machine);
+  for (const std::uint64_t disk : {1, 2}) {
+    std::vector<Cleared> list(kMaxCleared);
+    for (std::uint64_t i = 0; i < list.size(); ++i) {
+      store_le<std::uint64_t>(list[i].namespace_digest.bytes.data() + 8 * disk, i + 1);
+      list[i].generation = i == 0 ? 1 : 4;  // the first of them has done its work
+    }
+    auto volume = machine.unmount(disk == 1 ? "/a" : "/b");
+    volume[std::string(kClearedName)] = encode_cleared(list);
+    machine.mount(disk == 1 ? "/a" : "/b", volume);
+  }
+  const std::size_t left = pages_of(machine, "/a:/b");
+  EXPECT_GE(left, 20u) << "of 24: those that were written since";
+  EXPECT_EQ(pages_of(machine, "/a:/b"), left) << "what the first opening wrote can be read";
+  for (const char* disk : {"/a", "/b"}) {
+    const auto list = decode_cleared(machine.look(disk)[std::string(kClearedName)]);
+    ASSERT_TRUE(list.is_ok()) << disk << ": " << list.status().to_string();
+  }
+}
+
 // A volume that was given up comes back emptied of its pages, but with what had been cleared: that was another life.
 TEST(VolumeSet, WhatAJoiningDirectoryHadClearedIsForgotten) {
   Machine machine(1);
