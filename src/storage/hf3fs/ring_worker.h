@@ -5,7 +5,7 @@
 //                                        the worker's thread: nobody else touches the ring
 //
 // Neighbours in a file that wait together go as one I/O (waiting_line.h); if that fails, each is tried once more,
-// alone.
+// alone, unless what failed may still land.
 //
 // Payloads are copied into and out of registered memory here, so a payload is never touched by the file system: `done`
 // may come before the file system has finished. What it may still read or write, stays quarantined until its completion
