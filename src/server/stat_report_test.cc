@@ -103,7 +103,7 @@ TEST(StatReport, ShowsTiersBackendsMetricsAndRates) {
 TEST(StatReport, LeavesOutWhatIsZeroOrThereTwice) {
   StatSample sample = sample_of(0);
   MetricsRegistry registry;
-  registry.counter("larder_storage_reads_total", "Reads", {{"reason", "absent"}});
+  (void)registry.counter("larder_storage_reads_total", "Reads", {{"reason", "absent"}});
   registry.counter("larder_storage_moved_pages_total", "Moved").increment(8);
   sample.metrics = *parse_metrics_json(metrics_json(registry));
   sample.info["internal_states"][0] = nlohmann::json::parse(R"({
