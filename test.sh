@@ -26,7 +26,7 @@ readonly asan_upper=(metadata_test engine_test server_test tests_metadata tests_
   tests_mooncake)
 readonly asan_upper_sampled=(storage_test tests_conformance tests_connector tests_disk)
 
-# Of the slow tests with many cases alike every fourth.
+# Of the slow tests with many cases alike every fourth; of SGLang's servers that one test alone uses every second.
 readonly slow_sampled=(tests_model tests_disk_slow tests_ranks_slow)
 
 # What runs beside the stages, by name: process groups, which end with this script, however it ends.
@@ -146,7 +146,8 @@ run_sglang() {
   cmake --build build/python -- --quiet
   local suites=(python/tests tests/sglang tests/sglang_clients tests/sglang_server)
   for suite in "${suites[@]}"; do  # side by side: each waits for its servers most of the time
-    beside "${suite//\//_}" env PYTHONPATH="$PWD/build/python" "$python" -m pytest "$suite"
+    beside "${suite//\//_}" env PYTHONPATH="$PWD/build/python" LARDER_TEST_HALF="$(($(turn) % 2))" \
+      "$python" -m pytest "$suite"
   done
   for suite in "${suites[@]}"; do
     if finish "${suite//\//_}"; then

@@ -20,6 +20,17 @@ import checkpoint
 from sglang_server import SglangServer
 
 
+def pytest_collection_modifyitems(config, items):
+    """With LARDER_TEST_HALF=0 or 1 half of the tests that start servers of their own: a start takes half a minute."""
+    half = os.environ.get("LARDER_TEST_HALF")
+    if not half:
+        return
+    own = [item for item in items if "start" in item.fixturenames]
+    others = own[1 - int(half) :: 2]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in others]
+
+
 @pytest.fixture(scope="session")
 def qwen2(tmp_path_factory):
     """Folder of a model of full attention."""
