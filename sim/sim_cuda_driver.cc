@@ -244,6 +244,7 @@ Status SimCudaDriver::synchronize(CudaStream stream) {
   Lock lock(mutex_);
   Stream* const found = find_stream(stream);
   if (found == nullptr) return refused("synchronize");
+  if (found->is_captured) violate("a thread waits for a stream that is being captured");
   changed_.wait(lock, [&] { return loss_ || (found->queue.empty() && !found->is_running); });
   wait_if_lost(lock);
   return loss_ ? *loss_ : Status::ok();

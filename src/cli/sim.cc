@@ -57,6 +57,8 @@ void print_totals(const sim::SimTotals& t, double seconds) {
       "{} requests retracted, {} of them for others; {} steps ran on when their requests let go, {} ended before "
       "they ran, {} of them before what they read was there\n",
       t.retracts, t.starved, t.steps_left, t.late_steps, t.late_loads);
+  fmt::print("{} forks, {} steps given up, {} requests refused for want of a place, {} groups of ranks fell apart\n",
+             t.forks, t.cancelled, t.refused, t.parted);
   fmt::print("connectors: {} loads, {} saves\n", t.loads, t.saves);
   fmt::print("{} crashes, {} restarts, {} attaches, {} attaches that failed\n", t.crashes, t.restarts, t.attaches,
              t.failed_attaches);

@@ -160,7 +160,7 @@ TEST_P(StepLaunchers, AStepEndsAtTheLayerThatFailedAndThoseBehindItGoOn) {
   ASSERT_EQ(launched.size(), 5U);
   const std::vector<std::pair<std::string, bool>> expected = {{"internal: no kernel for this shape", true},
                                                               {"unavailable: the disk is gone", false},
-                                                              {"threw: no memory for a tensor", true},
+                                                              {"launch() threw: no memory for a tensor", true},
                                                               {"ok", true},
                                                               {"layer 1 of a gate of 1 layers", true}};
   for (std::size_t i = 0; i < launched.size(); ++i) {
@@ -261,6 +261,30 @@ TEST(StepLauncher, ALostDeviceIsSaidOfEveryStep) {
     EXPECT_EQ(one.over, nullptr);
   }
   EXPECT_EQ(rig.device->health().code(), StatusCode::kUnavailable);
+}
+
+TEST(StepLauncher, WhateverIsThrownEndsTheStepAndNotTheLauncher) {
+  Rig rig({false, 1});
+  Engine engine(rig);
+  ASSERT_TRUE(engine.post(1, [](std::uint32_t) -> Status { throw 7; }).is_ok());
+  ASSERT_TRUE(engine.post(1, [](std::uint32_t) { return Status::ok(); }).is_ok());
+  const auto launched = engine.launched.wait(2);
+  ASSERT_EQ(launched.size(), 2U);
+  EXPECT_EQ(launched[0].status.code(), StatusCode::kInternal);
+  EXPECT_EQ(launched[1].status.to_string(), "ok");
+}
+
+// Against the contract: it is said, and the launcher does not wait for a stream on which nothing runs.
+TEST(StepLauncher, AStepOnAStreamThatIsBeingCapturedIsRefused) {
+  Rig rig({false, 1});
+  Engine engine(rig);
+  rig.sim->begin_capture(engine.stream);
+  ASSERT_TRUE(engine.post(1, [](std::uint32_t) { return Status::ok(); }).is_ok());
+  const auto launched = engine.launched.wait(1);
+  ASSERT_EQ(launched.size(), 1U);
+  EXPECT_EQ(launched[0].status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(launched[0].over, nullptr);
+  rig.sim->end_capture(engine.stream);
 }
 
 TEST(StepLauncher, NeedsRoomForAStep) {

@@ -35,7 +35,14 @@ Status StepLauncher::post(EngineStep step) {
 
 void StepLauncher::run(const EngineStep& step) {
   std::uint32_t begun = 0;
-  Status status = launch_layers(step, begun);
+  Status status;
+  try {
+    status = launch_layers(step, begun);
+  } catch (const std::exception& thrown) {
+    status = internal_error("the engine's launch() threw: " + std::string(thrown.what()));
+  } catch (...) {
+    status = internal_error("the engine's launch() threw");
+  }
   std::shared_ptr<DeviceEvent> over;
   if (begun > 0) {
     Result<std::shared_ptr<DeviceEvent>> end = end_of_stream();
@@ -57,18 +64,15 @@ Status StepLauncher::launch_layers(const EngineStep& step, std::uint32_t& begun)
   for (std::uint32_t layer = 0; layer < step.layers; ++layer) {
     if (waits) LARDER_RETURN_IF_ERROR(waits->before(layer));
     begun = layer + 1;
-    try {
-      LARDER_RETURN_IF_ERROR(step.launch(layer));
-    } catch (const std::exception& thrown) {
-      return internal_error("the engine's launch of layer " + std::to_string(layer) + " threw: " + thrown.what());
-    }
+    LARDER_RETURN_IF_ERROR(step.launch(layer));
   }
   return Status::ok();
 }
 
 Result<std::shared_ptr<DeviceEvent>> StepLauncher::end_of_stream() {
   Result<std::shared_ptr<DeviceEvent>> event = device_.record(stream_);
-  if (event.is_ok()) return event;
+  // Of a stream that is being captured nothing runs, and waiting for it would end the capture.
+  if (event.is_ok() || event.status().code() == StatusCode::kInvalidArgument) return event;
   // There is no event to be had: the thread waits itself. A lost device says so here, and runs nothing.
   LARDER_RETURN_IF_ERROR(device_.driver().synchronize(stream_));
   return std::shared_ptr<DeviceEvent>();
