@@ -27,6 +27,11 @@ slow_tests() {
     ctest --test-dir build/release --output-on-failure --no-tests=error -L slow -j "$(($(nproc) + 1))"
 }
 
+# All of them; test.sh takes a part.
+sglang_servers() {
+  PYTHONPATH="$PWD/build/python" build/sglang/bin/python -m pytest tests/sglang_server
+}
+
 main() {
   local hours=0
   case "${1:-}" in
@@ -39,6 +44,7 @@ main() {
   mkdir -p "$out"
   check test ./test.sh
   check slow slow_tests
+  check servers sglang_servers
   check sanitizers ./test.sh --sanitizers
   check simulation build/release/larder sim --seeds 10000 --events 1000 --probes --write-failure "$out/failure.txt"
   check every_fault build/release/larder sim --every-fault --seeds 100 --events 120 \

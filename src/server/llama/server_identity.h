@@ -4,9 +4,10 @@
 // Pages of one model restored into another are wrong answers, and no error. So before a slot is given anything the
 // proxy asks who is there; a server that was started anew is proven again before it is given anything.
 //
-//   known ──(another start of the server, or it has slept)──► proven again ──► known
-//                                                                    └──► refused: a message says why; only plain
-//                                                                    requests from here on
+//   known ──(the server was started anew, or has slept)──► proven again ──► known
+//                                                                └──► refused
+//
+// Refused: a message says why, and requests go on plainly, without the cache.
 //
 // Threads: any. Cost: check() one small call of llama-server; after a restart that of the probe, during which other
 // requests wait.
