@@ -118,6 +118,8 @@ def check_units(folder, work):
         text = (folder / f"usr/lib/systemd/system/{unit}.service").read_text()
         words = re.search(r"^ExecStart=/usr/bin/larder (\S+)", text, re.MULTILINE).group(1)
         need(f"larder-{words}" == unit, f"{unit} starts larder {words}")
+        # Systemd gives up after five starts in 10 s, which are five in half a second if nothing is said.
+        need(re.search(r"^RestartSec=[3-9]$", text, re.MULTILINE), f"{unit}: RestartSec")
         (there / f"{unit}.service").write_text(text.replace("/usr/bin/larder", str(folder / "usr/bin/larder")))
     said = run("systemd-analyze", "verify", "--man=no", *(there / f"{unit}.service" for unit in UNITS))
     need(said.strip() == "", "systemd-analyze verify said:\n" + said)
