@@ -161,9 +161,11 @@ void Explainer::add_presence(ExplainOp& e, const ExistsResult& found) {
   }
 }
 
+// Whoever is told may call the cache, and end what waits: this one is over.
 void Explainer::done(Op& op) {
-  if (!op.explain) return;
-  ExplainOp& e = *op.explain;
+  const std::unique_ptr<ExplainOp> over = std::move(op.explain);
+  if (!over) return;
+  ExplainOp& e = *over;
   Explanation& report = e.report;
   const auto* found = std::get_if<ExistsResult>(&op.completion);
   report.storage_status = found ? found->status : internal_error("no answer");

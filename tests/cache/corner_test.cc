@@ -319,6 +319,24 @@ TEST(CacheCorner, ExplanationsAreToldOfTheEndOnce) {
   EXPECT_EQ(got, std::vector<StatusCode>(2, StatusCode::kCancelled));
 }
 
+// Whoever is told may call the cache, and end what waits: the answer that is being told is not told again.
+TEST(CacheCorner, WhoIsToldMayDetachTheStorage) {
+  std::vector<StatusCode> got;
+  Harness h(eager_options(Shape::kFull));
+  const std::vector<TokenId> prompt = prompt_of(33);
+  BeginRequest request;
+  request.tokens = prompt;
+  for (int i = 0; i < 2; ++i) {
+    h.cache->explain(request, [&](const Explanation& e) {
+      got.push_back(e.storage_status.code());
+      if (got.size() == 1) h.cache->detach_storage();
+    });
+  }
+  h.settle();
+  EXPECT_EQ(got, (std::vector{StatusCode::kOk, StatusCode::kCancelled}));
+  EXPECT_EQ(h.check_clean(), "");
+}
+
 // ---- what a cache is made of
 
 // Each operation may be a copy: one that its engine refused would be a copy that failed.
