@@ -167,7 +167,13 @@ Result<StepGrant> RunningRequest::prepare(const RequestText& text, std::uint64_t
     if (until <= from) return grown;
     is_starved_ = false;  // it can go on for a while
   }
-  LARDER_RETURN_IF_ERROR(grant_window(until));
+  Status window = grant_window(until);
+  const std::uint64_t chunk = std::uint64_t{parts_->chunk_pages} * page_size();
+  if (!window.is_ok() && until - from > chunk) {  // no more is promised, so there may never be room for it
+    until = from + chunk;
+    window = grant_window(until);
+  }
+  LARDER_RETURN_IF_ERROR(window);
   States states;
   LARDER_RETURN_IF_ERROR(grant_states(text, from, until, states));
   StepGrant grant;

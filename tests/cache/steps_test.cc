@@ -329,6 +329,19 @@ TEST_F(Ahead, AGrantIsPartWhereTheDeviceIsFull) {
   EXPECT_EQ(h_->check_clean(), "");
 }
 
+// Beside a full device it has the window pages that it was promised, for a window and a chunk.
+TEST_F(Ahead, AStepThatIsLongerThanAChunkIsGrantedInParts) {
+  make(Shape::kFullSwa, {64, 13, 0});
+  const Harness::Job job = started(prompt_of(100), 2);
+  const Launched a = launch(job, 0, 100);
+  EXPECT_EQ(a.until, 16u);
+  h_->cache->abort(job.id);
+  EXPECT_TRUE(h_->cache->cancel_step(a.token).is_ok());
+  EXPECT_EQ(h_->run(prompt_of(100), 2, "", 100).cached(), 0u);
+  h_->settle();
+  EXPECT_EQ(h_->check_clean(), "");
+}
+
 // ---- steps that are ended before their kernels
 
 // A chunk is told of as soon as it is launched: the copies of its pages hold what it writes, not what was there.
