@@ -137,9 +137,8 @@ Result<TransferId> ConnectorImpl::load(const LoadRequest& request) {
   LARDER_RETURN_IF_ERROR(check_transfers("load"));
   const Result<LoadPoint> point = lookups_.point(request.lookup, request.pages);
   if (!point.is_ok()) return point.status();
-  const TransferId id(next_transfer_);
+  const TransferId id(next_transfer_++);  // a callback may begin another
   LARDER_RETURN_IF_ERROR(loads_.begin(id, *lookups_.find(request.lookup), *point, request));
-  ++next_transfer_;
   return id;
 }
 
@@ -148,9 +147,8 @@ Result<TransferId> ConnectorImpl::save(const SaveRequest& request) {
   LARDER_RETURN_IF_ERROR(saves_.check(request));
   Result<NamespaceId> space = tiers_.open_space(request.adapter, request.salt);
   if (!space.is_ok()) return space.status();
-  const TransferId id(next_transfer_);
+  const TransferId id(next_transfer_++);  // as above
   LARDER_RETURN_IF_ERROR(saves_.begin(id, *space, request));
-  ++next_transfer_;
   return id;
 }
 

@@ -211,6 +211,28 @@ TEST(Connector, CallbacksStreamTheSameBytes) {
   rig.connector->release(id);
 }
 
+// Without an executor it runs inside the call.
+TEST(Connector, ACallbackMayBeginAnotherTransfer) {
+  Rig rig("full");
+  const Tokens tokens = rig.prompt(12, 2), others = rig.prompt(13, 3);
+  SaveRequest inner, outer;
+  inner.tokens = others;
+  inner.to = 3;
+  inner.reader = [](PoolName, std::uint64_t, std::span<const Segment>) { return Status::ok(); };
+  outer.tokens = tokens;
+  outer.to = 2;
+  std::optional<TransferId> begun;
+  outer.reader = [&](PoolName, std::uint64_t, std::span<const Segment>) {
+    if (!begun) begun = rig.connector->save(inner).value();
+    return Status::ok();
+  };
+  const TransferId id = rig.connector->save(outer).value();
+  rig.settle();
+  EXPECT_EQ(rig.connector->save_result(id)->kept, 2u);
+  EXPECT_EQ(rig.connector->save_result(begun.value())->kept, 3u);
+  EXPECT_TRUE(rig.connector->check_invariants().is_ok());
+}
+
 TEST(Connector, AFailedCopyKeepsNothing) {
   Rig rig("full_mamba");
   const Tokens tokens = rig.prompt(8, 4);
