@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 namespace larder::sim {
@@ -54,7 +53,7 @@ Result<std::size_t> SimFile::readv_at(std::span<const std::span<std::byte>> into
   std::size_t done = 0;
   for (const auto& buffer : into) {
     const std::size_t length = std::min(buffer.size(), left - done);
-    if (length > 0) std::memcpy(buffer.data(), node_->current.data() + offset + done, length);
+    node_->current.read(offset + done, buffer.first(length));
     done += length;
   }
   return done;
@@ -86,8 +85,7 @@ Result<std::size_t> SimFile::writev_at(std::span<const std::span<const std::byte
   }
   const std::size_t count = bytes.size();
   if (count > 0) {
-    if (node_->current.size() < offset + count) node_->current.resize(static_cast<std::size_t>(offset) + count);
-    std::memcpy(node_->current.data() + offset, bytes.data(), count);
+    node_->current.write(offset, bytes);
     node_->pending.push_back({offset, std::move(bytes), false});
   }
   if (faulted && files_.fault_ == FileFault::kWriteTorn) return files_.fault_status("write", path_);
@@ -103,9 +101,11 @@ Status SimFile::sync_data() {
   }
   if (faulted) return files_.fault_status("fsync", path_);
   for (const SimFileSystem::PendingWrite& write : node_->pending) {  // costs what was written, not the file's size
-    const std::size_t end = static_cast<std::size_t>(write.offset) + write.bytes.size();
-    if (write.is_resize || node_->durable.size() < end) node_->durable.resize(end);
-    if (!write.bytes.empty()) std::memcpy(node_->durable.data() + write.offset, write.bytes.data(), write.bytes.size());
+    if (write.is_resize) {
+      node_->durable.resize(write.offset);
+    } else {
+      node_->durable.write(write.offset, write.bytes);
+    }
   }
   node_->pending.clear();
   return Status::ok();

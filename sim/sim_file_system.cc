@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <span>
 #include <utility>
 
 #include "sim/sim_file.h"
@@ -127,7 +127,7 @@ std::uint64_t SimFileSystem::operations() const {
 }
 
 void SimFileSystem::resize(Node& node, std::uint64_t size_bytes) {
-  node.current.resize(static_cast<std::size_t>(size_bytes));
+  node.current.resize(size_bytes);
   node.pending.push_back({size_bytes, {}, true});
 }
 
@@ -260,26 +260,23 @@ Result<std::unique_ptr<FileLock>> SimFileSystem::lock(const std::string& path) {
 
 // What is left of one file: the durable contents, plus some of the pending writes, whole or in sectors.
 void SimFileSystem::crash_file(Node& node, Rng& rng) {
-  std::vector<std::byte> contents = node.durable;
+  SparseBytes& contents = node.durable;
   for (const PendingWrite& write : node.pending) {
     if (write.is_resize) {
-      if (rng.chance(1, 2)) contents.resize(static_cast<std::size_t>(write.offset));
+      if (rng.chance(1, 2)) contents.resize(write.offset);
       continue;
     }
     const std::uint64_t fate = rng.below(3);  // 0 dropped, 1 kept, 2 torn
     if (fate == 0) continue;
     for (std::size_t done = 0; done < write.bytes.size();) {
-      const auto start = static_cast<std::size_t>(write.offset) + done;
-      const std::size_t length = std::min(kSectorBytes - start % kSectorBytes, write.bytes.size() - done);
-      if (fate == 1 || rng.chance(1, 2)) {
-        if (contents.size() < start + length) contents.resize(start + length);
-        std::memcpy(contents.data() + start, write.bytes.data() + done, length);
-      }
+      const std::uint64_t start = write.offset + done;
+      const auto in_sector = static_cast<std::size_t>(start % kSectorBytes);
+      const std::size_t length = std::min(kSectorBytes - in_sector, write.bytes.size() - done);
+      if (fate == 1 || rng.chance(1, 2)) contents.write(start, std::span(write.bytes).subspan(done, length));
       done += length;
     }
   }
-  node.durable = contents;
-  node.current = std::move(contents);
+  node.current = contents;
   node.pending.clear();
 }
 
@@ -307,9 +304,11 @@ Status SimFileSystem::corrupt_byte(const std::string& path, std::uint64_t offset
   const NodePtr node = find(path);
   if (!node || node->is_directory) return status_from_errno(ENOENT, "corrupt", path);
   if (offset >= node->current.size()) return invalid_argument("corrupt " + path + ": behind the end");
-  const auto i = static_cast<std::size_t>(offset);
-  node->current[i] ^= std::byte{mask};
-  if (i < node->durable.size()) node->durable[i] = node->current[i];
+  std::byte value{};
+  node->current.read(offset, std::span(&value, 1));
+  value ^= std::byte{mask};
+  node->current.write(offset, std::span(&value, 1));
+  if (offset < node->durable.size()) node->durable.write(offset, std::span(&value, 1));
   return Status::ok();
 }
 

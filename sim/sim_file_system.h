@@ -15,7 +15,7 @@
 // Paths: taken as text; '/' separates; no "." or "..". The root "/" and "." exist from the start.
 // Direct files: offset, length and address must be multiples of kDirectAlignment, else kInvalidArgument: stricter than
 // some disks, so that a test on memory finds what only a real disk would.
-// Limits: contents live in memory twice (current and durable).
+// Memory: what was written, twice until the next crash (current and durable).
 #pragma once
 
 #include <cstddef>
@@ -30,6 +30,7 @@
 #include "base/file_system.h"
 #include "base/ranked_mutex.h"
 #include "base/rng.h"
+#include "sim/sparse_bytes.h"
 
 namespace larder::sim {
 
@@ -98,8 +99,8 @@ class SimFileSystem final : public FileSystem {
   };
   struct Node {
     bool is_directory = false;
-    std::vector<std::byte> current;
-    std::vector<std::byte> durable;
+    SparseBytes current;
+    SparseBytes durable;
     std::vector<PendingWrite> pending;
   };
   using NodePtr = std::shared_ptr<Node>;
