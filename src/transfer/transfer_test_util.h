@@ -16,11 +16,70 @@ namespace larder::transfer_test {
 using Pairs = std::array<std::vector<SlotPair>, kComponentCount>;
 
 inline void fill_random(Rng& rng, std::byte* data, std::size_t size) {
-  for (std::size_t i = 0; i < size; ++i) data[i] = static_cast<std::byte>(rng.next_u64() >> 40);
+  for (std::size_t done = 0; done < size; done += sizeof(std::uint64_t)) {
+    const std::uint64_t word = rng.next_u64();
+    std::memcpy(data + done, &word, std::min(sizeof(word), size - done));
+  }
 }
 
-// Two sets of device slots (`device` of pair i, and `source`) and one of host slots, `pages` for each component.
-class Fixture {
+// Pools and two sets of device slots (`device` of pair i, and `source`) and one of host slots.
+class PagePairs {
+ public:
+  // Pairs whose device slots are the second set.
+  [[nodiscard]] Pairs swapped() const {
+    Pairs out = pairs;
+    for (auto& list : out) {
+      for (SlotPair& pair : list) std::swap(pair.device, pair.source);
+    }
+    return out;
+  }
+
+  void drop(const TransferDone& done) {
+    for (const LeasedSlot& l : done.device_leases) {
+      EXPECT_TRUE(device->drop_lease(l.component, DeviceSlot(l.slot), l.generation).is_ok());
+    }
+    for (const LeasedSlot& l : done.host_leases) {
+      EXPECT_TRUE(host->drop_lease(l.component, HostSlot(l.slot), l.generation).is_ok());
+    }
+  }
+  [[nodiscard]] std::uint32_t leases() const {
+    std::uint32_t count = 0;
+    for (const ComponentKind c : kAllComponents) count += device->slots(c).counts().leases + host->counts(c).leases;
+    return count;
+  }
+  template <class F>
+  void for_each_plane(F&& f) const {
+    for (const PoolSpec& pool : device->model().pools) {
+      for (const SlotPair& pair : pairs[index_of(pool.component)]) {
+        for (std::size_t layer = 0; layer < pool.layers.size(); ++layer) {
+          for (std::size_t plane = 0; plane < pool.planes.size(); ++plane) f(pool, layer, plane, pair);
+        }
+      }
+    }
+  }
+
+  std::unique_ptr<DevicePools> device;
+  std::unique_ptr<HostPools> host;
+  Pairs pairs;
+
+ protected:
+  // `want` pages of each, in random order on both sides.
+  void reserve_pairs(const ComponentCounts& want, Rng& rng) {
+    pool_test::scatter(*host, rng);
+    std::array<std::vector<DeviceSlot>, kComponentCount> first, second;
+    std::array<std::vector<HostSlot>, kComponentCount> on_host;
+    if (!device->reserve(want, first) || !device->reserve(want, second) || !host->reserve(want, on_host)) {
+      throw std::runtime_error("the pools of the test are too small");
+    }
+    for (std::size_t c = 0; c < kComponentCount; ++c) {
+      rng.shuffle(std::span(first[c]));
+      for (std::size_t i = 0; i < first[c].size(); ++i) pairs[c].push_back({first[c][i], on_host[c][i], second[c][i]});
+    }
+  }
+};
+
+// In host memory, `pages` for each component.
+class Fixture : public PagePairs {
  public:
   // lending: the device pages are in memory of the engine; its first slot is its own.
   Fixture(const ModelSpec& model, HostLayout layout, std::uint32_t pages, Rng& rng,
@@ -45,16 +104,7 @@ class Fixture {
     }
     host = pool_test::take(HostPools::create(
         model, layout, (kComponentCount * pages + 1) * pool_test::smallest_budget(model), host_memory_source()));
-    pool_test::scatter(*host, rng);
-    std::array<std::vector<DeviceSlot>, kComponentCount> first, second;
-    std::array<std::vector<HostSlot>, kComponentCount> on_host;
-    if (!device->reserve(want, first) || !device->reserve(want, second) || !host->reserve(want, on_host)) {
-      throw std::runtime_error("fixture: the pools are too small");
-    }
-    for (std::size_t c = 0; c < kComponentCount; ++c) {
-      rng.shuffle(std::span(first[c]));
-      for (std::size_t i = 0; i < first[c].size(); ++i) pairs[c].push_back({first[c][i], on_host[c][i], second[c][i]});
-    }
+    reserve_pairs(want, rng);
   }
 
   // Every page of the set gets other random bytes.
@@ -109,29 +159,6 @@ class Fixture {
     return page;
   }
 
-  // Pairs whose device slots are the second set.
-  [[nodiscard]] Pairs swapped() const {
-    Pairs out = pairs;
-    for (auto& list : out) {
-      for (SlotPair& pair : list) std::swap(pair.device, pair.source);
-    }
-    return out;
-  }
-
-  void drop(const TransferDone& done) {
-    for (const LeasedSlot& l : done.device_leases) {
-      EXPECT_TRUE(device->drop_lease(l.component, DeviceSlot(l.slot), l.generation).is_ok());
-    }
-    for (const LeasedSlot& l : done.host_leases) {
-      EXPECT_TRUE(host->drop_lease(l.component, HostSlot(l.slot), l.generation).is_ok());
-    }
-  }
-  [[nodiscard]] std::uint32_t leases() const {
-    std::uint32_t count = 0;
-    for (const ComponentKind c : kAllComponents) count += device->slots(c).counts().leases + host->counts(c).leases;
-    return count;
-  }
-
   // Bytes of the engine's own that something has written: between pages, and in its reserved slot.
   [[nodiscard]] std::size_t own_bytes_written() const {
     std::vector<std::vector<std::byte>> regions = lent->regions;
@@ -154,9 +181,6 @@ class Fixture {
   }
 
   std::unique_ptr<pool_test::LentBytes> lent;  // null: none is lent
-  std::unique_ptr<DevicePools> device;
-  std::unique_ptr<HostPools> host;
-  Pairs pairs;
 
  private:
   template <class F>
@@ -165,16 +189,6 @@ class Fixture {
       for (std::size_t layer = 0; layer < pool.layers.size(); ++layer) {
         for (std::size_t row = 0; row < pool.planes[plane].rows; ++row) {
           for (std::size_t head = 0; head < pool.planes[plane].heads; ++head) f(layer, plane, row, head);
-        }
-      }
-    }
-  }
-  template <class F>
-  void for_each_plane(F&& f) const {
-    for (const PoolSpec& pool : device->model().pools) {
-      for (const SlotPair& pair : pairs[index_of(pool.component)]) {
-        for (std::size_t layer = 0; layer < pool.layers.size(); ++layer) {
-          for (std::size_t plane = 0; plane < pool.planes.size(); ++plane) f(pool, layer, plane, pair);
         }
       }
     }
