@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Everything that must hold before a commit.
-#   ./test.sh --fast   the rules of the tree, the release build, all tests but the slow ones (minutes)
+#   ./test.sh --fast   the rules of the tree, the release build, all tests but the slow ones, the longest of them with
+#                      fewer rounds (LARDER_TEST_BRIEF)
 #   ./test.sh          in addition CUDA's compiler (105 MB of downloads, once), the Python package inside the real
 #                      SGLang (660 MB), the real llama.cpp and llama-server (77 MB), the slow tests (with the real
 #                      Mooncake Store, 46 MB), the tests under AddressSanitizer + UBSan, and clang's thread-safety
@@ -195,7 +196,8 @@ main() {
 
   stage "release build"
   if [ "$fast" = 1 ]; then
-    build release
+    export LARDER_TEST_BRIEF=1
+    build release -DLARDER_SLOW_TESTS=OFF
   else
     tools/cuda_env.sh  # that it builds without a GPU; its tests run on a simulated driver
     build release -DLARDER_CUDA=ON

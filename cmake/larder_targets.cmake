@@ -139,6 +139,7 @@ function(larder_add_fakes)
     OUTPUT_NAME hf3fs_api_shared LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_compile_options(larder_fake_hf3fs PRIVATE ${larder_strict_warnings})
+  larder_compile_together(larder_fake_hf3fs)
   target_link_options(larder_fake_hf3fs PRIVATE LINKER:--version-script=${PROJECT_SOURCE_DIR}/fakes/hf3fs/exports.map)
   target_link_libraries(larder_fake_hf3fs PRIVATE larder_flags larder_headers nlohmann_json::nlohmann_json Threads::Threads)
   if(LARDER_SANITIZE MATCHES "thread")

@@ -2,8 +2,8 @@
 // What the host tier is worth: see hit_rate.h. tests/cache_slow has longer loads.
 #include <gtest/gtest.h>
 
-#include "base/sanitized.h"
 #include "tests/cache/hit_rate.h"
+#include "tests/support/brief.h"
 
 namespace larder::test {
 namespace {
@@ -30,14 +30,14 @@ TEST(HitRate, OldPagesLeaveTheDeviceAlsoWithoutAHostCopy) {
 
 class HostSizes : public ::testing::TestWithParam<Shape> {};
 
-// Sanitizers look for other things, and have time for few requests. Of these a page is a tenth of a point: too coarse
-// for the law.
+// A page of few requests is a tenth of a point: too coarse for the law.
 TEST_P(HostSizes, NeverLowerTheHitRate) {
-  const std::size_t requests = kIsSanitized ? 200 : 1200;
+  const bool is_brief = support::is_brief();
+  const std::size_t requests = is_brief ? 200 : 1200;
   for (const LoadKind kind : {LoadKind::kDocuments, LoadKind::kConversations}) {
-    for (std::uint64_t seed = 1; seed <= (kIsSanitized ? 1 : 2); ++seed) {
+    for (std::uint64_t seed = 1; seed <= (is_brief ? 1 : 2); ++seed) {
       const std::vector<HostSizeRow> rows = replay_host_sizes(GetParam(), {kind, seed}, {64, 64, 24}, requests);
-      const double slack = kIsSanitized ? 100.0 : slack_of(GetParam());
+      const double slack = is_brief ? 100.0 : slack_of(GetParam());
       EXPECT_EQ(broken_host_size_law(rows, slack), "") << "seed " << seed << "\n" << table_of(rows);
     }
   }

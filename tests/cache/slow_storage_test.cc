@@ -9,9 +9,9 @@
 #include <cstdlib>
 #include <optional>
 
-#include "base/sanitized.h"
 #include "tests/cache/harness.h"
 #include "tests/cache/paced_backend.h"
+#include "tests/support/brief.h"
 
 namespace larder::test {
 namespace {
@@ -173,7 +173,7 @@ class SlowStorageRun {
 void run_seeds(bool is_device_tight) {
   const char* const given = std::getenv("LARDER_TEST_SEED");
   const std::uint64_t first = given != nullptr ? std::strtoull(given, nullptr, 10) : 1;
-  const std::uint64_t last = given != nullptr ? first : (kIsSanitized ? 100 : 400);
+  const std::uint64_t last = given != nullptr ? first : (support::is_brief() ? 100 : 400);
   std::uint64_t waited = 0, joined = 0, fetched = 0;
   for (std::uint64_t seed = first; seed <= last; ++seed) {
     SlowStorageRun run(seed, is_device_tight);

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "base/sanitized.h"
 #include "tests/cache/hit_rate.h"
+#include "tests/support/brief.h"
 
 namespace larder::test {
 namespace {
@@ -66,14 +66,15 @@ TEST(Trace, GeneratedOnesHaveTheShapeOfTheRecordedOne) {
 class GeneratedTrace : public ::testing::TestWithParam<Shape> {};
 
 TEST_P(GeneratedTrace, ALargerHostNeverLowersTheHitRate) {
-  constexpr std::size_t kRequests = kIsSanitized ? 200 : 700;
+  const bool is_brief = support::is_brief();
+  const std::size_t requests = is_brief ? 200 : 700;
   constexpr std::array<std::size_t, 5> kQuarters = {1, 2, 4, 8, 32};
-  const Trace trace = generate_trace(1, kRequests);
+  const Trace trace = generate_trace(1, requests);
   const std::vector<HostSizeRow> rows =
-      replay_host_sizes(GetParam(), {LoadKind::kTrace, 1, &trace}, {768, 256, 96}, kRequests, kQuarters);
+      replay_host_sizes(GetParam(), {LoadKind::kTrace, 1, &trace}, {768, 256, 96}, requests, kQuarters);
   // Under value, as in slack_of(). One of 200 requests is up to a point.
-  constexpr double kOfStates = kIsSanitized ? 1.2 : 0.5;
-  const double slack = GetParam() == Shape::kFullMamba ? kOfStates : 0.2;
+  const double of_states = is_brief ? 1.2 : 0.5;
+  const double slack = GetParam() == Shape::kFullMamba ? of_states : 0.2;
   EXPECT_EQ(broken_host_size_law(rows, slack), "") << table_of(rows);
   EXPECT_GT(rows.back().rate.total(), rows[kQuarters.size() + 1].rate.total()) << table_of(rows);
 }

@@ -13,11 +13,11 @@
 #include <optional>
 #include <set>
 
-#include "base/sanitized.h"
 #include "storage/file/segment_format.h"
 #include "storage/file/store_check.h"
 #include "tests/crash/store_client.h"
 #include "tests/crash/store_image.h"
+#include "tests/support/brief.h"
 
 namespace larder::crash {
 namespace {
@@ -333,7 +333,7 @@ TEST_F(BitRot, TruncatedSegments) {
       if (place.path == path) cuts.insert({place.begin, rng_.between(place.begin, place.end - 1)});
     }
     for (const std::uint64_t cut : cuts) {
-      if (kIsSanitized && !rng_.chance(1, 3)) continue;
+      if (support::is_brief() && !rng_.chance(1, 3)) continue;
       StoreImage image = sample_.image;
       image.files[path].resize(cut);
       Groups gone;

@@ -11,9 +11,9 @@
 #include <span>
 #include <string_view>
 
-#include "base/sanitized.h"
 #include "sim/sim_file_system.h"
 #include "tests/crash/store_client.h"
+#include "tests/support/brief.h"
 
 namespace larder::crash {
 namespace {
@@ -27,7 +27,8 @@ struct Scenario {
   std::uint64_t kept;       // groups of scopes 1 and 2, which are never cleared; about half of them are small
   std::uint64_t per_clear;  // steps from one clear of scope 3 to the next
   bool evicts;              // is more alive than max_size allows?
-  // With a sanitizer: every so-many-th operation only. Odd, so that all kinds of crashes and failures have their turn.
+  // Where tests are brief: every so-many-th operation only. Odd, so that all kinds of crashes and failures have their
+  // turn.
   std::uint64_t stride;
   [[nodiscard]] bool cleans() const { return std::string_view(max_size) != "unlimited"; }
   friend void PrintTo(const Scenario& scenario, std::ostream* out) { *out << scenario.name; }
@@ -256,7 +257,7 @@ class PowerCut : public testing::TestWithParam<Scenario> {
   QuietLog quiet_;
   const Scenario scenario_ = GetParam();
   const std::uint64_t seed_ = test_seed();
-  const std::uint64_t stride_ = kIsSanitized ? scenario_.stride : 1;
+  const std::uint64_t stride_ = support::is_brief() ? scenario_.stride : 1;
   const std::uint64_t first_ = 1 + seed_ % stride_;  // other seeds take the operations between
   Deeds deeds_;
 };
@@ -302,10 +303,10 @@ TEST_P(PowerCut, DISABLED_SlowEveryFileOperationFailsOnce) {
 }
 
 constexpr Scenario kScenarios[] = {
-    {"OneVolume", 1, "segment", "unlimited", 16, 12, 7, false, 1},
-    {"TwoVolumes", 2, "segment", "unlimited", 16, 12, 7, false, 1},
-    {"TwoVolumesEveryGroupSynced", 2, "group", "unlimited", 16, 12, 7, false, 1},
-    {"TwoVolumesUnsynced", 2, "off", "unlimited", 16, 12, 7, false, 1},
+    {"OneVolume", 1, "segment", "unlimited", 16, 12, 7, false, 3},
+    {"TwoVolumes", 2, "segment", "unlimited", 16, 12, 7, false, 3},
+    {"TwoVolumesEveryGroupSynced", 2, "group", "unlimited", 16, 12, 7, false, 3},
+    {"TwoVolumesUnsynced", 2, "off", "unlimited", 16, 12, 7, false, 3},
     {"Cleaning", 1, "segment", "768Ki", 24, 30, 2, false, 5},
     {"TwoVolumesCleaning", 2, "group", "896Ki", 24, 30, 2, false, 5},
     {"CleaningUnsynced", 1, "off", "768Ki", 24, 30, 2, false, 5},

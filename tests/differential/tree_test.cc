@@ -4,17 +4,17 @@
 // LARDER_TEST_SEED: the first seed. A failure prints its seed and a shrunk history.
 #include <gtest/gtest.h>
 
-#include "base/sanitized.h"
 #include "tests/differential/tree_pair.h"
+#include "tests/support/brief.h"
 
 namespace larder::differential {
 namespace {
 
-constexpr std::uint64_t kSteps = 150, kHistories = kIsSanitized ? 20 : 40, kTries = 60;
+constexpr std::uint64_t kSteps = 150, kTries = 60;
 
 TEST(TreeBesideTheReference, DiffersOnlyWhereTheTableSaysSo) {
   DifferenceCounts counts;
-  const std::string error = compare_histories({first_seed(1), kHistories, kSteps}, counts);
+  const std::string error = compare_histories({first_seed(1), support::is_brief() ? 20u : 40u, kSteps}, counts);
   ASSERT_TRUE(error.empty()) << error;
   EXPECT_EQ(counts.dead_entries(DifferencePart::kTree), "") << counts.to_string(DifferencePart::kTree);
   printf("%s", counts.to_string(DifferencePart::kTree).c_str());

@@ -10,11 +10,11 @@
 
 #include "base/file_system.h"
 #include "base/log.h"
-#include "base/sanitized.h"
 #include "engine/text_file.h"
 #include "sim/world/real_last_words.h"
 #include "sim/world/simulate.h"
 #include "sim/world/small_models.h"
+#include "tests/support/brief.h"
 
 namespace larder::sim {
 namespace {
@@ -77,7 +77,7 @@ TEST_F(Sim, RunsReplay) {
 }
 
 TEST_F(Sim, WorldsOfManySeedsEndWell) {
-  const std::uint64_t worlds = kIsSanitized ? 60 : 200;
+  const std::uint64_t worlds = support::is_brief() ? 60 : 200;
   SimTotals totals;
   LastWords last_words;
   for (std::uint64_t seed = 1; seed <= worlds; ++seed) {
@@ -108,7 +108,7 @@ TEST_F(Sim, TheOldestRequestGetsTheMemoryThatOthersLetGoForIt) {
 
 // A world of either door, drawn or asked for: engines whose memory is their own load what they or others saved.
 TEST_F(Sim, EnginesWithMemoryOfTheirOwnEndWell) {
-  const std::uint64_t worlds = kIsSanitized ? 30 : 100;
+  const std::uint64_t worlds = support::is_brief() ? 30 : 100;
   SimTotals totals;
   LastWords last_words;
   for (std::uint64_t seed = 1; seed <= worlds; ++seed) {
@@ -132,12 +132,12 @@ TEST_F(Sim, EnginesWithMemoryOfTheirOwnEndWell) {
 // The n-th call of everything fails, for each n: disks, copies, storage operations, calls to a remote service.
 TEST_F(Sim, AnyCallMayFail) {
   std::array<std::uint64_t, kFaultSiteCount> runs{};
-  const std::uint64_t stories = kIsSanitized ? 1 : 2;
+  const std::uint64_t stories = support::is_brief() ? 1 : 2;
   for (const auto& [storage, door] : {std::pair{"file", "cache"}, {"hf3fs", "cache"}, {"file", "connector"}}) {
     for (std::uint64_t seed = 1; seed <= stories; ++seed) {
       const bool has_states = storage == std::string("file") && door == std::string("cache");
       // In the sixth a state is copied on the device.
-      Story story = draw_calm_story(has_states ? seed + 5 : seed, kIsSanitized ? 30 : 60);
+      Story story = draw_calm_story(has_states ? seed + 5 : seed, support::is_brief() ? 30 : 60);
       if (has_states) story.world.model = "full_mamba";
       story.world.storage = storage;
       story.world.door = door;
@@ -150,7 +150,7 @@ TEST_F(Sim, AnyCallMayFail) {
   for (std::size_t site = 0; site < runs.size(); ++site) {
     const auto is = [&](FaultSite which) { return static_cast<FaultSite>(site) == which; };
     const bool is_rare = is(FaultSite::kCopyIn) || is(FaultSite::kCopyOn);
-    if (!kIsSanitized) {
+    if (!support::is_brief()) {
       EXPECT_GT(runs[site], is_rare ? 0u : 10u) << kFaultSiteWords[site];
     }
     std::printf("%llu runs: one of the %s failed\n", static_cast<unsigned long long>(runs[site]),
