@@ -8,7 +8,7 @@ namespace larder::sim {
 namespace {
 
 constexpr std::size_t kMostJobs = 6;
-constexpr std::uint64_t kMostSalts = 3, kMostTenants = 6;  // the others have adapters
+constexpr std::uint64_t kMostTenants = 6;
 constexpr std::size_t kMostGateEvents = 200'000;
 constexpr int kMostRestarts = 20;            // of one request, whose load-back failed
 constexpr std::uint64_t kMostDrafts = 4;     // a decode step has fewer
@@ -27,11 +27,10 @@ void CacheEngine::begin(const EventArguments& a) {
   job.tokens = job.prompt;
   job.new_tokens = a[4];
   if (a[5] > 0) job.tenant = "tenant " + std::to_string(a[5]);
-  const bool is_adapter = a[5] > kMostSalts;
   BeginRequest request;
   request.tokens = job.prompt;
   request.max_new_tokens = job.new_tokens;
-  (is_adapter ? request.adapter : request.salt) = job.tenant;
+  (is_adapter(job.tenant) ? request.adapter : request.salt) = job.tenant;
   request.priority = static_cast<std::int32_t>(a[6]);
   if (a[7] > 0) request.will_return = a[7] == 1;
   const bool may_refuse = world_.spec.namespaces <= kMostTenants || world_.spec.requests <= kMostJobs;
@@ -399,6 +398,10 @@ void CacheEngine::move(const EventArguments& a) {
 void CacheEngine::abort(const EventArguments& a) {
   if (jobs_.empty()) return;
   const std::size_t number = a[0] % jobs_.size();
+  // What it is built on has come by then, or not, and nobody has polled since.
+  for (const Late& late : late_) {
+    if (late.request == jobs_[number].ids[0]) (void)wait_for_gates(late.step.grants);
+  }
   for (std::size_t r = 0; r < world_.ranks.size(); ++r) world_.ranks[r]->cache().abort(jobs_[number].ids[r]);
   leave_steps(jobs_[number]);
   jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(number));

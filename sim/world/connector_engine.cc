@@ -179,7 +179,7 @@ void ConnectorEngine::look_up(Job& job) {
   job.has = job.blocks.full_pages();
   LookupRequest request;
   request.tokens = job.prompt;
-  request.salt = job.tenant;
+  (is_adapter(job.tenant) ? request.adapter : request.salt) = job.tenant;
   request.has.pages = job.has;
   request.has.window_pages = world_.model.has(ComponentKind::kSwa) ? job.has - job.blocks.window_begin(job.has) : 0;
   request.asks_storage = job.prompt.size() % 8 != 0;
@@ -466,7 +466,7 @@ bool ConnectorEngine::save(Job& job, bool may_wait) {
     const BlockPlaces places(world_.model, rank, job.blocks, needs);
     SaveRequest request;
     request.tokens = job.tokens;
-    request.salt = job.tenant;
+    (is_adapter(job.tenant) ? request.adapter : request.salt) = job.tenant;
     request.from = from;
     request.to = to;
     request.window_pages = to - window_from;

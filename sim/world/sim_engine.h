@@ -16,6 +16,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sim/world/sim_rank.h"
@@ -82,6 +83,8 @@ class SimEngine {
   // What a conversation begins or goes on with: arguments of kBegin.
   [[nodiscard]] std::vector<TokenId> prompt_of(const EventArguments& a) const;
   void remember(std::vector<TokenId> conversation);
+  // Some of those that kBegin names are tenants, by their salts; the others are adapters.
+  [[nodiscard]] static bool is_adapter(std::string_view tenant) { return tenant > "tenant 3"; }
   void fail(const std::string& what) {
     if (world_.failure.empty()) world_.failure = what;
   }

@@ -291,8 +291,8 @@ Event draw_event(Rng& rng, const WorldSpec& world) {
       a = {rng.below(64),     std::array<std::uint64_t, 4>{0, 1000, 1000, 1 + rng.below(100)}[rng.below(4)],
            1 + rng.below(30), rng.below(rng.below(3) == 0 ? 6 : 40),
            rng.below(20),     rng.below(5) == 0 ? 1 : std::uint64_t{0}};
-      if (!has_cache) break;
       if (a[5] > 0 || (world.namespaces < 8 && rng.below(2) == 0)) a[5] = 1 + rng.below(6);
+      if (!has_cache) break;
       a[6] = rng.below(4) == 0 ? rng.below(3) : 0;
       a[7] = rng.below(3);
       break;
