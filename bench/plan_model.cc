@@ -87,7 +87,7 @@ Result<PlanModel> model_of_file(const PlanSource& source) {
 }
 
 Result<PlanModel> model_of_hf(const PlanSource& source) {
-  const Result<std::string> text = read_text_file(real_file_system(), source.hf_config);
+  const Result<std::string> text = read_text_file(real_file_system(), source.hf_config, kHfTextMax);
   if (!text.is_ok()) return Status(text.status().code(), "--hf-config: " + text.status().message());
   Result<HfModel> read =
       read_hf_config(*text, source.hf_config, {.page_size = source.page_size, .kv_dtype = source.kv_dtype});

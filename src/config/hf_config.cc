@@ -6,13 +6,12 @@
 
 #include "base/nearest_word.h"
 #include "config/hf_families.h"
+#include "model/derive_pools.h"
 #include "model/model_limits.h"
 #include "model/pool_list.h"
 
 namespace larder {
 namespace {
-
-constexpr std::size_t kHfTextMax = 1u << 20;
 
 // Python writes Infinity and NaN, which are no JSON: null in their place. Texts are left alone.
 std::string without_infinities(std::string_view text) {
@@ -50,21 +49,32 @@ Dtype hf_dtype(HfFields& fields, std::string_view key, const std::string& name) 
 }
 
 struct HfTypes {
-  Dtype kv = Dtype::kBf16, conv = Dtype::kBf16, temporal = Dtype::kF32;
+  Dtype kv = Dtype::kBf16, temporal = Dtype::kF32;
 };
+constexpr Dtype kConvDtype = Dtype::kBf16;
 
+// SGLang and vLLM compute in 16 bits what is stored in 32, or what does not say.
 HfTypes types_of(HfFields& fields, const HfShape& shape, const HfOptions& options) {
   HfTypes types;
   std::string name = fields.word("dtype");
   if (name.empty()) name = fields.word("torch_dtype");
-  if (!name.empty()) types.kv = types.conv = hf_dtype(fields, "dtype", name);
-  if (name.empty() && !options.kv_dtype) fields.fail("dtype", "is missing, as is torch_dtype; --kv-dtype sets it");
-  if (name.empty() && !shape.recurrent.empty()) fields.fail("dtype", "is missing, and recurrent state has it");
+  if (!name.empty()) (void)hf_dtype(fields, "dtype", name);
+  if (!shape.compress_ratios.empty()) types.kv = Dtype::kFp8E4m3;  // of DeepSeek V4: whatever the weights have
   if (options.kv_dtype) types.kv = *options.kv_dtype;
   for (const char* const key : {"mamba_ssm_dtype", "mamba_ssm_cache_dtype"}) {
     if (const std::string state = fields.word(key); !state.empty()) types.temporal = hf_dtype(fields, key, state);
   }
   return types;
+}
+
+// ModelOpt's files say whether KV has eight bits, too, and SGLang and vLLM do as they say.
+bool has_eight_bit_cache(const std::string& source, const Tree::Table& table) {
+  const Tree::Table* const found = table_at(table, "quantization_config");
+  if (found == nullptr) return false;
+  HfFields fields(source, *found, *found);
+  if (fields.word("quant_algo").empty()) return false;
+  if (fields.word("kv_cache_scheme.type") == "float" && fields.get("kv_cache_scheme.num_bits", 0) == 8) return true;
+  return fields.word("kv_cache_quant_algo") == "FP8";
 }
 
 PlaneSpec plane_of(std::string name, Dtype dtype, std::uint32_t rows, std::uint32_t heads, std::uint64_t dim) {
@@ -73,24 +83,42 @@ PlaneSpec plane_of(std::string name, Dtype dtype, std::uint32_t rows, std::uint3
 
 std::vector<PlaneSpec> key_value_planes(const HfShape::Heads& heads, Dtype dtype, std::uint32_t rows) {
   return {plane_of("k", dtype, rows, heads.kv_heads, heads.head_dim),
-          plane_of("v", dtype, rows, heads.kv_heads, heads.head_dim)};
+          plane_of("v", dtype, rows, heads.kv_heads, heads.value_dim > 0 ? heads.value_dim : heads.head_dim)};
+}
+
+// An indexer's keys beside a latent: in eight bits, whatever KV has, and a float32 scale for each 128. Beside heads
+// (MiniMax M3) they have 16.
+PlaneSpec index_plane(const HfShape& shape, std::uint32_t rows) {
+  if (shape.latent == 0) return plane_of("index_k", Dtype::kBf16, rows, 1, shape.index_dim);
+  return plane_of("index_k", Dtype::kU8, rows, 1, shape.index_dim + (shape.index_dim + 127) / 128 * 4);
+}
+
+// The latent and its rotary part. Kernels of models with an indexer have scales beside eight bits, too, and the rotary
+// part in 16: one float32 for each 128 of DeepSeek V3.2, one byte for each 64 and one more of V4.
+PlaneSpec latent_plane(const HfShape& shape, Dtype dtype, std::uint32_t rows) {
+  if (shape.index_dim == 0 || dtype != Dtype::kFp8E4m3) {
+    return plane_of("latent", dtype, rows, 1, shape.latent + shape.rope);
+  }
+  const std::uint32_t scales =
+      shape.compress_ratios.empty() ? (shape.latent + 127) / 128 * 4 : (shape.latent + 63) / 64 + 1;
+  return plane_of("latent", Dtype::kU8, rows, 1, shape.latent + 2 * shape.rope + scales);
 }
 
 std::vector<PoolSpec> pools_of_shape(const HfShape& shape, const HfTypes& types, std::uint32_t page_size) {
   std::vector<PoolSpec> pools;
-  if (shape.index_dim > 0) {
+  if (!shape.indexed.empty()) {
     PoolSpec& indexer = pools.emplace_back();
     indexer.name = PoolName::kIndexer;
     indexer.scope = RankScope::kReplicated;
-    indexer.layers = shape.full;
-    indexer.planes = {plane_of("index_k", types.kv, page_size, 1, shape.index_dim)};
+    indexer.layers = shape.indexed;
+    indexer.planes = {index_plane(shape, page_size)};
   }
   PoolSpec& kv = pools.emplace_back();
   kv.is_anchor = true;
   kv.layers = shape.full;
   if (shape.latent > 0) {
     kv.scope = RankScope::kReplicated;
-    kv.planes = {plane_of("latent", types.kv, page_size, 1, shape.latent)};
+    kv.planes = {latent_plane(shape, types.kv, page_size)};
   } else if (!shape.full.empty()) {
     kv.planes = key_value_planes(shape.full_heads, types.kv, page_size);
   }
@@ -105,46 +133,63 @@ std::vector<PoolSpec> pools_of_shape(const HfShape& shape, const HfTypes& types,
                      .planes = std::move(planes)});
   };
   add(PoolName::kSwa, ComponentKind::kSwa, shape.sliding, key_value_planes(shape.sliding_heads, types.kv, page_size));
-  std::vector<PlaneSpec> state = {plane_of("conv", types.conv, 1, 1, shape.conv_elements)};
+  std::vector<PlaneSpec> state = {plane_of("conv", kConvDtype, 1, 1, shape.conv_elements)};
   if (shape.temporal_elements > 0) state.push_back(plane_of("temporal", types.temporal, 1, 1, shape.temporal_elements));
   add(PoolName::kMamba, ComponentKind::kMamba, shape.recurrent, std::move(state));
   return pools;
 }
 
-Result<ModelSpec> spec_of_v4(const HfShape& shape, const HfTypes& types, HfFields& fields, const HfOptions& options) {
-  ModelSpec spec;
-  spec.id = "deepseek_v4";
-  spec.page_size = options.page_size;
-  spec.kv_dtype = types.kv;
-  if (shape.full_heads.head_dim <= shape.latent) fields.fail("head_dim", "is not above qk_rope_head_dim");
-  for (const std::uint32_t ratio : shape.compress_ratios) {
-    if (ratio != 0 && ratio != 4 && ratio != 128)
-      fields.fail("compress_ratios", "has an entry that is none of 0, 4, 128");
-    spec.layers.push_back(ratio == 4 ? LayerKind::kV4C4 : ratio == 128 ? LayerKind::kV4C128 : LayerKind::kV4Window);
+// DeepSeek V4: an entry for 4 or 128 tokens, a window in all layers, and in each of its pages what the next entry of 4
+// tokens goes on from: 8 rows of keys and scores, each of two groups.
+std::vector<PoolSpec> pools_of_v4(const HfShape& shape, Dtype dtype, std::uint32_t page_size) {
+  std::vector<std::uint32_t> all, c4, c128;
+  for (std::uint32_t i = 0; i < shape.layers; ++i) {
+    all.push_back(i);
+    if (shape.compress_ratios[i] == 4) c4.push_back(i);
+    if (shape.compress_ratios[i] == 128) c128.push_back(i);
   }
-  if (!fields.status().is_ok()) return fields.status();
-  spec.dims.kv_lora_rank = shape.full_heads.head_dim - shape.latent;
-  spec.dims.rope_dim = shape.latent;
-  spec.dims.index_dim = shape.index_dim;
-  spec.dims.index_heads = spec.dims.index_topk = 1;  // no part of a page
-  spec.dims.window = shape.window;
-  LARDER_RETURN_IF_ERROR(finalize_model(spec));
-  return spec;
+  std::vector<PoolSpec> pools;
+  const auto add = [&](PoolName name, ComponentKind component, const std::vector<std::uint32_t>& layers,
+                       PlaneSpec plane) {
+    if (layers.empty()) return;
+    pools.push_back({.name = name,
+                     .component = component,
+                     .is_anchor = name == PoolName::kSwa,
+                     .hit_policy = component == ComponentKind::kFull ? HitPolicy::kAllPages : HitPolicy::kTrailingPages,
+                     .scope = RankScope::kReplicated,
+                     .layers = layers,
+                     .planes = {std::move(plane)}});
+  };
+  using enum ComponentKind;
+  add(PoolName::kDeepseekV4C4, kFull, c4, latent_plane(shape, dtype, page_size / kC4Group));
+  add(PoolName::kDeepseekV4C4Indexer, kFull, c4, index_plane(shape, page_size / kC4Group));
+  add(PoolName::kDeepseekV4C128, kFull, c128, latent_plane(shape, dtype, page_size / kC128Group));
+  add(PoolName::kDeepseekV4C4State, kSwa, c4,
+      plane_of("state", Dtype::kF32, kC4RingRows, 4, shape.latent + shape.rope));
+  add(PoolName::kDeepseekV4C4IndexerState, kSwa, c4, plane_of("state", Dtype::kF32, kC4RingRows, 4, shape.index_dim));
+  add(PoolName::kSwa, kSwa, all, latent_plane(shape, dtype, page_size));
+  pools.push_back({.is_anchor = true, .scope = RankScope::kReplicated});  // what says that a page is there
+  return pools;
 }
 
 Result<ModelSpec> spec_of_shape(const HfShape& shape, HfFields& fields, const HfOptions& options,
                                 const std::string& family) {
   const HfTypes types = types_of(fields, shape, options);
-  if (!fields.status().is_ok()) return fields.status();
-  if (!shape.compress_ratios.empty()) return spec_of_v4(shape, types, fields, options);
   for (const std::uint64_t elements : {shape.conv_elements, shape.temporal_elements}) {
     if (elements > kPageBytesMax) fields.fail("conv and temporal state", "have more than 4 GiB");
   }
   if (!shape.recurrent.empty() && shape.conv_elements == 0) fields.fail("conv_kernel", "must be at least 2");
   if (!fields.status().is_ok()) return fields.status();
-  PoolList list{.id = family, .page_size = options.page_size};
-  list.window = shape.sliding.empty() ? 0 : shape.window;
-  list.pools = pools_of_shape(shape, types, options.page_size);
+  PoolList list{.id = family, .page_size = options.page_size, .window = shape.window};
+  if (shape.compress_ratios.empty()) {
+    if (shape.sliding.empty()) list.window = 0;
+    list.pools = pools_of_shape(shape, types, options.page_size);
+  } else if (options.page_size % kC128Group != 0) {
+    return invalid_argument("page_size is " + std::to_string(options.page_size) + ": it must be a multiple of " +
+                            std::to_string(kC128Group) + ", so that no entry crosses a page");
+  } else {
+    list.pools = pools_of_v4(shape, types.kv, options.page_size);
+  }
   return model_of_pools(std::move(list));
 }
 
@@ -166,13 +211,17 @@ std::string hf_families() {
 
 Result<HfModel> read_hf_config(std::string_view text, std::string_view source_name, const HfOptions& options) {
   const std::string source(source_name);
-  if (text.size() > kHfTextMax) return invalid_argument(source + ": a config.json has at most 1 MiB");
+  if (text.size() > kHfTextMax) return invalid_argument(source + ": a config.json has at most 8 MiB");
   const Result<Tree> tree = parse_json_tree(without_infinities(text), source);
   if (!tree) return tree.status();
   const auto* const top = tree->as<Tree::Table>();
   if (top == nullptr) return invalid_argument(source + ": is no JSON object");
-  const Tree::Table* const inner = table_at(*top, "text_config");
-  HfFields fields(source, *top, inner != nullptr ? *inner : *top);
+  const Tree::Table* inner = nullptr;
+  for (const char* const key : {"text_config", "llm_config", "language_config"}) {
+    if (inner == nullptr) inner = table_at(*top, key);
+  }
+  if (inner == nullptr) inner = top;
+  HfFields fields(source, *top, *inner);
   HfModel model;
   model.family = fields.word("model_type");
   if (!fields.status().is_ok()) return fields.status();
@@ -181,12 +230,14 @@ Result<HfModel> read_hf_config(std::string_view text, std::string_view source_na
   const auto family =
       std::find_if(families.begin(), families.end(), [&](const HfFamily& f) { return f.model_type == model.family; });
   if (family == families.end()) return unknown_family(source, model.family);
-  HfShape shape;
-  family->read(fields, shape);
+  const HfShape shape = read_hf_shape(*family, fields);
   model.layers = shape.layers;
-  model.context_length = fields.get({"max_position_embeddings"}, 0, kContextLengthMax);
+  model.context_length = shape.context;
   if (!fields.status().is_ok()) return fields.status();
-  Result<ModelSpec> spec = spec_of_shape(shape, fields, options, model.family);
+  HfOptions chosen = options;
+  const bool is_eight = has_eight_bit_cache(source, *top) || has_eight_bit_cache(source, *inner);
+  if (is_eight && !options.kv_dtype) chosen.kv_dtype = Dtype::kFp8E4m3;
+  Result<ModelSpec> spec = spec_of_shape(shape, fields, chosen, model.family);
   if (!spec.is_ok()) {
     const bool has_source = spec.status().message().starts_with(source);
     return has_source ? spec.status() : Status(spec.status().code(), source + ": " + spec.status().message());

@@ -62,9 +62,6 @@ TEST(HfConfig, PublishedModelsHaveTheSizesOfTheirPresets) {
     "num_hidden_layers": 61, "num_nextn_predict_layers": 1, "max_position_embeddings": 163840,
     "torch_dtype": "bfloat16"})",
                    "mla-real");
-  expect_as_preset(R"({"model_type": "deepseek_v32", "kv_lora_rank": 512, "qk_rope_head_dim": 64, "index_head_dim": 128,
-    "index_n_heads": 64, "num_hidden_layers": 61, "max_position_embeddings": 163840, "torch_dtype": "bfloat16"})",
-                   "dsa-real");
   expect_as_preset(R"({"model_type": "gpt_oss", "head_dim": 64, "num_attention_heads": 64, "num_key_value_heads": 8,
     "num_hidden_layers": 36, "sliding_window": 128, "max_position_embeddings": 131072, "torch_dtype": "bfloat16",
     "layer_types": )" + repeated(R"("sliding_attention", "full_attention")", 18) +
@@ -81,11 +78,6 @@ TEST(HfConfig, PublishedModelsHaveTheSizesOfTheirPresets) {
     "torch_dtype": "bfloat16", "layer_types": )" +
           repeated(R"("mamba","mamba","mamba","mamba","mamba","attention","mamba","mamba","mamba","mamba")", 4) + "}",
       "mamba2-real");
-  expect_as_preset(R"({"model_type": "deepseek_v4", "num_hidden_layers": 43, "head_dim": 512, "qk_rope_head_dim": 64,
-    "index_head_dim": 128, "sliding_window": 128, "max_position_embeddings": 1048576, "torch_dtype": "bfloat16",
-    "compress_ratios": [0, 0, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128,
-    4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 0]})",
-                   "dsv4-real");
 }
 
 // Qwen3.5 27B: 48 value heads, 16 full layers of 64.
@@ -165,17 +157,6 @@ TEST(HfConfig, OnlyRecurrentLayers) {
   EXPECT_EQ(bytes_in(model.spec, ComponentKind::kMamba), 64u * ((8192 + 2048) * 3 * 2 + 8192 * 128 * 4));
 }
 
-// --kv-dtype says nothing of the convolution's state.
-TEST(HfConfig, RecurrentStateNeedsADtype) {
-  std::string text(kQwen3Next);
-  const std::size_t at = text.find(", \"torch_dtype\": \"bfloat16\"");
-  ASSERT_NE(at, std::string::npos);
-  text.erase(at, std::string_view(", \"torch_dtype\": \"bfloat16\"").size());
-  const Result<HfModel> model = read_hf_config(text, "c", {.page_size = 64, .kv_dtype = Dtype::kFp8E4m3});
-  EXPECT_NE(model.status().message().find("dtype: is missing, and recurrent state has it"), std::string::npos)
-      << model.status().message();
-}
-
 TEST(HfConfig, TheTypeOfKvMayBeSet) {
   const Result<HfModel> model = read_hf_config(kQwen3Next, "c", {.page_size = 64, .kv_dtype = Dtype::kFp8E4m3});
   ASSERT_TRUE(model.is_ok());
@@ -183,11 +164,207 @@ TEST(HfConfig, TheTypeOfKvMayBeSet) {
   EXPECT_EQ(bytes_in(model->spec, ComponentKind::kMamba), bytes_in(model_of(kQwen3Next).spec, ComponentKind::kMamba));
 }
 
+// What a token has in each pool, and what a state weighs.
+struct Sizes {
+  std::size_t full = 0, window = 0, sliding = 0, state = 0;
+  friend bool operator==(const Sizes&, const Sizes&) = default;
+  friend void PrintTo(const Sizes& s, std::ostream* out) {
+    *out << "full " << s.full << ", window " << s.window << ", sliding " << s.sliding << ", state " << s.state;
+  }
+};
+
+Sizes sizes_of(const std::string& text, std::optional<Dtype> kv_dtype = {}) {
+  constexpr std::uint32_t kPage = 128;
+  const Result<HfModel> model = read_hf_config(text, "config.json", {.page_size = kPage, .kv_dtype = kv_dtype});
+  EXPECT_TRUE(model.is_ok()) << model.status().to_string();
+  if (!model.is_ok()) return {};
+  const ModelSpec& spec = model->spec;
+  return {.full = bytes_in(spec, ComponentKind::kFull) / kPage,
+          .window = spec.dims.window,
+          .sliding = bytes_in(spec, ComponentKind::kSwa) / kPage,
+          .state = bytes_in(spec, ComponentKind::kMamba)};
+}
+
+// 12 layers of 16 heads of 64.
+std::string twelve(std::string_view family, std::string_view keys) {
+  return R"({"num_hidden_layers": 12, "num_attention_heads": 16, "hidden_size": 1024, "model_type": ")" +
+         std::string(family) + "\"" + std::string(keys.empty() ? "" : ", ") + std::string(keys) + "}";
+}
+constexpr std::size_t kHead = 2 * 64 * 2;  // bytes of a token in one head of one layer
+
+// Phi-4-mini has a window of 262,144 tokens and a context of 131,072.
+TEST(HfConfig, AWindowThatNoTextFillsIsNone) {
+  const std::string keys = R"("num_key_value_heads": 8, "max_position_embeddings": 4096, "sliding_window": )";
+  EXPECT_EQ(sizes_of(twelve("phi3", keys + "4096")), Sizes{.full = 12 * 8 * kHead});
+  EXPECT_EQ(sizes_of(twelve("phi3", keys + "4095")), (Sizes{.window = 4095, .sliding = 12 * 8 * kHead}));
+  EXPECT_EQ(sizes_of(twelve("cohere2", keys + "5000")), Sizes{.full = 12 * 8 * kHead});
+}
+
+// Files, above all their text_config, leave out what the class of transformers has by default.
+TEST(HfConfig, WhatTheFileLeavesOutIsAsTheClassHasIt) {
+  EXPECT_EQ(sizes_of(twelve("mistral", "")).full, 12 * 8 * kHead);
+  EXPECT_EQ(sizes_of(twelve("mistral", R"("num_key_value_heads": null)")).full, 12 * 16 * kHead);
+  EXPECT_EQ(sizes_of(twelve("llama", "")).full, 12 * 16 * kHead);
+  EXPECT_EQ(sizes_of(twelve("qwen3", R"("num_key_value_heads": 8)")).full, 12 * 8 * 2 * kHead) << "heads of 128";
+  EXPECT_EQ(sizes_of(twelve("glm4", "")).full, 12 * 2 * 2 * kHead) << "2 heads of 128";
+  EXPECT_EQ(sizes_of(twelve("gemma2", R"("sliding_window": 64)")),
+            (Sizes{.full = 6 * 4 * 4 * kHead, .window = 64, .sliding = 6 * 4 * 4 * kHead}))
+      << "4 heads of 256";
+}
+
+// SGLang and vLLM compute in 16 bits what is stored in 32, or what does not say (gpt-oss).
+TEST(HfConfig, KvHasSixteenBitsUnlessSomebodySaysEight) {
+  for (const char* const dtype : {R"("dtype": "float16")", R"("torch_dtype": "float32")", R"("dtype": null)"}) {
+    EXPECT_EQ(sizes_of(twelve("llama", dtype)).full, 12 * 16 * kHead) << dtype;
+  }
+  EXPECT_EQ(sizes_of(twelve("llama", R"("dtype": "float32")"), Dtype::kF32).full, 2 * 12 * 16 * kHead);
+  const auto quantized = [](std::string_view keys) {
+    return twelve("llama", R"("quantization_config": {"quant_method": "modelopt", )" + std::string(keys) + "}");
+  };
+  const std::string eight = R"("kv_cache_scheme": {"dynamic": false, "num_bits": 8, "type": "float"})";
+  EXPECT_EQ(sizes_of(quantized(R"("quant_algo": "NVFP4", )" + eight)).full, 12 * 16 * kHead / 2);
+  EXPECT_EQ(sizes_of(quantized(R"("quant_algo": "FP8", "kv_cache_quant_algo": "FP8")")).full, 12 * 16 * kHead / 2);
+  EXPECT_EQ(sizes_of(quantized(R"("quant_algo": "NVFP4", )" + eight), Dtype::kBf16).full, 12 * 16 * kHead);
+  EXPECT_EQ(sizes_of(quantized(R"("quant_algo": "NVFP4", "kv_cache_scheme": null)")).full, 12 * 16 * kHead);
+  EXPECT_EQ(sizes_of(quantized(eight)).full, 12 * 16 * kHead) << "not of ModelOpt: SGLang does not take it";
+}
+
+// Saved again by transformers 5.24: the widths of full layers are in per_layer_config.
+TEST(HfConfig, LayersWithHeadsOfTheirOwn) {
+  const std::string gemma = R"("attention_k_eq_v": true, "num_key_value_heads": 8, "head_dim": 256,
+    "sliding_window": 512, "per_layer_config": {"05": {"head_dim": 512, "num_key_value_heads": 2}, "11": )";
+  const Sizes sizes = sizes_of(twelve("gemma4_text", gemma + R"({"head_dim": 512, "num_key_value_heads": 2}})"));
+  EXPECT_EQ(sizes, (Sizes{.full = 2 * 2 * 8 * kHead, .window = 512, .sliding = 10 * 8 * 4 * kHead}));
+  EXPECT_EQ(sizes_of(twelve("llama", R"("per_layer_config": {"03": {"num_attention_heads": 8}})")).full,
+            12 * 16 * kHead);
+}
+
+// The last layer is a full one, whatever the pattern.
+TEST(HfConfig, GemmaFourEndsWithAFullLayer) {
+  const std::string keys = R"("num_hidden_layers": 13, "num_attention_heads": 4, "num_key_value_heads": 1,
+    "head_dim": 64, "global_head_dim": 64, "sliding_window": 512, "model_type": "gemma4_text"})";
+  EXPECT_EQ(sizes_of("{" + keys), (Sizes{.full = 3 * kHead, .window = 512, .sliding = 10 * kHead}));
+}
+
+constexpr std::string_view kLatent = R"("kv_lora_rank": 512, "qk_rope_head_dim": 64)";
+
+// SGLang and vLLM keep the indexer's keys in eight bits, with a scale for 128 of them, and in eight bits of KV the
+// rotary part in 16 and a scale for each 128 of the rest.
+TEST(HfConfig, KeysOfAnIndexer) {
+  const std::string dsa = std::string(kLatent) + R"(, "index_head_dim": 128)";
+  EXPECT_EQ(sizes_of(twelve("deepseek_v32", dsa)).full, 12u * (576 * 2 + 132));
+  EXPECT_EQ(sizes_of(twelve("deepseek_v32", dsa), Dtype::kFp8E4m3).full, 12u * (656 + 132));
+  EXPECT_EQ(sizes_of(twelve("deepseek_v3", kLatent), Dtype::kFp8E4m3).full, 12u * 576);
+}
+
+// GLM 5.2: layers share what others have chosen, and have no keys of their own.
+TEST(HfConfig, LayersThatShareAnIndexer) {
+  const std::string glm = std::string(kLatent) + R"(, "index_head_dim": 128, "index_topk_freq": 4)";
+  const auto with_indexer = [&](const std::string& more) {
+    return (sizes_of(twelve("glm_moe_dsa", glm + more)).full - 12 * 576 * 2) / 132;
+  };
+  EXPECT_EQ(with_indexer(R"(, "index_skip_topk_offset": 3)"), 5u) << "0, 1, 2, 6, 10";
+  EXPECT_EQ(with_indexer(""), 4u) << "0, 1, 5, 9";
+  EXPECT_EQ(with_indexer(R"(, "index_topk_pattern": "FSSSFSSSFSSS")"), 3u);
+  const std::string types = R"("full", "shared", "shared", "shared", "shared", "shared")";
+  EXPECT_EQ(with_indexer(R"(, "indexer_types": [)" + types + ", " + types + "]"), 2u);
+}
+
+// DeepSeek V4 Flash as SGLang keeps it: 448 numbers in eight bits, 64 in 16, and 8 bytes of scales.
+TEST(HfConfig, DeepSeekV4) {
+  const std::string text = R"({"model_type": "deepseek_v4", "num_hidden_layers": 43, "head_dim": 512,
+    "qk_rope_head_dim": 64, "index_head_dim": 128, "sliding_window": 128, "max_position_embeddings": 1048576,
+    "torch_dtype": "bfloat16", "compress_ratios": [0, 0, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4,
+    128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 0]})";
+  const std::size_t states = 21 * 8 * 4 * (512 + 128) * 4;  // of a page: 8 rows of keys and scores, twice, in float32
+  EXPECT_EQ(
+      sizes_of(text),
+      (Sizes{.full = (21 * 32 * (584 + 132) + 20 * 584) / 128, .window = 128, .sliding = 43 * 584 + states / 128}));
+  EXPECT_EQ(
+      sizes_of(text, Dtype::kBf16),
+      (Sizes{.full = (21 * 32 * (1024 + 132) + 20 * 1024) / 128, .window = 128, .sliding = 43 * 1024 + states / 128}));
+  EXPECT_EQ(model_of(text, 128).layers, 43u);
+  const Status status = read_hf_config(text, "c", {.page_size = 64}).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("c: page_size is 64: it must be a multiple of 128"), std::string::npos)
+      << status.message();
+}
+
 void refused(std::string_view text, StatusCode code, std::string_view words) {
   const Status status = read_hf_config(text, "my/config.json", {}).status();
   EXPECT_EQ(status.code(), code) << text;
   EXPECT_TRUE(status.message().starts_with("my/config.json")) << status.message();
   EXPECT_NE(status.message().find(words), std::string::npos) << status.message();
+}
+
+TEST(HfConfig, FamiliesWithAWindowInMostLayers) {
+  const std::string heads = R"("num_key_value_heads": 8, "sliding_window": 512)";
+  const Sizes three_of_four = {.full = 3 * 8 * kHead, .window = 512, .sliding = 9 * 8 * kHead};
+  EXPECT_EQ(sizes_of(twelve("olmo3", heads)), three_of_four);
+  EXPECT_EQ(sizes_of(twelve("exaone4", heads + R"(, "sliding_window_pattern": 4)")), three_of_four);
+  EXPECT_EQ(sizes_of(twelve("exaone4", R"("num_key_value_heads": 8, "sliding_window": null, "layer_types": )" +
+                                           repeated(R"("full_attention")", 12))),
+            Sizes{.full = 12 * 8 * kHead});
+  EXPECT_EQ(sizes_of(twelve("llama4_text", R"("head_dim": 64, "attention_chunk_size": 512, "no_rope_layers": [])")),
+            three_of_four)
+      << "8 heads";
+  EXPECT_EQ(sizes_of(twelve("llama4_text", R"("head_dim": 64, "attention_chunk_size": null)")),
+            Sizes{.full = 12 * 8 * kHead});
+  // Of Gemma 3n the last 15 share the KV of others, unless the file says how many.
+  EXPECT_EQ(sizes_of(twelve("gemma3n_text", R"("head_dim": 64, "sliding_window": 512, "num_kv_shared_layers": 2)")),
+            (Sizes{.full = 2 * 2 * kHead, .window = 512, .sliding = 8 * 2 * kHead}))
+      << "2 heads";
+  // Step 3.5 lists its three layers of prediction, too, and calls its heads of keys groups.
+  EXPECT_EQ(sizes_of(twelve(
+                "step3p5",
+                R"("head_dim": 64, "num_attention_groups": 8, "sliding_window": 512,
+    "num_nextn_predict_layers": 3, "attention_other_setting": {"num_attention_heads": 96, "num_attention_groups": 4},
+    "layer_types": [)" +
+                    std::string(R"("full_attention","sliding_attention","sliding_attention","sliding_attention",)") +
+                    R"("full_attention","sliding_attention","sliding_attention",
+    "sliding_attention","full_attention","sliding_attention","sliding_attention","sliding_attention",
+    "sliding_attention","sliding_attention","sliding_attention"])")),
+            (Sizes{.full = 3 * 8 * kHead, .window = 512, .sliding = 9 * 4 * kHead}));
+}
+
+// Values are narrower than keys, and sliding layers have heads of their own.
+TEST(HfConfig, MiMoV2Flash) {
+  const std::string keys = R"("num_key_value_heads": 4, "head_dim": 192, "v_head_dim": 128, "sliding_window": 128,
+    "swa_num_key_value_heads": 8, "swa_head_dim": 192, "swa_v_head_dim": 128,
+    "hybrid_layer_pattern": [0, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0])";
+  EXPECT_EQ(sizes_of(twelve("mimo_v2_flash", keys)),
+            (Sizes{.full = 3 * 4 * 320 * 2, .window = 128, .sliding = 9 * 8 * 320 * 2}));
+}
+
+TEST(HfConfig, FamiliesWithRecurrentLayers) {
+  const std::size_t kda = 3 * 32 * 128 * 3 * 2 + 32 * 128 * 128 * 4;
+  const std::string kimi = std::string(kLatent) + R"(, "linear_attn_config": {"head_dim": 128, "num_heads": 32,
+    "short_conv_kernel_size": 4, "kda_layers": [1, 2, 3, 5, 6, 7, 9, 10, 11], "full_attn_layers": )";
+  EXPECT_EQ(sizes_of(twelve("kimi_linear", kimi + "[4, 8, 12]}")), (Sizes{.full = 3 * 576 * 2, .state = 9 * kda}));
+  const std::string jamba = R"("num_key_value_heads": 8, "attn_layer_period": 8, "attn_layer_offset": 4,
+    "mamba_expand": 2, "mamba_d_state": 16, "mamba_d_conv": 4)";
+  EXPECT_EQ(sizes_of(twelve("jamba", jamba)), (Sizes{.full = 8 * kHead, .state = 11 * (2048 * 3 * 2 + 2048 * 16 * 4)}));
+  const std::string lfm = R"("num_key_value_heads": 8, "conv_L_cache": 3, "full_attn_idxs": [2, 5, 8])";
+  EXPECT_EQ(sizes_of(twelve("lfm2", lfm)), (Sizes{.full = 3 * 8 * kHead, .state = 9 * 1024 * 2 * 2}));
+}
+
+// MiniMax M3: all layers have KV, and the sparse ones the keys of blocks beside it.
+TEST(HfConfig, MiniMaxM3) {
+  const std::string keys = R"("num_key_value_heads": 4, "head_dim": 128, "sparse_attention_config":
+    {"sparse_index_dim": 128, "sparse_attention_freq": [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1],
+     "sparse_disable_index_value": [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, )";
+  EXPECT_EQ(sizes_of(twelve("minimax_m3", keys + "1]}")).full, 12u * 4 * 2 * kHead + 9 * 256);
+  refused(twelve("minimax_m3", keys + "0]}"), StatusCode::kUnsupported, "sparse_disable_index_value");
+}
+
+// The model of a picture's or a recording's text is in a table, by one of three names.
+TEST(HfConfig, TheTextModelInside) {
+  for (const char* const name : {"text_config", "llm_config", "language_config"}) {
+    const HfModel model =
+        model_of(R"({"model_type": "internvl_chat", ")" + std::string(name) + "\": " + twelve("qwen2", "") + "}");
+    EXPECT_EQ(model.family, "qwen2") << name;
+    EXPECT_EQ(model.layers, 12u);
+  }
 }
 
 TEST(HfConfig, WhatIsRefused) {
@@ -207,7 +384,6 @@ TEST(HfConfig, WhatIsRefused) {
   refused(R"({"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 3, "hidden_size": 64})", invalid,
           "does not divide hidden_size");
   const std::string base = R"({"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64, "model_type": )";
-  refused(base + R"("llama"})", invalid, "dtype: is missing");
   refused(base + R"("llama", "dtype": "int4"})", invalid, "'int4' is none of");
   refused(base + R"("gpt_oss", "dtype": "bfloat16"})", invalid, "sliding_window: is missing");
   refused(base + R"("gpt_oss", "sliding_window": 64, "layer_types": ["full_attention"]})", invalid, "names 1 layers");
@@ -216,15 +392,30 @@ TEST(HfConfig, WhatIsRefused) {
   refused(base + R"("gpt_oss", "sliding_window": 64, "layer_types": "all"})", invalid, "expected a list");
   refused(std::string(kQwen3Next.substr(0, kQwen3Next.size() - 1)) + R"(, "linear_num_key_heads": 3})", invalid,
           "twice");
-  refused(R"({"model_type": "glm_moe_dsa", "num_hidden_layers": 4, "kv_lora_rank": 8, "qk_rope_head_dim": 8,
-    "index_head_dim": 8, "index_topk_freq": 4, "dtype": "bfloat16"})",
-          StatusCode::kUnsupported, "index_topk_freq");
+  const std::string glm = std::string(kLatent) + R"(, "index_head_dim": 128, )";
+  refused(twelve("glm_moe_dsa", glm + R"("indexer_types": ["full"])"), invalid, "indexer_types: names 1 layers");
+  refused(twelve("glm_moe_dsa", glm + R"("index_topk_pattern": "FFFFFFFFFFFX")"), StatusCode::kUnsupported,
+          "layer 11 is 'X'");
+  refused(twelve("gemma2", R"("sliding_window": 64, "sliding_window_pattern": 0)"), invalid, "sliding_window_pattern");
+  refused(twelve("gemma2", R"("sliding_window": "64")"), invalid, "sliding_window: expected a whole number");
+  refused(twelve("llama", R"("num_key_value_heads": 0)"), invalid, "num_key_value_heads");
+  refused(twelve("llama", R"("num_key_value_heads": 8.5)"), invalid, "num_key_value_heads: expected a whole number");
+  refused(twelve("llama", R"("per_layer_config": {"03": {"head_dim": 32}})"), StatusCode::kUnsupported,
+          "per_layer_config: heads of layer 3");
 }
 
 // Whatever a file says, it is a model or an error.
 TEST(HfConfig, DamagedFilesAreErrorsOrModels) {
   Rng rng(20261127);
-  for (const std::string_view whole : {kQwen3Next, kNemotronNano9b}) {
+  const std::string kimi = twelve("kimi_linear", std::string(kLatent) + R"(, "linear_attn_config": {"head_dim": 128,
+    "num_heads": 32, "short_conv_kernel_size": 4, "kda_layers": [1, 2, 3, 5, 6, 7, 9, 10, 11],
+    "full_attn_layers": [4, 8, 12]})");
+  const std::string jamba = twelve("jamba", R"("attn_layer_period": 8, "mamba_expand": 2, "mamba_d_state": 16,
+    "mamba_d_conv": 4)");
+  const std::string gemma = twelve("gemma4_text", R"("sliding_window": 512, "sliding_window_pattern": 6,
+    "num_kv_shared_layers": 2, "per_layer_config": {"05": {"head_dim": 512}})");
+  for (const std::string_view whole :
+       {kQwen3Next, kNemotronNano9b, std::string_view(kimi), std::string_view(jamba), std::string_view(gemma)}) {
     for (int i = 0; i < 3000; ++i) {
       std::string text(whole);
       for (std::uint64_t n = 1 + rng.below(3); n > 0; --n) {

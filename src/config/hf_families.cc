@@ -21,12 +21,14 @@ void all_layers(const HfShape& shape, std::vector<std::uint32_t>& out) {
   for (std::uint32_t i = 0; i < shape.layers; ++i) out.push_back(i);
 }
 
-HfShape::Heads heads_of(HfFields& fields, std::uint32_t default_kv_heads = 0, std::uint32_t default_dim = 0) {
-  HfShape::Heads heads;
+// `heads`: where the file has no such key. A null has a meaning of its own.
+HfShape::Heads heads_of(HfFields& fields, HfShape::Heads heads) {
   const std::uint32_t queries = fields.get("num_attention_heads", 0);
-  heads.kv_heads = fields.get("num_key_value_heads", default_kv_heads > 0 ? default_kv_heads : queries);
-  heads.head_dim = fields.get({"head_dim", "attention_head_dim"}, default_dim);
-  if (heads.kv_heads == 0) fields.fail("num_key_value_heads", "is missing or 0, as is num_attention_heads");
+  if (heads.kv_heads == 0 || fields.has("num_key_value_heads")) heads.kv_heads = queries;
+  if (fields.has("head_dim")) heads.head_dim = 0;
+  heads.kv_heads = fields.get({"num_key_value_heads", "num_attention_groups"}, heads.kv_heads);
+  heads.head_dim = fields.get({"head_dim", "attention_head_dim"}, heads.head_dim);
+  if (heads.kv_heads == 0) fields.fail("num_key_value_heads", "is missing or 0");
   if (heads.head_dim == 0) {
     const std::uint32_t hidden = fields.need("hidden_size");
     if (queries == 0 || hidden % queries != 0) {
@@ -38,18 +40,25 @@ HfShape::Heads heads_of(HfFields& fields, std::uint32_t default_kv_heads = 0, st
   return heads;
 }
 
+void take_heads(HfFields& fields, HfShape& shape) {
+  shape.full_heads = shape.sliding_heads = heads_of(fields, shape.full_heads);
+}
+
 // A layer of each kind that a family's list may name, in the words of today and of earlier files.
 struct LayerWords {
   std::vector<std::string_view> full{"full_attention", "attention"}, sliding{"sliding_attention"}, recurrent{}, none{};
+  std::string_view key = "layer_types";
 };
 
-void take_layers(HfFields& fields, const std::vector<std::string>& names, const LayerWords& words, HfShape& shape) {
+void take_layers(HfFields& fields, std::vector<std::string> names, const LayerWords& words, HfShape& shape) {
   const auto is_in = [](const std::vector<std::string_view>& list, const std::string& name) {
     return std::find(list.begin(), list.end(), name) != list.end();
   };
+  // Step 3.5 lists the layers that predict further tokens, too.
+  if (names.size() == shape.layers + fields.get("num_nextn_predict_layers", 0)) names.resize(shape.layers);
   if (names.size() != shape.layers) {
-    return fields.fail("layer_types", "names " + std::to_string(names.size()) + " layers, and there are " +
-                                          std::to_string(shape.layers));
+    return fields.fail(
+        words.key, "names " + std::to_string(names.size()) + " layers, and there are " + std::to_string(shape.layers));
   }
   for (std::uint32_t i = 0; i < names.size(); ++i) {
     if (is_in(words.full, names[i])) {
@@ -59,10 +68,34 @@ void take_layers(HfFields& fields, const std::vector<std::string>& names, const 
     } else if (is_in(words.recurrent, names[i])) {
       shape.recurrent.push_back(i);
     } else if (!is_in(words.none, names[i])) {
-      return fields.refuse("layer " + std::to_string(i) + " is '" + names[i].substr(0, 60) +
+      return fields.refuse(std::string(words.key) + ": layer " + std::to_string(i) + " is '" + names[i].substr(0, 60) +
                            "', a kind whose cache is not known here");
     }
   }
+}
+
+// The layers that the list of this name has, counted from `first`, are full, and all others recurrent.
+void take_listed(HfFields& fields, std::string_view key, std::uint32_t first, HfShape& shape) {
+  const std::vector<std::uint32_t> listed = fields.numbers(key).value_or(std::vector<std::uint32_t>{});
+  for (const std::uint32_t layer : listed) {
+    if (layer >= first && layer - first < shape.layers) continue;
+    return fields.fail(key, "names layer " + std::to_string(layer) + ", and there are " + std::to_string(shape.layers) +
+                                ", from " + std::to_string(first));
+  }
+  for (std::uint32_t i = 0; i < shape.layers; ++i) {
+    const bool is_full = std::find(listed.begin(), listed.end(), i + first) != listed.end();
+    (is_full ? shape.full : shape.recurrent).push_back(i);
+  }
+}
+
+// The list has for each layer a number: 0 of one kind, and of the other.
+void take_marks(HfFields& fields, std::string_view key, const std::vector<std::uint32_t>& marks, HfShape& shape,
+                std::vector<std::uint32_t>& marked, std::vector<std::uint32_t>& others) {
+  if (marks.size() != shape.layers) {
+    return fields.fail(key, "has " + std::to_string(marks.size()) + " entries, and there are " +
+                                std::to_string(shape.layers) + " layers");
+  }
+  for (std::uint32_t i = 0; i < shape.layers; ++i) (marks[i] != 0 ? marked : others).push_back(i);
 }
 
 // The last layer of each `period` is the other kind.
@@ -75,7 +108,7 @@ void take_period(std::uint32_t period, HfShape& shape, std::vector<std::uint32_t
 
 void read_dense(HfFields& fields, HfShape& shape) {
   shape.layers = layer_count_of(fields);
-  shape.full_heads = shape.sliding_heads = heads_of(fields);
+  take_heads(fields, shape);
   all_layers(shape, shape.full);
 }
 
@@ -111,47 +144,97 @@ void read_windowed(HfFields& fields, HfShape& shape) {
 // --- sliding and full attention in turn
 
 void take_turns(HfFields& fields, std::uint32_t period, HfShape& shape) {
-  shape.window = fields.need("sliding_window");
-  if (const auto names = fields.words({"layer_types"})) return take_layers(fields, *names, {}, shape);
-  period = fields.get({"sliding_window_pattern", "_sliding_window_pattern"}, period);
-  take_period(period, shape, shape.sliding, shape.full);
+  if (const auto names = fields.words({"layer_types"})) {
+    take_layers(fields, *names, {}, shape);
+  } else {
+    period = fields.get({"sliding_window_pattern", "_sliding_window_pattern"}, period);
+    if (period == 0) return fields.fail("sliding_window_pattern", "is 0");
+    take_period(period, shape, shape.sliding, shape.full);
+  }
+  if (!shape.sliding.empty()) shape.window = fields.need("sliding_window");
 }
 
 template <std::uint32_t kPeriod>
 void read_turns(HfFields& fields, HfShape& shape) {
   shape.layers = layer_count_of(fields);
-  shape.full_heads = shape.sliding_heads = heads_of(fields);
+  take_heads(fields, shape);
   take_turns(fields, kPeriod, shape);
 }
 
-// Published files leave out what the class has by default.
-void read_gemma3(HfFields& fields, HfShape& shape) {
-  shape.layers = layer_count_of(fields);
-  shape.full_heads = shape.sliding_heads = heads_of(fields, 4, 256);
-  take_turns(fields, 6, shape);
+// Most layers see their chunk of the text alone: no more of it than a window of that length.
+void read_llama4(HfFields& fields, HfShape& shape) {
+  read_dense(fields, shape);
+  shape.window = fields.get("attention_chunk_size", fields.has("attention_chunk_size") ? 0 : 8192);
+  if (shape.window == 0) return;
+  shape.full.clear();
+  if (const auto names = fields.words({"layer_types"})) {
+    return take_layers(fields, *names, {.sliding = {"chunked_attention"}}, shape);
+  }
+  const std::vector<std::uint32_t> marks = fields.numbers("no_rope_layers").value_or(std::vector<std::uint32_t>{});
+  if (marks.empty()) {
+    const std::uint32_t period = fields.has("no_rope_layer_interval") ? fields.need("no_rope_layer_interval") : 4;
+    return take_period(period, shape, shape.sliding, shape.full);
+  }
+  take_marks(fields, "no_rope_layers", marks, shape, shape.sliding, shape.full);
 }
 
-// Full layers have heads of their own; the last num_kv_shared_layers read the KV of others.
-void read_gemma4(HfFields& fields, HfShape& shape) {
+// Keys and values differ in width, and sliding layers have heads of their own.
+void read_mimo_v2(HfFields& fields, HfShape& shape) {
   shape.layers = layer_count_of(fields);
-  shape.full_heads = shape.sliding_heads = heads_of(fields, 4, 256);
-  shape.full_heads.head_dim = fields.get("global_head_dim", 512);
-  if (fields.flag("attention_k_eq_v", false)) {
-    shape.full_heads.kv_heads = fields.get("num_global_key_value_heads", shape.full_heads.kv_heads);
-  }
-  take_turns(fields, 6, shape);
-  const std::uint32_t shared = fields.get("num_kv_shared_layers", 0);
+  take_heads(fields, shape);
+  shape.full_heads.value_dim = fields.get("v_head_dim", 128);
+  shape.sliding_heads.kv_heads = fields.get("swa_num_key_value_heads", 2 * shape.full_heads.kv_heads);
+  shape.sliding_heads.head_dim = fields.get("swa_head_dim", shape.full_heads.head_dim);
+  shape.sliding_heads.value_dim = fields.get("swa_v_head_dim", shape.full_heads.value_dim);
+  shape.window = fields.need({"sliding_window_size", "sliding_window"});
+  if (const auto names = fields.words({"layer_types"})) return take_layers(fields, *names, {}, shape);
+  const auto marks = fields.numbers("hybrid_layer_pattern").value_or(std::vector<std::uint32_t>{});
+  take_marks(fields, "hybrid_layer_pattern", marks, shape, shape.sliding, shape.full);
+}
+
+void read_step3p5(HfFields& fields, HfShape& shape) {
+  shape.layers = layer_count_of(fields);
+  take_heads(fields, shape);
+  shape.sliding_heads.kv_heads =
+      fields.get("attention_other_setting.num_attention_groups", shape.sliding_heads.kv_heads);
+  shape.sliding_heads.head_dim = fields.get("attention_other_setting.head_dim", shape.sliding_heads.head_dim);
+  if (!fields.has("layer_types")) return fields.fail("layer_types", "is missing, and models of this family need it");
+  take_turns(fields, 1, shape);
+}
+
+// The last layers read the KV of others.
+void drop_shared(HfFields& fields, std::uint32_t otherwise, HfShape& shape) {
+  const std::uint32_t shared = fields.get("num_kv_shared_layers", otherwise);
   if (shared >= shape.layers && shape.layers > 0) return fields.fail("num_kv_shared_layers", "covers all layers");
   for (auto* const layers : {&shape.full, &shape.sliding}) {
     std::erase_if(*layers, [&](std::uint32_t layer) { return layer >= shape.layers - shared; });
   }
 }
 
+void read_gemma3n(HfFields& fields, HfShape& shape) {
+  read_turns<5>(fields, shape);
+  drop_shared(fields, 15, shape);
+}
+
+// Full layers have heads of their own, and the last one is always full.
+void read_gemma4(HfFields& fields, HfShape& shape) {
+  read_turns<6>(fields, shape);
+  shape.full_heads.head_dim = fields.get("global_head_dim", 512);
+  if (fields.flag("attention_k_eq_v", false)) {
+    shape.full_heads.kv_heads = fields.get("num_global_key_value_heads", shape.full_heads.kv_heads);
+  }
+  if (!shape.sliding.empty() && shape.sliding.back() + 1 == shape.layers) {
+    shape.full.push_back(shape.sliding.back());
+    shape.sliding.pop_back();
+  }
+  drop_shared(fields, 0, shape);
+}
+
 // --- recurrent layers beside attention
 
 void read_delta_net(HfFields& fields, HfShape& shape) {
   shape.layers = layer_count_of(fields);
-  shape.full_heads = heads_of(fields);
+  take_heads(fields, shape);
   const std::uint64_t keys = fields.need("linear_num_key_heads"), key_dim = fields.need("linear_key_head_dim");
   const std::uint64_t values = fields.need("linear_num_value_heads"), value_dim = fields.need("linear_value_head_dim");
   const std::uint64_t taps = fields.need("linear_conv_kernel_dim");
@@ -186,7 +269,7 @@ void take_prefixed_mamba2(HfFields& fields, HfShape& shape) {
 
 void read_granite_hybrid(HfFields& fields, HfShape& shape) {
   shape.layers = layer_count_of(fields);
-  shape.full_heads = heads_of(fields);
+  take_heads(fields, shape);
   const auto names = fields.words({"layer_types", "layers_block_type"});
   if (!names) return fields.fail("layer_types", "is missing, and models of this family need it");
   take_layers(fields, *names, {.sliding = {}, .recurrent = {"mamba", "linear_attention"}}, shape);
@@ -195,28 +278,28 @@ void read_granite_hybrid(HfFields& fields, HfShape& shape) {
 
 void read_bamba(HfFields& fields, HfShape& shape) {
   shape.layers = layer_count_of(fields);
-  shape.full_heads = heads_of(fields);
-  const std::vector<std::uint32_t> attention =
-      fields.numbers("attn_layer_indices").value_or(std::vector<std::uint32_t>{});
-  if (const auto past = std::find_if(attention.begin(), attention.end(), [&](auto i) { return i >= shape.layers; });
-      past != attention.end()) {
-    return fields.fail("attn_layer_indices", "names layer " + std::to_string(*past) + ", and there are " +
-                                                 std::to_string(shape.layers) + ", from 0");
-  }
-  for (std::uint32_t i = 0; i < shape.layers; ++i) {
-    const bool is_full = std::find(attention.begin(), attention.end(), i) != attention.end();
-    (is_full ? shape.full : shape.recurrent).push_back(i);
-  }
+  take_heads(fields, shape);
+  take_listed(fields, "attn_layer_indices", 0, shape);
   take_prefixed_mamba2(fields, shape);
 }
 
 // Each layer has both.
 void read_falcon_h1(HfFields& fields, HfShape& shape) {
   shape.layers = layer_count_of(fields);
-  shape.full_heads = heads_of(fields);
+  take_heads(fields, shape);
   all_layers(shape, shape.full);
   shape.recurrent = shape.full;
   take_prefixed_mamba2(fields, shape);
+}
+
+void read_jamba(HfFields& fields, HfShape& shape) {
+  shape.layers = layer_count_of(fields);
+  take_heads(fields, shape);
+  const std::uint32_t period = fields.need("attn_layer_period"), offset = fields.get("attn_layer_offset", 4);
+  if (offset >= period) return fields.fail("attn_layer_offset", "is not below attn_layer_period");
+  for (std::uint32_t i = 0; i < shape.layers; ++i) (i % period == offset ? shape.full : shape.recurrent).push_back(i);
+  const std::uint64_t inner = std::uint64_t{fields.need("mamba_expand")} * fields.need("hidden_size");
+  take_mamba2(1, inner, 0, fields.need("mamba_d_state"), fields.need("mamba_d_conv"), shape);  // of its first kind
 }
 
 void read_nemotron_h(HfFields& fields, HfShape& shape) {
@@ -234,7 +317,7 @@ void read_nemotron_h(HfFields& fields, HfShape& shape) {
   }
   if (names->size() > kLayersMax) return fields.fail("layers_block_type", "too many layers");
   shape.layers = static_cast<std::uint32_t>(names->size());
-  shape.full_heads = heads_of(fields);
+  take_heads(fields, shape);
   take_layers(fields, *names, {.sliding = {}, .recurrent = {"mamba", "linear_attention"}, .none = {"mlp", "moe"}},
               shape);
   take_mamba2(fields.need("mamba_num_heads"), fields.need("mamba_head_dim"),
@@ -251,10 +334,13 @@ void read_mamba2(HfFields& fields, HfShape& shape) {
 
 void read_lfm2(HfFields& fields, HfShape& shape) {
   shape.layers = layer_count_of(fields);
-  shape.full_heads = heads_of(fields);
-  const auto names = fields.words({"layer_types"});
-  if (!names) return fields.fail("layer_types", "is missing, and models of this family need it");
-  take_layers(fields, *names, {.sliding = {}, .recurrent = {"conv"}}, shape);
+  take_heads(fields, shape);
+  if (const auto names = fields.words({"layer_types"})) {
+    take_layers(fields, *names, {.sliding = {}, .recurrent = {"conv"}}, shape);
+  } else {
+    if (!fields.has("full_attn_idxs")) fields.fail("layer_types", "is missing, as is full_attn_idxs");
+    take_listed(fields, "full_attn_idxs", 0, shape);
+  }
   const std::uint64_t taps = fields.need("conv_L_cache");
   shape.conv_elements = std::uint64_t{fields.need("hidden_size")} * (taps > 0 ? taps - 1 : 0);
 }
@@ -264,21 +350,77 @@ void read_lfm2(HfFields& fields, HfShape& shape) {
 void read_mla(HfFields& fields, HfShape& shape) {
   shape.layers = layer_count_of(fields);
   all_layers(shape, shape.full);
-  shape.latent = fields.need("kv_lora_rank") + fields.need("qk_rope_head_dim");
+  shape.latent = fields.need("kv_lora_rank");
+  shape.rope = fields.need("qk_rope_head_dim");
+}
+
+// Delta attention with a gate for each channel, beside MLA.
+void read_kimi_linear(HfFields& fields, HfShape& shape) {
+  read_mla(fields, shape);
+  shape.full.clear();
+  if (const auto names = fields.words({"layer_types"})) {
+    take_layers(fields, *names, {.sliding = {}, .recurrent = {"linear_attention"}}, shape);
+  } else {
+    take_listed(fields, "linear_attn_config.full_attn_layers", 1, shape);
+    const auto delta = fields.numbers("linear_attn_config.kda_layers");
+    if (!delta || delta->size() != shape.recurrent.size()) {
+      fields.fail("linear_attn_config", "does not name each layer once, in full_attn_layers or in kda_layers");
+    }
+  }
+  const std::uint64_t heads = fields.need({"linear_attn_config.num_heads", "linear_num_heads"});
+  const std::uint64_t width = fields.need({"linear_attn_config.head_dim", "linear_head_dim"});
+  const std::uint64_t taps = fields.need({"linear_attn_config.short_conv_kernel_size", "linear_conv_kernel_dim"});
+  shape.conv_elements = 3 * heads * width * (taps > 0 ? taps - 1 : 0);
+  shape.temporal_elements = heads * width * width;
+}
+
+// Which layers choose what is attended to, where others follow them: GLM 5.2. By default all do.
+void take_indexed(HfFields& fields, HfShape& shape) {
+  auto types = fields.words({"indexer_types"});
+  if (!types) {
+    for (const char kind : fields.word("index_topk_pattern")) {
+      if (!types) types.emplace();
+      types->push_back(kind == 'F' ? "full" : kind == 'S' ? "shared" : std::string(1, kind));
+    }
+  }
+  if (!types) {
+    const std::uint32_t period = std::max(fields.get("index_topk_freq", 1), 1u);
+    const std::uint32_t offset = fields.get("index_skip_topk_offset", 2);
+    for (std::uint32_t i = 0; i < shape.layers; ++i) {
+      if (i + 1 < offset || (i + 1 - offset) % period == 0) shape.indexed.push_back(i);
+    }
+    return;
+  }
+  HfShape found;
+  found.layers = shape.layers;
+  take_layers(fields, *types, {.full = {"full"}, .sliding = {}, .none = {"shared"}, .key = "indexer_types"}, found);
+  shape.indexed = std::move(found.full);
 }
 
 void read_dsa(HfFields& fields, HfShape& shape) {
   read_mla(fields, shape);
   shape.index_dim = fields.need("index_head_dim");
-  if (fields.get("index_topk_freq", 1) > 1) {
-    fields.refuse("index_topk_freq is above 1: which layers have an indexer of their own is not known here");
-  }
+  take_indexed(fields, shape);
+}
+
+// All layers have KV, and those that choose blocks of it have one more key.
+void read_minimax_m3(HfFields& fields, HfShape& shape) {
+  read_dense(fields, shape);
+  shape.index_dim = fields.need("sparse_attention_config.sparse_index_dim");
+  const auto marks = fields.numbers("sparse_attention_config.sparse_attention_freq");
+  const auto has_no_value = fields.numbers("sparse_attention_config.sparse_disable_index_value");
+  std::vector<std::uint32_t> others;
+  take_marks(fields, "sparse_attention_config.sparse_attention_freq", marks.value_or(others), shape, shape.indexed,
+             others);
+  if (has_no_value != marks) fields.refuse("sparse_disable_index_value: is not as sparse_attention_freq");
 }
 
 void read_deepseek_v4(HfFields& fields, HfShape& shape) {
   shape.layers = layer_count_of(fields);
-  shape.full_heads.head_dim = fields.need("head_dim");
-  shape.latent = fields.need("qk_rope_head_dim");
+  shape.rope = fields.need("qk_rope_head_dim");
+  const std::uint32_t width = fields.need("head_dim");
+  if (width <= shape.rope) return fields.fail("head_dim", "is not above qk_rope_head_dim");
+  shape.latent = width - shape.rope;
   shape.index_dim = fields.need("index_head_dim");
   shape.window = fields.need("sliding_window");
   shape.compress_ratios = fields.numbers("compress_ratios").value_or(std::vector<std::uint32_t>{});
@@ -286,57 +428,127 @@ void read_deepseek_v4(HfFields& fields, HfShape& shape) {
     return fields.fail("compress_ratios", "has fewer entries than there are layers");
   }
   shape.compress_ratios.resize(shape.layers);  // the rest are those that predict further tokens
+  for (const std::uint32_t ratio : shape.compress_ratios) {
+    if (ratio != 0 && ratio != 4 && ratio != 128) {
+      fields.fail("compress_ratios", "has an entry that is none of 0, 4, 128");
+    }
+  }
 }
 
 constexpr auto kHfFamilies = std::to_array<HfFamily>({
     {"llama", read_dense},
-    {"mistral", read_windowed},
-    {"mixtral", read_windowed},
+    {"mistral", read_windowed, {8}},
+    {"mixtral", read_windowed, {8}},
     {"phi3", read_windowed},
-    {"starcoder2", read_windowed},
-    {"qwen2", read_qwen},
-    {"qwen2_moe", read_qwen_moe},
-    {"qwen3", read_qwen},
-    {"qwen3_moe", read_qwen},
-    {"qwen2_5_vl_text", read_qwen},
-    {"qwen3_vl_text", read_dense},
-    {"qwen3_vl_moe_text", read_dense},
+    {"starcoder2", read_windowed, {2}},
+    {"qwen2", read_qwen, {32}},
+    {"qwen2_moe", read_qwen_moe, {16}},
+    {"qwen3", read_qwen, {32, 128}},
+    {"qwen3_moe", read_qwen, {4}},
+    {"qwen2_vl", read_qwen, {8}},
+    {"qwen2_vl_text", read_qwen, {8}},
+    {"qwen2_5_vl", read_qwen, {8}},
+    {"qwen2_5_vl_text", read_qwen, {8}},
+    {"qwen3_vl_text", read_dense, {32, 128}},
+    {"qwen3_vl_moe_text", read_dense, {16}},
     {"granite", read_dense},
     {"granitemoe", read_dense},
-    {"glm4", read_dense},
-    {"glm4_moe", read_dense},
+    {"glm4", read_dense, {2, 128}},
+    {"glm4_moe", read_dense, {8}},
     {"olmo2", read_dense},
-    {"seed_oss", read_dense},
-    {"minimax_m2", read_dense},
-    {"gemma2", read_turns<2>},
-    {"gemma3_text", read_gemma3},
-    {"gemma4_text", read_gemma4},
+    {"seed_oss", read_dense, {8, 128}},
+    {"minimax_m2", read_dense, {8, 128}},
+    {"ministral3", read_windowed, {8, 128}},
+    {"mimo", read_qwen},
+    {"smollm3", read_qwen, {4}},
+    {"cohere", read_dense},
+    {"ernie4_5", read_dense, {2, 128}},
+    {"ernie4_5_moe", read_dense, {4}},
+    {"hunyuan_v1_dense", read_dense},
+    {"hunyuan_v1_moe", read_dense},
+    {"glm", read_dense, {2, 128}},
+    {"glm4v_text", read_dense, {2}},
+    {"glm4v_moe_text", read_dense, {8}},
+    {"step3_text", read_dense, {1, 256}},
+    {"bailing_moe", read_dense},
+    {"bailing_moe_v2", read_dense},
+    {"gemma2", read_turns<2>, {4, 256}},
+    {"gemma3", read_turns<6>, {4, 256}},
+    {"gemma3_text", read_turns<6>, {4, 256}},
+    {"gemma4_text", read_gemma4, {4, 256}},
+    {"gemma4_unified_text", read_gemma4, {4, 256}},
+    {"gemma3n_text", read_gemma3n, {2, 256}},
     {"cohere2", read_turns<4>},
-    {"gpt_oss", read_turns<2>},
-    {"qwen3_next", read_delta_net},
-    {"qwen3_5", read_delta_net},
-    {"qwen3_5_text", read_delta_net},
-    {"qwen3_5_moe", read_delta_net},
-    {"qwen3_5_moe_text", read_delta_net},
-    {"nemotron_h", read_nemotron_h},
+    {"olmo3", read_turns<4>},
+    {"exaone4", read_turns<4>, {32}},
+    {"llama4_text", read_llama4, {8, 128}},
+    {"mimo_v2_flash", read_mimo_v2, {4, 192}},
+    {"step3p5", read_step3p5, {8, 128}},
+    {"step3p7", read_step3p5, {8, 128}},
+    {"gpt_oss", read_turns<2>, {8, 64}},
+    {"qwen3_next", read_delta_net, {2, 256}},
+    {"qwen3_5", read_delta_net, {4, 256}},
+    {"qwen3_5_text", read_delta_net, {4, 256}},
+    {"qwen3_5_moe", read_delta_net, {2, 256}},
+    {"qwen3_5_moe_text", read_delta_net, {2, 256}},
+    {"nemotron_h", read_nemotron_h, {8, 128}},
     {"granitemoehybrid", read_granite_hybrid},
-    {"bamba", read_bamba},
-    {"falcon_h1", read_falcon_h1},
+    {"bamba", read_bamba, {8}},
+    {"falcon_h1", read_falcon_h1, {8}},
     {"mamba2", read_mamba2},
-    {"lfm2", read_lfm2},
-    {"lfm2_moe", read_lfm2},
+    {"jamba", read_jamba, {8}},
+    {"lfm2", read_lfm2, {8}},
+    {"lfm2_moe", read_lfm2, {8}},
     {"deepseek_v2", read_mla},
     {"deepseek_v3", read_mla},
     {"kimi_k2", read_mla},
     {"glm4_moe_lite", read_mla},
+    {"mistral4", read_mla},
+    {"kimi_linear", read_kimi_linear},
     {"deepseek_v32", read_dsa},
     {"glm_moe_dsa", read_dsa},
     {"deepseek_v4", read_deepseek_v4},
-    {"gemma3", read_gemma3},
+    {"minimax_m3", read_minimax_m3, {4, 128}},
+    {"minimax_m3_vl", read_minimax_m3, {4, 128}},
 });
+
+// Files that transformers 5.24 has written say in per_layer_config which layers have heads of their own.
+void take_layer_heads(HfFields& fields, const std::vector<std::uint32_t>& layers, HfShape::Heads& heads) {
+  const HfShape::Heads given = heads;
+  for (const std::uint32_t layer : layers) {
+    const auto get = [&](std::string_view key, std::uint32_t fallback) {
+      const std::string number = std::to_string(layer), path = "per_layer_config.", end = "." + std::string(key);
+      // As wide as the last number there is.
+      return fields.get({path + number + end, path + "0" + number + end, path + "00" + number + end}, fallback);
+    };
+    HfShape::Heads own = given;
+    own.kv_heads = get("num_key_value_heads", given.kv_heads);
+    own.head_dim = get("head_dim", given.head_dim);
+    if (layer == layers.front()) heads = own;
+    if (own == heads) continue;
+    return fields.refuse("per_layer_config: heads of layer " + std::to_string(layer) + " are not those of layer " +
+                         std::to_string(layers.front()) + ", and one pool has both");
+  }
+}
 
 }  // namespace
 
 std::span<const HfFamily> all_hf_families() { return kHfFamilies; }
+
+HfShape read_hf_shape(const HfFamily& family, HfFields& fields) {
+  HfShape shape;
+  shape.full_heads = family.heads;
+  shape.context = fields.get({"max_position_embeddings", "model_max_length"}, 0, kContextLengthMax);
+  family.read(fields, shape);
+  take_layer_heads(fields, shape.full, shape.full_heads);
+  take_layer_heads(fields, shape.sliding, shape.sliding_heads);
+  // A window that no text fills is none (Phi 4 mini).
+  if (shape.context > 0 && shape.window >= shape.context && shape.sliding_heads == shape.full_heads) {
+    shape.full.insert(shape.full.end(), shape.sliding.begin(), shape.sliding.end());
+    std::sort(shape.full.begin(), shape.full.end());
+    shape.sliding.clear();
+  }
+  return shape;
+}
 
 }  // namespace larder

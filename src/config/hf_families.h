@@ -18,12 +18,15 @@ namespace larder {
 struct HfShape {
   struct Heads {
     std::uint32_t kv_heads = 0, head_dim = 0;
+    std::uint32_t value_dim = 0;  // 0: as head_dim
+    friend bool operator==(const Heads&, const Heads&) = default;
   };
-  std::uint32_t layers = 0;
+  std::uint32_t layers = 0, context = 0;                // 0: the file does not say
   std::vector<std::uint32_t> full, sliding, recurrent;  // numbers of layers, ascending
+  std::vector<std::uint32_t> indexed;                   // those of `full` that choose what is attended to
   Heads full_heads, sliding_heads;
-  std::uint32_t latent = 0;                                // of `full`: elements for a token instead of heads
-  std::uint32_t index_dim = 0;                             // of `full`: a vector more for a token; 0: none
+  std::uint32_t latent = 0, rope = 0;                      // of `full`: elements for a token instead of heads
+  std::uint32_t index_dim = 0;                             // of `indexed`: elements more for a token
   std::uint32_t window = 0;                                // tokens
   std::uint64_t conv_elements = 0, temporal_elements = 0;  // of a layer's recurrent state
   std::vector<std::uint32_t> compress_ratios;              // DeepSeek V4 alone
@@ -33,7 +36,11 @@ using HfFamilyReader = void (*)(HfFields& fields, HfShape& shape);
 struct HfFamily {
   std::string_view model_type;
   HfFamilyReader read;
+  HfShape::Heads heads{};  // where the file has no such key; 0: as many as num_attention_heads, or of hidden_size
 };
 [[nodiscard]] std::span<const HfFamily> all_hf_families();
+
+// The shape of `family`. Errors are those of `fields`.
+[[nodiscard]] HfShape read_hf_shape(const HfFamily& family, HfFields& fields);
 
 }  // namespace larder

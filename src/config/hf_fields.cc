@@ -5,9 +5,19 @@
 
 namespace larder {
 
+const Tree* HfFields::at(const Tree::Table& table, std::string_view key) {
+  const std::size_t dot = key.find('.');
+  const auto found =
+      std::find_if(table.begin(), table.end(), [&](const TreeEntry& e) { return e.first == key.substr(0, dot); });
+  if (found == table.end()) return nullptr;
+  if (dot == std::string_view::npos) return &found->second;
+  const auto* const inner = found->second.as<Tree::Table>();
+  return inner == nullptr ? nullptr : at(*inner, key.substr(dot + 1));
+}
+
 const Tree* HfFields::find(const Tree::Table& table, std::string_view key) {
-  const auto at = std::find_if(table.begin(), table.end(), [&](const TreeEntry& e) { return e.first == key; });
-  return at == table.end() || at->second.as<std::monostate>() != nullptr ? nullptr : &at->second;
+  const Tree* const tree = at(table, key);
+  return tree == nullptr || tree->as<std::monostate>() != nullptr ? nullptr : tree;
 }
 
 void HfFields::fail(std::string_view key, std::string_view what) {

@@ -21,7 +21,8 @@ inline constexpr std::uint32_t kHfNumberMax = 1u << 20;  // no product of three 
 
 class HfFields {
  public:
-  // Keys are those of `text`; what it lacks may be in `top` where a method says so.
+  // Keys are those of `text`; what it lacks may be in `top` where a method says so. "a.b" is key b of the table under
+  // a.
   HfFields(std::string source, const Tree::Table& top, const Tree::Table& text)
       : source_(std::move(source)), top_(top), text_(text) {}
 
@@ -33,6 +34,8 @@ class HfFields {
   [[nodiscard]] std::uint32_t get(std::initializer_list<std::string_view> keys, std::uint32_t fallback,
                                   std::uint32_t most = kHfNumberMax);
   [[nodiscard]] std::uint32_t get(std::string_view key, std::uint32_t fallback) { return get({key}, fallback); }
+  // There is such a key, be it null.
+  [[nodiscard]] bool has(std::string_view key) const { return at(text_, key) != nullptr; }
   [[nodiscard]] bool flag(std::string_view key, bool fallback);
   // A text of `text` or else of `top`; empty: neither has one.
   [[nodiscard]] std::string word(std::string_view key);
@@ -45,6 +48,8 @@ class HfFields {
   [[nodiscard]] const Status& status() const { return status_; }
 
  private:
+  // nullptr: not there; find(): or null.
+  [[nodiscard]] static const Tree* at(const Tree::Table& table, std::string_view key);
   [[nodiscard]] static const Tree* find(const Tree::Table& table, std::string_view key);
 
   const std::string source_;
