@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,7 @@ class FakeHf3fsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     // The fake has no table of all descriptors.
-    auto loaded = UsrbioLibrary::load({LARDER_FAKE_HF3FS, FileLimitPolicy::kIgnore});
+    auto loaded = UsrbioLibrary::load({.path = LARDER_FAKE_HF3FS, .has_file_table = false});
     ASSERT_TRUE(loaded.is_ok()) << loaded.status().to_string();
     library_ = *loaded;
     fake_ = FakeControl::find([&](const char* name) { return library_->symbol(name); });
@@ -74,6 +75,14 @@ class FakeHf3fsTest : public ::testing::Test {
   void fault(const char* json) { ASSERT_EQ(fake_.fault(json), 0) << fake_.error(); }
   [[nodiscard]] FakeStats stats() const { return fake_.read_stats(); }
 
+  // A function of the library that the loader does not need.
+  template <class Function>
+  [[nodiscard]] Function* raw(const char* name) const {
+    auto* found = reinterpret_cast<Function*>(library_->symbol(name));
+    EXPECT_NE(found, nullptr) << name;
+    return found;
+  }
+
   // An open file, registered unless told otherwise. Closed at the end.
   int open_file(const std::string& name, int flags = O_RDWR | O_CREAT, bool registered = true) {
     const auto fd = library_->open(mount_ + "/" + name, flags);
@@ -94,6 +103,19 @@ class FakeHf3fsTest : public ::testing::Test {
     Hf3fsIov iov{};
     expect_ok(library_->create_iov(iov, mount_, size, block, -1));
     return iov;
+  }
+  // Memory of the caller's under an id, in one block.
+  Hf3fsIov wrap_iov(std::span<std::uint8_t> memory, std::span<const std::uint8_t, 16> id) {
+    Hf3fsIov iov{};
+    auto* wrap = raw<iovwrap_fn>("hf3fs_iovwrap");
+    EXPECT_EQ(wrap(&iov, memory.data(), id.data(), mount_.c_str(), memory.size(), 0, -1), 0);
+    return iov;
+  }
+  int punch_hole(int fd, std::size_t start, std::size_t end) {
+    return raw<punchhole_fn>("hf3fs_punchhole")(fd, 1, &start, &end, 0);
+  }
+  int truncate(int fd, std::uint64_t length) {
+    return raw<posix_ftruncate_fn>("larder_hf3fs_posix_ftruncate")(fd, length);
   }
   Hf3fsIor make_ring(bool for_read, int entries = 16, int io_depth = -8, std::uint64_t flags = 0, int timeout_ms = 0) {
     Hf3fsIor ring{};

@@ -8,15 +8,7 @@
 namespace larder::hf3fs {
 namespace {
 
-class Rows01To04 : public FakeHf3fsTest {
- protected:
-  template <class Function>
-  Function* raw(const char* name) {
-    auto* found = reinterpret_cast<Function*>(library_->symbol(name));
-    EXPECT_NE(found, nullptr) << name;
-    return found;
-  }
-};
+class Rows01To04 : public FakeHf3fsTest {};
 
 TEST_F(Rows01To04, Row01SignsAreThoseOfTheLibrary) {
   const int fd = open_file("f", O_RDWR | O_CREAT, false);
@@ -32,9 +24,7 @@ TEST_F(Rows01To04, Row01SignsAreThoseOfTheLibrary) {
   EXPECT_TRUE(library_->is_hf3fs(fd));
   expect_ok(library_->close(outside));
 
-  auto* punchhole = raw<punchhole_fn>("hf3fs_punchhole");
-  const std::size_t start = 1, end = kTestChunk;
-  EXPECT_EQ(punchhole(fd, 1, &start, &end, 0), EINVAL) << "+errno";
+  EXPECT_EQ(punch_hole(fd, 1, kTestChunk), EINVAL) << "+errno";
   auto* hardlink = raw<hardlink_fn>("hf3fs_hardlink");
   EXPECT_EQ(hardlink((mount_ + "/none").c_str(), (mount_ + "/x").c_str()), ENOENT) << "+errno";
 
@@ -109,14 +99,13 @@ TEST_F(Rows01To04, Row02TheRangeOfAWrappedIovIsCheckedByTheDaemonToo) {
   const Hf3fsIov made = make_iov(2 * 4096);
   // The client says that the memory is longer than what is registered.
   std::vector<std::uint8_t> longer(4 * 4096);
-  Hf3fsIov wrapped{};
-  expect_ok(library_->wrap_iov(wrapped, longer.data(), made.id, mount_, longer.size(), 0, -1));
+  Hf3fsIov wrapped = wrap_iov(longer, made.id);
   const Hf3fsIor ring = make_ring(false);
   EXPECT_EQ(transfer(ring, wrapped, 4096, fd, 0, 4096), 4096);
   EXPECT_EQ(transfer(ring, wrapped, 2 * 4096, fd, 0, 4096), -EINVAL);
   // An id that nobody linked is found out at completion only.
   const std::array<std::uint8_t, 16> unknown{1, 2, 3};
-  expect_ok(library_->wrap_iov(wrapped, longer.data(), unknown, mount_, longer.size(), 0, -1));
+  wrapped = wrap_iov(longer, unknown);
   EXPECT_EQ(transfer(ring, wrapped, 0, fd, 0, 4096), -EINVAL);
 }
 

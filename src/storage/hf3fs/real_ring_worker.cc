@@ -22,6 +22,7 @@ namespace {
 constexpr auto kOneWait = std::chrono::milliseconds(2);
 constexpr auto kBetweenProbes = std::chrono::milliseconds(100);
 constexpr std::size_t kReapedAtOnce = 64;
+constexpr std::size_t kMostQueued = 4096;  // transfers that wait for their turn
 // I/Os of one job, at most: their completions come together. One for reads, so that none waits for another before it is
 // verified and copied out; more for writes, where only the answer is left to do.
 constexpr int kReadsPerJob = 1, kWritesPerJob = 8;
@@ -122,7 +123,7 @@ class RingWorker::Loop {
 };
 
 Status RingWorker::Loop::open() {
-  LARDER_RETURN_IF_ERROR(library_->create_iov(iov_, options_.mount_point, options_.staging_bytes, 0, options_.numa));
+  LARDER_RETURN_IF_ERROR(library_->create_iov(iov_, options_.mount_point, options_.staging_bytes, 0, -1));
   has_iov_ = true;
   const bool reads = options_.direction == PageTransfer::Kind::kRead;
   RingOptions ring;
@@ -130,7 +131,6 @@ Status RingWorker::Loop::open() {
   ring.entries = static_cast<int>(options_.entries);
   ring.for_read = reads;
   ring.io_depth = -(reads ? kReadsPerJob : kWritesPerJob);  // negative: at most, not exactly
-  ring.numa = options_.numa;
   ring.flags = reads ? kForbidReadHoles : 0;
   LARDER_RETURN_IF_ERROR(library_->create_ring(ring_, ring));
   has_ring_ = true;
@@ -156,7 +156,7 @@ Status RingWorker::Loop::submit(PageTransfer transfer) {
   {
     LockGuard guard(mutex_);
     if (is_stopping_ || has_ended_) return unavailable("hf3fs: the mount is down, or the backend is closed");
-    if (queued_ >= options_.queue_limit) return overloaded("hf3fs: " + std::to_string(queued_) + " pages are waiting");
+    if (queued_ >= kMostQueued) return overloaded("hf3fs: " + std::to_string(queued_) + " pages are waiting");
     ++queued_;
     in_flight.fetch_add(1, std::memory_order_relaxed);
     inbox_.push_back(std::move(entry));

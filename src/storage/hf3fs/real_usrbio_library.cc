@@ -19,18 +19,14 @@
 
 namespace larder::hf3fs {
 
-// What stands in for the operating system: the library's own functions, or the ones below.
-struct PosixTable {
-  bool own_files = false;
-#define LARDER_HF3FS_MEMBER(name) posix_##name##_fn* posix_##name = nullptr;
-  LARDER_HF3FS_POSIX(LARDER_HF3FS_MEMBER)
-#undef LARDER_HF3FS_MEMBER
-};
-
-struct FunctionTable : PosixTable {
+struct FunctionTable {
   void* handle = nullptr;
 #define LARDER_HF3FS_MEMBER(name) name##_fn* name = nullptr;  // NOLINT(bugprone-macro-parentheses): a name
   LARDER_HF3FS_SYMBOLS(LARDER_HF3FS_MEMBER)
+#undef LARDER_HF3FS_MEMBER
+  // What stands in for the operating system: the library's own functions, or the ones below.
+#define LARDER_HF3FS_MEMBER(name) posix_##name##_fn* posix_##name = nullptr;
+  LARDER_HF3FS_POSIX(LARDER_HF3FS_MEMBER)
 #undef LARDER_HF3FS_MEMBER
 };
 
@@ -97,14 +93,6 @@ int posix_open(const char* path, int flags, mode_t mode) {
   return fd >= 0 ? fd : -errno;
 }
 int posix_close(int fd) { return ::close(fd) == 0 ? 0 : -errno; }
-int posix_ftruncate(int fd, std::uint64_t length) {
-  return ::ftruncate(fd, static_cast<off_t>(length)) == 0 ? 0 : -errno;
-}
-int posix_fsync(int fd) { return ::fsync(fd) == 0 ? 0 : -errno; }
-std::int64_t posix_file_size(int fd) {
-  struct stat info = {};
-  return ::fstat(fd, &info) == 0 ? static_cast<std::int64_t>(info.st_size) : -errno;
-}
 int posix_unlink(const char* path) { return ::unlink(path) == 0 ? 0 : -errno; }
 
 template <class Function>
@@ -118,20 +106,17 @@ Status find_symbols(const std::string& path, FunctionTable& table) {
   const char* missing = nullptr;
 #define LARDER_HF3FS_FIND(name) \
   if (!find_symbol(table.handle, "hf3fs_" #name, table.name) && missing == nullptr) missing = "hf3fs_" #name;
-  LARDER_HF3FS_REQUIRED(LARDER_HF3FS_FIND)
+  LARDER_HF3FS_SYMBOLS(LARDER_HF3FS_FIND)
 #undef LARDER_HF3FS_FIND
   if (missing != nullptr) {
     return unsupported("'" + path + "' has no symbol " + missing + ": not a 3FS client library, or too old a one");
   }
-#define LARDER_HF3FS_FIND(name) find_symbol(table.handle, "hf3fs_" #name, table.name);
-  LARDER_HF3FS_OPTIONAL(LARDER_HF3FS_FIND)
-#undef LARDER_HF3FS_FIND
-  table.own_files = true;
+  bool has_own_files = true;
 #define LARDER_HF3FS_FIND(name) \
-  if (!find_symbol(table.handle, "larder_hf3fs_posix_" #name, table.posix_##name)) table.own_files = false;
+  if (!find_symbol(table.handle, "larder_hf3fs_posix_" #name, table.posix_##name)) has_own_files = false;
   LARDER_HF3FS_POSIX(LARDER_HF3FS_FIND)
 #undef LARDER_HF3FS_FIND
-  if (table.own_files) return Status::ok();
+  if (has_own_files) return Status::ok();
 #define LARDER_HF3FS_FIND(name) table.posix_##name = posix_##name;
   LARDER_HF3FS_POSIX(LARDER_HF3FS_FIND)
 #undef LARDER_HF3FS_FIND
@@ -149,15 +134,10 @@ Status probe_layout(const std::string& path, const FunctionTable& table) {
   return Status::ok();
 }
 
-Status apply_file_limit(FileLimitPolicy policy) {
-  if (policy == FileLimitPolicy::kIgnore) return Status::ok();
+Status check_own_file_limit() {
   struct rlimit limit = {};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return call_status("getrlimit(RLIMIT_NOFILE)", errno);
-  Status checked = check_file_limit(limit.rlim_max);
-  if (checked.is_ok() || policy == FileLimitPolicy::kRefuse) return checked;
-  limit.rlim_max = kMaxHardFileLimit;
-  if (limit.rlim_cur > limit.rlim_max) limit.rlim_cur = limit.rlim_max;
-  return call_status("setrlimit(RLIMIT_NOFILE)", ::setrlimit(RLIMIT_NOFILE, &limit) == 0 ? 0 : errno);
+  return check_file_limit(limit.rlim_max);
 }
 
 std::string path_from(const LibraryOptions& options) {
@@ -173,7 +153,7 @@ Status check_file_limit(std::uint64_t hard_limit) {
   const std::string shown = hard_limit == RLIM_INFINITY ? "unlimited" : std::to_string(hard_limit);
   return unavailable("the hard limit of open files is " + shown + ": the 3FS library would make a table of that size " +
                      "while it is loaded. Lower it to at most " + std::to_string(kMaxHardFileLimit) +
-                     " (ulimit -Hn 1048576), or let the loader lower it (file limit policy)");
+                     " (ulimit -Hn 1048576)");
 }
 
 Result<std::uint64_t> completion_result(std::int64_t result) {
@@ -201,7 +181,7 @@ UsrbioLibrary::UsrbioLibrary(std::string path, std::unique_ptr<FunctionTable> ta
 UsrbioLibrary::~UsrbioLibrary() = default;  // the library stays loaded
 
 Result<std::shared_ptr<UsrbioLibrary>> UsrbioLibrary::load(const LibraryOptions& options) {
-  LARDER_RETURN_IF_ERROR(apply_file_limit(options.file_limit));
+  if (options.has_file_table) LARDER_RETURN_IF_ERROR(check_own_file_limit());
   watch_forks();
   const std::string path = path_from(options);
   auto table = std::make_unique<FunctionTable>();
@@ -217,9 +197,6 @@ Result<std::shared_ptr<UsrbioLibrary>> UsrbioLibrary::load(const LibraryOptions&
   return std::shared_ptr<UsrbioLibrary>(new UsrbioLibrary(path, std::move(table)));
 }
 
-bool UsrbioLibrary::has_own_files() const { return table_->own_files; }
-bool UsrbioLibrary::has_iovopen() const { return table_->iovopen != nullptr; }
-bool UsrbioLibrary::has_punchhole() const { return table_->punchhole != nullptr; }
 void* UsrbioLibrary::symbol(const char* name) const { return ::dlsym(table_->handle, name); }
 
 Status UsrbioLibrary::check_process() const {
@@ -255,40 +232,9 @@ Status UsrbioLibrary::close(int fd) const {
   return call_status("close", negated(table_->posix_close(fd)));
 }
 
-Status UsrbioLibrary::ftruncate(int fd, std::uint64_t length) const {
-  LARDER_RETURN_IF_ERROR(check_process());
-  return call_status("ftruncate", negated(table_->posix_ftruncate(fd, length)));
-}
-
-Status UsrbioLibrary::fsync(int fd) const {
-  LARDER_RETURN_IF_ERROR(check_process());
-  return call_status("fsync", negated(table_->posix_fsync(fd)));
-}
-
-Result<std::uint64_t> UsrbioLibrary::file_size(int fd) const {
-  LARDER_RETURN_IF_ERROR(check_process());
-  const std::int64_t size = table_->posix_file_size(fd);
-  if (size < 0) return call_status("fstat", static_cast<int>(-size));
-  return static_cast<std::uint64_t>(size);
-}
-
 Status UsrbioLibrary::unlink(const std::string& path) const {
   LARDER_RETURN_IF_ERROR(check_process());
   return call_status("unlink", path, negated(table_->posix_unlink(path.c_str())));
-}
-
-Status UsrbioLibrary::hardlink(const std::string& target, const std::string& link_name) const {
-  LARDER_RETURN_IF_ERROR(check_process());
-  if (table_->hardlink == nullptr) return unsupported("the 3FS library has no hf3fs_hardlink");
-  return call_status("hf3fs_hardlink", link_name, table_->hardlink(target.c_str(), link_name.c_str()));  // +errno
-}
-
-Status UsrbioLibrary::punch_hole(int fd, std::uint64_t start, std::uint64_t end) const {
-  LARDER_RETURN_IF_ERROR(check_process());
-  if (table_->punchhole == nullptr) return unsupported("the 3FS library has no hf3fs_punchhole");
-  const std::size_t from = start;
-  const std::size_t to = end;
-  return call_status("hf3fs_punchhole", table_->punchhole(fd, 1, &from, &to, 0));  // +errno
 }
 
 Status UsrbioLibrary::register_fd(int fd) const {
@@ -301,48 +247,20 @@ void UsrbioLibrary::deregister_fd(int fd) const {
   if (check_process().is_ok()) table_->dereg_fd(fd);
 }
 
-Status UsrbioLibrary::check_iov_sizes(std::string_view call, std::size_t size, std::size_t block_size,
-                                      const std::string& mount_point) const {
-  LARDER_RETURN_IF_ERROR(check_process());
-  // The library ends the process for some of these.
-  if (size > 0 && block_size <= size && !mount_point.empty() && mount_point.size() < kMaxMountPoint) {
-    return Status::ok();
-  }
-  return invalid_argument(std::string(call) + ": needs 0 < size, block_size <= size and a mount point of 1..255 bytes");
-}
-
 Status UsrbioLibrary::create_iov(Hf3fsIov& iov, const std::string& mount_point, std::size_t size,
                                  std::size_t block_size, int numa) const {
-  LARDER_RETURN_IF_ERROR(check_iov_sizes("hf3fs_iovcreate", size, block_size, mount_point));
+  LARDER_RETURN_IF_ERROR(check_process());
+  // The library ends the process for some of these.
+  if (size == 0 || block_size > size || mount_point.empty() || mount_point.size() >= kMaxMountPoint) {
+    return invalid_argument("hf3fs_iovcreate: needs 0 < size, block_size <= size and a mount point of 1..255 bytes");
+  }
   iov = {};
   return call_status("hf3fs_iovcreate", mount_point,
                      negated(table_->iovcreate(&iov, mount_point.c_str(), size, block_size, numa)));
 }
 
-Status UsrbioLibrary::open_iov(Hf3fsIov& iov, std::span<const std::uint8_t, 16> id, const std::string& mount_point,
-                               std::size_t size, std::size_t block_size, int numa) const {
-  LARDER_RETURN_IF_ERROR(check_iov_sizes("hf3fs_iovopen", size, block_size, mount_point));
-  if (table_->iovopen == nullptr) return unsupported("the 3FS library has no hf3fs_iovopen");
-  iov = {};
-  return call_status("hf3fs_iovopen", mount_point,
-                     negated(table_->iovopen(&iov, id.data(), mount_point.c_str(), size, block_size, numa)));
-}
-
-Status UsrbioLibrary::wrap_iov(Hf3fsIov& iov, void* base, std::span<const std::uint8_t, 16> id,
-                               const std::string& mount_point, std::size_t size, std::size_t block_size,
-                               int numa) const {
-  LARDER_RETURN_IF_ERROR(check_iov_sizes("hf3fs_iovwrap", size, block_size, mount_point));
-  iov = {};
-  return call_status("hf3fs_iovwrap", mount_point,
-                     negated(table_->iovwrap(&iov, base, id.data(), mount_point.c_str(), size, block_size, numa)));
-}
-
 void UsrbioLibrary::destroy_iov(Hf3fsIov& iov) const {
   if (check_process().is_ok() && iov.iovh != nullptr) table_->iovdestroy(&iov);
-}
-
-void UsrbioLibrary::unlink_iov(Hf3fsIov& iov) const {
-  if (check_process().is_ok() && iov.iovh != nullptr && table_->iovunlink != nullptr) table_->iovunlink(&iov);
 }
 
 Status UsrbioLibrary::create_ring(Hf3fsIor& ring, const RingOptions& options) const {

@@ -39,10 +39,8 @@ struct RingWorkerOptions {
   PageTransfer::Kind direction = PageTransfer::Kind::kRead;
   unsigned entries = 64;                  // of the ring: I/O at once
   std::size_t staging_bytes = 32u << 20;  // of registered memory; no page may be larger
-  std::size_t queue_limit = 4096;         // waiting for their turn
   Nanos client_timeout = std::chrono::seconds(5);
   Nanos dead_after = std::chrono::seconds(90);  // longer than the file system's own retries (60 s)
-  int numa = -1;
 };
 
 // Open descriptors that the library has registered: what a transfer's PageFiles must be.

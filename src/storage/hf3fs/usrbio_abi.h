@@ -79,7 +79,8 @@ static_assert(offsetof(Hf3fsIor, priority) == 584 && offsetof(Hf3fsIor, timeout)
 static_assert(offsetof(Hf3fsIor, flags) == 592);
 static_assert(sizeof(Hf3fsCqe) == 24 && offsetof(Hf3fsCqe, result) == 8 && offsetof(Hf3fsCqe, userdata) == 16);
 
-// Types of the symbols. LARDER_HF3FS_REQUIRED and LARDER_HF3FS_OPTIONAL list them as X(symbol without "hf3fs_").
+// Types of the symbols. LARDER_HF3FS_SYMBOLS lists those that the loader needs as X(symbol without "hf3fs_"); the
+// others are for the fake, which has all of them.
 extern "C" {
 using is_hf3fs_fn = bool(int fd);
 using extract_mount_point_fn = int(char* buffer, int size, const char* path);
@@ -120,37 +121,25 @@ using posix_file_size_fn = std::int64_t(int fd);
 using posix_unlink_fn = int(const char* path);
 }  // extern "C"
 
-#define LARDER_HF3FS_REQUIRED(X) \
-  X(is_hf3fs)                    \
-  X(extract_mount_point)         \
-  X(iovcreate)                   \
-  X(iovwrap)                     \
-  X(iovdestroy)                  \
-  X(ior_size)                    \
-  X(io_entries)                  \
-  X(iorcreate4)                  \
-  X(iordestroy)                  \
-  X(reg_fd)                      \
-  X(dereg_fd)                    \
-  X(prep_io)                     \
-  X(submit_ios)                  \
+#define LARDER_HF3FS_SYMBOLS(X) \
+  X(is_hf3fs)                   \
+  X(extract_mount_point)        \
+  X(iovcreate)                  \
+  X(iovdestroy)                 \
+  X(ior_size)                   \
+  X(io_entries)                 \
+  X(iorcreate4)                 \
+  X(iordestroy)                 \
+  X(reg_fd)                     \
+  X(dereg_fd)                   \
+  X(prep_io)                    \
+  X(submit_ios)                 \
   X(wait_for_ios)
-
-#define LARDER_HF3FS_OPTIONAL(X) \
-  X(iovopen)                     \
-  X(iovunlink)                   \
-  X(hardlink)                    \
-  X(punchhole)
-
-#define LARDER_HF3FS_SYMBOLS(X) LARDER_HF3FS_REQUIRED(X) LARDER_HF3FS_OPTIONAL(X)
 
 // Symbols "larder_hf3fs_posix_<name>": all of them or none.
 #define LARDER_HF3FS_POSIX(X) \
   X(open)                     \
   X(close)                    \
-  X(ftruncate)                \
-  X(fsync)                    \
-  X(file_size)                \
   X(unlink)
 
 }  // namespace larder::hf3fs

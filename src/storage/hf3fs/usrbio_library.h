@@ -2,8 +2,9 @@
 // The 3FS client library, loaded at run time: one table of functions, errors as Status.
 //
 // Purpose: the backend talks to 3FS through this class and through nothing else, so that a fake library can take the
-// place of the real one, the calls that go to the operating system on paths of the mount included (open .. unlink).
-// Signs and errno are turned into Status and Result here, once. Every message names the operation and the errno.
+// place of the real one, the calls that go to the operating system on paths of the mount included (open, close,
+// unlink). Signs and errno are turned into Status and Result here, once. Every message names the operation and the
+// errno.
 //
 // Errors: errno becomes a code so (calls / completions, the two differ where the cause does):
 //   EAGAIN ENOSPC EDQUOT EMFILE ENFILE ENOMEM   kOverloaded
@@ -30,7 +31,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "base/status.h"
 #include "storage/hf3fs/usrbio_abi.h"
@@ -42,15 +42,9 @@ namespace larder::hf3fs {
 inline constexpr std::uint64_t kMaxHardFileLimit = std::uint64_t{1} << 24;
 inline constexpr const char* kLibraryVariable = "LARDER_HF3FS_LIBRARY";
 
-enum class FileLimitPolicy : unsigned char {
-  kRefuse,  // a hard limit above kMaxHardFileLimit is kUnavailable, with what to do
-  kLower,   // lower the hard limit of this process to kMaxHardFileLimit first; it cannot be raised again
-  kIgnore,  // load anyway: the library is known to have no such table
-};
-
 struct LibraryOptions {
   std::string path;  // empty: the variable LARDER_HF3FS_LIBRARY, else kDefaultLibraryName by the loader's search path
-  FileLimitPolicy file_limit = FileLimitPolicy::kRefuse;
+  bool has_file_table = true;  // false: it is known to have none, and loaded whatever the limit
 };
 
 struct RingOptions {
@@ -94,10 +88,6 @@ class UsrbioLibrary {
 
   // What was given to dlopen.
   [[nodiscard]] const std::string& path() const { return path_; }
-  // Does the library stand in for the operating system on its paths? (the fake)
-  [[nodiscard]] bool has_own_files() const;
-  [[nodiscard]] bool has_iovopen() const;
-  [[nodiscard]] bool has_punchhole() const;
   // The address of any other symbol; nullptr if it has none. For tests that steer a fake.
   [[nodiscard]] void* symbol(const char* name) const;
 
@@ -106,16 +96,10 @@ class UsrbioLibrary {
   // Is the file on a 3FS whose daemon answers? Also the probe for a dead mount.
   [[nodiscard]] bool is_hf3fs(int fd) const;
 
-  // Files on the mount. open() adds O_CLOEXEC. file_size() is the inode's length, which follows USRBIO writes late.
+  // Files on the mount. open() adds O_CLOEXEC.
   [[nodiscard]] Result<int> open(const std::string& path, int flags, unsigned mode = 0644) const;
   [[nodiscard]] Status close(int fd) const;
-  [[nodiscard]] Status ftruncate(int fd, std::uint64_t length) const;
-  [[nodiscard]] Status fsync(int fd) const;
-  [[nodiscard]] Result<std::uint64_t> file_size(int fd) const;
   [[nodiscard]] Status unlink(const std::string& path) const;
-  [[nodiscard]] Status hardlink(const std::string& target, const std::string& link_name) const;
-  // Frees the chunks of [start, end), both multiples of the chunk size. kUnsupported without the symbol.
-  [[nodiscard]] Status punch_hole(int fd, std::uint64_t start, std::uint64_t end) const;
 
   // Register before use and deregister before close, or the library keeps a duplicate open, and the number cannot be
   // registered again (kInvalidArgument), nor be that of a new duplicate. The same when the daemon has died meanwhile:
@@ -127,17 +111,8 @@ class UsrbioLibrary {
   // 0 < block_size <= size, or 0.
   [[nodiscard]] Status create_iov(Hf3fsIov& iov, const std::string& mount_point, std::size_t size,
                                   std::size_t block_size, int numa) const;
-  // Attaches memory that another iov made. kUnsupported without the symbol.
-  [[nodiscard]] Status open_iov(Hf3fsIov& iov, std::span<const std::uint8_t, 16> id, const std::string& mount_point,
-                                std::size_t size, std::size_t block_size, int numa) const;
-  // Names memory that the caller made and linked itself (a file of /dev/shm and its link under kIovLinkDirectory).
-  [[nodiscard]] Status wrap_iov(Hf3fsIov& iov, void* base, std::span<const std::uint8_t, 16> id,
-                                const std::string& mount_point, std::size_t size, std::size_t block_size,
-                                int numa) const;
   // Does nothing for a wrapped iov, which the library refuses to destroy.
   void destroy_iov(Hf3fsIov& iov) const;
-  // Removes the name of the memory early; the mapping stays. Nothing for a wrapped iov or without the symbol.
-  void unlink_iov(Hf3fsIov& iov) const;
 
   // kNotFound: the mount point is no 3FS mount, or its daemon is gone. kUnsupported: the ring has another layout.
   [[nodiscard]] Status create_ring(Hf3fsIor& ring, const RingOptions& options) const;
@@ -157,8 +132,6 @@ class UsrbioLibrary {
   UsrbioLibrary(std::string path, std::unique_ptr<FunctionTable> table);
   // kUnavailable in a child of the process that loaded the library.
   [[nodiscard]] Status check_process() const;
-  [[nodiscard]] Status check_iov_sizes(std::string_view call, std::size_t size, std::size_t block_size,
-                                       const std::string& mount_point) const;
 
   // constant after construction
   const std::string path_;
