@@ -9,11 +9,6 @@ namespace larder::share {
 namespace {
 
 Status broken_host(std::string_view what) { return corrupt("shared store: the host sent " + std::string(what)); }
-Status too_large(std::uint64_t arena_bytes) {
-  return invalid_argument("a page or a group of pages is larger than the arena of the shared store (" +
-                          std::to_string(arena_bytes) + " bytes), or has more than " + std::to_string(kMaxItems) +
-                          " pages");
-}
 Status too_large(std::string_view what, std::uint64_t bytes, std::uint64_t arena_bytes, std::string_view option) {
   return invalid_argument(std::string(what) + " of " + std::to_string(bytes) +
                           " bytes is larger than the memory that the processes of a shared store hand pages over in (" +
@@ -281,11 +276,6 @@ ClientSession::Turn ClientSession::begin_read(const std::shared_ptr<ReadOperatio
     return Turn::kEnded;
   }
   Part part = plan_read(request, begin);
-  while (part.bytes > room_.size()) {  // one page alone
-    op->result.items[part.begin] = too_large(room_.size());
-    if (part.end == request.items.size()) return Turn::kEnded;
-    part = plan_read(request, part.end);
-  }
   if (take_room(part) == Turn::kNoRoom) return Turn::kNoRoom;
   ReadAsk ask{terms_for(request.terms, request.scope), {}};
   ask.items.reserve(part.places.size());
@@ -305,11 +295,6 @@ ClientSession::Turn ClientSession::begin_write(const std::shared_ptr<WriteOperat
     return Turn::kEnded;
   }
   Part part = plan_write(request, begin);
-  while (part.bytes > room_.size() || part.places.size() > kMaxItems) {  // one group alone
-    op->result.groups[part.begin] = too_large(room_.size());
-    if (part.end == request.groups.size()) return Turn::kEnded;
-    part = plan_write(request, part.end);
-  }
   if (take_room(part) == Turn::kNoRoom) return Turn::kNoRoom;
   const std::uint64_t number = next_number_++;
   Flight& flight = flights_.emplace(number, Flight{op, std::move(part), Stage::kCopyingIn, {}}).first->second;
@@ -367,8 +352,7 @@ void ClientSession::on_copied(std::uint64_t number, bool is_done) {
     flight.stage = Stage::kAsked;
     send_write(number, flight);
   } else {
-    const std::vector<Status> statuses = std::move(flight.statuses);
-    end_part(number, statuses);
+    end_part(number, std::move(flight.statuses));
   }
 }
 
@@ -431,22 +415,23 @@ Status ClientSession::on_statuses(std::uint64_t number, std::string_view body) {
   Flight& flight = at->second;
   if (statuses->size() != flight.part.end - flight.part.begin) return broken_host("another number of statuses");
   if (std::holds_alternative<std::shared_ptr<ReadOperation>>(flight.operation)) {
-    flight.statuses = *statuses;
+    flight.statuses = std::move(*statuses);
     flight.stage = Stage::kCopyingOut;
     if (!copy(number, flight, false)) return Status::ok();
+    *statuses = std::move(flight.statuses);
   }
-  end_part(number, *statuses);
+  end_part(number, std::move(*statuses));
   return Status::ok();
 }
 
-void ClientSession::end_part(std::uint64_t number, const std::vector<Status>& statuses) {
+void ClientSession::end_part(std::uint64_t number, std::vector<Status> statuses) {
   const auto at = flights_.find(number);
   Flight flight = std::move(at->second);
   flights_.erase(at);
   (void)room_.give_back(flight.part.offset, flight.part.bytes);
   std::size_t count = 0;
   const auto tell = [&](std::vector<Status>& out) {
-    std::copy(statuses.begin(), statuses.end(), out.begin() + static_cast<std::ptrdiff_t>(flight.part.begin));
+    std::move(statuses.begin(), statuses.end(), out.begin() + static_cast<std::ptrdiff_t>(flight.part.begin));
     count = out.size();
   };
   if (const auto* read = std::get_if<std::shared_ptr<ReadOperation>>(&flight.operation)) {
@@ -454,7 +439,7 @@ void ClientSession::end_part(std::uint64_t number, const std::vector<Status>& st
   } else if (const auto* write = std::get_if<std::shared_ptr<WriteOperation>>(&flight.operation)) {
     tell((*write)->result.groups);
   } else if (const auto* clear = std::get_if<std::shared_ptr<ClearOperation>>(&flight.operation)) {
-    (*clear)->result = statuses.front();
+    (*clear)->result = std::move(statuses.front());
   }
   if (flight.part.end < count) {
     const auto urgency = static_cast<std::size_t>(urgency_of(flight.operation));

@@ -65,6 +65,7 @@ class ClientSession {
   ClientSession(const ClientSession&) = delete;
   ClientSession& operator=(const ClientSession&) = delete;
 
+  // Precondition: check_fits() with this arena's bytes.
   void submit(ClientOperation operation);
   void ask_stats();  // at most one question is under way
   [[nodiscard]] Status on_frame(const Head& head, std::string_view body);
@@ -115,7 +116,7 @@ class ClientSession {
   // True: the copy has been made. Else on_copied() comes.
   [[nodiscard]] bool copy(std::uint64_t number, const Flight& flight, bool is_into_arena);
   // The part's answers are known: tells them, and goes on with the next part.
-  void end_part(std::uint64_t number, const std::vector<Status>& statuses);
+  void end_part(std::uint64_t number, std::vector<Status> statuses);
 
   const std::shared_ptr<ShareMemory> arena_;
   const std::shared_ptr<ClientPort> port_;

@@ -118,7 +118,8 @@ void ShareDriver::wait() {
   const std::size_t first_guest = polled.size();
   for (const auto& [id, guest] : guests_) {
     const std::size_t queued = guest.connection.queued_bytes();
-    polled.push_back(poll_entry(guest.connection.descriptor(), queued<kMostQueuedBytes, queued> 0));
+    const bool has_room = queued < kMostQueuedBytes;
+    polled.push_back(poll_entry(guest.connection.descriptor(), has_room, queued > 0));
     ids.push_back(id);
   }
   const bool is_accepting = phase_ == Phase::kHosting && !std::exchange(is_accept_failing_, false);

@@ -174,26 +174,6 @@ TEST_F(ShareSession, ManyOperationsShareTheArena) {
   EXPECT_EQ(port->stats.pages, 150u) << "statistics come with the last answer";
 }
 
-TEST_F(ShareSession, WhatNeverFitsIsRefusedAlone) {
-  WriteRequest request = write_of(0, 2, 100);
-  request.groups.push_back(write_of(2, 1, (64 << 10) + 1).groups[0]);
-  request.groups.push_back(write_of(3, 1, 100).groups[0]);
-  const auto written = submit<WriteOperation>(std::move(request));
-  run();
-  ASSERT_TRUE(written->has_value());
-  EXPECT_EQ((*written)->groups[2].code(), StatusCode::kInvalidArgument);
-  EXPECT_TRUE((*written)->groups[1].is_ok() && (*written)->groups[3].is_ok());
-  PageBuffer large((64 << 10) + 1, 1, rng), small(100, 1, rng);
-  const auto read =
-      submit<ReadOperation>(ReadRequest{scope,
-                                        {{PoolName::kKv, conformance::check_key(1, 2), large.segments()},
-                                         {PoolName::kKv, conformance::check_key(1, 3), small.segments()}}});
-  run();
-  ASSERT_TRUE(read->has_value());
-  EXPECT_EQ((*read)->items[0].code(), StatusCode::kInvalidArgument);
-  EXPECT_TRUE((*read)->items[1].is_ok());
-}
-
 TEST_F(ShareSession, PresenceOfManyKeysIsPutTogether) {
   (void)submit<WriteOperation>(write_of(0, 3, 100));
   run();

@@ -18,34 +18,25 @@ Status ShareState::post(const ClientOperation& operation) {
   return Status::ok();
 }
 
+template <class Put>
+void ShareState::put(const Put& put) {
+  bool is_wanted = false;
+  {
+    LockGuard guard(mutex_);
+    put(inbox_);
+    is_wanted = must_wake();
+  }
+  wake_if(is_wanted);
+}
+
 void ShareState::post_copied(Copied copied) {
-  bool is_wanted = false;
-  {
-    LockGuard guard(mutex_);
-    inbox_.copied.push_back(copied);
-    is_wanted = must_wake();
-  }
-  wake_if(is_wanted);
+  put([&](Batch& inbox) { inbox.copied.push_back(copied); });
 }
-
 void ShareState::post_answer(Answer answer) {
-  bool is_wanted = false;
-  {
-    LockGuard guard(mutex_);
-    inbox_.answers.push_back(std::move(answer));
-    is_wanted = must_wake();
-  }
-  wake_if(is_wanted);
+  put([&](Batch& inbox) { inbox.answers.push_back(std::move(answer)); });
 }
-
 void ShareState::post_opened(Opened opened) {
-  bool is_wanted = false;
-  {
-    LockGuard guard(mutex_);
-    inbox_.opened.emplace(std::move(opened));
-    is_wanted = must_wake();
-  }
-  wake_if(is_wanted);
+  put([&](Batch& inbox) { inbox.opened.emplace(std::move(opened)); });
 }
 
 void ShareState::post_stop() {

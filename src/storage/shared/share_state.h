@@ -103,6 +103,8 @@ class ShareState {
   void set_error(const Status& error, bool is_final) LARDER_EXCLUDES(mutex_);
 
  private:
+  template <class Put>
+  void put(const Put& put) LARDER_EXCLUDES(mutex_);  // put(inbox)
   // Whether the I/O thread must be woken for what was just put into the inbox.
   [[nodiscard]] bool must_wake() LARDER_REQUIRES(mutex_) { return !std::exchange(is_woken_, true); }
   void wake_if(bool is_wanted) {
