@@ -4,6 +4,7 @@
 #define XXH_STATIC_LINKING_ONLY  // for XXH3_state_t on the stack
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <string>
@@ -38,6 +39,16 @@ const XXH3_state_t* state_of(const std::byte* bytes) {
   return std::launder(reinterpret_cast<const XXH3_state_t*>(bytes));
 }
 
+constexpr std::size_t kCopiedAtOnce = std::size_t{16} << 10;  // two fit the first-level cache
+
+void copy_and_hash(std::byte* to, const std::byte* from, std::size_t bytes, PayloadHasher& hasher) {
+  for (std::size_t done = 0; done < bytes; done += kCopiedAtOnce) {
+    const std::size_t block = std::min(bytes - done, kCopiedAtOnce);
+    std::memcpy(to + done, from + done, block);
+    hasher.update({to + done, block});
+  }
+}
+
 Status differs(const char* field) { return corrupt(std::string("page envelope: ") + field + " differs"); }
 
 }  // namespace
@@ -63,6 +74,24 @@ Checksum128 payload_checksum(std::span<const Segment> payload) {
     if (piece.size != 0) XXH3_128bits_update(&state, piece.data, piece.size);
   }
   return from_canonical(XXH3_128bits_digest(&state));
+}
+
+Checksum128 gather_payload(std::span<const Segment> payload, std::byte* to) {
+  PayloadHasher hasher;
+  for (const Segment& piece : payload) {
+    copy_and_hash(to, piece.data, piece.size, hasher);
+    to += piece.size;
+  }
+  return hasher.finish();
+}
+
+Checksum128 scatter_payload(const std::byte* from, std::span<const Segment> payload) {
+  PayloadHasher hasher;
+  for (const Segment& piece : payload) {
+    copy_and_hash(piece.data, from, piece.size, hasher);
+    from += piece.size;
+  }
+  return hasher.finish();
 }
 
 EnvelopeBytes encode_envelope(const Envelope& e) {

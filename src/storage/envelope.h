@@ -59,6 +59,12 @@ class PayloadHasher {
   alignas(64) std::byte state_[576];  // XXH3_state_t: its header stays out of this one
 };
 
+// Copies the payload to `to`, in one piece, or back from there. The checksum of what was copied, as it lies now: each
+// block is copied and then hashed where it was copied to, while the processor's cache has it. So what is verified is
+// what the reader gets, whatever anybody still does to `from`.
+[[nodiscard]] Checksum128 gather_payload(std::span<const Segment> payload, std::byte* to);
+[[nodiscard]] Checksum128 scatter_payload(const std::byte* from, std::span<const Segment> payload);
+
 struct Envelope {
   PoolName pool = PoolName::kKv;
   std::uint8_t flags = 0;

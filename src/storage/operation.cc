@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "storage/operation.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "base/clock.h"
@@ -46,6 +47,17 @@ void OperationGate::close() {
   state_->closed = true;
 }
 
+Status OperationGate::close_within(std::chrono::nanoseconds limit) {
+  close();
+  if (wait_idle(std::max(limit, std::chrono::nanoseconds(0)))) return Status::ok();
+  return deadline_exceeded("storage backend '" + owner_ + "': operations are still in flight");
+}
+
+void OperationGate::drain() {
+  close();
+  (void)wait_idle(std::chrono::nanoseconds(-1));
+}
+
 bool OperationGate::is_closed() const {
   LockGuard guard(state_->mutex);
   return state_->closed;
@@ -78,6 +90,16 @@ void preset_cancelled(ReadOperation& op) { op.result.items.assign(op.request.ite
 void preset_cancelled(WriteOperation& op) { op.result.groups.assign(op.request.groups.size(), never_run()); }
 void preset_cancelled(ExistsOperation& op) { op.result.status = never_run(); }
 void preset_cancelled(ClearOperation& op) { op.result = never_run(); }
+
+void count_read(BackendStats& stats, const Status& status) {
+  ++stats.reads;
+  switch (status.code()) {
+    case StatusCode::kOk: ++stats.read_hits; break;
+    case StatusCode::kNotFound: ++stats.read_misses; break;
+    case StatusCode::kCorrupt: ++stats.corrupt; break;
+    default: ++stats.read_errors; break;
+  }
+}
 
 Status check_group(const StoreScope& scope, const PageGroup& group) {
   if (group.items.empty()) return invalid_argument("page group without items");

@@ -44,7 +44,12 @@ class OperationGate {
   [[nodiscard]] Result<Ticket> enter_inline();
   // For the backend's own work that close() must wait for: never refused.
   [[nodiscard]] Ticket hold();
+  // From now on enter() refuses.
   void close();
+  // close(), and waits for those in flight. kDeadlineExceeded: some still are after `limit` (below 0: not at all).
+  [[nodiscard]] Status close_within(std::chrono::nanoseconds limit);
+  // close(), and waits without end.
+  void drain();
   [[nodiscard]] bool is_closed() const;
   // False: some are still in flight after `limit` (real time; negative: without end).
   [[nodiscard]] bool wait_idle(std::chrono::nanoseconds limit);
@@ -102,31 +107,53 @@ void preset_cancelled(WriteOperation& op);
 void preset_cancelled(ExistsOperation& op);
 void preset_cancelled(ClearOperation& op);
 
-// One operation of a backend: into the gate, then run(op), here or on the executor. An error: refused, and `done` is
-// never called.
-template <class Op, class Request, class Done, class Run>
-[[nodiscard]] Status submit_operation(OperationGate& gate, Executor& executor, Request request, Done done, bool is_here,
-                                      Run run) {
+// kInvalidArgument: no scope (but to clear all), or no callback.
+template <class Request, class Done>
+[[nodiscard]] Status check_request(const Request& request, const Done& done) {
+  if constexpr (requires { request.scope; }) {
+    if (!request.scope) return invalid_argument("storage request without a scope");
+  }
+  if (!done) return invalid_argument("storage request without a callback");
+  return Status::ok();
+}
+
+// The request is right and in the gate; its result says "cancelled". An error: refused, and `done` is never called.
+template <class Op, class Request, class Done>
+[[nodiscard]] Result<std::shared_ptr<Op>> begin_operation(OperationGate& gate, Request request, Done done) {
+  LARDER_RETURN_IF_ERROR(check_request(request, done));
   Result<OperationGate::Ticket> ticket = gate.enter();
   if (!ticket.is_ok()) return ticket.status();
   auto op = std::make_shared<Op>(std::move(request), std::move(done), std::move(ticket).value());
   preset_cancelled(*op);
-  if (is_here) {
-    run(op);
-    return Status::ok();
-  }
-  const Status posted = executor.post([run, op] { run(op); });
+  return op;
+}
+
+// Has the executor do run(op). An error: as above.
+template <class Op, class Run>
+[[nodiscard]] Status post_operation(Executor& executor, const std::shared_ptr<Op>& op, Run run) {
+  const Status posted = executor.post([run = std::move(run), op] { run(op); });
   if (!posted.is_ok()) op->disarm();
   return posted;
 }
 
-// kInvalidArgument: no scope, or no callback.
-template <class Request, class Done>
-[[nodiscard]] Status check_request(const Request& request, const Done& done) {
-  if (!request.scope) return invalid_argument("storage request without a scope");
-  if (!done) return invalid_argument("storage request without a callback");
+// Both. Runs here instead if is_here(request).
+template <class Op, class Request, class Done, class Run, class IsHere>
+[[nodiscard]] Status submit_operation(OperationGate& gate, Executor& executor, Request request, Done done, Run run,
+                                      const IsHere& is_here) {
+  const Result<std::shared_ptr<Op>> op = begin_operation<Op>(gate, std::move(request), std::move(done));
+  if (!op.is_ok()) return op.status();
+  if (!is_here((*op)->request)) return post_operation(executor, *op, std::move(run));
+  run(*op);
   return Status::ok();
 }
+template <class Op, class Request, class Done, class Run>
+[[nodiscard]] Status submit_operation(OperationGate& gate, Executor& executor, Request request, Done done, Run run) {
+  const auto never = [](const Request&) { return false; };
+  return submit_operation<Op>(gate, executor, std::move(request), std::move(done), std::move(run), never);
+}
+
+// Counts a page that was to be read, by what became of it.
+void count_read(BackendStats& stats, const Status& status);
 
 // A write item that no backend can take: a pool the model has not, more than 4 GiB. kInvalidArgument.
 [[nodiscard]] Status check_group(const StoreScope& scope, const PageGroup& group);

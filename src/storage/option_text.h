@@ -26,6 +26,14 @@ inline constexpr std::uint64_t kUnlimitedBytes = ~std::uint64_t{0};
 // A whole number in [low, high].
 [[nodiscard]] Result<std::uint64_t> count_option(const BackendOptions& options, const std::string& key,
                                                  std::uint64_t fallback, std::uint64_t low, std::uint64_t high);
+// The same into `out`, whose type holds all of these numbers.
+template <class Number>
+[[nodiscard]] Status read_count(const BackendOptions& options, const std::string& key, std::uint64_t fallback,
+                                std::uint64_t low, std::uint64_t high, Number& out) {
+  const Result<std::uint64_t> value = count_option(options, key, fallback, low, high);
+  if (value.is_ok()) out = static_cast<Number>(*value);
+  return value.status();
+}
 [[nodiscard]] std::string text_option(const BackendOptions& options, const std::string& key, std::string fallback);
 
 }  // namespace larder

@@ -31,16 +31,12 @@ FileStore::FileStore(const FileStoreOptions& options, const BackendEnvironment& 
 }
 
 FileStore::~FileStore() {
-  gate_.close();
-  (void)gate_.wait_idle(std::chrono::nanoseconds(-1));
+  gate_.drain();
   finish();
 }
 
 Status FileStore::close(std::chrono::nanoseconds limit) {
-  gate_.close();
-  if (!gate_.wait_idle(std::max(limit, std::chrono::nanoseconds(0)))) {
-    return deadline_exceeded("storage backend 'file': operations are still in flight");
-  }
+  LARDER_RETURN_IF_ERROR(gate_.close_within(limit));
   finish();
   return Status::ok();
 }
@@ -113,21 +109,15 @@ Status FileStore::register_memory(std::span<const Segment> regions) {
 }
 
 Status FileStore::submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) {
-  if (!done) return invalid_argument("storage request without a callback");
   if (scope && scope->namespace_digest.is_zero()) return invalid_argument("file store: no namespace has a digest of 0");
-  Result<OperationGate::Ticket> ticket = gate_.enter();
-  if (!ticket.is_ok()) return ticket.status();
-  auto op = std::make_shared<ClearOperation>(std::move(scope), std::move(done), std::move(ticket).value());
-  preset_cancelled(*op);
-  const Status posted = executor_.post([this, op] {
+  const auto run = [this](const std::shared_ptr<ClearOperation>& op) {
     {
       LockGuard guard(mutex_);
       clears_.push_back(op);
     }
     run_clears();
-  });
-  if (!posted.is_ok()) op->disarm();
-  return posted;
+  };
+  return submit_operation<ClearOperation>(gate_, executor_, std::move(scope), std::move(done), run);
 }
 
 // One at a time: each rewrites CLEARED.

@@ -54,11 +54,9 @@ struct FileStore::ReadRun {
 };
 
 Status FileStore::submit_read(ReadRequest request, ReadDone done) {
-  LARDER_RETURN_IF_ERROR(check_request(request, done));
-  Result<OperationGate::Ticket> ticket = gate_.enter();
-  if (!ticket.is_ok()) return ticket.status();
-  auto op = std::make_shared<ReadOperation>(std::move(request), std::move(done), std::move(ticket).value());
-  preset_cancelled(*op);
+  const auto begun = begin_operation<ReadOperation>(gate_, std::move(request), std::move(done));
+  if (!begun.is_ok()) return begun.status();
+  const std::shared_ptr<ReadOperation>& op = *begun;
   if (op->request.terms.caller_waits) {
     start_read(op);
     return Status::ok();
@@ -71,9 +69,7 @@ Status FileStore::submit_read(ReadRequest request, ReadDone done) {
       return Status::ok();
     }
   }
-  const Status posted = executor_.post([this, op] { start_read(op); });
-  if (!posted.is_ok()) op->disarm();
-  return posted;
+  return post_operation(executor_, op, [this](const std::shared_ptr<ReadOperation>& of) { start_read(of); });
 }
 
 void FileStore::start_read(const std::shared_ptr<ReadOperation>& op) {

@@ -69,11 +69,9 @@ void add_payload(PieceBuilder& out, std::span<const Segment> payload, std::uint6
 }  // namespace
 
 Status FileStore::submit_write(WriteRequest request, WriteDone done) {
-  LARDER_RETURN_IF_ERROR(check_request(request, done));
-  Result<OperationGate::Ticket> ticket = gate_.enter();
-  if (!ticket.is_ok()) return ticket.status();
-  auto op = std::make_shared<WriteOperation>(std::move(request), std::move(done), std::move(ticket).value());
-  preset_cancelled(*op);
+  const auto begun = begin_operation<WriteOperation>(gate_, std::move(request), std::move(done));
+  if (!begun.is_ok()) return begun.status();
+  const std::shared_ptr<WriteOperation>& op = *begun;
   if (op->request.terms.caller_waits) {
     prepare_write(op, true);
     return Status::ok();

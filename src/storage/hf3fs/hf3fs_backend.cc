@@ -38,49 +38,37 @@ Hf3fsBackend::Hf3fsBackend(const Hf3fsOptions& options, std::shared_ptr<Metadata
   info_.atomic_groups = true;
 }
 
-Hf3fsBackend::~Hf3fsBackend() {
-  gate_.close();
-  (void)gate_.wait_idle(Nanos(-1));
-}
-
-template <class Op, class Request, class Done>
-Status Hf3fsBackend::submit(Request request, Done done, void (Hf3fsBackend::*run)(const std::shared_ptr<Op>&),
-                            bool is_here) {
-  return submit_operation<Op>(gate_, executor_, std::move(request), std::move(done), is_here,
-                              [this, run](const std::shared_ptr<Op>& op) { (this->*run)(op); });
-}
+Hf3fsBackend::~Hf3fsBackend() { gate_.drain(); }
 
 Status Hf3fsBackend::submit_exists(ExistsRequest request, ExistsDone done) {
-  LARDER_RETURN_IF_ERROR(check_request(request, done));
   if (service_->is_remote()) {
-    return submit<ExistsOperation>(std::move(request), std::move(done), &Hf3fsBackend::run_exists, false);
+    return submit_operation<ExistsOperation>(gate_, executor_, std::move(request), std::move(done),
+                                             [this](const auto& op) { run_exists(op); });
   }
   // A look-up in this process's memory: done here, sooner than a thread would wake.
+  LARDER_RETURN_IF_ERROR(check_request(request, done));
   Result<OperationGate::Ticket> ticket = gate_.enter_inline();
   if (!ticket.is_ok()) return ticket.status();
   run_exists(std::make_shared<ExistsOperation>(std::move(request), std::move(done), std::move(ticket).value()));
   return Status::ok();
 }
 Status Hf3fsBackend::submit_read(ReadRequest request, ReadDone done) {
-  LARDER_RETURN_IF_ERROR(check_request(request, done));
-  const bool is_here = request.terms.caller_waits || is_quick(request);
-  return submit<ReadOperation>(std::move(request), std::move(done), &Hf3fsBackend::run_read, is_here);
+  return submit_operation<ReadOperation>(
+      gate_, executor_, std::move(request), std::move(done), [this](const auto& op) { run_read(op); },
+      [this](const ReadRequest& asked) { return asked.terms.caller_waits || is_quick(asked); });
 }
 Status Hf3fsBackend::submit_write(WriteRequest request, WriteDone done) {
-  LARDER_RETURN_IF_ERROR(check_request(request, done));
-  const bool is_here = request.terms.caller_waits || is_quick(request);
-  return submit<WriteOperation>(std::move(request), std::move(done), &Hf3fsBackend::run_write, is_here);
+  return submit_operation<WriteOperation>(
+      gate_, executor_, std::move(request), std::move(done), [this](const auto& op) { run_write(op); },
+      [this](const WriteRequest& asked) { return asked.terms.caller_waits || is_quick(asked); });
 }
 Status Hf3fsBackend::submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) {
-  if (!done) return invalid_argument("storage request without a callback");
-  return submit<ClearOperation>(std::move(scope), std::move(done), &Hf3fsBackend::run_clear, false);
+  return submit_operation<ClearOperation>(gate_, executor_, std::move(scope), std::move(done),
+                                          [this](const auto& op) { run_clear(op); });
 }
 
 Status Hf3fsBackend::close(std::chrono::nanoseconds limit) {
-  gate_.close();
-  if (!gate_.wait_idle(std::max(limit, std::chrono::nanoseconds(0)))) {
-    return deadline_exceeded("storage backend 'hf3fs': operations are still in flight");
-  }
+  LARDER_RETURN_IF_ERROR(gate_.close_within(limit));
   return store_->close(limit);
 }
 

@@ -80,10 +80,6 @@ class Hf3fsBackend final : public StorageBackend {
   struct ReadJob;
   struct WriteJob;
 
-  // `is_here`: on this thread; else on one of the executor's.
-  template <class Op, class Request, class Done>
-  [[nodiscard]] Status submit(Request request, Done done, void (Hf3fsBackend::*run)(const std::shared_ptr<Op>&),
-                              bool is_here);
   // Few pages, and nothing that blocks before their transfers: the service answers from this process's memory (a write:
   // and keeps no journal), namespaces and files are known.
   [[nodiscard]] bool is_quick(const ReadRequest& request) const;

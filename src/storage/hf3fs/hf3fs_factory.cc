@@ -68,28 +68,16 @@ Status check_timeout(std::uint64_t seconds) {
 }
 
 Status read_counts(const BackendOptions& options, AllOptions& out) {
-  const auto count = [&](const char* key, std::uint64_t fallback, std::uint64_t low, std::uint64_t high,
-                         std::uint64_t& to) -> Status {
-    const Result<std::uint64_t> value = count_option(options, key, fallback, low, high);
-    if (value.is_ok()) to = *value;
-    return value.status();
-  };
-  std::uint64_t files = 0, rank = 0, rings = 0, entries = 0, queue = 0, timeout = 0, dead = 0;
-  LARDER_RETURN_IF_ERROR(count("files", 4, 1, 1024, files));
-  LARDER_RETURN_IF_ERROR(count("rank", 0, 0, 1'000'000, rank));
-  LARDER_RETURN_IF_ERROR(count("numjobs", 2, 1, 64, rings));
-  LARDER_RETURN_IF_ERROR(count("entries", 64, 1, 4096, entries));
-  LARDER_RETURN_IF_ERROR(count("queue_limit", 1024, 1, 1'000'000, queue));
-  LARDER_RETURN_IF_ERROR(count("client_timeout", 5, 1, 3600, timeout));
+  std::uint64_t timeout = 0, dead = 0;
+  LARDER_RETURN_IF_ERROR(read_count(options, "files", 4, 1, 1024, out.backend.files));
+  LARDER_RETURN_IF_ERROR(read_count(options, "rank", 0, 0, 1'000'000, out.backend.rank));
+  LARDER_RETURN_IF_ERROR(read_count(options, "numjobs", 2, 1, 64, out.store.rings));
+  LARDER_RETURN_IF_ERROR(read_count(options, "entries", 64, 1, 4096, out.store.ring.entries));
+  LARDER_RETURN_IF_ERROR(read_count(options, "queue_limit", 1024, 1, 1'000'000, out.backend.queue_limit));
+  LARDER_RETURN_IF_ERROR(read_count(options, "client_timeout", 5, 1, 3600, timeout));
   LARDER_RETURN_IF_ERROR(check_timeout(timeout));
-  LARDER_RETURN_IF_ERROR(count("dead_after", 90, 1, 3600, dead));
-  out.backend.files = static_cast<std::uint32_t>(files);
-  out.backend.rank = static_cast<std::int64_t>(rank);
-  out.backend.queue_limit = static_cast<std::size_t>(queue);
-  out.backend.client_timeout = std::chrono::seconds(timeout);
-  out.store.rings = static_cast<unsigned>(rings);
-  out.store.ring.entries = static_cast<unsigned>(entries);
-  out.store.ring.client_timeout = std::chrono::seconds(timeout);
+  LARDER_RETURN_IF_ERROR(read_count(options, "dead_after", 90, 1, 3600, dead));
+  out.backend.client_timeout = out.store.ring.client_timeout = std::chrono::seconds(timeout);
   out.store.ring.dead_after = std::chrono::seconds(dead);
   return Status::ok();
 }

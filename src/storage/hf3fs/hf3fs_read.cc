@@ -120,26 +120,14 @@ void Hf3fsBackend::end_read(const std::shared_ptr<ReadJob>& job) {
 
 void Hf3fsBackend::finish_read(ReadJob& job) {
   std::vector<ConfirmItem> wrong;
-  BackendStats seen;
-  for (std::size_t i = 0; i < job.items.size(); ++i) {
-    const ReadJob::Item& item = job.items[i];
-    switch (job.op->result.items[i].code()) {
-      case StatusCode::kOk: ++seen.read_hits; break;
-      case StatusCode::kNotFound: ++seen.read_misses; break;
-      case StatusCode::kCorrupt: ++seen.corrupt; break;
-      default: ++seen.read_errors; break;
-    }
+  for (const ReadJob::Item& item : job.items) {
     if (item.is_wrong) probe(Probe::kHf3fsWrongPage);
     if (item.is_wrong) wrong.push_back({&item.space->name, view_of(item.key), item.ref});
   }
   // Only while the key is still at that page and generation: what was written anew meanwhile stays.
   if (!wrong.empty()) (void)service_->remove(wrong);
   LockGuard guard(mutex_);
-  stats_.reads += job.items.size();
-  stats_.read_hits += seen.read_hits;
-  stats_.read_misses += seen.read_misses;
-  stats_.corrupt += seen.corrupt;
-  stats_.read_errors += seen.read_errors;
+  for (const Status& status : job.op->result.items) count_read(stats_, status);
 }
 
 }  // namespace larder::hf3fs

@@ -17,9 +17,6 @@ void fill_slot(const PageTransfer& transfer, std::byte* slot, std::uint64_t slot
 // Copies the payload out of a slot that was read into `slot`, transfer_bytes(payload) or more. The transfer's segments
 // have envelope.payload_bytes in all. kNotFound: another generation; kCorrupt: another page (of neither is anything
 // copied), or wrong bytes (then the segments have some of them).
-//
-// Each block is copied and then hashed where it was copied to, while the processor's cache has it: what is verified is
-// what the reader gets, whatever anybody still does to `slot`.
 [[nodiscard]] Status take_out(const PageTransfer& transfer, const std::byte* slot);
 
 }  // namespace larder::hf3fs

@@ -42,26 +42,19 @@ class MemoryBackend final : public StorageBackend {
     info_.name = "memory";
     info_.atomic_groups = true;
   }
-  ~MemoryBackend() override {
-    gate_.close();
-    (void)gate_.wait_idle(std::chrono::nanoseconds(-1));
-  }
+  ~MemoryBackend() override { gate_.drain(); }
 
   [[nodiscard]] const BackendInfo& info() const override { return info_; }
   [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
-    LARDER_RETURN_IF_ERROR(check_request(request, done));
     return submit<ExistsOperation>(std::move(request), std::move(done), &MemoryBackend::run_exists);
   }
   [[nodiscard]] Status submit_read(ReadRequest request, ReadDone done) override {
-    LARDER_RETURN_IF_ERROR(check_request(request, done));
     return submit<ReadOperation>(std::move(request), std::move(done), &MemoryBackend::run_read);
   }
   [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override {
-    LARDER_RETURN_IF_ERROR(check_request(request, done));
     return submit<WriteOperation>(std::move(request), std::move(done), &MemoryBackend::run_write);
   }
   [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override {
-    if (!done) return invalid_argument("storage request without a callback");
     return submit<ClearOperation>(std::move(scope), std::move(done), &MemoryBackend::run_clear);
   }
   [[nodiscard]] BackendStats stats() const override {
@@ -73,11 +66,7 @@ class MemoryBackend final : public StorageBackend {
     out.queued = queued;
     return out;
   }
-  [[nodiscard]] Status close(std::chrono::nanoseconds limit) override {
-    gate_.close();
-    if (gate_.wait_idle(std::max(limit, std::chrono::nanoseconds(0)))) return Status::ok();
-    return deadline_exceeded("storage backend 'memory': operations are still in flight");
-  }
+  [[nodiscard]] Status close(std::chrono::nanoseconds limit) override { return gate_.close_within(limit); }
 
  private:
   struct Slot {
@@ -88,13 +77,8 @@ class MemoryBackend final : public StorageBackend {
 
   template <class Op, class Request, class Done>
   Status submit(Request request, Done done, void (MemoryBackend::*run)(Op&)) {
-    Result<OperationGate::Ticket> ticket = gate_.enter();
-    if (!ticket.is_ok()) return ticket.status();
-    auto op = std::make_shared<Op>(std::move(request), std::move(done), std::move(ticket).value());
-    preset_cancelled(*op);
-    const Status posted = executor_.post([this, run, op] { (this->*run)(*op); });
-    if (!posted.is_ok()) op->disarm();
-    return posted;
+    return submit_operation<Op>(gate_, executor_, std::move(request), std::move(done),
+                                [this, run](const std::shared_ptr<Op>& op) { (this->*run)(*op); });
   }
 
   static PageId id_of(const StoreScope& scope, PoolName pool, const PageKey& key) {

@@ -32,35 +32,27 @@ MooncakeBackend::MooncakeBackend(std::unique_ptr<HelperLink> link, const Backend
 }
 
 MooncakeBackend::~MooncakeBackend() {
-  gate_.close();
-  (void)gate_.wait_idle(std::chrono::nanoseconds(-1));
+  gate_.drain();
   link_->close();
 }
 
-template <class Op, class Request, class Done>
-Status MooncakeBackend::submit(Request request, Done done, void (MooncakeBackend::*run)(const std::shared_ptr<Op>&),
-                               bool is_here) {
-  return submit_operation<Op>(gate_, executor_, std::move(request), std::move(done), is_here,
-                              [this, run](const std::shared_ptr<Op>& op) { (this->*run)(op); });
-}
-
 Status MooncakeBackend::submit_exists(ExistsRequest request, ExistsDone done) {
-  LARDER_RETURN_IF_ERROR(check_request(request, done));
-  return submit<ExistsOperation>(std::move(request), std::move(done), &MooncakeBackend::run_exists);
+  return submit_operation<ExistsOperation>(gate_, executor_, std::move(request), std::move(done),
+                                           [this](const auto& op) { run_exists(op); });
 }
 Status MooncakeBackend::submit_read(ReadRequest request, ReadDone done) {
-  LARDER_RETURN_IF_ERROR(check_request(request, done));
-  const bool is_here = request.terms.caller_waits;
-  return submit<ReadOperation>(std::move(request), std::move(done), &MooncakeBackend::run_read, is_here);
+  return submit_operation<ReadOperation>(
+      gate_, executor_, std::move(request), std::move(done), [this](const auto& op) { run_read(op); },
+      [](const ReadRequest& asked) { return asked.terms.caller_waits; });
 }
 Status MooncakeBackend::submit_write(WriteRequest request, WriteDone done) {
-  LARDER_RETURN_IF_ERROR(check_request(request, done));
-  const bool is_here = request.terms.caller_waits;
-  return submit<WriteOperation>(std::move(request), std::move(done), &MooncakeBackend::run_write, is_here);
+  return submit_operation<WriteOperation>(
+      gate_, executor_, std::move(request), std::move(done), [this](const auto& op) { run_write(op); },
+      [](const WriteRequest& asked) { return asked.terms.caller_waits; });
 }
 Status MooncakeBackend::submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) {
-  if (!done) return invalid_argument("storage request without a callback");
-  return submit<ClearOperation>(std::move(scope), std::move(done), &MooncakeBackend::run_clear);
+  return submit_operation<ClearOperation>(gate_, executor_, std::move(scope), std::move(done),
+                                          [this](const auto& op) { run_clear(op); });
 }
 
 BackendStats MooncakeBackend::stats() const {
@@ -72,10 +64,7 @@ BackendStats MooncakeBackend::stats() const {
 }
 
 Status MooncakeBackend::close(std::chrono::nanoseconds limit) {
-  gate_.close();
-  if (!gate_.wait_idle(std::max(limit, std::chrono::nanoseconds(0)))) {
-    return deadline_exceeded("storage backend 'mooncake': operations are still in flight");
-  }
+  LARDER_RETURN_IF_ERROR(gate_.close_within(limit));
   link_->close();
   return Status::ok();
 }
@@ -238,7 +227,11 @@ Status MooncakeBackend::take_page(const ReadBatch& batch, std::size_t at, std::i
   if (static_cast<std::uint64_t>(code) != place.bytes) return status_of(kShortCode, "reading a page");
   const ExpectedPage expected{page.pool, page.key, request.scope->namespace_digest,
                               request.scope->fingerprint(page.pool), place.bytes - kEnvelopeBytes};
-  return take_object(expected, link_->staging().data() + place.offset, page.payload);
+  const std::byte* const object = link_->staging().data() + place.offset;
+  const Result<Envelope> found = decode_envelope({object, kEnvelopeBytes});
+  if (!found.is_ok()) return found.status();
+  LARDER_RETURN_IF_ERROR(verify_fields(expected, *found));
+  return verify_checksum(*found, scatter_payload(object + kEnvelopeBytes, page.payload));
 }
 
 bool MooncakeBackend::has_met_clear(const ReadBatch& batch) const {
@@ -247,26 +240,17 @@ bool MooncakeBackend::has_met_clear(const ReadBatch& batch) const {
 }
 
 void MooncakeBackend::finish_read(const std::shared_ptr<ReadBatch>& batch, const Codes& codes) {
-  BackendStats seen;
   std::vector<std::string> wrong;
   for (std::size_t at = 0; at < batch->items.size(); ++at) {
     Status status = codes.is_ok() ? take_page(*batch, at, (*codes)[at]) : codes.status();
     // A clear takes pages that are being read, and what is written next lies in their place.
     if (status.code() == StatusCode::kCorrupt && has_met_clear(*batch)) status = not_found("cleared while it was read");
-    ++(status.is_ok()                           ? seen.read_hits
-       : status.code() == StatusCode::kNotFound ? seen.read_misses
-       : status.code() == StatusCode::kCorrupt  ? seen.corrupt
-                                                : seen.read_errors);
     if (status.code() == StatusCode::kCorrupt) wrong.push_back(batch->objects[at].name);
     batch->op->result.items[batch->items[at]] = std::move(status);
   }
   {
     LockGuard guard(mutex_);
-    stats_.reads += batch->items.size();
-    stats_.read_hits += seen.read_hits;
-    stats_.read_misses += seen.read_misses;
-    stats_.read_errors += seen.read_errors;
-    stats_.corrupt += seen.corrupt;
+    for (const std::size_t item : batch->items) count_read(stats_, batch->op->result.items[item]);
   }
   if (wrong.empty()) return end_batch(batch->number, !batch->is_short);
   // The caller hears of a wrong page when it is gone, so that what it then writes is not a duplicate.

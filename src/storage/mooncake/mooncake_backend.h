@@ -55,9 +55,6 @@ class MooncakeBackend final : public StorageBackend {
   struct ReadBatch;
   struct WriteJob;
 
-  template <class Op, class Request, class Done>
-  [[nodiscard]] Status submit(Request request, Done done, void (MooncakeBackend::*run)(const std::shared_ptr<Op>&),
-                              bool is_here = false);
   void run_exists(const std::shared_ptr<ExistsOperation>& op);
   void run_read(const std::shared_ptr<ReadOperation>& op);
   void run_write(const std::shared_ptr<WriteOperation>& op);

@@ -31,10 +31,11 @@ std::string text_or_variable(const BackendOptions& options, const char* key, con
   return value == nullptr || *value == '\0' ? fallback : value;
 }
 
-Result<bool> switch_option(const BackendOptions& options, const char* key, bool fallback) {
-  const std::string text = text_option(options, key, fallback ? "true" : "false");
-  if (text == "true" || text == "1") return true;
-  if (text == "false" || text == "0") return false;
+// Left as it is if the option is not given.
+Status read_switch(const BackendOptions& options, const char* key, bool& out) {
+  const std::string text = text_option(options, key, out ? "true" : "false");
+  out = text == "true" || text == "1";
+  if (out || text == "false" || text == "0") return Status::ok();
   return invalid_argument("option '" + std::string(key) + "': '" + text + "' is neither true nor false");
 }
 
@@ -79,39 +80,28 @@ Status read_bytes(const BackendOptions& options, MooncakeOptions& out) {
 }
 
 Status read_numbers(const BackendOptions& options, MooncakeOptions& out) {
-  const Result<std::uint64_t> replicas = count_option(options, "replica_num", 1, 1, 64);
-  if (!replicas.is_ok()) return replicas.status();
-  const Result<std::uint64_t> threads = count_option(options, "client_threads", 8, 1, 64);
-  if (!threads.is_ok()) return threads.status();
-  const Result<std::uint64_t> queue = count_option(options, "queue_limit", 1024, 1, 1'000'000);
-  if (!queue.is_ok()) return queue.status();
-  const Result<std::uint64_t> answer = count_option(options, "client_timeout", 40, 1, 3600);
-  if (!answer.is_ok()) return answer.status();
-  const Result<std::uint64_t> setup = count_option(options, "setup_timeout", 30, 1, 3600);
-  if (!setup.is_ok()) return setup.status();
-  const Result<bool> soft_pin = switch_option(options, "soft_pin", false);
-  if (!soft_pin.is_ok()) return soft_pin.status();
-  const Result<bool> groups = switch_option(options, "enable_group_semantics", true);
-  if (!groups.is_ok()) return groups.status();
-  out.helper.setup.replica_num = static_cast<std::uint32_t>(*replicas);
-  out.helper.lanes = static_cast<std::size_t>(*threads);
+  std::uint64_t answer = 0, setup = 0;
+  LARDER_RETURN_IF_ERROR(read_count(options, "replica_num", 1, 1, 64, out.helper.setup.replica_num));
+  LARDER_RETURN_IF_ERROR(read_count(options, "client_threads", 8, 1, 64, out.helper.lanes));
+  LARDER_RETURN_IF_ERROR(read_count(options, "queue_limit", 1024, 1, 1'000'000, out.limits.queue_limit));
+  LARDER_RETURN_IF_ERROR(read_count(options, "client_timeout", 40, 1, 3600, answer));
+  LARDER_RETURN_IF_ERROR(read_count(options, "setup_timeout", 30, 1, 3600, setup));
+  LARDER_RETURN_IF_ERROR(read_switch(options, "soft_pin", out.helper.setup.soft_pin));
+  LARDER_RETURN_IF_ERROR(read_switch(options, "enable_group_semantics", out.helper.setup.groups));
   // Others are for what is short: it does not wait behind them.
   out.limits.join.large_at_once = std::max<std::size_t>(1, out.helper.lanes / 4);
   out.limits.join.most_at_once = std::max<std::size_t>(1, out.helper.lanes * 3 / 4);
-  out.helper.setup.soft_pin = *soft_pin;
-  out.helper.setup.groups = *groups;
-  out.helper.answer_limit = std::chrono::seconds(*answer);
-  out.helper.start_limit = std::chrono::seconds(*setup);
-  out.limits.queue_limit = static_cast<std::size_t>(*queue);
+  out.helper.answer_limit = std::chrono::seconds(answer);
+  out.helper.start_limit = std::chrono::seconds(setup);
   return Status::ok();
 }
 
 // Keys of SGLang's that ask for another way of running the client: off, they are as here.
 Status check_foreign(const BackendOptions& options) {
   for (const char* key : {"standalone_storage", "enable_ssd_offload"}) {
-    const Result<bool> is_on = switch_option(options, key, false);
-    if (!is_on.is_ok()) return is_on.status();
-    if (*is_on) {
+    bool is_on = false;
+    LARDER_RETURN_IF_ERROR(read_switch(options, key, is_on));
+    if (is_on) {
       return unsupported("option '" + std::string(key) +
                          "': only false; start a mooncake_client that has it, and let "
                          "global_segment_size be 0 here");

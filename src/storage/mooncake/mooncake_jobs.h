@@ -8,10 +8,11 @@
 #include <vector>
 
 #include "storage/mooncake/mooncake_backend.h"
-#include "storage/mooncake/object_bytes.h"
 
 namespace larder::mooncake {
 
+// An object is the page's envelope, then its payload. So none is ever empty, which the store refuses.
+[[nodiscard]] constexpr std::uint64_t object_bytes(std::uint64_t payload) { return kEnvelopeBytes + payload; }
 // Where objects begin in staging memory: on a cache line, so that copies are fast.
 [[nodiscard]] constexpr std::uint64_t room_of(std::uint64_t payload) { return (object_bytes(payload) + 63) / 64 * 64; }
 

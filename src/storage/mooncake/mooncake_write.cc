@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How groups of pages are written.
 #include <algorithm>
+#include <cstring>
 #include <set>
 #include <utility>
 
@@ -89,7 +90,9 @@ void MooncakeBackend::fill_and_send(const std::shared_ptr<WriteJob>& job) {
     envelope.generation = generation;
     envelope.payload_bytes = payload_bytes(item.payload);
     envelope.group = object.group;
-    fill_object(envelope, item.payload, memory + offset);
+    envelope.checksum = gather_payload(item.payload, memory + offset + kEnvelopeBytes);
+    const EnvelopeBytes head = encode_envelope(envelope);
+    std::memcpy(memory + offset, head.data(), head.size());
     objects.push_back({object.name, {{0, offset, object_bytes(envelope.payload_bytes)}}});
     offset += room_of(envelope.payload_bytes);
   }

@@ -23,12 +23,13 @@ namespace larder::mooncake {
 namespace {
 
 constexpr std::uint64_t kSetupNumber = 0;
+constexpr std::size_t kMostCalls = 4096;  // in flight; more are refused: kOverloaded
+constexpr Nanos kFirstPause = std::chrono::seconds(1), kLongestPause = std::chrono::seconds(30);
 constexpr Nanos kPatienceAtEnd = std::chrono::seconds(5);  // the helper takes 3 to take its leave of the master
 
 class RealHelperLink final : public HelperLink {
  public:
-  RealHelperLink(HelperOptions options, share::Arena arena)
-      : options_(std::move(options)), arena_(std::move(arena)), pause_(options_.first_pause) {}
+  RealHelperLink(HelperOptions options, share::Arena arena) : options_(std::move(options)), arena_(std::move(arena)) {}
   ~RealHelperLink() override { close(); }
 
   [[nodiscard]] Status open() LARDER_EXCLUDES(mutex_);
@@ -76,7 +77,7 @@ class RealHelperLink final : public HelperLink {
   HelperProcess child_;
   std::vector<ReplyReader> replies_;  // of each lane
   TimePoint setup_deadline_{}, start_at_{};
-  Nanos pause_;
+  Nanos pause_ = kFirstPause;
 
   RankedMutex mutex_{LockRank::kStorage};
   RankedCondition changed_;
@@ -120,7 +121,7 @@ Status RealHelperLink::call(std::string body, Done done) {
       return unavailable("mooncake: its helper does not run now" +
                          (last_failure_.is_ok() ? "" : ": " + last_failure_.message()));
     }
-    if (calls_.size() >= options_.most_calls) {
+    if (calls_.size() >= kMostCalls) {
       return overloaded("mooncake: " + std::to_string(calls_.size()) + " calls wait for the helper");
     }
     const std::uint64_t number = next_number_++;
@@ -250,7 +251,7 @@ Status RealHelperLink::receive(std::size_t lane) {
 
 Status RealHelperLink::on_setup(const Reply& reply) {
   if (reply.has_failed) return unavailable("mooncake: " + reply.words);
-  pause_ = options_.first_pause;
+  pause_ = kFirstPause;
   LockGuard guard(mutex_);
   phase_ = Phase::kUp;
   last_failure_ = Status::ok();
@@ -329,7 +330,7 @@ void RealHelperLink::drop_child(const Status& why, Nanos patience) {
     changed_.notify_all();
   }
   start_at_ = clock_.now() + pause_;
-  pause_ = std::min(2 * pause_, options_.longest_pause);
+  pause_ = std::min(2 * pause_, kLongestPause);
   if (failure.code() != StatusCode::kDeadlineExceeded) failure = unavailable(failure.message());
   for (auto& [number, call] : calls) call.done(failure);
 }

@@ -26,8 +26,6 @@ struct HelperOptions {
   std::size_t staging_bytes = std::size_t{64} << 20;
   Nanos start_limit = std::chrono::seconds(30);  // from the start of the process to the end of its setup
   Nanos answer_limit = std::chrono::seconds(40);
-  std::size_t most_calls = 4096;  // in flight; more are refused: kOverloaded
-  Nanos first_pause = std::chrono::seconds(1), longest_pause = std::chrono::seconds(30);
 };
 
 // Returns when the first setup has ended. Errors: what the helper says of it, in words; kUnavailable: the interpreter

@@ -31,7 +31,7 @@ Status StoragePipeline::submit_write(WriteRequest request, WriteDone done) {
 }
 
 Status StoragePipeline::submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) {
-  if (!done) return invalid_argument("storage request without a callback");
+  LARDER_RETURN_IF_ERROR(check_request(scope, done));
   return core_->submit(queue_clear(std::move(scope), std::move(done), core_->now()));
 }
 

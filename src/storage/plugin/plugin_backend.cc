@@ -77,35 +77,27 @@ class PluginBackend final : public StorageBackend {
     info_.alignment = std::max(table.alignment, 1u);
   }
   ~PluginBackend() override {
-    gate_.close();
-    (void)gate_.wait_idle(std::chrono::nanoseconds(-1));
+    gate_.drain();
     finish();
   }
 
   [[nodiscard]] const BackendInfo& info() const override { return info_; }
   [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
-    LARDER_RETURN_IF_ERROR(check_request(request, done));
     return submit<ExistsOperation>(std::move(request), std::move(done), &PluginBackend::run_exists);
   }
   [[nodiscard]] Status submit_read(ReadRequest request, ReadDone done) override {
-    LARDER_RETURN_IF_ERROR(check_request(request, done));
     return submit<ReadOperation>(std::move(request), std::move(done), &PluginBackend::run_read);
   }
   [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override {
-    LARDER_RETURN_IF_ERROR(check_request(request, done));
     return submit<WriteOperation>(std::move(request), std::move(done), &PluginBackend::run_write);
   }
   [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override {
-    if (!done) return invalid_argument("storage request without a callback");
     if (table_.clear == nullptr) return unsupported(place_ + ": has no entry 'clear'");
     return submit<ClearOperation>(std::move(scope), std::move(done), &PluginBackend::run_clear);
   }
   [[nodiscard]] BackendStats stats() const override;
   [[nodiscard]] Status close(std::chrono::nanoseconds limit) override {
-    gate_.close();
-    if (!gate_.wait_idle(std::max(limit, std::chrono::nanoseconds(0)))) {
-      return deadline_exceeded("storage backend 'plugin': operations are still in flight");
-    }
+    LARDER_RETURN_IF_ERROR(gate_.close_within(limit));
     finish();
     return Status::ok();
   }
@@ -113,13 +105,8 @@ class PluginBackend final : public StorageBackend {
  private:
   template <class Op, class Request, class Done>
   Status submit(Request request, Done done, void (PluginBackend::*run)(Op&)) {
-    Result<OperationGate::Ticket> ticket = gate_.enter();
-    if (!ticket.is_ok()) return ticket.status();
-    auto op = std::make_shared<Op>(std::move(request), std::move(done), std::move(ticket).value());
-    preset_cancelled(*op);
-    const Status posted = executor_.post([this, run, op] { (this->*run)(*op); });
-    if (!posted.is_ok()) op->disarm();
-    return posted;
+    return submit_operation<Op>(gate_, executor_, std::move(request), std::move(done),
+                                [this, run](const std::shared_ptr<Op>& op) { (this->*run)(*op); });
   }
 
   void run_exists(ExistsOperation& op);
@@ -196,8 +183,6 @@ void PluginBackend::run_read(ReadOperation& op) {
     return table_.read(backend_, abi, batch.pages.data(), batch.pages.size());
   }),
                                        Answers::kWholeCall);
-  BackendStats seen;
-  seen.reads = op.request.items.size();
   std::vector<LarderBackendPage> damaged;
   for (std::size_t at = 0; at < asked.size(); ++at) {
     const ReadItem& item = op.request.items[asked[at]];
@@ -205,20 +190,9 @@ void PluginBackend::run_read(ReadOperation& op) {
     status = answer.is_ok() ? read_status(call, scope, item, batch.pages[at], batch.envelopes[at]) : answer;
     if (status.code() == StatusCode::kCorrupt) damaged.push_back(page_of(scope, item.pool, item.key));
   }
-  for (const Status& status : op.result.items) {
-    const StatusCode code = status.code();
-    ++(code == StatusCode::kOk         ? seen.read_hits
-       : code == StatusCode::kNotFound ? seen.read_misses
-       : code == StatusCode::kCorrupt  ? seen.corrupt
-                                       : seen.read_errors);
-  }
   drop(damaged);
   LockGuard guard(mutex_);
-  counted_.reads += seen.reads;
-  counted_.read_hits += seen.read_hits;
-  counted_.read_misses += seen.read_misses;
-  counted_.read_errors += seen.read_errors;
-  counted_.corrupt += seen.corrupt;
+  for (const Status& status : op.result.items) count_read(counted_, status);
 }
 
 Status PluginBackend::read_status(const PluginCall& call, const StoreScope& scope, const ReadItem& item,

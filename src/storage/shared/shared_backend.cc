@@ -39,7 +39,7 @@ class SharedBackendImpl final : public SharedBackend {
     std::uint64_t left = 0, before = ~std::uint64_t{0};
     for (; (left = gate_.in_flight()) > 0 && left < before; before = left) (void)gate_.wait_idle(kPatience);
     if (left > 0 && !state_->hosted()) shut_down();
-    (void)gate_.wait_idle(std::chrono::nanoseconds(-1));
+    gate_.drain();
     shut_down();
   }
 
@@ -55,21 +55,17 @@ class SharedBackendImpl final : public SharedBackend {
   [[nodiscard]] const BackendInfo& info() const override { return info_; }
   [[nodiscard]] SharedRole role() const override { return state_->role(); }
   [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
-    LARDER_RETURN_IF_ERROR(check_request(request, done));
     return submit<ExistsOperation>(std::move(request), std::move(done), &StorageBackend::submit_exists);
   }
   [[nodiscard]] Status submit_read(ReadRequest request, ReadDone done) override {
-    LARDER_RETURN_IF_ERROR(check_request(request, done));
     LARDER_RETURN_IF_ERROR(share::check_fits(request, arena_bytes_, arena_option_));
     return submit<ReadOperation>(std::move(request), std::move(done), &StorageBackend::submit_read);
   }
   [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override {
-    LARDER_RETURN_IF_ERROR(check_request(request, done));
     LARDER_RETURN_IF_ERROR(share::check_fits(request, arena_bytes_, arena_option_));
     return submit<WriteOperation>(std::move(request), std::move(done), &StorageBackend::submit_write);
   }
   [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override {
-    if (!done) return invalid_argument("storage request without a callback");
     return submit<ClearOperation>(std::move(scope), std::move(done), &StorageBackend::submit_clear);
   }
   [[nodiscard]] BackendStats stats() const override {
@@ -84,10 +80,7 @@ class SharedBackendImpl final : public SharedBackend {
     return unsupported("storage backend '" + info_.name + "': the process that hosts the store does its transfers");
   }
   [[nodiscard]] Status close(std::chrono::nanoseconds limit) override {
-    gate_.close();
-    if (!gate_.wait_idle(std::max(limit, std::chrono::nanoseconds(0)))) {
-      return deadline_exceeded("storage backend '" + info_.name + "': operations are still in flight");
-    }
+    LARDER_RETURN_IF_ERROR(gate_.close_within(limit));
     if (const std::shared_ptr<HostedStore> hosted = state_->hosted()) {
       LARDER_RETURN_IF_ERROR(hosted->inner->close(limit));
     }
@@ -106,12 +99,10 @@ class SharedBackendImpl final : public SharedBackend {
       if (!hosted) return unavailable("the shared store is closed");
       return ((*hosted->inner).*at_host)(std::move(request), std::move(done));
     }
-    Result<OperationGate::Ticket> ticket = gate_.enter();
-    if (!ticket.is_ok()) return ticket.status();
-    const auto op = std::make_shared<Op>(std::move(request), std::move(done), std::move(ticket).value());
-    preset_cancelled(*op);
-    const Status posted = state_->post(op);
-    if (!posted.is_ok()) op->disarm();
+    const Result<std::shared_ptr<Op>> op = begin_operation<Op>(gate_, std::move(request), std::move(done));
+    if (!op.is_ok()) return op.status();
+    const Status posted = state_->post(*op);
+    if (!posted.is_ok()) (*op)->disarm();
     return posted;
   }
 
