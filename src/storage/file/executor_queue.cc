@@ -57,7 +57,6 @@ class State {
   void drop_task(IoBatch& batch, std::size_t index) LARDER_EXCLUDES(mutex_);
   // Refuses new batches, runs what waits, and returns when every `done` has run.
   void close() LARDER_EXCLUDES(mutex_);
-  [[nodiscard]] std::size_t in_flight() const LARDER_EXCLUDES(mutex_);
 
  private:
   // Operation `index` if it waits, else the first one if more wait than tasks are to come. Nothing: the task may end.
@@ -166,11 +165,6 @@ void State::close() {
   }
 }
 
-std::size_t State::in_flight() const {
-  LockGuard guard(mutex_);
-  return in_flight_;
-}
-
 // What the executor's task holds: knows at its end whether it ran.
 class TaskTicket {
  public:
@@ -204,8 +198,6 @@ class ExecutorQueue final : public IoQueue {
   Status register_memory(std::span<const Segment> /*regions*/) override {
     return unsupported("registered memory needs io_uring");
   }
-  [[nodiscard]] std::string_view name() const override { return "threads"; }
-  [[nodiscard]] std::size_t in_flight() const override { return state_->in_flight(); }
 
  private:
   Executor& executor_;

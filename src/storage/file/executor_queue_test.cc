@@ -57,7 +57,6 @@ TEST_F(ExecutorQueueTest, AFullExecutorRefusesTheWholeBatch) {
   ASSERT_TRUE(executor.post([] {}).is_ok());
   const auto queue = create_executor_queue(executor);
   EXPECT_EQ(queue->submit(reads(5)).code(), StatusCode::kOverloaded);
-  EXPECT_EQ(queue->in_flight(), 0u);
   executor.run_all();
   EXPECT_EQ(answers_.count(), 0u);
   EXPECT_TRUE(queue->submit(reads(5)).is_ok());
@@ -69,10 +68,8 @@ TEST_F(ExecutorQueueTest, TasksRunWhatHasNoTaskOfItsOwn) {
   ManualExecutor executor(3);
   const auto queue = create_executor_queue(executor);
   ASSERT_TRUE(queue->submit(reads(10)).is_ok());
-  EXPECT_EQ(queue->in_flight(), 10u);
   EXPECT_EQ(executor.run_all(), 3u);
   EXPECT_EQ(answers_.count_of(StatusCode::kOk), 10u);
-  EXPECT_EQ(queue->in_flight(), 0u);
   EXPECT_TRUE(std::equal(memory_.begin(), memory_.begin() + 10, content_.begin()));
 }
 
@@ -89,7 +86,6 @@ TEST_F(ExecutorQueueTest, DroppedTasksEndAsCancelled) {
     EXPECT_EQ(answers.count(), 10u) << ran;
     EXPECT_EQ(answers.count_of(StatusCode::kCancelled), 10 - answers.count_of(StatusCode::kOk));
     EXPECT_GE(answers.count_of(StatusCode::kOk), ran);
-    EXPECT_EQ(queue->in_flight(), 0u);
   }
 }
 

@@ -46,8 +46,7 @@ constexpr std::uint64_t kCleanBelowPercent = 90;
 constexpr unsigned kVainCleanings = 3;
 
 // Of two pages of a segment, the second right behind the first.
-template <class Page>
-bool is_one_group(const Page& first, const Page& second) {
+bool is_one_group(const ListedPage& first, const ListedPage& second) {
   return first.key == second.key && first.identity.namespace_digest == second.identity.namespace_digest;
 }
 
@@ -57,7 +56,7 @@ struct FileStore::Cleaning {
   SegmentId segment = 0;
   unsigned volume = 0;
   FilePtr file;
-  std::vector<PageIndex::Listed> pages;
+  std::vector<ListedPage> pages;
   std::size_t next = 0;  // of `pages`
   // The chunk under way: pages [begin, next).
   std::size_t begin = 0;
@@ -273,9 +272,7 @@ bool FileStore::clean_one() {
     post([this] { maintain(); });
     return true;
   }
-  std::sort(job->pages.begin(), job->pages.end(), [](const PageIndex::Listed& a, const PageIndex::Listed& b) {
-    return place_of(a.location) < place_of(b.location);
-  });
+  sort_by_place(job->pages);
   Result<FilePtr> file = open_segment(job->segment);
   if (!file.is_ok()) {
     const bool is_gone = file.status().code() == StatusCode::kNotFound;
@@ -381,7 +378,7 @@ void FileStore::clean_write(const std::shared_ptr<Cleaning>& job) {
     return cleared_;
   }();
   for (std::size_t i = 0; i < job->statuses.size(); ++i) {
-    const PageIndex::Listed& from = job->pages[job->begin + i];
+    const ListedPage& from = job->pages[job->begin + i];
     if (is_in(cleared, from.identity.namespace_digest, from.location.generation)) continue;
     if (!job->statuses[i].is_ok()) {  // a page that cannot be read is worth nothing
       counters_.read_errors.fetch_add(1, kRelaxed);
@@ -397,7 +394,7 @@ void FileStore::clean_write(const std::shared_ptr<Cleaning>& job) {
       drop_page(from.identity, from.key, from.location);
       continue;
     }
-    ListedPage page{from.identity, from.key, from.parent, from.location, 0};
+    ListedPage page = from;
     if (!record->pages.empty()) {
       const ListedPage& last = record->pages.back();
       page.group = last.group + (is_one_group(last, page) ? 0 : 1);

@@ -178,7 +178,6 @@ void FileStore::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vol
   Footer footer;
   footer.store = store_;
   footer.segment = segment->id;
-  std::vector<PageIndex::Listed> listed;
   bool with_sync = options_.fsync != FsyncMode::kOff, is_broken = false;
   {
     LockGuard guard(mutex_);
@@ -186,7 +185,7 @@ void FileStore::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vol
     footer.start = segment->end_bytes;
     footer.max_generation = segment->max_generation;
     footer.records = segment->records;
-    index_.list_segment(segment->id, kMaxListed, listed);
+    index_.list_segment(segment->id, kMaxListed, footer.pages);
     const auto info = segments_.find(segment->id);
     if (info != segments_.end()) {
       info->second.is_listed = true;
@@ -196,14 +195,9 @@ void FileStore::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vol
     }
   }
   Result<std::uint64_t> end = segment->end_bytes;
-  const bool gets_footer = !listed.empty() && !is_broken && listed.size() < kMaxListed;
+  const bool gets_footer = !footer.pages.empty() && !is_broken && footer.pages.size() < kMaxListed;
   if (gets_footer) {
-    footer.pages.reserve(listed.size());
-    for (const PageIndex::Listed& page : listed) {
-      footer.pages.push_back({page.identity, page.key, page.parent, page.location, 0});
-    }
-    std::sort(footer.pages.begin(), footer.pages.end(),
-              [](const ListedPage& a, const ListedPage& b) { return place_of(a.location) < place_of(b.location); });
+    sort_by_place(footer.pages);
     end = seal_segment(*segment->file, std::move(footer), with_sync);
   } else {
     // Without a footer the next opening scans it. A file whose sync failed promises nothing.
@@ -295,11 +289,10 @@ void FileStore::start_sync(SegmentId id) {
     if (!opened.is_ok()) return end_sync(id, opened.status());
     io.file = std::move(opened).value();
   }
-  io.done = [this, id, volume, written](const Status& status) { synced(id, volume, written, status); };
+  auto hold = std::make_shared<OperationGate::Ticket>(gate_.hold());
+  io.done = [this, id, volume, written, hold](const Status& status) { synced(id, volume, written, status); };
   std::vector<IoOperation> batch;
   batch.push_back(std::move(io));
-  auto hold = std::make_shared<OperationGate::Ticket>(gate_.hold());
-  batch.front().done = [hold, done = std::move(batch.front().done)](const Status& status) { done(status); };
   const Status submitted = volumes_[volume].io->submit(std::move(batch));
   if (!submitted.is_ok()) end_sync(id, submitted);
 }

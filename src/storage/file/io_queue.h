@@ -50,8 +50,6 @@ class IoQueue {
   [[nodiscard]] virtual Status submit(std::vector<IoOperation> operations) = 0;
   // StorageBackend::register_memory().
   [[nodiscard]] virtual Status register_memory(std::span<const Segment> regions) = 0;
-  [[nodiscard]] virtual std::string_view name() const = 0;  // "io_uring" | "threads"
-  [[nodiscard]] virtual std::size_t in_flight() const = 0;
 };
 
 // `depth`: operations at once in the kernel; more wait in a list. kUnsupported: no io_uring here (not built in,

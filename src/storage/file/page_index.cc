@@ -205,25 +205,19 @@ bool PageIndex::erase(IdentityId identity, const PageKey& key, std::uint64_t gen
 
 // --- many pages ---
 
-PageIndex::Listed PageIndex::listed(const Page& page) const {
+ListedPage PageIndex::listed(const Page& page) const {
   const Node& node = nodes_[page.node];
   const PageKey parent = node.parent == kNone ? PageKey{} : nodes_[node.parent].key;
-  return {identities_[page.identity - 1].identity, node.key, parent, location_of(page)};
+  return {identities_[page.identity - 1].identity, node.key, parent, location_of(page), 0};
 }
 
-void PageIndex::list_segment(SegmentId segment, std::size_t limit, std::vector<Listed>& out) const {
+void PageIndex::list_segment(SegmentId segment, std::size_t limit, std::vector<ListedPage>& out) const {
   const auto found = segments_.find(segment);
   if (found == segments_.end()) return;
   std::uint32_t number = found->second.first;
   for (std::size_t i = 0; i < limit && number != kNone; ++i) {
     out.push_back(listed(pages_[number]));
     number = pages_[number].next;
-  }
-}
-
-void PageIndex::for_each(const std::function<void(const Listed&)>& visit) const {
-  for (std::uint32_t number = 0; number < pages_.made(); ++number) {
-    if (pages_[number].identity != 0) visit(listed(pages_[number]));
   }
 }
 

@@ -34,9 +34,9 @@
 // Limits: kMaxPages pages, kMaxIdentities identities in use at once; offsets below 256 GiB per segment.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <unordered_map>
@@ -64,6 +64,12 @@ struct PageIdentity {
   friend bool operator==(const PageIdentity&, const PageIdentity&) = default;
 };
 
+struct PageIdentityHash {
+  std::size_t operator()(const PageIdentity& i) const noexcept {
+    return i.namespace_digest.prefix64() ^ (i.layout_fingerprint.prefix64() * 31) ^ static_cast<std::size_t>(i.pool);
+  }
+};
+
 struct PageLocation {
   SegmentId segment = 0;
   std::uint64_t offset = 0;  // of the payload, bytes, a multiple of kPayloadAlignment
@@ -76,6 +82,20 @@ struct PageLocation {
 // Sorts pages of one segment as they were written: a page of 0 bytes has the offset of the page behind it.
 using PagePlace = std::pair<std::uint64_t, std::uint64_t>;
 [[nodiscard]] inline PagePlace place_of(const PageLocation& at) { return {at.offset, at.generation}; }
+
+// A page as the index, a record or a footer lists it.
+struct ListedPage {
+  PageIdentity identity;
+  PageKey key;
+  PageKey parent;           // all zero: none, or unknown
+  PageLocation location;    // place, size, generation, checksum
+  std::uint32_t group = 0;  // within its record: 0, then the same or one more; elsewhere: 0
+};
+// Of one segment.
+inline void sort_by_place(std::vector<ListedPage>& pages) {
+  std::sort(pages.begin(), pages.end(),
+            [](const ListedPage& a, const ListedPage& b) { return place_of(a.location) < place_of(b.location); });
+}
 
 class PageIndex {
  public:
@@ -114,15 +134,8 @@ class PageIndex {
   // Cost: amortised O(log nodes), about ten cache misses.
   Evicted evict_coldest();
 
-  struct Listed {
-    PageIdentity identity;
-    PageKey key, parent;
-    PageLocation location;
-  };
   // Appends the pages of a segment, at most `limit`, in no order.
-  void list_segment(SegmentId segment, std::size_t limit, std::vector<Listed>& out) const;
-  // Every page of the store, in no order; `visit` must not change the index.
-  void for_each(const std::function<void(const Listed&)>& visit) const;
+  void list_segment(SegmentId segment, std::size_t limit, std::vector<ListedPage>& out) const;
   // Payload bytes of the pages that lie in the segment, each rounded up to kPayloadAlignment.
   [[nodiscard]] std::uint64_t live_bytes(SegmentId segment) const;
   [[nodiscard]] std::uint64_t live_pages(SegmentId segment) const;
@@ -231,11 +244,6 @@ class PageIndex {
     std::uint32_t identities = 0;  // 0: the id is free
     std::uint32_t bits = 0;        // of Node::present that have an owner
   };
-  struct IdentityHash {
-    std::size_t operator()(const PageIdentity& i) const noexcept {
-      return i.namespace_digest.prefix64() ^ (i.layout_fingerprint.prefix64() * 31) ^ static_cast<std::size_t>(i.pool);
-    }
-  };
   struct SegmentPages {
     std::uint32_t first = kNone;
     std::uint64_t pages = 0, live_bytes = 0;
@@ -264,7 +272,7 @@ class PageIndex {
   [[nodiscard]] std::uint32_t page_of(std::uint32_t node, IdentityId identity) const;
   [[nodiscard]] std::uint32_t find_page(IdentityId identity, const PageKey& key) const;
   [[nodiscard]] static PageLocation location_of(const Page& page);
-  [[nodiscard]] Listed listed(const Page& page) const;
+  [[nodiscard]] ListedPage listed(const Page& page) const;
   void place(std::uint32_t number, const PageLocation& location);
   void unplace(std::uint32_t number);
   void add_page(std::uint32_t node, IdentityId identity, const PageLocation& location);
@@ -302,7 +310,7 @@ class PageIndex {
   std::unordered_map<SegmentId, SegmentPages> segments_;
   std::vector<Identity> identities_;  // [id - 1]
   std::vector<IdentityId> free_identities_;
-  std::unordered_map<PageIdentity, IdentityId, IdentityHash> identity_ids_;
+  std::unordered_map<PageIdentity, IdentityId, PageIdentityHash> identity_ids_;
   std::vector<Namespace> namespaces_;  // [id - 1]
   std::vector<std::uint32_t> free_namespaces_;
   std::unordered_map<Digest256, std::uint32_t> namespace_ids_;

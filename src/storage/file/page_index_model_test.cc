@@ -220,17 +220,17 @@ class Contest {
       ASSERT_EQ(index_.drop_namespace(model_identity(name.first, 0).namespace_digest), expected);
     } else {
       const SegmentId segment = random_segment();
-      std::vector<PageIndex::Listed> listed;
+      std::vector<ListedPage> listed;
       index_.list_segment(segment, ~std::size_t{0}, listed);
       // In the order of the index's list: what passes its last use on to its parent on the way depends on it.
-      for (const PageIndex::Listed& page : listed) {
+      for (const ListedPage& page : listed) {
         model_.erase(name_of(page), static_cast<int>(page.identity.pool));
       }
       ASSERT_EQ(index_.drop_segment(segment), listed.size());
     }
   }
 
-  static NodeName name_of(const PageIndex::Listed& page) {
+  static NodeName name_of(const ListedPage& page) {
     return {page.identity.namespace_digest.bytes[5] - 1, load_le<std::uint64_t>(page.key.bytes.data() + 24) - 1};
   }
 
@@ -299,20 +299,20 @@ class Contest {
     }
     ASSERT_EQ(index_.payload_bytes(), bytes);
     std::uint64_t seen = 0;
-    index_.for_each([&](const PageIndex::Listed& page) {
-      ++seen;
-      const ModelNode& node = model_.nodes.at(name_of(page));
-      EXPECT_EQ(page.parent, node.parent ? model_key(*node.parent) : PageKey{});
-    });
-    ASSERT_EQ(seen, model_.size());
     for (SegmentId segment = 1; segment <= kModelSegments; ++segment) {
-      std::vector<PageIndex::Listed> listed;
+      std::vector<ListedPage> listed;
       index_.list_segment(segment, ~std::size_t{0}, listed);
       ASSERT_EQ(listed.size(), live[segment].first);
       ASSERT_EQ(index_.live_pages(segment), live[segment].first);
       ASSERT_EQ(index_.live_bytes(segment), live[segment].second);
-      for (const PageIndex::Listed& page : listed) ASSERT_EQ(page.location.segment, segment);
+      for (const ListedPage& page : listed) {
+        ASSERT_EQ(page.location.segment, segment);
+        const ModelNode& node = model_.nodes.at(name_of(page));
+        EXPECT_EQ(page.parent, node.parent ? model_key(*node.parent) : PageKey{});
+      }
+      seen += listed.size();
     }
+    ASSERT_EQ(seen, model_.size());
   }
 
   Rng rng_;

@@ -176,8 +176,6 @@ class UringQueue final : public IoQueue {
 
   [[nodiscard]] Status submit(std::vector<IoOperation> operations) override LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Status register_memory(std::span<const Segment> regions) override LARDER_EXCLUDES(mutex_);
-  [[nodiscard]] std::string_view name() const override { return "io_uring"; }
-  [[nodiscard]] std::size_t in_flight() const override { return in_flight_.load(std::memory_order_relaxed); }
 
  private:
   struct Completion {

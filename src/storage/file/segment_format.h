@@ -63,15 +63,6 @@ struct SegmentHeader {
 // From the first 128 bytes. kCorrupt: magic, checksum, or fields that cannot be. kUnsupported: another version.
 [[nodiscard]] Result<SegmentHeader> decode_segment_header(std::span<const std::byte> bytes);
 
-// A page as a record or a footer lists it.
-struct ListedPage {
-  PageIdentity identity;
-  PageKey key;
-  PageKey parent;           // all zero: none, or unknown
-  PageLocation location;    // place, size, generation, checksum
-  std::uint32_t group = 0;  // within its record: 0, then the same or one more; in a footer: 0
-};
-
 // Where things go: fills location.offset of each page for a record that starts at `start`, and says how long its head
 // and the record are. Reads identity (to count the distinct ones) and location.payload_bytes.
 // Precondition: 1 to kMaxRecordPages pages, `start` at a block. A record whose record_bytes come out at kMaxRecordBytes

@@ -49,14 +49,6 @@ class PayloadPlacer {
   std::uint64_t end_;
 };
 
-struct IdentityHash {
-  std::size_t operator()(const PageIdentity& identity) const {
-    // Digests are uniform, but one of the two is often the same for all.
-    return (identity.namespace_digest.prefix64() ^ (identity.layout_fingerprint.prefix64() << 1)) +
-           static_cast<std::size_t>(identity.pool);
-  }
-};
-
 // Different identities, in the order in which they came. Neighbours mostly have the same one: that costs one compare.
 class IdentityList {
  public:
@@ -71,7 +63,7 @@ class IdentityList {
   [[nodiscard]] const std::vector<const PageIdentity*>& order() const { return order_; }
 
  private:
-  std::unordered_map<PageIdentity, std::uint32_t, IdentityHash> places_;
+  std::unordered_map<PageIdentity, std::uint32_t, PageIdentityHash> places_;
   std::vector<const PageIdentity*> order_;  // keys of the map, which stay where they are
   std::uint32_t last_ = 0;
 };

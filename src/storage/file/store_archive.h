@@ -25,7 +25,6 @@ inline constexpr std::uint16_t kArchiveVersion = 1;
 inline constexpr std::size_t kArchiveHeaderBytes = 128;  // of the file, of a group, and of the end
 inline constexpr std::size_t kArchivePageBytes = 128;
 inline constexpr std::size_t kMaxArchiveGroupPages = 256;
-inline constexpr std::uint64_t kMaxArchivePayload = std::uint64_t{1} << 32;
 
 struct ArchiveHeader {
   StoreId store{};  // where it came from; for people

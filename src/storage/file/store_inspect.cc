@@ -46,8 +46,6 @@ Result<std::vector<SegmentId>> read_volume(FileSystem& files, VolumeReport& volu
   for (const std::string& name : *names) {
     if (const auto number = parse_segment_name(name)) {
       segments.push_back(*number);
-    } else if (name == kLockName) {
-      volume.has_lock_file = true;
     } else if (name.ends_with(kTemporarySuffix) && is_store_name(name)) {
       volume.temporary.push_back(name);
     } else if (!is_store_name(name)) {

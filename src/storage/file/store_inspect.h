@@ -42,7 +42,6 @@ struct VolumeReport {
   bool has_cleared = false;
   Status cleared_status;  // not ok: CLEARED is damaged
   std::vector<Cleared> cleared;
-  bool has_lock_file = false;
   std::vector<std::string> temporary, foreign;  // names: left-over *.tmp files; files no store makes
   std::uint64_t vanished = 0;                   // segments that were gone when they were to be read
 };
