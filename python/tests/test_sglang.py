@@ -462,6 +462,7 @@ def make(engine, config=None, **extra):
         ({"put_timeout_seconds": True}, "put_timeout_seconds"),
         ({"rank_directories": 1}, "rank_directories"),
         ({"rank_directories": True}, "directory"),
+        ({"rank_directories": True, "directory": 3}, "directory is 3"),
         ({"weights_fingerprint": None}, "weights_fingerprint"),
         ({"weights_fingerprint": 3}, "weights_fingerprint"),
         ({"backend": "file", "directory": "/proc/nothing/here"}, ""),

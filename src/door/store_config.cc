@@ -2,6 +2,9 @@
 #include "door/store_config.h"
 
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -13,16 +16,9 @@ namespace {
 
 constexpr std::uint64_t kLeastStaging = std::uint64_t{1} << 20, kMostStaging = std::uint64_t{64} << 30;
 constexpr double kMostSeconds = 86'400;
-
-// Numbers and switches as the text that a backend's options are.
-Result<std::string> text_of(const std::string& key, const Tree& value) {
-  if (const auto* text = value.as<std::string>()) return *text;
-  if (const auto* whole = value.as<std::uint64_t>()) return std::to_string(*whole);
-  if (const auto* negative = value.as<std::int64_t>()) return std::to_string(*negative);
-  if (const auto* fraction = value.as<double>()) return fmt::format("{}", *fraction);
-  if (const auto* truth = value.as<bool>()) return std::string(*truth ? "true" : "false");
-  return invalid_argument("'" + key + "' is a list, an object or null; text, a number or a switch is expected");
-}
+// A number there is a slip: 3 would make a store in ./3.
+constexpr std::array<std::string_view, 4> kPaths = {"directory", "share_directory", "file_path_prefix",
+                                                    "metadata_directory"};
 
 Result<double> number_of(const BackendOptions& options, const std::string& key, double fallback, double low,
                          double high) {
@@ -77,6 +73,18 @@ const std::vector<BackendOptionHelp>& store_option_help() {
   return help;
 }
 
+Result<std::string> option_text_of(const std::string& key, const Tree& value) {
+  if (const auto* text = value.as<std::string>()) return *text;
+  if (std::ranges::find(kPaths, key) != kPaths.end()) {
+    return invalid_argument("'" + key + "' is a path: text in quotes is expected");
+  }
+  if (const auto* whole = value.as<std::uint64_t>()) return std::to_string(*whole);
+  if (const auto* negative = value.as<std::int64_t>()) return std::to_string(*negative);
+  if (const auto* fraction = value.as<double>()) return fmt::format("{}", *fraction);
+  if (const auto* truth = value.as<bool>()) return std::string(*truth ? "true" : "false");
+  return invalid_argument("'" + key + "' is a list, an object or null; text, a number or a switch is expected");
+}
+
 Result<StoreConfig> parse_store_config(std::string_view text) {
   StoreConfig out;
   if (text.empty()) return out;
@@ -88,7 +96,7 @@ Result<StoreConfig> parse_store_config(std::string_view text) {
   }
   BackendOptions own;
   for (const auto& [key, value] : *table) {
-    Result<std::string> option = text_of(key, value);
+    Result<std::string> option = option_text_of(key, value);
     if (!option.is_ok()) return invalid_argument("store configuration: " + option.status().message());
     bool is_own = false;
     for (const BackendOptionHelp& known : store_option_help()) is_own = is_own || known.key == key;

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "config/parse_tree.h"
 #include "door/store_core.h"
 #include "storage/factory.h"
 
@@ -19,6 +20,9 @@ struct StoreConfig {
 
 // `text`: a JSON object, or empty. kInvalidArgument names the key, what it is and what would be right.
 [[nodiscard]] Result<StoreConfig> parse_store_config(std::string_view text);
+// The value of a backend's option, which may be a number or a switch. kInvalidArgument: it is something else, or a path
+// that is no text.
+[[nodiscard]] Result<std::string> option_text_of(const std::string& key, const Tree& value);
 // The keys that the door takes, for help texts.
 [[nodiscard]] const std::vector<BackendOptionHelp>& store_option_help();
 

@@ -37,7 +37,10 @@ TEST(StoreConfigTest, WrongTextsAreRefusedInWords) {
   const std::vector<std::pair<const char*, const char*>> wrong = {
       {"{", "store configuration:1:"},
       {"[1]", "a JSON object is expected"},
-      {R"({"directory": []})", "'directory' is a list"},
+      {R"({"max_size": []})", "'max_size' is a list"},
+      {R"({"directory": 3})", "'directory' is a path: text in quotes is expected"},
+      {R"({"share_directory": true})", "'share_directory' is a path"},
+      {R"({"directory": null})", "'directory' is a path"},
       {R"({"timeout_seconds": -1})", "option 'timeout_seconds': '-1' is no number from 0.001"},
       {R"({"timeout_seconds": "soon"})", "option 'timeout_seconds': 'soon'"},
       {R"({"staging_bytes": 5})", "from 1Mi to 64Gi"},

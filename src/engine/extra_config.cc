@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "door/store_config.h"
 #include "engine/options.h"
 #include "engine/text_file.h"
 
@@ -71,25 +72,6 @@ Result<bool> take_own_key(const std::string& key, const Tree& value, ExtraConfig
   return true;
 }
 
-Status set_backend_key(const std::string& key, const Tree& value, ExtraConfig& out) {
-  std::string text;
-  if (const auto* given = value.as<std::string>()) {
-    text = *given;
-  } else if (const auto* number = value.as<std::uint64_t>()) {
-    text = std::to_string(*number);
-  } else if (const auto* negative = value.as<std::int64_t>()) {
-    text = std::to_string(*negative);
-  } else if (const auto* fraction = value.as<double>()) {
-    text = fmt::format("{}", *fraction);
-  } else if (const auto* truth = value.as<bool>()) {
-    text = *truth ? "true" : "false";
-  } else {
-    return invalid_argument("'" + key + "' is " + kind_of(value) + ": text, a number or a switch is expected");
-  }
-  out.backend.insert_or_assign(key, std::move(text));
-  return Status::ok();
-}
-
 // In a list with commas.
 bool is_listed(std::string_view list, std::string_view wanted) {
   while (!list.empty()) {
@@ -152,8 +134,9 @@ Result<ExtraConfig> parse_extra_config(std::string_view text, FileSystem& files)
     const Result<bool> is_own = take_own_key(key, value, out);
     if (!is_own.is_ok()) return invalid_argument(place + is_own.status().message());
     if (*is_own) continue;
-    const Status status = set_backend_key(key, value, out);
-    if (!status.is_ok()) return invalid_argument(place + status.message());
+    Result<std::string> option = option_text_of(key, value);
+    if (!option.is_ok()) return invalid_argument(place + option.status().message());
+    out.backend.insert_or_assign(key, std::move(option).value());
   }
   return out;
 }

@@ -233,9 +233,10 @@ TEST(ExtraConfig, RefusalsNameTheKey) {
   const auto refused = [](std::string_view text) { return parse_extra_config(text).status(); };
   expect_refused(refused("{"), {"extra-config", "1:"});
   expect_refused(refused("[1]"), {"object is expected"});
-  expect_refused(refused(R"({"plugin": {"a": 1}})"), {"'plugin' is an object"});
+  expect_refused(refused(R"({"plugin": {"a": 1}})"), {"'plugin' is a list, an object or null"});
   expect_refused(refused(R"({"disks": ["a"]})"), {"'disks' is a list"});
-  expect_refused(refused(R"({"x": null})"), {"'x' is null"});
+  expect_refused(refused(R"({"x": null})"), {"'x' is a list, an object or null"});
+  expect_refused(refused(R"({"directory": 3})"), {"'directory' is a path: text in quotes is expected"});
   expect_refused(refused(R"({"prefetch_threshold": "a"})"), {"prefetch_threshold must be int, got text"});
   expect_refused(refused(R"({"prefetch_threshold": 1.5})"), {"prefetch_threshold must be int"});
   expect_refused(refused(R"({"prefetch_timeout_base": "a"})"), {"prefetch_timeout_base must be number"});

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: Apache-2.0
+#SPDX - License - Identifier : Apache - 2.0
 """The extra config: which keys are SGLang's, which are ours, and which are the store's."""
 
 import os
@@ -7,7 +7,7 @@ from typing import Any, Mapping, Optional
 
 from larder.sglang.ranks import Ranks, read_ranks
 
-# Keys that SGLang reads, and that may still be there.
+#Keys that SGLang reads, and that may still be there.
 _ENGINE_KEYS = frozenset(
     {
         "allocator",
@@ -50,7 +50,8 @@ class Settings:
     put_timeout_seconds: float
     has_interface_v1: bool
     metrics_host: str
-    metrics_port: Optional[int]  # of this rank; None: no page
+    metrics_port: Optional[int]  # of this rank;
+None: no page
     ranks: Ranks
     pieces: int  # of each page: 1, or tp_lcm_size / tp_size
 
@@ -61,13 +62,14 @@ def read_settings(config: Any) -> Settings:
     store = {key: value for key, value in extra.items() if key not in _ENGINE_KEYS and key not in _OWN_KEYS}
     backend = _text(extra, "backend") or "file"
     ranks, pieces = read_ranks(config), _pieces(config)
+    directory = _text(store, "directory")
     rank_directories = extra.get("rank_directories", False)
     if not isinstance(rank_directories, bool):
         raise ValueError(f"larder: rank_directories is {rank_directories!r}; true or false")
     if rank_directories:
-        store["directory"] = _rank_directories(config, ranks, store)
-    elif backend == "file" and "directory" in store and (config.tp_lcm_size or ranks.is_one_of_several):
-        store.setdefault("share_directory", _first(store["directory"]).rstrip("/") + ".share")
+        store["directory"] = _rank_directories(config, ranks, directory)
+    elif backend == "file" and directory and (config.tp_lcm_size or ranks.is_one_of_several):
+        store.setdefault("share_directory", directory.split(":")[0].rstrip("/") + ".share")
     return Settings(
         backend=backend,
         store=store,
@@ -97,7 +99,7 @@ def _pieces(config: Any) -> int:
     return int(ranks // config.tp_size) if config.should_split_heads else 1
 
 
-def _rank_directories(config: Any, ranks: Ranks, store: Mapping[str, Any]) -> str:
+def _rank_directories(config: Any, ranks: Ranks, directory: Optional[str]) -> str:
     if config.is_mla_model and config.tp_size > 1:
         raise ValueError(
             "larder: rank_directories does not fit this model: its KV is the same on all tensor-parallel ranks, and "
@@ -108,9 +110,9 @@ def _rank_directories(config: Any, ranks: Ranks, store: Mapping[str, Any]) -> st
             "larder: rank_directories does not fit tp_lcm_size: a server with another number of ranks would not find "
             "their pages. Leave one of them out."
         )
-    if "directory" not in store:
+    if not directory:
         raise ValueError("larder: rank_directories needs `directory`")
-    return ":".join(os.path.join(folder, ranks.folder) for folder in str(store["directory"]).split(":"))
+    return ":".join(os.path.join(folder, ranks.folder) for folder in directory.split(":"))
 
 
 def _metrics_port(ranks: Ranks, given: Any) -> Optional[int]:
@@ -120,10 +122,6 @@ def _metrics_port(ranks: Ranks, given: Any) -> Optional[int]:
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= 65535:
         raise ValueError(f"larder: metrics_port is {given!r}; a port from 1 to 65535, the first rank's")
     return given + ranks.number
-
-
-def _first(directories: Any) -> str:
-    return str(directories).split(":")[0]
 
 
 def _text(extra: Mapping[str, Any], key: str) -> Optional[str]:
