@@ -26,7 +26,7 @@ void CacheEngine::begin(const EventArguments& a) {
   job.prompt = prompt_of(a);
   job.tokens = job.prompt;
   job.new_tokens = a[4];
-  if (a[5] > 0) job.tenant = "tenant " + std::to_string(a[5]);
+  job.tenant = tenant_of(a[5]);
   BeginRequest request;
   request.tokens = job.prompt;
   request.max_new_tokens = job.new_tokens;
@@ -106,15 +106,20 @@ bool CacheEngine::prepare(Job& job, std::uint64_t until, std::vector<StepGrant>&
   return false;
 }
 
-// The engine waits for what is being loaded back: time passes. False: some of it failed, on some rank.
+// Time passes. False: it waits for a step that has yet to run.
+bool CacheEngine::let_come(const LayerGate& gate) {
+  for (std::size_t i = 0; i < kMostGateEvents && !gate.finished(); ++i) {
+    if (!world_.clock.run_next()) break;
+  }
+  return gate.finished();
+}
+
+// The engine waits for what is being loaded back. False: some of it failed, on some rank.
 bool CacheEngine::wait_for_gates(const std::vector<StepGrant>& grants) {
   bool is_loaded = true;
   for (const StepGrant& grant : grants) {
     if (!grant.gate) continue;
-    for (std::size_t i = 0; i < kMostGateEvents && !grant.gate->finished(); ++i) {
-      if (!world_.clock.run_next()) break;
-    }
-    if (!grant.gate->finished()) fail("a load-back never ends");
+    if (!let_come(*grant.gate)) fail("a load-back never ends");
     for (std::uint32_t layer = 0; layer < world_.model.layer_count() && is_loaded; ++layer) {
       is_loaded = grant.gate->wait(layer, std::chrono::nanoseconds(1)).is_ok();
     }
@@ -398,9 +403,10 @@ void CacheEngine::move(const EventArguments& a) {
 void CacheEngine::abort(const EventArguments& a) {
   if (jobs_.empty()) return;
   const std::size_t number = a[0] % jobs_.size();
-  // What it is built on has come by then, or not, and nobody has polled since.
+  // What it is built on has come by then, or failed to, and nobody has polled since.
   for (const Late& late : late_) {
-    if (late.request == jobs_[number].ids[0]) (void)wait_for_gates(late.step.grants);
+    if (late.request != jobs_[number].ids[0]) continue;
+    for (const StepGrant& grant : late.step.grants) (void)(grant.gate && let_come(*grant.gate));
   }
   for (std::size_t r = 0; r < world_.ranks.size(); ++r) world_.ranks[r]->cache().abort(jobs_[number].ids[r]);
   leave_steps(jobs_[number]);

@@ -62,6 +62,7 @@ class CacheEngine final : public SimEngine {
   bool start(Job& job);
   [[nodiscard]] bool launch(Job& job, std::uint64_t chunk);
   [[nodiscard]] bool prepare(Job& job, std::uint64_t until, std::vector<StepGrant>& grants);
+  [[nodiscard]] bool let_come(const LayerGate& gate);
   [[nodiscard]] bool wait_for_gates(const std::vector<StepGrant>& grants);
   // Its oldest step is over, of which `leave` tokens at the end were not computed, or were drafts that do not count.
   void land(Job& job, std::uint64_t leave);

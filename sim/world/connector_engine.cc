@@ -80,7 +80,7 @@ void ConnectorEngine::begin(const EventArguments& a) {
   job.prompt = prompt_of(a);
   job.tokens = job.prompt;
   job.new_tokens = a[4];
-  if (a[5] > 0) job.tenant = "tenant " + std::to_string(a[5]);
+  job.tenant = tenant_of(a[5]);
   ++world_.totals.begun;
   world_.totals.prompt_tokens += job.prompt.size();
   take_over(job);

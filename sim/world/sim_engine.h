@@ -83,8 +83,13 @@ class SimEngine {
   // What a conversation begins or goes on with: arguments of kBegin.
   [[nodiscard]] std::vector<TokenId> prompt_of(const EventArguments& a) const;
   void remember(std::vector<TokenId> conversation);
-  // Some of those that kBegin names are tenants, by their salts; the others are adapters.
-  [[nodiscard]] static bool is_adapter(std::string_view tenant) { return tenant > "tenant 3"; }
+  // By the number in kBegin: nobody, one with a salt, or one with an adapter.
+  [[nodiscard]] static std::string tenant_of(std::uint64_t number) {
+    constexpr std::uint64_t kMostSalts = 3;
+    if (number == 0) return "";
+    return (number <= kMostSalts ? "tenant " : "adapter ") + std::to_string(number);
+  }
+  [[nodiscard]] static bool is_adapter(std::string_view tenant) { return tenant.starts_with("adapter"); }
   void fail(const std::string& what) {
     if (world_.failure.empty()) world_.failure = what;
   }
