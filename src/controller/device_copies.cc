@@ -38,9 +38,7 @@ void DeviceCopies::submit(const Op& op, TransferRequest request) {
 }
 
 void DeviceCopies::drop_leases(const TransferDone& done) {
-  for (const LeasedSlot& l : done.device_leases) {
-    (void)device_.drop_lease(l.component, DeviceSlot(l.slot), l.generation);
-  }
+  device_.drop_leases(done.device_leases);
   host_room_.drop_leases(done.host_leases);
 }
 

@@ -108,7 +108,7 @@ void HostRoom::let_go(ComponentKind c, std::span<const HostSlot> slots) {
 }
 
 void HostRoom::drop_leases(const std::vector<LeasedSlot>& leases) {
-  for (const LeasedSlot& l : leases) (void)host_->drop_lease(l.component, HostSlot(l.slot), l.generation);
+  if (host_ != nullptr) host_->drop_leases(leases);
 }
 
 }  // namespace larder

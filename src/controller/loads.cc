@@ -47,12 +47,12 @@ Status Loads::lease(Load& load, const Slots& slots) {
   for (const ComponentKind c : kAllComponents) {
     for (const PageLocation& at : slots.of[index_of(c)]) {
       if (defect(Defect::kLoadWithoutLease)) continue;
-      const Status leased = host_.add_lease(c, at.host);
-      if (!leased.is_ok()) {
+      const Result<Generation> generation = host_.add_lease(c, at.host);
+      if (!generation) {
         room_.drop_leases(std::exchange(load.leases, {}));
-        return overloaded("load: " + leased.message());
+        return overloaded("load: " + generation.status().message());
       }
-      load.leases.push_back({c, at.host.v, host_.generation(c, at.host)});
+      load.leases.push_back({c, at.host.v, *generation});
     }
   }
   return Status::ok();

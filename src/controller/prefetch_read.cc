@@ -23,7 +23,7 @@ void Prefetcher::begin_batches(Fetch& f, bool has_place) {
     for (const ComponentKind c : kAllComponents) {
       for (const HostSlot slot : batch.slots[index_of(c)]) {
         if (defect(Defect::kReadWithoutLease)) continue;
-        if (host_->add_lease(c, slot).is_ok()) batch.leases.push_back({c, slot.v, host_->generation(c, slot)});
+        if (const auto generation = host_->add_lease(c, slot)) batch.leases.push_back({c, slot.v, *generation});
       }
     }
     Op& op = ops_.add(OpKind::kRead);
@@ -125,9 +125,7 @@ void Prefetcher::read_done(const Op& op, const OutcomeBits& bits) {
   if (it == fetches_.end()) return;
   Fetch& f = it->second;
   FetchBatch& batch = f.batches[op.batch];
-  for (const LeasedSlot& l : std::exchange(batch.leases, {})) {
-    (void)host_->drop_lease(l.component, HostSlot(l.slot), l.generation);
-  }
+  host_->drop_leases(std::exchange(batch.leases, {}));
   batch.state = FetchBatch::State::kArrived;
   batch.arrived = bits;
   --f.reading;

@@ -234,7 +234,7 @@ void StoreBacklog::add_groups(Store& store, std::size_t index) {
         group.items.push_back(std::move(item));
       }
       if (defect(Defect::kWriteWithoutLease)) return;
-      if (host_->add_lease(c, slot).is_ok()) store.leases.push_back({c, slot.v, host_->generation(c, slot)});
+      if (const auto generation = host_->add_lease(c, slot)) store.leases.push_back({c, slot.v, *generation});
     };
     const auto& window = view.host[index_of(ComponentKind::kSwa)];
     for (std::size_t i = from; piece.has_window && i < to; ++i) add(ComponentKind::kSwa, i, window[i]);
@@ -296,7 +296,7 @@ StoreBacklog::Fate StoreBacklog::fate_of(const OutcomeBits& bits, std::size_t gr
 
 void StoreBacklog::done(Op& op, const OutcomeBits& bits) {
   Store& store = *op.store;
-  for (const LeasedSlot& l : store.leases) (void)host_->drop_lease(l.component, HostSlot(l.slot), l.generation);
+  host_->drop_leases(store.leases);
   ops_.budget().spend(store.leases.size() / 16 + store.pieces.size());
   store.leases.clear();
   const bool is_current = storage_ && !op.is_abandoned && store.epoch == epoch_;

@@ -261,10 +261,14 @@ Generation DevicePools::generation(ComponentKind c, DeviceSlot slot) const {
   return tables_[index_of(c)].generation(slot.v);
 }
 
-Status DevicePools::add_lease(ComponentKind c, DeviceSlot slot) { return tables_[index_of(c)].add_lease(slot.v); }
-
-Status DevicePools::drop_lease(ComponentKind c, DeviceSlot slot, Generation generation) {
-  return tables_[index_of(c)].drop_lease(slot.v, generation).status();
+void DevicePools::drop_leases(std::span<const LeasedSlot> leases) {
+  for (std::size_t i = 0; i < leases.size(); ++i) {
+    if (i + SlotTable::kPrefetchAhead < leases.size()) {
+      const LeasedSlot& later = leases[i + SlotTable::kPrefetchAhead];
+      tables_[index_of(later.component)].prefetch(later.slot);
+    }
+    (void)drop_lease(leases[i].component, DeviceSlot(leases[i].slot), leases[i].generation);
+  }
 }
 
 std::uint32_t DevicePools::free_slots(ComponentKind c) const { return tables_[index_of(c)].counts().free; }

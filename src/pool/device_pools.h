@@ -88,8 +88,15 @@ class DevicePools {
   // A leased slot goes to quarantine. kInternal: double free.
   [[nodiscard]] Status free(ComponentKind c, DeviceSlot slot);
   [[nodiscard]] Generation generation(ComponentKind c, DeviceSlot slot) const;
-  [[nodiscard]] Status add_lease(ComponentKind c, DeviceSlot slot);
-  [[nodiscard]] Status drop_lease(ComponentKind c, DeviceSlot slot, Generation generation);
+  [[nodiscard]] Result<Generation> add_lease(ComponentKind c, DeviceSlot slot) {
+    return tables_[index_of(c)].add_lease(slot.v);
+  }
+  [[nodiscard]] Status drop_lease(ComponentKind c, DeviceSlot slot, Generation generation) {
+    const auto dropped = tables_[index_of(c)].drop_lease(slot.v, generation);
+    return dropped ? Status::ok() : dropped.status();  // a status that is ok would be copied, for each page
+  }
+  // Those of operations that have ended, which may be stale: SlotTable counts them.
+  void drop_leases(std::span<const LeasedSlot> leases);
 
   [[nodiscard]] std::uint32_t free_slots(ComponentKind c) const;
   [[nodiscard]] const SlotTable& slots(ComponentKind c) const { return tables_[index_of(c)]; }

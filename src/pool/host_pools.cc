@@ -181,22 +181,20 @@ void HostPools::return_space(ComponentKind c, std::uint32_t slot) {
   for (std::size_t b = per_slot_[i]; b > 0; --b) free_blocks_.push_back(blocks_[i][first + b - 1]);
 }
 
-Status HostPools::settle(ComponentKind c, HostSlot slot, const Result<bool>& is_free_now) {
-  if (!is_free_now) return is_free_now.status();
-  if (*is_free_now) return_space(c, slot.v);
-  return Status::ok();
-}
-
 Status HostPools::free(ComponentKind c, HostSlot slot) { return settle(c, slot, tables_[index_of(c)].free(slot.v)); }
 
 Generation HostPools::generation(ComponentKind c, HostSlot slot) const {
   return tables_[index_of(c)].generation(slot.v);
 }
 
-Status HostPools::add_lease(ComponentKind c, HostSlot slot) { return tables_[index_of(c)].add_lease(slot.v); }
-
-Status HostPools::drop_lease(ComponentKind c, HostSlot slot, Generation generation) {
-  return settle(c, slot, tables_[index_of(c)].drop_lease(slot.v, generation));
+void HostPools::drop_leases(std::span<const LeasedSlot> leases) {
+  for (std::size_t i = 0; i < leases.size(); ++i) {
+    if (i + SlotTable::kPrefetchAhead < leases.size()) {
+      const LeasedSlot& later = leases[i + SlotTable::kPrefetchAhead];
+      tables_[index_of(later.component)].prefetch(later.slot);
+    }
+    (void)drop_lease(leases[i].component, HostSlot(leases[i].slot), leases[i].generation);
+  }
 }
 
 Segment HostPools::segment_at(PoolName pool, HostSlot slot, std::size_t offset, std::size_t want) const {

@@ -97,9 +97,16 @@ class HostPools {
   // it will never fit.
   [[nodiscard]] HostSpace shortage(const ComponentCounts& counts) const;
   [[nodiscard]] Status free(ComponentKind c, HostSlot slot);
+  [[nodiscard]] const SlotTable& slots(ComponentKind c) const { return tables_[index_of(c)]; }
   [[nodiscard]] Generation generation(ComponentKind c, HostSlot slot) const;
-  [[nodiscard]] Status add_lease(ComponentKind c, HostSlot slot);
-  [[nodiscard]] Status drop_lease(ComponentKind c, HostSlot slot, Generation generation);
+  [[nodiscard]] Result<Generation> add_lease(ComponentKind c, HostSlot slot) {
+    return tables_[index_of(c)].add_lease(slot.v);
+  }
+  [[nodiscard]] Status drop_lease(ComponentKind c, HostSlot slot, Generation generation) {
+    return settle(c, slot, tables_[index_of(c)].drop_lease(slot.v, generation));
+  }
+  // Those of operations that have ended, which may be stale: SlotTable counts them.
+  void drop_leases(std::span<const LeasedSlot> leases);
 
   // Bytes [offset, offset + size) of `pool`'s page in the slot, in order, appended to `out`: at most one segment per
   // block touched (adjacent blocks are joined). Cost O(blocks touched).
@@ -151,7 +158,11 @@ class HostPools {
   HostPools(const ModelSpec& model, HostLayout layout, std::size_t block_bytes, std::uint64_t blocks);
   HostSlot take(ComponentKind c);  // precondition: enough free blocks, or a free marker
   void return_space(ComponentKind c, std::uint32_t slot);
-  [[nodiscard]] Status settle(ComponentKind c, HostSlot slot, const Result<bool>& is_free_now);
+  [[nodiscard]] Status settle(ComponentKind c, HostSlot slot, const Result<bool>& is_free_now) {
+    if (!is_free_now) return is_free_now.status();
+    if (*is_free_now) return_space(c, slot.v);
+    return Status::ok();
+  }
 
   ModelSpec model_;
   HostLayout layout_;

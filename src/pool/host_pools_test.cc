@@ -167,7 +167,7 @@ TEST(HostPools, AFreedButLeasedSlotKeepsItsBlocks) {
   EXPECT_EQ(pools->free(ComponentKind::kFull, slot).code(), StatusCode::kInternal);
   EXPECT_EQ(pools->free_blocks(), 1u);
   EXPECT_EQ(pools->used_bytes(ComponentKind::kFull), 4096u);
-  EXPECT_EQ(pools->add_lease(ComponentKind::kFull, slot).code(), StatusCode::kInternal);
+  EXPECT_EQ(pools->add_lease(ComponentKind::kFull, slot).status().code(), StatusCode::kInternal);
   EXPECT_EQ(pools->drop_lease(ComponentKind::kFull, slot, generation - 1).code(), StatusCode::kConflict);
   EXPECT_EQ(pools->check_invariants().to_string(), "ok");
   EXPECT_TRUE(pools->drop_lease(ComponentKind::kFull, slot, generation).is_ok());

@@ -58,41 +58,22 @@ Result<bool> SlotTable::free(std::uint32_t slot) {
   return true;
 }
 
-Status SlotTable::add_lease(std::uint32_t slot) {
-  if (!is_live(slot)) {
-    ++refusals_.illegal_leases;
-    return refused("lease of a slot that is not live", slot);
-  }
-  Entry& entry = slots_[slot];
-  if (entry.leases >= kMaxLeasesPerSlot) {
-    return overloaded("slot " + std::to_string(slot) + " has the most leases a slot can have");
-  }
-  ++entry.leases;
-  ++counts_.leases;
-  return Status::ok();
+Status SlotTable::refuse_lease(std::uint32_t slot) {
+  if (is_live(slot)) return overloaded("slot " + std::to_string(slot) + " has the most leases a slot can have");
+  ++refusals_.illegal_leases;
+  return refused("lease of a slot that is not live", slot);
 }
 
-Result<bool> SlotTable::drop_lease(std::uint32_t slot, Generation generation) {
-  if (slot >= slots_.size()) {
-    ++refusals_.illegal_leases;
-    return refused("drop of a lease on a slot that does not exist", slot);
-  }
-  Entry& entry = slots_[slot];
-  if (entry.generation != generation) {
+Status SlotTable::refuse_drop(std::uint32_t slot, Generation generation) {
+  if (slot < slots_.size() && slots_[slot].generation != generation) {
     ++refusals_.stale_leases;
     return conflict("lease of slot " + std::to_string(slot) + " names generation " + std::to_string(generation) +
-                    ", the slot is at " + std::to_string(entry.generation));
+                    ", the slot is at " + std::to_string(slots_[slot].generation));
   }
-  if (entry.leases == 0) {
-    ++refusals_.illegal_leases;
-    return refused("drop of a lease that is not held", slot);
-  }
-  --entry.leases;
-  --counts_.leases;
-  if (entry.state != State::kQuarantined || entry.leases > 0) return false;
-  --counts_.quarantined;
-  put_back(slot);
-  return true;
+  ++refusals_.illegal_leases;
+  return refused(
+      slot < slots_.size() ? "drop of a lease that is not held" : "drop of a lease on a slot that does not exist",
+      slot);
 }
 
 void SlotTable::put_back(std::uint32_t slot) {
@@ -100,8 +81,6 @@ void SlotTable::put_back(std::uint32_t slot) {
   free_.push_back(slot);  // capacity was reserved at construction
   ++counts_.free;
 }
-
-bool SlotTable::is_live(std::uint32_t slot) const { return slot < slots_.size() && slots_[slot].state == State::kLive; }
 
 bool SlotTable::is_free(std::uint32_t slot) const {
   return slot >= slots_.size() || slots_[slot].state == State::kFree;

@@ -13,6 +13,7 @@
 // Threads: confined to the cache thread. Cost: O(1) each, no allocation after construction.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -20,8 +21,15 @@
 
 #include "base/status.h"
 #include "base/strong.h"
+#include "model/pool_spec.h"
 
 namespace larder {
+
+struct LeasedSlot {
+  ComponentKind component;
+  std::uint32_t slot;
+  Generation generation;
+};
 
 class SlotTable {
  public:
@@ -48,13 +56,37 @@ class SlotTable {
   [[nodiscard]] Generation generation(std::uint32_t slot) const {
     return slot < slots_.size() ? slots_[slot].generation : 0;
   }
-  // kInternal: the slot is not live. kOverloaded: kMaxLeasesPerSlot reached. Nothing changes.
-  [[nodiscard]] Status add_lease(std::uint32_t slot);
+  // The generation that the lease names. kInternal: the slot is not live. kOverloaded: kMaxLeasesPerSlot reached.
+  // Nothing changes on an error.
+  [[nodiscard]] Result<Generation> add_lease(std::uint32_t slot) {
+    if (!is_live(slot) || slots_[slot].leases >= kMaxLeasesPerSlot) return refuse_lease(slot);
+    ++slots_[slot].leases;
+    ++counts_.leases;
+    return slots_[slot].generation;
+  }
   // Returns true if this freed a quarantined slot. kConflict: stale generation. kInternal: no lease is held. Nothing
   // changes on an error.
-  [[nodiscard]] Result<bool> drop_lease(std::uint32_t slot, Generation generation);
+  [[nodiscard]] Result<bool> drop_lease(std::uint32_t slot, Generation generation) {
+    if (!holds(slot, generation)) return refuse_drop(slot, generation);
+    Entry& entry = slots_[slot];
+    --entry.leases;
+    --counts_.leases;
+    if (entry.state != State::kQuarantined || entry.leases > 0) return false;
+    --counts_.quarantined;
+    put_back(slot);
+    return true;
+  }
 
-  [[nodiscard]] bool is_live(std::uint32_t slot) const;
+  // Of a slot whose turn is kPrefetchAhead slots later. Slots of a long prompt lie anywhere in the table, and the
+  // entries come from memory side by side instead of one after the other.
+  static constexpr std::size_t kPrefetchAhead = 16;
+  void prefetch(std::uint32_t slot) const {
+    if (slot < slots_.size()) __builtin_prefetch(&slots_[slot], 1);
+  }
+
+  [[nodiscard]] bool is_live(std::uint32_t slot) const {
+    return slot < slots_.size() && slots_[slot].state == State::kLive;
+  }
   [[nodiscard]] bool is_free(std::uint32_t slot) const;  // true also for a slot that does not exist
   // Indices are below it.
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(slots_.size()); }
@@ -72,6 +104,11 @@ class SlotTable {
     State state = State::kFree;
   };
   static_assert(sizeof(Entry) == 8);
+  [[nodiscard]] bool holds(std::uint32_t slot, Generation generation) const {
+    return slot < slots_.size() && slots_[slot].generation == generation && slots_[slot].leases > 0;
+  }
+  [[nodiscard]] Status refuse_lease(std::uint32_t slot);
+  [[nodiscard]] Status refuse_drop(std::uint32_t slot, Generation generation);
   void put_back(std::uint32_t slot);
 
   std::vector<Entry> slots_;         // owned by the cache thread

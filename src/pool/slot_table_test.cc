@@ -49,7 +49,7 @@ std::string state_of(const SlotTable& table) {  // of the only slot
 StatusCode apply(SlotTable& table, Event event) {
   switch (event) {
     case Event::kAllocate: return table.allocate() ? StatusCode::kOk : StatusCode::kOverloaded;
-    case Event::kLease: return table.add_lease(0).code();
+    case Event::kLease: return table.add_lease(0).status().code();
     case Event::kDrop: return table.drop_lease(0, table.generation(0)).status().code();
     case Event::kFree: return table.free(0).status().code();
   }
@@ -103,7 +103,7 @@ TEST(SlotTable, SlotsThatDoNotExistAreRefused) {
   SlotTable table(2);
   for (const std::uint32_t slot : {2u, 0xffffffffu}) {
     EXPECT_EQ(table.free(slot).status().code(), StatusCode::kInternal);
-    EXPECT_EQ(table.add_lease(slot).code(), StatusCode::kInternal);
+    EXPECT_EQ(table.add_lease(slot).status().code(), StatusCode::kInternal);
     EXPECT_EQ(table.drop_lease(slot, 0).status().code(), StatusCode::kInternal);
     EXPECT_EQ(table.generation(slot), 0u);
     EXPECT_FALSE(table.is_live(slot));
@@ -116,7 +116,7 @@ TEST(SlotTable, LeasesOfOneSlotAreBounded) {
   SlotTable table(1);
   ASSERT_TRUE(table.allocate());
   for (std::uint32_t i = 0; i < SlotTable::kMaxLeasesPerSlot; ++i) ASSERT_TRUE(table.add_lease(0).is_ok());
-  EXPECT_EQ(table.add_lease(0).code(), StatusCode::kOverloaded);
+  EXPECT_EQ(table.add_lease(0).status().code(), StatusCode::kOverloaded);
   EXPECT_EQ(table.counts().leases, SlotTable::kMaxLeasesPerSlot);
 }
 
@@ -209,7 +209,7 @@ TEST(SlotTable, ReservedSlotsAreNobodys) {
     EXPECT_FALSE(table.is_live(slot));
     EXPECT_FALSE(table.is_free(slot));
     EXPECT_EQ(table.free(slot).status().code(), StatusCode::kInternal);
-    EXPECT_EQ(table.add_lease(slot).code(), StatusCode::kInternal);
+    EXPECT_EQ(table.add_lease(slot).status().code(), StatusCode::kInternal);
     EXPECT_EQ(table.generation(slot), 0u);
   }
   for (const std::uint32_t slot : seen) EXPECT_TRUE(table.free(slot).is_ok());

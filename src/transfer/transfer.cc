@@ -177,25 +177,29 @@ Status StreamTransferEngine::check(const TransferRequest& request) const {
 }
 
 Status StreamTransferEngine::take_leases(Transfer& transfer) {
-  const auto lease_device = [&](ComponentKind c, DeviceSlot slot) {
-    LARDER_RETURN_IF_ERROR(pools_.add_lease(c, slot));
-    transfer.device_leases().push_back({c, slot.v, pools_.generation(c, slot)});
+  const auto take = [](auto& pools, ComponentKind c, auto slot, std::vector<LeasedSlot>& leases) {
+    const auto generation = pools.add_lease(c, slot);
+    if (!generation) return generation.status();
+    leases.push_back({c, slot.v, *generation});
     return Status::ok();
   };
   const bool is_device_only = transfer.request().direction == CopyDirection::kDeviceToDevice;
-  std::size_t pairs = 0;
-  for (const auto& list : transfer.request().pairs) pairs += list.size();
-  transfer.device_leases().reserve(is_device_only ? 2 * pairs : pairs);
-  if (!is_device_only) transfer.host_leases().reserve(pairs);
+  std::size_t count = 0;
+  for (const auto& list : transfer.request().pairs) count += list.size();
+  transfer.device_leases().reserve(is_device_only ? 2 * count : count);
+  if (!is_device_only) transfer.host_leases().reserve(count);
+  constexpr std::size_t kAhead = SlotTable::kPrefetchAhead;
   for (const ComponentKind c : kAllComponents) {
-    for (const SlotPair& pair : transfer.request().pairs[index_of(c)]) {
-      LARDER_RETURN_IF_ERROR(lease_device(c, pair.device));
-      if (is_device_only) {
-        LARDER_RETURN_IF_ERROR(lease_device(c, pair.source));
-        continue;
+    const std::vector<SlotPair>& pairs = transfer.request().pairs[index_of(c)];
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      if (i + kAhead < pairs.size()) {
+        pools_.slots(c).prefetch(pairs[i + kAhead].device.v);
+        if (!is_device_only) host_->slots(c).prefetch(pairs[i + kAhead].host.v);
       }
-      LARDER_RETURN_IF_ERROR(host_->add_lease(c, pair.host));
-      transfer.host_leases().push_back({c, pair.host.v, host_->generation(c, pair.host)});
+      const SlotPair& pair = pairs[i];
+      LARDER_RETURN_IF_ERROR(take(pools_, c, pair.device, transfer.device_leases()));
+      LARDER_RETURN_IF_ERROR(is_device_only ? take(pools_, c, pair.source, transfer.device_leases())
+                                            : take(*host_, c, pair.host, transfer.host_leases()));
     }
   }
   return Status::ok();
@@ -203,12 +207,8 @@ Status StreamTransferEngine::take_leases(Transfer& transfer) {
 
 // Takes back what take_leases() took. The slots were live a moment ago, on this thread, so no drop can be refused.
 void StreamTransferEngine::drop_leases(Transfer& transfer) {
-  for (const LeasedSlot& lease : transfer.device_leases()) {
-    (void)pools_.drop_lease(lease.component, DeviceSlot(lease.slot), lease.generation);
-  }
-  for (const LeasedSlot& lease : transfer.host_leases()) {
-    (void)host_->drop_lease(lease.component, HostSlot(lease.slot), lease.generation);
-  }
+  pools_.drop_leases(transfer.device_leases());
+  if (host_ != nullptr) host_->drop_leases(transfer.host_leases());
 }
 
 // Ranges that end after a layer with bytes; the last one takes the layers without bytes that follow. Never empty: the

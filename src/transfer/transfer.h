@@ -48,12 +48,6 @@ struct TransferRequest {
   [[nodiscard]] bool is_layerwise() const { return gate != nullptr && has_layer_order; }
 };
 
-struct LeasedSlot {
-  ComponentKind component;
-  std::uint32_t slot;
-  Generation generation;
-};
-
 struct TransferDone {
   OpId id;
   Status status;
