@@ -302,6 +302,8 @@ TEST(HfConfig, FamiliesWithAWindowInMostLayers) {
   const Sizes three_of_four = {.full = 3 * 8 * kHead, .window = 512, .sliding = 9 * 8 * kHead};
   EXPECT_EQ(sizes_of(twelve("olmo3", heads)), three_of_four);
   EXPECT_EQ(sizes_of(twelve("exaone4", heads + R"(, "sliding_window_pattern": 4)")), three_of_four);
+  EXPECT_EQ(sizes_of(twelve("afmoe", heads + R"(, "head_dim": 64, "global_attn_every_n_layers": 6)")),
+            (Sizes{.full = 2 * 8 * kHead, .window = 512, .sliding = 10 * 8 * kHead}));
   EXPECT_EQ(sizes_of(twelve("exaone4", R"("num_key_value_heads": 8, "sliding_window": null, "layer_types": )" +
                                            repeated(R"("full_attention")", 12))),
             Sizes{.full = 12 * 8 * kHead});

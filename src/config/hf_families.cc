@@ -147,7 +147,7 @@ void take_turns(HfFields& fields, std::uint32_t period, HfShape& shape) {
   if (const auto names = fields.words({"layer_types"})) {
     take_layers(fields, *names, {}, shape);
   } else {
-    period = fields.get({"sliding_window_pattern", "_sliding_window_pattern"}, period);
+    period = fields.get({"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers"}, period);
     if (period == 0) return fields.fail("sliding_window_pattern", "is 0");
     take_period(period, shape, shape.sliding, shape.full);
   }
@@ -466,6 +466,10 @@ constexpr auto kHfFamilies = std::to_array<HfFamily>({
     {"ernie4_5_moe", read_dense, {4}},
     {"hunyuan_v1_dense", read_dense},
     {"hunyuan_v1_moe", read_dense},
+    {"hy_v3", read_dense, {8, 128}},
+    {"solar_open", read_dense, {8, 128}},
+    {"apertus", read_dense},
+    {"arcee", read_dense},
     {"glm", read_dense, {2, 128}},
     {"glm4v_text", read_dense, {2}},
     {"glm4v_moe_text", read_dense, {8}},
@@ -481,6 +485,9 @@ constexpr auto kHfFamilies = std::to_array<HfFamily>({
     {"cohere2", read_turns<4>},
     {"olmo3", read_turns<4>},
     {"exaone4", read_turns<4>, {32}},
+    {"exaone_moe", read_turns<4>, {32}},
+    {"afmoe", read_turns<4>, {0, 128}},
+    {"laguna", read_turns<1>, {8, 128}},
     {"llama4_text", read_llama4, {8, 128}},
     {"mimo_v2_flash", read_mimo_v2, {4, 192}},
     {"step3p5", read_step3p5, {8, 128}},
