@@ -53,14 +53,15 @@ TEST_F(RealFiles, WritesReadsSyncsRenamesRemoves) {
   EXPECT_GT(files_.space(root_)->total_bytes, 0u);
 }
 
-// Pages hold what people wrote.
+// Pages hold what people wrote, and whoever may open a lock's file can hold it.
 TEST_F(RealFiles, MakesFilesAndFoldersForThisUserAlone) {
   namespace fs = std::filesystem;
   const fs::perms others = fs::perms::group_all | fs::perms::others_all;
   ASSERT_TRUE(files_.open(join_path(root_, "a/b/new"), {.write = true, .create = true}).is_ok());
   ASSERT_TRUE(files_.open(join_path(root_, "shared"), {.write = true, .create = true, .for_others = true}).is_ok());
+  ASSERT_TRUE(files_.lock(join_path(root_, "a/b/lock")).is_ok());
   EXPECT_NE(fs::status(join_path(root_, "shared")).permissions() & fs::perms::group_read, fs::perms::none);
-  for (const char* name : {"", "a", "a/b", "a/b/new"}) {
+  for (const char* name : {"", "a", "a/b", "a/b/new", "a/b/lock"}) {
     EXPECT_EQ(fs::status(join_path(root_, name)).permissions() & others, fs::perms::none) << name;
   }
 }

@@ -212,7 +212,7 @@ class RealFileSystem final : public FileSystem {
   }
 
   [[nodiscard]] Result<std::unique_ptr<FileLock>> lock(const std::string& path) override {
-    Descriptor descriptor(retry([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644); }));
+    Descriptor descriptor(retry([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600); }));
     if (descriptor.get() < 0) return status_from_errno(errno, "open", path);
     if (retry([&] { return ::flock(descriptor.get(), LOCK_EX | LOCK_NB); }) != 0) {
       if (errno == EWOULDBLOCK) return conflict("lock " + path + ": held by another process or backend");
