@@ -72,8 +72,8 @@ Result<std::uint64_t> disk_bytes(FileSystem& files, std::string directory) {
     const Result<SpaceInfo> space = files.space(directory.empty() ? "." : directory);
     if (space.is_ok()) return space->total_bytes;
     if (space.status().code() != StatusCode::kNotFound || directory.empty() || directory == "/") {
-      return Status(space.status().code(), space.status().message() + "; max_size is a share of a disk whose size is " +
-                                               "not known: give it in bytes");
+      return Status(space.status().code(),
+                    "file store: " + space.status().message() + "; check the option 'directory' and its permissions");
     }
     const std::size_t slash = directory.rfind('/');
     directory = slash == std::string::npos ? "" : directory.substr(0, std::max<std::size_t>(slash, 1));

@@ -87,7 +87,11 @@ Result<OpenedVolume> open_directory(FileSystem& files, const std::string& direct
     return out;
   }
   const StatusCode code = format.status().code();
-  if (code == StatusCode::kCorrupt || code == StatusCode::kUnsupported) {
+  if (code == StatusCode::kCorrupt) {
+    return with_advice(Status(code, directory + ": " + format.status().message()),
+                       "put FORMAT back (larder store fsck prints its text), or empty the directory");
+  }
+  if (code == StatusCode::kUnsupported) {
     return with_advice(format.status(), "use the build that wrote " + directory + ", or another directory");
   }
   if (code != StatusCode::kNotFound) return with_advice(format.status(), "check the disk of " + directory);

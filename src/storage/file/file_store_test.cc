@@ -118,7 +118,10 @@ TEST_F(FileStoreTest, RefusesAFormatItCannotRead) {
   EXPECT_EQ(newer.code(), StatusCode::kUnsupported);
   EXPECT_NE(newer.message().find("format_version 9"), std::string::npos) << newer.message();
   make_file("/d/FORMAT", "not ours\n");
-  EXPECT_EQ(open().status().code(), StatusCode::kCorrupt);
+  const Status damaged = open().status();
+  EXPECT_EQ(damaged.code(), StatusCode::kCorrupt);
+  EXPECT_NE(damaged.message().find("/d: FORMAT is not that of a Larder file store; put FORMAT back"), std::string::npos)
+      << damaged.message();
   ASSERT_TRUE(files_.remove("/d/FORMAT").is_ok());
   make_file("/d/" + segment_name(1), "who knows");
   EXPECT_EQ(open().status().code(), StatusCode::kConflict) << "segments without FORMAT";
@@ -131,6 +134,7 @@ TEST_F(FileStoreTest, SaysWhatToDoWhenItCannotWrite) {
     const Status status = open({{"directory", "/new/place"}}).status();
     EXPECT_EQ(status.code(), StatusCode::kUnavailable) << n;
     EXPECT_NE(status.message().find(';'), std::string::npos) << "advice: " << status.message();
+    EXPECT_EQ(status.message().find("bytes"), std::string::npos) << "no size is wrong: " << status.message();
   }
   files_.clear_fault();
   make_file("/file", "x");
