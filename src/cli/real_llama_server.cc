@@ -23,6 +23,7 @@ constexpr Nanos kKillAfter = std::chrono::seconds(20);
 constexpr Nanos kSoon = std::chrono::seconds(10);  // a life shorter than this is a failed start
 constexpr Nanos kPause = std::chrono::seconds(1);  // before it is started again
 constexpr int kMostFailedStarts = 5;
+constexpr int kNotExecutable = 126, kNoProgram = 127;  // exit codes of the shell; 127 is the dynamic linker's, too
 constexpr std::array<std::string_view, 4> kOurs = {"--host", "--port", "--slot-save-path", "--reuse-port"};
 constexpr std::array<std::string_view, 6> kNumeric = {"--rope",           "--yarn", "--override-kv",
                                                       "--control-vector", "--lora", "--kv-overrides"};
@@ -107,7 +108,8 @@ Status LlamaServerProcess::start(const std::vector<std::string>& command, const 
   if (!port.is_ok()) return port.status();
   port_ = *port;
   arguments_ = {"/bin/sh", "-c", kOutputToErrors};
-  arguments_.push_back(command.front());
+  program_ = command.front();
+  arguments_.push_back(program_);
   arguments_.insert(arguments_.end(), command.begin(), command.end());
   for (const std::string& word : {std::string("--host"), std::string("127.0.0.1"), std::string("--port"),
                                   std::to_string(port_), std::string("--slot-save-path"), slot_directory}) {
@@ -126,6 +128,11 @@ Status LlamaServerProcess::start(const std::vector<std::string>& command, const 
 Status LlamaServerProcess::check_start() const {
   const int code = early_end_.load();
   if (code == kNone) return Status::ok();
+  if (code == kNoProgram || code == kNotExecutable) {
+    return invalid_argument(
+        fmt::format("{} behind --: {}", program_,
+                    code == kNoProgram ? "it, or a library that it needs, is not there" : "it cannot be executed"));
+  }
   return unavailable(fmt::format("llama-server ended before it served (exit code {}): start it alone, and look", code));
 }
 

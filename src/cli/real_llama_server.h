@@ -26,14 +26,14 @@ class LlamaServerProcess {
   LlamaServerProcess& operator=(const LlamaServerProcess&) = delete;
 
   // command: the executable and its options. This adds --host, --port and --slot-save-path, which may not be there,
-  // then
-  // --cache-reuse 0, and --cache-ram 0 if it says nothing about that. kInvalidArgument: one of the three is there, or
-  // the command is empty.
+  // then --cache-reuse 0, and --cache-ram 0 if it says nothing about that. kInvalidArgument: one of the three is there,
+  // or the command is empty.
   [[nodiscard]] Status start(const std::vector<std::string>& command, const std::string& slot_directory);
   [[nodiscard]] std::string url() const;
   // It has answered once, so its command line is right: from here on it is started again when it dies.
   void has_served() { has_served_.store(true); }
-  // kUnavailable: it ended before it served, and is not started again.
+  // It ended before it served, and is not started again. kInvalidArgument: it could not be executed. kUnavailable:
+  // else.
   [[nodiscard]] Status check_start() const;
   void stop();
 
@@ -42,7 +42,9 @@ class LlamaServerProcess {
   [[nodiscard]] Status start_once();
   void watch();
 
-  std::vector<std::string> arguments_;  // constant once started
+  // constant once started
+  std::string program_;
+  std::vector<std::string> arguments_;
   std::uint16_t port_ = 0;
   std::atomic<bool> is_stopping_{false}, has_served_{false};
   std::atomic<int> early_end_{kNone};  // the exit code before it served

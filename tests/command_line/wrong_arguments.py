@@ -92,7 +92,9 @@ CASES = [
     (1, "proxy --slot-dir @/t -- /bin/true", ["llama-server ended before it served (exit code 0): start it alone"]),
     (2, "proxy --identity x -- llama-server", ["larder proxy: --identity is for --upstream"]),
     (2, "proxy -- llama-server --port 7", ["larder proxy: --port behind --: "]),
-    (1, "proxy --slot-dir @ -- llama-server-that-is-not-there", ["larder proxy: ", "ended before it served"]),
+    (2, "proxy --slot-dir @/p1 -- no-llama-server", ["no-llama-server behind --: it, or a library that it needs, is"]),
+    (2, "proxy --slot-dir @/p2 -- @/none", ["/none behind --: it, or a library that it needs, is not there"]),
+    (2, "proxy --slot-dir @/p3 -- @", [" behind --: it cannot be executed"]),
     (2, "bench llama", ["larder bench llama: --model is missing"]),
     # "-1" is not the largest number there is.
     (2, "sim --seeds -1", ["--seeds: '-1' is not a whole number in [1, "]),
