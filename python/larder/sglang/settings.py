@@ -1,4 +1,4 @@
-#SPDX - License - Identifier : Apache - 2.0
+# SPDX-License-Identifier: Apache-2.0
 """The extra config: which keys are SGLang's, which are ours, and which are the store's."""
 
 import os
@@ -7,7 +7,7 @@ from typing import Any, Mapping, Optional
 
 from larder.sglang.ranks import Ranks, read_ranks
 
-#Keys that SGLang reads, and that may still be there.
+# Keys that SGLang reads, and that may still be there.
 _ENGINE_KEYS = frozenset(
     {
         "allocator",
@@ -50,8 +50,7 @@ class Settings:
     put_timeout_seconds: float
     has_interface_v1: bool
     metrics_host: str
-    metrics_port: Optional[int]  # of this rank;
-None: no page
+    metrics_port: Optional[int]  # of this rank; None: no page
     ranks: Ranks
     pieces: int  # of each page: 1, or tp_lcm_size / tp_size
 
