@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks with many threads at once: callbacks, visibility of groups, and never wrong bytes.
-#include <array>
 #include <atomic>
 #include <future>
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks of pages: written, read, looked up.
-#include <algorithm>
 #include <numeric>
 
 #include "storage/conformance/checks.h"

@@ -2,7 +2,6 @@
 // The bytes of an archive: docs/formats.md section 6.
 #include <xxhash.h>
 
-#include <algorithm>
 #include <cstring>
 #include <string>
 

@@ -21,7 +21,6 @@
 // sealing and removing files) runs on the executor. (But for a statvfs after a write that found the disk full.)
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <deque>
 #include <map>

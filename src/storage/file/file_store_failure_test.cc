@@ -6,7 +6,6 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
-#include <functional>
 #include <map>
 #include <optional>
 #include <set>

@@ -2,7 +2,6 @@
 // The file store's writes: plan (what is new), place (where), write, publish.
 #include <algorithm>
 #include <cstring>
-#include <unordered_set>
 #include <utility>
 
 #include "base/defect.h"

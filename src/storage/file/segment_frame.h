@@ -10,7 +10,6 @@
 // Threads: pure. Cost: XXH3 over the bytes (tens of GB/s).
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>

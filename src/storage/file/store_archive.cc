@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>

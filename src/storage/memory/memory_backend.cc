@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "storage/memory/memory_backend.h"
 
-#include <algorithm>
+#include <cstring>
 #include <list>
 #include <unordered_map>
 #include <utility>

@@ -5,7 +5,6 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 #include <vector>
 

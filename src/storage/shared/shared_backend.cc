@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "storage/shared/shared_backend.h"
 
-#include <algorithm>
 #include <mutex>
 #include <utility>
 
