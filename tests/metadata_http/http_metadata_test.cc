@@ -427,5 +427,37 @@ TEST(HttpMetadataTest, StatsAndMetricsSayTheSameAsTheService) {
   EXPECT_EQ(server.call("GET", "/v1/metadata").status, 405u);
 }
 
+class CrowdedService final : public ServiceInFront {
+ public:
+  using ServiceInFront::ServiceInFront;
+  Result<std::map<MetadataNamespace, NamespaceStats>> stats() override { return figures; }
+  std::map<MetadataNamespace, NamespaceStats> figures;
+};
+
+// With series of their own they would leave the registry no room for what is counted later.
+TEST(HttpMetadataTest, NamespacesBeyond1024AreOneInTheMetrics) {
+  ManualClock clock;
+  MetricsRegistry metrics;
+  const auto embedded = EmbeddedMetadata::create(embedded_test_options(), clock);
+  ASSERT_TRUE(embedded.is_ok());
+  CrowdedService service(**embedded);
+  MetadataServerParts parts;
+  parts.service = &service;
+  parts.clock = &clock;
+  parts.metrics = &metrics;
+  const auto server = MetadataServer::create(parts);
+  ASSERT_TRUE(server.is_ok()) << server.status().to_string();
+  const auto text = [&] {
+    return HttpClient(*parse_http_url((*server)->url()), std::chrono::seconds(20)).request("GET", "/metrics")->body;
+  };
+  for (int rank = 0; rank < 1024; ++rank) service.figures[{rank, "kv"}].free = 1;
+  EXPECT_EQ(text().find("others"), std::string::npos);
+  for (int rank = -276; rank < 0; ++rank) service.figures[{rank, "kv"}].free = 2;  // come later, and sort first
+  const std::string later = text();
+  EXPECT_NE(later.find("{namespace=\"1023:kv\",state=\"free\"} 1\n"), std::string::npos);
+  EXPECT_NE(later.find("{namespace=\"others\",state=\"free\"} 552\n"), std::string::npos);
+  EXPECT_EQ(later.find("{namespace=\"-1:kv\""), std::string::npos);
+}
+
 }  // namespace
 }  // namespace larder::conformance
