@@ -14,7 +14,7 @@ namespace {
 
 bool is_same_start(const UpstreamFacts& now, const UpstreamFacts& known) {
   return now.instance == known.instance && now.model_path == known.model_path && now.build == known.build &&
-         now.slots == known.slots && now.slot_context == known.slot_context && !now.is_sleeping;
+         now.slots == known.slots && now.slot_context == known.slot_context;
 }
 
 bool has_two_sets(const GgufFile& model) {
@@ -53,7 +53,7 @@ Result<std::uint64_t> ServerIdentity::check(LlamaUpstream& client, LlamaUpstream
     LockGuard guard(mutex_);
     if (!refused_.is_ok()) return refused_;
     if (changing_ > 0) return unavailable("its adapters are being changed");
-    if (is_same_start(*now, facts_)) return version_;
+    if (is_known(*now)) return version_;
   }
   return prove_again(own);
 }
@@ -62,7 +62,11 @@ void ServerIdentity::look(LlamaUpstream& client) {
   const Result<UpstreamFacts> now = client.facts();
   if (!now.is_ok() || !now->is_sleeping) return;
   LockGuard guard(mutex_);
-  facts_ = UpstreamFacts{};
+  is_proven_ = false;
+}
+
+bool ServerIdentity::is_known(const UpstreamFacts& now) const {
+  return is_proven_ && !now.is_sleeping && is_same_start(now, facts_);
 }
 
 bool ServerIdentity::is_current(std::uint64_t checked) const {
@@ -80,7 +84,7 @@ void ServerIdentity::end_change(bool is_changed) {
   --changing_;
   if (!is_changed) return;
   ++version_;
-  facts_ = UpstreamFacts{};
+  is_proven_ = false;
 }
 
 Result<std::uint64_t> ServerIdentity::prove_again(LlamaUpstream& upstream) {
@@ -89,15 +93,18 @@ Result<std::uint64_t> ServerIdentity::prove_again(LlamaUpstream& upstream) {
   const Result<UpstreamFacts> now = upstream.facts();
   if (!now.is_ok()) return now.status();
   std::uint64_t version = 0;
+  bool is_same = false;
   {
     LockGuard guard(mutex_);  // somebody else was first, perhaps
     if (!refused_.is_ok()) return refused_;
-    if (is_same_start(*now, facts_)) return version_;
+    if (is_known(*now)) return version_;
     version = version_;
+    is_same = is_same_start(*now, facts_);
   }
-  metrics_.restarts.increment();
+  if (!is_same) metrics_.restarts.increment();
   slots_.forget_all();
-  log_info("proxy", "llama-server was started anew, or has slept: it is proven again");
+  log_info("proxy", fmt::format("llama-server {}: it is proven again",
+                                is_same ? "has slept, or its adapters were changed" : "was started anew"));
   Status proven = now->slots == slots_.size()
                       ? prove_(upstream, *now)
                       : unsupported(fmt::format("it has {} slots, and had {}", now->slots, slots_.size()));
@@ -105,6 +112,7 @@ Result<std::uint64_t> ServerIdentity::prove_again(LlamaUpstream& upstream) {
   if (changing_ > 0 || version != version_) return unavailable("its adapters were changed while it was proven");
   if (proven.is_ok()) {
     facts_ = *now;
+    is_proven_ = true;
     return version_;
   }
   ++version_;  // whoever waits for a slot asked who is there before

@@ -55,6 +55,7 @@ class ServerIdentity {
   void end_change(bool is_changed) LARDER_EXCLUDES(mutex_);
 
  private:
+  [[nodiscard]] bool is_known(const UpstreamFacts& now) const LARDER_REQUIRES(mutex_);
   [[nodiscard]] Result<std::uint64_t> prove_again(LlamaUpstream& upstream) LARDER_EXCLUDES(mutex_);
 
   SlotTable& slots_;
@@ -64,6 +65,7 @@ class ServerIdentity {
   std::uint32_t changing_ LARDER_GUARDED_BY(mutex_) = 0;
   std::uint64_t version_ LARDER_GUARDED_BY(mutex_) = 0;  // up with each change
   UpstreamFacts facts_ LARDER_GUARDED_BY(mutex_);
+  bool is_proven_ LARDER_GUARDED_BY(mutex_) = true;  // false: it has slept since, or its adapters were changed
   Status refused_ LARDER_GUARDED_BY(mutex_);
 };
 
