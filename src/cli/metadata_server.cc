@@ -206,8 +206,8 @@ int serve_metadata(const ServerOptions& o) {
   if (stats.is_ok()) {
     for (const auto& [name, figures] : *stats) stored += figures.stored;
   }
-  std::printf("larder %s metadata server listening on %s (%s keys stored, %s)\n", std::string(kLarderVersion).c_str(),
-              (*server)->url().c_str(), count_text(stored).c_str(),
+  std::printf("larder %s metadata server listening on %s (%s stored, %s)\n", std::string(kLarderVersion).c_str(),
+              (*server)->url().c_str(), counted_text(stored, "key").c_str(),
               o.directory.empty() ? "in memory: a restart forgets everything" : ("journal " + o.directory).c_str());
   std::fflush(stdout);
 

@@ -12,6 +12,7 @@
 #include "metadata/journal_records.h"
 #include "server/json_reader.h"
 #include "server/reference_routes.h"
+#include "server/text_table.h"
 
 namespace larder {
 namespace {
@@ -192,8 +193,9 @@ std::string import_report(const std::vector<ImportedNamespace>& imported) {
   std::string out;
   for (const ImportedNamespace& one : imported) {
     const std::uint64_t unknown = one.pages - one.keys.size() - one.free_pages;
-    out += fmt::format("{}: {} keys in {} pages", one.name.text(), one.keys.size(), one.pages);
-    if (unknown > 0) out += fmt::format(" ({} were neither free nor mapped)", unknown);
+    out += fmt::format("{}: {} in {}", one.name.text(), counted_text(one.keys.size(), "key"),
+                       counted_text(one.pages, "page"));
+    if (unknown > 0) out += fmt::format(", {} of them neither free nor mapped", count_text(unknown));
     out += '\n';
   }
   return out;

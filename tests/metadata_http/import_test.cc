@@ -52,7 +52,7 @@ class ImportTest : public testing::Test {
 TEST_F(ImportTest, NamespacesPagesAndKeysAreThere) {
   import(golden("with_namespaces.json"));
   EXPECT_EQ(report_,
-            "0:kv: 3 keys in 8 pages (1 were neither free nor mapped)\n0:mamba: 1 keys in 4 pages\n"
+            "0:kv: 3 keys in 8 pages, 1 of them neither free nor mapped\n0:mamba: 1 key in 4 pages\n"
             "1:kv: 0 keys in 8 pages\n");
   EXPECT_EQ(pages({0, "kv"}, {"new", "older", "oldest", "new_mamba"}), (std::vector<int>{6, 5, 7, -1}));
   EXPECT_EQ(pages({0, "mamba"}, {"new", "new_mamba"}), (std::vector<int>{-1, 3}));
@@ -81,8 +81,8 @@ TEST_F(ImportTest, PagesThatNobodyKnowsRestWhereverTheyLie) {
   import(R"({"0:kv":{"num_pages":8,"free_pages":[0,1],"key_to_index":[["a",2],["b",3]]},)"
          R"("1:kv":{"num_pages":8,"free_pages":[0,4,5,6,7],"key_to_index":[["a",2],["b",3]]}})");
   EXPECT_EQ(report_,
-            "0:kv: 2 keys in 8 pages (4 were neither free nor mapped)\n"
-            "1:kv: 2 keys in 8 pages (1 were neither free nor mapped)\n");
+            "0:kv: 2 keys in 8 pages, 4 of them neither free nor mapped\n"
+            "1:kv: 2 keys in 8 pages, 1 of them neither free nor mapped\n");
   Talker kv(*service_, {0, "kv"});
   EXPECT_EQ(kv.stats().quarantined, 6u);
   EXPECT_EQ(outcomes(kv.reserve(session_of(1), {"n"})), "F") << "somebody may be writing to pages 4 to 7";

@@ -18,6 +18,7 @@
 #include "server/llama/slot_saver.h"
 #include "server/llama/slot_table.h"
 #include "server/reply_stream.h"
+#include "server/text_table.h"
 
 namespace larder::llama {
 namespace {
@@ -251,7 +252,7 @@ Status Proxy::prove_again(LlamaUpstream& upstream, const UpstreamFacts& facts) {
 }
 
 std::string Proxy::summary() const {
-  return fmt::format("{}: {} slots, {}", model_name_, slots_->size(), describe_pages(format_));
+  return fmt::format("{}: {}, {}", model_name_, counted_text(slots_->size(), "slot"), describe_pages(format_));
 }
 
 // ---- requests

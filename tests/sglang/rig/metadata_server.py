@@ -20,7 +20,7 @@ CONFIG_VARIABLE = "SGLANG_HICACHE_HF3FS_CONFIG_PATH"
 CLIENT_MODULE = "sglang.srt.mem_cache.storage.hf3fs.mini_3fs_metadata_server"
 START_SECONDS = 30.0
 
-_LISTENING = re.compile(r"listening on http://127\.0\.0\.1:(\d+) \(([\d,]+) keys stored")
+_LISTENING = re.compile(r"listening on http://127\.0\.0\.1:(\d+) \(([\d,]+) keys? stored")
 
 
 def launch(command, listening):

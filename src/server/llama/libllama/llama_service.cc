@@ -21,6 +21,7 @@
 #include "server/llama/libllama/llama_calls.h"
 #include "server/llama/libllama/llama_texts.h"
 #include "server/llama/server_identity.h"
+#include "server/text_table.h"
 
 namespace larder::llama {
 namespace {
@@ -210,8 +211,8 @@ bool Service::keep(std::vector<TokenId> tokens, SequenceExport pages, const std:
 }
 
 std::string Service::summary() const {
-  return fmt::format("{}: {} slots, {} tokens of context, {}", model_->name, settings_.slots, settings_.context_tokens,
-                     describe_pages(format_));
+  return fmt::format("{}: {}, {} tokens of context, {}", model_->name, counted_text(settings_.slots, "slot"),
+                     settings_.context_tokens, describe_pages(format_));
 }
 
 // ---- requests
