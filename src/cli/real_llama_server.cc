@@ -129,9 +129,9 @@ Status LlamaServerProcess::check_start() const {
   const int code = early_end_.load();
   if (code == kNone) return Status::ok();
   if (code == kNoProgram || code == kNotExecutable) {
-    return invalid_argument(
-        fmt::format("{} behind --: {}", program_,
-                    code == kNoProgram ? "it, or a library that it needs, is not there" : "it cannot be executed"));
+    return invalid_argument(fmt::format(
+        "{} behind --: {}", program_,
+        code == kNoProgram ? "it, or a library that it needs, is not there: give its path" : "it cannot be executed"));
   }
   return unavailable(fmt::format("llama-server ended before it served (exit code {}): start it alone, and look", code));
 }

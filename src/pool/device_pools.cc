@@ -262,13 +262,8 @@ Generation DevicePools::generation(ComponentKind c, DeviceSlot slot) const {
 }
 
 void DevicePools::drop_leases(std::span<const LeasedSlot> leases) {
-  for (std::size_t i = 0; i < leases.size(); ++i) {
-    if (i + SlotTable::kPrefetchAhead < leases.size()) {
-      const LeasedSlot& later = leases[i + SlotTable::kPrefetchAhead];
-      tables_[index_of(later.component)].prefetch(later.slot);
-    }
-    (void)drop_lease(leases[i].component, DeviceSlot(leases[i].slot), leases[i].generation);
-  }
+  drop_each(tables_, leases,
+            [&](const LeasedSlot& l) { (void)drop_lease(l.component, DeviceSlot(l.slot), l.generation); });
 }
 
 std::uint32_t DevicePools::free_slots(ComponentKind c) const { return tables_[index_of(c)].counts().free; }

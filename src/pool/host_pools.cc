@@ -188,13 +188,8 @@ Generation HostPools::generation(ComponentKind c, HostSlot slot) const {
 }
 
 void HostPools::drop_leases(std::span<const LeasedSlot> leases) {
-  for (std::size_t i = 0; i < leases.size(); ++i) {
-    if (i + SlotTable::kPrefetchAhead < leases.size()) {
-      const LeasedSlot& later = leases[i + SlotTable::kPrefetchAhead];
-      tables_[index_of(later.component)].prefetch(later.slot);
-    }
-    (void)drop_lease(leases[i].component, HostSlot(leases[i].slot), leases[i].generation);
-  }
+  drop_each(tables_, leases,
+            [&](const LeasedSlot& l) { (void)drop_lease(l.component, HostSlot(l.slot), l.generation); });
 }
 
 Segment HostPools::segment_at(PoolName pool, HostSlot slot, std::size_t offset, std::size_t want) const {

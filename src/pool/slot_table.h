@@ -118,4 +118,16 @@ class SlotTable {
   Refusals refusals_;
 };
 
+// drop(lease) for each; entries of those to come are prefetched. tables: one for each component.
+template <class Drop>
+void drop_each(std::span<const SlotTable> tables, std::span<const LeasedSlot> leases, Drop&& drop) {
+  for (std::size_t i = 0; i < leases.size(); ++i) {
+    if (i + SlotTable::kPrefetchAhead < leases.size()) {
+      const LeasedSlot& later = leases[i + SlotTable::kPrefetchAhead];
+      tables[index_of(later.component)].prefetch(later.slot);
+    }
+    drop(leases[i]);
+  }
+}
+
 }  // namespace larder
