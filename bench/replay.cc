@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "bench/bench_cache_world.h"
@@ -21,6 +20,7 @@ namespace {
 
 constexpr double kGib = 1024.0 * 1024 * 1024;
 constexpr std::uint32_t kStatesEach = 16;  // on a device that is as large as its requests need
+constexpr std::uint32_t kMostSlots = DeviceSlot::kNone - 1;
 
 Result<ModelSpec> model_of_bytes(const ReplayOptions& options) {
   const auto pool = [](PoolName name, ComponentKind c, std::uint32_t rows, std::uint64_t row_bytes) {
@@ -42,6 +42,12 @@ std::uint64_t pages_of(std::uint64_t tokens, const ModelSpec& model) {
   return (tokens + model.page_size - 1) / model.page_size;
 }
 
+// As many as so many bytes have; `otherwise` of pages without bytes.
+std::uint32_t slots_in(double bytes, std::size_t slot_bytes, std::uint32_t otherwise) {
+  if (slot_bytes == 0) return otherwise;
+  return static_cast<std::uint32_t>(std::clamp(bytes / static_cast<double>(slot_bytes), 0.0, double{kMostSlots}));
+}
+
 Result<ComponentCounts> device_slots(const ReplayOptions& options, const ReplayTrace& trace, const ModelSpec& model) {
   std::uint64_t longest = 0;
   for (const auto& request : trace.requests()) longest = std::max(longest, request.prompt + request.output);
@@ -50,17 +56,21 @@ Result<ComponentCounts> device_slots(const ReplayOptions& options, const ReplayT
   ComponentCounts slots{};
   auto& full = slots[index_of(ComponentKind::kFull)];
   auto& states = slots[index_of(ComponentKind::kMamba)];
-  full = static_cast<std::uint32_t>(each * options.at_once);
+  const std::uint64_t wanted = each * options.at_once;
+  if (wanted > kMostSlots && options.device_gib == 0) {
+    return invalid_argument("--at-once: so many of the longest request need " + std::to_string(wanted) +
+                            " pages on the device, which has " + std::to_string(kMostSlots) + " at most");
+  }
+  full = static_cast<std::uint32_t>(std::min<std::uint64_t>(wanted, kMostSlots));
   if (model.has(ComponentKind::kMamba)) states = kStatesEach * options.at_once;
   if (options.device_gib > 0) {
     double left = options.device_gib * kGib;
     if (model.has(ComponentKind::kMamba)) {
-      const auto state_bytes = static_cast<double>(host_slot_bytes(model, ComponentKind::kMamba));
-      states = options.device_states > 0 ? options.device_states : static_cast<std::uint32_t>(left / 4 / state_bytes);
-      left -= states * state_bytes;
+      const std::size_t state_bytes = host_slot_bytes(model, ComponentKind::kMamba);
+      states = options.device_states > 0 ? options.device_states : slots_in(left / 4, state_bytes, states);
+      left -= states * static_cast<double>(state_bytes);
     }
-    const auto page_bytes = static_cast<double>(host_slot_bytes(model, ComponentKind::kFull));
-    full = left > 0 ? static_cast<std::uint32_t>(left / page_bytes) : 0;
+    full = slots_in(left, host_slot_bytes(model, ComponentKind::kFull), full);
     if (full < each) {
       return invalid_argument("--device: the longest request of the trace needs " + std::to_string(each) +
                               " pages of KV there, and " + std::to_string(full) + " would fit");
@@ -159,20 +169,18 @@ double ReplayResult::hit_rate() const {
   return all == 0 ? 0 : static_cast<double>(cached) / static_cast<double>(all);
 }
 
-double ReplayResult::hit_rate_of(std::string_view tenant) const {
-  std::uint64_t cached = 0, all = 0;
+std::map<std::string, double> ReplayResult::hit_rates_of_tenants() const {
+  std::map<std::string, std::array<std::uint64_t, 2>> tokens;  // cached, all
   for (const ReplayLine& line : lines) {
-    if (line.tenant != tenant) continue;
-    cached += line.device + line.host + line.storage;
-    all += line.prompt;
+    std::array<std::uint64_t, 2>& of = tokens[line.tenant];
+    of[0] += line.device + line.host + line.storage;
+    of[1] += line.prompt;
   }
-  return all == 0 ? 0 : static_cast<double>(cached) / static_cast<double>(all);
-}
-
-std::vector<std::string> ReplayResult::tenants() const {
-  std::set<std::string> names;
-  for (const ReplayLine& line : lines) names.insert(line.tenant);
-  return {names.begin(), names.end()};
+  std::map<std::string, double> rates;
+  for (const auto& [tenant, of] : tokens) {
+    rates[tenant] = static_cast<double>(of[0]) / static_cast<double>(std::max<std::uint64_t>(of[1], 1));
+  }
+  return rates;
 }
 
 Result<ReplayResult> run_replay(const ReplayOptions& options) {
@@ -197,7 +205,7 @@ Result<ReplayResult> run_replay(const ReplayOptions& options, const ReplayTrace&
   std::unique_ptr<HostPools> host;
   if (host_bytes > 0) {
     Result<std::unique_ptr<HostPools>> made = HostPools::create(model, HostLayout::kPageFirst, host_bytes, *memory);
-    if (!made.is_ok()) return made.status();
+    if (!made.is_ok()) return Status(made.status().code(), "--host: " + made.status().message());
     host = std::move(*made);
   }
   ReplayTransfer transfer(model, clock, options.link_gbps * 1e9);

@@ -13,7 +13,9 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -73,8 +75,8 @@ struct ReplayResult {
   double poll_us = 0, seconds = 0;             // of the processor: all polls; the whole replay
   [[nodiscard]] std::uint64_t prompt_tokens() const;
   [[nodiscard]] double hit_rate() const;  // cached / prompt tokens
-  [[nodiscard]] double hit_rate_of(std::string_view tenant) const;
-  [[nodiscard]] std::vector<std::string> tenants() const;  // of the trace, sorted; one that is "" is nobody's
+  // By tenants of the trace; "" is nobody's.
+  [[nodiscard]] std::map<std::string, double> hit_rates_of_tenants() const;
 };
 
 // The model that the options name, with their page size. May read a file. kNotFound, kInvalidArgument.
@@ -105,7 +107,9 @@ struct ReplaySensitivity {
 // Errors begin with the option that named the file.
 [[nodiscard]] Status write_report_file(std::string_view option, const std::string& path, std::string_view bytes);
 [[nodiscard]] std::string replay_text(const ReplayOptions& options, const ReplayResult& result);
-[[nodiscard]] nlohmann::ordered_json replay_json(const ReplayOptions& options, const ReplayResult& result);
+// rows: of replay_sensitivity(), if it was asked.
+[[nodiscard]] nlohmann::ordered_json replay_json(const ReplayOptions& options, const ReplayResult& result,
+                                                 std::span<const ReplaySensitivity> rows = {});
 [[nodiscard]] std::string sensitivity_text(double hit_rate, const std::vector<ReplaySensitivity>& rows);
 [[nodiscard]] Status write_replay_csv(const std::string& path, const ReplayResult& result);
 

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "bench/replay.h"
+#include "engine/options.h"
 #include "server/command_line.h"
 
 namespace larder {
@@ -42,8 +43,10 @@ void add_tier_options(CLI::App& app, ReplayOptions& o) {
       ->capture_default_str();
   gib("--host", o.host_gib, "0: no host tier");
   gib("--storage", o.storage_gib, "0: none");
-  app.add_option("--policy", o.policy, "who leaves a tier")->type_name("NAME")->capture_default_str();
-  app.add_option("--write-policy", o.write_policy, "when the host gets a copy")
+  app.add_option("--policy", o.policy, "who leaves a tier: " + option_words("radix-eviction-policy"))
+      ->type_name("NAME")
+      ->capture_default_str();
+  app.add_option("--write-policy", o.write_policy, "when the host gets a copy: " + option_words("hicache-write-policy"))
       ->type_name("NAME")
       ->capture_default_str();
   app.add_option("--hints", o.hints, "each request says whether it has a next turn, so many rightly (no hints)")
@@ -98,19 +101,18 @@ int replay_command(int argc, char** argv) {
   app.add_flag("--json", o.as_json, "print JSON");
   app.footer("\nExit codes: 0 done; 1 failed; 2 wrong arguments, or a file that is not what it should be.");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
-  const Result<ReplayResult> result = run_replay(o);
   if (has_sensitivity && o.policy != "value") {
     std::fprintf(stderr, "larder replay: --sensitivity is of --policy value; %s has no parameters\n", o.policy.c_str());
     return 2;
   }
+  const Result<ReplayResult> result = run_replay(o);
   const Status written = result.is_ok() && !o.csv.empty() ? write_replay_csv(o.csv, *result) : result.status();
   if (!written.is_ok()) return fail_command("larder replay", written);
-  std::printf("%s\n", o.as_json ? replay_json(o, *result).dump(2).c_str() : replay_text(o, *result).c_str());
-  if (has_sensitivity) {
-    const Result<std::vector<ReplaySensitivity>> rows = replay_sensitivity(o);
-    if (!rows.is_ok()) return fail_command("larder replay", rows.status());
-    std::printf("%s", sensitivity_text(result->hit_rate(), *rows).c_str());
-  }
+  Result<std::vector<ReplaySensitivity>> rows = std::vector<ReplaySensitivity>{};
+  if (has_sensitivity) rows = replay_sensitivity(o);
+  if (!rows.is_ok()) return fail_command("larder replay", rows.status());
+  std::printf("%s\n", o.as_json ? replay_json(o, *result, *rows).dump(2).c_str() : replay_text(o, *result).c_str());
+  if (has_sensitivity && !o.as_json) std::printf("%s", sensitivity_text(result->hit_rate(), *rows).c_str());
   return 0;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/rng.h"
+#include "bench/replay_tiers.h"
 
 namespace larder {
 namespace {
@@ -15,9 +16,7 @@ constexpr int kMostPolls = 1'000'000;
 
 Nanos seconds(double s) { return std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(s)); }
 double elapsed_seconds(TimePoint begin, TimePoint end) { return std::chrono::duration<double>(end - begin).count(); }
-Nanos work(std::uint64_t tokens, double rate) {
-  return rate <= 0 ? Nanos{0} : seconds(static_cast<double>(tokens) / rate);
-}
+double work_seconds(std::uint64_t tokens, double rate) { return rate <= 0 ? 0 : static_cast<double>(tokens) / rate; }
 
 }  // namespace
 
@@ -38,6 +37,11 @@ void ReplayEngine::timed(const Live& live, Call call) {
 Status ReplayEngine::run() {
   arrive(0);
   while (status_.is_ok() && clock_.run_next()) {
+    if (clock_.now() >= kReplayEnd) {
+      return invalid_argument(
+          "the replay takes longer than 250 years; --prefill-rate, --decode-rate, --link or --storage-speed is too "
+          "low");
+    }
     poll();
     start_ready();
   }
@@ -126,8 +130,8 @@ bool ReplayEngine::start(const LivePtr& live) {
   }
   live->stage = Stage::kPrompt;
   live->computed = cache_.computed_tokens(live->id);
-  engine_free_at_ = std::max(engine_free_at_, clock_.now()) +
-                    work(request.prompt - std::min(request.prompt, live->computed), options_.prefill_rate);
+  const std::uint64_t missing = request.prompt - std::min(request.prompt, live->computed);
+  engine_free_at_ = end_of_work(std::max(engine_free_at_, clock_.now()), work_seconds(missing, options_.prefill_rate));
   clock_.after(engine_free_at_ - clock_.now(), [this, live] { go_on(live); });
   return true;
 }
@@ -141,7 +145,8 @@ void ReplayEngine::go_on(const LivePtr& live) {
       line.first_token_s = elapsed_seconds(TimePoint{} + seconds(request.arrival_s), clock_.now());
     }
     live->stage = Stage::kAnswer;
-    clock_.after(work(request.output, options_.decode_rate), [this, live] { go_on(live); });
+    const TimePoint end = end_of_work(clock_.now(), work_seconds(request.output, options_.decode_rate));
+    clock_.after(end - clock_.now(), [this, live] { go_on(live); });
     return;
   }
   if (live->stage != Stage::kAnswer) return;

@@ -50,23 +50,24 @@ double cache_us(const ReplayLine& line) { return line.cache_us; }
 
 constexpr std::size_t kMostTenantsShown = 64;
 
-std::string tenants_text(const ReplayResult& result) {
-  const std::vector<std::string> tenants = result.tenants();
-  if (tenants.size() < 2) return "";
-  TextTable table({"tenant", "hit rate %"});
-  for (std::size_t i = 0; i < std::min(tenants.size(), kMostTenantsShown); ++i) {
-    table.add_row({tenants[i], fmt::format("{:.2f}", 100 * result.hit_rate_of(tenants[i]))});
-  }
-  return table.text() + fmt::format("floors broken: {} slots of the device\n\n", result.floors_broken);
+// A trace may name anything: on a terminal it is text.
+std::string shown(const std::string& tenant) {
+  if (tenant.empty()) return "(none)";
+  const std::string quoted = nlohmann::json(tenant).dump(-1, ' ', true);
+  return quoted.substr(1, quoted.size() - 2);
 }
 
-nlohmann::ordered_json tenants_json(const ReplayResult& result) {
-  nlohmann::ordered_json rates = nlohmann::ordered_json::object();
-  const std::vector<std::string> tenants = result.tenants();
-  for (std::size_t i = 0; i < std::min(tenants.size(), kMostTenantsShown); ++i) {
-    rates[tenants[i]] = result.hit_rate_of(tenants[i]);
+std::string tenants_text(const ReplayResult& result) {
+  const std::map<std::string, double> rates = result.hit_rates_of_tenants();
+  if (rates.size() < 2) return "";
+  TextTable table({"tenant", "hit rate %"});
+  auto at = rates.begin();
+  for (std::size_t i = 0; i < kMostTenantsShown && at != rates.end(); ++i, ++at) {
+    table.add_row({shown(at->first), fmt::format("{:.2f}", 100 * at->second)});
   }
-  return rates;
+  std::string text = table.text();
+  if (at != rates.end()) text += fmt::format("and {} more: --json has all\n", rates.size() - kMostTenantsShown);
+  return text + fmt::format("floors broken: {} slots of the device\n\n", result.floors_broken);
 }
 
 }  // namespace
@@ -116,7 +117,9 @@ std::string replay_text(const ReplayOptions& options, const ReplayResult& result
 
 std::string sensitivity_text(double hit_rate, const std::vector<ReplaySensitivity>& rows) {
   TextTable table({"parameter of value", "halved: hit rate %", "change %", "doubled: hit rate %", "change %"});
-  const auto change = [&](double other) { return signed_text(100 * (other / hit_rate - 1), 1); };
+  const auto change = [&](double other) {
+    return hit_rate > 0 ? signed_text(100 * (other / hit_rate - 1), 1) : std::string("-");
+  };
   for (const ReplaySensitivity& row : rows) {
     table.add_row({row.parameter, fmt::format("{:.2f}", 100 * row.halved), change(row.halved),
                    fmt::format("{:.2f}", 100 * row.doubled), change(row.doubled)});
@@ -124,7 +127,8 @@ std::string sensitivity_text(double hit_rate, const std::vector<ReplaySensitivit
   return "\n" + table.text();
 }
 
-nlohmann::ordered_json replay_json(const ReplayOptions& options, const ReplayResult& result) {
+nlohmann::ordered_json replay_json(const ReplayOptions& options, const ReplayResult& result,
+                                   std::span<const ReplaySensitivity> rows) {
   const Totals totals = totals_of(result);
   nlohmann::ordered_json misses = nlohmann::ordered_json::object();
   for (std::size_t i = 1; i < kMissReasons; ++i) {
@@ -132,35 +136,39 @@ nlohmann::ordered_json replay_json(const ReplayOptions& options, const ReplayRes
     misses[std::string(miss_reason_name(static_cast<MissReason>(i)))] = {{"requests", totals.requests[i]},
                                                                          {"tokens", totals.missed[i]}};
   }
-  return {{"trace", options.trace},
-          {"requests", result.lines.size()},
-          {"prompt_tokens", totals.prompt},
-          {"policy", options.policy},
-          {"write_policy", options.write_policy},
-          {"exclusive_tiers", options.is_exclusive},
-          {"device_bytes", result.tier_bytes[0]},
-          {"host_bytes", result.tier_bytes[1]},
-          {"storage_bytes", result.tier_bytes[2]},
-          {"page_bytes", result.page_bytes},
-          {"checkpoint_bytes", result.checkpoint_bytes},
-          {"hit_rate", result.hit_rate()},
-          {"tenant_hit_rates", tenants_json(result)},
-          {"floors_broken", result.floors_broken},
-          {"device_tokens", totals.device},
-          {"host_tokens", totals.host},
-          {"storage_tokens", totals.storage},
-          {"misses", misses},
-          {"moved_to_host_bytes", result.moved_down},
-          {"moved_to_device_bytes", result.moved_up},
-          {"stored_bytes", result.stored},
-          {"fetched_bytes", result.fetched},
-          {"waits", result.waits},
-          {"retracts", result.retracts},
-          {"first_token_p50_s", quantile(result, 0.5, first_token)},
-          {"first_token_p99_s", quantile(result, 0.99, first_token)},
-          {"cache_p50_us", quantile(result, 0.5, cache_us)},
-          {"cache_p99_us", quantile(result, 0.99, cache_us)},
-          {"seconds", result.seconds}};
+  nlohmann::ordered_json json = {{"trace", options.trace},
+                                 {"requests", result.lines.size()},
+                                 {"prompt_tokens", totals.prompt},
+                                 {"policy", options.policy},
+                                 {"write_policy", options.write_policy},
+                                 {"exclusive_tiers", options.is_exclusive},
+                                 {"device_bytes", result.tier_bytes[0]},
+                                 {"host_bytes", result.tier_bytes[1]},
+                                 {"storage_bytes", result.tier_bytes[2]},
+                                 {"page_bytes", result.page_bytes},
+                                 {"checkpoint_bytes", result.checkpoint_bytes},
+                                 {"hit_rate", result.hit_rate()},
+                                 {"tenant_hit_rates", result.hit_rates_of_tenants()},
+                                 {"floors_broken", result.floors_broken},
+                                 {"device_tokens", totals.device},
+                                 {"host_tokens", totals.host},
+                                 {"storage_tokens", totals.storage},
+                                 {"misses", misses},
+                                 {"moved_to_host_bytes", result.moved_down},
+                                 {"moved_to_device_bytes", result.moved_up},
+                                 {"stored_bytes", result.stored},
+                                 {"fetched_bytes", result.fetched},
+                                 {"waits", result.waits},
+                                 {"retracts", result.retracts},
+                                 {"first_token_p50_s", quantile(result, 0.5, first_token)},
+                                 {"first_token_p99_s", quantile(result, 0.99, first_token)},
+                                 {"cache_p50_us", quantile(result, 0.5, cache_us)},
+                                 {"cache_p99_us", quantile(result, 0.99, cache_us)},
+                                 {"seconds", result.seconds}};
+  for (const ReplaySensitivity& row : rows) {
+    json["sensitivity"][row.parameter] = {{"halved", row.halved}, {"doubled", row.doubled}};
+  }
+  return json;
 }
 
 double quantile_of(std::vector<double> values, double q) {

@@ -6,11 +6,15 @@
 
 namespace larder {
 
+TimePoint end_of_work(TimePoint begin, double seconds) {
+  const std::chrono::duration<double> work(seconds);
+  return work < kReplayEnd - begin ? begin + std::chrono::duration_cast<Nanos>(work) : kReplayEnd;
+}
+
 void ReplayLink::send(std::uint64_t bytes, Task done) {
   bytes_ += bytes;
   if (rate_ <= 0) return done();
-  free_at_ = std::max(free_at_, clock_.now()) +
-             std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(static_cast<double>(bytes) / rate_));
+  free_at_ = end_of_work(std::max(free_at_, clock_.now()), static_cast<double>(bytes) / rate_);
   clock_.after(free_at_ - clock_.now(), std::move(done));
 }
 

@@ -17,6 +17,11 @@
 
 namespace larder {
 
+// No replay lasts longer: there the clock would overflow before long.
+inline constexpr TimePoint kReplayEnd{std::chrono::hours(24 * 365 * 250)};
+// When work of so many seconds ends that begins then; kReplayEnd at the latest.
+[[nodiscard]] TimePoint end_of_work(TimePoint begin, double seconds);
+
 // One way of a link: what is given to it goes one after another. 0 bytes a second: everything at once.
 class ReplayLink {
  public:

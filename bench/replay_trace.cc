@@ -7,11 +7,15 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+#include <tuple>
 
 namespace larder {
 namespace {
 
 constexpr std::uint64_t kMostTokens = 100'000'000;
+constexpr double kLatestMs = 4e12;  // the year 2096 of who counts from 1970
 constexpr std::size_t kLongestTenant = 4096;
 constexpr std::uint64_t kAnswerBlocks = std::uint64_t{1}
                                         << 62;  // ids of answers that no prompt repeats; none is larger
@@ -34,6 +38,13 @@ Result<double> number_at(const nlohmann::json& line, const char* key, double lea
   return value;
 }
 
+Result<std::uint64_t> tokens_at(const nlohmann::json& line, const char* key, double least) {
+  const Result<double> value = number_at(line, key, least, static_cast<double>(kMostTokens));
+  if (!value.is_ok()) return value.status();
+  if (*value != std::floor(*value)) return invalid_argument(fmt::format("\"{}\" is no whole number", key));
+  return static_cast<std::uint64_t>(*value);
+}
+
 Result<std::vector<std::uint64_t>> ids_at(const nlohmann::json& line, const char* key) {
   std::vector<std::uint64_t> out;
   const auto ids = line.find(key);
@@ -52,16 +63,16 @@ Result<std::vector<std::uint64_t>> ids_at(const nlohmann::json& line, const char
 Status ReplayTrace::add_line(const std::string& line) {
   const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, false);
   if (!parsed.is_object()) return invalid_argument("it is no JSON object");
-  const Result<double> time = number_at(parsed, "timestamp", 0, 1e15);
+  const Result<double> time = number_at(parsed, "timestamp", 0, kLatestMs);
   if (!time.is_ok()) return time.status();
-  const Result<double> prompt = number_at(parsed, "input_length", 1, static_cast<double>(kMostTokens));
+  const Result<std::uint64_t> prompt = tokens_at(parsed, "input_length", 1);
   if (!prompt.is_ok()) return prompt.status();
-  const Result<double> output = number_at(parsed, "output_length", 0, static_cast<double>(kMostTokens));
+  const Result<std::uint64_t> output = tokens_at(parsed, "output_length", 0);
   if (!output.is_ok()) return output.status();
   Request request;
   request.arrival_s = *time / 1000;
-  request.prompt = static_cast<std::uint64_t>(*prompt);
-  request.output = static_cast<std::uint64_t>(*output);
+  request.prompt = *prompt;
+  request.output = *output;
   if (!requests_.empty() && request.arrival_s < requests_.back().arrival_s) {
     return invalid_argument("its \"timestamp\" is before that of the line before it; sort the file by time");
   }
@@ -105,7 +116,7 @@ Result<ReplayTrace> ReplayTrace::read(const std::string& path, std::uint64_t blo
   trace.block_tokens_ = block_tokens;
   std::string line;
   for (std::size_t number = 1; trace.requests_.size() < limit && std::getline(file, line); ++number) {
-    if (line.empty()) continue;
+    if (line.find_first_not_of(" \t\r") == line.npos) continue;
     const Status added = trace.add_line(line);
     if (!added.is_ok()) return invalid_argument(fmt::format("{}:{}: {}", path, number, added.message()));
   }
@@ -120,29 +131,34 @@ std::uint64_t ReplayTrace::whole_blocks(const Request& request) const {
   return request.prompt / block_tokens_ + request.answer_blocks.size();
 }
 
-// Blocks are named by their whole prefix, so requests that share a block share all before it.
+// Blocks are named by their whole prefix, so requests that share a block share all before it. Those that wait at one
+// block, as all that have a short question behind one system prompt may, are looked at only if their turn has come.
 void ReplayTrace::find_next_turns() {
-  std::unordered_map<std::uint64_t, std::vector<std::size_t>> waiting;  // by the last whole block
+  using Waiting = std::tuple<std::uint64_t, std::string_view, std::uint64_t, std::size_t>;
+  // By the last whole block: whole blocks, tenant, tokens, request.
+  std::unordered_map<std::uint64_t, std::set<Waiting>> waiting;
   for (std::size_t i = 0; i < requests_.size(); ++i) {
-    const std::vector<std::uint64_t>& blocks = requests_[i].blocks;
-    for (std::size_t k = 0; k < requests_[i].prompt / block_tokens_; ++k) {
+    const Request& me = requests_[i];
+    const std::vector<std::uint64_t>& blocks = me.blocks;
+    for (std::size_t k = 0; k < me.prompt / block_tokens_; ++k) {
       const auto found = waiting.find(blocks[k]);
       if (found == waiting.end()) continue;
-      std::erase_if(found->second, [&](std::size_t earlier) {
-        Request& before = requests_[earlier];
-        if (before.tenant != requests_[i].tenant) return false;
-        if (whole_blocks(before) != k + 1 || requests_[i].prompt <= before.prompt + before.output) return false;
+      const auto first = found->second.lower_bound({k + 1, me.tenant, 0, 0});
+      auto at = first;
+      for (; at != found->second.end() && *at < Waiting{k + 1, me.tenant, me.prompt, 0}; ++at) {
+        Request& before = requests_[std::get<3>(*at)];
         before.next_turn = i;
         const std::uint64_t part = before.prompt / block_tokens_;
         if (before.blocks.size() > part) filled_later_.try_emplace(before.blocks.back(), blocks[part]);
-        return true;
-      });
+      }
+      found->second.erase(first, at);
     }
-    const Request& me = requests_[i];
     const bool is_filled = !me.answer_blocks.empty() && me.prompt % block_tokens_ != 0;
     if (is_filled) filled_later_.try_emplace(blocks.back(), me.answer_blocks.front());
     const std::uint64_t whole = whole_blocks(me);
-    if (whole > 0) waiting[me.answer_blocks.empty() ? blocks[whole - 1] : me.answer_blocks.back()].push_back(i);
+    if (whole == 0) continue;
+    const std::uint64_t last = me.answer_blocks.empty() ? blocks[whole - 1] : me.answer_blocks.back();
+    waiting[last].emplace(whole, me.tenant, me.prompt + me.output, i);
   }
 }
 

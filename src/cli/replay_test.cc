@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -68,6 +69,8 @@ TEST_F(Replay, ALineThatIsNoneIsNamed) {
   names("{}", "there is no \"timestamp\"");
   names(R"({"timestamp": "6", "input_length": 1, "output_length": 1, "hash_ids": [1]})", "\"timestamp\" is no number");
   names(R"({"timestamp": 4, "input_length": 1, "output_length": 1, "hash_ids": [1]})", "sort the file");
+  names(R"({"timestamp": 1e13, "input_length": 1, "output_length": 1, "hash_ids": [1]})", "\"timestamp\" is 1");
+  names(R"({"timestamp": 6, "input_length": 1.5, "output_length": 1, "hash_ids": [1]})", "no whole number");
   names(R"({"timestamp": 6, "input_length": 0, "output_length": 1, "hash_ids": []})", "\"input_length\" is 0");
   names(R"({"timestamp": 6, "input_length": 1e300, "output_length": 1, "hash_ids": []})", "which is not from");
   names(R"({"timestamp": 6, "input_length": 65, "output_length": 1, "hash_ids": [1]})", "65 tokens are 2 blocks of 64");
@@ -90,12 +93,11 @@ TEST_F(Replay, TenantsShareNothing) {
   write(line(0, "") + line(1, R"(, "tenant": "a")") + line(2, R"(, "tenant": "b")") + line(3, R"(, "tenant": "a")"));
   const Result<ReplayResult> result = run_replay(options_);
   ASSERT_TRUE(result.is_ok()) << result.status().to_string();
-  EXPECT_EQ(result->tenants(), (std::vector<std::string>{"", "a", "b"}));
-  EXPECT_EQ(result->hit_rate_of(""), 0);
-  EXPECT_EQ(result->hit_rate_of("b"), 0);
-  EXPECT_NEAR(result->hit_rate_of("a"), 192.0 / 400, 1e-9) << "the second of two, in whole pages";
+  // Of the second of two, in whole pages.
+  EXPECT_EQ(result->hit_rates_of_tenants(), (std::map<std::string, double>{{"", 0}, {"a", 192.0 / 400}, {"b", 0}}));
   const std::string text = replay_text(options_, *result);
   EXPECT_NE(text.find("\nthe last page of a prompt is always computed         1 "), std::string::npos) << text;
+  EXPECT_NE(text.find("\n(none)  "), std::string::npos) << text;
   EXPECT_NE(error_of(R"({"timestamp": 6, "input_length": 64, "output_length": 1, "hash_ids": [1], "tenant": 7})")
                 .find("\"tenant\" is no text"),
             std::string::npos);
@@ -105,10 +107,25 @@ TEST_F(Replay, TenantsShareNothing) {
   EXPECT_TRUE(status.message().starts_with("--tenant-limits: ")) << status.to_string();
 }
 
+// Their names are anything.
+TEST_F(Replay, ATableOfManyTenantsIsATable) {
+  std::string lines;
+  for (int i = 100; i < 200; ++i) {
+    lines += R"({"timestamp": 0, "input_length": 64, "output_length": 1, "hash_ids": [1], "tenant": "\u001b\n)" +
+             std::to_string(i) + "\"}\n";
+  }
+  write(lines);
+  const Result<ReplayResult> result = run_replay(options_);
+  ASSERT_TRUE(result.is_ok()) << result.status().to_string();
+  const std::string text = replay_text(options_, *result);
+  EXPECT_NE(text.find("\n\\u001b\\n163        0.00\nand 36 more: --json has all\n"), std::string::npos) << text;
+  EXPECT_EQ(replay_json(options_, *result)["tenant_hit_rates"].size(), 100u);
+}
+
 TEST_F(Replay, AFileThatIsNotThereAndOneWithoutLines) {
   EXPECT_EQ(run_replay(options_).status().code(), StatusCode::kNotFound);
-  write("\n\n");
-  EXPECT_EQ(run_replay(options_).status().code(), StatusCode::kInvalidArgument);
+  write("\n\r\n");
+  EXPECT_NE(run_replay(options_).status().message().find("has no request"), std::string::npos);
 }
 
 TEST_F(Replay, SizesThatNothingFitsAreRefused) {
@@ -127,6 +144,42 @@ TEST_F(Replay, SizesThatNothingFitsAreRefused) {
   const Status status = run_replay(options_).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("--device: the longest request"), std::string::npos) << status.message();
+  options_.device_gib = 0;
+  options_.host_gib = 1e-6;
+  EXPECT_TRUE(run_replay(options_).status().message().starts_with("--host: "))
+      << run_replay(options_).status().message();
+}
+
+TEST_F(Replay, SizesThatAreTooLargeForTheirNumbersAreRefused) {
+  write(R"({"timestamp": 0, "input_length": 100000000, "output_length": 1, "hash_ids": [1]})");
+  options_.block_tokens = 100'000'000;
+  options_.page_size = 1;
+  options_.at_once = 4096;
+  const Status pages = run_replay(options_).status();
+  EXPECT_TRUE(pages.message().starts_with("--at-once: ")) << pages.to_string();
+  write_conversations(1);
+  options_.block_tokens = 64;
+  options_.device_gib = 1e6;  // more pages of 1 KiB than have a number
+  const Status status = run_replay(options_).status();
+  EXPECT_EQ(status.code(), StatusCode::kOverloaded) << status.to_string();
+}
+
+// Of work that takes for ever, its end would be before its beginning.
+TEST_F(Replay, WhatTakesCenturiesIsRefused) {
+  write_conversations(1);
+  for (double ReplayOptions::*const speed : {&ReplayOptions::prefill_rate, &ReplayOptions::decode_rate}) {
+    ReplayOptions slow = options_;
+    slow.*speed = 1e-16;
+    const Status status = run_replay(slow).status();
+    EXPECT_NE(status.message().find("longer than 250 years"), std::string::npos) << status.to_string();
+  }
+}
+
+TEST_F(Replay, ParametersThatChangeNothingAreInTheReport) {
+  const std::vector<ReplaySensitivity> rows = {{.parameter = "fade_tokens", .halved = 0, .doubled = 0.25}};
+  EXPECT_EQ(sensitivity_text(0, rows).find("nan"), std::string::npos) << sensitivity_text(0, rows);
+  EXPECT_EQ(replay_json(options_, {}, rows)["sensitivity"]["fade_tokens"]["doubled"], 0.25);
+  EXPECT_FALSE(replay_json(options_, {}).contains("sensitivity"));
 }
 
 // All that was there before is found again, from a host that keeps everything: each turn but its new blocks.
