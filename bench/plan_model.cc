@@ -89,12 +89,21 @@ Result<PlanModel> model_of_file(const PlanSource& source) {
 Result<PlanModel> model_of_hf(const PlanSource& source) {
   const Result<std::string> text = read_text_file(real_file_system(), source.hf_config, kHfTextMax);
   if (!text.is_ok()) return Status(text.status().code(), "--hf-config: " + text.status().message());
-  Result<HfModel> read =
-      read_hf_config(*text, source.hf_config, {.page_size = source.page_size, .kv_dtype = source.kv_dtype});
+  const std::string beside =
+      source.hf_config.substr(0, source.hf_config.find_last_of('/') + 1) + "hf_quant_config.json";
+  const Result<std::string> quant = read_text_file(real_file_system(), beside, kHfTextMax);
+  if (!quant.is_ok() && quant.status().code() != StatusCode::kNotFound) {
+    return Status(quant.status().code(), "--hf-config: " + quant.status().message());
+  }
+  Result<HfModel> read = read_hf_config(*text, source.hf_config,
+                                        {.page_size = source.page_size,
+                                         .kv_dtype = source.kv_dtype,
+                                         .quant_text = quant.is_ok() ? std::string_view(*quant) : std::string_view(),
+                                         .quant_name = beside});
   if (!read.is_ok()) return read.status();
   PlanModel model = sized(std::move(read->spec));
   model.name = model.architecture = read->family;
-  model.origin = source.hf_config;
+  model.origin = source.hf_config + (read->is_kv_of_quant_text ? "; eight bits of KV by " + beside : "");
   model.layers = read->layers;
   model.context_length = read->context_length;
   return model;

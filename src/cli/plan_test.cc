@@ -121,6 +121,15 @@ TEST_F(Plan, AHuggingFaceConfig) {
     EXPECT_EQ(config[key], preset[key]) << key;
   }
   EXPECT_EQ(config["architecture"], "gpt_oss");
+  // KV in eight bits is said in a file beside it.
+  const std::string beside =
+      write("hf_quant_config.json", R"({"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}})");
+  options.source = {.hf_config = folder_ + "/config.json"};
+  const Json eight = run(options);
+  EXPECT_EQ(2 * eight["page_bytes"].get<std::uint64_t>(), config["page_bytes"].get<std::uint64_t>());
+  EXPECT_EQ(eight["origin"], folder_ + "/config.json; eight bits of KV by " + beside);
+  write("hf_quant_config.json", "{");
+  refused(options, "hf_quant_config.json:1:");
 }
 
 TEST_F(Plan, AGgufFile) {

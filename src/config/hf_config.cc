@@ -61,20 +61,49 @@ HfTypes types_of(HfFields& fields, const HfShape& shape, const HfOptions& option
   if (!name.empty()) (void)hf_dtype(fields, "dtype", name);
   if (!shape.compress_ratios.empty()) types.kv = Dtype::kFp8E4m3;  // of DeepSeek V4: whatever the weights have
   if (options.kv_dtype) types.kv = *options.kv_dtype;
+  if (shape.has_narrow_state) types.temporal = Dtype::kBf16;
   for (const char* const key : {"mamba_ssm_dtype", "mamba_ssm_cache_dtype"}) {
     if (const std::string state = fields.word(key); !state.empty()) types.temporal = hf_dtype(fields, key, state);
   }
   return types;
 }
 
-// ModelOpt's files say whether KV has eight bits, too, and SGLang and vLLM do as they say.
-bool has_eight_bit_cache(const std::string& source, const Tree::Table& table) {
-  const Tree::Table* const found = table_at(table, "quantization_config");
-  if (found == nullptr) return false;
+// What ModelOpt says of KV, and SGLang and vLLM do as it says.
+struct HfQuantization {
+  bool is_there = false, is_mixed = false, is_kv_said = false, is_kv_eight = false;
+};
+
+HfQuantization quantization_of(const std::string& source, const Tree::Table* found) {
+  HfQuantization says{.is_there = found != nullptr};
+  if (found == nullptr) return says;
   HfFields fields(source, *found, *found);
-  if (fields.word("quant_algo").empty()) return false;
-  if (fields.word("kv_cache_scheme.type") == "float" && fields.get("kv_cache_scheme.num_bits", 0) == 8) return true;
-  return fields.word("kv_cache_quant_algo") == "FP8";
+  const std::string algorithm = fields.word("quant_algo");
+  says.is_mixed = algorithm == "MIXED_PRECISION";
+  says.is_kv_said = fields.has("kv_cache_scheme") || fields.has("kv_cache_quant_algo");
+  const bool is_eight =
+      fields.word("kv_cache_scheme.type") == "float" && fields.get("kv_cache_scheme.num_bits", 0) == 8;
+  says.is_kv_eight = !algorithm.empty() && (is_eight || fields.word("kv_cache_quant_algo") == "FP8");
+  return says;
+}
+
+// In hf_quant_config.json it stands in a table, or as config.json has it. SGLang reads that file where config.json says
+// nothing, or of mixed precision nothing about KV.
+Status choose_kv_dtype(const std::string& source, const Tree::Table& top, const Tree::Table& inner, HfOptions& options,
+                       bool& is_of_text) {
+  const Tree::Table* const own = table_at(top, "quantization_config");
+  HfQuantization says = quantization_of(source, own != nullptr ? own : table_at(inner, "quantization_config"));
+  if (!options.quant_text.empty() && (!says.is_there || (says.is_mixed && !says.is_kv_said))) {
+    const std::string name(options.quant_name);
+    const Result<Tree> tree = parse_json_tree(without_infinities(options.quant_text), name);
+    if (!tree) return tree.status();
+    const auto* const table = tree->as<Tree::Table>();
+    if (table == nullptr) return invalid_argument(name + ": is no JSON object");
+    const Tree::Table* const section = table_at(*table, "quantization");
+    says = quantization_of(name, section != nullptr ? section : table);
+    is_of_text = says.is_kv_eight && !options.kv_dtype;
+  }
+  if (says.is_kv_eight && !options.kv_dtype) options.kv_dtype = Dtype::kFp8E4m3;
+  return Status::ok();
 }
 
 PlaneSpec plane_of(std::string name, Dtype dtype, std::uint32_t rows, std::uint32_t heads, std::uint64_t dim) {
@@ -133,7 +162,8 @@ std::vector<PoolSpec> pools_of_shape(const HfShape& shape, const HfTypes& types,
                      .planes = std::move(planes)});
   };
   add(PoolName::kSwa, ComponentKind::kSwa, shape.sliding, key_value_planes(shape.sliding_heads, types.kv, page_size));
-  std::vector<PlaneSpec> state = {plane_of("conv", kConvDtype, 1, 1, shape.conv_elements)};
+  std::vector<PlaneSpec> state;
+  if (shape.has_conv) state.push_back(plane_of("conv", kConvDtype, 1, 1, shape.conv_elements));
   if (shape.temporal_elements > 0) state.push_back(plane_of("temporal", types.temporal, 1, 1, shape.temporal_elements));
   add(PoolName::kMamba, ComponentKind::kMamba, shape.recurrent, std::move(state));
   return pools;
@@ -178,7 +208,8 @@ Result<ModelSpec> spec_of_shape(const HfShape& shape, HfFields& fields, const Hf
   for (const std::uint64_t elements : {shape.conv_elements, shape.temporal_elements}) {
     if (elements > kPageBytesMax) fields.fail("conv and temporal state", "have more than 4 GiB");
   }
-  if (!shape.recurrent.empty() && shape.conv_elements == 0) fields.fail("conv_kernel", "must be at least 2");
+  if (!shape.recurrent.empty() && shape.has_conv && shape.conv_elements == 0)
+    fields.fail("conv_kernel", "must be at least 2");
   if (!fields.status().is_ok()) return fields.status();
   PoolList list{.id = family, .page_size = options.page_size, .window = shape.window};
   if (shape.compress_ratios.empty()) {
@@ -235,8 +266,7 @@ Result<HfModel> read_hf_config(std::string_view text, std::string_view source_na
   model.context_length = shape.context;
   if (!fields.status().is_ok()) return fields.status();
   HfOptions chosen = options;
-  const bool is_eight = has_eight_bit_cache(source, *top) || has_eight_bit_cache(source, *inner);
-  if (is_eight && !options.kv_dtype) chosen.kv_dtype = Dtype::kFp8E4m3;
+  LARDER_RETURN_IF_ERROR(choose_kv_dtype(source, *top, *inner, chosen, model.is_kv_of_quant_text));
   Result<ModelSpec> spec = spec_of_shape(shape, fields, chosen, model.family);
   if (!spec.is_ok()) {
     const bool has_source = spec.status().message().starts_with(source);

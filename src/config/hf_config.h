@@ -9,8 +9,9 @@
 //   swa     layers that see `sliding_window` tokens
 //   mamba   recurrent layers: conv (taps - 1 inputs, 16 bits) and temporal state, float32 unless the file says else
 //
-// DeepSeek V4 has compressed entries and their indexer's keys instead of kv, and compressors' states beside swa. KV has
-// 16 bits, or the eight that the file of a quantized model asks for.
+// Lightning attention has no conv; its state has 16 bits where it is MiniMax 01's. DeepSeek V4 has compressed entries
+// and their indexer's keys instead of kv, and compressors' states beside swa. KV has 16 bits, or the eight that the
+// file of a quantized model asks for, or hf_quant_config.json beside it.
 //
 // Layers without a cache (MLP and MoE blocks of Nemotron-H, Gemma 4's that share the KV of others) have no part of any
 // pool. Layers that predict further tokens do not count.
@@ -36,12 +37,15 @@ inline constexpr std::size_t kHfTextMax = std::size_t{8} << 20;
 struct HfOptions {
   std::uint32_t page_size = 64;
   std::optional<Dtype> kv_dtype{};  // of kv and swa; nullopt: as an engine chooses it of the file
+  std::string_view quant_text{};    // of hf_quant_config.json beside it; empty: there is none
+  std::string_view quant_name{};    // in messages
 };
 
 struct HfModel {
   std::string family;                // "qwen3_next"
   std::uint32_t layers = 0;          // as the file counts them
   std::uint32_t context_length = 0;  // 0: the file does not say
+  bool is_kv_of_quant_text = false;  // its eight bits are
   ModelSpec spec;                    // pools only
 };
 

@@ -192,6 +192,13 @@ std::string twelve(std::string_view family, std::string_view keys) {
 }
 constexpr std::size_t kHead = 2 * 64 * 2;  // bytes of a token in one head of one layer
 
+void refused(std::string_view text, StatusCode code, std::string_view words) {
+  const Status status = read_hf_config(text, "my/config.json", {}).status();
+  EXPECT_EQ(status.code(), code) << text;
+  EXPECT_TRUE(status.message().starts_with("my/config.json")) << status.message();
+  EXPECT_NE(status.message().find(words), std::string::npos) << status.message();
+}
+
 // Phi-4-mini has a window of 262,144 tokens and a context of 131,072.
 TEST(HfConfig, AWindowThatNoTextFillsIsNone) {
   const std::string keys = R"("num_key_value_heads": 8, "max_position_embeddings": 4096, "sliding_window": )";
@@ -227,6 +234,34 @@ TEST(HfConfig, KvHasSixteenBitsUnlessSomebodySaysEight) {
   EXPECT_EQ(sizes_of(quantized(R"("quant_algo": "NVFP4", )" + eight), Dtype::kBf16).full, 12 * 16 * kHead);
   EXPECT_EQ(sizes_of(quantized(R"("quant_algo": "NVFP4", "kv_cache_scheme": null)")).full, 12 * 16 * kHead);
   EXPECT_EQ(sizes_of(quantized(eight)).full, 12 * 16 * kHead) << "not of ModelOpt: SGLang does not take it";
+}
+
+// ModelOpt's older exports say it in a file beside config.json, and SGLang reads that one where config.json is silent.
+TEST(HfConfig, TheFileBesideSaysThatKvHasEightBits) {
+  const auto kv_of = [](const std::string& config, std::string_view beside) {
+    const Result<HfModel> model =
+        read_hf_config(config, "config.json", {.page_size = 1, .quant_text = beside, .quant_name = "quant.json"});
+    EXPECT_TRUE(model.is_ok()) << model.status().to_string();
+    return std::pair(bytes_in(model->spec, ComponentKind::kFull), model->is_kv_of_quant_text);
+  };
+  const std::size_t wide = 12 * 16 * kHead;
+  const std::string plain = twelve("llama", "");
+  const std::string_view eight = R"({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8",
+    "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}})";
+  EXPECT_EQ(kv_of(plain, eight), std::pair(wide / 2, true));
+  EXPECT_EQ(kv_of(plain, R"({"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"})"), std::pair(wide / 2, true));
+  EXPECT_EQ(kv_of(plain, R"({"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": null}})"),
+            std::pair(wide, false));
+  EXPECT_EQ(kv_of(plain, ""), std::pair(wide, false));
+  const auto said = [](std::string_view keys) {
+    return twelve("llama", R"("quantization_config": {"quant_method": "modelopt", )" + std::string(keys) + "}");
+  };
+  EXPECT_EQ(kv_of(said(R"("quant_algo": "FP8")"), eight), std::pair(wide, false)) << "config.json has said it";
+  EXPECT_EQ(kv_of(said(R"("quant_algo": "MIXED_PRECISION")"), eight), std::pair(wide / 2, true)) << "it has not";
+  EXPECT_EQ(kv_of(said(R"("quant_algo": "MIXED_PRECISION", "kv_cache_scheme": null)"), eight), std::pair(wide, false));
+  const Status broken = read_hf_config(plain, "c", {.quant_text = "{", .quant_name = "quant.json"}).status();
+  EXPECT_EQ(broken.code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(broken.message().starts_with("quant.json:1:")) << broken.message();
 }
 
 // Saved again by transformers 5.24: the widths of full layers are in per_layer_config.
@@ -290,11 +325,18 @@ TEST(HfConfig, DeepSeekV4) {
       << status.message();
 }
 
-void refused(std::string_view text, StatusCode code, std::string_view words) {
-  const Status status = read_hf_config(text, "my/config.json", {}).status();
-  EXPECT_EQ(status.code(), code) << text;
-  EXPECT_TRUE(status.message().starts_with("my/config.json")) << status.message();
-  EXPECT_NE(status.message().find(words), std::string::npos) << status.message();
+// Files that transformers 5 has written name the layers.
+TEST(HfConfig, DeepSeekV4WithNamesOfLayers) {
+  const std::string keys = R"({"model_type": "deepseek_v4", "num_hidden_layers": 3, "head_dim": 512,
+    "qk_rope_head_dim": 64, "index_head_dim": 128, "sliding_window": 128)";
+  const std::string names = R"(, "layer_types": ["sliding_attention", "compressed_sparse_attention",
+    "heavily_compressed_attention"], "compress_rates": {"compressed_sparse_attention": 4,
+    "heavily_compressed_attention": )";
+  EXPECT_EQ(sizes_of(keys + names + "128}}"), sizes_of(keys + R"(, "compress_ratios": [0, 4, 128]})"));
+  refused(keys + names + "64}}", StatusCode::kUnsupported, "compress_rates: heavily_compressed_attention is 64");
+  refused(keys + R"(, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]})",
+          StatusCode::kUnsupported, "layer 1 is 'full_attention'");
+  refused(keys + "}", StatusCode::kInvalidArgument, "compress_ratios: is missing, as is layer_types");
 }
 
 TEST(HfConfig, FamiliesWithAWindowInMostLayers) {
@@ -357,6 +399,98 @@ TEST(HfConfig, MiniMaxM3) {
      "sparse_disable_index_value": [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, )";
   EXPECT_EQ(sizes_of(twelve("minimax_m3", keys + "1]}")).full, 12u * 4 * 2 * kHead + 9 * 256);
   refused(twelve("minimax_m3", keys + "0]}"), StatusCode::kUnsupported, "sparse_disable_index_value");
+}
+
+// Zamba2 7B, cut to 12 layers: a state in each, and KV of the doubled width where the shared block is.
+TEST(HfConfig, ZambaTwo) {
+  const std::string keys = R"("num_hidden_layers": 12, "hidden_size": 3584, "num_attention_heads": 32,
+    "num_key_value_heads": 32, "attention_head_dim": 224, "mamba_expand": 2, "n_mamba_heads": 112, "mamba_headdim": 64,
+    "mamba_d_state": 64, "mamba_d_conv": 4, "mamba_ngroups": 2, "model_type": "zamba2", "layers_block_type": )";
+  constexpr std::size_t kState = (7168 + 2 * 2 * 64) * 3 * 2 + 7168 * 64 * 4, kKv = 2 * 32 * 224 * 2;
+  const std::string six = R"("mamba","mamba","mamba","mamba","mamba","hybrid")";
+  EXPECT_EQ(sizes_of("{" + keys + repeated(six, 2) + "}"), (Sizes{.full = 2 * kKv, .state = 12 * kState}));
+  const std::string today = R"("linear_attention","hybrid","linear_attention")";  // as transformers 5 writes it
+  EXPECT_EQ(sizes_of("{" + keys + repeated(today, 4) + "}"), (Sizes{.full = 4 * kKv, .state = 12 * kState}));
+  refused("{" + keys + "null}", StatusCode::kInvalidArgument, "layers_block_type: is missing");
+}
+
+// MiniMax M1: 10 of 80 layers see everything; the others keep a matrix for each head, in 16 bits, and no convolution.
+TEST(HfConfig, MiniMaxOne) {
+  const std::string keys = R"({"num_hidden_layers": 80, "hidden_size": 6144, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 10240000, "model_type": )";
+  const Sizes expected = {.full = 10 * 2 * 8 * 128 * 2, .state = 70 * 64 * 128 * 128 * 2};
+  const std::string numbers = repeated("0,0,0,0,0,0,0,1", 10), six = R"("linear_attention","linear_attention",
+    "linear_attention","linear_attention","linear_attention","linear_attention","linear_attention","full_attention")";
+  EXPECT_EQ(sizes_of(keys + R"("minimax_m1", "attn_type_list": )" + numbers + "}"), expected);
+  EXPECT_EQ(sizes_of(keys + R"("minimax_text_01", "attn_type_list": )" + numbers + "}"), expected);
+  EXPECT_EQ(sizes_of(keys + R"("minimax", "layer_types": )" + repeated(six, 10) + "}"), expected);
+  refused(keys + R"("minimax_m1"})", StatusCode::kInvalidArgument, "attn_type_list: has 0 entries");
+}
+
+// Ling 3.0 flash has delta attention, Ling and Ring 2.5 have lightning attention: no convolution, and float32.
+TEST(HfConfig, LingHybrid) {
+  const std::string keys = std::string(kLatent) + R"(, "head_dim": 128, "num_attention_heads": 32, "hidden_size": 2560,
+    "num_hidden_layers": 42, "model_max_length": 262144, "model_type": "bailing_hybrid")";
+  const std::string ling3 = "{" + keys + R"(, "layer_group_size": 6, "short_conv_kernel_size": 4)";
+  constexpr std::size_t kDelta = 3 * 32 * 128 * 3 * 2 + 32 * 128 * 128 * 4;
+  EXPECT_EQ(sizes_of(ling3 + "}"), (Sizes{.full = 7 * 576 * 2, .state = 35 * kDelta}));
+  EXPECT_EQ(sizes_of(ling3 + R"(, "use_mla_nope": true})").full, 7u * 512 * 2);
+  // Saved again by transformers 5.24, which has another width under "head_dim" then.
+  EXPECT_EQ(sizes_of("{" + std::string(kLatent) + R"(, "head_dim": 64, "linear_head_dim": 128, "num_hidden_layers": 3,
+    "num_attention_heads": 32, "short_conv_kernel_size": 4, "model_type": "bailing_hybrid",
+    "layer_types": ["linear_attention", "linear_attention", "full_attention"]})"),
+            (Sizes{.full = 576 * 2, .state = 2 * kDelta}));
+  EXPECT_EQ(sizes_of("{" + keys + R"(, "layer_group_size": 7})"),
+            (Sizes{.full = 6 * 576 * 2, .state = 36 * 32 * 128 * 128 * 4}));
+  refused("{" + keys + R"(, "layer_group_size": 8})", StatusCode::kUnsupported, "8 does not divide 42");
+  refused(ling3 + R"(, "full_attention_type": "gqa"})", StatusCode::kUnsupported, "full_attention_type: 'gqa'");
+}
+
+// LongCat Flash: each of its 28 layers has two attentions.
+TEST(HfConfig, LongCatFlash) {
+  const std::string keys = R"({"model_type": "longcat_flash", "max_position_embeddings": 131072, )";
+  const HfModel model = model_of(keys + R"("num_layers": 28, )" + std::string(kLatent) + "}");
+  EXPECT_EQ(bytes_in(model.spec, ComponentKind::kFull), 64u * 56 * 576 * 2);
+  EXPECT_EQ(model.layers, 56u);
+  refused(keys + R"("num_layers": 600, )" + std::string(kLatent) + "}", StatusCode::kInvalidArgument, "more than 512");
+  refused(keys + R"("num_hidden_layers": 28, )" + std::string(kLatent) + "}", StatusCode::kInvalidArgument,
+          "num_layers: is missing");
+}
+
+// Command A Plus: the first, dense layers have turns of their own; by default none of them has a window.
+TEST(HfConfig, CohereTwoMoe) {
+  const std::string keys = R"("num_key_value_heads": 8, "head_dim": 64, "sliding_window": 512)";
+  EXPECT_EQ(sizes_of(twelve("cohere2_moe", keys)),
+            (Sizes{.full = 3 * 8 * kHead, .window = 512, .sliding = 9 * 8 * kHead}));
+  EXPECT_EQ(sizes_of(twelve("cohere2_moe", keys + R"(, "first_k_dense_replace": 2)")),
+            (Sizes{.full = 4 * 8 * kHead, .window = 512, .sliding = 8 * 8 * kHead}))
+      << "full: 0, 1, 5, 9";
+  EXPECT_EQ(sizes_of(twelve("cohere2_moe", keys + R"(, "first_k_dense_replace": 2, "sliding_window_pattern": 2,
+    "prefix_dense_sliding_window_pattern": 3)")),
+            (Sizes{.full = 5 * 8 * kHead, .window = 512, .sliding = 7 * 8 * kHead}))
+      << "full: 3, 5, 7, 9, 11";
+  EXPECT_EQ(sizes_of(twelve("cohere2_moe", keys + R"(, "layer_types": )" + repeated(R"("full_attention")", 12))).full,
+            12 * 8 * kHead);
+}
+
+// Nemotron Super and Ultra: each block says how many queries share a head, or that it has no attention.
+TEST(HfConfig, NemotronNas) {
+  const auto blocks = [](std::string_view third) {
+    return R"({"model_type": "nemotron-nas", "num_hidden_layers": 3, "num_attention_heads": 64, "hidden_size": 8192,
+      "num_key_value_heads": null, "block_configs": [
+      {"attention": {"n_heads_in_group": 8, "no_op": false, "replace_with_linear": false, "window_length": null}},
+      {"attention": {"n_heads_in_group": null, "no_op": true, "replace_with_linear": false}},
+      {"attention": )" +
+           std::string(third) + "}]}";
+  };
+  constexpr std::size_t kBlock = 2 * 8 * 128 * 2;
+  EXPECT_EQ(sizes_of(blocks(R"({"n_heads_in_group": 8})")), Sizes{.full = 2 * kBlock});
+  EXPECT_EQ(sizes_of(blocks(R"({"replace_with_linear": true})")), Sizes{.full = kBlock});
+  refused(blocks(R"({"n_heads_in_group": 16})"), StatusCode::kUnsupported, "4 heads of layer 2, and layer 0 has 8");
+  refused(blocks(R"({"n_heads_in_group": 8, "window_length": 4096})"), StatusCode::kUnsupported,
+          "layer 2 has a window");
+  refused(blocks("{}"), StatusCode::kInvalidArgument, "block_configs.2.attention.n_heads_in_group: is missing");
+  refused(blocks(R"({"n_heads_in_group": 65})"), StatusCode::kInvalidArgument, "block_configs.2.");
 }
 
 // The model of a picture's or a recording's text is in a table, by one of three names.

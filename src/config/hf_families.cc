@@ -5,104 +5,11 @@
 #include <array>
 #include <string>
 
+#include "config/hf_layers.h"
 #include "model/model_limits.h"
 
 namespace larder {
 namespace {
-
-std::uint32_t layer_count_of(HfFields& fields) {
-  const std::uint32_t layers = fields.need("num_hidden_layers");
-  if (layers <= kLayersMax) return layers;
-  fields.fail("num_hidden_layers", "more than " + std::to_string(kLayersMax));
-  return 0;
-}
-
-void all_layers(const HfShape& shape, std::vector<std::uint32_t>& out) {
-  for (std::uint32_t i = 0; i < shape.layers; ++i) out.push_back(i);
-}
-
-// `heads`: where the file has no such key. A null has a meaning of its own.
-HfShape::Heads heads_of(HfFields& fields, HfShape::Heads heads) {
-  const std::uint32_t queries = fields.get("num_attention_heads", 0);
-  if (heads.kv_heads == 0 || fields.has("num_key_value_heads")) heads.kv_heads = queries;
-  if (fields.has("head_dim")) heads.head_dim = 0;
-  heads.kv_heads = fields.get({"num_key_value_heads", "num_attention_groups"}, heads.kv_heads);
-  heads.head_dim = fields.get({"head_dim", "attention_head_dim"}, heads.head_dim);
-  if (heads.kv_heads == 0) fields.fail("num_key_value_heads", "is missing or 0");
-  if (heads.head_dim == 0) {
-    const std::uint32_t hidden = fields.need("hidden_size");
-    if (queries == 0 || hidden % queries != 0) {
-      fields.fail("head_dim", "is missing, and num_attention_heads does not divide hidden_size");
-    } else {
-      heads.head_dim = hidden / queries;
-    }
-  }
-  return heads;
-}
-
-void take_heads(HfFields& fields, HfShape& shape) {
-  shape.full_heads = shape.sliding_heads = heads_of(fields, shape.full_heads);
-}
-
-// A layer of each kind that a family's list may name, in the words of today and of earlier files.
-struct LayerWords {
-  std::vector<std::string_view> full{"full_attention", "attention"}, sliding{"sliding_attention"}, recurrent{}, none{};
-  std::string_view key = "layer_types";
-};
-
-void take_layers(HfFields& fields, std::vector<std::string> names, const LayerWords& words, HfShape& shape) {
-  const auto is_in = [](const std::vector<std::string_view>& list, const std::string& name) {
-    return std::find(list.begin(), list.end(), name) != list.end();
-  };
-  // Step 3.5 lists the layers that predict further tokens, too.
-  if (names.size() == shape.layers + fields.get("num_nextn_predict_layers", 0)) names.resize(shape.layers);
-  if (names.size() != shape.layers) {
-    return fields.fail(
-        words.key, "names " + std::to_string(names.size()) + " layers, and there are " + std::to_string(shape.layers));
-  }
-  for (std::uint32_t i = 0; i < names.size(); ++i) {
-    if (is_in(words.full, names[i])) {
-      shape.full.push_back(i);
-    } else if (is_in(words.sliding, names[i])) {
-      shape.sliding.push_back(i);
-    } else if (is_in(words.recurrent, names[i])) {
-      shape.recurrent.push_back(i);
-    } else if (!is_in(words.none, names[i])) {
-      return fields.refuse(std::string(words.key) + ": layer " + std::to_string(i) + " is '" + names[i].substr(0, 60) +
-                           "', a kind whose cache is not known here");
-    }
-  }
-}
-
-// The layers that the list of this name has, counted from `first`, are full, and all others recurrent.
-void take_listed(HfFields& fields, std::string_view key, std::uint32_t first, HfShape& shape) {
-  const std::vector<std::uint32_t> listed = fields.numbers(key).value_or(std::vector<std::uint32_t>{});
-  for (const std::uint32_t layer : listed) {
-    if (layer >= first && layer - first < shape.layers) continue;
-    return fields.fail(key, "names layer " + std::to_string(layer) + ", and there are " + std::to_string(shape.layers) +
-                                ", from " + std::to_string(first));
-  }
-  for (std::uint32_t i = 0; i < shape.layers; ++i) {
-    const bool is_full = std::find(listed.begin(), listed.end(), i + first) != listed.end();
-    (is_full ? shape.full : shape.recurrent).push_back(i);
-  }
-}
-
-// The list has for each layer a number: 0 of one kind, and of the other.
-void take_marks(HfFields& fields, std::string_view key, const std::vector<std::uint32_t>& marks, HfShape& shape,
-                std::vector<std::uint32_t>& marked, std::vector<std::uint32_t>& others) {
-  if (marks.size() != shape.layers) {
-    return fields.fail(key, "has " + std::to_string(marks.size()) + " entries, and there are " +
-                                std::to_string(shape.layers) + " layers");
-  }
-  for (std::uint32_t i = 0; i < shape.layers; ++i) (marks[i] != 0 ? marked : others).push_back(i);
-}
-
-// The last layer of each `period` is the other kind.
-void take_period(std::uint32_t period, HfShape& shape, std::vector<std::uint32_t>& most,
-                 std::vector<std::uint32_t>& last) {
-  for (std::uint32_t i = 0; i < shape.layers; ++i) ((i + 1) % std::max(period, 1u) != 0 ? most : last).push_back(i);
-}
 
 // --- attention over all positions
 
@@ -110,6 +17,29 @@ void read_dense(HfFields& fields, HfShape& shape) {
   shape.layers = layer_count_of(fields);
   take_heads(fields, shape);
   all_layers(shape, shape.full);
+}
+
+// Each block says how many queries share a head, or that it has no attention.
+void read_nemotron_nas(HfFields& fields, HfShape& shape) {
+  shape.layers = layer_count_of(fields);
+  take_heads(fields, shape);
+  const std::uint32_t queries = fields.need("num_attention_heads");
+  for (std::uint32_t i = 0; i < shape.layers && fields.status().is_ok(); ++i) {
+    const std::string block = "block_configs." + std::to_string(i) + ".attention.", layer = std::to_string(i);
+    if (fields.flag(block + "no_op", false) || fields.flag(block + "replace_with_linear", false)) continue;
+    if (fields.get(block + "window_length", 0) > 0) fields.refuse("block_configs: layer " + layer + " has a window");
+    const std::uint32_t group = fields.need(block + "n_heads_in_group");
+    if (group == 0 || queries % group != 0) {
+      return fields.fail(block + "n_heads_in_group", "does not divide num_attention_heads");
+    }
+    if (shape.full.empty()) shape.full_heads.kv_heads = queries / group;
+    if (shape.full_heads.kv_heads != queries / group) {
+      return fields.refuse("block_configs: " + std::to_string(queries / group) + " heads of layer " + layer +
+                           ", and layer " + std::to_string(shape.full.front()) + " has " +
+                           std::to_string(shape.full_heads.kv_heads) + ": one pool has both");
+    }
+    shape.full.push_back(i);
+  }
 }
 
 // Qwen 2 and 3: the window is off unless use_sliding_window, and then the first max_window_layers see everything, if
@@ -159,6 +89,24 @@ void read_turns(HfFields& fields, HfShape& shape) {
   shape.layers = layer_count_of(fields);
   take_heads(fields, shape);
   take_turns(fields, kPeriod, shape);
+}
+
+// The first layers, which are dense, have turns of their own.
+void read_cohere2_moe(HfFields& fields, HfShape& shape) {
+  shape.layers = layer_count_of(fields);
+  take_heads(fields, shape);
+  const std::uint32_t dense = fields.get("first_k_dense_replace", 0);
+  const std::uint32_t dense_period = std::max(fields.get("prefix_dense_sliding_window_pattern", 1), 1u);
+  const std::uint32_t period = std::max(fields.get("sliding_window_pattern", 4), 1u);
+  if (const auto names = fields.words({"layer_types"})) {
+    take_layers(fields, *names, {}, shape);
+  } else {
+    for (std::uint32_t i = 0; i < shape.layers; ++i) {
+      const bool is_last = i < dense ? (i + 1) % dense_period == 0 : (i - dense + 1) % period == 0;
+      (is_last ? shape.full : shape.sliding).push_back(i);
+    }
+  }
+  if (!shape.sliding.empty()) shape.window = fields.need("sliding_window");
 }
 
 // Most layers see their chunk of the text alone: no more of it than a window of that length.
@@ -302,6 +250,44 @@ void read_jamba(HfFields& fields, HfShape& shape) {
   take_mamba2(1, inner, 0, fields.need("mamba_d_state"), fields.need("mamba_d_conv"), shape);  // of its first kind
 }
 
+// A state in each layer; in some a shared block of attention comes before it, which is twice as wide as the model.
+void read_zamba2(HfFields& fields, HfShape& shape) {
+  shape.layers = layer_count_of(fields);
+  const std::uint32_t queries = fields.need("num_attention_heads"), hidden = fields.need("hidden_size");
+  shape.full_heads.kv_heads = fields.get("num_key_value_heads", queries);
+  if (queries == 0 || 2 * hidden % queries != 0) {
+    return fields.fail("num_attention_heads", "does not divide twice the hidden_size");
+  }
+  shape.full_heads.head_dim = 2 * hidden / queries;
+  const auto names = fields.words({"layers_block_type", "layer_types"});
+  if (!names) return fields.fail("layers_block_type", "is missing, and models of this family need it");
+  take_layers(fields, *names, {.full = {"hybrid"}, .sliding = {}, .recurrent = {"mamba", "linear_attention"}}, shape);
+  shape.recurrent.clear();
+  all_layers(shape, shape.recurrent);
+  const std::uint64_t inner = std::uint64_t{fields.need("mamba_expand")} * hidden;
+  take_mamba2(1, inner, fields.get("mamba_ngroups", 1), fields.need("mamba_d_state"), fields.need("mamba_d_conv"),
+              shape);
+}
+
+// A matrix for each head, and no convolution before it.
+void take_lightning(std::uint64_t heads, std::uint64_t width, HfShape& shape) {
+  shape.has_conv = false;
+  shape.temporal_elements = heads * width * width;
+}
+
+// vLLM and transformers keep its states in the type of the model.
+void read_minimax(HfFields& fields, HfShape& shape) {
+  shape.layers = layer_count_of(fields);
+  take_heads(fields, shape);
+  take_lightning(fields.get("num_attention_heads", 0), shape.full_heads.head_dim, shape);
+  shape.has_narrow_state = true;
+  if (const auto names = fields.words({"layer_types"})) {
+    return take_layers(fields, *names, {.sliding = {}, .recurrent = {"linear_attention"}}, shape);
+  }
+  const auto marks = fields.numbers("attn_type_list").value_or(std::vector<std::uint32_t>{});
+  take_marks(fields, "attn_type_list", marks, shape, shape.full, shape.recurrent);
+}
+
 void read_nemotron_h(HfFields& fields, HfShape& shape) {
   auto names = fields.words({"layers_block_type", "layer_types"});
   if (!names) {
@@ -347,11 +333,26 @@ void read_lfm2(HfFields& fields, HfShape& shape) {
 
 // --- latent attention
 
-void read_mla(HfFields& fields, HfShape& shape) {
-  shape.layers = layer_count_of(fields);
+void take_latent(HfFields& fields, HfShape& shape) {
   all_layers(shape, shape.full);
   shape.latent = fields.need("kv_lora_rank");
   shape.rope = fields.need("qk_rope_head_dim");
+}
+
+void read_mla(HfFields& fields, HfShape& shape) {
+  shape.layers = layer_count_of(fields);
+  take_latent(fields, shape);
+}
+
+// Two attentions in each layer, which count as layers here.
+void read_longcat(HfFields& fields, HfShape& shape) {
+  shape.layers = 2 * layer_count_of(fields, "num_layers", kLayersMax / 2);
+  take_latent(fields, shape);
+}
+
+void take_delta(std::uint64_t heads, std::uint64_t width, std::uint64_t taps, HfShape& shape) {
+  shape.conv_elements = 3 * heads * width * (taps > 0 ? taps - 1 : 0);
+  shape.temporal_elements = heads * width * width;
 }
 
 // Delta attention with a gate for each channel, beside MLA.
@@ -367,11 +368,32 @@ void read_kimi_linear(HfFields& fields, HfShape& shape) {
       fields.fail("linear_attn_config", "does not name each layer once, in full_attn_layers or in kda_layers");
     }
   }
-  const std::uint64_t heads = fields.need({"linear_attn_config.num_heads", "linear_num_heads"});
-  const std::uint64_t width = fields.need({"linear_attn_config.head_dim", "linear_head_dim"});
-  const std::uint64_t taps = fields.need({"linear_attn_config.short_conv_kernel_size", "linear_conv_kernel_dim"});
-  shape.conv_elements = 3 * heads * width * (taps > 0 ? taps - 1 : 0);
-  shape.temporal_elements = heads * width * width;
+  take_delta(fields.need({"linear_attn_config.num_heads", "linear_num_heads"}),
+             fields.need({"linear_attn_config.head_dim", "linear_head_dim"}),
+             fields.need({"linear_attn_config.short_conv_kernel_size", "linear_conv_kernel_dim"}), shape);
+}
+
+// Ling 2.5 has lightning attention beside MLA, Ling 3.0 delta attention, of which the file gives the convolution.
+void read_bailing_hybrid(HfFields& fields, HfShape& shape) {
+  if (const std::string kind = fields.word("full_attention_type"); !kind.empty() && kind != "mla") {
+    return fields.refuse("full_attention_type: '" + kind.substr(0, 60) + "', a kind whose cache is not known here");
+  }
+  read_mla(fields, shape);
+  shape.full.clear();
+  if (const auto names = fields.words({"layer_types"})) {
+    take_layers(fields, *names, {.sliding = {}, .recurrent = {"linear_attention"}}, shape);
+  } else {
+    const std::uint32_t group = std::max(fields.need("layer_group_size"), 1u);
+    if (shape.layers % group != 0) {  // engines differ in what the rest is
+      fields.refuse("layer_group_size: " + std::to_string(group) + " does not divide " + std::to_string(shape.layers) +
+                    ", the number of layers");
+    }
+    take_period(group, shape, shape.recurrent, shape.full);
+  }
+  const std::uint64_t heads = fields.need("num_attention_heads"), width = fields.need({"linear_head_dim", "head_dim"});
+  if (!fields.has("short_conv_kernel_size")) return take_lightning(heads, width, shape);
+  take_delta(heads, width, fields.need("short_conv_kernel_size"), shape);
+  if (fields.flag("use_mla_nope", false)) shape.rope = 0;
 }
 
 // Which layers choose what is attended to, where others follow them: GLM 5.2. By default all do.
@@ -415,6 +437,31 @@ void read_minimax_m3(HfFields& fields, HfShape& shape) {
   if (has_no_value != marks) fields.refuse("sparse_disable_index_value: is not as sparse_attention_freq");
 }
 
+// As numbers, or by the names that transformers 5 gives them.
+void take_ratios(HfFields& fields, HfShape& shape) {
+  if (auto ratios = fields.numbers("compress_ratios")) {
+    shape.compress_ratios = std::move(*ratios);
+    return;
+  }
+  const auto names = fields.words({"layer_types"});
+  if (!names) return fields.fail("compress_ratios", "is missing, as is layer_types");
+  for (const auto& [kind, ratio] :
+       {std::pair{"compressed_sparse_attention", 4u}, {"heavily_compressed_attention", 128u}}) {
+    const std::uint32_t rate = fields.get({"compress_rates." + std::string(kind)}, ratio);
+    if (rate != ratio) fields.refuse("compress_rates: " + std::string(kind) + " is " + std::to_string(rate));
+  }
+  HfShape kinds;
+  kinds.layers = shape.layers;
+  take_layers(fields, *names,
+              {.full = {"compressed_sparse_attention"},
+               .sliding = {"sliding_attention"},
+               .recurrent = {"heavily_compressed_attention"}},
+              kinds);
+  shape.compress_ratios.assign(shape.layers, 0);
+  for (const std::uint32_t layer : kinds.full) shape.compress_ratios[layer] = 4;
+  for (const std::uint32_t layer : kinds.recurrent) shape.compress_ratios[layer] = 128;
+}
+
 void read_deepseek_v4(HfFields& fields, HfShape& shape) {
   shape.layers = layer_count_of(fields);
   shape.rope = fields.need("qk_rope_head_dim");
@@ -423,7 +470,7 @@ void read_deepseek_v4(HfFields& fields, HfShape& shape) {
   shape.latent = width - shape.rope;
   shape.index_dim = fields.need("index_head_dim");
   shape.window = fields.need("sliding_window");
-  shape.compress_ratios = fields.numbers("compress_ratios").value_or(std::vector<std::uint32_t>{});
+  take_ratios(fields, shape);
   if (shape.compress_ratios.size() < shape.layers) {
     return fields.fail("compress_ratios", "has fewer entries than there are layers");
   }
@@ -476,6 +523,7 @@ constexpr auto kHfFamilies = std::to_array<HfFamily>({
     {"step3_text", read_dense, {1, 256}},
     {"bailing_moe", read_dense},
     {"bailing_moe_v2", read_dense},
+    {"nemotron-nas", read_nemotron_nas},
     {"gemma2", read_turns<2>, {4, 256}},
     {"gemma3", read_turns<6>, {4, 256}},
     {"gemma3_text", read_turns<6>, {4, 256}},
@@ -483,6 +531,7 @@ constexpr auto kHfFamilies = std::to_array<HfFamily>({
     {"gemma4_unified_text", read_gemma4, {4, 256}},
     {"gemma3n_text", read_gemma3n, {2, 256}},
     {"cohere2", read_turns<4>},
+    {"cohere2_moe", read_cohere2_moe, {0, 128}},
     {"olmo3", read_turns<4>},
     {"exaone4", read_turns<4>, {32}},
     {"exaone_moe", read_turns<4>, {32}},
@@ -504,6 +553,10 @@ constexpr auto kHfFamilies = std::to_array<HfFamily>({
     {"falcon_h1", read_falcon_h1, {8}},
     {"mamba2", read_mamba2},
     {"jamba", read_jamba, {8}},
+    {"zamba2", read_zamba2},
+    {"minimax", read_minimax, {8}},
+    {"minimax_text_01", read_minimax},
+    {"minimax_m1", read_minimax},
     {"lfm2", read_lfm2, {8}},
     {"lfm2_moe", read_lfm2, {8}},
     {"deepseek_v2", read_mla},
@@ -511,32 +564,15 @@ constexpr auto kHfFamilies = std::to_array<HfFamily>({
     {"kimi_k2", read_mla},
     {"glm4_moe_lite", read_mla},
     {"mistral4", read_mla},
+    {"longcat_flash", read_longcat},
     {"kimi_linear", read_kimi_linear},
+    {"bailing_hybrid", read_bailing_hybrid},
     {"deepseek_v32", read_dsa},
     {"glm_moe_dsa", read_dsa},
     {"deepseek_v4", read_deepseek_v4},
     {"minimax_m3", read_minimax_m3, {4, 128}},
     {"minimax_m3_vl", read_minimax_m3, {4, 128}},
 });
-
-// Files that transformers 5.24 has written say in per_layer_config which layers have heads of their own.
-void take_layer_heads(HfFields& fields, const std::vector<std::uint32_t>& layers, HfShape::Heads& heads) {
-  const HfShape::Heads given = heads;
-  for (const std::uint32_t layer : layers) {
-    const auto get = [&](std::string_view key, std::uint32_t fallback) {
-      const std::string number = std::to_string(layer), path = "per_layer_config.", end = "." + std::string(key);
-      // As wide as the last number there is.
-      return fields.get({path + number + end, path + "0" + number + end, path + "00" + number + end}, fallback);
-    };
-    HfShape::Heads own = given;
-    own.kv_heads = get("num_key_value_heads", given.kv_heads);
-    own.head_dim = get("head_dim", given.head_dim);
-    if (layer == layers.front()) heads = own;
-    if (own == heads) continue;
-    return fields.refuse("per_layer_config: heads of layer " + std::to_string(layer) + " are not those of layer " +
-                         std::to_string(layers.front()) + ", and one pool has both");
-  }
-}
 
 }  // namespace
 

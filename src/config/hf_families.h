@@ -29,6 +29,8 @@ struct HfShape {
   std::uint32_t index_dim = 0;                             // of `indexed`: elements more for a token
   std::uint32_t window = 0;                                // tokens
   std::uint64_t conv_elements = 0, temporal_elements = 0;  // of a layer's recurrent state
+  bool has_conv = true;                                    // in that
+  bool has_narrow_state = false;                           // 16 bits, unless the file says else
   std::vector<std::uint32_t> compress_ratios;              // DeepSeek V4 alone
 };
 

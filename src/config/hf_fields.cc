@@ -2,17 +2,28 @@
 #include "config/hf_fields.h"
 
 #include <algorithm>
+#include <charconv>
 
 namespace larder {
 
 const Tree* HfFields::at(const Tree::Table& table, std::string_view key) {
-  const std::size_t dot = key.find('.');
-  const auto found =
-      std::find_if(table.begin(), table.end(), [&](const TreeEntry& e) { return e.first == key.substr(0, dot); });
-  if (found == table.end()) return nullptr;
-  if (dot == std::string_view::npos) return &found->second;
-  const auto* const inner = found->second.as<Tree::Table>();
-  return inner == nullptr ? nullptr : at(*inner, key.substr(dot + 1));
+  const std::string_view first = key.substr(0, key.find('.'));
+  const auto found = std::find_if(table.begin(), table.end(), [&](const TreeEntry& e) { return e.first == first; });
+  return found == table.end() ? nullptr : inside(found->second, key.substr(first.size()));
+}
+
+// rest: "", or ".b.c".
+const Tree* HfFields::inside(const Tree& tree, std::string_view rest) {
+  if (rest.empty()) return &tree;
+  rest.remove_prefix(1);
+  if (const auto* const table = tree.as<Tree::Table>()) return at(*table, rest);
+  const auto* const list = tree.as<Tree::List>();
+  const std::string_view first = rest.substr(0, rest.find('.'));
+  std::size_t number = 0;
+  const char* const end = first.data() + first.size();
+  const bool is_number = std::from_chars(first.data(), end, number).ptr == end;
+  if (list == nullptr || !is_number || number >= list->size()) return nullptr;
+  return inside((*list)[number], rest.substr(first.size()));
 }
 
 const Tree* HfFields::find(const Tree::Table& table, std::string_view key) {

@@ -22,7 +22,7 @@ inline constexpr std::uint32_t kHfNumberMax = 1u << 20;  // no product of three 
 class HfFields {
  public:
   // Keys are those of `text`; what it lacks may be in `top` where a method says so. "a.b" is key b of the table under
-  // a.
+  // a, "a.0" the first of the list under it.
   HfFields(std::string source, const Tree::Table& top, const Tree::Table& text)
       : source_(std::move(source)), top_(top), text_(text) {}
 
@@ -50,6 +50,7 @@ class HfFields {
  private:
   // nullptr: not there; find(): or null.
   [[nodiscard]] static const Tree* at(const Tree::Table& table, std::string_view key);
+  [[nodiscard]] static const Tree* inside(const Tree& tree, std::string_view rest);
   [[nodiscard]] static const Tree* find(const Tree::Table& table, std::string_view key);
 
   const std::string source_;
