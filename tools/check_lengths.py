@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions have at most 70 lines, files at most 600, lines at most 120 columns: C++, shell and python.
 
-A class of src/controller declares at most 40 methods, what it overrides and forwards included: a class with more is
-several rooms (docs/ARCHITECTURE.md).
+A class of src declares at most 40 methods, what it overrides and forwards included: a class with more is several rooms
+(docs/ARCHITECTURE.md). Those that have more may not grow.
 """
 
 import source_tree
@@ -13,7 +13,16 @@ MAX_FILE_LINES = 600
 MAX_COLUMNS = 120
 FUNCTION_KINDS = ("function", "method", "member")
 MAX_METHODS = 40
-FEW_METHODS_FOLDER = "src/controller/"
+FEW_METHODS_FOLDER = "src/"
+MOST_METHODS = {  # of classes that should be several
+    "src/engine/scheduler_impl.h": 44,
+    "src/server/api_server.cc": 41,
+    "src/server/real_http_session.cc": 42,
+    "src/storage/file/page_index.h": 58,
+    "src/storage/hf3fs/hf3fs_backend.h": 49,
+    "src/tree/tree.h": 50,
+    "src/tree/tree_impl.h": 155,
+}
 
 
 def method_problems(tags):
@@ -28,8 +37,9 @@ def method_problems(tags):
             continue
         name = "::".join(filter(None, (tag.get("scope"), tag["name"])))
         count = sum(tag["line"] <= line <= tag["end"] for line in declared.get((tag["path"], name), ()))
-        if count > MAX_METHODS:
-            problems.append((tag["path"], tag["line"], f"{tag['name']} has {count} methods, at most {MAX_METHODS}"))
+        most = MOST_METHODS.get(tag["path"], MAX_METHODS)
+        if count > most:
+            problems.append((tag["path"], tag["line"], f"{tag['name']} has {count} methods, at most {most}"))
     return problems
 
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening a file store: directories, locks, FORMAT, CLEARED, segments.
+#include "storage/file/file_store_open.h"
+
 #include <xxhash.h>
 
 #include <algorithm>
@@ -12,7 +13,6 @@
 
 #include "base/log.h"
 #include "base/probe.h"
-#include "storage/file/file_store.h"
 #include "storage/file/scan_ahead.h"
 #include "storage/file/segment_scan.h"
 #include "storage/file/volume_set.h"

@@ -34,6 +34,15 @@ namespace larder::file_store {
 
 using FilePtr = std::shared_ptr<File>;
 
+// Can the device transfer these pieces as they lie in memory, but for a tail of less than a block?
+[[nodiscard]] inline bool is_block_aligned(std::span<const Segment> payload) {
+  for (std::size_t i = 0; i < payload.size(); ++i) {
+    if (reinterpret_cast<std::uintptr_t>(payload[i].data) % kBlockBytes != 0) return false;
+    if (i + 1 < payload.size() && payload[i].size % kBlockBytes != 0) return false;
+  }
+  return true;
+}
+
 // A segment file that takes appends.
 struct ActiveSegment {
   SegmentId id = 0;
@@ -93,7 +102,6 @@ struct Volume {
   [[nodiscard]] bool is_rolling() const {
     return std::any_of(logs.begin(), logs.end(), [](const Log& log) { return log.is_rolling; });
   }
-  std::uint64_t held_bytes = 0;                  // by its segments
   std::uint64_t disk_bytes = ~std::uint64_t{0};  // constant after opening
   DiskLimit limit;
   bool is_limit_said = false;     // in the log

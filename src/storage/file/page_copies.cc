@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "storage/file/page_copies.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/defect.h"
+
+namespace larder::file_store {
+
+bool PageCopies::is_here(IdentityId identity, const PageKey& key, std::uint64_t bytes, bool is_durable,
+                         PageLocation& at) {
+  if (!index_.find(identity, key, at) || at.payload_bytes != bytes) return false;
+  if (!is_durable) return true;
+  SegmentInfo& segment = segments_.at(at.segment);
+  if (segment.is_doubtful) return false;
+  if (segment.is_synced) return true;
+  // With fsync = off, a segment is sealed unsynced if no durable write counts on it; then it is too late for one. Up to
+  // then it never is: an earlier durable write may count on this copy, and the footer would not list it any more if
+  // the index had another one, which is not synced yet.
+  if (!segment.is_listed) segment.has_durable = true;
+  return segment.has_durable || fsync_ != FsyncMode::kOff;
+}
+
+Status PageCopies::insert(const ListedPage& page, bool is_durable, const PageLocation& before) {
+  const bool replaces = is_durable && before.segment != 0;
+  if (replaces && before.generation > page.location.generation) {
+    (void)index_.erase(index_.find_identity(page.identity), page.key, before.generation);
+  }
+  LARDER_RETURN_IF_ERROR(index_.insert(page.identity, page.key, page.parent, page.location));
+  if (replaces) {
+    ++segments_.at(before.segment).holds;
+    segments_.at(page.location.segment).replaced.push_back({page, before});
+  }
+  return Status::ok();
+}
+
+void PageCopies::release(const Replaced& replaced) {
+  SegmentInfo* const segment = segments_.find(replaced.before.segment);
+  if (segment) --segment->holds;  // else its directory was deleted
+}
+
+void PageCopies::synced(SegmentInfo& segment) {
+  std::vector<Replaced> left;
+  for (const Replaced& replaced : segment.replaced) {
+    if (segment.is_synced || replaced.is_syncing) {
+      release(replaced);
+    } else {
+      left.push_back(replaced);
+    }
+  }
+  segment.replaced = std::move(left);
+}
+
+// The newest first: it may have replaced another one of them.
+void PageCopies::settle(SegmentInfo& segment, bool is_lost) {
+  std::vector<Replaced> left;
+  for (auto replaced = segment.replaced.rbegin(); replaced != segment.replaced.rend(); ++replaced) {
+    if (is_settled(*replaced, is_lost)) {
+      release(*replaced);
+    } else {
+      left.push_back(*replaced);
+    }
+  }
+  std::reverse(left.begin(), left.end());
+  segment.replaced = std::move(left);
+}
+
+// False: the old copy is kept, and asked about again when the new one's segment goes. The index goes back only where a
+// durable write does not count on what it finds: the footer of any other segment may not list the old copy any more.
+bool PageCopies::is_settled(const Replaced& replaced, bool is_lost) {
+  const auto& [page, before, is_syncing] = replaced;
+  const IdentityId identity = index_.find_identity(page.identity);
+  PageLocation at;
+  if (!index_.find(identity, page.key, at)) return true;  // cleared or evicted
+  const SegmentInfo* const old = segments_.find(before.segment);
+  if (!old) return true;  // its directory was deleted
+  const bool may_return = old->is_doubtful || (!old->active && !old->is_synced);
+  if (!is_lost || !may_return || at != page.location) return false;
+  (void)index_.erase(identity, page.key, at.generation);
+  (void)index_.insert(page.identity, page.key, page.parent, before);  // there is room: of the one that went
+  ++returns_;
+  return true;
+}
+
+void PageCopies::doubt(SegmentInfo& segment) {
+  if (defect(Defect::kFailedSyncForgotten)) return;
+  segment.is_doubtful = true;
+  settle(segment, true);
+  const RecordPtr moving = moving_.lock();
+  if (moving && moving->segment->id == segment.id) take_back(*moving);
+}
+
+void PageCopies::end_move(const WriteRecord& record, bool is_ok) {
+  if (!is_ok) take_back(record);
+  moving_.reset();
+}
+
+void PageCopies::take_back(const WriteRecord& record) {
+  for (std::size_t i = 0; i < record.moved_from.size(); ++i) {
+    const ListedPage& page = record.pages[i];
+    if (!segments_.contains(record.moved_from[i].segment)) continue;  // its directory was deleted
+    if (index_.move(page.identity, page.key, page.location, record.moved_from[i])) ++returns_;
+  }
+}
+
+void PageCopies::forget(SegmentId id, std::vector<FilePtr>& closed) {
+  SegmentInfo* const segment = segments_.find(id);
+  if (!segment) return;
+  settle(*segment, true);
+  for (const Replaced& replaced : segment->replaced) release(replaced);
+  (void)index_.drop_segment(id);
+  segments_.erase(id, closed);
+}
+
+}  // namespace larder::file_store
