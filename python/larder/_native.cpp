@@ -316,7 +316,7 @@ class Space {
         raise_argument("the key of pages[" + std::to_string(i) + "] is neither 64 hex digits nor 32 bytes");
       }
       parents[i] = read_optional_key(nb::object(tuple[2]), "parent");
-      add_data(nb::object(tuple[3]), !is_put, segments[i], views);
+      add_data(nb::object(tuple[3]), i, !is_put, segments[i], views);
       pages[i].pool = nb::cast<uint32_t>(tuple[0]);
       pages[i].key = keys[i].data();
       pages[i].parent = parents[i].has_value() ? parents[i]->data() : nullptr;
@@ -326,26 +326,36 @@ class Space {
     return run(pages, make_terms(timeout_seconds, flags, cancel), is_put);
   }
 
-  static void add_data(nb::handle data, bool writable, std::vector<larder_segment>& segments,
+  static void add_buffer(nb::handle buffer, bool writable, std::vector<larder_segment>& segments,
+                         std::vector<BufferView>& views) {
+    const Py_buffer& view = views.emplace_back(buffer, writable ? PyBUF_CONTIG : PyBUF_CONTIG_RO).get();
+    if (view.len > 0) {
+      segments.push_back({view.buf, static_cast<std::size_t>(view.len)});
+    }
+  }
+
+  // The memory of page `number`: a buffer, or a sequence of buffers and (address, size).
+  static void add_data(nb::handle data, std::size_t number, bool writable, std::vector<larder_segment>& segments,
                        std::vector<BufferView>& views) {
     if (data.is_none()) {
       return;
     }
     if (PyObject_CheckBuffer(data.ptr()) != 0) {
-      const Py_buffer& buffer = views.emplace_back(data, writable).get();
-      if (buffer.len > 0) {
-        segments.push_back({buffer.buf, static_cast<std::size_t>(buffer.len)});
-      }
-      return;
+      return add_buffer(data, writable, segments, views);
     }
     const nb::object list = as_list(data);
     for (Py_ssize_t i = 0; i < PyList_Size(list.ptr()); ++i) {
       const nb::handle item(PyList_GetItem(list.ptr(), i));
-      if (!PyTuple_Check(item.ptr())) {
-        add_data(item, writable, segments, views);
+      if (PyObject_CheckBuffer(item.ptr()) != 0) {
+        add_buffer(item, writable, segments, views);
         continue;
       }
-      const auto [address, size] = nb::cast<std::tuple<uint64_t, uint64_t>>(item);
+      std::tuple<uint64_t, uint64_t> place;
+      if (!nb::try_cast(item, place)) {
+        raise_argument("data[" + std::to_string(i) + "] of pages[" + std::to_string(number) +
+                       "] is neither a buffer nor (address, size)");
+      }
+      const auto [address, size] = place;
       // NOLINTNEXTLINE(performance-no-int-to-ptr)
       segments.push_back({reinterpret_cast<void*>(address), static_cast<std::size_t>(size)});
     }

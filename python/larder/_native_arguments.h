@@ -16,6 +16,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -182,8 +183,8 @@ inline std::optional<std::array<uint8_t, kKeyBytes>> read_optional_key(nb::handl
 // A view of a Python buffer, released under the GIL.
 class BufferView {
  public:
-  BufferView(nb::handle object, bool writable) {
-    if (PyObject_GetBuffer(object.ptr(), &view_, writable ? PyBUF_CONTIG : PyBUF_CONTIG_RO) != 0) {
+  BufferView(nb::handle object, int flags) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) {
       throw nb::python_error();
     }
   }
@@ -215,11 +216,15 @@ Int narrow_integer(int64_t value, const char* name, std::size_t place) {
 
 template <typename Int>
 std::vector<Int> read_integer_buffer(nb::handle items, const char* name) {
-  const BufferView buffer(items, false);
+  const BufferView buffer(items, PyBUF_CONTIG_RO | PyBUF_FORMAT);
   const auto* data = static_cast<const char*>(buffer.get().buf);
   const auto item = static_cast<std::size_t>(buffer.get().itemsize);
-  if (item != 4 && item != 8) {
-    raise_argument(std::string(name) + ": items of " + std::to_string(item) + " bytes; 4 or 8 are read");
+  const std::string format = buffer.get().format == nullptr ? "B" : buffer.get().format;
+  const char type = format.find_first_of("@=<") == 0 ? format[1] : format[0];  // '>': of another byte order
+  const bool is_signed = std::string_view("ilqn").find(type) != std::string_view::npos;
+  const bool is_integer = is_signed || std::string_view("ILQN").find(type) != std::string_view::npos;
+  if ((item != 4 && item != 8) || !is_integer) {
+    raise_argument(std::string(name) + ": items of format '" + format + "'; integers of 4 or 8 bytes are read");
   }
   std::vector<Int> out(static_cast<std::size_t>(buffer.get().len) / item);
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -227,7 +232,7 @@ std::vector<Int> read_integer_buffer(nb::handle items, const char* name) {
     if (item == 4) {
       uint32_t half = 0;
       std::memcpy(&half, data + i * 4, 4);
-      value = half;
+      value = is_signed ? static_cast<int32_t>(half) : int64_t{half};
     } else {
       std::memcpy(&value, data + i * 8, 8);
     }

@@ -3,6 +3,7 @@
 
 import atexit
 import json
+import os
 import weakref
 from types import TracebackType
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
@@ -39,8 +40,9 @@ class Store:
     """An open storage backend.
 
     backend: one of :func:`larder.backends`, such as "file" or "memory". config: its options (see
-    :func:`larder.option_help`) as a mapping, or a JSON object as text. memory: (address, size) of regions where
-    payloads mostly lie, aligned to 4096 bytes: registered with the device once; they have to live until :meth:`close`.
+    :func:`larder.option_help`) as a mapping, or a JSON object as text; a path may be a str or a pathlib.Path.
+    memory: (address, size) of regions where payloads mostly lie, aligned to 4096 bytes: registered with the device
+    once; they have to live until :meth:`close`.
     log: called as ``log(level, where, message)`` from any thread, level 0 debug to 3 error; it must not call Larder.
     One per process: the last one that a store was opened with. None: silent.
 
@@ -57,7 +59,9 @@ class Store:
         memory: Sequence[tuple[int, int]] = (),
         log: Optional[Log] = None,
     ) -> None:
-        text = config if isinstance(config, str) else json.dumps(dict(config or {}))
+        if log is not None and not callable(log):
+            raise TypeError(f"log is {log!r}, which cannot be called")
+        text = config if isinstance(config, str) else json.dumps(dict(config or {}), default=os.fspath)
         self._native = _native.Store(backend, text, list(memory), log)
         _open_stores.add(self)
 
@@ -132,7 +136,7 @@ _ANCHOR_ALONE = [(0, 0, 0)]  # all pages of the first pool
 class Space:
     """A namespace of a store: one model on one rank. Made by :meth:`Store.space`.
 
-    Pools are named; None is the anchor. ``timeout``: seconds, None for the store's own; every call ends by then.
+    Pools are named; None is the anchor. ``timeout``: seconds, None or 0 for the store's own; every call ends by then.
     ``cancel``: a :class:`larder.Cancel` that ends the call early.
     """
 

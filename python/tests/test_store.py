@@ -118,8 +118,14 @@ def test_pages_come_back_through_buffers_and_addresses(store):
         lambda space, layout: space.get([key(1)], array.array("h", [0]), layout),
         lambda space, layout: larder.page_keys([1 << 32], 1),
         lambda space, layout: larder.page_keys([1], 0),
+        lambda space, layout: larder.page_keys(array.array("f", [1.5]), 1),
+        lambda space, layout: larder.page_keys(array.array("i", [-1]), 1),
+        lambda space, layout: larder.page_keys((ctypes.c_uint32.__ctype_be__ * 2)(1, 2), 1),
         lambda space, layout: space.put([key(1)], [0], layout, parent="no key"),
         lambda space, layout: space.put_pages([larder.Page(key(1), bytes(63))]),
+        lambda space, layout: space.put_pages([larder.Page(key(1), "x" * 64)]),
+        lambda space, layout: space.put_pages([larder.Page(key(1), [[bytes(64)]])]),
+        lambda space, layout: space.put_pages([larder.Page(key(1), [(1, 2, 3)])]),
         lambda space, layout: larder.PageLayout([(1, 0, 0)], 16, 16),
         lambda space, layout: larder.PageLayout([], 0, 16),
         lambda space, layout: space.exists([key(1)], [larder.Need("kv", larder.HitPolicy.TRAILING_PAGES, 0)]),
@@ -141,6 +147,8 @@ def test_wrong_arguments_are_errors(store, call):
         (lambda space: space.exists(None), TypeError),
         (lambda space: space.exists([3]), larder.Error),
         (lambda space: larder.page_keys(["a"], 1), TypeError),
+        (lambda space: larder.Store("memory", log="a file's name"), TypeError),
+        (lambda space: larder.Store("memory", {"max_size": object()}), TypeError),
     ],
 )
 def test_wrong_types_are_errors(store, call, error):
@@ -336,7 +344,7 @@ def test_threads_share_a_space_while_it_is_closed():
 
 def test_the_log_is_called(tmp_path):
     lines = []
-    store = larder.Store("file", {"directory": str(tmp_path / "store")}, log=lambda *line: lines.append(line))
+    store = larder.Store("file", {"directory": tmp_path / "store"}, log=lambda *line: lines.append(line))
     space_of(store).put_pages([larder.Page(key(1), filled(64))])
     store.close()
     assert all(level in range(4) and isinstance(where, str) and isinstance(text, str) for level, where, text in lines)
