@@ -26,7 +26,6 @@ struct TreeChange {
   Tier tier = Tier::kDevice;
   std::uint64_t begin = 0, end = 0;   // pages from the root; mamba: the state at `end`
   std::span<const TokenId> tokens{};  // of these pages
-  bool is_elsewhere = false;          // the other tier has a copy
   std::uint32_t stored_epoch = 0;     // attach epoch of the storage that has it; 0: none
   std::uint32_t declined_epoch = 0;   // attach epoch of the storage that declined it; 0: none
 };

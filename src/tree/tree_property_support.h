@@ -246,6 +246,7 @@ class PropertyRun {
     std::uint64_t owned = op.r[1] % 16 == 0 ? (op.r[1] >> 4) % (pages + 1) : (op.r[1] >> 4) % (full + 1);
     if (held != nullptr) owned = held->pages;
     InsertRequest request{space_of(path), {}, owned};
+    request.priority = static_cast<std::int32_t>(op.r[3] >> 40) % 3;
     const Tokens tokens = tokens_of(path);
     request.tokens = tokens;
     std::vector<DeviceSlot> full_slots(pages), swa(model_.window == 0 || op.r[2] % 4 == 0 ? 0 : pages);
@@ -256,7 +257,8 @@ class PropertyRun {
       const bool in_window = (op.r[2] >> 2) % 2 == 0 ? i + model_.window >= pages : (op.r[2] >> (3 + i)) % 2 == 0;
       if (!swa.empty() && in_window) swa[i] = ledger_.device(kSwa);
       if (model_.mamba && ((op.r[3] >> i) % 4 == 0 || (i + 1 == pages && op.r[3] % 4 != 0))) {
-        checkpoints.push_back({i + 1, ledger_.device(kMamba)});
+        const auto kind = static_cast<CheckpointKind>((op.r[3] >> 32) % kCheckpointKinds);
+        checkpoints.push_back({i + 1, ledger_.device(kMamba), {.kind = kind}});
       }
     }
     request.full = full_slots;
@@ -497,11 +499,9 @@ class PropertyRun {
 
   std::string keys(const Path& path, std::uint64_t pages) {
     const NodeId node = node_at(path, pages);
+    if (pages % 2 == 0 && tree_->hash_keys(node, 2) > 2) return "more pages hashed than allowed";
     std::optional<PageKey> expected;
-    if (path[0] == 'B') {
-      expected.emplace();
-      expected->bytes[5] = 1;
-    }
+    if (path[0] == 'B') expected.emplace().bytes[5] = 1;
     const Tokens tokens = tokens_of(path);
     const std::size_t size = config_.tree.page_size;
     std::vector<PageKey> chain;

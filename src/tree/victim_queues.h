@@ -57,7 +57,6 @@ class VictimQueues {
   // place: of Node::heap_at. Two objects may have one, if no node is ever in both. Nodes and spaces outlive this.
   VictimQueues(NodePool& nodes, const std::vector<Space>& spaces, std::size_t place);
 
-  [[nodiscard]] bool empty() const { return size_ == 0; }
   [[nodiscard]] std::size_t size() const { return size_; }
   // The first of the queue that is worth least, of those that may leave for `who`. `worths` is called with numbers of
   // queues, the major parts of their firsts' keys, and places for what those are worth. own_first: of those of `who`
