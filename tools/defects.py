@@ -22,7 +22,7 @@ BUILD = ROOT / "build" / "defects"
 # Quick ones first. Those that take minutes are not needed: what they see, these or the simulator see.
 SUITES = ["larder_key_test", "larder_pool_test", "larder_model_test", "larder_transfer_test", "larder_controller_test",
           "larder_tests_hf3fs", "larder_tests_metadata", "larder_tests_conformance", "larder_storage_test",
-          "larder_tests_cache", "larder_tests_connector", "larder_tests_crash"]
+          "larder_tests_cache", "larder_tests_connector", "larder_tests_sim", "larder_tests_crash"]
 # A run that takes this much longer than the same one without a defect does not end.
 PATIENCE = 10
 LEAST_SECONDS = 60

@@ -74,7 +74,8 @@ namespace larder {
   X(kSavedBeforeCopied, "connector: pages of a save are visible before their bytes are there", "vLLM 45704")        \
   X(kLeaseIgnored, "connector: the lease of a lookup keeps nothing", "vLLM 47282")                                  \
   X(kLoadWithoutLease, "connector: host slots are not leased while a load reads them", "SGLang 31427")              \
-  X(kHostNotTold, "KV events: pages that come to the host are not told", "SGLang, July 2026")
+  X(kHostNotTold, "KV events: pages that come to the host are not told", "SGLang, July 2026")                       \
+  X(kFailedGateCounts, "what was computed after a failed load is given to the tree", "vLLM 35092, LMCache 3388")
 
 enum class Defect : std::uint8_t {
   kNone,

@@ -76,7 +76,7 @@ void RunningRequest::loaded(const Status& outcome) {
 void RunningRequest::look_at_gate() {
   if (!gate_ || !gate_->finished()) return;
   // An engine that goes on after a failed load has computed from anything: its pages are kept from the tree.
-  if (!gate_->ready(parts_->model.layer_count() - 1)) {
+  if (!gate_->ready(parts_->model.layer_count() - 1) && !defect(Defect::kFailedGateCounts)) {
     state_ = RunState::kFailed;
     return;
   }
