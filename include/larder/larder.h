@@ -121,18 +121,20 @@ typedef struct larder_store_options {
 
 /* Opens a backend. Reading a large store's index takes a while: about 0.2 us per stored page and core.
  * LARDER_INVALID_ARGUMENT: unknown backend or option (the message lists the known ones), JSON that is none.
- * LARDER_CONFLICT: another process has it. LARDER_UNAVAILABLE: cannot be reached, read or written. */
+ * LARDER_CONFLICT: another process has it. LARDER_UNAVAILABLE: cannot be reached, read or written. LARDER_OVERLOADED:
+ * the machine has no memory for `staging_bytes`. */
 LARDER_API larder_code larder_store_open(const larder_store_options* options, larder_store** store,
                                          larder_error* error);
 /* Registers more memory in which payloads will mostly lie, as larder_store_options.memory does: an engine's pools may
  * come into being after the store. It has to live until larder_store_close(). Of use with `zero_copy`; transfers work
- * without. LARDER_UNSUPPORTED: nothing to gain with this backend or system. LARDER_OVERLOADED: the system refuses,
- * mostly by its limit of locked memory. */
+ * without. LARDER_INVALID_ARGUMENT: one of them is no memory. LARDER_UNSUPPORTED: nothing to gain with this backend or
+ * system. LARDER_OVERLOADED: the system refuses, mostly by its limit of locked memory. */
 LARDER_API larder_code larder_store_add_memory(larder_store* store, const larder_segment* memory, size_t memory_count,
                                                larder_error* error);
 /* Ends what waits, waits for what the disk works on (at most timeout_seconds; 0: the store's own), then frees the
- * handle. LARDER_DEADLINE_EXCEEDED: something still runs and keeps the memory it was lent; the handle stays, and may be
- * closed again. Close its namespaces before. */
+ * handle. LARDER_DEADLINE_EXCEEDED: something still runs and keeps the memory it was lent; the handle stays, takes no
+ * more work, and may be closed again. LARDER_INVALID_ARGUMENT: a namespace is open, or a connector that it was attached
+ * to: nothing was done. */
 LARDER_API larder_code larder_store_close(larder_store* store, double timeout_seconds, larder_error* error);
 
 /* Names of the backends of this build, separated by commas. */
@@ -285,7 +287,7 @@ typedef enum larder_prefetch_policy {
 
 typedef struct larder_connector_options {
   uint32_t struct_size;
-  uint32_t copy_threads; /* 0: 2 */
+  uint32_t copy_threads; /* 0: 2; at most 64 are made */
   const larder_space_options*
       model;                /* page_size, identity, ranks, pools. Its adapter and salt do not count: they come */
                             /* with each call. The first pool is the anchor of those with ALL_PAGES */
@@ -310,10 +312,11 @@ LARDER_API larder_code larder_connector_open(const larder_connector_options* opt
  * closed again. */
 LARDER_API larder_code larder_connector_close(larder_connector* connector, double timeout_seconds, larder_error* error);
 
-/* What is in host memory goes to the store, and what the store has is found. It outlives the connector.
- * LARDER_CONFLICT: one is attached. */
+/* What is in host memory goes to the store, and what the store has is found. It outlives the connector, also after a
+ * detach. LARDER_CONFLICT: one is attached. */
 LARDER_API larder_code larder_connector_attach(larder_connector* connector, larder_store* store, larder_error* error);
-/* Lookups that wait for it wait a second more at most. What is under way there keeps its memory until it ends. */
+/* Lookups that wait for it wait a second more at most. What is under way there keeps its memory until it ends.
+ * LARDER_NOT_FOUND: none is attached. */
 LARDER_API larder_code larder_connector_detach(larder_connector* connector, larder_error* error);
 
 /* Applies what ended. Waits for something to end, at most timeout_seconds (0: not at all). Returns 1 if something
@@ -354,7 +357,8 @@ typedef struct larder_lookup_options {
 
 #define LARDER_LOOKUP_HOST_ONLY 1u /* do not ask the store */
 
-/* *lookup: its number. LARDER_OVERLOADED: max_lookups are open. */
+/* *lookup: its number. LARDER_INVALID_ARGUMENT: no token, or own_pages are more than the tokens. LARDER_OVERLOADED:
+ * max_lookups are open. */
 LARDER_API larder_code larder_lookup(larder_connector* connector, const larder_lookup_options* options,
                                      uint64_t* lookup, larder_error* error);
 
@@ -428,7 +432,9 @@ typedef struct larder_load_options {
   void* context;
 } larder_load_options;
 
-/* *transfer: its number. LARDER_NOT_FOUND: no such lookup. */
+/* *transfer: its number. LARDER_NOT_FOUND: no such lookup. LARDER_INVALID_ARGUMENT: larder_points() has not been
+ * LARDER_OK, `pages` is none of its points, or a place is missing, not part of it or of another size.
+ * LARDER_OVERLOADED: max_transfers have a result to take. */
 LARDER_API larder_code larder_load(larder_connector* connector, const larder_load_options* options, uint64_t* transfer,
                                    larder_error* error);
 
@@ -452,7 +458,9 @@ typedef struct larder_save_options {
 /* If what would have to go is what the store lacks and is taking: LARDER_OVERLOADED, for a bounded number of polls. */
 #define LARDER_SAVE_MAY_WAIT 1u
 
-/* LARDER_OVERLOADED also: the pages before from_page are on their way in an earlier save: again after a poll. */
+/* LARDER_INVALID_ARGUMENT: the tokens do not reach to_page, or a place is missing, not part of it or of another size.
+ * LARDER_OVERLOADED: as larder_load(); saves under way hold save_share; or the pages before from_page are on their way
+ * in an earlier save: again after a poll. */
 LARDER_API larder_code larder_save(larder_connector* connector, const larder_save_options* options, uint64_t* transfer,
                                    larder_error* error);
 

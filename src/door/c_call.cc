@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 
 namespace larder::c {
 
@@ -58,7 +59,19 @@ Status check_later_fields(const void* from, std::size_t known, std::size_t size,
 
 Status read_seconds(double seconds, Nanos& out) {
   if (!(seconds >= 0 && seconds <= 1e7)) return invalid_argument("a timeout is 0 to 1e7 seconds");
-  out = Nanos(std::llround(seconds * 1e9));
+  out = Nanos(std::max(std::llround(seconds * 1e9), seconds > 0 ? 1ll : 0ll));
+  return Status::ok();
+}
+
+Status read_memory(const larder_segment* from, std::size_t count, std::vector<Segment>& out) {
+  if (from == nullptr && count != 0) return invalid_argument("memory is null, and memory_count is not 0");
+  for (std::size_t i = 0; i < count; ++i) {
+    if (from[i].data == nullptr || from[i].size > UINTPTR_MAX - reinterpret_cast<std::uintptr_t>(from[i].data)) {
+      return invalid_argument("memory[" + std::to_string(i) +
+                              "] has no address, or more bytes than are behind it: " + std::to_string(from[i].size));
+    }
+    out.push_back({static_cast<std::byte*>(from[i].data), from[i].size});
+  }
   return Status::ok();
 }
 
@@ -76,7 +89,9 @@ std::string text_of(const char* text) { return text == nullptr ? std::string() :
 Status read_space(const larder_space_options* from, SpaceDescription& out) {
   larder_space_options options;
   LARDER_RETURN_IF_ERROR(read_struct(from, "larder_space_options", options));
-  if (options.pools == nullptr) return invalid_argument("larder_space_options.pools is null");
+  if (options.pools == nullptr && options.pool_count != 0) {
+    return invalid_argument("larder_space_options.pools is null, and pool_count is not 0");
+  }
   if (options.pool_count > LARDER_MAX_POOLS) {
     return invalid_argument("larder_space_options.pool_count is " + std::to_string(options.pool_count) + "; at most " +
                             std::to_string(LARDER_MAX_POOLS));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the C functions share: handles, structs of a caller's version, codes, and exceptions that stay inside.
 //
-// Threads: any. Included by larder_c.cc, larder_connector_c.cc and attached_stores.cc only.
+// Threads: any. Included by the C functions and their tests only.
 #pragma once
 
 #include <larder/larder.h>
@@ -13,6 +13,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "door/page_store.h"
 
@@ -75,7 +76,9 @@ void write_struct(Struct from, Struct* out) {
   std::memcpy(static_cast<void*>(out), &from, std::min(size, sizeof from));
 }
 
-[[nodiscard]] Status read_seconds(double seconds, Nanos& out);
+[[nodiscard]] Status read_seconds(double seconds, Nanos& out);  // what is above 0 stays above 0
+// Memory to be registered. kInvalidArgument names the segment that is none of a process.
+[[nodiscard]] Status read_memory(const larder_segment* from, std::size_t count, std::vector<Segment>& out);
 // The length of `from`; what fits of it, with a final zero, goes to `text`.
 std::size_t copy_text(const std::string& from, char* text, std::size_t size);
 [[nodiscard]] std::string text_of(const char* text);  // null: ""

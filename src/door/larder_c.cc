@@ -76,7 +76,8 @@ std::once_flag log_silenced;     // NOLINT
 void use_newest_log() {
   if (log_users.empty()) {
     larder::set_log_level(larder::LogLevel::kOff);
-    return larder::set_log_sink({});
+    // An empty sink is stderr, where a line would go that was on its way.
+    return larder::set_log_sink([](larder::LogLevel, std::string_view, std::string_view) {});
   }
   larder::set_log_sink([user = log_users.back()](larder::LogLevel level, std::string_view where,
                                                  std::string_view message) {
@@ -103,15 +104,10 @@ Status open_store(const larder_store_options* from, larder_store** out) {
   LARDER_RETURN_IF_ERROR(read_struct(from, "larder_store_options", options));
   if (options.reserved != 0) return larder::invalid_argument("larder_store_options.reserved is not 0");
   if (options.backend == nullptr) return larder::invalid_argument("larder_store_options.backend is null");
-  if (options.memory == nullptr && options.memory_count != 0) {
-    return larder::invalid_argument("larder_store_options.memory is null, and memory_count is not 0");
-  }
   larder::StoreOptions wanted;
+  LARDER_RETURN_IF_ERROR(larder::c::read_memory(options.memory, options.memory_count, wanted.memory));
   wanted.backend = options.backend;
   wanted.config = text_of(options.config);
-  for (std::size_t i = 0; i < options.memory_count; ++i) {
-    wanted.memory.push_back({static_cast<std::byte*>(options.memory[i].data), options.memory[i].size});
-  }
   auto handle = std::make_unique<larder_store>();
   use_log(handle.get(), options.log, options.log_context);
   auto opened = larder::PageStore::open(wanted);
@@ -220,12 +216,12 @@ larder_code larder_store_close(larder_store* store, double timeout_seconds, lard
   if (store == nullptr) return LARDER_OK;
   return guarded(error, [&]() -> Status {
     if (const std::uint64_t spaces = store->spaces.load(); spaces != 0) {
-      return larder::invalid_argument(std::to_string(spaces) +
-                                      " namespaces of the store are open; larder_space_close() them before");
+      return larder::invalid_argument("namespaces of the store are open (" + std::to_string(spaces) +
+                                      "): larder_space_close() each before");
     }
     if (const std::uint64_t connectors = store->connectors.load(); connectors != 0) {
-      return larder::invalid_argument(std::to_string(connectors) +
-                                      " connectors are attached to the store; larder_connector_close() them before");
+      return larder::invalid_argument("connectors are attached to the store, or were (" + std::to_string(connectors) +
+                                      "): larder_connector_close() each before");
     }
     larder::Nanos limit{0};
     LARDER_RETURN_IF_ERROR(read_seconds(timeout_seconds, limit));
@@ -280,9 +276,10 @@ size_t larder_store_metrics(const larder_store* store, char* text, size_t size) 
 larder_code larder_store_add_memory(larder_store* store, const larder_segment* memory, size_t memory_count,
                                     larder_error* error) {
   if (store == nullptr) return wrong("the store is null", error);
-  if (memory == nullptr && memory_count != 0) return wrong("memory is null, and memory_count is not 0", error);
-  return guarded(error, [&] {
-    return store->store->add_memory({reinterpret_cast<const larder::Segment*>(memory), memory_count});
+  return guarded(error, [&]() -> Status {
+    std::vector<larder::Segment> regions;
+    LARDER_RETURN_IF_ERROR(larder::c::read_memory(memory, memory_count, regions));
+    return store->store->add_memory(regions);
   });
 }
 

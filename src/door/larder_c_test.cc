@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "door/c_call.h"
 
 namespace larder {
 namespace {
@@ -140,6 +141,36 @@ TEST_F(LarderCTest, NullIsAnAnswerAndNoCrash) {
   EXPECT_EQ(larder_page_keys(nullptr, 5, 1, nullptr, keys_), 0u);
 }
 
+TEST_F(LarderCTest, MemoryThatIsNoneIsRefusedBeforeTheSystemSeesIt) {
+  alignas(8) char byte = 0;
+  const larder_segment none[] = {{&byte, 1}, {nullptr, 4096}}, endless[] = {{&byte, SIZE_MAX - 4095}};
+  const auto refused = [&](const larder_segment* memory, std::size_t count, const char* words) {
+    EXPECT_EQ(larder_store_add_memory(store_, memory, count, &error_), LARDER_INVALID_ARGUMENT) << error_.message;
+    EXPECT_NE(std::string(error_.message).find(words), std::string::npos) << error_.message;
+    larder_store_options options{};
+    options.struct_size = sizeof options;
+    options.backend = "memory";
+    options.memory = memory;
+    options.memory_count = count;
+    larder_store* store = nullptr;
+    EXPECT_EQ(larder_store_open(&options, &store, &error_), LARDER_INVALID_ARGUMENT) << error_.message;
+    EXPECT_EQ(larder_store_close(store, 0, nullptr), LARDER_OK);
+  };
+  refused(none, 2, "memory[1]");
+  refused(endless, 1, "memory[0]");
+}
+
+// 0 means the store's own time, and an engine that has almost none left would wait for seconds.
+TEST(LarderSecondsTest, AlmostNoTimeIsNotTheDefault) {
+  Nanos out{0};
+  EXPECT_TRUE(c::read_seconds(1e-12, out).is_ok());
+  EXPECT_EQ(out, Nanos{1});
+  EXPECT_TRUE(c::read_seconds(0, out).is_ok());
+  EXPECT_EQ(out, Nanos{0});
+  EXPECT_TRUE(c::read_seconds(1.5, out).is_ok());
+  EXPECT_EQ(out, std::chrono::milliseconds(1500));
+}
+
 TEST_F(LarderCTest, SegmentsWhoseSizesOverflowAreRefused) {
   char byte = 0, other[200] = {};
   larder_segment segments[] = {{&byte, SIZE_MAX - 99}, {other, 200}};  // 100 bytes, modulo 2^64
@@ -222,6 +253,12 @@ TEST_F(LarderCTest, WrongStructsAndTextsAreRefusedInWords) {
   EXPECT_EQ(larder_space_open(store_, &options_, &space, &error_), LARDER_INVALID_ARGUMENT);
   EXPECT_NE(std::string(error_.message).find("sizeof(larder_space_options)"), std::string::npos);
   options_.struct_size = sizeof options_;
+  options_.pools = nullptr;
+  options_.pool_count = 0;
+  EXPECT_EQ(larder_space_open(store_, &options_, &space, &error_), LARDER_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error_.message).find("1 to 55 pools, not 0"), std::string::npos) << error_.message;
+  options_.pools = pools_;
+  options_.pool_count = 2;
   pools_[1].hit_policy = 9;
   EXPECT_EQ(larder_space_open(store_, &options_, &space, &error_), LARDER_INVALID_ARGUMENT);
   EXPECT_NE(std::string(error_.message).find("pools[1].hit_policy"), std::string::npos);

@@ -26,7 +26,7 @@ using larder::c::guarded;
 using larder::c::read_struct;
 using larder::c::wrong;
 
-constexpr larder::Nanos kCloseWait = std::chrono::seconds(5);
+constexpr larder::Nanos kCloseWait = std::chrono::seconds(5), kLongestPrefetch = std::chrono::hours(24);
 
 static_assert(sizeof(larder_segment) == sizeof(larder::Segment) && offsetof(larder_segment, size) == sizeof(void*));
 static_assert(sizeof(larder::TokenId) == sizeof(std::uint32_t));
@@ -46,7 +46,10 @@ Status read_policy(const larder_connector_options& from, larder::CacheConfig& ou
   }
   if (from.prefetch_tokens > 0) out.prefetch_threshold = from.prefetch_tokens;
   larder::Nanos wait{0};
-  LARDER_RETURN_IF_ERROR(larder::c::read_seconds(from.prefetch_seconds, wait));
+  if (!larder::c::read_seconds(from.prefetch_seconds, wait).is_ok() || wait > kLongestPrefetch) {
+    return larder::invalid_argument("larder_connector_options.prefetch_seconds is " +
+                                    std::to_string(from.prefetch_seconds) + ", must be 0 to 86400");
+  }
   if (wait > larder::Nanos{0}) {
     out.prefetch_timeout_base = wait;
     out.prefetch_timeout_max = std::max(out.prefetch_timeout_max, wait);
@@ -171,7 +174,7 @@ Status load_pages(larder_connector& connector, const larder_load_options* from, 
   request.places = places;
   request.writer = writer_of(connector, options.page, options.context);
   const Result<larder::TransferId> id = connector.engine->connector().load(request);
-  if (!id.is_ok()) return id.status();
+  if (!id.is_ok()) return connector.engine->model().in_own_names(id.status());
   *out = id->v;
   return Status::ok();
 }
@@ -200,7 +203,7 @@ Status save_pages(larder_connector& connector, const larder_save_options* from, 
   request.reader = reader_of(connector, options.page, options.context);
   request.may_wait = (options.flags & LARDER_SAVE_MAY_WAIT) != 0;
   const Result<larder::TransferId> id = connector.engine->connector().save(request);
-  if (!id.is_ok()) return id.status();
+  if (!id.is_ok()) return connector.engine->model().in_own_names(id.status());
   *out = id->v;
   return Status::ok();
 }
@@ -219,6 +222,9 @@ Status take(larder_connector& connector, std::uint64_t transfer, larder_transfer
     return load.status();
   } else {
     const Result<larder::SaveResult> save = c.save_result(id);
+    if (save.status().code() == larder::StatusCode::kNotFound) {
+      return larder::not_found("no such transfer, or its result was taken");
+    }
     if (!save.is_ok()) return save.status();
     copied = save->status;
     result.pages = save->kept;

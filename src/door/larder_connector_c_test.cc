@@ -387,6 +387,12 @@ TEST_F(ConnectorCTest, ModelsThatItHasNoRoomFor) {
   options_.prefetch_policy = 7;
   EXPECT_EQ(larder_connector_open(&options_, &none, &error_), LARDER_INVALID_ARGUMENT);
   options_.prefetch_policy = LARDER_PREFETCH_WAIT_COMPLETE;
+  for (const double seconds : {-1.0, 1e6}) {
+    options_.prefetch_seconds = seconds;
+    EXPECT_EQ(larder_connector_open(&options_, &none, &error_), LARDER_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(error_.message).find("prefetch_seconds"), std::string::npos) << error_.message;
+  }
+  options_.prefetch_seconds = 0;
   options_.lease_share = 2;
   EXPECT_EQ(larder_connector_open(&options_, &none, &error_), LARDER_INVALID_ARGUMENT);
   options_.lease_share = 0;
@@ -430,6 +436,7 @@ TEST_F(ConnectorCTest, BadCalls) {
   EXPECT_EQ(larder_transfer_take(connector_, 77, &result, &error_), LARDER_INVALID_ARGUMENT) << "struct_size";
   result.struct_size = sizeof result;
   EXPECT_EQ(larder_transfer_take(connector_, 77, &result, &error_), LARDER_NOT_FOUND);
+  EXPECT_EQ(std::string(error_.message).find("save:"), std::string::npos) << error_.message;
   const std::vector<std::uint64_t> states = {10};
   Memory m = memory(0, 7, 10, states, true);
   larder_save_options save = save_options(10, states, m);
@@ -440,6 +447,16 @@ TEST_F(ConnectorCTest, BadCalls) {
   EXPECT_EQ(larder_save(connector_, &save, &id, &error_), LARDER_INVALID_ARGUMENT);
   m.places[0].segments = nullptr;
   EXPECT_EQ(larder_save(connector_, &save, &id, &error_), LARDER_INVALID_ARGUMENT);
+  m.places.pop_back();  // of the state
+  save.places = m.places.data();
+  save.place_count = m.places.size();
+  m.places[0].segments = m.segments[0].data();
+  m.places[0].segment_count = 2;
+  EXPECT_EQ(larder_save(connector_, &save, &id, &error_), LARDER_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error_.message).find("page 9 of pool state"), std::string::npos) << error_.message;
+  m.places[10].segment_count = 1;
+  EXPECT_EQ(larder_save(connector_, &save, &id, &error_), LARDER_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error_.message).find("page 0 of pool own-draft must"), std::string::npos) << error_.message;
   save.places = nullptr;
   EXPECT_EQ(larder_save(connector_, &save, &id, &error_), LARDER_INVALID_ARGUMENT);
   larder_load_options load{};

@@ -23,7 +23,8 @@ Status PutCall::start(const std::shared_ptr<Chunk>& base, TimePoint deadline) {
   make_groups(*chunk);
   WriteRequest request;
   request.scope = space_.scope();
-  request.groups = chunk->groups;
+  // What nobody will write again is the operation's alone.
+  request.groups = terms_.retry ? chunk->groups : std::exchange(chunk->groups, {});
   request.durable = terms_.durable;
   request.terms = {Urgency::kBackground, deadline, terms_.cancel};
   // What a call has left behind may still fail, and is worth another try then: its bytes are in the piece.
@@ -46,9 +47,10 @@ Status PutCall::start(const std::shared_ptr<Chunk>& base, TimePoint deadline) {
 
 void PutCall::finish(Chunk& base) {
   auto& chunk = static_cast<PutChunk&>(base);
-  for (std::size_t i = 0; i < chunk.groups.size(); ++i) {
+  const PageGroup none;
+  for (std::size_t i = 0; i + 1 < chunk.group_begin.size(); ++i) {
     const Status status = i < chunk.answers.size() ? chunk.answers[i] : internal_error("a write without an answer");
-    answer(chunk.group_begin[i], chunk.group_begin[i + 1], chunk.groups[i], status);
+    answer(chunk.group_begin[i], chunk.group_begin[i + 1], terms_.retry ? chunk.groups[i] : none, status);
   }
 }
 

@@ -22,7 +22,7 @@ class PutCall final : public ChunkCall {
 
  private:
   struct PutChunk final : Chunk {
-    std::vector<PageGroup> groups;         // what the operation has; for a retry
+    std::vector<PageGroup> groups;         // what the operation has; empty once it has begun, if nobody retries
     std::vector<std::size_t> group_begin;  // pages of the call, absolute; one more than groups
   };
 

@@ -74,7 +74,10 @@ const std::vector<BackendOptionHelp>& store_option_help() {
 }
 
 Result<std::string> option_text_of(const std::string& key, const Tree& value) {
-  if (const auto* text = value.as<std::string>()) return *text;
+  if (const auto* text = value.as<std::string>()) {
+    if (text->find('\0') != std::string::npos) return invalid_argument("'" + key + "' holds a zero character");
+    return *text;
+  }
   if (std::ranges::find(kPaths, key) != kPaths.end()) {
     return invalid_argument("'" + key + "' is a path: text in quotes is expected");
   }
