@@ -293,7 +293,7 @@ function(larder_add_command_tests)
     "FAILED   zero_length_anchor.*exists: no answer within 1 s.*stopped: an operation was never answered")
 endfunction()
 
-# What the commands say about wrong arguments, and to systemd.
+# What the commands say about wrong arguments, to systemd, and while a server restarts.
 function(larder_add_command_line_tests)
   add_test(NAME larder_wrong_arguments
     COMMAND ${PROJECT_SOURCE_DIR}/tests/command_line/wrong_arguments.py $<TARGET_FILE:larder>)
@@ -305,7 +305,10 @@ function(larder_add_command_line_tests)
   set_tests_properties(larder_replay_adversarial PROPERTIES LABELS slow TIMEOUT 600)
   add_test(NAME larder_service_notify
     COMMAND ${PROJECT_SOURCE_DIR}/tests/command_line/service_notify.py $<TARGET_FILE:larder>)
-  set_tests_properties(larder_wrong_arguments larder_service_notify PROPERTIES LABELS fast TIMEOUT 120)
+  add_test(NAME larder_stat_watch
+    COMMAND ${PROJECT_SOURCE_DIR}/tests/command_line/stat_watch.py $<TARGET_FILE:larder>)
+  set_tests_properties(larder_wrong_arguments larder_service_notify larder_stat_watch
+    PROPERTIES LABELS fast TIMEOUT 120)
   add_test(NAME larder_monitoring
     COMMAND ${PROJECT_SOURCE_DIR}/tools/check_monitoring.py --promtool --larder $<TARGET_FILE:larder>)
   add_test(NAME larder_page COMMAND ${PROJECT_SOURCE_DIR}/tests/ui/page_test.py $<TARGET_FILE:larder>)

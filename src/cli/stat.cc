@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/clock.h"
 #include "base/http_client.h"
 #include "cli/commands.h"
 #include "cli/front_options.h"
@@ -67,12 +68,13 @@ Result<StatSample> take_sample(HttpClient& client) {
   return sample;
 }
 
-void print_sample(const StatOptions& o, const StatSample& now, const StatSample* before) {
+// seconds: since `before`.
+void print_sample(const StatOptions& o, const StatSample& now, const StatSample* before, double seconds) {
   if (o.as_json) {
     std::printf("%s\n", dump_json(stat_json(now), o.watch_seconds > 0 ? -1 : 2).c_str());  // watched: a line each
   } else {
     if (o.watch_seconds > 0 && ::isatty(STDOUT_FILENO) == 1) std::printf("\x1b[H\x1b[2J");
-    std::printf("%s", stat_text(now, before, o.watch_seconds, o.with_zeros).c_str());
+    std::printf("%s", stat_text(now, before, seconds, o.with_zeros).c_str());
   }
   std::fflush(stdout);
 }
@@ -86,12 +88,20 @@ Status run_stat(const StatOptions& o) {
   std::optional<Interval> interval;
   if (o.watch_seconds > 0) interval.emplace();
   std::optional<StatSample> before;
+  TimePoint before_at;
   for (;;) {
     Result<StatSample> now = take_sample(client);
-    if (!now.is_ok()) return now.status();
-    print_sample(o, *now, before ? &*before : nullptr);
+    if (!now.is_ok() && !before) return now.status();
+    if (now.is_ok()) {
+      const TimePoint now_at = real_clock().now();  // a slow server answers late
+      const double seconds = std::chrono::duration<double>(now_at - before_at).count();
+      print_sample(o, *now, before ? &*before : nullptr, seconds);
+      before = std::move(*now);
+      before_at = now_at;
+    } else {  // it may come back: somebody watches a restart
+      std::fprintf(stderr, "larder stat: %s; asking again\n", now.status().message().c_str());
+    }
     if (!interval) return Status::ok();
-    before = std::move(*now);
     const auto pause = std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(o.watch_seconds));
     if (!interval->wait(pause)) return Status::ok();
   }
@@ -110,7 +120,8 @@ int stat_command(int argc, char** argv) {
       ->type_name("FILE");
   app.add_flag("--all", o.with_zeros, "rows that are zero, too, and what is there twice");
   app.add_flag("--json", o.as_json, "print JSON; with --watch one line each time");
-  app.add_option("--watch", o.watch_seconds, "again every so often, with rates, until interrupted")
+  app.add_option("--watch", o.watch_seconds,
+                 "again every so often, with rates, until interrupted; a server that has gone is asked again")
       ->type_name("SECONDS")
       ->check(number_in(0.1, 86400));
   app.footer("\nExit codes: 0 done; 1 the server cannot be asked; 2 wrong arguments, or no such file.");

@@ -20,7 +20,8 @@ struct Section {
   const char* word;
   const char* title;
 };
-constexpr Section kSections[] = {{"storage", "storage"},
+constexpr Section kSections[] = {{"tenant", "tenants"},
+                                 {"storage", "storage"},
                                  {"breaker", "storage"},
                                  {"pool_", "host"},
                                  {"prefetch", "prefetch and backup"},
@@ -35,7 +36,7 @@ constexpr Section kSections[] = {{"storage", "storage"},
                                  {"time_to_first", "requests"},
                                  {"queue", "requests"},
                                  {"e2e_request", "requests"}};
-constexpr std::array<const char*, 4> kTitles = {"requests", "host", "prefetch and backup", "storage"};
+constexpr std::array<const char*, 5> kTitles = {"requests", "tenants", "host", "prefetch and backup", "storage"};
 
 const char* title_of(const std::string& family) {
   for (const Section& section : kSections) {
@@ -70,7 +71,7 @@ std::string share_text(std::uint64_t part, std::uint64_t whole) {
 
 std::string value_text(const std::string& name, double value) {
   if (std::isnan(value)) return "NaN";
-  const bool is_whole = value == std::floor(value) && value >= 0 && value < 1e15;
+  const bool is_whole = value == std::floor(value) && value >= 0 && value < 0x1p64;
   if (name.find("bytes") != std::string::npos && is_whole) return bytes_text(static_cast<std::uint64_t>(value));
   return is_whole ? count_text(static_cast<std::uint64_t>(value)) : fmt::format("{:.4g}", value);
 }
@@ -112,7 +113,8 @@ std::string rate_text(const StatSample* before, double seconds, const MetricFami
   const auto total = [&](const MetricSeries& s) {
     return family.type == "histogram" ? static_cast<double>(s.count) : s.value;
   };
-  const double change = total(series) - total(*earlier);
+  // Less than before: the server has begun anew, from zero.
+  const double change = total(series) < total(*earlier) ? total(series) : total(series) - total(*earlier);
   return fmt::format("{:.1f}", change / seconds);
 }
 
@@ -153,10 +155,12 @@ std::string tiers_text(const PlainJson& tiers) {
   return "\n" + table.text();
 }
 
-// A metric that is shown, too, says what the member `name` says: "moved" and larder_storage_moved_pages_total.
-bool is_metric(const StatSample& now, const std::string& name, const char* prefix) {
+// A metric that is shown, too, says what the member `name` says: "moved" and larder_storage_moved_pages_total. Names
+// alone do not tell: what is there may be called as what has been moved.
+bool is_metric(const StatSample& now, const std::string& name, double value, const char* prefix) {
   return std::any_of(now.metrics.begin(), now.metrics.end(), [&](const MetricFamily& family) {
     if (title_of(family.name) == nullptr || !family.name.starts_with(prefix)) return false;
+    if (family.series.size() != 1 || family.series.front().value != value) return false;
     const std::size_t at = family.name.find("_" + name);
     const std::size_t end = at == family.name.npos ? at : at + 1 + name.size();
     return at != family.name.npos && (end == family.name.size() || family.name[end] == '_');
@@ -171,9 +175,10 @@ std::string counters_text(const StatSample& now, const char* title, const char* 
   TextTable table({title, ""});
   bool any = false;
   for (const auto& [name, value] : object.items()) {
-    if (!with_zeros && ((value.is_number() && value.get<double>() == 0) || is_metric(now, name, prefix))) continue;
+    const double number = value.is_number() ? value.get<double>() : std::nan("");
+    if (!with_zeros && (number == 0 || is_metric(now, name, number, prefix))) continue;
     any = true;
-    table.add_row({name, value.is_number()   ? value_text(name, value.get<double>())
+    table.add_row({name, value.is_number()   ? value_text(name, number)
                          : value.is_string() ? value.get<std::string>()
                                              : value.dump()});
   }

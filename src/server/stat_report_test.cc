@@ -120,6 +120,45 @@ TEST(StatReport, LeavesOutWhatIsZeroOrThereTwice) {
   EXPECT_EQ(brief.find(" 0 "), std::string::npos) << "storage has no number of slots\n" << brief;
 }
 
+// Two numbers under like names may be of two things: what storage holds, and what was moved by operations.
+TEST(StatReport, OnlyWhatSaysTheSameIsThereTwice) {
+  StatSample sample = sample_of(0);
+  MetricsRegistry registry;
+  registry.counter("larder_storage_bytes_total", "Moved", {{"op", "read"}}).increment(4096);
+  registry.counter("larder_storage_bytes_total", "Moved", {{"op", "write"}}).increment(8192);
+  (void)registry.counter("larder_storage_evicted_pages_total", "Of the backend that is attached now");
+  registry.gauge("larder_storage_segments", "Segments").set(3);
+  registry.gauge("larder_tenant_bytes", "Held", {{"tenant", "blue"}, {"tier", "host"}}).set(2048);
+  sample.metrics = *parse_metrics_json(metrics_json(registry));
+  sample.info["internal_states"][0] =
+      nlohmann::json::parse(R"({"storage": {"bytes": 12288, "evicted": 7, "segments": 3}})");
+  const std::string text = stat_text(sample, nullptr, 0, false);
+  for (const char* wanted : {"\nbytes            12.0 KiB\n", "\nevicted                 7\n"}) {
+    EXPECT_NE(text.find(wanted), std::string::npos) << wanted << " is not in\n" << text;
+  }
+  EXPECT_EQ(text.find("\nsegments"), std::string::npos) << text;
+  EXPECT_NE(text.find("larder_tenant_bytes  tenant=blue, tier=host  2.0 KiB"), std::string::npos) << text;
+}
+
+TEST(StatReport, LargeNumbersAndCountersThatBeganAnew) {
+  const auto with = [](std::uint64_t pages, std::uint64_t bytes) {
+    MetricsRegistry registry;
+    registry.counter("larder_storage_pages_total", "Pages").increment(pages);
+    registry.counter("larder_storage_bytes_total", "Bytes").increment(bytes);
+    StatSample sample = sample_of(0);
+    sample.metrics = *parse_metrics_json(metrics_json(registry));
+    return sample;
+  };
+  const StatSample now = with(2'000'000'000'000'000, std::uint64_t{3} << 50);
+  const std::string text = stat_text(now, nullptr, 0, false);
+  EXPECT_NE(text.find("2,000,000,000,000,000"), std::string::npos) << text;
+  EXPECT_NE(text.find("3072.0 TiB"), std::string::npos) << text;
+  const StatSample before = with(3'000'000'000'000'000, 4096);
+  const std::string rates = stat_text(now, &before, 2, false);
+  EXPECT_EQ(rates.find("-500000000000000.0"), std::string::npos) << rates;
+  EXPECT_NE(rates.find("1000000000000000.0"), std::string::npos) << "2e15 since the server began anew\n" << rates;
+}
+
 TEST(StatReport, WorksWithAServerThatSaysLess) {
   StatSample sample;
   sample.info = nlohmann::json::object();

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`larder stat --watch` goes on while its server is restarted; a server that was never there ends it.
+
+    stat_watch.py BINARY
+"""
+
+import http.server
+import json
+import queue
+import signal
+import subprocess
+import sys
+import threading
+
+INFO = {"served_model_name": "watched", "internal_states": [{"prompt_tokens": 3}]}
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = json.dumps(INFO if self.path == "/server_info" else {}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def serve(port=0):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Server)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def main():
+    server = serve()
+    port = server.server_port
+    watch = subprocess.Popen([sys.argv[1], "stat", "--watch", "0.1", "--json", "--url", f"http://127.0.0.1:{port}"],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert json.loads(watch.stdout.readline())["model"] == "watched"
+        server.shutdown()
+        server.server_close()
+        said = watch.stderr.readline()
+        assert "asking again" in said, f"while the server is away: {said!r}"
+        server = serve(port)
+        lines = queue.Queue()
+        threading.Thread(target=lambda: [lines.put(line) for line in watch.stdout], daemon=True).start()
+        threading.Thread(target=watch.stderr.read, daemon=True).start()
+        for _ in range(20):  # more than it can have printed before
+            assert json.loads(lines.get(timeout=30))["model"] == "watched"
+        watch.send_signal(signal.SIGTERM)
+        assert watch.wait(30) == 0, "interrupted is no failure"
+    finally:
+        watch.kill()
+    server.shutdown()
+    server.server_close()
+    never = subprocess.run([sys.argv[1], "stat", "--watch", "0.1", "--url", f"http://127.0.0.1:{port}"],
+                           capture_output=True, text=True, timeout=60, check=False)
+    assert never.returncode == 1 and "cannot connect" in never.stderr, never
+    print("watching: ok")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
