@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Opens the operator's page in a real Chromium while requests run: numbers move, a prompt is explained, storage is
-attached and detached, nothing is loaded from elsewhere, and a page of another origin changes nothing.
+attached and detached, nothing is loaded from elsewhere, a page of another origin changes nothing, and a server that
+hangs or wants a key does not look like one that is well or down.
 
   tests/ui/page_test.py LARDER [--screenshots DIRECTORY]
 
@@ -16,6 +17,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -135,9 +137,9 @@ def prompt(conversation):
     return f"conversation {conversation}: " + "the same words again and again, " * 20
 
 
-def start_server(larder):
-    process = subprocess.Popen([larder, "serve", "--port", "0", "--log-level", "off"], stdout=subprocess.PIPE,
-                               text=True)
+def start_server(larder, *options):
+    process = subprocess.Popen([larder, "serve", "--port", "0", "--log-level", "off", *options],
+                               stdout=subprocess.PIPE, text=True)
     for line in process.stdout:
         found = re.search(r"http://[^ ]*:(\d+)", line)
         if found:
@@ -239,6 +241,38 @@ def another_origin_can_do_nothing(browser, url):
     site.shutdown()
 
 
+# A page that shows its last numbers as if they were today's is worse than none.
+def a_server_that_hangs_is_seen(browser, process):
+    process.send_signal(signal.SIGSTOP)
+    try:
+        browser.wait("it hangs", "document.getElementById('health').textContent === 'no answer' && "
+                                 "document.querySelector('main').classList.contains('stale')")
+    finally:
+        process.send_signal(signal.SIGCONT)
+    browser.wait("it is back", "document.getElementById('health').textContent === 'healthy' && "
+                               "!document.querySelector('main').classList.contains('stale')")
+
+
+# A refusal is an answer: the server is not down, and what may be seen is shown.
+def keys_that_are_missing_are_named(browser, larder):
+    process, url = start_server(larder, "--model", "gdn-tiny", "--api-key", "user", "--admin-api-key", "admin")
+    try:
+        browser.open(url + "/ui")
+        browser.wait("no key", "/server_info: 401.*API key goes above/"
+                               ".test(document.getElementById('problem').textContent)")
+        need(browser.text("health") == "healthy", f"health: {browser.text('health')}")
+        browser.fill("key", "user")
+        browser.wait("the key of users", "/recent_requests.*401.*admin key/"
+                                         ".test(document.getElementById('problem').textContent)")
+        browser.wait("its numbers", "document.querySelectorAll('#tiers tbody tr').length >= 4")
+        need(browser.text("health") == "healthy", f"health: {browser.text('health')}")
+        browser.fill("admin_key", "admin")
+        browser.wait("both keys", "document.getElementById('problem').hidden")
+    finally:
+        process.terminate()
+        process.wait()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("larder")
@@ -267,9 +301,11 @@ def look(given, folder):
             browser.screenshot(given.screenshots / "ui_narrow.png", NARROW)
         storage_is_detached(browser, url)
         nothing_comes_from_elsewhere(browser, url)
+        a_server_that_hangs_is_seen(browser, process)
         load.is_over.set()
         load.join()
         another_origin_can_do_nothing(browser, url)
+        keys_that_are_missing_are_named(browser, given.larder)
     finally:
         load.is_over.set()
         if browser is not None:

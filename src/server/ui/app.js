@@ -3,6 +3,7 @@
 'use strict';
 
 const POLL_MS = 1000;
+const PATIENCE_MS = 5000;  // of a poll: a server that hangs keeps its connections
 const KEPT_POLLS = 600;
 const TIERS = ['device', 'host', 'storage'];
 const byId = (id) => document.getElementById(id);
@@ -33,13 +34,13 @@ const countText = (count) => count.toLocaleString('en-US');
 const percentText = (share) => `${(100 * share).toFixed(1)} %`;
 const secondsText = (seconds) => seconds >= 1 ? `${seconds.toFixed(2)} s` : `${(1000 * seconds).toFixed(1)} ms`;
 
-async function ask(method, target, body) {
+async function ask(method, target, body, signal) {
   const headers = {};
   const isOpenToUsers = target === '/server_info';
   const key = isOpenToUsers ? byId('key').value : byId('admin_key').value || byId('key').value;
   if (key) headers.Authorization = `Bearer ${key}`;
   if (body !== undefined) headers['Content-Type'] = 'application/json';
-  const reply = await fetch(target, {method, headers, body, cache: 'no-store'});
+  const reply = await fetch(target, {method, headers, body, signal, cache: 'no-store'});
   const text = await reply.text();
   if (reply.ok) return text;
   let why = text.trim();
@@ -47,8 +48,13 @@ async function ask(method, target, body) {
     const parsed = JSON.parse(text);
     why = typeof parsed.error === 'string' ? parsed.error : parsed.error.message;
   } catch (ignored) { /* plain text */ }
-  throw new Error(`${method} ${target}: ${reply.status} ${why}`);
+  if (reply.status === 401) why += `; its ${isOpenToUsers ? 'API key' : 'admin key, or else its API key,'} goes above`;
+  const refusal = new Error(`${method} ${target}: ${reply.status} ${why}`);
+  refusal.status = reply.status;
+  throw refusal;
 }
+
+const look = (target) => ask('GET', target, undefined, AbortSignal.timeout(PATIENCE_MS)).then(JSON.parse);
 
 // --- what is polled ---
 
@@ -167,24 +173,30 @@ function say(problem) {
   byId('problem').textContent = problem || '';
 }
 
+function drawHealth(text, isGood) {
+  byId('health').textContent = text;
+  byId('health').className = `badge ${isGood ? 'good' : 'bad'}`;
+}
+
 async function poll() {
+  let isSilent = false;
   try {
-    const info = JSON.parse(await ask('GET', '/server_info'));
+    const health = await fetch('/health', {cache: 'no-store', signal: AbortSignal.timeout(PATIENCE_MS)});
+    drawHealth(health.ok ? 'healthy' : await health.text(), health.ok);
+    const info = await look('/server_info');
     const state = info.internal_states[0];
     drawOverview(info, state);
     drawChart();
     drawTiers(state);
     drawStorage(info, state);
-    drawRecent(JSON.parse(await ask('GET', '/recent_requests?limit=20')).requests);
-    const health = await fetch('/health', {cache: 'no-store'});
-    byId('health').textContent = health.ok ? 'healthy' : await health.text();
-    byId('health').className = `badge ${health.ok ? 'good' : 'bad'}`;
+    drawRecent((await look('/recent_requests?limit=20')).requests);
     say('');
   } catch (error) {
-    byId('health').textContent = 'no answer';
-    byId('health').className = 'badge bad';
-    say(error.message);
+    isSilent = error.status === undefined;
+    if (isSilent) drawHealth('no answer', false);
+    say(isSilent ? `What stands here is old: ${error.message}` : error.message);
   }
+  document.querySelector('main').classList.toggle('stale', isSilent);
   setTimeout(poll, POLL_MS);
 }
 
