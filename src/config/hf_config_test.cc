@@ -550,8 +550,13 @@ TEST(HfConfig, DamagedFilesAreErrorsOrModels) {
     "mamba_d_conv": 4)");
   const std::string gemma = twelve("gemma4_text", R"("sliding_window": 512, "sliding_window_pattern": 6,
     "num_kv_shared_layers": 2, "per_layer_config": {"05": {"head_dim": 512}})");
-  for (const std::string_view whole :
-       {kQwen3Next, kNemotronNano9b, std::string_view(kimi), std::string_view(jamba), std::string_view(gemma)}) {
+  const std::string nas = twelve("nemotron-nas", R"("block_configs": )" + repeated(R"({"attention": {"no_op": false,
+    "n_heads_in_group": 8}},{"attention": {"no_op": true}})",
+                                                                                   6));
+  const std::string ling =
+      twelve("bailing_hybrid", std::string(kLatent) + R"(, "head_dim": 64, "layer_group_size": 6)");
+  for (const std::string_view whole : {kQwen3Next, kNemotronNano9b, std::string_view(kimi), std::string_view(jamba),
+                                       std::string_view(gemma), std::string_view(nas), std::string_view(ling)}) {
     for (int i = 0; i < 3000; ++i) {
       std::string text(whole);
       for (std::uint64_t n = 1 + rng.below(3); n > 0; --n) {
