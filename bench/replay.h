@@ -71,7 +71,7 @@ struct ReplayResult {
   std::uint64_t moved_down = 0, moved_up = 0;  // bytes between device and host
   std::uint64_t stored = 0, fetched = 0;       // bytes between host and storage
   std::uint64_t floors_broken = 0;             // CacheCounters
-  std::uint64_t waits = 0, retracts = 0;       // calls that were kOverloaded, requests that were retracted
+  std::uint64_t waits = 0, retracts = 0;       // calls that found no room yet, requests that were retracted
   double poll_us = 0, seconds = 0;             // of the processor: all polls; the whole replay
   [[nodiscard]] std::uint64_t prompt_tokens() const;
   [[nodiscard]] double hit_rate() const;  // cached / prompt tokens

@@ -108,13 +108,15 @@ void ReplayEngine::start_ready() {
 bool ReplayEngine::start(const LivePtr& live) {
   Result<CachedTokens> cached = CachedTokens{};
   for (;;) {
-    timed(*live, [&] { cached = cache_.start(live->id); });
-    if (cached.is_ok()) break;
-    if (cached.status().code() != StatusCode::kOverloaded) {
-      fail(cached.status());
-      return false;
+    if (cache_.phase(live->id) != RequestPhase::kPrefetching) {
+      timed(*live, [&] { cached = cache_.start(live->id); });
+      if (cached.is_ok()) break;
+      if (cached.status().code() != StatusCode::kOverloaded) {
+        fail(cached.status());
+        return false;
+      }
+      ++result_.waits;
     }
-    ++result_.waits;
     if (!cache_.poll(Nanos{0})) return false;
   }
   ReplayLine& line = result_.lines[live->index];

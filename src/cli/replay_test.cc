@@ -248,6 +248,23 @@ TEST_F(Replay, EqualOptionsGiveEqualResults) {
   EXPECT_GT(one->stored, 0u);
 }
 
+TEST_F(Replay, WaitingForStorageIsNoLackOfRoom) {
+  std::string lines;  // ten prompts in turn, of which the host has one or two
+  for (int i = 0; i < 30; ++i) {
+    lines +=
+        "{\"timestamp\": " + std::to_string(i * 10'000) + R"(, "input_length": 512, "output_length": 1, "hash_ids": [)";
+    for (int k = 0; k < 8; ++k) lines += std::to_string(i % 10 * 8 + k) + (k < 7 ? "," : "]}\n");
+  }
+  write(lines);
+  options_.host_gib = 0.001;
+  options_.storage_gib = 1;
+  options_.storage_gbps = 0.0005;
+  const Result<ReplayResult> result = run_replay(options_);
+  ASSERT_TRUE(result.is_ok()) << result.status().to_string();
+  EXPECT_GT(result->fetched, 0u);
+  EXPECT_EQ(result->waits, 0u);
+}
+
 TEST_F(Replay, AModelFileIsReplayedAsItsPreset) {
   write_conversations(10);
   options_.model = "gdn-tiny";
