@@ -19,35 +19,11 @@ std::span<const Slot> slots_of(const Node& node, ComponentKind c, Tier t) {
 
 }  // namespace
 
-RadixTree::Impl::Impl(const TreeConfig& given, SlotSink& slot_sink)
-    : config(given),
-      page_size(std::max(1u, given.page_size)),
-      window_pages((given.window_tokens + std::uint64_t{page_size} - 1) / page_size),
-      given_order(given.order ? given.order : eviction_order(given.policy)),
-      order(given.has_mamba || given_order->without_states() == nullptr ? given_order.get()
-                                                                        : given_order->without_states()),
-      weighs(order->weighs() && given.has_mamba && given.window_tokens == 0),
-      chooses(order->chooses() && !given.has_mamba),
-      stats(order->checkpoint_parameters()),
-      sink(slot_sink),
-      device_backed(nodes, spaces, leaf_place(Tier::kDevice)),
-      device_unbacked(nodes, spaces, leaf_place(Tier::kDevice)),
-      host_full(nodes, spaces, leaf_place(Tier::kHost)),
-      aux_heaps{{{VictimQueues(nodes, spaces, aux_place(ComponentKind::kSwa, Tier::kDevice)),
-                  VictimQueues(nodes, spaces, aux_place(ComponentKind::kSwa, Tier::kHost))},
-                 {VictimQueues(nodes, spaces, aux_place(ComponentKind::kMamba, Tier::kDevice)),
-                  VictimQueues(nodes, spaces, aux_place(ComponentKind::kMamba, Tier::kHost))}}},
-      ops(nodes),
-      backlog(nodes, spaces),
-      tenants(given.host_blocks) {
-  config.allow_host_gaps = given.allow_host_gaps || given.is_exclusive;
-}
-
 RadixTree::RadixTree(const TreeConfig& config, SlotSink& sink) : impl_(std::make_unique<Impl>(config, sink)) {}
 RadixTree::~RadixTree() = default;
 
 NamespaceId RadixTree::open_namespace(const std::optional<PageKey>& seed, TenantId tenant) {
-  Impl& tree = *impl_;
+  TreeState& tree = impl_->state;
   const auto next =
       tree.closed_spaces.empty() ? static_cast<std::uint32_t>(tree.spaces.size()) : tree.closed_spaces.back();
   if (seed) {
@@ -63,13 +39,13 @@ NamespaceId RadixTree::open_namespace(const std::optional<PageKey>& seed, Tenant
   } else {
     tree.closed_spaces.pop_back();
   }
-  tree.spaces[next] = {seed, tree.make_root(next), 0, tenant};
+  tree.spaces[next] = {seed, impl_->structure.make_root(next), 0, tenant};
   tree.node(tree.spaces[next].root).path_hash = PathHash::of_namespace(seed);
   return NamespaceId(next);
 }
 
 Status RadixTree::close_namespace(NamespaceId space) {
-  Impl& tree = *impl_;
+  TreeState& tree = impl_->state;
   const tree::Id root = tree.root_of(space);
   if (root == kNoNode) return not_found("close_namespace: no such namespace");
   const Node& node = tree.node(root);
@@ -87,34 +63,34 @@ Status RadixTree::close_namespace(NamespaceId space) {
 }
 
 bool RadixTree::is_claimed(NamespaceId space) const {
-  return impl_->root_of(space) != kNoNode && impl_->spaces[space.v].claims != 0;
+  return impl_->state.root_of(space) != kNoNode && impl_->state.spaces[space.v].claims != 0;
 }
 
-void RadixTree::allow_host_gaps() { impl_->config.allow_host_gaps = true; }
+void RadixTree::allow_host_gaps() { impl_->state.config.allow_host_gaps = true; }
 
 MatchResult RadixTree::match(NamespaceId space, std::span<const TokenId> tokens) const {
-  return impl_->match(space, tokens);
+  return impl_->matcher.match(space, tokens);
 }
 RadixTree::WaysOn RadixTree::ways_on(const TreePosition& at, std::span<const TokenId> rest) const {
-  return impl_->ways_on(at, rest);
+  return impl_->matcher.ways_on(at, rest);
 }
-void RadixTree::touch(const TreePosition& at, bool count_hit) { impl_->touch(at, count_hit); }
-NodeId RadixTree::settle(const TreePosition& at) { return NodeId(impl_->settle(at)); }
-NodeId RadixTree::root(NamespaceId space) const { return NodeId(impl_->root_of(space)); }
+void RadixTree::touch(const TreePosition& at, bool count_hit) { impl_->uses.touch(at, count_hit); }
+NodeId RadixTree::settle(const TreePosition& at) { return NodeId(impl_->structure.settle(at)); }
+NodeId RadixTree::root(NamespaceId space) const { return NodeId(impl_->state.root_of(space)); }
 void RadixTree::locate(NodeId node, ComponentKind c, std::uint64_t from, std::uint64_t to,
                        std::vector<PageLocation>& out) const {
-  impl_->locate(node.v, c, from, to, out);
+  impl_->matcher.locate(node.v, c, from, to, out);
 }
 
 NodeView RadixTree::view(NodeId id) const {
   NodeView view;
   if (!exists(id)) return view;
-  const Node& node = impl_->node(id.v);
+  const Node& node = impl_->state.node(id.v);
   view.parent = NodeId(node.parent);
   view.space = NamespaceId(node.space);
   view.begin = node.begin;
   view.end = node.end();
-  view.tokens = {node.tokens.data(), static_cast<std::size_t>(node.pages) * impl_->page_size};
+  view.tokens = {node.tokens.data(), static_cast<std::size_t>(node.pages) * impl_->state.page_size};
   for (const ComponentKind c : kAllComponents) {
     const std::size_t i = larder::index_of(c);
     view.device[i] = slots_of<DeviceSlot>(node, c, Tier::kDevice);
@@ -131,70 +107,77 @@ NodeView RadixTree::view(NodeId id) const {
   return view;
 }
 
-bool RadixTree::exists(NodeId node) const { return impl_->nodes.exists(node.v); }
-std::span<const PageKey> RadixTree::page_keys(NodeId node) { return impl_->page_keys(node.v); }
-std::uint64_t RadixTree::hash_keys(NodeId node, std::uint64_t most) { return impl_->hash_keys(node.v, most); }
-PathHash RadixTree::path_hash(const TreePosition& at) { return impl_->hash_at(at); }
-void RadixTree::observe(TreeObserver* observer) { impl_->observer = observer; }
-void RadixTree::observe_pages(PageObserver* observer) { impl_->page_observer = observer; }
-void RadixTree::tell_pages(PageObserver& observer) { impl_->tell_pages(observer); }
-std::optional<PageKey> RadixTree::last_key(NodeId node) { return impl_->last_key(node.v); }
+bool RadixTree::exists(NodeId node) const { return impl_->state.nodes.exists(node.v); }
+std::span<const PageKey> RadixTree::page_keys(NodeId node) { return impl_->keys.page_keys(node.v); }
+std::uint64_t RadixTree::hash_keys(NodeId node, std::uint64_t most) { return impl_->structure.hash_keys(node.v, most); }
+PathHash RadixTree::path_hash(const TreePosition& at) { return impl_->keys.hash_at(at); }
+void RadixTree::observe(TreeObserver* observer) { impl_->residency.observe(observer); }
+void RadixTree::observe_pages(PageObserver* observer) { impl_->residency.observe_pages(observer); }
+void RadixTree::tell_pages(PageObserver& observer) { impl_->residency.tell_pages(observer); }
+std::optional<PageKey> RadixTree::last_key(NodeId node) { return impl_->keys.last_key(node.v); }
 
-LockHandle RadixTree::lock(NodeId node, Tier tier, LockParts parts) { return impl_->lock(node.v, tier, parts); }
-void RadixTree::unlock(LockHandle& handle) { impl_->unlock(handle); }
+LockHandle RadixTree::lock(NodeId node, Tier tier, LockParts parts) { return impl_->locks.lock(node.v, tier, parts); }
+void RadixTree::unlock(LockHandle& handle) { impl_->locks.unlock(handle); }
 
 Result<InsertResult> RadixTree::extend(LockHandle& held, const ExtendRequest& request) {
-  return impl_->extend(held, request);
+  return impl_->insertion.extend(held, request);
 }
-Result<InsertResult> RadixTree::insert_host(const HostInsertRequest& request) { return impl_->insert_host(request); }
+Result<InsertResult> RadixTree::insert_host(const HostInsertRequest& request) {
+  return impl_->insertion.insert_host(request);
+}
 
 Status RadixTree::attach_device(OpId op, NodeId node, ComponentKind c, std::uint64_t from,
                                 std::span<const DeviceSlot> slots) {
-  return impl_->attach_device(op, node.v, c, from, slots);
+  return impl_->operations.attach_device(op, node.v, c, from, slots);
 }
 Status RadixTree::attach_host(OpId op, NodeId node, ComponentKind c, std::span<const HostSlot> slots) {
-  return impl_->attach_host(op, node.v, c, slots);
+  return impl_->operations.attach_host(op, node.v, c, slots);
 }
-void RadixTree::cover(OpId op, NodeId node) { impl_->cover(op, node.v); }
-std::vector<NodeId> RadixTree::finish_op(OpId op, bool ok) { return impl_->finish_op(op, ok); }
+void RadixTree::cover(OpId op, NodeId node) { impl_->operations.cover(op, node.v); }
+std::vector<NodeId> RadixTree::finish_op(OpId op, bool ok) { return impl_->operations.finish_op(op, ok); }
 
-TreeBacklog& RadixTree::backlog() { return impl_->backlog; }
-const TreeBacklog& RadixTree::backlog() const { return impl_->backlog; }
+TreeBacklog& RadixTree::backlog() { return impl_->state.backlog; }
+const TreeBacklog& RadixTree::backlog() const { return impl_->state.backlog; }
 
 EvictResult RadixTree::evict_device(ComponentKind c, std::uint64_t slots, VictimRule rule, const EvictFor& who) {
-  return impl_->evict_device(c, slots, rule, who);
+  return impl_->eviction.evict_device(c, slots, rule, who);
 }
 EvictResult RadixTree::evict_host(ComponentKind c, std::uint64_t slots, const EvictFor& who) {
-  return impl_->evict_host(c, slots, who);
+  return impl_->eviction.evict_host(c, slots, who);
 }
 std::optional<HostVictim> RadixTree::next_host_victim(ComponentKind c, const EvictFor& who) {
-  const tree::VictimQueues::First first = impl_->next_host_victim(c, who);
+  const tree::VictimQueues::First first = impl_->eviction.next_host_victim(c, who);
   if (first.id == kNoNode) return std::nullopt;
-  const double worth = impl_->weighs || first.queue == kSpareQueue ? first.worth : 0;
-  const Facts facts = impl_->plain_facts(impl_->node(first.id), c, Tier::kHost);
-  return HostVictim{NodeId(first.id), c, impl_->order->key_across(facts), worth, static_cast<std::uint8_t>(first.rank)};
+  const double worth = impl_->state.weighs || first.queue == kSpareQueue ? first.worth : 0;
+  const Facts facts = impl_->victims.plain_facts(impl_->state.node(first.id), c, Tier::kHost);
+  return HostVictim{NodeId(first.id), c, impl_->state.order->key_across(facts), worth,
+                    static_cast<std::uint8_t>(first.rank)};
 }
-TenantBook& RadixTree::tenants() { return impl_->tenants; }
-const TenantBook& RadixTree::tenants() const { return impl_->tenants; }
+TenantBook& RadixTree::tenants() { return impl_->state.tenants; }
+const TenantBook& RadixTree::tenants() const { return impl_->state.tenants; }
 TenantId RadixTree::tenant_of(NamespaceId space) const {
-  return space.v < impl_->spaces.size() ? impl_->spaces[space.v].tenant : TenantId{};
+  return space.v < impl_->state.spaces.size() ? impl_->state.spaces[space.v].tenant : TenantId{};
 }
 void RadixTree::recall(const TreePosition& at, std::span<const TokenId> rest, std::span<const std::uint64_t> pages,
                        std::span<CheckpointOrigin* const> origins) {
-  impl_->recall(at, rest, pages, origins);
+  impl_->uses.recall(at, rest, pages, origins);
 }
-void RadixTree::note_prompt(NamespaceId space, std::span<const TokenId> tokens) { impl_->note_prompt(space, tokens); }
-const EvictionOrder& RadixTree::order() const { return *impl_->order; }
-bool RadixTree::weighs() const { return impl_->weighs; }
-bool RadixTree::is_exclusive() const { return impl_->config.is_exclusive; }
-Facts RadixTree::facts(NodeId node, ComponentKind c, Tier t) const { return impl_->facts(impl_->node(node.v), c, t); }
-std::uint64_t RadixTree::flush() { return impl_->flush(); }
-std::uint64_t RadixTree::flush(NamespaceId space) { return impl_->flush(impl_->root_of(space)); }
+void RadixTree::note_prompt(NamespaceId space, std::span<const TokenId> tokens) {
+  impl_->uses.note_prompt(space, tokens);
+}
+const EvictionOrder& RadixTree::order() const { return *impl_->state.order; }
+bool RadixTree::weighs() const { return impl_->state.weighs; }
+bool RadixTree::is_exclusive() const { return impl_->state.config.is_exclusive; }
+Facts RadixTree::facts(NodeId node, ComponentKind c, Tier t) const {
+  return impl_->victims.facts(impl_->state.node(node.v), c, t);
+}
+std::uint64_t RadixTree::flush() { return impl_->eviction.flush(); }
+std::uint64_t RadixTree::flush(NamespaceId space) { return impl_->eviction.flush(impl_->state.root_of(space)); }
 
 const TierCounts& RadixTree::counts(ComponentKind c, Tier t) const {
-  return impl_->counts[larder::index_of(c)][tree::index_of(t)];
+  return impl_->state.counts[larder::index_of(c)][tree::index_of(t)];
 }
-std::uint64_t RadixTree::node_count() const { return impl_->nodes.live() - impl_->open_spaces(); }
-Status RadixTree::check_invariants() const { return impl_->check_invariants(); }
+std::uint64_t RadixTree::node_count() const { return impl_->state.nodes.live() - impl_->state.open_spaces(); }
+Status RadixTree::check_invariants() const { return impl_->check.check_invariants(); }
 
 }  // namespace larder

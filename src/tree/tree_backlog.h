@@ -29,12 +29,16 @@
 
 namespace larder {
 
-class RadixTree;
 namespace tree {
 enum class Backlog : std::uint8_t;
+class Eviction;
 class NodePool;
+class Residency;
+class Structure;
+class TreeCheck;
 struct Node;
 struct Space;
+struct TreeState;
 }  // namespace tree
 
 class TreeBacklog {
@@ -71,7 +75,11 @@ class TreeBacklog {
   void set_wanted(const std::array<bool, kComponentCount>& components);
 
  private:
-  friend class RadixTree;  // and its inside, which tells of changes
+  friend struct tree::TreeState;  // the tree's rooms, which tell of changes
+  friend class tree::Residency;
+  friend class tree::Structure;
+  friend class tree::Eviction;
+  friend class tree::TreeCheck;
   using Id = std::uint32_t;
   struct List {  // doubly linked through the nodes, so that who asks for some does not walk past those that are stored
     Id first = 0, last = 0;

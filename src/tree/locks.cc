@@ -1,52 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tree/locks.h"
+
 #include <cassert>
 
-#include "tree/tree_impl.h"
+namespace larder::tree {
 
-namespace larder {
-
-using namespace tree;  // NOLINT: internal names of this folder
-
-// A lock is a claim on *pages*: it counts on nodes whether or not they hold data now. What is absent is simply not
-// protected, and what arrives later comes under the claim; so unlock needs no list of what lock skipped. A claimed node
-// is never removed, which keeps the handle's NodeId good.
-
-void RadixTree::Impl::add_lock(Id id, ComponentKind c, Tier t) {
+void Locks::add_lock(Id id, ComponentKind c, Tier t) {
   Node& n = node(id);
-  ++claims_of(n);
-  if (n.locks[index_of(c)][tree::index_of(t)]++ != 0) return;
-  if (n.has(bit_of(c, t)) && !n.is_covered()) tally(n, c, t, {.locked = n.units(c)});
-  if (n.heap_at[0] != kNotInHeap || n.heap_at[1] != kNotInHeap) refresh_leaf(id);  // a lock only ever removes leaves
-  if (c != ComponentKind::kFull) refresh_aux(id, c, t);
-  refresh_held(id, c, t);
+  ++state_.claims_of(n);
+  if (n.locks[index_of(c)][index_of(t)]++ != 0) return;
+  if (n.has(bit_of(c, t)) && !n.is_covered()) state_.tally(n, c, t, {.locked = n.units(c)});
+  if (n.heap_at[0] != kNotInHeap || n.heap_at[1] != kNotInHeap)
+    victims_.refresh_leaf(id);  // a lock only ever removes leaves
+  if (c != ComponentKind::kFull) victims_.refresh_aux(id, c, t);
+  victims_.refresh_held(id, c, t);
 }
 
-// Facts::is_held of what is no restore point.
-void RadixTree::Impl::refresh_held(Id id, ComponentKind c, Tier t) {
-  const bool restores = (node(id).present & kMambaBits) != 0;
-  if (weighs && !restores && c == ComponentKind::kFull && t == Tier::kDevice) refresh_leaf_key(id);
-}
-
-void RadixTree::Impl::drop_lock(Id id, ComponentKind c, Tier t) {
+void Locks::drop_lock(Id id, ComponentKind c, Tier t) {
   Node& n = node(id);
-  std::uint32_t& count = n.locks[index_of(c)][tree::index_of(t)];
+  std::uint32_t& count = n.locks[index_of(c)][index_of(t)];
   assert(count > 0);
   if (count == 0) return;
-  --claims_of(n);
+  --state_.claims_of(n);
   if (--count != 0) return;
-  if (n.has(bit_of(c, t)) && !n.is_covered()) tally(n, c, t, {.locked = -std::int64_t{n.units(c)}});
-  if (n.full_children[0] == 0 || n.full_children[1] == 0 || config.is_exclusive) refresh_leaf(id);
-  if (c != ComponentKind::kFull) refresh_aux(id, c, t);
-  refresh_held(id, c, t);
+  if (n.has(bit_of(c, t)) && !n.is_covered()) state_.tally(n, c, t, {.locked = -std::int64_t{n.units(c)}});
+  if (n.full_children[0] == 0 || n.full_children[1] == 0 || state_.config.is_exclusive) victims_.refresh_leaf(id);
+  if (c != ComponentKind::kFull) victims_.refresh_aux(id, c, t);
+  victims_.refresh_held(id, c, t);
 }
 
-LockHandle RadixTree::Impl::lock(Id id, Tier t, LockParts parts) {
+LockHandle Locks::lock(Id id, Tier t, LockParts parts) {
   LockHandle handle{NodeId(id), t, parts, 0, false};
-  if (!nodes.exists(id)) return handle;
-  handle.parts.swa = parts.swa && window_pages != 0;
-  handle.parts.mamba = parts.mamba && config.has_mamba;
+  if (!state_.nodes.exists(id)) return handle;
+  handle.parts.swa = parts.swa && state_.window_pages != 0;
+  handle.parts.mamba = parts.mamba && state_.config.has_mamba;
   handle.parts.own_pages = parts.own_pages && t == Tier::kHost;
-  handle.window_from = handle.parts.own_pages ? node(id).begin : window_begin(node(id).end());
+  handle.window_from = handle.parts.own_pages ? node(id).begin : state_.window_begin(node(id).end());
   handle.held = true;
   if (handle.parts.swa) lock_window(id, t, handle.window_from);
   if (handle.parts.full) {
@@ -60,20 +49,20 @@ LockHandle RadixTree::Impl::lock(Id id, Tier t, LockParts parts) {
   return handle;
 }
 
-void RadixTree::Impl::lock_window(Id id, Tier t, std::uint64_t from) {
+void Locks::lock_window(Id id, Tier t, std::uint64_t from) {
   for (Id at = id; node(at).end() > from; at = node(at).parent) {
-    if (node(at).begin < from) split(at, from);
+    if (node(at).begin < from) structure_.split(at, from);
     add_lock(at, ComponentKind::kSwa, t);
   }
 }
 
 // What the path up to the old node has is held all along; the new window is locked before the old one is let go.
-void RadixTree::Impl::move_lock(LockHandle& handle, Id to) {
+void Locks::move_lock(LockHandle& handle, Id to) {
   const Id old = handle.node.v;
   const std::uint64_t old_from = handle.window_from;
   const Tier t = handle.tier;
   handle.node = NodeId(to);
-  handle.window_from = window_begin(node(to).end());
+  handle.window_from = state_.window_begin(node(to).end());
   for (Id at = to; at != old; at = node(at).parent) add_lock(at, ComponentKind::kFull, t);
   if (handle.parts.swa) {
     lock_window(to, t, handle.window_from);
@@ -84,12 +73,12 @@ void RadixTree::Impl::move_lock(LockHandle& handle, Id to) {
   if (!node(old).is_root()) drop_lock(old, ComponentKind::kMamba, t);
 }
 
-void RadixTree::Impl::unlock(LockHandle& handle) {
+void Locks::unlock(LockHandle& handle) {
   if (!handle.held) return;
   handle.held = false;
   const Id id = handle.node.v;
   const Tier t = handle.tier;
-  if (!nodes.exists(id)) return;  // cannot happen to a handle that lock() made
+  if (!state_.nodes.exists(id)) return;  // cannot happen to a handle that lock() made
   if (handle.parts.swa) {
     for (Id at = id; node(at).end() > handle.window_from; at = node(at).parent) drop_lock(at, ComponentKind::kSwa, t);
   }
@@ -107,4 +96,4 @@ void RadixTree::Impl::unlock(LockHandle& handle) {
   if (handle.parts.mamba && !node(id).is_root()) drop_lock(id, ComponentKind::kMamba, t);
 }
 
-}  // namespace larder
+}  // namespace larder::tree

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tree/insertion.h"
+
 #include <algorithm>
 #include <limits>
 #include <string>
 
-#include "tree/tree_impl.h"
-
-namespace larder {
-
-using namespace tree;  // NOLINT: internal names of this folder
-
+namespace larder::tree {
 namespace {
 
 constexpr std::uint64_t kPagesMax = std::numeric_limits<std::uint32_t>::max() / 2;  // of one insertion
@@ -25,22 +22,23 @@ bool all_valid(std::span<const Slot> slots) {
 
 }  // namespace
 
-Status RadixTree::Impl::check_extend(const LockHandle& held, const ExtendRequest& request) const {
-  const bool fits = held.held && held.tier == Tier::kDevice && held.parts.full && nodes.exists(held.node.v);
+Status Insertion::check_extend(const LockHandle& held, const ExtendRequest& request) const {
+  const bool fits = held.held && held.tier == Tier::kDevice && held.parts.full && state_.nodes.exists(held.node.v);
   if (!fits) return invalid_argument("extend: needs a lock of full on the device");
   if (node(held.node.v).end() != request.from) {
     return invalid_argument("extend: the lock does not end where the pages begin");
   }
-  const std::uint64_t pages = pages_in(request.tokens);
-  if (request.tokens.size() % page_size != 0 || pages > kPagesMax) {
+  const std::uint64_t pages = state_.pages_in(request.tokens);
+  if (request.tokens.size() % state_.page_size != 0 || pages > kPagesMax) {
     return invalid_argument("extend: " + std::to_string(request.tokens.size()) + " tokens are not whole pages");
   }
   if (request.full.size() != pages || (!request.swa.empty() && request.swa.size() != pages)) {
     return invalid_argument("extend: full and swa need one slot per page");
   }
   if (!all_valid(request.full)) return invalid_argument("extend: invalid full slot");
-  if (!request.swa.empty() && window_pages == 0) return invalid_argument("extend: the model has no window");
-  if (!request.checkpoints.empty() && !config.has_mamba) return invalid_argument("extend: the model has no state");
+  if (!request.swa.empty() && state_.window_pages == 0) return invalid_argument("extend: the model has no window");
+  if (!request.checkpoints.empty() && !state_.config.has_mamba)
+    return invalid_argument("extend: the model has no state");
   std::uint64_t last = request.from;
   for (const Checkpoint& checkpoint : request.checkpoints) {
     if (checkpoint.page <= last || checkpoint.page > request.from + pages || !checkpoint.slot.valid()) {
@@ -57,10 +55,10 @@ Status RadixTree::Impl::check_extend(const LockHandle& held, const ExtendRequest
 // go back as duplicates, with pages that are not there yet.
 //
 // Above the window one node with full published is enough: all above it are published, too (I1).
-Status RadixTree::Impl::check_extend_path(const TreePosition& walked, std::uint64_t from) const {
+Status Insertion::check_extend_path(const TreePosition& walked, std::uint64_t from) const {
   for (Id id = walked.node.v; !node(id).is_root(); id = node(id).parent) {
     const Node& n = node(id);
-    const bool in_window = n.end() > window_begin(from);
+    const bool in_window = n.end() > state_.window_begin(from);
     if ((n.pending & kFullDevice) != 0 || (in_window && (n.pending & kSwaDevice) != 0) ||
         (n.end() == from && (n.pending & kMambaDevice) != 0)) {
       return conflict("extend: data on the path is under way, finish its operation first");
@@ -71,19 +69,17 @@ Status RadixTree::Impl::check_extend_path(const TreePosition& walked, std::uint6
   return Status::ok();
 }
 
-RadixTree::Impl::Id RadixTree::Impl::add_full_leaf(Id parent, Tier t, std::span<const TokenId> tokens,
-                                                   std::span<const std::uint32_t> slots, std::int32_t priority,
-                                                   std::span<const PageKey> keys) {
-  const Id id = add_leaf(parent, tokens);
+Id Insertion::add_full_leaf(Id parent, Tier t, std::span<const TokenId> tokens, std::span<const std::uint32_t> slots,
+                            std::int32_t priority, std::span<const PageKey> keys) {
+  const Id id = structure_.add_leaf(parent, tokens);
   node(id).priority = priority;
-  if (!keys.empty()) keep_keys(id, keys);
-  set_slots(id, ComponentKind::kFull, t, SlotRun::copy_of(slots));
-  add_published(id, ComponentKind::kFull, t);
+  if (!keys.empty()) keys_.keep_keys(id, keys);
+  residency_.set_slots(id, ComponentKind::kFull, t, SlotRun::copy_of(slots));
+  residency_.add_published(id, ComponentKind::kFull, t);
   return id;
 }
 
-void RadixTree::Impl::fill_full(Id id, Tier t, std::uint64_t from, std::span<const std::uint32_t> slots,
-                                InsertTally& tally) {
+void Insertion::fill_full(Id id, Tier t, std::uint64_t from, std::span<const std::uint32_t> slots, InsertTally& tally) {
   const std::uint64_t to = from + slots.size();
   const Bits bit = bit_of(ComponentKind::kFull, t);
   SlotRun run;  // made when the first gap is met
@@ -94,27 +90,26 @@ void RadixTree::Impl::fill_full(Id id, Tier t, std::uint64_t from, std::span<con
     const auto given = slots.subspan(low - from, high - low);
     if ((node(id).present & bit) != 0) {
       const std::uint32_t* own = node(id).slot_data(ComponentKind::kFull, t) + (low - node(id).begin);
-      give_back_duplicates(ComponentKind::kFull, t, given, own);
+      residency_.give_back_duplicates(ComponentKind::kFull, t, given, own);
       tally.duplicate += given.size();
       continue;
     }
-    if (node(id).begin < low) split(id, low);
+    if (node(id).begin < low) structure_.split(id, low);
     if (!run) run = SlotRun::copy_of(slots);
-    set_slots(id, ComponentKind::kFull, t, run.share(low - from));
+    residency_.set_slots(id, ComponentKind::kFull, t, run.share(low - from));
     if (t == Tier::kHost) {  // a parent above `from` stays as it is, and one whose backup is under way may yet lose it
       const Node& parent = node(node(id).parent);
       const bool is_settled = low == from || (parent.present & bit) != 0;
       node(id).host_gap = !parent.is_root() && is_settled && !parent.has(bit);
     }
-    add_published(id, ComponentKind::kFull, t, false);
+    residency_.add_published(id, ComponentKind::kFull, t, false);
     filled.push_back(id);
     tally.recovered += given.size();
   }
-  for (auto at = filled.rbegin(); at != filled.rend(); ++at) tell_came(*at, ComponentKind::kFull, t);
+  for (auto at = filled.rbegin(); at != filled.rend(); ++at) residency_.tell_came(*at, ComponentKind::kFull, t);
 }
 
-RadixTree::Impl::Id RadixTree::Impl::fill_window(Id id, Tier t, std::uint64_t from,
-                                                 std::span<const std::uint32_t> slots, InsertTally& tally) {
+Id Insertion::fill_window(Id id, Tier t, std::uint64_t from, std::span<const std::uint32_t> slots, InsertTally& tally) {
   SlotRun run;  // made when the first tombstone is met
   while (!node(id).is_root() && node(id).end() > from) {
     const std::uint64_t low = std::max(from, node(id).begin), high = std::min(from + slots.size(), node(id).end());
@@ -127,29 +122,30 @@ RadixTree::Impl::Id RadixTree::Impl::fill_window(Id id, Tier t, std::uint64_t fr
 
 // One edge of fill_window(): pages [low, high) of it get `given`, a part of `all`, of which `run` is the tree's copy.
 // Returns the node that has them.
-RadixTree::Impl::Id RadixTree::Impl::fill_window_edge(Id id, Tier t, std::uint64_t low, std::uint64_t high,
-                                                      std::span<const std::uint32_t> given, SlotRun& run,
-                                                      std::span<const std::uint32_t> all, InsertTally& tally) {
+Id Insertion::fill_window_edge(Id id, Tier t, std::uint64_t low, std::uint64_t high,
+                               std::span<const std::uint32_t> given, SlotRun& run, std::span<const std::uint32_t> all,
+                               InsertTally& tally) {
   const Node& n = node(id);
   if ((n.present & bit_of(ComponentKind::kSwa, t)) != 0) {
-    give_back_duplicates(ComponentKind::kSwa, t, given, n.slot_data(ComponentKind::kSwa, t) + (low - n.begin));
+    residency_.give_back_duplicates(ComponentKind::kSwa, t, given,
+                                    n.slot_data(ComponentKind::kSwa, t) + (low - n.begin));
     return id;
   }
   if (!n.has(bit_of(ComponentKind::kFull, t))) {  // a window stands on full of its tier
-    give_back(ComponentKind::kSwa, t, given);
+    residency_.give_back(ComponentKind::kSwa, t, given);
     return id;
   }
-  if (high < n.end()) id = split(id, high);
-  if (low > node(id).begin) split(id, low);
+  if (high < n.end()) id = structure_.split(id, high);
+  if (low > node(id).begin) structure_.split(id, low);
   if (!run) run = SlotRun::copy_of(all);
-  set_slots(id, ComponentKind::kSwa, t, run.share(static_cast<std::size_t>(given.data() - all.data())));
-  add_published(id, ComponentKind::kSwa, t);
+  residency_.set_slots(id, ComponentKind::kSwa, t, run.share(static_cast<std::size_t>(given.data() - all.data())));
+  residency_.add_published(id, ComponentKind::kSwa, t);
   tally.recovered += std::min(high, tally.known_pages) - std::min(low, tally.known_pages);
   return id;
 }
 
 // Fills each stretch of valid slots; invalid entries are out of the window and leave what is there.
-void RadixTree::Impl::fill_windows(Id id, std::uint64_t from, std::span<const DeviceSlot> slots, InsertTally& tally) {
+void Insertion::fill_windows(Id id, std::uint64_t from, std::span<const DeviceSlot> slots, InsertTally& tally) {
   std::size_t high = slots.size();
   while (high > 0) {
     if (!slots[high - 1].valid()) {
@@ -165,16 +161,16 @@ void RadixTree::Impl::fill_windows(Id id, std::uint64_t from, std::span<const De
 
 // Puts a checkpoint at `page`, on the path above `cursor`, which moves up to it. False: there is one, or nothing to
 // stand on; the slot went back.
-bool RadixTree::Impl::add_checkpoint(Id& cursor, Tier t, const NewCheckpoint& checkpoint) {
+bool Insertion::add_checkpoint(Id& cursor, Tier t, const NewCheckpoint& checkpoint) {
   const std::uint32_t slot = checkpoint.slot;
-  cursor = settle({NodeId(cursor), checkpoint.page});
+  cursor = structure_.settle({NodeId(cursor), checkpoint.page});
   const Node& n = node(cursor);
   if ((n.present & bit_of(ComponentKind::kMamba, t)) != 0) {
-    give_back_duplicates(ComponentKind::kMamba, t, {&slot, 1}, n.slot_data(ComponentKind::kMamba, t));
+    residency_.give_back_duplicates(ComponentKind::kMamba, t, {&slot, 1}, n.slot_data(ComponentKind::kMamba, t));
     return false;
   }
   if (!n.has(bit_of(ComponentKind::kFull, t))) {
-    give_back(ComponentKind::kMamba, t, {&slot, 1});
+    residency_.give_back(ComponentKind::kMamba, t, {&slot, 1});
     return false;
   }
   Node& at = node(cursor);
@@ -182,15 +178,15 @@ bool RadixTree::Impl::add_checkpoint(Id& cursor, Tier t, const NewCheckpoint& ch
     at.kind = checkpoint.origin.kind;
     at.uses = checkpoint.origin.uses;
     if (checkpoint.origin.path) at.path_hash = checkpoint.origin.path;
-    at.uses_at = static_cast<std::uint32_t>(tick / kTicksOfUse);
-    if (weighs) stats.came(checkpoint.origin.kind);
+    at.uses_at = static_cast<std::uint32_t>(state_.tick / kTicksOfUse);
+    if (state_.weighs) state_.stats.came(checkpoint.origin.kind);
   }
-  at.state[tree::index_of(t)] = slot;
-  add_published(cursor, ComponentKind::kMamba, t);
+  at.state[index_of(t)] = slot;
+  residency_.add_published(cursor, ComponentKind::kMamba, t);
   return true;
 }
 
-std::uint32_t RadixTree::Impl::add_checkpoints(Id end, std::span<const Checkpoint> checkpoints) {
+std::uint32_t Insertion::add_checkpoints(Id end, std::span<const Checkpoint> checkpoints) {
   std::uint32_t kept = 0;
   Id cursor = end;
   for (std::size_t i = checkpoints.size(); i-- > 0;) {
@@ -200,37 +196,37 @@ std::uint32_t RadixTree::Impl::add_checkpoints(Id end, std::span<const Checkpoin
   return kept;
 }
 
-Result<InsertResult> RadixTree::Impl::extend(LockHandle& held, const ExtendRequest& request) {
+Result<InsertResult> Insertion::extend(LockHandle& held, const ExtendRequest& request) {
   LARDER_RETURN_IF_ERROR(check_extend(held, request));
-  const std::uint64_t from = request.from, last = from + pages_in(request.tokens);
-  const TreePosition walked = walk(held.node.v, request.tokens);
+  const std::uint64_t from = request.from, last = from + state_.pages_in(request.tokens);
+  const TreePosition walked = matcher_.walk(held.node.v, request.tokens);
   LARDER_RETURN_IF_ERROR(check_extend_path(walked, from));
 
-  tick += std::max<std::uint64_t>(request.tokens.size(), 1);
+  state_.tick += std::max<std::uint64_t>(request.tokens.size(), 1);
   InsertTally tally{walked.pages};
   const auto slots = plain(request.full);
   const std::uint64_t known = walked.pages - from;
-  Id end = settle(walked);
+  Id end = structure_.settle(walked);
   if (known > 0) fill_full(end, Tier::kDevice, from, slots.first(known), tally);
   if (walked.pages < last) {
-    const auto tokens = request.tokens.subspan(known * page_size);
+    const auto tokens = request.tokens.subspan(known * state_.page_size);
     end = add_full_leaf(end, Tier::kDevice, tokens, slots.subspan(known), request.priority);
     tally.fresh = last - walked.pages;
   }
   if (!request.swa.empty()) fill_windows(end, from, request.swa, tally);
   InsertResult result{NodeId(end), tally.fresh, tally.duplicate, tally.recovered, 0};
   result.checkpoints_kept = add_checkpoints(end, request.checkpoints);
-  touch_window(end, false);
-  touch_state(end);
-  move_lock(held, end);
-  touch_own_path(end, request.priority);
+  uses_.touch_window(end, false);
+  uses_.touch_state(end);
+  locks_.move_lock(held, end);
+  uses_.touch_own_path(end, request.priority);
   return result;
 }
 
-Status RadixTree::Impl::check_insert_host(const HostInsertRequest& request) const {
-  const std::uint64_t pages = pages_in(request.tokens);
-  if (root_of(request.space) == kNoNode) return invalid_argument("insert_host: unknown namespace");
-  if (request.tokens.size() % page_size != 0 || pages > kPagesMax) {
+Status Insertion::check_insert_host(const HostInsertRequest& request) const {
+  const std::uint64_t pages = state_.pages_in(request.tokens);
+  if (state_.root_of(request.space) == kNoNode) return invalid_argument("insert_host: unknown namespace");
+  if (request.tokens.size() % state_.page_size != 0 || pages > kPagesMax) {
     return invalid_argument("insert_host: " + std::to_string(request.tokens.size()) + " tokens are not whole pages");
   }
   if (request.from > pages || request.full.size() != pages - request.from || request.swa.size() > pages) {
@@ -240,27 +236,27 @@ Status RadixTree::Impl::check_insert_host(const HostInsertRequest& request) cons
     return invalid_argument("insert_host: keys need one for each page of full");
   }
   if (!all_valid(request.full) || !all_valid(request.swa)) return invalid_argument("insert_host: invalid slot");
-  if (!request.swa.empty() && window_pages == 0) return invalid_argument("insert_host: the model has no window");
-  if (request.state.valid() && (!config.has_mamba || pages == 0)) {
+  if (!request.swa.empty() && state_.window_pages == 0) return invalid_argument("insert_host: the model has no window");
+  if (request.state.valid() && (!state_.config.has_mamba || pages == 0)) {
     return invalid_argument("insert_host: no place for a checkpoint");
   }
   return Status::ok();
 }
 
-Result<InsertResult> RadixTree::Impl::insert_host(const HostInsertRequest& request) {
+Result<InsertResult> Insertion::insert_host(const HostInsertRequest& request) {
   LARDER_RETURN_IF_ERROR(check_insert_host(request));
-  const std::uint64_t pages = pages_in(request.tokens), from = request.from;
-  const TreePosition walked = walk(root_of(request.space), request.tokens);
+  const std::uint64_t pages = state_.pages_in(request.tokens), from = request.from;
+  const TreePosition walked = matcher_.walk(state_.root_of(request.space), request.tokens);
   if (walked.pages < from) return internal_error("insert_host: the tree does not have the pages before `from`");
 
-  tick += std::max<std::uint64_t>(request.full.size() * page_size, 1);
+  state_.tick += std::max<std::uint64_t>(request.full.size() * state_.page_size, 1);
   InsertTally tally{walked.pages};
   const auto slots = plain(request.full);
-  Id end = settle(walked);
+  Id end = structure_.settle(walked);
   if (walked.pages > from) fill_full(end, Tier::kHost, from, slots.first(walked.pages - from), tally);
   if (walked.pages < pages) {
     const Id parent = end;
-    end = add_full_leaf(parent, Tier::kHost, request.tokens.subspan(walked.pages * page_size),
+    end = add_full_leaf(parent, Tier::kHost, request.tokens.subspan(walked.pages * state_.page_size),
                         slots.subspan(walked.pages - from), 0,
                         request.keys.empty() ? request.keys : request.keys.subspan(walked.pages - from));
     node(end).host_gap = !node(parent).is_root() && !node(parent).has(kFullHost);
@@ -273,13 +269,13 @@ Result<InsertResult> RadixTree::Impl::insert_host(const HostInsertRequest& reque
   if (request.state.valid()) {
     Id cursor = end;
     NewCheckpoint fetched{pages, request.state.v, {.kind = CheckpointKind::kFetched}};
-    if (weighs) fetched.origin.uses = stats.uses_of(hash_at_end(end), tick);
+    if (state_.weighs) fetched.origin.uses = state_.stats.uses_of(keys_.hash_at_end(end), state_.tick);
     if (add_checkpoint(cursor, Tier::kHost, fetched)) result.checkpoints_kept = 1;
   }
-  touch_window(end, false);
-  touch_state(end);
-  touch_path(end, 0);
+  uses_.touch_window(end, false);
+  uses_.touch_state(end);
+  uses_.touch_path(end, 0);
   return result;
 }
 
-}  // namespace larder
+}  // namespace larder::tree

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tree/uses.h"
+
+#include <algorithm>
+
+namespace larder::tree {
+
+void Uses::touch(const TreePosition& at, bool count_hit) {
+  const Id id = structure_.settle(at);  // so that the rest of the edge, which was not used, stays as old as it is
+  if (id == kNoNode || node(id).is_root()) return;
+  ++state_.tick;
+  if (count_hit) count_use(id);
+  touch_window(id, true);
+  touch_state(id);
+  touch_path(id, count_hit ? 1 : 0);
+}
+
+void Uses::count_use(Id id) {
+  Node& n = node(id);
+  if (!state_.weighs || (n.present & kMambaBits) == 0) return;
+  n.uses = state_.uses_now(n) + 1;
+  n.uses_at = static_cast<std::uint32_t>(state_.tick / kTicksOfUse);
+  state_.stats.used(n.kind);
+}
+
+void Uses::note_prompt(NamespaceId space, std::span<const TokenId> tokens) {
+  if (!state_.chooses) return;
+  const auto& full = state_.counts[index_of(ComponentKind::kFull)];
+  const std::uint64_t device = full[0].resident, host = full[1].resident;
+  state_.most_pages = std::max(state_.most_pages, state_.config.is_exclusive ? device + host : std::max(device, host));
+  if (state_.has_evicted) state_.duel.use(space, tokens, state_.page_size, state_.most_pages * state_.page_size);
+}
+
+void Uses::recall(const TreePosition& at, std::span<const TokenId> rest, std::span<const std::uint64_t> pages,
+                  std::span<CheckpointOrigin* const> origins) {
+  if (!state_.weighs || pages.empty() || !state_.nodes.exists(at.node.v)) return;
+  PathHash end = keys_.hash_at(at);
+  std::uint64_t from = at.pages;
+  const CheckpointOrigin* last = nullptr;
+  for (std::size_t i = 0; i < pages.size(); from = pages[i++]) {
+    end.append(rest.subspan((from - at.pages) * state_.page_size, (pages[i] - from) * state_.page_size));
+    origins[i]->path = end;
+    state_.stats.prefetch(end);
+  }
+  for (CheckpointOrigin* const origin : origins) {
+    if (state_.stats.remembers(*origin->path)) last = origin;
+  }
+  if (last != nullptr) state_.stats.wanted(*last->path, state_.tick);
+  for (CheckpointOrigin* const origin : origins) origin->uses = state_.stats.uses_of(*origin->path, state_.tick);
+}
+
+void Uses::touch_state(Id id) {
+  for (const Tier t : kAllTiers) {
+    if (!node(id).has(bit_of(ComponentKind::kMamba, t))) continue;
+    victims_.set_aux_tick(id, ComponentKind::kMamba, t);
+  }
+  node(id).left_host = clear_bits(node(id).left_host, kMambaHost);
+}
+
+// Refreshes swa of the window that ends at `id`; `exactly`: of no page before it, for which an edge may be split. Pages
+// nearer to the end become newer: the next turn of the same conversation needs them, the farther ones only a return to
+// this very point.
+void Uses::touch_window(Id id, bool exactly) {
+  if (state_.window_pages == 0) return;
+  const std::uint64_t from = state_.window_begin(node(id).end());
+  for (Id at = id; !node(at).is_root() && node(at).end() > from; at = node(at).parent) {
+    if (!node(at).has_some(kSwaDevice | kSwaHost)) continue;
+    if (exactly && node(at).begin < from) structure_.split(at, from);
+    node(at).left_host = clear_bits(node(at).left_host, kSwaHost);
+    for (const Tier t : kAllTiers) {
+      if (node(at).has(bit_of(ComponentKind::kSwa, t))) victims_.set_aux_tick(at, ComponentKind::kSwa, t);
+    }
+  }
+}
+
+void Uses::touch_path(Id id, std::uint32_t hits) {
+  for (; !node(id).is_root(); id = node(id).parent) {
+    Node& n = node(id);
+    n.full_tick = state_.tick;
+    n.hits += hits;
+    n.is_fresh = state_.is_fresh();
+    n.left_host = clear_bits(n.left_host, kFullHost);
+    victims_.set_leaves_device(id, false);
+    victims_.refresh_leaf_key(id);
+  }
+}
+
+// A merge keeps the lower node, so the walk goes on from it.
+void Uses::touch_own_path(Id id, std::int32_t priority) {
+  for (Id above = id; !node(above).is_root(); above = node(id).parent) {
+    Node& n = node(above);
+    n.full_tick = state_.tick;
+    n.is_fresh = state_.is_fresh();
+    n.priority = std::max(n.priority, priority);
+    n.left_host = clear_bits(n.left_host, kFullHost);
+    victims_.set_leaves_device(above, false);
+    victims_.refresh_leaf_key(above);
+    if (above == id || !structure_.merge_into_only_child(above)) id = above;
+  }
+}
+
+}  // namespace larder::tree
