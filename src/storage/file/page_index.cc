@@ -2,7 +2,6 @@
 #include "storage/file/page_index.h"
 
 #include <algorithm>
-#include <array>
 #include <cassert>
 
 namespace larder::file_store {
@@ -17,9 +16,9 @@ std::uint64_t aligned_bytes(std::uint32_t payload_bytes) {
 // --- looking up ---
 
 bool PageIndex::node_has(std::uint32_t node, IdentityId identity) const {
-  const std::uint32_t bit = identities_[identity - 1].bit;
+  const std::uint32_t bit = identities_[identity].bit;
   if (((nodes_[node].present >> bit) & 1u) == 0) return false;
-  return bit != kSharedBit || page_of(node, identity) != kNone;
+  return bit != PageIdentities::kSharedBit || page_of(node, identity) != kNone;
 }
 
 std::uint32_t PageIndex::page_of(std::uint32_t node, IdentityId identity) const {
@@ -30,42 +29,24 @@ std::uint32_t PageIndex::page_of(std::uint32_t node, IdentityId identity) const 
 
 std::uint32_t PageIndex::find_page(IdentityId identity, const PageKey& key) const {
   if (identity == 0) return kNone;
-  const std::uint32_t node = find_node(identities_[identity - 1].namespace_id, key);
+  const std::uint32_t node = nodes_.find(identities_[identity].namespace_id, key);
   return node == kNone || !node_has(node, identity) ? kNone : page_of(node, identity);
 }
 
 bool PageIndex::contains(IdentityId identity, const PageKey& key) const {
   if (identity == 0) return false;
-  const std::uint32_t node = find_node(identities_[identity - 1].namespace_id, key);
+  const std::uint32_t node = nodes_.find(identities_[identity].namespace_id, key);
   return node != kNone && node_has(node, identity);
 }
 
 void PageIndex::contains(IdentityId identity, std::span<const PageKey> keys, Presence& present) const {
   assert(present.size() >= keys.size());
-  if (identity == 0 || table_.empty()) {
+  if (identity == 0) {
     std::fill_n(present.begin(), static_cast<std::ptrdiff_t>(keys.size()), false);
     return;
   }
-  const std::uint32_t namespace_id = identities_[identity - 1].namespace_id;
-  const std::size_t mask = table_.size() - 1;
-  std::array<std::uint64_t, kBatch> hashes;
-  std::array<std::size_t, kBatch> slots;
-  for (std::size_t begin = 0; begin < keys.size(); begin += kBatch) {
-    // All slots of the batch are on their way before the first is read, then all nodes.
-    const std::size_t count = std::min(kBatch, keys.size() - begin);
-    for (std::size_t i = 0; i < count; ++i) {
-      hashes[i] = hash_of(namespace_id, keys[begin + i]);
-      __builtin_prefetch(&table_[hashes[i] & mask]);
-    }
-    for (std::size_t i = 0; i < count; ++i) {
-      slots[i] = next_candidate(hashes[i], hashes[i] & mask);
-      if (table_[slots[i]] != kNone) __builtin_prefetch(&nodes_[number_at(slots[i])]);
-    }
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::size_t slot = probe_from(slots[i], hashes[i], namespace_id, keys[begin + i]);
-      present[begin + i] = table_[slot] != kNone && node_has(number_at(slot), identity);
-    }
-  }
+  nodes_.find_all(identities_[identity].namespace_id, keys,
+                  [&](std::size_t i, std::uint32_t node) { present[i] = node != kNone && node_has(node, identity); });
 }
 
 bool PageIndex::find(IdentityId identity, const PageKey& key, PageLocation& out) const {
@@ -77,7 +58,7 @@ bool PageIndex::find(IdentityId identity, const PageKey& key, PageLocation& out)
 
 void PageIndex::touch(IdentityId identity, const PageKey& key) {
   if (identity == 0) return;
-  const std::uint32_t node = find_node(identities_[identity - 1].namespace_id, key);
+  const std::uint32_t node = nodes_.find(identities_[identity].namespace_id, key);
   if (node != kNone && node_has(node, identity)) nodes_[node].last_use = ++clock_;
 }
 
@@ -126,22 +107,22 @@ void PageIndex::add_page(std::uint32_t node, IdentityId identity, const PageLoca
   page.identity = identity;
   page.next_in_node = nodes_[node].first_page;
   nodes_[node].first_page = number;
-  nodes_[node].present |= 1u << identities_[identity - 1].bit;
+  nodes_[node].present |= 1u << identities_[identity].bit;
   place(number, location);
-  ++identities_[identity - 1].pages;
+  identities_.add_page(identity);
   ++page_count_;
 }
 
 void PageIndex::remove_from_node(std::uint32_t number) {
-  Node& node = nodes_[pages_[number].node];
+  IndexNode& node = nodes_[pages_[number].node];
   std::uint32_t* link = &node.first_page;
   while (*link != number) link = &pages_[*link].next_in_node;
   *link = pages_[number].next_in_node;
-  const std::uint32_t bit = identities_[pages_[number].identity - 1].bit;
+  const std::uint32_t bit = identities_[pages_[number].identity].bit;
   node.present &= ~(1u << bit);
-  if (bit != kSharedBit) return;
+  if (bit != PageIdentities::kSharedBit) return;
   for (std::uint32_t at = node.first_page; at != kNone; at = pages_[at].next_in_node) {
-    node.present |= 1u << identities_[pages_[at].identity - 1].bit;
+    node.present |= 1u << identities_[pages_[at].identity].bit;
   }
 }
 
@@ -151,7 +132,7 @@ void PageIndex::remove_page(std::uint32_t number) {
   const std::uint32_t node = page.node;
   unplace(number);
   remove_from_node(number);
-  release_identity(page.identity);
+  identities_.remove_page(page.identity);
   page.identity = 0;
   pages_.give(number);
   --page_count_;
@@ -171,8 +152,8 @@ Status PageIndex::insert(const PageIdentity& identity, const PageKey& key, const
   } else {
     if (page_count_ >= kMaxPages) return overloaded("file store: the index is full");
     if (id == 0 && identities() >= kMaxIdentities) return overloaded("file store: too many namespaces at once");
-    if (id == 0) id = make_identity(identity);
-    node = find_or_make_node(identities_[id - 1].namespace_id, key);
+    if (id == 0) id = identities_.make(identity);
+    node = nodes_.find_or_make(identities_[id].namespace_id, key);
     add_page(node, id, location);
   }
   nodes_[node].last_use = ++clock_;
@@ -206,9 +187,9 @@ bool PageIndex::erase(IdentityId identity, const PageKey& key, std::uint64_t gen
 // --- many pages ---
 
 ListedPage PageIndex::listed(const Page& page) const {
-  const Node& node = nodes_[page.node];
+  const IndexNode& node = nodes_[page.node];
   const PageKey parent = node.parent == kNone ? PageKey{} : nodes_[node.parent].key;
-  return {identities_[page.identity - 1].identity, node.key, parent, location_of(page), 0};
+  return {identities_[page.identity].identity, node.key, parent, location_of(page), 0};
 }
 
 void PageIndex::list_segment(SegmentId segment, std::size_t limit, std::vector<ListedPage>& out) const {
@@ -241,13 +222,12 @@ std::uint64_t PageIndex::drop_segment(SegmentId segment) {
 }
 
 std::uint64_t PageIndex::drop_namespace(const Digest256& namespace_digest) {
-  const auto found = namespace_ids_.find(namespace_digest);
-  if (found == namespace_ids_.end()) return 0;
-  const std::uint32_t namespace_id = found->second;
+  const std::uint32_t namespace_id = identities_.find_namespace(namespace_digest);
+  if (namespace_id == 0) return 0;
   std::uint64_t dropped = 0;
   for (std::uint32_t number = 0; number < pages_.made(); ++number) {
     const Page& page = pages_[number];
-    if (page.identity == 0 || identities_[page.identity - 1].namespace_id != namespace_id) continue;
+    if (page.identity == 0 || identities_[page.identity].namespace_id != namespace_id) continue;
     remove_page(number);
     ++dropped;
   }
@@ -257,15 +237,11 @@ std::uint64_t PageIndex::drop_namespace(const Digest256& namespace_digest) {
 void PageIndex::clear() { *this = PageIndex(); }
 
 std::size_t PageIndex::memory_bytes() const {
-  return table_.capacity() * sizeof(std::uint32_t) + nodes_.memory_bytes() + pages_.memory_bytes() +
-         heap_.capacity() * sizeof(Candidate);
+  return nodes_.memory_bytes() + pages_.memory_bytes() + heap_.capacity() * sizeof(Candidate);
 }
 
 void PageIndex::reserve(std::uint64_t pages) {
   pages = std::min(pages, kMaxPages);
-  std::size_t slots = std::max(kMinTable, table_.size());
-  while (pages * 4 > slots * 3) slots *= 2;
-  if (slots > table_.size()) resize_table(slots);
   nodes_.reserve(pages);
   pages_.reserve(pages);
 }

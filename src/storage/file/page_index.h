@@ -18,18 +18,16 @@
 // Links come from disk and from clients, and may be absurd: a key is never its own parent, and a cycle of nodes (none
 // of which is ever without children) is cut at one node when nothing else is left to evict.
 //
-// Structure: an open-addressing table of node numbers (linear probing, load <= 3/4, doubled when full) in front of
-// dense arrays of nodes (64 bytes, one cache line) and pages (64 bytes). A slot of the table has 32 bits; those that
-// the number does not need hold a part of the hash, so that probing seldom reads a node in vain. The pages of one
-// segment form a doubly linked list, so that dropping or cleaning a segment costs what it holds. Victims come from a
-// heap of (last use, node) with stale entries, fixed when popped: a use costs O(1).
-// A node says in one bit per identity of its namespace which pages it has, so contains() reads no page.
+// Structure: a table of nodes by key (node_table.h), dense arrays of nodes and pages (64 bytes each), small numbers for
+// identities (page_identities.h). The pages of one segment form a doubly linked list, so that dropping or cleaning a
+// segment costs what it holds. Victims come from a heap of (last use, node) with stale entries, fixed when popped: a
+// use costs O(1). A node says in one bit per identity of its namespace which pages it has, so contains() reads no page.
 //
 //      table slot   [hash bits | node number]   ->   node   ->   page   ->   next page of the node
 //
 // Memory: 64 bytes per page + 64 + 5.4 to 10.7 bytes per key + 12 to 48 per node without children.
 // Cost: contains() two cache misses, three with find(); the batch form prefetches. insert() about one at the end of a
-// chain. Doubling the table at 1M keys costs about 30 ms.
+// chain.
 // Threads: confined (the file store's mutex guards it).
 // Limits: kMaxPages pages, kMaxIdentities identities in use at once; offsets below 256 GiB per segment.
 #pragma once
@@ -44,31 +42,20 @@
 
 #include "base/status.h"
 #include "key/page_key.h"
-#include "model/pool_spec.h"
 #include "model/restore_point.h"
 #include "storage/envelope.h"
+#include "storage/file/node_table.h"
+#include "storage/file/page_identities.h"
+#include "storage/file/slab.h"
 
 namespace larder::file_store {
 
-using SegmentId = std::uint32_t;   // 1, 2, ...; never reused while the store lives
-using IdentityId = std::uint32_t;  // 0: none
+using SegmentId = std::uint32_t;  // 1, 2, ...; never reused while the store lives
 
 // Payloads start at multiples of this, counted from the start of the segment file.
 inline constexpr std::uint64_t kPayloadAlignment = 64;
 // The last place where a payload may start: what 32 bits of kPayloadAlignment count, less one.
 inline constexpr std::uint64_t kMaxPayloadOffset = std::uint64_t{0xfffffffe} * kPayloadAlignment;
-
-struct PageIdentity {
-  Digest256 namespace_digest, layout_fingerprint;
-  PoolName pool = PoolName::kKv;
-  friend bool operator==(const PageIdentity&, const PageIdentity&) = default;
-};
-
-struct PageIdentityHash {
-  std::size_t operator()(const PageIdentity& i) const noexcept {
-    return i.namespace_digest.prefix64() ^ (i.layout_fingerprint.prefix64() * 31) ^ static_cast<std::size_t>(i.pool);
-  }
-};
 
 struct PageLocation {
   SegmentId segment = 0;
@@ -103,9 +90,12 @@ class PageIndex {
   static constexpr std::size_t kMaxIdentities = std::size_t{1} << 20;
 
   // 0: no page has this identity. The number is good until the last page of the identity goes.
-  [[nodiscard]] IdentityId find_identity(const PageIdentity& identity) const;
+  [[nodiscard]] IdentityId find_identity(const PageIdentity& identity) const { return identities_.find(identity); }
   // The key is looked up or inserted soon. Only a hint.
-  void prefetch(const PageIdentity& identity, const PageKey& key) const;
+  void prefetch(const PageIdentity& identity, const PageKey& key) const {
+    const IdentityId id = find_identity(identity);
+    if (id != 0) nodes_.prefetch(identities_[id].namespace_id, key);
+  }
   // False if absent.
   [[nodiscard]] bool find(IdentityId identity, const PageKey& key, PageLocation& out) const;
   [[nodiscard]] bool contains(IdentityId identity, const PageKey& key) const;
@@ -147,7 +137,7 @@ class PageIndex {
 
   [[nodiscard]] std::uint64_t size() const { return page_count_; }
   [[nodiscard]] std::uint64_t payload_bytes() const { return payload_bytes_; }
-  [[nodiscard]] std::size_t identities() const { return identity_ids_.size(); }
+  [[nodiscard]] std::size_t identities() const { return identities_.size(); }
   [[nodiscard]] std::size_t memory_bytes() const;  // table, nodes, pages, heap
   // Room for this many pages of different keys without growing on the way (opening a large store).
   void reserve(std::uint64_t pages);
@@ -155,25 +145,8 @@ class PageIndex {
   [[nodiscard]] Status check_invariants() const;
 
  private:
-  static constexpr std::uint32_t kNone = 0xffffffffu;
-  static constexpr std::uint32_t kSharedBit = 31;  // of Node::present
-  static constexpr std::size_t kBatch = 64;        // keys looked up side by side
-  static constexpr std::size_t kMinTable = 1024, kMinHeapLimit = 1024;
-
-  // One (namespace, key). A *leaf* is a node with pages and without children.
-  struct alignas(64) Node {
-    PageKey key;
-    std::uint32_t namespace_id = 0;  // 0: the node is free
-    std::uint32_t parent = kNone;    // free: the next free one
-    std::uint32_t children = 0;
-    std::uint32_t first_page = kNone;  // kNone: a ghost
-    std::uint32_t present = 0;         // bit Identity::bit of each page
-    std::uint32_t in_heap = 0;         // 1: one entry of the heap names this number; also while the node is free
-    std::uint64_t last_use = 0;
-    [[nodiscard]] std::uint32_t& free_link() { return parent; }
-    [[nodiscard]] bool is_leaf() const { return namespace_id != 0 && first_page != kNone && children == 0; }
-  };
-  static_assert(sizeof(Node) == 64);
+  static constexpr std::uint32_t kNone = kNoNumber;
+  static constexpr std::size_t kMinHeapLimit = 1024;
 
   struct alignas(64) Page {
     std::uint32_t node = kNone;
@@ -189,37 +162,6 @@ class PageIndex {
   };
   static_assert(sizeof(Page) == 64);
 
-  // Records with numbers from 0 up that never move; freed numbers are used first.
-  template <class T>
-  class Slab {
-   public:
-    [[nodiscard]] T& operator[](std::uint32_t number) { return chunks_[number / kChunk][number % kChunk]; }
-    [[nodiscard]] const T& operator[](std::uint32_t number) const { return chunks_[number / kChunk][number % kChunk]; }
-    // The record is as it was left by give(), or new.
-    [[nodiscard]] std::uint32_t take() {
-      const std::uint32_t number = free_;
-      if (number != kNone) {
-        free_ = (*this)[number].free_link();
-        return number;
-      }
-      if (made_ % kChunk == 0) chunks_.push_back(std::make_unique<T[]>(kChunk));
-      return made_++;
-    }
-    void give(std::uint32_t number) {
-      (*this)[number].free_link() = free_;
-      free_ = number;
-    }
-    [[nodiscard]] std::uint32_t made() const { return made_; }  // numbers below this exist, some of them free
-    [[nodiscard]] std::size_t memory_bytes() const { return chunks_.size() * kChunk * sizeof(T); }
-    void reserve(std::uint64_t records) { chunks_.reserve(static_cast<std::size_t>(records / kChunk + 1)); }
-
-   private:
-    static constexpr std::size_t kChunk = 4096;  // records allocated together
-    std::vector<std::unique_ptr<T[]>> chunks_;
-    std::uint32_t free_ = kNone;
-    std::uint32_t made_ = 0;
-  };
-
   // An entry of the heap, 12 bytes: `node` was a leaf last used at `use`. A use since then makes the entry too old,
   // and a child or the end of the node makes it void; both are noticed when it is popped.
   struct Candidate {
@@ -233,39 +175,10 @@ class PageIndex {
   };
   static_assert(sizeof(Candidate) == 12);
 
-  struct Identity {
-    PageIdentity identity;
-    std::uint64_t pages = 0;  // 0: the id is free
-    std::uint32_t namespace_id = 0;
-    std::uint32_t bit = 0;  // in Node::present: its own, or kSharedBit if those of the namespace were used up
-  };
-  struct Namespace {
-    Digest256 digest;
-    std::uint32_t identities = 0;  // 0: the id is free
-    std::uint32_t bits = 0;        // of Node::present that have an owner
-  };
   struct SegmentPages {
     std::uint32_t first = kNone;
     std::uint64_t pages = 0, live_bytes = 0;
   };
-
-  // page_index_table.cc: from keys to nodes, from identities to numbers.
-  [[nodiscard]] static std::uint64_t hash_of(std::uint32_t namespace_id, const PageKey& key);
-  [[nodiscard]] std::uint32_t slot_value(std::uint64_t hash, std::uint32_t number) const;
-  [[nodiscard]] std::uint32_t number_at(std::size_t slot) const { return table_[slot] & (kNone >> tag_bits_); }
-  // From `slot` on, the first that is empty or has the hash bits of `hash`.
-  [[nodiscard]] std::size_t next_candidate(std::uint64_t hash, std::size_t slot) const;
-  // From `slot` on, the slot of the node, or the empty one where it belongs.
-  [[nodiscard]] std::size_t probe_from(std::size_t slot, std::uint64_t hash, std::uint32_t namespace_id,
-                                       const PageKey& key) const;
-  [[nodiscard]] std::uint32_t find_node(std::uint32_t namespace_id, const PageKey& key) const;
-  // A new node is a ghost without children: the caller gives it one of both.
-  [[nodiscard]] std::uint32_t find_or_make_node(std::uint32_t namespace_id, const PageKey& key);
-  void free_node(std::uint32_t number);
-  void resize_table(std::size_t slots);
-  [[nodiscard]] IdentityId make_identity(const PageIdentity& identity);
-  [[nodiscard]] std::uint32_t find_or_make_namespace(const Digest256& digest);
-  void release_identity(IdentityId id);
 
   // page_index.cc: pages, and their lists.
   [[nodiscard]] bool node_has(std::uint32_t node, IdentityId identity) const;
@@ -289,18 +202,14 @@ class PageIndex {
   void cut_cycle();
 
   // page_index_check.cc
-  [[nodiscard]] Status check_table() const;
   [[nodiscard]] Status check_nodes() const;
   [[nodiscard]] Status check_pages() const;
   [[nodiscard]] Status check_heap() const;
   [[nodiscard]] Status check_segments() const;
-  [[nodiscard]] Status check_identities() const;
 
-  std::vector<std::uint32_t> table_;  // kNone: empty; else hash bits above a node number; size a power of two
-  std::uint32_t tag_bits_ = 0;        // of a slot that hold a part of the hash
-  Slab<Node> nodes_;
+  PageIdentities identities_;
+  NodeTable nodes_;
   Slab<Page> pages_;
-  std::uint64_t node_count_ = 0;  // not free
   std::uint64_t page_count_ = 0, payload_bytes_ = 0;
   std::uint64_t clock_ = 0;          // uses so far
   std::uint32_t last_node_ = kNone;  // of the last insert(): often the parent of the next
@@ -308,12 +217,6 @@ class PageIndex {
   std::vector<Candidate> heap_;
   std::size_t heap_limit_ = kMinHeapLimit;  // entries; when reached, the void ones are removed
   std::unordered_map<SegmentId, SegmentPages> segments_;
-  std::vector<Identity> identities_;  // [id - 1]
-  std::vector<IdentityId> free_identities_;
-  std::unordered_map<PageIdentity, IdentityId, PageIdentityHash> identity_ids_;
-  std::vector<Namespace> namespaces_;  // [id - 1]
-  std::vector<std::uint32_t> free_namespaces_;
-  std::unordered_map<Digest256, std::uint32_t> namespace_ids_;
 };
 
 }  // namespace larder::file_store

@@ -15,7 +15,7 @@ void PageIndex::set_parent(std::uint32_t node, const PageKey& parent) {
   if (nodes_[node].parent != kNone || parent.is_zero() || parent == nodes_[node].key) return;
   const bool guessed =
       last_node_ != kNone && nodes_[last_node_].namespace_id == namespace_id && nodes_[last_node_].key == parent;
-  const std::uint32_t number = guessed ? last_node_ : find_or_make_node(namespace_id, parent);
+  const std::uint32_t number = guessed ? last_node_ : nodes_.find_or_make(namespace_id, parent);
   nodes_[node].parent = number;
   ++nodes_[number].children;
 }
@@ -25,10 +25,10 @@ void PageIndex::leave_parent(std::uint32_t node) {
   const std::uint32_t number = nodes_[node].parent;
   if (number == kNone) return;
   nodes_[node].parent = kNone;
-  Node& parent = nodes_[number];
+  IndexNode& parent = nodes_[number];
   if (--parent.children > 0) return;
   if (parent.first_page == kNone) {
-    free_node(number);
+    nodes_.free(number);
   } else {
     push_candidate(number);
   }
@@ -37,13 +37,13 @@ void PageIndex::leave_parent(std::uint32_t node) {
 // The node has no pages any more: a ghost if it has children (what is before it is of no use to them now), else it
 // goes.
 void PageIndex::node_emptied(std::uint32_t node) {
-  const Node& gone = nodes_[node];
+  const IndexNode& gone = nodes_[node];
   if (gone.parent != kNone) {
-    Node& parent = nodes_[gone.parent];
+    IndexNode& parent = nodes_[gone.parent];
     parent.last_use = std::max(parent.last_use, gone.last_use);
     leave_parent(node);
   }
-  if (gone.children == 0) free_node(node);
+  if (gone.children == 0) nodes_.free(node);
 }
 
 // --- victims ---
@@ -65,7 +65,7 @@ void PageIndex::push_candidate(std::uint32_t node) {
 void PageIndex::prune_heap() {
   std::size_t kept = 0;
   for (const Candidate& candidate : heap_) {
-    Node& node = nodes_[candidate.node];
+    IndexNode& node = nodes_[candidate.node];
     node.in_heap = node.is_leaf() ? 1 : 0;
     if (node.in_heap != 0) heap_[kept++] = Candidate(candidate.node, node.last_use);
   }
@@ -82,7 +82,7 @@ std::uint32_t PageIndex::pop_victim() {
     const Candidate top = heap_.front();
     std::pop_heap(heap_.begin(), heap_.end());
     heap_.pop_back();
-    Node& node = nodes_[top.node];
+    IndexNode& node = nodes_[top.node];
     node.in_heap = 0;
     if (!node.is_leaf()) continue;
     if (top.use() == node.last_use) return top.node;
@@ -106,7 +106,7 @@ PageIndex::Evicted PageIndex::evict_coldest() {
   Evicted out;
   const std::uint32_t number = page_count_ == 0 ? kNone : pop_victim();
   if (number == kNone) return out;
-  const Node& victim = nodes_[number];
+  const IndexNode& victim = nodes_[number];
   while (victim.first_page != kNone) {
     ++out.pages;
     out.payload_bytes += pages_[victim.first_page].payload_bytes;

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "storage/file/page_identities.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+namespace larder::file_store {
+namespace {
+
+Status broken_identities(const char* what, std::uint64_t number) {
+  return internal_error("page index: " + std::string(what) + ", number " + std::to_string(number));
+}
+
+}  // namespace
+
+IdentityId PageIdentities::find(const PageIdentity& identity) const {
+  const auto at = ids_.find(identity);
+  return at == ids_.end() ? 0 : at->second;
+}
+
+IdentityId PageIdentities::make(const PageIdentity& identity) {
+  IdentityId id = 0;
+  if (free_.empty()) {
+    entries_.emplace_back();
+    id = static_cast<IdentityId>(entries_.size());
+  } else {
+    id = free_.back();
+    free_.pop_back();
+  }
+  const std::uint32_t namespace_id = find_or_make_namespace(identity.namespace_digest);
+  Namespace& in = namespaces_[namespace_id - 1];
+  const std::uint32_t bit = std::min(static_cast<std::uint32_t>(std::countr_one(in.bits)), kSharedBit);
+  if (bit != kSharedBit) in.bits |= 1u << bit;
+  ++in.identities;
+  entries_[id - 1] = {identity, 0, namespace_id, bit};
+  ids_.emplace(identity, id);
+  return id;
+}
+
+std::uint32_t PageIdentities::find_namespace(const Digest256& digest) const {
+  const auto known = namespace_ids_.find(digest);
+  return known == namespace_ids_.end() ? 0 : known->second;
+}
+
+// The caller adds an identity to it.
+std::uint32_t PageIdentities::find_or_make_namespace(const Digest256& digest) {
+  if (const std::uint32_t known = find_namespace(digest); known != 0) return known;
+  std::uint32_t id = 0;
+  if (free_namespaces_.empty()) {
+    namespaces_.emplace_back();
+    id = static_cast<std::uint32_t>(namespaces_.size());
+  } else {
+    id = free_namespaces_.back();
+    free_namespaces_.pop_back();
+  }
+  namespaces_[id - 1] = {digest, 0, 0};
+  namespace_ids_.emplace(digest, id);
+  return id;
+}
+
+void PageIdentities::remove_page(IdentityId id) {
+  Entry& entry = entries_[id - 1];
+  if (--entry.pages > 0) return;
+  ids_.erase(entry.identity);
+  free_.push_back(id);
+  Namespace& in = namespaces_[entry.namespace_id - 1];
+  if (entry.bit != kSharedBit) in.bits &= ~(1u << entry.bit);
+  if (--in.identities > 0) return;
+  namespace_ids_.erase(in.digest);
+  free_namespaces_.push_back(entry.namespace_id);
+}
+
+Status PageIdentities::check(std::span<const std::uint64_t> pages) const {
+  std::vector<std::uint32_t> counts(namespaces_.size(), 0), bits(namespaces_.size(), 0);
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    const Entry& entry = entries_[i];
+    if (entry.pages != pages[i]) return broken_identities("wrong count of pages of identity", i + 1);
+    if (entry.pages == 0) continue;
+    if (find(entry.identity) != i + 1) return broken_identities("identity not found", i + 1);
+    const std::size_t in = entry.namespace_id - 1;
+    if (namespaces_[in].digest != entry.identity.namespace_digest) return broken_identities("wrong namespace", i + 1);
+    ++counts[in];
+    if (entry.bit == kSharedBit) continue;
+    if (((bits[in] >> entry.bit) & 1u) != 0) return broken_identities("two identities with one bit", i + 1);
+    bits[in] |= 1u << entry.bit;
+  }
+  std::size_t live = 0;
+  for (std::size_t i = 0; i < namespaces_.size(); ++i) {
+    const Namespace& in = namespaces_[i];
+    if (in.identities != counts[i]) return broken_identities("wrong count of identities", i + 1);
+    if (in.identities == 0) continue;
+    ++live;
+    if (in.bits != bits[i]) return broken_identities("wrong bits of namespace", i + 1);
+    const auto known = namespace_ids_.find(in.digest);
+    if (known == namespace_ids_.end() || known->second != i + 1) return broken_identities("namespace not found", i + 1);
+  }
+  if (live != namespace_ids_.size()) return broken_identities("namespaces too many", live);
+  const std::size_t in_use = entries_.size() - free_.size();
+  return in_use == ids_.size() ? Status::ok() : broken_identities("identities too many", in_use);
+}
+
+}  // namespace larder::file_store
