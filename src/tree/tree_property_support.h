@@ -64,8 +64,7 @@ class PropertyRun {
     model_.mamba = config.tree.has_mamba;
     model_.gaps = config.tree.allow_host_gaps || config.tree.is_exclusive;
     spaces_[0] = tree_->open_namespace(std::nullopt, tenants_.open(*tree_, 0));
-    PageKey seed;
-    seed.bytes[5] = 1;
+    const PageKey seed = *seed_of("B");
     spaces_[1] = tree_->open_namespace(seed, tenants_.open(*tree_, 1));
     witness_.emplace(config.tree.page_size, seed);
     if (config.watches_pages) tree_->observe_pages(&*witness_);
@@ -190,8 +189,7 @@ class PropertyRun {
   }
 
   std::string settle(const Path& path, std::uint64_t pages) {
-    const NodeId node = node_at(path, pages);
-    return tree_->view(node).end == pages ? "" : "settle stands elsewhere";
+    return tree_->view(node_at(path, pages)).end == pages ? "" : "settle stands elsewhere";
   }
 
   std::string lock(const Path& path, std::uint64_t pages, std::uint64_t r) {
@@ -319,7 +317,9 @@ class PropertyRun {
     const auto full = ledger_.host(kFull, pages - from);
     const auto swa = ledger_.host(kSwa, model_.window == 0 ? 0 : std::min(pages, op.r[2] % (model_.window + 2)));
     const HostSlot state = model_.mamba && op.r[3] % 2 == 0 ? ledger_.host(kMamba) : HostSlot();
-    const auto result = tree_->insert_host({space_of(path), tokens, from, full, swa, state});
+    const auto keys = keys_of(path);
+    const auto given = std::span(keys).subspan(op.r[3] % 4 < 2 ? from : pages);
+    const auto result = tree_->insert_host({space_of(path), tokens, from, full, swa, state, given});
     if (!result.is_ok()) return "insert_host says " + result.status().to_string();
     for (std::uint64_t i = from; i < pages; ++i) model_.put(path, i, 0, 1, full[i - from].v);
     for (std::uint64_t i = 0; i < swa.size(); ++i) model_.put(path, pages - swa.size() + i, 1, 1, swa[i].v);
@@ -497,19 +497,21 @@ class PropertyRun {
     return same ? "" : "slots that came back differ";
   }
 
+  static std::optional<PageKey> seed_of(const Path& path) {
+    std::optional<PageKey> seed;
+    if (path[0] == 'B') seed.emplace().bytes[5] = 1;
+    return seed;
+  }
+  std::vector<PageKey> keys_of(const Path& path) const {
+    PageKeyChain chain(config_.tree.page_size, seed_of(path));
+    chain.extend(tokens_of(path));
+    return {chain.keys().begin(), chain.keys().end()};
+  }
   std::string keys(const Path& path, std::uint64_t pages) {
     const NodeId node = node_at(path, pages);
     if (pages % 2 == 0 && tree_->hash_keys(node, 2) > 2) return "more pages hashed than allowed";
-    std::optional<PageKey> expected;
-    if (path[0] == 'B') expected.emplace().bytes[5] = 1;
-    const Tokens tokens = tokens_of(path);
-    const std::size_t size = config_.tree.page_size;
-    std::vector<PageKey> chain;
-    for (std::uint64_t i = 0; i < pages; ++i) {
-      expected = page_key(std::span(tokens).subspan(i * size, size), expected);
-      chain.push_back(*expected);
-    }
-    if (tree_->last_key(node) != expected) return "last key differs";
+    const std::vector<PageKey> chain = keys_of(path);
+    if (tree_->last_key(node) != (pages == 0 ? seed_of(path) : chain[pages - 1])) return "last key differs";
     for (NodeId at = node; tree_->view(at).end != 0; at = tree_->view(at).parent) {
       const std::span<const PageKey> keys = tree_->page_keys(at);
       if (!std::equal(keys.begin(), keys.end(), chain.begin() + static_cast<std::ptrdiff_t>(tree_->view(at).begin))) {
