@@ -62,7 +62,7 @@ class RestartBench {
   [[nodiscard]] Result<RestartFigures> run() {
     LARDER_RETURN_IF_ERROR(read_options());
     LARDER_RETURN_IF_ERROR(make_store());
-    for (std::uint32_t i = 0; i < options_.repeat; ++i) LARDER_RETURN_IF_ERROR(open_once());
+    for (std::uint32_t i = 1; i <= options_.repeat; ++i) LARDER_RETURN_IF_ERROR(open_once(i == options_.repeat));
     return out_;
   }
 
@@ -154,7 +154,8 @@ class RestartBench {
     return write_fully(**file, bytes, footer.start);
   }
 
-  [[nodiscard]] Status open_once() {
+  // A page that is read turns out to be a hole, and its footer is told: so the last opening alone reads some.
+  [[nodiscard]] Status open_once(bool is_last) {
     LARDER_RETURN_IF_ERROR(drop_page_cache(directory_));
     const std::uint64_t before = process_resident_bytes();
     const double cpu = process_cpu_seconds();
@@ -165,10 +166,13 @@ class RestartBench {
     out_.cpu_seconds.push_back(process_cpu_seconds() - cpu);
     out_.memory_bytes = std::max(out_.memory_bytes, process_resident_bytes() - before);
     StorageBackend& backend = **opened;
-    if (backend.stats().pages != out_.pages) return corrupt("the opened store lists another number of pages");
+    if (backend.stats().pages != out_.pages) {
+      return corrupt("the opened store lists " + std::to_string(backend.stats().pages) + " of " +
+                     std::to_string(out_.pages) + " pages");
+    }
     Rng rng(options_.seed + out_.seconds.size());
     LARDER_RETURN_IF_ERROR(check_existence(backend, rng));
-    for (std::uint64_t i = 0; i < std::min(kSampledReads, out_.pages); ++i) {
+    for (std::uint64_t i = 0; is_last && i < std::min(kSampledReads, out_.pages); ++i) {
       LARDER_RETURN_IF_ERROR(check_hole(backend, rng.below(out_.pages)));
     }
     return backend.close(std::chrono::hours(1));

@@ -145,6 +145,7 @@ class PageIndex {
   [[nodiscard]] Status check_invariants() const;
 
  private:
+  friend struct PageIndexCheck;  // page_index_check.cc
   static constexpr std::uint32_t kNone = kNoNumber;
   static constexpr std::size_t kMinHeapLimit = 1024;
 
@@ -200,12 +201,6 @@ class PageIndex {
   void prune_heap();
   [[nodiscard]] std::uint32_t pop_victim();
   void cut_cycle();
-
-  // page_index_check.cc
-  [[nodiscard]] Status check_nodes() const;
-  [[nodiscard]] Status check_pages() const;
-  [[nodiscard]] Status check_heap() const;
-  [[nodiscard]] Status check_segments() const;
 
   PageIdentities identities_;
   NodeTable nodes_;

@@ -16,12 +16,22 @@ Status broken(const char* what, std::uint64_t number) {
 
 }  // namespace
 
+// One structure each.
+struct PageIndexCheck {
+  const PageIndex& index;
+  [[nodiscard]] Status check_nodes() const;
+  [[nodiscard]] Status check_pages() const;
+  [[nodiscard]] Status check_heap() const;
+  [[nodiscard]] Status check_segments() const;
+};
+
 Status PageIndex::check_invariants() const {
+  const PageIndexCheck check{*this};
   LARDER_RETURN_IF_ERROR(nodes_.check());
-  LARDER_RETURN_IF_ERROR(check_nodes());
-  LARDER_RETURN_IF_ERROR(check_pages());
-  LARDER_RETURN_IF_ERROR(check_heap());
-  LARDER_RETURN_IF_ERROR(check_segments());
+  LARDER_RETURN_IF_ERROR(check.check_nodes());
+  LARDER_RETURN_IF_ERROR(check.check_pages());
+  LARDER_RETURN_IF_ERROR(check.check_heap());
+  LARDER_RETURN_IF_ERROR(check.check_segments());
   std::vector<std::uint64_t> pages(identities_.end_id() - 1, 0);
   for (std::uint32_t number = 0; number < pages_.made(); ++number) {
     if (pages_[number].identity != 0) ++pages[pages_[number].identity - 1];
@@ -29,72 +39,75 @@ Status PageIndex::check_invariants() const {
   return identities_.check(pages);
 }
 
-Status PageIndex::check_nodes() const {
-  std::vector<std::uint32_t> children(nodes_.made(), 0);
-  for (std::uint32_t number = 0; number < nodes_.made(); ++number) {
-    const IndexNode& node = nodes_[number];
-    if (node.namespace_id == 0 || node.parent == kNone) continue;
-    if (node.parent >= nodes_.made() || node.parent == number) return broken("bad parent", number);
-    if (nodes_[node.parent].namespace_id != node.namespace_id) return broken("parent of another namespace", number);
+Status PageIndexCheck::check_nodes() const {
+  std::vector<std::uint32_t> children(index.nodes_.made(), 0);
+  for (std::uint32_t number = 0; number < index.nodes_.made(); ++number) {
+    const IndexNode& node = index.nodes_[number];
+    if (node.namespace_id == 0 || node.parent == kNoNumber) continue;
+    if (node.parent >= index.nodes_.made() || node.parent == number) return broken("bad parent", number);
+    if (index.nodes_[node.parent].namespace_id != node.namespace_id)
+      return broken("parent of another namespace", number);
     ++children[node.parent];
   }
-  for (std::uint32_t number = 0; number < nodes_.made(); ++number) {
-    const IndexNode& node = nodes_[number];
+  for (std::uint32_t number = 0; number < index.nodes_.made(); ++number) {
+    const IndexNode& node = index.nodes_[number];
     if (node.namespace_id == 0) continue;
     if (node.children != children[number]) return broken("wrong count of children", number);
-    if (node.last_use > clock_) return broken("used in the future", number);
-    if (node.first_page != kNone) continue;
+    if (node.last_use > index.clock_) return broken("used in the future", number);
+    if (node.first_page != kNoNumber) continue;
     if (node.children == 0) return broken("ghost without children", number);
-    if (node.parent != kNone) return broken("ghost with a parent", number);
+    if (node.parent != kNoNumber) return broken("ghost with a parent", number);
   }
   return Status::ok();
 }
 
-Status PageIndex::check_pages() const {
+Status PageIndexCheck::check_pages() const {
   std::uint64_t in_nodes = 0, live = 0;
-  for (std::uint32_t number = 0; number < nodes_.made(); ++number) {
-    const IndexNode& node = nodes_[number];
+  for (std::uint32_t number = 0; number < index.nodes_.made(); ++number) {
+    const IndexNode& node = index.nodes_[number];
     if (node.namespace_id == 0) continue;
     std::uint32_t present = 0;
-    for (std::uint32_t at = node.first_page; at != kNone; at = pages_[at].next_in_node) {
-      const Page& page = pages_[at];
-      if (++in_nodes > page_count_) return broken("list of a node has no end", number);
+    for (std::uint32_t at = node.first_page; at != kNoNumber; at = index.pages_[at].next_in_node) {
+      const PageIndex::Page& page = index.pages_[at];
+      if (++in_nodes > index.page_count_) return broken("list of a node has no end", number);
       if (page.identity == 0 || page.node != number) return broken("page of another node", at);
-      if (identities_[page.identity].namespace_id != node.namespace_id) return broken("wrong namespace", at);
-      if (page_of(number, page.identity) != at) return broken("two pages of one identity", at);
-      present |= 1u << identities_[page.identity].bit;
+      if (index.identities_[page.identity].namespace_id != node.namespace_id) return broken("wrong namespace", at);
+      if (index.page_of(number, page.identity) != at) return broken("two pages of one identity", at);
+      present |= 1u << index.identities_[page.identity].bit;
     }
     if (present != node.present) return broken("wrong presence bits", number);
   }
-  for (std::uint32_t number = 0; number < pages_.made(); ++number) live += pages_[number].identity != 0 ? 1 : 0;
-  return in_nodes == page_count_ && live == page_count_ ? Status::ok() : broken("wrong count of pages", in_nodes);
+  for (std::uint32_t number = 0; number < index.pages_.made(); ++number)
+    live += index.pages_[number].identity != 0 ? 1 : 0;
+  return in_nodes == index.page_count_ && live == index.page_count_ ? Status::ok()
+                                                                    : broken("wrong count of pages", in_nodes);
 }
 
-Status PageIndex::check_heap() const {
-  std::vector<bool> seen(nodes_.made(), false);
-  if (!std::is_heap(heap_.begin(), heap_.end())) return broken("not a heap", heap_.size());
-  if (heap_.size() > heap_limit_) return broken("heap beyond its limit", heap_.size());
-  for (const Candidate& candidate : heap_) {
-    const IndexNode& node = nodes_[candidate.node];
+Status PageIndexCheck::check_heap() const {
+  std::vector<bool> seen(index.nodes_.made(), false);
+  if (!std::is_heap(index.heap_.begin(), index.heap_.end())) return broken("not a heap", index.heap_.size());
+  if (index.heap_.size() > index.heap_limit_) return broken("heap beyond its limit", index.heap_.size());
+  for (const PageIndex::Candidate& candidate : index.heap_) {
+    const IndexNode& node = index.nodes_[candidate.node];
     if (seen[candidate.node] || node.in_heap != 1) return broken("entry without a mark, or two", candidate.node);
     seen[candidate.node] = true;
     if (node.is_leaf() && candidate.use() > node.last_use) return broken("entry younger than the node", candidate.node);
   }
-  for (std::uint32_t number = 0; number < nodes_.made(); ++number) {
-    if ((nodes_[number].in_heap == 1) != seen[number]) return broken("mark without an entry", number);
-    if (nodes_[number].is_leaf() && !seen[number]) return broken("leaf without an entry", number);
+  for (std::uint32_t number = 0; number < index.nodes_.made(); ++number) {
+    if ((index.nodes_[number].in_heap == 1) != seen[number]) return broken("mark without an entry", number);
+    if (index.nodes_[number].is_leaf() && !seen[number]) return broken("leaf without an entry", number);
   }
   return Status::ok();
 }
 
-Status PageIndex::check_segments() const {
+Status PageIndexCheck::check_segments() const {
   std::uint64_t all_pages = 0, all_bytes = 0;
-  for (const auto& [id, segment] : segments_) {
+  for (const auto& [id, segment] : index.segments_) {
     std::uint64_t pages = 0, live_bytes = 0;
-    std::uint32_t previous = kNone;
-    for (std::uint32_t at = segment.first; at != kNone; at = pages_[at].next) {
-      const Page& page = pages_[at];
-      if (++pages > page_count_) return broken("list of a segment has no end", id);
+    std::uint32_t previous = kNoNumber;
+    for (std::uint32_t at = segment.first; at != kNoNumber; at = index.pages_[at].next) {
+      const PageIndex::Page& page = index.pages_[at];
+      if (++pages > index.page_count_) return broken("list of a segment has no end", id);
       if (page.identity == 0 || page.segment != id) return broken("page of another segment", at);
       if (page.previous != previous) return broken("segment list does not go back", at);
       previous = at;
@@ -105,8 +118,8 @@ Status PageIndex::check_segments() const {
     if (live_bytes != segment.live_bytes) return broken("wrong live bytes of segment", id);
     all_pages += pages;
   }
-  if (all_pages != page_count_) return broken("pages without a segment", all_pages);
-  return all_bytes == payload_bytes_ ? Status::ok() : broken("wrong payload bytes", all_bytes);
+  if (all_pages != index.page_count_) return broken("pages without a segment", all_pages);
+  return all_bytes == index.payload_bytes_ ? Status::ok() : broken("wrong payload bytes", all_bytes);
 }
 
 }  // namespace larder::file_store
