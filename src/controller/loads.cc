@@ -68,14 +68,15 @@ Result<std::shared_ptr<PageCopy>> Loads::make_copy(const LoadPoint& point, const
   if (request.writer && !request.places.empty()) return invalid_argument("load: give places or a writer, not both");
   auto copy = std::make_shared<PageCopy>();
   copy->set_writer(request.writer);
+  std::vector<Segment> bytes;  // of one page
   for (const PoolSpec& pool : model_.pools) {
     const std::size_t c = index_of(pool.component);
     for (std::size_t i = 0; i < slots.of[c].size() && pool.page_bytes() > 0; ++i) {
-      std::vector<Segment> bytes;
+      bytes.clear();
       host_.append_page(pool.name, slots.of[c][i].host, bytes);
       const std::uint64_t page = slots.first[c] + i;
       if (request.writer) {
-        copy->add_page(pool.name, page, std::move(bytes));
+        copy->add_page(pool.name, page, std::exchange(bytes, {}));
       } else {
         copy->add(bytes, places->at(pool, page));
       }

@@ -25,9 +25,12 @@ Saves::Saves(const ConnectorConfig& config, const Parts& parts)
 
 Status Saves::check(const SaveRequest& request) const {
   const auto pages = [](std::uint64_t count) { return std::to_string(count) + " pages"; };
-  if (request.to == 0 || request.from > request.to || request.to > request.tokens.size() / model_.page_size) {
-    return invalid_argument("save: " + std::to_string(request.tokens.size()) + " tokens do not cover [" +
-                            std::to_string(request.from) + ", " + pages(request.to) + ")");
+  const std::string range = "[" + std::to_string(request.from) + ", " + pages(request.to) + ")";
+  if (request.to == 0 || request.from > request.to) {
+    return invalid_argument("save: " + range + " are none: `from` is at most `to`, which is 1 or more");
+  }
+  if (request.to > request.tokens.size() / model_.page_size) {
+    return invalid_argument("save: " + std::to_string(request.tokens.size()) + " tokens do not cover " + range);
   }
   if (request.window_pages > request.to || (request.window_pages > 0 && !model_.has(ComponentKind::kSwa))) {
     return invalid_argument("save: there are no " + pages(request.window_pages) + " of a window");
@@ -176,11 +179,12 @@ void Saves::fill_result(const SaveRequest& request, const Given& given, Save& sa
 }
 
 void Saves::fill_copy(const SaveRequest& request, const PlaceTable& places, const Save& save, PageCopy& copy) const {
+  std::vector<Segment> bytes;  // of one page
   const auto add = [&](const PoolSpec& pool, std::uint64_t page, HostSlot slot) {
-    std::vector<Segment> bytes;
+    bytes.clear();
     host_.append_page(pool.name, slot, bytes);
     if (request.reader) {
-      copy.add_page(pool.name, page, std::move(bytes));
+      copy.add_page(pool.name, page, std::exchange(bytes, {}));
     } else {
       copy.add(places.at(pool, page), bytes);
     }

@@ -288,10 +288,10 @@ TEST_F(BadInput, WhatASaveSaysMustAddUp) {
   save_.to = 7;
   expect_bad("do not cover");
   save_.to = 2;
-  expect_bad("do not cover");
+  expect_bad("[3, 2 pages) are none");
   save_.to = 6;
   save_.from = 7;
-  expect_bad("do not cover");
+  expect_bad("[7, 6 pages) are none");
   save_.from = 3;
   save_.window_pages = 7;
   expect_bad("7 pages of a window");
