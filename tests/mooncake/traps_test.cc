@@ -130,7 +130,7 @@ TEST_F(MooncakeTraps, APageThatIsClearedWhileItIsReadIsAMiss) {
                   .submit_read(std::move(request), [&](const ReadResult& result) { answer.set_value(result.items[0]); })
                   .is_ok());
   const TimePoint end = real_clock().now() + std::chrono::seconds(20);
-  while (store_.calls("batch_get_into_multi_buffers") == 0 && real_clock().now() < end) rest();
+  while (store_.calls("waits_until_removed") == 0 && real_clock().now() < end) rest();
   EXPECT_TRUE(conformance::clear(rig_, rig_.backend(), conformance::test_scope(1)).is_ok());
   expect_all_ok(rig_.put({{{kKv, 1}}}));
   const Status read = answer.get_future().get();

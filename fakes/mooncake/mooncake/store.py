@@ -9,7 +9,7 @@ line for each call, and control.json what the test wants, read anew at each call
 FAULT is {"call": NAME, "skip": calls before, "times": calls, "do": ...} with do one of {"code": N, "index": I} (of
 all objects, or of one), {"hang": true}, {"crash": true}, {"raise": TEXT}, {"answer": [...]}, {"exit": N},
 {"seconds": N}: it takes so long; or, of a get, {"until_removed": true}: it takes until its objects are removed, or are
-others.
+others; calls.log has "waits_until_removed" when it has seen what they are.
 
 What the real one forgives, this one does not: memory outside the registered range ends the process (the real one may,
 or moves what is there), as do the end of a session whose object is not written whole, a call before setup or after
@@ -305,6 +305,9 @@ class MooncakeDistributedStore:
         return self.with_fault(codes)
 
     def is_still(self, key, identity, takes_long):
+        if takes_long:
+            with self.cluster as cluster:
+                cluster.log("waits_until_removed")
         while True:
             with self.cluster as cluster:
                 if cluster.identity(key) != identity:
