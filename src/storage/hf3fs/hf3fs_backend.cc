@@ -32,7 +32,8 @@ Hf3fsBackend::Hf3fsBackend(const Hf3fsOptions& options, std::shared_ptr<Metadata
       clock_(clock),
       process_(seed),
       gate_("hf3fs", options.queue_limit),
-      counts_(service_, executor) {
+      counts_(service_, executor),
+      spaces_(options_, *service_, clock) {
   info_.name = "hf3fs";
   info_.persistent = true;
   info_.atomic_groups = true;
@@ -88,6 +89,16 @@ bool Hf3fsBackend::is_quick(const WriteRequest& request) const {
          });
 }
 
+bool Hf3fsBackend::is_known(const StoreScope& scope, PoolName pool, std::uint64_t payload_bytes,
+                            PageTransfer::Kind purpose) const {
+  const SpacePtr space = spaces_.known(scope, pool, payload_bytes);
+  return space != nullptr && store_->has_open(space->base, purpose);
+}
+
+Result<std::shared_ptr<PageFiles>> Hf3fsBackend::files_of(const Space& space, PageTransfer::Kind purpose) {
+  return store_->open_files(space.base, space.slots.files, purpose);
+}
+
 void Hf3fsBackend::post_finish(std::function<void()> task) {
   if (!executor_.post(task).is_ok()) task();
 }
@@ -102,7 +113,7 @@ void Hf3fsBackend::run_exists(const std::shared_ptr<ExistsOperation>& op) {
   ExistsResult result;
   for (std::size_t i = 0; i < request.pools.size(); ++i) {
     result.presence.push_back({request.pools[i], std::vector<bool>(keys.size(), false)});
-    Result<std::vector<SpacePtr>> spaces = spaces_of(*request.scope, request.pools[i]);
+    Result<std::vector<SpacePtr>> spaces = spaces_.spaces_of(*request.scope, request.pools[i]);
     if (!spaces.is_ok()) {
       op->result = {spaces.status(), {}};
       return;
@@ -119,7 +130,7 @@ void Hf3fsBackend::run_exists(const std::shared_ptr<ExistsOperation>& op) {
     op->result = std::move(result);
     return;
   }
-  const auto found = call_service([&] { return service_->find(wanted, Nanos(0)); });
+  const auto found = spaces_.call_service([&] { return service_->find(wanted, Nanos(0)); });
   const Status status = found.is_ok()
                             ? check_shape(*found, wanted, [](const MetadataKeys& part) { return part.keys.size(); })
                             : found.status();
@@ -137,20 +148,13 @@ void Hf3fsBackend::run_exists(const std::shared_ptr<ExistsOperation>& op) {
 void Hf3fsBackend::run_clear(const std::shared_ptr<ClearOperation>& op) {
   const std::string_view prefix = op->request ? view_of(op->request->namespace_digest) : std::string_view();
   std::set<MetadataNamespace> names;
-  Status worst = names_to_clear(names);
+  Status worst = spaces_.names_to_clear(names);
   for (const MetadataNamespace& name : names) {
     const Status cleared = service_failure(service_->clear(name, prefix).status());
     // A namespace that the service has lost holds nothing; whoever writes to it next makes it anew.
     if (!cleared.is_ok() && cleared.code() != StatusCode::kNotFound) worst = cleared;
   }
   op->result = worst;
-}
-
-bool Hf3fsBackend::is_counted(const MetadataNamespace& name) const {
-  if (name.rank == options_.rank) return true;
-  LockGuard guard(mutex_);
-  const auto known = spaces_.find(name);
-  return known != spaces_.end() && known->second->is_used;
 }
 
 BackendStats Hf3fsBackend::stats() const {
@@ -162,8 +166,8 @@ BackendStats Hf3fsBackend::stats() const {
   out.queued = gate_.in_flight();
   out.suspended_volumes = store_->stats().is_down ? 1 : 0;
   for (const auto& [name, numbers] : counts_.read()) {
-    const std::optional<NamedGeometry> geometry = readable(name);
-    if (geometry && is_counted(name)) add_counts(out, numbers, *geometry);
+    const std::optional<NamedGeometry> geometry = spaces_.readable(name);
+    if (geometry && spaces_.is_counted(name)) add_counts(out, numbers, *geometry);
   }
   return out;
 }

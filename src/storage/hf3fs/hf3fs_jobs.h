@@ -122,26 +122,4 @@ template <class Answers, class Wanted, class SizeOf>
   return fits ? Status::ok() : unavailable("hf3fs: the metadata service's answer does not fit the question");
 }
 
-// Of a page, kUnsupported would say that it was declined: a mount that is read-only has declined none.
-[[nodiscard]] inline Status not_declined(const Status& status) {
-  return status.code() == StatusCode::kUnsupported ? unavailable(status.message()) : status;
-}
-
-// ... and kCorrupt that it is damaged. What does not speak the service's language has said nothing about pages.
-[[nodiscard]] inline Status service_failure(const Status& status) {
-  return status.code() == StatusCode::kCorrupt ? unavailable(status.message()) : not_declined(status);
-}
-
-template <class Call>
-auto Hf3fsBackend::call_service(const Call& call) -> decltype(call()) {
-  auto answer = call();
-  if (answer.status().code() == StatusCode::kNotFound) {
-    const Status again = initialize_again();
-    if (!again.is_ok()) return again;
-    answer = call();
-  }
-  if (!answer.is_ok()) return service_failure(answer.status());
-  return answer;
-}
-
 }  // namespace larder::hf3fs

@@ -45,7 +45,7 @@ Status Hf3fsBackend::find_pages(ReadJob& job) {
     ReadJob::Item& item = job.items[i];
     job.op->result.items[i] = not_found("page is not in the hf3fs backend");
     if (request.scope->fingerprint(asked.pool).is_zero()) continue;
-    Result<SpacePtr> space = space_for(*request.scope, asked.pool, payload_bytes(asked.payload));
+    Result<SpacePtr> space = spaces_.space_for(*request.scope, asked.pool, payload_bytes(asked.payload));
     if (!space.is_ok()) {
       job.op->result.items[i] = space.status();
       continue;
@@ -57,7 +57,8 @@ Status Hf3fsBackend::find_pages(ReadJob& job) {
     part.keys.push_back(view_of(item.key));
   }
   if (wanted.all().empty()) return Status::ok();
-  const auto found = call_service([&] { return service_->find(wanted.all(), lease_for(options_.client_timeout)); });
+  const auto found =
+      spaces_.call_service([&] { return service_->find(wanted.all(), lease_for(options_.client_timeout)); });
   if (!found.is_ok()) return found.status();
   LARDER_RETURN_IF_ERROR(check_shape(*found, wanted.all(), [](const MetadataKeys& part) { return part.keys.size(); }));
   for (std::size_t i = 0; i < job.items.size(); ++i) {

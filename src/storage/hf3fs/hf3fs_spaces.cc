@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which namespaces there are: of this process's own making, and of others that work on the same files.
+#include "storage/hf3fs/hf3fs_spaces.h"
+
 #include <algorithm>
 #include <utility>
-
-#include "storage/hf3fs/hf3fs_jobs.h"
 
 namespace larder::hf3fs {
 namespace {
@@ -15,27 +14,20 @@ constexpr std::int64_t kSharedRank = 0;
 
 }  // namespace
 
-MetadataNamespace Hf3fsBackend::space_name(const StoreScope& scope, PoolName pool,
-                                           const NamedGeometry& geometry) const {
+MetadataNamespace Spaces::space_name(const StoreScope& scope, PoolName pool, const NamedGeometry& geometry) const {
   return {rank_of(scope, pool), namespace_name(pool, scope.fingerprint(pool), geometry)};
 }
 
-bool Hf3fsBackend::is_known(const StoreScope& scope, PoolName pool, std::uint64_t payload_bytes,
-                            PageTransfer::Kind purpose) const {
+SpacePtr Spaces::known(const StoreScope& scope, PoolName pool, std::uint64_t payload_bytes) const {
   const SlotGeometry slots = make_slot_geometry(payload_bytes, options_.chunk_bytes, options_.files);
   const MetadataNamespace name = space_name(scope, pool, {payload_bytes, slots});
-  SpacePtr space;
-  {
-    LockGuard guard(mutex_);
-    const auto known = spaces_.find(name);
-    if (known == spaces_.end()) return false;
-    space = known->second;
-  }
-  return store_->has_open(space->base, purpose);
+  LockGuard guard(mutex_);
+  const auto found = spaces_.find(name);
+  return found == spaces_.end() ? nullptr : found->second;
 }
 
-std::shared_ptr<Hf3fsBackend::Space> Hf3fsBackend::make_space(const MetadataNamespace& name, PoolName pool,
-                                                              const NamedGeometry& geometry) const {
+std::shared_ptr<Space> Spaces::make_space(const MetadataNamespace& name, PoolName pool,
+                                          const NamedGeometry& geometry) const {
   auto space = std::make_shared<Space>();
   space->name = name;
   space->slots = geometry.slots;
@@ -45,8 +37,7 @@ std::shared_ptr<Hf3fsBackend::Space> Hf3fsBackend::make_space(const MetadataName
   return space;
 }
 
-Result<Hf3fsBackend::SpacePtr> Hf3fsBackend::space_for(const StoreScope& scope, PoolName pool,
-                                                       std::uint64_t payload_bytes) {
+Result<SpacePtr> Spaces::space_for(const StoreScope& scope, PoolName pool, std::uint64_t payload_bytes) {
   const SlotGeometry slots = make_slot_geometry(payload_bytes, options_.chunk_bytes, options_.files);
   const MetadataNamespace name = space_name(scope, pool, {payload_bytes, slots});
   {
@@ -67,13 +58,13 @@ Result<Hf3fsBackend::SpacePtr> Hf3fsBackend::space_for(const StoreScope& scope, 
   }
   auto space = make_space(name, pool, {payload_bytes, slots});
   space->is_used = true;
-  const Result<std::uint64_t> made = service_->initialize(space->name, pages);
+  const Result<std::uint64_t> made = service_.initialize(space->name, pages);
   if (!made.is_ok()) return service_failure(made.status());
   LockGuard guard(mutex_);
   return spaces_.emplace(name, std::move(space)).first->second;
 }
 
-Result<std::vector<Hf3fsBackend::SpacePtr>> Hf3fsBackend::spaces_of(const StoreScope& scope, PoolName pool) {
+Result<std::vector<SpacePtr>> Spaces::spaces_of(const StoreScope& scope, PoolName pool) {
   if (scope.fingerprint(pool).is_zero()) return std::vector<SpacePtr>();  // the model has no such pool
   const MetadataNamespace first{rank_of(scope, pool), namespace_prefix(pool, scope.fingerprint(pool))};
   std::vector<SpacePtr> out;
@@ -95,7 +86,7 @@ Result<std::vector<Hf3fsBackend::SpacePtr>> Hf3fsBackend::spaces_of(const StoreS
 }
 
 // Those of its rank whose names begin with its name.
-std::vector<Hf3fsBackend::SpacePtr> Hf3fsBackend::spaces_from(const MetadataNamespace& first) const {
+std::vector<SpacePtr> Spaces::spaces_from(const MetadataNamespace& first) const {
   std::vector<SpacePtr> out;
   for (auto at = spaces_.lower_bound(first);
        at != spaces_.end() && at->first.rank == first.rank && at->first.name.starts_with(first.name); ++at) {
@@ -104,7 +95,21 @@ std::vector<Hf3fsBackend::SpacePtr> Hf3fsBackend::spaces_from(const MetadataName
   return out;
 }
 
-std::vector<Hf3fsBackend::SpacePtr> Hf3fsBackend::all_spaces() {
+std::vector<SpacePtr> Spaces::others_like(const Space& space, const Digest256& fingerprint) const {
+  LockGuard guard(mutex_);
+  std::vector<SpacePtr> out = spaces_from({space.name.rank, namespace_prefix(space.pool, fingerprint)});
+  std::erase_if(out, [&](const SpacePtr& other) { return other.get() == &space; });
+  return out;
+}
+
+bool Spaces::is_counted(const MetadataNamespace& name) const {
+  if (name.rank == options_.rank) return true;
+  LockGuard guard(mutex_);
+  const auto known = spaces_.find(name);
+  return known != spaces_.end() && known->second->is_used;
+}
+
+std::vector<SpacePtr> Spaces::all_spaces() const {
   LockGuard guard(mutex_);
   std::vector<SpacePtr> out;
   for (const auto& [name, space] : spaces_) {  // those that only other ranks use are theirs
@@ -113,13 +118,13 @@ std::vector<Hf3fsBackend::SpacePtr> Hf3fsBackend::all_spaces() {
   return out;
 }
 
-void Hf3fsBackend::learn_space(const MetadataNamespace& name) {
+void Spaces::learn_space(const MetadataNamespace& name) {
   const auto geometry = readable(name);
   const auto pool = parse_pool_name(std::string_view(name.name).substr(0, name.name.find('-')));
   if (geometry && pool && !spaces_.contains(name)) spaces_.emplace(name, make_space(name, *pool, *geometry));
 }
 
-Status Hf3fsBackend::look_for_spaces() {
+Status Spaces::look_for_spaces() {
   {
     LockGuard guard(mutex_);
     while (is_looking_) {  // that answer is this caller's, too
@@ -130,7 +135,7 @@ Status Hf3fsBackend::look_for_spaces() {
     next_look_ = clock_.now() + kLookEvery;
     is_looking_ = true;
   }
-  const auto found = service_->stats();
+  const auto found = service_.stats();
   LockGuard guard(mutex_);
   is_looking_ = false;
   looked_.notify_all();
@@ -143,8 +148,8 @@ Status Hf3fsBackend::look_for_spaces() {
 
 // The service is asked anew: what it said last, or is about to say to others, may be of before a namespace was made and
 // filled whose pages the caller of the clear knows of.
-Status Hf3fsBackend::names_to_clear(std::set<MetadataNamespace>& out) {
-  const auto found = call_service([&] { return service_->stats(); });
+Status Spaces::names_to_clear(std::set<MetadataNamespace>& out) {
+  const auto found = call_service([&] { return service_.stats(); });
   for (const SpacePtr& space : all_spaces()) out.insert(space->name);
   if (!found.is_ok()) {
     return {found.status().code(),
@@ -157,7 +162,7 @@ Status Hf3fsBackend::names_to_clear(std::set<MetadataNamespace>& out) {
   return Status::ok();
 }
 
-bool Hf3fsBackend::is_own(const MetadataNamespace& name) const {
+bool Spaces::is_own(const MetadataNamespace& name) const {
   if (!parse_namespace_name(name.name).is_ok()) return false;  // somebody else's
   if (name.rank == options_.rank) return true;
   const std::vector<SpacePtr> kin = spaces_from({name.rank, std::string(namespace_prefix_of(name.name))});
@@ -165,7 +170,7 @@ bool Hf3fsBackend::is_own(const MetadataNamespace& name) const {
 }
 
 // Others may have chosen other chunks or another number of files: their pages lie where this process does not look.
-std::optional<NamedGeometry> Hf3fsBackend::readable(const MetadataNamespace& name) const {
+std::optional<NamedGeometry> Spaces::readable(const MetadataNamespace& name) const {
   const Result<NamedGeometry> geometry = parse_namespace_name(name.name);
   if ((name.rank != options_.rank && name.rank != kSharedRank) || !geometry.is_ok()) return std::nullopt;
   const bool is_ours = geometry->slots.chunk_bytes == options_.chunk_bytes && geometry->slots.files == options_.files;
@@ -173,26 +178,22 @@ std::optional<NamedGeometry> Hf3fsBackend::readable(const MetadataNamespace& nam
 }
 
 // A service in this process knows of no other rank: two of them over the same files would overwrite each other's pages.
-bool Hf3fsBackend::is_shared(const StoreScope& scope, PoolName pool) const {
-  return service_->is_remote() && scope.is_replicated(pool);
+bool Spaces::is_shared(const StoreScope& scope, PoolName pool) const {
+  return service_.is_remote() && scope.is_replicated(pool);
 }
 
-std::int64_t Hf3fsBackend::rank_of(const StoreScope& scope, PoolName pool) const {
+std::int64_t Spaces::rank_of(const StoreScope& scope, PoolName pool) const {
   return is_shared(scope, pool) ? kSharedRank : options_.rank;
 }
 
 // The service has lost its memory: to it, nothing is stored any more, which is true as soon as it says so.
-Status Hf3fsBackend::initialize_again() {
+Status Spaces::initialize_again() {
   for (const SpacePtr& space : all_spaces()) {
     const std::uint64_t pages = std::min(space->slots.pages_in(options_.file_size), kMaxNamespacePages);
-    const Result<std::uint64_t> made = service_->initialize(space->name, pages);
+    const Result<std::uint64_t> made = service_.initialize(space->name, pages);
     if (!made.is_ok()) return service_failure(made.status());
   }
   return Status::ok();
-}
-
-Result<std::shared_ptr<PageFiles>> Hf3fsBackend::files_of(const Space& space, PageTransfer::Kind purpose) {
-  return store_->open_files(space.base, space.slots.files, purpose);
 }
 
 }  // namespace larder::hf3fs

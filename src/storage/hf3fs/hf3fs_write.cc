@@ -69,8 +69,8 @@ void Hf3fsBackend::plan_write(WriteJob& job) {
     Status status = check_group(*request.scope, request.groups[group]);
     for (const WriteItem& page : request.groups[group].items) {
       if (!status.is_ok()) break;
-      if (is_shared(*request.scope, page.pool) && !request.scope->is_writer(page.pool, page.key)) continue;
-      Result<SpacePtr> space = space_for(*request.scope, page.pool, payload_bytes(page.payload));
+      if (spaces_.is_shared(*request.scope, page.pool) && !request.scope->is_writer(page.pool, page.key)) continue;
+      Result<SpacePtr> space = spaces_.space_for(*request.scope, page.pool, payload_bytes(page.payload));
       status = space.status();
       if (!status.is_ok()) break;
       WriteJob::Item& item = job.items.emplace_back();
@@ -97,7 +97,7 @@ Status Hf3fsBackend::reserve_pages(WriteJob& job) {
     part.items.push_back({view_of(item.key), item.page->parent.is_zero() ? std::string_view() : view_of(item.parent)});
   }
   job.asked = clock_.now();
-  const auto answer = call_service(
+  const auto answer = spaces_.call_service(
       [&] { return service_->reserve(job.session, wanted.all(), time_to_confirm(options_.client_timeout)); });
   if (!answer.is_ok()) return answer.status();
   LARDER_RETURN_IF_ERROR(
@@ -257,15 +257,10 @@ void Hf3fsBackend::take_status_of_twins(WriteJob& job, std::size_t group) {
 // One layout has one length of pages, so there is nothing to do; but a caller who gives another length replaces.
 void Hf3fsBackend::remove_other_lengths(const WriteJob& job) {
   std::map<const Space*, std::vector<SpacePtr>> others;
-  {
-    LockGuard guard(mutex_);
-    for (const WriteJob::Item& item : job.items) {
-      const auto [entry, is_new] = others.try_emplace(item.space.get());
-      if (!is_new) continue;
-      const Digest256& fingerprint = job.op->request.scope->fingerprint(item.space->pool);
-      entry->second = spaces_from({item.space->name.rank, namespace_prefix(item.space->pool, fingerprint)});
-      std::erase(entry->second, item.space);
-    }
+  for (const WriteJob::Item& item : job.items) {
+    const auto [entry, is_new] = others.try_emplace(item.space.get());
+    const Digest256& fingerprint = job.op->request.scope->fingerprint(item.space->pool);
+    if (is_new) entry->second = spaces_.others_like(*item.space, fingerprint);
   }
   std::vector<ConfirmItem> old;
   for (const WriteJob::Item& item : job.items) {
