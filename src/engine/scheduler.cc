@@ -166,7 +166,7 @@ Status SchedulerImpl::health() const {
   return failure_;
 }
 
-std::string SchedulerImpl::exception_text() {
+std::string exception_text() {
   try {
     throw;
   } catch (const std::exception& error) {

@@ -21,6 +21,65 @@ constexpr Nanos kProbeLimit = std::chrono::seconds(30);
 // How long a switch waits for the operations of what it replaced.
 constexpr Nanos kDrainLimit = std::chrono::seconds(1);
 
+void add_device_usage(const Composition& parts, SchedulerStats& stats) {
+  const ModelSpec& model = parts.model;
+  for (const ComponentKind c : kAllComponents) {
+    if (!model.has(c)) continue;
+    TierUsage usage;
+    usage.tier = "device";
+    usage.component = component_name(c);
+    usage.capacity = parts.device_pools->slots(c).capacity();
+    usage.slots = usage.capacity - parts.device_pools->free_slots(c);
+    usage.bytes = usage.slots * model.slot_bytes(c);
+    usage.capacity_bytes = usage.capacity * model.slot_bytes(c);
+    stats.tiers.push_back(std::move(usage));
+  }
+}
+
+// The host's bytes are shared: each component's capacity is what it could have if it had all of them.
+void add_host_usage(const Composition& parts, SchedulerStats& stats) {
+  const HostPools* host = parts.host_pools.get();
+  if (host == nullptr) return;
+  for (const ComponentKind c : kAllComponents) {
+    if (!parts.model.has(c) || host->blocks_per_slot(c) == 0) continue;
+    const SlotTable::Counts counts = host->counts(c);
+    TierUsage usage;
+    usage.tier = "host";
+    usage.component = component_name(c);
+    usage.slots = counts.live + counts.quarantined;
+    usage.capacity = host->total_blocks() / host->blocks_per_slot(c);
+    usage.bytes = host->used_bytes(c);
+    usage.capacity_bytes = host->total_blocks() * host->block_bytes();
+    stats.tiers.push_back(std::move(usage));
+  }
+}
+
+// Thresholds and time-outs are const in a cache. A request that names the current ones is fine, another one is refused,
+// not ignored.
+Status check_attach(const CacheConfig& config, const AttachRequest& request, const ExtraConfig& extra) {
+  const auto check_policy = [](std::string_view field, const std::string& asked, bool known, std::string_view words) {
+    if (asked.empty() || known) return Status::ok();
+    return invalid_argument("Invalid " + std::string(field) + ": '" + asked + "'. Expected one of " +
+                            std::string(words) + ".");
+  };
+  LARDER_RETURN_IF_ERROR(check_policy("hicache_storage_prefetch_policy", request.prefetch_policy,
+                                      parse_prefetch_policy(request.prefetch_policy).has_value(),
+                                      "['best_effort', 'wait_complete', 'timeout']"));
+  LARDER_RETURN_IF_ERROR(check_policy("hicache_write_policy", request.write_policy,
+                                      parse_write_policy(request.write_policy).has_value(),
+                                      "['write_back', 'write_through', 'write_through_selective']"));
+  const bool is_same =
+      extra.prefetch_threshold.value_or(config.prefetch_threshold) == config.prefetch_threshold &&
+      extra.prefetch_timeout_base.value_or(config.prefetch_timeout_base) == config.prefetch_timeout_base &&
+      extra.prefetch_timeout_per_ki_token.value_or(config.prefetch_timeout_per_ki_token) ==
+          config.prefetch_timeout_per_ki_token &&
+      extra.prefetch_timeout_max.value_or(config.prefetch_timeout_max) == config.prefetch_timeout_max;
+  if (is_same) return Status::ok();
+  return unsupported(
+      "prefetch_threshold and prefetch_timeout_* are fixed for the life of this process; give them at "
+      "start (--hicache-storage-backend-extra-config), or leave them out");
+}
+
 }  // namespace
 
 Status SchedulerImpl::call_status(std::function<void(Promise<Done>)> ask, Nanos limit) {
@@ -107,8 +166,8 @@ SchedulerStats SchedulerImpl::snapshot() {
   stats.completion_tokens = loop_.totals().completion_tokens;
   stats.cached = loop_.totals().cached;
   stats.cache = parts_->cache->counters();
-  add_device_usage(stats);
-  add_host_usage(stats);
+  add_device_usage(*parts_, stats);
+  add_host_usage(*parts_, stats);
   if (parts_->storage) {
     stats.storage = parts_->storage->stats();
     stats.storage_health = parts_->storage->health();
@@ -127,39 +186,6 @@ SchedulerStats SchedulerImpl::snapshot() {
   LockGuard guard(mutex_);
   last_stats_ = stats;
   return stats;
-}
-
-void SchedulerImpl::add_device_usage(SchedulerStats& stats) const {
-  const ModelSpec& model = parts_->model;
-  for (const ComponentKind c : kAllComponents) {
-    if (!model.has(c)) continue;
-    TierUsage usage;
-    usage.tier = "device";
-    usage.component = component_name(c);
-    usage.capacity = parts_->device_pools->slots(c).capacity();
-    usage.slots = usage.capacity - parts_->device_pools->free_slots(c);
-    usage.bytes = usage.slots * model.slot_bytes(c);
-    usage.capacity_bytes = usage.capacity * model.slot_bytes(c);
-    stats.tiers.push_back(std::move(usage));
-  }
-}
-
-// The host's bytes are shared: each component's capacity is what it could have if it had all of them.
-void SchedulerImpl::add_host_usage(SchedulerStats& stats) const {
-  const HostPools* host = parts_->host_pools.get();
-  if (host == nullptr) return;
-  for (const ComponentKind c : kAllComponents) {
-    if (!parts_->model.has(c) || host->blocks_per_slot(c) == 0) continue;
-    const SlotTable::Counts counts = host->counts(c);
-    TierUsage usage;
-    usage.tier = "host";
-    usage.component = component_name(c);
-    usage.slots = counts.live + counts.quarantined;
-    usage.capacity = host->total_blocks() / host->blocks_per_slot(c);
-    usage.bytes = host->used_bytes(c);
-    usage.capacity_bytes = host->total_blocks() * host->block_bytes();
-    stats.tiers.push_back(std::move(usage));
-  }
 }
 
 StorageView SchedulerImpl::view_storage() const {
@@ -185,33 +211,6 @@ StorageView SchedulerImpl::storage() {
   if (view.is_ok()) return std::move(view).value();
   LockGuard guard(mutex_);
   return last_stats_.storage_in_force;
-}
-
-// Thresholds and time-outs are const in a cache. A request that names the current ones is fine, another one is refused,
-// not ignored.
-Status SchedulerImpl::check_attach(const AttachRequest& request, const ExtraConfig& extra) const {
-  const auto check_policy = [](std::string_view field, const std::string& asked, bool known, std::string_view words) {
-    if (asked.empty() || known) return Status::ok();
-    return invalid_argument("Invalid " + std::string(field) + ": '" + asked + "'. Expected one of " +
-                            std::string(words) + ".");
-  };
-  const CacheConfig& config = parts_->config;
-  LARDER_RETURN_IF_ERROR(check_policy("hicache_storage_prefetch_policy", request.prefetch_policy,
-                                      parse_prefetch_policy(request.prefetch_policy).has_value(),
-                                      "['best_effort', 'wait_complete', 'timeout']"));
-  LARDER_RETURN_IF_ERROR(check_policy("hicache_write_policy", request.write_policy,
-                                      parse_write_policy(request.write_policy).has_value(),
-                                      "['write_back', 'write_through', 'write_through_selective']"));
-  const bool is_same =
-      extra.prefetch_threshold.value_or(config.prefetch_threshold) == config.prefetch_threshold &&
-      extra.prefetch_timeout_base.value_or(config.prefetch_timeout_base) == config.prefetch_timeout_base &&
-      extra.prefetch_timeout_per_ki_token.value_or(config.prefetch_timeout_per_ki_token) ==
-          config.prefetch_timeout_per_ki_token &&
-      extra.prefetch_timeout_max.value_or(config.prefetch_timeout_max) == config.prefetch_timeout_max;
-  if (is_same) return Status::ok();
-  return unsupported(
-      "prefetch_threshold and prefetch_timeout_* are fixed for the life of this process; give them at "
-      "start (--hicache-storage-backend-extra-config), or leave them out");
 }
 
 Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) {
@@ -263,7 +262,7 @@ Result<ExtraConfig> SchedulerImpl::parse_attach(const AttachRequest& request) co
     return invalid_argument("Failed to parse storage_backend_extra_config_json '" + request.extra_config +
                             "': " + extra.status().message());
   }
-  LARDER_RETURN_IF_ERROR(check_attach(request, *extra));
+  LARDER_RETURN_IF_ERROR(check_attach(parts_->config, request, *extra));
   LARDER_RETURN_IF_ERROR(check_library(parts_->options, *extra, *parts_->files));
   return extra;
 }

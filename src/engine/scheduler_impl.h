@@ -33,6 +33,9 @@
 
 namespace larder {
 
+// In a catch block: what the exception says.
+[[nodiscard]] std::string exception_text();
+
 class SchedulerImpl final : public Scheduler {
  public:
   SchedulerImpl(std::unique_ptr<Composition> parts, std::unique_ptr<ReferenceEngine> engine, Clock& clock,
@@ -77,12 +80,9 @@ class SchedulerImpl final : public Scheduler {
   [[nodiscard]] Status check_request(const GenerateRequest& request) const;
   [[nodiscard]] Status check_prompt(const std::vector<TokenId>& tokens, std::uint64_t max_new_tokens) const;
   [[nodiscard]] Result<ExtraConfig> parse_attach(const AttachRequest& request) const;
-  [[nodiscard]] Status check_attach(const AttachRequest& request, const ExtraConfig& extra) const;
   [[nodiscard]] Status post(Command command) LARDER_EXCLUDES(mutex_);
   // Why nothing is taken any more.
   [[nodiscard]] Status why_stopped() const LARDER_REQUIRES(mutex_);
-  // In a catch block: what the exception says.
-  [[nodiscard]] static std::string exception_text();
   // Runs `ask` on the loop thread and waits for what it sets; kCancelled, kOverloaded, kDeadlineExceeded, kInternal
   // otherwise.
   template <class T>
@@ -101,8 +101,6 @@ class SchedulerImpl final : public Scheduler {
   void shut_down();
   void fail() noexcept LARDER_EXCLUDES(mutex_);  // in a catch block
   [[nodiscard]] SchedulerStats snapshot();
-  void add_device_usage(SchedulerStats& stats) const;
-  void add_host_usage(SchedulerStats& stats) const;
   [[nodiscard]] bool is_idle() const;
   [[nodiscard]] StorageView view_storage() const;  // the loop's thread
   [[nodiscard]] Result<StorageView> look_at_storage(Nanos limit);
