@@ -2,6 +2,8 @@
 #include "tree/eviction.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "base/defect.h"
 
@@ -207,9 +209,8 @@ void Eviction::evict_host_full(Job& eviction) {
     const std::uint64_t pages = node(id).pages;
     (node(id).has(kFullDevice) ? out.demoted : out.dropped) += pages;
     count_freed(first.rank, pages, out);
-    residency_.is_judging = is_judged(first, Tier::kHost);
+    const Residency::Judgement judgement(residency_, is_judged(first, Tier::kHost));
     evict_from_host(id);
-    residency_.is_judging = false;
   }
 }
 
@@ -240,10 +241,9 @@ void Eviction::evict_aux(Job& eviction) {
       stay.push_back(first.id);
       continue;
     }
-    residency_.is_judging = is_judged(first, t);
+    const Residency::Judgement judgement(residency_, is_judged(first, t));
     const std::uint64_t freed =
         evict_aux_of(first.id, c, t, most_of(first.id, eviction, eviction.missing() - named), eviction.out);
-    residency_.is_judging = false;
     count_freed(first.rank, freed, eviction.out);
   }
   for (const Id id : stay) victims_.refresh_aux(id, c, t);

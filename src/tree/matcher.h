@@ -12,9 +12,9 @@
 
 namespace larder::tree {
 
-class Matcher : private TreeRoom {
+class Matcher {
  public:
-  explicit Matcher(TreeState& state) : TreeRoom(state) {}
+  explicit Matcher(const TreeState& state) : state_(state) {}
 
   // RadixTree::match().
   [[nodiscard]] MatchResult match(NamespaceId space, std::span<const TokenId> tokens) const;
@@ -27,11 +27,14 @@ class Matcher : private TreeRoom {
   void locate(Id node, ComponentKind c, std::uint64_t from, std::uint64_t to, std::vector<PageLocation>& out) const;
 
  private:
+  [[nodiscard]] const Node& node(Id id) const { return state_.node(id); }
   // find_child() on a walk: `hash` is that of the first page of `rest`, and becomes that of the page after the child's
   // edge, whose entry comes from memory while the child's tokens are compared.
   [[nodiscard]] Id descend(Id parent, std::span<const TokenId> rest, std::uint64_t& hash) const;
   [[nodiscard]] std::uint64_t first_hash(Id start, std::span<const TokenId> tokens) const;
   [[nodiscard]] std::uint64_t matched_pages(const Node& node, const TokenId* tokens, std::uint64_t pages) const;
+
+  const TreeState& state_;
 };
 
 }  // namespace larder::tree

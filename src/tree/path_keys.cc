@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tree/path_keys.h"
 
+#include <new>
+#include <utility>
+
 #include "base/defect.h"
 
 namespace larder::tree {

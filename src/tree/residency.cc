@@ -119,7 +119,7 @@ void Residency::drop(Id id, ComponentKind c, Tier t, bool goes_with_tier) {
     if (page_observer_ != nullptr) page_observer_->went(page_change(id, c, t));
   }
   if (t == Tier::kDevice) n.left_host = clear_bits(n.left_host, bit_of(c, Tier::kHost));
-  if (is_judging && n.has(bit_of(c, Tier::kDevice))) n.left_host |= bit;
+  if (is_judging_ && n.has(bit_of(c, Tier::kDevice))) n.left_host |= bit;
   n.present = clear_bits(n.present, bit);
   n.pending = clear_bits(n.pending, bit);
   n.complete = clear_bits(n.complete, bit);

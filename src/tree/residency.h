@@ -44,7 +44,17 @@ class Residency : private TreeRoom {
   void observe(TreeObserver* observer) { observer_ = observer; }
   void observe_pages(PageObserver* observer) { page_observer_ = observer; }
 
-  bool is_judging = false;  // what drop() takes from the host now was worth least there
+  // While one lives that `is_so`, what drop() takes from the host was worth least there.
+  class Judgement {
+   public:
+    Judgement(Residency& of, bool is_so) : of_(of) { of_.is_judging_ = is_so; }
+    ~Judgement() { of_.is_judging_ = false; }
+    Judgement(const Judgement&) = delete;
+    Judgement& operator=(const Judgement&) = delete;
+
+   private:
+    Residency& of_;
+  };
 
  private:
   void tell_lost(Id id, ComponentKind c, Tier t);
@@ -57,6 +67,7 @@ class Residency : private TreeRoom {
   SlotSink& sink_;
   TreeObserver* observer_ = nullptr;
   PageObserver* page_observer_ = nullptr;
+  bool is_judging_ = false;
 };
 
 }  // namespace larder::tree

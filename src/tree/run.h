@@ -5,8 +5,8 @@
 // Picture:   [header | item item item item item item]     run A -> item 0, run B -> item 4, header.refs = 2
 // A run does not know its length: that is the edge's (pages, or pages * page_size for tokens). Whoever gives a run to a
 // node says so with add_used(), and remove_used() when the node lets go, so that an array of which little is left can
-// be found and made smaller (compaction in structure.cc). append() joins runs of two arrays. Threads: confined with the
-// tree (the count is not atomic). Cost: 16 bytes; one allocation per array.
+// be found and made smaller (TreeState::compact_ancestors()). append() joins runs of two arrays. Threads: confined with
+// the tree (the count is not atomic). Cost: 16 bytes; one allocation per array.
 #pragma once
 
 #include <algorithm>

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
+#include <vector>
 
 #include "base/defect.h"
 

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tree/tree_check.h"
 
+#include <array>
 #include <string>
+#include <string_view>
 #include <unordered_set>
+#include <vector>
 
 namespace larder::tree {
 namespace {

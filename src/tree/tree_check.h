@@ -11,15 +11,16 @@
 
 namespace larder::tree {
 
-class TreeCheck : private TreeRoom {
+class TreeCheck {
  public:
-  TreeCheck(TreeState& state, const Victims& victims, const Matcher& matcher, const Operations& operations)
-      : TreeRoom(state), victims_(victims), matcher_(matcher), operations_(operations) {}
+  TreeCheck(const TreeState& state, const Victims& victims, const Matcher& matcher, const Operations& operations)
+      : state_(state), victims_(victims), matcher_(matcher), operations_(operations) {}
 
   [[nodiscard]] Status check_invariants() const;
 
  private:
   struct Census;
+  [[nodiscard]] const Node& node(Id id) const { return state_.node(id); }
   [[nodiscard]] Status check_shape(Id id) const;
   [[nodiscard]] Status check_residency(Id id) const;
   [[nodiscard]] Status check_queues(Id id, Census& census) const;
@@ -30,6 +31,7 @@ class TreeCheck : private TreeRoom {
   [[nodiscard]] Status check_tenants(const Census& census) const;
   [[nodiscard]] Status check_totals(const Census& census) const;
 
+  const TreeState& state_;
   const Victims& victims_;
   const Matcher& matcher_;
   const Operations& operations_;

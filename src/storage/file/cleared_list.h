@@ -26,7 +26,7 @@ class ClearedList {
     return page.location.generation < newest_ &&
            is_in(entries_, page.identity.namespace_digest, page.location.generation);
   }
-  // Entries that are no older than `oldest`, the oldest that a segment on disk may hold, have done their work.
+  // Entries that no segment is older than have done their work. `oldest`: the first generation of the oldest segment.
   void forget_settled(std::uint64_t oldest) {
     std::erase_if(entries_, [oldest](const Cleared& entry) { return entry.generation <= oldest; });
   }
@@ -44,7 +44,7 @@ class ClearedList {
 
  private:
   std::vector<Cleared> entries_;
-  std::uint64_t newest_ = 0;  // generation of the last clear; higher than that of any entry
+  std::uint64_t newest_ = 0;  // generation of the last clear: not below that of any entry
 };
 
 }  // namespace larder::file_store

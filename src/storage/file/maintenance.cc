@@ -74,15 +74,15 @@ bool Maintenance::is_content() const {
   if (state_.room.full_volume) return false;
   if (state_.waiting.empty()) return state_.segments.physical_bytes() <= state_.room.goal_bytes();
   const std::uint64_t own = state_.awaited_bytes();
-  // As try_place() decides: what it would let wait again must not count as content.
+  // As PageWriter::try_place() decides: what it would let wait again must not count as content.
   const TimePoint now = state_.clock.now();
-  bool may_fit = false, has_disk = !state_.room.are_disks_limited();  // else try_place() says which one has to give
+  bool may_fit = false, has_disk = !state_.room.are_disks_limited();  // else PageWriter says which one has to give
   for (unsigned i = 0; i < state_.volumes.size(); ++i) {
     if (state_.room.is_too_large(i, own) || state_.volumes[i].suspended_until > now) continue;
     may_fit = true;
     has_disk = has_disk || state_.room.has_disk_room(i, std::max(state_.room.segment_bytes(i), own));
   }
-  if (!may_fit) return true;  // try_place() refuses it
+  if (!may_fit) return true;  // it is refused
   return has_disk && state_.room.has_room(std::max(state_.room.largest_segment(), own), false);
 }
 

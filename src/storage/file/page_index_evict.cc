@@ -49,8 +49,8 @@ void PageIndex::node_emptied(std::uint32_t node) {
 // --- victims ---
 //
 // Each leaf has one entry in the heap, which is no younger than its last use. So the top, once its entry is up to date,
-// is the leaf used longest ago. A node number has at most one entry (Node::in_heap), also over the lives of several
-// nodes: the clock only goes forward, so what a former life left is no younger either.
+// is the leaf used longest ago. A node number has at most one entry (IndexNode::in_heap), also over the lives of
+// several nodes: the clock only goes forward, so what a former life left is no younger either.
 
 void PageIndex::push_candidate(std::uint32_t node) {
   assert(nodes_[node].is_leaf());

@@ -2,6 +2,10 @@
 #include "storage/file/page_writer.h"
 
 #include <algorithm>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "base/defect.h"
@@ -30,8 +34,9 @@ Status PageWriter::submit(WriteRequest request, StorageBackend::WriteDone done) 
     goes_alone = gather_.claim_idle_disk();
   }
   if (!is_small || goes_alone) {
-    const Status posted = state_.executor.post([this, op] {
+    const Status posted = state_.executor.post([this, op, goes_alone] {
       plan(op, true);
+      if (!goes_alone) return;
       LockGuard guard(state_.mutex);
       gather_.give_up_claim();  // nothing of it was new
     });
@@ -40,6 +45,8 @@ Status PageWriter::submit(WriteRequest request, StorageBackend::WriteDone done) 
       op->disarm();
       return posted;
     }
+    LockGuard guard(state_.mutex);
+    gather_.give_up_claim();
   }
   plan(op, false);
   return Status::ok();

@@ -6,6 +6,7 @@
 // Threads: any; completions on the io queues' threads.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -34,7 +35,7 @@ class PageWriter {
   // What waits for room, or for a segment, tries again; posted.
   void place_waiting() LARDER_EXCLUDES(state_.mutex);
   // It is not written: ends its operations.
-  void fail(WriteRecord& record, const Status& why);
+  void fail(WriteRecord& record, const Status& why) LARDER_EXCLUDES(state_.mutex);
 
  private:
   enum class Placed : std::uint8_t { kPlaced, kWaits, kWaitsForRoll, kRoll, kRefused };

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -121,7 +122,7 @@ void SegmentCleaner::read_next(const std::shared_ptr<Job>& job) {
   if (!submitted.is_ok()) end(job, Outcome::kNotRead, submitted);
 }
 
-// Appends what was read. Pages that are damaged are dropped; that nothing else changed is checked by publish().
+// Appends what was read. Pages that are damaged are dropped; that nothing else changed is checked when it is published.
 void SegmentCleaner::write(const std::shared_ptr<Job>& job) {
   if (may_be_readable_again(*job)) {
     return end(job, Outcome::kNotRead, unavailable("no page of " + segment_name(job->segment) + " can be read"));

@@ -8,6 +8,7 @@
 // Threads: one cleaning at a time; its steps are posted, or run on the io queues' threads.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -33,8 +34,9 @@ class SegmentCleaner {
   SegmentCleaner(StoreState& state, SegmentFiles& files, DamagedPages& damage, PageWriter& writer)
       : state_(state), files_(files), damage_(damage), writer_(writer) {}
 
-  // Blocks for the opening of the file. `done` is called at the end, perhaps at once. Precondition: the segment is
-  // sealed, and was marked as leaving.
+  // Blocks for the opening of the file. `done` is called at the end, perhaps at once, without the mutex; the mark is
+  // gone then, if the segment is still there. Precondition: the segment is sealed, and marked as leaving. (One that is
+  // gone by now: kMoved.)
   void clean(SegmentId segment, Done done) LARDER_EXCLUDES(state_.mutex);
 
  private:

@@ -14,7 +14,7 @@ class SegmentFiles {
  public:
   explicit SegmentFiles(StoreState& state) : state_(state) {}
 
-  // kNotFound: the segment, or its file, is gone, and its pages with it. Others: the disk.
+  // kNotFound: the segment, or its file, is gone; its pages are dropped from the index. Others: the disk.
   [[nodiscard]] Result<FilePtr> open(SegmentId id) LARDER_EXCLUDES(state_.mutex);
   // A read of it failed. A file that was open when its disk went away never works again; one that is opened anew may.
   void close_failed(SegmentId id, const FilePtr& file) LARDER_EXCLUDES(state_.mutex);

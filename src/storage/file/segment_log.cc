@@ -7,6 +7,7 @@
 #include "base/defect.h"
 #include "base/log.h"
 #include "base/probe.h"
+
 namespace larder::file_store {
 
 Status earlier_sync_failed() { return cancelled("file store: an earlier sync of its segment failed"); }

@@ -7,7 +7,8 @@
 //
 // A segment is synced or sealed by one at a time: the system tells an error only once, and of two it would tell one.
 //
-// Threads: any. roll() and finish() block; the rest posts what does.
+// Threads: any. roll() and finish() block; the rest posts what does, but for opening a segment whose sync somebody
+// waits for when its file has been closed.
 #pragma once
 
 #include <cstddef>
@@ -31,10 +32,10 @@ class SegmentLog {
   SegmentLog(StoreState& state, SegmentFiles& files, StoreSteps& steps) : state_(state), files_(files), steps_(steps) {}
 
   // Makes the volume's next segment, unless somebody was faster, or its active one has room for such a record.
-  void roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, std::size_t pages);
+  void roll(unsigned volume, LogKind kind, std::uint64_t record_bytes, std::size_t pages) LARDER_EXCLUDES(state_.mutex);
   // While the next segment is made, nothing can be written; so this makes it while there is still room in the active
   // one, which takes appends meanwhile, and goes on if there comes no other. Posts that, where it can.
-  void roll_ahead(unsigned volume);
+  void roll_ahead(unsigned volume) LARDER_EXCLUDES(state_.mutex);
   // Call it when the segment has been ended, and when a write to it has.
   void settle(const std::shared_ptr<ActiveSegment>& segment, unsigned volume) LARDER_EXCLUDES(state_.mutex);
   // No more is appended to any segment. True: one is about to be sealed, and maintenance goes on behind that.

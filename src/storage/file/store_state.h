@@ -3,7 +3,7 @@
 // segments. How it behaves is in the rooms (file_store.h names them).
 //
 // Threads: `mutex` guards what names it; the rest is constant or synchronises itself. Nothing waits for the disk under
-// the mutex.
+// the mutex, and no room is called under it.
 #pragma once
 
 #include <atomic>
@@ -57,8 +57,8 @@ struct EndedSegment {
 struct StoreState {
   StoreState(const FileStoreOptions& with, const BackendEnvironment& environment, OpenedStore opened);
 
-  // Runs a step where it may block; the store does not close before it ended.
-  void post(Task task);
+  // Runs a step where it may block: on the executor, or here if that is full. The store does not close before it ended.
+  void post(Task task) LARDER_EXCLUDES(mutex);
   // Not ok: the volume is not where it should be, and what is not found there says nothing. Blocks.
   [[nodiscard]] Status check_here(unsigned volume) LARDER_EXCLUDES(mutex);
   // StoreRoom::kUnlimited: the system does not say, which explains nothing. Blocks.
@@ -96,7 +96,7 @@ struct StoreState {
   bool is_finished LARDER_GUARDED_BY(mutex) = false;
 };
 
-// What a room asks of those that are made after it.
+// What a room asks of those that are made after it, without the mutex. go_on_with_maintenance() blocks.
 class StoreSteps {
  public:
   StoreSteps() = default;

@@ -2,7 +2,8 @@
 // One append to a segment on its way through a file store: the new pages of one or several groups, or what cleaning
 // moves.
 //
-// Threads: confined to whoever has it; `op`, `pages`, `groups` of one that is placed change under the store's mutex.
+// Threads: confined to whoever has it. What cleaning moves is also read by others, under the store's mutex, between
+// PageCopies::begin_move() and end_move(): `pages`, `moved_from` and `segment` do not change then.
 #pragma once
 
 #include <cstddef>
