@@ -165,12 +165,18 @@ run_llama() {
   finish llama_env
   build release -DLARDER_LLAMA=ON
   run_tests release llama -R '^larder_tests_llama/' -j 1  # llama.cpp's threads wait by spinning
-  local log="build/test_llama_fronts.log"
-  if ! build/sglang/bin/python -m pytest tests/llama_fronts >"$log" 2>&1; then
-    cat "$log"
-    return 1
-  fi
-  grep -E '[0-9]+ passed' "$log"
+  local half failed=0
+  for half in 0 1; do  # side by side: a server has one thread
+    beside "llama_fronts_$half" env LARDER_TEST_HALF="$half" build/sglang/bin/python -m pytest tests/llama_fronts
+  done
+  for half in 0 1; do
+    if finish "llama_fronts_$half"; then
+      grep -E '[0-9]+ passed' "build/test_llama_fronts_$half.log"
+    else
+      failed=1
+    fi
+  done
+  return "$failed"
 }
 
 main() {
