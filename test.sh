@@ -28,7 +28,7 @@ readonly asan_upper=(metadata_test engine_test server_test tests_metadata tests_
 readonly asan_upper_sampled=(storage_test tests_conformance tests_connector tests_disk)
 
 # Of the slow tests with many cases alike every fourth; of SGLang's servers that one test alone uses every second.
-readonly slow_sampled=(tests_model tests_disk_slow tests_ranks_slow)
+readonly slow_sampled=(tests_model tests_disk_slow tests_ranks_slow tests_cache_slow tests_attach_slow)
 
 # What runs beside the stages, by name: process groups, which end with this script, however it ends.
 declare -A running=()
