@@ -4,7 +4,8 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-problems="$(find . -path ./build -prune -o -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cu' \) -print |
+problems="$(find . -path ./build -prune -o -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cpp' \) \
+    -print |
   xargs -r -n 16 -P "$(nproc)" clang-format --dry-run 2>&1 | grep -E '^[^ ].*: (warning|error):' | sort)"
 if [ -n "$problems" ]; then
   echo "$problems"

@@ -7,12 +7,12 @@ cd "$(dirname "$0")/.."
 if [ "$#" -gt 0 ]; then
   for file in "$@"; do
     case "$file" in
-      *.h | *.cc | *.cu | *.c) ;;
+      *.h | *.cc | *.cu | *.c | *.cpp) ;;
       *) echo "$0: $file is not C or C++: nothing was formatted" >&2; exit 2 ;;
     esac
   done
   clang-format -i "$@"
 else
-  find . -path ./build -prune -o -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cu' \) -print |
+  find . -path ./build -prune -o -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cpp' \) -print |
     xargs -r -n 16 -P "$(nproc)" clang-format -i
 fi
