@@ -260,7 +260,8 @@ endfunction()
 # The benchmarks run, and find what they measure in order. Their numbers are not looked at.
 function(larder_add_bench_tests)
   foreach(bench "metadata --quick" "metadata --http --quick" "storage --quick --beside none"
-      "storage --quick --backend memory --beside file" "storage --restart --restart-pages 40000" "transfer 16" "transfer --device cuda-simulated 1"
+      "storage --quick --backend memory --beside file" "storage --restart --restart-pages 40000"
+      "transfer 16" "transfer --device cuda-simulated 1"
       "tree --sequences 2000" "cache --requests 50 --nodes 500 --tokens 20000 --tiers storage"
       "ranks --ranks 2,3 --pending 0,2 --steps 100")
     string(REPLACE " " "_" name "${bench}")

@@ -17,6 +17,7 @@ namespace larder::file_store {
 
 class ClearedList {
  public:
+  ClearedList() = default;
   explicit ClearedList(std::vector<Cleared> entries) : entries_(std::move(entries)) {
     for (const Cleared& entry : entries_) newest_ = std::max(newest_, entry.generation);
   }

@@ -46,7 +46,7 @@ TEST(ClearedList, AClearOfAllStandsForThoseBefore) {
 }
 
 TEST(ClearedList, HoldsNoMoreThanTheFileDoes) {
-  ClearedList list({});
+  ClearedList list;
   std::uint64_t generation = 0;
   for (std::uint16_t name = 1; name <= kMaxCleared; ++name) ASSERT_TRUE(list.add(digest_of(name), ++generation));
   EXPECT_FALSE(list.add(digest_of(kMaxCleared + 1), ++generation));

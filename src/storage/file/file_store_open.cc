@@ -264,15 +264,15 @@ class Opener {
     Result<JoinedClears> clears = read_all_cleared(files_, volumes);
     if (!clears.is_ok()) return clears.status();
     const bool is_damaged = clears->is_damaged;
-    out_.cleared = std::move(clears->list);
-    for (const Cleared& cleared : out_.cleared) {
+    out_.cleared = ClearedList(std::move(clears->list));
+    for (const Cleared& cleared : out_.cleared.entries()) {
       out_.next_generation = std::max(out_.next_generation, cleared.generation);
     }
     LARDER_RETURN_IF_ERROR(find_segments(volumes));
     LARDER_RETURN_IF_ERROR(read_segments());
     if (is_damaged) {
       log_warning("storage/file", "CLEARED is damaged: all stored pages are dropped");
-      out_.cleared.assign(1, Cleared{Digest256{}, out_.next_generation});
+      (void)out_.cleared.add({}, out_.next_generation);  // of all there is room
       out_.index.clear();
       ++out_.corrupt;
     }
@@ -336,8 +336,8 @@ class Opener {
     segment.is_listed = true;
     segment.is_doubtful = found.has_footer && !found.is_footer_synced;
     segment.first_generation = found.first_generation;
-    if (!out_.cleared.empty()) {
-      std::erase_if(found.pages, [this](const ListedPage& page) { return is_cleared(page); });
+    if (!out_.cleared.entries().empty()) {
+      std::erase_if(found.pages, [this](const ListedPage& page) { return out_.cleared.covers(page); });
     }
     if (found.io.is_ok() && found.pages.empty() && files_.remove(path).is_ok()) return Status::ok();
     for (std::size_t i = 0; i < found.pages.size(); ++i) {
@@ -382,10 +382,6 @@ class Opener {
     return segment.is_synced = true;
   }
 
-  bool is_cleared(const ListedPage& page) const {
-    return is_in(out_.cleared, page.identity.namespace_digest, page.location.generation);
-  }
-
   // A segment without a whole header was being made when the power went: nothing is lost with it.
   Status refuse_or_drop(const Status& why, const std::string& path) {
     if (why.code() != StatusCode::kCorrupt) return with_advice(why, "the store was not opened");
@@ -394,19 +390,20 @@ class Opener {
     return Status::ok();
   }
 
-  // Entries that no segment is older than have done their work. Removed segments must stay removed before that.
+  // Without the entries that have done their work. Removed segments must stay removed before that.
   Status write_cleared(const std::vector<OpenedVolume>& volumes, bool is_damaged) {
     std::uint64_t oldest = out_.next_generation;
     for (const auto& [id, segment] : out_.segments) oldest = std::min(oldest, segment.first_generation);
-    const std::size_t before = out_.cleared.size();
-    std::erase_if(out_.cleared, [oldest](const Cleared& c) { return c.generation <= oldest; });
+    const std::size_t before = out_.cleared.entries().size();
+    out_.cleared.forget_settled(oldest);
     for (const OpenedVolume& v : volumes) {
       Status synced = files_.sync_dir(v.volume.directory);
       if (!synced.is_ok()) return with_advice(synced, "is the disk in order?");
     }
-    if (out_.cleared.size() == before && !is_damaged) return Status::ok();
+    if (out_.cleared.entries().size() == before && !is_damaged) return Status::ok();
     for (const OpenedVolume& v : volumes) {
-      const Status written = replace_file(files_, v.volume.directory, kClearedName, encode_cleared(out_.cleared));
+      const Status written =
+          replace_file(files_, v.volume.directory, kClearedName, encode_cleared(out_.cleared.entries()));
       if (!written.is_ok()) return with_advice(written, "is the disk full, or mounted read-only?");
     }
     return Status::ok();

@@ -11,6 +11,7 @@
 #include "base/executor.h"
 #include "base/file_system.h"
 #include "base/status.h"
+#include "storage/file/cleared_list.h"
 #include "storage/file/page_index.h"
 #include "storage/file/segment_format.h"
 #include "storage/file/segment_table.h"
@@ -25,7 +26,7 @@ struct OpenedStore {
   std::vector<Volume> volumes;
   PageIndex index;
   std::map<SegmentId, SegmentInfo> segments;
-  std::vector<Cleared> cleared;
+  ClearedList cleared;
   SegmentId next_segment = 1;
   std::uint64_t next_generation = 1;
   std::uint64_t torn_tails = 0, corrupt = 0;

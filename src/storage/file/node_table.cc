@@ -3,16 +3,10 @@
 
 #include <bit>
 #include <cassert>
-#include <string>
+
+#include "storage/file/index_check.h"
 
 namespace larder::file_store {
-namespace {
-
-Status broken_table(const char* what, std::uint64_t number) {
-  return internal_error("page index: " + std::string(what) + ", number " + std::to_string(number));
-}
-
-}  // namespace
 
 // The place in the table is the low end of the hash, so the hash bits in the slot are of its high end. Never kNoNumber:
 // node numbers are below 3/4 of the table's size, so at least one of the number's bits is zero.
@@ -112,16 +106,16 @@ Status NodeTable::check() const {
     if (table_[slot] == kNoNumber) continue;
     ++used;
     const std::uint32_t number = number_at(slot);
-    if (number >= nodes_.made() || nodes_[number].namespace_id == 0) return broken_table("slot without a node", slot);
+    if (number >= nodes_.made() || nodes_[number].namespace_id == 0) return broken_index("slot without a node", slot);
     const IndexNode& node = nodes_[number];
     if (table_[slot] != slot_value(hash_of(node.namespace_id, node.key), number))
-      return broken_table("wrong tag", slot);
-    if (find(node.namespace_id, node.key) != number) return broken_table("node not found by its key", number);
+      return broken_index("wrong tag", slot);
+    if (find(node.namespace_id, node.key) != number) return broken_index("node not found by its key", number);
   }
   for (std::uint32_t number = 0; number < nodes_.made(); ++number) live += nodes_[number].namespace_id != 0 ? 1 : 0;
-  if (used != count_ || live != count_) return broken_table("nodes and slots do not match", used);
+  if (used != count_ || live != count_) return broken_index("nodes and slots do not match", used);
   if (!table_.empty() && (!std::has_single_bit(table_.size()) || used * 4 > table_.size() * 3)) {
-    return broken_table("table size", table_.size());
+    return broken_index("table size", table_.size());
   }
   return Status::ok();
 }

@@ -3,16 +3,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <string>
+
+#include "storage/file/index_check.h"
 
 namespace larder::file_store {
-namespace {
-
-Status broken_identities(const char* what, std::uint64_t number) {
-  return internal_error("page index: " + std::string(what) + ", number " + std::to_string(number));
-}
-
-}  // namespace
 
 IdentityId PageIdentities::find(const PageIdentity& identity) const {
   const auto at = ids_.find(identity);
@@ -75,29 +69,29 @@ Status PageIdentities::check(std::span<const std::uint64_t> pages) const {
   std::vector<std::uint32_t> counts(namespaces_.size(), 0), bits(namespaces_.size(), 0);
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     const Entry& entry = entries_[i];
-    if (entry.pages != pages[i]) return broken_identities("wrong count of pages of identity", i + 1);
+    if (entry.pages != pages[i]) return broken_index("wrong count of pages of identity", i + 1);
     if (entry.pages == 0) continue;
-    if (find(entry.identity) != i + 1) return broken_identities("identity not found", i + 1);
+    if (find(entry.identity) != i + 1) return broken_index("identity not found", i + 1);
     const std::size_t in = entry.namespace_id - 1;
-    if (namespaces_[in].digest != entry.identity.namespace_digest) return broken_identities("wrong namespace", i + 1);
+    if (namespaces_[in].digest != entry.identity.namespace_digest) return broken_index("wrong namespace", i + 1);
     ++counts[in];
     if (entry.bit == kSharedBit) continue;
-    if (((bits[in] >> entry.bit) & 1u) != 0) return broken_identities("two identities with one bit", i + 1);
+    if (((bits[in] >> entry.bit) & 1u) != 0) return broken_index("two identities with one bit", i + 1);
     bits[in] |= 1u << entry.bit;
   }
   std::size_t live = 0;
   for (std::size_t i = 0; i < namespaces_.size(); ++i) {
     const Namespace& in = namespaces_[i];
-    if (in.identities != counts[i]) return broken_identities("wrong count of identities", i + 1);
+    if (in.identities != counts[i]) return broken_index("wrong count of identities", i + 1);
     if (in.identities == 0) continue;
     ++live;
-    if (in.bits != bits[i]) return broken_identities("wrong bits of namespace", i + 1);
+    if (in.bits != bits[i]) return broken_index("wrong bits of namespace", i + 1);
     const auto known = namespace_ids_.find(in.digest);
-    if (known == namespace_ids_.end() || known->second != i + 1) return broken_identities("namespace not found", i + 1);
+    if (known == namespace_ids_.end() || known->second != i + 1) return broken_index("namespace not found", i + 1);
   }
-  if (live != namespace_ids_.size()) return broken_identities("namespaces too many", live);
+  if (live != namespace_ids_.size()) return broken_index("namespaces too many", live);
   const std::size_t in_use = entries_.size() - free_.size();
-  return in_use == ids_.size() ? Status::ok() : broken_identities("identities too many", in_use);
+  return in_use == ids_.size() ? Status::ok() : broken_index("identities too many", in_use);
 }
 
 }  // namespace larder::file_store

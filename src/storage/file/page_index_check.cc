@@ -2,19 +2,12 @@
 // The invariants of the page index, checked one structure after the other. For tests.
 #include <algorithm>
 #include <cstdint>
-#include <string>
 #include <vector>
 
+#include "storage/file/index_check.h"
 #include "storage/file/page_index.h"
 
 namespace larder::file_store {
-namespace {
-
-Status broken(const char* what, std::uint64_t number) {
-  return internal_error("page index: " + std::string(what) + ", number " + std::to_string(number));
-}
-
-}  // namespace
 
 // One structure each.
 struct PageIndexCheck {
@@ -44,19 +37,19 @@ Status PageIndexCheck::check_nodes() const {
   for (std::uint32_t number = 0; number < index.nodes_.made(); ++number) {
     const IndexNode& node = index.nodes_[number];
     if (node.namespace_id == 0 || node.parent == kNoNumber) continue;
-    if (node.parent >= index.nodes_.made() || node.parent == number) return broken("bad parent", number);
+    if (node.parent >= index.nodes_.made() || node.parent == number) return broken_index("bad parent", number);
     if (index.nodes_[node.parent].namespace_id != node.namespace_id)
-      return broken("parent of another namespace", number);
+      return broken_index("parent of another namespace", number);
     ++children[node.parent];
   }
   for (std::uint32_t number = 0; number < index.nodes_.made(); ++number) {
     const IndexNode& node = index.nodes_[number];
     if (node.namespace_id == 0) continue;
-    if (node.children != children[number]) return broken("wrong count of children", number);
-    if (node.last_use > index.clock_) return broken("used in the future", number);
+    if (node.children != children[number]) return broken_index("wrong count of children", number);
+    if (node.last_use > index.clock_) return broken_index("used in the future", number);
     if (node.first_page != kNoNumber) continue;
-    if (node.children == 0) return broken("ghost without children", number);
-    if (node.parent != kNoNumber) return broken("ghost with a parent", number);
+    if (node.children == 0) return broken_index("ghost without children", number);
+    if (node.parent != kNoNumber) return broken_index("ghost with a parent", number);
   }
   return Status::ok();
 }
@@ -69,33 +62,35 @@ Status PageIndexCheck::check_pages() const {
     std::uint32_t present = 0;
     for (std::uint32_t at = node.first_page; at != kNoNumber; at = index.pages_[at].next_in_node) {
       const PageIndex::Page& page = index.pages_[at];
-      if (++in_nodes > index.page_count_) return broken("list of a node has no end", number);
-      if (page.identity == 0 || page.node != number) return broken("page of another node", at);
-      if (index.identities_[page.identity].namespace_id != node.namespace_id) return broken("wrong namespace", at);
-      if (index.page_of(number, page.identity) != at) return broken("two pages of one identity", at);
+      if (++in_nodes > index.page_count_) return broken_index("list of a node has no end", number);
+      if (page.identity == 0 || page.node != number) return broken_index("page of another node", at);
+      if (index.identities_[page.identity].namespace_id != node.namespace_id)
+        return broken_index("wrong namespace", at);
+      if (index.page_of(number, page.identity) != at) return broken_index("two pages of one identity", at);
       present |= 1u << index.identities_[page.identity].bit;
     }
-    if (present != node.present) return broken("wrong presence bits", number);
+    if (present != node.present) return broken_index("wrong presence bits", number);
   }
   for (std::uint32_t number = 0; number < index.pages_.made(); ++number)
     live += index.pages_[number].identity != 0 ? 1 : 0;
   return in_nodes == index.page_count_ && live == index.page_count_ ? Status::ok()
-                                                                    : broken("wrong count of pages", in_nodes);
+                                                                    : broken_index("wrong count of pages", in_nodes);
 }
 
 Status PageIndexCheck::check_heap() const {
   std::vector<bool> seen(index.nodes_.made(), false);
-  if (!std::is_heap(index.heap_.begin(), index.heap_.end())) return broken("not a heap", index.heap_.size());
-  if (index.heap_.size() > index.heap_limit_) return broken("heap beyond its limit", index.heap_.size());
+  if (!std::is_heap(index.heap_.begin(), index.heap_.end())) return broken_index("not a heap", index.heap_.size());
+  if (index.heap_.size() > index.heap_limit_) return broken_index("heap beyond its limit", index.heap_.size());
   for (const PageIndex::Candidate& candidate : index.heap_) {
     const IndexNode& node = index.nodes_[candidate.node];
-    if (seen[candidate.node] || node.in_heap != 1) return broken("entry without a mark, or two", candidate.node);
+    if (seen[candidate.node] || node.in_heap != 1) return broken_index("entry without a mark, or two", candidate.node);
     seen[candidate.node] = true;
-    if (node.is_leaf() && candidate.use() > node.last_use) return broken("entry younger than the node", candidate.node);
+    if (node.is_leaf() && candidate.use() > node.last_use)
+      return broken_index("entry younger than the node", candidate.node);
   }
   for (std::uint32_t number = 0; number < index.nodes_.made(); ++number) {
-    if ((index.nodes_[number].in_heap == 1) != seen[number]) return broken("mark without an entry", number);
-    if (index.nodes_[number].is_leaf() && !seen[number]) return broken("leaf without an entry", number);
+    if ((index.nodes_[number].in_heap == 1) != seen[number]) return broken_index("mark without an entry", number);
+    if (index.nodes_[number].is_leaf() && !seen[number]) return broken_index("leaf without an entry", number);
   }
   return Status::ok();
 }
@@ -107,19 +102,19 @@ Status PageIndexCheck::check_segments() const {
     std::uint32_t previous = kNoNumber;
     for (std::uint32_t at = segment.first; at != kNoNumber; at = index.pages_[at].next) {
       const PageIndex::Page& page = index.pages_[at];
-      if (++pages > index.page_count_) return broken("list of a segment has no end", id);
-      if (page.identity == 0 || page.segment != id) return broken("page of another segment", at);
-      if (page.previous != previous) return broken("segment list does not go back", at);
+      if (++pages > index.page_count_) return broken_index("list of a segment has no end", id);
+      if (page.identity == 0 || page.segment != id) return broken_index("page of another segment", at);
+      if (page.previous != previous) return broken_index("segment list does not go back", at);
       previous = at;
       live_bytes += (page.payload_bytes + (kPayloadAlignment - 1)) / kPayloadAlignment * kPayloadAlignment;
       all_bytes += page.payload_bytes;
     }
-    if (pages == 0 || pages != segment.pages) return broken("wrong count of pages of segment", id);
-    if (live_bytes != segment.live_bytes) return broken("wrong live bytes of segment", id);
+    if (pages == 0 || pages != segment.pages) return broken_index("wrong count of pages of segment", id);
+    if (live_bytes != segment.live_bytes) return broken_index("wrong live bytes of segment", id);
     all_pages += pages;
   }
-  if (all_pages != index.page_count_) return broken("pages without a segment", all_pages);
-  return all_bytes == index.payload_bytes_ ? Status::ok() : broken("wrong payload bytes", all_bytes);
+  if (all_pages != index.page_count_) return broken_index("pages without a segment", all_pages);
+  return all_bytes == index.payload_bytes_ ? Status::ok() : broken_index("wrong payload bytes", all_bytes);
 }
 
 }  // namespace larder::file_store
