@@ -10,7 +10,7 @@ namespace larder {
 namespace {
 
 std::string name_of(const PoolSpec& pool, std::uint64_t page) {
-  return "page " + std::to_string(page) + " of pool " + std::string(pool_name(pool.name));
+  return "page " + std::to_string(page) + " of pool " + std::string(pool.label());
 }
 
 Status check_size(const PoolSpec& pool, const PagePlace& place) {

@@ -50,6 +50,7 @@ std::string digest_of_pools(const SpaceDescription& description) {
 PoolSpec spec_of(const PoolDescription& pool, PoolName name, bool is_anchor) {
   PoolSpec spec;
   spec.name = name;
+  spec.engine_name = pool.name;
   spec.component = component_of(pool);
   spec.is_anchor = is_anchor;
   spec.hit_policy = pool.policy;
@@ -107,7 +108,6 @@ Result<EngineModel> EngineModel::create(const SpaceDescription& description) {
     model.numbers.push_back(static_cast<PoolName>(next++));
   }
   for (std::size_t i = 0; i < description.pools.size(); ++i) {
-    model.names.push_back(description.pools[i].name);
     const bool is_anchor = anchors[larder::index_of(component_of(description.pools[i]))] == i;
     list.pools.push_back(spec_of(description.pools[i], model.numbers[i], is_anchor));
   }
@@ -120,17 +120,6 @@ Result<EngineModel> EngineModel::create(const SpaceDescription& description) {
 
 std::size_t EngineModel::index_of(PoolName pool) const {
   return static_cast<std::size_t>(std::find(numbers.begin(), numbers.end(), pool) - numbers.begin());
-}
-
-Status EngineModel::in_own_names(const Status& status) const {
-  constexpr std::string_view kBefore = " of pool ";
-  std::string text = status.message();
-  const std::size_t found = text.find(kBefore);
-  if (found == std::string::npos) return status;
-  const std::size_t begin = found + kBefore.size(), end = std::min(text.find(' ', begin), text.size());
-  const std::optional<PoolName> pool = parse_pool_name(std::string_view(text).substr(begin, end - begin));
-  if (!pool || index_of(*pool) == names.size()) return status;
-  return {status.code(), text.replace(begin, end - begin, names[index_of(*pool)])};
 }
 
 Result<std::unique_ptr<EngineConnector>> EngineConnector::open(const EngineConnectorOptions& options) {

@@ -32,15 +32,12 @@ namespace larder {
 // The model behind a description, and which pool of it is which.
 struct EngineModel {
   ModelSpec spec;
-  std::vector<PoolName> numbers;   // by index in the description
-  std::vector<std::string> names;  // the engine's
+  std::vector<PoolName> numbers;  // by index in the description
   // kInvalidArgument, as PageSpace::create(); kUnsupported: windows of different lengths, more than kPoolNameCount
   // pools, or no pool with ALL_PAGES.
   [[nodiscard]] static Result<EngineModel> create(const SpaceDescription& description);
   // Precondition: a pool of the model.
   [[nodiscard]] std::size_t index_of(PoolName pool) const;
-  // The connector tells of pools by the names of their numbers ("page 3 of pool indexer"): as the engine calls them.
-  [[nodiscard]] Status in_own_names(const Status& status) const;
 };
 
 struct EngineConnectorOptions {

@@ -174,7 +174,7 @@ Status load_pages(larder_connector& connector, const larder_load_options* from, 
   request.places = places;
   request.writer = writer_of(connector, options.page, options.context);
   const Result<larder::TransferId> id = connector.engine->connector().load(request);
-  if (!id.is_ok()) return connector.engine->model().in_own_names(id.status());
+  if (!id.is_ok()) return id.status();
   *out = id->v;
   return Status::ok();
 }
@@ -203,7 +203,7 @@ Status save_pages(larder_connector& connector, const larder_save_options* from, 
   request.reader = reader_of(connector, options.page, options.context);
   request.may_wait = (options.flags & LARDER_SAVE_MAY_WAIT) != 0;
   const Result<larder::TransferId> id = connector.engine->connector().save(request);
-  if (!id.is_ok()) return connector.engine->model().in_own_names(id.status());
+  if (!id.is_ok()) return id.status();
   *out = id->v;
   return Status::ok();
 }

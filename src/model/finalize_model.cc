@@ -184,8 +184,8 @@ Status check_state_size(const ModelSpec& spec) {
 Status check_page_bytes(const PoolSpec& pool) {
   const std::uint64_t layer_bytes = pool.layer_bytes();
   if (layer_bytes <= kPageBytesMax && layer_bytes * pool.layers.size() <= kPageBytesMax) return Status::ok();
-  return invalid_argument("a page of pool " + std::string(pool_name(pool.name)) + " would have " +
-                          number(pool.layers.size()) + " layers of " + number(layer_bytes) +
+  return invalid_argument("a page of pool " + std::string(pool.label()) + " would have " + number(pool.layers.size()) +
+                          " layers of " + number(layer_bytes) +
                           " bytes; the limit is 4 GiB a page: make page_size or dims smaller");
 }
 

@@ -11,7 +11,7 @@
 namespace larder {
 namespace {
 
-std::string named(const PoolSpec& pool) { return "pool '" + std::string(pool_name(pool.name)) + "'"; }
+std::string named(const PoolSpec& pool) { return "pool '" + std::string(pool.label()) + "'"; }
 
 Status check_shape(const PoolSpec& pool) {
   if (static_cast<std::size_t>(pool.name) >= kPoolNameCount) {

@@ -69,6 +69,24 @@ TEST(PoolList, AModelHasSeveralKindsOfRecurrentStates) {
   EXPECT_EQ(model->pools_of(ComponentKind::kMamba).size(), 2u);
 }
 
+// An engine's own name of a pool stands in messages, and is no part of the bytes that pages are kept under.
+TEST(PoolList, AnEnginesNameOfAPoolIsInMessagesAlone) {
+  const Result<ModelSpec> preset = preset_model("gemma3-tiny");
+  ASSERT_TRUE(preset.is_ok());
+  PoolList list = list_of(*preset);
+  const Result<ModelSpec> unnamed = model_of_pools(list);
+  list.pools.front().engine_name = "attn-keys";
+  const Result<ModelSpec> named = model_of_pools(list);
+  ASSERT_TRUE(unnamed.is_ok() && named.is_ok());
+  EXPECT_EQ(unnamed->pools.front().label(), pool_name(list.pools.front().name));
+  EXPECT_EQ(named->pools.front().label(), "attn-keys");
+  EXPECT_EQ(namespace_digest(*unnamed, {}), namespace_digest(*named, {}));
+  EXPECT_EQ(layout_fingerprint(*unnamed, unnamed->pools.front(), HostLayout::kPageFirst),
+            layout_fingerprint(*named, named->pools.front(), HostLayout::kPageFirst));
+  list.pools.front().layers.clear();
+  EXPECT_NE(model_of_pools(list).status().message().find("pool 'attn-keys'"), std::string::npos);
+}
+
 TEST(PoolList, WhatDoesNotFitIsRefusedByName) {
   const Result<ModelSpec> preset = preset_model("gemma3-tiny");
   ASSERT_TRUE(preset.is_ok());

@@ -116,7 +116,9 @@ struct PoolSpec {
   RankScope scope = RankScope::kPerRank;
   std::vector<std::uint32_t> layers{};  // layers that own a part, ascending; draft layers follow the model's
   std::vector<PlaneSpec> planes{};      // empty: a logical pool
+  std::string engine_name{};            // what its engine calls it in messages; empty: as pool_name(); of no identity
 
+  [[nodiscard]] std::string_view label() const { return engine_name.empty() ? pool_name(name) : engine_name; }
   [[nodiscard]] std::size_t layer_bytes() const;  // one page, one layer, all planes
   [[nodiscard]] std::size_t page_bytes() const { return layer_bytes() * layers.size(); }
   friend bool operator==(const PoolSpec&, const PoolSpec&) = default;

@@ -131,8 +131,7 @@ Result<std::unique_ptr<DevicePools>> DevicePools::create(const ModelSpec& model,
       const std::size_t first = total;
       std::size_t layer_stride = 0;
       if (!add_array(pool.layers.size(), slots[index_of(pool.component)], page_bytes, layer_stride, total)) {
-        return invalid_argument("device pool " + std::string(pool_name(pool.name)) +
-                                " does not fit in an address space");
+        return invalid_argument("device pool " + std::string(pool.label()) + " does not fit in an address space");
       }
       for (std::size_t layer = 0; layer < pool.layers.size(); ++layer) {
         PlanePages& array = at.arrays[layer * at.planes + plane];
