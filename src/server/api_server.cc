@@ -14,6 +14,7 @@
 #include "server/api_error.h"
 #include "server/api_info.h"
 #include "server/auth.h"
+#include "server/cache_admin.h"
 #include "server/completion.h"
 #include "server/completion_body.h"
 #include "server/json_reader.h"
@@ -25,9 +26,6 @@
 namespace larder {
 namespace {
 
-constexpr double kMaxWaitSeconds = 3600;  // of ?timeout=
-constexpr Nanos kWaitSlice =
-    std::chrono::seconds(1);  // the longest wait inside the scheduler, so that a stop is prompt
 constexpr Nanos kExplainLimit = std::chrono::seconds(30);
 constexpr std::size_t kAdminThreads = 4;
 constexpr std::size_t kRecentRequests = 256;
@@ -35,30 +33,9 @@ constexpr std::size_t kAdminQueue = 64;
 constexpr std::size_t kMostInlineBytes = 64u << 10;  // a larger body is parsed by threads of its own
 constexpr std::size_t kWorkThreads = 2;              // few, as each document takes memory
 constexpr std::size_t kWorkQueue = 768;
-constexpr std::string_view kFlushed =
-    "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the "
-    "operation will not be performed.)\n";
-
 constexpr std::string_view kNoAdminKey =
     "This endpoint requires admin API key, but this server was started without one (admin-api-key). Restart with "
     "--admin-api-key to enable.";
-constexpr Nanos kStorageLimit = std::chrono::seconds(60);  // for opening, draining or clearing a backend
-
-HttpResponse text_response(unsigned status, std::string_view text) {
-  HttpResponse response;
-  response.status = status;
-  response.content_type = "text/plain; charset=utf-8";
-  response.body = std::string(text);
-  return response;
-}
-
-HttpResponse json_response(const nlohmann::ordered_json& body) {
-  HttpResponse response;
-  response.body = dump_json(body);
-  return response;
-}
-
-Nanos nanos_of(double seconds) { return std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(seconds)); }
 
 // /health_generate: any answer will do.
 class HealthFormat final : public ReplyFormat {
@@ -80,14 +57,13 @@ class Api final : public ApiServer {
         next_id_(std::make_shared<std::atomic<std::uint64_t>>(1)),
         recent_(std::make_shared<RecentRequests>(kRecentRequests)),
         started_unix_seconds_(clock_.wall_unix_seconds()),
+        cache_admin_(scheduler_, clock_),
         admin_(std::make_unique<ThreadPoolExecutor>("admin", kAdminThreads, kAdminQueue, OnShutdown::kDrop)),
         work_(std::make_unique<ThreadPoolExecutor>("work", kWorkThreads, kWorkQueue, OnShutdown::kDrop)),
-        rendering_(std::make_unique<ThreadPoolExecutor>("rendering", 1, kWorkQueue, OnShutdown::kDrop)) {
-    set_storage_name(options_.hicache_storage_backend);
-  }
+        rendering_(std::make_unique<ThreadPoolExecutor>("rendering", 1, kWorkQueue, OnShutdown::kDrop)) {}
 
   ~Api() override {
-    is_stopping_.store(true, std::memory_order_relaxed);
+    cache_admin_.stop();
     listener_.reset();  // no handler runs from here on; answers of the admin threads are dropped
     work_.reset();
     rendering_.reset();
@@ -119,7 +95,7 @@ class Api final : public ApiServer {
  private:
   using Exchange = std::shared_ptr<HttpExchange>;
   using Quick = void (Api::*)(const HttpRequest&, const Exchange&);  // any thread
-  using Blocking = HttpResponse (Api::*)(const HttpRequest&);
+  using Blocking = HttpResponse (*)(Api&, const HttpRequest&);
   struct Route {
     std::string_view path;
     std::string_view methods;  // "GET|PUT"
@@ -135,6 +111,16 @@ class Api final : public ApiServer {
     static constexpr AuthLevel kOpen = AuthLevel::kOpen;
     static constexpr AuthLevel kNormal = AuthLevel::kNormal;
     static constexpr AuthLevel kAdmin = AuthLevel::kAdminOptional;
+    static constexpr Blocking explain = [](Api& api, const HttpRequest& r) { return api.explain(r); };
+    static constexpr Blocking server_info = [](Api& api, const HttpRequest&) { return api.server_info(); };
+    static constexpr Blocking flush = [](Api& api, const HttpRequest& r) { return api.cache_admin_.flush(r); };
+    static constexpr Blocking quiesce = [](Api& api, const HttpRequest& r) { return api.cache_admin_.quiesce(r); };
+    static constexpr Blocking storage_backend = [](Api& api, const HttpRequest& r) {
+      return api.cache_admin_.storage_backend(r);
+    };
+    static constexpr Blocking clear_storage = [](Api& api, const HttpRequest&) {
+      return api.cache_admin_.clear_storage();
+    };
     static constexpr Route kRoutes[] = {
         {"/generate", "POST", kNormal, &Api::generate, nullptr},
         {"/v1/completions", "POST", kNormal, &Api::completions, nullptr},
@@ -142,18 +128,18 @@ class Api final : public ApiServer {
         {"/v1/models", "GET", kNormal, &Api::models, nullptr},
         {"/model_info", "GET", kNormal, &Api::model_info, nullptr},
         {"/get_model_info", "GET", kNormal, &Api::model_info, nullptr},
-        {"/server_info", "GET", kNormal, nullptr, &Api::server_info},
-        {"/get_server_info", "GET", kNormal, nullptr, &Api::server_info},
+        {"/server_info", "GET", kNormal, nullptr, server_info},
+        {"/get_server_info", "GET", kNormal, nullptr, server_info},
         {"/recent_requests", "GET", kAdmin, &Api::recent_requests, nullptr},
         {"/ui", "GET", kOpen, &Api::ui, nullptr},
         {"/ui/app.js", "GET", kOpen, &Api::ui, nullptr},
         {"/ui/style.css", "GET", kOpen, &Api::ui, nullptr},
-        {"/explain", "POST", kAdmin, nullptr, &Api::explain},
-        {"/flush_cache", "POST", kAdmin, nullptr, &Api::flush, false, true},
-        {"/quiesce", "POST", kAdmin, nullptr, &Api::quiesce},
-        {"/hicache/storage-backend", "GET|PUT|DELETE", kAdmin, nullptr, &Api::storage_backend, true},
-        {"/hicache/storage-backend/clear", "POST", kAdmin, nullptr, &Api::clear_storage},
-        {"/clear_hicache_storage_backend", "POST", kAdmin, nullptr, &Api::clear_storage, false, true},
+        {"/explain", "POST", kAdmin, nullptr, explain},
+        {"/flush_cache", "POST", kAdmin, nullptr, flush, false, true},
+        {"/quiesce", "POST", kAdmin, nullptr, quiesce},
+        {"/hicache/storage-backend", "GET|PUT|DELETE", kAdmin, nullptr, storage_backend, true},
+        {"/hicache/storage-backend/clear", "POST", kAdmin, nullptr, clear_storage},
+        {"/clear_hicache_storage_backend", "POST", kAdmin, nullptr, clear_storage, false, true},
         {"/health", "GET", kOpen, &Api::health, nullptr},
         {"/health_generate", "GET", kOpen, &Api::health_generate, nullptr},
         {"/metrics", "GET", kOpen, &Api::metrics, nullptr, false, false, true},
@@ -247,7 +233,7 @@ class Api final : public ApiServer {
   void run_blocking(const Route& route, HttpRequest request, const Exchange& exchange) {
     const Status posted = admin_->post([this, &route, request = std::move(request), exchange] {
       try {
-        HttpResponse response = (this->*route.blocking)(request);
+        HttpResponse response = route.blocking(*this, request);
         audit(route, request, response.status);
         exchange->respond(std::move(response));
       } catch (const std::exception& error) {  // out of memory: this request fails, the server lives on
@@ -284,7 +270,7 @@ class Api final : public ApiServer {
     Result<CompletionBody> body = parse_generate_body(request.body, model_);
     if (!body.is_ok()) return exchange->respond(error_response(body.status()));
     GenerateFormatOptions format;
-    format.storage_backend = storage_name();
+    format.storage_backend = cache_admin_.storage_name();
     format.is_batch = body->is_batch;
     start_completion(std::move(*body), make_generate_format(std::move(format)), exchange);
   }
@@ -305,7 +291,7 @@ class Api final : public ApiServer {
     format.is_chat = is_chat;
     format.include_usage = body->include_usage;
     format.wants_cached_details = body->wants_cached_details;
-    format.storage_backend = storage_name();
+    format.storage_backend = cache_admin_.storage_name();
     start_completion(std::move(*body), make_openai_format(std::move(format)), exchange);
   }
 
@@ -327,17 +313,17 @@ class Api final : public ApiServer {
   }
 
   void models(const HttpRequest&, const Exchange& exchange) {
-    exchange->respond(json_response(models_json(options_, model_, started_unix_seconds_)));
+    exchange->respond(json_response(dump_json(models_json(options_, model_, started_unix_seconds_))));
   }
 
   void model_info(const HttpRequest&, const Exchange& exchange) {
-    exchange->respond(json_response(model_info_json(options_, model_)));
+    exchange->respond(json_response(dump_json(model_info_json(options_, model_))));
   }
 
-  HttpResponse server_info(const HttpRequest&) {
+  HttpResponse server_info() {
     nlohmann::ordered_json info = server_info_json(options_, model_, scheduler_.stats());
     info["port"] = port();
-    return json_response(info);
+    return json_response(dump_json(info));
   }
 
   void metrics(const HttpRequest& request, const Exchange& exchange) {
@@ -349,7 +335,7 @@ class Api final : public ApiServer {
   void recent_requests(const HttpRequest& request, const Exchange& exchange) {
     const Result<double> limit = query_number(request, "limit", kRecentRequests, kRecentRequests);
     if (!limit.is_ok()) return exchange->respond(error_response(limit.status()));
-    exchange->respond(json_response(recent_->json(static_cast<std::size_t>(*limit))));
+    exchange->respond(json_response(dump_json(recent_->json(static_cast<std::size_t>(*limit)))));
   }
 
   void ui(const HttpRequest& request, const Exchange& exchange) {
@@ -362,105 +348,7 @@ class Api final : public ApiServer {
     if (body->is_batch) return error_response(400, "/explain takes one prompt, not a list of prompts");
     Result<Explanation> explanation = scheduler_.explain(body->prompts[0].generate, kExplainLimit);
     if (!explanation.is_ok()) return error_response(explanation.status());
-    return json_response(explain_json(*explanation, model_.page_size));
-  }
-
-  // --- flush and quiesce ---
-
-  // Calls `attempt(limit)` in slices until it is not kDeadlineExceeded, `seconds` are over, or the server stops.
-  template <class Attempt>
-  Status wait_in_slices(double seconds, const Attempt& attempt) {
-    const TimePoint end = clock_.now() + nanos_of(seconds);
-    for (bool is_first = true;; is_first = false) {
-      const Nanos left = end - clock_.now();
-      const Status status = attempt(std::clamp(left, Nanos{0}, kWaitSlice));
-      // A conflict with the slice before, which a busy scheduler has not ended yet, is a wait like any other.
-      const bool is_waiting =
-          status.code() == StatusCode::kDeadlineExceeded || (!is_first && status.code() == StatusCode::kConflict);
-      if (!is_waiting || left <= kWaitSlice) return status;
-      if (is_stopping_.load(std::memory_order_relaxed)) return cancelled("the server is stopping");
-    }
-  }
-
-  HttpResponse flush(const HttpRequest& request) {
-    const Result<double> seconds = query_number(request, "timeout", 0, kMaxWaitSeconds);
-    if (!seconds.is_ok()) return error_response(seconds.status());
-    if (is_flushing_.exchange(true)) return text_response(400, "Another flush_cache is already in progress.");
-    const Status status = wait_in_slices(*seconds, [&](Nanos limit) { return scheduler_.flush(limit); });
-    is_flushing_.store(false);
-    if (status.is_ok()) return text_response(200, kFlushed);
-    if (status.code() != StatusCode::kDeadlineExceeded) return text_response(400, status.message());
-    return text_response(400, *seconds > 0 ? "Timed out waiting for idle state." : "Flush cache failed.\n");
-  }
-
-  // --- the storage tier, at run time ---
-
-  HttpResponse storage_backend(const HttpRequest& request) {
-    if (request.method == "PUT") return attach(request);
-    if (request.method == "DELETE") return detach();
-    const StorageView view = scheduler_.storage();
-    const auto text_or_null = [](const std::string& text) {
-      return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
-    };
-    return json_response({{"hicache_storage_backend", text_or_null(view.backend)},
-                          {"hicache_storage_backend_extra_config", text_or_null(view.extra_config)},
-                          {"hicache_storage_prefetch_policy", view.prefetch_policy},
-                          {"hicache_write_policy", view.write_policy}});
-  }
-
-  HttpResponse attach(const HttpRequest& request) {
-    Result<nlohmann::json> document = parse_json_object(request.body);
-    if (!document.is_ok()) return error_response(document.status());
-    JsonReader in(*document);
-    AttachRequest wanted;
-    in.read("hicache_storage_backend", wanted.backend);
-    in.read("hicache_storage_backend_extra_config_json", wanted.extra_config);
-    in.read("hicache_storage_prefetch_policy", wanted.prefetch_policy);
-    in.read("hicache_write_policy", wanted.write_policy);
-    in.read("hicache_storage_replace", wanted.replace);
-    in.read("hicache_storage_probe", wanted.probe);
-    if (in.is_ok() && wanted.backend.empty()) in.fail_type("hicache_storage_backend", "the name of a backend");
-    if (!in.is_ok()) return error_response(in.status());
-    const Status status = scheduler_.attach_storage(wanted, kStorageLimit);
-    if (!status.is_ok()) {
-      return text_response(400, fmt::format("Failed to attach HiCache storage backend.\n{}\n", status.message()));
-    }
-    set_storage_name(wanted.backend);
-    return text_response(200, "HiCache storage backend attached.\nAttached HiCache storage backend successfully.\n");
-  }
-
-  HttpResponse detach() {
-    const Status status = scheduler_.detach_storage(kStorageLimit);
-    if (!status.is_ok()) {
-      return text_response(400, fmt::format("Failed to detach HiCache storage backend.\n{}\n", status.message()));
-    }
-    set_storage_name("");
-    return text_response(200, "HiCache storage backend detached.\nDetached HiCache storage backend successfully.\n");
-  }
-
-  HttpResponse clear_storage(const HttpRequest&) {
-    const Status status = scheduler_.clear_storage(kStorageLimit);
-    if (!status.is_ok()) return text_response(400, status.message() + "\n");
-    return text_response(200, "Hierarchical cache storage backend cleared.\n");
-  }
-
-  void set_storage_name(const std::string& backend) {
-    LockGuard guard(storage_mutex_);
-    storage_name_ = backend.empty() ? std::string{} : storage_class_name(backend);
-  }
-  std::string storage_name() {
-    LockGuard guard(storage_mutex_);
-    return storage_name_;
-  }
-
-  HttpResponse quiesce(const HttpRequest& request) {
-    const Result<double> seconds = query_number(request, "timeout", 60, kMaxWaitSeconds);
-    if (!seconds.is_ok()) return error_response(seconds.status());
-    if (is_quiescing_.exchange(true)) return error_response(409, "another quiesce is in progress");
-    const Status status = wait_in_slices(*seconds, [&](Nanos limit) { return scheduler_.quiesce(limit); });
-    is_quiescing_.store(false);
-    if (!status.is_ok()) return error_response(status);
-    return json_response({{"status", "ok"}});
+    return json_response(dump_json(explain_json(*explanation, model_.page_size)));
   }
 
   // constant after construction
@@ -474,12 +362,8 @@ class Api final : public ApiServer {
   const std::shared_ptr<RecentRequests> recent_;  // completions may outlive the server
   const std::int64_t started_unix_seconds_;
 
-  std::atomic<bool> is_stopping_{false};  // relaxed: ends waits a little early
-  std::atomic<bool> is_flushing_{false};  // sequentially consistent: a try-lock
-  std::atomic<bool> is_quiescing_{false};
+  CacheAdmin cache_admin_;
   std::atomic<std::uint16_t> port_{0};
-  RankedMutex storage_mutex_{LockRank::kServer};
-  std::string storage_name_ LARDER_GUARDED_BY(storage_mutex_);  // class name of the attached backend
   std::unique_ptr<ThreadPoolExecutor> admin_;
   std::unique_ptr<ThreadPoolExecutor> work_;       // parses large bodies
   std::unique_ptr<ThreadPoolExecutor> rendering_;  // of /metrics

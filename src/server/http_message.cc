@@ -50,6 +50,21 @@ bool has_field(const HttpResponse& answer, std::string_view name) {
 
 }  // namespace
 
+HttpResponse json_response(std::string body, unsigned status) {
+  HttpResponse response;
+  response.status = status;
+  response.body = std::move(body);
+  return response;
+}
+
+HttpResponse text_response(unsigned status, std::string_view text) {
+  HttpResponse response;
+  response.status = status;
+  response.content_type = "text/plain; charset=utf-8";
+  response.body = std::string(text);
+  return response;
+}
+
 bool is_from_web_page(std::span<const HttpField> fields) {
   const std::string* const site = find_field(fields, "Sec-Fetch-Site");
   if (site && *site != "same-origin" && *site != "none") return true;

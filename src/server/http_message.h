@@ -41,6 +41,9 @@ struct HttpResponse {
   std::vector<std::pair<std::string, std::string>> headers;
 };
 
+[[nodiscard]] HttpResponse json_response(std::string body, unsigned status = 200);
+[[nodiscard]] HttpResponse text_response(unsigned status, std::string_view text);  // UTF-8
+
 // Could a web page of another site have made a browser on this machine send the request? Its Origin or Sec-Fetch-Site
 // says so, or its Host is a name other than localhost: the page's own, if its owner lets it point here (DNS rebinding).
 // What other programs send has none of this, unless they call this machine by a name.

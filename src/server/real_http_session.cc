@@ -82,16 +82,33 @@ bool is_plain_http(const ErrorCode& error) {
          ERR_GET_REASON(code) == SSL_R_HTTP_REQUEST;
 }
 
-// Bytes of a body that a request keeps.
-struct BodyHold {
-  BodyHold(std::shared_ptr<HttpCore> of, std::uint64_t held) : core(std::move(of)), bytes(held) {}
-  ~BodyHold() { core->body_bytes.fetch_sub(bytes, std::memory_order_relaxed); }
+// The bytes of one body count in HttpCore::body_bytes while this lives: in the session that reads it, then in the
+// request.
+class BodyHold {
+ public:
+  explicit BodyHold(std::shared_ptr<HttpCore> core) : core_(std::move(core)) {}
+  ~BodyHold() { core_->body_bytes.fetch_sub(bytes_, std::memory_order_relaxed); }
   BodyHold(const BodyHold&) = delete;
   BodyHold& operator=(const BodyHold&) = delete;
 
-  const std::shared_ptr<HttpCore> core;
-  const std::uint64_t bytes;
+  // The body has `bytes` now. False: all bodies together have too many.
+  [[nodiscard]] bool grow_to(std::uint64_t bytes) {
+    const std::uint64_t more = bytes - bytes_;
+    const std::uint64_t before = core_->body_bytes.fetch_add(more, std::memory_order_relaxed);
+    bytes_ = bytes;
+    return more == 0 || bytes <= kSmallBodyBytes || before + more <= core_->options.max_open_body_bytes;
+  }
+
+ private:
+  const std::shared_ptr<HttpCore> core_;
+  std::uint64_t bytes_ = 0;
 };
+
+// A piece of an answer in the chunked coding; the last one ends it.
+void append_chunk(std::string_view bytes, bool last, std::string& out) {
+  if (!bytes.empty()) out += fmt::format("{:x}\r\n{}\r\n", bytes.size(), bytes);
+  if (last) out += "0\r\n\r\n";
+}
 
 // Four random bytes: ids of two servers, or of two runs of one, should differ.
 std::string random_prefix() {
@@ -172,7 +189,11 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     if (serial != serial_ || !in_request_) return;
     std::string out = std::move(pending_head_);
     pending_head_.clear();
-    if (!is_bodyless_) append_piece(bytes, last, out);
+    if (is_chunked_ && !is_bodyless_) {
+      append_chunk(bytes, last, out);
+    } else if (!is_bodyless_) {
+      out += bytes;
+    }
     is_ending_ = last;
     send(std::move(out), [this, last, written = std::move(written)](bool) {
       if (last) finish();
@@ -189,17 +210,6 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   }
 
  private:
-  void append_piece(std::string_view bytes, bool last, std::string& out) const {
-    if (is_chunked_ && !bytes.empty()) {
-      out += fmt::format("{:x}\r\n", bytes.size());
-      out += bytes;
-      out += "\r\n";
-    } else {
-      out += bytes;
-    }
-    if (is_chunked_ && last) out += "0\r\n\r\n";
-  }
-
   // Our own code throws only when memory is out: this connection ends, the server lives on.
   void run(const std::function<void()>& task) {
     try {
@@ -315,7 +325,8 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     http::async_read_some(stream_, buffer_, parser(), [self = shared_from_this()](ErrorCode error, std::size_t) {
       if (self->is_closed_) return;
       if (error) return self->read_failed(error);
-      if (!self->hold_body(self->parser().get().body().size())) {
+      if (!self->body_hold_) self->body_hold_ = std::make_shared<BodyHold>(self->core_);
+      if (!self->body_hold_->grow_to(self->parser().get().body().size())) {
         return self->fail_request(503,
                                   fmt::format("the bodies of open requests have {} bytes together: try again later",
                                               self->core_->options.max_open_body_bytes));
@@ -323,16 +334,6 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
       self->read_more();
     });
   }
-
-  // The body has `bytes` now. False: all of them together would have too many.
-  bool hold_body(std::uint64_t bytes) {
-    const std::uint64_t more = bytes - held_bytes_;
-    if (more == 0) return true;
-    const std::uint64_t before = core_->body_bytes.fetch_add(more, std::memory_order_relaxed);
-    held_bytes_ = bytes;
-    return bytes <= kSmallBodyBytes || before + more <= core_->options.max_open_body_bytes;
-  }
-  void release_body() { core_->body_bytes.fetch_sub(std::exchange(held_bytes_, 0), std::memory_order_relaxed); }
 
   void read_failed(ErrorCode error) {
     if (error == http::error::body_limit) {
@@ -368,7 +369,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     is_head_ = request_.is_head;
     HttpRequest request = std::exchange(request_, {});
     request.body = std::move(message.body());
-    if (held_bytes_ > 0) request.body_hold = std::make_shared<BodyHold>(core_, std::exchange(held_bytes_, 0));
+    request.body_hold = std::move(body_hold_);
     watch();
     dispatch(std::move(request));
   }
@@ -444,7 +445,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   void refuse(const HttpResponse& response) {
     is_waiting_ = false;
     parser_.reset();  // what has come of the body
-    release_body();
+    body_hold_.reset();
     core_->count_response(response.status);
     send(http_answer_text(response, false, id_, request_.is_head), [this](bool) { drain(); });
   }
@@ -488,7 +489,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
 
   void forget() {
     if (std::exchange(is_closed_, true)) return;
-    release_body();
+    body_hold_.reset();
     LockGuard guard(core_->mutex);
     core_->sessions.erase(this);
     if (is_refusal_) --core_->refusals;
@@ -505,11 +506,11 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   std::array<char, 4096> scratch_;
   std::uint64_t serial_ = 0;  // of the current request; grows at its begin and its end
   std::function<void()> gone_;
-  HttpRequest request_;           // that is being read: its head
-  Status parsed_;                 // what its target is like
-  std::string id_;                // of the current request, from its head on
-  std::uint64_t held_bytes_ = 0;  // of the body that is being read, in HttpCore::body_bytes
-  std::string pending_head_;      // of a stream, sent with its first piece
+  HttpRequest request_;                  // that is being read: its head
+  Status parsed_;                        // what its target is like
+  std::string id_;                       // of the current request, from its head on
+  std::shared_ptr<BodyHold> body_hold_;  // of the body that is being read; null: nothing has come
+  std::string pending_head_;             // of a stream, sent with its first piece
   unsigned version_ = 11;
   bool is_waiting_ = true;  // for the begin of a request: nothing is being answered or told
   bool in_request_ = false;

@@ -29,18 +29,11 @@ constexpr NamedCall kCalls[] = {
     {"clear", ReferenceRoutes::Call::kClear},
 };
 
-HttpResponse json_reply(unsigned status, std::string body) {
-  HttpResponse response;
-  response.status = status;
-  response.body = std::move(body);
-  return response;
-}
-
-HttpResponse no_content() { return json_reply(204, {}); }
+HttpResponse no_content() { return json_response({}, 204); }
 
 // {"detail": text}, as FastAPI says it. The text may hold pieces of the request: it is UTF-8, as that was checked.
 HttpResponse detail(unsigned status, std::string_view text) {
-  return json_reply(status, dump_json({{"detail", text}}));  // a message about bad bytes may show them
+  return json_response(dump_json({{"detail", text}}), status);  // a message about bad bytes may show them
 }
 
 HttpResponse bad_rank(std::string_view rank) {
@@ -52,7 +45,7 @@ HttpResponse bad_rank(std::string_view rank) {
     append_json_escaped({&shown, 1}, body);
   }
   body += "\"}]}";
-  return json_reply(422, std::move(body));
+  return json_response(std::move(body), 422);
 }
 
 std::optional<std::int64_t> parse_rank(std::string_view text) {
@@ -143,7 +136,7 @@ HttpResponse ReferenceRoutes::find(const MetadataNamespace& name_space, Referenc
     }
   }
   out += "]}";
-  return json_reply(200, std::move(out));
+  return json_response(std::move(out));
 }
 
 HttpResponse ReferenceRoutes::reserve(const MetadataNamespace& name_space, ReferenceBody& body) {
@@ -166,7 +159,7 @@ HttpResponse ReferenceRoutes::reserve(const MetadataNamespace& name_space, Refer
     }
   }
   out += "]}";
-  return json_reply(200, std::move(out));
+  return json_response(std::move(out));
 }
 
 HttpResponse ReferenceRoutes::confirm(const MetadataNamespace& name_space, ReferenceBody& body) {

@@ -120,12 +120,6 @@ HttpResponse CompletionFront::explained(ExplainedServer& server, std::uint64_t a
   return body.is_ok() ? json_response(*body) : error_response(body.status());
 }
 
-HttpResponse json_response(std::string body) {
-  HttpResponse response;
-  response.body = std::move(body);
-  return response;
-}
-
 HttpResponse metrics_response(std::string text) {
   HttpResponse response = json_response(std::move(text));
   response.content_type = std::string(MetricsRegistry::content_type());

@@ -69,7 +69,6 @@ class CompletionFront {
   std::unique_ptr<HttpListener> listener_;  // last: its handler uses the rest
 };
 
-[[nodiscard]] HttpResponse json_response(std::string body);
 [[nodiscard]] HttpResponse metrics_response(std::string text);
 // "pages of 64 tokens (33536 bytes), windows of 32 tokens, states of 38980 bytes"
 [[nodiscard]] std::string describe_pages(const SlotFormat& format);
