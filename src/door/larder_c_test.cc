@@ -198,6 +198,8 @@ TEST_F(LarderCTest, AQueryThatFailsLeavesNoOldWords) {
   EXPECT_EQ(words_after(space_, nullptr, nullptr, 0, nullptr), 0u);
   EXPECT_EQ(words_after(space_, keys_, nullptr, 2, nullptr), 0u);
   EXPECT_EQ(words_after(space_, keys_, nullptr, 0, &terms), 0u);
+  const larder_need forgotten[] = {{1, LARDER_ALL_PAGES, 1}, {0, LARDER_ALL_PAGES, 0}};
+  EXPECT_EQ(words_after(space_, keys_, forgotten, 2, nullptr), 0u) << "trailing_pages without TRAILING_PAGES";
   // Not behind what the caller has, who forgot the needs and not their number.
   present[1] = 99;
   EXPECT_EQ(larder_exists(space_, keys_, 3, nullptr, 1, nullptr, &restorable, present, &error_),

@@ -29,6 +29,11 @@ Status check_pool(const PoolDescription& pool, std::size_t index) {
   if (pool.policy == HitPolicy::kTrailingPages && pool.trailing_pages == 0) {
     return invalid_argument(place + "TRAILING_PAGES needs trailing_pages of 1 or more");
   }
+  // A policy of ALL_PAGES is what a struct of zeros has, so that it may have been forgotten.
+  if (pool.policy == HitPolicy::kAllPages && pool.trailing_pages != 0) {
+    return invalid_argument(place + "trailing_pages is " + std::to_string(pool.trailing_pages) +
+                            ", and the hit policy is ALL_PAGES; say TRAILING_PAGES, or 0");
+  }
   return Status::ok();
 }
 

@@ -118,6 +118,7 @@ TEST(PageSpaceTest, WrongDescriptionsAreRefusedInWords) {
       {"a name has 1 to 63 characters", [](auto& s) { s.pools[1].name.assign(64, 'a'); }},
       {"less than 4 GiB", [](auto& s) { s.pools[1].page_bytes = std::uint64_t{1} << 32; }},
       {"trailing_pages of 1 or more", [](auto& s) { s.pools[2].trailing_pages = 0; }},
+      {"say TRAILING_PAGES, or 0", [](auto& s) { s.pools[2].policy = HitPolicy::kAllPages; }},
       {"two pools are called 'kv'", [](auto& s) { s.pools[2].name = "kv"; }},
       {"is the anchor", [](auto& s) { std::swap(s.pools[0], s.pools[2]); }},
   };

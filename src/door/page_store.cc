@@ -158,6 +158,10 @@ Status PageStore::exists(const PageSpace& space, std::vector<PageKey> keys, std:
       return invalid_argument("exists: TRAILING_PAGES of pool '" + space.pools()[need.pool].name +
                               "' needs trailing_pages of 1 or more");
     }
+    if (need.policy == HitPolicy::kAllPages && need.trailing_pages != 0) {
+      return invalid_argument("exists: ALL_PAGES of pool '" + space.pools()[need.pool].name +
+                              "' with trailing_pages; say TRAILING_PAGES, or 0");
+    }
   }
   return run_exists(core_, space, std::move(keys), needs, terms, restorable, present);
 }
