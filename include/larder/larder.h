@@ -133,8 +133,8 @@ LARDER_API larder_code larder_store_add_memory(larder_store* store, const larder
                                                larder_error* error);
 /* Ends what waits, waits for what the disk works on (at most timeout_seconds; 0: the store's own), then frees the
  * handle. LARDER_DEADLINE_EXCEEDED: something still runs and keeps the memory it was lent; the handle stays, takes no
- * more work, and may be closed again. LARDER_INVALID_ARGUMENT: a namespace is open, or a connector that it was attached
- * to: nothing was done. */
+ * more work, and may be closed again. LARDER_INVALID_ARGUMENT: a namespace is open, or it is attached to a connector:
+ * nothing was done. */
 LARDER_API larder_code larder_store_close(larder_store* store, double timeout_seconds, larder_error* error);
 
 /* Names of the backends of this build, separated by commas. */
@@ -312,11 +312,11 @@ LARDER_API larder_code larder_connector_open(const larder_connector_options* opt
  * closed again. */
 LARDER_API larder_code larder_connector_close(larder_connector* connector, double timeout_seconds, larder_error* error);
 
-/* What is in host memory goes to the store, and what the store has is found. It outlives the connector, also after a
- * detach. LARDER_CONFLICT: one is attached. */
+/* What is in host memory goes to the store, and what the store has is found. Until a detach, or the close of the
+ * connector, the store cannot be closed. LARDER_CONFLICT: one is attached. */
 LARDER_API larder_code larder_connector_attach(larder_connector* connector, larder_store* store, larder_error* error);
-/* Lookups that wait for it wait a second more at most. What is under way there keeps its memory until it ends.
- * LARDER_NOT_FOUND: none is attached. */
+/* Lookups that wait for it wait a second more at most. What is under way there keeps its memory until it ends;
+ * larder_store_close() waits for it. Another store may be attached at once. LARDER_NOT_FOUND: none is attached. */
 LARDER_API larder_code larder_connector_detach(larder_connector* connector, larder_error* error);
 
 /* Applies what ended. Waits for something to end, at most timeout_seconds (0: not at all). Returns 1 if something
@@ -467,7 +467,8 @@ LARDER_API larder_code larder_save(larder_connector* connector, const larder_sav
 typedef enum larder_save_stop {
   LARDER_SAVE_ALL = 0,            /* all of it is in host memory */
   LARDER_SAVE_NO_ROOM = 1,        /* up to the largest point for which there is room, or nothing */
-  LARDER_SAVE_PARENT_MISSING = 2, /* a page before from_page is not there (any more): save from there */
+  LARDER_SAVE_PARENT_MISSING = 2, /* a page before from_page is not there (any more), nothing was kept: save from an */
+                                  /* earlier page, or from 0: what is there is not copied again */
   LARDER_SAVE_COPY_FAILED = 3     /* nothing was kept */
 } larder_save_stop;
 

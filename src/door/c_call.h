@@ -24,7 +24,7 @@ struct larder_cancel {
 struct larder_store {
   std::unique_ptr<larder::PageStore> store;
   std::atomic<std::uint64_t> spaces{0};
-  std::atomic<std::uint64_t> connectors{0};  // that are attached, or have buffers under way
+  std::atomic<std::uint64_t> connectors{0};  // that it is attached to
 };
 
 struct larder_space {

@@ -10,7 +10,7 @@
 // namespace, so that models that differ in them share no page.
 //
 // Threads: as the connector: one at a time, but for wake().
-// Lifetime: stores that were attached outlive it. The destructor is for one that close() has ended, or that was never
+// Lifetime: a store outlives its attachment. The destructor is for one that close() has ended, or that was never
 // attached: it does not wait for storage.
 #pragma once
 

@@ -220,8 +220,8 @@ larder_code larder_store_close(larder_store* store, double timeout_seconds, lard
                                       "): larder_space_close() each before");
     }
     if (const std::uint64_t connectors = store->connectors.load(); connectors != 0) {
-      return larder::invalid_argument("connectors are attached to the store, or were (" + std::to_string(connectors) +
-                                      "): larder_connector_close() each before");
+      return larder::invalid_argument("the store is attached to connectors (" + std::to_string(connectors) +
+                                      "): larder_connector_detach() or larder_connector_close() each before");
     }
     larder::Nanos limit{0};
     LARDER_RETURN_IF_ERROR(read_seconds(timeout_seconds, limit));

@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "door/attached_stores.h"
+#include "door/attached_store.h"
 #include "door/c_call.h"
 #include "door/engine_connector.h"
 
 struct larder_connector {
-  larder::c::AttachedStores stores;  // goes after the engine, which has buffers there
+  larder::c::AttachedStore attached;  // goes after the engine, which may work with it
   std::unique_ptr<larder::EngineConnector> engine;
 };
 
@@ -284,7 +284,7 @@ larder_code larder_connector_close(larder_connector* connector, double timeout_s
 larder_code larder_connector_attach(larder_connector* connector, larder_store* store, larder_error* error) {
   if (connector == nullptr || store == nullptr) return wrong("connector or store is null", error);
   return guarded(error, [&]() -> Status {
-    return connector->stores.attach(
+    return connector->attached.attach(
         *store, [&] { return connector->engine->connector().attach_storage(store->store->backend()); });
   });
 }
@@ -292,9 +292,9 @@ larder_code larder_connector_attach(larder_connector* connector, larder_store* s
 larder_code larder_connector_detach(larder_connector* connector, larder_error* error) {
   if (connector == nullptr) return wrong("the connector is null", error);
   return guarded(error, [&]() -> Status {
-    if (!connector->stores.is_attached()) return larder::not_found("no store is attached");
+    if (!connector->attached.is_attached()) return larder::not_found("no store is attached");
     connector->engine->connector().detach_storage();
-    connector->stores.detached();
+    connector->attached.detached();
     return Status::ok();
   });
 }

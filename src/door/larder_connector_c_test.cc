@@ -290,6 +290,43 @@ TEST_F(ConnectorCTest, AStoreKeepsItForTheNextConnector) {
   EXPECT_EQ(larder_connector_detach(connector_, &error_), LARDER_NOT_FOUND);
 }
 
+// Under way is what was saved, and what is read: the close of the store waits for it, and no call of the connector
+// touches the store any more.
+TEST_F(ConnectorCTest, ADetachedStoreClosesAndAnotherTakesItsPlace) {
+  (void)save_ten();
+  for (int turn = 0; turn < 20; ++turn) {
+    larder_store* other = nullptr;
+    larder_store_options options{};
+    options.struct_size = sizeof options;
+    options.backend = "memory";
+    ASSERT_EQ(larder_store_open(&options, &other, &error_), LARDER_OK) << error_.message;
+    ASSERT_EQ(larder_connector_attach(connector_, other, &error_), LARDER_OK) << error_.message;
+    EXPECT_EQ(larder_store_close(other, 0, &error_), LARDER_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(error_.message).find("larder_connector_detach()"), std::string::npos) << error_.message;
+    for (int polls = 0; polls < turn; ++polls) (void)larder_connector_poll(connector_, 0);
+    std::uint64_t lookup = 0;
+    larder_lookup_options look{};
+    look.struct_size = sizeof look;
+    look.tokens = tokens_.data();
+    look.token_count = tokens_.size();
+    ASSERT_EQ(larder_lookup(connector_, &look, &lookup, &error_), LARDER_OK) << error_.message;
+    ASSERT_EQ(larder_connector_detach(connector_, &error_), LARDER_OK) << error_.message;
+    EXPECT_EQ(larder_store_close(other, 0, &error_), LARDER_OK) << error_.message;
+    larder_release(connector_, lookup);
+  }
+  ASSERT_EQ(larder_connector_attach(connector_, store_, &error_), LARDER_OK) << error_.message;
+  (void)larder_connector_poll(connector_, 0.02);  // which begins to store what the host has
+  settle();
+  close();
+  open();
+  ASSERT_EQ(larder_connector_attach(connector_, store_, &error_), LARDER_OK) << error_.message;
+  std::uint64_t lookup = 0;
+  const std::vector<larder_point> found = points(lookup);
+  ASSERT_EQ(found.size(), 1u);
+  expect_loads(lookup, found[0]);
+  larder_release(connector_, lookup);
+}
+
 // Another name or layout of a pool is another model.
 TEST_F(ConnectorCTest, OtherDescriptionsDoNotMeet) {
   ASSERT_EQ(larder_connector_attach(connector_, store_, &error_), LARDER_OK);

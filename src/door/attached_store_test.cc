@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "door/attached_stores.h"
+#include "door/attached_store.h"
 
 #include <larder/larder.h>
 
@@ -11,7 +11,7 @@
 namespace larder::c {
 namespace {
 
-class AttachedStoresTest : public ::testing::Test {
+class AttachedStoreTest : public ::testing::Test {
  protected:
   void SetUp() override {
     larder_store_options options{};
@@ -37,43 +37,43 @@ class AttachedStoresTest : public ::testing::Test {
   static Status run_out() { throw std::bad_alloc(); }
 
   larder_store* stores_[2] = {};
-  std::unique_ptr<AttachedStores> attached_ = std::make_unique<AttachedStores>();
+  std::unique_ptr<AttachedStore> attached_ = std::make_unique<AttachedStore>();
 };
 
-TEST_F(AttachedStoresTest, AStoreStaysOpenUntilItsConnectorIsGone) {
+TEST_F(AttachedStoreTest, AStoreStaysOpenUntilItIsDetached) {
   EXPECT_TRUE(attached_->attach(*stores_[0], ok).is_ok());
   EXPECT_TRUE(attached_->is_attached());
+  EXPECT_FALSE(may_close(0));
   attached_->detached();
   EXPECT_FALSE(attached_->is_attached());
+  EXPECT_TRUE(may_close(0));
   EXPECT_TRUE(attached_->attach(*stores_[1], ok).is_ok());
-  attached_->detached();
-  EXPECT_TRUE(attached_->attach(*stores_[0], ok).is_ok());
-  EXPECT_FALSE(may_close(0));
   EXPECT_FALSE(may_close(1));
   attached_.reset();
-  EXPECT_TRUE(may_close(0));
   EXPECT_TRUE(may_close(1));
 }
 
-TEST_F(AttachedStoresTest, WhatIsRefusedCountsForNothing) {
+TEST_F(AttachedStoreTest, WhatIsRefusedCountsForNothing) {
   EXPECT_FALSE(attached_->attach(*stores_[0], refuse).is_ok());
   EXPECT_FALSE(attached_->is_attached());
   EXPECT_TRUE(may_close(0));
-  EXPECT_TRUE(attached_->attach(*stores_[1], ok).is_ok());
-  EXPECT_FALSE(attached_->attach(*stores_[1], refuse).is_ok());
+}
+
+TEST_F(AttachedStoreTest, ASecondIsRefusedAndTheFirstStays) {
+  EXPECT_TRUE(attached_->attach(*stores_[0], ok).is_ok());
+  EXPECT_EQ(attached_->attach(*stores_[1], ok).code(), StatusCode::kConflict);
+  EXPECT_EQ(attached_->attach(*stores_[0], run_out).code(), StatusCode::kConflict) << "it was not asked";
   EXPECT_TRUE(attached_->is_attached());
-  EXPECT_FALSE(may_close(1));
+  EXPECT_FALSE(may_close(0));
+  EXPECT_TRUE(may_close(1));
 }
 
 // The engine may have the store, wherever it ran out of memory.
-TEST_F(AttachedStoresTest, AnAttachThatThrowsCountsAsOne) {
+TEST_F(AttachedStoreTest, AnAttachThatThrowsCountsAsOne) {
   EXPECT_THROW((void)attached_->attach(*stores_[0], run_out), std::bad_alloc);
   EXPECT_TRUE(attached_->is_attached());
   EXPECT_FALSE(may_close(0));
   attached_->detached();
-  EXPECT_TRUE(attached_->attach(*stores_[0], ok).is_ok());
-  EXPECT_FALSE(may_close(0));
-  attached_.reset();
   EXPECT_TRUE(may_close(0));
 }
 
